@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! The modules, as both compilers see them.
+//!
+//! | module | decides |
+//! |---|---|
+//! | [`copysize`] | how much of a structure that may have grown is copied |
+//! | [`cqring`] | whether a completion has room, where it goes, what a program reads |
+//! | [`gate`] | who may still enter, and who is the last to leave |
+//! | [`key`] | the life of a key slot |
+//! | [`range`] | what part of what lies where |
+//! | [`rights`] | which access implies, needs or allows which |
+//! | [`ring`] | first in, first out, in bounded storage |
+//! | [`slot`] | a table cell that is read without a lock |
+//! | [`wire`] | application data in connection messages |
+
+pub mod copysize;
+pub mod cqring;
+pub mod gate;
+pub mod key;
+pub mod range;
+pub mod rights;
+pub mod ring;
+pub mod slot;
+mod sync;
+pub mod wire;
