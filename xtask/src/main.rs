@@ -1,2 +1,47 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-fn main() {}
+
+//! `cargo xtask`: the project's daily tool.
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+use xtask::{build, context, guest, setup};
+
+/// Sets up, builds, boots, tests and checks kfabric.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make what everything else needs: build root, kernel, rust/ metadata.
+    Setup(setup::Args),
+    /// Build the modules and the programs.
+    Build(build::Args),
+    /// Boot guests with rxe up and the modules loaded, and run a command.
+    Guest(guest::GuestArgs),
+    /// Boot guests and get a shell in them.
+    Shell(guest::ShellArgs),
+    /// Run make for somebody else's module, against our kernel and modules.
+    Kmake(build::KmakeArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = context::Context::new().and_then(|ctx| match &cli.command {
+        Command::Setup(args) => setup::run(&ctx, args).map(|()| 0),
+        Command::Build(args) => build::run(&ctx, args).map(|()| 0),
+        Command::Guest(args) => guest::run(&ctx, args),
+        Command::Shell(args) => guest::shell(&ctx, args),
+        Command::Kmake(args) => build::kmake(&ctx, args),
+    });
+    match result {
+        Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(1)),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Network devices, addresses, and an rxe on each node's.
+
+use crate::machine::run;
+use crate::protocol::{Config, Topology};
+use anyhow::{Context as _, Result};
+
+/// The devices' MTU: with it rxe's is 4096.
+const MTU: &str = "4400";
+
+/// A node's addresses and devices.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// IPv4 address.
+    pub(crate) addr: String,
+    /// IPv6 address.
+    pub(crate) addr6: String,
+    /// Network device.
+    pub(crate) netdev: String,
+    /// RDMA device.
+    pub(crate) dev: String,
+    /// Network namespace, if it has one of its own.
+    pub(crate) netns: Option<String>,
+}
+
+/// Where a node is.
+pub(crate) fn place(topology: Topology, node: u8) -> Place {
+    Place {
+        addr: format!("10.77.0.{node}"),
+        addr6: format!("fd77::{node}"),
+        netdev: match topology {
+            Topology::One | Topology::Netns => format!("kfi{node}"),
+            Topology::Two => "eth0".into(),
+        },
+        dev: format!("rxe{node}"),
+        netns: (topology == Topology::Netns).then(|| format!("node{node}")),
+    }
+}
+
+/// The node a node talks to.
+pub(crate) fn peer(topology: Topology, node: u8) -> u8 {
+    match topology {
+        Topology::One => node,
+        Topology::Netns | Topology::Two => 3 - node,
+    }
+}
+
+/// Brings up every node's network and rxe.
+pub(crate) fn up(config: &Config) -> Result<()> {
+    run("modprobe", &["-a", "rdma_rxe", "rdma_ucm", "ib_uverbs"])?;
+    run("ip", &["link", "set", "lo", "up"])?;
+    match config.topology {
+        Topology::One => {
+            run("ip", &["link", "add", "kfi1", "mtu", MTU, "type", "dummy"])?;
+        }
+        Topology::Netns => {
+            for name in ["node1", "node2"] {
+                run("ip", &["netns", "add", name])?;
+                run("ip", &["-n", name, "link", "set", "lo", "up"])?;
+            }
+            let ends = "link add kfi1 mtu 4400 netns node1 type veth peer name kfi2 mtu 4400 netns node2";
+            run("ip", &ends.split(' ').collect::<Vec<_>>())?;
+        }
+        Topology::Two => {
+            let _ = std::fs::write("/proc/sys/kernel/hostname", format!("node{}", config.nodes[0]));
+        }
+    }
+    for node in &config.nodes {
+        node_up(config.topology, *node).with_context(|| format!("node {node}"))?;
+    }
+    Ok(())
+}
+
+fn node_up(topology: Topology, node: u8) -> Result<()> {
+    let place = place(topology, node);
+    let inside: Vec<&str> = place.netns.as_deref().map(|netns| vec!["-n", netns]).unwrap_or_default();
+    let ip = |line: &str| run("ip", &[inside.clone(), line.split(' ').collect()].concat());
+    let Place { addr, addr6, netdev, dev, .. } = &place;
+    ip(&format!("link set {netdev} mtu {MTU} up"))?;
+    ip(&format!("addr add {addr}/24 dev {netdev}"))?;
+    // Without waiting for a neighbour that might have it too.
+    ip(&format!("addr add {addr6}/64 dev {netdev} nodad"))?;
+    let link = format!("link add {dev} type rxe netdev {netdev}");
+    let link: Vec<&str> = link.split(' ').collect();
+    match &place.netns {
+        Some(netns) => {
+            let exec = ["netns", "exec", netns.as_str(), "rdma"];
+            run("ip", &[&exec[..], &link[..]].concat())
+        }
+        None => run("rdma", &link),
+    }
+    .map(drop)
+}

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The kernel modules, built by Kbuild outside the checkout's source folders.
+//!
+//! Sources are brought to `target/kbuild/RELEASE/PROFILE/` in the layout they
+//! have in the checkout, and built there in one order: the framework, the
+//! providers, the consumers; each sees the symbols of those before it, and
+//! the framework's crate metadata through the variable `KFABRIC`.
+
+use super::sync::sync;
+use crate::chroot::{command, Bind};
+use crate::context::Context;
+use crate::progress::Step;
+use crate::setup::{stage, Rig};
+use anyhow::{bail, Context as _, Result};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The folders Kbuild sees.
+pub const FOLDERS: [&str; 6] = ["kfabric", "kverbs-provider", "kshm-provider", "consumers", "uapi", "pure"];
+/// Those of them that are modules, in the order they are built and loaded.
+pub const CORE: [&str; 3] = ["kfabric", "kverbs-provider", "kshm-provider"];
+
+/// What a build is for; each has a folder of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// For the stock kernel.
+    Stock,
+    /// Checked by clippy; not to be loaded.
+    Clippy,
+}
+
+impl Profile {
+    fn folder(self) -> &'static str {
+        match self {
+            Self::Stock => "stock",
+            Self::Clippy => "clippy",
+        }
+    }
+
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Stock => &[],
+            Self::Clippy => &["CLIPPY=1", "KRUSTFLAGS=-Dwarnings", "KCFLAGS=-Werror"],
+        }
+    }
+}
+
+/// What is built with: a kernel tree, and where the tools are.
+#[derive(Debug, Clone)]
+pub struct Toolbox {
+    /// The kernel's release.
+    pub release: String,
+    /// The configured tree.
+    pub kdir: PathBuf,
+    /// The build root, unless the host's own tools are used.
+    pub root: Option<PathBuf>,
+}
+
+impl Toolbox {
+    /// The tools that `setup` made.
+    pub fn rig(rig: &Rig) -> Self {
+        Self {
+            release: rig.choice.release.clone(),
+            kdir: rig.tree.clone(),
+            root: Some(rig.root.clone()),
+        }
+    }
+
+    /// This machine's own tools and the tree `kdir`.
+    ///
+    /// # Errors
+    ///
+    /// When modules written in Rust cannot be built with them; the error says
+    /// what is missing and how to get it.
+    pub fn host(ctx: &Context, kdir: &Path) -> Result<Self> {
+        let kdir = kdir
+            .canonicalize()
+            .with_context(|| format!("the kernel tree {}", kdir.display()))?;
+        let read = |name: &str| std::fs::read_to_string(kdir.join(name)).unwrap_or_default();
+        let release = read("include/config/kernel.release").trim().to_owned();
+        if release.is_empty() {
+            bail!("{} is no configured kernel tree: run `make modules_prepare` in it", kdir.display());
+        }
+        let config = read("include/config/auto.conf");
+        if !config.lines().any(|line| line == "CONFIG_RUST=y") {
+            bail!("kernel {release} is configured without CONFIG_RUST: kfabric needs it");
+        }
+        if !kdir.join("rust/libkernel.rmeta").exists() {
+            bail!(
+                "{} has no rust/ metadata (distributions' header packages leave it out).\n\
+                 Unpack the kernel's source of exactly this version, give it the same .config and Module.symvers, write\n\
+                 the part of {release:?} after the version number into the file `localversion`, run `make modules_prepare`\n\
+                 there, and pass that folder as --kdir. (For Debian's kernel `cargo xtask setup` does all that.)",
+                kdir.display()
+            );
+        }
+        let root = if kdir.starts_with(&ctx.cache) {
+            crate::setup::root::present(ctx)
+        } else {
+            check_rustc(&config, &release)?;
+            None
+        };
+        Ok(Self { release, kdir, root })
+    }
+
+    /// A make for the module in `dir`, with our modules built in `ours` whose
+    /// symbols are in `symbols`.
+    pub fn make(&self, ctx: &Context, dir: &Path, ours: &Path, symbols: &[PathBuf], args: &[String]) -> Command {
+        let list: Vec<String> = symbols.iter().map(|path| path.display().to_string()).collect();
+        let jobs = std::thread::available_parallelism().map_or(2, usize::from);
+        let mut argv = vec![
+            "make".to_owned(),
+            format!("-j{jobs}"),
+            "-C".into(),
+            self.kdir.display().to_string(),
+            format!("M={}", dir.display()),
+            format!("KFABRIC={}", ours.join("kfabric").display()),
+            format!("KBUILD_EXTRA_SYMBOLS={}", list.join(" ")),
+        ];
+        argv.extend_from_slice(args);
+        let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
+        match &self.root {
+            None => {
+                let mut cmd = Command::new(argv[0]);
+                cmd.args(&argv[1..]);
+                cmd
+            }
+            Some(root) => {
+                let mut binds = vec![Bind::same(&self.kdir), Bind::same(&ctx.repo)];
+                if !dir.starts_with(&ctx.repo) {
+                    // Neighbours of a folder may be part of its sources.
+                    let around = dir.parent().filter(|parent| parent.components().count() > 1);
+                    binds.push(Bind::same(around.unwrap_or(dir)));
+                }
+                command(root, &binds, dir, &argv)
+            }
+        }
+    }
+}
+
+/// Checks that the host's rustc is the one the tree's metadata was made with.
+fn check_rustc(config: &str, release: &str) -> Result<()> {
+    let wanted = config
+        .lines()
+        .find_map(|line| line.strip_prefix("CONFIG_RUSTC_VERSION_TEXT="))
+        .unwrap_or_default()
+        .trim_matches('"')
+        .to_owned();
+    let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".into());
+    let output = Command::new(rustc).arg("--version").output().context("starting rustc")?;
+    let found = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    if found != wanted {
+        bail!(
+            "kernel {release} was built with {wanted:?}, this machine's rustc is {found:?}: crate metadata of one \
+             cannot be read by the other. Put the former first in PATH (for instance the distribution's rustc)."
+        );
+    }
+    Ok(())
+}
+
+/// What a build of the modules left.
+#[derive(Debug, Clone)]
+pub struct Built {
+    /// The build folder.
+    pub dir: PathBuf,
+    /// The modules, in the order they are loaded.
+    pub modules: Vec<PathBuf>,
+    /// How many of them are loaded when a guest starts (the rest: consumers).
+    pub core: usize,
+    /// The lists of their symbols.
+    pub symbols: Vec<PathBuf>,
+}
+
+/// Builds all modules.
+///
+/// # Errors
+///
+/// When one does not build; the compiler's messages have been printed.
+pub fn build(ctx: &Context, tools: &Toolbox, profile: Profile) -> Result<Built> {
+    let base = ctx.target.join("kbuild").join(&tools.release);
+    let dir = base.join(profile.folder());
+    let _lock = stage::lock(&base, profile.folder())?;
+    let sources = sync(&ctx.repo, &FOLDERS, &dir)?;
+    let key = stage::key(&[&sources, &tools.kdir.to_string_lossy()]);
+    let stamp = dir.join(".built");
+    let fresh = std::fs::read_to_string(&stamp).is_ok_and(|built| built == key);
+    if !fresh {
+        let _ = std::fs::remove_file(&stamp);
+    }
+    let mut built = Built {
+        dir: dir.clone(),
+        modules: Vec::new(),
+        core: 0,
+        symbols: Vec::new(),
+    };
+    for (folder, is_core) in folders(&dir)? {
+        let module_dir = dir.join(&folder);
+        if !fresh {
+            make_one(ctx, tools, profile, &folder, &module_dir, &built)?;
+        }
+        let mut found = modules_in(&module_dir)?;
+        if is_core {
+            built.core += found.len();
+        }
+        built.modules.append(&mut found);
+        built.symbols.push(module_dir.join("Module.symvers"));
+    }
+    std::fs::write(&stamp, &key)?;
+    Ok(built)
+}
+
+/// The modules' folders that are there, in order, and whether each is core.
+fn folders(dir: &Path) -> Result<Vec<(String, bool)>> {
+    let is_module = |name: &str| dir.join(name).join("Kbuild").exists();
+    let mut found: Vec<(String, bool)> = CORE
+        .iter()
+        .filter(|name| is_module(name))
+        .map(|name| ((*name).to_owned(), true))
+        .collect();
+    let mut consumers = Vec::new();
+    if let Ok(entries) = std::fs::read_dir(dir.join("consumers")) {
+        for entry in entries {
+            consumers.push(format!("consumers/{}", entry?.file_name().to_string_lossy()));
+        }
+    }
+    consumers.sort();
+    found.extend(consumers.into_iter().filter(|name| is_module(name)).map(|name| (name, false)));
+    Ok(found)
+}
+
+fn make_one(
+    ctx: &Context,
+    tools: &Toolbox,
+    profile: Profile,
+    folder: &str,
+    module_dir: &Path,
+    before: &Built,
+) -> Result<()> {
+    let verb = if profile == Profile::Clippy { "clippy" } else { "build" };
+    let step = Step::new(ctx, format!("{verb} {folder} for {}", tools.release));
+    let mut args: Vec<String> = profile.arguments().iter().map(|arg| (*arg).to_owned()).collect();
+    args.extend(["-s".into(), "modules".into()]);
+    let output = tools
+        .make(ctx, module_dir, &before.dir, &before.symbols, &args)
+        .stdin(std::process::Stdio::null())
+        .output()
+        .context("starting make")?;
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        drop(step);
+        eprint!("{text}");
+        bail!("{folder} does not build");
+    }
+    step.done();
+    eprint!("{}", without_noise(&text));
+    Ok(())
+}
+
+/// Drops the lines Kbuild always prints for a module out of tree.
+fn without_noise(text: &str) -> String {
+    const NOISE: [&str; 4] = [
+        "Skipping BTF generation",
+        "make[",
+        "make:",
+        "warning: the compiler differs",
+    ];
+    text.lines()
+        .filter(|line| !NOISE.iter().any(|noise| line.contains(noise)))
+        .flat_map(|line| [line, "\n"])
+        .collect()
+}
+
+/// The modules in a folder.
+fn modules_in(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut found: Vec<PathBuf> = std::fs::read_dir(dir)?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|ext| ext == "ko"))
+        .collect();
+    found.sort();
+    Ok(found)
+}

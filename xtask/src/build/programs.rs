@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The programs that run in guests: linked statically, so that the guest's
+//! libraries do not matter.
+
+use crate::context::Context;
+use crate::progress::Step;
+use anyhow::{bail, Context as _, Result};
+use serde::Deserialize;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// The target; named, so that its flags do not reach build scripts and macros.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+#[derive(Deserialize)]
+struct Message {
+    reason: String,
+    executable: Option<PathBuf>,
+}
+
+/// The cargo that runs this.
+pub fn cargo(ctx: &Context) -> Command {
+    let mut cmd = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cmd.current_dir(&ctx.repo);
+    cmd
+}
+
+/// The package of the guests' first process.
+const INIT: &str = "guest-init";
+
+/// Builds every program of the workspace but xtask; returns their paths.
+///
+/// # Errors
+///
+/// When one does not build; the compiler's messages have been printed.
+pub fn build(ctx: &Context) -> Result<Vec<PathBuf>> {
+    let step = Step::new(ctx, "build the programs");
+    let found = cargo_build(ctx, &["--workspace", "--exclude", "xtask"])?;
+    step.done();
+    Ok(found)
+}
+
+/// Builds the guests' first process, and the others as far as they build.
+///
+/// # Errors
+///
+/// When that one does not build.
+pub fn build_init(ctx: &Context) -> Result<Vec<PathBuf>> {
+    match build(ctx) {
+        Ok(found) => Ok(found),
+        Err(error) => {
+            eprintln!("  {error:#}; going on with {INIT} alone");
+            cargo_build(ctx, &["--package", INIT])
+        }
+    }
+}
+
+fn cargo_build(ctx: &Context, packages: &[&str]) -> Result<Vec<PathBuf>> {
+    let output = cargo(ctx)
+        .args(["build", "--quiet", "--release", "--bins"])
+        .args(packages)
+        .args(["--target", TARGET, "--message-format", "json-render-diagnostics"])
+        .arg("--target-dir")
+        .arg(ctx.target.join("programs"))
+        .env("RUSTFLAGS", "-C target-feature=+crt-static")
+        .stderr(Stdio::inherit())
+        .output()
+        .context("starting cargo")?;
+    if !output.status.success() {
+        bail!("the programs do not build");
+    }
+    Ok(executables(&String::from_utf8_lossy(&output.stdout)))
+}
+
+/// The programs named in cargo's messages.
+fn executables(messages: &str) -> Vec<PathBuf> {
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Message>(line).ok())
+        .filter(|message| message.reason == "compiler-artifact")
+        .filter_map(|message| message.executable)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_read_from_cargos_messages() {
+        let text = "{\"reason\":\"compiler-artifact\",\"executable\":null}\n\
+                    {\"reason\":\"compiler-artifact\",\"executable\":\"/t/kfi\"}\n\
+                    {\"reason\":\"build-finished\",\"success\":true}\n";
+        assert_eq!(executables(text), [PathBuf::from("/t/kfi")]);
+    }
+}

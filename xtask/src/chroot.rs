@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Commands that run inside the build root.
+//!
+//! Folders are bound in under their own paths, so that a compiler's messages
+//! name files where they are. The mounts live in a namespace of the command's
+//! own and end with it, as do its processes, also when xtask is killed.
+
+use anyhow::{bail, Context as _, Result};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A folder bound into the root.
+#[derive(Debug, Clone)]
+pub struct Bind {
+    /// The folder.
+    pub from: PathBuf,
+    /// Where it is seen inside.
+    pub at: PathBuf,
+}
+
+impl Bind {
+    /// Binds a folder under its own path.
+    pub fn same(path: &Path) -> Self {
+        Self {
+            from: path.to_owned(),
+            at: path.to_owned(),
+        }
+    }
+}
+
+/// Enters the root: binds, changes folder, runs.
+const ENTER: &str = r#"
+root=$1 cwd=$2; shift 2
+mount --rbind /proc "$root/proc"
+mount --rbind /dev "$root/dev"
+while [ "$1" != -- ]; do
+    mkdir -p "$root$2"
+    mount --bind "$1" "$root$2"
+    shift 2
+done
+shift
+exec chroot "$root" /usr/bin/env -C "$cwd" "$@"
+"#;
+
+/// A process namespace that ends with its first process.
+const TIED: [&str; 5] = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"];
+
+/// A command that, with all it starts, ends when xtask does, however that ends.
+pub fn tied(program: &str) -> Command {
+    let mut cmd = Command::new("setpriv");
+    cmd.args(["--pdeathsig", "KILL"]);
+    if is_root() {
+        cmd.arg("unshare").args(TIED);
+    }
+    cmd.arg(program);
+    cmd
+}
+
+/// A command `argv` to be run in `root`, in folder `cwd`, with `binds`.
+pub fn command(root: &Path, binds: &[Bind], cwd: &Path, argv: &[&str]) -> Command {
+    let mut cmd = Command::new("setpriv");
+    cmd.args(["--pdeathsig", "KILL", "unshare"]);
+    if !is_root() {
+        cmd.args(["--user", "--map-root-user", "--map-auto"]);
+    }
+    cmd.args(TIED).args(["sh", "-ec", ENTER, "kfabric-chroot"]).arg(root).arg(cwd);
+    for bind in binds {
+        cmd.arg(&bind.from).arg(&bind.at);
+    }
+    cmd.arg("--").args(argv);
+    let term = std::env::var_os("TERM").unwrap_or_else(|| "dumb".into());
+    cmd.env_clear()
+        .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+        .env("HOME", "/root")
+        .env("LC_ALL", "C.UTF-8")
+        .env("TERM", term);
+    cmd
+}
+
+/// Runs `cmd` with its output in the file `log`.
+///
+/// # Errors
+///
+/// When it cannot be started or fails; the end of the log is part of the error.
+pub fn run_logged(mut cmd: Command, log: &Path) -> Result<()> {
+    if let Some(dir) = log.parent() {
+        std::fs::create_dir_all(dir)?;
+    }
+    let file = std::fs::File::create(log).with_context(|| format!("making {}", log.display()))?;
+    let program = cmd.get_program().to_string_lossy().into_owned();
+    let status = cmd
+        .stdin(std::process::Stdio::null())
+        .stdout(file.try_clone()?)
+        .stderr(file)
+        .status()
+        .with_context(|| format!("starting {program}"))?;
+    if status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&std::fs::read(log).unwrap_or_default()).into_owned();
+    let lines: Vec<&str> = text.lines().collect();
+    let tail = lines[lines.len().saturating_sub(30)..].join("\n");
+    bail!("{program} failed ({status}); the end of {}:\n{tail}", log.display());
+}
+
+/// Whether this process has root's rights.
+pub fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    std::fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
+}

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `cargo xtask guest` and `shell`: guests with rxe up and the modules loaded.
+//!
+//! [`Guests::run`] is what everything that happens in guests goes through:
+//! the tests, the benchmarks and the demo too.
+
+pub mod accel;
+pub mod klog;
+pub mod node;
+pub mod output;
+pub mod protocol;
+pub mod qemu;
+pub mod qmp;
+pub mod run;
+pub mod share;
+pub mod tty;
+
+use crate::build::{modules, programs};
+use crate::context::Context;
+use crate::setup::{self, Rig, Which};
+use anyhow::{bail, Result};
+use accel::Accel;
+use output::Sink;
+use protocol::Topology;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How many nodes, and where: the value of `--nodes`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Nodes {
+    /// One node, its own peer.
+    #[value(name = "1")]
+    One,
+    /// Two nodes in two network namespaces of one guest.
+    Netns,
+    /// Two nodes, a guest each.
+    #[value(name = "2")]
+    Two,
+}
+
+impl From<Nodes> for Topology {
+    fn from(nodes: Nodes) -> Self {
+        match nodes {
+            Nodes::One => Self::One,
+            Nodes::Netns => Self::Netns,
+            Nodes::Two => Self::Two,
+        }
+    }
+}
+
+/// Which kernel: the value of `--kernel`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Kernel {
+    /// The distribution's, unmodified.
+    #[default]
+    Stock,
+    /// One built with every checker on.
+    Debug,
+}
+
+/// The options that `guest` and `shell` share.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    /// One node; two in network namespaces of one guest; two guests.
+    #[arg(long, value_enum, default_value = "1")]
+    pub nodes: Nodes,
+    /// The distribution's kernel, or one with every checker on.
+    #[arg(long, value_enum, default_value = "stock")]
+    pub kernel: Kernel,
+    /// Time is a count of instructions: slow, and the same in every run.
+    #[arg(long)]
+    pub icount: bool,
+    /// CPUs of each guest [default: 2; 1 with --icount].
+    #[arg(long, value_name = "N")]
+    pub cpus: Option<u32>,
+    /// Memory of each guest.
+    #[arg(long, value_name = "SIZE", default_value = "2G")]
+    pub mem: String,
+    /// A folder to be mounted read-write at /host.
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Do not build or load the modules.
+    #[arg(long)]
+    pub no_modules: bool,
+    /// Kill the guest after this many seconds.
+    #[arg(long, value_name = "S")]
+    pub timeout: Option<u64>,
+}
+
+/// The arguments of `guest`.
+#[derive(Debug, clap::Args)]
+pub struct GuestArgs {
+    /// The guest.
+    #[command(flatten)]
+    pub options: Options,
+    /// What to run in it, as root, on every node at once.
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub argv: Vec<String>,
+}
+
+/// The arguments of `shell`.
+#[derive(Debug, clap::Args)]
+pub struct ShellArgs {
+    /// The guest.
+    #[command(flatten)]
+    pub options: Options,
+    /// What to run instead of a shell.
+    #[arg(last = true, value_name = "CMD")]
+    pub argv: Vec<String>,
+}
+
+/// Runs `guest`; returns the exit status.
+///
+/// # Errors
+///
+/// When the guest cannot be built or started.
+pub fn run(ctx: &Context, args: &GuestArgs) -> Result<i32> {
+    let guests = Guests::prepare(ctx, Which::Main, &args.options)?;
+    let marked = args.options.nodes != Nodes::One;
+    let job = Job {
+        argv: args.argv.clone(),
+        interactive: false,
+        env: BTreeMap::new(),
+        sink: output::to_stdio(marked),
+    };
+    let outcome = guests.run(&job)?;
+    outcome.report();
+    Ok(outcome.status())
+}
+
+/// Runs `shell`; returns the exit status.
+///
+/// # Errors
+///
+/// When the guest cannot be built or started.
+pub fn shell(ctx: &Context, args: &ShellArgs) -> Result<i32> {
+    let guests = Guests::prepare(ctx, Which::Main, &args.options)?;
+    let argv = if args.argv.is_empty() {
+        vec!["/bin/bash".to_owned()]
+    } else {
+        args.argv.clone()
+    };
+    if args.options.nodes != Nodes::One {
+        eprintln!("  Ctrl-] goes from one node's shell to the other's; the guests end when both have ended");
+    }
+    let job = Job {
+        argv,
+        interactive: true,
+        env: BTreeMap::new(),
+        sink: output::to_stdio(false),
+    };
+    let outcome = guests.run(&job)?;
+    outcome.report();
+    Ok(outcome.status())
+}
+
+/// What is to be run on every node.
+pub struct Job {
+    /// The command.
+    pub argv: Vec<String>,
+    /// On terminals joined to this process's.
+    pub interactive: bool,
+    /// More of the command's environment.
+    pub env: BTreeMap<String, String>,
+    /// Where its output goes.
+    pub sink: Sink,
+}
+
+/// Guests ready to be started, as often as need be.
+pub struct Guests<'a> {
+    ctx: &'a Context,
+    rig: Rig,
+    accel: Accel,
+    options: Options,
+    modules: Option<modules::Built>,
+    programs: Vec<PathBuf>,
+}
+
+impl<'a> Guests<'a> {
+    /// Sets up and builds all that the guests need.
+    ///
+    /// # Errors
+    ///
+    /// When something cannot be set up or built.
+    pub fn prepare(ctx: &'a Context, which: Which, options: &Options) -> Result<Self> {
+        if options.kernel == Kernel::Debug {
+            bail!("there is no debug kernel yet: use --kernel stock");
+        }
+        let rig = setup::ensure(ctx, which)?;
+        let modules = if options.no_modules {
+            None
+        } else {
+            let tools = modules::Toolbox::rig(&rig);
+            Some(modules::build(ctx, &tools, modules::Profile::Stock)?)
+        };
+        let programs = if options.no_modules {
+            programs::build_init(ctx)?
+        } else {
+            programs::build(ctx)?
+        };
+        let accel = if options.icount {
+            Accel::Tcg
+        } else {
+            accel::choose(ctx, &rig)?
+        };
+        Ok(Self {
+            ctx,
+            rig,
+            accel,
+            options: options.clone(),
+            modules,
+            programs,
+        })
+    }
+
+    /// The same guests in another topology.
+    pub fn with_nodes(&self, nodes: Nodes) -> Self {
+        Self {
+            ctx: self.ctx,
+            rig: self.rig.clone(),
+            accel: self.accel,
+            options: Options {
+                nodes,
+                ..self.options.clone()
+            },
+            modules: self.modules.clone(),
+            programs: self.programs.clone(),
+        }
+    }
+
+    /// The kernel's release.
+    pub fn release(&self) -> &str {
+        &self.rig.choice.release
+    }
+
+    /// The time the whole run may take.
+    fn limit(&self) -> Option<Duration> {
+        self.options.timeout.map(Duration::from_secs)
+    }
+
+    fn cpus(&self) -> u32 {
+        self.options.cpus.unwrap_or(if self.options.icount { 1 } else { 2 })
+    }
+}

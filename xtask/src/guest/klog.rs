@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Kernel logs: finding what a kernel complained about.
+
+/// What a kernel says when something is wrong with it.
+const COMPLAINTS: [&str; 24] = [
+    "BUG:",
+    "BUG at ",
+    "kernel BUG",
+    "WARNING:",
+    "Oops",
+    "Kernel panic",
+    "KASAN",
+    "KFENCE",
+    "UBSAN",
+    "KCSAN",
+    "possible recursive locking",
+    "possible circular locking",
+    "inconsistent lock state",
+    "suspicious RCU usage",
+    "sleeping function called from invalid context",
+    "scheduling while atomic",
+    "general protection fault",
+    "unable to handle",
+    "refcount_t:",
+    "DEBUG_LOCKS_WARN_ON",
+    "unreferenced object",
+    "blocked for more than",
+    "soft lockup",
+    "detected stalls on",
+];
+
+/// Lines that contain one of these are about how the kernel is set up.
+const HARMLESS: [&str; 6] = [
+    "kfence: initialized",
+    "KernelAddressSanitizer initialized",
+    "Kernel command line:",
+    "Command line:",
+    "kasan: ",
+    "UBSAN: Undefined Behaviour Sanitizer",
+];
+
+/// A complaint and the log around it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Complaint {
+    /// The line that tells.
+    pub line: String,
+    /// The log around it.
+    pub around: String,
+}
+
+/// Whether a line of a kernel log is a complaint.
+pub fn is_complaint(line: &str) -> bool {
+    COMPLAINTS.iter().any(|text| line.contains(text)) && !HARMLESS.iter().any(|text| line.contains(text))
+}
+
+/// The complaints in a kernel log; those close to each other count as one.
+pub fn scan(log: &str) -> Vec<Complaint> {
+    const BEFORE: usize = 5;
+    const AFTER: usize = 60;
+    let lines: Vec<&str> = log.lines().map(|line| line.trim_end_matches('\r')).collect();
+    let mut found = Vec::new();
+    let mut next = 0;
+    for (number, line) in lines.iter().enumerate() {
+        if number < next || !is_complaint(line) {
+            continue;
+        }
+        let end = lines.len().min(number + AFTER);
+        next = end;
+        found.push(Complaint {
+            line: (*line).to_owned(),
+            around: lines[number.saturating_sub(BEFORE)..end].join("\n"),
+        });
+    }
+    found
+}
+
+/// The last `count` lines of a log.
+pub fn tail(log: &str, count: usize) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_oops_is_found_once_with_what_is_around_it() {
+        let log = "[1] fine\n[2] BUG: kernel NULL pointer dereference\n[3] Oops: 0002\n[4] Call Trace:\n[5] end\n";
+        let found = scan(log);
+        assert_eq!(found.len(), 1);
+        assert!(found[0].line.contains("NULL pointer"));
+        assert!(found[0].around.contains("[1] fine") && found[0].around.contains("[5] end"));
+    }
+
+    #[test]
+    fn what_is_far_apart_counts_twice() {
+        let log = format!("WARNING: CPU: 0\n{}INFO: task x blocked for more than 120 seconds\n", "quiet\n".repeat(100));
+        assert_eq!(scan(&log).len(), 2);
+    }
+
+    #[test]
+    fn a_quiet_boot_is_quiet() {
+        let log = "[0] Command line: panic_on_warn=1 oops=panic kasan_multi_shot\n\
+                   [0] kfence: initialized - using 2097152 bytes\n\
+                   [1] rdma_rxe: loaded\n\
+                   [1] module verification failed: signature and/or required key missing - tainting kernel\n";
+        assert_eq!(scan(log), []);
+    }
+}

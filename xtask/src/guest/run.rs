@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! One run of one job in one set of guests, from power-on to the verdict.
+
+use super::klog::{self, Complaint};
+use super::node::{ports, Guest};
+use super::protocol::{Config, Event, Order, Topology};
+use super::qemu::{Cable, Machine};
+use super::share::RunDir;
+use super::{tty, Guests, Job};
+use anyhow::{bail, Context as _, Result};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+/// How long a guest may take to get ready: far more than it needs.
+const BOOT_LIMIT: Duration = Duration::from_secs(180);
+/// How long a node may go on when its peer's guest has died.
+const GRACE: Duration = Duration::from_secs(30);
+/// How long a guest may take to unload and power off.
+const FINISH_LIMIT: Duration = Duration::from_secs(90);
+
+/// How a run went.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Each node's exit status, of those that had one.
+    pub statuses: BTreeMap<u8, i32>,
+    /// What the kernels complained about, and in which guest.
+    pub complaints: Vec<(u8, Complaint)>,
+    /// What was left behind that should not have been, and other faults of
+    /// the run as a whole.
+    pub problems: Vec<String>,
+    /// Whether it was ended for having taken too long.
+    pub timed_out: bool,
+    /// Whether a guest ended that should not have.
+    pub died: bool,
+    /// Where the kernel logs are.
+    pub logs: Vec<PathBuf>,
+}
+
+impl Outcome {
+    /// The exit status of the run as a whole.
+    pub fn status(&self) -> i32 {
+        if self.timed_out {
+            return 124;
+        }
+        let first = self.statuses.values().copied().find(|status| *status != 0);
+        match first {
+            Some(status) => status,
+            None if self.died || !self.complaints.is_empty() || !self.problems.is_empty() => 1,
+            None => 0,
+        }
+    }
+
+    /// Prints what went wrong, if anything did.
+    pub fn report(&self) {
+        for (guest, complaint) in &self.complaints {
+            eprintln!("guest {guest}: the kernel complained:\n{}\n", complaint.around);
+        }
+        for problem in &self.problems {
+            eprintln!("error: {problem}");
+        }
+        if self.died || !self.complaints.is_empty() || !self.problems.is_empty() {
+            for log in &self.logs {
+                eprintln!("kernel log: {}", log.display());
+            }
+        }
+    }
+}
+
+/// What is known of the nodes while they run.
+#[derive(Default)]
+struct State {
+    ready: Vec<u8>,
+    done: Vec<u8>,
+    outcome: Outcome,
+}
+
+impl Guests<'_> {
+    /// Boots the guests, runs the job on every node, and ends the guests.
+    ///
+    /// # Errors
+    ///
+    /// When guests cannot be started. A job that fails, a kernel that
+    /// complains or a guest that dies is told in the [`Outcome`].
+    pub fn run(&self, job: &Job) -> Result<Outcome> {
+        let dir = RunDir::new(self.ctx)?;
+        let topology = Topology::from(self.options.nodes);
+        let groups: &[&[u8]] = match topology {
+            Topology::One => &[&[1]],
+            Topology::Netns => &[&[1, 2]],
+            Topology::Two => &[&[1], &[2]],
+        };
+        let host_dir = match &self.options.dir {
+            Some(dir) => Some(dir.canonicalize().with_context(|| format!("--dir {}", dir.display()))?),
+            None => None,
+        };
+        dir.add("bin", &self.programs)?;
+        let (ours, core) = match &self.modules {
+            Some(built) => (dir.add("ko", &built.modules)?, built.core),
+            None => (Vec::new(), 0),
+        };
+        let (sender, events) = channel();
+        let mut guests = Vec::new();
+        let cable = dir.sockets.join("cable");
+        for (index, nodes) in groups.iter().enumerate() {
+            let number = index as u8 + 1;
+            let config = Config {
+                topology,
+                nodes: nodes.to_vec(),
+                load: ours[..core].to_vec(),
+                ours: ours.clone(),
+                argv: job.argv.clone(),
+                interactive: job.interactive,
+                size: job.interactive.then(tty::size).flatten(),
+                host: host_dir.is_some(),
+                env: job.env.clone(),
+            };
+            dir.configure(number, &config)?;
+            let terminals: Vec<PathBuf> = nodes
+                .iter()
+                .filter(|_| job.interactive)
+                .map(|node| dir.sockets.join(format!("tty-{node}")))
+                .collect();
+            let quiet = if self.options.icount { "quiet" } else { "loglevel=7 kfence.sample_interval=100" };
+            let machine = Machine {
+                rig: &self.rig,
+                accel: self.accel,
+                icount: self.options.icount,
+                cpus: self.cpus(),
+                mem: &self.options.mem,
+                share: &dir.share,
+                host_dir: host_dir.as_deref(),
+                console: &dir.console(number),
+                ports: &ports(nodes, &dir.sockets, number),
+                terminals: &terminals,
+                qmp: &dir.sockets.join(format!("{number}-qmp")),
+                cable: (topology == Topology::Two).then_some(Cable {
+                    socket: &cable,
+                    end: number,
+                }),
+                append: &format!("{quiet} kfabric.guest={number}"),
+            };
+            guests.push(Guest::start(number, nodes, &machine, &job.sink, &sender)?);
+        }
+        drop(sender);
+        let mut state = State::default();
+        let result = self.drive(job, &mut guests, &events, &mut state);
+        for guest in &mut guests {
+            guest.end();
+        }
+        // Events that came with a guest's last breath.
+        while let Ok((guest, event)) = events.try_recv() {
+            state.take(guest, event);
+        }
+        let mut outcome = state.outcome;
+        for guest in &guests {
+            let log = guest.log();
+            let found = klog::scan(&log);
+            outcome.complaints.extend(found.into_iter().map(|complaint| (guest.number, complaint)));
+            outcome.logs.push(guest.console.clone());
+        }
+        result.map(|()| outcome)
+    }
+
+    /// Takes the guests through their life.
+    fn drive(
+        &self,
+        job: &Job,
+        guests: &mut [Guest],
+        events: &Receiver<(u8, Event)>,
+        state: &mut State,
+    ) -> Result<()> {
+        let started = Instant::now();
+        let all = guests.len();
+        let late = |limit: Duration| started.elapsed() > limit;
+        // Until all are ready.
+        loop {
+            pump(events, state);
+            if state.ready.len() == all {
+                break;
+            }
+            if !state.outcome.problems.is_empty() {
+                state.outcome.died = true;
+                return Ok(());
+            }
+            if guests.iter_mut().any(|guest| !guest.runs()) || late(BOOT_LIMIT) {
+                pump(events, state);
+                let logs: Vec<String> = guests.iter().map(|guest| klog::tail(&guest.log(), 25)).collect();
+                bail!("the guest did not get ready; the end of its kernel log:\n{}", logs.join("\n---\n"));
+            }
+        }
+        for guest in guests.iter_mut() {
+            guest.order(&Order::Go);
+        }
+        let _raw = job.interactive.then(|| tty::join(guests)).transpose()?;
+        // Until every node's command has ended, or its guest.
+        let mut first_death = None;
+        loop {
+            pump(events, state);
+            let mut waiting = false;
+            for guest in guests.iter_mut() {
+                let open = guest.nodes.iter().any(|node| !state.outcome.statuses.contains_key(node));
+                if !open {
+                    continue;
+                }
+                if guest.runs() {
+                    waiting = true;
+                } else if first_death.is_none() && !guest.was_killed() {
+                    first_death = Some(Instant::now());
+                    state.outcome.died = true;
+                    state.outcome.problems.push(format!(
+                        "guest {} ended before its command did; the end of its kernel log:\n{}",
+                        guest.number,
+                        klog::tail(&guest.log(), 25)
+                    ));
+                }
+            }
+            if !waiting {
+                break;
+            }
+            if self.limit().is_some_and(late) {
+                state.outcome.timed_out = true;
+                let limit = self.options.timeout.unwrap_or_default();
+                state.outcome.problems.push(format!("not done within {limit} s: ended"));
+                return Ok(());
+            }
+            if first_death.is_some_and(|moment| moment.elapsed() > GRACE) {
+                return Ok(());
+            }
+        }
+        drop(_raw);
+        // Leftovers, unloading, power-off.
+        for guest in guests.iter_mut() {
+            guest.order(&Order::Finish);
+        }
+        let finishing = Instant::now();
+        while guests.iter_mut().any(Guest::runs) {
+            pump(events, state);
+            if finishing.elapsed() > FINISH_LIMIT {
+                state.outcome.problems.push("a guest did not unload and power off in time".into());
+                state.outcome.died = true;
+                return Ok(());
+            }
+        }
+        pump(events, state);
+        for guest in guests.iter() {
+            if !state.done.contains(&guest.number) && !guest.was_killed() && !state.outcome.died {
+                state.outcome.died = true;
+                state
+                    .outcome
+                    .problems
+                    .push(format!("guest {} ended while it was being cleaned up", guest.number));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    fn take(&mut self, guest: u8, event: Event) {
+        match event {
+            Event::Ready => self.ready.push(guest),
+            Event::Fault { text } => self.outcome.problems.push(format!("guest {guest}: {text}")),
+            Event::Exit { node, status } => {
+                self.outcome.statuses.insert(node, status);
+            }
+            Event::Done { problems } => {
+                self.done.push(guest);
+                let problems = problems.into_iter().map(|problem| format!("guest {guest}: {problem}"));
+                self.outcome.problems.extend(problems);
+            }
+        }
+    }
+}
+
+/// Takes in events for a moment.
+fn pump(events: &Receiver<(u8, Event)>, state: &mut State) {
+    match events.recv_timeout(Duration::from_millis(100)) {
+        Ok((guest, event)) => state.take(guest, event),
+        Err(RecvTimeoutError::Timeout) => {}
+        Err(RecvTimeoutError::Disconnected) => std::thread::sleep(Duration::from_millis(50)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_status_that_is_not_zero_counts() {
+        let mut outcome = Outcome::default();
+        outcome.statuses.extend([(1, 0), (2, 3)]);
+        assert_eq!(outcome.status(), 3);
+        outcome.timed_out = true;
+        assert_eq!(outcome.status(), 124);
+    }
+
+    #[test]
+    fn a_leftover_or_a_complaint_fails_a_run_whose_commands_did_not() {
+        let mut outcome = Outcome::default();
+        outcome.statuses.insert(1, 0);
+        assert_eq!(outcome.status(), 0);
+        outcome.problems.push("left".into());
+        assert_eq!(outcome.status(), 1);
+    }
+}

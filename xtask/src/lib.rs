@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The workings of `cargo xtask`, the project's daily tool.
+
+pub mod build;
+pub mod chroot;
+pub mod context;
+pub mod guest;
+pub mod progress;
+pub mod setup;
+pub mod versions;

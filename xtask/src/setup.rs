@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `cargo xtask setup`: build root, kernel, `rust/` metadata, initramfs.
+//!
+//! Everything is made once, kept in the cache (`KFABRIC_CACHE`, else
+//! `$XDG_CACHE_HOME/kfabric`, else `~/.cache/kfabric`) in stages keyed by what
+//! they are made from ([`stage`]), and shared by all checkouts. Which kernel
+//! was chosen is written down there; only an explicit `setup` asks the archive
+//! for a newer one.
+
+pub mod archive;
+pub mod host;
+pub mod initrd;
+pub mod kernel;
+pub mod root;
+pub mod stage;
+
+use crate::context::Context;
+use crate::versions::{self, Choice, SERIES};
+use anyhow::{bail, Context as _, Result};
+use archive::{Archive, Mirror};
+use std::path::PathBuf;
+
+/// Everything needed to build modules and boot guests.
+#[derive(Debug, Clone)]
+pub struct Rig {
+    /// The build root.
+    pub root: PathBuf,
+    /// Which kernel.
+    pub choice: Choice,
+    /// Its packages' content.
+    pub packages: PathBuf,
+    /// Its configured tree.
+    pub tree: PathBuf,
+    /// The guests' initramfs.
+    pub initrd: PathBuf,
+}
+
+/// Which of the supported kernels is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which {
+    /// The one everything runs on: of the preferred series if there is one.
+    Main,
+    /// One of the other supported series, for smoke tests.
+    Other,
+}
+
+/// The arguments of `setup`.
+#[derive(Debug, Default, clap::Args)]
+pub struct Args {
+    /// The kernel to use: a point release (7.2.11), a whole release, or a
+    /// series (7.3).
+    #[arg(long, value_name = "VERSION")]
+    pub kernel_version: Option<String>,
+    /// Set up the other supported series as well.
+    #[arg(long)]
+    pub all_series: bool,
+}
+
+/// Runs `setup`.
+///
+/// # Errors
+///
+/// When something is missing that cannot be had; the error says what to do.
+pub fn run(ctx: &Context, args: &Args) -> Result<()> {
+    let rig = prepare(ctx, Which::Main, true, args.kernel_version.as_deref())?;
+    println!("kernel {}: ready", rig.choice.release);
+    if args.all_series {
+        match prepare(ctx, Which::Other, true, None) {
+            Ok(other) => println!("kernel {}: ready", other.choice.release),
+            Err(error) => println!("no other series: {error:#}"),
+        }
+    }
+    println!("build root  {}", rig.root.display());
+    println!("kernel tree {}", rig.tree.display());
+    Ok(())
+}
+
+/// The rig as it was set up, or set up now.
+///
+/// # Errors
+///
+/// Those of [`run`].
+pub fn ensure(ctx: &Context, which: Which) -> Result<Rig> {
+    prepare(ctx, which, false, None)
+}
+
+fn prepare(ctx: &Context, which: Which, refresh: bool, wanted: Option<&str>) -> Result<Rig> {
+    let wanted_env = std::env::var("KFABRIC_KERNEL_VERSION").ok().filter(|text| !text.is_empty());
+    let wanted = wanted.or(wanted_env.as_deref().filter(|_| which == Which::Main));
+    if !refresh && wanted.is_none() {
+        if let Some(rig) = recorded(ctx, which).and_then(|choice| complete(ctx, &choice)) {
+            return Ok(rig);
+        }
+    }
+    let _lock = stage::lock(&ctx.cache, "setup")?;
+    if !refresh {
+        // Another xtask may have done it while this one waited.
+        let fits = |choice: &Choice| wanted.is_none_or(|wanted| choice.release.starts_with(wanted));
+        if let Some(rig) = recorded(ctx, which).filter(fits).and_then(|choice| complete(ctx, &choice)) {
+            return Ok(rig);
+        }
+    }
+    host::ensure(ctx)?;
+    let mirror = Mirror::find()?;
+    let archive = Archive::open(ctx, &mirror)?;
+    let choice = resolve(ctx, &archive, which, wanted)?;
+    let rig = make(ctx, &mirror, &archive, choice)?;
+    record(ctx, which, &rig.choice)?;
+    Ok(rig)
+}
+
+/// Asks the archive which kernel to take.
+fn resolve(ctx: &Context, archive: &Archive, which: Which, wanted: Option<&str>) -> Result<Choice> {
+    let index = match archive.index(ctx) {
+        Ok(index) => index,
+        Err(error) => {
+            // Without the archive, what was set up before still serves.
+            let fits = |choice: &Choice| wanted.is_none_or(|wanted| choice.release.starts_with(wanted));
+            if let Some(choice) = recorded(ctx, which).filter(fits) {
+                eprintln!("  the archive cannot be asked ({error:#}); staying with {}", choice.release);
+                return Ok(choice);
+            }
+            return Err(error);
+        }
+    };
+    for series in versions::newer_series(&index) {
+        eprintln!("  note: the archive has series {series}, which is newer than any supported here; not taken");
+    }
+    match which {
+        Which::Main => versions::choose(&index, &SERIES, wanted),
+        Which::Other => {
+            let main = recorded(ctx, Which::Main).map(|choice| choice.series);
+            let others: Vec<&str> = SERIES.into_iter().filter(|series| Some(*series) != main.as_deref()).collect();
+            versions::choose(&index, &others, None)
+        }
+    }
+}
+
+/// Makes what is missing for `choice`. The kernel comes while the build root
+/// is being made.
+fn make(ctx: &Context, mirror: &Mirror, archive: &Archive, choice: Choice) -> Result<Rig> {
+    let (root, debs) = std::thread::scope(|scope| {
+        let need_debs = kernel::packages(ctx, &choice).is_none();
+        let choice = &choice;
+        let debs = scope.spawn(move || need_debs.then(|| archive.download(ctx, choice)).transpose());
+        let root = root::make(ctx, mirror);
+        let debs = debs.join().unwrap_or_else(|_| bail!("the download broke off"));
+        (root, debs)
+    });
+    let (root, debs) = (root?, debs?);
+    let packages = kernel::make_packages(ctx, &choice, &root, || debs.context("nothing was downloaded"))?;
+    let tree = kernel::make_tree(ctx, &choice, &root, &packages)?;
+    let initrd = initrd::make(ctx, &choice, &root, &packages)?;
+    Ok(Rig {
+        root,
+        choice,
+        packages,
+        tree,
+        initrd,
+    })
+}
+
+/// The rig for `choice`, if all of it is there.
+fn complete(ctx: &Context, choice: &Choice) -> Option<Rig> {
+    Some(Rig {
+        root: root::present(ctx)?,
+        packages: kernel::packages(ctx, choice)?,
+        tree: kernel::tree(ctx, choice)?,
+        initrd: initrd::present(ctx, choice)?,
+        choice: choice.clone(),
+    })
+}
+
+fn record_path(ctx: &Context, which: Which) -> PathBuf {
+    ctx.cache.join(match which {
+        Which::Main => "kernel-main.json",
+        Which::Other => "kernel-other.json",
+    })
+}
+
+/// The kernel that was chosen, if it is (still) of a supported series.
+fn recorded(ctx: &Context, which: Which) -> Option<Choice> {
+    let text = std::fs::read_to_string(record_path(ctx, which)).ok()?;
+    let choice: Choice = serde_json::from_str(&text).ok()?;
+    SERIES.contains(&choice.series.as_str()).then_some(choice)
+}
+
+fn record(ctx: &Context, which: Which, choice: &Choice) -> Result<()> {
+    let path = record_path(ctx, which);
+    let new = path.with_extension("new");
+    std::fs::write(&new, serde_json::to_string_pretty(choice)?)?;
+    std::fs::rename(new, path)?;
+    Ok(())
+}

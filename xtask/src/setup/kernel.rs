@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The distribution's kernel, unmodified, and the tree to build modules with.
+//!
+//! Two stages: what the packages hold (image, modules, configuration), and
+//! the configured source tree whose `rust/` metadata is the only thing built.
+
+use super::stage;
+use crate::chroot::{command, run_logged, Bind};
+use crate::context::Context;
+use crate::progress::Step;
+use crate::versions::Choice;
+use anyhow::{bail, Context as _, Result};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// To be raised when the recipes below change in what they make.
+const RECIPE: &str = "1";
+
+/// The key of what the packages hold.
+pub fn package_key(choice: &Choice) -> String {
+    stage::key(&["packages", RECIPE, &choice.release, &choice.version, &choice.image])
+}
+
+/// The key of the configured tree.
+pub fn tree_key(choice: &Choice) -> String {
+    stage::key(&["tree", RECIPE, &super::root::key(), &package_key(choice)])
+}
+
+/// What the packages hold, if it is there.
+pub fn packages(ctx: &Context, choice: &Choice) -> Option<PathBuf> {
+    stage::present(ctx, &format!("linux-{}", choice.release), &package_key(choice))
+}
+
+/// The configured tree, if it is there.
+pub fn tree(ctx: &Context, choice: &Choice) -> Option<PathBuf> {
+    stage::present(ctx, &format!("tree-{}", choice.release), &tree_key(choice))
+}
+
+/// Unpacks the packages in `debs`: `vmlinuz`, `config`, `Module.symvers`,
+/// `linux-source.tar.xz` and `lib/modules/RELEASE` with its dependency lists.
+///
+/// # Errors
+///
+/// When the packages do not hold what they should.
+pub fn make_packages(
+    ctx: &Context,
+    choice: &Choice,
+    root: &Path,
+    debs: impl FnOnce() -> Result<PathBuf>,
+) -> Result<PathBuf> {
+    let name = format!("linux-{}", choice.release);
+    stage::make(ctx, &name, &package_key(choice), |dir| {
+        let debs = debs()?;
+        let step = Step::new(ctx, format!("unpack kernel {}", choice.release));
+        stage::clear(dir)?;
+        let all = dir.join("unpacked");
+        for entry in std::fs::read_dir(&debs)? {
+            let deb = entry?.path();
+            if deb.extension().is_some_and(|ext| ext == "deb") {
+                let mut cmd = Command::new("dpkg-deb");
+                cmd.arg("--extract").arg(&deb).arg(&all);
+                run_logged(cmd, &ctx.log_dir().join("unpack.log"))?;
+            }
+        }
+        let release = &choice.release;
+        let headers = all.join(format!("usr/src/linux-headers-{release}"));
+        let modules = dir.join("lib/modules");
+        std::fs::create_dir_all(&modules)?;
+        for (from, to) in [
+            (headers.join(".config"), dir.join("config")),
+            (headers.join("Module.symvers"), dir.join("Module.symvers")),
+            (
+                all.join(format!("usr/src/linux-source-{}.tar.xz", choice.series)),
+                dir.join("linux-source.tar.xz"),
+            ),
+            (all.join(format!("usr/lib/modules/{release}")), modules.join(release)),
+        ] {
+            std::fs::rename(&from, &to)
+                .with_context(|| format!("the kernel's packages lack {}", from.display()))?;
+        }
+        std::fs::rename(modules.join(release).join("vmlinuz"), dir.join("vmlinuz"))
+            .context("the kernel's packages lack the image")?;
+        std::fs::remove_dir_all(&all)?;
+        // Uncompressed they load faster, and the initramfs needs them so; the
+        // lists are made by the package's installation, which is not run here.
+        let script = "find lib/modules -name '*.ko.xz' -print0 | xargs -0 -r -n 64 -P \"$(nproc)\" unxz\n\
+                      depmod --basedir \"$PWD\" \"$1\"\n";
+        let at = Path::new("/mnt");
+        let bind = Bind {
+            from: dir.to_owned(),
+            at: at.to_owned(),
+        };
+        let cmd = command(root, &[bind], at, &["sh", "-ec", script, "depmod", release]);
+        run_logged(cmd, &ctx.log_dir().join("depmod.log"))?;
+        std::fs::remove_dir_all(debs)?;
+        step.done();
+        Ok(())
+    })
+}
+
+/// Makes the configured tree: sources, the distribution's configuration, and
+/// `make modules_prepare`.
+///
+/// # Errors
+///
+/// When it does not build, or does not match the distribution's kernel.
+pub fn make_tree(ctx: &Context, choice: &Choice, root: &Path, packages: &Path) -> Result<PathBuf> {
+    let name = format!("tree-{}", choice.release);
+    let key = tree_key(choice);
+    let place = stage::place(ctx, &name, &key);
+    stage::make(ctx, &name, &key, |dir| {
+        // Seen inside under its final name: the build writes that name down.
+        let binds = [
+            Bind {
+                from: dir.to_owned(),
+                at: place.clone(),
+            },
+            Bind {
+                from: packages.to_owned(),
+                at: "/mnt".into(),
+            },
+        ];
+        let unpacked = dir.join(".kfabric-unpacked");
+        if !unpacked.exists() {
+            let step = Step::new(ctx, format!("unpack the source of {}", choice.release));
+            stage::clear(dir)?;
+            let argv = ["tar", "-xJf", "/mnt/linux-source.tar.xz", "--strip-components=1"];
+            let cmd = command(root, &binds, &place, &argv);
+            run_logged(cmd, &ctx.log_dir().join("unpack-source.log"))?;
+            std::fs::copy(packages.join("config"), dir.join(".config"))?;
+            std::fs::copy(packages.join("Module.symvers"), dir.join("Module.symvers"))?;
+            std::fs::write(dir.join("localversion"), choice.local_version())?;
+            std::fs::write(&unpacked, "")?;
+            step.done();
+        }
+        let step = Step::new(ctx, format!("rust/ metadata of {}", choice.release));
+        let script = "make olddefconfig && make -j\"$(nproc)\" modules_prepare";
+        let cmd = command(root, &binds, &place, &["sh", "-ec", script]);
+        run_logged(cmd, &ctx.log_dir().join(format!("prepare-{}.log", choice.release)))?;
+        verify(dir, packages, &choice.release)?;
+        step.done();
+        Ok(())
+    })
+}
+
+/// Checks that the tree is the kernel's twin: its name, its compiler, and
+/// every Rust symbol it exports are those of the distribution's build.
+fn verify(tree: &Path, packages: &Path, release: &str) -> Result<()> {
+    let named = std::fs::read_to_string(tree.join("include/config/kernel.release"))?;
+    if named.trim() != release {
+        bail!("the tree calls itself {}, the kernel {release}", named.trim());
+    }
+    let compilers = |path: &Path| -> Result<Vec<String>> {
+        Ok(std::fs::read_to_string(path)?
+            .lines()
+            .filter(|line| {
+                ["CONFIG_RUSTC_VERSION=", "CONFIG_GCC_VERSION=", "CONFIG_RUST="]
+                    .iter()
+                    .any(|name| line.starts_with(name))
+            })
+            .map(str::to_owned)
+            .collect())
+    };
+    let (ours, theirs) = (compilers(&tree.join(".config"))?, compilers(&packages.join("config"))?);
+    if ours != theirs {
+        bail!("the build root's compilers are not the kernel's: {ours:?} here, {theirs:?} there");
+    }
+    let symvers = std::fs::read_to_string(packages.join("Module.symvers"))?;
+    let exported: BTreeSet<&str> = symvers.lines().filter_map(|line| line.split('\t').nth(1)).collect();
+    let header = std::fs::read_to_string(tree.join("rust/exports_kernel_generated.h"))?;
+    let strangers: Vec<&str> = rust_exports(&header).filter(|symbol| !exported.contains(symbol)).collect();
+    if !strangers.is_empty() {
+        bail!(
+            "{} Rust symbols of the tree are unknown to the kernel, the first: {}",
+            strangers.len(),
+            strangers[0]
+        );
+    }
+    Ok(())
+}
+
+/// The symbols in a generated header of `EXPORT_SYMBOL_RUST_GPL(symbol);`.
+fn rust_exports(header: &str) -> impl Iterator<Item = &str> {
+    header
+        .lines()
+        .filter_map(|line| line.split_once('(')?.1.split_once(')').map(|(symbol, _)| symbol))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exports_are_read_from_the_generated_header() {
+        let header = "EXPORT_SYMBOL_RUST_GPL(_RNvA);\nEXPORT_SYMBOL_RUST_GPL(_RNvB);\n";
+        assert_eq!(rust_exports(header).collect::<Vec<_>>(), ["_RNvA", "_RNvB"]);
+    }
+}
