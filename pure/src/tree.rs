@@ -3,9 +3,11 @@
 //!
 //! | module | decides |
 //! |---|---|
+//! | [`addr`] | which socket addresses can mean the same place |
 //! | [`copysize`] | how much of a structure that may have grown is copied |
 //! | [`cqring`] | whether a completion has room, where it goes, what a program reads |
 //! | [`gate`] | who may still enter, and who is the last to leave |
+//! | [`info`] | what a provider's offer and a caller's hints have in common |
 //! | [`key`] | the life of a key slot |
 //! | [`range`] | what part of what lies where |
 //! | [`rights`] | which access implies, needs or allows which |
@@ -13,9 +15,11 @@
 //! | [`slot`] | a table cell that is read without a lock |
 //! | [`wire`] | application data in connection messages |
 
+pub mod addr;
 pub mod copysize;
 pub mod cqring;
 pub mod gate;
+pub mod info;
 pub mod key;
 pub mod range;
 pub mod rights;
