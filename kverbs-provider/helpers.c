@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Inline functions and macros of the RDMA headers for the Rust side. See helpers.h.
+ */
+#include <linux/inetdevice.h>
+#include <linux/module.h>
+#include <linux/scatterlist.h>
+#include <linux/workqueue.h>
+#include <net/addrconf.h>
+#include <net/ip6_route.h>
+#include <net/route.h>
+#include <rdma/ib_addr.h>
+
+#include "helpers.h"
+
+void kverbs_device_name(struct ib_device *dev, char *name, unsigned int size)
+{
+	strscpy_pad(name, dev_name(&dev->dev), size);
+}
+
+void *kverbs_client_data(struct ib_device *dev, struct ib_client *client)
+{
+	return ib_get_client_data(dev, client);
+}
+
+bool kverbs_is_roce(struct ib_device *dev, u32 port)
+{
+	return rdma_protocol_roce(dev, port);
+}
+
+bool kverbs_is_rc_capable(struct ib_device *dev, u32 port)
+{
+	return rdma_cap_ib_cm(dev, port);
+}
+
+int kverbs_gid_addr(struct ib_device *dev, u32 port, int index, struct net *net,
+		    struct sockaddr_storage *addr)
+{
+	const struct ib_gid_attr *attr;
+	struct net_device *ndev;
+	int ret = -ENOENT;
+
+	if (index >= dev->port_data[port].immutable.gid_tbl_len)
+		return -ERANGE;
+	attr = rdma_get_gid_attr(dev, port, index);
+	if (IS_ERR(attr))
+		return -ENOENT;
+	rcu_read_lock();
+	ndev = rdma_read_gid_attr_ndev_rcu(attr);
+	/* A RoCE port has an entry per version; one is enough. */
+	if (!IS_ERR(ndev) && net_eq(dev_net(ndev), net) &&
+	    attr->gid_type == IB_GID_TYPE_ROCE_UDP_ENCAP) {
+		memset(addr, 0, sizeof(*addr));
+		rdma_gid2ip((struct sockaddr *)addr, &attr->gid);
+		if (addr->ss_family == AF_INET6) {
+			struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)addr;
+
+			if (ipv6_addr_type(&in6->sin6_addr) & IPV6_ADDR_LINKLOCAL)
+				in6->sin6_scope_id = ndev->ifindex;
+		}
+		ret = 0;
+	}
+	rcu_read_unlock();
+	rdma_put_gid_attr(attr);
+	return ret;
+}
+
+int kverbs_route_source(struct net *net, const struct sockaddr_storage *dst,
+			struct sockaddr_storage *src)
+{
+	memset(src, 0, sizeof(*src));
+	if (dst->ss_family == AF_INET) {
+		const struct sockaddr_in *to = (const struct sockaddr_in *)dst;
+		struct sockaddr_in *from = (struct sockaddr_in *)src;
+		struct flowi4 fl4 = { .daddr = to->sin_addr.s_addr };
+		struct rtable *rt = ip_route_output_key(net, &fl4);
+
+		if (IS_ERR(rt))
+			return PTR_ERR(rt);
+		ip_rt_put(rt);
+		from->sin_family = AF_INET;
+		from->sin_addr.s_addr = fl4.saddr;
+		return 0;
+	}
+#if IS_ENABLED(CONFIG_IPV6)
+	if (dst->ss_family == AF_INET6) {
+		const struct sockaddr_in6 *to = (const struct sockaddr_in6 *)dst;
+		struct sockaddr_in6 *from = (struct sockaddr_in6 *)src;
+		struct flowi6 fl6 = {
+			.daddr = to->sin6_addr,
+			.flowi6_oif = to->sin6_scope_id,
+		};
+		struct dst_entry *entry = ip6_dst_lookup_flow(net, NULL, &fl6, NULL);
+
+		if (IS_ERR(entry))
+			return PTR_ERR(entry);
+		dst_release(entry);
+		from->sin6_family = AF_INET6;
+		from->sin6_addr = fl6.saddr;
+		return 0;
+	}
+#endif
+	return -EAFNOSUPPORT;
+}
+
+int kverbs_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
+		     const struct ib_send_wr **bad)
+{
+	return ib_post_send(qp, wr, bad);
+}
+
+int kverbs_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
+		     const struct ib_recv_wr **bad)
+{
+	return ib_post_recv(qp, wr, bad);
+}
+
+int kverbs_poll_cq(struct ib_cq *cq, int n, struct ib_wc *wc)
+{
+	return ib_poll_cq(cq, n, wc);
+}
+
+int kverbs_req_notify_cq(struct ib_cq *cq)
+{
+	return ib_req_notify_cq(cq, IB_CQ_NEXT_COMP | IB_CQ_REPORT_MISSED_EVENTS);
+}
+
+struct ib_cq *kverbs_create_cq(struct ib_device *dev, ib_comp_handler handler, void *context,
+			       int cqe)
+{
+	struct ib_cq_init_attr attr = { .cqe = cqe };
+
+	return ib_create_cq(dev, handler, NULL, context, &attr);
+}
+
+void kverbs_destroy_cq(struct ib_cq *cq)
+{
+	ib_destroy_cq(cq);
+}
+
+int kverbs_self_connect(struct ib_qp *qp, u32 port)
+{
+	struct ib_device *dev = qp->device;
+	const struct ib_gid_attr *gid = ERR_PTR(-ENODEV);
+	struct ib_qp_attr attr = {};
+	struct ib_port_attr port_attr;
+	int i, ret;
+
+	ret = ib_query_port(dev, port, &port_attr);
+	if (ret)
+		return ret;
+	for (i = 0; i < port_attr.gid_tbl_len && IS_ERR(gid); i++)
+		gid = rdma_get_gid_attr(dev, port, i);
+	if (IS_ERR(gid))
+		return PTR_ERR(gid);
+
+	attr.qp_state = IB_QPS_INIT;
+	attr.port_num = port;
+	ret = ib_modify_qp(qp, &attr, IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT |
+				      IB_QP_ACCESS_FLAGS);
+	if (ret)
+		goto out;
+
+	attr.qp_state = IB_QPS_RTR;
+	attr.path_mtu = port_attr.active_mtu;
+	attr.dest_qp_num = qp->qp_num;
+	attr.ah_attr.type = rdma_ah_find_type(dev, port);
+	rdma_ah_set_port_num(&attr.ah_attr, port);
+	if (attr.ah_attr.type == RDMA_AH_ATTR_TYPE_ROCE) {
+		union ib_gid dgid = gid->gid;
+
+		rdma_ah_set_grh(&attr.ah_attr, &dgid, 0, gid->index, 1, 0);
+		ret = rdma_read_gid_l2_fields(gid, NULL, attr.ah_attr.roce.dmac);
+		if (ret)
+			goto out;
+	} else {
+		rdma_ah_set_dlid(&attr.ah_attr, port_attr.lid);
+	}
+	ret = ib_modify_qp(qp, &attr, IB_QP_STATE | IB_QP_AV | IB_QP_PATH_MTU | IB_QP_DEST_QPN |
+				      IB_QP_RQ_PSN | IB_QP_MAX_DEST_RD_ATOMIC |
+				      IB_QP_MIN_RNR_TIMER);
+	if (ret)
+		goto out;
+
+	attr.qp_state = IB_QPS_RTS;
+	attr.timeout = 14;
+	attr.retry_cnt = 6;
+	ret = ib_modify_qp(qp, &attr, IB_QP_STATE | IB_QP_TIMEOUT | IB_QP_RETRY_CNT |
+				      IB_QP_RNR_RETRY | IB_QP_SQ_PSN | IB_QP_MAX_QP_RD_ATOMIC);
+out:
+	rdma_put_gid_attr(gid);
+	return ret;
+}
+
+bool kverbs_uses_virt_dma(struct ib_device *dev)
+{
+	return ib_uses_virt_dma(dev);
+}
+
+u64 kverbs_dma_map_page(struct ib_device *dev, struct page *page, unsigned long offset,
+			size_t size, enum dma_data_direction dir)
+{
+	return ib_dma_map_page(dev, page, offset, size, dir);
+}
+
+void kverbs_dma_unmap_page(struct ib_device *dev, u64 addr, size_t size,
+			   enum dma_data_direction dir)
+{
+	ib_dma_unmap_page(dev, addr, size, dir);
+}
+
+int kverbs_dma_mapping_error(struct ib_device *dev, u64 addr)
+{
+	return ib_dma_mapping_error(dev, addr);
+}
+
+u64 kverbs_dma_map_single(struct ib_device *dev, void *ptr, size_t size,
+			  enum dma_data_direction dir)
+{
+	return ib_dma_map_single(dev, ptr, size, dir);
+}
+
+void kverbs_dma_unmap_single(struct ib_device *dev, u64 addr, size_t size,
+			     enum dma_data_direction dir)
+{
+	ib_dma_unmap_single(dev, addr, size, dir);
+}
+
+void kverbs_dma_sync_for_device(struct ib_device *dev, u64 addr, size_t size,
+				enum dma_data_direction dir)
+{
+	ib_dma_sync_single_for_device(dev, addr, size, dir);
+}
+
+unsigned int kverbs_dma_max_seg_size(struct ib_device *dev)
+{
+	return ib_dma_max_seg_size(dev);
+}
+
+void kverbs_sg_init(struct scatterlist *sg, unsigned int n)
+{
+	sg_init_table(sg, n);
+}
+
+void kverbs_sg_set(struct scatterlist *sg, struct page *page, unsigned int len,
+		   unsigned int offset)
+{
+	sg_set_page(sg, page, len, offset);
+}
+
+void kverbs_sg_end(struct scatterlist *sg)
+{
+	sg_mark_end(sg);
+}
+
+void kverbs_sg_unend(struct scatterlist *sg)
+{
+	sg_unmark_end(sg);
+}
+
+int kverbs_dma_map_sg(struct ib_device *dev, struct scatterlist *sg, int n,
+		      enum dma_data_direction dir)
+{
+	return ib_dma_map_sg(dev, sg, n, dir);
+}
+
+void kverbs_dma_unmap_sg(struct ib_device *dev, struct scatterlist *sg, int n,
+			 enum dma_data_direction dir)
+{
+	ib_dma_unmap_sg(dev, sg, n, dir);
+}
+
+void kverbs_rotate_key(struct ib_mr *mr, u8 key)
+{
+	ib_update_fast_reg_key(mr, key);
+}
+
+struct workqueue_struct *kverbs_wq_alloc(void)
+{
+	return alloc_workqueue("kverbs", WQ_UNBOUND | WQ_MEM_RECLAIM, 0);
+}
+
+bool kverbs_current_is(struct task_struct *task)
+{
+	return current == task;
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What the Rust side sees of the RDMA headers, and helpers for the inline functions and macros
+ * among them. Nothing here decides anything.
+ */
+#ifndef KVERBS_HELPERS_H
+#define KVERBS_HELPERS_H
+
+#include <rdma/ib_verbs.h>
+#include <rdma/rdma_cm.h>
+#include <rdma/ib_cm.h>
+#include <rdma/ib_cache.h>
+
+/* Devices. */
+void kverbs_device_name(struct ib_device *dev, char *name, unsigned int size);
+void *kverbs_client_data(struct ib_device *dev, struct ib_client *client);
+bool kverbs_is_roce(struct ib_device *dev, u32 port);
+bool kverbs_is_rc_capable(struct ib_device *dev, u32 port);
+/*
+ * The address behind entry @index of a port's GID table, if its network device is in @net.
+ * -ENOENT: no such entry or not one to be used; -ERANGE: past the table's end.
+ */
+int kverbs_gid_addr(struct ib_device *dev, u32 port, int index, struct net *net,
+		    struct sockaddr_storage *addr);
+/* The source address that @net's routes choose towards @dst. */
+int kverbs_route_source(struct net *net, const struct sockaddr_storage *dst,
+			struct sockaddr_storage *src);
+
+/* Queues. */
+int kverbs_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
+		     const struct ib_send_wr **bad);
+int kverbs_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
+		     const struct ib_recv_wr **bad);
+int kverbs_poll_cq(struct ib_cq *cq, int n, struct ib_wc *wc);
+int kverbs_req_notify_cq(struct ib_cq *cq);
+struct ib_cq *kverbs_create_cq(struct ib_device *dev, ib_comp_handler handler, void *context,
+			       int cqe);
+void kverbs_destroy_cq(struct ib_cq *cq);
+/* Brings a fresh RC queue pair to RTS, connected to itself. */
+int kverbs_self_connect(struct ib_qp *qp, u32 port);
+
+/* Memory. */
+bool kverbs_uses_virt_dma(struct ib_device *dev);
+u64 kverbs_dma_map_page(struct ib_device *dev, struct page *page, unsigned long offset,
+			size_t size, enum dma_data_direction dir);
+void kverbs_dma_unmap_page(struct ib_device *dev, u64 addr, size_t size,
+			   enum dma_data_direction dir);
+int kverbs_dma_mapping_error(struct ib_device *dev, u64 addr);
+u64 kverbs_dma_map_single(struct ib_device *dev, void *ptr, size_t size,
+			  enum dma_data_direction dir);
+void kverbs_dma_unmap_single(struct ib_device *dev, u64 addr, size_t size,
+			     enum dma_data_direction dir);
+void kverbs_dma_sync_for_device(struct ib_device *dev, u64 addr, size_t size,
+				enum dma_data_direction dir);
+unsigned int kverbs_dma_max_seg_size(struct ib_device *dev);
+void kverbs_sg_init(struct scatterlist *sg, unsigned int n);
+void kverbs_sg_set(struct scatterlist *sg, struct page *page, unsigned int len,
+		   unsigned int offset);
+void kverbs_sg_end(struct scatterlist *sg);
+void kverbs_sg_unend(struct scatterlist *sg);
+int kverbs_dma_map_sg(struct ib_device *dev, struct scatterlist *sg, int n,
+		      enum dma_data_direction dir);
+void kverbs_dma_unmap_sg(struct ib_device *dev, struct scatterlist *sg, int n,
+			 enum dma_data_direction dir);
+void kverbs_rotate_key(struct ib_mr *mr, u8 key);
+
+/* The rest. */
+struct workqueue_struct *kverbs_wq_alloc(void);
+bool kverbs_current_is(struct task_struct *task);
+
+#endif
