@@ -1,0 +1,488 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Endpoints: listening ones and connected ones.
+#![forbid(unsafe_code)]
+
+use std::any::Any;
+use std::mem::offset_of;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kfabric_uapi as abi;
+use zerocopy::IntoBytes;
+
+use crate::addr;
+use crate::completion::CompletionQueue;
+use crate::counter::Counter;
+use crate::device::Shared;
+use crate::error::{Error, ObjectId, Result, Returned};
+use crate::event::{EqInner, EventQueue};
+use crate::fabric::DomainInner;
+use crate::flags::Bind;
+use crate::object::{Handle, Kind};
+use crate::op::{Batch, Op, RemoteMem, Segment, Submitted};
+use crate::sys::{self, Buf};
+
+/// Listens for connection requests.
+#[derive(Debug)]
+pub struct PassiveEndpoint {
+    handle: Handle,
+    _eq: Held<EqInner>,
+    _fabric: Arc<Handle>,
+}
+
+/// Something kept alive, of no interest in messages.
+struct Held<T>(#[allow(dead_code, reason = "kept for its drop")] Arc<T>);
+
+impl<T> std::fmt::Debug for Held<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("…")
+    }
+}
+
+impl PassiveEndpoint {
+    pub(crate) fn open(
+        fabric: &Arc<Handle>,
+        eq: &EventQueue,
+        addr: SocketAddr,
+        context: u64,
+    ) -> Result<Self> {
+        let dev = &fabric.dev;
+        let mut arg: abi::PepOpen = sys::new();
+        arg.fabric = fabric.raw();
+        arg.eq = eq.inner.handle.raw();
+        arg.addr = addr::to_abi(Some(addr));
+        arg.context = context;
+        dev.call(fabric.id, &mut arg, &mut [])?;
+        let handle = Handle::new(dev, Kind::PassiveEndpoint, arg.handle);
+        Ok(Self {
+            handle,
+            _eq: Held(eq.inner.clone()),
+            _fabric: fabric.clone(),
+        })
+    }
+
+    /// Its name in messages, with its handle.
+    pub fn id(&self) -> ObjectId {
+        self.handle.id
+    }
+
+    /// Starts listening; `backlog` requests may wait (0: a default).
+    ///
+    /// # Errors
+    ///
+    /// `EADDRINUSE`, `EADDRNOTAVAIL`, `EINVAL` when it listens already.
+    pub fn listen(&self, backlog: u32) -> Result<()> {
+        let mut arg: abi::Listen = sys::new();
+        arg.pep = self.handle.raw();
+        arg.backlog = backlog;
+        self.handle.dev.call(self.id(), &mut arg, &mut [])
+    }
+
+    /// The address it listens on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`].
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        name(&self.handle.dev, self.id(), 0)
+    }
+
+    /// Closes it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`], with the endpoint given back.
+    pub fn close(self) -> std::result::Result<(), Returned<Self>> {
+        match self.handle.close() {
+            Ok(()) => Ok(()),
+            Err(error) => Err(Returned {
+                object: self,
+                error,
+            }),
+        }
+    }
+}
+
+fn name(dev: &Shared, id: ObjectId, peer: u32) -> Result<SocketAddr> {
+    let mut arg: abi::GetName = sys::new();
+    arg.handle = id.handle;
+    arg.peer = peer;
+    dev.call(id, &mut arg, &mut [])?;
+    addr::from_abi(&arg.addr).ok_or_else(|| Error::Argument {
+        what: "address",
+        why: "none known yet".to_owned(),
+    })
+}
+
+/// How to open an endpoint. Zero means a default everywhere.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EndpointAttr {
+    /// Operations of the transmit side.
+    pub tx_size: u32,
+    /// Receives of the receive side.
+    pub rx_size: u32,
+    /// Scatter entries of an operation.
+    pub iov_limit: u32,
+    /// The caller's value, returned in events.
+    pub context: u64,
+    /// Address to connect from; none: chosen by route.
+    pub source: Option<SocketAddr>,
+}
+
+/// A connected, message-oriented, reliable endpoint.
+///
+/// Life: open, bind queues, [`enable`](Endpoint::enable), post receives,
+/// [`connect`](Endpoint::connect) or [`accept`](Endpoint::accept), wait for
+/// [`Event::Connected`](crate::Event::Connected).
+pub struct Endpoint {
+    // Dropped first: before the queues it is bound to.
+    handle: Handle,
+    size: (u32, u32),
+    iov_limit: u32,
+    /// What it is bound to, kept until it is closed.
+    bound: Box<Mutex<Vec<Arc<dyn Any + Send + Sync>>>>,
+    _domain: Arc<DomainInner>,
+}
+
+impl Endpoint {
+    pub(crate) fn open(
+        domain: &Arc<DomainInner>,
+        attr: &EndpointAttr,
+        connreq: u64,
+    ) -> Result<Self> {
+        let dev = &domain.handle.dev;
+        let mut arg: abi::EpOpen = sys::new();
+        arg.domain = domain.handle.raw();
+        arg.connreq = connreq;
+        arg.src_addr = addr::to_abi(attr.source);
+        arg.context = attr.context;
+        arg.tx_size = attr.tx_size;
+        arg.rx_size = attr.rx_size;
+        arg.iov_limit = attr.iov_limit;
+        dev.call(domain.handle.id, &mut arg, &mut [])?;
+        Ok(Self {
+            handle: Handle::new(dev, Kind::Endpoint, arg.handle),
+            size: (arg.tx_size, arg.rx_size),
+            iov_limit: arg.iov_limit,
+            bound: Box::default(),
+            _domain: domain.clone(),
+        })
+    }
+
+    /// Its name in messages, with its handle.
+    pub fn id(&self) -> ObjectId {
+        self.handle.id
+    }
+
+    /// Operations that the transmit side holds.
+    pub fn tx_size(&self) -> u32 {
+        self.size.0
+    }
+
+    /// Receives that the receive side holds.
+    pub fn rx_size(&self) -> u32 {
+        self.size.1
+    }
+
+    /// Scatter entries of one operation.
+    pub fn iov_limit(&self) -> u32 {
+        self.iov_limit
+    }
+
+    fn bind(&self, object: &Handle, flags: Bind, hold: Arc<dyn Any + Send + Sync>) -> Result<()> {
+        let mut arg: abi::Bind = sys::new();
+        arg.ep = self.handle.raw();
+        arg.object = object.raw();
+        arg.bind_flags = flags.bits();
+        self.handle.dev.call(self.id(), &mut arg, &mut [])?;
+        self.bound
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(hold);
+        Ok(())
+    }
+
+    /// Binds the event queue that gets its connection events.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when it has one, or is enabled.
+    pub fn bind_event_queue(&self, eq: &EventQueue) -> Result<()> {
+        self.bind(&eq.inner.handle, Bind::empty(), eq.inner.clone())
+    }
+
+    /// Binds a completion queue to a side or both, selectively if asked to.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when that side has one, or is enabled, or the queue is of another domain.
+    pub fn bind_completion_queue(&self, cq: &CompletionQueue, flags: Bind) -> Result<()> {
+        self.bind(&cq.inner.handle, flags, cq.inner.clone())
+    }
+
+    /// Binds a counter to kinds of operations.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` as for queues.
+    pub fn bind_counter(&self, counter: &Counter, flags: Bind) -> Result<()> {
+        self.bind(&counter.inner.handle, flags, counter.inner.clone())
+    }
+
+    /// Makes it ready to post receives and to connect.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when a queue is missing or it is enabled already.
+    pub fn enable(&self) -> Result<()> {
+        let mut arg: abi::ObjectCall = sys::new();
+        arg.handle = self.handle.raw();
+        self.handle.dev.call(self.id(), &mut arg, &mut [])
+    }
+
+    /// Starts connecting, with data for the peer. The outcome is an event.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` in another state, or for more data than the domain's `cm_data_size`.
+    pub fn connect(&self, addr: SocketAddr, data: &[u8]) -> Result<()> {
+        let mut arg: abi::Connect = sys::new();
+        arg.ep = self.handle.raw();
+        arg.addr = addr::to_abi(Some(addr));
+        arg.param_len = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        let mut bufs = [Buf::input(offset_of!(abi::Connect, param), data)];
+        self.handle.dev.call(self.id(), &mut arg, &mut bufs)
+    }
+
+    /// Accepts the request it was opened for, with data for the peer. The outcome is an event.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Endpoint::connect`].
+    pub fn accept(&self, data: &[u8]) -> Result<()> {
+        let mut arg: abi::Accept = sys::new();
+        arg.ep = self.handle.raw();
+        arg.param_len = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        let mut bufs = [Buf::input(offset_of!(abi::Accept, param), data)];
+        self.handle.dev.call(self.id(), &mut arg, &mut bufs)
+    }
+
+    /// Ends the connection. Operations not done complete with `ECANCELED`.
+    ///
+    /// # Errors
+    ///
+    /// `ENOTCONN`.
+    pub fn shutdown(&self) -> Result<()> {
+        let mut arg: abi::Shutdown = sys::new();
+        arg.ep = self.handle.raw();
+        self.handle.dev.call(self.id(), &mut arg, &mut [])
+    }
+
+    /// Its own address.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`].
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        name(&self.handle.dev, self.id(), 0)
+    }
+
+    /// Its peer's address.
+    ///
+    /// # Errors
+    ///
+    /// `ENOTCONN`.
+    pub fn peer_addr(&self) -> Result<SocketAddr> {
+        name(&self.handle.dev, self.id(), 1)
+    }
+
+    /// Posts operations in order, in one call for up to `KFI_SUBMIT_MAX`; stops at the first that
+    /// is refused.
+    ///
+    /// # Errors
+    ///
+    /// When the very first is refused: its errno, `EAGAIN` if the endpoint or a queue is full.
+    pub fn submit(&self, batch: &Batch<'_>) -> Result<Submitted> {
+        let mut accepted = 0;
+        for chunk in batch.entries.chunks(abi::KFI_SUBMIT_MAX as usize) {
+            match self.submit_entries(chunk) {
+                Ok(part) => accepted += part.accepted,
+                Err(e) if accepted == 0 => return Err(e),
+                Err(e) => {
+                    return Ok(Submitted {
+                        accepted,
+                        refused: e.errno(),
+                    })
+                }
+            }
+        }
+        Ok(Submitted {
+            accepted,
+            refused: None,
+        })
+    }
+
+    fn submit_entries(&self, entries: &[abi::OpEntry]) -> Result<Submitted> {
+        let mut arg: abi::Submit = sys::new();
+        arg.ep = self.handle.raw();
+        arg.count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
+        arg.entry_size = u32::try_from(size_of::<abi::OpEntry>()).unwrap_or(u32::MAX);
+        let mut bufs = [Buf::input(offset_of!(abi::Submit, ops), entries.as_bytes())];
+        self.handle.dev.call(self.id(), &mut arg, &mut bufs)?;
+        let refused =
+            (arg.err != 0).then(|| crate::Errno(i32::try_from(arg.err).unwrap_or(libc::EIO)));
+        Ok(Submitted {
+            accepted: arg.done as usize,
+            refused,
+        })
+    }
+
+    /// Posts one operation.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN` when the endpoint or a completion queue is full; `ENOTCONN`; `EACCES` when a region
+    /// does not allow the use; `EINVAL` for a range outside a region; `EMSGSIZE`.
+    pub fn post(&self, op: &Op<'_>) -> Result<()> {
+        self.submit_entries(std::slice::from_ref(&op.entry))
+            .map(|_| ())
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Endpoint::post`], here and below.
+    pub fn send(&self, local: Segment<'_>, context: u64) -> Result<()> {
+        self.post(&Op::send(&[local]).context(context))
+    }
+
+    /// Sends a message from pieces.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Endpoint::post`].
+    pub fn sendv(&self, local: &[Segment<'_>], context: u64) -> Result<()> {
+        self.post(&Op::send(local).context(context))
+    }
+
+    /// Sends a message with completion data.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Endpoint::post`].
+    pub fn senddata(&self, local: Segment<'_>, data: u64, context: u64) -> Result<()> {
+        self.post(&Op::send(&[local]).data(data).context(context))
+    }
+
+    /// Sends bytes that are taken at once; there is no completion.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Endpoint::post`]; `EMSGSIZE` beyond the domain's `inject_size`.
+    pub fn inject(&self, payload: &[u8]) -> Result<()> {
+        self.post(&Op::inject_send(payload))
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Endpoint::post`].
+    pub fn recv(&self, local: Segment<'_>, context: u64) -> Result<()> {
+        self.post(&Op::recv(&[local]).context(context))
+    }
+
+    /// Posts a receive into pieces.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Endpoint::post`].
+    pub fn recvv(&self, local: &[Segment<'_>], context: u64) -> Result<()> {
+        self.post(&Op::recv(local).context(context))
+    }
+
+    /// Reads a peer's memory.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Endpoint::post`].
+    pub fn read(&self, local: Segment<'_>, remote: RemoteMem, context: u64) -> Result<()> {
+        self.post(&Op::read(&[local], remote).context(context))
+    }
+
+    /// Reads a peer's memory into pieces.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Endpoint::post`].
+    pub fn readv(&self, local: &[Segment<'_>], remote: RemoteMem, context: u64) -> Result<()> {
+        self.post(&Op::read(local, remote).context(context))
+    }
+
+    /// Writes a peer's memory.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Endpoint::post`].
+    pub fn write(&self, local: Segment<'_>, remote: RemoteMem, context: u64) -> Result<()> {
+        self.post(&Op::write(&[local], remote).context(context))
+    }
+
+    /// Writes a peer's memory from pieces.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Endpoint::post`].
+    pub fn writev(&self, local: &[Segment<'_>], remote: RemoteMem, context: u64) -> Result<()> {
+        self.post(&Op::write(local, remote).context(context))
+    }
+
+    /// Writes a peer's memory and completes one of its receives with `data`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Endpoint::post`].
+    pub fn writedata(
+        &self,
+        local: Segment<'_>,
+        remote: RemoteMem,
+        data: u64,
+        context: u64,
+    ) -> Result<()> {
+        self.post(&Op::write(&[local], remote).data(data).context(context))
+    }
+
+    /// Asks for posted receives with this context to end with `ECANCELED`.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT` when none waits, `EOPNOTSUPP` when the provider cannot.
+    pub fn cancel(&self, context: u64) -> Result<()> {
+        let mut arg: abi::Cancel = sys::new();
+        arg.ep = self.handle.raw();
+        arg.context = context;
+        self.handle.dev.call(self.id(), &mut arg, &mut [])
+    }
+
+    /// Disconnects and closes it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`], with the endpoint given back.
+    pub fn close(self) -> std::result::Result<(), Returned<Self>> {
+        match self.handle.close() {
+            Ok(()) => Ok(()),
+            Err(error) => Err(Returned {
+                object: self,
+                error,
+            }),
+        }
+    }
+}
+
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.handle.fmt(f)
+    }
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What can go wrong, told so that somebody can act on it.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::errno::Errno;
+use crate::event::ConnFailure;
+use crate::object::Kind;
+
+/// Result of this crate's calls.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Names an object in messages: what it is and its handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ObjectId {
+    /// What it is.
+    pub kind: Kind,
+    /// Its handle; 0 for the device itself.
+    pub handle: u64,
+}
+
+impl fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.handle == 0 {
+            write!(f, "{}", self.kind)
+        } else {
+            write!(f, "{} {:#x}", self.kind, self.handle)
+        }
+    }
+}
+
+/// An error of this crate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device file could not be opened.
+    #[error("open {}: {errno}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        errno: Errno,
+    },
+    /// The kernel refused a call.
+    #[error("{call} on {object}: {errno}")]
+    Call {
+        /// The call, for example `EP_OPEN`.
+        call: &'static str,
+        /// The object that it was made on (for an open: the parent).
+        object: ObjectId,
+        /// Why.
+        errno: Errno,
+    },
+    /// An argument was refused before it reached the kernel.
+    #[error("{what}: {why}")]
+    Argument {
+        /// The argument.
+        what: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A name could not be turned into an address.
+    #[error("resolve {name}: {why}")]
+    Resolve {
+        /// The name and service asked for.
+        name: String,
+        /// What the resolver said.
+        why: String,
+    },
+    /// Time ran out.
+    #[error("{what}: timed out after {after:?}")]
+    Timeout {
+        /// What was waited for.
+        what: &'static str,
+        /// How long.
+        after: Duration,
+    },
+    /// Connecting failed or was refused.
+    #[error("connect: {0}")]
+    Connect(Box<ConnFailure>),
+    /// An operation completed with an error.
+    #[error(transparent)]
+    Completion(#[from] crate::completion::CompError),
+    /// The completion ring says what it never may; the queue is unusable.
+    #[error("completion ring of {0} is inconsistent")]
+    Ring(ObjectId),
+}
+
+impl Error {
+    /// The error number, where there is one.
+    pub fn errno(&self) -> Option<Errno> {
+        match self {
+            Self::Open { errno, .. } | Self::Call { errno, .. } => Some(*errno),
+            Self::Argument { .. } => Some(Errno::EINVAL),
+            Self::Resolve { .. } => None,
+            Self::Timeout { .. } => Some(Errno::ETIMEDOUT),
+            Self::Connect(failure) => Some(failure.errno),
+            Self::Completion(e) => Some(e.errno),
+            Self::Ring(_) => Some(Errno::EIO),
+        }
+    }
+
+    /// Whether the same call may succeed later: a queue was full.
+    pub fn is_full(&self) -> bool {
+        self.errno() == Some(Errno::EAGAIN)
+    }
+
+    /// What to do about it, where something general can be said.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Open { errno, .. } => match *errno {
+                Errno::ENOENT | Errno::ENODEV | Errno::ENXIO => Some("load the module: modprobe kfabric"),
+                Errno::EACCES | Errno::EPERM => {
+                    Some("join the group that owns the device file (rdma by the shipped udev rule), or run as root")
+                }
+                _ => None,
+            },
+            Self::Call { call, errno, .. } => call_hint(call, *errno),
+            Self::Timeout { .. } => Some("is the peer up, and the RDMA link active? see: rdma link"),
+            Self::Connect(failure) => match failure.errno {
+                Errno::ECONNREFUSED => Some("is something listening at that address and port?"),
+                Errno::ETIMEDOUT | Errno::EHOSTUNREACH | Errno::ENETUNREACH => {
+                    Some("check the route and the RDMA link: ip route get ADDRESS; rdma link")
+                }
+                _ => None,
+            },
+            Self::Completion(e) => match e.errno {
+                Errno::ECANCELED => Some("an earlier operation failed, its completion says why"),
+                Errno::EACCES => Some("the peer's key does not cover this access: wrong range or rights, or revoked"),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+/// Advice by call and errno.
+fn call_hint(call: &str, errno: Errno) -> Option<&'static str> {
+    Some(match (call, errno) {
+        (_, Errno::ENODEV) => "the device under it went away: close it and open another",
+        (_, Errno::ENOTTY) => "the loaded kfabric module is older than this program",
+        (_, Errno::E2BIG) => "the loaded kfabric module is older than this program",
+        ("REGION_REG", Errno::ENOMEM) => {
+            "raise the locked-memory limit: ulimit -l, or LimitMEMLOCK= in the unit"
+        }
+        ("REGION_REG", Errno::EFAULT) => {
+            "the range is not mapped, or not writable for the access asked for"
+        }
+        ("REGION_REG", Errno::EOPNOTSUPP) => {
+            "the mapping's kind cannot be pinned long-term (a shared file mapping?)"
+        }
+        ("CLOSE", Errno::EBUSY) => "close its children and let its operations end first",
+        ("KEY_ASSIGN", Errno::EBUSY) => "revoke the slot's key first",
+        ("KEY_ASSIGN", Errno::EACCES) => "rights must lie within the region's access",
+        ("KEY_ASSIGN", Errno::EINVAL) => "offset + length must lie within the region",
+        ("KEY_ALLOC", Errno::ENOSPC) => "the device has no key slots left: close some",
+        ("SUBMIT", Errno::EAGAIN) => "read completions, then submit again",
+        ("FABRIC_OPEN", Errno::ENOENT) => {
+            "no provider of that name: modprobe kverbs, then see: kfi info -l"
+        }
+        ("DOMAIN_OPEN", Errno::ENOENT) => "no device of that name: see kfi info and rdma link",
+        ("LISTEN" | "PEP_OPEN", Errno::EADDRINUSE) => "another listener has that port",
+        ("LISTEN" | "PEP_OPEN", Errno::EADDRNOTAVAIL) => "no local interface has that address",
+        (_, Errno::EOPNOTSUPP) => "this provider does not offer it: see kfi info -v",
+        _ => return None,
+    })
+}
+
+/// A call took an object, failed, and gives the object back.
+#[derive(Debug)]
+pub struct Returned<T> {
+    /// The object, as usable as before.
+    pub object: T,
+    /// Why the call failed.
+    pub error: Error,
+}
+
+impl<T> From<Returned<T>> for Error {
+    fn from(returned: Returned<T>) -> Self {
+        returned.error
+    }
+}
+
+impl<T: fmt::Debug> fmt::Display for Returned<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<T: fmt::Debug> std::error::Error for Returned<T> {}

@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Event queues: connections asked for, made, lost.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::mem::offset_of;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kfabric_uapi as abi;
+
+use crate::device::Shared;
+use crate::errno::Errno;
+use crate::error::{Error, ObjectId, Result, Returned};
+use crate::object::{Handle, Kind};
+use crate::sys::{self, Buf};
+
+pub(crate) struct EqInner {
+    pub(crate) handle: Handle,
+    fd: OwnedFd,
+    _fabric: Arc<Handle>,
+}
+
+/// A queue of events.
+pub struct EventQueue {
+    pub(crate) inner: Arc<EqInner>,
+}
+
+impl EventQueue {
+    pub(crate) fn open(fabric: &Arc<Handle>, depth: u32) -> Result<Self> {
+        let dev = &fabric.dev;
+        let mut arg: abi::EqOpen = sys::new();
+        arg.fabric = fabric.raw();
+        arg.depth = depth;
+        dev.call(fabric.id, &mut arg, &mut [])?;
+        let handle = Handle::new(dev, Kind::EventQueue, arg.handle);
+        let fd = dev.take_fd("EQ_OPEN", fabric.id, arg.fd)?;
+        Ok(Self {
+            inner: Arc::new(EqInner {
+                handle,
+                fd,
+                _fabric: fabric.clone(),
+            }),
+        })
+    }
+
+    /// Its name in messages, with its handle.
+    pub fn id(&self) -> ObjectId {
+        self.inner.handle.id
+    }
+
+    /// Takes an event if one waits.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`].
+    pub fn read(&self) -> Result<Option<Event>> {
+        let dev = &self.inner.handle.dev;
+        let mut data = [0; abi::KFI_CM_DATA_MAX];
+        let mut arg: abi::EqRead = sys::new();
+        arg.eq = self.inner.handle.raw();
+        arg.data_len = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        let mut bufs = [Buf::output(offset_of!(abi::EqRead, data), &mut data)];
+        match dev.call(self.id(), &mut arg, &mut bufs) {
+            Ok(()) => {
+                let len = data.len().min(arg.data_len as usize);
+                Ok(Some(Event::from_abi(dev, &arg, &data[..len])))
+            }
+            Err(e) if e.errno() == Some(Errno::EAGAIN) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Takes an event, waiting for one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Timeout`]; [`Error::Call`].
+    pub fn wait(&self, timeout: Duration) -> Result<Event> {
+        let end = Instant::now() + timeout;
+        loop {
+            if let Some(event) = self.read()? {
+                return Ok(event);
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            let backend = &self.inner.handle.dev.backend;
+            let there = backend.wait(self.inner.fd.as_fd(), left);
+            let there = there.map_err(|errno| Error::Call {
+                call: "poll",
+                object: self.id(),
+                errno,
+            })?;
+            if !there {
+                return Err(Error::Timeout {
+                    what: "waiting for an event",
+                    after: timeout,
+                });
+            }
+        }
+    }
+
+    /// Closes it; given back while an endpoint uses it.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY`.
+    pub fn close(self) -> std::result::Result<(), Returned<Self>> {
+        match self.inner.handle.close() {
+            Ok(()) => Ok(()),
+            Err(error) => Err(Returned {
+                object: self,
+                error,
+            }),
+        }
+    }
+}
+
+impl AsFd for EventQueue {
+    /// Readable while an event waits.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.fd.as_fd()
+    }
+}
+
+impl fmt::Debug for EventQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.handle.fmt(f)
+    }
+}
+
+/// An event. `object` is the handle of what it is about, `context` the value given when that was
+/// opened.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// A peer asks to connect.
+    ConnRequest(ConnRequest),
+    /// An endpoint is connected.
+    Connected {
+        /// The endpoint.
+        object: u64,
+        /// Its context.
+        context: u64,
+        /// What the accepting peer sent along.
+        data: Vec<u8>,
+    },
+    /// Connecting failed or was refused.
+    ConnFailed(Box<ConnFailure>),
+    /// A connection ended.
+    Shutdown {
+        /// The endpoint.
+        object: u64,
+        /// Its context.
+        context: u64,
+        /// Why, if it was not by the peer's wish.
+        errno: Option<Errno>,
+    },
+    /// An event that this crate does not know.
+    Other {
+        /// Its number.
+        event: u32,
+        /// What it is about.
+        object: u64,
+        /// Its context.
+        context: u64,
+        /// Positive errno, or none.
+        errno: Option<Errno>,
+    },
+}
+
+/// Why a connection did not come about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnFailure {
+    /// The endpoint.
+    pub object: u64,
+    /// Its context.
+    pub context: u64,
+    /// `ECONNREFUSED`: refused, or nobody listens; `ETIMEDOUT`; `EHOSTUNREACH`; …
+    pub errno: Errno,
+    /// The provider's own code.
+    pub prov_errno: u32,
+    /// What the refusing peer sent along.
+    pub data: Vec<u8>,
+}
+
+impl fmt::Display for ConnFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (provider code {})", self.errno, self.prov_errno)
+    }
+}
+
+impl Event {
+    fn from_abi(dev: &Arc<Shared>, arg: &abi::EqRead, data: &[u8]) -> Self {
+        let (object, context) = (arg.object, arg.context);
+        let errno = (arg.err != 0).then(|| Errno(i32::try_from(arg.err).unwrap_or(libc::EIO)));
+        match arg.event {
+            abi::KFI_CONNREQ => {
+                let request = ObjectId {
+                    kind: Kind::ConnRequest,
+                    handle: arg.connreq,
+                };
+                let dev = Some(dev.clone());
+                Self::ConnRequest(ConnRequest {
+                    dev,
+                    id: request,
+                    listener: object,
+                    context,
+                    data: data.to_vec(),
+                })
+            }
+            abi::KFI_CONNECTED => Self::Connected {
+                object,
+                context,
+                data: data.to_vec(),
+            },
+            abi::KFI_CONN_ERROR => Self::ConnFailed(Box::new(ConnFailure {
+                object,
+                context,
+                errno: errno.unwrap_or(Errno::EIO),
+                prov_errno: arg.prov_errno,
+                data: data.to_vec(),
+            })),
+            abi::KFI_SHUTDOWN => Self::Shutdown {
+                object,
+                context,
+                errno,
+            },
+            event => Self::Other {
+                event,
+                object,
+                context,
+                errno,
+            },
+        }
+    }
+
+    /// The connection's answer, where that is what was waited for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Connect`] when connecting failed or the connection ended at once;
+    /// [`Error::Argument`] for an event of another kind.
+    pub fn connected(self) -> Result<Vec<u8>> {
+        match self {
+            Self::Connected { data, .. } => Ok(data),
+            Self::ConnFailed(failure) => Err(Error::Connect(failure)),
+            Self::Shutdown {
+                object,
+                context,
+                errno,
+            } => Err(Error::Connect(Box::new(ConnFailure {
+                object,
+                context,
+                errno: errno.unwrap_or(Errno::ECONNRESET),
+                prov_errno: 0,
+                data: Vec::new(),
+            }))),
+            other => Err(Error::Argument {
+                what: "event",
+                why: format!("{other:?} instead of a connection"),
+            }),
+        }
+    }
+
+    /// The connection request, where that is what was waited for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Argument`] for an event of another kind.
+    pub fn request(self) -> Result<ConnRequest> {
+        match self {
+            Self::ConnRequest(request) => Ok(request),
+            other => Err(Error::Argument {
+                what: "event",
+                why: format!("{other:?} instead of a request"),
+            }),
+        }
+    }
+}
+
+/// A peer's wish to connect, to be answered by [`crate::Domain::endpoint_for`] and
+/// [`crate::Endpoint::accept`], or by [`ConnRequest::reject`]. Dropping it rejects it.
+pub struct ConnRequest {
+    dev: Option<Arc<Shared>>,
+    id: ObjectId,
+    /// Handle of the passive endpoint.
+    pub listener: u64,
+    /// The passive endpoint's context.
+    pub context: u64,
+    /// What the peer sent along.
+    pub data: Vec<u8>,
+}
+
+impl ConnRequest {
+    /// Its handle.
+    pub fn handle(&self) -> u64 {
+        self.id.handle
+    }
+
+    /// An endpoint took it over.
+    pub(crate) fn used(mut self) {
+        self.dev = None;
+    }
+
+    /// Refuses it, with data for the peer.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for too much data, `ENOENT` when the peer gave up already.
+    pub fn reject(mut self, data: &[u8]) -> Result<()> {
+        match self.dev.take() {
+            Some(dev) => reject(&dev, self.id, data),
+            None => Ok(()),
+        }
+    }
+}
+
+fn reject(dev: &Shared, id: ObjectId, data: &[u8]) -> Result<()> {
+    let mut arg: abi::Reject = sys::new();
+    arg.connreq = id.handle;
+    arg.param_len = u32::try_from(data.len()).unwrap_or(u32::MAX);
+    dev.call(
+        id,
+        &mut arg,
+        &mut [Buf::input(offset_of!(abi::Reject, param), data)],
+    )
+}
+
+impl Drop for ConnRequest {
+    fn drop(&mut self) {
+        if let Some(dev) = self.dev.take() {
+            // Only fails when the peer is gone, which is as good.
+            let _ = reject(&dev, self.id, &[]);
+        }
+    }
+}
+
+impl fmt::Debug for ConnRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} with {} bytes", self.id, self.data.len())
+    }
+}

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What providers offer, and what is wanted of them.
+#![forbid(unsafe_code)]
+
+use std::net::SocketAddr;
+
+use kfabric_uapi as abi;
+
+use crate::addr;
+use crate::error::{Error, Result};
+use crate::flags::{Caps, MrMode};
+use crate::object::{put_text, text};
+
+/// One offer of a provider: a fabric, a domain on it, and what they can do.
+#[derive(Clone)]
+pub struct Info {
+    raw: Box<abi::InfoEntry>,
+}
+
+impl Info {
+    pub(crate) fn new(raw: abi::InfoEntry) -> Self {
+        Self { raw: Box::new(raw) }
+    }
+
+    /// Provider name.
+    pub fn provider(&self) -> &str {
+        str_of(&self.raw.prov_name)
+    }
+
+    /// Fabric name.
+    pub fn fabric(&self) -> &str {
+        str_of(&self.raw.fabric_name)
+    }
+
+    /// Domain name.
+    pub fn domain(&self) -> &str {
+        str_of(&self.raw.domain_name)
+    }
+
+    /// Capabilities.
+    pub fn caps(&self) -> Caps {
+        Caps::from_bits_retain(self.raw.caps)
+    }
+
+    /// Registration modes required.
+    pub fn mr_mode(&self) -> MrMode {
+        MrMode::from_bits_retain(self.raw.mr_mode)
+    }
+
+    /// Source address, where one is meant.
+    pub fn source(&self) -> Option<SocketAddr> {
+        addr::from_abi(&self.raw.src_addr)
+    }
+
+    /// Destination address, where one is meant.
+    pub fn destination(&self) -> Option<SocketAddr> {
+        addr::from_abi(&self.raw.dest_addr)
+    }
+
+    /// The provider's version: major, minor.
+    pub fn version(&self) -> (u32, u32) {
+        (self.raw.prov_version >> 16, self.raw.prov_version & 0xffff)
+    }
+
+    /// The entry as the kernel gave it: limits and numbers.
+    pub fn raw(&self) -> &abi::InfoEntry {
+        &self.raw
+    }
+}
+
+impl std::fmt::Debug for Info {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Info({}: {} on {})",
+            self.provider(),
+            self.domain(),
+            self.fabric()
+        )
+    }
+}
+
+/// Borrowed text from a NUL-padded array; empty when it is no UTF-8.
+fn str_of(bytes: &[u8]) -> &str {
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    std::str::from_utf8(&bytes[..end]).unwrap_or_default()
+}
+
+/// What is wanted of a provider. Whatever is not set does not matter.
+///
+/// ```
+/// use kfabric::{Caps, Hints};
+///
+/// let hints = Hints::new().caps(Caps::MSG | Caps::RMA).provider("kverbs").destination("192.0.2.7", 7471);
+/// # let _ = hints;
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Hints {
+    caps: Caps,
+    mode: u64,
+    mr_mode: MrMode,
+    ep_type: u32,
+    addr_format: u32,
+    api_version: u32,
+    max_msg_size: u64,
+    tx_size: u32,
+    rx_size: u32,
+    provider: String,
+    fabric: String,
+    domain: String,
+    source: Option<(String, u16)>,
+    destination: Option<(String, u16)>,
+}
+
+impl Hints {
+    /// Nothing wanted: everything matches.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Capabilities needed.
+    #[must_use]
+    pub fn caps(mut self, caps: Caps) -> Self {
+        self.caps = caps;
+        self
+    }
+
+    /// Modes that the caller can serve.
+    #[must_use]
+    pub fn mode(mut self, mode: u64) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Registration modes that the caller can serve.
+    #[must_use]
+    pub fn mr_mode(mut self, mr_mode: MrMode) -> Self {
+        self.mr_mode = mr_mode;
+        self
+    }
+
+    /// Endpoint type, `KFI_EP_*`.
+    #[must_use]
+    pub fn ep_type(mut self, ep_type: u32) -> Self {
+        self.ep_type = ep_type;
+        self
+    }
+
+    /// Address format, `KFI_SOCKADDR*`.
+    #[must_use]
+    pub fn addr_format(mut self, addr_format: u32) -> Self {
+        self.addr_format = addr_format;
+        self
+    }
+
+    /// API version asked for: major << 16 | minor.
+    #[must_use]
+    pub fn api_version(mut self, api_version: u32) -> Self {
+        self.api_version = api_version;
+        self
+    }
+
+    /// Bytes that one operation must be able to carry.
+    #[must_use]
+    pub fn max_msg_size(mut self, bytes: u64) -> Self {
+        self.max_msg_size = bytes;
+        self
+    }
+
+    /// Operations that the two sides of an endpoint must hold.
+    #[must_use]
+    pub fn sizes(mut self, tx: u32, rx: u32) -> Self {
+        self.tx_size = tx;
+        self.rx_size = rx;
+        self
+    }
+
+    /// Provider, by name.
+    #[must_use]
+    pub fn provider(mut self, name: &str) -> Self {
+        self.provider = name.to_owned();
+        self
+    }
+
+    /// Fabric, by name.
+    #[must_use]
+    pub fn fabric(mut self, name: &str) -> Self {
+        self.fabric = name.to_owned();
+        self
+    }
+
+    /// Domain (device), by name.
+    #[must_use]
+    pub fn domain(mut self, name: &str) -> Self {
+        self.domain = name.to_owned();
+        self
+    }
+
+    /// Local address: `fi_getinfo`'s node and service with `FI_SOURCE`.
+    #[must_use]
+    pub fn source(mut self, node: &str, port: u16) -> Self {
+        self.source = Some((node.to_owned(), port));
+        self
+    }
+
+    /// Peer's address: `fi_getinfo`'s node and service.
+    #[must_use]
+    pub fn destination(mut self, node: &str, port: u16) -> Self {
+        self.destination = Some((node.to_owned(), port));
+        self
+    }
+
+    pub(crate) fn to_abi(&self) -> Result<abi::InfoEntry> {
+        let mut raw = abi::InfoEntry {
+            caps: self.caps.bits(),
+            mode: self.mode,
+            mr_mode: self.mr_mode.bits(),
+            ep_type: self.ep_type,
+            addr_format: self.addr_format,
+            api_version: self.api_version,
+            max_msg_size: self.max_msg_size,
+            tx_size: self.tx_size,
+            rx_size: self.rx_size,
+            ..abi::InfoEntry::default()
+        };
+        let address = |node: &Option<(String, u16)>| -> Result<abi::SockAddr> {
+            let addr = node
+                .as_ref()
+                .map(|(node, port)| addr::resolve(node, *port))
+                .transpose()?;
+            Ok(addr::to_abi(addr))
+        };
+        raw.src_addr = address(&self.source)?;
+        raw.dest_addr = address(&self.destination)?;
+        for (what, field, value) in [
+            ("provider name", &mut raw.prov_name, &self.provider),
+            ("fabric name", &mut raw.fabric_name, &self.fabric),
+            ("domain name", &mut raw.domain_name, &self.domain),
+        ] {
+            if !put_text(field, value) {
+                return Err(Error::Argument {
+                    what,
+                    why: format!("longer than {} bytes", field.len() - 1),
+                });
+            }
+        }
+        debug_assert_eq!(text(&raw.prov_name), self.provider);
+        Ok(raw)
+    }
+}

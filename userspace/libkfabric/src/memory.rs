@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Memory to register.
+#![forbid(unsafe_code)]
+
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use crate::error::{Error, Result};
+use crate::sys::Mapping;
+
+/// Memory that may be registered: mapped here, changed by devices and peers at any time.
+///
+/// It is therefore never lent as a slice; [`Memory::read_at`] and [`Memory::write_at`] copy. What a
+/// copy sees of a transfer that is still under way is some mixture of old and new bytes.
+pub struct Memory {
+    map: Mapping,
+}
+
+impl Memory {
+    /// Zeroed memory of `len` bytes, page aligned, with huge pages where the system has them.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for length zero, `ENOMEM`.
+    pub fn anonymous(len: usize) -> Result<Self> {
+        let map = Mapping::anonymous(len).map_err(|e| failed("map memory", e))?;
+        map.advise_huge();
+        Ok(Self { map })
+    }
+
+    /// The first `len` bytes of a file, without copying them; read-only.
+    ///
+    /// # Errors
+    ///
+    /// What `mmap(2)` says; `EINVAL` for length zero.
+    pub fn from_file(file: &File, len: usize) -> Result<Self> {
+        let map =
+            Mapping::private_file(file.as_fd(), len, false).map_err(|e| failed("map file", e))?;
+        Ok(Self { map })
+    }
+
+    /// As [`Memory::from_file`], writable; what is written stays in this process.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Memory::from_file`].
+    pub fn from_file_copy_on_write(file: &File, len: usize) -> Result<Self> {
+        let map =
+            Mapping::private_file(file.as_fd(), len, true).map_err(|e| failed("map file", e))?;
+        Ok(Self { map })
+    }
+
+    /// A file's pages shared with everybody who maps it (for example a memfd); writable.
+    ///
+    /// Not every file system's pages may be pinned for long: registering can answer `EOPNOTSUPP`
+    /// or `EFAULT`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Memory::from_file`].
+    pub fn from_file_shared(file: &File, len: usize) -> Result<Self> {
+        let map = Mapping::shared(file.as_fd(), len).map_err(|e| failed("map file", e))?;
+        Ok(Self { map })
+    }
+
+    pub(crate) fn from_mapping(map: Mapping) -> Self {
+        Self { map }
+    }
+
+    /// Bytes.
+    #[allow(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Whether it may be written.
+    pub fn writable(&self) -> bool {
+        self.map.writable()
+    }
+
+    /// Its address in this process.
+    pub fn address(&self) -> u64 {
+        self.map.address()
+    }
+
+    /// Copies `to.len()` bytes out, from offset `at`.
+    ///
+    /// # Panics
+    ///
+    /// When the range is not within the memory.
+    pub fn read_at(&self, at: usize, to: &mut [u8]) {
+        let len = to.len();
+        assert!(
+            self.map.read(at, to).is_some(),
+            "{len} bytes at {at} of {} bytes",
+            self.len()
+        );
+    }
+
+    /// Copies bytes in, to offset `at`.
+    ///
+    /// # Panics
+    ///
+    /// When the range is not within the memory, or it is read-only.
+    pub fn write_at(&self, at: usize, from: &[u8]) {
+        assert!(
+            self.map.write(at, from).is_some(),
+            "{} bytes at {at} of {} bytes",
+            from.len(),
+            self.len()
+        );
+    }
+
+    /// Sets `len` bytes at offset `at`.
+    ///
+    /// # Panics
+    ///
+    /// As for [`Memory::write_at`].
+    pub fn fill(&self, at: usize, len: usize, byte: u8) {
+        assert!(
+            self.map.fill(at, len, byte).is_some(),
+            "{len} bytes at {at} of {} bytes",
+            self.len()
+        );
+    }
+
+    /// Copies `len` bytes at offset `at` into a new vector.
+    ///
+    /// # Panics
+    ///
+    /// As for [`Memory::read_at`].
+    pub fn to_vec(&self, at: usize, len: usize) -> Vec<u8> {
+        let mut out = vec![0; len];
+        self.read_at(at, &mut out);
+        out
+    }
+}
+
+impl std::fmt::Debug for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Memory({:#x}, {} bytes)", self.address(), self.len())
+    }
+}
+
+fn failed(what: &'static str, errno: crate::errno::Errno) -> Error {
+    Error::Argument {
+        what,
+        why: errno.to_string(),
+    }
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Operations and batches of them.
+#![forbid(unsafe_code)]
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use kfabric_uapi as abi;
+use kfabric_uapi::{Iov, OpEntry};
+
+use crate::errno::Errno;
+
+/// Memory of a peer: where it is and the key that opens it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct RemoteMem {
+    /// Address of its first byte.
+    pub addr: u64,
+    /// The key.
+    pub key: u64,
+}
+
+impl RemoteMem {
+    /// The same, `bytes` further on.
+    #[must_use]
+    pub fn offset(self, bytes: u64) -> Self {
+        Self {
+            addr: self.addr.wrapping_add(bytes),
+            ..self
+        }
+    }
+}
+
+/// A part of a region, as an operation's local memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment<'a> {
+    iov: Iov,
+    region: PhantomData<&'a ()>,
+}
+
+impl Segment<'_> {
+    pub(crate) fn new(region: u64, range: Range<usize>) -> Self {
+        let iov = Iov {
+            region,
+            offset: range.start as u64,
+            len: range.len() as u64,
+        };
+        Self {
+            iov,
+            region: PhantomData,
+        }
+    }
+}
+
+/// An operation: what `fi_sendmsg`, `fi_recvmsg`, `fi_readmsg` and `fi_writemsg` take.
+///
+/// ```no_run
+/// # fn f(ep: &kfabric::Endpoint, region: &kfabric::Region, peer: kfabric::RemoteMem) -> kfabric::Result<()> {
+/// use kfabric::Op;
+///
+/// ep.post(&Op::write(&[region.segment(0..100), region.segment(200..300)], peer).context(7).fence())?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Op<'a> {
+    pub(crate) entry: OpEntry,
+    payload: PhantomData<&'a [u8]>,
+}
+
+impl<'a> Op<'a> {
+    fn new(op: u32, local: &[Segment<'a>], remote: RemoteMem) -> Self {
+        let mut entry = OpEntry {
+            op,
+            remote_addr: remote.addr,
+            key: remote.key,
+            ..OpEntry::default()
+        };
+        // One too many is the kernel's to refuse, with the endpoint's own limit.
+        entry.iov_count = u32::try_from(local.len()).unwrap_or(u32::MAX);
+        for (to, from) in entry.iov.iter_mut().zip(local) {
+            *to = from.iov;
+        }
+        Self {
+            entry,
+            payload: PhantomData,
+        }
+    }
+
+    /// Sends a message.
+    pub fn send(local: &[Segment<'a>]) -> Self {
+        Self::new(abi::KFI_OP_SEND, local, RemoteMem::default())
+    }
+
+    /// Posts a receive.
+    pub fn recv(local: &[Segment<'a>]) -> Self {
+        Self::new(abi::KFI_OP_RECV, local, RemoteMem::default())
+    }
+
+    /// Reads a peer's memory.
+    pub fn read(local: &[Segment<'a>], remote: RemoteMem) -> Self {
+        Self::new(abi::KFI_OP_READ, local, remote)
+    }
+
+    /// Writes a peer's memory.
+    pub fn write(local: &[Segment<'a>], remote: RemoteMem) -> Self {
+        Self::new(abi::KFI_OP_WRITE, local, remote)
+    }
+
+    fn inject(mut self, payload: &'a [u8]) -> Self {
+        self.entry.flags |= abi::KFI_INJECT;
+        self.entry.inject = payload.as_ptr().addr() as u64;
+        self.entry.inject_len = payload.len() as u64;
+        self
+    }
+
+    /// Sends bytes that are taken at once, without a completion (`fi_inject`).
+    pub fn inject_send(payload: &'a [u8]) -> Self {
+        Self::send(&[]).inject(payload)
+    }
+
+    /// Writes bytes that are taken at once, without a completion (`fi_inject_write`).
+    pub fn inject_write(payload: &'a [u8], remote: RemoteMem) -> Self {
+        Self::write(&[], remote).inject(payload)
+    }
+
+    /// The value to find in its completion.
+    #[must_use]
+    pub fn context(mut self, context: u64) -> Self {
+        self.entry.context = context;
+        self
+    }
+
+    /// Completion data for the peer. For a write, the peer must have a receive posted.
+    #[must_use]
+    pub fn data(mut self, data: u64) -> Self {
+        self.entry.flags |= abi::KFI_REMOTE_CQ_DATA;
+        self.entry.data = data;
+        self
+    }
+
+    /// Asks for a completion where the queue is bound selectively.
+    #[must_use]
+    pub fn completion(mut self) -> Self {
+        self.entry.flags |= abi::KFI_COMPLETION;
+        self
+    }
+
+    /// Starts only when all earlier operations are done.
+    #[must_use]
+    pub fn fence(mut self) -> Self {
+        self.entry.flags |= abi::KFI_FENCE;
+        self
+    }
+}
+
+/// Operations gathered to go in few calls.
+#[derive(Clone, Debug, Default)]
+pub struct Batch<'a> {
+    pub(crate) entries: Vec<OpEntry>,
+    payload: PhantomData<&'a [u8]>,
+}
+
+impl<'a> Batch<'a> {
+    /// None yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds one.
+    pub fn push(&mut self, op: Op<'a>) -> &mut Self {
+        self.entries.push(op.entry);
+        self
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        self.entries.clear();
+    }
+
+    /// Forgets the first `count`: those that were accepted.
+    pub fn remove_first(&mut self, count: usize) {
+        self.entries.drain(..count.min(self.entries.len()));
+    }
+}
+
+impl<'a> Extend<Op<'a>> for Batch<'a> {
+    fn extend<I: IntoIterator<Item = Op<'a>>>(&mut self, ops: I) {
+        self.entries.extend(ops.into_iter().map(|op| op.entry));
+    }
+}
+
+impl<'a> FromIterator<Op<'a>> for Batch<'a> {
+    fn from_iter<I: IntoIterator<Item = Op<'a>>>(ops: I) -> Self {
+        let mut batch = Self::new();
+        batch.extend(ops);
+        batch
+    }
+}
+
+/// How far a batch came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Submitted {
+    /// Operations accepted: the first so many.
+    pub accepted: usize,
+    /// Why the next one was refused; `EAGAIN`: the endpoint or a completion queue is full.
+    pub refused: Option<Errno>,
+}

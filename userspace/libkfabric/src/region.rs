@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Registered memory and the keys that let peers reach it.
+#![forbid(unsafe_code)]
+
+use std::mem::offset_of;
+use std::ops::Range;
+use std::sync::Arc;
+
+use kfabric_uapi as abi;
+use zerocopy::IntoBytes;
+
+use crate::error::{Error, ObjectId, Result, Returned};
+use crate::fabric::DomainInner;
+use crate::flags::Access;
+use crate::memory::Memory;
+use crate::object::{Handle, Kind};
+use crate::op::{RemoteMem, Segment};
+use crate::sys::{self, Buf};
+
+/// How to register memory.
+#[derive(Clone, Debug)]
+pub struct RegionAttr {
+    access: Access,
+    range: Option<Range<usize>>,
+    dynamic_keys: bool,
+}
+
+impl RegionAttr {
+    /// All of it, for these uses; with a key of its own if they are remote ones.
+    pub fn new(access: Access) -> Self {
+        Self {
+            access,
+            range: None,
+            dynamic_keys: false,
+        }
+    }
+
+    /// Only this part, in bytes.
+    #[must_use]
+    pub fn range(mut self, range: Range<usize>) -> Self {
+        self.range = Some(range);
+        self
+    }
+
+    /// No key at registration: keys come by [`Region::alloc_keys`] and [`Key::assign`].
+    #[must_use]
+    pub fn dynamic_keys(mut self) -> Self {
+        self.dynamic_keys = true;
+        self
+    }
+}
+
+pub(crate) struct RegionInner {
+    handle: Handle,
+    memory: Arc<Memory>,
+    first: usize,
+    len: usize,
+    access: Access,
+    remote: Option<RemoteMem>,
+    pages: u64,
+    _domain: Arc<DomainInner>,
+}
+
+/// Pinned memory of a domain. Offsets count from the region's start.
+pub struct Region {
+    inner: Arc<RegionInner>,
+}
+
+impl Region {
+    pub(crate) fn open(
+        domain: &Arc<DomainInner>,
+        memory: Arc<Memory>,
+        attr: &RegionAttr,
+    ) -> Result<Self> {
+        let range = attr.range.clone().unwrap_or(0..memory.len());
+        if range.start > range.end || range.end > memory.len() {
+            let why = format!(
+                "{range:?} is not within the memory's {} bytes",
+                memory.len()
+            );
+            return Err(Error::Argument {
+                what: "range to register",
+                why,
+            });
+        }
+        let dev = &domain.handle.dev;
+        let mut arg: abi::RegionReg = sys::new();
+        arg.flags = if attr.dynamic_keys {
+            abi::KFI_REGION_DYNAMIC_KEYS
+        } else {
+            0
+        };
+        arg.domain = domain.handle.raw();
+        arg.addr = memory.address() + range.start as u64;
+        arg.len = range.len() as u64;
+        arg.access = attr.access.bits();
+        dev.call(domain.handle.id, &mut arg, &mut [])?;
+        let key = (arg.key != abi::KFI_KEY_NOTAVAIL).then_some(RemoteMem {
+            addr: arg.remote_addr,
+            key: arg.key,
+        });
+        let inner = RegionInner {
+            handle: Handle::new(dev, Kind::Region, arg.handle),
+            memory,
+            first: range.start,
+            len: range.len(),
+            access: attr.access,
+            remote: key,
+            pages: arg.pages,
+            _domain: domain.clone(),
+        };
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// Its name in messages, with its handle.
+    pub fn id(&self) -> ObjectId {
+        self.inner.handle.id
+    }
+
+    /// Bytes.
+    #[allow(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub fn len(&self) -> usize {
+        self.inner.len
+    }
+
+    /// What it may be used for.
+    pub fn access(&self) -> Access {
+        self.inner.access
+    }
+
+    /// Pages charged to `RLIMIT_MEMLOCK`.
+    pub fn pages(&self) -> u64 {
+        self.inner.pages
+    }
+
+    /// The memory under it.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.inner.memory
+    }
+
+    /// Where peers find it, if it has a key of its own.
+    pub fn remote(&self) -> Option<RemoteMem> {
+        self.inner.remote
+    }
+
+    /// A part of it, to use in an operation. The kernel checks the range.
+    pub fn segment(&self, range: Range<usize>) -> Segment<'_> {
+        Segment::new(self.inner.handle.raw(), range)
+    }
+
+    /// All of it, to use in an operation.
+    pub fn all(&self) -> Segment<'_> {
+        self.segment(0..self.inner.len)
+    }
+
+    fn within(&self, at: usize, len: usize) -> usize {
+        let fits = at.checked_add(len).is_some_and(|end| end <= self.inner.len);
+        assert!(
+            fits,
+            "{len} bytes at {at} of a region of {} bytes",
+            self.inner.len
+        );
+        self.inner.first + at
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Panics
+    ///
+    /// When the range is not within the region.
+    pub fn read_at(&self, at: usize, to: &mut [u8]) {
+        self.inner.memory.read_at(self.within(at, to.len()), to);
+    }
+
+    /// Copies `len` bytes out into a new vector.
+    ///
+    /// # Panics
+    ///
+    /// As for [`Region::read_at`].
+    pub fn to_vec(&self, at: usize, len: usize) -> Vec<u8> {
+        self.inner.memory.to_vec(self.within(at, len), len)
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Panics
+    ///
+    /// When the range is not within the region, or its memory is read-only.
+    pub fn write_at(&self, at: usize, from: &[u8]) {
+        self.inner
+            .memory
+            .write_at(self.within(at, from.len()), from);
+    }
+
+    /// Sets `len` bytes.
+    ///
+    /// # Panics
+    ///
+    /// As for [`Region::write_at`].
+    pub fn fill(&self, at: usize, len: usize, byte: u8) {
+        self.inner.memory.fill(self.within(at, len), len, byte);
+    }
+
+    /// Reserves key slots: whatever later assigns need. All of them or none.
+    ///
+    /// # Errors
+    ///
+    /// `ENOSPC`; `EINVAL` on a region without dynamic keys, or for 0 or more than
+    /// `KFI_KEY_ALLOC_MAX`.
+    pub fn alloc_keys(&self, count: usize) -> Result<Vec<Key>> {
+        let dev = &self.inner.handle.dev;
+        let mut handles = vec![0u64; count.min(abi::KFI_KEY_ALLOC_MAX as usize)];
+        let mut arg: abi::KeyAlloc = sys::new();
+        arg.region = self.inner.handle.raw();
+        // A count beyond the limit is the kernel's to refuse; it then writes nothing.
+        arg.count = u32::try_from(count).unwrap_or(u32::MAX);
+        let mut bufs = [Buf::output(
+            offset_of!(abi::KeyAlloc, handles),
+            handles.as_mut_bytes(),
+        )];
+        dev.call(self.id(), &mut arg, &mut bufs)?;
+        let key = |handle: &u64| Key {
+            handle: Handle::new(dev, Kind::Key, *handle),
+            _region: self.inner.clone(),
+        };
+        Ok(handles.iter().map(key).collect())
+    }
+
+    /// Closes it: unpins the memory. Given back while a key or an operation uses it.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY`.
+    pub fn close(self) -> std::result::Result<(), Returned<Self>> {
+        match self.inner.handle.close() {
+            Ok(()) => Ok(()),
+            Err(error) => Err(Returned {
+                object: self,
+                error,
+            }),
+        }
+    }
+}
+
+impl std::fmt::Debug for Region {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} of {} bytes", self.inner.handle.id, self.inner.len)
+    }
+}
+
+/// A reserved key slot of a region. Dropping or closing it revokes its key first.
+pub struct Key {
+    handle: Handle,
+    _region: Arc<RegionInner>,
+}
+
+impl Key {
+    /// Its name in messages, with its handle.
+    pub fn id(&self) -> ObjectId {
+        self.handle.id
+    }
+
+    /// Makes `length` bytes at `offset` of the region reachable for peers with these rights, and
+    /// says where they find them. The key works when this returns.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` while it has a key; `EINVAL` outside the region; `EACCES` beyond its access.
+    pub fn assign(&self, offset: u64, length: u64, access: Access) -> Result<RemoteMem> {
+        let mut arg: abi::KeyAssign = sys::new();
+        arg.slot = self.handle.raw();
+        arg.offset = offset;
+        arg.length = length;
+        arg.access = access.bits();
+        self.handle.dev.call(self.id(), &mut arg, &mut [])?;
+        Ok(RemoteMem {
+            addr: arg.remote_addr,
+            key: arg.key,
+        })
+    }
+
+    /// Ends the key. When this returns no byte is read or written through it any more. The slot
+    /// stays and can be assigned anew; the old value never works again.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when it has no key.
+    pub fn revoke(&self) -> Result<()> {
+        let mut arg: abi::ObjectCall2 = sys::new();
+        arg.handle = self.handle.raw();
+        self.handle.dev.call(self.id(), &mut arg, &mut [])
+    }
+
+    /// Gives the slot back, revoking its key first.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`], with the slot given back.
+    pub fn close(self) -> std::result::Result<(), Returned<Self>> {
+        match self.handle.close() {
+            Ok(()) => Ok(()),
+            Err(error) => Err(Returned {
+                object: self,
+                error,
+            }),
+        }
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.handle.fmt(f)
+    }
+}

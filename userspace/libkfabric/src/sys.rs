@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The layer that talks to the kernel: typed calls, mappings, waiting.
+//!
+//! Everything above works on [`Backend`], which the kernel implements in [`linux`] and a fake
+//! implements for the unit tests. Calls travel as bytes plus the slices their pointers mean, so
+//! that only [`linux`] ever makes a pointer.
+
+mod linux;
+mod mapping;
+mod ring;
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use kfabric_uapi::Ioctl;
+
+use crate::errno::Errno;
+
+pub(crate) use linux::{monotonic_ns, wait_readable, Kernel};
+pub(crate) use mapping::Mapping;
+pub(crate) use ring::Ring;
+
+/// A slice that a pointer field of a call's structure stands for.
+pub(crate) struct Buf<'a> {
+    /// Offset of the pointer field in the structure.
+    pub(crate) at: usize,
+    /// What it points to.
+    pub(crate) data: BufData<'a>,
+}
+
+/// See [`Buf`].
+pub(crate) enum BufData<'a> {
+    /// The kernel reads it.
+    In(&'a [u8]),
+    /// The kernel writes it.
+    Out(&'a mut [u8]),
+}
+
+impl<'a> Buf<'a> {
+    pub(crate) fn input(at: usize, data: &'a [u8]) -> Self {
+        Self {
+            at,
+            data: BufData::In(data),
+        }
+    }
+
+    pub(crate) fn output(at: usize, data: &'a mut [u8]) -> Self {
+        Self {
+            at,
+            data: BufData::Out(data),
+        }
+    }
+}
+
+/// Who answers calls: the kernel, or a fake of it.
+pub(crate) trait Backend: Send + Sync {
+    /// Makes call `nr` with a structure as bytes. Each [`Buf`]'s pointer is filled in; the counts
+    /// that say how long the slices are have been set by the caller.
+    fn call(&self, nr: u32, arg: &mut [u8], bufs: &mut [Buf<'_>]) -> Result<(), Errno>;
+
+    /// Takes over a descriptor that a call gave out.
+    fn take_fd(&self, fd: i32) -> Result<OwnedFd, Errno>;
+
+    /// Maps `len` bytes of a completion queue's descriptor.
+    fn map(&self, fd: BorrowedFd<'_>, len: usize) -> Result<Mapping, Errno>;
+
+    /// Waits until a descriptor is readable; `false` when time ran out.
+    fn wait(&self, fd: BorrowedFd<'_>, timeout: Duration) -> Result<bool, Errno> {
+        wait_readable(fd, timeout)
+    }
+
+    /// The device's own descriptor, where there is one.
+    fn device_fd(&self) -> Option<BorrowedFd<'_>>;
+}
+
+/// A call's structure: zero but for its size.
+pub(crate) fn new<T: Ioctl>() -> T {
+    let mut arg = T::new_zeroed();
+    let size = u32::try_from(size_of::<T>()).unwrap_or(u32::MAX);
+    arg.as_mut_bytes()[..4].copy_from_slice(&size.to_ne_bytes());
+    arg
+}
+
+/// Makes a call with a typed structure.
+pub(crate) fn call<T: Ioctl>(
+    backend: &dyn Backend,
+    arg: &mut T,
+    bufs: &mut [Buf<'_>],
+) -> Result<(), Errno> {
+    backend.call(T::NR, arg.as_mut_bytes(), bufs)
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The kernel as a [`Backend`].
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::{Backend, Buf, BufData, Mapping};
+use crate::errno::Errno;
+
+/// An open device file.
+pub(crate) struct Kernel {
+    file: File,
+}
+
+impl Kernel {
+    pub(crate) fn open(path: &Path) -> Result<Self, Errno> {
+        let file = OpenOptions::new().read(true).write(true).open(path);
+        Ok(Self {
+            file: file.map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::EIO)))?,
+        })
+    }
+}
+
+impl Backend for Kernel {
+    fn call(&self, nr: u32, arg: &mut [u8], bufs: &mut [Buf<'_>]) -> Result<(), Errno> {
+        for buf in bufs.iter_mut() {
+            let address = match &mut buf.data {
+                BufData::In([]) | BufData::Out([]) => 0,
+                BufData::In(data) => data.as_ptr().addr(),
+                BufData::Out(data) => data.as_mut_ptr().addr(),
+            };
+            arg[buf.at..buf.at + 8].copy_from_slice(&(address as u64).to_ne_bytes());
+        }
+        loop {
+            // SAFETY: `arg` is a structure of the interface for this call, with its own length in
+            // its first field, so the kernel stays inside it. The pointers in it are those of
+            // `bufs`, borrowed for the call, and the callers (this crate's typed layer) set the
+            // counts from those slices' lengths. Memory to register is named by number only: the
+            // kernel pins its pages, and `Memory` never lends them as a slice.
+            let rc = unsafe {
+                libc::ioctl(
+                    self.file.as_raw_fd(),
+                    libc::c_ulong::from(nr),
+                    arg.as_mut_ptr(),
+                )
+            };
+            if rc >= 0 {
+                return Ok(());
+            }
+            // Every call may be made again after a signal: one that fails changed nothing, and
+            // deadlines are absolute.
+            let errno = Errno::last();
+            if errno != Errno::EINTR {
+                return Err(errno);
+            }
+        }
+    }
+
+    fn take_fd(&self, fd: i32) -> Result<OwnedFd, Errno> {
+        if fd < 0 {
+            return Err(Errno::EBADF);
+        }
+        // SAFETY: the kernel just installed this descriptor for us in a successful call, and each
+        // answer is taken once.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    fn map(&self, fd: BorrowedFd<'_>, len: usize) -> Result<Mapping, Errno> {
+        Mapping::shared(fd, len)
+    }
+
+    fn device_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_fd())
+    }
+}
+
+/// Waits until `fd` is readable, has an error or is hung up; `false` when time ran out.
+pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> Result<bool, Errno> {
+    let end = Instant::now().checked_add(timeout);
+    loop {
+        let left = end.map_or(Duration::MAX, |end| {
+            end.saturating_duration_since(Instant::now())
+        });
+        // Rounded up, so that waiting never turns into spinning for the last part.
+        let ms = i32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX);
+        let mut poll = libc::pollfd {
+            fd: fd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one valid pollfd, for the length of the call.
+        let rc = unsafe { libc::poll(&mut poll, 1, ms) };
+        match rc {
+            0 if left.is_zero() || end.is_some_and(|end| Instant::now() >= end) => {
+                return Ok(false)
+            }
+            0 => {}
+            1.. => return Ok(true),
+            _ => match Errno::last() {
+                Errno::EINTR => {}
+                errno => return Err(errno),
+            },
+        }
+    }
+}
+
+/// `CLOCK_MONOTONIC` in nanoseconds.
+pub(crate) fn monotonic_ns() -> u64 {
+    let mut ts = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: a valid timespec to write to; this clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut ts) };
+    u64::try_from(ts.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(ts.tv_nsec).unwrap_or(0)
+}
