@@ -49,7 +49,7 @@ pub fn run(ctx: &Context, args: &Args) -> Result<()> {
         println!("{}", module.display());
     }
     if args.kdir.is_none() {
-        for program in programs::build(ctx)? {
+        for program in programs::build(ctx, false)? {
             println!("{}", program.display());
         }
     }

@@ -195,11 +195,7 @@ impl<'a> Guests<'a> {
             let tools = modules::Toolbox::rig(&rig);
             Some(modules::build(ctx, &tools, modules::Profile::Stock)?)
         };
-        let programs = if options.no_modules {
-            programs::build_init(ctx)?
-        } else {
-            programs::build(ctx)?
-        };
+        let programs = programs::build(ctx, options.no_modules)?;
         let accel = if options.icount {
             Accel::Tcg
         } else {

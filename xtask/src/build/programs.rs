@@ -31,35 +31,18 @@ const INIT: &str = "guest-init";
 
 /// Builds every program of the workspace but xtask; returns their paths.
 ///
+/// With `lenient`, or `KFABRIC_KEEP_GOING` set, those that do not build are
+/// left out, as long as the guests' first process does.
+///
 /// # Errors
 ///
 /// When one does not build; the compiler's messages have been printed.
-pub fn build(ctx: &Context) -> Result<Vec<PathBuf>> {
+pub fn build(ctx: &Context, lenient: bool) -> Result<Vec<PathBuf>> {
+    let lenient = lenient || std::env::var_os("KFABRIC_KEEP_GOING").is_some();
     let step = Step::new(ctx, "build the programs");
-    let found = cargo_build(ctx, &["--workspace", "--exclude", "xtask"])?;
-    step.done();
-    Ok(found)
-}
-
-/// Builds the guests' first process, and the others as far as they build.
-///
-/// # Errors
-///
-/// When that one does not build.
-pub fn build_init(ctx: &Context) -> Result<Vec<PathBuf>> {
-    match build(ctx) {
-        Ok(found) => Ok(found),
-        Err(error) => {
-            eprintln!("  {error:#}; going on with {INIT} alone");
-            cargo_build(ctx, &["--package", INIT])
-        }
-    }
-}
-
-fn cargo_build(ctx: &Context, packages: &[&str]) -> Result<Vec<PathBuf>> {
     let output = cargo(ctx)
-        .args(["build", "--quiet", "--release", "--bins"])
-        .args(packages)
+        .args(["build", "--quiet", "--release", "--workspace", "--exclude", "xtask", "--bins"])
+        .args(lenient.then_some("--keep-going"))
         .args(["--target", TARGET, "--message-format", "json-render-diagnostics"])
         .arg("--target-dir")
         .arg(ctx.target.join("programs"))
@@ -67,10 +50,12 @@ fn cargo_build(ctx: &Context, packages: &[&str]) -> Result<Vec<PathBuf>> {
         .stderr(Stdio::inherit())
         .output()
         .context("starting cargo")?;
-    if !output.status.success() {
+    let found = executables(&String::from_utf8_lossy(&output.stdout));
+    if !output.status.success() && !(lenient && found.iter().any(|path| path.ends_with(INIT))) {
         bail!("the programs do not build");
     }
-    Ok(executables(&String::from_utf8_lossy(&output.stdout)))
+    step.done();
+    Ok(found)
 }
 
 /// The programs named in cargo's messages.

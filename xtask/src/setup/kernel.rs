@@ -152,20 +152,15 @@ fn verify(tree: &Path, packages: &Path, release: &str) -> Result<()> {
     if named.trim() != release {
         bail!("the tree calls itself {}, the kernel {release}", named.trim());
     }
-    let compilers = |path: &Path| -> Result<Vec<String>> {
-        Ok(std::fs::read_to_string(path)?
-            .lines()
-            .filter(|line| {
-                ["CONFIG_RUSTC_VERSION=", "CONFIG_GCC_VERSION=", "CONFIG_RUST="]
-                    .iter()
-                    .any(|name| line.starts_with(name))
-            })
-            .map(str::to_owned)
-            .collect())
+    // A tool that is missing, or another compiler, changes the configuration
+    // silently, and with it the layout of the kernel's structures.
+    let config = |path: &Path| -> Result<String> {
+        std::fs::read_to_string(path).with_context(|| path.display().to_string())
     };
-    let (ours, theirs) = (compilers(&tree.join(".config"))?, compilers(&packages.join("config"))?);
-    if ours != theirs {
-        bail!("the build root's compilers are not the kernel's: {ours:?} here, {theirs:?} there");
+    let (ours, theirs) = (config(&tree.join(".config"))?, config(&packages.join("config"))?);
+    let changed = config_changes(&theirs, &ours);
+    if !changed.is_empty() {
+        bail!("the tree is not configured as the kernel was: {}", changed.join(", "));
     }
     let symvers = std::fs::read_to_string(packages.join("Module.symvers"))?;
     let exported: BTreeSet<&str> = symvers.lines().filter_map(|line| line.split('\t').nth(1)).collect();
@@ -181,6 +176,20 @@ fn verify(tree: &Path, packages: &Path, release: &str) -> Result<()> {
     Ok(())
 }
 
+/// The options that differ between two configurations, but for the compiler's
+/// self-portrait.
+fn config_changes(theirs: &str, ours: &str) -> Vec<String> {
+    fn options(text: &str) -> BTreeSet<&str> {
+        text.lines()
+            .filter(|line| line.starts_with("CONFIG_") && !line.starts_with("CONFIG_CC_VERSION_TEXT="))
+            .collect()
+    }
+    let (theirs, ours) = (options(theirs), options(ours));
+    let gone = theirs.difference(&ours).map(|line| format!("-{line}"));
+    let new = ours.difference(&theirs).map(|line| format!("+{line}"));
+    gone.chain(new).collect()
+}
+
 /// The symbols in a generated header of `EXPORT_SYMBOL_RUST_GPL(symbol);`.
 fn rust_exports(header: &str) -> impl Iterator<Item = &str> {
     header
@@ -191,6 +200,14 @@ fn rust_exports(header: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_changed_option_is_found() {
+        let theirs = "# x\nCONFIG_CC_VERSION_TEXT=\"a\"\nCONFIG_RUST=y\nCONFIG_DEBUG_INFO_BTF=y\n";
+        let ours = "CONFIG_CC_VERSION_TEXT=\"b\"\nCONFIG_RUST=y\nCONFIG_PAHOLE_VERSION=0\n";
+        assert_eq!(config_changes(theirs, ours), ["-CONFIG_DEBUG_INFO_BTF=y", "+CONFIG_PAHOLE_VERSION=0"]);
+        assert!(config_changes(theirs, theirs).is_empty());
+    }
 
     #[test]
     fn exports_are_read_from_the_generated_header() {

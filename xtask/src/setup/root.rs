@@ -20,8 +20,8 @@ const RECIPE: &str = "1";
 
 /// What builds kernels and modules.
 const BUILD: &[&str] = &[
-    "bc", "bindgen", "bison", "cpio", "flex", "gcc", "gcc-14", "git", "kmod", "libc6-dev",
-    "libclang-19-dev", "libelf-dev", "libssl-dev", "make", "perl", "python3-minimal", "rust-clippy",
+    "bc", "bindgen", "bison", "cpio", "dwarves", "flex", "gcc", "gcc-14", "git", "kmod", "libc6-dev",
+    "libclang-19-dev", "libelf-dev", "libssl-dev", "make", "openssl", "perl", "python3-minimal", "rust-clippy",
     "rust-src", "rustc", "rustfmt", "xz-utils",
 ];
 
