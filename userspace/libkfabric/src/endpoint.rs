@@ -306,7 +306,15 @@ impl Endpoint {
         let mut accepted = 0;
         for chunk in batch.entries.chunks(abi::KFI_SUBMIT_MAX as usize) {
             match self.submit_entries(chunk) {
-                Ok(part) => accepted += part.accepted,
+                Ok(part) => {
+                    accepted += part.accepted;
+                    if part.accepted < chunk.len() {
+                        return Ok(Submitted {
+                            accepted,
+                            refused: part.refused,
+                        });
+                    }
+                }
                 Err(e) if accepted == 0 => return Err(e),
                 Err(e) => {
                     return Ok(Submitted {

@@ -94,7 +94,7 @@ fn str_of(bytes: &[u8]) -> &str {
 /// let hints = Hints::new().caps(Caps::MSG | Caps::RMA).provider("kverbs").destination("192.0.2.7", 7471);
 /// # let _ = hints;
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Hints {
     caps: Caps,
     mode: u64,
@@ -112,10 +112,31 @@ pub struct Hints {
     destination: Option<(String, u16)>,
 }
 
+impl Default for Hints {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Hints {
-    /// Nothing wanted: everything matches.
+    /// Nothing wanted and every mode served: everything matches.
     pub fn new() -> Self {
-        Self::default()
+        Self {
+            caps: Caps::empty(),
+            mode: u64::MAX,
+            mr_mode: MrMode::all(),
+            ep_type: 0,
+            addr_format: 0,
+            api_version: 0,
+            max_msg_size: 0,
+            tx_size: 0,
+            rx_size: 0,
+            provider: String::new(),
+            fabric: String::new(),
+            domain: String::new(),
+            source: None,
+            destination: None,
+        }
     }
 
     /// Capabilities needed.
@@ -125,14 +146,14 @@ impl Hints {
         self
     }
 
-    /// Modes that the caller can serve.
+    /// Modes that the caller can serve; by default all.
     #[must_use]
     pub fn mode(mut self, mode: u64) -> Self {
         self.mode = mode;
         self
     }
 
-    /// Registration modes that the caller can serve.
+    /// Registration modes that the caller can serve; by default all.
     #[must_use]
     pub fn mr_mode(mut self, mr_mode: MrMode) -> Self {
         self.mr_mode = mr_mode;

@@ -211,11 +211,15 @@ impl Region {
     /// `KFI_KEY_ALLOC_MAX`.
     pub fn alloc_keys(&self, count: usize) -> Result<Vec<Key>> {
         let dev = &self.inner.handle.dev;
-        let mut handles = vec![0u64; count.min(abi::KFI_KEY_ALLOC_MAX as usize)];
+        // Too many is the kernel's to refuse, but the room must be what the call says it is.
+        let wanted = u32::try_from(count).map_err(|_| Error::Argument {
+            what: "number of keys",
+            why: format!("{count} is more than any device holds"),
+        })?;
+        let mut handles = vec![0u64; count];
         let mut arg: abi::KeyAlloc = sys::new();
         arg.region = self.inner.handle.raw();
-        // A count beyond the limit is the kernel's to refuse; it then writes nothing.
-        arg.count = u32::try_from(count).unwrap_or(u32::MAX);
+        arg.count = wanted;
         let mut bufs = [Buf::output(
             offset_of!(abi::KeyAlloc, handles),
             handles.as_mut_bytes(),
