@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Inline functions and operation tables for the Rust side. See helpers.h.
+ */
+#include <linux/anon_inodes.h>
+#include <linux/mm.h>
+#include <linux/miscdevice.h>
+#include <linux/module.h>
+#include <linux/nsproxy.h>
+#include <linux/poll.h>
+#include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
+#include <linux/seq_file.h>
+#include <linux/vmalloc.h>
+#include <linux/workqueue.h>
+
+#include "helpers.h"
+
+static int dev_open(struct inode *inode, struct file *file)
+{
+	return kf_dev_open(file, &file->private_data);
+}
+
+static int dev_release(struct inode *inode, struct file *file)
+{
+	kf_dev_release(file->private_data);
+	return 0;
+}
+
+static long dev_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
+{
+	return kf_dev_ioctl(file->private_data, cmd, arg);
+}
+
+static void dev_show_fdinfo(struct seq_file *m, struct file *file)
+{
+	kf_dev_show_fdinfo(file->private_data, m);
+}
+
+/*
+ * The owner is what keeps the module while a file is open: the kernel crate's miscdevice sets
+ * none in 7.2.
+ */
+static const struct file_operations kf_dev_fops = {
+	.owner		= THIS_MODULE,
+	.open		= dev_open,
+	.release	= dev_release,
+	.unlocked_ioctl	= dev_ioctl,
+	.compat_ioctl	= compat_ptr_ioctl,
+	.show_fdinfo	= dev_show_fdinfo,
+};
+
+static struct miscdevice kf_dev = {
+	.minor	= MISC_DYNAMIC_MINOR,
+	.name	= "kfabric",
+	.fops	= &kf_dev_fops,
+	.mode	= 0660,
+};
+
+int kf_dev_register(void)
+{
+	return misc_register(&kf_dev);
+}
+
+void kf_dev_unregister(void)
+{
+	misc_deregister(&kf_dev);
+}
+
+static int queue_release(struct inode *inode, struct file *file)
+{
+	kf_queue_release(file->private_data);
+	return 0;
+}
+
+static __poll_t queue_poll(struct file *file, poll_table *table)
+{
+	return kf_queue_poll(file->private_data, file, table);
+}
+
+static int queue_mmap(struct file *file, struct vm_area_struct *vma)
+{
+	unsigned long size;
+	void *ring = kf_queue_ring(file->private_data, &size);
+
+	if (!ring)
+		return -ENODEV;
+	if (vma->vm_pgoff || vma->vm_end - vma->vm_start > size)
+		return -EINVAL;
+	return remap_vmalloc_range(vma, ring, 0);
+}
+
+static const struct file_operations kf_queue_fops = {
+	.owner		= THIS_MODULE,
+	.release	= queue_release,
+	.poll		= queue_poll,
+	.mmap		= queue_mmap,
+	.llseek		= noop_llseek,
+};
+
+struct file *kf_queue_file(void *priv)
+{
+	return anon_inode_getfile("[kfabric]", &kf_queue_fops, priv, O_RDWR | O_CLOEXEC);
+}
+
+unsigned long kf_spin_lock_irqsave(spinlock_t *lock)
+{
+	unsigned long flags;
+
+	spin_lock_irqsave(lock, flags);
+	return flags;
+}
+EXPORT_SYMBOL_GPL(kf_spin_lock_irqsave);
+
+bool kf_spin_trylock_irqsave(spinlock_t *lock, unsigned long *flags)
+{
+	return spin_trylock_irqsave(lock, *flags);
+}
+EXPORT_SYMBOL_GPL(kf_spin_trylock_irqsave);
+
+void kf_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags)
+{
+	spin_unlock_irqrestore(lock, flags);
+}
+EXPORT_SYMBOL_GPL(kf_spin_unlock_irqrestore);
+
+struct net *kf_current_net(void)
+{
+	return get_net(current->nsproxy->net_ns);
+}
+
+struct net *kf_init_net(void)
+{
+	return get_net(&init_net);
+}
+
+struct net *kf_get_net(struct net *net)
+{
+	return get_net(net);
+}
+
+void kf_put_net(struct net *net)
+{
+	put_net(net);
+}
+
+struct mm_struct *kf_current_mm(void)
+{
+	return current->mm;
+}
+
+/* The same counter and the same limit as ib_umem, so that both sum up. */
+bool kf_mm_charge(struct mm_struct *mm, unsigned long pages)
+{
+	unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
+	unsigned long pinned = atomic64_add_return(pages, &mm->pinned_vm);
+
+	if (pinned > limit && !capable(CAP_IPC_LOCK)) {
+		atomic64_sub(pages, &mm->pinned_vm);
+		return false;
+	}
+	return true;
+}
+
+void kf_mm_charge_unchecked(struct mm_struct *mm, unsigned long pages)
+{
+	atomic64_add(pages, &mm->pinned_vm);
+}
+
+void kf_mm_uncharge(struct mm_struct *mm, unsigned long pages)
+{
+	atomic64_sub(pages, &mm->pinned_vm);
+}
+
+void kf_mm_grab(struct mm_struct *mm)
+{
+	mmgrab(mm);
+}
+
+void kf_mm_drop(struct mm_struct *mm)
+{
+	mmdrop(mm);
+}
+
+bool kf_fatal_signal_pending(void)
+{
+	return fatal_signal_pending(current);
+}
+
+void kf_cond_resched(void)
+{
+	cond_resched();
+}
+
+unsigned long kf_page_to_pfn(const struct page *page)
+{
+	return page_to_pfn(page);
+}
+
+void *kf_page_address(const struct page *page)
+{
+	return page_address(page);
+}
+
+void kf_unpin_range(struct page *page, unsigned long npages, bool dirty)
+{
+	unpin_user_page_range_dirty_lock(page, npages, dirty);
+}
+
+void *kf_ring_alloc(unsigned long size)
+{
+	return vmalloc_user(size);
+}
+
+void kf_ring_free(void *ring)
+{
+	vfree(ring);
+}
+
+void kf_task_comm(struct task_struct *task, u8 *comm)
+{
+	char buf[TASK_COMM_LEN];
+
+	get_task_comm(buf, task);
+	memcpy(comm, buf, TASK_COMM_LEN);
+}
+
+/* As the current task sees it; 0 when it does not. */
+int kf_task_tgid(struct task_struct *task)
+{
+	return task_tgid_vnr(task);
+}
+
+struct workqueue_struct *kf_wq_alloc(void)
+{
+	return alloc_workqueue("kfabric", WQ_UNBOUND | WQ_MEM_RECLAIM, 0);
+}
+
+void kf_wq_free(struct workqueue_struct *wq)
+{
+	destroy_workqueue(wq);
+}
+
+void kf_cpu_relax(void)
+{
+	cpu_relax();
+}

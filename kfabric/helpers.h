@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What Rust cannot reach through the kernel crate's bindings: inline functions, macros, and
+ * headers that the kernel's own bindgen run does not read. Nothing here decides anything.
+ */
+#ifndef KFABRIC_HELPERS_H
+#define KFABRIC_HELPERS_H
+
+#include <linux/fs.h>
+#include <linux/mm.h>
+#include <linux/spinlock.h>
+#include <net/net_namespace.h>
+
+/* Called by the file operations in helpers.c; written in Rust (kfabric/src/dev/fops.rs). */
+int kf_dev_open(struct file *file, void **priv);
+void kf_dev_release(void *priv);
+long kf_dev_ioctl(void *priv, unsigned int cmd, unsigned long arg);
+void kf_dev_show_fdinfo(void *priv, struct seq_file *m);
+void kf_queue_release(void *priv);
+__poll_t kf_queue_poll(void *priv, struct file *file, struct poll_table_struct *table);
+void *kf_queue_ring(void *priv, unsigned long *size);
+
+int kf_dev_register(void);
+void kf_dev_unregister(void);
+struct file *kf_queue_file(void *priv);
+
+unsigned long kf_spin_lock_irqsave(spinlock_t *lock);
+bool kf_spin_trylock_irqsave(spinlock_t *lock, unsigned long *flags);
+void kf_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags);
+
+struct net *kf_current_net(void);
+struct net *kf_init_net(void);
+struct net *kf_get_net(struct net *net);
+void kf_put_net(struct net *net);
+
+struct mm_struct *kf_current_mm(void);
+bool kf_mm_charge(struct mm_struct *mm, unsigned long pages);
+void kf_mm_charge_unchecked(struct mm_struct *mm, unsigned long pages);
+void kf_mm_uncharge(struct mm_struct *mm, unsigned long pages);
+void kf_mm_grab(struct mm_struct *mm);
+void kf_mm_drop(struct mm_struct *mm);
+bool kf_fatal_signal_pending(void);
+void kf_cond_resched(void);
+unsigned long kf_page_to_pfn(const struct page *page);
+void *kf_page_address(const struct page *page);
+void kf_unpin_range(struct page *page, unsigned long npages, bool dirty);
+
+void *kf_ring_alloc(unsigned long size);
+void kf_ring_free(void *ring);
+
+void kf_task_comm(struct task_struct *task, u8 *comm);
+int kf_task_tgid(struct task_struct *task);
+
+struct workqueue_struct *kf_wq_alloc(void);
+void kf_wq_free(struct workqueue_struct *wq);
+void kf_cpu_relax(void);
+
+#endif

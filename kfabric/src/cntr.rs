@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Counters (`fi_cntr(3)`): operations that succeeded and operations that failed.
+
+use kernel::{
+    bindings,
+    new_poll_condvar,
+    prelude::*,
+    sync::{
+        poll::PollCondVar,
+        Arc,
+        CondVarTimeoutResult, //
+    }, //
+};
+
+use crate::{
+    fabric::Domain,
+    new_irqlock,
+    object::{
+        Children,
+        Held,
+        Parent, //
+    },
+    sys::IrqLock,
+};
+
+/// The two values of a counter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Operations that succeeded.
+    pub value: u64,
+    /// Operations that failed.
+    pub errors: u64,
+}
+
+/// A counter.
+#[pin_data]
+pub struct Cntr {
+    #[pin]
+    counts: IrqLock<Counts>,
+    #[pin]
+    wait: PollCondVar,
+    children: Children,
+    domain: Held<Domain>,
+}
+
+impl Parent for Cntr {
+    fn children(&self) -> &Children {
+        &self.children
+    }
+}
+
+impl Cntr {
+    /// Opens a counter at zero.
+    pub fn open(domain: &Arc<Domain>) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            try_pin_init!(Self {
+                counts <- new_irqlock!(Counts::default(), "kfabric_cntr"),
+                wait <- new_poll_condvar!("kfabric_cntr"),
+                children: Children::new(),
+                domain: Held::new(domain)?,
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Its domain.
+    pub fn domain(&self) -> &Arc<Domain> {
+        self.domain.arc()
+    }
+
+    /// Both values.
+    pub fn read(&self) -> Counts {
+        *self.counts.lock()
+    }
+
+    /// Changes the values and wakes who waits. Any context.
+    pub fn update(&self, change: impl FnOnce(&mut Counts)) {
+        change(&mut self.counts.lock());
+        self.wait.notify_all();
+    }
+
+    /// Waits until the value is at least `threshold`, till `deadline` (nanoseconds of
+    /// `CLOCK_MONOTONIC`; `u64::MAX`: for ever).
+    ///
+    /// # Errors
+    ///
+    /// `EIO`: an operation failed meanwhile. `ETIMEDOUT`. `ERESTARTSYS`: a signal. `ENOENT`:
+    /// closed meanwhile.
+    pub fn wait(&self, threshold: u64, deadline: u64) -> Result {
+        let mut counts = self.counts.lock();
+        let errors = counts.errors;
+        loop {
+            if counts.value >= threshold {
+                return Ok(());
+            }
+            if counts.errors != errors {
+                return Err(EIO);
+            }
+            if self.children.is_closed() {
+                return Err(ENOENT);
+            }
+            let jiffies = match jiffies_until(deadline) {
+                0 => return Err(ETIMEDOUT),
+                jiffies => jiffies,
+            };
+            if let CondVarTimeoutResult::Signal { .. } =
+                self.wait.wait_interruptible_timeout(&mut counts, jiffies)
+            {
+                return Err(ERESTARTSYS);
+            }
+        }
+    }
+
+    /// Closes; `EBUSY` while an endpoint uses it.
+    pub fn close(&self) -> Result {
+        self.children.close()?;
+        self.domain.release();
+        self.wait.notify_all();
+        Ok(())
+    }
+}
+
+/// Jiffies until `deadline`, rounded up; 0: it has passed.
+fn jiffies_until(deadline: u64) -> usize {
+    if deadline == u64::MAX {
+        return isize::MAX as usize;
+    }
+    // CAST: The monotonic clock is positive.
+    // SAFETY: No preconditions.
+    let now = unsafe { bindings::ktime_get() } as u64;
+    let Some(left) = deadline.checked_sub(now).filter(|left| *left != 0) else {
+        return 0;
+    };
+    let tick = 1_000_000_000 / u64::from(bindings::HZ);
+    // CAST: The platform is 64-bit.
+    (left / tick + 1) as usize
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Completion queues (`fi_cq(3)`).
+//!
+//! Room for a completion is reserved before its operation is accepted (P9); the accounting is
+//! [`crate::pure::cqring`]. Entries lie in a ring that a program maps and reads without a call; a
+//! consumer in the kernel reads the same ring through [`Cq::read`].
+
+use kernel::{
+    new_poll_condvar,
+    prelude::*,
+    sync::{
+        poll::PollCondVar,
+        Arc, //
+    }, //
+};
+
+use crate::{
+    fabric::Domain,
+    new_irqlock,
+    object::{
+        Children,
+        Held,
+        Parent, //
+    },
+    pure::cqring::Account,
+    sys::{
+        ring::RingMem,
+        IrqLock, //
+    },
+    uapi::*,
+};
+
+/// Entries of a queue that did not say.
+const DEFAULT_DEPTH: u32 = 1024;
+
+/// Told when an entry was added. Runs in any context and must not sleep.
+pub trait CqHandler: Send + Sync {
+    /// At least one entry may be waiting.
+    fn completed(&self);
+}
+
+/// A completion queue.
+#[pin_data]
+pub struct Cq {
+    ring: RingMem,
+    account: Account,
+    format: u32,
+    /// Held while an entry is written: there is one writer at a time.
+    #[pin]
+    writer: IrqLock<()>,
+    #[pin]
+    wait: PollCondVar,
+    handler: Option<Arc<dyn CqHandler>>,
+    children: Children,
+    domain: Held<Domain>,
+}
+
+impl Parent for Cq {
+    fn children(&self) -> &Children {
+        &self.children
+    }
+}
+
+impl Cq {
+    /// Opens a queue of at least `depth` entries (0: 1024), in `KFI_CQ_FORMAT_*`.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: no such format, or deeper than `KFI_CQ_SIZE_MAX`.
+    pub fn open(
+        domain: &Arc<Domain>,
+        depth: u32,
+        format: u32,
+        handler: Option<Arc<dyn CqHandler>>,
+    ) -> Result<Arc<Self>> {
+        let depth = if depth == 0 { DEFAULT_DEPTH } else { depth };
+        let format = match format {
+            0 => KFI_CQ_FORMAT_CONTEXT,
+            KFI_CQ_FORMAT_CONTEXT | KFI_CQ_FORMAT_MSG | KFI_CQ_FORMAT_DATA => format,
+            _ => return Err(EINVAL),
+        };
+        if depth > KFI_CQ_SIZE_MAX {
+            return Err(EINVAL);
+        }
+        let entries = depth.next_power_of_two();
+        Arc::pin_init(
+            try_pin_init!(Self {
+                ring: RingMem::new(entries)?,
+                account: Account::new(entries).ok_or(EINVAL)?,
+                format,
+                writer <- new_irqlock!((), "kfabric_cq"),
+                wait <- new_poll_condvar!("kfabric_cq"),
+                handler,
+                children: Children::new(),
+                domain: Held::new(domain)?,
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Its domain.
+    pub fn domain(&self) -> &Arc<Domain> {
+        self.domain.arc()
+    }
+
+    /// Entries of the ring.
+    pub fn entries(&self) -> u32 {
+        self.account.capacity()
+    }
+
+    pub(crate) fn ring(&self) -> &RingMem {
+        &self.ring
+    }
+
+    pub(crate) fn wait(&self) -> &PollCondVar {
+        &self.wait
+    }
+
+    /// Promises room for one entry. Any context.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN`: full.
+    pub(crate) fn reserve(&self) -> Result {
+        self.account.reserve(self.ring.tail()).map_err(|_| EAGAIN)
+    }
+
+    /// Gives back a promise that no entry came of.
+    pub(crate) fn unreserve(&self) {
+        self.account.unreserve();
+    }
+
+    /// Writes the entry that was promised. Any context.
+    pub(crate) fn push(&self, entry: &CqEntry) {
+        let mut entry = *entry;
+        if entry.err == 0 {
+            if self.format == KFI_CQ_FORMAT_CONTEXT {
+                entry.flags = 0;
+                entry.len = 0;
+            }
+            if self.format != KFI_CQ_FORMAT_DATA {
+                entry.buf = 0;
+                entry.data = 0;
+            }
+        }
+        {
+            let _writer = self.writer.lock();
+            self.ring.write(self.account.slot(), &entry);
+            self.ring.set_head(self.account.advance());
+        }
+        if let Some(handler) = &self.handler {
+            handler.completed();
+        }
+        self.wait.notify_all();
+    }
+
+    /// Entries waiting.
+    pub fn waiting(&self) -> u32 {
+        // A tail that lies reads as "look": the program finds out by itself.
+        self.account.unread(self.ring.tail()).unwrap_or(1)
+    }
+
+    /// Takes up to `out.len()` entries; for a consumer in the kernel. One reader at a time.
+    pub fn read(&self, out: &mut [CqEntry]) -> usize {
+        let tail = self.ring.tail();
+        let waiting = self.account.unread(tail).unwrap_or(0) as usize;
+        let count = waiting.min(out.len());
+        for (i, entry) in out[..count].iter_mut().enumerate() {
+            // CAST: `i` is below the ring's size, a `u32`.
+            *entry = self.ring.read(tail.wrapping_add(i as u32) & (self.entries() - 1));
+        }
+        // CAST: As above.
+        self.ring.set_tail(tail.wrapping_add(count as u32));
+        count
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.children.is_closed()
+    }
+
+    /// Closes; `EBUSY` while an endpoint uses it.
+    pub fn close(&self) -> Result {
+        self.children.close()?;
+        self.domain.release();
+        self.wait.notify_all();
+        Ok(())
+    }
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The device file `/dev/kfabric`: the core's objects for programs.
+//!
+//! * `fops` — entry points from C, and the descriptors of queues. The unsafe of this folder.
+//! * `user` — the one door to user memory.
+//! * `table` — handles.
+//! * `file` — an open file and its end.
+//! * `call` — which ioctl does what.
+//! * `submit` — the data path's call.
+//! * `list` — showing what there is.
+
+mod call;
+mod file;
+mod fops;
+mod list;
+mod submit;
+mod table;
+mod user;
+
+use kernel::{
+    error::to_result,
+    prelude::*, //
+};
+
+use crate::sys;
+
+/// The registered device; dropping it takes it away.
+pub(crate) struct Device(());
+
+impl Device {
+    /// Registers the device. Once, at module load.
+    pub(crate) fn new() -> Result<Self> {
+        file::init();
+        // SAFETY: The module is ready to be opened, and stays while a file is open: the
+        // operations name their owner.
+        to_result(unsafe { sys::kf_dev_register() })?;
+        Ok(Self(()))
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: `new` registered it.
+        unsafe { sys::kf_dev_unregister() }
+    }
+}

@@ -1,0 +1,553 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Which ioctl does what.
+//!
+//! [`dispatch`] copies the structure in, a handler works on the copy, and the copy goes out. What
+//! a handler made it says in [`Made`]; if the way out fails, that is undone, so that a call that
+//! fails changes nothing.
+
+use kernel::{
+    fs::file::FileDescriptorReservation,
+    prelude::*,
+    sync::Arc, //
+};
+
+use super::{
+    file::File,
+    fops,
+    list,
+    submit,
+    table::Object,
+    user, //
+};
+use crate::{
+    errno::{
+        enotconn,
+        eopnotsupp, //
+    },
+    cntr::Cntr,
+    cq::Cq,
+    ep::{
+        EpAttr,
+        Endpoint, //
+    },
+    eq::Eq,
+    fabric::{
+        Domain,
+        Fabric, //
+    },
+    memory::Memory,
+    object::name_str,
+    pep::PassiveEp,
+    pure::rights,
+    region::{
+        Key,
+        Region, //
+    },
+    registry,
+    uapi::*,
+};
+
+/// What a call made that must not stay if its answer cannot be delivered.
+pub(super) enum Made {
+    /// Nothing.
+    Nothing,
+    /// An object.
+    Object(u64),
+    /// An object and its descriptor.
+    Queue(u64, FileDescriptorReservation, fops::QueueFile),
+    /// Objects.
+    Objects(KVec<u64>),
+    /// A key on a slot.
+    Assigned(Arc<Key>),
+}
+
+impl Made {
+    fn deliver(self) {
+        if let Made::Queue(_, fd, file) = self {
+            fd.fd_install(file.into_file());
+        }
+    }
+
+    fn undo(self, file: &File) {
+        match self {
+            Made::Nothing => {}
+            Made::Object(handle) | Made::Queue(handle, ..) => {
+                let _ = file.close(handle);
+            }
+            Made::Objects(handles) => {
+                for handle in handles {
+                    let _ = file.close(handle);
+                }
+            }
+            Made::Assigned(key) => {
+                let _ = key.revoke();
+            }
+        }
+    }
+}
+
+/// Runs one ioctl.
+pub(super) fn dispatch(file: &File, cmd: u32, arg: u64) -> Result {
+    // Direction and number decide; the size in the number is only that of the first version.
+    const MASK: u32 = 0xc000_ffff;
+    macro_rules! calls {
+        ($($ty:ty => $handler:expr,)*) => {
+            $(
+                if cmd & MASK == <$ty>::NR & MASK {
+                    return run::<$ty>(file, arg, $handler);
+                }
+            )*
+        };
+    }
+    calls! {
+        Submit => submit::submit,
+        KeyAssign => key_assign,
+        ObjectCall2 => key_revoke,
+        GetInfo => get_info,
+        FabricOpen => fabric_open,
+        DomainOpen => domain_open,
+        EqOpen => eq_open,
+        CqOpen => cq_open,
+        CntrOpen => cntr_open,
+        PepOpen => pep_open,
+        EpOpen => ep_open,
+        Bind => bind,
+        ObjectCall => enable,
+        Listen => listen,
+        Connect => connect,
+        Accept => accept,
+        Reject => reject,
+        Shutdown => shutdown,
+        GetName => get_name,
+        EqRead => eq_read,
+        CntrCtl => cntr_ctl,
+        CntrWait => cntr_wait,
+        RegionReg => region_reg,
+        KeyAlloc => key_alloc,
+        Cancel => cancel,
+        Close => close,
+        ObjList => list::list,
+    }
+    Err(ENOTTY)
+}
+
+fn run<T: Ioctl>(file: &File, arg: u64, handler: fn(&File, &mut T) -> Result<Made>) -> Result {
+    let (mut call, plan) = user::read_call::<T>(arg)?;
+    let made = handler(file, &mut call)?;
+    match user::write_call(arg, &call, &plan) {
+        Ok(()) => {
+            made.deliver();
+            Ok(())
+        }
+        Err(e) => {
+            made.undo(file);
+            Err(e)
+        }
+    }
+}
+
+/// Refuses flags and reserved fields that are not zero.
+pub(super) fn zero(values: &[u32]) -> Result {
+    if values.iter().any(|value| *value != 0) {
+        return Err(EINVAL);
+    }
+    Ok(())
+}
+
+macro_rules! getter {
+    ($name:ident, $variant:ident, $ty:ty) => {
+        pub(super) fn $name(file: &File, handle: u64) -> Result<Arc<$ty>> {
+            match file.table.get(handle)? {
+                Object::$variant(object) => Ok(object),
+                _ => Err(ENOENT),
+            }
+        }
+    };
+}
+
+getter!(fabric, Fabric, Fabric);
+getter!(domain, Domain, Domain);
+getter!(eq, Eq, Eq);
+getter!(cntr, Cntr, Cntr);
+getter!(pep, Pep, PassiveEp);
+getter!(ep, Ep, Endpoint);
+getter!(region, Region, Region);
+getter!(key, Key, Key);
+
+fn get_info(file: &File, call: &mut GetInfo) -> Result<Made> {
+    zero(&[call.flags])?;
+    // CAST: A `u32` fits.
+    let entry_size = call.entry_size as usize;
+    let first = size_of::<InfoEntry>();
+    if call.reserved != 0 || entry_size < first {
+        return Err(EINVAL);
+    }
+    let hints = if call.hints == 0 {
+        None
+    } else {
+        Some(user::read_struct::<InfoEntry>(call.hints, entry_size, first)?.0)
+    };
+    if let Some(hints) = &hints {
+        name_str(&hints.prov_name)?;
+        name_str(&hints.fabric_name)?;
+        name_str(&hints.domain_name)?;
+        check_addr(&hints.src_addr)?;
+        check_addr(&hints.dest_addr)?;
+    }
+    let found = registry::getinfo(&file.net, hints.as_ref())?;
+    // CAST: A `u32` fits.
+    for (i, entry) in found.iter().take(call.count as usize).enumerate() {
+        user::write_entry(call.entries, call.entry_size, i, entry)?;
+    }
+    call.count = u32::try_from(found.len()).map_err(|_| EOVERFLOW)?;
+    Ok(Made::Nothing)
+}
+
+fn fabric_open(file: &File, call: &mut FabricOpen) -> Result<Made> {
+    zero(&[call.flags])?;
+    let fabric = Fabric::open(
+        file.net.clone(),
+        name_str(&call.prov_name)?,
+        name_str(&call.fabric_name)?,
+    )?;
+    call.handle = file.publish(Object::Fabric(fabric), 0)?;
+    Ok(Made::Object(call.handle))
+}
+
+fn domain_open(file: &File, call: &mut DomainOpen) -> Result<Made> {
+    zero(&[call.flags, call.reserved, call.reserved2])?;
+    if call.auth_key_size != 0 || call.auth_key != 0 {
+        return Err(eopnotsupp());
+    }
+    let fabric = fabric(file, call.fabric)?;
+    let domain = Domain::open(&fabric, name_str(&call.name)?)?;
+    let attr = *domain.attr();
+    call.caps = attr.caps;
+    call.mr_mode = attr.mr_mode;
+    call.max_msg_size = attr.max_msg_size;
+    call.inject_size = attr.inject_size;
+    call.max_tx_size = attr.max_tx_size;
+    call.max_rx_size = attr.max_rx_size;
+    call.iov_limit = attr.iov_limit;
+    call.cm_data_size = attr.cm_data_size;
+    call.max_keys = attr.max_keys;
+    call.handle = file.publish(Object::Domain(domain), call.fabric)?;
+    Ok(Made::Object(call.handle))
+}
+
+/// Gives a queue its descriptor, not yet visible to the program.
+fn with_fd(file: &File, handle: u64, queue: fops::Queue) -> Result<(Made, i32)> {
+    let made = || -> Result<_> {
+        let fd = FileDescriptorReservation::get_unused_fd_flags(kernel::bindings::O_CLOEXEC)?;
+        let number = i32::try_from(fd.reserved_fd()).map_err(|_| EMFILE)?;
+        let queue = fops::QueueFile::new(queue)?;
+        Ok((Made::Queue(handle, fd, queue), number))
+    };
+    made().inspect_err(|_| {
+        let _ = file.close(handle);
+    })
+}
+
+fn eq_open(file: &File, call: &mut EqOpen) -> Result<Made> {
+    zero(&[call.flags])?;
+    let eq = Eq::open(&fabric(file, call.fabric)?, call.depth, None)?;
+    call.handle = file.publish(Object::Eq(eq.clone()), call.fabric)?;
+    let (made, fd) = with_fd(file, call.handle, fops::Queue::Eq(eq))?;
+    call.fd = fd;
+    Ok(made)
+}
+
+fn cq_open(file: &File, call: &mut CqOpen) -> Result<Made> {
+    zero(&[call.flags])?;
+    if call.reserved != 0 {
+        return Err(EINVAL);
+    }
+    let cq = Cq::open(&domain(file, call.domain)?, call.depth, call.format, None)?;
+    call.entries = cq.entries();
+    call.map_size = cq.ring().raw().1 as u64;
+    call.handle = file.publish(Object::Cq(cq.clone()), call.domain)?;
+    let (made, fd) = with_fd(file, call.handle, fops::Queue::Cq(cq))?;
+    call.fd = fd;
+    Ok(made)
+}
+
+fn cntr_open(file: &File, call: &mut CntrOpen) -> Result<Made> {
+    zero(&[call.flags])?;
+    if call.reserved != 0 {
+        return Err(EINVAL);
+    }
+    let cntr = Cntr::open(&domain(file, call.domain)?)?;
+    call.handle = file.publish(Object::Cntr(cntr), call.domain)?;
+    Ok(Made::Object(call.handle))
+}
+
+/// Refuses an address that is none.
+fn check_addr(addr: &SockAddr) -> Result {
+    match (addr.len, u16::from_ne_bytes([addr.data[0], addr.data[1]])) {
+        (0, 0) | (16, 2) | (28, 10) => Ok(()),
+        _ => Err(EINVAL),
+    }
+}
+
+fn pep_open(file: &File, call: &mut PepOpen) -> Result<Made> {
+    zero(&[call.flags])?;
+    check_addr(&call.addr)?;
+    if call.addr.len == 0 {
+        return Err(EINVAL);
+    }
+    let fabric = fabric(file, call.fabric)?;
+    let eq = eq(file, call.eq)?;
+    let pep = PassiveEp::open(&fabric, &eq, &call.addr, call.context)?;
+    call.handle = file.publish(Object::Pep(pep.clone()), call.fabric)?;
+    pep.set_handle(call.handle);
+    Ok(Made::Object(call.handle))
+}
+
+fn ep_open(file: &File, call: &mut EpOpen) -> Result<Made> {
+    zero(&[call.flags, call.reserved, call.reserved2])?;
+    check_addr(&call.src_addr)?;
+    if call.auth_key_size != 0 || call.auth_key != 0 {
+        return Err(eopnotsupp());
+    }
+    let domain = domain(file, call.domain)?;
+    let request = match call.connreq {
+        0 => None,
+        handle => match file.table.get(handle)? {
+            Object::Request(request) => Some(request),
+            _ => return Err(ENOENT),
+        },
+    };
+    let attr = EpAttr {
+        tx_size: call.tx_size,
+        rx_size: call.rx_size,
+        iov_limit: call.iov_limit,
+        src_addr: call.src_addr,
+        context: call.context,
+    };
+    let ep = Endpoint::open(&domain, &attr, request.as_ref())?;
+    call.tx_size = ep.attr().tx_size;
+    call.rx_size = ep.attr().rx_size;
+    call.iov_limit = ep.attr().iov_limit;
+    call.handle = file.publish(Object::Ep(ep.clone()), call.domain)?;
+    ep.set_handle(call.handle);
+    if request.is_some() {
+        // Used up. Its handle goes whatever becomes of the answer.
+        let _ = file.table.remove(call.connreq);
+    }
+    Ok(Made::Object(call.handle))
+}
+
+fn bind(file: &File, call: &mut Bind) -> Result<Made> {
+    zero(&[call.flags])?;
+    let ep = ep(file, call.ep)?;
+    match file.table.get(call.object)? {
+        Object::Eq(eq) if call.bind_flags == 0 => ep.bind_eq(&eq)?,
+        Object::Eq(_) => return Err(EINVAL),
+        Object::Cq(cq) => ep.bind_cq(&cq, call.bind_flags)?,
+        Object::Cntr(cntr) => ep.bind_cntr(&cntr, call.bind_flags)?,
+        _ => return Err(ENOENT),
+    }
+    Ok(Made::Nothing)
+}
+
+fn enable(file: &File, call: &mut ObjectCall) -> Result<Made> {
+    zero(&[call.flags])?;
+    ep(file, call.handle)?.enable()?;
+    Ok(Made::Nothing)
+}
+
+fn listen(file: &File, call: &mut Listen) -> Result<Made> {
+    zero(&[call.flags, call.reserved])?;
+    pep(file, call.pep)?.listen(call.backlog)?;
+    Ok(Made::Nothing)
+}
+
+fn connect(file: &File, call: &mut Connect) -> Result<Made> {
+    zero(&[call.flags, call.reserved])?;
+    check_addr(&call.addr)?;
+    if call.addr.len == 0 {
+        return Err(EINVAL);
+    }
+    let ep = ep(file, call.ep)?;
+    let data = user::read_buffer(call.param, call.param_len, KFI_CM_DATA_MAX)?;
+    ep.connect(&call.addr, &data)?;
+    Ok(Made::Nothing)
+}
+
+fn accept(file: &File, call: &mut Accept) -> Result<Made> {
+    zero(&[call.flags, call.reserved])?;
+    let ep = ep(file, call.ep)?;
+    let data = user::read_buffer(call.param, call.param_len, KFI_CM_DATA_MAX)?;
+    ep.accept(&data)?;
+    Ok(Made::Nothing)
+}
+
+fn reject(file: &File, call: &mut Reject) -> Result<Made> {
+    zero(&[call.flags, call.reserved])?;
+    let Object::Request(request) = file.table.get(call.connreq)? else {
+        return Err(ENOENT);
+    };
+    let data = user::read_buffer(call.param, call.param_len, KFI_CM_DATA_MAX)?;
+    request.reject(&data)?;
+    let _ = file.table.remove(call.connreq);
+    Ok(Made::Nothing)
+}
+
+fn shutdown(file: &File, call: &mut Shutdown) -> Result<Made> {
+    zero(&[call.flags])?;
+    ep(file, call.ep)?.shutdown()?;
+    Ok(Made::Nothing)
+}
+
+fn get_name(file: &File, call: &mut GetName) -> Result<Made> {
+    zero(&[call.flags, call.reserved])?;
+    if call.peer > 1 {
+        return Err(EINVAL);
+    }
+    call.addr = match (file.table.get(call.handle)?, call.peer) {
+        (Object::Ep(ep), 0) => ep.local_addr(),
+        (Object::Ep(ep), _) => ep.peer_addr(),
+        (Object::Pep(pep), 0) => pep.local_addr(),
+        (Object::Pep(_), _) => return Err(enotconn()),
+        _ => return Err(ENOENT),
+    };
+    Ok(Made::Nothing)
+}
+
+fn eq_read(file: &File, call: &mut EqRead) -> Result<Made> {
+    if call.flags & !KFI_EQ_PEEK != 0 {
+        return Err(EINVAL);
+    }
+    let eq = eq(file, call.eq)?;
+    let mut made = Made::Nothing;
+    let peek = call.flags & KFI_EQ_PEEK != 0;
+    let (data, room, info) = (call.data, call.data_len, call.info);
+    eq.read_with(|event| {
+        let len = u32::try_from(event.data.len()).map_err(|_| EIO)?;
+        if len > room {
+            return Err(EMSGSIZE);
+        }
+        user::write_bytes(data, &event.data)?;
+        if let (Some(request), true) = (&event.request, info != 0) {
+            user::write_bytes(info, zerocopy::IntoBytes::as_bytes(request.info()))?;
+        }
+        call.data_len = len;
+        call.event = event.kind;
+        call.object = event.object;
+        call.context = event.context;
+        call.err = event.err;
+        call.prov_errno = event.prov_errno;
+        call.connreq = 0;
+        if let (Some(request), false) = (&event.request, peek) {
+            call.connreq = file.publish_request(request.clone(), event.object)?;
+            made = Made::Object(call.connreq);
+        }
+        Ok(!peek)
+    })?;
+    Ok(made)
+}
+
+fn cntr_ctl(file: &File, call: &mut CntrCtl) -> Result<Made> {
+    zero(&[call.flags, call.reserved])?;
+    let cntr = cntr(file, call.cntr)?;
+    let operand = call.value;
+    match call.op {
+        KFI_CNTR_READ => {}
+        KFI_CNTR_ADD => cntr.update(|c| c.value = c.value.wrapping_add(operand)),
+        KFI_CNTR_SET => cntr.update(|c| c.value = operand),
+        KFI_CNTR_ADDERR => cntr.update(|c| c.errors = c.errors.wrapping_add(operand)),
+        KFI_CNTR_SETERR => cntr.update(|c| c.errors = operand),
+        _ => return Err(EINVAL),
+    }
+    let counts = cntr.read();
+    call.value = counts.value;
+    call.errors = counts.errors;
+    Ok(Made::Nothing)
+}
+
+fn cntr_wait(file: &File, call: &mut CntrWait) -> Result<Made> {
+    zero(&[call.flags])?;
+    if call.reserved != 0 {
+        return Err(EINVAL);
+    }
+    cntr(file, call.cntr)?.wait(call.threshold, call.deadline)?;
+    Ok(Made::Nothing)
+}
+
+fn region_reg(file: &File, call: &mut RegionReg) -> Result<Made> {
+    zero(&[call.flags & !KFI_REGION_DYNAMIC_KEYS])?;
+    if !rights::valid_region_access(call.access) {
+        return Err(EINVAL);
+    }
+    let domain = domain(file, call.domain)?;
+    let addr = usize::try_from(call.addr).map_err(|_| EINVAL)?;
+    let len = usize::try_from(call.len).map_err(|_| EINVAL)?;
+    let memory = Memory::pin_user(addr, len, rights::needs_write(call.access))?;
+    let dynamic = call.flags & KFI_REGION_DYNAMIC_KEYS != 0;
+    call.pages = memory.charged() as u64;
+    let region = Region::register(&domain, memory, call.access, dynamic)?;
+    let key = region.key();
+    call.key = key.key;
+    call.remote_addr = key.remote_addr;
+    call.handle = file.publish(Object::Region(region), call.domain)?;
+    Ok(Made::Object(call.handle))
+}
+
+fn key_alloc(file: &File, call: &mut KeyAlloc) -> Result<Made> {
+    zero(&[call.flags, call.reserved])?;
+    if call.count == 0 || call.count > KFI_KEY_ALLOC_MAX {
+        return Err(EINVAL);
+    }
+    let region = region(file, call.region)?;
+    // CAST: At most `KFI_KEY_ALLOC_MAX`.
+    let count = call.count as usize;
+    let mut handles = KVec::with_capacity(count, GFP_KERNEL)?;
+    let mut all = || -> Result {
+        for i in 0..count {
+            let key = Key::alloc(&region)?;
+            let handle = file.publish(Object::Key(key), call.region)?;
+            handles.push(handle, GFP_KERNEL)?;
+            user::write_bytes(call.handles + i as u64 * 8, &handle.to_ne_bytes())?;
+        }
+        Ok(())
+    };
+    let result = all();
+    let made = Made::Objects(handles);
+    match result {
+        Ok(()) => Ok(made),
+        Err(e) => {
+            made.undo(file);
+            Err(e)
+        }
+    }
+}
+
+fn key_assign(file: &File, call: &mut KeyAssign) -> Result<Made> {
+    zero(&[call.flags])?;
+    if call.reserved != 0 {
+        return Err(EINVAL);
+    }
+    let key = key(file, call.slot)?;
+    let value = key.assign(call.offset, call.length, call.access)?;
+    call.key = value.key;
+    call.remote_addr = value.remote_addr;
+    Ok(Made::Assigned(key))
+}
+
+fn key_revoke(file: &File, call: &mut ObjectCall2) -> Result<Made> {
+    zero(&[call.flags])?;
+    key(file, call.handle)?.revoke()?;
+    Ok(Made::Nothing)
+}
+
+fn cancel(file: &File, call: &mut Cancel) -> Result<Made> {
+    zero(&[call.flags])?;
+    ep(file, call.ep)?.cancel(call.context)?;
+    Ok(Made::Nothing)
+}
+
+fn close(file: &File, call: &mut Close) -> Result<Made> {
+    zero(&[call.flags])?;
+    file.close(call.handle)?;
+    Ok(Made::Nothing)
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: GPL-2.0
+//! An open file: its handles, its namespace, and its end.
+//!
+//! Everything a program made is reachable from here. The end comes in one order (DESIGN 2): stop
+//! new work, revoke keys, end endpoints, then queues, regions (unmap, unpin, uncharge), domains,
+//! fabrics.
+
+use kernel::{
+    bindings,
+    cred::Credential,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        Arc, //
+    },
+    task::Kuid, //
+};
+
+use super::table::{
+    Entry,
+    Object,
+    Table, //
+};
+use crate::{
+    net::Net,
+    pep::Request, //
+};
+
+/// What an open `/dev/kfabric` is.
+#[pin_data]
+pub(super) struct File {
+    #[pin]
+    pub(super) table: Table,
+    pub(super) net: Net,
+    pub(super) opener: Opener,
+}
+
+/// Who opened the file.
+pub(super) struct Opener {
+    pub(super) uid: Kuid,
+    pub(super) task: ARef<kernel::task::Task>,
+}
+
+kernel::sync::global_lock! {
+    // SAFETY: Initialised at module load, before the device can be opened.
+    unsafe(uninit) static FILES: Mutex<KVec<Arc<File>>> = KVec::new();
+}
+
+/// Readies the list of files. Once, at module load.
+pub(super) fn init() {
+    // SAFETY: Called once, by `Device::new`, which runs once at module load.
+    unsafe { FILES.init() }
+}
+
+impl File {
+    /// A file opened by the current task, with the credentials of the open.
+    pub(super) fn open(cred: &Credential) -> Result<Arc<Self>> {
+        let opener = Opener {
+            uid: cred.euid(),
+            task: kernel::current!().group_leader().into(),
+        };
+        let file = Arc::pin_init(
+            try_pin_init!(Self {
+                table <- Table::new(),
+                net: Net::current(),
+                opener,
+            }),
+            GFP_KERNEL,
+        )?;
+        FILES.lock().push(file.clone(), GFP_KERNEL)?;
+        Ok(file)
+    }
+
+    /// The file is released: no call runs in it, and none will.
+    pub(super) fn release(this: Arc<Self>) {
+        let listed = {
+            let mut files = FILES.lock();
+            files
+                .iter()
+                .position(|file| Arc::ptr_eq(file, &this))
+                .and_then(|at| files.remove(at).ok())
+        };
+        drop(listed);
+        this.end();
+    }
+
+    /// Closes everything, whatever order it was opened in.
+    fn end(&self) {
+        // Each round takes objects of one rank; those they depend on have a later one.
+        for rank in 0..RANKS {
+            for index in 0..self.table.cells() {
+                let handle = self
+                    .table
+                    .peek(index, |handle, entry| (rank_of(&entry.object) == rank).then_some(handle))
+                    .flatten();
+                if let Some(entry) = handle.and_then(|handle| self.table.remove(handle).ok()) {
+                    // Children went before, so that nothing is busy.
+                    let _ = close(&entry.object);
+                }
+            }
+        }
+    }
+
+    /// Gives an object a handle; closes it if that fails.
+    pub(super) fn publish(&self, object: Object, parent: u64) -> Result<u64> {
+        let keep = object.clone();
+        self.table.insert(Entry { object, parent }).inspect_err(|_| {
+            let _ = close(&keep);
+        })
+    }
+
+    /// Gives a request a handle. If that fails the request stays with its event.
+    pub(super) fn publish_request(&self, request: Arc<Request>, parent: u64) -> Result<u64> {
+        let object = Object::Request(request);
+        self.table.insert(Entry { object, parent })
+    }
+
+    /// Closes the object of a handle and takes the handle out.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`, `EBUSY`: the handle stays as it was.
+    pub(super) fn close(&self, handle: u64) -> Result {
+        let object = self.table.get(handle)?;
+        // Of many that close one handle, one gets `Ok`; the object decides which.
+        close(&object)?;
+        self.table.remove(handle).map(|_| ())
+    }
+
+    /// Runs `f` on every open file.
+    pub(super) fn for_each(mut f: impl FnMut(&File) -> Result) -> Result {
+        let mut all = KVec::new();
+        {
+            let files = FILES.lock();
+            for file in files.iter() {
+                all.push(file.clone(), GFP_KERNEL)?;
+            }
+        }
+        for file in all.iter() {
+            f(file)?;
+        }
+        Ok(())
+    }
+}
+
+const RANKS: u32 = 7;
+
+/// When an object ends at release; smaller is earlier.
+fn rank_of(object: &Object) -> u32 {
+    match object {
+        Object::Pep(_) | Object::Request(_) => 0,
+        Object::Key(_) => 1,
+        Object::Ep(_) => 2,
+        Object::Cq(_) | Object::Eq(_) | Object::Cntr(_) => 3,
+        Object::Region(_) => 4,
+        Object::Domain(_) => 5,
+        Object::Fabric(_) => 6,
+    }
+}
+
+fn close(object: &Object) -> Result {
+    match object {
+        Object::Fabric(x) => x.close(),
+        Object::Domain(x) => x.close(),
+        Object::Eq(x) => x.close(),
+        Object::Cq(x) => x.close(),
+        Object::Cntr(x) => x.close(),
+        Object::Region(x) => x.close(),
+        Object::Pep(x) => {
+            x.close();
+            Ok(())
+        }
+        Object::Ep(x) => {
+            x.close();
+            Ok(())
+        }
+        Object::Key(x) => {
+            x.close();
+            Ok(())
+        }
+        Object::Request(x) => match x.reject(&[]) {
+            // Answered before, or the peer went: either way it is over.
+            Err(e) if e == ENOMEM => Err(e),
+            _ => Ok(()),
+        },
+    }
+}
+
+/// Whether the current task may see everybody's objects.
+pub(super) fn is_admin() -> bool {
+    // SAFETY: No preconditions.
+    unsafe { bindings::capable(bindings::CAP_SYS_ADMIN as c_int) }
+}

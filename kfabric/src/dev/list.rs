@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Showing what there is: `KFI_IOC_OBJ_LIST`, and fdinfo.
+
+use core::sync::atomic::Ordering;
+use kernel::{
+    prelude::*,
+    seq_file::SeqFile,
+    seq_print,
+    task::Task, //
+};
+
+use super::{
+    call::{
+        zero,
+        Made, //
+    },
+    file::{
+        is_admin,
+        File, //
+    },
+    table::{
+        Entry,
+        Object, //
+    },
+    user, //
+};
+use crate::{
+    object::set_name,
+    sys,
+    uapi::*,
+};
+
+fn describe(handle: u64, entry: &Entry) -> ObjInfo {
+    let mut info: ObjInfo = zerocopy::FromZeros::new_zeroed();
+    info.handle = handle;
+    info.parent = entry.parent;
+    match &entry.object {
+        Object::Fabric(x) => {
+            info.kind = KFI_TYPE_FABRIC;
+            set_name(&mut info.name, x.provider().name());
+        }
+        Object::Domain(x) => {
+            info.kind = KFI_TYPE_DOMAIN;
+            info.a = x.pinned.load(Ordering::Relaxed);
+            set_name(&mut info.name, x.name());
+        }
+        Object::Eq(x) => {
+            info.kind = KFI_TYPE_EQ;
+            info.a = x.depth() as u64;
+            info.b = u64::from(x.waiting());
+        }
+        Object::Cq(x) => {
+            info.kind = KFI_TYPE_CQ;
+            info.a = u64::from(x.entries());
+            info.b = u64::from(x.waiting());
+        }
+        Object::Cntr(x) => {
+            let counts = x.read();
+            info.kind = KFI_TYPE_CNTR;
+            info.a = counts.value;
+            info.b = counts.errors;
+        }
+        Object::Pep(_) => info.kind = KFI_TYPE_PEP,
+        Object::Ep(x) => {
+            info.kind = KFI_TYPE_EP;
+            info.a = u64::from(x.outstanding());
+            info.b = u64::from(x.state());
+            info.c = x.completed();
+        }
+        Object::Region(x) => {
+            info.kind = KFI_TYPE_REGION;
+            info.a = x.memory().len() as u64;
+            info.b = x.access();
+            info.c = x.memory().charged() as u64;
+        }
+        Object::Key(_) => info.kind = KFI_TYPE_KEY,
+        Object::Request(_) => info.kind = KFI_TYPE_CONNREQ,
+    }
+    info
+}
+
+/// Adds what may be asked only where waiting is allowed.
+fn complete(info: &mut ObjInfo, object: &Object) {
+    match object {
+        Object::Key(x) => {
+            if let Some((offset, len, access)) = x.grant() {
+                (info.a, info.b, info.c) = (len, access, offset);
+            }
+        }
+        Object::Ep(x) => set_addr(&mut info.name, &x.peer_addr()),
+        Object::Pep(x) => set_addr(&mut info.name, &x.local_addr()),
+        _ => {}
+    }
+}
+
+/// Writes an address as text.
+fn set_addr(field: &mut [u8; KFI_NAME_MAX], addr: &SockAddr) {
+    use core::fmt::Write;
+    struct Text<'a>(&'a mut [u8; KFI_NAME_MAX], usize);
+    impl Write for Text<'_> {
+        fn write_str(&mut self, s: &str) -> core::fmt::Result {
+            // The last byte stays a NUL.
+            let end = self.1 + s.len();
+            if end >= self.0.len() {
+                return Err(core::fmt::Error);
+            }
+            self.0[self.1..end].copy_from_slice(s.as_bytes());
+            self.1 = end;
+            Ok(())
+        }
+    }
+    let d = &addr.data;
+    let port = u16::from_be_bytes([d[2], d[3]]);
+    let mut text = Text(field, 0);
+    // Longer than the field cannot be; if it were, it would be cut.
+    let _ = match addr.len {
+        16 => {
+            let ip = core::net::Ipv4Addr::new(d[4], d[5], d[6], d[7]);
+            write!(text, "{ip}:{port}")
+        }
+        28 => {
+            let mut ip = [0; 16];
+            ip.copy_from_slice(&d[8..24]);
+            write!(text, "[{}]:{port}", core::net::Ipv6Addr::from(ip))
+        }
+        _ => Ok(()),
+    };
+}
+
+/// Shows each object of `file` to `f`, which may sleep.
+fn each(file: &File, mut f: impl FnMut(ObjInfo) -> Result) -> Result {
+    for index in 0..file.table.cells() {
+        let found = file
+            .table
+            .peek(index, |handle, entry| (describe(handle, entry), entry.object.clone()));
+        if let Some((mut info, object)) = found {
+            complete(&mut info, &object);
+            f(info)?;
+        }
+    }
+    Ok(())
+}
+
+fn owner(task: &Task) -> (u32, [u8; 16]) {
+    let mut comm = [0; 16];
+    // SAFETY: The task is held, and the buffer has `TASK_COMM_LEN` bytes.
+    unsafe { sys::kf_task_comm(task.as_ptr(), comm.as_mut_ptr()) };
+    // SAFETY: The task is held.
+    let pid = unsafe { sys::kf_task_tgid(task.as_ptr()) };
+    (u32::try_from(pid).unwrap_or(0), comm)
+}
+
+pub(super) fn list(_: &File, call: &mut ObjList) -> Result<Made> {
+    zero(&[call.flags])?;
+    // CAST: A `u32` fits.
+    if call.reserved != [0; 3] || (call.entry_size as usize) < size_of::<ObjInfo>() {
+        return Err(EINVAL);
+    }
+    let everything = is_admin();
+    let me = kernel::current!().euid();
+    let mut count = 0_u32;
+    File::for_each(|file| {
+        if !everything && file.opener.uid != me {
+            return Ok(());
+        }
+        let (pid, comm) = owner(&file.opener.task);
+        each(file, |mut info| {
+            info.pid = pid;
+            info.comm = comm;
+            if count < call.count {
+                // CAST: A `u32` fits.
+                user::write_entry(call.entries, call.entry_size, count as usize, &info)?;
+            }
+            count = count.checked_add(1).ok_or(EOVERFLOW)?;
+            Ok(())
+        })
+    })?;
+    call.count = count;
+    Ok(Made::Nothing)
+}
+
+/// Prints what a file holds, for `/proc/PID/fdinfo`.
+pub(super) fn show(file: &File, m: &SeqFile) {
+    const NAMES: [&str; 11] = [
+        "", "fabric", "domain", "eq", "cq", "cntr", "pep", "ep", "region", "key", "connreq",
+    ];
+    let mut counts = [0_u64; NAMES.len()];
+    let mut pages = 0;
+    let _ = each(file, |info| {
+        // CAST: A small number.
+        if let Some(count) = counts.get_mut(info.kind as usize) {
+            *count += 1;
+        }
+        if info.kind == KFI_TYPE_REGION {
+            pages += info.c;
+        }
+        Ok(())
+    });
+    seq_print!(m, "kfabric-pages:\t{pages}\n");
+    for (name, count) in NAMES.iter().zip(counts).skip(1) {
+        seq_print!(m, "kfabric-{name}:\t{count}\n");
+    }
+    let _ = each(file, |info| {
+        // CAST: A small number.
+        let name = NAMES.get(info.kind as usize).unwrap_or(&"");
+        seq_print!(
+            m,
+            "{name}\t{:#x} on {:#x}: {} {} {}\n",
+            info.handle,
+            info.parent,
+            info.a,
+            info.b,
+            info.c
+        );
+        Ok(())
+    });
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: GPL-2.0
+//! A file's handles.
+//!
+//! Looking a handle up takes no lock and touches nothing but the handle's own cell
+//! ([`crate::pure::slot`]); only opening and closing take the table's lock. Cells come in chunks
+//! and stay until the file goes, so a lookup needs no protection against their end.
+
+use core::sync::atomic::{
+    AtomicPtr,
+    Ordering, //
+};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    }, //
+};
+
+use crate::{
+    cntr::Cntr,
+    cq::Cq,
+    ep::Endpoint,
+    eq::Eq,
+    fabric::{
+        Domain,
+        Fabric, //
+    },
+    pep::{
+        PassiveEp,
+        Request, //
+    },
+    pure::slot::{
+        Handle,
+        Slot, //
+    },
+    region::{
+        Key,
+        Region, //
+    },
+    sys,
+};
+
+/// Anything a handle can name.
+#[derive(Clone)]
+pub(super) enum Object {
+    Fabric(Arc<Fabric>),
+    Domain(Arc<Domain>),
+    Eq(Arc<Eq>),
+    Cq(Arc<Cq>),
+    Cntr(Arc<Cntr>),
+    Pep(Arc<PassiveEp>),
+    Ep(Arc<Endpoint>),
+    Region(Arc<Region>),
+    Key(Arc<Key>),
+    Request(Arc<Request>),
+}
+
+/// An object and what it was opened on.
+pub(super) struct Entry {
+    pub(super) object: Object,
+    pub(super) parent: u64,
+}
+
+/// Cells of a chunk.
+const CHUNK: usize = 256;
+/// Chunks of a table: a million handles in one file.
+const CHUNKS: usize = 4096;
+
+type Chunk = [Slot<Entry>; CHUNK];
+
+/// Cells that may be published into. Guarded by the table's lock.
+struct Free {
+    list: KVec<u32>,
+    chunks: usize,
+}
+
+/// The handles of one file.
+///
+/// # Invariants
+///
+/// The first `free.chunks` of `chunks` point to chunks made by `KBox::into_raw`, which stay until
+/// drop; the rest are null.
+#[pin_data(PinnedDrop)]
+pub(super) struct Table {
+    chunks: KVVec<AtomicPtr<Chunk>>,
+    #[pin]
+    free: Mutex<Free>,
+}
+
+impl Table {
+    pub(super) fn new() -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            chunks: {
+                let mut chunks = KVVec::with_capacity(CHUNKS, GFP_KERNEL)?;
+                for _ in 0..CHUNKS {
+                    chunks.push(AtomicPtr::new(core::ptr::null_mut()), GFP_KERNEL)?;
+                }
+                chunks
+            },
+            free <- new_mutex!(Free { list: KVec::new(), chunks: 0 }, "kfabric_handles"),
+        })
+    }
+
+    fn cell(&self, index: u32) -> Option<&Slot<Entry>> {
+        // CAST: A `u32` fits.
+        let index = index as usize;
+        let chunk = self.chunks.get(index / CHUNK)?.load(Ordering::Acquire);
+        // SAFETY: By the type invariant it is null or a chunk that lives as long as `self`.
+        let chunk = unsafe { chunk.as_ref() }?;
+        chunk.get(index % CHUNK)
+    }
+
+    fn grow(&self, free: &mut Free) -> Result {
+        if free.chunks >= CHUNKS {
+            return Err(ENOSPC);
+        }
+        free.list.reserve(CHUNK, GFP_KERNEL_ACCOUNT)?;
+        let chunk = KBox::<Chunk>::init(
+            pin_init::init_array_from_fn(|_| Slot::new()),
+            GFP_KERNEL_ACCOUNT,
+        )?;
+        // INVARIANT: Made by `into_raw`; the lock makes us the only one to grow.
+        self.chunks[free.chunks].store(KBox::into_raw(chunk), Ordering::Release);
+        let base = free.chunks * CHUNK;
+        free.chunks += 1;
+        for i in (base..base + CHUNK).rev() {
+            // CAST: A million fits. There is room: reserved above.
+            let _ = free.list.push_within_capacity(i as u32);
+        }
+        Ok(())
+    }
+
+    /// Gives an object a handle.
+    ///
+    /// # Errors
+    ///
+    /// `ENOSPC`: a million are in use. `ENOMEM`.
+    pub(super) fn insert(&self, entry: Entry) -> Result<u64> {
+        let mut free = self.free.lock();
+        let mut entry = entry;
+        loop {
+            let Some(index) = free.list.pop() else {
+                self.grow(&mut free)?;
+                continue;
+            };
+            let cell = self.cell(index).ok_or(EIO)?;
+            match cell.publish(entry) {
+                Ok(generation) => return Ok(Handle { index, generation }.pack()),
+                // The cell has used up its generations: it is left out from now on.
+                Err(back) => entry = back,
+            }
+        }
+    }
+
+    /// The object of a handle. No lock.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`.
+    pub(super) fn get(&self, handle: u64) -> Result<Object> {
+        self.with(handle, |entry| entry.object.clone())
+    }
+
+    /// Shows an entry to `f`, which must be short.
+    pub(super) fn with<R>(&self, handle: u64, f: impl FnOnce(&Entry) -> R) -> Result<R> {
+        let handle = Handle::unpack(handle);
+        self.cell(handle.index)
+            .and_then(|cell| cell.with(handle.generation, f))
+            .ok_or(ENOENT)
+    }
+
+    /// Takes a handle out; exactly one caller gets the object.
+    pub(super) fn remove(&self, handle: u64) -> Result<Entry> {
+        let Handle { index, generation } = Handle::unpack(handle);
+        let entry = self
+            .cell(index)
+            .and_then(|cell| cell.retire(generation, sys::cpu_relax))
+            .ok_or(ENOENT)?;
+        let mut free = self.free.lock();
+        // There was room for it before, so that this does not allocate.
+        let _ = free.list.push(index, GFP_KERNEL);
+        Ok(entry)
+    }
+
+    /// Cells there are, used or not.
+    pub(super) fn cells(&self) -> u32 {
+        let used = |chunk: &&AtomicPtr<Chunk>| !chunk.load(Ordering::Acquire).is_null();
+        // CAST: A million fits.
+        (self.chunks.iter().take_while(used).count() * CHUNK) as u32
+    }
+
+    /// Shows what cell `index` holds, with its handle, to `f`, which must be short.
+    pub(super) fn peek<R>(&self, index: u32, f: impl FnOnce(u64, &Entry) -> R) -> Option<R> {
+        self.cell(index)?
+            .with_current(|generation, entry| f(Handle { index, generation }.pack(), entry))
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for Table {
+    fn drop(self: Pin<&mut Self>) {
+        for chunk in self.chunks.iter() {
+            let chunk = chunk.load(Ordering::Acquire);
+            if !chunk.is_null() {
+                // SAFETY: By the type invariant it was made by `into_raw`, and nobody looks at it
+                // any more.
+                drop(unsafe { KBox::from_raw(chunk) });
+            }
+        }
+    }
+}

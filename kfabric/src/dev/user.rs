@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The one door to user memory.
+//!
+//! Everything is fetched once into kernel memory, and only the copy is looked at.
+
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*,
+    uaccess::{
+        UserPtr,
+        UserSlice, //
+    }, //
+};
+use zerocopy::{
+    FromBytes,
+    Immutable,
+    IntoBytes, //
+};
+
+use crate::{
+    pure::copysize::{
+        self,
+        CopyPlan,
+        SizeError, //
+    },
+    uapi::Ioctl,
+};
+
+fn size_error(e: SizeError) -> Error {
+    Error::from_errno(-e.errno())
+}
+
+/// A user address as a `u64` of the interface.
+fn ptr(addr: u64) -> Result<UserPtr> {
+    Ok(UserPtr::from_addr(
+        usize::try_from(addr).map_err(|_| EFAULT)?,
+    ))
+}
+
+/// Copies `out.len()` bytes in.
+pub(super) fn read_bytes(addr: u64, out: &mut [u8]) -> Result {
+    UserSlice::new(ptr(addr)?, out.len())
+        .reader()
+        .read_slice(out)
+}
+
+/// Copies bytes out.
+pub(super) fn write_bytes(addr: u64, data: &[u8]) -> Result {
+    UserSlice::new(ptr(addr)?, data.len())
+        .writer()
+        .write_slice(data)
+}
+
+/// Checks that the caller's bytes from `addr` on are zero.
+fn check_tail(addr: u64, len: usize) -> Result {
+    let mut at = addr;
+    let mut left = len;
+    let mut part = [0; 64];
+    while left != 0 {
+        let n = left.min(part.len());
+        read_bytes(at, &mut part[..n])?;
+        copysize::check_tail(&part[..n]).map_err(size_error)?;
+        at += n as u64;
+        left -= n;
+    }
+    Ok(())
+}
+
+/// Copies a structure in of which the caller knows `user` bytes.
+pub(super) fn read_struct<T: FromBytes + IntoBytes>(
+    addr: u64,
+    user: usize,
+    min: usize,
+) -> Result<(T, CopyPlan)> {
+    if user > PAGE_SIZE {
+        return Err(E2BIG);
+    }
+    let plan = copysize::plan(user, size_of::<T>(), min).map_err(size_error)?;
+    let mut value = T::new_zeroed();
+    read_bytes(addr, &mut value.as_mut_bytes()[..plan.copy])?;
+    let tail = addr.checked_add(plan.copy as u64).ok_or(EFAULT)?;
+    check_tail(tail, plan.tail)?;
+    Ok((value, plan))
+}
+
+/// Copies an ioctl's structure in, by the size it carries.
+pub(super) fn read_call<T: Ioctl>(addr: u64) -> Result<(T, CopyPlan)> {
+    let mut size = [0; 4];
+    read_bytes(addr, &mut size)?;
+    let size = u32::from_ne_bytes(size);
+    // CAST: A `u32` fits.
+    let (mut value, plan) = read_struct::<T>(addr, size as usize, T::MIN_SIZE)?;
+    // The caller may have changed its copy in between; what was judged is what counts.
+    value.as_mut_bytes()[..4].copy_from_slice(&size.to_ne_bytes());
+    Ok((value, plan))
+}
+
+/// Copies an ioctl's structure out, as much as the caller knows of.
+pub(super) fn write_call<T: Ioctl>(addr: u64, value: &T, plan: &CopyPlan) -> Result {
+    write_bytes(addr, &value.as_bytes()[..plan.copy])
+}
+
+/// Copies up to `max` bytes of an optional buffer in.
+///
+/// # Errors
+///
+/// `EINVAL`: longer than `max`.
+pub(super) fn read_buffer(addr: u64, len: u32, max: usize) -> Result<KVec<u8>> {
+    // CAST: A `u32` fits.
+    let len = len as usize;
+    if len > max {
+        return Err(EINVAL);
+    }
+    let mut buffer = KVec::from_elem(0, len, GFP_KERNEL)?;
+    if len != 0 {
+        read_bytes(addr, &mut buffer)?;
+    }
+    Ok(buffer)
+}
+
+/// Copies entry `index` of the caller's array out; its entries have `entry_size` bytes, of which
+/// those unknown to the kernel are zeroed.
+pub(super) fn write_entry<T: IntoBytes + Immutable>(
+    array: u64,
+    entry_size: u32,
+    index: usize,
+    value: &T,
+) -> Result {
+    let step = u64::from(entry_size);
+    let at = step
+        .checked_mul(index as u64)
+        .and_then(|offset| array.checked_add(offset))
+        .ok_or(EFAULT)?;
+    // CAST: A `u32` fits.
+    let size = entry_size as usize;
+    let known = size.min(size_of::<T>());
+    write_bytes(at, &value.as_bytes()[..known])?;
+    let zeros = [0; 64];
+    let mut done = known;
+    while done < size {
+        let n = (size - done).min(zeros.len());
+        write_bytes(at + done as u64, &zeros[..n])?;
+        done += n;
+    }
+    Ok(())
+}

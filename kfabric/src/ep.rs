@@ -1,0 +1,597 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Endpoints (`fi_endpoint(3)`, `fi_msg(3)`, `fi_rma(3)`, `fi_cm(3)`).
+//!
+//! ```text
+//!   New ──enable──▶ Enabled ──connect/accept──▶ Connecting ──▶ Connected ──▶ Down
+//!                                                    └───────failed──────────▲
+//! ```
+//!
+//! The state only goes forward; a connection that ended needs a new endpoint. It lies in one
+//! atomic that events and calls move by compare-and-swap, so each step is taken once.
+
+use core::sync::atomic::{
+    AtomicBool,
+    AtomicU32,
+    AtomicU64,
+    Ordering, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        Arc,
+        SetOnce, //
+    }, //
+};
+
+use crate::{
+    errno::enotconn,
+    cntr::Cntr,
+    cq::Cq,
+    eq::{
+        Eq,
+        Event, //
+    },
+    fabric::Domain,
+    object::Held,
+    op::{
+        OpDesc,
+        OpKind,
+        OpToken,
+        Segs, //
+    },
+    pep::Request,
+    provider::{
+        EndpointAttr,
+        EndpointOps,
+        EndpointSink, //
+    },
+    uapi::*,
+};
+
+/// Operations of a side that did not say.
+const DEFAULT_SIZE: u32 = 128;
+/// Flags an operation may carry.
+const OP_FLAGS: u64 = KFI_COMPLETION | KFI_INJECT | KFI_REMOTE_CQ_DATA | KFI_FENCE;
+
+/// A bound completion queue.
+struct BoundCq {
+    cq: Held<Cq>,
+    selective: bool,
+}
+
+/// Which operations a counter counts.
+const CNTR_KINDS: [(u64, OpKind); 4] = [
+    (KFI_SEND, OpKind::Send),
+    (KFI_RECV, OpKind::Recv),
+    (KFI_READ, OpKind::Read),
+    (KFI_WRITE, OpKind::Write),
+];
+
+/// The part of an endpoint that operations and the provider's events reach.
+pub struct Shared {
+    /// The program's handle; 0 for a consumer in the kernel.
+    handle: AtomicU64,
+    context: u64,
+    state: AtomicU32,
+    tx: SetOnce<BoundCq>,
+    rx: SetOnce<BoundCq>,
+    cntrs: [SetOnce<Held<Cntr>>; 4],
+    eq: SetOnce<Held<Eq>>,
+    outstanding: AtomicU32,
+    completed: AtomicU64,
+}
+
+impl Shared {
+    fn source(&self) -> usize {
+        core::ptr::from_ref(self).addr()
+    }
+
+    fn cq(&self, kind: OpKind) -> Option<&BoundCq> {
+        match kind {
+            OpKind::Recv => self.rx.as_ref(),
+            _ => self.tx.as_ref(),
+        }
+    }
+
+    fn cntr(&self, kind: OpKind) -> Option<&Held<Cntr>> {
+        CNTR_KINDS
+            .iter()
+            .position(|(_, k)| *k == kind)
+            .and_then(|i| self.cntrs[i].as_ref())
+    }
+
+    pub(crate) fn reserve(&self, kind: OpKind) -> Result {
+        if let Some(bound) = self.cq(kind) {
+            bound.cq.reserve()?;
+        }
+        self.outstanding.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(crate) fn unreserve(&self, kind: OpKind) {
+        if let Some(bound) = self.cq(kind) {
+            bound.cq.unreserve();
+        }
+        self.outstanding.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn finish(&self, kind: OpKind, mut entry: CqEntry, wanted: bool) {
+        self.outstanding.fetch_sub(1, Ordering::Relaxed);
+        self.completed.fetch_add(1, Ordering::Relaxed);
+        if let Some(cntr) = self.cntr(kind) {
+            cntr.update(|counts| {
+                if entry.err == 0 {
+                    counts.value = counts.value.wrapping_add(1);
+                } else {
+                    counts.errors = counts.errors.wrapping_add(1);
+                }
+            });
+        }
+        if let Some(bound) = self.cq(kind) {
+            if entry.err != 0 || wanted {
+                entry.ep = self.handle.load(Ordering::Relaxed);
+                bound.cq.push(&entry);
+            } else {
+                bound.cq.unreserve();
+            }
+        }
+    }
+
+    fn advance(&self, from: &[u32], to: u32) -> Result {
+        self.state
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| {
+                from.contains(&now).then_some(to)
+            })
+            .map(|_| ())
+            .map_err(|_| EINVAL)
+    }
+
+    fn event(&self, kind: u32, err: u32, prov_errno: u32, data: &[u8]) {
+        let Some(eq) = self.eq.as_ref() else { return };
+        let mut copy = KVec::new();
+        // Short of memory the event comes without the peer's data rather than not at all.
+        let _ = copy.extend_from_slice(data, GFP_KERNEL);
+        eq.push_owed(Event {
+            kind,
+            object: self.handle.load(Ordering::Relaxed),
+            context: self.context,
+            err,
+            prov_errno,
+            data: copy,
+            request: None,
+            source: self.source(),
+        });
+    }
+}
+
+impl EndpointSink for Shared {
+    fn connected(&self, data: &[u8]) {
+        if self
+            .advance(&[KFI_STATE_CONNECTING], KFI_STATE_CONNECTED)
+            .is_ok()
+        {
+            self.event(KFI_CONNECTED, 0, 0, data);
+        }
+    }
+
+    fn conn_error(&self, err: u32, prov_errno: u32, data: &[u8]) {
+        if self
+            .advance(&[KFI_STATE_CONNECTING], KFI_STATE_DOWN)
+            .is_ok()
+        {
+            self.event(KFI_CONN_ERROR, err, prov_errno, data);
+        }
+    }
+
+    fn shutdown(&self, err: u32) {
+        if self
+            .advance(&[KFI_STATE_CONNECTED], KFI_STATE_DOWN)
+            .is_ok()
+        {
+            self.event(KFI_SHUTDOWN, err, 0, &[]);
+        }
+    }
+}
+
+/// What a consumer posts.
+pub struct Post<'a> {
+    /// The kind.
+    pub kind: OpKind,
+    /// `KFI_COMPLETION`, `KFI_INJECT`, `KFI_REMOTE_CQ_DATA`, `KFI_FENCE`.
+    pub flags: u64,
+    /// Returned in the completion.
+    pub context: u64,
+    /// Completion data for the peer.
+    pub data: u64,
+    /// The peer's address, for one-sided operations.
+    pub remote_addr: u64,
+    /// The peer's key, for one-sided operations.
+    pub key: u64,
+    /// With `KFI_INJECT`: the payload.
+    pub inject: &'a [u8],
+    /// Local memory.
+    pub segs: Segs,
+}
+
+/// Sizes wanted of an endpoint; zero: the default.
+#[derive(Clone, Copy, Default)]
+pub struct EpAttr {
+    /// Operations of the transmit side.
+    pub tx_size: u32,
+    /// Receives of the receive side.
+    pub rx_size: u32,
+    /// Scatter entries of one operation.
+    pub iov_limit: u32,
+    /// Address to connect from; `len` 0: by route.
+    pub src_addr: SockAddr,
+    /// The consumer's value, returned in events.
+    pub context: u64,
+}
+
+/// An endpoint.
+pub struct Endpoint {
+    // Dropped first, before the hold on the domain.
+    ops: Arc<dyn EndpointOps>,
+    shared: Arc<Shared>,
+    attr: EndpointAttr,
+    closed: AtomicBool,
+    domain: Held<Domain>,
+}
+
+impl Endpoint {
+    /// Opens an endpoint; with `request`, one to accept it.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: sizes beyond the domain's, or the request came in on another device. `ENOENT`:
+    /// the request was answered before.
+    pub fn open(
+        domain: &Arc<Domain>,
+        attr: &EpAttr,
+        request: Option<&Arc<Request>>,
+    ) -> Result<Arc<Self>> {
+        domain.check()?;
+        let limits = domain.attr();
+        let or = |value: u32, default: u32| if value == 0 { default } else { value };
+        let mut got = EndpointAttr {
+            tx_size: or(attr.tx_size, DEFAULT_SIZE.min(limits.max_tx_size)),
+            rx_size: or(attr.rx_size, DEFAULT_SIZE.min(limits.max_rx_size)),
+            iov_limit: or(attr.iov_limit, 1),
+            inject_size: limits.inject_size,
+            src_addr: attr.src_addr,
+        };
+        if got.tx_size > limits.max_tx_size
+            || got.rx_size > limits.max_rx_size
+            || got.iov_limit > limits.iov_limit
+        {
+            return Err(EINVAL);
+        }
+        let held = Held::new(domain)?;
+        let shared = Arc::new(
+            Shared {
+                handle: AtomicU64::new(0),
+                context: attr.context,
+                state: AtomicU32::new(KFI_STATE_NEW),
+                tx: SetOnce::new(),
+                rx: SetOnce::new(),
+                cntrs: [const { SetOnce::new() }; 4],
+                eq: SetOnce::new(),
+                outstanding: AtomicU32::new(0),
+                completed: AtomicU64::new(0),
+            },
+            GFP_KERNEL,
+        )?;
+        let sink: Arc<dyn EndpointSink> = shared.clone();
+        let ops = match request {
+            None => domain
+                .ops()
+                .endpoint(domain.fabric().net(), &mut got, None, sink)?,
+            Some(request) => {
+                let answer = request.answer()?;
+                let ops = domain.ops().endpoint(
+                    domain.fabric().net(),
+                    &mut got,
+                    Some(answer.ops()),
+                    sink,
+                )?;
+                answer.used();
+                ops
+            }
+        };
+        let made = Self {
+            ops,
+            shared,
+            attr: got,
+            closed: AtomicBool::new(false),
+            domain: held,
+        };
+        Ok(Arc::new(made, GFP_KERNEL)?)
+    }
+
+    pub(crate) fn set_handle(&self, handle: u64) {
+        self.shared.handle.store(handle, Ordering::Relaxed);
+    }
+
+    /// What it got.
+    pub fn attr(&self) -> &EndpointAttr {
+        &self.attr
+    }
+
+    /// Its domain.
+    pub fn domain(&self) -> &Arc<Domain> {
+        self.domain.arc()
+    }
+
+    /// `KFI_STATE_*`.
+    pub fn state(&self) -> u32 {
+        self.shared.state.load(Ordering::Acquire)
+    }
+
+    /// Operations accepted and not yet completed.
+    pub fn outstanding(&self) -> u32 {
+        self.shared.outstanding.load(Ordering::Relaxed)
+    }
+
+    /// Operations ever completed.
+    pub fn completed(&self) -> u64 {
+        self.shared.completed.load(Ordering::Relaxed)
+    }
+
+    fn unbound(&self) -> Result {
+        if self.state() != KFI_STATE_NEW {
+            return Err(EINVAL);
+        }
+        Ok(())
+    }
+
+    /// Binds the event queue.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: bound before, enabled, or of another fabric.
+    pub fn bind_eq(&self, eq: &Arc<Eq>) -> Result {
+        self.unbound()?;
+        if !Arc::ptr_eq(eq.fabric(), self.domain.fabric()) || self.shared.eq.as_ref().is_some() {
+            return Err(EINVAL);
+        }
+        let held = Held::new(eq)?;
+        eq.owe()?;
+        if !self.shared.eq.populate(held) {
+            eq.settle(0, true);
+            return Err(EINVAL);
+        }
+        Ok(())
+    }
+
+    /// Binds a completion queue to the sides that `flags` names (`KFI_TRANSMIT`, `KFI_RECV`), with
+    /// `KFI_SELECTIVE_COMPLETION` for entries only on demand.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: no side, an unknown flag, a side bound before, enabled, or of another domain.
+    pub fn bind_cq(&self, cq: &Arc<Cq>, flags: u64) -> Result {
+        self.unbound()?;
+        let sides = flags & (KFI_TRANSMIT | KFI_RECV);
+        if sides == 0
+            || flags & !(sides | KFI_SELECTIVE_COMPLETION) != 0
+            || !Arc::ptr_eq(cq.domain(), self.domain.arc())
+        {
+            return Err(EINVAL);
+        }
+        let selective = flags & KFI_SELECTIVE_COMPLETION != 0;
+        let sides = [
+            (KFI_TRANSMIT, &self.shared.tx),
+            (KFI_RECV, &self.shared.rx),
+        ]
+        .into_iter()
+        .filter(|(side, _)| flags & side != 0);
+        if sides.clone().any(|(_, place)| place.as_ref().is_some()) {
+            return Err(EINVAL);
+        }
+        for (_, place) in sides {
+            let cq = Held::new(cq)?;
+            if !place.populate(BoundCq { cq, selective }) {
+                return Err(EINVAL);
+            }
+        }
+        Ok(())
+    }
+
+    /// Binds a counter to the kinds of operation that `flags` names: `KFI_SEND`, `KFI_RECV`,
+    /// `KFI_READ`, `KFI_WRITE`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::bind_cq`].
+    pub fn bind_cntr(&self, cntr: &Arc<Cntr>, flags: u64) -> Result {
+        self.unbound()?;
+        let all = CNTR_KINDS.iter().fold(0, |all, (bit, _)| all | bit);
+        if flags & all == 0
+            || flags & !all != 0
+            || !Arc::ptr_eq(cntr.domain(), self.domain.arc())
+        {
+            return Err(EINVAL);
+        }
+        let places = CNTR_KINDS
+            .iter()
+            .zip(&self.shared.cntrs)
+            .filter(|((bit, _), _)| flags & bit != 0);
+        if places.clone().any(|(_, place)| place.as_ref().is_some()) {
+            return Err(EINVAL);
+        }
+        for (_, place) in places {
+            if !place.populate(Held::new(cntr)?) {
+                return Err(EINVAL);
+            }
+        }
+        Ok(())
+    }
+
+    /// Readies it: from now on receives may be posted.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: enabled before, no event queue, or a side with neither queue nor counter.
+    pub fn enable(&self) -> Result {
+        let shared = &self.shared;
+        let counted = |kind| shared.cntr(kind).is_some();
+        let tx = shared.tx.as_ref().is_some()
+            || counted(OpKind::Send)
+            || counted(OpKind::Read)
+            || counted(OpKind::Write);
+        let rx = shared.rx.as_ref().is_some() || counted(OpKind::Recv);
+        if !tx || !rx || shared.eq.as_ref().is_none() {
+            return Err(EINVAL);
+        }
+        shared.advance(&[KFI_STATE_NEW], KFI_STATE_ENABLED)?;
+        self.ops.enable().inspect_err(|_| {
+            let _ = shared.advance(&[KFI_STATE_ENABLED], KFI_STATE_NEW);
+        })
+    }
+
+    fn start(&self, data: &[u8], go: impl FnOnce() -> Result) -> Result {
+        // CAST: A `u32` fits.
+        if data.len() > self.domain.attr().cm_data_size as usize {
+            return Err(EINVAL);
+        }
+        self.shared
+            .advance(&[KFI_STATE_ENABLED], KFI_STATE_CONNECTING)?;
+        go().inspect_err(|_| {
+            let _ = self
+                .shared
+                .advance(&[KFI_STATE_CONNECTING], KFI_STATE_ENABLED);
+        })
+    }
+
+    /// Starts to connect; the outcome is an event.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: not enabled, connected before, or more data than `cm_data_size`.
+    pub fn connect(&self, addr: &SockAddr, data: &[u8]) -> Result {
+        self.start(data, || self.ops.connect(addr, data))
+    }
+
+    /// Accepts the request it was opened with; the outcome is an event.
+    pub fn accept(&self, data: &[u8]) -> Result {
+        self.start(data, || self.ops.accept(data))
+    }
+
+    /// Starts to end the connection; the event comes at both ends.
+    ///
+    /// # Errors
+    ///
+    /// `ENOTCONN`: there is none.
+    pub fn shutdown(&self) -> Result {
+        match self.state() {
+            KFI_STATE_CONNECTING | KFI_STATE_CONNECTED => self.ops.shutdown(),
+            _ => Err(enotconn()),
+        }
+    }
+
+    /// Its own address.
+    pub fn local_addr(&self) -> SockAddr {
+        self.ops.local_addr()
+    }
+
+    /// Its peer's address.
+    pub fn peer_addr(&self) -> SockAddr {
+        self.ops.peer_addr()
+    }
+
+    /// Posts one operation. Any context.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN`: the endpoint or its completion queue is full. `EINVAL`: unknown flags, a piece of
+    /// another domain, too many pieces. `EMSGSIZE`: longer than the domain allows. `ENOTCONN`.
+    pub fn post(&self, post: Post<'_>) -> Result {
+        let limits = self.domain.attr();
+        let kind = post.kind;
+        let inject = post.flags & KFI_INJECT != 0;
+        let with_data = post.flags & KFI_REMOTE_CQ_DATA != 0;
+        if self.closed.load(Ordering::Acquire) {
+            return Err(ENOENT);
+        }
+        if post.flags & !OP_FLAGS != 0
+            || (inject && (!matches!(kind, OpKind::Send | OpKind::Write) || !post.segs.is_empty()))
+            || (with_data && !matches!(kind, OpKind::Send | OpKind::Write))
+            || (!inject && !post.inject.is_empty())
+            // CAST: A `u32` fits.
+            || post.segs.count > self.attr.iov_limit as usize
+        {
+            return Err(EINVAL);
+        }
+        let imm = match (with_data, u32::try_from(post.data)) {
+            (true, Ok(data)) => Some(data),
+            (true, Err(_)) => return Err(EINVAL),
+            (false, _) => None,
+        };
+        let len = if inject {
+            post.inject.len() as u64
+        } else {
+            post.segs.len()
+        };
+        if len > limits.max_msg_size || (inject && len > u64::from(self.attr.inject_size)) {
+            return Err(EMSGSIZE);
+        }
+        match (self.state(), kind) {
+            (KFI_STATE_NEW, _) => return Err(EINVAL),
+            (KFI_STATE_CONNECTED, _) => {}
+            (KFI_STATE_ENABLED | KFI_STATE_CONNECTING, OpKind::Recv) => {}
+            _ => return Err(enotconn()),
+        }
+        if !post.segs.in_domain(self.domain.arc()) {
+            return Err(EINVAL);
+        }
+        let wanted = match self.shared.cq(kind) {
+            Some(bound) if bound.selective => post.flags & KFI_COMPLETION != 0,
+            _ => !inject,
+        };
+        let desc = OpDesc {
+            kind,
+            imm,
+            fence: post.flags & KFI_FENCE != 0,
+            inject: inject.then_some(post.inject),
+            remote_addr: post.remote_addr,
+            key: post.key,
+            len,
+        };
+        let token = OpToken::new(&self.shared, post.segs, kind, post.context, len, wanted)?;
+        self.ops.post(&desc, token).map_err(|(error, token)| {
+            token.refuse();
+            error
+        })
+    }
+
+    /// Asks for one posted receive of this context to end with `ECANCELED`.
+    pub fn cancel(&self, context: u64) -> Result {
+        self.ops.cancel(context)
+    }
+
+    /// Closes: when it returns every operation is completed and no event of it will come.
+    pub fn close(&self) {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.ops.close();
+        let shared = &self.shared;
+        if let Some(eq) = shared.eq.as_ref() {
+            eq.settle(shared.source(), true);
+            eq.release();
+        }
+        for bound in [&shared.tx, &shared.rx].into_iter().flat_map(SetOnce::as_ref) {
+            bound.cq.release();
+        }
+        for cntr in shared.cntrs.iter().flat_map(SetOnce::as_ref) {
+            cntr.release();
+        }
+        self.domain.release();
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.close()
+    }
+}

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Event queues (`fi_eq(3)`): what happens to connections.
+//!
+//! An endpoint's own events (connected or failed, and shutdown) have their room from the moment
+//! the endpoint is bound; what a stranger may cause, connection requests, is bounded by the
+//! queue's depth and refused beyond it.
+
+use core::sync::atomic::{
+    AtomicU32,
+    Ordering, //
+};
+use kernel::{
+    new_mutex,
+    new_poll_condvar,
+    prelude::*,
+    sync::{
+        poll::PollCondVar,
+        Arc,
+        Mutex, //
+    }, //
+};
+
+use crate::{
+    fabric::Fabric,
+    object::{
+        Children,
+        Held,
+        Parent, //
+    },
+    pep::Request,
+    pure::ring::FixedRing,
+    uapi::*,
+};
+
+/// Waiting events of a queue that did not say.
+const DEFAULT_DEPTH: u32 = 64;
+/// Events that one endpoint can cause.
+const PER_ENDPOINT: usize = 2;
+
+/// Something that happened to an endpoint or passive endpoint.
+pub struct Event {
+    /// `KFI_CONNREQ`, `KFI_CONNECTED`, `KFI_CONN_ERROR` or `KFI_SHUTDOWN`.
+    pub kind: u32,
+    /// The object's handle, for one that a program opened.
+    pub object: u64,
+    /// The object's context.
+    pub context: u64,
+    /// Positive errno, or 0.
+    pub err: u32,
+    /// The provider's code.
+    pub prov_errno: u32,
+    /// The peer's application data.
+    pub data: KVec<u8>,
+    /// With `KFI_CONNREQ`.
+    pub request: Option<Arc<Request>>,
+    /// Identifies the endpoint or passive endpoint: its address in memory.
+    pub(crate) source: usize,
+}
+
+/// Told when an event was added. Runs in process context.
+pub trait EqHandler: Send + Sync {
+    /// An event may be waiting.
+    fn event(&self);
+}
+
+struct Inner {
+    ring: FixedRing<KVec<Option<Event>>>,
+    /// Events that endpoints may still cause; the rest of the ring is for requests.
+    owed: usize,
+}
+
+/// An event queue.
+#[pin_data]
+pub struct Eq {
+    #[pin]
+    inner: Mutex<Inner>,
+    /// The event that is being read. Readers hold this lock while they copy to a program, which
+    /// may take as long as the program likes; who adds events never takes it.
+    #[pin]
+    front: Mutex<Option<Event>>,
+    /// Events in the ring and in front, for those who only want to look.
+    waiting: AtomicU32,
+    depth: usize,
+    #[pin]
+    wait: PollCondVar,
+    handler: Option<Arc<dyn EqHandler>>,
+    children: Children,
+    fabric: Held<Fabric>,
+}
+
+impl Parent for Eq {
+    fn children(&self) -> &Children {
+        &self.children
+    }
+}
+
+fn cells(count: usize) -> Result<KVec<Option<Event>>> {
+    let mut cells = KVec::with_capacity(count, GFP_KERNEL)?;
+    for _ in 0..count {
+        cells.push(None, GFP_KERNEL)?;
+    }
+    Ok(cells)
+}
+
+impl Eq {
+    /// Opens a queue in which `depth` requests (0: 64) may wait.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: deeper than `KFI_EQ_SIZE_MAX`.
+    pub fn open(
+        fabric: &Arc<Fabric>,
+        depth: u32,
+        handler: Option<Arc<dyn EqHandler>>,
+    ) -> Result<Arc<Self>> {
+        let depth = if depth == 0 { DEFAULT_DEPTH } else { depth };
+        if depth > KFI_EQ_SIZE_MAX {
+            return Err(EINVAL);
+        }
+        let depth = depth as usize;
+        let ring = FixedRing::new(cells(depth)?);
+        Arc::pin_init(
+            try_pin_init!(Self {
+                inner <- new_mutex!(Inner { ring, owed: 0 }, "kfabric_eq"),
+                front <- new_mutex!(None, "kfabric_eq_front"),
+                waiting: AtomicU32::new(0),
+                depth,
+                wait <- new_poll_condvar!("kfabric_eq"),
+                handler,
+                children: Children::new(),
+                fabric: Held::new(fabric)?,
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Its fabric.
+    pub fn fabric(&self) -> &Arc<Fabric> {
+        self.fabric.arc()
+    }
+
+    /// Requests it has room for.
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
+    pub(crate) fn wait(&self) -> &PollCondVar {
+        &self.wait
+    }
+
+    /// Events waiting.
+    pub fn waiting(&self) -> u32 {
+        self.waiting.load(Ordering::Acquire)
+    }
+
+    /// Makes room for an endpoint's events.
+    pub(crate) fn owe(&self) -> Result {
+        let mut inner = self.inner.lock();
+        let want = self.depth + inner.owed + PER_ENDPOINT;
+        if inner.ring.capacity() < want {
+            // Doubled, so that many endpoints do not copy the ring many times.
+            let larger = cells(want.max(inner.ring.capacity() * 2))?;
+            inner.ring.replace_storage(larger).map_err(|_| ENOMEM)?;
+        }
+        inner.owed += PER_ENDPOINT;
+        Ok(())
+    }
+
+    /// Forgets all about a source that is closed and will cause no more events; `endpoint`: it
+    /// had room of its own.
+    pub(crate) fn settle(&self, source: usize, endpoint: bool) {
+        let mut gone = KVec::new();
+        let mut front = self.front.lock();
+        let mut inner = self.inner.lock();
+        for _ in 0..inner.ring.len() {
+            let Some(event) = inner.ring.pop() else { break };
+            if event.source != source {
+                // Where one came out there is room for one.
+                let _ = inner.ring.push(event);
+            } else if gone.reserve(1, GFP_KERNEL).is_ok() {
+                let _ = gone.push_within_capacity(event);
+            }
+        }
+        if endpoint {
+            inner.owed = inner.owed.saturating_sub(PER_ENDPOINT);
+        }
+        let first = front.take_if(|event| event.source == source);
+        self.count(&inner, &front);
+        drop(inner);
+        drop(front);
+        // Requests are refused here, outside the locks.
+        drop(first);
+        drop(gone);
+    }
+
+    fn count(&self, inner: &Inner, front: &Option<Event>) {
+        // CAST: The ring is far below 2^32 cells.
+        let count = inner.ring.len() as u32 + u32::from(front.is_some());
+        self.waiting.store(count, Ordering::Release);
+    }
+
+    /// Adds an endpoint's own event; its room was made by [`Eq::owe`].
+    pub(crate) fn push_owed(&self, event: Event) {
+        {
+            let mut inner = self.inner.lock();
+            let full = inner.ring.push(event).is_err();
+            // An endpoint causes no more than it was given room for.
+            debug_assert!(!full);
+            self.waiting.fetch_add(1, Ordering::Release);
+        }
+        self.notify();
+    }
+
+    /// Adds a request.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN`: `depth` events wait already.
+    pub(crate) fn push_request(&self, event: Event) -> Result {
+        {
+            let mut inner = self.inner.lock();
+            let room = inner.ring.capacity() - inner.ring.len();
+            if inner.ring.len() >= self.depth || room <= inner.owed {
+                return Err(EAGAIN);
+            }
+            inner.ring.push(event).map_err(|_| EAGAIN)?;
+            self.waiting.fetch_add(1, Ordering::Release);
+        }
+        self.notify();
+        Ok(())
+    }
+
+    fn notify(&self) {
+        if let Some(handler) = &self.handler {
+            handler.event();
+        }
+        self.wait.notify_all();
+    }
+
+    /// Takes the oldest event.
+    pub fn read(&self) -> Option<Event> {
+        let mut front = self.front.lock();
+        let event = match front.take() {
+            Some(event) => Some(event),
+            None => self.inner.lock().ring.pop(),
+        };
+        if event.is_some() {
+            self.waiting.fetch_sub(1, Ordering::Release);
+        }
+        event
+    }
+
+    /// Shows the oldest event to `look`, which says whether to take it.
+    ///
+    /// `look` may sleep; nobody else reads meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN`: none waits. Else what `look` says; the event then stays.
+    pub(crate) fn read_with(&self, look: impl FnOnce(&Event) -> Result<bool>) -> Result {
+        let mut front = self.front.lock();
+        if front.is_none() {
+            *front = self.inner.lock().ring.pop();
+        }
+        let take = look(front.as_ref().ok_or(EAGAIN)?)?;
+        let taken = if take { front.take() } else { None };
+        if taken.is_some() {
+            self.waiting.fetch_sub(1, Ordering::Release);
+        }
+        drop(front);
+        drop(taken);
+        Ok(())
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.children.is_closed()
+    }
+
+    /// Closes; `EBUSY` while an endpoint uses it. Requests still waiting are refused.
+    pub fn close(&self) -> Result {
+        self.children.close()?;
+        while let Some(event) = self.read() {
+            drop(event);
+        }
+        self.fabric.release();
+        self.wait.notify_all();
+        Ok(())
+    }
+}

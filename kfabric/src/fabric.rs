@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Fabrics and domains (`fi_fabric(3)`, `fi_domain(3)`).
+
+use core::sync::atomic::{
+    AtomicBool,
+    AtomicU64,
+    Ordering, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+use crate::{
+    net::Net,
+    object::{
+        Children,
+        Held,
+        Parent, //
+    },
+    provider::{
+        DomainAttr,
+        DomainOps,
+        DomainSink,
+        Provider, //
+    },
+    registry::{
+        self,
+        ProviderRef, //
+    },
+    uapi::KFI_NAME_MAX,
+};
+
+/// A short text kept in place.
+#[derive(Clone, Copy)]
+pub(crate) struct Name([u8; KFI_NAME_MAX]);
+
+impl Name {
+    fn new(text: &str) -> Self {
+        let mut name = [0; KFI_NAME_MAX];
+        crate::object::set_name(&mut name, text);
+        Self(name)
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        crate::object::name_str(&self.0).unwrap_or("")
+    }
+}
+
+/// A provider, as seen from one network namespace.
+pub struct Fabric {
+    provider: ProviderRef,
+    name: Name,
+    net: Net,
+    children: Children,
+}
+
+impl Parent for Fabric {
+    fn children(&self) -> &Children {
+        &self.children
+    }
+}
+
+impl Fabric {
+    /// Opens fabric `name` (empty: its first) of `provider`.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`: no such provider.
+    pub fn open(net: Net, provider: &str, name: &str) -> Result<Arc<Self>> {
+        let fabric = Self {
+            provider: registry::find(provider)?,
+            name: Name::new(name),
+            net,
+            children: Children::new(),
+        };
+        Ok(Arc::new(fabric, GFP_KERNEL)?)
+    }
+
+    pub(crate) fn provider(&self) -> &dyn Provider {
+        self.provider.get()
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.name.as_str()
+    }
+
+    /// The namespace it was opened from.
+    pub fn net(&self) -> &Net {
+        &self.net
+    }
+
+    /// Closes; `EBUSY` while a domain, event queue or passive endpoint is open on it.
+    pub fn close(&self) -> Result {
+        self.children.close()
+    }
+}
+
+/// Hears that a domain's device is gone.
+struct Watch {
+    gone: AtomicBool,
+}
+
+impl DomainSink for Watch {
+    fn gone(&self) {
+        self.gone.store(true, Ordering::Release);
+    }
+}
+
+/// A device of a fabric.
+pub struct Domain {
+    // Dropped first: what the provider made goes before the hold on the provider.
+    ops: Arc<dyn DomainOps>,
+    watch: Arc<Watch>,
+    name: Name,
+    attr: DomainAttr,
+    /// Bytes in open regions.
+    pub(crate) pinned: AtomicU64,
+    children: Children,
+    fabric: Held<Fabric>,
+}
+
+impl Parent for Domain {
+    fn children(&self) -> &Children {
+        &self.children
+    }
+}
+
+impl Domain {
+    /// Opens the device `name`.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`: there is none of that name here.
+    pub fn open(fabric: &Arc<Fabric>, name: &str) -> Result<Arc<Self>> {
+        let held = Held::new(fabric)?;
+        let gone = AtomicBool::new(false);
+        let watch = Arc::new(Watch { gone }, GFP_KERNEL)?;
+        let ops = fabric
+            .provider()
+            .open_domain(&fabric.net, fabric.name(), name, watch.clone())?;
+        let domain = Self {
+            attr: ops.attr(),
+            ops,
+            watch,
+            name: Name::new(name),
+            pinned: AtomicU64::new(0),
+            children: Children::new(),
+            fabric: held,
+        };
+        Ok(Arc::new(domain, GFP_KERNEL)?)
+    }
+
+    /// What it can do.
+    pub fn attr(&self) -> &DomainAttr {
+        &self.attr
+    }
+
+    pub(crate) fn ops(&self) -> &Arc<dyn DomainOps> {
+        &self.ops
+    }
+
+    /// Its device's name.
+    pub fn name(&self) -> &str {
+        self.name.as_str()
+    }
+
+    /// Its fabric.
+    pub fn fabric(&self) -> &Arc<Fabric> {
+        self.fabric.arc()
+    }
+
+    /// `ENODEV` once the device is gone.
+    pub(crate) fn check(&self) -> Result {
+        if self.watch.gone.load(Ordering::Acquire) {
+            return Err(ENODEV);
+        }
+        Ok(())
+    }
+
+    /// Closes; `EBUSY` while anything is open on it.
+    pub fn close(&self) -> Result {
+        self.children.close()?;
+        self.fabric.release();
+        Ok(())
+    }
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: GPL-2.0
+//! kfabric: kernel-mode libfabric.
+//!
+//! One framework through which storage code in the kernel and programs reach a fabric. Memory is
+//! pinned once and exported through many small keys, which are assigned and revoked without
+//! touching the pin.
+//!
+//! This crate is the core. It holds every policy: who may do what, what is pinned and charged,
+//! which keys exist, what is closed in which order. Hardware is the business of providers, modules
+//! of their own that implement [`provider`] and register by [`registry::Registration`].
+//!
+//! A consumer in the kernel uses the same objects as a program does through `/dev/kfabric`:
+//!
+//! * [`registry::getinfo`] — what there is.
+//! * [`fabric::Fabric`], [`fabric::Domain`] — a provider, a device.
+//! * [`memory::Memory`], [`region::Region`], [`region::Key`] — memory, registered, exported.
+//! * [`cq::Cq`], [`cntr::Cntr`], [`eq::Eq`] — completions, counters, events.
+//! * [`pep::PassiveEp`], [`ep::Endpoint`] — connections and operations.
+
+use kernel::prelude::*;
+
+#[path = "../../pure/src/tree.rs"]
+pub mod pure;
+#[path = "../../uapi/src/abi.rs"]
+pub mod uapi;
+
+pub mod cntr;
+pub mod cq;
+mod dev;
+pub mod ep;
+pub mod eq;
+pub mod errno;
+pub mod fabric;
+mod info;
+pub mod memory;
+pub mod net;
+pub mod object;
+pub mod op;
+pub mod pep;
+pub mod provider;
+pub mod region;
+pub mod registry;
+pub mod sys;
+
+module! {
+    type: Kfabric,
+    name: "kfabric",
+    authors: ["kfabric developers"],
+    description: "Kernel-mode libfabric: the framework",
+    license: "GPL",
+}
+
+struct Kfabric {
+    // Dropped in this order: no new users, then what they left behind.
+    _device: dev::Device,
+    _queue: sys::wq::WorkQueue,
+}
+
+impl kernel::Module for Kfabric {
+    fn init(_module: &'static ThisModule) -> Result<Self> {
+        // SAFETY: A module's `init` runs once.
+        unsafe { registry::init() };
+        let queue = sys::wq::WorkQueue::new()?;
+        Ok(Self {
+            _device: dev::Device::new()?,
+            _queue: queue,
+        })
+    }
+}

@@ -1,0 +1,484 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Memory that a region covers: pinned pages of a process, or pages of the kernel.
+//!
+//! Pinning follows `ib_umem` (drivers/infiniband/core/umem.c): long term, charged to
+//! `mm->pinned_vm` against `RLIMIT_MEMLOCK`, so that verbs and kfabric pins of one process sum up.
+//! Physically contiguous pages (huge pages above all) are kept as runs; finding the page of an
+//! offset is a binary search over runs, so its cost does not depend on the size of the window.
+//!
+//! This is not a cache: unmapping pinned memory leaves the old pages pinned until the region is
+//! closed.
+
+use core::ptr::{
+    self,
+    NonNull, //
+};
+use kernel::{
+    bindings,
+    page::{
+        Page,
+        PAGE_SHIFT,
+        PAGE_SIZE, //
+    },
+    prelude::*,
+    sync::{
+        new_mutex,
+        Arc,
+        Mutex, //
+    }, //
+};
+
+use crate::{
+    errno::eopnotsupp,
+    sys,
+};
+
+/// Pages pinned in one step; a page of pointers.
+const BATCH: usize = PAGE_SIZE / size_of::<*mut bindings::page>();
+
+/// Physically contiguous pages.
+struct Run {
+    /// First of them.
+    page: NonNull<bindings::page>,
+    /// How many.
+    pages: usize,
+    /// Pages of all runs before it.
+    before: usize,
+}
+
+/// A physically contiguous piece of memory.
+#[derive(Clone, Copy)]
+pub struct Segment {
+    /// Page that `offset` counts from; more pages follow it contiguously.
+    pub page: *mut bindings::page,
+    /// Bytes from that page's start. Less than a page.
+    pub offset: usize,
+    /// Bytes.
+    pub len: usize,
+}
+
+/// The owner of user memory.
+///
+/// # Invariants
+///
+/// `mm` is held by `mmgrab()`, and `pages` pages are charged to it.
+struct Owner {
+    mm: NonNull<bindings::mm_struct>,
+    addr: usize,
+    pages: usize,
+}
+
+impl Owner {
+    /// Charges `pages` to the current task's memory.
+    fn charge(addr: usize, pages: usize) -> Result<Self> {
+        // SAFETY: No preconditions.
+        let mm = NonNull::new(unsafe { sys::kf_current_mm() }).ok_or(EFAULT)?;
+        // SAFETY: The current task's `mm` is alive.
+        if !unsafe { sys::kf_mm_charge(mm.as_ptr(), pages) } {
+            return Err(ENOMEM);
+        }
+        // SAFETY: As above.
+        unsafe { sys::kf_mm_grab(mm.as_ptr()) };
+        // INVARIANT: Charged and grabbed.
+        Ok(Self { mm, addr, pages })
+    }
+
+    fn is_current(&self) -> bool {
+        // SAFETY: No preconditions.
+        self.mm.as_ptr() == unsafe { sys::kf_current_mm() }
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant the structure is alive and charged.
+        unsafe {
+            sys::kf_mm_uncharge(self.mm.as_ptr(), self.pages);
+            sys::kf_mm_drop(self.mm.as_ptr());
+        }
+    }
+}
+
+/// Where pages came from, which says how they go.
+enum Source {
+    /// Pinned one by one; dirty when given back if the flag says so.
+    Pinned { dirty: bool },
+    /// Owned.
+    Owned(#[expect(dead_code, reason = "held for its Drop")] KVVec<Page>),
+}
+
+/// Pages, as contiguous runs in the order of the memory they make up.
+///
+/// # Invariants
+///
+/// With [`Source::Pinned`] every page of `runs` is pinned once and ours to unpin; with
+/// [`Source::Owned`] the runs are those of the owned pages.
+struct Pages {
+    runs: KVVec<Run>,
+    count: usize,
+    source: Source,
+}
+
+impl Pages {
+    /// Appends a page. On failure the page is still the caller's.
+    fn push(&mut self, page: NonNull<bindings::page>) -> Result {
+        if let Some(last) = self.runs.last_mut() {
+            // SAFETY: Both are pages of the kernel's memory map.
+            let (a, b) = unsafe {
+                (
+                    sys::kf_page_to_pfn(last.page.as_ptr()),
+                    sys::kf_page_to_pfn(page.as_ptr()),
+                )
+            };
+            if a + last.pages == b {
+                last.pages += 1;
+                self.count += 1;
+                return Ok(());
+            }
+        }
+        let run = Run {
+            page,
+            pages: 1,
+            before: self.count,
+        };
+        self.runs.push(run, GFP_KERNEL_ACCOUNT)?;
+        self.count += 1;
+        Ok(())
+    }
+
+    /// The run that holds page number `page`, and its index.
+    fn find(&self, page: usize) -> Option<usize> {
+        self.runs
+            .partition_point(|run| run.before <= page)
+            .checked_sub(1)
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        let Source::Pinned { dirty } = self.source else {
+            return;
+        };
+        for run in self.runs.iter() {
+            // SAFETY: By the type invariant the run's pages are pinned and ours.
+            unsafe { sys::kf_unpin_range(run.page.as_ptr(), run.pages, dirty) };
+            // SAFETY: We may sleep: regions are dropped in process context.
+            unsafe { sys::kf_cond_resched() };
+        }
+    }
+}
+
+/// Memory under a region.
+#[pin_data]
+pub struct Memory {
+    // Dropped in this order: pages are unpinned before their charge is given back.
+    pages: Pages,
+    owner: Option<Owner>,
+    /// Offset of the first byte in the first page.
+    first: usize,
+    len: usize,
+    writable: bool,
+    /// Serialises device registrations, whose charge ours stands in for.
+    #[pin]
+    device: Mutex<()>,
+}
+
+// SAFETY: Pages and `mm` are reference counted and may be used and given back by any thread.
+unsafe impl Send for Memory {}
+// SAFETY: Everything in it is only read, but for the mutex.
+unsafe impl Sync for Memory {}
+
+/// Pins `count` pages from the page-aligned `start`.
+fn pin(start: usize, count: usize, writable: bool) -> Result<Pages> {
+    // INVARIANT: Holds nothing yet.
+    let mut pages = Pages {
+        runs: KVVec::new(),
+        count: 0,
+        source: Source::Pinned { dirty: writable },
+    };
+    let mut flags = bindings::FOLL_LONGTERM;
+    if writable {
+        flags |= bindings::FOLL_WRITE;
+    }
+    let mut batch = KVec::from_elem(ptr::null_mut::<bindings::page>(), BATCH, GFP_KERNEL)?;
+    while pages.count < count {
+        // SAFETY: No preconditions.
+        if unsafe { sys::kf_fatal_signal_pending() } {
+            return Err(EINTR);
+        }
+        let want = BATCH.min(count - pages.count);
+        let at = start + (pages.count << PAGE_SHIFT);
+        // CAST: `want` is at most `BATCH`; the flags are small constants.
+        // SAFETY: `batch` has room for `want` pointers; the address is checked by the call.
+        let got = unsafe {
+            bindings::pin_user_pages_fast(at, want as c_int, flags as c_uint, batch.as_mut_ptr())
+        };
+        if got <= 0 {
+            return Err(if got < 0 { Error::from_errno(got) } else { EFAULT });
+        }
+        // CAST: Positive, as just seen.
+        let got = &batch[..got as usize];
+        for (i, page) in got.iter().enumerate() {
+            // INVARIANT: The call has just pinned the page for us.
+            let pushed = NonNull::new(*page)
+                .ok_or(EFAULT)
+                .and_then(|page| pages.push(page));
+            if let Err(e) = pushed {
+                for page in &got[i..] {
+                    // SAFETY: Pinned just now, and not taken over by `pages`.
+                    unsafe { sys::kf_unpin_range(*page, 1, false) };
+                }
+                return Err(e);
+            }
+        }
+        // SAFETY: We are in a system call and hold no lock.
+        unsafe { sys::kf_cond_resched() };
+    }
+    Ok(pages)
+}
+
+impl Memory {
+    /// Pins `len` bytes at `addr` of the current task, for writing too if `writable`.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: no bytes, or the range wraps. `ENOMEM`: beyond `RLIMIT_MEMLOCK`. `EFAULT`: not
+    /// mapped, or not writable. `EOPNOTSUPP`: file-backed DAX. `EINTR`: killed meanwhile.
+    pub fn pin_user(addr: usize, len: usize, writable: bool) -> Result<Arc<Self>> {
+        let end = addr.checked_add(len).ok_or(EINVAL)?;
+        let end = end.checked_next_multiple_of(PAGE_SIZE).ok_or(EINVAL)?;
+        if len == 0 {
+            return Err(EINVAL);
+        }
+        let first = addr & (PAGE_SIZE - 1);
+        let start = addr - first;
+        let count = (end - start) >> PAGE_SHIFT;
+        let owner = Owner::charge(addr, count)?;
+        let pages = pin(start, count, writable)?;
+        Self::make(pages, Some(owner), first, len, writable)
+    }
+
+    /// Takes pages of the kernel's, e.g. a consumer's buffers.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: no pages.
+    pub fn from_pages(owned: KVVec<Page>) -> Result<Arc<Self>> {
+        let len = owned.len() << PAGE_SHIFT;
+        if len == 0 {
+            return Err(EINVAL);
+        }
+        // INVARIANT: The runs pushed below are those of the owned pages, which do not move.
+        let mut pages = Pages {
+            runs: KVVec::new(),
+            count: 0,
+            source: Source::Owned(KVVec::new()),
+        };
+        for page in owned.iter() {
+            pages.push(NonNull::new(page.as_ptr()).ok_or(EINVAL)?)?;
+        }
+        pages.source = Source::Owned(owned);
+        Self::make(pages, None, 0, len, true)
+    }
+
+    fn make(
+        pages: Pages,
+        owner: Option<Owner>,
+        first: usize,
+        len: usize,
+        writable: bool,
+    ) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                pages,
+                owner,
+                first,
+                len,
+                writable,
+                device <- new_mutex!(()),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Bytes.
+    #[expect(clippy::len_without_is_empty, reason = "never empty")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the device may write to it.
+    pub fn writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Pages charged to its owner; 0 for the kernel's memory.
+    pub fn charged(&self) -> usize {
+        self.owner.as_ref().map_or(0, |owner| owner.pages)
+    }
+
+    /// For user memory, the owner's address of the first byte.
+    pub fn user(&self) -> Option<usize> {
+        self.owner.as_ref().map(|owner| owner.addr)
+    }
+
+    /// Offset of the first byte in its page.
+    pub fn page_offset(&self) -> usize {
+        self.first
+    }
+
+    /// Whether the current task owns the memory; true for the kernel's.
+    pub fn is_current(&self) -> bool {
+        self.owner.as_ref().is_none_or(Owner::is_current)
+    }
+
+    /// The contiguous pieces of [offset, offset + len). Empty when that is not inside.
+    pub fn segments(&self, offset: usize, len: usize) -> Segments<'_> {
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        let at = self.first + if inside { offset } else { 0 };
+        Segments {
+            pages: &self.pages,
+            run: self.pages.find(at >> PAGE_SHIFT).unwrap_or(0),
+            at,
+            left: if inside { len } else { 0 },
+        }
+    }
+
+    /// How many pieces [`Memory::segments`] gives.
+    pub fn segment_count(&self, offset: usize, len: usize) -> usize {
+        let last = offset.saturating_add(len).saturating_sub(1);
+        if len == 0 || last >= self.len {
+            return 0;
+        }
+        let find = |at: usize| self.pages.find((self.first + at) >> PAGE_SHIFT).unwrap_or(0);
+        find(last) - find(offset) + 1
+    }
+
+    /// Copies into the memory, for a consumer in the kernel. Returns bytes copied.
+    pub fn write(&self, offset: usize, data: &[u8]) -> usize {
+        let mut done = 0;
+        for seg in self.segments(offset, data.len()) {
+            // SAFETY: The segment's bytes belong to this memory and stay while it lives; lowmem
+            // pages are mapped (x86-64 has no others), so their address is valid for `len` bytes.
+            // Peers and devices may race by design of the memory: bytes have no meaning to us.
+            unsafe {
+                ptr::copy_nonoverlapping(
+                    data[done..].as_ptr(),
+                    sys::kf_page_address(seg.page).cast::<u8>().add(seg.offset),
+                    seg.len,
+                )
+            };
+            done += seg.len;
+        }
+        done
+    }
+
+    /// Copies out of the memory, for a consumer in the kernel. Returns bytes copied.
+    pub fn read(&self, offset: usize, out: &mut [u8]) -> usize {
+        let mut done = 0;
+        for seg in self.segments(offset, out.len()) {
+            // SAFETY: As in `write`.
+            unsafe {
+                ptr::copy_nonoverlapping(
+                    sys::kf_page_address(seg.page).cast::<u8>().add(seg.offset),
+                    out[done..].as_mut_ptr(),
+                    seg.len,
+                )
+            };
+            done += seg.len;
+        }
+        done
+    }
+
+    /// Pages that [offset, offset + len) touches, as `ib_umem` charges them.
+    fn pages_of(&self, offset: usize, len: usize) -> usize {
+        let first = (self.first + offset) >> PAGE_SHIFT;
+        let last = (self.first + offset + len - 1) >> PAGE_SHIFT;
+        last - first + 1
+    }
+
+    /// Runs `register`, which pins [offset, offset + len) once more through the device
+    /// (`ib_reg_user_mr()`) and is given the range's user address.
+    ///
+    /// The device's registration charges the owner by itself; the core's charge is taken back by
+    /// as much, so that memory counts once however many registrations cover it.
+    ///
+    /// # Errors
+    ///
+    /// `EACCES`: the current task is not the owner. `EOPNOTSUPP`: the kernel's memory. `EINVAL`:
+    /// no such range. Else what `register` says.
+    pub fn device_register<T>(
+        &self,
+        offset: usize,
+        len: usize,
+        register: impl FnOnce(usize) -> Result<T>,
+    ) -> Result<T> {
+        let owner = self.owner.as_ref().ok_or_else(eopnotsupp)?;
+        if !owner.is_current() {
+            return Err(EACCES);
+        }
+        if len == 0 || offset.checked_add(len).is_none_or(|end| end > self.len) {
+            return Err(EINVAL);
+        }
+        let pages = self.pages_of(offset, len);
+        // One at a time, so that the counter never falls below what is charged.
+        let _one = self.device.lock();
+        // SAFETY: The owner's `mm` is alive and charged for at least these pages.
+        unsafe { sys::kf_mm_uncharge(owner.mm.as_ptr(), pages) };
+        let result = register(owner.addr + offset);
+        if result.is_err() {
+            // SAFETY: As above; this only restores what was charged.
+            unsafe { sys::kf_mm_charge_unchecked(owner.mm.as_ptr(), pages) };
+        }
+        result
+    }
+
+    /// Runs `unregister`, which ends what [`Memory::device_register`] of the same range made.
+    pub fn device_unregister<T>(
+        &self,
+        offset: usize,
+        len: usize,
+        unregister: impl FnOnce() -> T,
+    ) -> T {
+        let result = unregister();
+        if let Some(owner) = &self.owner {
+            let pages = self.pages_of(offset, len);
+            // SAFETY: The owner's `mm` is alive; the device has just uncharged these pages.
+            unsafe { sys::kf_mm_charge_unchecked(owner.mm.as_ptr(), pages) };
+        }
+        result
+    }
+}
+
+/// Iterator of [`Memory::segments`].
+pub struct Segments<'a> {
+    pages: &'a Pages,
+    run: usize,
+    /// Bytes from the start of the first page.
+    at: usize,
+    left: usize,
+}
+
+impl Iterator for Segments<'_> {
+    type Item = Segment;
+
+    fn next(&mut self) -> Option<Segment> {
+        if self.left == 0 {
+            return None;
+        }
+        let run = self.pages.runs.get(self.run)?;
+        let into = self.at - (run.before << PAGE_SHIFT);
+        let len = self.left.min((run.pages << PAGE_SHIFT) - into);
+        // Only a whole run's `struct page`s are known to follow each other here (they are
+        // virtually contiguous on every memory model with a vmemmap).
+        let page = run.page.as_ptr().wrapping_add(into >> PAGE_SHIFT);
+        self.run += 1;
+        self.at += len;
+        self.left -= len;
+        Some(Segment {
+            page,
+            offset: into & (PAGE_SIZE - 1),
+            len,
+        })
+    }
+}

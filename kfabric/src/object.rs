@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What all objects share: parents, children, closing.
+//!
+//! Every object holds its parents. A parent counts what was opened on it and refuses to close
+//! (`EBUSY`) while there is any; once closed nothing new can be opened on it.
+
+use core::{
+    ops::Deref,
+    sync::atomic::{
+        AtomicBool,
+        AtomicU32,
+        Ordering, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+/// Counts children, and closes only when there are none.
+///
+/// # Invariants
+///
+/// `CLOSED` once, `CLOSED` for ever.
+pub(crate) struct Children(AtomicU32);
+
+const CLOSED: u32 = u32::MAX;
+
+impl Children {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    fn add(&self) -> Result {
+        self.0
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| {
+                (n < CLOSED - 1).then_some(n + 1)
+            })
+            .map(|_| ())
+            .map_err(|_| ENOENT)
+    }
+
+    fn remove(&self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.0.load(Ordering::Acquire) == CLOSED
+    }
+
+    /// Closes.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY`: children are open. `ENOENT`: closed before.
+    pub(crate) fn close(&self) -> Result {
+        self.0
+            .compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Relaxed)
+            .map(|_| ())
+            .map_err(|n| if n == CLOSED { ENOENT } else { EBUSY })
+    }
+}
+
+/// An object that others are opened on.
+pub(crate) trait Parent {
+    /// Its count.
+    fn children(&self) -> &Children;
+}
+
+/// A child's hold on its parent.
+///
+/// # Invariants
+///
+/// Counted in the parent until `released`.
+pub(crate) struct Held<T: Parent> {
+    parent: Arc<T>,
+    released: AtomicBool,
+}
+
+impl<T: Parent> Held<T> {
+    /// Counts a child.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`: the parent is closed.
+    pub(crate) fn new(parent: &Arc<T>) -> Result<Self> {
+        parent.children().add()?;
+        Ok(Self {
+            parent: parent.clone(),
+            released: AtomicBool::new(false),
+        })
+    }
+
+    /// Stops counting, so that the parent may close; the memory stays until drop.
+    pub(crate) fn release(&self) {
+        if !self.released.swap(true, Ordering::AcqRel) {
+            self.parent.children().remove();
+        }
+    }
+
+    /// The parent.
+    pub(crate) fn arc(&self) -> &Arc<T> {
+        &self.parent
+    }
+}
+
+impl<T: Parent> Deref for Held<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.parent
+    }
+}
+
+impl<T: Parent> Drop for Held<T> {
+    fn drop(&mut self) {
+        self.release()
+    }
+}
+
+/// The text of a NUL-padded name.
+///
+/// # Errors
+///
+/// `EINVAL`: no NUL, or not UTF-8.
+pub fn name_str(bytes: &[u8]) -> Result<&str> {
+    let end = bytes.iter().position(|b| *b == 0).ok_or(EINVAL)?;
+    core::str::from_utf8(&bytes[..end]).map_err(|_| EINVAL)
+}
+
+/// Writes `name` into a NUL-padded field, cut to leave a NUL.
+pub fn set_name(field: &mut [u8], name: &str) {
+    field.fill(0);
+    let room = field.len().saturating_sub(1);
+    let len = name.len().min(room);
+    field[..len].copy_from_slice(&name.as_bytes()[..len]);
+}

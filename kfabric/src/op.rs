@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: GPL-2.0
+//! One operation on its way: what the provider is told, and the token it answers with.
+//!
+//! A token is the promise of P9 as a type: it is made only once room for its completion is
+//! reserved, it holds the memory it touches, and it is consumed by [`OpToken::complete`]. One that
+//! is dropped instead completes with `ECANCELED`, so no path can lose it.
+
+use kernel::{
+    bindings,
+    prelude::*,
+    sync::Arc, //
+};
+
+use crate::{
+    ep::Shared,
+    fabric::Domain,
+    provider::RegionOps,
+    region::{
+        Region,
+        RegionGuard, //
+    },
+    uapi::*,
+};
+
+/// Kind of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpKind {
+    /// Sends a message.
+    Send,
+    /// Takes a message.
+    Recv,
+    /// Reads remote memory into local.
+    Read,
+    /// Writes local memory to remote.
+    Write,
+}
+
+/// What a provider is to do. Local memory is in the token ([`OpToken::segs`]).
+#[derive(Clone, Copy)]
+pub struct OpDesc<'a> {
+    /// The kind.
+    pub kind: OpKind,
+    /// Completion data for the peer.
+    pub imm: Option<u32>,
+    /// Wait for all earlier operations first.
+    pub fence: bool,
+    /// Payload to take before `post` returns; the token then has no segments.
+    pub inject: Option<&'a [u8]>,
+    /// For one-sided operations: the peer's address.
+    pub remote_addr: u64,
+    /// For one-sided operations: the peer's key.
+    pub key: u64,
+    /// Bytes in all segments, or of the injected payload.
+    pub len: u64,
+}
+
+/// How an operation ended.
+#[derive(Clone, Copy, Default)]
+pub struct Outcome {
+    /// 0, or a positive errno.
+    pub err: u32,
+    /// The provider's own code.
+    pub prov_errno: u32,
+    /// For receives: bytes that came. Otherwise ignored.
+    pub len: u64,
+    /// For receives: the peer's completion data.
+    pub imm: Option<u32>,
+    /// For receives: it was a peer's write with data that used the receive up.
+    pub remote_write: bool,
+}
+
+/// Local memory of an operation.
+pub struct TokenSeg {
+    region: RegionGuard,
+    /// First byte, counted from the region's start.
+    pub offset: usize,
+    /// Bytes.
+    pub len: usize,
+}
+
+impl TokenSeg {
+    /// The provider's part of the region.
+    pub fn region(&self) -> Option<&Arc<dyn RegionOps>> {
+        self.region.ops()
+    }
+}
+
+/// Local memory of an operation that a consumer wants: up to `KFI_IOV_MAX` pieces.
+#[derive(Default)]
+pub struct Segs {
+    pub(crate) pieces: [Option<TokenSeg>; KFI_IOV_MAX],
+    pub(crate) count: usize,
+}
+
+impl Segs {
+    /// None.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds [offset, offset + len) of `region`, for an operation of `kind`.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: not inside the region, or too many pieces. `EACCES`: the region is not
+    /// registered for it.
+    pub fn push(&mut self, kind: OpKind, region: Arc<Region>, offset: u64, len: u64) -> Result {
+        region.check(kind, offset, len)?;
+        let place = self.pieces.get_mut(self.count).ok_or(EINVAL)?;
+        *place = Some(TokenSeg {
+            region: RegionGuard::new(region),
+            // CAST: Inside the region, whose length is a `usize`.
+            offset: offset as usize,
+            len: len as usize,
+        });
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Bytes of all pieces.
+    pub fn len(&self) -> u64 {
+        self.iter().map(|seg| seg.len as u64).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Whether all pieces are of regions of `domain`.
+    pub(crate) fn in_domain(&self, domain: &Arc<Domain>) -> bool {
+        self.iter().all(|seg| seg.region.in_domain(domain))
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &TokenSeg> {
+        self.pieces.iter().flatten()
+    }
+}
+
+/// An accepted operation.
+pub struct OpToken {
+    ep: Arc<Shared>,
+    segs: Segs,
+    kind: OpKind,
+    context: u64,
+    len: u64,
+    /// A success is to have an entry too.
+    wanted: bool,
+    done: bool,
+}
+
+impl OpToken {
+    /// Reserves what the completion needs.
+    pub(crate) fn new(
+        ep: &Arc<Shared>,
+        segs: Segs,
+        kind: OpKind,
+        context: u64,
+        len: u64,
+        wanted: bool,
+    ) -> Result<Self> {
+        ep.reserve(kind)?;
+        Ok(Self {
+            ep: ep.clone(),
+            segs,
+            kind,
+            context,
+            len,
+            wanted,
+            done: false,
+        })
+    }
+
+    /// The local memory.
+    pub fn segs(&self) -> impl Iterator<Item = &TokenSeg> {
+        self.segs.iter()
+    }
+
+    /// The consumer's value.
+    pub fn context(&self) -> u64 {
+        self.context
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> OpKind {
+        self.kind
+    }
+
+    /// Bytes of local memory, or of an injected payload.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether it moves no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Ends it without a completion: it was not accepted after all.
+    pub(crate) fn refuse(mut self) {
+        self.done = true;
+        self.ep.unreserve(self.kind);
+    }
+
+    /// Completes it. Any context.
+    pub fn complete(mut self, outcome: Outcome) {
+        self.finish(outcome)
+    }
+
+    fn finish(&mut self, outcome: Outcome) {
+        self.done = true;
+        let recv = self.kind == OpKind::Recv;
+        let mut flags = match self.kind {
+            OpKind::Send => KFI_MSG | KFI_SEND,
+            OpKind::Recv if outcome.remote_write => KFI_RMA | KFI_REMOTE_WRITE,
+            OpKind::Recv => KFI_MSG | KFI_RECV,
+            OpKind::Read => KFI_RMA | KFI_READ,
+            OpKind::Write => KFI_RMA | KFI_WRITE,
+        };
+        if outcome.imm.is_some() {
+            flags |= KFI_REMOTE_CQ_DATA;
+        }
+        let entry = CqEntry {
+            context: self.context,
+            flags,
+            len: if recv { outcome.len } else { self.len },
+            buf: match self.segs.pieces.first() {
+                Some(Some(seg)) if recv => seg.offset as u64,
+                _ => 0,
+            },
+            data: u64::from(outcome.imm.unwrap_or(0)),
+            err: outcome.err,
+            prov_errno: outcome.prov_errno,
+            ep: 0,
+            olen: 0,
+        };
+        self.ep.finish(self.kind, entry, self.wanted);
+    }
+}
+
+impl Drop for OpToken {
+    fn drop(&mut self) {
+        if !self.done {
+            self.finish(Outcome {
+                err: bindings::ECANCELED,
+                ..Outcome::default()
+            });
+        }
+    }
+}

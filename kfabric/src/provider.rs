@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What a provider implements, and what it may call.
+//!
+//! A provider knows hardware. It never sees a file descriptor, a uid or an auth grant: the core
+//! has checked all of that, has pinned and charged the memory, has bounded every range, and has
+//! reserved the completion before the provider is asked to do anything.
+//!
+//! # Who calls whom, and in which context
+//!
+//! * Control calls ([`Provider`], [`DomainOps`], [`RegionOps`], [`KeyOps`] and all of
+//!   [`EndpointOps`] but `post` and `cancel`) come from process context and may sleep.
+//! * [`EndpointOps::post`] and [`EndpointOps::cancel`] come from any context. They neither sleep,
+//!   allocate, nor take a lock that a control call holds while it sleeps.
+//! * A provider calls the sinks ([`ListenSink`], [`EndpointSink`], [`DomainSink`]) from process
+//!   context, holding no lock of its own that a control call takes.
+//! * [`OpToken::complete`](crate::op::OpToken::complete) may be called from any context.
+//!
+//! # Life and death
+//!
+//! Every object a provider hands out keeps what it needs alive by itself (`Arc`s to its device).
+//! The core drops keys before their region, endpoints and regions before their domain, and holds
+//! a reference on the provider's module until the last of them is gone.
+//!
+//! When a device goes away the provider ends all that it has on the device by itself (endpoints
+//! are torn down and their operations completed with an error, keys are dead, mappings undone),
+//! calls [`DomainSink::gone`], and from then on answers `ENODEV`. The objects stay until the core
+//! drops them.
+
+use core::any::Any;
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+use crate::{
+    errno::eopnotsupp,
+    memory::Memory,
+    net::Net,
+    op::{
+        OpDesc,
+        OpToken, //
+    },
+    uapi::{
+        InfoEntry,
+        SockAddr, //
+    },
+};
+
+/// A provider: one kind of hardware or transport, many devices.
+///
+/// Registered by [`Registration::new`](crate::registry::Registration::new).
+pub trait Provider: Send + Sync {
+    /// The name that hints and `fabric_open` match, e.g. `"kverbs"`.
+    fn name(&self) -> &'static str;
+
+    /// Version, major << 16 | minor. Of two providers of one name only the first is accepted.
+    fn version(&self) -> u32;
+
+    /// Lists every (device, address) it could serve from `net`, one entry each.
+    ///
+    /// It may use `hints` to save work (a destination address chooses a device by route); the
+    /// core filters, fills in defaults and ranks afterwards. Fields it must fill: `caps`, `mode`,
+    /// `mr_mode`, limits, `ep_type`, `protocol`, `addr_format`, `src_addr`, `fabric_name`,
+    /// `domain_name`, `rank`. `prov_name`, versions and `dest_addr` are the core's.
+    fn getinfo(&self, net: &Net, hints: &InfoEntry, out: &mut KVec<InfoEntry>) -> Result;
+
+    /// Opens the device `name` of `fabric` (empty: the provider's first fabric).
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`: no such fabric or device, or not visible from `net`.
+    fn open_domain(
+        &self,
+        net: &Net,
+        fabric: &str,
+        name: &str,
+        sink: Arc<dyn DomainSink>,
+    ) -> Result<Arc<dyn DomainOps>>;
+
+    /// Prepares to listen on `addr` (port 0: any); requests arrive only after
+    /// [`ListenerOps::listen`].
+    fn listener(
+        &self,
+        net: &Net,
+        addr: &SockAddr,
+        sink: Arc<dyn ListenSink>,
+    ) -> Result<Arc<dyn ListenerOps>>;
+}
+
+/// What a domain can do.
+#[derive(Clone, Copy, Default)]
+pub struct DomainAttr {
+    /// `KFI_*` capabilities.
+    pub caps: u64,
+    /// `KFI_MR_*` modes it requires.
+    pub mr_mode: u64,
+    /// Bytes in the longest operation.
+    pub max_msg_size: u64,
+    /// Bytes that may be injected, at most `KFI_INJECT_MAX`.
+    pub inject_size: u32,
+    /// Operations that a transmit side may hold.
+    pub max_tx_size: u32,
+    /// Receives that a receive side may hold.
+    pub max_rx_size: u32,
+    /// Scatter entries of one operation, at most `KFI_IOV_MAX`.
+    pub iov_limit: u32,
+    /// Application bytes in a connection request.
+    pub cm_data_size: u32,
+    /// Keys that the device can hold, about.
+    pub max_keys: u64,
+}
+
+/// An open device.
+pub trait DomainOps: Send + Sync {
+    /// What it can do.
+    fn attr(&self) -> DomainAttr;
+
+    /// Maps pinned memory for local use. No key, no remote reach (P1).
+    ///
+    /// `access` are the `KFI_*` access bits the region may ever be used for. For user memory the
+    /// caller is the owner's process ([`Memory::user`]).
+    fn register(&self, mem: &Arc<Memory>, access: u64) -> Result<Arc<dyn RegionOps>>;
+
+    /// Makes an endpoint; with `request`, the accepting side of it.
+    ///
+    /// On success the request is used up; on failure it is as before.
+    fn endpoint(
+        &self,
+        net: &Net,
+        attr: &mut EndpointAttr,
+        request: Option<&Arc<dyn ConnRequestOps>>,
+        sink: Arc<dyn EndpointSink>,
+    ) -> Result<Arc<dyn EndpointOps>>;
+}
+
+/// How large an endpoint is to be. In: wanted. Out: what it got, no less.
+#[derive(Clone, Copy, Default)]
+pub struct EndpointAttr {
+    /// Operations of the transmit side.
+    pub tx_size: u32,
+    /// Receives of the receive side.
+    pub rx_size: u32,
+    /// Scatter entries of one operation.
+    pub iov_limit: u32,
+    /// Bytes that may be injected.
+    pub inject_size: u32,
+    /// Address to connect from; `len` 0: by route.
+    pub src_addr: SockAddr,
+}
+
+/// Memory as one device knows it. Dropping it ends the mapping; the core does so after all keys
+/// and operations are over.
+pub trait RegionOps: Send + Sync {
+    /// For the provider to find its own type again.
+    fn as_any(&self) -> &dyn Any;
+
+    /// Reserves all that later assigns on the slot need.
+    fn alloc_key(self: Arc<Self>) -> Result<KBox<dyn KeyOps>>;
+}
+
+/// What a peer needs to reach an assigned range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyValue {
+    /// The key.
+    pub key: u64,
+    /// The address of the range's first byte.
+    pub remote_addr: u64,
+}
+
+/// A key slot. The core serialises calls on one slot. Dropping it revokes.
+pub trait KeyOps: Send {
+    /// Gives [offset, offset + len) of the region a key with `access` (`KFI_REMOTE_*` bits).
+    ///
+    /// The core has checked the range and the rights and that the slot has no key. When it
+    /// returns the key is valid everywhere.
+    fn assign(&mut self, offset: u64, len: u64, access: u64) -> Result<KeyValue>;
+
+    /// Ends the key. After the return no byte is read or written through it (P3). Does nothing
+    /// on a slot without a key. Cannot fail: where hardware refuses, the provider ends whatever
+    /// stands between (the connection, the device).
+    fn revoke(&mut self);
+}
+
+/// A queue pair and its connection.
+///
+/// Tokens: what [`EndpointOps::post`] accepted it completes exactly once, in whatever state. When
+/// a connection ends the first failure keeps its own error; the rest gets `ECANCELED`.
+pub trait EndpointOps: Send + Sync {
+    /// Readies it to take receives. Once, before connect or accept.
+    fn enable(&self) -> Result;
+
+    /// Starts connecting; the outcome goes to the sink.
+    fn connect(&self, addr: &SockAddr, data: &[u8]) -> Result;
+
+    /// Accepts the request it was made with; the outcome goes to the sink.
+    fn accept(&self, data: &[u8]) -> Result;
+
+    /// Starts to end the connection; the sink hears of it. Nothing to do when there is none.
+    fn shutdown(&self) -> Result;
+
+    /// Posts one operation. Any context.
+    ///
+    /// # Errors
+    ///
+    /// Gives the token back. `EAGAIN`: full, try when something has completed. `ENOTCONN`.
+    fn post(&self, op: &OpDesc<'_>, token: OpToken) -> Result<(), (Error, OpToken)>;
+
+    /// Completes one posted receive of this context with `ECANCELED`.
+    fn cancel(&self, _context: u64) -> Result {
+        Err(eopnotsupp())
+    }
+
+    /// Its own address, as far as known (`len` 0: not yet).
+    fn local_addr(&self) -> SockAddr;
+
+    /// Its peer's address, as far as known.
+    fn peer_addr(&self) -> SockAddr;
+
+    /// Ends it for good, in bounded time: after the return every token is completed, the sink is
+    /// not called again, and no hardware is left. Idempotent.
+    fn close(&self);
+}
+
+/// A listening address.
+pub trait ListenerOps: Send + Sync {
+    /// Starts to listen.
+    fn listen(&self, backlog: u32) -> Result;
+
+    /// The address, with the port chosen.
+    fn local_addr(&self) -> SockAddr;
+
+    /// Ends it: after the return the sink is not called again. Idempotent.
+    fn close(&self);
+}
+
+/// A connection request that was not yet answered. Dropping it refuses it.
+pub trait ConnRequestOps: Send + Sync {
+    /// For the provider to find its own type again.
+    fn as_any(&self) -> &dyn Any;
+
+    /// Refuses, with application data for the peer. The request is used up.
+    fn reject(&self, data: &[u8]) -> Result;
+}
+
+/// Where a listener delivers; the core implements it.
+pub trait ListenSink: Send + Sync {
+    /// A peer asks. `info` names the domain that an accepting endpoint must be opened on, and
+    /// both addresses (`src_addr` ours, `dest_addr` the peer's).
+    ///
+    /// # Errors
+    ///
+    /// Nobody takes it (queue full, closing): the provider drops the request.
+    fn request(&self, req: Arc<dyn ConnRequestOps>, info: &InfoEntry, data: &[u8]) -> Result;
+}
+
+/// Where an endpoint tells of its connection; the core implements it.
+pub trait EndpointSink: Send + Sync {
+    /// Connected, with the peer's application data (connecting side). Called at most once.
+    fn connected(&self, data: &[u8]);
+
+    /// Connecting failed: positive errno (`ECONNREFUSED` when the peer refused, `ETIMEDOUT`,
+    /// `EHOSTUNREACH`, …), the provider's code, the refuser's data. Instead of `connected`.
+    fn conn_error(&self, err: u32, prov_errno: u32, data: &[u8]);
+
+    /// The connection ended, by either side or by failure (then a positive errno). At most once,
+    /// after `connected`.
+    fn shutdown(&self, err: u32);
+}
+
+/// Where a domain tells of its device; the core implements it.
+pub trait DomainSink: Send + Sync {
+    /// The device is gone; see the module's text. Called at most once.
+    fn gone(&self);
+}

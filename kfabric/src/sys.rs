@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The thin layer to C: everything unsafe that is not the device file's or the pinning's.
+//!
+//! C header: `helpers.h` beside this crate.
+
+pub mod lock;
+pub mod ring;
+pub mod wq;
+
+use kernel::bindings;
+use kernel::ffi::{
+    c_int,
+    c_ulong,
+    c_void, //
+};
+
+#[expect(
+    improper_ctypes,
+    reason = "bindgen's empty structures, behind pointers as in the kernel crate's own bindings"
+)]
+extern "C" {
+    pub(crate) fn kf_dev_register() -> c_int;
+    pub(crate) fn kf_dev_unregister();
+    pub(crate) fn kf_queue_file(private: *mut c_void) -> *mut bindings::file;
+
+    pub(crate) fn kf_spin_lock_irqsave(lock: *mut bindings::spinlock_t) -> c_ulong;
+    pub(crate) fn kf_spin_trylock_irqsave(
+        lock: *mut bindings::spinlock_t,
+        flags: *mut c_ulong,
+    ) -> bool;
+    pub(crate) fn kf_spin_unlock_irqrestore(lock: *mut bindings::spinlock_t, flags: c_ulong);
+
+    pub(crate) fn kf_current_net() -> *mut bindings::net;
+    pub(crate) fn kf_init_net() -> *mut bindings::net;
+    pub(crate) fn kf_get_net(net: *mut bindings::net) -> *mut bindings::net;
+    pub(crate) fn kf_put_net(net: *mut bindings::net);
+
+    pub(crate) fn kf_current_mm() -> *mut bindings::mm_struct;
+    pub(crate) fn kf_mm_charge(mm: *mut bindings::mm_struct, pages: c_ulong) -> bool;
+    pub(crate) fn kf_mm_charge_unchecked(mm: *mut bindings::mm_struct, pages: c_ulong);
+    pub(crate) fn kf_mm_uncharge(mm: *mut bindings::mm_struct, pages: c_ulong);
+    pub(crate) fn kf_mm_grab(mm: *mut bindings::mm_struct);
+    pub(crate) fn kf_mm_drop(mm: *mut bindings::mm_struct);
+    pub(crate) fn kf_fatal_signal_pending() -> bool;
+    pub(crate) fn kf_cond_resched();
+    pub(crate) fn kf_page_to_pfn(page: *const bindings::page) -> c_ulong;
+    pub(crate) fn kf_page_address(page: *const bindings::page) -> *mut c_void;
+    pub(crate) fn kf_unpin_range(page: *mut bindings::page, npages: c_ulong, dirty: bool);
+
+    pub(crate) fn kf_ring_alloc(size: c_ulong) -> *mut c_void;
+    pub(crate) fn kf_ring_free(ring: *mut c_void);
+
+    pub(crate) fn kf_task_comm(task: *mut bindings::task_struct, comm: *mut u8);
+    pub(crate) fn kf_task_tgid(task: *mut bindings::task_struct) -> c_int;
+
+    pub(crate) fn kf_wq_alloc() -> *mut bindings::workqueue_struct;
+    pub(crate) fn kf_wq_free(wq: *mut bindings::workqueue_struct);
+    fn kf_cpu_relax();
+}
+
+/// Spins politely.
+pub(crate) fn cpu_relax() {
+    // SAFETY: No preconditions.
+    unsafe { kf_cpu_relax() }
+}
+
+pub use lock::IrqLock;

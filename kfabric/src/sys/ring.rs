@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Memory that the kernel and a program both see: the completion ring.
+
+use core::{
+    ptr::NonNull,
+    sync::atomic::{
+        AtomicU32,
+        Ordering, //
+    }, //
+};
+use kernel::{
+    ffi::c_void,
+    page::PAGE_SIZE,
+    prelude::*, //
+};
+
+use crate::uapi::{
+    CqEntry,
+    CqRing,
+    KFI_CQ_RING_OFFSET, //
+};
+
+/// A completion ring: one [`CqRing`] page, then entries.
+///
+/// # Invariants
+///
+/// `base` is a `vmalloc_user()` allocation of `size` bytes, `entries` a power of two, and the
+/// header page and all entries lie inside.
+pub(crate) struct RingMem {
+    base: NonNull<c_void>,
+    size: usize,
+    entries: u32,
+}
+
+// SAFETY: It is memory; every access below is by atomics or by a caller that excludes others.
+unsafe impl Send for RingMem {}
+// SAFETY: As above.
+unsafe impl Sync for RingMem {}
+
+impl RingMem {
+    /// Allocates a zeroed ring of `entries` (a power of two).
+    pub(crate) fn new(entries: u32) -> Result<Self> {
+        let bytes = entries as usize * size_of::<CqEntry>() + KFI_CQ_RING_OFFSET;
+        let size = bytes.next_multiple_of(PAGE_SIZE);
+        // SAFETY: No preconditions.
+        let base = NonNull::new(unsafe { super::kf_ring_alloc(size) }).ok_or(ENOMEM)?;
+        let ring = Self {
+            base,
+            size,
+            entries,
+        };
+        ring.word(core::mem::offset_of!(CqRing, entries))
+            .store(entries, Ordering::Relaxed);
+        ring.word(core::mem::offset_of!(CqRing, entry_size))
+            .store(size_of::<CqEntry>() as u32, Ordering::Relaxed);
+        Ok(ring)
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: Callers pass offsets of aligned `u32` fields of the header page, which the type
+        // invariant says is there as long as `self`; programs access it by atomics too, and what
+        // they write is any `u32`.
+        unsafe { &*self.base.as_ptr().byte_add(offset).cast::<AtomicU32>() }
+    }
+
+    /// What the program says it has read.
+    pub(crate) fn tail(&self) -> u32 {
+        self.word(core::mem::offset_of!(CqRing, tail))
+            .load(Ordering::Acquire)
+    }
+
+    /// Stores the tail, for a reader in the kernel.
+    pub(crate) fn set_tail(&self, tail: u32) {
+        self.word(core::mem::offset_of!(CqRing, tail))
+            .store(tail, Ordering::Release)
+    }
+
+    /// Shows entries up to `head` to the reader.
+    pub(crate) fn set_head(&self, head: u32) {
+        self.word(core::mem::offset_of!(CqRing, head))
+            .store(head, Ordering::Release)
+    }
+
+    fn slot(&self, index: u32) -> *mut CqEntry {
+        let offset =
+            KFI_CQ_RING_OFFSET + (index & (self.entries - 1)) as usize * size_of::<CqEntry>();
+        // SAFETY: The masked index is below `entries`, so by the type invariant the entry lies
+        // inside the allocation.
+        unsafe { self.base.as_ptr().byte_add(offset) }.cast()
+    }
+
+    /// Writes the entry at `index`. The caller excludes other writers of it.
+    pub(crate) fn write(&self, index: u32, entry: &CqEntry) {
+        // SAFETY: `slot` is inside and aligned. A program may race by scribbling: the bytes are
+        // never read back for a decision.
+        unsafe { self.slot(index).write_volatile(*entry) }
+    }
+
+    /// Reads the entry at `index`, for a reader in the kernel.
+    pub(crate) fn read(&self, index: u32) -> CqEntry {
+        // SAFETY: `slot` is inside and aligned, and any bytes are a valid `CqEntry`.
+        unsafe { self.slot(index).read_volatile() }
+    }
+
+    /// Address and bytes, for mmap.
+    pub(crate) fn raw(&self) -> (*mut c_void, usize) {
+        (self.base.as_ptr(), self.size)
+    }
+}
+
+impl Drop for RingMem {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant it is ours. Pages that a program still maps live on until
+        // it unmaps them.
+        unsafe { super::kf_ring_free(self.base.as_ptr()) }
+    }
+}

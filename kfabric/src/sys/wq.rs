@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The module's own work queue: what must sleep but was found out where nothing may.
+//!
+//! It is the module's own so that unloading can wait for it; the system's queues cannot be
+//! flushed by a module.
+
+use core::sync::atomic::{
+    AtomicPtr,
+    Ordering, //
+};
+use kernel::{
+    bindings,
+    prelude::*,
+    workqueue::Queue, //
+};
+
+static QUEUE: AtomicPtr<bindings::workqueue_struct> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Keeps the queue alive; dropping it runs what is queued and waits.
+pub(crate) struct WorkQueue(());
+
+impl WorkQueue {
+    /// Makes the queue. Once, at module load.
+    pub(crate) fn new() -> Result<Self> {
+        // SAFETY: No preconditions.
+        let wq = unsafe { super::kf_wq_alloc() };
+        if wq.is_null() {
+            return Err(ENOMEM);
+        }
+        QUEUE.store(wq, Ordering::Release);
+        Ok(Self(()))
+    }
+}
+
+impl Drop for WorkQueue {
+    fn drop(&mut self) {
+        let wq = QUEUE.swap(core::ptr::null_mut(), Ordering::AcqRel);
+        // SAFETY: `new` made it and nobody else frees it. Nothing of the module is in use any
+        // more, so nothing new is queued.
+        unsafe { super::kf_wq_free(wq) };
+    }
+}
+
+/// The queue. Only while the module is loaded and something of it exists.
+pub(crate) fn queue() -> &'static Queue {
+    // SAFETY: Objects, the only users, exist only between load and unload, when the pointer is a
+    // live work queue.
+    unsafe { Queue::from_raw(QUEUE.load(Ordering::Acquire)) }
+}

@@ -1,0 +1,1026 @@
+// SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note
+//! Numbers, structures and rings of the `/dev/kfabric` interface.
+//!
+//! # The rules of every call
+//!
+//! * A structure starts with `size` (bytes the caller knows of) and `flags`. The kernel copies the
+//!   smaller of the two sizes; a caller's tail that the kernel does not know must be zero
+//!   (`-E2BIG`), a missing tail counts as zero, a `size` below the structure's first version is
+//!   `-EINVAL`. New fields are only appended; new meaning gets a new flag.
+//! * Unknown flags and non-zero reserved fields are `-EINVAL`. Pointers travel as `u64`.
+//! * A handle names an object of one open file. It holds a generation: a handle that was closed
+//!   never names another object (`-ENOENT`). A handle of another type is `-ENOENT` too.
+//! * Errors: `-ENOTTY` unknown call; `-EFAULT` bad pointer; `-EOPNOTSUPP` known but not offered by
+//!   this provider; `-EBUSY` children or operations left; `-ENODEV` device gone; `-EAGAIN` full.
+//!   A call that fails changes nothing.
+//!
+//! Constants that libfabric has too carry libfabric's values (`fabric.h`, `fi_domain.h`,
+//! `fi_endpoint.h`, `fi_eq.h`), so a user-space provider passes them through.
+
+// The derives refuse implicit padding, which is what keeps kernel memory from leaking.
+use zerocopy_derive::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// The ioctl type byte. 0xBF 00-3F is unlisted in Documentation/userspace-api/ioctl/ioctl-number.rst.
+pub const KFI_IOC_TYPE: u32 = 0xBF;
+/// Version of this interface as [`InfoEntry::abi`] reports it. It only tells; nothing depends on it.
+pub const KFI_ABI_VERSION: u32 = 1;
+/// The API version that info entries speak: libfabric 2.0 as `FI_VERSION(2, 0)`.
+pub const KFI_API_VERSION: u32 = 2 << 16;
+
+/// Encodes an ioctl number: read-write, of `size` bytes.
+const fn iowr(nr: u32, size: usize) -> u32 {
+    (3 << 30) | ((size as u32) << 16) | (KFI_IOC_TYPE << 8) | nr
+}
+
+/// A structure that an ioctl exchanges.
+///
+/// The low byte of [`Ioctl::NR`] selects the call; the size in it is only the first version's.
+pub trait Ioctl: zerocopy::FromBytes + zerocopy::IntoBytes + zerocopy::Immutable {
+    /// The ioctl number, complete with direction and size.
+    const NR: u32;
+    /// Size in bytes of the structure's first version: a caller's `size` may not be less.
+    const MIN_SIZE: usize;
+    /// Name of the call, for messages.
+    const NAME: &'static str;
+}
+
+macro_rules! ioctls {
+    ($($(#[$meta:meta])* $name:ident = $nr:literal, $ty:ident, $size:literal;)*) => {
+        $(
+            $(#[$meta])*
+            pub const $name: u32 = iowr($nr, $size);
+            const _: () = assert!(core::mem::size_of::<$ty>() == $size);
+            const _: () = assert!($size % 8 == 0);
+            impl Ioctl for $ty {
+                const NR: u32 = $name;
+                const MIN_SIZE: usize = $size;
+                const NAME: &'static str = stringify!($name);
+            }
+        )*
+        /// Every call: number and name. The numbers' low bytes are contiguous from zero.
+        pub const KFI_IOCTLS: &[(u32, &str)] = &[$(($name, stringify!($name))),*];
+    };
+}
+
+ioctls! {
+    /// Lists what providers offer: [`GetInfo`].
+    KFI_IOC_GETINFO = 0x00, GetInfo, 40;
+    /// Opens a fabric: [`FabricOpen`].
+    KFI_IOC_FABRIC_OPEN = 0x01, FabricOpen, 112;
+    /// Opens a domain, a device of a fabric: [`DomainOpen`].
+    KFI_IOC_DOMAIN_OPEN = 0x02, DomainOpen, 160;
+    /// Opens an event queue: [`EqOpen`].
+    KFI_IOC_EQ_OPEN = 0x03, EqOpen, 32;
+    /// Opens a completion queue: [`CqOpen`].
+    KFI_IOC_CQ_OPEN = 0x04, CqOpen, 56;
+    /// Opens a counter: [`CntrOpen`].
+    KFI_IOC_CNTR_OPEN = 0x05, CntrOpen, 32;
+    /// Opens a passive endpoint: [`PepOpen`].
+    KFI_IOC_PEP_OPEN = 0x06, PepOpen, 72;
+    /// Opens an active endpoint: [`EpOpen`].
+    KFI_IOC_EP_OPEN = 0x07, EpOpen, 104;
+    /// Binds a queue or counter to an endpoint: [`Bind`].
+    KFI_IOC_BIND = 0x08, Bind, 32;
+    /// Makes an endpoint ready to post receives and connect: [`ObjectCall`].
+    KFI_IOC_ENABLE = 0x09, ObjectCall, 16;
+    /// Starts listening on a passive endpoint; answers at once: [`Listen`].
+    KFI_IOC_LISTEN = 0x0a, Listen, 24;
+    /// Starts connecting an endpoint; the outcome is an event: [`Connect`].
+    KFI_IOC_CONNECT = 0x0b, Connect, 64;
+    /// Accepts the connection request the endpoint was opened with: [`Accept`].
+    KFI_IOC_ACCEPT = 0x0c, Accept, 32;
+    /// Refuses a connection request: [`Reject`].
+    KFI_IOC_REJECT = 0x0d, Reject, 32;
+    /// Ends a connection: [`Shutdown`].
+    KFI_IOC_SHUTDOWN = 0x0e, Shutdown, 16;
+    /// Asks for an endpoint's own or its peer's address: [`GetName`].
+    KFI_IOC_GETNAME = 0x0f, GetName, 56;
+    /// Takes one event from an event queue: [`EqRead`].
+    KFI_IOC_EQ_READ = 0x10, EqRead, 72;
+    /// Reads, adds to or sets a counter: [`CntrCtl`].
+    KFI_IOC_CNTR_CTL = 0x11, CntrCtl, 40;
+    /// Waits until a counter reaches a value: [`CntrWait`].
+    KFI_IOC_CNTR_WAIT = 0x12, CntrWait, 40;
+    /// Pins and registers memory: [`RegionReg`].
+    KFI_IOC_REGION_REG = 0x13, RegionReg, 72;
+    /// Reserves key slots on a region: [`KeyAlloc`].
+    KFI_IOC_KEY_ALLOC = 0x14, KeyAlloc, 32;
+    /// Gives a slot a key for a sub-range: [`KeyAssign`].
+    KFI_IOC_KEY_ASSIGN = 0x15, KeyAssign, 64;
+    /// Ends a key; synchronous: [`ObjectCall`]. The slot stays reserved and may be assigned anew.
+    KFI_IOC_KEY_REVOKE = 0x16, ObjectCall2, 16;
+    /// Posts many operations: [`Submit`].
+    KFI_IOC_SUBMIT = 0x17, Submit, 40;
+    /// Cancels posted receives by their context: [`Cancel`].
+    KFI_IOC_CANCEL = 0x18, Cancel, 24;
+    /// Closes any object: [`Close`].
+    KFI_IOC_CLOSE = 0x19, Close, 16;
+    /// Lists live objects: [`ObjList`].
+    KFI_IOC_OBJ_LIST = 0x1a, ObjList, 48;
+}
+
+// ---- capabilities, modes, flags: libfabric's values (fabric.h) ----
+
+/// Endpoint type: reliable, connected, message oriented (`FI_EP_MSG`).
+pub const KFI_EP_MSG: u32 = 1;
+
+/// Messages: send and receive (`FI_MSG`).
+pub const KFI_MSG: u64 = 1 << 1;
+/// One-sided operations (`FI_RMA`).
+pub const KFI_RMA: u64 = 1 << 2;
+/// Atomics (`FI_ATOMIC`).
+pub const KFI_ATOMIC: u64 = 1 << 4;
+/// May read remotely, or allows local... see each use (`FI_READ`).
+pub const KFI_READ: u64 = 1 << 8;
+/// May write remotely (`FI_WRITE`).
+pub const KFI_WRITE: u64 = 1 << 9;
+/// May receive, or: for the receiving side (`FI_RECV`).
+pub const KFI_RECV: u64 = 1 << 10;
+/// May send, or: for the sending side (`FI_SEND`, equal to `FI_TRANSMIT` in binds below).
+pub const KFI_SEND: u64 = 1 << 11;
+/// In binds: the transmit side (`FI_TRANSMIT`).
+pub const KFI_TRANSMIT: u64 = KFI_SEND;
+/// Peers may read (`FI_REMOTE_READ`).
+pub const KFI_REMOTE_READ: u64 = 1 << 12;
+/// Peers may write (`FI_REMOTE_WRITE`).
+pub const KFI_REMOTE_WRITE: u64 = 1 << 13;
+/// An operation carries, or a completion holds, remote completion data (`FI_REMOTE_CQ_DATA`).
+pub const KFI_REMOTE_CQ_DATA: u64 = 1 << 17;
+/// An operation wants a completion entry though its queue is selective (`FI_COMPLETION`).
+pub const KFI_COMPLETION: u64 = 1 << 24;
+/// The payload is taken before the call returns; no completion entry (`FI_INJECT`).
+pub const KFI_INJECT: u64 = 1 << 25;
+/// Wait for earlier operations before this one starts (`FI_FENCE`).
+pub const KFI_FENCE: u64 = 1 << 22;
+/// In a bind: entries only for operations with [`KFI_COMPLETION`] (`FI_SELECTIVE_COMPLETION`).
+pub const KFI_SELECTIVE_COMPLETION: u64 = 1 << 59;
+/// The local peer is on another node (`FI_REMOTE_COMM`).
+pub const KFI_REMOTE_COMM: u64 = 1 << 51;
+/// The peer may be on this node (`FI_LOCAL_COMM`).
+pub const KFI_LOCAL_COMM: u64 = 1 << 50;
+/// kfabric's own: dynamic keys (alloc, assign, revoke) are offered. No libfabric bit has this value.
+pub const KFI_DYNAMIC_KEYS: u64 = 1 << 40;
+
+/// Registration modes (`FI_MR_*`, fi_mr(3)): local buffers need a region.
+pub const KFI_MR_LOCAL: u64 = 1 << 2;
+/// Remote addresses are virtual addresses of the exporter.
+pub const KFI_MR_VIRT_ADDR: u64 = 1 << 4;
+/// Memory must be backed by pages at registration.
+pub const KFI_MR_ALLOCATED: u64 = 1 << 5;
+/// The provider chooses key values.
+pub const KFI_MR_PROV_KEY: u64 = 1 << 6;
+
+/// The key of a region that has none (`FI_KEY_NOTAVAIL`).
+pub const KFI_KEY_NOTAVAIL: u64 = u64::MAX;
+
+/// Address format: any socket address (`FI_SOCKADDR`).
+pub const KFI_SOCKADDR: u32 = 1;
+/// Address format: IPv4 (`FI_SOCKADDR_IN`).
+pub const KFI_SOCKADDR_IN: u32 = 2;
+/// Address format: IPv6 (`FI_SOCKADDR_IN6`).
+pub const KFI_SOCKADDR_IN6: u32 = 3;
+
+/// Protocol: RC queue pairs through rdma_cm (`FI_PROTO_RDMA_CM_IB_RC`).
+pub const KFI_PROTO_RDMA_CM_IB_RC: u32 = 1;
+/// Protocol: copies inside one host (`FI_PROTO_SHM`).
+pub const KFI_PROTO_SHM: u32 = 14;
+
+/// Completion entry holds the context alone (`FI_CQ_FORMAT_CONTEXT`).
+pub const KFI_CQ_FORMAT_CONTEXT: u32 = 1;
+/// … and flags and length (`FI_CQ_FORMAT_MSG`).
+pub const KFI_CQ_FORMAT_MSG: u32 = 2;
+/// … and buffer and completion data (`FI_CQ_FORMAT_DATA`).
+pub const KFI_CQ_FORMAT_DATA: u32 = 3;
+
+/// Event: a peer asks to connect (`FI_CONNREQ`).
+pub const KFI_CONNREQ: u32 = 1;
+/// Event: an endpoint is connected (`FI_CONNECTED`).
+pub const KFI_CONNECTED: u32 = 2;
+/// Event: a connection ended (`FI_SHUTDOWN`); [`EqRead::err`] is `ENODEV` when the device went.
+pub const KFI_SHUTDOWN: u32 = 3;
+/// Event: connecting failed or was refused; [`EqRead::err`] and the refuser's data say why.
+/// (libfabric reports it by `fi_eq_readerr`; the value is kfabric's own.)
+pub const KFI_CONN_ERROR: u32 = 0x100;
+
+// ---- limits of the interface itself; a provider's own may be lower ----
+
+/// Bytes in a name, with its NUL.
+pub const KFI_NAME_MAX: usize = 64;
+/// Scatter entries of one operation.
+pub const KFI_IOV_MAX: usize = 4;
+/// Operations in one [`Submit`].
+pub const KFI_SUBMIT_MAX: u32 = 1024;
+/// Bytes of payload in one injected operation, at most; see [`InfoEntry::inject_size`].
+pub const KFI_INJECT_MAX: usize = 64;
+/// Bytes of application data in a connection request or answer, at most.
+pub const KFI_CM_DATA_MAX: usize = 192;
+/// Key slots reserved in one [`KeyAlloc`].
+pub const KFI_KEY_ALLOC_MAX: u32 = 4096;
+/// Entries of a completion queue, at most.
+pub const KFI_CQ_SIZE_MAX: u32 = 1 << 18;
+/// Waiting events of an event queue, at most.
+pub const KFI_EQ_SIZE_MAX: u32 = 1 << 16;
+
+/// A socket address: `sockaddr_in` or `sockaddr_in6` in its first `len` bytes (network order as
+/// in `<netinet/in.h>`), zero behind it. `len` 0: no address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct SockAddr {
+    /// Bytes of `data` in use: 0, 16 or 28.
+    pub len: u32,
+    /// The address as the C structure lays it out.
+    pub data: [u8; 28],
+}
+
+/// What a provider offers, or what a caller wants (all-zero fields are "do not care").
+///
+/// Fields mean what `fi_getinfo(3)`, `fi_domain(3)` and `fi_endpoint(3)` say of their namesakes.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct InfoEntry {
+    /// Capabilities: `KFI_MSG`, `KFI_RMA`, …
+    pub caps: u64,
+    /// Modes that the provider requires of its user; in hints: those the caller can serve.
+    pub mode: u64,
+    /// Registration modes: required by the provider; in hints: those the caller can serve.
+    pub mr_mode: u64,
+    /// Bytes in the longest message or one-sided operation.
+    pub max_msg_size: u64,
+    /// Bytes that may be injected.
+    pub inject_size: u64,
+    /// Operations that the transmit side holds.
+    pub tx_size: u32,
+    /// Receives that the receive side holds.
+    pub rx_size: u32,
+    /// Scatter entries of one operation.
+    pub iov_limit: u32,
+    /// Remote ranges of one one-sided operation.
+    pub rma_iov_limit: u32,
+    /// Bytes of remote completion data.
+    pub cq_data_size: u32,
+    /// Bytes of a key value that are significant.
+    pub mr_key_size: u32,
+    /// Application bytes in a connection request.
+    pub cm_data_size: u32,
+    /// Endpoint type, `KFI_EP_MSG`.
+    pub ep_type: u32,
+    /// Protocol, `KFI_PROTO_*`.
+    pub protocol: u32,
+    /// Address format, `KFI_SOCKADDR*`.
+    pub addr_format: u32,
+    /// The provider's version, major << 16 | minor.
+    pub prov_version: u32,
+    /// API version spoken, major << 16 | minor; in hints: the one asked for (0: any).
+    pub api_version: u32,
+    /// Interface version, [`KFI_ABI_VERSION`].
+    pub abi: u32,
+    /// Larger is preferred; filled in by providers, ignored in hints.
+    pub rank: u32,
+    /// Source address, where one is meant.
+    pub src_addr: SockAddr,
+    /// Destination address, where one is meant.
+    pub dest_addr: SockAddr,
+    /// Provider name, NUL padded.
+    pub prov_name: [u8; KFI_NAME_MAX],
+    /// Fabric name, NUL padded.
+    pub fabric_name: [u8; KFI_NAME_MAX],
+    /// Domain name, NUL padded.
+    pub domain_name: [u8; KFI_NAME_MAX],
+}
+const _: () = assert!(core::mem::size_of::<InfoEntry>() == 40 + 14 * 4 + 64 + 3 * 64);
+
+impl Default for InfoEntry {
+    fn default() -> Self {
+        zerocopy::FromZeros::new_zeroed()
+    }
+}
+
+/// `KFI_IOC_GETINFO`.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct GetInfo {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// Pointer to one [`InfoEntry`] of hints, or 0 for none.
+    pub hints: u64,
+    /// Pointer to an array of [`InfoEntry`].
+    pub entries: u64,
+    /// In: entries the array has room for. Out: entries that matched, which may be more.
+    pub count: u32,
+    /// In: `size_of::<InfoEntry>()` as the caller knows it.
+    pub entry_size: u32,
+    /// Zero.
+    pub reserved: u64,
+}
+
+/// `KFI_IOC_FABRIC_OPEN`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct FabricOpen {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// Provider name, NUL padded; `-ENOENT` when there is none of that name.
+    pub prov_name: [u8; 32],
+    /// Fabric name, NUL padded; empty: the provider's first.
+    pub fabric_name: [u8; KFI_NAME_MAX],
+    /// Out: handle.
+    pub handle: u64,
+}
+
+/// `KFI_IOC_DOMAIN_OPEN`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct DomainOpen {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// The fabric.
+    pub fabric: u64,
+    /// Domain name, NUL padded, as an info entry gave it.
+    pub name: [u8; KFI_NAME_MAX],
+    /// Pointer to the auth key's bytes, or 0: the domain's default auth key is none.
+    pub auth_key: u64,
+    /// Bytes of the auth key. No provider takes one yet: non-zero is `-EOPNOTSUPP`.
+    pub auth_key_size: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Out: handle.
+    pub handle: u64,
+    /// Out: capabilities.
+    pub caps: u64,
+    /// Out: registration modes required.
+    pub mr_mode: u64,
+    /// Out: bytes in the longest operation.
+    pub max_msg_size: u64,
+    /// Out: bytes that may be injected.
+    pub inject_size: u32,
+    /// Out: operations that a transmit side may hold at most.
+    pub max_tx_size: u32,
+    /// Out: receives that a receive side may hold at most.
+    pub max_rx_size: u32,
+    /// Out: scatter entries of one operation.
+    pub iov_limit: u32,
+    /// Out: application bytes in a connection request.
+    pub cm_data_size: u32,
+    /// Zero.
+    pub reserved2: u32,
+    /// Out: key slots the device can hold, about.
+    pub max_keys: u64,
+}
+
+/// `KFI_IOC_EQ_OPEN`.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct EqOpen {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// The fabric.
+    pub fabric: u64,
+    /// Waiting events that the queue holds; 0: 64. Room for an endpoint's own events comes on top.
+    pub depth: u32,
+    /// Out: a descriptor that polls readable while an event waits. Closing it does not close
+    /// the queue.
+    pub fd: i32,
+    /// Out: handle.
+    pub handle: u64,
+}
+
+/// `KFI_IOC_CQ_OPEN`.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct CqOpen {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// The domain.
+    pub domain: u64,
+    /// Entries wanted; rounded up to a power of two; 0: 1024.
+    pub depth: u32,
+    /// `KFI_CQ_FORMAT_*`; 0: context.
+    pub format: u32,
+    /// Out: a descriptor to mmap the ring from (offset 0) and to poll: readable while an entry
+    /// waits. Closing it does not close the queue.
+    pub fd: i32,
+    /// Out: entries of the ring, a power of two.
+    pub entries: u32,
+    /// Out: bytes to mmap: a [`CqRing`] page, then the entries.
+    pub map_size: u64,
+    /// Out: handle.
+    pub handle: u64,
+    /// Zero.
+    pub reserved: u64,
+}
+
+/// `KFI_IOC_CNTR_OPEN`.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct CntrOpen {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// The domain.
+    pub domain: u64,
+    /// Out: handle.
+    pub handle: u64,
+    /// Zero.
+    pub reserved: u64,
+}
+
+/// `KFI_IOC_PEP_OPEN`.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct PepOpen {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// The fabric.
+    pub fabric: u64,
+    /// The event queue that gets `KFI_CONNREQ`.
+    pub eq: u64,
+    /// Address to listen on; port 0: one is chosen, [`GetName`] tells it after listen.
+    pub addr: SockAddr,
+    /// The caller's value, returned in events.
+    pub context: u64,
+    /// Out: handle.
+    pub handle: u64,
+}
+
+/// `KFI_IOC_EP_OPEN`.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct EpOpen {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// The domain.
+    pub domain: u64,
+    /// The request of a `KFI_CONNREQ` event, for an endpoint that accepts; else 0. A success
+    /// uses it up.
+    pub connreq: u64,
+    /// Address to connect from; none: chosen by route.
+    pub src_addr: SockAddr,
+    /// The caller's value, returned in events.
+    pub context: u64,
+    /// Operations of the transmit side; 0: 128. Out: what it got, no less.
+    pub tx_size: u32,
+    /// Receives of the receive side; 0: 128. Out: what it got, no less.
+    pub rx_size: u32,
+    /// Scatter entries of an operation; 0: 1. Out: what it got.
+    pub iov_limit: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Pointer to the endpoint's auth key, or 0: the domain's.
+    pub auth_key: u64,
+    /// Bytes of the auth key; non-zero is `-EOPNOTSUPP` while no provider takes one.
+    pub auth_key_size: u32,
+    /// Zero.
+    pub reserved2: u32,
+    /// Out: handle.
+    pub handle: u64,
+}
+
+/// `KFI_IOC_BIND`. Before enable; a second bind of the same kind is `-EINVAL`.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Bind {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// The endpoint.
+    pub ep: u64,
+    /// An event queue, completion queue or counter.
+    pub object: u64,
+    /// For a completion queue: `KFI_TRANSMIT`, `KFI_RECV`, both, and `KFI_SELECTIVE_COMPLETION`.
+    /// For a counter: any of `KFI_SEND`, `KFI_RECV`, `KFI_READ`, `KFI_WRITE`.
+    pub bind_flags: u64,
+}
+
+/// A call that needs no more than an object.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ObjectCall {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// The object.
+    pub handle: u64,
+}
+
+/// `KFI_IOC_KEY_REVOKE`; as [`ObjectCall`].
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ObjectCall2 {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// The key slot.
+    pub handle: u64,
+}
+
+/// `KFI_IOC_LISTEN`.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Listen {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// The passive endpoint.
+    pub pep: u64,
+    /// Requests that may wait; 0: 64.
+    pub backlog: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// `KFI_IOC_CONNECT`.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Connect {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// The endpoint, enabled.
+    pub ep: u64,
+    /// Whom to connect to.
+    pub addr: SockAddr,
+    /// Pointer to application data for the peer's `KFI_CONNREQ`.
+    pub param: u64,
+    /// Bytes of it, up to `cm_data_size`.
+    pub param_len: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// `KFI_IOC_ACCEPT`.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Accept {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// The endpoint, opened with a request and enabled.
+    pub ep: u64,
+    /// Pointer to application data for the peer's `KFI_CONNECTED`.
+    pub param: u64,
+    /// Bytes of it.
+    pub param_len: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// `KFI_IOC_REJECT`.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Reject {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// The request of a `KFI_CONNREQ` event.
+    pub connreq: u64,
+    /// Pointer to application data for the peer's `KFI_CONN_ERROR`.
+    pub param: u64,
+    /// Bytes of it.
+    pub param_len: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// `KFI_IOC_SHUTDOWN`.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Shutdown {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// The endpoint.
+    pub ep: u64,
+}
+
+/// `KFI_IOC_GETNAME`.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct GetName {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// An endpoint or passive endpoint.
+    pub handle: u64,
+    /// 0: its own address; 1: its peer's.
+    pub peer: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Out: the address.
+    pub addr: SockAddr,
+}
+
+/// `KFI_IOC_EQ_READ`. `-EAGAIN` when no event waits.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct EqRead {
+    /// Size of this structure.
+    pub size: u32,
+    /// 1 ([`KFI_EQ_PEEK`]): leave the event in the queue. Else zero.
+    pub flags: u32,
+    /// The event queue.
+    pub eq: u64,
+    /// Pointer to a buffer for application data.
+    pub data: u64,
+    /// In: bytes it has room for; too little is `-EMSGSIZE` and the event stays. Out: bytes there.
+    pub data_len: u32,
+    /// Out: `KFI_CONNREQ`, `KFI_CONNECTED`, …
+    pub event: u32,
+    /// Out: handle of the object that the event is about (the passive endpoint for a request).
+    pub object: u64,
+    /// Out: that object's context.
+    pub context: u64,
+    /// Out, for `KFI_CONNREQ`: the request, to open an endpoint with or to reject. [`Close`]
+    /// refuses it too.
+    pub connreq: u64,
+    /// Out: positive errno for `KFI_CONN_ERROR` and for a shutdown by failure; else 0.
+    pub err: u32,
+    /// Out: the provider's own code (verbs: the reject reason or CM status).
+    pub prov_errno: u32,
+    /// Pointer to one [`InfoEntry`] that a `KFI_CONNREQ` fills, or 0: provider, fabric and domain
+    /// to accept on, our address and the peer's.
+    pub info: u64,
+}
+/// Flag of [`EqRead`]: leave the event.
+pub const KFI_EQ_PEEK: u32 = 1;
+
+/// `KFI_IOC_CNTR_CTL`.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct CntrCtl {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// The counter.
+    pub cntr: u64,
+    /// `KFI_CNTR_*`.
+    pub op: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// In: the operand. Out: operations that succeeded.
+    pub value: u64,
+    /// Out: operations that failed.
+    pub errors: u64,
+}
+/// Reads a counter.
+pub const KFI_CNTR_READ: u32 = 0;
+/// Adds to a counter.
+pub const KFI_CNTR_ADD: u32 = 1;
+/// Sets a counter.
+pub const KFI_CNTR_SET: u32 = 2;
+/// Adds to a counter's errors.
+pub const KFI_CNTR_ADDERR: u32 = 3;
+/// Sets a counter's errors.
+pub const KFI_CNTR_SETERR: u32 = 4;
+
+/// `KFI_IOC_CNTR_WAIT`. Interruptible; `-ETIMEDOUT`; `-EIO` when the error count changed.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct CntrWait {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// The counter.
+    pub cntr: u64,
+    /// Value to reach.
+    pub threshold: u64,
+    /// When to give up: nanoseconds of `CLOCK_MONOTONIC`, absolute; `u64::MAX`: never.
+    pub deadline: u64,
+    /// Zero.
+    pub reserved: u64,
+}
+
+/// `KFI_IOC_REGION_REG`.
+///
+/// The memory is pinned and charged to the caller's `RLIMIT_MEMLOCK` (`-ENOMEM` beyond it).
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct RegionReg {
+    /// Size of this structure.
+    pub size: u32,
+    /// [`KFI_REGION_DYNAMIC_KEYS`] or zero.
+    pub flags: u32,
+    /// The domain.
+    pub domain: u64,
+    /// First byte of the memory; any alignment.
+    pub addr: u64,
+    /// Bytes; zero is `-EINVAL`.
+    pub len: u64,
+    /// What the memory may ever be used for: `KFI_SEND`, `KFI_RECV`, `KFI_READ`, `KFI_WRITE`,
+    /// `KFI_REMOTE_READ`, `KFI_REMOTE_WRITE`. `RECV`, `READ` and `REMOTE_WRITE` change the memory
+    /// and need a writable mapping.
+    pub access: u64,
+    /// Out: handle.
+    pub handle: u64,
+    /// Out: the region's own key, if `access` has a remote right and no dynamic keys were asked
+    /// for; else `KFI_KEY_NOTAVAIL`.
+    pub key: u64,
+    /// Out: the address at which a peer finds the region's first byte by that key.
+    pub remote_addr: u64,
+    /// Out: pages charged.
+    pub pages: u64,
+}
+/// Flag of [`RegionReg`]: no key at registration; keys come by alloc and assign.
+pub const KFI_REGION_DYNAMIC_KEYS: u32 = 1;
+
+/// `KFI_IOC_KEY_ALLOC`: reserves all that later assigns need. All slots or none.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct KeyAlloc {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// A region with dynamic keys.
+    pub region: u64,
+    /// Slots wanted, 1 to `KFI_KEY_ALLOC_MAX`.
+    pub count: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Pointer to `count` u64s for their handles.
+    pub handles: u64,
+}
+
+/// `KFI_IOC_KEY_ASSIGN`. `-EBUSY` when the slot has a key.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct KeyAssign {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// The slot.
+    pub slot: u64,
+    /// First byte, counted from the region's start.
+    pub offset: u64,
+    /// Bytes; 1 or more; offset + length within the region (`-EINVAL`).
+    pub length: u64,
+    /// `KFI_REMOTE_READ`, `KFI_REMOTE_WRITE` or both, within the region's access (`-EACCES`).
+    pub access: u64,
+    /// Out: the value for peers.
+    pub key: u64,
+    /// Out: the address at which a peer finds the first byte.
+    pub remote_addr: u64,
+    /// Zero.
+    pub reserved: u64,
+}
+
+/// A piece of local memory: part of a region.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Iov {
+    /// The region.
+    pub region: u64,
+    /// First byte, counted from the region's start.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// One operation of a [`Submit`].
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct OpEntry {
+    /// `KFI_OP_*`.
+    pub op: u32,
+    /// Entries of `iov` in use, 0 to the endpoint's `iov_limit`. With `KFI_INJECT`: 0.
+    pub iov_count: u32,
+    /// `KFI_COMPLETION`, `KFI_INJECT`, `KFI_REMOTE_CQ_DATA`, `KFI_FENCE`.
+    pub flags: u64,
+    /// The caller's value, returned in the completion.
+    pub context: u64,
+    /// Completion data for the peer, with `KFI_REMOTE_CQ_DATA`; up to `cq_data_size` bytes.
+    pub data: u64,
+    /// For one-sided operations: the peer's address.
+    pub remote_addr: u64,
+    /// For one-sided operations: the peer's key.
+    pub key: u64,
+    /// With `KFI_INJECT`: pointer to the payload.
+    pub inject: u64,
+    /// With `KFI_INJECT`: its bytes.
+    pub inject_len: u64,
+    /// Local memory.
+    pub iov: [Iov; KFI_IOV_MAX],
+}
+const _: () = assert!(core::mem::size_of::<OpEntry>() == 64 + 96);
+
+/// Sends a message.
+pub const KFI_OP_SEND: u32 = 0;
+/// Posts a receive.
+pub const KFI_OP_RECV: u32 = 1;
+/// Reads remote memory.
+pub const KFI_OP_READ: u32 = 2;
+/// Writes remote memory.
+pub const KFI_OP_WRITE: u32 = 3;
+
+/// `KFI_IOC_SUBMIT`: posts operations in order and stops at the first that is refused.
+///
+/// The call's error is the first operation's; when some were accepted it succeeds and `done`
+/// and `err` say how far it came. Each entry is fetched once.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Submit {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// The endpoint.
+    pub ep: u64,
+    /// Pointer to an array of [`OpEntry`].
+    pub ops: u64,
+    /// Entries in it, 1 to `KFI_SUBMIT_MAX`.
+    pub count: u32,
+    /// `size_of::<OpEntry>()` as the caller knows it.
+    pub entry_size: u32,
+    /// Out: operations accepted.
+    pub done: u32,
+    /// Out: positive errno that stopped the rest, or 0. `EAGAIN`: the endpoint or a completion
+    /// queue is full.
+    pub err: u32,
+}
+
+/// `KFI_IOC_CANCEL`: asks for one receive to end with `ECANCELED`. `-ENOENT`: none waits;
+/// `-EOPNOTSUPP`: the provider cannot.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Cancel {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// The endpoint.
+    pub ep: u64,
+    /// Context of the operation.
+    pub context: u64,
+}
+
+/// `KFI_IOC_CLOSE`: `-EBUSY` while children are open.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Close {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// The object.
+    pub handle: u64,
+}
+
+/// `KFI_IOC_OBJ_LIST`: objects of every open file for `CAP_SYS_ADMIN`, else of files opened by
+/// the caller's user.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ObjList {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// Pointer to an array of [`ObjInfo`].
+    pub entries: u64,
+    /// In: entries it has room for. Out: entries there are, which may be more.
+    pub count: u32,
+    /// `size_of::<ObjInfo>()` as the caller knows it.
+    pub entry_size: u32,
+    /// Zero.
+    pub reserved: [u64; 3],
+}
+
+/// One live object.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ObjInfo {
+    /// `KFI_TYPE_*`.
+    pub kind: u32,
+    /// Process that opened the file, in the lister's pid namespace; 0: not visible there.
+    pub pid: u32,
+    /// Handle in that file.
+    pub handle: u64,
+    /// Handle of the object it was opened on; 0: none.
+    pub parent: u64,
+    /// By kind. Region: length. Key: length. Endpoint: operations outstanding. Queue: depth.
+    /// Counter: value. Domain: bytes pinned on it.
+    pub a: u64,
+    /// By kind. Region: access. Key: access (0: not assigned). Endpoint: `KFI_STATE_*`.
+    /// Queue: entries waiting. Counter: errors.
+    pub b: u64,
+    /// By kind. Region: pages charged. Key: offset. Endpoint: operations ever completed.
+    pub c: u64,
+    /// Command name of that process.
+    pub comm: [u8; 16],
+    /// Provider and domain, or address, as text.
+    pub name: [u8; KFI_NAME_MAX],
+}
+const _: () = assert!(core::mem::size_of::<ObjInfo>() == 48 + 80);
+
+/// A fabric.
+pub const KFI_TYPE_FABRIC: u32 = 1;
+/// A domain.
+pub const KFI_TYPE_DOMAIN: u32 = 2;
+/// An event queue.
+pub const KFI_TYPE_EQ: u32 = 3;
+/// A completion queue.
+pub const KFI_TYPE_CQ: u32 = 4;
+/// A counter.
+pub const KFI_TYPE_CNTR: u32 = 5;
+/// A passive endpoint.
+pub const KFI_TYPE_PEP: u32 = 6;
+/// An endpoint.
+pub const KFI_TYPE_EP: u32 = 7;
+/// A region.
+pub const KFI_TYPE_REGION: u32 = 8;
+/// A key slot.
+pub const KFI_TYPE_KEY: u32 = 9;
+/// A connection request not yet answered.
+pub const KFI_TYPE_CONNREQ: u32 = 10;
+
+/// Endpoint state: opened.
+pub const KFI_STATE_NEW: u32 = 0;
+/// Endpoint state: enabled; receives may be posted.
+pub const KFI_STATE_ENABLED: u32 = 1;
+/// Endpoint state: connecting or accepting.
+pub const KFI_STATE_CONNECTING: u32 = 2;
+/// Endpoint state: connected.
+pub const KFI_STATE_CONNECTED: u32 = 3;
+/// Endpoint state: the connection ended.
+pub const KFI_STATE_DOWN: u32 = 4;
+
+// ---- the completion ring ----
+
+/// Bytes from the mapping's start to its first entry.
+pub const KFI_CQ_RING_OFFSET: usize = 4096;
+
+/// The first page of a completion queue's mapping.
+///
+/// The kernel writes entry `head & (entries - 1)`, then `head` with release order. The program
+/// loads `head` with acquire order, reads entries from `tail` up to it, then stores `tail` with
+/// release order. Both count up and wrap at 2^32. The kernel never reads back what it wrote; a
+/// `tail` that lies stops only this queue.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct CqRing {
+    /// Written by the kernel.
+    pub head: u32,
+    /// Written by the kernel: entries of the ring.
+    pub entries: u32,
+    /// Written by the kernel: `size_of::<CqEntry>()`.
+    pub entry_size: u32,
+    /// Zero; keeps the two writers on cache lines of their own.
+    pub pad: [u32; 29],
+    /// Written by the program.
+    pub tail: u32,
+    /// Zero.
+    pub pad2: [u32; 31],
+}
+const _: () = assert!(core::mem::size_of::<CqRing>() == 256);
+
+/// One completion (`fi_cq(3)`: `fi_cq_data_entry` and `fi_cq_err_entry` in one).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct CqEntry {
+    /// The operation's context.
+    pub context: u64,
+    /// What completed: `KFI_MSG|KFI_SEND`, `KFI_MSG|KFI_RECV`, `KFI_RMA|KFI_READ`,
+    /// `KFI_RMA|KFI_WRITE`, and `KFI_RMA|KFI_REMOTE_WRITE|KFI_REMOTE_CQ_DATA` for a peer's write
+    /// with data; plus `KFI_REMOTE_CQ_DATA`. Not in format CONTEXT.
+    pub flags: u64,
+    /// Bytes received or moved. Not in format CONTEXT.
+    pub len: u64,
+    /// Offset in the region of a receive's first byte. Format DATA only.
+    pub buf: u64,
+    /// The peer's completion data. Format DATA only.
+    pub data: u64,
+    /// 0, or the positive errno of a failure: `ECANCELED` for the flushed rest after a first error.
+    pub err: u32,
+    /// The provider's own code (verbs: `ib_wc_status`).
+    pub prov_errno: u32,
+    /// Handle of the endpoint.
+    pub ep: u64,
+    /// Bytes that did not fit, for `EMSGSIZE`/`ETRUNC`.
+    pub olen: u64,
+}
+const _: () = assert!(core::mem::size_of::<CqEntry>() == 64);
