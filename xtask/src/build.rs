@@ -66,12 +66,17 @@ pub fn kmake(ctx: &Context, args: &KmakeArgs) -> Result<i32> {
         .dir
         .canonicalize()
         .with_context(|| format!("the module's folder {}", args.dir.display()))?;
-    if !["Kbuild", "Makefile"].iter().any(|name| dir.join(name).exists()) {
+    if !["Kbuild", "Makefile"]
+        .iter()
+        .any(|name| dir.join(name).exists())
+    {
         bail!("{} has neither a Kbuild nor a Makefile", dir.display());
     }
     let rig = setup::ensure(ctx, Which::Main)?;
     let tools = Toolbox::rig(&rig);
-    let Built { dir: ours, symbols, .. } = modules::build(ctx, &tools, Profile::Stock)?;
+    let Built {
+        dir: ours, symbols, ..
+    } = modules::build(ctx, &tools, Profile::Stock)?;
     let mut cmd = tools.make(ctx, &dir, &ours, &symbols, &args.args);
     let status = cmd.status().context("starting make")?;
     Ok(status.code().unwrap_or(1))

@@ -64,14 +64,20 @@ pub fn command(root: &Path, binds: &[Bind], cwd: &Path, argv: &[&str]) -> Comman
     if !is_root() {
         cmd.args(["--user", "--map-root-user", "--map-auto"]);
     }
-    cmd.args(TIED).args(["sh", "-ec", ENTER, "kfabric-chroot"]).arg(root).arg(cwd);
+    cmd.args(TIED)
+        .args(["sh", "-ec", ENTER, "kfabric-chroot"])
+        .arg(root)
+        .arg(cwd);
     for bind in binds {
         cmd.arg(&bind.from).arg(&bind.at);
     }
     cmd.arg("--").args(argv);
     let term = std::env::var_os("TERM").unwrap_or_else(|| "dumb".into());
     cmd.env_clear()
-        .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+        .env(
+            "PATH",
+            "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        )
         .env("HOME", "/root")
         .env("LC_ALL", "C.UTF-8")
         .env("TERM", term);
@@ -101,7 +107,10 @@ pub fn run_logged(mut cmd: Command, log: &Path) -> Result<()> {
     let text = String::from_utf8_lossy(&std::fs::read(log).unwrap_or_default()).into_owned();
     let lines: Vec<&str> = text.lines().collect();
     let tail = lines[lines.len().saturating_sub(30)..].join("\n");
-    bail!("{program} failed ({status}); the end of {}:\n{tail}", log.display());
+    bail!(
+        "{program} failed ({status}); the end of {}:\n{tail}",
+        log.display()
+    );
 }
 
 /// Whether this process has root's rights.

@@ -67,7 +67,11 @@ mod tests {
 
     #[test]
     fn the_most_specific_variable_names_the_cache() {
-        let all = [("KFABRIC_CACHE", "/k"), ("XDG_CACHE_HOME", "/x"), ("HOME", "/h")];
+        let all = [
+            ("KFABRIC_CACHE", "/k"),
+            ("XDG_CACHE_HOME", "/x"),
+            ("HOME", "/h"),
+        ];
         assert_eq!(with(&all), Some("/k".into()));
         assert_eq!(with(&all[1..]), Some("/x/kfabric".into()));
         assert_eq!(with(&all[2..]), Some("/h/.cache/kfabric".into()));
@@ -76,6 +80,9 @@ mod tests {
 
     #[test]
     fn an_empty_variable_counts_as_unset() {
-        assert_eq!(with(&[("KFABRIC_CACHE", ""), ("HOME", "/h")]), Some("/h/.cache/kfabric".into()));
+        assert_eq!(
+            with(&[("KFABRIC_CACHE", ""), ("HOME", "/h")]),
+            Some("/h/.cache/kfabric".into())
+        );
     }
 }

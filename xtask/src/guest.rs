@@ -19,8 +19,8 @@ pub mod tty;
 use crate::build::{modules, programs};
 use crate::context::Context;
 use crate::setup::{self, Rig, Which};
-use anyhow::{bail, Result};
 use accel::Accel;
+use anyhow::{bail, Result};
 use output::Sink;
 use protocol::Topology;
 use std::collections::BTreeMap;
@@ -237,6 +237,8 @@ impl<'a> Guests<'a> {
     }
 
     fn cpus(&self) -> u32 {
-        self.options.cpus.unwrap_or(if self.options.icount { 1 } else { 2 })
+        self.options
+            .cpus
+            .unwrap_or(if self.options.icount { 1 } else { 2 })
     }
 }

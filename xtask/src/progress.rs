@@ -79,7 +79,11 @@ impl Step {
             shower.thread().unpark();
             let _ = shower.join();
             let elapsed = clock(self.started.elapsed().as_secs());
-            let clear = if std::io::stderr().is_terminal() { "\r\x1b[K" } else { "" };
+            let clear = if std::io::stderr().is_terminal() {
+                "\r\x1b[K"
+            } else {
+                ""
+            };
             eprintln!("{clear}{mark} {} ({elapsed})", self.what);
         }
     }
@@ -160,7 +164,10 @@ mod tests {
 
     #[test]
     fn what_is_left_comes_from_bytes_before_history() {
-        assert_eq!(left(10, Some(99), Some((1 << 20, 4 << 20))), ", 1 of 4 MiB, about 0:30 left");
+        assert_eq!(
+            left(10, Some(99), Some((1 << 20, 4 << 20))),
+            ", 1 of 4 MiB, about 0:30 left"
+        );
         assert_eq!(left(10, Some(75), None), ", about 1:05 left");
         assert_eq!(left(80, Some(75), None), ", longer than the last time");
         assert_eq!(left(80, None, None), "");

@@ -86,7 +86,9 @@ pub fn ensure(ctx: &Context, which: Which) -> Result<Rig> {
 }
 
 fn prepare(ctx: &Context, which: Which, refresh: bool, wanted: Option<&str>) -> Result<Rig> {
-    let wanted_env = std::env::var("KFABRIC_KERNEL_VERSION").ok().filter(|text| !text.is_empty());
+    let wanted_env = std::env::var("KFABRIC_KERNEL_VERSION")
+        .ok()
+        .filter(|text| !text.is_empty());
     let wanted = wanted.or(wanted_env.as_deref().filter(|_| which == Which::Main));
     if !refresh && wanted.is_none() {
         if let Some(rig) = recorded(ctx, which).and_then(|choice| complete(ctx, &choice)) {
@@ -97,7 +99,10 @@ fn prepare(ctx: &Context, which: Which, refresh: bool, wanted: Option<&str>) -> 
     if !refresh {
         // Another xtask may have done it while this one waited.
         let fits = |choice: &Choice| wanted.is_none_or(|wanted| choice.release.starts_with(wanted));
-        if let Some(rig) = recorded(ctx, which).filter(fits).and_then(|choice| complete(ctx, &choice)) {
+        if let Some(rig) = recorded(ctx, which)
+            .filter(fits)
+            .and_then(|choice| complete(ctx, &choice))
+        {
             return Ok(rig);
         }
     }
@@ -116,9 +121,13 @@ fn resolve(ctx: &Context, archive: &Archive, which: Which, wanted: Option<&str>)
         Ok(index) => index,
         Err(error) => {
             // Without the archive, what was set up before still serves.
-            let fits = |choice: &Choice| wanted.is_none_or(|wanted| choice.release.starts_with(wanted));
+            let fits =
+                |choice: &Choice| wanted.is_none_or(|wanted| choice.release.starts_with(wanted));
             if let Some(choice) = recorded(ctx, which).filter(fits) {
-                eprintln!("  the archive cannot be asked ({error:#}); staying with {}", choice.release);
+                eprintln!(
+                    "  the archive cannot be asked ({error:#}); staying with {}",
+                    choice.release
+                );
                 return Ok(choice);
             }
             return Err(error);
@@ -131,7 +140,10 @@ fn resolve(ctx: &Context, archive: &Archive, which: Which, wanted: Option<&str>)
         Which::Main => versions::choose(&index, &SERIES, wanted),
         Which::Other => {
             let main = recorded(ctx, Which::Main).map(|choice| choice.series);
-            let others: Vec<&str> = SERIES.into_iter().filter(|series| Some(*series) != main.as_deref()).collect();
+            let others: Vec<&str> = SERIES
+                .into_iter()
+                .filter(|series| Some(*series) != main.as_deref())
+                .collect();
             versions::choose(&index, &others, None)
         }
     }
@@ -143,13 +155,18 @@ fn make(ctx: &Context, mirror: &Mirror, archive: &Archive, choice: Choice) -> Re
     let (root, debs) = std::thread::scope(|scope| {
         let need_debs = kernel::packages(ctx, &choice).is_none();
         let choice = &choice;
-        let debs = scope.spawn(move || need_debs.then(|| archive.download(ctx, choice)).transpose());
+        let debs =
+            scope.spawn(move || need_debs.then(|| archive.download(ctx, choice)).transpose());
         let root = root::make(ctx, mirror);
-        let debs = debs.join().unwrap_or_else(|_| bail!("the download broke off"));
+        let debs = debs
+            .join()
+            .unwrap_or_else(|_| bail!("the download broke off"));
         (root, debs)
     });
     let (root, debs) = (root?, debs?);
-    let packages = kernel::make_packages(ctx, &choice, &root, || debs.context("nothing was downloaded"))?;
+    let packages = kernel::make_packages(ctx, &choice, &root, || {
+        debs.context("nothing was downloaded")
+    })?;
     let tree = kernel::make_tree(ctx, &choice, &root, &packages)?;
     let initrd = initrd::make(ctx, &choice, &root, &packages)?;
     Ok(Rig {

@@ -76,7 +76,9 @@ pub fn parse_index(text: &str) -> Vec<Package> {
             Some(Package {
                 name: field("Package")?.to_owned(),
                 version: field("Version")?.to_owned(),
-                size: field("Size").and_then(|size| size.parse().ok()).unwrap_or(0),
+                size: field("Size")
+                    .and_then(|size| size.parse().ok())
+                    .unwrap_or(0),
             })
         })
         .filter(|package| package.name.starts_with("linux-"))
@@ -127,12 +129,18 @@ pub fn complete(index: &[Package], series: &str) -> Vec<Choice> {
 ///
 /// When there is none, with what there is.
 pub fn choose(index: &[Package], series: &[&str], wanted: Option<&str>) -> Result<Choice> {
-    let all: Vec<Choice> = series.iter().flat_map(|series| complete(index, series)).collect();
+    let all: Vec<Choice> = series
+        .iter()
+        .flat_map(|series| complete(index, series))
+        .collect();
     let fits = |choice: &&Choice| match wanted {
         None => true,
         Some(wanted) => {
             choice.release == wanted
-                || choice.release.strip_prefix(wanted).is_some_and(|rest| rest.starts_with(['+', '-']))
+                || choice
+                    .release
+                    .strip_prefix(wanted)
+                    .is_some_and(|rest| rest.starts_with(['+', '-']))
                 || choice.series == wanted
         }
     };
@@ -154,7 +162,11 @@ pub fn choose(index: &[Package], series: &[&str], wanted: Option<&str>) -> Resul
 
 /// Series in the archive that are newer than any supported one.
 pub fn newer_series(index: &[Package]) -> Vec<String> {
-    let newest = SERIES.iter().copied().max_by(|a, b| compare(a, b)).unwrap_or_default();
+    let newest = SERIES
+        .iter()
+        .copied()
+        .max_by(|a, b| compare(a, b))
+        .unwrap_or_default();
     let mut found: Vec<String> = index
         .iter()
         .filter_map(|package| package.name.strip_prefix("linux-source-"))
@@ -247,7 +259,11 @@ mod tests {
             ("7.2", "7.2.1"),
         ] {
             assert_eq!(compare(small, large), Ordering::Less, "{small} < {large}");
-            assert_eq!(compare(large, small), Ordering::Greater, "{large} > {small}");
+            assert_eq!(
+                compare(large, small),
+                Ordering::Greater,
+                "{large} > {small}"
+            );
         }
         assert_eq!(compare("7.2.12-1", "7.2.12-1"), Ordering::Equal);
     }
@@ -269,7 +285,10 @@ mod tests {
         let mut all = kernel("7.2", "7.2.12", "7.2.12-1", "linux-binary");
         all.extend(kernel("7.2", "7.2.13", "7.2.13-1", "linux-binary"));
         all.retain(|p| !(p.name == "linux-source-7.2" && p.version == "7.2.13-1"));
-        assert_eq!(choose(&all, &SERIES, None).unwrap().release, "7.2.12+deb13-amd64");
+        assert_eq!(
+            choose(&all, &SERIES, None).unwrap().release,
+            "7.2.12+deb13-amd64"
+        );
     }
 
     #[test]
@@ -283,20 +302,37 @@ mod tests {
     fn a_wanted_version_is_found_or_refused_with_what_there_is() {
         let mut all = kernel("7.2", "7.2.1", "7.2.1-1", "linux-binary");
         all.extend(kernel("7.2", "7.2.11", "7.2.11-1", "linux-binary"));
-        assert_eq!(choose(&all, &SERIES, Some("7.2.1")).unwrap().release, "7.2.1+deb13-amd64");
-        let refusal = choose(&all, &SERIES, Some("7.2.2")).unwrap_err().to_string();
+        assert_eq!(
+            choose(&all, &SERIES, Some("7.2.1")).unwrap().release,
+            "7.2.1+deb13-amd64"
+        );
+        let refusal = choose(&all, &SERIES, Some("7.2.2"))
+            .unwrap_err()
+            .to_string();
         assert!(refusal.contains("7.2.11+deb13-amd64"), "{refusal}");
     }
 
     #[test]
     fn a_newer_series_is_reported() {
-        let all = index(&[("linux-source-7.10", "1"), ("linux-source-7.3", "1"), ("linux-source-6.19", "1")]);
+        let all = index(&[
+            ("linux-source-7.10", "1"),
+            ("linux-source-7.3", "1"),
+            ("linux-source-6.19", "1"),
+        ]);
         assert_eq!(newer_series(&all), ["7.10"]);
     }
 
     #[test]
     fn an_index_is_read_stanza_by_stanza() {
-        let text = "Package: linux-source-7.2\nVersion: 7.2.12-1\nSize: 42\n\nPackage: bash\nVersion: 1\n";
-        assert_eq!(parse_index(text), [Package { name: "linux-source-7.2".into(), version: "7.2.12-1".into(), size: 42 }]);
+        let text =
+            "Package: linux-source-7.2\nVersion: 7.2.12-1\nSize: 42\n\nPackage: bash\nVersion: 1\n";
+        assert_eq!(
+            parse_index(text),
+            [Package {
+                name: "linux-source-7.2".into(),
+                version: "7.2.12-1".into(),
+                size: 42
+            }]
+        );
     }
 }

@@ -41,7 +41,9 @@ pub(crate) fn look(config: &Config, baseline: &Baseline) -> Vec<String> {
         }
         if let Err(error) = settle(|| unload(&name)) {
             let count = refcount(&name).unwrap_or(0);
-            problems.push(format!("{name} does not unload ({count} references left): {error:#}"));
+            problems.push(format!(
+                "{name} does not unload ({count} references left): {error:#}"
+            ));
         }
     }
     let more = settle(|| match more_resources(baseline) {
@@ -61,7 +63,11 @@ pub(crate) fn look(config: &Config, baseline: &Baseline) -> Vec<String> {
     if let Some(said) = marker.map(since) {
         let loud: Vec<&str> = said
             .lines()
-            .filter(|line| ["kfabric", "kverbs", "kshm"].iter().any(|name| line.contains(name)))
+            .filter(|line| {
+                ["kfabric", "kverbs", "kshm"]
+                    .iter()
+                    .any(|name| line.contains(name))
+            })
             .collect();
         if !loud.is_empty() {
             problems.push(format!("unloading was not silent: {}", loud.join(" | ")));

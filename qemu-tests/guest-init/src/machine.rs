@@ -126,7 +126,9 @@ pub(crate) fn reap(block: bool) -> Option<(i32, i32)> {
     loop {
         match waitpid(None, flags) {
             Ok(WaitStatus::Exited(pid, status)) => return Some((pid.as_raw(), status)),
-            Ok(WaitStatus::Signaled(pid, signal, _)) => return Some((pid.as_raw(), 128 + signal as i32)),
+            Ok(WaitStatus::Signaled(pid, signal, _)) => {
+                return Some((pid.as_raw(), 128 + signal as i32))
+            }
             Ok(WaitStatus::StillAlive) => return None,
             Ok(_) | Err(Errno::EINTR) => {}
             Err(_) => return None,

@@ -50,7 +50,9 @@ impl Host {
 
     fn tell(&mut self, event: &Event) -> Result<()> {
         let line = serde_json::to_string(event)? + "\n";
-        self.port.write_all(line.as_bytes()).context("telling the host")
+        self.port
+            .write_all(line.as_bytes())
+            .context("telling the host")
     }
 
     fn wait_for(&mut self, wanted: &Order) -> Result<()> {
@@ -61,7 +63,8 @@ impl Host {
                 std::thread::sleep(Duration::from_millis(50));
                 continue;
             }
-            let order: Order = serde_json::from_str(&line).with_context(|| format!("the order {line:?}"))?;
+            let order: Order =
+                serde_json::from_str(&line).with_context(|| format!("the order {line:?}"))?;
             if order == *wanted {
                 return Ok(());
             }
@@ -90,12 +93,17 @@ fn live() -> Result<()> {
             Ok(pid) => running.push((*node, pid)),
             Err(error) => {
                 node::complain(&config, *node, &error);
-                host.tell(&Event::Exit { node: *node, status: 127 })?;
+                host.tell(&Event::Exit {
+                    node: *node,
+                    status: 127,
+                })?;
             }
         }
     }
     while !running.is_empty() {
-        let Some((pid, status)) = machine::reap(true) else { break };
+        let Some((pid, status)) = machine::reap(true) else {
+            break;
+        };
         if let Some(index) = running.iter().position(|(_, running)| *running == pid) {
             let (node, _) = running.remove(index);
             host.tell(&Event::Exit { node, status })?;

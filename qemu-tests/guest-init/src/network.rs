@@ -50,6 +50,11 @@ pub(crate) fn peer(topology: Topology, node: u8) -> u8 {
 pub(crate) fn up(config: &Config) -> Result<()> {
     run("modprobe", &["-a", "rdma_rxe", "rdma_ucm", "ib_uverbs"])?;
     run("ip", &["link", "set", "lo", "up"])?;
+    let name = match config.topology {
+        Topology::Two => format!("node{}", config.nodes[0]),
+        Topology::One | Topology::Netns => "guest".into(),
+    };
+    std::fs::write("/proc/sys/kernel/hostname", name).context("naming the guest")?;
     match config.topology {
         Topology::One => {
             run("ip", &["link", "add", "kfi1", "mtu", MTU, "type", "dummy"])?;
@@ -59,12 +64,11 @@ pub(crate) fn up(config: &Config) -> Result<()> {
                 run("ip", &["netns", "add", name])?;
                 run("ip", &["-n", name, "link", "set", "lo", "up"])?;
             }
-            let ends = "link add kfi1 mtu 4400 netns node1 type veth peer name kfi2 mtu 4400 netns node2";
+            let ends =
+                "link add kfi1 mtu 4400 netns node1 type veth peer name kfi2 mtu 4400 netns node2";
             run("ip", &ends.split(' ').collect::<Vec<_>>())?;
         }
-        Topology::Two => {
-            let _ = std::fs::write("/proc/sys/kernel/hostname", format!("node{}", config.nodes[0]));
-        }
+        Topology::Two => {}
     }
     for node in &config.nodes {
         node_up(config.topology, *node).with_context(|| format!("node {node}"))?;
@@ -74,9 +78,19 @@ pub(crate) fn up(config: &Config) -> Result<()> {
 
 fn node_up(topology: Topology, node: u8) -> Result<()> {
     let place = place(topology, node);
-    let inside: Vec<&str> = place.netns.as_deref().map(|netns| vec!["-n", netns]).unwrap_or_default();
+    let inside: Vec<&str> = place
+        .netns
+        .as_deref()
+        .map(|netns| vec!["-n", netns])
+        .unwrap_or_default();
     let ip = |line: &str| run("ip", &[inside.clone(), line.split(' ').collect()].concat());
-    let Place { addr, addr6, netdev, dev, .. } = &place;
+    let Place {
+        addr,
+        addr6,
+        netdev,
+        dev,
+        ..
+    } = &place;
     ip(&format!("link set {netdev} mtu {MTU} up"))?;
     ip(&format!("addr add {addr}/24 dev {netdev}"))?;
     // Without waiting for a neighbour that might have it too.

@@ -16,7 +16,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Where programs are looked for.
-pub(crate) const PATH: &str = "/kfi/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(crate) const PATH: &str =
+    "/kfi/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Starts a node's command; returns its process.
 pub(crate) fn start(config: &Config, node: u8) -> Result<i32> {
@@ -30,7 +31,14 @@ pub(crate) fn start(config: &Config, node: u8) -> Result<i32> {
         .env("PATH", PATH)
         .env("HOME", "/root")
         .env("LC_ALL", "C.UTF-8")
-        .env("TERM", if config.interactive { "xterm-256color" } else { "dumb" })
+        .env(
+            "TERM",
+            if config.interactive {
+                "xterm-256color"
+            } else {
+                "dumb"
+            },
+        )
         .env("KFI_TOPOLOGY", config.topology.name())
         .env("KFI_NODE", node.to_string())
         .env("KFI_ADDR", &place.addr)
@@ -48,7 +56,9 @@ pub(crate) fn start(config: &Config, node: u8) -> Result<i32> {
             .stderr(open_port(&output_port(node, Stream::Err))?);
     }
     let netns = match &place.netns {
-        Some(name) => Some(File::open(Path::new("/run/netns").join(name)).context("the node's namespace")?),
+        Some(name) => {
+            Some(File::open(Path::new("/run/netns").join(name)).context("the node's namespace")?)
+        }
         None => None,
     };
     let interactive = config.interactive;
@@ -87,15 +97,29 @@ fn enter(netns: &File) -> nix::Result<()> {
         mount(Some(kind), at, Some(kind), MsFlags::empty(), none)?;
     }
     // A module; what lacks it does without.
-    let _ = mount(Some("configfs"), "/sys/kernel/config", Some("configfs"), MsFlags::empty(), none);
+    let _ = mount(
+        Some("configfs"),
+        "/sys/kernel/config",
+        Some("configfs"),
+        MsFlags::empty(),
+        none,
+    );
     Ok(())
 }
 
 /// Gives the command the node's terminal.
 fn attach_terminal(cmd: &mut Command, config: &Config, node: u8) -> Result<()> {
-    let index = config.nodes.iter().position(|there| *there == node).unwrap_or(0);
+    let index = config
+        .nodes
+        .iter()
+        .position(|there| *there == node)
+        .unwrap_or(0);
     let path = format!("/dev/hvc{index}");
-    let tty = File::options().read(true).write(true).open(&path).context(path)?;
+    let tty = File::options()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .context(path)?;
     if let Some((rows, cols)) = config.size {
         let size = libc::winsize {
             ws_row: rows,
@@ -104,11 +128,23 @@ fn attach_terminal(cmd: &mut Command, config: &Config, node: u8) -> Result<()> {
             ws_ypixel: 0,
         };
         // SAFETY: the descriptor is open and `size` lives through the call.
-        let _ = unsafe { libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&tty), libc::TIOCSWINSZ, &size) };
+        let _ = unsafe {
+            libc::ioctl(
+                std::os::fd::AsRawFd::as_raw_fd(&tty),
+                libc::TIOCSWINSZ,
+                &size,
+            )
+        };
     }
-    let host = if config.nodes.len() > 1 { "guest" } else { "node" };
+    let host = if config.nodes.len() > 1 {
+        "guest"
+    } else {
+        "node"
+    };
     cmd.env("PS1", format!("{host}[{node}]:\\w# "));
-    cmd.stdin(tty.try_clone()?).stdout(tty.try_clone()?).stderr(tty);
+    cmd.stdin(tty.try_clone()?)
+        .stdout(tty.try_clone()?)
+        .stderr(tty);
     Ok(())
 }
 
@@ -118,7 +154,8 @@ pub(crate) fn complain(config: &Config, node: u8, error: &anyhow::Error) {
     let said = if config.interactive {
         std::fs::write("/dev/hvc0", text).map_err(anyhow::Error::from)
     } else {
-        open_port(&output_port(node, Stream::Err)).and_then(|mut port| Ok(port.write_all(text.as_bytes())?))
+        open_port(&output_port(node, Stream::Err))
+            .and_then(|mut port| Ok(port.write_all(text.as_bytes())?))
     };
     if let Err(error) = said {
         eprintln!("guest-init: {error:#}");

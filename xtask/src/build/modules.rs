@@ -17,7 +17,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The folders Kbuild sees.
-pub const FOLDERS: [&str; 6] = ["kfabric", "kverbs-provider", "kshm-provider", "consumers", "uapi", "pure"];
+pub const FOLDERS: [&str; 6] = [
+    "kfabric",
+    "kverbs-provider",
+    "kshm-provider",
+    "consumers",
+    "uapi",
+    "pure",
+];
 /// Those of them that are modules, in the order they are built and loaded.
 pub const CORE: [&str; 3] = ["kfabric", "kverbs-provider", "kshm-provider"];
 
@@ -80,7 +87,10 @@ impl Toolbox {
         let read = |name: &str| std::fs::read_to_string(kdir.join(name)).unwrap_or_default();
         let release = read("include/config/kernel.release").trim().to_owned();
         if release.is_empty() {
-            bail!("{} is no configured kernel tree: run `make modules_prepare` in it", kdir.display());
+            bail!(
+                "{} is no configured kernel tree: run `make modules_prepare` in it",
+                kdir.display()
+            );
         }
         let config = read("include/config/auto.conf");
         if !config.lines().any(|line| line == "CONFIG_RUST=y") {
@@ -101,13 +111,27 @@ impl Toolbox {
             check_rustc(&config, &release)?;
             None
         };
-        Ok(Self { release, kdir, root })
+        Ok(Self {
+            release,
+            kdir,
+            root,
+        })
     }
 
     /// A make for the module in `dir`, with our modules built in `ours` whose
     /// symbols are in `symbols`.
-    pub fn make(&self, ctx: &Context, dir: &Path, ours: &Path, symbols: &[PathBuf], args: &[String]) -> Command {
-        let list: Vec<String> = symbols.iter().map(|path| path.display().to_string()).collect();
+    pub fn make(
+        &self,
+        ctx: &Context,
+        dir: &Path,
+        ours: &Path,
+        symbols: &[PathBuf],
+        args: &[String],
+    ) -> Command {
+        let list: Vec<String> = symbols
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect();
         let jobs = std::thread::available_parallelism().map_or(2, usize::from);
         let mut argv = vec![
             "make".to_owned(),
@@ -130,7 +154,9 @@ impl Toolbox {
                 let mut binds = vec![Bind::same(&self.kdir), Bind::same(&ctx.repo)];
                 if !dir.starts_with(&ctx.repo) {
                     // Neighbours of a folder may be part of its sources.
-                    let around = dir.parent().filter(|parent| parent.components().count() > 1);
+                    let around = dir
+                        .parent()
+                        .filter(|parent| parent.components().count() > 1);
                     binds.push(Bind::same(around.unwrap_or(dir)));
                 }
                 command(root, &binds, dir, &argv)
@@ -148,7 +174,10 @@ fn check_rustc(config: &str, release: &str) -> Result<()> {
         .trim_matches('"')
         .to_owned();
     let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".into());
-    let output = Command::new(rustc).arg("--version").output().context("starting rustc")?;
+    let output = Command::new(rustc)
+        .arg("--version")
+        .output()
+        .context("starting rustc")?;
     let found = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     if found != wanted {
         bail!(
@@ -221,11 +250,19 @@ fn folders(dir: &Path) -> Result<Vec<(String, bool)>> {
     let mut consumers = Vec::new();
     if let Ok(entries) = std::fs::read_dir(dir.join("consumers")) {
         for entry in entries {
-            consumers.push(format!("consumers/{}", entry?.file_name().to_string_lossy()));
+            consumers.push(format!(
+                "consumers/{}",
+                entry?.file_name().to_string_lossy()
+            ));
         }
     }
     consumers.sort();
-    found.extend(consumers.into_iter().filter(|name| is_module(name)).map(|name| (name, false)));
+    found.extend(
+        consumers
+            .into_iter()
+            .filter(|name| is_module(name))
+            .map(|name| (name, false)),
+    );
     Ok(found)
 }
 
@@ -237,9 +274,17 @@ fn make_one(
     module_dir: &Path,
     before: &Built,
 ) -> Result<()> {
-    let verb = if profile == Profile::Clippy { "clippy" } else { "build" };
+    let verb = if profile == Profile::Clippy {
+        "clippy"
+    } else {
+        "build"
+    };
     let step = Step::new(ctx, format!("{verb} {folder} for {}", tools.release));
-    let mut args: Vec<String> = profile.arguments().iter().map(|arg| (*arg).to_owned()).collect();
+    let mut args: Vec<String> = profile
+        .arguments()
+        .iter()
+        .map(|arg| (*arg).to_owned())
+        .collect();
     args.extend(["-s".into(), "modules".into()]);
     let output = tools
         .make(ctx, module_dir, &before.dir, &before.symbols, &args)

@@ -8,7 +8,18 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Names of what a build makes beside its sources.
-const MADE: [&str; 10] = [".o", ".ko", ".mod", ".mod.c", ".cmd", ".rmeta", ".d", ".a", "Module.symvers", "modules.order"];
+const MADE: [&str; 10] = [
+    ".o",
+    ".ko",
+    ".mod",
+    ".mod.c",
+    ".cmd",
+    ".rmeta",
+    ".d",
+    ".a",
+    "Module.symvers",
+    "modules.order",
+];
 
 /// Copies `folders` of `from` into `to` and removes what a former call copied
 /// and is no longer there. Returns a key of everything that was found.
@@ -24,7 +35,10 @@ pub fn sync(from: &Path, folders: &[&str], to: &Path) -> Result<String> {
     std::fs::create_dir_all(to)?;
     let list_path = to.join(".synced");
     let former = std::fs::read_to_string(&list_path).unwrap_or_default();
-    for name in former.lines().filter(|name| !files.contains_key(Path::new(*name))) {
+    for name in former
+        .lines()
+        .filter(|name| !files.contains_key(Path::new(*name)))
+    {
         let _ = std::fs::remove_file(to.join(name));
     }
     let mut list = String::new();
@@ -35,7 +49,8 @@ pub fn sync(from: &Path, folders: &[&str], to: &Path) -> Result<String> {
             if let Some(dir) = target.parent() {
                 std::fs::create_dir_all(dir)?;
             }
-            std::fs::write(&target, bytes).with_context(|| format!("writing {}", target.display()))?;
+            std::fs::write(&target, bytes)
+                .with_context(|| format!("writing {}", target.display()))?;
         }
         list += &name.to_string_lossy();
         list.push('\n');

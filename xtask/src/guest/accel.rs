@@ -41,11 +41,21 @@ pub fn choose(ctx: &Context, rig: &Rig) -> Result<Accel> {
         Ok(other) => bail!("KFABRIC_ACCEL is {other:?}; it can be \"kvm\" or \"tcg\""),
     }
     let kvm = Path::new("/dev/kvm");
-    if std::fs::File::options().read(true).write(true).open(kvm).is_err() {
+    if std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(kvm)
+        .is_err()
+    {
         return Ok(Accel::Tcg);
     }
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let key = stage::key(&["probe", boot.trim(), &rig.initrd.to_string_lossy(), &rig.root.to_string_lossy()]);
+    let key = stage::key(&[
+        "probe",
+        boot.trim(),
+        &rig.initrd.to_string_lossy(),
+        &rig.root.to_string_lossy(),
+    ]);
     let record = ctx.cache.join("accel");
     let known = std::fs::read_to_string(&record).unwrap_or_default();
     let works = match known.trim().split_once(' ') {
@@ -55,10 +65,15 @@ pub fn choose(ctx: &Context, rig: &Rig) -> Result<Accel> {
             let works = probe(ctx, rig);
             step.done();
             if !works {
-                eprintln!("  it does not: guests run in software emulation (KFABRIC_ACCEL overrides)");
+                eprintln!(
+                    "  it does not: guests run in software emulation (KFABRIC_ACCEL overrides)"
+                );
             }
             // Not knowing it the next time costs another probe, nothing else.
-            let _ = std::fs::write(&record, format!("{key} {}\n", if works { "kvm" } else { "tcg" }));
+            let _ = std::fs::write(
+                &record,
+                format!("{key} {}\n", if works { "kvm" } else { "tcg" }),
+            );
             works
         }
     };
@@ -69,17 +84,28 @@ pub fn choose(ctx: &Context, rig: &Rig) -> Result<Accel> {
 fn probe(ctx: &Context, rig: &Rig) -> bool {
     let console = ctx.cache.join(format!("probe-{}.log", std::process::id()));
     let mut cmd = qemu::program(rig);
-    cmd.args(["-accel", "kvm", "-cpu", "host", "-m", "512M", "-nodefaults", "-display", "none", "-no-reboot"])
-        .args(["-append", "console=ttyS0 kfabric.probe"])
-        .arg("-kernel")
-        .arg(rig.packages.join("vmlinuz"))
-        .arg("-initrd")
-        .arg(&rig.initrd)
-        .arg("-serial")
-        .arg(format!("file:{}", console.display()))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
+    cmd.args([
+        "-accel",
+        "kvm",
+        "-cpu",
+        "host",
+        "-m",
+        "512M",
+        "-nodefaults",
+        "-display",
+        "none",
+        "-no-reboot",
+    ])
+    .args(["-append", "console=ttyS0 kfabric.probe"])
+    .arg("-kernel")
+    .arg(rig.packages.join("vmlinuz"))
+    .arg("-initrd")
+    .arg(&rig.initrd)
+    .arg("-serial")
+    .arg(format!("file:{}", console.display()))
+    .stdin(Stdio::null())
+    .stdout(Stdio::null())
+    .stderr(Stdio::null());
     let started = Instant::now();
     let mut works = false;
     if let Ok(mut child) = cmd.spawn() {

@@ -51,14 +51,18 @@ pub struct Complaint {
 
 /// Whether a line of a kernel log is a complaint.
 pub fn is_complaint(line: &str) -> bool {
-    COMPLAINTS.iter().any(|text| line.contains(text)) && !HARMLESS.iter().any(|text| line.contains(text))
+    COMPLAINTS.iter().any(|text| line.contains(text))
+        && !HARMLESS.iter().any(|text| line.contains(text))
 }
 
 /// The complaints in a kernel log; those close to each other count as one.
 pub fn scan(log: &str) -> Vec<Complaint> {
     const BEFORE: usize = 5;
     const AFTER: usize = 60;
-    let lines: Vec<&str> = log.lines().map(|line| line.trim_end_matches('\r')).collect();
+    let lines: Vec<&str> = log
+        .lines()
+        .map(|line| line.trim_end_matches('\r'))
+        .collect();
     let mut found = Vec::new();
     let mut next = 0;
     for (number, line) in lines.iter().enumerate() {
@@ -96,7 +100,10 @@ mod tests {
 
     #[test]
     fn what_is_far_apart_counts_twice() {
-        let log = format!("WARNING: CPU: 0\n{}INFO: task x blocked for more than 120 seconds\n", "quiet\n".repeat(100));
+        let log = format!(
+            "WARNING: CPU: 0\n{}INFO: task x blocked for more than 120 seconds\n",
+            "quiet\n".repeat(100)
+        );
         assert_eq!(scan(&log).len(), 2);
     }
 

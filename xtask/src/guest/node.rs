@@ -55,7 +55,11 @@ impl Guest {
             .iter()
             .map(|(name, path)| Ok((name.as_str(), listen(path)?)))
             .collect::<Result<_>>()?;
-        let terminals: Vec<UnixListener> = machine.terminals.iter().map(|path| listen(path)).collect::<Result<_>>()?;
+        let terminals: Vec<UnixListener> = machine
+            .terminals
+            .iter()
+            .map(|path| listen(path))
+            .collect::<Result<_>>()?;
         let qmp = listen(machine.qmp)?;
         let said = machine.console.with_extension("qemu");
         let mut child = machine
@@ -216,7 +220,9 @@ fn read_events(number: u8, stream: UnixStream, events: Sender<(u8, Event)>) -> J
 
 /// Does what a program in the guest asks of its machine.
 fn serve_control(number: u8, stream: UnixStream, qmp: &Mutex<Qmp>, killed: &AtomicBool) {
-    let Ok(mut writer) = stream.try_clone() else { return };
+    let Ok(mut writer) = stream.try_clone() else {
+        return;
+    };
     for line in BufReader::new(stream).lines() {
         let Ok(line) = line else { return };
         eprintln!("  guest {number}: {line}");
@@ -232,7 +238,9 @@ fn serve_control(number: u8, stream: UnixStream, qmp: &Mutex<Qmp>, killed: &Atom
 }
 
 fn control(line: &str, qmp: &Mutex<Qmp>) -> Result<()> {
-    let Ok(mut qmp) = qmp.lock() else { bail!("QMP is gone") };
+    let Ok(mut qmp) = qmp.lock() else {
+        bail!("QMP is gone")
+    };
     match line.split_once(' ').unwrap_or((line, "")) {
         ("link", state @ ("on" | "off")) => {
             qmp.call("set_link", json!({"name": CARD, "up": state == "on"}))?;

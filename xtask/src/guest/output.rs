@@ -12,14 +12,19 @@ pub type Sink = Arc<dyn Fn(u8, Stream, &[u8]) + Send + Sync>;
 /// To this process's own output; `marked` puts the node before each line.
 pub fn to_stdio(marked: bool) -> Sink {
     if marked {
-        return by_line(|node, stream, line| write(stream, format!("[{node}] {line}\n").as_bytes()));
+        return by_line(|node, stream, line| {
+            write(stream, format!("[{node}] {line}\n").as_bytes())
+        });
     }
     Arc::new(|_, stream, bytes| write(stream, bytes))
 }
 
+/// Whose output, and what of it is no whole line yet.
+type Rest = ((u8, Stream), Vec<u8>);
+
 /// Hands over whole lines, without their ends.
 pub fn by_line(take: impl Fn(u8, Stream, &str) + Send + Sync + 'static) -> Sink {
-    let rests: Mutex<Vec<((u8, Stream), Vec<u8>)>> = Mutex::new(Vec::new());
+    let rests: Mutex<Vec<Rest>> = Mutex::new(Vec::new());
     Arc::new(move |node, stream, bytes| {
         let Ok(mut rests) = rests.lock() else { return };
         let index = match rests.iter().position(|(key, _)| *key == (node, stream)) {
@@ -33,7 +38,11 @@ pub fn by_line(take: impl Fn(u8, Stream, &str) + Send + Sync + 'static) -> Sink 
         rest.extend_from_slice(bytes);
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = rest.drain(..=end).collect();
-            take(node, stream, String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']));
+            take(
+                node,
+                stream,
+                String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']),
+            );
         }
         if bytes.is_empty() && !rest.is_empty() {
             let line = std::mem::take(rest);

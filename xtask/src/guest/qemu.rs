@@ -54,23 +54,30 @@ pub struct Cable<'a> {
 pub const CARD: &str = "cable0";
 
 /// What every guest's kernel is told: complaints end the guest at once.
-const APPEND: &str = "console=ttyS0 panic=-1 panic_on_warn=1 oops=panic hung_task_panic=1 softlockup_panic=1 \
+const APPEND: &str =
+    "console=ttyS0 panic=-1 panic_on_warn=1 oops=panic hung_task_panic=1 softlockup_panic=1 \
                       no5lvl mitigations=off random.trust_cpu=on";
 
 /// QEMU itself, without arguments.
 pub fn program(rig: &Rig) -> Command {
     let root = &rig.root;
-    let libraries: Vec<String> = ["usr/lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu/pulseaudio"]
-        .iter()
-        .map(|dir| root.join(dir).display().to_string())
-        .collect();
+    let libraries: Vec<String> = [
+        "usr/lib/x86_64-linux-gnu",
+        "usr/lib/x86_64-linux-gnu/pulseaudio",
+    ]
+    .iter()
+    .map(|dir| root.join(dir).display().to_string())
+    .collect();
     // QEMU ends with the thread that started it: xtask's first.
     let mut cmd = Command::new("setpriv");
     cmd.args(["--pdeathsig", "KILL"])
         .arg(root.join("usr/lib64/ld-linux-x86-64.so.2"))
         .args(["--library-path", &libraries.join(":")])
         .arg(root.join("usr/bin/qemu-system-x86_64"))
-        .env("QEMU_MODULE_DIR", root.join("usr/lib/x86_64-linux-gnu/qemu"));
+        .env(
+            "QEMU_MODULE_DIR",
+            root.join("usr/lib/x86_64-linux-gnu/qemu"),
+        );
     for dir in ["usr/share/qemu", "usr/share/seabios"] {
         cmd.arg("-L").arg(root.join(dir));
     }
@@ -91,7 +98,12 @@ impl Machine<'_> {
             // An emulated `rep movsb` counts an instruction for each byte and
             // would drown all else: take the string instructions away.
             (true, _) => &[
-                "-accel", "tcg,thread=single", "-icount", "shift=1,sleep=off", "-cpu", "max,la57=off,-erms,-fsrm",
+                "-accel",
+                "tcg,thread=single",
+                "-icount",
+                "shift=1,sleep=off",
+                "-cpu",
+                "max,la57=off,-erms,-fsrm",
             ],
             (false, Accel::Tcg) => &["-accel", "tcg,thread=multi", "-cpu", "max,la57=off"],
             (false, Accel::Kvm) => &["-accel", "kvm", "-cpu", "host"],
@@ -104,7 +116,10 @@ impl Machine<'_> {
         let mut add = |option: &str, value: String| args.extend([option.to_owned(), value]);
         add("-smp", self.cpus.to_string());
         add("-m", self.mem.to_owned());
-        add("-kernel", self.rig.packages.join("vmlinuz").display().to_string());
+        add(
+            "-kernel",
+            self.rig.packages.join("vmlinuz").display().to_string(),
+        );
         add("-initrd", self.rig.initrd.display().to_string());
         add("-append", format!("{APPEND} {}", self.append));
         add("-serial", format!("file:{}", escape(self.console)));
@@ -128,20 +143,39 @@ impl Machine<'_> {
         add("-device", "virtio-rng-pci".into());
         add("-device", "virtio-serial-pci,max_ports=16".into());
         for (number, socket) in self.terminals.iter().enumerate() {
-            add("-chardev", format!("socket,id=tty{number},path={}", escape(socket)));
+            add(
+                "-chardev",
+                format!("socket,id=tty{number},path={}", escape(socket)),
+            );
             add("-device", format!("virtconsole,chardev=tty{number}"));
         }
         for (number, (name, socket)) in self.ports.iter().enumerate() {
-            add("-chardev", format!("socket,id=port{number},path={}", escape(socket)));
-            add("-device", format!("virtserialport,chardev=port{number},name={name}"));
+            add(
+                "-chardev",
+                format!("socket,id=port{number},path={}", escape(socket)),
+            );
+            add(
+                "-device",
+                format!("virtserialport,chardev=port{number},name={name}"),
+            );
         }
-        add("-chardev", format!("socket,id=qmp,path={}", escape(self.qmp)));
+        add(
+            "-chardev",
+            format!("socket,id=qmp,path={}", escape(self.qmp)),
+        );
         add("-mon", "chardev=qmp,mode=control".into());
         if let Some(cable) = self.cable {
-            let side = if cable.end == 1 { "server=on" } else { "server=off,reconnect-ms=100" };
+            let side = if cable.end == 1 {
+                "server=on"
+            } else {
+                "server=off,reconnect-ms=100"
+            };
             add(
                 "-netdev",
-                format!("stream,id=net0,{side},addr.type=unix,addr.path={}", escape(cable.socket)),
+                format!(
+                    "stream,id=net0,{side},addr.type=unix,addr.path={}",
+                    escape(cable.socket)
+                ),
             );
             add(
                 "-device",
@@ -151,7 +185,13 @@ impl Machine<'_> {
                 ),
             );
         }
-        for word in ["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"] {
+        for word in [
+            "-nodefaults",
+            "-no-user-config",
+            "-no-reboot",
+            "-display",
+            "none",
+        ] {
             args.push(word.to_owned());
         }
         args

@@ -43,7 +43,8 @@ impl Qmp {
             if self.reader.read_line(&mut line)? == 0 {
                 bail!("QMP {command}: QEMU is gone");
             }
-            let answer: Value = serde_json::from_str(&line).with_context(|| format!("QMP {command}"))?;
+            let answer: Value =
+                serde_json::from_str(&line).with_context(|| format!("QMP {command}"))?;
             if let Some(error) = answer.get("error") {
                 bail!("QMP {command}: {error}");
             }

@@ -56,7 +56,10 @@ impl Outcome {
     /// Prints what went wrong, if anything did.
     pub fn report(&self) {
         for (guest, complaint) in &self.complaints {
-            eprintln!("guest {guest}: the kernel complained:\n{}\n", complaint.around);
+            eprintln!(
+                "guest {guest}: the kernel complained:\n{}\n",
+                complaint.around
+            );
         }
         for problem in &self.problems {
             eprintln!("error: {problem}");
@@ -93,7 +96,10 @@ impl Guests<'_> {
             Topology::Two => &[&[1], &[2]],
         };
         let host_dir = match &self.options.dir {
-            Some(dir) => Some(dir.canonicalize().with_context(|| format!("--dir {}", dir.display()))?),
+            Some(dir) => Some(
+                dir.canonicalize()
+                    .with_context(|| format!("--dir {}", dir.display()))?,
+            ),
             None => None,
         };
         dir.add("bin", &self.programs)?;
@@ -123,7 +129,11 @@ impl Guests<'_> {
                 .filter(|_| job.interactive)
                 .map(|node| dir.sockets.join(format!("tty-{node}")))
                 .collect();
-            let quiet = if self.options.icount { "quiet" } else { "loglevel=7 kfence.sample_interval=100" };
+            let quiet = if self.options.icount {
+                "quiet"
+            } else {
+                "loglevel=7 kfence.sample_interval=100"
+            };
             let machine = Machine {
                 rig: &self.rig,
                 accel: self.accel,
@@ -158,7 +168,9 @@ impl Guests<'_> {
         for guest in &guests {
             let log = guest.log();
             let found = klog::scan(&log);
-            outcome.complaints.extend(found.into_iter().map(|complaint| (guest.number, complaint)));
+            outcome
+                .complaints
+                .extend(found.into_iter().map(|complaint| (guest.number, complaint)));
             outcome.logs.push(guest.console.clone());
         }
         result.map(|()| outcome)
@@ -187,8 +199,14 @@ impl Guests<'_> {
             }
             if guests.iter_mut().any(|guest| !guest.runs()) || late(BOOT_LIMIT) {
                 pump(events, state);
-                let logs: Vec<String> = guests.iter().map(|guest| klog::tail(&guest.log(), 25)).collect();
-                bail!("the guest did not get ready; the end of its kernel log:\n{}", logs.join("\n---\n"));
+                let logs: Vec<String> = guests
+                    .iter()
+                    .map(|guest| klog::tail(&guest.log(), 25))
+                    .collect();
+                bail!(
+                    "the guest did not get ready; the end of its kernel log:\n{}",
+                    logs.join("\n---\n")
+                );
             }
         }
         for guest in guests.iter_mut() {
@@ -201,7 +219,10 @@ impl Guests<'_> {
             pump(events, state);
             let mut waiting = false;
             for guest in guests.iter_mut() {
-                let open = guest.nodes.iter().any(|node| !state.outcome.statuses.contains_key(node));
+                let open = guest
+                    .nodes
+                    .iter()
+                    .any(|node| !state.outcome.statuses.contains_key(node));
                 if !open {
                     continue;
                 }
@@ -210,11 +231,7 @@ impl Guests<'_> {
                 } else if first_death.is_none() && !guest.was_killed() {
                     first_death = Some(Instant::now());
                     state.outcome.died = true;
-                    state.outcome.problems.push(format!(
-                        "guest {} ended before its command did; the end of its kernel log:\n{}",
-                        guest.number,
-                        klog::tail(&guest.log(), 25)
-                    ));
+                    state.outcome.problems.push(death(guest));
                 }
             }
             if !waiting {
@@ -223,7 +240,10 @@ impl Guests<'_> {
             if self.limit().is_some_and(late) {
                 state.outcome.timed_out = true;
                 let limit = self.options.timeout.unwrap_or_default();
-                state.outcome.problems.push(format!("not done within {limit} s: ended"));
+                state
+                    .outcome
+                    .problems
+                    .push(format!("not done within {limit} s: ended"));
                 return Ok(());
             }
             if first_death.is_some_and(|moment| moment.elapsed() > GRACE) {
@@ -239,7 +259,10 @@ impl Guests<'_> {
         while guests.iter_mut().any(Guest::runs) {
             pump(events, state);
             if finishing.elapsed() > FINISH_LIMIT {
-                state.outcome.problems.push("a guest did not unload and power off in time".into());
+                state
+                    .outcome
+                    .problems
+                    .push("a guest did not unload and power off in time".into());
                 state.outcome.died = true;
                 return Ok(());
             }
@@ -248,10 +271,10 @@ impl Guests<'_> {
         for guest in guests.iter() {
             if !state.done.contains(&guest.number) && !guest.was_killed() && !state.outcome.died {
                 state.outcome.died = true;
-                state
-                    .outcome
-                    .problems
-                    .push(format!("guest {} ended while it was being cleaned up", guest.number));
+                state.outcome.problems.push(format!(
+                    "guest {} ended while it was being cleaned up",
+                    guest.number
+                ));
             }
         }
         Ok(())
@@ -268,11 +291,24 @@ impl State {
             }
             Event::Done { problems } => {
                 self.done.push(guest);
-                let problems = problems.into_iter().map(|problem| format!("guest {guest}: {problem}"));
+                let problems = problems
+                    .into_iter()
+                    .map(|problem| format!("guest {guest}: {problem}"));
                 self.outcome.problems.extend(problems);
             }
         }
     }
+}
+
+/// Tells of a guest that ended by itself; its kernel's complaint, if it has
+/// one, is told elsewhere.
+fn death(guest: &Guest) -> String {
+    let log = guest.log();
+    let mut text = format!("guest {} ended before its command did", guest.number);
+    if klog::scan(&log).is_empty() {
+        text += &format!("; the end of its kernel log:\n{}", klog::tail(&log, 25));
+    }
+    text
 }
 
 /// Takes in events for a moment.

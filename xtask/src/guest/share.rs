@@ -27,7 +27,11 @@ impl RunDir {
     /// Those of the file system.
     pub fn new(ctx: &Context) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let name = format!(
+            "{}-{}",
+            std::process::id(),
+            COUNT.fetch_add(1, Ordering::Relaxed)
+        );
         let (runs, temp) = (ctx.target.join("guest"), std::env::temp_dir());
         remove_old(&runs, "run-");
         remove_old(&temp, "kfabric-guest-");
@@ -38,7 +42,11 @@ impl RunDir {
         }
         let sockets = temp.join(format!("kfabric-guest-{name}"));
         std::fs::create_dir_all(&sockets)?;
-        Ok(Self { dir, share, sockets })
+        Ok(Self {
+            dir,
+            share,
+            sockets,
+        })
     }
 
     /// Puts `files` into the folder `sub` of what the guests see.
@@ -86,10 +94,14 @@ impl Drop for RunDir {
 
 /// Removes folders `PREFIX PID-N` in `dir` whose process is gone.
 fn remove_old(dir: &Path, prefix: &str) {
-    let Ok(entries) = std::fs::read_dir(dir) else { return };
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        return;
+    };
     for entry in entries.filter_map(|entry| entry.ok()) {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let owner = name.strip_prefix(prefix).and_then(|rest| rest.split_once('-'));
+        let owner = name
+            .strip_prefix(prefix)
+            .and_then(|rest| rest.split_once('-'));
         if let Some((pid, _)) = owner {
             if pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists() {
                 let _ = std::fs::remove_dir_all(entry.path());

@@ -37,7 +37,10 @@ impl Drop for Raw {
 ///
 /// When the guests' sockets cannot be shared between threads.
 pub fn join(guests: &[Guest]) -> Result<Raw> {
-    let raw = Raw(std::io::stdin().is_terminal().then(|| stty(&["-g"])).flatten());
+    let raw = Raw(std::io::stdin()
+        .is_terminal()
+        .then(|| stty(&["-g"]))
+        .flatten());
     if raw.0.is_some() {
         stty(&["raw", "-echo"]);
     }
@@ -90,7 +93,11 @@ fn type_in(inputs: &mut [UnixStream], active: &AtomicUsize) {
 }
 
 fn stty(args: &[&str]) -> Option<String> {
-    let output = Command::new("stty").args(args).stdin(std::process::Stdio::inherit()).output().ok()?;
+    let output = Command::new("stty")
+        .args(args)
+        .stdin(std::process::Stdio::inherit())
+        .output()
+        .ok()?;
     output
         .status
         .success()

@@ -139,7 +139,9 @@ fn parse_one_line(text: &str) -> Vec<Source> {
 
 /// Picks the main archive's mirror: it carries a release's own suite.
 fn pick(sources: &[Source], codename: &str) -> Option<String> {
-    let releases = [codename, SUITE, "stable", "testing", "unstable", "sid", "bookworm", "forky"];
+    let releases = [
+        codename, SUITE, "stable", "testing", "unstable", "sid", "bookworm", "forky",
+    ];
     sources
         .iter()
         .filter(|source| source.components.iter().any(|word| word == "main"))
@@ -182,7 +184,10 @@ impl Archive {
             std::fs::create_dir_all(dir.join(sub))?;
         }
         std::fs::write(dir.join("status"), "")?;
-        std::fs::write(dir.join("sources.list"), mirror.source_line(KERNEL_SUITE) + "\n")?;
+        std::fs::write(
+            dir.join("sources.list"),
+            mirror.source_line(KERNEL_SUITE) + "\n",
+        )?;
         Ok(Self { dir })
     }
 
@@ -238,7 +243,10 @@ impl Archive {
     ///
     /// When a package cannot be fetched or fails its check.
     pub fn download(&self, ctx: &Context, choice: &Choice) -> Result<PathBuf> {
-        let dir = ctx.cache.join("download").join(stage::key(&[&choice.release, &choice.version]));
+        let dir = ctx
+            .cache
+            .join("download")
+            .join(stage::key(&[&choice.release, &choice.version]));
         std::fs::create_dir_all(&dir)?;
         let gauge = {
             let (dir, total) = (dir.clone(), choice.size);
@@ -283,14 +291,20 @@ mod tests {
                     Types: deb-src\nURIs: http://src.example/debian\nSuites: bookworm\nComponents: main\n";
         let found = parse_deb822(text);
         assert_eq!(found.len(), 1);
-        assert_eq!(pick(&found, "bookworm").as_deref(), Some("http://mirror.example/debian"));
+        assert_eq!(
+            pick(&found, "bookworm").as_deref(),
+            Some("http://mirror.example/debian")
+        );
     }
 
     #[test]
     fn the_older_format_is_read() {
         let text = "# deb http://off.example x main\ndeb [arch=amd64 signed-by=/k] http://mirror.example/debian trixie main contrib\n";
         let found = parse_one_line(text);
-        assert_eq!(pick(&found, "trixie").as_deref(), Some("http://mirror.example/debian"));
+        assert_eq!(
+            pick(&found, "trixie").as_deref(),
+            Some("http://mirror.example/debian")
+        );
     }
 
     #[test]

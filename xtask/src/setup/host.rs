@@ -32,7 +32,11 @@ pub fn ensure(ctx: &Context) -> Result<()> {
         .filter(|(program, _)| !on_path(program))
         .map(|(_, package)| *package)
         .collect();
-    let libc = ["/usr/lib/x86_64-linux-gnu/libc.a", "/usr/lib64/libc.a", "/usr/lib/libc.a"];
+    let libc = [
+        "/usr/lib/x86_64-linux-gnu/libc.a",
+        "/usr/lib64/libc.a",
+        "/usr/lib/libc.a",
+    ];
     if !libc.iter().any(|path| Path::new(path).exists()) {
         missing.push("libc6-dev");
     }
@@ -53,7 +57,8 @@ pub fn ensure(ctx: &Context) -> Result<()> {
     let step = Step::new(ctx, format!("install {packages}"));
     let install = |log: &str| {
         let mut cmd = Command::new("apt-get");
-        cmd.args(["install", "--yes", "--no-install-recommends"]).args(&missing);
+        cmd.args(["install", "--yes", "--no-install-recommends"])
+            .args(&missing);
         cmd.env("DEBIAN_FRONTEND", "noninteractive");
         run_logged(cmd, &ctx.log_dir().join(log))
     };

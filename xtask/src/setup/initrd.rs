@@ -21,7 +21,13 @@ const MODULES: [&str; 5] = ["9p", "9pnet_virtio", "virtio_net", "overlay", "virt
 pub const PROBE_LINE: &str = "kfabric-probe: up";
 
 fn key(choice: &Choice) -> String {
-    stage::key(&["initrd", INIT, &MODULES.join(","), &root::key(), &kernel::package_key(choice)])
+    stage::key(&[
+        "initrd",
+        INIT,
+        &MODULES.join(","),
+        &root::key(),
+        &kernel::package_key(choice),
+    ])
 }
 
 /// The initramfs if it is there.
@@ -45,11 +51,19 @@ pub fn make(ctx: &Context, choice: &Choice, root: &Path, packages: &Path) -> Res
             cpio.add(folder, 0o040_755, &[]);
         }
         let busybox = root.join("usr/bin/busybox");
-        cpio.add("bin/busybox", 0o100_755, &std::fs::read(&busybox).context("busybox")?);
+        cpio.add(
+            "bin/busybox",
+            0o100_755,
+            &std::fs::read(&busybox).context("busybox")?,
+        );
         let mut order = String::new();
         for path in load_order(&list, &MODULES)? {
             let file = path.rsplit('/').next().unwrap_or(&path).to_owned();
-            cpio.add(&format!("m/{file}"), 0o100_644, &std::fs::read(base.join(&path))?);
+            cpio.add(
+                &format!("m/{file}"),
+                0o100_644,
+                &std::fs::read(base.join(&path))?,
+            );
             order += &file;
             order.push('\n');
         }
@@ -105,10 +119,13 @@ impl Cpio {
         let size = u32::try_from(data.len()).unwrap_or(u32::MAX);
         let name_size = name.len() as u32 + 1;
         let links = if mode & 0o040_000 != 0 { 2 } else { 1 };
-        let fields = [self.files, mode, 0, 0, links, 0, size, 0, 0, 0, 0, name_size, 0];
+        let fields = [
+            self.files, mode, 0, 0, links, 0, size, 0, 0, 0, 0, name_size, 0,
+        ];
         self.bytes.extend_from_slice(b"070701");
         for field in fields {
-            self.bytes.extend_from_slice(format!("{field:08x}").as_bytes());
+            self.bytes
+                .extend_from_slice(format!("{field:08x}").as_bytes());
         }
         self.bytes.extend_from_slice(name.as_bytes());
         self.bytes.push(0);
@@ -118,7 +135,7 @@ impl Cpio {
     }
 
     fn pad(&mut self) {
-        while self.bytes.len() % 4 != 0 {
+        while !self.bytes.len().is_multiple_of(4) {
             self.bytes.push(0);
         }
     }
@@ -137,7 +154,15 @@ mod tests {
     fn dependencies_are_loaded_first() {
         let dep = "fs/9p/9p.ko: net/9p/9pnet.ko fs/netfs/netfs.ko\nnet/9p/9pnet.ko:\nfs/netfs/netfs.ko:\nnet/9p/9pnet_virtio.ko: net/9p/9pnet.ko\n";
         let order = load_order(dep, &["9p", "9pnet_virtio", "virtio_net"]).unwrap();
-        assert_eq!(order, ["fs/netfs/netfs.ko", "net/9p/9pnet.ko", "fs/9p/9p.ko", "net/9p/9pnet_virtio.ko"]);
+        assert_eq!(
+            order,
+            [
+                "fs/netfs/netfs.ko",
+                "net/9p/9pnet.ko",
+                "fs/9p/9p.ko",
+                "net/9p/9pnet_virtio.ko"
+            ]
+        );
         assert!(load_order(dep, &["nothing"]).is_err());
     }
 

@@ -20,7 +20,13 @@ const RECIPE: &str = "1";
 
 /// The key of what the packages hold.
 pub fn package_key(choice: &Choice) -> String {
-    stage::key(&["packages", RECIPE, &choice.release, &choice.version, &choice.image])
+    stage::key(&[
+        "packages",
+        RECIPE,
+        &choice.release,
+        &choice.version,
+        &choice.image,
+    ])
 }
 
 /// The key of the configured tree.
@@ -30,7 +36,11 @@ pub fn tree_key(choice: &Choice) -> String {
 
 /// What the packages hold, if it is there.
 pub fn packages(ctx: &Context, choice: &Choice) -> Option<PathBuf> {
-    stage::present(ctx, &format!("linux-{}", choice.release), &package_key(choice))
+    stage::present(
+        ctx,
+        &format!("linux-{}", choice.release),
+        &package_key(choice),
+    )
 }
 
 /// The configured tree, if it is there.
@@ -75,7 +85,10 @@ pub fn make_packages(
                 all.join(format!("usr/src/linux-source-{}.tar.xz", choice.series)),
                 dir.join("linux-source.tar.xz"),
             ),
-            (all.join(format!("usr/lib/modules/{release}")), modules.join(release)),
+            (
+                all.join(format!("usr/lib/modules/{release}")),
+                modules.join(release),
+            ),
         ] {
             std::fs::rename(&from, &to)
                 .with_context(|| format!("the kernel's packages lack {}", from.display()))?;
@@ -85,7 +98,8 @@ pub fn make_packages(
         std::fs::remove_dir_all(&all)?;
         // Uncompressed they load faster, and the initramfs needs them so; the
         // lists are made by the package's installation, which is not run here.
-        let script = "find lib/modules -name '*.ko.xz' -print0 | xargs -0 -r -n 64 -P \"$(nproc)\" unxz\n\
+        let script =
+            "find lib/modules -name '*.ko.xz' -print0 | xargs -0 -r -n 64 -P \"$(nproc)\" unxz\n\
                       depmod --basedir \"$PWD\" \"$1\"\n";
         let at = Path::new("/mnt");
         let bind = Bind {
@@ -126,7 +140,12 @@ pub fn make_tree(ctx: &Context, choice: &Choice, root: &Path, packages: &Path) -
         if !unpacked.exists() {
             let step = Step::new(ctx, format!("unpack the source of {}", choice.release));
             stage::clear(dir)?;
-            let argv = ["tar", "-xJf", "/mnt/linux-source.tar.xz", "--strip-components=1"];
+            let argv = [
+                "tar",
+                "-xJf",
+                "/mnt/linux-source.tar.xz",
+                "--strip-components=1",
+            ];
             let cmd = command(root, &binds, &place, &argv);
             run_logged(cmd, &ctx.log_dir().join("unpack-source.log"))?;
             std::fs::copy(packages.join("config"), dir.join(".config"))?;
@@ -138,7 +157,11 @@ pub fn make_tree(ctx: &Context, choice: &Choice, root: &Path, packages: &Path) -
         let step = Step::new(ctx, format!("rust/ metadata of {}", choice.release));
         let script = "make olddefconfig && make -j\"$(nproc)\" modules_prepare";
         let cmd = command(root, &binds, &place, &["sh", "-ec", script]);
-        run_logged(cmd, &ctx.log_dir().join(format!("prepare-{}.log", choice.release)))?;
+        run_logged(
+            cmd,
+            &ctx.log_dir()
+                .join(format!("prepare-{}.log", choice.release)),
+        )?;
         verify(dir, packages, &choice.release)?;
         step.done();
         Ok(())
@@ -150,22 +173,36 @@ pub fn make_tree(ctx: &Context, choice: &Choice, root: &Path, packages: &Path) -
 fn verify(tree: &Path, packages: &Path, release: &str) -> Result<()> {
     let named = std::fs::read_to_string(tree.join("include/config/kernel.release"))?;
     if named.trim() != release {
-        bail!("the tree calls itself {}, the kernel {release}", named.trim());
+        bail!(
+            "the tree calls itself {}, the kernel {release}",
+            named.trim()
+        );
     }
     // A tool that is missing, or another compiler, changes the configuration
     // silently, and with it the layout of the kernel's structures.
     let config = |path: &Path| -> Result<String> {
         std::fs::read_to_string(path).with_context(|| path.display().to_string())
     };
-    let (ours, theirs) = (config(&tree.join(".config"))?, config(&packages.join("config"))?);
+    let (ours, theirs) = (
+        config(&tree.join(".config"))?,
+        config(&packages.join("config"))?,
+    );
     let changed = config_changes(&theirs, &ours);
     if !changed.is_empty() {
-        bail!("the tree is not configured as the kernel was: {}", changed.join(", "));
+        bail!(
+            "the tree is not configured as the kernel was: {}",
+            changed.join(", ")
+        );
     }
     let symvers = std::fs::read_to_string(packages.join("Module.symvers"))?;
-    let exported: BTreeSet<&str> = symvers.lines().filter_map(|line| line.split('\t').nth(1)).collect();
+    let exported: BTreeSet<&str> = symvers
+        .lines()
+        .filter_map(|line| line.split('\t').nth(1))
+        .collect();
     let header = std::fs::read_to_string(tree.join("rust/exports_kernel_generated.h"))?;
-    let strangers: Vec<&str> = rust_exports(&header).filter(|symbol| !exported.contains(symbol)).collect();
+    let strangers: Vec<&str> = rust_exports(&header)
+        .filter(|symbol| !exported.contains(symbol))
+        .collect();
     if !strangers.is_empty() {
         bail!(
             "{} Rust symbols of the tree are unknown to the kernel, the first: {}",
@@ -181,7 +218,9 @@ fn verify(tree: &Path, packages: &Path, release: &str) -> Result<()> {
 fn config_changes(theirs: &str, ours: &str) -> Vec<String> {
     fn options(text: &str) -> BTreeSet<&str> {
         text.lines()
-            .filter(|line| line.starts_with("CONFIG_") && !line.starts_with("CONFIG_CC_VERSION_TEXT="))
+            .filter(|line| {
+                line.starts_with("CONFIG_") && !line.starts_with("CONFIG_CC_VERSION_TEXT=")
+            })
             .collect()
     }
     let (theirs, ours) = (options(theirs), options(ours));
@@ -192,9 +231,12 @@ fn config_changes(theirs: &str, ours: &str) -> Vec<String> {
 
 /// The symbols in a generated header of `EXPORT_SYMBOL_RUST_GPL(symbol);`.
 fn rust_exports(header: &str) -> impl Iterator<Item = &str> {
-    header
-        .lines()
-        .filter_map(|line| line.split_once('(')?.1.split_once(')').map(|(symbol, _)| symbol))
+    header.lines().filter_map(|line| {
+        line.split_once('(')?
+            .1
+            .split_once(')')
+            .map(|(symbol, _)| symbol)
+    })
 }
 
 #[cfg(test)]
@@ -205,7 +247,10 @@ mod tests {
     fn a_changed_option_is_found() {
         let theirs = "# x\nCONFIG_CC_VERSION_TEXT=\"a\"\nCONFIG_RUST=y\nCONFIG_DEBUG_INFO_BTF=y\n";
         let ours = "CONFIG_CC_VERSION_TEXT=\"b\"\nCONFIG_RUST=y\nCONFIG_PAHOLE_VERSION=0\n";
-        assert_eq!(config_changes(theirs, ours), ["-CONFIG_DEBUG_INFO_BTF=y", "+CONFIG_PAHOLE_VERSION=0"]);
+        assert_eq!(
+            config_changes(theirs, ours),
+            ["-CONFIG_DEBUG_INFO_BTF=y", "+CONFIG_PAHOLE_VERSION=0"]
+        );
         assert!(config_changes(theirs, theirs).is_empty());
     }
 

@@ -20,21 +20,64 @@ const RECIPE: &str = "1";
 
 /// What builds kernels and modules.
 const BUILD: &[&str] = &[
-    "bc", "bindgen", "bison", "cpio", "dwarves", "flex", "gcc", "gcc-14", "git", "kmod", "libc6-dev",
-    "libclang-19-dev", "libelf-dev", "libssl-dev", "make", "openssl", "perl", "python3-minimal", "rust-clippy",
-    "rust-src", "rustc", "rustfmt", "xz-utils",
+    "bc",
+    "bindgen",
+    "bison",
+    "cpio",
+    "dwarves",
+    "flex",
+    "gcc",
+    "gcc-14",
+    "git",
+    "kmod",
+    "libc6-dev",
+    "libclang-19-dev",
+    "libelf-dev",
+    "libssl-dev",
+    "make",
+    "openssl",
+    "perl",
+    "python3-minimal",
+    "rust-clippy",
+    "rust-src",
+    "rustc",
+    "rustfmt",
+    "xz-utils",
 ];
 
 /// What starts guests, and what they run.
 const GUEST: &[&str] = &[
-    "busybox-static", "ethtool", "fio", "gdb-minimal", "ibverbs-providers", "ibverbs-utils", "iproute2",
-    "iputils-ping", "libfabric-bin", "libfabric-dev", "libibverbs-dev", "librdmacm-dev", "nvme-cli",
-    "perftest", "procps", "qemu-system-x86", "rdma-core", "rdmacm-utils", "strace",
+    "busybox-static",
+    "ethtool",
+    "fio",
+    "gdb-minimal",
+    "ibverbs-providers",
+    "ibverbs-utils",
+    "iproute2",
+    "iputils-ping",
+    "libfabric-bin",
+    "libfabric-dev",
+    "libibverbs-dev",
+    "librdmacm-dev",
+    "nvme-cli",
+    "perftest",
+    "procps",
+    "qemu-system-x86",
+    "rdma-core",
+    "rdmacm-utils",
+    "strace",
 ];
 
 /// The key of the build root.
 pub fn key() -> String {
-    stage::key(&["root", RECIPE, SUITE, KERNEL_SUITE, &BUILD.join(","), &GUEST.join(",")])
+    stage::key(&[
+        "root",
+        RECIPE,
+        SUITE,
+        KERNEL_SUITE,
+        &BUILD.join(","),
+        &GUEST.join(","),
+    ])
 }
 
 /// The build root, if it is there.
@@ -60,7 +103,11 @@ pub fn make(ctx: &Context, mirror: &Mirror) -> Result<PathBuf> {
 fn bootstrap(ctx: &Context, mirror: &Mirror, dir: &Path) -> Result<()> {
     let mut cmd = tied("mmdebstrap");
     cmd.arg("--variant=apt");
-    cmd.arg(if is_root() { "--mode=root" } else { "--mode=unshare" });
+    cmd.arg(if is_root() {
+        "--mode=root"
+    } else {
+        "--mode=unshare"
+    });
     cmd.arg(format!("--include={}", [BUILD, GUEST].concat().join(",")));
     if let Some(keyring) = &mirror.keyring {
         cmd.arg(format!("--keyring={keyring}"));
@@ -69,7 +116,12 @@ fn bootstrap(ctx: &Context, mirror: &Mirror, dir: &Path) -> Result<()> {
         cmd.arg(format!("--aptopt={option}"));
     }
     // Neither documentation nor translations are read in a guest.
-    for path in ["/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*"] {
+    for path in [
+        "/usr/share/doc/*",
+        "/usr/share/man/*",
+        "/usr/share/locale/*",
+        "/usr/share/info/*",
+    ] {
         cmd.arg(format!("--dpkgopt=path-exclude={path}"));
     }
     cmd.arg("--aptopt=Acquire::Retries \"3\"");
