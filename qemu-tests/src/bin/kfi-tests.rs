@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Runs the tests and the benchmarks inside guests.
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+use qemu_tests::harness::{child, runner, Env, Topology};
+use qemu_tests::{bench, tests};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(about = "kfabric's tests and benchmarks, run inside guests")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List the tests
+    List {
+        /// One JSON object a line
+        #[arg(long)]
+        json: bool,
+        /// Only those of this topology: netns, 2, 1, smoke
+        #[arg(long)]
+        topology: Option<Topology>,
+    },
+    /// Run tests; started on both nodes at once
+    Run {
+        /// How the nodes lie: netns, 2, 1, smoke
+        #[arg(long)]
+        topology: Topology,
+        /// Only those whose name contains this
+        #[arg(long, default_value = "")]
+        only: String,
+        /// Only these
+        #[arg(long, value_delimiter = ',')]
+        names: Vec<String>,
+    },
+    /// Run one half of one test
+    #[command(hide = true)]
+    Child {
+        #[arg(long)]
+        topology: Topology,
+        #[arg(long)]
+        test: String,
+        #[arg(long)]
+        fd: i32,
+    },
+    /// Run benchmarks; started on both nodes at once
+    Bench {
+        /// Only these
+        names: Vec<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Args::parse().command) {
+        Ok(code) => ExitCode::from(code),
+        Err(e) => {
+            eprintln!("error: {e:#}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn run(command: Command) -> Result<u8> {
+    match command {
+        Command::List { json, topology } => {
+            for test in tests::all()
+                .iter()
+                .filter(|t| topology.is_none_or(|o| t.topologies & o.bit() != 0))
+            {
+                if json {
+                    let limit = test.limit();
+                    println!(
+                        "{}",
+                        serde_json::json!({ "name": test.name, "limit": limit })
+                    );
+                } else {
+                    println!("{}", test.name);
+                }
+            }
+            Ok(0)
+        }
+        Command::Run {
+            topology,
+            only,
+            names,
+        } => {
+            let plan = runner::Plan::choose(&tests::all(), topology, &only, &names);
+            let well = runner::run(&plan, &Env::read(topology)?)?;
+            Ok(u8::from(!well))
+        }
+        Command::Child { topology, test, fd } => {
+            let test = tests::find(&test).with_context(|| format!("no test is called {test:?}"))?;
+            Ok(child::main(&test, Env::read(topology)?, fd) as u8)
+        }
+        Command::Bench { names } => bench::run(&names, &Env::read(Topology::Netns)?).map(|()| 0),
+    }
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What runs the tests: two runners, one on each node, in lockstep.
+//!
+//! Node 1 leads. For each test it tells node 2 its name; both start a child
+//! process that runs the test, the two children joined by a TCP connection of
+//! their own ([`Ctl`]); both wait for their child, look for what it left
+//! behind ([`leaks`]) and node 1 prints one result. A child that crashes or
+//! hangs fails its test and nothing else.
+
+pub mod child;
+pub mod ctl;
+pub mod env;
+pub mod guest;
+pub mod leaks;
+pub mod result;
+pub mod runner;
+
+pub use ctl::Ctl;
+pub use env::{Env, Topology};
+pub use result::{skip, Outcome, Skip, Status};
+
+use anyhow::Result;
+
+/// Runs on one node only, no peer.
+pub const ONE: u8 = 1;
+/// Runs between two network namespaces of one guest.
+pub const NETNS: u8 = 2;
+/// Runs between two guests.
+pub const TWO: u8 = 4;
+/// Is part of the short check of a kernel series.
+pub const SMOKE: u8 = 8;
+/// Runs wherever there are two nodes.
+pub const PAIR: u8 = NETNS | TWO;
+
+/// One test.
+#[derive(Clone, Copy)]
+pub struct Test {
+    /// `topic.what_holds`, unique.
+    pub name: &'static str,
+    /// Where it runs: [`ONE`], [`NETNS`], …
+    pub topologies: u8,
+    /// Seconds it takes on a slow machine; the limit is ten times that, and 30 at least.
+    pub seconds: u32,
+    /// The test, run on both nodes at once.
+    pub run: fn(&mut Ctx) -> Result<()>,
+    /// Node 2 is gone for good afterwards; such a test comes last.
+    pub loses_peer: bool,
+}
+
+impl Test {
+    /// A test of two nodes, five seconds.
+    pub const fn pair(name: &'static str, run: fn(&mut Ctx) -> Result<()>) -> Self {
+        Self {
+            name,
+            topologies: PAIR,
+            seconds: 5,
+            run,
+            loses_peer: false,
+        }
+    }
+
+    /// A test that needs no peer. It runs on both nodes of the namespace topology, for what it
+    /// asks is the same everywhere.
+    pub const fn alone(name: &'static str, run: fn(&mut Ctx) -> Result<()>) -> Self {
+        Self {
+            name,
+            topologies: ONE | NETNS,
+            seconds: 5,
+            run,
+            loses_peer: false,
+        }
+    }
+
+    /// … that takes so long.
+    #[must_use]
+    pub const fn seconds(self, seconds: u32) -> Self {
+        Self { seconds, ..self }
+    }
+
+    /// … that runs there instead.
+    #[must_use]
+    pub const fn on(self, topologies: u8) -> Self {
+        Self { topologies, ..self }
+    }
+
+    /// … that runs there too.
+    #[must_use]
+    pub const fn also(self, topologies: u8) -> Self {
+        Self {
+            topologies: self.topologies | topologies,
+            ..self
+        }
+    }
+
+    /// … after which node 2 is gone.
+    #[must_use]
+    pub const fn loses_peer(self) -> Self {
+        Self {
+            loses_peer: true,
+            ..self
+        }
+    }
+
+    /// Seconds after which it has failed.
+    pub const fn limit(&self) -> u32 {
+        if self.seconds < 3 {
+            30
+        } else {
+            self.seconds * 10
+        }
+    }
+}
+
+/// What a test knows about where it runs, and its line to its other half.
+pub struct Ctx {
+    /// This node and its peer.
+    pub env: Env,
+    /// The line to the other half.
+    pub ctl: Ctl,
+}
+
+impl Ctx {
+    /// Whether this is node 1, which listens where it matters.
+    pub fn first(&self) -> bool {
+        self.env.node == 1
+    }
+
+    /// The provider under test.
+    pub fn provider(&self) -> &str {
+        &self.env.provider
+    }
+
+    /// Waits until the other half is here too.
+    ///
+    /// # Errors
+    ///
+    /// When it is elsewhere, gone, or late.
+    pub fn barrier(&mut self, label: &str) -> Result<()> {
+        self.ctl.barrier(label)
+    }
+}

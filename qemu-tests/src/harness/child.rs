@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! One half of a test, in a process of its own.
+
+use super::{Ctl, Ctx, Env, Outcome, Skip, Status, Test};
+use crate::sys;
+use anyhow::{Context, Result};
+use std::fmt::Write as _;
+use std::net::TcpStream;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// Exit status of a half that cannot run here.
+const SKIPPED: i32 = 77;
+
+/// Runs a test in this process, with the line that `fd` is; its exit status.
+pub fn main(test: &Test, env: Env, fd: RawFd) -> i32 {
+    sys::die_with_parent();
+    // The runner has left this descriptor open for us alone.
+    let stream = TcpStream::from(sys::own_fd(fd));
+    let limit = Duration::from_secs(u64::from(test.limit()));
+    let result = Ctl::new(stream, limit).and_then(|ctl| {
+        let mut ctx = Ctx { env, ctl };
+        ctx.barrier("start")?;
+        (test.run)(&mut ctx)?;
+        if test.loses_peer {
+            return Ok(());
+        }
+        ctx.barrier("end")
+    });
+    match result {
+        Ok(()) => 0,
+        Err(e) if e.is::<Skip>() => {
+            eprintln!("{e}");
+            SKIPPED
+        }
+        Err(e) => {
+            eprintln!("{e:#}");
+            1
+        }
+    }
+}
+
+/// A half that runs.
+pub struct Half {
+    child: Child,
+    log: PathBuf,
+    start: Instant,
+    limit: Duration,
+}
+
+impl Half {
+    /// Starts a half of `test` with a line to the other.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be started.
+    pub fn start(test: &Test, env: &Env, line: &TcpStream) -> Result<Self> {
+        sys::keep_over_exec(line)?;
+        let log = std::env::temp_dir().join(format!("kfi-tests.{}.{}.log", env.node, test.name));
+        let out = std::fs::File::create(&log).with_context(|| log.display().to_string())?;
+        let mut cmd = Command::new("/proc/self/exe");
+        cmd.args([
+            "child",
+            "--topology",
+            &env.topology.to_string(),
+            "--test",
+            test.name,
+        ]);
+        cmd.args(["--fd", &line.as_raw_fd().to_string()]);
+        cmd.env("RUST_BACKTRACE", "0")
+            .env("KFI_NODE", env.node.to_string());
+        cmd.stdin(Stdio::null())
+            .stdout(out.try_clone()?)
+            .stderr(out)
+            .process_group(0);
+        let child = cmd.spawn().context("cannot start a half of the test")?;
+        let limit = Duration::from_secs(u64::from(test.limit()));
+        Ok(Self {
+            child,
+            log,
+            start: Instant::now(),
+            limit,
+        })
+    }
+
+    /// Waits for it, kills it when its time is up, and kills what it left running.
+    pub fn wait(mut self) -> Outcome {
+        let pid = self.child.id() as i32;
+        let mut late = String::new();
+        let status = loop {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                break Some(status);
+            }
+            let took = self.start.elapsed();
+            if late.is_empty() && took > self.limit {
+                late = format!("no end after {} s", self.limit.as_secs());
+                let _ = write!(late, "; {}", where_it_is(pid));
+                let _ = sys::kill(-pid, libc::SIGKILL);
+            }
+            if took > self.limit + Duration::from_secs(30) {
+                break None;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let seconds = (self.start.elapsed().as_secs_f64() * 1000.0).round() / 1000.0;
+        let _ = sys::kill(-pid, libc::SIGKILL);
+        let said = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let _ = std::fs::remove_file(&self.log);
+        let (status, mut detail) = judge(status, &said);
+        if !late.is_empty() {
+            detail = format!("{late}; {detail}");
+        }
+        Outcome {
+            status,
+            seconds,
+            detail,
+        }
+    }
+}
+
+/// What an exit status and the last words mean.
+fn judge(status: Option<ExitStatus>, said: &str) -> (Status, String) {
+    let words = last_words(said);
+    let Some(status) = status else {
+        return (Status::Failed, format!("it cannot be killed; {words}"));
+    };
+    match (status.code(), status.signal()) {
+        (Some(0), _) => (Status::Ok, String::new()),
+        (Some(SKIPPED), _) => (
+            Status::Skipped,
+            said.lines().last().unwrap_or_default().to_owned(),
+        ),
+        (_, Some(signal)) => (Status::Failed, format!("ended by signal {signal}; {words}")),
+        _ => (Status::Failed, words),
+    }
+}
+
+/// The end of an output, short enough for one line.
+fn last_words(said: &str) -> String {
+    const MOST: usize = 1200;
+    let text = said.trim().replace('\n', " / ");
+    match text.char_indices().rev().nth(MOST) {
+        Some((at, _)) => format!("…{}", &text[at..]),
+        None => text,
+    }
+}
+
+/// Where a process's threads are in the kernel, to be shown when it hangs.
+fn where_it_is(pid: i32) -> String {
+    let mut out = String::new();
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return out;
+    };
+    for task in tasks.flatten() {
+        let read = |name: &str| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        let stack = read("stack");
+        let calls = stack
+            .lines()
+            .filter_map(|l| l.split_whitespace().nth(1)?.split('+').next());
+        let calls: Vec<_> = calls.take(8).collect();
+        let _ = write!(out, "[{} {}] ", read("comm").trim(), calls.join(" < "));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_are_judged() {
+        let status = |raw| Some(ExitStatus::from_raw(raw));
+        assert_eq!(judge(status(0), "talk").0, Status::Ok);
+        assert_eq!(
+            judge(status(77 << 8), "x\nno rxe"),
+            (Status::Skipped, "no rxe".into())
+        );
+        assert_eq!(
+            judge(status(1 << 8), "a\nb"),
+            (Status::Failed, "a / b".into())
+        );
+        assert!(judge(status(9), "").1.contains("signal 9"));
+        assert!(judge(None, "").1.contains("cannot be killed"));
+    }
+
+    #[test]
+    fn long_words_are_cut_in_front() {
+        let long = "x".repeat(5000) + "end";
+        assert!(last_words(&long).ends_with("end"));
+        assert!(last_words(&long).len() < 1300);
+    }
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Where the tests run, as the guest's first process tells it.
+
+use anyhow::{bail, Context, Result};
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::str::FromStr;
+
+/// How the nodes lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topology {
+    /// One guest, no peer.
+    One,
+    /// One guest, two network namespaces.
+    Netns,
+    /// Two guests.
+    Two,
+    /// Either of the last two, with the few tests that a new kernel must pass.
+    Smoke,
+}
+
+impl Topology {
+    /// Its bit in [`Test::topologies`](super::Test::topologies).
+    pub fn bit(self) -> u8 {
+        match self {
+            Self::One => super::ONE,
+            Self::Netns => super::NETNS,
+            Self::Two => super::TWO,
+            Self::Smoke => super::SMOKE,
+        }
+    }
+
+    /// Its name in results.
+    pub fn place(self) -> &'static str {
+        match self {
+            Self::One => "1 node",
+            Self::Netns => "netns",
+            Self::Two => "2 nodes",
+            Self::Smoke => "smoke",
+        }
+    }
+}
+
+impl FromStr for Topology {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Ok(match text {
+            "1" => Self::One,
+            "netns" => Self::Netns,
+            "2" => Self::Two,
+            "smoke" => Self::Smoke,
+            _ => bail!("no topology is called {text:?}: netns, 2, 1, smoke"),
+        })
+    }
+}
+
+impl fmt::Display for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::One => "1",
+            Self::Netns => "netns",
+            Self::Two => "2",
+            Self::Smoke => "smoke",
+        })
+    }
+}
+
+/// This node, and its peer.
+#[derive(Clone, Debug)]
+pub struct Env {
+    /// How the nodes lie.
+    pub topology: Topology,
+    /// 1 or 2.
+    pub node: u8,
+    /// Its address.
+    pub addr: IpAddr,
+    /// Its peer's; its own where there is no peer.
+    pub peer: IpAddr,
+    /// Its IPv6 address, where it has one.
+    pub addr6: Option<Ipv6Addr>,
+    /// Its peer's.
+    pub peer6: Option<Ipv6Addr>,
+    /// Its RDMA device.
+    pub dev: String,
+    /// The network device under that.
+    pub netdev: String,
+    /// The provider under test.
+    pub provider: String,
+}
+
+fn var(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|v| !v.is_empty())
+}
+
+impl Env {
+    /// Reads it from the environment.
+    ///
+    /// # Errors
+    ///
+    /// When something is missing or unreadable.
+    pub fn read(topology: Topology) -> Result<Self> {
+        let addr: IpAddr = var("KFI_ADDR")
+            .context("KFI_ADDR is not set")?
+            .parse()
+            .context("KFI_ADDR")?;
+        let peer = match var("KFI_PEER") {
+            Some(text) => text.parse().context("KFI_PEER")?,
+            None => addr,
+        };
+        let six = |name: &str| -> Result<Option<Ipv6Addr>> {
+            let Some(text) = var(name) else {
+                return Ok(None);
+            };
+            let bare = text.split('%').next().unwrap_or_default();
+            Ok(Some(bare.parse().with_context(|| name.to_owned())?))
+        };
+        Ok(Self {
+            topology,
+            node: var("KFI_NODE")
+                .map_or(Ok(1), |v| v.parse())
+                .context("KFI_NODE")?,
+            addr,
+            peer,
+            addr6: six("KFI_ADDR6")?,
+            peer6: six("KFI_PEER6")?,
+            dev: var("KFI_DEV").unwrap_or_else(|| "rxe0".into()),
+            netdev: var("KFI_NETDEV").unwrap_or_else(|| "eth0".into()),
+            provider: var("KFI_PROVIDER").unwrap_or_else(|| "kverbs".into()),
+        })
+    }
+
+    /// Whether there is a peer at all.
+    pub fn has_peer(&self) -> bool {
+        self.peer != self.addr
+    }
+
+    /// Its address with a port.
+    pub fn at(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.addr, port)
+    }
+
+    /// Its peer's address with a port.
+    pub fn peer_at(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.peer, port)
+    }
+
+    /// Its IPv6 address with a port.
+    pub fn at6(&self, port: u16) -> Option<SocketAddr> {
+        Some(SocketAddr::V6(SocketAddrV6::new(
+            self.addr6?,
+            port,
+            0,
+            self.scope()?,
+        )))
+    }
+
+    /// Its peer's IPv6 address with a port.
+    pub fn peer_at6(&self, port: u16) -> Option<SocketAddr> {
+        Some(SocketAddr::V6(SocketAddrV6::new(
+            self.peer6?,
+            port,
+            0,
+            self.scope()?,
+        )))
+    }
+
+    /// The network device's number where its address needs one, else 0.
+    fn scope(&self) -> Option<u32> {
+        let link_local = self.addr6?.segments()[0] & 0xffc0 == 0xfe80;
+        if !link_local {
+            return Some(0);
+        }
+        let path = format!("/sys/class/net/{}/ifindex", self.netdev);
+        std::fs::read_to_string(path).ok()?.trim().parse().ok()
+    }
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! How a test ended, and the lines that say so.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// How a test ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// All held.
+    Ok,
+    /// Something did not.
+    Failed,
+    /// It cannot run here; the detail says why.
+    Skipped,
+}
+
+/// One half's end of a test.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Outcome {
+    /// How it ended.
+    pub status: Status,
+    /// Seconds it took.
+    pub seconds: f64,
+    /// Why, unless it was well.
+    pub detail: String,
+}
+
+/// The result line of a test, as the build tool reads it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Line {
+    /// The test.
+    pub name: String,
+    /// How it ended.
+    pub status: Status,
+    /// Seconds.
+    pub seconds: f64,
+    /// Topology: `netns`, `2 nodes`, `1 node`.
+    #[serde(rename = "where")]
+    pub place: String,
+    /// Why, unless it was well.
+    pub detail: String,
+}
+
+impl Line {
+    /// Prints it.
+    pub fn print(&self) {
+        let json = serde_json::to_string(self).unwrap_or_default();
+        println!("KFI-RESULT {json}");
+    }
+}
+
+/// Joins what both halves and the search for leftovers say.
+pub fn join(halves: &[(u8, Outcome)], leaks: &[String]) -> (Status, String) {
+    let mut status = Status::Ok;
+    let mut detail = Vec::new();
+    // A half that only says that the other one went away is not the cause.
+    let cause = |o: &Outcome| o.status == Status::Failed && !o.detail.contains(PEER_GONE);
+    let caused = halves.iter().any(|(_, o)| cause(o));
+    for (node, outcome) in halves {
+        match outcome.status {
+            Status::Ok => {}
+            Status::Skipped if status == Status::Ok => {
+                status = Status::Skipped;
+                detail.push(outcome.detail.clone());
+            }
+            Status::Skipped => {}
+            Status::Failed => {
+                status = Status::Failed;
+                if !caused || cause(outcome) {
+                    detail.push(format!("node {node}: {}", outcome.detail));
+                }
+            }
+        }
+    }
+    if !leaks.is_empty() {
+        status = Status::Failed;
+        detail.push(format!("left behind: {}", leaks.join("; ")));
+    }
+    (status, detail.join(" | "))
+}
+
+/// What a half says whose other half has ended.
+pub const PEER_GONE: &str = "the other half of the test is gone";
+
+/// The error of a test that cannot run here.
+#[derive(Debug)]
+pub struct Skip(pub String);
+
+impl fmt::Display for Skip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Skip {}
+
+/// Ends a test that cannot run here.
+///
+/// # Errors
+///
+/// Always.
+pub fn skip<T>(why: impl Into<String>) -> anyhow::Result<T> {
+    Err(Skip(why.into()).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn half(status: Status, detail: &str) -> Outcome {
+        Outcome {
+            status,
+            seconds: 0.0,
+            detail: detail.into(),
+        }
+    }
+
+    #[test]
+    fn both_well_is_well() {
+        let halves = [(1, half(Status::Ok, "")), (2, half(Status::Ok, ""))];
+        assert_eq!(join(&halves, &[]), (Status::Ok, String::new()));
+        assert_eq!(join(&halves, &["a key".into()]).0, Status::Failed);
+    }
+
+    #[test]
+    fn the_cause_is_shown_alone() {
+        let halves = [
+            (1, half(Status::Failed, PEER_GONE)),
+            (2, half(Status::Failed, "EIO")),
+        ];
+        assert_eq!(join(&halves, &[]), (Status::Failed, "node 2: EIO".into()));
+        let halves = [
+            (1, half(Status::Failed, PEER_GONE)),
+            (2, half(Status::Ok, "")),
+        ];
+        assert!(join(&halves, &[]).1.contains("node 1"));
+    }
+
+    #[test]
+    fn a_failure_outweighs_a_skip() {
+        let halves = [
+            (1, half(Status::Skipped, "no")),
+            (2, half(Status::Failed, "EIO")),
+        ];
+        assert_eq!(join(&halves, &[]).0, Status::Failed);
+        let halves = [(1, half(Status::Skipped, "no")), (2, half(Status::Ok, ""))];
+        assert_eq!(join(&halves, &[]), (Status::Skipped, "no".into()));
+    }
+
+    #[test]
+    fn the_line_is_what_the_build_tool_reads() {
+        let line = Line {
+            name: "a.b".into(),
+            status: Status::Ok,
+            seconds: 0.5,
+            place: "netns".into(),
+            detail: String::new(),
+        };
+        assert_eq!(
+            serde_json::to_string(&line).unwrap(),
+            r#"{"name":"a.b","status":"ok","seconds":0.5,"where":"netns","detail":""}"#
+        );
+    }
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The two runners. Node 1 leads, node 2 does as it is told.
+
+use super::child::Half;
+use super::leaks::Baseline;
+use super::result::{join, Line};
+use super::{ctl, Ctl, Env, Outcome, Status, Test};
+use anyhow::{bail, Context, Result};
+use serde::{Deserialize, Serialize};
+use std::net::TcpListener;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+/// How long the nodes wait for each other at the start.
+const START: Duration = Duration::from_secs(120);
+/// How long an answer may take that needs no work.
+const ANSWER: Duration = Duration::from_secs(60);
+
+/// What node 1 tells node 2.
+#[derive(Debug, Serialize, Deserialize)]
+enum Order {
+    /// Run your half.
+    Run(String),
+    /// Look for leftovers.
+    Look,
+    /// That was all.
+    End,
+}
+
+/// What is to be run.
+pub struct Plan {
+    /// The tests, in order.
+    pub tests: Vec<Test>,
+}
+
+impl Plan {
+    /// Chooses from all tests: those of the topology, whose name contains `only` and is one of
+    /// `names` (empty: any). What loses the peer comes last.
+    pub fn choose(all: &[Test], topology: super::Topology, only: &str, names: &[String]) -> Self {
+        let chosen = |t: &&Test| {
+            t.topologies & topology.bit() != 0
+                && t.name.contains(only)
+                && (names.is_empty() || names.iter().any(|n| n == t.name))
+        };
+        let mut tests: Vec<_> = all.iter().filter(chosen).copied().collect();
+        tests.sort_by_key(|t| t.loses_peer);
+        Self { tests }
+    }
+}
+
+/// Runs the plan on this node; whether nothing failed.
+///
+/// # Errors
+///
+/// When the nodes do not find each other, or lose each other.
+pub fn run(plan: &Plan, env: &Env) -> Result<bool> {
+    if env.node == 1 {
+        // Without a peer, the other half runs on this node too.
+        let other = if env.has_peer() {
+            None
+        } else {
+            Some(second_runner(env)?)
+        };
+        let done = lead(plan, env);
+        if let Some(mut other) = other {
+            let _ = other.wait();
+        }
+        return done;
+    }
+    follow(plan, env)?;
+    Ok(true)
+}
+
+fn second_runner(env: &Env) -> Result<Child> {
+    let mut cmd = std::process::Command::new("/proc/self/exe");
+    cmd.args(["run", "--topology", &env.topology.to_string()]);
+    cmd.env("KFI_NODE", "2")
+        .env("KFI_PEER", env.addr.to_string());
+    cmd.spawn().context("cannot start the second runner")
+}
+
+fn lead(plan: &Plan, env: &Env) -> Result<bool> {
+    let listener = ctl::listen()?;
+    let stream = ctl::accept(&listener, START)?;
+    let mut line = Ctl::new(stream, ANSWER)?;
+    let mut baseline = Baseline::take();
+    let mut counts = [0usize; 3];
+    let start = Instant::now();
+    for test in &plan.tests {
+        println!("KFI-START {}", test.name);
+        let result = lead_one(test, env, &listener, &mut line, &mut baseline);
+        let lost = result.is_err();
+        let (status, seconds, detail) = result.unwrap_or_else(|e| {
+            (
+                Status::Failed,
+                0.0,
+                format!("the nodes lost each other: {e:#}"),
+            )
+        });
+        counts[status as usize] += 1;
+        let place = env.topology.place().to_owned();
+        Line {
+            name: test.name.to_owned(),
+            status,
+            seconds,
+            place,
+            detail,
+        }
+        .print();
+        if lost && !test.loses_peer {
+            bail!(
+                "node 2 is lost; {} tests were not run",
+                plan.tests.len() - counts.iter().sum::<usize>()
+            );
+        }
+    }
+    let _ = line.send(&Order::End);
+    let [ok, failed, skipped] = counts;
+    println!(
+        "# {}: {ok} passed, {failed} failed, {skipped} skipped in {:.0} s",
+        env.topology.place(),
+        start.elapsed().as_secs_f64()
+    );
+    Ok(failed == 0)
+}
+
+fn lead_one(
+    test: &Test,
+    env: &Env,
+    listener: &TcpListener,
+    line: &mut Ctl,
+    baseline: &mut Baseline,
+) -> Result<(Status, f64, String)> {
+    line.set_limit(ANSWER)?;
+    line.send(&Order::Run(test.name.to_owned()))?;
+    let half = {
+        let stream = ctl::accept(listener, ANSWER)?;
+        Half::start(test, env, &stream)?
+    };
+    let mine = half.wait();
+    if test.loses_peer {
+        let (status, detail) = join(&[(1, mine.clone())], &baseline.leaks());
+        return Ok((status, mine.seconds, detail));
+    }
+    line.set_limit(Duration::from_secs(u64::from(test.limit()) + 90))?;
+    let theirs: Outcome = line.recv().context("waiting for node 2 to end the test")?;
+    line.send(&Order::Look)?;
+    let mut leaks = baseline.leaks();
+    let others: Vec<String> = line
+        .recv()
+        .context("waiting for node 2 to look for leftovers")?;
+    leaks.extend(others.into_iter().map(|l| format!("node 2: {l}")));
+    let seconds = mine.seconds.max(theirs.seconds);
+    let (status, detail) = join(&[(1, mine), (2, theirs)], &leaks);
+    Ok((status, seconds, detail))
+}
+
+fn follow(plan: &Plan, env: &Env) -> Result<()> {
+    let leader = env.peer_at(ctl::PORT);
+    let mut line = Ctl::new(ctl::connect(leader, START)?, Duration::from_secs(3600))?;
+    let mut baseline = Baseline::take();
+    loop {
+        match line.recv()? {
+            Order::Run(name) => {
+                let test = crate::tests::find(&name)
+                    .or_else(|| plan.tests.iter().find(|t| t.name == name).copied());
+                let test =
+                    test.with_context(|| format!("node 1 wants {name:?}, which is unknown here"))?;
+                let half = {
+                    let stream = ctl::connect(leader, ANSWER)?;
+                    Half::start(&test, env, &stream)?
+                };
+                line.send(&half.wait())?;
+            }
+            Order::Look => line.send(&baseline.leaks())?,
+            Order::End => return Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Ctx, Topology};
+    use super::*;
+
+    fn nothing(_: &mut Ctx) -> Result<()> {
+        Ok(())
+    }
+
+    #[test]
+    fn a_plan_has_what_was_asked_for() {
+        let all = [
+            Test::pair("b.last", nothing).loses_peer(),
+            Test::pair("a.one", nothing),
+            Test::alone("a.two", nothing),
+        ];
+        let names = |plan: Plan| plan.tests.iter().map(|t| t.name).collect::<Vec<_>>();
+        assert_eq!(
+            names(Plan::choose(&all, Topology::Netns, "", &[])),
+            ["a.one", "a.two", "b.last"]
+        );
+        assert_eq!(names(Plan::choose(&all, Topology::One, "", &[])), ["a.two"]);
+        assert_eq!(
+            names(Plan::choose(&all, Topology::Netns, "last", &[])),
+            ["b.last"]
+        );
+        assert_eq!(
+            names(Plan::choose(&all, Topology::Netns, "", &["a.two".into()])),
+            ["a.two"]
+        );
+    }
+}

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The tests and benchmarks that run inside guests, and what they are made of.
+//!
+//! * [`raw`]: `/dev/kfabric` call by call, nothing in between. Most tests ask
+//!   what the kernel does with one exact call, a wrong one as often as a right
+//!   one, so they speak to it directly.
+//! * [`pair`]: two connected endpoints, one on each node, in a few lines.
+//! * [`harness`]: runs the list on both nodes in lockstep, each test in a
+//!   process of its own, and looks for what it left behind.
+//! * [`tests`]: the tests by topic; [`bench`]: the benchmarks.
+//!
+//! `unsafe` is in [`sys`] alone.
+
+#![deny(unsafe_code)]
+
+pub mod bench;
+pub mod buf;
+pub mod harness;
+pub mod op;
+pub mod pair;
+pub mod raw;
+#[allow(unsafe_code)]
+pub mod sys;
+pub mod tests;

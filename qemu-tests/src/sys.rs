@@ -1,0 +1,671 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The system calls that the tests need and the standard library does not
+//! have. All `unsafe` of the crate is here.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{fence, Ordering};
+use std::time::{Duration, Instant};
+
+/// A positive error number.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+impl Errno {
+    /// The number that the last failed system call left.
+    pub fn last() -> Self {
+        Self(io::Error::last_os_error().raw_os_error().unwrap_or(0))
+    }
+
+    /// Its name, where it is one that a test is likely to meet.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            0 => "0",
+            libc::EPERM => "EPERM",
+            libc::ENOENT => "ENOENT",
+            libc::EINTR => "EINTR",
+            libc::EIO => "EIO",
+            libc::E2BIG => "E2BIG",
+            libc::EBADF => "EBADF",
+            libc::EAGAIN => "EAGAIN",
+            libc::ENOMEM => "ENOMEM",
+            libc::EACCES => "EACCES",
+            libc::EFAULT => "EFAULT",
+            libc::EBUSY => "EBUSY",
+            libc::EEXIST => "EEXIST",
+            libc::ENODEV => "ENODEV",
+            libc::EINVAL => "EINVAL",
+            libc::ENFILE => "ENFILE",
+            libc::EMFILE => "EMFILE",
+            libc::ENOTTY => "ENOTTY",
+            libc::ENOSPC => "ENOSPC",
+            libc::EPIPE => "EPIPE",
+            libc::EMSGSIZE => "EMSGSIZE",
+            libc::EOPNOTSUPP => "EOPNOTSUPP",
+            libc::EADDRINUSE => "EADDRINUSE",
+            libc::EADDRNOTAVAIL => "EADDRNOTAVAIL",
+            libc::ENETUNREACH => "ENETUNREACH",
+            libc::ECONNABORTED => "ECONNABORTED",
+            libc::ECONNRESET => "ECONNRESET",
+            libc::EISCONN => "EISCONN",
+            libc::ENOTCONN => "ENOTCONN",
+            libc::ESHUTDOWN => "ESHUTDOWN",
+            libc::ETIMEDOUT => "ETIMEDOUT",
+            libc::ECONNREFUSED => "ECONNREFUSED",
+            libc::EHOSTUNREACH => "EHOSTUNREACH",
+            libc::EALREADY => "EALREADY",
+            libc::EINPROGRESS => "EINPROGRESS",
+            libc::ECANCELED => "ECANCELED",
+            libc::EREMOTEIO => "EREMOTEIO",
+            libc::EOVERFLOW => "EOVERFLOW",
+            _ => "errno",
+        }
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name(), self.0)
+    }
+}
+
+impl std::error::Error for Errno {}
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+fn check(value: i64) -> Result<i64, Errno> {
+    if value < 0 {
+        Err(Errno::last())
+    } else {
+        Ok(value)
+    }
+}
+
+/// `ioctl(2)` with a bare number for its argument, right or wrong.
+///
+/// # Errors
+///
+/// What the call answers.
+pub fn ioctl(fd: BorrowedFd<'_>, nr: u32, arg: usize) -> Result<i32, Errno> {
+    // SAFETY: A request that writes to memory is given the address of a live
+    // structure of the request's size by `raw`; tests of wrong addresses give
+    // such as are not mapped or are `Map`s kept for the purpose.
+    let r = unsafe { libc::ioctl(fd.as_raw_fd(), libc::Ioctl::from(nr), arg) };
+    check(i64::from(r)).map(|v| v as i32)
+}
+
+/// Takes over a descriptor that the kernel has just made for us, or that our parent left open for
+/// us; nobody else may use the number.
+pub fn own_fd(fd: RawFd) -> OwnedFd {
+    assert!(fd >= 0, "the kernel answered with descriptor {fd}");
+    // SAFETY: It was installed for the caller alone, who passes it on once.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// Waits until a descriptor is readable (or has an error); false: time is up.
+///
+/// # Errors
+///
+/// What `poll(2)` answers.
+pub fn poll_in(fd: BorrowedFd<'_>, timeout: Duration) -> Result<bool, Errno> {
+    Ok(poll(fd, libc::POLLIN, timeout)? != 0)
+}
+
+/// `poll(2)` of one descriptor; the events that are there.
+///
+/// # Errors
+///
+/// What the call answers; interruptions are waited out.
+pub fn poll(fd: BorrowedFd<'_>, events: i16, timeout: Duration) -> Result<i16, Errno> {
+    let end = Instant::now() + timeout;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let ms = i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
+        let mut p = libc::pollfd {
+            fd: fd.as_raw_fd(),
+            events,
+            revents: 0,
+        };
+        // SAFETY: One valid structure.
+        let r = unsafe { libc::poll(&raw mut p, 1, ms) };
+        match check(i64::from(r)) {
+            Ok(_) => return Ok(p.revents),
+            Err(Errno(libc::EINTR)) => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// An `epoll(7)` set.
+pub struct Epoll(OwnedFd);
+
+impl Epoll {
+    /// An empty set.
+    ///
+    /// # Errors
+    ///
+    /// What the call answers.
+    pub fn new() -> Result<Self, Errno> {
+        // SAFETY: No memory is passed.
+        let fd = check(i64::from(unsafe {
+            libc::epoll_create1(libc::EPOLL_CLOEXEC)
+        }))?;
+        Ok(Self(own_fd(fd as RawFd)))
+    }
+
+    /// Adds a descriptor for `events`, to be told of with `token`.
+    ///
+    /// # Errors
+    ///
+    /// What the call answers.
+    pub fn add(&self, fd: BorrowedFd<'_>, events: i32, token: u64) -> Result<(), Errno> {
+        let mut ev = libc::epoll_event {
+            events: events as u32,
+            u64: token,
+        };
+        // SAFETY: One valid structure.
+        let r = unsafe {
+            libc::epoll_ctl(
+                self.0.as_raw_fd(),
+                libc::EPOLL_CTL_ADD,
+                fd.as_raw_fd(),
+                &raw mut ev,
+            )
+        };
+        check(i64::from(r)).map(|_| ())
+    }
+
+    /// Waits for one event; its token.
+    ///
+    /// # Errors
+    ///
+    /// What the call answers.
+    pub fn wait(&self, timeout: Duration) -> Result<Option<u64>, Errno> {
+        let mut ev = libc::epoll_event { events: 0, u64: 0 };
+        let ms = timeout.as_millis() as i32;
+        // SAFETY: Room for the one event asked for.
+        let r = unsafe { libc::epoll_wait(self.0.as_raw_fd(), &raw mut ev, 1, ms) };
+        Ok((check(i64::from(r))? > 0).then_some(ev.u64))
+    }
+}
+
+/// A mapping of memory, to be read and written only through volatile accesses:
+/// a peer or the kernel may change it at any time.
+pub struct Map {
+    addr: *mut u8,
+    len: usize,
+}
+
+// SAFETY: The mapping is plain memory, reached by volatile accesses only;
+// tests bring their own order between threads.
+unsafe impl Send for Map {}
+// SAFETY: As above.
+unsafe impl Sync for Map {}
+
+impl Map {
+    fn mmap(len: usize, prot: i32, flags: i32, fd: RawFd, offset: i64) -> Result<Self, Errno> {
+        // SAFETY: No address is asked for, so no existing mapping is touched.
+        let p = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, fd, offset) };
+        if p == libc::MAP_FAILED {
+            return Err(Errno::last());
+        }
+        Ok(Self {
+            addr: p.cast(),
+            len,
+        })
+    }
+
+    /// Private anonymous memory.
+    ///
+    /// # Errors
+    ///
+    /// What `mmap(2)` answers.
+    pub fn anon(len: usize) -> Result<Self, Errno> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        Self::mmap(len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+    }
+
+    /// Anonymous memory that children share.
+    ///
+    /// # Errors
+    ///
+    /// What `mmap(2)` answers.
+    pub fn shared(len: usize) -> Result<Self, Errno> {
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+        Self::mmap(len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+    }
+
+    /// Anonymous memory in huge pages of the reserved pool.
+    ///
+    /// # Errors
+    ///
+    /// What `mmap(2)` answers: `ENOMEM` when none are reserved.
+    pub fn huge(len: usize) -> Result<Self, Errno> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
+        Self::mmap(len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+    }
+
+    /// A file's pages, shared; writable or not.
+    ///
+    /// # Errors
+    ///
+    /// What `mmap(2)` answers.
+    pub fn file(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<Self, Errno> {
+        let prot = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+        Self::mmap(len, prot, libc::MAP_SHARED, fd.as_raw_fd(), 0)
+    }
+
+    /// A file's pages, private.
+    ///
+    /// # Errors
+    ///
+    /// What `mmap(2)` answers.
+    pub fn file_private(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<Self, Errno> {
+        let prot = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+        Self::mmap(len, prot, libc::MAP_PRIVATE, fd.as_raw_fd(), 0)
+    }
+
+    /// Any mapping of a descriptor at `offset`, with `PROT_*` and `MAP_*` as given.
+    ///
+    /// # Errors
+    ///
+    /// What `mmap(2)` answers.
+    pub fn raw(
+        fd: BorrowedFd<'_>,
+        len: usize,
+        prot: i32,
+        flags: i32,
+        offset: i64,
+    ) -> Result<Self, Errno> {
+        Self::mmap(len, prot, flags & !libc::MAP_FIXED, fd.as_raw_fd(), offset)
+    }
+
+    /// Its first address.
+    pub fn addr(&self) -> u64 {
+        self.addr as u64
+    }
+
+    /// Its bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn at(&self, off: usize, len: usize) -> *mut u8 {
+        assert!(
+            off <= self.len && len <= self.len - off,
+            "out of the mapping"
+        );
+        // SAFETY: In the mapping, as just checked.
+        unsafe { self.addr.add(off) }
+    }
+
+    /// Reads one byte.
+    pub fn get(&self, off: usize) -> u8 {
+        // SAFETY: In the mapping.
+        unsafe { self.at(off, 1).read_volatile() }
+    }
+
+    /// Writes one byte.
+    pub fn set(&self, off: usize, value: u8) {
+        // SAFETY: In the mapping, which tests that write have made writable.
+        unsafe { self.at(off, 1).write_volatile(value) }
+    }
+
+    /// Reads eight bytes, at any alignment.
+    pub fn get64(&self, off: usize) -> u64 {
+        let p = self.at(off, 8).cast::<[u8; 8]>();
+        if off.is_multiple_of(8) {
+            // SAFETY: In the mapping; aligned, since mappings are.
+            return unsafe { p.cast::<u64>().read_volatile() };
+        }
+        // SAFETY: In the mapping; bytes have no alignment.
+        u64::from_ne_bytes(unsafe { p.read_volatile() })
+    }
+
+    /// Writes eight bytes, at any alignment.
+    pub fn set64(&self, off: usize, value: u64) {
+        let p = self.at(off, 8).cast::<[u8; 8]>();
+        if off.is_multiple_of(8) {
+            // SAFETY: In the mapping; aligned, since mappings are.
+            unsafe { p.cast::<u64>().write_volatile(value) };
+            return;
+        }
+        // SAFETY: In the mapping; bytes have no alignment.
+        unsafe { p.write_volatile(value.to_ne_bytes()) }
+    }
+
+    /// Reads four bytes at an aligned offset, in acquire order.
+    pub fn load32(&self, off: usize) -> u32 {
+        assert!(off.is_multiple_of(4));
+        // SAFETY: In the mapping and aligned.
+        let v = unsafe { self.at(off, 4).cast::<u32>().read_volatile() };
+        fence(Ordering::Acquire);
+        v
+    }
+
+    /// Writes four bytes at an aligned offset, in release order.
+    pub fn store32(&self, off: usize, value: u32) {
+        assert!(off.is_multiple_of(4));
+        fence(Ordering::Release);
+        // SAFETY: In the mapping and aligned.
+        unsafe { self.at(off, 4).cast::<u32>().write_volatile(value) }
+    }
+
+    /// Copies bytes out.
+    pub fn read(&self, off: usize, out: &mut [u8]) {
+        let p = self.at(off, out.len());
+        // SAFETY: In the mapping; `out` is not part of it.
+        unsafe { std::ptr::copy_nonoverlapping(p, out.as_mut_ptr(), out.len()) }
+        fence(Ordering::AcqRel);
+    }
+
+    /// Copies bytes in.
+    pub fn write(&self, off: usize, data: &[u8]) {
+        let p = self.at(off, data.len());
+        fence(Ordering::AcqRel);
+        // SAFETY: In the mapping; `data` is not part of it.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), p, data.len()) }
+    }
+
+    /// `madvise(2)` over all of it.
+    ///
+    /// # Errors
+    ///
+    /// What the call answers.
+    pub fn advise(&self, advice: i32) -> Result<(), Errno> {
+        // SAFETY: Our own mapping; what is advised keeps it mapped.
+        let r = unsafe { libc::madvise(self.addr.cast(), self.len, advice) };
+        check(i64::from(r)).map(|_| ())
+    }
+
+    /// Unmaps part of it; that part must not be touched any more.
+    ///
+    /// # Errors
+    ///
+    /// What `munmap(2)` answers.
+    pub fn punch(&mut self, off: usize, len: usize) -> Result<(), Errno> {
+        let p = self.at(off, len);
+        // SAFETY: Our own mapping; the caller gives the part up.
+        let r = unsafe { libc::munmap(p.cast(), len) };
+        check(i64::from(r)).map(|_| ())
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: Our own mapping, not used after this.
+        unsafe { libc::munmap(self.addr.cast(), self.len) };
+    }
+}
+
+/// A file in memory.
+///
+/// # Errors
+///
+/// What `memfd_create(2)` answers.
+pub fn memfd(len: u64) -> io::Result<File> {
+    // SAFETY: A valid string.
+    let fd = unsafe { libc::memfd_create(c"kfi-tests".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let file = File::from(own_fd(fd));
+    file.set_len(len)?;
+    Ok(file)
+}
+
+/// Runs `f` in a forked child of a process with a single thread; its process id.
+///
+/// The child ends with what `f` returns as its status.
+///
+/// # Errors
+///
+/// What `fork(2)` answers.
+pub fn fork(f: impl FnOnce() -> i32) -> Result<i32, Errno> {
+    // SAFETY: The tests that fork have one thread, so the child finds every
+    // lock free.
+    let pid = check(i64::from(unsafe { libc::fork() }))? as i32;
+    if pid == 0 {
+        let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).unwrap_or(101);
+        // SAFETY: Ends the child without running the parent's destructors.
+        unsafe { libc::_exit(code) };
+    }
+    Ok(pid)
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// By itself, with this status.
+    Exit(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+/// Waits for a child; `None`: it still runs when time is up.
+///
+/// # Errors
+///
+/// What `waitpid(2)` answers.
+pub fn wait_pid(pid: i32, timeout: Duration) -> Result<Option<Ended>, Errno> {
+    let end = Instant::now() + timeout;
+    loop {
+        let mut status = 0;
+        // SAFETY: A valid place for the status.
+        let r = check(i64::from(unsafe {
+            libc::waitpid(pid, &raw mut status, libc::WNOHANG)
+        }));
+        match r {
+            Ok(0) | Err(Errno(libc::EINTR)) => {}
+            Ok(_) if libc::WIFSIGNALED(status) => {
+                return Ok(Some(Ended::Signal(libc::WTERMSIG(status))))
+            }
+            Ok(_) => return Ok(Some(Ended::Exit(libc::WEXITSTATUS(status)))),
+            Err(e) => return Err(e),
+        }
+        if Instant::now() >= end {
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Sends a signal to a process, or (negative) to a process group.
+///
+/// # Errors
+///
+/// What `kill(2)` answers.
+pub fn kill(pid: i32, signal: i32) -> Result<(), Errno> {
+    // SAFETY: No memory is passed.
+    check(i64::from(unsafe { libc::kill(pid, signal) })).map(|_| ())
+}
+
+/// Sets one of the process's limits, both soft and hard.
+///
+/// # Errors
+///
+/// What `setrlimit(2)` answers.
+pub fn set_limit(resource: libc::__rlimit_resource_t, value: u64) -> Result<(), Errno> {
+    let limit = libc::rlimit {
+        rlim_cur: value,
+        rlim_max: value,
+    };
+    // SAFETY: A valid structure.
+    check(i64::from(unsafe {
+        libc::setrlimit(resource, &raw const limit)
+    }))
+    .map(|_| ())
+}
+
+/// Becomes user and group 65534 with no capability.
+///
+/// # Errors
+///
+/// What the calls answer.
+pub fn become_nobody() -> Result<(), Errno> {
+    const NOBODY: u32 = 65534;
+    // SAFETY: No memory is passed but an empty list.
+    unsafe {
+        check(i64::from(libc::setgroups(0, std::ptr::null())))?;
+        check(i64::from(libc::setresgid(NOBODY, NOBODY, NOBODY)))?;
+        check(i64::from(libc::setresuid(NOBODY, NOBODY, NOBODY)))?;
+    }
+    Ok(())
+}
+
+/// Moves the calling thread into a new, empty network namespace.
+///
+/// # Errors
+///
+/// What `unshare(2)` answers.
+pub fn unshare_net() -> Result<(), Errno> {
+    // SAFETY: No memory is passed.
+    check(i64::from(unsafe { libc::unshare(libc::CLONE_NEWNET) })).map(|_| ())
+}
+
+/// Moves the calling thread into another thread's or process's network namespace.
+///
+/// # Errors
+///
+/// What `setns(2)` answers.
+pub fn set_netns(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: No memory is passed.
+    check(i64::from(unsafe {
+        libc::setns(fd.as_raw_fd(), libc::CLONE_NEWNET)
+    }))
+    .map(|_| ())
+}
+
+/// Makes this process die with its parent.
+pub fn die_with_parent() {
+    // SAFETY: No memory is passed.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+}
+
+/// Whether an open descriptor is closed by `exec`.
+///
+/// # Errors
+///
+/// What `fcntl(2)` answers.
+pub fn is_cloexec(fd: impl AsFd) -> Result<bool, Errno> {
+    // SAFETY: No memory is passed.
+    let r = unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), libc::F_GETFD) };
+    Ok(check(i64::from(r))? & i64::from(libc::FD_CLOEXEC) != 0)
+}
+
+/// Keeps a descriptor open over `exec`.
+///
+/// # Errors
+///
+/// What `fcntl(2)` answers.
+pub fn keep_over_exec(fd: impl AsFd) -> Result<(), Errno> {
+    // SAFETY: No memory is passed.
+    let r = unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), libc::F_SETFD, 0) };
+    check(i64::from(r)).map(|_| ())
+}
+
+/// Sends one descriptor and one byte over a UNIX socket.
+///
+/// # Errors
+///
+/// What `sendmsg(2)` answers.
+pub fn send_fd(socket: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    let mut byte = 1u8;
+    let mut iov = libc::iovec {
+        iov_base: (&raw mut byte).cast(),
+        iov_len: 1,
+    };
+    let mut control = [0u64; 4];
+    // SAFETY: All structures live through the call, the control buffer is
+    // aligned and large enough for one descriptor.
+    unsafe {
+        let mut msg: libc::msghdr = std::mem::zeroed();
+        msg.msg_iov = &raw mut iov;
+        msg.msg_iovlen = 1;
+        msg.msg_control = control.as_mut_ptr().cast();
+        msg.msg_controllen = libc::CMSG_SPACE(4) as usize;
+        let c = libc::CMSG_FIRSTHDR(&raw const msg);
+        (*c).cmsg_level = libc::SOL_SOCKET;
+        (*c).cmsg_type = libc::SCM_RIGHTS;
+        (*c).cmsg_len = libc::CMSG_LEN(4) as usize;
+        libc::CMSG_DATA(c)
+            .cast::<i32>()
+            .write_unaligned(fd.as_raw_fd());
+        check(libc::sendmsg(socket.as_raw_fd(), &raw const msg, 0) as i64).map(|_| ())
+    }
+}
+
+/// Takes one descriptor that [`send_fd`] sent.
+///
+/// # Errors
+///
+/// What `recvmsg(2)` answers; `ENOENT` when no descriptor came.
+pub fn recv_fd(socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let mut byte = 0u8;
+    let mut iov = libc::iovec {
+        iov_base: (&raw mut byte).cast(),
+        iov_len: 1,
+    };
+    let mut control = [0u64; 4];
+    // SAFETY: As in `send_fd`; a descriptor that came is ours.
+    unsafe {
+        let mut msg: libc::msghdr = std::mem::zeroed();
+        msg.msg_iov = &raw mut iov;
+        msg.msg_iovlen = 1;
+        msg.msg_control = control.as_mut_ptr().cast();
+        msg.msg_controllen = std::mem::size_of_val(&control);
+        check(libc::recvmsg(socket.as_raw_fd(), &raw mut msg, libc::MSG_CMSG_CLOEXEC) as i64)?;
+        let c = libc::CMSG_FIRSTHDR(&raw const msg);
+        if c.is_null() || (*c).cmsg_type != libc::SCM_RIGHTS {
+            return Err(Errno(libc::ENOENT));
+        }
+        Ok(own_fd(libc::CMSG_DATA(c).cast::<i32>().read_unaligned()))
+    }
+}
+
+/// `init_module(2)`'s twin: loads a module from a file.
+///
+/// # Errors
+///
+/// What `finit_module(2)` answers.
+pub fn load_module(file: &File, params: &str) -> Result<(), Errno> {
+    let params = std::ffi::CString::new(params).map_err(|_| Errno(libc::EINVAL))?;
+    // SAFETY: A valid descriptor and string.
+    let r = unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), params.as_ptr(), 0) };
+    check(r).map(|_| ())
+}
+
+/// Unloads a module, not waiting for its users.
+///
+/// # Errors
+///
+/// What `delete_module(2)` answers: `EWOULDBLOCK` or `EBUSY` while it is in use.
+pub fn unload_module(name: &str) -> Result<(), Errno> {
+    let name = std::ffi::CString::new(name).map_err(|_| Errno(libc::EINVAL))?;
+    // SAFETY: A valid string.
+    let r = unsafe { libc::syscall(libc::SYS_delete_module, name.as_ptr(), libc::O_NONBLOCK) };
+    check(r).map(|_| ())
+}
+
+/// Nanoseconds of `CLOCK_MONOTONIC`, as deadlines of the interface count them.
+pub fn monotonic_ns() -> u64 {
+    let mut t = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: A valid place for the time.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}

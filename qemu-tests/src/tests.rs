@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The tests, by topic. Where libfabric's fabtests have a test of the same
+//! purpose, the topic bears its name.
+//!
+//! To add one: write `fn(&mut Ctx) -> Result<()>`, which both nodes run at
+//! once, and list it in its topic's `TESTS`.
+
+pub mod cm;
+pub mod getinfo;
+pub mod keys;
+pub mod memory;
+pub mod msg;
+pub mod queues;
+pub mod rma;
+
+use crate::harness::Test;
+
+/// Every test there is.
+pub fn all() -> Vec<Test> {
+    let topics: &[&[Test]] = &[
+        getinfo::TESTS,
+        msg::TESTS,
+        rma::TESTS,
+        queues::TESTS,
+        cm::TESTS,
+        memory::TESTS,
+        keys::TESTS,
+    ];
+    topics.iter().copied().flatten().copied().collect()
+}
+
+/// The test of this name.
+pub fn find(name: &str) -> Option<Test> {
+    all().into_iter().find(|t| t.name == name)
+}
+
+/// Checks that a call was refused with this errno.
+///
+/// # Errors
+///
+/// When it was not, or with another.
+pub fn refused<T>(result: crate::raw::Result<T>, errno: i32, what: &str) -> anyhow::Result<()> {
+    use crate::sys::Errno;
+    match result {
+        Err(e) if e.errno.0 == errno => Ok(()),
+        Err(e) => anyhow::bail!("{what}: {e}, not {}", Errno(errno)),
+        Ok(_) => anyhow::bail!("{what}: taken, not refused with {}", Errno(errno)),
+    }
+}
+
+#[cfg(test)]
+mod list {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn names_are_unique_and_well_formed() {
+        let mut seen = HashSet::new();
+        for test in all() {
+            assert!(seen.insert(test.name), "{} is there twice", test.name);
+            let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+            let (topic, rest) = test.name.split_once('.').unwrap();
+            assert!(
+                topic.chars().all(fine) && rest.chars().all(fine),
+                "{}",
+                test.name
+            );
+            assert!(test.topologies != 0, "{}", test.name);
+        }
+    }
+}

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What providers offer, and the objects on top (fabtests: `getinfo_test`).
+
+use super::refused;
+use crate::harness::{Ctx, Test, SMOKE};
+use crate::pair::{own_info, Side, LOCAL};
+use crate::raw::{field_text, from_sockaddr, name_field, Dev};
+use anyhow::{ensure, Context, Result};
+use kfabric_uapi::*;
+
+/// The topic's tests.
+pub const TESTS: &[Test] = &[
+    Test::alone("getinfo.lists_own_device", lists_own_device).also(SMOKE),
+    Test::alone("getinfo.hints_narrow", hints_narrow),
+    Test::alone("getinfo.short_array_tells_count", short_array_tells_count),
+    Test::alone("open.wrong_names", wrong_names),
+    Test::alone("open.close_order_is_kept", close_order_is_kept),
+    Test::alone("open.closed_handles_stay_dead", closed_handles_stay_dead),
+    Test::alone("open.objects_are_listed", objects_are_listed),
+    Test::alone("open.fdinfo_tells", fdinfo_tells),
+];
+
+fn lists_own_device(ctx: &mut Ctx) -> Result<()> {
+    let dev = Dev::open()?;
+    let e = own_info(&dev, &ctx.env)?;
+    ensure!(e.ep_type == KFI_EP_MSG, "endpoint type {}", e.ep_type);
+    for cap in [
+        KFI_MSG,
+        KFI_RMA,
+        KFI_READ,
+        KFI_WRITE,
+        KFI_REMOTE_READ,
+        KFI_REMOTE_WRITE,
+        KFI_DYNAMIC_KEYS,
+    ] {
+        ensure!(
+            e.caps & cap == cap,
+            "capability {cap:#x} is missing in {:#x}",
+            e.caps
+        );
+    }
+    ensure!(e.max_msg_size >= 1 << 30, "max_msg_size {}", e.max_msg_size);
+    ensure!(
+        e.inject_size > 0 && e.inject_size as usize <= KFI_INJECT_MAX,
+        "inject_size {}",
+        e.inject_size
+    );
+    ensure!(
+        e.iov_limit as usize == KFI_IOV_MAX,
+        "iov_limit {}",
+        e.iov_limit
+    );
+    ensure!(e.cq_data_size >= 4 && e.cm_data_size >= 16, "{e:?}");
+    ensure!(e.tx_size > 0 && e.rx_size > 0, "{e:?}");
+    ensure!(
+        e.abi == KFI_ABI_VERSION && e.api_version >> 16 == KFI_API_VERSION >> 16,
+        "{e:?}"
+    );
+    ensure!(field_text(&e.prov_name) == ctx.provider(), "{e:?}");
+    ensure!(
+        !field_text(&e.domain_name).is_empty() && !field_text(&e.fabric_name).is_empty(),
+        "{e:?}"
+    );
+    Ok(())
+}
+
+fn hints_narrow(ctx: &mut Ctx) -> Result<()> {
+    let dev = Dev::open()?;
+    let own = own_info(&dev, &ctx.env)?;
+    let none = InfoEntry {
+        prov_name: name_field("no-such-provider"),
+        ..Default::default()
+    };
+    refused_or_empty(&dev, &none, "an unknown provider")?;
+    let odd = InfoEntry {
+        caps: KFI_ATOMIC,
+        ..Default::default()
+    };
+    refused_or_empty(&dev, &odd, "a capability that nobody has")?;
+    let odd = InfoEntry {
+        domain_name: name_field("no-such-domain"),
+        ..Default::default()
+    };
+    refused_or_empty(&dev, &odd, "an unknown domain")?;
+    let odd = InfoEntry {
+        ep_type: 3,
+        ..Default::default()
+    };
+    refused_or_empty(&dev, &odd, "endpoint type RDM")?;
+    let named = InfoEntry {
+        domain_name: own.domain_name,
+        ..Default::default()
+    };
+    let list = dev.getinfo(Some(&named))?;
+    ensure!(!list.is_empty(), "its own domain name matches nothing");
+    ensure!(
+        list.iter().all(|e| e.domain_name == own.domain_name),
+        "a domain that was not asked for"
+    );
+    for pair in list.windows(2) {
+        ensure!(pair[0].rank >= pair[1].rank, "entries are not ranked");
+    }
+    let from = InfoEntry {
+        src_addr: own.src_addr,
+        ..Default::default()
+    };
+    let list = dev.getinfo(Some(&from))?;
+    ensure!(
+        list.iter().any(|e| e.domain_name == own.domain_name),
+        "its own address matches nothing"
+    );
+    let ip = |e: &InfoEntry| from_sockaddr(&e.src_addr).map(|a| a.ip());
+    ensure!(
+        list.iter().all(|e| ip(e) == ip(&own)),
+        "an address that was not asked for"
+    );
+    Ok(())
+}
+
+fn refused_or_empty(dev: &Dev, hints: &InfoEntry, what: &str) -> Result<()> {
+    match dev.getinfo(Some(hints)) {
+        Ok(list) => ensure!(list.is_empty(), "{what}: {} entries", list.len()),
+        Err(e) => {
+            let errno = e.errno.0;
+            ensure!(
+                [libc::ENODATA, libc::ENOENT, libc::EINVAL].contains(&errno),
+                "{what}: {e}"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn short_array_tells_count(_: &mut Ctx) -> Result<()> {
+    let dev = Dev::open()?;
+    let all = dev.getinfo(None)?.len() as u32;
+    ensure!(all > 0, "nothing is offered");
+    let mut arg = GetInfo {
+        entry_size: std::mem::size_of::<InfoEntry>() as u32,
+        ..Default::default()
+    };
+    dev.call(&mut arg).context("no room at all")?;
+    ensure!(
+        arg.count == all,
+        "{} entries with no room, {all} with room",
+        arg.count
+    );
+    Ok(())
+}
+
+fn wrong_names(ctx: &mut Ctx) -> Result<()> {
+    let dev = Dev::open()?;
+    refused(
+        dev.fabric_open("no-such-provider", ""),
+        libc::ENOENT,
+        "an unknown provider",
+    )?;
+    refused(
+        dev.fabric_open("", ""),
+        libc::ENOENT,
+        "an empty provider name",
+    )?;
+    refused(
+        dev.fabric_open(ctx.provider(), "no-such-fabric"),
+        libc::ENOENT,
+        "an unknown fabric",
+    )?;
+    let fabric = dev.fabric_open(ctx.provider(), "")?;
+    refused(
+        dev.domain_open(fabric, "no-such-domain"),
+        libc::ENOENT,
+        "an unknown domain",
+    )?;
+    Ok(())
+}
+
+fn close_order_is_kept(ctx: &mut Ctx) -> Result<()> {
+    let side = Side::open(ctx)?;
+    let dev = &side.dev;
+    let buf = crate::buf::Buf::new(4096)?;
+    let cq = side.cq(0, 0)?;
+    let region = side.reg(&buf, LOCAL)?.handle;
+    let slot = dev.key_alloc(region, 1)?[0];
+    let cntr = dev.cntr_open(side.domain.handle)?;
+    let ep = side.endpoint(&Default::default(), &cq, 0)?.handle;
+    let domain = side.domain.handle;
+    refused(
+        dev.close(side.fabric),
+        libc::EBUSY,
+        "closing a fabric with children",
+    )?;
+    refused(
+        dev.close(domain),
+        libc::EBUSY,
+        "closing a domain with children",
+    )?;
+    refused(
+        dev.close(cq.handle),
+        libc::EBUSY,
+        "closing a bound completion queue",
+    )?;
+    refused(
+        dev.close(side.eq.handle),
+        libc::EBUSY,
+        "closing a bound event queue",
+    )?;
+    dev.close(ep).context("endpoint")?;
+    dev.close(slot).context("key slot")?;
+    dev.close(region).context("region")?;
+    dev.close(cntr).context("counter")?;
+    dev.close(cq.handle).context("completion queue")?;
+    dev.close(side.eq.handle).context("event queue")?;
+    dev.close(domain).context("domain")?;
+    dev.close(side.fabric).context("fabric")?;
+    Ok(())
+}
+
+fn closed_handles_stay_dead(ctx: &mut Ctx) -> Result<()> {
+    let side = Side::open(ctx)?;
+    let dev = &side.dev;
+    let mut old = Vec::new();
+    for _ in 0..100 {
+        let cntr = dev.cntr_open(side.domain.handle)?;
+        dev.close(cntr)?;
+        ensure!(!old.contains(&cntr), "handle {cntr:#x} was given out twice");
+        old.push(cntr);
+    }
+    let _live = dev.cntr_open(side.domain.handle)?;
+    for cntr in old {
+        refused(
+            dev.cntr_read(cntr),
+            libc::ENOENT,
+            "reading a closed counter",
+        )?;
+        refused(dev.close(cntr), libc::ENOENT, "closing a closed counter")?;
+    }
+    Ok(())
+}
+
+fn objects_are_listed(ctx: &mut Ctx) -> Result<()> {
+    let side = Side::open(ctx)?;
+    let buf = crate::buf::Buf::new(8192)?;
+    let region = side.reg(&buf, LOCAL)?;
+    let me = std::process::id();
+    let list = side.dev.obj_list()?;
+    let mine = |kind| list.iter().find(|o| o.pid == me && o.kind == kind);
+    let domain = mine(KFI_TYPE_DOMAIN).context("no domain is listed")?;
+    ensure!(
+        domain.handle == side.domain.handle && domain.parent == side.fabric,
+        "{domain:?}"
+    );
+    let listed = mine(KFI_TYPE_REGION).context("no region is listed")?;
+    ensure!(
+        listed.handle == region.handle && listed.a == 8192 && listed.c == region.pages,
+        "{listed:?}"
+    );
+    ensure!(
+        field_text(&listed.comm).starts_with("kfi-tests"),
+        "{listed:?}"
+    );
+    ensure!(
+        mine(KFI_TYPE_FABRIC).is_some() && mine(KFI_TYPE_EQ).is_some(),
+        "{list:?}"
+    );
+    side.dev.close(region.handle)?;
+    let left = side.dev.obj_list()?;
+    ensure!(
+        !left
+            .iter()
+            .any(|o| o.pid == me && o.kind == KFI_TYPE_REGION),
+        "a closed region is listed"
+    );
+    Ok(())
+}
+
+fn fdinfo_tells(ctx: &mut Ctx) -> Result<()> {
+    use std::os::fd::{AsFd, AsRawFd};
+    let side = Side::open(ctx)?;
+    let fd = side.dev.as_fd().as_raw_fd();
+    let before = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}"))?;
+    let buf = crate::buf::Buf::new(8192)?;
+    let _region = side.reg(&buf, LOCAL)?;
+    let after = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}"))?;
+    ensure!(before != after, "a region changes nothing in {before:?}");
+    ensure!(
+        after.lines().count() > 4,
+        "it says no more than any file's: {after:?}"
+    );
+    Ok(())
+}

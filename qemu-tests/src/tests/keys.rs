@@ -1,0 +1,836 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Keys and the promises P1, P2, P3, P5 that hold for them.
+//!
+//! A refused access ends the connection on both sides (the fabric's rule, not
+//! ours), so tests of refusals make a fresh one for each.
+
+use super::refused;
+use crate::buf::Buf;
+use crate::harness::leaks::vm_pin;
+use crate::harness::{Ctx, Test, SMOKE};
+use crate::op::{self, iov};
+use crate::pair::{connect, Opts, Pair, Remote, Side, LOCAL, LONG, REMOTE};
+use crate::raw::Cq;
+use anyhow::{bail, ensure, Context, Result};
+use kfabric_uapi::*;
+use std::time::{Duration, Instant};
+
+/// The topic's tests.
+pub const TESTS: &[Test] = &[
+    Test::alone("keys.alloc_and_assign_rules", rules).also(SMOKE),
+    Test::alone("keys.alloc_limits", alloc_limits),
+    Test::alone("keys.slots_are_used_again", slots_are_used_again),
+    Test::alone("keys.many_keys", many_keys).seconds(10),
+    Test::alone("keys.p5_busy_region_stays", busy_region_stays),
+    Test::pair("keys.p1_no_key_no_reach", no_key_no_reach).seconds(15),
+    Test::pair("keys.p2_range_is_exact", range_is_exact).seconds(20),
+    Test::pair("keys.p2_rights_are_exact", rights_are_exact).seconds(8),
+    Test::pair("keys.p2_other_domain_is_refused", other_domain).seconds(8),
+    Test::pair("keys.p2_large_range_is_exact", large_range).seconds(15),
+    Test::pair("keys.p2_many_windows", many_windows).seconds(10),
+    Test::pair("keys.p3_revoke_refuses", revoke_refuses)
+        .seconds(8)
+        .also(SMOKE),
+    Test::pair("keys.p3_revoke_is_synchronous", revoke_is_synchronous).seconds(40),
+    Test::pair("keys.p3_revoke_under_reads", revoke_under_reads).seconds(15),
+    Test::pair("keys.p4_stale_key_stays_dead", stale_key).seconds(30),
+    Test::pair("keys.p5_pages_stay_while_key_lives", pages_stay),
+    Test::pair("keys.zero_length_grants_nothing", zero_length).seconds(8),
+];
+
+fn rules(ctx: &mut Ctx) -> Result<()> {
+    let side = Side::open(ctx)?;
+    let dev = &side.dev;
+    let buf = Buf::at(10_000, 50)?;
+    let region = side.reg(&buf, LOCAL | KFI_REMOTE_READ)?.handle;
+    let slot = dev.key_alloc(region, 1)?[0];
+    let no = |off, len, access, errno, what: &str| {
+        refused(dev.key_assign(slot, off, len, access), errno, what)
+    };
+    no(0, 0, KFI_REMOTE_READ, libc::EINVAL, "an empty range")?;
+    no(
+        0,
+        10_001,
+        KFI_REMOTE_READ,
+        libc::EINVAL,
+        "one byte past the end",
+    )?;
+    no(
+        10_000,
+        1,
+        KFI_REMOTE_READ,
+        libc::EINVAL,
+        "the byte behind the end",
+    )?;
+    no(
+        9_999,
+        2,
+        KFI_REMOTE_READ,
+        libc::EINVAL,
+        "the last byte and one more",
+    )?;
+    no(
+        u64::MAX,
+        2,
+        KFI_REMOTE_READ,
+        libc::EINVAL,
+        "a range that wraps",
+    )?;
+    no(
+        1,
+        u64::MAX,
+        KFI_REMOTE_READ,
+        libc::EINVAL,
+        "a length that wraps",
+    )?;
+    no(0, 1, 0, libc::EINVAL, "no rights")?;
+    no(
+        0,
+        1,
+        KFI_REMOTE_READ | KFI_SEND,
+        libc::EINVAL,
+        "a right that is not a key's",
+    )?;
+    no(
+        0,
+        1,
+        KFI_REMOTE_WRITE,
+        libc::EACCES,
+        "a right that the region has not",
+    )?;
+    no(
+        0,
+        1,
+        REMOTE,
+        libc::EACCES,
+        "two rights where the region has one",
+    )?;
+    let k = dev
+        .key_assign(slot, 9_999, 1, KFI_REMOTE_READ)
+        .context("the last byte")?;
+    ensure!(k.key != KFI_KEY_NOTAVAIL, "the value that means no key");
+    no(0, 1, KFI_REMOTE_READ, libc::EBUSY, "a slot that has a key")?;
+    refused(
+        dev.close(region),
+        libc::EBUSY,
+        "closing a region with a key",
+    )?;
+    dev.key_revoke(slot)?;
+    dev.key_revoke(slot)
+        .context("revoking again changes nothing")?;
+    dev.key_assign(slot, 0, 10_000, KFI_REMOTE_READ)
+        .context("a revoked slot")?;
+    dev.close(slot).context("closing a slot revokes")?;
+    refused(dev.key_revoke(slot), libc::ENOENT, "revoking a closed slot")?;
+    dev.close(region)?;
+    // No dynamic keys were asked for: none are to be had.
+    let plain = dev.region_reg(side.domain.handle, buf.addr(), 100, LOCAL | REMOTE, 0)?;
+    match dev.key_alloc(plain.handle, 1) {
+        Err(e) if [libc::EINVAL, libc::EOPNOTSUPP].contains(&e.errno.0) => Ok(()),
+        other => bail!("slots on a region without dynamic keys: {other:?}"),
+    }
+}
+
+fn alloc_limits(ctx: &mut Ctx) -> Result<()> {
+    let side = Side::open(ctx)?;
+    let dev = &side.dev;
+    let buf = Buf::new(4096)?;
+    let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+    refused(dev.key_alloc(region, 0), libc::EINVAL, "no slots")?;
+    refused(
+        dev.key_alloc(region, KFI_KEY_ALLOC_MAX + 1),
+        libc::EINVAL,
+        "too many slots",
+    )?;
+    let mut bad = KeyAlloc {
+        region,
+        count: 4,
+        handles: 8,
+        ..Default::default()
+    };
+    refused(
+        dev.call(&mut bad),
+        libc::EFAULT,
+        "a bad place for the handles",
+    )?;
+    let me = std::process::id();
+    let keys = || -> Result<usize> {
+        Ok(dev
+            .obj_list()?
+            .iter()
+            .filter(|o| o.pid == me && o.kind == KFI_TYPE_KEY)
+            .count())
+    };
+    ensure!(keys()? == 0, "{} slots are left of refused calls", keys()?);
+    let slots = dev.key_alloc(region, 500)?;
+    ensure!(
+        slots.iter().collect::<std::collections::HashSet<_>>().len() == 500,
+        "handles repeat"
+    );
+    ensure!(keys()? == 500, "{} slots are listed", keys()?);
+    for slot in slots {
+        dev.close(slot)?;
+    }
+    dev.close(region)?;
+    Ok(())
+}
+
+fn slots_are_used_again(ctx: &mut Ctx) -> Result<()> {
+    let side = Side::open(ctx)?;
+    let dev = &side.dev;
+    let buf = Buf::new(8192)?;
+    let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+    let slot = dev.key_alloc(region, 1)?[0];
+    let mut before = None;
+    for i in 0..1000u64 {
+        let k = dev
+            .key_assign(slot, i % 4096, 1 + i % 100, KFI_REMOTE_READ)
+            .with_context(|| format!("round {i}"))?;
+        ensure!(before != Some(k.key), "round {i}: the same key again");
+        before = Some(k.key);
+        dev.key_revoke(slot)?;
+    }
+    Ok(())
+}
+
+fn many_keys(ctx: &mut Ctx) -> Result<()> {
+    const COUNT: u32 = 2000;
+    let side = Side::open(ctx)?;
+    let dev = &side.dev;
+    let buf = Buf::new(COUNT as usize * 64)?;
+    let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+    let slots = dev.key_alloc(region, COUNT)?;
+    let mut keys = std::collections::HashSet::new();
+    for (i, slot) in slots.iter().enumerate() {
+        let k = dev.key_assign(*slot, i as u64 * 64, 64, REMOTE)?;
+        ensure!(keys.insert(k.key), "key {:#x} was given out twice", k.key);
+    }
+    refused(dev.close(region), libc::EBUSY, "closing the region")?;
+    // The file's end takes them all.
+    Ok(())
+}
+
+fn busy_region_stays(ctx: &mut Ctx) -> Result<()> {
+    let side = Side::open(ctx)?;
+    let dev = &side.dev;
+    let buf = Buf::new(3 * 4096)?;
+    let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+    let slots = dev.key_alloc(region, 2)?;
+    for slot in &slots {
+        dev.key_assign(*slot, 0, 100, KFI_REMOTE_READ)?;
+    }
+    for slot in &slots {
+        refused(
+            dev.close(region),
+            libc::EBUSY,
+            "closing a region with an assigned key",
+        )?;
+        ensure!(vm_pin() == 3 * 4096, "VmPin is {}", vm_pin());
+        dev.key_revoke(*slot)?;
+    }
+    slots.iter().try_for_each(|s| dev.close(*s))?;
+    dev.close(region)?;
+    ensure!(vm_pin() == 0, "VmPin is {}", vm_pin());
+    Ok(())
+}
+
+/// A side with queue and buffer that connects again and again.
+struct Bench {
+    side: Side,
+    cq: Cq,
+    buf: Buf,
+    region: u64,
+    ep: Option<u64>,
+}
+
+impl Bench {
+    fn new(ctx: &Ctx, len: usize) -> Result<Self> {
+        let side = Side::open(ctx)?;
+        let cq = side.cq(0, KFI_CQ_FORMAT_DATA)?;
+        let buf = Buf::new(len)?;
+        let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+        Ok(Self {
+            side,
+            cq,
+            buf,
+            region,
+            ep: None,
+        })
+    }
+
+    /// A fresh connection; both nodes call it.
+    fn fresh(&mut self, ctx: &mut Ctx) -> Result<u64> {
+        if let Some(ep) = self.ep.take() {
+            self.side
+                .dev
+                .close(ep)
+                .context("closing the last endpoint")?;
+            while self.side.dev.eq_read(self.side.eq.handle, 0).is_ok() {}
+            while self.cq.read().is_some() {}
+        }
+        let ep = connect(ctx, &self.side, &Opts::default(), &self.cq)?.handle;
+        self.ep = Some(ep);
+        Ok(ep)
+    }
+
+    /// Runs one operation on the live connection; its errno, 0 for a success.
+    fn run(&self, op: OpEntry) -> Result<i32> {
+        let ep = self.ep.context("no connection")?;
+        self.side.dev.submit(ep, &[op])?;
+        Ok(self.cq.wait(LONG)?.err as i32)
+    }
+
+    fn write(&self, len: u64, addr: u64, key: u64) -> Result<i32> {
+        self.run(op::write(1, &[iov(self.region, 0, len)], addr, key))
+    }
+
+    fn read(&self, len: u64, addr: u64, key: u64) -> Result<i32> {
+        self.run(op::read(1, &[iov(self.region, 0, len)], addr, key))
+    }
+}
+
+/// What node 2 is to try, and whether it must succeed.
+#[derive(serde::Serialize, serde::Deserialize, Clone, Debug)]
+struct Try {
+    what: String,
+    write: bool,
+    len: u64,
+    addr: u64,
+    key: u64,
+    fine: bool,
+}
+
+impl Try {
+    fn new(what: &str, write: bool, len: u64, addr: u64, key: u64, fine: bool) -> Self {
+        Self {
+            what: what.into(),
+            write,
+            len,
+            addr,
+            key,
+            fine,
+        }
+    }
+}
+
+/// Node 1 passes a list, node 2 tries each on a connection that is fresh where the last one was
+/// refused. A refusal must say so: `EACCES`, or `EREMOTEIO` where the fabric knows no more.
+fn try_all(ctx: &mut Ctx, bench: &mut Bench, list: Vec<Try>) -> Result<()> {
+    let list: Vec<Try> = if ctx.first() {
+        ctx.ctl.send(&list)?;
+        list
+    } else {
+        ctx.ctl.recv()?
+    };
+    let mut fresh = true;
+    for t in &list {
+        if fresh {
+            bench.fresh(ctx).with_context(|| t.what.clone())?;
+        }
+        fresh = !t.fine;
+        if !ctx.first() {
+            let errno = if t.write {
+                bench.write(t.len, t.addr, t.key)?
+            } else {
+                bench.read(t.len, t.addr, t.key)?
+            };
+            let verdict = match errno {
+                0 => "went through",
+                libc::EACCES | libc::EREMOTEIO => "was refused",
+                _ => "failed oddly",
+            };
+            let well = if t.fine {
+                errno == 0
+            } else {
+                verdict == "was refused"
+            };
+            ensure!(well, "{} {verdict}, errno {errno}", t.what);
+        }
+        ctx.barrier(&t.what)?;
+    }
+    Ok(())
+}
+
+/// P1: neither a neighbour's key nor a guess reaches a region that has none.
+fn no_key_no_reach(ctx: &mut Ctx) -> Result<()> {
+    let mut bench = Bench::new(ctx, 16 << 10)?;
+    bench.buf.clear(0x5a);
+    let mut list = Vec::new();
+    if ctx.first() {
+        let hidden = Buf::new(8192)?;
+        hidden.clear(0x66);
+        let secret = bench.side.reg(&hidden, LOCAL | REMOTE)?;
+        ensure!(secret.key == KFI_KEY_NOTAVAIL, "it has a key");
+        let at = hidden.addr();
+        let (slot, near) = bench.side.export(bench.region, 0, 4096, REMOTE)?;
+        for write in [true, false] {
+            list.push(Try::new(
+                "the neighbour's key",
+                write,
+                8,
+                at,
+                near.key,
+                false,
+            ));
+        }
+        // Values around a key that exists: next index, next generation.
+        for delta in [1u64, 0x100, 0x200, 0x1000] {
+            for key in [near.key.wrapping_add(delta), near.key.wrapping_sub(delta)] {
+                let key = key & 0xffff_ffff;
+                list.push(Try::new(&format!("key {key:#x}"), true, 8, at, key, false));
+            }
+        }
+        for key in [0, 1, u64::from(u32::MAX)] {
+            list.push(Try::new(&format!("key {key:#x}"), false, 8, at, key, false));
+        }
+        try_all(ctx, &mut bench, list)?;
+        hidden
+            .check_value(0, 8192, 0x66)
+            .context("memory without a key was changed")?;
+        bench.side.dev.close(slot)?;
+        return Ok(());
+    }
+    try_all(ctx, &mut bench, list)
+}
+
+/// P2: not a byte before, not a byte behind, at any alignment.
+fn range_is_exact(ctx: &mut Ctx) -> Result<()> {
+    let mut bench = Bench::new(ctx, 32 << 10)?;
+    bench.buf.clear(0x5a);
+    let mut list = Vec::new();
+    if ctx.first() {
+        for (off, len) in [(4096u64, 4096u64), (5001, 3), (8191, 4098), (1, 1)] {
+            let (_, r) = bench.side.export(bench.region, off, len, REMOTE)?;
+            let what = |s: &str| format!("{s} [{off}, +{len})");
+            list.push(Try::new(&what("all of"), true, len, r.addr, r.key, true));
+            list.push(Try::new(
+                &what("the last byte of"),
+                false,
+                1,
+                r.addr + len - 1,
+                r.key,
+                true,
+            ));
+            list.push(Try::new(
+                &what("the byte before"),
+                true,
+                1,
+                r.addr - 1,
+                r.key,
+                false,
+            ));
+            list.push(Try::new(
+                &what("the byte behind"),
+                true,
+                1,
+                r.addr + len,
+                r.key,
+                false,
+            ));
+            list.push(Try::new(
+                &what("one byte too many of"),
+                false,
+                len + 1,
+                r.addr,
+                r.key,
+                false,
+            ));
+        }
+    }
+    try_all(ctx, &mut bench, list)?;
+    if ctx.first() {
+        for at in [0usize, 4095, 8192, 8190, 12_289] {
+            ensure!(bench.buf.get(at) == 0x5a, "byte {at} was changed");
+        }
+    }
+    ctx.barrier("done")
+}
+
+fn rights_are_exact(ctx: &mut Ctx) -> Result<()> {
+    let mut bench = Bench::new(ctx, 8192)?;
+    bench.buf.clear(0x5a);
+    let mut list = Vec::new();
+    if ctx.first() {
+        let mut add = |access, read, write| -> Result<()> {
+            let (_, r) = bench.side.export(bench.region, 100, 1000, access)?;
+            list.push(Try::new(
+                &format!("a read with {access:#x}"),
+                false,
+                1000,
+                r.addr,
+                r.key,
+                read,
+            ));
+            list.push(Try::new(
+                &format!("a write with {access:#x}"),
+                true,
+                1000,
+                r.addr,
+                r.key,
+                write,
+            ));
+            Ok(())
+        };
+        add(KFI_REMOTE_READ, true, false)?;
+        add(KFI_REMOTE_WRITE, false, true)?;
+        add(REMOTE, true, true)?;
+    } else {
+        bench.buf.clear(0x11);
+    }
+    try_all(ctx, &mut bench, list)
+}
+
+/// A key of one domain is nothing to endpoints of another.
+fn other_domain(ctx: &mut Ctx) -> Result<()> {
+    let mut bench = Bench::new(ctx, 4096)?;
+    bench.buf.clear(0x5a);
+    let other = Bench::new(ctx, 4096)?;
+    let mut list = Vec::new();
+    if ctx.first() {
+        let (_, r) = other.side.export(other.region, 0, 4096, REMOTE)?;
+        list.push(Try::new(
+            "another domain's key",
+            true,
+            8,
+            r.addr,
+            r.key,
+            false,
+        ));
+        list.push(Try::new(
+            "another domain's key",
+            false,
+            8,
+            r.addr,
+            r.key,
+            false,
+        ));
+        let domain = bench.side.dev.domain_open(
+            bench.side.fabric,
+            &crate::raw::field_text(&crate::pair::own_info(&bench.side.dev, &ctx.env)?.domain_name),
+        )?;
+        let same_file =
+            bench
+                .side
+                .dev
+                .region_reg(domain.handle, other.buf.addr(), 4096, LOCAL | REMOTE, 1)?;
+        let (_, r) = bench.side.export(same_file.handle, 0, 4096, REMOTE)?;
+        list.push(Try::new(
+            "a key of another domain of the same file",
+            true,
+            8,
+            r.addr,
+            r.key,
+            false,
+        ));
+    }
+    try_all(ctx, &mut bench, list)
+}
+
+/// Ranges beyond what one fast registration reaches.
+fn large_range(ctx: &mut Ctx) -> Result<()> {
+    const SIZE: u64 = 20 << 20;
+    let mut bench = Bench::new(ctx, SIZE as usize)?;
+    bench.buf.clear(0x5a);
+    let mut list = Vec::new();
+    if ctx.first() {
+        for (off, len) in [(4097, 2 << 20), (777, 9_000_000), (0, SIZE)] {
+            let (_, r) = bench.side.export(bench.region, off, len, REMOTE)?;
+            let what = |s: &str| format!("{s} [{off}, +{len})");
+            list.push(Try::new(
+                &what("the first byte of"),
+                true,
+                1,
+                r.addr,
+                r.key,
+                true,
+            ));
+            list.push(Try::new(
+                &what("the last byte of"),
+                true,
+                1,
+                r.addr + len - 1,
+                r.key,
+                true,
+            ));
+            list.push(Try::new(
+                &what("the byte before"),
+                true,
+                1,
+                r.addr - 1,
+                r.key,
+                false,
+            ));
+            list.push(Try::new(
+                &what("the byte behind"),
+                false,
+                1,
+                r.addr + len,
+                r.key,
+                false,
+            ));
+        }
+        let (_, r) = bench
+            .side
+            .export(bench.region, 5, SIZE - 5, KFI_REMOTE_READ)?;
+        list.push(Try::new(
+            "a write with a large key for reading",
+            true,
+            8,
+            r.addr,
+            r.key,
+            false,
+        ));
+    }
+    try_all(ctx, &mut bench, list)
+}
+
+/// Many keys on one region, next to each other: each write lands in its own window.
+fn many_windows(ctx: &mut Ctx) -> Result<()> {
+    const COUNT: usize = 100;
+    const SIZE: usize = 777;
+    let mut bench = Bench::new(ctx, COUNT * SIZE)?;
+    bench.fresh(ctx)?;
+    if ctx.first() {
+        bench.buf.clear(0);
+        let slots = bench.side.dev.key_alloc(bench.region, COUNT as u32)?;
+        let remotes = slots.iter().enumerate().map(|(i, s)| {
+            bench
+                .side
+                .assign(*s, (i * SIZE) as u64, SIZE as u64, REMOTE)
+        });
+        ctx.ctl.send(&remotes.collect::<Result<Vec<_>>>()?)?;
+        ctx.barrier("written")?;
+        (0..COUNT).try_for_each(|i| bench.buf.check_part(i * SIZE, SIZE, i as u64))?;
+        return bench.buf.check_guards();
+    }
+    let remotes: Vec<Remote> = ctx.ctl.recv()?;
+    for (i, r) in remotes.iter().enumerate().rev() {
+        bench.buf.fill_part(0, SIZE, i as u64);
+        ensure!(bench.write(SIZE as u64, r.addr, r.key)? == 0, "window {i}");
+    }
+    ctx.barrier("written")
+}
+
+fn revoke_refuses(ctx: &mut Ctx) -> Result<()> {
+    let mut bench = Bench::new(ctx, 8192)?;
+    bench.buf.clear(0x5a);
+    for write in [false, true] {
+        bench.fresh(ctx)?;
+        if ctx.first() {
+            let (slot, remote) = bench.side.export(bench.region, 0, 4096, REMOTE)?;
+            ctx.ctl.send(&remote)?;
+            ctx.barrier("used")?;
+            bench.side.dev.key_revoke(slot)?;
+            bench.buf.clear(0x77);
+            ctx.barrier("revoked")?;
+            ctx.barrier("refused")?;
+            bench.buf.check_value(0, 8192, 0x77)?;
+            continue;
+        }
+        let r: Remote = ctx.ctl.recv()?;
+        let run = |b: &Bench| {
+            if write {
+                b.write(4096, r.addr, r.key)
+            } else {
+                b.read(4096, r.addr, r.key)
+            }
+        };
+        ensure!(run(&bench)? == 0, "a key that lives");
+        ctx.barrier("used")?;
+        ctx.barrier("revoked")?;
+        let errno = run(&bench)?;
+        ensure!(
+            [libc::EACCES, libc::EREMOTEIO].contains(&errno),
+            "a revoked key: errno {errno}"
+        );
+        ctx.barrier("refused")?;
+    }
+    Ok(())
+}
+
+/// Keeps `depth` operations posted until one fails; how many succeeded.
+fn hammer(bench: &Bench, depth: usize, mut make: impl FnMut() -> OpEntry) -> Result<u64> {
+    let ep = bench.ep.context("no connection")?;
+    let dev = &bench.side.dev;
+    let (mut flying, mut done) = (0, 0);
+    let mut failed = false;
+    while !failed || flying > 0 {
+        while flying < depth && !failed {
+            match dev.submit(ep, &[make()]) {
+                Ok(_) => flying += 1,
+                Err(e) if e.errno.0 == libc::EAGAIN => break,
+                Err(e) if [libc::ENOTCONN, libc::ESHUTDOWN].contains(&e.errno.0) => failed = true,
+                Err(e) => return Err(e.into()),
+            }
+        }
+        if flying == 0 {
+            break;
+        }
+        let e = bench.cq.wait(LONG)?;
+        flying -= 1;
+        match e.err {
+            0 => done += 1,
+            _ => failed = true,
+        }
+    }
+    Ok(done)
+}
+
+/// P3: once revoke has returned, a peer that hammers the range changes not one byte of it.
+fn revoke_is_synchronous(ctx: &mut Ctx) -> Result<()> {
+    const SIZE: usize = 64 << 10;
+    let rounds = if ctx.env.topology == crate::harness::Topology::Two {
+        20
+    } else {
+        40
+    };
+    let mut bench = Bench::new(ctx, SIZE)?;
+    for round in 0..rounds {
+        let ep = bench.fresh(ctx)?;
+        if ctx.first() {
+            let (slot, remote) = bench.side.export(bench.region, 0, SIZE as u64, REMOTE)?;
+            bench.buf.clear(0);
+            ctx.ctl.send(&remote)?;
+            // Not before the writes have begun.
+            let end = Instant::now() + Duration::from_secs(20);
+            while bench.buf.get64(0) == 0 && bench.buf.get64(SIZE - 8) == 0 {
+                ensure!(Instant::now() < end, "round {round}: no write arrives");
+                std::hint::spin_loop();
+            }
+            std::thread::sleep(Duration::from_micros(round * 137 % 3000));
+            bench.side.dev.key_revoke(slot)?;
+            // From here on the memory is ours alone.
+            bench.buf.clear(0);
+            for _ in 0..50 {
+                let bad = (0..SIZE).step_by(8).find(|i| bench.buf.get64(*i) != 0);
+                if let Some(at) = bad {
+                    bail!("round {round}: the bytes at {at} changed after revoke had returned");
+                }
+            }
+            bench.side.dev.close(slot)?;
+            ctx.barrier("refused")?;
+            bench.buf.check_value(0, SIZE, 0)?;
+        } else {
+            let r: Remote = ctx.ctl.recv()?;
+            bench.buf.clear(0xff);
+            let piece = [iov(bench.region, 0, SIZE as u64)];
+            hammer(&bench, 16, || op::write(1, &piece, r.addr, r.key))?;
+            let _ = ep;
+            ctx.barrier("refused")?;
+        }
+    }
+    Ok(())
+}
+
+/// P3 for reads: nothing that is written after revoke has returned is ever seen by the peer.
+fn revoke_under_reads(ctx: &mut Ctx) -> Result<()> {
+    const SIZE: usize = 16 << 10;
+    let mut bench = Bench::new(ctx, SIZE)?;
+    for round in 0..15u64 {
+        bench.fresh(ctx)?;
+        if ctx.first() {
+            bench.buf.clear(0x11);
+            let (slot, remote) =
+                bench
+                    .side
+                    .export(bench.region, 0, SIZE as u64, KFI_REMOTE_READ)?;
+            ctx.ctl.send(&remote)?;
+            std::thread::sleep(Duration::from_micros(2000 + round * 1171 % 20_000));
+            bench.side.dev.key_revoke(slot)?;
+            bench.buf.clear(0x99);
+            ctx.barrier("refused")?;
+            bench.side.dev.close(slot)?;
+        } else {
+            let r: Remote = ctx.ctl.recv()?;
+            bench.buf.clear(0);
+            let piece = [iov(bench.region, 0, SIZE as u64)];
+            hammer(&bench, 8, || op::read(1, &piece, r.addr, r.key))?;
+            let seen = (0..SIZE).find(|i| bench.buf.get(*i) == 0x99);
+            ensure!(
+                seen.is_none(),
+                "round {round}: a secret was read at {seen:?}"
+            );
+            ctx.barrier("refused")?;
+        }
+    }
+    Ok(())
+}
+
+/// P4: a slot that is assigned again, as often as hardware's key bits need to come round, has
+/// another key each time, and the first one stays dead.
+fn stale_key(ctx: &mut Ctx) -> Result<()> {
+    let mut bench = Bench::new(ctx, 8192)?;
+    bench.fresh(ctx)?;
+    if ctx.first() {
+        let (slot, first) = bench.side.export(bench.region, 0, 4096, REMOTE)?;
+        let mut last = first;
+        let mut same = 0;
+        for _ in 0..600 {
+            bench.side.dev.key_revoke(slot)?;
+            let next = bench.side.assign(slot, 0, 4096, REMOTE)?;
+            ensure!(next.key != last.key, "the same key twice in a row");
+            same += u32::from(next.key == first.key);
+            last = next;
+        }
+        ensure!(same == 0, "the first key came back {same} times");
+        ctx.ctl.send(&(first, last))?;
+        ctx.barrier("tried")?;
+    } else {
+        let (first, last): (Remote, Remote) = ctx.ctl.recv()?;
+        ensure!(
+            bench.write(8, last.addr, last.key)? == 0,
+            "the key that lives"
+        );
+        let errno = bench.write(8, first.addr, first.key)?;
+        ensure!(
+            [libc::EACCES, libc::EREMOTEIO].contains(&errno),
+            "a stale key: errno {errno}"
+        );
+        ctx.barrier("tried")?;
+    }
+    Ok(())
+}
+
+/// P5: pages stay pinned and charged until the key is gone, whoever closes what.
+fn pages_stay(ctx: &mut Ctx) -> Result<()> {
+    let pair = Pair::new(ctx)?;
+    let buf = Buf::new(40_960)?;
+    if ctx.first() {
+        buf.fill(4);
+        let region = pair.reg(&buf)?;
+        let (slot, remote) = pair.side.export(region, 0, 40_960, KFI_REMOTE_READ)?;
+        refused(pair.dev().close(region), libc::EBUSY, "closing the region")?;
+        ensure!(vm_pin() == 40_960, "VmPin is {}", vm_pin());
+        ctx.ctl.send(&remote)?;
+        ctx.barrier("read")?;
+        pair.dev().close(slot)?;
+        pair.dev().close(region)?;
+        ensure!(vm_pin() == 0, "VmPin is {}", vm_pin());
+    } else {
+        let region = pair.reg(&buf)?;
+        let remote: Remote = ctx.ctl.recv()?;
+        pair.read(region, 0, 40_960, remote.addr, remote.key)?;
+        buf.check(4)?;
+        ctx.barrier("read")?;
+    }
+    ctx.barrier("done")
+}
+
+/// An operation of no bytes moves none, whatever its key and address say.
+fn zero_length(ctx: &mut Ctx) -> Result<()> {
+    let mut bench = Bench::new(ctx, 4096)?;
+    bench.buf.clear(0x5a);
+    for (addr, key) in [
+        (0u64, 0u64),
+        (u64::MAX, 0xffff_ffff),
+        (0xffff_8880_0000_0000, 1),
+    ] {
+        bench.fresh(ctx)?;
+        if !ctx.first() {
+            let _ = bench.write(0, addr, key)?;
+        }
+        ctx.barrier("tried")?;
+    }
+    bench.buf.check_value(0, 4096, 0x5a)
+}
