@@ -7,6 +7,6 @@
  */
 #include <linux/export.h>
 
-#define KF_EXPORT(sym) extern int sym; EXPORT_SYMBOL_GPL(sym);
+#define KF_EXPORT(sym) extern int sym; EXPORT_SYMBOL_GPL(sym)
 
 #include "exports_generated.h"

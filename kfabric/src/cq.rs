@@ -167,7 +167,9 @@ impl Cq {
         let count = waiting.min(out.len());
         for (i, entry) in out[..count].iter_mut().enumerate() {
             // CAST: `i` is below the ring's size, a `u32`.
-            *entry = self.ring.read(tail.wrapping_add(i as u32) & (self.entries() - 1));
+            *entry = self
+                .ring
+                .read(tail.wrapping_add(i as u32) & (self.entries() - 1));
         }
         // CAST: As above.
         self.ring.set_tail(tail.wrapping_add(count as u32));

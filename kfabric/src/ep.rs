@@ -10,7 +10,6 @@
 //! atomic that events and calls move by compare-and-swap, so each step is taken once.
 
 use core::sync::atomic::{
-    AtomicBool,
     AtomicU32,
     AtomicU64,
     Ordering, //
@@ -24,15 +23,18 @@ use kernel::{
 };
 
 use crate::{
-    errno::enotconn,
     cntr::Cntr,
     cq::Cq,
     eq::{
         Eq,
         Event, //
     },
+    errno::enotconn,
     fabric::Domain,
-    object::Held,
+    object::{
+        Ending,
+        Held, //
+    },
     op::{
         OpDesc,
         OpKind,
@@ -184,10 +186,7 @@ impl EndpointSink for Shared {
     }
 
     fn shutdown(&self, err: u32) {
-        if self
-            .advance(&[KFI_STATE_CONNECTED], KFI_STATE_DOWN)
-            .is_ok()
-        {
+        if self.advance(&[KFI_STATE_CONNECTED], KFI_STATE_DOWN).is_ok() {
             self.event(KFI_SHUTDOWN, err, 0, &[]);
         }
     }
@@ -229,12 +228,14 @@ pub struct EpAttr {
 }
 
 /// An endpoint.
+#[pin_data(PinnedDrop)]
 pub struct Endpoint {
     // Dropped first, before the hold on the domain.
     ops: Arc<dyn EndpointOps>,
     shared: Arc<Shared>,
     attr: EndpointAttr,
-    closed: AtomicBool,
+    #[pin]
+    ending: Ending,
     domain: Held<Domain>,
 }
 
@@ -298,14 +299,14 @@ impl Endpoint {
                 ops
             }
         };
-        let made = Self {
+        let made = pin_init!(Self {
             ops,
             shared,
             attr: got,
-            closed: AtomicBool::new(false),
+            ending <- Ending::new(),
             domain: held,
-        };
-        Ok(Arc::new(made, GFP_KERNEL)?)
+        });
+        Arc::pin_init(made, GFP_KERNEL)
     }
 
     pub(crate) fn set_handle(&self, handle: u64) {
@@ -379,12 +380,9 @@ impl Endpoint {
             return Err(EINVAL);
         }
         let selective = flags & KFI_SELECTIVE_COMPLETION != 0;
-        let sides = [
-            (KFI_TRANSMIT, &self.shared.tx),
-            (KFI_RECV, &self.shared.rx),
-        ]
-        .into_iter()
-        .filter(|(side, _)| flags & side != 0);
+        let sides = [(KFI_TRANSMIT, &self.shared.tx), (KFI_RECV, &self.shared.rx)]
+            .into_iter()
+            .filter(|(side, _)| flags & side != 0);
         if sides.clone().any(|(_, place)| place.as_ref().is_some()) {
             return Err(EINVAL);
         }
@@ -406,10 +404,7 @@ impl Endpoint {
     pub fn bind_cntr(&self, cntr: &Arc<Cntr>, flags: u64) -> Result {
         self.unbound()?;
         let all = CNTR_KINDS.iter().fold(0, |all, (bit, _)| all | bit);
-        if flags & all == 0
-            || flags & !all != 0
-            || !Arc::ptr_eq(cntr.domain(), self.domain.arc())
-        {
+        if flags & all == 0 || flags & !all != 0 || !Arc::ptr_eq(cntr.domain(), self.domain.arc()) {
             return Err(EINVAL);
         }
         let places = CNTR_KINDS
@@ -510,7 +505,7 @@ impl Endpoint {
         let kind = post.kind;
         let inject = post.flags & KFI_INJECT != 0;
         let with_data = post.flags & KFI_REMOTE_CQ_DATA != 0;
-        if self.closed.load(Ordering::Acquire) {
+        if self.ending.begun() {
             return Err(ENOENT);
         }
         if post.flags & !OP_FLAGS != 0
@@ -571,27 +566,30 @@ impl Endpoint {
 
     /// Closes: when it returns every operation is completed and no event of it will come.
     pub fn close(&self) {
-        if self.closed.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        self.ops.close();
-        let shared = &self.shared;
-        if let Some(eq) = shared.eq.as_ref() {
-            eq.settle(shared.source(), true);
-            eq.release();
-        }
-        for bound in [&shared.tx, &shared.rx].into_iter().flat_map(SetOnce::as_ref) {
-            bound.cq.release();
-        }
-        for cntr in shared.cntrs.iter().flat_map(SetOnce::as_ref) {
-            cntr.release();
-        }
-        self.domain.release();
+        self.ending.run(|| {
+            self.ops.close();
+            let shared = &self.shared;
+            if let Some(eq) = shared.eq.as_ref() {
+                eq.settle(shared.source(), true);
+                eq.release();
+            }
+            for bound in [&shared.tx, &shared.rx]
+                .into_iter()
+                .flat_map(SetOnce::as_ref)
+            {
+                bound.cq.release();
+            }
+            for cntr in shared.cntrs.iter().flat_map(SetOnce::as_ref) {
+                cntr.release();
+            }
+            self.domain.release();
+        });
     }
 }
 
-impl Drop for Endpoint {
-    fn drop(&mut self) {
+#[pinned_drop]
+impl PinnedDrop for Endpoint {
+    fn drop(self: Pin<&mut Self>) {
         self.close()
     }
 }

@@ -28,10 +28,7 @@ use kernel::{
     }, //
 };
 
-use crate::{
-    errno::eopnotsupp,
-    sys,
-};
+use crate::{errno::eopnotsupp, sys};
 
 /// Pages pinned in one step; a page of pointers.
 const BATCH: usize = PAGE_SIZE / size_of::<*mut bindings::page>();
@@ -214,7 +211,11 @@ fn pin(start: usize, count: usize, writable: bool) -> Result<Pages> {
             bindings::pin_user_pages_fast(at, want as c_int, flags as c_uint, batch.as_mut_ptr())
         };
         if got <= 0 {
-            return Err(if got < 0 { Error::from_errno(got) } else { EFAULT });
+            return Err(if got < 0 {
+                Error::from_errno(got)
+            } else {
+                EFAULT
+            });
         }
         // CAST: Positive, as just seen.
         let got = &batch[..got as usize];
@@ -350,7 +351,11 @@ impl Memory {
         if len == 0 || last >= self.len {
             return 0;
         }
-        let find = |at: usize| self.pages.find((self.first + at) >> PAGE_SHIFT).unwrap_or(0);
+        let find = |at: usize| {
+            self.pages
+                .find((self.first + at) >> PAGE_SHIFT)
+                .unwrap_or(0)
+        };
         find(last) - find(offset) + 1
     }
 

@@ -13,8 +13,12 @@ use core::{
     }, //
 };
 use kernel::{
+    new_mutex,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        Arc,
+        Mutex, //
+    }, //
 };
 
 /// Counts children, and closes only when there are none.
@@ -115,6 +119,38 @@ impl<T: Parent> Deref for Held<T> {
 impl<T: Parent> Drop for Held<T> {
     fn drop(&mut self) {
         self.release()
+    }
+}
+
+/// An ending that happens once, and that everybody who asks for it waits for.
+#[pin_data]
+pub(crate) struct Ending {
+    begun: AtomicBool,
+    #[pin]
+    lock: Mutex<bool>,
+}
+
+impl Ending {
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            begun: AtomicBool::new(false),
+            lock <- new_mutex!(false, "kfabric_ending"),
+        })
+    }
+
+    /// Whether it has begun. Any context.
+    pub(crate) fn begun(&self) -> bool {
+        self.begun.load(Ordering::Acquire)
+    }
+
+    /// Runs `end` unless it ran before; either way it has run when this returns.
+    pub(crate) fn run(&self, end: impl FnOnce()) {
+        self.begun.store(true, Ordering::Release);
+        let mut done = self.lock.lock();
+        if !*done {
+            end();
+            *done = true;
+        }
     }
 }
 

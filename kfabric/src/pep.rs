@@ -19,6 +19,7 @@ use crate::{
     fabric::Fabric,
     object::{
         set_name,
+        Ending,
         Held, //
     },
     provider::{
@@ -28,6 +29,9 @@ use crate::{
     },
     uapi::*,
 };
+
+/// Requests that may wait in the provider of a listener that did not say.
+const DEFAULT_BACKLOG: u32 = 64;
 
 /// A connection request. Dropping one that was not answered refuses it.
 pub struct Request {
@@ -129,12 +133,14 @@ impl ListenSink for Shared {
 }
 
 /// A passive endpoint.
+#[pin_data(PinnedDrop)]
 pub struct PassiveEp {
     shared: Arc<Shared>,
     // Dropped before the hold on the provider.
     listener: Arc<dyn ListenerOps>,
     listening: AtomicBool,
-    closed: AtomicBool,
+    #[pin]
+    ending: Ending,
     fabric: Held<Fabric>,
 }
 
@@ -166,14 +172,14 @@ impl PassiveEp {
             .provider()
             .listener(fabric.net(), addr, shared.clone())?;
         let held = Held::new(fabric)?;
-        let pep = Self {
+        let pep = pin_init!(Self {
             shared,
             listener,
             listening: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
+            ending <- Ending::new(),
             fabric: held,
-        };
-        Ok(Arc::new(pep, GFP_KERNEL)?)
+        });
+        Arc::pin_init(pep, GFP_KERNEL)
     }
 
     pub(crate) fn set_handle(&self, handle: u64) {
@@ -194,7 +200,10 @@ impl PassiveEp {
         if self.listening.swap(true, Ordering::AcqRel) {
             return Err(EINVAL);
         }
-        let backlog = if backlog == 0 { 64 } else { backlog };
+        let backlog = match backlog {
+            0 => DEFAULT_BACKLOG,
+            wanted => wanted.min(KFI_EQ_SIZE_MAX),
+        };
         self.listener
             .listen(backlog)
             .inspect_err(|_| self.listening.store(false, Ordering::Release))
@@ -207,18 +216,18 @@ impl PassiveEp {
 
     /// Closes: no request of it comes any more; those waiting are refused.
     pub fn close(&self) {
-        if self.closed.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        self.listener.close();
-        self.shared.eq.settle(self.shared.source(), false);
-        self.shared.eq.release();
-        self.fabric.release();
+        self.ending.run(|| {
+            self.listener.close();
+            self.shared.eq.settle(self.shared.source(), false);
+            self.shared.eq.release();
+            self.fabric.release();
+        });
     }
 }
 
-impl Drop for PassiveEp {
-    fn drop(&mut self) {
+#[pinned_drop]
+impl PinnedDrop for PassiveEp {
+    fn drop(self: Pin<&mut Self>) {
         self.close()
     }
 }

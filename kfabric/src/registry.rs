@@ -193,7 +193,9 @@ pub fn getinfo(net: &Net, hints: Option<&InfoEntry>) -> Result<KVec<InfoEntry>> 
                 // After those of equal or higher rank: the order of registration decides ties.
                 let at = found.partition_point(|e: &InfoEntry| e.rank >= entry.rank);
                 found.reserve(1, GFP_KERNEL)?;
-                found.insert_within_capacity(at, entry).map_err(|_| ENOMEM)?;
+                found
+                    .insert_within_capacity(at, entry)
+                    .map_err(|_| ENOMEM)?;
             }
         }
     }

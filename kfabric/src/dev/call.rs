@@ -20,17 +20,17 @@ use super::{
     user, //
 };
 use crate::{
+    cntr::Cntr,
+    cq::Cq,
+    ep::{
+        Endpoint, //
+        EpAttr,
+    },
+    eq::Eq,
     errno::{
         enotconn,
         eopnotsupp, //
     },
-    cntr::Cntr,
-    cq::Cq,
-    ep::{
-        EpAttr,
-        Endpoint, //
-    },
-    eq::Eq,
     fabric::{
         Domain,
         Fabric, //
@@ -133,6 +133,9 @@ pub(super) fn dispatch(file: &File, cmd: u32, arg: u64) -> Result {
 
 fn run<T: Ioctl>(file: &File, arg: u64, handler: fn(&File, &mut T) -> Result<Made>) -> Result {
     let (mut call, plan) = user::read_call::<T>(arg)?;
+    // Where the answer cannot go, nothing is begun. (A program that unmaps the place meanwhile
+    // is left with the undoing below.)
+    user::write_call(arg, &call, &plan)?;
     let made = handler(file, &mut call)?;
     match user::write_call(arg, &call, &plan) {
         Ok(()) => {
@@ -507,7 +510,7 @@ fn key_alloc(file: &File, call: &mut KeyAlloc) -> Result<Made> {
             let key = Key::alloc(&region)?;
             let handle = file.publish(Object::Key(key), call.region)?;
             handles.push(handle, GFP_KERNEL)?;
-            user::write_bytes(call.handles + i as u64 * 8, &handle.to_ne_bytes())?;
+            user::write_entry(call.handles, size_of::<u64>() as u32, i, &handle)?;
         }
         Ok(())
     };

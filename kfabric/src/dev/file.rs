@@ -91,7 +91,9 @@ impl File {
             for index in 0..self.table.cells() {
                 let handle = self
                     .table
-                    .peek(index, |handle, entry| (rank_of(&entry.object) == rank).then_some(handle))
+                    .peek(index, |handle, entry| {
+                        (rank_of(&entry.object) == rank).then_some(handle)
+                    })
                     .flatten();
                 if let Some(entry) = handle.and_then(|handle| self.table.remove(handle).ok()) {
                     // Children went before, so that nothing is busy.
@@ -104,9 +106,11 @@ impl File {
     /// Gives an object a handle; closes it if that fails.
     pub(super) fn publish(&self, object: Object, parent: u64) -> Result<u64> {
         let keep = object.clone();
-        self.table.insert(Entry { object, parent }).inspect_err(|_| {
-            let _ = close(&keep);
-        })
+        self.table
+            .insert(Entry { object, parent })
+            .inspect_err(|_| {
+                let _ = close(&keep);
+            })
     }
 
     /// Gives a request a handle. If that fails the request stays with its event.

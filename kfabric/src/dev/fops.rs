@@ -33,11 +33,7 @@ use super::{
     file::File,
     list, //
 };
-use crate::{
-    cq::Cq,
-    eq::Eq,
-    sys,
-};
+use crate::{cq::Cq, eq::Eq, sys};
 
 /// What a queue's descriptor stands for.
 pub(super) enum Queue {

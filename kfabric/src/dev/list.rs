@@ -24,11 +24,7 @@ use super::{
     },
     user, //
 };
-use crate::{
-    object::set_name,
-    sys,
-    uapi::*,
-};
+use crate::{object::set_name, sys, uapi::*};
 
 fn describe(handle: u64, entry: &Entry) -> ObjInfo {
     let mut info: ObjInfo = zerocopy::FromZeros::new_zeroed();
@@ -130,9 +126,9 @@ fn set_addr(field: &mut [u8; KFI_NAME_MAX], addr: &SockAddr) {
 /// Shows each object of `file` to `f`, which may sleep.
 fn each(file: &File, mut f: impl FnMut(ObjInfo) -> Result) -> Result {
     for index in 0..file.table.cells() {
-        let found = file
-            .table
-            .peek(index, |handle, entry| (describe(handle, entry), entry.object.clone()));
+        let found = file.table.peek(index, |handle, entry| {
+            (describe(handle, entry), entry.object.clone())
+        });
         if let Some((mut info, object)) = found {
             complete(&mut info, &object);
             f(info)?;

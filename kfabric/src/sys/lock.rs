@@ -29,11 +29,7 @@ unsafe impl Backend for IrqSpinBackend {
     type GuardState = c_ulong;
 
     #[inline]
-    unsafe fn init(
-        ptr: *mut Self::State,
-        name: *const c_char,
-        key: *mut bindings::lock_class_key,
-    ) {
+    unsafe fn init(ptr: *mut Self::State, name: *const c_char, key: *mut bindings::lock_class_key) {
         // SAFETY: The caller guarantees `ptr` valid for writes, `name` and `key` for ever.
         unsafe { bindings::__spin_lock_init(ptr, name, key) }
     }
