@@ -93,8 +93,12 @@ pub fn make_packages(
             std::fs::rename(&from, &to)
                 .with_context(|| format!("the kernel's packages lack {}", from.display()))?;
         }
-        std::fs::rename(modules.join(release).join("vmlinuz"), dir.join("vmlinuz"))
+        let image = ["vmlinuz", "vmlinuz.unsigned"]
+            .iter()
+            .map(|name| modules.join(release).join(name))
+            .find(|path| path.exists())
             .context("the kernel's packages lack the image")?;
+        std::fs::rename(image, dir.join("vmlinuz"))?;
         std::fs::remove_dir_all(&all)?;
         // Uncompressed they load faster, and the initramfs needs them so; the
         // lists are made by the package's installation, which is not run here.
