@@ -35,6 +35,11 @@ pub const fn valid_capacity(entries: u32) -> bool {
 /// party at a time, which the caller sees to with the queue's own lock: [`Account::slot`], write
 /// the entry, [`Account::advance`], store the head it returns with release order.
 ///
+/// Why an entry that is overwritten has been read: entry `n`, counted from 0, is written by the
+/// `n + 1`st party that takes the queue's lock. Among those parties at least one raised `promised`
+/// to `n + 1` or more, for which it had loaded a tail that lets entry `n` be overwritten. It had
+/// the lock earlier or has it now, so the writer sees what it saw.
+///
 /// # Invariants
 ///
 /// `head - tail` of an honest program, and `promised - head`, never exceed the capacity.
@@ -170,6 +175,26 @@ pub trait RingMemory {
 
     /// A copy of entry `index`, which is below the number of entries.
     fn entry(&self, index: u32) -> Self::Entry;
+}
+
+impl<M: RingMemory + ?Sized> RingMemory for &M {
+    type Entry = M::Entry;
+
+    fn load_head(&self) -> u32 {
+        (**self).load_head()
+    }
+
+    fn load_tail(&self) -> u32 {
+        (**self).load_tail()
+    }
+
+    fn store_tail(&self, tail: u32) {
+        (**self).store_tail(tail);
+    }
+
+    fn entry(&self, index: u32) -> M::Entry {
+        (**self).entry(index)
+    }
 }
 
 /// The head is where no kernel would leave it: somebody else wrote to the ring.

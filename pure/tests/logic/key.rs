@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+use kfabric_pure::key::{AssignOutcome, Death, Grant, KeyError, KeySlot, State};
+
+const GRANT: Grant = Grant {
+    offset: 4096,
+    len: 100,
+    access: 1 << 12,
+};
+
+fn assigned() -> KeySlot {
+    let mut slot = KeySlot::new();
+    slot.begin_assign(GRANT).unwrap();
+    assert_eq!(slot.assigned(77), Ok(AssignOutcome::Valid));
+    slot
+}
+
+#[test]
+fn a_whole_life() {
+    let mut slot = KeySlot::default();
+    assert_eq!(slot.state(), State::Reserved);
+    assert_eq!(slot.generation(), 1);
+    assert!(!slot.may_be_reachable());
+    slot.begin_assign(GRANT).unwrap();
+    assert_eq!(slot.state(), State::Assigning(GRANT));
+    assert!(slot.may_be_reachable());
+    assert_eq!(slot.assigned(77), Ok(AssignOutcome::Valid));
+    assert_eq!(
+        slot.state(),
+        State::Assigned {
+            grant: GRANT,
+            value: 77
+        }
+    );
+    slot.begin_revoke().unwrap();
+    assert!(slot.may_be_reachable());
+    slot.revoked().unwrap();
+    assert_eq!(slot.state(), State::Reserved);
+    assert_eq!(slot.generation(), 2);
+    slot.begin_assign(GRANT).unwrap();
+    slot.assign_failed().unwrap();
+    assert_eq!(slot.state(), State::Reserved);
+    slot.release().unwrap();
+    assert_eq!(slot.state(), State::Freed);
+}
+
+/// Every call in every state: allowed with this result, or this error and no change.
+#[test]
+fn every_call_in_every_state() {
+    let assigning = {
+        let mut slot = KeySlot::new();
+        slot.begin_assign(GRANT).unwrap();
+        slot
+    };
+    let revoking = {
+        let mut slot = assigned();
+        slot.begin_revoke().unwrap();
+        slot
+    };
+    let freed = {
+        let mut slot = KeySlot::new();
+        slot.release().unwrap();
+        slot
+    };
+    use KeyError::{Assigned, Busy, Freed, NotAssigned, OutOfOrder};
+    type Row = (
+        KeySlot,
+        Result<(), KeyError>,
+        Result<AssignOutcome, KeyError>,
+        Result<(), KeyError>,
+        Result<(), KeyError>,
+        Result<(), KeyError>,
+        Result<(), KeyError>,
+    );
+    let out = Err(OutOfOrder);
+    let rows: [Row; 5] = [
+        (
+            KeySlot::new(),
+            Ok(()),
+            Err(OutOfOrder),
+            out,
+            Err(NotAssigned),
+            out,
+            Ok(()),
+        ),
+        (
+            assigning,
+            Err(Busy),
+            Ok(AssignOutcome::Valid),
+            Ok(()),
+            Err(Busy),
+            out,
+            Err(Busy),
+        ),
+        (
+            assigned(),
+            Err(Assigned),
+            Err(OutOfOrder),
+            out,
+            Ok(()),
+            out,
+            Err(Assigned),
+        ),
+        (
+            revoking,
+            Err(Busy),
+            Err(OutOfOrder),
+            out,
+            Err(Busy),
+            Ok(()),
+            Err(Busy),
+        ),
+        (
+            freed,
+            Err(Freed),
+            Err(OutOfOrder),
+            out,
+            Err(Freed),
+            out,
+            Err(Freed),
+        ),
+    ];
+    for (slot, begin_assign, finish, failed, begin_revoke, revoked, release) in rows {
+        let unchanged_on_error = |after: KeySlot, failed: bool| {
+            assert_eq!(after == slot, failed, "{:?}", slot.state());
+        };
+        let mut copy = slot.clone();
+        assert_eq!(copy.begin_assign(GRANT), begin_assign);
+        unchanged_on_error(copy, begin_assign.is_err());
+        let mut copy = slot.clone();
+        assert_eq!(copy.assigned(1), finish);
+        unchanged_on_error(copy, finish.is_err());
+        let mut copy = slot.clone();
+        assert_eq!(copy.assign_failed(), failed);
+        unchanged_on_error(copy, failed.is_err());
+        let mut copy = slot.clone();
+        assert_eq!(copy.begin_revoke(), begin_revoke);
+        unchanged_on_error(copy, begin_revoke.is_err());
+        let mut copy = slot.clone();
+        assert_eq!(copy.revoked(), revoked);
+        unchanged_on_error(copy, revoked.is_err());
+        let mut copy = slot.clone();
+        assert_eq!(copy.release(), release);
+        unchanged_on_error(copy, release.is_err());
+    }
+}
+
+#[test]
+fn death_in_every_state() {
+    let mut slot = KeySlot::new();
+    assert_eq!(slot.die(), Death::Freed);
+    assert_eq!(slot.die(), Death::Freed);
+    assert_eq!(slot.begin_assign(GRANT), Err(KeyError::Freed));
+
+    let mut slot = assigned();
+    assert_eq!(slot.die(), Death::Revoke);
+    assert_eq!(slot.die(), Death::Wait);
+    assert_eq!(slot.begin_assign(GRANT), Err(KeyError::Dying));
+    slot.revoked().unwrap();
+    assert_eq!(slot.die(), Death::Freed);
+
+    let mut slot = KeySlot::new();
+    slot.begin_assign(GRANT).unwrap();
+    assert_eq!(slot.die(), Death::Wait);
+    assert_eq!(slot.assigned(5), Ok(AssignOutcome::RevokeNow));
+    assert!(slot.may_be_reachable());
+    assert_eq!(slot.die(), Death::Wait);
+    slot.revoked().unwrap();
+    assert_eq!(slot.state(), State::Freed);
+
+    let mut slot = KeySlot::new();
+    slot.begin_assign(GRANT).unwrap();
+    assert_eq!(slot.die(), Death::Wait);
+    slot.assign_failed().unwrap();
+    assert_eq!(slot.state(), State::Freed);
+}
+
+#[test]
+fn generations_end() {
+    let mut slot = KeySlot::starting_at(u64::MAX - 1);
+    slot.begin_assign(GRANT).unwrap();
+    assert_eq!(slot.assigned(1), Ok(AssignOutcome::Valid));
+    slot.begin_revoke().unwrap();
+    slot.revoked().unwrap();
+    assert_eq!(slot.generation(), u64::MAX);
+    assert_eq!(slot.begin_assign(GRANT), Err(KeyError::Exhausted));
+    assert_eq!(slot.begin_revoke(), Err(KeyError::NotAssigned));
+    slot.release().unwrap();
+}

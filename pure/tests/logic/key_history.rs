@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! Every interleaving of assign, revoke, release and death on one key slot.
+//!
+//! Each actor does one operation the way the core does: single steps under the slot's lock, and
+//! the provider's work, itself of several steps, outside of it. The test walks all interleavings,
+//! checks at every step what peers could reach, and at every end that the results are those of
+//! some order of indivisible operations that respects which ended before which began.
+
+use kfabric_pure::key::{AssignOutcome, Death, Grant, KeyError, KeySlot, State};
+
+/// An operation an actor does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Op {
+    Assign,
+    /// An assign that the provider fails.
+    AssignFails,
+    Revoke,
+    Release,
+    Die,
+}
+
+/// What an operation answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    /// An assign: this key.
+    Key(u64),
+    Done,
+    Assigned,
+    NotAssigned,
+    /// Freed, or going to be.
+    Gone,
+    ProviderFailed,
+    Busy,
+}
+
+impl From<KeyError> for Answer {
+    fn from(error: KeyError) -> Self {
+        match error {
+            KeyError::Assigned => Answer::Assigned,
+            KeyError::Busy => Answer::Busy,
+            KeyError::NotAssigned => Answer::NotAssigned,
+            KeyError::Freed | KeyError::Dying => Answer::Gone,
+            KeyError::Exhausted | KeyError::OutOfOrder => panic!("{error:?}"),
+        }
+    }
+}
+
+/// What an actor does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Begin,
+    /// The provider makes the key work.
+    HardwareOn,
+    FinishAssign,
+    /// The provider has made no key.
+    FailAssign,
+    /// The provider makes the key stop; then the operation ends with this answer.
+    HardwareOff(Answer),
+    FinishRevoke(Answer),
+    /// Until somebody else is through.
+    WaitFreed,
+    Ended,
+}
+
+#[derive(Clone)]
+struct Actor {
+    op: Op,
+    next: Next,
+    began: usize,
+    ended: usize,
+    answer: Option<Answer>,
+}
+
+#[derive(Clone)]
+struct World {
+    slot: KeySlot,
+    /// The key that works in hardware.
+    live: Option<u64>,
+    /// Keys somebody was told of and that were not revoked since.
+    told: Vec<u64>,
+    /// Keys whose revocation was reported.
+    revoked: Vec<u64>,
+    last_value: u64,
+    time: usize,
+    actors: Vec<Actor>,
+}
+
+const GRANT: Grant = Grant {
+    offset: 0,
+    len: 1,
+    access: 1 << 12,
+};
+
+impl World {
+    fn new(ops: &[Op], assigned_before: bool) -> Self {
+        let mut world = World {
+            slot: KeySlot::new(),
+            live: None,
+            told: vec![],
+            revoked: vec![],
+            last_value: 0,
+            time: 1,
+            actors: ops
+                .iter()
+                .map(|op| Actor {
+                    op: *op,
+                    next: Next::Begin,
+                    began: 0,
+                    ended: 0,
+                    answer: None,
+                })
+                .collect(),
+        };
+        if assigned_before {
+            world.slot.begin_assign(GRANT).unwrap();
+            assert_eq!(world.slot.assigned(0), Ok(AssignOutcome::Valid));
+            world.live = Some(0);
+            world.told.push(0);
+        }
+        world
+    }
+
+    fn enabled(&self, index: usize) -> bool {
+        match self.actors[index].next {
+            Next::Ended => false,
+            Next::WaitFreed => self.slot.state() == State::Freed,
+            _ => true,
+        }
+    }
+
+    fn step(&mut self, index: usize) {
+        self.time += 1;
+        let op = self.actors[index].op;
+        let next = match self.actors[index].next {
+            Next::Begin => {
+                self.actors[index].began = self.time;
+                self.begin(index, op)
+            }
+            Next::HardwareOn => {
+                assert_eq!(self.live, None, "two keys at once");
+                self.last_value += 1;
+                self.live = Some(self.last_value);
+                Next::FinishAssign
+            }
+            Next::FinishAssign => {
+                let value = self.live.unwrap();
+                match self.slot.assigned(value).unwrap() {
+                    AssignOutcome::Valid => {
+                        self.told.push(value);
+                        self.end(index, Answer::Key(value))
+                    }
+                    AssignOutcome::RevokeNow => Next::HardwareOff(Answer::Gone),
+                }
+            }
+            Next::FailAssign => {
+                self.slot.assign_failed().unwrap();
+                self.end(index, Answer::ProviderFailed)
+            }
+            Next::HardwareOff(answer) => {
+                assert!(self.live.is_some());
+                self.live = None;
+                Next::FinishRevoke(answer)
+            }
+            Next::FinishRevoke(answer) => {
+                let generation = self.slot.generation();
+                self.slot.revoked().unwrap();
+                assert_eq!(self.slot.generation(), generation + 1);
+                self.revoked.append(&mut self.told);
+                self.end(index, answer)
+            }
+            Next::WaitFreed => self.end(index, Answer::Done),
+            Next::Ended => unreachable!(),
+        };
+        self.actors[index].next = next;
+        self.check();
+    }
+
+    fn begin(&mut self, index: usize, op: Op) -> Next {
+        let begun = match op {
+            Op::Assign => self.slot.begin_assign(GRANT).map(|()| Next::HardwareOn),
+            Op::AssignFails => self.slot.begin_assign(GRANT).map(|()| Next::FailAssign),
+            Op::Revoke => self
+                .slot
+                .begin_revoke()
+                .map(|()| Next::HardwareOff(Answer::Done)),
+            Op::Release => self.slot.release().map(|()| self.end(index, Answer::Done)),
+            Op::Die => Ok(match self.slot.die() {
+                Death::Freed => self.end(index, Answer::Done),
+                Death::Revoke => Next::HardwareOff(Answer::Done),
+                Death::Wait => Next::WaitFreed,
+            }),
+        };
+        begun.unwrap_or_else(|error| self.end(index, error.into()))
+    }
+
+    fn end(&mut self, index: usize, answer: Answer) -> Next {
+        self.actors[index].ended = self.time;
+        self.actors[index].answer = Some(answer);
+        Next::Ended
+    }
+
+    /// What must hold at every moment.
+    fn check(&self) {
+        let state = self.slot.state();
+        if let Some(live) = self.live {
+            // P1, P3: a key that works is one the slot knows of, and none that was revoked.
+            assert!(self.slot.may_be_reachable(), "{live} works in {state:?}");
+            assert!(!self.revoked.contains(&live));
+        }
+        if let State::Assigned { value, .. } = state {
+            // What is said to be assigned does work.
+            assert_eq!(self.live, Some(value));
+        }
+        assert!(self.told.len() <= 1);
+    }
+}
+
+/// The slot as if every operation were indivisible.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Spec {
+    Reserved,
+    Assigned,
+    Freed,
+}
+
+impl Spec {
+    /// The state after `op`, if `answer` is what the op would answer in this state.
+    fn apply(self, op: Op, answer: Answer) -> Option<Spec> {
+        let (expected, next) = match (op, self) {
+            (Op::Die, _) => (Answer::Done, Spec::Freed),
+            (_, Spec::Freed) => (Answer::Gone, Spec::Freed),
+            (Op::Assign, Spec::Reserved) => match answer {
+                Answer::Key(_) => (answer, Spec::Assigned),
+                _ => return None,
+            },
+            (Op::AssignFails, Spec::Reserved) => (Answer::ProviderFailed, Spec::Reserved),
+            (Op::Assign | Op::AssignFails, Spec::Assigned) => (Answer::Assigned, Spec::Assigned),
+            (Op::Revoke, Spec::Assigned) => (Answer::Done, Spec::Reserved),
+            (Op::Revoke, Spec::Reserved) => (Answer::NotAssigned, Spec::Reserved),
+            (Op::Release, Spec::Reserved) => (Answer::Done, Spec::Freed),
+            (Op::Release, Spec::Assigned) => (Answer::Assigned, Spec::Assigned),
+        };
+        (expected == answer).then_some(next)
+    }
+}
+
+/// Whether the operations still in `left` can be put in an order that explains their answers.
+fn explainable(spec: Spec, left: &[&Actor], end: Spec) -> bool {
+    if left.is_empty() {
+        return spec == end;
+    }
+    left.iter().enumerate().any(|(index, actor)| {
+        // It may come next only if no other one had ended before it began.
+        let first = left.iter().all(|other| other.ended >= actor.began);
+        let Some(next) = spec.apply(actor.op, actor.answer.unwrap()) else {
+            return false;
+        };
+        let mut rest = left.to_vec();
+        rest.remove(index);
+        first && explainable(next, &rest, end)
+    })
+}
+
+fn check_history(world: &World, start: Spec) {
+    let end = match world.slot.state() {
+        State::Reserved => Spec::Reserved,
+        State::Assigned { .. } => Spec::Assigned,
+        State::Freed => Spec::Freed,
+        state => panic!("left in {state:?}"),
+    };
+    assert_eq!(world.live.is_some(), end == Spec::Assigned);
+    for actor in &world.actors {
+        // `Busy` is the answer only to one who met another on the way.
+        if actor.answer == Some(Answer::Busy) {
+            assert!(world
+                .actors
+                .iter()
+                .any(|other| other.began < actor.began && actor.ended < other.ended));
+        }
+    }
+    let effective: Vec<_> = world
+        .actors
+        .iter()
+        .filter(|actor| actor.answer != Some(Answer::Busy))
+        .collect();
+    let answers = || -> Vec<_> {
+        world
+            .actors
+            .iter()
+            .map(|actor| (actor.op, actor.began, actor.ended, actor.answer))
+            .collect()
+    };
+    assert!(explainable(start, &effective, end), "{:?}", answers());
+}
+
+/// Walks every interleaving; returns how many there were.
+fn walk(world: &World, start: Spec) -> usize {
+    let mut count = 0;
+    for index in 0..world.actors.len() {
+        if world.enabled(index) {
+            let mut next = world.clone();
+            next.step(index);
+            count += walk(&next, start);
+        }
+    }
+    if count == 0 {
+        assert!(
+            world.actors.iter().all(|actor| actor.next == Next::Ended),
+            "deadlock"
+        );
+        check_history(world, start);
+        return 1;
+    }
+    count
+}
+
+const OPS: [Op; 5] = [
+    Op::Assign,
+    Op::AssignFails,
+    Op::Revoke,
+    Op::Release,
+    Op::Die,
+];
+
+fn walk_both(ops: &[Op]) -> usize {
+    walk(&World::new(ops, false), Spec::Reserved) + walk(&World::new(ops, true), Spec::Assigned)
+}
+
+#[test]
+fn every_pair_of_operations() {
+    for first in OPS {
+        for second in OPS {
+            walk_both(&[first, second]);
+        }
+    }
+}
+
+/// All multisets of three: the order of actors does not matter.
+#[test]
+#[cfg_attr(miri, ignore = "no unsafe code, and hours long there")]
+fn every_three_operations() {
+    let mut count = 0;
+    for (a, first) in OPS.iter().enumerate() {
+        for (b, second) in OPS.iter().enumerate().skip(a) {
+            for third in OPS.iter().skip(b) {
+                count += walk_both(&[*first, *second, *third]);
+            }
+        }
+    }
+    assert!(count > 1_000, "only {count} interleavings");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "no unsafe code, and hours long there")]
+fn every_four_operations() {
+    let mut count = 0;
+    for (a, first) in OPS.iter().enumerate() {
+        for (b, second) in OPS.iter().enumerate().skip(a) {
+            for (c, third) in OPS.iter().enumerate().skip(b) {
+                for fourth in OPS.iter().skip(c) {
+                    count += walk_both(&[*first, *second, *third, *fourth]);
+                }
+            }
+        }
+    }
+    assert!(count > 10_000, "only {count} interleavings");
+}

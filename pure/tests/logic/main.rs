@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! Tests of the kernel-free logic: examples, properties, hostile input.
+//!
+//! One program, so that it links once. Interleavings are in `../loom.rs`.
+
+#![cfg(not(loom))]
+
+use proptest::test_runner::Config;
+
+mod addr;
+mod copysize;
+mod cqring;
+mod gate;
+mod info;
+mod key;
+mod key_history;
+mod range;
+mod rights;
+mod ring;
+mod slot;
+mod wire;
+
+/// How long properties are tried: Miri is a thousand times slower, and has no files to write to.
+fn config() -> Config {
+    Config {
+        cases: if cfg!(miri) { 12 } else { 1024 },
+        failure_persistence: None,
+        ..Config::default()
+    }
+}

@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! Every interleaving and every permitted reordering of the lock-free parts, by loom.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p kfabric-pure --test loom --release`
+
+#![cfg(loom)]
+
+use kfabric_pure::{
+    cqring::{Account, Reader, RingMemory},
+    gate::Gate,
+    slot::Slot,
+};
+use loom::{
+    cell::UnsafeCell,
+    sync::{
+        atomic::{AtomicU32, AtomicUsize, Ordering},
+        Arc, Mutex,
+    },
+    thread,
+};
+
+/// Something that only those inside may touch; loom reports whoever touches it unordered.
+struct Guarded {
+    gate: Gate,
+    lasts: AtomicUsize,
+    data: UnsafeCell<u32>,
+}
+
+impl Guarded {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            gate: Gate::new(),
+            lasts: AtomicUsize::new(0),
+            data: UnsafeCell::new(1),
+        })
+    }
+
+    fn use_it(&self) {
+        if self.gate.enter() {
+            // SAFETY: Shared access; loom checks that nobody frees it meanwhile.
+            assert_eq!(self.data.with(|data| unsafe { *data }), 1);
+            if self.gate.exit() {
+                self.free();
+            }
+        }
+    }
+
+    fn close(&self) {
+        let closing = self.gate.close();
+        if closing.first && closing.drained {
+            self.free();
+        }
+    }
+
+    fn free(&self) {
+        assert!(self.gate.is_drained());
+        assert!(!self.gate.enter());
+        // SAFETY: Exclusive access is what is being tested; loom checks it.
+        self.data.with_mut(|data| unsafe { *data = 0 });
+        self.lasts.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn gate_one_party_sees_the_last_leave() {
+    loom::model(|| {
+        let shared = Guarded::new();
+        let users: Vec<_> = (0..2)
+            .map(|_| {
+                let shared = shared.clone();
+                thread::spawn(move || shared.use_it())
+            })
+            .collect();
+        shared.close();
+        for user in users {
+            user.join().unwrap();
+        }
+        assert_eq!(shared.lasts.load(Ordering::Relaxed), 1);
+        assert!(shared.gate.is_drained());
+    });
+}
+
+#[test]
+fn gate_two_closers() {
+    loom::model(|| {
+        let shared = Guarded::new();
+        let user = {
+            let shared = shared.clone();
+            thread::spawn(move || shared.use_it())
+        };
+        let closer = {
+            let shared = shared.clone();
+            thread::spawn(move || shared.close())
+        };
+        shared.close();
+        user.join().unwrap();
+        closer.join().unwrap();
+        assert_eq!(shared.lasts.load(Ordering::Relaxed), 1);
+    });
+}
+
+/// A closer that waits for the drained gate by looking, not by being told.
+#[test]
+fn gate_a_watched_drain_is_ordered() {
+    loom::model(|| {
+        let shared = Arc::new((Gate::new(), UnsafeCell::new(1)));
+        let user = {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                if shared.0.enter() {
+                    // SAFETY: Shared access; loom checks it.
+                    assert_eq!(shared.1.with(|data| unsafe { *data }), 1);
+                    let _ = shared.0.exit();
+                }
+            })
+        };
+        let _ = shared.0.close();
+        while !shared.0.is_drained() {
+            thread::yield_now();
+        }
+        // SAFETY: Exclusive access is what is being tested; loom checks it.
+        shared.1.with_mut(|data| unsafe { *data = 0 });
+        user.join().unwrap();
+    });
+}
+
+#[test]
+fn slot_one_of_two_retirers_gets_the_value() {
+    loom::model(|| {
+        let slot = Arc::new(Slot::new());
+        let generation = slot.publish(Box::new(7)).unwrap();
+        let other = {
+            let slot = slot.clone();
+            thread::spawn(move || slot.retire(generation, thread::yield_now).is_some())
+        };
+        let reader = {
+            let slot = slot.clone();
+            thread::spawn(move || {
+                if let Some(value) = slot.with(generation, |value| **value) {
+                    assert_eq!(value, 7);
+                }
+            })
+        };
+        let mine = slot.retire(generation, thread::yield_now).is_some();
+        assert!(mine != other.join().unwrap());
+        reader.join().unwrap();
+        assert!(slot.is_empty());
+    });
+}
+
+#[test]
+fn slot_two_readers_and_a_retirer() {
+    loom::model(|| {
+        let slot = Arc::new(Slot::new());
+        let generation = slot.publish(Box::new(7)).unwrap();
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                let slot = slot.clone();
+                thread::spawn(move || slot.with(generation, |value| assert_eq!(**value, 7)))
+            })
+            .collect();
+        let value = slot.retire(generation, thread::yield_now).unwrap();
+        assert_eq!(*value, 7);
+        drop(value);
+        for reader in readers {
+            reader.join().unwrap();
+        }
+    });
+}
+
+/// A stale handle never shows the next value.
+#[test]
+fn slot_a_stale_handle_while_the_value_changes() {
+    loom::model(|| {
+        let slot = Arc::new(Slot::new());
+        let old = slot.publish(Box::new(1)).unwrap();
+        let stale = {
+            let slot = slot.clone();
+            thread::spawn(move || {
+                if let Some(value) = slot.with(old, |value| **value) {
+                    assert_eq!(value, 1);
+                }
+            })
+        };
+        assert!(slot.retire(old, thread::yield_now).is_some());
+        let new = slot.publish(Box::new(2)).unwrap();
+        assert_eq!(slot.with(new, |value| **value), Some(2));
+        stale.join().unwrap();
+    });
+}
+
+/// One who lists sees the old value or the new one, whole and by its own generation.
+#[test]
+fn slot_a_lister_while_the_value_changes() {
+    loom::model(|| {
+        let slot = Arc::new(Slot::new());
+        let old = slot.publish(Box::new(1)).unwrap();
+        let lister = {
+            let slot = slot.clone();
+            thread::spawn(move || {
+                if let Some((generation, value)) =
+                    slot.with_current(|generation, value| (generation, **value))
+                {
+                    assert_eq!(generation, value);
+                }
+            })
+        };
+        assert!(slot.retire(old, thread::yield_now).is_some());
+        slot.publish(Box::new(2)).unwrap();
+        lister.join().unwrap();
+    });
+}
+
+#[test]
+fn slot_one_of_two_publishers_gets_in() {
+    loom::model(|| {
+        let slot = Arc::new(Slot::new());
+        let other = {
+            let slot = slot.clone();
+            thread::spawn(move || slot.publish(2).is_ok())
+        };
+        let mine = slot.publish(1).is_ok();
+        let theirs = other.join().unwrap();
+        assert!(mine != theirs);
+        assert_eq!(slot.with(1, |value| *value), Some(if mine { 1 } else { 2 }));
+    });
+}
+
+/// A ring in shared memory whose entries may only be touched in turn.
+struct Ring {
+    account: Account,
+    lock: Mutex<()>,
+    head: AtomicU32,
+    tail: AtomicU32,
+    entries: Vec<UnsafeCell<u32>>,
+}
+
+// SAFETY: That access to `entries` is ordered is what loom checks.
+unsafe impl Sync for Ring {}
+// SAFETY: It holds plain data.
+unsafe impl Send for Ring {}
+
+impl Ring {
+    fn new(entries: u32, start: u32) -> Arc<Self> {
+        Arc::new(Self {
+            account: Account::starting_at(entries, start).unwrap(),
+            lock: Mutex::new(()),
+            head: AtomicU32::new(start),
+            tail: AtomicU32::new(start),
+            entries: (0..entries).map(|_| UnsafeCell::new(0)).collect(),
+        })
+    }
+
+    fn reserve(&self) -> bool {
+        self.account
+            .reserve(self.tail.load(Ordering::Acquire))
+            .is_ok()
+    }
+
+    fn push(&self, value: u32) {
+        let _guard = self.lock.lock().unwrap();
+        let entry = &self.entries[self.account.slot() as usize];
+        // SAFETY: Exclusive access is what is being tested; loom checks it.
+        entry.with_mut(|entry| unsafe { *entry = value });
+        self.head.store(self.account.advance(), Ordering::Release);
+    }
+}
+
+impl RingMemory for Ring {
+    type Entry = u32;
+
+    fn load_head(&self) -> u32 {
+        self.head.load(Ordering::Acquire)
+    }
+
+    fn load_tail(&self) -> u32 {
+        self.tail.load(Ordering::Relaxed)
+    }
+
+    fn store_tail(&self, tail: u32) {
+        self.tail.store(tail, Ordering::Release);
+    }
+
+    fn entry(&self, index: u32) -> u32 {
+        // SAFETY: Shared access; loom checks that nobody writes meanwhile.
+        self.entries[index as usize].with(|entry| unsafe { *entry })
+    }
+}
+
+/// One producer goes round a ring of one entry while the program reads it, across the wrap.
+#[test]
+fn ring_entries_are_read_before_they_are_overwritten() {
+    loom::model(|| {
+        let ring = Ring::new(1, u32::MAX);
+        let producer = {
+            let ring = ring.clone();
+            thread::spawn(move || {
+                for value in 1..=2 {
+                    while !ring.reserve() {
+                        thread::yield_now();
+                    }
+                    ring.push(value);
+                }
+            })
+        };
+        let mut reader = Reader::new(&*ring, 1).unwrap();
+        for expected in 1..=2 {
+            loop {
+                match reader.read().unwrap() {
+                    Some(value) => {
+                        assert_eq!(value, expected);
+                        break;
+                    }
+                    None => thread::yield_now(),
+                }
+            }
+        }
+        producer.join().unwrap();
+        assert_eq!(reader.read(), Ok(None));
+    });
+}
+
+/// Two producers, one of which may have to give up, and a program: what was accepted arrives.
+#[test]
+fn ring_two_producers_lose_nothing() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let ring = Ring::new(2, u32::MAX);
+        assert!(ring.reserve());
+        ring.push(4);
+        let producers: Vec<_> = [1, 2]
+            .into_iter()
+            .map(|value| {
+                let ring = ring.clone();
+                thread::spawn(move || {
+                    let accepted = ring.reserve();
+                    if accepted {
+                        ring.push(value);
+                    }
+                    accepted.then_some(value)
+                })
+            })
+            .collect();
+        let mut reader = Reader::new(&*ring, 2).unwrap();
+        let mut sum = 0;
+        reader.read_with(1, |value| sum += value).unwrap();
+        let accepted: u32 = producers
+            .into_iter()
+            .filter_map(|producer| producer.join().unwrap())
+            .sum();
+        while let Some(value) = reader.read().unwrap() {
+            sum += value;
+        }
+        assert!(accepted != 0);
+        assert_eq!(sum, 4 + accepted);
+        assert_eq!(ring.account.outstanding(), 0);
+    });
+}
+
+/// Of three who reserve at once in a ring of two, and give back, never more than two hold room.
+#[test]
+fn ring_room_is_never_promised_twice() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let ring = Ring::new(1, 0);
+        let holders = Arc::new(AtomicUsize::new(0));
+        let threads: Vec<_> = (0..2)
+            .map(|_| {
+                let (ring, holders) = (ring.clone(), holders.clone());
+                thread::spawn(move || {
+                    if ring.reserve() {
+                        assert_eq!(holders.fetch_add(1, Ordering::Relaxed), 0);
+                        holders.fetch_sub(1, Ordering::Relaxed);
+                        assert!(ring.account.unreserve());
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert!(ring.reserve());
+        assert!(!ring.reserve());
+    });
+}
