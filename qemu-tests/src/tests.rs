@@ -13,6 +13,7 @@ pub mod memory;
 pub mod msg;
 pub mod queues;
 pub mod rma;
+pub mod uapi;
 
 use crate::harness::Test;
 
@@ -25,7 +26,7 @@ pub fn all() -> Vec<Test> {
         queues::TESTS,
         cm::TESTS,
         memory::TESTS,
-        keys::TESTS,
+        keys::TESTS, uapi::TESTS,
     ];
     topics.iter().copied().flatten().copied().collect()
 }

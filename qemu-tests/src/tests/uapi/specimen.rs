@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! One right call of each kind, and where in it what can be wrong is.
+
+use crate::buf::Buf;
+use crate::harness::Env;
+use crate::op;
+use crate::pair::{own_info, Side, LOCAL, REMOTE};
+use crate::raw::{name_field, to_sockaddr, Cq, Dev};
+use anyhow::Result;
+use kfabric_uapi::*;
+use std::mem::offset_of;
+use zerocopy::FromZeros;
+
+/// A file with an object of each kind, and handles of another file.
+pub(super) struct Fixture {
+    pub(super) side: Side,
+    pub(super) cq: Cq,
+    pub(super) cntr: u64,
+    pub(super) region: u64,
+    pub(super) slot: u64,
+    pub(super) assigned: u64,
+    pub(super) pep: u64,
+    /// Opened, nothing bound.
+    pub(super) new_ep: u64,
+    /// Bound, not enabled.
+    pub(super) bound_ep: u64,
+    /// Enabled.
+    pub(super) ep: u64,
+    /// A handle of a closed counter.
+    pub(super) closed: u64,
+    info: InfoEntry,
+    hints: Box<InfoEntry>,
+    room: Box<[u64; 4096]>,
+    op: Box<[OpEntry; 1]>,
+    foreign: Option<Box<Fixture>>,
+    _buf: Buf,
+    address: SockAddr,
+}
+
+impl Fixture {
+    pub(super) fn new(env: &Env) -> Result<Self> {
+        let mut own = Self::open(env, 0)?;
+        // The other file's handles must not also be ours by chance: they come after many others.
+        own.foreign = Some(Box::new(Self::open(env, 64)?));
+        Ok(own)
+    }
+
+    fn open(env: &Env, before: u32) -> Result<Self> {
+        let dev = Dev::open()?;
+        let info = own_info(&dev, env)?;
+        if before > 0 {
+            let fabric = dev.fabric_open(&env.provider, "")?;
+            for _ in 0..before {
+                dev.eq_open(fabric, 0)?;
+            }
+        }
+        let side = Side::on(dev, env)?;
+        let dev = &side.dev;
+        let cq = side.cq(16, 0)?;
+        let d = side.domain.handle;
+        let cntr = dev.cntr_open(d)?;
+        let closed = dev.cntr_open(d)?;
+        dev.close(closed)?;
+        let buf = Buf::new(8192)?;
+        let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+        let slots = dev.key_alloc(region, 2)?;
+        dev.key_assign(slots[1], 0, 100, REMOTE)?;
+        let address = to_sockaddr(env.at(0));
+        let pep = dev.pep_open(side.fabric, side.eq.handle, env.at(0), 0)?;
+        let bare = EpOpen { domain: d, ..Default::default() };
+        let new_ep = dev.ep_open(&bare)?.handle;
+        let bound_ep = dev.ep_open(&bare)?.handle;
+        dev.bind(bound_ep, side.eq.handle, 0)?;
+        dev.bind(bound_ep, cq.handle, KFI_TRANSMIT | KFI_RECV)?;
+        let ep = side.endpoint(&Default::default(), &cq, 0)?.handle;
+        let op = Box::new([op::recv(1, &[op::iov(region, 0, 64)])]);
+        let hints = Box::new(InfoEntry { prov_name: name_field(&env.provider), ..Default::default() });
+        Ok(Self {
+            side,
+            cq,
+            cntr,
+            region,
+            slot: slots[0],
+            assigned: slots[1],
+            pep,
+            new_ep,
+            bound_ep,
+            ep,
+            closed,
+            info,
+            hints,
+            room: Box::new([0; 4096]),
+            op,
+            foreign: None,
+            _buf: buf,
+            address,
+        })
+    }
+
+    pub(super) fn dev(&self) -> &Dev {
+        &self.side.dev
+    }
+
+    fn other(&self) -> &Fixture {
+        self.foreign.as_deref().unwrap_or(self)
+    }
+
+    fn room(&self) -> u64 {
+        self.room.as_ptr() as u64
+    }
+}
+
+/// A handle field of a call.
+pub(super) struct Handle {
+    pub(super) at: usize,
+    /// Zero means that there is none.
+    pub(super) optional: bool,
+    /// A handle of another type.
+    pub(super) wrong: u64,
+    /// Another file's handle of the right type.
+    pub(super) foreign: u64,
+}
+
+/// A right call.
+pub(super) struct Specimen {
+    pub(super) name: &'static str,
+    pub(super) nr: u32,
+    pub(super) bytes: Vec<u8>,
+    /// Flags that are known.
+    pub(super) flags: u32,
+    /// Reserved fields: where, and bytes.
+    pub(super) reserved: &'static [(usize, usize)],
+    /// Handle fields.
+    pub(super) handles: Vec<Handle>,
+    /// Pointer fields.
+    pub(super) pointers: &'static [usize],
+    /// It opens something.
+    pub(super) opens: bool,
+    /// It may be made more than once.
+    pub(super) repeats: bool,
+    /// What it may answer for want of a peer.
+    pub(super) may_fail: &'static [i32],
+}
+
+fn specimen<T: Ioctl>(mut arg: T) -> Specimen {
+    let size = std::mem::size_of::<T>() as u32;
+    arg.as_mut_bytes()[..4].copy_from_slice(&size.to_ne_bytes());
+    Specimen {
+        name: T::NAME,
+        nr: T::NR,
+        bytes: arg.as_bytes().to_vec(),
+        flags: 0,
+        reserved: &[],
+        handles: Vec::new(),
+        pointers: &[],
+        opens: false,
+        repeats: false,
+        may_fail: &[],
+    }
+}
+
+impl Specimen {
+    fn reserved(self, reserved: &'static [(usize, usize)]) -> Self {
+        Self { reserved, ..self }
+    }
+
+    fn pointers(self, pointers: &'static [usize]) -> Self {
+        Self { pointers, ..self }
+    }
+
+    fn handle(mut self, at: usize, wrong: u64, foreign: u64) -> Self {
+        self.handles.push(Handle { at, optional: false, wrong, foreign });
+        self
+    }
+
+    fn optional(mut self, at: usize, wrong: u64, foreign: u64) -> Self {
+        self.handles.push(Handle { at, optional: true, wrong, foreign });
+        self
+    }
+
+    fn opens(self) -> Self {
+        Self { opens: true, repeats: true, ..self }
+    }
+
+    fn repeats(self) -> Self {
+        Self { repeats: true, ..self }
+    }
+
+    fn flags(self, flags: u32) -> Self {
+        Self { flags, ..self }
+    }
+
+    fn may_fail(self, may_fail: &'static [i32]) -> Self {
+        Self { may_fail, ..self }
+    }
+}
+
+macro_rules! field {
+    ($ty:ident . $field:ident, $len:literal) => {
+        (offset_of!($ty, $field), $len)
+    };
+}
+
+/// A right call of each kind, in an order in which all can be made.
+pub(super) fn specimens(f: &Fixture) -> Vec<Specimen> {
+    let mut list = opening(f);
+    list.extend(connecting(f));
+    list.extend(using(f));
+    list
+}
+
+fn opening(f: &Fixture) -> Vec<Specimen> {
+    let o = f.other();
+    let (fabric, domain, eq) = (f.side.fabric, f.side.domain.handle, f.side.eq.handle);
+    let mut open_fabric = FabricOpen::new_zeroed();
+    open_fabric.prov_name.copy_from_slice(&f.info.prov_name[..32]);
+    open_fabric.fabric_name = f.info.fabric_name;
+    let mut open_domain = DomainOpen::new_zeroed();
+    open_domain.fabric = fabric;
+    open_domain.name = f.info.domain_name;
+    let entry_size = std::mem::size_of::<InfoEntry>() as u32;
+    let hints = std::ptr::from_ref(&*f.hints) as u64;
+    let place = f.room();
+    vec![
+        specimen(GetInfo { hints, entries: place, count: 8, entry_size, ..Default::default() })
+            .reserved(&[field!(GetInfo.reserved, 8)])
+            .pointers(&[offset_of!(GetInfo, hints), offset_of!(GetInfo, entries)])
+            .repeats(),
+        specimen(open_fabric).opens(),
+        specimen(open_domain)
+            .handle(offset_of!(DomainOpen, fabric), eq, o.side.fabric)
+            .reserved(&[field!(DomainOpen.reserved, 4), field!(DomainOpen.reserved2, 4)])
+            .opens(),
+        specimen(EqOpen { fabric, ..Default::default() })
+            .handle(offset_of!(EqOpen, fabric), eq, o.side.fabric)
+            .opens(),
+        specimen(CqOpen { domain, ..Default::default() })
+            .handle(offset_of!(CqOpen, domain), fabric, o.side.domain.handle)
+            .reserved(&[field!(CqOpen.reserved, 8)])
+            .opens(),
+        specimen(CntrOpen { domain, ..Default::default() })
+            .handle(offset_of!(CntrOpen, domain), fabric, o.side.domain.handle)
+            .reserved(&[field!(CntrOpen.reserved, 8)])
+            .opens(),
+        specimen(PepOpen { fabric, eq, addr: f.address, ..Default::default() })
+            .handle(offset_of!(PepOpen, fabric), eq, o.side.fabric)
+            .handle(offset_of!(PepOpen, eq), fabric, o.side.eq.handle)
+            .opens(),
+        specimen(EpOpen { domain, ..Default::default() })
+            .handle(offset_of!(EpOpen, domain), fabric, o.side.domain.handle)
+            .optional(offset_of!(EpOpen, connreq), eq, o.pep)
+            .reserved(&[field!(EpOpen.reserved, 4), field!(EpOpen.reserved2, 4)])
+            .opens(),
+        specimen(RegionReg { domain, addr: place, len: 4096, access: KFI_SEND, ..Default::default() })
+            .handle(offset_of!(RegionReg, domain), fabric, o.side.domain.handle)
+            .flags(KFI_REGION_DYNAMIC_KEYS)
+            .opens(),
+        specimen(KeyAlloc { region: f.region, count: 2, handles: place, ..Default::default() })
+            .handle(offset_of!(KeyAlloc, region), domain, o.region)
+            .reserved(&[field!(KeyAlloc.reserved, 4)])
+            .pointers(&[offset_of!(KeyAlloc, handles)])
+            .repeats(),
+    ]
+}
+
+fn connecting(f: &Fixture) -> Vec<Specimen> {
+    let o = f.other();
+    let eq = f.side.eq.handle;
+    let place = f.room();
+    let addr = f.address;
+    vec![
+        specimen(Bind { ep: f.new_ep, object: f.cntr, bind_flags: KFI_SEND, ..Default::default() })
+            .handle(offset_of!(Bind, ep), eq, o.new_ep)
+            .handle(offset_of!(Bind, object), f.side.domain.handle, o.cntr),
+        specimen(ObjectCall { handle: f.bound_ep, ..Default::default() }).handle(
+            offset_of!(ObjectCall, handle),
+            eq,
+            o.bound_ep,
+        ),
+        specimen(Listen { pep: f.pep, ..Default::default() })
+            .handle(offset_of!(Listen, pep), f.ep, o.pep)
+            .reserved(&[field!(Listen.reserved, 4)]),
+        specimen(Connect { ep: f.ep, addr, param: place, param_len: 8, ..Default::default() })
+            .handle(offset_of!(Connect, ep), f.pep, o.ep)
+            .reserved(&[field!(Connect.reserved, 4)])
+            .pointers(&[offset_of!(Connect, param)])
+            // Port 0 of its own address: refused at once, or later by an event.
+            .may_fail(&[libc::EINVAL, libc::EADDRNOTAVAIL, libc::ECONNREFUSED]),
+        specimen(Accept { ep: f.ep, param: place, param_len: 8, ..Default::default() })
+            .handle(offset_of!(Accept, ep), f.pep, o.ep)
+            .reserved(&[field!(Accept.reserved, 4)])
+            .may_fail(&[libc::EINVAL, libc::EISCONN, libc::EALREADY, libc::EBUSY]),
+        // The only right call needs a request, which needs a peer: every handle here is wrong.
+        specimen(Reject { connreq: f.ep, param: place, param_len: 8, ..Default::default() })
+            .handle(offset_of!(Reject, connreq), f.pep, o.pep)
+            .reserved(&[field!(Reject.reserved, 4)])
+            .may_fail(&[libc::ENOENT]),
+        specimen(Shutdown { ep: f.new_ep, ..Default::default() })
+            .handle(offset_of!(Shutdown, ep), f.pep, o.ep)
+            .may_fail(&[libc::ENOTCONN, libc::EINVAL]),
+        specimen(GetName { handle: f.pep, ..Default::default() })
+            .handle(offset_of!(GetName, handle), eq, o.pep)
+            .reserved(&[field!(GetName.reserved, 4)])
+            .repeats(),
+    ]
+}
+
+fn using(f: &Fixture) -> Vec<Specimen> {
+    let o = f.other();
+    let (domain, eq) = (f.side.domain.handle, f.side.eq.handle);
+    let place = f.room();
+    let ops = f.op.as_ptr() as u64;
+    let op_size = std::mem::size_of::<OpEntry>() as u32;
+    let info_size = std::mem::size_of::<ObjInfo>() as u32;
+    vec![
+        specimen(EqRead { eq, data: place, data_len: 1024, ..Default::default() })
+            .handle(offset_of!(EqRead, eq), f.cq.handle, o.side.eq.handle)
+            .flags(KFI_EQ_PEEK)
+            .may_fail(&[libc::EAGAIN]),
+        specimen(CntrCtl { cntr: f.cntr, ..Default::default() })
+            .handle(offset_of!(CntrCtl, cntr), f.cq.handle, o.cntr)
+            .reserved(&[field!(CntrCtl.reserved, 4)])
+            .repeats(),
+        specimen(CntrWait { cntr: f.cntr, deadline: u64::MAX, ..Default::default() })
+            .handle(offset_of!(CntrWait, cntr), f.cq.handle, o.cntr)
+            .reserved(&[field!(CntrWait.reserved, 8)])
+            .repeats(),
+        specimen(KeyAssign { slot: f.slot, length: 64, access: KFI_REMOTE_READ, ..Default::default() })
+            .handle(offset_of!(KeyAssign, slot), f.region, o.slot)
+            .reserved(&[field!(KeyAssign.reserved, 8)]),
+        specimen(ObjectCall2 { handle: f.assigned, ..Default::default() })
+            .handle(offset_of!(ObjectCall2, handle), f.region, o.assigned)
+            .repeats(),
+        specimen(Submit { ep: f.ep, ops, count: 1, entry_size: op_size, ..Default::default() })
+            .handle(offset_of!(Submit, ep), f.pep, o.ep)
+            .pointers(&[offset_of!(Submit, ops)])
+            // Connecting to nobody may have ended it by now.
+            .may_fail(&[libc::ENOTCONN]),
+        specimen(Cancel { ep: f.ep, context: 1, ..Default::default() })
+            .handle(offset_of!(Cancel, ep), f.pep, o.ep)
+            .may_fail(&[libc::EOPNOTSUPP, libc::ENOENT, libc::ENOTCONN]),
+        specimen(ObjList { entries: place, count: 8, entry_size: info_size, ..Default::default() })
+            .reserved(&[field!(ObjList.reserved, 24)])
+            .pointers(&[offset_of!(ObjList, entries)])
+            .repeats(),
+        // The domain has children, so the right call is refused; all else about it is right.
+        specimen(Close { handle: domain, ..Default::default() })
+            .handle(offset_of!(Close, handle), f.closed, o.slot)
+            .may_fail(&[libc::EBUSY]),
+    ]
+}
