@@ -28,39 +28,42 @@ impl Memory {
         Ok(Self { map })
     }
 
-    /// The first `len` bytes of a file, without copying them; read-only.
+    /// The first `len` bytes of a file: the very pages that the system caches it in, read-only.
+    /// What others write to the file meanwhile shows.
     ///
     /// # Errors
     ///
     /// What `mmap(2)` says; `EINVAL` for length zero.
     pub fn from_file(file: &File, len: usize) -> Result<Self> {
-        let map =
-            Mapping::private_file(file.as_fd(), len, false).map_err(|e| failed("map file", e))?;
-        Ok(Self { map })
+        Ok(Self {
+            map: Mapping::file(file.as_fd(), len).map_err(|e| failed("map file", e))?,
+        })
     }
 
-    /// As [`Memory::from_file`], writable; what is written stays in this process.
+    /// As [`Memory::from_file`], writable, and private: what is written stays in this process.
     ///
     /// # Errors
     ///
     /// As for [`Memory::from_file`].
-    pub fn from_file_copy_on_write(file: &File, len: usize) -> Result<Self> {
-        let map =
-            Mapping::private_file(file.as_fd(), len, true).map_err(|e| failed("map file", e))?;
-        Ok(Self { map })
+    pub fn from_file_private(file: &File, len: usize) -> Result<Self> {
+        Ok(Self {
+            map: Mapping::private_file(file.as_fd(), len).map_err(|e| failed("map file", e))?,
+        })
     }
 
-    /// A file's pages shared with everybody who maps it (for example a memfd); writable.
+    /// As [`Memory::from_file`], writable, and shared with everybody who maps it (for example a
+    /// memfd).
     ///
-    /// Not every file system's pages may be pinned for long: registering can answer `EOPNOTSUPP`
-    /// or `EFAULT`.
+    /// Not every file system's pages may be pinned for long and written: registering can answer
+    /// `EFAULT` or `EOPNOTSUPP`.
     ///
     /// # Errors
     ///
     /// As for [`Memory::from_file`].
     pub fn from_file_shared(file: &File, len: usize) -> Result<Self> {
-        let map = Mapping::shared(file.as_fd(), len).map_err(|e| failed("map file", e))?;
-        Ok(Self { map })
+        Ok(Self {
+            map: Mapping::shared(file.as_fd(), len).map_err(|e| failed("map file", e))?,
+        })
     }
 
     pub(crate) fn from_mapping(map: Mapping) -> Self {

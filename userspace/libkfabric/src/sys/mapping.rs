@@ -56,19 +56,15 @@ impl Mapping {
         )
     }
 
+    /// A file's cached pages, read-only.
+    pub(crate) fn file(fd: BorrowedFd<'_>, len: usize) -> Result<Self, Errno> {
+        Self::map(len, libc::PROT_READ, libc::MAP_SHARED, fd.as_raw_fd())
+    }
+
     /// A file's bytes; writes stay in this process.
-    pub(crate) fn private_file(
-        fd: BorrowedFd<'_>,
-        len: usize,
-        writable: bool,
-    ) -> Result<Self, Errno> {
-        let write = if writable { libc::PROT_WRITE } else { 0 };
-        Self::map(
-            len,
-            libc::PROT_READ | write,
-            libc::MAP_PRIVATE,
-            fd.as_raw_fd(),
-        )
+    pub(crate) fn private_file(fd: BorrowedFd<'_>, len: usize) -> Result<Self, Errno> {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        Self::map(len, prot, libc::MAP_PRIVATE, fd.as_raw_fd())
     }
 
     /// Memory shared with the kernel.

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The commands.
+
+pub mod export;
+pub mod info;
+pub mod ping;
+pub mod serve;
+pub mod show;
+pub mod transfer;
+
+use std::io::Write;
+use std::path::Path;
+
+use clap::CommandFactory;
+use serde::Serialize;
+
+use crate::cli::{Cli, Command};
+use crate::error::{Failure, OnFile, Result};
+
+/// Runs a command line.
+///
+/// # Errors
+///
+/// What went wrong.
+pub fn run(cli: Cli) -> Result<()> {
+    let json = cli.json;
+    match cli.command {
+        Command::Info(args) => info::run(&args, json),
+        Command::Serve(args) => serve::run(&args, json),
+        Command::Ping(args) => ping::run(&args, json),
+        Command::Export(args) => export::run(&args, json),
+        Command::Get(args) => transfer::get(&args, json),
+        Command::Put(args) => transfer::put(&args, json),
+        Command::Show(args) => show::run(&args, json),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "kfi", &mut script);
+            print(&String::from_utf8_lossy(&script))
+        }
+        Command::Man { dir } => man(&dir),
+    }
+}
+
+fn man(dir: &Path) -> Result<()> {
+    std::fs::create_dir_all(dir).on_file("make", dir)?;
+    clap_mangen::generate_to(Cli::command(), dir).on_file("write into", dir)
+}
+
+/// Prints text; a closed pipe is an error that `main` takes for the end.
+pub(crate) fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|source| Failure::Io {
+            what: "write to standard output".to_owned(),
+            source,
+        })
+}
+
+/// Prints one JSON value on a line.
+pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string(value).map_err(|e| Failure::Io {
+        what: "write JSON".to_owned(),
+        source: e.into(),
+    })?;
+    print(&format!("{text}\n"))
+}

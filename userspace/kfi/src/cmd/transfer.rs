@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kfi get` and `kfi put`: a file from or to a peer's export, by one-sided operations.
+
+use std::fs::File;
+use std::io::{IsTerminal, Read, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use kfabric::{Access, Errno, Memory, Region, RemoteMem};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use super::{print, print_json};
+use crate::cli::{Get, PeerArgs, Put};
+use crate::error::{During, Failure, OnFile, Result};
+use crate::session::{Conn, Node};
+use crate::stats::{bytes, mib_per_s};
+use crate::wire::{Kind, Msg, Service, Shape};
+
+/// Operations under way at a time.
+const WINDOW: usize = 8;
+
+/// A digest as it travels: four words, big endian as it is printed.
+pub(crate) fn digest_words(hash: Sha256) -> [u64; 4] {
+    let bytes = hash.finalize();
+    let mut words = [0; 4];
+    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = bytes.iter().fold(0, |sum, b| sum << 8 | u64::from(*b));
+    }
+    words
+}
+
+fn hex(words: [u64; 4]) -> String {
+    words.iter().map(|w| format!("{w:016x}")).collect()
+}
+
+/// A file that goes when it is not wanted.
+pub(crate) struct TempFile {
+    file: File,
+    path: PathBuf,
+    kept: bool,
+}
+
+impl TempFile {
+    /// Makes one in the folder of `target`, so that it can take its place.
+    pub(crate) fn beside(target: &Path) -> Result<Self> {
+        let name = target.file_name().ok_or_else(|| {
+            Failure::Usage(format!("{}: not the name of a file", target.display()))
+        })?;
+        for attempt in 0..100 {
+            let mut own = std::ffi::OsString::from(".");
+            own.push(name);
+            own.push(format!(".kfi-{}-{attempt}", std::process::id()));
+            let path = target.with_file_name(own);
+            match File::options().write(true).create_new(true).open(&path) {
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+                file => {
+                    return Ok(Self {
+                        file: file.on_file("create", &path)?,
+                        path,
+                        kept: false,
+                    })
+                }
+            }
+        }
+        Err(Failure::Usage(format!(
+            "{}: too many unfinished files beside it",
+            target.display()
+        )))
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Puts it in the target's place.
+    pub(crate) fn persist(mut self, target: &Path) -> Result<()> {
+        std::fs::rename(&self.path, target).on_file("rename to", target)?;
+        self.kept = true;
+        Ok(())
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        if !self.kept {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Shows how far it is, on a terminal.
+struct Progress {
+    total: u64,
+    shown: Option<u64>,
+}
+
+impl Progress {
+    fn new(total: u64, json: bool) -> Self {
+        let show = !json && std::io::stderr().as_fd().is_terminal() && total > 0;
+        Self {
+            total,
+            shown: show.then_some(u64::MAX),
+        }
+    }
+
+    fn at(&mut self, done: u64) {
+        let percent = done * 100 / self.total.max(1);
+        if self.shown.is_some_and(|shown| shown != percent) {
+            self.shown = Some(percent);
+            eprint!("\r{percent:3} % of {}", bytes(self.total));
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.shown.is_some() {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    operation: &'static str,
+    file: &'a Path,
+    bytes: u64,
+    seconds: f64,
+    mib_per_s: f64,
+    sha256: String,
+}
+
+impl Report<'_> {
+    fn print(&self, json: bool) -> Result<()> {
+        if json {
+            return print_json(self);
+        }
+        print(&format!(
+            "{} {}: {} in {:.3} s, {:.1} MiB/s, sha256 {}\n",
+            self.operation,
+            self.file.display(),
+            bytes(self.bytes),
+            self.seconds,
+            self.mib_per_s,
+            self.sha256
+        ))
+    }
+}
+
+/// A connection to an export, with a buffer of as many chunks as may be under way.
+struct Client {
+    conn: Conn,
+    chunk: usize,
+    buffer: Region,
+}
+
+impl Client {
+    fn open(peer: &PeerArgs, chunk: u64) -> Result<(Node, Self)> {
+        let chunk = usize::try_from(chunk.clamp(1, 1 << 30)).unwrap_or(1);
+        let address = peer.address()?;
+        let node = Node::open(&peer.common.select(), Some(address))?;
+        let wait = peer.common.wait();
+        let conn = node.connect(address, Service::File, Shape::default(), wait)?;
+        let memory = Memory::anonymous(chunk * WINDOW).during("allocate")?;
+        let buffer = conn
+            .domain
+            .register(memory, Access::READ | Access::WRITE)
+            .during("register")?;
+        Ok((
+            node,
+            Self {
+                conn,
+                chunk,
+                buffer,
+            },
+        ))
+    }
+
+    /// Asks for a segment's key.
+    fn want(&mut self, index: u64, len: u64) -> Result<RemoteMem> {
+        self.conn.send(&Msg::new(Kind::Want, &[index]))?;
+        let grant = self.conn.expect(Kind::Grant)?;
+        if grant.n[..2] != [index, len] {
+            let got = format!("segment {} of {} bytes", grant.n[0], grant.n[1]);
+            return Err(Failure::Protocol {
+                what: "transfer",
+                got,
+            });
+        }
+        Ok(RemoteMem {
+            addr: grant.n[2],
+            key: grant.n[3],
+        })
+    }
+
+    /// Gives it back.
+    fn release(&mut self, index: u64) -> Result<()> {
+        self.conn.send(&Msg::new(Kind::Release, &[index]))?;
+        self.conn.expect(Kind::Release).map(|_| ())
+    }
+
+    /// Sends our digest and takes the peer's answer.
+    fn settle(&mut self, total: u64, digest: [u64; 4], answer: Kind) -> Result<Msg> {
+        let [a, b, c, d] = digest;
+        self.conn
+            .send(&Msg::new(Kind::Digest, &[total, a, b, c, d]))?;
+        self.conn.expect(answer)
+    }
+
+    /// The peer's errno, when that is why a request failed.
+    fn offer(&mut self, what: &'static str, request: &Msg) -> Result<(u64, u64)> {
+        self.conn.send(request)?;
+        let offer = self.conn.recv()?;
+        if offer.status != 0 {
+            let errno = Errno(i32::try_from(offer.status).unwrap_or(Errno::EIO.0));
+            let why = match errno {
+                Errno::ENOENT => "there is no file yet".to_owned(),
+                Errno::EACCES => "the export is not writable (start it with --writable)".to_owned(),
+                Errno::EMSGSIZE => "the file is larger than the export takes".to_owned(),
+                errno => errno.to_string(),
+            };
+            return Err(Failure::Refused { what, why });
+        }
+        if offer.kind != Kind::Offer || offer.n[1] == 0 {
+            return Err(Failure::Protocol {
+                what,
+                got: format!("{:?} {:?}", offer.kind, offer.n),
+            });
+        }
+        Ok((offer.n[0], offer.n[1]))
+    }
+}
+
+/// Runs `kfi get`.
+///
+/// # Errors
+///
+/// No connection, a refusal, a file that cannot be written, data that differs.
+pub fn get(args: &Get, json: bool) -> Result<()> {
+    let (_node, mut client) = Client::open(&args.peer, args.chunk)?;
+    let start = Instant::now();
+    let (total, segment) = client.offer("get", &Msg::new(Kind::Get, &[]))?;
+    let file = TempFile::beside(&args.file)?;
+    let mut hash = Sha256::new();
+    let mut progress = Progress::new(total, json);
+    let mut done = 0;
+    for index in 0..total.div_ceil(segment) {
+        let len = (total - index * segment).min(segment);
+        let remote = client.want(index, len)?;
+        read_segment(&mut client, remote, len, |data| {
+            hash.update(data);
+            done += data.len() as u64;
+            progress.at(done);
+            file.file().write_all(data).on_file("write", file.path())
+        })?;
+        client.release(index)?;
+    }
+    let digest = digest_words(hash);
+    let theirs = client.settle(total, digest, Kind::Digest)?;
+    if theirs.n[..5] != [total, digest[0], digest[1], digest[2], digest[3]] {
+        let theirs = [theirs.n[1], theirs.n[2], theirs.n[3], theirs.n[4]];
+        let detail = format!("sha256 {} here, {} there", hex(digest), hex(theirs));
+        return Err(Failure::Corrupt {
+            what: "get",
+            detail,
+        });
+    }
+    file.persist(&args.file)?;
+    drop(progress);
+    let seconds = start.elapsed();
+    Report {
+        operation: "get",
+        file: &args.file,
+        bytes: total,
+        seconds: seconds.as_secs_f64(),
+        mib_per_s: mib_per_s(total, seconds),
+        sha256: hex(digest),
+    }
+    .print(json)
+}
+
+/// Reads a segment through the buffer, in order.
+fn read_segment(
+    client: &mut Client,
+    remote: RemoteMem,
+    len: u64,
+    mut take: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let chunk = client.chunk;
+    let chunks = len.div_ceil(chunk as u64);
+    let mut data = vec![0; chunk];
+    let mut posted = 0;
+    for done in 0..chunks {
+        while posted < chunks && posted - done < WINDOW as u64 {
+            let (slot, at, part) = place(posted, chunk, len);
+            let local = client.buffer.segment(slot..slot + part);
+            client
+                .conn
+                .ep
+                .read(local, remote.offset(at), posted)
+                .during("read")?;
+            posted += 1;
+        }
+        // An endpoint's operations end in order.
+        client.conn.completion()?.ok().during("read")?;
+        let (slot, _, part) = place(done, chunk, len);
+        client.buffer.read_at(slot, &mut data[..part]);
+        take(&data[..part])?;
+    }
+    Ok(())
+}
+
+/// Of chunk `n`: where in the buffer, where in the segment, how many bytes.
+fn place(n: u64, chunk: usize, len: u64) -> (usize, u64, usize) {
+    let slot = usize::try_from(n % WINDOW as u64).unwrap_or(0) * chunk;
+    let at = n * chunk as u64;
+    let part = usize::try_from((len - at).min(chunk as u64)).unwrap_or(chunk);
+    (slot, at, part)
+}
+
+/// Runs `kfi put`.
+///
+/// # Errors
+///
+/// No connection, a refusal, a file that cannot be read or changes meanwhile.
+pub fn put(args: &Put, json: bool) -> Result<()> {
+    let mut file = File::open(&args.file).on_file("open", &args.file)?;
+    let total = file.metadata().on_file("look at", &args.file)?.len();
+    let (_node, mut client) = Client::open(&args.peer, args.chunk)?;
+    let start = Instant::now();
+    let (_, segment) = client.offer("put", &Msg::new(Kind::Put, &[total]))?;
+    let mut hash = Sha256::new();
+    let mut progress = Progress::new(total, json);
+    for index in 0..total.div_ceil(segment) {
+        let len = (total - index * segment).min(segment);
+        let remote = client.want(index, len)?;
+        write_segment(&mut client, remote, len, |data| {
+            file.read_exact(data).on_file("read", &args.file)?;
+            hash.update(&*data);
+            Ok(())
+        })?;
+        client.release(index)?;
+        progress.at(index * segment + len);
+    }
+    let digest = digest_words(hash);
+    match client.settle(total, digest, Kind::Status) {
+        Err(Failure::Refused { why, .. }) => {
+            return Err(Failure::Corrupt {
+                what: "put",
+                detail: format!("the peer says: {why}"),
+            });
+        }
+        settled => settled?,
+    };
+    drop(progress);
+    let seconds = start.elapsed();
+    Report {
+        operation: "put",
+        file: &args.file,
+        bytes: total,
+        seconds: seconds.as_secs_f64(),
+        mib_per_s: mib_per_s(total, seconds),
+        sha256: hex(digest),
+    }
+    .print(json)
+}
+
+/// Writes a segment through the buffer, in order.
+fn write_segment(
+    client: &mut Client,
+    remote: RemoteMem,
+    len: u64,
+    mut give: impl FnMut(&mut [u8]) -> Result<()>,
+) -> Result<()> {
+    let chunk = client.chunk;
+    let chunks = len.div_ceil(chunk as u64);
+    let mut data = vec![0; chunk];
+    let mut posted = 0;
+    for done in 0..chunks {
+        while posted < chunks && posted - done < WINDOW as u64 {
+            let (slot, at, part) = place(posted, chunk, len);
+            give(&mut data[..part])?;
+            client.buffer.write_at(slot, &data[..part]);
+            let local = client.buffer.segment(slot..slot + part);
+            client
+                .conn
+                .ep
+                .write(local, remote.offset(at), posted)
+                .during("write")?;
+            posted += 1;
+        }
+        client.conn.completion()?.ok().during("write")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_cover_a_segment_once() {
+        for len in [1u64, 9, 10, 11, 95] {
+            let mut next = 0;
+            for n in 0..len.div_ceil(10) {
+                let (slot, at, part) = place(n, 10, len);
+                assert_eq!(
+                    (slot, at),
+                    (usize::try_from(n).unwrap() % WINDOW * 10, next)
+                );
+                next += part as u64;
+            }
+            assert_eq!(next, len);
+        }
+    }
+
+    #[test]
+    fn digests_print_as_sha256sum_does() {
+        let empty = hex(digest_words(Sha256::new()));
+        assert_eq!(
+            empty,
+            "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+        );
+    }
+
+    #[test]
+    fn a_temporary_file_leaves_nothing() {
+        let dir = std::env::temp_dir();
+        let target = dir.join(format!("kfi-test-{}", std::process::id()));
+        let temp = TempFile::beside(&target).unwrap();
+        let path = temp.path().to_owned();
+        assert!(path.exists());
+        drop(temp);
+        assert!(!path.exists());
+        TempFile::beside(&target).unwrap().persist(&target).unwrap();
+        assert!(target.exists());
+        std::fs::remove_file(&target).unwrap();
+    }
+}

@@ -1,0 +1,593 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Connections for programs: opened in one call, with control messages and bounded waits.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use kfabric::{
+    Access, Bind, Caps, Completion, CompletionQueue, ConnRequest, Device, Domain, Endpoint,
+    EndpointAttr, Errno, Event, EventQueue, Fabric, Format, Hints, Info, Memory, PassiveEndpoint,
+    Region,
+};
+
+use crate::error::{During, Failure, Result};
+use crate::wire::{Hello, Kind, Msg, Service, Shape, CTL_DATA, MSG_SIZE, WINDOW};
+
+/// Context bit of receives; those of the caller's operations may not have it.
+const RECV: u64 = 1 << 63;
+/// Context bit of sends of control messages; as above.
+const CTL_SEND: u64 = 1 << 62;
+
+/// Which provider and device to use; unset: whatever fits.
+#[derive(Clone, Debug, Default)]
+pub struct Select {
+    /// Provider name.
+    pub provider: Option<String>,
+    /// Domain name.
+    pub domain: Option<String>,
+}
+
+/// An open fabric and its domains.
+pub struct Node {
+    device: Device,
+    fabric: Fabric,
+    infos: Vec<Info>,
+    domains: Mutex<Vec<Arc<Domain>>>,
+}
+
+impl Node {
+    /// Opens the fabric that reaches `peer`; without a peer, the best there is.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::NoMatch`]; whatever opening says.
+    pub fn open(select: &Select, peer: Option<SocketAddr>) -> Result<Self> {
+        let device = Device::open().during("open")?;
+        let mut hints = Hints::new().caps(Caps::MSG | Caps::RMA);
+        if let Some(provider) = &select.provider {
+            hints = hints.provider(provider);
+        }
+        if let Some(domain) = &select.domain {
+            hints = hints.domain(domain);
+        }
+        if let Some(peer) = peer {
+            hints = hints.destination(&peer.ip().to_string(), peer.port());
+        }
+        let mut infos = device.info(&hints).during("getinfo")?;
+        let first = infos.first().ok_or(Failure::NoMatch)?.clone();
+        infos.retain(|i| i.provider() == first.provider() && i.fabric() == first.fabric());
+        let fabric = device.fabric(&first).during("open fabric")?;
+        Ok(Self {
+            device,
+            fabric,
+            infos,
+            domains: Mutex::default(),
+        })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The fabric.
+    pub fn fabric(&self) -> &Fabric {
+        &self.fabric
+    }
+
+    /// The offer that was taken.
+    pub fn info(&self) -> &Info {
+        &self.infos[0]
+    }
+
+    /// The domain that the offer names.
+    ///
+    /// # Errors
+    ///
+    /// What opening it says.
+    pub fn first_domain(&self) -> Result<Arc<Domain>> {
+        self.domain(0)
+    }
+
+    fn domain(&self, nth: usize) -> Result<Arc<Domain>> {
+        let mut domains = self.domains.lock().unwrap_or_else(PoisonError::into_inner);
+        while domains.len() <= nth {
+            let info = self.infos.get(domains.len()).ok_or(Failure::NoMatch)?;
+            domains.push(Arc::new(self.fabric.domain(info).during("open domain")?));
+        }
+        Ok(domains[nth].clone())
+    }
+
+    /// Connects to a peer. While nobody listens there it is tried again until time is up.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Refused`] when the peer says why it does not want to; otherwise what connecting
+    /// says.
+    pub fn connect(
+        &self,
+        peer: SocketAddr,
+        service: Service,
+        shape: Shape,
+        timeout: Duration,
+    ) -> Result<Conn> {
+        let end = Instant::now() + timeout;
+        let domain = self.domain(0)?;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let endpoint = domain.endpoint(&Conn::attr()).during("open endpoint")?;
+            let mut conn = Conn::new(&self.fabric, domain.clone(), endpoint, shape)?;
+            let hello = Hello { service, shape }.encode();
+            conn.ep.connect(peer, &hello).during("connect")?;
+            let error = match conn.eq.wait(left).during("connect")?.connected() {
+                Ok(_) => {
+                    conn.timeout = timeout;
+                    return Ok(conn);
+                }
+                Err(error) => error,
+            };
+            let kfabric::Error::Connect(failure) = &error else {
+                return Err(error).during("connect");
+            };
+            let why = text(&failure.data);
+            if !why.is_empty() {
+                return Err(Failure::Refused {
+                    what: "connect",
+                    why,
+                });
+            }
+            let again = matches!(
+                failure.errno,
+                Errno::ECONNREFUSED | Errno::ETIMEDOUT | Errno::EHOSTUNREACH | Errno::ENETUNREACH
+            );
+            let pause = Duration::from_millis(200);
+            if !again || left < pause {
+                return Err(error).during("connect");
+            }
+            drop(conn);
+            std::thread::sleep(pause);
+        }
+    }
+
+    /// Listens on an address.
+    ///
+    /// # Errors
+    ///
+    /// `EADDRINUSE`, `EADDRNOTAVAIL`.
+    pub fn listen(&self, addr: SocketAddr) -> Result<Listener<'_>> {
+        let eq = self.fabric.event_queue(0).during("open event queue")?;
+        let pep = self
+            .fabric
+            .passive_endpoint(&eq, addr, 0)
+            .during("listen")?;
+        pep.listen(0).during("listen")?;
+        Ok(Listener {
+            node: self,
+            pep,
+            eq,
+        })
+    }
+}
+
+/// Text of a refusal: printable, without the transport's padding.
+fn text(data: &[u8]) -> String {
+    let text = String::from_utf8_lossy(data);
+    text.chars()
+        .filter(|c| !c.is_control())
+        .collect::<String>()
+        .trim()
+        .to_owned()
+}
+
+/// Listens for connections.
+pub struct Listener<'n> {
+    node: &'n Node,
+    pep: PassiveEndpoint,
+    eq: EventQueue,
+}
+
+impl Listener<'_> {
+    /// The address it listens on.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's.
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        self.pep.local_addr().during("getname")
+    }
+
+    /// Waits for a request for one of our services; others are refused. `None`: time is up.
+    ///
+    /// # Errors
+    ///
+    /// The queue's.
+    pub fn next_request(&self, service: Service, timeout: Duration) -> Result<Option<ConnRequest>> {
+        let end = Instant::now() + timeout;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let request = match self.eq.wait(left) {
+                Ok(Event::ConnRequest(request)) => request,
+                Ok(_) => continue,
+                Err(kfabric::Error::Timeout { .. }) => return Ok(None),
+                Err(e) => return Err(e).during("wait for a connection"),
+            };
+            match Hello::decode(&request.data) {
+                Some(hello) if hello.shape.window > Conn::DEPTH as usize => {
+                    drop(request.reject(b"too many messages under way"));
+                }
+                Some(hello) if hello.service == service => return Ok(Some(request)),
+                // That the peer is gone meanwhile is no reason to stop listening.
+                Some(_) => drop(request.reject(b"another service listens here")),
+                None => drop(request.reject(b"not a kfi client of this version")),
+            }
+        }
+    }
+
+    /// Accepts a request.
+    ///
+    /// # Errors
+    ///
+    /// What opening the endpoint or accepting says.
+    pub fn accept(&self, request: ConnRequest, timeout: Duration) -> Result<Conn> {
+        let shape = Hello::decode(&request.data).map_or(Shape::default(), |hello| hello.shape);
+        let mut request = request;
+        let mut nth = 0;
+        // The request came in on one device; with several, only that one takes it.
+        let (domain, endpoint) = loop {
+            let domain = self.node.domain(nth)?;
+            match domain.endpoint_for(request, &Conn::attr()) {
+                Ok(endpoint) => break (domain, endpoint),
+                Err(e)
+                    if e.error.errno() == Some(Errno::EINVAL)
+                        && nth + 1 < self.node.infos.len() =>
+                {
+                    request = e.object;
+                    nth += 1;
+                }
+                Err(e) => return Err(e).during("open endpoint"),
+            }
+        };
+        let mut conn = Conn::new(&self.node.fabric, domain, endpoint, shape)?;
+        conn.ep.accept(&[]).during("accept")?;
+        conn.eq
+            .wait(timeout)
+            .and_then(Event::connected)
+            .during("accept")?;
+        conn.timeout = timeout;
+        Ok(conn)
+    }
+}
+
+/// A connection: an endpoint, its queues and its control messages.
+pub struct Conn {
+    /// The endpoint, for the caller's own operations. Their contexts are below 2^62.
+    pub ep: Endpoint,
+    /// The domain, for the caller's own regions.
+    pub domain: Arc<Domain>,
+    /// How long to wait for anything.
+    pub timeout: Duration,
+    cq: CompletionQueue,
+    eq: EventQueue,
+    /// Receive slots.
+    slots: Region,
+    slot_size: usize,
+    /// Send slots, for control messages.
+    out: Region,
+    free: Vec<usize>,
+    inbox: VecDeque<Msg>,
+    done: VecDeque<Done>,
+    down: bool,
+}
+
+/// A completion of one of the caller's operations, or a data message that came.
+#[derive(Clone, Copy, Debug)]
+pub enum Done {
+    /// An operation ended, well or not.
+    Operation(Completion),
+    /// A data message lies in a slot, until [`Conn::repost`].
+    Message {
+        /// The slot.
+        slot: usize,
+        /// Its bytes.
+        len: usize,
+    },
+}
+
+impl Conn {
+    /// Operations of the caller that each side holds, besides the control messages.
+    pub const DEPTH: u32 = 64;
+
+    fn attr() -> EndpointAttr {
+        let size = Self::DEPTH + u32::try_from(WINDOW).unwrap_or(0);
+        EndpointAttr {
+            tx_size: size,
+            rx_size: size,
+            ..EndpointAttr::default()
+        }
+    }
+
+    fn new(fabric: &Fabric, domain: Arc<Domain>, ep: Endpoint, shape: Shape) -> Result<Self> {
+        let eq = fabric.event_queue(0).during("open event queue")?;
+        let depth = ep.tx_size() + ep.rx_size();
+        let cq = domain
+            .completion_queue(depth, Format::Data)
+            .during("open completion queue")?;
+        ep.bind_event_queue(&eq).during("bind event queue")?;
+        ep.bind_completion_queue(&cq, Bind::TRANSMIT | Bind::RECV)
+            .during("bind completion queue")?;
+        ep.enable().during("enable")?;
+        let slot_size = shape.bytes.max(MSG_SIZE);
+        let count = shape.window + WINDOW;
+        let bytes = slot_size.checked_mul(count).ok_or_else(|| {
+            Failure::Usage(format!("{count} messages of {slot_size} bytes: too large"))
+        })?;
+        let slots = Memory::anonymous(bytes).during("allocate")?;
+        // An answer may be sent from where the question lies.
+        let slots = domain
+            .register(slots, Access::RECV | Access::SEND)
+            .during("register")?;
+        let out = Memory::anonymous(WINDOW * MSG_SIZE).during("allocate")?;
+        let out = domain.register(out, Access::SEND).during("register")?;
+        let conn = Self {
+            ep,
+            domain,
+            timeout: Duration::from_secs(10),
+            cq,
+            eq,
+            slots,
+            slot_size,
+            out,
+            free: (0..WINDOW).collect(),
+            inbox: VecDeque::new(),
+            done: VecDeque::new(),
+            down: false,
+        };
+        for slot in 0..count {
+            conn.repost(slot)?;
+        }
+        Ok(conn)
+    }
+
+    /// Memory of the receive slots, and where in it a message of `len` bytes lies.
+    pub fn slot(&self, slot: usize, len: usize) -> (&Region, std::ops::Range<usize>) {
+        let at = slot * self.slot_size;
+        (&self.slots, at..at + len)
+    }
+
+    /// Lets a slot take another message.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Gone`]; the kernel's.
+    pub fn repost(&self, slot: usize) -> Result<()> {
+        let (region, range) = self.slot(slot, self.slot_size);
+        gone(
+            self.ep.recv(region.segment(range), RECV | slot as u64),
+            "receive",
+        )
+    }
+
+    /// The event queue of this connection.
+    pub fn events(&self) -> &EventQueue {
+        &self.eq
+    }
+
+    /// Whether the connection is known to have ended.
+    pub fn is_down(&self) -> bool {
+        self.down
+    }
+
+    /// Sorts one completion in; `false` when none came in time.
+    fn pump(&mut self, timeout: Duration) -> Result<bool> {
+        let completion = match self.cq.read_one().during("read completions")? {
+            Some(completion) => completion,
+            None => match self.cq.wait(timeout) {
+                Ok(completion) => completion,
+                Err(kfabric::Error::Timeout { .. }) => return Ok(false),
+                Err(e) => return Err(e).during("wait for a completion"),
+            },
+        };
+        let context = completion.context();
+        if context & (RECV | CTL_SEND) == 0 {
+            self.done.push_back(Done::Operation(completion));
+            return Ok(true);
+        }
+        let slot = usize::try_from(context & !(RECV | CTL_SEND)).unwrap_or(usize::MAX);
+        if completion.error().is_some() {
+            self.down = true;
+            return Ok(true);
+        }
+        if context & CTL_SEND != 0 {
+            self.free.push(slot);
+            return Ok(true);
+        }
+        let len = usize::try_from(completion.len())
+            .unwrap_or(0)
+            .min(self.slot_size);
+        if completion.data() != Some(CTL_DATA) {
+            self.done.push_back(Done::Message { slot, len });
+            return Ok(true);
+        }
+        let (region, range) = self.slot(slot, len);
+        let msg =
+            Msg::decode(&region.to_vec(range.start, len)).ok_or_else(|| Failure::Protocol {
+                what: "receive",
+                got: format!("{len} bytes"),
+            })?;
+        self.inbox.push_back(msg);
+        match self.repost(slot) {
+            // What came before the end still counts.
+            Err(Failure::Gone { .. }) => self.down = true,
+            posted => posted?,
+        }
+        Ok(true)
+    }
+
+    /// Sends a control message.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Gone`]; a timeout when the peer takes no messages.
+    pub fn send(&mut self, msg: &Msg) -> Result<()> {
+        let end = Instant::now() + self.timeout;
+        let slot = loop {
+            if self.down {
+                return Err(Failure::Gone { what: "send" });
+            }
+            if let Some(slot) = self.free.pop() {
+                break slot;
+            }
+            if !self.pump(end.saturating_duration_since(Instant::now()))? {
+                return Err(self.late("send"));
+            }
+        };
+        let at = slot * MSG_SIZE;
+        self.out.write_at(at, &msg.encode());
+        let local = self.out.segment(at..at + MSG_SIZE);
+        let sent = gone(
+            self.ep.senddata(local, CTL_DATA, CTL_SEND | slot as u64),
+            "send",
+        );
+        self.down |= matches!(sent, Err(Failure::Gone { .. }));
+        sent
+    }
+
+    /// Waits until all control messages sent have arrived.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Conn::send`].
+    pub fn flush(&mut self) -> Result<()> {
+        let end = Instant::now() + self.timeout;
+        while self.free.len() < WINDOW && !self.down {
+            if !self.pump(end.saturating_duration_since(Instant::now()))? {
+                return Err(self.late("send"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a control message, waiting for it.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Gone`]; a timeout.
+    pub fn recv(&mut self) -> Result<Msg> {
+        let timeout = self.timeout;
+        self.recv_within(timeout)?
+            .ok_or_else(|| self.late("receive"))
+    }
+
+    /// Takes a control message, waiting up to `timeout`; `None`: none came.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Gone`].
+    pub fn recv_within(&mut self, timeout: Duration) -> Result<Option<Msg>> {
+        let end = Instant::now() + timeout;
+        loop {
+            if let Some(msg) = self.inbox.pop_front() {
+                return Ok(Some(msg));
+            }
+            if self.down {
+                return Err(Failure::Gone { what: "receive" });
+            }
+            if !self.pump(end.saturating_duration_since(Instant::now()))? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Takes a message of one kind.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Conn::recv`]; [`Failure::Protocol`] for another kind, [`Failure::Refused`] for one
+    /// with a bad status.
+    pub fn expect(&mut self, kind: Kind) -> Result<Msg> {
+        let msg = self.recv()?;
+        if msg.status != 0 {
+            let errno = Errno(i32::try_from(msg.status).unwrap_or(Errno::EIO.0));
+            return Err(Failure::Refused {
+                what: "request",
+                why: errno.to_string(),
+            });
+        }
+        if msg.kind != kind {
+            let got = format!("{:?} instead of {kind:?}", msg.kind);
+            return Err(Failure::Protocol {
+                what: "receive",
+                got,
+            });
+        }
+        Ok(msg)
+    }
+
+    /// Takes what is next: the end of an operation, or a data message. Waits for it.
+    ///
+    /// # Errors
+    ///
+    /// A timeout; [`Failure::Gone`] when nothing more can come.
+    pub fn take(&mut self) -> Result<Done> {
+        let end = Instant::now() + self.timeout;
+        loop {
+            if let Some(done) = self.done.pop_front() {
+                return Ok(done);
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            // Operations that are under way when the connection ends are flushed at once.
+            let left = if self.down {
+                left.min(Duration::from_secs(2))
+            } else {
+                left
+            };
+            if !self.pump(left)? {
+                return Err(if self.down {
+                    Failure::Gone { what: "operation" }
+                } else {
+                    self.late("operation")
+                });
+            }
+        }
+    }
+
+    /// Takes the end of an operation, well or not, where no data message can come.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Conn::take`]; [`Failure::Protocol`] for a message.
+    pub fn completion(&mut self) -> Result<Completion> {
+        match self.take()? {
+            Done::Operation(completion) => Ok(completion),
+            Done::Message { len, .. } => Err(Failure::Protocol {
+                what: "operation",
+                got: format!("a message of {len} bytes"),
+            }),
+        }
+    }
+
+    fn late(&self, what: &'static str) -> Failure {
+        let source = kfabric::Error::Timeout {
+            what: "waiting for the peer",
+            after: self.timeout,
+        };
+        Failure::Fabric { what, source }
+    }
+}
+
+/// Tells "the connection is down" from other errors.
+fn gone(result: kfabric::Result<()>, what: &'static str) -> Result<()> {
+    match result {
+        Err(e)
+            if matches!(
+                e.errno(),
+                Some(Errno::ENOTCONN | Errno::EPIPE | Errno::ESHUTDOWN)
+            ) =>
+        {
+            Err(Failure::Gone { what })
+        }
+        result => result.during(what),
+    }
+}
