@@ -24,8 +24,9 @@ use anyhow::{bail, Result};
 use output::Sink;
 use protocol::Topology;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// How many nodes, and where: the value of `--nodes`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -60,6 +61,9 @@ pub enum Kernel {
     Debug,
 }
 
+/// What a guest has of memory, unless told otherwise.
+const MEM: &str = "2G";
+
 /// The options that `guest` and `shell` share.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
@@ -76,7 +80,7 @@ pub struct Options {
     #[arg(long, value_name = "N")]
     pub cpus: Option<u32>,
     /// Memory of each guest.
-    #[arg(long, value_name = "SIZE", default_value = "2G")]
+    #[arg(long, value_name = "SIZE", default_value = MEM)]
     pub mem: String,
     /// A folder to be mounted read-write at /host.
     #[arg(long, value_name = "DIR")]
@@ -87,6 +91,21 @@ pub struct Options {
     /// Kill the guest after this many seconds.
     #[arg(long, value_name = "S")]
     pub timeout: Option<u64>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            nodes: Nodes::One,
+            kernel: Kernel::Stock,
+            icount: false,
+            cpus: None,
+            mem: MEM.to_owned(),
+            dir: None,
+            no_modules: false,
+            timeout: None,
+        }
+    }
 }
 
 /// The arguments of `guest`.
@@ -119,12 +138,7 @@ pub struct ShellArgs {
 pub fn run(ctx: &Context, args: &GuestArgs) -> Result<i32> {
     let guests = Guests::prepare(ctx, Which::Main, &args.options)?;
     let marked = args.options.nodes != Nodes::One;
-    let job = Job {
-        argv: args.argv.clone(),
-        interactive: false,
-        env: BTreeMap::new(),
-        sink: output::to_stdio(marked),
-    };
+    let job = Job::new(args.argv.clone(), output::to_stdio(marked));
     let outcome = guests.run(&job)?;
     outcome.report();
     Ok(outcome.status())
@@ -146,10 +160,8 @@ pub fn shell(ctx: &Context, args: &ShellArgs) -> Result<i32> {
         eprintln!("  Ctrl-] goes from one node's shell to the other's; the guests end when both have ended");
     }
     let job = Job {
-        argv,
         interactive: true,
-        env: BTreeMap::new(),
-        sink: output::to_stdio(false),
+        ..Job::new(argv, output::to_stdio(false))
     };
     let outcome = guests.run(&job)?;
     outcome.report();
@@ -166,6 +178,41 @@ pub struct Job {
     pub env: BTreeMap<String, String>,
     /// Where its output goes.
     pub sink: Sink,
+    /// When the guests are given up; it may move while they run.
+    pub deadline: Option<Deadline>,
+}
+
+impl Job {
+    /// A command that nobody types into.
+    pub fn new(argv: Vec<String>, sink: Sink) -> Self {
+        Self {
+            argv,
+            interactive: false,
+            env: BTreeMap::new(),
+            sink,
+            deadline: None,
+        }
+    }
+}
+
+/// A moment that others may move. Never, until it is set.
+#[derive(Debug, Clone, Default)]
+pub struct Deadline(Arc<Mutex<Option<Instant>>>);
+
+impl Deadline {
+    /// Moves it.
+    pub fn set(&self, moment: Instant) {
+        if let Ok(mut at) = self.0.lock() {
+            *at = Some(moment);
+        }
+    }
+
+    /// Whether it lies in the past.
+    pub fn passed(&self) -> bool {
+        self.0
+            .lock()
+            .is_ok_and(|at| at.is_some_and(|at| at < Instant::now()))
+    }
 }
 
 /// Guests ready to be started, as often as need be.
@@ -224,6 +271,26 @@ impl<'a> Guests<'a> {
             modules: self.modules.clone(),
             programs: self.programs.clone(),
         }
+    }
+
+    /// The same guests, with this long for a run.
+    pub fn with_timeout(&self, limit: Duration) -> Self {
+        let mut guests = self.with_nodes(self.options.nodes);
+        guests.options.timeout = Some(limit.as_secs());
+        guests
+    }
+
+    /// The file of a program that guests find in `/kfi/bin`.
+    pub fn program(&self, name: &str) -> Option<&Path> {
+        self.programs
+            .iter()
+            .map(PathBuf::as_path)
+            .find(|path| path.ends_with(name))
+    }
+
+    /// The kernel's series.
+    pub fn series(&self) -> &str {
+        &self.rig.choice.series
     }
 
     /// The kernel's release.

@@ -7,5 +7,7 @@ pub mod chroot;
 pub mod context;
 pub mod guest;
 pub mod progress;
+pub mod report;
 pub mod setup;
+pub mod test;
 pub mod versions;

@@ -4,7 +4,7 @@
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
-use xtask::{build, context, guest, setup};
+use xtask::{build, context, guest, setup, test};
 
 /// Sets up, builds, boots, tests and checks kfabric.
 #[derive(Debug, Parser)]
@@ -29,6 +29,8 @@ enum Command {
     Guest(guest::GuestArgs),
     /// Boot guests and get a shell in them.
     Shell(guest::ShellArgs),
+    /// Run every test, on the host and in guests.
+    Test(test::Args),
     /// Run make for somebody else's module, against our kernel and modules.
     Kmake(build::KmakeArgs),
 }
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         Command::Build(args) => build::run(&ctx, args).map(|()| 0),
         Command::Guest(args) => guest::run(&ctx, args),
         Command::Shell(args) => guest::shell(&ctx, args),
+        Command::Test(args) => test::run(&ctx, args),
         Command::Kmake(args) => build::kmake(&ctx, args),
     });
     match result {

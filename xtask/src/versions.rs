@@ -17,6 +17,24 @@ pub const KERNEL_SUITE: &str = "trixie-backports";
 /// Its architecture.
 pub const ARCH: &str = "amd64";
 
+/// The archive has no complete kernel of a series.
+#[derive(Debug)]
+pub struct NoKernel {
+    series: String,
+}
+
+impl std::fmt::Display for NoKernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "the archive's {KERNEL_SUITE} has no complete kernel (source, headers, modules and image of one version) of {}",
+            self.series
+        )
+    }
+}
+
+impl std::error::Error for NoKernel {}
+
 /// One package of an archive's index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Package {
@@ -153,10 +171,10 @@ pub fn choose(index: &[Package], series: &[&str], wanted: Option<&str>) -> Resul
             "no complete kernel {wanted} in the archive; complete are: {}",
             there.join(", ")
         ),
-        None => bail!(
-            "the archive's {KERNEL_SUITE} has no complete kernel (source, headers, modules and image of one version) of {}",
-            series.join(" or ")
-        ),
+        None => Err(NoKernel {
+            series: series.join(" or "),
+        }
+        .into()),
     }
 }
 

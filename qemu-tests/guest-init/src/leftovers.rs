@@ -27,12 +27,21 @@ impl Baseline {
     }
 }
 
-/// Looks for leftovers and unloads our modules; returns what is not as it was.
-pub(crate) fn look(config: &Config, baseline: &Baseline) -> Vec<String> {
+/// What is not as it was, or as it should be.
+#[derive(Default)]
+pub(crate) struct Found {
+    /// What the run left.
+    pub(crate) left: Vec<String>,
+    /// What came up while unloading.
+    pub(crate) unload: Vec<String>,
+}
+
+/// Looks for leftovers and unloads our modules.
+pub(crate) fn look(config: &Config, baseline: &Baseline) -> Found {
+    let mut found = Found::default();
     if config.ours.is_empty() {
-        return Vec::new();
+        return found;
     }
-    let mut problems = Vec::new();
     let marker = log_end();
     for file in config.ours.iter().rev() {
         let name = file.trim_end_matches(".ko").replace('-', "_");
@@ -41,7 +50,7 @@ pub(crate) fn look(config: &Config, baseline: &Baseline) -> Vec<String> {
         }
         if let Err(error) = settle(|| unload(&name)) {
             let count = refcount(&name).unwrap_or(0);
-            problems.push(format!(
+            found.unload.push(format!(
                 "{name} does not unload ({count} references left): {error:#}"
             ));
         }
@@ -51,14 +60,16 @@ pub(crate) fn look(config: &Config, baseline: &Baseline) -> Vec<String> {
         more => Err(more),
     });
     if let Err(more) = more {
-        problems.push(format!("RDMA resources left: {}", more.join(", ")));
+        found
+            .left
+            .push(format!("RDMA resources left: {}", more.join(", ")));
     }
     let left = settle(|| match pins() - baseline.pins {
         0 => Ok(()),
         left => Err(left),
     });
     if let Err(left) = left {
-        problems.push(format!("pinned pages left: {left}"));
+        found.left.push(format!("pinned pages left: {left}"));
     }
     if let Some(said) = marker.map(since) {
         let loud: Vec<&str> = said
@@ -70,10 +81,12 @@ pub(crate) fn look(config: &Config, baseline: &Baseline) -> Vec<String> {
             })
             .collect();
         if !loud.is_empty() {
-            problems.push(format!("unloading was not silent: {}", loud.join(" | ")));
+            found
+                .unload
+                .push(format!("unloading was not silent: {}", loud.join(" | ")));
         }
     }
-    problems
+    found
 }
 
 /// Tries again for a while: the end of a process is not the end of its work.

@@ -111,8 +111,11 @@ fn live() -> Result<()> {
     }
     host.wait_for(&Order::Finish)?;
     machine::kill_all();
-    let problems = leftovers::look(&config, &baseline);
-    host.tell(&Event::Done { problems })
+    let found = leftovers::look(&config, &baseline);
+    host.tell(&Event::Done {
+        left: found.left,
+        unload: found.unload,
+    })
 }
 
 /// Makes this machine what the configuration says.

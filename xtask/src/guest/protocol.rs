@@ -111,7 +111,9 @@ pub enum Event {
     /// Leftovers have been looked for, the modules unloaded.
     Done {
         /// What was left that should not have been.
-        problems: Vec<String>,
+        left: Vec<String>,
+        /// What was not as it should be when the modules were unloaded.
+        unload: Vec<String>,
     },
 }
 

@@ -7,7 +7,7 @@ use super::node::{ports, Guest};
 use super::protocol::{Config, Event, Order, Topology};
 use super::qemu::{Cable, Machine};
 use super::share::RunDir;
-use super::{tty, Guests, Job};
+use super::{tty, Deadline, Guests, Job};
 use anyhow::{bail, Context as _, Result};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,8 +28,11 @@ pub struct Outcome {
     pub statuses: BTreeMap<u8, i32>,
     /// What the kernels complained about, and in which guest.
     pub complaints: Vec<(u8, Complaint)>,
-    /// What was left behind that should not have been, and other faults of
-    /// the run as a whole.
+    /// What was left behind that should not have been.
+    pub left: Vec<String>,
+    /// What was wrong when the modules were unloaded.
+    pub unload: Vec<String>,
+    /// Other faults of the run as a whole.
     pub problems: Vec<String>,
     /// Whether it was ended for having taken too long.
     pub timed_out: bool,
@@ -48,9 +51,18 @@ impl Outcome {
         let first = self.statuses.values().copied().find(|status| *status != 0);
         match first {
             Some(status) => status,
-            None if self.died || !self.complaints.is_empty() || !self.problems.is_empty() => 1,
-            None => 0,
+            None => i32::from(!self.clean()),
         }
+    }
+
+    /// Whether nothing is to be said against the run but for its commands'
+    /// exit statuses.
+    pub fn clean(&self) -> bool {
+        !self.died
+            && self.complaints.is_empty()
+            && self.left.is_empty()
+            && self.unload.is_empty()
+            && self.problems.is_empty()
     }
 
     /// Prints what went wrong, if anything did.
@@ -61,10 +73,13 @@ impl Outcome {
                 complaint.around
             );
         }
-        for problem in &self.problems {
+        for problem in [&self.problems, &self.left, &self.unload]
+            .into_iter()
+            .flatten()
+        {
             eprintln!("error: {problem}");
         }
-        if self.died || !self.complaints.is_empty() || !self.problems.is_empty() {
+        if !self.clean() {
             for log in &self.logs {
                 eprintln!("kernel log: {}", log.display());
             }
@@ -237,13 +252,19 @@ impl Guests<'_> {
             if !waiting {
                 break;
             }
-            if self.limit().is_some_and(late) {
+            let too_late = match self.limit() {
+                Some(limit) if late(limit) => {
+                    Some(format!("not done within {} s: ended", limit.as_secs()))
+                }
+                _ => job
+                    .deadline
+                    .as_ref()
+                    .is_some_and(Deadline::passed)
+                    .then(|| "no sign of life for too long: ended".to_owned()),
+            };
+            if let Some(text) = too_late {
                 state.outcome.timed_out = true;
-                let limit = self.options.timeout.unwrap_or_default();
-                state
-                    .outcome
-                    .problems
-                    .push(format!("not done within {limit} s: ended"));
+                state.outcome.problems.push(text);
                 return Ok(());
             }
             if first_death.is_some_and(|moment| moment.elapsed() > GRACE) {
@@ -289,12 +310,11 @@ impl State {
             Event::Exit { node, status } => {
                 self.outcome.statuses.insert(node, status);
             }
-            Event::Done { problems } => {
+            Event::Done { left, unload } => {
                 self.done.push(guest);
-                let problems = problems
-                    .into_iter()
-                    .map(|problem| format!("guest {guest}: {problem}"));
-                self.outcome.problems.extend(problems);
+                let mark = |text: String| format!("guest {guest}: {text}");
+                self.outcome.left.extend(left.into_iter().map(mark));
+                self.outcome.unload.extend(unload.into_iter().map(mark));
             }
         }
     }
@@ -338,7 +358,7 @@ mod tests {
         let mut outcome = Outcome::default();
         outcome.statuses.insert(1, 0);
         assert_eq!(outcome.status(), 0);
-        outcome.problems.push("left".into());
+        outcome.left.push("a page".into());
         assert_eq!(outcome.status(), 1);
     }
 }

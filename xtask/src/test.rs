@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `cargo xtask test`: everything that can show a fault, and the count.
+//!
+//! On the host the workspace's own tests; in guests, one boot for each
+//! topology, what `kfi-tests` has; and a short run on the other supported
+//! kernel series. What a guest's kernel said and what a run left behind count
+//! as tests too.
+
+mod guests;
+mod host;
+mod session;
+
+use crate::context::Context;
+use crate::guest::Kernel;
+use crate::progress::clock;
+use crate::report::{Line, Report};
+use anyhow::Result;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The arguments of `test`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The distribution's kernel, or one with every checker on.
+    #[arg(long, value_enum, default_value = "stock")]
+    pub kernel: Kernel,
+    /// Only tests whose name contains this.
+    #[arg(long, value_name = "PATTERN", default_value = "")]
+    pub only: String,
+    /// Write results there as they come, one JSON object a line.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+}
+
+/// Runs `test`; returns the exit status.
+///
+/// # Errors
+///
+/// When there is no way to run tests at all (the report cannot be written,
+/// the programs do not build).
+pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
+    let started = Instant::now();
+    let report = Arc::new(Report::new(args.report.as_deref())?);
+    host::run(ctx, &args.only, &report);
+    if let Err(error) = guests::run(ctx, args, &report) {
+        report.add(Line::failed("guests", "host", 0.0, format!("{error:#}")));
+    }
+    println!("\ntook {}", clock(started.elapsed().as_secs()));
+    Ok(report.finish())
+}

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The tests that run in guests.
+//!
+//! One boot for each topology, as long as no guest dies. When one does, the
+//! test that ran has failed, and another boot goes on with the rest.
+
+use super::session::{listen, State};
+use super::Args;
+use crate::context::Context;
+use crate::guest::run::Outcome;
+use crate::guest::{Deadline, Guests, Job, Nodes, Options};
+use crate::report::{Line, Report, Status};
+use crate::setup::Which;
+use crate::versions::NoKernel;
+use anyhow::{bail, Context as _, Result};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How often guests may die in one topology before it is given up.
+const DEATHS: usize = 5;
+
+/// A topology, and how long its tests may take altogether.
+struct Stage {
+    nodes: Nodes,
+    /// What `kfi-tests` calls it.
+    topology: &'static str,
+    /// What reports call it.
+    place: String,
+    budget: Duration,
+}
+
+/// The stages on the preferred kernel. What they may take together, and the
+/// other series' part, leaves room in an hour for everything else, cold.
+fn stages() -> [Stage; 3] {
+    [
+        (Nodes::Netns, "netns", "netns", 14),
+        (Nodes::Two, "2", "2 nodes", 9),
+        (Nodes::One, "1", "1 node", 4),
+    ]
+    .map(|(nodes, topology, place, minutes)| Stage {
+        nodes,
+        topology,
+        place: place.to_owned(),
+        budget: Duration::from_secs(minutes * 60),
+    })
+}
+
+/// One test, as `kfi-tests list --json` tells it.
+#[derive(Debug, Deserialize)]
+struct Listed {
+    name: String,
+    /// Seconds after which it has failed.
+    #[serde(default = "default_limit")]
+    limit: u64,
+}
+
+fn default_limit() -> u64 {
+    60
+}
+
+/// Runs what there is to run in guests.
+///
+/// # Errors
+///
+/// When no guest can be made.
+pub(super) fn run(ctx: &Context, args: &Args, report: &Arc<Report>) -> Result<()> {
+    let options = Options {
+        kernel: args.kernel,
+        ..Options::default()
+    };
+    let main = Guests::prepare(ctx, Which::Main, &options)?;
+    let program = main
+        .program("kfi-tests")
+        .context("the workspace has no program kfi-tests")?;
+    for stage in stages() {
+        let tests = list(program, stage.topology, &args.only)?;
+        if !tests.is_empty() {
+            run_stage(&main.with_nodes(stage.nodes), &stage, tests, report);
+        }
+    }
+    let tests = list(program, "smoke", &args.only)?;
+    if tests.is_empty() {
+        return Ok(());
+    }
+    let other = match Guests::prepare(ctx, Which::Other, &options) {
+        Ok(other) => other,
+        Err(error) => {
+            let mut line = Line::failed("other-series", "smoke", 0.0, format!("{error:#}"));
+            if error.is::<NoKernel>() {
+                line.status = Status::Skipped;
+            }
+            report.add(line);
+            return Ok(());
+        }
+    };
+    let stage = Stage {
+        nodes: Nodes::Netns,
+        topology: "smoke",
+        place: format!("smoke {}", other.series()),
+        budget: Duration::from_secs(5 * 60),
+    };
+    run_stage(&other.with_nodes(stage.nodes), &stage, tests, report);
+    Ok(())
+}
+
+/// The tests of a topology whose names contain `only`.
+fn list(program: &Path, topology: &str, only: &str) -> Result<Vec<Listed>> {
+    let output = Command::new(program)
+        .args(["list", "--json", "--topology", topology])
+        .output()
+        .with_context(|| format!("starting {}", program.display()))?;
+    if !output.status.success() {
+        bail!(
+            "kfi-tests list: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    let mut tests = Vec::new();
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        tests.push(
+            serde_json::from_str(line).with_context(|| format!("kfi-tests list said {line:?}"))?,
+        );
+    }
+    tests.retain(|test: &Listed| test.name.contains(only));
+    Ok(tests)
+}
+
+/// What went wrong around the tests of a stage, over all its boots.
+#[derive(Default)]
+struct Around {
+    kernel_log: Vec<String>,
+    left: Vec<String>,
+    unload: Vec<String>,
+}
+
+impl Around {
+    fn take(&mut self, outcome: &Outcome) {
+        for (guest, complaint) in &outcome.complaints {
+            self.kernel_log.push(format!(
+                "guest {guest}: {}\n{}",
+                complaint.line, complaint.around
+            ));
+        }
+        self.left.extend(outcome.left.iter().cloned());
+        self.unload.extend(outcome.unload.iter().cloned());
+    }
+
+    fn tell(&self, place: &str, report: &Report) {
+        for (what, faults) in [
+            ("kernel-log", &self.kernel_log),
+            ("leftovers", &self.left),
+            ("unload", &self.unload),
+        ] {
+            report.add(Line::check(slug(what, place), place, faults));
+        }
+    }
+}
+
+/// Runs the tests of a topology, in as many boots as it takes.
+fn run_stage(guests: &Guests<'_>, stage: &Stage, tests: Vec<Listed>, report: &Arc<Report>) {
+    let started = Instant::now();
+    let place = stage.place.as_str();
+    println!("\n{place}: {} tests on {}", tests.len(), guests.release());
+    let limits: BTreeMap<String, u64> = tests
+        .iter()
+        .map(|test| (test.name.clone(), test.limit))
+        .collect();
+    let mut rest: Vec<String> = tests.into_iter().map(|test| test.name).collect();
+    let mut around = Around::default();
+    let mut deaths = 0;
+    let give_up = loop {
+        let spent = started.elapsed();
+        if spent + Duration::from_secs(30) > stage.budget {
+            let minutes = stage.budget.as_secs() / 60;
+            break format!("the tests of {place} took more than {minutes} minutes");
+        }
+        let state = Arc::new(Mutex::new(State::default()));
+        let deadline = Deadline::default();
+        let argv = ["kfi-tests", "run", "--topology", stage.topology, "--names"];
+        let mut argv: Vec<String> = argv.map(str::to_owned).to_vec();
+        argv.push(rest.join(","));
+        let job = Job {
+            deadline: Some(deadline.clone()),
+            ..Job::new(argv, listen(&state, report, place, &limits, &deadline))
+        };
+        let outcome = guests.with_timeout(stage.budget - spent).run(&job);
+        let state = state
+            .lock()
+            .map(|mut state| std::mem::take(&mut *state))
+            .unwrap_or_default();
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(error) => break format!("{error:#}"),
+        };
+        around.take(&outcome);
+        rest.retain(|name| !state.ended.contains(name));
+        let why = reason(&outcome, &state);
+        if let Some((name, since)) = &state.running {
+            report.add(Line::failed(
+                name,
+                place,
+                since.elapsed().as_secs_f64(),
+                &why,
+            ));
+            rest.retain(|other| other != name);
+        } else if rest.is_empty() && !ended_well(&outcome, &state) {
+            report.add(Line::failed(slug("exit", place), place, 0.0, &why));
+        }
+        if rest.is_empty() {
+            break String::new();
+        }
+        if state.running.is_none() && state.ended.is_empty() {
+            break why;
+        }
+        if outcome.died || outcome.timed_out {
+            deaths += 1;
+        }
+        if deaths >= DEATHS {
+            break format!("given up after {DEATHS} guests died; the last: {why}");
+        }
+        eprintln!("  {place}: {} tests left, in another boot", rest.len());
+    };
+    for name in &rest {
+        report.add(Line::failed(
+            name,
+            place,
+            0.0,
+            format!("not run: {give_up}"),
+        ));
+    }
+    around.tell(place, report);
+}
+
+/// Whether a run that brought all results also ended as it should.
+fn ended_well(outcome: &Outcome, state: &State) -> bool {
+    // A status that tells of failed tests tells nothing new.
+    let told = state.failed > 0 || outcome.statuses.get(&1) == Some(&0);
+    told && !outcome.died && !outcome.timed_out
+}
+
+/// The name of a check around the tests of a place.
+fn slug(what: &str, place: &str) -> String {
+    format!("{what}.{}", place.replace(' ', "-"))
+}
+
+/// Why a run ended before all its tests had.
+fn reason(outcome: &Outcome, state: &State) -> String {
+    let mut parts: Vec<String> = outcome
+        .complaints
+        .iter()
+        .map(|(guest, complaint)| format!("guest {guest}: {}", complaint.line))
+        .collect();
+    parts.extend(outcome.problems.iter().cloned());
+    for (node, status) in &outcome.statuses {
+        if *status != 0 {
+            parts.push(format!(
+                "kfi-tests on node {node} ended with status {status}"
+            ));
+        }
+    }
+    let words = state.words();
+    if !words.is_empty() {
+        parts.push(format!("the last words:\n{words}"));
+    }
+    for log in &outcome.logs {
+        parts.push(format!("kernel log: {}", log.display()));
+    }
+    parts.join("\n")
+}

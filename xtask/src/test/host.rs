@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The tests that run on the host: the workspace's own, and those of `pure`
+//! under loom (every interleaving) and Miri (undefined behaviour).
+
+use crate::build::programs::cargo;
+use crate::context::Context;
+use crate::progress::Step;
+use crate::report::{Line, Report, Status};
+use anyhow::{bail, Context as _, Result};
+use serde::Deserialize;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// The package that knows nothing of kernels.
+const PURE: &str = "kfabric-pure";
+
+/// Runs them all; what cannot even be built is a failure of its own.
+pub(super) fn run(ctx: &Context, only: &str, report: &Report) {
+    let parts: [(&str, Part); 4] = [
+        ("host.build", unit),
+        ("host.doc", doc),
+        ("host.loom", loom),
+        ("host.miri", miri),
+    ];
+    for (name, part) in parts {
+        if let Err(error) = part(ctx, only, report) {
+            report.add(Line::failed(name, "host", 0.0, format!("{error:#}")));
+        }
+    }
+}
+
+type Part = fn(&Context, &str, &Report) -> Result<()>;
+
+#[derive(Deserialize)]
+struct Message {
+    reason: String,
+    manifest_path: Option<PathBuf>,
+    target: Option<Target>,
+    executable: Option<PathBuf>,
+    profile: Option<BuiltAs>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct BuiltAs {
+    test: bool,
+}
+
+/// A program of tests.
+#[derive(Debug, PartialEq, Eq)]
+struct Binary {
+    /// The crate, or crate and test.
+    name: String,
+    /// The folder of its package.
+    dir: PathBuf,
+    path: PathBuf,
+}
+
+/// Every unit and integration test of the workspace.
+fn unit(ctx: &Context, only: &str, report: &Report) -> Result<()> {
+    let step = Step::new(ctx, "build the tests of the host");
+    let mut cmd = cargo(ctx);
+    cmd.args(["test", "--workspace", "--no-run", "--quiet"]);
+    let binaries = build(cmd)?;
+    step.done();
+    for binary in &binaries {
+        let mut cmd = Command::new(&binary.path);
+        cmd.current_dir(&binary.dir).arg(only);
+        libtest(cmd, &binary.name, "host", report)?;
+    }
+    Ok(())
+}
+
+/// The examples in documentation.
+fn doc(ctx: &Context, only: &str, report: &Report) -> Result<()> {
+    let mut cmd = cargo(ctx);
+    cmd.args(["test", "--workspace", "--doc", "--quiet", "--no-fail-fast"])
+        .args(["--", "--format=pretty", only]);
+    libtest(cmd, "doc", "host", report)
+}
+
+/// The lock-free parts in every interleaving.
+fn loom(ctx: &Context, only: &str, report: &Report) -> Result<()> {
+    if !ctx.repo.join("pure/tests/loom.rs").exists() {
+        return Ok(());
+    }
+    let step = Step::new(ctx, "build the tests for loom");
+    let mut cmd = cargo(ctx);
+    cmd.args(["test", "--no-run", "--quiet", "--release"])
+        .args(["--package", PURE, "--test", "loom"])
+        .arg("--target-dir")
+        .arg(ctx.target.join("loom"))
+        .env("RUSTFLAGS", "--cfg loom");
+    let binaries = build(cmd)?;
+    step.done();
+    for binary in &binaries {
+        let mut cmd = Command::new(&binary.path);
+        cmd.current_dir(&binary.dir).arg(only);
+        libtest(cmd, "loom", "host", report)?;
+    }
+    Ok(())
+}
+
+/// `pure` under Miri, where a nightly toolchain has it.
+fn miri(ctx: &Context, only: &str, report: &Report) -> Result<()> {
+    let nightly = |args: &[&str]| {
+        let mut cmd = Command::new("cargo");
+        cmd.arg("+nightly").args(args).current_dir(&ctx.repo);
+        // Those of the cargo that runs this would win over `+nightly`.
+        for name in ["CARGO", "RUSTC", "RUSTUP_TOOLCHAIN", "RUSTFLAGS"] {
+            cmd.env_remove(name);
+        }
+        cmd
+    };
+    let there = nightly(&["miri", "--version"])
+        .stdin(Stdio::null())
+        .output()
+        .is_ok_and(|output| output.status.success());
+    if !there {
+        eprintln!("  no nightly toolchain with Miri here: pure is not run under it");
+        return Ok(());
+    }
+    let step = Step::new(ctx, "Miri's own library");
+    let cmd = nightly(&["miri", "setup"]);
+    let log = ctx.log_dir().join("miri-setup.log");
+    if let Err(error) = crate::chroot::run_logged(cmd, &log) {
+        drop(step);
+        eprintln!("  pure is not run under Miri: {error:#}");
+        return Ok(());
+    }
+    step.done();
+    let mut cmd = nightly(&["miri", "test", "--quiet", "--package", PURE, "--lib"]);
+    cmd.arg("--tests")
+        .arg("--target-dir")
+        .arg(ctx.target.join("miri"))
+        .args(["--", "--format=pretty", only])
+        .env("PROPTEST_CASES", "4")
+        .env("MIRIFLAGS", "-Zmiri-disable-isolation");
+    libtest(cmd, "miri", "host", report)
+}
+
+/// Builds tests and says which programs hold them.
+fn build(mut cmd: Command) -> Result<Vec<Binary>> {
+    let output = cmd
+        .args(["--message-format", "json-render-diagnostics"])
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .context("starting cargo")?;
+    if !output.status.success() {
+        bail!("the tests do not build (see above)");
+    }
+    Ok(binaries(&String::from_utf8_lossy(&output.stdout)))
+}
+
+/// The programs of tests named in cargo's messages.
+fn binaries(messages: &str) -> Vec<Binary> {
+    let mut found: Vec<Binary> = messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Message>(line).ok())
+        .filter(|message| message.reason == "compiler-artifact")
+        .filter(|message| message.profile.as_ref().is_some_and(|built| built.test))
+        .filter_map(|message| {
+            let dir = message.manifest_path?.parent()?.to_owned();
+            let target = message.target?;
+            let package = dir.file_name()?.to_string_lossy().into_owned();
+            let whole = target.kind.iter().any(|kind| kind == "lib");
+            let name = if whole || target.name == package {
+                package
+            } else {
+                format!("{package}.{}", target.name)
+            };
+            Some(Binary {
+                name,
+                dir,
+                path: message.executable?,
+            })
+        })
+        .collect();
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    found
+}
+
+/// Runs a program of tests and takes its results in.
+fn libtest(mut cmd: Command, name: &str, place: &str, report: &Report) -> Result<()> {
+    let (reader, writer) = std::io::pipe()?;
+    let started = Instant::now();
+    let mut child = cmd
+        .env("RUST_BACKTRACE", "0")
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer)
+        .spawn()
+        .with_context(|| format!("starting the tests of {name}"))?;
+    // The child holds the only writers once this one's are dropped.
+    drop(cmd);
+    let mut parser = Parser::default();
+    let mut said = String::new();
+    let mut last = started;
+    let mut failures = Vec::new();
+    let mut reader = BufReader::new(reader);
+    let mut bytes = Vec::new();
+    while reader
+        .by_ref()
+        .take(1 << 20)
+        .read_until(b'\n', &mut bytes)?
+        > 0
+    {
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        bytes.clear();
+        said += &text;
+        let Some((test, status, detail)) = parser.take(text.trim_end()) else {
+            continue;
+        };
+        let now = Instant::now();
+        let line = Line {
+            name: format!("{name}::{test}"),
+            status,
+            seconds: (now - last).as_millis() as f64 / 1000.0,
+            place: place.to_owned(),
+            detail,
+        };
+        last = now;
+        if status == Status::Failed {
+            // What it said comes at the end.
+            failures.push((test, line));
+        } else {
+            report.add(line);
+        }
+    }
+    let status = child.wait()?;
+    let none = failures.is_empty();
+    for (test, mut line) in failures {
+        line.detail = words_of(&said, &test);
+        report.add(line);
+    }
+    if !status.success() && none {
+        let end: Vec<&str> = said.lines().collect();
+        bail!(
+            "the tests of {name} ended with {status}:\n{}",
+            end[end.len().saturating_sub(30)..].join("\n")
+        );
+    }
+    Ok(())
+}
+
+/// Reads what the test harness prints.
+#[derive(Default)]
+struct Parser {
+    /// A test whose result did not come on its own line.
+    open: Option<String>,
+}
+
+impl Parser {
+    /// A test's name, how it ended and why it was skipped, if the line tells.
+    fn take(&mut self, line: &str) -> Option<(String, Status, String)> {
+        if let Some(rest) = line.strip_prefix("test ") {
+            if let Some((name, end)) = rest.rsplit_once(" ... ") {
+                return match judge(end) {
+                    Some((status, why)) => Some((name.to_owned(), status, why)),
+                    None => {
+                        // Something the test printed stands between.
+                        self.open = Some(name.to_owned());
+                        None
+                    }
+                };
+            }
+        }
+        let (status, why) = judge(line)?;
+        Some((self.open.take()?, status, why))
+    }
+}
+
+fn judge(end: &str) -> Option<(Status, String)> {
+    match end {
+        "ok" => Some((Status::Ok, String::new())),
+        "FAILED" => Some((Status::Failed, String::new())),
+        _ => {
+            let why = end.strip_prefix("ignored")?;
+            Some((Status::Skipped, why.trim_start_matches(", ").to_owned()))
+        }
+    }
+}
+
+/// What a failed test said.
+fn words_of(said: &str, test: &str) -> String {
+    let head = format!("---- {test} stdout ----");
+    let words: Vec<&str> = said
+        .lines()
+        .skip_while(|line| *line != head)
+        .skip(1)
+        .take_while(|line| !line.starts_with("---- ") && *line != "failures:")
+        .collect();
+    words.join("\n").trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn results_are_read_line_by_line() {
+        let mut parser = Parser::default();
+        let mut take = |line: &str| parser.take(line);
+        assert_eq!(take("running 3 tests"), None);
+        assert_eq!(
+            take("test a::b ... ok"),
+            Some(("a::b".into(), Status::Ok, String::new()))
+        );
+        assert_eq!(
+            take("test src/x.rs - X (line 3) - compile fail ... ok"),
+            Some((
+                "src/x.rs - X (line 3) - compile fail".into(),
+                Status::Ok,
+                String::new()
+            ))
+        );
+        assert_eq!(
+            take("test c ... ignored, slow"),
+            Some(("c".into(), Status::Skipped, "slow".into()))
+        );
+        assert_eq!(take("test d ... some words"), None);
+        assert_eq!(
+            take("FAILED"),
+            Some(("d".into(), Status::Failed, String::new()))
+        );
+        assert_eq!(take("test result: FAILED. 1 passed; 1 failed"), None);
+    }
+
+    #[test]
+    fn what_a_failed_test_said_is_found() {
+        let said = "failures:\n\n---- a::b stdout ----\nleft: 1\nright: 2\n\n---- c stdout ----\nno\n\nfailures:\n    a::b\n";
+        assert_eq!(words_of(said, "a::b"), "left: 1\nright: 2");
+        assert_eq!(words_of(said, "c"), "no");
+    }
+
+    #[test]
+    fn programs_of_tests_are_told_from_others() {
+        let text = r#"{"reason":"compiler-artifact","manifest_path":"/r/pure/Cargo.toml","target":{"name":"kfabric_pure","kind":["lib"]},"profile":{"test":true},"executable":"/t/a"}
+{"reason":"compiler-artifact","manifest_path":"/r/pure/Cargo.toml","target":{"name":"logic","kind":["test"]},"profile":{"test":true},"executable":"/t/b"}
+{"reason":"compiler-artifact","manifest_path":"/r/kfi/Cargo.toml","target":{"name":"kfi","kind":["bin"]},"profile":{"test":false},"executable":"/t/c"}
+"#;
+        let names: Vec<String> = binaries(text).into_iter().map(|b| b.name).collect();
+        assert_eq!(names, ["pure", "pure.logic"]);
+        assert_eq!(binaries(text)[0].dir, Path::new("/r/pure"));
+    }
+}
