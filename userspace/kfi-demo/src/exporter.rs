@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Node 1: pins once, hands out and takes back keys.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kfabric::{Access, Domain, Key, Memory, Region, RegionAttr};
+use kfi::error::{During, Failure, OnFile, Result};
+use kfi::session::{Conn, Node, Select};
+use kfi::stats::bytes;
+use kfi::wire::{Kind, Msg, Service};
+use sha2::{Digest, Sha256};
+
+use crate::steps::{micros, step, Ask, FILE, SCRATCH, SCRATCH_MEMORY, SLOTS};
+use crate::{Nodes, PORT};
+
+/// How long to wait for node 2's next connection, and for anything it does.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// What is exported.
+struct Export {
+    file: Region,
+    scratch: Region,
+    slots: Vec<Slot>,
+}
+
+/// A key slot of each memory.
+struct Slot {
+    file: Key,
+    scratch: Key,
+    /// Which has a key.
+    assigned: Option<u64>,
+}
+
+/// A real file of some size that a small system has: its own shell, its C library, this program.
+fn pick_file() -> Result<PathBuf> {
+    if let Some(file) = std::env::var_os("KFI_DEMO_FILE") {
+        return Ok(PathBuf::from(file));
+    }
+    let known = [
+        "/usr/bin/bash",
+        "/usr/lib/x86_64-linux-gnu/libc.so.6",
+        "/bin/busybox",
+        "/proc/self/exe",
+    ];
+    let size = |path: &PathBuf| std::fs::metadata(path).map_or(0, |meta| meta.len());
+    let found = known
+        .iter()
+        .map(PathBuf::from)
+        .filter(|path| size(path) > 1 << 20)
+        .max_by_key(size);
+    found.ok_or_else(|| Failure::Usage("no file to export: name one in KFI_DEMO_FILE".to_owned()))
+}
+
+/// SHA-256 of a region, in words.
+fn digest(region: &Region) -> [u64; 4] {
+    let mut hash = Sha256::new();
+    let mut part = vec![0; 1 << 20];
+    for at in (0..region.len()).step_by(part.len()) {
+        let part = &mut part[..(region.len() - at).min(1 << 20)];
+        region.read_at(at, part);
+        hash.update(&*part);
+    }
+    crate::reader::words(hash)
+}
+
+impl Export {
+    fn new(domain: &Domain) -> Result<Self> {
+        let path = pick_file()?;
+        let file = File::open(&path).on_file("open", &path)?;
+        let len = file.metadata().on_file("look at", &path)?.len();
+        let size = usize::try_from(len).unwrap_or(usize::MAX);
+        let memory = Arc::new(Memory::from_file(&file, size).during("map file")?);
+        let attr = RegionAttr::new(Access::REMOTE_READ).dynamic_keys();
+        let start = Instant::now();
+        let region = domain.register_with(memory, &attr).during("register")?;
+        let time = start.elapsed();
+        let what = format!(
+            "pinned {} of {} in place, no key yet",
+            bytes(len),
+            path.display()
+        );
+        step(
+            &what,
+            &format!("{} pages, {}", region.pages(), micros(time)),
+        );
+        let scratch = Memory::anonymous(SCRATCH).during("allocate")?;
+        scratch.fill(0, SCRATCH, 0x5a);
+        let attr = RegionAttr::new(Access::REMOTE).dynamic_keys();
+        let scratch = domain.register_with(scratch, &attr).during("register")?;
+        let start = Instant::now();
+        let file_keys = region.alloc_keys(SLOTS).during("reserve keys")?;
+        let time = start.elapsed();
+        step(&format!("reserved {SLOTS} key slots"), &micros(time));
+        let scratch_keys = scratch.alloc_keys(SLOTS).during("reserve keys")?;
+        let slots = file_keys.into_iter().zip(scratch_keys);
+        let slots = slots
+            .map(|(file, scratch)| Slot {
+                file,
+                scratch,
+                assigned: None,
+            })
+            .collect();
+        Ok(Self {
+            file: region,
+            scratch,
+            slots,
+        })
+    }
+
+    fn memory(&self, which: u64) -> Result<&Region> {
+        match which {
+            FILE => Ok(&self.file),
+            SCRATCH_MEMORY => Ok(&self.scratch),
+            other => Err(nonsense(&format!("memory {other}"))),
+        }
+    }
+
+    fn slot(&mut self, n: u64) -> Result<&mut Slot> {
+        let slot = usize::try_from(n).ok().and_then(|n| self.slots.get_mut(n));
+        slot.ok_or_else(|| nonsense(&format!("slot {n}")))
+    }
+
+    fn assign(&mut self, n: &[u64; 7]) -> Result<[u64; 3]> {
+        let [_, slot, memory, offset, length, rights, _] = *n;
+        let access = Access::from_bits_retain(rights);
+        let held = self.slot(slot)?;
+        let key = if memory == FILE {
+            &held.file
+        } else {
+            &held.scratch
+        };
+        let start = Instant::now();
+        let remote = key.assign(offset, length, access).during("assign key")?;
+        let time = start.elapsed();
+        held.assigned = Some(memory);
+        let rights = match access {
+            Access::REMOTE_READ => "read",
+            Access::REMOTE_WRITE => "write",
+            _ => "read and write",
+        };
+        let of = if memory == FILE {
+            "the file"
+        } else {
+            "scratch memory"
+        };
+        let what = format!(
+            "key {slot}: {} at {offset} of {of}, {rights}",
+            bytes(length)
+        );
+        step(&what, &micros(time));
+        Ok([remote.addr, remote.key, nanos(time)])
+    }
+
+    fn revoke(&mut self, n: u64) -> Result<u64> {
+        let held = self.slot(n)?;
+        let memory = held
+            .assigned
+            .take()
+            .ok_or_else(|| nonsense("no key to revoke"))?;
+        let key = if memory == FILE {
+            &held.file
+        } else {
+            &held.scratch
+        };
+        let start = Instant::now();
+        key.revoke().during("revoke key")?;
+        let time = start.elapsed();
+        step(&format!("key {n}: revoked"), &micros(time));
+        Ok(nanos(time))
+    }
+
+    /// Assigns and revokes one slot's key over and over, at offsets all over the file.
+    fn cycle(&mut self, count: u64, window: u64) -> Result<[u64; 2]> {
+        let len = self.file.len() as u64;
+        if count == 0 || count > 1 << 20 || window == 0 || window > len {
+            return Err(nonsense("a cycle of that kind"));
+        }
+        let (mut assigns, mut revokes) = (Duration::ZERO, Duration::ZERO);
+        let key = &self.slot(SLOTS as u64 - 1)?.file;
+        for i in 0..count {
+            let offset = i.wrapping_mul(0x9e37_79b9) % (len - window + 1);
+            let start = Instant::now();
+            key.assign(offset, window, Access::REMOTE_READ)
+                .during("assign key")?;
+            let assigned = Instant::now();
+            key.revoke().during("revoke key")?;
+            assigns += assigned - start;
+            revokes += assigned.elapsed();
+        }
+        let mean = |time: Duration| micros(time.div_f64(count as f64));
+        let what = format!(
+            "{count} times: assign a key for {}, then revoke it",
+            bytes(window)
+        );
+        step(&what, &format!("{} + {}", mean(assigns), mean(revokes)));
+        Ok([nanos(assigns), nanos(revokes)])
+    }
+
+    /// Does what is asked; `true` when that was the end.
+    fn answer(&mut self, conn: &mut Conn, msg: &Msg) -> Result<bool> {
+        let ask = Ask::from_u64(msg.n[0]).filter(|_| msg.kind == Kind::Step);
+        let ask = ask.ok_or_else(|| nonsense(&format!("{:?} {:?}", msg.kind, msg.n)))?;
+        let numbers = match ask {
+            Ask::Facts => {
+                let d = digest(&self.file);
+                vec![self.file.len() as u64, d[0], d[1], d[2], d[3]]
+            }
+            Ask::Assign => self.assign(&msg.n)?.to_vec(),
+            Ask::Revoke => vec![self.revoke(msg.n[1])?],
+            Ask::Digest => digest(self.memory(msg.n[1])?).to_vec(),
+            Ask::Cycle => self.cycle(msg.n[1], msg.n[2])?.to_vec(),
+            Ask::End => Vec::new(),
+        };
+        conn.send(&Msg::new(Kind::StepDone, &numbers))?;
+        conn.flush()?;
+        Ok(ask == Ask::End)
+    }
+
+    /// Takes everything down, in order.
+    fn close(self) -> Result<()> {
+        let start = Instant::now();
+        for slot in self.slots {
+            slot.file.close().during("close key")?;
+            slot.scratch.close().during("close key")?;
+        }
+        self.file.close().during("unpin")?;
+        self.scratch.close().during("unpin")?;
+        step(
+            "all keys gone, all memory unpinned",
+            &micros(start.elapsed()),
+        );
+        Ok(())
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn nonsense(what: &str) -> Failure {
+    Failure::Protocol {
+        what: "export",
+        got: what.to_owned(),
+    }
+}
+
+/// Runs node 1.
+pub(crate) fn run(nodes: &Nodes) -> Result<()> {
+    let node = Node::open(&Select::default(), Some(SocketAddr::new(nodes.peer, PORT)))?;
+    println!(
+        "node 1 exports, on {} by {}",
+        node.info().domain(),
+        node.info().provider()
+    );
+    let domain = node.first_domain()?;
+    let mut export = Export::new(&domain)?;
+    let listener = node.listen(SocketAddr::new(nodes.own, PORT))?;
+    // A refused access ends the connection, so node 2 comes again and again.
+    let mut connections = 0;
+    loop {
+        let Some(request) = listener.next_request(Service::Demo, PATIENCE)? else {
+            let source = kfabric::Error::Timeout {
+                what: "waiting for node 2",
+                after: PATIENCE,
+            };
+            return Err(Failure::Fabric {
+                what: "listen",
+                source,
+            });
+        };
+        let mut conn = listener.accept(request, PATIENCE)?;
+        connections += 1;
+        let end = loop {
+            let msg = match conn.recv() {
+                Ok(msg) => msg,
+                Err(Failure::Gone { .. }) => break false,
+                Err(e) => return Err(e),
+            };
+            match export.answer(&mut conn, &msg) {
+                Ok(false) => {}
+                Ok(true) => break true,
+                Err(Failure::Gone { .. }) => break false,
+                Err(e) => return Err(e),
+            }
+        };
+        drop(conn);
+        if end {
+            break;
+        }
+    }
+    export.close()?;
+    println!("node 1 is through: all as it should be, over {connections} connections");
+    Ok(())
+}
