@@ -2,9 +2,11 @@
 
 //! The workings of `cargo xtask`, the project's daily tool.
 
+pub mod bench;
 pub mod build;
 pub mod chroot;
 pub mod context;
+pub mod demo;
 pub mod guest;
 pub mod progress;
 pub mod report;

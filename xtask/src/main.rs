@@ -4,7 +4,7 @@
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
-use xtask::{build, context, guest, setup, test};
+use xtask::{bench, build, context, demo, guest, setup, test};
 
 /// Sets up, builds, boots, tests and checks kfabric.
 #[derive(Debug, Parser)]
@@ -31,6 +31,10 @@ enum Command {
     Shell(guest::ShellArgs),
     /// Run every test, on the host and in guests.
     Test(test::Args),
+    /// Run the benchmarks, in a guest whose time is a count of instructions.
+    Bench(bench::Args),
+    /// Show one guest reading another's memory.
+    Demo,
     /// Run make for somebody else's module, against our kernel and modules.
     Kmake(build::KmakeArgs),
 }
@@ -43,6 +47,8 @@ fn main() -> ExitCode {
         Command::Guest(args) => guest::run(&ctx, args),
         Command::Shell(args) => guest::shell(&ctx, args),
         Command::Test(args) => test::run(&ctx, args),
+        Command::Bench(args) => bench::run(&ctx, args),
+        Command::Demo => demo::run(&ctx),
         Command::Kmake(args) => build::kmake(&ctx, args),
     });
     match result {

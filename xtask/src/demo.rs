@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `cargo xtask demo`: two guests, one of which reads the other's memory.
+
+use crate::context::Context;
+use crate::guest::output::to_stdio;
+use crate::guest::{Guests, Job, Nodes, Options};
+use crate::progress::clock;
+use crate::setup::Which;
+use anyhow::{bail, Result};
+use std::time::{Duration, Instant};
+
+/// How long the guests may take: many times what they need.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// The program that is the demo.
+const PROGRAM: &str = "kfi-demo";
+
+/// Runs `demo`; returns the exit status: 0 when all was as it should be.
+///
+/// # Errors
+///
+/// When something cannot be set up or built.
+pub fn run(ctx: &Context) -> Result<i32> {
+    let started = Instant::now();
+    let options = Options {
+        nodes: Nodes::Two,
+        ..Options::default()
+    };
+    let guests = Guests::prepare(ctx, Which::Main, &options)?;
+    if guests.program(PROGRAM).is_none() {
+        bail!("the workspace has no program {PROGRAM}");
+    }
+    println!("two guests with kernel {} …", guests.release());
+    let job = Job::new(vec![PROGRAM.to_owned()], to_stdio(true));
+    let outcome = guests.with_timeout(LIMIT).run(&job)?;
+    outcome.report();
+    let status = outcome.status();
+    let took = clock(started.elapsed().as_secs());
+    if status == 0 {
+        println!("the demo went as it should, in {took}");
+    } else {
+        println!("the demo failed (status {status}), after {took}");
+    }
+    Ok(status)
+}
