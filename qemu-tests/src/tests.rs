@@ -7,12 +7,15 @@
 //! once, and list it in its topic's `TESTS`.
 
 pub mod cm;
+pub mod death;
 pub mod getinfo;
 pub mod keys;
 pub mod memory;
+pub mod modules;
 pub mod msg;
 pub mod queues;
 pub mod rma;
+pub mod stress;
 pub mod uapi;
 
 use crate::harness::Test;
@@ -26,7 +29,11 @@ pub fn all() -> Vec<Test> {
         queues::TESTS,
         cm::TESTS,
         memory::TESTS,
-        keys::TESTS, uapi::TESTS,
+        keys::TESTS,
+        uapi::TESTS,
+        stress::TESTS,
+        death::TESTS,
+        modules::TESTS,
     ];
     topics.iter().copied().flatten().copied().collect()
 }

@@ -4,22 +4,34 @@
 
 use anyhow::{bail, Context, Result};
 use std::fs::File;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// The line to the host, which acts on this guest: there in the two-guest topology.
 const CONTROL: &str = "/dev/virtio-ports/kfi.ctl";
 
-/// Asks the host for something: `link off`, `link on`, `freeze SECONDS`, `kill`.
+/// Asks the host for something: `link off`, `link on`, `freeze SECONDS`, `kill`. Returns when it
+/// is done.
 ///
 /// # Errors
 ///
-/// When there is no host that listens.
+/// When there is no host that listens, or it cannot.
 pub fn ask_host(what: &str) -> Result<()> {
-    let mut port = File::options().write(true).open(CONTROL).context(CONTROL)?;
+    let mut port = File::options()
+        .read(true)
+        .write(true)
+        .open(CONTROL)
+        .context(CONTROL)?;
     port.write_all(format!("{what}\n").as_bytes())
         .context(CONTROL)?;
+    let mut answer = String::new();
+    BufReader::new(port)
+        .read_line(&mut answer)
+        .context(CONTROL)?;
+    if answer.trim() != "ok" {
+        bail!("the host answers {what:?} with {answer:?}");
+    }
     Ok(())
 }
 
@@ -69,27 +81,47 @@ pub fn module_users(name: &str) -> Option<i64> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// A module's file, where the build put it.
+/// Where the build puts the modules.
+const MODULES: &str = "/kfi/ko";
+
+/// Loads one of our modules.
 ///
 /// # Errors
 ///
-/// When it is nowhere.
-pub fn module_file(name: &str) -> Result<std::path::PathBuf> {
-    let roots = std::env::var("KFI_MODULES").unwrap_or_else(|_| "/kfi/modules:/kfi".into());
-    let file = format!("{name}.ko");
-    for root in roots.split(':') {
-        for dir in [
-            "",
-            "kfabric",
-            "kverbs-provider",
-            "consumers",
-            "consumers/kfi-sample",
-        ] {
-            let path = std::path::Path::new(root).join(dir).join(&file);
-            if path.is_file() {
-                return Ok(path);
-            }
-        }
-    }
-    bail!("{file} is not in {roots}")
+/// When it is not there or does not load.
+pub fn load(name: &str) -> Result<()> {
+    load_with(name, "")
+}
+
+/// Loads one of our modules with parameters.
+///
+/// # Errors
+///
+/// When it is not there or does not load.
+pub fn load_with(name: &str, params: &str) -> Result<()> {
+    let spelt = [name.to_owned(), name.replace('_', "-")];
+    let paths = spelt.map(|n| std::path::Path::new(MODULES).join(n + ".ko"));
+    let path = paths
+        .iter()
+        .find(|p| p.is_file())
+        .with_context(|| format!("{name}.ko is not in {MODULES}"))?;
+    let file = File::open(path)?;
+    crate::sys::load_module(&file, params).with_context(|| format!("loading {name}"))
+}
+
+/// Unloads a module, waiting a little for users that are about to go.
+///
+/// # Errors
+///
+/// When it stays in use.
+pub fn unload(name: &str) -> Result<()> {
+    until(
+        &format!("unloading {name}"),
+        Duration::from_secs(5),
+        || match crate::sys::unload_module(name) {
+            Ok(()) => Ok(Some(())),
+            Err(e) if [libc::EAGAIN, libc::EBUSY].contains(&e.0) => Ok(None),
+            Err(e) => Err(e.into()),
+        },
+    )
 }

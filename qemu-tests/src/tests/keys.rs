@@ -11,7 +11,7 @@ use crate::harness::leaks::vm_pin;
 use crate::harness::{Ctx, Test, SMOKE};
 use crate::op::{self, iov};
 use crate::pair::{connect, Opts, Pair, Remote, Side, LOCAL, LONG, REMOTE};
-use crate::raw::Cq;
+use crate::raw::{Cq, Dev};
 use anyhow::{bail, ensure, Context, Result};
 use kfabric_uapi::*;
 use std::time::{Duration, Instant};
@@ -650,9 +650,17 @@ fn revoke_refuses(ctx: &mut Ctx) -> Result<()> {
 }
 
 /// Keeps `depth` operations posted until one fails; how many succeeded.
-fn hammer(bench: &Bench, depth: usize, mut make: impl FnMut() -> OpEntry) -> Result<u64> {
-    let ep = bench.ep.context("no connection")?;
-    let dev = &bench.side.dev;
+///
+/// # Errors
+///
+/// When a call is refused for another reason, or nothing completes.
+pub fn hammer(
+    dev: &Dev,
+    ep: u64,
+    cq: &Cq,
+    depth: usize,
+    mut make: impl FnMut() -> OpEntry,
+) -> Result<u64> {
     let (mut flying, mut done) = (0, 0);
     let mut failed = false;
     while !failed || flying > 0 {
@@ -660,14 +668,16 @@ fn hammer(bench: &Bench, depth: usize, mut make: impl FnMut() -> OpEntry) -> Res
             match dev.submit(ep, &[make()]) {
                 Ok(_) => flying += 1,
                 Err(e) if e.errno.0 == libc::EAGAIN => break,
-                Err(e) if [libc::ENOTCONN, libc::ESHUTDOWN].contains(&e.errno.0) => failed = true,
+                Err(e) if [libc::ENOTCONN, libc::ESHUTDOWN, libc::ENODEV].contains(&e.errno.0) => {
+                    failed = true
+                }
                 Err(e) => return Err(e.into()),
             }
         }
         if flying == 0 {
             break;
         }
-        let e = bench.cq.wait(LONG)?;
+        let e = cq.wait(LONG)?;
         flying -= 1;
         match e.err {
             0 => done += 1,
@@ -715,8 +725,9 @@ fn revoke_is_synchronous(ctx: &mut Ctx) -> Result<()> {
             let r: Remote = ctx.ctl.recv()?;
             bench.buf.clear(0xff);
             let piece = [iov(bench.region, 0, SIZE as u64)];
-            hammer(&bench, 16, || op::write(1, &piece, r.addr, r.key))?;
-            let _ = ep;
+            hammer(&bench.side.dev, ep, &bench.cq, 16, || {
+                op::write(1, &piece, r.addr, r.key)
+            })?;
             ctx.barrier("refused")?;
         }
     }
@@ -728,7 +739,7 @@ fn revoke_under_reads(ctx: &mut Ctx) -> Result<()> {
     const SIZE: usize = 16 << 10;
     let mut bench = Bench::new(ctx, SIZE)?;
     for round in 0..15u64 {
-        bench.fresh(ctx)?;
+        let ep = bench.fresh(ctx)?;
         if ctx.first() {
             bench.buf.clear(0x11);
             let (slot, remote) =
@@ -745,7 +756,9 @@ fn revoke_under_reads(ctx: &mut Ctx) -> Result<()> {
             let r: Remote = ctx.ctl.recv()?;
             bench.buf.clear(0);
             let piece = [iov(bench.region, 0, SIZE as u64)];
-            hammer(&bench, 8, || op::read(1, &piece, r.addr, r.key))?;
+            hammer(&bench.side.dev, ep, &bench.cq, 8, || {
+                op::read(1, &piece, r.addr, r.key)
+            })?;
             let seen = (0..SIZE).find(|i| bench.buf.get(*i) == 0x99);
             ensure!(
                 seen.is_none(),

@@ -26,7 +26,10 @@ pub const TESTS: &[Test] = &[
     Test::alone("uapi.reserved_fields", |ctx| each(ctx, reserved)).seconds(8),
     Test::alone("uapi.handles", |ctx| each(ctx, handles)).seconds(8),
     Test::alone("uapi.pointers", |ctx| each(ctx, pointers)).seconds(8),
-    Test::alone("uapi.failed_open_leaves_nothing", |ctx| each(ctx, read_only_answer)).seconds(8),
+    Test::alone("uapi.failed_open_leaves_nothing", |ctx| {
+        each(ctx, read_only_answer)
+    })
+    .seconds(8),
     Test::alone("uapi.grown_structures_are_taken", |ctx| each(ctx, grown)).seconds(8),
     Test::alone("uapi.all_of_it_unprivileged", unprivileged).seconds(15),
     Test::alone("uapi.entry_sizes", entry_sizes),
@@ -44,7 +47,12 @@ fn each(ctx: &mut Ctx, check: fn(&Fixture, &Specimen) -> Result<()>) -> Result<(
 fn each_of(env: &Env, check: fn(&Fixture, &Specimen) -> Result<()>) -> Result<()> {
     let fixture = Fixture::new(env)?;
     let list = specimens(&fixture);
-    ensure!(list.len() == KFI_IOCTLS.len(), "{} specimens for {} calls", list.len(), KFI_IOCTLS.len());
+    ensure!(
+        list.len() == KFI_IOCTLS.len(),
+        "{} specimens for {} calls",
+        list.len(),
+        KFI_IOCTLS.len()
+    );
     for s in &list {
         check(&fixture, s).with_context(|| s.name)?;
     }
@@ -79,16 +87,34 @@ fn with_size(s: &Specimen, size: u32) -> Vec<u8> {
 fn sizes(f: &Fixture, s: &Specimen) -> Result<()> {
     let own = s.bytes.len() as u32;
     for size in [0, 1, 4, 8, own - 1, own - 8] {
-        wrong(f, s, &with_size(s, size), libc::EINVAL, &format!("size {size}"))?;
+        wrong(
+            f,
+            s,
+            &with_size(s, size),
+            libc::EINVAL,
+            &format!("size {size}"),
+        )?;
     }
     for size in [4097, 8192, u32::MAX, 1 << 31] {
-        wrong(f, s, &with_size(s, size), libc::E2BIG, &format!("size {size}"))?;
+        wrong(
+            f,
+            s,
+            &with_size(s, size),
+            libc::E2BIG,
+            &format!("size {size}"),
+        )?;
     }
     for at in [own, own + 7, own + 100] {
         let mut bytes = with_size(s, own + 128);
         bytes.resize(own as usize + 128, 0);
         bytes[at as usize] = 1;
-        wrong(f, s, &bytes, libc::E2BIG, &format!("a tail with a byte at {at}"))?;
+        wrong(
+            f,
+            s,
+            &bytes,
+            libc::E2BIG,
+            &format!("a tail with a byte at {at}"),
+        )?;
     }
     Ok(())
 }
@@ -100,13 +126,24 @@ fn grown(f: &Fixture, s: &Specimen) -> Result<()> {
     bytes.resize(own as usize + 128, 0);
     // A wrong flag tells that the size was not what it stumbled over.
     bytes[7] = 0x80;
-    wrong(f, s, &bytes, libc::EINVAL, "a zero tail and an unknown flag")?;
+    wrong(
+        f,
+        s,
+        &bytes,
+        libc::EINVAL,
+        "a zero tail and an unknown flag",
+    )?;
     if !s.repeats {
         return Ok(());
     }
     bytes[7] = 0;
-    f.dev().call_bytes(s.nr, &mut bytes).with_context(|| "a zero tail")?;
-    ensure!(bytes[own as usize..].iter().all(|b| *b == 0), "the tail was written to");
+    f.dev()
+        .call_bytes(s.nr, &mut bytes)
+        .with_context(|| "a zero tail")?;
+    ensure!(
+        bytes[own as usize..].iter().all(|b| *b == 0),
+        "the tail was written to"
+    );
     Ok(())
 }
 
@@ -139,7 +176,13 @@ fn handles(f: &Fixture, s: &Specimen) -> Result<()> {
         let try_one = |value: u64, what: &str| {
             let mut bytes = s.bytes.clone();
             bytes[h.at..h.at + 8].copy_from_slice(&value.to_ne_bytes());
-            wrong(f, s, &bytes, libc::ENOENT, &format!("{what} ({value:#x}) at {}", h.at))
+            wrong(
+                f,
+                s,
+                &bytes,
+                libc::ENOENT,
+                &format!("{what} ({value:#x}) at {}", h.at),
+            )
         };
         if !h.optional {
             try_one(0, "no handle")?;
@@ -167,17 +210,28 @@ fn pointers(f: &Fixture, s: &Specimen) -> Result<()> {
     let own = s.bytes.len();
     map.write(4096 - 8, &s.bytes[..8]);
     let cut = f.dev().call_at(s.nr, (map.addr() + 4096 - 8) as usize);
-    ensure!(cut == Err(Errno(libc::EFAULT)), "a structure cut off: {cut:?}");
+    ensure!(
+        cut == Err(Errno(libc::EFAULT)),
+        "a structure cut off: {cut:?}"
+    );
     let tail = with_size(s, own as u32 + 8);
     map.write(4096 - own, &tail);
-    let cut = f.dev().call_at(s.nr, (map.addr() + 4096 - own as u64) as usize);
+    let cut = f
+        .dev()
+        .call_at(s.nr, (map.addr() + 4096 - own as u64) as usize);
     ensure!(cut == Err(Errno(libc::EFAULT)), "a tail cut off: {cut:?}");
     std::mem::forget(map);
     for &at in s.pointers {
         for value in [8u64, 1 << 46, 0xffff_8880_0000_0000] {
             let mut bytes = s.bytes.clone();
             bytes[at..at + 8].copy_from_slice(&value.to_ne_bytes());
-            wrong(f, s, &bytes, libc::EFAULT, &format!("pointer {value:#x} at {at}"))?;
+            wrong(
+                f,
+                s,
+                &bytes,
+                libc::EFAULT,
+                &format!("pointer {value:#x} at {at}"),
+            )?;
         }
     }
     Ok(())
@@ -189,7 +243,8 @@ fn read_only_answer(f: &Fixture, s: &Specimen) -> Result<()> {
         return Ok(());
     }
     let me = std::process::id();
-    let count = || -> Result<usize> { Ok(f.dev().obj_list()?.iter().filter(|o| o.pid == me).count()) };
+    let count =
+        || -> Result<usize> { Ok(f.dev().obj_list()?.iter().filter(|o| o.pid == me).count()) };
     let fds = || std::fs::read_dir("/proc/self/fd").map(Iterator::count);
     let file = sys::memfd(4096)?;
     let writable = Map::file(file.as_fd(), 4096, true)?;
@@ -197,9 +252,15 @@ fn read_only_answer(f: &Fixture, s: &Specimen) -> Result<()> {
     let read_only = Map::file(file.as_fd(), 4096, false)?;
     let before = (count()?, fds()?, crate::harness::leaks::vm_pin());
     let answer = f.dev().call_at(s.nr, read_only.addr() as usize);
-    ensure!(answer == Err(Errno(libc::EFAULT)), "an answer that cannot be written: {answer:?}");
+    ensure!(
+        answer == Err(Errno(libc::EFAULT)),
+        "an answer that cannot be written: {answer:?}"
+    );
     let after = (count()?, fds()?, crate::harness::leaks::vm_pin());
-    ensure!(before == after, "objects, descriptors, pins: {before:?} before, {after:?} after");
+    ensure!(
+        before == after,
+        "objects, descriptors, pins: {before:?} before, {after:?} after"
+    );
     Ok(())
 }
 
@@ -211,7 +272,15 @@ fn unprivileged(ctx: &mut Ctx) -> Result<()> {
     let pid = sys::fork(|| {
         let run = || -> Result<()> {
             sys::become_nobody()?;
-            for check in [sizes, grown, flags, reserved, handles, pointers, read_only_answer] {
+            for check in [
+                sizes,
+                grown,
+                flags,
+                reserved,
+                handles,
+                pointers,
+                read_only_answer,
+            ] {
                 each_of(&env, check)?;
             }
             Ok(())
@@ -225,7 +294,10 @@ fn unprivileged(ctx: &mut Ctx) -> Result<()> {
         }
     })?;
     let end = sys::wait_pid(pid, Duration::from_secs(100))?;
-    ensure!(end == Some(Ended::Exit(0)), "the child without privileges: {end:?}");
+    ensure!(
+        end == Some(Ended::Exit(0)),
+        "the child without privileges: {end:?}"
+    );
     Ok(())
 }
 
@@ -238,18 +310,27 @@ fn unknown_calls(_: &mut Ctx) -> Result<()> {
         if !known.contains(&low) {
             let nr = (3 << 30) | (64 << 16) | (KFI_IOC_TYPE << 8) | u32::from(low);
             let answer = dev.call_bytes(nr, &mut bytes);
-            ensure!(answer == Err(Errno(libc::ENOTTY)), "call {low:#x}: {answer:?}");
+            ensure!(
+                answer == Err(Errno(libc::ENOTTY)),
+                "call {low:#x}: {answer:?}"
+            );
         }
     }
     for kind in [0u32, 0x1b, 0xbe, 0xff] {
         let nr = (KFI_IOC_GETINFO & !0xff00) | (kind << 8);
         let answer = dev.call_bytes(nr, &mut bytes);
-        ensure!(answer == Err(Errno(libc::ENOTTY)), "type {kind:#x}: {answer:?}");
+        ensure!(
+            answer == Err(Errno(libc::ENOTTY)),
+            "type {kind:#x}: {answer:?}"
+        );
     }
     // TCGETS, FIONREAD: what a library asks of a file it does not know.
     for nr in [0x5401, 0x541b] {
         let answer = dev.call_bytes(nr, &mut bytes);
-        ensure!(answer == Err(Errno(libc::ENOTTY)), "call {nr:#x}: {answer:?}");
+        ensure!(
+            answer == Err(Errno(libc::ENOTTY)),
+            "call {nr:#x}: {answer:?}"
+        );
     }
     Ok(())
 }
@@ -259,19 +340,57 @@ fn entry_sizes(ctx: &mut Ctx) -> Result<()> {
     let f = Fixture::new(&ctx.env)?;
     let room = vec![0u8; 1 << 16];
     let at = room.as_ptr() as u64;
-    for entry_size in [0, 8, std::mem::size_of::<InfoEntry>() as u32 - 8, 4104, u32::MAX] {
-        let mut arg = GetInfo { entries: at, count: 1, entry_size, ..Default::default() };
+    for entry_size in [
+        0,
+        8,
+        std::mem::size_of::<InfoEntry>() as u32 - 8,
+        4104,
+        u32::MAX,
+    ] {
+        let mut arg = GetInfo {
+            entries: at,
+            count: 1,
+            entry_size,
+            ..Default::default()
+        };
         let r = f.dev().call(&mut arg);
-        ensure!(r.is_err(), "GETINFO with entries of {entry_size} bytes: taken");
-        let mut arg = ObjList { entries: at, count: 1, entry_size, ..Default::default() };
-        ensure!(f.dev().call(&mut arg).is_err(), "OBJ_LIST with entries of {entry_size} bytes: taken");
-        let mut arg = Submit { ep: f.ep, ops: at, count: 1, entry_size, ..Default::default() };
-        ensure!(f.dev().call(&mut arg).is_err(), "SUBMIT with entries of {entry_size} bytes: taken");
+        ensure!(
+            r.is_err(),
+            "GETINFO with entries of {entry_size} bytes: taken"
+        );
+        let mut arg = ObjList {
+            entries: at,
+            count: 1,
+            entry_size,
+            ..Default::default()
+        };
+        ensure!(
+            f.dev().call(&mut arg).is_err(),
+            "OBJ_LIST with entries of {entry_size} bytes: taken"
+        );
+        let mut arg = Submit {
+            ep: f.ep,
+            ops: at,
+            count: 1,
+            entry_size,
+            ..Default::default()
+        };
+        ensure!(
+            f.dev().call(&mut arg).is_err(),
+            "SUBMIT with entries of {entry_size} bytes: taken"
+        );
     }
     // Larger entries of a newer caller, the rest of each zero.
     let size = std::mem::size_of::<InfoEntry>() + 64;
-    let mut arg = GetInfo { entries: at, count: 4, entry_size: size as u32, ..Default::default() };
-    f.dev().call(&mut arg).context("GETINFO with larger entries")?;
+    let mut arg = GetInfo {
+        entries: at,
+        count: 4,
+        entry_size: size as u32,
+        ..Default::default()
+    };
+    f.dev()
+        .call(&mut arg)
+        .context("GETINFO with larger entries")?;
     Ok(())
 }
 
@@ -283,31 +402,75 @@ fn submit_rules(ctx: &mut Ctx) -> Result<()> {
     let region = side.reg(&buf, KFI_SEND | KFI_RECV)?.handle;
     let send_only = side.reg(&buf, KFI_SEND)?.handle;
     let recv_only = side.reg(&buf, KFI_RECV)?.handle;
-    let other = dev.domain_open(side.fabric, &crate::raw::field_text(&crate::pair::own_info(dev, &ctx.env)?.domain_name))?;
-    let elsewhere = dev.region_reg(other.handle, buf.addr(), 4096, LOCAL | REMOTE, 1)?.handle;
+    let other = dev.domain_open(
+        side.fabric,
+        &crate::raw::field_text(&crate::pair::own_info(dev, &ctx.env)?.domain_name),
+    )?;
+    let elsewhere = dev
+        .region_reg(other.handle, buf.addr(), 4096, LOCAL | REMOTE, 1)?
+        .handle;
     let ep = side.endpoint(&Default::default(), &cq, 0)?.handle;
     let no = |op: OpEntry, errno: i32, what: &str| refused(dev.submit(ep, &[op]), errno, what);
     let recv = op::recv(1, &[iov(region, 0, 100)]);
-    let bare = EpOpen { domain: side.domain.handle, ..Default::default() };
+    let bare = EpOpen {
+        domain: side.domain.handle,
+        ..Default::default()
+    };
     let new = dev.ep_open(&bare)?.handle;
-    ensure!(dev.submit(new, &[recv]).is_err(), "a receive on an endpoint that is not enabled");
+    ensure!(
+        dev.submit(new, &[recv]).is_err(),
+        "a receive on an endpoint that is not enabled"
+    );
     for op in [4, 5, u32::MAX] {
         no(OpEntry { op, ..recv }, libc::EINVAL, "an unknown operation")?;
     }
     let known = KFI_COMPLETION | KFI_INJECT | KFI_REMOTE_CQ_DATA | KFI_FENCE;
     for bit in (0..64).map(|b| 1u64 << b).filter(|b| b & known == 0) {
-        no(op::with_flags(recv, bit), libc::EINVAL, &format!("flag {bit:#x}"))?;
+        no(
+            op::with_flags(recv, bit),
+            libc::EINVAL,
+            &format!("flag {bit:#x}"),
+        )?;
     }
     no(op::recv(1, &[iov(0, 0, 8)]), libc::ENOENT, "no region")?;
-    no(op::recv(1, &[iov(cq.handle, 0, 8)]), libc::ENOENT, "a region that is a queue")?;
-    no(op::recv(1, &[iov(region, 8192, 1)]), libc::EINVAL, "the byte behind the region")?;
-    no(op::recv(1, &[iov(region, 0, 8193)]), libc::EINVAL, "a byte too many")?;
-    no(op::recv(1, &[iov(send_only, 0, 8)]), libc::EACCES, "a receive into a region for sending")?;
-    no(op::recv(1, &[iov(elsewhere, 0, 8)]), libc::EINVAL, "another domain's region")
-        .or_else(|_| no(op::recv(1, &[iov(elsewhere, 0, 8)]), libc::ENOENT, "another domain's region"))?;
+    no(
+        op::recv(1, &[iov(cq.handle, 0, 8)]),
+        libc::ENOENT,
+        "a region that is a queue",
+    )?;
+    no(
+        op::recv(1, &[iov(region, 8192, 1)]),
+        libc::EINVAL,
+        "the byte behind the region",
+    )?;
+    no(
+        op::recv(1, &[iov(region, 0, 8193)]),
+        libc::EINVAL,
+        "a byte too many",
+    )?;
+    no(
+        op::recv(1, &[iov(send_only, 0, 8)]),
+        libc::EACCES,
+        "a receive into a region for sending",
+    )?;
+    no(
+        op::recv(1, &[iov(elsewhere, 0, 8)]),
+        libc::EINVAL,
+        "another domain's region",
+    )
+    .or_else(|_| {
+        no(
+            op::recv(1, &[iov(elsewhere, 0, 8)]),
+            libc::ENOENT,
+            "another domain's region",
+        )
+    })?;
     let not_connected = [libc::ENOTCONN, libc::EACCES];
     let r = dev.submit(ep, &[op::send(1, &[iov(recv_only, 0, 8)])]);
-    ensure!(r.is_err_and(|e| not_connected.contains(&e.errno.0)), "a send from a region for receiving: {r:?}");
+    ensure!(
+        r.is_err_and(|e| not_connected.contains(&e.errno.0)),
+        "a send from a region for receiving: {r:?}"
+    );
     refused(dev.submit(ep, &[]), libc::EINVAL, "no operations")?;
     let many = vec![recv; KFI_SUBMIT_MAX as usize + 1];
     refused(dev.submit(ep, &many), libc::EINVAL, "too many operations")?;
@@ -316,7 +479,8 @@ fn submit_rules(ctx: &mut Ctx) -> Result<()> {
     let mut odd = recv;
     odd.iov[3] = iov(u64::MAX, u64::MAX, u64::MAX);
     dev.submit(ep, &[odd]).context("rubbish behind the iov")?;
-    dev.submit(ep, &[op::recv(2, &[iov(region, 8192, 0)])]).context("an empty piece at the end")?;
+    dev.submit(ep, &[op::recv(2, &[iov(region, 8192, 0)])])
+        .context("an empty piece at the end")?;
     Ok(())
 }
 
@@ -330,28 +494,53 @@ fn event_buffer(ctx: &mut Ctx) -> Result<()> {
         Ok(sys::poll_in(side.eq.fd.as_fd(), Duration::from_millis(100))?.then_some(()))
     })?;
     let peek = side.dev.eq_read(side.eq.handle, KFI_EQ_PEEK)?;
-    ensure!(peek.raw.event == KFI_CONN_ERROR && peek.raw.object == ep, "{:?}", peek.raw);
-    let mut bad = EqRead { eq: side.eq.handle, data: 8, data_len: 100, ..Default::default() };
+    ensure!(
+        peek.raw.event == KFI_CONN_ERROR && peek.raw.object == ep,
+        "{:?}",
+        peek.raw
+    );
+    let mut bad = EqRead {
+        eq: side.eq.handle,
+        data: 8,
+        data_len: 100,
+        ..Default::default()
+    };
     let r = side.dev.call(&mut bad);
     if r.is_err() {
         refused(r, libc::EFAULT, "a bad buffer")?;
-        let event = side.dev.eq_read(side.eq.handle, 0).context("the event after a bad buffer")?;
+        let event = side
+            .dev
+            .eq_read(side.eq.handle, 0)
+            .context("the event after a bad buffer")?;
         ensure!(event.raw.object == ep, "{:?}", event.raw);
     }
-    refused(side.dev.eq_read(side.eq.handle, 0), libc::EAGAIN, "the event is taken")
+    refused(
+        side.dev.eq_read(side.eq.handle, 0),
+        libc::EAGAIN,
+        "the event is taken",
+    )
 }
 
 fn not_a_kfabric_file(_: &mut Ctx) -> Result<()> {
-    let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
+    let null = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/null")?;
     let r = Dev::from_fd(null.into()).getinfo(None);
     refused(r, libc::ENOTTY, "a call on another file")
 }
 
 fn no_read_write(_: &mut Ctx) -> Result<()> {
     use std::io::{Read, Write};
-    let mut file = std::fs::File::options().read(true).write(true).open(crate::raw::device_path())?;
+    let mut file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(crate::raw::device_path())?;
     ensure!(file.read(&mut [0u8; 64]).is_err(), "it can be read");
     ensure!(file.write(&[0u8; 64]).is_err(), "it can be written");
-    ensure!(Map::file(file.as_fd(), 4096, true).is_err(), "it can be mapped");
+    ensure!(
+        Map::file(file.as_fd(), 4096, true).is_err(),
+        "it can be mapped"
+    );
     Ok(())
 }

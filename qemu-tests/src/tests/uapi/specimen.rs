@@ -68,14 +68,20 @@ impl Fixture {
         dev.key_assign(slots[1], 0, 100, REMOTE)?;
         let address = to_sockaddr(env.at(0));
         let pep = dev.pep_open(side.fabric, side.eq.handle, env.at(0), 0)?;
-        let bare = EpOpen { domain: d, ..Default::default() };
+        let bare = EpOpen {
+            domain: d,
+            ..Default::default()
+        };
         let new_ep = dev.ep_open(&bare)?.handle;
         let bound_ep = dev.ep_open(&bare)?.handle;
         dev.bind(bound_ep, side.eq.handle, 0)?;
         dev.bind(bound_ep, cq.handle, KFI_TRANSMIT | KFI_RECV)?;
         let ep = side.endpoint(&Default::default(), &cq, 0)?.handle;
         let op = Box::new([op::recv(1, &[op::iov(region, 0, 64)])]);
-        let hints = Box::new(InfoEntry { prov_name: name_field(&env.provider), ..Default::default() });
+        let hints = Box::new(InfoEntry {
+            prov_name: name_field(&env.provider),
+            ..Default::default()
+        });
         Ok(Self {
             side,
             cq,
@@ -170,21 +176,38 @@ impl Specimen {
     }
 
     fn handle(mut self, at: usize, wrong: u64, foreign: u64) -> Self {
-        self.handles.push(Handle { at, optional: false, wrong, foreign });
+        self.handles.push(Handle {
+            at,
+            optional: false,
+            wrong,
+            foreign,
+        });
         self
     }
 
     fn optional(mut self, at: usize, wrong: u64, foreign: u64) -> Self {
-        self.handles.push(Handle { at, optional: true, wrong, foreign });
+        self.handles.push(Handle {
+            at,
+            optional: true,
+            wrong,
+            foreign,
+        });
         self
     }
 
     fn opens(self) -> Self {
-        Self { opens: true, repeats: true, ..self }
+        Self {
+            opens: true,
+            repeats: true,
+            ..self
+        }
     }
 
     fn repeats(self) -> Self {
-        Self { repeats: true, ..self }
+        Self {
+            repeats: true,
+            ..self
+        }
     }
 
     fn flags(self, flags: u32) -> Self {
@@ -214,7 +237,9 @@ fn opening(f: &Fixture) -> Vec<Specimen> {
     let o = f.other();
     let (fabric, domain, eq) = (f.side.fabric, f.side.domain.handle, f.side.eq.handle);
     let mut open_fabric = FabricOpen::new_zeroed();
-    open_fabric.prov_name.copy_from_slice(&f.info.prov_name[..32]);
+    open_fabric
+        .prov_name
+        .copy_from_slice(&f.info.prov_name[..32]);
     open_fabric.fabric_name = f.info.fabric_name;
     let mut open_domain = DomainOpen::new_zeroed();
     open_domain.fabric = fabric;
@@ -223,44 +248,81 @@ fn opening(f: &Fixture) -> Vec<Specimen> {
     let hints = std::ptr::from_ref(&*f.hints) as u64;
     let place = f.room();
     vec![
-        specimen(GetInfo { hints, entries: place, count: 8, entry_size, ..Default::default() })
-            .reserved(&[field!(GetInfo.reserved, 8)])
-            .pointers(&[offset_of!(GetInfo, hints), offset_of!(GetInfo, entries)])
-            .repeats(),
+        specimen(GetInfo {
+            hints,
+            entries: place,
+            count: 8,
+            entry_size,
+            ..Default::default()
+        })
+        .reserved(&[field!(GetInfo.reserved, 8)])
+        .pointers(&[offset_of!(GetInfo, hints), offset_of!(GetInfo, entries)])
+        .repeats(),
         specimen(open_fabric).opens(),
         specimen(open_domain)
             .handle(offset_of!(DomainOpen, fabric), eq, o.side.fabric)
-            .reserved(&[field!(DomainOpen.reserved, 4), field!(DomainOpen.reserved2, 4)])
+            .reserved(&[
+                field!(DomainOpen.reserved, 4),
+                field!(DomainOpen.reserved2, 4),
+            ])
             .opens(),
-        specimen(EqOpen { fabric, ..Default::default() })
-            .handle(offset_of!(EqOpen, fabric), eq, o.side.fabric)
-            .opens(),
-        specimen(CqOpen { domain, ..Default::default() })
-            .handle(offset_of!(CqOpen, domain), fabric, o.side.domain.handle)
-            .reserved(&[field!(CqOpen.reserved, 8)])
-            .opens(),
-        specimen(CntrOpen { domain, ..Default::default() })
-            .handle(offset_of!(CntrOpen, domain), fabric, o.side.domain.handle)
-            .reserved(&[field!(CntrOpen.reserved, 8)])
-            .opens(),
-        specimen(PepOpen { fabric, eq, addr: f.address, ..Default::default() })
-            .handle(offset_of!(PepOpen, fabric), eq, o.side.fabric)
-            .handle(offset_of!(PepOpen, eq), fabric, o.side.eq.handle)
-            .opens(),
-        specimen(EpOpen { domain, ..Default::default() })
-            .handle(offset_of!(EpOpen, domain), fabric, o.side.domain.handle)
-            .optional(offset_of!(EpOpen, connreq), eq, o.pep)
-            .reserved(&[field!(EpOpen.reserved, 4), field!(EpOpen.reserved2, 4)])
-            .opens(),
-        specimen(RegionReg { domain, addr: place, len: 4096, access: KFI_SEND, ..Default::default() })
-            .handle(offset_of!(RegionReg, domain), fabric, o.side.domain.handle)
-            .flags(KFI_REGION_DYNAMIC_KEYS)
-            .opens(),
-        specimen(KeyAlloc { region: f.region, count: 2, handles: place, ..Default::default() })
-            .handle(offset_of!(KeyAlloc, region), domain, o.region)
-            .reserved(&[field!(KeyAlloc.reserved, 4)])
-            .pointers(&[offset_of!(KeyAlloc, handles)])
-            .repeats(),
+        specimen(EqOpen {
+            fabric,
+            ..Default::default()
+        })
+        .handle(offset_of!(EqOpen, fabric), eq, o.side.fabric)
+        .opens(),
+        specimen(CqOpen {
+            domain,
+            ..Default::default()
+        })
+        .handle(offset_of!(CqOpen, domain), fabric, o.side.domain.handle)
+        .reserved(&[field!(CqOpen.reserved, 8)])
+        .opens(),
+        specimen(CntrOpen {
+            domain,
+            ..Default::default()
+        })
+        .handle(offset_of!(CntrOpen, domain), fabric, o.side.domain.handle)
+        .reserved(&[field!(CntrOpen.reserved, 8)])
+        .opens(),
+        specimen(PepOpen {
+            fabric,
+            eq,
+            addr: f.address,
+            ..Default::default()
+        })
+        .handle(offset_of!(PepOpen, fabric), eq, o.side.fabric)
+        .handle(offset_of!(PepOpen, eq), fabric, o.side.eq.handle)
+        .opens(),
+        specimen(EpOpen {
+            domain,
+            ..Default::default()
+        })
+        .handle(offset_of!(EpOpen, domain), fabric, o.side.domain.handle)
+        .optional(offset_of!(EpOpen, connreq), eq, o.pep)
+        .reserved(&[field!(EpOpen.reserved, 4), field!(EpOpen.reserved2, 4)])
+        .opens(),
+        specimen(RegionReg {
+            domain,
+            addr: place,
+            len: 4096,
+            access: KFI_SEND,
+            ..Default::default()
+        })
+        .handle(offset_of!(RegionReg, domain), fabric, o.side.domain.handle)
+        .flags(KFI_REGION_DYNAMIC_KEYS)
+        .opens(),
+        specimen(KeyAlloc {
+            region: f.region,
+            count: 2,
+            handles: place,
+            ..Default::default()
+        })
+        .handle(offset_of!(KeyAlloc, region), domain, o.region)
+        .reserved(&[field!(KeyAlloc.reserved, 4)])
+        .pointers(&[offset_of!(KeyAlloc, handles)])
+        .repeats(),
     ]
 }
 
@@ -270,39 +332,69 @@ fn connecting(f: &Fixture) -> Vec<Specimen> {
     let place = f.room();
     let addr = f.address;
     vec![
-        specimen(Bind { ep: f.new_ep, object: f.cntr, bind_flags: KFI_SEND, ..Default::default() })
-            .handle(offset_of!(Bind, ep), eq, o.new_ep)
-            .handle(offset_of!(Bind, object), f.side.domain.handle, o.cntr),
-        specimen(ObjectCall { handle: f.bound_ep, ..Default::default() }).handle(
-            offset_of!(ObjectCall, handle),
-            eq,
-            o.bound_ep,
-        ),
-        specimen(Listen { pep: f.pep, ..Default::default() })
-            .handle(offset_of!(Listen, pep), f.ep, o.pep)
-            .reserved(&[field!(Listen.reserved, 4)]),
-        specimen(Connect { ep: f.ep, addr, param: place, param_len: 8, ..Default::default() })
-            .handle(offset_of!(Connect, ep), f.pep, o.ep)
-            .reserved(&[field!(Connect.reserved, 4)])
-            .pointers(&[offset_of!(Connect, param)])
-            // Port 0 of its own address: refused at once, or later by an event.
-            .may_fail(&[libc::EINVAL, libc::EADDRNOTAVAIL, libc::ECONNREFUSED]),
-        specimen(Accept { ep: f.ep, param: place, param_len: 8, ..Default::default() })
-            .handle(offset_of!(Accept, ep), f.pep, o.ep)
-            .reserved(&[field!(Accept.reserved, 4)])
-            .may_fail(&[libc::EINVAL, libc::EISCONN, libc::EALREADY, libc::EBUSY]),
+        specimen(Bind {
+            ep: f.new_ep,
+            object: f.cntr,
+            bind_flags: KFI_SEND,
+            ..Default::default()
+        })
+        .handle(offset_of!(Bind, ep), eq, o.new_ep)
+        .handle(offset_of!(Bind, object), f.side.domain.handle, o.cntr),
+        specimen(ObjectCall {
+            handle: f.bound_ep,
+            ..Default::default()
+        })
+        .handle(offset_of!(ObjectCall, handle), eq, o.bound_ep),
+        specimen(Listen {
+            pep: f.pep,
+            ..Default::default()
+        })
+        .handle(offset_of!(Listen, pep), f.ep, o.pep)
+        .reserved(&[field!(Listen.reserved, 4)]),
+        specimen(Connect {
+            ep: f.ep,
+            addr,
+            param: place,
+            param_len: 8,
+            ..Default::default()
+        })
+        .handle(offset_of!(Connect, ep), f.pep, o.ep)
+        .reserved(&[field!(Connect.reserved, 4)])
+        .pointers(&[offset_of!(Connect, param)])
+        // Port 0 of its own address: refused at once, or later by an event.
+        .may_fail(&[libc::EINVAL, libc::EADDRNOTAVAIL, libc::ECONNREFUSED]),
+        specimen(Accept {
+            ep: f.ep,
+            param: place,
+            param_len: 8,
+            ..Default::default()
+        })
+        .handle(offset_of!(Accept, ep), f.pep, o.ep)
+        .reserved(&[field!(Accept.reserved, 4)])
+        .may_fail(&[libc::EINVAL, libc::EISCONN, libc::EALREADY, libc::EBUSY]),
         // The only right call needs a request, which needs a peer: every handle here is wrong.
-        specimen(Reject { connreq: f.ep, param: place, param_len: 8, ..Default::default() })
-            .handle(offset_of!(Reject, connreq), f.pep, o.pep)
-            .reserved(&[field!(Reject.reserved, 4)])
-            .may_fail(&[libc::ENOENT]),
-        specimen(Shutdown { ep: f.new_ep, ..Default::default() })
-            .handle(offset_of!(Shutdown, ep), f.pep, o.ep)
-            .may_fail(&[libc::ENOTCONN, libc::EINVAL]),
-        specimen(GetName { handle: f.pep, ..Default::default() })
-            .handle(offset_of!(GetName, handle), eq, o.pep)
-            .reserved(&[field!(GetName.reserved, 4)])
-            .repeats(),
+        specimen(Reject {
+            connreq: f.ep,
+            param: place,
+            param_len: 8,
+            ..Default::default()
+        })
+        .handle(offset_of!(Reject, connreq), f.pep, o.pep)
+        .reserved(&[field!(Reject.reserved, 4)])
+        .may_fail(&[libc::ENOENT]),
+        specimen(Shutdown {
+            ep: f.new_ep,
+            ..Default::default()
+        })
+        .handle(offset_of!(Shutdown, ep), f.pep, o.ep)
+        .may_fail(&[libc::ENOTCONN, libc::EINVAL]),
+        specimen(GetName {
+            handle: f.pep,
+            ..Default::default()
+        })
+        .handle(offset_of!(GetName, handle), eq, o.pep)
+        .reserved(&[field!(GetName.reserved, 4)])
+        .repeats(),
     ]
 }
 
@@ -314,39 +406,77 @@ fn using(f: &Fixture) -> Vec<Specimen> {
     let op_size = std::mem::size_of::<OpEntry>() as u32;
     let info_size = std::mem::size_of::<ObjInfo>() as u32;
     vec![
-        specimen(EqRead { eq, data: place, data_len: 1024, ..Default::default() })
-            .handle(offset_of!(EqRead, eq), f.cq.handle, o.side.eq.handle)
-            .flags(KFI_EQ_PEEK)
-            .may_fail(&[libc::EAGAIN]),
-        specimen(CntrCtl { cntr: f.cntr, ..Default::default() })
-            .handle(offset_of!(CntrCtl, cntr), f.cq.handle, o.cntr)
-            .reserved(&[field!(CntrCtl.reserved, 4)])
-            .repeats(),
-        specimen(CntrWait { cntr: f.cntr, deadline: u64::MAX, ..Default::default() })
-            .handle(offset_of!(CntrWait, cntr), f.cq.handle, o.cntr)
-            .reserved(&[field!(CntrWait.reserved, 8)])
-            .repeats(),
-        specimen(KeyAssign { slot: f.slot, length: 64, access: KFI_REMOTE_READ, ..Default::default() })
-            .handle(offset_of!(KeyAssign, slot), f.region, o.slot)
-            .reserved(&[field!(KeyAssign.reserved, 8)]),
-        specimen(ObjectCall2 { handle: f.assigned, ..Default::default() })
-            .handle(offset_of!(ObjectCall2, handle), f.region, o.assigned)
-            .repeats(),
-        specimen(Submit { ep: f.ep, ops, count: 1, entry_size: op_size, ..Default::default() })
-            .handle(offset_of!(Submit, ep), f.pep, o.ep)
-            .pointers(&[offset_of!(Submit, ops)])
-            // Connecting to nobody may have ended it by now.
-            .may_fail(&[libc::ENOTCONN]),
-        specimen(Cancel { ep: f.ep, context: 1, ..Default::default() })
-            .handle(offset_of!(Cancel, ep), f.pep, o.ep)
-            .may_fail(&[libc::EOPNOTSUPP, libc::ENOENT, libc::ENOTCONN]),
-        specimen(ObjList { entries: place, count: 8, entry_size: info_size, ..Default::default() })
-            .reserved(&[field!(ObjList.reserved, 24)])
-            .pointers(&[offset_of!(ObjList, entries)])
-            .repeats(),
+        specimen(EqRead {
+            eq,
+            data: place,
+            data_len: 1024,
+            ..Default::default()
+        })
+        .handle(offset_of!(EqRead, eq), f.cq.handle, o.side.eq.handle)
+        .flags(KFI_EQ_PEEK)
+        .may_fail(&[libc::EAGAIN]),
+        specimen(CntrCtl {
+            cntr: f.cntr,
+            ..Default::default()
+        })
+        .handle(offset_of!(CntrCtl, cntr), f.cq.handle, o.cntr)
+        .reserved(&[field!(CntrCtl.reserved, 4)])
+        .repeats(),
+        specimen(CntrWait {
+            cntr: f.cntr,
+            deadline: u64::MAX,
+            ..Default::default()
+        })
+        .handle(offset_of!(CntrWait, cntr), f.cq.handle, o.cntr)
+        .reserved(&[field!(CntrWait.reserved, 8)])
+        .repeats(),
+        specimen(KeyAssign {
+            slot: f.slot,
+            length: 64,
+            access: KFI_REMOTE_READ,
+            ..Default::default()
+        })
+        .handle(offset_of!(KeyAssign, slot), f.region, o.slot)
+        .reserved(&[field!(KeyAssign.reserved, 8)]),
+        specimen(ObjectCall2 {
+            handle: f.assigned,
+            ..Default::default()
+        })
+        .handle(offset_of!(ObjectCall2, handle), f.region, o.assigned)
+        .repeats(),
+        specimen(Submit {
+            ep: f.ep,
+            ops,
+            count: 1,
+            entry_size: op_size,
+            ..Default::default()
+        })
+        .handle(offset_of!(Submit, ep), f.pep, o.ep)
+        .pointers(&[offset_of!(Submit, ops)])
+        // Connecting to nobody may have ended it by now.
+        .may_fail(&[libc::ENOTCONN]),
+        specimen(Cancel {
+            ep: f.ep,
+            context: 1,
+            ..Default::default()
+        })
+        .handle(offset_of!(Cancel, ep), f.pep, o.ep)
+        .may_fail(&[libc::EOPNOTSUPP, libc::ENOENT, libc::ENOTCONN]),
+        specimen(ObjList {
+            entries: place,
+            count: 8,
+            entry_size: info_size,
+            ..Default::default()
+        })
+        .reserved(&[field!(ObjList.reserved, 24)])
+        .pointers(&[offset_of!(ObjList, entries)])
+        .repeats(),
         // The domain has children, so the right call is refused; all else about it is right.
-        specimen(Close { handle: domain, ..Default::default() })
-            .handle(offset_of!(Close, handle), f.closed, o.slot)
-            .may_fail(&[libc::EBUSY]),
+        specimen(Close {
+            handle: domain,
+            ..Default::default()
+        })
+        .handle(offset_of!(Close, handle), f.closed, o.slot)
+        .may_fail(&[libc::EBUSY]),
     ]
 }

@@ -1,0 +1,477 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Whatever dies, the other end hears of it in bounded time, and nothing of
+//! the dead stays (P11).
+
+use super::keys::hammer;
+use crate::buf::Buf;
+use crate::harness::guest::{ask_host, until};
+use crate::harness::{Ctx, Test, TWO};
+use crate::op::{self, iov};
+use crate::pair::{accept_one, connect_one, Opts, Pair, Remote, Side, LOCAL, REMOTE, WAIT};
+use crate::raw::{Cq, Dev};
+use crate::sys::{self, Ended, Map};
+use anyhow::{ensure, Context, Result};
+use kfabric_uapi::*;
+use std::time::{Duration, Instant};
+
+/// The topic's tests.
+pub const TESTS: &[Test] = &[
+    Test::pair("death.sigkill_of_a_writer", |c| peer_dies(c, Role::Writes)).seconds(15),
+    Test::pair("death.sigkill_of_a_reader", |c| peer_dies(c, Role::Reads)).seconds(15),
+    Test::pair("death.sigkill_of_a_sender", |c| peer_dies(c, Role::Sends)).seconds(15),
+    Test::pair("death.sigkill_of_a_target", target_dies).seconds(15),
+    Test::pair("death.sigkill_while_idle", |c| peer_dies(c, Role::Idles)).seconds(10),
+    Test::alone("death.sigkill_at_random_points", random_points).seconds(15),
+    Test::alone("death.sigkill_while_pinning", while_pinning).seconds(10),
+    Test::pair("death.p11_cut_off_mid_transfer", |c| cut_off(c, true))
+        .seconds(30)
+        .on(TWO),
+    Test::pair("death.p11_cut_off_while_idle", |c| cut_off(c, false))
+        .seconds(30)
+        .on(TWO),
+    Test::pair("death.frozen_peer", frozen).seconds(20).on(TWO),
+    Test::pair("death.p11_guest_killed_mid_transfer", guest_killed)
+        .seconds(30)
+        .on(TWO)
+        .loses_peer(),
+];
+
+/// How long an end may take to hear of the other's death.
+const NEWS: Duration = Duration::from_secs(60);
+
+/// What the one that dies does when it dies.
+#[derive(Clone, Copy, PartialEq)]
+enum Role {
+    Writes,
+    Reads,
+    Sends,
+    Idles,
+}
+
+/// Waits until the end of this connection is told, and its receives have ended once each.
+fn hear_the_end(side: &Side, cq: &Cq, ep: u64, receives: usize) -> Result<()> {
+    let start = Instant::now();
+    let down = side
+        .dev
+        .eq_wait(&side.eq, NEWS)
+        .context("no word of the end")?;
+    ensure!(
+        down.raw.event == KFI_SHUTDOWN && down.raw.object == ep,
+        "{:?}",
+        down.raw
+    );
+    let mut ended = vec![0u8; receives];
+    let end = Instant::now() + WAIT;
+    while ended.contains(&0) {
+        let e = cq
+            .wait(end.saturating_duration_since(Instant::now()))
+            .context("receives that do not end")?;
+        let n = &mut ended[e.context as usize];
+        *n += 1;
+        ensure!(*n == 1, "{e:?} came twice");
+    }
+    eprintln!("heard after {:.1} s", start.elapsed().as_secs_f64());
+    side.dev.close(ep).context("closing the endpoint")?;
+    Ok(())
+}
+
+/// Waits until no object of a process is left.
+///
+/// # Errors
+///
+/// When some stay.
+pub fn nothing_left_of(dev: &Dev, pid: i32) -> Result<()> {
+    until(
+        "objects of the dead go away",
+        Duration::from_secs(20),
+        || {
+            Ok(dev
+                .obj_list()?
+                .iter()
+                .all(|o| o.pid != pid as u32)
+                .then_some(()))
+        },
+    )
+}
+
+/// Node 2's process is killed at different moments of its work.
+fn peer_dies(ctx: &mut Ctx, role: Role) -> Result<()> {
+    const ROUNDS: u64 = 8;
+    const RECEIVES: usize = 32;
+    let side = Side::open(ctx)?;
+    if ctx.first() {
+        let (_pep, at) = side.listen(ctx.env.at(0), 0)?;
+        let buf = Buf::new(256 << 10)?;
+        let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+        let (_, remote) = side.export(region, 0, buf.len() as u64, REMOTE)?;
+        ctx.ctl.send(&(at.port(), remote))?;
+        for round in 0..ROUNDS {
+            let cq = side.cq(0, 0)?;
+            let ep = accept_one(&side, &Opts::default(), &cq)?.handle;
+            let ops: Vec<_> = (0..RECEIVES as u64)
+                .map(|i| op::recv(i, &[iov(region, 0, 4096)]))
+                .collect();
+            side.dev.submit(ep, &ops)?;
+            hear_the_end(&side, &cq, ep, RECEIVES).with_context(|| format!("round {round}"))?;
+        }
+        return ctx.barrier("rounds done");
+    }
+    let (port, remote): (u16, Remote) = ctx.ctl.recv()?;
+    let peer = ctx.env.peer_at(port);
+    let env = ctx.env.clone();
+    for round in 0..ROUNDS {
+        let stage = Map::shared(4096)?;
+        let pid = sys::fork(|| {
+            let run = || -> Result<()> {
+                let side = Side::of(&env)?;
+                let cq = side.cq(0, 0)?;
+                let buf = Buf::new(256 << 10)?;
+                let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+                let ep = connect_one(&side, &Opts::default(), &cq, peer)?.handle;
+                stage.store32(0, 1);
+                let piece = [iov(
+                    region,
+                    0,
+                    if role == Role::Sends { 4096 } else { 256 << 10 },
+                )];
+                match role {
+                    Role::Writes => hammer(&side.dev, ep, &cq, 16, || {
+                        op::write(1, &piece, remote.addr, remote.key)
+                    })?,
+                    Role::Reads => hammer(&side.dev, ep, &cq, 16, || {
+                        op::read(1, &piece, remote.addr, remote.key)
+                    })?,
+                    Role::Sends => hammer(&side.dev, ep, &cq, 64, || op::send(1, &piece))?,
+                    Role::Idles => 0,
+                };
+                std::thread::sleep(Duration::from_secs(60));
+                Ok(())
+            };
+            if let Err(e) = run() {
+                eprintln!("the one to be killed: {e:#}");
+            }
+            1
+        })?;
+        until("a connection", WAIT, || {
+            Ok((stage.load32(0) == 1).then_some(()))
+        })?;
+        std::thread::sleep(Duration::from_micros(round * round * 1500));
+        sys::kill(pid, libc::SIGKILL)?;
+        let end = sys::wait_pid(pid, WAIT)?;
+        ensure!(
+            end == Some(Ended::Signal(libc::SIGKILL)),
+            "round {round}: {end:?}"
+        );
+        nothing_left_of(&side.dev, pid).with_context(|| format!("round {round}"))?;
+    }
+    ctx.barrier("rounds done")
+}
+
+/// Node 2's process is killed while node 1 writes to and reads from it.
+fn target_dies(ctx: &mut Ctx) -> Result<()> {
+    const ROUNDS: u64 = 8;
+    let side = Side::open(ctx)?;
+    if ctx.first() {
+        let (_pep, at) = side.listen(ctx.env.at(0), 0)?;
+        ctx.ctl.send(&at.port())?;
+        let buf = Buf::new(256 << 10)?;
+        let region = side.reg(&buf, LOCAL)?.handle;
+        for round in 0..ROUNDS {
+            let cq = side.cq(0, 0)?;
+            let ep = accept_one(&side, &Opts::default(), &cq)?.handle;
+            let remote: Remote = ctx.ctl.recv()?;
+            let piece = [iov(region, 0, 256 << 10)];
+            let make = || match round % 2 {
+                0 => op::write(1, &piece, remote.addr, remote.key),
+                _ => op::read(1, &piece, remote.addr, remote.key),
+            };
+            let start = Instant::now();
+            hammer(&side.dev, ep, &cq, 8, make).with_context(|| format!("round {round}"))?;
+            ensure!(
+                start.elapsed() < NEWS,
+                "round {round}: it took {:?}",
+                start.elapsed()
+            );
+            hear_the_end(&side, &cq, ep, 0)?;
+        }
+        return ctx.barrier("rounds done");
+    }
+    let port: u16 = ctx.ctl.recv()?;
+    let (peer, env) = (ctx.env.peer_at(port), ctx.env.clone());
+    for round in 0..ROUNDS {
+        let shared = Map::shared(4096)?;
+        let pid = sys::fork(|| {
+            let run = || -> Result<()> {
+                let side = Side::of(&env)?;
+                let cq = side.cq(0, 0)?;
+                let buf = Buf::new(256 << 10)?;
+                let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+                let (_, remote) = side.export(region, 0, buf.len() as u64, REMOTE)?;
+                connect_one(&side, &Opts::default(), &cq, peer)?;
+                shared.set64(8, remote.addr);
+                shared.set64(16, remote.key);
+                shared.store32(0, 1);
+                std::thread::sleep(Duration::from_secs(60));
+                Ok(())
+            };
+            if let Err(e) = run() {
+                eprintln!("the one to be killed: {e:#}");
+            }
+            1
+        })?;
+        until("a connection", WAIT, || {
+            Ok((shared.load32(0) == 1).then_some(()))
+        })?;
+        ctx.ctl.send(&Remote {
+            addr: shared.get64(8),
+            key: shared.get64(16),
+            len: 256 << 10,
+        })?;
+        std::thread::sleep(Duration::from_micros(1000 + round * round * 3000));
+        sys::kill(pid, libc::SIGKILL)?;
+        let end = sys::wait_pid(pid, WAIT)?;
+        ensure!(
+            end == Some(Ended::Signal(libc::SIGKILL)),
+            "round {round}: {end:?}"
+        );
+        nothing_left_of(&side.dev, pid)?;
+    }
+    ctx.barrier("rounds done")
+}
+
+/// A process that opens, connects to itself, registers, assigns and closes all the time is killed.
+fn random_points(ctx: &mut Ctx) -> Result<()> {
+    let dev = Dev::open()?;
+    let env = ctx.env.clone();
+    for round in 0..60u64 {
+        let pid = sys::fork(|| {
+            let run = || -> Result<()> {
+                loop {
+                    let side = Side::of(&env)?;
+                    let cq = side.cq(64, 0)?;
+                    let buf = Buf::new(100_000)?;
+                    let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+                    let (slot, _) = side.export(region, 100, 5000, REMOTE)?;
+                    let (pep, _) = side.listen(env.at(0), 0)?;
+                    let ep = side.endpoint(&Opts::default(), &cq, 0)?.handle;
+                    side.dev
+                        .submit(ep, &[op::recv(1, &[iov(region, 0, 100)])])?;
+                    side.dev.connect(ep, env.peer_at(9), &[])?;
+                    side.dev.key_revoke(slot)?;
+                    side.dev.close(pep)?;
+                    side.dev.close(ep)?;
+                }
+            };
+            if let Err(e) = run() {
+                eprintln!("the one to be killed: {e:#}");
+            }
+            1
+        })?;
+        std::thread::sleep(Duration::from_micros(round * 977 % 40_000));
+        sys::kill(pid, libc::SIGKILL)?;
+        let end = sys::wait_pid(pid, WAIT)?;
+        ensure!(
+            end == Some(Ended::Signal(libc::SIGKILL)),
+            "round {round}: {end:?}"
+        );
+        nothing_left_of(&dev, pid).with_context(|| format!("round {round}"))?;
+    }
+    Ok(())
+}
+
+/// Pinning a large range ends at once when its process is killed.
+fn while_pinning(ctx: &mut Ctx) -> Result<()> {
+    const SIZE: usize = 256 << 20;
+    let dev = Dev::open()?;
+    let env = ctx.env.clone();
+    for round in 0..6u64 {
+        let pid = sys::fork(|| {
+            let run = || -> Result<()> {
+                let side = Side::of(&env)?;
+                let map = Map::anon(SIZE)?;
+                map.advise(libc::MADV_NOHUGEPAGE)?;
+                side.reg_at(map.addr(), SIZE as u64, LOCAL)?;
+                Ok(())
+            };
+            i32::from(run().is_err())
+        })?;
+        std::thread::sleep(Duration::from_millis(5 + round * 25));
+        let start = Instant::now();
+        let _ = sys::kill(pid, libc::SIGKILL);
+        ensure!(
+            sys::wait_pid(pid, WAIT)?.is_some(),
+            "round {round}: it does not die"
+        );
+        ensure!(
+            start.elapsed() < Duration::from_secs(10),
+            "round {round}: it took {:?}",
+            start.elapsed()
+        );
+        nothing_left_of(&dev, pid)?;
+    }
+    Ok(())
+}
+
+/// A fresh pair moves bytes: whatever happened, a new start works.
+///
+/// # Errors
+///
+/// When it does not.
+pub fn fresh_transfer(ctx: &mut Ctx) -> Result<()> {
+    let pair = Pair::new(ctx)?;
+    let buf = Buf::new(100_000)?;
+    let (region, remote) = super::rma::exported(ctx, &pair, &buf)?;
+    if ctx.first() {
+        ctx.barrier("written")?;
+        buf.check(77)
+    } else {
+        buf.fill(77);
+        pair.write(region, 0, 100_000, remote.addr, remote.key)?;
+        ctx.barrier("written")
+    }
+}
+
+/// Hammers node 1's memory until it fails, and hears of the end.
+fn hammer_to_the_end(ctx: &mut Ctx, pair: &Pair, region: u64, remote: Remote) -> Result<()> {
+    let piece = [iov(region, 0, 64 << 10)];
+    let start = Instant::now();
+    let done = hammer(pair.dev(), pair.ep, &pair.cq, 16, || {
+        op::write(1, &piece, remote.addr, remote.key)
+    })?;
+    eprintln!(
+        "node {}: {done} writes in {:.1} s",
+        ctx.env.node,
+        start.elapsed().as_secs_f64()
+    );
+    ensure!(done > 0, "nothing went through before");
+    Ok(())
+}
+
+/// Node 2's cable is pulled.
+fn cut_off(ctx: &mut Ctx, busy: bool) -> Result<()> {
+    let pair = Pair::new(ctx)?;
+    let buf = Buf::new(64 << 10)?;
+    let region = pair.reg(&buf)?;
+    let (_, mine) = pair.side.export(region, 0, buf.len() as u64, REMOTE)?;
+    let theirs: Remote = ctx.ctl.exchange(&mine)?;
+    let first = ctx.first();
+    let cut = move || -> Result<()> {
+        if !first {
+            std::thread::sleep(Duration::from_millis(700));
+            ask_host("link off")?;
+        }
+        Ok(())
+    };
+    let start = Instant::now();
+    let heard = std::thread::scope(|s| -> Result<()> {
+        let cutter = s.spawn(cut);
+        if busy {
+            hammer_to_the_end(ctx, &pair, region, theirs)?;
+        }
+        let down = pair
+            .side
+            .dev
+            .eq_wait(&pair.side.eq, NEWS)
+            .context("no word of the end")?;
+        ensure!(
+            down.raw.event == KFI_SHUTDOWN && down.raw.object == pair.ep,
+            "{:?}",
+            down.raw
+        );
+        ensure!(down.raw.err != 0, "a cut is told as an orderly end");
+        cutter
+            .join()
+            .map_err(|_| anyhow::anyhow!("the cutter panicked"))?
+    });
+    eprintln!(
+        "node {}: heard after {:.1} s",
+        ctx.env.node,
+        start.elapsed().as_secs_f64()
+    );
+    // Closing what is cut off is bounded too.
+    let start = Instant::now();
+    let closed = pair.dev().close(pair.ep);
+    if !ctx.first() {
+        ask_host("link on")?;
+    }
+    heard?;
+    closed.context("closing the endpoint")?;
+    ensure!(
+        start.elapsed() < Duration::from_secs(30),
+        "closing took {:?}",
+        start.elapsed()
+    );
+    ctx.barrier("link on")?;
+    drop(pair);
+    fresh_transfer(ctx)
+}
+
+/// Node 2 stands still for a while: the connection lives on or ends cleanly.
+fn frozen(ctx: &mut Ctx) -> Result<()> {
+    let pair = Pair::new(ctx)?;
+    let buf = Buf::new(64 << 10)?;
+    let (region, remote) = super::rma::exported(ctx, &pair, &buf)?;
+    if ctx.first() {
+        ctx.barrier("writing")?;
+        ctx.barrier("thawed")?;
+    } else {
+        ctx.barrier("writing")?;
+        let end = Instant::now() + Duration::from_millis(500);
+        let piece = [iov(region, 0, 64 << 10)];
+        let mut flying = 0;
+        while Instant::now() < end && flying < 32 {
+            if pair
+                .post(op::write(1, &piece, remote.addr, remote.key))
+                .is_ok()
+            {
+                flying += 1;
+            }
+        }
+        ask_host("freeze 3")?;
+        let mut failed = 0;
+        for _ in 0..flying {
+            failed += u32::from(pair.wait_any(NEWS)?.err != 0);
+        }
+        eprintln!("{failed} of {flying} writes failed");
+        ctx.barrier("thawed")?;
+    }
+    drop(pair);
+    fresh_transfer(ctx)
+}
+
+/// Node 2's machine is gone at once.
+fn guest_killed(ctx: &mut Ctx) -> Result<()> {
+    let pair = Pair::new(ctx)?;
+    let buf = Buf::new(64 << 10)?;
+    let region = pair.reg(&buf)?;
+    let (_, mine) = pair.side.export(region, 0, buf.len() as u64, REMOTE)?;
+    let theirs: Remote = ctx.ctl.exchange(&mine)?;
+    if !ctx.first() {
+        std::thread::sleep(Duration::from_millis(700));
+        ask_host("kill")?;
+        std::thread::sleep(Duration::from_secs(60));
+        anyhow::bail!("this machine still lives");
+    }
+    let start = Instant::now();
+    hammer_to_the_end(ctx, &pair, region, theirs)?;
+    let down = pair
+        .side
+        .dev
+        .eq_wait(&pair.side.eq, NEWS)
+        .context("no word of the end")?;
+    ensure!(
+        down.raw.event == KFI_SHUTDOWN && down.raw.object == pair.ep,
+        "{:?}",
+        down.raw
+    );
+    ensure!(start.elapsed() < NEWS, "it took {:?}", start.elapsed());
+    let start = Instant::now();
+    pair.dev().close(pair.ep)?;
+    ensure!(
+        start.elapsed() < Duration::from_secs(30),
+        "closing took {:?}",
+        start.elapsed()
+    );
+    Ok(())
+}

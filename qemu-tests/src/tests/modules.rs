@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Modules and devices that go away, in use and not (P11).
+
+use super::death::fresh_transfer;
+use super::keys::hammer;
+use super::refused;
+use crate::buf::Buf;
+use crate::harness::guest::{load, module_users, run, unload, until};
+use crate::harness::leaks::vm_pin;
+use crate::harness::{Ctx, Test, NETNS};
+use crate::op::{self, iov};
+use crate::pair::{own_info, Opts, Pair, Remote, Side, LOCAL, REMOTE, WAIT};
+use crate::raw::{device_path, Dev};
+use anyhow::{ensure, Context, Result};
+use kfabric_uapi::*;
+use std::time::{Duration, Instant};
+
+/// The topic's tests.
+pub const TESTS: &[Test] = &[
+    Test::pair("modules.rmmod_in_use_is_refused", rmmod_in_use).on(NETNS),
+    Test::pair("modules.unload_and_load", unload_and_load)
+        .seconds(10)
+        .on(NETNS),
+    Test::pair("modules.unload_under_getinfo", unload_under_getinfo)
+        .seconds(10)
+        .on(NETNS),
+    Test::pair("device.gone_mid_transfer", |c| gone_mid_transfer(c, true))
+        .seconds(15)
+        .on(NETNS),
+    Test::pair("device.gone_under_the_writer", |c| {
+        gone_mid_transfer(c, false)
+    })
+    .seconds(15)
+    .on(NETNS),
+    Test::pair("device.gone_while_idle", gone_while_idle)
+        .seconds(10)
+        .on(NETNS),
+    Test::pair(
+        "device.gone_under_open_and_close",
+        gone_under_open_and_close,
+    )
+    .seconds(15)
+    .on(NETNS),
+];
+
+fn rmmod_in_use(ctx: &mut Ctx) -> Result<()> {
+    // An open file alone keeps the framework, not the provider.
+    let dev = Dev::open()?;
+    ctx.barrier("open")?;
+    if ctx.first() {
+        ensure!(
+            module_users("kfabric") > Some(0),
+            "{:?} users",
+            module_users("kfabric")
+        );
+        in_use("kfabric")?;
+    }
+    drop(dev);
+    let pair = Pair::new(ctx)?;
+    let buf = Buf::new(4096)?;
+    let (region, remote) = super::rma::exported(ctx, &pair, &buf)?;
+    ctx.barrier("connected")?;
+    if ctx.first() {
+        in_use("kverbs")?;
+        in_use("kfabric")?;
+    }
+    ctx.barrier("refused")?;
+    if !ctx.first() {
+        pair.write(region, 0, 4096, remote.addr, remote.key)
+            .context("after rmmod was refused")?;
+    }
+    ctx.barrier("done")
+}
+
+fn in_use(module: &str) -> Result<()> {
+    let Err(e) = crate::sys::unload_module(module) else {
+        let _ = load(module);
+        anyhow::bail!("{module} was unloaded in use");
+    };
+    ensure!([libc::EBUSY, libc::EAGAIN].contains(&e.0), "{module}: {e}");
+    Ok(())
+}
+
+fn unload_and_load(ctx: &mut Ctx) -> Result<()> {
+    for round in 0..3 {
+        ctx.barrier("closed")?;
+        if ctx.first() {
+            let sample = module_users("kfi_sample").is_some();
+            if sample {
+                unload("kfi_sample")?;
+            }
+            unload("kverbs")?;
+            unload("kfabric")?;
+            ensure!(
+                !std::path::Path::new(&device_path()).exists(),
+                "the device file is still there"
+            );
+            load("kfabric")?;
+            let dev = Dev::open().context("opening the device file without a provider")?;
+            match dev.getinfo(None) {
+                Ok(list) => ensure!(list.is_empty(), "{} entries without a provider", list.len()),
+                Err(e) => ensure!([libc::ENODATA, libc::ENOENT].contains(&e.errno.0), "{e}"),
+            }
+            refused(
+                dev.fabric_open(ctx.provider(), ""),
+                libc::ENOENT,
+                "a fabric without a provider",
+            )?;
+            load("kverbs")?;
+            drop(dev);
+        }
+        ctx.barrier("loaded")?;
+        fresh_transfer(ctx).with_context(|| format!("round {round}"))?;
+    }
+    Ok(())
+}
+
+fn unload_under_getinfo(ctx: &mut Ctx) -> Result<()> {
+    let end = Instant::now() + Duration::from_secs(4);
+    let mut rounds = 0;
+    while Instant::now() < end {
+        if ctx.first() {
+            match crate::sys::unload_module("kverbs") {
+                Ok(()) => {
+                    rounds += 1;
+                    load("kverbs")?;
+                }
+                Err(e) => ensure!([libc::EBUSY, libc::EAGAIN].contains(&e.0), "{e}"),
+            }
+        } else {
+            let dev = Dev::open()?;
+            let _ = dev.getinfo(None);
+            if let Ok(side) = Side::on(dev, &ctx.env) {
+                let buf = Buf::new(4096)?;
+                let _ = side.reg(&buf, LOCAL);
+            }
+        }
+    }
+    ctx.barrier("stopped")?;
+    ensure!(!ctx.first() || rounds > 0, "it was never unloaded");
+    ctx.barrier("counted")?;
+    fresh_transfer(ctx)
+}
+
+fn delete_link(ctx: &Ctx) -> Result<()> {
+    run("rdma", &["link", "delete", &ctx.env.dev]).map(drop)
+}
+
+fn add_link(ctx: &Ctx) -> Result<()> {
+    run(
+        "rdma",
+        &[
+            "link",
+            "add",
+            &ctx.env.dev,
+            "type",
+            "rxe",
+            "netdev",
+            &ctx.env.netdev,
+        ],
+    )?;
+    let dev = Dev::open()?;
+    until("the new device is offered", WAIT, || {
+        Ok(own_info(&dev, &ctx.env).is_ok().then_some(()))
+    })
+}
+
+/// Node 1's device is removed while node 2 hammers node 1 (`target`) or while node 1 hammers.
+fn gone_mid_transfer(ctx: &mut Ctx, target: bool) -> Result<()> {
+    let pair = Pair::new(ctx)?;
+    let buf = Buf::new(64 << 10)?;
+    let region = pair.reg(&buf)?;
+    let (_, mine) = pair.side.export(region, 0, buf.len() as u64, REMOTE)?;
+    let theirs: Remote = ctx.ctl.exchange(&mine)?;
+    let hammering = ctx.first() != target;
+    let piece = [iov(region, 0, 64 << 10)];
+    let run_it = || {
+        hammer(pair.dev(), pair.ep, &pair.cq, 16, || {
+            op::write(1, &piece, theirs.addr, theirs.key)
+        })
+    };
+    let start = Instant::now();
+    std::thread::scope(|s| -> Result<()> {
+        let deleter = ctx.first().then(|| {
+            let env = &*ctx;
+            std::thread::sleep(Duration::from_millis(300));
+            let dev = env.env.dev.clone();
+            s.spawn(move || run("rdma", &["link", "delete", &dev]))
+        });
+        if hammering {
+            run_it().context("hammering")?;
+        }
+        if let Some(deleter) = deleter {
+            deleter.join().map_err(|_| anyhow::anyhow!("panicked"))??;
+        }
+        Ok(())
+    })?;
+    eprintln!(
+        "node {}: over after {:.1} s",
+        ctx.env.node,
+        start.elapsed().as_secs_f64()
+    );
+    if ctx.first() {
+        gone_objects(&pair, &buf)?;
+    } else {
+        let down = pair
+            .side
+            .dev
+            .eq_wait(&pair.side.eq, Duration::from_secs(60))
+            .context("no word of the end")?;
+        ensure!(
+            down.raw.event == KFI_SHUTDOWN && down.raw.object == pair.ep,
+            "{:?}",
+            down.raw
+        );
+    }
+    drop(pair);
+    if ctx.first() {
+        ensure!(vm_pin() == 0, "VmPin is {}", vm_pin());
+        add_link(ctx)?;
+    }
+    ctx.barrier("device is back")?;
+    fresh_transfer(ctx)
+}
+
+/// What a node's objects do once their device is gone.
+fn gone_objects(pair: &Pair, buf: &Buf) -> Result<()> {
+    let (dev, side) = (pair.dev(), &pair.side);
+    let down = dev
+        .eq_wait(&side.eq, WAIT)
+        .context("the device's end is not told")?;
+    ensure!(
+        down.raw.event == KFI_SHUTDOWN && down.raw.object == pair.ep,
+        "{:?}",
+        down.raw
+    );
+    ensure!(down.raw.err as i32 == libc::ENODEV, "{:?}", down.raw);
+    refused(
+        side.reg(buf, LOCAL),
+        libc::ENODEV,
+        "a region on a device that is gone",
+    )?;
+    let bare = EpOpen {
+        domain: side.domain.handle,
+        ..Default::default()
+    };
+    refused(
+        dev.ep_open(&bare),
+        libc::ENODEV,
+        "an endpoint on a device that is gone",
+    )?;
+    let posted = dev.submit(pair.ep, &[op::recv(1, &[])]);
+    let errno = posted.as_ref().err().map(|e| e.errno.0);
+    ensure!(
+        [Some(libc::ENODEV), Some(libc::ENOTCONN)].contains(&errno),
+        "a receive: {posted:?}"
+    );
+    dev.close(pair.ep).context("closing the endpoint")?;
+    Ok(())
+}
+
+/// Regions with keys, a listener, an endpoint, all idle.
+fn gone_while_idle(ctx: &mut Ctx) -> Result<()> {
+    let pair = Pair::new(ctx)?;
+    if ctx.first() {
+        let buf = Buf::new(1 << 20)?;
+        let region = pair.reg(&buf)?;
+        let slots = pair.dev().key_alloc(region, 10)?;
+        for slot in slots.iter().take(5) {
+            pair.side.assign(*slot, 0, 100_000, REMOTE)?;
+        }
+        let _listening = pair.side.listen(ctx.env.at(0), 0)?;
+        delete_link(ctx)?;
+        gone_objects(&pair, &buf)?;
+        let assigned = pair.dev().key_assign(slots[9], 0, 10, REMOTE);
+        refused(assigned, libc::ENODEV, "a key on a device that is gone")?;
+        pair.dev()
+            .key_revoke(slots[0])
+            .context("revoking on a device that is gone")?;
+        slots
+            .iter()
+            .try_for_each(|s| pair.dev().close(*s))
+            .context("closing the slots")?;
+        pair.dev().close(region).context("closing the region")?;
+        ensure!(vm_pin() == 0, "VmPin is {}", vm_pin());
+        drop(pair);
+        add_link(ctx)?;
+    } else {
+        let down = pair
+            .side
+            .dev
+            .eq_wait(&pair.side.eq, Duration::from_secs(60))
+            .context("no word of the end")?;
+        ensure!(down.raw.event == KFI_SHUTDOWN, "{:?}", down.raw);
+    }
+    ctx.barrier("device is back")?;
+    fresh_transfer(ctx)
+}
+
+/// The device comes and goes while node 1 opens and closes everything on it.
+fn gone_under_open_and_close(ctx: &mut Ctx) -> Result<()> {
+    if ctx.first() {
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let env = ctx.env.clone();
+        std::thread::scope(|s| -> Result<()> {
+            for _ in 0..2 {
+                s.spawn(|| {
+                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        let _ = churn(&env);
+                    }
+                });
+            }
+            let work = (0..6).try_for_each(|_| {
+                std::thread::sleep(Duration::from_millis(150));
+                delete_link(ctx)?;
+                add_link(ctx)
+            });
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            work
+        })?;
+    }
+    ctx.barrier("device is back")?;
+    fresh_transfer(ctx)
+}
+
+fn churn(env: &crate::harness::Env) -> Result<()> {
+    let side = Side::of(env)?;
+    let cq = side.cq(16, 0)?;
+    let buf = Buf::new(20_000)?;
+    let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+    let (slot, _) = side.export(region, 5, 1000, REMOTE)?;
+    let ep = side.endpoint(&Opts::default(), &cq, 0)?.handle;
+    side.dev.submit(ep, &[op::recv(1, &[iov(region, 0, 10)])])?;
+    side.dev.connect(ep, env.peer_at(9), &[])?;
+    side.dev.key_revoke(slot)?;
+    side.dev.close(ep)?;
+    Ok(())
+}
