@@ -153,7 +153,7 @@ pub(super) fn list(_: &File, call: &mut ObjList) -> Result<Made> {
         return Err(EINVAL);
     }
     let everything = is_admin();
-    let me = kernel::current!().euid();
+    let me = kernel::task::Kuid::current_euid();
     let mut count = 0_u32;
     File::for_each(|file| {
         if !everything && file.opener.uid != me {
