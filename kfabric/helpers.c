@@ -166,11 +166,13 @@ void kf_mm_charge_unchecked(struct mm_struct *mm, unsigned long pages)
 {
 	atomic64_add(pages, &mm->pinned_vm);
 }
+EXPORT_SYMBOL_GPL(kf_mm_charge_unchecked);
 
 void kf_mm_uncharge(struct mm_struct *mm, unsigned long pages)
 {
 	atomic64_sub(pages, &mm->pinned_vm);
 }
+EXPORT_SYMBOL_GPL(kf_mm_uncharge);
 
 void kf_mm_grab(struct mm_struct *mm)
 {
