@@ -4,6 +4,7 @@
  */
 #include <linux/inetdevice.h>
 #include <linux/module.h>
+#include <linux/random.h>
 #include <linux/scatterlist.h>
 #include <linux/workqueue.h>
 #include <net/addrconf.h>
@@ -12,6 +13,16 @@
 #include <rdma/ib_addr.h>
 
 #include "helpers.h"
+
+void kverbs_device_get(struct ib_device *dev)
+{
+	get_device(&dev->dev);
+}
+
+void kverbs_device_put(struct ib_device *dev)
+{
+	put_device(&dev->dev);
+}
 
 void kverbs_device_name(struct ib_device *dev, char *name, unsigned int size)
 {
@@ -280,7 +291,12 @@ struct workqueue_struct *kverbs_wq_alloc(void)
 	return alloc_workqueue("kverbs", WQ_UNBOUND | WQ_MEM_RECLAIM, 0);
 }
 
-bool kverbs_current_is(struct task_struct *task)
+struct task_struct *kverbs_current(void)
 {
-	return current == task;
+	return current;
+}
+
+u8 kverbs_random_byte(void)
+{
+	return get_random_u8();
 }

@@ -12,6 +12,8 @@
 #include <rdma/ib_cache.h>
 
 /* Devices. */
+void kverbs_device_get(struct ib_device *dev);
+void kverbs_device_put(struct ib_device *dev);
 void kverbs_device_name(struct ib_device *dev, char *name, unsigned int size);
 void *kverbs_client_data(struct ib_device *dev, struct ib_client *client);
 bool kverbs_is_roce(struct ib_device *dev, u32 port);
@@ -66,6 +68,7 @@ void kverbs_rotate_key(struct ib_mr *mr, u8 key);
 
 /* The rest. */
 struct workqueue_struct *kverbs_wq_alloc(void);
-bool kverbs_current_is(struct task_struct *task);
+struct task_struct *kverbs_current(void);
+u8 kverbs_random_byte(void);
 
 #endif

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Domains: an open device.
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+use crate::{
+    device::Device,
+    endpoint::Handle,
+    group::Group,
+    ib::{
+        device::Live,
+        qp::QpSize,
+        wr::MAX_SGE, //
+    },
+    info,
+    limits::{
+        INJECT_SIZE,
+        PIECES, //
+    },
+    region::Region,
+    request::Request,
+    resource::{
+        Class,
+        Resource,
+        Ticket, //
+    },
+};
+use kfabric::{
+    memory::Memory,
+    net::Net,
+    provider::{
+        ConnRequestOps,
+        DomainAttr,
+        DomainOps,
+        DomainSink,
+        EndpointAttr,
+        EndpointOps,
+        EndpointSink,
+        RegionOps, //
+    },
+};
+
+/// Tells the core that the device is gone, after all else on it has ended.
+struct Gone(Arc<dyn DomainSink>);
+
+impl Resource for Gone {
+    fn device_gone(&self) {
+        self.0.gone();
+    }
+}
+
+/// A domain.
+pub(crate) struct Domain {
+    device: Arc<Device>,
+    group: Arc<Group>,
+    attr: DomainAttr,
+    ticket: Ticket,
+}
+
+impl Domain {
+    /// Opens `device`.
+    pub(crate) fn new(
+        live: &Live<'_>,
+        device: &Arc<Device>,
+        sink: Arc<dyn DomainSink>,
+    ) -> Result<Arc<Self>> {
+        let attr = info::domain_attr(live, device)?;
+        let group = Group::new(live, device)?;
+        let gone: Arc<dyn Resource> = Arc::new(Gone(sink), GFP_KERNEL)?;
+        let ticket = device.resources.add(Class::Domain, gone)?;
+        let domain = Self {
+            device: device.clone(),
+            group,
+            attr,
+            ticket,
+        };
+        Ok(Arc::new(domain, GFP_KERNEL)?)
+    }
+}
+
+impl DomainOps for Domain {
+    fn attr(&self) -> DomainAttr {
+        self.attr
+    }
+
+    fn register(&self, mem: &Arc<Memory>, _access: u64) -> Result<Arc<dyn RegionOps>> {
+        // What the memory may be used for the core checks with each operation; the device is told
+        // whether it may write at all.
+        let live = self.device.enter()?;
+        let region: Arc<dyn RegionOps> = Region::new(&live, &self.group, mem)?;
+        Ok(region)
+    }
+
+    fn endpoint(
+        &self,
+        net: &Net,
+        attr: &mut EndpointAttr,
+        request: Option<&Arc<dyn ConnRequestOps>>,
+        sink: Arc<dyn EndpointSink>,
+    ) -> Result<Arc<dyn EndpointOps>> {
+        let too_large = attr.tx_size > self.attr.max_tx_size
+            || attr.rx_size > self.attr.max_rx_size
+            || attr.iov_limit > self.attr.iov_limit
+            || attr.inject_size > self.attr.inject_size;
+        if too_large || attr.tx_size == 0 || attr.rx_size == 0 {
+            return Err(EINVAL);
+        }
+        attr.inject_size = INJECT_SIZE as u32;
+        // Each scatter entry of the caller's may be several of the device's.
+        let sge = (attr.iov_limit.max(1) * PIECES)
+            .min(self.device.ib().max_sge())
+            .min(MAX_SGE as u32);
+        let size = QpSize {
+            tx: attr.tx_size,
+            rx: attr.rx_size,
+            sge,
+        };
+        let request = match request {
+            Some(request) => {
+                let ours = request.as_any().downcast_ref::<Request>();
+                Some(ours.ok_or(EINVAL)?)
+            }
+            None => None,
+        };
+        let handle: Arc<dyn EndpointOps> =
+            Handle::new(&self.group, net, size, attr.src_addr, request, sink)?;
+        Ok(handle)
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        self.device.resources.remove(self.ticket);
+    }
+}

@@ -1,0 +1,732 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Endpoints: a queue pair and its connection.
+//!
+//! ```text
+//!  New --enable--> Enabled --connect/accept--> Connecting --> Connected
+//!                     |                            |              |
+//!                     +----------------------------+--------------+--> Down --close--> Closed
+//! ```
+//!
+//! Handlers of the connection manager and of completions only put what they know into the inbox
+//! and queue the work item; [`Endpoint::run`] acts on it in process context, under the control
+//! lock, and calls the sink with no lock held. Whoever destroys the queue pair or the identifier
+//! does so under the control lock.
+
+use core::sync::atomic::{
+    AtomicUsize,
+    Ordering, //
+};
+use kernel::{
+    bindings,
+    impl_has_work,
+    new_work,
+    prelude::*,
+    sync::{
+        new_mutex,
+        Arc,
+        ArcBorrow,
+        Mutex, //
+    },
+    workqueue::{
+        Work,
+        WorkItem, //
+    }, //
+};
+
+use crate::{
+    device::Device,
+    errno,
+    group::Group,
+    ib::{
+        cm::{
+            CmEvent,
+            CmEventKind,
+            CmHandler,
+            CmId,
+            ConnParam,
+            DATA_MAX,
+            REJ_CONSUMER, //
+        },
+        dma::DmaBuf,
+        qp::{
+            Completions,
+            QpEvent,
+            QpSize,
+            QueuePair, //
+        },
+        work,
+        wr::Wc, //
+    },
+    limits::{
+        ACK_TIMEOUT,
+        INJECT_SIZE,
+        MIN_RNR_TIMER,
+        RESOLVE_MS,
+        RETRY_COUNT,
+        RNR_RETRY, //
+    },
+    path::{
+        Path,
+        Refused, //
+    },
+    request::Request,
+    resource::{
+        Class,
+        Resource,
+        Ticket, //
+    },
+};
+use kfabric::{
+    errno::enotconn,
+    net::Net,
+    new_irqlock,
+    op::{
+        OpDesc,
+        OpToken, //
+    },
+    provider::{
+        EndpointOps,
+        EndpointSink, //
+    },
+    pure::wire,
+    sys::IrqLock,
+    uapi::SockAddr, //
+};
+
+/// Events that may wait: more than an identifier has in its life.
+const INBOX: usize = 16;
+
+/// What waits for the work item.
+struct Inbox {
+    events: [(CmEventKind, i32); INBOX],
+    n: usize,
+    /// Private data of the answer or the refusal; there is at most one of either.
+    data: [u8; DATA_MAX],
+    data_len: usize,
+    /// Why the connection failed, first reason first.
+    failed: Option<u32>,
+    /// A message came before the peer's "ready to use".
+    established: bool,
+}
+
+/// One thing for the work item to act on.
+enum Todo {
+    Event(CmEventKind, i32),
+    Failed(u32),
+    NotifyEstablished,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    New,
+    Enabled,
+    Connecting,
+    Connected,
+    Down,
+    Closed,
+}
+
+/// What the control lock protects.
+struct Ctl {
+    phase: Phase,
+    qp: Option<QueuePair<Endpoint>>,
+    id: Option<CmId<Endpoint>>,
+    /// What the peer offered, on the accepting side.
+    offered: Option<ConnParam>,
+    /// Framed application data for the request.
+    message: [u8; wire::REQUEST_MAX],
+    message_len: usize,
+    sink: Option<Arc<dyn EndpointSink>>,
+    local: SockAddr,
+    peer: SockAddr,
+}
+
+/// What the sink is to be told.
+enum Call {
+    Connected,
+    ConnError(u32, u32, bool),
+    Shutdown(u32),
+}
+
+/// An endpoint as its handlers know it.
+#[pin_data]
+pub(crate) struct Endpoint {
+    device: Arc<Device>,
+    group: Arc<Group>,
+    net: Net,
+    #[pin]
+    ctl: Mutex<Ctl>,
+    #[pin]
+    path: Path,
+    #[pin]
+    inbox: IrqLock<Inbox>,
+    #[pin]
+    work: Work<Endpoint>,
+    /// The task that runs the work item, while it does.
+    worker: AtomicUsize,
+    /// Held throughout a close.
+    #[pin]
+    closing: Mutex<()>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Endpoint { self.work }
+}
+
+impl Endpoint {
+    /// The group that it is in.
+    pub(crate) fn group(&self) -> &Arc<Group> {
+        &self.group
+    }
+
+    fn schedule(this: ArcBorrow<'_, Self>) {
+        let this: Arc<Self> = this.into();
+        // If it is queued already it will see what was put in.
+        let _ = work::queue().enqueue(this);
+    }
+
+    fn fail(this: ArcBorrow<'_, Self>, why: Option<u32>) {
+        if let Some(err) = why {
+            this.inbox.lock().failed.get_or_insert(err);
+            Self::schedule(this);
+        }
+    }
+
+    fn next(&self) -> Option<Todo> {
+        let mut inbox = self.inbox.lock();
+        if let Some(err) = inbox.failed {
+            // Kept, so that what fails in consequence is not taken for another reason; acting on
+            // it twice does nothing.
+            if err != 0 {
+                inbox.failed = Some(0);
+                return Some(Todo::Failed(err));
+            }
+        }
+        if core::mem::take(&mut inbox.established) {
+            return Some(Todo::NotifyEstablished);
+        }
+        if inbox.n == 0 {
+            return None;
+        }
+        let (kind, status) = inbox.events[0];
+        inbox.events.copy_within(1.., 0);
+        inbox.n -= 1;
+        Some(Todo::Event(kind, status))
+    }
+
+    /// Application data of the answer or refusal.
+    fn peer_data(&self) -> ([u8; DATA_MAX], usize) {
+        let inbox = self.inbox.lock();
+        let data = wire::decode(&inbox.data[..inbox.data_len]);
+        let mut copy = [0; DATA_MAX];
+        copy[..data.len()].copy_from_slice(data);
+        (copy, data.len())
+    }
+
+    /// What this side wants of a connection.
+    fn param(&self, ctl: &Ctl) -> Result<ConnParam> {
+        let (initiator, responder) = self.device.ib().max_rd_atom();
+        let mut param = ConnParam {
+            responder_resources: responder,
+            initiator_depth: initiator,
+            retry_count: RETRY_COUNT,
+            rnr_retry_count: RNR_RETRY,
+            qp_num: ctl.qp.as_ref().ok_or(EINVAL)?.number(),
+        };
+        if let Some(offered) = &ctl.offered {
+            param.responder_resources = responder.min(offered.responder_resources);
+            param.initiator_depth = initiator.min(offered.initiator_depth);
+        }
+        Ok(param)
+    }
+
+    /// Ends what there is of a connection, with a positive errno or 0.
+    fn down(&self, ctl: &mut Ctl, err: u32, prov_errno: u32) -> Option<Call> {
+        self.path.stop();
+        if let Some(qp) = &ctl.qp {
+            qp.fail();
+        }
+        if let Some(id) = &ctl.id {
+            id.disconnect();
+        }
+        let call = match ctl.phase {
+            Phase::Connecting => {
+                let err = if err == 0 { bindings::ECONNRESET } else { err };
+                Some(Call::ConnError(err, prov_errno, false))
+            }
+            Phase::Connected => Some(Call::Shutdown(err)),
+            _ => None,
+        };
+        if ctl.phase != Phase::Closed {
+            ctl.phase = Phase::Down;
+        }
+        call
+    }
+
+    /// Destroys what the RDMA core has of it.
+    fn destroy(&self, ctl: &mut Ctl) {
+        self.path.stop();
+        let qp = ctl.qp.take();
+        let id = ctl.id.take();
+        // Waits until everything posted has completed. The queue pair goes first: its event
+        // handler is about the identifier.
+        drop(qp);
+        drop(id);
+        self.path.sweep();
+    }
+
+    fn event(&self, ctl: &mut Ctl, kind: CmEventKind, status: i32) -> Option<Call> {
+        use CmEventKind::*;
+        if ctl.phase == Phase::Closed {
+            return None;
+        }
+        let connecting = ctl.phase == Phase::Connecting;
+        match kind {
+            AddrResolved if connecting => self.step(ctl, Self::addr_resolved),
+            RouteResolved if connecting => self.step(ctl, Self::route_resolved),
+            Response if connecting => self
+                .step(ctl, Self::responded)
+                .or_else(|| self.up(ctl)),
+            Established if connecting => self.up(ctl),
+            Unresolved => {
+                let err = match errno::of_cm(status, bindings::EHOSTUNREACH) {
+                    // No device leads there; ours is well.
+                    bindings::ENODEV => bindings::EHOSTUNREACH,
+                    other => other,
+                };
+                self.down(ctl, err, status.unsigned_abs())
+            }
+            Unreachable => {
+                let err = errno::of_cm(status, bindings::ETIMEDOUT);
+                self.down(ctl, err, status.unsigned_abs())
+            }
+            ConnectError => {
+                let err = errno::of_cm(status, bindings::ECONNABORTED);
+                self.down(ctl, err, status.unsigned_abs())
+            }
+            Rejected => {
+                let call = self.down(ctl, bindings::ECONNREFUSED, status.unsigned_abs());
+                match call {
+                    // Only a refusal by the application has its data.
+                    Some(Call::ConnError(err, prov, _)) => {
+                        Some(Call::ConnError(err, prov, status == REJ_CONSUMER))
+                    }
+                    other => other,
+                }
+            }
+            Disconnected | TimewaitExit => self.down(ctl, 0, 0),
+            AddrChange => self.down(ctl, bindings::EHOSTUNREACH, 0),
+            DeviceRemoval => {
+                let call = self.down(ctl, bindings::ENODEV, 0);
+                self.destroy(ctl);
+                call
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes a step of connecting, or fails for why it cannot be taken.
+    fn step(&self, ctl: &mut Ctl, go: fn(&Self, &mut Ctl) -> Result) -> Option<Call> {
+        let e = go(self, ctl).err()?;
+        self.down(ctl, errno::number(e), 0)
+    }
+
+    fn addr_resolved(&self, ctl: &mut Ctl) -> Result {
+        let id = ctl.id.as_ref().ok_or(EINVAL)?;
+        // The routes may know better than the caller which device it is, but only this one has
+        // the caller's memory.
+        if !id.is_on(self.device.ib()) {
+            // CAST: An errno is a small number.
+            return Err(Error::from_errno(-(bindings::EHOSTUNREACH as i32)));
+        }
+        id.resolve_route(RESOLVE_MS)
+    }
+
+    fn route_resolved(&self, ctl: &mut Ctl) -> Result {
+        let param = self.param(ctl)?;
+        let id = ctl.id.as_ref().ok_or(EINVAL)?;
+        id.connect(&param, &ctl.message[..ctl.message_len])
+    }
+
+    fn responded(&self, ctl: &mut Ctl) -> Result {
+        let id = ctl.id.as_ref().ok_or(EINVAL)?;
+        ctl.qp.as_ref().ok_or(EINVAL)?.connect(id)?;
+        id.establish()
+    }
+
+    fn up(&self, ctl: &mut Ctl) -> Option<Call> {
+        if ctl.phase != Phase::Connecting {
+            return None;
+        }
+        if let Some(id) = &ctl.id {
+            ctl.local = id.local_addr();
+            ctl.peer = id.peer_addr();
+        }
+        ctl.phase = Phase::Connected;
+        self.path.open();
+        Some(Call::Connected)
+    }
+
+    fn act(&self, todo: Todo) -> (Option<Call>, Option<Arc<dyn EndpointSink>>) {
+        let mut guard = self.ctl.lock();
+        let ctl = &mut *guard;
+        let call = match todo {
+            Todo::Event(kind, status) => self.event(ctl, kind, status),
+            Todo::Failed(err) if ctl.phase != Phase::Closed => self.down(ctl, err, 0),
+            Todo::NotifyEstablished => {
+                if let (Phase::Connecting, Some(id)) = (ctl.phase, &ctl.id) {
+                    id.notify_established();
+                }
+                None
+            }
+            Todo::Failed(_) => None,
+        };
+        let sink = call.as_ref().and_then(|_| ctl.sink.clone());
+        (call, sink)
+    }
+
+    /// Makes one. With `request`, its identifier is taken over: the accepting side.
+    fn new(
+        device: &Arc<Device>,
+        group: &Arc<Group>,
+        net: &Net,
+        size: QpSize,
+        local: SockAddr,
+        sink: Arc<dyn EndpointSink>,
+    ) -> Result<Arc<Self>> {
+        let path = Path::new(size)?;
+        Arc::pin_init(
+            pin_init!(Self {
+                device: device.clone(),
+                group: group.clone(),
+                net: net.clone(),
+                ctl <- new_mutex!(Ctl {
+                    phase: Phase::New,
+                    qp: None,
+                    id: None,
+                    offered: None,
+                    message: [0; wire::REQUEST_MAX],
+                    message_len: 0,
+                    sink: Some(sink),
+                    local,
+                    peer: SockAddr::default(),
+                }, "kverbs_endpoint"),
+                path <- path,
+                inbox <- new_irqlock!(Inbox {
+                    events: [(CmEventKind::TimewaitExit, 0); INBOX],
+                    n: 0,
+                    data: [0; DATA_MAX],
+                    data_len: 0,
+                    failed: None,
+                    established: false,
+                }, "kverbs_inbox"),
+                work <- new_work!("kverbs_endpoint"),
+                worker: AtomicUsize::new(0),
+                closing <- new_mutex!((), "kverbs_closing"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    fn enable(this: &Arc<Self>) -> Result {
+        let live = this.device.enter()?;
+        let mut ctl = this.ctl.lock();
+        if ctl.phase != Phase::New {
+            return Err(EINVAL);
+        }
+        let port = match &ctl.id {
+            Some(id) => id.port(),
+            None => this.device.ports().next().ok_or(ENODEV)?,
+        };
+        let size = this.path.size();
+        let inject = DmaBuf::new(&live, this.device.ib(), size.tx as usize * INJECT_SIZE)?;
+        let qp = QueuePair::new(&live, &this.group.pd()?, this, size, port)?;
+        this.path.install(&qp, inject);
+        ctl.qp = Some(qp);
+        ctl.phase = Phase::Enabled;
+        Ok(())
+    }
+
+    fn connect(this: &Arc<Self>, addr: &SockAddr, data: &[u8]) -> Result {
+        let _live = this.device.enter()?;
+        let mut guard = this.ctl.lock();
+        let ctl = &mut *guard;
+        if ctl.phase != Phase::Enabled || ctl.id.is_some() {
+            return Err(EINVAL);
+        }
+        ctl.message_len = wire::encode(data, &mut ctl.message).map_err(|_| EINVAL)?;
+        let id = CmId::new(&this.net, this.clone())?;
+        id.set_timers(ACK_TIMEOUT, MIN_RNR_TIMER)?;
+        id.resolve_addr(&ctl.local, addr, RESOLVE_MS)?;
+        ctl.peer = *addr;
+        ctl.id = Some(id);
+        // Its events wait for the lock.
+        ctl.phase = Phase::Connecting;
+        Ok(())
+    }
+
+    fn accept(&self, data: &[u8]) -> Result {
+        let _live = self.device.enter()?;
+        let mut message = [0; wire::REPLY_MAX];
+        let len = wire::encode(data, &mut message).map_err(|_| EINVAL)?;
+        let mut guard = self.ctl.lock();
+        let ctl = &mut *guard;
+        if ctl.phase != Phase::Enabled || ctl.offered.is_none() {
+            return Err(EINVAL);
+        }
+        let param = self.param(ctl)?;
+        let (Some(id), Some(qp)) = (&ctl.id, &ctl.qp) else {
+            return Err(EINVAL);
+        };
+        qp.connect(id)?;
+        id.accept(&param, &message[..len])?;
+        ctl.phase = Phase::Connecting;
+        Ok(())
+    }
+
+    fn shutdown(this: &Arc<Self>) -> Result {
+        let mut guard = this.ctl.lock();
+        let ctl = &mut *guard;
+        match ctl.phase {
+            // The end comes as an event, also from a peer that does not answer.
+            Phase::Connecting | Phase::Connected => {
+                this.path.stop();
+                if let Some(qp) = &ctl.qp {
+                    qp.fail();
+                }
+                if let Some(id) = &ctl.id {
+                    id.disconnect();
+                }
+                // A connection that ends at our wish ends now, whatever the peer does.
+                let mut inbox = this.inbox.lock();
+                if inbox.n < INBOX {
+                    let n = inbox.n;
+                    inbox.events[n] = (CmEventKind::Disconnected, 0);
+                    inbox.n += 1;
+                }
+                drop(inbox);
+                Self::schedule(this.as_arc_borrow());
+                Ok(())
+            }
+            _ => Err(enotconn()),
+        }
+    }
+
+    fn close(this: &Arc<Self>) {
+        let _closing = this.closing.lock();
+        let sink = {
+            let mut guard = this.ctl.lock();
+            let ctl = &mut *guard;
+            if ctl.phase == Phase::Closed {
+                return;
+            }
+            ctl.phase = Phase::Closed;
+            if let Some(id) = &ctl.id {
+                id.disconnect();
+            }
+            this.destroy(ctl);
+            ctl.sink.take()
+        };
+        // A call of the sink that was under way is over then.
+        if this.worker.load(Ordering::Acquire) != work::current() {
+            work::flush(this);
+        }
+        drop(sink);
+    }
+}
+
+impl WorkItem for Endpoint {
+    type Pointer = Arc<Endpoint>;
+
+    fn run(this: Arc<Endpoint>) {
+        this.worker.store(work::current(), Ordering::Release);
+        while let Some(todo) = this.next() {
+            let (Some(call), Some(sink)) = this.act(todo) else {
+                continue;
+            };
+            match call {
+                Call::Connected => {
+                    let (data, len) = this.peer_data();
+                    sink.connected(&data[..len]);
+                }
+                Call::ConnError(err, prov_errno, with_data) => {
+                    let (data, len) = this.peer_data();
+                    let len = if with_data { len } else { 0 };
+                    sink.conn_error(err, prov_errno, &data[..len]);
+                }
+                Call::Shutdown(err) => sink.shutdown(err),
+            }
+        }
+        this.worker.store(0, Ordering::Release);
+    }
+}
+
+impl CmHandler for Endpoint {
+    fn event(this: ArcBorrow<'_, Self>, event: CmEvent<'_>) {
+        {
+            let mut inbox = this.inbox.lock();
+            if !event.data.is_empty() {
+                let len = event.data.len().min(DATA_MAX);
+                inbox.data[..len].copy_from_slice(&event.data[..len]);
+                inbox.data_len = len;
+            }
+            let n = inbox.n;
+            match inbox.events.get_mut(n) {
+                Some(place) => {
+                    *place = (event.kind, event.status);
+                    inbox.n += 1;
+                }
+                // Never: no identifier has that many.
+                None => {
+                    inbox.failed.get_or_insert(bindings::EIO);
+                }
+            }
+        }
+        Self::schedule(this);
+    }
+}
+
+impl Completions for Endpoint {
+    fn sent(this: ArcBorrow<'_, Self>, slot: u32, last: bool, wc: &Wc) {
+        let why = this.path.sent(slot, last, wc);
+        Self::fail(this, why);
+    }
+
+    fn received(this: ArcBorrow<'_, Self>, slot: u32, wc: &Wc) {
+        let why = this.path.received(slot, wc);
+        Self::fail(this, why);
+    }
+
+    fn probed(this: ArcBorrow<'_, Self>, wc: &Wc) {
+        let why = this.path.probed(wc);
+        Self::fail(this, why);
+    }
+
+    fn qp_event(this: ArcBorrow<'_, Self>, event: QpEvent) {
+        match event {
+            QpEvent::Established => {
+                this.inbox.lock().established = true;
+                Self::schedule(this);
+            }
+            failure => Self::fail(this, Some(errno::of_event(failure))),
+        }
+    }
+}
+
+/// An endpoint on the device's list of resources.
+struct Listed(Arc<Endpoint>);
+
+impl Resource for Listed {
+    fn device_gone(&self) {
+        let this = &self.0;
+        <Endpoint as CmHandler>::event(
+            this.as_arc_borrow(),
+            CmEvent {
+                kind: CmEventKind::DeviceRemoval,
+                status: 0,
+                data: &[],
+            },
+        );
+        work::flush(this);
+    }
+
+    fn tick(&self) {
+        Endpoint::fail(self.0.as_arc_borrow(), self.0.path.tick());
+    }
+
+    fn fail(&self, err: u32) {
+        Endpoint::fail(self.0.as_arc_borrow(), Some(err));
+        work::flush(&self.0);
+    }
+}
+
+/// An endpoint as the core has it.
+pub(crate) struct Handle {
+    endpoint: Arc<Endpoint>,
+    ticket: Ticket,
+}
+
+impl Handle {
+    /// Makes an endpoint in `group`. With `request`, its identifier is taken over: the accepting
+    /// side.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the request came in on another device. `ECONNABORTED`: it is no more. The
+    /// request is as before on any failure.
+    pub(crate) fn new(
+        group: &Arc<Group>,
+        net: &Net,
+        size: QpSize,
+        local: SockAddr,
+        request: Option<&Request>,
+        sink: Arc<dyn EndpointSink>,
+    ) -> Result<Arc<Self>> {
+        let device = group.device();
+        let _live = device.enter()?;
+        if request.is_some_and(|request| !Arc::ptr_eq(request.device(), device)) {
+            return Err(EINVAL);
+        }
+        let endpoint = Endpoint::new(device, group, net, size, local, sink)?;
+        let listed: Arc<dyn Resource> = Arc::new(Listed(endpoint.clone()), GFP_KERNEL)?;
+        let ticket = device.resources.add(Class::Endpoint, listed)?;
+        let handle = Arc::new(Self { endpoint, ticket }, GFP_KERNEL)?;
+        if let Some(request) = request {
+            // Nothing can fail after this.
+            let (id, param) = request.take().ok_or(EINVAL)?;
+            let mut ctl = handle.endpoint.ctl.lock();
+            // Both timers are only wishes; a failure leaves the connection manager's own.
+            let _ = id.set_timers(ACK_TIMEOUT, MIN_RNR_TIMER);
+            ctl.local = id.local_addr();
+            ctl.peer = id.peer_addr();
+            ctl.offered = Some(param);
+            ctl.id = Some(id.hand_over(handle.endpoint.clone()));
+        }
+        Ok(handle)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.close();
+        self.endpoint.device.resources.remove(self.ticket);
+    }
+}
+
+impl EndpointOps for Handle {
+    fn enable(&self) -> Result {
+        Endpoint::enable(&self.endpoint)
+    }
+
+    fn connect(&self, addr: &SockAddr, data: &[u8]) -> Result {
+        Endpoint::connect(&self.endpoint, addr, data)
+    }
+
+    fn accept(&self, data: &[u8]) -> Result {
+        self.endpoint.accept(data)
+    }
+
+    fn shutdown(&self) -> Result {
+        Endpoint::shutdown(&self.endpoint)
+    }
+
+    fn post(&self, op: &OpDesc<'_>, token: OpToken) -> Result<(), Refused> {
+        self.endpoint.path.post(&self.endpoint, op, token)
+    }
+
+    fn local_addr(&self) -> SockAddr {
+        let ctl = self.endpoint.ctl.lock();
+        match &ctl.id {
+            Some(id) => id.local_addr(),
+            None => ctl.local,
+        }
+    }
+
+    fn peer_addr(&self) -> SockAddr {
+        self.endpoint.ctl.lock().peer
+    }
+
+    fn close(&self) {
+        Endpoint::close(&self.endpoint)
+    }
+}

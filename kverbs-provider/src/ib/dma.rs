@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Memory mapped for a device's local access, by the protection domain's own key.
+
+use kernel::{
+    bindings,
+    ffi::c_ulong,
+    prelude::*,
+    sync::Arc, //
+};
+
+use super::{
+    device::{
+        Device,
+        Live, //
+    },
+    raw, //
+};
+use kfabric::memory::{
+    Memory,
+    Segment, //
+};
+
+/// `DMA_BIDIRECTIONAL`.
+const BOTH: bindings::dma_data_direction = 0;
+/// `DMA_TO_DEVICE`.
+const TO_DEVICE: bindings::dma_data_direction = 1;
+
+/// The direction for memory that the device may or may not write to.
+fn direction(writable: bool) -> bindings::dma_data_direction {
+    if writable {
+        BOTH
+    } else {
+        TO_DEVICE
+    }
+}
+
+/// A mapped piece of memory.
+struct Mapped {
+    addr: u64,
+    len: usize,
+}
+
+/// Mapped pieces of one [`Memory`].
+///
+/// # Invariants
+///
+/// The pieces are mapped on `device` in the direction of `writable`, and `mem` keeps their pages.
+pub(crate) struct DmaMap {
+    device: Arc<Device>,
+    pieces: KVec<Mapped>,
+    writable: bool,
+    mem: Arc<Memory>,
+}
+
+impl DmaMap {
+    /// Maps all of `mem`, which is few contiguous pieces.
+    ///
+    /// # Errors
+    ///
+    /// `EIO`: the device's mapping cannot take a piece as one.
+    pub(crate) fn new(_live: &Live<'_>, device: &Arc<Device>, mem: &Arc<Memory>) -> Result<Self> {
+        // INVARIANT: Pieces are added as they are mapped.
+        let mut map = Self {
+            device: device.clone(),
+            pieces: KVec::with_capacity(mem.segment_count(0, mem.len()), GFP_KERNEL)?,
+            writable: mem.writable(),
+            mem: mem.clone(),
+        };
+        // SAFETY: The device is there.
+        let max = unsafe { raw::kverbs_dma_max_seg_size(device.as_ptr()) } as usize;
+        for segment in mem.segments(0, mem.len()) {
+            if segment.len > max {
+                return Err(EIO);
+            }
+            map.pieces.reserve(1, GFP_KERNEL)?;
+            // SAFETY: The segment's pages are contiguous and held by `mem`; the device is
+            // registered, as `_live` proves.
+            let addr = unsafe {
+                raw::kverbs_dma_map_page(
+                    device.as_ptr(),
+                    segment.page,
+                    segment.offset as c_ulong,
+                    segment.len,
+                    direction(map.writable),
+                )
+            };
+            // SAFETY: The device is there.
+            if unsafe { raw::kverbs_dma_mapping_error(device.as_ptr(), addr) } != 0 {
+                return Err(EIO);
+            }
+            let len = segment.len;
+            map.pieces
+                .push_within_capacity(Mapped { addr, len })
+                .map_err(|_| ENOMEM)?;
+        }
+        Ok(map)
+    }
+
+    /// Device addresses and lengths of the pieces, in order.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
+        self.pieces.iter().map(|piece| (piece.addr, piece.len))
+    }
+}
+
+impl Drop for DmaMap {
+    fn drop(&mut self) {
+        // The pages stay until they are unmapped.
+        let _pages = &self.mem;
+        for piece in &self.pieces {
+            // SAFETY: By the type invariant it is mapped so; nothing of ours outlives the
+            // device's registration.
+            unsafe {
+                raw::kverbs_dma_unmap_page(
+                    self.device.as_ptr(),
+                    piece.addr,
+                    piece.len,
+                    direction(self.writable),
+                )
+            };
+        }
+    }
+}
+
+/// Memory of our own that a device reads: payload of injected operations.
+///
+/// # Invariants
+///
+/// `buf` is mapped at `addr` on `device`, for the device to read.
+pub(crate) struct DmaBuf {
+    device: Arc<Device>,
+    buf: KVec<u8>,
+    addr: u64,
+}
+
+impl DmaBuf {
+    /// Makes `len` zeroed bytes, one or more.
+    pub(crate) fn new(_live: &Live<'_>, device: &Arc<Device>, len: usize) -> Result<Self> {
+        let mut buf = KVec::from_elem(0u8, len, GFP_KERNEL)?;
+        // SAFETY: The buffer is `kmalloc()`ed and stays in place while mapped; the device is
+        // registered, as `_live` proves.
+        let addr = unsafe {
+            raw::kverbs_dma_map_single(
+                device.as_ptr(),
+                buf.as_mut_ptr().cast(),
+                len,
+                TO_DEVICE,
+            )
+        };
+        // SAFETY: The device is there.
+        if unsafe { raw::kverbs_dma_mapping_error(device.as_ptr(), addr) } != 0 {
+            return Err(EIO);
+        }
+        // INVARIANT: It was just mapped.
+        Ok(Self {
+            device: device.clone(),
+            buf,
+            addr,
+        })
+    }
+
+    /// Stores `data` at `offset` and returns the device's address of it.
+    ///
+    /// The caller has checked that it fits; what does not is cut off. Any context.
+    pub(crate) fn store(&mut self, offset: usize, data: &[u8]) -> u64 {
+        if let Some(to) = self.buf.get_mut(offset..offset + data.len()) {
+            to.copy_from_slice(data);
+        }
+        let addr = self.addr + offset as u64;
+        // SAFETY: By the type invariant the range is mapped for the device to read.
+        unsafe {
+            raw::kverbs_dma_sync_for_device(self.device.as_ptr(), addr, data.len(), TO_DEVICE)
+        };
+        addr
+    }
+}
+
+impl Drop for DmaBuf {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant.
+        unsafe {
+            raw::kverbs_dma_unmap_single(
+                self.device.as_ptr(),
+                self.addr,
+                self.buf.len(),
+                TO_DEVICE,
+            )
+        };
+    }
+}
+
+/// A scatter list, mapped piece by piece of a [`Memory`] for one fast registration at a time.
+///
+/// # Invariants
+///
+/// `list` is an initialised table; its first `mapped` entries are mapped on `device` in the
+/// direction of `writable`, and then `mem` keeps their pages.
+pub(crate) struct SgList {
+    device: Arc<Device>,
+    list: KVVec<bindings::scatterlist>,
+    mapped: usize,
+    writable: bool,
+    mem: Option<Arc<Memory>>,
+}
+
+// SAFETY: It is memory of ours; the pages named in it are held by `mem`.
+unsafe impl Send for SgList {}
+// SAFETY: With a shared reference it can only be read.
+unsafe impl Sync for SgList {}
+
+impl SgList {
+    /// Makes a list for up to `max` pieces.
+    pub(crate) fn new(device: &Arc<Device>, max: usize) -> Result<Self> {
+        let mut list = KVVec::with_capacity(max, GFP_KERNEL)?;
+        for _ in 0..max {
+            list.push(bindings::scatterlist::default(), GFP_KERNEL)?;
+        }
+        // SAFETY: `list` has `max` entries.
+        unsafe { raw::kverbs_sg_init(list.as_mut_ptr(), max as c_uint) };
+        // INVARIANT: Initialised, and nothing is mapped.
+        Ok(Self {
+            device: device.clone(),
+            list,
+            mapped: 0,
+            writable: false,
+            mem: None,
+        })
+    }
+
+    /// Fills it with [offset, offset + len) of `mem` and maps that.
+    ///
+    /// Returns how many entries the device sees.
+    ///
+    /// # Errors
+    ///
+    /// `EMSGSIZE`: more pieces than there is room for. `EIO`: the mapping failed.
+    pub(super) fn map(
+        &mut self,
+        mem: &Arc<Memory>,
+        offset: usize,
+        len: usize,
+        writable: bool,
+    ) -> Result<usize> {
+        self.unmap();
+        let mut n = 0;
+        for Segment {
+            page,
+            offset: at,
+            len,
+        } in mem.segments(offset, len)
+        {
+            let entry = self.list.get_mut(n).ok_or(EMSGSIZE)?;
+            let len = c_uint::try_from(len).map_err(|_| EMSGSIZE)?;
+            // SAFETY: The entry is initialised; the segment's pages are contiguous.
+            unsafe { raw::kverbs_sg_set(entry, page, len, at as c_uint) };
+            n += 1;
+        }
+        if n == 0 {
+            return Err(EINVAL);
+        }
+        // The table ends after the entries in use, for as long as they are.
+        // SAFETY: The entry is initialised.
+        unsafe { raw::kverbs_sg_end(&mut self.list[n - 1]) };
+        // SAFETY: The first `n` entries name pages that `mem` holds; the device is there.
+        let nents = unsafe {
+            raw::kverbs_dma_map_sg(
+                self.device.as_ptr(),
+                self.list.as_mut_ptr(),
+                n as c_int,
+                direction(writable),
+            )
+        };
+        if nents <= 0 {
+            self.unend(n);
+            return Err(EIO);
+        }
+        // INVARIANT: They are mapped, and their pages held.
+        self.mapped = n;
+        self.writable = writable;
+        self.mem = Some(mem.clone());
+        Ok(nents as usize)
+    }
+
+    /// The entries, for the RDMA core.
+    pub(super) fn as_mut_ptr(&mut self) -> *mut bindings::scatterlist {
+        self.list.as_mut_ptr()
+    }
+
+    fn unend(&mut self, n: usize) {
+        if n < self.list.len() {
+            // SAFETY: The entry is initialised.
+            unsafe { raw::kverbs_sg_unend(&mut self.list[n - 1]) };
+        }
+    }
+
+    /// Unmaps what is mapped.
+    pub(crate) fn unmap(&mut self) {
+        let n = core::mem::replace(&mut self.mapped, 0);
+        if n != 0 {
+            // SAFETY: By the type invariant they are mapped so.
+            unsafe {
+                raw::kverbs_dma_unmap_sg(
+                    self.device.as_ptr(),
+                    self.list.as_mut_ptr(),
+                    n as c_int,
+                    direction(self.writable),
+                )
+            };
+            self.unend(n);
+        }
+        self.mem = None;
+    }
+}
+
+impl Drop for SgList {
+    fn drop(&mut self) {
+        self.unmap();
+    }
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: GPL-2.0
+//! A queue pair connected to itself, on which fast registrations are posted and waited for.
+//!
+//! It is the provider's own, so that a registration waits for no application's operation and
+//! fails no application's connection. Its completion handler wakes the waiter directly, which is
+//! the cheapest way there is (on rxe 26 us against 39 through the core's work queue).
+
+use core::ptr::NonNull;
+use kernel::{
+    bindings,
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
+    ffi::c_void,
+    prelude::*,
+    sync::Arc,
+    time::msecs_to_jiffies,
+    types::Opaque, //
+};
+
+use super::{
+    device::Live,
+    mr::{
+        Access,
+        Mr, //
+    },
+    pd::Pd,
+    raw,
+    CALLER, //
+};
+
+/// Registrations under way at once. One is waited for at a time; one more for a late flush.
+const DEPTH: u32 = 4;
+
+/// How long a registration may take, in milliseconds. It moves no data over the wire.
+const TIMEOUT_MS: u32 = 10_000;
+
+/// The queue pair.
+///
+/// # Invariants
+///
+/// `qp` and `cq` are ours, in `pd`; `woken` is what the completion handler signals.
+pub(crate) struct KeyQueue {
+    qp: NonNull<raw::ib_qp>,
+    cq: NonNull<raw::ib_cq>,
+    woken: Pin<KBox<Opaque<bindings::completion>>>,
+    pd: Arc<Pd>,
+}
+
+// SAFETY: The C objects may be used by any thread; use takes `&mut self`.
+unsafe impl Send for KeyQueue {}
+// SAFETY: As above.
+unsafe impl Sync for KeyQueue {}
+
+/// # Safety
+///
+/// Called by the driver with the context that the queue was made with, while it exists.
+unsafe extern "C" fn completed(_cq: *mut raw::ib_cq, context: *mut c_void) {
+    // SAFETY: The context is a `struct completion` that outlives the queue. Any context.
+    unsafe { bindings::complete(context.cast()) }
+}
+
+impl KeyQueue {
+    /// Makes and connects it.
+    pub(crate) fn new(_live: &Live<'_>, pd: &Arc<Pd>) -> Result<Self> {
+        let woken = KBox::pin(Opaque::<bindings::completion>::zeroed(), GFP_KERNEL)?;
+        // SAFETY: It is pinned memory of ours.
+        unsafe { bindings::init_completion(woken.get()) };
+        // SAFETY: The device is registered, as `_live` proves; the context outlives the queue.
+        let cq = from_err_ptr(unsafe {
+            raw::kverbs_create_cq(
+                pd.device().as_ptr(),
+                Some(completed),
+                woken.get().cast(),
+                2 * DEPTH as c_int,
+            )
+        })?;
+        let mut attr = raw::ib_qp_init_attr {
+            send_cq: cq,
+            recv_cq: cq,
+            sq_sig_type: raw::ib_sig_type_IB_SIGNAL_REQ_WR,
+            qp_type: raw::ib_qp_type_IB_QPT_RC,
+            ..Default::default()
+        };
+        attr.cap.max_send_wr = DEPTH;
+        attr.cap.max_recv_wr = 1;
+        attr.cap.max_send_sge = 1;
+        attr.cap.max_recv_sge = 1;
+        // SAFETY: `attr` is filled in; the protection domain and the queue are alive.
+        let qp = from_err_ptr(unsafe {
+            raw::ib_create_qp_kernel(pd.as_ptr(), &mut attr, CALLER.as_ptr().cast())
+        });
+        let (qp, cq) = match qp.map(|qp| (NonNull::new(qp), NonNull::new(cq))) {
+            Ok((Some(qp), Some(cq))) => (qp, cq),
+            other => {
+                // SAFETY: It was made above and nothing uses it.
+                unsafe { raw::kverbs_destroy_cq(cq) };
+                return Err(other.err().unwrap_or(ENOMEM));
+            }
+        };
+        // INVARIANT: All as just made; dropping it undoes it.
+        let queue = Self {
+            qp,
+            cq,
+            woken,
+            pd: pd.clone(),
+        };
+        let mut last = Err(ENODEV);
+        for port in 1..=queue.pd.device().ports() {
+            // SAFETY: The queue pair is fresh, and the port one of the device's.
+            last = to_result(unsafe { raw::kverbs_self_connect(queue.qp.as_ptr(), port) });
+            if last.is_ok() {
+                break;
+            }
+        }
+        last.map(|()| queue)
+    }
+
+    /// Makes what [`Mr::aim`] prepared reachable by its remote key, with `access`, and waits for
+    /// it.
+    ///
+    /// # Errors
+    ///
+    /// `EIO`: the device refused; `ETIMEDOUT`: it did not answer. The queue is then of no further
+    /// use, and the region must be ended.
+    pub(crate) fn register(&mut self, mr: &Mr, access: Access) -> Result {
+        let mut wr = raw::ib_reg_wr::default();
+        wr.wr.opcode = raw::ib_wr_opcode_IB_WR_REG_MR;
+        wr.wr.send_flags = raw::ib_send_flags_IB_SEND_SIGNALED;
+        wr.mr = mr.as_ptr();
+        wr.key = mr.rkey();
+        wr.access = access.bits();
+        let mut bad = core::ptr::null();
+        // SAFETY: The queue is alive.
+        unsafe { raw::kverbs_req_notify_cq(self.cq.as_ptr()) };
+        // SAFETY: The work request is read during the call only, and the region stays until it
+        // is done: on a failure below the caller drops this queue before it ends the region.
+        to_result(unsafe { raw::kverbs_post_send(self.qp.as_ptr(), &wr.wr, &mut bad) })?;
+        let mut left = msecs_to_jiffies(TIMEOUT_MS);
+        loop {
+            let mut wc = raw::ib_wc::default();
+            // SAFETY: It was initialised when the queue was made.
+            left = unsafe { bindings::wait_for_completion_timeout(self.woken.get(), left) };
+            // SAFETY: The queue is alive, and there is room for one entry.
+            match unsafe { raw::kverbs_poll_cq(self.cq.as_ptr(), 1, &mut wc) } {
+                1 if wc.status == raw::ib_wc_status_IB_WC_SUCCESS => return Ok(()),
+                1 => return Err(EIO),
+                _ if left == 0 => return Err(ETIMEDOUT),
+                // SAFETY: The queue is alive. A wake-up that was left over from before.
+                _ => unsafe {
+                    if raw::kverbs_req_notify_cq(self.cq.as_ptr()) > 0 {
+                        bindings::complete(self.woken.get());
+                    }
+                },
+            }
+        }
+    }
+}
+
+impl Drop for KeyQueue {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant they are ours. Once the queue pair is destroyed nothing
+        // reads a region through it, and nothing completes any more.
+        unsafe {
+            raw::ib_destroy_qp_user(self.qp.as_ptr(), core::ptr::null_mut());
+            raw::kverbs_destroy_cq(self.cq.as_ptr());
+        }
+    }
+}

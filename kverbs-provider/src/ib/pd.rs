@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: GPL-2.0
+//! A protection domain: what keeps one group's memory from another group's queue pairs.
+
+use core::ptr::NonNull;
+use kernel::{
+    error::from_err_ptr,
+    prelude::*,
+    sync::Arc, //
+};
+
+use super::{
+    device::{
+        Device,
+        Live, //
+    },
+    raw,
+    CALLER, //
+};
+
+/// A protection domain.
+///
+/// # Invariants
+///
+/// `ptr` is a protection domain of ours on `device`.
+pub(crate) struct Pd {
+    ptr: NonNull<raw::ib_pd>,
+    device: Arc<Device>,
+}
+
+// SAFETY: The C object may be used by any thread.
+unsafe impl Send for Pd {}
+// SAFETY: As above; what is read of it does not change.
+unsafe impl Sync for Pd {}
+
+impl Pd {
+    /// Makes one. It never has the unsafe global key (`IB_PD_UNSAFE_GLOBAL_RKEY`).
+    pub(crate) fn new(_live: &Live<'_>, device: &Arc<Device>) -> Result<Self> {
+        // SAFETY: The device is registered, as `_live` proves; the name is static.
+        let ptr = from_err_ptr(unsafe {
+            raw::__ib_alloc_pd(device.as_ptr(), 0, CALLER.as_ptr().cast())
+        })?;
+        // INVARIANT: It was just made.
+        Ok(Self {
+            ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
+            device: device.clone(),
+        })
+    }
+
+    /// The C object.
+    pub(super) fn as_ptr(&self) -> *mut raw::ib_pd {
+        self.ptr.as_ptr()
+    }
+
+    /// The device it is on.
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// The key for local access to memory mapped by [`dma`](super::dma).
+    pub(crate) fn local_dma_lkey(&self) -> u32 {
+        // SAFETY: By the type invariant.
+        unsafe { (*self.as_ptr()).local_dma_lkey }
+    }
+}
+
+impl Drop for Pd {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant it is ours; whatever is on it holds the `Arc` that this
+        // is in, so nothing is.
+        unsafe { raw::ib_dealloc_pd_user(self.as_ptr(), core::ptr::null_mut()) };
+    }
+}

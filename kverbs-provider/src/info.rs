@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What the provider says of a device.
+
+use kernel::prelude::*;
+
+use crate::{
+    device::Device,
+    ib::{
+        device::Live,
+        sockaddr, //
+    },
+    limits::{
+        INJECT_SIZE,
+        IOV_LIMIT,
+        MAX_RX,
+        MAX_TX, //
+    },
+};
+use kfabric::{
+    provider::DomainAttr,
+    pure::wire,
+    uapi::*, //
+};
+
+/// The name of the only fabric.
+pub(crate) const FABRIC: &str = "rdma";
+
+/// Preference over other providers: what crosses hosts counts for less than what stays in one.
+const RANK: u32 = 100;
+/// Preference of the address that the route to the wanted destination starts at.
+const RANK_ROUTE: u32 = 50;
+
+const CAPS: u64 = KFI_MSG
+    | KFI_RMA
+    | KFI_SEND
+    | KFI_RECV
+    | KFI_READ
+    | KFI_WRITE
+    | KFI_REMOTE_READ
+    | KFI_REMOTE_WRITE
+    | KFI_LOCAL_COMM
+    | KFI_REMOTE_COMM
+    | KFI_DYNAMIC_KEYS;
+
+const MR_MODE: u64 = KFI_MR_LOCAL | KFI_MR_VIRT_ADDR | KFI_MR_ALLOCATED | KFI_MR_PROV_KEY;
+
+/// What a device can do.
+pub(crate) fn domain_attr(live: &Live<'_>, device: &Device) -> Result<DomainAttr> {
+    let ib = device.ib();
+    // Each side has a few places of its own, and the completion queue serves both.
+    let queue = ib.max_qp_wr().min(ib.max_cqe() / 2).saturating_sub(4);
+    Ok(DomainAttr {
+        caps: CAPS,
+        mr_mode: MR_MODE,
+        max_msg_size: device.max_msg_size(live)?,
+        inject_size: INJECT_SIZE as u32,
+        max_tx_size: MAX_TX.min(queue),
+        max_rx_size: MAX_RX.min(queue),
+        iov_limit: IOV_LIMIT.min(ib.max_sge()),
+        cm_data_size: wire::LIBFABRIC_DATA_MAX as u32,
+        max_keys: u64::from(ib.max_mr()),
+    })
+}
+
+/// An entry for a device, at an address of its.
+pub(crate) fn entry(live: &Live<'_>, device: &Device, addr: SockAddr) -> Result<InfoEntry> {
+    let attr = domain_attr(live, device)?;
+    let mut entry = InfoEntry {
+        caps: attr.caps,
+        mr_mode: attr.mr_mode,
+        max_msg_size: attr.max_msg_size,
+        inject_size: u64::from(attr.inject_size),
+        tx_size: attr.max_tx_size,
+        rx_size: attr.max_rx_size,
+        iov_limit: attr.iov_limit,
+        rma_iov_limit: 1,
+        cq_data_size: 4,
+        mr_key_size: 4,
+        cm_data_size: attr.cm_data_size,
+        ep_type: KFI_EP_MSG,
+        protocol: KFI_PROTO_RDMA_CM_IB_RC,
+        addr_format: if sockaddr::is_v6(&addr) {
+            KFI_SOCKADDR_IN6
+        } else {
+            KFI_SOCKADDR_IN
+        },
+        rank: RANK,
+        src_addr: addr,
+        domain_name: device.ib().name(),
+        ..InfoEntry::default()
+    };
+    entry.fabric_name[..FABRIC.len()].copy_from_slice(FABRIC.as_bytes());
+    Ok(entry)
+}
+
+/// Raises an entry above others because the route to the wanted destination starts there.
+pub(crate) fn prefer(entry: &mut InfoEntry) {
+    entry.rank += RANK_ROUTE;
+}

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Listening addresses.
+
+use core::sync::atomic::{
+    AtomicUsize,
+    Ordering, //
+};
+use kernel::{
+    impl_has_work,
+    new_work,
+    prelude::*,
+    sync::{
+        new_mutex,
+        Arc,
+        ArcBorrow,
+        Mutex, //
+    },
+    workqueue::{
+        Work,
+        WorkItem, //
+    }, //
+};
+
+use crate::{
+    device::{
+        self,
+        Device, //
+    },
+    ib::{
+        cm::{
+            CmEvent,
+            CmEventKind,
+            CmHandler,
+            CmId,
+            Incoming, //
+        },
+        work, //
+    },
+    info,
+    request::Request,
+    resource::{
+        Class,
+        Resource,
+        Ticket, //
+    },
+};
+use kfabric::{
+    net::Net,
+    provider::{
+        ConnRequestOps,
+        ListenSink,
+        ListenerOps, //
+    },
+    uapi::SockAddr, //
+};
+
+/// What the handler leaves for the work item.
+struct Inbox {
+    requests: KVec<Arc<Request>>,
+    /// The device that the address is on is going.
+    gone: bool,
+}
+
+/// What the control lock protects.
+struct Ctl {
+    id: Option<CmId<Inner>>,
+    sink: Option<Arc<dyn ListenSink>>,
+    local: SockAddr,
+}
+
+/// A listener as its handler knows it.
+#[pin_data]
+struct Inner {
+    #[pin]
+    ctl: Mutex<Ctl>,
+    #[pin]
+    inbox: Mutex<Inbox>,
+    #[pin]
+    work: Work<Inner>,
+    /// The task that runs the work item, while it does.
+    worker: AtomicUsize,
+    /// Held throughout a close.
+    #[pin]
+    closing: Mutex<()>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Inner { self.work }
+}
+
+impl Inner {
+    fn schedule(this: ArcBorrow<'_, Self>) {
+        let this: Arc<Self> = this.into();
+        // If it is queued already it will see what was put in.
+        let _ = work::queue().enqueue(this);
+    }
+
+    fn next(&self) -> Option<Arc<Request>> {
+        let mut inbox = self.inbox.lock();
+        if inbox.requests.is_empty() {
+            return None;
+        }
+        inbox.requests.remove(0).ok()
+    }
+
+    fn deliver(&self, request: Arc<Request>) {
+        let sink = self.ctl.lock().sink.clone();
+        let Some(sink) = sink else {
+            return;
+        };
+        let (local, peer) = request.addresses();
+        let entry = request
+            .device()
+            .enter()
+            .and_then(|live| info::entry(&live, request.device(), local));
+        let Ok(mut entry) = entry else {
+            return;
+        };
+        entry.dest_addr = peer;
+        let ops: Arc<dyn ConnRequestOps> = request.clone();
+        // Whoever does not take it drops it, which refuses it.
+        let _ = sink.request(ops, &entry, request.data());
+    }
+
+    /// Stops listening.
+    fn end(&self, ctl: &mut Ctl) {
+        if let Some(id) = ctl.id.take() {
+            ctl.local = id.local_addr();
+            drop(id);
+        }
+    }
+}
+
+impl WorkItem for Inner {
+    type Pointer = Arc<Inner>;
+
+    fn run(this: Arc<Inner>) {
+        this.worker.store(work::current(), Ordering::Release);
+        let gone = core::mem::take(&mut this.inbox.lock().gone);
+        if gone {
+            let mut ctl = this.ctl.lock();
+            this.end(&mut ctl);
+        }
+        while let Some(request) = this.next() {
+            this.deliver(request);
+        }
+        this.worker.store(0, Ordering::Release);
+    }
+}
+
+impl CmHandler for Inner {
+    fn event(this: ArcBorrow<'_, Self>, event: CmEvent<'_>) {
+        if event.kind == CmEventKind::DeviceRemoval {
+            this.inbox.lock().gone = true;
+            Self::schedule(this);
+        }
+    }
+
+    fn request(this: ArcBorrow<'_, Self>, incoming: Incoming<'_>) -> Result {
+        let device = device::find(|d| incoming.is_on(d.ib())).ok_or(ENODEV)?;
+        let _live = device.enter()?;
+        {
+            let mut inbox = this.inbox.lock();
+            inbox.requests.reserve(1, GFP_KERNEL)?;
+            let request = Request::new(&device, incoming)?;
+            // There is room for it.
+            let _ = inbox.requests.push_within_capacity(request);
+        }
+        Self::schedule(this);
+        Ok(())
+    }
+}
+
+/// A listener on the list of the device that its address is on.
+struct Listed(Arc<Inner>);
+
+impl Resource for Listed {
+    fn device_gone(&self) {
+        self.0.inbox.lock().gone = true;
+        Inner::schedule(self.0.as_arc_borrow());
+        work::flush(&self.0);
+    }
+}
+
+/// A listener as the core has it.
+pub(crate) struct Listener {
+    inner: Arc<Inner>,
+    /// Where the address is on one device only.
+    listed: Option<(Arc<Device>, Ticket)>,
+}
+
+impl Listener {
+    /// Binds to `addr`.
+    ///
+    /// # Errors
+    ///
+    /// `EADDRINUSE`, `EADDRNOTAVAIL`, `ENODEV` (no RDMA device has the address) as the connection
+    /// manager says.
+    pub(crate) fn new(
+        net: &Net,
+        addr: &SockAddr,
+        sink: Arc<dyn ListenSink>,
+    ) -> Result<Arc<Self>> {
+        let inner = Arc::pin_init(
+            pin_init!(Inner {
+                ctl <- new_mutex!(Ctl {
+                    id: None,
+                    sink: Some(sink),
+                    local: *addr,
+                }, "kverbs_listener"),
+                inbox <- new_mutex!(Inbox {
+                    requests: KVec::new(),
+                    gone: false,
+                }, "kverbs_requests"),
+                work <- new_work!("kverbs_listener"),
+                worker: AtomicUsize::new(0),
+                closing <- new_mutex!((), "kverbs_closing"),
+            }),
+            GFP_KERNEL,
+        )?;
+        let id = CmId::new(net, inner.clone())?;
+        id.bind(addr)?;
+        let mut listed = None;
+        if id.is_bound() {
+            let device = device::find(|d| id.is_on(d.ib())).ok_or(ENODEV)?;
+            let _live = device.enter()?;
+            let resource: Arc<dyn Resource> = Arc::new(Listed(inner.clone()), GFP_KERNEL)?;
+            let ticket = device.resources.add(Class::Passive, resource)?;
+            listed = Some((device.clone(), ticket));
+            inner.ctl.lock().id = Some(id);
+        } else {
+            inner.ctl.lock().id = Some(id);
+        }
+        let listener = Self { inner, listed };
+        Ok(Arc::new(listener, GFP_KERNEL)?)
+    }
+}
+
+impl ListenerOps for Listener {
+    fn listen(&self, backlog: u32) -> Result {
+        let ctl = self.inner.ctl.lock();
+        ctl.id.as_ref().ok_or(ENODEV)?.listen(backlog)
+    }
+
+    fn local_addr(&self) -> SockAddr {
+        let ctl = self.inner.ctl.lock();
+        ctl.id.as_ref().map_or(ctl.local, CmId::local_addr)
+    }
+
+    fn close(&self) {
+        let inner = &self.inner;
+        let _closing = inner.closing.lock();
+        let sink = {
+            let mut ctl = inner.ctl.lock();
+            inner.end(&mut ctl);
+            ctl.sink.take()
+        };
+        // Nothing new comes now; what has come and was not delivered is refused.
+        while let Some(request) = inner.next() {
+            drop(request);
+        }
+        if inner.worker.load(Ordering::Acquire) != work::current() {
+            work::flush(inner);
+        }
+        drop(sink);
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.close();
+        if let Some((device, ticket)) = self.listed.take() {
+            device.resources.remove(ticket);
+        }
+    }
+}

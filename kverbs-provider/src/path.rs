@@ -1,0 +1,482 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The data path of an endpoint: posting operations and completing them.
+//!
+//! Everything here runs in any context. Each side has a lock that interrupts cannot break into,
+//! held while work requests are put together and handed to the device. Room is prepared when the
+//! endpoint is made: a slot for each operation there may be, and no allocation afterwards.
+//!
+//! An operation is one work request, except one-sided operations on memory in more pieces than
+//! one work request has scatter entries: those are several, of which the last is signaled and
+//! carries the completion data. The transmit side counts work requests ("credits"), the device's
+//! queue has as many places, so it cannot overflow.
+
+use kernel::{
+    bindings,
+    prelude::*,
+    sync::Arc, //
+};
+
+use crate::{
+    endpoint::Endpoint,
+    errno,
+    ib::{
+        dma::DmaBuf,
+        qp::{
+            QpSize,
+            QueuePair, //
+        },
+        wr::{
+            status,
+            Opcode,
+            SendWr,
+            Sge,
+            Wc,
+            MAX_SGE, //
+        }, //
+    },
+    limits::{
+        INJECT_SIZE,
+        STALL_BYTES_PER_MS,
+        STALL_MS,
+        TICK_MS, //
+    },
+    region::Region,
+};
+use kfabric::{
+    errno::enotconn,
+    new_irqlock,
+    op::{
+        OpDesc,
+        OpKind,
+        OpToken,
+        Outcome, //
+    },
+    sys::IrqLock, //
+};
+
+/// An operation that was refused, and why.
+pub(crate) type Refused = (Error, OpToken);
+
+/// An operation of the transmit side on its way.
+#[derive(Default)]
+struct TxSlot {
+    token: Option<OpToken>,
+    /// Work requests it consists of.
+    credits: u32,
+    /// Status of the first of them that failed before the last.
+    failed: Option<u32>,
+}
+
+/// The transmit side.
+struct Tx {
+    qp: Option<QueuePair<Endpoint>>,
+    /// Operations may be posted.
+    open: bool,
+    slots: KVec<TxSlot>,
+    free: KVec<u32>,
+    /// Work requests that may be posted.
+    credits: u32,
+    /// Payload of injected operations, [`INJECT_SIZE`] bytes for each slot.
+    inject: Option<DmaBuf>,
+    /// Bytes of all operations on their way.
+    bytes: u64,
+    /// A probe is on its way.
+    probing: bool,
+    /// Something completed since the last tick.
+    active: bool,
+    /// Time since something completed while something was on its way, in milliseconds.
+    stalled: u64,
+    /// What the oldest operation is told if it gets flushed, because it is why.
+    verdict: Option<u32>,
+}
+
+/// The receive side.
+struct Rx {
+    qp: Option<QueuePair<Endpoint>>,
+    slots: KVec<Option<OpToken>>,
+    free: KVec<u32>,
+}
+
+/// Both sides.
+#[pin_data]
+pub(crate) struct Path {
+    #[pin]
+    tx: IrqLock<Tx>,
+    #[pin]
+    rx: IrqLock<Rx>,
+    size: QpSize,
+}
+
+/// 0 to `n` - 1, to be taken from the end.
+fn all_free(n: u32) -> Result<KVec<u32>> {
+    let mut free = KVec::with_capacity(n as usize, GFP_KERNEL)?;
+    for slot in (0..n).rev() {
+        free.push(slot, GFP_KERNEL)?;
+    }
+    Ok(free)
+}
+
+/// Scatter entries of one work request, put together on the stack.
+struct Batch {
+    sges: [Sge; MAX_SGE],
+    n: usize,
+}
+
+impl Batch {
+    fn new() -> Self {
+        Self {
+            sges: [Sge::default(); MAX_SGE],
+            n: 0,
+        }
+    }
+
+    fn push(&mut self, sge: Sge) {
+        self.sges[self.n] = sge;
+        self.n += 1;
+    }
+
+    fn sges(&self) -> &[Sge] {
+        &self.sges[..self.n]
+    }
+
+    fn bytes(&self) -> u64 {
+        self.sges().iter().map(|sge| u64::from(sge.length())).sum()
+    }
+}
+
+/// Calls `each` with every scatter entry of an operation's local memory.
+///
+/// # Errors
+///
+/// `EINVAL`: a region of another provider or group. Else what `each` says.
+fn for_each_sge(
+    endpoint: &Endpoint,
+    token: &OpToken,
+    mut each: impl FnMut(Sge) -> Result,
+) -> Result {
+    for seg in token.segs() {
+        let region = seg
+            .region()
+            .and_then(|ops| ops.as_any().downcast_ref::<Region>())
+            .ok_or(EINVAL)?;
+        if !Arc::ptr_eq(region.group(), endpoint.group()) {
+            return Err(EINVAL);
+        }
+        for sge in region.sges(seg.offset, seg.len) {
+            each(sge)?;
+        }
+    }
+    Ok(())
+}
+
+/// How many scatter entries there are.
+fn count_sges(endpoint: &Endpoint, token: &OpToken) -> Result<u32> {
+    let mut n: u32 = 0;
+    for_each_sge(endpoint, token, |_| {
+        n += 1;
+        Ok(())
+    })?;
+    Ok(n)
+}
+
+impl Path {
+    /// Makes room for `size`.
+    pub(crate) fn new(size: QpSize) -> Result<impl PinInit<Self>> {
+        let mut tx_slots = KVec::with_capacity(size.tx as usize, GFP_KERNEL)?;
+        for _ in 0..size.tx {
+            tx_slots.push(TxSlot::default(), GFP_KERNEL)?;
+        }
+        let mut rx_slots = KVec::with_capacity(size.rx as usize, GFP_KERNEL)?;
+        for _ in 0..size.rx {
+            rx_slots.push(None, GFP_KERNEL)?;
+        }
+        let tx = Tx {
+            qp: None,
+            open: false,
+            slots: tx_slots,
+            free: all_free(size.tx)?,
+            credits: size.tx,
+            inject: None,
+            bytes: 0,
+            probing: false,
+            active: false,
+            stalled: 0,
+            verdict: None,
+        };
+        let rx = Rx {
+            qp: None,
+            slots: rx_slots,
+            free: all_free(size.rx)?,
+        };
+        Ok(pin_init!(Self {
+            tx <- new_irqlock!(tx, "kverbs_tx"),
+            rx <- new_irqlock!(rx, "kverbs_rx"),
+            size,
+        }))
+    }
+
+    /// How large its queue pair has to be.
+    pub(crate) fn size(&self) -> QpSize {
+        self.size
+    }
+
+    /// Takes receives from now on.
+    pub(crate) fn install(&self, qp: &QueuePair<Endpoint>, inject: DmaBuf) {
+        {
+            let mut tx = self.tx.lock();
+            tx.qp = Some(qp.clone());
+            tx.inject = Some(inject);
+        }
+        self.rx.lock().qp = Some(qp.clone());
+    }
+
+    /// Takes all operations from now on.
+    pub(crate) fn open(&self) {
+        self.tx.lock().open = true;
+    }
+
+    /// Takes none any more. What is on its way still completes.
+    pub(crate) fn stop(&self) {
+        let tx_qp = {
+            let mut tx = self.tx.lock();
+            tx.open = false;
+            tx.qp.take()
+        };
+        let rx_qp = self.rx.lock().qp.take();
+        // Not under the locks.
+        drop((tx_qp, rx_qp));
+    }
+
+    /// After the queue pair is gone: ends what it lost, and lets its memory go.
+    pub(crate) fn sweep(&self) {
+        let inject = self.tx.lock().inject.take();
+        drop(inject);
+        for slot in 0..self.size.tx as usize {
+            let token = self.tx.lock().slots[slot].token.take();
+            // Completes with ECANCELED.
+            drop(token);
+        }
+        for slot in 0..self.size.rx as usize {
+            let token = self.rx.lock().slots[slot].take();
+            drop(token);
+        }
+    }
+
+    /// Posts one operation.
+    pub(crate) fn post(
+        &self,
+        endpoint: &Endpoint,
+        op: &OpDesc<'_>,
+        token: OpToken,
+    ) -> Result<(), Refused> {
+        match op.kind {
+            OpKind::Recv => self.post_recv(endpoint, token),
+            OpKind::Send => self.post_send(endpoint, op, token, Opcode::Send),
+            OpKind::Read => self.post_send(endpoint, op, token, Opcode::Read),
+            OpKind::Write => self.post_send(endpoint, op, token, Opcode::Write),
+        }
+    }
+
+    fn post_recv(&self, endpoint: &Endpoint, token: OpToken) -> Result<(), Refused> {
+        let mut batch = Batch::new();
+        let built = for_each_sge(endpoint, &token, |sge| {
+            if batch.n == self.size.sge as usize {
+                return Err(EMSGSIZE);
+            }
+            batch.push(sge);
+            Ok(())
+        });
+        if let Err(e) = built {
+            return Err((e, token));
+        }
+        let mut guard = self.rx.lock();
+        let rx = &mut *guard;
+        let Some(qp) = &rx.qp else {
+            return Err((enotconn(), token));
+        };
+        let Some(slot) = rx.free.pop() else {
+            return Err((EAGAIN, token));
+        };
+        if qp.post_recv(slot, batch.sges()).is_err() {
+            let _ = rx.free.push_within_capacity(slot);
+            return Err((enotconn(), token));
+        }
+        // The completion waits for the lock.
+        rx.slots[slot as usize] = Some(token);
+        Ok(())
+    }
+
+    fn post_send(
+        &self,
+        endpoint: &Endpoint,
+        op: &OpDesc<'_>,
+        token: OpToken,
+        opcode: Opcode,
+    ) -> Result<(), Refused> {
+        let max = self.size.sge;
+        let rkey = match (opcode, u32::try_from(op.key)) {
+            (Opcode::Send, _) => 0,
+            (_, Ok(rkey)) => rkey,
+            (_, Err(_)) => return Err((EINVAL, token)),
+        };
+        let credits = match count_sges(endpoint, &token) {
+            Ok(n) => n.div_ceil(max).max(1),
+            Err(e) => return Err((e, token)),
+        };
+        // A message is one work request; nothing is more than the queue holds.
+        if (opcode == Opcode::Send && credits > 1) || credits > self.size.tx {
+            return Err((EMSGSIZE, token));
+        }
+        let mut wr = SendWr {
+            opcode,
+            imm: None,
+            fence: op.fence,
+            remote_addr: op.remote_addr,
+            rkey,
+        };
+
+        let mut guard = self.tx.lock();
+        let tx = &mut *guard;
+        let (true, Some(qp)) = (tx.open, &tx.qp) else {
+            return Err((enotconn(), token));
+        };
+        if tx.credits < credits {
+            return Err((EAGAIN, token));
+        }
+        let Some(slot) = tx.free.pop() else {
+            return Err((EAGAIN, token));
+        };
+        let mut batch = Batch::new();
+        if let (Some(data), Some(inject)) = (op.inject, &mut tx.inject) {
+            if !data.is_empty() {
+                // The core has checked the length, and the slot's place is there.
+                let data = &data[..data.len().min(INJECT_SIZE)];
+                let addr = inject.store(slot as usize * INJECT_SIZE, data);
+                // CAST: At most `INJECT_SIZE`.
+                batch.push(Sge::new(addr, data.len() as u32, endpoint.group().lkey()));
+            }
+        }
+        let mut posted = 0;
+        let result = for_each_sge(endpoint, &token, |sge| {
+            if batch.n == max as usize {
+                qp.post_send(slot, &wr, batch.sges(), false)?;
+                posted += 1;
+                wr.remote_addr = wr.remote_addr.wrapping_add(batch.bytes());
+                wr.fence = false;
+                batch.n = 0;
+            }
+            batch.push(sge);
+            Ok(())
+        })
+        .and_then(|()| {
+            wr.imm = op.imm;
+            qp.post_send(slot, &wr, batch.sges(), true)
+        });
+        if result.is_err() && posted == 0 {
+            let _ = tx.free.push_within_capacity(slot);
+            return Err((enotconn(), token));
+        }
+        // Accepted. The completion waits for the lock. If only the first part of it could be
+        // posted the queue pair is broken; the sweep completes the operation then.
+        tx.credits -= credits;
+        tx.bytes += token.len();
+        tx.slots[slot as usize] = TxSlot {
+            token: Some(token),
+            credits,
+            failed: None,
+        };
+        Ok(())
+    }
+
+    /// A work request of the transmit side ended. Returns the errno to end the connection with.
+    pub(crate) fn sent(&self, slot: u32, last: bool, wc: &Wc) -> Option<u32> {
+        let (token, code, verdict) = {
+            let mut guard = self.tx.lock();
+            let tx = &mut *guard;
+            tx.active = true;
+            tx.stalled = 0;
+            let place = tx.slots.get_mut(slot as usize)?;
+            if !last {
+                place.failed.get_or_insert(wc.status);
+                return Self::fatal(wc.status);
+            }
+            let code = place.failed.take().unwrap_or(wc.status);
+            let token = place.token.take()?;
+            tx.credits += core::mem::take(&mut place.credits);
+            tx.bytes -= token.len();
+            let _ = tx.free.push_within_capacity(slot);
+            let verdict = if code == status::FLUSH {
+                tx.verdict.take()
+            } else {
+                None
+            };
+            (token, code, verdict)
+        };
+        token.complete(Outcome {
+            err: verdict.unwrap_or_else(|| errno::of_status(code)),
+            prov_errno: code,
+            ..Outcome::default()
+        });
+        Self::fatal(code)
+    }
+
+    /// A receive ended. As above.
+    pub(crate) fn received(&self, slot: u32, wc: &Wc) -> Option<u32> {
+        let token = {
+            let mut guard = self.rx.lock();
+            let rx = &mut *guard;
+            let token = rx.slots.get_mut(slot as usize)?.take()?;
+            let _ = rx.free.push_within_capacity(slot);
+            token
+        };
+        token.complete(Outcome {
+            err: errno::of_status(wc.status),
+            prov_errno: wc.status,
+            len: u64::from(wc.byte_len),
+            imm: wc.imm,
+            remote_write: wc.remote_write,
+        });
+        Self::fatal(wc.status)
+    }
+
+    /// The probe ended. As above.
+    pub(crate) fn probed(&self, wc: &Wc) -> Option<u32> {
+        self.tx.lock().probing = false;
+        Self::fatal(wc.status)
+    }
+
+    /// Every failure ends a connection; being flushed is only the consequence of one.
+    fn fatal(code: u32) -> Option<u32> {
+        match code {
+            status::SUCCESS => None,
+            status::FLUSH => Some(bindings::ECONNABORTED),
+            other => Some(errno::of_status(other)),
+        }
+    }
+
+    /// Looks after the connection: probes an idle one. Returns the errno to end it with if the
+    /// peer has not taken anything for too long.
+    pub(crate) fn tick(&self) -> Option<u32> {
+        let mut guard = self.tx.lock();
+        let tx = &mut *guard;
+        let (true, Some(qp)) = (tx.open, &tx.qp) else {
+            return None;
+        };
+        if core::mem::take(&mut tx.active) {
+            return None;
+        }
+        if tx.free.len() == tx.slots.len() {
+            // Nothing on its way: nobody would notice if the peer were gone.
+            if !tx.probing && qp.post_probe().is_ok() {
+                tx.probing = true;
+            }
+            return None;
+        }
+        tx.stalled += u64::from(TICK_MS);
+        if tx.stalled > STALL_MS + tx.bytes / STALL_BYTES_PER_MS {
+            tx.verdict = Some(bindings::ENOBUFS);
+            return Some(bindings::ENOBUFS);
+        }
+        None
+    }
+}

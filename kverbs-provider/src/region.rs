@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Regions: memory as a device knows it for local use. None of what is made here has a remote
+//! right (P1).
+//!
+//! Few contiguous pieces are mapped and named by the protection domain's own key, which costs
+//! next to nothing. User memory in more pieces gets a memory region of the device's
+//! (`ib_reg_user_mr()`), so that any part of it is one scatter entry. Kernel memory in more pieces
+//! is covered by fast registrations side by side.
+
+use core::any::Any;
+use kernel::{
+    prelude::*,
+    sync::{
+        new_mutex,
+        Arc,
+        Mutex, //
+    }, //
+};
+
+use crate::{
+    group::{
+        Group,
+        Window, //
+    },
+    ib::{
+        device::Live,
+        dma::{
+            DmaMap,
+            SgList, //
+        },
+        mr::{
+            Access,
+            Mr, //
+        },
+        wr::Sge, //
+    },
+    key::Key,
+    limits::PIECES,
+    resource::{
+        Class,
+        Resource,
+        Ticket, //
+    },
+};
+use kfabric::{
+    memory::Memory,
+    provider::{
+        KeyOps,
+        RegionOps, //
+    },
+};
+
+/// Part of a region that one scatter entry can name.
+struct Piece {
+    /// First byte, counted from the region's start.
+    start: usize,
+    len: usize,
+    /// The device's address of it.
+    addr: u64,
+    lkey: u32,
+}
+
+/// What the device holds of a region.
+enum Hold {
+    /// Mapped pieces.
+    Mapped(DmaMap),
+    /// A registration of user memory.
+    User(Mr),
+    /// Fast registrations side by side, each with its scatter list.
+    Fast(KVec<(Mr, SgList)>),
+}
+
+/// The part that ends with the device.
+#[pin_data]
+pub(crate) struct Inner {
+    #[pin]
+    hold: Mutex<Option<Hold>>,
+    mem: Arc<Memory>,
+}
+
+impl Inner {
+    fn end(&self) {
+        let Some(hold) = self.hold.lock().take() else {
+            return;
+        };
+        match hold {
+            Hold::User(mr) => self.mem.device_unregister(0, self.mem.len(), || drop(mr)),
+            Hold::Mapped(map) => drop(map),
+            // Each region before its list: fields drop in order.
+            Hold::Fast(all) => drop(all),
+        }
+    }
+}
+
+impl Resource for Inner {
+    fn device_gone(&self) {
+        self.end()
+    }
+}
+
+/// A region.
+pub(crate) struct Region {
+    group: Arc<Group>,
+    inner: Arc<Inner>,
+    /// In order, without gaps.
+    pieces: KVec<Piece>,
+    ticket: Ticket,
+}
+
+/// Makes a registration of `len` bytes of user memory from `offset`.
+pub(crate) fn user_mr(
+    live: &Live<'_>,
+    group: &Group,
+    mem: &Memory,
+    offset: usize,
+    len: usize,
+    access: Access,
+) -> Result<Mr> {
+    let pd = group.pd()?;
+    mem.device_register(offset, len, |addr| {
+        Mr::user(live, &pd, addr as u64, len as u64, access)
+    })
+}
+
+/// The address that peers know the byte at `offset` of `mem` by.
+///
+/// For user memory that is the owner's own address. The kernel's addresses are nobody's business:
+/// there it is the offset, with the in-page bits that registrations must keep.
+pub(crate) fn remote_addr(mem: &Memory, offset: usize) -> u64 {
+    match mem.user() {
+        Some(addr) => (addr + offset) as u64,
+        None => (mem.page_offset() + offset) as u64,
+    }
+}
+
+impl Region {
+    /// Maps `mem`.
+    pub(crate) fn new(live: &Live<'_>, group: &Arc<Group>, mem: &Arc<Memory>) -> Result<Arc<Self>> {
+        let (hold, pieces) = Self::hold(live, group, mem)?;
+        let inner = Arc::pin_init(
+            pin_init!(Inner {
+                hold <- new_mutex!(None, "kverbs_region"),
+                mem: mem.clone(),
+            }),
+            GFP_KERNEL,
+        );
+        let inner = match inner {
+            Ok(inner) => inner,
+            Err(e) => {
+                if let Hold::User(mr) = hold {
+                    mem.device_unregister(0, mem.len(), || drop(mr));
+                }
+                return Err(e);
+            }
+        };
+        *inner.hold.lock() = Some(hold);
+        let resource: Arc<dyn Resource> = inner.clone();
+        let made = group
+            .device()
+            .resources
+            .add(Class::Region, resource)
+            .and_then(|ticket| {
+                let region = Self {
+                    group: group.clone(),
+                    inner: inner.clone(),
+                    pieces,
+                    ticket,
+                };
+                Ok(Arc::new(region, GFP_KERNEL)?)
+            });
+        if made.is_err() {
+            inner.end();
+        }
+        made
+    }
+
+    fn hold(
+        live: &Live<'_>,
+        group: &Group,
+        mem: &Arc<Memory>,
+    ) -> Result<(Hold, KVec<Piece>)> {
+        if mem.segment_count(0, mem.len()) <= PIECES as usize {
+            // A mapping that the device cannot do in one piece has to be registered.
+            if let Ok(map) = DmaMap::new(live, group.device().ib(), mem) {
+                let pieces = Self::mapped_pieces(&map, group.lkey())?;
+                return Ok((Hold::Mapped(map), pieces));
+            }
+        }
+        let access = if mem.writable() {
+            Access::LOCAL_WRITE
+        } else {
+            Access::LOCAL_READ
+        };
+        let Some(user) = mem.user() else {
+            return Self::fast(live, group, mem, access);
+        };
+        let mut pieces = KVec::with_capacity(1, GFP_KERNEL)?;
+        let mr = user_mr(live, group, mem, 0, mem.len(), access)?;
+        let piece = Piece {
+            start: 0,
+            len: mem.len(),
+            addr: user as u64,
+            lkey: mr.lkey(),
+        };
+        // There is room for it.
+        let _ = pieces.push_within_capacity(piece);
+        Ok((Hold::User(mr), pieces))
+    }
+
+    fn mapped_pieces(map: &DmaMap, lkey: u32) -> Result<KVec<Piece>> {
+        let mut pieces = KVec::new();
+        let mut start = 0;
+        for (addr, len) in map.pieces() {
+            let piece = Piece {
+                start,
+                len,
+                addr,
+                lkey,
+            };
+            pieces.push(piece, GFP_KERNEL)?;
+            start += len;
+        }
+        Ok(pieces)
+    }
+
+    /// Covers kernel memory, which is whole pages, with fast registrations.
+    fn fast(
+        live: &Live<'_>,
+        group: &Group,
+        mem: &Arc<Memory>,
+        access: Access,
+    ) -> Result<(Hold, KVec<Piece>)> {
+        let pages = group.fast_pages();
+        if pages == 0 {
+            return Err(EMSGSIZE);
+        }
+        let window = pages as usize * kernel::page::PAGE_SIZE;
+        let pd = group.pd()?;
+        let mut all = KVec::new();
+        let mut pieces = KVec::new();
+        let mut start = 0;
+        while start < mem.len() {
+            let len = window.min(mem.len() - start);
+            let mut mr = Mr::fast(live, &pd, pages)?;
+            let count = mem.segment_count(start, len);
+            let mut list = SgList::new(group.device().ib(), count)?;
+            let addr = remote_addr(mem, start);
+            let part = Window {
+                offset: start,
+                len,
+                iova: addr,
+            };
+            group.register(live, &mut mr, Some(&mut list), mem, part, access)?;
+            let piece = Piece {
+                start,
+                len,
+                addr,
+                lkey: mr.lkey(),
+            };
+            all.push((mr, list), GFP_KERNEL)?;
+            pieces.push(piece, GFP_KERNEL)?;
+            start += len;
+        }
+        Ok((Hold::Fast(all), pieces))
+    }
+
+    /// The group that it is in.
+    pub(crate) fn group(&self) -> &Arc<Group> {
+        &self.group
+    }
+
+    /// The memory.
+    pub(crate) fn mem(&self) -> &Arc<Memory> {
+        &self.inner.mem
+    }
+
+    /// Scatter entries for [offset, offset + len), which lies inside. Any context.
+    pub(crate) fn sges(&self, offset: usize, len: usize) -> Sges<'_> {
+        let next = self
+            .pieces
+            .partition_point(|piece| piece.start + piece.len <= offset);
+        Sges {
+            pieces: &self.pieces[next..],
+            at: offset,
+            left: len,
+        }
+    }
+}
+
+/// Iterator of [`Region::sges`].
+pub(crate) struct Sges<'a> {
+    pieces: &'a [Piece],
+    at: usize,
+    left: usize,
+}
+
+impl Iterator for Sges<'_> {
+    type Item = Sge;
+
+    fn next(&mut self) -> Option<Sge> {
+        if self.left == 0 {
+            return None;
+        }
+        let (piece, rest) = self.pieces.split_first()?;
+        let into = self.at - piece.start;
+        let len = self.left.min(piece.len - into);
+        self.pieces = rest;
+        self.at += len;
+        self.left -= len;
+        // CAST: No operation is longer than 2^31 bytes.
+        Some(Sge::new(piece.addr + into as u64, len as u32, piece.lkey))
+    }
+}
+
+impl RegionOps for Region {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn alloc_key(self: Arc<Self>) -> Result<KBox<dyn KeyOps>> {
+        let key: KBox<dyn KeyOps> = KBox::new(Key::new(self)?, GFP_KERNEL)?;
+        Ok(key)
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        self.group.device().resources.remove(self.ticket);
+        self.inner.end();
+    }
+}
