@@ -53,10 +53,11 @@ impl Guarded {
     }
 
     fn free(&self) {
-        assert!(self.gate.is_drained());
-        assert!(!self.gate.enter());
         // SAFETY: Exclusive access is what is being tested; loom checks it.
         self.data.with_mut(|data| unsafe { *data = 0 });
+        // After the access: these load with acquire order and would hide its lack.
+        assert!(self.gate.is_drained());
+        assert!(!self.gate.enter());
         self.lasts.fetch_add(1, Ordering::Relaxed);
     }
 }

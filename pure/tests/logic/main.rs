@@ -23,7 +23,7 @@ mod wire;
 /// How long properties are tried: Miri is a thousand times slower, and has no files to write to.
 fn config() -> Config {
     Config {
-        cases: if cfg!(miri) { 12 } else { 1024 },
+        cases: if cfg!(miri) { 4 } else { 1024 },
         failure_persistence: None,
         ..Config::default()
     }

@@ -19,8 +19,8 @@ fn never() {
 fn a_value_lives_from_publish_to_retire() {
     let slot = Slot::new();
     assert!(slot.is_empty());
-    assert_eq!(slot.with(1, |_: &Box<u32>| ()), None);
-    let generation = slot.publish(Box::new(5)).unwrap();
+    assert_eq!(slot.with(1, |_| ()), None);
+    let generation = slot.publish(Box::new(5u32)).unwrap();
     assert_eq!(generation, 1);
     assert!(!slot.is_empty());
     assert_eq!(slot.with(generation, |value| **value), Some(5));
