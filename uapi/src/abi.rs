@@ -223,7 +223,9 @@ pub const KFI_EQ_SIZE_MAX: u32 = 1 << 16;
 
 /// A socket address: `sockaddr_in` or `sockaddr_in6` in its first `len` bytes (network order as
 /// in `<netinet/in.h>`), zero behind it. `len` 0: no address.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C)]
 pub struct SockAddr {
     /// Bytes of `data` in use: 0, 16 or 28.
@@ -999,7 +1001,9 @@ pub struct CqRing {
 const _: () = assert!(core::mem::size_of::<CqRing>() == 256);
 
 /// One completion (`fi_cq(3)`: `fi_cq_data_entry` and `fi_cq_err_entry` in one).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C)]
 pub struct CqEntry {
     /// The operation's context.

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note
+//! Where every field of every structure lies, as the compiler has it.
+//!
+//! Shared by the header's generator and by the test that compares it with `uapi.txt`.
+
+use core::mem::{offset_of, size_of};
+
+/// A structure: name, size, fields with their offsets in order.
+pub(crate) type Layout = (&'static str, usize, &'static [(&'static str, usize)]);
+
+macro_rules! layouts {
+    ($($ty:ident { $($field:ident,)* })*) => {
+        /// Every structure of the interface, in the order of `abi.rs`.
+        pub(crate) const LAYOUTS: &[Layout] = &[$((
+            stringify!($ty),
+            size_of::<kfabric_uapi::$ty>(),
+            &[$((stringify!($field), offset_of!(kfabric_uapi::$ty, $field))),*],
+        )),*];
+    };
+}
+
+layouts! {
+    SockAddr {
+        len, data,
+    }
+    InfoEntry {
+        caps, mode, mr_mode, max_msg_size, inject_size, tx_size, rx_size, iov_limit, rma_iov_limit,
+        cq_data_size, mr_key_size, cm_data_size, ep_type, protocol, addr_format, prov_version,
+        api_version, abi, rank, src_addr, dest_addr, prov_name, fabric_name, domain_name,
+    }
+    GetInfo {
+        size, flags, hints, entries, count, entry_size, reserved,
+    }
+    FabricOpen {
+        size, flags, prov_name, fabric_name, handle,
+    }
+    DomainOpen {
+        size, flags, fabric, name, auth_key, auth_key_size, reserved, handle, caps, mr_mode,
+        max_msg_size, inject_size, max_tx_size, max_rx_size, iov_limit, cm_data_size, reserved2,
+        max_keys,
+    }
+    EqOpen {
+        size, flags, fabric, depth, fd, handle,
+    }
+    CqOpen {
+        size, flags, domain, depth, format, fd, entries, map_size, handle, reserved,
+    }
+    CntrOpen {
+        size, flags, domain, handle, reserved,
+    }
+    PepOpen {
+        size, flags, fabric, eq, addr, context, handle,
+    }
+    EpOpen {
+        size, flags, domain, connreq, src_addr, context, tx_size, rx_size, iov_limit, reserved,
+        auth_key, auth_key_size, reserved2, handle,
+    }
+    Bind {
+        size, flags, ep, object, bind_flags,
+    }
+    ObjectCall {
+        size, flags, handle,
+    }
+    ObjectCall2 {
+        size, flags, handle,
+    }
+    Listen {
+        size, flags, pep, backlog, reserved,
+    }
+    Connect {
+        size, flags, ep, addr, param, param_len, reserved,
+    }
+    Accept {
+        size, flags, ep, param, param_len, reserved,
+    }
+    Reject {
+        size, flags, connreq, param, param_len, reserved,
+    }
+    Shutdown {
+        size, flags, ep,
+    }
+    GetName {
+        size, flags, handle, peer, reserved, addr,
+    }
+    EqRead {
+        size, flags, eq, data, data_len, event, object, context, connreq, err, prov_errno, info,
+    }
+    CntrCtl {
+        size, flags, cntr, op, reserved, value, errors,
+    }
+    CntrWait {
+        size, flags, cntr, threshold, deadline, reserved,
+    }
+    RegionReg {
+        size, flags, domain, addr, len, access, handle, key, remote_addr, pages,
+    }
+    KeyAlloc {
+        size, flags, region, count, reserved, handles,
+    }
+    KeyAssign {
+        size, flags, slot, offset, length, access, key, remote_addr, reserved,
+    }
+    Iov {
+        region, offset, len,
+    }
+    OpEntry {
+        op, iov_count, flags, context, data, remote_addr, key, inject, inject_len, iov,
+    }
+    Submit {
+        size, flags, ep, ops, count, entry_size, done, err,
+    }
+    Cancel {
+        size, flags, ep, context,
+    }
+    Close {
+        size, flags, handle,
+    }
+    ObjList {
+        size, flags, entries, count, entry_size, reserved,
+    }
+    ObjInfo {
+        kind, pid, handle, parent, a, b, c, comm, name,
+    }
+    CqRing {
+        head, entries, entry_size, pad, tail, pad2,
+    }
+    CqEntry {
+        context, flags, len, buf, data, err, prov_errno, ep, olen,
+    }
+}
+
+macro_rules! constants {
+    ($($name:ident,)*) => {
+        /// Every constant of the interface but the calls' numbers, in the order of `abi.rs`.
+        pub(crate) const CONSTANTS: &[(&str, u64)] =
+            &[$((stringify!($name), kfabric_uapi::$name as u64)),*];
+    };
+}
+
+constants! {
+    KFI_IOC_TYPE, KFI_ABI_VERSION, KFI_API_VERSION, KFI_EP_MSG, KFI_MSG, KFI_RMA, KFI_ATOMIC,
+    KFI_READ, KFI_WRITE, KFI_RECV, KFI_SEND, KFI_TRANSMIT, KFI_REMOTE_READ, KFI_REMOTE_WRITE,
+    KFI_REMOTE_CQ_DATA, KFI_COMPLETION, KFI_INJECT, KFI_FENCE, KFI_SELECTIVE_COMPLETION,
+    KFI_REMOTE_COMM, KFI_LOCAL_COMM, KFI_DYNAMIC_KEYS, KFI_MR_LOCAL, KFI_MR_VIRT_ADDR,
+    KFI_MR_ALLOCATED, KFI_MR_PROV_KEY, KFI_KEY_NOTAVAIL, KFI_SOCKADDR, KFI_SOCKADDR_IN,
+    KFI_SOCKADDR_IN6, KFI_PROTO_RDMA_CM_IB_RC, KFI_PROTO_SHM, KFI_CQ_FORMAT_CONTEXT,
+    KFI_CQ_FORMAT_MSG, KFI_CQ_FORMAT_DATA, KFI_CONNREQ, KFI_CONNECTED, KFI_SHUTDOWN, KFI_CONN_ERROR,
+    KFI_NAME_MAX, KFI_IOV_MAX, KFI_SUBMIT_MAX, KFI_INJECT_MAX, KFI_CM_DATA_MAX, KFI_KEY_ALLOC_MAX,
+    KFI_CQ_SIZE_MAX, KFI_EQ_SIZE_MAX, KFI_EQ_PEEK, KFI_CNTR_READ, KFI_CNTR_ADD, KFI_CNTR_SET,
+    KFI_CNTR_ADDERR, KFI_CNTR_SETERR, KFI_REGION_DYNAMIC_KEYS, KFI_OP_SEND, KFI_OP_RECV,
+    KFI_OP_READ, KFI_OP_WRITE, KFI_TYPE_FABRIC, KFI_TYPE_DOMAIN, KFI_TYPE_EQ, KFI_TYPE_CQ,
+    KFI_TYPE_CNTR, KFI_TYPE_PEP, KFI_TYPE_EP, KFI_TYPE_REGION, KFI_TYPE_KEY, KFI_TYPE_CONNREQ,
+    KFI_STATE_NEW, KFI_STATE_ENABLED, KFI_STATE_CONNECTING, KFI_STATE_CONNECTED, KFI_STATE_DOWN,
+    KFI_CQ_RING_OFFSET,
+}

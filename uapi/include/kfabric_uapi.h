@@ -1,0 +1,1383 @@
+/* SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note */
+/*
+ * The interface of /dev/kfabric.
+ *
+ * Generated from uapi/src/abi.rs by `cargo run -p kfabric-uapi --features header --bin gen-header`;
+ * do not edit.
+ *
+ * The rules of every call: a structure starts with its size and flags. The kernel copies the
+ * smaller of the two sizes; a tail that it does not know must be zero (E2BIG), a missing tail
+ * counts as zero, a size below the first version's is EINVAL. Unknown flags and non-zero reserved
+ * fields are EINVAL. A handle names an object of one open file and is never used again. A call that
+ * fails changes nothing.
+ */
+#ifndef _UAPI_KFABRIC_H
+#define _UAPI_KFABRIC_H
+
+#include <linux/ioctl.h>
+#include <linux/types.h>
+
+/*
+ * The ioctl type byte. 0xBF 00-3F is unlisted in Documentation/userspace-api/ioctl/ioctl-number.rst.
+ */
+#define KFI_IOC_TYPE 191
+
+/*
+ * Version of this interface as struct kfi_info_entry's abi reports it. It only tells; nothing depends on it.
+ */
+#define KFI_ABI_VERSION 1
+
+/* The API version that info entries speak: libfabric 2.0 as FI_VERSION(2, 0). */
+#define KFI_API_VERSION (2 << 16)
+
+/* Endpoint type: reliable, connected, message oriented (FI_EP_MSG). */
+#define KFI_EP_MSG 1
+
+/* Messages: send and receive (FI_MSG). */
+#define KFI_MSG (1ULL << 1)
+
+/* One-sided operations (FI_RMA). */
+#define KFI_RMA (1ULL << 2)
+
+/* Atomics (FI_ATOMIC). */
+#define KFI_ATOMIC (1ULL << 4)
+
+/* May read remotely, or allows local... see each use (FI_READ). */
+#define KFI_READ (1ULL << 8)
+
+/* May write remotely (FI_WRITE). */
+#define KFI_WRITE (1ULL << 9)
+
+/* May receive, or: for the receiving side (FI_RECV). */
+#define KFI_RECV (1ULL << 10)
+
+/* May send, or: for the sending side (FI_SEND, equal to FI_TRANSMIT in binds below). */
+#define KFI_SEND (1ULL << 11)
+
+/* In binds: the transmit side (FI_TRANSMIT). */
+#define KFI_TRANSMIT KFI_SEND
+
+/* Peers may read (FI_REMOTE_READ). */
+#define KFI_REMOTE_READ (1ULL << 12)
+
+/* Peers may write (FI_REMOTE_WRITE). */
+#define KFI_REMOTE_WRITE (1ULL << 13)
+
+/* An operation carries, or a completion holds, remote completion data (FI_REMOTE_CQ_DATA). */
+#define KFI_REMOTE_CQ_DATA (1ULL << 17)
+
+/* An operation wants a completion entry though its queue is selective (FI_COMPLETION). */
+#define KFI_COMPLETION (1ULL << 24)
+
+/* The payload is taken before the call returns; no completion entry (FI_INJECT). */
+#define KFI_INJECT (1ULL << 25)
+
+/* Wait for earlier operations before this one starts (FI_FENCE). */
+#define KFI_FENCE (1ULL << 22)
+
+/* In a bind: entries only for operations with KFI_COMPLETION (FI_SELECTIVE_COMPLETION). */
+#define KFI_SELECTIVE_COMPLETION (1ULL << 59)
+
+/* The local peer is on another node (FI_REMOTE_COMM). */
+#define KFI_REMOTE_COMM (1ULL << 51)
+
+/* The peer may be on this node (FI_LOCAL_COMM). */
+#define KFI_LOCAL_COMM (1ULL << 50)
+
+/*
+ * kfabric's own: dynamic keys (alloc, assign, revoke) are offered. No libfabric bit has this value.
+ */
+#define KFI_DYNAMIC_KEYS (1ULL << 40)
+
+/* Registration modes (FI_MR_*, fi_mr(3)): local buffers need a region. */
+#define KFI_MR_LOCAL (1ULL << 2)
+
+/* Remote addresses are virtual addresses of the exporter. */
+#define KFI_MR_VIRT_ADDR (1ULL << 4)
+
+/* Memory must be backed by pages at registration. */
+#define KFI_MR_ALLOCATED (1ULL << 5)
+
+/* The provider chooses key values. */
+#define KFI_MR_PROV_KEY (1ULL << 6)
+
+/* The key of a region that has none (FI_KEY_NOTAVAIL). */
+#define KFI_KEY_NOTAVAIL (~0ULL)
+
+/* Address format: any socket address (FI_SOCKADDR). */
+#define KFI_SOCKADDR 1
+
+/* Address format: IPv4 (FI_SOCKADDR_IN). */
+#define KFI_SOCKADDR_IN 2
+
+/* Address format: IPv6 (FI_SOCKADDR_IN6). */
+#define KFI_SOCKADDR_IN6 3
+
+/* Protocol: RC queue pairs through rdma_cm (FI_PROTO_RDMA_CM_IB_RC). */
+#define KFI_PROTO_RDMA_CM_IB_RC 1
+
+/* Protocol: copies inside one host (FI_PROTO_SHM). */
+#define KFI_PROTO_SHM 14
+
+/* Completion entry holds the context alone (FI_CQ_FORMAT_CONTEXT). */
+#define KFI_CQ_FORMAT_CONTEXT 1
+
+/* … and flags and length (FI_CQ_FORMAT_MSG). */
+#define KFI_CQ_FORMAT_MSG 2
+
+/* … and buffer and completion data (FI_CQ_FORMAT_DATA). */
+#define KFI_CQ_FORMAT_DATA 3
+
+/* Event: a peer asks to connect (FI_CONNREQ). */
+#define KFI_CONNREQ 1
+
+/* Event: an endpoint is connected (FI_CONNECTED). */
+#define KFI_CONNECTED 2
+
+/*
+ * Event: a connection ended (FI_SHUTDOWN); struct kfi_eq_read's err is ENODEV when the device went.
+ */
+#define KFI_SHUTDOWN 3
+
+/*
+ * Event: connecting failed or was refused; struct kfi_eq_read's err and the refuser's data say why.
+ * (libfabric reports it by fi_eq_readerr; the value is kfabric's own.)
+ */
+#define KFI_CONN_ERROR 256
+
+/* Bytes in a name, with its NUL. */
+#define KFI_NAME_MAX 64
+
+/* Scatter entries of one operation. */
+#define KFI_IOV_MAX 4
+
+/* Operations in one struct kfi_submit. */
+#define KFI_SUBMIT_MAX 1024
+
+/* Bytes of payload in one injected operation, at most; see struct kfi_info_entry's inject_size. */
+#define KFI_INJECT_MAX 64
+
+/* Bytes of application data in a connection request or answer, at most. */
+#define KFI_CM_DATA_MAX 192
+
+/* Key slots reserved in one struct kfi_key_alloc. */
+#define KFI_KEY_ALLOC_MAX 4096
+
+/* Entries of a completion queue, at most. */
+#define KFI_CQ_SIZE_MAX (1ULL << 18)
+
+/* Waiting events of an event queue, at most. */
+#define KFI_EQ_SIZE_MAX (1ULL << 16)
+
+/* Flag of struct kfi_eq_read: leave the event. */
+#define KFI_EQ_PEEK 1
+
+/* Reads a counter. */
+#define KFI_CNTR_READ 0
+
+/* Adds to a counter. */
+#define KFI_CNTR_ADD 1
+
+/* Sets a counter. */
+#define KFI_CNTR_SET 2
+
+/* Adds to a counter's errors. */
+#define KFI_CNTR_ADDERR 3
+
+/* Sets a counter's errors. */
+#define KFI_CNTR_SETERR 4
+
+/* Flag of struct kfi_region_reg: no key at registration; keys come by alloc and assign. */
+#define KFI_REGION_DYNAMIC_KEYS 1
+
+/* Sends a message. */
+#define KFI_OP_SEND 0
+
+/* Posts a receive. */
+#define KFI_OP_RECV 1
+
+/* Reads remote memory. */
+#define KFI_OP_READ 2
+
+/* Writes remote memory. */
+#define KFI_OP_WRITE 3
+
+/* A fabric. */
+#define KFI_TYPE_FABRIC 1
+
+/* A domain. */
+#define KFI_TYPE_DOMAIN 2
+
+/* An event queue. */
+#define KFI_TYPE_EQ 3
+
+/* A completion queue. */
+#define KFI_TYPE_CQ 4
+
+/* A counter. */
+#define KFI_TYPE_CNTR 5
+
+/* A passive endpoint. */
+#define KFI_TYPE_PEP 6
+
+/* An endpoint. */
+#define KFI_TYPE_EP 7
+
+/* A region. */
+#define KFI_TYPE_REGION 8
+
+/* A key slot. */
+#define KFI_TYPE_KEY 9
+
+/* A connection request not yet answered. */
+#define KFI_TYPE_CONNREQ 10
+
+/* Endpoint state: opened. */
+#define KFI_STATE_NEW 0
+
+/* Endpoint state: enabled; receives may be posted. */
+#define KFI_STATE_ENABLED 1
+
+/* Endpoint state: connecting or accepting. */
+#define KFI_STATE_CONNECTING 2
+
+/* Endpoint state: connected. */
+#define KFI_STATE_CONNECTED 3
+
+/* Endpoint state: the connection ended. */
+#define KFI_STATE_DOWN 4
+
+/* Bytes from the mapping's start to its first entry. */
+#define KFI_CQ_RING_OFFSET 4096
+
+/*
+ * A socket address: sockaddr_in or sockaddr_in6 in its first len bytes (network order as
+ * in <netinet/in.h>), zero behind it. len 0: no address.
+ */
+struct kfi_sock_addr {
+	/* Bytes of data in use: 0, 16 or 28. */
+	__u32 len;
+	/* The address as the C structure lays it out. */
+	__u8 data[28];
+};
+
+/*
+ * What a provider offers, or what a caller wants (all-zero fields are "do not care").
+ *
+ * Fields mean what fi_getinfo(3), fi_domain(3) and fi_endpoint(3) say of their namesakes.
+ */
+struct kfi_info_entry {
+	/* Capabilities: KFI_MSG, KFI_RMA, … */
+	__u64 caps;
+	/* Modes that the provider requires of its user; in hints: those the caller can serve. */
+	__u64 mode;
+	/* Registration modes: required by the provider; in hints: those the caller can serve. */
+	__u64 mr_mode;
+	/* Bytes in the longest message or one-sided operation. */
+	__u64 max_msg_size;
+	/* Bytes that may be injected. */
+	__u64 inject_size;
+	/* Operations that the transmit side holds. */
+	__u32 tx_size;
+	/* Receives that the receive side holds. */
+	__u32 rx_size;
+	/* Scatter entries of one operation. */
+	__u32 iov_limit;
+	/* Remote ranges of one one-sided operation. */
+	__u32 rma_iov_limit;
+	/* Bytes of remote completion data. */
+	__u32 cq_data_size;
+	/* Bytes of a key value that are significant. */
+	__u32 mr_key_size;
+	/* Application bytes in a connection request. */
+	__u32 cm_data_size;
+	/* Endpoint type, KFI_EP_MSG. */
+	__u32 ep_type;
+	/* Protocol, KFI_PROTO_*. */
+	__u32 protocol;
+	/* Address format, KFI_SOCKADDR*. */
+	__u32 addr_format;
+	/* The provider's version, major << 16 | minor. */
+	__u32 prov_version;
+	/* API version spoken, major << 16 | minor; in hints: the one asked for (0: any). */
+	__u32 api_version;
+	/* Interface version, KFI_ABI_VERSION. */
+	__u32 abi;
+	/* Larger is preferred; filled in by providers, ignored in hints. */
+	__u32 rank;
+	/* Source address, where one is meant. */
+	struct kfi_sock_addr src_addr;
+	/* Destination address, where one is meant. */
+	struct kfi_sock_addr dest_addr;
+	/* Provider name, NUL padded. */
+	__u8 prov_name[KFI_NAME_MAX];
+	/* Fabric name, NUL padded. */
+	__u8 fabric_name[KFI_NAME_MAX];
+	/* Domain name, NUL padded. */
+	__u8 domain_name[KFI_NAME_MAX];
+};
+
+/* KFI_IOC_GETINFO. */
+struct kfi_get_info {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* Pointer to one struct kfi_info_entry of hints, or 0 for none. */
+	__u64 hints;
+	/* Pointer to an array of struct kfi_info_entry. */
+	__u64 entries;
+	/* In: entries the array has room for. Out: entries that matched, which may be more. */
+	__u32 count;
+	/* In: sizeof(struct kfi_info_entry) as the caller knows it. */
+	__u32 entry_size;
+	/* Zero. */
+	__u64 reserved;
+};
+
+/* KFI_IOC_FABRIC_OPEN. */
+struct kfi_fabric_open {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* Provider name, NUL padded; -ENOENT when there is none of that name. */
+	__u8 prov_name[32];
+	/* Fabric name, NUL padded; empty: the provider's first. */
+	__u8 fabric_name[KFI_NAME_MAX];
+	/* Out: handle. */
+	__u64 handle;
+};
+
+/* KFI_IOC_DOMAIN_OPEN. */
+struct kfi_domain_open {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* The fabric. */
+	__u64 fabric;
+	/* Domain name, NUL padded, as an info entry gave it. */
+	__u8 name[KFI_NAME_MAX];
+	/* Pointer to the auth key's bytes, or 0: the domain's default auth key is none. */
+	__u64 auth_key;
+	/* Bytes of the auth key. No provider takes one yet: non-zero is -EOPNOTSUPP. */
+	__u32 auth_key_size;
+	/* Zero. */
+	__u32 reserved;
+	/* Out: handle. */
+	__u64 handle;
+	/* Out: capabilities. */
+	__u64 caps;
+	/* Out: registration modes required. */
+	__u64 mr_mode;
+	/* Out: bytes in the longest operation. */
+	__u64 max_msg_size;
+	/* Out: bytes that may be injected. */
+	__u32 inject_size;
+	/* Out: operations that a transmit side may hold at most. */
+	__u32 max_tx_size;
+	/* Out: receives that a receive side may hold at most. */
+	__u32 max_rx_size;
+	/* Out: scatter entries of one operation. */
+	__u32 iov_limit;
+	/* Out: application bytes in a connection request. */
+	__u32 cm_data_size;
+	/* Zero. */
+	__u32 reserved2;
+	/* Out: key slots the device can hold, about. */
+	__u64 max_keys;
+};
+
+/* KFI_IOC_EQ_OPEN. */
+struct kfi_eq_open {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* The fabric. */
+	__u64 fabric;
+	/*
+	 * Waiting events that the queue holds; 0: 64. Room for an endpoint's own events comes on top.
+	 */
+	__u32 depth;
+	/*
+	 * Out: a descriptor that polls readable while an event waits. Closing it does not close
+	 * the queue.
+	 */
+	__s32 fd;
+	/* Out: handle. */
+	__u64 handle;
+};
+
+/* KFI_IOC_CQ_OPEN. */
+struct kfi_cq_open {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* The domain. */
+	__u64 domain;
+	/* Entries wanted; rounded up to a power of two; 0: 1024. */
+	__u32 depth;
+	/* KFI_CQ_FORMAT_*; 0: context. */
+	__u32 format;
+	/*
+	 * Out: a descriptor to mmap the ring from (offset 0) and to poll: readable while an entry
+	 * waits. Closing it does not close the queue.
+	 */
+	__s32 fd;
+	/* Out: entries of the ring, a power of two. */
+	__u32 entries;
+	/* Out: bytes to mmap: a struct kfi_cq_ring page, then the entries. */
+	__u64 map_size;
+	/* Out: handle. */
+	__u64 handle;
+	/* Zero. */
+	__u64 reserved;
+};
+
+/* KFI_IOC_CNTR_OPEN. */
+struct kfi_cntr_open {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* The domain. */
+	__u64 domain;
+	/* Out: handle. */
+	__u64 handle;
+	/* Zero. */
+	__u64 reserved;
+};
+
+/* KFI_IOC_PEP_OPEN. */
+struct kfi_pep_open {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* The fabric. */
+	__u64 fabric;
+	/* The event queue that gets KFI_CONNREQ. */
+	__u64 eq;
+	/*
+	 * Address to listen on; port 0: one is chosen, struct kfi_get_name tells it after listen.
+	 */
+	struct kfi_sock_addr addr;
+	/* The caller's value, returned in events. */
+	__u64 context;
+	/* Out: handle. */
+	__u64 handle;
+};
+
+/* KFI_IOC_EP_OPEN. */
+struct kfi_ep_open {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* The domain. */
+	__u64 domain;
+	/*
+	 * The request of a KFI_CONNREQ event, for an endpoint that accepts; else 0. A success
+	 * uses it up.
+	 */
+	__u64 connreq;
+	/* Address to connect from; none: chosen by route. */
+	struct kfi_sock_addr src_addr;
+	/* The caller's value, returned in events. */
+	__u64 context;
+	/* Operations of the transmit side; 0: 128. Out: what it got, no less. */
+	__u32 tx_size;
+	/* Receives of the receive side; 0: 128. Out: what it got, no less. */
+	__u32 rx_size;
+	/* Scatter entries of an operation; 0: 1. Out: what it got. */
+	__u32 iov_limit;
+	/* Zero. */
+	__u32 reserved;
+	/* Pointer to the endpoint's auth key, or 0: the domain's. */
+	__u64 auth_key;
+	/* Bytes of the auth key; non-zero is -EOPNOTSUPP while no provider takes one. */
+	__u32 auth_key_size;
+	/* Zero. */
+	__u32 reserved2;
+	/* Out: handle. */
+	__u64 handle;
+};
+
+/* KFI_IOC_BIND. Before enable; a second bind of the same kind is -EINVAL. */
+struct kfi_bind {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* The endpoint. */
+	__u64 ep;
+	/* An event queue, completion queue or counter. */
+	__u64 object;
+	/*
+	 * For a completion queue: KFI_TRANSMIT, KFI_RECV, both, and KFI_SELECTIVE_COMPLETION.
+	 * For a counter: any of KFI_SEND, KFI_RECV, KFI_READ, KFI_WRITE.
+	 */
+	__u64 bind_flags;
+};
+
+/* A call that needs no more than an object. */
+struct kfi_object_call {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* The object. */
+	__u64 handle;
+};
+
+/* KFI_IOC_KEY_REVOKE; as struct kfi_object_call. */
+struct kfi_key_revoke {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* The key slot. */
+	__u64 handle;
+};
+
+/* KFI_IOC_LISTEN. */
+struct kfi_listen {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* The passive endpoint. */
+	__u64 pep;
+	/* Requests that may wait; 0: 64. */
+	__u32 backlog;
+	/* Zero. */
+	__u32 reserved;
+};
+
+/* KFI_IOC_CONNECT. */
+struct kfi_connect {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* The endpoint, enabled. */
+	__u64 ep;
+	/* Whom to connect to. */
+	struct kfi_sock_addr addr;
+	/* Pointer to application data for the peer's KFI_CONNREQ. */
+	__u64 param;
+	/* Bytes of it, up to cm_data_size. */
+	__u32 param_len;
+	/* Zero. */
+	__u32 reserved;
+};
+
+/* KFI_IOC_ACCEPT. */
+struct kfi_accept {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* The endpoint, opened with a request and enabled. */
+	__u64 ep;
+	/* Pointer to application data for the peer's KFI_CONNECTED. */
+	__u64 param;
+	/* Bytes of it. */
+	__u32 param_len;
+	/* Zero. */
+	__u32 reserved;
+};
+
+/* KFI_IOC_REJECT. */
+struct kfi_reject {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* The request of a KFI_CONNREQ event. */
+	__u64 connreq;
+	/* Pointer to application data for the peer's KFI_CONN_ERROR. */
+	__u64 param;
+	/* Bytes of it. */
+	__u32 param_len;
+	/* Zero. */
+	__u32 reserved;
+};
+
+/* KFI_IOC_SHUTDOWN. */
+struct kfi_shutdown {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* The endpoint. */
+	__u64 ep;
+};
+
+/* KFI_IOC_GETNAME. */
+struct kfi_get_name {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* An endpoint or passive endpoint. */
+	__u64 handle;
+	/* 0: its own address; 1: its peer's. */
+	__u32 peer;
+	/* Zero. */
+	__u32 reserved;
+	/* Out: the address. */
+	struct kfi_sock_addr addr;
+};
+
+/* KFI_IOC_EQ_READ. -EAGAIN when no event waits. */
+struct kfi_eq_read {
+	/* Size of this structure. */
+	__u32 size;
+	/* 1 (KFI_EQ_PEEK): leave the event in the queue. Else zero. */
+	__u32 flags;
+	/* The event queue. */
+	__u64 eq;
+	/* Pointer to a buffer for application data. */
+	__u64 data;
+	/*
+	 * In: bytes it has room for; too little is -EMSGSIZE and the event stays. Out: bytes there.
+	 */
+	__u32 data_len;
+	/* Out: KFI_CONNREQ, KFI_CONNECTED, … */
+	__u32 event;
+	/*
+	 * Out: handle of the object that the event is about (the passive endpoint for a request).
+	 */
+	__u64 object;
+	/* Out: that object's context. */
+	__u64 context;
+	/*
+	 * Out, for KFI_CONNREQ: the request, to open an endpoint with or to reject. struct kfi_close
+	 * refuses it too.
+	 */
+	__u64 connreq;
+	/* Out: positive errno for KFI_CONN_ERROR and for a shutdown by failure; else 0. */
+	__u32 err;
+	/* Out: the provider's own code (verbs: the reject reason or CM status). */
+	__u32 prov_errno;
+	/*
+	 * Pointer to one struct kfi_info_entry that a KFI_CONNREQ fills, or 0: provider, fabric and domain
+	 * to accept on, our address and the peer's.
+	 */
+	__u64 info;
+};
+
+/* KFI_IOC_CNTR_CTL. */
+struct kfi_cntr_ctl {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* The counter. */
+	__u64 cntr;
+	/* KFI_CNTR_*. */
+	__u32 op;
+	/* Zero. */
+	__u32 reserved;
+	/* In: the operand. Out: operations that succeeded. */
+	__u64 value;
+	/* Out: operations that failed. */
+	__u64 errors;
+};
+
+/* KFI_IOC_CNTR_WAIT. Interruptible; -ETIMEDOUT; -EIO when the error count changed. */
+struct kfi_cntr_wait {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* The counter. */
+	__u64 cntr;
+	/* Value to reach. */
+	__u64 threshold;
+	/* When to give up: nanoseconds of CLOCK_MONOTONIC, absolute; u64::MAX: never. */
+	__u64 deadline;
+	/* Zero. */
+	__u64 reserved;
+};
+
+/*
+ * KFI_IOC_REGION_REG.
+ *
+ * The memory is pinned and charged to the caller's RLIMIT_MEMLOCK (-ENOMEM beyond it).
+ */
+struct kfi_region_reg {
+	/* Size of this structure. */
+	__u32 size;
+	/* KFI_REGION_DYNAMIC_KEYS or zero. */
+	__u32 flags;
+	/* The domain. */
+	__u64 domain;
+	/* First byte of the memory; any alignment. */
+	__u64 addr;
+	/* Bytes; zero is -EINVAL. */
+	__u64 len;
+	/*
+	 * What the memory may ever be used for: KFI_SEND, KFI_RECV, KFI_READ, KFI_WRITE,
+	 * KFI_REMOTE_READ, KFI_REMOTE_WRITE. RECV, READ and REMOTE_WRITE change the memory
+	 * and need a writable mapping.
+	 */
+	__u64 access;
+	/* Out: handle. */
+	__u64 handle;
+	/*
+	 * Out: the region's own key, if access has a remote right and no dynamic keys were asked
+	 * for; else KFI_KEY_NOTAVAIL.
+	 */
+	__u64 key;
+	/* Out: the address at which a peer finds the region's first byte by that key. */
+	__u64 remote_addr;
+	/* Out: pages charged. */
+	__u64 pages;
+};
+
+/* KFI_IOC_KEY_ALLOC: reserves all that later assigns need. All slots or none. */
+struct kfi_key_alloc {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* A region with dynamic keys. */
+	__u64 region;
+	/* Slots wanted, 1 to KFI_KEY_ALLOC_MAX. */
+	__u32 count;
+	/* Zero. */
+	__u32 reserved;
+	/* Pointer to count u64s for their handles. */
+	__u64 handles;
+};
+
+/* KFI_IOC_KEY_ASSIGN. -EBUSY when the slot has a key. */
+struct kfi_key_assign {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* The slot. */
+	__u64 slot;
+	/* First byte, counted from the region's start. */
+	__u64 offset;
+	/* Bytes; 1 or more; offset + length within the region (-EINVAL). */
+	__u64 length;
+	/* KFI_REMOTE_READ, KFI_REMOTE_WRITE or both, within the region's access (-EACCES). */
+	__u64 access;
+	/* Out: the value for peers. */
+	__u64 key;
+	/* Out: the address at which a peer finds the first byte. */
+	__u64 remote_addr;
+	/* Zero. */
+	__u64 reserved;
+};
+
+/* A piece of local memory: part of a region. */
+struct kfi_iov {
+	/* The region. */
+	__u64 region;
+	/* First byte, counted from the region's start. */
+	__u64 offset;
+	/* Bytes. */
+	__u64 len;
+};
+
+/* One operation of a struct kfi_submit. */
+struct kfi_op_entry {
+	/* KFI_OP_*. */
+	__u32 op;
+	/* Entries of iov in use, 0 to the endpoint's iov_limit. With KFI_INJECT: 0. */
+	__u32 iov_count;
+	/* KFI_COMPLETION, KFI_INJECT, KFI_REMOTE_CQ_DATA, KFI_FENCE. */
+	__u64 flags;
+	/* The caller's value, returned in the completion. */
+	__u64 context;
+	/* Completion data for the peer, with KFI_REMOTE_CQ_DATA; up to cq_data_size bytes. */
+	__u64 data;
+	/* For one-sided operations: the peer's address. */
+	__u64 remote_addr;
+	/* For one-sided operations: the peer's key. */
+	__u64 key;
+	/* With KFI_INJECT: pointer to the payload. */
+	__u64 inject;
+	/* With KFI_INJECT: its bytes. */
+	__u64 inject_len;
+	/* Local memory. */
+	struct kfi_iov iov[KFI_IOV_MAX];
+};
+
+/*
+ * KFI_IOC_SUBMIT: posts operations in order and stops at the first that is refused.
+ *
+ * The call's error is the first operation's; when some were accepted it succeeds and done
+ * and err say how far it came. Each entry is fetched once.
+ */
+struct kfi_submit {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* The endpoint. */
+	__u64 ep;
+	/* Pointer to an array of struct kfi_op_entry. */
+	__u64 ops;
+	/* Entries in it, 1 to KFI_SUBMIT_MAX. */
+	__u32 count;
+	/* sizeof(struct kfi_op_entry) as the caller knows it. */
+	__u32 entry_size;
+	/* Out: operations accepted. */
+	__u32 done;
+	/*
+	 * Out: positive errno that stopped the rest, or 0. EAGAIN: the endpoint or a completion
+	 * queue is full.
+	 */
+	__u32 err;
+};
+
+/*
+ * KFI_IOC_CANCEL: asks for one receive to end with ECANCELED. -ENOENT: none waits;
+ * -EOPNOTSUPP: the provider cannot.
+ */
+struct kfi_cancel {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* The endpoint. */
+	__u64 ep;
+	/* Context of the operation. */
+	__u64 context;
+};
+
+/* KFI_IOC_CLOSE: -EBUSY while children are open. */
+struct kfi_close {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* The object. */
+	__u64 handle;
+};
+
+/*
+ * KFI_IOC_OBJ_LIST: objects of every open file for CAP_SYS_ADMIN, else of files opened by
+ * the caller's user.
+ */
+struct kfi_obj_list {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* Pointer to an array of struct kfi_obj_info. */
+	__u64 entries;
+	/* In: entries it has room for. Out: entries there are, which may be more. */
+	__u32 count;
+	/* sizeof(struct kfi_obj_info) as the caller knows it. */
+	__u32 entry_size;
+	/* Zero. */
+	__u64 reserved[3];
+};
+
+/* One live object. */
+struct kfi_obj_info {
+	/* KFI_TYPE_*. */
+	__u32 kind;
+	/* Process that opened the file, in the lister's pid namespace; 0: not visible there. */
+	__u32 pid;
+	/* Handle in that file. */
+	__u64 handle;
+	/* Handle of the object it was opened on; 0: none. */
+	__u64 parent;
+	/*
+	 * By kind. Region: length. Key: length. Endpoint: operations outstanding. Queue: depth.
+	 * Counter: value. Domain: bytes pinned on it.
+	 */
+	__u64 a;
+	/*
+	 * By kind. Region: access. Key: access (0: not assigned). Endpoint: KFI_STATE_*.
+	 * Queue: entries waiting. Counter: errors.
+	 */
+	__u64 b;
+	/* By kind. Region: pages charged. Key: offset. Endpoint: operations ever completed. */
+	__u64 c;
+	/* Command name of that process. */
+	__u8 comm[16];
+	/* Provider and domain, or address, as text. */
+	__u8 name[KFI_NAME_MAX];
+};
+
+/*
+ * The first page of a completion queue's mapping.
+ *
+ * The kernel writes entry head & (entries - 1), then head with release order. The program
+ * loads head with acquire order, reads entries from tail up to it, then stores tail with
+ * release order. Both count up and wrap at 2^32. The kernel never reads back what it wrote; a
+ * tail that lies stops only this queue.
+ */
+struct kfi_cq_ring {
+	/* Written by the kernel. */
+	__u32 head;
+	/* Written by the kernel: entries of the ring. */
+	__u32 entries;
+	/* Written by the kernel: sizeof(struct kfi_cq_entry). */
+	__u32 entry_size;
+	/* Zero; keeps the two writers on cache lines of their own. */
+	__u32 pad[29];
+	/* Written by the program. */
+	__u32 tail;
+	/* Zero. */
+	__u32 pad2[31];
+};
+
+/* One completion (fi_cq(3): fi_cq_data_entry and fi_cq_err_entry in one). */
+struct kfi_cq_entry {
+	/* The operation's context. */
+	__u64 context;
+	/*
+	 * What completed: KFI_MSG|KFI_SEND, KFI_MSG|KFI_RECV, KFI_RMA|KFI_READ,
+	 * KFI_RMA|KFI_WRITE, and KFI_RMA|KFI_REMOTE_WRITE|KFI_REMOTE_CQ_DATA for a peer's write
+	 * with data; plus KFI_REMOTE_CQ_DATA. Not in format CONTEXT.
+	 */
+	__u64 flags;
+	/* Bytes received or moved. Not in format CONTEXT. */
+	__u64 len;
+	/* Offset in the region of a receive's first byte. Format DATA only. */
+	__u64 buf;
+	/* The peer's completion data. Format DATA only. */
+	__u64 data;
+	/*
+	 * 0, or the positive errno of a failure: ECANCELED for the flushed rest after a first error.
+	 */
+	__u32 err;
+	/* The provider's own code (verbs: ib_wc_status). */
+	__u32 prov_errno;
+	/* Handle of the endpoint. */
+	__u64 ep;
+	/* Bytes that did not fit, for EMSGSIZE/ETRUNC. */
+	__u64 olen;
+};
+/* The calls. The low byte selects one; the size is its first version's. */
+#define KFI_IOC_GETINFO _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x00, 40)
+#define KFI_IOC_FABRIC_OPEN _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x01, 112)
+#define KFI_IOC_DOMAIN_OPEN _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x02, 160)
+#define KFI_IOC_EQ_OPEN _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x03, 32)
+#define KFI_IOC_CQ_OPEN _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x04, 56)
+#define KFI_IOC_CNTR_OPEN _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x05, 32)
+#define KFI_IOC_PEP_OPEN _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x06, 72)
+#define KFI_IOC_EP_OPEN _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x07, 104)
+#define KFI_IOC_BIND _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x08, 32)
+#define KFI_IOC_ENABLE _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x09, 16)
+#define KFI_IOC_LISTEN _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x0a, 24)
+#define KFI_IOC_CONNECT _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x0b, 64)
+#define KFI_IOC_ACCEPT _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x0c, 32)
+#define KFI_IOC_REJECT _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x0d, 32)
+#define KFI_IOC_SHUTDOWN _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x0e, 16)
+#define KFI_IOC_GETNAME _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x0f, 56)
+#define KFI_IOC_EQ_READ _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x10, 72)
+#define KFI_IOC_CNTR_CTL _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x11, 40)
+#define KFI_IOC_CNTR_WAIT _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x12, 40)
+#define KFI_IOC_REGION_REG _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x13, 72)
+#define KFI_IOC_KEY_ALLOC _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x14, 32)
+#define KFI_IOC_KEY_ASSIGN _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x15, 64)
+#define KFI_IOC_KEY_REVOKE _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x16, 16)
+#define KFI_IOC_SUBMIT _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x17, 40)
+#define KFI_IOC_CANCEL _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x18, 24)
+#define KFI_IOC_CLOSE _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x19, 16)
+#define KFI_IOC_OBJ_LIST _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x1a, 48)
+
+/* C sees what the kernel sees. */
+#if defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
+_Static_assert(sizeof(struct kfi_sock_addr) == 32, "size of kfi_sock_addr");
+_Static_assert(__builtin_offsetof(struct kfi_sock_addr, len) == 0, "kfi_sock_addr.len");
+_Static_assert(__builtin_offsetof(struct kfi_sock_addr, data) == 4, "kfi_sock_addr.data");
+_Static_assert(sizeof(struct kfi_info_entry) == 352, "size of kfi_info_entry");
+_Static_assert(__builtin_offsetof(struct kfi_info_entry, caps) == 0, "kfi_info_entry.caps");
+_Static_assert(__builtin_offsetof(struct kfi_info_entry, mode) == 8, "kfi_info_entry.mode");
+_Static_assert(__builtin_offsetof(struct kfi_info_entry, mr_mode) == 16, "kfi_info_entry.mr_mode");
+_Static_assert(__builtin_offsetof(struct kfi_info_entry, max_msg_size) == 24, "kfi_info_entry.max_msg_size");
+_Static_assert(__builtin_offsetof(struct kfi_info_entry, inject_size) == 32, "kfi_info_entry.inject_size");
+_Static_assert(__builtin_offsetof(struct kfi_info_entry, tx_size) == 40, "kfi_info_entry.tx_size");
+_Static_assert(__builtin_offsetof(struct kfi_info_entry, rx_size) == 44, "kfi_info_entry.rx_size");
+_Static_assert(__builtin_offsetof(struct kfi_info_entry, iov_limit) == 48, "kfi_info_entry.iov_limit");
+_Static_assert(__builtin_offsetof(struct kfi_info_entry, rma_iov_limit) == 52, "kfi_info_entry.rma_iov_limit");
+_Static_assert(__builtin_offsetof(struct kfi_info_entry, cq_data_size) == 56, "kfi_info_entry.cq_data_size");
+_Static_assert(__builtin_offsetof(struct kfi_info_entry, mr_key_size) == 60, "kfi_info_entry.mr_key_size");
+_Static_assert(__builtin_offsetof(struct kfi_info_entry, cm_data_size) == 64, "kfi_info_entry.cm_data_size");
+_Static_assert(__builtin_offsetof(struct kfi_info_entry, ep_type) == 68, "kfi_info_entry.ep_type");
+_Static_assert(__builtin_offsetof(struct kfi_info_entry, protocol) == 72, "kfi_info_entry.protocol");
+_Static_assert(__builtin_offsetof(struct kfi_info_entry, addr_format) == 76, "kfi_info_entry.addr_format");
+_Static_assert(__builtin_offsetof(struct kfi_info_entry, prov_version) == 80, "kfi_info_entry.prov_version");
+_Static_assert(__builtin_offsetof(struct kfi_info_entry, api_version) == 84, "kfi_info_entry.api_version");
+_Static_assert(__builtin_offsetof(struct kfi_info_entry, abi) == 88, "kfi_info_entry.abi");
+_Static_assert(__builtin_offsetof(struct kfi_info_entry, rank) == 92, "kfi_info_entry.rank");
+_Static_assert(__builtin_offsetof(struct kfi_info_entry, src_addr) == 96, "kfi_info_entry.src_addr");
+_Static_assert(__builtin_offsetof(struct kfi_info_entry, dest_addr) == 128, "kfi_info_entry.dest_addr");
+_Static_assert(__builtin_offsetof(struct kfi_info_entry, prov_name) == 160, "kfi_info_entry.prov_name");
+_Static_assert(__builtin_offsetof(struct kfi_info_entry, fabric_name) == 224, "kfi_info_entry.fabric_name");
+_Static_assert(__builtin_offsetof(struct kfi_info_entry, domain_name) == 288, "kfi_info_entry.domain_name");
+_Static_assert(sizeof(struct kfi_get_info) == 40, "size of kfi_get_info");
+_Static_assert(__builtin_offsetof(struct kfi_get_info, size) == 0, "kfi_get_info.size");
+_Static_assert(__builtin_offsetof(struct kfi_get_info, flags) == 4, "kfi_get_info.flags");
+_Static_assert(__builtin_offsetof(struct kfi_get_info, hints) == 8, "kfi_get_info.hints");
+_Static_assert(__builtin_offsetof(struct kfi_get_info, entries) == 16, "kfi_get_info.entries");
+_Static_assert(__builtin_offsetof(struct kfi_get_info, count) == 24, "kfi_get_info.count");
+_Static_assert(__builtin_offsetof(struct kfi_get_info, entry_size) == 28, "kfi_get_info.entry_size");
+_Static_assert(__builtin_offsetof(struct kfi_get_info, reserved) == 32, "kfi_get_info.reserved");
+_Static_assert(sizeof(struct kfi_fabric_open) == 112, "size of kfi_fabric_open");
+_Static_assert(__builtin_offsetof(struct kfi_fabric_open, size) == 0, "kfi_fabric_open.size");
+_Static_assert(__builtin_offsetof(struct kfi_fabric_open, flags) == 4, "kfi_fabric_open.flags");
+_Static_assert(__builtin_offsetof(struct kfi_fabric_open, prov_name) == 8, "kfi_fabric_open.prov_name");
+_Static_assert(__builtin_offsetof(struct kfi_fabric_open, fabric_name) == 40, "kfi_fabric_open.fabric_name");
+_Static_assert(__builtin_offsetof(struct kfi_fabric_open, handle) == 104, "kfi_fabric_open.handle");
+_Static_assert(sizeof(struct kfi_domain_open) == 160, "size of kfi_domain_open");
+_Static_assert(__builtin_offsetof(struct kfi_domain_open, size) == 0, "kfi_domain_open.size");
+_Static_assert(__builtin_offsetof(struct kfi_domain_open, flags) == 4, "kfi_domain_open.flags");
+_Static_assert(__builtin_offsetof(struct kfi_domain_open, fabric) == 8, "kfi_domain_open.fabric");
+_Static_assert(__builtin_offsetof(struct kfi_domain_open, name) == 16, "kfi_domain_open.name");
+_Static_assert(__builtin_offsetof(struct kfi_domain_open, auth_key) == 80, "kfi_domain_open.auth_key");
+_Static_assert(__builtin_offsetof(struct kfi_domain_open, auth_key_size) == 88, "kfi_domain_open.auth_key_size");
+_Static_assert(__builtin_offsetof(struct kfi_domain_open, reserved) == 92, "kfi_domain_open.reserved");
+_Static_assert(__builtin_offsetof(struct kfi_domain_open, handle) == 96, "kfi_domain_open.handle");
+_Static_assert(__builtin_offsetof(struct kfi_domain_open, caps) == 104, "kfi_domain_open.caps");
+_Static_assert(__builtin_offsetof(struct kfi_domain_open, mr_mode) == 112, "kfi_domain_open.mr_mode");
+_Static_assert(__builtin_offsetof(struct kfi_domain_open, max_msg_size) == 120, "kfi_domain_open.max_msg_size");
+_Static_assert(__builtin_offsetof(struct kfi_domain_open, inject_size) == 128, "kfi_domain_open.inject_size");
+_Static_assert(__builtin_offsetof(struct kfi_domain_open, max_tx_size) == 132, "kfi_domain_open.max_tx_size");
+_Static_assert(__builtin_offsetof(struct kfi_domain_open, max_rx_size) == 136, "kfi_domain_open.max_rx_size");
+_Static_assert(__builtin_offsetof(struct kfi_domain_open, iov_limit) == 140, "kfi_domain_open.iov_limit");
+_Static_assert(__builtin_offsetof(struct kfi_domain_open, cm_data_size) == 144, "kfi_domain_open.cm_data_size");
+_Static_assert(__builtin_offsetof(struct kfi_domain_open, reserved2) == 148, "kfi_domain_open.reserved2");
+_Static_assert(__builtin_offsetof(struct kfi_domain_open, max_keys) == 152, "kfi_domain_open.max_keys");
+_Static_assert(sizeof(struct kfi_eq_open) == 32, "size of kfi_eq_open");
+_Static_assert(__builtin_offsetof(struct kfi_eq_open, size) == 0, "kfi_eq_open.size");
+_Static_assert(__builtin_offsetof(struct kfi_eq_open, flags) == 4, "kfi_eq_open.flags");
+_Static_assert(__builtin_offsetof(struct kfi_eq_open, fabric) == 8, "kfi_eq_open.fabric");
+_Static_assert(__builtin_offsetof(struct kfi_eq_open, depth) == 16, "kfi_eq_open.depth");
+_Static_assert(__builtin_offsetof(struct kfi_eq_open, fd) == 20, "kfi_eq_open.fd");
+_Static_assert(__builtin_offsetof(struct kfi_eq_open, handle) == 24, "kfi_eq_open.handle");
+_Static_assert(sizeof(struct kfi_cq_open) == 56, "size of kfi_cq_open");
+_Static_assert(__builtin_offsetof(struct kfi_cq_open, size) == 0, "kfi_cq_open.size");
+_Static_assert(__builtin_offsetof(struct kfi_cq_open, flags) == 4, "kfi_cq_open.flags");
+_Static_assert(__builtin_offsetof(struct kfi_cq_open, domain) == 8, "kfi_cq_open.domain");
+_Static_assert(__builtin_offsetof(struct kfi_cq_open, depth) == 16, "kfi_cq_open.depth");
+_Static_assert(__builtin_offsetof(struct kfi_cq_open, format) == 20, "kfi_cq_open.format");
+_Static_assert(__builtin_offsetof(struct kfi_cq_open, fd) == 24, "kfi_cq_open.fd");
+_Static_assert(__builtin_offsetof(struct kfi_cq_open, entries) == 28, "kfi_cq_open.entries");
+_Static_assert(__builtin_offsetof(struct kfi_cq_open, map_size) == 32, "kfi_cq_open.map_size");
+_Static_assert(__builtin_offsetof(struct kfi_cq_open, handle) == 40, "kfi_cq_open.handle");
+_Static_assert(__builtin_offsetof(struct kfi_cq_open, reserved) == 48, "kfi_cq_open.reserved");
+_Static_assert(sizeof(struct kfi_cntr_open) == 32, "size of kfi_cntr_open");
+_Static_assert(__builtin_offsetof(struct kfi_cntr_open, size) == 0, "kfi_cntr_open.size");
+_Static_assert(__builtin_offsetof(struct kfi_cntr_open, flags) == 4, "kfi_cntr_open.flags");
+_Static_assert(__builtin_offsetof(struct kfi_cntr_open, domain) == 8, "kfi_cntr_open.domain");
+_Static_assert(__builtin_offsetof(struct kfi_cntr_open, handle) == 16, "kfi_cntr_open.handle");
+_Static_assert(__builtin_offsetof(struct kfi_cntr_open, reserved) == 24, "kfi_cntr_open.reserved");
+_Static_assert(sizeof(struct kfi_pep_open) == 72, "size of kfi_pep_open");
+_Static_assert(__builtin_offsetof(struct kfi_pep_open, size) == 0, "kfi_pep_open.size");
+_Static_assert(__builtin_offsetof(struct kfi_pep_open, flags) == 4, "kfi_pep_open.flags");
+_Static_assert(__builtin_offsetof(struct kfi_pep_open, fabric) == 8, "kfi_pep_open.fabric");
+_Static_assert(__builtin_offsetof(struct kfi_pep_open, eq) == 16, "kfi_pep_open.eq");
+_Static_assert(__builtin_offsetof(struct kfi_pep_open, addr) == 24, "kfi_pep_open.addr");
+_Static_assert(__builtin_offsetof(struct kfi_pep_open, context) == 56, "kfi_pep_open.context");
+_Static_assert(__builtin_offsetof(struct kfi_pep_open, handle) == 64, "kfi_pep_open.handle");
+_Static_assert(sizeof(struct kfi_ep_open) == 104, "size of kfi_ep_open");
+_Static_assert(__builtin_offsetof(struct kfi_ep_open, size) == 0, "kfi_ep_open.size");
+_Static_assert(__builtin_offsetof(struct kfi_ep_open, flags) == 4, "kfi_ep_open.flags");
+_Static_assert(__builtin_offsetof(struct kfi_ep_open, domain) == 8, "kfi_ep_open.domain");
+_Static_assert(__builtin_offsetof(struct kfi_ep_open, connreq) == 16, "kfi_ep_open.connreq");
+_Static_assert(__builtin_offsetof(struct kfi_ep_open, src_addr) == 24, "kfi_ep_open.src_addr");
+_Static_assert(__builtin_offsetof(struct kfi_ep_open, context) == 56, "kfi_ep_open.context");
+_Static_assert(__builtin_offsetof(struct kfi_ep_open, tx_size) == 64, "kfi_ep_open.tx_size");
+_Static_assert(__builtin_offsetof(struct kfi_ep_open, rx_size) == 68, "kfi_ep_open.rx_size");
+_Static_assert(__builtin_offsetof(struct kfi_ep_open, iov_limit) == 72, "kfi_ep_open.iov_limit");
+_Static_assert(__builtin_offsetof(struct kfi_ep_open, reserved) == 76, "kfi_ep_open.reserved");
+_Static_assert(__builtin_offsetof(struct kfi_ep_open, auth_key) == 80, "kfi_ep_open.auth_key");
+_Static_assert(__builtin_offsetof(struct kfi_ep_open, auth_key_size) == 88, "kfi_ep_open.auth_key_size");
+_Static_assert(__builtin_offsetof(struct kfi_ep_open, reserved2) == 92, "kfi_ep_open.reserved2");
+_Static_assert(__builtin_offsetof(struct kfi_ep_open, handle) == 96, "kfi_ep_open.handle");
+_Static_assert(sizeof(struct kfi_bind) == 32, "size of kfi_bind");
+_Static_assert(__builtin_offsetof(struct kfi_bind, size) == 0, "kfi_bind.size");
+_Static_assert(__builtin_offsetof(struct kfi_bind, flags) == 4, "kfi_bind.flags");
+_Static_assert(__builtin_offsetof(struct kfi_bind, ep) == 8, "kfi_bind.ep");
+_Static_assert(__builtin_offsetof(struct kfi_bind, object) == 16, "kfi_bind.object");
+_Static_assert(__builtin_offsetof(struct kfi_bind, bind_flags) == 24, "kfi_bind.bind_flags");
+_Static_assert(sizeof(struct kfi_object_call) == 16, "size of kfi_object_call");
+_Static_assert(__builtin_offsetof(struct kfi_object_call, size) == 0, "kfi_object_call.size");
+_Static_assert(__builtin_offsetof(struct kfi_object_call, flags) == 4, "kfi_object_call.flags");
+_Static_assert(__builtin_offsetof(struct kfi_object_call, handle) == 8, "kfi_object_call.handle");
+_Static_assert(sizeof(struct kfi_key_revoke) == 16, "size of kfi_key_revoke");
+_Static_assert(__builtin_offsetof(struct kfi_key_revoke, size) == 0, "kfi_key_revoke.size");
+_Static_assert(__builtin_offsetof(struct kfi_key_revoke, flags) == 4, "kfi_key_revoke.flags");
+_Static_assert(__builtin_offsetof(struct kfi_key_revoke, handle) == 8, "kfi_key_revoke.handle");
+_Static_assert(sizeof(struct kfi_listen) == 24, "size of kfi_listen");
+_Static_assert(__builtin_offsetof(struct kfi_listen, size) == 0, "kfi_listen.size");
+_Static_assert(__builtin_offsetof(struct kfi_listen, flags) == 4, "kfi_listen.flags");
+_Static_assert(__builtin_offsetof(struct kfi_listen, pep) == 8, "kfi_listen.pep");
+_Static_assert(__builtin_offsetof(struct kfi_listen, backlog) == 16, "kfi_listen.backlog");
+_Static_assert(__builtin_offsetof(struct kfi_listen, reserved) == 20, "kfi_listen.reserved");
+_Static_assert(sizeof(struct kfi_connect) == 64, "size of kfi_connect");
+_Static_assert(__builtin_offsetof(struct kfi_connect, size) == 0, "kfi_connect.size");
+_Static_assert(__builtin_offsetof(struct kfi_connect, flags) == 4, "kfi_connect.flags");
+_Static_assert(__builtin_offsetof(struct kfi_connect, ep) == 8, "kfi_connect.ep");
+_Static_assert(__builtin_offsetof(struct kfi_connect, addr) == 16, "kfi_connect.addr");
+_Static_assert(__builtin_offsetof(struct kfi_connect, param) == 48, "kfi_connect.param");
+_Static_assert(__builtin_offsetof(struct kfi_connect, param_len) == 56, "kfi_connect.param_len");
+_Static_assert(__builtin_offsetof(struct kfi_connect, reserved) == 60, "kfi_connect.reserved");
+_Static_assert(sizeof(struct kfi_accept) == 32, "size of kfi_accept");
+_Static_assert(__builtin_offsetof(struct kfi_accept, size) == 0, "kfi_accept.size");
+_Static_assert(__builtin_offsetof(struct kfi_accept, flags) == 4, "kfi_accept.flags");
+_Static_assert(__builtin_offsetof(struct kfi_accept, ep) == 8, "kfi_accept.ep");
+_Static_assert(__builtin_offsetof(struct kfi_accept, param) == 16, "kfi_accept.param");
+_Static_assert(__builtin_offsetof(struct kfi_accept, param_len) == 24, "kfi_accept.param_len");
+_Static_assert(__builtin_offsetof(struct kfi_accept, reserved) == 28, "kfi_accept.reserved");
+_Static_assert(sizeof(struct kfi_reject) == 32, "size of kfi_reject");
+_Static_assert(__builtin_offsetof(struct kfi_reject, size) == 0, "kfi_reject.size");
+_Static_assert(__builtin_offsetof(struct kfi_reject, flags) == 4, "kfi_reject.flags");
+_Static_assert(__builtin_offsetof(struct kfi_reject, connreq) == 8, "kfi_reject.connreq");
+_Static_assert(__builtin_offsetof(struct kfi_reject, param) == 16, "kfi_reject.param");
+_Static_assert(__builtin_offsetof(struct kfi_reject, param_len) == 24, "kfi_reject.param_len");
+_Static_assert(__builtin_offsetof(struct kfi_reject, reserved) == 28, "kfi_reject.reserved");
+_Static_assert(sizeof(struct kfi_shutdown) == 16, "size of kfi_shutdown");
+_Static_assert(__builtin_offsetof(struct kfi_shutdown, size) == 0, "kfi_shutdown.size");
+_Static_assert(__builtin_offsetof(struct kfi_shutdown, flags) == 4, "kfi_shutdown.flags");
+_Static_assert(__builtin_offsetof(struct kfi_shutdown, ep) == 8, "kfi_shutdown.ep");
+_Static_assert(sizeof(struct kfi_get_name) == 56, "size of kfi_get_name");
+_Static_assert(__builtin_offsetof(struct kfi_get_name, size) == 0, "kfi_get_name.size");
+_Static_assert(__builtin_offsetof(struct kfi_get_name, flags) == 4, "kfi_get_name.flags");
+_Static_assert(__builtin_offsetof(struct kfi_get_name, handle) == 8, "kfi_get_name.handle");
+_Static_assert(__builtin_offsetof(struct kfi_get_name, peer) == 16, "kfi_get_name.peer");
+_Static_assert(__builtin_offsetof(struct kfi_get_name, reserved) == 20, "kfi_get_name.reserved");
+_Static_assert(__builtin_offsetof(struct kfi_get_name, addr) == 24, "kfi_get_name.addr");
+_Static_assert(sizeof(struct kfi_eq_read) == 72, "size of kfi_eq_read");
+_Static_assert(__builtin_offsetof(struct kfi_eq_read, size) == 0, "kfi_eq_read.size");
+_Static_assert(__builtin_offsetof(struct kfi_eq_read, flags) == 4, "kfi_eq_read.flags");
+_Static_assert(__builtin_offsetof(struct kfi_eq_read, eq) == 8, "kfi_eq_read.eq");
+_Static_assert(__builtin_offsetof(struct kfi_eq_read, data) == 16, "kfi_eq_read.data");
+_Static_assert(__builtin_offsetof(struct kfi_eq_read, data_len) == 24, "kfi_eq_read.data_len");
+_Static_assert(__builtin_offsetof(struct kfi_eq_read, event) == 28, "kfi_eq_read.event");
+_Static_assert(__builtin_offsetof(struct kfi_eq_read, object) == 32, "kfi_eq_read.object");
+_Static_assert(__builtin_offsetof(struct kfi_eq_read, context) == 40, "kfi_eq_read.context");
+_Static_assert(__builtin_offsetof(struct kfi_eq_read, connreq) == 48, "kfi_eq_read.connreq");
+_Static_assert(__builtin_offsetof(struct kfi_eq_read, err) == 56, "kfi_eq_read.err");
+_Static_assert(__builtin_offsetof(struct kfi_eq_read, prov_errno) == 60, "kfi_eq_read.prov_errno");
+_Static_assert(__builtin_offsetof(struct kfi_eq_read, info) == 64, "kfi_eq_read.info");
+_Static_assert(sizeof(struct kfi_cntr_ctl) == 40, "size of kfi_cntr_ctl");
+_Static_assert(__builtin_offsetof(struct kfi_cntr_ctl, size) == 0, "kfi_cntr_ctl.size");
+_Static_assert(__builtin_offsetof(struct kfi_cntr_ctl, flags) == 4, "kfi_cntr_ctl.flags");
+_Static_assert(__builtin_offsetof(struct kfi_cntr_ctl, cntr) == 8, "kfi_cntr_ctl.cntr");
+_Static_assert(__builtin_offsetof(struct kfi_cntr_ctl, op) == 16, "kfi_cntr_ctl.op");
+_Static_assert(__builtin_offsetof(struct kfi_cntr_ctl, reserved) == 20, "kfi_cntr_ctl.reserved");
+_Static_assert(__builtin_offsetof(struct kfi_cntr_ctl, value) == 24, "kfi_cntr_ctl.value");
+_Static_assert(__builtin_offsetof(struct kfi_cntr_ctl, errors) == 32, "kfi_cntr_ctl.errors");
+_Static_assert(sizeof(struct kfi_cntr_wait) == 40, "size of kfi_cntr_wait");
+_Static_assert(__builtin_offsetof(struct kfi_cntr_wait, size) == 0, "kfi_cntr_wait.size");
+_Static_assert(__builtin_offsetof(struct kfi_cntr_wait, flags) == 4, "kfi_cntr_wait.flags");
+_Static_assert(__builtin_offsetof(struct kfi_cntr_wait, cntr) == 8, "kfi_cntr_wait.cntr");
+_Static_assert(__builtin_offsetof(struct kfi_cntr_wait, threshold) == 16, "kfi_cntr_wait.threshold");
+_Static_assert(__builtin_offsetof(struct kfi_cntr_wait, deadline) == 24, "kfi_cntr_wait.deadline");
+_Static_assert(__builtin_offsetof(struct kfi_cntr_wait, reserved) == 32, "kfi_cntr_wait.reserved");
+_Static_assert(sizeof(struct kfi_region_reg) == 72, "size of kfi_region_reg");
+_Static_assert(__builtin_offsetof(struct kfi_region_reg, size) == 0, "kfi_region_reg.size");
+_Static_assert(__builtin_offsetof(struct kfi_region_reg, flags) == 4, "kfi_region_reg.flags");
+_Static_assert(__builtin_offsetof(struct kfi_region_reg, domain) == 8, "kfi_region_reg.domain");
+_Static_assert(__builtin_offsetof(struct kfi_region_reg, addr) == 16, "kfi_region_reg.addr");
+_Static_assert(__builtin_offsetof(struct kfi_region_reg, len) == 24, "kfi_region_reg.len");
+_Static_assert(__builtin_offsetof(struct kfi_region_reg, access) == 32, "kfi_region_reg.access");
+_Static_assert(__builtin_offsetof(struct kfi_region_reg, handle) == 40, "kfi_region_reg.handle");
+_Static_assert(__builtin_offsetof(struct kfi_region_reg, key) == 48, "kfi_region_reg.key");
+_Static_assert(__builtin_offsetof(struct kfi_region_reg, remote_addr) == 56, "kfi_region_reg.remote_addr");
+_Static_assert(__builtin_offsetof(struct kfi_region_reg, pages) == 64, "kfi_region_reg.pages");
+_Static_assert(sizeof(struct kfi_key_alloc) == 32, "size of kfi_key_alloc");
+_Static_assert(__builtin_offsetof(struct kfi_key_alloc, size) == 0, "kfi_key_alloc.size");
+_Static_assert(__builtin_offsetof(struct kfi_key_alloc, flags) == 4, "kfi_key_alloc.flags");
+_Static_assert(__builtin_offsetof(struct kfi_key_alloc, region) == 8, "kfi_key_alloc.region");
+_Static_assert(__builtin_offsetof(struct kfi_key_alloc, count) == 16, "kfi_key_alloc.count");
+_Static_assert(__builtin_offsetof(struct kfi_key_alloc, reserved) == 20, "kfi_key_alloc.reserved");
+_Static_assert(__builtin_offsetof(struct kfi_key_alloc, handles) == 24, "kfi_key_alloc.handles");
+_Static_assert(sizeof(struct kfi_key_assign) == 64, "size of kfi_key_assign");
+_Static_assert(__builtin_offsetof(struct kfi_key_assign, size) == 0, "kfi_key_assign.size");
+_Static_assert(__builtin_offsetof(struct kfi_key_assign, flags) == 4, "kfi_key_assign.flags");
+_Static_assert(__builtin_offsetof(struct kfi_key_assign, slot) == 8, "kfi_key_assign.slot");
+_Static_assert(__builtin_offsetof(struct kfi_key_assign, offset) == 16, "kfi_key_assign.offset");
+_Static_assert(__builtin_offsetof(struct kfi_key_assign, length) == 24, "kfi_key_assign.length");
+_Static_assert(__builtin_offsetof(struct kfi_key_assign, access) == 32, "kfi_key_assign.access");
+_Static_assert(__builtin_offsetof(struct kfi_key_assign, key) == 40, "kfi_key_assign.key");
+_Static_assert(__builtin_offsetof(struct kfi_key_assign, remote_addr) == 48, "kfi_key_assign.remote_addr");
+_Static_assert(__builtin_offsetof(struct kfi_key_assign, reserved) == 56, "kfi_key_assign.reserved");
+_Static_assert(sizeof(struct kfi_iov) == 24, "size of kfi_iov");
+_Static_assert(__builtin_offsetof(struct kfi_iov, region) == 0, "kfi_iov.region");
+_Static_assert(__builtin_offsetof(struct kfi_iov, offset) == 8, "kfi_iov.offset");
+_Static_assert(__builtin_offsetof(struct kfi_iov, len) == 16, "kfi_iov.len");
+_Static_assert(sizeof(struct kfi_op_entry) == 160, "size of kfi_op_entry");
+_Static_assert(__builtin_offsetof(struct kfi_op_entry, op) == 0, "kfi_op_entry.op");
+_Static_assert(__builtin_offsetof(struct kfi_op_entry, iov_count) == 4, "kfi_op_entry.iov_count");
+_Static_assert(__builtin_offsetof(struct kfi_op_entry, flags) == 8, "kfi_op_entry.flags");
+_Static_assert(__builtin_offsetof(struct kfi_op_entry, context) == 16, "kfi_op_entry.context");
+_Static_assert(__builtin_offsetof(struct kfi_op_entry, data) == 24, "kfi_op_entry.data");
+_Static_assert(__builtin_offsetof(struct kfi_op_entry, remote_addr) == 32, "kfi_op_entry.remote_addr");
+_Static_assert(__builtin_offsetof(struct kfi_op_entry, key) == 40, "kfi_op_entry.key");
+_Static_assert(__builtin_offsetof(struct kfi_op_entry, inject) == 48, "kfi_op_entry.inject");
+_Static_assert(__builtin_offsetof(struct kfi_op_entry, inject_len) == 56, "kfi_op_entry.inject_len");
+_Static_assert(__builtin_offsetof(struct kfi_op_entry, iov) == 64, "kfi_op_entry.iov");
+_Static_assert(sizeof(struct kfi_submit) == 40, "size of kfi_submit");
+_Static_assert(__builtin_offsetof(struct kfi_submit, size) == 0, "kfi_submit.size");
+_Static_assert(__builtin_offsetof(struct kfi_submit, flags) == 4, "kfi_submit.flags");
+_Static_assert(__builtin_offsetof(struct kfi_submit, ep) == 8, "kfi_submit.ep");
+_Static_assert(__builtin_offsetof(struct kfi_submit, ops) == 16, "kfi_submit.ops");
+_Static_assert(__builtin_offsetof(struct kfi_submit, count) == 24, "kfi_submit.count");
+_Static_assert(__builtin_offsetof(struct kfi_submit, entry_size) == 28, "kfi_submit.entry_size");
+_Static_assert(__builtin_offsetof(struct kfi_submit, done) == 32, "kfi_submit.done");
+_Static_assert(__builtin_offsetof(struct kfi_submit, err) == 36, "kfi_submit.err");
+_Static_assert(sizeof(struct kfi_cancel) == 24, "size of kfi_cancel");
+_Static_assert(__builtin_offsetof(struct kfi_cancel, size) == 0, "kfi_cancel.size");
+_Static_assert(__builtin_offsetof(struct kfi_cancel, flags) == 4, "kfi_cancel.flags");
+_Static_assert(__builtin_offsetof(struct kfi_cancel, ep) == 8, "kfi_cancel.ep");
+_Static_assert(__builtin_offsetof(struct kfi_cancel, context) == 16, "kfi_cancel.context");
+_Static_assert(sizeof(struct kfi_close) == 16, "size of kfi_close");
+_Static_assert(__builtin_offsetof(struct kfi_close, size) == 0, "kfi_close.size");
+_Static_assert(__builtin_offsetof(struct kfi_close, flags) == 4, "kfi_close.flags");
+_Static_assert(__builtin_offsetof(struct kfi_close, handle) == 8, "kfi_close.handle");
+_Static_assert(sizeof(struct kfi_obj_list) == 48, "size of kfi_obj_list");
+_Static_assert(__builtin_offsetof(struct kfi_obj_list, size) == 0, "kfi_obj_list.size");
+_Static_assert(__builtin_offsetof(struct kfi_obj_list, flags) == 4, "kfi_obj_list.flags");
+_Static_assert(__builtin_offsetof(struct kfi_obj_list, entries) == 8, "kfi_obj_list.entries");
+_Static_assert(__builtin_offsetof(struct kfi_obj_list, count) == 16, "kfi_obj_list.count");
+_Static_assert(__builtin_offsetof(struct kfi_obj_list, entry_size) == 20, "kfi_obj_list.entry_size");
+_Static_assert(__builtin_offsetof(struct kfi_obj_list, reserved) == 24, "kfi_obj_list.reserved");
+_Static_assert(sizeof(struct kfi_obj_info) == 128, "size of kfi_obj_info");
+_Static_assert(__builtin_offsetof(struct kfi_obj_info, kind) == 0, "kfi_obj_info.kind");
+_Static_assert(__builtin_offsetof(struct kfi_obj_info, pid) == 4, "kfi_obj_info.pid");
+_Static_assert(__builtin_offsetof(struct kfi_obj_info, handle) == 8, "kfi_obj_info.handle");
+_Static_assert(__builtin_offsetof(struct kfi_obj_info, parent) == 16, "kfi_obj_info.parent");
+_Static_assert(__builtin_offsetof(struct kfi_obj_info, a) == 24, "kfi_obj_info.a");
+_Static_assert(__builtin_offsetof(struct kfi_obj_info, b) == 32, "kfi_obj_info.b");
+_Static_assert(__builtin_offsetof(struct kfi_obj_info, c) == 40, "kfi_obj_info.c");
+_Static_assert(__builtin_offsetof(struct kfi_obj_info, comm) == 48, "kfi_obj_info.comm");
+_Static_assert(__builtin_offsetof(struct kfi_obj_info, name) == 64, "kfi_obj_info.name");
+_Static_assert(sizeof(struct kfi_cq_ring) == 256, "size of kfi_cq_ring");
+_Static_assert(__builtin_offsetof(struct kfi_cq_ring, head) == 0, "kfi_cq_ring.head");
+_Static_assert(__builtin_offsetof(struct kfi_cq_ring, entries) == 4, "kfi_cq_ring.entries");
+_Static_assert(__builtin_offsetof(struct kfi_cq_ring, entry_size) == 8, "kfi_cq_ring.entry_size");
+_Static_assert(__builtin_offsetof(struct kfi_cq_ring, pad) == 12, "kfi_cq_ring.pad");
+_Static_assert(__builtin_offsetof(struct kfi_cq_ring, tail) == 128, "kfi_cq_ring.tail");
+_Static_assert(__builtin_offsetof(struct kfi_cq_ring, pad2) == 132, "kfi_cq_ring.pad2");
+_Static_assert(sizeof(struct kfi_cq_entry) == 64, "size of kfi_cq_entry");
+_Static_assert(__builtin_offsetof(struct kfi_cq_entry, context) == 0, "kfi_cq_entry.context");
+_Static_assert(__builtin_offsetof(struct kfi_cq_entry, flags) == 8, "kfi_cq_entry.flags");
+_Static_assert(__builtin_offsetof(struct kfi_cq_entry, len) == 16, "kfi_cq_entry.len");
+_Static_assert(__builtin_offsetof(struct kfi_cq_entry, buf) == 24, "kfi_cq_entry.buf");
+_Static_assert(__builtin_offsetof(struct kfi_cq_entry, data) == 32, "kfi_cq_entry.data");
+_Static_assert(__builtin_offsetof(struct kfi_cq_entry, err) == 40, "kfi_cq_entry.err");
+_Static_assert(__builtin_offsetof(struct kfi_cq_entry, prov_errno) == 44, "kfi_cq_entry.prov_errno");
+_Static_assert(__builtin_offsetof(struct kfi_cq_entry, ep) == 48, "kfi_cq_entry.ep");
+_Static_assert(__builtin_offsetof(struct kfi_cq_entry, olen) == 56, "kfi_cq_entry.olen");
+_Static_assert(KFI_IOC_TYPE == 0xbfULL, "KFI_IOC_TYPE");
+_Static_assert(KFI_ABI_VERSION == 0x1ULL, "KFI_ABI_VERSION");
+_Static_assert(KFI_API_VERSION == 0x20000ULL, "KFI_API_VERSION");
+_Static_assert(KFI_EP_MSG == 0x1ULL, "KFI_EP_MSG");
+_Static_assert(KFI_MSG == 0x2ULL, "KFI_MSG");
+_Static_assert(KFI_RMA == 0x4ULL, "KFI_RMA");
+_Static_assert(KFI_ATOMIC == 0x10ULL, "KFI_ATOMIC");
+_Static_assert(KFI_READ == 0x100ULL, "KFI_READ");
+_Static_assert(KFI_WRITE == 0x200ULL, "KFI_WRITE");
+_Static_assert(KFI_RECV == 0x400ULL, "KFI_RECV");
+_Static_assert(KFI_SEND == 0x800ULL, "KFI_SEND");
+_Static_assert(KFI_TRANSMIT == 0x800ULL, "KFI_TRANSMIT");
+_Static_assert(KFI_REMOTE_READ == 0x1000ULL, "KFI_REMOTE_READ");
+_Static_assert(KFI_REMOTE_WRITE == 0x2000ULL, "KFI_REMOTE_WRITE");
+_Static_assert(KFI_REMOTE_CQ_DATA == 0x20000ULL, "KFI_REMOTE_CQ_DATA");
+_Static_assert(KFI_COMPLETION == 0x1000000ULL, "KFI_COMPLETION");
+_Static_assert(KFI_INJECT == 0x2000000ULL, "KFI_INJECT");
+_Static_assert(KFI_FENCE == 0x400000ULL, "KFI_FENCE");
+_Static_assert(KFI_SELECTIVE_COMPLETION == 0x800000000000000ULL, "KFI_SELECTIVE_COMPLETION");
+_Static_assert(KFI_REMOTE_COMM == 0x8000000000000ULL, "KFI_REMOTE_COMM");
+_Static_assert(KFI_LOCAL_COMM == 0x4000000000000ULL, "KFI_LOCAL_COMM");
+_Static_assert(KFI_DYNAMIC_KEYS == 0x10000000000ULL, "KFI_DYNAMIC_KEYS");
+_Static_assert(KFI_MR_LOCAL == 0x4ULL, "KFI_MR_LOCAL");
+_Static_assert(KFI_MR_VIRT_ADDR == 0x10ULL, "KFI_MR_VIRT_ADDR");
+_Static_assert(KFI_MR_ALLOCATED == 0x20ULL, "KFI_MR_ALLOCATED");
+_Static_assert(KFI_MR_PROV_KEY == 0x40ULL, "KFI_MR_PROV_KEY");
+_Static_assert(KFI_KEY_NOTAVAIL == 0xffffffffffffffffULL, "KFI_KEY_NOTAVAIL");
+_Static_assert(KFI_SOCKADDR == 0x1ULL, "KFI_SOCKADDR");
+_Static_assert(KFI_SOCKADDR_IN == 0x2ULL, "KFI_SOCKADDR_IN");
+_Static_assert(KFI_SOCKADDR_IN6 == 0x3ULL, "KFI_SOCKADDR_IN6");
+_Static_assert(KFI_PROTO_RDMA_CM_IB_RC == 0x1ULL, "KFI_PROTO_RDMA_CM_IB_RC");
+_Static_assert(KFI_PROTO_SHM == 0xeULL, "KFI_PROTO_SHM");
+_Static_assert(KFI_CQ_FORMAT_CONTEXT == 0x1ULL, "KFI_CQ_FORMAT_CONTEXT");
+_Static_assert(KFI_CQ_FORMAT_MSG == 0x2ULL, "KFI_CQ_FORMAT_MSG");
+_Static_assert(KFI_CQ_FORMAT_DATA == 0x3ULL, "KFI_CQ_FORMAT_DATA");
+_Static_assert(KFI_CONNREQ == 0x1ULL, "KFI_CONNREQ");
+_Static_assert(KFI_CONNECTED == 0x2ULL, "KFI_CONNECTED");
+_Static_assert(KFI_SHUTDOWN == 0x3ULL, "KFI_SHUTDOWN");
+_Static_assert(KFI_CONN_ERROR == 0x100ULL, "KFI_CONN_ERROR");
+_Static_assert(KFI_NAME_MAX == 0x40ULL, "KFI_NAME_MAX");
+_Static_assert(KFI_IOV_MAX == 0x4ULL, "KFI_IOV_MAX");
+_Static_assert(KFI_SUBMIT_MAX == 0x400ULL, "KFI_SUBMIT_MAX");
+_Static_assert(KFI_INJECT_MAX == 0x40ULL, "KFI_INJECT_MAX");
+_Static_assert(KFI_CM_DATA_MAX == 0xc0ULL, "KFI_CM_DATA_MAX");
+_Static_assert(KFI_KEY_ALLOC_MAX == 0x1000ULL, "KFI_KEY_ALLOC_MAX");
+_Static_assert(KFI_CQ_SIZE_MAX == 0x40000ULL, "KFI_CQ_SIZE_MAX");
+_Static_assert(KFI_EQ_SIZE_MAX == 0x10000ULL, "KFI_EQ_SIZE_MAX");
+_Static_assert(KFI_EQ_PEEK == 0x1ULL, "KFI_EQ_PEEK");
+_Static_assert(KFI_CNTR_READ == 0x0ULL, "KFI_CNTR_READ");
+_Static_assert(KFI_CNTR_ADD == 0x1ULL, "KFI_CNTR_ADD");
+_Static_assert(KFI_CNTR_SET == 0x2ULL, "KFI_CNTR_SET");
+_Static_assert(KFI_CNTR_ADDERR == 0x3ULL, "KFI_CNTR_ADDERR");
+_Static_assert(KFI_CNTR_SETERR == 0x4ULL, "KFI_CNTR_SETERR");
+_Static_assert(KFI_REGION_DYNAMIC_KEYS == 0x1ULL, "KFI_REGION_DYNAMIC_KEYS");
+_Static_assert(KFI_OP_SEND == 0x0ULL, "KFI_OP_SEND");
+_Static_assert(KFI_OP_RECV == 0x1ULL, "KFI_OP_RECV");
+_Static_assert(KFI_OP_READ == 0x2ULL, "KFI_OP_READ");
+_Static_assert(KFI_OP_WRITE == 0x3ULL, "KFI_OP_WRITE");
+_Static_assert(KFI_TYPE_FABRIC == 0x1ULL, "KFI_TYPE_FABRIC");
+_Static_assert(KFI_TYPE_DOMAIN == 0x2ULL, "KFI_TYPE_DOMAIN");
+_Static_assert(KFI_TYPE_EQ == 0x3ULL, "KFI_TYPE_EQ");
+_Static_assert(KFI_TYPE_CQ == 0x4ULL, "KFI_TYPE_CQ");
+_Static_assert(KFI_TYPE_CNTR == 0x5ULL, "KFI_TYPE_CNTR");
+_Static_assert(KFI_TYPE_PEP == 0x6ULL, "KFI_TYPE_PEP");
+_Static_assert(KFI_TYPE_EP == 0x7ULL, "KFI_TYPE_EP");
+_Static_assert(KFI_TYPE_REGION == 0x8ULL, "KFI_TYPE_REGION");
+_Static_assert(KFI_TYPE_KEY == 0x9ULL, "KFI_TYPE_KEY");
+_Static_assert(KFI_TYPE_CONNREQ == 0xaULL, "KFI_TYPE_CONNREQ");
+_Static_assert(KFI_STATE_NEW == 0x0ULL, "KFI_STATE_NEW");
+_Static_assert(KFI_STATE_ENABLED == 0x1ULL, "KFI_STATE_ENABLED");
+_Static_assert(KFI_STATE_CONNECTING == 0x2ULL, "KFI_STATE_CONNECTING");
+_Static_assert(KFI_STATE_CONNECTED == 0x3ULL, "KFI_STATE_CONNECTED");
+_Static_assert(KFI_STATE_DOWN == 0x4ULL, "KFI_STATE_DOWN");
+_Static_assert(KFI_CQ_RING_OFFSET == 0x1000ULL, "KFI_CQ_RING_OFFSET");
+_Static_assert(KFI_IOC_GETINFO == 0xc028bf00ULL, "KFI_IOC_GETINFO");
+_Static_assert(KFI_IOC_FABRIC_OPEN == 0xc070bf01ULL, "KFI_IOC_FABRIC_OPEN");
+_Static_assert(KFI_IOC_DOMAIN_OPEN == 0xc0a0bf02ULL, "KFI_IOC_DOMAIN_OPEN");
+_Static_assert(KFI_IOC_EQ_OPEN == 0xc020bf03ULL, "KFI_IOC_EQ_OPEN");
+_Static_assert(KFI_IOC_CQ_OPEN == 0xc038bf04ULL, "KFI_IOC_CQ_OPEN");
+_Static_assert(KFI_IOC_CNTR_OPEN == 0xc020bf05ULL, "KFI_IOC_CNTR_OPEN");
+_Static_assert(KFI_IOC_PEP_OPEN == 0xc048bf06ULL, "KFI_IOC_PEP_OPEN");
+_Static_assert(KFI_IOC_EP_OPEN == 0xc068bf07ULL, "KFI_IOC_EP_OPEN");
+_Static_assert(KFI_IOC_BIND == 0xc020bf08ULL, "KFI_IOC_BIND");
+_Static_assert(KFI_IOC_ENABLE == 0xc010bf09ULL, "KFI_IOC_ENABLE");
+_Static_assert(KFI_IOC_LISTEN == 0xc018bf0aULL, "KFI_IOC_LISTEN");
+_Static_assert(KFI_IOC_CONNECT == 0xc040bf0bULL, "KFI_IOC_CONNECT");
+_Static_assert(KFI_IOC_ACCEPT == 0xc020bf0cULL, "KFI_IOC_ACCEPT");
+_Static_assert(KFI_IOC_REJECT == 0xc020bf0dULL, "KFI_IOC_REJECT");
+_Static_assert(KFI_IOC_SHUTDOWN == 0xc010bf0eULL, "KFI_IOC_SHUTDOWN");
+_Static_assert(KFI_IOC_GETNAME == 0xc038bf0fULL, "KFI_IOC_GETNAME");
+_Static_assert(KFI_IOC_EQ_READ == 0xc048bf10ULL, "KFI_IOC_EQ_READ");
+_Static_assert(KFI_IOC_CNTR_CTL == 0xc028bf11ULL, "KFI_IOC_CNTR_CTL");
+_Static_assert(KFI_IOC_CNTR_WAIT == 0xc028bf12ULL, "KFI_IOC_CNTR_WAIT");
+_Static_assert(KFI_IOC_REGION_REG == 0xc048bf13ULL, "KFI_IOC_REGION_REG");
+_Static_assert(KFI_IOC_KEY_ALLOC == 0xc020bf14ULL, "KFI_IOC_KEY_ALLOC");
+_Static_assert(KFI_IOC_KEY_ASSIGN == 0xc040bf15ULL, "KFI_IOC_KEY_ASSIGN");
+_Static_assert(KFI_IOC_KEY_REVOKE == 0xc010bf16ULL, "KFI_IOC_KEY_REVOKE");
+_Static_assert(KFI_IOC_SUBMIT == 0xc028bf17ULL, "KFI_IOC_SUBMIT");
+_Static_assert(KFI_IOC_CANCEL == 0xc018bf18ULL, "KFI_IOC_CANCEL");
+_Static_assert(KFI_IOC_CLOSE == 0xc010bf19ULL, "KFI_IOC_CLOSE");
+_Static_assert(KFI_IOC_OBJ_LIST == 0xc030bf1aULL, "KFI_IOC_OBJ_LIST");
+#endif
+
+#endif /* _UAPI_KFABRIC_H */
