@@ -203,21 +203,27 @@ out:
 	return ret;
 }
 
+/* Which way data goes when the device only reads, or writes too. */
+static enum dma_data_direction direction(bool writes)
+{
+	return writes ? DMA_BIDIRECTIONAL : DMA_TO_DEVICE;
+}
+
 bool kverbs_uses_virt_dma(struct ib_device *dev)
 {
 	return ib_uses_virt_dma(dev);
 }
 
 u64 kverbs_dma_map_page(struct ib_device *dev, struct page *page, unsigned long offset,
-			size_t size, enum dma_data_direction dir)
+			size_t size, bool writes)
 {
-	return ib_dma_map_page(dev, page, offset, size, dir);
+	return ib_dma_map_page(dev, page, offset, size, direction(writes));
 }
 
 void kverbs_dma_unmap_page(struct ib_device *dev, u64 addr, size_t size,
-			   enum dma_data_direction dir)
+			   bool writes)
 {
-	ib_dma_unmap_page(dev, addr, size, dir);
+	ib_dma_unmap_page(dev, addr, size, direction(writes));
 }
 
 int kverbs_dma_mapping_error(struct ib_device *dev, u64 addr)
@@ -226,21 +232,21 @@ int kverbs_dma_mapping_error(struct ib_device *dev, u64 addr)
 }
 
 u64 kverbs_dma_map_single(struct ib_device *dev, void *ptr, size_t size,
-			  enum dma_data_direction dir)
+			  bool writes)
 {
-	return ib_dma_map_single(dev, ptr, size, dir);
+	return ib_dma_map_single(dev, ptr, size, direction(writes));
 }
 
 void kverbs_dma_unmap_single(struct ib_device *dev, u64 addr, size_t size,
-			     enum dma_data_direction dir)
+			     bool writes)
 {
-	ib_dma_unmap_single(dev, addr, size, dir);
+	ib_dma_unmap_single(dev, addr, size, direction(writes));
 }
 
 void kverbs_dma_sync_for_device(struct ib_device *dev, u64 addr, size_t size,
-				enum dma_data_direction dir)
+				bool writes)
 {
-	ib_dma_sync_single_for_device(dev, addr, size, dir);
+	ib_dma_sync_single_for_device(dev, addr, size, direction(writes));
 }
 
 unsigned int kverbs_dma_max_seg_size(struct ib_device *dev)
@@ -270,15 +276,15 @@ void kverbs_sg_unend(struct scatterlist *sg)
 }
 
 int kverbs_dma_map_sg(struct ib_device *dev, struct scatterlist *sg, int n,
-		      enum dma_data_direction dir)
+		      bool writes)
 {
-	return ib_dma_map_sg(dev, sg, n, dir);
+	return ib_dma_map_sg(dev, sg, n, direction(writes));
 }
 
 void kverbs_dma_unmap_sg(struct ib_device *dev, struct scatterlist *sg, int n,
-			 enum dma_data_direction dir)
+			 bool writes)
 {
-	ib_dma_unmap_sg(dev, sg, n, dir);
+	ib_dma_unmap_sg(dev, sg, n, direction(writes));
 }
 
 void kverbs_rotate_key(struct ib_mr *mr, u8 key)

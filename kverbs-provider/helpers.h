@@ -41,19 +41,19 @@ void kverbs_destroy_cq(struct ib_cq *cq);
 /* Brings a fresh RC queue pair to RTS, connected to itself. */
 int kverbs_self_connect(struct ib_qp *qp, u32 port);
 
-/* Memory. */
+/* Memory, which the device reads, and @writes to if so. */
 bool kverbs_uses_virt_dma(struct ib_device *dev);
 u64 kverbs_dma_map_page(struct ib_device *dev, struct page *page, unsigned long offset,
-			size_t size, enum dma_data_direction dir);
+			size_t size, bool writes);
 void kverbs_dma_unmap_page(struct ib_device *dev, u64 addr, size_t size,
-			   enum dma_data_direction dir);
+			   bool writes);
 int kverbs_dma_mapping_error(struct ib_device *dev, u64 addr);
 u64 kverbs_dma_map_single(struct ib_device *dev, void *ptr, size_t size,
-			  enum dma_data_direction dir);
+			  bool writes);
 void kverbs_dma_unmap_single(struct ib_device *dev, u64 addr, size_t size,
-			     enum dma_data_direction dir);
+			     bool writes);
 void kverbs_dma_sync_for_device(struct ib_device *dev, u64 addr, size_t size,
-				enum dma_data_direction dir);
+				bool writes);
 unsigned int kverbs_dma_max_seg_size(struct ib_device *dev);
 void kverbs_sg_init(struct scatterlist *sg, unsigned int n);
 void kverbs_sg_set(struct scatterlist *sg, struct page *page, unsigned int len,
@@ -61,9 +61,9 @@ void kverbs_sg_set(struct scatterlist *sg, struct page *page, unsigned int len,
 void kverbs_sg_end(struct scatterlist *sg);
 void kverbs_sg_unend(struct scatterlist *sg);
 int kverbs_dma_map_sg(struct ib_device *dev, struct scatterlist *sg, int n,
-		      enum dma_data_direction dir);
+		      bool writes);
 void kverbs_dma_unmap_sg(struct ib_device *dev, struct scatterlist *sg, int n,
-			 enum dma_data_direction dir);
+			 bool writes);
 void kverbs_rotate_key(struct ib_mr *mr, u8 key);
 
 /* The rest. */

@@ -14,6 +14,7 @@ use kernel::{
 };
 
 use super::{
+    compat,
     raw,
     sockaddr, //
 };
@@ -162,27 +163,28 @@ impl Device {
 
     /// Work requests that a queue may hold.
     pub(crate) fn max_qp_wr(&self) -> u32 {
-        self.attrs().max_qp_wr as u32
+        compat::limit(self.attrs().max_qp_wr)
     }
 
     /// Entries that a completion queue may have.
     pub(crate) fn max_cqe(&self) -> u32 {
-        self.attrs().max_cqe as u32
+        compat::limit(self.attrs().max_cqe)
     }
 
     /// Scatter entries of every kind of work request.
     pub(crate) fn max_sge(&self) -> u32 {
         let attrs = self.attrs();
-        let mut max = attrs.max_send_sge.min(attrs.max_recv_sge);
-        if attrs.max_sge_rd > 0 {
-            max = max.min(attrs.max_sge_rd);
+        let all = compat::limit(attrs.max_send_sge).min(compat::limit(attrs.max_recv_sge));
+        match compat::limit(attrs.max_sge_rd) {
+            // Not said.
+            0 => all.max(1),
+            reads => all.min(reads).max(1),
         }
-        max.max(1) as u32
     }
 
     /// Memory regions it can hold.
     pub(crate) fn max_mr(&self) -> u32 {
-        self.attrs().max_mr as u32
+        compat::limit(self.attrs().max_mr)
     }
 
     /// Pages of one fast registration; 0: it has none.
@@ -193,8 +195,10 @@ impl Device {
     /// Reads that a queue pair may have in flight as the one that asks, and as the one asked.
     pub(crate) fn max_rd_atom(&self) -> (u8, u8) {
         let attrs = self.attrs();
-        let clamp = |n: c_int| n.clamp(0, 128) as u8;
-        (clamp(attrs.max_qp_init_rd_atom), clamp(attrs.max_qp_rd_atom))
+        (
+            compat::limit(attrs.max_qp_init_rd_atom).min(128) as u8,
+            compat::limit(attrs.max_qp_rd_atom).min(128) as u8,
+        )
     }
 
     /// Whether "DMA addresses" are the processor's own and mapping costs nothing.

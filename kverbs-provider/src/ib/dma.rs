@@ -20,20 +20,6 @@ use kfabric::memory::{
     Segment, //
 };
 
-/// `DMA_BIDIRECTIONAL`.
-const BOTH: bindings::dma_data_direction = 0;
-/// `DMA_TO_DEVICE`.
-const TO_DEVICE: bindings::dma_data_direction = 1;
-
-/// The direction for memory that the device may or may not write to.
-fn direction(writable: bool) -> bindings::dma_data_direction {
-    if writable {
-        BOTH
-    } else {
-        TO_DEVICE
-    }
-}
-
 /// A mapped piece of memory.
 struct Mapped {
     addr: u64,
@@ -44,7 +30,7 @@ struct Mapped {
 ///
 /// # Invariants
 ///
-/// The pieces are mapped on `device` in the direction of `writable`, and `mem` keeps their pages.
+/// The pieces are mapped on `device` for the device to write to if `writable`, and `mem` keeps their pages.
 pub(crate) struct DmaMap {
     device: Arc<Device>,
     pieces: KVec<Mapped>,
@@ -81,7 +67,7 @@ impl DmaMap {
                     segment.page,
                     segment.offset as c_ulong,
                     segment.len,
-                    direction(map.writable),
+                    map.writable,
                 )
             };
             // SAFETY: The device is there.
@@ -114,7 +100,7 @@ impl Drop for DmaMap {
                     self.device.as_ptr(),
                     piece.addr,
                     piece.len,
-                    direction(self.writable),
+                    self.writable,
                 )
             };
         }
@@ -143,7 +129,7 @@ impl DmaBuf {
                 device.as_ptr(),
                 buf.as_mut_ptr().cast(),
                 len,
-                TO_DEVICE,
+                false,
             )
         };
         // SAFETY: The device is there.
@@ -168,7 +154,7 @@ impl DmaBuf {
         let addr = self.addr + offset as u64;
         // SAFETY: By the type invariant the range is mapped for the device to read.
         unsafe {
-            raw::kverbs_dma_sync_for_device(self.device.as_ptr(), addr, data.len(), TO_DEVICE)
+            raw::kverbs_dma_sync_for_device(self.device.as_ptr(), addr, data.len(), false)
         };
         addr
     }
@@ -182,7 +168,7 @@ impl Drop for DmaBuf {
                 self.device.as_ptr(),
                 self.addr,
                 self.buf.len(),
-                TO_DEVICE,
+                false,
             )
         };
     }
@@ -266,7 +252,7 @@ impl SgList {
                 self.device.as_ptr(),
                 self.list.as_mut_ptr(),
                 n as c_int,
-                direction(writable),
+                writable,
             )
         };
         if nents <= 0 {
@@ -302,7 +288,7 @@ impl SgList {
                     self.device.as_ptr(),
                     self.list.as_mut_ptr(),
                     n as c_int,
-                    direction(self.writable),
+                    self.writable,
                 )
             };
             self.unend(n);

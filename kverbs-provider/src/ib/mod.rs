@@ -17,6 +17,7 @@
 
 pub(crate) mod client;
 pub(crate) mod cm;
+mod compat;
 pub(crate) mod device;
 pub(crate) mod dma;
 pub(crate) mod keyq;
