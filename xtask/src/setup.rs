@@ -19,7 +19,7 @@ use crate::context::Context;
 use crate::versions::{self, Choice, SERIES};
 use anyhow::{bail, Context as _, Result};
 use archive::{Archive, Mirror};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Everything needed to build modules and boot guests.
 #[derive(Debug, Clone)]
@@ -86,44 +86,50 @@ pub fn ensure(ctx: &Context, which: Which) -> Result<Rig> {
 }
 
 fn prepare(ctx: &Context, which: Which, refresh: bool, wanted: Option<&str>) -> Result<Rig> {
-    let wanted_env = std::env::var("KFABRIC_KERNEL_VERSION")
+    // The variable is for one run, and changes nothing for others.
+    let for_now = std::env::var("KFABRIC_KERNEL_VERSION")
         .ok()
-        .filter(|text| !text.is_empty());
-    let wanted = wanted.or(wanted_env.as_deref().filter(|_| which == Which::Main));
-    if !refresh && wanted.is_none() {
-        if let Some(rig) = recorded(ctx, which).and_then(|choice| complete(ctx, &choice)) {
-            return Ok(rig);
-        }
+        .filter(|text| !text.is_empty() && which == Which::Main && wanted.is_none());
+    let place = record_path(ctx, which, for_now.as_deref());
+    let wanted = wanted.or(for_now.as_deref());
+    let known = || {
+        let choice = recorded(&place)?;
+        let of_other = which == Which::Main
+            || recorded(&record_path(ctx, Which::Main, None))
+                .is_none_or(|main| main.series != choice.series);
+        of_other.then(|| complete(ctx, &choice)).flatten()
+    };
+    if let Some(rig) = known().filter(|_| !refresh) {
+        return Ok(rig);
     }
     let _lock = stage::lock(&ctx.cache, "setup")?;
-    if !refresh {
-        // Another xtask may have done it while this one waited.
-        let fits = |choice: &Choice| wanted.is_none_or(|wanted| choice.release.starts_with(wanted));
-        if let Some(rig) = recorded(ctx, which)
-            .filter(fits)
-            .and_then(|choice| complete(ctx, &choice))
-        {
-            return Ok(rig);
-        }
+    // Another xtask may have done it while this one waited.
+    if let Some(rig) = known().filter(|_| !refresh) {
+        return Ok(rig);
     }
     host::ensure(ctx)?;
     let mirror = Mirror::find()?;
     let archive = Archive::open(ctx, &mirror)?;
-    let choice = resolve(ctx, &archive, which, wanted)?;
+    let choice = resolve(ctx, &archive, which, wanted, recorded(&place))?;
     let rig = make(ctx, &mirror, &archive, choice)?;
-    record(ctx, which, &rig.choice)?;
+    record(&place, &rig.choice)?;
     Ok(rig)
 }
 
 /// Asks the archive which kernel to take.
-fn resolve(ctx: &Context, archive: &Archive, which: Which, wanted: Option<&str>) -> Result<Choice> {
+fn resolve(
+    ctx: &Context,
+    archive: &Archive,
+    which: Which,
+    wanted: Option<&str>,
+    before: Option<Choice>,
+) -> Result<Choice> {
     let index = match archive.index(ctx) {
         Ok(index) => index,
         Err(error) => {
             // Without the archive, what was set up before still serves.
-            let fits =
-                |choice: &Choice| wanted.is_none_or(|wanted| choice.release.starts_with(wanted));
-            if let Some(choice) = recorded(ctx, which).filter(fits) {
+            let fits = |choice: &Choice| wanted.is_none_or(|wanted| choice.is(wanted));
+            if let Some(choice) = before.filter(fits) {
                 eprintln!(
                     "  the archive cannot be asked ({error:#}); staying with {}",
                     choice.release
@@ -139,7 +145,7 @@ fn resolve(ctx: &Context, archive: &Archive, which: Which, wanted: Option<&str>)
     match which {
         Which::Main => versions::choose(&index, &SERIES, wanted),
         Which::Other => {
-            let main = recorded(ctx, Which::Main).map(|choice| choice.series);
+            let main = recorded(&record_path(ctx, Which::Main, None)).map(|choice| choice.series);
             let others: Vec<&str> = SERIES
                 .into_iter()
                 .filter(|series| Some(*series) != main.as_deref())
@@ -189,24 +195,25 @@ fn complete(ctx: &Context, choice: &Choice) -> Option<Rig> {
     })
 }
 
-fn record_path(ctx: &Context, which: Which) -> PathBuf {
-    ctx.cache.join(match which {
-        Which::Main => "kernel-main.json",
-        Which::Other => "kernel-other.json",
+/// Where it is written down which kernel was chosen.
+fn record_path(ctx: &Context, which: Which, for_now: Option<&str>) -> PathBuf {
+    ctx.cache.join(match (which, for_now) {
+        (_, Some(wanted)) => format!("kernel-wanted-{}.json", wanted.replace('/', "_")),
+        (Which::Main, None) => "kernel-main.json".to_owned(),
+        (Which::Other, None) => "kernel-other.json".to_owned(),
     })
 }
 
 /// The kernel that was chosen, if it is (still) of a supported series.
-fn recorded(ctx: &Context, which: Which) -> Option<Choice> {
-    let text = std::fs::read_to_string(record_path(ctx, which)).ok()?;
+fn recorded(place: &Path) -> Option<Choice> {
+    let text = std::fs::read_to_string(place).ok()?;
     let choice: Choice = serde_json::from_str(&text).ok()?;
     SERIES.contains(&choice.series.as_str()).then_some(choice)
 }
 
-fn record(ctx: &Context, which: Which, choice: &Choice) -> Result<()> {
-    let path = record_path(ctx, which);
-    let new = path.with_extension("new");
+fn record(place: &Path, choice: &Choice) -> Result<()> {
+    let new = place.with_extension("new");
     std::fs::write(&new, serde_json::to_string_pretty(choice)?)?;
-    std::fs::rename(new, path)?;
+    std::fs::rename(new, place)?;
     Ok(())
 }

@@ -72,6 +72,17 @@ impl Choice {
         ]
     }
 
+    /// Whether it is what `wanted` names: a series, a point release (7.2.12)
+    /// or a whole release.
+    pub fn is(&self, wanted: &str) -> bool {
+        self.series == wanted
+            || self.release == wanted
+            || self
+                .release
+                .strip_prefix(wanted)
+                .is_some_and(|rest| rest.starts_with(['+', '-']))
+    }
+
     /// What follows the upstream version in the release: `+deb13-amd64`.
     pub fn local_version(&self) -> &str {
         let end = self
@@ -151,17 +162,7 @@ pub fn choose(index: &[Package], series: &[&str], wanted: Option<&str>) -> Resul
         .iter()
         .flat_map(|series| complete(index, series))
         .collect();
-    let fits = |choice: &&Choice| match wanted {
-        None => true,
-        Some(wanted) => {
-            choice.release == wanted
-                || choice
-                    .release
-                    .strip_prefix(wanted)
-                    .is_some_and(|rest| rest.starts_with(['+', '-']))
-                || choice.series == wanted
-        }
-    };
+    let fits = |choice: &&Choice| wanted.is_none_or(|wanted| choice.is(wanted));
     if let Some(choice) = all.iter().find(fits) {
         return Ok(choice.clone());
     }
