@@ -192,7 +192,7 @@ impl<R: Runs + ?Sized> Iterator for Pieces<'_, R> {
     type Item = Piece;
 
     fn next(&mut self) -> Option<Piece> {
-        if self.at >= self.end || self.run >= self.runs.count() {
+        if self.run >= self.runs.count() {
             return None;
         }
         let run = self.run;

@@ -61,6 +61,7 @@ fn who_serves_whom() {
 
     let (local, other) = (v6([0xfe; 16], 0, 2), v6([0xfe; 16], 0, 3));
     assert!(!serves(&local, &other));
+    assert!(!serves(&local, &v6([0xfd; 16], 0, 2)));
     assert!(serves(&local, &v6([0xfe; 16], 0, 0)));
     assert!(serves(&local, &v6([0; 16], 0, 3)));
     assert!(!serves(&local, &a));
@@ -75,7 +76,10 @@ proptest! {
     #![proptest_config(crate::config())]
 
     #[test]
-    fn any_bytes(a in prop::collection::vec(any::<u8>(), 0..40), b in prop::collection::vec(any::<u8>(), 0..40)) {
+    fn any_bytes(
+        a in prop::collection::vec(any::<u8>(), 0..40),
+        b in prop::collection::vec(any::<u8>(), 0..40),
+    ) {
         prop_assert!(serves(&a, &a));
         prop_assert!(serves(&a, &[]));
         let _ = serves(&a, &b);

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use crate::addr::{v4, v6};
 
 const READ: u64 = 1 << 8;
+const RECV: u64 = 1 << 10;
 const MULTI_RECV: u64 = 1 << 16;
 const REMOTE_COMM: u64 = 1 << 51;
 const DYNAMIC_KEYS: u64 = 1 << 40;
@@ -253,6 +254,14 @@ fn returned_capabilities() {
         caps(MSG | RMA | REMOTE_COMM),
         MSG | RMA | MSG_DIRECTIONS | RMA_DIRECTIONS | secondary
     );
+    // Of a capability's directions one gets those that the provider has.
+    let receiver = Attrs {
+        caps: MSG | RECV,
+        ..have
+    };
+    let want = Attrs { caps: MSG, ..ANY };
+    assert_eq!(matches(&receiver, &want), Ok(()));
+    assert_eq!(negotiate(&receiver, &want).caps, MSG | RECV);
     // Hints that ask for nothing but do not serve a target's modes get no target.
     let want = Attrs {
         mr_mode: MR_LOCAL | ALLOCATED,
