@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The devices of a fake provider: domains, regions, keys.
+
+use core::{
+    any::Any,
+    sync::atomic::Ordering, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kfabric::{
+    memory::Memory,
+    net::Net,
+    provider::{
+        ConnRequestOps,
+        DomainAttr,
+        DomainOps,
+        EndpointAttr,
+        EndpointOps,
+        EndpointSink,
+        KeyOps,
+        KeyValue,
+        RegionOps, //
+    },
+};
+
+use crate::{
+    fake::{
+        wanted_error,
+        Control,
+        Spec,
+        Step,
+        CM_DATA_SIZE,
+        INJECT_SIZE,
+        IOV_LIMIT,
+        MAX_KEYS,
+        MAX_MSG_SIZE,
+        TX_SIZE, //
+    },
+    fake_cm::{
+        FakeEp,
+        FakeRequest, //
+    },
+};
+
+/// Where a fake device says that its memory lies.
+pub(crate) const BASE: u64 = 0x10_0000;
+
+/// A device.
+pub(crate) struct FakeDomain {
+    spec: &'static Spec,
+    control: Arc<Control>,
+}
+
+impl FakeDomain {
+    pub(crate) fn new(spec: &'static Spec, control: Arc<Control>) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self { spec, control }, GFP_KERNEL)?)
+    }
+}
+
+impl DomainOps for FakeDomain {
+    fn attr(&self) -> DomainAttr {
+        DomainAttr {
+            caps: self.spec.caps,
+            mr_mode: self.spec.mr_mode,
+            max_msg_size: MAX_MSG_SIZE,
+            inject_size: INJECT_SIZE,
+            max_tx_size: TX_SIZE,
+            max_rx_size: TX_SIZE,
+            iov_limit: IOV_LIMIT,
+            cm_data_size: CM_DATA_SIZE,
+            max_keys: MAX_KEYS.into(),
+        }
+    }
+
+    fn register(&self, _mem: &Arc<Memory>, _access: u64) -> Result<Arc<dyn RegionOps>> {
+        let control = self.control.clone();
+        Ok(Arc::new(FakeRegion { control }, GFP_KERNEL)?)
+    }
+
+    fn endpoint(
+        &self,
+        _net: &Net,
+        attr: &mut EndpointAttr,
+        request: Option<&Arc<dyn ConnRequestOps>>,
+        sink: Arc<dyn EndpointSink>,
+    ) -> Result<Arc<dyn EndpointOps>> {
+        wanted_error(&self.control.endpoint_error)?;
+        attr.inject_size = INJECT_SIZE;
+        if let Some(request) = request {
+            request
+                .as_any()
+                .downcast_ref::<FakeRequest>()
+                .ok_or(EINVAL)?
+                .take();
+        }
+        Ok(FakeEp::new(attr, sink, self.control.clone())?)
+    }
+}
+
+impl Drop for FakeDomain {
+    fn drop(&mut self) {
+        self.control.did(Step::DomainDrop);
+        self.control.set_device(None);
+    }
+}
+
+/// A mapping.
+struct FakeRegion {
+    control: Arc<Control>,
+}
+
+impl RegionOps for FakeRegion {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn alloc_key(self: Arc<Self>) -> Result<KBox<dyn KeyOps>> {
+        let keys = &self.control.keys;
+        if keys.fetch_add(1, Ordering::Relaxed) >= MAX_KEYS {
+            keys.fetch_sub(1, Ordering::Relaxed);
+            return Err(ENOSPC);
+        }
+        let key = FakeKey {
+            region: self.clone(),
+        };
+        match KBox::new(key, GFP_KERNEL) {
+            Ok(key) => Ok(key),
+            Err(e) => {
+                keys.fetch_sub(1, Ordering::Relaxed);
+                Err(e.into())
+            }
+        }
+    }
+}
+
+impl Drop for FakeRegion {
+    fn drop(&mut self) {
+        self.control.did(Step::RegionDrop);
+    }
+}
+
+/// A key slot.
+struct FakeKey {
+    region: Arc<FakeRegion>,
+}
+
+impl KeyOps for FakeKey {
+    fn assign(&mut self, offset: u64, _len: u64, _access: u64) -> Result<KeyValue> {
+        let control = &self.region.control;
+        wanted_error(&control.assign_error)?;
+        control.did(Step::Assign);
+        Ok(KeyValue {
+            key: control.next_key.fetch_add(1, Ordering::Relaxed).into(),
+            remote_addr: BASE + offset,
+        })
+    }
+
+    fn revoke(&mut self) {
+        self.region.control.did(Step::Revoke);
+    }
+}
+
+impl Drop for FakeKey {
+    fn drop(&mut self) {
+        let control = &self.region.control;
+        control.did(Step::KeyDrop);
+        control.keys.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Test results in KTAP (Documentation/dev-tools/ktap.rst), for modules that test by being loaded.
+//!
+//! A source file that each such module compiles into itself. Results go to the kernel log as they
+//! come, a line each behind the module's name, and are kept for a file in debugfs.
+
+use core::panic::Location;
+use kernel::{
+    debugfs,
+    fmt::{
+        self,
+        Write, //
+    },
+    prelude::*, //
+};
+
+/// Why a test did not pass.
+pub(crate) struct Failure {
+    at: &'static Location<'static>,
+    what: What,
+}
+
+enum What {
+    /// A call failed that should not have.
+    Call(Error),
+    /// A condition does not hold.
+    Condition(&'static str),
+    /// Two values differ: what was compared, what it is, what it should be.
+    Differs(&'static str, i64, i64),
+    /// It cannot be run here.
+    Skip(&'static str),
+}
+
+/// How a test ended.
+pub(crate) type Outcome = Result<(), Failure>;
+
+impl Failure {
+    /// The test cannot be run here.
+    #[track_caller]
+    pub(crate) fn skip(why: &'static str) -> Self {
+        Self {
+            at: Location::caller(),
+            what: What::Skip(why),
+        }
+    }
+
+    /// `condition` should hold and does not.
+    #[track_caller]
+    pub(crate) fn condition(condition: &'static str) -> Self {
+        Self {
+            at: Location::caller(),
+            what: What::Condition(condition),
+        }
+    }
+
+    /// `what` should be `wanted` and is `got`.
+    #[track_caller]
+    pub(crate) fn differs(what: &'static str, got: i64, wanted: i64) -> Self {
+        Self {
+            at: Location::caller(),
+            what: What::Differs(what, got, wanted),
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    #[track_caller]
+    fn from(error: Error) -> Self {
+        Self {
+            at: Location::caller(),
+            what: What::Call(error),
+        }
+    }
+}
+
+impl From<kernel::alloc::AllocError> for Failure {
+    #[track_caller]
+    fn from(_: kernel::alloc::AllocError) -> Self {
+        ENOMEM.into()
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: ", self.at.file(), self.at.line())?;
+        match &self.what {
+            What::Call(error) => write!(f, "failed: {error:?}"),
+            What::Condition(condition) => write!(f, "does not hold: {condition}"),
+            What::Differs(what, got, wanted) => write!(f, "{what} is {got}, not {wanted}"),
+            What::Skip(why) => write!(f, "{why}"),
+        }
+    }
+}
+
+/// A result as one number: 0, or the negative errno.
+pub(crate) fn errno<T>(result: &Result<T>) -> i64 {
+    match result {
+        Ok(_) => 0,
+        Err(error) => i64::from(error.to_errno()),
+    }
+}
+
+/// Leaves the test unless the condition holds.
+#[macro_export]
+macro_rules! check {
+    ($condition:expr) => {
+        if !$condition {
+            return Err($crate::ktap::Failure::condition(stringify!($condition)));
+        }
+    };
+}
+
+/// Leaves the test unless both numbers are the same.
+#[macro_export]
+macro_rules! check_eq {
+    ($got:expr, $wanted:expr) => {{
+        // CAST: For showing; what is compared here are counts, sizes, flags and errnos.
+        let (got, wanted) = ($got as i64, $wanted as i64);
+        if got != wanted {
+            return Err($crate::ktap::Failure::differs(
+                stringify!($got),
+                got,
+                wanted,
+            ));
+        }
+    }};
+}
+
+/// Leaves the test unless the call fails with this error.
+#[macro_export]
+macro_rules! check_err {
+    ($call:expr, $wanted:expr) => {{
+        let got = $crate::ktap::errno(&$call);
+        let wanted = i64::from($wanted.to_errno());
+        if got != wanted {
+            return Err($crate::ktap::Failure::differs(
+                stringify!($call),
+                got,
+                wanted,
+            ));
+        }
+    }};
+}
+
+/// The lines written so far.
+pub(crate) struct Report(KVVec<u8>);
+
+impl fmt::Write for Report {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0
+            .extend_from_slice(text.as_bytes(), GFP_KERNEL)
+            .map_err(|_| fmt::Error)
+    }
+}
+
+impl fmt::Debug for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(core::str::from_utf8(&self.0).unwrap_or("").trim_end())
+    }
+}
+
+/// One run of a module's tests.
+pub(crate) struct Ktap {
+    report: Report,
+    number: usize,
+    failed: usize,
+}
+
+/// Writes a line to the kernel log and to the report.
+macro_rules! line {
+    ($ktap:expr, $($arg:tt)*) => {{
+        pr_info!("{}\n", fmt!($($arg)*));
+        // Short of memory the file lacks a line; the log has it.
+        let _ = writeln!($ktap.report, "{}", fmt!($($arg)*));
+    }};
+}
+
+impl Ktap {
+    /// Begins a run of `plan` tests.
+    pub(crate) fn begin(plan: usize) -> Self {
+        let mut ktap = Self {
+            report: Report(KVVec::new()),
+            number: 0,
+            failed: 0,
+        };
+        line!(ktap, "KTAP version 1");
+        line!(ktap, "1..{plan}");
+        ktap
+    }
+
+    /// Runs one test.
+    pub(crate) fn test(&mut self, name: &str, test: impl FnOnce() -> Outcome) {
+        self.number += 1;
+        let number = self.number;
+        match test() {
+            Ok(()) => line!(self, "ok {number} {name}"),
+            Err(Failure {
+                what: What::Skip(why),
+                ..
+            }) => line!(self, "ok {number} {name} # SKIP {why}"),
+            Err(failure) => {
+                self.failed += 1;
+                line!(self, "# {failure}");
+                line!(self, "not ok {number} {name}");
+            }
+        }
+    }
+
+    /// Says something beside the results.
+    #[allow(
+        dead_code,
+        reason = "not every module that compiles this has something to say"
+    )]
+    pub(crate) fn note(&mut self, text: fmt::Arguments<'_>) {
+        line!(self, "# {text}");
+    }
+
+    /// Ends the run.
+    ///
+    /// # Errors
+    ///
+    /// `EIO`: a test did not pass.
+    pub(crate) fn end(mut self) -> Result<Report> {
+        let (passed, failed) = (self.number - self.failed, self.failed);
+        line!(self, "# {passed} passed, {failed} failed");
+        if failed != 0 {
+            return Err(EIO);
+        }
+        Ok(self.report)
+    }
+}
+
+/// The file `results` in a debugfs folder; both go when this is dropped.
+pub(crate) struct Results {
+    // Dropped before its folder.
+    _file: Pin<KBox<debugfs::File<Report>>>,
+    _folder: debugfs::Dir,
+}
+
+impl Results {
+    /// Shows `report`.
+    pub(crate) fn show(folder: debugfs::Dir, report: Report) -> Result<Self> {
+        let file = KBox::pin_init(folder.read_only_file(c"results", report), GFP_KERNEL)?;
+        Ok(Self {
+            _file: file,
+            _folder: folder,
+        })
+    }
+}
