@@ -38,7 +38,7 @@ impl Children {
     fn add(&self) -> Result {
         self.0
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| {
-                (n < CLOSED - 1).then_some(n + 1)
+                (n < CLOSED - 1).then(|| n + 1)
             })
             .map(|_| ())
             .map_err(|_| ENOENT)
