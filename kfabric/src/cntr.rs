@@ -3,11 +3,11 @@
 
 use kernel::{
     bindings,
-    new_poll_condvar,
+    new_condvar,
     prelude::*,
     sync::{
-        poll::PollCondVar,
         Arc,
+        CondVar,
         CondVarTimeoutResult, //
     }, //
 };
@@ -38,7 +38,7 @@ pub struct Cntr {
     #[pin]
     counts: IrqLock<Counts>,
     #[pin]
-    wait: PollCondVar,
+    wait: CondVar,
     children: Children,
     domain: Held<Domain>,
 }
@@ -55,7 +55,7 @@ impl Cntr {
         Arc::pin_init(
             try_pin_init!(Self {
                 counts <- new_irqlock!(Counts::default(), "kfabric_cntr"),
-                wait <- new_poll_condvar!("kfabric_cntr"),
+                wait <- new_condvar!("kfabric_cntr"),
                 children: Children::new(),
                 domain: Held::new(domain)?,
             }),
@@ -115,7 +115,8 @@ impl Cntr {
     pub fn close(&self) -> Result {
         self.children.close()?;
         self.domain.release();
-        self.wait.notify_all();
+        // Under the lock: who found the counter open is asleep by now, or looks again.
+        self.update(|_| ());
         Ok(())
     }
 }
