@@ -64,7 +64,7 @@ pub trait EqHandler: Send + Sync {
 }
 
 struct Inner {
-    ring: FixedRing<KVec<Option<Event>>>,
+    ring: FixedRing<KVVec<Option<Event>>>,
     /// Events that endpoints may still cause; the rest of the ring is for requests.
     owed: usize,
 }
@@ -94,10 +94,11 @@ impl Parent for Eq {
     }
 }
 
-fn cells(count: usize) -> Result<KVec<Option<Event>>> {
-    let mut cells = KVec::with_capacity(count, GFP_KERNEL)?;
+/// A deep queue's cells are more than `kmalloc()` gives, and the program's to pay for.
+fn cells(count: usize) -> Result<KVVec<Option<Event>>> {
+    let mut cells = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
     for _ in 0..count {
-        cells.push(None, GFP_KERNEL)?;
+        cells.push(None, GFP_KERNEL_ACCOUNT)?;
     }
     Ok(cells)
 }
