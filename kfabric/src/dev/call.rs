@@ -182,9 +182,10 @@ fn get_info(file: &File, call: &mut GetInfo) -> Result<Made> {
     // CAST: A `u32` fits.
     let entry_size = call.entry_size as usize;
     let first = size_of::<InfoEntry>();
-    if call.reserved != 0 || entry_size < first {
+    if call.reserved != 0 {
         return Err(EINVAL);
     }
+    user::check_entry_size::<InfoEntry>(call.entry_size)?;
     let hints = if call.hints == 0 {
         None
     } else {

@@ -148,10 +148,10 @@ fn owner(task: &Task) -> (u32, [u8; 16]) {
 
 pub(super) fn list(_: &File, call: &mut ObjList) -> Result<Made> {
     zero(&[call.flags])?;
-    // CAST: A `u32` fits.
-    if call.reserved != [0; 3] || (call.entry_size as usize) < size_of::<ObjInfo>() {
+    if call.reserved != [0; 3] {
         return Err(EINVAL);
     }
+    user::check_entry_size::<ObjInfo>(call.entry_size)?;
     let everything = is_admin();
     let me = kernel::task::Kuid::current_euid();
     let mut count = 0_u32;

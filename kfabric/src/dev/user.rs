@@ -118,6 +118,18 @@ pub(super) fn read_buffer(addr: u64, len: u32, max: usize) -> Result<KVec<u8>> {
     Ok(buffer)
 }
 
+/// Checks the size that a caller says its entries have, which are `T` to the kernel.
+///
+/// # Errors
+///
+/// `EINVAL`: below the first version. `E2BIG`: more than a page.
+pub(super) fn check_entry_size<T>(entry_size: u32) -> Result {
+    // CAST: A `u32` fits.
+    copysize::plan(entry_size as usize, size_of::<T>(), size_of::<T>())
+        .map(|_| ())
+        .map_err(size_error)
+}
+
 /// Copies entry `index` of the caller's array out; its entries have `entry_size` bytes, of which
 /// those unknown to the kernel are zeroed.
 pub(super) fn write_entry<T: IntoBytes + Immutable>(
