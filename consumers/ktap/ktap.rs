@@ -80,13 +80,25 @@ impl From<kernel::alloc::AllocError> for Failure {
     }
 }
 
+/// Writes source text, which may be of several lines, as one.
+fn one_line(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    text.lines()
+        .try_for_each(|line| f.write_str(line.trim_start()))
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}: ", self.at.file(), self.at.line())?;
         match &self.what {
             What::Call(error) => write!(f, "failed: {error:?}"),
-            What::Condition(condition) => write!(f, "does not hold: {condition}"),
-            What::Differs(what, got, wanted) => write!(f, "{what} is {got}, not {wanted}"),
+            What::Condition(condition) => {
+                write!(f, "does not hold: ")?;
+                one_line(f, condition)
+            }
+            What::Differs(what, got, wanted) => {
+                one_line(f, what)?;
+                write!(f, " is {got}, not {wanted}")
+            }
             What::Skip(why) => write!(f, "{why}"),
         }
     }

@@ -124,6 +124,7 @@ impl RegionOps for FakeRegion {
         }
         let key = FakeKey {
             region: self.clone(),
+            assigned: false,
         };
         match KBox::new(key, GFP_KERNEL) {
             Ok(key) => Ok(key),
@@ -144,12 +145,14 @@ impl Drop for FakeRegion {
 /// A key slot.
 struct FakeKey {
     region: Arc<FakeRegion>,
+    assigned: bool,
 }
 
 impl KeyOps for FakeKey {
     fn assign(&mut self, offset: u64, _len: u64, _access: u64) -> Result<KeyValue> {
         let control = &self.region.control;
         wanted_error(&control.assign_error)?;
+        self.assigned = true;
         control.did(Step::Assign);
         Ok(KeyValue {
             key: control.next_key.fetch_add(1, Ordering::Relaxed).into(),
@@ -158,12 +161,15 @@ impl KeyOps for FakeKey {
     }
 
     fn revoke(&mut self) {
-        self.region.control.did(Step::Revoke);
+        if core::mem::take(&mut self.assigned) {
+            self.region.control.did(Step::Revoke);
+        }
     }
 }
 
 impl Drop for FakeKey {
     fn drop(&mut self) {
+        self.revoke();
         let control = &self.region.control;
         control.did(Step::KeyDrop);
         control.keys.fetch_sub(1, Ordering::Relaxed);
