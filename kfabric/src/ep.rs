@@ -15,9 +15,12 @@ use core::sync::atomic::{
     Ordering, //
 };
 use kernel::{
+    new_mutex,
     prelude::*,
     sync::{
+        lock::mutex::MutexGuard,
         Arc,
+        Mutex,
         SetOnce, //
     }, //
 };
@@ -148,12 +151,15 @@ impl Shared {
             .map_err(|_| EINVAL)
     }
 
-    fn event(&self, kind: u32, err: u32, prov_errno: u32, data: &[u8]) {
+    /// Moves from one state to the next and tells of it, in one step: events come in the order of
+    /// the states. Nothing happens in any other state.
+    fn step(&self, (from, to): (u32, u32), kind: u32, err: (u32, u32), data: &[u8]) {
         let Some(eq) = self.eq.as_ref() else { return };
         let mut copy = KVec::new();
         // Short of memory the event comes without the peer's data rather than not at all.
         let _ = copy.extend_from_slice(data, GFP_KERNEL);
-        eq.push_owed(Event {
+        let (err, prov_errno) = err;
+        let event = Event {
             kind,
             object: self.handle.load(Ordering::Relaxed),
             context: self.context,
@@ -162,33 +168,25 @@ impl Shared {
             data: copy,
             request: None,
             source: self.source(),
-        });
+        };
+        eq.push_owed(event, || self.advance(&[from], to).is_ok());
     }
 }
 
 impl EndpointSink for Shared {
     fn connected(&self, data: &[u8]) {
-        if self
-            .advance(&[KFI_STATE_CONNECTING], KFI_STATE_CONNECTED)
-            .is_ok()
-        {
-            self.event(KFI_CONNECTED, 0, 0, data);
-        }
+        let step = (KFI_STATE_CONNECTING, KFI_STATE_CONNECTED);
+        self.step(step, KFI_CONNECTED, (0, 0), data);
     }
 
     fn conn_error(&self, err: u32, prov_errno: u32, data: &[u8]) {
-        if self
-            .advance(&[KFI_STATE_CONNECTING], KFI_STATE_DOWN)
-            .is_ok()
-        {
-            self.event(KFI_CONN_ERROR, err, prov_errno, data);
-        }
+        let step = (KFI_STATE_CONNECTING, KFI_STATE_DOWN);
+        self.step(step, KFI_CONN_ERROR, (err, prov_errno), data);
     }
 
     fn shutdown(&self, err: u32) {
-        if self.advance(&[KFI_STATE_CONNECTED], KFI_STATE_DOWN).is_ok() {
-            self.event(KFI_SHUTDOWN, err, 0, &[]);
-        }
+        let step = (KFI_STATE_CONNECTED, KFI_STATE_DOWN);
+        self.step(step, KFI_SHUTDOWN, (err, 0), &[]);
     }
 }
 
@@ -234,6 +232,10 @@ pub struct Endpoint {
     ops: Arc<dyn EndpointOps>,
     shared: Arc<Shared>,
     attr: EndpointAttr,
+    /// Held while something is bound and while it is enabled, so that what operations use is
+    /// complete before the first of them, and nothing is bound to one that is closed.
+    #[pin]
+    setup: Mutex<()>,
     #[pin]
     ending: Ending,
     domain: Held<Domain>,
@@ -303,6 +305,7 @@ impl Endpoint {
             ops,
             shared,
             attr: got,
+            setup <- new_mutex!((), "kfabric_ep_setup"),
             ending <- Ending::new(),
             domain: held,
         });
@@ -338,11 +341,16 @@ impl Endpoint {
         self.shared.completed.load(Ordering::Relaxed)
     }
 
-    fn unbound(&self) -> Result {
+    /// Begins to change what it is bound to.
+    fn setup(&self) -> Result<MutexGuard<'_, ()>> {
+        let setup = self.setup.lock();
+        if self.ending.begun() {
+            return Err(ENOENT);
+        }
         if self.state() != KFI_STATE_NEW {
             return Err(EINVAL);
         }
-        Ok(())
+        Ok(setup)
     }
 
     /// Binds the event queue.
@@ -351,7 +359,7 @@ impl Endpoint {
     ///
     /// `EINVAL`: bound before, enabled, or of another fabric.
     pub fn bind_eq(&self, eq: &Arc<Eq>) -> Result {
-        self.unbound()?;
+        let _setup = self.setup()?;
         if !Arc::ptr_eq(eq.fabric(), self.domain.fabric()) || self.shared.eq.as_ref().is_some() {
             return Err(EINVAL);
         }
@@ -371,7 +379,7 @@ impl Endpoint {
     ///
     /// `EINVAL`: no side, an unknown flag, a side bound before, enabled, or of another domain.
     pub fn bind_cq(&self, cq: &Arc<Cq>, flags: u64) -> Result {
-        self.unbound()?;
+        let _setup = self.setup()?;
         let sides = flags & (KFI_TRANSMIT | KFI_RECV);
         if sides == 0
             || flags & !(sides | KFI_SELECTIVE_COMPLETION) != 0
@@ -402,7 +410,7 @@ impl Endpoint {
     ///
     /// As [`Endpoint::bind_cq`].
     pub fn bind_cntr(&self, cntr: &Arc<Cntr>, flags: u64) -> Result {
-        self.unbound()?;
+        let _setup = self.setup()?;
         let all = CNTR_KINDS.iter().fold(0, |all, (bit, _)| all | bit);
         if flags & all == 0 || flags & !all != 0 || !Arc::ptr_eq(cntr.domain(), self.domain.arc()) {
             return Err(EINVAL);
@@ -428,6 +436,7 @@ impl Endpoint {
     ///
     /// `EINVAL`: enabled before, no event queue, or a side with neither queue nor counter.
     pub fn enable(&self) -> Result {
+        let _setup = self.setup()?;
         let shared = &self.shared;
         let counted = |kind| shared.cntr(kind).is_some();
         let tx = shared.tx.as_ref().is_some()
@@ -438,10 +447,8 @@ impl Endpoint {
         if !tx || !rx || shared.eq.as_ref().is_none() {
             return Err(EINVAL);
         }
-        shared.advance(&[KFI_STATE_NEW], KFI_STATE_ENABLED)?;
-        self.ops.enable().inspect_err(|_| {
-            let _ = shared.advance(&[KFI_STATE_ENABLED], KFI_STATE_NEW);
-        })
+        self.ops.enable()?;
+        shared.advance(&[KFI_STATE_NEW], KFI_STATE_ENABLED)
     }
 
     fn start(&self, data: &[u8], go: impl FnOnce() -> Result) -> Result {
@@ -567,6 +574,8 @@ impl Endpoint {
     /// Closes: when it returns every operation is completed and no event of it will come.
     pub fn close(&self) {
         self.ending.run(|| {
+            // Whoever binds or enables is done after this, and nobody begins to.
+            drop(self.setup.lock());
             self.ops.close();
             let shared = &self.shared;
             if let Some(eq) = shared.eq.as_ref() {

@@ -200,10 +200,14 @@ impl Eq {
         self.waiting.store(count, Ordering::Release);
     }
 
-    /// Adds an endpoint's own event; its room was made by [`Eq::owe`].
-    pub(crate) fn push_owed(&self, event: Event) {
+    /// Adds an endpoint's own event if `happens` says that it does; its room was made by
+    /// [`Eq::owe`]. Events of one endpoint are added in the order in which they happen.
+    pub(crate) fn push_owed(&self, event: Event, happens: impl FnOnce() -> bool) {
         {
             let mut inner = self.inner.lock();
+            if !happens() {
+                return;
+            }
             let full = inner.ring.push(event).is_err();
             // An endpoint causes no more than it was given room for.
             debug_assert!(!full);
