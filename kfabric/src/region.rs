@@ -401,9 +401,10 @@ impl Key {
         }
     }
 
-    /// What the key gives, if it has one: offset, length, rights.
+    /// What the key gives, if it has one: offset, length, rights. Does not wait: nothing also while
+    /// it is just being assigned or revoked.
     pub fn grant(&self) -> Option<(u64, u64, u64)> {
-        match self.state.lock().life.state() {
+        match self.state.try_lock()?.life.state() {
             State::Assigned { grant, .. } => Some((grant.offset, grant.len, grant.access)),
             _ => None,
         }

@@ -7,11 +7,14 @@ pub mod lock;
 pub mod ring;
 pub mod wq;
 
-use kernel::bindings;
-use kernel::ffi::{
-    c_int,
-    c_ulong,
-    c_void, //
+use kernel::{
+    bindings,
+    ffi::{
+        c_int,
+        c_ulong,
+        c_void, //
+    },
+    prelude::*, //
 };
 
 #[expect(
@@ -56,6 +59,26 @@ extern "C" {
     pub(crate) fn kf_wq_alloc() -> *mut bindings::workqueue_struct;
     pub(crate) fn kf_wq_free(wq: *mut bindings::workqueue_struct);
     fn kf_cpu_relax();
+}
+
+/// Lets others run in a loop that a program makes long, and ends it when the program is killed.
+///
+/// # Errors
+///
+/// `EINTR`: a fatal signal.
+pub(crate) fn pause() -> Result {
+    cond_resched();
+    // SAFETY: No preconditions.
+    if unsafe { kf_fatal_signal_pending() } {
+        return Err(EINTR);
+    }
+    Ok(())
+}
+
+/// Lets others run. Only where sleeping is allowed.
+pub(crate) fn cond_resched() {
+    // SAFETY: No preconditions but that we may sleep, which callers see to.
+    unsafe { kf_cond_resched() }
 }
 
 /// Spins politely.

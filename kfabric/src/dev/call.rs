@@ -43,7 +43,7 @@ use crate::{
         Key,
         Region, //
     },
-    registry,
+    registry, sys,
     uapi::*,
 };
 
@@ -508,6 +508,7 @@ fn key_alloc(file: &File, call: &mut KeyAlloc) -> Result<Made> {
     let mut handles = KVec::with_capacity(count, GFP_KERNEL)?;
     let mut all = || -> Result {
         for i in 0..count {
+            sys::pause()?;
             let key = Key::alloc(&region)?;
             let handle = file.publish(Object::Key(key), call.region)?;
             handles.push(handle, GFP_KERNEL)?;

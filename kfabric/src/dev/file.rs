@@ -5,6 +5,10 @@
 //! new work, revoke keys, end endpoints, then queues, regions (unmap, unpin, uncharge), domains,
 //! fabrics.
 
+use core::sync::atomic::{
+    AtomicU64,
+    Ordering, //
+};
 use kernel::{
     bindings,
     cred::Credential,
@@ -23,7 +27,8 @@ use super::table::{
 };
 use crate::{
     net::Net,
-    pep::Request, //
+    pep::Request,
+    sys, //
 };
 
 /// What an open `/dev/kfabric` is.
@@ -33,6 +38,8 @@ pub(super) struct File {
     pub(super) table: Table,
     pub(super) net: Net,
     pub(super) opener: Opener,
+    /// Larger than that of every file opened before, which the list is in the order of.
+    serial: u64,
 }
 
 /// Who opened the file.
@@ -43,13 +50,21 @@ pub(super) struct Opener {
 
 kernel::sync::global_lock! {
     // SAFETY: Initialised at module load, before the device can be opened.
-    unsafe(uninit) static FILES: Mutex<KVec<Arc<File>>> = KVec::new();
+    unsafe(uninit) static FILES: Mutex<KVVec<Arc<File>>> = KVVec::new();
 }
+
+/// Counts up under the list's lock.
+static SERIAL: AtomicU64 = AtomicU64::new(0);
 
 /// Readies the list of files. Once, at module load.
 pub(super) fn init() {
     // SAFETY: Called once, by `Device::new`, which runs once at module load.
     unsafe { FILES.init() }
+}
+
+/// Gives back what the list took. Once, when the device is gone and with it every file.
+pub(super) fn exit() {
+    *FILES.lock() = KVVec::new();
 }
 
 impl File {
@@ -59,15 +74,17 @@ impl File {
             uid: cred.euid(),
             task: kernel::current!().group_leader().into(),
         };
+        let mut files = FILES.lock();
         let file = Arc::pin_init(
             try_pin_init!(Self {
                 table <- Table::new(),
                 net: Net::current(),
                 opener,
+                serial: SERIAL.fetch_add(1, Ordering::Relaxed),
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
-        FILES.lock().push(file.clone(), GFP_KERNEL)?;
+        files.push(file.clone(), GFP_KERNEL_ACCOUNT)?;
         Ok(file)
     }
 
@@ -89,6 +106,7 @@ impl File {
         // Each round takes objects of one rank; those they depend on have a later one.
         for rank in 0..RANKS {
             for index in 0..self.table.cells() {
+                sys::cond_resched();
                 let handle = self
                     .table
                     .peek(index, |handle, entry| {
@@ -131,19 +149,20 @@ impl File {
         self.table.remove(handle).map(|_| ())
     }
 
-    /// Runs `f` on every open file.
+    /// Runs `f` on every open file, holding no more than one at a time: `f` may take long.
     pub(super) fn for_each(mut f: impl FnMut(&File) -> Result) -> Result {
-        let mut all = KVec::new();
-        {
-            let files = FILES.lock();
-            for file in files.iter() {
-                all.push(file.clone(), GFP_KERNEL)?;
-            }
+        let mut from = 0;
+        loop {
+            let next = {
+                let files = FILES.lock();
+                let at = files.partition_point(|file| file.serial < from);
+                files.get(at).cloned()
+            };
+            let Some(file) = next else { return Ok(()) };
+            from = file.serial + 1;
+            f(&file)?;
+            sys::pause()?;
         }
-        for file in all.iter() {
-            f(file)?;
-        }
-        Ok(())
     }
 }
 

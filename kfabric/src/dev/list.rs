@@ -126,11 +126,14 @@ fn set_addr(field: &mut [u8; KFI_NAME_MAX], addr: &SockAddr) {
 /// Shows each object of `file` to `f`, which may sleep.
 fn each(file: &File, mut f: impl FnMut(ObjInfo) -> Result) -> Result {
     for index in 0..file.table.cells() {
+        sys::pause()?;
         let found = file.table.peek(index, |handle, entry| {
             (describe(handle, entry), entry.object.clone())
         });
         if let Some((mut info, object)) = found {
             complete(&mut info, &object);
+            // `f` may wait for its user, and the object must not.
+            drop(object);
             f(info)?;
         }
     }
