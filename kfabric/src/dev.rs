@@ -41,6 +41,8 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         // SAFETY: `new` registered it.
-        unsafe { sys::kf_dev_unregister() }
+        unsafe { sys::kf_dev_unregister() };
+        // Statics are not dropped with the module.
+        file::exit();
     }
 }

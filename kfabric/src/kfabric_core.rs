@@ -54,6 +54,7 @@ struct Kfabric {
     // Dropped in this order: no new users, then what they left behind.
     _device: dev::Device,
     _queue: sys::wq::WorkQueue,
+    _providers: Providers,
 }
 
 impl kernel::Module for Kfabric {
@@ -64,6 +65,16 @@ impl kernel::Module for Kfabric {
         Ok(Self {
             _device: dev::Device::new()?,
             _queue: queue,
+            _providers: Providers,
         })
+    }
+}
+
+/// The list of providers; dropping it gives its memory back.
+struct Providers;
+
+impl Drop for Providers {
+    fn drop(&mut self) {
+        registry::exit()
     }
 }

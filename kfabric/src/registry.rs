@@ -94,9 +94,15 @@ pub(crate) unsafe fn init() {
     unsafe { PROVIDERS.init() }
 }
 
+/// Gives back what the list took. Once, at module unload.
+pub(crate) fn exit() {
+    *PROVIDERS.lock() = KVec::new();
+}
+
 /// A provider's presence in the list; dropping it takes the provider out.
 ///
-/// A provider keeps it for as long as its module is loaded. At drop nothing of the provider is in
+/// A provider keeps it for as long as its module is loaded, and makes it last in its `init`: a
+/// module whose `init` fails goes without waiting for those who found it meanwhile. At drop nothing of the provider is in
 /// use: everything that uses it holds its module.
 pub struct Registration {
     provider: Arc<dyn Provider>,
