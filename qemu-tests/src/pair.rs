@@ -9,7 +9,7 @@
 use crate::buf::Buf;
 use crate::harness::{Ctx, Env};
 use crate::op;
-use crate::raw::{self, from_sockaddr, name_field, Cq, Dev, Eq, Event};
+use crate::raw::{self, from_sockaddr, hints, name_field, Cq, Dev, Eq, Event};
 use anyhow::{bail, ensure, Context, Result};
 use kfabric_uapi::*;
 use serde::{Deserialize, Serialize};
@@ -44,11 +44,11 @@ pub struct Side {
 ///
 /// When the provider offers none.
 pub fn own_info(dev: &Dev, env: &Env) -> Result<InfoEntry> {
-    let hints = InfoEntry {
+    let wanted = InfoEntry {
         prov_name: name_field(&env.provider),
-        ..Default::default()
+        ..hints()
     };
-    let list = dev.getinfo(Some(&hints))?;
+    let list = dev.getinfo(Some(&wanted))?;
     let own = |e: &&InfoEntry| from_sockaddr(&e.src_addr).is_some_and(|a| a.ip() == env.addr);
     match list.iter().find(own) {
         Some(entry) => Ok(*entry),

@@ -72,6 +72,14 @@ pub struct Event {
     pub data: Vec<u8>,
 }
 
+/// Hints of a caller that serves every registration mode and wants nothing in particular.
+pub fn hints() -> InfoEntry {
+    InfoEntry {
+        mr_mode: KFI_MR_LOCAL | KFI_MR_VIRT_ADDR | KFI_MR_ALLOCATED | KFI_MR_PROV_KEY,
+        ..Default::default()
+    }
+}
+
 /// Copies a name into a NUL-padded field.
 pub fn name_field<const N: usize>(name: &str) -> [u8; N] {
     let mut field = [0; N];

@@ -38,6 +38,7 @@ impl Errno {
             libc::EEXIST => "EEXIST",
             libc::ENODEV => "ENODEV",
             libc::EINVAL => "EINVAL",
+            libc::ENODATA => "ENODATA",
             libc::ENFILE => "ENFILE",
             libc::EMFILE => "EMFILE",
             libc::ENOTTY => "ENOTTY",

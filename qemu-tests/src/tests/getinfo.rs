@@ -5,7 +5,7 @@
 use super::refused;
 use crate::harness::{Ctx, Test, SMOKE};
 use crate::pair::{own_info, Side, LOCAL};
-use crate::raw::{field_text, from_sockaddr, name_field, Dev};
+use crate::raw::{field_text, from_sockaddr, hints, name_field, Dev};
 use anyhow::{ensure, Context, Result};
 use kfabric_uapi::*;
 
@@ -70,27 +70,27 @@ fn hints_narrow(ctx: &mut Ctx) -> Result<()> {
     let own = own_info(&dev, &ctx.env)?;
     let none = InfoEntry {
         prov_name: name_field("no-such-provider"),
-        ..Default::default()
+        ..hints()
     };
     refused_or_empty(&dev, &none, "an unknown provider")?;
     let odd = InfoEntry {
         caps: KFI_ATOMIC,
-        ..Default::default()
+        ..hints()
     };
     refused_or_empty(&dev, &odd, "a capability that nobody has")?;
     let odd = InfoEntry {
         domain_name: name_field("no-such-domain"),
-        ..Default::default()
+        ..hints()
     };
     refused_or_empty(&dev, &odd, "an unknown domain")?;
     let odd = InfoEntry {
         ep_type: 3,
-        ..Default::default()
+        ..hints()
     };
     refused_or_empty(&dev, &odd, "endpoint type RDM")?;
     let named = InfoEntry {
         domain_name: own.domain_name,
-        ..Default::default()
+        ..hints()
     };
     let list = dev.getinfo(Some(&named))?;
     ensure!(!list.is_empty(), "its own domain name matches nothing");
@@ -103,7 +103,7 @@ fn hints_narrow(ctx: &mut Ctx) -> Result<()> {
     }
     let from = InfoEntry {
         src_addr: own.src_addr,
-        ..Default::default()
+        ..hints()
     };
     let list = dev.getinfo(Some(&from))?;
     ensure!(
@@ -118,8 +118,8 @@ fn hints_narrow(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-fn refused_or_empty(dev: &Dev, hints: &InfoEntry, what: &str) -> Result<()> {
-    match dev.getinfo(Some(hints)) {
+fn refused_or_empty(dev: &Dev, wanted: &InfoEntry, what: &str) -> Result<()> {
+    match dev.getinfo(Some(wanted)) {
         Ok(list) => ensure!(list.is_empty(), "{what}: {} entries", list.len()),
         Err(e) => {
             let errno = e.errno.0;

@@ -6,7 +6,7 @@ use crate::buf::Buf;
 use crate::harness::Env;
 use crate::op;
 use crate::pair::{own_info, Side, LOCAL, REMOTE};
-use crate::raw::{name_field, to_sockaddr, Cq, Dev};
+use crate::raw::{hints, name_field, to_sockaddr, Cq, Dev};
 use anyhow::Result;
 use kfabric_uapi::*;
 use std::mem::offset_of;
@@ -78,9 +78,9 @@ impl Fixture {
         dev.bind(bound_ep, cq.handle, KFI_TRANSMIT | KFI_RECV)?;
         let ep = side.endpoint(&Default::default(), &cq, 0)?.handle;
         let op = Box::new([op::recv(1, &[op::iov(region, 0, 64)])]);
-        let hints = Box::new(InfoEntry {
+        let wanted = Box::new(InfoEntry {
             prov_name: name_field(&env.provider),
-            ..Default::default()
+            ..hints()
         });
         Ok(Self {
             side,
@@ -95,7 +95,7 @@ impl Fixture {
             ep,
             closed,
             info,
-            hints,
+            hints: wanted,
             room: Box::new([0; 4096]),
             op,
             foreign: None,
