@@ -41,7 +41,7 @@ impl ModuleRef {
         // it goes.
         let got = unsafe { bindings::try_module_get(module.as_ptr()) };
         // INVARIANT: As just got.
-        got.then_some(Self(module.as_ptr()))
+        got.then(|| Self(module.as_ptr()))
     }
 }
 
