@@ -8,6 +8,8 @@ pub mod chroot;
 pub mod context;
 pub mod demo;
 pub mod guest;
+pub mod ide;
+pub mod lint;
 pub mod progress;
 pub mod report;
 pub mod setup;

@@ -4,7 +4,7 @@
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
-use xtask::{bench, build, context, demo, guest, setup, test};
+use xtask::{bench, build, context, demo, guest, ide, lint, setup, test};
 
 /// Sets up, builds, boots, tests and checks kfabric.
 #[derive(Debug, Parser)]
@@ -35,6 +35,10 @@ enum Command {
     Bench(bench::Args),
     /// Show one guest reading another's memory.
     Demo,
+    /// Check what can be checked without running anything.
+    Lint(lint::Args),
+    /// Make rust-project.json, so that rust-analyzer understands the modules.
+    Ide,
     /// Run make for somebody else's module, against our kernel and modules.
     Kmake(build::KmakeArgs),
 }
@@ -49,6 +53,8 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&ctx, args),
         Command::Bench(args) => bench::run(&ctx, args),
         Command::Demo => demo::run(&ctx),
+        Command::Lint(args) => lint::run(&ctx, args),
+        Command::Ide => ide::run(&ctx).map(|()| 0),
         Command::Kmake(args) => build::kmake(&ctx, args),
     });
     match result {

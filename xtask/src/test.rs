@@ -13,6 +13,7 @@ mod session;
 
 use crate::context::Context;
 use crate::guest::Kernel;
+use crate::lint;
 use crate::progress::clock;
 use crate::report::{Line, Report};
 use anyhow::Result;
@@ -29,6 +30,9 @@ pub struct Args {
     /// Only tests whose name contains this.
     #[arg(long, value_name = "PATTERN", default_value = "")]
     pub only: String,
+    /// Run `lint` too, as a test of that name.
+    #[arg(long)]
+    pub lint: bool,
     /// Write results there as they come, one JSON object a line.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
@@ -43,10 +47,26 @@ pub struct Args {
 pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
     let started = Instant::now();
     let report = Arc::new(Report::new(args.report.as_deref())?);
+    if args.lint {
+        lint(ctx, &report);
+    }
     host::run(ctx, &args.only, &report);
     if let Err(error) = guests::run(ctx, args, &report) {
         report.add(Line::failed("guests", "host", 0.0, format!("{error:#}")));
     }
     println!("\ntook {}", clock(started.elapsed().as_secs()));
     Ok(report.finish())
+}
+
+/// Runs `lint` as one test.
+fn lint(ctx: &Context, report: &Report) {
+    let started = Instant::now();
+    let args = lint::Args {
+        fix: false,
+        only: String::new(),
+    };
+    let faults = lint::check(ctx, &args).unwrap_or_else(|error| vec![format!("{error:#}")]);
+    let mut line = Line::check("lint", "host", &faults);
+    line.seconds = started.elapsed().as_secs_f64();
+    report.add(line);
 }

@@ -201,15 +201,21 @@ pub struct Built {
     pub symbols: Vec<PathBuf>,
 }
 
+/// The folder that modules are built in.
+pub fn folder(ctx: &Context, tools: &Toolbox, profile: Profile) -> PathBuf {
+    let base = ctx.target.join("kbuild").join(&tools.release);
+    base.join(profile.folder())
+}
+
 /// Builds all modules.
 ///
 /// # Errors
 ///
 /// When one does not build; the compiler's messages have been printed.
 pub fn build(ctx: &Context, tools: &Toolbox, profile: Profile) -> Result<Built> {
-    let base = ctx.target.join("kbuild").join(&tools.release);
-    let dir = base.join(profile.folder());
-    let _lock = stage::lock(&base, profile.folder())?;
+    let dir = folder(ctx, tools, profile);
+    let base = dir.parent().unwrap_or(&dir);
+    let _lock = stage::lock(base, profile.folder())?;
     let sources = sync(&ctx.repo, &FOLDERS, &dir)?;
     let key = stage::key(&[&sources, &tools.kdir.to_string_lossy()]);
     let stamp = dir.join(".built");
@@ -240,7 +246,11 @@ pub fn build(ctx: &Context, tools: &Toolbox, profile: Profile) -> Result<Built> 
 }
 
 /// The modules' folders that are there, in order, and whether each is core.
-fn folders(dir: &Path) -> Result<Vec<(String, bool)>> {
+///
+/// # Errors
+///
+/// Those of the file system.
+pub fn folders(dir: &Path) -> Result<Vec<(String, bool)>> {
     let is_module = |name: &str| dir.join(name).join("Kbuild").exists();
     let mut found: Vec<(String, bool)> = CORE
         .iter()

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The files that are checked, and where in the house they stand.
+
+use crate::build::modules;
+use anyhow::{Context as _, Result};
+use std::path::Path;
+use xshell::{cmd, Shell};
+
+/// Folders whose Rust is the kernel's, in the kernel's style.
+pub(super) fn is_kernel(path: &str) -> bool {
+    modules::FOLDERS
+        .iter()
+        .filter(|folder| !["uapi", "pure"].contains(*folder))
+        .any(|folder| within(path, folder))
+}
+
+/// Whether a path lies in a folder.
+pub(super) fn within(path: &str, folder: &str) -> bool {
+    path.strip_prefix(folder)
+        .is_some_and(|rest| rest.starts_with('/'))
+}
+
+/// Files under version control, and new ones that are not ignored.
+pub(super) fn all(repo: &Path) -> Result<Vec<String>> {
+    let shell = Shell::new()?;
+    shell.change_dir(repo);
+    let list = cmd!(
+        shell,
+        "git ls-files --cached --others --exclude-standard --deduplicate"
+    )
+    .quiet()
+    .read()
+    .context("asking git for the files")?;
+    Ok(list
+        .lines()
+        .filter(|path| repo.join(path).is_file())
+        .map(str::to_owned)
+        .collect())
+}
+
+/// Whether a file is written by people in a language that has comments.
+pub(super) fn is_source(path: &str) -> bool {
+    const ENDINGS: [&str; 9] = [
+        ".rs", ".c", ".h", ".S", ".sh", ".py", ".toml", ".rules", ".config",
+    ];
+    const NAMES: [&str; 4] = ["Kbuild", "Makefile", "Kconfig", ".gitignore"];
+    let name = path.rsplit('/').next().unwrap_or(path);
+    ENDINGS.iter().any(|end| name.ends_with(end)) || NAMES.contains(&name) || within(path, ".ci")
+}
+
+/// Whether the build tools, not people, write the file.
+pub(super) fn is_made(path: &str) -> bool {
+    path == "Cargo.lock" || within(path, "LICENSES")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_are_told_apart() {
+        assert!(is_kernel("kfabric/src/x.rs") && is_kernel("consumers/a/b.rs"));
+        assert!(!is_kernel("kfabric-tools/x.rs") && !is_kernel("pure/src/x.rs"));
+        assert!(is_source(".ci/run") && is_source("kfabric/Kbuild"));
+        assert!(!is_source("README.md") && !is_source("LICENSES/MIT"));
+    }
+}

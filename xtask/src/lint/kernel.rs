@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Checks of the modules with the kernel's own tools and settings.
+
+use super::files::{is_kernel, within};
+use super::rust::said;
+use super::Lint;
+use crate::build::modules::{self, Profile};
+use crate::chroot::{command, Bind};
+use anyhow::Result;
+
+/// What checkpatch is not asked about, and why.
+const IGNORED: [(&str, &str); 4] = [
+    // A Rust crate's symbols are exported from a list that the build makes.
+    ("EXPORT_SYMBOL", "kfabric/exports.c"),
+    // About patches to the kernel's own tree.
+    ("FILE_PATH_CHANGES", ""),
+    ("MAINTAINERS_STYLE", ""),
+    // The header is generated; its longest lines are assertions on layout.
+    ("LONG_LINE_STRING", "uapi/include/kfabric_uapi.h"),
+];
+
+/// The modules' Rust is formatted as the kernel's.
+pub(super) fn fmt(lint: &Lint<'_>) -> Result<Vec<String>> {
+    let config = lint.rig.tree.join(".rustfmt.toml");
+    let config = config.display().to_string();
+    let mut argv = vec!["rustfmt", "--edition", "2021", "--config-path", &config];
+    if !lint.fix {
+        argv.extend(["--check", "-l"]);
+    }
+    let files = lint
+        .files
+        .iter()
+        .filter(|path| is_kernel(path) && path.ends_with(".rs"));
+    argv.extend(files.map(String::as_str));
+    let mut faults = said(inside(lint, &argv))?;
+    faults.sort();
+    faults.dedup();
+    if !faults.is_empty() {
+        faults.push("cargo xtask lint --fix formats them".into());
+    }
+    Ok(faults)
+}
+
+/// The kernel's checkpatch has nothing to say about C.
+pub(super) fn checkpatch(lint: &Lint<'_>) -> Result<Vec<String>> {
+    let script = lint.rig.tree.join("scripts/checkpatch.pl");
+    let script = script.display().to_string();
+    let is_c = |path: &&String| {
+        (is_kernel(path) || within(path, "uapi")) && (path.ends_with(".c") || path.ends_with(".h"))
+    };
+    let mut faults = Vec::new();
+    for path in lint.files.iter().filter(is_c) {
+        let ignored: Vec<&str> = IGNORED
+            .iter()
+            .filter(|(_, only)| only.is_empty() || only == path)
+            .map(|(kind, _)| *kind)
+            .collect();
+        let ignored = ignored.join(",");
+        faults.extend(said(inside(
+            lint,
+            &[
+                "perl",
+                &script,
+                "--no-tree",
+                "--terse",
+                "--show-types",
+                "--no-summary",
+                "--ignore",
+                &ignored,
+                "--file",
+                path,
+            ],
+        ))?);
+    }
+    Ok(faults)
+}
+
+/// Clippy, with the kernel's settings, has nothing to say about the modules.
+pub(super) fn clippy(lint: &Lint<'_>) -> Result<Vec<String>> {
+    let built = modules::build(lint.ctx, &lint.tools(), Profile::Clippy);
+    Ok(match built {
+        Ok(_) => Vec::new(),
+        Err(error) => vec![format!("{error:#} (see above)")],
+    })
+}
+
+/// A command in the build root, in the checkout.
+fn inside(lint: &Lint<'_>, argv: &[&str]) -> std::process::Command {
+    let binds = [Bind::same(&lint.ctx.repo), Bind::same(&lint.rig.tree)];
+    command(&lint.rig.root, &binds, &lint.ctx.repo, argv)
+}
