@@ -15,6 +15,10 @@ use kernel::{
     sync::{
         Arc,
         Mutex, //
+    },
+    time::{
+        delay::fsleep,
+        Delta, //
     }, //
 };
 
@@ -72,7 +76,7 @@ type Chunk = [Slot<Entry>; CHUNK];
 
 /// Cells that may be published into. Guarded by the table's lock.
 struct Free {
-    list: KVec<u32>,
+    list: KVVec<u32>,
     chunks: usize,
 }
 
@@ -89,17 +93,32 @@ pub(super) struct Table {
     free: Mutex<Free>,
 }
 
+/// How to wait for readers of a cell, who stay for some instructions: spin, and if one was
+/// preempted there, sleep, as it may need this very CPU to go on.
+fn relax() -> impl FnMut() {
+    const SPINS: u32 = 100;
+    let mut spins = 0;
+    move || {
+        if spins < SPINS {
+            spins += 1;
+            sys::cpu_relax();
+        } else {
+            fsleep(Delta::from_micros(100));
+        }
+    }
+}
+
 impl Table {
     pub(super) fn new() -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             chunks: {
-                let mut chunks = KVVec::with_capacity(CHUNKS, GFP_KERNEL)?;
+                let mut chunks = KVVec::with_capacity(CHUNKS, GFP_KERNEL_ACCOUNT)?;
                 for _ in 0..CHUNKS {
-                    chunks.push(AtomicPtr::new(core::ptr::null_mut()), GFP_KERNEL)?;
+                    chunks.push(AtomicPtr::new(core::ptr::null_mut()), GFP_KERNEL_ACCOUNT)?;
                 }
                 chunks
             },
-            free <- new_mutex!(Free { list: KVec::new(), chunks: 0 }, "kfabric_handles"),
+            free <- new_mutex!(Free { list: KVVec::new(), chunks: 0 }, "kfabric_handles"),
         })
     }
 
@@ -116,14 +135,16 @@ impl Table {
         if free.chunks >= CHUNKS {
             return Err(ENOSPC);
         }
-        free.list.reserve(CHUNK, GFP_KERNEL_ACCOUNT)?;
+        // Room for every cell there is, so that giving one back never allocates. (The list is
+        // empty when the table grows.)
+        let base = free.chunks * CHUNK;
+        free.list.reserve(base + CHUNK, GFP_KERNEL_ACCOUNT)?;
         let chunk = KBox::<Chunk>::init(
             pin_init::init_array_from_fn(|_| Slot::new()),
             GFP_KERNEL_ACCOUNT,
         )?;
         // INVARIANT: Made by `into_raw`; the lock makes us the only one to grow.
         self.chunks[free.chunks].store(KBox::into_raw(chunk), Ordering::Release);
-        let base = free.chunks * CHUNK;
         free.chunks += 1;
         for i in (base..base + CHUNK).rev() {
             // CAST: A million fits. There is room: reserved above.
@@ -171,16 +192,16 @@ impl Table {
             .ok_or(ENOENT)
     }
 
-    /// Takes a handle out; exactly one caller gets the object.
+    /// Takes a handle out; exactly one caller gets the object. May sleep.
     pub(super) fn remove(&self, handle: u64) -> Result<Entry> {
         let Handle { index, generation } = Handle::unpack(handle);
         let entry = self
             .cell(index)
-            .and_then(|cell| cell.retire(generation, sys::cpu_relax))
+            .and_then(|cell| cell.retire(generation, relax()))
             .ok_or(ENOENT)?;
         let mut free = self.free.lock();
-        // There was room for it before, so that this does not allocate.
-        let _ = free.list.push(index, GFP_KERNEL);
+        // `grow` made the room.
+        let _ = free.list.push_within_capacity(index);
         Ok(entry)
     }
 
