@@ -170,7 +170,7 @@ proptest! {
     fn honest_program(
         log in 0..4u32,
         start in starts(),
-        steps in prop::collection::vec(0..5u8, 0..200),
+        steps in prop::collection::vec(0..5u8, 0..crate::STEPS),
     ) {
         let capacity = 1 << log;
         let account = Account::starting_at(capacity, start).unwrap();
@@ -213,7 +213,7 @@ proptest! {
     fn hostile_tail(
         log in 0..4u32,
         start in starts(),
-        steps in prop::collection::vec((0..4u8, prop_oneof![any::<u32>(), 0..40u32, Just(u32::MAX)]), 0..200),
+        steps in prop::collection::vec((0..4u8, prop_oneof![any::<u32>(), 0..40u32, Just(u32::MAX)]), 0..crate::STEPS),
     ) {
         let capacity = 1u32 << log;
         let account = Account::starting_at(capacity, start).unwrap();

@@ -327,6 +327,7 @@ fn walk_both(ops: &[Op]) -> usize {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "no unsafe code, and minutes long there")]
 fn every_pair_of_operations() {
     for first in OPS {
         for second in OPS {

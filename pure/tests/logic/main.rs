@@ -20,6 +20,9 @@ mod ring;
 mod slot;
 mod wire;
 
+/// Steps of a sequence, at most, where one has many.
+const STEPS: usize = if cfg!(miri) { 24 } else { 200 };
+
 /// How long properties are tried: Miri is a thousand times slower, and has no files to write to.
 fn config() -> Config {
     Config {

@@ -50,6 +50,7 @@ fn every_combination_of_region_rights() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "no unsafe code, and many rounds")]
 fn every_combination_of_key_and_region() {
     for key in subsets() {
         let remote_only = key & LOCAL == 0 && key != 0;

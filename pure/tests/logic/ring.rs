@@ -89,7 +89,7 @@ proptest! {
     #[test]
     fn agrees_with_a_model(
         start in 0..6usize,
-        steps in prop::collection::vec((0..4u8, 0..10usize), 0..100),
+        steps in prop::collection::vec((0..4u8, 0..10usize), 0..crate::STEPS),
     ) {
         let mut ring = FixedRing::new(cells(start));
         let mut model = VecDeque::new();
