@@ -80,14 +80,22 @@ static __poll_t queue_poll(struct file *file, poll_table *table)
 
 static int queue_mmap(struct file *file, struct vm_area_struct *vma)
 {
-	unsigned long size;
+	unsigned long size, at;
 	void *ring = kf_queue_ring(file->private_data, &size);
+	int ret;
 
 	if (!ring)
 		return -ENODEV;
 	if (vma->vm_pgoff || vma->vm_end - vma->vm_start > size)
 		return -EINVAL;
-	return remap_vmalloc_range(vma, ring, 0);
+	/* What remap_vmalloc_range() does for memory of vmalloc_user(), which cannot be charged. */
+	for (at = vma->vm_start; at < vma->vm_end; at += PAGE_SIZE, ring += PAGE_SIZE) {
+		ret = vm_insert_page(vma, at, vmalloc_to_page(ring));
+		if (ret)
+			return ret;
+	}
+	vm_flags_set(vma, VM_DONTEXPAND | VM_DONTDUMP);
+	return 0;
 }
 
 static const struct file_operations kf_queue_fops = {
@@ -211,7 +219,7 @@ void kf_unpin_range(struct page *page, unsigned long npages, bool dirty)
 
 void *kf_ring_alloc(unsigned long size)
 {
-	return vmalloc_user(size);
+	return __vmalloc(size, GFP_KERNEL_ACCOUNT | __GFP_ZERO);
 }
 
 void kf_ring_free(void *ring)

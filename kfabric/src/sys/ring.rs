@@ -24,7 +24,7 @@ use crate::uapi::{
 ///
 /// # Invariants
 ///
-/// `base` is a `vmalloc_user()` allocation of `size` bytes, `entries` a power of two, and the
+/// `base` is a zeroed `__vmalloc()` allocation of `size` bytes, whole pages, `entries` a power of two, and the
 /// header page and all entries lie inside.
 pub(crate) struct RingMem {
     base: NonNull<c_void>,
