@@ -217,6 +217,23 @@ void kf_unpin_range(struct page *page, unsigned long npages, bool dirty)
 	unpin_user_page_range_dirty_lock(page, npages, dirty);
 }
 
+void kf_wait_init(struct wait_queue_head *head)
+{
+	init_waitqueue_head(head);
+}
+
+void kf_wait_wake(struct wait_queue_head *head)
+{
+	/* The barrier in here pairs with poll_wait()'s. */
+	if (wq_has_sleeper(head))
+		wake_up_all(head);
+}
+
+void kf_wait_poll(struct file *file, struct wait_queue_head *head, struct poll_table_struct *table)
+{
+	poll_wait(file, head, table);
+}
+
 void *kf_ring_alloc(unsigned long size)
 {
 	return __vmalloc(size, GFP_KERNEL_ACCOUNT | __GFP_ZERO);

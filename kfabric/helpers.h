@@ -45,6 +45,11 @@ unsigned long kf_page_to_pfn(const struct page *page);
 void *kf_page_address(const struct page *page);
 void kf_unpin_range(struct page *page, unsigned long npages, bool dirty);
 
+void kf_wait_init(struct wait_queue_head *head);
+void kf_wait_wake(struct wait_queue_head *head);
+void kf_wait_poll(struct file *file, struct wait_queue_head *head,
+		  struct poll_table_struct *table);
+
 void *kf_ring_alloc(unsigned long size);
 void kf_ring_free(void *ring);
 

@@ -6,12 +6,8 @@
 //! consumer in the kernel reads the same ring through [`Cq::read`].
 
 use kernel::{
-    new_poll_condvar,
     prelude::*,
-    sync::{
-        poll::PollCondVar,
-        Arc, //
-    }, //
+    sync::Arc, //
 };
 
 use crate::{
@@ -25,6 +21,7 @@ use crate::{
     pure::cqring::Account,
     sys::{
         ring::RingMem,
+        wait::WaitQueue,
         IrqLock, //
     },
     uapi::*,
@@ -49,7 +46,7 @@ pub struct Cq {
     #[pin]
     writer: IrqLock<()>,
     #[pin]
-    wait: PollCondVar,
+    wait: WaitQueue,
     handler: Option<Arc<dyn CqHandler>>,
     children: Children,
     domain: Held<Domain>,
@@ -89,7 +86,7 @@ impl Cq {
                 account: Account::new(entries).ok_or(EINVAL)?,
                 format,
                 writer <- new_irqlock!((), "kfabric_cq"),
-                wait <- new_poll_condvar!("kfabric_cq"),
+                wait <- WaitQueue::new(),
                 handler,
                 children: Children::new(),
                 domain: Held::new(domain)?,
@@ -112,7 +109,7 @@ impl Cq {
         &self.ring
     }
 
-    pub(crate) fn wait(&self) -> &PollCondVar {
+    pub(crate) fn wait(&self) -> &WaitQueue {
         &self.wait
     }
 
@@ -151,7 +148,7 @@ impl Cq {
         if let Some(handler) = &self.handler {
             handler.completed();
         }
-        self.wait.notify_all();
+        self.wait.wake_all();
     }
 
     /// Entries waiting.
@@ -184,7 +181,7 @@ impl Cq {
     pub fn close(&self) -> Result {
         self.children.close()?;
         self.domain.release();
-        self.wait.notify_all();
+        self.wait.wake_all();
         Ok(())
     }
 }

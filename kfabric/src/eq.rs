@@ -11,10 +11,8 @@ use core::sync::atomic::{
 };
 use kernel::{
     new_mutex,
-    new_poll_condvar,
     prelude::*,
     sync::{
-        poll::PollCondVar,
         Arc,
         Mutex, //
     }, //
@@ -29,6 +27,7 @@ use crate::{
     },
     pep::Request,
     pure::ring::FixedRing,
+    sys::wait::WaitQueue,
     uapi::*,
 };
 
@@ -82,7 +81,7 @@ pub struct Eq {
     waiting: AtomicU32,
     depth: usize,
     #[pin]
-    wait: PollCondVar,
+    wait: WaitQueue,
     handler: Option<Arc<dyn EqHandler>>,
     children: Children,
     fabric: Held<Fabric>,
@@ -126,7 +125,7 @@ impl Eq {
                 front <- new_mutex!(None, "kfabric_eq_front"),
                 waiting: AtomicU32::new(0),
                 depth,
-                wait <- new_poll_condvar!("kfabric_eq"),
+                wait <- WaitQueue::new(),
                 handler,
                 children: Children::new(),
                 fabric: Held::new(fabric)?,
@@ -145,7 +144,7 @@ impl Eq {
         self.depth
     }
 
-    pub(crate) fn wait(&self) -> &PollCondVar {
+    pub(crate) fn wait(&self) -> &WaitQueue {
         &self.wait
     }
 
@@ -239,7 +238,7 @@ impl Eq {
         if let Some(handler) = &self.handler {
             handler.event();
         }
-        self.wait.notify_all();
+        self.wait.wake_all();
     }
 
     /// Takes the oldest event.
@@ -288,7 +287,7 @@ impl Eq {
             drop(event);
         }
         self.fabric.release();
-        self.wait.notify_all();
+        self.wait.wake_all();
         Ok(())
     }
 }

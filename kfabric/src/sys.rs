@@ -5,6 +5,7 @@
 
 pub mod lock;
 pub mod ring;
+pub mod wait;
 pub mod wq;
 
 use kernel::{
@@ -49,6 +50,14 @@ extern "C" {
     pub(crate) fn kf_page_to_pfn(page: *const bindings::page) -> c_ulong;
     pub(crate) fn kf_page_address(page: *const bindings::page) -> *mut c_void;
     pub(crate) fn kf_unpin_range(page: *mut bindings::page, npages: c_ulong, dirty: bool);
+
+    pub(crate) fn kf_wait_init(head: *mut bindings::wait_queue_head);
+    pub(crate) fn kf_wait_wake(head: *mut bindings::wait_queue_head);
+    pub(crate) fn kf_wait_poll(
+        file: *mut bindings::file,
+        head: *mut bindings::wait_queue_head,
+        table: *mut bindings::poll_table,
+    );
 
     pub(crate) fn kf_ring_alloc(size: c_ulong) -> *mut c_void;
     pub(crate) fn kf_ring_free(ring: *mut c_void);

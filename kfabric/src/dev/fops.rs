@@ -20,10 +20,6 @@ use kernel::{
     seq_file::SeqFile,
     sync::{
         aref::ARef,
-        poll::{
-            PollCondVar,
-            PollTable, //
-        },
         Arc, //
     }, //
 };
@@ -33,7 +29,14 @@ use super::{
     file::File,
     list, //
 };
-use crate::{cq::Cq, eq::Eq, sys};
+use crate::{
+    cq::Cq,
+    eq::Eq,
+    sys::{
+        self,
+        wait::WaitQueue, //
+    }, //
+};
 
 /// What a queue's descriptor stands for.
 pub(super) enum Queue {
@@ -44,7 +47,7 @@ pub(super) enum Queue {
 }
 
 impl Queue {
-    fn wait(&self) -> &PollCondVar {
+    fn wait(&self) -> &WaitQueue {
         match self {
             Queue::Cq(cq) => cq.wait(),
             Queue::Eq(eq) => eq.wait(),
@@ -122,9 +125,8 @@ unsafe extern "C" fn kf_queue_poll(
     let queue = unsafe { queue(private) };
     // SAFETY: The file is in use by this call, which does not change its position.
     let file = unsafe { KFile::from_raw_file(file) };
-    // SAFETY: The caller's promise.
-    let table = unsafe { PollTable::from_raw(table) };
-    table.register_wait(file, queue.wait());
+    // SAFETY: The caller's promise. The file holds the queue until its release.
+    unsafe { queue.wait().poll(file, table) };
     let mut mask = 0;
     if queue.waiting() {
         mask |= bindings::POLLIN | bindings::POLLRDNORM;
