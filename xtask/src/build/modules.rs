@@ -229,10 +229,19 @@ pub fn build(ctx: &Context, tools: &Toolbox, profile: Profile) -> Result<Built> 
         core: 0,
         symbols: Vec::new(),
     };
+    let mut whole = true;
     for (folder, is_core) in folders(&dir)? {
         let module_dir = dir.join(&folder);
         if !fresh {
-            make_one(ctx, tools, profile, &folder, &module_dir, &built)?;
+            let made = make_one(ctx, tools, profile, &folder, &module_dir, &built);
+            match made {
+                Err(error) if keep_going() && !is_core => {
+                    eprintln!("  {error:#}: left out");
+                    whole = false;
+                    continue;
+                }
+                other => other?,
+            }
         }
         let mut found = modules_in(&module_dir)?;
         if is_core {
@@ -241,8 +250,16 @@ pub fn build(ctx: &Context, tools: &Toolbox, profile: Profile) -> Result<Built> 
         built.modules.append(&mut found);
         built.symbols.push(module_dir.join("Module.symvers"));
     }
-    std::fs::write(&stamp, &key)?;
+    if whole {
+        std::fs::write(&stamp, &key)?;
+    }
     Ok(built)
+}
+
+/// Whether what does not build is left out: an aid while several things are
+/// being worked on.
+pub fn keep_going() -> bool {
+    std::env::var_os("KFABRIC_KEEP_GOING").is_some()
 }
 
 /// The modules' folders that are there, in order, and whether each is core.

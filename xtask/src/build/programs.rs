@@ -3,6 +3,7 @@
 //! The programs that run in guests: linked statically, so that the guest's
 //! libraries do not matter.
 
+use super::modules::keep_going;
 use crate::context::Context;
 use crate::progress::Step;
 use anyhow::{bail, Context as _, Result};
@@ -38,7 +39,7 @@ const INIT: &str = "guest-init";
 ///
 /// When one does not build; the compiler's messages have been printed.
 pub fn build(ctx: &Context, lenient: bool) -> Result<Vec<PathBuf>> {
-    let lenient = lenient || std::env::var_os("KFABRIC_KEEP_GOING").is_some();
+    let lenient = lenient || keep_going();
     let step = Step::new(ctx, "build the programs");
     let output = cargo(ctx)
         .args([
