@@ -175,9 +175,17 @@ pub struct Memory {
     first: usize,
     len: usize,
     writable: bool,
-    /// Serialises device registrations, whose charge ours stands in for.
+    /// The device registration whose charge ours stands in for, if there is one.
     #[pin]
-    device: Mutex<()>,
+    device: Mutex<Option<Lent>>,
+}
+
+/// A part of the owner's charge that a device registration has taken over: it was given back when
+/// the device charged the same pages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Lent {
+    offset: usize,
+    len: usize,
 }
 
 // SAFETY: Pages and `mm` are reference counted and may be used and given back by any thread.
@@ -296,7 +304,7 @@ impl Memory {
                 first,
                 len,
                 writable,
-                device <- new_mutex!(()),
+                device <- new_mutex!(None),
             }),
             GFP_KERNEL,
         )
@@ -405,8 +413,10 @@ impl Memory {
     /// Runs `register`, which pins [offset, offset + len) once more through the device
     /// (`ib_reg_user_mr()`) and is given the range's user address.
     ///
-    /// The device's registration charges the owner by itself; the core's charge is taken back by
-    /// as much, so that memory counts once however many registrations cover it.
+    /// The device's registration charges the owner by itself. For the first of them that exists at
+    /// a time the core's charge is taken back by as much, so that the memory counts once. Further
+    /// ones count on top: the device pins what is mapped at the address by then, which need not be
+    /// the memory that was pinned before, and must not be free of charge.
     ///
     /// # Errors
     ///
@@ -425,17 +435,29 @@ impl Memory {
         if len == 0 || offset.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(EINVAL);
         }
-        let pages = self.pages_of(offset, len);
-        // One at a time, so that the counter never falls below what is charged.
-        let _one = self.device.lock();
-        // SAFETY: The owner's `mm` is alive and charged for at least these pages.
-        unsafe { sys::kf_mm_uncharge(owner.mm.as_ptr(), pages) };
-        let result = register(owner.addr + offset);
-        if result.is_err() {
-            // SAFETY: As above; this only restores what was charged.
-            unsafe { sys::kf_mm_charge_unchecked(owner.mm.as_ptr(), pages) };
+        let part = Lent { offset, len };
+        {
+            let mut lent = self.device.lock();
+            if lent.is_none() {
+                *lent = Some(part);
+                // SAFETY: The owner's `mm` is alive and charged for at least these pages.
+                unsafe { sys::kf_mm_uncharge(owner.mm.as_ptr(), self.pages_of(offset, len)) };
+            }
         }
-        result
+        // Without the lock: this may wait for the program (userfaultfd), a revoke must not.
+        register(owner.addr + offset).inspect_err(|_| self.take_back(part))
+    }
+
+    /// Charges `part` again if it is lent. Of several registrations of one range it does not
+    /// matter whose end this is: they are charged alike.
+    fn take_back(&self, part: Lent) {
+        let mut lent = self.device.lock();
+        if let (Some(owner), true) = (&self.owner, *lent == Some(part)) {
+            let pages = self.pages_of(part.offset, part.len);
+            // SAFETY: The owner's `mm` is alive.
+            unsafe { sys::kf_mm_charge_unchecked(owner.mm.as_ptr(), pages) };
+            *lent = None;
+        }
     }
 
     /// Runs `unregister`, which ends what [`Memory::device_register`] of the same range made.
@@ -445,13 +467,9 @@ impl Memory {
         len: usize,
         unregister: impl FnOnce() -> T,
     ) -> T {
-        let result = unregister();
-        if let Some(owner) = &self.owner {
-            let pages = self.pages_of(offset, len);
-            // SAFETY: The owner's `mm` is alive; the device has just uncharged these pages.
-            unsafe { sys::kf_mm_charge_unchecked(owner.mm.as_ptr(), pages) };
-        }
-        result
+        // Before the device gives its own charge back: nobody gets the room in between.
+        self.take_back(Lent { offset, len });
+        unregister()
     }
 }
 
