@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What a key does not allow: the operation is refused and ends the connection, and not a byte
+//! has moved (P1, P2, P3).
+
+use kernel::{
+    bindings,
+    prelude::*,
+    sync::Arc, //
+};
+use kfabric::{
+    ep::Post,
+    errno::enotconn,
+    op::OpKind,
+    region::{
+        Key,
+        Region, //
+    },
+    uapi::*,
+};
+
+use crate::{
+    buffer::{
+        Buffer,
+        LOCAL,
+        REMOTE, //
+    },
+    check, check_eq, check_err,
+    ktap::Outcome,
+    pair::{
+        plain,
+        Pair, //
+    },
+    station::{
+        close_region,
+        Station, //
+    },
+    Test,
+};
+
+/// The tests of this file.
+pub(crate) const TESTS: &[Test] = &[
+    ("key_beyond_the_end", |s| outside(s, OpKind::Write, 3000)),
+    ("key_before_the_start", |s| {
+        outside(s, OpKind::Write, -1_i64 as u64)
+    }),
+    ("key_read_beyond_the_end", |s| {
+        outside(s, OpKind::Read, 3000)
+    }),
+    ("key_read_only", |s| {
+        rights(s, KFI_REMOTE_READ, OpKind::Write)
+    }),
+    ("key_write_only", |s| {
+        rights(s, KFI_REMOTE_WRITE, OpKind::Read)
+    }),
+    ("key_revoked", revoked),
+    ("key_assigned_anew", anew),
+    ("key_closed_with_region", closed),
+    ("key_invented", invented),
+    ("key_refusals_of_the_core", core_refusals),
+    ("region_with_keys_is_busy", busy),
+    ("revoke_while_read", revoke_while_read),
+];
+
+/// An operation that must be refused: by whom does not matter, but nothing moves.
+fn refused(pair: &Pair, kind: OpKind, here: &Buffer, addr: u64, key: u64) -> Outcome {
+    here.fill(0, 1000, 0x77);
+    pair.client.ep.post(Post {
+        remote_addr: addr,
+        key,
+        ..plain(kind, 1, here.segs(kind, 0, 1000)?)
+    })?;
+    let entry = pair.client.completion()?;
+    check_eq!(entry.context, 1);
+    check_eq!(entry.err, bindings::EACCES);
+    check!(here.has(0, 1000, 0x77));
+    pair.ended()?;
+    // The connection is over.
+    check_err!(pair.client.send(2, here, 0, 1), enotconn());
+    check!(pair.client.poll().is_none());
+    Ok(())
+}
+
+fn outside(station: &Station, kind: OpKind, at: u64) -> Outcome {
+    let pair = Pair::new(station)?;
+    let (here, there) = (
+        Buffer::local(&station.domain, 4096)?,
+        Buffer::shared(&station.domain, 8192)?,
+    );
+    let key = Key::alloc(&there.region)?;
+    // 3999 bytes from 2000 on: 1000 at 3000 are one too many.
+    let value = key.assign(2000, 3999, REMOTE)?;
+    refused(
+        &pair,
+        kind,
+        &here,
+        value.remote_addr.wrapping_add(at),
+        value.key,
+    )?;
+    check!(there.is_zero(0, 8192));
+    // On a new connection the same key still works, up to its last byte.
+    let pair = Pair::new(station)?;
+    here.fill(0, 1000, 1);
+    pair.client
+        .rma(OpKind::Write, 1, (&here, 0, 1000), &key, 2999)?;
+    pair.client.done(1)?;
+    check!(there.has(4999, 1000, 1));
+    check!(there.is_zero(5999, 1));
+    Ok(())
+}
+
+fn rights(station: &Station, have: u64, kind: OpKind) -> Outcome {
+    let pair = Pair::new(station)?;
+    let (here, there) = (
+        Buffer::local(&station.domain, 4096)?,
+        Buffer::shared(&station.domain, 4096)?,
+    );
+    let key = Key::alloc(&there.region)?;
+    let value = key.assign(0, 4096, have)?;
+    refused(&pair, kind, &here, value.remote_addr, value.key)?;
+    check!(there.is_zero(0, 4096));
+    // What it is for it can do.
+    let other = match kind {
+        OpKind::Write => OpKind::Read,
+        _ => OpKind::Write,
+    };
+    let pair = Pair::new(station)?;
+    pair.client.rma(other, 1, (&here, 0, 1000), &key, 0)?;
+    pair.client.done(1)?;
+    Ok(())
+}
+
+fn revoked(station: &Station) -> Outcome {
+    let pair = Pair::new(station)?;
+    let (here, there) = (
+        Buffer::local(&station.domain, 4096)?,
+        Buffer::shared(&station.domain, 4096)?,
+    );
+    let key = Key::alloc(&there.region)?;
+    let value = key.assign(0, 4096, REMOTE)?;
+    pair.client
+        .rma(OpKind::Write, 1, (&here, 0, 100), &key, 0)?;
+    pair.client.done(1)?;
+    key.revoke()?;
+    check!(key.value().is_none());
+    refused(&pair, OpKind::Write, &here, value.remote_addr, value.key)?;
+    check!(there.is_zero(0, 4096));
+    let pair = Pair::new(station)?;
+    refused(&pair, OpKind::Read, &here, value.remote_addr, value.key)
+}
+
+fn anew(station: &Station) -> Outcome {
+    let (here, there) = (
+        Buffer::local(&station.domain, 4096)?,
+        Buffer::shared(&station.domain, 8192)?,
+    );
+    let key = Key::alloc(&there.region)?;
+    let first = key.assign(0, 4096, REMOTE)?;
+    let mut last = first;
+    for i in 0..20 {
+        key.revoke()?;
+        let value = key.assign(i, 4096, REMOTE)?;
+        check!(value.key != last.key);
+        last = value;
+    }
+    let pair = Pair::new(station)?;
+    here.fill(0, 1000, 6);
+    pair.client
+        .rma(OpKind::Write, 1, (&here, 0, 1000), &key, 0)?;
+    pair.client.done(1)?;
+    check!(there.has(19, 1000, 6));
+    check!(there.is_zero(0, 19));
+    // The slot has a key, but it is not this one.
+    refused(&pair, OpKind::Write, &here, last.remote_addr, first.key)
+}
+
+fn closed(station: &Station) -> Outcome {
+    let pair = Pair::new(station)?;
+    let here = Buffer::local(&station.domain, 4096)?;
+    let there = Buffer::new(&station.domain, 4096, REMOTE, false)?;
+    let value = there.region.key();
+    close_region(&there.region)?;
+    check_eq!(there.region.key().key, KFI_KEY_NOTAVAIL);
+    refused(&pair, OpKind::Write, &here, value.remote_addr, value.key)?;
+    check!(there.is_zero(0, 4096));
+    Ok(())
+}
+
+fn invented(station: &Station) -> Outcome {
+    let here = Buffer::local(&station.domain, 4096)?;
+    for key in [0, 1, 0xffff_ffff, 0x1234_5678] {
+        let pair = Pair::new(station)?;
+        refused(&pair, OpKind::Write, &here, 0x1000, key)?;
+    }
+    // Longer than this device's keys are.
+    let pair = Pair::new(station)?;
+    let post = Post {
+        key: 1 << 32,
+        ..plain(OpKind::Write, 1, here.segs(OpKind::Write, 0, 8)?)
+    };
+    check_err!(pair.client.ep.post(post), EINVAL);
+    Ok(())
+}
+
+fn core_refusals(station: &Station) -> Outcome {
+    let there = Buffer::shared(&station.domain, 8192)?;
+    let key = Key::alloc(&there.region)?;
+    check_err!(key.revoke(), EINVAL);
+    for (offset, len) in [(0, 0), (0, 8193), (8192, 1), (u64::MAX, 2), (2, u64::MAX)] {
+        check_err!(key.assign(offset, len, KFI_REMOTE_READ), EINVAL);
+    }
+    check_err!(key.assign(0, 1, 0), EINVAL);
+    check_err!(key.assign(0, 1, KFI_SEND), EINVAL);
+    key.assign(8191, 1, KFI_REMOTE_READ)?;
+    check_err!(key.assign(0, 1, KFI_REMOTE_READ), EBUSY);
+    let read_only = Buffer::new(&station.domain, 4096, KFI_REMOTE_READ, true)?;
+    let key = Key::alloc(&read_only.region)?;
+    check_err!(key.assign(0, 1, REMOTE), EACCES);
+    check_err!(key.assign(0, 1, KFI_REMOTE_WRITE), EACCES);
+    let local = Buffer::local(&station.domain, 4096)?;
+    check_eq!(local.region.key().key, KFI_KEY_NOTAVAIL);
+    check_err!(Key::alloc(&local.region), EINVAL);
+    Ok(())
+}
+
+fn busy(station: &Station) -> Outcome {
+    let there = Buffer::shared(&station.domain, 4096)?;
+    let (reserved, assigned) = (Key::alloc(&there.region)?, Key::alloc(&there.region)?);
+    assigned.assign(0, 4096, REMOTE)?;
+    check_err!(there.region.close(), EBUSY);
+    reserved.close();
+    check_err!(there.region.close(), EBUSY);
+    assigned.revoke()?;
+    // Revoked, but still reserved.
+    check_err!(there.region.close(), EBUSY);
+    assigned.close();
+    close_region(&there.region)?;
+    check_err!(Key::alloc(&there.region), ENOENT);
+    // A region is closed over memory that another one covers.
+    let memory = there.region.memory().clone();
+    let again: Arc<Region> = Region::register(&station.domain, memory, LOCAL, false)?;
+    close_region(&again)
+}
+
+fn revoke_while_read(station: &Station) -> Outcome {
+    const LEN: usize = 256 << 10;
+    let pair = Pair::new(station)?;
+    let (here, there) = (
+        Buffer::local(&station.domain, LEN)?,
+        Buffer::shared(&station.domain, LEN)?,
+    );
+    let key = Key::alloc(&there.region)?;
+    key.assign(0, LEN as u64, REMOTE)?;
+    here.fill(0, LEN, 1);
+    for context in 0..32 {
+        pair.client
+            .rma(OpKind::Write, context, (&here, 0, LEN), &key, 0)?;
+    }
+    key.revoke()?;
+    // From here on not a byte arrives.
+    there.fill(0, LEN, 2);
+    let mut errors = 0;
+    for context in 0..32 {
+        let entry = pair.client.completion()?;
+        check_eq!(entry.context, context);
+        match entry.err {
+            0 => check_eq!(errors, 0),
+            // The first says why, the others that they were not tried.
+            bindings::EACCES => check_eq!(errors, 0),
+            err => {
+                check_eq!(err, bindings::ECANCELED);
+                check!(errors > 0);
+            }
+        }
+        errors += u32::from(entry.err != 0);
+    }
+    check!(errors > 0);
+    pair.ended()?;
+    check!(there.has(0, LEN, 2));
+    Ok(())
+}

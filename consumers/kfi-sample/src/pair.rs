@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Two endpoints that are connected to each other.
+
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    time::{
+        delay::fsleep,
+        Delta, //
+    }, //
+};
+use kfabric::{
+    cntr::Cntr,
+    cq::Cq,
+    ep::{
+        Endpoint,
+        EpAttr,
+        Post, //
+    },
+    eq::{
+        Eq,
+        Event, //
+    },
+    op::{
+        OpKind,
+        Segs, //
+    },
+    pep::Request,
+    region::Key,
+    uapi::*,
+};
+
+use crate::{
+    buffer::Buffer,
+    check_eq,
+    ktap::{
+        Failure,
+        Outcome, //
+    },
+    station::{
+        self,
+        Station, //
+    },
+    wake::Wake,
+};
+
+/// What is wanted of an endpoint.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    /// Entries of its completion queue.
+    pub(crate) depth: u32,
+    /// Flags of the queue's bind.
+    pub(crate) flags: u64,
+    /// The queue's format.
+    pub(crate) format: u32,
+}
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Self {
+            depth: 256,
+            flags: 0,
+            format: KFI_CQ_FORMAT_DATA,
+        }
+    }
+}
+
+/// An endpoint with queues of its own.
+pub(crate) struct Side {
+    // In the order in which they are closed.
+    /// The endpoint.
+    pub(crate) ep: Arc<Endpoint>,
+    /// Its completions.
+    pub(crate) cq: Arc<Cq>,
+    /// Its events.
+    pub(crate) eq: Arc<Eq>,
+    /// Called by both queues.
+    pub(crate) wake: Arc<Wake>,
+}
+
+/// An operation without anything special.
+pub(crate) fn plain(kind: OpKind, context: u64, segs: Segs) -> Post<'static> {
+    Post {
+        kind,
+        flags: 0,
+        context,
+        data: 0,
+        remote_addr: 0,
+        key: 0,
+        inject: &[],
+        segs,
+    }
+}
+
+impl Side {
+    /// Opens and enables one; with `request`, the one that accepts it.
+    pub(crate) fn open(
+        station: &Station,
+        wanted: &Wanted,
+        cntrs: &[(&Arc<Cntr>, u64)],
+        request: Option<&Arc<Request>>,
+    ) -> Result<Self> {
+        let domain = &station.domain;
+        let wake = Wake::new()?;
+        let eq = Eq::open(station.fabric(), 0, Some(wake.clone()))?;
+        let cq = Cq::open(domain, wanted.depth, wanted.format, Some(wake.clone()))?;
+        let attr = EpAttr {
+            iov_limit: domain.attr().iov_limit,
+            ..EpAttr::default()
+        };
+        let ep = Endpoint::open(domain, &attr, request)?;
+        ep.bind_eq(&eq)?;
+        ep.bind_cq(&cq, KFI_TRANSMIT | KFI_RECV | wanted.flags)?;
+        for (cntr, kinds) in cntrs {
+            ep.bind_cntr(cntr, *kinds)?;
+        }
+        ep.enable()?;
+        Ok(Self { ep, cq, eq, wake })
+    }
+
+    /// Waits for an event.
+    pub(crate) fn event(&self) -> Result<Event> {
+        station::event(&self.eq, &self.wake)
+    }
+
+    /// Waits for the end of the connection.
+    pub(crate) fn ended(&self) -> Outcome {
+        check_eq!(self.event()?.kind, KFI_SHUTDOWN);
+        check_eq!(self.ep.state(), KFI_STATE_DOWN);
+        Ok(())
+    }
+
+    /// Takes a completion if there is one.
+    pub(crate) fn poll(&self) -> Option<CqEntry> {
+        let mut entries = [CqEntry::default()];
+        (self.cq.read(&mut entries) == 1).then_some(entries[0])
+    }
+
+    /// Waits for a completion.
+    pub(crate) fn completion(&self) -> Result<CqEntry> {
+        self.wake.until(|| Ok(self.poll()))
+    }
+
+    /// Waits for a completion that is a success, of this context.
+    pub(crate) fn done(&self, context: u64) -> Result<CqEntry, Failure> {
+        let entry = self.completion()?;
+        check_eq!(entry.err, 0);
+        check_eq!(entry.context, context);
+        Ok(entry)
+    }
+
+    /// Posts; while full, again.
+    pub(crate) fn post(&self, make: impl Fn() -> Result<Post<'static>>) -> Result {
+        for _ in 0..1000 {
+            match self.ep.post(make()?) {
+                Err(e) if e == EAGAIN => fsleep(Delta::from_millis(1)),
+                other => return other,
+            }
+        }
+        Err(ETIMEDOUT)
+    }
+
+    /// Posts a receive into [offset, offset + len).
+    pub(crate) fn recv(&self, context: u64, buf: &Buffer, offset: usize, len: usize) -> Result {
+        let segs = buf.segs(OpKind::Recv, offset, len)?;
+        self.ep.post(plain(OpKind::Recv, context, segs))
+    }
+
+    /// Sends [offset, offset + len).
+    pub(crate) fn send(&self, context: u64, buf: &Buffer, offset: usize, len: usize) -> Result {
+        let segs = buf.segs(OpKind::Send, offset, len)?;
+        self.ep.post(plain(OpKind::Send, context, segs))
+    }
+
+    /// Reads or writes what `key` gives, from `at` bytes behind its start on.
+    pub(crate) fn rma(
+        &self,
+        kind: OpKind,
+        context: u64,
+        (buf, offset, len): (&Buffer, usize, usize),
+        key: &Key,
+        at: u64,
+    ) -> Result {
+        let value = key.value().ok_or(EINVAL)?;
+        self.ep.post(Post {
+            remote_addr: value.remote_addr.wrapping_add(at),
+            key: value.key,
+            ..plain(kind, context, buf.segs(kind, offset, len)?)
+        })
+    }
+}
+
+/// Two connected endpoints.
+pub(crate) struct Pair {
+    /// The one that connected.
+    pub(crate) client: Side,
+    /// The one that accepted.
+    pub(crate) server: Side,
+}
+
+impl Pair {
+    /// Connects two endpoints.
+    pub(crate) fn new(station: &Station) -> Result<Self, Failure> {
+        Self::with(station, &Wanted::default(), &[], &[])
+    }
+
+    /// Connects two endpoints, the client's as wanted.
+    pub(crate) fn with(
+        station: &Station,
+        wanted: &Wanted,
+        client_cntrs: &[(&Arc<Cntr>, u64)],
+        server_cntrs: &[(&Arc<Cntr>, u64)],
+    ) -> Result<Self, Failure> {
+        let client = Side::open(station, wanted, client_cntrs, None)?;
+        client.ep.connect(&station.addr(), &[])?;
+        let event = station.request()?;
+        check_eq!(event.kind, KFI_CONNREQ);
+        let server = Side::open(
+            station,
+            &Wanted::default(),
+            server_cntrs,
+            event.request.as_ref(),
+        )?;
+        server.ep.accept(&[])?;
+        for side in [&client, &server] {
+            check_eq!(side.event()?.kind, KFI_CONNECTED);
+            check_eq!(side.ep.state(), KFI_STATE_CONNECTED);
+        }
+        Ok(Self { client, server })
+    }
+
+    /// Waits until both sides have heard that the connection has ended.
+    pub(crate) fn ended(&self) -> Outcome {
+        self.client.ended()?;
+        self.server.ended()
+    }
+}

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Completion queues, counters, handlers: each operation completes exactly once (P9).
+
+use kernel::{
+    bindings,
+    prelude::*, //
+};
+use kfabric::{
+    cntr::{
+        Cntr,
+        Counts, //
+    },
+    ep::Post,
+    op::{
+        OpKind,
+        Segs, //
+    },
+    region::Key,
+    uapi::*,
+};
+
+use crate::{
+    buffer::{
+        Buffer,
+        REMOTE, //
+    },
+    check, check_eq, check_err,
+    ktap::Outcome,
+    pair::{
+        plain,
+        Pair,
+        Side,
+        Wanted, //
+    },
+    station::Station,
+    Test,
+};
+
+/// The tests of this file.
+pub(crate) const TESTS: &[Test] = &[
+    ("full_completion_queue", full),
+    ("counters", counters),
+    ("selective_completion", selective),
+    ("completion_formats", formats),
+    ("handlers_are_called", handlers),
+    ("failure_comes_first", failure_first),
+];
+
+fn full(station: &Station) -> Outcome {
+    const TOTAL: u64 = 2000;
+    const RECEIVES: u64 = 64;
+    let wanted = Wanted {
+        depth: 8,
+        ..Wanted::default()
+    };
+    let pair = Pair::with(station, &wanted, &[], &[])?;
+    let buffer = Buffer::local(&station.domain, 4096)?;
+    for context in 0..RECEIVES {
+        pair.server.recv(context, &buffer, 2048, 8)?;
+    }
+    let (mut posted, mut seen, mut full) = (0, 0, 0);
+    while seen < TOTAL {
+        // Until the queue is full; who does not read it goes no further.
+        while posted < TOTAL {
+            match pair.client.send(posted, &buffer, 0, 8) {
+                Ok(()) => posted += 1,
+                Err(e) if e == EAGAIN => {
+                    full += 1;
+                    break;
+                }
+                Err(e) => return Err(e.into()),
+            }
+            check!(posted - seen <= 8);
+        }
+        pair.client.done(seen)?;
+        pair.server.done(seen)?;
+        pair.server.recv(seen + RECEIVES, &buffer, 2048, 8)?;
+        seen += 1;
+    }
+    check!(full > 10);
+    check!(pair.client.poll().is_none());
+    check_eq!(pair.client.ep.completed(), TOTAL);
+    check_eq!(pair.client.ep.outstanding(), 0);
+    Ok(())
+}
+
+/// Waits until a counter has these values.
+fn counts(cntr: &Cntr, side: &Side, value: u64, errors: u64) -> Outcome {
+    side.wake.until(|| {
+        let now = cntr.read();
+        Ok((now.value + now.errors >= value + errors).then_some(()))
+    })?;
+    check!(cntr.read() == Counts { value, errors });
+    Ok(())
+}
+
+fn counters(station: &Station) -> Outcome {
+    let domain = &station.domain;
+    let (sends, receives, rma) = (
+        Cntr::open(domain)?,
+        Cntr::open(domain)?,
+        Cntr::open(domain)?,
+    );
+    let pair = Pair::with(
+        station,
+        &Wanted::default(),
+        &[(&sends, KFI_SEND), (&rma, KFI_READ | KFI_WRITE)],
+        &[(&receives, KFI_RECV)],
+    )?;
+    let buffer = Buffer::shared(domain, 4096)?;
+    let key = Key::alloc(&buffer.region)?;
+    let value = key.assign(0, 4096, KFI_REMOTE_READ)?;
+    for context in 0..10 {
+        pair.server.recv(context, &buffer, 0, 8)?;
+        pair.client.send(context, &buffer, 8, 8)?;
+    }
+    sends.wait(10, u64::MAX)?;
+    counts(&sends, &pair.client, 10, 0)?;
+    counts(&receives, &pair.server, 10, 0)?;
+    pair.client.rma(OpKind::Read, 1, (&buffer, 0, 8), &key, 8)?;
+    rma.wait(1, u64::MAX)?;
+    check_err!(rma.wait(2, 1), ETIMEDOUT);
+    pair.client.ep.post(Post {
+        remote_addr: value.remote_addr,
+        key: value.key,
+        ..plain(OpKind::Write, 2, buffer.segs(OpKind::Write, 0, 8)?)
+    })?;
+    // A failure wakes who waits for a success.
+    check_err!(rma.wait(2, u64::MAX), EIO);
+    counts(&rma, &pair.client, 1, 1)?;
+    check_err!(rma.close(), EBUSY);
+    drop(pair);
+    for cntr in [&sends, &receives, &rma] {
+        cntr.close()?;
+    }
+    Ok(())
+}
+
+fn selective(station: &Station) -> Outcome {
+    let wanted = Wanted {
+        depth: 8,
+        flags: KFI_SELECTIVE_COMPLETION,
+        ..Wanted::default()
+    };
+    let pair = Pair::with(station, &wanted, &[], &[])?;
+    let buffer = Buffer::local(&station.domain, 4096)?;
+    // Many more than the queue has places.
+    for context in 0..100 {
+        pair.server.recv(context, &buffer, 64, 8)?;
+        pair.client.post(|| {
+            let segs = buffer.segs(OpKind::Send, 0, 8)?;
+            Ok(Post {
+                flags: if context % 10 == 9 { KFI_COMPLETION } else { 0 },
+                ..plain(OpKind::Send, context, segs)
+            })
+        })?;
+        pair.server.done(context)?;
+        if context % 10 == 9 {
+            pair.client.done(context)?;
+        }
+        check!(pair.client.poll().is_none());
+    }
+    Ok(())
+}
+
+fn formats(station: &Station) -> Outcome {
+    for format in [KFI_CQ_FORMAT_CONTEXT, KFI_CQ_FORMAT_MSG] {
+        let wanted = Wanted {
+            format,
+            ..Wanted::default()
+        };
+        let pair = Pair::with(station, &wanted, &[], &[])?;
+        let buffer = Buffer::local(&station.domain, 4096)?;
+        pair.client.recv(5, &buffer, 64, 64)?;
+        pair.server.ep.post(Post {
+            flags: KFI_REMOTE_CQ_DATA,
+            data: 3,
+            ..plain(OpKind::Send, 6, buffer.segs(OpKind::Send, 0, 8)?)
+        })?;
+        let entry = pair.client.done(5)?;
+        check_eq!(entry.data, 0);
+        if format == KFI_CQ_FORMAT_CONTEXT {
+            check_eq!(entry.flags, 0);
+            check_eq!(entry.len, 0);
+        } else {
+            check_eq!(entry.flags, KFI_MSG | KFI_RECV | KFI_REMOTE_CQ_DATA);
+            check_eq!(entry.len, 8);
+        }
+    }
+    Ok(())
+}
+
+fn handlers(station: &Station) -> Outcome {
+    let pair = Pair::new(station)?;
+    let wake = &pair.client.wake;
+    // Connecting was an event.
+    let connected = wake.calls();
+    check!(connected >= 1);
+    for context in 0..3 {
+        pair.server
+            .ep
+            .post(plain(OpKind::Recv, context, Segs::new()))?;
+        pair.client
+            .ep
+            .post(plain(OpKind::Send, context, Segs::new()))?;
+        wake.until(|| Ok((pair.client.cq.waiting() > context as u32).then_some(())))?;
+    }
+    check_eq!(wake.calls(), connected + 3);
+    for context in 0..3 {
+        pair.client.done(context)?;
+        pair.server.done(context)?;
+    }
+    pair.client.ep.shutdown()?;
+    pair.ended()?;
+    check_eq!(wake.calls(), connected + 4);
+    Ok(())
+}
+
+fn failure_first(station: &Station) -> Outcome {
+    let pair = Pair::new(station)?;
+    let (here, there) = (
+        Buffer::local(&station.domain, 64 << 10)?,
+        Buffer::shared(&station.domain, 64 << 10)?,
+    );
+    let key = Key::alloc(&there.region)?;
+    let value = key.assign(0, 64 << 10, REMOTE)?;
+    for context in 0..16 {
+        let bad = context == 5;
+        pair.client.ep.post(Post {
+            remote_addr: value.remote_addr,
+            key: if bad { value.key ^ 0xff } else { value.key },
+            ..plain(
+                OpKind::Write,
+                context,
+                here.segs(OpKind::Write, 0, 64 << 10)?,
+            )
+        })?;
+    }
+    for context in 0..16 {
+        let entry = pair.client.completion()?;
+        check_eq!(entry.context, context);
+        let wanted = match context {
+            0..5 => 0,
+            5 => bindings::EACCES,
+            _ => bindings::ECANCELED,
+        };
+        check_eq!(entry.err, wanted);
+    }
+    check!(pair.client.poll().is_none());
+    pair.ended()
+}
