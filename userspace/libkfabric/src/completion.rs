@@ -141,7 +141,8 @@ impl CompletionQueue {
                 return Ok(completion);
             }
             let left = end.saturating_duration_since(Instant::now());
-            if !self.wait_ready(left)? {
+            // Also when the descriptor says "readable" for another reason than an entry.
+            if !self.wait_ready(left)? || left.is_zero() {
                 return Err(Error::Timeout {
                     what: "waiting for a completion",
                     after: timeout,

@@ -91,7 +91,8 @@ impl EventQueue {
                 object: self.id(),
                 errno,
             })?;
-            if !there {
+            // Also when the descriptor says "readable" for another reason than an event.
+            if !there || left.is_zero() {
                 return Err(Error::Timeout {
                     what: "waiting for an event",
                     after: timeout,

@@ -49,6 +49,8 @@ mod op;
 mod region;
 #[allow(unsafe_code, reason = "the one layer that talks to the kernel")]
 mod sys;
+#[cfg(test)]
+mod tests;
 
 pub use addr::resolve;
 pub use completion::{CompError, Completion, CompletionQueue};

@@ -5,6 +5,8 @@
 //! implements for the unit tests. Calls travel as bytes plus the slices their pointers mean, so
 //! that only [`linux`] ever makes a pointer.
 
+#[cfg(test)]
+pub(crate) mod fake;
 mod linux;
 mod mapping;
 mod ring;

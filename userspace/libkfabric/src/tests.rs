@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The library against a fake kernel.
+#![forbid(unsafe_code)]
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use kfabric_uapi as abi;
+
+use crate::sys::fake::Fake;
+use crate::*;
+
+const SOON: Duration = Duration::from_secs(5);
+
+fn device() -> (Fake, Device) {
+    let fake = Fake::default();
+    let device = Device::with_backend(Box::new(fake.clone()));
+    (fake, device)
+}
+
+fn fabric(device: &Device) -> (Fabric, Domain) {
+    let info = device.info(&Hints::new()).unwrap().remove(0);
+    let fabric = device.fabric(&info).unwrap();
+    let domain = fabric.domain(&info).unwrap();
+    (fabric, domain)
+}
+
+fn port(port: u16) -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, 1], port))
+}
+
+fn endpoint(fabric: &Fabric, ep: &Endpoint, domain: &Domain) -> (EventQueue, CompletionQueue) {
+    let eq = fabric.event_queue(0).unwrap();
+    let cq = domain.completion_queue(64, Format::Data).unwrap();
+    ep.bind_event_queue(&eq).unwrap();
+    ep.bind_completion_queue(&cq, Bind::TRANSMIT | Bind::RECV)
+        .unwrap();
+    ep.enable().unwrap();
+    (eq, cq)
+}
+
+/// Two endpoints that are connected, with their queues.
+struct Pair {
+    a: Endpoint,
+    a_cq: CompletionQueue,
+    b: Endpoint,
+    b_cq: CompletionQueue,
+    domain: Domain,
+}
+
+fn pair(device: &Device) -> Pair {
+    let (fabric, domain) = fabric(device);
+    let listen_eq = fabric.event_queue(0).unwrap();
+    let pep = fabric.passive_endpoint(&listen_eq, port(7), 77).unwrap();
+    pep.listen(0).unwrap();
+    let a = domain
+        .endpoint(&EndpointAttr {
+            context: 5,
+            ..EndpointAttr::default()
+        })
+        .unwrap();
+    let (a_eq, a_cq) = endpoint(&fabric, &a, &domain);
+    a.connect(port(7), b"let me in").unwrap();
+    let request = listen_eq.wait(SOON).unwrap().request().unwrap();
+    assert_eq!(
+        (request.context, &request.data[..]),
+        (77, &b"let me in"[..])
+    );
+    let b = domain
+        .endpoint_for(request, &EndpointAttr::default())
+        .unwrap();
+    let (b_eq, b_cq) = endpoint(&fabric, &b, &domain);
+    b.accept(b"come in").unwrap();
+    assert_eq!(a_eq.wait(SOON).unwrap().connected().unwrap(), b"come in");
+    assert_eq!(b_eq.wait(SOON).unwrap().connected().unwrap(), b"");
+    Pair {
+        a,
+        a_cq,
+        b,
+        b_cq,
+        domain,
+    }
+}
+
+#[test]
+fn info_grows_until_it_fits() {
+    let (_, device) = device();
+    let infos = device.info(&Hints::new().provider("fake")).unwrap();
+    assert_eq!(infos.len(), 70);
+    assert_eq!(
+        (infos[69].provider(), infos[69].domain()),
+        ("fake", "fake0")
+    );
+}
+
+#[test]
+fn a_parent_comes_back_while_it_has_children() {
+    let (fake, device) = device();
+    let (fabric, domain) = fabric(&device);
+    let Returned {
+        object: fabric,
+        error,
+    } = fabric.close().unwrap_err();
+    assert_eq!(error.errno(), Some(Errno::EBUSY));
+    assert!(
+        error.to_string().starts_with("CLOSE on fabric 0x"),
+        "{error}"
+    );
+    assert!(error.hint().is_some());
+    domain.close().unwrap();
+    fabric.close().unwrap();
+    assert_eq!(fake.0.lock().unwrap().count(), 0);
+}
+
+#[test]
+fn dropping_in_any_order_leaves_nothing() {
+    let (fake, device) = device();
+    let Pair {
+        a,
+        a_cq,
+        b,
+        b_cq,
+        domain,
+    } = pair(&device);
+    let region = domain
+        .register(Memory::anonymous(64).unwrap(), Access::LOCAL)
+        .unwrap();
+    let keys = region.alloc_keys(3).unwrap();
+    // Parents first: they stay until their children are gone.
+    drop(domain);
+    drop((a_cq, b_cq));
+    drop(region);
+    assert!(fake.0.lock().unwrap().count() > 8);
+    drop((a, b));
+    drop(keys);
+    assert_eq!(fake.0.lock().unwrap().count(), 0);
+    drop(device);
+}
+
+#[test]
+fn what_an_operation_holds_is_closed_later() {
+    let (fake, device) = device();
+    let (_fabric, domain) = fabric(&device);
+    let region = domain
+        .register(Memory::anonymous(64).unwrap(), Access::LOCAL)
+        .unwrap();
+    let handle = region.id().handle;
+    fake.0.lock().unwrap().hold(handle, true);
+    let region = region.close().unwrap_err().object;
+    let before = fake.0.lock().unwrap().count();
+    drop(region);
+    assert_eq!(fake.0.lock().unwrap().count(), before);
+    fake.0.lock().unwrap().hold(handle, false);
+    // Anything closed takes it along.
+    domain.counter().unwrap_err();
+    domain
+        .completion_queue(4, Format::Msg)
+        .unwrap()
+        .close()
+        .unwrap();
+    assert_eq!(fake.0.lock().unwrap().count(), before - 1);
+}
+
+#[test]
+fn messages_arrive() {
+    let (_, device) = device();
+    let p = pair(&device);
+    let memory = Memory::anonymous(4096).unwrap();
+    let region = p.domain.register(memory, Access::LOCAL).unwrap();
+    region.write_at(0, b"hello");
+    p.b.recv(region.segment(100..200), 1).unwrap();
+    p.a.senddata(region.segment(0..5), 9, 2).unwrap();
+    let sent = p.a_cq.wait(SOON).unwrap().ok().unwrap();
+    assert_eq!((sent.context(), sent.data()), (2, None));
+    let came = p.b_cq.wait(SOON).unwrap().ok().unwrap();
+    assert_eq!((came.context(), came.len(), came.data()), (1, 5, Some(9)));
+    assert_eq!(region.to_vec(100, 5), b"hello");
+    // Injected: nothing completes at the sender.
+    p.b.recv(region.segment(200..300), 3).unwrap();
+    p.a.inject(b"bye").unwrap();
+    assert_eq!(p.b_cq.wait(SOON).unwrap().ok().unwrap().len(), 3);
+    assert!(!p.a_cq.is_ready());
+    let full = p.a.inject(b"one too many").unwrap_err();
+    assert!(full.is_full() && full.hint().is_some());
+}
+
+#[test]
+fn a_batch_stops_where_it_is_refused() {
+    let (fake, device) = device();
+    let p = pair(&device);
+    let region = p
+        .domain
+        .register(Memory::anonymous(64).unwrap(), Access::LOCAL)
+        .unwrap();
+    for context in 0..3 {
+        p.b.recv(region.all(), context).unwrap();
+    }
+    let part = [region.segment(0..1)];
+    let batch: Batch<'_> = (0..2000).map(|n| Op::send(&part).context(n)).collect();
+    let before = fake.0.lock().unwrap().calls.len();
+    let done = p.a.submit(&batch).unwrap();
+    assert_eq!(
+        done,
+        Submitted {
+            accepted: 3,
+            refused: Some(Errno::EAGAIN)
+        }
+    );
+    assert_eq!(fake.0.lock().unwrap().calls.len(), before + 1);
+    let mut some = [Completion::default(); 10];
+    assert_eq!(p.a_cq.read(&mut some).unwrap(), 3);
+    assert_eq!(some[2].context(), 2);
+    assert_eq!(p.a.submit(&batch).unwrap_err().errno(), Some(Errno::EAGAIN));
+}
+
+#[test]
+fn keys_open_and_close_memory() {
+    let (_, device) = device();
+    let p = pair(&device);
+    let region = p
+        .domain
+        .register(Memory::anonymous(8192).unwrap(), Access::LOCAL)
+        .unwrap();
+    region.write_at(5000, b"secret");
+    let key = region.alloc_keys(1).unwrap().remove(0);
+    let remote = key.assign(5000, 6, Access::REMOTE_READ).unwrap();
+    let again = key.assign(0, 1, Access::REMOTE_READ).unwrap_err();
+    assert_eq!(again.errno(), Some(Errno::EBUSY));
+    p.a.read(region.segment(0..6), remote, 1).unwrap();
+    p.a_cq.wait(SOON).unwrap().ok().unwrap();
+    assert_eq!(region.to_vec(0, 6), b"secret");
+    key.revoke().unwrap();
+    p.a.read(region.segment(0..6), remote, 2).unwrap();
+    let error = p.a_cq.wait(SOON).unwrap().error().unwrap();
+    assert_eq!(
+        (error.errno, error.prov_errno, error.context),
+        (Errno::EACCES, 10, 2)
+    );
+    assert_eq!(
+        region.alloc_keys(0).unwrap_err().errno(),
+        Some(Errno::EINVAL)
+    );
+    assert_eq!(
+        region.alloc_keys(5000).unwrap_err().errno(),
+        Some(Errno::EINVAL)
+    );
+}
+
+#[test]
+fn a_request_is_answered_or_rejected() {
+    let (_, device) = device();
+    let (fabric, domain) = fabric(&device);
+    let eq = fabric.event_queue(0).unwrap();
+    let pep = fabric.passive_endpoint(&eq, port(8), 0).unwrap();
+    let ep = domain.endpoint(&EndpointAttr::default()).unwrap();
+    let (ep_eq, _cq) = endpoint(&fabric, &ep, &domain);
+    let refused = || match ep_eq.wait(SOON).unwrap().connected().unwrap_err() {
+        Error::Connect(failure) => *failure,
+        other => panic!("{other}"),
+    };
+    // In words.
+    ep.connect(port(8), &[]).unwrap();
+    eq.wait(SOON)
+        .unwrap()
+        .request()
+        .unwrap()
+        .reject(b"not you")
+        .unwrap();
+    let failure = refused();
+    assert_eq!(
+        (failure.errno, &failure.data[..]),
+        (Errno::ECONNREFUSED, &b"not you"[..])
+    );
+    // By forgetting it.
+    ep.connect(port(8), &[]).unwrap();
+    drop(eq.wait(SOON).unwrap());
+    assert_eq!(refused().data, b"");
+    // An endpoint that cannot be opened gives it back.
+    ep.connect(port(8), &[]).unwrap();
+    let request = eq.wait(SOON).unwrap().request().unwrap();
+    let (other, other_device) = self::device();
+    let (_f, foreign) = self::fabric(&other_device);
+    let back = foreign
+        .endpoint_for(request, &EndpointAttr::default())
+        .unwrap_err();
+    drop(other);
+    domain
+        .endpoint_for(back.object, &EndpointAttr::default())
+        .unwrap();
+    // Nobody there.
+    drop(pep);
+    ep.connect(port(9), &[]).unwrap();
+    assert_eq!(refused().errno, Errno::ECONNREFUSED);
+    assert!(eq.read().unwrap().is_none());
+    let late = ep_eq.wait(Duration::from_millis(1)).unwrap_err();
+    assert_eq!(late.errno(), Some(Errno::ETIMEDOUT));
+}
+
+#[test]
+fn many_threads_read_each_completion_once() {
+    let (fake, device) = device();
+    let p = pair(&device);
+    let ep = p.a.id().handle;
+    let sum = AtomicU64::new(0);
+    let count = AtomicU64::new(0);
+    const ALL: u64 = 20_000;
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut some = [Completion::default(); 7];
+                while count.load(Ordering::Relaxed) < ALL {
+                    let n = p.a_cq.read(&mut some).unwrap();
+                    for completion in &some[..n] {
+                        sum.fetch_add(completion.context(), Ordering::Relaxed);
+                    }
+                    count.fetch_add(n as u64, Ordering::Relaxed);
+                }
+            });
+        }
+        for context in 0..ALL {
+            // Room: what was written but not read is less than the ring.
+            while context - count.load(Ordering::Relaxed) >= u64::from(p.a_cq.capacity()) {
+                std::thread::yield_now();
+            }
+            let entry = abi::CqEntry {
+                context,
+                ..abi::CqEntry::default()
+            };
+            fake.0.lock().unwrap().complete(ep, entry);
+        }
+    });
+    assert_eq!(count.into_inner(), ALL);
+    assert_eq!(sum.into_inner(), ALL * (ALL - 1) / 2);
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    let (fake, device) = device();
+    let (_fabric, domain) = fabric(&device);
+    fake.0.lock().unwrap().fail = Some((abi::KFI_IOC_REGION_REG, Errno::ENOMEM));
+    let error = domain
+        .register(Memory::anonymous(64).unwrap(), Access::SEND)
+        .unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.starts_with("REGION_REG on domain 0x") && text.ends_with("(ENOMEM)"),
+        "{text}"
+    );
+    assert!(error.hint().unwrap().contains("ulimit -l"));
+    let missing = Device::open_path(std::path::Path::new("/nonexistent/kfabric")).unwrap_err();
+    assert_eq!(missing.hint(), Some("load the module: modprobe kfabric"));
+}
+
+#[test]
+fn memory_keeps_to_its_bounds() {
+    let memory = Memory::anonymous(100).unwrap();
+    memory.write_at(90, &[7; 10]);
+    assert_eq!(memory.to_vec(89, 11)[..2], [0, 7]);
+    for at in [91, usize::MAX] {
+        let beyond = std::panic::catch_unwind(|| memory.write_at(at, &[0; 10]));
+        assert!(beyond.is_err());
+    }
+    assert!(Memory::anonymous(0).is_err());
+}
