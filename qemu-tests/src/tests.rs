@@ -8,7 +8,9 @@
 
 pub mod cm;
 pub mod death;
+pub mod flood;
 pub mod getinfo;
+pub mod key_rules;
 pub mod keys;
 pub mod memory;
 pub mod modules;
@@ -29,6 +31,8 @@ pub fn all() -> Vec<Test> {
         queues::TESTS,
         cm::TESTS,
         memory::TESTS,
+        flood::TESTS,
+        key_rules::TESTS,
         keys::TESTS,
         uapi::TESTS,
         stress::TESTS,

@@ -62,7 +62,7 @@ impl Half {
         sys::keep_over_exec(line)?;
         let log = std::env::temp_dir().join(format!("kfi-tests.{}.{}.log", env.node, test.name));
         let out = std::fs::File::create(&log).with_context(|| log.display().to_string())?;
-        let mut cmd = Command::new("/proc/self/exe");
+        let mut cmd = Command::new(std::env::current_exe()?);
         cmd.args([
             "child",
             "--topology",

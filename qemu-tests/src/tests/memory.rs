@@ -260,7 +260,7 @@ fn memlock_overlap(ctx: &mut Ctx) -> Result<()> {
 fn freed_by_exit(ctx: &mut Ctx) -> Result<()> {
     let dev = crate::raw::Dev::open()?;
     let env = ctx.env.clone();
-    for signal in [None, Some(libc::SIGKILL), Some(libc::SIGSEGV)] {
+    for signal in [None, Some(libc::SIGKILL), Some(libc::SIGABRT)] {
         let pid = sys::fork(|| {
             let run = || -> Result<()> {
                 let side = Side::of(&env)?;

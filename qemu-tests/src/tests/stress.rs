@@ -65,18 +65,25 @@ fn many_endpoints(ctx: &mut Ctx) -> Result<()> {
     if ctx.first() {
         let (pep, at) = side.listen(ctx.env.at(0), 64)?;
         ctx.ctl.send(&at.port())?;
-        for i in 0..COUNT {
-            let request = side
-                .event(KFI_CONNREQ)
-                .with_context(|| format!("number {i}"))?;
-            let id =
-                u32::from_le_bytes(request.data.get(..4).context("no data")?.try_into()?) as usize;
-            let ep = side.endpoint(&opts(id), &cq, request.raw.connreq)?.handle;
-            side.dev.accept(ep, &[])?;
-            let up = side.event(KFI_CONNECTED)?;
-            ensure!(up.raw.context == id as u64, "{:?}", up.raw);
-            eps.push(ep);
-            order.push(id);
+        // The next request may be told before this connection is.
+        let mut up = 0;
+        while up < COUNT {
+            let event = side
+                .dev
+                .eq_wait(&side.eq, WAIT)
+                .with_context(|| format!("{up} are up"))?;
+            match event.raw.event {
+                KFI_CONNREQ => {
+                    let id = event.data.get(..4).context("no data")?.try_into()?;
+                    let id = u32::from_le_bytes(id) as usize;
+                    let ep = side.endpoint(&opts(id), &cq, event.raw.connreq)?.handle;
+                    side.dev.accept(ep, &[])?;
+                    eps.push(ep);
+                    order.push(id);
+                }
+                KFI_CONNECTED => up += 1,
+                _ => anyhow::bail!("{:?}", event.raw),
+            }
         }
         side.dev.close(pep)?;
     } else {

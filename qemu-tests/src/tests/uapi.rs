@@ -340,45 +340,39 @@ fn entry_sizes(ctx: &mut Ctx) -> Result<()> {
     let f = Fixture::new(&ctx.env)?;
     let room = vec![0u8; 1 << 16];
     let at = room.as_ptr() as u64;
-    for entry_size in [
-        0,
-        8,
-        std::mem::size_of::<InfoEntry>() as u32 - 8,
-        4104,
-        u32::MAX,
-    ] {
+    let sizes = |own: usize| [0, 8, own as u32 - 8, 4104, u32::MAX];
+    for entry_size in sizes(std::mem::size_of::<InfoEntry>()) {
         let mut arg = GetInfo {
             entries: at,
             count: 1,
             entry_size,
             ..Default::default()
         };
-        let r = f.dev().call(&mut arg);
-        ensure!(
-            r.is_err(),
-            "GETINFO with entries of {entry_size} bytes: taken"
-        );
+        let taken = f.dev().call(&mut arg).is_ok();
+        ensure!(!taken, "GETINFO with entries of {entry_size} bytes: taken");
+    }
+    for entry_size in sizes(std::mem::size_of::<ObjInfo>()) {
         let mut arg = ObjList {
             entries: at,
             count: 1,
             entry_size,
             ..Default::default()
         };
-        ensure!(
-            f.dev().call(&mut arg).is_err(),
-            "OBJ_LIST with entries of {entry_size} bytes: taken"
-        );
+        let taken = f.dev().call(&mut arg).is_ok();
+        ensure!(!taken, "OBJ_LIST with entries of {entry_size} bytes: taken");
+    }
+    let op = op::recv(1, &[]);
+    let ops = std::ptr::from_ref(&op) as u64;
+    for entry_size in sizes(std::mem::size_of::<OpEntry>()) {
         let mut arg = Submit {
             ep: f.ep,
-            ops: at,
+            ops,
             count: 1,
             entry_size,
             ..Default::default()
         };
-        ensure!(
-            f.dev().call(&mut arg).is_err(),
-            "SUBMIT with entries of {entry_size} bytes: taken"
-        );
+        let taken = f.dev().call(&mut arg).is_ok();
+        ensure!(!taken, "SUBMIT with entries of {entry_size} bytes: taken");
     }
     // Larger entries of a newer caller, the rest of each zero.
     let size = std::mem::size_of::<InfoEntry>() + 64;

@@ -442,8 +442,7 @@ fn using(f: &Fixture) -> Vec<Specimen> {
             handle: f.assigned,
             ..Default::default()
         })
-        .handle(offset_of!(ObjectCall2, handle), f.region, o.assigned)
-        .repeats(),
+        .handle(offset_of!(ObjectCall2, handle), f.region, o.assigned),
         specimen(Submit {
             ep: f.ep,
             ops,
