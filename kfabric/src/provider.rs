@@ -217,8 +217,9 @@ pub trait EndpointOps: Send + Sync {
     /// Its peer's address, as far as known.
     fn peer_addr(&self) -> SockAddr;
 
-    /// Ends it for good, in bounded time: after the return every token is completed, the sink is
-    /// not called again, and no hardware is left. Idempotent.
+    /// Ends it for good, in bounded time: after the return every token is completed and every call
+    /// of [`OpToken::complete`] has come back (a token holds queues, whose end may sleep), the sink
+    /// is not called again, and no hardware is left. Idempotent.
     fn close(&self);
 }
 
