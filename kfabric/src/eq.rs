@@ -10,10 +10,12 @@ use core::sync::atomic::{
     Ordering, //
 };
 use kernel::{
+    new_condvar,
     new_mutex,
     prelude::*,
     sync::{
         Arc,
+        CondVar,
         Mutex, //
     }, //
 };
@@ -66,6 +68,23 @@ struct Inner {
     ring: FixedRing<KVVec<Option<Event>>>,
     /// Events that endpoints may still cause; the rest of the ring is for requests.
     owed: usize,
+    /// An event that was looked at and stays the oldest.
+    front: Option<Event>,
+    /// Source of the event that somebody is looking at, outside the lock.
+    shown: Option<usize>,
+    /// That event is not to come back: its source is closed.
+    stale: bool,
+}
+
+impl Inner {
+    fn take(&mut self) -> Option<Event> {
+        self.front.take().or_else(|| self.ring.pop())
+    }
+
+    fn count(&self) -> usize {
+        let shown = self.shown.is_some() && !self.stale;
+        self.ring.len() + usize::from(self.front.is_some()) + usize::from(shown)
+    }
 }
 
 /// An event queue.
@@ -73,11 +92,10 @@ struct Inner {
 pub struct Eq {
     #[pin]
     inner: Mutex<Inner>,
-    /// The event that is being read. Readers hold this lock while they copy to a program, which
-    /// may take as long as the program likes; who adds events never takes it.
+    /// Where readers wait for the one that is looking at an event.
     #[pin]
-    front: Mutex<Option<Event>>,
-    /// Events in the ring and in front, for those who only want to look.
+    turn: CondVar,
+    /// Events waiting, for those who only want to know how many.
     waiting: AtomicU32,
     depth: usize,
     #[pin]
@@ -121,8 +139,11 @@ impl Eq {
         let ring = FixedRing::new(cells(depth)?);
         Arc::pin_init(
             try_pin_init!(Self {
-                inner <- new_mutex!(Inner { ring, owed: 0 }, "kfabric_eq"),
-                front <- new_mutex!(None, "kfabric_eq_front"),
+                inner <- new_mutex!(
+                    Inner { ring, owed: 0, front: None, shown: None, stale: false },
+                    "kfabric_eq"
+                ),
+                turn <- new_condvar!("kfabric_eq_turn"),
                 waiting: AtomicU32::new(0),
                 depth,
                 wait <- WaitQueue::new(),
@@ -170,7 +191,6 @@ impl Eq {
     /// had room of its own.
     pub(crate) fn settle(&self, source: usize, endpoint: bool) {
         let mut gone = KVec::new();
-        let mut front = self.front.lock();
         let mut inner = self.inner.lock();
         for _ in 0..inner.ring.len() {
             let Some(event) = inner.ring.pop() else { break };
@@ -184,19 +204,20 @@ impl Eq {
         if endpoint {
             inner.owed = inner.owed.saturating_sub(PER_ENDPOINT);
         }
-        let first = front.take_if(|event| event.source == source);
-        self.count(&inner, &front);
+        let first = inner.front.take_if(|event| event.source == source);
+        if inner.shown == Some(source) {
+            inner.stale = true;
+        }
+        self.count(&inner);
         drop(inner);
-        drop(front);
-        // Requests are refused here, outside the locks.
+        // Requests are refused here, outside the lock.
         drop(first);
         drop(gone);
     }
 
-    fn count(&self, inner: &Inner, front: &Option<Event>) {
+    fn count(&self, inner: &Inner) {
         // CAST: The ring is far below 2^32 cells.
-        let count = inner.ring.len() as u32 + u32::from(front.is_some());
-        self.waiting.store(count, Ordering::Release);
+        self.waiting.store(inner.count() as u32, Ordering::Release);
     }
 
     /// Adds an endpoint's own event if `happens` says that it does; its room was made by
@@ -210,7 +231,7 @@ impl Eq {
             let full = inner.ring.push(event).is_err();
             // An endpoint causes no more than it was given room for.
             debug_assert!(!full);
-            self.waiting.fetch_add(1, Ordering::Release);
+            self.count(&inner);
         }
         self.notify();
     }
@@ -228,7 +249,7 @@ impl Eq {
                 return Err(EAGAIN);
             }
             inner.ring.push(event).map_err(|_| EAGAIN)?;
-            self.waiting.fetch_add(1, Ordering::Release);
+            self.count(&inner);
         }
         self.notify();
         Ok(())
@@ -243,37 +264,48 @@ impl Eq {
 
     /// Takes the oldest event.
     pub fn read(&self) -> Option<Event> {
-        let mut front = self.front.lock();
-        let event = match front.take() {
-            Some(event) => Some(event),
-            None => self.inner.lock().ring.pop(),
-        };
-        if event.is_some() {
-            self.waiting.fetch_sub(1, Ordering::Release);
-        }
+        let mut inner = self.inner.lock();
+        let event = inner.take();
+        self.count(&inner);
         event
     }
 
     /// Shows the oldest event to `look`, which says whether to take it.
     ///
-    /// `look` may sleep; nobody else reads meanwhile.
+    /// `look` may take as long as a program likes: no lock is held. Other readers wait, so that
+    /// events are taken in order; who adds events or closes their source does not.
     ///
     /// # Errors
     ///
-    /// `EAGAIN`: none waits. Else what `look` says; the event then stays.
+    /// `EAGAIN`: none waits. `ERESTARTSYS`: a signal while another reader looks. Else what `look`
+    /// says; the event then stays.
     pub(crate) fn read_with(&self, look: impl FnOnce(&Event) -> Result<bool>) -> Result {
-        let mut front = self.front.lock();
-        if front.is_none() {
-            *front = self.inner.lock().ring.pop();
+        let event = {
+            let mut inner = self.inner.lock();
+            while inner.shown.is_some() {
+                if self.turn.wait_interruptible(&mut inner) {
+                    return Err(ERESTARTSYS);
+                }
+            }
+            let event = inner.take().ok_or(EAGAIN)?;
+            inner.shown = Some(event.source);
+            inner.stale = false;
+            event
+        };
+        let taken = look(&event);
+        let mut event = Some(event);
+        {
+            let mut inner = self.inner.lock();
+            inner.shown = None;
+            if !matches!(taken, Ok(true)) && !inner.stale && !self.is_closed() {
+                inner.front = event.take();
+            }
+            self.count(&inner);
         }
-        let take = look(front.as_ref().ok_or(EAGAIN)?)?;
-        let taken = if take { front.take() } else { None };
-        if taken.is_some() {
-            self.waiting.fetch_sub(1, Ordering::Release);
-        }
-        drop(front);
-        drop(taken);
-        Ok(())
+        self.turn.notify_all();
+        // Outside the lock: the drop may refuse a request.
+        drop(event);
+        taken.map(|_| ())
     }
 
     pub(crate) fn is_closed(&self) -> bool {
