@@ -212,6 +212,7 @@ fn write_read_1g(ctx: &mut Ctx) -> Result<()> {
         ctx.barrier("changed")?;
         pair.read(region, 0, SIZE as u64, remote.addr, remote.key)
             .context("reading 1 GiB")?;
+        ctx.barrier("read")?;
         return marks(&mut |at| buf.check_part(at + 123, 4096, !(at as u64)));
     }
     ctx.barrier("written")?;
@@ -221,7 +222,8 @@ fn write_read_1g(ctx: &mut Ctx) -> Result<()> {
         buf.fill_part(at + 123, 4096, !(at as u64));
         Ok(())
     })?;
-    ctx.barrier("changed")
+    ctx.barrier("changed")?;
+    ctx.barrier("read")
 }
 
 fn iov_forms(ctx: &mut Ctx) -> Result<()> {
