@@ -88,6 +88,12 @@ static int queue_mmap(struct file *file, struct vm_area_struct *vma)
 		return -ENODEV;
 	if (vma->vm_pgoff || vma->vm_end - vma->vm_start > size)
 		return -EINVAL;
+	/* A private copy would never see an entry; nobody runs completions. */
+	if (!(vma->vm_flags & VM_SHARED))
+		return -EINVAL;
+	if (vma->vm_flags & VM_EXEC)
+		return -EPERM;
+	vm_flags_clear(vma, VM_MAYEXEC);
 	/* What remap_vmalloc_range() does for memory of vmalloc_user(), which cannot be charged. */
 	for (at = vma->vm_start; at < vma->vm_end; at += PAGE_SIZE, ring += PAGE_SIZE) {
 		ret = vm_insert_page(vma, at, vmalloc_to_page(ring));

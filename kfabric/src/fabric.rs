@@ -14,6 +14,7 @@ use kernel::{
 use crate::{
     net::Net,
     object::{
+        name_str,
         Children,
         Held,
         Parent, //
@@ -28,7 +29,10 @@ use crate::{
         self,
         ProviderRef, //
     },
-    uapi::KFI_NAME_MAX,
+    uapi::{
+        InfoEntry,
+        KFI_NAME_MAX, //
+    },
 };
 
 /// A short text kept in place.
@@ -43,7 +47,7 @@ impl Name {
     }
 
     pub(crate) fn as_str(&self) -> &str {
-        crate::object::name_str(&self.0).unwrap_or("")
+        name_str(&self.0).unwrap_or("")
     }
 }
 
@@ -66,10 +70,21 @@ impl Fabric {
     ///
     /// # Errors
     ///
-    /// `ENOENT`: no such provider.
+    /// `ENOENT`: no such provider, or it knows no such fabric here.
     pub fn open(net: Net, provider: &str, name: &str) -> Result<Arc<Self>> {
+        let provider = registry::find(provider)?;
+        if !name.is_empty() {
+            let mut offered = KVec::new();
+            provider
+                .get()
+                .getinfo(&net, &InfoEntry::default(), &mut offered)?;
+            let is_it = |entry: &InfoEntry| name_str(&entry.fabric_name) == Ok(name);
+            if !offered.iter().any(is_it) {
+                return Err(ENOENT);
+            }
+        }
         let fabric = Self {
-            provider: registry::find(provider)?,
+            provider,
             name: Name::new(name),
             net,
             children: Children::new(),

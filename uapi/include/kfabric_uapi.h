@@ -262,7 +262,8 @@ struct kfi_sock_addr {
 };
 
 /*
- * What a provider offers, or what a caller wants (all-zero fields are "do not care").
+ * What a provider offers, or what a caller wants (a field that is zero means "do not care", but
+ * for mode and mr_mode: there zero means that the caller serves none).
  *
  * Fields mean what fi_getinfo(3), fi_domain(3) and fi_endpoint(3) say of their namesakes.
  */

@@ -107,7 +107,8 @@ ioctls! {
     KFI_IOC_KEY_ALLOC = 0x14, KeyAlloc, 32;
     /// Gives a slot a key for a sub-range: [`KeyAssign`].
     KFI_IOC_KEY_ASSIGN = 0x15, KeyAssign, 64;
-    /// Ends a key; synchronous: [`ObjectCall`]. The slot stays reserved and may be assigned anew.
+    /// Ends a slot's key: [`ObjectCall2`]. When it returns, nothing is read or written through the
+    /// key any more. The slot stays reserved and may be assigned anew. `-EINVAL`: it has no key.
     KFI_IOC_KEY_REVOKE = 0x16, ObjectCall2, 16;
     /// Posts many operations: [`Submit`].
     KFI_IOC_SUBMIT = 0x17, Submit, 40;
@@ -234,7 +235,8 @@ pub struct SockAddr {
     pub data: [u8; 28],
 }
 
-/// What a provider offers, or what a caller wants (all-zero fields are "do not care").
+/// What a provider offers, or what a caller wants (a field that is zero means "do not care", but
+/// for `mode` and `mr_mode`: there zero means that the caller serves none).
 ///
 /// Fields mean what `fi_getinfo(3)`, `fi_domain(3)` and `fi_endpoint(3)` say of their namesakes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
