@@ -39,6 +39,15 @@ pub(crate) fn of_status(code: u32) -> u32 {
     }
 }
 
+/// The same of a receive's status: there, on rxe, a queue pair "could not do it" when the message
+/// was longer than the receive.
+pub(crate) fn of_receive(code: u32) -> u32 {
+    match code {
+        status::LOC_QP_OP => bindings::EMSGSIZE,
+        other => of_status(other),
+    }
+}
+
 /// The errno with which a queue pair's own failure ends a connection.
 pub(crate) fn of_event(event: QpEvent) -> u32 {
     match event {

@@ -430,7 +430,7 @@ impl Path {
             token
         };
         token.complete(Outcome {
-            err: errno::of_status(wc.status),
+            err: errno::of_receive(wc.status),
             prov_errno: wc.status,
             len: u64::from(wc.byte_len),
             imm: wc.imm,

@@ -110,6 +110,8 @@ pub(crate) mod status {
     pub(crate) const SUCCESS: u32 = raw::ib_wc_status_IB_WC_SUCCESS;
     /// The local buffer is too short, or the message too long.
     pub(crate) const LOC_LEN: u32 = raw::ib_wc_status_IB_WC_LOC_LEN_ERR;
+    /// The queue pair could not do it. For a receive that is, on rxe, a message too long for it.
+    pub(crate) const LOC_QP_OP: u32 = raw::ib_wc_status_IB_WC_LOC_QP_OP_ERR;
     /// Local memory may not be used so.
     pub(crate) const LOC_PROT: u32 = raw::ib_wc_status_IB_WC_LOC_PROT_ERR;
     /// Flushed after another one's failure or the connection's end.
