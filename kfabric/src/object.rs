@@ -8,7 +8,6 @@ use core::{
     ops::Deref,
     sync::atomic::{
         AtomicBool,
-        AtomicU32,
         Ordering, //
     }, //
 };
@@ -21,35 +20,34 @@ use kernel::{
     }, //
 };
 
-/// Counts children, and closes only when there are none.
-///
-/// # Invariants
-///
-/// `CLOSED` once, `CLOSED` for ever.
-pub(crate) struct Children(AtomicU32);
+use crate::pure::gate::{
+    Gate,
+    NotIdle, //
+};
 
-const CLOSED: u32 = u32::MAX;
+/// Counts children, and closes only when there are none.
+pub(crate) struct Children(Gate);
 
 impl Children {
     pub(crate) const fn new() -> Self {
-        Self(AtomicU32::new(0))
+        Self(Gate::new())
     }
 
     fn add(&self) -> Result {
-        self.0
-            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| {
-                (n < CLOSED - 1).then(|| n + 1)
-            })
-            .map(|_| ())
-            .map_err(|_| ENOENT)
+        if self.0.enter() {
+            Ok(())
+        } else {
+            Err(ENOENT)
+        }
     }
 
     fn remove(&self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        // It closes only without children, so nobody waits for the last.
+        let _ = self.0.exit();
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.0.load(Ordering::Acquire) == CLOSED
+        self.0.is_closed()
     }
 
     /// Closes.
@@ -58,10 +56,10 @@ impl Children {
     ///
     /// `EBUSY`: children are open. `ENOENT`: closed before.
     pub(crate) fn close(&self) -> Result {
-        self.0
-            .compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Relaxed)
-            .map(|_| ())
-            .map_err(|n| if n == CLOSED { ENOENT } else { EBUSY })
+        self.0.close_if_idle().map_err(|why| match why {
+            NotIdle::Inside => EBUSY,
+            NotIdle::Closed => ENOENT,
+        })
     }
 }
 

@@ -27,6 +27,15 @@ pub struct Closing {
     pub drained: bool,
 }
 
+/// Why [`Gate::close_if_idle`] did not close.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotIdle {
+    /// Somebody is inside.
+    Inside,
+    /// It is closed already.
+    Closed,
+}
+
 /// Counts users inside, and can be closed for good.
 ///
 /// # Invariants
@@ -93,6 +102,21 @@ impl Gate {
             first: was & CLOSED == 0,
             drained: was & !CLOSED == 0,
         }
+    }
+
+    /// Closes it only if nobody is inside.
+    ///
+    /// # Errors
+    ///
+    /// [`NotIdle`]: it stays as it was.
+    pub fn close_if_idle(&self) -> Result<(), NotIdle> {
+        self.0
+            .compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Relaxed)
+            .map(|_| ())
+            .map_err(|state| match state & CLOSED {
+                0 => NotIdle::Inside,
+                _ => NotIdle::Closed,
+            })
     }
 
     /// Whether it is closed.

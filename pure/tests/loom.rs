@@ -62,6 +62,22 @@ impl Guarded {
     }
 }
 
+/// Of a child that opens and a parent that closes, exactly one gets its way.
+#[test]
+fn gate_a_child_or_the_close() {
+    loom::model(|| {
+        let shared = Guarded::new();
+        let child = {
+            let shared = shared.clone();
+            thread::spawn(move || shared.gate.enter())
+        };
+        let closed = shared.gate.close_if_idle().is_ok();
+        let opened = child.join().unwrap();
+        assert!(closed != opened);
+        assert_eq!(shared.gate.users(), u32::from(opened));
+    });
+}
+
 #[test]
 fn gate_one_party_sees_the_last_leave() {
     loom::model(|| {

@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use kfabric_pure::gate::{Closing, Gate};
+use kfabric_pure::gate::{Closing, Gate, NotIdle};
 use proptest::prelude::*;
 
 #[test]
@@ -143,4 +143,16 @@ fn nobody_inside_after_the_drain() {
         assert!(gate.is_drained());
         assert_eq!(lasts.load(Ordering::SeqCst), 1);
     }
+}
+
+#[test]
+fn closes_only_when_idle_if_asked_so() {
+    let gate = Gate::new();
+    assert!(gate.enter());
+    assert_eq!(gate.close_if_idle(), Err(NotIdle::Inside));
+    assert!(!gate.is_closed() && gate.enter());
+    assert!(!gate.exit() && !gate.exit());
+    assert_eq!(gate.close_if_idle(), Ok(()));
+    assert!(gate.is_drained() && !gate.enter());
+    assert_eq!(gate.close_if_idle(), Err(NotIdle::Closed));
 }
