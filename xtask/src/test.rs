@@ -51,7 +51,7 @@ pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
         lint(ctx, &report);
     }
     host::run(ctx, &args.only, &report);
-    if let Err(error) = guests::run(ctx, args, &report) {
+    if let Err(error) = guests::run(ctx, args, &report, started) {
         report.add(Line::failed("guests", "host", 0.0, format!("{error:#}")));
     }
     println!("\ntook {}", clock(started.elapsed().as_secs()));

@@ -8,6 +8,7 @@ use super::Lint;
 use crate::build::modules::{self, Profile};
 use crate::chroot::{command, Bind};
 use anyhow::Result;
+use std::path::Path;
 
 /// What checkpatch is not asked about, and why.
 const IGNORED: [(&str, &str); 4] = [
@@ -33,7 +34,7 @@ pub(super) fn fmt(lint: &Lint<'_>) -> Result<Vec<String>> {
         .iter()
         .filter(|path| is_kernel(path) && path.ends_with(".rs"));
     argv.extend(files.map(String::as_str));
-    let mut faults = said(inside(lint, &argv))?;
+    let mut faults = said(inside(lint, &lint.ctx.repo, &argv))?;
     faults.sort();
     faults.dedup();
     if !faults.is_empty() {
@@ -57,8 +58,11 @@ pub(super) fn checkpatch(lint: &Lint<'_>) -> Result<Vec<String>> {
             .map(|(kind, _)| *kind)
             .collect();
         let ignored = ignored.join(",");
+        let file = lint.ctx.repo.join(path).display().to_string();
+        // It writes notes for itself where it stands.
         faults.extend(said(inside(
             lint,
+            Path::new("/tmp"),
             &[
                 "perl",
                 &script,
@@ -69,7 +73,7 @@ pub(super) fn checkpatch(lint: &Lint<'_>) -> Result<Vec<String>> {
                 "--ignore",
                 &ignored,
                 "--file",
-                path,
+                &file,
             ],
         ))?);
     }
@@ -85,8 +89,8 @@ pub(super) fn clippy(lint: &Lint<'_>) -> Result<Vec<String>> {
     })
 }
 
-/// A command in the build root, in the checkout.
-fn inside(lint: &Lint<'_>, argv: &[&str]) -> std::process::Command {
+/// A command in the build root, in the folder `at`.
+fn inside(lint: &Lint<'_>, at: &Path, argv: &[&str]) -> std::process::Command {
     let binds = [Bind::same(&lint.ctx.repo), Bind::same(&lint.rig.tree)];
-    command(&lint.rig.root, &binds, &lint.ctx.repo, argv)
+    command(&lint.rig.root, &binds, at, argv)
 }

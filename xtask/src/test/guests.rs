@@ -10,6 +10,7 @@ use super::Args;
 use crate::context::Context;
 use crate::guest::run::Outcome;
 use crate::guest::{Deadline, Guests, Job, Nodes, Options};
+use crate::progress::clock;
 use crate::report::{Line, Report, Status};
 use crate::setup::Which;
 use crate::versions::NoKernel;
@@ -21,6 +22,11 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+/// When the last guest ends at the latest, counted from the start of it all:
+/// whoever waits for the result waits an hour and no longer.
+const WHOLE: Duration = Duration::from_secs(53 * 60);
+/// What is left for a stage that comes late, so that it shows something.
+const LEAST: Duration = Duration::from_secs(60);
 /// How often guests may die in one topology before it is given up.
 const DEATHS: usize = 5;
 
@@ -68,7 +74,8 @@ fn default_limit() -> u64 {
 /// # Errors
 ///
 /// When no guest can be made.
-pub(super) fn run(ctx: &Context, args: &Args, report: &Arc<Report>) -> Result<()> {
+pub(super) fn run(ctx: &Context, args: &Args, report: &Arc<Report>, since: Instant) -> Result<()> {
+    let within = |budget: Duration| budget.min(WHOLE.saturating_sub(since.elapsed()).max(LEAST));
     let options = Options {
         kernel: args.kernel,
         ..Options::default()
@@ -77,7 +84,8 @@ pub(super) fn run(ctx: &Context, args: &Args, report: &Arc<Report>) -> Result<()
     let program = main
         .program("kfi-tests")
         .context("the workspace has no program kfi-tests")?;
-    for stage in stages() {
+    for mut stage in stages() {
+        stage.budget = within(stage.budget);
         let tests = list(program, stage.topology, &args.only)?;
         if !tests.is_empty() {
             run_stage(&main.with_nodes(stage.nodes), &stage, tests, report);
@@ -102,7 +110,7 @@ pub(super) fn run(ctx: &Context, args: &Args, report: &Arc<Report>) -> Result<()
         nodes: Nodes::Netns,
         topology: "smoke",
         place: format!("smoke {}", other.series()),
-        budget: Duration::from_secs(5 * 60),
+        budget: within(Duration::from_secs(5 * 60)),
     };
     run_stage(&other.with_nodes(stage.nodes), &stage, tests, report);
     Ok(())
@@ -176,8 +184,8 @@ fn run_stage(guests: &Guests<'_>, stage: &Stage, tests: Vec<Listed>, report: &Ar
     let give_up = loop {
         let spent = started.elapsed();
         if spent + Duration::from_secs(30) > stage.budget {
-            let minutes = stage.budget.as_secs() / 60;
-            break format!("the tests of {place} took more than {minutes} minutes");
+            let limit = clock(stage.budget.as_secs());
+            break format!("the tests of {place} took more than {limit} minutes");
         }
         let state = Arc::new(Mutex::new(State::default()));
         let deadline = Deadline::default();
