@@ -57,7 +57,14 @@ impl Node {
         }
         let mut infos = device.info(&hints).during("getinfo")?;
         let first = infos.first().ok_or(Failure::NoMatch)?.clone();
-        infos.retain(|i| i.provider() == first.provider() && i.fabric() == first.fabric());
+        // A device is offered once for each of its addresses.
+        let mut seen = Vec::new();
+        infos.retain(|i| {
+            let fits = i.provider() == first.provider() && i.fabric() == first.fabric();
+            let new = fits && !seen.contains(&i.domain().to_owned());
+            seen.push(i.domain().to_owned());
+            new
+        });
         let fabric = device.fabric(&first).during("open fabric")?;
         Ok(Self {
             device,
@@ -115,16 +122,24 @@ impl Node {
     ) -> Result<Conn> {
         let end = Instant::now() + timeout;
         let domain = self.domain(0)?;
+        let mut last = None;
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let endpoint = domain.endpoint(&Conn::attr()).during("open endpoint")?;
             let mut conn = Conn::new(&self.fabric, domain.clone(), endpoint, shape)?;
             let hello = Hello { service, shape }.encode();
             conn.ep.connect(peer, &hello).during("connect")?;
-            let error = match conn.eq.wait(left).during("connect")?.connected() {
+            let error = match conn.eq.wait(left).and_then(Event::connected) {
                 Ok(_) => {
                     conn.timeout = timeout;
                     return Ok(conn);
+                }
+                // Time is up: what went wrong before says more.
+                Err(kfabric::Error::Timeout { what, .. }) => {
+                    last.unwrap_or(kfabric::Error::Timeout {
+                        what,
+                        after: timeout,
+                    })
                 }
                 Err(error) => error,
             };
@@ -146,6 +161,7 @@ impl Node {
             if !again || left < pause {
                 return Err(error).during("connect");
             }
+            last = Some(error);
             drop(conn);
             std::thread::sleep(pause);
         }

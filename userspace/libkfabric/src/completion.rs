@@ -273,7 +273,7 @@ impl fmt::Debug for Completion {
 
 /// How an operation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("operation {context:#x} on endpoint {endpoint:#x}: {errno} (provider code {prov_errno})")]
+#[error("operation {context:#x} on endpoint {endpoint:#x}: {errno}, provider code {prov_errno}")]
 pub struct CompError {
     /// Why. `ECANCELED`: flushed after an earlier failure.
     pub errno: Errno,

@@ -143,7 +143,7 @@ impl Device {
 
     /// What the loaded providers offer that matches the hints, best first (`fi_getinfo(3)`).
     ///
-    /// An empty list is no error here: nothing matched.
+    /// That nothing matched (`ENODATA` of the kernel) is no error here: the list is empty.
     ///
     /// # Errors
     ///
@@ -161,7 +161,11 @@ impl Device {
             ];
             self.shared.call(Self::id(), &mut arg, &mut bufs)?;
             Ok(arg.count)
-        })?;
+        });
+        let found = match found {
+            Err(e) if e.errno() == Some(Errno::ENODATA) => Vec::new(),
+            found => found?,
+        };
         Ok(found.into_iter().map(Info::new).collect())
     }
 

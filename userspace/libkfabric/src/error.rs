@@ -79,7 +79,7 @@ pub enum Error {
         after: Duration,
     },
     /// Connecting failed or was refused.
-    #[error("connect: {0}")]
+    #[error("no connection: {0}")]
     Connect(Box<ConnFailure>),
     /// An operation completed with an error.
     #[error(transparent)]

@@ -187,7 +187,7 @@ pub struct ConnFailure {
 
 impl fmt::Display for ConnFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (provider code {})", self.errno, self.prov_errno)
+        write!(f, "{}, provider code {}", self.errno, self.prov_errno)
     }
 }
 

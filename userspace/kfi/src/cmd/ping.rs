@@ -81,14 +81,14 @@ pub fn run(args: &Args, json: bool) -> Result<()> {
     let sizes = args.sizes().map_err(Failure::Usage)?;
     let peer = args.peer.address()?;
     let node = Node::open(&args.peer.common.select(), Some(peer))?;
-    if !json {
-        print(&Report::heads(args.bandwidth))?;
-    }
     for (i, size) in sizes.iter().enumerate() {
         let report = measure(&node, peer, args, *size, i + 1 == sizes.len())?;
         if json {
             print_json(&report)?;
         } else {
+            if i == 0 {
+                print(&Report::heads(args.bandwidth))?;
+            }
             print(&report.line())?;
         }
     }
