@@ -301,6 +301,7 @@ impl Endpoint {
                 ops
             }
         };
+        let end = ops.clone();
         let made = pin_init!(Self {
             ops,
             shared,
@@ -309,7 +310,8 @@ impl Endpoint {
             ending <- Ending::new(),
             domain: held,
         });
-        Arc::pin_init(made, GFP_KERNEL)
+        // Without an endpoint of ours nobody would end the provider's.
+        Arc::pin_init(made, GFP_KERNEL).inspect_err(|_| end.close())
     }
 
     pub(crate) fn set_handle(&self, handle: u64) {

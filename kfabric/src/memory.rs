@@ -28,7 +28,15 @@ use kernel::{
     }, //
 };
 
-use crate::{errno::eopnotsupp, sys};
+use crate::{
+    errno::eopnotsupp,
+    pure::range::{
+        self,
+        Pieces,
+        Runs, //
+    },
+    sys, //
+};
 
 /// Pages pinned in one step; a page of pointers.
 const BATCH: usize = PAGE_SIZE / size_of::<*mut bindings::page>();
@@ -142,12 +150,17 @@ impl Pages {
         self.count += 1;
         Ok(())
     }
+}
 
-    /// The run that holds page number `page`, and its index.
-    fn find(&self, page: usize) -> Option<usize> {
+impl Runs for Pages {
+    fn count(&self) -> usize {
+        self.runs.len()
+    }
+
+    fn start(&self, index: usize) -> u64 {
         self.runs
-            .partition_point(|run| run.before <= page)
-            .checked_sub(1)
+            .get(index)
+            .map_or(u64::MAX, |run| (run.before << PAGE_SHIFT) as u64)
     }
 }
 
@@ -344,12 +357,16 @@ impl Memory {
     /// The contiguous pieces of [offset, offset + len). Empty when that is not inside.
     pub fn segments(&self, offset: usize, len: usize) -> Segments<'_> {
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
-        let at = self.first + if inside { offset } else { 0 };
+        let total = (self.pages.count << PAGE_SHIFT) as u64;
+        let pieces = if inside {
+            let at = (self.first + offset) as u64;
+            range::pieces(&self.pages, total, at, len as u64).ok()
+        } else {
+            None
+        };
         Segments {
             pages: &self.pages,
-            run: self.pages.find(at >> PAGE_SHIFT).unwrap_or(0),
-            at,
-            left: if inside { len } else { 0 },
+            pieces,
         }
     }
 
@@ -359,12 +376,8 @@ impl Memory {
         if len == 0 || last >= self.len {
             return 0;
         }
-        let find = |at: usize| {
-            self.pages
-                .find((self.first + at) >> PAGE_SHIFT)
-                .unwrap_or(0)
-        };
-        find(last) - find(offset) + 1
+        let run = |at: usize| range::run_at(&self.pages, (self.first + at) as u64).unwrap_or(0);
+        run(last) - run(offset) + 1
     }
 
     /// Copies into the memory, for a consumer in the kernel. Returns bytes copied.
@@ -405,9 +418,9 @@ impl Memory {
 
     /// Pages that [offset, offset + len) touches, as `ib_umem` charges them.
     fn pages_of(&self, offset: usize, len: usize) -> usize {
-        let first = (self.first + offset) >> PAGE_SHIFT;
-        let last = (self.first + offset + len - 1) >> PAGE_SHIFT;
-        last - first + 1
+        let addr = (self.first + offset) as u64;
+        // CAST: The platform is 64-bit, and a shift of a page is small.
+        range::pages_spanned(addr, len as u64, PAGE_SHIFT as u32).unwrap_or(0) as usize
     }
 
     /// Runs `register`, which pins [offset, offset + len) once more through the device
@@ -476,32 +489,24 @@ impl Memory {
 /// Iterator of [`Memory::segments`].
 pub struct Segments<'a> {
     pages: &'a Pages,
-    run: usize,
-    /// Bytes from the start of the first page.
-    at: usize,
-    left: usize,
+    pieces: Option<Pieces<'a, Pages>>,
 }
 
 impl Iterator for Segments<'_> {
     type Item = Segment;
 
     fn next(&mut self) -> Option<Segment> {
-        if self.left == 0 {
-            return None;
-        }
-        let run = self.pages.runs.get(self.run)?;
-        let into = self.at - (run.before << PAGE_SHIFT);
-        let len = self.left.min((run.pages << PAGE_SHIFT) - into);
-        // Only a whole run's `struct page`s are known to follow each other here (they are
-        // virtually contiguous on every memory model with a vmemmap).
-        let page = run.page.as_ptr().wrapping_add(into >> PAGE_SHIFT);
-        self.run += 1;
-        self.at += len;
-        self.left -= len;
+        let piece = self.pieces.as_mut()?.next()?;
+        let run = self.pages.runs.get(piece.run)?;
+        // CAST: The platform is 64-bit.
+        let into = piece.offset as usize;
         Some(Segment {
-            page,
+            // The `struct page`s of a run follow each other: on x86-64 they are a virtually
+            // contiguous array.
+            page: run.page.as_ptr().wrapping_add(into >> PAGE_SHIFT),
             offset: into & (PAGE_SIZE - 1),
-            len,
+            // CAST: As above.
+            len: piece.len as usize,
         })
     }
 }

@@ -223,7 +223,12 @@ impl OpToken {
         let entry = CqEntry {
             context: self.context,
             flags,
-            len: if recv { outcome.len } else { self.len },
+            len: match (recv, outcome.err) {
+                (true, _) => outcome.len,
+                (false, 0) => self.len,
+                // What a failed operation moved is not known.
+                (false, _) => 0,
+            },
             buf: match self.segs.pieces.first() {
                 Some(Some(seg)) if recv => seg.offset as u64,
                 _ => 0,

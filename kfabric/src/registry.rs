@@ -16,6 +16,7 @@ use crate::{
     net::Net,
     object::set_name,
     provider::Provider,
+    pure::info,
     uapi::{
         InfoEntry,
         KFI_ABI_VERSION,
@@ -196,15 +197,12 @@ pub fn getinfo(net: &Net, hints: Option<&InfoEntry>) -> Result<KVec<InfoEntry>> 
             entry.abi = KFI_ABI_VERSION;
             entry.dest_addr = hints.unwrap_or(&nothing).dest_addr;
             if let Some(entry) = crate::info::select(&entry, hints) {
-                // After those of equal or higher rank: the order of registration decides ties.
-                let at = found.partition_point(|e: &InfoEntry| e.rank >= entry.rank);
-                found.reserve(1, GFP_KERNEL)?;
-                found
-                    .insert_within_capacity(at, entry)
-                    .map_err(|_| ENOMEM)?;
+                found.push(entry, GFP_KERNEL)?;
             }
         }
     }
+    // Stable: the order of registration decides ties.
+    info::sort_by_rank(&mut found, |entry: &InfoEntry| entry.rank);
     if found.is_empty() {
         return Err(enodata());
     }

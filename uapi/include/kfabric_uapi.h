@@ -666,8 +666,8 @@ struct kfi_eq_read {
 	/* Out: the provider's own code (verbs: the reject reason or CM status). */
 	__u32 prov_errno;
 	/*
-	 * Pointer to one struct kfi_info_entry that a KFI_CONNREQ fills, or 0: provider, fabric and domain
-	 * to accept on, our address and the peer's.
+	 * Pointer to one struct kfi_info_entry (of this, its first, size) that a KFI_CONNREQ fills, or 0:
+	 * provider, fabric and domain to accept on, our address and the peer's.
 	 */
 	__u64 info;
 };
@@ -709,7 +709,10 @@ struct kfi_cntr_wait {
 /*
  * KFI_IOC_REGION_REG.
  *
- * The memory is pinned and charged to the caller's RLIMIT_MEMLOCK (-ENOMEM beyond it).
+ * The memory is pinned and charged to the caller's RLIMIT_MEMLOCK (-ENOMEM beyond it). The
+ * region is what is pinned now, whatever is mapped at its addresses later; but where a device
+ * needs a registration of its own (many scattered pages), that one, and each key of that sort,
+ * takes what is mapped at its time, so a program must not remap memory under a region.
  */
 struct kfi_region_reg {
 	/* Size of this structure. */
@@ -830,7 +833,7 @@ struct kfi_submit {
 	__u64 ops;
 	/* Entries in it, 1 to KFI_SUBMIT_MAX. */
 	__u32 count;
-	/* sizeof(struct kfi_op_entry) as the caller knows it. */
+	/* sizeof(struct kfi_op_entry); another value is -EINVAL. */
 	__u32 entry_size;
 	/* Out: operations accepted. */
 	__u32 done;
@@ -946,7 +949,7 @@ struct kfi_cq_entry {
 	 * with data; plus KFI_REMOTE_CQ_DATA. Not in format CONTEXT.
 	 */
 	__u64 flags;
-	/* Bytes received or moved. Not in format CONTEXT. */
+	/* Bytes received or moved; 0 for what failed. Not in format CONTEXT. */
 	__u64 len;
 	/* Offset in the region of a receive's first byte. Format DATA only. */
 	__u64 buf;
@@ -960,7 +963,10 @@ struct kfi_cq_entry {
 	__u32 prov_errno;
 	/* Handle of the endpoint. */
 	__u64 ep;
-	/* Bytes that did not fit, for EMSGSIZE/ETRUNC. */
+	/*
+	 * Bytes that did not fit, for a receive that was too short; 0 where the provider does not
+	 * tell (verbs does not).
+	 */
 	__u64 olen;
 };
 /* The calls. The low byte selects one; the size is its first version's. */

@@ -12,7 +12,9 @@
 //!   never names another object (`-ENOENT`). A handle of another type is `-ENOENT` too.
 //! * Errors: `-ENOTTY` unknown call; `-EFAULT` bad pointer; `-EOPNOTSUPP` known but not offered by
 //!   this provider; `-EBUSY` children or operations left; `-ENODEV` device gone; `-EAGAIN` full.
-//!   A call that fails changes nothing.
+//!   A call that fails changes nothing. (The one exception is a program's own doing: it takes away
+//!   the memory of the answer while the call runs. What was opened is closed again then, but an
+//!   event that was read or an operation that was posted stays so.)
 //!
 //! Constants that libfabric has too carry libfabric's values (`fabric.h`, `fi_domain.h`,
 //! `fi_endpoint.h`, `fi_eq.h`), so a user-space provider passes them through.
@@ -664,8 +666,8 @@ pub struct EqRead {
     pub err: u32,
     /// Out: the provider's own code (verbs: the reject reason or CM status).
     pub prov_errno: u32,
-    /// Pointer to one [`InfoEntry`] that a `KFI_CONNREQ` fills, or 0: provider, fabric and domain
-    /// to accept on, our address and the peer's.
+    /// Pointer to one [`InfoEntry`] (of this, its first, size) that a `KFI_CONNREQ` fills, or 0:
+    /// provider, fabric and domain to accept on, our address and the peer's.
     pub info: u64,
 }
 /// Flag of [`EqRead`]: leave the event.
@@ -721,7 +723,10 @@ pub struct CntrWait {
 
 /// `KFI_IOC_REGION_REG`.
 ///
-/// The memory is pinned and charged to the caller's `RLIMIT_MEMLOCK` (`-ENOMEM` beyond it).
+/// The memory is pinned and charged to the caller's `RLIMIT_MEMLOCK` (`-ENOMEM` beyond it). The
+/// region is what is pinned now, whatever is mapped at its addresses later; but where a device
+/// needs a registration of its own (many scattered pages), that one, and each key of that sort,
+/// takes what is mapped at its time, so a program must not remap memory under a region.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct RegionReg {
@@ -859,7 +864,7 @@ pub struct Submit {
     pub ops: u64,
     /// Entries in it, 1 to `KFI_SUBMIT_MAX`.
     pub count: u32,
-    /// `size_of::<OpEntry>()` as the caller knows it.
+    /// `size_of::<OpEntry>()`; another value is `-EINVAL`.
     pub entry_size: u32,
     /// Out: operations accepted.
     pub done: u32,
@@ -1014,7 +1019,7 @@ pub struct CqEntry {
     /// `KFI_RMA|KFI_WRITE`, and `KFI_RMA|KFI_REMOTE_WRITE|KFI_REMOTE_CQ_DATA` for a peer's write
     /// with data; plus `KFI_REMOTE_CQ_DATA`. Not in format CONTEXT.
     pub flags: u64,
-    /// Bytes received or moved. Not in format CONTEXT.
+    /// Bytes received or moved; 0 for what failed. Not in format CONTEXT.
     pub len: u64,
     /// Offset in the region of a receive's first byte. Format DATA only.
     pub buf: u64,
@@ -1026,7 +1031,8 @@ pub struct CqEntry {
     pub prov_errno: u32,
     /// Handle of the endpoint.
     pub ep: u64,
-    /// Bytes that did not fit, for `EMSGSIZE`/`ETRUNC`.
+    /// Bytes that did not fit, for a receive that was too short; 0 where the provider does not
+    /// tell (verbs does not).
     pub olen: u64,
 }
 const _: () = assert!(core::mem::size_of::<CqEntry>() == 64);
