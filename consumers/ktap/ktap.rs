@@ -28,6 +28,7 @@ enum What {
     /// Two values differ: what was compared, what it is, what it should be.
     Differs(&'static str, i64, i64),
     /// It cannot be run here.
+    #[allow(dead_code, reason = "not every module that compiles this skips tests")]
     Skip(&'static str),
 }
 
@@ -36,6 +37,7 @@ pub(crate) type Outcome = Result<(), Failure>;
 
 impl Failure {
     /// The test cannot be run here.
+    #[allow(dead_code, reason = "not every module that compiles this skips tests")]
     #[track_caller]
     pub(crate) fn skip(why: &'static str) -> Self {
         Self {

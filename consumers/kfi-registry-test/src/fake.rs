@@ -149,6 +149,8 @@ pub(crate) struct Control {
     pub(crate) connect_error: AtomicI32,
     /// Errno that making an endpoint fails with; 0: none.
     pub(crate) endpoint_error: AtomicI32,
+    /// Regions that exist.
+    pub(crate) regions: AtomicU32,
     /// Slots in use.
     pub(crate) keys: AtomicU32,
     /// Key values handed out.
@@ -183,6 +185,7 @@ impl Control {
                 assign_error: AtomicI32::new(0),
                 connect_error: AtomicI32::new(0),
                 endpoint_error: AtomicI32::new(0),
+                regions: AtomicU32::new(0),
                 keys: AtomicU32::new(0),
                 next_key: AtomicU32::new(1),
                 log <- new_irqlock!(log, "kfi_registry_test_log"),

@@ -76,7 +76,9 @@ impl DomainOps for FakeDomain {
 
     fn register(&self, _mem: &Arc<Memory>, _access: u64) -> Result<Arc<dyn RegionOps>> {
         let control = self.control.clone();
-        Ok(Arc::new(FakeRegion { control }, GFP_KERNEL)?)
+        let region = Arc::new(FakeRegion { control }, GFP_KERNEL)?;
+        self.control.regions.fetch_add(1, Ordering::Relaxed);
+        Ok(region)
     }
 
     fn endpoint(
@@ -139,6 +141,7 @@ impl RegionOps for FakeRegion {
 impl Drop for FakeRegion {
     fn drop(&mut self) {
         self.control.did(Step::RegionDrop);
+        self.control.regions.fetch_sub(1, Ordering::Release);
     }
 }
 

@@ -245,8 +245,13 @@ fn wrong_device(bench: &Bench) -> Outcome {
     // What failed has left nothing that would keep the fabric open.
     check_err!(Domain::open(&fabric, "kfa9"), ENOENT);
     fabric.close()?;
-    let fabric = Fabric::open(bench.net.clone(), "kfitest-a", "kfitest-fabric-b")?;
-    check_err!(Domain::open(&fabric, "kfa0"), ENOENT);
+    // A fabric that is another provider's.
+    check_err!(
+        Fabric::open(bench.net.clone(), "kfitest-a", "kfitest-fabric-b"),
+        ENOENT
+    );
+    let fabric = Fabric::open(bench.net.clone(), "kfitest-a", "kfitest-fabric-a")?;
+    Domain::open(&fabric, "kfa0")?;
     Ok(())
 }
 

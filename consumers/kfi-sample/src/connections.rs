@@ -194,16 +194,17 @@ fn busy(station: &Station) -> Outcome {
     check_err!(pair.client.eq.close(), EBUSY);
     check_err!(station.domain.close(), EBUSY);
     check_err!(station.fabric().close(), EBUSY);
+    // A second domain on the same device is a domain of its own.
+    let other = Domain::open(station.fabric(), station.domain.name())?;
+    let buffer = Buffer::local(&other, 4096)?;
+    check_err!(pair.client.send(1, &buffer, 0, 1), EINVAL);
+    check_err!(other.close(), EBUSY);
+    station::close_region(&buffer.region)?;
+    other.close()?;
+    // From the leaves up.
     pair.client.ep.close();
     pair.client.cq.close()?;
     pair.client.eq.close()?;
     check_err!(pair.client.cq.close(), ENOENT);
-    // A second domain on the same device is a domain of its own.
-    let other = Domain::open(station.fabric(), station.domain.name())?;
-    let buffer = Buffer::local(&other, 4096)?;
-    check_err!(pair.server.send(1, &buffer, 0, 1), EINVAL);
-    check_err!(other.close(), EBUSY);
-    station::close_region(&buffer.region)?;
-    other.close()?;
     Ok(())
 }

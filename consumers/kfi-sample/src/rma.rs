@@ -29,13 +29,14 @@ use crate::{
 
 /// The tests of this file.
 pub(crate) const TESTS: &[Test] = &[
-    ("write_read_1", |s| write_read(s, 1)),
-    ("write_read_63", |s| write_read(s, 63)),
-    ("write_read_4095", |s| write_read(s, 4095)),
-    ("write_read_4096", |s| write_read(s, 4096)),
-    ("write_read_4097", |s| write_read(s, 4097)),
-    ("write_read_64K", |s| write_read(s, 64 << 10)),
-    ("write_read_1M", |s| write_read(s, 1 << 20)),
+    ("write_read_1", |s| write_read(s, 4001, 1)),
+    ("write_read_63", |s| write_read(s, 4001, 63)),
+    ("write_read_4095", |s| write_read(s, 4001, 4095)),
+    ("write_read_4096", |s| write_read(s, 4001, 4096)),
+    ("write_read_4097", |s| write_read(s, 4001, 4097)),
+    ("write_read_64K", |s| write_read(s, 4001, 64 << 10)),
+    // As many pages as kverbs exports of the kernel's memory with one key.
+    ("write_read_1M", |s| write_read(s, 4096, 1 << 20)),
     ("write_read_nothing", nothing),
     ("write_with_data", write_with_data),
     ("write_injected", injected),
@@ -44,25 +45,24 @@ pub(crate) const TESTS: &[Test] = &[
     ("many_keys_of_one_region", many_keys),
 ];
 
-fn write_read(station: &Station, len: usize) -> Outcome {
+fn write_read(station: &Station, start: usize, len: usize) -> Outcome {
     let pair = Pair::new(station)?;
     let (here, there) = (
         Buffer::local(&station.domain, len + 100)?,
         Buffer::shared(&station.domain, len + 8192)?,
     );
     let key = Key::alloc(&there.region)?;
-    // A window that starts and ends within pages.
-    key.assign(4001, len as u64, REMOTE)?;
+    key.assign(start as u64, len as u64, REMOTE)?;
     here.fill(50, len, 21);
     pair.client
         .rma(OpKind::Write, 1, (&here, 50, len), &key, 0)?;
     let done = pair.client.done(1)?;
     check_eq!(done.flags, KFI_RMA | KFI_WRITE);
     check_eq!(done.len, len);
-    check!(there.has(4001, len, 21));
-    check!(there.is_zero(0, 4001));
-    check!(there.is_zero(4001 + len, 4000));
-    there.fill(4001, len, 22);
+    check!(there.has(start, len, 21));
+    check!(there.is_zero(0, start));
+    check!(there.is_zero(start + len, 4000));
+    there.fill(start, len, 22);
     pair.client.rma(OpKind::Read, 2, (&here, 7, len), &key, 0)?;
     let done = pair.client.done(2)?;
     check_eq!(done.flags, KFI_RMA | KFI_READ);
