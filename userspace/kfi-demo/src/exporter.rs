@@ -14,7 +14,7 @@ use kfi::stats::bytes;
 use kfi::wire::{Kind, Msg, Service};
 use sha2::{Digest, Sha256};
 
-use crate::steps::{micros, step, Ask, FILE, SCRATCH, SCRATCH_MEMORY, SLOTS};
+use crate::steps::{step, took, Ask, FILE, SCRATCH, SCRATCH_MEMORY, SLOTS};
 use crate::{Nodes, PORT};
 
 /// How long to wait for node 2's next connection, and for anything it does.
@@ -83,10 +83,7 @@ impl Export {
             bytes(len),
             path.display()
         );
-        step(
-            &what,
-            &format!("{} pages, {}", region.pages(), micros(time)),
-        );
+        step(&what, &format!("{} pages, {}", region.pages(), took(time)));
         let scratch = Memory::anonymous(SCRATCH).during("allocate")?;
         scratch.fill(0, SCRATCH, 0x5a);
         let attr = RegionAttr::new(Access::REMOTE).dynamic_keys();
@@ -94,7 +91,7 @@ impl Export {
         let start = Instant::now();
         let file_keys = region.alloc_keys(SLOTS).during("reserve keys")?;
         let time = start.elapsed();
-        step(&format!("reserved {SLOTS} key slots"), &micros(time));
+        step(&format!("reserved {SLOTS} key slots"), &took(time));
         let scratch_keys = scratch.alloc_keys(SLOTS).during("reserve keys")?;
         let slots = file_keys.into_iter().zip(scratch_keys);
         let slots = slots
@@ -151,7 +148,7 @@ impl Export {
             "key {slot}: {} at {offset} of {of}, {rights}",
             bytes(length)
         );
-        step(&what, &micros(time));
+        step(&what, &took(time));
         Ok([remote.addr, remote.key, nanos(time)])
     }
 
@@ -169,7 +166,7 @@ impl Export {
         let start = Instant::now();
         key.revoke().during("revoke key")?;
         let time = start.elapsed();
-        step(&format!("key {n}: revoked"), &micros(time));
+        step(&format!("key {n}: revoked"), &took(time));
         Ok(nanos(time))
     }
 
@@ -191,7 +188,7 @@ impl Export {
             assigns += assigned - start;
             revokes += assigned.elapsed();
         }
-        let mean = |time: Duration| micros(time.div_f64(count as f64));
+        let mean = |time: Duration| took(time.div_f64(count as f64));
         let what = format!(
             "{count} times: assign a key for {}, then revoke it",
             bytes(window)
@@ -229,10 +226,7 @@ impl Export {
         }
         self.file.close().during("unpin")?;
         self.scratch.close().during("unpin")?;
-        step(
-            "all keys gone, all memory unpinned",
-            &micros(start.elapsed()),
-        );
+        step("all keys gone, all memory unpinned", &took(start.elapsed()));
         Ok(())
     }
 }

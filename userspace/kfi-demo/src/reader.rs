@@ -11,7 +11,7 @@ use kfi::stats::{bytes, mib_per_s};
 use kfi::wire::{Kind, Msg, Service, Shape};
 use sha2::{Digest, Sha256};
 
-use crate::steps::{micros, step, Ask, FILE, SCRATCH, SCRATCH_MEMORY};
+use crate::steps::{step, took, Ask, FILE, SCRATCH, SCRATCH_MEMORY};
 use crate::{Nodes, PORT};
 
 /// How long to wait for anything.
@@ -143,8 +143,8 @@ impl Reader {
         let start = Instant::now();
         self.conn = connect(&self.node, self.peer)?;
         step(
-            &format!("{what}: refused (EACCES); connected anew"),
-            &micros(start.elapsed()),
+            &format!("{what}: refused (EACCES), reconnected"),
+            &took(start.elapsed()),
         );
         Ok(())
     }
@@ -181,7 +181,7 @@ pub(crate) fn run(nodes: &Nodes) -> Result<()> {
     let mut conn = connect(&node, peer)?;
     step(
         &format!("connected to node 1 at {peer}"),
-        &micros(start.elapsed()),
+        &took(start.elapsed()),
     );
     let facts = Reader::ask(&mut conn, Ask::Facts, &[])?;
     let len = usize::try_from(facts[0]).unwrap_or(0);
@@ -248,7 +248,7 @@ fn sub_range(reader: &mut Reader) -> Result<()> {
     check(same, "read within the sub-range", "the bytes differ")?;
     step(
         &format!("read {} within the sub-range", bytes(PIECE)),
-        &micros(time),
+        &took(time),
     );
     let tries = [
         ("read one byte behind the sub-range", key.offset(1)),
@@ -309,7 +309,7 @@ fn read_only(reader: &mut Reader) -> Result<()> {
         "write by a read-write key",
         "the memory is not as written",
     )?;
-    step("write by a read-write key", &micros(time));
+    step("write by a read-write key", &took(time));
     reader.revoke(3)
 }
 
@@ -356,7 +356,7 @@ fn cost(reader: &mut Reader) -> Result<()> {
     let count = 200;
     for window in [4096, reader.len as u64] {
         let n = Reader::ask(&mut reader.conn, Ask::Cycle, &[count, window])?;
-        let mean = |ns: u64| micros(Duration::from_nanos(ns / count));
+        let mean = |ns: u64| took(Duration::from_nanos(ns / count));
         let what = format!("a key for {} costs: assign + revoke", bytes(window));
         step(&what, &format!("{} + {}", mean(n[0]), mean(n[1])));
     }

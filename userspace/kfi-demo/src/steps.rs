@@ -51,10 +51,27 @@ pub(crate) const SCRATCH_MEMORY: u64 = 1;
 
 /// Prints a step that went as it should, with its figure.
 pub(crate) fn step(text: &str, figure: &str) {
-    println!("  ok  {text:<62} {figure:>18}");
+    println!("  ok  {text:<70} {figure:>20}");
 }
 
-/// A time in microseconds.
-pub(crate) fn micros(time: Duration) -> String {
-    format!("{:.1} us", time.as_secs_f64() * 1e6)
+/// A time, in the unit that reads best.
+pub(crate) fn took(time: Duration) -> String {
+    let us = time.as_secs_f64() * 1e6;
+    match us {
+        ..1e4 => format!("{us:.1} us"),
+        ..1e6 => format!("{:.1} ms", us / 1e3),
+        _ => format!("{:.2} s", us / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_a_unit_that_reads_well() {
+        assert_eq!(took(Duration::from_nanos(56_710)), "56.7 us");
+        assert_eq!(took(Duration::from_micros(59_286)), "59.3 ms");
+        assert_eq!(took(Duration::from_millis(5346)), "5.35 s");
+    }
 }
