@@ -5,7 +5,7 @@
 
 use super::keys::hammer;
 use crate::buf::Buf;
-use crate::harness::guest::{ask_host, until};
+use crate::harness::guest::{ask_host, run, until};
 use crate::harness::{Ctx, Test, TWO};
 use crate::op::{self, iov};
 use crate::pair::{accept_one, connect_one, Opts, Pair, Remote, Side, LOCAL, REMOTE, WAIT};
@@ -123,7 +123,7 @@ fn peer_dies(ctx: &mut Ctx, role: Role) -> Result<()> {
     for round in 0..ROUNDS {
         let stage = Map::shared(4096)?;
         let pid = sys::fork(|| {
-            let run = || -> Result<()> {
+            let work = || -> Result<()> {
                 let side = Side::of(&env)?;
                 let cq = side.cq(0, 0)?;
                 let buf = Buf::new(256 << 10)?;
@@ -148,7 +148,7 @@ fn peer_dies(ctx: &mut Ctx, role: Role) -> Result<()> {
                 std::thread::sleep(Duration::from_secs(60));
                 Ok(())
             };
-            if let Err(e) = run() {
+            if let Err(e) = work() {
                 eprintln!("the one to be killed: {e:#}");
             }
             1
@@ -202,7 +202,7 @@ fn target_dies(ctx: &mut Ctx) -> Result<()> {
     for round in 0..ROUNDS {
         let shared = Map::shared(4096)?;
         let pid = sys::fork(|| {
-            let run = || -> Result<()> {
+            let work = || -> Result<()> {
                 let side = Side::of(&env)?;
                 let cq = side.cq(0, 0)?;
                 let buf = Buf::new(256 << 10)?;
@@ -215,7 +215,7 @@ fn target_dies(ctx: &mut Ctx) -> Result<()> {
                 std::thread::sleep(Duration::from_secs(60));
                 Ok(())
             };
-            if let Err(e) = run() {
+            if let Err(e) = work() {
                 eprintln!("the one to be killed: {e:#}");
             }
             1
@@ -246,7 +246,7 @@ fn random_points(ctx: &mut Ctx) -> Result<()> {
     let env = ctx.env.clone();
     for round in 0..60u64 {
         let pid = sys::fork(|| {
-            let run = || -> Result<()> {
+            let work = || -> Result<()> {
                 loop {
                     let side = Side::of(&env)?;
                     let cq = side.cq(64, 0)?;
@@ -263,7 +263,7 @@ fn random_points(ctx: &mut Ctx) -> Result<()> {
                     side.dev.close(ep)?;
                 }
             };
-            if let Err(e) = run() {
+            if let Err(e) = work() {
                 eprintln!("the one to be killed: {e:#}");
             }
             1
@@ -287,14 +287,14 @@ fn while_pinning(ctx: &mut Ctx) -> Result<()> {
     let env = ctx.env.clone();
     for round in 0..6u64 {
         let pid = sys::fork(|| {
-            let run = || -> Result<()> {
+            let work = || -> Result<()> {
                 let side = Side::of(&env)?;
                 let map = Map::anon(SIZE)?;
                 map.advise(libc::MADV_NOHUGEPAGE)?;
                 side.reg_at(map.addr(), SIZE as u64, LOCAL)?;
                 Ok(())
             };
-            i32::from(run().is_err())
+            i32::from(work().is_err())
         })?;
         std::thread::sleep(Duration::from_millis(5 + round * 25));
         let start = Instant::now();
@@ -402,9 +402,46 @@ fn cut_off(ctx: &mut Ctx, busy: bool) -> Result<()> {
         "closing took {:?}",
         start.elapsed()
     );
-    ctx.barrier("link on")?;
     drop(pair);
+    ctx.barrier("link on")?;
+    revive_rxe(ctx)?;
+    ctx.barrier("devices are well")?;
     fresh_transfer(ctx)
+}
+
+/// Makes the device anew where its queue pair for management is dead: rxe's does not survive a
+/// packet that the machine itself drops, which a pulled cable makes it do, and nobody who uses the
+/// device can mend that.
+fn revive_rxe(ctx: &Ctx) -> Result<()> {
+    let all = run("rdma", &["resource", "show", "qp"])?;
+    let own = all
+        .lines()
+        .find(|l| l.contains(&ctx.env.dev) && l.contains("GSI"));
+    if own.is_some_and(|l| l.contains("state RTS")) {
+        return Ok(());
+    }
+    eprintln!(
+        "node {}: rxe cannot connect any more: {}",
+        ctx.env.node,
+        own.unwrap_or("no GSI")
+    );
+    run("rdma", &["link", "delete", &ctx.env.dev])?;
+    run(
+        "rdma",
+        &[
+            "link",
+            "add",
+            &ctx.env.dev,
+            "type",
+            "rxe",
+            "netdev",
+            &ctx.env.netdev,
+        ],
+    )?;
+    let dev = Dev::open()?;
+    until("the new device is offered", WAIT, || {
+        Ok(crate::pair::own_info(&dev, &ctx.env).is_ok().then_some(()))
+    })
 }
 
 /// Node 2 stands still for a while: the connection lives on or ends cleanly.
