@@ -13,6 +13,7 @@
 //! does so under the control lock.
 
 use core::sync::atomic::{
+    AtomicBool,
     AtomicUsize,
     Ordering, //
 };
@@ -103,8 +104,11 @@ struct Inbox {
     /// Private data of the answer or the refusal; there is at most one of either.
     data: [u8; DATA_MAX],
     data_len: usize,
-    /// Why the connection failed, first reason first.
-    failed: Option<u32>,
+    /// Why the connection failed: the first reason, and whether it was found while serving the
+    /// peer. 0 once it is acted upon, or once what fails only fails because we end it.
+    failed: Option<(u32, bool)>,
+    /// The peer was given time to end the connection.
+    lingered: bool,
     /// A message came before the peer's "ready to use".
     established: bool,
 }
@@ -112,8 +116,9 @@ struct Inbox {
 /// One thing for the work item to act on.
 enum Todo {
     Event(CmEventKind, i32),
-    Failed(u32),
+    Failed(u32, bool),
     NotifyEstablished,
+    Lingered,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -164,6 +169,8 @@ pub(crate) struct Endpoint {
     work: Work<Endpoint>,
     /// The task that runs the work item, while it does.
     worker: AtomicUsize,
+    /// It is down, and the peer has time to disconnect.
+    lingering: AtomicBool,
     /// Held throughout a close.
     #[pin]
     closing: Mutex<()>,
@@ -185,25 +192,28 @@ impl Endpoint {
         let _ = work::queue().enqueue(this);
     }
 
-    fn fail(this: ArcBorrow<'_, Self>, why: Option<u32>) {
+    /// Something failed, while serving the peer or on an operation of ours.
+    fn fail(this: ArcBorrow<'_, Self>, why: Option<u32>, serving: bool) {
         if let Some(err) = why {
-            this.inbox.lock().failed.get_or_insert(err);
+            this.inbox.lock().failed.get_or_insert((err, serving));
             Self::schedule(this);
         }
     }
 
     fn next(&self) -> Option<Todo> {
         let mut inbox = self.inbox.lock();
-        if let Some(err) = inbox.failed {
-            // Kept, so that what fails in consequence is not taken for another reason; acting on
-            // it twice does nothing.
+        if let Some((err, serving)) = inbox.failed {
+            // Kept, so that what fails in consequence is not taken for another reason.
             if err != 0 {
-                inbox.failed = Some(0);
-                return Some(Todo::Failed(err));
+                inbox.failed = Some((0, false));
+                return Some(Todo::Failed(err, serving));
             }
         }
         if core::mem::take(&mut inbox.established) {
             return Some(Todo::NotifyEstablished);
+        }
+        if core::mem::take(&mut inbox.lingered) {
+            return Some(Todo::Lingered);
         }
         if inbox.n == 0 {
             return None;
@@ -240,15 +250,31 @@ impl Endpoint {
         Ok(param)
     }
 
-    /// Ends what there is of a connection, with a positive errno or 0.
-    fn down(&self, ctl: &mut Ctl, err: u32, prov_errno: u32) -> Option<Call> {
+    /// Lets nothing more happen on a connection. What is on its way gets flushed.
+    fn halt(&self, ctl: &Ctl) {
+        // That is no failure to report.
+        self.inbox.lock().failed.get_or_insert((0, false));
         self.path.stop();
         if let Some(qp) = &ctl.qp {
             qp.fail();
         }
+    }
+
+    /// Ends what there is of a connection, with a positive errno or 0.
+    fn down(&self, ctl: &mut Ctl, err: u32, prov_errno: u32) -> Option<Call> {
+        let call = self.down_lingering(ctl, err, prov_errno);
         if let Some(id) = &ctl.id {
             id.disconnect();
         }
+        call
+    }
+
+    /// The same, but leaves it to the peer to disconnect.
+    ///
+    /// For what failed while serving the peer: it is to learn of that from its operation, and our
+    /// disconnecting could overtake the answer. If it does not disconnect the next tick does.
+    fn down_lingering(&self, ctl: &mut Ctl, err: u32, prov_errno: u32) -> Option<Call> {
+        self.halt(ctl);
         let call = match ctl.phase {
             Phase::Connecting => {
                 let err = if err == 0 { bindings::ECONNRESET } else { err };
@@ -372,14 +398,24 @@ impl Endpoint {
         let ctl = &mut *guard;
         let call = match todo {
             Todo::Event(kind, status) => self.event(ctl, kind, status),
-            Todo::Failed(err) if ctl.phase != Phase::Closed => self.down(ctl, err, 0),
+            Todo::Failed(..) if ctl.phase == Phase::Closed => None,
+            Todo::Failed(err, false) => self.down(ctl, err, 0),
+            Todo::Failed(err, true) => {
+                self.lingering.store(true, Ordering::Release);
+                self.down_lingering(ctl, err, 0)
+            }
+            Todo::Lingered => {
+                if let Some(id) = &ctl.id {
+                    id.disconnect();
+                }
+                None
+            }
             Todo::NotifyEstablished => {
                 if let (Phase::Connecting, Some(id)) = (ctl.phase, &ctl.id) {
                     id.notify_established();
                 }
                 None
             }
-            Todo::Failed(_) => None,
         };
         let sink = call.as_ref().and_then(|_| ctl.sink.clone());
         (call, sink)
@@ -418,10 +454,12 @@ impl Endpoint {
                     data: [0; DATA_MAX],
                     data_len: 0,
                     failed: None,
+                    lingered: false,
                     established: false,
                 }, "kverbs_inbox"),
                 work <- new_work!("kverbs_endpoint"),
                 worker: AtomicUsize::new(0),
+                lingering: AtomicBool::new(false),
                 closing <- new_mutex!((), "kverbs_closing"),
             }),
             GFP_KERNEL,
@@ -490,10 +528,7 @@ impl Endpoint {
         match ctl.phase {
             // The end comes as an event, also from a peer that does not answer.
             Phase::Connecting | Phase::Connected => {
-                this.path.stop();
-                if let Some(qp) = &ctl.qp {
-                    qp.fail();
-                }
+                this.halt(ctl);
                 if let Some(id) = &ctl.id {
                     id.disconnect();
                 }
@@ -521,6 +556,7 @@ impl Endpoint {
                 return;
             }
             ctl.phase = Phase::Closed;
+            this.halt(ctl);
             if let Some(id) = &ctl.id {
                 id.disconnect();
             }
@@ -578,7 +614,7 @@ impl CmHandler for Endpoint {
                 }
                 // Never: no identifier has that many.
                 None => {
-                    inbox.failed.get_or_insert(bindings::EIO);
+                    inbox.failed.get_or_insert((bindings::EIO, false));
                 }
             }
         }
@@ -589,17 +625,17 @@ impl CmHandler for Endpoint {
 impl Completions for Endpoint {
     fn sent(this: ArcBorrow<'_, Self>, slot: u32, last: bool, wc: &Wc) {
         let why = this.path.sent(slot, last, wc);
-        Self::fail(this, why);
+        Self::fail(this, why, false);
     }
 
     fn received(this: ArcBorrow<'_, Self>, slot: u32, wc: &Wc) {
         let why = this.path.received(slot, wc);
-        Self::fail(this, why);
+        Self::fail(this, why, true);
     }
 
     fn probed(this: ArcBorrow<'_, Self>, wc: &Wc) {
         let why = this.path.probed(wc);
-        Self::fail(this, why);
+        Self::fail(this, why, false);
     }
 
     fn qp_event(this: ArcBorrow<'_, Self>, event: QpEvent) {
@@ -608,7 +644,7 @@ impl Completions for Endpoint {
                 this.inbox.lock().established = true;
                 Self::schedule(this);
             }
-            failure => Self::fail(this, Some(errno::of_event(failure))),
+            failure => Self::fail(this, Some(errno::of_event(failure)), true),
         }
     }
 }
@@ -631,11 +667,16 @@ impl Resource for Listed {
     }
 
     fn tick(&self) {
-        Endpoint::fail(self.0.as_arc_borrow(), self.0.path.tick());
+        let this = &self.0;
+        Endpoint::fail(this.as_arc_borrow(), this.path.tick(), false);
+        if this.lingering.swap(false, Ordering::AcqRel) {
+            this.inbox.lock().lingered = true;
+            Endpoint::schedule(this.as_arc_borrow());
+        }
     }
 
     fn fail(&self, err: u32) {
-        Endpoint::fail(self.0.as_arc_borrow(), Some(err));
+        Endpoint::fail(self.0.as_arc_borrow(), Some(err), false);
         work::flush(&self.0);
     }
 }
