@@ -523,22 +523,36 @@ impl Conn {
     /// As for [`Conn::recv`]; [`Failure::Protocol`] for another kind, [`Failure::Refused`] for one
     /// with a bad status.
     pub fn expect(&mut self, kind: Kind) -> Result<Msg> {
-        let msg = self.recv()?;
-        if msg.status != 0 {
-            let errno = Errno(i32::try_from(msg.status).unwrap_or(Errno::EIO.0));
-            return Err(Failure::Refused {
-                what: "request",
-                why: errno.to_string(),
-            });
+        self.expect_past(&[], kind)
+    }
+
+    /// As [`Conn::expect`], dropping messages of other kinds that may still come before it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Conn::expect`].
+    pub fn expect_past(&mut self, drop: &[Kind], kind: Kind) -> Result<Msg> {
+        loop {
+            let msg = self.recv()?;
+            if msg.status != 0 {
+                let errno = Errno(i32::try_from(msg.status).unwrap_or(Errno::EIO.0));
+                let why = errno.to_string();
+                return Err(Failure::Refused {
+                    what: "request",
+                    why,
+                });
+            }
+            if msg.kind == kind {
+                return Ok(msg);
+            }
+            if !drop.contains(&msg.kind) {
+                let got = format!("{:?} instead of {kind:?}", msg.kind);
+                return Err(Failure::Protocol {
+                    what: "receive",
+                    got,
+                });
+            }
         }
-        if msg.kind != kind {
-            let got = format!("{:?} instead of {kind:?}", msg.kind);
-            return Err(Failure::Protocol {
-                what: "receive",
-                got,
-            });
-        }
-        Ok(msg)
     }
 
     /// Takes what is next: the end of an operation, or a data message. Waits for it.

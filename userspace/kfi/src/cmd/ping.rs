@@ -150,7 +150,8 @@ fn measure(node: &Node, peer: SocketAddr, args: &Args, size: u64, last: bool) ->
         report.latency = Latency::of(&samples, parts);
     }
     conn.send(&Msg::new(Kind::Done, &[u64::from(last)]))?;
-    let done = conn.expect(Kind::Done)?;
+    // Credit for the last messages may come after they have all been sent.
+    let done = conn.expect_past(&[Kind::Credit], Kind::Done)?;
     if done.n[1] != 0 {
         let detail = format!("{} of {} messages of {size} bytes", done.n[1], done.n[0]);
         return Err(Failure::Corrupt {
