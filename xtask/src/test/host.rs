@@ -10,12 +10,18 @@ use crate::report::{Line, Report, Status};
 use anyhow::{bail, Context as _, Result};
 use serde::Deserialize;
 use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// The package that knows nothing of kernels.
 const PURE: &str = "kfabric-pure";
+
+/// How long one program of tests may take: many times what it needs.
+const LIMIT: Duration = Duration::from_secs(10 * 60);
 
 /// Runs them all; what cannot even be built is a failure of its own.
 pub(super) fn run(ctx: &Context, only: &str, report: &Report) {
@@ -142,8 +148,9 @@ fn miri(ctx: &Context, only: &str, report: &Report) -> Result<()> {
         .arg("--target-dir")
         .arg(ctx.target.join("miri"))
         .args(["--", "--format=pretty", only])
-        .env("PROPTEST_CASES", "4")
-        .env("MIRIFLAGS", "-Zmiri-disable-isolation");
+        // Isolated it is deterministic: no clock but its own.
+        .env_remove("MIRIFLAGS")
+        .env("PROPTEST_CASES", "4");
     libtest(cmd, "miri", "host", report)
 }
 
@@ -193,7 +200,9 @@ fn binaries(messages: &str) -> Vec<Binary> {
 fn libtest(mut cmd: Command, name: &str, place: &str, report: &Report) -> Result<()> {
     let (reader, writer) = std::io::pipe()?;
     let started = Instant::now();
+    // In a group of its own, to be ended with all it started.
     let mut child = cmd
+        .process_group(0)
         .env("RUST_BACKTRACE", "0")
         .stdin(Stdio::null())
         .stdout(writer.try_clone()?)
@@ -202,6 +211,7 @@ fn libtest(mut cmd: Command, name: &str, place: &str, report: &Report) -> Result
         .with_context(|| format!("starting the tests of {name}"))?;
     // The child holds the only writers once this one's are dropped.
     drop(cmd);
+    let guard = Guard::new(child.id());
     let mut parser = Parser::default();
     let mut said = String::new();
     let mut last = started;
@@ -237,6 +247,7 @@ fn libtest(mut cmd: Command, name: &str, place: &str, report: &Report) -> Result
         }
     }
     let status = child.wait()?;
+    let late = guard.stop();
     let none = failures.is_empty();
     for (test, mut line) in failures {
         line.detail = words_of(&said, &test);
@@ -244,12 +255,44 @@ fn libtest(mut cmd: Command, name: &str, place: &str, report: &Report) -> Result
     }
     if !status.success() && none {
         let end: Vec<&str> = said.lines().collect();
+        let why = if late {
+            format!("did not end within {} minutes", LIMIT.as_secs() / 60)
+        } else {
+            format!("ended with {status}")
+        };
         bail!(
-            "the tests of {name} ended with {status}:\n{}",
+            "the tests of {name} {why}:\n{}",
             end[end.len().saturating_sub(30)..].join("\n")
         );
     }
     Ok(())
+}
+
+/// Ends a process and all it started when it takes too long.
+struct Guard {
+    ended: Sender<()>,
+    watcher: JoinHandle<bool>,
+}
+
+impl Guard {
+    fn new(pid: u32) -> Self {
+        let (ended, end) = channel::<()>();
+        let watcher = std::thread::spawn(move || {
+            let late = end.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout);
+            if late {
+                let group = format!("-{pid}");
+                let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+            }
+            late
+        });
+        Self { ended, watcher }
+    }
+
+    /// Whether it had to end it.
+    fn stop(self) -> bool {
+        let _ = self.ended.send(());
+        self.watcher.join().unwrap_or(false)
+    }
 }
 
 /// Reads what the test harness prints.
