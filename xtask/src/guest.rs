@@ -280,6 +280,13 @@ impl<'a> Guests<'a> {
         guests
     }
 
+    /// The same guests, with this much memory, as QEMU takes it (`2G`).
+    #[must_use]
+    pub fn with_mem(mut self, mem: &str) -> Self {
+        self.options.mem = mem.to_owned();
+        self
+    }
+
     /// The file of a program that guests find in `/kfi/bin`.
     pub fn program(&self, name: &str) -> Option<&Path> {
         self.programs

@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 const WHOLE: Duration = Duration::from_secs(53 * 60);
 /// What is left for a stage that comes late, so that it shows something.
 const LEAST: Duration = Duration::from_secs(60);
+/// With this much free memory a guest gets enough for the largest transfers.
+const ROOMY: u64 = 6 << 30;
 /// How often guests may die in one topology before it is given up.
 const DEATHS: usize = 5;
 
@@ -88,7 +90,11 @@ pub(super) fn run(ctx: &Context, args: &Args, report: &Arc<Report>, since: Insta
         stage.budget = within(stage.budget);
         let tests = list(program, stage.topology, &args.only)?;
         if !tests.is_empty() {
-            run_stage(&main.with_nodes(stage.nodes), &stage, tests, report);
+            let mut guests = main.with_nodes(stage.nodes);
+            if stage.nodes == Nodes::Netns && free_memory() >= ROOMY {
+                guests = guests.with_mem("4G");
+            }
+            run_stage(&guests, &stage, tests, report);
         }
     }
     let tests = list(program, "smoke", &args.only)?;
@@ -114,6 +120,15 @@ pub(super) fn run(ctx: &Context, args: &Args, report: &Arc<Report>, since: Insta
     };
     run_stage(&other.with_nodes(stage.nodes), &stage, tests, report);
     Ok(())
+}
+
+/// Bytes of memory that this machine can spare.
+fn free_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    text.lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))
+        .and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
+        .map_or(0, |kib| kib << 10)
 }
 
 /// The tests of a topology whose names contain `only`.
