@@ -106,6 +106,43 @@ impl fmt::Display for Failure {
     }
 }
 
+/// What tests count in.
+pub(crate) trait Number {
+    /// The number, as it is compared and shown.
+    fn number(self) -> i64;
+}
+
+impl Number for i32 {
+    fn number(self) -> i64 {
+        self.into()
+    }
+}
+
+impl Number for u32 {
+    fn number(self) -> i64 {
+        self.into()
+    }
+}
+
+impl Number for u64 {
+    fn number(self) -> i64 {
+        // CAST: One to one, which is all that comparing needs.
+        self as i64
+    }
+}
+
+impl Number for usize {
+    fn number(self) -> i64 {
+        // CAST: As above.
+        self as i64
+    }
+}
+
+/// The number, as it is compared and shown.
+pub(crate) fn number(value: impl Number) -> i64 {
+    value.number()
+}
+
 /// A result as one number: 0, or the negative errno.
 pub(crate) fn errno<T>(result: &Result<T>) -> i64 {
     match result {
@@ -128,8 +165,7 @@ macro_rules! check {
 #[macro_export]
 macro_rules! check_eq {
     ($got:expr, $wanted:expr) => {{
-        // CAST: For showing; what is compared here are counts, sizes, flags and errnos.
-        let (got, wanted) = ($got as i64, $wanted as i64);
+        let (got, wanted) = ($crate::ktap::number($got), $crate::ktap::number($wanted));
         if got != wanted {
             return Err($crate::ktap::Failure::differs(
                 stringify!($got),

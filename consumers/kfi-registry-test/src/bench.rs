@@ -105,7 +105,7 @@ pub(crate) struct One {
 impl One {
     /// Registers a provider.
     pub(crate) fn new(spec: &'static Spec, module: &'static ThisModule) -> Result<Self> {
-        let (provider, control) = Fake::new(spec)?;
+        let (provider, control) = Fake::make(spec)?;
         Ok(Self {
             _registration: Registration::new(provider, module)?,
             control,

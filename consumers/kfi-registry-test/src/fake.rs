@@ -278,7 +278,7 @@ pub(crate) struct Fake {
 
 impl Fake {
     /// A provider, and the test's hold on it.
-    pub(crate) fn new(spec: &'static Spec) -> Result<(Arc<dyn Provider>, Arc<Control>)> {
+    pub(crate) fn make(spec: &'static Spec) -> Result<(Arc<dyn Provider>, Arc<Control>)> {
         let control = Control::new()?;
         let fake = Self {
             spec,

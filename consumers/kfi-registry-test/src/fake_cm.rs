@@ -192,7 +192,7 @@ pub(crate) struct FakeRequest {
 }
 
 impl FakeRequest {
-    pub(crate) fn new(control: &Arc<Control>) -> Result<Arc<dyn ConnRequestOps>> {
+    pub(crate) fn make(control: &Arc<Control>) -> Result<Arc<dyn ConnRequestOps>> {
         let request = Self {
             control: control.clone(),
             answered: AtomicBool::new(false),

@@ -81,7 +81,7 @@ fn request_holds_module(bench: &Bench) -> Outcome {
     let fabric = Fabric::open(bench.net.clone(), "kfitest-a", "")?;
     let eq = Eq::open(&fabric, 0, None)?;
     let pep = PassiveEp::open(&fabric, &eq, &ipv4([192, 0, 2, 1], 7), 0)?;
-    let request = crate::fake_cm::FakeRequest::new(&bench.a.control)?;
+    let request = crate::fake_cm::FakeRequest::make(&bench.a.control)?;
     bench
         .a
         .control

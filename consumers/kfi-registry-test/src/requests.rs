@@ -65,7 +65,7 @@ impl Listening {
 
     /// A peer asks.
     fn ask(&self, bench: &Bench, data: &[u8]) -> Result {
-        let request = FakeRequest::new(&bench.a.control)?;
+        let request = FakeRequest::make(&bench.a.control)?;
         let info = InfoEntry {
             src_addr: HERE,
             dest_addr: ipv4([192, 0, 2, 9], 1),
