@@ -10,11 +10,13 @@ pub mod cm;
 pub mod death;
 pub mod flood;
 pub mod getinfo;
+pub mod kernel;
 pub mod key_rules;
 pub mod keys;
 pub mod memory;
 pub mod modules;
 pub mod msg;
+pub mod programs;
 pub mod queues;
 pub mod rma;
 pub mod stress;
@@ -35,6 +37,8 @@ pub fn all() -> Vec<Test> {
         key_rules::TESTS,
         keys::TESTS,
         uapi::TESTS,
+        kernel::TESTS,
+        programs::TESTS,
         stress::TESTS,
         death::TESTS,
         modules::TESTS,

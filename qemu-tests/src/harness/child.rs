@@ -2,6 +2,7 @@
 
 //! One half of a test, in a process of its own.
 
+use super::result::Part;
 use super::{Ctl, Ctx, Env, Outcome, Skip, Status, Test};
 use crate::sys;
 use anyhow::{Context, Result};
@@ -42,6 +43,35 @@ pub fn main(test: &Test, env: Env, fd: RawFd) -> i32 {
             1
         }
     }
+}
+
+/// What marks a line of a half's output as a result beside its own.
+const PART: &str = "KFI-PART ";
+
+/// Tells a result beside the test's own.
+pub fn tell(part: &Part) {
+    if let Ok(json) = serde_json::to_string(part) {
+        println!("{PART}{json}");
+    }
+}
+
+/// Takes the results told beside its own out of a half's output.
+fn parts(said: &str) -> (Vec<Part>, String) {
+    let mut parts = Vec::new();
+    let mut rest = String::new();
+    for line in said.lines() {
+        match line
+            .strip_prefix(PART)
+            .and_then(|json| serde_json::from_str(json).ok())
+        {
+            Some(part) => parts.push(part),
+            None => {
+                rest += line;
+                rest.push('\n');
+            }
+        }
+    }
+    (parts, rest)
 }
 
 /// A half that runs.
@@ -110,6 +140,7 @@ impl Half {
         let _ = sys::kill(-pid, libc::SIGKILL);
         let said = std::fs::read_to_string(&self.log).unwrap_or_default();
         let _ = std::fs::remove_file(&self.log);
+        let (parts, said) = parts(&said);
         let (status, mut detail) = judge(status, &said);
         if !late.is_empty() {
             detail = format!("{late}; {detail}");
@@ -118,6 +149,7 @@ impl Half {
             status,
             seconds,
             detail,
+            parts,
         }
     }
 }
@@ -185,6 +217,13 @@ mod tests {
         );
         assert!(judge(status(9), "").1.contains("signal 9"));
         assert!(judge(None, "").1.contains("cannot be killed"));
+    }
+
+    #[test]
+    fn parts_are_taken_out() {
+        let said = "a\nKFI-PART {\"name\":\"x\",\"status\":\"ok\",\"detail\":\"\"}\nb\n";
+        let (parts, rest) = parts(said);
+        assert_eq!((parts.len(), rest.as_str()), (1, "a\nb\n"));
     }
 
     #[test]

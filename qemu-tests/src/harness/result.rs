@@ -17,6 +17,17 @@ pub enum Status {
     Skipped,
 }
 
+/// A result that a test tells beside its own: one of many that it found elsewhere.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Part {
+    /// Its name.
+    pub name: String,
+    /// How it ended.
+    pub status: Status,
+    /// Why, unless it was well.
+    pub detail: String,
+}
+
 /// One half's end of a test.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
@@ -26,6 +37,8 @@ pub struct Outcome {
     pub seconds: f64,
     /// Why, unless it was well.
     pub detail: String,
+    /// Results told beside its own.
+    pub parts: Vec<Part>,
 }
 
 /// The result line of a test, as the build tool reads it.
@@ -115,6 +128,7 @@ mod tests {
             status,
             seconds: 0.0,
             detail: detail.into(),
+            parts: Vec::new(),
         }
     }
 

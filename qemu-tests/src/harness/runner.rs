@@ -4,7 +4,7 @@
 
 use super::child::Half;
 use super::leaks::Baseline;
-use super::result::{join, Line};
+use super::result::{join, Line, Part};
 use super::{ctl, Ctl, Env, Outcome, Status, Test};
 use anyhow::{bail, Context, Result};
 use serde::{Deserialize, Serialize};
@@ -152,6 +152,22 @@ fn lead_one(
         .context("waiting for node 2 to look for leftovers")?;
     leaks.extend(others.into_iter().map(|l| format!("node 2: {l}")));
     let seconds = mine.seconds.max(theirs.seconds);
+    for part in mine.parts.iter().chain(&theirs.parts) {
+        let Part {
+            name,
+            status,
+            detail,
+        } = part.clone();
+        let place = env.topology.place().to_owned();
+        Line {
+            name,
+            status,
+            seconds: 0.0,
+            place,
+            detail,
+        }
+        .print();
+    }
     let (status, detail) = join(&[(1, mine), (2, theirs)], &leaks);
     Ok((status, seconds, detail))
 }

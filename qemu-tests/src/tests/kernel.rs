@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Tests that run in the kernel: modules that test by being loaded and tell
+//! in KTAP, line by line, in the kernel's log. Each line becomes a result.
+
+use crate::harness::child::tell;
+use crate::harness::guest::{load, unload, until};
+use crate::harness::result::Part;
+use crate::harness::{skip, Ctx, Status, Test, NETNS, ONE};
+use anyhow::{bail, ensure, Context, Result};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::time::Duration;
+
+/// The topic's tests.
+pub const TESTS: &[Test] = &[
+    Test::alone("kernel.consumer", |c| module(c, "kfi_sample", "kfi-sample"))
+        .seconds(30)
+        .on(ONE | NETNS),
+    Test::alone("kernel.registry", |c| {
+        module(c, "kfi_registry_test", "kfi-registry")
+    })
+    .seconds(20)
+    .on(ONE),
+];
+
+/// Loads a module on node 1 and tells its results, with a prefix before their names.
+fn module(ctx: &mut Ctx, name: &str, prefix: &str) -> Result<()> {
+    if ctx.first() {
+        run(name, prefix)?;
+    }
+    ctx.barrier("done")
+}
+
+fn run(name: &str, prefix: &str) -> Result<()> {
+    let mut log = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open("/dev/kmsg")?;
+    log.seek(SeekFrom::End(0))?;
+    let loaded = load(name);
+    if let Err(e) = &loaded {
+        if e.to_string().contains("is not in") {
+            return skip(e.to_string());
+        }
+    }
+    let mut text = String::new();
+    until(
+        "the kernel's log has the results",
+        Duration::from_secs(2),
+        || {
+            text += &records(&mut log, &format!("{name}: "));
+            Ok(finished(&text).then_some(()))
+        },
+    )
+    .or_else(|e| if loaded.is_err() { Ok(()) } else { Err(e) })?;
+    if loaded.is_ok() {
+        unload(name)?;
+    }
+    let (plan, parts) = parse(&text);
+    ensure!(!parts.is_empty(), "no result: {loaded:?}");
+    let failed: Vec<_> = parts
+        .iter()
+        .filter(|p| p.status == Status::Failed)
+        .map(|p| p.name.clone())
+        .collect();
+    let count = parts.len();
+    for part in parts {
+        tell(&Part {
+            name: format!("{prefix}.{}", part.name),
+            ..part
+        });
+    }
+    if !failed.is_empty() {
+        bail!("{} of {count} failed: {}", failed.len(), failed.join(", "));
+    }
+    ensure!(plan == Some(count), "{count} results of {plan:?} planned");
+    loaded.context("all passed, and yet")
+}
+
+/// New records of the kernel's log that start with `prefix`, without it.
+fn records(log: &mut File, prefix: &str) -> String {
+    let mut text = String::new();
+    let mut record = [0u8; 8192];
+    loop {
+        match log.read(&mut record) {
+            Ok(n) if n > 0 => {
+                let line = String::from_utf8_lossy(&record[..n]);
+                let line = line
+                    .split_once(';')
+                    .map_or("", |(_, l)| l)
+                    .lines()
+                    .next()
+                    .unwrap_or("");
+                if let Some(line) = line.strip_prefix(prefix) {
+                    text += line;
+                    text.push('\n');
+                }
+            }
+            Err(e) if e.raw_os_error() == Some(libc::EPIPE) => {}
+            _ => return text,
+        }
+    }
+}
+
+/// Whether as many results are there as were planned.
+fn finished(text: &str) -> bool {
+    let (plan, parts) = parse(text);
+    plan == Some(parts.len())
+}
+
+/// Reads KTAP: the plan, and the results, each with the comments before it if it failed.
+fn parse(text: &str) -> (Option<usize>, Vec<Part>) {
+    let mut plan = None;
+    let mut parts = Vec::new();
+    let mut said = Vec::new();
+    for line in text.lines() {
+        if let Some(count) = line.strip_prefix("1..") {
+            plan = count.trim().parse().ok();
+        } else if let Some(comment) = line.strip_prefix("# ") {
+            said.push(comment);
+        } else if let Some((status, rest)) = result(line) {
+            let (name, skipped) = match rest.split_once(" # SKIP") {
+                Some((name, why)) => (name, Some(why.trim())),
+                None => (rest, None),
+            };
+            let (status, detail) = match (status, skipped) {
+                (Status::Ok, Some(why)) => (Status::Skipped, why.to_owned()),
+                (Status::Failed, _) => (Status::Failed, said.join("; ")),
+                (other, _) => (other, String::new()),
+            };
+            parts.push(Part {
+                name: name.trim().to_owned(),
+                status,
+                detail,
+            });
+            said.clear();
+        }
+    }
+    (plan, parts)
+}
+
+/// A result line's status, and what follows its number.
+fn result(line: &str) -> Option<(Status, &str)> {
+    let (status, rest) = match line.strip_prefix("not ok ") {
+        Some(rest) => (Status::Failed, rest),
+        None => (Status::Ok, line.strip_prefix("ok ")?),
+    };
+    let (number, rest) = rest.split_once(' ')?;
+    number.parse::<usize>().ok()?;
+    Some((status, rest.trim_start_matches("- ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ktap_is_read() {
+        let text =
+            "KTAP version 1\n1..3\nok 1 a\n# at.rs:1: no\nnot ok 2 b\nok 3 c # SKIP old device\n";
+        let (plan, parts) = parse(text);
+        assert_eq!(plan, Some(3));
+        let got: Vec<_> = parts
+            .iter()
+            .map(|p| (p.name.as_str(), p.status, p.detail.as_str()))
+            .collect();
+        assert_eq!(
+            got,
+            [
+                ("a", Status::Ok, ""),
+                ("b", Status::Failed, "at.rs:1: no"),
+                ("c", Status::Skipped, "old device")
+            ]
+        );
+        assert!(finished(text) && !finished("1..2\nok 1 a\n"));
+    }
+}

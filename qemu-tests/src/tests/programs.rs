@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The command line tool, end to end.
+
+use crate::buf::pattern_bytes;
+use crate::harness::{Ctx, Test};
+use crate::pair::WAIT;
+use crate::sys::{self, Ended};
+use anyhow::{bail, ensure, Context, Result};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+/// The topic's tests.
+pub const TESTS: &[Test] = &[
+    Test::alone("kfi.info", info),
+    Test::alone("kfi.show", show),
+    Test::alone("kfi.errors_and_statuses", errors).seconds(8),
+    Test::pair("kfi.ping_and_serve", ping).seconds(15),
+    Test::pair("kfi.get", get).seconds(15),
+    Test::pair("kfi.put", put).seconds(15),
+    Test::pair("kfi.put_is_refused_read_only", put_refused).seconds(8),
+];
+
+fn kfi(args: &[&str]) -> Result<Output> {
+    Command::new("kfi")
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .context("kfi")
+}
+
+/// Runs it; what it prints, which must be well.
+fn well(args: &[&str]) -> Result<String> {
+    let out = kfi(args)?;
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    if !out.status.success() {
+        bail!(
+            "kfi {}: {}: {said}{}",
+            args.join(" "),
+            out.status,
+            String::from_utf8_lossy(&out.stderr)
+        );
+    }
+    Ok(said)
+}
+
+/// Its JSON, one value or one to a line.
+fn json(text: &str) -> Result<Vec<Value>> {
+    let values: std::result::Result<Vec<Value>, _> = serde_json::Deserializer::from_str(text)
+        .into_iter()
+        .collect();
+    values.with_context(|| format!("not JSON: {text:?}"))
+}
+
+fn start(args: &[&str]) -> Result<Child> {
+    let mut cmd = Command::new("kfi");
+    cmd.args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit());
+    cmd.spawn().context("kfi")
+}
+
+/// Waits for one that was started; its output.
+fn ended(child: Child) -> Result<String> {
+    let pid = child.id() as i32;
+    let mut out = child.stdout.context("no output")?;
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut out, &mut text).map(|_| text)
+    });
+    let end = sys::wait_pid(pid, Duration::from_secs(60))?;
+    if end.is_none() {
+        sys::kill(pid, libc::SIGKILL)?;
+    }
+    let text = reader.join().map_err(|_| anyhow::anyhow!("panicked"))??;
+    ensure!(end == Some(Ended::Exit(0)), "it ended with {end:?}: {text}");
+    Ok(text)
+}
+
+fn info(ctx: &mut Ctx) -> Result<()> {
+    let text = well(&["info", "-p", ctx.provider()])?;
+    for line in [
+        format!("provider: {}", ctx.provider()),
+        "type: FI_EP_MSG".to_owned(),
+    ] {
+        ensure!(text.contains(&line), "{line:?} is not in {text}");
+    }
+    let addr = ctx.env.addr.to_string();
+    let own = well(&["info", "-s", &addr, "-v"])?;
+    ensure!(own.contains(&addr), "{addr} is not in {own}");
+    let list = well(&["info", "-l"])?;
+    ensure!(list.contains(ctx.provider()), "{list}");
+    let values = json(&well(&["--json", "info"])?)?;
+    ensure!(values[0].to_string().contains(ctx.provider()), "{values:?}");
+    Ok(())
+}
+
+fn show(ctx: &mut Ctx) -> Result<()> {
+    let side = crate::pair::Side::open(ctx)?;
+    let buf = crate::buf::Buf::new(12_345)?;
+    let _region = side.reg(&buf, crate::pair::LOCAL)?;
+    let pid = std::process::id().to_string();
+    let text = well(&["show", "-p", &pid])?;
+    for word in ["kfi-tests", "domain", "region"] {
+        ensure!(text.contains(word), "{word:?} is not in {text}");
+    }
+    let values = json(&well(&["show", "-p", &pid, "--json"])?)?;
+    ensure!(
+        values.iter().any(|v| v.to_string().contains("12345")),
+        "{values:?}"
+    );
+    Ok(())
+}
+
+/// Exit statuses as the help tells them; an error has its line on standard error.
+fn errors(ctx: &mut Ctx) -> Result<()> {
+    let peer = ctx.env.addr.to_string();
+    let cases: [(&[&str], i32); 4] = [
+        (&["frobnicate"], 2),
+        (&["info", "-p", "no-such-provider"], 4),
+        (&["ping", &peer, "-p", "9"], 5),
+        (&["get", &peer, "/tmp/never", "-p", "9"], 5),
+    ];
+    for (args, status) in cases {
+        let out = kfi(args)?;
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        ensure!(
+            out.status.code() == Some(status),
+            "kfi {args:?}: {}, not {status}: {said}",
+            out.status
+        );
+        ensure!(said.starts_with("error: "), "kfi {args:?} says {said:?}");
+    }
+    let out = Command::new("kfi")
+        .arg("info")
+        .env("KFABRIC_DEVICE", "/dev/no-such-file")
+        .output()?;
+    ensure!(
+        out.status.code() == Some(3),
+        "without a device: {}",
+        out.status
+    );
+    Ok(())
+}
+
+/// Node 1 runs the first command, node 2 the second ones, when the first one is ready.
+fn together(ctx: &mut Ctx, server: &[&str], client: impl FnOnce(&str) -> Result<()>) -> Result<()> {
+    if ctx.first() {
+        let addr = ctx.env.addr.to_string();
+        let child = start(&[server, &["--once", "-l", &addr]].concat())?;
+        // Listening is not told by anything but a connection.
+        std::thread::sleep(Duration::from_millis(700));
+        ctx.barrier("listening")?;
+        ctx.barrier("served")?;
+        ended(child).map(|_| ())
+    } else {
+        ctx.barrier("listening")?;
+        let peer = ctx.env.peer.to_string();
+        let result = client(&peer);
+        ctx.barrier("served")?;
+        result
+    }
+}
+
+fn ping(ctx: &mut Ctx) -> Result<()> {
+    let cases: [&[&str]; 5] = [
+        &["-I", "100", "-c"],
+        &["-o", "write", "-S", "64,4K,100000", "-I", "50", "-c"],
+        &["-o", "read", "-S", "1,64K", "-I", "50", "-c"],
+        &["-b", "-S", "64K", "-I", "100"],
+        &["-b", "-o", "read", "-S", "1M", "-I", "10", "-c"],
+    ];
+    for case in cases {
+        together(ctx, &["serve"], |peer| {
+            let args = [&["--json", "ping", peer], case].concat();
+            let values = json(&well(&args)?)?;
+            ensure!(!values.is_empty(), "kfi {args:?} prints nothing");
+            Ok(())
+        })
+        .with_context(|| format!("{case:?}"))?;
+    }
+    Ok(())
+}
+
+/// A file of this size with a pattern in it.
+fn file(name: &str, len: usize, seed: u64) -> Result<(PathBuf, Vec<u8>)> {
+    let path = std::env::temp_dir().join(format!("kfi-tests.{}.{name}", std::process::id()));
+    let bytes = pattern_bytes(seed, 0, len);
+    std::fs::write(&path, &bytes)?;
+    Ok((path, bytes))
+}
+
+/// Sizes of files that are moved.
+const FILES: &[usize] = &[0, 1, 4097, 3_000_001];
+
+fn get(ctx: &mut Ctx) -> Result<()> {
+    for &size in FILES {
+        let (path, bytes) = file("get", size, size as u64)?;
+        let from = path.to_string_lossy().into_owned();
+        let to = format!("{from}.to");
+        together(ctx, &["export", &from], |peer| {
+            well(&["get", peer, &to]).map(|_| ())?;
+            let got = std::fs::read(&to)?;
+            ensure!(got == bytes, "{} bytes came, or other ones", got.len());
+            Ok(())
+        })
+        .with_context(|| format!("{size} bytes"))?;
+        let _ = std::fs::remove_file(&path);
+        let _ = std::fs::remove_file(&to);
+    }
+    Ok(())
+}
+
+fn put(ctx: &mut Ctx) -> Result<()> {
+    for &size in FILES {
+        // Each node its own: the one that is replaced, and the one that replaces it.
+        let seed = u64::from(ctx.env.node) * 100 + size as u64;
+        let (path, _) = file("put", if ctx.first() { 100 } else { size }, seed)?;
+        let name = path.to_string_lossy().into_owned();
+        together(ctx, &["export", "-w", &name], |peer| {
+            well(&["put", peer, &name]).map(|_| ())
+        })
+        .with_context(|| format!("{size} bytes"))?;
+        if ctx.first() {
+            let want = pattern_bytes(200 + size as u64, 0, size);
+            let same = || Ok((std::fs::read(&path)? == want).then_some(()));
+            crate::harness::guest::until("the file is replaced", WAIT, same)?;
+        }
+        let _ = std::fs::remove_file(&path);
+    }
+    Ok(())
+}
+
+fn put_refused(ctx: &mut Ctx) -> Result<()> {
+    let (path, bytes) = file("refused", 1000, u64::from(ctx.env.node))?;
+    let name = path.to_string_lossy().into_owned();
+    if ctx.first() {
+        let addr = ctx.env.addr.to_string();
+        let mut child = start(&["export", "--once", "-l", &addr, &name])?;
+        std::thread::sleep(Duration::from_millis(700));
+        ctx.barrier("listening")?;
+        ctx.barrier("tried")?;
+        let _ = child.kill();
+        child.wait()?;
+        ensure!(std::fs::read(&path)? == bytes, "the file was changed");
+    } else {
+        ctx.barrier("listening")?;
+        let out = kfi(&["put", &ctx.env.peer.to_string(), &name])?;
+        ctx.barrier("tried")?;
+        ensure!(
+            !out.status.success(),
+            "a put into a read-only export is taken"
+        );
+    }
+    let _ = std::fs::remove_file(&path);
+    Ok(())
+}
