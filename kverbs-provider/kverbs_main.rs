@@ -9,7 +9,8 @@
 //! | [`device`], [`resource`] | devices coming and going, and what of ours is on them |
 //! | [`domain`], [`group`] | an open device; a protection domain |
 //! | [`region`], [`key`] | memory for local use; exporting parts of it |
-//! | [`endpoint`], [`path`] | a connection's life; its operations |
+//! | [`endpoint`], [`inbox`], [`handle`] | a connection's life |
+//! | [`path`] | its operations |
 //! | [`listener`], [`request`] | waiting for connections |
 
 use kernel::{
@@ -35,6 +36,12 @@ mod errno;
 #[deny(unsafe_code)]
 #[path = "src/group.rs"]
 mod group;
+#[deny(unsafe_code)]
+#[path = "src/handle.rs"]
+mod handle;
+#[deny(unsafe_code)]
+#[path = "src/inbox.rs"]
+mod inbox;
 #[deny(unsafe_code)]
 #[path = "src/info.rs"]
 mod info;

@@ -8,8 +8,8 @@ use kernel::{
 
 use crate::{
     device::Device,
-    endpoint::Handle,
     group::Group,
+    handle::Handle,
     ib::{
         device::Live,
         qp::QpSize,

@@ -45,7 +45,6 @@ use crate::{
             CmHandler,
             CmId,
             ConnParam,
-            DATA_MAX,
             REJ_CONSUMER, //
         },
         dma::DmaBuf,
@@ -57,6 +56,10 @@ use crate::{
         },
         work,
         wr::Wc, //
+    },
+    inbox::{
+        Inbox,
+        Todo, //
     },
     limits::{
         ACK_TIMEOUT,
@@ -70,12 +73,7 @@ use crate::{
         Path,
         Refused, //
     },
-    request::Request,
-    resource::{
-        Class,
-        Resource,
-        Ticket, //
-    },
+    request, //
 };
 use kfabric::{
     errno::enotconn,
@@ -85,41 +83,11 @@ use kfabric::{
         OpDesc,
         OpToken, //
     },
-    provider::{
-        EndpointOps,
-        EndpointSink, //
-    },
+    provider::EndpointSink,
     pure::wire,
     sys::IrqLock,
     uapi::SockAddr, //
 };
-
-/// Events that may wait: more than an identifier has in its life.
-const INBOX: usize = 16;
-
-/// What waits for the work item.
-struct Inbox {
-    events: [(CmEventKind, i32); INBOX],
-    n: usize,
-    /// Private data of the answer or the refusal; there is at most one of either.
-    data: [u8; DATA_MAX],
-    data_len: usize,
-    /// Why the connection failed: the first reason, and whether it was found while serving the
-    /// peer. 0 once it is acted upon, or once what fails only fails because we end it.
-    failed: Option<(u32, bool)>,
-    /// The peer was given time to end the connection.
-    lingered: bool,
-    /// A message came before the peer's "ready to use".
-    established: bool,
-}
-
-/// One thing for the work item to act on.
-enum Todo {
-    Event(CmEventKind, i32),
-    Failed(u32, bool),
-    NotifyEstablished,
-    Lingered,
-}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -186,6 +154,10 @@ impl Endpoint {
         &self.group
     }
 
+    fn take(&self) -> Option<Todo> {
+        self.inbox.lock().take()
+    }
+
     fn schedule(this: ArcBorrow<'_, Self>) {
         let this: Arc<Self> = this.into();
         // If it is queued already it will see what was put in.
@@ -193,44 +165,11 @@ impl Endpoint {
     }
 
     /// Something failed, while serving the peer or on an operation of ours.
-    fn fail(this: ArcBorrow<'_, Self>, why: Option<u32>, serving: bool) {
+    pub(crate) fn fail(this: ArcBorrow<'_, Self>, why: Option<u32>, serving: bool) {
         if let Some(err) = why {
-            this.inbox.lock().failed.get_or_insert((err, serving));
+            this.inbox.lock().fail(err, serving);
             Self::schedule(this);
         }
-    }
-
-    fn next(&self) -> Option<Todo> {
-        let mut inbox = self.inbox.lock();
-        if let Some((err, serving)) = inbox.failed {
-            // Kept, so that what fails in consequence is not taken for another reason.
-            if err != 0 {
-                inbox.failed = Some((0, false));
-                return Some(Todo::Failed(err, serving));
-            }
-        }
-        if core::mem::take(&mut inbox.established) {
-            return Some(Todo::NotifyEstablished);
-        }
-        if core::mem::take(&mut inbox.lingered) {
-            return Some(Todo::Lingered);
-        }
-        if inbox.n == 0 {
-            return None;
-        }
-        let (kind, status) = inbox.events[0];
-        inbox.events.copy_within(1.., 0);
-        inbox.n -= 1;
-        Some(Todo::Event(kind, status))
-    }
-
-    /// Application data of the answer or refusal.
-    fn peer_data(&self) -> ([u8; DATA_MAX], usize) {
-        let inbox = self.inbox.lock();
-        let data = wire::decode(&inbox.data[..inbox.data_len]);
-        let mut copy = [0; DATA_MAX];
-        copy[..data.len()].copy_from_slice(data);
-        (copy, data.len())
     }
 
     /// What this side wants of a connection.
@@ -253,7 +192,7 @@ impl Endpoint {
     /// Lets nothing more happen on a connection. What is on its way gets flushed.
     fn halt(&self, ctl: &Ctl) {
         // That is no failure to report.
-        self.inbox.lock().failed.get_or_insert((0, false));
+        self.inbox.lock().expect_failures();
         self.path.stop();
         if let Some(qp) = &ctl.qp {
             qp.fail();
@@ -310,9 +249,7 @@ impl Endpoint {
         match kind {
             AddrResolved if connecting => self.step(ctl, Self::addr_resolved),
             RouteResolved if connecting => self.step(ctl, Self::route_resolved),
-            Response if connecting => self
-                .step(ctl, Self::responded)
-                .or_else(|| self.up(ctl)),
+            Response if connecting => self.step(ctl, Self::responded).or_else(|| self.up(ctl)),
             Established if connecting => self.up(ctl),
             Unresolved => {
                 let err = match errno::of_cm(status, bindings::EHOSTUNREACH) {
@@ -421,9 +358,8 @@ impl Endpoint {
         (call, sink)
     }
 
-    /// Makes one. With `request`, its identifier is taken over: the accepting side.
-    fn new(
-        device: &Arc<Device>,
+    /// Makes one in `group`.
+    pub(crate) fn new(
         group: &Arc<Group>,
         net: &Net,
         size: QpSize,
@@ -433,7 +369,7 @@ impl Endpoint {
         let path = Path::new(size)?;
         Arc::pin_init(
             pin_init!(Self {
-                device: device.clone(),
+                device: group.device().clone(),
                 group: group.clone(),
                 net: net.clone(),
                 ctl <- new_mutex!(Ctl {
@@ -448,15 +384,7 @@ impl Endpoint {
                     peer: SockAddr::default(),
                 }, "kverbs_endpoint"),
                 path <- path,
-                inbox <- new_irqlock!(Inbox {
-                    events: [(CmEventKind::TimewaitExit, 0); INBOX],
-                    n: 0,
-                    data: [0; DATA_MAX],
-                    data_len: 0,
-                    failed: None,
-                    lingered: false,
-                    established: false,
-                }, "kverbs_inbox"),
+                inbox <- new_irqlock!(Inbox::new(), "kverbs_inbox"),
                 work <- new_work!("kverbs_endpoint"),
                 worker: AtomicUsize::new(0),
                 lingering: AtomicBool::new(false),
@@ -466,7 +394,44 @@ impl Endpoint {
         )
     }
 
-    fn enable(this: &Arc<Self>) -> Result {
+    /// Makes it the accepting side of a request, whose identifier it takes over.
+    pub(crate) fn take_over(this: &Arc<Self>, id: CmId<request::Inner>, param: ConnParam) {
+        let mut ctl = this.ctl.lock();
+        // Both timers are only wishes; a failure leaves the connection manager's own.
+        let _ = id.set_timers(ACK_TIMEOUT, MIN_RNR_TIMER);
+        ctl.local = id.local_addr();
+        ctl.peer = id.peer_addr();
+        ctl.offered = Some(param);
+        ctl.id = Some(id.hand_over(this.clone()));
+    }
+
+    /// Looks after it, every tick.
+    pub(crate) fn tick(this: &Arc<Self>) {
+        Self::fail(this.as_arc_borrow(), this.path.tick(), false);
+        if this.lingering.swap(false, Ordering::AcqRel) {
+            this.inbox.lock().lingered();
+            Self::schedule(this.as_arc_borrow());
+        }
+    }
+
+    /// Its own address, as far as known.
+    pub(crate) fn local_addr(&self) -> SockAddr {
+        let ctl = self.ctl.lock();
+        ctl.id.as_ref().map_or(ctl.local, CmId::local_addr)
+    }
+
+    /// Its peer's address, as far as known.
+    pub(crate) fn peer_addr(&self) -> SockAddr {
+        self.ctl.lock().peer
+    }
+
+    /// [`EndpointOps::post`](kfabric::provider::EndpointOps::post).
+    pub(crate) fn post(&self, op: &OpDesc<'_>, token: OpToken) -> Result<(), Refused> {
+        self.path.post(self, op, token)
+    }
+
+    /// [`EndpointOps::enable`](kfabric::provider::EndpointOps::enable).
+    pub(crate) fn enable(this: &Arc<Self>) -> Result {
         let live = this.device.enter()?;
         let mut ctl = this.ctl.lock();
         if ctl.phase != Phase::New {
@@ -485,7 +450,8 @@ impl Endpoint {
         Ok(())
     }
 
-    fn connect(this: &Arc<Self>, addr: &SockAddr, data: &[u8]) -> Result {
+    /// [`EndpointOps::connect`](kfabric::provider::EndpointOps::connect).
+    pub(crate) fn connect(this: &Arc<Self>, addr: &SockAddr, data: &[u8]) -> Result {
         let _live = this.device.enter()?;
         let mut guard = this.ctl.lock();
         let ctl = &mut *guard;
@@ -503,7 +469,8 @@ impl Endpoint {
         Ok(())
     }
 
-    fn accept(&self, data: &[u8]) -> Result {
+    /// [`EndpointOps::accept`](kfabric::provider::EndpointOps::accept).
+    pub(crate) fn accept(&self, data: &[u8]) -> Result {
         let _live = self.device.enter()?;
         let mut message = [0; wire::REPLY_MAX];
         let len = wire::encode(data, &mut message).map_err(|_| EINVAL)?;
@@ -522,7 +489,8 @@ impl Endpoint {
         Ok(())
     }
 
-    fn shutdown(this: &Arc<Self>) -> Result {
+    /// [`EndpointOps::shutdown`](kfabric::provider::EndpointOps::shutdown).
+    pub(crate) fn shutdown(this: &Arc<Self>) -> Result {
         let mut guard = this.ctl.lock();
         let ctl = &mut *guard;
         match ctl.phase {
@@ -533,13 +501,11 @@ impl Endpoint {
                     id.disconnect();
                 }
                 // A connection that ends at our wish ends now, whatever the peer does.
-                let mut inbox = this.inbox.lock();
-                if inbox.n < INBOX {
-                    let n = inbox.n;
-                    inbox.events[n] = (CmEventKind::Disconnected, 0);
-                    inbox.n += 1;
-                }
-                drop(inbox);
+                this.inbox.lock().put(&CmEvent {
+                    kind: CmEventKind::Disconnected,
+                    status: 0,
+                    data: &[],
+                });
                 Self::schedule(this.as_arc_borrow());
                 Ok(())
             }
@@ -547,7 +513,8 @@ impl Endpoint {
         }
     }
 
-    fn close(this: &Arc<Self>) {
+    /// [`EndpointOps::close`](kfabric::provider::EndpointOps::close).
+    pub(crate) fn close(this: &Arc<Self>) {
         let _closing = this.closing.lock();
         let sink = {
             let mut guard = this.ctl.lock();
@@ -576,19 +543,19 @@ impl WorkItem for Endpoint {
 
     fn run(this: Arc<Endpoint>) {
         this.worker.store(work::current(), Ordering::Release);
-        while let Some(todo) = this.next() {
+        while let Some(todo) = this.take() {
             let (Some(call), Some(sink)) = this.act(todo) else {
                 continue;
             };
             match call {
                 Call::Connected => {
-                    let (data, len) = this.peer_data();
-                    sink.connected(&data[..len]);
+                    let (message, len) = this.inbox.lock().message();
+                    sink.connected(wire::decode(&message[..len]));
                 }
                 Call::ConnError(err, prov_errno, with_data) => {
-                    let (data, len) = this.peer_data();
+                    let (message, len) = this.inbox.lock().message();
                     let len = if with_data { len } else { 0 };
-                    sink.conn_error(err, prov_errno, &data[..len]);
+                    sink.conn_error(err, prov_errno, wire::decode(&message[..len]));
                 }
                 Call::Shutdown(err) => sink.shutdown(err),
             }
@@ -599,25 +566,7 @@ impl WorkItem for Endpoint {
 
 impl CmHandler for Endpoint {
     fn event(this: ArcBorrow<'_, Self>, event: CmEvent<'_>) {
-        {
-            let mut inbox = this.inbox.lock();
-            if !event.data.is_empty() {
-                let len = event.data.len().min(DATA_MAX);
-                inbox.data[..len].copy_from_slice(&event.data[..len]);
-                inbox.data_len = len;
-            }
-            let n = inbox.n;
-            match inbox.events.get_mut(n) {
-                Some(place) => {
-                    *place = (event.kind, event.status);
-                    inbox.n += 1;
-                }
-                // Never: no identifier has that many.
-                None => {
-                    inbox.failed.get_or_insert((bindings::EIO, false));
-                }
-            }
-        }
+        this.inbox.lock().put(&event);
         Self::schedule(this);
     }
 }
@@ -641,133 +590,10 @@ impl Completions for Endpoint {
     fn qp_event(this: ArcBorrow<'_, Self>, event: QpEvent) {
         match event {
             QpEvent::Established => {
-                this.inbox.lock().established = true;
+                this.inbox.lock().established();
                 Self::schedule(this);
             }
             failure => Self::fail(this, Some(errno::of_event(failure)), true),
         }
-    }
-}
-
-/// An endpoint on the device's list of resources.
-struct Listed(Arc<Endpoint>);
-
-impl Resource for Listed {
-    fn device_gone(&self) {
-        let this = &self.0;
-        <Endpoint as CmHandler>::event(
-            this.as_arc_borrow(),
-            CmEvent {
-                kind: CmEventKind::DeviceRemoval,
-                status: 0,
-                data: &[],
-            },
-        );
-        work::flush(this);
-    }
-
-    fn tick(&self) {
-        let this = &self.0;
-        Endpoint::fail(this.as_arc_borrow(), this.path.tick(), false);
-        if this.lingering.swap(false, Ordering::AcqRel) {
-            this.inbox.lock().lingered = true;
-            Endpoint::schedule(this.as_arc_borrow());
-        }
-    }
-
-    fn fail(&self, err: u32) {
-        Endpoint::fail(self.0.as_arc_borrow(), Some(err), false);
-        work::flush(&self.0);
-    }
-}
-
-/// An endpoint as the core has it.
-pub(crate) struct Handle {
-    endpoint: Arc<Endpoint>,
-    ticket: Ticket,
-}
-
-impl Handle {
-    /// Makes an endpoint in `group`. With `request`, its identifier is taken over: the accepting
-    /// side.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: the request came in on another device. `ECONNABORTED`: it is no more. The
-    /// request is as before on any failure.
-    pub(crate) fn new(
-        group: &Arc<Group>,
-        net: &Net,
-        size: QpSize,
-        local: SockAddr,
-        request: Option<&Request>,
-        sink: Arc<dyn EndpointSink>,
-    ) -> Result<Arc<Self>> {
-        let device = group.device();
-        let _live = device.enter()?;
-        if request.is_some_and(|request| !Arc::ptr_eq(request.device(), device)) {
-            return Err(EINVAL);
-        }
-        let endpoint = Endpoint::new(device, group, net, size, local, sink)?;
-        let listed: Arc<dyn Resource> = Arc::new(Listed(endpoint.clone()), GFP_KERNEL)?;
-        let ticket = device.resources.add(Class::Endpoint, listed)?;
-        let handle = Arc::new(Self { endpoint, ticket }, GFP_KERNEL)?;
-        if let Some(request) = request {
-            // Nothing can fail after this.
-            let (id, param) = request.take().ok_or(EINVAL)?;
-            let mut ctl = handle.endpoint.ctl.lock();
-            // Both timers are only wishes; a failure leaves the connection manager's own.
-            let _ = id.set_timers(ACK_TIMEOUT, MIN_RNR_TIMER);
-            ctl.local = id.local_addr();
-            ctl.peer = id.peer_addr();
-            ctl.offered = Some(param);
-            ctl.id = Some(id.hand_over(handle.endpoint.clone()));
-        }
-        Ok(handle)
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.close();
-        self.endpoint.device.resources.remove(self.ticket);
-    }
-}
-
-impl EndpointOps for Handle {
-    fn enable(&self) -> Result {
-        Endpoint::enable(&self.endpoint)
-    }
-
-    fn connect(&self, addr: &SockAddr, data: &[u8]) -> Result {
-        Endpoint::connect(&self.endpoint, addr, data)
-    }
-
-    fn accept(&self, data: &[u8]) -> Result {
-        self.endpoint.accept(data)
-    }
-
-    fn shutdown(&self) -> Result {
-        Endpoint::shutdown(&self.endpoint)
-    }
-
-    fn post(&self, op: &OpDesc<'_>, token: OpToken) -> Result<(), Refused> {
-        self.endpoint.path.post(&self.endpoint, op, token)
-    }
-
-    fn local_addr(&self) -> SockAddr {
-        let ctl = self.endpoint.ctl.lock();
-        match &ctl.id {
-            Some(id) => id.local_addr(),
-            None => ctl.local,
-        }
-    }
-
-    fn peer_addr(&self) -> SockAddr {
-        self.endpoint.ctl.lock().peer
-    }
-
-    fn close(&self) {
-        Endpoint::close(&self.endpoint)
     }
 }

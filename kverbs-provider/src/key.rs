@@ -90,12 +90,18 @@ impl Inner {
         };
         let ended = match user {
             None => mr.end(),
-            Some((offset, len)) => self.region.mem().device_unregister(offset, len, || mr.end()),
+            Some((offset, len)) => self
+                .region
+                .mem()
+                .device_unregister(offset, len, || mr.end()),
         };
         if let Err((e, mr)) = ended {
             // No driver refuses that for a region of ours. If one does, what could reach it has
             // to go: every connection on the device.
-            pr_err!("kverbs: revoke refused ({}), ending the device's connections\n", e.to_errno());
+            pr_err!(
+                "kverbs: revoke refused ({}), ending the device's connections\n",
+                e.to_errno()
+            );
             let resources = &self.region.group().device().resources;
             resources.fail_endpoints(bindings::EIO);
             drop(mr);
@@ -239,7 +245,12 @@ impl KeyOps for Key {
 
 impl Drop for Key {
     fn drop(&mut self) {
-        self.inner.region.group().device().resources.remove(self.ticket);
+        self.inner
+            .region
+            .group()
+            .device()
+            .resources
+            .remove(self.ticket);
         self.inner.device_gone();
     }
 }

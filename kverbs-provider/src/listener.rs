@@ -196,11 +196,7 @@ impl Listener {
     ///
     /// `EADDRINUSE`, `EADDRNOTAVAIL`, `ENODEV` (no RDMA device has the address) as the connection
     /// manager says.
-    pub(crate) fn new(
-        net: &Net,
-        addr: &SockAddr,
-        sink: Arc<dyn ListenSink>,
-    ) -> Result<Arc<Self>> {
+    pub(crate) fn new(net: &Net, addr: &SockAddr, sink: Arc<dyn ListenSink>) -> Result<Arc<Self>> {
         let inner = Arc::pin_init(
             pin_init!(Inner {
                 ctl <- new_mutex!(Ctl {

@@ -174,11 +174,7 @@ impl Region {
         made
     }
 
-    fn hold(
-        live: &Live<'_>,
-        group: &Group,
-        mem: &Arc<Memory>,
-    ) -> Result<(Hold, KVec<Piece>)> {
+    fn hold(live: &Live<'_>, group: &Group, mem: &Arc<Memory>) -> Result<(Hold, KVec<Piece>)> {
         if mem.segment_count(0, mem.len()) <= PIECES as usize {
             // A mapping that the device cannot do in one piece has to be registered.
             if let Ok(map) = DmaMap::new(live, group.device().ib(), mem) {

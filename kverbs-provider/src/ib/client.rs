@@ -57,7 +57,7 @@ impl<T: ClientOps> Client<T> {
     /// Registers. `add` is called for every device there is before this returns.
     pub(crate) fn register() -> Result<Self> {
         let init = raw::ib_client {
-            name: CALLER.as_ptr().cast(),
+            name: CALLER.as_char_ptr(),
             add: Some(Self::add_callback),
             remove: Some(Self::remove_callback),
             ..Default::default()

@@ -273,7 +273,7 @@ impl<H: CmHandler> CmId<H> {
                 Arc::as_ptr(&handler).cast_mut().cast(),
                 raw::rdma_ucm_port_space_RDMA_PS_TCP,
                 raw::ib_qp_type_IB_QPT_RC,
-                CALLER.as_ptr().cast(),
+                CALLER.as_char_ptr(),
             )
         })?;
         // INVARIANT: It was just made so.

@@ -125,12 +125,7 @@ impl DmaBuf {
         // SAFETY: The buffer is `kmalloc()`ed and stays in place while mapped; the device is
         // registered, as `_live` proves.
         let addr = unsafe {
-            raw::kverbs_dma_map_single(
-                device.as_ptr(),
-                buf.as_mut_ptr().cast(),
-                len,
-                false,
-            )
+            raw::kverbs_dma_map_single(device.as_ptr(), buf.as_mut_ptr().cast(), len, false)
         };
         // SAFETY: The device is there.
         if unsafe { raw::kverbs_dma_mapping_error(device.as_ptr(), addr) } != 0 {
@@ -153,9 +148,7 @@ impl DmaBuf {
         }
         let addr = self.addr + offset as u64;
         // SAFETY: By the type invariant the range is mapped for the device to read.
-        unsafe {
-            raw::kverbs_dma_sync_for_device(self.device.as_ptr(), addr, data.len(), false)
-        };
+        unsafe { raw::kverbs_dma_sync_for_device(self.device.as_ptr(), addr, data.len(), false) };
         addr
     }
 }
@@ -164,12 +157,7 @@ impl Drop for DmaBuf {
     fn drop(&mut self) {
         // SAFETY: By the type invariant.
         unsafe {
-            raw::kverbs_dma_unmap_single(
-                self.device.as_ptr(),
-                self.addr,
-                self.buf.len(),
-                false,
-            )
+            raw::kverbs_dma_unmap_single(self.device.as_ptr(), self.addr, self.buf.len(), false)
         };
     }
 }

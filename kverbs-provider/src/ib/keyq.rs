@@ -89,7 +89,7 @@ impl KeyQueue {
         attr.cap.max_recv_sge = 1;
         // SAFETY: `attr` is filled in; the protection domain and the queue are alive.
         let qp = from_err_ptr(unsafe {
-            raw::ib_create_qp_kernel(pd.as_ptr(), &mut attr, CALLER.as_ptr().cast())
+            raw::ib_create_qp_kernel(pd.as_ptr(), &mut attr, CALLER.as_char_ptr())
         });
         let (qp, cq) = match qp.map(|qp| (NonNull::new(qp), NonNull::new(cq))) {
             Ok((Some(qp), Some(cq))) => (qp, cq),

@@ -30,4 +30,4 @@ pub(crate) mod work;
 pub(crate) mod wr;
 
 /// What the RDMA core shows as the owner of our objects (`rdma resource show`).
-pub(crate) const CALLER: &core::ffi::CStr = c"kverbs";
+pub(crate) const CALLER: &kernel::str::CStr = c"kverbs";

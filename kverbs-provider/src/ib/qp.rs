@@ -201,7 +201,7 @@ impl<H: Completions> QueuePair<H> {
                 core::ptr::null_mut(),
                 (send + receive) as c_int,
                 raw::ib_poll_context_IB_POLL_WORKQUEUE,
-                CALLER.as_ptr().cast(),
+                CALLER.as_char_ptr(),
             )
         })?;
         let mut attr = raw::ib_qp_init_attr {
@@ -219,7 +219,7 @@ impl<H: Completions> QueuePair<H> {
         attr.cap.max_recv_sge = size.sge;
         // SAFETY: `attr` is filled in; the protection domain and the queue are alive.
         let made = from_err_ptr(unsafe {
-            raw::ib_create_qp_kernel(pd.as_ptr(), &mut attr, CALLER.as_ptr().cast())
+            raw::ib_create_qp_kernel(pd.as_ptr(), &mut attr, CALLER.as_char_ptr())
         })
         .and_then(|qp| Self::init(qp, port));
         let qp = match made {

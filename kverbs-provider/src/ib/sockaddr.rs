@@ -18,13 +18,8 @@ const AF_INET: u16 = 2;
 const AF_INET6: u16 = 10;
 
 /// A `struct sockaddr_storage`.
+#[derive(Default)]
 pub(super) struct Storage(bindings::__kernel_sockaddr_storage);
-
-impl Default for Storage {
-    fn default() -> Self {
-        Self(bindings::__kernel_sockaddr_storage::default())
-    }
-}
 
 impl Storage {
     /// Takes over an address.

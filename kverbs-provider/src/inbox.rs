@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What an endpoint's handlers leave for its work item. It takes no allocation and any context.
+
+use kernel::bindings;
+
+use crate::ib::cm::{
+    CmEvent,
+    CmEventKind,
+    DATA_MAX, //
+};
+
+/// Events that may wait: more than an identifier has in its life.
+const ROOM: usize = 16;
+
+/// One thing for the work item to act on.
+pub(crate) enum Todo {
+    /// The identifier's event and its status.
+    Event(CmEventKind, i32),
+    /// The connection failed with a positive errno; whether that was while serving the peer.
+    Failed(u32, bool),
+    /// A message came before the peer's "ready to use".
+    NotifyEstablished,
+    /// The peer was given time to end the connection.
+    Lingered,
+}
+
+/// The inbox.
+pub(crate) struct Inbox {
+    events: [(CmEventKind, i32); ROOM],
+    n: usize,
+    /// Private data of the answer or the refusal; there is at most one of either.
+    data: [u8; DATA_MAX],
+    data_len: usize,
+    /// Why the connection failed: the first reason, and whether it was found while serving the
+    /// peer. 0 once it is acted upon, or once what fails only fails because we end it.
+    failed: Option<(u32, bool)>,
+    lingered: bool,
+    established: bool,
+}
+
+impl Inbox {
+    /// An empty one.
+    pub(crate) fn new() -> Self {
+        Self {
+            events: [(CmEventKind::TimewaitExit, 0); ROOM],
+            n: 0,
+            data: [0; DATA_MAX],
+            data_len: 0,
+            failed: None,
+            lingered: false,
+            established: false,
+        }
+    }
+
+    /// Puts in an event, with its private data.
+    pub(crate) fn put(&mut self, event: &CmEvent<'_>) {
+        if !event.data.is_empty() {
+            let len = event.data.len().min(DATA_MAX);
+            self.data[..len].copy_from_slice(&event.data[..len]);
+            self.data_len = len;
+        }
+        match self.events.get_mut(self.n) {
+            Some(place) => {
+                *place = (event.kind, event.status);
+                self.n += 1;
+            }
+            // Never: no identifier has that many.
+            None => self.fail(bindings::EIO, false),
+        }
+    }
+
+    /// Puts in a failure; only the first counts.
+    pub(crate) fn fail(&mut self, err: u32, serving: bool) {
+        self.failed.get_or_insert((err, serving));
+    }
+
+    /// What fails from now on fails because we end the connection.
+    pub(crate) fn expect_failures(&mut self) {
+        self.fail(0, false);
+    }
+
+    /// A message came before the peer's "ready to use".
+    pub(crate) fn established(&mut self) {
+        self.established = true;
+    }
+
+    /// The peer was given time to end the connection.
+    pub(crate) fn lingered(&mut self) {
+        self.lingered = true;
+    }
+
+    /// Takes the next thing out. A failure goes before what came of it.
+    pub(crate) fn take(&mut self) -> Option<Todo> {
+        if let Some((err, serving)) = self.failed {
+            // Kept, so that what fails in consequence is not taken for another reason.
+            if err != 0 {
+                self.failed = Some((0, false));
+                return Some(Todo::Failed(err, serving));
+            }
+        }
+        if core::mem::take(&mut self.established) {
+            return Some(Todo::NotifyEstablished);
+        }
+        if core::mem::take(&mut self.lingered) {
+            return Some(Todo::Lingered);
+        }
+        if self.n == 0 {
+            return None;
+        }
+        let (kind, status) = self.events[0];
+        self.events.copy_within(1.., 0);
+        self.n -= 1;
+        Some(Todo::Event(kind, status))
+    }
+
+    /// Private data of the answer or the refusal, and its length.
+    pub(crate) fn message(&self) -> ([u8; DATA_MAX], usize) {
+        (self.data, self.data_len)
+    }
+}
