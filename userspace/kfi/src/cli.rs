@@ -111,9 +111,9 @@ pub struct Info {
 /// Where to listen.
 #[derive(Debug, Args)]
 pub struct ListenArgs {
-    /// Local address to listen on
-    #[arg(short, long, value_name = "ADDRESS", default_value = "0.0.0.0")]
-    pub listen: String,
+    /// Local address to listen on; all of them if none is given
+    #[arg(short, long, value_name = "ADDRESS")]
+    pub listen: Option<String>,
     /// Port
     #[arg(short, long, default_value_t = PORT)]
     pub port: u16,

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kfabric_uapi as abi;
 use zerocopy::FromZeros;
@@ -15,7 +15,7 @@ use crate::error::{Error, ObjectId, Result, Returned};
 use crate::fabric::DomainInner;
 use crate::flags::{CompFlags, Format};
 use crate::object::{Handle, Kind};
-use crate::sys::{self, Ring};
+use crate::sys::{self, Deadline, Ring};
 
 pub(crate) struct CqInner {
     pub(crate) handle: Handle,
@@ -135,12 +135,12 @@ impl CompletionQueue {
     ///
     /// [`Error::Timeout`]. A failed operation is no error of this call: see [`Completion::ok`].
     pub fn wait(&self, timeout: Duration) -> Result<Completion> {
-        let end = Instant::now() + timeout;
+        let deadline = Deadline::after(timeout);
         loop {
             if let Some(completion) = self.read_one()? {
                 return Ok(completion);
             }
-            let left = end.saturating_duration_since(Instant::now());
+            let left = deadline.left();
             // Also when the descriptor says "readable" for another reason than an entry.
             if !self.wait_ready(left)? || left.is_zero() {
                 return Err(Error::Timeout {

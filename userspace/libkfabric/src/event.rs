@@ -6,7 +6,7 @@ use std::fmt;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kfabric_uapi as abi;
 
@@ -14,7 +14,7 @@ use crate::device::Shared;
 use crate::errno::Errno;
 use crate::error::{Error, ObjectId, Result, Returned};
 use crate::object::{Handle, Kind};
-use crate::sys::{self, Buf};
+use crate::sys::{self, Buf, Deadline};
 
 pub(crate) struct EqInner {
     pub(crate) handle: Handle,
@@ -78,12 +78,12 @@ impl EventQueue {
     ///
     /// [`Error::Timeout`]; [`Error::Call`].
     pub fn wait(&self, timeout: Duration) -> Result<Event> {
-        let end = Instant::now() + timeout;
+        let deadline = Deadline::after(timeout);
         loop {
             if let Some(event) = self.read()? {
                 return Ok(event);
             }
-            let left = end.saturating_duration_since(Instant::now());
+            let left = deadline.left();
             let backend = &self.inner.handle.dev.backend;
             let there = backend.wait(self.inner.fd.as_fd(), left);
             let there = there.map_err(|errno| Error::Call {

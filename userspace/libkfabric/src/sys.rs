@@ -12,7 +12,7 @@ mod mapping;
 mod ring;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kfabric_uapi::Ioctl;
 
@@ -73,6 +73,26 @@ pub(crate) trait Backend: Send + Sync {
 
     /// The device's own descriptor, where there is one.
     fn device_fd(&self) -> Option<BorrowedFd<'_>>;
+}
+
+/// When waiting ends. Also for times that no clock reaches.
+pub(crate) struct Deadline {
+    timeout: Duration,
+    end: Option<Instant>,
+}
+
+impl Deadline {
+    pub(crate) fn after(timeout: Duration) -> Self {
+        let end = Instant::now().checked_add(timeout);
+        Self { timeout, end }
+    }
+
+    /// How long there is left.
+    pub(crate) fn left(&self) -> Duration {
+        self.end.map_or(self.timeout, |end| {
+            end.saturating_duration_since(Instant::now())
+        })
+    }
 }
 
 /// A call's structure: zero but for its size.

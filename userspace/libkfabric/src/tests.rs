@@ -353,6 +353,19 @@ fn errors_say_what_to_do() {
 }
 
 #[test]
+fn waiting_for_ever_is_possible() {
+    let (_, device) = device();
+    let p = pair(&device);
+    let region = p
+        .domain
+        .register(Memory::anonymous(64).unwrap(), Access::LOCAL)
+        .unwrap();
+    p.b.recv(region.all(), 1).unwrap();
+    p.a.send(region.segment(0..1), 2).unwrap();
+    assert_eq!(p.b_cq.wait(Duration::MAX).unwrap().context(), 1);
+}
+
+#[test]
 fn memory_keeps_to_its_bounds() {
     let memory = Memory::anonymous(100).unwrap();
     memory.write_at(90, &[7; 10]);

@@ -142,7 +142,8 @@ impl Offer {
         let mut t = String::from("---\nfi_info:\n");
         let mut line = |depth: usize, name: &str, value: &dyn std::fmt::Display| {
             // Writing to a string cannot fail.
-            let _ = writeln!(t, "{:width$}{name}: {value}", "", width = depth * 4);
+            let line = format!("{:width$}{name}: {value}", "", width = depth * 4);
+            let _ = writeln!(t, "{}", line.trim_end());
         };
         line(1, "caps", &list(&self.caps));
         line(1, "mode", &format_args!("{:#x}", self.mode));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kfi serve`: the passive side of `kfi ping`.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use kfabric::{Errno, Region};
@@ -44,8 +45,16 @@ pub(super) fn listen_on(
     what: &str,
     handle: &(dyn Fn(Conn) -> Result<bool> + Sync),
 ) -> Result<()> {
-    let address = kfabric::resolve(&args.listen, args.port).during("resolve")?;
-    let listener = node.listen(address)?;
+    let listener = match &args.listen {
+        Some(address) => node.listen(kfabric::resolve(address, args.port).during("resolve")?)?,
+        // All of IPv6 includes all of IPv4, where there is IPv6.
+        None => match node.listen((Ipv6Addr::UNSPECIFIED, args.port).into()) {
+            Err(Failure::Fabric { source, .. }) if source.errno() != Some(Errno::EADDRINUSE) => {
+                node.listen((Ipv4Addr::UNSPECIFIED, args.port).into())?
+            }
+            listener => listener?,
+        },
+    };
     let address = listener.local_addr()?;
     if json {
         print_json(&json!({ "listening": address.to_string(), "what": what }))?;

@@ -4,9 +4,9 @@
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::{Backend, Buf, BufData, Mapping};
+use super::{Backend, Buf, BufData, Deadline, Mapping};
 use crate::errno::Errno;
 
 /// An open device file.
@@ -78,11 +78,9 @@ impl Backend for Kernel {
 
 /// Waits until `fd` is readable, has an error or is hung up; `false` when time ran out.
 pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> Result<bool, Errno> {
-    let end = Instant::now().checked_add(timeout);
+    let deadline = Deadline::after(timeout);
     loop {
-        let left = end.map_or(Duration::MAX, |end| {
-            end.saturating_duration_since(Instant::now())
-        });
+        let left = deadline.left();
         // Rounded up, so that waiting never turns into spinning for the last part.
         let ms = i32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX);
         let mut poll = libc::pollfd {
@@ -93,9 +91,7 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> Result<boo
         // SAFETY: one valid pollfd, for the length of the call.
         let rc = unsafe { libc::poll(&mut poll, 1, ms) };
         match rc {
-            0 if left.is_zero() || end.is_some_and(|end| Instant::now() >= end) => {
-                return Ok(false)
-            }
+            0 if left.is_zero() || deadline.left().is_zero() => return Ok(false),
             0 => {}
             1.. => return Ok(true),
             _ => match Errno::last() {
