@@ -4,7 +4,10 @@
 //! A source file that each such module compiles into itself. Results go to the kernel log as they
 //! come, a line each behind the module's name, and are kept for a file in debugfs.
 
-use core::panic::Location;
+use core::{
+    borrow::Borrow,
+    panic::Location, //
+};
 use kernel::{
     debugfs,
     fmt::{
@@ -190,6 +193,11 @@ macro_rules! check_err {
             ));
         }
     }};
+}
+
+/// A module parameter's value: series 7.2 lends it, 7.3 hands it out.
+pub(crate) fn parameter(value: impl Borrow<i32>) -> i32 {
+    *value.borrow()
 }
 
 /// The lines written so far.

@@ -57,6 +57,7 @@ impl kernel::Module for RegistryTest {
             requests::TESTS,
             keys::TESTS,
         ];
+        let stay = ktap::parameter(module_parameters::stay.value());
         let bench = bench::Bench::new(module)?;
         let mut ktap = ktap::Ktap::begin(groups.iter().map(|tests| tests.len()).sum::<usize>() + 1);
         for (name, test) in groups.into_iter().flatten() {
@@ -69,7 +70,7 @@ impl kernel::Module for RegistryTest {
         let folder = debugfs::Dir::new(c"kfi_registry_test");
         Ok(Self {
             _results: ktap::Results::show(folder, report)?,
-            _bench: (*module_parameters::stay.value() != 0).then_some(bench),
+            _bench: (stay != 0).then_some(bench),
         })
     }
 }

@@ -59,7 +59,8 @@ impl kernel::Module for Sample {
             queues::TESTS,
             atomic::TESTS,
         ];
-        let entry = usize::try_from(*module_parameters::entry.value()).map_err(|_| EINVAL)?;
+        let entry = ktap::parameter(module_parameters::entry.value());
+        let entry = usize::try_from(entry).map_err(|_| EINVAL)?;
         let station = station::Station::open(entry)?;
         let mut ktap = ktap::Ktap::begin(groups.iter().map(|tests| tests.len()).sum::<usize>() + 1);
         station.describe(&mut ktap);
