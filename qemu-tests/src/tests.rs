@@ -10,6 +10,7 @@ pub mod cm;
 pub mod death;
 pub mod flood;
 pub mod getinfo;
+pub mod interop;
 pub mod kernel;
 pub mod key_rules;
 pub mod keys;
@@ -37,6 +38,7 @@ pub fn all() -> Vec<Test> {
         key_rules::TESTS,
         keys::TESTS,
         uapi::TESTS,
+        interop::TESTS,
         kernel::TESTS,
         programs::TESTS,
         stress::TESTS,
