@@ -31,6 +31,9 @@ use crate::{
 const DEFAULT_DEPTH: u32 = 1024;
 
 /// Told when an entry was added. Runs in any context and must not sleep.
+///
+/// The queue drops it when the last user of the queue lets go, which may be a little after
+/// [`Cq::close`]: a module waits for its handlers' `Drop` before it unloads.
 pub trait CqHandler: Send + Sync {
     /// At least one entry may be waiting.
     fn completed(&self);

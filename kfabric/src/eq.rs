@@ -59,6 +59,9 @@ pub struct Event {
 }
 
 /// Told when an event was added. Runs in process context.
+///
+/// The queue drops it when the last user of the queue lets go, which may be a little after
+/// [`Eq::close`]: a module waits for its handlers' `Drop` before it unloads.
 pub trait EqHandler: Send + Sync {
     /// An event may be waiting.
     fn event(&self);

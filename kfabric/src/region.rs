@@ -359,7 +359,9 @@ impl Key {
     /// # Errors
     ///
     /// `EINVAL`: empty, not inside, or no remote right at all. `EACCES`: rights beyond the
-    /// region's, or the memory is another process's. `EBUSY`: it has a key.
+    /// region's, or the memory is another process's. `EBUSY`: it has a key. `EMSGSIZE`: more than
+    /// the provider can export of this memory by one key (kverbs: of the kernel's memory, 256
+    /// pages).
     pub fn assign(&self, offset: u64, len: u64, access: u64) -> Result<KeyValue> {
         let region = self.region.as_ref().ok_or(EINVAL)?;
         range::non_empty_sub_range(offset, len, region.memory.len() as u64).map_err(|_| EINVAL)?;
