@@ -18,6 +18,43 @@
 //!
 //! Every object is `Send` and `Sync`: operations take `&self` and the kernel orders them.
 //!
+//! # Example
+//!
+//! Reads a peer's memory, whose address and key came as the connection's private data:
+//!
+//! ```no_run
+//! use kfabric::*;
+//! use std::time::Duration;
+//!
+//! # fn main() -> kfabric::Result<()> {
+//! let wait = Duration::from_secs(10);
+//! let device = Device::open()?;
+//! let hints = Hints::new().caps(Caps::RMA).destination("192.0.2.7", 7471);
+//! let Some(info) = device.info(&hints)?.into_iter().next() else {
+//!     panic!("nothing reaches that address");
+//! };
+//! let fabric = device.fabric(&info)?;
+//! let domain = fabric.domain(&info)?;
+//! let events = fabric.event_queue(0)?;
+//! let done = domain.completion_queue(0, Format::Data)?;
+//! let buffer = domain.register(Memory::anonymous(4096)?, Access::READ)?;
+//!
+//! let ep = domain.endpoint(&EndpointAttr::default())?;
+//! ep.bind_event_queue(&events)?;
+//! ep.bind_completion_queue(&done, Bind::TRANSMIT | Bind::RECV)?;
+//! ep.enable()?;
+//! ep.connect(resolve("192.0.2.7", 7471)?, b"may I?")?;
+//! let answer = events.wait(wait)?.connected()?;
+//!
+//! let number = |at: usize| u64::from_le_bytes(answer[at..at + 8].try_into().unwrap());
+//! let remote = RemoteMem { addr: number(0), key: number(8) };
+//! ep.read(buffer.all(), remote, 1)?;
+//! done.wait(wait)?.ok()?;
+//! println!("{:?}", buffer.to_vec(0, 16));
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Waiting
 //!
 //! Nothing blocks unless it takes a [`Duration`](std::time::Duration). [`EventQueue`] and
