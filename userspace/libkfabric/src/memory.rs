@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::sync::{PoisonError, RwLock};
 
 use crate::error::{Error, Result};
 use crate::sys::Mapping;
@@ -11,9 +12,13 @@ use crate::sys::Mapping;
 /// Memory that may be registered: mapped here, changed by devices and peers at any time.
 ///
 /// It is therefore never lent as a slice; [`Memory::read_at`] and [`Memory::write_at`] copy. What a
-/// copy sees of a transfer that is still under way is some mixture of old and new bytes.
+/// copy sees of a transfer that is still under way is some mixture of old and new bytes. One thread
+/// at a time copies in; threads that fill parts of their own do better with a memory each.
 pub struct Memory {
     map: Mapping,
+    /// Keeps this process's threads from copying in and out at once, which the language does not
+    /// allow. Devices and peers do not ask.
+    copying: RwLock<()>,
 }
 
 impl Memory {
@@ -25,7 +30,7 @@ impl Memory {
     pub fn anonymous(len: usize) -> Result<Self> {
         let map = Mapping::anonymous(len).map_err(|e| failed("map memory", e))?;
         map.advise_huge();
-        Ok(Self { map })
+        Ok(Self::from_mapping(map))
     }
 
     /// The first `len` bytes of a file: the very pages that the system caches it in, read-only.
@@ -35,9 +40,9 @@ impl Memory {
     ///
     /// What `mmap(2)` says; `EINVAL` for length zero.
     pub fn from_file(file: &File, len: usize) -> Result<Self> {
-        Ok(Self {
-            map: Mapping::file(file.as_fd(), len).map_err(|e| failed("map file", e))?,
-        })
+        Ok(Self::from_mapping(
+            Mapping::file(file.as_fd(), len).map_err(|e| failed("map file", e))?,
+        ))
     }
 
     /// As [`Memory::from_file`], writable, and private: what is written stays in this process.
@@ -46,9 +51,9 @@ impl Memory {
     ///
     /// As for [`Memory::from_file`].
     pub fn from_file_private(file: &File, len: usize) -> Result<Self> {
-        Ok(Self {
-            map: Mapping::private_file(file.as_fd(), len).map_err(|e| failed("map file", e))?,
-        })
+        Ok(Self::from_mapping(
+            Mapping::private_file(file.as_fd(), len).map_err(|e| failed("map file", e))?,
+        ))
     }
 
     /// As [`Memory::from_file`], writable, and shared with everybody who maps it (for example a
@@ -61,13 +66,14 @@ impl Memory {
     ///
     /// As for [`Memory::from_file`].
     pub fn from_file_shared(file: &File, len: usize) -> Result<Self> {
-        Ok(Self {
-            map: Mapping::shared(file.as_fd(), len).map_err(|e| failed("map file", e))?,
-        })
+        Ok(Self::from_mapping(
+            Mapping::shared(file.as_fd(), len).map_err(|e| failed("map file", e))?,
+        ))
     }
 
     pub(crate) fn from_mapping(map: Mapping) -> Self {
-        Self { map }
+        let copying = RwLock::new(());
+        Self { map, copying }
     }
 
     /// Bytes.
@@ -93,6 +99,7 @@ impl Memory {
     /// When the range is not within the memory.
     pub fn read_at(&self, at: usize, to: &mut [u8]) {
         let len = to.len();
+        let _others = self.copying.read().unwrap_or_else(PoisonError::into_inner);
         assert!(
             self.map.read(at, to).is_some(),
             "{len} bytes at {at} of {} bytes",
@@ -106,6 +113,7 @@ impl Memory {
     ///
     /// When the range is not within the memory, or it is read-only.
     pub fn write_at(&self, at: usize, from: &[u8]) {
+        let _alone = self.copying.write().unwrap_or_else(PoisonError::into_inner);
         assert!(
             self.map.write(at, from).is_some(),
             "{} bytes at {at} of {} bytes",
@@ -120,6 +128,7 @@ impl Memory {
     ///
     /// As for [`Memory::write_at`].
     pub fn fill(&self, at: usize, len: usize, byte: u8) {
+        let _alone = self.copying.write().unwrap_or_else(PoisonError::into_inner);
         assert!(
             self.map.fill(at, len, byte).is_some(),
             "{len} bytes at {at} of {} bytes",

@@ -108,7 +108,7 @@ impl<'a> Op<'a> {
 
     fn inject(mut self, payload: &'a [u8]) -> Self {
         self.entry.flags |= abi::KFI_INJECT;
-        self.entry.inject = payload.as_ptr().addr() as u64;
+        self.entry.inject = payload.as_ptr().expose_provenance() as u64;
         self.entry.inject_len = payload.len() as u64;
         self
     }

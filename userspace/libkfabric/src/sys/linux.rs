@@ -28,8 +28,8 @@ impl Backend for Kernel {
         for buf in bufs.iter_mut() {
             let address = match &mut buf.data {
                 BufData::In([]) | BufData::Out([]) => 0,
-                BufData::In(data) => data.as_ptr().addr(),
-                BufData::Out(data) => data.as_mut_ptr().addr(),
+                BufData::In(data) => data.as_ptr().expose_provenance(),
+                BufData::Out(data) => data.as_mut_ptr().expose_provenance(),
             };
             arg[buf.at..buf.at + 8].copy_from_slice(&(address as u64).to_ne_bytes());
         }

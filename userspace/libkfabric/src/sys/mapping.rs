@@ -108,7 +108,7 @@ impl Mapping {
     }
 
     pub(crate) fn address(&self) -> u64 {
-        self.base.as_ptr().addr() as u64
+        self.base.as_ptr().expose_provenance() as u64
     }
 
     fn check(&self, at: usize, len: usize) -> Option<NonNull<u8>> {
@@ -120,7 +120,7 @@ impl Mapping {
         Some(unsafe { self.base.add(at) })
     }
 
-    /// Copies out; `None` when the range is not within.
+    /// Copies out; `None` when the range is not within. Not while another thread copies in.
     pub(crate) fn read(&self, at: usize, to: &mut [u8]) -> Option<()> {
         let from = self.check(at, to.len())?;
         // SAFETY: both ranges are valid for the length and cannot overlap: nobody has a reference
@@ -129,7 +129,8 @@ impl Mapping {
         Some(())
     }
 
-    /// Copies in; `None` when the range is not within, or the memory is read-only.
+    /// Copies in; `None` when the range is not within, or the memory is read-only. Not while another
+    /// thread copies.
     pub(crate) fn write(&self, at: usize, from: &[u8]) -> Option<()> {
         if !self.writable {
             return None;
