@@ -264,6 +264,8 @@ fn sub_range(reader: &mut Reader) -> Result<()> {
         let completion = reader.read(remote, PIECE)?;
         reader.refused(what, completion)?;
     }
+    let completion = reader.write(key, PIECE)?;
+    reader.refused("write within the sub-range", completion)?;
     // The key outlives the connection.
     reader.read(key, 1)?.ok().during("read after a refusal")?;
     Ok(())
