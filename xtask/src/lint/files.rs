@@ -25,9 +25,10 @@ pub(super) fn within(path: &str, folder: &str) -> bool {
 pub(super) fn all(repo: &Path) -> Result<Vec<String>> {
     let shell = Shell::new()?;
     shell.change_dir(repo);
+    // The checkout may be somebody else's, as in a container.
     let list = cmd!(
         shell,
-        "git ls-files --cached --others --exclude-standard --deduplicate"
+        "git -c safe.directory=* ls-files --cached --others --exclude-standard --deduplicate"
     )
     .quiet()
     .read()

@@ -4,11 +4,29 @@
 
 use super::Lint;
 use crate::build::programs::cargo;
-use anyhow::{Context as _, Result};
+use anyhow::{bail, Context as _, Result};
 use std::process::{Command, Stdio};
+
+/// Makes sure that cargo has a tool of its own, `name` to cargo, which comes
+/// in `component`.
+fn need(lint: &Lint<'_>, name: &str, component: &str) -> Result<()> {
+    let mut cmd = cargo(lint.ctx);
+    cmd.args([name, "--version"]);
+    if said(cmd).is_ok_and(|words| words.is_empty()) {
+        return Ok(());
+    }
+    let mut cmd = Command::new("rustup");
+    cmd.args(["component", "add", component]);
+    match said(cmd) {
+        Ok(words) if words.is_empty() => Ok(()),
+        Ok(words) => bail!("cargo {name} is missing: {}", words.join("\n")),
+        Err(_) => bail!("cargo {name} is missing: install the toolchain's {component}"),
+    }
+}
 
 /// The workspace is formatted.
 pub(super) fn fmt(lint: &Lint<'_>) -> Result<Vec<String>> {
+    need(lint, "fmt", "rustfmt")?;
     let mut cmd = cargo(lint.ctx);
     cmd.args(["fmt", "--all"]);
     if lint.fix {
@@ -24,6 +42,7 @@ pub(super) fn fmt(lint: &Lint<'_>) -> Result<Vec<String>> {
 
 /// Clippy has nothing to say about the workspace.
 pub(super) fn clippy(lint: &Lint<'_>) -> Result<Vec<String>> {
+    need(lint, "clippy", "clippy")?;
     let mut cmd = cargo(lint.ctx);
     cmd.args(["clippy", "--workspace", "--all-targets", "--quiet"])
         .args(["--", "-D", "warnings"]);
