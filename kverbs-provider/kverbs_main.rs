@@ -78,23 +78,25 @@ module! {
     license: "GPL",
 }
 
-/// The module. Fields go in this order: no new users, then the devices, then the work queue.
+/// The module. Fields go in this order: no new users, then the devices, then what those used.
 struct Kverbs {
     _registration: kfabric::registry::Registration,
     _client: ib::client::Client<device::Device>,
+    _devices: device::List,
     _queue: ib::work::WorkQueue,
 }
 
 impl kernel::Module for Kverbs {
     fn init(module: &'static ThisModule) -> Result<Self> {
         // SAFETY: A module's `init` runs once, and the client is registered below.
-        unsafe { device::init() };
+        let devices = unsafe { device::List::new() };
         let queue = ib::work::WorkQueue::new()?;
         let client = ib::client::Client::register()?;
         let provider = Arc::new(provider::Verbs, GFP_KERNEL)?;
         Ok(Self {
             _registration: kfabric::registry::Registration::new(provider, module)?,
             _client: client,
+            _devices: devices,
             _queue: queue,
         })
     }

@@ -36,15 +36,28 @@ kernel::sync::global_lock! {
     unsafe(uninit) static DEVICES: Mutex<KVec<Arc<Device>>> = KVec::new();
 }
 
-/// Readies the list of devices.
-///
-/// # Safety
-///
-/// Called once, at module load, before the client is registered.
-#[expect(unsafe_code, reason = "a global lock is initialised so")]
-pub(crate) unsafe fn init() {
-    // SAFETY: The caller's promise.
-    unsafe { DEVICES.init() }
+/// The list of devices in use; dropping it gives its memory back.
+pub(crate) struct List(());
+
+impl List {
+    /// Readies the list.
+    ///
+    /// # Safety
+    ///
+    /// Called once, at module load, before the client is registered.
+    #[expect(unsafe_code, reason = "a global lock is initialised so")]
+    pub(crate) unsafe fn new() -> Self {
+        // SAFETY: The caller's promise.
+        unsafe { DEVICES.init() };
+        Self(())
+    }
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        let list = core::mem::replace(&mut *DEVICES.lock(), KVec::new());
+        drop(list);
+    }
 }
 
 /// An RDMA device and what of ours is on it.

@@ -484,7 +484,10 @@ impl Endpoint {
             return Err(EINVAL);
         };
         qp.connect(id)?;
-        id.accept(&param, &message[..len])?;
+        // A peer that gave up meanwhile is the only reason why that fails.
+        // CAST: An errno is a small number.
+        id.accept(&param, &message[..len])
+            .map_err(|_| Error::from_errno(-(bindings::ECONNABORTED as i32)))?;
         ctl.phase = Phase::Connecting;
         Ok(())
     }

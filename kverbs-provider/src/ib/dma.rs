@@ -2,6 +2,7 @@
 //! Memory mapped for a device's local access, by the protection domain's own key.
 
 use kernel::{
+    alloc::flags::__GFP_NOWARN,
     bindings,
     ffi::c_ulong,
     prelude::*,
@@ -121,7 +122,8 @@ pub(crate) struct DmaBuf {
 impl DmaBuf {
     /// Makes `len` zeroed bytes, one or more.
     pub(crate) fn new(_live: &Live<'_>, device: &Arc<Device>, len: usize) -> Result<Self> {
-        let mut buf = KVec::from_elem(0u8, len, GFP_KERNEL)?;
+        // Larger ones may not be had in one piece, which is no news for the log.
+        let mut buf = KVec::from_elem(0u8, len, GFP_KERNEL | __GFP_NOWARN)?;
         // SAFETY: The buffer is `kmalloc()`ed and stays in place while mapped; the device is
         // registered, as `_live` proves.
         let addr = unsafe {
