@@ -14,6 +14,7 @@ pub mod interop;
 pub mod kernel;
 pub mod key_rules;
 pub mod keys;
+pub mod library;
 pub mod memory;
 pub mod modules;
 pub mod msg;
@@ -38,6 +39,7 @@ pub fn all() -> Vec<Test> {
         key_rules::TESTS,
         keys::TESTS,
         uapi::TESTS,
+        library::TESTS,
         interop::TESTS,
         kernel::TESTS,
         programs::TESTS,

@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! libkfabric, the safe Rust library, over the real kernel.
+
+use crate::buf::pattern_bytes;
+use crate::harness::{Ctx, Test};
+use crate::pair::WAIT;
+use anyhow::{bail, ensure, Context, Result};
+use kfabric::{
+    Access, Batch, Bind, CompFlags, CompletionQueue, Device, Domain, Endpoint, EndpointAttr, Errno,
+    Error, EventQueue, Fabric, Format, Hints, Memory, Op, Region, RegionAttr, RemoteMem,
+};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+/// The topic's tests.
+pub const TESTS: &[Test] = &[
+    Test::pair("lib.messages", messages),
+    Test::pair("lib.one_sided_and_keys", one_sided),
+    Test::pair("lib.batch_stops_where_refused", batch),
+    Test::pair("lib.refusals_say_why", refusals),
+    Test::alone("lib.close_gives_back", close_gives_back),
+    Test::alone("lib.errors_name_call_and_object", errors),
+    Test::pair("lib.endpoints_are_shared_by_threads", threads),
+    Test::alone("lib.counters", counters),
+];
+
+/// What one node opens through the library.
+struct Lib {
+    device: Device,
+    fabric: Fabric,
+    domain: Domain,
+    eq: EventQueue,
+    cq: CompletionQueue,
+}
+
+impl Lib {
+    fn open(ctx: &Ctx) -> Result<Self> {
+        let device = Device::open()?;
+        let hints = Hints::new()
+            .provider(ctx.provider())
+            .source(&ctx.env.addr.to_string(), 0);
+        let info = device
+            .info(&hints)?
+            .into_iter()
+            .next()
+            .context("nothing is offered")?;
+        let fabric = device.fabric(&info)?;
+        let domain = fabric.domain(&info)?;
+        let eq = fabric.event_queue(0)?;
+        let cq = domain.completion_queue(0, Format::Data)?;
+        Ok(Self {
+            device,
+            fabric,
+            domain,
+            eq,
+            cq,
+        })
+    }
+
+    fn ready(&self, ep: Endpoint) -> Result<Endpoint> {
+        ep.bind_event_queue(&self.eq)?;
+        ep.bind_completion_queue(&self.cq, Bind::TRANSMIT | Bind::RECV)?;
+        ep.enable()?;
+        Ok(ep)
+    }
+
+    /// An endpoint connected to the other node's, with the data that came along.
+    fn connect(&self, ctx: &mut Ctx) -> Result<Endpoint> {
+        if ctx.first() {
+            let pep = self.fabric.passive_endpoint(&self.eq, ctx.env.at(0), 0)?;
+            pep.listen(0)?;
+            ctx.ctl.send(&pep.local_addr()?.port())?;
+            let request = self.eq.wait(WAIT)?.request()?;
+            ensure!(request.data == b"from node 2", "{:?}", request.data);
+            let attr = EndpointAttr::default();
+            let ep = self
+                .domain
+                .endpoint_for(request, &attr)
+                .map_err(|r| r.error)?;
+            let ep = self.ready(ep)?;
+            ep.accept(b"from node 1")?;
+            self.eq.wait(WAIT)?.connected()?;
+            ctx.barrier("connected")?;
+            Ok(ep)
+        } else {
+            let port: u16 = ctx.ctl.recv()?;
+            let ep = self.ready(self.domain.endpoint(&EndpointAttr::default())?)?;
+            ep.connect(ctx.env.peer_at(port), b"from node 2")?;
+            let data = self.eq.wait(WAIT)?.connected()?;
+            ensure!(data == b"from node 1", "{data:?}");
+            ctx.barrier("connected")?;
+            Ok(ep)
+        }
+    }
+
+    fn region(&self, len: usize) -> Result<Region> {
+        let attr = RegionAttr::new(Access::LOCAL | Access::REMOTE).dynamic_keys();
+        Ok(self.domain.register_with(Memory::anonymous(len)?, &attr)?)
+    }
+}
+
+fn messages(ctx: &mut Ctx) -> Result<()> {
+    let lib = Lib::open(ctx)?;
+    let ep = lib.connect(ctx)?;
+    let region = lib.region(100_000)?;
+    if ctx.first() {
+        ep.recv(region.segment(10..50_010), 1)?;
+        ep.recvv(
+            &[
+                region.segment(60_000..60_005),
+                region.segment(70_000..80_000),
+            ],
+            2,
+        )?;
+        ep.recv(region.segment(90_000..90_100), 3)?;
+        ctx.barrier("receives posted")?;
+        let first = lib.cq.wait(WAIT)?.ok()?;
+        ensure!(
+            first.context() == 1 && first.len() == 50_000 && first.offset() == 10,
+            "{first:?}"
+        );
+        ensure!(
+            region.to_vec(10, 50_000) == pattern_bytes(1, 0, 50_000),
+            "the first message"
+        );
+        let second = lib.cq.wait(WAIT)?.ok()?;
+        ensure!(
+            second.context() == 2 && second.data() == Some(0xbeef),
+            "{second:?}"
+        );
+        let mut got = region.to_vec(60_000, 5);
+        got.extend(region.to_vec(70_000, 2995));
+        ensure!(got == pattern_bytes(2, 0, 3000), "the second message");
+        let third = lib.cq.wait(WAIT)?.ok()?;
+        ensure!(third.context() == 3 && third.len() == 7, "{third:?}");
+        ensure!(region.to_vec(90_000, 7) == b"tiny it", "the third message");
+        ensure!(lib.cq.read_one()?.is_none(), "an entry too many");
+    } else {
+        region.write_at(0, &pattern_bytes(1, 0, 50_000));
+        region.write_at(60_000, &pattern_bytes(2, 0, 3000));
+        ctx.barrier("receives posted")?;
+        ep.sendv(&[region.segment(0..1), region.segment(1..50_000)], 11)?;
+        ep.senddata(region.segment(60_000..63_000), 0xbeef, 12)?;
+        ep.inject(b"tiny it")?;
+        for context in [11, 12] {
+            let sent = lib.cq.wait(WAIT)?.ok()?;
+            ensure!(
+                sent.context() == context && sent.flags().contains(CompFlags::SEND),
+                "{sent:?}"
+            );
+        }
+    }
+    ctx.barrier("done")
+}
+
+fn one_sided(ctx: &mut Ctx) -> Result<()> {
+    let lib = Lib::open(ctx)?;
+    let ep = lib.connect(ctx)?;
+    let region = lib.region(50_000)?;
+    if ctx.first() {
+        region.write_at(0, &pattern_bytes(3, 0, 50_000));
+        let keys = region.alloc_keys(2)?;
+        let all = keys[0].assign(0, 50_000, Access::REMOTE)?;
+        let part = keys[1].assign(1000, 10, Access::REMOTE_READ)?;
+        ctx.ctl
+            .send(&[(all.addr, all.key), (part.addr, part.key)])?;
+        ctx.barrier("read and written")?;
+        ensure!(
+            region.to_vec(20_000, 5000) == pattern_bytes(4, 0, 5000),
+            "what was written"
+        );
+        ensure!(
+            region.to_vec(1000, 10) == pattern_bytes(3, 1000, 10),
+            "what was not"
+        );
+        keys[0].revoke()?;
+        ensure!(keys[0].revoke().is_err(), "revoking a key twice");
+        ctx.barrier("revoked")?;
+        return ctx.barrier("refused");
+    }
+    let [all, part]: [(u64, u64); 2] = ctx.ctl.recv()?;
+    let (all, part) = (
+        RemoteMem {
+            addr: all.0,
+            key: all.1,
+        },
+        RemoteMem {
+            addr: part.0,
+            key: part.1,
+        },
+    );
+    ep.read(region.segment(0..50_000), all, 1)?;
+    lib.cq.wait(WAIT)?.ok()?;
+    ensure!(
+        region.to_vec(0, 50_000) == pattern_bytes(3, 0, 50_000),
+        "what was read"
+    );
+    ep.read(region.segment(7..17), part, 2)?;
+    lib.cq.wait(WAIT)?.ok()?;
+    ensure!(
+        region.to_vec(7, 10) == pattern_bytes(3, 1000, 10),
+        "what was read of a part"
+    );
+    region.write_at(0, &pattern_bytes(4, 0, 5000));
+    ep.write(region.segment(0..5000), all.offset(20_000), 3)?;
+    let written = lib.cq.wait(WAIT)?.ok()?;
+    ensure!(
+        written.context() == 3 && written.flags().contains(CompFlags::WRITE),
+        "{written:?}"
+    );
+    ctx.barrier("read and written")?;
+    ctx.barrier("revoked")?;
+    ep.read(region.segment(0..1), all, 4)?;
+    let failed = lib
+        .cq
+        .wait(WAIT)?
+        .error()
+        .context("a revoked key still reads")?;
+    ensure!(failed.errno == Errno::EACCES, "{failed}");
+    ctx.barrier("refused")
+}
+
+fn batch(ctx: &mut Ctx) -> Result<()> {
+    let lib = Lib::open(ctx)?;
+    let ep = lib.connect(ctx)?;
+    let region = lib.region(4096)?;
+    let mut batch = Batch::new();
+    for i in 0..u64::from(ep.rx_size()) + 10 {
+        batch.push(Op::recv(&[region.segment(0..16)]).context(i));
+    }
+    let submitted = ep.submit(&batch)?;
+    ensure!(submitted.accepted == ep.rx_size() as usize, "{submitted:?}");
+    ensure!(submitted.refused == Some(Errno::EAGAIN), "{submitted:?}");
+    batch.remove_first(submitted.accepted);
+    ensure!(batch.len() == 10, "{} are left", batch.len());
+    let again = ep.submit(&batch);
+    ensure!(again.as_ref().is_err_and(Error::is_full), "{again:?}");
+    ctx.barrier("full")?;
+    ep.send(region.segment(100..116), 1 << 32)?;
+    let mut contexts = Vec::new();
+    for _ in 0..2 {
+        contexts.push(lib.cq.wait(WAIT)?.ok()?.context());
+    }
+    contexts.sort_unstable();
+    ensure!(contexts == [0, 1 << 32], "{contexts:?}");
+    ctx.barrier("done")
+}
+
+fn refusals(ctx: &mut Ctx) -> Result<()> {
+    let lib = Lib::open(ctx)?;
+    if ctx.first() {
+        let pep = lib.fabric.passive_endpoint(&lib.eq, ctx.env.at(0), 0)?;
+        pep.listen(0)?;
+        ctx.ctl.send(&pep.local_addr()?.port())?;
+        lib.eq.wait(WAIT)?.request()?.reject(b"not today")?;
+        // One that is dropped is refused too.
+        drop(lib.eq.wait(WAIT)?.request()?);
+        return ctx.barrier("refused");
+    }
+    let port: u16 = ctx.ctl.recv()?;
+    for said in [&b"not today"[..], b""] {
+        let ep = lib.ready(lib.domain.endpoint(&EndpointAttr::default())?)?;
+        ep.connect(ctx.env.peer_at(port), &[])?;
+        let Err(Error::Connect(failure)) = lib.eq.wait(WAIT)?.connected() else {
+            bail!("it connects");
+        };
+        ensure!(
+            failure.errno == Errno::ECONNREFUSED && failure.data == said,
+            "{failure:?}"
+        );
+    }
+    ctx.barrier("refused")
+}
+
+fn close_gives_back(ctx: &mut Ctx) -> Result<()> {
+    let lib = Lib::open(ctx)?;
+    let region = lib.region(4096)?;
+    let keys = region.alloc_keys(1)?;
+    keys[0].assign(0, 1, Access::REMOTE_READ)?;
+    let Err(returned) = region.close() else {
+        bail!("a region with a key is closed");
+    };
+    ensure!(
+        returned.error.errno() == Some(Errno::EBUSY),
+        "{}",
+        returned.error
+    );
+    let region = returned.object;
+    drop(keys);
+    region
+        .close()
+        .map_err(|r| r.error)
+        .context("without its key")?;
+    let Err(returned) = lib.domain.close() else {
+        bail!("a domain with a queue is closed");
+    };
+    ensure!(
+        returned.error.errno() == Some(Errno::EBUSY),
+        "{}",
+        returned.error
+    );
+    lib.cq.close().map_err(|r| r.error)?;
+    returned.object.close().map_err(|r| r.error)?;
+    lib.eq.close().map_err(|r| r.error)?;
+    lib.fabric.close().map_err(|r| r.error)?;
+    let me = std::process::id();
+    let left = lib
+        .device
+        .objects()?
+        .into_iter()
+        .filter(|o| o.pid == me)
+        .count();
+    ensure!(left == 0, "{left} objects are left");
+    Ok(())
+}
+
+fn errors(ctx: &mut Ctx) -> Result<()> {
+    let lib = Lib::open(ctx)?;
+    let Err(e) = lib.fabric.domain_by_name("no-such-domain") else {
+        bail!("an unknown domain is opened");
+    };
+    let text = e.to_string();
+    ensure!(e.errno() == Some(Errno::ENOENT), "{text}");
+    ensure!(
+        text.contains("ENOENT") && text.to_lowercase().contains("domain"),
+        "{text}"
+    );
+    let region = lib.region(4096)?;
+    let Err(e) = region.alloc_keys(1)?[0].assign(0, 5000, Access::REMOTE_READ) else {
+        bail!("a key past the end is assigned");
+    };
+    ensure!(e.errno() == Some(Errno::EINVAL), "{e}");
+    let late = lib.cq.wait(Duration::from_millis(20));
+    ensure!(matches!(late, Err(Error::Timeout { .. })), "{late:?}");
+    let late = lib
+        .eq
+        .wait(Duration::from_millis(20))
+        .err()
+        .context("an event from nowhere")?;
+    ensure!(late.errno() == Some(Errno::ETIMEDOUT), "{late}");
+    ensure!(
+        !crate::sys::poll_in(lib.cq.as_fd(), Duration::ZERO)?,
+        "an empty queue is readable"
+    );
+    Ok(())
+}
+
+fn threads(ctx: &mut Ctx) -> Result<()> {
+    const EACH: u64 = 200;
+    let lib = Lib::open(ctx)?;
+    let ep = lib.connect(ctx)?;
+    let region = lib.region(4096)?;
+    let remote = {
+        let keys = region.alloc_keys(1)?;
+        let mine = keys[0].assign(0, 4096, Access::REMOTE)?;
+        let (addr, key): (u64, u64) = ctx.ctl.exchange(&(mine.addr, mine.key))?;
+        let work = hammer(&lib, &ep, &region, RemoteMem { addr, key }, EACH);
+        ctx.barrier("written")?;
+        work
+    };
+    let seen = remote?;
+    ensure!(seen == 3 * EACH, "{seen} completions");
+    ctx.barrier("done")
+}
+
+/// Three threads post, this one takes what completes.
+fn hammer(lib: &Lib, ep: &Endpoint, region: &Region, remote: RemoteMem, each: u64) -> Result<u64> {
+    std::thread::scope(|s| {
+        for t in 0..3usize {
+            s.spawn(move || {
+                let mut done = 0;
+                while done < each {
+                    match ep.write(region.segment(t * 64..t * 64 + 64), remote, done) {
+                        Ok(()) => done += 1,
+                        Err(e) if e.is_full() => std::thread::yield_now(),
+                        Err(_) => return,
+                    }
+                }
+            });
+        }
+        let mut seen = 0;
+        while seen < 3 * each {
+            lib.cq.wait(WAIT)?.ok()?;
+            seen += 1;
+        }
+        Ok(seen)
+    })
+}
+
+fn counters(ctx: &mut Ctx) -> Result<()> {
+    let lib = Lib::open(ctx)?;
+    let counter = lib.domain.counter()?;
+    counter.add(5)?;
+    counter.wait(5, WAIT)?;
+    ensure!(counter.read()?.value == 5, "{:?}", counter.read()?);
+    let late = counter.wait(6, Duration::from_millis(20));
+    ensure!(
+        late.as_ref()
+            .is_err_and(|e| e.errno() == Some(Errno::ETIMEDOUT)),
+        "{late:?}"
+    );
+    Ok(())
+}
