@@ -210,7 +210,7 @@ impl Export {
             Ask::Revoke => vec![self.revoke(msg.n[1])?],
             Ask::Digest => digest(self.memory(msg.n[1])?).to_vec(),
             Ask::Cycle => self.cycle(msg.n[1], msg.n[2])?.to_vec(),
-            Ask::End => Vec::new(),
+            Ask::End | Ask::Ready => Vec::new(),
         };
         conn.send(&Msg::new(Kind::StepDone, &numbers))?;
         conn.flush()?;

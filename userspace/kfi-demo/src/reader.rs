@@ -164,8 +164,12 @@ fn check(right: bool, what: &str, detail: &str) -> Result<()> {
     Err(wrong(what, detail))
 }
 
+/// Connects, and sees to it that node 1 knows: an access that is refused before that ends the
+/// connection while node 1 is still accepting it.
 fn connect(node: &Node, peer: SocketAddr) -> Result<Conn> {
-    node.connect(peer, Service::Demo, Shape::default(), PATIENCE)
+    let mut conn = node.connect(peer, Service::Demo, Shape::default(), PATIENCE)?;
+    Reader::ask(&mut conn, Ask::Ready, &[])?;
+    Ok(conn)
 }
 
 /// Runs node 2.

@@ -24,6 +24,8 @@ pub(crate) enum Ask {
     Cycle = 5,
     /// It is over, and all was well.
     End = 6,
+    /// Are you there? Node 1 knows of a connection a little later than node 2.
+    Ready = 7,
 }
 
 impl Ask {
@@ -35,6 +37,7 @@ impl Ask {
             Self::Digest,
             Self::Cycle,
             Self::End,
+            Self::Ready,
         ];
         all.into_iter().find(|ask| *ask as u64 == n)
     }
