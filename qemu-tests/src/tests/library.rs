@@ -34,6 +34,14 @@ struct Lib {
     cq: CompletionQueue,
 }
 
+/// As much of an endpoint as every test here needs.
+fn attr() -> EndpointAttr {
+    EndpointAttr {
+        iov_limit: 4,
+        ..Default::default()
+    }
+}
+
 impl Lib {
     fn open(ctx: &Ctx) -> Result<Self> {
         let device = Device::open()?;
@@ -73,7 +81,7 @@ impl Lib {
             ctx.ctl.send(&pep.local_addr()?.port())?;
             let request = self.eq.wait(WAIT)?.request()?;
             ensure!(request.data == b"from node 2", "{:?}", request.data);
-            let attr = EndpointAttr::default();
+            let attr = attr();
             let ep = self
                 .domain
                 .endpoint_for(request, &attr)
@@ -85,7 +93,7 @@ impl Lib {
             Ok(ep)
         } else {
             let port: u16 = ctx.ctl.recv()?;
-            let ep = self.ready(self.domain.endpoint(&EndpointAttr::default())?)?;
+            let ep = self.ready(self.domain.endpoint(&attr())?)?;
             ep.connect(ctx.env.peer_at(port), b"from node 2")?;
             let data = self.eq.wait(WAIT)?.connected()?;
             ensure!(data == b"from node 1", "{data:?}");
@@ -260,7 +268,7 @@ fn refusals(ctx: &mut Ctx) -> Result<()> {
     }
     let port: u16 = ctx.ctl.recv()?;
     for said in [&b"not today"[..], b""] {
-        let ep = lib.ready(lib.domain.endpoint(&EndpointAttr::default())?)?;
+        let ep = lib.ready(lib.domain.endpoint(&attr())?)?;
         ep.connect(ctx.env.peer_at(port), &[])?;
         let Err(Error::Connect(failure)) = lib.eq.wait(WAIT)?.connected() else {
             bail!("it connects");
