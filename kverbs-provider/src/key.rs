@@ -10,6 +10,10 @@
 //! rxe an invalidate does not. The reserve is refilled at once; if that fails the next assign
 //! tries again. A key's number is as unpredictable as the device allows; isolation rests on the
 //! group's protection domain.
+//!
+//! What this cannot keep a peer from, on rxe: a "send with invalidate" ends any fast registration
+//! of the device whose number the peer guesses, whatever protection domain it is in. That takes a
+//! key away; it never gives one.
 
 use kernel::{
     bindings,

@@ -54,6 +54,10 @@ use kfabric::{
     uapi::SockAddr, //
 };
 
+/// Requests that may wait for the work item. How many may wait for the application is the core's
+/// business; this only bounds what peers can make us keep meanwhile.
+const PENDING_MAX: usize = 1024;
+
 /// What the handler leaves for the work item.
 struct Inbox {
     requests: KVec<Arc<Request>>,
@@ -161,6 +165,9 @@ impl CmHandler for Inner {
         let _live = device.enter()?;
         {
             let mut inbox = this.inbox.lock();
+            if inbox.requests.len() >= PENDING_MAX {
+                return Err(EAGAIN);
+            }
             inbox.requests.reserve(1, GFP_KERNEL)?;
             let request = Request::new(&device, incoming)?;
             // There is room for it.
