@@ -59,8 +59,8 @@ impl Resource for Inner {
             registrar.queue = None;
             registrar.scratch = None;
         }
-        let pd = self.pd.lock().take();
-        drop(pd);
+        // Under the lock, so that whoever finds nothing knows that nothing is left.
+        *self.pd.lock() = None;
     }
 }
 
@@ -180,7 +180,8 @@ pub(crate) struct Window {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        self.device.resources.remove(self.ticket);
+        // Off the list only when it has ended: a device that goes meanwhile waits for that.
         self.inner.device_gone();
+        self.device.resources.remove(self.ticket);
     }
 }

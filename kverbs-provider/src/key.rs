@@ -249,12 +249,13 @@ impl KeyOps for Key {
 
 impl Drop for Key {
     fn drop(&mut self) {
+        // Off the list only when it has ended: a device that goes meanwhile waits for that.
+        self.inner.device_gone();
         self.inner
             .region
             .group()
             .device()
             .resources
             .remove(self.ticket);
-        self.inner.device_gone();
     }
 }

@@ -80,7 +80,9 @@ pub(crate) struct Inner {
 
 impl Inner {
     fn end(&self) {
-        let Some(hold) = self.hold.lock().take() else {
+        // Under the lock, so that whoever finds nothing knows that nothing is left.
+        let mut place = self.hold.lock();
+        let Some(hold) = place.take() else {
             return;
         };
         match hold {
@@ -321,7 +323,8 @@ impl RegionOps for Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        self.group.device().resources.remove(self.ticket);
+        // Off the list only when it has ended: a device that goes meanwhile waits for that.
         self.inner.end();
+        self.group.device().resources.remove(self.ticket);
     }
 }

@@ -75,7 +75,8 @@ impl Resources {
         Ok(ticket)
     }
 
-    /// Takes one out, if it is still there.
+    /// Takes one out that has ended, if it is still there. Not before it has: the device would be
+    /// gone without waiting for it.
     pub(crate) fn remove(&self, ticket: Ticket) {
         let taken = self.list.lock().remove(&ticket);
         // Not under the lock.
@@ -118,7 +119,11 @@ impl Resources {
     /// Ticks all of a class.
     pub(crate) fn tick(&self, class: Class) {
         let list = self.list.lock();
+        // In order of class; there may be many keys after the endpoints.
         for (ticket, resource) in list.iter() {
+            if ticket.0 > class {
+                break;
+            }
             if ticket.0 == class {
                 resource.tick();
             }
