@@ -313,7 +313,8 @@ impl Endpoint {
 
     fn responded(&self, ctl: &mut Ctl) -> Result {
         let id = ctl.id.as_ref().ok_or(EINVAL)?;
-        ctl.qp.as_ref().ok_or(EINVAL)?.connect(id)?;
+        let qp = ctl.qp.as_ref().ok_or(EINVAL)?;
+        qp.connect(id, RETRY_COUNT, RNR_RETRY)?;
         id.establish()
     }
 
@@ -483,7 +484,7 @@ impl Endpoint {
         let (Some(id), Some(qp)) = (&ctl.id, &ctl.qp) else {
             return Err(EINVAL);
         };
-        qp.connect(id)?;
+        qp.connect(id, RETRY_COUNT, RNR_RETRY)?;
         // A peer that gave up meanwhile is the only reason why that fails.
         // CAST: An errno is a small number.
         id.accept(&param, &message[..len])

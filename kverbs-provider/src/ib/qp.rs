@@ -305,7 +305,16 @@ impl<H: Completions> QueuePair<H> {
 
     /// Brings it to RTS, with the parameters that `id` has agreed upon. Reads in flight are
     /// limited to what the device can do.
-    pub(crate) fn connect<C: CmHandler>(&self, id: &CmId<C>) -> Result {
+    ///
+    /// How often we send again is ours to say: on the accepting side the connection manager hands
+    /// on what the peer asked for its own, which may be 7 (on rxe for ever, so a dead peer would
+    /// not be noticed) or 0.
+    pub(crate) fn connect<C: CmHandler>(
+        &self,
+        id: &CmId<C>,
+        retry_count: u8,
+        rnr_retry_count: u8,
+    ) -> Result {
         let (initiator, responder) = self.0.pd.device().max_rd_atom();
         for state in [
             raw::ib_qp_state_IB_QPS_INIT,
@@ -315,6 +324,8 @@ impl<H: Completions> QueuePair<H> {
             let (mut attr, mask) = id.qp_attr(state)?;
             attr.max_dest_rd_atomic = attr.max_dest_rd_atomic.min(responder);
             attr.max_rd_atomic = attr.max_rd_atomic.min(initiator);
+            attr.retry_cnt = retry_count;
+            attr.rnr_retry = rnr_retry_count;
             self.modify(&mut attr, mask)?;
         }
         Ok(())
