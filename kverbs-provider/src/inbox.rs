@@ -9,7 +9,7 @@ use crate::ib::cm::{
     DATA_MAX, //
 };
 
-/// Events that may wait: more than an identifier has in its life.
+/// Events that may wait: no less than there are kinds, of which each waits once.
 const ROOM: usize = 16;
 
 /// One thing for the work item to act on.
@@ -52,8 +52,12 @@ impl Inbox {
         }
     }
 
-    /// Puts in an event, with its private data.
+    /// Puts in an event, with its private data. One of a kind that waits already says nothing new:
+    /// however often a program or a bonding driver repeats it, there is room for the next kind.
     pub(crate) fn put(&mut self, event: &CmEvent<'_>) {
+        if self.events[..self.n].iter().any(|(kind, _)| *kind == event.kind) {
+            return;
+        }
         if !event.data.is_empty() {
             let len = event.data.len().min(DATA_MAX);
             self.data[..len].copy_from_slice(&event.data[..len]);
@@ -64,7 +68,7 @@ impl Inbox {
                 *place = (event.kind, event.status);
                 self.n += 1;
             }
-            // Never: no identifier has that many.
+            // Never: there are fewer kinds.
             None => self.fail(bindings::EIO, false),
         }
     }
