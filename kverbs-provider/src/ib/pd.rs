@@ -36,8 +36,8 @@ impl Pd {
     /// Makes one. It never has the unsafe global key (`IB_PD_UNSAFE_GLOBAL_RKEY`).
     pub(crate) fn new(_live: &Live<'_>, device: &Arc<Device>) -> Result<Self> {
         // SAFETY: The device is registered, as `_live` proves; the name is static.
-        let ptr =
-            from_err_ptr(unsafe { raw::__ib_alloc_pd(device.as_ptr(), 0, CALLER.as_char_ptr()) })?;
+        let ptr = unsafe { raw::__ib_alloc_pd(device.as_ptr(), 0, CALLER.as_char_ptr()) };
+        let ptr = from_err_ptr(ptr)?;
         // INVARIANT: It was just made.
         Ok(Self {
             ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
