@@ -175,6 +175,9 @@ int kverbs_self_connect(struct ib_qp *qp, u32 port)
 	attr.qp_state = IB_QPS_RTR;
 	attr.path_mtu = port_attr.active_mtu;
 	attr.dest_qp_num = qp->qp_num;
+	/* Whoever has the same address could break it by a packet that is in sequence. */
+	attr.rq_psn = get_random_u32() & 0xffffff;
+	attr.sq_psn = attr.rq_psn;
 	attr.ah_attr.type = rdma_ah_find_type(dev, port);
 	rdma_ah_set_port_num(&attr.ah_attr, port);
 	if (attr.ah_attr.type == RDMA_AH_ATTR_TYPE_ROCE) {
