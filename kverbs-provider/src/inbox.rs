@@ -55,7 +55,10 @@ impl Inbox {
     /// Puts in an event, with its private data. One of a kind that waits already says nothing new:
     /// however often a program or a bonding driver repeats it, there is room for the next kind.
     pub(crate) fn put(&mut self, event: &CmEvent<'_>) {
-        if self.events[..self.n].iter().any(|(kind, _)| *kind == event.kind) {
+        if self.events[..self.n]
+            .iter()
+            .any(|(kind, _)| *kind == event.kind)
+        {
             return;
         }
         if !event.data.is_empty() {
