@@ -13,7 +13,7 @@
 //! does so under the control lock.
 
 use core::sync::atomic::{
-    AtomicBool,
+    AtomicU32,
     AtomicUsize,
     Ordering, //
 };
@@ -27,6 +27,10 @@ use kernel::{
         Arc,
         ArcBorrow,
         Mutex, //
+    },
+    time::{
+        delay::fsleep,
+        Delta, //
     },
     workqueue::{
         Work,
@@ -63,6 +67,7 @@ use crate::{
     },
     limits::{
         ACK_TIMEOUT,
+        ANSWER_MS,
         INJECT_SIZE,
         MIN_RNR_TIMER,
         RESOLVE_MS,
@@ -138,7 +143,7 @@ pub(crate) struct Endpoint {
     /// The task that runs the work item, while it does.
     worker: AtomicUsize,
     /// It is down, and the peer has time to disconnect.
-    lingering: AtomicBool,
+    lingering: AtomicU32,
     /// Held throughout a close.
     #[pin]
     closing: Mutex<()>,
@@ -339,7 +344,8 @@ impl Endpoint {
             Todo::Failed(..) if ctl.phase == Phase::Closed => None,
             Todo::Failed(err, false) => self.down(ctl, err, 0),
             Todo::Failed(err, true) => {
-                self.lingering.store(true, Ordering::Release);
+                // The next tick may come at once; the one after leaves the peer a whole one.
+                self.lingering.store(2, Ordering::Release);
                 self.down_lingering(ctl, err, 0)
             }
             Todo::Lingered => {
@@ -388,7 +394,7 @@ impl Endpoint {
                 inbox <- new_irqlock!(Inbox::new(), "kverbs_inbox"),
                 work <- new_work!("kverbs_endpoint"),
                 worker: AtomicUsize::new(0),
-                lingering: AtomicBool::new(false),
+                lingering: AtomicU32::new(0),
                 closing <- new_mutex!((), "kverbs_closing"),
             }),
             GFP_KERNEL,
@@ -409,7 +415,10 @@ impl Endpoint {
     /// Looks after it, every tick.
     pub(crate) fn tick(this: &Arc<Self>) {
         Self::fail(this.as_arc_borrow(), this.path.tick(), false);
-        if this.lingering.swap(false, Ordering::AcqRel) {
+        let left = this
+            .lingering
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| n.checked_sub(1));
+        if left == Ok(1) {
             this.inbox.lock().lingered();
             Self::schedule(this.as_arc_borrow());
         }
@@ -548,6 +557,11 @@ impl WorkItem for Endpoint {
     fn run(this: Arc<Endpoint>) {
         this.worker.store(work::current(), Ordering::Release);
         while let Some(todo) = this.take() {
+            if matches!(todo, Todo::Event(CmEventKind::Disconnected, _)) && this.path.is_waiting() {
+                // The peer's last answers come another way and may be behind its goodbye. They
+                // say more than the flush that ends what is left.
+                fsleep(Delta::from_millis(ANSWER_MS));
+            }
             let (Some(call), Some(sink)) = this.act(todo) else {
                 continue;
             };

@@ -40,3 +40,5 @@ pub(crate) const STALL_BYTES_PER_MS: u64 = 1024;
 /// of these sends a probe, so a peer that died silently is noticed within twice this and the
 /// time of the retries: 10 s.
 pub(crate) const TICK_MS: u32 = 3000;
+/// How long the answers to operations may come behind the peer's disconnecting, in milliseconds.
+pub(crate) const ANSWER_MS: i64 = 100;

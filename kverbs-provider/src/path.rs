@@ -235,6 +235,12 @@ impl Path {
         self.tx.lock().open = true;
     }
 
+    /// Whether operations of ours wait for the peer's answer.
+    pub(crate) fn is_waiting(&self) -> bool {
+        let tx = self.tx.lock();
+        tx.open && tx.free.len() < tx.slots.len()
+    }
+
     /// Takes none any more. What is on its way still completes.
     pub(crate) fn stop(&self) {
         let tx_qp = {
