@@ -22,7 +22,7 @@ pub const TESTS: &[Test] = &[
         .also(SMOKE),
     Test::pair("rma.write_64m", write_64m).seconds(30),
     Test::pair("rma.read_64m", read_64m).seconds(30),
-    Test::pair("rma.write_read_1g", write_read_1g).seconds(150),
+    Test::pair("rma.write_read_1g", write_read_1g).seconds(40),
     Test::pair("rma.unaligned", unaligned).seconds(8),
     Test::pair("rma.iov", iov_forms),
     Test::pair("rma.writedata", writedata),
