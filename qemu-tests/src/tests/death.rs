@@ -118,6 +118,7 @@ fn peer_dies(ctx: &mut Ctx, role: Role) -> Result<()> {
                 other => other?.0,
             };
             hear_the_end(&side, &cq, ep, posted).with_context(|| format!("round {round}"))?;
+            ctx.barrier("heard")?;
         }
         return ctx.barrier("rounds done");
     }
@@ -168,6 +169,8 @@ fn peer_dies(ctx: &mut Ctx, role: Role) -> Result<()> {
             "round {round}: {end:?}"
         );
         nothing_left_of(&side.dev, pid).with_context(|| format!("round {round}"))?;
+        // The next connection is not to come before the end of this one.
+        ctx.barrier("heard")?;
     }
     ctx.barrier("rounds done")
 }
@@ -198,6 +201,7 @@ fn target_dies(ctx: &mut Ctx) -> Result<()> {
                 start.elapsed()
             );
             hear_the_end(&side, &cq, ep, 0)?;
+            ctx.barrier("heard")?;
         }
         return ctx.barrier("rounds done");
     }
@@ -240,6 +244,8 @@ fn target_dies(ctx: &mut Ctx) -> Result<()> {
             "round {round}: {end:?}"
         );
         nothing_left_of(&side.dev, pid)?;
+        // The next connection is not to come before the end of this one.
+        ctx.barrier("heard")?;
     }
     ctx.barrier("rounds done")
 }
