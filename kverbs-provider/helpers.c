@@ -149,6 +149,21 @@ void kverbs_destroy_cq(struct ib_cq *cq)
 	ib_destroy_cq(cq);
 }
 
+/*
+ * Lets a drained queue pair take no packet any more, and waits for those that are just being
+ * handed to it. rxe hands a packet over first and wakes the queue pair's task afterwards; a peer
+ * that still sends while its target is destroyed would else make it warn (rxe_sched_task() in
+ * drivers/infiniband/sw/rxe/rxe_task.c). Receiving runs in an RCU read-side section.
+ */
+void kverbs_quiesce_qp(struct ib_qp *qp)
+{
+	struct ib_qp_attr attr = { .qp_state = IB_QPS_RESET };
+
+	ib_modify_qp(qp, &attr, IB_QP_STATE);
+	synchronize_rcu_expedited();
+}
+
+
 int kverbs_self_connect(struct ib_qp *qp, u32 port)
 {
 	struct ib_device *dev = qp->device;

@@ -40,6 +40,7 @@ struct ib_cq *kverbs_create_cq(struct ib_device *dev, ib_comp_handler handler, v
 void kverbs_destroy_cq(struct ib_cq *cq);
 /* Brings a fresh RC queue pair to RTS, connected to itself. */
 int kverbs_self_connect(struct ib_qp *qp, u32 port);
+void kverbs_quiesce_qp(struct ib_qp *qp);
 
 /* Memory, which the device reads, and @writes to if so. */
 bool kverbs_uses_virt_dma(struct ib_device *dev);

@@ -28,10 +28,6 @@ use kernel::{
         ArcBorrow,
         Mutex, //
     },
-    time::{
-        delay::fsleep,
-        Delta, //
-    },
     workqueue::{
         Work,
         WorkItem, //
@@ -67,7 +63,6 @@ use crate::{
     },
     limits::{
         ACK_TIMEOUT,
-        ANSWER_MS,
         INJECT_SIZE,
         MIN_RNR_TIMER,
         RESOLVE_MS,
@@ -557,10 +552,8 @@ impl WorkItem for Endpoint {
     fn run(this: Arc<Endpoint>) {
         this.worker.store(work::current(), Ordering::Release);
         while let Some(todo) = this.take() {
-            if matches!(todo, Todo::Event(CmEventKind::Disconnected, _)) && this.path.is_waiting() {
-                // The peer's last answers come another way and may be behind its goodbye. They
-                // say more than the flush that ends what is left.
-                fsleep(Delta::from_millis(ANSWER_MS));
+            if matches!(todo, Todo::Event(CmEventKind::Disconnected, _)) {
+                this.path.await_answers();
             }
             let (Some(call), Some(sink)) = this.act(todo) else {
                 continue;

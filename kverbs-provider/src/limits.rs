@@ -40,5 +40,8 @@ pub(crate) const STALL_BYTES_PER_MS: u64 = 1024;
 /// of these sends a probe, so a peer that died silently is noticed within twice this and the
 /// time of the retries: 10 s.
 pub(crate) const TICK_MS: u32 = 3000;
-/// How long the answers to operations may come behind the peer's disconnecting, in milliseconds.
-pub(crate) const ANSWER_MS: i64 = 100;
+/// How often, in milliseconds, it is looked whether the answers to operations have come that may
+/// be behind the peer's disconnecting, and how many times: a second in all.
+pub(crate) const ANSWER_MS: i64 = 20;
+/// See [`ANSWER_MS`].
+pub(crate) const ANSWER_POLLS: u32 = 50;

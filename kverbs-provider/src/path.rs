@@ -13,7 +13,11 @@
 use kernel::{
     bindings,
     prelude::*,
-    sync::Arc, //
+    sync::Arc,
+    time::{
+        delay::fsleep,
+        Delta, //
+    }, //
 };
 
 use crate::{
@@ -35,6 +39,8 @@ use crate::{
         }, //
     },
     limits::{
+        ANSWER_MS,
+        ANSWER_POLLS,
         INJECT_SIZE,
         STALL_BYTES_PER_MS,
         STALL_MS,
@@ -236,9 +242,20 @@ impl Path {
     }
 
     /// Whether operations of ours wait for the peer's answer.
-    pub(crate) fn is_waiting(&self) -> bool {
+    fn is_waiting(&self) -> bool {
         let tx = self.tx.lock();
         tx.open && tx.free.len() < tx.slots.len()
+    }
+
+    /// Gives the peer's last answers time to come in. They take another way than its goodbye and
+    /// may be behind it, and they say more than the flush that ends what is left.
+    pub(crate) fn await_answers(&self) {
+        for _ in 0..ANSWER_POLLS {
+            if !self.is_waiting() {
+                break;
+            }
+            fsleep(Delta::from_millis(ANSWER_MS));
+        }
     }
 
     /// Takes none any more. What is on its way still completes.

@@ -409,6 +409,7 @@ impl<H: Completions> Drop for Core<H> {
         unsafe {
             raw::ib_drain_rq(self.qp.as_ptr());
             raw::ib_drain_sq(self.qp.as_ptr());
+            raw::kverbs_quiesce_qp(self.qp.as_ptr());
             raw::ib_destroy_qp_user(self.qp.as_ptr(), core::ptr::null_mut());
             raw::ib_free_cq(self.cq.as_ptr());
         }
