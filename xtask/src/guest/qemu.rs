@@ -53,10 +53,11 @@ pub struct Cable<'a> {
 /// The identifier of the guests' network card.
 pub const CARD: &str = "cable0";
 
-/// What every guest's kernel is told: complaints end the guest at once.
-const APPEND: &str =
-    "console=ttyS0 panic=-1 panic_on_warn=1 oops=panic hung_task_panic=1 softlockup_panic=1 \
-                      no5lvl mitigations=off random.trust_cpu=on";
+/// What every guest's kernel is told: complaints end the guest at once. An emulated clock that
+/// falls behind on a busy host is none.
+const APPEND: &str = "console=ttyS0 panic=-1 panic_on_warn=1 oops=panic hung_task_panic=1 \
+                      softlockup_panic=1 tsc=reliable no_timer_check no5lvl mitigations=off \
+                      random.trust_cpu=on";
 
 /// QEMU itself, without arguments.
 pub fn program(rig: &Rig) -> Command {
