@@ -189,11 +189,16 @@ impl Endpoint {
         Ok(param)
     }
 
-    /// Lets nothing more happen on a connection. What is on its way gets flushed.
-    fn halt(&self, ctl: &Ctl) {
+    /// Takes nothing more for a connection, and reports no failure that follows.
+    fn quiet(&self) {
         // That is no failure to report.
         self.inbox.lock().expect_failures();
         self.path.stop();
+    }
+
+    /// Lets nothing more happen on a connection. What is on its way gets flushed.
+    fn halt(&self, ctl: &Ctl) {
+        self.quiet();
         if let Some(qp) = &ctl.qp {
             qp.fail();
         }
@@ -201,6 +206,7 @@ impl Endpoint {
 
     /// Ends what there is of a connection, with a positive errno or 0.
     fn down(&self, ctl: &mut Ctl, err: u32, prov_errno: u32) -> Option<Call> {
+        self.halt(ctl);
         let call = self.down_lingering(ctl, err, prov_errno);
         if let Some(id) = &ctl.id {
             id.disconnect();
@@ -208,12 +214,14 @@ impl Endpoint {
         call
     }
 
-    /// The same, but leaves it to the peer to disconnect.
+    /// The same, but leaves it to the device to fail the queue pair and to the peer to disconnect.
     ///
-    /// For what failed while serving the peer: it is to learn of that from its operation, and our
-    /// disconnecting could overtake the answer. If it does not disconnect the next tick does.
+    /// For what failed while serving the peer: it is to learn of that from its operation. The
+    /// device tells us before it answers (rxe_resp.c), and sends no answer from a queue pair that
+    /// we failed meanwhile; our disconnecting could overtake the answer. What is still there some
+    /// ticks later is ended then.
     fn down_lingering(&self, ctl: &mut Ctl, err: u32, prov_errno: u32) -> Option<Call> {
-        self.halt(ctl);
+        self.quiet();
         let call = match ctl.phase {
             Phase::Connecting => {
                 let err = if err == 0 { bindings::ECONNRESET } else { err };
@@ -344,6 +352,7 @@ impl Endpoint {
                 self.down_lingering(ctl, err, 0)
             }
             Todo::Lingered => {
+                self.halt(ctl);
                 if let Some(id) = &ctl.id {
                     id.disconnect();
                 }
