@@ -451,7 +451,7 @@ impl Dev {
     ///
     /// What the call answers; `ETIMEDOUT` when time is up.
     pub fn eq_wait(&self, eq: &Eq, timeout: Duration) -> Result<Event> {
-        let end = Instant::now() + timeout;
+        let end = Instant::now() + sys::patience(timeout);
         loop {
             match self.eq_read(eq.handle, 0) {
                 Err(e) if e.errno.0 == libc::EAGAIN => {}
@@ -499,7 +499,7 @@ impl Dev {
     ///
     /// What the call answers: `ETIMEDOUT`, `EIO`.
     pub fn cntr_wait(&self, cntr: u64, threshold: u64, timeout: Duration) -> Result<()> {
-        let deadline = sys::monotonic_ns() + timeout.as_nanos() as u64;
+        let deadline = sys::monotonic_ns() + sys::patience(timeout).as_nanos() as u64;
         self.call(&mut CntrWait {
             cntr,
             threshold,
@@ -713,7 +713,7 @@ impl Cq {
     ///
     /// What `poll(2)` answers; `ETIMEDOUT` when time is up.
     pub fn wait(&self, timeout: Duration) -> Result<CqEntry> {
-        let end = Instant::now() + timeout;
+        let end = Instant::now() + sys::patience(timeout);
         loop {
             if let Some(entry) = self.read() {
                 return Ok(entry);

@@ -8,7 +8,23 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{fence, Ordering};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+
+/// How many times longer things may take here than on a kernel without checkers: `KFI_SLOW`, which
+/// xtask sets.
+pub fn slowness() -> u32 {
+    static SLOW: OnceLock<u32> = OnceLock::new();
+    *SLOW.get_or_init(|| {
+        let set = std::env::var("KFI_SLOW").ok();
+        set.and_then(|text| text.parse().ok()).unwrap_or(1).max(1)
+    })
+}
+
+/// A time limit, made for a kernel without checkers, as it is to be on this one.
+pub fn patience(limit: Duration) -> Duration {
+    limit * slowness()
+}
 
 /// A positive error number.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -461,7 +477,7 @@ pub enum Ended {
 ///
 /// What `waitpid(2)` answers.
 pub fn wait_pid(pid: i32, timeout: Duration) -> Result<Option<Ended>, Errno> {
-    let end = Instant::now() + timeout;
+    let end = Instant::now() + patience(timeout);
     loop {
         let mut status = 0;
         // SAFETY: A valid place for the status.

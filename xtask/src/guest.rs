@@ -14,13 +14,14 @@ pub mod qemu;
 pub mod qmp;
 pub mod run;
 pub mod share;
+mod splat;
 pub mod tty;
 
 use crate::build::{modules, programs};
 use crate::context::Context;
 use crate::setup::{self, Rig, Which};
 use accel::Accel;
-use anyhow::{bail, Result};
+use anyhow::Result;
 use output::Sink;
 use protocol::Topology;
 use std::collections::BTreeMap;
@@ -39,6 +40,25 @@ pub enum Nodes {
     /// Two nodes, a guest each.
     #[value(name = "2")]
     Two,
+}
+
+impl Kernel {
+    /// How many times longer things take than on the distribution's kernel, at most.
+    pub fn slowness(self) -> u32 {
+        match self {
+            Self::Stock => 1,
+            Self::Debug => 10,
+        }
+    }
+
+    /// What its command line has besides. The stock kernel gets the cheapest checker it has; the
+    /// debug kernel's watchdogs get the patience that emulation needs.
+    fn append(self) -> &'static str {
+        match self {
+            Self::Stock => "kfence.sample_interval=100",
+            Self::Debug => "watchdog_thresh=60 workqueue.watchdog_thresh=150 rcupdate.rcu_cpu_stall_timeout=120",
+        }
+    }
 }
 
 impl From<Nodes> for Topology {
@@ -63,6 +83,9 @@ pub enum Kernel {
 
 /// What a guest has of memory, unless told otherwise.
 const MEM: &str = "2G";
+
+/// The same with the debug kernel, whose checkers keep books on every byte.
+const DEBUG_MEM: &str = "4G";
 
 /// The options that `guest` and `shell` share.
 #[derive(Debug, Clone, clap::Args)]
@@ -232,15 +255,15 @@ impl<'a> Guests<'a> {
     ///
     /// When something cannot be set up or built.
     pub fn prepare(ctx: &'a Context, which: Which, options: &Options) -> Result<Self> {
-        if options.kernel == Kernel::Debug {
-            bail!("there is no debug kernel yet: use --kernel stock");
-        }
-        let rig = setup::ensure(ctx, which)?;
+        let (rig, profile) = match options.kernel {
+            Kernel::Stock => (setup::ensure(ctx, which)?, modules::Profile::Stock),
+            Kernel::Debug => (setup::ensure_debug(ctx)?, modules::Profile::Debug),
+        };
         let modules = if options.no_modules {
             None
         } else {
             let tools = modules::Toolbox::rig(&rig);
-            Some(modules::build(ctx, &tools, modules::Profile::Stock)?)
+            Some(modules::build(ctx, &tools, profile)?)
         };
         let programs = programs::build(ctx, options.no_modules)?;
         let accel = if options.icount {
@@ -248,11 +271,15 @@ impl<'a> Guests<'a> {
         } else {
             accel::choose(ctx, &rig)?
         };
+        let mut options = options.clone();
+        if options.kernel == Kernel::Debug && options.mem == MEM {
+            options.mem = DEBUG_MEM.to_owned();
+        }
         Ok(Self {
             ctx,
             rig,
             accel,
-            options: options.clone(),
+            options,
             modules,
             programs,
         })

@@ -9,6 +9,7 @@
 //! for a newer one.
 
 pub mod archive;
+pub mod debug;
 pub mod host;
 pub mod initrd;
 pub mod kernel;
@@ -55,6 +56,9 @@ pub struct Args {
     /// Set up the other supported series as well.
     #[arg(long)]
     pub all_series: bool,
+    /// Build the debug kernel as well.
+    #[arg(long)]
+    pub debug_kernel: bool,
 }
 
 /// Runs `setup`.
@@ -71,6 +75,9 @@ pub fn run(ctx: &Context, args: &Args) -> Result<()> {
             Err(error) => println!("no other series: {error:#}"),
         }
     }
+    if args.debug_kernel {
+        println!("kernel {}: ready", ensure_debug(ctx)?.choice.release);
+    }
     println!("build root  {}", rig.root.display());
     println!("kernel tree {}", rig.tree.display());
     Ok(())
@@ -83,6 +90,20 @@ pub fn run(ctx: &Context, args: &Args) -> Result<()> {
 /// Those of [`run`].
 pub fn ensure(ctx: &Context, which: Which) -> Result<Rig> {
     prepare(ctx, which, false, None)
+}
+
+/// The rig with the debug kernel, as it was set up, or set up now.
+///
+/// # Errors
+///
+/// Those of [`run`].
+pub fn ensure_debug(ctx: &Context) -> Result<Rig> {
+    let base = ensure(ctx, Which::Main)?;
+    if let Some(rig) = debug::present(ctx, &base) {
+        return Ok(rig);
+    }
+    let _lock = stage::lock(&ctx.cache, "setup")?;
+    debug::make(ctx, &base)
 }
 
 fn prepare(ctx: &Context, which: Which, refresh: bool, wanted: Option<&str>) -> Result<Rig> {

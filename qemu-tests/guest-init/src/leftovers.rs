@@ -3,6 +3,7 @@
 //! What a run left behind: RDMA resources, pinned pages, references to our
 //! modules; and whether these unload without a word.
 
+use crate::checkers;
 use crate::machine::run;
 use crate::protocol::Config;
 use serde_json::Value;
@@ -42,6 +43,8 @@ pub(crate) fn look(config: &Config, baseline: &Baseline) -> Found {
     if config.ours.is_empty() {
         return found;
     }
+    // Once while the modules' names are known, and once for what only they pointed to.
+    let mut leaks = checkers::leaks();
     let marker = log_end();
     for file in config.ours.iter().rev() {
         let name = file.trim_end_matches(".ko").replace('-', "_");
@@ -70,6 +73,12 @@ pub(crate) fn look(config: &Config, baseline: &Baseline) -> Found {
     });
     if let Err(left) = left {
         found.left.push(format!("pinned pages left: {left}"));
+    }
+    leaks.extend(checkers::leaks());
+    let leaks = leaks.into_iter().map(|leak| format!("leaked: {leak}"));
+    found.left.extend(leaks);
+    if checkers::lockdep_gave_up() {
+        found.left.push("lockdep has switched itself off".into());
     }
     if let Some(said) = marker.map(since) {
         let loud: Vec<&str> = said

@@ -7,6 +7,7 @@
 //! each, looks for what that left behind, and powers off. What it says to
 //! xtask and is told by it stands in [`protocol`].
 
+mod checkers;
 mod leftovers;
 mod machine;
 mod network;
@@ -125,6 +126,7 @@ fn prepare() -> Result<(Config, leftovers::Baseline)> {
         machine::mount_host()?;
     }
     network::up(&config)?;
+    checkers::forget_leaks();
     let baseline = leftovers::Baseline::take();
     for module in &config.load {
         machine::load(module)?;

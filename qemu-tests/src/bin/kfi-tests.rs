@@ -5,7 +5,7 @@
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use qemu_tests::harness::{child, runner, Env, Topology};
-use qemu_tests::{bench, tests};
+use qemu_tests::{bench, sys, tests};
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -73,7 +73,7 @@ fn run(command: Command) -> Result<u8> {
                 .filter(|t| topology.is_none_or(|o| t.topologies & o.bit() != 0))
             {
                 if json {
-                    let limit = test.limit();
+                    let limit = sys::patience(test.limit()).as_secs();
                     println!(
                         "{}",
                         serde_json::json!({ "name": test.name, "limit": limit })

@@ -22,7 +22,7 @@ pub fn main(test: &Test, env: Env, fd: RawFd) -> i32 {
     sys::die_with_parent();
     // The runner has left this descriptor open for us alone.
     let stream = TcpStream::from(sys::own_fd(fd));
-    let limit = Duration::from_secs(u64::from(test.limit()));
+    let limit = test.limit();
     let result = Ctl::new(stream, limit).and_then(|ctl| {
         let mut ctx = Ctx { env, ctl };
         ctx.barrier("start")?;
@@ -108,7 +108,7 @@ impl Half {
             .stderr(out)
             .process_group(0);
         let child = cmd.spawn().context("cannot start a half of the test")?;
-        let limit = Duration::from_secs(u64::from(test.limit()));
+        let limit = sys::patience(test.limit());
         Ok(Self {
             child,
             log,

@@ -3,6 +3,7 @@
 //! A line between the nodes: JSON values over TCP, one to a line.
 
 use super::result::PEER_GONE;
+use crate::sys::patience;
 use anyhow::{bail, Context, Result};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
@@ -34,8 +35,8 @@ impl Ctl {
     /// When the socket does not take its settings.
     pub fn new(stream: TcpStream, limit: Duration) -> Result<Self> {
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(limit))?;
-        stream.set_write_timeout(Some(limit))?;
+        stream.set_read_timeout(Some(patience(limit)))?;
+        stream.set_write_timeout(Some(patience(limit)))?;
         let writer = stream.try_clone()?;
         Ok(Self {
             reader: BufReader::new(stream),
@@ -49,7 +50,7 @@ impl Ctl {
     ///
     /// When the socket does not take it.
     pub fn set_limit(&self, limit: Duration) -> Result<()> {
-        Ok(self.writer.set_read_timeout(Some(limit))?)
+        Ok(self.writer.set_read_timeout(Some(patience(limit)))?)
     }
 
     /// Sends a value.
@@ -128,7 +129,7 @@ pub fn listen() -> Result<TcpListener> {
 ///
 /// When none comes in time.
 pub fn accept(listener: &TcpListener, limit: Duration) -> Result<TcpStream> {
-    let end = Instant::now() + limit;
+    let end = Instant::now() + patience(limit);
     loop {
         match listener.accept() {
             Ok((stream, _)) => {
@@ -151,7 +152,7 @@ pub fn accept(listener: &TcpListener, limit: Duration) -> Result<TcpStream> {
 ///
 /// When it does not come in time.
 pub fn connect(addr: SocketAddr, limit: Duration) -> Result<TcpStream> {
-    let end = Instant::now() + limit;
+    let end = Instant::now() + patience(limit);
     loop {
         match TcpStream::connect_timeout(&addr, Duration::from_secs(5)) {
             Ok(stream) => return Ok(stream),

@@ -63,6 +63,7 @@ pub fn until<T>(
     limit: Duration,
     mut f: impl FnMut() -> Result<Option<T>>,
 ) -> Result<T> {
+    let limit = crate::sys::patience(limit);
     let end = Instant::now() + limit;
     loop {
         if let Some(value) = f()? {

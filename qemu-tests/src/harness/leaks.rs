@@ -4,6 +4,7 @@
 //! a complaint in the kernel's log.
 
 use crate::raw::{field_text, Dev};
+use crate::sys;
 use kfabric_uapi::*;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -63,7 +64,7 @@ impl Baseline {
 
     /// What is there that was not; waits a while for it to go.
     pub fn leaks(&mut self) -> Vec<String> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + sys::patience(PATIENCE);
         let mut left = loop {
             let left = self.look();
             if left.is_empty() || Instant::now() >= end {

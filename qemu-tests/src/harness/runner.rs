@@ -143,7 +143,7 @@ fn lead_one(
         let (status, detail) = join(&[(1, mine.clone())], &baseline.leaks());
         return Ok((status, mine.seconds, detail));
     }
-    line.set_limit(Duration::from_secs(u64::from(test.limit()) + 90))?;
+    line.set_limit(test.limit() + Duration::from_secs(90))?;
     let theirs: Outcome = line.recv().context("waiting for node 2 to end the test")?;
     line.send(&Order::Look)?;
     let mut leaks = baseline.leaks();

@@ -62,7 +62,7 @@ fn hear_the_end(side: &Side, cq: &Cq, ep: u64, receives: usize) -> Result<()> {
         down.raw
     );
     let mut ended = vec![0u8; receives];
-    let end = Instant::now() + WAIT;
+    let end = Instant::now() + sys::patience(WAIT);
     while ended.contains(&0) {
         let e = cq
             .wait(end.saturating_duration_since(Instant::now()))
@@ -196,7 +196,7 @@ fn target_dies(ctx: &mut Ctx) -> Result<()> {
             let start = Instant::now();
             hammer(&side.dev, ep, &cq, 8, make).with_context(|| format!("round {round}"))?;
             ensure!(
-                start.elapsed() < NEWS,
+                start.elapsed() < sys::patience(NEWS),
                 "round {round}: it took {:?}",
                 start.elapsed()
             );
@@ -314,7 +314,7 @@ fn while_pinning(ctx: &mut Ctx) -> Result<()> {
             "round {round}: it does not die"
         );
         ensure!(
-            start.elapsed() < Duration::from_secs(10),
+            start.elapsed() < sys::patience(Duration::from_secs(10)),
             "round {round}: it took {:?}",
             start.elapsed()
         );
@@ -514,11 +514,15 @@ fn guest_killed(ctx: &mut Ctx) -> Result<()> {
         "{:?}",
         down.raw
     );
-    ensure!(start.elapsed() < NEWS, "it took {:?}", start.elapsed());
+    ensure!(
+        start.elapsed() < sys::patience(NEWS),
+        "it took {:?}",
+        start.elapsed()
+    );
     let start = Instant::now();
     pair.dev().close(pair.ep)?;
     ensure!(
-        start.elapsed() < Duration::from_secs(30),
+        start.elapsed() < sys::patience(Duration::from_secs(30)),
         "closing took {:?}",
         start.elapsed()
     );

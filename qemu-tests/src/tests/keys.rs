@@ -502,7 +502,7 @@ fn revoke_is_synchronous(ctx: &mut Ctx) -> Result<()> {
             bench.buf.clear(0);
             ctx.ctl.send(&remote)?;
             // Not before the writes have begun.
-            let end = Instant::now() + Duration::from_secs(20);
+            let end = Instant::now() + crate::sys::patience(Duration::from_secs(20));
             while bench.buf.get64(0) == 0 && bench.buf.get64(SIZE - 8) == 0 {
                 ensure!(Instant::now() < end, "round {round}: no write arrives");
                 std::hint::spin_loop();

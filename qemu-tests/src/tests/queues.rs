@@ -389,7 +389,7 @@ fn full_queue_is_eagain(ctx: &mut Ctx) -> Result<()> {
     if !ctx.first() {
         for round in 0..5u64 {
             let mut taken = 0;
-            let end = Instant::now() + WAIT;
+            let end = Instant::now() + sys::patience(WAIT);
             loop {
                 match pair.post(op::write(
                     taken,

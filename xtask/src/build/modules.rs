@@ -11,7 +11,7 @@ use super::sync::sync;
 use crate::chroot::{command, Bind};
 use crate::context::Context;
 use crate::progress::Step;
-use crate::setup::{stage, Rig};
+use crate::setup::{debug, stage, Rig};
 use anyhow::{bail, Context as _, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -33,6 +33,8 @@ pub const CORE: [&str; 3] = ["kfabric", "kverbs-provider", "kshm-provider"];
 pub enum Profile {
     /// For the stock kernel.
     Stock,
+    /// For the debug kernel.
+    Debug,
     /// Checked by clippy; not to be loaded.
     Clippy,
 }
@@ -41,6 +43,7 @@ impl Profile {
     fn folder(self) -> &'static str {
         match self {
             Self::Stock => "stock",
+            Self::Debug => "debug",
             Self::Clippy => "clippy",
         }
     }
@@ -48,6 +51,8 @@ impl Profile {
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Stock => &[],
+            // Line numbers, for those who read a splat or count what was reached.
+            Self::Debug => &[debug::LLVM, "KRUSTFLAGS=-Cdebuginfo=1", "KCFLAGS=-g1"],
             Self::Clippy => &["CLIPPY=1", "KRUSTFLAGS=-Dwarnings", "KCFLAGS=-Werror"],
         }
     }

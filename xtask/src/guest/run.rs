@@ -7,6 +7,7 @@ use super::node::{ports, Guest};
 use super::protocol::{Config, Event, Order, Topology};
 use super::qemu::{Cable, Machine};
 use super::share::RunDir;
+use super::splat;
 use super::{tty, Deadline, Guests, Job};
 use anyhow::{bail, Context as _, Result};
 use std::collections::BTreeMap;
@@ -136,7 +137,7 @@ impl Guests<'_> {
                 interactive: job.interactive,
                 size: job.interactive.then(tty::size).flatten(),
                 host: host_dir.is_some(),
-                env: job.env.clone(),
+                env: self.environment(job),
             };
             dir.configure(number, &config)?;
             let terminals: Vec<PathBuf> = nodes
@@ -145,9 +146,9 @@ impl Guests<'_> {
                 .map(|node| dir.sockets.join(format!("tty-{node}")))
                 .collect();
             let quiet = if self.options.icount {
-                "quiet"
+                "quiet".to_owned()
             } else {
-                "loglevel=7 kfence.sample_interval=100"
+                format!("loglevel=7 {}", self.options.kernel.append())
             };
             let machine = Machine {
                 rig: &self.rig,
@@ -182,13 +183,25 @@ impl Guests<'_> {
         let mut outcome = state.outcome;
         for guest in &guests {
             let log = guest.log();
-            let found = klog::scan(&log);
-            outcome
-                .complaints
-                .extend(found.into_iter().map(|complaint| (guest.number, complaint)));
+            for mut complaint in klog::scan(&log) {
+                let built = self
+                    .modules
+                    .as_ref()
+                    .map_or(&[][..], |built| &built.modules);
+                complaint.around = splat::explain(&self.rig.root, built, &complaint.around);
+                outcome.complaints.push((guest.number, complaint));
+            }
             outcome.logs.push(guest.console.clone());
         }
         result.map(|()| outcome)
+    }
+
+    /// What the job's command finds in its environment beside what `guest-init` puts there.
+    fn environment(&self, job: &Job) -> BTreeMap<String, String> {
+        let mut env = job.env.clone();
+        let slow = self.options.kernel.slowness();
+        env.entry("KFI_SLOW".into()).or_insert(slow.to_string());
+        env
     }
 
     /// Takes the guests through their life.
@@ -202,6 +215,7 @@ impl Guests<'_> {
         let started = Instant::now();
         let all = guests.len();
         let late = |limit: Duration| started.elapsed() > limit;
+        let slow = self.options.kernel.slowness();
         // Until all are ready.
         loop {
             pump(events, state);
@@ -212,7 +226,7 @@ impl Guests<'_> {
                 state.outcome.died = true;
                 return Ok(());
             }
-            if guests.iter_mut().any(|guest| !guest.runs()) || late(BOOT_LIMIT) {
+            if guests.iter_mut().any(|guest| !guest.runs()) || late(BOOT_LIMIT * slow) {
                 pump(events, state);
                 let logs: Vec<String> = guests
                     .iter()
@@ -279,7 +293,7 @@ impl Guests<'_> {
         let finishing = Instant::now();
         while guests.iter_mut().any(Guest::runs) {
             pump(events, state);
-            if finishing.elapsed() > FINISH_LIMIT {
+            if finishing.elapsed() > FINISH_LIMIT * slow {
                 state
                     .outcome
                     .problems

@@ -7,7 +7,7 @@
 use super::{kernel, root, stage};
 use crate::context::Context;
 use crate::versions::Choice;
-use anyhow::{bail, Context as _, Result};
+use anyhow::{Context as _, Result};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -57,7 +57,7 @@ pub fn make(ctx: &Context, choice: &Choice, root: &Path, packages: &Path) -> Res
             &std::fs::read(&busybox).context("busybox")?,
         );
         let mut order = String::new();
-        for path in load_order(&list, &MODULES)? {
+        for path in load_order(&list, &MODULES) {
             let file = path.rsplit('/').next().unwrap_or(&path).to_owned();
             cpio.add(
                 &format!("m/{file}"),
@@ -77,8 +77,9 @@ pub fn make(ctx: &Context, choice: &Choice, root: &Path, packages: &Path) -> Res
 
 /// The files to load for `wanted`, dependencies first, by `modules.dep`.
 ///
-/// A wanted module that the list lacks is built in, or not there at all.
-fn load_order(modules_dep: &str, wanted: &[&str]) -> Result<Vec<String>> {
+/// A wanted module that the list lacks is built in (or not there at all, which
+/// the first boot shows).
+fn load_order(modules_dep: &str, wanted: &[&str]) -> Vec<String> {
     let stem = |path: &str| {
         let file = path.rsplit('/').next().unwrap_or(path);
         file.strip_suffix(".ko").unwrap_or(file).replace('-', "_")
@@ -100,10 +101,7 @@ fn load_order(modules_dep: &str, wanted: &[&str]) -> Result<Vec<String>> {
             }
         }
     }
-    if order.is_empty() {
-        bail!("modules.dep names none of {}", wanted.join(", "));
-    }
-    Ok(order)
+    order
 }
 
 /// Writes the archive format of an initramfs ("newc").
@@ -153,7 +151,7 @@ mod tests {
     #[test]
     fn dependencies_are_loaded_first() {
         let dep = "fs/9p/9p.ko: net/9p/9pnet.ko fs/netfs/netfs.ko\nnet/9p/9pnet.ko:\nfs/netfs/netfs.ko:\nnet/9p/9pnet_virtio.ko: net/9p/9pnet.ko\n";
-        let order = load_order(dep, &["9p", "9pnet_virtio", "virtio_net"]).unwrap();
+        let order = load_order(dep, &["9p", "9pnet_virtio", "virtio_net"]);
         assert_eq!(
             order,
             [
@@ -163,7 +161,7 @@ mod tests {
                 "net/9p/9pnet_virtio.ko"
             ]
         );
-        assert!(load_order(dep, &["nothing"]).is_err());
+        assert!(load_order(dep, &["built_in"]).is_empty());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::session::{listen, State};
 use super::Args;
 use crate::context::Context;
 use crate::guest::run::Outcome;
-use crate::guest::{Deadline, Guests, Job, Nodes, Options};
+use crate::guest::{Deadline, Guests, Job, Kernel, Nodes, Options};
 use crate::progress::clock;
 use crate::report::{Line, Report, Status};
 use crate::setup::Which;
@@ -88,7 +88,7 @@ pub(super) fn run(ctx: &Context, args: &Args, report: &Arc<Report>, since: Insta
         .context("the workspace has no program kfi-tests")?;
     for mut stage in stages() {
         stage.budget = within(stage.budget);
-        let tests = list(program, stage.topology, &args.only)?;
+        let tests = list(program, args.kernel, stage.topology, &args.only)?;
         if !tests.is_empty() {
             let mut guests = main.with_nodes(stage.nodes);
             if stage.nodes == Nodes::Netns && free_memory() >= ROOMY {
@@ -97,7 +97,7 @@ pub(super) fn run(ctx: &Context, args: &Args, report: &Arc<Report>, since: Insta
             run_stage(&guests, &stage, tests, report);
         }
     }
-    let tests = list(program, "smoke", &args.only)?;
+    let tests = list(program, args.kernel, "smoke", &args.only)?;
     if tests.is_empty() {
         return Ok(());
     }
@@ -132,8 +132,9 @@ fn free_memory() -> u64 {
 }
 
 /// The tests of a topology whose names contain `only`.
-fn list(program: &Path, topology: &str, only: &str) -> Result<Vec<Listed>> {
+fn list(program: &Path, kernel: Kernel, topology: &str, only: &str) -> Result<Vec<Listed>> {
     let output = Command::new(program)
+        .env("KFI_SLOW", kernel.slowness().to_string())
         .args(["list", "--json", "--topology", topology])
         .output()
         .with_context(|| format!("starting {}", program.display()))?;

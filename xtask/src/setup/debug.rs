@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The debug kernel: the distribution's source with every checker on.
+//!
+//! KASAN and Rust go together only where clang compiles the C part, so this is
+//! another kernel from the ground up. What it is made of stands in
+//! `debug.config`; what a checker says is found by `guest/klog.rs`.
+
+use super::{initrd, stage, Rig};
+use crate::chroot::{command, run_logged, Bind};
+use crate::context::Context;
+use crate::progress::Step;
+use crate::versions::Choice;
+use anyhow::{bail, Result};
+use std::path::Path;
+
+/// What is switched on beyond nothing at all.
+const CONFIG: &str = include_str!("debug.config");
+/// What follows the version in `uname -r`.
+const LOCAL_VERSION: &str = "-kfabric-debug";
+/// The toolchain, as make is told.
+pub const LLVM: &str = "LLVM=-19";
+/// To be raised when the recipe below changes in what it makes.
+const RECIPE: &str = "1";
+
+/// Builds, installs, and leaves what modules are built with.
+const BUILD: &str = r#"
+release=$1
+make "$2" -s KCONFIG_ALLCONFIG=kfabric.config allnoconfig >/dev/null
+make "$2" -s olddefconfig
+make "$2" -s -j"$(nproc)" bzImage modules
+make "$2" -s INSTALL_MOD_PATH="$PWD/kfabric-installed" modules_install
+test -d "kfabric-installed/lib/modules/$release"
+rm -f "kfabric-installed/lib/modules/$release/build"
+cp arch/x86/boot/bzImage kfabric-installed/vmlinuz
+find . \( -name '*.o' -o -name '*.a' -o -name '.*.cmd' \) \
+	-not -path './scripts/*' -not -path './tools/*' -not -path './rust/*' -delete
+rm -f vmlinux vmlinux.unstripped .tmp_vmlinux*
+"#;
+
+/// The debug kernel made of the source of `base`.
+fn choice(base: &Choice) -> Choice {
+    let upstream = base
+        .release
+        .strip_suffix(base.local_version())
+        .unwrap_or(&base.release);
+    Choice {
+        release: format!("{upstream}{LOCAL_VERSION}"),
+        version: format!("{}/{}", base.version, stage::key(&[RECIPE, CONFIG, BUILD])),
+        image: String::new(),
+        ..base.clone()
+    }
+}
+
+/// The rig with the debug kernel, if it is there.
+pub fn present(ctx: &Context, base: &Rig) -> Option<Rig> {
+    let choice = choice(&base.choice);
+    let tree = stage::present(ctx, &name(&choice), &key(base, &choice))?;
+    let initrd = initrd::present(ctx, &choice)?;
+    Some(rig(base, choice, &tree, &initrd))
+}
+
+/// Makes the rig with the debug kernel; the caller holds the lock.
+///
+/// # Errors
+///
+/// When the kernel does not build or lacks what was asked for.
+pub fn make(ctx: &Context, base: &Rig) -> Result<Rig> {
+    let choice = choice(&base.choice);
+    let (name, key) = (name(&choice), key(base, &choice));
+    let place = stage::place(ctx, &name, &key);
+    let tree = stage::make(ctx, &name, &key, |dir| {
+        // Seen inside under its final name: the build writes that name down.
+        let binds = [
+            Bind {
+                from: dir.to_owned(),
+                at: place.clone(),
+            },
+            Bind {
+                from: base.packages.clone(),
+                at: "/mnt".into(),
+            },
+        ];
+        let unpacked = dir.join(".kfabric-unpacked");
+        if !unpacked.exists() {
+            let step = Step::new(ctx, format!("unpack the source of {}", choice.release));
+            stage::clear(dir)?;
+            let argv = [
+                "tar",
+                "-xJf",
+                "/mnt/linux-source.tar.xz",
+                "--strip-components=1",
+            ];
+            let cmd = command(&base.root, &binds, &place, &argv);
+            run_logged(cmd, &ctx.log_dir().join("unpack-source.log"))?;
+            std::fs::write(dir.join("localversion"), LOCAL_VERSION)?;
+            std::fs::write(dir.join("kfabric.config"), CONFIG)?;
+            std::fs::write(&unpacked, "")?;
+            step.done();
+        }
+        let step = Step::new(ctx, format!("build kernel {}", choice.release));
+        let argv = ["sh", "-ec", BUILD, "build", &choice.release, LLVM];
+        let cmd = command(&base.root, &binds, &place, &argv);
+        let log = format!("build-{}.log", choice.release);
+        run_logged(cmd, &ctx.log_dir().join(log))?;
+        verify(dir)?;
+        step.done();
+        Ok(())
+    })?;
+    let initrd = initrd::make(ctx, &choice, &base.root, &installed(&tree))?;
+    Ok(rig(base, choice, &tree, &initrd))
+}
+
+fn name(choice: &Choice) -> String {
+    format!("tree-{}", choice.release)
+}
+
+fn key(base: &Rig, choice: &Choice) -> String {
+    stage::key(&[&super::root::key(), &base.choice.version, &choice.version])
+}
+
+/// Image and modules, laid out as those of the distribution's packages.
+fn installed(tree: &Path) -> std::path::PathBuf {
+    tree.join("kfabric-installed")
+}
+
+fn rig(base: &Rig, choice: Choice, tree: &Path, initrd: &Path) -> Rig {
+    Rig {
+        root: base.root.clone(),
+        packages: installed(tree),
+        tree: tree.to_owned(),
+        initrd: initrd.to_owned(),
+        choice,
+    }
+}
+
+/// Checks that nothing that was asked for got lost on the way: an option that
+/// depends on something that is off vanishes without a word.
+fn verify(tree: &Path) -> Result<()> {
+    let config = std::fs::read_to_string(tree.join(".config"))?;
+    let lost = lost(CONFIG, &config);
+    if !lost.is_empty() {
+        bail!("the kernel was not built with {}", lost.join(", "));
+    }
+    Ok(())
+}
+
+/// The options of `wanted` that `config` does not have.
+fn lost<'a>(wanted: &'a str, config: &str) -> Vec<&'a str> {
+    wanted
+        .lines()
+        .filter(|line| line.starts_with("CONFIG_"))
+        .filter(|line| match line.strip_suffix("=n") {
+            Some(name) => config.lines().any(|set| {
+                set.strip_prefix(name)
+                    .is_some_and(|rest| rest.starts_with('='))
+            }),
+            None => !config.lines().any(|set| set == *line),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_option_that_got_lost_is_found() {
+        let wanted = "# words\nCONFIG_A=y\nCONFIG_B=m\nCONFIG_C=n\nCONFIG_D=n\n";
+        let config = "CONFIG_A=y\n# CONFIG_B is not set\nCONFIG_C=y\nCONFIG_DD=y\n";
+        assert_eq!(lost(wanted, config), ["CONFIG_B=m", "CONFIG_C=n"]);
+    }
+
+    #[test]
+    fn the_debug_kernel_has_a_name_of_its_own() {
+        let base = Choice {
+            series: "7.2".into(),
+            release: "7.2.12+deb13-amd64".into(),
+            version: "7.2.12-1".into(),
+            image: "linux-binary-7.2.12+deb13-amd64".into(),
+            size: 1,
+        };
+        assert_eq!(choice(&base).release, "7.2.12-kfabric-debug");
+        assert_ne!(choice(&base).version, base.version);
+    }
+}
