@@ -7,6 +7,7 @@
 //! kernel series. What a guest's kernel said and what a run left behind count
 //! as tests too.
 
+mod boxed;
 mod guests;
 mod host;
 mod session;
@@ -33,6 +34,9 @@ pub struct Args {
     /// Run `lint` too, as a test of that name.
     #[arg(long)]
     pub lint: bool,
+    /// Run a box of minutes of every rig on the debug kernel too.
+    #[arg(long)]
+    pub boxed: bool,
     /// Write results there as they come, one JSON object a line.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
@@ -53,6 +57,11 @@ pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
     host::run(ctx, &args.only, &report);
     if let Err(error) = guests::run(ctx, args, &report, started) {
         report.add(Line::failed("guests", "host", 0.0, format!("{error:#}")));
+    }
+    if args.boxed {
+        if let Err(error) = boxed::run(ctx, &report) {
+            report.add(Line::failed("boxed", "host", 0.0, format!("{error:#}")));
+        }
     }
     println!("\ntook {}", clock(started.elapsed().as_secs()));
     Ok(report.finish())

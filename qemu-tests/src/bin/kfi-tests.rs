@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 use qemu_tests::harness::{child, runner, Env, Topology};
 use qemu_tests::{bench, sys, tests};
 use std::process::ExitCode;
+use std::time::Duration;
 
 #[derive(Parser)]
 #[command(about = "kfabric's tests and benchmarks, run inside guests")]
@@ -37,6 +38,9 @@ enum Command {
         /// Only these
         #[arg(long, value_delimiter = ',')]
         names: Vec<String>,
+        /// Begin no test after so many seconds
+        #[arg(long)]
+        seconds: Option<u64>,
     },
     /// Run one half of one test
     #[command(hide = true)]
@@ -88,8 +92,10 @@ fn run(command: Command) -> Result<u8> {
             topology,
             only,
             names,
+            seconds,
         } => {
-            let plan = runner::Plan::choose(&tests::all(), topology, &only, &names);
+            let mut plan = runner::Plan::choose(&tests::all(), topology, &only, &names);
+            plan.time = seconds.map(Duration::from_secs);
             let well = runner::run(&plan, &Env::read(topology)?)?;
             Ok(u8::from(!well))
         }

@@ -32,6 +32,8 @@ enum Order {
 pub struct Plan {
     /// The tests, in order.
     pub tests: Vec<Test>,
+    /// No test begins after this.
+    pub time: Option<Duration>,
 }
 
 impl Plan {
@@ -45,7 +47,7 @@ impl Plan {
         };
         let mut tests: Vec<_> = all.iter().filter(chosen).copied().collect();
         tests.sort_by_key(|t| t.loses_peer);
-        Self { tests }
+        Self { tests, time: None }
     }
 }
 
@@ -88,6 +90,11 @@ fn lead(plan: &Plan, env: &Env) -> Result<bool> {
     let mut counts = [0usize; 3];
     let start = Instant::now();
     for test in &plan.tests {
+        if plan.time.is_some_and(|time| start.elapsed() > time) {
+            let rest = plan.tests.len() - counts.iter().sum::<usize>();
+            println!("# {rest} tests were not begun: time is up");
+            break;
+        }
         println!("KFI-START {}", test.name);
         let result = lead_one(test, env, &listener, &mut line, &mut baseline);
         let lost = result.is_err();

@@ -66,6 +66,18 @@ impl Outcome {
             && self.problems.is_empty()
     }
 
+    /// All that is to be said against the run but for its commands' exit
+    /// statuses.
+    pub fn faults(&self) -> Vec<String> {
+        let complaints = self.complaints.iter().map(|(guest, complaint)| {
+            format!("guest {guest}: {}\n{}", complaint.line, complaint.around)
+        });
+        let others = [&self.problems, &self.left, &self.unload]
+            .into_iter()
+            .flatten();
+        complaints.chain(others.cloned()).collect()
+    }
+
     /// Prints what went wrong, if anything did.
     pub fn report(&self) {
         for (guest, complaint) in &self.complaints {

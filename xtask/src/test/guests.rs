@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 /// When the last guest ends at the latest, counted from the start of it all:
 /// whoever waits for the result waits an hour and no longer.
 const WHOLE: Duration = Duration::from_secs(53 * 60);
+/// What a topology may take with every checker on.
+const PATIENT: Duration = Duration::from_secs(3 * 3600);
 /// What is left for a stage that comes late, so that it shows something.
 const LEAST: Duration = Duration::from_secs(60);
 /// With this much free memory a guest gets enough for the largest transfers.
@@ -83,11 +85,13 @@ pub(super) fn run(ctx: &Context, args: &Args, report: &Arc<Report>, since: Insta
         ..Options::default()
     };
     let main = Guests::prepare(ctx, Which::Main, &options)?;
+    let debug = args.kernel == Kernel::Debug;
     let program = main
         .program("kfi-tests")
         .context("the workspace has no program kfi-tests")?;
     for mut stage in stages() {
-        stage.budget = within(stage.budget);
+        // With every checker on it takes what it takes.
+        stage.budget = if debug { PATIENT } else { within(stage.budget) };
         let tests = list(program, args.kernel, stage.topology, &args.only)?;
         if !tests.is_empty() {
             let mut guests = main.with_nodes(stage.nodes);
@@ -98,7 +102,7 @@ pub(super) fn run(ctx: &Context, args: &Args, report: &Arc<Report>, since: Insta
         }
     }
     let tests = list(program, args.kernel, "smoke", &args.only)?;
-    if tests.is_empty() {
+    if tests.is_empty() || debug {
         return Ok(());
     }
     let other = match Guests::prepare(ctx, Which::Other, &options) {

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What there is time for on the debug kernel in every run of CI: a box of
+//! minutes for each rig. What does not fit is `cargo xtask soak`'s.
+
+use super::session::{listen, State};
+use crate::context::Context;
+use crate::guest::{Deadline, Guests, Job, Kernel, Nodes, Options};
+use crate::report::{Line, Report};
+use crate::setup::Which;
+use anyhow::Result;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// A rig's box: a program of the workspace that prints results as `kfi-tests`
+/// does, and ends by itself.
+struct Part {
+    name: &'static str,
+    nodes: Nodes,
+    argv: &'static [&'static str],
+    /// Ten times what it should take, and the guest is given up.
+    limit: Duration,
+}
+
+/// In the order of what they find.
+const PARTS: &[Part] = &[];
+
+/// Runs all parts for which the programs exist.
+///
+/// # Errors
+///
+/// When there is no debug kernel to be had.
+pub(super) fn run(ctx: &Context, report: &Arc<Report>) -> Result<()> {
+    let options = Options {
+        kernel: Kernel::Debug,
+        ..Options::default()
+    };
+    let guests = Guests::prepare(ctx, Which::Main, &options)?;
+    for part in PARTS {
+        let guests = guests.with_nodes(part.nodes).with_timeout(part.limit);
+        run_part(&guests, part, report);
+    }
+    Ok(())
+}
+
+fn run_part(guests: &Guests<'_>, part: &Part, report: &Arc<Report>) {
+    let place = format!("debug {}", part.name);
+    println!("\n{place} on {}", guests.release());
+    let started = Instant::now();
+    let state = Arc::new(Mutex::new(State::default()));
+    let argv = part.argv.iter().map(|word| (*word).to_owned()).collect();
+    let sink = listen(
+        &state,
+        report,
+        &place,
+        &BTreeMap::new(),
+        &Deadline::default(),
+    );
+    let outcome = guests.run(&Job::new(argv, sink));
+    let state = state.lock().map(|mut state| std::mem::take(&mut *state));
+    let state = state.unwrap_or_default();
+    let faults = match outcome {
+        Err(error) => vec![format!("{error:#}")],
+        Ok(outcome) => {
+            let mut faults = outcome.faults();
+            let status = outcome.status();
+            if faults.is_empty() && status != 0 && state.failed == 0 {
+                faults.push(format!("ended with status {status}:\n{}", state.words()));
+            }
+            if faults.is_empty() && state.ended.is_empty() {
+                faults.push("not a single result".into());
+            }
+            faults
+        }
+    };
+    if let Some((name, since)) = &state.running {
+        let why = format!("did not end; {}", faults.join("\n"));
+        report.add(Line::failed(
+            name,
+            &place,
+            since.elapsed().as_secs_f64(),
+            why,
+        ));
+    }
+    let mut line = Line::check(format!("guest.{}", part.name), &place, &faults);
+    line.seconds = started.elapsed().as_secs_f64();
+    report.add(line);
+}
