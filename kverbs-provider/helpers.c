@@ -24,9 +24,13 @@ void kverbs_device_put(struct ib_device *dev)
 	put_device(&dev->dev);
 }
 
+/*
+ * Not dev_name(): a rename frees what that points to. This array lies in the structure and always
+ * ends with a NUL; one that is just being written is at worst the name of no device.
+ */
 void kverbs_device_name(struct ib_device *dev, char *name, unsigned int size)
 {
-	strscpy_pad(name, dev_name(&dev->dev), size);
+	strscpy_pad(name, dev->name, size);
 }
 
 void *kverbs_client_data(struct ib_device *dev, struct ib_client *client)
