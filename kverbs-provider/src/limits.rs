@@ -18,6 +18,10 @@ pub(crate) const PIECES: u32 = 4;
 /// Pages of one fast registration, at most: what a key slot reserves costs memory.
 pub(crate) const FAST_PAGES: u32 = 256;
 
+/// Pages of one registration with a device that is software, at most. Those keep 16 bytes for each
+/// page in one allocation, of which the kernel warns beyond 4 MiB; they do not say so.
+pub(crate) const SOFT_PAGES: usize = (4 << 20) / 16;
+
 /// Time that resolving an address or a route may take, in milliseconds.
 pub(crate) const RESOLVE_MS: u32 = 4000;
 /// How long an answer is waited for: 4.096 us times 2 to this, 537 ms.

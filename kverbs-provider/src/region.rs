@@ -35,7 +35,10 @@ use crate::{
         wr::Sge, //
     },
     key::Key,
-    limits::PIECES,
+    limits::{
+        PIECES,
+        SOFT_PAGES, //
+    },
     resource::{
         Class,
         Resource,
@@ -110,6 +113,10 @@ pub(crate) struct Region {
 }
 
 /// Makes a registration of `len` bytes of user memory from `offset`.
+///
+/// # Errors
+///
+/// `ENOMEM`: more than the device can register. Else what [`Memory::device_register`] says.
 pub(crate) fn user_mr(
     live: &Live<'_>,
     group: &Group,
@@ -118,6 +125,11 @@ pub(crate) fn user_mr(
     len: usize,
     access: Access,
 ) -> Result<Mr> {
+    let pages = (mem.page_offset() + offset) % kernel::page::PAGE_SIZE + len;
+    let pages = pages.div_ceil(kernel::page::PAGE_SIZE);
+    if group.device().ib().uses_virt_dma() && pages > SOFT_PAGES {
+        return Err(ENOMEM);
+    }
     let pd = group.pd()?;
     mem.device_register(offset, len, |addr| {
         Mr::user(live, &pd, addr as u64, len as u64, access)
