@@ -195,10 +195,19 @@ pub struct Memory {
 
 /// A part of the owner's charge that a device registration has taken over: it was given back when
 /// the device charged the same pages.
-#[derive(Clone, Copy, PartialEq, Eq)]
+///
+/// Registrations of the same part are charged alike, so it does not matter which of them stands in:
+/// the charge comes back with the end of the last.
 struct Lent {
     offset: usize,
     len: usize,
+    registrations: usize,
+}
+
+impl Lent {
+    fn is(&self, offset: usize, len: usize) -> bool {
+        (self.offset, self.len) == (offset, len)
+    }
 }
 
 // SAFETY: Pages and `mm` are reference counted and may be used and given back by any thread.
@@ -448,27 +457,40 @@ impl Memory {
         if len == 0 || offset.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(EINVAL);
         }
-        let part = Lent { offset, len };
         {
             let mut lent = self.device.lock();
-            if lent.is_none() {
-                *lent = Some(part);
-                // SAFETY: The owner's `mm` is alive and charged for at least these pages.
-                unsafe { sys::kf_mm_uncharge(owner.mm.as_ptr(), self.pages_of(offset, len)) };
+            match &mut *lent {
+                None => {
+                    *lent = Some(Lent {
+                        offset,
+                        len,
+                        registrations: 1,
+                    });
+                    // SAFETY: The owner's `mm` is alive and charged for at least these pages.
+                    unsafe { sys::kf_mm_uncharge(owner.mm.as_ptr(), self.pages_of(offset, len)) };
+                }
+                Some(part) if part.is(offset, len) => part.registrations += 1,
+                Some(_) => {}
             }
         }
         // Without the lock: this may wait for the program (userfaultfd), a revoke must not.
-        register(owner.addr + offset).inspect_err(|_| self.take_back(part))
+        register(owner.addr + offset).inspect_err(|_| self.take_back(offset, len))
     }
 
-    /// Charges `part` again if it is lent. Of several registrations of one range it does not
-    /// matter whose end this is: they are charged alike.
-    fn take_back(&self, part: Lent) {
+    /// A registration of a part ends: if that is lent to it, and to no other, the owner is charged
+    /// for it again.
+    fn take_back(&self, offset: usize, len: usize) {
         let mut lent = self.device.lock();
-        if let (Some(owner), true) = (&self.owner, *lent == Some(part)) {
-            let pages = self.pages_of(part.offset, part.len);
+        let (Some(owner), Some(part)) = (&self.owner, &mut *lent) else {
+            return;
+        };
+        if !part.is(offset, len) {
+            return;
+        }
+        part.registrations -= 1;
+        if part.registrations == 0 {
             // SAFETY: The owner's `mm` is alive.
-            unsafe { sys::kf_mm_charge_unchecked(owner.mm.as_ptr(), pages) };
+            unsafe { sys::kf_mm_charge_unchecked(owner.mm.as_ptr(), self.pages_of(offset, len)) };
             *lent = None;
         }
     }
@@ -481,7 +503,7 @@ impl Memory {
         unregister: impl FnOnce() -> T,
     ) -> T {
         // Before the device gives its own charge back: nobody gets the room in between.
-        self.take_back(Lent { offset, len });
+        self.take_back(offset, len);
         unregister()
     }
 }
