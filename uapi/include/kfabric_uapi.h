@@ -870,8 +870,8 @@ struct kfi_close {
 };
 
 /*
- * KFI_IOC_OBJ_LIST: objects of every open file for CAP_SYS_ADMIN, else of files opened by
- * the caller's user.
+ * KFI_IOC_OBJ_LIST: objects of every open file where both who opened this one and the caller
+ * have CAP_SYS_ADMIN, else of this file and of those that the caller's user opened, as this one.
  */
 struct kfi_obj_list {
 	/* Size of this structure. */

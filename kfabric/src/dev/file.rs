@@ -45,6 +45,8 @@ pub(super) struct File {
 /// Who opened the file.
 pub(super) struct Opener {
     pub(super) uid: Kuid,
+    /// Whether it was allowed to see everybody's objects.
+    admin: bool,
     pub(super) task: ARef<kernel::task::Task>,
 }
 
@@ -72,6 +74,7 @@ impl File {
     pub(super) fn open(cred: &Credential) -> Result<Arc<Self>> {
         let opener = Opener {
             uid: cred.euid(),
+            admin: is_admin(),
             task: kernel::current!().group_leader().into(),
         };
         let mut files = FILES.lock();
@@ -119,6 +122,20 @@ impl File {
                 }
             }
         }
+    }
+
+    /// Whether a call of the current task on this file may see everybody's objects.
+    ///
+    /// What the opener might not see, nobody sees for it: a privileged program that was handed the
+    /// descriptor lends no rights, and one that gave its rights away keeps none.
+    pub(super) fn sees_all(&self) -> bool {
+        self.opener.admin && is_admin()
+    }
+
+    /// Whether a call of the current task on this file may see the objects of `other` otherwise.
+    pub(super) fn sees(&self, other: &File) -> bool {
+        let uid = self.opener.uid;
+        core::ptr::eq(self, other) || (uid == other.opener.uid && uid == Kuid::current_euid())
     }
 
     /// Gives an object a handle; closes it if that fails.
@@ -210,7 +227,7 @@ fn close(object: &Object) -> Result {
 }
 
 /// Whether the current task may see everybody's objects.
-pub(super) fn is_admin() -> bool {
+fn is_admin() -> bool {
     // SAFETY: No preconditions.
     unsafe { bindings::capable(bindings::CAP_SYS_ADMIN as c_int) }
 }

@@ -14,10 +14,7 @@ use super::{
         zero,
         Made, //
     },
-    file::{
-        is_admin,
-        File, //
-    },
+    file::File,
     table::{
         Entry,
         Object, //
@@ -149,21 +146,20 @@ fn owner(task: &Task) -> (u32, [u8; 16]) {
     (u32::try_from(pid).unwrap_or(0), comm)
 }
 
-pub(super) fn list(_: &File, call: &mut ObjList) -> Result<Made> {
+pub(super) fn list(file: &File, call: &mut ObjList) -> Result<Made> {
     zero(&[call.flags])?;
     if call.reserved != [0; 3] {
         return Err(EINVAL);
     }
     user::check_entry_size::<ObjInfo>(call.entry_size)?;
-    let everything = is_admin();
-    let me = kernel::task::Kuid::current_euid();
+    let everything = file.sees_all();
     let mut count = 0_u32;
-    File::for_each(|file| {
-        if !everything && file.opener.uid != me {
+    File::for_each(|other| {
+        if !everything && !file.sees(other) {
             return Ok(());
         }
-        let (pid, comm) = owner(&file.opener.task);
-        each(file, |mut info| {
+        let (pid, comm) = owner(&other.opener.task);
+        each(other, |mut info| {
             info.pid = pid;
             info.comm = comm;
             if count < call.count {
