@@ -133,6 +133,10 @@ impl Cq {
     /// Writes the entry that was promised. Any context.
     pub(crate) fn push(&self, entry: &CqEntry) {
         let mut entry = *entry;
+        #[cfg(kfabric_seed_bug = "lost-completion")]
+        if entry.err == kernel::bindings::ECANCELED {
+            return self.unreserve();
+        }
         if entry.err == 0 {
             if self.format == KFI_CQ_FORMAT_CONTEXT {
                 entry.flags = 0;

@@ -169,7 +169,10 @@ impl Drop for Pages {
         let Source::Pinned { dirty } = self.source else {
             return;
         };
-        for run in self.runs.iter() {
+        let runs = self.runs.iter();
+        #[cfg(kfabric_seed_bug = "missing-unpin")]
+        let runs = runs.skip(1);
+        for run in runs {
             // SAFETY: By the type invariant the run's pages are pinned and ours.
             unsafe { sys::kf_unpin_range(run.page.as_ptr(), run.pages, dirty) };
             // SAFETY: We may sleep: regions are dropped in process context.

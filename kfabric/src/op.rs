@@ -105,7 +105,10 @@ impl Segs {
     /// `EINVAL`: not inside the region, or too many pieces. `EACCES`: the region is not
     /// registered for it.
     pub fn push(&mut self, kind: OpKind, region: Arc<Region>, offset: u64, len: u64) -> Result {
+        #[cfg(not(kfabric_seed_bug = "double-fetch"))]
         region.check(kind, offset, len)?;
+        #[cfg(kfabric_seed_bug = "double-fetch")]
+        let _ = kind;
         let place = self.pieces.get_mut(self.count).ok_or(EINVAL)?;
         *place = Some(TokenSeg {
             region: RegionGuard::new(region),

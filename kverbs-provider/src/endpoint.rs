@@ -509,6 +509,8 @@ impl Endpoint {
     /// [`EndpointOps::shutdown`](kfabric::provider::EndpointOps::shutdown).
     pub(crate) fn shutdown(this: &Arc<Self>) -> Result {
         let mut guard = this.ctl.lock();
+        #[cfg(kfabric_seed_bug = "lock-order")]
+        let _closing = this.closing.lock();
         let ctl = &mut *guard;
         match ctl.phase {
             // The end comes as an event, also from a peer that does not answer.

@@ -3,6 +3,7 @@
 //! Where things are: the checkout, the cache, the build output.
 
 use anyhow::{Context as _, Result};
+use clap::ValueEnum as _;
 use std::path::{Path, PathBuf};
 
 /// The places every command works with.
@@ -14,6 +15,51 @@ pub struct Context {
     pub cache: PathBuf,
     /// What the checkout's own sources are built into.
     pub target: PathBuf,
+    /// A bug to build into the modules, to show that the tests find it.
+    pub seed_bug: Option<SeedBug>,
+}
+
+/// A bug that the modules can be built with on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum SeedBug {
+    /// A run of pages is not unpinned.
+    MissingUnpin,
+    /// Two locks are taken in either order.
+    LockOrder,
+    /// A queue is woken after its memory was given back.
+    UseAfterFree,
+    /// An operation is judged, fetched again, and used.
+    DoubleFetch,
+    /// An operation that is flushed gets no completion.
+    LostCompletion,
+    /// A call that fails half-way leaves what it made.
+    MissedError,
+}
+
+impl SeedBug {
+    /// Its name, in the modules' sources and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::MissingUnpin => "missing-unpin",
+            Self::LockOrder => "lock-order",
+            Self::UseAfterFree => "use-after-free",
+            Self::DoubleFetch => "double-fetch",
+            Self::LostCompletion => "lost-completion",
+            Self::MissedError => "missed-error",
+        }
+    }
+
+    /// The bug that the environment asks for.
+    fn from_env() -> Result<Option<Self>> {
+        let Some(name) = std::env::var_os("KFABRIC_SEED_BUG").filter(|name| !name.is_empty())
+        else {
+            return Ok(None);
+        };
+        let known = Self::value_variants().iter();
+        let bug = known.copied().find(|bug| name == bug.name());
+        bug.map(Some)
+            .with_context(|| format!("KFABRIC_SEED_BUG names no bug: {}", name.to_string_lossy()))
+    }
 }
 
 impl Context {
@@ -36,6 +82,7 @@ impl Context {
             target: repo.join("target"),
             cache: cache.canonicalize()?,
             repo,
+            seed_bug: SeedBug::from_env()?,
         })
     }
 
@@ -76,6 +123,14 @@ mod tests {
         assert_eq!(with(&all[1..]), Some("/x/kfabric".into()));
         assert_eq!(with(&all[2..]), Some("/h/.cache/kfabric".into()));
         assert_eq!(with(&[]), None);
+    }
+
+    #[test]
+    fn bugs_are_called_the_same_everywhere() {
+        for bug in SeedBug::value_variants() {
+            let value = bug.to_possible_value().unwrap();
+            assert_eq!(value.get_name(), bug.name());
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub mod ide;
 pub mod lint;
 pub mod progress;
 pub mod report;
+pub mod selftest;
 pub mod setup;
 pub mod test;
 pub mod versions;

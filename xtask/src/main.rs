@@ -4,7 +4,7 @@
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
-use xtask::{bench, build, context, demo, guest, ide, lint, setup, test};
+use xtask::{bench, build, context, demo, guest, ide, lint, selftest, setup, test};
 
 /// Sets up, builds, boots, tests and checks kfabric.
 #[derive(Debug, Parser)]
@@ -31,6 +31,8 @@ enum Command {
     Shell(guest::ShellArgs),
     /// Run every test, on the host and in guests.
     Test(test::Args),
+    /// Show that the tests find bugs: build some in, and see them caught.
+    Selftest(selftest::Args),
     /// Run the benchmarks, in a guest whose time is a count of instructions.
     Bench(bench::Args),
     /// Show one guest reading another's memory.
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         Command::Guest(args) => guest::run(&ctx, args),
         Command::Shell(args) => guest::shell(&ctx, args),
         Command::Test(args) => test::run(&ctx, args),
+        Command::Selftest(args) => selftest::run(&ctx, args),
         Command::Bench(args) => bench::run(&ctx, args),
         Command::Demo => demo::run(&ctx),
         Command::Lint(args) => lint::run(&ctx, args),

@@ -107,7 +107,15 @@ unsafe fn queue<'a>(private: *mut c_void) -> &'a Queue {
 #[no_mangle]
 unsafe extern "C" fn kf_queue_release(private: *mut c_void) {
     // SAFETY: `QueueFile::new` put it there, and nobody uses the file any more.
-    drop(unsafe { KBox::from_raw(private.cast::<Queue>()) });
+    let queue = unsafe { KBox::from_raw(private.cast::<Queue>()) };
+    #[cfg(kfabric_seed_bug = "use-after-free")]
+    let wait = core::ptr::from_ref(queue.wait());
+    drop(queue);
+    #[cfg(kfabric_seed_bug = "use-after-free")]
+    // SAFETY: None: this is the bug.
+    unsafe {
+        (*wait).wake_all()
+    };
 }
 
 /// Polls a queue's file.

@@ -62,6 +62,15 @@ pub(super) fn submit(file: &File, call: &mut Submit) -> Result<Made> {
             result = Err(e);
             break;
         }
+        #[cfg(kfabric_seed_bug = "double-fetch")]
+        {
+            // Judged here, and not when they are used.
+            entries[..part].iter().try_for_each(|e| judge(file, e))?;
+            user::read_bytes(
+                call.ops + (done * step) as u64,
+                entries[..part].as_mut_bytes(),
+            )?;
+        }
         for entry in &entries[..part] {
             result = post(file, &ep, entry, &mut last);
             if result.is_err() {
@@ -81,6 +90,14 @@ pub(super) fn submit(file: &File, call: &mut Submit) -> Result<Made> {
     // CAST: At most `count`.
     call.done = done as u32;
     Ok(Made::Nothing)
+}
+
+#[cfg(kfabric_seed_bug = "double-fetch")]
+fn judge(file: &File, entry: &OpEntry) -> Result {
+    let iov = entry.iov.get(..entry.iov_count as usize).ok_or(EINVAL)?;
+    iov.iter().try_for_each(|piece| {
+        region(file, piece.region)?.check(OpKind::Recv, piece.offset, piece.len)
+    })
 }
 
 fn post(file: &File, ep: &Endpoint, entry: &OpEntry, last: &mut Last) -> Result {

@@ -9,7 +9,7 @@
 
 use super::sync::sync;
 use crate::chroot::{command, Bind};
-use crate::context::Context;
+use crate::context::{Context, SeedBug};
 use crate::progress::Step;
 use crate::setup::{debug, stage, Rig};
 use anyhow::{bail, Context as _, Result};
@@ -209,7 +209,11 @@ pub struct Built {
 /// The folder that modules are built in.
 pub fn folder(ctx: &Context, tools: &Toolbox, profile: Profile) -> PathBuf {
     let base = ctx.target.join("kbuild").join(&tools.release);
-    base.join(profile.folder())
+    match ctx.seed_bug {
+        None => base.join(profile.folder()),
+        // Never where anything looks for modules without a bug.
+        Some(bug) => base.join(format!("{}-with-{}", profile.folder(), bug.name())),
+    }
 }
 
 /// Builds all modules.
@@ -220,9 +224,11 @@ pub fn folder(ctx: &Context, tools: &Toolbox, profile: Profile) -> PathBuf {
 pub fn build(ctx: &Context, tools: &Toolbox, profile: Profile) -> Result<Built> {
     let dir = folder(ctx, tools, profile);
     let base = dir.parent().unwrap_or(&dir);
-    let _lock = stage::lock(base, profile.folder())?;
+    let name = dir.file_name().unwrap_or_default().to_string_lossy();
+    let _lock = stage::lock(base, &name)?;
     let sources = sync(&ctx.repo, &FOLDERS, &dir)?;
-    let key = stage::key(&[&sources, &tools.kdir.to_string_lossy()]);
+    let bug = ctx.seed_bug.map_or("", SeedBug::name);
+    let key = stage::key(&[&sources, &tools.kdir.to_string_lossy(), bug]);
     let stamp = dir.join(".built");
     let fresh = std::fs::read_to_string(&stamp).is_ok_and(|built| built == key);
     if !fresh {
@@ -236,6 +242,9 @@ pub fn build(ctx: &Context, tools: &Toolbox, profile: Profile) -> Result<Built> 
     };
     let mut whole = true;
     for (folder, is_core) in folders(&dir)? {
+        if ctx.seed_bug.is_some() && !is_core {
+            continue;
+        }
         let module_dir = dir.join(&folder);
         if !fresh {
             let made = make_one(ctx, tools, profile, &folder, &module_dir, &built);
@@ -317,6 +326,9 @@ fn make_one(
         .iter()
         .map(|arg| (*arg).to_owned())
         .collect();
+    if let Some(bug) = ctx.seed_bug {
+        args.push(format!("KFABRIC_SEED_BUG={}", bug.name()));
+    }
     args.extend(["-s".into(), "modules".into()]);
     let output = tools
         .make(ctx, module_dir, &before.dir, &before.symbols, &args)

@@ -115,6 +115,7 @@ mod tests {
             repo: dir.clone(),
             cache: dir.clone(),
             target: dir.clone(),
+            seed_bug: None,
         };
         let failed = make(&ctx, "s", "k", |dir| {
             std::fs::write(dir.join("half"), "")?;
