@@ -31,7 +31,11 @@ pub const TESTS: &[Test] = &[
     Test::pair("keys.p3_revoke_under_reads", revoke_under_reads).seconds(15),
     Test::pair("keys.p4_stale_key_stays_dead", stale_key).seconds(30),
     Test::pair("keys.p5_pages_stay_while_key_lives", pages_stay),
-    Test::pair("keys.zero_length_grants_nothing", zero_length).seconds(8),
+    Test::pair(
+        "keys.cve_2023_25775_zero_length_grants_nothing",
+        zero_length,
+    )
+    .seconds(12),
 ];
 
 /// A side with queue and buffer that connects again and again.
@@ -629,7 +633,8 @@ fn pages_stay(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// An operation of no bytes moves none, whatever its key and address say.
+/// An operation of no bytes moves none, whatever its key and address say, and opens no way for one
+/// that has some; a region or key of no bytes is not to be had.
 fn zero_length(ctx: &mut Ctx) -> Result<()> {
     let mut bench = Bench::new(ctx, 4096)?;
     bench.buf.clear(0x5a);
@@ -638,11 +643,33 @@ fn zero_length(ctx: &mut Ctx) -> Result<()> {
         (u64::MAX, 0xffff_ffff),
         (0xffff_8880_0000_0000, 1),
     ] {
-        bench.fresh(ctx)?;
-        if !ctx.first() {
-            let _ = bench.write(0, addr, key)?;
+        for writes in [true, false] {
+            bench.fresh(ctx)?;
+            if !ctx.first() {
+                let _ = match writes {
+                    true => bench.write(0, addr, key)?,
+                    false => bench.read(0, addr, key)?,
+                };
+                // The first may have ended the connection.
+                let more = match writes {
+                    true => bench.write(1, addr, key),
+                    false => bench.read(1, addr, key),
+                };
+                ensure!(
+                    !matches!(more, Ok(0)),
+                    "a byte at {addr:#x} by key {key:#x}"
+                );
+            }
+            ctx.barrier("tried")?;
         }
-        ctx.barrier("tried")?;
+    }
+    let (side, region) = (&bench.side, bench.region);
+    let none = side.reg_at(bench.buf.addr(), 0, LOCAL | REMOTE);
+    refused(none, libc::EINVAL, "a region of no bytes")?;
+    let slot = side.dev.key_alloc(region, 1)?[0];
+    for offset in [0, 1, 4095, 4096] {
+        let none = side.dev.key_assign(slot, offset, 0, REMOTE);
+        refused(none, libc::EINVAL, "a key for no bytes")?;
     }
     bench.buf.check_value(0, 4096, 0x5a)
 }
