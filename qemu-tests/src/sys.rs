@@ -3,6 +3,8 @@
 //! The system calls that the tests need and the standard library does not
 //! have. All `unsafe` of the crate is here.
 
+pub mod remap;
+
 use std::fmt;
 use std::fs::File;
 use std::io;

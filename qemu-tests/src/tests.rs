@@ -6,6 +6,7 @@
 //! To add one: write `fn(&mut Ctx) -> Result<()>`, which both nodes run at
 //! once, and list it in its topic's `TESTS`.
 
+pub mod classes;
 pub mod cm;
 pub mod death;
 pub mod flood;
@@ -44,6 +45,7 @@ pub fn all() -> Vec<Test> {
         kernel::TESTS,
         programs::TESTS,
         stress::TESTS,
+        classes::TESTS,
         death::TESTS,
         modules::TESTS,
     ];

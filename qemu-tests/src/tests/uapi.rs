@@ -3,7 +3,7 @@
 //! The rules of every ioctl: one right call of each kind, and all the ways to
 //! get exactly one thing of it wrong.
 
-mod specimen;
+pub(super) mod specimen;
 
 use super::refused;
 use crate::buf::Buf;

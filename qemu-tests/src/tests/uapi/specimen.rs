@@ -13,22 +13,22 @@ use std::mem::offset_of;
 use zerocopy::FromZeros;
 
 /// A file with an object of each kind, and handles of another file.
-pub(super) struct Fixture {
-    pub(super) side: Side,
-    pub(super) cq: Cq,
-    pub(super) cntr: u64,
-    pub(super) region: u64,
-    pub(super) slot: u64,
-    pub(super) assigned: u64,
-    pub(super) pep: u64,
+pub(in crate::tests) struct Fixture {
+    pub(in crate::tests) side: Side,
+    pub(in crate::tests) cq: Cq,
+    pub(in crate::tests) cntr: u64,
+    pub(in crate::tests) region: u64,
+    pub(in crate::tests) slot: u64,
+    pub(in crate::tests) assigned: u64,
+    pub(in crate::tests) pep: u64,
     /// Opened, nothing bound.
-    pub(super) new_ep: u64,
+    pub(in crate::tests) new_ep: u64,
     /// Bound, not enabled.
-    pub(super) bound_ep: u64,
+    pub(in crate::tests) bound_ep: u64,
     /// Enabled.
-    pub(super) ep: u64,
+    pub(in crate::tests) ep: u64,
     /// A handle of a closed counter.
-    pub(super) closed: u64,
+    pub(in crate::tests) closed: u64,
     info: InfoEntry,
     hints: Box<InfoEntry>,
     room: Box<[u64; 4096]>,
@@ -39,7 +39,7 @@ pub(super) struct Fixture {
 }
 
 impl Fixture {
-    pub(super) fn new(env: &Env) -> Result<Self> {
+    pub(in crate::tests) fn new(env: &Env) -> Result<Self> {
         let mut own = Self::open(env, 0)?;
         // The other file's handles must not also be ours by chance: they come after many others.
         own.foreign = Some(Box::new(Self::open(env, 64)?));
@@ -104,7 +104,7 @@ impl Fixture {
         })
     }
 
-    pub(super) fn dev(&self) -> &Dev {
+    pub(in crate::tests) fn dev(&self) -> &Dev {
         &self.side.dev
     }
 
@@ -118,35 +118,35 @@ impl Fixture {
 }
 
 /// A handle field of a call.
-pub(super) struct Handle {
-    pub(super) at: usize,
+pub(in crate::tests) struct Handle {
+    pub(in crate::tests) at: usize,
     /// Zero means that there is none.
-    pub(super) optional: bool,
+    pub(in crate::tests) optional: bool,
     /// A handle of another type.
-    pub(super) wrong: u64,
+    pub(in crate::tests) wrong: u64,
     /// Another file's handle of the right type.
-    pub(super) foreign: u64,
+    pub(in crate::tests) foreign: u64,
 }
 
 /// A right call.
-pub(super) struct Specimen {
-    pub(super) name: &'static str,
-    pub(super) nr: u32,
-    pub(super) bytes: Vec<u8>,
+pub(in crate::tests) struct Specimen {
+    pub(in crate::tests) name: &'static str,
+    pub(in crate::tests) nr: u32,
+    pub(in crate::tests) bytes: Vec<u8>,
     /// Flags that are known.
-    pub(super) flags: u32,
+    pub(in crate::tests) flags: u32,
     /// Reserved fields: where, and bytes.
-    pub(super) reserved: &'static [(usize, usize)],
+    pub(in crate::tests) reserved: &'static [(usize, usize)],
     /// Handle fields.
-    pub(super) handles: Vec<Handle>,
+    pub(in crate::tests) handles: Vec<Handle>,
     /// Pointer fields.
-    pub(super) pointers: &'static [usize],
+    pub(in crate::tests) pointers: &'static [usize],
     /// It opens something.
-    pub(super) opens: bool,
+    pub(in crate::tests) opens: bool,
     /// It may be made more than once.
-    pub(super) repeats: bool,
+    pub(in crate::tests) repeats: bool,
     /// What it may answer for want of a peer.
-    pub(super) may_fail: &'static [i32],
+    pub(in crate::tests) may_fail: &'static [i32],
 }
 
 fn specimen<T: Ioctl>(mut arg: T) -> Specimen {
@@ -226,7 +226,7 @@ macro_rules! field {
 }
 
 /// A right call of each kind, in an order in which all can be made.
-pub(super) fn specimens(f: &Fixture) -> Vec<Specimen> {
+pub(in crate::tests) fn specimens(f: &Fixture) -> Vec<Specimen> {
     let mut list = opening(f);
     list.extend(connecting(f));
     list.extend(using(f));

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! A peer that speaks to the connection manager alone: whatever private data
+//! it likes, and a queue pair that does not exist.
+//!
+//! It uses `/dev/infiniband/rdma_cm` as `rdma/rdma_user_cm.h` defines it.
+
+use crate::harness::guest::until;
+use crate::pair::WAIT;
+use crate::raw::to_sockaddr;
+use anyhow::{bail, ensure, Context, Result};
+use std::fs::File;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const CREATE_ID: u32 = 0;
+const DESTROY_ID: u32 = 1;
+const BIND_IP: u32 = 2;
+const RESOLVE_IP: u32 = 3;
+const RESOLVE_ROUTE: u32 = 4;
+const CONNECT: u32 = 6;
+const LISTEN: u32 = 7;
+const ACCEPT: u32 = 8;
+const REJECT: u32 = 9;
+const GET_EVENT: u32 = 12;
+
+/// What happened, in `enum rdma_cm_event_type`.
+pub(super) const ADDR_RESOLVED: u32 = 0;
+pub(super) const ROUTE_RESOLVED: u32 = 2;
+pub(super) const CONNECT_REQUEST: u32 = 4;
+
+/// `RDMA_PS_TCP`, and the type of a reliable connection.
+const PORT_SPACE: u16 = 0x0106;
+const QP_RC: u8 = 2;
+/// Bytes of `struct rdma_ucm_event_resp` and more.
+const EVENT_MAX: usize = 512;
+
+/// An identifier, or a listener with the identifiers of what it was asked.
+pub(super) struct RawCm {
+    file: File,
+    id: u32,
+}
+
+/// An event: what happened, to which identifier.
+#[derive(Debug)]
+pub(super) struct CmEvent {
+    pub(super) kind: u32,
+    pub(super) id: u32,
+}
+
+impl RawCm {
+    /// A new identifier.
+    pub(super) fn new() -> Result<Self> {
+        let path = "/dev/infiniband/rdma_cm";
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .open(path)
+            .context(path)?;
+        let mut cm = Self { file, id: 0 };
+        let mut answer = [0u8; 4];
+        // A name for it: events of one that has none are not told.
+        let mut cmd = 1u64.to_ne_bytes().to_vec();
+        cmd.extend((answer.as_mut_ptr() as u64).to_ne_bytes());
+        cmd.extend(PORT_SPACE.to_ne_bytes());
+        cmd.extend([QP_RC, 0, 0, 0, 0, 0]);
+        cm.command(CREATE_ID, &cmd, 4).context("creating")?;
+        cm.id = u32::from_ne_bytes(answer);
+        Ok(cm)
+    }
+
+    fn command(&mut self, number: u32, body: &[u8], answer: u16) -> Result<()> {
+        let mut all = number.to_ne_bytes().to_vec();
+        all.extend((body.len() as u16).to_ne_bytes());
+        all.extend(answer.to_ne_bytes());
+        all.extend(body);
+        let done = self.file.write(&all)?;
+        ensure!(
+            done == all.len(),
+            "command {number}: {done} bytes were taken"
+        );
+        Ok(())
+    }
+
+    /// The next event.
+    fn event(&mut self) -> Result<CmEvent> {
+        let mut room = [0u8; EVENT_MAX];
+        let at = (room.as_mut_ptr() as u64).to_ne_bytes();
+        self.command(GET_EVENT, &at, EVENT_MAX as u16)?;
+        let word =
+            |at: usize| u32::from_ne_bytes([room[at], room[at + 1], room[at + 2], room[at + 3]]);
+        Ok(CmEvent {
+            kind: word(12),
+            id: word(8),
+        })
+    }
+
+    /// Waits for the next event, which must be of this kind.
+    pub(super) fn wait(&mut self, kind: u32) -> Result<CmEvent> {
+        use std::os::fd::AsFd;
+        until("an event of the connection manager", WAIT, || {
+            let step = std::time::Duration::from_millis(100);
+            Ok(crate::sys::poll_in(self.file.as_fd(), step)?.then_some(()))
+        })?;
+        let event = self.event()?;
+        if event.kind != kind {
+            bail!("{event:?}, not {kind}");
+        }
+        Ok(event)
+    }
+
+    /// Finds the way to an address.
+    pub(super) fn resolve(&mut self, to: SocketAddr) -> Result<()> {
+        let mut cmd = vec![0u8; 28];
+        cmd.extend(&to_sockaddr(to).data[..28]);
+        cmd.extend(self.id.to_ne_bytes());
+        cmd.extend(2000u32.to_ne_bytes());
+        self.command(RESOLVE_IP, &cmd, 0).context("resolving")?;
+        self.wait(ADDR_RESOLVED).context("the address")?;
+        let mut cmd = self.id.to_ne_bytes().to_vec();
+        cmd.extend(2000u32.to_ne_bytes());
+        self.command(RESOLVE_ROUTE, &cmd, 0)
+            .context("finding the route")?;
+        self.wait(ROUTE_RESOLVED).context("the route").map(drop)
+    }
+
+    /// `struct rdma_ucm_conn_param`.
+    fn param(private: &[u8]) -> Vec<u8> {
+        let mut param = vec![0u8; 272];
+        // A queue pair that nobody has; another each time, or it is taken for a stale one.
+        static NEXT: AtomicU32 = AtomicU32::new(0x0080_0000);
+        let qpn = NEXT.fetch_add(1, Ordering::Relaxed);
+        param[..4].copy_from_slice(&qpn.to_ne_bytes());
+        param[8..8 + private.len()].copy_from_slice(private);
+        // Length, shared receives, two depths, flow control, two counts, whether it is valid.
+        param[264..].copy_from_slice(&[private.len() as u8, 0, 1, 1, 0, 7, 7, 1]);
+        param
+    }
+
+    /// Asks to connect.
+    pub(super) fn connect(&mut self, private: &[u8]) -> Result<()> {
+        let mut cmd = Self::param(private);
+        cmd.extend(self.id.to_ne_bytes());
+        cmd.extend([0; 12]);
+        self.command(CONNECT, &cmd, 0).context("connecting")
+    }
+
+    /// Listens at an address.
+    pub(super) fn listen(&mut self, at: SocketAddr) -> Result<()> {
+        let mut cmd = to_sockaddr(at).data[..28].to_vec();
+        cmd.extend(self.id.to_ne_bytes());
+        self.command(BIND_IP, &cmd, 0).context("binding")?;
+        let mut cmd = self.id.to_ne_bytes().to_vec();
+        cmd.extend(16u32.to_ne_bytes());
+        self.command(LISTEN, &cmd, 0).context("listening")
+    }
+
+    /// Accepts a request.
+    pub(super) fn accept(&mut self, request: u32, private: &[u8]) -> Result<()> {
+        let mut cmd = 0u64.to_ne_bytes().to_vec();
+        cmd.extend(Self::param(private));
+        cmd.extend(request.to_ne_bytes());
+        cmd.extend([0; 12]);
+        self.command(ACCEPT, &cmd, 0).context("accepting")
+    }
+
+    /// Refuses a request.
+    pub(super) fn reject(&mut self, request: u32, private: &[u8]) -> Result<()> {
+        let mut cmd = request.to_ne_bytes().to_vec();
+        // IB_CM_REJ_CONSUMER_DEFINED.
+        cmd.extend([private.len() as u8, 28, 0, 0]);
+        let mut data = private.to_vec();
+        data.resize(256, 0);
+        cmd.extend(data);
+        self.command(REJECT, &cmd, 0).context("refusing")
+    }
+
+    /// Ends a request's identifier.
+    pub(super) fn destroy(&mut self, request: u32) -> Result<()> {
+        let mut answer = [0u8; 4];
+        let mut cmd = (answer.as_mut_ptr() as u64).to_ne_bytes().to_vec();
+        cmd.extend(request.to_ne_bytes());
+        cmd.extend([0; 4]);
+        self.command(DESTROY_ID, &cmd, 4).context("destroying")
+    }
+}
