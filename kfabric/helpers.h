@@ -60,4 +60,10 @@ struct workqueue_struct *kf_wq_alloc(void);
 void kf_wq_free(struct workqueue_struct *wq);
 void kf_cpu_relax(void);
 
+/* Fault injection: 0, or the negative errno that a test wants (fault.c). */
+void kf_fault_init(void);
+void kf_fault_exit(void);
+int kf_fault_pin(void);
+int kf_fault_device(void);
+
 #endif

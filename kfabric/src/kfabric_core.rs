@@ -31,6 +31,7 @@ pub mod ep;
 pub mod eq;
 pub mod errno;
 pub mod fabric;
+pub mod fault;
 mod info;
 pub mod memory;
 pub mod net;
@@ -54,6 +55,7 @@ struct Kfabric {
     // Dropped in this order: no new users, then what they left behind.
     _device: dev::Device,
     _queue: sys::wq::WorkQueue,
+    _faults: fault::Attributes,
     _providers: Providers,
 }
 
@@ -65,6 +67,7 @@ impl kernel::Module for Kfabric {
         Ok(Self {
             _device: dev::Device::new()?,
             _queue: queue,
+            _faults: fault::Attributes::new(),
             _providers: Providers,
         })
     }

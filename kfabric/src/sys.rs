@@ -68,6 +68,11 @@ extern "C" {
     pub(crate) fn kf_wq_alloc() -> *mut bindings::workqueue_struct;
     pub(crate) fn kf_wq_free(wq: *mut bindings::workqueue_struct);
     fn kf_cpu_relax();
+
+    pub(crate) fn kf_fault_init();
+    pub(crate) fn kf_fault_exit();
+    pub(crate) fn kf_fault_pin() -> c_int;
+    pub(crate) fn kf_fault_device() -> c_int;
 }
 
 /// Lets others run in a loop that a program makes long, and ends it when the program is killed.

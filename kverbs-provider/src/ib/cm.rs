@@ -28,6 +28,7 @@ use kfabric::{
         enotconn,
         eopnotsupp, //
     },
+    fault,
     net::Net,
     uapi::SockAddr, //
 };
@@ -264,6 +265,7 @@ unsafe fn conn(event: &raw::rdma_cm_event) -> (ConnParam, &[u8]) {
 impl<H: CmHandler> CmId<H> {
     /// Makes an identifier for a reliable connection in `net`.
     pub(crate) fn new(net: &Net, handler: Arc<H>) -> Result<Self> {
+        fault::device()?;
         // SAFETY: The namespace is held by `net` and the identifier takes its own reference; the
         // context lives as long as the identifier, by the type invariant; the name is static.
         let id = from_err_ptr(unsafe {
@@ -333,6 +335,7 @@ impl<H: CmHandler> CmId<H> {
     /// Binds it to a local address; port 0: one is chosen.
     pub(crate) fn bind(&self, addr: &SockAddr) -> Result {
         let mut addr = Storage::new(addr)?;
+        fault::device()?;
         // SAFETY: By the type invariant; the address is copied.
         to_result(unsafe { raw::rdma_bind_addr(self.as_ptr(), addr.as_sockaddr()) })
     }
@@ -340,6 +343,7 @@ impl<H: CmHandler> CmId<H> {
     /// Starts to listen.
     pub(crate) fn listen(&self, backlog: u32) -> Result {
         let backlog = c_int::try_from(backlog).unwrap_or(c_int::MAX);
+        fault::device()?;
         // SAFETY: By the type invariant.
         to_result(unsafe { raw::rdma_listen(self.as_ptr(), backlog) })
     }
@@ -353,6 +357,7 @@ impl<H: CmHandler> CmId<H> {
             src_ptr = from.as_sockaddr();
         }
         let mut to = Storage::new(dst)?;
+        fault::device()?;
         // SAFETY: By the type invariant; the addresses are copied.
         let ret = to_result(unsafe {
             raw::rdma_resolve_addr(
@@ -369,6 +374,7 @@ impl<H: CmHandler> CmId<H> {
 
     /// Starts to resolve the route.
     pub(crate) fn resolve_route(&self, timeout_ms: u32) -> Result {
+        fault::device()?;
         // SAFETY: By the type invariant.
         to_result(unsafe { raw::rdma_resolve_route(self.as_ptr(), timeout_ms as c_ulong) })
     }
@@ -377,6 +383,7 @@ impl<H: CmHandler> CmId<H> {
     /// a peer is told to wait for a receive, in IBTA's encoding. Before the route is resolved or
     /// the request accepted.
     pub(crate) fn set_timers(&self, ack_timeout: u8, min_rnr_timer: u8) -> Result {
+        fault::device()?;
         // SAFETY: By the type invariant.
         unsafe {
             to_result(raw::rdma_set_ack_timeout(self.as_ptr(), ack_timeout))?;
@@ -387,6 +394,7 @@ impl<H: CmHandler> CmId<H> {
     /// Asks the peer to connect.
     pub(crate) fn connect(&self, param: &ConnParam, data: &[u8]) -> Result {
         let mut raw = param.raw(data)?;
+        fault::device()?;
         // SAFETY: By the type invariant; parameters and data are copied.
         to_result(unsafe { raw::rdma_connect(self.as_ptr(), &mut raw) })
     }
@@ -405,6 +413,7 @@ impl<H: CmHandler> CmId<H> {
 
     /// Answers a [`CmEventKind::Response`]: this side is ready to use.
     pub(crate) fn establish(&self) -> Result {
+        fault::device()?;
         // SAFETY: By the type invariant; the call wants the identifier locked.
         unsafe {
             raw::rdma_lock_handler(self.as_ptr());
@@ -417,6 +426,7 @@ impl<H: CmHandler> CmId<H> {
     /// Refuses a request.
     pub(crate) fn reject(&self, data: &[u8]) -> Result {
         let len = u8::try_from(data.len()).map_err(|_| EINVAL)?;
+        fault::device()?;
         // SAFETY: By the type invariant; the data is copied.
         to_result(unsafe {
             raw::rdma_reject(
@@ -450,6 +460,7 @@ impl<H: CmHandler> CmId<H> {
             ..Default::default()
         };
         let mut mask = 0;
+        fault::device()?;
         // SAFETY: By the type invariant, and it is bound.
         to_result(unsafe { raw::rdma_init_qp_attr(self.as_ptr(), &mut attr, &mut mask) })?;
         Ok((attr, mask))

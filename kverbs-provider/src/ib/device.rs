@@ -19,6 +19,7 @@ use super::{
     sockaddr, //
 };
 use kfabric::{
+    fault,
     net::Net,
     uapi::SockAddr, //
 };
@@ -156,6 +157,7 @@ impl Device {
     /// Bytes in the longest message of a port.
     pub(crate) fn max_msg_size(&self, _live: &Live<'_>, port: u32) -> Result<u64> {
         let mut attr = raw::ib_port_attr::default();
+        fault::device()?;
         // SAFETY: The device is registered, as `_live` proves, and `attr` is ours.
         to_result(unsafe { raw::ib_query_port(self.as_ptr(), port, &mut attr) })?;
         Ok(u64::from(attr.max_msg_sz))

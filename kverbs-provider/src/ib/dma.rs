@@ -16,9 +16,12 @@ use super::{
     },
     raw, //
 };
-use kfabric::memory::{
-    Memory,
-    Segment, //
+use kfabric::{
+    fault,
+    memory::{
+        Memory,
+        Segment, //
+    }, //
 };
 
 /// A mapped piece of memory.
@@ -60,6 +63,7 @@ impl DmaMap {
                 return Err(EIO);
             }
             map.pieces.reserve(1, GFP_KERNEL)?;
+            fault::device()?;
             // SAFETY: The segment's pages are contiguous and held by `mem`; the device is
             // registered, as `_live` proves.
             let addr = unsafe {
@@ -124,6 +128,7 @@ impl DmaBuf {
     pub(crate) fn new(_live: &Live<'_>, device: &Arc<Device>, len: usize) -> Result<Self> {
         // Larger ones may not be had in one piece, which is no news for the log.
         let mut buf = KVec::from_elem(0u8, len, GFP_KERNEL | __GFP_NOWARN)?;
+        fault::device()?;
         // SAFETY: The buffer is `kmalloc()`ed and stays in place while mapped; the device is
         // registered, as `_live` proves.
         let addr = unsafe {
@@ -236,14 +241,17 @@ impl SgList {
         // The table ends after the entries in use, for as long as they are.
         // SAFETY: The entry is initialised.
         unsafe { raw::kverbs_sg_end(&mut self.list[n - 1]) };
-        // SAFETY: The first `n` entries name pages that `mem` holds; the device is there.
-        let nents = unsafe {
-            raw::kverbs_dma_map_sg(
-                self.device.as_ptr(),
-                self.list.as_mut_ptr(),
-                n as c_int,
-                writable,
-            )
+        let nents = match fault::device() {
+            // SAFETY: The first `n` entries name pages that `mem` holds; the device is there.
+            Ok(()) => unsafe {
+                raw::kverbs_dma_map_sg(
+                    self.device.as_ptr(),
+                    self.list.as_mut_ptr(),
+                    n as c_int,
+                    writable,
+                )
+            },
+            Err(_) => 0,
         };
         if nents <= 0 {
             self.unend(n);

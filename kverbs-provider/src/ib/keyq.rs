@@ -29,6 +29,7 @@ use super::{
     raw,
     CALLER, //
 };
+use kfabric::fault;
 
 /// Registrations under way at once. One is waited for at a time; one more for a late flush.
 const DEPTH: u32 = 4;
@@ -67,6 +68,7 @@ impl KeyQueue {
         let woken = KBox::pin(Opaque::<bindings::completion>::zeroed(), GFP_KERNEL)?;
         // SAFETY: It is pinned memory of ours.
         unsafe { bindings::init_completion(woken.get()) };
+        fault::device()?;
         // SAFETY: The device is registered, as `_live` proves; the context outlives the queue.
         let cq = from_err_ptr(unsafe {
             raw::kverbs_create_cq(
@@ -87,9 +89,11 @@ impl KeyQueue {
         attr.cap.max_recv_wr = 1;
         attr.cap.max_send_sge = 1;
         attr.cap.max_recv_sge = 1;
-        // SAFETY: `attr` is filled in; the protection domain and the queue are alive.
-        let qp = from_err_ptr(unsafe {
-            raw::ib_create_qp_kernel(pd.as_ptr(), &mut attr, CALLER.as_char_ptr())
+        let qp = fault::device().and_then(|()| {
+            // SAFETY: `attr` is filled in; the protection domain and the queue are alive.
+            from_err_ptr(unsafe {
+                raw::ib_create_qp_kernel(pd.as_ptr(), &mut attr, CALLER.as_char_ptr())
+            })
         });
         let (qp, cq) = match qp.map(|qp| (NonNull::new(qp), NonNull::new(cq))) {
             Ok((Some(qp), Some(cq))) => (qp, cq),
@@ -108,8 +112,10 @@ impl KeyQueue {
         };
         let mut last = Err(ENODEV);
         for port in 1..=queue.pd.device().ports() {
-            // SAFETY: The queue pair is fresh, and the port one of the device's.
-            last = to_result(unsafe { raw::kverbs_self_connect(queue.qp.as_ptr(), port) });
+            last = fault::device().and_then(|()| {
+                // SAFETY: The queue pair is fresh, and the port one of the device's.
+                to_result(unsafe { raw::kverbs_self_connect(queue.qp.as_ptr(), port) })
+            });
             if last.is_ok() {
                 break;
             }
@@ -132,6 +138,7 @@ impl KeyQueue {
         wr.key = mr.rkey();
         wr.access = access.bits();
         let mut bad = core::ptr::null();
+        fault::device()?;
         // SAFETY: The queue is alive.
         unsafe { raw::kverbs_req_notify_cq(self.cq.as_ptr()) };
         // SAFETY: The work request is read during the call only, and the region stays until it

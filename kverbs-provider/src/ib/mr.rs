@@ -18,7 +18,10 @@ use super::{
     pd::Pd,
     raw, //
 };
-use kfabric::memory::Memory;
+use kfabric::{
+    fault,
+    memory::Memory, //
+};
 
 /// Rights of a memory region.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -73,6 +76,7 @@ unsafe impl Sync for Mr {}
 impl Mr {
     /// Makes one for fast registration of up to `pages` pages. It covers nothing yet.
     pub(crate) fn fast(_live: &Live<'_>, pd: &Arc<Pd>, pages: u32) -> Result<Self> {
+        fault::device()?;
         // SAFETY: The protection domain is alive.
         let ptr = from_err_ptr(unsafe {
             raw::ib_alloc_mr(pd.as_ptr(), raw::ib_mr_type_IB_MR_TYPE_MEM_REG, pages)
@@ -94,6 +98,7 @@ impl Mr {
         len: u64,
         access: Access,
     ) -> Result<Self> {
+        fault::device()?;
         // SAFETY: The protection domain is alive. The address is checked by the call.
         let ptr = from_err_ptr(unsafe {
             raw::ib_reg_user_mr(pd.as_ptr(), addr, len, addr, access.bits())
@@ -141,17 +146,19 @@ impl Mr {
         access: Access,
     ) -> Result {
         let n = sg.map(mem, offset, len, access.writes())?;
-        // SAFETY: Both are alive, and the first `n` entries are mapped.
-        let got = unsafe {
-            raw::ib_map_mr_sg(
-                self.as_ptr(),
-                sg.as_mut_ptr(),
-                n as c_int,
-                core::ptr::null_mut(),
-                PAGE_SIZE as c_uint,
-            )
-        };
-        let got = to_result(got).map(|()| got as usize);
+        let got = fault::device().and_then(|()| {
+            // SAFETY: Both are alive, and the first `n` entries are mapped.
+            let got = unsafe {
+                raw::ib_map_mr_sg(
+                    self.as_ptr(),
+                    sg.as_mut_ptr(),
+                    n as c_int,
+                    core::ptr::null_mut(),
+                    PAGE_SIZE as c_uint,
+                )
+            };
+            to_result(got).map(|()| got as usize)
+        });
         // SAFETY: By the type invariant; nobody else changes it.
         let covered = unsafe { (*self.as_ptr()).length };
         if got != Ok(n) || covered != len as u64 {
@@ -173,6 +180,9 @@ impl Mr {
     ///
     /// What the driver says; the region is then handed back, as it was.
     pub(crate) fn end(self) -> Result<(), (Error, Self)> {
+        if let Err(e) = fault::device() {
+            return Err((e, self));
+        }
         let this = core::mem::ManuallyDrop::new(self);
         // SAFETY: By the type invariant it is ours; this is its end unless the driver refuses.
         let ret = unsafe { raw::ib_dereg_mr_user(this.as_ptr(), core::ptr::null_mut()) };

@@ -16,6 +16,7 @@ use super::{
     raw,
     CALLER, //
 };
+use kfabric::fault;
 
 /// A protection domain.
 ///
@@ -35,6 +36,7 @@ unsafe impl Sync for Pd {}
 impl Pd {
     /// Makes one. It never has the unsafe global key (`IB_PD_UNSAFE_GLOBAL_RKEY`).
     pub(crate) fn new(_live: &Live<'_>, device: &Arc<Device>) -> Result<Self> {
+        fault::device()?;
         // SAFETY: The device is registered, as `_live` proves; the name is static.
         let ptr = unsafe { raw::__ib_alloc_pd(device.as_ptr(), 0, CALLER.as_char_ptr()) };
         let ptr = from_err_ptr(ptr)?;
