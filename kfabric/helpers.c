@@ -242,7 +242,8 @@ void kf_wait_poll(struct file *file, struct wait_queue_head *head, struct poll_t
 
 void *kf_ring_alloc(unsigned long size)
 {
-	return __vmalloc(size, GFP_KERNEL_ACCOUNT | __GFP_ZERO);
+	/* The program chose the size: that it is too much is no news for the log. */
+	return __vmalloc(size, GFP_KERNEL_ACCOUNT | __GFP_ZERO | __GFP_NOWARN);
 }
 
 void kf_ring_free(void *ring)

@@ -21,7 +21,8 @@ use kernel::{
         lock::mutex::MutexGuard,
         Arc,
         Mutex,
-        SetOnce, //
+        SetOnce,
+        UniqueArc, //
     }, //
 };
 
@@ -270,6 +271,8 @@ impl Endpoint {
             return Err(EINVAL);
         }
         let held = Held::new(domain)?;
+        // Before a request is used up: nothing may fail after that.
+        let place = UniqueArc::new_uninit(GFP_KERNEL)?;
         let shared = Arc::new(
             Shared {
                 handle: AtomicU64::new(0),
@@ -301,17 +304,18 @@ impl Endpoint {
                 ops
             }
         };
-        let end = ops.clone();
-        let made = pin_init!(Self {
+        let made = place.pin_init_with(pin_init!(Self {
             ops,
             shared,
             attr: got,
             setup <- new_mutex!((), "kfabric_ep_setup"),
             ending <- Ending::new(),
             domain: held,
-        });
-        // Without an endpoint of ours nobody would end the provider's.
-        Arc::pin_init(made, GFP_KERNEL).inspect_err(|_| end.close())
+        }));
+        match made {
+            Ok(made) => Ok(made.into()),
+            Err(never) => match never {},
+        }
     }
 
     pub(crate) fn set_handle(&self, handle: u64) {

@@ -10,6 +10,7 @@ use core::sync::atomic::{
     Ordering, //
 };
 use kernel::{
+    alloc::flags::__GFP_NOWARN,
     new_condvar,
     new_mutex,
     prelude::*,
@@ -35,6 +36,8 @@ use crate::{
 
 /// Waiting events of a queue that did not say.
 const DEFAULT_DEPTH: u32 = 64;
+/// Events of a closed source that are taken out at a time.
+const SETTLED: usize = 8;
 /// Events that one endpoint can cause.
 const PER_ENDPOINT: usize = 2;
 
@@ -114,11 +117,13 @@ impl Parent for Eq {
     }
 }
 
-/// A deep queue's cells are more than `kmalloc()` gives, and the program's to pay for.
+/// A deep queue's cells are more than `kmalloc()` gives, and the program's to pay for; that it
+/// wants too many is no news for the log.
 fn cells(count: usize) -> Result<KVVec<Option<Event>>> {
-    let mut cells = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
+    let flags = GFP_KERNEL_ACCOUNT | __GFP_NOWARN;
+    let mut cells = KVVec::with_capacity(count, flags)?;
     for _ in 0..count {
-        cells.push(None, GFP_KERNEL_ACCOUNT)?;
+        cells.push(None, flags)?;
     }
     Ok(cells)
 }
@@ -193,17 +198,12 @@ impl Eq {
     /// Forgets all about a source that is closed and will cause no more events; `endpoint`: it
     /// had room of its own.
     pub(crate) fn settle(&self, source: usize, endpoint: bool) {
-        let mut gone = KVec::new();
-        let mut inner = self.inner.lock();
-        for _ in 0..inner.ring.len() {
-            let Some(event) = inner.ring.pop() else { break };
-            if event.source != source {
-                // Where one came out there is room for one.
-                let _ = inner.ring.push(event);
-            } else if gone.reserve(1, GFP_KERNEL).is_ok() {
-                let _ = gone.push_within_capacity(event);
-            }
+        // Some at a time, and without an allocation: an end does not fail.
+        let mut gone = [const { None }; SETTLED];
+        while self.take_all(source, &mut gone) == SETTLED {
+            gone.fill_with(|| None);
         }
+        let mut inner = self.inner.lock();
         if endpoint {
             inner.owed = inner.owed.saturating_sub(PER_ENDPOINT);
         }
@@ -213,9 +213,28 @@ impl Eq {
         }
         self.count(&inner);
         drop(inner);
-        // Requests are refused here, outside the lock.
         drop(first);
-        drop(gone);
+    }
+
+    /// Takes events of a source out, as many as there is room for; how many. They are dropped
+    /// outside the lock, which refuses requests.
+    fn take_all(&self, source: usize, gone: &mut [Option<Event>; SETTLED]) -> usize {
+        let mut taken = 0;
+        let mut inner = self.inner.lock();
+        for _ in 0..inner.ring.len() {
+            let Some(event) = inner.ring.pop() else { break };
+            match gone.get_mut(taken) {
+                Some(place) if event.source == source => {
+                    *place = Some(event);
+                    taken += 1;
+                }
+                // Where one came out there is room for one.
+                _ => {
+                    let _ = inner.ring.push(event);
+                }
+            }
+        }
+        taken
     }
 
     fn count(&self, inner: &Inner) {

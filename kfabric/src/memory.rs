@@ -14,6 +14,7 @@ use core::ptr::{
     NonNull, //
 };
 use kernel::{
+    alloc::flags::__GFP_NOWARN,
     bindings,
     page::{
         Page,
@@ -30,6 +31,7 @@ use kernel::{
 
 use crate::{
     errno::eopnotsupp,
+    fault,
     pure::range::{
         self,
         Pieces,
@@ -146,7 +148,8 @@ impl Pages {
             pages: 1,
             before: self.count,
         };
-        self.runs.push(run, GFP_KERNEL_ACCOUNT)?;
+        // As many as the program has pages, perhaps: too many are no news for the log.
+        self.runs.push(run, GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?;
         self.count += 1;
         Ok(())
     }
@@ -191,12 +194,12 @@ pub struct Memory {
     first: usize,
     len: usize,
     writable: bool,
-    /// The device registration whose charge ours stands in for, if there is one.
+    /// What device registrations stand in for with their charge, if there are any.
     #[pin]
     device: Mutex<Option<Lent>>,
 }
 
-/// A part of the owner's charge that a device registration has taken over: it was given back when
+/// A part of the owner's charge that device registrations have taken over: it was given back when
 /// the device charged the same pages.
 ///
 /// Registrations of the same part are charged alike, so it does not matter which of them stands in:
@@ -236,6 +239,7 @@ fn pin(start: usize, count: usize, writable: bool) -> Result<Pages> {
         if unsafe { sys::kf_fatal_signal_pending() } {
             return Err(EINTR);
         }
+        fault::pin()?;
         let want = BATCH.min(count - pages.count);
         let at = start + (pages.count << PAGE_SHIFT);
         // CAST: `want` is at most `BATCH`; the flags are small constants.

@@ -11,6 +11,7 @@
 //! queue has as many places, so it cannot overflow.
 
 use kernel::{
+    alloc::flags::__GFP_NOWARN,
     bindings,
     prelude::*,
     sync::Arc,
@@ -78,8 +79,8 @@ struct Tx {
     qp: Option<QueuePair<Endpoint>>,
     /// Operations may be posted.
     open: bool,
-    slots: KVec<TxSlot>,
-    free: KVec<u32>,
+    slots: KVVec<TxSlot>,
+    free: KVVec<u32>,
     /// Work requests that may be posted.
     credits: u32,
     /// Payload of injected operations, [`INJECT_SIZE`] bytes for each slot.
@@ -99,8 +100,8 @@ struct Tx {
 /// The receive side.
 struct Rx {
     qp: Option<QueuePair<Endpoint>>,
-    slots: KVec<Option<OpToken>>,
-    free: KVec<u32>,
+    slots: KVVec<Option<OpToken>>,
+    free: KVVec<u32>,
 }
 
 /// Both sides.
@@ -114,8 +115,8 @@ pub(crate) struct Path {
 }
 
 /// 0 to `n` - 1, to be taken from the end.
-fn all_free(n: u32) -> Result<KVec<u32>> {
-    let mut free = KVec::with_capacity(n as usize, GFP_KERNEL)?;
+fn all_free(n: u32) -> Result<KVVec<u32>> {
+    let mut free = KVVec::with_capacity(n as usize, GFP_KERNEL | __GFP_NOWARN)?;
     for slot in (0..n).rev() {
         free.push(slot, GFP_KERNEL)?;
     }
@@ -188,11 +189,13 @@ fn count_sges(endpoint: &Endpoint, token: &OpToken) -> Result<u32> {
 impl Path {
     /// Makes room for `size`.
     pub(crate) fn new(size: QpSize) -> Result<impl PinInit<Self>> {
-        let mut tx_slots = KVec::with_capacity(size.tx as usize, GFP_KERNEL)?;
+        // The application chose the size: that it is too much is no news for the log.
+        let flags = GFP_KERNEL | __GFP_NOWARN;
+        let mut tx_slots = KVVec::with_capacity(size.tx as usize, flags)?;
         for _ in 0..size.tx {
             tx_slots.push(TxSlot::default(), GFP_KERNEL)?;
         }
-        let mut rx_slots = KVec::with_capacity(size.rx as usize, GFP_KERNEL)?;
+        let mut rx_slots = KVVec::with_capacity(size.rx as usize, flags)?;
         for _ in 0..size.rx {
             rx_slots.push(None, GFP_KERNEL)?;
         }

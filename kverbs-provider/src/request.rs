@@ -53,12 +53,19 @@ impl Inner {
         self.id.lock().take()
     }
 
-    /// Refuses, if it is still there, and ends it.
+    /// Refuses, if it is still there, and ends it. On a failure it is as before.
     fn refuse(&self, data: &[u8]) -> Result {
-        let id = self.take().ok_or_else(enotconn)?;
         let mut message = [0; wire::REJECT_MAX];
         let len = wire::encode(data, &mut message).map_err(|_| EINVAL)?;
-        id.reject(&message[..len])
+        let id = {
+            let mut place = self.id.lock();
+            let id = place.as_ref().ok_or_else(enotconn)?;
+            id.reject(&message[..len])?;
+            place.take()
+        };
+        // Not under the lock.
+        drop(id);
+        Ok(())
     }
 }
 
@@ -139,8 +146,10 @@ impl ConnRequestOps for Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        // An answered one is not there any more.
+        // An answered one is not there any more. One that cannot be refused so is refused by the
+        // connection manager at its end.
         let _ = self.inner.refuse(&[]);
+        drop(self.inner.take());
         self.device.resources.remove(self.ticket);
     }
 }

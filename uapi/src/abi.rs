@@ -14,7 +14,7 @@
 //!   this provider; `-EBUSY` children or operations left; `-ENODEV` device gone; `-EAGAIN` full.
 //!   A call that fails changes nothing. (The one exception is a program's own doing: it takes away
 //!   the memory of the answer while the call runs. What was opened is closed again then, but an
-//!   event that was read or an operation that was posted stays so.)
+//!   operation that was posted stays so, and a request that was accepted is refused.)
 //!
 //! Constants that libfabric has too carry libfabric's values (`fabric.h`, `fi_domain.h`,
 //! `fi_endpoint.h`, `fi_eq.h`), so a user-space provider passes them through.

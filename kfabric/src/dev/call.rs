@@ -16,11 +16,17 @@ use super::{
     fops,
     list,
     submit,
-    table::Object,
+    table::{
+        Entry,
+        Object, //
+    },
     user, //
 };
 use crate::{
-    cntr::Cntr,
+    cntr::{
+        Cntr,
+        Counts, //
+    },
     cq::Cq,
     ep::{
         Endpoint, //
@@ -49,8 +55,12 @@ use crate::{
 
 /// What a call made that must not stay if its answer cannot be delivered.
 pub(super) enum Made {
-    /// Nothing.
+    /// Nothing, and there is no answer: the call is done.
+    Done,
+    /// Nothing, but there is an answer.
     Nothing,
+    /// A change of a counter.
+    Counted(Arc<Cntr>, Counts),
     /// An object.
     Object(u64),
     /// An object and its descriptor.
@@ -70,7 +80,11 @@ impl Made {
 
     fn undo(self, file: &File) {
         match self {
-            Made::Nothing => {}
+            Made::Done | Made::Nothing => {}
+            Made::Counted(cntr, by) => cntr.update(|c| {
+                c.value = c.value.wrapping_sub(by.value);
+                c.errors = c.errors.wrapping_sub(by.errors);
+            }),
             Made::Object(handle) | Made::Queue(handle, ..) => {
                 let _ = file.close(handle);
             }
@@ -119,7 +133,6 @@ pub(super) fn dispatch(file: &File, cmd: u32, arg: u64) -> Result {
         Reject => reject,
         Shutdown => shutdown,
         GetName => get_name,
-        EqRead => eq_read,
         CntrCtl => cntr_ctl,
         CntrWait => cntr_wait,
         RegionReg => region_reg,
@@ -127,6 +140,9 @@ pub(super) fn dispatch(file: &File, cmd: u32, arg: u64) -> Result {
         Cancel => cancel,
         Close => close,
         ObjList => list::list,
+    }
+    if cmd & MASK == EqRead::NR & MASK {
+        return eq_read(file, arg);
     }
     Err(ENOTTY)
 }
@@ -137,6 +153,9 @@ fn run<T: Ioctl>(file: &File, arg: u64, handler: fn(&File, &mut T) -> Result<Mad
     // is left with the undoing below.)
     user::write_call(arg, &call, &plan)?;
     let made = handler(file, &mut call)?;
+    if let Made::Done = made {
+        return Ok(());
+    }
     match user::write_call(arg, &call, &plan) {
         Ok(()) => {
             made.deliver();
@@ -328,11 +347,17 @@ fn ep_open(file: &File, call: &mut EpOpen) -> Result<Made> {
         src_addr: call.src_addr,
         context: call.context,
     };
+    // Before a request is used up: nothing fails after that.
+    let place = file.table.reserve()?;
     let ep = Endpoint::open(&domain, &attr, request.as_ref())?;
     call.tx_size = ep.attr().tx_size;
     call.rx_size = ep.attr().rx_size;
     call.iov_limit = ep.attr().iov_limit;
-    call.handle = file.publish(Object::Ep(ep.clone()), call.domain)?;
+    let entry = Entry {
+        object: Object::Ep(ep.clone()),
+        parent: call.domain,
+    };
+    call.handle = place.insert(entry).inspect_err(|_| ep.close())?;
     ep.set_handle(call.handle);
     if request.is_some() {
         // Used up. Its handle goes whatever becomes of the answer.
@@ -351,19 +376,19 @@ fn bind(file: &File, call: &mut Bind) -> Result<Made> {
         Object::Cntr(cntr) => ep.bind_cntr(&cntr, call.bind_flags)?,
         _ => return Err(ENOENT),
     }
-    Ok(Made::Nothing)
+    Ok(Made::Done)
 }
 
 fn enable(file: &File, call: &mut ObjectCall) -> Result<Made> {
     zero(&[call.flags])?;
     ep(file, call.handle)?.enable()?;
-    Ok(Made::Nothing)
+    Ok(Made::Done)
 }
 
 fn listen(file: &File, call: &mut Listen) -> Result<Made> {
     zero(&[call.flags, call.reserved])?;
     pep(file, call.pep)?.listen(call.backlog)?;
-    Ok(Made::Nothing)
+    Ok(Made::Done)
 }
 
 fn connect(file: &File, call: &mut Connect) -> Result<Made> {
@@ -375,7 +400,7 @@ fn connect(file: &File, call: &mut Connect) -> Result<Made> {
     let ep = ep(file, call.ep)?;
     let data = user::read_buffer(call.param, call.param_len, KFI_CM_DATA_MAX)?;
     ep.connect(&call.addr, &data)?;
-    Ok(Made::Nothing)
+    Ok(Made::Done)
 }
 
 fn accept(file: &File, call: &mut Accept) -> Result<Made> {
@@ -383,7 +408,7 @@ fn accept(file: &File, call: &mut Accept) -> Result<Made> {
     let ep = ep(file, call.ep)?;
     let data = user::read_buffer(call.param, call.param_len, KFI_CM_DATA_MAX)?;
     ep.accept(&data)?;
-    Ok(Made::Nothing)
+    Ok(Made::Done)
 }
 
 fn reject(file: &File, call: &mut Reject) -> Result<Made> {
@@ -394,13 +419,13 @@ fn reject(file: &File, call: &mut Reject) -> Result<Made> {
     let data = user::read_buffer(call.param, call.param_len, KFI_CM_DATA_MAX)?;
     request.reject(&data)?;
     let _ = file.table.remove(call.connreq);
-    Ok(Made::Nothing)
+    Ok(Made::Done)
 }
 
 fn shutdown(file: &File, call: &mut Shutdown) -> Result<Made> {
     zero(&[call.flags])?;
     ep(file, call.ep)?.shutdown()?;
-    Ok(Made::Nothing)
+    Ok(Made::Done)
 }
 
 fn get_name(file: &File, call: &mut GetName) -> Result<Made> {
@@ -418,12 +443,13 @@ fn get_name(file: &File, call: &mut GetName) -> Result<Made> {
     Ok(Made::Nothing)
 }
 
-fn eq_read(file: &File, call: &mut EqRead) -> Result<Made> {
+/// Takes an event once its answer has arrived: this call delivers by itself.
+fn eq_read(file: &File, arg: u64) -> Result {
+    let (mut call, plan) = user::read_call::<EqRead>(arg)?;
     if call.flags & !KFI_EQ_PEEK != 0 {
         return Err(EINVAL);
     }
     let eq = eq(file, call.eq)?;
-    let mut made = Made::Nothing;
     let peek = call.flags & KFI_EQ_PEEK != 0;
     let (data, room, info) = (call.data, call.data_len, call.info);
     eq.read_with(|event| {
@@ -442,31 +468,44 @@ fn eq_read(file: &File, call: &mut EqRead) -> Result<Made> {
         call.err = event.err;
         call.prov_errno = event.prov_errno;
         call.connreq = 0;
-        if let (Some(request), false) = (&event.request, peek) {
-            call.connreq = file.publish_request(request.clone(), event.object)?;
-            made = Made::Object(call.connreq);
-        }
+        let handle = match (&event.request, peek) {
+            (Some(request), false) => Some(file.publish_request(request.clone(), event.object)?),
+            _ => None,
+        };
+        call.connreq = handle.unwrap_or(0);
+        user::write_call(arg, &call, &plan).inspect_err(|_| {
+            // The request stays with its event.
+            let _ = handle.map(|handle| file.table.remove(handle));
+        })?;
         Ok(!peek)
-    })?;
-    Ok(made)
+    })
 }
 
 fn cntr_ctl(file: &File, call: &mut CntrCtl) -> Result<Made> {
     zero(&[call.flags, call.reserved])?;
     let cntr = cntr(file, call.cntr)?;
     let operand = call.value;
+    let mut by = Counts::default();
+    let mut update = |change: fn(&mut Counts, u64)| {
+        cntr.update(|c| {
+            let before = *c;
+            change(c, operand);
+            by.value = c.value.wrapping_sub(before.value);
+            by.errors = c.errors.wrapping_sub(before.errors);
+        });
+    };
     match call.op {
         KFI_CNTR_READ => {}
-        KFI_CNTR_ADD => cntr.update(|c| c.value = c.value.wrapping_add(operand)),
-        KFI_CNTR_SET => cntr.update(|c| c.value = operand),
-        KFI_CNTR_ADDERR => cntr.update(|c| c.errors = c.errors.wrapping_add(operand)),
-        KFI_CNTR_SETERR => cntr.update(|c| c.errors = operand),
+        KFI_CNTR_ADD => update(|c, operand| c.value = c.value.wrapping_add(operand)),
+        KFI_CNTR_SET => update(|c, operand| c.value = operand),
+        KFI_CNTR_ADDERR => update(|c, operand| c.errors = c.errors.wrapping_add(operand)),
+        KFI_CNTR_SETERR => update(|c, operand| c.errors = operand),
         _ => return Err(EINVAL),
     }
     let counts = cntr.read();
     call.value = counts.value;
     call.errors = counts.errors;
-    Ok(Made::Nothing)
+    Ok(Made::Counted(cntr, by))
 }
 
 fn cntr_wait(file: &File, call: &mut CntrWait) -> Result<Made> {
@@ -475,7 +514,7 @@ fn cntr_wait(file: &File, call: &mut CntrWait) -> Result<Made> {
         return Err(EINVAL);
     }
     cntr(file, call.cntr)?.wait(call.threshold, call.deadline)?;
-    Ok(Made::Nothing)
+    Ok(Made::Done)
 }
 
 fn region_reg(file: &File, call: &mut RegionReg) -> Result<Made> {
@@ -543,17 +582,17 @@ fn key_assign(file: &File, call: &mut KeyAssign) -> Result<Made> {
 fn key_revoke(file: &File, call: &mut ObjectCall2) -> Result<Made> {
     zero(&[call.flags])?;
     key(file, call.handle)?.revoke()?;
-    Ok(Made::Nothing)
+    Ok(Made::Done)
 }
 
 fn cancel(file: &File, call: &mut Cancel) -> Result<Made> {
     zero(&[call.flags])?;
     ep(file, call.ep)?.cancel(call.context)?;
-    Ok(Made::Nothing)
+    Ok(Made::Done)
 }
 
 fn close(file: &File, call: &mut Close) -> Result<Made> {
     zero(&[call.flags])?;
     file.close(call.handle)?;
-    Ok(Made::Nothing)
+    Ok(Made::Done)
 }

@@ -108,6 +108,36 @@ fn relax() -> impl FnMut() {
     }
 }
 
+/// A cell that is nobody else's. Dropped, it is free again.
+pub(super) struct Reserved<'a> {
+    table: &'a Table,
+    index: u32,
+}
+
+impl Reserved<'_> {
+    /// Gives an object this cell's handle.
+    ///
+    /// # Errors
+    ///
+    /// Only where the cell has used up its generations, some thousand millions: then it is left
+    /// out from now on, and [`Table::reserve`]'s.
+    pub(super) fn insert(self, entry: Entry) -> Result<u64> {
+        let this = core::mem::ManuallyDrop::new(self);
+        let (table, index) = (this.table, this.index);
+        match table.cell(index).ok_or(EIO)?.publish(entry) {
+            Ok(generation) => Ok(Handle { index, generation }.pack()),
+            Err(back) => table.insert(back),
+        }
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        // `grow` made the room.
+        let _ = self.table.free.lock().list.push_within_capacity(self.index);
+    }
+}
+
 impl Table {
     pub(super) fn new() -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
@@ -153,26 +183,28 @@ impl Table {
         Ok(())
     }
 
-    /// Gives an object a handle.
+    /// Takes a cell that [`Reserved::insert`] then puts an object into.
     ///
     /// # Errors
     ///
     /// `ENOSPC`: a million are in use. `ENOMEM`.
-    pub(super) fn insert(&self, entry: Entry) -> Result<u64> {
+    pub(super) fn reserve(&self) -> Result<Reserved<'_>> {
         let mut free = self.free.lock();
-        let mut entry = entry;
         loop {
-            let Some(index) = free.list.pop() else {
-                self.grow(&mut free)?;
-                continue;
-            };
-            let cell = self.cell(index).ok_or(EIO)?;
-            match cell.publish(entry) {
-                Ok(generation) => return Ok(Handle { index, generation }.pack()),
-                // The cell has used up its generations: it is left out from now on.
-                Err(back) => entry = back,
+            match free.list.pop() {
+                Some(index) => return Ok(Reserved { table: self, index }),
+                None => self.grow(&mut free)?,
             }
         }
+    }
+
+    /// Gives an object a handle.
+    ///
+    /// # Errors
+    ///
+    /// As [`Table::reserve`].
+    pub(super) fn insert(&self, entry: Entry) -> Result<u64> {
+        self.reserve()?.insert(entry)
     }
 
     /// The object of a handle. No lock.

@@ -5,8 +5,15 @@
 //! side. A send slot may carry several work requests of which only the last is signaled; the
 //! others complete (as "not last") only if they fail.
 
-use core::ptr::NonNull;
+use core::{
+    ptr::NonNull,
+    sync::atomic::{
+        AtomicUsize,
+        Ordering, //
+    }, //
+};
 use kernel::{
+    alloc::flags::__GFP_NOWARN,
     error::{
         from_err_ptr,
         to_result, //
@@ -35,6 +42,7 @@ use super::{
     },
     CALLER, //
 };
+use kfabric::fault;
 
 /// How a queue pair failed by itself.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -113,6 +121,8 @@ struct Core<H: Completions> {
     cq: NonNull<raw::ib_cq>,
     slots: KVVec<Slot<H>>,
     size: QpSize,
+    /// Steps of [`QueuePair::connect`] that were taken.
+    steps: AtomicUsize,
     handler: Arc<H>,
     pd: Arc<Pd>,
 }
@@ -192,6 +202,7 @@ impl<H: Completions> QueuePair<H> {
         let slots = Self::slots(Arc::as_ptr(handler), size)?;
         let send = size.tx + QpSize::TX_EXTRA;
         let receive = size.rx + QpSize::RX_EXTRA;
+        fault::device()?;
         // An entry for every work request there may be, also for those that complete only by
         // being flushed: the queue never overflows.
         // SAFETY: The device is registered, as `_live` proves; the name is static.
@@ -217,11 +228,14 @@ impl<H: Completions> QueuePair<H> {
         attr.cap.max_recv_wr = receive;
         attr.cap.max_send_sge = size.sge;
         attr.cap.max_recv_sge = size.sge;
-        // SAFETY: `attr` is filled in; the protection domain and the queue are alive.
-        let made = from_err_ptr(unsafe {
-            raw::ib_create_qp_kernel(pd.as_ptr(), &mut attr, CALLER.as_char_ptr())
-        })
-        .and_then(|qp| Self::init(qp, port));
+        let made = fault::device()
+            .and_then(|()| {
+                // SAFETY: `attr` is filled in; the protection domain and the queue are alive.
+                from_err_ptr(unsafe {
+                    raw::ib_create_qp_kernel(pd.as_ptr(), &mut attr, CALLER.as_char_ptr())
+                })
+            })
+            .and_then(|qp| Self::init(qp, port));
         let qp = match made {
             Ok(qp) => qp,
             Err(e) => {
@@ -239,6 +253,7 @@ impl<H: Completions> QueuePair<H> {
             cq,
             slots,
             size,
+            steps: AtomicUsize::new(0),
             handler: handler.clone(),
             pd: pd.clone(),
         };
@@ -248,7 +263,7 @@ impl<H: Completions> QueuePair<H> {
 
     fn slots(handler: *const H, size: QpSize) -> Result<KVVec<Slot<H>>> {
         let n = 2 * size.tx as usize + size.rx as usize + 1;
-        let mut slots = KVVec::with_capacity(n, GFP_KERNEL)?;
+        let mut slots = KVVec::with_capacity(n, GFP_KERNEL | __GFP_NOWARN)?;
         let mut add = |kind, count| -> Result {
             for index in 0..count {
                 let cqe = raw::ib_cqe {
@@ -282,8 +297,10 @@ impl<H: Completions> QueuePair<H> {
             | raw::ib_qp_attr_mask_IB_QP_PKEY_INDEX
             | raw::ib_qp_attr_mask_IB_QP_PORT
             | raw::ib_qp_attr_mask_IB_QP_ACCESS_FLAGS;
-        // SAFETY: The queue pair was just made; `attr` is filled in as `mask` says.
-        let ret = to_result(unsafe { raw::ib_modify_qp(qp, &mut attr, mask as c_int) });
+        let ret = fault::device().and_then(|()| {
+            // SAFETY: The queue pair was just made; `attr` is filled in as `mask` says.
+            to_result(unsafe { raw::ib_modify_qp(qp, &mut attr, mask as c_int) })
+        });
         if let Err(e) = ret {
             // SAFETY: Nobody else knows it yet.
             unsafe { raw::ib_destroy_qp_user(qp, core::ptr::null_mut()) };
@@ -304,7 +321,7 @@ impl<H: Completions> QueuePair<H> {
     }
 
     /// Brings it to RTS, with the parameters that `id` has agreed upon. Reads in flight are
-    /// limited to what the device can do.
+    /// limited to what the device can do. After a failure it goes on where it was.
     ///
     /// How often we send again is ours to say: on the accepting side the connection manager hands
     /// on what the peer asked for its own, which may be 7 (on rxe for ever, so a dead peer would
@@ -316,17 +333,22 @@ impl<H: Completions> QueuePair<H> {
         rnr_retry_count: u8,
     ) -> Result {
         let (initiator, responder) = self.0.pd.device().max_rd_atom();
-        for state in [
+        let steps = [
             raw::ib_qp_state_IB_QPS_INIT,
             raw::ib_qp_state_IB_QPS_RTR,
             raw::ib_qp_state_IB_QPS_RTS,
-        ] {
+        ];
+        let taken = self.0.steps.load(Ordering::Relaxed);
+        for (step, state) in steps.into_iter().enumerate().skip(taken) {
             let (mut attr, mask) = id.qp_attr(state)?;
             attr.max_dest_rd_atomic = attr.max_dest_rd_atomic.min(responder);
             attr.max_rd_atomic = attr.max_rd_atomic.min(initiator);
             attr.retry_cnt = retry_count;
             attr.rnr_retry = rnr_retry_count;
+            fault::device()?;
             self.modify(&mut attr, mask)?;
+            // Callers take turns: they hold the endpoint's lock.
+            self.0.steps.store(step + 1, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -360,6 +382,7 @@ impl<H: Completions> QueuePair<H> {
         raw_wr.remote_addr = wr.remote_addr;
         raw_wr.rkey = wr.rkey;
         let mut bad = core::ptr::null();
+        fault::device()?;
         // SAFETY: The work request and its scatter list are read during the call only; the slot
         // that it names stays until it has completed, by the invariant of `Core`.
         to_result(unsafe { raw::kverbs_post_send(self.0.qp.as_ptr(), &raw_wr.wr, &mut bad) })
@@ -394,6 +417,7 @@ impl<H: Completions> QueuePair<H> {
         wr.sg_list = sges.as_ptr().cast_mut().cast();
         wr.num_sge = sges.len() as c_int;
         let mut bad = core::ptr::null();
+        fault::device()?;
         // SAFETY: As for sends.
         to_result(unsafe { raw::kverbs_post_recv(self.0.qp.as_ptr(), &wr, &mut bad) })
     }
