@@ -8,7 +8,8 @@
 //! * [`pair`]: two connected endpoints, one on each node, in a few lines.
 //! * [`harness`]: runs the list on both nodes in lockstep, each test in a
 //!   process of its own, and looks for what it left behind.
-//! * [`tests`]: the tests by topic; [`bench`]: the benchmarks.
+//! * [`tests`]: the tests by topic; [`bench`]: the benchmarks; [`fault`]: every call with
+//!   failures injected.
 //!
 //! `unsafe` is in [`sys`] alone.
 
@@ -16,6 +17,7 @@
 
 pub mod bench;
 pub mod buf;
+pub mod fault;
 pub mod harness;
 pub mod op;
 pub mod pair;

@@ -567,6 +567,12 @@ pub fn set_netns(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     .map(|_| ())
 }
 
+/// The calling thread's number, as `/proc/self/task` has it.
+pub fn thread_id() -> i32 {
+    // SAFETY: No memory is passed.
+    unsafe { libc::gettid() }
+}
+
 /// Makes this process die with its parent.
 pub fn die_with_parent() {
     // SAFETY: No memory is passed.

@@ -7,6 +7,7 @@ pub mod build;
 pub mod chroot;
 pub mod context;
 pub mod demo;
+pub mod fault;
 pub mod guest;
 pub mod ide;
 pub mod lint;

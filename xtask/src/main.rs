@@ -4,7 +4,7 @@
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
-use xtask::{bench, build, context, demo, guest, ide, lint, selftest, setup, test};
+use xtask::{bench, build, context, demo, fault, guest, ide, lint, selftest, setup, test};
 
 /// Sets up, builds, boots, tests and checks kfabric.
 #[derive(Debug, Parser)]
@@ -35,6 +35,8 @@ enum Command {
     Selftest(selftest::Args),
     /// Run the benchmarks, in a guest whose time is a count of instructions.
     Bench(bench::Args),
+    /// Run every call with its 1st, 2nd, … nth failure, on the debug kernel.
+    Fault(fault::Args),
     /// Show one guest reading another's memory.
     Demo,
     /// Check what can be checked without running anything.
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&ctx, args),
         Command::Selftest(args) => selftest::run(&ctx, args),
         Command::Bench(args) => bench::run(&ctx, args),
+        Command::Fault(args) => fault::run(&ctx, args),
         Command::Demo => demo::run(&ctx),
         Command::Lint(args) => lint::run(&ctx, args),
         Command::Ide => ide::run(&ctx).map(|()| 0),

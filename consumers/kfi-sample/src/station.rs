@@ -115,6 +115,12 @@ impl Station {
         ));
     }
 
+    /// The entry of getinfo's that was opened.
+    #[allow(dead_code, reason = "for others who compile this file")]
+    pub(crate) fn info(&self) -> &InfoEntry {
+        &self.info
+    }
+
     /// The fabric.
     pub(crate) fn fabric(&self) -> &Arc<Fabric> {
         self.domain.fabric()

@@ -34,6 +34,44 @@ fn module(ctx: &mut Ctx, name: &str, prefix: &str) -> Result<()> {
 }
 
 fn run(name: &str, prefix: &str) -> Result<()> {
+    let parts = results(name)?;
+    let failed: Vec<_> = parts
+        .iter()
+        .filter(|p| p.status == Status::Failed)
+        .map(|p| p.name.clone())
+        .collect();
+    let count = parts.len();
+    for found in parts {
+        tell(&Part {
+            name: format!("{prefix}.{}", found.name),
+            status: found.status,
+            detail: found.detail,
+        });
+    }
+    if !failed.is_empty() {
+        bail!("{} of {count} failed: {}", failed.len(), failed.join(", "));
+    }
+    Ok(())
+}
+
+/// One result of a module.
+pub struct Found {
+    /// Its name.
+    pub name: String,
+    /// How it ended.
+    pub status: Status,
+    /// Why, unless it was well.
+    pub detail: String,
+    /// What the module said before it.
+    pub notes: Vec<String>,
+}
+
+/// Loads a module that tests by being loaded, unloads it, and gives what it told.
+///
+/// # Errors
+///
+/// When it did not tell all that it had planned, or does not load though all passed.
+pub fn results(name: &str) -> Result<Vec<Found>> {
     let mut log = File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
@@ -60,23 +98,12 @@ fn run(name: &str, prefix: &str) -> Result<()> {
     }
     let (plan, parts) = parse(&text);
     ensure!(!parts.is_empty(), "no result: {loaded:?}");
-    let failed: Vec<_> = parts
-        .iter()
-        .filter(|p| p.status == Status::Failed)
-        .map(|p| p.name.clone())
-        .collect();
     let count = parts.len();
-    for part in parts {
-        tell(&Part {
-            name: format!("{prefix}.{}", part.name),
-            ..part
-        });
+    if parts.iter().all(|p| p.status != Status::Failed) {
+        ensure!(plan == Some(count), "{count} results of {plan:?} planned");
+        loaded.context("all passed, and yet")?;
     }
-    if !failed.is_empty() {
-        bail!("{} of {count} failed: {}", failed.len(), failed.join(", "));
-    }
-    ensure!(plan == Some(count), "{count} results of {plan:?} planned");
-    loaded.context("all passed, and yet")
+    Ok(parts)
 }
 
 /// New records of the kernel's log that start with `prefix`, without it.
@@ -111,7 +138,7 @@ fn finished(text: &str) -> bool {
 }
 
 /// Reads KTAP: the plan, and the results, each with the comments before it if it failed.
-fn parse(text: &str) -> (Option<usize>, Vec<Part>) {
+fn parse(text: &str) -> (Option<usize>, Vec<Found>) {
     let mut plan = None;
     let mut parts = Vec::new();
     let mut said = Vec::new();
@@ -130,12 +157,12 @@ fn parse(text: &str) -> (Option<usize>, Vec<Part>) {
                 (Status::Failed, _) => (Status::Failed, said.join("; ")),
                 (other, _) => (other, String::new()),
             };
-            parts.push(Part {
+            parts.push(Found {
                 name: name.trim().to_owned(),
                 status,
                 detail,
+                notes: said.drain(..).map(str::to_owned).collect(),
             });
-            said.clear();
         }
     }
     (plan, parts)

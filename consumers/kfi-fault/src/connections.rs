@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Calls about endpoints, connections and operations.
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kfabric::{
+    cntr::Cntr,
+    cq::Cq,
+    ep::{
+        Endpoint,
+        EpAttr, //
+    },
+    eq::{
+        Eq,
+        Event, //
+    },
+    op::OpKind,
+    region::Key,
+    uapi::*,
+};
+
+use crate::{
+    buffer::Buffer,
+    check,
+    check_eq,
+    ktap::{
+        Failure,
+        Outcome, //
+    },
+    pair::{
+        plain,
+        Pair,
+        Side,
+        Wanted, //
+    },
+    shot::{
+        econnaborted,
+        Case,
+        Shot, //
+    },
+    station::Station,
+};
+
+/// The cases.
+pub(crate) const CASES: &[(&str, Case)] = &[
+    ("Endpoint::open", ep_open),
+    ("Endpoint::open request", ep_open_request),
+    ("Endpoint::bind_eq", bind_eq),
+    ("Endpoint::bind_cq", bind_cq),
+    ("Endpoint::bind_cntr", bind_cntr),
+    ("Endpoint::enable", enable),
+    ("Endpoint::connect", connect),
+    ("Endpoint::accept", accept),
+    ("Request::reject", reject),
+    ("Endpoint::post send", post_send),
+    ("Endpoint::post write", post_write),
+    ("Endpoint::post inject", post_inject),
+    ("Endpoint::shutdown", shutdown),
+    ("Endpoint::close", ep_close),
+    ("PassiveEp::close", pep_close),
+];
+
+/// A page of bytes.
+const PAGE: usize = kernel::page::PAGE_SIZE;
+
+fn attr() -> EpAttr {
+    EpAttr {
+        tx_size: 8,
+        rx_size: 8,
+        ..EpAttr::default()
+    }
+}
+
+fn ep_open(station: &Station, shot: &mut Shot) -> Outcome {
+    let ep = shot.call(|| Endpoint::open(&station.domain, &attr(), None))?;
+    ep.close();
+    Ok(())
+}
+
+/// A client that asks, and its request.
+fn request(station: &Station) -> Result<(Side, Event), Failure> {
+    let client = Side::open(station, &Wanted::default(), &[], None)?;
+    client.ep.connect(&station.addr(), b"knock")?;
+    let event = station.request()?;
+    check_eq!(event.kind, KFI_CONNREQ);
+    Ok((client, event))
+}
+
+/// A failure leaves the request to be accepted later.
+fn ep_open_request(station: &Station, shot: &mut Shot) -> Outcome {
+    let (client, event) = request(station)?;
+    let ep = shot.call(|| Endpoint::open(&station.domain, &attr(), event.request.as_ref()))?;
+    ep.close();
+    check_eq!(client.event()?.kind, KFI_CONN_ERROR);
+    Ok(())
+}
+
+fn bind_eq(station: &Station, shot: &mut Shot) -> Outcome {
+    let eq = Eq::open(station.fabric(), 1, None)?;
+    let ep = Endpoint::open(&station.domain, &attr(), None)?;
+    shot.call(|| ep.bind_eq(&eq))?;
+    ep.close();
+    Ok(eq.close()?)
+}
+
+fn bind_cq(station: &Station, shot: &mut Shot) -> Outcome {
+    let cq = Cq::open(&station.domain, 16, 0, None)?;
+    let ep = Endpoint::open(&station.domain, &attr(), None)?;
+    shot.call(|| ep.bind_cq(&cq, KFI_TRANSMIT | KFI_RECV))?;
+    ep.close();
+    Ok(cq.close()?)
+}
+
+fn bind_cntr(station: &Station, shot: &mut Shot) -> Outcome {
+    let cntr = Cntr::open(&station.domain)?;
+    let ep = Endpoint::open(&station.domain, &attr(), None)?;
+    shot.call(|| ep.bind_cntr(&cntr, KFI_SEND | KFI_RECV))?;
+    ep.close();
+    Ok(cntr.close()?)
+}
+
+/// An endpoint with its queues bound.
+fn bound(station: &Station) -> Result<(Arc<Endpoint>, Arc<Eq>, Arc<Cq>)> {
+    let eq = Eq::open(station.fabric(), 0, None)?;
+    let cq = Cq::open(&station.domain, 16, 0, None)?;
+    let ep = Endpoint::open(&station.domain, &attr(), None)?;
+    ep.bind_eq(&eq)?;
+    ep.bind_cq(&cq, KFI_TRANSMIT | KFI_RECV)?;
+    Ok((ep, eq, cq))
+}
+
+fn enable(station: &Station, shot: &mut Shot) -> Outcome {
+    let (ep, eq, cq) = bound(station)?;
+    shot.call(|| ep.enable())?;
+    ep.close();
+    eq.close()?;
+    Ok(cq.close()?)
+}
+
+fn connect(station: &Station, shot: &mut Shot) -> Outcome {
+    let client = Side::open(station, &Wanted::default(), &[], None)?;
+    let addr = station.addr();
+    shot.call(|| client.ep.connect(&addr, b"hello"))?;
+    let event = station.request()?;
+    check!(event.data[..] == *b"hello");
+    // Dropped, it is refused.
+    drop(event);
+    check_eq!(client.event()?.kind, KFI_CONN_ERROR);
+    Ok(())
+}
+
+/// An accept that fails has refused the peer, which hears of it; until then it may be tried again.
+fn accept(station: &Station, shot: &mut Shot) -> Outcome {
+    let (client, event) = request(station)?;
+    let server = Side::open(station, &Wanted::default(), &[], event.request.as_ref())?;
+    let up = match shot.once(|| server.ep.accept(b"welcome"))? {
+        Ok(()) => true,
+        Err(e) if e == econnaborted() => false,
+        Err(_) => {
+            server.ep.accept(b"welcome")?;
+            true
+        }
+    };
+    if up {
+        check_eq!(server.event()?.kind, KFI_CONNECTED);
+        check_eq!(client.event()?.kind, KFI_CONNECTED);
+    } else {
+        check_eq!(client.event()?.kind, KFI_CONN_ERROR);
+    }
+    Ok(())
+}
+
+fn reject(station: &Station, shot: &mut Shot) -> Outcome {
+    let (client, event) = request(station)?;
+    let request = event.request.as_ref().ok_or(EINVAL)?;
+    shot.call(|| request.reject(b"not today"))?;
+    let refusal = client.event()?;
+    check_eq!(refusal.kind, KFI_CONN_ERROR);
+    check!(refusal.data[..] == *b"not today");
+    Ok(())
+}
+
+/// Posting allocates nothing; what the device refuses is as if it had not been posted.
+fn post_send(station: &Station, shot: &mut Shot) -> Outcome {
+    let pair = Pair::new(station)?;
+    let buffer = Buffer::local(&station.domain, 2 * PAGE)?;
+    pair.server.recv(7, &buffer, PAGE, PAGE)?;
+    buffer.fill(0, 100, 3);
+    shot.call(|| pair.client.send(8, &buffer, 0, 100))?;
+    pair.client.done(8)?;
+    pair.server.done(7)?;
+    check!(buffer.has(PAGE, 100, 3));
+    check!(pair.client.poll().is_none());
+    drop(pair);
+    Ok(buffer.region.close()?)
+}
+
+/// Memory of the server's with a key, and the client's own.
+fn rma(
+    station: &Station,
+    post: impl FnOnce(&Pair, &Buffer, &Key) -> Outcome,
+) -> Outcome {
+    let pair = Pair::new(station)?;
+    let buffer = Buffer::shared(&station.domain, 2 * PAGE)?;
+    let key = Key::alloc(&buffer.region)?;
+    key.assign(0, PAGE as u64, KFI_REMOTE_READ | KFI_REMOTE_WRITE)?;
+    post(&pair, &buffer, &key)?;
+    drop(pair);
+    key.close();
+    Ok(buffer.region.close()?)
+}
+
+fn post_write(station: &Station, shot: &mut Shot) -> Outcome {
+    rma(station, |pair, buffer, key| {
+        buffer.fill(PAGE, 100, 5);
+        shot.call(|| {
+            pair.client
+                .rma(OpKind::Write, 9, (buffer, PAGE, 100), key, 0)
+        })?;
+        pair.client.done(9)?;
+        check!(buffer.has(0, 100, 5));
+        check!(pair.client.poll().is_none());
+        Ok(())
+    })
+}
+
+fn post_inject(station: &Station, shot: &mut Shot) -> Outcome {
+    rma(station, |pair, buffer, key| {
+        let value = key.value().ok_or(EINVAL)?;
+        shot.call(|| {
+            let mut post = plain(OpKind::Write, 1, kfabric::op::Segs::new());
+            post.flags = KFI_INJECT;
+            post.inject = &[9; 16];
+            post.remote_addr = value.remote_addr;
+            post.key = value.key;
+            pair.client.ep.post(post)
+        })?;
+        // It has no completion; the read behind it does.
+        pair.client
+            .rma(OpKind::Read, 2, (buffer, PAGE, 8), key, 0)?;
+        pair.client.done(2)?;
+        let mut got = [0; 16];
+        buffer.region.memory().read(0, &mut got);
+        check!(got == [9; 16]);
+        Ok(())
+    })
+}
+
+fn shutdown(station: &Station, shot: &mut Shot) -> Outcome {
+    let pair = Pair::new(station)?;
+    shot.call(|| pair.client.ep.shutdown())?;
+    pair.ended()
+}
+
+/// With a receive posted: it completes, and the peer hears of the end.
+fn ep_close(station: &Station, shot: &mut Shot) -> Outcome {
+    let pair = Pair::new(station)?;
+    let buffer = Buffer::local(&station.domain, PAGE)?;
+    pair.server.recv(7, &buffer, 0, PAGE)?;
+    shot.once(|| {
+        pair.server.ep.close();
+        Ok(())
+    })??;
+    let entry = pair.server.completion()?;
+    check_eq!(entry.err, kernel::bindings::ECANCELED);
+    pair.client.ended()?;
+    drop(pair);
+    Ok(buffer.region.close()?)
+}
+
+/// With a request that nobody has taken: it is refused.
+fn pep_close(station: &Station, shot: &mut Shot) -> Outcome {
+    let wake = crate::wake::Wake::new()?;
+    let eq = Eq::open(station.fabric(), 0, Some(wake.clone()))?;
+    let addr = station.info().src_addr;
+    let pep = kfabric::pep::PassiveEp::open(station.fabric(), &eq, &addr, 0)?;
+    pep.listen(0)?;
+    let client = Side::open(station, &Wanted::default(), &[], None)?;
+    client.ep.connect(&pep.local_addr(), &[])?;
+    wake.until(|| Ok((eq.waiting() != 0).then_some(())))?;
+    shot.once(|| {
+        pep.close();
+        Ok(())
+    })??;
+    check_eq!(client.event()?.kind, KFI_CONN_ERROR);
+    Ok(eq.close()?)
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Making a call with its 1st, 2nd, … nth failure, until it has run without one.
+//!
+//! What may fail is chosen in debugfs by whoever loads the module.
+
+use kernel::{
+    ffi::c_uint,
+    fmt,
+    prelude::*, //
+};
+
+use crate::{
+    check,
+    ktap::{
+        Failure,
+        Ktap,
+        Outcome, //
+    },
+    station::Station,
+};
+
+extern "C" {
+    fn kfi_fault_possible() -> bool;
+    fn kfi_fault_arm(nth: c_uint);
+    fn kfi_fault_disarm() -> c_uint;
+}
+
+/// Whether this kernel can inject failures.
+pub(crate) fn possible() -> bool {
+    // SAFETY: No preconditions.
+    unsafe { kfi_fault_possible() }
+}
+
+/// More places than any call has.
+const MOST: u32 = 3000;
+/// Different errnos that one call may answer with.
+const ERRNOS: usize = 4;
+
+/// What a sweep has seen.
+#[derive(Default)]
+pub(crate) struct Tally {
+    injected: u32,
+    failed: u32,
+    errnos: [(i32, u32); ERRNOS],
+}
+
+impl Tally {
+    fn count(&mut self, answer: Option<Error>) {
+        self.injected += 1;
+        let Some(error) = answer else { return };
+        self.failed += 1;
+        let number = -error.to_errno();
+        let place = self
+            .errnos
+            .iter_mut()
+            .find(|(errno, times)| *errno == number || *times == 0);
+        if let Some((errno, times)) = place {
+            *errno = number;
+            *times += 1;
+        }
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "swept {} {}", self.injected, self.failed)?;
+        for (errno, times) in self.errnos.iter().filter(|(_, times)| *times != 0) {
+            write!(f, " {errno}={times}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The one call of a case that is made with a failure in it.
+pub(crate) struct Shot {
+    nth: u32,
+    hit: bool,
+    answer: Option<Error>,
+}
+
+impl Shot {
+    /// Makes the call once; its answer. One that fails must do so with what the failure explains.
+    pub(crate) fn once<T>(&mut self, call: impl FnOnce() -> Result<T>) -> Result<Result<T>, Failure> {
+        // SAFETY: No preconditions.
+        unsafe { kfi_fault_arm(self.nth) };
+        let answer = call();
+        // SAFETY: No preconditions.
+        self.hit = unsafe { kfi_fault_disarm() } == 0;
+        if let Err(e) = &answer {
+            self.answer = Some(*e);
+            check!(self.hit);
+            check!([ENOMEM, EIO, EFAULT, econnaborted(), kfabric::errno::enotconn()].contains(e));
+        }
+        Ok(answer)
+    }
+
+    /// Makes the call; if it fails, again, and then it must succeed.
+    pub(crate) fn call<T>(&mut self, mut call: impl FnMut() -> Result<T>) -> Result<T, Failure> {
+        match self.once(&mut call)? {
+            Ok(value) => Ok(value),
+            Err(_) => Ok(call()?),
+        }
+    }
+}
+
+/// `ECONNABORTED`.
+pub(crate) fn econnaborted() -> Error {
+    // CAST: An errno is a small number.
+    Error::from_errno(-(kernel::bindings::ECONNABORTED as i32))
+}
+
+/// A call, readied, made once through the shot, and undone.
+pub(crate) type Case = fn(&Station, &mut Shot) -> Outcome;
+
+/// Sweeps one call.
+pub(crate) fn sweep(ktap: &mut Ktap, name: &str, station: &Station, case: Case) {
+    let mut tally = Tally::default();
+    let mut at = 0;
+    let mut went = Ok(());
+    for nth in 1..MOST {
+        at = nth;
+        let mut shot = Shot {
+            nth,
+            hit: false,
+            answer: None,
+        };
+        went = case(station, &mut shot);
+        if shot.hit {
+            tally.count(shot.answer);
+        }
+        if went.is_err() || !shot.hit {
+            break;
+        }
+    }
+    ktap.note(fmt!("{tally}"));
+    if went.is_err() {
+        ktap.note(fmt!("at {at}"));
+    }
+    ktap.test(name, || {
+        went?;
+        check!(at + 1 < MOST);
+        Ok(())
+    });
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Fault injection: every call, with its 1st, 2nd, … nth failure of each kind.
+//!
+//! A [`Case`](sweep::Case) makes one call. The sweep runs it again and again: with the first
+//! allocation in it failing, then the second, until it has run without a failure; then the same
+//! with page allocations, user copies, pins and what the device is asked for ([`inject::Kind`]).
+//! Each time that the call fails
+//!
+//! * its errno must be one that the failure explains,
+//! * its structure must not have been written to,
+//! * objects, descriptors and pins of this process must be as before,
+//! * and the same call, made again without a failure, must succeed.
+//!
+//! Failures in the connection manager's own tasks are in [`background`]; what runs in the kernel
+//! (the API for consumers) is the module `kfi-fault`, whose results [`kernel`] reads.
+//!
+//! This needs a kernel with fault injection.
+
+pub mod background;
+pub mod calls;
+pub mod inject;
+pub mod kernel;
+pub mod lab;
+pub mod state;
+pub mod sweep;
+
+use crate::harness::{Env, Skip};
+use anyhow::Result;
+use sweep::{Row, Verdict};
+
+/// How much is swept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// Every place.
+    Whole,
+    /// Each of the first places, then fewer and fewer.
+    Quick,
+    /// None: each call is made once, on any kernel, which tests the cases.
+    Dry,
+}
+
+/// Says that a sweep begins: if the guest dies, that is the one.
+fn begin(name: &str) {
+    println!("KFI-FAULT-BEGIN {name}");
+}
+
+/// Runs every case whose name contains `only`, printing a row for each as it ends; whether all
+/// passed.
+///
+/// # Errors
+///
+/// When the kernel cannot inject failures.
+pub fn run(env: &Env, only: &str, how: How) -> Result<bool> {
+    let quick = how == How::Quick;
+    let knobs = match how {
+        How::Dry => inject::Knobs::dry(),
+        How::Quick | How::Whole => inject::Knobs::open()?,
+    };
+    let cases = calls::all();
+    let mut rows = Vec::new();
+    for case in cases.iter().filter(|case| case.name().contains(only)) {
+        begin(&case.name());
+        rows.push(sweep::run(case, env, &knobs, quick).told());
+    }
+    if how == How::Dry {
+        return Ok(passed(&rows));
+    }
+    for case in background::CASES
+        .iter()
+        .filter(|case| case.name.contains(only))
+    {
+        begin(case.name);
+        rows.push(background::run(case, env, &knobs, quick).told());
+    }
+    if kernel::PREFIX.contains(only) || only.starts_with(kernel::PREFIX) {
+        begin(kernel::PREFIX);
+        match kernel::run(only) {
+            Ok(found) => rows.extend(found.into_iter().map(Row::told)),
+            Err(e) if e.is::<Skip>() => eprintln!("{e}"),
+            Err(e) => rows.push(Row::broken(kernel::PREFIX, &format!("{e:#}")).told()),
+        }
+    }
+    Ok(passed(&rows))
+}
+
+fn passed(rows: &[Row]) -> bool {
+    !rows.is_empty() && rows.iter().all(|row| row.verdict == Verdict::Ok)
+}

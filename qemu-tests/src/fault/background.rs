@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Failures in tasks that work for a connection behind everybody's back.
+//!
+//! Connecting is a call that returns at once; what it begins goes on in the connection manager's
+//! and the provider's own workers. Here one thing fails in any task, at one place after the other,
+//! while two endpoints connect. Whatever it is, each end that has begun must hear how it ended,
+//! and afterwards everything can be closed and nothing is left.
+
+use super::inject::{Everywhere, Kind, Knobs};
+use super::lab::Lab;
+use super::state::Watch;
+use super::sweep::{next, Row};
+use crate::harness::leaks::Baseline;
+use crate::harness::Env;
+use crate::raw::Dev;
+use crate::sys::{self, Errno};
+use anyhow::{bail, ensure, Context, Result};
+use kfabric_uapi::*;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// How long an end may not know how it ended: a lost message is sent again for a minute.
+const PATIENCE: Duration = Duration::from_secs(200);
+/// More places than there are.
+const MOST: usize = 1000;
+/// Places of a quick sweep.
+const FEW: usize = 12;
+
+/// Connecting with failures of a kind.
+pub struct Background {
+    /// Its name in the table.
+    pub name: &'static str,
+    kind: Kind,
+}
+
+/// The cases.
+pub const CASES: &[Background] = &[
+    Background {
+        name: "background.connect.device",
+        kind: Kind::Device,
+    },
+    Background {
+        name: "background.connect.slab",
+        kind: Kind::Slab,
+    },
+    Background {
+        name: "background.connect.page",
+        kind: Kind::Page,
+    },
+];
+
+/// Sweeps one case.
+pub fn run(case: &Background, env: &Env, knobs: &Knobs, quick: bool) -> Row {
+    let start = Instant::now();
+    let mut row = Row::new(case.name);
+    let mut baseline = Baseline::take();
+    if let Err(e) = sweep(case.kind, env, knobs, quick, &mut row) {
+        row.fail(&format!("{e:#}"));
+    }
+    let left = baseline.leaks();
+    if !left.is_empty() {
+        row.fail(&format!("left behind: {}", left.join("; ")));
+    }
+    row.seconds = (start.elapsed().as_secs_f64() * 10.0).round() / 10.0;
+    row
+}
+
+fn sweep(kind: Kind, env: &Env, knobs: &Knobs, quick: bool, row: &mut Row) -> Result<()> {
+    knobs.choose(kind)?;
+    let lab = Lab::open(env)?;
+    let mut watch = Watch::open()?;
+    let addr = lab.addr;
+    // Allocations by anybody else are not ours to fail: only those below a function of the
+    // provider count. What a call of our own allocates has its own cases.
+    let (only, except) = if kind == Kind::Device {
+        (None, None)
+    } else {
+        (
+            Some(module("kverbs")?),
+            Some(function("dev_ioctl", "kfabric")?),
+        )
+    };
+    let mut space = if kind == Kind::Device { 1 } else { 0 };
+    let mut last = None;
+    let mut step = 8;
+    for round in 0..MOST {
+        let before = watch.look()?;
+        let everywhere = Everywhere::after(kind, space, only, except)?;
+        let end = connect(&lab, addr).with_context(|| format!("{} after {space}", kind.name()))?;
+        let happened = everywhere.happened()?;
+        drop(everywhere);
+        close_all(&lab)?;
+        let after = watch.look()?;
+        ensure!(
+            after == before,
+            "{} after {space}: left behind: {}",
+            kind.name(),
+            after.since(&before)
+        );
+        let Some(left) = happened else {
+            ensure!(
+                end.is_none(),
+                "{} after {space}: {end:?}, though nothing failed",
+                kind.name()
+            );
+            return Ok(());
+        };
+        row.count(kind, end);
+        if quick && round >= FEW {
+            return Ok(());
+        }
+        if kind == Kind::Device {
+            space = next(space, false);
+            continue;
+        }
+        // How much went well before the failure is known, how large the failed one was is not:
+        // feel for its end.
+        let well = space - left;
+        step = if last == Some(well) { step * 2 } else { 8 };
+        last = Some(well);
+        space = well + step;
+    }
+    bail!("the sweep does not end");
+}
+
+/// How far an end is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// It has not begun, or has failed in a call, which told.
+    Idle,
+    /// It waits to hear.
+    Waiting,
+    /// It is connected.
+    Up,
+    /// It has heard that it is not.
+    Down,
+}
+
+/// Both ends of a connection that is being made.
+struct Attempt<'a> {
+    lab: &'a Lab,
+    client: (u64, End),
+    server: (u64, End),
+    /// The first failure that somebody heard of.
+    why: Option<Errno>,
+}
+
+/// Connects two endpoints as far as it goes, and waits until both know; `None`: they were
+/// connected, and then ended as they should.
+fn connect(lab: &Lab, addr: std::net::SocketAddr) -> Result<Option<Errno>> {
+    let mut attempt = Attempt {
+        lab,
+        client: (0, End::Idle),
+        server: (0, End::Idle),
+        why: None,
+    };
+    attempt.begin(addr)?;
+    let up = |a: &Attempt<'_>| a.client.1 == End::Up && a.server.1 == End::Up;
+    let settled = |a: &Attempt<'_>| ![a.client.1, a.server.1].contains(&End::Waiting);
+    attempt.until("both ends know", |a| up(a) || (settled(a) && !half(a)))?;
+    if up(&attempt) {
+        lab.dev.shutdown(attempt.client.0)?;
+        attempt.until("both ends are down", |a| {
+            a.client.1 == End::Down && a.server.1 == End::Down
+        })?;
+    }
+    Ok(attempt.why)
+}
+
+/// One end is up and the other is not: the one will hear of it.
+fn half(a: &Attempt<'_>) -> bool {
+    (a.client.1 == End::Up) != (a.server.1 == End::Up)
+}
+
+impl Attempt<'_> {
+    /// Notes a failure that a call told, if it did.
+    fn told<T>(&mut self, answer: Result<T>) -> Result<Option<T>> {
+        match answer {
+            Ok(value) => Ok(Some(value)),
+            Err(e) => match e.downcast_ref::<crate::raw::CallError>() {
+                Some(call) => {
+                    self.why.get_or_insert(call.errno);
+                    Ok(None)
+                }
+                None => Err(e),
+            },
+        }
+    }
+
+    fn begin(&mut self, addr: std::net::SocketAddr) -> Result<()> {
+        let lab = self.lab;
+        if let Some(client) = self.told(lab.enabled(0))? {
+            let begun = lab.dev.connect(client, addr, b"hello");
+            if self.told(begun.map_err(Into::into))?.is_some() {
+                self.client = (client, End::Waiting);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a request and accepts it; one that cannot be is refused.
+    fn answer(&mut self, connreq: u64) -> Result<()> {
+        let lab = self.lab;
+        let server = lab.enabled(connreq);
+        if let Some(server) = self.told(server)? {
+            let accepted = lab.dev.accept(server, &[]);
+            match self.told(accepted.map_err(Into::into))? {
+                Some(()) => self.server = (server, End::Waiting),
+                None => lab.dev.close(server)?,
+            }
+            return Ok(());
+        }
+        // Its endpoint may have been opened and not enabled.
+        close_all_but(lab, self.client.0)
+    }
+
+    /// Takes events until `done`.
+    fn until(&mut self, what: &str, done: impl Fn(&Self) -> bool) -> Result<()> {
+        let end = Instant::now() + PATIENCE;
+        while !done(self) {
+            if Instant::now() >= end {
+                bail!(
+                    "{what}: not after {} s; client {:?}, server {:?}, {:?}",
+                    PATIENCE.as_secs(),
+                    self.client,
+                    self.server,
+                    self.why
+                );
+            }
+            if let Ok(event) = self.lab.dev.eq_read(self.lab.door.handle, 0) {
+                self.answer(event.raw.connreq)?;
+                continue;
+            }
+            match self.lab.dev.eq_read(self.lab.eq.handle, 0) {
+                Ok(event) => self.heard(&event.raw),
+                Err(_) => {
+                    sys::poll_in(self.lab.eq.fd.as_fd(), Duration::from_millis(20))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn heard(&mut self, event: &EqRead) {
+        let end = if event.object == self.client.0 {
+            &mut self.client.1
+        } else {
+            &mut self.server.1
+        };
+        *end = match event.event {
+            KFI_CONNECTED => End::Up,
+            _ => End::Down,
+        };
+        if event.event == KFI_CONN_ERROR || event.err != 0 {
+            self.why.get_or_insert(Errno(event.err as i32));
+        }
+    }
+}
+
+/// Closes what there is of endpoints and requests in the lab's file.
+fn close_all(lab: &Lab) -> Result<()> {
+    close_all_but(lab, 0)?;
+    lab.drain();
+    while let Ok(event) = lab.dev.eq_read(lab.door.handle, 0) {
+        lab.dev.close(event.raw.connreq)?;
+    }
+    Ok(())
+}
+
+fn close_all_but(lab: &Lab, keep: u64) -> Result<()> {
+    let me = std::process::id();
+    for object in Dev::open()?.obj_list()? {
+        let passing = [KFI_TYPE_EP, KFI_TYPE_CONNREQ].contains(&object.kind);
+        if object.pid == me && passing && object.handle != keep {
+            lab.dev.close(object.handle)?;
+        }
+    }
+    Ok(())
+}
+
+/// Where a module's code is.
+fn module(name: &str) -> Result<(u64, u64)> {
+    let modules = std::fs::read_to_string("/proc/modules")?;
+    let line = modules.lines().find(|l| l.split(' ').next() == Some(name));
+    let words: Vec<&str> = line
+        .with_context(|| format!("{name} is not loaded"))?
+        .split(' ')
+        .collect();
+    let (size, at) = (words.get(1), words.get(5));
+    let size: u64 = size.context("/proc/modules")?.parse()?;
+    let at = at.context("/proc/modules")?.trim_start_matches("0x");
+    let from = u64::from_str_radix(at, 16)?;
+    Ok((from, from + size))
+}
+
+/// Where a module's function is.
+fn function(name: &str, of: &str) -> Result<(u64, u64)> {
+    let tag = format!("[{of}]");
+    let symbols = std::fs::read_to_string("/proc/kallsyms")?;
+    let mut own: Vec<(u64, &str)> = symbols
+        .lines()
+        .filter(|l| l.ends_with(&tag))
+        .filter_map(|l| {
+            let mut words = l.split_whitespace();
+            let at = u64::from_str_radix(words.next()?, 16).ok()?;
+            Some((at, words.nth(1)?))
+        })
+        .collect();
+    own.sort_unstable();
+    let index = own
+        .iter()
+        .position(|(_, n)| *n == name)
+        .with_context(|| format!("{of} has no function {name}"))?;
+    let from = own[index].0;
+    let to = own[index..].iter().find(|(at, _)| *at > from);
+    Ok((from, to.map_or(from + 4096, |(at, _)| *at)))
+}

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Regions and keys.
+
+use crate::fault::lab::Lab;
+use crate::fault::sweep::{Case, Shot};
+use crate::pair::{LOCAL, REMOTE};
+use crate::sys::Map;
+use anyhow::{ensure, Result};
+use kfabric_uapi::*;
+
+/// The cases.
+pub const CASES: &[Case] = &[
+    Case::new("KFI_IOC_REGION_REG", "contiguous", reg_contiguous),
+    Case::new("KFI_IOC_REGION_REG", "scattered", reg_scattered),
+    Case::new("KFI_IOC_REGION_REG", "large", reg_large),
+    Case::new("KFI_IOC_REGION_REG", "own_key", reg_own_key),
+    Case::new("KFI_IOC_KEY_ALLOC", "", key_alloc),
+    Case::new("KFI_IOC_KEY_ASSIGN", "first", assign_first).also(NO_SOCKET),
+    Case::new("KFI_IOC_KEY_ASSIGN", "small", assign_small),
+    Case::new("KFI_IOC_KEY_ASSIGN", "large", assign_large),
+    Case::new("KFI_IOC_KEY_REVOKE", "small", revoke_small),
+    Case::new("KFI_IOC_KEY_REVOKE", "large", revoke_large),
+    Case::new("KFI_IOC_CLOSE", "region", close_region),
+    Case::new("KFI_IOC_CLOSE", "region_own_key", close_region_own_key),
+    Case::new("KFI_IOC_CLOSE", "key", close_key),
+];
+
+/// What rxe says if it cannot have a queue pair's socket.
+pub const NO_SOCKET: &[i32] = &[libc::ENFILE];
+
+const PAGE: usize = 4096;
+
+/// Gives every page of a mapping memory, one here and one there, so that neighbours rarely are
+/// neighbours in memory too.
+pub fn touch(map: &Map) {
+    // A mapping of huge pages would be one piece.
+    let _ = map.advise(libc::MADV_NOHUGEPAGE);
+    let pages = map.len() / PAGE;
+    for from in [0, 2, 1, 3] {
+        for page in (from..pages)
+            .step_by(4)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .rev()
+        {
+            map.set(page * PAGE, 1);
+        }
+    }
+}
+
+fn want(lab: &Lab, map: &Map, access: u64, flags: u32) -> RegionReg {
+    RegionReg {
+        flags,
+        domain: lab.domain,
+        addr: map.addr(),
+        len: map.len() as u64,
+        access,
+        ..Default::default()
+    }
+}
+
+/// Registers all of a mapping.
+///
+/// # Errors
+///
+/// What the call answers.
+pub fn register(lab: &Lab, map: &Map, flags: u32) -> Result<u64> {
+    let mut arg = want(lab, map, LOCAL | REMOTE, flags);
+    lab.dev.call(&mut arg)?;
+    Ok(arg.handle)
+}
+
+/// Assigns a key for the first `len` bytes.
+///
+/// # Errors
+///
+/// What the call answers.
+pub fn assign(lab: &Lab, slot: u64, len: u64) -> Result<KeyAssign> {
+    Ok(lab.dev.key_assign(slot, 0, len, KFI_REMOTE_READ)?)
+}
+
+fn reg(lab: &Lab, shot: &mut Shot<'_>, map: &Map, access: u64, flags: u32) -> Result<RegionReg> {
+    let got = shot.ioctl(&lab.dev, &want(lab, map, access, flags))?;
+    ensure!(
+        got.pages as usize == map.len() / PAGE,
+        "{} pages charged",
+        got.pages
+    );
+    lab.dev.close(got.handle)?;
+    Ok(got)
+}
+
+fn reg_contiguous(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let map = Map::anon(PAGE)?;
+    map.set(0, 1);
+    reg(lab, shot, &map, LOCAL, 1).map(|_| ())
+}
+
+/// In many pieces: the device registers it by itself.
+fn reg_scattered(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let map = Map::anon(64 * PAGE)?;
+    touch(&map);
+    reg(lab, shot, &map, LOCAL | REMOTE, 1).map(|_| ())
+}
+
+/// In more than one batch of pins, so that some pages are pinned when one cannot be.
+fn reg_large(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let map = Map::anon(600 * PAGE)?;
+    touch(&map);
+    reg(lab, shot, &map, KFI_SEND, 1).map(|_| ())
+}
+
+fn reg_own_key(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let map = Map::anon(PAGE)?;
+    map.set(0, 1);
+    let got = reg(lab, shot, &map, LOCAL | REMOTE, 0)?;
+    ensure!(got.key != KFI_KEY_NOTAVAIL, "it has no key");
+    Ok(())
+}
+
+/// A region with a slot.
+struct Slot {
+    map: Map,
+    region: u64,
+    slot: u64,
+}
+
+impl Slot {
+    fn new(lab: &Lab, pages: usize) -> Result<Self> {
+        let map = Map::anon(pages * PAGE)?;
+        touch(&map);
+        let region = register(lab, &map, 1)?;
+        let slot = lab.dev.key_alloc(region, 1)?[0];
+        Ok(Self { map, region, slot })
+    }
+
+    fn end(self, lab: &Lab) -> Result<()> {
+        lab.dev.close(self.slot)?;
+        lab.dev.close(self.region)?;
+        drop(self.map);
+        Ok(())
+    }
+}
+
+fn key_alloc(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let map = Map::anon(PAGE)?;
+    map.set(0, 1);
+    let region = register(lab, &map, 1)?;
+    let mut handles = [0u64; 3];
+    shot.ioctl(
+        &lab.dev,
+        &KeyAlloc {
+            region,
+            count: handles.len() as u32,
+            handles: handles.as_mut_ptr() as u64,
+            ..Default::default()
+        },
+    )?;
+    for slot in handles {
+        assign(lab, slot, 64)?;
+        lab.dev.close(slot)?;
+    }
+    Ok(lab.dev.close(region)?)
+}
+
+fn assign_slot(lab: &Lab, shot: &mut Shot<'_>, slot: &Slot) -> Result<()> {
+    let length = slot.map.len() as u64;
+    let got = shot.ioctl(
+        &lab.dev,
+        &KeyAssign {
+            slot: slot.slot,
+            length,
+            access: KFI_REMOTE_READ,
+            ..Default::default()
+        },
+    )?;
+    ensure!(got.key != KFI_KEY_NOTAVAIL, "no key");
+    ensure!(access(lab, slot.slot)? == KFI_REMOTE_READ, "no rights");
+    Ok(())
+}
+
+/// The rights that a slot's key gives; 0: it has none.
+fn access(lab: &Lab, slot: u64) -> Result<u64> {
+    let all = lab.dev.obj_list()?;
+    let me = std::process::id();
+    let it = all.iter().find(|o| o.pid == me && o.handle == slot);
+    Ok(it.map_or(0, |o| o.b))
+}
+
+/// With what a domain makes for its first key.
+fn assign_first(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let domain = lab.another_domain()?;
+    let usual = std::mem::replace(&mut lab.domain, domain);
+    let went = Slot::new(lab, 1).and_then(|slot| {
+        assign_slot(lab, shot, &slot)?;
+        slot.end(lab)
+    });
+    lab.domain = usual;
+    went?;
+    Ok(lab.dev.close(domain)?)
+}
+
+fn assign_small(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let slot = Slot::new(lab, 4)?;
+    assign_slot(lab, shot, &slot)?;
+    slot.end(lab)
+}
+
+/// Too large for what the slot has in reserve: registered in full.
+fn assign_large(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let slot = Slot::new(lab, 300)?;
+    assign_slot(lab, shot, &slot)?;
+    slot.end(lab)
+}
+
+/// A revoke never fails: where the device refuses, connections end instead.
+fn revoke(lab: &Lab, shot: &mut Shot<'_>, pages: usize) -> Result<()> {
+    let slot = Slot::new(lab, pages)?;
+    assign(lab, slot.slot, (pages * PAGE) as u64)?;
+    shot.ioctl(
+        &lab.dev,
+        &ObjectCall2 {
+            handle: slot.slot,
+            ..Default::default()
+        },
+    )?;
+    ensure!(access(lab, slot.slot)? == 0, "the key lives on");
+    // What the revoke could not have for the next key, the next assign has.
+    assign(lab, slot.slot, (pages * PAGE) as u64)?;
+    slot.end(lab)
+}
+
+fn revoke_small(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    revoke(lab, shot, 1)
+}
+
+fn revoke_large(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    revoke(lab, shot, 300)
+}
+
+fn close(lab: &Lab, shot: &mut Shot<'_>, handle: u64) -> Result<()> {
+    let want = Close {
+        handle,
+        ..Default::default()
+    };
+    shot.ioctl(&lab.dev, &want).map(|_| ())
+}
+
+fn close_region(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let map = Map::anon(64 * PAGE)?;
+    touch(&map);
+    let region = register(lab, &map, 1)?;
+    close(lab, shot, region)
+}
+
+fn close_region_own_key(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let map = Map::anon(4 * PAGE)?;
+    touch(&map);
+    let region = register(lab, &map, 0)?;
+    close(lab, shot, region)
+}
+
+fn close_key(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let slot = Slot::new(lab, 1)?;
+    assign(lab, slot.slot, 64)?;
+    close(lab, shot, slot.slot)?;
+    lab.dev.close(slot.region)?;
+    Ok(())
+}

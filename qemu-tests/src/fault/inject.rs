@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Making the nth thing of a kind fail: `/proc/self/task/TID/fail-nth` and the attributes in
+//! debugfs (Documentation/fault-injection).
+
+use crate::harness::skip;
+use crate::sys::{self, Errno};
+use anyhow::{ensure, Context, Result};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+/// What is made to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// An allocation of the slab allocator (`kmalloc()` and the like).
+    Slab,
+    /// An allocation of pages (also those of `vmalloc()`).
+    Page,
+    /// A copy from or to user memory.
+    Copy,
+    /// Pinning user memory.
+    Pin,
+    /// Something that the device is asked for.
+    Device,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Slab, Self::Page, Self::Copy, Self::Pin, Self::Device];
+
+    /// Its name in the table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Slab => "slab",
+            Self::Page => "page",
+            Self::Copy => "copy",
+            Self::Pin => "pin",
+            Self::Device => "device",
+        }
+    }
+
+    /// Its folder in debugfs.
+    fn folder(self) -> &'static str {
+        match self {
+            Self::Slab => "failslab",
+            Self::Page => "fail_page_alloc",
+            Self::Copy => "fail_usercopy",
+            Self::Pin => "fail_kfabric_pin",
+            Self::Device => "fail_kfabric_device",
+        }
+    }
+
+    /// The errno that it explains.
+    pub fn errno(self) -> i32 {
+        match self {
+            Self::Slab | Self::Page => libc::ENOMEM,
+            Self::Copy | Self::Pin => libc::EFAULT,
+            Self::Device => libc::EIO,
+        }
+    }
+}
+
+const DEBUGFS: &str = "/sys/kernel/debug";
+
+/// The attributes of this kernel, and this thread's counter.
+pub struct Knobs {
+    /// What counts down to the failure: that of the thread that opened it. None: nothing fails.
+    nth: Option<File>,
+}
+
+impl Knobs {
+    /// Readies fault injection for the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// When this kernel has none.
+    pub fn open() -> Result<Self> {
+        for kind in Kind::ALL {
+            if !path(kind, "verbose").exists() {
+                return skip(format!(
+                    "the kernel has no {}: boot one with fault injection",
+                    kind.folder()
+                ));
+            }
+            // Injected failures are no news; a warning that one causes is.
+            set(kind, "verbose", "0")?;
+            set(kind, "probability", "0")?;
+            set(kind, "stacktrace-depth", "0")?;
+        }
+        set(Kind::Slab, "ignore-gfp-wait", "N")?;
+        set(Kind::Slab, "cache-filter", "N")?;
+        set(Kind::Page, "ignore-gfp-wait", "N")?;
+        set(Kind::Page, "ignore-gfp-highmem", "N")?;
+        set(Kind::Page, "min-order", "0")?;
+        let own = format!("/proc/self/task/{}/fail-nth", sys::thread_id());
+        let nth = File::options()
+            .read(true)
+            .write(true)
+            .open(&own)
+            .context(own)?;
+        Ok(Self { nth: Some(nth) })
+    }
+
+    /// Attributes of any kernel, by which nothing fails.
+    pub fn dry() -> Self {
+        Self { nth: None }
+    }
+
+    /// Whether nothing fails.
+    pub fn is_dry(&self) -> bool {
+        self.nth.is_none()
+    }
+
+    /// Lets only failures of this kind happen.
+    ///
+    /// # Errors
+    ///
+    /// When an attribute cannot be set.
+    pub fn choose(&self, kind: Kind) -> Result<()> {
+        if self.is_dry() {
+            return Ok(());
+        }
+        for other in Kind::ALL {
+            // With a depth of 0 no stack is looked at: a kind whose range does not start at 0 is
+            // never let through, nor counted.
+            let start = if other == kind { "0" } else { "1" };
+            set(other, "require-start", start)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the `nth` of the chosen kind in this thread fail, from now on.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn arm(&self, nth: u32) -> Result<()> {
+        let Some(file) = &self.nth else {
+            return Ok(());
+        };
+        file.write_all_at(nth.to_string().as_bytes(), 0)
+            .context("setting fail-nth")
+    }
+
+    /// Ends it; whether the failure has happened.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses twice.
+    pub fn disarm(&self) -> Result<bool> {
+        let Some(file) = &self.nth else {
+            return Ok(false);
+        };
+        let mut text = [0u8; 16];
+        let mut happened = match file.read_at(&mut text, 0) {
+            Ok(n) => &text[..n] == b"0\n",
+            // Asking was what failed: it had not happened before.
+            Err(e) if e.raw_os_error() == Some(libc::EFAULT) => false,
+            Err(e) => return Err(e).context("reading fail-nth"),
+        };
+        if let Err(e) = file.write_all_at(b"0", 0) {
+            ensure!(
+                e.raw_os_error() == Some(libc::EFAULT),
+                "clearing fail-nth: {e}"
+            );
+            happened = false;
+            file.write_all_at(b"0", 0).context("clearing fail-nth")?;
+        }
+        Ok(happened)
+    }
+
+    /// Runs `f` with the `nth` failure; its answer, and whether the failure happened.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses to be told.
+    pub fn with<T>(
+        &self,
+        nth: u32,
+        f: impl FnOnce() -> std::result::Result<T, Errno>,
+    ) -> Result<(std::result::Result<T, Errno>, bool)> {
+        self.arm(nth)?;
+        let answer = f();
+        Ok((answer, self.disarm()?))
+    }
+}
+
+/// Failures of one kind in every task, until one has happened.
+///
+/// Dropping it ends that.
+pub struct Everywhere(Kind);
+
+impl Everywhere {
+    /// Lets the first failure happen after `space` units: bytes of allocations, or one for each
+    /// question of another kind. Where `only` is given, just those count that are called by code
+    /// in that range of addresses, and not by any in `except`.
+    ///
+    /// # Errors
+    ///
+    /// When an attribute cannot be set.
+    pub fn after(
+        kind: Kind,
+        space: u32,
+        only: Option<(u64, u64)>,
+        except: Option<(u64, u64)>,
+    ) -> Result<Self> {
+        let this = Self(kind);
+        let range = |name: &str, (from, to): (u64, u64)| -> Result<()> {
+            set(kind, &format!("{name}-start"), &format!("{from:#x}"))?;
+            set(kind, &format!("{name}-end"), &format!("{to:#x}"))
+        };
+        range("require", only.unwrap_or((0, u64::MAX)))?;
+        range("reject", except.unwrap_or((0, 0)))?;
+        let depth = if only.is_some() { "32" } else { "0" };
+        set(kind, "stacktrace-depth", depth)?;
+        set(kind, "interval", "1")?;
+        set(kind, "times", "1")?;
+        set(kind, "space", &space.to_string())?;
+        set(kind, "probability", "100")?;
+        Ok(this)
+    }
+
+    /// What is left of the space; `None`: the failure has not happened.
+    ///
+    /// # Errors
+    ///
+    /// When an attribute cannot be read.
+    pub fn happened(&self) -> Result<Option<u32>> {
+        if get(self.0, "times")? != 0 {
+            return Ok(None);
+        }
+        Ok(Some(u32::try_from(get(self.0, "space")?).unwrap_or(0)))
+    }
+}
+
+impl Drop for Everywhere {
+    fn drop(&mut self) {
+        for (name, value) in [
+            ("probability", "0"),
+            ("stacktrace-depth", "0"),
+            ("times", "1"),
+            ("space", "0"),
+            ("require-start", "0"),
+            ("require-end", "0xffffffffffffffff"),
+            ("reject-start", "0"),
+            ("reject-end", "0"),
+        ] {
+            let _ = set(self.0, name, value);
+        }
+    }
+}
+
+fn path(kind: Kind, name: &str) -> PathBuf {
+    PathBuf::from(DEBUGFS).join(kind.folder()).join(name)
+}
+
+fn set(kind: Kind, name: &str, value: &str) -> Result<()> {
+    let path = path(kind, name);
+    std::fs::write(&path, value).with_context(|| format!("{} = {value}", path.display()))
+}
+
+fn get(kind: Kind, name: &str) -> Result<i64> {
+    let path = path(kind, name);
+    let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    text.trim()
+        .parse()
+        .with_context(|| path.display().to_string())
+}

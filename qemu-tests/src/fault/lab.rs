@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What cases begin with: an open device, and a connection to oneself.
+
+use crate::harness::Env;
+use crate::pair::own_info;
+use crate::raw::{field_text, Cq, Dev, Eq, Event};
+use crate::sys;
+use anyhow::{ensure, Context, Result};
+use kfabric_uapi::*;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+/// How long something may take that needs the device. A kernel with every checker is slow.
+pub const WAIT: Duration = Duration::from_secs(60);
+
+/// An open device.
+pub struct Lab {
+    /// The node.
+    pub env: Env,
+    /// The device's info entry.
+    pub info: InfoEntry,
+    /// The file.
+    pub dev: Dev,
+    /// The fabric.
+    pub fabric: u64,
+    /// The domain.
+    pub domain: u64,
+    /// Events of endpoints.
+    pub eq: Eq,
+    /// Completions of endpoints.
+    pub cq: Cq,
+    /// Where connection requests come in.
+    pub door: Eq,
+    /// Where it listens.
+    pub addr: SocketAddr,
+}
+
+/// Two endpoints of one file that are connected to each other.
+pub struct Link {
+    /// The one that connected.
+    pub client: u64,
+    /// The one that accepted.
+    pub server: u64,
+}
+
+impl Lab {
+    /// Opens the device.
+    ///
+    /// # Errors
+    ///
+    /// What the calls answer.
+    pub fn open(env: &Env) -> Result<Self> {
+        let dev = Dev::open()?;
+        let info = own_info(&dev, env)?;
+        let fabric = dev.fabric_open(&env.provider, &field_text(&info.fabric_name))?;
+        let domain = dev
+            .domain_open(fabric, &field_text(&info.domain_name))?
+            .handle;
+        let eq = dev.eq_open(fabric, 0)?;
+        let cq = dev.cq_open(domain, 64, KFI_CQ_FORMAT_DATA)?;
+        let door = dev.eq_open(fabric, 0)?;
+        let pep = dev.pep_open(fabric, door.handle, env.at(0), 0)?;
+        dev.listen(pep, 0)?;
+        let addr = dev.getname(pep, false)?;
+        Ok(Self {
+            env: env.clone(),
+            info,
+            dev,
+            fabric,
+            domain,
+            eq,
+            cq,
+            door,
+            addr,
+        })
+    }
+
+    /// Opens the domain once more.
+    ///
+    /// # Errors
+    ///
+    /// What the call answers.
+    pub fn another_domain(&self) -> Result<u64> {
+        let name = field_text(&self.info.domain_name);
+        Ok(self.dev.domain_open(self.fabric, &name)?.handle)
+    }
+
+    /// Opens an endpoint, nothing bound; with `connreq`, to accept it.
+    ///
+    /// # Errors
+    ///
+    /// What the call answers.
+    pub fn endpoint(&self, connreq: u64) -> Result<u64> {
+        let want = EpOpen {
+            domain: self.domain,
+            connreq,
+            tx_size: 8,
+            rx_size: 8,
+            ..Default::default()
+        };
+        Ok(self.dev.ep_open(&want)?.handle)
+    }
+
+    /// Opens an endpoint and binds its queues.
+    ///
+    /// # Errors
+    ///
+    /// What the calls answer.
+    pub fn bound(&self, connreq: u64) -> Result<u64> {
+        let ep = self.endpoint(connreq)?;
+        self.dev.bind(ep, self.eq.handle, 0)?;
+        self.dev.bind(ep, self.cq.handle, KFI_TRANSMIT | KFI_RECV)?;
+        Ok(ep)
+    }
+
+    /// Opens, binds and enables an endpoint.
+    ///
+    /// # Errors
+    ///
+    /// What the calls answer.
+    pub fn enabled(&self, connreq: u64) -> Result<u64> {
+        let ep = self.bound(connreq)?;
+        self.dev.enable(ep)?;
+        Ok(ep)
+    }
+
+    /// Waits for an endpoint's event of this kind.
+    ///
+    /// # Errors
+    ///
+    /// When none comes, or another.
+    pub fn event(&self, kind: u32) -> Result<Event> {
+        let event = self
+            .dev
+            .eq_wait(&self.eq, WAIT)
+            .with_context(|| format!("event {kind:#x}"))?;
+        ensure!(
+            event.raw.event == kind,
+            "event {:?}, not {kind:#x}",
+            event.raw
+        );
+        Ok(event)
+    }
+
+    /// An endpoint that asks to connect, with the request still in its queue.
+    ///
+    /// # Errors
+    ///
+    /// What the calls answer.
+    pub fn knock(&self) -> Result<u64> {
+        let client = self.enabled(0)?;
+        self.dev.connect(client, self.addr, b"knock")?;
+        let waits = sys::poll_in(self.door.fd.as_fd(), WAIT)?;
+        ensure!(waits, "no request came");
+        Ok(client)
+    }
+
+    /// An endpoint that asks to connect, and its request.
+    ///
+    /// # Errors
+    ///
+    /// What the calls answer.
+    pub fn request(&self) -> Result<(u64, u64)> {
+        let client = self.knock()?;
+        let event = self.dev.eq_read(self.door.handle, 0)?;
+        Ok((client, event.raw.connreq))
+    }
+
+    /// Two connected endpoints.
+    ///
+    /// # Errors
+    ///
+    /// What the calls answer.
+    pub fn link(&self) -> Result<Link> {
+        let (client, connreq) = self.request()?;
+        let server = self.enabled(connreq)?;
+        self.dev.accept(server, b"welcome")?;
+        for _ in 0..2 {
+            self.event(KFI_CONNECTED)?;
+        }
+        Ok(Link { client, server })
+    }
+
+    /// Closes both ends of a link, and takes their completions.
+    ///
+    /// # Errors
+    ///
+    /// What the calls answer.
+    pub fn unlink(&self, link: Link) -> Result<()> {
+        self.dev.close(link.client)?;
+        self.dev.close(link.server)?;
+        self.drain();
+        Ok(())
+    }
+
+    /// Takes what completions there are; how many.
+    pub fn drain(&self) -> usize {
+        std::iter::from_fn(|| self.cq.read()).count()
+    }
+}
