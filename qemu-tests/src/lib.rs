@@ -9,15 +9,17 @@
 //! * [`harness`]: runs the list on both nodes in lockstep, each test in a
 //!   process of its own, and looks for what it left behind.
 //! * [`tests`]: the tests by topic; [`bench`]: the benchmarks; [`fault`]: every call with
-//!   failures injected.
+//!   failures injected; [`fuzz`]: the fuzzer.
 //!
-//! `unsafe` is in [`sys`] alone.
+//! `unsafe` is in [`sys`], and in [`fuzz::os`] and [`fuzz::kcov`] what only the
+//! fuzzer needs.
 
 #![deny(unsafe_code)]
 
 pub mod bench;
 pub mod buf;
 pub mod fault;
+pub mod fuzz;
 pub mod harness;
 pub mod op;
 pub mod pair;

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Programs worth keeping: each showed something that none before it had.
+
+use super::program::{join, split, Program};
+use super::rng::Rng;
+use anyhow::{Context, Result};
+
+/// The corpus of the repository.
+const KEPT: &str = include_str!("../../fuzz-corpus/ioctl.txt");
+
+/// Programs to make others of.
+#[derive(Default)]
+pub struct Corpus {
+    programs: Vec<Program>,
+}
+
+impl Corpus {
+    /// That of the repository.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read.
+    pub fn kept() -> Result<Vec<Program>> {
+        split(KEPT).context("the corpus")
+    }
+
+    /// Adds one.
+    pub fn add(&mut self, program: Program) {
+        self.programs.push(program);
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.programs.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.programs.is_empty()
+    }
+
+    /// One of them, new ones more often.
+    pub fn pick<'a>(&'a self, rng: &mut Rng) -> Option<&'a Program> {
+        if self.programs.is_empty() {
+            return None;
+        }
+        let newest = self.programs.len().saturating_sub(32);
+        let from = if rng.chance(30) { newest } else { 0 };
+        Some(rng.pick(&self.programs[from..]))
+    }
+
+    /// Their text.
+    pub fn text(&self) -> String {
+        join(&self.programs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kept_corpus_is_read_and_small() {
+        assert!(!Corpus::kept().unwrap().is_empty());
+        assert!(KEPT.len() < 300 << 10, "{} bytes", KEPT.len());
+    }
+}

@@ -1,0 +1,792 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What there is to call, and what each field of each call may sensibly be.
+//!
+//! One [`Shape`] for each ioctl of the interface, for each structure that an ioctl points to, and
+//! for each other system call that makes sense on our descriptors and memory.
+
+use kfabric_uapi::*;
+use std::mem::offset_of;
+use std::sync::OnceLock;
+
+/// What a call makes, and what a field wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Kind {
+    Fabric,
+    Domain,
+    Eq,
+    Cq,
+    Cntr,
+    Pep,
+    Ep,
+    Region,
+    Key,
+    Request,
+    /// A mapped ring.
+    Map,
+    /// A set of descriptors.
+    Epoll,
+}
+
+/// A piece of the program's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Area {
+    /// The structures of calls, one slot for each.
+    Call,
+    /// Operations to submit.
+    Ops,
+    /// Anything else that a call points to.
+    Data,
+    /// A page whose neighbour is not there.
+    Edge,
+    /// The neighbour.
+    Hole,
+    /// Pages that cannot be written.
+    Ro,
+    /// Shared pages to register.
+    Shm,
+    /// Private pages to register.
+    Play,
+}
+
+impl Area {
+    /// Every area, in the order in which they lie.
+    pub const ALL: [Area; 8] = [
+        Area::Call,
+        Area::Ops,
+        Area::Data,
+        Area::Edge,
+        Area::Hole,
+        Area::Ro,
+        Area::Shm,
+        Area::Play,
+    ];
+
+    /// Its name in a program's text.
+    pub fn name(self) -> &'static str {
+        match self {
+            Area::Call => "call",
+            Area::Ops => "ops",
+            Area::Data => "data",
+            Area::Edge => "edge",
+            Area::Hole => "hole",
+            Area::Ro => "ro",
+            Area::Shm => "shm",
+            Area::Play => "play",
+        }
+    }
+
+    /// Its pages.
+    pub fn pages(self) -> usize {
+        match self {
+            Area::Call => 8,
+            Area::Ops => 4,
+            Area::Data => 16,
+            Area::Edge | Area::Hole => 1,
+            Area::Ro => 2,
+            Area::Shm => 16,
+            Area::Play => 64,
+        }
+    }
+}
+
+/// Which name is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Name {
+    Provider,
+    Fabric,
+    Domain,
+}
+
+/// What values a field may have.
+#[derive(Clone, Copy, Debug)]
+pub enum Class {
+    /// Which open file, 0 to 3.
+    File,
+    /// Where the structure lies.
+    Place(Area),
+    /// The size that the structure says it has.
+    Size(u32),
+    /// What fills the structure beyond what the kernel knows.
+    Tail,
+    /// A handle of one of these.
+    Handle(&'static [Kind]),
+    /// A descriptor of one of these.
+    Fd(&'static [Kind]),
+    /// A key's value.
+    Key,
+    /// An address that goes with a key.
+    At,
+    /// Any of these bits.
+    Bits(&'static [u64]),
+    /// One of these, the first unless told otherwise.
+    Num(&'static [u64]),
+    /// A pointer.
+    Ptr(Area, u32),
+    /// One of the socket addresses.
+    Addr,
+    /// One of the names of a sort.
+    Name(Name),
+    /// Milliseconds from now; `u64::MAX`: never.
+    Deadline,
+    /// Nothing but zero is right.
+    Zero,
+}
+
+/// A field of a structure, or an argument.
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    /// Its name.
+    pub name: &'static str,
+    /// Where it lies; [`NOWHERE`]: not in the structure.
+    pub at: usize,
+    /// Its bytes.
+    pub width: usize,
+    /// What it may be.
+    pub class: Class,
+}
+
+/// The place of an argument that is in no structure.
+pub const NOWHERE: usize = usize::MAX;
+
+/// What a call gives back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// A handle, or a mapping's address.
+    Handle,
+    /// A descriptor.
+    Fd,
+    /// A key.
+    Key,
+    /// The address that goes with it.
+    At,
+    /// The handle, one generation later.
+    Later,
+    /// The handle next to it.
+    Next,
+}
+
+/// Where a result stands.
+#[derive(Clone, Copy, Debug)]
+pub struct Out {
+    /// What it is.
+    pub part: Part,
+    /// Its place in the structure.
+    pub at: usize,
+    /// Its bytes.
+    pub width: usize,
+    /// It is what the pointer there points to.
+    pub via: bool,
+}
+
+/// Another system call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Sys {
+    Open,
+    Dup,
+    CloseFile,
+    Close,
+    Mmap,
+    Munmap,
+    Mprotect,
+    Mremap,
+    RingWrite,
+    Consume,
+    Poll,
+    Epoll,
+    Io,
+    Memory,
+    Fdinfo,
+    Fork,
+    Raw,
+    Flip,
+    Sleep,
+    Nofile,
+}
+
+/// How a call is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// An ioctl of this number.
+    Ioctl(u32),
+    /// No call: the structure is written to this area, `slot` times its size from the start.
+    Write(Area),
+    /// Another system call.
+    Sys(Sys),
+}
+
+/// A call.
+#[derive(Debug)]
+pub struct Shape {
+    /// Its name in a program's text.
+    pub name: &'static str,
+    /// How it is made.
+    pub what: What,
+    /// Its structure's bytes.
+    pub size: usize,
+    /// Fields and arguments.
+    pub fields: Vec<Field>,
+    /// Results.
+    pub outs: Vec<Out>,
+    /// What it makes.
+    pub makes: Option<Kind>,
+    /// How often it is chosen, relative to the others.
+    pub weight: usize,
+}
+
+impl Shape {
+    /// The place of a field among [`Shape::fields`].
+    pub fn field(&self, name: &str) -> Option<usize> {
+        self.fields.iter().position(|field| field.name == name)
+    }
+}
+
+/// Bytes of the field that `_field` shows.
+const fn width<T, F>(_field: fn(&T) -> &F) -> usize {
+    size_of::<F>()
+}
+
+macro_rules! fields {
+    ($ty:ty: $($field:ident $class:expr),* $(,)?) => {
+        vec![$(Field {
+            name: stringify!($field),
+            at: offset_of!($ty, $field),
+            width: width::<$ty, _>(|x| &x.$field),
+            class: $class,
+        }),*]
+    };
+}
+
+macro_rules! outs {
+    ($ty:ty: $($field:ident $part:ident $($via:ident)?),*) => {
+        vec![$(Out {
+            part: Part::$part,
+            at: offset_of!($ty, $field),
+            width: width::<$ty, _>(|x| &x.$field),
+            via: false $(|| stringify!($via) == "via")?,
+        }),*]
+    };
+}
+
+macro_rules! ioctl {
+    ($name:literal, $ty:ident, $weight:literal, $makes:expr, [$($fields:tt)*], [$($outs:tt)*]) => {{
+        let mut fields = vec![
+            Field { name: "file", at: NOWHERE, width: 8, class: Class::File },
+            Field { name: "place", at: NOWHERE, width: 8, class: Class::Place(Area::Call) },
+            Field { name: "tail", at: NOWHERE, width: 8, class: Class::Tail },
+            Field { name: "size", at: 0, width: 4, class: Class::Size(size_of::<$ty>() as u32) },
+        ];
+        fields.extend(fields!($ty: $($fields)*));
+        Shape {
+            name: $name,
+            what: What::Ioctl($ty::NR),
+            size: size_of::<$ty>(),
+            fields,
+            outs: outs!($ty: $($outs)*),
+            makes: $makes,
+            weight: $weight,
+        }
+    }};
+}
+
+fn arg(name: &'static str, class: Class) -> Field {
+    Field {
+        name,
+        at: NOWHERE,
+        width: 8,
+        class,
+    }
+}
+
+fn sys(
+    name: &'static str,
+    sys: Sys,
+    weight: usize,
+    makes: Option<Kind>,
+    fields: Vec<Field>,
+) -> Shape {
+    Shape {
+        name,
+        what: What::Sys(sys),
+        size: 0,
+        fields,
+        outs: Vec::new(),
+        makes,
+        weight,
+    }
+}
+
+const DEPTHS: &[u64] = &[
+    0,
+    1,
+    2,
+    3,
+    4,
+    16,
+    64,
+    128,
+    1 << 12,
+    1 << 16,
+    (1 << 16) + 1,
+    1 << 18,
+    (1 << 18) + 1,
+    u32::MAX as u64,
+];
+const SIZES: &[u64] = &[
+    0,
+    1,
+    2,
+    4,
+    16,
+    128,
+    129,
+    1024,
+    4096,
+    1 << 16,
+    u32::MAX as u64,
+];
+const CONTEXTS: &[u64] = &[0, 1, 2, 3, 0xffff_ffff_ffff_ffff];
+const LENGTHS: &[u64] = &[
+    4096,
+    0,
+    1,
+    7,
+    8,
+    64,
+    65,
+    100,
+    4095,
+    4097,
+    8192,
+    65536,
+    1 << 20,
+    1 << 31,
+    1 << 32,
+    1 << 40,
+    u64::MAX,
+    1 << 63,
+];
+const OFFSETS: &[u64] = &[
+    0,
+    1,
+    8,
+    4088,
+    4095,
+    4096,
+    8192,
+    65535,
+    1 << 32,
+    u64::MAX,
+    u64::MAX - 4095,
+];
+const PARAM_LEN: &[u64] = &[0, 1, 8, 56, 57, 64, 100, 148, 192, 193, u32::MAX as u64];
+const COUNTS: &[u64] = &[8, 0, 1, 2, 3, 4, 64, 300, 4096, u32::MAX as u64];
+const ACCESS: &[u64] = &[
+    KFI_SEND,
+    KFI_RECV,
+    KFI_READ,
+    KFI_WRITE,
+    KFI_REMOTE_READ,
+    KFI_REMOTE_WRITE,
+    1,
+    1 << 63,
+];
+const CAPS: &[u64] = &[
+    KFI_MSG,
+    KFI_RMA,
+    KFI_ATOMIC,
+    KFI_READ,
+    KFI_WRITE,
+    KFI_RECV,
+    KFI_SEND,
+    KFI_REMOTE_READ,
+    KFI_REMOTE_WRITE,
+    KFI_REMOTE_COMM,
+    KFI_LOCAL_COMM,
+    KFI_DYNAMIC_KEYS,
+    1 << 63,
+];
+const MODES: &[u64] = &[
+    KFI_MR_LOCAL,
+    KFI_MR_VIRT_ADDR,
+    KFI_MR_ALLOCATED,
+    KFI_MR_PROV_KEY,
+    1 << 30,
+];
+const FDS: &[Kind] = &[Kind::Cq, Kind::Eq, Kind::Epoll];
+const PAGE_COUNTS: &[u64] = &[1, 0, 2, 4, 16, 64];
+
+/// Every call there is, made once.
+pub fn book() -> &'static [Shape] {
+    static BOOK: OnceLock<Vec<Shape>> = OnceLock::new();
+    BOOK.get_or_init(shapes)
+}
+
+/// The place in [`book`] of the call of this name.
+pub fn named(name: &str) -> Option<usize> {
+    book().iter().position(|shape| shape.name == name)
+}
+
+fn shapes() -> Vec<Shape> {
+    use Class::*;
+    use Kind as K;
+    let mut all = vec![
+        ioctl!("getinfo", GetInfo, 4, None,
+            [flags Bits(&[]), hints Ptr(Area::Data, 0), entries Ptr(Area::Data, 4096), count Num(COUNTS),
+             entry_size Num(&[352, 0, 1, 351, 353, 360, 4096, 4097]), reserved Zero], []),
+        ioctl!("fabric_open", FabricOpen, 3, Some(K::Fabric),
+            [flags Bits(&[]), prov_name Name(self::Name::Provider), fabric_name Name(self::Name::Fabric)], [handle Handle]),
+        ioctl!("domain_open", DomainOpen, 3, Some(K::Domain),
+            [flags Bits(&[]), fabric Handle(&[K::Fabric]), name Name(self::Name::Domain), auth_key Zero, auth_key_size Zero,
+             reserved Zero, reserved2 Zero], [handle Handle]),
+        ioctl!("eq_open", EqOpen, 3, Some(K::Eq),
+            [flags Bits(&[]), fabric Handle(&[K::Fabric]), depth Num(DEPTHS)], [handle Handle, fd Fd]),
+        ioctl!("cq_open", CqOpen, 5, Some(K::Cq),
+            [flags Bits(&[]), domain Handle(&[K::Domain]), depth Num(DEPTHS), format Num(&[0, 1, 2, 3, 4]), reserved Zero],
+            [handle Handle, fd Fd]),
+        ioctl!("cntr_open", CntrOpen, 3, Some(K::Cntr),
+            [flags Bits(&[]), domain Handle(&[K::Domain]), reserved Zero], [handle Handle]),
+        ioctl!("pep_open", PepOpen, 3, Some(K::Pep),
+            [flags Bits(&[]), fabric Handle(&[K::Fabric]), eq Handle(&[K::Eq]), addr Addr, context Num(CONTEXTS)], [handle Handle]),
+        ioctl!("ep_open", EpOpen, 4, Some(K::Ep),
+            [flags Bits(&[]), domain Handle(&[K::Domain]), connreq Handle(&[K::Request]), src_addr Addr, context Num(CONTEXTS),
+             tx_size Num(SIZES), rx_size Num(SIZES), iov_limit Num(&[0, 1, 4, 5]), reserved Zero, auth_key Zero,
+             auth_key_size Zero, reserved2 Zero], [handle Handle]),
+        ioctl!("bind", Bind, 5, None,
+            [flags Bits(&[]), ep Handle(&[K::Ep]), object Handle(&[K::Eq, K::Cq, K::Cntr]),
+             bind_flags Bits(&[KFI_SEND, KFI_RECV, KFI_READ, KFI_WRITE, KFI_SELECTIVE_COMPLETION, 1])], []),
+        ioctl!("enable", ObjectCall, 3, None, [flags Bits(&[]), handle Handle(&[K::Ep])], []),
+        ioctl!("listen", Listen, 3, None,
+            [flags Bits(&[]), pep Handle(&[K::Pep]), backlog Num(SIZES), reserved Zero], []),
+        ioctl!("connect", Connect, 3, None,
+            [flags Bits(&[]), ep Handle(&[K::Ep]), addr Addr, param Ptr(Area::Data, 1024), param_len Num(PARAM_LEN), reserved Zero], []),
+        ioctl!("accept", Accept, 3, None,
+            [flags Bits(&[]), ep Handle(&[K::Ep]), param Ptr(Area::Data, 1024), param_len Num(PARAM_LEN), reserved Zero], []),
+        ioctl!("reject", Reject, 3, None,
+            [flags Bits(&[]), connreq Handle(&[K::Request]), param Ptr(Area::Data, 1024), param_len Num(PARAM_LEN), reserved Zero], []),
+        ioctl!("shutdown", Shutdown, 3, None, [flags Bits(&[]), ep Handle(&[K::Ep])], []),
+        ioctl!("getname", GetName, 3, None,
+            [flags Bits(&[]), handle Handle(&[K::Ep, K::Pep]), peer Num(&[0, 1, 2]), reserved Zero], []),
+        ioctl!("eq_read", EqRead, 5, Some(K::Request),
+            [flags Bits(&[1]), eq Handle(&[K::Eq]), data Ptr(Area::Data, 8192), data_len Num(&[4096, 0, 1, 55, 56, 192]),
+             info Ptr(Area::Data, 16384)], [connreq Handle]),
+        ioctl!("cntr_ctl", CntrCtl, 3, None,
+            [flags Bits(&[]), cntr Handle(&[K::Cntr]), op Num(&[0, 1, 2, 3, 4, 5]), reserved Zero, value Num(CONTEXTS)], []),
+        ioctl!("cntr_wait", CntrWait, 3, None,
+            [flags Bits(&[]), cntr Handle(&[K::Cntr]), threshold Num(CONTEXTS), deadline Deadline, reserved Zero], []),
+        ioctl!("region_reg", RegionReg, 6, Some(K::Region),
+            [flags Bits(&[1]), domain Handle(&[K::Domain]), addr Ptr(Area::Play, 0), len Num(LENGTHS), access Bits(ACCESS)],
+            [handle Handle, key Key, remote_addr At]),
+        ioctl!("key_alloc", KeyAlloc, 4, Some(K::Key),
+            [flags Bits(&[]), region Handle(&[K::Region]), count Num(&[1, 0, 2, 3, 300, 4096, 4097]), reserved Zero,
+             handles Ptr(Area::Data, 20480)], [handles Handle via]),
+        ioctl!("key_assign", KeyAssign, 5, None,
+            [flags Bits(&[]), slot Handle(&[K::Key]), offset Num(OFFSETS), length Num(LENGTHS),
+             access Bits(&[KFI_REMOTE_READ, KFI_REMOTE_WRITE, KFI_SEND]), reserved Zero], [key Key, remote_addr At]),
+        ioctl!("key_revoke", ObjectCall2, 3, None, [flags Bits(&[]), handle Handle(&[K::Key])], []),
+        ioctl!("submit", Submit, 8, None,
+            [flags Bits(&[]), ep Handle(&[K::Ep]), ops Ptr(Area::Ops, 0), count Num(&[1, 0, 2, 3, 4, 5, 9, 64, 1024, 1025]),
+             entry_size Num(&[160, 0, 159, 161, 320])], []),
+        ioctl!("cancel", Cancel, 3, None, [flags Bits(&[]), ep Handle(&[K::Ep]), context Num(CONTEXTS)], []),
+        ioctl!("close_object", Close, 6, None,
+            [flags Bits(&[]), handle Handle(&[K::Fabric, K::Domain, K::Eq, K::Cq, K::Cntr, K::Pep, K::Ep, K::Region, K::Key, K::Request])], []),
+        ioctl!("obj_list", ObjList, 4, None,
+            [flags Bits(&[]), entries Ptr(Area::Data, 4096), count Num(COUNTS), entry_size Num(&[128, 0, 127, 129, 256, 4096, 4097]),
+             reserved Zero], []),
+    ];
+    let slot = |n| arg("slot", Num(n));
+    let mut entry = vec![slot(&[0, 1, 2, 3, 4, 5, 6, 7, 8])];
+    entry.extend(fields!(OpEntry: op Num(&[0, 1, 2, 3, 4]), iov_count Num(&[1, 0, 2, 3, 4, 5]),
+        flags Bits(&[KFI_COMPLETION, KFI_INJECT, KFI_REMOTE_CQ_DATA, KFI_FENCE, 1]), context Num(CONTEXTS),
+        data Num(CONTEXTS), remote_addr At, key Key, inject Ptr(Area::Data, 1024), inject_len Num(&[0, 1, 8, 64, 65, u64::MAX])));
+    for (i, names) in [
+        ["region0", "offset0", "len0"],
+        ["region1", "offset1", "len1"],
+        ["region2", "offset2", "len2"],
+        ["region3", "offset3", "len3"],
+    ]
+    .iter()
+    .enumerate()
+    {
+        let base = offset_of!(OpEntry, iov) + i * size_of::<Iov>();
+        let one = [Handle(&[K::Region]), Num(OFFSETS), Num(LENGTHS)];
+        for (n, (name, class)) in names.iter().zip(one).enumerate() {
+            entry.push(Field {
+                name,
+                at: base + 8 * n,
+                width: 8,
+                class,
+            });
+        }
+    }
+    all.push(Shape {
+        name: "entry",
+        what: What::Write(Area::Ops),
+        size: size_of::<OpEntry>(),
+        fields: entry,
+        outs: Vec::new(),
+        makes: None,
+        weight: 7,
+    });
+    let mut hints = vec![slot(&[0])];
+    hints.extend(fields!(InfoEntry: caps Bits(CAPS), mode Bits(CAPS), mr_mode Bits(MODES), max_msg_size Num(LENGTHS),
+        inject_size Num(SIZES), tx_size Num(SIZES), rx_size Num(SIZES), iov_limit Num(SIZES), rma_iov_limit Num(SIZES),
+        cq_data_size Num(SIZES), mr_key_size Num(SIZES), cm_data_size Num(SIZES), ep_type Num(&[0, 1, 2]),
+        protocol Num(&[0, 1, 14, 99]), addr_format Num(&[0, 1, 2, 3, 9]), api_version Num(&[0, 1 << 16, 2 << 16, 3 << 16]),
+        abi Num(&[0, 1, 2]), src_addr Addr, dest_addr Addr, prov_name Name(self::Name::Provider),
+        fabric_name Name(self::Name::Fabric), domain_name Name(self::Name::Domain)));
+    all.push(Shape {
+        name: "hints",
+        what: What::Write(Area::Data),
+        size: size_of::<InfoEntry>(),
+        fields: hints,
+        outs: Vec::new(),
+        makes: None,
+        weight: 2,
+    });
+    all.extend(system_calls());
+    all
+}
+
+/// The calls that are no ioctl.
+fn system_calls() -> Vec<Shape> {
+    use Class::*;
+    use Kind as K;
+    const MAP: &[Kind] = &[K::Map];
+    vec![
+        sys(
+            "open",
+            Sys::Open,
+            2,
+            None,
+            vec![arg("file", Num(&[1, 2, 3, 0]))],
+        ),
+        sys(
+            "dup",
+            Sys::Dup,
+            1,
+            None,
+            vec![arg("file", File), arg("to", Num(&[1, 2, 3, 0]))],
+        ),
+        sys(
+            "close_file",
+            Sys::CloseFile,
+            2,
+            None,
+            vec![arg("file", File)],
+        ),
+        sys("close", Sys::Close, 2, None, vec![arg("fd", Fd(FDS))]),
+        sys(
+            "mmap",
+            Sys::Mmap,
+            5,
+            Some(K::Map),
+            vec![
+                arg("fd", Fd(FDS)),
+                arg(
+                    "len",
+                    Num(&[8192, 4096, 1, 0, 12288, 69632, 1 << 24, 1 << 40]),
+                ),
+                arg("off", Num(&[0, 4096, 8192, 1 << 32, u64::MAX - 4095])),
+                arg("prot", Num(&[3, 0, 1, 2, 4, 5, 7])),
+                arg("flags", Num(&[1, 2, 0x8001, 0x2001, 0x4002])),
+            ],
+        ),
+        sys(
+            "munmap",
+            Sys::Munmap,
+            2,
+            None,
+            vec![
+                arg("map", Handle(MAP)),
+                arg("off", Num(&[0, 4096, 8192])),
+                arg("len", Num(&[8192, 4096, 1 << 20])),
+            ],
+        ),
+        sys(
+            "mprotect",
+            Sys::Mprotect,
+            2,
+            None,
+            vec![arg("map", Handle(MAP)), arg("prot", Num(&[1, 0, 3, 5, 7]))],
+        ),
+        sys(
+            "mremap",
+            Sys::Mremap,
+            1,
+            None,
+            vec![
+                arg("map", Handle(MAP)),
+                arg("len", Num(&[4096, 8192, 1 << 20])),
+            ],
+        ),
+        sys(
+            "ring_write",
+            Sys::RingWrite,
+            5,
+            None,
+            vec![
+                arg("map", Handle(MAP)),
+                arg("off", Num(&[128, 0, 4, 8, 12, 132, 256, 4096, 4160])),
+                arg(
+                    "value",
+                    Num(&[
+                        0,
+                        1,
+                        2,
+                        3,
+                        4,
+                        5,
+                        16,
+                        1024,
+                        1 << 31,
+                        u32::MAX as u64,
+                        u32::MAX as u64 - 3,
+                    ]),
+                ),
+            ],
+        ),
+        sys(
+            "consume",
+            Sys::Consume,
+            3,
+            None,
+            vec![
+                arg("map", Handle(MAP)),
+                arg("count", Num(&[1, 2, 3, 64, 1 << 20])),
+            ],
+        ),
+        sys(
+            "poll",
+            Sys::Poll,
+            4,
+            None,
+            vec![
+                arg("fd", Fd(FDS)),
+                arg("events", Num(&[1, 0, 4, 0x3f])),
+                arg("ms", Num(&[0, 1, 10, 300])),
+            ],
+        ),
+        sys(
+            "epoll",
+            Sys::Epoll,
+            2,
+            Some(K::Epoll),
+            vec![
+                arg("fd", Fd(FDS)),
+                arg("events", Num(&[1, 5, 0x8000_0001, 0x4000_0001])),
+                arg("ms", Num(&[0, 1, 10])),
+            ],
+        ),
+        sys(
+            "io",
+            Sys::Io,
+            1,
+            None,
+            vec![
+                arg("fd", Fd(FDS)),
+                arg("file", File),
+                arg("how", Num(&[0, 1, 2, 3, 4, 5, 6, 7])),
+            ],
+        ),
+        sys(
+            "memory",
+            Sys::Memory,
+            3,
+            None,
+            vec![
+                arg("at", Ptr(Area::Play, 0)),
+                arg("pages", Num(PAGE_COUNTS)),
+                arg("how", Num(&[0, 1, 2, 3, 4, 5])),
+            ],
+        ),
+        sys("fdinfo", Sys::Fdinfo, 1, None, vec![arg("file", File)]),
+        sys(
+            "fork",
+            Sys::Fork,
+            1,
+            None,
+            vec![
+                arg("file", File),
+                arg("how", Num(&[0, 1, 2, 3])),
+                arg("handle", Handle(&[K::Ep, K::Region, K::Cq])),
+            ],
+        ),
+        sys(
+            "raw",
+            Sys::Raw,
+            2,
+            None,
+            vec![
+                arg("file", File),
+                arg("nr", Num(&[0, 1, 4, 0x17, 0x1a, 0x1b, 0x1c, 0x3f, 0xff])),
+                arg("dir", Num(&[3, 0, 1, 2])),
+                arg("type", Num(&[0xbf, 0, 0xbe])),
+                arg("size", Num(&[40, 0, 16, 8191])),
+                arg("at", Ptr(Area::Data, 128)),
+            ],
+        ),
+        sys(
+            "flip",
+            Sys::Flip,
+            2,
+            None,
+            vec![
+                arg(
+                    "slot",
+                    Num(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]),
+                ),
+                arg("off", Num(&[0, 4, 8, 16, 24, 32, 40])),
+                arg("value", Num(&[0, 1, 8, 4096, u64::MAX])),
+                arg("times", Num(&[100, 1000])),
+            ],
+        ),
+        sys(
+            "sleep",
+            Sys::Sleep,
+            1,
+            None,
+            vec![arg("ms", Num(&[0, 1, 5, 20]))],
+        ),
+        sys(
+            "nofile",
+            Sys::Nofile,
+            1,
+            None,
+            vec![arg("free", Num(&[0, 1, 2, 1000]))],
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_ioctl_has_a_shape() {
+        let all = shapes();
+        for (nr, name) in KFI_IOCTLS {
+            assert!(all.iter().any(|s| s.what == What::Ioctl(*nr)), "{name}");
+        }
+    }
+
+    #[test]
+    fn entry_sizes_are_those_of_the_interface() {
+        let all = shapes();
+        for (shape, size) in [
+            ("getinfo", size_of::<InfoEntry>()),
+            ("obj_list", size_of::<ObjInfo>()),
+            ("submit", size_of::<OpEntry>()),
+        ] {
+            let shape = all.iter().find(|s| s.name == shape).unwrap();
+            let field = shape.fields[shape.field("entry_size").unwrap()];
+            let Class::Num(values) = field.class else {
+                panic!("{field:?}")
+            };
+            assert_eq!(values[0], size as u64, "{}", shape.name);
+        }
+    }
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What programs name by small numbers: addresses and names, right and wrong ones.
+
+use super::shape::Name;
+use crate::raw::{name_field, to_sockaddr, Dev};
+use anyhow::{Context, Result};
+use kfabric_uapi::*;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// The port that programs listen on.
+const PORT: u16 = 20_000;
+
+/// Names and addresses of this machine.
+pub struct World {
+    provider: String,
+    fabric: String,
+    domain: String,
+    addrs: Vec<SockAddr>,
+}
+
+impl World {
+    /// Finds them: of the first RDMA device with an address like `addr`.
+    ///
+    /// # Errors
+    ///
+    /// When there is no device.
+    pub fn find(addr: IpAddr, addr6: Option<Ipv6Addr>) -> Result<Self> {
+        let mut hints = crate::raw::hints();
+        hints.src_addr = to_sockaddr(SocketAddr::new(addr, 0));
+        let found = Dev::open()?.getinfo(Some(&hints))?;
+        let info = found.first().context("no provider has this address")?;
+        let text = |field: &[u8]| crate::raw::field_text(field);
+        Ok(Self {
+            provider: text(&info.prov_name),
+            fabric: text(&info.fabric_name),
+            domain: text(&info.domain_name),
+            addrs: addresses(addr, addr6.unwrap_or(Ipv6Addr::LOCALHOST)),
+        })
+    }
+
+    /// Socket address `number`.
+    pub fn addr(&self, number: u64) -> SockAddr {
+        self.addrs[(number % self.addrs.len() as u64) as usize]
+    }
+
+    /// The bytes of a name's field: the right name, or one that is wrong in the way of `number`.
+    pub fn name(&self, name: Name, number: u64, width: usize) -> Vec<u8> {
+        let right = match name {
+            Name::Provider => &self.provider,
+            Name::Fabric => &self.fabric,
+            Name::Domain => &self.domain,
+        };
+        let mut field = name_field::<KFI_NAME_MAX>(right).to_vec();
+        field.resize(width, 0);
+        match number {
+            0 => {}
+            1 => field.fill(0),
+            2 => field[0] = b'?',
+            3 => field.fill(b'x'),
+            4 => field[..2].copy_from_slice(&[0xff, 0xfe]),
+            _ => field[width - 1] = 1,
+        }
+        field
+    }
+}
+
+/// Addresses: our own first, then such as lead nowhere.
+fn addresses(addr: IpAddr, addr6: Ipv6Addr) -> Vec<SockAddr> {
+    let at = |ip: IpAddr, port| to_sockaddr(SocketAddr::new(ip, port));
+    let four = |a, b, c, d| IpAddr::V4(Ipv4Addr::new(a, b, c, d));
+    let own = at(addr, PORT);
+    let bent = |change: fn(&mut SockAddr)| {
+        let mut addr = own;
+        change(&mut addr);
+        addr
+    };
+    vec![
+        SockAddr::default(),
+        own,
+        at(addr, PORT),
+        at(addr, 0),
+        at(addr6.into(), PORT),
+        at(addr6.into(), 0),
+        at(addr, PORT + 1),
+        at(four(10, 77, 0, 99), PORT),
+        at(four(0, 0, 0, 0), PORT),
+        at(four(127, 0, 0, 1), PORT),
+        at(four(224, 0, 0, 1), PORT),
+        at(four(192, 0, 2, 1), PORT),
+        bent(|addr| addr.data[0] = 0x55),
+        bent(|addr| addr.len = 28),
+        bent(|addr| addr.len = 0),
+        bent(|addr| addr.len = u32::MAX),
+    ]
+}
