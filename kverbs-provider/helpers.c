@@ -3,6 +3,7 @@
  * Inline functions and macros of the RDMA headers for the Rust side. See helpers.h.
  */
 #include <linux/inetdevice.h>
+#include <linux/kcov.h>
 #include <linux/module.h>
 #include <linux/random.h>
 #include <linux/scatterlist.h>
@@ -328,3 +329,24 @@ u8 kverbs_random_byte(void)
 {
 	return get_random_u8();
 }
+
+#ifdef CONFIG_KCOV
+/* What a tracer asks for who wants to see callbacks that the kernel's own threads run. */
+#define KVERBS_KCOV_HANDLE 0x6b666931
+
+bool kverbs_cov_start(void)
+{
+	if (in_hardirq())
+		return false;
+	/* What is traced already stays so, and beginning may allocate. */
+	if (in_serving_softirq() ? current->kcov_softirq : current->kcov_mode || !preemptible())
+		return false;
+	kcov_remote_start(KVERBS_KCOV_HANDLE);
+	return true;
+}
+
+void kverbs_cov_stop(void)
+{
+	kcov_remote_stop();
+}
+#endif

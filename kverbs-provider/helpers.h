@@ -72,4 +72,13 @@ struct workqueue_struct *kverbs_wq_alloc(void);
 struct task_struct *kverbs_current(void);
 u8 kverbs_random_byte(void);
 
+#ifdef CONFIG_KCOV
+/*
+ * Shows what runs from here on to whoever traces our callbacks; false: that is not to be. Then,
+ * and only then, kverbs_cov_stop() is not to be called.
+ */
+bool kverbs_cov_start(void);
+void kverbs_cov_stop(void);
+#endif
+
 #endif

@@ -34,6 +34,7 @@ use crate::{
             CmId,
             Incoming, //
         },
+        traced::Traced,
         work, //
     },
     info,
@@ -139,6 +140,7 @@ impl WorkItem for Inner {
     type Pointer = Arc<Inner>;
 
     fn run(this: Arc<Inner>) {
+        let _traced = Traced::new();
         this.worker.store(work::current(), Ordering::Release);
         let gone = core::mem::take(&mut this.inbox.lock().gone);
         if gone {

@@ -47,6 +47,8 @@ const TELL: Duration = Duration::from_secs(20);
 const CHECK: Duration = Duration::from_secs(60);
 /// Runs that making one program smaller may take.
 const SMALLER: usize = 60;
+/// Time that it may take.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The file, in the folder that the host sees, of the programs that run just now.
 pub const CURRENT: &str = "fuzz-current.txt";
@@ -187,10 +189,13 @@ impl Fuzzer {
         for batch in Corpus::kept()?.chunks(BATCH) {
             self.write_down(batch)?;
             for program in batch {
-                for point in self.run(program) {
+                let new = self.run(program);
+                if !new.is_empty() {
+                    self.corpus.add(program.clone());
+                }
+                for point in new {
                     self.machine.known().add(point);
                 }
-                self.corpus.add(program.clone());
             }
         }
         let any = self.machine.known().all().any(kcov::is_code);
@@ -226,6 +231,9 @@ impl Fuzzer {
     fn run_batch(&mut self, batch: &[Program]) -> Result<()> {
         self.write_down(batch)?;
         for program in batch {
+            if self.started.elapsed() > self.options.time {
+                break;
+            }
             let new = self.run(program);
             if !new.is_empty() {
                 self.keep(program, new);
@@ -237,12 +245,13 @@ impl Fuzzer {
     /// Keeps a program that showed something new, or as much of it as still shows it.
     fn keep(&mut self, program: &Program, new: HashSet<kcov::Point>) {
         // What does not show again is chance, and counts, but leads nowhere.
+        let begun = Instant::now();
         let again = self.run(program);
         let mut wanted: HashSet<_> = new.intersection(&again).copied().collect();
         let mut best = program.clone();
         let mut tries = 0;
         let mut at = best.ops.len();
-        while at > 0 && tries < SMALLER && !wanted.is_empty() {
+        while at > 0 && tries < SMALLER && !wanted.is_empty() && begun.elapsed() < PATIENCE {
             at -= 1;
             if best.ops.len() < 2 {
                 break;

@@ -322,6 +322,16 @@ impl<'a> Guests<'a> {
             .find(|path| path.ends_with(name))
     }
 
+    /// The build root, where the tools are.
+    pub fn root(&self) -> &Path {
+        &self.rig.root
+    }
+
+    /// The modules, as they were built.
+    pub fn modules(&self) -> &[PathBuf] {
+        self.modules.as_ref().map_or(&[], |built| &built.modules)
+    }
+
     /// The kernel's series.
     pub fn series(&self) -> &str {
         &self.rig.choice.series

@@ -8,6 +8,7 @@ pub mod chroot;
 pub mod context;
 pub mod demo;
 pub mod fault;
+pub mod fuzz;
 pub mod guest;
 pub mod ide;
 pub mod lint;

@@ -4,7 +4,7 @@
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
-use xtask::{bench, build, context, demo, fault, guest, ide, lint, selftest, setup, test};
+use xtask::{bench, build, context, demo, fault, fuzz, guest, ide, lint, selftest, setup, test};
 
 /// Sets up, builds, boots, tests and checks kfabric.
 #[derive(Debug, Parser)]
@@ -39,6 +39,8 @@ enum Command {
     Fault(fault::Args),
     /// Show one guest reading another's memory.
     Demo,
+    /// Fuzz the device and its rings, in a guest with the debug kernel.
+    Fuzz(fuzz::Args),
     /// Check what can be checked without running anything.
     Lint(lint::Args),
     /// Make rust-project.json, so that rust-analyzer understands the modules.
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&ctx, args),
         Command::Fault(args) => fault::run(&ctx, args),
         Command::Demo => demo::run(&ctx),
+        Command::Fuzz(args) => fuzz::run(&ctx, args),
         Command::Lint(args) => lint::run(&ctx, args),
         Command::Ide => ide::run(&ctx).map(|()| 0),
         Command::Kmake(args) => build::kmake(&ctx, args),

@@ -21,6 +21,7 @@ use super::{
     device::Device,
     raw,
     sockaddr::Storage,
+    traced::Traced,
     CALLER, //
 };
 use kfabric::{
@@ -179,6 +180,7 @@ unsafe extern "C" fn handle<H: CmHandler>(
     id: *mut raw::rdma_cm_id,
     event: *mut raw::rdma_cm_event,
 ) -> c_int {
+    let _traced = Traced::new();
     // SAFETY: As the caller says; it is what an `Arc` holds.
     let handler = unsafe { ArcBorrow::from_raw((*id).context.cast::<H>().cast_const()) };
     // SAFETY: The event is valid during the call.

@@ -26,6 +26,7 @@ pub(crate) mod pd;
 pub(crate) mod qp;
 pub(crate) mod raw;
 pub(crate) mod sockaddr;
+pub(crate) mod traced;
 pub(crate) mod work;
 pub(crate) mod wr;
 

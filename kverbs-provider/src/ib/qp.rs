@@ -34,6 +34,7 @@ use super::{
     device::Live,
     pd::Pd,
     raw,
+    traced::Traced,
     wr::{
         SendWr,
         Sge,
@@ -148,6 +149,7 @@ impl<H: Completions> Clone for QueuePair<H> {
 /// Called by the RDMA core with a completion of a work request that was posted with a [`Slot`] of
 /// a live [`Core`].
 unsafe extern "C" fn done<H: Completions>(_cq: *mut raw::ib_cq, wc: *mut raw::ib_wc) {
+    let _traced = Traced::new();
     // SAFETY: `wc` is valid during the call.
     let raw = unsafe { &*wc };
     // The union's 8 bytes are the pointer that was posted.

@@ -14,7 +14,7 @@ use kfabric_uapi::KFI_IOC_CLOSE;
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::Write as _;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -81,9 +81,9 @@ pub(super) struct Shared {
     floor: AtomicI32,
     /// Rings that are mapped: address and bytes.
     pub(super) maps: Mutex<Vec<(u64, u64)>>,
-    /// Pages of the arena were mapped anew.
-    pub(super) torn: AtomicBool,
     pub(super) slow: u32,
+    /// Waits in the running program that nothing came of.
+    pub(super) waits: AtomicU32,
     points: Mutex<HashSet<Point>>,
     calls: AtomicU64,
     since: Instant,
@@ -301,7 +301,13 @@ impl Caller {
     }
 
     fn call(&mut self, index: usize, op: &Op) -> i32 {
+        if op.nobody {
+            os::become_nobody(true);
+        }
         let answered = self.seen(|shared, fail| shared.make(index, op, fail));
+        if op.nobody {
+            os::become_nobody(false);
+        }
         let errno = answered.err().map_or(0, |e| e.0);
         let point = answer(op.shape, errno);
         self.shared.calls.fetch_add(1, Ordering::Relaxed);
@@ -349,8 +355,8 @@ impl Machine {
             results: (0..MAX_OPS).map(|_| Results::default()).collect(),
             floor: AtomicI32::new(i32::MAX),
             maps: Mutex::default(),
-            torn: AtomicBool::new(false),
             slow: slow.max(1),
+            waits: AtomicU32::new(0),
             points: Mutex::default(),
             calls: AtomicU64::new(0),
             since: Instant::now(),
@@ -469,7 +475,7 @@ impl Machine {
                 part.store(0, Ordering::Relaxed);
             }
         }
-        shared.torn.store(false, Ordering::Relaxed);
+        shared.waits.store(0, Ordering::Relaxed);
         if shared.arena.reset().is_err() {
             eprintln!("the memory of programs cannot be mapped");
         }

@@ -144,6 +144,10 @@ fn spice(program: &mut Program, rng: &mut Rng) {
         let at = rng.below(program.ops.len());
         program.ops[at].fail = 1 + rng.below(20) as u16;
     }
+    if rng.chance(5) && !program.ops.is_empty() {
+        let at = rng.below(program.ops.len());
+        program.ops[at].nobody = true;
+    }
     if rng.chance(25) && !program.ops.is_empty() {
         let from = rng.below(program.ops.len());
         for op in program.ops.iter_mut().skip(from).take(4) {
@@ -202,7 +206,8 @@ fn value(program: &mut Program, rng: &mut Rng, shape: &Shape, index: usize, dept
             0 | 1 => Val::Num(values[0]),
             _ => Val::Num(*rng.pick(values)),
         },
-        Class::Ptr(area, off) => match rng.below(8) {
+        Class::Maybe(..) if rng.chance(70) => Val::Num(0),
+        Class::Ptr(area, off) | Class::Maybe(area, off) => match rng.below(8) {
             0..=4 => Val::Mem(area, off),
             5 => pointer(rng, area),
             6 => place(rng),

@@ -12,7 +12,7 @@
 //!
 //! Only what is not as usual is written. `r2` is what the call of that number gave, `r2.key`
 //! another thing that it gave. `~1` hands the call to another thread and does not wait for it;
-//! `fail:2` has the second allocation or user copy in it fail.
+//! `fail:2` has the second allocation or user copy in it fail; `nobody` makes it without rights.
 
 use super::shape::{book, named, Area, Class, Field, Part, Shape};
 use anyhow::{bail, ensure, Context, Result};
@@ -45,6 +45,8 @@ pub struct Op {
     pub thread: u8,
     /// Which allocation or copy in it fails; 0: none.
     pub fail: u16,
+    /// It is made as a user without rights.
+    pub nobody: bool,
 }
 
 /// A list of calls.
@@ -73,6 +75,7 @@ impl Op {
             vals: book()[shape].fields.iter().map(usual).collect(),
             thread: 0,
             fail: 0,
+            nobody: false,
         }
     }
 
@@ -167,6 +170,9 @@ impl Program {
             if op.fail != 0 {
                 let _ = write!(out, "fail:{} ", op.fail);
             }
+            if op.nobody {
+                out += "nobody ";
+            }
             let shape = op.shape();
             let _ = write!(out, "r{i} = {}", shape.name);
             for (field, value) in shape.fields.iter().zip(&op.vals) {
@@ -227,13 +233,15 @@ impl Program {
 }
 
 fn parse_op(line: &str) -> Result<Op> {
-    let (mut thread, mut fail) = (0, 0);
+    let (mut thread, mut fail, mut nobody) = (0, 0, false);
     let mut words = line.split_whitespace().peekable();
     while let Some(word) = words.peek() {
         if let Some(n) = word.strip_prefix('~') {
             thread = n.parse()?;
         } else if let Some(n) = word.strip_prefix("fail:") {
             fail = n.parse()?;
+        } else if *word == "nobody" {
+            nobody = true;
         } else {
             break;
         }
@@ -249,7 +257,7 @@ fn parse_op(line: &str) -> Result<Op> {
     let name = words.next().context("no call")?;
     let mut op = Op::new(named(name).with_context(|| format!("no call is named {name}"))?);
     ensure!(usize::from(thread) < THREADS, "no thread {thread}");
-    (op.thread, op.fail) = (thread, fail);
+    (op.thread, op.fail, op.nobody) = (thread, fail, nobody);
     for word in words {
         let Some((field, value)) = word.split_once('=') else {
             bail!("{word:?} sets nothing");

@@ -37,10 +37,10 @@ const PATIENCE: u64 = 300;
 /// One of the beginnings.
 pub fn any(program: &mut Program, rng: &mut Rng) {
     match rng.below(10) {
-        0..=3 => {
+        0..=2 => {
             pair(program, rng);
         }
-        4 | 5 => keys(program, rng),
+        3..=5 => keys(program, rng),
         6 | 7 => {
             endpoint(program, rng, None);
         }

@@ -125,6 +125,8 @@ pub enum Class {
     Num(&'static [u64]),
     /// A pointer.
     Ptr(Area, u32),
+    /// A pointer, or mostly none.
+    Maybe(Area, u32),
     /// One of the socket addresses.
     Addr,
     /// One of the names of a sort.
@@ -501,7 +503,7 @@ fn shapes() -> Vec<Shape> {
     let mut entry = vec![slot(&[0, 1, 2, 3, 4, 5, 6, 7, 8])];
     entry.extend(fields!(OpEntry: op Num(&[0, 1, 2, 3, 4]), iov_count Num(&[1, 0, 2, 3, 4, 5]),
         flags Bits(&[KFI_COMPLETION, KFI_INJECT, KFI_REMOTE_CQ_DATA, KFI_FENCE, 1]), context Num(CONTEXTS),
-        data Num(CONTEXTS), remote_addr At, key Key, inject Ptr(Area::Data, 1024), inject_len Num(&[0, 1, 8, 64, 65, u64::MAX])));
+        data Num(CONTEXTS), remote_addr At, key Key, inject Maybe(Area::Data, 1024), inject_len Num(&[0, 1, 8, 64, 65, u64::MAX])));
     for (i, names) in [
         ["region0", "offset0", "len0"],
         ["region1", "offset1", "len1"],

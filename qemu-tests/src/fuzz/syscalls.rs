@@ -12,6 +12,9 @@ use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+/// Milliseconds that a program waits for an event, at most.
+const LONGEST: u64 = 200;
+
 /// An ioctl of the device.
 pub(super) fn ioctl(fd: i32, nr: u32, at: u64) -> Result<u64, Errno> {
     let args = [i64::from(fd) as u64, u64::from(nr), at, 0, 0, 0];
@@ -84,9 +87,16 @@ pub(super) fn make(shared: &Shared, sys: Sys, index: usize, op: &Op) -> Result<(
             if fd < 0 {
                 return Err(Errno(libc::EBADF));
             }
-            let ms = number("ms").min(300) as u32;
-            let ms = if ms > 10 { ms * shared.slow } else { ms };
+            // What takes time is worth waiting for, but not in vain again and again.
+            let ms = match number("ms") {
+                ms @ 0..=10 => ms as u32,
+                _ if shared.waits.load(Ordering::Relaxed) > 1 => 10,
+                ms => ms.min(LONGEST) as u32 * shared.slow.div_ceil(2),
+            };
             let events = os::poll(fd, number("events") as i16, ms as i32);
+            if events == 0 && ms > 10 {
+                shared.waits.fetch_add(1, Ordering::Relaxed);
+            }
             // What came is told apart like errors are.
             (events != 0).then_some(()).ok_or(Errno(libc::ETIME))
         }
@@ -224,7 +234,6 @@ fn memory(shared: &Shared, op: &Op) -> Result<(), Errno> {
     if !shared.arena.is_play(at, pages) {
         return Err(Errno(libc::EINVAL));
     }
-    shared.torn.store(true, Ordering::Relaxed);
     let len = pages * PAGE as u64;
     let anew = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED) as u64;
     match shared.number(op.get("how")) {

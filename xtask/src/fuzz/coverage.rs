@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What was reached of all there is to reach, by source file.
+
+use super::code::{sites, Site};
+use crate::chroot::{command, Bind};
+use anyhow::{bail, Context as _, Result};
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The modules that are fuzzed.
+const MODULES: [&str; 2] = ["kfabric", "kverbs"];
+
+/// The parts of the whole, and the beginnings of the names of their files. The first that fits
+/// counts.
+const GROUPS: [(&str, &[&str]); 5] = [
+    (
+        "chardev",
+        &[
+            "kfabric/src/dev",
+            "kfabric/helpers.c",
+            "uapi/",
+            "pure/src/copysize.rs",
+            "pure/src/slot.rs",
+        ],
+    ),
+    (
+        "rings",
+        &[
+            "kfabric/src/cq.rs",
+            "kfabric/src/sys/ring.rs",
+            "kfabric/src/sys/wait.rs",
+            "pure/src/cqring.rs",
+        ],
+    ),
+    ("core", &["kfabric/", "pure/"]),
+    ("kverbs", &["kverbs-provider/"]),
+    ("other crates' code", &[""]),
+];
+
+/// Edges.
+#[derive(Debug, Default, Clone, Copy)]
+struct Count {
+    reached: usize,
+    all: usize,
+    /// Of those not reached: those from which there is only a panic.
+    dead: usize,
+}
+
+impl Count {
+    fn add(&mut self, other: Count) {
+        self.reached += other.reached;
+        self.all += other.all;
+        self.dead += other.dead;
+    }
+
+    fn row(self, name: &str) -> String {
+        let percent = |of: usize| match of {
+            0 => "    -".to_owned(),
+            _ => format!("{:5.1}", 100.0 * self.reached as f64 / of as f64),
+        };
+        let alive = self.all - self.dead;
+        format!(
+            "{name:<42} {:>6} {:>6} {} % {:>6} {} %\n",
+            self.reached,
+            self.all,
+            percent(self.all),
+            alive,
+            percent(alive)
+        )
+    }
+}
+
+/// Makes the table.
+///
+/// # Errors
+///
+/// When the tools fail, or what was reached was not written down.
+pub(super) fn table(root: &Path, modules: &[PathBuf], reached: &Path) -> Result<String> {
+    let text = std::fs::read_to_string(reached).context("what was reached was not written down")?;
+    let mut files: BTreeMap<String, Count> = BTreeMap::new();
+    let mut missed = String::new();
+    for module in MODULES {
+        let file = format!("{module}.ko");
+        let path = modules
+            .iter()
+            .find(|path| path.ends_with(&file))
+            .with_context(|| format!("there is no {file}"))?;
+        let seen = places(&text, module);
+        let all = sites(&tool(
+            root,
+            path,
+            "objdump",
+            &["-dr", "--no-show-raw-insn"],
+            "",
+        )?);
+        if all.is_empty() {
+            bail!("{file} was built without coverage");
+        }
+        let names = sources(root, path, &all)?;
+        for (site, source) in all.iter().zip(names) {
+            let hit = seen.contains(&(site.section.clone(), site.at));
+            let name = source
+                .split_once(':')
+                .map_or(source.as_str(), |(file, _)| file);
+            let count = files.entry(name.to_owned()).or_default();
+            count.all += 1;
+            count.reached += usize::from(hit);
+            count.dead += usize::from(!hit && site.dead_end);
+            if !hit {
+                let dead = if site.dead_end { "panic " } else { "" };
+                let _ = writeln!(missed, "{source} {dead}{} {}", site.section, site.function);
+            }
+        }
+    }
+    let list = reached.with_file_name("fuzz-missed.txt");
+    std::fs::write(&list, missed)?;
+    Ok(render(&files))
+}
+
+fn render(files: &BTreeMap<String, Count>) -> String {
+    let mut out = format!(
+        "{:<42} {:>6} {:>6} {:>7} {:>6}\n",
+        "edges", "seen", "all", "", "alive"
+    );
+    let group = |file: &str| {
+        GROUPS
+            .iter()
+            .find(|(_, starts)| starts.iter().any(|start| file.starts_with(start)))
+    };
+    let mut whole = Count::default();
+    let mut totals = String::new();
+    for (name, _) in GROUPS {
+        let mut total = Count::default();
+        for (file, count) in files {
+            if group(file).is_some_and(|(group, _)| *group == name) {
+                total.add(*count);
+                out += &count.row(&format!("  {file}"));
+            }
+        }
+        whole.add(total);
+        totals += &total.row(name);
+    }
+    out + &totals
+        + &whole.row("all")
+        + "(alive: without edges from which every path ends in a panic, unless they were seen)\n"
+}
+
+/// The places that were reached in a module.
+fn places(text: &str, module: &str) -> HashSet<(String, u64)> {
+    let place = |line: &str| {
+        let mut words = line.split_whitespace();
+        if words.next()? != module {
+            return None;
+        }
+        let section = words.next()?.to_owned();
+        let at = words.next()?.strip_prefix("0x")?;
+        Some((section, u64::from_str_radix(at, 16).ok()?))
+    };
+    text.lines().filter_map(place).collect()
+}
+
+/// For each site: the file of ours, and the line, that it came of.
+fn sources(root: &Path, module: &Path, all: &[Site]) -> Result<Vec<String>> {
+    let mut names = Vec::with_capacity(all.len());
+    let mut rest = all;
+    while let Some(first) = rest.first() {
+        let count = rest
+            .iter()
+            .take_while(|site| site.section == first.section)
+            .count();
+        let (part, tail) = rest.split_at(count);
+        rest = tail;
+        // The call itself, not what is behind it.
+        let addrs: String = part
+            .iter()
+            .map(|site| format!("{:#x}\n", site.at - 1))
+            .collect();
+        let said = tool(
+            root,
+            module,
+            "addr2line",
+            &["-a", "-i", "-j", &first.section],
+            &addrs,
+        )?;
+        let mut answers: Vec<Option<String>> = Vec::new();
+        for line in said.lines() {
+            if line.starts_with("0x") {
+                answers.push(None);
+            } else if let Some(answer @ None) = answers.last_mut() {
+                *answer = ours(line);
+            }
+        }
+        if answers.len() != part.len() {
+            bail!(
+                "addr2line told of {} of {} places",
+                answers.len(),
+                part.len()
+            );
+        }
+        let unknown = || "(none of ours)".to_owned();
+        names.extend(answers.into_iter().map(|name| name.unwrap_or_else(unknown)));
+    }
+    Ok(names)
+}
+
+/// A file of ours, from the root of the checkout, and its line.
+fn ours(line: &str) -> Option<String> {
+    let line = line.trim().trim_start_matches("(inlined by) ");
+    let line = line.split(" (").next()?;
+    let mut parts: Vec<&str> = Vec::new();
+    for part in line.split('/') {
+        if part == ".." && !parts.is_empty() {
+            parts.pop();
+        } else if part != "." {
+            parts.push(part);
+        }
+    }
+    let folders = ["kfabric", "kverbs-provider", "pure", "uapi"];
+    let starts = |i: usize| {
+        folders.contains(&parts[i])
+            && parts
+                .get(i + 1)
+                .is_some_and(|next| *next == "src" || next.contains(':') || next.ends_with(".c"))
+    };
+    let at = (0..parts.len())
+        .rev()
+        .find(|i| starts(*i) || parts[*i].starts_with("kverbs_main.rs"))?;
+    if parts[at].starts_with("kverbs_main.rs") {
+        return Some(format!("kverbs-provider/{}", parts[at]));
+    }
+    Some(parts[at..].join("/"))
+}
+
+/// What a tool of the build root says of a module.
+fn tool(root: &Path, module: &Path, name: &str, args: &[&str], input: &str) -> Result<String> {
+    let dir = module.parent().unwrap_or(module);
+    let file = module.display().to_string();
+    let mut argv = vec![name];
+    argv.extend_from_slice(args);
+    argv.extend(if name == "addr2line" {
+        vec!["-e", &file]
+    } else {
+        vec![file.as_str()]
+    });
+    let mut cmd: Command = command(root, &[Bind::same(dir)], dir, &argv);
+    let mut child = cmd
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("starting {name}"))?;
+    let mut stdin = child.stdin.take().context("no input")?;
+    let input = input.to_owned();
+    let writer = std::thread::spawn(move || {
+        use std::io::Write as _;
+        let _ = stdin.write_all(input.as_bytes());
+    });
+    let output = child.wait_with_output()?;
+    let _ = writer.join();
+    if !output.status.success() {
+        bail!("{name} failed on {file}");
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_counted_from_the_checkouts_root() {
+        let at = |line| ours(line).unwrap();
+        assert_eq!(
+            at("/t/kbuild/7/debug/kfabric/src/dev/call.rs:12 (discriminator 3)"),
+            "kfabric/src/dev/call.rs:12"
+        );
+        assert_eq!(
+            at("/t/debug/kfabric/src/../../pure/src/cqring.rs:9"),
+            "pure/src/cqring.rs:9"
+        );
+        assert_eq!(at("/t/debug/kfabric/helpers.c:9"), "kfabric/helpers.c:9");
+        assert_eq!(
+            at(" (inlined by) /t/debug/kverbs-provider/src/ib/qp.rs:3"),
+            "kverbs-provider/src/ib/qp.rs:3"
+        );
+        assert_eq!(at("kverbs_main.rs:3"), "kverbs-provider/kverbs_main.rs:3");
+        assert_eq!(
+            ours("/usr/lib/rustlib/src/rust/library/core/src/option.rs:3"),
+            None
+        );
+    }
+
+    #[test]
+    fn groups_take_each_file_once() {
+        let mut files = BTreeMap::new();
+        let count = Count {
+            reached: 1,
+            all: 4,
+            dead: 2,
+        };
+        for file in [
+            "kfabric/src/dev/call.rs",
+            "kfabric/src/cq.rs",
+            "kfabric/src/ep.rs",
+            "(none of ours)",
+        ] {
+            files.insert(file.to_owned(), count);
+        }
+        let text = render(&files);
+        let all = text.lines().find(|line| line.starts_with("all")).unwrap();
+        assert!(
+            all.contains(" 4 ") && all.contains(" 16 ") && all.contains("50.0"),
+            "{text}"
+        );
+    }
+}
