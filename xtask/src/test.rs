@@ -59,7 +59,7 @@ pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
         report.add(Line::failed("guests", "host", 0.0, format!("{error:#}")));
     }
     if args.boxed {
-        if let Err(error) = boxed::run(ctx, &report) {
+        if let Err(error) = boxed::run(ctx, &args.only, &report) {
             report.add(Line::failed("boxed", "host", 0.0, format!("{error:#}")));
         }
     }

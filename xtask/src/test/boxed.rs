@@ -5,6 +5,7 @@
 
 use super::session::{listen, State};
 use crate::context::Context;
+use crate::fault;
 use crate::guest::{Deadline, Guests, Job, Kernel, Nodes, Options};
 use crate::report::{Line, Report};
 use crate::setup::Which;
@@ -19,27 +20,51 @@ struct Part {
     name: &'static str,
     nodes: Nodes,
     argv: &'static [&'static str],
-    /// Ten times what it should take, and the guest is given up.
+    /// When the guest is given up.
     limit: Duration,
 }
 
-/// In the order of what they find.
-const PARTS: &[Part] = &[];
+/// In the order of what they find in a minute.
+const PARTS: &[Part] = &[
+    Part {
+        name: "suite",
+        nodes: Nodes::Netns,
+        argv: &[
+            "kfi-tests",
+            "run",
+            "--topology",
+            "netns",
+            "--seconds",
+            "480",
+        ],
+        limit: Duration::from_secs(15 * 60),
+    },
+    Part {
+        name: "fuzz",
+        nodes: Nodes::One,
+        argv: &["kfi-fuzz", "run", "--seconds", "90"],
+        limit: Duration::from_secs(10 * 60),
+    },
+];
 
-/// Runs all parts for which the programs exist.
+/// Runs all parts, those whose names contain `only`.
 ///
 /// # Errors
 ///
 /// When there is no debug kernel to be had.
-pub(super) fn run(ctx: &Context, report: &Arc<Report>) -> Result<()> {
+pub(super) fn run(ctx: &Context, only: &str, report: &Arc<Report>) -> Result<()> {
     let options = Options {
         kernel: Kernel::Debug,
         ..Options::default()
     };
     let guests = Guests::prepare(ctx, Which::Main, &options)?;
-    for part in PARTS {
+    for part in PARTS.iter().filter(|part| part.name.contains(only)) {
         let guests = guests.with_nodes(part.nodes).with_timeout(part.limit);
         run_part(&guests, part, report);
+    }
+    if "fault".contains(only) {
+        let guests = guests.with_timeout(Duration::from_secs(15 * 60));
+        fault::test(&guests, "", true, report)?;
     }
     Ok(())
 }
