@@ -5,9 +5,7 @@
 #include <linux/module.h>
 #include <linux/sched.h>
 
-bool kfi_fault_possible(void);
-void kfi_fault_arm(unsigned int nth);
-unsigned int kfi_fault_disarm(void);
+#include "helpers.h"
 
 #ifdef CONFIG_FAULT_INJECTION
 

@@ -29,11 +29,13 @@ impl Bind {
     }
 }
 
-/// Enters the root: binds, changes folder, runs.
+/// Enters the root: binds, changes folder, runs. `/tmp` is each command's own: process numbers,
+/// which programs name their files by, are the same in all of them.
 const ENTER: &str = r#"
 root=$1 cwd=$2; shift 2
 mount --rbind /proc "$root/proc"
 mount --rbind /dev "$root/dev"
+mount -t tmpfs tmpfs "$root/tmp"
 while [ "$1" != -- ]; do
     mkdir -p "$root$2"
     mount --bind "$1" "$root$2"

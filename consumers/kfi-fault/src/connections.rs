@@ -23,8 +23,7 @@ use kfabric::{
 
 use crate::{
     buffer::Buffer,
-    check,
-    check_eq,
+    check, check_eq,
     ktap::{
         Failure,
         Outcome, //
@@ -198,10 +197,7 @@ fn post_send(station: &Station, shot: &mut Shot) -> Outcome {
 }
 
 /// Memory of the server's with a key, and the client's own.
-fn rma(
-    station: &Station,
-    post: impl FnOnce(&Pair, &Buffer, &Key) -> Outcome,
-) -> Outcome {
+fn rma(station: &Station, post: impl FnOnce(&Pair, &Buffer, &Key) -> Outcome) -> Outcome {
     let pair = Pair::new(station)?;
     let buffer = Buffer::shared(&station.domain, 2 * PAGE)?;
     let key = Key::alloc(&buffer.region)?;

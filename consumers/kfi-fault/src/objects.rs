@@ -31,8 +31,7 @@ use crate::{
         LOCAL,
         REMOTE, //
     },
-    check,
-    check_eq,
+    check, check_eq,
     ktap::Outcome,
     shot::{
         Case,
@@ -92,7 +91,7 @@ fn domain_open(station: &Station, shot: &mut Shot) -> Outcome {
 
 fn domain_close(station: &Station, shot: &mut Shot) -> Outcome {
     let domain = Domain::open(station.fabric(), station.domain.name())?;
-    Ok(shot.call(|| domain.close())?)
+    shot.call(|| domain.close())
 }
 
 fn eq_open(station: &Station, shot: &mut Shot) -> Outcome {
@@ -176,7 +175,7 @@ fn register_own_key(station: &Station, shot: &mut Shot) -> Outcome {
 
 fn region_close(station: &Station, shot: &mut Shot) -> Outcome {
     let buffer = Buffer::new(&station.domain, PAGE, REMOTE, false)?;
-    Ok(shot.call(|| buffer.region.close())?)
+    shot.call(|| buffer.region.close())
 }
 
 fn key_alloc(station: &Station, shot: &mut Shot) -> Outcome {

@@ -80,7 +80,10 @@ pub(crate) struct Shot {
 
 impl Shot {
     /// Makes the call once; its answer. One that fails must do so with what the failure explains.
-    pub(crate) fn once<T>(&mut self, call: impl FnOnce() -> Result<T>) -> Result<Result<T>, Failure> {
+    pub(crate) fn once<T>(
+        &mut self,
+        call: impl FnOnce() -> Result<T>,
+    ) -> Result<Result<T>, Failure> {
         // SAFETY: No preconditions.
         unsafe { kfi_fault_arm(self.nth) };
         let answer = call();
@@ -89,7 +92,14 @@ impl Shot {
         if let Err(e) = &answer {
             self.answer = Some(*e);
             check!(self.hit);
-            check!([ENOMEM, EIO, EFAULT, econnaborted(), kfabric::errno::enotconn()].contains(e));
+            check!([
+                ENOMEM,
+                EIO,
+                EFAULT,
+                econnaborted(),
+                kfabric::errno::enotconn()
+            ]
+            .contains(e));
         }
         Ok(answer)
     }

@@ -46,7 +46,7 @@ fn choice(base: &Choice) -> Choice {
         .unwrap_or(&base.release);
     Choice {
         release: format!("{upstream}{LOCAL_VERSION}"),
-        version: format!("{}/{}", base.version, stage::key(&[RECIPE, CONFIG, BUILD])),
+        version: format!("{}/{}", base.version, stage::key(&[RECIPE, &options(CONFIG), BUILD])),
         image: String::new(),
         ..base.clone()
     }
@@ -109,6 +109,12 @@ pub fn make(ctx: &Context, base: &Rig) -> Result<Rig> {
     })?;
     let initrd = initrd::make(ctx, &choice, &base.root, &installed(&tree))?;
     Ok(rig(base, choice, &tree, &initrd))
+}
+
+/// The lines of a configuration that say something to the kernel's build.
+fn options(config: &str) -> String {
+    let lines = config.lines().filter(|line| line.starts_with("CONFIG_"));
+    lines.flat_map(|line| [line, "\n"]).collect()
 }
 
 fn name(choice: &Choice) -> String {
