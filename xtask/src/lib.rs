@@ -10,6 +10,7 @@ pub mod demo;
 pub mod fault;
 pub mod fuzz;
 pub mod guest;
+pub mod hostfuzz;
 pub mod ide;
 pub mod lint;
 pub mod progress;

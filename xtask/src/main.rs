@@ -4,7 +4,9 @@
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
-use xtask::{bench, build, context, demo, fault, fuzz, guest, ide, lint, selftest, setup, test};
+use xtask::{
+    bench, build, context, demo, fault, fuzz, guest, hostfuzz, ide, lint, selftest, setup, test,
+};
 
 /// Sets up, builds, boots, tests and checks kfabric.
 #[derive(Debug, Parser)]
@@ -33,6 +35,8 @@ enum Command {
     Test(test::Args),
     /// Show that the tests find bugs: build some in, and see them caught.
     Selftest(selftest::Args),
+    /// Fuzz, on the host, every parser of untrusted bytes that needs no kernel.
+    Hostfuzz(hostfuzz::Args),
     /// Run the benchmarks, in a guest whose time is a count of instructions.
     Bench(bench::Args),
     /// Run every call with its 1st, 2nd, … nth failure, on the debug kernel.
@@ -58,6 +62,7 @@ fn main() -> ExitCode {
         Command::Shell(args) => guest::shell(&ctx, args),
         Command::Test(args) => test::run(&ctx, args),
         Command::Selftest(args) => selftest::run(&ctx, args),
+        Command::Hostfuzz(args) => hostfuzz::command(&ctx, args),
         Command::Bench(args) => bench::run(&ctx, args),
         Command::Fault(args) => fault::run(&ctx, args),
         Command::Demo => demo::run(&ctx),

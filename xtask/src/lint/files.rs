@@ -52,7 +52,7 @@ pub(super) fn is_source(path: &str) -> bool {
 
 /// Whether the build tools, not people, write the file.
 pub(super) fn is_made(path: &str) -> bool {
-    path == "Cargo.lock" || within(path, "LICENSES")
+    ["Cargo.lock", "fuzz/Cargo.lock"].contains(&path) || within(path, "LICENSES")
 }
 
 #[cfg(test)]

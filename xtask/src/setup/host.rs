@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// A program and the package that brings it.
-const TOOLS: [(&str, &str); 7] = [
+const TOOLS: [(&str, &str); 8] = [
     ("mmdebstrap", "mmdebstrap"),
     ("apt-get", "apt"),
     ("dpkg-deb", "dpkg"),
@@ -18,6 +18,7 @@ const TOOLS: [(&str, &str); 7] = [
     ("unshare", "util-linux"),
     ("setpriv", "util-linux"),
     ("cc", "gcc"),
+    ("c++", "g++"),
 ];
 
 /// Makes sure that the host has what it must have.

@@ -5,6 +5,7 @@
 
 use crate::build::programs::cargo;
 use crate::context::Context;
+use crate::hostfuzz;
 use crate::progress::Step;
 use crate::report::{Line, Report, Status};
 use anyhow::{bail, Context as _, Result};
@@ -25,11 +26,12 @@ const LIMIT: Duration = Duration::from_secs(10 * 60);
 
 /// Runs them all; what cannot even be built is a failure of its own.
 pub(super) fn run(ctx: &Context, only: &str, report: &Report) {
-    let parts: [(&str, Part); 4] = [
+    let parts: [(&str, Part); 5] = [
         ("host.build", unit),
         ("host.doc", doc),
         ("host.loom", loom),
         ("host.miri", miri),
+        ("host.fuzz", fuzz),
     ];
     for (name, part) in parts {
         if let Err(error) = part(ctx, only, report) {
@@ -113,6 +115,11 @@ fn loom(ctx: &Context, only: &str, report: &Report) -> Result<()> {
         libtest(cmd, "loom", "host", report)?;
     }
     Ok(())
+}
+
+/// The parsers of untrusted bytes, for a moment each.
+fn fuzz(ctx: &Context, only: &str, report: &Report) -> Result<()> {
+    hostfuzz::run(ctx, hostfuzz::SECONDS, only, report)
 }
 
 /// `pure` under Miri, where a nightly toolchain has it.
