@@ -497,11 +497,13 @@ impl Endpoint {
         let (Some(id), Some(qp)) = (&ctl.id, &ctl.qp) else {
             return Err(EINVAL);
         };
-        qp.connect(id, RETRY_COUNT, RNR_RETRY)?;
-        // A peer that gave up meanwhile is the only reason why that fails.
         // CAST: An errno is a small number.
-        id.accept(&param, &message[..len])
-            .map_err(|_| Error::from_errno(-(bindings::ECONNABORTED as i32)))?;
+        let aborted = Error::from_errno(-(bindings::ECONNABORTED as i32));
+        // A peer that gave up meanwhile, or asks for what makes no sense.
+        qp.connect(id, RETRY_COUNT, RNR_RETRY)
+            .map_err(|e| if e == EINVAL { aborted } else { e })?;
+        // A peer that gave up meanwhile is the only reason why that fails.
+        id.accept(&param, &message[..len]).map_err(|_| aborted)?;
         ctl.phase = Phase::Connecting;
         Ok(())
     }

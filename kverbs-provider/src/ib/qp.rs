@@ -328,6 +328,13 @@ impl<H: Completions> QueuePair<H> {
     /// How often we send again is ours to say: on the accepting side the connection manager hands
     /// on what the peer asked for its own, which may be 7 (on rxe for ever, so a dead peer would
     /// not be noticed) or 0.
+    ///
+    /// How large packets may be is the asking side's to say, in four bits of which the connection
+    /// manager and rxe take any value: 0 gives rxe packets of -1 bytes.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the peer asks for packets of no size there is. Else what the device says.
     pub(crate) fn connect<C: CmHandler>(
         &self,
         id: &CmId<C>,
@@ -343,6 +350,11 @@ impl<H: Completions> QueuePair<H> {
         let taken = self.0.steps.load(Ordering::Relaxed);
         for (step, state) in steps.into_iter().enumerate().skip(taken) {
             let (mut attr, mask) = id.qp_attr(state)?;
+            if mask & raw::ib_qp_attr_mask_IB_QP_PATH_MTU as c_int != 0
+                && !(raw::ib_mtu_IB_MTU_256..=raw::ib_mtu_IB_MTU_4096).contains(&attr.path_mtu)
+            {
+                return Err(EINVAL);
+            }
             attr.max_dest_rd_atomic = attr.max_dest_rd_atomic.min(responder);
             attr.max_rd_atomic = attr.max_rd_atomic.min(initiator);
             attr.retry_cnt = retry_count;
