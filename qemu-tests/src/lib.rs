@@ -10,6 +10,7 @@
 //!   process of its own, and looks for what it left behind.
 //! * [`tests`]: the tests by topic; [`bench`]: the benchmarks; [`fault`]: every call with
 //!   failures injected; [`fuzz`]: the fuzzer.
+//! * [`wire`]: a peer that keeps to no rule.
 //!
 //! `unsafe` is in [`sys`], and in [`fuzz::os`] and [`fuzz::kcov`] what only the
 //! fuzzer needs.
@@ -27,3 +28,4 @@ pub mod raw;
 #[allow(unsafe_code)]
 pub mod sys;
 pub mod tests;
+pub mod wire;

@@ -13,6 +13,8 @@ use std::sync::atomic::{fence, Ordering};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+pub mod net;
+
 /// How many times longer things may take here than on a kernel without checkers: `KFI_SLOW`, which
 /// xtask sets.
 pub fn slowness() -> u32 {

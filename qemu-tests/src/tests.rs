@@ -46,6 +46,7 @@ pub fn all() -> Vec<Test> {
         programs::TESTS,
         stress::TESTS,
         classes::TESTS,
+        crate::wire::TESTS,
         death::TESTS,
         modules::TESTS,
     ];

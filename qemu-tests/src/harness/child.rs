@@ -182,7 +182,7 @@ fn last_words(said: &str) -> String {
 }
 
 /// Where a process's threads are in the kernel, to be shown when it hangs.
-fn where_it_is(pid: i32) -> String {
+pub fn where_it_is(pid: i32) -> String {
     let mut out = String::new();
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
         return out;

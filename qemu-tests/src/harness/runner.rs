@@ -186,8 +186,8 @@ fn follow(plan: &Plan, env: &Env) -> Result<()> {
     loop {
         match line.recv()? {
             Order::Run(name) => {
-                let test = crate::tests::find(&name)
-                    .or_else(|| plan.tests.iter().find(|t| t.name == name).copied());
+                let planned = plan.tests.iter().find(|t| t.name == name).copied();
+                let test = planned.or_else(|| crate::tests::find(&name));
                 let test =
                     test.with_context(|| format!("node 1 wants {name:?}, which is unknown here"))?;
                 let half = {

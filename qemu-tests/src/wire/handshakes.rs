@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Handshakes: requests and answers with any parameters and private data, and
+//! ends at every step of the way.
+
+use super::attack::{hex, Attack};
+use super::target::Order;
+use anyhow::Result;
+
+/// Private data of a request, of an answer and of a refusal that the connection manager takes.
+const ROOM: [u64; 3] = [56, 196, 148];
+/// The slot that listens.
+const LISTENER: u64 = 62;
+
+/// The peer connects.
+pub(super) fn ask(attack: &mut Attack<'_>) -> Result<()> {
+    attack.begin(false)?;
+    let many = attack.rng.one_in(12);
+    let count = if many { 32 } else { 1 + attack.rng.below(4) };
+    for slot in 0..count {
+        let resolve = attack.resolve_command(slot);
+        if attack.ask(&resolve)?.is_none() {
+            continue;
+        }
+        if !attack.rng.one_in(6) {
+            attack.ask(&format!("qp {slot}"))?;
+        }
+        let ordinary = attack.rng.one_in(3);
+        let param = attack.param(ordinary, ROOM[0]);
+        attack.ask(&format!("connect {slot} {param}"))?;
+        if !many {
+            steps(attack, slot, true)?;
+        }
+    }
+    if attack.rng.one_in(10) {
+        attack.die()?;
+    }
+    Ok(())
+}
+
+/// Some steps in any order, most often the one that follows.
+///
+/// Two would hang the peer's own kernel for minutes, and are left to forged
+/// datagrams: to refuse, or to be ready to use, before the other's answer. The
+/// connection manager then goes on asking until its retries are used up, and
+/// lets nobody destroy the identifier before.
+fn steps(attack: &mut Attack<'_>, slot: u64, asking: bool) -> Result<()> {
+    let mut answered = false;
+    for step in 0..attack.rng.below(7) {
+        let choice = if attack.rng.one_in(3) {
+            attack.rng.below(9)
+        } else {
+            step
+        };
+        match choice {
+            0 => {
+                let ms = attack.rng.pick(&[0, 1, 20, 200]);
+                let event = attack.ask(&format!("wait {slot} {ms}"))?;
+                let kind = event.as_ref().and_then(|words| words.first());
+                answered |= asking && kind.is_some_and(|kind| kind == "CONNECT_RESPONSE");
+            }
+            1 => drop(attack.ask(&format!("rts {slot}"))?),
+            2 if answered => {
+                // Once: the second would be too late.
+                answered = attack.ask(&format!("establish {slot}"))?.is_none();
+                if answered {
+                    return Ok(());
+                }
+            }
+            5 if answered => {
+                let len = attack.rng.pick(&[0, 1, ROOM[2], ROOM[2] + 1, 255]);
+                let data = hex(&attack.rng.bytes(len as usize));
+                attack.ask(&format!("reject {slot} {data}"))?;
+                answered = false;
+            }
+            3 => {
+                // Before the target can know that it is connected.
+                let len = attack.rng.below(2048);
+                attack.ask(&format!("post {slot} 2 {len} 0 0 0 0"))?;
+            }
+            4 => drop(attack.ask(&format!("disconnect {slot}"))?),
+            6 => drop(attack.ask(&format!("delqp {slot}"))?),
+            7 => {
+                let param = attack.param(false, ROOM[0]);
+                attack.ask(&format!("connect {slot} {param}"))?;
+            }
+            8 => drop(attack.ask(&format!("del {slot}"))?),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The peer listens, and answers in its own way.
+pub(super) fn answer(attack: &mut Attack<'_>) -> Result<()> {
+    attack.begin(false)?;
+    let listen = format!("listen {LISTENER} {}", attack.ctx.env.addr);
+    let port = attack.must(&listen)?[0].parse()?;
+    let count = 1 + attack.rng.below(4);
+    attack.order(&Order::Dial(port, count as u32))?;
+    for slot in 0..count {
+        let ms = 2000 * super::slow();
+        if attack
+            .ask(&format!("take {LISTENER} {slot} {ms}"))?
+            .is_none()
+        {
+            continue;
+        }
+        if !attack.rng.one_in(6) {
+            attack.ask(&format!("qp {slot}"))?;
+        }
+        if attack.rng.one_in(2) {
+            attack.ask(&format!("rts {slot}"))?;
+        }
+        let ordinary = attack.rng.one_in(3);
+        match attack.rng.below(8) {
+            0 => {}
+            1 | 2 => {
+                let len = attack.rng.pick(&[0, 1, 57, ROOM[2], ROOM[2] + 1]);
+                let mut data = attack.rng.bytes(len as usize);
+                if let Some(size) = data.first_mut() {
+                    *size = attack.rng.edge(len.saturating_sub(1)) as u8;
+                }
+                attack.ask(&format!("reject {slot} {}", hex(&data)))?;
+            }
+            _ => {
+                let param = attack.param(ordinary, ROOM[1]);
+                attack.ask(&format!("accept {slot} {param}"))?;
+                steps(attack, slot, false)?;
+            }
+        }
+    }
+    if attack.rng.one_in(10) {
+        attack.die()?;
+    }
+    Ok(())
+}
