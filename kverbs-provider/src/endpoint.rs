@@ -444,12 +444,20 @@ impl Endpoint {
         self.path.post(self, op, token)
     }
 
+    /// What the accepting side is told whose peer did not wait.
+    fn given_up() -> Error {
+        // CAST: An errno is a small number.
+        Error::from_errno(-(bindings::ECONNABORTED as i32))
+    }
+
     /// [`EndpointOps::enable`](kfabric::provider::EndpointOps::enable).
     pub(crate) fn enable(this: &Arc<Self>) -> Result {
         let live = this.device.enter()?;
         let mut ctl = this.ctl.lock();
-        if ctl.phase != Phase::New {
-            return Err(EINVAL);
+        match ctl.phase {
+            Phase::New => {}
+            Phase::Down => return Err(Self::given_up()),
+            _ => return Err(EINVAL),
         }
         let port = match &ctl.id {
             Some(id) => id.port(),
@@ -490,20 +498,23 @@ impl Endpoint {
         let len = wire::encode(data, &mut message).map_err(|_| EINVAL)?;
         let mut guard = self.ctl.lock();
         let ctl = &mut *guard;
-        if ctl.phase != Phase::Enabled || ctl.offered.is_none() {
+        if ctl.offered.is_none() {
             return Err(EINVAL);
+        }
+        match ctl.phase {
+            Phase::Enabled => {}
+            Phase::Down => return Err(Self::given_up()),
+            _ => return Err(EINVAL),
         }
         let param = self.param(ctl)?;
         let (Some(id), Some(qp)) = (&ctl.id, &ctl.qp) else {
             return Err(EINVAL);
         };
-        // CAST: An errno is a small number.
-        let aborted = Error::from_errno(-(bindings::ECONNABORTED as i32));
-        // A peer that gave up meanwhile, or asks for what makes no sense.
+        // A peer that gave up, which we have not been told yet, or that asks for what makes no sense.
         qp.connect(id, RETRY_COUNT, RNR_RETRY)
-            .map_err(|e| if e == EINVAL { aborted } else { e })?;
-        // A peer that gave up meanwhile is the only reason why that fails.
-        id.accept(&param, &message[..len]).map_err(|_| aborted)?;
+            .map_err(|e| if e == EINVAL { Self::given_up() } else { e })?;
+        id.accept(&param, &message[..len])
+            .map_err(|_| Self::given_up())?;
         ctl.phase = Phase::Connecting;
         Ok(())
     }

@@ -24,6 +24,7 @@ pub const TESTS: &[Test] = &[
     Test::pair("cm_data.rejected", rejected),
     Test::pair("cm_data.too_long", data_too_long),
     Test::pair("cm.nobody_listens", nobody_listens),
+    Test::pair("cm.peer_that_gives_up_is_told", peer_gives_up),
     Test::pair("cm.nobody_there", nobody_there).seconds(12),
     Test::pair(
         "cm.request_is_dropped_by_close",
@@ -396,6 +397,64 @@ fn listener_closes_with_requests(ctx: &mut Ctx) -> Result<()> {
         for _ in 0..2 {
             let no = side.event(KFI_CONN_ERROR)?;
             ensure!(no.raw.err as i32 == libc::ECONNREFUSED, "{:?}", no.raw);
+        }
+    }
+    ctx.barrier("done")
+}
+
+/// A peer that does not wait for the answer: whoever answers then is told so, whatever it is at.
+fn peer_gives_up(ctx: &mut Ctx) -> Result<()> {
+    let side = Side::open(ctx)?;
+    let cq = side.cq(0, 0)?;
+    if !ctx.first() {
+        let port: u16 = ctx.ctl.recv()?;
+        for round in 0..2 {
+            let ep = side.endpoint(&Opts::default(), &cq, 0)?.handle;
+            side.dev.connect(ep, ctx.env.peer_at(port), &[])?;
+            ctx.barrier("asked")?;
+            side.dev
+                .close(ep)
+                .with_context(|| format!("round {round}"))?;
+            ctx.barrier("gone")?;
+        }
+        return ctx.barrier("done");
+    }
+    let (_pep, at) = side.listen(ctx.env.at(0), 0)?;
+    ctx.ctl.send(&at.port())?;
+    for round in 0..2 {
+        let request = side.event(KFI_CONNREQ)?.raw.connreq;
+        let early = match round {
+            0 => Some(side.endpoint(&Opts::default(), &cq, request)?.handle),
+            _ => None,
+        };
+        ctx.barrier("asked")?;
+        ctx.barrier("gone")?;
+        std::thread::sleep(Duration::from_millis(500));
+        let answered = match early {
+            Some(ep) => side.dev.accept(ep, &[]).map(|()| ep),
+            None => side
+                .dev
+                .ep_open(&EpOpen {
+                    domain: side.domain.handle,
+                    connreq: request,
+                    ..Default::default()
+                })
+                .and_then(|ep| {
+                    side.dev.bind(ep.handle, side.eq.handle, 0)?;
+                    side.dev
+                        .bind(ep.handle, cq.handle, KFI_TRANSMIT | KFI_RECV)?;
+                    side.dev.enable(ep.handle)?;
+                    side.dev.accept(ep.handle, &[])?;
+                    Ok(ep.handle)
+                }),
+        };
+        match answered {
+            Err(e) if [libc::ECONNABORTED, libc::ENOENT].contains(&e.errno.0) => {}
+            Err(e) => anyhow::bail!("round {round}: {e}"),
+            Ok(ep) => {
+                let no = side.event(KFI_CONN_ERROR)?;
+                ensure!(no.raw.object == ep, "round {round}: {:?}", no.raw);
+            }
         }
     }
     ctx.barrier("done")
