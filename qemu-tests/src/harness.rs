@@ -15,6 +15,7 @@ pub mod guest;
 pub mod leaks;
 pub mod result;
 pub mod runner;
+pub mod weather;
 
 pub use ctl::Ctl;
 pub use env::{Env, Topology};
@@ -31,6 +32,8 @@ pub const NETNS: u8 = 2;
 pub const TWO: u8 = 4;
 /// Is part of the short check of a kernel series.
 pub const SMOKE: u8 = 8;
+/// Runs between two guests, when there is plenty of time.
+pub const LONG: u8 = 16;
 /// Runs wherever there are two nodes.
 pub const PAIR: u8 = NETNS | TWO;
 

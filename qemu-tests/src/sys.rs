@@ -411,6 +411,32 @@ impl Map {
         check(i64::from(r)).map(|_| ())
     }
 
+    /// Moves it to another address (`mremap(2)`).
+    ///
+    /// # Errors
+    ///
+    /// What the calls answer.
+    pub fn relocate(&mut self) -> Result<(), Errno> {
+        let place = Self::mmap(
+            self.len,
+            libc::PROT_NONE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )?;
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: Our own mapping, to a place that is ours and holds nothing; nobody has an
+        // address inside the old one but through `self`.
+        let p = unsafe { libc::mremap(self.addr.cast(), self.len, self.len, flags, place.addr) };
+        if p == libc::MAP_FAILED {
+            return Err(Errno::last());
+        }
+        // The place is now part of `self`.
+        std::mem::forget(place);
+        self.addr = p.cast();
+        Ok(())
+    }
+
     /// Unmaps part of it; that part must not be touched any more.
     ///
     /// # Errors
@@ -475,6 +501,25 @@ pub enum Ended {
     Signal(i32),
 }
 
+/// Takes in a child that has ended; `None`: it still runs.
+///
+/// # Errors
+///
+/// What `waitpid(2)` answers.
+pub fn try_wait_pid(pid: i32) -> Result<Option<Ended>, Errno> {
+    let mut status = 0;
+    // SAFETY: A valid place for the status.
+    let r = check(i64::from(unsafe {
+        libc::waitpid(pid, &raw mut status, libc::WNOHANG)
+    }));
+    match r {
+        Ok(0) | Err(Errno(libc::EINTR)) => Ok(None),
+        Ok(_) if libc::WIFSIGNALED(status) => Ok(Some(Ended::Signal(libc::WTERMSIG(status)))),
+        Ok(_) => Ok(Some(Ended::Exit(libc::WEXITSTATUS(status)))),
+        Err(e) => Err(e),
+    }
+}
+
 /// Waits for a child; `None`: it still runs when time is up.
 ///
 /// # Errors
@@ -483,18 +528,8 @@ pub enum Ended {
 pub fn wait_pid(pid: i32, timeout: Duration) -> Result<Option<Ended>, Errno> {
     let end = Instant::now() + patience(timeout);
     loop {
-        let mut status = 0;
-        // SAFETY: A valid place for the status.
-        let r = check(i64::from(unsafe {
-            libc::waitpid(pid, &raw mut status, libc::WNOHANG)
-        }));
-        match r {
-            Ok(0) | Err(Errno(libc::EINTR)) => {}
-            Ok(_) if libc::WIFSIGNALED(status) => {
-                return Ok(Some(Ended::Signal(libc::WTERMSIG(status))))
-            }
-            Ok(_) => return Ok(Some(Ended::Exit(libc::WEXITSTATUS(status)))),
-            Err(e) => return Err(e),
+        if let Some(ended) = try_wait_pid(pid)? {
+            return Ok(Some(ended));
         }
         if Instant::now() >= end {
             return Ok(None);

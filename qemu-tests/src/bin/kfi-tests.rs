@@ -29,7 +29,7 @@ enum Command {
     },
     /// Run tests; started on both nodes at once
     Run {
-        /// How the nodes lie: netns, 2, 1, smoke
+        /// How the nodes lie: netns, 2, 1, smoke, long
         #[arg(long)]
         topology: Topology,
         /// Only those whose name contains this
@@ -41,6 +41,12 @@ enum Command {
         /// Begin no test after so many seconds
         #[arg(long)]
         seconds: Option<u64>,
+        /// Where chance begins; otherwise it is drawn, and printed
+        #[arg(long)]
+        seed: Option<u64>,
+        /// Go on until the seconds are over or a test fails, each time with the next seed
+        #[arg(long, requires = "seconds")]
+        again: bool,
     },
     /// Run one half of one test
     #[command(hide = true)]
@@ -93,10 +99,15 @@ fn run(command: Command) -> Result<u8> {
             only,
             names,
             seconds,
+            seed,
+            again,
         } => {
             let mut plan = runner::Plan::choose(&tests::all(), topology, &only, &names);
             plan.time = seconds.map(Duration::from_secs);
-            let well = runner::run(&plan, &Env::read(topology)?)?;
+            plan.again = again;
+            let mut env = Env::read(topology)?;
+            env.seed = seed.unwrap_or(env.seed);
+            let well = runner::run(&plan, &env)?;
             Ok(u8::from(!well))
         }
         Command::Child { topology, test, fd } => {

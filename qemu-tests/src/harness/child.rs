@@ -102,7 +102,8 @@ impl Half {
         ]);
         cmd.args(["--fd", &line.as_raw_fd().to_string()]);
         cmd.env("RUST_BACKTRACE", "0")
-            .env("KFI_NODE", env.node.to_string());
+            .env("KFI_NODE", env.node.to_string())
+            .env("KFI_SEED", env.seed.to_string());
         cmd.stdin(Stdio::null())
             .stdout(out.try_clone()?)
             .stderr(out)
@@ -142,6 +143,9 @@ impl Half {
         let _ = std::fs::remove_file(&self.log);
         let (parts, said) = parts(&said);
         let (status, mut detail) = judge(status, &said);
+        if status == Status::Failed || std::env::var_os("KFI_VERBOSE").is_some() {
+            said.lines().for_each(|line| println!("# {line}"));
+        }
         if !late.is_empty() {
             detail = format!("{late}; {detail}");
         }

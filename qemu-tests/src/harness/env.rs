@@ -18,6 +18,8 @@ pub enum Topology {
     Two,
     /// Either of the last two, with the few tests that a new kernel must pass.
     Smoke,
+    /// Two guests, and the tests that take minutes each.
+    Long,
 }
 
 impl Topology {
@@ -28,6 +30,7 @@ impl Topology {
             Self::Netns => super::NETNS,
             Self::Two => super::TWO,
             Self::Smoke => super::SMOKE,
+            Self::Long => super::LONG,
         }
     }
 
@@ -38,6 +41,7 @@ impl Topology {
             Self::Netns => "netns",
             Self::Two => "2 nodes",
             Self::Smoke => "smoke",
+            Self::Long => "2 nodes, long",
         }
     }
 }
@@ -51,7 +55,8 @@ impl FromStr for Topology {
             "netns" => Self::Netns,
             "2" => Self::Two,
             "smoke" => Self::Smoke,
-            _ => bail!("no topology is called {text:?}: netns, 2, 1, smoke"),
+            "long" => Self::Long,
+            _ => bail!("no topology is called {text:?}: netns, 2, 1, smoke, long"),
         })
     }
 }
@@ -63,6 +68,7 @@ impl fmt::Display for Topology {
             Self::Netns => "netns",
             Self::Two => "2",
             Self::Smoke => "smoke",
+            Self::Long => "long",
         })
     }
 }
@@ -88,6 +94,15 @@ pub struct Env {
     pub netdev: String,
     /// The provider under test.
     pub provider: String,
+    /// What tests by chance start from.
+    pub seed: u64,
+}
+
+/// A seed that nobody has asked for.
+fn any_seed() -> u64 {
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed();
+    // Short enough to be typed.
+    now.map_or(1, |t| u64::from(t.subsec_micros()))
 }
 
 fn var(name: &str) -> Option<String> {
@@ -128,6 +143,10 @@ impl Env {
             dev: var("KFI_DEV").unwrap_or_else(|| "rxe0".into()),
             netdev: var("KFI_NETDEV").unwrap_or_else(|| "eth0".into()),
             provider: var("KFI_PROVIDER").unwrap_or_else(|| "kverbs".into()),
+            seed: match var("KFI_SEED") {
+                Some(text) => text.parse().context("KFI_SEED")?,
+                None => any_seed(),
+            },
         })
     }
 

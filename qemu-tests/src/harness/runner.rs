@@ -34,6 +34,9 @@ pub struct Plan {
     pub tests: Vec<Test>,
     /// No test begins after this.
     pub time: Option<Duration>,
+    /// Go through them again and again, each time with the next seed, until time is up or one
+    /// fails.
+    pub again: bool,
 }
 
 impl Plan {
@@ -47,7 +50,11 @@ impl Plan {
         };
         let mut tests: Vec<_> = all.iter().filter(chosen).copied().collect();
         tests.sort_by_key(|t| t.loses_peer);
-        Self { tests, time: None }
+        Self {
+            tests,
+            time: None,
+            again: false,
+        }
     }
 }
 
@@ -89,38 +96,24 @@ fn lead(plan: &Plan, env: &Env) -> Result<bool> {
     let mut baseline = Baseline::take();
     let mut counts = [0usize; 3];
     let start = Instant::now();
-    for test in &plan.tests {
-        if plan.time.is_some_and(|time| start.elapsed() > time) {
-            let rest = plan.tests.len() - counts.iter().sum::<usize>();
-            println!("# {rest} tests were not begun: time is up");
+    let mut env = env.clone();
+    loop {
+        println!("# seed {}", env.seed);
+        let up = || plan.time.is_some_and(|time| start.elapsed() > time);
+        for (number, test) in plan.tests.iter().enumerate() {
+            let rest = plan.tests.len() - number;
+            if up() {
+                println!("# {rest} tests were not begun: time is up");
+                break;
+            }
+            let status = lead_shown(test, &env, &listener, &mut line, &mut baseline)
+                .with_context(|| format!("node 2 is lost; {} tests were not run", rest - 1))?;
+            counts[status as usize] += 1;
+        }
+        if !plan.again || up() || counts[Status::Failed as usize] > 0 {
             break;
         }
-        println!("KFI-START {}", test.name);
-        let result = lead_one(test, env, &listener, &mut line, &mut baseline);
-        let lost = result.is_err();
-        let (status, seconds, detail) = result.unwrap_or_else(|e| {
-            (
-                Status::Failed,
-                0.0,
-                format!("the nodes lost each other: {e:#}"),
-            )
-        });
-        counts[status as usize] += 1;
-        let place = env.topology.place().to_owned();
-        Line {
-            name: test.name.to_owned(),
-            status,
-            seconds,
-            place,
-            detail,
-        }
-        .print();
-        if lost && !test.loses_peer {
-            bail!(
-                "node 2 is lost; {} tests were not run",
-                plan.tests.len() - counts.iter().sum::<usize>()
-            );
-        }
+        env.seed += 1;
     }
     let _ = line.send(&Order::End);
     let [ok, failed, skipped] = counts;
@@ -130,6 +123,39 @@ fn lead(plan: &Plan, env: &Env) -> Result<bool> {
         start.elapsed().as_secs_f64()
     );
     Ok(failed == 0)
+}
+
+/// Runs a test and prints its result.
+fn lead_shown(
+    test: &Test,
+    env: &Env,
+    listener: &TcpListener,
+    line: &mut Ctl,
+    baseline: &mut Baseline,
+) -> Result<Status> {
+    println!("KFI-START {}", test.name);
+    let result = lead_one(test, env, listener, line, baseline);
+    let lost = result.is_err();
+    let (status, seconds, detail) = result.unwrap_or_else(|e| {
+        (
+            Status::Failed,
+            0.0,
+            format!("the nodes lost each other: {e:#}"),
+        )
+    });
+    let place = env.topology.place().to_owned();
+    Line {
+        name: test.name.to_owned(),
+        status,
+        seconds,
+        place,
+        detail,
+    }
+    .print();
+    if lost && !test.loses_peer {
+        bail!("no word of it");
+    }
+    Ok(status)
 }
 
 fn lead_one(

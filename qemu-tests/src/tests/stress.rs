@@ -32,6 +32,11 @@ pub const TESTS: &[Test] = &[
 pub struct Rng(pub u64);
 
 impl Rng {
+    /// A row of its own for every seed, the small ones and zero too.
+    pub fn of(seed: u64) -> Self {
+        Self(crate::buf::pattern64(seed, 0) | 1)
+    }
+
     /// The next one.
     pub fn draw(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
