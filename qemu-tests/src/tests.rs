@@ -11,6 +11,7 @@ pub mod cm;
 pub mod death;
 pub mod flood;
 pub mod getinfo;
+pub mod hosts;
 pub mod interop;
 pub mod kernel;
 pub mod key_rules;
@@ -47,6 +48,7 @@ pub fn all() -> Vec<Test> {
         stress::TESTS,
         classes::TESTS,
         crate::wire::TESTS,
+        hosts::TESTS,
         death::TESTS,
         modules::TESTS,
     ];

@@ -31,8 +31,8 @@ pub const TESTS: &[Test] = &[
         .seconds(30)
         .on(TWO),
     Test::pair("death.frozen_peer", frozen).seconds(20).on(TWO),
-    Test::pair("death.p11_guest_killed_mid_transfer", guest_killed)
-        .seconds(30)
+    Test::pair("death.p11_guest_killed_at_anything", super::hosts::killed)
+        .seconds(60)
         .on(TWO)
         .loses_peer(),
 ];
@@ -424,7 +424,11 @@ fn cut_off(ctx: &mut Ctx, busy: bool) -> Result<()> {
 /// Makes the device anew where its queue pair for management is dead: rxe's does not survive a
 /// packet that the machine itself drops, which a pulled cable makes it do, and nobody who uses the
 /// device can mend that.
-fn revive_rxe(ctx: &Ctx) -> Result<()> {
+///
+/// # Errors
+///
+/// When it cannot be made.
+pub fn revive_rxe(ctx: &Ctx) -> Result<()> {
     let all = run("rdma", &["resource", "show", "qp"])?;
     let own = all
         .lines()
@@ -487,44 +491,4 @@ fn frozen(ctx: &mut Ctx) -> Result<()> {
     }
     drop(pair);
     fresh_transfer(ctx)
-}
-
-/// Node 2's machine is gone at once.
-fn guest_killed(ctx: &mut Ctx) -> Result<()> {
-    let pair = Pair::new(ctx)?;
-    let buf = Buf::new(64 << 10)?;
-    let region = pair.reg(&buf)?;
-    let (_, mine) = pair.side.export(region, 0, buf.len() as u64, REMOTE)?;
-    let theirs: Remote = ctx.ctl.exchange(&mine)?;
-    if !ctx.first() {
-        std::thread::sleep(Duration::from_millis(700));
-        ask_host("kill")?;
-        std::thread::sleep(Duration::from_secs(60));
-        anyhow::bail!("this machine still lives");
-    }
-    let start = Instant::now();
-    hammer_to_the_end(ctx, &pair, region, theirs)?;
-    let down = pair
-        .side
-        .dev
-        .eq_wait(&pair.side.eq, NEWS)
-        .context("no word of the end")?;
-    ensure!(
-        down.raw.event == KFI_SHUTDOWN && down.raw.object == pair.ep,
-        "{:?}",
-        down.raw
-    );
-    ensure!(
-        start.elapsed() < sys::patience(NEWS),
-        "it took {:?}",
-        start.elapsed()
-    );
-    let start = Instant::now();
-    pair.dev().close(pair.ep)?;
-    ensure!(
-        start.elapsed() < sys::patience(Duration::from_secs(30)),
-        "closing took {:?}",
-        start.elapsed()
-    );
-    Ok(())
 }
