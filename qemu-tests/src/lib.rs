@@ -8,6 +8,7 @@
 //! * [`pair`]: two connected endpoints, one on each node, in a few lines.
 //! * [`harness`]: runs the list on both nodes in lockstep, each test in a
 //!   process of its own, and looks for what it left behind.
+//! * [`storm`]: everything at once, and everything taken away.
 //! * [`tests`]: the tests by topic; [`bench`]: the benchmarks; [`fault`]: every call with
 //!   failures injected; [`fuzz`]: the fuzzer.
 //! * [`wire`]: a peer that keeps to no rule.
@@ -25,6 +26,7 @@ pub mod harness;
 pub mod op;
 pub mod pair;
 pub mod raw;
+pub mod storm;
 #[allow(unsafe_code)]
 pub mod sys;
 pub mod tests;
