@@ -17,5 +17,6 @@ pub mod progress;
 pub mod report;
 pub mod selftest;
 pub mod setup;
+pub mod soak;
 pub mod test;
 pub mod versions;

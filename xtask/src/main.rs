@@ -5,7 +5,8 @@
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use xtask::{
-    bench, build, context, demo, fault, fuzz, guest, hostfuzz, ide, lint, selftest, setup, test,
+    bench, build, context, demo, fault, fuzz, guest, hostfuzz, ide, lint, selftest, setup, soak,
+    test,
 };
 
 /// Sets up, builds, boots, tests and checks kfabric.
@@ -37,6 +38,8 @@ enum Command {
     Selftest(selftest::Args),
     /// Fuzz, on the host, every parser of untrusted bytes that needs no kernel.
     Hostfuzz(hostfuzz::Args),
+    /// Go on for as long as you like: storms, on one guest and on two, and what takes minutes.
+    Soak(soak::Args),
     /// Run the benchmarks, in a guest whose time is a count of instructions.
     Bench(bench::Args),
     /// Run every call with its 1st, 2nd, … nth failure, on the debug kernel.
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&ctx, args),
         Command::Selftest(args) => selftest::run(&ctx, args),
         Command::Hostfuzz(args) => hostfuzz::command(&ctx, args),
+        Command::Soak(args) => soak::run(&ctx, args),
         Command::Bench(args) => bench::run(&ctx, args),
         Command::Fault(args) => fault::run(&ctx, args),
         Command::Demo => demo::run(&ctx),

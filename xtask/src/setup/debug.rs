@@ -46,7 +46,11 @@ fn choice(base: &Choice) -> Choice {
         .unwrap_or(&base.release);
     Choice {
         release: format!("{upstream}{LOCAL_VERSION}"),
-        version: format!("{}/{}", base.version, stage::key(&[RECIPE, &options(CONFIG), BUILD])),
+        version: format!(
+            "{}/{}",
+            base.version,
+            stage::key(&[RECIPE, &options(CONFIG), BUILD])
+        ),
         image: String::new(),
         ..base.clone()
     }

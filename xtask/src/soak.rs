@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `cargo xtask soak`: what takes longer than anybody waits for after a change.
+//!
+//! The [`PARTS`] take turns, each in guests of its own, until the time is up.
+//! Everything by chance begins with a seed that is printed, and with the same
+//! seed and time the same parts run with the same seeds again.
+
+use crate::context::Context;
+use crate::guest::output::by_line;
+use crate::guest::protocol::Stream;
+use crate::guest::{Guests, Job, Kernel, Nodes, Options};
+use crate::progress::clock;
+use crate::setup::Which;
+use anyhow::Result;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// The arguments of `soak`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// How long it goes on.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub minutes: u64,
+    /// Where chance begins [default: drawn from the clock].
+    #[arg(long, value_name = "S")]
+    pub seed: Option<u64>,
+    /// The distribution's kernel, or one with every checker on.
+    #[arg(long, value_enum, default_value = "stock")]
+    pub kernel: Kernel,
+    /// Only parts whose name contains this.
+    #[arg(long, value_name = "PATTERN", default_value = "")]
+    pub only: String,
+}
+
+/// Something to go on with.
+struct Part {
+    name: &'static str,
+    nodes: Nodes,
+    /// The command, but for `--seed S`.
+    command: &'static [&'static str],
+    /// How long its turn is; what is `timed` gets it as `--again --seconds N`.
+    turn: Duration,
+    timed: bool,
+}
+
+const fn minutes(n: u64) -> Duration {
+    Duration::from_secs(n * 60)
+}
+
+/// All parts, in the order of their turns. To add one, add a row.
+const PARTS: &[Part] = &[
+    Part {
+        name: "storm-netns",
+        nodes: Nodes::Netns,
+        command: &["kfi-tests", "run", "--topology", "netns", "--only", "storm"],
+        turn: minutes(4),
+        timed: true,
+    },
+    Part {
+        name: "storm-2",
+        nodes: Nodes::Two,
+        command: &["kfi-tests", "run", "--topology", "2", "--only", "storm"],
+        turn: minutes(4),
+        timed: true,
+    },
+    Part {
+        name: "long-2",
+        nodes: Nodes::Two,
+        command: &["kfi-tests", "run", "--topology", "long"],
+        turn: minutes(7),
+        timed: false,
+    },
+];
+
+/// The shortest turn that shows anything.
+const LEAST: Duration = Duration::from_secs(90);
+/// What a turn may take beyond its time: booting, the last round, its aftermath.
+const GRACE: Duration = minutes(8);
+
+/// How a turn went.
+struct Turn {
+    name: &'static str,
+    seed: u64,
+    took: Duration,
+    passed: usize,
+    failed: usize,
+    /// What was wrong.
+    faults: Vec<String>,
+}
+
+/// Runs `soak`; returns the exit status: 0 only if nothing at all was wrong.
+///
+/// # Errors
+///
+/// When no guest can be made.
+pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
+    let seed = args.seed.unwrap_or_else(any_seed);
+    let options = Options {
+        kernel: args.kernel,
+        ..Options::default()
+    };
+    let guests = Guests::prepare(ctx, Which::Main, &options)?;
+    let whole = minutes(args.minutes);
+    println!(
+        "{} minutes on {}, seed {seed}",
+        args.minutes,
+        guests.release()
+    );
+    let started = Instant::now();
+    let mut turns: Vec<Turn> = Vec::new();
+    let parts = PARTS.iter().filter(|part| part.name.contains(&args.only));
+    for (number, part) in parts.cycle().enumerate() {
+        let left = whole.saturating_sub(started.elapsed());
+        if left < LEAST && number > 0 {
+            break;
+        }
+        // What has a length of its own is left out when there is no time for it.
+        if !part.timed && left < part.turn && number > 0 {
+            if args.only.is_empty() {
+                continue;
+            }
+            break;
+        }
+        let seed = seed + 1000 * number as u64;
+        let turn = one(&guests, part, seed, part.turn.min(left), args.kernel)?;
+        show(&turn);
+        turns.push(turn);
+    }
+    let failed = turns.iter().filter(|turn| !turn.faults.is_empty()).count();
+    println!("\nseed {seed}, {}:", clock(started.elapsed().as_secs()));
+    turns.iter().for_each(show);
+    println!("{} turns, {failed} with faults", turns.len());
+    Ok(i32::from(failed > 0 || turns.is_empty()))
+}
+
+/// A seed that nobody has asked for, short enough to be typed.
+fn any_seed() -> u64 {
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed();
+    now.map_or(1, |time| u64::from(time.subsec_micros()))
+}
+
+fn show(turn: &Turn) {
+    println!(
+        "{:4} {:12} seed {:<8} {:>6}  {} passed, {} failed",
+        if turn.faults.is_empty() { "ok" } else { "FAIL" },
+        turn.name,
+        turn.seed,
+        clock(turn.took.as_secs()),
+        turn.passed,
+        turn.failed
+    );
+    for fault in &turn.faults {
+        println!("       {}", fault.replace('\n', "\n       "));
+    }
+}
+
+/// One turn of a part.
+fn one(
+    guests: &Guests<'_>,
+    part: &Part,
+    seed: u64,
+    length: Duration,
+    kernel: Kernel,
+) -> Result<Turn> {
+    let mut argv: Vec<String> = part.command.iter().map(|word| (*word).to_owned()).collect();
+    argv.extend(["--seed".to_owned(), seed.to_string()]);
+    if part.timed {
+        let seconds = length.as_secs().to_string();
+        argv.extend(["--again".to_owned(), "--seconds".to_owned(), seconds]);
+    }
+    println!("\n{}: {}", part.name, argv.join(" "));
+    let told = Arc::new(Mutex::new((0, Vec::new())));
+    let sink = by_line({
+        let told = Arc::clone(&told);
+        move |node, stream, line| {
+            if let Ok(mut told) = told.lock() {
+                let (passed, faults) = &mut *told;
+                hear(node, stream, line, passed, faults);
+            }
+        }
+    });
+    let guests = guests.with_nodes(part.nodes);
+    let guests = guests.with_timeout(length + GRACE * kernel.slowness());
+    let started = Instant::now();
+    let outcome = guests.run(&Job::new(argv.clone(), sink))?;
+    outcome.report();
+    let (passed, mut faults) = told
+        .lock()
+        .map(|mut t| std::mem::take(&mut *t))
+        .unwrap_or_default();
+    let failed = faults.len();
+    faults.extend(outcome.problems.iter().cloned());
+    faults.extend(outcome.left.iter().cloned());
+    faults.extend(outcome.unload.iter().cloned());
+    for (guest, complaint) in &outcome.complaints {
+        faults.push(format!("guest {guest}: {}", complaint.line));
+    }
+    if outcome.status() != 0 && faults.is_empty() {
+        faults.push(format!("exit status {}", outcome.status()));
+    }
+    if passed == 0 && faults.is_empty() {
+        faults.push("nothing was run".into());
+    }
+    Ok(Turn {
+        name: part.name,
+        seed,
+        took: started.elapsed(),
+        passed,
+        failed,
+        faults,
+    })
+}
+
+/// Takes in a line that a node printed: counts results, passes on the rest.
+fn hear(node: u8, stream: Stream, line: &str, passed: &mut usize, faults: &mut Vec<String>) {
+    let result = line.strip_prefix("KFI-RESULT ").filter(|_| node == 1);
+    let result = result.and_then(|text| serde_json::from_str::<crate::report::Line>(text).ok());
+    match result {
+        Some(line) if line.status == crate::report::Status::Failed => {
+            println!("FAIL {} {}: {}", line.name, line.place, line.detail);
+            faults.push(format!("{}: {}", line.name, line.detail));
+        }
+        Some(line) => {
+            println!("ok   {} {} ({:.1} s)", line.name, line.place, line.seconds);
+            *passed += 1;
+        }
+        None if line.starts_with("KFI-START") => {}
+        None if stream == Stream::Out => println!("[{node}] {line}"),
+        None => eprintln!("[{node}] {line}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_counted() {
+        let (mut passed, mut faults) = (0, Vec::new());
+        let mut say = |line: &str| hear(1, Stream::Out, line, &mut passed, &mut faults);
+        say(r#"KFI-RESULT {"name":"a","status":"ok","seconds":1.0,"where":"netns","detail":""}"#);
+        say(
+            r#"KFI-RESULT {"name":"b","status":"failed","seconds":1.0,"where":"netns","detail":"x"}"#,
+        );
+        say("# seed 5");
+        assert_eq!((passed, faults), (1, vec!["b: x".to_owned()]));
+    }
+
+    #[test]
+    fn parts_have_names_of_their_own() {
+        let names: std::collections::HashSet<_> = PARTS.iter().map(|part| part.name).collect();
+        assert_eq!(names.len(), PARTS.len());
+        assert!(PARTS.iter().all(|part| part.turn >= LEAST));
+    }
+}
