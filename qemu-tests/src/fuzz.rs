@@ -184,9 +184,20 @@ impl Fuzzer {
         })
     }
 
-    /// Runs the corpus, so that what it reaches is known.
+    /// Runs the corpus, so that what it reaches is known; in half the time there is, in an order
+    /// of the seed's.
     fn load(&mut self) -> Result<()> {
-        for batch in Corpus::kept()?.chunks(BATCH) {
+        let mut kept = Corpus::kept()?;
+        for i in (1..kept.len()).rev() {
+            kept.swap(i, self.rng.below(i + 1));
+        }
+        for batch in kept.chunks(BATCH) {
+            if self.started.elapsed() > self.options.time / 2 {
+                batch
+                    .iter()
+                    .for_each(|program| self.corpus.add(program.clone()));
+                continue;
+            }
             self.write_down(batch)?;
             for program in batch {
                 let new = self.run(program);

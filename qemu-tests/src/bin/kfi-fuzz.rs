@@ -30,7 +30,8 @@ enum Command {
         /// Where chance begins: decimal, or 0x and hexadecimal
         #[arg(long, value_parser = seed)]
         seed: Option<u64>,
-        /// Folder for the programs that run, the corpus and what was reached
+        /// Folder for the programs that run, the corpus and what was reached [default: the
+        /// host's, where there is one]
         #[arg(long)]
         dir: Option<PathBuf>,
     },
@@ -73,6 +74,12 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(result.is_err()))
 }
 
+/// The folder that the host sees.
+fn host() -> Option<PathBuf> {
+    let dir = PathBuf::from("/host");
+    dir.is_dir().then_some(dir)
+}
+
 fn go(command: Command) -> Result<Tally> {
     match command {
         Command::Run { seconds, seed, dir } => {
@@ -80,13 +87,13 @@ fn go(command: Command) -> Result<Tally> {
             fuzz::run(Options {
                 seed: seed.unwrap_or(now.map_or(1, |now| now.as_nanos() as u64)),
                 time: Duration::from_secs(seconds),
-                dir,
+                dir: dir.or_else(host),
             })
         }
         Command::Replay { file, times, dir } => {
             let text = std::fs::read_to_string(&file)
                 .with_context(|| format!("reading {}", file.display()))?;
-            fuzz::replay(&text, times, dir)
+            fuzz::replay(&text, times, dir.or_else(host))
         }
     }
 }

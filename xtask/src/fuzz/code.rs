@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! What a module's machine code consists of, as `objdump` shows it: which places report to KCOV,
-//! and from which of them there is no way on but a panic.
+//! from which of them there is no way on but a panic, and to which functions nothing leads that
+//! programs can do.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// The function that the compiler has every edge call.
 const REPORT: &str = "__sanitizer_cov_trace_pc";
@@ -19,7 +20,12 @@ pub(super) struct Site {
     pub(super) function: String,
     /// From here no path returns: each ends in a call that does not come back.
     pub(super) dead_end: bool,
+    /// Nothing leads to the function but modules that are not there.
+    pub(super) unused: bool,
 }
+
+/// What a relocation refers to: a symbol, or a section and an offset in it.
+pub(super) type Place = (String, u64);
 
 /// What an instruction does with the flow of control.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,10 +42,13 @@ enum Flow {
     End,
 }
 
-/// A function being read.
+/// A function.
 #[derive(Default)]
-struct Function {
+pub(super) struct Function {
+    section: String,
     name: String,
+    /// What it refers to: symbols, or sections and offsets.
+    refers: Vec<Place>,
     code: BTreeMap<u64, Flow>,
     /// Addresses behind calls of [`REPORT`].
     sites: Vec<u64>,
@@ -74,9 +83,13 @@ impl Function {
         let target = || u64::from_str_radix(operand.split_whitespace().next()?, 16).ok();
         let flow = if name.starts_with("call") {
             self.open = Some(at);
+            self.refers
+                .extend(target().map(|to| (self.section.clone(), to)));
             Flow::On
         } else if name.starts_with("jmp") {
             self.open = Some(at);
+            self.refers
+                .extend(target().map(|to| (self.section.clone(), to)));
             target().map_or(Flow::Out, Flow::Jump)
         } else if name.starts_with('j') {
             self.open = Some(at);
@@ -139,45 +152,125 @@ impl Function {
         }
     }
 
-    fn finish(self, section: &str, sites: &mut Vec<Site>) {
+    /// Its sites.
+    fn sites(&self) -> impl Iterator<Item = Site> + '_ {
         let out = self.ways_out();
-        for at in &self.sites {
-            sites.push(Site {
-                section: section.to_owned(),
-                at: *at,
-                function: self.name.clone(),
-                dead_end: !out.get(at).unwrap_or(&false),
-            });
-        }
+        self.sites.iter().map(move |at| Site {
+            section: self.section.clone(),
+            at: *at,
+            function: self.name.clone(),
+            dead_end: !out.get(at).unwrap_or(&false),
+            unused: false,
+        })
+    }
+
+    fn has(&self, (section, at): &Place) -> bool {
+        let first = self.code.keys().next();
+        let last = self.code.keys().next_back();
+        *section == self.section
+            && first.is_some_and(|first| first <= at)
+            && last.is_some_and(|last| at <= last)
     }
 }
 
 /// Reads what `objdump -dr --no-show-raw-insn` says of a module.
-pub(super) fn sites(listing: &str) -> Vec<Site> {
-    let mut sites = Vec::new();
+pub(super) fn functions(listing: &str) -> Vec<Function> {
+    let mut all = Vec::new();
     let mut section = String::new();
     let mut function = Function::default();
     for line in listing.lines() {
         if let Some(name) = line.strip_prefix("Disassembly of section ") {
-            std::mem::take(&mut function).finish(&section, &mut sites);
             section = name.trim_end_matches(':').to_owned();
         } else if let Some(name) = line.strip_suffix(">:") {
-            std::mem::take(&mut function).finish(&section, &mut sites);
+            all.push(std::mem::take(&mut function));
             let name = name.split_once('<').map_or(name, |(_, name)| name);
             function.name = name.to_owned();
+            function.section.clone_from(&section);
         } else if let Some((_, relocation)) = line.split_once(": R_X86_64_") {
-            let symbol = relocation.split_whitespace().nth(1).unwrap_or("");
-            let symbol = symbol.split(['-', '+']).next().unwrap_or("");
-            function.relocation(symbol);
+            if let Some(mut place) = relocation.split_whitespace().nth(1).map(place) {
+                function.relocation(&place.0);
+                if place.0.starts_with('.') && relocation.starts_with('P') {
+                    // Counted from the end of the four bytes.
+                    place.1 += 4;
+                }
+                function.refers.push(place);
+            }
         } else if let Some((at, text)) = line.split_once(':') {
             if let Ok(at) = u64::from_str_radix(at.trim(), 16) {
                 function.instruction(at, text.trim());
             }
         }
     }
-    function.finish(&section, &mut sites);
+    all.push(function);
+    all
+}
+
+/// `symbol+0x10` or `symbol-0x4`.
+fn place(text: &str) -> Place {
+    let (name, off) = text.split_once('+').unwrap_or((text, "0"));
+    let name = name.split_once("-0x").map_or(name, |(name, _)| name);
+    let off = u64::from_str_radix(off.trim_start_matches("0x"), 16).unwrap_or(0);
+    (name.to_owned(), off)
+}
+
+/// What a module's data refers to, as `objdump -r` shows it: tables of functions. What only
+/// describes the code, or offers it to other modules, does not count.
+pub(super) fn data(listing: &str) -> Vec<Place> {
+    const DESCRIBES: [&str; 7] = [
+        ".text",
+        ".debug",
+        ".orc_unwind",
+        "__ksymtab",
+        "__bug_table",
+        ".smp_locks",
+        ".eh_frame",
+    ];
+    let mut counts = false;
+    let mut all = Vec::new();
+    for line in listing.lines() {
+        if let Some(name) = line.strip_prefix("RELOCATION RECORDS FOR [") {
+            counts = !DESCRIBES.iter().any(|start| name.starts_with(start));
+        } else if counts {
+            all.extend(line.split_whitespace().nth(2).map(place));
+        }
+    }
+    all
+}
+
+/// The sites of a module's functions. `roots` is what leads into it: from its data, and from
+/// modules that use it.
+pub(super) fn sites(functions: &[Function], roots: &[Place]) -> Vec<Site> {
+    let mut used: HashSet<usize> = HashSet::new();
+    let by_name: HashMap<&str, usize> = functions
+        .iter()
+        .enumerate()
+        .map(|(i, f)| (f.name.as_str(), i))
+        .collect();
+    let find = |place: &Place| {
+        let named = by_name.get(place.0.as_str()).copied();
+        named.or_else(|| functions.iter().position(|function| function.has(place)))
+    };
+    let mut found: Vec<usize> = roots.iter().filter_map(find).collect();
+    while let Some(index) = found.pop() {
+        if used.insert(index) {
+            found.extend(functions[index].refers.iter().filter_map(find));
+        }
+    }
+    let mut sites: Vec<Site> = Vec::new();
+    for (index, function) in functions.iter().enumerate() {
+        let unused = !used.contains(&index);
+        sites.extend(function.sites().map(|site| Site { unused, ..site }));
+    }
     sites.sort();
     sites
+}
+
+/// All that functions refer to.
+pub(super) fn references(functions: &[Function]) -> Vec<Place> {
+    functions
+        .iter()
+        .flat_map(|function| function.refers.iter().cloned())
+        .collect()
 }
 
 #[cfg(test)]
@@ -207,17 +300,34 @@ Disassembly of section .text:
 
     #[test]
     fn sites_are_found_with_their_ways_out() {
-        let found = sites(LISTING);
-        let seen: Vec<_> = found.iter().map(|s| (s.at, s.dead_end)).collect();
-        assert_eq!(seen, [(0x16, false), (0x20, false), (0x35, true)]);
-        assert!(found
+        let functions = functions(LISTING);
+        let found = sites(&functions, &[("_one".into(), 0)]);
+        let seen: Vec<_> = found.iter().map(|s| (s.at, s.dead_end, s.unused)).collect();
+        let want = [
+            (0x16, false, false),
+            (0x20, false, false),
+            (0x35, true, false),
+        ];
+        assert_eq!(seen, want);
+        assert!(sites(&functions, &[])
             .iter()
-            .all(|s| s.section == ".text" && s.function == "_one"));
+            .all(|s| s.unused && s.function == "_one"));
+        assert!(sites(&functions, &[(".text".into(), 0x10)])
+            .iter()
+            .all(|s| !s.unused));
     }
 
     #[test]
     fn a_loop_without_an_exit_is_a_dead_end() {
         let text = "Disassembly of section .text:\n0 <_spin>:\n 0:\tcall 5 <_spin+5>\n\t\t\t1: R_X86_64_PLT32\t__sanitizer_cov_trace_pc-0x4\n 5:\tjmp 0 <_spin>\n";
-        assert!(sites(text)[0].dead_end);
+        assert!(sites(&functions(text), &[])[0].dead_end);
+    }
+
+    #[test]
+    fn tables_lead_to_functions_and_descriptions_do_not() {
+        let text = "RELOCATION RECORDS FOR [.rodata]:\nOFFSET TYPE VALUE\n0 R_X86_64_64 .text+0x10\n\nRELOCATION RECORDS FOR [__ksymtab]:\n0 R_X86_64_64 f\n";
+        let found = data(text);
+        assert!(found.contains(&(".text".into(), 0x10)));
+        assert!(!found.iter().any(|(name, _)| name == "f"));
     }
 }

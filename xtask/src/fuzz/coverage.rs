@@ -2,7 +2,7 @@
 
 //! What was reached of all there is to reach, by source file.
 
-use super::code::{sites, Site};
+use super::code::{data, functions, references, sites, Site};
 use crate::chroot::{command, Bind};
 use anyhow::{bail, Context as _, Result};
 use std::collections::{BTreeMap, HashSet};
@@ -10,8 +10,8 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The modules that are fuzzed.
-const MODULES: [&str; 2] = ["kfabric", "kverbs"];
+/// The modules that are fuzzed; each uses those behind it.
+const MODULES: [&str; 2] = ["kverbs", "kfabric"];
 
 /// The parts of the whole, and the beginnings of the names of their files. The first that fits
 /// counts.
@@ -40,12 +40,16 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("other crates' code", &[""]),
 ];
 
+/// How code is shown.
+const DISASSEMBLE: [&str; 2] = ["-dr", "--no-show-raw-insn"];
+
 /// Edges.
 #[derive(Debug, Default, Clone, Copy)]
 struct Count {
     reached: usize,
     all: usize,
-    /// Of those not reached: those from which there is only a panic.
+    /// Of those not reached: those that no program can reach. From there is only a panic, or
+    /// nothing leads there.
     dead: usize,
 }
 
@@ -82,6 +86,7 @@ pub(super) fn table(root: &Path, modules: &[PathBuf], reached: &Path) -> Result<
     let text = std::fs::read_to_string(reached).context("what was reached was not written down")?;
     let mut files: BTreeMap<String, Count> = BTreeMap::new();
     let mut missed = String::new();
+    let mut roots = Vec::new();
     for module in MODULES {
         let file = format!("{module}.ko");
         let path = modules
@@ -89,13 +94,11 @@ pub(super) fn table(root: &Path, modules: &[PathBuf], reached: &Path) -> Result<
             .find(|path| path.ends_with(&file))
             .with_context(|| format!("there is no {file}"))?;
         let seen = places(&text, module);
-        let all = sites(&tool(
-            root,
-            path,
-            "objdump",
-            &["-dr", "--no-show-raw-insn"],
-            "",
-        )?);
+        let code = functions(&tool(root, path, "objdump", &DISASSEMBLE, "")?);
+        roots.extend(data(&tool(root, path, "objdump", &["-r"], "")?));
+        let all = sites(&code, &roots);
+        // What this module refers to is used in the one behind it, too.
+        roots = references(&code);
         if all.is_empty() {
             bail!("{file} was built without coverage");
         }
@@ -108,9 +111,13 @@ pub(super) fn table(root: &Path, modules: &[PathBuf], reached: &Path) -> Result<
             let count = files.entry(name.to_owned()).or_default();
             count.all += 1;
             count.reached += usize::from(hit);
-            count.dead += usize::from(!hit && site.dead_end);
+            count.dead += usize::from(!hit && (site.dead_end || site.unused));
             if !hit {
-                let dead = if site.dead_end { "panic " } else { "" };
+                let dead = match (site.dead_end, site.unused) {
+                    (true, _) => "panic ",
+                    (_, true) => "unused ",
+                    _ => "",
+                };
                 let _ = writeln!(missed, "{source} {dead}{} {}", site.section, site.function);
             }
         }
@@ -145,7 +152,7 @@ fn render(files: &BTreeMap<String, Count>) -> String {
     }
     out + &totals
         + &whole.row("all")
-        + "(alive: without edges from which every path ends in a panic, unless they were seen)\n"
+        + "(alive: without unseen edges from which every path ends in a panic, or in functions that only\n other modules' code calls)\n"
 }
 
 /// The places that were reached in a module.
