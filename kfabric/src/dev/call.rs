@@ -72,6 +72,16 @@ pub(super) enum Made {
 }
 
 impl Made {
+    /// Takes back what was made if the answer did not go out.
+    #[inline(never)]
+    fn settle(self, file: &File, answered: Result) -> Result {
+        match &answered {
+            Ok(()) => self.deliver(),
+            Err(_) => self.undo(file),
+        }
+        answered
+    }
+
     fn deliver(self) {
         if let Made::Queue(_, fd, file) = self {
             fd.fd_install(file.into_file());
@@ -156,16 +166,7 @@ fn run<T: Ioctl>(file: &File, arg: u64, handler: fn(&File, &mut T) -> Result<Mad
     if let Made::Done = made {
         return Ok(());
     }
-    match user::write_call(arg, &call, &plan) {
-        Ok(()) => {
-            made.deliver();
-            Ok(())
-        }
-        Err(e) => {
-            made.undo(file);
-            Err(e)
-        }
-    }
+    made.settle(file, user::write_call(arg, &call, &plan))
 }
 
 /// Refuses flags and reserved fields that are not zero.

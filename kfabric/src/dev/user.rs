@@ -72,32 +72,52 @@ pub(super) fn read_struct<T: FromBytes + IntoBytes>(
     user: usize,
     min: usize,
 ) -> Result<(T, CopyPlan)> {
+    let mut value = T::new_zeroed();
+    let plan = fetch(addr, user, min, value.as_mut_bytes())?;
+    Ok((value, plan))
+}
+
+/// The part of [`read_struct`] that is the same for all structures, and is compiled once.
+#[inline(never)]
+fn fetch(addr: u64, user: usize, min: usize, out: &mut [u8]) -> Result<CopyPlan> {
     if user > PAGE_SIZE {
         return Err(E2BIG);
     }
-    let plan = copysize::plan(user, size_of::<T>(), min).map_err(size_error)?;
-    let mut value = T::new_zeroed();
-    read_bytes(addr, &mut value.as_mut_bytes()[..plan.copy])?;
+    let plan = copysize::plan(user, out.len(), min).map_err(size_error)?;
+    read_bytes(addr, &mut out[..plan.copy])?;
     let tail = addr.checked_add(plan.copy as u64).ok_or(EFAULT)?;
     check_tail(tail, plan.tail)?;
-    Ok((value, plan))
+    Ok(plan)
 }
 
 /// Copies an ioctl's structure in, by the size it carries.
 pub(super) fn read_call<T: Ioctl>(addr: u64) -> Result<(T, CopyPlan)> {
+    let mut value = T::new_zeroed();
+    let plan = fetch_call(addr, T::MIN_SIZE, value.as_mut_bytes())?;
+    Ok((value, plan))
+}
+
+/// The part of [`read_call`] that is the same for all calls, and is compiled once.
+#[inline(never)]
+fn fetch_call(addr: u64, min: usize, out: &mut [u8]) -> Result<CopyPlan> {
     let mut size = [0; 4];
     read_bytes(addr, &mut size)?;
-    let size = u32::from_ne_bytes(size);
     // CAST: A `u32` fits.
-    let (mut value, plan) = read_struct::<T>(addr, size as usize, T::MIN_SIZE)?;
+    let plan = fetch(addr, u32::from_ne_bytes(size) as usize, min, out)?;
     // The caller may have changed its copy in between; what was judged is what counts.
-    value.as_mut_bytes()[..4].copy_from_slice(&size.to_ne_bytes());
-    Ok((value, plan))
+    out[..4].copy_from_slice(&size);
+    Ok(plan)
 }
 
 /// Copies an ioctl's structure out, as much as the caller knows of.
 pub(super) fn write_call<T: Ioctl>(addr: u64, value: &T, plan: &CopyPlan) -> Result {
-    write_bytes(addr, &value.as_bytes()[..plan.copy])
+    answer(addr, value.as_bytes(), plan)
+}
+
+/// As [`write_call`], compiled once.
+#[inline(never)]
+fn answer(addr: u64, value: &[u8], plan: &CopyPlan) -> Result {
+    write_bytes(addr, &value[..plan.copy])
 }
 
 /// Copies up to `max` bytes of an optional buffer in.
