@@ -511,8 +511,13 @@ impl Endpoint {
             return Err(EINVAL);
         };
         // A peer that gave up, which we have not been told yet, or that asks for what makes no sense.
-        qp.connect(id, RETRY_COUNT, RNR_RETRY)
-            .map_err(|e| if e == EINVAL { Self::given_up() } else { e })?;
+        qp.connect(id, RETRY_COUNT, RNR_RETRY).map_err(|e| {
+            if e == EINVAL {
+                Self::given_up()
+            } else {
+                e
+            }
+        })?;
         id.accept(&param, &message[..len])
             .map_err(|_| Self::given_up())?;
         ctl.phase = Phase::Connecting;

@@ -50,9 +50,11 @@ pub(super) fn is_source(path: &str) -> bool {
     ENDINGS.iter().any(|end| name.ends_with(end)) || NAMES.contains(&name) || within(path, ".ci")
 }
 
-/// Whether the build tools, not people, write the file.
+/// Whether tools, not people, write the file.
 pub(super) fn is_made(path: &str) -> bool {
-    ["Cargo.lock", "fuzz/Cargo.lock"].contains(&path) || within(path, "LICENSES")
+    ["Cargo.lock", "fuzz/Cargo.lock"].contains(&path)
+        || within(path, "LICENSES")
+        || within(path, "fuzz/seeds")
 }
 
 #[cfg(test)]
