@@ -53,18 +53,14 @@ impl Inner {
         self.id.lock().take()
     }
 
-    /// Refuses, if it is still there, and ends it. On a failure it is as before.
+    /// Refuses, if it is still there, and ends it.
     fn refuse(&self, data: &[u8]) -> Result {
         let mut message = [0; wire::REJECT_MAX];
         let len = wire::encode(data, &mut message).map_err(|_| EINVAL)?;
-        let id = {
-            let mut place = self.id.lock();
-            let id = place.as_ref().ok_or_else(enotconn)?;
-            id.reject(&message[..len])?;
-            place.take()
-        };
-        // Not under the lock.
-        drop(id);
+        let id = self.take().ok_or_else(enotconn)?;
+        // The connection manager forgets the request before it tries. A refusal that it cannot
+        // send is as one that is lost on the way: the peer asks again.
+        let _ = id.reject(&message[..len]);
         Ok(())
     }
 }
@@ -146,10 +142,8 @@ impl ConnRequestOps for Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        // An answered one is not there any more. One that cannot be refused so is refused by the
-        // connection manager at its end.
+        // An answered one is not there any more.
         let _ = self.inner.refuse(&[]);
-        drop(self.inner.take());
         self.device.resources.remove(self.ticket);
     }
 }

@@ -4,7 +4,11 @@
 //! What may fail is chosen in debugfs by whoever loads the module.
 
 use kernel::{
-    ffi::c_uint,
+    bindings,
+    ffi::{
+        c_int,
+        c_uint, //
+    },
     fmt,
     prelude::*, //
 };
@@ -31,6 +35,17 @@ pub(crate) fn possible() -> bool {
     unsafe { kfi_fault_possible() }
 }
 
+/// What a failure explains: want of memory, also for rxe's sockets; what a device says; that a
+/// device which does not answer is not offered, and one that takes nothing not connected; that a
+/// request cannot be accepted any more.
+const EXPLAINED: [u32; 6] = [
+    bindings::ENOMEM,
+    bindings::ENFILE,
+    bindings::EIO,
+    bindings::ENODATA,
+    bindings::ENOTCONN,
+    bindings::ECONNABORTED,
+];
 /// More places than any call has.
 const MOST: u32 = 3000;
 /// Different errnos that one call may answer with.
@@ -79,6 +94,11 @@ pub(crate) struct Shot {
 }
 
 impl Shot {
+    /// Whether the failure has happened.
+    pub(crate) fn hit(&self) -> bool {
+        self.hit
+    }
+
     /// Makes the call once; its answer. One that fails must do so with what the failure explains.
     pub(crate) fn once<T>(
         &mut self,
@@ -92,14 +112,7 @@ impl Shot {
         if let Err(e) = &answer {
             self.answer = Some(*e);
             check!(self.hit);
-            check!([
-                ENOMEM,
-                EIO,
-                EFAULT,
-                econnaborted(),
-                kfabric::errno::enotconn()
-            ]
-            .contains(e));
+            check!(EXPLAINED.iter().any(|errno| e.to_errno() == -(*errno as c_int)));
         }
         Ok(answer)
     }

@@ -131,6 +131,12 @@ impl Station {
         self.pep.local_addr()
     }
 
+    /// Takes a connection request if there is one.
+    #[allow(dead_code, reason = "for others who compile this file")]
+    pub(crate) fn poll(&self) -> Option<Event> {
+        self.eq.read()
+    }
+
     /// Waits for a connection request.
     pub(crate) fn request(&self) -> Result<Event> {
         event(&self.eq, &self.wake)

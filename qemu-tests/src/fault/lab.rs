@@ -144,6 +144,25 @@ impl Lab {
         Ok(event)
     }
 
+    /// Waits until an endpoint that asks to connect has heard that it was refused. A refusal that
+    /// was lost (`lost`: it may be) is asked for again, and given.
+    ///
+    /// # Errors
+    ///
+    /// When it does not hear.
+    pub fn refused(&self, lost: bool) -> Result<Event> {
+        let end = std::time::Instant::now() + WAIT;
+        while lost && std::time::Instant::now() < end {
+            if sys::poll_in(self.eq.fd.as_fd(), Duration::from_millis(100))? {
+                break;
+            }
+            if let Ok(again) = self.dev.eq_read(self.door.handle, 0) {
+                self.dev.close(again.raw.connreq)?;
+            }
+        }
+        self.event(KFI_CONN_ERROR)
+    }
+
     /// An endpoint that asks to connect, with the request still in its queue.
     ///
     /// # Errors

@@ -237,9 +237,9 @@ pub struct Shot<'a> {
 }
 
 impl Shot<'_> {
-    /// What is made to fail.
-    pub fn kind(&self) -> Kind {
-        self.kind
+    /// Whether the failure has happened.
+    pub fn hit(&self) -> bool {
+        self.hit
     }
 
     /// Makes the call once; its answer. A failure must be one that is explained.

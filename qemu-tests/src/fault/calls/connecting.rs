@@ -125,7 +125,7 @@ fn accept(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
         lab.event(KFI_CONNECTED)?;
         lab.event(KFI_CONNECTED)?;
     } else {
-        lab.event(KFI_CONN_ERROR)?;
+        lab.refused(true)?;
     }
     lab.dev.close(ep)?;
     Ok(lab.dev.close(client)?)
@@ -141,8 +141,8 @@ fn reject(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
         ..Default::default()
     };
     shot.ioctl(&lab.dev, &want)?;
-    let refusal = lab.event(KFI_CONN_ERROR)?;
-    ensure!(refusal.data == data, "{refusal:?}");
+    let refusal = lab.refused(shot.hit())?;
+    ensure!(shot.hit() || refusal.data == data, "{refusal:?}");
     Ok(lab.dev.close(client)?)
 }
 
@@ -153,7 +153,7 @@ fn close_request(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
         ..Default::default()
     };
     shot.ioctl(&lab.dev, &want)?;
-    lab.event(KFI_CONN_ERROR)?;
+    lab.refused(shot.hit())?;
     Ok(lab.dev.close(client)?)
 }
 

@@ -12,7 +12,8 @@ use zerocopy::FromZeros;
 
 /// The cases.
 pub const CASES: &[Case] = &[
-    Case::new("KFI_IOC_GETINFO", "", getinfo),
+    // A device that does not answer is not offered.
+    Case::new("KFI_IOC_GETINFO", "", getinfo).also(&[libc::ENODATA]),
     Case::new("KFI_IOC_OBJ_LIST", "", obj_list),
     Case::new("KFI_IOC_FABRIC_OPEN", "", fabric_open),
     Case::new("KFI_IOC_DOMAIN_OPEN", "", domain_open),
@@ -199,6 +200,7 @@ fn close_pep(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let there = crate::sys::poll_in(std::os::fd::AsFd::as_fd(&eq.fd), crate::fault::lab::WAIT)?;
     ensure!(there, "no request came");
     close(lab, shot, pep)?;
+    // A refusal that was lost is made up for by the connection manager: nobody listens any more.
     lab.event(KFI_CONN_ERROR)?;
     lab.dev.close(client)?;
     Ok(lab.dev.close(eq.handle)?)
