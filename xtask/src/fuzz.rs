@@ -54,11 +54,7 @@ const REACHED: &str = "fuzz-reached.txt";
 ///
 /// When something cannot be set up or built.
 pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
-    let dir = ctx.target.join("fuzz");
-    std::fs::create_dir_all(&dir)?;
-    for name in [CURRENT, BEFORE, KEPT, REACHED] {
-        let _ = std::fs::remove_file(dir.join(name));
-    }
+    let dir = folder(ctx)?;
     let time = Duration::from_secs(args.minutes * 60);
     let mut argv = vec!["kfi-fuzz".to_owned()];
     let push = |argv: &mut Vec<String>, more: &[&str]| {
@@ -108,6 +104,20 @@ pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
         tell(&dir);
     }
     Ok(status)
+}
+
+/// The folder that a guest leaves its programs in, empty.
+///
+/// # Errors
+///
+/// Those of the file system.
+pub fn folder(ctx: &Context) -> Result<PathBuf> {
+    let dir = ctx.target.join("fuzz");
+    std::fs::create_dir_all(&dir)?;
+    for name in [CURRENT, BEFORE, KEPT, REACHED] {
+        let _ = std::fs::remove_file(dir.join(name));
+    }
+    Ok(dir)
 }
 
 /// Says what a finding is to be had again with.

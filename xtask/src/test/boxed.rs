@@ -55,6 +55,8 @@ const PARTS: &[Part] = &[
 pub(super) fn run(ctx: &Context, only: &str, report: &Arc<Report>) -> Result<()> {
     let options = Options {
         kernel: Kernel::Debug,
+        // Where the fuzzer leaves the programs it runs, for those who want to run them again.
+        dir: Some(crate::fuzz::folder(ctx)?),
         ..Options::default()
     };
     let guests = Guests::prepare(ctx, Which::Main, &options)?;
