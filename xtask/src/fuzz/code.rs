@@ -265,11 +265,12 @@ pub(super) fn sites(functions: &[Function], roots: &[Place]) -> Vec<Site> {
     sites
 }
 
-/// All that functions refer to.
+/// The symbols that functions refer to; places in their own sections are no other module's
+/// business.
 pub(super) fn references(functions: &[Function]) -> Vec<Place> {
-    functions
-        .iter()
-        .flat_map(|function| function.refers.iter().cloned())
+    let all = functions.iter().flat_map(|function| &function.refers);
+    all.filter(|(name, _)| !name.starts_with('.'))
+        .cloned()
         .collect()
 }
 
