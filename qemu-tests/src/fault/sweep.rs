@@ -237,6 +237,11 @@ pub struct Shot<'a> {
 }
 
 impl Shot<'_> {
+    /// What is made to fail.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
     /// Whether the failure has happened.
     pub fn hit(&self) -> bool {
         self.hit

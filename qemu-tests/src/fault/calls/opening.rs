@@ -2,6 +2,7 @@
 
 //! Asking for what there is, and opening objects.
 
+use crate::fault::inject::Kind;
 use crate::fault::lab::Lab;
 use crate::fault::sweep::{Case, Shot};
 use crate::raw::{hints, name_field, to_sockaddr};
@@ -140,11 +141,25 @@ fn ep_open(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     Ok(lab.dev.close(got.handle)?)
 }
 
-/// A failure must leave the request to be accepted later.
+/// A failure must leave the request to be accepted later; but where it was the answer that could
+/// not be delivered, the request is refused.
 fn ep_open_request(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let (client, connreq) = lab.request()?;
-    let got = shot.ioctl(&lab.dev, &want_ep(lab, connreq))?;
-    lab.dev.close(got.handle)?;
+    let want = want_ep(lab, connreq);
+    let got = if shot.kind() == Kind::Copy {
+        let opened = shot.once(|| lab.dev.ep_open(&want))?;
+        let again = || match lab.dev.ep_open(&want) {
+            Err(e) if e.errno.0 == libc::ENOENT => Ok(None),
+            other => other.map(Some),
+        };
+        opened.map_or_else(|_| again(), |got| Ok(Some(got)))?
+    } else {
+        Some(shot.ioctl(&lab.dev, &want)?)
+    };
+    if let Some(got) = got {
+        lab.dev.close(got.handle)?;
+    }
+    lab.refused(true)?;
     Ok(lab.dev.close(client)?)
 }
 
