@@ -34,7 +34,8 @@ pub struct Args {
     /// Run `lint` too, as a test of that name.
     #[arg(long)]
     pub lint: bool,
-    /// Run a box of minutes of every rig on the debug kernel too.
+    /// Run a box of minutes of every rig on the debug kernel too: `box.suite`,
+    /// `box.fuzz`, `box.fault`.
     #[arg(long)]
     pub boxed: bool,
     /// Write results there as they come, one JSON object a line.

@@ -27,7 +27,7 @@ struct Part {
 /// In the order of what they find in a minute.
 const PARTS: &[Part] = &[
     Part {
-        name: "suite",
+        name: "box.suite",
         nodes: Nodes::Netns,
         argv: &[
             "kfi-tests",
@@ -40,14 +40,14 @@ const PARTS: &[Part] = &[
         limit: Duration::from_secs(15 * 60),
     },
     Part {
-        name: "fuzz",
+        name: "box.fuzz",
         nodes: Nodes::One,
         argv: &["kfi-fuzz", "run", "--seconds", "90"],
         limit: Duration::from_secs(10 * 60),
     },
 ];
 
-/// Runs all parts, those whose names contain `only`.
+/// Runs the parts whose names contain `only`.
 ///
 /// # Errors
 ///
@@ -64,7 +64,7 @@ pub(super) fn run(ctx: &Context, only: &str, report: &Arc<Report>) -> Result<()>
         let guests = guests.with_nodes(part.nodes).with_timeout(part.limit);
         run_part(&guests, part, report);
     }
-    if "fault".contains(only) {
+    if "box.fault".contains(only) {
         let guests = guests.with_timeout(Duration::from_secs(15 * 60));
         fault::test(&guests, "", true, report)?;
     }
@@ -72,7 +72,7 @@ pub(super) fn run(ctx: &Context, only: &str, report: &Arc<Report>) -> Result<()>
 }
 
 fn run_part(guests: &Guests<'_>, part: &Part, report: &Arc<Report>) {
-    let place = format!("debug {}", part.name);
+    let place = part.name;
     println!("\n{place} on {}", guests.release());
     let started = Instant::now();
     let state = Arc::new(Mutex::new(State::default()));
@@ -80,7 +80,7 @@ fn run_part(guests: &Guests<'_>, part: &Part, report: &Arc<Report>) {
     let sink = listen(
         &state,
         report,
-        &place,
+        place,
         &BTreeMap::new(),
         &Deadline::default(),
     );
@@ -105,12 +105,12 @@ fn run_part(guests: &Guests<'_>, part: &Part, report: &Arc<Report>) {
         let why = format!("did not end; {}", faults.join("\n"));
         report.add(Line::failed(
             name,
-            &place,
+            place,
             since.elapsed().as_secs_f64(),
             why,
         ));
     }
-    let mut line = Line::check(format!("guest.{}", part.name), &place, &faults);
+    let mut line = Line::check(format!("guest.{place}"), place, &faults);
     line.seconds = started.elapsed().as_secs_f64();
     report.add(line);
 }
