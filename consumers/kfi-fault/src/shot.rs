@@ -112,7 +112,9 @@ impl Shot {
         if let Err(e) = &answer {
             self.answer = Some(*e);
             check!(self.hit);
-            check!(EXPLAINED.iter().any(|errno| e.to_errno() == -(*errno as c_int)));
+            check!(EXPLAINED
+                .iter()
+                .any(|errno| e.to_errno() == -(*errno as c_int)));
         }
         Ok(answer)
     }
