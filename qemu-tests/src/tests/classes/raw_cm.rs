@@ -148,7 +148,9 @@ impl RawCm {
 
     /// Listens at an address.
     pub(super) fn listen(&mut self, at: SocketAddr) -> Result<()> {
-        let mut cmd = to_sockaddr(at).data[..28].to_vec();
+        // `struct rdma_ucm_bind_ip`: an answer that there is not, address, identifier.
+        let mut cmd = 0u64.to_ne_bytes().to_vec();
+        cmd.extend(&to_sockaddr(at).data[..28]);
         cmd.extend(self.id.to_ne_bytes());
         self.command(BIND_IP, &cmd, 0).context("binding")?;
         let mut cmd = self.id.to_ne_bytes().to_vec();
