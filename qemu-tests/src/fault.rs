@@ -45,7 +45,12 @@ fn begin(name: &str) {
     println!("KFI-FAULT-BEGIN {name}");
 }
 
-/// Runs every case whose name contains `only`, printing a row for each as it ends; whether all
+/// Whether a name contains one of the patterns, which commas separate.
+fn is_one(name: &str, patterns: &str) -> bool {
+    patterns.split(',').any(|pattern| name.contains(pattern))
+}
+
+/// Runs every case whose name contains one of `only`, printing a row for each as it ends; whether all
 /// passed.
 ///
 /// # Errors
@@ -59,7 +64,7 @@ pub fn run(env: &Env, only: &str, how: How) -> Result<bool> {
     };
     let cases = calls::all();
     let mut rows = Vec::new();
-    for case in cases.iter().filter(|case| case.name().contains(only)) {
+    for case in cases.iter().filter(|case| is_one(&case.name(), only)) {
         begin(&case.name());
         rows.push(sweep::run(case, env, &knobs, quick).told());
     }
@@ -68,12 +73,12 @@ pub fn run(env: &Env, only: &str, how: How) -> Result<bool> {
     }
     for case in background::CASES
         .iter()
-        .filter(|case| case.name.contains(only))
+        .filter(|case| is_one(case.name, only))
     {
         begin(case.name);
         rows.push(background::run(case, env, &knobs, quick).told());
     }
-    if kernel::PREFIX.contains(only) || only.starts_with(kernel::PREFIX) {
+    if is_one(kernel::PREFIX, only) || only.starts_with(kernel::PREFIX) {
         begin(kernel::PREFIX);
         match kernel::run(only) {
             Ok(found) => rows.extend(found.into_iter().map(Row::told)),

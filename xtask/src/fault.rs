@@ -28,8 +28,8 @@ const KINDS: [&str; 5] = ["slab", "page", "copy", "pin", "device"];
 /// The arguments of `fault`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only calls whose name contains this.
-    #[arg(long, value_name = "PATTERN", default_value = "")]
+    /// Only calls whose name contains one of these.
+    #[arg(long, value_name = "PATTERN,…", default_value = "")]
     pub only: String,
     /// Inject at fewer places: each of the first, then fewer and fewer.
     #[arg(long)]
@@ -127,7 +127,7 @@ pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
 ///
 /// When the guest cannot be started.
 pub fn test(guests: &Guests<'_>, only: &str, quick: bool, report: &Arc<Report>) -> Result<()> {
-    let only = only.strip_prefix("fault.").unwrap_or_default();
+    let only = only.strip_prefix("fault.").unwrap_or(only);
     let (rows, outcome) = sweep(guests, only, quick, {
         let report = Arc::clone(report);
         move |row| report.add(line(row))

@@ -10,8 +10,8 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(about = "Makes every call of kfabric with its 1st, 2nd, … nth failure of each kind")]
 struct Args {
-    /// Only calls whose name contains this
-    #[arg(long, default_value = "")]
+    /// Only calls whose name contains one of these
+    #[arg(long, value_name = "PATTERN,…", default_value = "")]
     only: String,
     /// Inject at fewer places
     #[arg(long)]
