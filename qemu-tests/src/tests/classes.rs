@@ -34,12 +34,14 @@ pub const TESTS: &[Test] = &[
         "classes.cve_2025_68260_completion_against_teardown",
         lifetime::completion_against_teardown,
     )
-    .seconds(20),
+    .seconds(20)
+    .on(NETNS),
     Test::pair(
         "classes.cve_2025_21892_operations_end_once_whatever_ends_them",
         lifetime::operations_end_once,
     )
-    .seconds(20),
+    .seconds(20)
+    .on(NETNS),
     Test::pair(
         "classes.cve_2025_22085_device_renamed_and_removed_under_use",
         lifetime::renamed_and_removed,
@@ -60,7 +62,8 @@ pub const TESTS: &[Test] = &[
         "classes.cve_2026_23242_malformed_first_frames",
         frames::malformed_first_frames,
     )
-    .seconds(10),
+    .seconds(10)
+    .on(NETNS),
     Test::alone(
         "classes.cve_2026_23243_lengths_at_their_ends",
         inputs::lengths_at_their_ends,
@@ -74,7 +77,8 @@ pub const TESTS: &[Test] = &[
         "classes.cve_2014_8159_ranges_that_wrap",
         inputs::ranges_that_wrap,
     )
-    .seconds(8),
+    .seconds(8)
+    .on(NETNS),
     Test::alone(
         "classes.double_fetch_what_is_checked_is_what_is_used",
         inputs::fetched_once,
@@ -99,7 +103,8 @@ pub const TESTS: &[Test] = &[
         "classes.cve_2025_40250_unwinding_leaves_others_alone",
         memory::unwinding,
     )
-    .seconds(15),
+    .seconds(15)
+    .on(NETNS),
     Test::alone(
         "classes.memlock_is_exact_with_many_threads",
         memory::memlock_of_threads,
@@ -118,27 +123,32 @@ pub const TESTS: &[Test] = &[
         "classes.knem_xpmem_kill_while_the_peer_copies",
         copies::killed,
     )
-    .seconds(20),
+    .seconds(20)
+    .on(NETNS),
     Test::pair(
         "classes.knem_xpmem_fork_while_the_peer_copies",
         copies::forked,
     )
-    .seconds(15),
+    .seconds(15)
+    .on(NETNS),
     Test::pair(
         "classes.knem_xpmem_munmap_while_the_peer_copies",
         copies::unmapped,
     )
-    .seconds(15),
+    .seconds(15)
+    .on(NETNS),
     Test::pair(
         "classes.knem_xpmem_mremap_while_the_peer_copies",
         copies::moved,
     )
-    .seconds(15),
+    .seconds(15)
+    .on(NETNS),
     Test::pair(
         "classes.knem_xpmem_exec_while_the_peer_copies",
         copies::replaced,
     )
-    .seconds(20),
+    .seconds(20)
+    .on(NETNS),
 ];
 
 /// How often to do what is done `stock` times on a kernel without checkers.

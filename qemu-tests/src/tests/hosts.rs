@@ -45,10 +45,10 @@ pub const TESTS: &[Test] = &[
     Test::pair("hosts.all_weathers_at_once", |c| transfers(c, MIXED)).seconds(20),
     Test::pair("hosts.connecting_in_bad_weather", connecting)
         .seconds(40)
-        .on(TWO),
+        .on(LONG),
     Test::pair("hosts.short_silence_is_survived", short_silence)
         .seconds(10)
-        .on(TWO),
+        .on(LONG),
     Test::pair("hosts.p11_partition_of_5_seconds", |c| {
         partition(c, Duration::from_secs(5))
     })
@@ -63,7 +63,7 @@ pub const TESTS: &[Test] = &[
         frozen(c, Duration::from_secs(15))
     })
     .seconds(25)
-    .on(TWO),
+    .on(LONG),
     Test::pair("hosts.p11_frozen_for_100_seconds", |c| {
         frozen(c, Duration::from_secs(100))
     })

@@ -48,6 +48,8 @@ pub struct Cable<'a> {
     pub socket: &'a Path,
     /// Which end: 1 listens, 2 connects.
     pub end: u8,
+    /// The network card it is plugged into.
+    pub card: &'a str,
 }
 
 /// The identifier of the guests' network card.
@@ -181,8 +183,8 @@ impl Machine<'_> {
             add(
                 "-device",
                 format!(
-                    "virtio-net-pci,id={CARD},netdev=net0,host_mtu=4400,mac=52:54:00:77:00:{:02x},romfile=",
-                    cable.end
+                    "{},id={CARD},netdev=net0,mac=52:54:00:77:00:{:02x},romfile=",
+                    cable.card, cable.end
                 ),
             );
         }

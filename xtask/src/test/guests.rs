@@ -49,7 +49,7 @@ struct Stage {
 fn stages() -> [Stage; 3] {
     [
         (Nodes::Netns, "netns", "netns", 14),
-        (Nodes::Two, "2", "2 nodes", 9),
+        (Nodes::Two, "2", "2 nodes", 12),
         (Nodes::One, "1", "1 node", 4),
     ]
     .map(|(nodes, topology, place, minutes)| Stage {
