@@ -51,19 +51,6 @@ impl Kernel {
         }
     }
 
-    /// The network card of a guest that is a host of its own.
-    ///
-    /// Not virtio's: its driver takes received packets from a page pool, and rxe gives packets of a
-    /// failed queue pair back under that queue pair's lock, with interrupts off. Giving one back to
-    /// a page pool runs the next receive, which wants the same lock: the guest stands still.
-    /// (The debug kernel has no driver for another card; it says so of rxe in a warning.)
-    fn card(self) -> &'static str {
-        match self {
-            Self::Stock => "e1000",
-            Self::Debug => "virtio-net-pci,host_mtu=4400",
-        }
-    }
-
     /// What its command line has besides. The stock kernel gets the cheapest checker it has; the
     /// debug kernel's watchdogs get the patience that emulation needs.
     fn append(self) -> &'static str {

@@ -48,8 +48,6 @@ pub struct Cable<'a> {
     pub socket: &'a Path,
     /// Which end: 1 listens, 2 connects.
     pub end: u8,
-    /// The network card it is plugged into.
-    pub card: &'a str,
 }
 
 /// The identifier of the guests' network card.
@@ -180,11 +178,14 @@ impl Machine<'_> {
                     escape(cable.socket)
                 ),
             );
+            // Without merged receive buffers, which the driver takes from a page pool: rxe gives
+            // packets of a failed queue pair back under that queue pair's lock, giving one back to
+            // a page pool runs the next receive, and that wants the same lock.
             add(
                 "-device",
                 format!(
-                    "{},id={CARD},netdev=net0,mac=52:54:00:77:00:{:02x},romfile=",
-                    cable.card, cable.end
+                    "virtio-net-pci,id={CARD},netdev=net0,host_mtu=4400,mrg_rxbuf=off,mac=52:54:00:77:00:{:02x},romfile=",
+                    cable.end
                 ),
             );
         }

@@ -177,7 +177,6 @@ impl Guests<'_> {
                 cable: (topology == Topology::Two).then_some(Cable {
                     socket: &cable,
                     end: number,
-                    card: self.options.kernel.card(),
                 }),
                 append: &format!("{quiet} kfabric.guest={number}"),
             };

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 const INIT: &str = include_str!("init.sh");
 
 /// The modules it needs, each loaded after those it depends on.
-const MODULES: [&str; 5] = ["9p", "9pnet_virtio", "e1000", "overlay", "virtio_rng"];
+const MODULES: [&str; 5] = ["9p", "9pnet_virtio", "virtio_net", "overlay", "virtio_rng"];
 
 /// The line by which a probed guest shows that it runs.
 pub const PROBE_LINE: &str = "kfabric-probe: up";
