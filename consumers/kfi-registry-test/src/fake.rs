@@ -126,7 +126,7 @@ struct Log {
 #[derive(Default)]
 struct Live {
     endpoint: Option<Arc<FakeEp>>,
-    device: Option<Arc<dyn DomainSink>>,
+    device: Option<(usize, Arc<dyn DomainSink>)>,
     listener: Option<Arc<dyn ListenSink>>,
 }
 
@@ -251,12 +251,23 @@ impl Control {
 
     /// Who is told when the newest device goes.
     pub(crate) fn device(&self) -> Result<Arc<dyn DomainSink>> {
-        self.live.lock().device.clone().ok_or(ENOENT)
+        let live = self.live.lock();
+        let (_, sink) = live.device.as_ref().ok_or(ENOENT)?;
+        Ok(sink.clone())
     }
 
-    /// Sets or clears the newest device.
-    pub(crate) fn set_device(&self, device: Option<Arc<dyn DomainSink>>) {
-        let _old = core::mem::replace(&mut self.live.lock().device, device);
+    /// Notes the newest device: whose it is (an address), and who is told when it goes.
+    pub(crate) fn set_device(&self, domain: usize, sink: Arc<dyn DomainSink>) {
+        let _old = self.live.lock().device.replace((domain, sink));
+    }
+
+    /// Forgets a device, if it is still the newest: a domain may go after the next has come.
+    pub(crate) fn clear_device(&self, domain: usize) {
+        let _old = self
+            .live
+            .lock()
+            .device
+            .take_if(|(newest, _)| *newest == domain);
     }
 
     /// Who takes the newest listener's requests.
@@ -348,7 +359,7 @@ impl Provider for Fake {
             return Err(ENOENT);
         }
         let device = FakeDomain::new(self.spec, self.control.clone())?;
-        self.control.set_device(Some(sink));
+        self.control.set_device(device.address(), sink);
         Ok(device)
     }
 

@@ -57,6 +57,11 @@ impl FakeDomain {
     pub(crate) fn new(spec: &'static Spec, control: Arc<Control>) -> Result<Arc<Self>> {
         Ok(Arc::new(Self { spec, control }, GFP_KERNEL)?)
     }
+
+    /// What tells it from other domains.
+    pub(crate) fn address(&self) -> usize {
+        core::ptr::from_ref(self).addr()
+    }
 }
 
 impl DomainOps for FakeDomain {
@@ -104,7 +109,7 @@ impl DomainOps for FakeDomain {
 impl Drop for FakeDomain {
     fn drop(&mut self) {
         self.control.did(Step::DomainDrop);
-        self.control.set_device(None);
+        self.control.clear_device(self.address());
     }
 }
 
