@@ -38,6 +38,9 @@ enum Command {
         /// Only these
         #[arg(long, value_delimiter = ',')]
         names: Vec<String>,
+        /// None whose name contains one of these
+        #[arg(long, value_delimiter = ',')]
+        except: Vec<String>,
         /// Begin no test after so many seconds
         #[arg(long)]
         seconds: Option<u64>,
@@ -98,11 +101,14 @@ fn run(command: Command) -> Result<u8> {
             topology,
             only,
             names,
+            except,
             seconds,
             seed,
             again,
         } => {
             let mut plan = runner::Plan::choose(&tests::all(), topology, &only, &names);
+            let named = |name: &str| except.iter().any(|part| name.contains(part.as_str()));
+            plan.tests.retain(|test| !named(test.name));
             plan.time = seconds.map(Duration::from_secs);
             plan.again = again;
             let mut env = Env::read(topology)?;
