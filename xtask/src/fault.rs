@@ -135,17 +135,7 @@ pub fn test(guests: &Guests<'_>, only: &str, quick: bool, report: &Arc<Report>) 
     if rows.is_empty() {
         report.add(Line::failed("fault", PLACE, 0.0, "no call was swept"));
     }
-    let mut around: Vec<String> = outcome
-        .complaints
-        .iter()
-        .map(|(guest, complaint)| {
-            format!("guest {guest}: {}\n{}", complaint.line, complaint.around)
-        })
-        .collect();
-    for faults in [&outcome.problems, &outcome.left, &outcome.unload] {
-        around.extend(faults.iter().cloned());
-    }
-    report.add(Line::check("fault.around", PLACE, &around));
+    report.add(Line::check("fault.around", PLACE, &outcome.faults()));
     Ok(())
 }
 
