@@ -159,6 +159,9 @@ void kverbs_destroy_cq(struct ib_cq *cq)
  * handed to it. rxe hands a packet over first and wakes the queue pair's task afterwards; a peer
  * that still sends while its target is destroyed would else make it warn (rxe_sched_task() in
  * drivers/infiniband/sw/rxe/rxe_task.c). Receiving runs in an RCU read-side section.
+ *
+ * One that was handed over while rxe_qp_reset() had the task disabled woke nobody: it would stay,
+ * with its reference, and destroying wait for it for 50 seconds. The second reset takes it away.
  */
 void kverbs_quiesce_qp(struct ib_qp *qp)
 {
@@ -166,8 +169,8 @@ void kverbs_quiesce_qp(struct ib_qp *qp)
 
 	ib_modify_qp(qp, &attr, IB_QP_STATE);
 	synchronize_rcu_expedited();
+	ib_modify_qp(qp, &attr, IB_QP_STATE);
 }
-
 
 int kverbs_self_connect(struct ib_qp *qp, u32 port)
 {
