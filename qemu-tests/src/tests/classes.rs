@@ -16,7 +16,7 @@ mod memory;
 mod outputs;
 mod raw_cm;
 
-use crate::harness::{Test, NETNS};
+use crate::harness::{Test, NETNS, ONE};
 use crate::raw::{self, Dev};
 use crate::sys;
 use anyhow::{ensure, Result};
@@ -114,7 +114,8 @@ pub const TESTS: &[Test] = &[
         "classes.p6_assigning_pins_and_registers_nothing",
         memory::assign_is_small,
     )
-    .seconds(15),
+    .seconds(15)
+    .on(ONE),
     Test::alone(
         "classes.cve_2016_4565_descriptor_inherited_by_the_privileged",
         deputy::inherited_descriptor,
