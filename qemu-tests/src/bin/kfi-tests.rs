@@ -2,7 +2,7 @@
 
 //! Runs the tests and the benchmarks inside guests.
 
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
 use clap::{Parser, Subcommand};
 use qemu_tests::harness::{child, runner, Env, Topology};
 use qemu_tests::{bench, sys, tests};
@@ -32,9 +32,9 @@ enum Command {
         /// How the nodes lie: netns, 2, 1, smoke, long
         #[arg(long)]
         topology: Topology,
-        /// Only those whose name contains this
-        #[arg(long, default_value = "")]
-        only: String,
+        /// Only those whose name contains one of these
+        #[arg(long, value_delimiter = ',')]
+        only: Vec<String>,
         /// Only these
         #[arg(long, value_delimiter = ',')]
         names: Vec<String>,
@@ -109,6 +109,7 @@ fn run(command: Command) -> Result<u8> {
             let mut plan = runner::Plan::choose(&tests::all(), topology, &only, &names);
             let named = |name: &str| except.iter().any(|part| name.contains(part.as_str()));
             plan.tests.retain(|test| !named(test.name));
+            ensure!(!plan.tests.is_empty(), "there is no such test here");
             plan.time = seconds.map(Duration::from_secs);
             plan.again = again;
             let mut env = Env::read(topology)?;

@@ -42,10 +42,10 @@ pub struct Plan {
 impl Plan {
     /// Chooses from all tests: those of the topology, whose name contains `only` and is one of
     /// `names` (empty: any). What loses the peer comes last.
-    pub fn choose(all: &[Test], topology: super::Topology, only: &str, names: &[String]) -> Self {
+    pub fn choose(all: &[Test], topology: super::Topology, only: &[String], names: &[String]) -> Self {
         let chosen = |t: &&Test| {
             t.topologies & topology.bit() != 0
-                && t.name.contains(only)
+                && (only.is_empty() || only.iter().any(|part| t.name.contains(part.as_str())))
                 && (names.is_empty() || names.iter().any(|n| n == t.name))
         };
         let mut tests: Vec<_> = all.iter().filter(chosen).copied().collect();
@@ -246,16 +246,16 @@ mod tests {
         ];
         let names = |plan: Plan| plan.tests.iter().map(|t| t.name).collect::<Vec<_>>();
         assert_eq!(
-            names(Plan::choose(&all, Topology::Netns, "", &[])),
+            names(Plan::choose(&all, Topology::Netns, &[], &[])),
             ["a.one", "a.two", "b.last"]
         );
-        assert_eq!(names(Plan::choose(&all, Topology::One, "", &[])), ["a.two"]);
+        assert_eq!(names(Plan::choose(&all, Topology::One, &[], &[])), ["a.two"]);
         assert_eq!(
-            names(Plan::choose(&all, Topology::Netns, "last", &[])),
+            names(Plan::choose(&all, Topology::Netns, &["last".into()], &[])),
             ["b.last"]
         );
         assert_eq!(
-            names(Plan::choose(&all, Topology::Netns, "", &["a.two".into()])),
+            names(Plan::choose(&all, Topology::Netns, &[], &["a.two".into()])),
             ["a.two"]
         );
     }
