@@ -328,9 +328,9 @@ struct task_struct *kverbs_current(void)
 	return current;
 }
 
-u8 kverbs_random_byte(void)
+u32 kverbs_random(void)
 {
-	return get_random_u8();
+	return get_random_u32();
 }
 
 #ifdef CONFIG_KCOV

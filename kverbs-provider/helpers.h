@@ -70,7 +70,7 @@ void kverbs_rotate_key(struct ib_mr *mr, u8 key);
 /* The rest. */
 struct workqueue_struct *kverbs_wq_alloc(void);
 struct task_struct *kverbs_current(void);
-u8 kverbs_random_byte(void);
+u32 kverbs_random(void);
 
 #ifdef CONFIG_KCOV
 /*

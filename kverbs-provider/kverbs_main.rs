@@ -8,7 +8,7 @@
 //! | [`provider`], [`info`] | what there is, and opening it |
 //! | [`device`], [`resource`] | devices coming and going, and what of ours is on them |
 //! | [`domain`], [`group`] | an open device; a protection domain |
-//! | [`region`], [`key`] | memory for local use; exporting parts of it |
+//! | [`region`], [`key`], [`spent`] | memory for local use; exporting parts of it; never the same key twice |
 //! | [`endpoint`], [`inbox`], [`handle`] | a connection's life |
 //! | [`path`] | its operations |
 //! | [`listener`], [`request`] | waiting for connections |
@@ -69,6 +69,9 @@ mod request;
 #[deny(unsafe_code)]
 #[path = "src/resource.rs"]
 mod resource;
+#[deny(unsafe_code)]
+#[path = "src/spent.rs"]
+mod spent;
 
 module! {
     type: Kverbs,
@@ -83,6 +86,7 @@ struct Kverbs {
     _registration: kfabric::registry::Registration,
     _client: ib::client::Client<device::Device>,
     _devices: device::List,
+    _spent: spent::Memory,
     _queue: ib::work::WorkQueue,
 }
 
@@ -90,6 +94,8 @@ impl kernel::Module for Kverbs {
     fn init(module: &'static ThisModule) -> Result<Self> {
         // SAFETY: A module's `init` runs once, and the client is registered below.
         let devices = unsafe { device::List::new() };
+        // SAFETY: As above.
+        let spent = unsafe { spent::Memory::new() };
         let queue = ib::work::WorkQueue::new()?;
         let client = ib::client::Client::register()?;
         let provider = Arc::new(provider::Verbs, GFP_KERNEL)?;
@@ -97,6 +103,7 @@ impl kernel::Module for Kverbs {
             _registration: kfabric::registry::Registration::new(provider, module)?,
             _client: client,
             _devices: devices,
+            _spent: spent,
             _queue: queue,
         })
     }

@@ -8,8 +8,8 @@
 //!
 //! Revoking is deregistering: on every driver that waits for what a peer is just doing, which on
 //! rxe an invalidate does not. The reserve is refilled at once; if that fails the next assign
-//! tries again. A key's number is as unpredictable as the device allows; isolation rests on the
-//! group's protection domain.
+//! tries again. A key's number is as unpredictable as the device allows, and comes once
+//! ([`spent`]); isolation rests on the group's protection domain.
 //!
 //! What this cannot keep a peer from, on rxe: a "send with invalidate" ends any fast registration
 //! of the device whose number the peer guesses, whatever protection domain it is in. That takes a
@@ -28,6 +28,7 @@ use kernel::{
 use crate::{
     group::Window,
     ib::{
+        self,
         device::Live,
         dma::SgList,
         mr::{
@@ -44,6 +45,7 @@ use crate::{
         Resource,
         Ticket, //
     },
+    spent,
 };
 use kfabric::{
     provider::{
@@ -55,6 +57,9 @@ use kfabric::{
         KFI_REMOTE_WRITE, //
     },
 };
+
+/// How many of the device's keys are looked at for one that is new.
+const TRIES: usize = 64;
 
 /// What a slot has on the device.
 enum State {
@@ -125,8 +130,35 @@ impl Inner {
         if reserve.is_some() || pages == 0 {
             return Ok(());
         }
-        *reserve = Some(Mr::fast(live, &group.pd()?, pages)?);
-        Ok(())
+        let pd = group.pd()?;
+        // Kept until another is found, for the device would hand them out again.
+        let mut worn = KVec::new();
+        while worn.len() < TRIES {
+            let mut mr = Mr::fast(live, &pd, pages)?;
+            if let Some(byte) = spent::draw(mr.rkey(), ib::random())? {
+                mr.set_key(byte);
+                *reserve = Some(mr);
+                return Ok(());
+            }
+            worn.push(mr, GFP_KERNEL)?;
+        }
+        Err(ENOSPC)
+    }
+
+    /// Registers a window in full. The device chooses the key, so whether it is a new one shows
+    /// only when it is made; one that is not is ended at once.
+    fn full(&self, live: &Live<'_>, offset: usize, len: usize, rights: Access) -> Result<Mr> {
+        let mem = self.region.mem();
+        for _ in 0..TRIES {
+            let mr = region::user_mr(live, self.region.group(), mem, offset, len, rights)?;
+            let fresh = spent::take(mr.rkey());
+            if let Ok(true) = fresh {
+                return Ok(mr);
+            }
+            mem.device_unregister(offset, len, || drop(mr));
+            fresh?;
+        }
+        Err(ENOSPC)
     }
 
     /// Pages that a fast registration of any window of the region needs, as far as there are.
@@ -223,7 +255,7 @@ impl KeyOps for Key {
             if !matches!(slot.state, State::Free(_)) {
                 return Err(EBUSY);
             }
-            let mr = region::user_mr(&live, region.group(), region.mem(), offset, len, rights)?;
+            let mr = inner.full(&live, offset, len, rights)?;
             let rkey = mr.rkey();
             // What was in reserve goes; a later revoke gets a new one.
             slot.state = State::Full(mr, offset, len);

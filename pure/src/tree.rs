@@ -13,6 +13,7 @@
 //! | [`rights`] | which access implies, needs or allows which |
 //! | [`ring`] | first in, first out, in bounded storage |
 //! | [`slot`] | a table cell that is read without a lock |
+//! | [`spent`] | which keys of a hardware slot have been given out |
 //! | [`wire`] | application data in connection messages |
 
 pub mod addr;
@@ -25,5 +26,6 @@ pub mod range;
 pub mod rights;
 pub mod ring;
 pub mod slot;
+pub mod spent;
 mod sync;
 pub mod wire;

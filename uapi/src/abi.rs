@@ -757,7 +757,8 @@ pub struct RegionReg {
 /// Flag of [`RegionReg`]: no key at registration; keys come by alloc and assign.
 pub const KFI_REGION_DYNAMIC_KEYS: u32 = 1;
 
-/// `KFI_IOC_KEY_ALLOC`: reserves all that later assigns need. All slots or none.
+/// `KFI_IOC_KEY_ALLOC`: reserves all that later assigns need. All slots or none. `-ENOSPC`: no
+/// key values are left that the device has not given out before.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct KeyAlloc {

@@ -32,3 +32,9 @@ pub(crate) mod wr;
 
 /// What the RDMA core shows as the owner of our objects (`rdma resource show`).
 pub(crate) const CALLER: &kernel::str::CStr = c"kverbs";
+
+/// A random number.
+pub(crate) fn random() -> u32 {
+    // SAFETY: No preconditions.
+    unsafe { raw::kverbs_random() }
+}

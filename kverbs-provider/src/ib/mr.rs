@@ -127,7 +127,7 @@ impl Mr {
         unsafe { (*self.as_ptr()).rkey }
     }
 
-    /// Points a fresh fast region at [offset, offset + len) of `mem` and gives it a new key.
+    /// Points a fresh fast region at [offset, offset + len) of `mem`.
     /// Peers will know the first byte as `iova`, whose offset in its page is that of the byte.
     ///
     /// Nothing is reachable before the registration is posted and done
@@ -165,12 +165,15 @@ impl Mr {
             sg.unmap();
             return Err(got.err().unwrap_or(EMSGSIZE));
         }
-        // SAFETY: As above. The key's low byte is ours to choose.
-        unsafe {
-            (*self.as_ptr()).iova = iova;
-            raw::kverbs_rotate_key(self.as_ptr(), raw::kverbs_random_byte());
-        }
+        // SAFETY: As above.
+        unsafe { (*self.as_ptr()).iova = iova };
         Ok(())
+    }
+
+    /// Chooses the low byte of a fast region's keys, from its registration on.
+    pub(crate) fn set_key(&mut self, byte: u8) {
+        // SAFETY: By the type invariant; nobody else changes it.
+        unsafe { raw::kverbs_rotate_key(self.as_ptr(), byte) }
     }
 
     /// Ends it. After a success nothing is read or written through its keys any more: on every

@@ -18,6 +18,7 @@ mod range;
 mod rights;
 mod ring;
 mod slot;
+mod spent;
 mod wire;
 
 /// Steps of a sequence, at most, where one has many.

@@ -99,7 +99,12 @@ fn run(args: &Args) -> Result<u8> {
     if let Some(rounds) = args.rounds {
         std::env::set_var(env::ROUNDS, rounds.to_string());
     }
-    let plan = runner::Plan::choose(&tests(), args.topology, std::slice::from_ref(&args.only), &[]);
+    let plan = runner::Plan::choose(
+        &tests(),
+        args.topology,
+        std::slice::from_ref(&args.only),
+        &[],
+    );
     let well = runner::run(&plan, &nodes)?;
     if let Ok(said) = std::fs::read_to_string(&log) {
         said.lines().for_each(|line| println!("# {line}"));

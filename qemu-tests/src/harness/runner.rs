@@ -42,7 +42,12 @@ pub struct Plan {
 impl Plan {
     /// Chooses from all tests: those of the topology, whose name contains `only` and is one of
     /// `names` (empty: any). What loses the peer comes last.
-    pub fn choose(all: &[Test], topology: super::Topology, only: &[String], names: &[String]) -> Self {
+    pub fn choose(
+        all: &[Test],
+        topology: super::Topology,
+        only: &[String],
+        names: &[String],
+    ) -> Self {
         let chosen = |t: &&Test| {
             t.topologies & topology.bit() != 0
                 && (only.is_empty() || only.iter().any(|part| t.name.contains(part.as_str())))
@@ -249,7 +254,10 @@ mod tests {
             names(Plan::choose(&all, Topology::Netns, &[], &[])),
             ["a.one", "a.two", "b.last"]
         );
-        assert_eq!(names(Plan::choose(&all, Topology::One, &[], &[])), ["a.two"]);
+        assert_eq!(
+            names(Plan::choose(&all, Topology::One, &[], &[])),
+            ["a.two"]
+        );
         assert_eq!(
             names(Plan::choose(&all, Topology::Netns, &["last".into()], &[])),
             ["b.last"]

@@ -5,15 +5,18 @@
 //! A refused access ends the connection on both sides (the fabric's rule, not
 //! ours), so tests of refusals make a fresh one for each.
 
+use super::modules::{add_link, delete_link};
 use super::refused;
 use crate::buf::Buf;
 use crate::harness::leaks::vm_pin;
-use crate::harness::{Ctx, Test, SMOKE};
+use crate::harness::{skip, Ctx, Test, NETNS, SMOKE};
 use crate::op::{self, iov};
 use crate::pair::{connect, Opts, Pair, Remote, Side, LOCAL, LONG, REMOTE};
 use crate::raw::{Cq, Dev};
+use crate::sys;
 use anyhow::{bail, ensure, Context, Result};
 use kfabric_uapi::*;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// The topic's tests.
@@ -30,6 +33,9 @@ pub const TESTS: &[Test] = &[
     Test::pair("keys.p3_revoke_is_synchronous", revoke_is_synchronous).seconds(40),
     Test::pair("keys.p3_revoke_under_reads", revoke_under_reads).seconds(15),
     Test::pair("keys.p4_stale_key_stays_dead", stale_key).seconds(30),
+    Test::pair("keys.p4_no_key_comes_twice", no_key_twice)
+        .seconds(60)
+        .on(NETNS),
     Test::pair("keys.p5_pages_stay_while_key_lives", pages_stay),
     Test::pair(
         "keys.cve_2023_25775_zero_length_grants_nothing",
@@ -581,15 +587,12 @@ fn stale_key(ctx: &mut Ctx) -> Result<()> {
     if ctx.first() {
         let (slot, first) = bench.side.export(bench.region, 0, 4096, REMOTE)?;
         let mut last = first;
-        let mut same = 0;
-        for _ in 0..600 {
+        let mut had = BTreeSet::from([first.key]);
+        for round in 0..600 {
             bench.side.dev.key_revoke(slot)?;
-            let next = bench.side.assign(slot, 0, 4096, REMOTE)?;
-            ensure!(next.key != last.key, "the same key twice in a row");
-            same += u32::from(next.key == first.key);
-            last = next;
+            last = bench.side.assign(slot, 0, 4096, REMOTE)?;
+            ensure!(had.insert(last.key), "round {round}: an old key came back");
         }
-        ensure!(same == 0, "the first key came back {same} times");
         ctx.ctl.send(&(first, last))?;
         ctx.barrier("tried")?;
     } else {
@@ -606,6 +609,54 @@ fn stale_key(ctx: &mut Ctx) -> Result<()> {
         ctx.barrier("tried")?;
     }
     Ok(())
+}
+
+/// P4: a device that is made anew numbers its keys from the beginning, so that one hardware slot
+/// has key after key, more than its low byte can tell apart. No value comes twice all the same.
+fn no_key_twice(ctx: &mut Ctx) -> Result<()> {
+    const ROUNDS: usize = 300;
+    if sys::slowness() > 1 {
+        return skip("300 devices take too long here");
+    }
+    let mut oldest = None;
+    if ctx.first() {
+        let mut had = BTreeMap::<u64, BTreeSet<u64>>::new();
+        for round in 0..ROUNDS {
+            delete_link(ctx)?;
+            add_link(ctx)?;
+            let side = Side::open(ctx)?;
+            let buf = Buf::new(4096)?;
+            let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+            let key = side.export(region, 0, 4096, REMOTE)?.1.key;
+            let slot = had.entry(key >> 8).or_default();
+            ensure!(slot.insert(key), "round {round}: {key:#x} came back");
+            oldest.get_or_insert(key);
+        }
+        // Another test may have had some of them.
+        let most = had.values().map(BTreeSet::len).max().unwrap_or(0);
+        ensure!(
+            most > 200 && had.len() > 1,
+            "{most} keys of a hardware slot, of {}",
+            had.len()
+        );
+    }
+    let mut bench = Bench::new(ctx, 8192)?;
+    bench.fresh(ctx)?;
+    if ctx.first() {
+        let (_, remote) = bench.side.export(bench.region, 0, 4096, REMOTE)?;
+        ctx.ctl.send(&(oldest, remote))?;
+        ctx.barrier("tried")
+    } else {
+        let (oldest, remote): (Option<u64>, Remote) = ctx.ctl.recv()?;
+        ensure!(
+            bench.write(8, remote.addr, remote.key)? == 0,
+            "the key that lives"
+        );
+        let oldest = oldest.context("the oldest key")?;
+        let errno = bench.write(8, remote.addr, oldest)?;
+        ensure!(errno == libc::EACCES, "the oldest key: errno {errno}");
+        ctx.barrier("tried")
+    }
 }
 
 /// P5: pages stay pinned and charged until the key is gone, whoever closes what.

@@ -143,11 +143,11 @@ fn unload_under_getinfo(ctx: &mut Ctx) -> Result<()> {
     fresh_transfer(ctx)
 }
 
-fn delete_link(ctx: &Ctx) -> Result<()> {
+pub(super) fn delete_link(ctx: &Ctx) -> Result<()> {
     run("rdma", &["link", "delete", &ctx.env.dev]).map(drop)
 }
 
-fn add_link(ctx: &Ctx) -> Result<()> {
+pub(super) fn add_link(ctx: &Ctx) -> Result<()> {
     run(
         "rdma",
         &[

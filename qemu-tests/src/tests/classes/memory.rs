@@ -5,7 +5,7 @@
 use super::{held, times};
 use crate::buf::Buf;
 use crate::harness::leaks::{pinned, vm_pin};
-use crate::harness::{Ctx};
+use crate::harness::Ctx;
 use crate::op::{self, iov};
 use crate::pair::{Pair, Side, LOCAL, REMOTE, WAIT};
 use crate::raw::CallError;
