@@ -29,7 +29,7 @@ pub mod roce;
 pub mod target;
 
 use crate::buf::Buf;
-use crate::harness::{Ctx, Test, LONG, NETNS};
+use crate::harness::{Ctx, Test, NETNS};
 use crate::op::{self, iov};
 use crate::pair::{Pair, Remote, REMOTE};
 use crate::sys::slowness as slow;
@@ -48,10 +48,9 @@ pub const TESTS: &[Test] = &[
         .seconds(25)
         .on(NETNS),
     Test::pair("wire.packets_of_no_size", |c| once(c, datagrams::no_mtu)).on(NETNS),
-    // rxe itself warns (rxe_completer) of some forged answers, which ends the guest.
     Test::pair("wire.forged_datagrams", |c| run(c, datagrams::round))
         .seconds(25)
-        .on(LONG),
+        .on(NETNS),
 ];
 
 /// Seconds of each test where nobody says how many.
