@@ -4,7 +4,9 @@
 //!
 //! A packet that the machine itself drops on its way out is an error to rxe, and the end of its
 //! queue pair. netem is no such place: what it loses counts as sent. That holds as long as its
-//! queue is never full, so it gets a long one.
+//! queue is never full, so it gets a long one, and as long as it is not put there or taken away
+//! while somebody sends: then the machine drops everything for a moment. So once there it stays,
+//! and fine weather is netem that does nothing.
 
 use super::guest::run;
 use super::Env;
@@ -12,6 +14,16 @@ use anyhow::Result;
 
 /// Packets that may wait in netem.
 const QUEUE: &str = "100000";
+/// What stays as it was unless it is said.
+const NOTHING: [&str; 4] = ["corrupt", "0%", "rate", "0bit"];
+
+fn tc(env: &Env, how: &str, spec: &str) -> Result<()> {
+    let dev = env.netdev.as_str();
+    let fixed = ["qdisc", how, "dev", dev, "root", "netem", "limit", QUEUE];
+    let words = fixed.into_iter().chain(NOTHING);
+    let args: Vec<&str> = words.chain(spec.split_whitespace()).collect();
+    run("tc", &args).map(drop)
+}
 
 /// Makes the weather on what this node sends, as `tc-netem(8)` spells it: `loss 5% delay 2ms`.
 /// It replaces the weather that there was.
@@ -20,17 +32,22 @@ const QUEUE: &str = "100000";
 ///
 /// When `tc` cannot do it.
 pub fn make(env: &Env, spec: &str) -> Result<()> {
-    let dev = env.netdev.as_str();
-    let fixed = [
-        "qdisc", "replace", "dev", dev, "root", "netem", "limit", QUEUE,
-    ];
-    let args: Vec<&str> = fixed.into_iter().chain(spec.split_whitespace()).collect();
-    run("tc", &args).map(drop)
+    tc(env, "replace", spec)
 }
 
-/// Makes the weather fine again. It may be so already.
+/// Puts up the place where weather is made, and makes it fine: before anybody sends what is not
+/// to be lost in doing so.
+///
+/// # Errors
+///
+/// When `tc` cannot do it.
+pub fn prepare(env: &Env) -> Result<()> {
+    make(env, "")
+}
+
+/// Makes the weather fine again. There may never have been any.
 pub fn clear(env: &Env) {
-    let _ = run("tc", &["qdisc", "del", "dev", &env.netdev, "root"]);
+    let _ = tc(env, "change", "");
 }
 
 /// Bad weather that ends with this.

@@ -8,7 +8,7 @@
 use super::death::{fresh_transfer, revive_rxe};
 use crate::buf::Buf;
 use crate::harness::guest::ask_host;
-use crate::harness::weather::Weather;
+use crate::harness::weather::{self, Weather};
 use crate::harness::{Ctx, Test, LONG, TWO};
 use crate::op::{self, iov};
 use crate::pair::{accept_one, connect_one, Opts, Pair, Remote, Side, LOCAL, REMOTE, WAIT};
@@ -96,6 +96,7 @@ const WINDOWS: usize = 8;
 
 /// Messages and one-sided transfers arrive whole, once and in order.
 fn transfers(ctx: &mut Ctx, spec: &str) -> Result<()> {
+    weather::prepare(&ctx.env)?;
     let pair = Pair::new(ctx)?;
     let weather = Weather::new(&ctx.env, spec)?;
     ctx.barrier("weather")?;
@@ -267,6 +268,7 @@ fn connecting(ctx: &mut Ctx) -> Result<()> {
 /// A wire that is silent for less time than answers are waited for costs no connection.
 fn short_silence(ctx: &mut Ctx) -> Result<()> {
     const LENGTH: Duration = Duration::from_millis(1500);
+    weather::prepare(&ctx.env)?;
     let pair = Pair::new(ctx)?;
     let buf = Buf::new(64 << 10)?;
     let (region, remote) = super::rma::exported(ctx, &pair, &buf)?;
@@ -464,6 +466,7 @@ impl Both {
 /// Packets overtake each other so much that a transfer may never get on: then it ends as one to a
 /// silent peer does.
 fn disorder(ctx: &mut Ctx) -> Result<()> {
+    weather::prepare(&ctx.env)?;
     let both = Both::new(ctx)?;
     let weather = Weather::new(&ctx.env, "delay 20ms 8ms distribution normal")?;
     ctx.barrier("weather")?;
@@ -483,6 +486,7 @@ fn disorder(ctx: &mut Ctx) -> Result<()> {
 fn partition(ctx: &mut Ctx, length: Duration) -> Result<()> {
     // Longer than it takes to notice.
     let certain = length > NEWS;
+    weather::prepare(&ctx.env)?;
     let both = Both::new(ctx)?;
     let connecting = if certain {
         Some(Unanswered::new(ctx)?)

@@ -5,6 +5,7 @@
 use super::{taken, times};
 use crate::buf::Buf;
 use crate::harness::guest::{run, until};
+use crate::harness::weather::{self, Weather};
 use crate::harness::Ctx;
 use crate::op::{self, iov};
 use crate::pair::{own_info, Opts, Pair, Remote, Side, LOCAL, REMOTE, WAIT};
@@ -106,18 +107,15 @@ pub(super) fn closed_while_retransmitting(ctx: &mut Ctx) -> Result<()> {
     let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
     let (_, mine) = side.export(region, 0, 4096, REMOTE)?;
     let theirs: Remote = ctx.ctl.exchange(&mine)?;
-    let dev = ctx.env.netdev.clone();
+    weather::prepare(&ctx.env)?;
     for round in 0..times(16) {
         let cq = side.cq(1024, 0)?;
         let eps = connect_many(ctx, &side, &cq, AT_ONCE)?;
         if !ctx.first() {
             // What is sent from here on goes to nobody.
-            let lost = [
-                "qdisc", "replace", "dev", &dev, "root", "netem", "loss", "100%",
-            ];
-            run("tc", &lost)?;
+            let lost = Weather::new(&ctx.env, "loss 100%")?;
             let closed = close_slowly(&side, &cq, &eps, region, theirs);
-            run("tc", &["qdisc", "del", "dev", &dev, "root"])?;
+            drop(lost);
             closed.with_context(|| format!("round {round}"))?;
         }
         ctx.barrier("closed by one")?;
