@@ -296,12 +296,16 @@ impl Line {
 fn connected(line: &Line) -> Result<()> {
     let end = Instant::now() + patience(CONNECT);
     loop {
-        let left = end.saturating_duration_since(Instant::now());
-        match line.side.dev.eq_wait(&line.side.eq, left) {
+        let moment = Duration::from_millis(200);
+        match line.side.dev.eq_wait(&line.side.eq, moment) {
             Ok(e) if e.raw.object != line.ep => {}
             Ok(e) if e.raw.event == KFI_CONNECTED => return Ok(()),
             Ok(e) => return disturbed(format!("no connection: {:?}", e.raw)),
-            Err(e) if e.errno.0 == libc::ETIMEDOUT => return disturbed("connecting takes long"),
+            Err(e) if e.errno.0 == libc::ETIMEDOUT => {
+                if Instant::now() >= end {
+                    return disturbed("connecting takes long");
+                }
+            }
             Err(e) => return Err(e.into()),
         }
     }

@@ -42,7 +42,7 @@ fn while_copying(
     let own = pair.reg(&scratch)?;
     let rounds = times(60);
     if ctx.first() {
-        let end = Instant::now() + crate::pair::LONG;
+        let end = Instant::now() + sys::patience(crate::pair::LONG);
         let mut acts = 0;
         while news.get64(0) < rounds {
             ensure!(Instant::now() < end, "node 2 is at round {}", news.get64(0));
