@@ -163,13 +163,64 @@ void kverbs_destroy_cq(struct ib_cq *cq)
  * One that was handed over while rxe_qp_reset() had the task disabled woke nobody: it would stay,
  * with its reference, and destroying wait for it for 50 seconds. The second reset takes it away.
  */
-void kverbs_quiesce_qp(struct ib_qp *qp)
+static void quiesce(struct ib_qp *qp)
 {
 	struct ib_qp_attr attr = { .qp_state = IB_QPS_RESET };
 
 	ib_modify_qp(qp, &attr, IB_QP_STATE);
 	synchronize_rcu_expedited();
 	ib_modify_qp(qp, &attr, IB_QP_STATE);
+}
+
+/* How long a device may take to flush what is posted. It moves no data. */
+#define FLUSH_TIME (10 * HZ)
+
+struct last {
+	struct ib_cqe cqe;
+	struct completion done;
+};
+
+static void last_done(struct ib_cq *cq, struct ib_wc *wc)
+{
+	complete(&container_of(wc->wr_cqe, struct last, cqe)->done);
+}
+
+/*
+ * As ib_drain_qp(), which waits for ever for a device that does not flush. Whether everything that
+ * was posted has completed; if not, @receive and @send are in use until the queue pair and its
+ * completion queue are gone.
+ */
+static bool drain(struct ib_qp *qp, struct last *receive, struct last *send)
+{
+	struct ib_qp_attr attr = { .qp_state = IB_QPS_ERR };
+	struct ib_recv_wr recv_wr = { .wr_cqe = &receive->cqe };
+	struct ib_rdma_wr send_wr = {
+		.wr = { .wr_cqe = &send->cqe, .opcode = IB_WR_RDMA_WRITE },
+	};
+	unsigned long left = FLUSH_TIME;
+
+	receive->cqe.done = last_done;
+	init_completion(&receive->done);
+	send->cqe.done = last_done;
+	init_completion(&send->done);
+	if (ib_modify_qp(qp, &attr, IB_QP_STATE) || ib_post_recv(qp, &recv_wr, NULL) ||
+	    ib_post_send(qp, &send_wr.wr, NULL))
+		return false;
+	left = wait_for_completion_timeout(&receive->done, left);
+	return left && wait_for_completion_timeout(&send->done, left);
+}
+
+void kverbs_destroy_qp(struct ib_qp *qp, struct ib_cq *cq, bool flushes)
+{
+	struct last receive, send;
+
+	if (flushes && !drain(qp, &receive, &send))
+		dev_warn_ratelimited(&qp->device->dev, "kverbs: queue pair %u does not flush\n",
+				     qp->qp_num);
+	quiesce(qp);
+	ib_destroy_qp(qp);
+	/* Waits for completions that drivers deliver late. */
+	ib_free_cq(cq);
 }
 
 int kverbs_self_connect(struct ib_qp *qp, u32 port)

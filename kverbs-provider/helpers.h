@@ -40,7 +40,11 @@ struct ib_cq *kverbs_create_cq(struct ib_device *dev, ib_comp_handler handler, v
 void kverbs_destroy_cq(struct ib_cq *cq);
 /* Brings a fresh RC queue pair to RTS, connected to itself. */
 int kverbs_self_connect(struct ib_qp *qp, u32 port);
-void kverbs_quiesce_qp(struct ib_qp *qp);
+/*
+ * Destroys a queue pair and its completion queue, in bounded time. If it @flushes, what is posted
+ * completes before; afterwards nothing does.
+ */
+void kverbs_destroy_qp(struct ib_qp *qp, struct ib_cq *cq, bool flushes);
 
 /* Memory, which the device reads, and @writes to if so. */
 bool kverbs_uses_virt_dma(struct ib_device *dev);

@@ -481,6 +481,12 @@ impl Endpoint {
     }
 
     /// Accepts the request it was opened with; the outcome is an event.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: not enabled, opened without a request, accepted before, or more data than
+    /// `cm_data_size`. `ECONNABORTED`: it cannot be accepted any more, because the peer gave up or
+    /// the device has failed it. Else the request is as before.
     pub fn accept(&self, data: &[u8]) -> Result {
         self.start(data, || self.ops.accept(data))
     }

@@ -204,12 +204,16 @@ impl Endpoint {
         }
     }
 
-    /// Ends what there is of a connection, with a positive errno or 0.
+    /// Ends what there is of a connection, with a positive errno or 0. A queue pair that would not
+    /// flush what is posted goes at once.
     fn down(&self, ctl: &mut Ctl, err: u32, prov_errno: u32) -> Option<Call> {
         self.halt(ctl);
         let call = self.down_lingering(ctl, err, prov_errno);
         if let Some(id) = &ctl.id {
             id.disconnect();
+        }
+        if ctl.qp.as_ref().is_some_and(QueuePair::is_broken) {
+            self.destroy(ctl);
         }
         call
     }
@@ -444,7 +448,8 @@ impl Endpoint {
         self.path.post(self, op, token)
     }
 
-    /// What the accepting side is told whose peer did not wait.
+    /// What the accepting side is told when there is nothing to accept any more: its peer did not
+    /// wait, or the device has failed it.
     fn given_up() -> Error {
         // CAST: An errno is a small number.
         Error::from_errno(-(bindings::ECONNABORTED as i32))
@@ -492,6 +497,11 @@ impl Endpoint {
     }
 
     /// [`EndpointOps::accept`](kfabric::provider::EndpointOps::accept).
+    ///
+    /// # Errors
+    ///
+    /// `ECONNABORTED`: it is too late, and the peer hears of a refusal. `EINVAL`: not an accepting
+    /// endpoint, or not in its turn. After anything else it may be tried again.
     pub(crate) fn accept(&self, data: &[u8]) -> Result {
         let _live = self.device.enter()?;
         let mut message = [0; wire::REPLY_MAX];
@@ -510,14 +520,15 @@ impl Endpoint {
         let (Some(id), Some(qp)) = (&ctl.id, &ctl.qp) else {
             return Err(EINVAL);
         };
-        // A peer that gave up, which we have not been told yet, or that asks for what makes no sense.
-        qp.connect(id, RETRY_COUNT, RNR_RETRY).map_err(|e| {
-            if e == EINVAL {
-                Self::given_up()
-            } else {
-                e
+        if let Err(e) = qp.connect(id, RETRY_COUNT, RNR_RETRY) {
+            if qp.is_broken() {
+                self.down(ctl, 0, 0);
+                return Err(Self::given_up());
             }
-        })?;
+            // A peer that gave up, which we have not been told yet, or that asks for what makes no
+            // sense.
+            return Err(if e == EINVAL { Self::given_up() } else { e });
+        }
         id.accept(&param, &message[..len])
             .map_err(|_| Self::given_up())?;
         ctl.phase = Phase::Connecting;

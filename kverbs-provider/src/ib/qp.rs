@@ -8,6 +8,7 @@
 use core::{
     ptr::NonNull,
     sync::atomic::{
+        AtomicBool,
         AtomicUsize,
         Ordering, //
     }, //
@@ -124,6 +125,8 @@ struct Core<H: Completions> {
     size: QpSize,
     /// Steps of [`QueuePair::connect`] that were taken.
     steps: AtomicUsize,
+    /// The device failed one of them.
+    broken: AtomicBool,
     handler: Arc<H>,
     pd: Arc<Pd>,
 }
@@ -133,7 +136,8 @@ unsafe impl<H: Completions> Send for Core<H> {}
 // SAFETY: As above.
 unsafe impl<H: Completions> Sync for Core<H> {}
 
-/// A shared queue pair. The last one drops it: then every work request has completed.
+/// A shared queue pair. The last one drops it: then every work request has completed, or never
+/// will if the device did not flush it in time.
 ///
 /// To be dropped in process context.
 pub(crate) struct QueuePair<H: Completions>(Arc<Core<H>>);
@@ -256,6 +260,7 @@ impl<H: Completions> QueuePair<H> {
             slots,
             size,
             steps: AtomicUsize::new(0),
+            broken: AtomicBool::new(false),
             handler: handler.clone(),
             pd: pd.clone(),
         };
@@ -323,7 +328,8 @@ impl<H: Completions> QueuePair<H> {
     }
 
     /// Brings it to RTS, with the parameters that `id` has agreed upon. Reads in flight are
-    /// limited to what the device can do. After a failure it goes on where it was.
+    /// limited to what the device can do. After a failure it goes on where it was, unless it is
+    /// [`QueuePair::is_broken`] now.
     ///
     /// How often we send again is ours to say: on the accepting side the connection manager hands
     /// on what the peer asked for its own, which may be 7 (on rxe for ever, so a dead peer would
@@ -360,11 +366,19 @@ impl<H: Completions> QueuePair<H> {
             attr.retry_cnt = retry_count;
             attr.rnr_retry = rnr_retry_count;
             fault::device()?;
-            self.modify(&mut attr, mask)?;
+            self.modify(&mut attr, mask)
+                .inspect_err(|_| self.0.broken.store(true, Ordering::Relaxed))?;
             // Callers take turns: they hold the endpoint's lock.
             self.0.steps.store(step + 1, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// Whether the device failed a step of connecting. What it did of that nobody knows: rxe that
+    /// has no memory on the way to RTR is in RTR then, without the task that would flush receives.
+    /// Such a queue pair is only to be dropped.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.0.broken.load(Ordering::Relaxed)
     }
 
     /// Moves it to ERR: what is posted gets flushed.
@@ -441,15 +455,8 @@ impl<H: Completions> Drop for Core<H> {
     fn drop(&mut self) {
         // The handler has to be there for the completions that this brings about.
         let _handler = &self.handler;
+        let flushes = !*self.broken.get_mut();
         // SAFETY: By the type invariant both are ours. This is the last user, so nobody posts.
-        // Draining moves the queue pair to ERR and waits until everything has completed; freeing
-        // the completion queue waits for completions that drivers deliver late.
-        unsafe {
-            raw::ib_drain_rq(self.qp.as_ptr());
-            raw::ib_drain_sq(self.qp.as_ptr());
-            raw::kverbs_quiesce_qp(self.qp.as_ptr());
-            raw::ib_destroy_qp_user(self.qp.as_ptr(), core::ptr::null_mut());
-            raw::ib_free_cq(self.cq.as_ptr());
-        }
+        unsafe { raw::kverbs_destroy_qp(self.qp.as_ptr(), self.cq.as_ptr(), flushes) };
     }
 }

@@ -258,7 +258,8 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// As for [`Endpoint::connect`].
+    /// As for [`Endpoint::connect`]; and `ECONNABORTED`: it cannot be accepted any more, because
+    /// the peer gave up or the device has failed it.
     pub fn accept(&self, data: &[u8]) -> Result<()> {
         let mut arg: abi::Accept = sys::new();
         arg.ep = self.handle.raw();

@@ -4,6 +4,7 @@
 
 use crate::fault::lab::{Lab, WAIT};
 use crate::fault::sweep::{Case, Shot};
+use crate::op;
 use crate::raw::to_sockaddr;
 use anyhow::{ensure, Result};
 use kfabric_uapi::*;
@@ -101,10 +102,11 @@ fn connect(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
 }
 
 /// An accept that fails has refused the peer, which must hear of it; until then it may be tried
-/// again.
+/// again. What was posted before is completed in any case.
 fn accept(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let (client, connreq) = lab.request()?;
     let ep = lab.enabled(connreq)?;
+    lab.dev.submit(ep, &[op::recv(9, &[])])?;
     let data = *b"welcome";
     let mut want = Accept {
         ep,
@@ -126,8 +128,15 @@ fn accept(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
         lab.event(KFI_CONNECTED)?;
     } else {
         lab.refused(true)?;
+        // It stays so, whatever failed.
+        let again = lab.dev.call(&mut want).map_err(|e| e.errno.0);
+        ensure!(
+            again == Err(libc::ECONNABORTED),
+            "accepted later: {again:?}"
+        );
     }
     lab.dev.close(ep)?;
+    ensure!(lab.drain() == 1, "the receive is lost");
     Ok(lab.dev.close(client)?)
 }
 
