@@ -62,6 +62,7 @@ use crate::{
         Todo, //
     },
     limits::{
+        ACCEPT_TICKS,
         ACK_TIMEOUT,
         INJECT_SIZE,
         MIN_RNR_TIMER,
@@ -137,8 +138,10 @@ pub(crate) struct Endpoint {
     work: Work<Endpoint>,
     /// The task that runs the work item, while it does.
     worker: AtomicUsize,
-    /// It is down, and the peer has time to disconnect.
+    /// It is down, and the peer has time to disconnect: ticks.
     lingering: AtomicU32,
+    /// It has accepted, and the peer has time to say that it is ready: ticks.
+    accepting: AtomicU32,
     /// Held throughout a close.
     #[pin]
     closing: Mutex<()>,
@@ -326,8 +329,13 @@ impl Endpoint {
     fn responded(&self, ctl: &mut Ctl) -> Result {
         let id = ctl.id.as_ref().ok_or(EINVAL)?;
         let qp = ctl.qp.as_ref().ok_or(EINVAL)?;
-        qp.connect(id, RETRY_COUNT, RNR_RETRY)?;
-        id.establish()
+        qp.connect(id, RETRY_COUNT, RNR_RETRY)
+            .and_then(|()| id.establish())
+            .inspect_err(|_| {
+                // The peer has accepted. Its connection manager goes on reminding ours, which asks
+                // for more time until it is told this.
+                let _ = id.reject(&[]);
+            })
     }
 
     fn up(&self, ctl: &mut Ctl) -> Option<Call> {
@@ -362,6 +370,13 @@ impl Endpoint {
                 }
                 None
             }
+            Todo::Late if ctl.phase == Phase::Connecting => {
+                let call = self.down(ctl, bindings::ETIMEDOUT, 0);
+                // That tells the peer, and ends the reminding.
+                self.destroy(ctl);
+                call
+            }
+            Todo::Late => None,
             Todo::NotifyEstablished => {
                 if let (Phase::Connecting, Some(id)) = (ctl.phase, &ctl.id) {
                     id.notify_established();
@@ -403,6 +418,7 @@ impl Endpoint {
                 work <- new_work!("kverbs_endpoint"),
                 worker: AtomicUsize::new(0),
                 lingering: AtomicU32::new(0),
+                accepting: AtomicU32::new(0),
                 closing <- new_mutex!((), "kverbs_closing"),
             }),
             GFP_KERNEL,
@@ -423,11 +439,16 @@ impl Endpoint {
     /// Looks after it, every tick.
     pub(crate) fn tick(this: &Arc<Self>) {
         Self::fail(this.as_arc_borrow(), this.path.tick(), false);
-        let left = this
-            .lingering
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| n.checked_sub(1));
-        if left == Ok(1) {
+        let over = |ticks: &AtomicU32| {
+            let down = |n: u32| n.checked_sub(1);
+            ticks.fetch_update(Ordering::AcqRel, Ordering::Acquire, down) == Ok(1)
+        };
+        if over(&this.lingering) {
             this.inbox.lock().lingered();
+            Self::schedule(this.as_arc_borrow());
+        }
+        if over(&this.accepting) {
+            this.inbox.lock().late();
             Self::schedule(this.as_arc_borrow());
         }
     }
@@ -531,6 +552,7 @@ impl Endpoint {
         }
         id.accept(&param, &message[..len])
             .map_err(|_| Self::given_up())?;
+        self.accepting.store(ACCEPT_TICKS, Ordering::Release);
         ctl.phase = Phase::Connecting;
         Ok(())
     }

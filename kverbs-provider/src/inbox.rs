@@ -22,6 +22,8 @@ pub(crate) enum Todo {
     NotifyEstablished,
     /// The peer was given time to end the connection.
     Lingered,
+    /// The peer was given time to say that it is ready.
+    Late,
 }
 
 /// The inbox.
@@ -35,6 +37,7 @@ pub(crate) struct Inbox {
     /// peer. 0 once it is acted upon, or once what fails only fails because we end it.
     failed: Option<(u32, bool)>,
     lingered: bool,
+    late: bool,
     established: bool,
 }
 
@@ -48,6 +51,7 @@ impl Inbox {
             data_len: 0,
             failed: None,
             lingered: false,
+            late: false,
             established: false,
         }
     }
@@ -96,6 +100,11 @@ impl Inbox {
         self.lingered = true;
     }
 
+    /// The peer was given time to say that it is ready.
+    pub(crate) fn late(&mut self) {
+        self.late = true;
+    }
+
     /// Takes the next thing out. A failure goes before what came of it.
     pub(crate) fn take(&mut self) -> Option<Todo> {
         if let Some((err, serving)) = self.failed {
@@ -112,7 +121,8 @@ impl Inbox {
             return Some(Todo::Lingered);
         }
         if self.n == 0 {
-            return None;
+            // Behind what the peer may have said meanwhile.
+            return core::mem::take(&mut self.late).then_some(Todo::Late);
         }
         let (kind, status) = self.events[0];
         self.events.copy_within(1.., 0);

@@ -29,7 +29,7 @@ pub mod roce;
 pub mod target;
 
 use crate::buf::Buf;
-use crate::harness::{Ctx, Test, NETNS};
+use crate::harness::{Ctx, Test, LONG, NETNS};
 use crate::op::{self, iov};
 use crate::pair::{Pair, Remote, REMOTE};
 use crate::sys::slowness as slow;
@@ -48,6 +48,9 @@ pub const TESTS: &[Test] = &[
         .seconds(25)
         .on(NETNS),
     Test::pair("wire.packets_of_no_size", |c| once(c, datagrams::no_mtu)).on(NETNS),
+    Test::pair("wire.never_ready", handshakes::never_ready)
+        .seconds(150)
+        .on(LONG),
     Test::pair("wire.forged_datagrams", |c| run(c, datagrams::round))
         .seconds(25)
         .on(NETNS),

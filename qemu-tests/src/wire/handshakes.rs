@@ -3,9 +3,16 @@
 //! Handshakes: requests and answers with any parameters and private data, and
 //! ends at every step of the way.
 
-use super::attack::{hex, Attack};
+use super::attack::{hex, Attack, ORDINARY};
+use super::peer::Peer;
 use super::target::Order;
-use anyhow::Result;
+use crate::harness::Ctx;
+use crate::pair::{Opts, Side};
+use crate::sys::patience;
+use anyhow::{ensure, Context, Result};
+use kfabric_uapi::{KFI_CONNREQ, KFI_CONN_ERROR};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 /// Private data of a request, of an answer and of a refusal that the connection manager takes.
 const ROOM: [u64; 3] = [56, 196, 148];
@@ -134,4 +141,39 @@ pub(super) fn answer(attack: &mut Attack<'_>) -> Result<()> {
         attack.die()?;
     }
     Ok(())
+}
+
+/// The peer is accepted and never says that it is ready. Its connection manager asks for a minute
+/// more each time that it is reminded, so it is the target that must give it up.
+pub(super) fn never_ready(ctx: &mut Ctx) -> Result<()> {
+    /// How long the target waits (`ACCEPT_TICKS` in kverbs-provider/src/limits.rs).
+    const BOUND: Duration = Duration::from_secs(120);
+    if !ctx.first() {
+        let at: SocketAddr = ctx.ctl.recv()?;
+        let mut peer = Peer::start(super::slow())?;
+        let mut must = |command: &str| peer.ask(command)?.with_context(|| command.to_owned());
+        must(&format!("resolve 0 {} {}", at.ip(), at.port()))?;
+        must("qp 0")?;
+        must(&format!("connect 0 {ORDINARY}"))?;
+        let answer = must("wait 0 10000")?;
+        ensure!(answer[0] == "CONNECT_RESPONSE", "{answer:?}");
+        return ctx.barrier("given up");
+    }
+    let side = Side::open(ctx)?;
+    let cq = side.cq(16, 0)?;
+    let (_, at) = side.listen(ctx.env.at(0), 0)?;
+    ctx.ctl.send(&at)?;
+    let request = side.event(KFI_CONNREQ)?;
+    let ep = side.endpoint(&Opts::default(), &cq, request.raw.connreq)?;
+    let start = Instant::now();
+    side.dev.accept(ep.handle, &[])?;
+    let end = side.dev.eq_wait(&side.eq, patience(BOUND + BOUND / 4))?.raw;
+    let took = start.elapsed();
+    ensure!(
+        end.event == KFI_CONN_ERROR && end.object == ep.handle && end.err == libc::ETIMEDOUT as u32,
+        "{end:?}"
+    );
+    ensure!(took > BOUND / 2, "{took:?} is no time");
+    side.dev.close(ep.handle)?;
+    ctx.barrier("given up")
 }
