@@ -70,6 +70,7 @@ impl Errno {
             libc::EADDRNOTAVAIL => "EADDRNOTAVAIL",
             libc::ENETUNREACH => "ENETUNREACH",
             libc::ECONNABORTED => "ECONNABORTED",
+            libc::ENOBUFS => "ENOBUFS",
             libc::ECONNRESET => "ECONNRESET",
             libc::EISCONN => "EISCONN",
             libc::ENOTCONN => "ENOTCONN",

@@ -35,12 +35,13 @@ pub(crate) fn possible() -> bool {
     unsafe { kfi_fault_possible() }
 }
 
-/// What a failure explains: want of memory, also for rxe's sockets; what a device says; that a
-/// device which does not answer is not offered, and one that takes nothing not connected; that a
-/// request cannot be accepted any more.
-const EXPLAINED: [u32; 6] = [
+/// What a failure explains: want of memory, also for rxe's sockets and for a route; what a device
+/// says; that a device which does not answer is not offered, and one that takes nothing not
+/// connected; that a request cannot be accepted any more.
+const EXPLAINED: [u32; 7] = [
     bindings::ENOMEM,
     bindings::ENFILE,
+    bindings::ENOBUFS,
     bindings::EIO,
     bindings::ENODATA,
     bindings::ENOTCONN,

@@ -16,7 +16,7 @@ pub const CASES: &[Case] = &[
     Case::new("KFI_IOC_BIND", "cntr", bind_cntr),
     Case::new("KFI_IOC_ENABLE", "", enable).also(super::memory::NO_SOCKET),
     Case::new("KFI_IOC_LISTEN", "", listen),
-    Case::new("KFI_IOC_CONNECT", "", connect),
+    Case::new("KFI_IOC_CONNECT", "", connect).also(&[libc::ENOBUFS]),
     Case::new("KFI_IOC_ACCEPT", "", accept).also(&[libc::ECONNABORTED]),
     Case::new("KFI_IOC_REJECT", "", reject),
     Case::new("KFI_IOC_SHUTDOWN", "", shutdown),
@@ -79,6 +79,7 @@ fn listen(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     Ok(lab.dev.close(pep)?)
 }
 
+/// The network says `ENOBUFS` if there is no memory for a route, which it keeps for a while.
 fn connect(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let addr = lab.addr;
     let ep = lab.enabled(0)?;
