@@ -39,9 +39,22 @@ struct Part {
     nodes: Nodes,
     /// The command, but for `--seed S`.
     command: &'static [&'static str],
-    /// How long its turn is; what is `timed` gets it as `--again --seconds N`.
+    /// How long its turn is.
     turn: Duration,
-    timed: bool,
+    length: Length,
+    /// The kernel it needs, whatever was asked for.
+    kernel: Option<Kernel>,
+}
+
+/// How a part learns how long its turn is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Length {
+    /// It is told the seconds, and goes round until then.
+    Again,
+    /// It is told the seconds.
+    Told,
+    /// It has a length of its own.
+    Own,
 }
 
 const fn minutes(n: u64) -> Duration {
@@ -55,21 +68,40 @@ const PARTS: &[Part] = &[
         nodes: Nodes::Netns,
         command: &["kfi-tests", "run", "--topology", "netns", "--only", "storm"],
         turn: minutes(4),
-        timed: true,
+        length: Length::Again,
+        kernel: None,
     },
     Part {
         name: "storm-2",
         nodes: Nodes::Two,
         command: &["kfi-tests", "run", "--topology", "2", "--only", "storm"],
         turn: minutes(4),
-        timed: true,
+        length: Length::Again,
+        kernel: None,
     },
     Part {
         name: "long-2",
         nodes: Nodes::Two,
         command: &["kfi-tests", "run", "--topology", "long"],
         turn: minutes(7),
-        timed: false,
+        length: Length::Own,
+        kernel: None,
+    },
+    Part {
+        name: "fuzz",
+        nodes: Nodes::One,
+        command: &["kfi-fuzz", "run"],
+        turn: minutes(5),
+        length: Length::Told,
+        kernel: Some(Kernel::Debug),
+    },
+    Part {
+        name: "suite-debug",
+        nodes: Nodes::Netns,
+        command: &["kfi-tests", "run", "--topology", "netns"],
+        turn: minutes(15),
+        length: Length::Again,
+        kernel: Some(Kernel::Debug),
     },
 ];
 
@@ -96,16 +128,20 @@ struct Turn {
 /// When no guest can be made.
 pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
     let seed = args.seed.unwrap_or_else(any_seed);
-    let options = Options {
-        kernel: args.kernel,
-        ..Options::default()
+    let prepare = |kernel| {
+        let options = Options {
+            kernel,
+            ..Options::default()
+        };
+        Guests::prepare(ctx, Which::Main, &options)
     };
-    let guests = Guests::prepare(ctx, Which::Main, &options)?;
+    let asked = prepare(args.kernel)?;
+    let mut debug = None;
     let whole = minutes(args.minutes);
     println!(
         "{} minutes on {}, seed {seed}",
         args.minutes,
-        guests.release()
+        asked.release()
     );
     let started = Instant::now();
     let mut turns: Vec<Turn> = Vec::new();
@@ -116,14 +152,21 @@ pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
             break;
         }
         // What has a length of its own is left out when there is no time for it.
-        if !part.timed && left < part.turn && number > 0 {
+        if part.length == Length::Own && left < part.turn && number > 0 {
             if args.only.is_empty() {
                 continue;
             }
             break;
         }
         let seed = seed + 1000 * number as u64;
-        let turn = one(&guests, part, seed, part.turn.min(left), args.kernel)?;
+        let guests = match part.kernel {
+            Some(kernel) if kernel != args.kernel => match &mut debug {
+                Some(guests) => guests,
+                none => none.insert(prepare(kernel)?),
+            },
+            _ => &asked,
+        };
+        let turn = one(guests, part, seed, part.turn.min(left), args.kernel)?;
         show(&turn);
         turns.push(turn);
     }
@@ -163,11 +206,14 @@ fn one(
     length: Duration,
     kernel: Kernel,
 ) -> Result<Turn> {
+    let kernel = part.kernel.unwrap_or(kernel);
     let mut argv: Vec<String> = part.command.iter().map(|word| (*word).to_owned()).collect();
     argv.extend(["--seed".to_owned(), seed.to_string()]);
-    if part.timed {
-        let seconds = length.as_secs().to_string();
-        argv.extend(["--again".to_owned(), "--seconds".to_owned(), seconds]);
+    if part.length == Length::Again {
+        argv.push("--again".to_owned());
+    }
+    if part.length != Length::Own {
+        argv.extend(["--seconds".to_owned(), length.as_secs().to_string()]);
     }
     println!("\n{}: {}", part.name, argv.join(" "));
     let told = Arc::new(Mutex::new((0, Vec::new())));
