@@ -6,8 +6,9 @@
 //! another kernel from the ground up. What it is made of stands in
 //! `debug.config`; what a checker says is found by `guest/klog.rs`.
 
+use super::kernel::Source;
 use super::{initrd, stage, Rig};
-use crate::chroot::{command, run_logged, Bind};
+use crate::chroot::run_logged;
 use crate::context::Context;
 use crate::progress::Step;
 use crate::versions::Choice;
@@ -74,37 +75,19 @@ pub fn make(ctx: &Context, base: &Rig) -> Result<Rig> {
     let (name, key) = (name(&choice), key(base, &choice));
     let place = stage::place(ctx, &name, &key);
     let tree = stage::make(ctx, &name, &key, |dir| {
-        // Seen inside under its final name: the build writes that name down.
-        let binds = [
-            Bind {
-                from: dir.to_owned(),
-                at: place.clone(),
-            },
-            Bind {
-                from: base.packages.clone(),
-                at: "/mnt".into(),
-            },
-        ];
-        let unpacked = dir.join(".kfabric-unpacked");
-        if !unpacked.exists() {
-            let step = Step::new(ctx, format!("unpack the source of {}", choice.release));
-            stage::clear(dir)?;
-            let argv = [
-                "tar",
-                "-xJf",
-                "/mnt/linux-source.tar.xz",
-                "--strip-components=1",
-            ];
-            let cmd = command(&base.root, &binds, &place, &argv);
-            run_logged(cmd, &ctx.log_dir().join("unpack-source.log"))?;
+        let source = Source {
+            dir,
+            place: &place,
+            root: &base.root,
+            packages: &base.packages,
+        };
+        source.unpack(ctx, &choice.release, || {
             std::fs::write(dir.join("localversion"), LOCAL_VERSION)?;
-            std::fs::write(dir.join("kfabric.config"), CONFIG)?;
-            std::fs::write(&unpacked, "")?;
-            step.done();
-        }
+            Ok(std::fs::write(dir.join("kfabric.config"), CONFIG)?)
+        })?;
         let step = Step::new(ctx, format!("build kernel {}", choice.release));
         let argv = ["sh", "-ec", BUILD, "build", &choice.release, LLVM];
-        let cmd = command(&base.root, &binds, &place, &argv);
+        let cmd = source.command(&argv);
         let log = format!("build-{}.log", choice.release);
         run_logged(cmd, &ctx.log_dir().join(log))?;
         verify(dir)?;

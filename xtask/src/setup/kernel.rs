@@ -129,38 +129,23 @@ pub fn make_tree(ctx: &Context, choice: &Choice, root: &Path, packages: &Path) -
     let key = tree_key(choice);
     let place = stage::place(ctx, &name, &key);
     stage::make(ctx, &name, &key, |dir| {
-        // Seen inside under its final name: the build writes that name down.
-        let binds = [
-            Bind {
-                from: dir.to_owned(),
-                at: place.clone(),
-            },
-            Bind {
-                from: packages.to_owned(),
-                at: "/mnt".into(),
-            },
-        ];
-        let unpacked = dir.join(".kfabric-unpacked");
-        if !unpacked.exists() {
-            let step = Step::new(ctx, format!("unpack the source of {}", choice.release));
-            stage::clear(dir)?;
-            let argv = [
-                "tar",
-                "-xJf",
-                "/mnt/linux-source.tar.xz",
-                "--strip-components=1",
-            ];
-            let cmd = command(root, &binds, &place, &argv);
-            run_logged(cmd, &ctx.log_dir().join("unpack-source.log"))?;
+        let source = Source {
+            dir,
+            place: &place,
+            root,
+            packages,
+        };
+        source.unpack(ctx, &choice.release, || {
             std::fs::copy(packages.join("config"), dir.join(".config"))?;
             std::fs::copy(packages.join("Module.symvers"), dir.join("Module.symvers"))?;
-            std::fs::write(dir.join("localversion"), choice.local_version())?;
-            std::fs::write(&unpacked, "")?;
-            step.done();
-        }
+            Ok(std::fs::write(
+                dir.join("localversion"),
+                choice.local_version(),
+            )?)
+        })?;
         let step = Step::new(ctx, format!("rust/ metadata of {}", choice.release));
         let script = "make olddefconfig && make -j\"$(nproc)\" modules_prepare";
-        let cmd = command(root, &binds, &place, &["sh", "-ec", script]);
+        let cmd = source.command(&["sh", "-ec", script]);
         run_logged(
             cmd,
             &ctx.log_dir()
@@ -170,6 +155,65 @@ pub fn make_tree(ctx: &Context, choice: &Choice, root: &Path, packages: &Path) -
         step.done();
         Ok(())
     })
+}
+
+/// A kernel's source, and what is run in it.
+pub(super) struct Source<'a> {
+    /// Where it is made.
+    pub dir: &'a Path,
+    /// Its final name, under which commands see it: builds write that name down.
+    pub place: &'a Path,
+    /// The root that commands run in.
+    pub root: &'a Path,
+    /// The distribution's kernel, at `/mnt` for commands.
+    pub packages: &'a Path,
+}
+
+impl Source<'_> {
+    /// A command in the tree.
+    pub(super) fn command(&self, argv: &[&str]) -> Command {
+        let binds = [
+            Bind {
+                from: self.dir.to_owned(),
+                at: self.place.to_owned(),
+            },
+            Bind {
+                from: self.packages.to_owned(),
+                at: "/mnt".into(),
+            },
+        ];
+        command(self.root, &binds, self.place, argv)
+    }
+
+    /// Unpacks the distribution's source and finishes the tree, unless that has been done.
+    ///
+    /// # Errors
+    ///
+    /// When it does not unpack, or cannot be finished.
+    pub(super) fn unpack(
+        &self,
+        ctx: &Context,
+        release: &str,
+        finish: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let unpacked = self.dir.join(".kfabric-unpacked");
+        if unpacked.exists() {
+            return Ok(());
+        }
+        let step = Step::new(ctx, format!("unpack the source of {release}"));
+        stage::clear(self.dir)?;
+        let cmd = self.command(&[
+            "tar",
+            "-xJf",
+            "/mnt/linux-source.tar.xz",
+            "--strip-components=1",
+        ]);
+        run_logged(cmd, &ctx.log_dir().join("unpack-source.log"))?;
+        finish()?;
+        std::fs::write(&unpacked, "")?;
+        step.done();
+        Ok(())
+    }
 }
 
 /// Checks that the tree is the kernel's twin: its name, its compiler, and
