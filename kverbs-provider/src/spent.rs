@@ -14,7 +14,7 @@ const CHUNK: usize = 128;
 
 kernel::sync::global_lock! {
     // SAFETY: Initialised in the module's init, before the client is registered.
-    unsafe(uninit) static SPENT: Mutex<KVVec<Option<KBox<[Spent; CHUNK]>>>> = KVVec::new();
+    unsafe(uninit) static SPENT: Mutex<KVVec<KVec<Spent>>> = KVVec::new();
 }
 
 /// What is known of given keys; dropping it forgets them.
@@ -46,13 +46,12 @@ fn with<R>(key: u32, act: impl FnOnce(&mut Spent) -> R) -> Result<R> {
     let slot = (key >> 8) as usize;
     let mut spent = SPENT.lock();
     while spent.len() <= slot / CHUNK {
-        spent.push(None, GFP_KERNEL)?;
+        spent.push(KVec::new(), GFP_KERNEL)?;
     }
     let chunk = spent.get_mut(slot / CHUNK).ok_or(EINVAL)?;
-    let chunk = match chunk {
-        Some(chunk) => chunk,
-        None => chunk.insert(KBox::new([Spent::new(); CHUNK], GFP_KERNEL)?),
-    };
+    if chunk.is_empty() {
+        *chunk = KVec::from_elem(Spent::new(), CHUNK, GFP_KERNEL)?;
+    }
     Ok(act(chunk.get_mut(slot % CHUNK).ok_or(EINVAL)?))
 }
 

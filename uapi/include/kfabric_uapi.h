@@ -744,7 +744,10 @@ struct kfi_region_reg {
 	__u64 pages;
 };
 
-/* KFI_IOC_KEY_ALLOC: reserves all that later assigns need. All slots or none. */
+/*
+ * KFI_IOC_KEY_ALLOC: reserves all that later assigns need. All slots or none. -ENOSPC: no
+ * key values are left that the device has not given out before.
+ */
 struct kfi_key_alloc {
 	/* Size of this structure. */
 	__u32 size;
