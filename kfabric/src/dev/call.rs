@@ -10,6 +10,7 @@ use kernel::{
     prelude::*,
     sync::Arc, //
 };
+use zerocopy::IntoBytes;
 
 use super::{
     file::File,
@@ -44,7 +45,10 @@ use crate::{
     memory::Memory,
     object::name_str,
     pep::PassiveEp,
-    pure::rights,
+    pure::{
+        copysize::CopyPlan,
+        rights, //
+    },
     region::{
         Key,
         Region, //
@@ -72,9 +76,14 @@ pub(super) enum Made {
 }
 
 impl Made {
-    /// Takes back what was made if the answer did not go out.
+    /// Lets the answer go out, where there is one; takes back what was made if it does not. The
+    /// same for all calls, and compiled once.
     #[inline(never)]
-    fn settle(self, file: &File, answered: Result) -> Result {
+    fn settle(self, file: &File, arg: u64, answer: &[u8], plan: &CopyPlan) -> Result {
+        if let Made::Done = self {
+            return Ok(());
+        }
+        let answered = user::answer(arg, answer, plan);
         match &answered {
             Ok(()) => self.deliver(),
             Err(_) => self.undo(file),
@@ -163,10 +172,7 @@ fn run<T: Ioctl>(file: &File, arg: u64, handler: fn(&File, &mut T) -> Result<Mad
     // is left with the undoing below.)
     user::write_call(arg, &call, &plan)?;
     let made = handler(file, &mut call)?;
-    if let Made::Done = made {
-        return Ok(());
-    }
-    made.settle(file, user::write_call(arg, &call, &plan))
+    made.settle(file, arg, call.as_bytes(), &plan)
 }
 
 /// Refuses flags and reserved fields that are not zero.
@@ -221,7 +227,7 @@ fn get_info(file: &File, call: &mut GetInfo) -> Result<Made> {
     let found = registry::getinfo(&file.net, hints.as_ref())?;
     // CAST: A `u32` fits.
     for (i, entry) in found.iter().take(call.count as usize).enumerate() {
-        user::write_entry(call.entries, call.entry_size, i, entry)?;
+        user::write_entry(call.entries, call.entry_size, i, entry.as_bytes())?;
     }
     call.count = u32::try_from(found.len()).map_err(|_| EOVERFLOW)?;
     Ok(Made::Nothing)
@@ -460,7 +466,7 @@ fn eq_read(file: &File, arg: u64) -> Result {
         }
         user::write_bytes(data, &event.data)?;
         if let (Some(request), true) = (&event.request, info != 0) {
-            user::write_bytes(info, zerocopy::IntoBytes::as_bytes(request.info()))?;
+            user::write_bytes(info, request.info().as_bytes())?;
         }
         call.data_len = len;
         call.event = event.kind;
@@ -552,7 +558,7 @@ fn key_alloc(file: &File, call: &mut KeyAlloc) -> Result<Made> {
             let key = Key::alloc(&region)?;
             let handle = file.publish(Object::Key(key), call.region)?;
             handles.push(handle, GFP_KERNEL)?;
-            user::write_entry(call.handles, size_of::<u64>() as u32, i, &handle)?;
+            user::write_entry(call.handles, size_of::<u64>() as u32, i, handle.as_bytes())?;
         }
         Ok(())
     };

@@ -139,6 +139,7 @@ impl File {
     }
 
     /// Gives an object a handle; closes it if that fails.
+    #[inline(never)]
     pub(super) fn publish(&self, object: Object, parent: u64) -> Result<u64> {
         let keep = object.clone();
         self.table

@@ -8,6 +8,7 @@ use kernel::{
     seq_print,
     task::Task, //
 };
+use zerocopy::IntoBytes;
 
 use super::{
     call::{
@@ -121,7 +122,7 @@ fn set_addr(field: &mut [u8; KFI_NAME_MAX], addr: &SockAddr) {
 }
 
 /// Shows each object of `file` to `f`, which may sleep.
-fn each(file: &File, mut f: impl FnMut(ObjInfo) -> Result) -> Result {
+fn each(file: &File, f: &mut dyn FnMut(ObjInfo) -> Result) -> Result {
     for index in 0..file.table.cells() {
         sys::pause()?;
         let found = file.table.peek(index, |handle, entry| {
@@ -159,12 +160,12 @@ pub(super) fn list(file: &File, call: &mut ObjList) -> Result<Made> {
             return Ok(());
         }
         let (pid, comm) = owner(&other.opener.task);
-        each(other, |mut info| {
+        each(other, &mut |mut info| {
             info.pid = pid;
             info.comm = comm;
             if count < call.count {
                 // CAST: A `u32` fits.
-                user::write_entry(call.entries, call.entry_size, count as usize, &info)?;
+                user::write_entry(call.entries, call.entry_size, count as usize, info.as_bytes())?;
             }
             count = count.checked_add(1).ok_or(EOVERFLOW)?;
             Ok(())
@@ -181,7 +182,7 @@ pub(super) fn show(file: &File, m: &SeqFile) {
     ];
     let mut counts = [0_u64; NAMES.len()];
     let mut pages = 0;
-    let _ = each(file, |info| {
+    let _ = each(file, &mut |info| {
         // CAST: A small number.
         if let Some(count) = counts.get_mut(info.kind as usize) {
             *count += 1;
@@ -195,7 +196,7 @@ pub(super) fn show(file: &File, m: &SeqFile) {
     for (name, count) in NAMES.iter().zip(counts).skip(1) {
         seq_print!(m, "kfabric-{name}:\t{count}\n");
     }
-    let _ = each(file, |info| {
+    let _ = each(file, &mut |info| {
         // CAST: A small number.
         let name = NAMES.get(info.kind as usize).unwrap_or(&"");
         seq_print!(

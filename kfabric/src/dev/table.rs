@@ -121,6 +121,7 @@ impl Reserved<'_> {
     ///
     /// Only where the cell has used up its generations, some thousand millions: then it is left
     /// out from now on, and [`Table::reserve`]'s.
+    #[inline(never)]
     pub(super) fn insert(self, entry: Entry) -> Result<u64> {
         let this = core::mem::ManuallyDrop::new(self);
         let (table, index) = (this.table, this.index);

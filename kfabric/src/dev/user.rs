@@ -13,7 +13,6 @@ use kernel::{
 };
 use zerocopy::{
     FromBytes,
-    Immutable,
     IntoBytes, //
 };
 
@@ -116,7 +115,7 @@ pub(super) fn write_call<T: Ioctl>(addr: u64, value: &T, plan: &CopyPlan) -> Res
 
 /// As [`write_call`], compiled once.
 #[inline(never)]
-fn answer(addr: u64, value: &[u8], plan: &CopyPlan) -> Result {
+pub(super) fn answer(addr: u64, value: &[u8], plan: &CopyPlan) -> Result {
     write_bytes(addr, &value[..plan.copy])
 }
 
@@ -151,13 +150,9 @@ pub(super) fn check_entry_size<T>(entry_size: u32) -> Result {
 }
 
 /// Copies entry `index` of the caller's array out; its entries have `entry_size` bytes, of which
-/// those unknown to the kernel are zeroed.
-pub(super) fn write_entry<T: IntoBytes + Immutable>(
-    array: u64,
-    entry_size: u32,
-    index: usize,
-    value: &T,
-) -> Result {
+/// those unknown to the kernel are zeroed. Compiled once.
+#[inline(never)]
+pub(super) fn write_entry(array: u64, entry_size: u32, index: usize, value: &[u8]) -> Result {
     let step = u64::from(entry_size);
     let at = step
         .checked_mul(index as u64)
@@ -165,8 +160,8 @@ pub(super) fn write_entry<T: IntoBytes + Immutable>(
         .ok_or(EFAULT)?;
     // CAST: A `u32` fits.
     let size = entry_size as usize;
-    let known = size.min(size_of::<T>());
-    write_bytes(at, &value.as_bytes()[..known])?;
+    let known = size.min(value.len());
+    write_bytes(at, &value[..known])?;
     let zeros = [0; 64];
     let mut done = known;
     while done < size {
