@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::guest::output::to_stdio;
 use crate::guest::{Guests, Job, Kernel, Nodes, Options};
 use crate::setup::Which;
-use anyhow::{Context as _, Result};
+use anyhow::{bail, Context as _, Result};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -34,6 +34,9 @@ pub struct Args {
     /// Leave the programs worth keeping there.
     #[arg(long, value_name = "DIR")]
     pub corpus_out: Option<PathBuf>,
+    /// Fail when less than this part of the edges of the device or of the rings was reached.
+    #[arg(long, value_name = "PERCENT")]
+    pub require: Option<f64>,
     /// The kernel; only the debug kernel tells what was reached.
     #[arg(long, value_enum, default_value = "debug")]
     pub kernel: Kernel,
@@ -47,6 +50,16 @@ const BEFORE: &str = "fuzz-before.txt";
 const KEPT: &str = "fuzz-corpus.txt";
 /// The code that was reached.
 const REACHED: &str = "fuzz-reached.txt";
+/// How many programs and calls there were.
+const TALLY: &str = "fuzz-tally.json";
+
+/// What of [`TALLY`] is of interest.
+#[derive(serde::Deserialize)]
+struct Tally {
+    programs: u64,
+    calls: u64,
+    seconds: u64,
+}
 
 /// Runs `fuzz`; returns the exit status.
 ///
@@ -89,19 +102,35 @@ pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
     let guests = Guests::prepare(ctx, Which::Main, &options)?;
     let outcome = guests.run(&Job::new(argv, to_stdio(false)))?;
     outcome.report();
+    let mut status = outcome.status();
+    let found = status != 0;
     if args.kernel == Kernel::Debug {
-        let table = coverage::table(guests.root(), guests.modules(), &dir.join(REACHED))?;
-        println!("{table}");
+        let coverage = coverage::read(guests.root(), guests.modules(), &dir.join(REACHED))?;
+        println!("{}", coverage.table());
+        let tally = std::fs::read(dir.join(TALLY)).context("how much ran was not written down")?;
+        let tally: Tally = serde_json::from_slice(&tally)?;
+        println!(
+            "{} programs of {} calls in {} s; {}",
+            tally.programs,
+            tally.calls,
+            tally.seconds,
+            coverage.line()
+        );
+        for name in args.require.iter().flat_map(|part| coverage.below(*part)) {
+            println!("too little of it was reached: {name}");
+            status = status.max(1);
+        }
+    } else if args.require.is_some() {
+        bail!("only the debug kernel tells what was reached");
     }
     if let Some(out) = &args.corpus_out {
         std::fs::create_dir_all(out)?;
         std::fs::copy(dir.join(KEPT), out.join("ioctl.txt")).context("the corpus")?;
     }
-    let status = outcome.status();
-    if status == 0 {
-        println!("no finding");
-    } else {
+    if found {
         tell(&dir);
+    } else {
+        println!("no finding");
     }
     Ok(status)
 }
@@ -114,7 +143,7 @@ pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
 pub fn folder(ctx: &Context) -> Result<PathBuf> {
     let dir = ctx.target.join("fuzz");
     std::fs::create_dir_all(&dir)?;
-    for name in [CURRENT, BEFORE, KEPT, REACHED] {
+    for name in [CURRENT, BEFORE, KEPT, REACHED, TALLY] {
         let _ = std::fs::remove_file(dir.join(name));
     }
     Ok(dir)

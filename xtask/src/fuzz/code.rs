@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! What a module's machine code consists of, as `objdump` shows it: which places report to KCOV,
-//! from which of them there is no way on but a panic, and to which functions nothing leads that
-//! programs can do.
+//! from which of them there is no way on but a panic, to which functions nothing leads that
+//! programs can do, and which run only while the module is loaded or unloaded.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 /// The function that the compiler has every edge call.
 const REPORT: &str = "__sanitizer_cov_trace_pc";
@@ -20,12 +20,32 @@ pub(super) struct Site {
     pub(super) function: String,
     /// From here no path returns: each ends in a call that does not come back.
     pub(super) dead_end: bool,
-    /// Nothing leads to the function but modules that are not there.
-    pub(super) unused: bool,
+    /// What leads to the function.
+    pub(super) use_: Use,
+}
+
+/// What leads to a function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Use {
+    /// Nothing but modules that are not there.
+    Nothing,
+    /// Only the module's own beginning and end.
+    Loading,
+    /// Something that happens in between.
+    Running,
 }
 
 /// What a relocation refers to: a symbol, or a section and an offset in it.
 pub(super) type Place = (String, u64);
+
+/// What leads into a module's code from elsewhere.
+#[derive(Debug, Default)]
+pub(super) struct Roots {
+    /// Tables of functions, and modules that use it.
+    pub(super) running: Vec<Place>,
+    /// The kernel when it loads and unloads the module.
+    pub(super) loading: Vec<Place>,
+}
 
 /// What an instruction does with the flow of control.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,13 +67,17 @@ enum Flow {
 pub(super) struct Function {
     section: String,
     name: String,
-    /// What it refers to: symbols, or sections and offsets.
+    /// What it calls and jumps to: symbols, or sections and offsets.
+    calls: Vec<Place>,
+    /// What else it refers to: functions that others call for it.
     refers: Vec<Place>,
     code: BTreeMap<u64, Flow>,
     /// Addresses behind calls of [`REPORT`].
     sites: Vec<u64>,
     /// The last instruction, if it is a call or jump whose target a relocation may name.
     open: Option<u64>,
+    /// Its target, if no relocation does.
+    target: Option<u64>,
     reporting: bool,
 }
 
@@ -72,6 +96,7 @@ impl Function {
             self.reporting = false;
         }
         self.open = None;
+        self.settle();
         let (name, operand) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
         let (name, operand) = match name {
             "notrack" | "bnd" | "cs" | "lock" | "rep" | "repz" => {
@@ -83,16 +108,15 @@ impl Function {
         let target = || u64::from_str_radix(operand.split_whitespace().next()?, 16).ok();
         let flow = if name.starts_with("call") {
             self.open = Some(at);
-            self.refers
-                .extend(target().map(|to| (self.section.clone(), to)));
+            self.target = target();
             Flow::On
         } else if name.starts_with("jmp") {
             self.open = Some(at);
-            self.refers
-                .extend(target().map(|to| (self.section.clone(), to)));
+            self.target = target();
             target().map_or(Flow::Out, Flow::Jump)
         } else if name.starts_with('j') {
             self.open = Some(at);
+            self.target = target();
             target().map_or(Flow::Out, Flow::Branch)
         } else if name.starts_with("ret") || name.starts_with("iret") || name.starts_with("sysret")
         {
@@ -105,23 +129,35 @@ impl Function {
         self.code.insert(at, flow);
     }
 
-    fn relocation(&mut self, symbol: &str) {
-        let Some(at) = self.open else { return };
-        let Some(flow) = self.code.get_mut(&at) else {
+    /// The last call or jump went where it says.
+    fn settle(&mut self) {
+        let to = self.target.take();
+        self.calls.extend(to.map(|to| (self.section.clone(), to)));
+    }
+
+    fn relocation(&mut self, place: Place) {
+        let Some(at) = self.open else {
+            self.refers.push(place);
             return;
         };
-        match flow {
-            Flow::On if symbol == REPORT => self.reporting = true,
-            Flow::On if never_returns(symbol) => *flow = Flow::End,
-            Flow::On => {}
-            _ => {
-                *flow = if never_returns(symbol) {
-                    Flow::End
-                } else {
-                    Flow::Out
+        // What the instruction says is what is behind it: another function, where it is the last.
+        self.target = None;
+        let symbol = place.0.as_str();
+        if let Some(flow) = self.code.get_mut(&at) {
+            match flow {
+                Flow::On if symbol == REPORT => self.reporting = true,
+                Flow::On if never_returns(symbol) => *flow = Flow::End,
+                Flow::On => {}
+                _ => {
+                    *flow = if never_returns(symbol) {
+                        Flow::End
+                    } else {
+                        Flow::Out
+                    }
                 }
             }
         }
+        self.calls.push(place);
     }
 
     /// Which instructions have a way out.
@@ -160,7 +196,7 @@ impl Function {
             at: *at,
             function: self.name.clone(),
             dead_end: !out.get(at).unwrap_or(&false),
-            unused: false,
+            use_: Use::Running,
         })
     }
 
@@ -182,18 +218,18 @@ pub(super) fn functions(listing: &str) -> Vec<Function> {
         if let Some(name) = line.strip_prefix("Disassembly of section ") {
             section = name.trim_end_matches(':').to_owned();
         } else if let Some(name) = line.strip_suffix(">:") {
+            function.settle();
             all.push(std::mem::take(&mut function));
             let name = name.split_once('<').map_or(name, |(_, name)| name);
             function.name = name.to_owned();
             function.section.clone_from(&section);
         } else if let Some((_, relocation)) = line.split_once(": R_X86_64_") {
             if let Some(mut place) = relocation.split_whitespace().nth(1).map(place) {
-                function.relocation(&place.0);
                 if place.0.starts_with('.') && relocation.starts_with('P') {
                     // Counted from the end of the four bytes.
                     place.1 += 4;
                 }
-                function.refers.push(place);
+                function.relocation(place);
             }
         } else if let Some((at, text)) = line.split_once(':') {
             if let Ok(at) = u64::from_str_radix(at.trim(), 16) {
@@ -201,6 +237,7 @@ pub(super) fn functions(listing: &str) -> Vec<Function> {
             }
         }
     }
+    function.settle();
     all.push(function);
     all
 }
@@ -213,9 +250,10 @@ fn place(text: &str) -> Place {
     (name.to_owned(), off)
 }
 
-/// What a module's data refers to, as `objdump -r` shows it: tables of functions. What only
-/// describes the code, or offers it to other modules, does not count.
-pub(super) fn data(listing: &str) -> Vec<Place> {
+/// What a module's data refers to, as `objdump -r` shows it: tables of functions, and how it is
+/// loaded and unloaded. What only describes the code, or offers it to other modules, does not
+/// count.
+pub(super) fn data(listing: &str) -> Roots {
     const DESCRIBES: [&str; 7] = [
         ".text",
         ".debug",
@@ -225,22 +263,41 @@ pub(super) fn data(listing: &str) -> Vec<Place> {
         ".smp_locks",
         ".eh_frame",
     ];
-    let mut counts = false;
-    let mut all = Vec::new();
+    const LOADS: [&str; 4] = [".gnu.linkonce.this_module", ".init", ".exit", ".fini_array"];
+    let mut roots = Roots::default();
+    let mut unwanted = Vec::new();
+    let mut into = &mut unwanted;
     for line in listing.lines() {
         if let Some(name) = line.strip_prefix("RELOCATION RECORDS FOR [") {
-            counts = !DESCRIBES.iter().any(|start| name.starts_with(start));
-        } else if counts {
-            all.extend(line.split_whitespace().nth(2).map(place));
+            let is = |starts: &[&str]| starts.iter().any(|start| name.starts_with(start));
+            into = if is(&DESCRIBES) {
+                &mut unwanted
+            } else if is(&LOADS) {
+                &mut roots.loading
+            } else {
+                &mut roots.running
+            };
+        } else if !line.starts_with("OFFSET") {
+            into.extend(line.split_whitespace().nth(2).map(place));
         }
     }
-    all
+    roots
 }
 
 /// The sites of a module's functions. `roots` is what leads into it: from its data, and from
 /// modules that use it.
-pub(super) fn sites(functions: &[Function], roots: &[Place]) -> Vec<Site> {
-    let mut used: HashSet<usize> = HashSet::new();
+pub(super) fn sites(functions: &[Function], roots: &Roots) -> Vec<Site> {
+    let uses = uses(functions, roots);
+    let mut sites: Vec<Site> = Vec::new();
+    for (function, use_) in functions.iter().zip(uses) {
+        sites.extend(function.sites().map(|site| Site { use_, ..site }));
+    }
+    sites.sort();
+    sites
+}
+
+/// What leads to each function.
+fn uses(functions: &[Function], roots: &Roots) -> Vec<Use> {
     let by_name: HashMap<&str, usize> = functions
         .iter()
         .enumerate()
@@ -250,28 +307,44 @@ pub(super) fn sites(functions: &[Function], roots: &[Place]) -> Vec<Site> {
         let named = by_name.get(place.0.as_str()).copied();
         named.or_else(|| functions.iter().position(|function| function.has(place)))
     };
-    let mut found: Vec<usize> = roots.iter().filter_map(find).collect();
-    while let Some(index) = found.pop() {
-        if used.insert(index) {
-            found.extend(functions[index].refers.iter().filter_map(find));
+    let mut uses = vec![Use::Nothing; functions.len()];
+    let mut loading: Vec<usize> = roots.loading.iter().filter_map(find).collect();
+    let mut running: Vec<usize> = roots.running.iter().filter_map(find).collect();
+    while let Some(index) = loading.pop() {
+        if uses[index] < Use::Loading {
+            uses[index] = Use::Loading;
+            loading.extend(functions[index].calls.iter().filter_map(find));
+            // What the beginning hands to others is called later.
+            running.extend(functions[index].refers.iter().filter_map(find));
         }
     }
-    let mut sites: Vec<Site> = Vec::new();
-    for (index, function) in functions.iter().enumerate() {
-        let unused = !used.contains(&index);
-        sites.extend(function.sites().map(|site| Site { unused, ..site }));
+    while let Some(index) = running.pop() {
+        if uses[index] < Use::Running {
+            uses[index] = Use::Running;
+            let function = &functions[index];
+            let all = function.calls.iter().chain(&function.refers);
+            running.extend(all.filter_map(find));
+        }
     }
-    sites.sort();
-    sites
+    uses
 }
 
-/// The symbols that functions refer to; places in their own sections are no other module's
-/// business.
-pub(super) fn references(functions: &[Function]) -> Vec<Place> {
-    let all = functions.iter().flat_map(|function| &function.refers);
-    all.filter(|(name, _)| !name.starts_with('.'))
-        .cloned()
-        .collect()
+/// The symbols that functions refer to, apart by what leads to them; places in their own sections
+/// are no other module's business.
+pub(super) fn references(functions: &[Function], roots: &Roots) -> Roots {
+    let mut out = Roots::default();
+    let others = |places: &[Place]| -> Vec<Place> {
+        let all = places.iter().filter(|(name, _)| !name.starts_with('.'));
+        all.cloned().collect()
+    };
+    for (function, use_) in functions.iter().zip(uses(functions, roots)) {
+        match use_ {
+            Use::Loading => out.loading.extend(others(&function.calls)),
+            _ => out.running.extend(others(&function.calls)),
+        }
+        out.running.extend(others(&function.refers));
+    }
+    out
 }
 
 #[cfg(test)]
@@ -302,33 +375,83 @@ Disassembly of section .text:
     #[test]
     fn sites_are_found_with_their_ways_out() {
         let functions = functions(LISTING);
-        let found = sites(&functions, &[("_one".into(), 0)]);
-        let seen: Vec<_> = found.iter().map(|s| (s.at, s.dead_end, s.unused)).collect();
+        let found = sites(&functions, &running("_one", 0));
+        let seen: Vec<_> = found.iter().map(|s| (s.at, s.dead_end, s.use_)).collect();
         let want = [
-            (0x16, false, false),
-            (0x20, false, false),
-            (0x35, true, false),
+            (0x16, false, Use::Running),
+            (0x20, false, Use::Running),
+            (0x35, true, Use::Running),
         ];
         assert_eq!(seen, want);
-        assert!(sites(&functions, &[])
+        assert!(sites(&functions, &Roots::default())
             .iter()
-            .all(|s| s.unused && s.function == "_one"));
-        assert!(sites(&functions, &[(".text".into(), 0x10)])
+            .all(|s| s.use_ == Use::Nothing && s.function == "_one"));
+        assert!(sites(&functions, &running(".text", 0x10))
             .iter()
-            .all(|s| !s.unused));
+            .all(|s| s.use_ == Use::Running));
+    }
+
+    fn running(name: &str, at: u64) -> Roots {
+        Roots {
+            running: vec![(name.into(), at)],
+            loading: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_call_that_ends_a_function_does_not_lead_to_the_next() {
+        let text = "Disassembly of section .text:
+0 <_first>:
+ 0:\tcall 5 <_second>
+\t\t\t1: R_X86_64_PLT32\t_RNvNtCs1_4core9panicking5panic-0x4
+5 <_second>:
+ 5:\tcall a <_second+5>
+\t\t\t6: R_X86_64_PLT32\t__sanitizer_cov_trace_pc-0x4
+ a:\tret
+";
+        let found = sites(&functions(text), &running("_first", 0));
+        assert_eq!(found[0].use_, Use::Nothing);
+    }
+
+    #[test]
+    fn what_loading_calls_is_apart_from_what_it_hands_out() {
+        let text = "Disassembly of section .text:
+0 <init_module>:
+ 0:\tlea 0x0(%rip),%rdi
+\t\t\t1: R_X86_64_PC32\t_handler-0x4
+ 7:\tcall 10 <_setup>
+ c:\tret
+10 <_setup>:
+ 10:\tcall 15 <_setup+5>
+\t\t\t11: R_X86_64_PLT32\t__sanitizer_cov_trace_pc-0x4
+ 15:\tret
+20 <_handler>:
+ 20:\tcall 25 <_handler+5>
+\t\t\t21: R_X86_64_PLT32\t__sanitizer_cov_trace_pc-0x4
+ 25:\tret
+";
+        let roots = Roots {
+            loading: vec![("init_module".into(), 0)],
+            running: Vec::new(),
+        };
+        let found: Vec<_> = sites(&functions(text), &roots)
+            .iter()
+            .map(|s| s.use_)
+            .collect();
+        assert_eq!(found, [Use::Loading, Use::Running]);
     }
 
     #[test]
     fn a_loop_without_an_exit_is_a_dead_end() {
         let text = "Disassembly of section .text:\n0 <_spin>:\n 0:\tcall 5 <_spin+5>\n\t\t\t1: R_X86_64_PLT32\t__sanitizer_cov_trace_pc-0x4\n 5:\tjmp 0 <_spin>\n";
-        assert!(sites(&functions(text), &[])[0].dead_end);
+        assert!(sites(&functions(text), &Roots::default())[0].dead_end);
     }
 
     #[test]
     fn tables_lead_to_functions_and_descriptions_do_not() {
-        let text = "RELOCATION RECORDS FOR [.rodata]:\nOFFSET TYPE VALUE\n0 R_X86_64_64 .text+0x10\n\nRELOCATION RECORDS FOR [__ksymtab]:\n0 R_X86_64_64 f\n";
+        let text = "RELOCATION RECORDS FOR [.rodata]:\nOFFSET TYPE VALUE\n0 R_X86_64_64 .text+0x10\n\nRELOCATION RECORDS FOR [__ksymtab]:\n0 R_X86_64_64 f\n\nRELOCATION RECORDS FOR [.gnu.linkonce.this_module]:\n0 R_X86_64_64 init_module\n";
         let found = data(text);
-        assert!(found.contains(&(".text".into(), 0x10)));
-        assert!(!found.iter().any(|(name, _)| name == "f"));
+        assert_eq!(found.running, [(".text".into(), 0x10)]);
+        assert_eq!(found.loading, [("init_module".into(), 0)]);
     }
 }

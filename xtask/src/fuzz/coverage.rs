@@ -2,7 +2,7 @@
 
 //! What was reached of all there is to reach, by source file.
 
-use super::code::{data, functions, references, sites, Site};
+use super::code::{data, functions, references, sites, Roots, Site, Use};
 use crate::chroot::{command, Bind};
 use anyhow::{bail, Context as _, Result};
 use std::collections::{BTreeMap, HashSet};
@@ -40,6 +40,14 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("other crates' code", &[""]),
 ];
 
+/// The first so many of [`GROUPS`] are what the fuzzer is for.
+const WANTED: usize = 2;
+
+/// What counts as alive.
+const ALIVE: &str =
+    "(alive: without edges that were not seen and from which every path ends in a panic, or in
+ functions that only other modules, or only loading and unloading, lead to)\n";
+
 /// How code is shown.
 const DISASSEMBLE: [&str; 2] = ["-dr", "--no-show-raw-insn"];
 
@@ -48,8 +56,8 @@ const DISASSEMBLE: [&str; 2] = ["-dr", "--no-show-raw-insn"];
 struct Count {
     reached: usize,
     all: usize,
-    /// Of those not reached: those that no program can reach. From there is only a panic, or
-    /// nothing leads there.
+    /// Of those not reached: those that no program can reach. From there is only a panic, nothing
+    /// leads there, or only the loading of the module.
     dead: usize,
 }
 
@@ -65,28 +73,39 @@ impl Count {
             0 => "    -".to_owned(),
             _ => format!("{:5.1}", 100.0 * self.reached as f64 / of as f64),
         };
-        let alive = self.all - self.dead;
         format!(
             "{name:<42} {:>6} {:>6} {} % {:>6} {} %\n",
             self.reached,
             self.all,
             percent(self.all),
-            alive,
-            percent(alive)
+            self.alive(),
+            percent(self.alive())
         )
+    }
+
+    fn alive(self) -> usize {
+        self.all - self.dead
+    }
+
+    /// How much of what is alive was reached.
+    fn percent(self) -> f64 {
+        100.0 * self.reached as f64 / self.alive().max(1) as f64
     }
 }
 
-/// Makes the table.
+/// What was reached, by source file.
+pub(super) struct Coverage(BTreeMap<String, Count>);
+
+/// Reads what was reached, and leaves a list of what was not beside it.
 ///
 /// # Errors
 ///
 /// When the tools fail, or what was reached was not written down.
-pub(super) fn table(root: &Path, modules: &[PathBuf], reached: &Path) -> Result<String> {
+pub(super) fn read(root: &Path, modules: &[PathBuf], reached: &Path) -> Result<Coverage> {
     let text = std::fs::read_to_string(reached).context("what was reached was not written down")?;
     let mut files: BTreeMap<String, Count> = BTreeMap::new();
     let mut missed = String::new();
-    let mut roots = Vec::new();
+    let mut roots = Roots::default();
     for module in MODULES {
         let file = format!("{module}.ko");
         let path = modules
@@ -95,10 +114,12 @@ pub(super) fn table(root: &Path, modules: &[PathBuf], reached: &Path) -> Result<
             .with_context(|| format!("there is no {file}"))?;
         let seen = places(&text, module);
         let code = functions(&tool(root, path, "objdump", &DISASSEMBLE, "")?);
-        roots.extend(data(&tool(root, path, "objdump", &["-r"], "")?));
+        let own = data(&tool(root, path, "objdump", &["-r"], "")?);
+        roots.running.extend(own.running);
+        roots.loading.extend(own.loading);
         let all = sites(&code, &roots);
         // What this module refers to is used in the one behind it, too.
-        roots = references(&code);
+        roots = references(&code, &roots);
         if all.is_empty() {
             bail!("{file} was built without coverage");
         }
@@ -111,12 +132,13 @@ pub(super) fn table(root: &Path, modules: &[PathBuf], reached: &Path) -> Result<
             let count = files.entry(name.to_owned()).or_default();
             count.all += 1;
             count.reached += usize::from(hit);
-            count.dead += usize::from(!hit && (site.dead_end || site.unused));
+            count.dead += usize::from(!hit && (site.dead_end || site.use_ != Use::Running));
             if !hit {
-                let dead = match (site.dead_end, site.unused) {
+                let dead = match (site.dead_end, site.use_) {
                     (true, _) => "panic ",
-                    (_, true) => "unused ",
-                    _ => "",
+                    (_, Use::Nothing) => "unused ",
+                    (_, Use::Loading) => "loading ",
+                    (_, Use::Running) => "",
                 };
                 let _ = writeln!(missed, "{source} {dead}{} {}", site.section, site.function);
             }
@@ -124,35 +146,69 @@ pub(super) fn table(root: &Path, modules: &[PathBuf], reached: &Path) -> Result<
     }
     let list = reached.with_file_name("fuzz-missed.txt");
     std::fs::write(&list, missed)?;
-    Ok(render(&files))
+    Ok(Coverage(files))
 }
 
-fn render(files: &BTreeMap<String, Count>) -> String {
-    let mut out = format!(
-        "{:<42} {:>6} {:>6} {:>7} {:>6}\n",
-        "edges", "seen", "all", "", "alive"
-    );
-    let group = |file: &str| {
-        GROUPS
+impl Coverage {
+    /// The files of a group.
+    fn files(&self, group: &str) -> impl Iterator<Item = (&String, &Count)> {
+        let of = |file: &str| {
+            let mut groups = GROUPS.iter();
+            let fits = |starts: &[&str]| starts.iter().any(|start| file.starts_with(start));
+            groups.find(|(_, starts)| fits(starts)).map(|found| found.0)
+        };
+        let group = group.to_owned();
+        self.0
             .iter()
-            .find(|(_, starts)| starts.iter().any(|start| file.starts_with(start)))
-    };
-    let mut whole = Count::default();
-    let mut totals = String::new();
-    for (name, _) in GROUPS {
+            .filter(move |(file, _)| of(file) == Some(group.as_str()))
+    }
+
+    fn group(&self, name: &str) -> Count {
         let mut total = Count::default();
-        for (file, count) in files {
-            if group(file).is_some_and(|(group, _)| *group == name) {
-                total.add(*count);
+        self.files(name).for_each(|(_, count)| total.add(*count));
+        total
+    }
+
+    fn whole(&self) -> Count {
+        let mut total = Count::default();
+        self.0.values().for_each(|count| total.add(*count));
+        total
+    }
+
+    /// All of it as text.
+    pub(super) fn table(&self) -> String {
+        let mut out = format!(
+            "{:<42} {:>6} {:>6} {:>7} {:>6}\n",
+            "edges", "seen", "all", "", "alive"
+        );
+        let mut totals = String::new();
+        for (name, _) in GROUPS {
+            for (file, count) in self.files(name) {
                 out += &count.row(&format!("  {file}"));
             }
+            totals += &self.group(name).row(name);
         }
-        whole.add(total);
-        totals += &total.row(name);
+        out + &totals + &self.whole().row("all") + ALIVE
     }
-    out + &totals
-        + &whole.row("all")
-        + "(alive: without unseen edges from which every path ends in a panic, or in functions that only\n other modules' code calls)\n"
+
+    /// The most important of it.
+    pub(super) fn line(&self) -> String {
+        let whole = self.whole();
+        let mut line = format!("{} of {} edges", whole.reached, whole.alive());
+        for (name, _) in &GROUPS[..WANTED] {
+            let count = self.group(name);
+            let _ = write!(line, ", {name} {:.1} %", count.percent());
+        }
+        line
+    }
+
+    /// The groups that matter of which less than `percent` was reached.
+    pub(super) fn below(&self, percent: f64) -> Vec<&'static str> {
+        let wanted = GROUPS[..WANTED].iter().map(|(name, _)| *name);
+        wanted
+            .filter(|name| self.group(name).percent() < percent)
+            .collect()
+    }
 }
 
 /// The places that were reached in a module.
@@ -315,11 +371,16 @@ mod tests {
         ] {
             files.insert(file.to_owned(), count);
         }
-        let text = render(&files);
+        let coverage = Coverage(files);
+        let text = coverage.table();
         let all = text.lines().find(|line| line.starts_with("all")).unwrap();
         assert!(
             all.contains(" 4 ") && all.contains(" 16 ") && all.contains("50.0"),
             "{text}"
         );
+        let line = coverage.line();
+        assert_eq!(line, "4 of 8 edges, chardev 50.0 %, rings 50.0 %");
+        assert_eq!(coverage.below(50.0), [""; 0]);
+        assert_eq!(coverage.below(50.1), ["chardev", "rings"]);
     }
 }
