@@ -23,6 +23,7 @@ pub mod program;
 pub mod rng;
 pub mod scene;
 pub mod shape;
+pub mod sweep;
 mod syscalls;
 pub mod world;
 
@@ -35,6 +36,7 @@ use program::{join, split, Program};
 use rng::Rng;
 use serde::Serialize;
 use std::collections::HashSet;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use world::World;
@@ -47,6 +49,8 @@ const TELL: Duration = Duration::from_secs(20);
 const CHECK: Duration = Duration::from_secs(60);
 /// Runs that making one program smaller may take.
 const SMALLER: usize = 60;
+/// Bytes that a user without rights may pin.
+const PINNED: u64 = 128 << 10;
 /// Time that it may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -58,6 +62,9 @@ pub const BEFORE: &str = "fuzz-before.txt";
 pub const KEPT: &str = "fuzz-corpus.txt";
 /// The file of what code was reached: module, section, offset.
 pub const REACHED: &str = "fuzz-reached.txt";
+
+/// The file of how far it is.
+pub const TALLY: &str = "fuzz-tally.json";
 
 /// What to do.
 #[derive(Debug, Clone)]
@@ -143,8 +150,8 @@ pub fn replay(text: &str, times: usize, dir: Option<PathBuf>) -> Result<Tally> {
     })?;
     for _ in 0..times {
         for program in &programs {
-            println!("{}", program.text());
             let run = fuzzer.run(program);
+            println!("{}", fuzzer.machine.answers(program));
             for point in run {
                 fuzzer.machine.known().add(point);
             }
@@ -162,6 +169,10 @@ impl Fuzzer {
         let slow = slow.and_then(|n| n.parse().ok()).unwrap_or(1);
         let world = World::find(env.addr, env.addr6)?;
         fail_quietly();
+        // Users without rights are to come further than the door, and soon to the end of what
+        // they may pin.
+        std::fs::set_permissions("/dev/kfabric", std::fs::Permissions::from_mode(0o666))?;
+        os::limit_pinned(PINNED);
         let baseline = Baseline::take();
         let machine = Machine::new(world, slow).context("starting the threads")?;
         let tally = Tally {
@@ -191,6 +202,7 @@ impl Fuzzer {
         for i in (1..kept.len()).rev() {
             kept.swap(i, self.rng.below(i + 1));
         }
+        let kept = [Corpus::written()?, sweep::programs()?, kept].concat();
         for batch in kept.chunks(BATCH) {
             if self.started.elapsed() > self.options.time / 2 {
                 batch
@@ -305,10 +317,12 @@ impl Fuzzer {
         self.tally.answers = known.len() - self.tally.reached;
         self.tally.corpus = self.corpus.len();
         self.tally.seconds = self.started.elapsed().as_secs();
-        println!("KFI-FUZZ {}", serde_json::to_string(&self.tally)?);
+        let tally = serde_json::to_string(&self.tally)?;
+        println!("KFI-FUZZ {tally}");
         let Some(dir) = &self.options.dir else {
             return Ok(());
         };
+        std::fs::write(dir.join(TALLY), tally)?;
         let text = self.machine.text();
         let places = known.iter().filter(|point| kcov::is_code(**point));
         let mut lines: Vec<String> = places.filter_map(|point| text.place(*point)).collect();

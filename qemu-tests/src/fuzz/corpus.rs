@@ -8,6 +8,8 @@ use anyhow::{Context, Result};
 
 /// The corpus of the repository.
 const KEPT: &str = include_str!("../../fuzz-corpus/ioctl.txt");
+/// What was written by hand, for what chance does not come by.
+const WRITTEN: &str = include_str!("../../fuzz-corpus/written.txt");
 
 /// Programs to make others of.
 #[derive(Default)]
@@ -23,6 +25,15 @@ impl Corpus {
     /// When it cannot be read.
     pub fn kept() -> Result<Vec<Program>> {
         split(KEPT).context("the corpus")
+    }
+
+    /// The programs written by hand.
+    ///
+    /// # Errors
+    ///
+    /// When they cannot be read.
+    pub fn written() -> Result<Vec<Program>> {
+        split(WRITTEN).context("the programs written by hand")
     }
 
     /// Adds one.
@@ -63,6 +74,7 @@ mod tests {
     #[test]
     fn the_kept_corpus_is_read_and_small() {
         assert!(!Corpus::kept().unwrap().is_empty());
+        assert!(!Corpus::written().unwrap().is_empty());
         assert!(KEPT.len() < 300 << 10, "{} bytes", KEPT.len());
     }
 }

@@ -5,7 +5,7 @@
 
 use super::kcov::{answer, Kcov, Point, Text};
 use super::os::{self, Arena};
-use super::program::{Op, Program, Val, MAX_OPS, THREADS};
+use super::program::{Op, Program, Val, ALL, MAX_OPS, THREADS};
 use super::shape::{Area, Class, Part, What, NOWHERE};
 use super::syscalls;
 use super::world::World;
@@ -13,7 +13,7 @@ use crate::sys::Errno;
 use kfabric_uapi::KFI_IOC_CLOSE;
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex};
@@ -25,6 +25,8 @@ pub(super) const FILES: usize = 4;
 const SLOT: u32 = 512;
 /// A call that waits longer than this is interrupted.
 const NUDGE: Duration = Duration::from_millis(400);
+/// Calls of which each has another allocation or copy fail, at most.
+const FAILING: u16 = 150;
 /// A call that takes longer than this hangs.
 const HANG: Duration = Duration::from_secs(60);
 
@@ -67,6 +69,7 @@ struct Results {
     fd: AtomicU64,
     key: AtomicU64,
     at: AtomicU64,
+    errno: AtomicI32,
 }
 
 /// What all threads have in common.
@@ -191,20 +194,17 @@ impl Shared {
         bytes
     }
 
-    /// Makes a call; what it answers.
-    fn make(&self, index: usize, op: &Op, fail: Option<&mut File>) -> Result<(), Errno> {
+    /// Makes a call; what it answers, and whether what was to fail in it did.
+    fn make(&self, index: usize, op: &Op, fail: Failing<'_>) -> (Result<(), Errno>, bool) {
         let shape = op.shape();
         match shape.what {
             What::Write(area) => {
                 let slot = (self.number(op.get("slot")) % 64) as usize;
                 let at = self.arena.addr(area, (slot * shape.size) as u32);
                 self.arena.write(at, &self.bytes(op));
-                Ok(())
+                (Ok(()), false)
             }
-            What::Sys(sys) => {
-                let _failing = Failing::begin(op.fail, fail);
-                syscalls::make(self, sys, index, op)
-            }
+            What::Sys(sys) => fail.during(|| syscalls::make(self, sys, index, op)),
             What::Ioctl(nr) => {
                 let place = match op.get("place") {
                     Val::Mem(Area::Call, u32::MAX) => {
@@ -214,12 +214,11 @@ impl Shared {
                 };
                 self.arena.write(place, &self.bytes(op));
                 let fd = self.file(op.get("file"));
-                {
-                    let _failing = Failing::begin(op.fail, fail);
-                    syscalls::ioctl(fd, nr, place)?;
+                let (answered, failed) = fail.during(|| syscalls::ioctl(fd, nr, place));
+                if answered.is_ok() {
+                    self.take(index, op, place);
                 }
-                self.take(index, op, place);
-                Ok(())
+                (answered.map(|_| ()), failed)
             }
         }
     }
@@ -241,24 +240,26 @@ impl Shared {
     }
 }
 
-/// While it lives, an allocation of this thread is going to fail.
-struct Failing<'a>(Option<&'a mut File>);
+/// Which allocation of this thread is going to fail.
+struct Failing<'a>(u16, Option<&'a mut File>);
 
-impl<'a> Failing<'a> {
-    fn begin(nth: u16, file: Option<&'a mut File>) -> Self {
-        let mut file = file.filter(|_| nth != 0);
-        if let Some(file) = &mut file {
-            let _ = file.write_all(nth.to_string().as_bytes());
+impl Failing<'_> {
+    /// Runs `f`; what it says, and whether the allocation failed in it.
+    fn during<R>(self, f: impl FnOnce() -> R) -> (R, bool) {
+        let Self(nth @ 1.., Some(file)) = self else {
+            return (f(), false);
+        };
+        let _ = file.write_all_at(nth.to_string().as_bytes(), 0);
+        let result = f();
+        // What is left of the count: nothing, if it came to that. Asking may be what fails.
+        let mut left = [0; 8];
+        let read = file.read_at(&mut left, 0);
+        let mut failed = read.is_ok_and(|n| &left[..n] == b"0\n");
+        if file.write_all_at(b"0", 0).is_err() {
+            failed = false;
+            let _ = file.write_all_at(b"0", 0);
         }
-        Self(file)
-    }
-}
-
-impl Drop for Failing<'_> {
-    fn drop(&mut self) {
-        if let Some(file) = &mut self.0 {
-            let _ = file.write_all(b"0");
-        }
+        (result, failed)
     }
 }
 
@@ -280,7 +281,7 @@ impl Caller {
             number,
             shared: Arc::clone(shared),
             kcov: Kcov::here(),
-            fail: File::options().write(true).open(nth).ok(),
+            fail: File::options().read(true).write(true).open(nth).ok(),
         }
     }
 
@@ -304,17 +305,44 @@ impl Caller {
         if op.nobody {
             os::become_nobody(true);
         }
-        let answered = self.seen(|shared, fail| shared.make(index, op, fail));
+        let errno = if op.fail == ALL {
+            // What a call makes that does not fail stays until the program ends.
+            let mut each = 1..=FAILING;
+            loop {
+                let nth = each.next().unwrap_or(0);
+                let (errno, failed) = self.once(index, op, nth);
+                if !failed {
+                    break errno;
+                }
+            }
+        } else {
+            self.once(index, op, op.fail).0
+        };
         if op.nobody {
             os::become_nobody(false);
         }
+        errno
+    }
+
+    /// Makes a call; its errno, and whether what was to fail in it did.
+    fn once(&mut self, index: usize, op: &Op, nth: u16) -> (i32, bool) {
+        let (answered, failed) = self.seen(|shared, mut fail| {
+            for _ in 1..op.times {
+                let _ = shared.make(index, op, Failing(nth, fail.as_deref_mut()));
+            }
+            shared.make(index, op, Failing(nth, fail))
+        });
         let errno = answered.err().map_or(0, |e| e.0);
         let point = answer(op.shape, errno);
-        self.shared.calls.fetch_add(1, Ordering::Relaxed);
+        let times = u64::from(op.times.max(1));
+        self.shared.calls.fetch_add(times, Ordering::Relaxed);
         if let (false, Ok(mut points)) = (self.shared.known.has(point), self.shared.points.lock()) {
             points.insert(point);
         }
-        errno
+        if let Some(result) = self.shared.results.get(index) {
+            result.errno.store(errno, Ordering::Relaxed);
+        }
+        (errno, failed)
     }
 }
 
@@ -454,6 +482,19 @@ impl Machine {
             points,
             calls: self.shared.calls.load(Ordering::Relaxed) - before,
         }
+    }
+
+    /// The text of the program that ran last, with what its calls answered.
+    pub fn answers(&self, program: &Program) -> String {
+        let mut out = String::new();
+        for (line, result) in program.text().lines().zip(&self.shared.results) {
+            let answer = match result.errno.load(Ordering::Relaxed) {
+                0 => String::new(),
+                errno => format!("  # {}", Errno(errno)),
+            };
+            out += &format!("{line}{answer}\n");
+        }
+        out
     }
 
     /// Runs a program whose calls wait for each other, and tells each one's name and error

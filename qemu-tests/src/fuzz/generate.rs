@@ -5,10 +5,11 @@
 //! A program that is made begins with calls that bring objects into a state worth being in (a
 //! connected pair, a region with keys), so that what chance adds finds something to break.
 
-use super::program::{usual, Op, Program, Val, MAX_OPS, THREADS};
+use super::program::{usual, Op, Program, Val, ALL, MAX_OPS, THREADS};
 use super::rng::Rng;
 use super::scene;
 use super::shape::{book, Area, Class, Kind, Part, Shape, What};
+use super::world::NAMES;
 
 /// How many of 100 values are not what the field asks for.
 const WRONG: u64 = 5;
@@ -142,7 +143,10 @@ fn append(program: &mut Program, other: &Program) {
 fn spice(program: &mut Program, rng: &mut Rng) {
     if rng.chance(30) && !program.ops.is_empty() {
         let at = rng.below(program.ops.len());
-        program.ops[at].fail = 1 + rng.below(20) as u16;
+        program.ops[at].fail = match rng.below(10) {
+            0 => ALL,
+            _ => 1 + rng.below(20) as u16,
+        };
     }
     if rng.chance(5) && !program.ops.is_empty() {
         let at = rng.below(program.ops.len());
@@ -152,6 +156,9 @@ fn spice(program: &mut Program, rng: &mut Rng) {
         let from = rng.below(program.ops.len());
         for op in program.ops.iter_mut().skip(from).take(4) {
             op.thread = rng.below(THREADS) as u8;
+            if rng.chance(20) {
+                op.times = 2 + rng.below(300) as u16;
+            }
         }
     }
 }
@@ -227,7 +234,7 @@ fn value(program: &mut Program, rng: &mut Rng, shape: &Shape, index: usize, dept
         Class::Name(_) => Val::Num(if rng.chance(60) {
             0
         } else {
-            rng.below(6) as u64
+            rng.below(NAMES as usize) as u64
         }),
         Class::Deadline => Val::Num(*rng.pick(&[0, 1, 10, 50, u64::MAX])),
         Class::Zero => Val::Num(*rng.pick(&[1, u64::MAX, 1 << 32])),

@@ -301,12 +301,21 @@ pub fn nudge(thread: u64) {
 
 /// How many descriptors may be open, from now on.
 pub fn limit_files(count: u64) {
+    limit(libc::RLIMIT_NOFILE, count);
+}
+
+/// How many bytes may be pinned by who has no rights, from now on.
+pub fn limit_pinned(bytes: u64) {
+    limit(libc::RLIMIT_MEMLOCK, bytes);
+}
+
+fn limit(what: libc::__rlimit_resource_t, value: u64) {
     // SAFETY: Valid structures.
     unsafe {
         let mut limit: libc::rlimit = std::mem::zeroed();
-        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
-        limit.rlim_cur = count.min(limit.rlim_max);
-        libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        libc::getrlimit(what, &raw mut limit);
+        limit.rlim_cur = value.min(limit.rlim_max);
+        libc::setrlimit(what, &raw const limit);
     }
 }
 

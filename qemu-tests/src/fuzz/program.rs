@@ -12,7 +12,8 @@
 //!
 //! Only what is not as usual is written. `r2` is what the call of that number gave, `r2.key`
 //! another thing that it gave. `~1` hands the call to another thread and does not wait for it;
-//! `fail:2` has the second allocation or user copy in it fail; `nobody` makes it without rights.
+//! `fail:2` has the second allocation or user copy in it fail, `fail:all` makes it again and again
+//! until each has failed; `x100` makes it as many times; `nobody` makes it without rights.
 
 use super::shape::{book, named, Area, Class, Field, Part, Shape};
 use anyhow::{bail, ensure, Context, Result};
@@ -22,6 +23,8 @@ use std::fmt::Write;
 pub const MAX_OPS: usize = 64;
 /// Threads that make calls.
 pub const THREADS: usize = 3;
+/// [`Op::fail`]: one after the other.
+pub const ALL: u16 = u16::MAX;
 
 /// A field's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +46,10 @@ pub struct Op {
     pub vals: Vec<Val>,
     /// Which thread makes it; 0 waits for it.
     pub thread: u8,
-    /// Which allocation or copy in it fails; 0: none.
+    /// Which allocation or copy in it fails; 0: none, [`ALL`].
     pub fail: u16,
+    /// How often it is made.
+    pub times: u16,
     /// It is made as a user without rights.
     pub nobody: bool,
 }
@@ -75,6 +80,7 @@ impl Op {
             vals: book()[shape].fields.iter().map(usual).collect(),
             thread: 0,
             fail: 0,
+            times: 1,
             nobody: false,
         }
     }
@@ -167,8 +173,15 @@ impl Program {
             if op.thread != 0 {
                 let _ = write!(out, "~{} ", op.thread);
             }
-            if op.fail != 0 {
-                let _ = write!(out, "fail:{} ", op.fail);
+            match op.fail {
+                0 => {}
+                ALL => out += "fail:all ",
+                nth => {
+                    let _ = write!(out, "fail:{nth} ");
+                }
+            }
+            if op.times != 1 {
+                let _ = write!(out, "x{} ", op.times);
             }
             if op.nobody {
                 out += "nobody ";
@@ -233,13 +246,15 @@ impl Program {
 }
 
 fn parse_op(line: &str) -> Result<Op> {
-    let (mut thread, mut fail, mut nobody) = (0, 0, false);
+    let (mut thread, mut fail, mut times, mut nobody) = (0, 0, 1, false);
     let mut words = line.split_whitespace().peekable();
     while let Some(word) = words.peek() {
         if let Some(n) = word.strip_prefix('~') {
             thread = n.parse()?;
         } else if let Some(n) = word.strip_prefix("fail:") {
-            fail = n.parse()?;
+            fail = if n == "all" { ALL } else { n.parse()? };
+        } else if let Some(n) = word.strip_prefix('x') {
+            times = n.parse()?;
         } else if *word == "nobody" {
             nobody = true;
         } else {
@@ -257,7 +272,7 @@ fn parse_op(line: &str) -> Result<Op> {
     let name = words.next().context("no call")?;
     let mut op = Op::new(named(name).with_context(|| format!("no call is named {name}"))?);
     ensure!(usize::from(thread) < THREADS, "no thread {thread}");
-    (op.thread, op.fail, op.nobody) = (thread, fail, nobody);
+    (op.thread, op.fail, op.times, op.nobody) = (thread, fail, times, nobody);
     for word in words {
         let Some((field, value)) = word.split_once('=') else {
             bail!("{word:?} sets nothing");

@@ -595,6 +595,8 @@ fn system_calls() -> Vec<Shape> {
                 arg("off", Num(&[0, 4096, 8192, 1 << 32, u64::MAX - 4095])),
                 arg("prot", Num(&[3, 0, 1, 2, 4, 5, 7])),
                 arg("flags", Num(&[1, 2, 0x8001, 0x2001, 0x4002])),
+                // Far from everything, page tables are missing, too.
+                arg("hint", Num(&[0, 1 << 45, 1 << 44, 1 << 63])),
             ],
         ),
         sys(

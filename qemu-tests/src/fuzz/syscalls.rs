@@ -174,7 +174,14 @@ fn mmap(shared: &Shared, index: usize, op: &Op) -> Result<(), Errno> {
     let len = number("len");
     let at = call(
         libc::SYS_mmap,
-        [0, len, number("prot") & 7, flags, fd, number("off")],
+        [
+            number("hint"),
+            len,
+            number("prot") & 7,
+            flags,
+            fd,
+            number("off"),
+        ],
     )?;
     let whole = len.next_multiple_of(PAGE as u64);
     if let Ok(mut maps) = shared.maps.lock() {

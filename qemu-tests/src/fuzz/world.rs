@@ -19,6 +19,9 @@ pub struct World {
     addrs: Vec<SockAddr>,
 }
 
+/// Names of each sort: the right one, and those wrong in some way.
+pub const NAMES: u64 = 15;
+
 impl World {
     /// Finds them: of the first RDMA device with an address like `addr`.
     ///
@@ -51,6 +54,10 @@ impl World {
             Name::Fabric => &self.fabric,
             Name::Domain => &self.domain,
         };
+        let put = |field: &mut Vec<u8>, text: &[u8]| {
+            field.fill(0);
+            field[..text.len()].copy_from_slice(text);
+        };
         let mut field = name_field::<KFI_NAME_MAX>(right).to_vec();
         field.resize(width, 0);
         match number {
@@ -59,7 +66,20 @@ impl World {
             2 => field[0] = b'?',
             3 => field.fill(b'x'),
             4 => field[..2].copy_from_slice(&[0xff, 0xfe]),
-            _ => field[width - 1] = 1,
+            5 => field[width - 1] = 1,
+            // Letters of two to four bytes, whole and not.
+            6 => put(&mut field, "naïve € 𝄞 name".as_bytes()),
+            7 => put(&mut field, b"cut off \xc3"),
+            8 => put(&mut field, b"cut off \xe2\x82"),
+            9 => put(&mut field, b"cut off \xf0\x9d\x84"),
+            10 => put(&mut field, b"too long \xe0\x80\xaf"),
+            11 => put(&mut field, b"no letter \xed\xa0\x80"),
+            12 => put(&mut field, b"not the third \xf0\x9d\x20\x20"),
+            13 => put(&mut field, b"not the fourth \xf0\x9d\x84\x20"),
+            _ => put(
+                &mut field,
+                b"not the second \xc3\x20 \xe2\x82\x20 \xf5\x80\x80\x80",
+            ),
         }
         field
     }
