@@ -23,9 +23,7 @@ use std::time::{Duration, Instant};
 /// How long an end may not know how it ended: a lost message is sent again for a minute.
 const PATIENCE: Duration = Duration::from_secs(200);
 /// More places than there are.
-const MOST: usize = 1000;
-/// Places of a quick sweep.
-const FEW: usize = 12;
+const MOST: u32 = 1000;
 
 /// Connecting with failures of a kind.
 pub struct Background {
@@ -81,45 +79,28 @@ fn sweep(kind: Kind, env: &Env, knobs: &Knobs, quick: bool, row: &mut Row) -> Re
             Some(function("dev_ioctl", "kfabric")?),
         )
     };
-    let mut space = if kind == Kind::Device { 1 } else { 0 };
-    let mut last = None;
-    let mut step = 8;
-    for round in 0..MOST {
+    let mut everywhere = Everywhere::new(kind, only, except)?;
+    let mut nth = 1;
+    while nth < MOST {
+        let at = || format!("{} {nth}", kind.name());
         let before = watch.look()?;
-        let everywhere = Everywhere::after(kind, space, only, except)?;
-        let end = connect(&lab, addr).with_context(|| format!("{} after {space}", kind.name()))?;
-        let happened = everywhere.happened()?;
-        drop(everywhere);
+        everywhere.arm(nth)?;
+        let end = connect(&lab, addr).with_context(at)?;
+        let happened = everywhere.disarm()?;
         close_all(&lab)?;
         let after = watch.look()?;
         ensure!(
             after == before,
-            "{} after {space}: left behind: {}",
-            kind.name(),
+            "{}: left behind: {}",
+            at(),
             after.since(&before)
         );
-        let Some(left) = happened else {
-            ensure!(
-                end.is_none(),
-                "{} after {space}: {end:?}, though nothing failed",
-                kind.name()
-            );
+        if !happened {
+            ensure!(end.is_none(), "{}: {end:?}, though nothing failed", at());
             return Ok(());
-        };
+        }
         row.count(kind, end);
-        if quick && round >= FEW {
-            return Ok(());
-        }
-        if kind == Kind::Device {
-            space = next(space, false);
-            continue;
-        }
-        // How much went well before the failure is known, how large the failed one was is not:
-        // feel for its end.
-        let well = space - left;
-        step = if last == Some(well) { step * 2 } else { 8 };
-        last = Some(well);
-        space = well + step;
+        nth = next(nth, quick);
     }
     bail!("the sweep does not end");
 }

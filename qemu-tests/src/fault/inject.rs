@@ -186,26 +186,23 @@ impl Knobs {
     }
 }
 
-/// Failures of one kind in every task, until one has happened.
-///
-/// Dropping it ends that.
-pub struct Everywhere(Kind);
+/// Failures of one kind in any task, one at a time.
+pub struct Everywhere {
+    kind: Kind,
+    /// How many the kernel has counted since it was booted: it fails what makes that a multiple of
+    /// the interval, and does not count where that is 1.
+    counted: u64,
+}
 
 impl Everywhere {
-    /// Lets the first failure happen after `space` units: bytes of allocations, or one for each
-    /// question of another kind. Where `only` is given, just those count that are called by code
+    /// Readies failures of a kind. Where `only` is given, just those count that are called by code
     /// in that range of addresses, and not by any in `except`.
     ///
     /// # Errors
     ///
     /// When an attribute cannot be set.
-    pub fn after(
-        kind: Kind,
-        space: u32,
-        only: Option<(u64, u64)>,
-        except: Option<(u64, u64)>,
-    ) -> Result<Self> {
-        let this = Self(kind);
+    pub fn new(kind: Kind, only: Option<(u64, u64)>, except: Option<(u64, u64)>) -> Result<Self> {
+        let this = Self { kind, counted: 0 };
         let range = |name: &str, (from, to): (u64, u64)| -> Result<()> {
             set(kind, &format!("{name}-start"), &format!("{from:#x}"))?;
             set(kind, &format!("{name}-end"), &format!("{to:#x}"))
@@ -214,23 +211,36 @@ impl Everywhere {
         range("reject", except.unwrap_or((0, 0)))?;
         let depth = if only.is_some() { "32" } else { "0" };
         set(kind, "stacktrace-depth", depth)?;
-        set(kind, "interval", "1")?;
-        set(kind, "times", "1")?;
-        set(kind, "space", &space.to_string())?;
-        set(kind, "probability", "100")?;
+        set(kind, "space", "0")?;
         Ok(this)
     }
 
-    /// What is left of the space; `None`: the failure has not happened.
+    /// Lets the `nth` from now on fail, and no other.
     ///
     /// # Errors
     ///
-    /// When an attribute cannot be read.
-    pub fn happened(&self) -> Result<Option<u32>> {
-        if get(self.0, "times")? != 0 {
-            return Ok(None);
+    /// When an attribute cannot be set.
+    pub fn arm(&mut self, nth: u32) -> Result<()> {
+        let interval = self.counted + u64::from(nth);
+        set(self.kind, "interval", &interval.to_string())?;
+        set(self.kind, "times", "1")?;
+        set(self.kind, "probability", "100")
+    }
+
+    /// Ends it; whether the failure has happened. If not there is nothing to be armed again: what
+    /// was counted is not known.
+    ///
+    /// # Errors
+    ///
+    /// When an attribute cannot be read or set.
+    pub fn disarm(&mut self) -> Result<bool> {
+        set(self.kind, "probability", "0")?;
+        let happened = get(self.kind, "times")? == 0;
+        let interval = u64::try_from(get(self.kind, "interval")?)?;
+        if happened && interval > 1 {
+            self.counted = interval;
         }
-        Ok(Some(u32::try_from(get(self.0, "space")?).unwrap_or(0)))
+        Ok(happened)
     }
 }
 
@@ -240,13 +250,13 @@ impl Drop for Everywhere {
             ("probability", "0"),
             ("stacktrace-depth", "0"),
             ("times", "1"),
-            ("space", "0"),
+            ("interval", "1"),
             ("require-start", "0"),
             ("require-end", "0xffffffffffffffff"),
             ("reject-start", "0"),
             ("reject-end", "0"),
         ] {
-            let _ = set(self.0, name, value);
+            let _ = set(self.kind, name, value);
         }
     }
 }
