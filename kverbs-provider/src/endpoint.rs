@@ -62,8 +62,8 @@ use crate::{
         Todo, //
     },
     limits::{
-        ACCEPT_TICKS,
         ACK_TIMEOUT,
+        CONNECT_TICKS,
         INJECT_SIZE,
         MIN_RNR_TIMER,
         RESOLVE_MS,
@@ -140,8 +140,8 @@ pub(crate) struct Endpoint {
     worker: AtomicUsize,
     /// It is down, and the peer has time to disconnect: ticks.
     lingering: AtomicU32,
-    /// It has accepted, and the peer has time to say that it is ready: ticks.
-    accepting: AtomicU32,
+    /// It connects or has accepted, and the peer has time to say that it is ready: ticks.
+    connecting: AtomicU32,
     /// Held throughout a close.
     #[pin]
     closing: Mutex<()>,
@@ -248,8 +248,8 @@ impl Endpoint {
         self.path.stop();
         let qp = ctl.qp.take();
         let id = ctl.id.take();
-        // Waits until everything posted has completed. The queue pair goes first: its event
-        // handler is about the identifier.
+        // Waits until everything posted has completed, or the device has had its time for it. The
+        // queue pair goes first: its event handler is about the identifier.
         drop(qp);
         drop(id);
         self.path.sweep();
@@ -266,6 +266,19 @@ impl Endpoint {
             RouteResolved if connecting => self.step(ctl, Self::route_resolved),
             Response if connecting => self.step(ctl, Self::responded).or_else(|| self.up(ctl)),
             Established if connecting => self.up(ctl),
+            // It was given up meanwhile; the peer would wait for it, or take it for connected.
+            Response if ctl.phase == Phase::Down => {
+                if let Some(id) = &ctl.id {
+                    let _ = id.reject(&[]);
+                }
+                None
+            }
+            Established if ctl.phase == Phase::Down => {
+                if let Some(id) = &ctl.id {
+                    id.disconnect();
+                }
+                None
+            }
             Unresolved => {
                 let err = match errno::of_cm(status, bindings::EHOSTUNREACH) {
                     // No device leads there; ours is well.
@@ -418,7 +431,7 @@ impl Endpoint {
                 work <- new_work!("kverbs_endpoint"),
                 worker: AtomicUsize::new(0),
                 lingering: AtomicU32::new(0),
-                accepting: AtomicU32::new(0),
+                connecting: AtomicU32::new(0),
                 closing <- new_mutex!((), "kverbs_closing"),
             }),
             GFP_KERNEL,
@@ -447,7 +460,7 @@ impl Endpoint {
             this.inbox.lock().lingered();
             Self::schedule(this.as_arc_borrow());
         }
-        if over(&this.accepting) {
+        if over(&this.connecting) {
             this.inbox.lock().late();
             Self::schedule(this.as_arc_borrow());
         }
@@ -514,6 +527,7 @@ impl Endpoint {
         ctl.id = Some(id);
         // Its events wait for the lock.
         ctl.phase = Phase::Connecting;
+        this.connecting.store(CONNECT_TICKS, Ordering::Release);
         Ok(())
     }
 
@@ -546,13 +560,17 @@ impl Endpoint {
                 self.down(ctl, 0, 0);
                 return Err(Self::given_up());
             }
-            // A peer that gave up, which we have not been told yet, or that asks for what makes no
-            // sense.
-            return Err(if e == EINVAL { Self::given_up() } else { e });
+            if e == EINVAL {
+                // A peer that gave up, which we have not been told yet, or that asks for what makes
+                // no sense.
+                let _ = id.reject(&[]);
+                return Err(Self::given_up());
+            }
+            return Err(e);
         }
         id.accept(&param, &message[..len])
             .map_err(|_| Self::given_up())?;
-        self.accepting.store(ACCEPT_TICKS, Ordering::Release);
+        self.connecting.store(CONNECT_TICKS, Ordering::Release);
         ctl.phase = Phase::Connecting;
         Ok(())
     }

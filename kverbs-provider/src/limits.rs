@@ -44,10 +44,10 @@ pub(crate) const STALL_BYTES_PER_MS: u64 = 1024;
 /// of these sends a probe, so a peer that died silently is noticed within twice this and the
 /// time of the retries: 10 s.
 pub(crate) const TICK_MS: u32 = 3000;
-/// Ticks after which an accepted peer that has not said that it is ready is given up: 2 minutes.
-/// The connection manager itself gives up after 69 s, but whoever sends in the peer's name may ask
-/// it for more time again and again.
-pub(crate) const ACCEPT_TICKS: u32 = 120_000 / TICK_MS + 1;
+/// Ticks after which connecting is given up, on either side: 2 minutes. The connection manager itself
+/// gives up after 69 s, but whoever sends in the peer's name may ask it for more time again and
+/// again.
+pub(crate) const CONNECT_TICKS: u32 = 120_000 / TICK_MS + 1;
 /// How often, in milliseconds, it is looked whether the answers to operations have come that may
 /// be behind the peer's disconnecting, and how many times: a second in all.
 pub(crate) const ANSWER_MS: i64 = 20;

@@ -146,7 +146,7 @@ pub(super) fn answer(attack: &mut Attack<'_>) -> Result<()> {
 /// The peer is accepted and never says that it is ready. Its connection manager asks for a minute
 /// more each time that it is reminded, so it is the target that must give it up.
 pub(super) fn never_ready(ctx: &mut Ctx) -> Result<()> {
-    /// How long the target waits (`ACCEPT_TICKS` in kverbs-provider/src/limits.rs).
+    /// How long the target waits (`CONNECT_TICKS` in kverbs-provider/src/limits.rs).
     const BOUND: Duration = Duration::from_secs(120);
     if !ctx.first() {
         let at: SocketAddr = ctx.ctl.recv()?;
