@@ -210,17 +210,20 @@ static bool drain(struct ib_qp *qp, struct last *receive, struct last *send)
 	return left && wait_for_completion_timeout(&send->done, left);
 }
 
-void kverbs_destroy_qp(struct ib_qp *qp, struct ib_cq *cq, bool flushes)
+bool kverbs_destroy_qp(struct ib_qp *qp, struct ib_cq *cq, bool flushes)
 {
 	struct last receive, send;
 
-	if (flushes && !drain(qp, &receive, &send))
+	if (flushes && !drain(qp, &receive, &send)) {
 		dev_warn_ratelimited(&qp->device->dev, "kverbs: queue pair %u does not flush\n",
 				     qp->qp_num);
+		flushes = false;
+	}
 	quiesce(qp);
 	ib_destroy_qp(qp);
 	/* Waits for completions that drivers deliver late. */
 	ib_free_cq(cq);
+	return flushes;
 }
 
 int kverbs_self_connect(struct ib_qp *qp, u32 port)

@@ -42,9 +42,9 @@ void kverbs_destroy_cq(struct ib_cq *cq);
 int kverbs_self_connect(struct ib_qp *qp, u32 port);
 /*
  * Destroys a queue pair and its completion queue, in bounded time. If it @flushes, what is posted
- * completes before; afterwards nothing does.
+ * completes before, or ten seconds have passed; afterwards nothing does. Whether it did flush.
  */
-void kverbs_destroy_qp(struct ib_qp *qp, struct ib_cq *cq, bool flushes);
+bool kverbs_destroy_qp(struct ib_qp *qp, struct ib_cq *cq, bool flushes);
 
 /* Memory, which the device reads, and @writes to if so. */
 bool kverbs_uses_virt_dma(struct ib_device *dev);

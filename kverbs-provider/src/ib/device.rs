@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 //! An RDMA device, and the proof that it is still registered.
 
-use core::ptr::NonNull;
+use core::{
+    ptr::NonNull,
+    sync::atomic::{
+        AtomicBool,
+        Ordering, //
+    }, //
+};
 use kernel::{
     error::to_result,
     prelude::*,
@@ -44,6 +50,8 @@ struct Gate {
 #[pin_data(PinnedDrop)]
 pub(crate) struct Device {
     ptr: NonNull<raw::ib_device>,
+    /// It has always flushed what was posted.
+    flushes: AtomicBool,
     #[pin]
     gate: Mutex<Gate>,
     #[pin]
@@ -67,6 +75,7 @@ impl Device {
         // INVARIANT: The reference was just taken. (Initialising does not fail.)
         pin_init!(Self {
             ptr,
+            flushes: AtomicBool::new(true),
             gate <- new_mutex!(Gate { closed: false, inside: 0 }),
             left <- new_condvar!(),
         })
@@ -104,6 +113,16 @@ impl Device {
         while gate.inside != 0 {
             self.left.wait(&mut gate);
         }
+    }
+
+    /// Whether it is worth while to wait for what is posted to a failed queue pair.
+    pub(super) fn flushes(&self) -> bool {
+        self.flushes.load(Ordering::Relaxed)
+    }
+
+    /// It was waited for in vain. Once is enough: there may be a thousand queue pairs.
+    pub(super) fn does_not_flush(&self) {
+        self.flushes.store(false, Ordering::Relaxed);
     }
 
     /// Whether `ptr` is this device.

@@ -158,8 +158,8 @@ unsafe extern "C" fn done<H: Completions>(_cq: *mut raw::ib_cq, wc: *mut raw::ib
     let raw = unsafe { &*wc };
     // The union's 8 bytes are the pointer that was posted.
     let slot = raw.__bindgen_anon_1.bindgen_union_field as *const Slot<H>;
-    // SAFETY: As the caller says, it is a slot of ours, whose `Core` waits for this completion
-    // before it goes.
+    // SAFETY: As the caller says, it is a slot of ours, whose `Core` goes only when no handler can
+    // run any more: `ib_free_cq()` waits for those that do.
     let slot = unsafe { &*slot };
     // SAFETY: By the invariant of `Core` its handler is what an `Arc` holds, and is kept.
     let handler = unsafe { ArcBorrow::from_raw(slot.handler) };
@@ -455,8 +455,13 @@ impl<H: Completions> Drop for Core<H> {
     fn drop(&mut self) {
         // The handler has to be there for the completions that this brings about.
         let _handler = &self.handler;
-        let flushes = !*self.broken.get_mut();
+        let broken = *self.broken.get_mut();
+        let wait = !broken && self.pd.device().flushes();
         // SAFETY: By the type invariant both are ours. This is the last user, so nobody posts.
-        unsafe { raw::kverbs_destroy_qp(self.qp.as_ptr(), self.cq.as_ptr(), flushes) };
+        let flushed =
+            unsafe { raw::kverbs_destroy_qp(self.qp.as_ptr(), self.cq.as_ptr(), wait) };
+        if wait && !flushed {
+            self.pd.device().does_not_flush();
+        }
     }
 }
