@@ -50,7 +50,14 @@ struct Inner {
     pd: Mutex<Option<Arc<Pd>>>,
     #[pin]
     registrar: Mutex<Registrar>,
+    /// Regions whose keys are used up: a device that hands out what came back last would do so for
+    /// ever.
+    #[pin]
+    worn: Mutex<KVec<Mr>>,
 }
+
+/// Worn regions that are kept.
+const WORN: usize = 4096;
 
 impl Resource for Inner {
     fn device_gone(&self) {
@@ -59,6 +66,7 @@ impl Resource for Inner {
             registrar.queue = None;
             registrar.scratch = None;
         }
+        self.worn.lock().clear();
         // Under the lock, so that whoever finds nothing knows that nothing is left.
         *self.pd.lock() = None;
     }
@@ -81,6 +89,7 @@ impl Group {
             pin_init!(Inner {
                 pd <- new_mutex!(Some(pd), "kverbs_pd"),
                 registrar <- new_mutex!(Registrar { queue: None, scratch: None }, "kverbs_keyq"),
+                worn <- new_mutex!(KVec::new(), "kverbs_worn"),
             }),
             GFP_KERNEL,
         )?;
@@ -112,6 +121,15 @@ impl Group {
     /// Pages of one fast registration; 0: the device has none.
     pub(crate) fn fast_pages(&self) -> u32 {
         self.device.ib().max_fast_reg_pages().min(FAST_PAGES)
+    }
+
+    /// Keeps a region that has had all its keys from coming again, if there is room for it.
+    pub(crate) fn keep_worn(&self, mr: Mr) {
+        let mut worn = self.inner.worn.lock();
+        if worn.len() < WORN {
+            // What cannot be kept comes again.
+            let _ = worn.push(mr, GFP_KERNEL);
+        }
     }
 
     /// Whether a key needs a scatter list of its own.

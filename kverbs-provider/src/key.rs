@@ -9,7 +9,8 @@
 //! Revoking is deregistering: on every driver that waits for what a peer is just doing, which on
 //! rxe an invalidate does not. The reserve is refilled at once; if that fails the next assign
 //! tries again. A key's number is as unpredictable as the device allows, and comes once
-//! ([`spent`]); isolation rests on the group's protection domain.
+//! ([`spent`]); isolation rests on the group's protection domain. For a full registration the device
+//! chooses it: an old one works for the moment until it is found to be one.
 //!
 //! What this cannot keep a peer from, on rxe: a "send with invalidate" ends any fast registration
 //! of the device whose number the peer guesses, whatever protection domain it is in. That takes a
@@ -60,6 +61,8 @@ use kfabric::{
 
 /// How many of the device's keys are looked at for one that is new.
 const TRIES: usize = 64;
+/// … where looking means to register a window.
+const FULL_TRIES: usize = 4;
 
 /// What a slot has on the device.
 enum State {
@@ -131,34 +134,45 @@ impl Inner {
             return Ok(());
         }
         let pd = group.pd()?;
-        // Kept until another is found, for the device would hand them out again.
-        let mut worn = KVec::new();
-        while worn.len() < TRIES {
+        for _ in 0..TRIES {
             let mut mr = Mr::fast(live, &pd, pages)?;
             if let Some(byte) = spent::draw(mr.rkey(), ib::random())? {
                 mr.set_key(byte);
                 *reserve = Some(mr);
                 return Ok(());
             }
-            worn.push(mr, GFP_KERNEL)?;
+            group.keep_worn(mr);
         }
         Err(ENOSPC)
     }
 
     /// Registers a window in full. The device chooses the key, so whether it is a new one shows
-    /// only when it is made; one that is not is ended at once.
+    /// only when it is made; one that is not is ended again.
     fn full(&self, live: &Live<'_>, offset: usize, len: usize, rights: Access) -> Result<Mr> {
         let mem = self.region.mem();
-        for _ in 0..TRIES {
-            let mr = region::user_mr(live, self.region.group(), mem, offset, len, rights)?;
-            let fresh = spent::take(mr.rkey());
-            if let Ok(true) = fresh {
-                return Ok(mr);
+        // Kept until another is found, for a device may hand out again what it got back last.
+        let mut old = KVec::<Mr>::with_capacity(FULL_TRIES, GFP_KERNEL)?;
+        let found = loop {
+            let mr = match region::user_mr(live, self.region.group(), mem, offset, len, rights) {
+                Ok(mr) => mr,
+                Err(e) => break Err(e),
+            };
+            let e = match spent::take(mr.rkey()) {
+                Ok(true) => break Ok(mr),
+                Ok(false) if old.len() + 1 < FULL_TRIES => None,
+                Ok(false) => Some(ENOSPC),
+                Err(e) => Some(e),
+            };
+            // There is room.
+            let _ = old.push(mr, GFP_KERNEL);
+            if let Some(e) = e {
+                break Err(e);
             }
+        };
+        for mr in old {
             mem.device_unregister(offset, len, || drop(mr));
-            fresh?;
         }
-        Err(ENOSPC)
+        found
     }
 
     /// Pages that a fast registration of any window of the region needs, as far as there are.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The keys that have been given out since the module was loaded, of all devices: none comes
-//! again (P4), not even when a device was removed and begins to count anew.
+//! The values that keys have had since the module was loaded, on any device: none comes again (P4),
+//! not even when a device was removed and begins to count anew. A value is spent when it is set
+//! aside, whether or not it is given out.
 //!
-//! It takes 32 bytes for each hardware slot that ever had a key. A device has 2^32 values at most
-//! (rxe 2^27); when they are used up there are no keys any more, rather than old ones.
+//! It takes 32 bytes for each hardware slot that ever had a key. There are 2^32 values (of which rxe
+//! uses 2^27); when they are used up there are no keys any more, rather than old ones.
 
 use kernel::prelude::*;
 

@@ -763,7 +763,10 @@ struct kfi_key_alloc {
 	__u64 handles;
 };
 
-/* KFI_IOC_KEY_ASSIGN. -EBUSY when the slot has a key. */
+/*
+ * KFI_IOC_KEY_ASSIGN. -EBUSY when the slot has a key; -ENOSPC as for struct kfi_key_alloc;
+ * -EMSGSIZE for more pages than the device can have a key for.
+ */
 struct kfi_key_assign {
 	/* Size of this structure. */
 	__u32 size;

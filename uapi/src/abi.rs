@@ -776,7 +776,8 @@ pub struct KeyAlloc {
     pub handles: u64,
 }
 
-/// `KFI_IOC_KEY_ASSIGN`. `-EBUSY` when the slot has a key.
+/// `KFI_IOC_KEY_ASSIGN`. `-EBUSY` when the slot has a key; `-ENOSPC` as for [`KeyAlloc`];
+/// `-EMSGSIZE` for more pages than the device can have a key for.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct KeyAssign {
