@@ -39,7 +39,7 @@ const PARTS: &[Part] = &[
             "netns",
             "--seconds",
             "480",
-            // Tests with rounds of their own, by chance or many: `test --kernel debug` has them.
+            // They pass there, but take a quarter of an hour: `test --kernel debug` has them.
             "--except",
             "classes.,wire.,hosts.,storm",
         ],
