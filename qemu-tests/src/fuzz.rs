@@ -195,37 +195,44 @@ impl Fuzzer {
         })
     }
 
-    /// Runs the corpus, so that what it reaches is known; in half the time there is, in an order
-    /// of the seed's.
+    /// Runs what is written and planned, and the corpus, so that what they reach is known; in half
+    /// the time there is. The corpus comes in an order of the seed's.
     fn load(&mut self) -> Result<()> {
+        let given = [Corpus::written()?, sweep::programs()?].concat();
+        self.load_some(&given, Corpus::give)?;
         let mut kept = Corpus::kept()?;
         for i in (1..kept.len()).rev() {
             kept.swap(i, self.rng.below(i + 1));
         }
-        let kept = [Corpus::written()?, sweep::programs()?, kept].concat();
-        for batch in kept.chunks(BATCH) {
-            if self.started.elapsed() > self.options.time / 2 {
-                batch
-                    .iter()
-                    .for_each(|program| self.corpus.add(program.clone()));
-                continue;
+        self.load_some(&kept, Corpus::add)?;
+        let any = self.machine.known().all().any(kcov::is_code);
+        if self.machine.sees() && !any {
+            bail!("the kernel tells of no code in our modules: are its addresses moved, or were they built without coverage?");
+        }
+        self.tell()
+    }
+
+    /// Runs programs, and has `add` take those that show something new.
+    fn load_some(&mut self, programs: &[Program], add: fn(&mut Corpus, Program)) -> Result<()> {
+        for batch in programs.chunks(BATCH) {
+            let late = self.started.elapsed() > self.options.time / 2;
+            if !late {
+                self.write_down(batch)?;
             }
-            self.write_down(batch)?;
             for program in batch {
-                let new = self.run(program);
-                if !new.is_empty() {
-                    self.corpus.add(program.clone());
+                let new = match late {
+                    true => HashSet::new(),
+                    false => self.run(program),
+                };
+                if late || !new.is_empty() {
+                    add(&mut self.corpus, program.clone());
                 }
                 for point in new {
                     self.machine.known().add(point);
                 }
             }
         }
-        let any = self.machine.known().all().any(kcov::is_code);
-        if self.machine.sees() && !any {
-            bail!("the kernel tells of no code in our modules: are its addresses moved, or were they built without coverage?");
-        }
-        self.tell()
+        Ok(())
     }
 
     fn run(&mut self, program: &Program) -> HashSet<kcov::Point> {

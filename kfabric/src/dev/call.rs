@@ -97,7 +97,7 @@ impl Made {
         }
     }
 
-    fn undo(self, file: &File) {
+    fn undo(&self, file: &File) {
         match self {
             Made::Done | Made::Nothing => {}
             Made::Counted(cntr, by) => cntr.update(|c| {
@@ -105,11 +105,11 @@ impl Made {
                 c.errors = c.errors.wrapping_sub(by.errors);
             }),
             Made::Object(handle) | Made::Queue(handle, ..) => {
-                let _ = file.close(handle);
+                let _ = file.close(*handle);
             }
             Made::Objects(handles) => {
                 for handle in handles {
-                    let _ = file.close(handle);
+                    let _ = file.close(*handle);
                 }
             }
             Made::Assigned(key) => {
@@ -377,8 +377,12 @@ fn bind(file: &File, call: &mut Bind) -> Result<Made> {
     zero(&[call.flags])?;
     let ep = ep(file, call.ep)?;
     match file.table.get(call.object)? {
-        Object::Eq(eq) if call.bind_flags == 0 => ep.bind_eq(&eq)?,
-        Object::Eq(_) => return Err(EINVAL),
+        Object::Eq(eq) => {
+            if call.bind_flags != 0 {
+                return Err(EINVAL);
+            }
+            ep.bind_eq(&eq)?;
+        }
         Object::Cq(cq) => ep.bind_cq(&cq, call.bind_flags)?,
         Object::Cntr(cntr) => ep.bind_cntr(&cntr, call.bind_flags)?,
         _ => return Err(ENOENT),

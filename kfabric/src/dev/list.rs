@@ -121,21 +121,20 @@ fn set_addr(field: &mut [u8; KFI_NAME_MAX], addr: &SockAddr) {
     };
 }
 
-/// Shows each object of `file` to `f`, which may sleep.
-fn each(file: &File, f: &mut dyn FnMut(ObjInfo) -> Result) -> Result {
-    for index in 0..file.table.cells() {
+/// The next object of `file` from cell `index` on, which is moved behind it.
+fn next(file: &File, index: &mut u32) -> Result<Option<ObjInfo>> {
+    while *index < file.table.cells() {
         sys::pause()?;
-        let found = file.table.peek(index, |handle, entry| {
+        let found = file.table.peek(*index, |handle, entry| {
             (describe(handle, entry), entry.object.clone())
         });
+        *index += 1;
         if let Some((mut info, object)) = found {
             complete(&mut info, &object);
-            // `f` may wait for its user, and the object must not.
-            drop(object);
-            f(info)?;
+            return Ok(Some(info));
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 fn owner(task: &Task) -> (u32, [u8; 16]) {
@@ -160,16 +159,22 @@ pub(super) fn list(file: &File, call: &mut ObjList) -> Result<Made> {
             return Ok(());
         }
         let (pid, comm) = owner(&other.opener.task);
-        each(other, &mut |mut info| {
+        let mut index = 0;
+        while let Some(mut info) = next(other, &mut index)? {
             info.pid = pid;
             info.comm = comm;
             if count < call.count {
                 // CAST: A `u32` fits.
-                user::write_entry(call.entries, call.entry_size, count as usize, info.as_bytes())?;
+                user::write_entry(
+                    call.entries,
+                    call.entry_size,
+                    count as usize,
+                    info.as_bytes(),
+                )?;
             }
             count = count.checked_add(1).ok_or(EOVERFLOW)?;
-            Ok(())
-        })
+        }
+        Ok(())
     })?;
     call.count = count;
     Ok(Made::Nothing)
@@ -182,7 +187,8 @@ pub(super) fn show(file: &File, m: &SeqFile) {
     ];
     let mut counts = [0_u64; NAMES.len()];
     let mut pages = 0;
-    let _ = each(file, &mut |info| {
+    let mut index = 0;
+    while let Ok(Some(info)) = next(file, &mut index) {
         // CAST: A small number.
         if let Some(count) = counts.get_mut(info.kind as usize) {
             *count += 1;
@@ -190,13 +196,13 @@ pub(super) fn show(file: &File, m: &SeqFile) {
         if info.kind == KFI_TYPE_REGION {
             pages += info.c;
         }
-        Ok(())
-    });
+    }
     seq_print!(m, "kfabric-pages:\t{pages}\n");
     for (name, count) in NAMES.iter().zip(counts).skip(1) {
         seq_print!(m, "kfabric-{name}:\t{count}\n");
     }
-    let _ = each(file, &mut |info| {
+    let mut index = 0;
+    while let Ok(Some(info)) = next(file, &mut index) {
         // CAST: A small number.
         let name = NAMES.get(info.kind as usize).unwrap_or(&"");
         seq_print!(
@@ -208,6 +214,5 @@ pub(super) fn show(file: &File, m: &SeqFile) {
             info.b,
             info.c
         );
-        Ok(())
-    });
+    }
 }

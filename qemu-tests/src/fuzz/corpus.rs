@@ -5,6 +5,7 @@
 use super::program::{join, split, Program};
 use super::rng::Rng;
 use anyhow::{Context, Result};
+use std::collections::HashSet;
 
 /// The corpus of the repository.
 const KEPT: &str = include_str!("../../fuzz-corpus/ioctl.txt");
@@ -15,6 +16,8 @@ const WRITTEN: &str = include_str!("../../fuzz-corpus/written.txt");
 #[derive(Default)]
 pub struct Corpus {
     programs: Vec<Program>,
+    /// Programs that are made or written, and need not be kept.
+    given: HashSet<String>,
 }
 
 impl Corpus {
@@ -34,6 +37,12 @@ impl Corpus {
     /// When they cannot be read.
     pub fn written() -> Result<Vec<Program>> {
         split(WRITTEN).context("the programs written by hand")
+    }
+
+    /// Adds one that will be there the next time, too.
+    pub fn give(&mut self, program: Program) {
+        self.given.insert(program.text());
+        self.programs.push(program);
     }
 
     /// Adds one.
@@ -61,15 +70,26 @@ impl Corpus {
         Some(rng.pick(&self.programs[from..]))
     }
 
-    /// Their text.
+    /// The text of those to keep.
     pub fn text(&self) -> String {
-        join(&self.programs)
+        let kept = |program: &&Program| !self.given.contains(&program.text());
+        let kept: Vec<_> = self.programs.iter().filter(kept).cloned().collect();
+        join(&kept)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_given_is_not_kept() {
+        let mut corpus = Corpus::default();
+        corpus.give(Program::parse("fabric_open").unwrap());
+        corpus.add(Program::parse("open").unwrap());
+        assert_eq!(corpus.len(), 2);
+        assert_eq!(split(&corpus.text()).unwrap().len(), 1);
+    }
 
     #[test]
     fn the_kept_corpus_is_read_and_small() {

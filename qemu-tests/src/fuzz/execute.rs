@@ -153,6 +153,12 @@ impl Shared {
         place.store(value, Ordering::Relaxed);
     }
 
+    /// Whether a call of the running program failed.
+    pub(super) fn failed(&self, index: usize) -> bool {
+        let result = self.results.get(index);
+        result.is_some_and(|result| result.errno.load(Ordering::Relaxed) != 0)
+    }
+
     fn now(&self) -> u64 {
         self.since.elapsed().as_millis() as u64 + 1
     }
@@ -512,6 +518,7 @@ impl Machine {
     fn prepare(&mut self) {
         let shared = &self.shared;
         for result in &shared.results {
+            result.errno.store(0, Ordering::Relaxed);
             for part in [&result.handle, &result.fd, &result.key, &result.at] {
                 part.store(0, Ordering::Relaxed);
             }

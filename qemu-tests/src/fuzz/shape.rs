@@ -207,6 +207,7 @@ pub enum Sys {
     Flip,
     Sleep,
     Nofile,
+    Fill,
 }
 
 /// How a call is made.
@@ -761,6 +762,13 @@ fn system_calls() -> Vec<Shape> {
             1,
             None,
             vec![arg("free", Num(&[0, 1, 2, 1000]))],
+        ),
+        sys(
+            "fill",
+            Sys::Fill,
+            1,
+            None,
+            vec![arg("file", File), arg("domain", Handle(&[K::Domain]))],
         ),
     ]
 }

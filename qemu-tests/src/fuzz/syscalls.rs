@@ -137,6 +137,7 @@ pub(super) fn make(shared: &Shared, sys: Sys, index: usize, op: &Op) -> Result<(
             os::limit_files(shared.floor() as u64 + number("free").min(1000));
             Ok(())
         }
+        Sys::Fill => fill(shared, index, op),
     }
 }
 
@@ -258,6 +259,38 @@ fn memory(shared: &Shared, op: &Op) -> Result<(), Errno> {
         ),
     }
     .map(|_| ())
+}
+
+/// Opens counters until the file has no handle left that takes no memory. If the call before was
+/// made and failed for that, it still has none.
+fn fill(shared: &Shared, index: usize, op: &Op) -> Result<(), Errno> {
+    const CHUNK: u64 = 256;
+    if index
+        .checked_sub(1)
+        .is_some_and(|before| shared.failed(before))
+    {
+        return Ok(());
+    }
+    let fd = shared.file(op.get("file"));
+    let place = shared.arena.addr(Area::Call, index as u32 * 512);
+    let call = CntrOpen {
+        size: size_of::<CntrOpen>() as u32,
+        domain: shared.number(op.get("domain")),
+        ..CntrOpen::default()
+    };
+    for _ in 0..CHUNK {
+        shared
+            .arena
+            .write(place, zerocopy::IntoBytes::as_bytes(&call));
+        ioctl(fd, CntrOpen::NR, place)?;
+        let mut handle = [0; 8];
+        let at = place + offset_of!(CntrOpen, handle) as u64;
+        shared.arena.read(at, &mut handle);
+        if u64::from_ne_bytes(handle) % CHUNK == CHUNK - 1 {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// A child that has the same file: it makes a call on it, or only ends.
