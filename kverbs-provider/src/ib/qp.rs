@@ -458,8 +458,7 @@ impl<H: Completions> Drop for Core<H> {
         let broken = *self.broken.get_mut();
         let wait = !broken && self.pd.device().flushes();
         // SAFETY: By the type invariant both are ours. This is the last user, so nobody posts.
-        let flushed =
-            unsafe { raw::kverbs_destroy_qp(self.qp.as_ptr(), self.cq.as_ptr(), wait) };
+        let flushed = unsafe { raw::kverbs_destroy_qp(self.qp.as_ptr(), self.cq.as_ptr(), wait) };
         if wait && !flushed {
             self.pd.device().does_not_flush();
         }
