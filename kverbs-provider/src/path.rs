@@ -17,7 +17,9 @@ use kernel::{
     sync::Arc,
     time::{
         delay::fsleep,
-        Delta, //
+        Delta,
+        Instant,
+        Monotonic, //
     }, //
 };
 
@@ -44,8 +46,7 @@ use crate::{
         ANSWER_POLLS,
         INJECT_SIZE,
         STALL_BYTES_PER_MS,
-        STALL_MS,
-        TICK_MS, //
+        STALL_MS, //
     },
     region::Region,
 };
@@ -91,8 +92,8 @@ struct Tx {
     probing: bool,
     /// Something completed since the last tick.
     active: bool,
-    /// Time since something completed while something was on its way, in milliseconds.
-    stalled: u64,
+    /// Since when nothing has completed while something was on its way, as a tick saw it.
+    stalled: Option<Instant<Monotonic>>,
     /// What the oldest operation is told if it gets flushed, because it is why.
     verdict: Option<u32>,
 }
@@ -209,7 +210,7 @@ impl Path {
             bytes: 0,
             probing: false,
             active: false,
-            stalled: 0,
+            stalled: None,
             verdict: None,
         };
         let rx = Rx {
@@ -420,7 +421,7 @@ impl Path {
             let mut guard = self.tx.lock();
             let tx = &mut *guard;
             tx.active = true;
-            tx.stalled = 0;
+            tx.stalled = None;
             let place = tx.slots.get_mut(slot as usize)?;
             if !last {
                 place.failed.get_or_insert(wc.status);
@@ -498,8 +499,11 @@ impl Path {
             }
             return None;
         }
-        tx.stalled += u64::from(TICK_MS);
-        if tx.stalled > STALL_MS + tx.bytes / STALL_BYTES_PER_MS {
+        // By the clock: ticks come late on a busy machine.
+        let since = tx.stalled.get_or_insert_with(Instant::now);
+        // CAST: Time goes forward.
+        let stalled = since.elapsed().as_millis() as u64;
+        if stalled > STALL_MS + tx.bytes / STALL_BYTES_PER_MS {
             tx.verdict = Some(bindings::ENOBUFS);
             return Some(bindings::ENOBUFS);
         }
