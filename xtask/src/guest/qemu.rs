@@ -9,6 +9,7 @@ use super::accel::Accel;
 use crate::setup::Rig;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// A machine to be started.
 #[derive(Debug)]
@@ -122,7 +123,11 @@ impl Machine<'_> {
             self.rig.packages.join("vmlinuz").display().to_string(),
         );
         add("-initrd", self.rig.initrd.display().to_string());
-        add("-append", format!("{APPEND} {}", self.append));
+        let clock = match (self.icount, self.accel) {
+            (false, Accel::Tcg) => format!("tsc_early_khz={}", tsc_khz()),
+            _ => String::new(),
+        };
+        add("-append", format!("{APPEND} {clock} {}", self.append));
         add("-serial", format!("file:{}", escape(self.console)));
         let modules = self.rig.packages.join("lib/modules");
         let mut shares = vec![
@@ -200,6 +205,26 @@ impl Machine<'_> {
         }
         args
     }
+}
+
+/// The rate of the time stamp counter, which guests in software emulation see as it is. They would
+/// measure it against an emulated timer, and on a busy machine be wrong by a factor, and their clock
+/// with it.
+fn tsc_khz() -> u64 {
+    const SPAN: Duration = Duration::from_millis(20);
+    // SAFETY: Every x86-64 processor has the instruction.
+    let counter = || unsafe { core::arch::x86_64::_rdtsc() };
+    // Being interrupted between the two readings makes one measurement wrong, not most.
+    let mut rates: Vec<u64> = (0..5)
+        .map(|_| {
+            let (time, from) = (Instant::now(), counter());
+            std::thread::sleep(SPAN);
+            let (to, took) = (counter(), time.elapsed());
+            to.saturating_sub(from) * 1_000_000 / (took.as_nanos() as u64).max(1)
+        })
+        .collect();
+    rates.sort_unstable();
+    rates[rates.len() / 2]
 }
 
 /// A path as part of an option with commas.
