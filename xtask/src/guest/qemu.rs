@@ -47,7 +47,7 @@ pub struct Machine<'a> {
 pub struct Cable<'a> {
     /// The socket both ends know.
     pub socket: &'a Path,
-    /// Which end: 1 listens, 2 connects.
+    /// Which end: 1 connects, 2 listens.
     pub end: u8,
 }
 
@@ -171,7 +171,9 @@ impl Machine<'_> {
         );
         add("-mon", "chardev=qmp,mode=control".into());
         if let Some(cable) = self.cable {
-            let side = if cable.end == 1 {
+            // The end that listens blocks when the other takes nothing, its whole guest with it
+            // (QEMU 10). It is guest 2, which is the one that tests freeze.
+            let side = if cable.end == 2 {
                 "server=on"
             } else {
                 "server=off,reconnect-ms=100"
