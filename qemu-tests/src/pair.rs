@@ -185,6 +185,13 @@ impl Side {
             iov_limit: opts.iov_limit,
             ..Default::default()
         })?;
+        self.ready(&ep, opts, cq).inspect_err(|_| {
+            let _ = self.dev.close(ep.handle);
+        })?;
+        Ok(ep)
+    }
+
+    fn ready(&self, ep: &EpOpen, opts: &Opts, cq: &Cq) -> Result<()> {
         self.dev
             .bind(ep.handle, self.eq.handle, 0)
             .context("binding the event queue")?;
@@ -202,8 +209,7 @@ impl Side {
                 .bind(ep.handle, *cntr, *flags)
                 .context("binding a counter")?;
         }
-        self.dev.enable(ep.handle)?;
-        Ok(ep)
+        Ok(self.dev.enable(ep.handle)?)
     }
 
     /// Waits for an event of this kind.
