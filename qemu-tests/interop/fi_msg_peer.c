@@ -207,6 +207,9 @@ static void talk(void)
 
 	must("fi_senddata", fi_senddata(ep, mem, 64, fi_mr_desc(mr), 0xfeed, 0, NULL));
 	completion("a send with data", FI_SEND);
+
+	/* The other side disconnects on this word, and may do so before it is acknowledged. */
+	must("fi_send", fi_send(ep, mem, 1, fi_mr_desc(mr), 0, NULL));
 }
 
 static void do_connect(const char *address, const char *port)

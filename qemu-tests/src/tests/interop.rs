@@ -114,10 +114,10 @@ fn kfabric_side(ctx: &mut Ctx, peer_connects: bool) -> Result<()> {
     let cq = side.cq(0, KFI_CQ_FORMAT_DATA)?;
     let buf = Buf::new(4 * LEN)?;
     let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
-    // Where the peer's four messages go.
+    // Where the peer's four messages go, and its word that it has heard of all of its own.
     let places = [2 * LEN, 2 * LEN + 8192, 2 * LEN + 16_384, 2 * LEN + 24_576];
-    let receives: Vec<_> = (0..4)
-        .map(|i| op::recv(i, &[iov(region, places[i as usize] as u64, 8192)]))
+    let receives: Vec<_> = (0..5)
+        .map(|i| op::recv(i, &[iov(region, places[i as usize % 4] as u64, 8192)]))
         .collect();
     let got = if peer_connects {
         let (pep, at) = side.listen(ctx.env.at(0), 0)?;
@@ -221,5 +221,7 @@ fn exchange(pair: &Pair, buf: &Buf, region: u64, places: [usize; 4]) -> Result<(
         last.flags & KFI_REMOTE_CQ_DATA != 0 && last.data == 0xfeed,
         "{last:?}"
     );
+    // Who disconnects may take its last acknowledgement along, and the peer would wait for that.
+    wait(4).context("the peer's last word")?;
     Ok(())
 }
