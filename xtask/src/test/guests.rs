@@ -287,7 +287,7 @@ fn run_stage(guests: &Guests<'_>, stage: &Stage, tests: Vec<Listed>, report: &Ar
 /// longer than answers are waited for, has rxe forget that it is in the middle of an answer to a
 /// read (`check_psn()`, `check_ack()` and `COMPST_UPDATE_COMP` in `rxe_comp.c`). The next part of
 /// that answer is then an error without a status, of which it warns, and a warning ends the guest.
-fn rxe_lost_its_place(outcome: &Outcome) -> bool {
+pub(super) fn rxe_lost_its_place(outcome: &Outcome) -> bool {
     let its = |line: &str| {
         line.contains("WARNING: drivers/infiniband/sw/rxe/rxe_comp.c:")
             && line.contains(" at rxe_completer+")
