@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Numbers that the provider promises or lives by.
+//! Numbers that the provider promises or lives by. How long the device itself is waited for stands
+//! where it is: a flush in `helpers.c`, a registration in `ib/keyq.rs`.
 
 /// Bytes that may be injected.
 pub(crate) const INJECT_SIZE: usize = kfabric::uapi::KFI_INJECT_MAX;
