@@ -8,6 +8,8 @@ use anyhow::{Context as _, Result};
 
 /// The devices' MTU: with it rxe's is 4096.
 const MTU: &str = "4400";
+/// Packets that may wait to be sent.
+const QUEUE: &str = "20000";
 
 /// A node's addresses and devices.
 #[derive(Debug)]
@@ -50,6 +52,11 @@ pub(crate) fn peer(topology: Topology, node: u8) -> u8 {
 pub(crate) fn up(config: &Config) -> Result<()> {
     run("modprobe", &["-a", "rdma_rxe", "rdma_ucm", "ib_uverbs"])?;
     run("ip", &["link", "set", "lo", "up"])?;
+    // The distribution's fq_codel drops what a slow machine lets wait for 5 ms, and says so, if at
+    // all, of another packet. rxe answers a read with as many packets as it takes: after a loss in
+    // the middle it sends the rest of a gigabyte in vain. So a queue that drops nothing before it
+    // is full, and then the packet that came last, which rxe sends again.
+    std::fs::write("/proc/sys/net/core/default_qdisc", "pfifo").context("choosing a queue")?;
     let name = match config.topology {
         Topology::Two => format!("node{}", config.nodes[0]),
         Topology::One | Topology::Netns => "guest".into(),
@@ -91,7 +98,9 @@ fn node_up(topology: Topology, node: u8) -> Result<()> {
         dev,
         ..
     } = &place;
-    ip(&format!("link set {netdev} mtu {MTU} up"))?;
+    // Before it is up: that is when it gets its queue.
+    ip(&format!("link set {netdev} mtu {MTU} txqueuelen {QUEUE}"))?;
+    ip(&format!("link set {netdev} up"))?;
     ip(&format!("addr add {addr}/24 dev {netdev}"))?;
     // Without waiting for a neighbour that might have it too.
     ip(&format!("addr add {addr6}/64 dev {netdev} nodad"))?;
