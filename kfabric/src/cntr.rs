@@ -52,12 +52,13 @@ impl Parent for Cntr {
 impl Cntr {
     /// Opens a counter at zero.
     pub fn open(domain: &Arc<Domain>) -> Result<Arc<Self>> {
+        let domain = Held::new(domain)?;
         Arc::pin_init(
-            try_pin_init!(Self {
+            pin_init!(Self {
                 counts <- new_irqlock!(Counts::default(), "kfabric_cntr"),
                 wait <- new_condvar!("kfabric_cntr"),
                 children: Children::new(),
-                domain: Held::new(domain)?,
+                domain,
             }),
             GFP_KERNEL,
         )

@@ -83,16 +83,20 @@ impl Cq {
             return Err(EINVAL);
         }
         let entries = depth.next_power_of_two();
+        // First: a domain that closes is refused before anything is made.
+        let domain = Held::new(domain)?;
+        let ring = RingMem::new(entries)?;
+        let account = Account::new(entries).ok_or(EINVAL)?;
         Arc::pin_init(
-            try_pin_init!(Self {
-                ring: RingMem::new(entries)?,
-                account: Account::new(entries).ok_or(EINVAL)?,
+            pin_init!(Self {
+                ring,
+                account,
                 format,
                 writer <- new_irqlock!((), "kfabric_cq"),
                 wait <- WaitQueue::new(),
                 handler,
                 children: Children::new(),
-                domain: Held::new(domain)?,
+                domain,
             }),
             GFP_KERNEL,
         )

@@ -144,9 +144,10 @@ impl Eq {
             return Err(EINVAL);
         }
         let depth = depth as usize;
+        let fabric = Held::new(fabric)?;
         let ring = FixedRing::new(cells(depth)?);
         Arc::pin_init(
-            try_pin_init!(Self {
+            pin_init!(Self {
                 inner <- new_mutex!(
                     Inner { ring, owed: 0, front: None, shown: None, stale: false },
                     "kfabric_eq"
@@ -157,7 +158,7 @@ impl Eq {
                 wait <- WaitQueue::new(),
                 handler,
                 children: Children::new(),
-                fabric: Held::new(fabric)?,
+                fabric,
             }),
             GFP_KERNEL,
         )
