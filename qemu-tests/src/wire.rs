@@ -48,6 +48,9 @@ pub const TESTS: &[Test] = &[
         .seconds(25)
         .on(NETNS),
     Test::pair("wire.packets_of_no_size", |c| once(c, datagrams::no_mtu)).on(NETNS),
+    Test::pair("wire.never_answers", handshakes::never_answers)
+        .seconds(150)
+        .on(LONG),
     Test::pair("wire.never_ready", handshakes::never_ready)
         .seconds(150)
         .on(LONG),

@@ -143,11 +143,45 @@ pub(super) fn answer(attack: &mut Attack<'_>) -> Result<()> {
     Ok(())
 }
 
+/// How long either side waits for the other (`CONNECT_TICKS` in kverbs-provider/src/limits.rs).
+const BOUND: Duration = Duration::from_secs(120);
+
+/// Waits until an endpoint whose connecting began at `start` has been given up.
+fn given_up(side: &Side, ep: u64, start: Instant) -> Result<()> {
+    let end = side.dev.eq_wait(&side.eq, patience(BOUND + BOUND / 4))?.raw;
+    let took = start.elapsed();
+    ensure!(
+        end.event == KFI_CONN_ERROR && end.object == ep && end.err == libc::ETIMEDOUT as u32,
+        "{end:?}"
+    );
+    ensure!(took > BOUND / 2, "{took:?} is no time");
+    Ok(side.dev.close(ep)?)
+}
+
+/// The peer takes a request and never answers it. Its connection manager asks for a minute more
+/// each time that it is reminded, so it is the one who asked that must give up.
+pub(super) fn never_answers(ctx: &mut Ctx) -> Result<()> {
+    if !ctx.first() {
+        let mut peer = Peer::start(super::slow())?;
+        let mut must = |command: &str| peer.ask(command)?.with_context(|| command.to_owned());
+        let port: u16 = must(&format!("listen {LISTENER} {}", ctx.env.addr))?[0].parse()?;
+        ctx.ctl.send(&port)?;
+        must(&format!("take {LISTENER} 0 10000"))?;
+        return ctx.barrier("given up");
+    }
+    let port: u16 = ctx.ctl.recv()?;
+    let side = Side::open(ctx)?;
+    let cq = side.cq(16, 0)?;
+    let ep = side.endpoint(&Opts::default(), &cq, 0)?;
+    let start = Instant::now();
+    side.dev.connect(ep.handle, ctx.env.peer_at(port), &[])?;
+    given_up(&side, ep.handle, start)?;
+    ctx.barrier("given up")
+}
+
 /// The peer is accepted and never says that it is ready. Its connection manager asks for a minute
 /// more each time that it is reminded, so it is the target that must give it up.
 pub(super) fn never_ready(ctx: &mut Ctx) -> Result<()> {
-    /// How long the target waits (`CONNECT_TICKS` in kverbs-provider/src/limits.rs).
-    const BOUND: Duration = Duration::from_secs(120);
     if !ctx.first() {
         let at: SocketAddr = ctx.ctl.recv()?;
         let mut peer = Peer::start(super::slow())?;
@@ -167,13 +201,6 @@ pub(super) fn never_ready(ctx: &mut Ctx) -> Result<()> {
     let ep = side.endpoint(&Opts::default(), &cq, request.raw.connreq)?;
     let start = Instant::now();
     side.dev.accept(ep.handle, &[])?;
-    let end = side.dev.eq_wait(&side.eq, patience(BOUND + BOUND / 4))?.raw;
-    let took = start.elapsed();
-    ensure!(
-        end.event == KFI_CONN_ERROR && end.object == ep.handle && end.err == libc::ETIMEDOUT as u32,
-        "{end:?}"
-    );
-    ensure!(took > BOUND / 2, "{took:?} is no time");
-    side.dev.close(ep.handle)?;
+    given_up(&side, ep.handle, start)?;
     ctx.barrier("given up")
 }
