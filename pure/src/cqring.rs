@@ -107,21 +107,10 @@ impl Account {
         }
     }
 
-    /// Gives back one promise that no entry will be written for. `false`: there was none.
-    pub fn unreserve(&self) -> bool {
-        let mut promised = self.promised.load(Ordering::Relaxed);
-        while promised != self.head.load(Ordering::Acquire) {
-            match self.promised.compare_exchange_weak(
-                promised,
-                promised.wrapping_sub(1),
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => return true,
-                Err(now) => promised = now,
-            }
-        }
-        false
+    /// Gives back one promise that no entry will be written for. The caller holds it.
+    pub fn unreserve(&self) {
+        let was = self.promised.fetch_sub(1, Ordering::Relaxed);
+        debug_assert_ne!(was, self.head.load(Ordering::Relaxed), "a promise is held");
     }
 
     /// Where the next entry goes. The caller holds a promise, and the queue's lock.
