@@ -376,15 +376,11 @@ fn ep_open(file: &File, call: &mut EpOpen) -> Result<Made> {
 fn bind(file: &File, call: &mut Bind) -> Result<Made> {
     zero(&[call.flags])?;
     let ep = ep(file, call.ep)?;
-    match file.table.get(call.object)? {
-        Object::Eq(eq) => {
-            if call.bind_flags != 0 {
-                return Err(EINVAL);
-            }
-            ep.bind_eq(&eq)?;
-        }
-        Object::Cq(cq) => ep.bind_cq(&cq, call.bind_flags)?,
-        Object::Cntr(cntr) => ep.bind_cntr(&cntr, call.bind_flags)?,
+    match &file.table.get(call.object)? {
+        Object::Eq(_) if call.bind_flags != 0 => return Err(EINVAL),
+        Object::Eq(eq) => ep.bind_eq(eq)?,
+        Object::Cq(cq) => ep.bind_cq(cq, call.bind_flags)?,
+        Object::Cntr(cntr) => ep.bind_cntr(cntr, call.bind_flags)?,
         _ => return Err(ENOENT),
     }
     Ok(Made::Done)
@@ -444,7 +440,7 @@ fn get_name(file: &File, call: &mut GetName) -> Result<Made> {
     if call.peer > 1 {
         return Err(EINVAL);
     }
-    call.addr = match (file.table.get(call.handle)?, call.peer) {
+    call.addr = match (&file.table.get(call.handle)?, call.peer) {
         (Object::Ep(ep), 0) => ep.local_addr(),
         (Object::Ep(ep), _) => ep.peer_addr(),
         (Object::Pep(pep), 0) => pep.local_addr(),
@@ -555,13 +551,13 @@ fn key_alloc(file: &File, call: &mut KeyAlloc) -> Result<Made> {
     let region = region(file, call.region)?;
     // CAST: At most `KFI_KEY_ALLOC_MAX`.
     let count = call.count as usize;
-    let mut handles = KVec::with_capacity(count, GFP_KERNEL)?;
+    // 0 names nothing, so closes nothing.
+    let mut handles = KVec::from_elem(0u64, count, GFP_KERNEL)?;
     let mut all = || -> Result {
-        for i in 0..count {
+        for (i, handle) in handles.iter_mut().enumerate() {
             sys::pause()?;
             let key = Key::alloc(&region)?;
-            let handle = file.publish(Object::Key(key), call.region)?;
-            handles.push(handle, GFP_KERNEL)?;
+            *handle = file.publish(Object::Key(key), call.region)?;
             user::write_entry(call.handles, size_of::<u64>() as u32, i, handle.as_bytes())?;
         }
         Ok(())

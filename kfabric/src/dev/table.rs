@@ -88,7 +88,7 @@ struct Free {
 /// drop; the rest are null.
 #[pin_data(PinnedDrop)]
 pub(super) struct Table {
-    chunks: KVVec<AtomicPtr<Chunk>>,
+    chunks: KVBox<[AtomicPtr<Chunk>; CHUNKS]>,
     #[pin]
     free: Mutex<Free>,
 }
@@ -134,25 +134,22 @@ impl Reserved<'_> {
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        // `grow` made the room.
-        let _ = self.table.free.lock().list.push_within_capacity(self.index);
+        self.table.free_again(self.index);
     }
 }
 
 impl Table {
     pub(super) fn new() -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
-            chunks: {
-                let mut chunks = KVVec::with_capacity(CHUNKS, GFP_KERNEL_ACCOUNT)?;
-                for _ in 0..CHUNKS {
-                    chunks.push(AtomicPtr::new(core::ptr::null_mut()), GFP_KERNEL_ACCOUNT)?;
-                }
-                chunks
-            },
+            chunks: KVBox::init(
+                pin_init::init_array_from_fn(|_| AtomicPtr::new(core::ptr::null_mut())),
+                GFP_KERNEL_ACCOUNT,
+            )?,
             free <- new_mutex!(Free { list: KVVec::new(), chunks: 0 }, "kfabric_handles"),
         })
     }
 
+    #[inline(never)]
     fn cell(&self, index: u32) -> Option<&Slot<Entry>> {
         // CAST: A `u32` fits.
         let index = index as usize;
@@ -232,10 +229,14 @@ impl Table {
             .cell(index)
             .and_then(|cell| cell.retire(generation, relax()))
             .ok_or(ENOENT)?;
-        let mut free = self.free.lock();
-        // `grow` made the room.
-        let _ = free.list.push_within_capacity(index);
+        self.free_again(index);
         Ok(entry)
+    }
+
+    #[inline(never)]
+    fn free_again(&self, index: u32) {
+        // `grow` made the room.
+        let _ = self.free.lock().list.push_within_capacity(index);
     }
 
     /// Cells there are, used or not.
