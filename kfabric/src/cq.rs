@@ -82,11 +82,10 @@ impl Cq {
         if depth > KFI_CQ_SIZE_MAX {
             return Err(EINVAL);
         }
-        let entries = depth.next_power_of_two();
-        // First: a domain that closes is refused before anything is made.
+        let account = Account::at_least(depth).ok_or(EINVAL)?;
+        // Before anything is made: it may be closing.
         let domain = Held::new(domain)?;
-        let ring = RingMem::new(entries)?;
-        let account = Account::new(entries).ok_or(EINVAL)?;
+        let ring = RingMem::new(account.capacity())?;
         Arc::pin_init(
             pin_init!(Self {
                 ring,

@@ -55,14 +55,26 @@ impl Account {
         Self::starting_at(capacity, 0)
     }
 
+    /// An empty ring of at least `depth` entries. `None`: it would have more than 2^31.
+    pub fn at_least(depth: u32) -> Option<Self> {
+        depth
+            .checked_next_power_of_two()
+            .map(|capacity| Self::with(capacity, 0))
+    }
+
     /// As [`Account::new`], with all counters at `start` (also the program's tail): for tests of
     /// what happens when they wrap.
     pub fn starting_at(capacity: u32, start: u32) -> Option<Self> {
-        valid_capacity(capacity).then(|| Self {
+        valid_capacity(capacity).then(|| Self::with(capacity, start))
+    }
+
+    /// The capacity is valid.
+    fn with(capacity: u32, start: u32) -> Self {
+        Self {
             capacity,
             promised: AtomicU32::new(start),
             head: AtomicU32::new(start),
-        })
+        }
     }
 
     /// Entries of the ring.

@@ -405,16 +405,18 @@ fn connect(file: &File, call: &mut Connect) -> Result<Made> {
         return Err(EINVAL);
     }
     let ep = ep(file, call.ep)?;
-    let data = user::read_buffer(call.param, call.param_len, KFI_CM_DATA_MAX)?;
-    ep.connect(&call.addr, &data)?;
+    let mut room = [0; KFI_CM_DATA_MAX];
+    let data = user::read_buffer(call.param, call.param_len, &mut room)?;
+    ep.connect(&call.addr, data)?;
     Ok(Made::Done)
 }
 
 fn accept(file: &File, call: &mut Accept) -> Result<Made> {
     zero(&[call.flags, call.reserved])?;
     let ep = ep(file, call.ep)?;
-    let data = user::read_buffer(call.param, call.param_len, KFI_CM_DATA_MAX)?;
-    ep.accept(&data)?;
+    let mut room = [0; KFI_CM_DATA_MAX];
+    let data = user::read_buffer(call.param, call.param_len, &mut room)?;
+    ep.accept(data)?;
     Ok(Made::Done)
 }
 
@@ -423,8 +425,9 @@ fn reject(file: &File, call: &mut Reject) -> Result<Made> {
     let Object::Request(request) = file.table.get(call.connreq)? else {
         return Err(ENOENT);
     };
-    let data = user::read_buffer(call.param, call.param_len, KFI_CM_DATA_MAX)?;
-    request.reject(&data)?;
+    let mut room = [0; KFI_CM_DATA_MAX];
+    let data = user::read_buffer(call.param, call.param_len, &mut room)?;
+    request.reject(data)?;
     let _ = file.table.remove(call.connreq);
     Ok(Made::Done)
 }
@@ -551,13 +554,14 @@ fn key_alloc(file: &File, call: &mut KeyAlloc) -> Result<Made> {
     let region = region(file, call.region)?;
     // CAST: At most `KFI_KEY_ALLOC_MAX`.
     let count = call.count as usize;
-    // 0 names nothing, so closes nothing.
-    let mut handles = KVec::from_elem(0u64, count, GFP_KERNEL)?;
+    let mut handles = KVec::with_capacity(count, GFP_KERNEL)?;
     let mut all = || -> Result {
-        for (i, handle) in handles.iter_mut().enumerate() {
+        for i in 0..count {
             sys::pause()?;
             let key = Key::alloc(&region)?;
-            *handle = file.publish(Object::Key(key), call.region)?;
+            let handle = file.publish(Object::Key(key), call.region)?;
+            // There is room.
+            let _ = handles.push_within_capacity(handle);
             user::write_entry(call.handles, size_of::<u64>() as u32, i, handle.as_bytes())?;
         }
         Ok(())

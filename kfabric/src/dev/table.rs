@@ -210,6 +210,7 @@ impl Table {
     /// # Errors
     ///
     /// `ENOENT`.
+    #[inline(never)]
     pub(super) fn get(&self, handle: u64) -> Result<Object> {
         self.with(handle, |entry| entry.object.clone())
     }

@@ -119,20 +119,16 @@ pub(super) fn answer(addr: u64, value: &[u8], plan: &CopyPlan) -> Result {
     write_bytes(addr, &value[..plan.copy])
 }
 
-/// Copies up to `max` bytes of an optional buffer in.
+/// Copies an optional buffer in, as much of `room` as it takes.
 ///
 /// # Errors
 ///
-/// `EINVAL`: longer than `max`.
-pub(super) fn read_buffer(addr: u64, len: u32, max: usize) -> Result<KVec<u8>> {
+/// `EINVAL`: longer than `room`.
+pub(super) fn read_buffer(addr: u64, len: u32, room: &mut [u8]) -> Result<&[u8]> {
     // CAST: A `u32` fits.
-    let len = len as usize;
-    if len > max {
-        return Err(EINVAL);
-    }
-    let mut buffer = KVec::from_elem(0, len, GFP_KERNEL)?;
+    let buffer = room.get_mut(..len as usize).ok_or(EINVAL)?;
     if len != 0 {
-        read_bytes(addr, &mut buffer)?;
+        read_bytes(addr, buffer)?;
     }
     Ok(buffer)
 }

@@ -97,6 +97,16 @@ fn full_until_read() {
 }
 
 #[test]
+fn a_depth_is_rounded_up() {
+    let capacity = |depth| Account::at_least(depth).map(|account| account.capacity());
+    assert_eq!(capacity(0), Some(1));
+    assert_eq!(capacity(1), Some(1));
+    assert_eq!(capacity(3), Some(4));
+    assert_eq!(capacity(1 << 31), Some(1 << 31));
+    assert_eq!(capacity((1 << 31) + 1), None);
+}
+
+#[test]
 fn promises_can_be_given_back() {
     let account = Account::new(1).unwrap();
     account.reserve(0).unwrap();
