@@ -201,7 +201,13 @@ impl<'a> Chaos<'a> {
             .join(dev)
             .exists();
         if there {
-            let all = self.command("rdma", &["resource", "show", "qp"])?;
+            let list = || self.command("rdma", &["resource", "show", "qp"]);
+            // A device of the other node's that goes meanwhile makes it fail.
+            let again = |_| {
+                std::thread::sleep(Duration::from_millis(500));
+                list()
+            };
+            let all = list().or_else(again).or_else(again).or_else(again)?;
             let own = |l: &&str| l.contains(dev) && l.contains("GSI");
             if all
                 .lines()

@@ -173,9 +173,10 @@ fn ping(ctx: &mut Ctx) -> Result<()> {
         &["-b", "-S", "64K", "-I", "100"],
         &["-b", "-o", "read", "-S", "1M", "-I", "10", "-c"],
     ];
+    let limit = sys::patience(Duration::from_secs(30)).as_secs().to_string();
     for case in cases {
-        together(ctx, &["serve"], |peer| {
-            let args = [&["--json", "ping", peer], case].concat();
+        together(ctx, &["serve", "--timeout", &limit], |peer| {
+            let args = [&["--json", "ping", peer, "--timeout", &limit], case].concat();
             let values = json(&well(&args)?)?;
             ensure!(!values.is_empty(), "kfi {args:?} prints nothing");
             Ok(())
