@@ -211,6 +211,20 @@ impl KeySlot {
         }
     }
 
+    /// As [`KeySlot::begin_revoke`], but only if its key is `value`: for an assigner whose word
+    /// did not arrive. The slot may have lost that key since, and have another one.
+    ///
+    /// # Errors
+    ///
+    /// [`KeyError::NotAssigned`]: it has another key, or none. [`KeyError::Busy`],
+    /// [`KeyError::Freed`].
+    pub fn begin_take_back(&mut self, value: u64) -> Result<(), KeyError> {
+        match self.state {
+            State::Assigned { value: now, .. } if now != value => Err(KeyError::NotAssigned),
+            _ => self.begin_revoke(),
+        }
+    }
+
     /// The key is dead. The slot is reserved again, or freed if it is dying.
     ///
     /// # Errors

@@ -174,6 +174,26 @@ fn death_in_every_state() {
     assert_eq!(slot.state(), State::Freed);
 }
 
+/// Only the key that is meant is taken back, never one that came after it.
+#[test]
+fn taking_back_is_of_one_key() {
+    let mut slot = assigned();
+    let before = slot.clone();
+    assert_eq!(slot.begin_take_back(78), Err(KeyError::NotAssigned));
+    assert_eq!(slot, before);
+    slot.begin_take_back(77).unwrap();
+    assert_eq!(slot.begin_take_back(77), Err(KeyError::Busy));
+    slot.revoked().unwrap();
+    assert_eq!(slot.begin_take_back(77), Err(KeyError::NotAssigned));
+    slot.begin_assign(GRANT).unwrap();
+    assert_eq!(slot.begin_take_back(78), Err(KeyError::Busy));
+    assert_eq!(slot.assigned(78), Ok(AssignOutcome::Valid));
+    assert_eq!(slot.begin_take_back(77), Err(KeyError::NotAssigned));
+    assert_eq!(slot.die(), Death::Revoke);
+    slot.revoked().unwrap();
+    assert_eq!(slot.begin_take_back(78), Err(KeyError::Freed));
+}
+
 #[test]
 fn generations_end() {
     let mut slot = KeySlot::starting_at(u64::MAX - 1);

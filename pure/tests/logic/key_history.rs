@@ -14,6 +14,10 @@ enum Op {
     Assign,
     /// An assign that the provider fails.
     AssignFails,
+    /// An assign whose key cannot be told: what follows is a [`Op::TakeBack`].
+    AssignUntold,
+    /// Ends this key, if the slot has it still.
+    TakeBack(u64),
     Revoke,
     Release,
     Die,
@@ -30,6 +34,10 @@ enum Answer {
     /// Freed, or going to be.
     Gone,
     ProviderFailed,
+    /// A taking back: of this key.
+    TookBack(u64),
+    /// A taking back: the slot had lost this key before.
+    NotMine(u64),
     Busy,
 }
 
@@ -71,6 +79,18 @@ struct Actor {
     answer: Option<Answer>,
 }
 
+impl Actor {
+    fn new(op: Op) -> Self {
+        Actor {
+            op,
+            next: Next::Begin,
+            began: 0,
+            ended: 0,
+            answer: None,
+        }
+    }
+}
+
 #[derive(Clone)]
 struct World {
     slot: KeySlot,
@@ -100,16 +120,7 @@ impl World {
             revoked: vec![],
             last_value: 0,
             time: 1,
-            actors: ops
-                .iter()
-                .map(|op| Actor {
-                    op: *op,
-                    next: Next::Begin,
-                    began: 0,
-                    ended: 0,
-                    answer: None,
-                })
-                .collect(),
+            actors: ops.iter().map(|op| Actor::new(*op)).collect(),
         };
         if assigned_before {
             world.slot.begin_assign(GRANT).unwrap();
@@ -124,8 +135,17 @@ impl World {
         match self.actors[index].next {
             Next::Ended => false,
             Next::WaitFreed => self.slot.state() == State::Freed,
+            // It waits, and looks again.
+            Next::Begin if matches!(self.actors[index].op, Op::TakeBack(_)) => !self.is_busy(),
             _ => true,
         }
+    }
+
+    fn is_busy(&self) -> bool {
+        matches!(
+            self.slot.state(),
+            State::Assigning(_) | State::Revoking { .. }
+        )
     }
 
     fn step(&mut self, index: usize) {
@@ -146,6 +166,9 @@ impl World {
                 let value = self.live.unwrap();
                 match self.slot.assigned(value).unwrap() {
                     AssignOutcome::Valid => {
+                        if op == Op::AssignUntold {
+                            self.actors.push(Actor::new(Op::TakeBack(value)));
+                        }
                         self.told.push(value);
                         self.end(index, Answer::Key(value))
                     }
@@ -177,12 +200,20 @@ impl World {
 
     fn begin(&mut self, index: usize, op: Op) -> Next {
         let begun = match op {
-            Op::Assign => self.slot.begin_assign(GRANT).map(|()| Next::HardwareOn),
+            Op::Assign | Op::AssignUntold => {
+                self.slot.begin_assign(GRANT).map(|()| Next::HardwareOn)
+            }
             Op::AssignFails => self.slot.begin_assign(GRANT).map(|()| Next::FailAssign),
             Op::Revoke => self
                 .slot
                 .begin_revoke()
                 .map(|()| Next::HardwareOff(Answer::Done)),
+            Op::TakeBack(value) => match self.slot.begin_take_back(value) {
+                Err(KeyError::NotAssigned | KeyError::Freed) => {
+                    Ok(self.end(index, Answer::NotMine(value)))
+                }
+                begun => begun.map(|()| Next::HardwareOff(Answer::TookBack(value))),
+            },
             Op::Release => self.slot.release().map(|()| self.end(index, Answer::Done)),
             Op::Die => Ok(match self.slot.die() {
                 Death::Freed => self.end(index, Answer::Done),
@@ -219,7 +250,7 @@ impl World {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Spec {
     Reserved,
-    Assigned,
+    Assigned(u64),
     Freed,
 }
 
@@ -228,17 +259,23 @@ impl Spec {
     fn apply(self, op: Op, answer: Answer) -> Option<Spec> {
         let (expected, next) = match (op, self) {
             (Op::Die, _) => (Answer::Done, Spec::Freed),
+            (Op::TakeBack(key), Spec::Assigned(now)) if key == now => {
+                (Answer::TookBack(key), Spec::Reserved)
+            }
+            (Op::TakeBack(key), _) => (Answer::NotMine(key), self),
             (_, Spec::Freed) => (Answer::Gone, Spec::Freed),
-            (Op::Assign, Spec::Reserved) => match answer {
-                Answer::Key(_) => (answer, Spec::Assigned),
+            (Op::Assign | Op::AssignUntold, Spec::Reserved) => match answer {
+                Answer::Key(key) => (answer, Spec::Assigned(key)),
                 _ => return None,
             },
             (Op::AssignFails, Spec::Reserved) => (Answer::ProviderFailed, Spec::Reserved),
-            (Op::Assign | Op::AssignFails, Spec::Assigned) => (Answer::Assigned, Spec::Assigned),
-            (Op::Revoke, Spec::Assigned) => (Answer::Done, Spec::Reserved),
+            (Op::Assign | Op::AssignUntold | Op::AssignFails, Spec::Assigned(_)) => {
+                (Answer::Assigned, self)
+            }
+            (Op::Revoke, Spec::Assigned(_)) => (Answer::Done, Spec::Reserved),
             (Op::Revoke, Spec::Reserved) => (Answer::NotAssigned, Spec::Reserved),
             (Op::Release, Spec::Reserved) => (Answer::Done, Spec::Freed),
-            (Op::Release, Spec::Assigned) => (Answer::Assigned, Spec::Assigned),
+            (Op::Release, Spec::Assigned(_)) => (Answer::Assigned, self),
         };
         (expected == answer).then_some(next)
     }
@@ -264,11 +301,11 @@ fn explainable(spec: Spec, left: &[&Actor], end: Spec) -> bool {
 fn check_history(world: &World, start: Spec) {
     let end = match world.slot.state() {
         State::Reserved => Spec::Reserved,
-        State::Assigned { .. } => Spec::Assigned,
+        State::Assigned { value, .. } => Spec::Assigned(value),
         State::Freed => Spec::Freed,
         state => panic!("left in {state:?}"),
     };
-    assert_eq!(world.live.is_some(), end == Spec::Assigned);
+    assert_eq!(world.live.is_some(), matches!(end, Spec::Assigned(_)));
     for actor in &world.actors {
         // `Busy` is the answer only to one who met another on the way.
         if actor.answer == Some(Answer::Busy) {
@@ -314,16 +351,17 @@ fn walk(world: &World, start: Spec) -> usize {
     count
 }
 
-const OPS: [Op; 5] = [
+const OPS: [Op; 6] = [
     Op::Assign,
     Op::AssignFails,
+    Op::AssignUntold,
     Op::Revoke,
     Op::Release,
     Op::Die,
 ];
 
 fn walk_both(ops: &[Op]) -> usize {
-    walk(&World::new(ops, false), Spec::Reserved) + walk(&World::new(ops, true), Spec::Assigned)
+    walk(&World::new(ops, false), Spec::Reserved) + walk(&World::new(ops, true), Spec::Assigned(0))
 }
 
 #[test]

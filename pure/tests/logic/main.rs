@@ -13,6 +13,7 @@ mod cqring;
 mod gate;
 mod info;
 mod key;
+mod key_batch;
 mod key_history;
 mod range;
 mod rights;
