@@ -372,9 +372,9 @@ void kverbs_rotate_key(struct ib_mr *mr, u8 key)
 	ib_update_fast_reg_key(mr, key);
 }
 
-struct workqueue_struct *kverbs_wq_alloc(void)
+struct workqueue_struct *kverbs_wq_alloc(const char *name, int at_once)
 {
-	return alloc_workqueue("kverbs", WQ_UNBOUND | WQ_MEM_RECLAIM, 0);
+	return alloc_workqueue("%s", WQ_UNBOUND | WQ_MEM_RECLAIM, at_once, name);
 }
 
 struct task_struct *kverbs_current(void)

@@ -72,7 +72,7 @@ void kverbs_dma_unmap_sg(struct ib_device *dev, struct scatterlist *sg, int n,
 void kverbs_rotate_key(struct ib_mr *mr, u8 key);
 
 /* The rest. */
-struct workqueue_struct *kverbs_wq_alloc(void);
+struct workqueue_struct *kverbs_wq_alloc(const char *name, int at_once);
 struct task_struct *kverbs_current(void);
 u32 kverbs_random(void);
 

@@ -13,7 +13,7 @@
 //!
 //! * [`registry::getinfo`] — what there is.
 //! * [`fabric::Fabric`], [`fabric::Domain`] — a provider, a device.
-//! * [`memory::Memory`], [`region::Region`], [`region::Key`] — memory, registered, exported.
+//! * [`memory::Memory`], [`region::Region`], [`key::Key`] — memory, registered, exported.
 //! * [`cq::Cq`], [`cntr::Cntr`], [`eq::Eq`] — completions, counters, events.
 //! * [`pep::PassiveEp`], [`ep::Endpoint`] — connections and operations.
 
@@ -33,6 +33,7 @@ pub mod errno;
 pub mod fabric;
 pub mod fault;
 mod info;
+pub mod key;
 pub mod memory;
 pub mod net;
 pub mod object;

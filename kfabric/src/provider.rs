@@ -43,7 +43,8 @@ use crate::{
     },
     uapi::{
         InfoEntry,
-        SockAddr, //
+        SockAddr,
+        KFI_KEY_NOTAVAIL, //
     },
 };
 
@@ -122,6 +123,18 @@ pub trait DomainOps: Send + Sync {
     /// caller is the owner's process ([`Memory::user`]).
     fn register(&self, mem: &Arc<Memory>, access: u64) -> Result<Arc<dyn RegionOps>>;
 
+    /// Gives slots of this domain their keys, in order, as a pipeline where the device can.
+    ///
+    /// The core has checked ranges and rights, that no slot is in the batch twice and that none
+    /// has a key, and leaves the slots alone meanwhile. When it returns the keys are valid
+    /// everywhere.
+    ///
+    /// # Errors
+    ///
+    /// How many from the start have their keys, and why the next one has none. Beyond those no
+    /// slot has a key, nor can a peer reach anything by what may have come of it.
+    fn assign_keys(&self, batch: &mut [KeyAssign<'_>]) -> Result<(), (usize, Error)>;
+
     /// Makes an endpoint; with `request`, the accepting side of it.
     ///
     /// On success the request is used up; on failure it is as before.
@@ -168,18 +181,38 @@ pub struct KeyValue {
     pub remote_addr: u64,
 }
 
-/// A key slot. The core serialises calls on one slot. Dropping it revokes.
-pub trait KeyOps: Send {
-    /// Gives [offset, offset + len) of the region a key with `access` (`KFI_REMOTE_*` bits).
-    ///
-    /// The core has checked the range and the rights and that the slot has no key. When it
-    /// returns the key is valid everywhere.
-    fn assign(&mut self, offset: u64, len: u64, access: u64) -> Result<KeyValue>;
+impl KeyValue {
+    /// What there is where there is no key.
+    pub const NONE: Self = Self {
+        key: KFI_KEY_NOTAVAIL,
+        remote_addr: 0,
+    };
+}
+
+/// A key that a slot is to get: one of [`DomainOps::assign_keys`].
+pub struct KeyAssign<'a> {
+    /// The slot.
+    pub slot: &'a dyn KeyOps,
+    /// First byte, counted from the region's start.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Rights of peers (`KFI_REMOTE_*` bits).
+    pub access: u64,
+    /// Out: the key.
+    pub value: KeyValue,
+}
+
+/// A key slot. It gets its key by [`DomainOps::assign_keys`]. The core asks for one thing at a time
+/// of one slot. Dropping it revokes.
+pub trait KeyOps: Send + Sync {
+    /// For the provider to find its own type again.
+    fn as_any(&self) -> &dyn Any;
 
     /// Ends the key. After the return no byte is read or written through it (P3). Does nothing
     /// on a slot without a key. Cannot fail: where hardware refuses, the provider ends whatever
     /// stands between (the connection, the device).
-    fn revoke(&mut self);
+    fn revoke(&self);
 }
 
 /// A queue pair and its connection.

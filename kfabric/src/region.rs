@@ -1,20 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Regions and keys (`fi_mr(3)`): pin once, export many times.
+//! Regions (`fi_mr(3)`): pin once, export many times.
 //!
 //! A region is memory mapped for local use; it has no key unless it was registered with a remote
-//! right and without dynamic keys. A key is a slot that is assigned to a sub-range with rights,
-//! and revoked, without touching the pin.
+//! right and without dynamic keys. What is exported of it is the business of [`Key`]s.
 
 use core::sync::atomic::Ordering;
 use kernel::{
     impl_has_work,
-    new_mutex,
     new_work,
     prelude::*,
-    sync::{
-        Arc,
-        Mutex, //
-    },
+    sync::Arc,
     workqueue::{
         Work,
         WorkItem, //
@@ -32,28 +27,19 @@ use crate::{
     },
     op::OpKind,
     provider::{
-        KeyOps,
         KeyValue,
         RegionOps, //
     },
     pure::{
-        key::{
-            AssignOutcome,
-            Death,
-            Grant,
-            KeyError,
-            KeySlot,
-            State, //
-        },
+        key::Grant,
         range,
         rights, //
     },
     sys,
-    uapi::{
-        KFI_DYNAMIC_KEYS,
-        KFI_KEY_NOTAVAIL, //
-    },
+    uapi::KFI_DYNAMIC_KEYS,
 };
+
+pub use crate::key::Key;
 
 /// Memory registered with a domain.
 #[pin_data(PinnedDrop)]
@@ -117,15 +103,12 @@ impl Region {
         let held = Held::new(domain)?;
         let ops = domain.ops().register(&memory, access)?;
         let own = if !dynamic && rights::has_remote(access) {
-            let slot = Slot::new(&ops)?;
             let grant = Grant {
                 offset: 0,
                 len: memory.len() as u64,
                 access: access & rights::REMOTE,
             };
-            let key = Key::make(slot, None)?;
-            key.give(grant)?;
-            Some(key)
+            Some(Key::own(domain, &ops, grant)?)
         } else {
             None
         };
@@ -177,10 +160,17 @@ impl Region {
         self.own
             .as_ref()
             .and_then(|key| key.value())
-            .unwrap_or(KeyValue {
-                key: KFI_KEY_NOTAVAIL,
-                remote_addr: 0,
-            })
+            .unwrap_or(KeyValue::NONE)
+    }
+
+    /// The key that it was registered with, if it was registered with one.
+    pub(crate) fn own(&self) -> Option<&Arc<Key>> {
+        self.own.as_ref()
+    }
+
+    /// Whether it has its keys by alloc and assign.
+    pub(crate) fn is_dynamic(&self) -> bool {
+        self.dynamic
     }
 
     /// Whether [offset, offset + len) may be used locally by an operation of `kind`.
@@ -265,167 +255,5 @@ impl RegionGuard {
     /// The provider's part.
     pub(crate) fn ops(&self) -> Option<&Arc<dyn RegionOps>> {
         self.0.as_ref().map(|region| &region.ops)
-    }
-}
-
-/// What a slot's lock guards.
-struct Slot {
-    life: KeySlot,
-    ops: KBox<dyn KeyOps>,
-    remote_addr: u64,
-}
-
-impl Slot {
-    fn new(region: &Arc<dyn RegionOps>) -> Result<Self> {
-        Ok(Self {
-            ops: region.clone().alloc_key()?,
-            life: KeySlot::new(),
-            remote_addr: 0,
-        })
-    }
-}
-
-/// A key slot.
-///
-/// Calls on one slot wait for each other; those on different slots do not.
-#[pin_data]
-pub struct Key {
-    #[pin]
-    state: Mutex<Slot>,
-    region: Option<Held<Region>>,
-}
-
-fn refused(error: KeyError) -> Error {
-    match error {
-        KeyError::Assigned | KeyError::Busy => EBUSY,
-        KeyError::NotAssigned => EINVAL,
-        KeyError::Freed | KeyError::Dying => ENOENT,
-        KeyError::Exhausted => ENOSPC,
-        KeyError::OutOfOrder => EIO,
-    }
-}
-
-impl Key {
-    /// Reserves a slot on a region with dynamic keys.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: the region has no dynamic keys. `ENOSPC`: the device has no more.
-    pub fn alloc(region: &Arc<Region>) -> Result<Arc<Self>> {
-        if !region.dynamic {
-            return Err(EINVAL);
-        }
-        region.domain.check()?;
-        let held = Held::new(region)?;
-        Self::make(Slot::new(&region.ops)?, Some(held))
-    }
-
-    fn make(state: Slot, region: Option<Held<Region>>) -> Result<Arc<Self>> {
-        Arc::pin_init(
-            pin_init!(Self {
-                state <- new_mutex!(state, "kfabric_key"),
-                region,
-            }),
-            GFP_KERNEL,
-        )
-    }
-
-    fn give(&self, grant: Grant) -> Result<KeyValue> {
-        let mut slot = self.state.lock();
-        slot.life.begin_assign(grant).map_err(refused)?;
-        match slot.ops.assign(grant.offset, grant.len, grant.access) {
-            Ok(value) => {
-                slot.remote_addr = value.remote_addr;
-                // The lock was held throughout, so nothing came in between.
-                match slot.life.assigned(value.key).map_err(refused)? {
-                    AssignOutcome::Valid => Ok(value),
-                    AssignOutcome::RevokeNow => {
-                        slot.ops.revoke();
-                        slot.life.revoked().map_err(refused)?;
-                        Err(ENOENT)
-                    }
-                }
-            }
-            Err(e) => {
-                slot.life.assign_failed().map_err(refused)?;
-                Err(e)
-            }
-        }
-    }
-
-    /// Gives the slot a key for [offset, offset + len) of its region, with the remote rights
-    /// `access`.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: empty, not inside, or no remote right at all. `EACCES`: rights beyond the
-    /// region's, or the memory is another process's. `EBUSY`: it has a key. `EMSGSIZE`: more than
-    /// the provider can export of this memory by one key (kverbs: of the kernel's memory, 256
-    /// pages).
-    pub fn assign(&self, offset: u64, len: u64, access: u64) -> Result<KeyValue> {
-        let region = self.region.as_ref().ok_or(EINVAL)?;
-        range::non_empty_sub_range(offset, len, region.memory.len() as u64).map_err(|_| EINVAL)?;
-        if !rights::valid_key_access(access) {
-            return Err(EINVAL);
-        }
-        if !rights::key_within(access, region.access) || !region.memory.is_current() {
-            return Err(EACCES);
-        }
-        region.domain.check()?;
-        self.give(Grant {
-            offset,
-            len,
-            access,
-        })
-    }
-
-    /// Ends the key. When this returns, nothing is read or written through it any more (P3).
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: the slot has no key.
-    pub fn revoke(&self) -> Result {
-        let mut slot = self.state.lock();
-        slot.life.begin_revoke().map_err(refused)?;
-        slot.ops.revoke();
-        slot.life.revoked().map_err(refused)
-    }
-
-    /// The key, if it has one.
-    pub fn value(&self) -> Option<KeyValue> {
-        let slot = self.state.lock();
-        match slot.life.state() {
-            State::Assigned { value, .. } => Some(KeyValue {
-                key: value,
-                remote_addr: slot.remote_addr,
-            }),
-            _ => None,
-        }
-    }
-
-    /// What the key gives, if it has one: offset, length, rights. Does not wait: nothing also while
-    /// it is just being assigned or revoked.
-    pub fn grant(&self) -> Option<(u64, u64, u64)> {
-        match self.state.try_lock()?.life.state() {
-            State::Assigned { grant, .. } => Some((grant.offset, grant.len, grant.access)),
-            _ => None,
-        }
-    }
-
-    /// Revokes if there is anything to revoke; no assign succeeds afterwards.
-    fn kill(&self) {
-        let mut slot = self.state.lock();
-        if slot.life.die() == Death::Revoke {
-            slot.ops.revoke();
-            let _ = slot.life.revoked();
-        }
-    }
-
-    /// Closes: its key is dead when this returns.
-    pub fn close(&self) {
-        self.kill();
-        if let Some(region) = &self.region {
-            region.release();
-        }
     }
 }

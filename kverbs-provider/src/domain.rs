@@ -15,7 +15,7 @@ use crate::{
         qp::QpSize,
         wr::MAX_SGE, //
     },
-    info,
+    info, key,
     limits::{
         INJECT_SIZE,
         PIECES, //
@@ -39,6 +39,7 @@ use kfabric::{
         EndpointAttr,
         EndpointOps,
         EndpointSink,
+        KeyAssign,
         RegionOps, //
     },
 };
@@ -92,6 +93,10 @@ impl DomainOps for Domain {
         let live = self.device.enter()?;
         let region: Arc<dyn RegionOps> = Region::new(&live, &self.group, mem)?;
         Ok(region)
+    }
+
+    fn assign_keys(&self, batch: &mut [KeyAssign<'_>]) -> Result<(), (usize, Error)> {
+        key::assign(&self.group, batch)
     }
 
     fn endpoint(

@@ -137,52 +137,81 @@ impl Group {
         !self.device.ib().uses_virt_dma()
     }
 
-    /// Points `mr` at [offset, offset + len) of `mem`, which peers will know from `iova` on, with
-    /// `access`, and returns when that is so.
-    ///
-    /// `list` is the key's own scatter list, if it has one.
+    /// Makes registrations reachable, in order, and returns when they are. Up to
+    /// [`CHAIN`](crate::ib::keyq::CHAIN) at once.
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE`: does not fit a fast registration. After any other the region may be in use by
-    /// the device's queue no more, but must be ended.
+    /// How many from the start are reachable, and what the next one failed of (`EMSGSIZE`: it does
+    /// not fit a fast registration). That one and those after it must be ended, each before its
+    /// list; the device's queue uses none of them any more.
     pub(crate) fn register(
         &self,
         live: &Live<'_>,
-        mr: &mut Mr,
-        list: Option<&mut SgList>,
-        mem: &Arc<Memory>,
-        window: Window,
-        access: Access,
-    ) -> Result {
+        batch: &mut [Registration<'_>],
+    ) -> Result<(), (usize, Error)> {
         let mut guard = self.inner.registrar.lock();
         let registrar = &mut *guard;
+        self.ready(live, registrar).map_err(|e| (0, e))?;
+        let (mut good, mut why) = (0, None);
+        for one in batch.iter_mut() {
+            if let Err(e) = self.aim(registrar, one) {
+                why = Some(e);
+                break;
+            }
+            good += 1;
+        }
+        if good != 0 {
+            let queue = registrar.queue.as_mut().ok_or((0, ENODEV))?;
+            let aimed = batch[..good].iter().map(|one| (&one.mr, one.access));
+            if let Err(e) = queue.register(aimed) {
+                registrar.queue = None;
+                return Err((0, e));
+            }
+        }
+        why.map_or(Ok(()), |e| Err((good, e)))
+    }
+
+    /// Has a queue.
+    fn ready(&self, live: &Live<'_>, registrar: &mut Registrar) -> Result {
         if registrar.queue.is_none() {
             registrar.queue = Some(KeyQueue::new(live, &self.pd()?)?);
         }
-        let shared = list.is_none();
-        let list = match list {
-            Some(list) => list,
-            None => {
-                if registrar.scratch.is_none() {
-                    let list = SgList::new(self.device.ib(), self.fast_pages() as usize + 1)?;
-                    registrar.scratch = Some(list);
-                }
-                registrar.scratch.as_mut().ok_or(ENOMEM)?
-            }
-        };
-        mr.aim(list, mem, window.offset, window.len, window.iova, access)?;
-        let queue = registrar.queue.as_mut().ok_or(ENODEV)?;
-        let result = queue.register(mr, access);
-        if shared {
-            // Undoes nothing here, but gives the memory back.
-            list.unmap();
-        }
-        if result.is_err() {
-            registrar.queue = None;
-        }
-        result
+        Ok(())
     }
+
+    /// Points a registration's region at its window.
+    fn aim(&self, registrar: &mut Registrar, one: &mut Registration<'_>) -> Result {
+        let Window { offset, len, iova } = one.window;
+        if let Some(list) = &mut one.list {
+            return one.mr.aim(list, one.mem, offset, len, iova, one.access);
+        }
+        if registrar.scratch.is_none() {
+            let list = SgList::new(self.device.ib(), self.fast_pages() as usize + 1)?;
+            registrar.scratch = Some(list);
+        }
+        let list = registrar.scratch.as_mut().ok_or(ENOMEM)?;
+        let aimed = one.mr.aim(list, one.mem, offset, len, iova, one.access);
+        // Undoes nothing here, but lets go of the memory: the region has the addresses.
+        list.unmap();
+        aimed
+    }
+}
+
+/// A fast registration that is to be made.
+///
+/// Dropped, it ends: the region before its list.
+pub(crate) struct Registration<'a> {
+    /// A fresh region.
+    pub(crate) mr: Mr,
+    /// The scatter list that lasts as long, where one has to ([`Group::own_lists`]).
+    pub(crate) list: Option<SgList>,
+    /// The memory.
+    pub(crate) mem: &'a Arc<Memory>,
+    /// What of it.
+    pub(crate) window: Window,
+    /// For what.
+    pub(crate) access: Access,
 }
 
 /// Part of a memory, and the address that peers know its first byte by.

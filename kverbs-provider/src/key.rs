@@ -6,9 +6,13 @@
 //! (`ib_reg_user_mr()` of just the window), which only the owner of user memory can do; the
 //! kernel's own memory is then refused with `EMSGSIZE`.
 //!
+//! Many are assigned as chains of fast registrations, each waited for once. Meanwhile what the slots
+//! had in reserve is the assigner's, and no slot's lock is held.
+//!
 //! Revoking is deregistering: on every driver that waits for what a peer is just doing, which on
-//! rxe an invalidate does not. The reserve is refilled at once; if that fails the next assign
-//! tries again. A key's number is as unpredictable as the device allows, and comes once
+//! rxe an invalidate does not. The reserve is refilled in the background, a little later: an assign
+//! that comes at once, or after that has failed, does it itself, for less than a worker's turn
+//! costs. A key's number is as unpredictable as the device allows, and comes once
 //! ([`spent`]); isolation rests on the group's protection domain. For a full registration the device
 //! chooses it: an old one works for the moment until it is found to be one.
 //!
@@ -16,27 +20,42 @@
 //! of the device whose number the peer guesses, whatever protection domain it is in. That takes a
 //! key away; it never gives one.
 
+use core::any::Any;
 use kernel::{
     bindings,
+    impl_has_delayed_work,
+    new_delayed_work,
     prelude::*,
     sync::{
         new_mutex,
         Arc,
         Mutex, //
+    },
+    time::msecs_to_jiffies,
+    workqueue::{
+        DelayedWork,
+        WorkItem, //
     }, //
 };
 
 use crate::{
-    group::Window,
+    group::{
+        Group,
+        Registration,
+        Window, //
+    },
     ib::{
         self,
         device::Live,
         dma::SgList,
+        keyq::CHAIN,
         mr::{
             Access,
             Mr, //
-        }, //
+        },
+        work, //
     },
+    limits::REFILL_MS,
     region::{
         self,
         Region, //
@@ -50,6 +69,7 @@ use crate::{
 };
 use kfabric::{
     provider::{
+        KeyAssign,
         KeyOps,
         KeyValue, //
     },
@@ -68,6 +88,8 @@ const FULL_TRIES: usize = 4;
 enum State {
     /// A region in reserve, or none if it could not be had.
     Free(Option<Mr>),
+    /// What there was in reserve is being made a key.
+    Taken,
     /// A key by fast registration.
     Fast(Mr),
     /// A key by full registration of [offset, offset + length).
@@ -87,14 +109,31 @@ struct Inner {
     #[pin]
     place: Mutex<Slot>,
     region: Arc<Region>,
+    #[pin]
+    work: DelayedWork<Self>,
+}
+
+impl_has_delayed_work! {
+    impl HasDelayedWork<Self> for Inner { self.work }
+}
+
+impl WorkItem for Inner {
+    type Pointer = Arc<Inner>;
+
+    fn run(this: Arc<Inner>) {
+        if let Ok(live) = this.region.group().device().enter() {
+            // What cannot be had now the next assign tries to have.
+            let _ = this.refill(&live, &mut this.place.lock());
+        }
+    }
 }
 
 impl Inner {
     /// Ends the key, if there is one.
     fn end(&self, slot: &mut Slot) {
         let (mr, user) = match core::mem::replace(&mut slot.state, State::Free(None)) {
-            State::Free(reserve) => {
-                slot.state = State::Free(reserve);
+            kept @ (State::Free(_) | State::Taken) => {
+                slot.state = kept;
                 return;
             }
             State::Fast(mr) => (mr, None),
@@ -214,6 +253,7 @@ impl Key {
             pin_init!(Inner {
                 place <- new_mutex!(Slot { state: State::Free(None), list: None }, "kverbs_key"),
                 region,
+                work <- new_delayed_work!("kverbs_refill"),
             }),
             GFP_KERNEL,
         )?;
@@ -229,72 +269,185 @@ impl Key {
     }
 }
 
-impl KeyOps for Key {
-    fn assign(&mut self, offset: u64, len: u64, access: u64) -> Result<KeyValue> {
-        let inner = &*self.inner;
-        let region = &inner.region;
-        let live = region.group().device().enter()?;
-        let (offset, len) = (usize::try_from(offset)?, usize::try_from(len)?);
-        let rights = Access::remote(
-            access & KFI_REMOTE_READ != 0,
-            access & KFI_REMOTE_WRITE != 0,
-        );
-        let remote_addr = region::remote_addr(region.mem(), offset);
-        let mut guard = inner.place.lock();
-        let slot = &mut *guard;
-        let rkey = if inner.window_pages(offset, len) <= inner.pages() as usize {
-            inner.refill(&live, slot)?;
-            let State::Free(reserve) = &mut slot.state else {
-                return Err(EBUSY);
-            };
-            let mut mr = reserve.take().ok_or(ENOMEM)?;
-            let window = Window {
-                offset,
-                len,
-                iova: remote_addr,
-            };
-            // On a failure the region is dropped, which ends whatever came of it.
-            region.group().register(
-                &live,
-                &mut mr,
-                slot.list.as_mut(),
-                region.mem(),
-                window,
-                rights,
-            )?;
-            let rkey = mr.rkey();
-            slot.state = State::Fast(mr);
-            rkey
-        } else if region.mem().user().is_some() {
-            if !matches!(slot.state, State::Free(_)) {
-                return Err(EBUSY);
-            }
-            let mr = inner.full(&live, offset, len, rights)?;
-            let rkey = mr.rkey();
-            // What was in reserve goes; a later revoke gets a new one.
-            slot.state = State::Full(mr, offset, len);
-            rkey
-        } else {
-            return Err(EMSGSIZE);
-        };
-        Ok(KeyValue {
-            key: u64::from(rkey),
-            remote_addr,
+/// What peers are to be able to do.
+fn rights(order: &KeyAssign<'_>) -> Access {
+    Access::remote(
+        order.access & KFI_REMOTE_READ != 0,
+        order.access & KFI_REMOTE_WRITE != 0,
+    )
+}
+
+impl Inner {
+    fn window(&self, order: &KeyAssign<'_>) -> Result<Window> {
+        let offset = usize::try_from(order.offset)?;
+        Ok(Window {
+            offset,
+            len: usize::try_from(order.len)?,
+            iova: region::remote_addr(self.region.mem(), offset),
         })
     }
 
-    fn revoke(&mut self) {
-        let mut slot = self.inner.place.lock();
-        self.inner.end(&mut slot);
-        if let Ok(live) = self.inner.region.group().device().enter() {
-            // The key is dead; a reserve that cannot be had now is had by the next assign.
-            let _ = self.inner.refill(&live, &mut slot);
+    /// Whether a window fits a fast registration.
+    fn is_fast(&self, window: &Window) -> bool {
+        self.window_pages(window.offset, window.len) <= self.pages() as usize
+    }
+
+    /// Takes what a fast registration needs.
+    fn take(&self, live: &Live<'_>, window: Window, access: Access) -> Result<Registration<'_>> {
+        let mut slot = self.place.lock();
+        self.refill(live, &mut slot)?;
+        let State::Free(reserve) = &mut slot.state else {
+            return Err(EBUSY);
+        };
+        let mr = reserve.take().ok_or(ENOMEM)?;
+        slot.state = State::Taken;
+        Ok(Registration {
+            mr,
+            list: slot.list.take(),
+            mem: self.region.mem(),
+            window,
+            access,
+        })
+    }
+
+    /// Keeps what has become a key.
+    fn keep(&self, made: Registration<'_>) {
+        let mut slot = self.place.lock();
+        slot.state = State::Fast(made.mr);
+        slot.list = made.list;
+    }
+
+    /// Ends what has become none, whatever came of it, and has the slot free again.
+    fn give_up(&self, made: Registration<'_>) {
+        let Registration { mr, mut list, .. } = made;
+        drop(mr);
+        if let Some(list) = &mut list {
+            list.unmap();
         }
+        let mut slot = self.place.lock();
+        slot.state = State::Free(None);
+        slot.list = list;
+    }
+
+    /// Makes a key by full registration.
+    fn assign_full(&self, live: &Live<'_>, window: Window, access: Access) -> Result<KeyValue> {
+        if self.region.mem().user().is_none() {
+            return Err(EMSGSIZE);
+        }
+        let Window { offset, len, iova } = window;
+        // Without the lock: this may wait for the program.
+        let mr = self.full(live, offset, len, access)?;
+        let value = KeyValue {
+            key: u64::from(mr.rkey()),
+            remote_addr: iova,
+        };
+        let mut slot = self.place.lock();
+        // What was in reserve goes; after a revoke there is a new one.
+        slot.state = State::Full(mr, offset, len);
+        Ok(value)
+    }
+}
+
+fn inner<'a>(order: &KeyAssign<'a>) -> Result<&'a Inner> {
+    let key = order.slot.as_any().downcast_ref::<Key>().ok_or(EINVAL)?;
+    Ok(&key.inner)
+}
+
+/// Assigns slots of regions in `group`. See [`DomainOps::assign_keys`].
+///
+/// [`DomainOps::assign_keys`]: kfabric::provider::DomainOps::assign_keys
+pub(crate) fn assign(group: &Group, batch: &mut [KeyAssign<'_>]) -> Result<(), (usize, Error)> {
+    let live = group.device().enter().map_err(|e| (0, e))?;
+    let room = batch.len().min(CHAIN);
+    let mut chain = KVec::with_capacity(room, GFP_KERNEL).map_err(|e| (0, Error::from(e)))?;
+    let mut done = 0;
+    while let Some(rest) = batch.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        let (n, result) = assign_some(&live, group, rest, &mut chain);
+        done += n;
+        result.map_err(|e| (done, e))?;
+    }
+    Ok(())
+}
+
+/// Assigns a chain of fast registrations, or a single full one, from the start of `batch`. How many
+/// that were, and why it did not come further if it failed.
+fn assign_some<'a>(
+    live: &Live<'_>,
+    group: &Group,
+    batch: &mut [KeyAssign<'a>],
+    chain: &mut KVec<Registration<'a>>,
+) -> (usize, Result) {
+    let mut result = Ok(());
+    for order in batch.iter().take(CHAIN) {
+        match prepare(live, order) {
+            // There is room.
+            Ok(Some(fast)) => drop(chain.push_within_capacity(fast)),
+            Ok(None) => break,
+            Err(e) => {
+                result = Err(e);
+                break;
+            }
+        }
+    }
+    if chain.is_empty() && result.is_ok() {
+        result = batch.first_mut().map_or(Ok(()), |order| full(live, order));
+        return (usize::from(result.is_ok()), result);
+    }
+    let mut good = chain.len();
+    if let Err((n, e)) = group.register(live, chain) {
+        good = n;
+        result = Err(e);
+    }
+    for (i, (made, order)) in chain.drain_all().zip(batch).enumerate() {
+        // It was one of ours before, too.
+        let Ok(key) = inner(order) else { continue };
+        if i < good {
+            order.value = KeyValue {
+                key: u64::from(made.mr.rkey()),
+                remote_addr: made.window.iova,
+            };
+            key.keep(made);
+        } else {
+            key.give_up(made);
+        }
+    }
+    (good, result)
+}
+
+/// Takes what a slot has for a fast registration of its window; nothing where it takes a full one.
+fn prepare<'a>(live: &Live<'_>, order: &KeyAssign<'a>) -> Result<Option<Registration<'a>>> {
+    let key = inner(order)?;
+    let window = key.window(order)?;
+    if !key.is_fast(&window) {
+        return Ok(None);
+    }
+    key.take(live, window, rights(order)).map(Some)
+}
+
+/// Registers a window in full.
+fn full(live: &Live<'_>, order: &mut KeyAssign<'_>) -> Result {
+    let key = inner(order)?;
+    let window = key.window(order)?;
+    order.value = key.assign_full(live, window, rights(order))?;
+    Ok(())
+}
+
+impl KeyOps for Key {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn revoke(&self) {
+        let inner = &self.inner;
+        inner.end(&mut inner.place.lock());
+        // The key is dead. What is queued already has yet to run.
+        let _ = work::spare().enqueue_delayed(inner.clone(), msecs_to_jiffies(REFILL_MS));
     }
 }
 
 impl Drop for Key {
     fn drop(&mut self) {
+        work::cancel_delayed(&self.inner);
         // Off the list only when it has ended: a device that goes meanwhile waits for that.
         self.inner.device_gone();
         self.inner

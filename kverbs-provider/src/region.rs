@@ -20,6 +20,7 @@ use kernel::{
 use crate::{
     group::{
         Group,
+        Registration,
         Window, //
     },
     ib::{
@@ -70,7 +71,7 @@ enum Hold {
     /// A registration of user memory.
     User(Mr),
     /// Fast registrations side by side, each with its scatter list.
-    Fast(KVec<(Mr, SgList)>),
+    Fast(KVec<(Mr, Option<SgList>)>),
 }
 
 /// The part that ends with the device.
@@ -251,16 +252,23 @@ impl Region {
         let mut start = 0;
         while start < mem.len() {
             let len = window.min(mem.len() - start);
-            let mut mr = Mr::fast(live, &pd, pages)?;
+            let mr = Mr::fast(live, &pd, pages)?;
             let count = mem.segment_count(start, len);
-            let mut list = SgList::new(group.device().ib(), count)?;
+            let list = SgList::new(group.device().ib(), count)?;
             let addr = remote_addr(mem, start);
-            let part = Window {
-                offset: start,
-                len,
-                iova: addr,
-            };
-            group.register(live, &mut mr, Some(&mut list), mem, part, access)?;
+            let mut part = [Registration {
+                mr,
+                list: Some(list),
+                mem,
+                window: Window {
+                    offset: start,
+                    len,
+                    iova: addr,
+                },
+                access,
+            }];
+            group.register(live, &mut part).map_err(|(_, e)| e)?;
+            let [Registration { mr, list, .. }] = part;
             let piece = Piece {
                 start,
                 len,

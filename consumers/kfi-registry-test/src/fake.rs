@@ -145,6 +145,8 @@ pub(crate) struct Control {
     pub(crate) nested_found: AtomicU32,
     /// Errno that assigning fails with; 0: none.
     pub(crate) assign_error: AtomicI32,
+    /// Assignments that go well before that.
+    pub(crate) assigns_before: AtomicU32,
     /// Errno that connecting and accepting fail with; 0: none.
     pub(crate) connect_error: AtomicI32,
     /// Errno that making an endpoint fails with; 0: none.
@@ -183,6 +185,7 @@ impl Control {
                 nested: AtomicBool::new(false),
                 nested_found: AtomicU32::new(0),
                 assign_error: AtomicI32::new(0),
+                assigns_before: AtomicU32::new(0),
                 connect_error: AtomicI32::new(0),
                 endpoint_error: AtomicI32::new(0),
                 regions: AtomicU32::new(0),

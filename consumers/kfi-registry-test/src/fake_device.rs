@@ -3,7 +3,10 @@
 
 use core::{
     any::Any,
-    sync::atomic::Ordering, //
+    sync::atomic::{
+        AtomicBool,
+        Ordering, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -19,6 +22,7 @@ use kfabric::{
         EndpointAttr,
         EndpointOps,
         EndpointSink,
+        KeyAssign,
         KeyOps,
         KeyValue,
         RegionOps, //
@@ -86,6 +90,17 @@ impl DomainOps for FakeDomain {
         Ok(region)
     }
 
+    fn assign_keys(&self, batch: &mut [KeyAssign<'_>]) -> Result<(), (usize, Error)> {
+        for (i, order) in batch.iter_mut().enumerate() {
+            let key = order.slot.as_any().downcast_ref::<FakeKey>();
+            order.value = key
+                .ok_or(EINVAL)
+                .and_then(|key| key.assign(order.offset))
+                .map_err(|e| (i, e))?;
+        }
+        Ok(())
+    }
+
     fn endpoint(
         &self,
         _net: &Net,
@@ -131,7 +146,7 @@ impl RegionOps for FakeRegion {
         }
         let key = FakeKey {
             region: self.clone(),
-            assigned: false,
+            assigned: AtomicBool::new(false),
         };
         match KBox::new(key, GFP_KERNEL) {
             Ok(key) => Ok(key),
@@ -153,23 +168,36 @@ impl Drop for FakeRegion {
 /// A key slot.
 struct FakeKey {
     region: Arc<FakeRegion>,
-    assigned: bool,
+    assigned: AtomicBool,
 }
 
-impl KeyOps for FakeKey {
-    fn assign(&mut self, offset: u64, _len: u64, _access: u64) -> Result<KeyValue> {
+impl FakeKey {
+    fn assign(&self, offset: u64) -> Result<KeyValue> {
         let control = &self.region.control;
-        wanted_error(&control.assign_error)?;
-        self.assigned = true;
+        let left = &control.assigns_before;
+        let one_less = |left: u32| left.checked_sub(1);
+        if left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less)
+            .is_err()
+        {
+            wanted_error(&control.assign_error)?;
+        }
+        self.assigned.store(true, Ordering::Relaxed);
         control.did(Step::Assign);
         Ok(KeyValue {
             key: control.next_key.fetch_add(1, Ordering::Relaxed).into(),
             remote_addr: BASE + offset,
         })
     }
+}
 
-    fn revoke(&mut self) {
-        if core::mem::take(&mut self.assigned) {
+impl KeyOps for FakeKey {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn revoke(&self) {
+        if self.assigned.swap(false, Ordering::Relaxed) {
             self.region.control.did(Step::Revoke);
         }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The module's work queue, and what the kernel crate's work items lack: waiting and cancelling.
+//! The module's work queues, and what the kernel crate's work items lack: waiting and cancelling.
 
 use core::sync::atomic::{
     AtomicPtr,
@@ -18,30 +18,41 @@ use kernel::{
 
 use super::raw;
 
+/// Connections and devices.
 static QUEUE: AtomicPtr<bindings::workqueue_struct> = AtomicPtr::new(core::ptr::null_mut());
+/// What nobody waits for, of which a program can make much: it must not hold up the others.
+static SPARE: AtomicPtr<bindings::workqueue_struct> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Keeps the queue alive; dropping it runs what is queued and waits.
+/// Keeps the queues alive; dropping it runs what is queued and waits.
 pub(crate) struct WorkQueue(());
 
 impl WorkQueue {
-    /// Makes the queue. Once, at module load.
+    /// Makes the queues. Once, at module load.
     pub(crate) fn new() -> Result<Self> {
-        // SAFETY: No preconditions.
-        let wq = unsafe { raw::kverbs_wq_alloc() };
-        if wq.is_null() {
-            return Err(ENOMEM);
+        // Dropped on a failure, it takes back what was made.
+        let queues = Self(());
+        for (place, name, at_once) in [(&QUEUE, c"kverbs", 0), (&SPARE, c"kverbs_spare", 1)] {
+            // SAFETY: The name is a string.
+            let wq = unsafe { raw::kverbs_wq_alloc(name.as_char_ptr(), at_once) };
+            if wq.is_null() {
+                return Err(ENOMEM);
+            }
+            place.store(wq, Ordering::Release);
         }
-        QUEUE.store(wq, Ordering::Release);
-        Ok(Self(()))
+        Ok(queues)
     }
 }
 
 impl Drop for WorkQueue {
     fn drop(&mut self) {
-        let wq = QUEUE.swap(core::ptr::null_mut(), Ordering::AcqRel);
-        // SAFETY: `new` made it and nobody else frees it. The module's other parts are gone, so
-        // nothing new is queued.
-        unsafe { bindings::destroy_workqueue(wq) };
+        for place in [&QUEUE, &SPARE] {
+            let wq = place.swap(core::ptr::null_mut(), Ordering::AcqRel);
+            if !wq.is_null() {
+                // SAFETY: `new` made it and nobody else frees it. The module's other parts are
+                // gone, so nothing new is queued.
+                unsafe { bindings::destroy_workqueue(wq) };
+            }
+        }
     }
 }
 
@@ -50,6 +61,13 @@ pub(crate) fn queue() -> &'static Queue {
     // SAFETY: Devices and endpoints, the only users, exist only between load and unload, when
     // the pointer is a live work queue.
     unsafe { Queue::from_raw(QUEUE.load(Ordering::Acquire)) }
+}
+
+/// The queue for what can wait: one item at a time. Only while the module is loaded and something
+/// of it exists.
+pub(crate) fn spare() -> &'static Queue {
+    // SAFETY: As in `queue`; keys are the only users.
+    unsafe { Queue::from_raw(SPARE.load(Ordering::Acquire)) }
 }
 
 fn raw_work<T: HasWork<T, ID>, const ID: u64>(this: &Arc<T>) -> *mut bindings::work_struct {

@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Keys (`fi_mr(3)`): what peers may reach of a region, and for how long.
+//!
+//! A key is a slot that is assigned to a sub-range with rights, and revoked, without touching the
+//! pin. What comes after what on one slot is decided by its state machine ([`KeySlot`]), under
+//! the slot's lock; the provider is asked without it. Whoever comes meanwhile waits until that is
+//! over, so a call on one slot waits for the others on it, and for no others.
+//!
+//! A batch has many slots under way at once. It waits for a slot only while it has none, so no two
+//! batches ever wait for each other.
+
+use kernel::{
+    new_condvar,
+    new_mutex,
+    prelude::*,
+    sync::{
+        Arc,
+        CondVar,
+        Mutex, //
+    }, //
+};
+
+use crate::{
+    fabric::Domain,
+    object::Held,
+    provider::{
+        KeyAssign,
+        KeyOps,
+        KeyValue,
+        RegionOps, //
+    },
+    pure::{
+        key::{
+            AssignOutcome,
+            Death,
+            Grant,
+            KeyError,
+            KeySlot,
+            State, //
+        },
+        range,
+        rights, //
+    },
+    region::Region,
+};
+
+/// Keys that a provider is asked for at once, at most: what one wait serves.
+const CHAIN: usize = 64;
+
+/// What a slot's lock guards.
+struct Slot {
+    life: KeySlot,
+    remote_addr: u64,
+}
+
+/// A key slot.
+#[pin_data]
+pub struct Key {
+    // Dropped before the region's hold.
+    ops: KBox<dyn KeyOps>,
+    #[pin]
+    state: Mutex<Slot>,
+    /// Woken whenever what was under way is over.
+    #[pin]
+    settled: CondVar,
+    region: Option<Held<Region>>,
+}
+
+/// One of [`Key::assign_many`].
+pub struct Assignment<'a> {
+    /// The slot.
+    pub key: &'a Key,
+    /// First byte, counted from the region's start.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Rights of peers (`KFI_REMOTE_*` bits).
+    pub access: u64,
+    /// Out: the key.
+    pub value: KeyValue,
+}
+
+fn refused(error: KeyError) -> Error {
+    match error {
+        KeyError::Assigned | KeyError::Busy => EBUSY,
+        KeyError::NotAssigned => EINVAL,
+        KeyError::Freed | KeyError::Dying => ENOENT,
+        KeyError::Exhausted => ENOSPC,
+        KeyError::OutOfOrder => EIO,
+    }
+}
+
+impl Key {
+    /// Reserves a slot on a region with dynamic keys.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the region has no dynamic keys. `ENOSPC`: the device has no more.
+    pub fn alloc(region: &Arc<Region>) -> Result<Arc<Self>> {
+        if !region.is_dynamic() {
+            return Err(EINVAL);
+        }
+        region.domain().check()?;
+        let held = Held::new(region)?;
+        Self::make(region.ops(), Some(held))
+    }
+
+    /// The key that a region is registered with.
+    pub(crate) fn own(
+        domain: &Domain,
+        region: &Arc<dyn RegionOps>,
+        grant: Grant,
+    ) -> Result<Arc<Self>> {
+        let key = Self::make(region, None)?;
+        key.give(domain, grant)?;
+        Ok(key)
+    }
+
+    fn make(ops: &Arc<dyn RegionOps>, region: Option<Held<Region>>) -> Result<Arc<Self>> {
+        let slot = Slot {
+            life: KeySlot::new(),
+            remote_addr: 0,
+        };
+        Arc::pin_init(
+            try_pin_init!(Self {
+                ops: ops.clone().alloc_key()?,
+                state <- new_mutex!(slot, "kfabric_key"),
+                settled <- new_condvar!("kfabric_key_settled"),
+                region,
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Takes the first step of something, which its caller then does and ends.
+    ///
+    /// # Errors
+    ///
+    /// [`KeyError::Busy`] unless it is to `wait`.
+    fn begin(
+        &self,
+        wait: bool,
+        step: impl Fn(&mut KeySlot) -> Result<(), KeyError>,
+    ) -> Result<(), KeyError> {
+        let mut slot = self.state.lock();
+        loop {
+            match step(&mut slot.life) {
+                Err(KeyError::Busy) if wait => self.settled.wait(&mut slot),
+                other => return other,
+            }
+        }
+    }
+
+    /// Takes the last step, and wakes who waits for it.
+    fn settle<R>(&self, step: impl FnOnce(&mut Slot) -> R) -> R {
+        let result = step(&mut self.state.lock());
+        self.settled.notify_all();
+        result
+    }
+
+    /// What an assignment gives.
+    ///
+    /// # Errors
+    ///
+    /// See [`Key::assign`].
+    fn grant_of(&self, offset: u64, len: u64, access: u64) -> Result<(&Arc<Domain>, Grant)> {
+        let region = self.region.as_ref().ok_or(EINVAL)?;
+        let memory = region.memory();
+        range::non_empty_sub_range(offset, len, memory.len() as u64).map_err(|_| EINVAL)?;
+        if !rights::valid_key_access(access) {
+            return Err(EINVAL);
+        }
+        if !rights::key_within(access, region.access()) || !memory.is_current() {
+            return Err(EACCES);
+        }
+        region.domain().check()?;
+        let grant = Grant {
+            offset,
+            len,
+            access,
+        };
+        Ok((region.domain(), grant))
+    }
+
+    /// What the provider is asked for.
+    fn order(&self, grant: Grant) -> KeyAssign<'_> {
+        KeyAssign {
+            slot: &*self.ops,
+            offset: grant.offset,
+            len: grant.len,
+            access: grant.access,
+            value: KeyValue::NONE,
+        }
+    }
+
+    /// Ends an assignment as the provider answered.
+    fn assigned(&self, made: Result<KeyValue>) -> Result<KeyValue> {
+        let value = match made {
+            Ok(value) => value,
+            Err(e) => {
+                self.settle(|slot| slot.life.assign_failed())
+                    .map_err(refused)?;
+                return Err(e);
+            }
+        };
+        let outcome = self.settle(|slot| {
+            slot.remote_addr = value.remote_addr;
+            slot.life.assigned(value.key)
+        });
+        match outcome.map_err(refused)? {
+            AssignOutcome::Valid => Ok(value),
+            AssignOutcome::RevokeNow => {
+                self.end();
+                Err(ENOENT)
+            }
+        }
+    }
+
+    fn give(&self, domain: &Domain, grant: Grant) -> Result<KeyValue> {
+        self.begin(true, |life| life.begin_assign(grant))
+            .map_err(refused)?;
+        let mut order = [self.order(grant)];
+        let made = domain.ops().assign_keys(&mut order);
+        let [order] = order;
+        self.assigned(made.map(|()| order.value).map_err(|(_, e)| e))
+    }
+
+    /// Gives the slot a key for [offset, offset + len) of its region, with the remote rights
+    /// `access`. When this returns the key is valid everywhere.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: empty, not inside, or no remote right at all. `EACCES`: rights beyond the
+    /// region's, or the memory is another process's. `EBUSY`: it has a key. `EMSGSIZE`: more than
+    /// the provider can export of this memory by one key (kverbs: of the kernel's memory, 256
+    /// pages).
+    pub fn assign(&self, offset: u64, len: u64, access: u64) -> Result<KeyValue> {
+        let (domain, grant) = self.grant_of(offset, len, access)?;
+        self.give(domain, grant)
+    }
+
+    /// Assigns many, in order, as [`Key::assign`] does one. When this returns the keys are valid
+    /// everywhere. The device is waited for once for each 64 of them.
+    ///
+    /// # Errors
+    ///
+    /// How many from the start have their keys, and why the next one has none: what
+    /// [`Key::assign`] says, or `ENOMEM`. Beyond those no slot got a key.
+    pub fn assign_many(batch: &mut [Assignment<'_>]) -> Result<(), (usize, Error)> {
+        let mut orders = KVec::with_capacity(batch.len().min(CHAIN), GFP_KERNEL)
+            .map_err(|e| (0, Error::from(e)))?;
+        let mut done = 0;
+        while let Some(rest) = batch.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            orders.clear();
+            let begun = Self::begin_many(rest, &mut orders);
+            Self::give_many(rest, &mut orders).map_err(|(n, e)| (done + n, e))?;
+            done += orders.len();
+            begun.map_err(|e| (done, e))?;
+        }
+        Ok(())
+    }
+
+    /// Begins as many assignments of `batch` as can be one chain; at least one.
+    ///
+    /// # Errors
+    ///
+    /// Why the first that was not begun will not be. Those before it are begun all the same.
+    fn begin_many<'a>(batch: &[Assignment<'a>], orders: &mut KVec<KeyAssign<'a>>) -> Result {
+        let mut chain: Option<&Arc<Domain>> = None;
+        for item in batch.iter().take(CHAIN) {
+            let key = item.key;
+            let (domain, grant) = key.grant_of(item.offset, item.len, item.access)?;
+            if chain.is_some_and(|chain| !Arc::ptr_eq(chain, domain)) {
+                break;
+            }
+            // Nobody is waited for by one who has others waiting.
+            match key.begin(chain.is_none(), |life| life.begin_assign(grant)) {
+                Err(KeyError::Busy) => break,
+                begun => begun.map_err(refused)?,
+            }
+            chain = Some(domain);
+            // There is room.
+            let _ = orders.push_within_capacity(key.order(grant));
+        }
+        Ok(())
+    }
+
+    /// Does and ends what [`Key::begin_many`] began, which are the first of `batch`.
+    fn give_many(
+        batch: &mut [Assignment<'_>],
+        orders: &mut [KeyAssign<'_>],
+    ) -> Result<(), (usize, Error)> {
+        let Some(domain) = batch.first().and_then(|item| item.key.domain()) else {
+            return Ok(());
+        };
+        if orders.is_empty() {
+            return Ok(());
+        }
+        let made = domain.ops().assign_keys(orders);
+        let (good, why) = made.err().unwrap_or((orders.len(), EIO));
+        let mut stop = None;
+        for (i, (item, order)) in batch.iter_mut().zip(&*orders).enumerate() {
+            let made = if i < good { Ok(order.value) } else { Err(why) };
+            match item.key.assigned(made) {
+                Ok(value) => item.value = value,
+                Err(e) => {
+                    stop.get_or_insert((i, e));
+                }
+            }
+        }
+        let Some((stopped, e)) = stop else {
+            return Ok(());
+        };
+        // A slot that was closed meanwhile: what lies beyond it is not to be. Not before all are
+        // settled, for this may wait.
+        for (item, order) in batch.iter_mut().zip(&*orders).take(good).skip(stopped) {
+            item.key.take_back(&order.value);
+            item.value = KeyValue::NONE;
+        }
+        Err((stopped, e))
+    }
+
+    /// Ends the key, in [`State::Revoking`] by the caller's own step.
+    fn end(&self) {
+        self.ops.revoke();
+        // Nobody else may take this step.
+        let _ = self.settle(|slot| slot.life.revoked());
+    }
+
+    /// Ends the key. When this returns, nothing is read or written through it any more (P3).
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the slot has no key.
+    pub fn revoke(&self) -> Result {
+        self.begin(true, KeySlot::begin_revoke).map_err(refused)?;
+        self.end();
+        Ok(())
+    }
+
+    /// Ends the key if it is `value`, which nobody was told.
+    pub(crate) fn take_back(&self, value: &KeyValue) {
+        let key = value.key;
+        if self.begin(true, |life| life.begin_take_back(key)).is_ok() {
+            self.end();
+        }
+    }
+
+    /// Ends the key, if there is one; whether there was. `None`: something is under way, and it is
+    /// not to `wait` for that.
+    pub(crate) fn revoke_any(&self, wait: bool) -> Option<bool> {
+        match self.begin(wait, KeySlot::begin_revoke) {
+            Ok(()) => {
+                self.end();
+                Some(true)
+            }
+            Err(KeyError::Busy) => None,
+            Err(_) => Some(false),
+        }
+    }
+
+    /// Ends the keys of many slots; slots without one are passed over. When this returns, nothing
+    /// is read or written through any key that they had (P3). Returns how many it ended.
+    ///
+    /// Slots where something else is under way come last, so that none of the others' keys lives
+    /// longer for it.
+    pub fn revoke_many(keys: &[Arc<Key>]) -> usize {
+        let mut ended = 0;
+        let mut left = false;
+        for key in keys {
+            match key.revoke_any(false) {
+                Some(had) => ended += usize::from(had),
+                None => left = true,
+            }
+        }
+        if left {
+            ended += keys
+                .iter()
+                .filter(|key| key.revoke_any(true) == Some(true))
+                .count();
+        }
+        ended
+    }
+
+    /// The region that it is a slot of; none for a region's own key.
+    pub(crate) fn region(&self) -> Option<&Arc<Region>> {
+        self.region.as_ref().map(Held::arc)
+    }
+
+    fn domain(&self) -> Option<&Arc<Domain>> {
+        self.region.as_ref().map(|region| region.domain())
+    }
+
+    /// The key, if it has one. Nothing while it is just being assigned or revoked.
+    pub fn value(&self) -> Option<KeyValue> {
+        let slot = self.state.lock();
+        match slot.life.state() {
+            State::Assigned { value, .. } => Some(KeyValue {
+                key: value,
+                remote_addr: slot.remote_addr,
+            }),
+            _ => None,
+        }
+    }
+
+    /// What the key gives, if it has one: offset, length, rights. Nothing while it is just being
+    /// assigned or revoked.
+    pub fn grant(&self) -> Option<(u64, u64, u64)> {
+        match self.state.lock().life.state() {
+            State::Assigned { grant, .. } => Some((grant.offset, grant.len, grant.access)),
+            _ => None,
+        }
+    }
+
+    /// Revokes if there is anything to revoke; no assign succeeds afterwards.
+    pub(crate) fn kill(&self) {
+        let mut slot = self.state.lock();
+        loop {
+            match slot.life.die() {
+                Death::Freed => return,
+                Death::Revoke => break,
+                Death::Wait => self.settled.wait(&mut slot),
+            }
+        }
+        drop(slot);
+        self.end();
+    }
+
+    /// Closes: its key is dead when this returns.
+    pub fn close(&self) {
+        self.kill();
+        if let Some(region) = &self.region {
+            region.release();
+        }
+    }
+}
