@@ -6,12 +6,14 @@
 //! * `table` — handles.
 //! * `file` — an open file and its end.
 //! * `call` — which ioctl does what.
+//! * `keys` — the calls about keys.
 //! * `submit` — the data path's call.
 //! * `list` — showing what there is.
 
 mod call;
 mod file;
 mod fops;
+mod keys;
 mod list;
 mod submit;
 mod table;

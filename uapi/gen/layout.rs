@@ -100,6 +100,15 @@ layouts! {
     KeyAssign {
         size, flags, slot, offset, length, access, key, remote_addr, reserved,
     }
+    KeyAssignMany {
+        size, flags, entries, count, entry_size, done, err,
+    }
+    KeyEntry {
+        slot, offset, length, access, key, remote_addr,
+    }
+    KeyRevokeMany {
+        size, flags, scope, count, object, slots, done, err, revoked,
+    }
     Iov {
         region, offset, len,
     }
@@ -147,7 +156,8 @@ constants! {
     KFI_CQ_FORMAT_MSG, KFI_CQ_FORMAT_DATA, KFI_CONNREQ, KFI_CONNECTED, KFI_SHUTDOWN, KFI_CONN_ERROR,
     KFI_NAME_MAX, KFI_IOV_MAX, KFI_SUBMIT_MAX, KFI_INJECT_MAX, KFI_CM_DATA_MAX, KFI_KEY_ALLOC_MAX,
     KFI_CQ_SIZE_MAX, KFI_EQ_SIZE_MAX, KFI_EQ_PEEK, KFI_CNTR_READ, KFI_CNTR_ADD, KFI_CNTR_SET,
-    KFI_CNTR_ADDERR, KFI_CNTR_SETERR, KFI_REGION_DYNAMIC_KEYS, KFI_OP_SEND, KFI_OP_RECV,
+    KFI_CNTR_ADDERR, KFI_CNTR_SETERR, KFI_REGION_DYNAMIC_KEYS, KFI_REVOKE_SLOTS,
+    KFI_REVOKE_REGION, KFI_REVOKE_DOMAIN, KFI_REVOKE_FILE, KFI_OP_SEND, KFI_OP_RECV,
     KFI_OP_READ, KFI_OP_WRITE, KFI_TYPE_FABRIC, KFI_TYPE_DOMAIN, KFI_TYPE_EQ, KFI_TYPE_CQ,
     KFI_TYPE_CNTR, KFI_TYPE_PEP, KFI_TYPE_EP, KFI_TYPE_REGION, KFI_TYPE_KEY, KFI_TYPE_CONNREQ,
     KFI_STATE_NEW, KFI_STATE_ENABLED, KFI_STATE_CONNECTING, KFI_STATE_CONNECTED, KFI_STATE_DOWN,

@@ -160,7 +160,10 @@
 /* Bytes of application data in a connection request or answer, at most. */
 #define KFI_CM_DATA_MAX 192
 
-/* Key slots reserved in one struct kfi_key_alloc. */
+/*
+ * Key slots reserved in one struct kfi_key_alloc, and entries of a struct kfi_key_assign_many and of a
+ * struct kfi_key_revoke_many.
+ */
 #define KFI_KEY_ALLOC_MAX 4096
 
 /* Entries of a completion queue, at most. */
@@ -189,6 +192,18 @@
 
 /* Flag of struct kfi_region_reg: no key at registration; keys come by alloc and assign. */
 #define KFI_REGION_DYNAMIC_KEYS 1
+
+/* Scope of struct kfi_key_revoke_many: the slots of a list. */
+#define KFI_REVOKE_SLOTS 0
+
+/* Scope of struct kfi_key_revoke_many: all slots of a region. */
+#define KFI_REVOKE_REGION 1
+
+/* Scope of struct kfi_key_revoke_many: all slots of all regions of a domain. */
+#define KFI_REVOKE_DOMAIN 2
+
+/* Scope of struct kfi_key_revoke_many: all slots of the file. */
+#define KFI_REVOKE_FILE 3
 
 /* Sends a message. */
 #define KFI_OP_SEND 0
@@ -788,6 +803,89 @@ struct kfi_key_assign {
 	__u64 reserved;
 };
 
+/*
+ * KFI_IOC_KEY_ASSIGN_MANY: assigns slots, of any regions, in order, and stops at the first that
+ * is refused. When it returns the keys are valid everywhere. It costs far less than as many calls
+ * of one, for the device is waited for once for each 64.
+ *
+ * The call's error is the first entry's; when some were assigned it succeeds and done and err
+ * say how far it came: the first done entries have their keys and no other got one. A slot that
+ * is just being assigned or revoked by another call is waited for. Where the device refuses a
+ * whole chain of up to 64, none of those has a key. Each entry is fetched once. A key whose value
+ * cannot be stored in its entry is revoked again (EFAULT).
+ */
+struct kfi_key_assign_many {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* Pointer to an array of struct kfi_key_entry. */
+	__u64 entries;
+	/* Entries in it, 1 to KFI_KEY_ALLOC_MAX. */
+	__u32 count;
+	/* sizeof(struct kfi_key_entry); another value is -EINVAL. */
+	__u32 entry_size;
+	/* Out: entries that have their keys. */
+	__u32 done;
+	/*
+	 * Out: positive errno that stopped the rest, or 0; what struct kfi_key_assign says, EFAULT, ENOMEM
+	 * or (the process is being killed) EINTR.
+	 */
+	__u32 err;
+};
+
+/* One assignment of a struct kfi_key_assign_many; the fields are those of struct kfi_key_assign. */
+struct kfi_key_entry {
+	/* The slot. */
+	__u64 slot;
+	/* First byte, counted from the region's start. */
+	__u64 offset;
+	/* Bytes; 1 or more. */
+	__u64 length;
+	/* KFI_REMOTE_READ, KFI_REMOTE_WRITE or both. */
+	__u64 access;
+	/* Out: the value for peers. */
+	__u64 key;
+	/* Out: the address at which a peer finds the first byte. */
+	__u64 remote_addr;
+};
+
+/*
+ * KFI_IOC_KEY_REVOKE_MANY: ends the keys of listed slots, of a region, of a domain or of the
+ * file. When it returns, nothing is read or written any more through any of the keys that they had
+ * when it was called. The slots stay reserved and may be assigned anew.
+ *
+ * A slot without a key is passed over. Regions that were registered with a key of their own lose
+ * it for good, if it is in the scope. What another call is just assigning or revoking is waited
+ * for, after all the others have ended. A list is gone through in order, up to the first handle
+ * that names no slot: the call's error is the first entry's; where some were dealt with it
+ * succeeds, and done and err say how far it came. Signals do not stop it, but for one that
+ * kills.
+ */
+struct kfi_key_revoke_many {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* KFI_REVOKE_*. */
+	__u32 scope;
+	/* With KFI_REVOKE_SLOTS: slots listed, 1 to KFI_KEY_ALLOC_MAX. Else zero. */
+	__u32 count;
+	/* With KFI_REVOKE_REGION the region, with KFI_REVOKE_DOMAIN the domain. Else zero. */
+	__u64 object;
+	/* With KFI_REVOKE_SLOTS: pointer to count u64s, the handles. Else zero. */
+	__u64 slots;
+	/* Out: entries of the list dealt with; 0 without a list. */
+	__u32 done;
+	/*
+	 * Out: positive errno that stopped the rest, or 0: ENOENT, EFAULT or (the process is being
+	 * killed) EINTR.
+	 */
+	__u32 err;
+	/* Out: keys that this call ended. */
+	__u64 revoked;
+};
+
 /* A piece of local memory: part of a region. */
 struct kfi_iov {
 	/* The region. */
@@ -1003,6 +1101,8 @@ struct kfi_cq_entry {
 #define KFI_IOC_CANCEL _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x18, 24)
 #define KFI_IOC_CLOSE _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x19, 16)
 #define KFI_IOC_OBJ_LIST _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x1a, 48)
+#define KFI_IOC_KEY_ASSIGN_MANY _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x1b, 32)
+#define KFI_IOC_KEY_REVOKE_MANY _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x1c, 48)
 
 /* C sees what the kernel sees. */
 #if defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
@@ -1223,6 +1323,31 @@ _Static_assert(__builtin_offsetof(struct kfi_key_assign, access) == 32, "kfi_key
 _Static_assert(__builtin_offsetof(struct kfi_key_assign, key) == 40, "kfi_key_assign.key");
 _Static_assert(__builtin_offsetof(struct kfi_key_assign, remote_addr) == 48, "kfi_key_assign.remote_addr");
 _Static_assert(__builtin_offsetof(struct kfi_key_assign, reserved) == 56, "kfi_key_assign.reserved");
+_Static_assert(sizeof(struct kfi_key_assign_many) == 32, "size of kfi_key_assign_many");
+_Static_assert(__builtin_offsetof(struct kfi_key_assign_many, size) == 0, "kfi_key_assign_many.size");
+_Static_assert(__builtin_offsetof(struct kfi_key_assign_many, flags) == 4, "kfi_key_assign_many.flags");
+_Static_assert(__builtin_offsetof(struct kfi_key_assign_many, entries) == 8, "kfi_key_assign_many.entries");
+_Static_assert(__builtin_offsetof(struct kfi_key_assign_many, count) == 16, "kfi_key_assign_many.count");
+_Static_assert(__builtin_offsetof(struct kfi_key_assign_many, entry_size) == 20, "kfi_key_assign_many.entry_size");
+_Static_assert(__builtin_offsetof(struct kfi_key_assign_many, done) == 24, "kfi_key_assign_many.done");
+_Static_assert(__builtin_offsetof(struct kfi_key_assign_many, err) == 28, "kfi_key_assign_many.err");
+_Static_assert(sizeof(struct kfi_key_entry) == 48, "size of kfi_key_entry");
+_Static_assert(__builtin_offsetof(struct kfi_key_entry, slot) == 0, "kfi_key_entry.slot");
+_Static_assert(__builtin_offsetof(struct kfi_key_entry, offset) == 8, "kfi_key_entry.offset");
+_Static_assert(__builtin_offsetof(struct kfi_key_entry, length) == 16, "kfi_key_entry.length");
+_Static_assert(__builtin_offsetof(struct kfi_key_entry, access) == 24, "kfi_key_entry.access");
+_Static_assert(__builtin_offsetof(struct kfi_key_entry, key) == 32, "kfi_key_entry.key");
+_Static_assert(__builtin_offsetof(struct kfi_key_entry, remote_addr) == 40, "kfi_key_entry.remote_addr");
+_Static_assert(sizeof(struct kfi_key_revoke_many) == 48, "size of kfi_key_revoke_many");
+_Static_assert(__builtin_offsetof(struct kfi_key_revoke_many, size) == 0, "kfi_key_revoke_many.size");
+_Static_assert(__builtin_offsetof(struct kfi_key_revoke_many, flags) == 4, "kfi_key_revoke_many.flags");
+_Static_assert(__builtin_offsetof(struct kfi_key_revoke_many, scope) == 8, "kfi_key_revoke_many.scope");
+_Static_assert(__builtin_offsetof(struct kfi_key_revoke_many, count) == 12, "kfi_key_revoke_many.count");
+_Static_assert(__builtin_offsetof(struct kfi_key_revoke_many, object) == 16, "kfi_key_revoke_many.object");
+_Static_assert(__builtin_offsetof(struct kfi_key_revoke_many, slots) == 24, "kfi_key_revoke_many.slots");
+_Static_assert(__builtin_offsetof(struct kfi_key_revoke_many, done) == 32, "kfi_key_revoke_many.done");
+_Static_assert(__builtin_offsetof(struct kfi_key_revoke_many, err) == 36, "kfi_key_revoke_many.err");
+_Static_assert(__builtin_offsetof(struct kfi_key_revoke_many, revoked) == 40, "kfi_key_revoke_many.revoked");
 _Static_assert(sizeof(struct kfi_iov) == 24, "size of kfi_iov");
 _Static_assert(__builtin_offsetof(struct kfi_iov, region) == 0, "kfi_iov.region");
 _Static_assert(__builtin_offsetof(struct kfi_iov, offset) == 8, "kfi_iov.offset");
@@ -1344,6 +1469,10 @@ _Static_assert(KFI_CNTR_SET == 0x2ULL, "KFI_CNTR_SET");
 _Static_assert(KFI_CNTR_ADDERR == 0x3ULL, "KFI_CNTR_ADDERR");
 _Static_assert(KFI_CNTR_SETERR == 0x4ULL, "KFI_CNTR_SETERR");
 _Static_assert(KFI_REGION_DYNAMIC_KEYS == 0x1ULL, "KFI_REGION_DYNAMIC_KEYS");
+_Static_assert(KFI_REVOKE_SLOTS == 0x0ULL, "KFI_REVOKE_SLOTS");
+_Static_assert(KFI_REVOKE_REGION == 0x1ULL, "KFI_REVOKE_REGION");
+_Static_assert(KFI_REVOKE_DOMAIN == 0x2ULL, "KFI_REVOKE_DOMAIN");
+_Static_assert(KFI_REVOKE_FILE == 0x3ULL, "KFI_REVOKE_FILE");
 _Static_assert(KFI_OP_SEND == 0x0ULL, "KFI_OP_SEND");
 _Static_assert(KFI_OP_RECV == 0x1ULL, "KFI_OP_RECV");
 _Static_assert(KFI_OP_READ == 0x2ULL, "KFI_OP_READ");
@@ -1391,6 +1520,8 @@ _Static_assert(KFI_IOC_SUBMIT == 0xc028bf17ULL, "KFI_IOC_SUBMIT");
 _Static_assert(KFI_IOC_CANCEL == 0xc018bf18ULL, "KFI_IOC_CANCEL");
 _Static_assert(KFI_IOC_CLOSE == 0xc010bf19ULL, "KFI_IOC_CLOSE");
 _Static_assert(KFI_IOC_OBJ_LIST == 0xc030bf1aULL, "KFI_IOC_OBJ_LIST");
+_Static_assert(KFI_IOC_KEY_ASSIGN_MANY == 0xc020bf1bULL, "KFI_IOC_KEY_ASSIGN_MANY");
+_Static_assert(KFI_IOC_KEY_REVOKE_MANY == 0xc030bf1cULL, "KFI_IOC_KEY_REVOKE_MANY");
 #endif
 
 #endif /* _UAPI_KFABRIC_H */

@@ -13,8 +13,9 @@
 //! * Errors: `-ENOTTY` unknown call; `-EFAULT` bad pointer; `-EOPNOTSUPP` known but not offered by
 //!   this provider; `-EBUSY` children or operations left; `-ENODEV` device gone; `-EAGAIN` full.
 //!   A call that fails changes nothing. (The one exception is a program's own doing: it takes away
-//!   the memory of the answer while the call runs. What was opened is closed again then, but an
-//!   operation that was posted stays so, and a request that was accepted is refused.)
+//!   the memory of the answer while the call runs. What was opened is closed again then, and a key
+//!   that was assigned is revoked, but an operation that was posted and a key that was revoked
+//!   stay so, and a request that was accepted is refused.)
 //!
 //! Constants that libfabric has too carry libfabric's values (`fabric.h`, `fi_domain.h`,
 //! `fi_endpoint.h`, `fi_eq.h`), so a user-space provider passes them through.
@@ -120,6 +121,10 @@ ioctls! {
     KFI_IOC_CLOSE = 0x19, Close, 16;
     /// Lists live objects: [`ObjList`].
     KFI_IOC_OBJ_LIST = 0x1a, ObjList, 48;
+    /// Gives many slots their keys: [`KeyAssignMany`].
+    KFI_IOC_KEY_ASSIGN_MANY = 0x1b, KeyAssignMany, 32;
+    /// Ends many keys: [`KeyRevokeMany`].
+    KFI_IOC_KEY_REVOKE_MANY = 0x1c, KeyRevokeMany, 48;
 }
 
 // ---- capabilities, modes, flags: libfabric's values (fabric.h) ----
@@ -217,7 +222,8 @@ pub const KFI_SUBMIT_MAX: u32 = 1024;
 pub const KFI_INJECT_MAX: usize = 64;
 /// Bytes of application data in a connection request or answer, at most.
 pub const KFI_CM_DATA_MAX: usize = 192;
-/// Key slots reserved in one [`KeyAlloc`].
+/// Key slots reserved in one [`KeyAlloc`], and entries of a [`KeyAssignMany`] and of a
+/// [`KeyRevokeMany`].
 pub const KFI_KEY_ALLOC_MAX: u32 = 4096;
 /// Entries of a completion queue, at most.
 pub const KFI_CQ_SIZE_MAX: u32 = 1 << 18;
@@ -800,6 +806,96 @@ pub struct KeyAssign {
     /// Zero.
     pub reserved: u64,
 }
+
+/// `KFI_IOC_KEY_ASSIGN_MANY`: assigns slots, of any regions, in order, and stops at the first that
+/// is refused. When it returns the keys are valid everywhere. It costs far less than as many calls
+/// of one, for the device is waited for once for each 64.
+///
+/// The call's error is the first entry's; when some were assigned it succeeds and `done` and `err`
+/// say how far it came: the first `done` entries have their keys and no other got one. A slot that
+/// is just being assigned or revoked by another call is waited for. Where the device refuses a
+/// whole chain of up to 64, none of those has a key. Each entry is fetched once. A key whose value
+/// cannot be stored in its entry is revoked again (`EFAULT`).
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct KeyAssignMany {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// Pointer to an array of [`KeyEntry`].
+    pub entries: u64,
+    /// Entries in it, 1 to `KFI_KEY_ALLOC_MAX`.
+    pub count: u32,
+    /// `size_of::<KeyEntry>()`; another value is `-EINVAL`.
+    pub entry_size: u32,
+    /// Out: entries that have their keys.
+    pub done: u32,
+    /// Out: positive errno that stopped the rest, or 0; what [`KeyAssign`] says, `EFAULT`, `ENOMEM`
+    /// or (the process is being killed) `EINTR`.
+    pub err: u32,
+}
+
+/// One assignment of a [`KeyAssignMany`]; the fields are those of [`KeyAssign`].
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct KeyEntry {
+    /// The slot.
+    pub slot: u64,
+    /// First byte, counted from the region's start.
+    pub offset: u64,
+    /// Bytes; 1 or more.
+    pub length: u64,
+    /// `KFI_REMOTE_READ`, `KFI_REMOTE_WRITE` or both.
+    pub access: u64,
+    /// Out: the value for peers.
+    pub key: u64,
+    /// Out: the address at which a peer finds the first byte.
+    pub remote_addr: u64,
+}
+const _: () = assert!(core::mem::size_of::<KeyEntry>() == 48);
+
+/// `KFI_IOC_KEY_REVOKE_MANY`: ends the keys of listed slots, of a region, of a domain or of the
+/// file. When it returns, nothing is read or written any more through any of the keys that they had
+/// when it was called. The slots stay reserved and may be assigned anew.
+///
+/// A slot without a key is passed over. Regions that were registered with a key of their own lose
+/// it for good, if it is in the scope. What another call is just assigning or revoking is waited
+/// for, after all the others have ended. A list is gone through in order, up to the first handle
+/// that names no slot: the call's error is the first entry's; where some were dealt with it
+/// succeeds, and `done` and `err` say how far it came. Signals do not stop it, but for one that
+/// kills.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct KeyRevokeMany {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// `KFI_REVOKE_*`.
+    pub scope: u32,
+    /// With `KFI_REVOKE_SLOTS`: slots listed, 1 to `KFI_KEY_ALLOC_MAX`. Else zero.
+    pub count: u32,
+    /// With `KFI_REVOKE_REGION` the region, with `KFI_REVOKE_DOMAIN` the domain. Else zero.
+    pub object: u64,
+    /// With `KFI_REVOKE_SLOTS`: pointer to `count` u64s, the handles. Else zero.
+    pub slots: u64,
+    /// Out: entries of the list dealt with; 0 without a list.
+    pub done: u32,
+    /// Out: positive errno that stopped the rest, or 0: `ENOENT`, `EFAULT` or (the process is being
+    /// killed) `EINTR`.
+    pub err: u32,
+    /// Out: keys that this call ended.
+    pub revoked: u64,
+}
+/// Scope of [`KeyRevokeMany`]: the slots of a list.
+pub const KFI_REVOKE_SLOTS: u32 = 0;
+/// Scope of [`KeyRevokeMany`]: all slots of a region.
+pub const KFI_REVOKE_REGION: u32 = 1;
+/// Scope of [`KeyRevokeMany`]: all slots of all regions of a domain.
+pub const KFI_REVOKE_DOMAIN: u32 = 2;
+/// Scope of [`KeyRevokeMany`]: all slots of the file.
+pub const KFI_REVOKE_FILE: u32 = 3;
 
 /// A piece of local memory: part of a region.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]

@@ -14,13 +14,15 @@ use kfabric::{
         Domain,
         Fabric, //
     },
+    key::{
+        Assignment,
+        Key, //
+    },
     memory::Memory,
     net::Net,
     pep::PassiveEp,
-    region::{
-        Key,
-        Region, //
-    },
+    provider::KeyValue,
+    region::Region,
     registry,
     uapi::*,
 };
@@ -58,7 +60,9 @@ pub(crate) const CASES: &[(&str, Case)] = &[
     ("Key::alloc", key_alloc),
     ("Key::assign", key_assign),
     ("Key::assign first", key_assign_first),
+    ("Key::assign_many", key_assign_many),
     ("Key::revoke", key_revoke),
+    ("Key::revoke_many", key_revoke_many),
     ("Key::close", key_close),
     ("Domain::close", domain_close),
 ];
@@ -204,6 +208,67 @@ fn key_assign_first(station: &Station, shot: &mut Shot) -> Outcome {
     buffer.region.close()?;
     drop((key, buffer));
     Ok(domain.close()?)
+}
+
+/// Slots of a buffer, and a page for each.
+fn slots(buffer: &Buffer, count: usize) -> Result<KVec<Arc<Key>>> {
+    let mut keys = KVec::new();
+    for _ in 0..count {
+        keys.push(Key::alloc(&buffer.region)?, GFP_KERNEL)?;
+    }
+    Ok(keys)
+}
+
+fn one_page_each(keys: &[Arc<Key>]) -> Result<KVec<Assignment<'_>>> {
+    let mut batch = KVec::new();
+    for (i, key) in keys.iter().enumerate() {
+        let one = Assignment {
+            key,
+            offset: (i * PAGE) as u64,
+            len: PAGE as u64,
+            access: KFI_REMOTE_READ,
+            value: KeyValue::NONE,
+        };
+        batch.push(one, GFP_KERNEL)?;
+    }
+    Ok(batch)
+}
+
+/// What is said to be assigned is, and nothing else; the rest can be afterwards.
+fn key_assign_many(station: &Station, shot: &mut Shot) -> Outcome {
+    let buffer = Buffer::shared(&station.domain, 5 * PAGE)?;
+    let keys = slots(&buffer, 5)?;
+    let mut batch = one_page_each(&keys)?;
+    let mut done = keys.len();
+    let _ = shot.once(|| {
+        Key::assign_many(&mut batch).map_err(|(n, e)| {
+            done = n;
+            e
+        })
+    })?;
+    for (i, key) in keys.iter().enumerate() {
+        check!(key.value().is_some() == (i < done));
+    }
+    check!(Key::assign_many(&mut batch[done..]).is_ok());
+    for (key, one) in keys.iter().zip(&batch) {
+        check!(key.value() == Some(one.value));
+        key.close();
+    }
+    Ok(buffer.region.close()?)
+}
+
+fn key_revoke_many(station: &Station, shot: &mut Shot) -> Outcome {
+    let buffer = Buffer::shared(&station.domain, 3 * PAGE)?;
+    let keys = slots(&buffer, 3)?;
+    check!(Key::assign_many(&mut one_page_each(&keys)?).is_ok());
+    let revoked = shot.once(|| Ok(Key::revoke_many(&keys)))??;
+    check_eq!(revoked, 3);
+    check!(keys.iter().all(|key| key.value().is_none()));
+    check!(Key::assign_many(&mut one_page_each(&keys)?).is_ok());
+    for key in &keys {
+        key.close();
+    }
+    Ok(buffer.region.close()?)
 }
 
 /// A revoke never fails.

@@ -4,7 +4,8 @@
 use core::sync::atomic::Ordering;
 use kernel::{
     bindings,
-    prelude::*, //
+    prelude::*,
+    sync::Arc, //
 };
 use kfabric::{
     errno::eopnotsupp,
@@ -12,7 +13,12 @@ use kfabric::{
         Domain,
         Fabric, //
     },
-    region::Key,
+    key::{
+        Assignment,
+        Key, //
+    },
+    provider::KeyValue,
+    region::Region,
     uapi::*,
 };
 
@@ -42,6 +48,10 @@ pub(crate) const TESTS: &[Test] = &[
     ("key_slots_run_out", slots),
     ("key_assign_fails", assign_fails),
     ("key_close_revokes", close_revokes),
+    ("key_batch", batch),
+    ("key_batch_refused", batch_refused),
+    ("key_batch_fails_midway", batch_fails),
+    ("key_batch_of_two_domains", batch_of_two_domains),
     ("release_order", release_order),
 ];
 
@@ -174,6 +184,116 @@ fn assign_fails(bench: &Bench) -> Outcome {
     check_err!(key.revoke(), EINVAL);
     check_err!(memory.close(), EBUSY);
     key.assign(0, 64, KFI_REMOTE_READ)?;
+    Ok(())
+}
+
+/// All the slots that there are, on a region of two pages.
+fn all_slots(region: &Arc<Region>) -> Result<KVec<Arc<Key>>> {
+    let mut keys = KVec::new();
+    for _ in 0..MAX_KEYS {
+        keys.push(Key::alloc(region)?, GFP_KERNEL)?;
+    }
+    Ok(keys)
+}
+
+/// A byte for each of them.
+fn bytes(keys: &[Arc<Key>]) -> Result<KVec<Assignment<'_>>> {
+    let mut batch = KVec::new();
+    for (key, offset) in keys.iter().zip(0..) {
+        let one = Assignment {
+            key,
+            offset,
+            len: 1,
+            access: KFI_REMOTE_READ,
+            value: KeyValue::NONE,
+        };
+        batch.push(one, GFP_KERNEL)?;
+    }
+    Ok(batch)
+}
+
+fn batch(bench: &Bench) -> Outcome {
+    let control = &bench.a.control;
+    let memory = region(&bench.domain()?, 2, LOCAL | BOTH, true)?;
+    let keys = all_slots(&memory)?;
+    control.forget();
+    check!(Key::assign_many(&mut []).is_ok());
+    let mut batch = bytes(&keys)?;
+    check!(Key::assign_many(&mut batch).is_ok());
+    for (i, one) in batch.iter().enumerate() {
+        check!(one.key.value() == Some(one.value));
+        check_eq!(one.value.remote_addr, BASE + i as u64);
+        check!(i == 0 || batch[i - 1].value.key != one.value.key);
+    }
+    keys[2].revoke()?;
+    check_eq!(Key::revoke_many(&keys), 3);
+    check_eq!(Key::revoke_many(&keys), 0);
+    check_eq!(control.count(Step::Assign), 4);
+    check_eq!(control.count(Step::Revoke), 4);
+    check!(keys.iter().all(|key| key.value().is_none()));
+    Ok(())
+}
+
+fn batch_refused(bench: &Bench) -> Outcome {
+    let control = &bench.a.control;
+    let memory = region(&bench.domain()?, 2, LOCAL | BOTH, true)?;
+    let keys = all_slots(&memory)?;
+    control.forget();
+    let mut batch = bytes(&keys)?;
+    batch[2].len = 0;
+    check!(Key::assign_many(&mut batch) == Err((2, EINVAL)));
+    // The provider was not asked for what is not to be.
+    check_eq!(control.count(Step::Assign), 2);
+    check!(keys[1].value() == Some(batch[1].value));
+    check!(keys[2].value().is_none());
+    check!(keys[3].value().is_none());
+    check!(batch[3].value == KeyValue::NONE);
+    check_eq!(Key::revoke_many(&keys), 2);
+    // A slot twice has its key the second time.
+    let mut batch = bytes(&keys)?;
+    batch[3].key = &keys[0];
+    check!(Key::assign_many(&mut batch) == Err((3, EBUSY)));
+    check_eq!(Key::revoke_many(&keys), 3);
+    keys[1].close();
+    let mut batch = bytes(&keys)?;
+    check!(Key::assign_many(&mut batch) == Err((1, ENOENT)));
+    check_eq!(Key::revoke_many(&keys), 1);
+    Ok(())
+}
+
+fn batch_fails(bench: &Bench) -> Outcome {
+    let control = &bench.a.control;
+    let memory = region(&bench.domain()?, 2, LOCAL | BOTH, true)?;
+    let keys = all_slots(&memory)?;
+    for good in 0..keys.len() {
+        // CAST: An errno is a small number, and so is the count.
+        control.assigns_before.store(good as u32, Ordering::Relaxed);
+        control
+            .assign_error
+            .store(bindings::EIO as i32, Ordering::Relaxed);
+        let mut batch = bytes(&keys)?;
+        let failed = Key::assign_many(&mut batch);
+        control.assign_error.store(0, Ordering::Relaxed);
+        check!(failed == Err((good, EIO)));
+        let assigned = keys.iter().filter(|key| key.value().is_some()).count();
+        check_eq!(assigned, good);
+        // The rest is reserved as before.
+        check!(Key::assign_many(&mut batch[good..]).is_ok());
+        check_eq!(Key::revoke_many(&keys), keys.len());
+    }
+    Ok(())
+}
+
+fn batch_of_two_domains(bench: &Bench) -> Outcome {
+    let one = region(&bench.domain()?, 1, LOCAL | BOTH, true)?;
+    let other = region(&bench.domain()?, 1, LOCAL | BOTH, true)?;
+    let mut keys = KVec::new();
+    for region in [&one, &other, &other, &one] {
+        keys.push(Key::alloc(region)?, GFP_KERNEL)?;
+    }
+    let mut batch = bytes(&keys)?;
+    check!(Key::assign_many(&mut batch).is_ok());
+    check_eq!(Key::revoke_many(&keys), 4);
     Ok(())
 }
 

@@ -10,11 +10,13 @@ use kernel::{
 use kfabric::{
     ep::Post,
     errno::enotconn,
-    op::OpKind,
-    region::{
-        Key,
-        Region, //
+    key::{
+        Assignment,
+        Key, //
     },
+    op::OpKind,
+    provider::KeyValue,
+    region::Region,
     uapi::*,
 };
 
@@ -59,6 +61,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("key_refusals_of_the_core", core_refusals),
     ("region_with_keys_is_busy", busy),
     ("revoke_while_written", revoke_while_written),
+    ("key_batch", batch),
 ];
 
 /// An operation that must be refused: by whom does not matter, but nothing moves.
@@ -290,4 +293,42 @@ fn revoke_while_written(station: &Station) -> Outcome {
     pair.ended()?;
     check!(there.has(0, LEN, 2));
     Ok(())
+}
+
+/// More than a chain of them, each for a window of its own.
+fn batch(station: &Station) -> Outcome {
+    const COUNT: usize = 70;
+    const LEN: usize = 100;
+    let pair = Pair::new(station)?;
+    let (here, there) = (
+        Buffer::local(&station.domain, 4096)?,
+        Buffer::shared(&station.domain, COUNT * 4096)?,
+    );
+    let mut keys = KVec::new();
+    for _ in 0..COUNT {
+        keys.push(Key::alloc(&there.region)?, GFP_KERNEL)?;
+    }
+    let mut batch = KVec::new();
+    for (i, key) in keys.iter().enumerate() {
+        let one = Assignment {
+            key,
+            offset: (i * 4096 + i) as u64,
+            len: LEN as u64,
+            access: REMOTE,
+            value: KeyValue::NONE,
+        };
+        batch.push(one, GFP_KERNEL)?;
+    }
+    check!(Key::assign_many(&mut batch).is_ok());
+    here.fill(0, LEN, 9);
+    for (i, key) in keys.iter().enumerate() {
+        pair.client
+            .rma(OpKind::Write, i as u64, (&here, 0, LEN), key, 0)?;
+        pair.client.done(i as u64)?;
+        check!(there.has(i * 4096 + i, LEN, 9));
+        check!(there.is_zero(i * 4096 + i + LEN, 1));
+    }
+    let last = batch[COUNT - 1].value;
+    check_eq!(Key::revoke_many(&keys), COUNT);
+    refused(&pair, OpKind::Write, &here, last.remote_addr, last.key)
 }

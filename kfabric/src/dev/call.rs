@@ -15,6 +15,7 @@ use zerocopy::IntoBytes;
 use super::{
     file::File,
     fops,
+    keys,
     list,
     submit,
     table::{
@@ -45,6 +46,7 @@ use crate::{
     memory::Memory,
     object::name_str,
     pep::PassiveEp,
+    provider::KeyValue,
     pure::{
         copysize::CopyPlan,
         rights, //
@@ -53,7 +55,7 @@ use crate::{
         Key,
         Region, //
     },
-    registry, sys,
+    registry,
     uapi::*,
 };
 
@@ -72,7 +74,9 @@ pub(super) enum Made {
     /// Objects.
     Objects(KVec<u64>),
     /// A key on a slot.
-    Assigned(Arc<Key>),
+    Assigned(Arc<Key>, KeyValue),
+    /// Keys on slots.
+    ManyAssigned(KVVec<(Arc<Key>, KeyValue)>),
 }
 
 impl Made {
@@ -97,7 +101,7 @@ impl Made {
         }
     }
 
-    fn undo(&self, file: &File) {
+    pub(super) fn undo(&self, file: &File) {
         match self {
             Made::Done | Made::Nothing => {}
             Made::Counted(cntr, by) => cntr.update(|c| {
@@ -112,8 +116,11 @@ impl Made {
                     let _ = file.close(*handle);
                 }
             }
-            Made::Assigned(key) => {
-                let _ = key.revoke();
+            Made::Assigned(key, value) => key.take_back(value),
+            Made::ManyAssigned(keys) => {
+                for (key, value) in keys {
+                    key.take_back(value);
+                }
             }
         }
     }
@@ -134,8 +141,10 @@ pub(super) fn dispatch(file: &File, cmd: u32, arg: u64) -> Result {
     }
     calls! {
         Submit => submit::submit,
-        KeyAssign => key_assign,
-        ObjectCall2 => key_revoke,
+        KeyAssign => keys::assign,
+        ObjectCall2 => keys::revoke,
+        KeyAssignMany => keys::assign_many,
+        KeyRevokeMany => keys::revoke_many,
         GetInfo => get_info,
         FabricOpen => fabric_open,
         DomainOpen => domain_open,
@@ -155,7 +164,7 @@ pub(super) fn dispatch(file: &File, cmd: u32, arg: u64) -> Result {
         CntrCtl => cntr_ctl,
         CntrWait => cntr_wait,
         RegionReg => region_reg,
-        KeyAlloc => key_alloc,
+        KeyAlloc => keys::alloc,
         Cancel => cancel,
         Close => close,
         ObjList => list::list,
@@ -544,56 +553,6 @@ fn region_reg(file: &File, call: &mut RegionReg) -> Result<Made> {
     call.remote_addr = key.remote_addr;
     call.handle = file.publish(Object::Region(region), call.domain)?;
     Ok(Made::Object(call.handle))
-}
-
-fn key_alloc(file: &File, call: &mut KeyAlloc) -> Result<Made> {
-    zero(&[call.flags, call.reserved])?;
-    if call.count == 0 || call.count > KFI_KEY_ALLOC_MAX {
-        return Err(EINVAL);
-    }
-    let region = region(file, call.region)?;
-    // CAST: At most `KFI_KEY_ALLOC_MAX`.
-    let count = call.count as usize;
-    let mut handles = KVec::with_capacity(count, GFP_KERNEL)?;
-    let mut all = || -> Result {
-        for i in 0..count {
-            sys::pause()?;
-            let key = Key::alloc(&region)?;
-            let handle = file.publish(Object::Key(key), call.region)?;
-            // There is room.
-            let _ = handles.push_within_capacity(handle);
-            user::write_entry(call.handles, size_of::<u64>() as u32, i, handle.as_bytes())?;
-        }
-        Ok(())
-    };
-    let result = all();
-    let made = Made::Objects(handles);
-    match result {
-        Ok(()) => Ok(made),
-        Err(e) => {
-            #[cfg(not(kfabric_seed_bug = "missed-error"))]
-            made.undo(file);
-            Err(e)
-        }
-    }
-}
-
-fn key_assign(file: &File, call: &mut KeyAssign) -> Result<Made> {
-    zero(&[call.flags])?;
-    if call.reserved != 0 {
-        return Err(EINVAL);
-    }
-    let key = key(file, call.slot)?;
-    let value = key.assign(call.offset, call.length, call.access)?;
-    call.key = value.key;
-    call.remote_addr = value.remote_addr;
-    Ok(Made::Assigned(key))
-}
-
-fn key_revoke(file: &File, call: &mut ObjectCall2) -> Result<Made> {
-    zero(&[call.flags])?;
-    key(file, call.handle)?.revoke()?;
-    Ok(Made::Done)
 }
 
 fn cancel(file: &File, call: &mut Cancel) -> Result<Made> {
