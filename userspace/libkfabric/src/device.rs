@@ -133,6 +133,18 @@ impl Device {
         }
     }
 
+    /// Ends all keys of all regions that were registered through this device file, in one call; how
+    /// many. See [`Region::revoke_keys`](crate::Region::revoke_keys).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`].
+    pub fn revoke_keys(&self) -> Result<u64> {
+        let mut arg: abi::KeyRevokeMany = sys::new();
+        arg.scope = abi::KFI_REVOKE_FILE;
+        crate::region::revoked(&self.shared, Self::id(), &mut arg, &mut [])
+    }
+
     /// The device itself, in messages.
     pub(crate) fn id() -> ObjectId {
         ObjectId {

@@ -153,9 +153,13 @@ fn call_hint(call: &str, errno: Errno) -> Option<&'static str> {
             "the mapping's kind cannot be pinned long-term (a shared file mapping?)"
         }
         ("CLOSE", Errno::EBUSY) => "close its children and let its operations end first",
-        ("KEY_ASSIGN", Errno::EBUSY) => "revoke the slot's key first",
-        ("KEY_ASSIGN", Errno::EACCES) => "rights must lie within the region's access",
-        ("KEY_ASSIGN", Errno::EINVAL) => "offset + length must lie within the region",
+        ("KEY_ASSIGN" | "KEY_ASSIGN_MANY", Errno::EBUSY) => "revoke the slot's key first",
+        ("KEY_ASSIGN" | "KEY_ASSIGN_MANY", Errno::EACCES) => {
+            "rights must lie within the region's access"
+        }
+        ("KEY_ASSIGN" | "KEY_ASSIGN_MANY", Errno::EINVAL) => {
+            "offset + length must lie within the region"
+        }
         ("KEY_ALLOC", Errno::ENOSPC) => "the device has no key slots left: close some",
         ("SUBMIT", Errno::EAGAIN) => "read completions, then submit again",
         ("FABRIC_OPEN", Errno::ENOENT) => {

@@ -208,6 +208,15 @@ impl Domain {
         self.register_with(memory, &RegionAttr::new(access))
     }
 
+    /// Ends all keys of all its regions, in one call; how many. See [`Region::revoke_keys`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`](crate::Error::Call).
+    pub fn revoke_keys(&self) -> Result<u64> {
+        crate::region::revoke_all(&self.inner.handle, abi::KFI_REVOKE_DOMAIN)
+    }
+
     /// Registers memory: part of it, or with keys to come by [`Region::alloc_keys`].
     ///
     /// # Errors

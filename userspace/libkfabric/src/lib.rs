@@ -103,7 +103,7 @@ pub use info::{Hints, Info};
 pub use memory::Memory;
 pub use object::{Kind, LiveObject};
 pub use op::{Batch, Op, RemoteMem, Segment, Submitted};
-pub use region::{Key, Region, RegionAttr};
+pub use region::{Assigned, Grant, Key, Region, RegionAttr};
 
 /// The interface's own numbers and structures, for what this crate does not wrap.
 pub use kfabric_uapi as uapi;

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use kfabric_uapi as abi;
 use zerocopy::IntoBytes;
 
+use crate::device::Shared;
+use crate::errno::Errno;
 use crate::error::{Error, ObjectId, Result, Returned};
 use crate::fabric::DomainInner;
 use crate::flags::Access;
@@ -232,6 +234,17 @@ impl Region {
         Ok(handles.iter().map(key).collect())
     }
 
+    /// Ends all its keys, in one call; how many. When this returns no byte is read or written
+    /// through any of them any more. Slots stay and can be assigned anew; a key that the region was
+    /// registered with goes for good.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`].
+    pub fn revoke_keys(&self) -> Result<u64> {
+        revoke_all(&self.inner.handle, abi::KFI_REVOKE_REGION)
+    }
+
     /// Closes it: unpins the memory. Given back while a key or an operation uses it.
     ///
     /// # Errors
@@ -252,6 +265,59 @@ impl std::fmt::Debug for Region {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} of {} bytes", self.inner.handle.id, self.inner.len)
     }
+}
+
+/// Ends all keys of an object; how many.
+pub(crate) fn revoke_all(of: &Handle, scope: u32) -> Result<u64> {
+    let mut arg: abi::KeyRevokeMany = sys::new();
+    arg.scope = scope;
+    arg.object = of.raw();
+    revoked(&of.dev, of.id, &mut arg, &mut [])
+}
+
+/// Makes a revoking call, to its end.
+pub(crate) fn revoked(
+    dev: &Shared,
+    of: ObjectId,
+    arg: &mut abi::KeyRevokeMany,
+    bufs: &mut [Buf<'_>],
+) -> Result<u64> {
+    dev.call(of, arg, bufs)?;
+    match stopped(arg.err) {
+        None => Ok(arg.revoked),
+        Some(errno) => Err(Error::Call {
+            call: "KEY_REVOKE_MANY",
+            object: of,
+            errno,
+        }),
+    }
+}
+
+/// What stopped a batch.
+fn stopped(err: u32) -> Option<Errno> {
+    (err != 0).then(|| Errno(i32::try_from(err).unwrap_or(libc::EIO)))
+}
+
+/// What a slot's key is to give: one of [`Key::assign_many`].
+#[derive(Clone, Copy, Debug)]
+pub struct Grant<'a> {
+    /// The slot.
+    pub key: &'a Key,
+    /// First byte, counted from the region's start.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Rights of peers.
+    pub access: Access,
+}
+
+/// How far [`Key::assign_many`] came.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Assigned {
+    /// Where peers find what the first slots were assigned to, in order.
+    pub remotes: Vec<RemoteMem>,
+    /// Why the next slot, and with it the rest, got no key; `None`: all did.
+    pub refused: Option<Errno>,
 }
 
 /// A reserved key slot of a region. Dropping or closing it revokes its key first.
@@ -282,6 +348,126 @@ impl Key {
         Ok(RemoteMem {
             addr: arg.remote_addr,
             key: arg.key,
+        })
+    }
+
+    /// Assigns many slots, of any regions of one device file, in order; one call for up to
+    /// `KFI_KEY_ALLOC_MAX`. The keys work when this returns. Stops at the first that is refused.
+    /// For each key this costs a small part of what [`Key::assign`] does.
+    ///
+    /// ```no_run
+    /// # use kfabric::*;
+    /// # fn main() -> kfabric::Result<()> {
+    /// # let device = Device::open()?;
+    /// # let info = device.info(&Hints::new())?.remove(0);
+    /// # let domain = device.fabric(&info)?.domain(&info)?;
+    /// let attr = RegionAttr::new(Access::REMOTE_READ).dynamic_keys();
+    /// let region = domain.register_with(Memory::anonymous(1 << 20)?, &attr)?;
+    /// let keys = region.alloc_keys(256)?;
+    /// let page = |(i, key)| Grant {
+    ///     key,
+    ///     offset: 4096 * i as u64,
+    ///     length: 4096,
+    ///     access: Access::REMOTE_READ,
+    /// };
+    /// let grants: Vec<_> = keys.iter().enumerate().map(page).collect();
+    /// let assigned = Key::assign_many(&grants)?;
+    /// assert_eq!(assigned.refused, None);
+    /// // … a peer reads `assigned.remotes` …
+    /// assert_eq!(Key::revoke_many(&keys)?, 256);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// When the very first is refused: what [`Key::assign`] says. [`Error::Argument`]: slots of
+    /// more than one device file.
+    pub fn assign_many(grants: &[Grant<'_>]) -> Result<Assigned> {
+        let mut all = Assigned::default();
+        let Some(first) = grants.first().map(|grant| grant.key) else {
+            return Ok(all);
+        };
+        first.same_file(grants.iter().map(|grant| grant.key))?;
+        for chunk in grants.chunks(abi::KFI_KEY_ALLOC_MAX as usize) {
+            match first.assign_chunk(chunk, &mut all.remotes) {
+                Ok(None) => {}
+                Ok(refused) => {
+                    all.refused = refused;
+                    break;
+                }
+                Err(e) if all.remotes.is_empty() => return Err(e),
+                Err(e) => {
+                    all.refused = e.errno();
+                    break;
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Assigns what fits one call; what stopped it.
+    fn assign_chunk(
+        &self,
+        grants: &[Grant<'_>],
+        remotes: &mut Vec<RemoteMem>,
+    ) -> Result<Option<Errno>> {
+        let entry = |grant: &Grant<'_>| abi::KeyEntry {
+            slot: grant.key.handle.raw(),
+            offset: grant.offset,
+            length: grant.length,
+            access: grant.access.bits(),
+            ..Default::default()
+        };
+        let mut entries: Vec<_> = grants.iter().map(entry).collect();
+        let mut arg: abi::KeyAssignMany = sys::new();
+        arg.count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
+        arg.entry_size = u32::try_from(size_of::<abi::KeyEntry>()).unwrap_or(u32::MAX);
+        let at = offset_of!(abi::KeyAssignMany, entries);
+        let mut bufs = [Buf::output(at, entries.as_mut_bytes())];
+        let of = grants.first().map_or(self.id(), |grant| grant.key.id());
+        self.handle.dev.call(of, &mut arg, &mut bufs)?;
+        let told = entries.iter().take(arg.done as usize);
+        remotes.extend(told.map(|entry| RemoteMem {
+            addr: entry.remote_addr,
+            key: entry.key,
+        }));
+        Ok(stopped(arg.err))
+    }
+
+    /// Ends the keys of many slots of one device file; how many. Slots without a key are passed
+    /// over. When this returns no byte is read or written through any of the keys any more.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Argument`]: slots of more than one device file.
+    pub fn revoke_many<'a>(keys: impl IntoIterator<Item = &'a Key>) -> Result<u64> {
+        let keys: Vec<_> = keys.into_iter().collect();
+        let Some(first) = keys.first() else {
+            return Ok(0);
+        };
+        first.same_file(keys.iter().copied())?;
+        let mut ended = 0;
+        for chunk in keys.chunks(abi::KFI_KEY_ALLOC_MAX as usize) {
+            let slots: Vec<_> = chunk.iter().map(|key| key.handle.raw()).collect();
+            let mut arg: abi::KeyRevokeMany = sys::new();
+            arg.scope = abi::KFI_REVOKE_SLOTS;
+            arg.count = u32::try_from(slots.len()).unwrap_or(u32::MAX);
+            let at = offset_of!(abi::KeyRevokeMany, slots);
+            let mut bufs = [Buf::input(at, slots.as_bytes())];
+            ended += revoked(&first.handle.dev, first.id(), &mut arg, &mut bufs)?;
+        }
+        Ok(ended)
+    }
+
+    /// Refuses slots of another device file: their handles mean nothing in this one.
+    fn same_file<'a>(&self, mut keys: impl Iterator<Item = &'a Key>) -> Result<()> {
+        if keys.all(|key| Arc::ptr_eq(&key.handle.dev, &self.handle.dev)) {
+            return Ok(());
+        }
+        Err(Error::Argument {
+            what: "keys",
+            why: "they are of more than one device file".into(),
         })
     }
 

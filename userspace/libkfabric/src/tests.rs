@@ -248,6 +248,55 @@ fn keys_open_and_close_memory() {
 }
 
 #[test]
+fn keys_come_and_go_in_batches() {
+    let (fake, device) = device();
+    let p = pair(&device);
+    let region = || {
+        let memory = Memory::anonymous(1 << 20).unwrap();
+        p.domain.register(memory, Access::LOCAL).unwrap()
+    };
+    let (one, two) = (region(), region());
+    let keys = one.alloc_keys(4096).unwrap();
+    let more = two.alloc_keys(10).unwrap();
+    let grant = |key| Grant {
+        key,
+        offset: 64,
+        length: 1,
+        access: Access::REMOTE_READ,
+    };
+    let grants: Vec<_> = keys.iter().chain(&more).map(grant).collect();
+    let before = fake.0.lock().unwrap().calls.len();
+    let all = Key::assign_many(&grants).unwrap();
+    assert_eq!((all.remotes.len(), all.refused), (4106, None));
+    // Two calls: one has its limit.
+    assert_eq!(fake.0.lock().unwrap().calls.len(), before + 2);
+    assert_eq!(Key::revoke_many(&keys[..100]).unwrap(), 100);
+    assert_eq!(Key::revoke_many(&keys[..101]).unwrap(), 1);
+    // The first 101 can be assigned anew; the next has a key.
+    let again = Key::assign_many(&grants).unwrap();
+    assert_eq!(again.remotes.len(), 101);
+    assert_eq!(again.refused, Some(Errno::EBUSY));
+    let error = Key::assign_many(&grants).unwrap_err();
+    assert_eq!(error.errno(), Some(Errno::EBUSY));
+    assert!(error.hint().is_some());
+    assert_eq!(two.revoke_keys().unwrap(), 10);
+    assert_eq!(p.domain.revoke_keys().unwrap(), 4096);
+    assert_eq!(device.revoke_keys().unwrap(), 0);
+    assert_eq!(Key::assign_many(&[]).unwrap(), Assigned::default());
+    assert_eq!(Key::revoke_many([]).unwrap(), 0);
+    // Another file's slots are none of this one's.
+    let (_, other) = self::device();
+    let q = pair(&other);
+    let memory = Memory::anonymous(64).unwrap();
+    let foreign = q.domain.register(memory, Access::LOCAL).unwrap();
+    let foreign = foreign.alloc_keys(1).unwrap();
+    let error = Key::revoke_many(keys.iter().chain(&foreign)).unwrap_err();
+    assert!(matches!(error, Error::Argument { .. }), "{error}");
+    let error = Key::assign_many(&[grant(&keys[0]), grant(&foreign[0])]).unwrap_err();
+    assert!(matches!(error, Error::Argument { .. }), "{error}");
+}
+
+#[test]
 fn a_request_is_answered_or_rejected() {
     let (_, device) = device();
     let (fabric, domain) = fabric(&device);

@@ -76,6 +76,43 @@ impl State {
             .ok_or(Errno::ENOENT)
     }
 
+    /// Gives a slot a key: its value, and where the first byte is.
+    fn assign(&mut self, slot: u64, offset: u64) -> Result<(u64, u64), Errno> {
+        self.last += 1;
+        let value = self.last;
+        let key = self.get(slot, abi::KFI_TYPE_KEY)?;
+        if key.number != 0 {
+            return Err(Errno::EBUSY);
+        }
+        key.number = value;
+        let region = key.parent;
+        let at = self.get(region, abi::KFI_TYPE_REGION)?.addr + offset;
+        Ok((value, at))
+    }
+
+    /// The slots of a region, of a domain or of all.
+    fn keys_of(&mut self, scope: u32, of: u64) -> Result<Vec<u64>, Errno> {
+        match scope {
+            abi::KFI_REVOKE_REGION => drop(self.get(of, abi::KFI_TYPE_REGION)?),
+            abi::KFI_REVOKE_DOMAIN => drop(self.get(of, abi::KFI_TYPE_DOMAIN)?),
+            _ => assert_eq!(of, 0),
+        }
+        let parent = |handle: u64| self.objects.get(&handle).map_or(0, |o| o.parent);
+        let within = |o: &Object| match scope {
+            abi::KFI_REVOKE_REGION => o.parent == of,
+            abi::KFI_REVOKE_DOMAIN => parent(o.parent) == of,
+            _ => true,
+        };
+        let keys = self
+            .objects
+            .iter()
+            .filter(|(_, o)| o.kind == abi::KFI_TYPE_KEY);
+        Ok(keys
+            .filter(|(_, o)| within(o))
+            .map(|(handle, _)| *handle)
+            .collect())
+    }
+
     /// Objects that there are, by kind.
     pub(crate) fn count(&self) -> usize {
         self.objects.keys().filter(|handle| **handle != 0).count()
@@ -454,21 +491,51 @@ impl Backend for Fake {
             }
             abi::KFI_IOC_KEY_ASSIGN => {
                 let mut call: abi::KeyAssign = read(arg);
-                s.last += 1;
-                let value = s.last;
-                let key = s.get(call.slot, abi::KFI_TYPE_KEY)?;
-                if key.number != 0 {
-                    return Err(Errno::EBUSY);
-                }
-                key.number = value;
-                let region = key.parent;
-                call.key = value;
-                call.remote_addr = s.get(region, abi::KFI_TYPE_REGION)?.addr + call.offset;
+                (call.key, call.remote_addr) = s.assign(call.slot, call.offset)?;
                 arg.copy_from_slice(call.as_bytes());
             }
             abi::KFI_IOC_KEY_REVOKE => {
                 let call: abi::ObjectCall2 = read(arg);
                 s.get(call.handle, abi::KFI_TYPE_KEY)?.number = 0;
+            }
+            abi::KFI_IOC_KEY_ASSIGN_MANY => {
+                let mut call: abi::KeyAssignMany = read(arg);
+                let at = offset_of!(abi::KeyAssignMany, entries);
+                let entries = bufs.iter_mut().find(|b| b.at == at);
+                let Some(BufData::Out(entries)) = entries.map(|b| &mut b.data) else {
+                    panic!("no list, or one that cannot be answered in");
+                };
+                for bytes in entries.chunks_exact_mut(size_of::<abi::KeyEntry>()) {
+                    let mut entry = abi::KeyEntry::read_from_bytes(bytes).expect("an entry");
+                    match s.assign(entry.slot, entry.offset) {
+                        Ok(made) => (entry.key, entry.remote_addr) = made,
+                        Err(errno) if call.done == 0 => return Err(errno),
+                        Err(errno) => {
+                            call.err = errno.0 as u32;
+                            break;
+                        }
+                    }
+                    bytes.copy_from_slice(entry.as_bytes());
+                    call.done += 1;
+                }
+                arg.copy_from_slice(call.as_bytes());
+            }
+            abi::KFI_IOC_KEY_REVOKE_MANY => {
+                let mut call: abi::KeyRevokeMany = read(arg);
+                let listed = match call.scope {
+                    abi::KFI_REVOKE_SLOTS => {
+                        let slots = input(bufs, offset_of!(abi::KeyRevokeMany, slots));
+                        let slot = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("8"));
+                        slots.chunks_exact(8).map(slot).collect()
+                    }
+                    scope => s.keys_of(scope, call.object)?,
+                };
+                for slot in listed {
+                    let key = s.get(slot, abi::KFI_TYPE_KEY)?;
+                    call.revoked += u64::from(std::mem::take(&mut key.number) != 0);
+                    call.done += u32::from(call.scope == abi::KFI_REVOKE_SLOTS);
+                }
+                arg.copy_from_slice(call.as_bytes());
             }
             abi::KFI_IOC_SUBMIT => {
                 let mut call: abi::Submit = read(arg);
