@@ -21,6 +21,7 @@ type Bench = (&'static str, fn(&mut Ctx) -> Result<()>);
 const BENCHES: &[Bench] = &[
     ("reg", memory::reg),
     ("key", memory::key),
+    ("key_batch", memory::key_batch),
     ("lat", wire::latency),
     ("bw", wire::bandwidth),
 ];

@@ -585,6 +585,53 @@ impl Dev {
         })
     }
 
+    /// Assigns many keys; how many got theirs, and the errno that stopped the rest or 0.
+    ///
+    /// # Errors
+    ///
+    /// What the call answers, the first entry's refusal.
+    pub fn key_assign_many(&self, entries: &mut [KeyEntry]) -> Result<(usize, i32)> {
+        let mut arg = KeyAssignMany {
+            entries: entries.as_mut_ptr() as u64,
+            count: entries.len() as u32,
+            entry_size: std::mem::size_of::<KeyEntry>() as u32,
+            ..Default::default()
+        };
+        self.call(&mut arg)?;
+        Ok((arg.done as usize, arg.err as i32))
+    }
+
+    /// Revokes the keys of slots: the call as it came back.
+    ///
+    /// # Errors
+    ///
+    /// What the call answers, the first slot's refusal.
+    pub fn key_revoke_slots(&self, slots: &[u64]) -> Result<KeyRevokeMany> {
+        let mut arg = KeyRevokeMany {
+            scope: KFI_REVOKE_SLOTS,
+            count: slots.len() as u32,
+            slots: slots.as_ptr() as u64,
+            ..Default::default()
+        };
+        self.call(&mut arg)?;
+        Ok(arg)
+    }
+
+    /// Revokes all keys of a region, of a domain or (`object` 0) of the file; how many.
+    ///
+    /// # Errors
+    ///
+    /// What the call answers.
+    pub fn key_revoke_all(&self, scope: u32, object: u64) -> Result<u64> {
+        let mut arg = KeyRevokeMany {
+            scope,
+            object,
+            ..Default::default()
+        };
+        self.call(&mut arg)?;
+        Ok(arg.revoked)
+    }
+
     /// Posts operations; how many were accepted, and the errno that stopped the rest or 0.
     ///
     /// # Errors

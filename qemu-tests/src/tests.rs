@@ -14,6 +14,7 @@ pub mod getinfo;
 pub mod hosts;
 pub mod interop;
 pub mod kernel;
+pub mod key_batches;
 pub mod key_rules;
 pub mod keys;
 pub mod library;
@@ -40,6 +41,7 @@ pub fn all() -> Vec<Test> {
         flood::TESTS,
         key_rules::TESTS,
         keys::TESTS,
+        key_batches::TESTS,
         uapi::TESTS,
         library::TESTS,
         interop::TESTS,

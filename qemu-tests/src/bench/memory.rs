@@ -8,7 +8,7 @@ use crate::harness::guest::run;
 use crate::harness::Ctx;
 use crate::pair::{Side, LOCAL, REMOTE};
 use crate::sys::Map;
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
 use kfabric_uapi::*;
 use std::time::Instant;
 
@@ -72,6 +72,55 @@ pub(super) fn reg(ctx: &mut Ctx) -> Result<()> {
         }
     }
     ctx.barrier("reg")
+}
+
+/// Keys of a batch.
+const BATCH: usize = 64;
+
+/// Assigning and revoking 64 keys, one call each: what one key costs, beside registering and
+/// deregistering its window.
+pub(super) fn key_batch(ctx: &mut Ctx) -> Result<()> {
+    if ctx.first() {
+        let program = verbs_reg()?;
+        let side = Side::open(ctx)?;
+        for (case, len, rounds) in [("64 of 4 KiB", 4096, 30), ("64 of 1 MiB", 1 << 20, 5)] {
+            let peer = verbs(ctx, &program, len, 50)?;
+            let buf = memory(BATCH * len)?;
+            let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+            let slots = side.dev.key_alloc(region, BATCH as u32)?;
+            let entry = |(i, slot): (usize, &u64)| KeyEntry {
+                slot: *slot,
+                offset: (i * len) as u64,
+                length: len as u64,
+                access: KFI_REMOTE_READ,
+                ..Default::default()
+            };
+            let mut entries: Vec<_> = slots.iter().enumerate().map(entry).collect();
+            let value = average(rounds, || {
+                let got = side.dev.key_assign_many(&mut entries)?;
+                ensure!(got == (BATCH, 0), "assigned: {got:?}");
+                let got = side.dev.key_revoke_slots(&slots)?;
+                ensure!(got.revoked == BATCH as u64, "revoked: {got:?}");
+                Ok(())
+            })?;
+            Figure {
+                bench: "key_batch",
+                case,
+                value: value / BATCH as f64,
+                unit: "us per key",
+                peer: Some("ibv_reg_mr + ibv_dereg_mr of one window"),
+                peer_value: Some(peer),
+                ratio: None,
+                wanted: Some("0.2"),
+            }
+            .print(ctx);
+            for slot in slots {
+                side.dev.close(slot)?;
+            }
+            side.dev.close(region)?;
+        }
+    }
+    ctx.barrier("key_batch")
 }
 
 /// Assigning and revoking a key of 4 KiB, of a small and of a large region.

@@ -89,6 +89,28 @@ fn keys(program: &mut Program, rng: &mut Rng) {
     if rng.chance(50) {
         put(program, "key_revoke", &[("handle", res(slot))]);
     }
+    if rng.chance(50) {
+        batch(program, rng, region);
+    }
+}
+
+/// Two slots that are assigned at once, and perhaps revoked.
+fn batch(program: &mut Program, rng: &mut Rng, region: usize) {
+    for place in 0..2 {
+        let slot = put(program, "key_alloc", &[("region", res(region))]);
+        let entry = [
+            ("slot", Val::Num(place)),
+            ("of", res(slot)),
+            ("length", Val::Num(4096)),
+            ("access", Val::Num(KFI_REMOTE_READ)),
+        ];
+        put(program, "key_entry", &entry);
+    }
+    put(program, "key_assign_many", &[("count", Val::Num(2))]);
+    if rng.chance(50) {
+        let all = [("scope", Val::Num(1)), ("object", res(region))];
+        put(program, "key_revoke_many", &all);
+    }
 }
 
 /// What an endpoint consists of.

@@ -490,6 +490,12 @@ fn shapes() -> Vec<Shape> {
             [flags Bits(&[]), slot Handle(&[K::Key]), offset Num(OFFSETS), length Num(LENGTHS),
              access Bits(&[KFI_REMOTE_READ, KFI_REMOTE_WRITE, KFI_SEND]), reserved Zero], [key Key, remote_addr At]),
         ioctl!("key_revoke", ObjectCall2, 3, None, [flags Bits(&[]), handle Handle(&[K::Key])], []),
+        ioctl!("key_assign_many", KeyAssignMany, 5, None,
+            [flags Bits(&[]), entries Ptr(Area::Ops, 0), count Num(&[1, 0, 2, 3, 8, 64, 65, 300, 4096, 4097]),
+             entry_size Num(&[48, 0, 47, 49, 96])], []),
+        ioctl!("key_revoke_many", KeyRevokeMany, 3, None,
+            [flags Bits(&[]), scope Num(&[0, 1, 2, 3, 4]), count Num(&[0, 1, 2, 3, 64, 65, 300, 4096, 4097]),
+             object Handle(&[K::Region, K::Domain]), slots Maybe(Area::Data, 20480)], []),
         ioctl!("submit", Submit, 8, None,
             [flags Bits(&[]), ep Handle(&[K::Ep]), ops Ptr(Area::Ops, 0), count Num(&[1, 0, 2, 3, 4, 5, 9, 64, 1024, 1025]),
              entry_size Num(&[160, 0, 159, 161, 320])], []),
@@ -533,6 +539,25 @@ fn shapes() -> Vec<Shape> {
         outs: Vec::new(),
         makes: None,
         weight: 7,
+    });
+    // In the place of operations: a call of the other kind reads them as its own, which is a try too.
+    let mut entry = vec![slot(&[0, 1, 2, 3, 4, 5, 6, 7, 63, 64])];
+    entry.push(Field {
+        name: "of",
+        at: offset_of!(KeyEntry, slot),
+        width: 8,
+        class: Handle(&[K::Key]),
+    });
+    entry.extend(fields!(KeyEntry: offset Num(OFFSETS), length Num(LENGTHS),
+        access Bits(&[KFI_REMOTE_READ, KFI_REMOTE_WRITE, KFI_SEND])));
+    all.push(Shape {
+        name: "key_entry",
+        what: What::Write(Area::Ops),
+        size: size_of::<KeyEntry>(),
+        fields: entry,
+        outs: Vec::new(),
+        makes: None,
+        weight: 5,
     });
     let mut hints = vec![slot(&[0])];
     hints.extend(fields!(InfoEntry: caps Bits(CAPS), mode Bits(CAPS), mr_mode Bits(MODES), max_msg_size Num(LENGTHS),

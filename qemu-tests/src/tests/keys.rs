@@ -45,16 +45,16 @@ pub const TESTS: &[Test] = &[
 ];
 
 /// A side with queue and buffer that connects again and again.
-struct Bench {
-    side: Side,
-    cq: Cq,
-    buf: Buf,
-    region: u64,
+pub(super) struct Bench {
+    pub(super) side: Side,
+    pub(super) cq: Cq,
+    pub(super) buf: Buf,
+    pub(super) region: u64,
     ep: Option<u64>,
 }
 
 impl Bench {
-    fn new(ctx: &Ctx, len: usize) -> Result<Self> {
+    pub(super) fn new(ctx: &Ctx, len: usize) -> Result<Self> {
         let side = Side::open(ctx)?;
         let cq = side.cq(0, KFI_CQ_FORMAT_DATA)?;
         let buf = Buf::new(len)?;
@@ -69,7 +69,7 @@ impl Bench {
     }
 
     /// A fresh connection; both nodes call it.
-    fn fresh(&mut self, ctx: &mut Ctx) -> Result<u64> {
+    pub(super) fn fresh(&mut self, ctx: &mut Ctx) -> Result<u64> {
         if let Some(ep) = self.ep.take() {
             self.side
                 .dev
@@ -90,7 +90,7 @@ impl Bench {
         Ok(self.cq.wait(LONG)?.err as i32)
     }
 
-    fn write(&self, len: u64, addr: u64, key: u64) -> Result<i32> {
+    pub(super) fn write(&self, len: u64, addr: u64, key: u64) -> Result<i32> {
         self.run(op::write(1, &[iov(self.region, 0, len)], addr, key))
     }
 
@@ -101,7 +101,7 @@ impl Bench {
 
 /// What node 2 is to try, and whether it must succeed.
 #[derive(serde::Serialize, serde::Deserialize, Clone, Debug)]
-struct Try {
+pub(super) struct Try {
     what: String,
     write: bool,
     len: u64,
@@ -111,7 +111,7 @@ struct Try {
 }
 
 impl Try {
-    fn new(what: &str, write: bool, len: u64, addr: u64, key: u64, fine: bool) -> Self {
+    pub(super) fn new(what: &str, write: bool, len: u64, addr: u64, key: u64, fine: bool) -> Self {
         Self {
             what: what.into(),
             write,
@@ -125,7 +125,7 @@ impl Try {
 
 /// Node 1 passes a list, node 2 tries each on a connection that is fresh where the last one was
 /// refused. A refusal must say so: `EACCES`, or `EREMOTEIO` where the fabric knows no more.
-fn try_all(ctx: &mut Ctx, bench: &mut Bench, list: Vec<Try>) -> Result<()> {
+pub(super) fn try_all(ctx: &mut Ctx, bench: &mut Bench, list: Vec<Try>) -> Result<()> {
     let list: Vec<Try> = if ctx.first() {
         ctx.ctl.send(&list)?;
         list

@@ -21,6 +21,12 @@ pub const CASES: &[Case] = &[
     Case::new("KFI_IOC_KEY_ASSIGN", "large", assign_large),
     Case::new("KFI_IOC_KEY_REVOKE", "small", revoke_small),
     Case::new("KFI_IOC_KEY_REVOKE", "large", revoke_large),
+    Case::new("KFI_IOC_KEY_ASSIGN_MANY", "first", assign_many_first).also(NO_SOCKET),
+    Case::new("KFI_IOC_KEY_ASSIGN_MANY", "small", assign_many_small),
+    Case::new("KFI_IOC_KEY_ASSIGN_MANY", "mixed", assign_many_mixed),
+    Case::new("KFI_IOC_KEY_REVOKE_MANY", "slots", revoke_slots),
+    Case::new("KFI_IOC_KEY_REVOKE_MANY", "region", revoke_region),
+    Case::new("KFI_IOC_KEY_REVOKE_MANY", "file", revoke_file),
     Case::new("KFI_IOC_CLOSE", "region", close_region),
     Case::new("KFI_IOC_CLOSE", "region_own_key", close_region_own_key),
     Case::new("KFI_IOC_CLOSE", "key", close_key),
@@ -237,6 +243,163 @@ fn revoke_small(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
 
 fn revoke_large(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     revoke(lab, shot, 300)
+}
+
+/// Slots of one region, and a window for each.
+struct Slots {
+    map: Map,
+    region: u64,
+    entries: Vec<KeyEntry>,
+}
+
+impl Slots {
+    fn new(lab: &Lab, lens: &[usize]) -> Result<Self> {
+        let map = Map::anon(300 * PAGE)?;
+        touch(&map);
+        let region = register(lab, &map, 1)?;
+        let slots = lab.dev.key_alloc(region, lens.len() as u32)?;
+        let entry = |(slot, len): (&u64, &usize)| KeyEntry {
+            slot: *slot,
+            length: *len as u64,
+            access: KFI_REMOTE_READ,
+            key: KFI_KEY_NOTAVAIL,
+            ..Default::default()
+        };
+        let entries = slots.iter().zip(lens).map(entry).collect();
+        Ok(Self {
+            map,
+            region,
+            entries,
+        })
+    }
+
+    /// Which of them have a key: so many from the start, and no other.
+    fn assigned(&self, lab: &Lab) -> Result<usize> {
+        let has = |e: &KeyEntry| Ok(access(lab, e.slot)? != 0);
+        let has: Vec<bool> = self.entries.iter().map(has).collect::<Result<_>>()?;
+        let count = has.iter().take_while(|has| **has).count();
+        ensure!(has[count..].iter().all(|has| !has), "keys: {has:?}");
+        Ok(count)
+    }
+
+    fn assign(&mut self, lab: &Lab) -> Result<()> {
+        let count = self.entries.len();
+        let got = lab.dev.key_assign_many(&mut self.entries)?;
+        ensure!(got == (count, 0), "assigned: {got:?}");
+        Ok(())
+    }
+
+    fn end(self, lab: &Lab) -> Result<()> {
+        for e in &self.entries {
+            lab.dev.close(e.slot)?;
+        }
+        lab.dev.close(self.region)?;
+        drop(self.map);
+        Ok(())
+    }
+}
+
+/// Assigns all with a failure: what the call says it assigned has its key and is told, no other is;
+/// and afterwards the rest can be assigned.
+fn assign_many(lab: &Lab, shot: &mut Shot<'_>, lens: &[usize]) -> Result<()> {
+    let mut slots = Slots::new(lab, lens)?;
+    let mut went = (0, 0);
+    if let Ok(answer) = shot.once(|| lab.dev.key_assign_many(&mut slots.entries))? {
+        went = answer;
+    }
+    let (done, err) = went;
+    let has = slots.assigned(lab)?;
+    ensure!(has == done, "{has} have keys, {done} are said to");
+    if done == lens.len() {
+        ensure!(err == 0, "all done, but {err}");
+    } else if done > 0 {
+        let explained = err == shot.kind().errno() && shot.hit();
+        ensure!(explained, "{done} done, then {err}");
+    }
+    for (i, e) in slots.entries.iter().enumerate().take(done) {
+        ensure!(e.key != KFI_KEY_NOTAVAIL, "key {i} was not told");
+    }
+    if done < lens.len() {
+        let rest = &mut slots.entries[done..];
+        let count = rest.len();
+        let got = lab.dev.key_assign_many(rest)?;
+        ensure!(got == (count, 0), "the rest: {got:?}");
+    }
+    slots.end(lab)
+}
+
+fn assign_many_first(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let domain = lab.another_domain()?;
+    let usual = std::mem::replace(&mut lab.domain, domain);
+    let went = assign_many(lab, shot, &[PAGE; 3]);
+    lab.domain = usual;
+    went?;
+    Ok(lab.dev.close(domain)?)
+}
+
+/// One chain of fast registrations.
+fn assign_many_small(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    assign_many(lab, shot, &[PAGE; 6])
+}
+
+/// Fast ones, with full ones between them.
+fn assign_many_mixed(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let large = 300 * PAGE;
+    assign_many(lab, shot, &[PAGE, PAGE, large, PAGE, large, PAGE])
+}
+
+/// Revokes all with a failure: what a call that succeeds says it did is done, and a revocation
+/// stays when its answer cannot be delivered.
+fn revoke_many(lab: &Lab, shot: &mut Shot<'_>, slots: Slots, arg: &KeyRevokeMany) -> Result<()> {
+    let count = slots.entries.len();
+    let mut got = *arg;
+    let answer = shot.once(|| lab.dev.call(&mut got))?;
+    let left = slots.assigned(lab);
+    if answer.is_ok() && got.err == 0 {
+        ensure!(got.revoked as usize == count, "{got:?}");
+        ensure!(left? == 0, "keys live on");
+    }
+    lab.dev.key_revoke_all(KFI_REVOKE_REGION, slots.region)?;
+    ensure!(slots.assigned(lab)? == 0, "keys live on");
+    let mut slots = slots;
+    slots.assign(lab)?;
+    slots.end(lab)
+}
+
+const MIXED: [usize; 4] = [PAGE, 300 * PAGE, 64, 2 * PAGE];
+
+fn revoke_slots(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let mut slots = Slots::new(lab, &MIXED)?;
+    slots.assign(lab)?;
+    let list: Vec<_> = slots.entries.iter().map(|e| e.slot).collect();
+    let arg = KeyRevokeMany {
+        scope: KFI_REVOKE_SLOTS,
+        count: list.len() as u32,
+        slots: list.as_ptr() as u64,
+        ..Default::default()
+    };
+    revoke_many(lab, shot, slots, &arg)
+}
+
+fn revoke_region(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let mut slots = Slots::new(lab, &MIXED)?;
+    slots.assign(lab)?;
+    let arg = KeyRevokeMany {
+        scope: KFI_REVOKE_REGION,
+        object: slots.region,
+        ..Default::default()
+    };
+    revoke_many(lab, shot, slots, &arg)
+}
+
+fn revoke_file(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let mut slots = Slots::new(lab, &MIXED)?;
+    slots.assign(lab)?;
+    let arg = KeyRevokeMany {
+        scope: KFI_REVOKE_FILE,
+        ..Default::default()
+    };
+    revoke_many(lab, shot, slots, &arg)
 }
 
 fn close(lab: &Lab, shot: &mut Shot<'_>, handle: u64) -> Result<()> {

@@ -56,7 +56,7 @@ pub(super) fn answers_lost(ctx: &mut Ctx) -> Result<()> {
 }
 
 fn is_assign(s: &Specimen) -> bool {
-    s.nr == <KeyAssign as Ioctl>::NR
+    [<KeyAssign as Ioctl>::NR, <KeyAssignMany as Ioctl>::NR].contains(&s.nr)
 }
 
 /// The answer's place is read-only from the start.
@@ -170,6 +170,9 @@ fn undo(f: &Fixture, s: &Specimen, map: &Map) -> Result<()> {
         |at: usize| -> Result<u64> { Ok(u64::from_ne_bytes(bytes[at..at + 8].try_into()?)) };
     let fd_at =
         |at: usize| -> Result<i32> { Ok(i32::from_ne_bytes(bytes[at..at + 4].try_into()?)) };
+    if s.nr == <KeyAssignMany as Ioctl>::NR {
+        return Ok(f.dev().key_revoke(f.batched())?);
+    }
     if is_assign(s) {
         f.dev().key_revoke(u64_at(offset_of!(KeyAssign, slot))?)?;
         return Ok(());

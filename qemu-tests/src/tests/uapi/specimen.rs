@@ -18,6 +18,8 @@ pub(in crate::tests) struct Fixture {
     pub(in crate::tests) cq: Cq,
     pub(in crate::tests) cntr: u64,
     pub(in crate::tests) region: u64,
+    /// A region without slots.
+    slotless: u64,
     pub(in crate::tests) slot: u64,
     pub(in crate::tests) assigned: u64,
     pub(in crate::tests) pep: u64,
@@ -33,6 +35,7 @@ pub(in crate::tests) struct Fixture {
     hints: Box<InfoEntry>,
     room: Box<[u64; 4096]>,
     op: Box<[OpEntry; 1]>,
+    entry: Box<[KeyEntry; 1]>,
     foreign: Option<Box<Fixture>>,
     _buf: Buf,
     address: SockAddr,
@@ -64,7 +67,8 @@ impl Fixture {
         dev.close(closed)?;
         let buf = Buf::new(8192)?;
         let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
-        let slots = dev.key_alloc(region, 2)?;
+        let slotless = side.reg(&buf, LOCAL | REMOTE)?.handle;
+        let slots = dev.key_alloc(region, 3)?;
         dev.key_assign(slots[1], 0, 100, REMOTE)?;
         let address = to_sockaddr(env.at(0));
         let pep = dev.pep_open(side.fabric, side.eq.handle, env.at(0), 0)?;
@@ -78,6 +82,12 @@ impl Fixture {
         dev.bind(bound_ep, cq.handle, KFI_TRANSMIT | KFI_RECV)?;
         let ep = side.endpoint(&Default::default(), &cq, 0)?.handle;
         let op = Box::new([op::recv(1, &[op::iov(region, 0, 64)])]);
+        let entry = Box::new([KeyEntry {
+            slot: slots[2],
+            length: 64,
+            access: KFI_REMOTE_READ,
+            ..Default::default()
+        }]);
         let wanted = Box::new(InfoEntry {
             prov_name: name_field(&env.provider),
             ..hints()
@@ -87,6 +97,7 @@ impl Fixture {
             cq,
             cntr,
             region,
+            slotless,
             slot: slots[0],
             assigned: slots[1],
             pep,
@@ -98,6 +109,7 @@ impl Fixture {
             hints: wanted,
             room: Box::new([0; 4096]),
             op,
+            entry,
             foreign: None,
             _buf: buf,
             address,
@@ -106,6 +118,11 @@ impl Fixture {
 
     pub(in crate::tests) fn dev(&self) -> &Dev {
         &self.side.dev
+    }
+
+    /// The slot that a batch assigns.
+    pub(in crate::tests) fn batched(&self) -> u64 {
+        self.entry[0].slot
     }
 
     fn other(&self) -> &Fixture {
@@ -443,6 +460,20 @@ fn using(f: &Fixture) -> Vec<Specimen> {
             ..Default::default()
         })
         .handle(offset_of!(ObjectCall2, handle), f.region, o.assigned),
+        specimen(KeyAssignMany {
+            entries: f.entry.as_ptr() as u64,
+            count: 1,
+            entry_size: std::mem::size_of::<KeyEntry>() as u32,
+            ..Default::default()
+        })
+        .pointers(&[offset_of!(KeyAssignMany, entries)]),
+        specimen(KeyRevokeMany {
+            scope: KFI_REVOKE_REGION,
+            object: f.slotless,
+            ..Default::default()
+        })
+        .handle(offset_of!(KeyRevokeMany, object), domain, o.region)
+        .repeats(),
         specimen(Submit {
             ep: f.ep,
             ops,
