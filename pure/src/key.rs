@@ -131,6 +131,11 @@ impl KeySlot {
         self.generation
     }
 
+    /// Whether what it belongs to is ending.
+    pub const fn is_dying(&self) -> bool {
+        self.dying
+    }
+
     /// Whether a peer may be able to use a key of this slot at this moment.
     pub const fn may_be_reachable(&self) -> bool {
         matches!(
@@ -212,15 +217,17 @@ impl KeySlot {
     }
 
     /// As [`KeySlot::begin_revoke`], but only if its key is `value`: for an assigner whose word
-    /// did not arrive. The slot may have lost that key since, and have another one.
+    /// did not arrive. The slot may have lost that key since, and have or get another one.
     ///
     /// # Errors
     ///
-    /// [`KeyError::NotAssigned`]: it has another key, or none. [`KeyError::Busy`],
+    /// [`KeyError::NotAssigned`]: that key has ended. [`KeyError::Busy`]: it is just being ended.
     /// [`KeyError::Freed`].
     pub fn begin_take_back(&mut self, value: u64) -> Result<(), KeyError> {
         match self.state {
             State::Assigned { value: now, .. } if now != value => Err(KeyError::NotAssigned),
+            State::Revoking { value: now, .. } if now != Some(value) => Err(KeyError::NotAssigned),
+            State::Assigning(_) => Err(KeyError::NotAssigned),
             _ => self.begin_revoke(),
         }
     }

@@ -185,11 +185,14 @@ fn taking_back_is_of_one_key() {
     assert_eq!(slot.begin_take_back(77), Err(KeyError::Busy));
     slot.revoked().unwrap();
     assert_eq!(slot.begin_take_back(77), Err(KeyError::NotAssigned));
+    // What comes now is another key, whichever that will be; who takes back does not wait for it.
     slot.begin_assign(GRANT).unwrap();
-    assert_eq!(slot.begin_take_back(78), Err(KeyError::Busy));
+    assert_eq!(slot.begin_take_back(77), Err(KeyError::NotAssigned));
     assert_eq!(slot.assigned(78), Ok(AssignOutcome::Valid));
     assert_eq!(slot.begin_take_back(77), Err(KeyError::NotAssigned));
     assert_eq!(slot.die(), Death::Revoke);
+    assert_eq!(slot.begin_take_back(77), Err(KeyError::NotAssigned));
+    assert_eq!(slot.begin_take_back(78), Err(KeyError::Busy));
     slot.revoked().unwrap();
     assert_eq!(slot.begin_take_back(78), Err(KeyError::Freed));
 }

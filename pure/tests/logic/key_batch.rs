@@ -5,7 +5,7 @@
 //! begins slots in order; at one where something else is under way it first ends those that it
 //! began, and only then waits. So nobody waits while others wait for it, and every run ends.
 
-use kfabric_pure::key::{AssignOutcome, Grant, KeyError, KeySlot, State};
+use kfabric_pure::key::{AssignOutcome, Death, Grant, KeyError, KeySlot, State};
 use std::collections::BTreeSet;
 
 const GRANT: Grant = Grant {
@@ -20,14 +20,43 @@ enum Work {
     Assign(Vec<usize>),
     /// Ends what has a key; what is under way it comes back to, and waits for.
     Revoke(Vec<usize>),
+    /// Closes this slot.
+    Die(usize),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum At {
     /// An assigner: its slots from here on are to begin; those from `done` up to here have begun.
     Begin { done: usize, next: usize },
-    /// An assigner: the chain is done; this one is to settle next, up to `end`.
-    Settle { next: usize, end: usize },
+    /// An assigner: the chain is done; this one is to settle next, up to `end`. Of what has
+    /// settled, `dead` was closed meanwhile.
+    Settle {
+        next: usize,
+        end: usize,
+        dead: Option<usize>,
+    },
+    /// An assigner: the key of this slot, which was closed meanwhile, is to end.
+    EndDead {
+        next: usize,
+        end: usize,
+        dead: usize,
+    },
+    /// An assigner: the key of this slot, behind `dead`, is to be taken back, up to `end`.
+    TakeBack {
+        next: usize,
+        end: usize,
+        dead: usize,
+    },
+    /// An assigner: … which has begun.
+    EndTaken {
+        next: usize,
+        end: usize,
+        dead: usize,
+    },
+    /// A closer: to begin, or to look again.
+    Die,
+    /// A closer: ends the key.
+    EndDie,
     /// A revoker: at this slot; whether it waits, and what it left.
     Look { next: usize, wait: bool, left: bool },
     /// A revoker: ends the key of this slot, then goes on.
@@ -40,6 +69,8 @@ enum At {
 struct World {
     slots: Vec<KeySlot>,
     actors: Vec<(Work, At)>,
+    /// By actor: the key that each of its slots got from it.
+    told: Vec<Vec<Option<u64>>>,
     values: u64,
 }
 
@@ -52,10 +83,16 @@ impl World {
                 wait: false,
                 left: false,
             },
+            Work::Die(_) => At::Die,
+        };
+        let room = |work: &Work| match work {
+            Work::Assign(over) => vec![None; over.len()],
+            _ => Vec::new(),
         };
         World {
             slots: vec![KeySlot::new(); slots],
             actors: work.iter().map(|w| (w.clone(), start(w))).collect(),
+            told: work.iter().map(room).collect(),
             values: 0,
         }
     }
@@ -83,6 +120,12 @@ impl World {
                     next, wait: true, ..
                 },
             ) if *next < over.len() => !self.is_busy(over[*next]),
+            (Work::Assign(over), At::TakeBack { next, .. }) => {
+                let told = self.told[actor][*next];
+                !matches!(self.slots[over[*next]].state(),
+                    State::Revoking { value, .. } if value == told)
+            }
+            (Work::Die(slot), At::Die) => !self.is_busy(*slot) || !self.slots[*slot].is_dying(),
             _ => true,
         }
     }
@@ -91,14 +134,41 @@ impl World {
         let (work, at) = self.actors[actor].clone();
         let next = match (&work, at) {
             (Work::Assign(over), At::Begin { done, next }) => self.begin(over, done, next),
-            (Work::Assign(over), At::Settle { next, end }) => {
+            (Work::Assign(over), At::Settle { next, end, dead }) => {
                 self.values += 1;
-                let outcome = self.slots[over[next]].assigned(self.values);
-                assert_eq!(outcome, Ok(AssignOutcome::Valid));
-                match next + 1 {
-                    next if next < end => At::Settle { next, end },
-                    next => At::Begin { done: next, next },
+                self.told[actor][next] = Some(self.values);
+                match self.slots[over[next]].assigned(self.values).unwrap() {
+                    AssignOutcome::Valid => Self::settled(next, end, dead),
+                    AssignOutcome::RevokeNow => {
+                        // Only the first counts: where the batch ends.
+                        let dead = dead.unwrap_or(next);
+                        At::EndDead { next, end, dead }
+                    }
                 }
+            }
+            (Work::Assign(over), At::EndDead { next, end, dead }) => {
+                self.slots[over[next]].revoked().unwrap();
+                Self::settled(next, end, Some(dead))
+            }
+            (Work::Assign(over), At::TakeBack { next, end, dead }) => {
+                let value = self.told[actor][next].take().unwrap();
+                match self.slots[over[next]].begin_take_back(value) {
+                    Ok(()) => At::EndTaken { next, end, dead },
+                    Err(_) => Self::taken(next, end, dead),
+                }
+            }
+            (Work::Assign(over), At::EndTaken { next, end, dead }) => {
+                self.slots[over[next]].revoked().unwrap();
+                Self::taken(next, end, dead)
+            }
+            (Work::Die(slot), At::Die) => match self.slots[*slot].die() {
+                Death::Freed => At::Ended(None),
+                Death::Revoke => At::EndDie,
+                Death::Wait => At::Die,
+            },
+            (Work::Die(slot), At::EndDie) => {
+                self.slots[*slot].revoked().unwrap();
+                At::Ended(None)
             }
             (Work::Revoke(over), At::Look { next, wait, left }) => {
                 let Some(slot) = over.get(next) else {
@@ -132,10 +202,28 @@ impl World {
         self.actors[actor].1 = next;
     }
 
+    /// An assigner has settled this one.
+    fn settled(next: usize, end: usize, dead: Option<usize>) -> At {
+        match (next + 1, dead) {
+            (next, dead) if next < end => At::Settle { next, end, dead },
+            (_, Some(dead)) => Self::taken(dead, end, dead),
+            (next, None) => At::Begin { done: next, next },
+        }
+    }
+
+    /// An assigner has taken back this one, or it was the one that was closed.
+    fn taken(next: usize, end: usize, dead: usize) -> At {
+        match next + 1 {
+            next if next < end => At::TakeBack { next, end, dead },
+            _ => At::Ended(Some(dead)),
+        }
+    }
+
     fn begin(&mut self, over: &[usize], done: usize, next: usize) -> At {
         let settle = At::Settle {
             next: done,
             end: next,
+            dead: None,
         };
         let Some(slot) = over.get(next) else {
             return if done < next { settle } else { At::Ended(None) };
@@ -148,7 +236,8 @@ impl World {
             // It ends what it has, and then looks again.
             Err(_) if done < next => settle,
             Err(e) => {
-                assert_eq!(e, KeyError::Assigned);
+                let fine = [KeyError::Assigned, KeyError::Dying, KeyError::Freed];
+                assert!(fine.contains(&e), "{e:?}");
                 At::Ended(Some(next))
             }
         }
@@ -157,7 +246,7 @@ impl World {
 
 /// Walks all states that can be reached; returns the ends.
 fn walk(world: World, seen: &mut BTreeSet<String>, ends: &mut Vec<World>) {
-    let name = format!("{:?} {:?}", world.slots, world.actors);
+    let name = format!("{:?} {:?} {:?}", world.slots, world.actors, world.told);
     if !seen.insert(name) {
         return;
     }
@@ -235,4 +324,62 @@ fn batches_and_revocations_end() {
     let both = [Work::Revoke(vec![0, 1]), Work::Revoke(vec![1, 0])];
     let all = [Work::Assign(vec![0, 1]), both[0].clone(), both[1].clone()];
     ends(2, &all);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "no unsafe code, and long there")]
+fn a_close_in_the_middle_of_batches_ends() {
+    let work = [
+        Work::Assign(vec![0, 1, 2]),
+        Work::Assign(vec![2, 1]),
+        Work::Die(1),
+    ];
+    for world in ends(3, &work) {
+        assert_eq!(world.slots[1].state(), State::Freed);
+        // A slot has a key only if it was told, and the key is the one that was told.
+        for (i, slot) in world.slots.iter().enumerate() {
+            let told = world
+                .actors
+                .iter()
+                .zip(&world.told)
+                .flat_map(|(actor, told)| {
+                    let Work::Assign(over) = &actor.0 else {
+                        return Vec::new();
+                    };
+                    let upto = match actor.1 {
+                        At::Ended(Some(upto)) => upto,
+                        _ => over.len(),
+                    };
+                    let of = |n: &usize| over[*n] == i;
+                    (0..upto).filter(of).filter_map(|n| told[n]).collect()
+                });
+            let told: Vec<u64> = told.collect();
+            match slot.state() {
+                State::Assigned { value, .. } => assert_eq!(told, [value]),
+                State::Reserved => assert_eq!(told, []),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "no unsafe code, and long there")]
+fn a_close_with_batches_and_revocations_ends() {
+    let work = [
+        Work::Assign(vec![0, 1, 2]),
+        Work::Revoke(vec![2, 1, 0]),
+        Work::Die(1),
+        Work::Die(0),
+    ];
+    for world in ends(3, &work) {
+        for slot in &world.slots[..2] {
+            assert_eq!(slot.state(), State::Freed);
+        }
+        let settled = matches!(
+            world.slots[2].state(),
+            State::Assigned { .. } | State::Reserved
+        );
+        assert!(settled, "left in {:?}", world.slots[2].state());
+    }
 }

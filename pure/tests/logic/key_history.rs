@@ -136,16 +136,12 @@ impl World {
             Next::Ended => false,
             Next::WaitFreed => self.slot.state() == State::Freed,
             // It waits, and looks again.
-            Next::Begin if matches!(self.actors[index].op, Op::TakeBack(_)) => !self.is_busy(),
+            Next::Begin => match (self.actors[index].op, self.slot.state()) {
+                (Op::TakeBack(key), State::Revoking { value, .. }) => value != Some(key),
+                _ => true,
+            },
             _ => true,
         }
-    }
-
-    fn is_busy(&self) -> bool {
-        matches!(
-            self.slot.state(),
-            State::Assigning(_) | State::Revoking { .. }
-        )
     }
 
     fn step(&mut self, index: usize) {
