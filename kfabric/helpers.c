@@ -235,6 +235,20 @@ void kf_wait_wake(struct wait_queue_head *head)
 		wake_up_all(head);
 }
 
+void kf_wait_moved(struct wait_queue_head *head, const u64 *count, u64 seen)
+{
+	wait_event(*head, READ_ONCE(*count) != seen);
+}
+
+int kf_wait_moved_killable(struct wait_queue_head *head, const u64 *count, u64 seen,
+			   unsigned int ms)
+{
+	long left = ms ? msecs_to_jiffies(ms) : MAX_SCHEDULE_TIMEOUT;
+
+	left = wait_event_killable_timeout(*head, READ_ONCE(*count) != seen, left);
+	return left < 0 ? -EINTR : 0;
+}
+
 void kf_wait_poll(struct file *file, struct wait_queue_head *head, struct poll_table_struct *table)
 {
 	poll_wait(file, head, table);

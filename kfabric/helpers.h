@@ -47,6 +47,9 @@ void kf_unpin_range(struct page *page, unsigned long npages, bool dirty);
 
 void kf_wait_init(struct wait_queue_head *head);
 void kf_wait_wake(struct wait_queue_head *head);
+void kf_wait_moved(struct wait_queue_head *head, const u64 *count, u64 seen);
+int kf_wait_moved_killable(struct wait_queue_head *head, const u64 *count, u64 seen,
+			   unsigned int ms);
 void kf_wait_poll(struct file *file, struct wait_queue_head *head,
 		  struct poll_table_struct *table);
 

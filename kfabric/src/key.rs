@@ -10,12 +10,10 @@
 //! batches ever wait for each other.
 
 use kernel::{
-    new_condvar,
     new_mutex,
     prelude::*,
     sync::{
         Arc,
-        CondVar,
         Mutex, //
     }, //
 };
@@ -42,10 +40,18 @@ use crate::{
         rights, //
     },
     region::Region,
+    sys::{
+        self,
+        wait::Steps, //
+    },
 };
 
 /// Keys that a provider is asked for at once, at most: what one wait serves.
-const CHAIN: usize = 64;
+pub const CHAIN: usize = 64;
+
+/// How often slots on which something is under way are looked at again while one of them is waited
+/// for, in milliseconds.
+const REST_MS: u32 = 10;
 
 /// What a slot's lock guards.
 struct Slot {
@@ -60,9 +66,9 @@ pub struct Key {
     ops: KBox<dyn KeyOps>,
     #[pin]
     state: Mutex<Slot>,
-    /// Woken whenever what was under way is over.
+    /// Taken whenever what was under way is over.
     #[pin]
-    settled: CondVar,
+    settled: Steps,
     region: Option<Held<Region>>,
 }
 
@@ -78,6 +84,32 @@ pub struct Assignment<'a> {
     pub access: u64,
     /// Out: the key.
     pub value: KeyValue,
+}
+
+/// Whether to wait for what is under way on a slot.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    /// Not at all: [`KeyError::Busy`].
+    No,
+    /// Unless the task is killed.
+    Killable,
+    /// Whatever comes.
+    Always,
+}
+
+/// Why something was not begun.
+enum Stop {
+    Refused(KeyError),
+    Killed,
+}
+
+impl From<Stop> for Error {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Refused(error) => refused(error),
+            Stop::Killed => EINTR,
+        }
+    }
 }
 
 fn refused(error: KeyError) -> Error {
@@ -125,7 +157,7 @@ impl Key {
             try_pin_init!(Self {
                 ops: ops.clone().alloc_key()?,
                 state <- new_mutex!(slot, "kfabric_key"),
-                settled <- new_condvar!("kfabric_key_settled"),
+                settled <- Steps::new(),
                 region,
             }),
             GFP_KERNEL,
@@ -133,28 +165,34 @@ impl Key {
     }
 
     /// Takes the first step of something, which its caller then does and ends.
-    ///
-    /// # Errors
-    ///
-    /// [`KeyError::Busy`] unless it is to `wait`.
     fn begin(
         &self,
-        wait: bool,
+        wait: Wait,
         step: impl Fn(&mut KeySlot) -> Result<(), KeyError>,
-    ) -> Result<(), KeyError> {
-        let mut slot = self.state.lock();
+    ) -> Result<(), Stop> {
         loop {
-            match step(&mut slot.life) {
-                Err(KeyError::Busy) if wait => self.settled.wait(&mut slot),
-                other => return other,
+            let taken = {
+                let mut slot = self.state.lock();
+                match step(&mut slot.life) {
+                    Err(KeyError::Busy) if wait != Wait::No => self.settled.taken(),
+                    other => return other.map_err(Stop::Refused),
+                }
+            };
+            match wait {
+                Wait::Always => self.settled.wait(taken),
+                _ => self
+                    .settled
+                    .wait_killable(taken, 0)
+                    .map_err(|_| Stop::Killed)?,
             }
         }
     }
 
     /// Takes the last step, and wakes who waits for it.
     fn settle<R>(&self, step: impl FnOnce(&mut Slot) -> R) -> R {
-        let result = step(&mut self.state.lock());
-        self.settled.notify_all();
+        let mut slot = self.state.lock();
+        let result = step(&mut slot);
+        self.settled.take();
         result
     }
 
@@ -210,15 +248,14 @@ impl Key {
         match outcome.map_err(refused)? {
             AssignOutcome::Valid => Ok(value),
             AssignOutcome::RevokeNow => {
-                self.end();
+                self.end(false);
                 Err(ENOENT)
             }
         }
     }
 
     fn give(&self, domain: &Domain, grant: Grant) -> Result<KeyValue> {
-        self.begin(true, |life| life.begin_assign(grant))
-            .map_err(refused)?;
+        self.begin(Wait::Killable, |life| life.begin_assign(grant))?;
         let mut order = [self.order(grant)];
         let made = domain.ops().assign_keys(&mut order);
         let [order] = order;
@@ -231,26 +268,29 @@ impl Key {
     /// # Errors
     ///
     /// `EINVAL`: empty, not inside, or no remote right at all. `EACCES`: rights beyond the
-    /// region's, or the memory is another process's. `EBUSY`: it has a key. `EMSGSIZE`: more than
-    /// the provider can export of this memory by one key (kverbs: of the kernel's memory, 256
-    /// pages).
+    /// region's, or the memory is another process's. `EBUSY`: it has a key. `ENOENT`: the slot was
+    /// closed. `EMSGSIZE`: more than the provider can export of this memory by one key (kverbs: of
+    /// the kernel's memory, 256 pages). `ENOSPC`, `ENOMEM`: the device or the machine has no more.
+    /// `ENODEV`: the device is gone. `EIO`, `ETIMEDOUT`: it failed. `EINTR`: something else is
+    /// under way on the slot, and the task was killed while it waited for that.
     pub fn assign(&self, offset: u64, len: u64, access: u64) -> Result<KeyValue> {
         let (domain, grant) = self.grant_of(offset, len, access)?;
         self.give(domain, grant)
     }
 
     /// Assigns many, in order, as [`Key::assign`] does one. When this returns the keys are valid
-    /// everywhere. The device is waited for once for each 64 of them.
+    /// everywhere. The device is waited for once for each [`CHAIN`] of them.
     ///
     /// # Errors
     ///
     /// How many from the start have their keys, and why the next one has none: what
-    /// [`Key::assign`] says, or `ENOMEM`. Beyond those no slot got a key.
+    /// [`Key::assign`] says, or `EINTR` (the task is being killed). Beyond those no slot got a key.
     pub fn assign_many(batch: &mut [Assignment<'_>]) -> Result<(), (usize, Error)> {
         let mut orders = KVec::with_capacity(batch.len().min(CHAIN), GFP_KERNEL)
             .map_err(|e| (0, Error::from(e)))?;
         let mut done = 0;
         while let Some(rest) = batch.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            sys::pause().map_err(|e| (done, e))?;
             orders.clear();
             let begun = Self::begin_many(rest, &mut orders);
             Self::give_many(rest, &mut orders).map_err(|(n, e)| (done + n, e))?;
@@ -260,7 +300,8 @@ impl Key {
         Ok(())
     }
 
-    /// Begins as many assignments of `batch` as can be one chain; at least one.
+    /// Begins as many assignments of `batch` as the provider is to be asked for at once; at least
+    /// one.
     ///
     /// # Errors
     ///
@@ -270,17 +311,27 @@ impl Key {
         for item in batch.iter().take(CHAIN) {
             let key = item.key;
             let (domain, grant) = key.grant_of(item.offset, item.len, item.access)?;
-            if chain.is_some_and(|chain| !Arc::ptr_eq(chain, domain)) {
+            // What may take long keeps no other slot busy meanwhile.
+            let alone = !key.ops.chains(item.offset, item.len);
+            if chain.is_some_and(|chain| alone || !Arc::ptr_eq(chain, domain)) {
                 break;
             }
             // Nobody is waited for by one who has others waiting.
-            match key.begin(chain.is_none(), |life| life.begin_assign(grant)) {
-                Err(KeyError::Busy) => break,
-                begun => begun.map_err(refused)?,
+            let wait = if chain.is_none() {
+                Wait::Killable
+            } else {
+                Wait::No
+            };
+            match key.begin(wait, |life| life.begin_assign(grant)) {
+                Err(Stop::Refused(KeyError::Busy)) => break,
+                begun => begun?,
             }
             chain = Some(domain);
             // There is room.
             let _ = orders.push_within_capacity(key.order(grant));
+            if alone {
+                break;
+            }
         }
         Ok(())
     }
@@ -320,9 +371,10 @@ impl Key {
         Err((stopped, e))
     }
 
-    /// Ends the key, in [`State::Revoking`] by the caller's own step.
-    fn end(&self) {
-        self.ops.revoke();
+    /// Ends the key, in [`State::Revoking`] by the caller's own step. `again`: the slot may get
+    /// another one.
+    fn end(&self, again: bool) {
+        self.ops.revoke(again && self.region.is_some());
         // Nobody else may take this step.
         let _ = self.settle(|slot| slot.life.revoked());
     }
@@ -331,30 +383,33 @@ impl Key {
     ///
     /// # Errors
     ///
-    /// `EINVAL`: the slot has no key.
+    /// `EINVAL`: the slot has no key. `ENOENT`: it was closed. `EINTR`: something else is under way
+    /// on the slot, and the task was killed while it waited for that.
     pub fn revoke(&self) -> Result {
-        self.begin(true, KeySlot::begin_revoke).map_err(refused)?;
-        self.end();
+        self.begin(Wait::Killable, KeySlot::begin_revoke)?;
+        self.end(true);
         Ok(())
     }
 
     /// Ends the key if it is `value`, which nobody was told.
     pub(crate) fn take_back(&self, value: &KeyValue) {
         let key = value.key;
-        if self.begin(true, |life| life.begin_take_back(key)).is_ok() {
-            self.end();
+        if self
+            .begin(Wait::Always, |life| life.begin_take_back(key))
+            .is_ok()
+        {
+            self.end(true);
         }
     }
 
-    /// Ends the key, if there is one; whether there was. `None`: something is under way, and it is
-    /// not to `wait` for that.
-    pub(crate) fn revoke_any(&self, wait: bool) -> Option<bool> {
-        match self.begin(wait, KeySlot::begin_revoke) {
+    /// Ends the key, if there is one; whether there was. `None`: something else is under way.
+    pub(crate) fn try_revoke(&self) -> Option<bool> {
+        match self.begin(Wait::No, KeySlot::begin_revoke) {
             Ok(()) => {
-                self.end();
+                self.end(true);
                 Some(true)
             }
-            Err(KeyError::Busy) => None,
+            Err(Stop::Refused(KeyError::Busy)) => None,
             Err(_) => Some(false),
         }
     }
@@ -362,24 +417,54 @@ impl Key {
     /// Ends the keys of many slots; slots without one are passed over. When this returns, nothing
     /// is read or written through any key that they had (P3). Returns how many it ended.
     ///
-    /// Slots where something else is under way come last, so that none of the others' keys lives
-    /// longer for it.
-    pub fn revoke_many(keys: &[Arc<Key>]) -> usize {
+    /// What else is under way on a slot is waited for, and keeps no other slot's key alive
+    /// meanwhile. The order of `keys` changes.
+    ///
+    /// # Errors
+    ///
+    /// How many it ended, and `EINTR`: the task was killed while it waited. The keys have ended of
+    /// all slots but those on which something else is under way, which come first now.
+    pub fn revoke_many<K: AsRef<Key>>(keys: &mut [K]) -> Result<usize, (usize, Error)> {
         let mut ended = 0;
-        let mut left = false;
-        for key in keys {
-            match key.revoke_any(false) {
-                Some(had) => ended += usize::from(had),
-                None => left = true,
+        let mut left = keys;
+        loop {
+            let before = left.len();
+            let mut busy = 0;
+            for i in 0..before {
+                sys::cond_resched();
+                match left.get(i).and_then(|key| key.as_ref().try_revoke()) {
+                    Some(had) => ended += usize::from(had),
+                    None => {
+                        left.swap(busy, i);
+                        busy += 1;
+                    }
+                }
+            }
+            let all = core::mem::take(&mut left);
+            left = all.get_mut(..busy).unwrap_or_default();
+            let Some(first) = left.first() else {
+                return Ok(ended);
+            };
+            if busy == before {
+                first.as_ref().rest().map_err(|e| (ended, e))?;
             }
         }
-        if left {
-            ended += keys
-                .iter()
-                .filter(|key| key.revoke_any(true) == Some(true))
-                .count();
-        }
-        ended
+    }
+
+    /// Waits a little for what is under way to be over, if something is.
+    ///
+    /// # Errors
+    ///
+    /// `EINTR`: the task is being killed.
+    fn rest(&self) -> Result {
+        let taken = {
+            let slot = self.state.lock();
+            match slot.life.state() {
+                State::Assigning(_) | State::Revoking { .. } => self.settled.taken(),
+                _ => return Ok(()),
+            }
+        };
+        self.settled.wait_killable(taken, REST_MS)
     }
 
     /// The region that it is a slot of; none for a region's own key.
@@ -412,18 +497,37 @@ impl Key {
         }
     }
 
+    /// Revokes if there is anything to revoke; no assign succeeds afterwards, not even if the wait
+    /// for what is under way was broken off.
+    fn die(&self, wait: Wait) -> Result {
+        let die = |life: &mut KeySlot| match life.die() {
+            Death::Freed => Err(KeyError::Freed),
+            Death::Revoke => Ok(()),
+            Death::Wait => Err(KeyError::Busy),
+        };
+        match self.begin(wait, die) {
+            Ok(()) => self.end(false),
+            Err(Stop::Killed) => return Err(EINTR),
+            Err(Stop::Refused(_)) => {}
+        }
+        Ok(())
+    }
+
     /// Revokes if there is anything to revoke; no assign succeeds afterwards.
     pub(crate) fn kill(&self) {
-        let mut slot = self.state.lock();
-        loop {
-            match slot.life.die() {
-                Death::Freed => return,
-                Death::Revoke => break,
-                Death::Wait => self.settled.wait(&mut slot),
-            }
-        }
-        drop(slot);
-        self.end();
+        // This wait is never broken off.
+        let _ = self.die(Wait::Always);
+    }
+
+    /// As [`Key::close`], for a program, which may itself hold up what is under way on the slot.
+    ///
+    /// # Errors
+    ///
+    /// `EINTR`: the task was killed while it waited for that. The slot stays, and gets no key.
+    pub(crate) fn close_killable(&self) -> Result {
+        self.die(Wait::Killable)?;
+        self.close();
+        Ok(())
     }
 
     /// Closes: its key is dead when this returns.

@@ -125,9 +125,10 @@ pub trait DomainOps: Send + Sync {
 
     /// Gives slots of this domain their keys, in order, as a pipeline where the device can.
     ///
-    /// The core has checked ranges and rights, that no slot is in the batch twice and that none
-    /// has a key, and leaves the slots alone meanwhile. When it returns the keys are valid
-    /// everywhere.
+    /// They are [`CHAIN`](crate::key::CHAIN) at most, and more than one only of those that
+    /// [chain](KeyOps::chains). The core has checked ranges and rights, that no slot is in the
+    /// batch twice and that none has a key, and leaves the slots alone meanwhile. When it returns
+    /// the keys are valid everywhere.
     ///
     /// # Errors
     ///
@@ -209,10 +210,16 @@ pub trait KeyOps: Send + Sync {
     /// For the provider to find its own type again.
     fn as_any(&self) -> &dyn Any;
 
+    /// Whether a key for [offset, offset + len) is made together with others, in bounded time. One
+    /// that is not, because it may wait for the program, is asked for alone.
+    fn chains(&self, _offset: u64, _len: u64) -> bool {
+        true
+    }
+
     /// Ends the key. After the return no byte is read or written through it (P3). Does nothing
     /// on a slot without a key. Cannot fail: where hardware refuses, the provider ends whatever
-    /// stands between (the connection, the device).
-    fn revoke(&self);
+    /// stands between (the connection, the device). `again`: the slot may get another key.
+    fn revoke(&self, again: bool);
 }
 
 /// A queue pair and its connection.

@@ -12,6 +12,7 @@ use kernel::{
     bindings,
     ffi::{
         c_int,
+        c_uint,
         c_ulong,
         c_void, //
     },
@@ -53,6 +54,13 @@ extern "C" {
 
     pub(crate) fn kf_wait_init(head: *mut bindings::wait_queue_head);
     pub(crate) fn kf_wait_wake(head: *mut bindings::wait_queue_head);
+    pub(crate) fn kf_wait_moved(head: *mut bindings::wait_queue_head, count: *const u64, seen: u64);
+    pub(crate) fn kf_wait_moved_killable(
+        head: *mut bindings::wait_queue_head,
+        count: *const u64,
+        seen: u64,
+        ms: c_uint,
+    ) -> c_int;
     pub(crate) fn kf_wait_poll(
         file: *mut bindings::file,
         head: *mut bindings::wait_queue_head,

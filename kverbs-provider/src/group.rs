@@ -138,13 +138,13 @@ impl Group {
     }
 
     /// Makes registrations reachable, in order, and returns when they are. Up to
-    /// [`CHAIN`](crate::ib::keyq::CHAIN) at once.
+    /// [`CHAIN`](kfabric::key::CHAIN) at once.
     ///
     /// # Errors
     ///
     /// How many from the start are reachable, and what the next one failed of (`EMSGSIZE`: it does
-    /// not fit a fast registration). That one and those after it must be ended, each before its
-    /// list; the device's queue uses none of them any more.
+    /// not fit a fast registration). That one and those after it must, if they are `posted`, be
+    /// ended, each before its list; the device's queue uses none of them any more.
     pub(crate) fn register(
         &self,
         live: &Live<'_>,
@@ -163,6 +163,7 @@ impl Group {
         }
         if good != 0 {
             let queue = registrar.queue.as_mut().ok_or((0, ENODEV))?;
+            batch[..good].iter_mut().for_each(|one| one.posted = true);
             let aimed = batch[..good].iter().map(|one| (&one.mr, one.access));
             if let Err(e) = queue.register(aimed) {
                 registrar.queue = None;
@@ -212,6 +213,8 @@ pub(crate) struct Registration<'a> {
     pub(crate) window: Window,
     /// For what.
     pub(crate) access: Access,
+    /// The device may have heard of it.
+    pub(crate) posted: bool,
 }
 
 /// Part of a memory, and the address that peers know its first byte by.

@@ -6,8 +6,8 @@
 //! (`ib_reg_user_mr()` of just the window), which only the owner of user memory can do; the
 //! kernel's own memory is then refused with `EMSGSIZE`.
 //!
-//! Many are assigned as chains of fast registrations, each waited for once. Meanwhile what the slots
-//! had in reserve is the assigner's, and no slot's lock is held.
+//! Many are assigned as a chain of fast registrations, which is waited for once. Meanwhile what the
+//! slots had in reserve is the assigner's, and no slot's lock is held.
 //!
 //! Revoking is deregistering: on every driver that waits for what a peer is just doing, which on
 //! rxe an invalidate does not. The reserve is refilled in the background, a little later: an assign
@@ -48,7 +48,6 @@ use crate::{
         self,
         device::Live,
         dma::SgList,
-        keyq::CHAIN,
         mr::{
             Access,
             Mr, //
@@ -131,21 +130,27 @@ impl WorkItem for Inner {
 impl Inner {
     /// Ends the key, if there is one.
     fn end(&self, slot: &mut Slot) {
-        let (mr, user) = match core::mem::replace(&mut slot.state, State::Free(None)) {
+        match core::mem::replace(&mut slot.state, State::Free(None)) {
             kept @ (State::Free(_) | State::Taken) => {
                 slot.state = kept;
                 return;
             }
-            State::Fast(mr) => (mr, None),
-            State::Full(mr, offset, len) => (mr, Some((offset, len))),
-        };
-        let ended = match user {
-            None => mr.end(),
-            Some((offset, len)) => self
-                .region
-                .mem()
-                .device_unregister(offset, len, || mr.end()),
-        };
+            State::Fast(mr) => self.retire(mr.end()),
+            State::Full(mr, offset, len) => self.retire_full(mr, offset, len),
+        }
+        if let Some(list) = &mut slot.list {
+            list.unmap();
+        }
+    }
+
+    /// Ends a full registration.
+    fn retire_full(&self, mr: Mr, offset: usize, len: usize) {
+        let mem = self.region.mem();
+        self.retire(mem.device_unregister(offset, len, || mr.end()));
+    }
+
+    /// Sees to it that a region has ended.
+    fn retire(&self, ended: Result<(), (Error, Mr)>) {
         if let Err((e, mr)) = ended {
             // No driver refuses that for a region of ours. If one does, what could reach it has
             // to go: every connection on the device.
@@ -156,9 +161,6 @@ impl Inner {
             let resources = &self.region.group().device().resources;
             resources.fail_endpoints(bindings::EIO);
             drop(mr);
-        }
-        if let Some(list) = &mut slot.list {
-            list.unmap();
         }
     }
 
@@ -209,7 +211,7 @@ impl Inner {
             }
         };
         for mr in old {
-            mem.device_unregister(offset, len, || drop(mr));
+            self.retire_full(mr, offset, len);
         }
         found
     }
@@ -278,11 +280,11 @@ fn rights(order: &KeyAssign<'_>) -> Access {
 }
 
 impl Inner {
-    fn window(&self, order: &KeyAssign<'_>) -> Result<Window> {
-        let offset = usize::try_from(order.offset)?;
+    fn window(&self, offset: u64, len: u64) -> Result<Window> {
+        let offset = usize::try_from(offset)?;
         Ok(Window {
             offset,
-            len: usize::try_from(order.len)?,
+            len: usize::try_from(len)?,
             iova: region::remote_addr(self.region.mem(), offset),
         })
     }
@@ -307,6 +309,7 @@ impl Inner {
             mem: self.region.mem(),
             window,
             access,
+            posted: false,
         })
     }
 
@@ -317,15 +320,24 @@ impl Inner {
         slot.list = made.list;
     }
 
-    /// Ends what has become none, whatever came of it, and has the slot free again.
+    /// Has the slot free again. What was set aside for it stays so, unless the device has heard of
+    /// it: then it ends, whatever came of it.
     fn give_up(&self, made: Registration<'_>) {
-        let Registration { mr, mut list, .. } = made;
-        drop(mr);
-        if let Some(list) = &mut list {
-            list.unmap();
+        let Registration {
+            mr,
+            mut list,
+            posted,
+            ..
+        } = made;
+        let mut reserve = Some(mr);
+        if let Some(mr) = reserve.take_if(|_| posted) {
+            self.retire(mr.end());
+            if let Some(list) = &mut list {
+                list.unmap();
+            }
         }
         let mut slot = self.place.lock();
-        slot.state = State::Free(None);
+        slot.state = State::Free(reserve);
         slot.list = list;
     }
 
@@ -353,50 +365,37 @@ fn inner<'a>(order: &KeyAssign<'a>) -> Result<&'a Inner> {
     Ok(&key.inner)
 }
 
-/// Assigns slots of regions in `group`. See [`DomainOps::assign_keys`].
+/// Assigns slots of regions in `group`: a chain of fast registrations, or a single full one. See
+/// [`DomainOps::assign_keys`].
 ///
 /// [`DomainOps::assign_keys`]: kfabric::provider::DomainOps::assign_keys
 pub(crate) fn assign(group: &Group, batch: &mut [KeyAssign<'_>]) -> Result<(), (usize, Error)> {
     let live = group.device().enter().map_err(|e| (0, e))?;
-    let room = batch.len().min(CHAIN);
-    let mut chain = KVec::with_capacity(room, GFP_KERNEL).map_err(|e| (0, Error::from(e)))?;
-    let mut done = 0;
-    while let Some(rest) = batch.get_mut(done..).filter(|rest| !rest.is_empty()) {
-        let (n, result) = assign_some(&live, group, rest, &mut chain);
-        done += n;
-        result.map_err(|e| (done, e))?;
+    if let [one] = &mut *batch {
+        if full(&live, one).map_err(|e| (0, e))? {
+            return Ok(());
+        }
     }
-    Ok(())
-}
-
-/// Assigns a chain of fast registrations, or a single full one, from the start of `batch`. How many
-/// that were, and why it did not come further if it failed.
-fn assign_some<'a>(
-    live: &Live<'_>,
-    group: &Group,
-    batch: &mut [KeyAssign<'a>],
-    chain: &mut KVec<Registration<'a>>,
-) -> (usize, Result) {
+    let mut chain =
+        KVec::with_capacity(batch.len(), GFP_KERNEL).map_err(|e| (0, Error::from(e)))?;
     let mut result = Ok(());
-    for order in batch.iter().take(CHAIN) {
-        match prepare(live, order) {
+    for order in &*batch {
+        match prepare(&live, order) {
             // There is room.
-            Ok(Some(fast)) => drop(chain.push_within_capacity(fast)),
-            Ok(None) => break,
+            Ok(fast) => drop(chain.push_within_capacity(fast)),
             Err(e) => {
-                result = Err(e);
+                result = Err((chain.len(), e));
                 break;
             }
         }
     }
-    if chain.is_empty() && result.is_ok() {
-        result = batch.first_mut().map_or(Ok(()), |order| full(live, order));
-        return (usize::from(result.is_ok()), result);
+    if chain.is_empty() {
+        return result;
     }
     let mut good = chain.len();
-    if let Err((n, e)) = group.register(live, chain) {
+    if let Err((n, e)) = group.register(&live, &mut chain) {
         good = n;
-        result = Err(e);
+        result = Err((n, e));
     }
     for (i, (made, order)) in chain.drain_all().zip(batch).enumerate() {
         // It was one of ours before, too.
@@ -411,25 +410,28 @@ fn assign_some<'a>(
             key.give_up(made);
         }
     }
-    (good, result)
+    result
 }
 
-/// Takes what a slot has for a fast registration of its window; nothing where it takes a full one.
-fn prepare<'a>(live: &Live<'_>, order: &KeyAssign<'a>) -> Result<Option<Registration<'a>>> {
+/// Takes what a slot has for a fast registration of its window.
+fn prepare<'a>(live: &Live<'_>, order: &KeyAssign<'a>) -> Result<Registration<'a>> {
     let key = inner(order)?;
-    let window = key.window(order)?;
+    let window = key.window(order.offset, order.len)?;
     if !key.is_fast(&window) {
-        return Ok(None);
+        return Err(EINVAL);
     }
-    key.take(live, window, rights(order)).map(Some)
+    key.take(live, window, rights(order))
 }
 
-/// Registers a window in full.
-fn full(live: &Live<'_>, order: &mut KeyAssign<'_>) -> Result {
+/// Registers a window in full if it takes that; whether it does.
+fn full(live: &Live<'_>, order: &mut KeyAssign<'_>) -> Result<bool> {
     let key = inner(order)?;
-    let window = key.window(order)?;
+    let window = key.window(order.offset, order.len)?;
+    if key.is_fast(&window) {
+        return Ok(false);
+    }
     order.value = key.assign_full(live, window, rights(order))?;
-    Ok(())
+    Ok(true)
 }
 
 impl KeyOps for Key {
@@ -437,11 +439,21 @@ impl KeyOps for Key {
         self
     }
 
-    fn revoke(&self) {
+    fn chains(&self, offset: u64, len: u64) -> bool {
+        let inner = &self.inner;
+        inner
+            .window(offset, len)
+            .is_ok_and(|window| inner.is_fast(&window))
+    }
+
+    fn revoke(&self, again: bool) {
         let inner = &self.inner;
         inner.end(&mut inner.place.lock());
-        // The key is dead. What is queued already has yet to run.
-        let _ = work::spare().enqueue_delayed(inner.clone(), msecs_to_jiffies(REFILL_MS));
+        // The key is dead.
+        if again {
+            // What is queued already has yet to run.
+            let _ = work::spare().enqueue_delayed(inner.clone(), msecs_to_jiffies(REFILL_MS));
+        }
     }
 }
 

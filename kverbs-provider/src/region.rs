@@ -266,6 +266,7 @@ impl Region {
                     iova: addr,
                 },
                 access,
+                posted: false,
             }];
             group.register(live, &mut part).map_err(|(_, e)| e)?;
             let [Registration { mr, list, .. }] = part;

@@ -760,8 +760,11 @@ struct kfi_region_reg {
 };
 
 /*
- * KFI_IOC_KEY_ALLOC: reserves all that later assigns need. All slots or none. -ENOSPC: no
+ * KFI_IOC_KEY_ALLOC: reserves all that an assign needs. All slots or none. -ENOSPC: no
  * key values are left that the device has not given out before.
+ *
+ * A revoked key's part of it ends with the key and is had anew in the background; an assign that
+ * comes before that is over has it itself, and may fail for want of it (-ENOMEM, -ENOSPC).
  */
 struct kfi_key_alloc {
 	/* Size of this structure. */
@@ -779,8 +782,11 @@ struct kfi_key_alloc {
 };
 
 /*
- * KFI_IOC_KEY_ASSIGN. -EBUSY when the slot has a key; -ENOSPC as for struct kfi_key_alloc;
- * -EMSGSIZE for more pages than the device can have a key for.
+ * KFI_IOC_KEY_ASSIGN. -EINVAL for an empty range, one that is not inside the region, or no
+ * right; -EACCES for a right that the region was not registered for, or memory of another
+ * process; -EBUSY when the slot has a key; -ENOSPC as for struct kfi_key_alloc; -EMSGSIZE for more
+ * pages than the device can have a key for; -ENOENT for no slot, or one that is closed meanwhile;
+ * -ENODEV when the device is gone; -EIO or -ETIMEDOUT when it failed.
  */
 struct kfi_key_assign {
 	/* Size of this structure. */
@@ -811,8 +817,9 @@ struct kfi_key_assign {
  * The call's error is the first entry's; when some were assigned it succeeds and done and err
  * say how far it came: the first done entries have their keys and no other got one. A slot that
  * is just being assigned or revoked by another call is waited for. Where the device refuses a
- * whole chain of up to 64, none of those has a key. Each entry is fetched once. A key whose value
- * cannot be stored in its entry is revoked again (EFAULT).
+ * whole chain of up to 64, none of those has a key. What is used of an entry is fetched once; one
+ * that cannot be read is refused (EFAULT). A key whose value cannot be stored in its entry is
+ * revoked again (EFAULT).
  */
 struct kfi_key_assign_many {
 	/* Size of this structure. */

@@ -259,9 +259,9 @@ fn key_assign_many(station: &Station, shot: &mut Shot) -> Outcome {
 
 fn key_revoke_many(station: &Station, shot: &mut Shot) -> Outcome {
     let buffer = Buffer::shared(&station.domain, 3 * PAGE)?;
-    let keys = slots(&buffer, 3)?;
+    let mut keys = slots(&buffer, 3)?;
     check!(Key::assign_many(&mut one_page_each(&keys)?).is_ok());
-    let revoked = shot.once(|| Ok(Key::revoke_many(&keys)))??;
+    let revoked = shot.once(|| Key::revoke_many(&mut keys).map_err(|(_, e)| e))??;
     check_eq!(revoked, 3);
     check!(keys.iter().all(|key| key.value().is_none()));
     check!(Key::assign_many(&mut one_page_each(&keys)?).is_ok());

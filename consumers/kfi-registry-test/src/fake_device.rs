@@ -196,7 +196,7 @@ impl KeyOps for FakeKey {
         self
     }
 
-    fn revoke(&self) {
+    fn revoke(&self, _again: bool) {
         if self.assigned.swap(false, Ordering::Relaxed) {
             self.region.control.did(Step::Revoke);
         }
@@ -205,7 +205,7 @@ impl KeyOps for FakeKey {
 
 impl Drop for FakeKey {
     fn drop(&mut self) {
-        self.revoke();
+        self.revoke(false);
         let control = &self.region.control;
         control.did(Step::KeyDrop);
         control.keys.fetch_sub(1, Ordering::Relaxed);

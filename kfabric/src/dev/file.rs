@@ -159,11 +159,14 @@ impl File {
     ///
     /// # Errors
     ///
-    /// `ENOENT`, `EBUSY`: the handle stays as it was.
+    /// `ENOENT`; `EBUSY`, `EINTR` (the task is being killed): the handle stays as it was.
     pub(super) fn close(&self, handle: u64) -> Result {
         let object = self.table.get(handle)?;
         // Of many that close one handle, one gets `Ok`; the object decides which.
-        close(&object)?;
+        match &object {
+            Object::Key(key) => key.close_killable()?,
+            other => close(other)?,
+        }
         self.table.remove(handle).map(|_| ())
     }
 

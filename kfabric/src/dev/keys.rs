@@ -6,7 +6,10 @@ use kernel::{
     prelude::*,
     sync::Arc, //
 };
-use zerocopy::IntoBytes;
+use zerocopy::{
+    FromBytes,
+    IntoBytes, //
+};
 
 use super::{
     call::{
@@ -23,16 +26,14 @@ use super::{
 use crate::{
     key::{
         Assignment,
-        Key, //
+        Key,
+        CHAIN, //
     },
     provider::KeyValue,
     region::Region,
     sys,
     uapi::*,
 };
-
-/// Entries fetched at a time; what the core makes one chain of.
-const PART: usize = 64;
 
 pub(super) fn alloc(file: &File, call: &mut KeyAlloc) -> Result<Made> {
     zero(&[call.flags, call.reserved])?;
@@ -95,6 +96,26 @@ fn entry_at(array: u64, index: usize, size: usize) -> Result<u64> {
     array.checked_add((index * size) as u64).ok_or(EFAULT)
 }
 
+/// Reads entries of `array` from `first` on, and returns how many there are up to the first that
+/// cannot be read, and why that cannot.
+fn read_part<T: IntoBytes + FromBytes>(array: u64, first: usize, out: &mut [T]) -> (usize, Result) {
+    let at = |index| entry_at(array, first + index, size_of::<T>());
+    if at(0)
+        .and_then(|at| user::read_bytes(at, out.as_mut_bytes()))
+        .is_ok()
+    {
+        return (out.len(), Ok(()));
+    }
+    // Nothing was used of what came.
+    for (i, entry) in out.iter_mut().enumerate() {
+        let read = at(i).and_then(|at| user::read_bytes(at, entry.as_mut_bytes()));
+        if read.is_err() {
+            return (i, read);
+        }
+    }
+    (out.len(), Ok(()))
+}
+
 /// Keys that were assigned and told, in order.
 type Given = KVVec<(Arc<Key>, KeyValue)>;
 
@@ -106,10 +127,10 @@ pub(super) fn assign_many(file: &File, call: &mut KeyAssignMany) -> Result<Made>
         return Err(EINVAL);
     }
     let mut given = Given::with_capacity(count, GFP_KERNEL)?;
-    let mut entries = KVec::from_elem(KeyEntry::default(), PART.min(count), GFP_KERNEL)?;
+    let mut entries = KVec::from_elem(KeyEntry::default(), CHAIN.min(count), GFP_KERNEL)?;
     let mut result = Ok(());
     while given.len() < count && result.is_ok() {
-        let part = PART.min(count - given.len());
+        let part = CHAIN.min(count - given.len());
         result = assign_part(file, call.entries, &mut entries[..part], &mut given);
     }
     match result {
@@ -129,13 +150,12 @@ pub(super) fn assign_many(file: &File, call: &mut KeyAssignMany) -> Result<Made>
 fn assign_part(file: &File, array: u64, entries: &mut [KeyEntry], given: &mut Given) -> Result {
     sys::pause()?;
     let first = given.len();
-    let at = |index| entry_at(array, index, size_of::<KeyEntry>());
-    user::read_bytes(at(first)?, entries.as_mut_bytes())?;
-    let mut keys = KVec::with_capacity(entries.len(), GFP_KERNEL)?;
-    let mut found = Ok(());
-    for entry in &*entries {
+    let (there, mut found) = read_part(array, first, entries);
+    let mut keys = KVec::with_capacity(there, GFP_KERNEL)?;
+    for entry in entries.iter().take(there) {
         match key(file, entry.slot) {
-            Ok(key) => keys.push(key, GFP_KERNEL)?,
+            // There is room.
+            Ok(key) => drop(keys.push_within_capacity(key)),
             Err(e) => {
                 found = Err(e);
                 break;
@@ -151,13 +171,14 @@ fn assign_part(file: &File, array: u64, entries: &mut [KeyEntry], given: &mut Gi
             access: entry.access,
             value: KeyValue::NONE,
         };
-        batch.push(assignment, GFP_KERNEL)?;
+        // There is room.
+        let _ = batch.push_within_capacity(assignment);
     }
     let assigned = Key::assign_many(&mut batch);
     let good = assigned.err().map_or(batch.len(), |(good, _)| good);
     for (i, (item, key)) in batch.iter().zip(&keys).take(good).enumerate() {
         let value = item.value;
-        let told = at(first + i).and_then(|at| {
+        let told = entry_at(array, first + i, size_of::<KeyEntry>()).and_then(|at| {
             let out = [value.key, value.remote_addr];
             user::write_bytes(at + offset_of!(KeyEntry, key) as u64, out.as_bytes())
         });
@@ -205,18 +226,17 @@ pub(super) fn revoke_many(file: &File, call: &mut KeyRevokeMany) -> Result<Made>
 }
 
 fn revoke_listed(file: &File, call: &mut KeyRevokeMany) -> Result {
-    let mut handles = [0_u64; PART];
+    let mut handles = [0_u64; CHAIN];
     // CAST: A `u32` fits.
-    let (count, mut done) = (call.count as usize, 0);
-    let mut keys = KVec::with_capacity(PART.min(count), GFP_KERNEL)?;
+    let count = call.count as usize;
+    let mut keys = KVVec::with_capacity(count, GFP_KERNEL)?;
     let mut result = Ok(());
-    while done < count && result.is_ok() {
+    while keys.len() < count && result.is_ok() {
         sys::pause()?;
-        let handles = &mut handles[..PART.min(count - done)];
-        let at = entry_at(call.slots, done, size_of::<u64>())?;
-        user::read_bytes(at, handles.as_mut_bytes())?;
-        keys.clear();
-        for handle in handles {
+        let part = CHAIN.min(count - keys.len());
+        let (there, read) = read_part(call.slots, keys.len(), &mut handles[..part]);
+        result = read;
+        for handle in handles.iter().take(there) {
             match key(file, *handle) {
                 // There is room.
                 Ok(key) => drop(keys.push_within_capacity(key)),
@@ -226,38 +246,74 @@ fn revoke_listed(file: &File, call: &mut KeyRevokeMany) -> Result {
                 }
             }
         }
-        call.revoked += Key::revoke_many(&keys) as u64;
-        done += keys.len();
-        // CAST: At most `count`.
-        call.done = done as u32;
+    }
+    match Key::revoke_many(&mut keys) {
+        Ok(ended) => {
+            call.revoked = ended as u64;
+            // CAST: At most `count`.
+            call.done = keys.len() as u32;
+        }
+        Err((ended, e)) => {
+            call.revoked = ended as u64;
+            result = Err(e);
+        }
     }
     result
 }
 
+/// A key of a scope. Dropped in this order: a region's own key does not keep its provider.
+struct Found {
+    key: Arc<Key>,
+    _region: Option<Arc<Region>>,
+}
+
+impl AsRef<Key> for Found {
+    fn as_ref(&self) -> &Key {
+        &self.key
+    }
+}
+
 /// Ends the keys of all regions that are `wanted`.
 fn revoke_all(file: &File, call: &mut KeyRevokeMany, wanted: impl Fn(&Region) -> bool) -> Result {
-    let key_of = |object: &Object| match object {
-        Object::Key(key) => key.region().filter(|of| wanted(of)).map(|_| key.clone()),
-        Object::Region(region) if wanted(region) => region.own().cloned(),
-        _ => None,
+    let found = |index| -> Option<Found> {
+        let of = |object: &Object| match object {
+            Object::Key(key) if key.region().is_some_and(|of| wanted(of)) => Some(Found {
+                key: key.clone(),
+                _region: None,
+            }),
+            Object::Region(region) if wanted(region) => Some(Found {
+                key: region.own()?.clone(),
+                _region: Some(region.clone()),
+            }),
+            _ => None,
+        };
+        file.table
+            .peek(index, |_, entry| of(&entry.object))
+            .flatten()
     };
-    // Where something else is under way it is waited for when all others have ended.
-    for wait in [false, true] {
-        let mut left = false;
-        for index in 0..file.table.cells() {
-            sys::pause()?;
-            let found = file.table.peek(index, |_, entry| key_of(&entry.object));
-            let Some(key) = found.flatten() else {
-                continue;
-            };
-            match key.revoke_any(wait) {
-                Some(had) => call.revoked += u64::from(had),
-                None => left = true,
+    let mut left = KVVec::new();
+    for index in 0..file.table.cells() {
+        sys::pause()?;
+        let Some(found) = found(index) else { continue };
+        match found.key.try_revoke() {
+            Some(had) => call.revoked += u64::from(had),
+            None if left.reserve(1, GFP_KERNEL).is_ok() => {
+                // There is room.
+                let _ = left.push_within_capacity(found);
             }
-        }
-        if !left {
-            break;
+            // All others have to wait then.
+            None => revoke_left(call, &mut [found])?,
         }
     }
-    Ok(())
+    // Where something else is under way it is waited for when all others have ended.
+    revoke_left(call, &mut left)
+}
+
+fn revoke_left(call: &mut KeyRevokeMany, left: &mut [Found]) -> Result {
+    let (ended, result) = match Key::revoke_many(left) {
+        Ok(ended) => (ended, Ok(())),
+        Err((ended, e)) => (ended, Err(e)),
+    };
+    call.revoked += ended as u64;
+    result
 }

@@ -32,12 +32,12 @@ use super::{
     raw,
     CALLER, //
 };
-use kfabric::fault;
+use kfabric::{
+    fault,
+    key::CHAIN, //
+};
 
-/// Registrations of one chain, at most.
-pub(crate) const CHAIN: usize = 64;
-
-/// What the queue has room for: a chain, and one more.
+/// What the queue has room for, where the device can do as much: a chain, and one more.
 const DEPTH: u32 = CHAIN as u32 + 1;
 
 /// How long a chain may take, in milliseconds. It moves no data over the wire.
@@ -54,6 +54,8 @@ pub(crate) struct KeyQueue {
     woken: Pin<KBox<Opaque<bindings::completion>>>,
     /// Room for a chain.
     chain: KVec<raw::ib_reg_wr>,
+    /// What the queue has room for.
+    depth: u32,
     pd: Arc<Pd>,
 }
 
@@ -80,6 +82,7 @@ impl KeyQueue {
         // SAFETY: It is pinned memory of ours.
         unsafe { bindings::init_completion(woken.get()) };
         let chain = KVec::with_capacity(CHAIN, GFP_KERNEL)?;
+        let depth = pd.device().max_qp_wr().clamp(2, DEPTH);
         fault::device()?;
         // SAFETY: The device is registered, as `_live` proves; the context outlives the queue.
         let cq = from_err_ptr(unsafe {
@@ -87,7 +90,7 @@ impl KeyQueue {
                 pd.device().as_ptr(),
                 Some(completed),
                 woken.get().cast(),
-                2 * DEPTH as c_int,
+                2 * depth as c_int,
             )
         })?;
         let mut attr = raw::ib_qp_init_attr {
@@ -97,7 +100,7 @@ impl KeyQueue {
             qp_type: raw::ib_qp_type_IB_QPT_RC,
             ..Default::default()
         };
-        attr.cap.max_send_wr = DEPTH;
+        attr.cap.max_send_wr = depth;
         attr.cap.max_recv_wr = 1;
         attr.cap.max_send_sge = 1;
         attr.cap.max_recv_sge = 1;
@@ -121,6 +124,7 @@ impl KeyQueue {
             cq,
             woken,
             chain,
+            depth,
             pd: pd.clone(),
         };
         let mut last = Err(ENODEV);
@@ -159,12 +163,29 @@ impl KeyQueue {
             wr.access = access.bits();
             self.chain.push_within_capacity(wr).map_err(|_| EINVAL)?;
         }
-        let Some(last) = self.chain.last_mut() else {
+        if self.chain.is_empty() {
             return ready.and(Err(EINVAL));
+        }
+        for first in (0..self.chain.len()).step_by(self.depth as usize - 1) {
+            self.post(first)?;
+            // A test's failure in the middle: what was posted before is under way.
+            ready?;
+            self.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Posts what there is room for of the chain from `start` on. The last of it says that it is
+    /// done.
+    fn post(&mut self, start: usize) -> Result {
+        let end = self.chain.len().min(start + self.depth as usize - 1);
+        let chain = self.chain.get_mut(start..end).unwrap_or_default();
+        let Some(last) = chain.last_mut() else {
+            return Ok(());
         };
         last.wr.send_flags = raw::ib_send_flags_IB_SEND_SIGNALED;
-        let len = self.chain.len();
-        let first = self.chain.as_mut_ptr();
+        let len = chain.len();
+        let first = chain.as_mut_ptr();
         for i in 1..len {
             // SAFETY: Both are entries of the chain.
             unsafe { (*first.add(i - 1)).wr.next = first.add(i).cast() };
@@ -173,10 +194,14 @@ impl KeyQueue {
         // SAFETY: The queue is alive.
         unsafe { raw::kverbs_req_notify_cq(self.cq.as_ptr()) };
         // SAFETY: The work requests are read during the call only, and the regions stay until it
-        // is done: on a failure below the caller drops this queue before it ends them.
-        to_result(unsafe { raw::kverbs_post_send(self.qp.as_ptr(), first.cast(), &mut bad) })?;
-        // A test's failure in the middle: what was posted before is under way.
-        ready?;
+        // is done: on a failure the queue is dropped before they are ended.
+        let ret = unsafe { raw::kverbs_post_send(self.qp.as_ptr(), first.cast(), &mut bad) };
+        // What a driver calls it is not what our callers mean by that.
+        to_result(ret).map_err(|e| if e == ENOMEM { e } else { EIO })
+    }
+
+    /// Waits until the last that was posted is done.
+    fn wait(&self) -> Result {
         let mut left = msecs_to_jiffies(TIMEOUT_MS);
         loop {
             let mut wc = raw::ib_wc::default();
