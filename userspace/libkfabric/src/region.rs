@@ -398,7 +398,7 @@ impl Key {
                 }
                 Err(e) if all.remotes.is_empty() => return Err(e),
                 Err(e) => {
-                    all.refused = e.errno();
+                    all.refused = e.errno().or(Some(Errno(libc::EIO)));
                     break;
                 }
             }
