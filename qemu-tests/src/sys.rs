@@ -14,6 +14,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 pub mod net;
+pub mod uffd;
 
 /// How many times longer things may take here than on a kernel without checkers: `KFI_SLOW`, which
 /// xtask sets.

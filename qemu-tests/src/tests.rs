@@ -15,6 +15,7 @@ pub mod hosts;
 pub mod interop;
 pub mod kernel;
 pub mod key_batches;
+pub mod key_races;
 pub mod key_rules;
 pub mod keys;
 pub mod library;
@@ -42,6 +43,7 @@ pub fn all() -> Vec<Test> {
         key_rules::TESTS,
         keys::TESTS,
         key_batches::TESTS,
+        key_races::TESTS,
         uapi::TESTS,
         library::TESTS,
         interop::TESTS,

@@ -7,14 +7,12 @@ use super::refused;
 use crate::buf::Buf;
 use crate::harness::{Ctx, Test, SMOKE};
 use crate::op::{self, iov};
-use crate::pair::{Remote, Side, LOCAL, REMOTE};
+use crate::pair::{connect, Opts, Remote, Side, LOCAL, REMOTE};
 use crate::raw::Dev;
 use crate::sys::{self, Map};
 use anyhow::{bail, ensure, Context, Result};
 use kfabric_uapi::*;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// The topic's tests.
@@ -28,14 +26,13 @@ pub const TESTS: &[Test] = &[
     Test::alone("keys.batch_revocation_rules", revocation_rules),
     Test::alone("keys.batch_copy_out_faults", copy_out_faults),
     Test::alone("keys.batch_of_4096", largest).seconds(30),
-    Test::alone("keys.p4_batches_race", race).seconds(30),
-    Test::alone("keys.p3_batches_race_with_death", death).seconds(30),
+    Test::pair("keys.p3_own_key_is_revoked_for_good", own_key_revoked).seconds(10),
 ];
 
-const PAGE: u64 = 4096;
+pub(super) const PAGE: u64 = 4096;
 
 /// An entry for the window [offset, offset + length).
-fn entry(slot: u64, offset: u64, length: u64) -> KeyEntry {
+pub(super) fn entry(slot: u64, offset: u64, length: u64) -> KeyEntry {
     KeyEntry {
         slot,
         offset,
@@ -47,7 +44,7 @@ fn entry(slot: u64, offset: u64, length: u64) -> KeyEntry {
 }
 
 /// Assigns all of a batch.
-fn assign_all(dev: &Dev, entries: &mut [KeyEntry]) -> Result<()> {
+pub(super) fn assign_all(dev: &Dev, entries: &mut [KeyEntry]) -> Result<()> {
     let got = dev.key_assign_many(entries)?;
     ensure!(got == (entries.len(), 0), "assigned: {got:?}");
     Ok(())
@@ -63,7 +60,7 @@ fn remotes(entries: &[KeyEntry]) -> Vec<Remote> {
 }
 
 /// The slots of this process that have a key.
-fn with_key(dev: &Dev) -> Result<BTreeSet<u64>> {
+pub(super) fn with_key(dev: &Dev) -> Result<BTreeSet<u64>> {
     let me = std::process::id();
     let all = dev.obj_list()?;
     Ok(all
@@ -196,17 +193,26 @@ fn all_sizes(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// P3: once the call has returned, a peer that hammers all windows changes not one byte of them.
-/// What is not in the scope lives on.
+/// P3: once the call has returned, a peer that hammers windows over a connection each, so that a
+/// refusal at one stops no other, changes not one byte of them. What is not in the scope lives on.
 fn mass_revocation(ctx: &mut Ctx) -> Result<()> {
     const COUNT: usize = 32;
     const SIZE: usize = COUNT * PAGE as usize;
-    let mut bench = Bench::new(ctx, SIZE)?;
+    // One window for each writer, among them the first and the last to be revoked.
+    const HIT: [usize; 4] = [0, 11, 21, COUNT - 1];
+    let bench = Bench::new(ctx, SIZE)?;
+    let cqs: Vec<_> = HIT
+        .iter()
+        .map(|_| bench.side.cq(0, KFI_CQ_FORMAT_DATA))
+        .collect::<crate::raw::Result<_>>()?;
     for round in 0..24u64 {
-        let ep = bench.fresh(ctx)?;
+        let mut eps = Vec::new();
+        for cq in &cqs {
+            eps.push(connect(ctx, &bench.side, &Opts::default(), cq)?.handle);
+        }
+        let side = &bench.side;
+        let dev = &side.dev;
         if ctx.first() {
-            let side = &bench.side;
-            let dev = &side.dev;
             let slots = dev.key_alloc(bench.region, COUNT as u32)?;
             let mut entries: Vec<_> = (0u64..)
                 .zip(&slots)
@@ -219,7 +225,8 @@ fn mass_revocation(ctx: &mut Ctx) -> Result<()> {
             bench.buf.clear(0);
             ctx.ctl.send(&remotes(&entries))?;
             let end = Instant::now() + sys::patience(Duration::from_secs(20));
-            while bench.buf.get64(0) == 0 && bench.buf.get64(SIZE - 8) == 0 {
+            let page = PAGE as usize;
+            while HIT.iter().any(|i| bench.buf.get64(i * page) == 0) {
                 ensure!(Instant::now() < end, "round {round}: no write arrives");
                 std::hint::spin_loop();
             }
@@ -255,27 +262,85 @@ fn mass_revocation(ctx: &mut Ctx) -> Result<()> {
             let all: Vec<Remote> = ctx.ctl.recv()?;
             bench.buf.clear(0xff);
             let piece = [iov(bench.region, 0, PAGE)];
-            let mut next = (0..COUNT).cycle();
-            hammer(&bench.side.dev, ep, &bench.cq, 16, || {
-                let r = &all[next.next().unwrap_or(0)];
-                op::write(1, &piece, r.addr, r.key)
+            std::thread::scope(|scope| {
+                let start = |((ep, cq), hit)| {
+                    let (r, piece): (&Remote, _) = (&all[hit], &piece);
+                    scope.spawn(move || {
+                        hammer(dev, ep, cq, 4, || op::write(1, piece, r.addr, r.key))
+                    })
+                };
+                let writers: Vec<_> = eps.iter().copied().zip(&cqs).zip(HIT).map(start).collect();
+                writers
+                    .into_iter()
+                    .try_for_each(|writer| joined(writer).map(drop))
             })?;
             ctx.barrier("refused")?;
+        }
+        for ep in eps {
+            dev.close(ep).context("closing a connection")?;
+        }
+        while dev.eq_read(side.eq.handle, 0).is_ok() {}
+        for cq in &cqs {
+            while cq.read().is_some() {}
         }
     }
     Ok(())
 }
 
+/// What a thread says.
+pub(super) fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+    thread
+        .join()
+        .unwrap_or_else(|_| Err(anyhow::anyhow!("panic")))
+}
+
+/// P3: a region that was registered with a key loses it for good, and only where the scope has it.
+fn own_key_revoked(ctx: &mut Ctx) -> Result<()> {
+    let mut bench = Bench::new(ctx, 4096)?;
+    bench.buf.clear(0x5a);
+    let own = Buf::new(8192)?;
+    own.clear(0x66);
+    let mut list = Vec::new();
+    if ctx.first() {
+        let side = &bench.side;
+        let reg = |at| {
+            side.dev
+                .region_reg(side.domain.handle, own.addr() + at, 4096, LOCAL | REMOTE, 0)
+        };
+        let (gone, kept) = (reg(0)?, reg(4096)?);
+        let revoked = side.dev.key_revoke_all(KFI_REVOKE_REGION, gone.handle)?;
+        ensure!(revoked == 1, "{revoked} revoked");
+        let mut add = |what, of: &RegionReg, write, fine| {
+            list.push(Try::new(what, write, 8, of.remote_addr, of.key, fine));
+        };
+        add("a write by the key that is left", &kept, true, true);
+        add("a write by the key that is gone", &gone, true, false);
+        add("a read by the key that is gone", &gone, false, false);
+        let again = side.dev.key_revoke_all(KFI_REVOKE_REGION, gone.handle)?;
+        ensure!(again == 0, "{again} revoked again");
+        refused(
+            side.dev.key_alloc(gone.handle, 1),
+            libc::EINVAL,
+            "a slot of a region without dynamic keys",
+        )?;
+    }
+    try_all(ctx, &mut bench, list)?;
+    if ctx.first() {
+        own.check_value(0, 4096, 0x66).context("the revoked one")?;
+    }
+    ctx.barrier("done")
+}
+
 /// Slots of one page each of a region of 128.
-struct Slots {
-    side: Side,
-    region: u64,
-    slots: Vec<u64>,
+pub(super) struct Slots {
+    pub(super) side: Side,
+    pub(super) region: u64,
+    pub(super) slots: Vec<u64>,
     _buf: Buf,
 }
 
 impl Slots {
-    fn new(ctx: &Ctx, count: u32) -> Result<Self> {
+    pub(super) fn new(ctx: &Ctx, count: u32) -> Result<Self> {
         let side = Side::open(ctx)?;
         let buf = Buf::new(128 * PAGE as usize)?;
         let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
@@ -288,7 +353,7 @@ impl Slots {
         })
     }
 
-    fn entries(&self) -> Vec<KeyEntry> {
+    pub(super) fn entries(&self) -> Vec<KeyEntry> {
         (0u64..)
             .zip(&self.slots)
             .map(|(i, slot)| entry(*slot, i % 128 * PAGE, PAGE))
@@ -366,6 +431,16 @@ fn revocation_rules(ctx: &mut Ctx) -> Result<()> {
     let domain = all.side.domain.handle;
     // A region with a key of its own loses it with all others.
     let own_key = dev.region_reg(domain, own.addr(), 4096, LOCAL | REMOTE, 0)?;
+    let name = crate::pair::own_info(dev, &ctx.env)?.domain_name;
+    let other = dev.domain_open(all.side.fabric, &crate::raw::field_text(&name))?;
+    let far = dev.region_reg(
+        other.handle,
+        own.addr(),
+        4096,
+        LOCAL | REMOTE,
+        KFI_REGION_DYNAMIC_KEYS,
+    )?;
+    let far_slot = dev.key_alloc(far.handle, 1)?[0];
     let mut entries = all.entries();
     assign_all(dev, &mut entries)?;
     // Slots without keys, and a slot twice, are passed over.
@@ -390,6 +465,20 @@ fn revocation_rules(ctx: &mut Ctx) -> Result<()> {
     ensure!(rest == 1, "{rest} of the file, not the region's own");
     ensure!(dev.key_revoke_all(KFI_REVOKE_DOMAIN, domain)? == 0, "none");
     // Slots are reserved as before.
+    assign_all(dev, &mut entries)?;
+    // Each scope leaves what is outside.
+    dev.key_assign(far_slot, 0, 1, REMOTE)?;
+    let near = dev.key_revoke_all(KFI_REVOKE_DOMAIN, domain)?;
+    ensure!(near == 100, "{near} of the domain");
+    ensure!(with_key(dev)? == [far_slot].into(), "of the other domain");
+    assign_all(dev, &mut entries)?;
+    let region = dev.key_revoke_all(KFI_REVOKE_REGION, far.handle)?;
+    ensure!(region == 1 && with_key(dev)?.len() == 100, "{region}");
+    dev.key_assign(far_slot, 0, 1, REMOTE)?;
+    let region = dev.key_revoke_all(KFI_REVOKE_REGION, all.region)?;
+    ensure!(region == 100 && with_key(dev)?.len() == 1, "{region}");
+    let file = dev.key_revoke_all(KFI_REVOKE_FILE, 0)?;
+    ensure!(file == 1, "{file} of the file");
     assign_all(dev, &mut entries)?;
     for (what, arg) in [
         ("scope", (4, 0, 0, 0)),
@@ -430,7 +519,9 @@ fn revocation_rules(ctx: &mut Ctx) -> Result<()> {
         )?;
     }
     ensure!(with_key(dev)?.len() == 100, "a refused call revoked");
-    dev.close(own_key.handle)?;
+    for handle in [own_key.handle, far_slot, far.handle, other.handle] {
+        dev.close(handle)?;
+    }
     Ok(())
 }
 
@@ -500,159 +591,6 @@ fn largest(ctx: &mut Ctx) -> Result<()> {
         }
         let got = dev.key_revoke_slots(&all.slots)?;
         ensure!((got.done, got.revoked) == (4096, 4096), "{got:?}");
-    }
-    Ok(())
-}
-
-/// Keys that were told, of which none may come twice.
-struct Told(Mutex<BTreeSet<u64>>);
-
-impl Told {
-    fn note(&self, key: u64) -> Result<()> {
-        let mut all = self.0.lock().unwrap_or_else(|e| e.into_inner());
-        ensure!(all.insert(key), "{key:#x} came twice");
-        Ok(())
-    }
-}
-
-/// Fails on what no race explains.
-fn may<T>(result: crate::raw::Result<T>, what: &str) -> Result<Option<T>> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(e) if [libc::EBUSY, libc::EINVAL, libc::ENOENT].contains(&e.errno.0) => Ok(None),
-        Err(e) => Err(anyhow::Error::from(e).context(what.to_owned())),
-    }
-}
-
-/// One thread's turn in the race, on slots that the others use too.
-fn turn(all: &Slots, told: &Told, who: u64, round: u64) -> Result<()> {
-    let dev = &all.side.dev;
-    let shift = (round * 7 + who * 13) as usize % all.slots.len();
-    let mut entries = all.entries();
-    entries.rotate_left(shift);
-    // Forward and backward: batches meet in both orders.
-    if who % 2 == 1 {
-        entries.reverse();
-    }
-    match who {
-        0 | 1 => {
-            if let Some((done, err)) = may(dev.key_assign_many(&mut entries), "batch")? {
-                entries[..done].iter().try_for_each(|e| told.note(e.key))?;
-                let fine = [0, libc::EBUSY, libc::ENOENT].contains(&err);
-                ensure!(fine, "a batch stopped with {err}");
-            }
-        }
-        2 => {
-            for e in entries.iter().take(20) {
-                let one = dev.key_assign(e.slot, e.offset, e.length, REMOTE);
-                if let Some(one) = may(one, "assign")? {
-                    told.note(one.key)?;
-                }
-                may(dev.key_revoke(entries[0].slot), "revoke")?;
-            }
-        }
-        3 => {
-            let slots: Vec<_> = entries.iter().map(|e| e.slot).collect();
-            may(dev.key_revoke_slots(&slots[..50]), "revoke list")?;
-        }
-        _ => {
-            let (scope, object) = match round % 3 {
-                0 => (KFI_REVOKE_REGION, all.region),
-                1 => (KFI_REVOKE_DOMAIN, all.side.domain.handle),
-                _ => (KFI_REVOKE_FILE, 0),
-            };
-            dev.key_revoke_all(scope, object)?;
-        }
-    }
-    Ok(())
-}
-
-/// Runs the race until `stop`.
-fn run_race(all: &Slots, stop: &AtomicBool) -> Result<()> {
-    let told = Told(Mutex::new(BTreeSet::new()));
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..5)
-            .map(|who| {
-                let told = &told;
-                scope.spawn(move || {
-                    let mut round = 0;
-                    while !stop.load(Ordering::Relaxed) {
-                        turn(all, told, who, round)?;
-                        round += 1;
-                    }
-                    Ok(())
-                })
-            })
-            .collect();
-        let mut result = Ok(());
-        for thread in threads {
-            let ended = thread
-                .join()
-                .unwrap_or_else(|_| Err(anyhow::anyhow!("panic")));
-            result = result.and(ended);
-        }
-        result
-    })
-}
-
-/// Batches, single calls, mass revocation and closing, all on the same slots at once: nobody waits
-/// for ever, no key comes twice (P4), and in the end nothing is left.
-fn race(ctx: &mut Ctx) -> Result<()> {
-    let all = Slots::new(ctx, 100)?;
-    let stop = AtomicBool::new(false);
-    let dev = &all.side.dev;
-    std::thread::scope(|scope| -> Result<()> {
-        let racers = scope.spawn(|| run_race(&all, &stop));
-        let end = Instant::now() + Duration::from_secs(5);
-        let mut closed = 0;
-        let mut closing = || -> Result<()> {
-            while Instant::now() < end && !racers.is_finished() {
-                std::thread::sleep(Duration::from_millis(50));
-                if let Some(slot) = all.slots.get(closed).filter(|_| closed < 80) {
-                    dev.close(*slot)?;
-                    closed += 1;
-                }
-            }
-            Ok(())
-        };
-        let closed = closing();
-        stop.store(true, Ordering::Relaxed);
-        let raced = racers
-            .join()
-            .unwrap_or_else(|_| Err(anyhow::anyhow!("panic")));
-        closed.and(raced)
-    })?;
-    dev.key_revoke_all(KFI_REVOKE_FILE, 0)?;
-    ensure!(with_key(dev)?.is_empty(), "a slot still has a key");
-    Ok(())
-}
-
-/// `kill -9` in the middle of all that: nothing is left of it.
-fn death(ctx: &mut Ctx) -> Result<()> {
-    for round in 0..12u64 {
-        let buddy = || -> Result<()> {
-            let all = Slots::new(ctx, 100)?;
-            run_race(&all, &AtomicBool::new(false))
-        };
-        let pid = sys::fork(|| match buddy() {
-            Ok(()) => 0,
-            Err(e) => {
-                eprintln!("{e:#}");
-                1
-            }
-        })?;
-        std::thread::sleep(Duration::from_millis(100 + round * 37 % 200));
-        sys::kill(pid, libc::SIGKILL)?;
-        let ended = sys::wait_pid(pid, sys::patience(Duration::from_secs(20)))?;
-        ensure!(
-            ended == Some(sys::Ended::Signal(libc::SIGKILL)),
-            "round {round}: {ended:?}"
-        );
-        let left = Dev::open()?.obj_list()?;
-        ensure!(
-            left.iter().all(|o| o.pid != pid as u32),
-            "round {round}: something is left"
-        );
     }
     Ok(())
 }

@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Keys while everything happens at once: batches, closing, death, removal, and what stalls.
+
+use super::key_batches::{assign_all, entry, joined, with_key, Slots, PAGE};
+use super::modules::{add_link, delete_link};
+use crate::harness::{Ctx, Test, NETNS};
+use crate::pair::{Side, LOCAL, REMOTE};
+use crate::raw::Dev;
+use crate::sys::{self, uffd, Map};
+use anyhow::{bail, ensure, Context, Result};
+use kfabric_uapi::*;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// The topic's tests.
+pub const TESTS: &[Test] = &[
+    Test::alone("keys.p4_batches_race", race).seconds(30),
+    Test::alone("keys.p3_batches_race_with_death", death).seconds(30),
+    Test::pair("keys.p3_batches_race_with_removal", removal)
+        .seconds(60)
+        .on(NETNS),
+    Test::alone("keys.p3_stalled_assign_holds_up_no_other", stalled).seconds(30),
+];
+
+/// Keys that were told, of which none may come twice.
+struct Told(Mutex<BTreeSet<u64>>);
+
+impl Told {
+    fn note(&self, key: u64) -> Result<()> {
+        let mut all = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        ensure!(all.insert(key), "{key:#x} came twice");
+        Ok(())
+    }
+}
+
+/// What a race explains.
+const RACED: [i32; 3] = [libc::EBUSY, libc::EINVAL, libc::ENOENT];
+
+/// Fails on what no race explains.
+fn may<T>(result: crate::raw::Result<T>, what: &str) -> Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(e) if RACED.contains(&e.errno.0) => Ok(None),
+        Err(e) => Err(anyhow::Error::from(e).context(what.to_owned())),
+    }
+}
+
+/// One thread's turn in the race, on slots that the others use too.
+fn turn(all: &Slots, told: &Told, who: u64, round: u64) -> Result<()> {
+    let dev = &all.side.dev;
+    let shift = (round * 7 + who * 13) as usize % all.slots.len();
+    let mut entries = all.entries();
+    entries.rotate_left(shift);
+    // Forward and backward: batches meet in both orders.
+    if who % 2 == 1 {
+        entries.reverse();
+    }
+    match who {
+        0 | 1 => {
+            if let Some((done, err)) = may(dev.key_assign_many(&mut entries), "batch")? {
+                entries[..done].iter().try_for_each(|e| told.note(e.key))?;
+                let fine = [0, libc::EBUSY, libc::ENOENT].contains(&err);
+                ensure!(fine, "a batch stopped with {err}");
+            }
+        }
+        2 => {
+            for e in entries.iter().take(20) {
+                let one = dev.key_assign(e.slot, e.offset, e.length, REMOTE);
+                if let Some(one) = may(one, "assign")? {
+                    told.note(one.key)?;
+                }
+                may(dev.key_revoke(entries[0].slot), "revoke")?;
+            }
+        }
+        3 => {
+            let slots: Vec<_> = entries.iter().map(|e| e.slot).collect();
+            may(dev.key_revoke_slots(&slots[..50]), "revoke list")?;
+        }
+        _ => {
+            let (scope, object) = match round % 3 {
+                0 => (KFI_REVOKE_REGION, all.region),
+                1 => (KFI_REVOKE_DOMAIN, all.side.domain.handle),
+                _ => (KFI_REVOKE_FILE, 0),
+            };
+            dev.key_revoke_all(scope, object)?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs the race until `stop`.
+fn run_race(all: &Slots, stop: &AtomicBool) -> Result<()> {
+    let told = Told(Mutex::new(BTreeSet::new()));
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..5)
+            .map(|who| {
+                let told = &told;
+                scope.spawn(move || {
+                    let mut round = 0;
+                    let mut went = Ok(());
+                    while went.is_ok() && !stop.load(Ordering::Relaxed) {
+                        went = turn(all, told, who, round);
+                        round += 1;
+                    }
+                    // What failed in one ends all.
+                    stop.store(true, Ordering::Relaxed);
+                    went
+                })
+            })
+            .collect();
+        threads.into_iter().try_for_each(joined)
+    })
+}
+
+/// Batches, single calls, mass revocation and closing, all on the same slots at once: nobody waits
+/// for ever, no key comes twice (P4), and in the end nothing is left.
+fn race(ctx: &mut Ctx) -> Result<()> {
+    let all = Slots::new(ctx, 100)?;
+    let stop = AtomicBool::new(false);
+    let dev = &all.side.dev;
+    std::thread::scope(|scope| -> Result<()> {
+        let racers = scope.spawn(|| run_race(&all, &stop));
+        let end = Instant::now() + Duration::from_secs(5);
+        let mut closed = 0;
+        let mut closing = || -> Result<()> {
+            while Instant::now() < end && !racers.is_finished() {
+                std::thread::sleep(Duration::from_millis(50));
+                if let Some(slot) = all.slots.get(closed).filter(|_| closed < 80) {
+                    dev.close(*slot)?;
+                    closed += 1;
+                }
+            }
+            Ok(())
+        };
+        let closed = closing();
+        stop.store(true, Ordering::Relaxed);
+        closed.and(joined(racers))
+    })?;
+    dev.key_revoke_all(KFI_REVOKE_FILE, 0)?;
+    ensure!(with_key(dev)?.is_empty(), "a slot still has a key");
+    Ok(())
+}
+
+/// `kill -9` in the middle of all that: nothing is left of it.
+fn death(ctx: &mut Ctx) -> Result<()> {
+    for round in 0..12u64 {
+        let buddy = || -> Result<()> {
+            let all = Slots::new(ctx, 100)?;
+            run_race(&all, &AtomicBool::new(false))
+        };
+        let pid = sys::fork(|| match buddy() {
+            Ok(()) => 0,
+            Err(e) => {
+                eprintln!("{e:#}");
+                1
+            }
+        })?;
+        std::thread::sleep(Duration::from_millis(100 + round * 37 % 200));
+        sys::kill(pid, libc::SIGKILL)?;
+        let ended = sys::wait_pid(pid, sys::patience(Duration::from_secs(20)))?;
+        ensure!(
+            ended == Some(sys::Ended::Signal(libc::SIGKILL)),
+            "round {round}: {ended:?}"
+        );
+        let left = Dev::open()?.obj_list()?;
+        ensure!(
+            left.iter().all(|o| o.pid != pid as u32),
+            "round {round}: something is left"
+        );
+    }
+    Ok(())
+}
+
+/// The device goes in the middle of all that: the calls fail, nobody hangs, and no key is left on
+/// it.
+fn removal(ctx: &mut Ctx) -> Result<()> {
+    if ctx.first() {
+        remove_under_batches(ctx)?;
+    }
+    ctx.barrier("done")
+}
+
+fn remove_under_batches(ctx: &Ctx) -> Result<()> {
+    let rounds = if sys::slowness() > 1 { 3 } else { 8 };
+    for round in 0..rounds {
+        let all = Slots::new(ctx, 100)?;
+        let dev = &all.side.dev;
+        let gone = AtomicBool::new(false);
+        let assign_all_the_time = || -> Result<()> {
+            let mut entries = all.entries();
+            for turn in 0u64.. {
+                let is_gone = gone.load(Ordering::Relaxed);
+                match dev.key_assign_many(&mut entries) {
+                    Err(e) if e.errno.0 == libc::ENODEV => break,
+                    Ok((_, 0 | libc::ENODEV | libc::EIO)) if !is_gone => {}
+                    Err(e) if e.errno.0 == libc::EIO && !is_gone => {}
+                    other => bail!("assigned {other:?}, gone: {is_gone}"),
+                }
+                dev.key_revoke_slots(&all.slots)?;
+                // Now and then what was reserved is had anew in the background.
+                std::thread::sleep(Duration::from_millis(turn % 4));
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| -> Result<()> {
+            let assigner = scope.spawn(assign_all_the_time);
+            std::thread::sleep(Duration::from_millis(50 + round * 17 % 60));
+            let deleted = delete_link(ctx);
+            gone.store(true, Ordering::Relaxed);
+            let raced = joined(assigner);
+            deleted?;
+            add_link(ctx)?;
+            raced
+        })
+        .with_context(|| format!("round {round}"))?;
+        // A slot of a device that is gone has nothing to revoke, and closes.
+        dev.key_revoke_all(KFI_REVOKE_FILE, 0)?;
+        all.slots.iter().try_for_each(|slot| dev.close(*slot))?;
+    }
+    // The new device works.
+    let all = Slots::new(ctx, 100)?;
+    assign_all(&all.side.dev, &mut all.entries())
+}
+
+/// An assignment that waits for the program keeps no other slot of its batch waiting, nor of a list
+/// that is revoked: all the others' keys end first.
+fn stalled(ctx: &mut Ctx) -> Result<()> {
+    const SIZE: usize = 2 << 20;
+    const LAST: usize = SIZE - PAGE as usize;
+    let side = Side::open(ctx)?;
+    let dev = &side.dev;
+    let map = Map::anon(SIZE)?;
+    map.advise(libc::MADV_NOHUGEPAGE)?;
+    (0..SIZE)
+        .step_by(PAGE as usize)
+        .for_each(|at| map.set(at, 1));
+    let domain = side.domain.handle;
+    let region = dev.region_reg(
+        domain,
+        map.addr(),
+        SIZE as u64,
+        LOCAL | REMOTE,
+        KFI_REGION_DYNAMIC_KEYS,
+    )?;
+    let slots = dev.key_alloc(region.handle, 7)?;
+    let missing = uffd::Missing::watch(&map)?;
+    let within = sys::patience(Duration::from_secs(10));
+    // Before it, itself, after it; and one of its own.
+    let mut entries: Vec<_> = (0..6).map(|i| entry(slots[i], 0, PAGE)).collect();
+    entries[3].length = SIZE as u64;
+    for (round, how) in ["a list", "the region", "the file", "a killed close"]
+        .iter()
+        .enumerate()
+    {
+        missing.drop_from(LAST)?;
+        dev.key_assign(slots[6], 0, PAGE, REMOTE)?;
+        std::thread::scope(|scope| -> Result<()> {
+            let mut batch = entries.clone();
+            let assigner = scope.spawn(move || Ok(dev.key_assign_many(&mut batch)?));
+            let steps = || -> Result<_> {
+                ensure!(missing.is_waited_for(within)?, "nothing stalls");
+                let wanted = [0, 1, 2, 6].map(|i| slots[i]).into();
+                ensure!(with_key(dev)? == wanted, "{:?} have keys", with_key(dev)?);
+                // Those before it are through, and those after it were not begun.
+                dev.key_revoke(slots[0])?;
+                dev.key_assign(slots[0], 0, PAGE, REMOTE)?;
+                dev.key_assign(slots[5], 0, PAGE, REMOTE)?;
+                dev.key_revoke(slots[5])?;
+                // Whoever waits for the stalled one can be killed.
+                killed(|| dev.key_revoke(slots[3]).map(drop))?;
+                killed(|| dev.key_revoke_slots(&[slots[3]]).map(drop))?;
+                if round == 3 {
+                    killed(|| dev.close(slots[3]))?;
+                }
+                let revoker = scope.spawn(|| -> Result<u64> {
+                    Ok(match round {
+                        0 => {
+                            dev.key_revoke_slots(&[&slots[3..], &slots[..3]].concat())?
+                                .revoked
+                        }
+                        1 => dev.key_revoke_all(KFI_REVOKE_REGION, region.handle)?,
+                        _ => dev.key_revoke_all(KFI_REVOKE_FILE, 0)?,
+                    })
+                });
+                let end = Instant::now() + within;
+                while !with_key(dev)?.is_empty() {
+                    ensure!(Instant::now() < end, "{how}: {:?}", with_key(dev)?);
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                ensure!(!revoker.is_finished(), "{how}: nothing was waited for");
+                Ok(revoker)
+            };
+            let revoker = steps();
+            missing.fill_from(LAST)?;
+            let assigned = joined(assigner)?;
+            let revoked = joined(revoker?)?;
+            if round == 3 {
+                // It was closed by one who did not live to see the end of it.
+                ensure!(assigned == (3, libc::ENOENT), "{how}: {assigned:?}");
+                ensure!(revoked == 4, "{how}: {revoked} revoked");
+                dev.close(slots[3])?;
+                return Ok(());
+            }
+            ensure!(assigned == (6, 0), "{how}: {assigned:?} assigned");
+            // The stalled one, for certain; what came after it may have come too late.
+            ensure!((5..=7).contains(&revoked), "{how}: {revoked} revoked");
+            let left = with_key(dev)?;
+            let late = [slots[4], slots[5]].into();
+            ensure!(left.is_subset(&late), "{how}: {left:?} have keys");
+            Ok(())
+        })
+        .with_context(|| (*how).to_owned())?;
+        dev.key_revoke_all(KFI_REVOKE_FILE, 0)?;
+    }
+    Ok(())
+}
+
+/// A process that makes a call which does not return can be killed.
+fn killed(call: impl FnOnce() -> crate::raw::Result<()>) -> Result<()> {
+    let pid = sys::fork(|| i32::from(call().is_err()))?;
+    std::thread::sleep(Duration::from_millis(100));
+    sys::kill(pid, libc::SIGKILL)?;
+    let ended = sys::wait_pid(pid, sys::patience(Duration::from_secs(10)))?;
+    ensure!(
+        ended == Some(sys::Ended::Signal(libc::SIGKILL)),
+        "it ended with {ended:?}"
+    );
+    Ok(())
+}
