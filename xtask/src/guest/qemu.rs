@@ -105,7 +105,7 @@ impl Machine<'_> {
                 "-icount",
                 "shift=1,sleep=off",
                 "-cpu",
-                "max,la57=off,-erms,-fsrm",
+                "max,la57=off,-erms,-fsrm,-fsrs",
             ],
             (false, Accel::Tcg) => &["-accel", "tcg,thread=multi", "-cpu", "max,la57=off"],
             (false, Accel::Kvm) => &["-accel", "kvm", "-cpu", "host"],
