@@ -42,7 +42,7 @@ use crate::{
     region::Region,
     sys::{
         self,
-        wait::Steps, //
+        steps::Steps, //
     },
 };
 
@@ -425,28 +425,37 @@ impl Key {
     /// How many it ended, and `EINTR`: the task was killed while it waited. The keys have ended of
     /// all slots but those on which something else is under way, which come first now.
     pub fn revoke_many<K: AsRef<Key>>(keys: &mut [K]) -> Result<usize, (usize, Error)> {
+        Self::revoke_each(keys, |key| Some(key.as_ref()))
+    }
+
+    /// As [`Key::revoke_many`], of things that have a key, or none.
+    pub(crate) fn revoke_each<T>(
+        of: &mut [T],
+        key: fn(&T) -> Option<&Key>,
+    ) -> Result<usize, (usize, Error)> {
         let mut ended = 0;
-        let mut left = keys;
+        let mut left = of;
         loop {
             let before = left.len();
             let mut busy = 0;
             for i in 0..before {
                 sys::cond_resched();
-                match left.get(i).and_then(|key| key.as_ref().try_revoke()) {
-                    Some(had) => ended += usize::from(had),
-                    None => {
+                match left.get(i).and_then(key).map(Key::try_revoke) {
+                    Some(None) => {
                         left.swap(busy, i);
                         busy += 1;
                     }
+                    Some(Some(had)) => ended += usize::from(had),
+                    None => {}
                 }
             }
             let all = core::mem::take(&mut left);
             left = all.get_mut(..busy).unwrap_or_default();
-            let Some(first) = left.first() else {
+            let Some(first) = left.first().and_then(key) else {
                 return Ok(ended);
             };
             if busy == before {
-                first.as_ref().rest().map_err(|e| (ended, e))?;
+                first.rest().map_err(|e| (ended, e))?;
             }
         }
     }

@@ -5,6 +5,7 @@
 
 pub mod lock;
 pub mod ring;
+pub mod steps;
 pub mod wait;
 pub mod wq;
 
