@@ -76,7 +76,7 @@ pub(super) enum Made {
     /// A key on a slot.
     Assigned(Arc<Key>, KeyValue),
     /// Keys on slots.
-    ManyAssigned(KVVec<(Arc<Key>, KeyValue)>),
+    ManyAssigned(KVVec<keys::Given>),
 }
 
 impl Made {
@@ -117,9 +117,9 @@ impl Made {
                 }
             }
             Made::Assigned(key, value) => key.take_back(value),
-            Made::ManyAssigned(keys) => {
-                for (key, value) in keys {
-                    key.take_back(value);
+            Made::ManyAssigned(given) => {
+                for slot in given {
+                    slot.key.take_back(&slot.value.get());
                 }
             }
         }
@@ -182,6 +182,12 @@ fn run<T: Ioctl>(file: &File, arg: u64, handler: fn(&File, &mut T) -> Result<Mad
     user::write_call(arg, &call, &plan)?;
     let made = handler(file, &mut call)?;
     made.settle(file, arg, call.as_bytes(), &plan)
+}
+
+/// An error as the interface has it in structures: a positive errno; 0: none.
+#[inline(never)]
+pub(super) fn errno(result: Result) -> u32 {
+    result.map_or_else(|e| e.to_errno().unsigned_abs(), |()| 0)
 }
 
 /// Refuses flags and reserved fields that are not zero.

@@ -110,13 +110,11 @@ impl File {
         for rank in 0..RANKS {
             for index in 0..self.table.cells() {
                 sys::cond_resched();
-                let handle = self
-                    .table
-                    .peek(index, |handle, entry| {
-                        (rank_of(&entry.object) == rank).then_some(handle)
-                    })
-                    .flatten();
-                if let Some(entry) = handle.and_then(|handle| self.table.remove(handle).ok()) {
+                let handle = match self.table.peek(index) {
+                    Some((handle, entry)) if rank_of(&entry.object) == rank => handle,
+                    _ => continue,
+                };
+                if let Ok(entry) = self.table.remove(handle) {
                     // Children went before, so that nothing is busy.
                     let _ = close(&entry.object);
                 }

@@ -1,26 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The calls about keys: one at a time, and many in one.
 
-use core::mem::offset_of;
+use core::{
+    cell::Cell,
+    mem::offset_of,
+    slice, //
+};
 use kernel::{
     prelude::*,
     sync::Arc, //
 };
-use zerocopy::{
-    FromBytes,
-    IntoBytes, //
-};
+use zerocopy::IntoBytes;
 
 use super::{
     call::{
         domain,
+        errno,
         key,
         region,
         zero,
         Made, //
     },
     file::File,
-    table::Object,
+    table::{
+        Entry,
+        Object, //
+    },
     user, //
 };
 use crate::{
@@ -51,7 +56,7 @@ pub(super) fn alloc(file: &File, call: &mut KeyAlloc) -> Result<Made> {
             let handle = file.publish(Object::Key(key), call.region)?;
             // There is room.
             let _ = handles.push_within_capacity(handle);
-            user::write_entry(call.handles, size_of::<u64>() as u32, i, handle.as_bytes())?;
+            user::write_entry(call.handles, HANDLE, i, handle.as_bytes())?;
         }
         Ok(())
     };
@@ -85,90 +90,102 @@ pub(super) fn revoke(file: &File, call: &mut ObjectCall2) -> Result<Made> {
     Ok(Made::Done)
 }
 
-/// A positive errno.
-fn errno(result: Result) -> u32 {
-    result.map_or_else(|e| u32::try_from(-e.to_errno()).unwrap_or(0), |()| 0)
-}
+// CAST: Some bytes.
+const ENTRY: u32 = size_of::<KeyEntry>() as u32;
+const HANDLE: u32 = size_of::<u64>() as u32;
 
-/// The address of entry `index` of an array.
-fn entry_at(array: u64, index: usize, size: usize) -> Result<u64> {
-    // The product is small: no array has more than `KFI_KEY_ALLOC_MAX` entries.
-    array.checked_add((index * size) as u64).ok_or(EFAULT)
-}
+/// Entries that are read at a time.
+const PART: usize = 8;
 
-/// Reads entries of `array` from `first` on, and returns how many there are up to the first that
-/// cannot be read, and why that cannot.
-fn read_part<T: IntoBytes + FromBytes>(array: u64, first: usize, out: &mut [T]) -> (usize, Result) {
-    let at = |index| entry_at(array, first + index, size_of::<T>());
-    if at(0)
-        .and_then(|at| user::read_bytes(at, out.as_mut_bytes()))
-        .is_ok()
-    {
-        return (out.len(), Ok(()));
-    }
-    // Nothing was used of what came.
-    for (i, entry) in out.iter_mut().enumerate() {
-        let read = at(i).and_then(|at| user::read_bytes(at, entry.as_mut_bytes()));
-        if read.is_err() {
-            return (i, read);
-        }
-    }
-    (out.len(), Ok(()))
+/// A slot of a batch.
+pub(super) struct Given {
+    pub(super) key: Arc<Key>,
+    entry: KeyEntry,
+    /// The key it was given.
+    pub(super) value: Cell<KeyValue>,
 }
-
-/// Keys that were assigned and told, in order.
-type Given = KVVec<(Arc<Key>, KeyValue)>;
 
 pub(super) fn assign_many(file: &File, call: &mut KeyAssignMany) -> Result<Made> {
     zero(&[call.flags])?;
-    // CAST: A `u32` fits.
-    let (count, size) = (call.count as usize, call.entry_size as usize);
-    if count == 0 || call.count > KFI_KEY_ALLOC_MAX || size != size_of::<KeyEntry>() {
+    if call.count == 0 || call.count > KFI_KEY_ALLOC_MAX || call.entry_size != ENTRY {
         return Err(EINVAL);
     }
-    let mut given = Given::with_capacity(count, GFP_KERNEL)?;
-    let mut entries = KVec::from_elem(KeyEntry::default(), CHAIN.min(count), GFP_KERNEL)?;
+    // CAST: A `u32` fits.
+    let count = call.count as usize;
+    let mut given = KVVec::new();
     let mut result = Ok(());
     while given.len() < count && result.is_ok() {
-        let part = CHAIN.min(count - given.len());
-        result = assign_part(file, call.entries, &mut entries[..part], &mut given);
+        result = assign_part(file, call.entries, count, &mut given);
     }
-    match result {
-        Err(e) if given.is_empty() => return Err(e),
-        result => call.err = errno(result),
+    if given.is_empty() {
+        result?;
     }
+    call.err = errno(result);
     // CAST: At most `count`.
     call.done = given.len() as u32;
     Ok(Made::ManyAssigned(given))
 }
 
-/// Assigns the next entries of `array`, and adds those that succeeded to `given`.
+/// Assigns the next entries of `array`, and adds those that succeeded and were told to `given`.
 ///
 /// # Errors
 ///
 /// Why the first that was not added was not.
-fn assign_part(file: &File, array: u64, entries: &mut [KeyEntry], given: &mut Given) -> Result {
-    sys::pause()?;
+fn assign_part(file: &File, array: u64, count: usize, given: &mut KVVec<Given>) -> Result {
     let first = given.len();
-    let (there, mut found) = read_part(array, first, entries);
-    let mut keys = KVec::with_capacity(there, GFP_KERNEL)?;
-    for entry in entries.iter().take(there) {
-        match key(file, entry.slot) {
-            // There is room.
-            Ok(key) => drop(keys.push_within_capacity(key)),
-            Err(e) => {
-                found = Err(e);
-                break;
-            }
+    let mut stop = find(file, array, count.min(first + CHAIN), given);
+    let found = given.get(first..).unwrap_or_default();
+    let assigned = assign_found(array, first, found);
+    let good = match assigned {
+        Ok(()) => found.len(),
+        Err((good, e)) => {
+            stop = Err(e);
+            good
         }
+    };
+    given.truncate(first + good);
+    stop
+}
+
+/// Adds the slots of the entries of `array` to `given`, until there are `count`.
+///
+/// # Errors
+///
+/// Why the first that was not added was not.
+fn find(file: &File, array: u64, count: usize, given: &mut KVVec<Given>) -> Result {
+    let mut entries = [KeyEntry::default(); PART];
+    while given.len() < count {
+        sys::pause()?;
+        let part = PART.min(count - given.len());
+        let bytes = entries[..part].as_mut_bytes();
+        let (there, read) = user::read_entries(array, ENTRY, given.len(), bytes);
+        for entry in entries.iter().take(there) {
+            let slot = Given {
+                key: key(file, entry.slot)?,
+                entry: *entry,
+                value: Cell::new(KeyValue::NONE),
+            };
+            given.push(slot, GFP_KERNEL)?;
+        }
+        read?;
     }
-    let mut batch = KVec::with_capacity(keys.len(), GFP_KERNEL)?;
-    for (entry, key) in entries.iter().zip(&keys) {
+    Ok(())
+}
+
+/// Assigns to slots, of which the first is that of entry `first` of `array`, and tells their keys.
+///
+/// # Errors
+///
+/// How many have their keys, and why the next has none.
+fn assign_found(array: u64, first: usize, found: &[Given]) -> Result<(), (usize, Error)> {
+    let mut batch =
+        KVec::with_capacity(found.len(), GFP_KERNEL).map_err(|e| (0, Error::from(e)))?;
+    for slot in found {
         let assignment = Assignment {
-            key,
-            offset: entry.offset,
-            len: entry.length,
-            access: entry.access,
+            key: &slot.key,
+            offset: slot.entry.offset,
+            len: slot.entry.length,
+            access: slot.entry.access,
             value: KeyValue::NONE,
         };
         // There is room.
@@ -176,24 +193,23 @@ fn assign_part(file: &File, array: u64, entries: &mut [KeyEntry], given: &mut Gi
     }
     let assigned = Key::assign_many(&mut batch);
     let good = assigned.err().map_or(batch.len(), |(good, _)| good);
-    for (i, (item, key)) in batch.iter().zip(&keys).take(good).enumerate() {
-        let value = item.value;
-        let told = entry_at(array, first + i, size_of::<KeyEntry>()).and_then(|at| {
-            let out = [value.key, value.remote_addr];
-            user::write_bytes(at + offset_of!(KeyEntry, key) as u64, out.as_bytes())
-        });
+    for (i, (slot, item)) in found.iter().zip(&batch).take(good).enumerate() {
+        let out = [item.value.key, item.value.remote_addr];
+        let told = user::entry_at(array, ENTRY, first + i)
+            .and_then(|at| user::write_bytes(at + VALUE, out.as_bytes()));
         if let Err(e) = told {
             for item in batch.iter().take(good).skip(i) {
                 item.key.take_back(&item.value);
             }
-            return Err(e);
+            return Err((i, e));
         }
-        // There is room.
-        let _ = given.push_within_capacity((key.clone(), value));
+        slot.value.set(item.value);
     }
-    assigned.map_err(|(_, e)| e)?;
-    found
+    assigned
 }
+
+/// Where an entry's key lies.
+const VALUE: u64 = offset_of!(KeyEntry, key) as u64;
 
 // The value is written behind what was read.
 const _: () = assert!(offset_of!(KeyEntry, remote_addr) == offset_of!(KeyEntry, key) + 8);
@@ -209,108 +225,99 @@ pub(super) fn revoke_many(file: &File, call: &mut KeyRevokeMany) -> Result<Made>
         KFI_REVOKE_SLOTS if listed && object == 0 => revoke_listed(file, call),
         KFI_REVOKE_REGION if unlisted => {
             let region = region(file, object)?;
-            revoke_all(file, call, |of| core::ptr::eq(of, &*region))
+            revoke_all(file, call, &|of| core::ptr::eq(of, &*region))
         }
         KFI_REVOKE_DOMAIN if unlisted => {
             let domain = domain(file, object)?;
-            revoke_all(file, call, |of| Arc::ptr_eq(of.domain(), &domain))
+            revoke_all(file, call, &|of| Arc::ptr_eq(of.domain(), &domain))
         }
-        KFI_REVOKE_FILE if unlisted && object == 0 => revoke_all(file, call, |_| true),
+        KFI_REVOKE_FILE if unlisted && object == 0 => revoke_all(file, call, &|_| true),
         _ => Err(EINVAL),
     };
-    match result {
-        Err(e) if call.done == 0 && call.revoked == 0 => return Err(e),
-        result => call.err = errno(result),
+    if call.done == 0 && call.revoked == 0 {
+        result?;
     }
+    call.err = errno(result);
     Ok(Made::Nothing)
 }
 
+/// The key that an object has.
+fn key_of(object: &Object) -> Option<&Key> {
+    match object {
+        Object::Key(key) => Some(key),
+        Object::Region(region) => region.own().map(|key| &**key),
+        _ => None,
+    }
+}
+
+/// The region that a key is of.
+fn region_of(object: &Object) -> Option<&Region> {
+    match object {
+        Object::Key(key) => key.region().map(|region| &**region),
+        Object::Region(region) => Some(region),
+        _ => None,
+    }
+}
+
+/// Ends the keys of the slots that are listed.
 fn revoke_listed(file: &File, call: &mut KeyRevokeMany) -> Result {
+    let mut found = KVVec::new();
+    let listed = list(file, call, &mut found);
+    revoke_found(call, &mut found)?;
+    // CAST: At most `KFI_KEY_ALLOC_MAX`.
+    call.done = found.len() as u32;
+    listed
+}
+
+/// Adds the slots that are listed to `found`.
+///
+/// # Errors
+///
+/// Why the first that was not added was not.
+fn list(file: &File, call: &KeyRevokeMany, found: &mut KVVec<Object>) -> Result {
     let mut handles = [0_u64; CHAIN];
     // CAST: A `u32` fits.
     let count = call.count as usize;
-    let mut keys = KVVec::with_capacity(count, GFP_KERNEL)?;
-    let mut result = Ok(());
-    while keys.len() < count && result.is_ok() {
+    while found.len() < count {
         sys::pause()?;
-        let part = CHAIN.min(count - keys.len());
-        let (there, read) = read_part(call.slots, keys.len(), &mut handles[..part]);
-        result = read;
+        let part = CHAIN.min(count - found.len());
+        let bytes = handles[..part].as_mut_bytes();
+        let (there, read) = user::read_entries(call.slots, HANDLE, found.len(), bytes);
         for handle in handles.iter().take(there) {
-            match key(file, *handle) {
-                // There is room.
-                Ok(key) => drop(keys.push_within_capacity(key)),
-                Err(e) => {
-                    result = Err(e);
-                    break;
-                }
-            }
+            let key = key(file, *handle)?;
+            found.push(Object::Key(key), GFP_KERNEL)?;
         }
+        read?;
     }
-    match Key::revoke_many(&mut keys) {
-        Ok(ended) => {
-            call.revoked = ended as u64;
-            // CAST: At most `count`.
-            call.done = keys.len() as u32;
-        }
-        Err((ended, e)) => {
-            call.revoked = ended as u64;
-            result = Err(e);
-        }
-    }
-    result
-}
-
-/// A key of a scope. Dropped in this order: a region's own key does not keep its provider.
-struct Found {
-    key: Arc<Key>,
-    _region: Option<Arc<Region>>,
-}
-
-impl AsRef<Key> for Found {
-    fn as_ref(&self) -> &Key {
-        &self.key
-    }
+    Ok(())
 }
 
 /// Ends the keys of all regions that are `wanted`.
-fn revoke_all(file: &File, call: &mut KeyRevokeMany, wanted: impl Fn(&Region) -> bool) -> Result {
-    let found = |index| -> Option<Found> {
-        let of = |object: &Object| match object {
-            Object::Key(key) if key.region().is_some_and(|of| wanted(of)) => Some(Found {
-                key: key.clone(),
-                _region: None,
-            }),
-            Object::Region(region) if wanted(region) => Some(Found {
-                key: region.own()?.clone(),
-                _region: Some(region.clone()),
-            }),
-            _ => None,
-        };
-        file.table
-            .peek(index, |_, entry| of(&entry.object))
-            .flatten()
-    };
+fn revoke_all(file: &File, call: &mut KeyRevokeMany, wanted: &dyn Fn(&Region) -> bool) -> Result {
     let mut left = KVVec::new();
     for index in 0..file.table.cells() {
         sys::pause()?;
-        let Some(found) = found(index) else { continue };
-        match found.key.try_revoke() {
+        let Some((_, Entry { mut object, .. })) = file.table.peek(index) else {
+            continue;
+        };
+        let Some(key) = key_of(&object).filter(|_| region_of(&object).is_some_and(wanted)) else {
+            continue;
+        };
+        match key.try_revoke() {
             Some(had) => call.revoked += u64::from(had),
-            None if left.reserve(1, GFP_KERNEL).is_ok() => {
-                // There is room.
-                let _ = left.push_within_capacity(found);
-            }
+            // There is room.
+            None if left.reserve(1, GFP_KERNEL).is_ok() => drop(left.push_within_capacity(object)),
             // All others have to wait then.
-            None => revoke_left(call, &mut [found])?,
+            None => revoke_found(call, slice::from_mut(&mut object))?,
         }
     }
     // Where something else is under way it is waited for when all others have ended.
-    revoke_left(call, &mut left)
+    revoke_found(call, &mut left)
 }
 
-fn revoke_left(call: &mut KeyRevokeMany, left: &mut [Found]) -> Result {
-    let (ended, result) = match Key::revoke_many(left) {
+/// Ends the keys of objects, waiting for what else is under way on them.
+fn revoke_found(call: &mut KeyRevokeMany, found: &mut [Object]) -> Result {
+    let (ended, result) = match Key::revoke_each(found, key_of) {
         Ok(ended) => (ended, Ok(())),
         Err((ended, e)) => (ended, Err(e)),
     };

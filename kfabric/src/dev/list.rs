@@ -125,12 +125,11 @@ fn set_addr(field: &mut [u8; KFI_NAME_MAX], addr: &SockAddr) {
 fn next(file: &File, index: &mut u32) -> Result<Option<ObjInfo>> {
     while *index < file.table.cells() {
         sys::pause()?;
-        let found = file.table.peek(*index, |handle, entry| {
-            (describe(handle, entry), entry.object.clone())
-        });
+        let found = file.table.peek(*index);
         *index += 1;
-        if let Some((mut info, object)) = found {
-            complete(&mut info, &object);
+        if let Some((handle, entry)) = found {
+            let mut info = describe(handle, &entry);
+            complete(&mut info, &entry.object);
             return Ok(Some(info));
         }
     }

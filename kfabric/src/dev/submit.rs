@@ -13,6 +13,7 @@ use zerocopy::IntoBytes;
 use super::{
     call::{
         ep,
+        errno,
         region,
         zero,
         Made, //
@@ -53,13 +54,9 @@ pub(super) fn submit(file: &File, call: &mut Submit) -> Result<Made> {
     let mut result = Ok(());
     while done < count && result.is_ok() {
         let part = BATCH.min(count - done);
-        let at = call
-            .ops
-            .checked_add((done * step) as u64)
-            .ok_or(EFAULT)
+        result = user::entry_at(call.ops, call.entry_size, done)
             .and_then(|at| user::read_bytes(at, entries[..part].as_mut_bytes()));
-        if let Err(e) = at {
-            result = Err(e);
+        if result.is_err() {
             break;
         }
         #[cfg(kfabric_seed_bug = "double-fetch")]
@@ -79,14 +76,10 @@ pub(super) fn submit(file: &File, call: &mut Submit) -> Result<Made> {
             done += 1;
         }
     }
-    if let Err(e) = result {
-        if done == 0 {
-            return Err(e);
-        }
-        call.err = u32::try_from(-e.to_errno()).unwrap_or(0);
-    } else {
-        call.err = 0;
+    if done == 0 {
+        result?;
     }
+    call.err = errno(result);
     // CAST: At most `count`.
     call.done = done as u32;
     Ok(Made::Nothing)

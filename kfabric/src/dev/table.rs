@@ -62,6 +62,7 @@ pub(super) enum Object {
 }
 
 /// An object and what it was opened on.
+#[derive(Clone)]
 pub(super) struct Entry {
     pub(super) object: Object,
     pub(super) parent: u64,
@@ -212,14 +213,9 @@ impl Table {
     /// `ENOENT`.
     #[inline(never)]
     pub(super) fn get(&self, handle: u64) -> Result<Object> {
-        self.with(handle, |entry| entry.object.clone())
-    }
-
-    /// Shows an entry to `f`, which must be short.
-    pub(super) fn with<R>(&self, handle: u64, f: impl FnOnce(&Entry) -> R) -> Result<R> {
         let handle = Handle::unpack(handle);
         self.cell(handle.index)
-            .and_then(|cell| cell.with(handle.generation, f))
+            .and_then(|cell| cell.with(handle.generation, |entry| entry.object.clone()))
             .ok_or(ENOENT)
     }
 
@@ -241,16 +237,18 @@ impl Table {
     }
 
     /// Cells there are, used or not.
+    #[inline(never)]
     pub(super) fn cells(&self) -> u32 {
         let used = |chunk: &&AtomicPtr<Chunk>| !chunk.load(Ordering::Acquire).is_null();
         // CAST: A million fits.
         (self.chunks.iter().take_while(used).count() * CHUNK) as u32
     }
 
-    /// Shows what cell `index` holds, with its handle, to `f`, which must be short.
-    pub(super) fn peek<R>(&self, index: u32, f: impl FnOnce(u64, &Entry) -> R) -> Option<R> {
+    /// What cell `index` holds, with its handle.
+    #[inline(never)]
+    pub(super) fn peek(&self, index: u32) -> Option<(u64, Entry)> {
         self.cell(index)?
-            .with_current(|generation, entry| f(Handle { index, generation }.pack(), entry))
+            .with_current(|generation, entry| (Handle { index, generation }.pack(), entry.clone()))
     }
 }
 

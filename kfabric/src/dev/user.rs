@@ -145,15 +145,51 @@ pub(super) fn check_entry_size<T>(entry_size: u32) -> Result {
         .map_err(size_error)
 }
 
+/// The address of entry `index` of the caller's array; its entries have `entry_size` bytes.
+///
+/// # Errors
+///
+/// `EFAULT`: beyond every address.
+#[inline(never)]
+pub(super) fn entry_at(array: u64, entry_size: u32, index: usize) -> Result<u64> {
+    u64::from(entry_size)
+        .checked_mul(index as u64)
+        .and_then(|offset| array.checked_add(offset))
+        .ok_or(EFAULT)
+}
+
+/// Copies entries of the caller's array in, from entry `first` on, as many as `out` has room for.
+/// Returns how many there are up to the first that cannot be read, and why that cannot. Compiled
+/// once.
+#[inline(never)]
+pub(super) fn read_entries(
+    array: u64,
+    entry_size: u32,
+    first: usize,
+    out: &mut [u8],
+) -> (usize, Result) {
+    let at = |index| entry_at(array, entry_size, index);
+    // CAST: A `u32` fits.
+    let size = entry_size as usize;
+    let count = out.len() / size;
+    if at(first).and_then(|at| read_bytes(at, out)).is_ok() {
+        return (count, Ok(()));
+    }
+    // Nothing was used of what came.
+    for (i, entry) in out.chunks_exact_mut(size).enumerate() {
+        let result = at(first + i).and_then(|at| read_bytes(at, entry));
+        if result.is_err() {
+            return (i, result);
+        }
+    }
+    (count, Ok(()))
+}
+
 /// Copies entry `index` of the caller's array out; its entries have `entry_size` bytes, of which
 /// those unknown to the kernel are zeroed. Compiled once.
 #[inline(never)]
 pub(super) fn write_entry(array: u64, entry_size: u32, index: usize, value: &[u8]) -> Result {
-    let step = u64::from(entry_size);
-    let at = step
-        .checked_mul(index as u64)
-        .and_then(|offset| array.checked_add(offset))
-        .ok_or(EFAULT)?;
+    let at = entry_at(array, entry_size, index)?;
     // CAST: A `u32` fits.
     let size = entry_size as usize;
     let known = size.min(value.len());
