@@ -27,6 +27,8 @@ const SLOT: u32 = 512;
 const NUDGE: Duration = Duration::from_millis(400);
 /// Calls of which each has another allocation or copy fail, at most.
 const FAILING: u16 = 150;
+/// A call is made again and again for no longer than this.
+const AGAIN: Duration = Duration::from_secs(3);
 /// A call that takes longer than this hangs.
 const HANG: Duration = Duration::from_secs(60);
 
@@ -311,18 +313,20 @@ impl Caller {
         if op.nobody {
             os::become_nobody(true);
         }
+        let until = Instant::now() + AGAIN;
         let errno = if op.fail == ALL {
             // What a call makes that does not fail stays until the program ends.
             let mut each = 1..=FAILING;
             loop {
-                let nth = each.next().unwrap_or(0);
-                let (errno, failed) = self.once(index, op, nth);
+                let more = Instant::now() < until;
+                let nth = each.next().filter(|_| more).unwrap_or(0);
+                let (errno, failed) = self.calls(index, op, nth, until);
                 if !failed {
                     break errno;
                 }
             }
         } else {
-            self.once(index, op, op.fail).0
+            self.calls(index, op, op.fail, until).0
         };
         if op.nobody {
             os::become_nobody(false);
@@ -330,17 +334,22 @@ impl Caller {
         errno
     }
 
-    /// Makes a call; its errno, and whether what was to fail in it did.
-    fn once(&mut self, index: usize, op: &Op, nth: u16) -> (i32, bool) {
+    /// Makes a call as often as it is to be; its last errno, and whether what was to fail in that
+    /// did.
+    fn calls(&mut self, index: usize, op: &Op, nth: u16, until: Instant) -> (i32, bool) {
+        let mut times = 1;
         let (answered, failed) = self.seen(|shared, mut fail| {
             for _ in 1..op.times {
+                if Instant::now() > until {
+                    break;
+                }
                 let _ = shared.make(index, op, Failing(nth, fail.as_deref_mut()));
+                times += 1;
             }
             shared.make(index, op, Failing(nth, fail))
         });
         let errno = answered.err().map_or(0, |e| e.0);
         let point = answer(op.shape, errno);
-        let times = u64::from(op.times.max(1));
         self.shared.calls.fetch_add(times, Ordering::Relaxed);
         if let (false, Ok(mut points)) = (self.shared.known.has(point), self.shared.points.lock()) {
             points.insert(point);

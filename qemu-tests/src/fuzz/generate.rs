@@ -145,6 +145,7 @@ fn spice(program: &mut Program, rng: &mut Rng) {
         let at = rng.below(program.ops.len());
         program.ops[at].fail = match rng.below(10) {
             0 => ALL,
+            1 | 2 => 1 + rng.below(60) as u16,
             _ => 1 + rng.below(20) as u16,
         };
     }

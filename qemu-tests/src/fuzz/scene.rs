@@ -74,7 +74,7 @@ fn region(program: &mut Program, domain: usize, flags: u64) -> usize {
 fn keys(program: &mut Program, rng: &mut Rng) {
     let domain = domain(program);
     let region = region(program, domain, 1);
-    let count = if rng.chance(20) { 300 } else { 1 };
+    let count = if rng.chance(20) { 70 } else { 1 };
     let slot = put(
         program,
         "key_alloc",
