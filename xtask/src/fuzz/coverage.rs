@@ -140,7 +140,11 @@ pub(super) fn read(root: &Path, modules: &[PathBuf], reached: &Path) -> Result<C
                     (_, Use::Loading) => "loading ",
                     (_, Use::Running) => "",
                 };
-                let _ = writeln!(missed, "{source} {dead}{} {}", site.section, site.function);
+                let _ = writeln!(
+                    missed,
+                    "{source} {dead}{}+{:#x} {}",
+                    site.section, site.at, site.function
+                );
             }
         }
     }
