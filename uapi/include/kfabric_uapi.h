@@ -885,8 +885,8 @@ struct kfi_key_revoke_many {
 	/* Out: entries of the list dealt with; 0 without a list. */
 	__u32 done;
 	/*
-	 * Out: positive errno that stopped the rest, or 0: ENOENT, EFAULT or (the process is being
-	 * killed) EINTR.
+	 * Out: positive errno that stopped the rest, or 0: ENOENT, EFAULT, ENOMEM or (the process
+	 * is being killed) EINTR.
 	 */
 	__u32 err;
 	/* Out: keys that this call ended. */

@@ -889,8 +889,8 @@ pub struct KeyRevokeMany {
     pub slots: u64,
     /// Out: entries of the list dealt with; 0 without a list.
     pub done: u32,
-    /// Out: positive errno that stopped the rest, or 0: `ENOENT`, `EFAULT` or (the process is being
-    /// killed) `EINTR`.
+    /// Out: positive errno that stopped the rest, or 0: `ENOENT`, `EFAULT`, `ENOMEM` or (the process
+    /// is being killed) `EINTR`.
     pub err: u32,
     /// Out: keys that this call ended.
     pub revoked: u64,
