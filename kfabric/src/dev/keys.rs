@@ -195,9 +195,8 @@ fn assign_found(array: u64, first: usize, found: &[Given]) -> Result<(), (usize,
     let good = assigned.err().map_or(batch.len(), |(good, _)| good);
     for (i, (slot, item)) in found.iter().zip(&batch).take(good).enumerate() {
         let out = [item.value.key, item.value.remote_addr];
-        let told = user::entry_at(array, ENTRY, first + i)
-            .and_then(|at| user::write_bytes(at + VALUE, out.as_bytes()));
-        if let Err(e) = told {
+        let at = user::entry_at(array, ENTRY, first + i);
+        if let Err(e) = user::write_bytes(at.saturating_add(VALUE), out.as_bytes()) {
             for item in batch.iter().take(good).skip(i) {
                 item.key.take_back(&item.value);
             }
@@ -242,6 +241,7 @@ pub(super) fn revoke_many(file: &File, call: &mut KeyRevokeMany) -> Result<Made>
 }
 
 /// The key that an object has.
+#[inline(never)]
 fn key_of(object: &Object) -> Option<&Key> {
     match object {
         Object::Key(key) => Some(key),

@@ -54,8 +54,8 @@ pub(super) fn submit(file: &File, call: &mut Submit) -> Result<Made> {
     let mut result = Ok(());
     while done < count && result.is_ok() {
         let part = BATCH.min(count - done);
-        result = user::entry_at(call.ops, call.entry_size, done)
-            .and_then(|at| user::read_bytes(at, entries[..part].as_mut_bytes()));
+        let at = user::entry_at(call.ops, call.entry_size, done);
+        result = user::read_bytes(at, entries[..part].as_mut_bytes());
         if result.is_err() {
             break;
         }

@@ -145,17 +145,10 @@ pub(super) fn check_entry_size<T>(entry_size: u32) -> Result {
         .map_err(size_error)
 }
 
-/// The address of entry `index` of the caller's array; its entries have `entry_size` bytes.
-///
-/// # Errors
-///
-/// `EFAULT`: beyond every address.
-#[inline(never)]
-pub(super) fn entry_at(array: u64, entry_size: u32, index: usize) -> Result<u64> {
-    u64::from(entry_size)
-        .checked_mul(index as u64)
-        .and_then(|offset| array.checked_add(offset))
-        .ok_or(EFAULT)
+/// The address of entry `index` of the caller's array; its entries have `entry_size` bytes. Beyond
+/// every address it is the last one, where nothing can be read or written.
+pub(super) fn entry_at(array: u64, entry_size: u32, index: usize) -> u64 {
+    array.saturating_add(u64::from(entry_size).saturating_mul(index as u64))
 }
 
 /// Copies entries of the caller's array in, from entry `first` on, as many as `out` has room for.
@@ -172,12 +165,12 @@ pub(super) fn read_entries(
     // CAST: A `u32` fits.
     let size = entry_size as usize;
     let count = out.len() / size;
-    if at(first).and_then(|at| read_bytes(at, out)).is_ok() {
+    if read_bytes(at(first), out).is_ok() {
         return (count, Ok(()));
     }
     // Nothing was used of what came.
     for (i, entry) in out.chunks_exact_mut(size).enumerate() {
-        let result = at(first + i).and_then(|at| read_bytes(at, entry));
+        let result = read_bytes(at(first + i), entry);
         if result.is_err() {
             return (i, result);
         }
@@ -189,7 +182,7 @@ pub(super) fn read_entries(
 /// those unknown to the kernel are zeroed. Compiled once.
 #[inline(never)]
 pub(super) fn write_entry(array: u64, entry_size: u32, index: usize, value: &[u8]) -> Result {
-    let at = entry_at(array, entry_size, index)?;
+    let at = entry_at(array, entry_size, index);
     // CAST: A `u32` fits.
     let size = entry_size as usize;
     let known = size.min(value.len());
