@@ -313,7 +313,10 @@ fn limit(what: libc::__rlimit_resource_t, value: u64) {
     // SAFETY: Valid structures.
     unsafe {
         let mut limit: libc::rlimit = std::mem::zeroed();
-        libc::getrlimit(what, &raw mut limit);
+        // Where copies are made to fail this may fail, too, and nothing was told then.
+        if libc::getrlimit(what, &raw mut limit) != 0 {
+            return;
+        }
         limit.rlim_cur = value.min(limit.rlim_max);
         libc::setrlimit(what, &raw const limit);
     }
