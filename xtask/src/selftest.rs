@@ -46,7 +46,7 @@ fn tests(bug: SeedBug) -> &'static [&'static str] {
         SeedBug::LockOrder => &["cm.connect_and_shutdown"],
         SeedBug::UseAfterFree => &["share.descriptors_outlive_their_queue"],
         SeedBug::DoubleFetch => &["classes.double_fetch_what_is_checked_is_what_is_used"],
-        SeedBug::LostCompletion => &["cq.p9_flush_completes_each_once"],
+        SeedBug::LostCompletion => &["cq.p09_flush_completes_each_once"],
         SeedBug::MissedError => &["keys.alloc_limits"],
     }
 }

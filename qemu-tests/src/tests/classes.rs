@@ -111,7 +111,7 @@ pub const TESTS: &[Test] = &[
     )
     .seconds(15),
     Test::alone(
-        "classes.p6_assigning_pins_and_registers_nothing",
+        "classes.p06_assigning_pins_and_registers_nothing",
         memory::assign_is_small,
     )
     .seconds(15)

@@ -11,7 +11,7 @@ use anyhow::{ensure, Context, Result};
 use kfabric_uapi::*;
 
 /// The topic's tests.
-pub const TESTS: &[Test] = &[Test::pair("flood.p9_100k_operations", flood_100k).seconds(60)];
+pub const TESTS: &[Test] = &[Test::pair("flood.p09_100k_operations", flood_100k).seconds(60)];
 
 /// Messages of the flood: fewer where checkers watch every one of them.
 fn total() -> u64 {

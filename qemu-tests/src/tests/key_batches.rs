@@ -17,16 +17,16 @@ use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("keys.p1_batch_is_valid_when_it_returns", batch_of_64)
+    Test::pair("keys.p01_batch_is_valid_when_it_returns", batch_of_64)
         .seconds(60)
         .also(SMOKE),
-    Test::pair("keys.p2_batch_of_all_sizes", all_sizes).seconds(60),
-    Test::pair("keys.p3_mass_revocation_is_synchronous", mass_revocation).seconds(40),
+    Test::pair("keys.p02_batch_of_all_sizes", all_sizes).seconds(60),
+    Test::pair("keys.p03_mass_revocation_is_synchronous", mass_revocation).seconds(40),
     Test::alone("keys.batch_stops_at_the_first_refused", first_refused),
     Test::alone("keys.batch_revocation_rules", revocation_rules),
     Test::alone("keys.batch_copy_out_faults", copy_out_faults),
     Test::alone("keys.batch_of_4096", largest).seconds(30),
-    Test::pair("keys.p3_own_key_is_revoked_for_good", own_key_revoked).seconds(10),
+    Test::pair("keys.p03_own_key_is_revoked_for_good", own_key_revoked).seconds(10),
 ];
 
 pub(super) const PAGE: u64 = 4096;

@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::alone("keys.p4_batches_race", race).seconds(30),
-    Test::alone("keys.p3_batches_race_with_death", death).seconds(30),
-    Test::pair("keys.p3_batches_race_with_removal", removal)
+    Test::alone("keys.p04_batches_race", race).seconds(30),
+    Test::alone("keys.p03_batches_race_with_death", death).seconds(30),
+    Test::pair("keys.p03_batches_race_with_removal", removal)
         .seconds(60)
         .on(NETNS),
-    Test::alone("keys.p3_stalled_assign_holds_up_no_other", stalled).seconds(30),
+    Test::alone("keys.p03_stalled_assign_holds_up_no_other", stalled).seconds(30),
 ];
 
 /// Keys that were told, of which none may come twice.

@@ -16,7 +16,7 @@ pub const TESTS: &[Test] = &[
     Test::alone("keys.alloc_limits", alloc_limits),
     Test::alone("keys.slots_are_used_again", slots_are_used_again),
     Test::alone("keys.many_keys", many_keys).seconds(10),
-    Test::alone("keys.p5_busy_region_stays", busy_region_stays),
+    Test::alone("keys.p05_busy_region_stays", busy_region_stays),
 ];
 
 fn rules(ctx: &mut Ctx) -> Result<()> {

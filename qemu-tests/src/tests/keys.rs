@@ -21,22 +21,22 @@ use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("keys.p1_no_key_no_reach", no_key_no_reach).seconds(15),
-    Test::pair("keys.p2_range_is_exact", range_is_exact).seconds(20),
-    Test::pair("keys.p2_rights_are_exact", rights_are_exact).seconds(8),
-    Test::pair("keys.p2_other_domain_is_refused", other_domain).seconds(8),
-    Test::pair("keys.p2_large_range_is_exact", large_range).seconds(15),
-    Test::pair("keys.p2_many_windows", many_windows).seconds(10),
-    Test::pair("keys.p3_revoke_refuses", revoke_refuses)
+    Test::pair("keys.p01_no_key_no_reach", no_key_no_reach).seconds(15),
+    Test::pair("keys.p02_range_is_exact", range_is_exact).seconds(20),
+    Test::pair("keys.p02_rights_are_exact", rights_are_exact).seconds(8),
+    Test::pair("keys.p02_other_domain_is_refused", other_domain).seconds(8),
+    Test::pair("keys.p02_large_range_is_exact", large_range).seconds(15),
+    Test::pair("keys.p02_many_windows", many_windows).seconds(10),
+    Test::pair("keys.p03_revoke_refuses", revoke_refuses)
         .seconds(8)
         .also(SMOKE),
-    Test::pair("keys.p3_revoke_is_synchronous", revoke_is_synchronous).seconds(40),
-    Test::pair("keys.p3_revoke_under_reads", revoke_under_reads).seconds(15),
-    Test::pair("keys.p4_stale_key_stays_dead", stale_key).seconds(30),
-    Test::pair("keys.p4_no_key_comes_twice", no_key_twice)
+    Test::pair("keys.p03_revoke_is_synchronous", revoke_is_synchronous).seconds(40),
+    Test::pair("keys.p03_revoke_under_reads", revoke_under_reads).seconds(15),
+    Test::pair("keys.p04_stale_key_stays_dead", stale_key).seconds(30),
+    Test::pair("keys.p04_no_key_comes_twice", no_key_twice)
         .seconds(60)
         .on(NETNS),
-    Test::pair("keys.p5_pages_stay_while_key_lives", pages_stay),
+    Test::pair("keys.p05_pages_stay_while_key_lives", pages_stay),
     Test::pair(
         "keys.cve_2023_25775_zero_length_grants_nothing",
         zero_length,

@@ -19,7 +19,10 @@ pub const TESTS: &[Test] = &[
     Test::pair("cq.formats", formats),
     Test::pair("cq.selective", selective),
     Test::pair("cq.two_queues", two_queues),
-    Test::pair("cq.p9_flush_completes_each_once", flush_completes_each_once),
+    Test::pair(
+        "cq.p09_flush_completes_each_once",
+        flush_completes_each_once,
+    ),
     Test::alone("cq.depths", depths),
     Test::alone("cq.ring_mapping_rules", ring_mapping_rules),
     Test::pair("cq.lying_tail_hurts_only_its_owner", lying_tail),
