@@ -5,7 +5,8 @@
 //! * [`raw`]: `/dev/kfabric` call by call, nothing in between. Most tests ask
 //!   what the kernel does with one exact call, a wrong one as often as a right
 //!   one, so they speak to it directly.
-//! * [`pair`]: two connected endpoints, one on each node, in a few lines.
+//! * [`pair`]: two connected endpoints, one on each node, in a few lines;
+//!   [`lanes`]: many, for what ends each of them.
 //! * [`harness`]: runs the list on both nodes in lockstep, each test in a
 //!   process of its own, and looks for what it left behind.
 //! * [`storm`]: everything at once, and everything taken away.
@@ -23,6 +24,7 @@ pub mod buf;
 pub mod fault;
 pub mod fuzz;
 pub mod harness;
+pub mod lanes;
 pub mod op;
 pub mod pair;
 pub mod raw;

@@ -23,6 +23,7 @@ pub mod memory;
 pub mod modules;
 pub mod msg;
 pub mod programs;
+pub mod promises;
 pub mod queues;
 pub mod rma;
 pub mod stress;
@@ -44,6 +45,7 @@ pub fn all() -> Vec<Test> {
         keys::TESTS,
         key_batches::TESTS,
         key_races::TESTS,
+        promises::TESTS,
         uapi::TESTS,
         library::TESTS,
         interop::TESTS,

@@ -82,9 +82,24 @@ const PARTS: &[Part] = &[
     Part {
         name: "long-2",
         nodes: Nodes::Two,
-        command: &["kfi-tests", "run", "--topology", "long"],
+        command: &[
+            "kfi-tests",
+            "run",
+            "--topology",
+            "long",
+            "--except",
+            "keys.",
+        ],
         turn: minutes(7),
         length: Length::Own,
+        kernel: None,
+    },
+    Part {
+        name: "keys-netns",
+        nodes: Nodes::Netns,
+        command: &["kfi-tests", "run", "--topology", "netns", "--only", "p03_"],
+        turn: minutes(3),
+        length: Length::Again,
         kernel: None,
     },
     Part {
@@ -102,6 +117,14 @@ const PARTS: &[Part] = &[
         turn: minutes(15),
         length: Length::Again,
         kernel: Some(Kernel::Debug),
+    },
+    Part {
+        name: "keys-long-2",
+        nodes: Nodes::Two,
+        command: &["kfi-tests", "run", "--topology", "long", "--only", "keys."],
+        turn: minutes(25),
+        length: Length::Own,
+        kernel: None,
     },
 ];
 

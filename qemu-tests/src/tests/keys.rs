@@ -94,7 +94,7 @@ impl Bench {
         self.run(op::write(1, &[iov(self.region, 0, len)], addr, key))
     }
 
-    fn read(&self, len: u64, addr: u64, key: u64) -> Result<i32> {
+    pub(super) fn read(&self, len: u64, addr: u64, key: u64) -> Result<i32> {
         self.run(op::read(1, &[iov(self.region, 0, len)], addr, key))
     }
 }
@@ -102,12 +102,12 @@ impl Bench {
 /// What node 2 is to try, and whether it must succeed.
 #[derive(serde::Serialize, serde::Deserialize, Clone, Debug)]
 pub(super) struct Try {
-    what: String,
-    write: bool,
-    len: u64,
-    addr: u64,
-    key: u64,
-    fine: bool,
+    pub(super) what: String,
+    pub(super) write: bool,
+    pub(super) len: u64,
+    pub(super) addr: u64,
+    pub(super) key: u64,
+    pub(super) fine: bool,
 }
 
 impl Try {

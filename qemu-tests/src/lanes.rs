@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Connections made many at a time, for what ends each of them.
+//!
+//! A refused access ends a reliable connection, so whoever tries many refused
+//! ones needs as many connections.
+
+use crate::buf::Buf;
+use crate::harness::Ctx;
+use crate::op::{self, iov};
+use crate::pair::{Opts, Side, LOCAL, LONG, WAIT};
+use crate::raw::{self, Cq};
+use anyhow::{bail, ensure, Context, Result};
+use kfabric_uapi::*;
+use std::net::SocketAddr;
+
+/// Connections there are at once.
+pub const LANES: usize = 16;
+/// Bytes that one operation of [`Lanes::attempt`] may move.
+pub const SPAN: u64 = 16 << 10;
+/// What [`Lanes::attempt`] writes.
+pub const WRITTEN: u8 = 0x77;
+/// What lies where [`Lanes::attempt`] reads to before it reads.
+pub const UNREAD: u8 = 0xee;
+
+/// Connections between the nodes, each with a completion queue of its own.
+pub struct Lanes {
+    /// What they are on.
+    pub side: Side,
+    /// Completions of each.
+    pub cqs: Vec<Cq>,
+    /// The endpoints; empty before [`Lanes::connect`].
+    pub eps: Vec<u64>,
+    /// Where node 1 listens.
+    at: SocketAddr,
+    /// What is written, and behind it what is read into.
+    local: Buf,
+    region: u64,
+}
+
+impl Lanes {
+    /// None yet; both nodes call it.
+    ///
+    /// # Errors
+    ///
+    /// What the calls answer.
+    pub fn new(ctx: &mut Ctx) -> Result<Self> {
+        let side = Side::open(ctx)?;
+        let cqs: raw::Result<Vec<_>> = (0..LANES)
+            .map(|_| side.cq(64, KFI_CQ_FORMAT_DATA))
+            .collect();
+        let at = if ctx.first() {
+            let (_, at) = side.listen(ctx.env.at(0), 2 * LANES as u32)?;
+            ctx.ctl.send(&at.port())?;
+            at
+        } else {
+            let port: u16 = ctx.ctl.recv()?;
+            ctx.env.peer_at(port)
+        };
+        let local = Buf::new(2 * SPAN as usize)?;
+        local.clear(WRITTEN);
+        let region = side.reg(&local, LOCAL)?.handle;
+        Ok(Self {
+            side,
+            cqs: cqs?,
+            eps: Vec::new(),
+            at,
+            local,
+            region,
+        })
+    }
+
+    /// Closes what there is and makes [`LANES`] new ones; both nodes call it.
+    ///
+    /// # Errors
+    ///
+    /// What the calls answer, or no connection in time.
+    pub fn connect(&mut self, ctx: &mut Ctx) -> Result<()> {
+        let side = &self.side;
+        for ep in self.eps.drain(..) {
+            side.dev.close(ep).context("closing a lane")?;
+        }
+        while side.dev.eq_read(side.eq.handle, 0).is_ok() {}
+        for cq in &self.cqs {
+            while cq.read().is_some() {}
+        }
+        ctx.barrier("lanes closed")?;
+        let opts = Opts {
+            rx_size: 4,
+            ..Opts::default()
+        };
+        if !ctx.first() {
+            for cq in &self.cqs {
+                let ep = side.endpoint(&opts, cq, 0)?.handle;
+                side.dev.connect(ep, self.at, &[])?;
+                self.eps.push(ep);
+            }
+        }
+        // A request may be told before an earlier connection is.
+        let mut up = 0;
+        while up < LANES {
+            let event = side
+                .dev
+                .eq_wait(&side.eq, WAIT)
+                .with_context(|| format!("{up} lanes are up"))?;
+            match event.raw.event {
+                KFI_CONNECTED => up += 1,
+                KFI_CONNREQ if self.eps.len() < LANES => {
+                    let cq = &self.cqs[self.eps.len()];
+                    let ep = side.endpoint(&opts, cq, event.raw.connreq)?.handle;
+                    side.dev.accept(ep, &[])?;
+                    self.eps.push(ep);
+                }
+                _ => bail!("{:?}", event.raw),
+            }
+        }
+        ctx.barrier("lanes connected")
+    }
+
+    /// Writes to or reads from the peer over one of them; the errno, 0 for a success.
+    ///
+    /// # Errors
+    ///
+    /// When no answer comes, or what a read has left in local memory is not what it says.
+    pub fn attempt(
+        &self,
+        lane: usize,
+        write: bool,
+        len: u64,
+        remote_addr: u64,
+        key: u64,
+    ) -> Result<i32> {
+        ensure!(len <= SPAN, "{len} bytes are too many");
+        let into = SPAN as usize;
+        let op = if write {
+            op::write(1, &[iov(self.region, 0, len)], remote_addr, key)
+        } else {
+            (into..into + len as usize).for_each(|at| self.local.set(at, UNREAD));
+            op::read(1, &[iov(self.region, SPAN, len)], remote_addr, key)
+        };
+        let ep = *self.eps.get(lane).context("no such lane")?;
+        self.side.dev.submit(ep, &[op])?;
+        let errno = self.cqs[lane].wait(LONG)?.err as i32;
+        if !write && errno != 0 {
+            self.local
+                .check_value(into, len as usize, UNREAD)
+                .context("a refused read brought something")?;
+        }
+        Ok(errno)
+    }
+
+    /// `len` bytes of [`WRITTEN`].
+    pub fn source(&self, len: u64) -> Iov {
+        iov(self.region, 0, len)
+    }
+}
