@@ -17,6 +17,7 @@ pub mod kernel;
 pub mod key_batches;
 pub mod key_races;
 pub mod key_rules;
+pub mod key_scale;
 pub mod keys;
 pub mod library;
 pub mod memory;
@@ -46,6 +47,7 @@ pub fn all() -> Vec<Test> {
         key_batches::TESTS,
         key_races::TESTS,
         promises::TESTS,
+        key_scale::TESTS,
         uapi::TESTS,
         library::TESTS,
         interop::TESTS,

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Showing what there is: `KFI_IOC_OBJ_LIST`, and fdinfo.
 
-use core::sync::atomic::Ordering;
+use core::{
+    ops::Range,
+    sync::atomic::Ordering, //
+};
 use kernel::{
     prelude::*,
     seq_file::SeqFile,
@@ -121,13 +124,11 @@ fn set_addr(field: &mut [u8; KFI_NAME_MAX], addr: &SockAddr) {
     };
 }
 
-/// The next object of `file` from cell `index` on, which is moved behind it.
-fn next(file: &File, index: &mut u32) -> Result<Option<ObjInfo>> {
-    while *index < file.table.cells() {
+/// The next object of `file` in the first of `cells`, which are then those behind it.
+fn next(file: &File, cells: &mut Range<u32>) -> Result<Option<ObjInfo>> {
+    for index in cells {
         sys::pause()?;
-        let found = file.table.peek(*index);
-        *index += 1;
-        if let Some((handle, entry)) = found {
+        if let Some((handle, entry)) = file.table.peek(index) {
             let mut info = describe(handle, &entry);
             complete(&mut info, &entry.object);
             return Ok(Some(info));
@@ -158,8 +159,8 @@ pub(super) fn list(file: &File, call: &mut ObjList) -> Result<Made> {
             return Ok(());
         }
         let (pid, comm) = owner(&other.opener.task);
-        let mut index = 0;
-        while let Some(mut info) = next(other, &mut index)? {
+        let mut cells = 0..other.table.cells();
+        while let Some(mut info) = next(other, &mut cells)? {
             info.pid = pid;
             info.comm = comm;
             if count < call.count {
@@ -186,8 +187,8 @@ pub(super) fn show(file: &File, m: &SeqFile) {
     ];
     let mut counts = [0_u64; NAMES.len()];
     let mut pages = 0;
-    let mut index = 0;
-    while let Ok(Some(info)) = next(file, &mut index) {
+    let mut cells = 0..file.table.cells();
+    while let Ok(Some(info)) = next(file, &mut cells) {
         // CAST: A small number.
         if let Some(count) = counts.get_mut(info.kind as usize) {
             *count += 1;
@@ -200,8 +201,8 @@ pub(super) fn show(file: &File, m: &SeqFile) {
     for (name, count) in NAMES.iter().zip(counts).skip(1) {
         seq_print!(m, "kfabric-{name}:\t{count}\n");
     }
-    let mut index = 0;
-    while let Ok(Some(info)) = next(file, &mut index) {
+    let mut cells = 0..file.table.cells();
+    while let Ok(Some(info)) = next(file, &mut cells) {
         // CAST: A small number.
         let name = NAMES.get(info.kind as usize).unwrap_or(&"");
         seq_print!(

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Very many keys, and very many regions, within the memory that is documented for each
+//! (`kfi_mr(7)`). They take minutes, and a kernel without checkers, whose allocations are larger.
+
+use super::keys::{try_all, Bench, Try};
+use super::refused;
+use crate::buf::pattern64;
+use crate::harness::{skip, Ctx, Test, LONG};
+use crate::pair::{Remote, LOCAL, REMOTE};
+use crate::raw::Dev;
+use crate::sys::{self, Map};
+use anyhow::{ensure, Context, Result};
+use kfabric_uapi::*;
+use std::collections::HashSet;
+use std::time::Instant;
+
+/// The topic's tests.
+pub const TESTS: &[Test] = &[
+    Test::pair("keys.scale_100k_keys_on_one_region", many_keys)
+        .seconds(240)
+        .on(LONG),
+    Test::pair("keys.scale_10k_regions_on_one_file", many_regions)
+        .seconds(120)
+        .on(LONG),
+];
+
+const PAGE: u64 = 4096;
+/// Bytes of kernel memory for a slot, and for each page of its region up to 256: as documented.
+const SLOT: u64 = 2048;
+const SLOT_PAGE: u64 = 16;
+/// Bytes of kernel memory for a region of a page.
+const REGION: u64 = 2048;
+
+/// Bytes that the kernel's allocations take.
+fn allocated() -> Result<u64> {
+    let info = std::fs::read_to_string("/proc/meminfo")?;
+    let line = info.lines().find_map(|l| l.strip_prefix("Slab:"));
+    let kib = line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
+    Ok(kib.context("no line for Slab")? * 1024)
+}
+
+/// Checks what each of `count` things has taken since `before`.
+fn within(before: u64, count: usize, documented: u64) -> Result<()> {
+    let each = allocated()?.saturating_sub(before) / count as u64;
+    eprintln!("{each} bytes each");
+    ensure!(
+        each <= documented,
+        "{each} bytes each, documented are {documented}"
+    );
+    Ok(())
+}
+
+/// Tells how long something took, and counts on from now.
+fn lap(start: &mut Instant, what: &str) {
+    eprintln!("{what}: {:.1} s", start.elapsed().as_secs_f64());
+    *start = Instant::now();
+}
+
+/// Assigns all entries in calls as long as they may be.
+fn assign_all(dev: &Dev, entries: &mut [KeyEntry]) -> Result<()> {
+    for part in entries.chunks_mut(KFI_KEY_ALLOC_MAX as usize) {
+        let got = dev.key_assign_many(part)?;
+        ensure!(got == (part.len(), 0), "assigned: {got:?}");
+    }
+    Ok(())
+}
+
+/// Of `all` about 64, with the first and the last.
+fn some(all: &[KeyEntry]) -> Vec<KeyEntry> {
+    let step = (all.len() / 63).max(1);
+    all.iter()
+        .step_by(step)
+        .chain(all.last())
+        .copied()
+        .collect()
+}
+
+/// What a peer needs for each.
+fn remotes(entries: &[KeyEntry]) -> Vec<Remote> {
+    let remote = |e: &KeyEntry| Remote {
+        addr: e.remote_addr,
+        key: e.key,
+        len: e.length,
+    };
+    entries.iter().map(remote).collect()
+}
+
+/// Node 1 passes keys; node 2 writes the pattern of a key's number through each.
+fn use_each(ctx: &mut Ctx, bench: &mut Bench, entries: &[KeyEntry]) -> Result<()> {
+    bench.fresh(ctx)?;
+    if ctx.first() {
+        ctx.ctl.send(&remotes(entries))?;
+    } else {
+        let remotes: Vec<Remote> = ctx.ctl.recv()?;
+        for (i, r) in remotes.iter().enumerate() {
+            bench.buf.fill_part(0, r.len as usize, i as u64);
+            ensure!(bench.write(r.len, r.addr, r.key)? == 0, "key {i}");
+        }
+    }
+    ctx.barrier("written")
+}
+
+/// 100,000 live keys on one region of more pages than a slot keeps room for.
+fn many_keys(ctx: &mut Ctx) -> Result<()> {
+    const COUNT: usize = 100_000;
+    const STRIDE: u64 = 80;
+    if sys::slowness() > 1 {
+        return skip("100,000 keys take too long and too much here");
+    }
+    let mut bench = Bench::new(ctx, 8 << 20)?;
+    let mut entries = Vec::new();
+    let mut clock = Instant::now();
+    if ctx.first() {
+        let dev = &bench.side.dev;
+        let before = allocated()?;
+        let mut slots = Vec::new();
+        while slots.len() < COUNT {
+            let count = (COUNT - slots.len()).min(KFI_KEY_ALLOC_MAX as usize);
+            slots.extend(dev.key_alloc(bench.region, count as u32)?);
+        }
+        lap(&mut clock, "reserving");
+        let entry = |(i, slot): (u64, &u64)| KeyEntry {
+            slot: *slot,
+            offset: i * STRIDE,
+            length: 64,
+            access: REMOTE,
+            ..Default::default()
+        };
+        entries = (0..).zip(&slots).map(entry).collect();
+        assign_all(dev, &mut entries)?;
+        lap(&mut clock, "assigning");
+        within(before, COUNT, SLOT + 256 * SLOT_PAGE)?;
+        let values: HashSet<_> = entries.iter().map(|e| e.key).collect();
+        ensure!(values.len() == COUNT, "a value came twice");
+    }
+    let picked = some(&entries);
+    use_each(ctx, &mut bench, &picked)?;
+    let mut list = Vec::new();
+    if ctx.first() {
+        for (i, e) in picked.iter().enumerate() {
+            let at = e.offset as usize;
+            bench
+                .buf
+                .check_part(at, 64, i as u64)
+                .with_context(|| format!("key {i}"))?;
+        }
+        // One goes, and no other.
+        let dev = &bench.side.dev;
+        dev.key_revoke(picked[7].slot)?;
+        for i in [6, 8, 7] {
+            let e = &picked[i];
+            list.push(Try::new(
+                "one of many",
+                true,
+                8,
+                e.remote_addr,
+                e.key,
+                i != 7,
+            ));
+        }
+    }
+    try_all(ctx, &mut bench, list)?;
+    if ctx.first() {
+        let dev = &bench.side.dev;
+        refused(dev.close(bench.region), libc::EBUSY, "closing the region")?;
+        clock = Instant::now();
+        let revoked = dev.key_revoke_all(KFI_REVOKE_REGION, bench.region)?;
+        ensure!(revoked == COUNT as u64 - 1, "{revoked} revoked");
+        lap(&mut clock, "revoking");
+    }
+    // The file's end takes the slots.
+    ctx.barrier("revoked")
+}
+
+/// 10,000 regions on one file, a key on each.
+fn many_regions(ctx: &mut Ctx) -> Result<()> {
+    const COUNT: usize = 10_000;
+    if sys::slowness() > 1 {
+        return skip("10,000 regions take too long here");
+    }
+    let mut bench = Bench::new(ctx, 4096)?;
+    let map = Map::anon(COUNT * PAGE as usize)?;
+    map.advise(libc::MADV_NOHUGEPAGE)?;
+    (0..COUNT).for_each(|i| map.set(i * PAGE as usize, 0));
+    let mut entries = Vec::new();
+    let mut regions = Vec::new();
+    let mut clock = Instant::now();
+    if ctx.first() {
+        let (dev, before) = (&bench.side.dev, allocated()?);
+        for i in 0..COUNT as u64 {
+            let addr = map.addr() + i * PAGE;
+            regions.push(bench.side.reg_at(addr, PAGE, LOCAL | REMOTE)?.handle);
+        }
+        lap(&mut clock, "registering");
+        within(before, COUNT, REGION)?;
+        let before = allocated()?;
+        for region in &regions {
+            entries.push(KeyEntry {
+                slot: dev.key_alloc(*region, 1)?[0],
+                offset: 8,
+                length: 64,
+                access: REMOTE,
+                ..Default::default()
+            });
+        }
+        assign_all(dev, &mut entries)?;
+        lap(&mut clock, "reserving and assigning");
+        within(before, COUNT, SLOT + SLOT_PAGE)?;
+    }
+    let picked = some(&entries);
+    use_each(ctx, &mut bench, &picked)?;
+    if ctx.first() {
+        for (i, e) in picked.iter().enumerate() {
+            let at = (e.remote_addr - map.addr()) as usize;
+            let wanted = (0..8).map(|word| pattern64(i as u64, word).to_le());
+            let words = (0..8).map(|word| map.get64(at + word * 8));
+            ensure!(words.eq(wanted), "what key {i} wrote is not there");
+        }
+        let dev = &bench.side.dev;
+        for (region, e) in regions.iter().zip(&entries).take(COUNT / 2) {
+            dev.close(e.slot)?;
+            dev.close(*region)?;
+        }
+        lap(&mut clock, "closing half of them");
+    }
+    ctx.barrier("closed")
+}
