@@ -69,4 +69,14 @@ void kf_fault_exit(void);
 int kf_fault_pin(void);
 int kf_fault_device(void);
 
+/* What is seen from outside (seen.c). */
+void kf_trace_key_assign(const void *slot, u64 generation, u64 offset, u64 len, u64 access,
+			 u64 key, int err);
+void kf_trace_key_revoke(const void *slot, u64 generation, u64 key);
+void kf_stats_init(void);
+void kf_stats_exit(void);
+struct dentry *kf_stats_dir(const char *name);
+void kf_stats_count(struct dentry *dir, const char *name, u64 *count);
+void kf_stats_remove(struct dentry *dir);
+
 #endif

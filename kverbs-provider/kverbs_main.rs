@@ -9,6 +9,7 @@
 //! | [`device`], [`resource`] | devices coming and going, and what of ours is on them |
 //! | [`domain`], [`group`] | an open device; a protection domain |
 //! | [`region`], [`key`], [`spent`] | memory for local use; exporting parts of it; never the same key twice |
+//! | [`stats`] | what is counted |
 //! | [`endpoint`], [`inbox`], [`handle`] | a connection's life |
 //! | [`path`] | its operations |
 //! | [`listener`], [`request`] | waiting for connections |
@@ -72,6 +73,9 @@ mod resource;
 #[deny(unsafe_code)]
 #[path = "src/spent.rs"]
 mod spent;
+#[deny(unsafe_code)]
+#[path = "src/stats.rs"]
+mod stats;
 
 module! {
     type: Kverbs,
@@ -88,6 +92,7 @@ struct Kverbs {
     _devices: device::List,
     _spent: spent::Memory,
     _queue: ib::work::WorkQueue,
+    _counts: kfabric::stats::Files,
 }
 
 impl kernel::Module for Kverbs {
@@ -96,6 +101,7 @@ impl kernel::Module for Kverbs {
         let devices = unsafe { device::List::new() };
         // SAFETY: As above.
         let spent = unsafe { spent::Memory::new() };
+        let counts = stats::files();
         let queue = ib::work::WorkQueue::new()?;
         let client = ib::client::Client::register()?;
         let provider = Arc::new(provider::Verbs, GFP_KERNEL)?;
@@ -105,6 +111,7 @@ impl kernel::Module for Kverbs {
             _devices: devices,
             _spent: spent,
             _queue: queue,
+            _counts: counts,
         })
     }
 }

@@ -40,6 +40,7 @@ use crate::{
         rights, //
     },
     region::Region,
+    seen,
     sys::{
         self,
         steps::Steps, //
@@ -178,6 +179,7 @@ impl Key {
                     other => return other.map_err(Stop::Refused),
                 }
             };
+            seen::waiting();
             match wait {
                 Wait::Always => self.settled.wait(taken),
                 _ => self
@@ -236,13 +238,17 @@ impl Key {
         let value = match made {
             Ok(value) => value,
             Err(e) => {
-                self.settle(|slot| slot.life.assign_failed())
-                    .map_err(refused)?;
+                self.settle(|slot| {
+                    seen::assigning(self, &slot.life, Err(e));
+                    slot.life.assign_failed()
+                })
+                .map_err(refused)?;
                 return Err(e);
             }
         };
         let outcome = self.settle(|slot| {
             slot.remote_addr = value.remote_addr;
+            seen::assigning(self, &slot.life, Ok(value.key));
             slot.life.assigned(value.key)
         });
         match outcome.map_err(refused)? {
@@ -376,7 +382,10 @@ impl Key {
     fn end(&self, again: bool) {
         self.ops.revoke(again && self.region.is_some());
         // Nobody else may take this step.
-        let _ = self.settle(|slot| slot.life.revoked());
+        let _ = self.settle(|slot| {
+            seen::revoking(self, &slot.life);
+            slot.life.revoked()
+        });
     }
 
     /// Ends the key. When this returns, nothing is read or written through it any more (P3).
@@ -520,6 +529,15 @@ impl Key {
             Err(Stop::Refused(_)) => {}
         }
         Ok(())
+    }
+
+    /// Where it is in its life, and how many keys it has had.
+    pub(crate) fn state(&self) -> (State, u64) {
+        let slot = self.state.lock();
+        let state = slot.life.state();
+        let ended = slot.life.generation() - 1;
+        let now = !matches!(state, State::Reserved | State::Freed);
+        (state, ended + u64::from(now))
     }
 
     /// Revokes if there is anything to revoke; no assign succeeds afterwards.

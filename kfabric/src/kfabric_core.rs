@@ -42,6 +42,8 @@ pub mod pep;
 pub mod provider;
 pub mod region;
 pub mod registry;
+mod seen;
+pub mod stats;
 pub mod sys;
 
 module! {
@@ -57,6 +59,8 @@ struct Kfabric {
     _device: dev::Device,
     _queue: sys::wq::WorkQueue,
     _faults: fault::Attributes,
+    _key_counts: stats::Files,
+    _counts: stats::Root,
     _providers: Providers,
 }
 
@@ -65,10 +69,13 @@ impl kernel::Module for Kfabric {
         // SAFETY: A module's `init` runs once.
         unsafe { registry::init() };
         let queue = sys::wq::WorkQueue::new()?;
+        let counts = stats::Root::new();
         Ok(Self {
             _device: dev::Device::new()?,
             _queue: queue,
             _faults: fault::Attributes::new(),
+            _key_counts: seen::files(),
+            _counts: counts,
             _providers: Providers,
         })
     }

@@ -12,6 +12,7 @@ pub mod wq;
 use kernel::{
     bindings,
     ffi::{
+        c_char,
         c_int,
         c_uint,
         c_ulong,
@@ -82,6 +83,22 @@ extern "C" {
     pub(crate) fn kf_fault_exit();
     pub(crate) fn kf_fault_pin() -> c_int;
     pub(crate) fn kf_fault_device() -> c_int;
+
+    pub(crate) fn kf_trace_key_assign(
+        slot: *const c_void,
+        generation: u64,
+        offset: u64,
+        len: u64,
+        access: u64,
+        key: u64,
+        err: c_int,
+    );
+    pub(crate) fn kf_trace_key_revoke(slot: *const c_void, generation: u64, key: u64);
+    pub(crate) fn kf_stats_init();
+    pub(crate) fn kf_stats_exit();
+    pub(crate) fn kf_stats_dir(name: *const c_char) -> *mut bindings::dentry;
+    pub(crate) fn kf_stats_count(dir: *mut bindings::dentry, name: *const c_char, count: *mut u64);
+    pub(crate) fn kf_stats_remove(dir: *mut bindings::dentry);
 }
 
 /// Lets others run in a loop that a program makes long, and ends it when the program is killed.

@@ -31,6 +31,7 @@ use crate::{
         Resource,
         Ticket, //
     },
+    stats, //
 };
 use kfabric::memory::Memory;
 
@@ -165,6 +166,7 @@ impl Group {
             let queue = registrar.queue.as_mut().ok_or((0, ENODEV))?;
             batch[..good].iter_mut().for_each(|one| one.posted = true);
             let aimed = batch[..good].iter().map(|one| (&one.mr, one.access));
+            stats::WAITS.add(1);
             if let Err(e) = queue.register(aimed) {
                 registrar.queue = None;
                 return Err((0, e));

@@ -65,6 +65,7 @@ use crate::{
         Ticket, //
     },
     spent,
+    stats, //
 };
 use kfabric::{
     provider::{
@@ -179,9 +180,11 @@ impl Inner {
             let mut mr = Mr::fast(live, &pd, pages)?;
             if let Some(byte) = spent::draw(mr.rkey(), ib::random())? {
                 mr.set_key(byte);
+                stats::RESERVED.add(1);
                 *reserve = Some(mr);
                 return Ok(());
             }
+            stats::WORN.add(1);
             group.keep_worn(mr);
         }
         Err(ENOSPC)
@@ -316,6 +319,7 @@ impl Inner {
     /// Keeps what has become a key.
     fn keep(&self, made: Registration<'_>) {
         let mut slot = self.place.lock();
+        stats::FAST.add(1);
         slot.state = State::Fast(made.mr);
         slot.list = made.list;
     }
@@ -355,6 +359,7 @@ impl Inner {
         };
         let mut slot = self.place.lock();
         // What was in reserve goes; after a revoke there is a new one.
+        stats::FULL.add(1);
         slot.state = State::Full(mr, offset, len);
         Ok(value)
     }

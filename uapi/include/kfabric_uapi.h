@@ -1023,7 +1023,10 @@ struct kfi_obj_info {
 	__u64 c;
 	/* Command name of that process. */
 	__u8 comm[16];
-	/* Provider and domain, or address, as text. */
+	/*
+	 * Provider and domain, or address, as text. Key: its state (reserved, assigning,
+	 * assigned, revoking, closed), a space, and how many keys the slot has had.
+	 */
 	__u8 name[KFI_NAME_MAX];
 };
 

@@ -2,6 +2,10 @@
 //! Showing what there is: `KFI_IOC_OBJ_LIST`, and fdinfo.
 
 use core::{
+    fmt::{
+        Arguments,
+        Write, //
+    },
     ops::Range,
     sync::atomic::Ordering, //
 };
@@ -25,7 +29,12 @@ use super::{
     },
     user, //
 };
-use crate::{object::set_name, sys, uapi::*};
+use crate::{
+    object::set_name,
+    pure::key::State,
+    sys,
+    uapi::*, //
+};
 
 fn describe(handle: u64, entry: &Entry) -> ObjInfo {
     let mut info: ObjInfo = zerocopy::FromZeros::new_zeroed();
@@ -80,9 +89,18 @@ fn describe(handle: u64, entry: &Entry) -> ObjInfo {
 fn complete(info: &mut ObjInfo, object: &Object) {
     match object {
         Object::Key(x) => {
-            if let Some((offset, len, access)) = x.grant() {
-                (info.a, info.b, info.c) = (len, access, offset);
-            }
+            let (state, keys) = x.state();
+            let word = match state {
+                State::Reserved => "reserved",
+                State::Assigning(_) => "assigning",
+                State::Assigned { grant, .. } => {
+                    (info.a, info.b, info.c) = (grant.len, grant.access, grant.offset);
+                    "assigned"
+                }
+                State::Revoking { .. } => "revoking",
+                State::Freed => "closed",
+            };
+            set_text(&mut info.name, format_args!("{word} {keys}"));
         }
         Object::Ep(x) => set_addr(&mut info.name, &x.peer_addr()),
         Object::Pep(x) => set_addr(&mut info.name, &x.local_addr()),
@@ -90,9 +108,8 @@ fn complete(info: &mut ObjInfo, object: &Object) {
     }
 }
 
-/// Writes an address as text.
-fn set_addr(field: &mut [u8; KFI_NAME_MAX], addr: &SockAddr) {
-    use core::fmt::Write;
+/// Writes a text that fits.
+fn set_text(field: &mut [u8; KFI_NAME_MAX], text: Arguments<'_>) {
     struct Text<'a>(&'a mut [u8; KFI_NAME_MAX], usize);
     impl Write for Text<'_> {
         fn write_str(&mut self, s: &str) -> core::fmt::Result {
@@ -106,22 +123,27 @@ fn set_addr(field: &mut [u8; KFI_NAME_MAX], addr: &SockAddr) {
             Ok(())
         }
     }
+    // Longer than the field cannot be; if it were, it would be cut.
+    let _ = Text(field, 0).write_fmt(text);
+}
+
+/// Writes an address as text.
+fn set_addr(field: &mut [u8; KFI_NAME_MAX], addr: &SockAddr) {
     let d = &addr.data;
     let port = u16::from_be_bytes([d[2], d[3]]);
-    let mut text = Text(field, 0);
-    // Longer than the field cannot be; if it were, it would be cut.
-    let _ = match addr.len {
+    match addr.len {
         16 => {
             let ip = core::net::Ipv4Addr::new(d[4], d[5], d[6], d[7]);
-            write!(text, "{ip}:{port}")
+            set_text(field, format_args!("{ip}:{port}"));
         }
         28 => {
             let mut ip = [0; 16];
             ip.copy_from_slice(&d[8..24]);
-            write!(text, "[{}]:{port}", core::net::Ipv6Addr::from(ip))
+            let ip = core::net::Ipv6Addr::from(ip);
+            set_text(field, format_args!("[{ip}]:{port}"));
         }
-        _ => Ok(()),
-    };
+        _ => {}
+    }
 }
 
 /// The next object of `file` in the first of `cells`, which are then those behind it.

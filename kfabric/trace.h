@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Tracepoints: /sys/kernel/tracing/events/kfabric/.
+ *
+ * A slot is known by its address, which is hashed where it is printed; its generation counts the
+ * keys that it has had.
+ */
+#undef TRACE_SYSTEM
+#define TRACE_SYSTEM kfabric
+
+#if !defined(KFABRIC_TRACE_H) || defined(TRACE_HEADER_MULTI_READ)
+#define KFABRIC_TRACE_H
+
+#include <linux/tracepoint.h>
+
+/* A slot got a key, which is valid from now on; or (err) it did not. */
+TRACE_EVENT(key_assign,
+	TP_PROTO(const void *slot, u64 generation, u64 offset, u64 len, u64 access, u64 key,
+		 int err),
+	TP_ARGS(slot, generation, offset, len, access, key, err),
+	TP_STRUCT__entry(
+		__field(const void *, slot)
+		__field(u64, generation)
+		__field(u64, offset)
+		__field(u64, len)
+		__field(u64, access)
+		__field(u64, key)
+		__field(int, err)
+	),
+	TP_fast_assign(
+		__entry->slot = slot;
+		__entry->generation = generation;
+		__entry->offset = offset;
+		__entry->len = len;
+		__entry->access = access;
+		__entry->key = key;
+		__entry->err = err;
+	),
+	TP_printk("slot=%p generation=%llu offset=%llu length=%llu access=%#llx key=%#llx err=%d",
+		  __entry->slot, __entry->generation, __entry->offset, __entry->len,
+		  __entry->access, __entry->key, __entry->err)
+);
+
+/* A slot's key is dead: nothing is read or written through it any more. */
+TRACE_EVENT(key_revoke,
+	TP_PROTO(const void *slot, u64 generation, u64 key),
+	TP_ARGS(slot, generation, key),
+	TP_STRUCT__entry(
+		__field(const void *, slot)
+		__field(u64, generation)
+		__field(u64, key)
+	),
+	TP_fast_assign(
+		__entry->slot = slot;
+		__entry->generation = generation;
+		__entry->key = key;
+	),
+	TP_printk("slot=%p generation=%llu key=%#llx",
+		  __entry->slot, __entry->generation, __entry->key)
+);
+
+#endif
+
+#undef TRACE_INCLUDE_PATH
+#define TRACE_INCLUDE_PATH .
+#undef TRACE_INCLUDE_FILE
+#define TRACE_INCLUDE_FILE trace
+#include <trace/define_trace.h>
