@@ -280,9 +280,19 @@ pub struct Put {
     pub chunk: u64,
 }
 
+/// What `kfi show` can show in more detail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum What {
+    /// Key slots, and what the modules have counted of keys (where debugfs may be read)
+    Keys,
+}
+
 /// Options of `kfi show`.
 #[derive(Debug, Args)]
 pub struct Show {
+    /// Only these, in more detail
+    #[arg(value_enum)]
+    pub what: Option<What>,
     /// Only objects of this process
     #[arg(short, long, value_name = "PID")]
     pub pid: Option<u32>,

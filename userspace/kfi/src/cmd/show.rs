@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kfi show`: live objects.
 
+mod keys;
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -8,7 +10,7 @@ use kfabric::{uapi, Access, Device, Kind, LiveObject};
 use serde::Serialize;
 
 use super::{print, print_json};
-use crate::cli::Show as Args;
+use crate::cli::{Show as Args, What};
 use crate::error::{During, Result};
 use crate::stats::bytes;
 
@@ -64,14 +66,15 @@ fn figures(object: &LiveObject) -> BTreeMap<&'static str, serde_json::Value> {
             out.insert("access", access(b).into());
             out.insert("pages", c.into());
         }
-        Kind::Key if b == 0 => {
-            out.insert("state", "reserved".into());
-        }
         Kind::Key => {
-            out.insert("state", "assigned".into());
-            out.insert("length", a.into());
-            out.insert("access", access(b).into());
-            out.insert("offset", c.into());
+            let (state, had) = keys::state(object);
+            out.insert("state", state.into());
+            out.insert("keys", had.into());
+            if b != 0 {
+                out.insert("length", a.into());
+                out.insert("access", access(b).into());
+                out.insert("offset", c.into());
+            }
         }
         Kind::Endpoint => {
             out.insert("outstanding", a.into());
@@ -101,6 +104,14 @@ fn summary(figures: &BTreeMap<&'static str, serde_json::Value>) -> String {
     figures.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
+/// Its name, if it has one: a key's is its state.
+fn name(object: &LiveObject) -> &str {
+    match object.kind {
+        Kind::Key => "",
+        _ => &object.name,
+    }
+}
+
 impl Row {
     fn new(object: &LiveObject) -> Self {
         Self {
@@ -109,7 +120,7 @@ impl Row {
             parent: (object.parent != 0).then(|| format!("{:#x}", object.parent)),
             pid: object.pid,
             comm: object.comm.clone(),
-            name: object.name.clone(),
+            name: name(object).to_owned(),
             figures: figures(object),
         }
     }
@@ -154,7 +165,7 @@ fn branch(t: &mut String, all: &[&LiveObject], level: &[&LiveObject], indent: &s
             object.kind,
             object.handle
         );
-        for part in [&object.name, &figures] {
+        for part in [name(object), &figures] {
             if !part.is_empty() {
                 let _ = write!(t, "  {part}");
             }
@@ -188,6 +199,11 @@ fn table(rows: &[Row]) -> String {
             summary,
         ]
     }));
+    aligned(&cells)
+}
+
+/// Rows with their columns below each other.
+fn aligned<const N: usize>(cells: &[[String; N]]) -> String {
     let width = |column: usize| {
         cells
             .iter()
@@ -195,9 +211,9 @@ fn table(rows: &[Row]) -> String {
             .max()
             .unwrap_or(0)
     };
-    let widths: Vec<usize> = (0..7).map(width).collect();
+    let widths: Vec<usize> = (0..N).map(width).collect();
     let mut t = String::new();
-    for row in &cells {
+    for row in cells {
         let line: Vec<String> = row
             .iter()
             .zip(&widths)
@@ -217,6 +233,9 @@ pub fn run(args: &Args, json: bool) -> Result<()> {
     let device = Device::open().during("open")?;
     let mut objects = device.objects().during("list objects")?;
     objects.retain(|o| args.pid.is_none_or(|pid| o.pid == pid));
+    if args.what == Some(What::Keys) {
+        return keys::run(&objects, json);
+    }
     let rows: Vec<Row> = objects.iter().map(Row::new).collect();
     if json {
         return print_json(&rows);
@@ -235,7 +254,13 @@ pub fn run(args: &Args, json: bool) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn object(kind: Kind, number: u32, handle: u64, parent: u64, abc: [u64; 3]) -> LiveObject {
+    pub(super) fn object(
+        kind: Kind,
+        number: u32,
+        handle: u64,
+        parent: u64,
+        abc: [u64; 3],
+    ) -> LiveObject {
         let mut raw = empty();
         (raw.kind, raw.handle, raw.parent) = (number, handle, parent);
         [raw.a, raw.b, raw.c] = abc;
@@ -275,14 +300,15 @@ mod tests {
             object(Kind::Endpoint, 7, 0x50, 0x20, [3, 3, 9]),
             object(Kind::Counter, 5, 0x60, 0x999, [1, 0, 0]),
         ];
+        let mut objects = objects;
+        objects[3].name = "assigned 1".into();
         let text = tree(&objects);
         for object in &objects {
             let handle = format!("{:#x}", object.handle);
             assert_eq!(text.matches(&handle).count(), 1, "{handle} in\n{text}");
         }
         assert!(
-            text.contains("   └─ key 0x40  remote-read, length 4 KiB, offset 0, assigned\n")
-                || text.contains("key 0x40"),
+            text.contains("key 0x40  remote-read, keys 1, length 4 KiB, offset 0, assigned\n"),
             "{text}"
         );
         assert!(text.starts_with("app (7)\n"), "{text}");

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kfi show keys`: key slots, and what the modules have counted.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+use kfabric::{Kind, LiveObject};
+use serde::Serialize;
+
+use super::{access, aligned};
+use crate::cmd::{print, print_json};
+use crate::error::Result;
+
+/// Where the modules show their counters, to those who may look.
+const COUNTERS: &str = "/sys/kernel/debug/kfabric";
+
+/// A key slot.
+#[derive(Debug, PartialEq, Serialize)]
+struct Slot {
+    slot: String,
+    region: String,
+    pid: u32,
+    comm: String,
+    state: String,
+    /// Keys that it has had.
+    keys: u64,
+    /// First byte, counted from the region's start.
+    offset: Option<u64>,
+    length: Option<u64>,
+    access: Option<String>,
+}
+
+/// Counters by part and name.
+type Counters = BTreeMap<String, BTreeMap<String, u64>>;
+
+#[derive(Serialize)]
+struct Report {
+    slots: Vec<Slot>,
+    /// Empty where they cannot be read.
+    counters: Counters,
+}
+
+/// In which state a slot is, and how many keys it has had.
+pub(super) fn state(object: &LiveObject) -> (&str, u64) {
+    // A kernel that says nothing of a slot's state still tells whether it has a key.
+    let assigned = object.raw.b != 0;
+    let plain = if assigned { "assigned" } else { "reserved" };
+    match object.name.split_once(' ') {
+        Some((state, keys)) => (state, keys.parse().unwrap_or(0)),
+        None => (plain, u64::from(assigned)),
+    }
+}
+
+impl Slot {
+    fn new(object: &LiveObject) -> Self {
+        let raw = &object.raw;
+        let (state, keys) = state(object);
+        let assigned = raw.b != 0;
+        Self {
+            slot: format!("{:#x}", object.handle),
+            region: format!("{:#x}", object.parent),
+            pid: object.pid,
+            comm: object.comm.clone(),
+            state: state.to_owned(),
+            keys,
+            offset: assigned.then_some(raw.c),
+            length: assigned.then_some(raw.a),
+            access: assigned.then(|| access(raw.b)),
+        }
+    }
+
+    fn cells(&self) -> [String; 8] {
+        let range = match (self.offset, self.length) {
+            (Some(offset), Some(length)) => format!("{offset}+{length}"),
+            _ => "-".to_owned(),
+        };
+        [
+            self.slot.clone(),
+            self.region.clone(),
+            self.pid.to_string(),
+            self.comm.clone(),
+            self.state.clone(),
+            range,
+            self.access.clone().unwrap_or_else(|| "-".to_owned()),
+            self.keys.to_string(),
+        ]
+    }
+}
+
+/// What is counted below `root`: a folder for each part, a file for each counter.
+fn counters(root: &Path) -> Counters {
+    let names = |path: &Path| -> Vec<std::path::PathBuf> {
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect()
+    };
+    let name = |path: &Path| path.file_name().map(|n| n.to_string_lossy().into_owned());
+    let value = |path: &Path| std::fs::read_to_string(path).ok()?.trim().parse().ok();
+    let mut all = Counters::new();
+    for part in names(root) {
+        for file in names(&part) {
+            if let (Some(part), Some(file), Some(value)) = (name(&part), name(&file), value(&file))
+            {
+                all.entry(part).or_default().insert(file, value);
+            }
+        }
+    }
+    all
+}
+
+fn text(report: &Report) -> String {
+    let mut t = String::new();
+    if report.slots.is_empty() {
+        t.push_str("no keys\n");
+    } else {
+        let heads = [
+            "SLOT", "REGION", "PID", "COMMAND", "STATE", "RANGE", "RIGHTS", "KEYS",
+        ];
+        let mut cells = vec![heads.map(str::to_owned)];
+        cells.extend(report.slots.iter().map(Slot::cells));
+        t.push_str(&aligned(&cells));
+    }
+    for (part, counters) in &report.counters {
+        let each: Vec<_> = counters.iter().map(|(n, v)| format!("{n} {v}")).collect();
+        // Writing to a string cannot fail.
+        let _ = writeln!(t, "{part}: {}", each.join(", "));
+    }
+    t
+}
+
+/// Prints the keys among `objects`.
+///
+/// # Errors
+///
+/// When nothing can be printed.
+pub(super) fn run(objects: &[LiveObject], json: bool) -> Result<()> {
+    let keys = objects.iter().filter(|o| o.kind == Kind::Key);
+    let report = Report {
+        slots: keys.map(Slot::new).collect(),
+        counters: counters(Path::new(COUNTERS)),
+    };
+    if json {
+        print_json(&report)
+    } else {
+        print(&text(&report))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::object;
+    use super::*;
+    use kfabric::Access;
+
+    fn key(name: &str, abc: [u64; 3]) -> Slot {
+        let mut o = object(Kind::Key, 9, 0x40, 0x30, abc);
+        o.name = name.to_owned();
+        Slot::new(&o)
+    }
+
+    #[test]
+    fn a_slot_is_told_by_its_state() {
+        let rights = Access::REMOTE_READ.bits();
+        let slot = key("assigned 4", [4096, rights, 100]);
+        assert_eq!((slot.state.as_str(), slot.keys), ("assigned", 4));
+        assert_eq!(slot.cells()[5..], ["100+4096", "remote-read", "4"]);
+        let slot = key("reserved 3", [0; 3]);
+        assert_eq!(slot.cells()[4..], ["reserved", "-", "-", "3"]);
+        // As a kernel told it that had no word for it.
+        assert_eq!(key("", [8, rights, 0]).state, "assigned");
+        assert_eq!(key("", [0; 3]).state, "reserved");
+    }
+
+    #[test]
+    fn counters_are_read_where_there_are_any() {
+        let root = std::env::temp_dir().join(format!("kfi-counters-{}", std::process::id()));
+        std::fs::create_dir_all(root.join("keys")).unwrap();
+        std::fs::write(root.join("keys/assigned"), "17\n").unwrap();
+        std::fs::write(root.join("keys/else"), "not a number\n").unwrap();
+        let report = Report {
+            slots: Vec::new(),
+            counters: counters(&root),
+        };
+        let _ = std::fs::remove_dir_all(&root);
+        assert_eq!(text(&report), "no keys\nkeys: assigned 17\n");
+        assert!(counters(&root).is_empty());
+    }
+}
