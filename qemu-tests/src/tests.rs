@@ -18,6 +18,7 @@ pub mod key_batches;
 pub mod key_races;
 pub mod key_rules;
 pub mod key_scale;
+pub mod key_seen;
 pub mod keys;
 pub mod library;
 pub mod memory;
@@ -48,6 +49,7 @@ pub fn all() -> Vec<Test> {
         key_races::TESTS,
         promises::TESTS,
         key_scale::TESTS,
+        key_seen::TESTS,
         uapi::TESTS,
         library::TESTS,
         interop::TESTS,

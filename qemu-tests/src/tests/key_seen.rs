@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What people see of keys: `kfi show keys`, counters, tracepoints. And P6 in counts: what is done
+//! for a key is the same whatever its region is.
+
+use super::refused;
+use crate::buf::Buf;
+use crate::harness::leaks::vm_pin;
+use crate::harness::{guest, Ctx, Test, ONE};
+use crate::pair::{Side, LOCAL, REMOTE};
+use crate::sys::Map;
+use anyhow::{bail, ensure, Context, Result};
+use kfabric_uapi::*;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The topic's tests.
+pub const TESTS: &[Test] = &[
+    Test::alone("keys.seen_by_kfi_show", shown),
+    Test::alone("keys.seen_by_tracepoints", traced).seconds(8),
+    Test::alone("keys.seen_in_counters", counted).on(ONE),
+    Test::alone("keys.p06_same_work_for_any_region", same_work)
+        .seconds(15)
+        .on(ONE),
+];
+
+const PAGE: u64 = 4096;
+
+fn shown(ctx: &mut Ctx) -> Result<()> {
+    let side = Side::open(ctx)?;
+    let buf = Buf::new(3 * PAGE as usize)?;
+    let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+    let slots = side.dev.key_alloc(region, 3)?;
+    side.assign(slots[1], 100, 5000, KFI_REMOTE_READ)?;
+    for _ in 0..3 {
+        side.assign(slots[2], 0, 8, REMOTE)?;
+        side.dev.key_revoke(slots[2])?;
+    }
+    let pid = std::process::id().to_string();
+    let said = guest::run("kfi", &["show", "keys", "-p", &pid, "--json"])?;
+    let report: serde_json::Value = serde_json::from_str(&said)?;
+    let all = report["slots"].as_array().context("no slots")?;
+    ensure!(all.len() == 3, "{} slots: {said}", all.len());
+    for (slot, state, keys, range) in [
+        (slots[0], "reserved", 0, None),
+        (slots[1], "assigned", 1, Some((100, 5000, "remote-read"))),
+        (slots[2], "reserved", 3, None),
+    ] {
+        let handle = format!("{slot:#x}");
+        let row = all.iter().find(|row| row["slot"] == handle.as_str());
+        let row = row.with_context(|| format!("no slot {handle}: {said}"))?;
+        let of_region = row["region"] == format!("{region:#x}").as_str();
+        ensure!(of_region && row["state"] == state, "{row}");
+        ensure!(row["keys"] == keys, "{row}");
+        let (offset, length, access) =
+            range.map_or((None, None, None), |(o, l, a)| (Some(o), Some(l), Some(a)));
+        ensure!(row["offset"] == serde_json::json!(offset), "{row}");
+        ensure!(row["length"] == serde_json::json!(length), "{row}");
+        ensure!(row["access"] == serde_json::json!(access), "{row}");
+    }
+    let counted = &report["counters"];
+    for (part, name) in [("keys", "assigned"), ("kverbs", "fast")] {
+        ensure!(counted[part][name].as_u64() > Some(0), "{counted}");
+    }
+    let text = guest::run("kfi", &["show", "keys", "-p", &pid])?;
+    for word in ["100+5000", "remote-read", "reserved", "recycled"] {
+        ensure!(text.contains(word), "{word:?} is not in {text}");
+    }
+    Ok(())
+}
+
+/// A buffer of trace events of our own; dropping it takes it away.
+struct Trace(PathBuf);
+
+impl Trace {
+    /// Has all events of kfabric.
+    fn new() -> Result<Self> {
+        let name = format!("kfi-tests-{}", std::process::id());
+        let trace = Self(Path::new("/sys/kernel/tracing/instances").join(name));
+        std::fs::create_dir(&trace.0).with_context(|| trace.0.display().to_string())?;
+        std::fs::write(trace.0.join("events/kfabric/enable"), "1")?;
+        Ok(trace)
+    }
+
+    /// The fields of each event of this name.
+    fn events(&self, name: &str) -> Result<Vec<BTreeMap<String, String>>> {
+        let text = std::fs::read_to_string(self.0.join("trace"))?;
+        let marker = format!(" {name}: ");
+        let of = |line: &str| {
+            let (_, fields) = line.split_once(&marker)?;
+            let pairs = fields.split_whitespace().filter_map(|f| f.split_once('='));
+            Some(pairs.map(|(k, v)| (k.into(), v.into())).collect())
+        };
+        Ok(text.lines().filter_map(of).collect())
+    }
+}
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+fn traced(ctx: &mut Ctx) -> Result<()> {
+    let side = Side::open(ctx)?;
+    let mut map = Map::anon(4 << 20)?;
+    let region = side
+        .reg_at(map.addr(), map.len() as u64, LOCAL | REMOTE)?
+        .handle;
+    let slot = side.dev.key_alloc(region, 1)?[0];
+    let trace = Trace::new()?;
+    let mut keys = Vec::new();
+    for i in 0..3u64 {
+        keys.push(side.assign(slot, 10 + i, 1000 + i, KFI_REMOTE_READ)?.key);
+        side.dev.key_revoke(slot)?;
+    }
+    // What the device has to register in full must still be mapped.
+    map.punch(1 << 20, 4096)?;
+    match side.dev.key_assign(slot, 77, 3 << 20, KFI_REMOTE_READ) {
+        Err(e) => ensure!(e.errno.0 == libc::EFAULT, "{e}"),
+        Ok(_) => bail!("a key for memory that is gone"),
+    }
+    let assigns = trace.events("key_assign")?;
+    let revokes = trace.events("key_revoke")?;
+    for (generation, key) in (1..).zip(&keys) {
+        let key = format!("{key:#x}");
+        let of = |all: &[BTreeMap<String, String>]| {
+            let found = all.iter().find(|e| e.get("key") == Some(&key)).cloned();
+            found.with_context(|| format!("no event of {key} in {all:?}"))
+        };
+        let (assign, revoke) = (of(&assigns)?, of(&revokes)?);
+        ensure!(assign["slot"] == revoke["slot"], "{assign:?} {revoke:?}");
+        for (field, wanted) in [
+            ("generation", generation.to_string()),
+            ("offset", (9 + generation).to_string()),
+            ("length", (999 + generation).to_string()),
+            ("access", format!("{KFI_REMOTE_READ:#x}")),
+            ("err", "0".to_owned()),
+        ] {
+            ensure!(assign[field] == wanted, "{field}: {assign:?}");
+        }
+        ensure!(revoke["generation"] == generation.to_string(), "{revoke:?}");
+    }
+    let failed = assigns.iter().find(|e| e["offset"] == "77");
+    let failed = failed.context("no event of what failed")?;
+    let err = (-libc::EFAULT).to_string();
+    ensure!(failed["err"] == err && failed["length"] == (3 << 20).to_string());
+    Ok(())
+}
+
+/// Everything that the modules have counted, `part/name`.
+fn counters() -> Result<BTreeMap<String, u64>> {
+    let root = Path::new("/sys/kernel/debug/kfabric");
+    let mut all = BTreeMap::new();
+    for part in ["keys", "kverbs"] {
+        for entry in std::fs::read_dir(root.join(part)).context("no counters")? {
+            let path = entry?.path();
+            let name = path.strip_prefix(root)?.display().to_string();
+            all.insert(name, std::fs::read_to_string(&path)?.trim().parse()?);
+        }
+    }
+    Ok(all)
+}
+
+/// What was counted while `f` ran, of these.
+fn counting<const N: usize>(names: [&str; N], f: impl FnOnce() -> Result<()>) -> Result<[u64; N]> {
+    let before = counters()?;
+    f()?;
+    let after = counters()?;
+    let of = |name: &str| {
+        let value = |all: &BTreeMap<String, u64>| all.get(name).copied();
+        value(&after)
+            .zip(value(&before))
+            .map_or(u64::MAX, |(a, b)| a - b)
+    };
+    Ok(names.map(of))
+}
+
+const KEYS: [&str; 4] = [
+    "keys/assigned",
+    "keys/revoked",
+    "keys/recycled",
+    "keys/failed",
+];
+const VERBS: [&str; 3] = ["kverbs/fast", "kverbs/full", "kverbs/waits"];
+
+/// The counts are of the whole machine, so nobody else may be on it.
+fn counted(ctx: &mut Ctx) -> Result<()> {
+    if !ctx.first() {
+        return Ok(());
+    }
+    let side = Side::open(ctx)?;
+    let dev = &side.dev;
+    let buf = Buf::new(4 << 20)?;
+    let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+    let slots = dev.key_alloc(region, 64)?;
+    let batch = || -> Result<()> {
+        let entry = |slot: &u64| KeyEntry {
+            slot: *slot,
+            length: PAGE,
+            access: REMOTE,
+            ..Default::default()
+        };
+        let mut entries: Vec<_> = slots.iter().map(entry).collect();
+        let got = dev.key_assign_many(&mut entries)?;
+        ensure!(got == (64, 0), "assigned: {got:?}");
+        Ok(())
+    };
+    let names = [KEYS.as_slice(), VERBS.as_slice()].concat();
+    let names: [&str; 7] = names.try_into().map_err(|_| anyhow::anyhow!("names"))?;
+    // One wait for all of a batch.
+    let got = counting(names, batch)?;
+    ensure!(got == [64, 0, 0, 0, 64, 0, 1], "a batch: {got:?}");
+    let got = counting(names, || {
+        ensure!(dev.key_revoke_all(KFI_REVOKE_REGION, region)? == 64);
+        batch()
+    })?;
+    ensure!(got == [64, 64, 64, 0, 64, 0, 1], "again: {got:?}");
+    let got = counting(names, || {
+        dev.key_revoke(slots[3])?;
+        side.assign(slots[3], 5, 3 << 20, REMOTE)?;
+        let busy = dev.key_assign(slots[3], 5, 8, REMOTE);
+        refused(busy, libc::EBUSY, "a slot with a key")
+    })?;
+    ensure!(got == [1, 1, 1, 0, 0, 1, 0], "in full: {got:?}");
+    let got = counting(names, || Ok(dev.close(slots[3])?))?;
+    ensure!(got == [0, 1, 0, 0, 0, 0, 0], "closing: {got:?}");
+    Ok(())
+}
+
+/// P6: a window of 4 KiB costs the same pins, registrations, waits and reserves in a region of a
+/// page and in one of 256 MiB. (That the time is the same is for `cargo xtask bench keys` to show.)
+fn same_work(ctx: &mut Ctx) -> Result<()> {
+    const ROUNDS: u64 = 200;
+    const NAMES: [&str; 5] = [
+        "kverbs/fast",
+        "kverbs/full",
+        "kverbs/waits",
+        "kverbs/worn",
+        "keys/waits",
+    ];
+    if !ctx.first() {
+        return Ok(());
+    }
+    let side = Side::open(ctx)?;
+    for size in [PAGE, 1 << 20, 256 << 20] {
+        let map = Map::anon(size as usize)?;
+        let region = side.reg_at(map.addr(), size, LOCAL | REMOTE)?.handle;
+        let slot = side.dev.key_alloc(region, 1)?[0];
+        let charged = vm_pin();
+        let got = counting(NAMES, || {
+            for i in 0..ROUNDS {
+                let offset = i * 7919 * PAGE % size;
+                side.assign(slot, offset, PAGE, REMOTE)?;
+                ensure!(vm_pin() == charged, "VmPin is {}", vm_pin());
+                side.dev.key_revoke(slot)?;
+            }
+            Ok(())
+        })?;
+        ensure!(got == [ROUNDS, 0, ROUNDS, 0, 0], "{size} bytes: {got:?}");
+        side.dev.close(slot)?;
+        side.dev.close(region)?;
+    }
+    Ok(())
+}
