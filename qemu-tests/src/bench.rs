@@ -6,6 +6,7 @@
 //! run does. Both nodes run the same list in lockstep, node 1 prints. Waiting
 //! is by events throughout, on both sides of the comparison.
 
+mod keys;
 mod memory;
 mod wire;
 
@@ -20,8 +21,7 @@ type Bench = (&'static str, fn(&mut Ctx) -> Result<()>);
 
 const BENCHES: &[Bench] = &[
     ("reg", memory::reg),
-    ("key", memory::key),
-    ("key_batch", memory::key_batch),
+    ("keys", keys::run),
     ("lat", wire::latency),
     ("bw", wire::bandwidth),
 ];

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What keys cost: assigned and revoked, one by one and 64 at once, for windows and regions of many
+//! sizes, beside registering and deregistering the window with verbs.
+
+use super::memory::{average, memory, verbs, verbs_reg};
+use super::Figure;
+use crate::buf::Buf;
+use crate::harness::Ctx;
+use crate::op::{self, iov};
+use crate::pair::{Pair, Remote, Side, LOCAL, LONG, REMOTE};
+use anyhow::{ensure, Result};
+use kfabric_uapi::*;
+use std::time::{Duration, Instant};
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+/// A window, how often one is assigned, and how often a batch.
+struct Window {
+    len: usize,
+    rounds: u32,
+    batches: u32,
+    /// What a pair, and a key of a batch, may cost of a registration and deregistration.
+    wanted: (Option<&'static str>, Option<&'static str>),
+}
+
+const WINDOWS: [Window; 4] = [
+    Window {
+        len: 4 * KIB,
+        rounds: 200,
+        batches: 20,
+        wanted: (Some("<= 0.8"), Some("<= 0.2")),
+    },
+    Window {
+        len: 64 * KIB,
+        rounds: 100,
+        batches: 10,
+        wanted: (None, None),
+    },
+    Window {
+        len: MIB,
+        rounds: 40,
+        batches: 4,
+        wanted: (Some("<= 0.3"), Some("<= 0.2")),
+    },
+    // More than a fast registration covers.
+    Window {
+        len: 2 * MIB,
+        rounds: 20,
+        batches: 2,
+        wanted: (None, None),
+    },
+];
+
+const REGIONS: [usize; 6] = [4 * KIB, 64 * KIB, MIB, 2 * MIB, 16 * MIB, 256 * MIB];
+
+/// Keys of a batch.
+const BATCH: usize = 64;
+
+/// A size in words.
+fn size(len: usize) -> String {
+    match len {
+        MIB.. => format!("{} MiB", len / MIB),
+        _ => format!("{} KiB", len / KIB),
+    }
+}
+
+/// Prints a figure beside that of a peer.
+fn figure(
+    ctx: &Ctx,
+    case: &str,
+    value: f64,
+    unit: &str,
+    (peer, peer_value): (&str, f64),
+    wanted: Option<&str>,
+) {
+    Figure {
+        bench: "keys",
+        case,
+        value,
+        unit,
+        peer: Some(peer),
+        peer_value: Some(peer_value),
+        ratio: None,
+        wanted,
+    }
+    .print(ctx);
+}
+
+/// Microseconds of an assign and of a revoke.
+fn pair(side: &Side, slot: u64, offset: usize, window: &Window) -> Result<(f64, f64)> {
+    let (mut assigning, mut revoking) = (Duration::ZERO, Duration::ZERO);
+    for round in 0..=window.rounds {
+        let start = Instant::now();
+        side.dev
+            .key_assign(slot, offset as u64, window.len as u64, KFI_REMOTE_READ)?;
+        let assigned = Instant::now();
+        side.dev.key_revoke(slot)?;
+        // The first warms up.
+        if round > 0 {
+            assigning += assigned - start;
+            revoking += assigned.elapsed();
+        }
+    }
+    let each = |sum: Duration| sum.as_secs_f64() * 1e6 / f64::from(window.rounds);
+    Ok((each(assigning), each(revoking)))
+}
+
+/// Microseconds of assigning and revoking a key, 64 at once.
+fn batch(side: &Side, slots: &[u64], region: usize, window: &Window) -> Result<f64> {
+    let entry = |(i, slot): (usize, &u64)| KeyEntry {
+        slot: *slot,
+        offset: (i * window.len % region) as u64,
+        length: window.len as u64,
+        access: KFI_REMOTE_READ,
+        ..Default::default()
+    };
+    let mut entries: Vec<_> = slots.iter().enumerate().map(entry).collect();
+    let value = average(window.batches, || {
+        let got = side.dev.key_assign_many(&mut entries)?;
+        ensure!(got == (BATCH, 0), "assigned: {got:?}");
+        let got = side.dev.key_revoke_slots(slots)?;
+        ensure!(got.revoked == BATCH as u64, "revoked: {got:?}");
+        Ok(())
+    })?;
+    Ok(value / BATCH as f64)
+}
+
+/// The table: every window in every region that holds it.
+fn table(ctx: &Ctx) -> Result<()> {
+    const PEER: &str = "ibv_reg_mr + ibv_dereg_mr of the window";
+    let program = verbs_reg()?;
+    let side = Side::open(ctx)?;
+    let mut peers = Vec::new();
+    for window in &WINDOWS {
+        peers.push(verbs(ctx, &program, window.len, window.rounds)?);
+    }
+    let mut smallest = None;
+    for len in REGIONS {
+        let buf = memory(len)?;
+        let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+        let slots = side.dev.key_alloc(region, BATCH as u32)?;
+        let fitting = WINDOWS.iter().zip(&peers).filter(|(w, _)| w.len <= len);
+        for (window, peer) in fitting {
+            let offset = (len / 2).next_multiple_of(window.len) % len;
+            let what = format!("{} of {}", size(window.len), size(len));
+            let (assign, revoke) = pair(&side, slots[0], offset, window)?;
+            let show = |name: &str, value, unit, wanted| {
+                let case = format!("{name} {what}");
+                figure(ctx, &case, value, unit, (PEER, *peer), wanted);
+            };
+            show("assign", assign, "us", None);
+            show("revoke", revoke, "us", None);
+            show("pair", assign + revoke, "us", window.wanted.0);
+            let each = batch(&side, &slots, len, window)?;
+            show("batch", each, "us per key", window.wanted.1);
+            if window.len == 4 * KIB {
+                let first = *smallest.get_or_insert(assign + revoke);
+                let case = format!("pair {what} beside 4 KiB of 4 KiB");
+                let peer = ("the same of 4 KiB", first);
+                let wanted = Some("0.95 to 1.05");
+                figure(ctx, &case, assign + revoke, "us", peer, wanted);
+            }
+        }
+        for slot in slots {
+            side.dev.close(slot)?;
+        }
+        side.dev.close(region)?;
+    }
+    Ok(())
+}
+
+/// One more key beside 10 live ones and beside 100,000.
+fn many_live(ctx: &Ctx) -> Result<()> {
+    let side = Side::open(ctx)?;
+    let buf = memory(4 * KIB)?;
+    let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+    let slot = side.dev.key_alloc(region, 1)?[0];
+    let mut live = 0;
+    let mut few = None;
+    for wanted in [10, 100_000] {
+        while live < wanted {
+            let count = (wanted - live).min(KFI_KEY_ALLOC_MAX as usize);
+            let slots = side.dev.key_alloc(region, count as u32)?;
+            let entry = |slot: &u64| KeyEntry {
+                slot: *slot,
+                length: 4096,
+                access: KFI_REMOTE_READ,
+                ..Default::default()
+            };
+            let mut entries: Vec<_> = slots.iter().map(entry).collect();
+            let got = side.dev.key_assign_many(&mut entries)?;
+            ensure!(got == (count, 0), "assigned: {got:?}");
+            live += count;
+        }
+        let (assign, revoke) = pair(&side, slot, 0, &WINDOWS[0])?;
+        let (before, _) = *few.get_or_insert((assign, revoke));
+        let case = format!("assign 4 KiB, {live} keys live");
+        let peer = ("the same, 10 keys live", before);
+        figure(ctx, &case, assign, "us", peer, Some("<= 1.1"));
+    }
+    // The file's end takes them.
+    Ok(())
+}
+
+/// Node 2 writes while node 1 assigns and revokes: both together beside one after the other. With
+/// one processor that is the work itself, and what they cost each other.
+fn beside_writes(ctx: &mut Ctx) -> Result<()> {
+    const WRITES: u32 = 600;
+    const PAIRS: u32 = 600;
+    let own = Pair::new(ctx)?;
+    let buf = Buf::new(4 * KIB)?;
+    let region = own.reg(&buf)?;
+    let (slot, remote) = own.side.export(region, 0, 4096, REMOTE)?;
+    let spare = own.dev().key_alloc(region, 1)?[0];
+    let remote: Remote = ctx.ctl.exchange(&remote)?;
+    let writes = || -> Result<()> {
+        for i in 0..WRITES {
+            let piece = [iov(region, 0, 64)];
+            own.post(op::write(u64::from(i), &piece, remote.addr, remote.key))?;
+            own.wait_for(LONG)?;
+        }
+        Ok(())
+    };
+    let pairs = || -> Result<()> {
+        for _ in 0..PAIRS {
+            own.dev().key_assign(spare, 0, 4096, REMOTE)?;
+            own.dev().key_revoke(spare)?;
+        }
+        Ok(())
+    };
+    // Warm, then the writes alone, the pairs alone, both.
+    let mut took = Vec::new();
+    for (write, assign) in [(true, true), (true, false), (false, true), (true, true)] {
+        ctx.barrier("next")?;
+        let start = Instant::now();
+        match ctx.first() {
+            true if assign => pairs()?,
+            false if write => writes()?,
+            _ => {}
+        }
+        ctx.barrier("done")?;
+        took.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    own.dev().close(slot)?;
+    if let [_, writes, pairs, both] = took[..] {
+        let case = "600 writes of 64 B beside 600 pairs";
+        let peer = ("one after the other", writes + pairs);
+        figure(ctx, case, both, "us", peer, Some("<= 1.05"));
+    }
+    Ok(())
+}
+
+/// All of it.
+pub(super) fn run(ctx: &mut Ctx) -> Result<()> {
+    if ctx.first() {
+        table(ctx)?;
+        many_live(ctx)?;
+    }
+    ctx.barrier("keys")?;
+    beside_writes(ctx)
+}
