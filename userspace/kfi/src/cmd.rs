@@ -41,8 +41,15 @@ pub fn run(cli: Cli) -> Result<()> {
     }
 }
 
+/// The pages that people wrote: name and text.
+const PAGES: &[(&str, &str)] = &[("kfi_mr.3", include_str!("../../man/kfi_mr.3"))];
+
 fn man(dir: &Path) -> Result<()> {
     std::fs::create_dir_all(dir).on_file("make", dir)?;
+    for (name, text) in PAGES {
+        let page = dir.join(name);
+        std::fs::write(&page, text).on_file("write", &page)?;
+    }
     clap_mangen::generate_to(Cli::command(), dir).on_file("write into", dir)
 }
 
