@@ -11,8 +11,7 @@ use core::sync::atomic::{
 };
 use kernel::{
     bindings,
-    prelude::*,
-    str::CStr, //
+    prelude::*, //
 };
 
 use crate::sys;
