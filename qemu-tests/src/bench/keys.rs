@@ -6,10 +6,11 @@
 use super::memory::{average, memory, verbs, verbs_reg};
 use super::Figure;
 use crate::buf::Buf;
-use crate::harness::Ctx;
+use crate::harness::{Ctx, Status};
 use crate::op::{self, iov};
 use crate::pair::{Pair, Remote, Side, LOCAL, LONG, REMOTE};
-use anyhow::{ensure, Result};
+use crate::tests::kernel::results;
+use anyhow::{bail, ensure, Result};
 use kfabric_uapi::*;
 use std::time::{Duration, Instant};
 
@@ -171,6 +172,40 @@ fn table(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
+/// The same of the kernel's own memory, measured by a module. Its windows are of no process, so there
+/// is nothing of verbs' to put beside them but what a process pays.
+fn kernel_table(ctx: &Ctx) -> Result<()> {
+    let program = verbs_reg()?;
+    for told in results("kfi_bench")? {
+        ensure!(told.status == Status::Ok, "{}: {}", told.name, told.detail);
+        for note in &told.notes {
+            let Some(figures) = note.strip_prefix("keys ") else {
+                continue;
+            };
+            let figures: Result<Vec<usize>, _> = figures.split(' ').map(str::parse).collect();
+            let [window, region, assign, revoke, batch] = figures?[..] else {
+                bail!("{note:?}");
+            };
+            let what = format!("{} of {}, kernel memory", size(window), size(region));
+            let peer = verbs(ctx, &program, window, 50)?;
+            let peer = ("ibv_reg_mr + ibv_dereg_mr of the window", peer);
+            let micros = |nanos: usize| nanos as f64 / 1000.0;
+            let pair = micros(assign + revoke);
+            figure(ctx, &format!("pair {what}"), pair, "us", peer, None);
+            let each = micros(batch);
+            figure(
+                ctx,
+                &format!("batch {what}"),
+                each,
+                "us per key",
+                peer,
+                None,
+            );
+        }
+    }
+    Ok(())
+}
+
 /// One more key beside 10 live ones and beside 100,000.
 fn many_live(ctx: &Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
@@ -256,6 +291,7 @@ fn beside_writes(ctx: &mut Ctx) -> Result<()> {
 pub(super) fn run(ctx: &mut Ctx) -> Result<()> {
     if ctx.first() {
         table(ctx)?;
+        kernel_table(ctx)?;
         many_live(ctx)?;
     }
     ctx.barrier("keys")?;
