@@ -77,6 +77,8 @@ impl Lanes {
     /// What the calls answer, or no connection in time.
     pub fn connect(&mut self, ctx: &mut Ctx) -> Result<()> {
         let side = &self.side;
+        // Whoever only serves would end what the other still uses.
+        ctx.barrier("lanes used")?;
         for ep in self.eps.drain(..) {
             side.dev.close(ep).context("closing a lane")?;
         }
