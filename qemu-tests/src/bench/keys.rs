@@ -172,8 +172,8 @@ fn table(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// The same of the kernel's own memory, measured by a module. Its windows are of no process, so there
-/// is nothing of verbs' to put beside them but what a process pays.
+/// The same of the kernel's own memory, measured by a module. Verbs has nothing of the kind for a
+/// process; beside it is what a process pays for a window of its own.
 fn kernel_table(ctx: &Ctx) -> Result<()> {
     let program = verbs_reg()?;
     for told in results("kfi_bench")? {
