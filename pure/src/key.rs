@@ -11,6 +11,9 @@
 //!                 revoked: next generation
 //! ```
 //!
+//! An ordered assignment tells its key before it is valid: `promise(value)` leads from `Assigning`
+//! to `Promised`, and `assigned` or `assign_failed` from there as from `Assigning`.
+//!
 //! Assigning and revoking take a provider's time, during which the caller may let go of the lock
 //! that guards the slot. Whoever began is the one to finish; everybody else hears `Busy`, which
 //! means "wait and look again", never "done". So a revoke that succeeds was its own, and when it
@@ -38,6 +41,13 @@ pub enum State {
     Reserved,
     /// Getting a key; nobody has been told it yet.
     Assigning(Grant),
+    /// Getting a key that somebody has been told already.
+    Promised {
+        /// What the key gives.
+        grant: Grant,
+        /// The key itself.
+        value: u64,
+    },
     /// It has a key.
     Assigned {
         /// What the key gives.
@@ -140,7 +150,10 @@ impl KeySlot {
     pub const fn may_be_reachable(&self) -> bool {
         matches!(
             self.state,
-            State::Assigning(_) | State::Assigned { .. } | State::Revoking { .. }
+            State::Assigning(_)
+                | State::Promised { .. }
+                | State::Assigned { .. }
+                | State::Revoking { .. }
         )
     }
 
@@ -156,7 +169,9 @@ impl KeySlot {
             State::Freed => Err(KeyError::Freed),
             _ if self.dying => Err(KeyError::Dying),
             State::Assigned { .. } => Err(KeyError::Assigned),
-            State::Assigning(_) | State::Revoking { .. } => Err(KeyError::Busy),
+            State::Assigning(_) | State::Promised { .. } | State::Revoking { .. } => {
+                Err(KeyError::Busy)
+            }
             State::Reserved if self.generation == u64::MAX => Err(KeyError::Exhausted),
             State::Reserved => {
                 self.state = State::Assigning(grant);
@@ -165,14 +180,29 @@ impl KeySlot {
         }
     }
 
-    /// The provider made the key `value`.
+    /// The provider is going to make the key `value`, which somebody is told now.
     ///
     /// # Errors
     ///
     /// [`KeyError::OutOfOrder`].
-    pub fn assigned(&mut self, value: u64) -> Result<AssignOutcome, KeyError> {
+    pub fn promise(&mut self, value: u64) -> Result<(), KeyError> {
         let State::Assigning(grant) = self.state else {
             return Err(KeyError::OutOfOrder);
+        };
+        self.state = State::Promised { grant, value };
+        Ok(())
+    }
+
+    /// The provider made the key `value`.
+    ///
+    /// # Errors
+    ///
+    /// [`KeyError::OutOfOrder`]; also if it is not the one that was promised.
+    pub fn assigned(&mut self, value: u64) -> Result<AssignOutcome, KeyError> {
+        let grant = match self.state {
+            State::Assigning(grant) => grant,
+            State::Promised { grant, value: told } if told == value => grant,
+            _ => return Err(KeyError::OutOfOrder),
         };
         if self.dying {
             self.state = State::Revoking { grant, value: None };
@@ -188,7 +218,7 @@ impl KeySlot {
     ///
     /// [`KeyError::OutOfOrder`].
     pub fn assign_failed(&mut self) -> Result<(), KeyError> {
-        let State::Assigning(_) = self.state else {
+        let (State::Assigning(_) | State::Promised { .. }) = self.state else {
             return Err(KeyError::OutOfOrder);
         };
         self.state = self.without_key();
@@ -211,7 +241,9 @@ impl KeySlot {
                 Ok(())
             }
             State::Reserved => Err(KeyError::NotAssigned),
-            State::Assigning(_) | State::Revoking { .. } => Err(KeyError::Busy),
+            State::Assigning(_) | State::Promised { .. } | State::Revoking { .. } => {
+                Err(KeyError::Busy)
+            }
             State::Freed => Err(KeyError::Freed),
         }
     }
@@ -227,6 +259,7 @@ impl KeySlot {
         match self.state {
             State::Assigned { value: now, .. } if now != value => Err(KeyError::NotAssigned),
             State::Revoking { value: now, .. } if now != Some(value) => Err(KeyError::NotAssigned),
+            State::Promised { value: now, .. } if now != value => Err(KeyError::NotAssigned),
             State::Assigning(_) => Err(KeyError::NotAssigned),
             _ => self.begin_revoke(),
         }
@@ -259,7 +292,9 @@ impl KeySlot {
                 Ok(())
             }
             State::Assigned { .. } => Err(KeyError::Assigned),
-            State::Assigning(_) | State::Revoking { .. } => Err(KeyError::Busy),
+            State::Assigning(_) | State::Promised { .. } | State::Revoking { .. } => {
+                Err(KeyError::Busy)
+            }
             State::Freed => Err(KeyError::Freed),
         }
     }
@@ -280,7 +315,7 @@ impl KeySlot {
                 };
                 Death::Revoke
             }
-            State::Assigning(_) | State::Revoking { .. } => Death::Wait,
+            State::Assigning(_) | State::Promised { .. } | State::Revoking { .. } => Death::Wait,
         }
     }
 

@@ -197,6 +197,40 @@ fn taking_back_is_of_one_key() {
     assert_eq!(slot.begin_take_back(78), Err(KeyError::Freed));
 }
 
+/// What was told beforehand comes to be, or never is; meanwhile nobody else takes a step.
+#[test]
+fn promises_are_kept_or_ended() {
+    let mut slot = KeySlot::new();
+    assert_eq!(slot.promise(77), Err(KeyError::OutOfOrder));
+    slot.begin_assign(GRANT).unwrap();
+    slot.promise(77).unwrap();
+    assert!(slot.may_be_reachable());
+    let promised = slot.clone();
+    assert_eq!(slot.promise(78), Err(KeyError::OutOfOrder));
+    assert_eq!(slot.begin_assign(GRANT), Err(KeyError::Busy));
+    assert_eq!(slot.begin_revoke(), Err(KeyError::Busy));
+    assert_eq!(slot.begin_take_back(77), Err(KeyError::Busy));
+    assert_eq!(slot.begin_take_back(76), Err(KeyError::NotAssigned));
+    assert_eq!(slot.release(), Err(KeyError::Busy));
+    assert_eq!(slot.revoked(), Err(KeyError::OutOfOrder));
+    // Another key than the one that was told is none.
+    assert_eq!(slot.assigned(78), Err(KeyError::OutOfOrder));
+    assert_eq!(slot, promised);
+
+    assert_eq!(slot.assigned(77), Ok(AssignOutcome::Valid));
+    slot.begin_take_back(77).unwrap();
+
+    let mut broken = promised.clone();
+    broken.assign_failed().unwrap();
+    assert_eq!(broken.state(), State::Reserved);
+
+    let mut dying = promised;
+    assert_eq!(dying.die(), Death::Wait);
+    assert_eq!(dying.assigned(77), Ok(AssignOutcome::RevokeNow));
+    dying.revoked().unwrap();
+    assert_eq!(dying.state(), State::Freed);
+}
+
 #[test]
 fn generations_end() {
     let mut slot = KeySlot::starting_at(u64::MAX - 1);
