@@ -7,11 +7,21 @@ use core::sync::atomic::{
     Ordering, //
 };
 use kernel::{
+    impl_has_work,
+    new_work,
     prelude::*,
-    sync::Arc, //
+    sync::Arc,
+    workqueue::{
+        Work,
+        WorkItem, //
+    }, //
 };
 
 use crate::{
+    later::{
+        Job,
+        Jobs, //
+    },
     net::Net,
     object::{
         name_str,
@@ -29,6 +39,7 @@ use crate::{
         self,
         ProviderRef, //
     },
+    sys,
     uapi::{
         InfoEntry,
         KFI_NAME_MAX, //
@@ -123,6 +134,7 @@ impl DomainSink for Watch {
 }
 
 /// A device of a fabric.
+#[pin_data]
 pub struct Domain {
     // Dropped first: what the provider made goes before the hold on the provider.
     ops: Arc<dyn DomainOps>,
@@ -133,6 +145,22 @@ pub struct Domain {
     pub(crate) pinned: AtomicU64,
     children: Children,
     fabric: Held<Fabric>,
+    #[pin]
+    jobs: Jobs,
+    #[pin]
+    work: Work<Domain>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Domain { self.work }
+}
+
+impl WorkItem for Domain {
+    type Pointer = Arc<Domain>;
+
+    fn run(this: Arc<Domain>) {
+        this.jobs.run(&this);
+    }
 }
 
 impl Parent for Domain {
@@ -154,16 +182,39 @@ impl Domain {
         let ops = fabric
             .provider()
             .open_domain(&fabric.net, fabric.name(), name, watch.clone())?;
-        let domain = Self {
-            attr: ops.attr(),
-            ops,
-            watch,
-            name: Name::new(name),
-            pinned: AtomicU64::new(0),
-            children: Children::new(),
-            fabric: held,
-        };
-        Ok(Arc::new(domain, GFP_KERNEL)?)
+        Arc::pin_init(
+            pin_init!(Self {
+                attr: ops.attr(),
+                ops,
+                watch,
+                name: Name::new(name),
+                pinned: AtomicU64::new(0),
+                children: Children::new(),
+                fabric: held,
+                jobs <- Jobs::new(),
+                work <- new_work!("Domain::work"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Has keys made that were told already, before anything takes effect that is posted on the
+    /// domain after this has returned.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN`: too many are to be made yet. `ENOMEM`. Gives the job back.
+    pub(crate) fn make_later(this: &Arc<Self>, job: Job) -> Result<(), (Error, Job)> {
+        this.jobs.add(this, job)?;
+        // If it is queued already it will see the job.
+        let _ = sys::wq::queue().enqueue(this.clone());
+        Ok(())
+    }
+
+    /// Waits until all keys that were told are made, or have failed, and nothing keeps them but
+    /// who asked for them.
+    pub(crate) fn settle(&self) {
+        self.jobs.settle();
     }
 
     /// What it can do.

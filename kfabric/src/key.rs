@@ -18,8 +18,14 @@ use kernel::{
     }, //
 };
 
+pub use crate::later::Failures;
 use crate::{
     fabric::Domain,
+    later::{
+        Job,
+        Notice,
+        Order, //
+    },
     object::Held,
     provider::{
         KeyAssign,
@@ -73,10 +79,10 @@ pub struct Key {
     region: Option<Held<Region>>,
 }
 
-/// One of [`Key::assign_many`].
+/// One of [`Key::assign_many`] and [`Key::assign_ordered`].
 pub struct Assignment<'a> {
     /// The slot.
-    pub key: &'a Key,
+    pub key: &'a Arc<Key>,
     /// First byte, counted from the region's start.
     pub offset: u64,
     /// Bytes.
@@ -109,6 +115,45 @@ impl From<Stop> for Error {
         match stop {
             Stop::Refused(error) => refused(error),
             Stop::Killed => EINTR,
+        }
+    }
+}
+
+impl Assignment<'_> {
+    /// Begins it and says which key it will give. Nothing if it does not go together with those
+    /// that began with `first`.
+    fn promise(&self, first: Option<&Order>) -> Result<Option<Order>> {
+        let key = self.key;
+        let (domain, grant) = key.grant_of(self.offset, self.len, self.access)?;
+        let other = first.and_then(|first| first.key.domain());
+        if other.is_some_and(|other| !Arc::ptr_eq(other, domain))
+            || !key.ops.chains(self.offset, self.len)
+        {
+            return Ok(None);
+        }
+        // Nobody is waited for by one who has others waiting.
+        let wait = if first.is_none() {
+            Wait::Killable
+        } else {
+            Wait::No
+        };
+        match key.begin(wait, |life| life.begin_assign(grant)) {
+            Err(Stop::Refused(KeyError::Busy)) => return Ok(None),
+            begun => begun?,
+        }
+        let foreseen = key.ops.foresee(self.offset, self.len).and_then(|value| {
+            let mut slot = key.state.lock();
+            slot.life.promise(value.key).map_err(refused)?;
+            slot.remote_addr = value.remote_addr;
+            Ok(value)
+        });
+        match foreseen {
+            Ok(value) => Ok(Some(Order {
+                key: key.clone(),
+                grant,
+                value,
+            })),
+            Err(e) => key.assigned(Err(e)).map(|_| None),
         }
     }
 }
@@ -223,7 +268,7 @@ impl Key {
     }
 
     /// What the provider is asked for.
-    fn order(&self, grant: Grant) -> KeyAssign<'_> {
+    pub(crate) fn order(&self, grant: Grant) -> KeyAssign<'_> {
         KeyAssign {
             slot: &*self.ops,
             offset: grant.offset,
@@ -234,7 +279,7 @@ impl Key {
     }
 
     /// Ends an assignment as the provider answered.
-    fn assigned(&self, made: Result<KeyValue>) -> Result<KeyValue> {
+    pub(crate) fn assigned(&self, made: Result<KeyValue>) -> Result<KeyValue> {
         let value = match made {
             Ok(value) => value,
             Err(e) => {
@@ -377,6 +422,117 @@ impl Key {
         Err((stopped, e))
     }
 
+    /// Assigns many, in order, and does not wait for the device: the keys are told at once, and
+    /// are valid before anything takes effect that is posted on their domain afterwards, so a
+    /// message that carries one may follow immediately. What the provider cannot promise
+    /// beforehand (kverbs: windows beyond fast registration) is waited for as in
+    /// [`Key::assign_many`].
+    ///
+    /// Should the device fail after that, `failures` hears of it: an error entry for up to [`CHAIN`]
+    /// keys that were asked for together. `data` says which of the batch is their first, and `len`
+    /// how many of them came to be. The others are as they were before, and what was told of them
+    /// never worked. Room for it is reserved here.
+    ///
+    /// # Errors
+    ///
+    /// How many from the start were told, and why the next one was not: what
+    /// [`Key::assign_many`] says; `EAGAIN`: the queue is full, or too much is to be made yet;
+    /// `EINVAL`: the queue is another domain's; `EOPNOTSUPP`: the provider has no ordered
+    /// assignments. Beyond those no slot gets a key.
+    pub fn assign_ordered(
+        batch: &mut [Assignment<'_>],
+        failures: Option<Failures<'_>>,
+    ) -> Result<(), (usize, Error)> {
+        let mut done = 0;
+        while let Some(rest) = batch.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            sys::pause().map_err(|e| (done, e))?;
+            let alone = rest
+                .first()
+                .is_some_and(|item| !item.key.ops.chains(item.offset, item.len));
+            if alone {
+                Self::assign_many(&mut rest[..1]).map_err(|(_, e)| (done, e))?;
+                done += 1;
+                continue;
+            }
+            let failures = failures.map(|failures| Failures {
+                first: failures.first + done as u64,
+                ..failures
+            });
+            let (n, result) = Self::order_some(rest, failures);
+            done += n;
+            result.map_err(|e| (done, e))?;
+        }
+        Ok(())
+    }
+
+    /// Orders as many of `batch` as one job takes; how many, and why the next one was refused, if
+    /// it was.
+    fn order_some(
+        batch: &mut [Assignment<'_>],
+        failures: Option<Failures<'_>>,
+    ) -> (usize, Result) {
+        let ready = || -> Result<Job> {
+            if let (Some(failures), Some(item)) = (failures, batch.first()) {
+                if !item
+                    .key
+                    .domain()
+                    .is_some_and(|domain| Arc::ptr_eq(domain, failures.cq.domain()))
+                {
+                    return Err(EINVAL);
+                }
+            }
+            Ok(Job {
+                orders: KVec::with_capacity(batch.len().min(CHAIN), GFP_KERNEL)?,
+                notice: match failures {
+                    Some(failures) => Some(Notice::new(failures)?),
+                    None => None,
+                },
+            })
+        };
+        let mut job = match ready() {
+            Ok(job) => job,
+            Err(e) => return (0, Err(e)),
+        };
+        let mut result = Ok(());
+        for item in batch.iter().take(CHAIN) {
+            match item.promise(job.orders.first()) {
+                // There is room.
+                Ok(Some(order)) => drop(job.orders.push_within_capacity(order)),
+                Ok(None) => break,
+                Err(e) => {
+                    result = Err(e);
+                    break;
+                }
+            }
+        }
+        let Some(domain) = job.orders.first().and_then(|order| order.key.domain()).cloned() else {
+            return (0, result);
+        };
+        for (item, order) in batch.iter_mut().zip(&job.orders) {
+            item.value = order.value;
+        }
+        let n = job.orders.len();
+        if let Err((e, job)) = Domain::make_later(&domain, job) {
+            for (item, order) in batch.iter_mut().zip(&job.orders) {
+                item.value = KeyValue::NONE;
+                // Nobody was told, so what was foreseen may be another's. It says again why.
+                let _ = order.key.assigned(Err(e));
+            }
+            return (0, Err(e));
+        }
+        (n, result)
+    }
+
+    /// Has the provider never give what was told.
+    pub(crate) fn forget(&self) {
+        self.ops.forget();
+    }
+
+    /// Ends what the provider made, which is not what was promised; the slot's step goes on.
+    pub(crate) fn drop_made(&self) {
+        self.ops.revoke(true);
+    }
+
     /// Ends the key, in [`State::Revoking`] by the caller's own step. `again`: the slot may get
     /// another one.
     fn end(&self, again: bool) {
@@ -478,7 +634,9 @@ impl Key {
         let taken = {
             let slot = self.state.lock();
             match slot.life.state() {
-                State::Assigning(_) | State::Revoking { .. } => self.settled.taken(),
+                State::Assigning(_) | State::Promised { .. } | State::Revoking { .. } => {
+                    self.settled.taken()
+                }
                 _ => return Ok(()),
             }
         };

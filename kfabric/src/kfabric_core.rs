@@ -34,6 +34,7 @@ pub mod fabric;
 pub mod fault;
 mod info;
 pub mod key;
+mod later;
 pub mod memory;
 pub mod net;
 pub mod object;

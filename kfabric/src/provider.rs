@@ -136,6 +136,14 @@ pub trait DomainOps: Send + Sync {
     /// slot has a key, nor can a peer reach anything by what may have come of it.
     fn assign_keys(&self, batch: &mut [KeyAssign<'_>]) -> Result<(), (usize, Error)>;
 
+    /// What is posted on the transmit sides of this domain's endpoints after this has returned is
+    /// accepted and held, until [`DomainOps::resume`] was called as often as this was until then.
+    /// Asked for only where [`KeyOps::foresee`] answers. Does not sleep.
+    fn hold(&self) {}
+
+    /// See [`DomainOps::hold`].
+    fn resume(&self) {}
+
     /// Makes an endpoint; with `request`, the accepting side of it.
     ///
     /// On success the request is used up; on failure it is as before.
@@ -215,6 +223,19 @@ pub trait KeyOps: Send + Sync {
     fn chains(&self, _offset: u64, _len: u64) -> bool {
         true
     }
+
+    /// What the next assignment will give, for a window that [chains](KeyOps::chains). The core
+    /// asks for that assignment, or to [forget](KeyOps::forget) it, before anything else.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP`: it cannot know, or cannot hold operations ([`DomainOps::hold`]).
+    fn foresee(&self, _offset: u64, _len: u64) -> Result<KeyValue> {
+        Err(eopnotsupp())
+    }
+
+    /// What was foreseen is not to be, and is never to be given: somebody was told.
+    fn forget(&self) {}
 
     /// Ends the key. After the return no byte is read or written through it (P3). Does nothing
     /// on a slot without a key. Cannot fail: where hardware refuses, the provider ends whatever

@@ -99,6 +99,14 @@ impl DomainOps for Domain {
         key::assign(&self.group, batch)
     }
 
+    fn hold(&self) {
+        self.group.hold();
+    }
+
+    fn resume(&self) {
+        self.group.resume();
+    }
+
     fn endpoint(
         &self,
         net: &Net,

@@ -478,8 +478,17 @@ impl Endpoint {
     }
 
     /// [`EndpointOps::post`](kfabric::provider::EndpointOps::post).
-    pub(crate) fn post(&self, op: &OpDesc<'_>, token: OpToken) -> Result<(), Refused> {
-        self.path.post(self, op, token)
+    pub(crate) fn post(
+        this: ArcBorrow<'_, Self>,
+        op: &OpDesc<'_>,
+        token: OpToken,
+    ) -> Result<(), Refused> {
+        this.path.post(this, op, token)
+    }
+
+    /// Posts what it has held for long enough.
+    pub(crate) fn resume(this: ArcBorrow<'_, Self>) {
+        this.path.resume(this);
     }
 
     /// What the accepting side is told when there is nothing to accept any more: its peer did not

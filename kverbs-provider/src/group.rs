@@ -4,6 +4,11 @@
 //! Memory is reachable only from queue pairs of its own group. Today a domain has one; with auth
 //! keys it has one for each.
 
+use core::sync::atomic::{
+    AtomicBool,
+    AtomicU64,
+    Ordering, //
+};
 use kernel::{
     prelude::*,
     sync::{
@@ -79,6 +84,12 @@ pub(crate) struct Group {
     inner: Arc<Inner>,
     ticket: Ticket,
     lkey: u32,
+    /// How often what is posted was to be held, ever.
+    holds: AtomicU64,
+    /// … and to be held no more.
+    resumed: AtomicU64,
+    /// Something may be held.
+    held: AtomicBool,
 }
 
 impl Group {
@@ -100,6 +111,9 @@ impl Group {
             inner,
             ticket,
             lkey,
+            holds: AtomicU64::new(0),
+            resumed: AtomicU64::new(0),
+            held: AtomicBool::new(false),
         };
         Ok(Arc::new(group, GFP_KERNEL)?)
     }
@@ -117,6 +131,36 @@ impl Group {
     /// The local key for mapped memory.
     pub(crate) fn lkey(&self) -> u32 {
         self.lkey
+    }
+
+    /// What is posted on the transmit sides of its endpoints from now on is held, until
+    /// [`Group::resume`] was called as often as this was until then.
+    pub(crate) fn hold(&self) {
+        self.holds.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// See [`Group::hold`].
+    pub(crate) fn resume(&self) {
+        self.resumed.fetch_add(1, Ordering::SeqCst);
+        if self.held.swap(false, Ordering::SeqCst) {
+            self.device.resources.resume(self);
+        }
+    }
+
+    /// How often [`Group::resume`] has to have been called before what is posted now may go. Any
+    /// context.
+    pub(crate) fn holds(&self) -> u64 {
+        self.holds.load(Ordering::SeqCst)
+    }
+
+    /// How often it has been. Any context.
+    pub(crate) fn resumed(&self) -> u64 {
+        self.resumed.load(Ordering::SeqCst)
+    }
+
+    /// Something is held. Whoever says so looks afterwards whether it may go by now. Any context.
+    pub(crate) fn note_held(&self) {
+        self.held.store(true, Ordering::SeqCst);
     }
 
     /// Pages of one fast registration; 0: the device has none.

@@ -61,6 +61,12 @@ impl Resource for Listed {
         Endpoint::tick(this);
     }
 
+    fn resume(&self, group: &Group) {
+        if core::ptr::eq(&**self.0.group(), group) {
+            Endpoint::resume(self.0.as_arc_borrow());
+        }
+    }
+
     fn fail(&self, err: u32) {
         Endpoint::fail(self.0.as_arc_borrow(), Some(err), false);
         work::flush(&self.0);
@@ -132,7 +138,7 @@ impl EndpointOps for Handle {
     }
 
     fn post(&self, op: &OpDesc<'_>, token: OpToken) -> Result<(), Refused> {
-        self.endpoint.post(op, token)
+        Endpoint::post(self.endpoint.as_arc_borrow(), op, token)
     }
 
     fn local_addr(&self) -> SockAddr {

@@ -451,6 +451,31 @@ impl KeyOps for Key {
             .is_ok_and(|window| inner.is_fast(&window))
     }
 
+    fn foresee(&self, offset: u64, len: u64) -> Result<KeyValue> {
+        let inner = &self.inner;
+        let window = inner.window(offset, len)?;
+        let live = inner.region.group().device().enter()?;
+        let mut slot = inner.place.lock();
+        inner.refill(&live, &mut slot)?;
+        match &slot.state {
+            State::Free(Some(mr)) if inner.is_fast(&window) => Ok(KeyValue {
+                key: u64::from(mr.rkey()),
+                remote_addr: window.iova,
+            }),
+            _ => Err(EINVAL),
+        }
+    }
+
+    fn forget(&self) {
+        let inner = &self.inner;
+        let mut slot = inner.place.lock();
+        if let State::Free(reserve) = &mut slot.state {
+            if let Some(mr) = reserve.take() {
+                inner.retire(mr.end());
+            }
+        }
+    }
+
     fn revoke(&self, again: bool) {
         let inner = &self.inner;
         inner.end(&mut inner.place.lock());

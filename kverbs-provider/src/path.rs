@@ -14,7 +14,10 @@ use kernel::{
     alloc::flags::__GFP_NOWARN,
     bindings,
     prelude::*,
-    sync::Arc,
+    sync::{
+        Arc,
+        ArcBorrow, //
+    },
     time::{
         delay::fsleep,
         Delta,
@@ -62,13 +65,28 @@ use kfabric::{
     sys::IrqLock, //
 };
 
+/// Operations that are posted at once after having been held: so long no interrupt gets through.
+const SLICE: usize = 64;
+
 /// An operation that was refused, and why.
 pub(crate) type Refused = (Error, OpToken);
+
+/// What is to be posted of an operation, but for its local memory.
+struct Held {
+    wr: SendWr,
+    imm: Option<u32>,
+    /// Bytes injected, which are in the slot's place.
+    injected: u32,
+    /// How often the group has to have resumed before it goes.
+    until: u64,
+}
 
 /// An operation of the transmit side on its way.
 #[derive(Default)]
 struct TxSlot {
     token: Option<OpToken>,
+    /// It is held: the device has not heard of it.
+    held: Option<Held>,
     /// Work requests it consists of.
     credits: u32,
     /// Status of the first of them that failed before the last.
@@ -82,6 +100,9 @@ struct Tx {
     open: bool,
     slots: KVVec<TxSlot>,
     free: KVVec<u32>,
+    /// Slots that are held, in order, from `first` on; those before have gone.
+    held: KVVec<u32>,
+    first: usize,
     /// Work requests that may be posted.
     credits: u32,
     /// Payload of injected operations, [`INJECT_SIZE`] bytes for each slot.
@@ -187,6 +208,49 @@ fn count_sges(endpoint: &Endpoint, token: &OpToken) -> Result<u32> {
     Ok(n)
 }
 
+/// Hands an operation to the device, as one or more work requests.
+///
+/// # Errors
+///
+/// The device took nothing of it. (If only the first part of it could be posted the queue pair is
+/// broken; that is no error, for the sweep completes the operation then.)
+fn post_one(
+    endpoint: &Endpoint,
+    qp: &QueuePair<Endpoint>,
+    inject: Option<&DmaBuf>,
+    slot: u32,
+    held: &mut Held,
+    token: &OpToken,
+    max: u32,
+) -> Result {
+    let wr = &mut held.wr;
+    let mut batch = Batch::new();
+    if let (Some(inject), 1..) = (inject, held.injected) {
+        let addr = inject.addr_of(slot as usize * INJECT_SIZE);
+        batch.push(Sge::new(addr, held.injected, endpoint.group().lkey()));
+    }
+    let mut posted = 0;
+    let result = for_each_sge(endpoint, token, |sge| {
+        if batch.n == max as usize {
+            qp.post_send(slot, wr, batch.sges(), false)?;
+            posted += 1;
+            wr.remote_addr = wr.remote_addr.wrapping_add(batch.bytes());
+            wr.fence = false;
+            batch.n = 0;
+        }
+        batch.push(sge);
+        Ok(())
+    })
+    .and_then(|()| {
+        wr.imm = held.imm;
+        qp.post_send(slot, wr, batch.sges(), true)
+    });
+    match result {
+        Err(e) if posted == 0 => Err(e),
+        _ => Ok(()),
+    }
+}
+
 impl Path {
     /// Makes room for `size`.
     pub(crate) fn new(size: QpSize) -> Result<impl PinInit<Self>> {
@@ -205,6 +269,8 @@ impl Path {
             open: false,
             slots: tx_slots,
             free: all_free(size.tx)?,
+            held: KVVec::with_capacity(size.tx as usize, flags)?,
+            first: 0,
             credits: size.tx,
             inject: None,
             bytes: 0,
@@ -272,6 +338,11 @@ impl Path {
         let rx_qp = self.rx.lock().qp.take();
         // Not under the locks.
         drop((tx_qp, rx_qp));
+        // Of what is held the device has never heard, so nothing else ends it. Each completes with
+        // ECANCELED.
+        while let Some(token) = self.unhold() {
+            drop(token);
+        }
     }
 
     /// After the queue pair is gone: ends what it lost, and lets its memory go.
@@ -292,12 +363,12 @@ impl Path {
     /// Posts one operation.
     pub(crate) fn post(
         &self,
-        endpoint: &Endpoint,
+        endpoint: ArcBorrow<'_, Endpoint>,
         op: &OpDesc<'_>,
         token: OpToken,
     ) -> Result<(), Refused> {
         match op.kind {
-            OpKind::Recv => self.post_recv(endpoint, token),
+            OpKind::Recv => self.post_recv(&endpoint, token),
             OpKind::Send => self.post_send(endpoint, op, token, Opcode::Send),
             OpKind::Read => self.post_send(endpoint, op, token, Opcode::Read),
             OpKind::Write => self.post_send(endpoint, op, token, Opcode::Write),
@@ -335,7 +406,7 @@ impl Path {
 
     fn post_send(
         &self,
-        endpoint: &Endpoint,
+        endpoint: ArcBorrow<'_, Endpoint>,
         op: &OpDesc<'_>,
         token: OpToken,
         opcode: Opcode,
@@ -346,7 +417,7 @@ impl Path {
             (_, Ok(rkey)) => rkey,
             (_, Err(_)) => return Err((EINVAL, token)),
         };
-        let credits = match count_sges(endpoint, &token) {
+        let credits = match count_sges(&endpoint, &token) {
             Ok(n) => n.div_ceil(max).max(1),
             Err(e) => return Err((e, token)),
         };
@@ -354,12 +425,17 @@ impl Path {
         if (opcode == Opcode::Send && credits > 1) || credits > self.size.tx {
             return Err((EMSGSIZE, token));
         }
-        let mut wr = SendWr {
-            opcode,
-            imm: None,
-            fence: op.fence,
-            remote_addr: op.remote_addr,
-            rkey,
+        let mut held = Held {
+            wr: SendWr {
+                opcode,
+                imm: None,
+                fence: op.fence,
+                remote_addr: op.remote_addr,
+                rkey,
+            },
+            imm: op.imm,
+            injected: 0,
+            until: 0,
         };
 
         let mut guard = self.tx.lock();
@@ -373,46 +449,121 @@ impl Path {
         let Some(slot) = tx.free.pop() else {
             return Err((EAGAIN, token));
         };
-        let mut batch = Batch::new();
         if let (Some(data), Some(inject)) = (op.inject, &mut tx.inject) {
+            // The core has checked the length, and the slot's place is there.
+            let data = &data[..data.len().min(INJECT_SIZE)];
             if !data.is_empty() {
-                // The core has checked the length, and the slot's place is there.
-                let data = &data[..data.len().min(INJECT_SIZE)];
-                let addr = inject.store(slot as usize * INJECT_SIZE, data);
-                // CAST: At most `INJECT_SIZE`.
-                batch.push(Sge::new(addr, data.len() as u32, endpoint.group().lkey()));
+                inject.store(slot as usize * INJECT_SIZE, data);
+            }
+            // CAST: At most `INJECT_SIZE`.
+            held.injected = data.len() as u32;
+        }
+        let group = endpoint.group();
+        held.until = group.holds();
+        // What comes after something that is held is, too.
+        let hold = !tx.held.is_empty() || held.until > group.resumed();
+        if !hold {
+            let inject = tx.inject.as_ref();
+            if post_one(&endpoint, qp, inject, slot, &mut held, &token, max).is_err() {
+                let _ = tx.free.push_within_capacity(slot);
+                return Err((enotconn(), token));
             }
         }
-        let mut posted = 0;
-        let result = for_each_sge(endpoint, &token, |sge| {
-            if batch.n == max as usize {
-                qp.post_send(slot, &wr, batch.sges(), false)?;
-                posted += 1;
-                wr.remote_addr = wr.remote_addr.wrapping_add(batch.bytes());
-                wr.fence = false;
-                batch.n = 0;
-            }
-            batch.push(sge);
-            Ok(())
-        })
-        .and_then(|()| {
-            wr.imm = op.imm;
-            qp.post_send(slot, &wr, batch.sges(), true)
-        });
-        if result.is_err() && posted == 0 {
-            let _ = tx.free.push_within_capacity(slot);
-            return Err((enotconn(), token));
-        }
-        // Accepted. The completion waits for the lock. If only the first part of it could be
-        // posted the queue pair is broken; the sweep completes the operation then.
+        // Accepted. The completion waits for the lock.
         tx.credits -= credits;
         tx.bytes += token.len();
         tx.slots[slot as usize] = TxSlot {
             token: Some(token),
+            held: hold.then_some(held),
             credits,
             failed: None,
         };
+        if hold {
+            // There is room for all slots.
+            let _ = tx.held.push_within_capacity(slot);
+            group.note_held();
+            drop(guard);
+            // Whoever resumed meanwhile may have looked before.
+            self.resume(endpoint);
+        }
         Ok(())
+    }
+
+    /// Posts what has been held for long enough.
+    pub(crate) fn resume(&self, endpoint: ArcBorrow<'_, Endpoint>) {
+        // Interrupts are let in between.
+        while let Some(result) = self.release(&endpoint) {
+            if result.is_err() {
+                Endpoint::fail(endpoint, Some(bindings::EIO), false);
+            }
+        }
+    }
+
+    /// Posts some of what has been held for long enough. `None`: there was nothing, or it is
+    /// somebody else's turn by now.
+    ///
+    /// # Errors
+    ///
+    /// The device refused one that was accepted: the connection is to end.
+    fn release(&self, endpoint: &Endpoint) -> Option<Result> {
+        let group = endpoint.group();
+        let mut guard = self.tx.lock();
+        let Tx {
+            qp,
+            open,
+            slots,
+            held,
+            first,
+            inject,
+            ..
+        } = &mut *guard;
+        if held.is_empty() {
+            return None;
+        }
+        // Of all that is left somebody is to hear when it may go.
+        group.note_held();
+        let qp = qp.as_ref().filter(|_| *open)?;
+        let resumed = group.resumed();
+        let mut posted = 0;
+        while let Some(slot) = held.get(*first).filter(|_| posted < SLICE) {
+            let place = slots.get_mut(*slot as usize)?;
+            let Some(token) = &place.token else { return None };
+            let Some(op) = place.held.as_mut().filter(|op| op.until <= resumed) else {
+                break;
+            };
+            if post_one(endpoint, qp, inject.as_ref(), *slot, op, token, self.size.sge).is_err() {
+                // Nothing may overtake it. It ends with all others that are held.
+                *open = false;
+                return Some(Err(EIO));
+            }
+            place.held = None;
+            *first += 1;
+            posted += 1;
+        }
+        if *first == held.len() {
+            held.clear();
+            *first = 0;
+        }
+        (posted != 0).then_some(Ok(()))
+    }
+
+    /// Takes one that is held out; nothing more is held then for it. After [`Path::stop`].
+    fn unhold(&self) -> Option<OpToken> {
+        let mut guard = self.tx.lock();
+        let tx = &mut *guard;
+        let Some(slot) = tx.held.get(tx.first).copied() else {
+            tx.held.clear();
+            tx.first = 0;
+            return None;
+        };
+        tx.first += 1;
+        let place = tx.slots.get_mut(slot as usize)?;
+        place.held = None;
+        let token = place.token.take()?;
+        tx.credits += core::mem::take(&mut place.credits);
+        tx.bytes -= token.len();
+        let _ = tx.free.push_within_capacity(slot);
+        Some(token)
     }
 
     /// A work request of the transmit side ended. Returns the errno to end the connection with.
@@ -490,6 +641,11 @@ impl Path {
             return None;
         };
         if core::mem::take(&mut tx.active) {
+            return None;
+        }
+        if !tx.held.is_empty() {
+            // It waits for us, not for the peer.
+            tx.stalled = None;
             return None;
         }
         if tx.free.len() == tx.slots.len() {

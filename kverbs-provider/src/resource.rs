@@ -15,6 +15,8 @@ use kernel::{
     }, //
 };
 
+use crate::group::Group;
+
 /// Something on a device.
 pub(crate) trait Resource: Send + Sync {
     /// The device is going: when this returns, nothing of the RDMA core's is left of it. Called
@@ -23,6 +25,9 @@ pub(crate) trait Resource: Send + Sync {
 
     /// Called every [`TICK_MS`](crate::limits::TICK_MS) or so. Does not sleep for long.
     fn tick(&self) {}
+
+    /// Posts what it has held for long enough, if it is one of this group's.
+    fn resume(&self, _group: &Group) {}
 
     /// Ends a connection with a positive errno, and waits until it has ended.
     fn fail(&self, _err: u32) {}
@@ -113,6 +118,19 @@ impl Resources {
             };
             resource.fail(err);
             after = Some(ticket);
+        }
+    }
+
+    /// Has all connections in `group` post what they have held for long enough.
+    pub(crate) fn resume(&self, group: &Group) {
+        let list = self.list.lock();
+        for (ticket, resource) in list.iter() {
+            match ticket.0 {
+                Class::Passive => {}
+                Class::Endpoint => resource.resume(group),
+                // In order of class.
+                _ => break,
+            }
         }
     }
 

@@ -101,7 +101,7 @@ layouts! {
         size, flags, slot, offset, length, access, key, remote_addr, reserved,
     }
     KeyAssignMany {
-        size, flags, entries, count, entry_size, done, err,
+        size, flags, entries, count, entry_size, done, err, cq, context,
     }
     KeyEntry {
         slot, offset, length, access, key, remote_addr,

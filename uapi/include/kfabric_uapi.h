@@ -193,6 +193,11 @@
 /* Flag of struct kfi_region_reg: no key at registration; keys come by alloc and assign. */
 #define KFI_REGION_DYNAMIC_KEYS 1
 
+/*
+ * Flag of struct kfi_key_assign_many: the keys are told at once, and valid before what is posted afterwards.
+ */
+#define KFI_KEY_ORDERED 1
+
 /* Scope of struct kfi_key_revoke_many: the slots of a list. */
 #define KFI_REVOKE_SLOTS 0
 
@@ -820,11 +825,25 @@ struct kfi_key_assign {
  * whole chain of up to 64, none of those has a key. What is used of an entry is fetched once; one
  * that cannot be read is refused (EFAULT). A key whose value cannot be stored in its entry is
  * revoked again (EFAULT).
+ *
+ * With KFI_KEY_ORDERED the device is not waited for: the keys are told at once, and are valid
+ * before anything takes effect that is posted on their domain afterwards, so a message that
+ * carries one may follow immediately. (What is posted is held meanwhile. A key that cannot be told
+ * beforehand, as those of windows beyond the device's fast registration, is waited for all the
+ * same. The private data of KFI_IOC_CONNECT and KFI_IOC_ACCEPT is not held.) Should the device
+ * fail after that, cq, a queue of the slots' domain, gets an error entry for up to 64 keys that
+ * were asked for together: context is the call's, data the index of their first in entries,
+ * len how many of them from there on came to be, and err why the next one did not: EIO,
+ * ETIMEDOUT, ENODEV, ENOMEM or what the device says. The others' slots are as they were, and
+ * what was told of them never worked. Room for it is reserved by the call, which stops with
+ * EAGAIN when there is none or too much is to be made yet, and with EOPNOTSUPP where the
+ * provider has no ordered keys. Until it is known how it went the queue does not close (EBUSY),
+ * and a revocation waits.
  */
 struct kfi_key_assign_many {
 	/* Size of this structure. */
 	__u32 size;
-	/* Zero. */
+	/* KFI_KEY_ORDERED or zero. */
 	__u32 flags;
 	/* Pointer to an array of struct kfi_key_entry. */
 	__u64 entries;
@@ -839,6 +858,10 @@ struct kfi_key_assign_many {
 	 * or (the process is being killed) EINTR.
 	 */
 	__u32 err;
+	/* With KFI_KEY_ORDERED: a completion queue that hears of failures, or zero. Else zero. */
+	__u64 cq;
+	/* With a cq: the context of its entries. Else zero. */
+	__u64 context;
 };
 
 /* One assignment of a struct kfi_key_assign_many; the fields are those of struct kfi_key_assign. */
@@ -1111,7 +1134,7 @@ struct kfi_cq_entry {
 #define KFI_IOC_CANCEL _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x18, 24)
 #define KFI_IOC_CLOSE _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x19, 16)
 #define KFI_IOC_OBJ_LIST _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x1a, 48)
-#define KFI_IOC_KEY_ASSIGN_MANY _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x1b, 32)
+#define KFI_IOC_KEY_ASSIGN_MANY _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x1b, 48)
 #define KFI_IOC_KEY_REVOKE_MANY _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x1c, 48)
 
 /* C sees what the kernel sees. */
@@ -1333,7 +1356,7 @@ _Static_assert(__builtin_offsetof(struct kfi_key_assign, access) == 32, "kfi_key
 _Static_assert(__builtin_offsetof(struct kfi_key_assign, key) == 40, "kfi_key_assign.key");
 _Static_assert(__builtin_offsetof(struct kfi_key_assign, remote_addr) == 48, "kfi_key_assign.remote_addr");
 _Static_assert(__builtin_offsetof(struct kfi_key_assign, reserved) == 56, "kfi_key_assign.reserved");
-_Static_assert(sizeof(struct kfi_key_assign_many) == 32, "size of kfi_key_assign_many");
+_Static_assert(sizeof(struct kfi_key_assign_many) == 48, "size of kfi_key_assign_many");
 _Static_assert(__builtin_offsetof(struct kfi_key_assign_many, size) == 0, "kfi_key_assign_many.size");
 _Static_assert(__builtin_offsetof(struct kfi_key_assign_many, flags) == 4, "kfi_key_assign_many.flags");
 _Static_assert(__builtin_offsetof(struct kfi_key_assign_many, entries) == 8, "kfi_key_assign_many.entries");
@@ -1341,6 +1364,8 @@ _Static_assert(__builtin_offsetof(struct kfi_key_assign_many, count) == 16, "kfi
 _Static_assert(__builtin_offsetof(struct kfi_key_assign_many, entry_size) == 20, "kfi_key_assign_many.entry_size");
 _Static_assert(__builtin_offsetof(struct kfi_key_assign_many, done) == 24, "kfi_key_assign_many.done");
 _Static_assert(__builtin_offsetof(struct kfi_key_assign_many, err) == 28, "kfi_key_assign_many.err");
+_Static_assert(__builtin_offsetof(struct kfi_key_assign_many, cq) == 32, "kfi_key_assign_many.cq");
+_Static_assert(__builtin_offsetof(struct kfi_key_assign_many, context) == 40, "kfi_key_assign_many.context");
 _Static_assert(sizeof(struct kfi_key_entry) == 48, "size of kfi_key_entry");
 _Static_assert(__builtin_offsetof(struct kfi_key_entry, slot) == 0, "kfi_key_entry.slot");
 _Static_assert(__builtin_offsetof(struct kfi_key_entry, offset) == 8, "kfi_key_entry.offset");
@@ -1530,7 +1555,7 @@ _Static_assert(KFI_IOC_SUBMIT == 0xc028bf17ULL, "KFI_IOC_SUBMIT");
 _Static_assert(KFI_IOC_CANCEL == 0xc018bf18ULL, "KFI_IOC_CANCEL");
 _Static_assert(KFI_IOC_CLOSE == 0xc010bf19ULL, "KFI_IOC_CLOSE");
 _Static_assert(KFI_IOC_OBJ_LIST == 0xc030bf1aULL, "KFI_IOC_OBJ_LIST");
-_Static_assert(KFI_IOC_KEY_ASSIGN_MANY == 0xc020bf1bULL, "KFI_IOC_KEY_ASSIGN_MANY");
+_Static_assert(KFI_IOC_KEY_ASSIGN_MANY == 0xc030bf1bULL, "KFI_IOC_KEY_ASSIGN_MANY");
 _Static_assert(KFI_IOC_KEY_REVOKE_MANY == 0xc030bf1cULL, "KFI_IOC_KEY_REVOKE_MANY");
 #endif
 

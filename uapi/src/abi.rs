@@ -122,7 +122,7 @@ ioctls! {
     /// Lists live objects: [`ObjList`].
     KFI_IOC_OBJ_LIST = 0x1a, ObjList, 48;
     /// Gives many slots their keys: [`KeyAssignMany`].
-    KFI_IOC_KEY_ASSIGN_MANY = 0x1b, KeyAssignMany, 32;
+    KFI_IOC_KEY_ASSIGN_MANY = 0x1b, KeyAssignMany, 48;
     /// Ends many keys: [`KeyRevokeMany`].
     KFI_IOC_KEY_REVOKE_MANY = 0x1c, KeyRevokeMany, 48;
 }
@@ -823,12 +823,26 @@ pub struct KeyAssign {
 /// whole chain of up to 64, none of those has a key. What is used of an entry is fetched once; one
 /// that cannot be read is refused (`EFAULT`). A key whose value cannot be stored in its entry is
 /// revoked again (`EFAULT`).
+///
+/// With `KFI_KEY_ORDERED` the device is not waited for: the keys are told at once, and are valid
+/// before anything takes effect that is posted on their domain afterwards, so a message that
+/// carries one may follow immediately. (What is posted is held meanwhile. A key that cannot be told
+/// beforehand, as those of windows beyond the device's fast registration, is waited for all the
+/// same. The private data of `KFI_IOC_CONNECT` and `KFI_IOC_ACCEPT` is not held.) Should the device
+/// fail after that, `cq`, a queue of the slots' domain, gets an error entry for up to 64 keys that
+/// were asked for together: `context` is the call's, `data` the index of their first in `entries`,
+/// `len` how many of them from there on came to be, and `err` why the next one did not: `EIO`,
+/// `ETIMEDOUT`, `ENODEV`, `ENOMEM` or what the device says. The others' slots are as they were, and
+/// what was told of them never worked. Room for it is reserved by the call, which stops with
+/// `EAGAIN` when there is none or too much is to be made yet, and with `EOPNOTSUPP` where the
+/// provider has no ordered keys. Until it is known how it went the queue does not close (`EBUSY`),
+/// and a revocation waits.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct KeyAssignMany {
     /// Size of this structure.
     pub size: u32,
-    /// Zero.
+    /// `KFI_KEY_ORDERED` or zero.
     pub flags: u32,
     /// Pointer to an array of [`KeyEntry`].
     pub entries: u64,
@@ -841,7 +855,13 @@ pub struct KeyAssignMany {
     /// Out: positive errno that stopped the rest, or 0; what [`KeyAssign`] says, `EFAULT`, `ENOMEM`
     /// or (the process is being killed) `EINTR`.
     pub err: u32,
+    /// With `KFI_KEY_ORDERED`: a completion queue that hears of failures, or zero. Else zero.
+    pub cq: u64,
+    /// With a `cq`: the `context` of its entries. Else zero.
+    pub context: u64,
 }
+/// Flag of [`KeyAssignMany`]: the keys are told at once, and valid before what is posted afterwards.
+pub const KFI_KEY_ORDERED: u32 = 1;
 
 /// One assignment of a [`KeyAssignMany`]; the fields are those of [`KeyAssign`].
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]

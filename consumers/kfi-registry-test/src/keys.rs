@@ -52,6 +52,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("key_batch_refused", batch_refused),
     ("key_batch_fails_midway", batch_fails),
     ("key_batch_of_two_domains", batch_of_two_domains),
+    ("key_ordered_not_offered", ordered_not_offered),
     ("release_order", release_order),
 ];
 
@@ -304,6 +305,21 @@ fn batch_of_two_domains(bench: &Bench) -> Outcome {
     let mut batch = bytes(&keys)?;
     check!(Key::assign_many(&mut batch).is_ok());
     check!(revoke(&keys) == Ok(4));
+    Ok(())
+}
+
+fn ordered_not_offered(bench: &Bench) -> Outcome {
+    let memory = region(&bench.domain()?, 2, LOCAL | BOTH, true)?;
+    let keys = all_slots(&memory)?;
+    bench.a.control.forget();
+    let mut batch = bytes(&keys)?;
+    check!(Key::assign_ordered(&mut [], None).is_ok());
+    check!(Key::assign_ordered(&mut batch, None) == Err((0, eopnotsupp())));
+    check!(bench.a.control.steps_are(&[]));
+    check!(batch.iter().all(|one| one.value == KeyValue::NONE));
+    // They are reserved as before.
+    check!(Key::assign_many(&mut batch).is_ok());
+    check!(revoke(&keys) == Ok(keys.len()));
     Ok(())
 }
 

@@ -61,7 +61,9 @@ pub(crate) const TESTS: &[Test] = &[
     ("key_refusals_of_the_core", core_refusals),
     ("region_with_keys_is_busy", busy),
     ("revoke_while_written", revoke_while_written),
-    ("key_batch", batch),
+    ("key_batch", |s| batch(s, Key::assign_many)),
+    // The writes follow at once.
+    ("key_ordered", |s| batch(s, |all| Key::assign_ordered(all, None))),
 ];
 
 /// An operation that must be refused: by whom does not matter, but nothing moves.
@@ -296,7 +298,10 @@ fn revoke_while_written(station: &Station) -> Outcome {
 }
 
 /// More than a chain of them, each for a window of its own.
-fn batch(station: &Station) -> Outcome {
+fn batch(
+    station: &Station,
+    assign: impl Fn(&mut [Assignment<'_>]) -> Result<(), (usize, Error)>,
+) -> Outcome {
     const COUNT: usize = 70;
     const LEN: usize = 100;
     let pair = Pair::new(station)?;
@@ -319,11 +324,11 @@ fn batch(station: &Station) -> Outcome {
         };
         batch.push(one, GFP_KERNEL)?;
     }
-    check!(Key::assign_many(&mut batch).is_ok());
     here.fill(0, LEN, 9);
-    for (i, key) in keys.iter().enumerate() {
+    check!(assign(&mut batch).is_ok());
+    for (i, one) in batch.iter().enumerate() {
         pair.client
-            .rma(OpKind::Write, i as u64, (&here, 0, LEN), key, 0)?;
+            .write_to(i as u64, (&here, 0, LEN), one.value)?;
         pair.client.done(i as u64)?;
         check!(there.has(i * 4096 + i, LEN, 9));
         check!(there.is_zero(i * 4096 + i + LEN, 1));

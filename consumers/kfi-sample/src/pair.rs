@@ -26,6 +26,7 @@ use kfabric::{
         Segs, //
     },
     pep::Request,
+    provider::KeyValue,
     region::Key,
     uapi::*,
 };
@@ -184,6 +185,21 @@ impl Side {
         let value = key.value().ok_or(EINVAL)?;
         self.ep.post(Post {
             remote_addr: value.remote_addr.wrapping_add(at),
+            key: value.key,
+            ..plain(kind, context, buf.segs(kind, offset, len)?)
+        })
+    }
+
+    /// Writes to where a key was told to lead.
+    pub(crate) fn write_to(
+        &self,
+        context: u64,
+        (buf, offset, len): (&Buffer, usize, usize),
+        value: KeyValue,
+    ) -> Result {
+        let kind = OpKind::Write;
+        self.ep.post(Post {
+            remote_addr: value.remote_addr,
             key: value.key,
             ..plain(kind, context, buf.segs(kind, offset, len)?)
         })

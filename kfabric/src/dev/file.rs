@@ -108,6 +108,9 @@ impl File {
     fn end(&self) {
         // Each round takes objects of one rank; those they depend on have a later one.
         for rank in 0..RANKS {
+            if rank == REGIONS {
+                self.settle();
+            }
             for index in 0..self.table.cells() {
                 sys::cond_resched();
                 let handle = match self.table.peek(index) {
@@ -134,6 +137,19 @@ impl File {
     pub(super) fn sees(&self, other: &File) -> bool {
         let uid = self.opener.uid;
         core::ptr::eq(self, other) || (uid == other.opener.uid && uid == Kuid::current_euid())
+    }
+
+    /// Waits until nothing of the domains' holds a key any more but what is in the table.
+    fn settle(&self) {
+        for index in 0..self.table.cells() {
+            let domain = self.table.peek(index, |_, entry| match &entry.object {
+                Object::Domain(domain) => Some(domain.clone()),
+                _ => None,
+            });
+            if let Some(domain) = domain.flatten() {
+                domain.settle();
+            }
+        }
     }
 
     /// Gives an object a handle; closes it if that fails.
@@ -186,6 +202,8 @@ impl File {
 }
 
 const RANKS: u32 = 7;
+/// The rank of regions.
+const REGIONS: u32 = 4;
 
 /// When an object ends at release; smaller is earlier.
 fn rank_of(object: &Object) -> u32 {
@@ -194,7 +212,7 @@ fn rank_of(object: &Object) -> u32 {
         Object::Key(_) => 1,
         Object::Ep(_) => 2,
         Object::Cq(_) | Object::Eq(_) | Object::Cntr(_) => 3,
-        Object::Region(_) => 4,
+        Object::Region(_) => REGIONS,
         Object::Domain(_) => 5,
         Object::Fabric(_) => 6,
     }

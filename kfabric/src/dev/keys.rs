@@ -31,6 +31,7 @@ use super::{
 use crate::{
     key::{
         Assignment,
+        Failures,
         Key,
         CHAIN, //
     },
@@ -105,8 +106,36 @@ pub(super) struct Given {
     pub(super) value: Cell<KeyValue>,
 }
 
+/// How a batch is assigned.
+enum How<'a> {
+    /// The keys are valid when the call returns.
+    WaitedFor,
+    /// They are told; who hears of failures.
+    Ordered(Option<Failures<'a>>),
+}
+
 pub(super) fn assign_many(file: &File, call: &mut KeyAssignMany) -> Result<Made> {
-    zero(&[call.flags])?;
+    zero(&[call.flags & !KFI_KEY_ORDERED])?;
+    let ordered = call.flags & KFI_KEY_ORDERED != 0;
+    if (call.cq != 0 && !ordered) || (call.context != 0 && call.cq == 0) {
+        return Err(EINVAL);
+    }
+    let cq = match call.cq {
+        0 => None,
+        handle => match file.table.get(handle)? {
+            Object::Cq(cq) => Some(cq),
+            _ => return Err(ENOENT),
+        },
+    };
+    let how = if ordered {
+        How::Ordered(cq.as_ref().map(|cq| Failures {
+            cq,
+            context: call.context,
+            first: 0,
+        }))
+    } else {
+        How::WaitedFor
+    };
     if call.count == 0 || call.count > KFI_KEY_ALLOC_MAX || call.entry_size != ENTRY {
         return Err(EINVAL);
     }
@@ -115,7 +144,7 @@ pub(super) fn assign_many(file: &File, call: &mut KeyAssignMany) -> Result<Made>
     let mut given = KVVec::new();
     let mut result = Ok(());
     while given.len() < count && result.is_ok() {
-        result = assign_part(file, call.entries, count, &mut given);
+        result = assign_part(file, call.entries, count, &mut given, &how);
     }
     if given.is_empty() {
         result?;
@@ -131,11 +160,17 @@ pub(super) fn assign_many(file: &File, call: &mut KeyAssignMany) -> Result<Made>
 /// # Errors
 ///
 /// Why the first that was not added was not.
-fn assign_part(file: &File, array: u64, count: usize, given: &mut KVVec<Given>) -> Result {
+fn assign_part(
+    file: &File,
+    array: u64,
+    count: usize,
+    given: &mut KVVec<Given>,
+    how: &How<'_>,
+) -> Result {
     let first = given.len();
     let mut stop = find(file, array, count.min(first + CHAIN), given);
     let found = given.get(first..).unwrap_or_default();
-    let assigned = assign_found(array, first, found);
+    let assigned = assign_found(array, first, found, how);
     let good = match assigned {
         Ok(()) => found.len(),
         Err((good, e)) => {
@@ -177,7 +212,12 @@ fn find(file: &File, array: u64, count: usize, given: &mut KVVec<Given>) -> Resu
 /// # Errors
 ///
 /// How many have their keys, and why the next has none.
-fn assign_found(array: u64, first: usize, found: &[Given]) -> Result<(), (usize, Error)> {
+fn assign_found(
+    array: u64,
+    first: usize,
+    found: &[Given],
+    how: &How<'_>,
+) -> Result<(), (usize, Error)> {
     let mut batch =
         KVec::with_capacity(found.len(), GFP_KERNEL).map_err(|e| (0, Error::from(e)))?;
     for slot in found {
@@ -191,7 +231,16 @@ fn assign_found(array: u64, first: usize, found: &[Given]) -> Result<(), (usize,
         // There is room.
         let _ = batch.push_within_capacity(assignment);
     }
-    let assigned = Key::assign_many(&mut batch);
+    let assigned = match how {
+        How::WaitedFor => Key::assign_many(&mut batch),
+        How::Ordered(failures) => {
+            let failures = failures.map(|failures| Failures {
+                first: first as u64,
+                ..failures
+            });
+            Key::assign_ordered(&mut batch, failures)
+        }
+    };
     let good = assigned.err().map_or(batch.len(), |(good, _)| good);
     for (i, (slot, item)) in found.iter().zip(&batch).take(good).enumerate() {
         let out = [item.value.key, item.value.remote_addr];

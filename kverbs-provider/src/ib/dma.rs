@@ -146,17 +146,21 @@ impl DmaBuf {
         })
     }
 
-    /// Stores `data` at `offset` and returns the device's address of it.
+    /// The device's address of the byte at `offset`.
+    pub(crate) fn addr_of(&self, offset: usize) -> u64 {
+        self.addr + offset as u64
+    }
+
+    /// Stores `data` at `offset`.
     ///
     /// The caller has checked that it fits; what does not is cut off. Any context.
-    pub(crate) fn store(&mut self, offset: usize, data: &[u8]) -> u64 {
+    pub(crate) fn store(&mut self, offset: usize, data: &[u8]) {
         if let Some(to) = self.buf.get_mut(offset..offset + data.len()) {
             to.copy_from_slice(data);
         }
-        let addr = self.addr + offset as u64;
+        let addr = self.addr_of(offset);
         // SAFETY: By the type invariant the range is mapped for the device to read.
         unsafe { raw::kverbs_dma_sync_for_device(self.device.as_ptr(), addr, data.len(), false) };
-        addr
     }
 }
 

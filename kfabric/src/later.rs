@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Ordered assignments: keys that are told at once, and valid before anything that is posted
+//! afterwards on their domain takes effect.
+//!
+//! The provider says which key the next assignment will give ([`KeyOps::foresee`]) and holds what
+//! is posted ([`DomainOps::hold`]) until a worker has had the keys made, in the order in which they
+//! were asked for. So a message that carries a key may follow at once, and nothing waits for the
+//! device but the message.
+//!
+//! [`KeyOps::foresee`]: crate::provider::KeyOps::foresee
+//! [`DomainOps::hold`]: crate::provider::DomainOps::hold
+
+use kernel::{
+    new_mutex,
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    }, //
+};
+
+use crate::{
+    cq::Cq,
+    fabric::Domain,
+    key::Key,
+    object::Held,
+    provider::KeyValue,
+    pure::key::Grant,
+    sys::wait::Steps,
+    uapi::CqEntry, //
+};
+
+/// Jobs of a domain that may wait for the worker, at most.
+const PENDING: usize = 1024;
+
+/// Who hears of it when keys that were told do not come to be.
+#[derive(Clone, Copy)]
+pub struct Failures<'a> {
+    /// The queue, of the keys' domain.
+    pub cq: &'a Arc<Cq>,
+    /// The context of its entries.
+    pub context: u64,
+    /// What the first of the batch counts as, in the entries' `data`.
+    pub first: u64,
+}
+
+/// The entry of a completion queue in which a failure is told, promised beforehand.
+pub(crate) struct Notice {
+    cq: Held<Cq>,
+    context: u64,
+    first: u64,
+    used: bool,
+}
+
+impl Notice {
+    /// Reserves the entry. `first` is what the job's first key counts as.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN`: the queue is full. `EBUSY`: it is closing.
+    pub(crate) fn new(failures: Failures<'_>) -> Result<Self> {
+        let cq = Held::new(failures.cq)?;
+        cq.reserve()?;
+        Ok(Self {
+            cq,
+            context: failures.context,
+            first: failures.first,
+            used: false,
+        })
+    }
+
+    /// Tells that all keys but the first `good` became nothing.
+    fn tell(mut self, good: usize, error: Error) {
+        self.used = true;
+        self.cq.push(&CqEntry {
+            context: self.context,
+            len: good as u64,
+            data: self.first,
+            err: u32::try_from(-error.to_errno()).unwrap_or(0),
+            ..CqEntry::default()
+        });
+    }
+}
+
+impl Drop for Notice {
+    fn drop(&mut self) {
+        if !self.used {
+            self.cq.unreserve();
+        }
+    }
+}
+
+/// A key that was told.
+pub(crate) struct Order {
+    pub(crate) key: Arc<Key>,
+    pub(crate) grant: Grant,
+    pub(crate) value: KeyValue,
+}
+
+/// Keys that are to be made at once.
+pub(crate) struct Job {
+    pub(crate) orders: KVec<Order>,
+    pub(crate) notice: Option<Notice>,
+}
+
+impl Job {
+    /// Makes them.
+    fn run(self, domain: &Domain) {
+        let Self { orders, notice } = self;
+        let made = make(domain, &orders);
+        let (good, why) = made.err().unwrap_or((orders.len(), EIO));
+        // Before the slots settle: who has waited for them may close the queue.
+        match notice {
+            Some(notice) if good < orders.len() => notice.tell(good, why),
+            other => drop(other),
+        }
+        for (i, order) in orders.iter().enumerate() {
+            let made = if i < good {
+                Ok(order.value)
+            } else {
+                // Somebody has it, so it must be no other grant's.
+                order.key.forget();
+                Err(why)
+            };
+            // One that was closed meanwhile has nobody to tell.
+            let _ = order.key.assigned(made);
+        }
+    }
+}
+
+/// Asks the provider for what was told.
+fn make(domain: &Domain, orders: &[Order]) -> Result<(), (usize, Error)> {
+    let mut batch =
+        KVec::with_capacity(orders.len(), GFP_KERNEL).map_err(|e| (0, Error::from(e)))?;
+    for order in orders {
+        // There is room.
+        let _ = batch.push_within_capacity(order.key.order(order.grant));
+    }
+    let made = domain.ops().assign_keys(&mut batch);
+    let good = made.err().map_or(orders.len(), |(good, _)| good);
+    // Another key than the one that was told is none.
+    let wrong = |i: &usize| batch.get(*i).map(|made| made.value) != orders.get(*i).map(|o| o.value);
+    if let Some(first) = (0..good).find(wrong) {
+        for order in orders.iter().take(good).skip(first) {
+            order.key.drop_made();
+        }
+        return Err((first, EIO));
+    }
+    made
+}
+
+/// What is behind the lock of [`Jobs`].
+struct List {
+    waiting: KVVec<Job>,
+    /// Jobs that were added, ever.
+    added: u64,
+}
+
+/// The ordered assignments of a domain that are still to be made.
+#[pin_data]
+pub(crate) struct Jobs {
+    #[pin]
+    list: Mutex<List>,
+    /// Taken when a job is over and nothing is left of it.
+    #[pin]
+    over: Steps,
+}
+
+impl Jobs {
+    /// None.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        let list = List {
+            waiting: KVVec::new(),
+            added: 0,
+        };
+        pin_init!(Self {
+            list <- new_mutex!(list, "kfabric_later"),
+            over <- Steps::new(),
+        })
+    }
+
+    /// Adds one as the last, and holds what is posted from now on until it is over.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN`: too many wait. `ENOMEM`. Gives the job back; nothing is held for it.
+    pub(crate) fn add(&self, domain: &Domain, job: Job) -> Result<(), (Error, Job)> {
+        let mut list = self.list.lock();
+        if list.waiting.len() >= PENDING {
+            return Err((EAGAIN, job));
+        }
+        if let Err(e) = list.waiting.reserve(1, GFP_KERNEL) {
+            return Err((e.into(), job));
+        }
+        domain.ops().hold();
+        // There is room.
+        let _ = list.waiting.push_within_capacity(job);
+        list.added += 1;
+        Ok(())
+    }
+
+    /// Runs all, in order. One worker at a time.
+    pub(crate) fn run(&self, domain: &Domain) {
+        loop {
+            let jobs = core::mem::replace(&mut self.list.lock().waiting, KVVec::new());
+            if jobs.is_empty() {
+                return;
+            }
+            for job in jobs {
+                job.run(domain);
+                domain.ops().resume();
+                self.over.take();
+            }
+        }
+    }
+
+    /// Waits until all that were added are over.
+    pub(crate) fn settle(&self) {
+        let added = self.list.lock().added;
+        loop {
+            let over = self.over.taken();
+            if over >= added {
+                return;
+            }
+            self.over.wait(over);
+        }
+    }
+}
