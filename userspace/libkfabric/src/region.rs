@@ -9,6 +9,7 @@ use std::sync::Arc;
 use kfabric_uapi as abi;
 use zerocopy::IntoBytes;
 
+use crate::completion::CompletionQueue;
 use crate::device::Shared;
 use crate::errno::Errno;
 use crate::error::{Error, ObjectId, Result, Returned};
@@ -384,13 +385,48 @@ impl Key {
     /// When the very first is refused: what [`Key::assign`] says. [`Error::Argument`]: slots of
     /// more than one device file.
     pub fn assign_many(grants: &[Grant<'_>]) -> Result<Assigned> {
+        Self::assign_all(grants, 0, None)
+    }
+
+    /// As [`Key::assign_many`], but does not wait for the device: the keys are told at once, and
+    /// work before anything takes effect that is posted on their domain afterwards. A message that
+    /// carries one may follow immediately.
+    ///
+    /// Should the device fail after that, `failures` (a queue, and the context of its entries)
+    /// of the keys' domain gets an error entry for up to 64 keys that were asked for together: its
+    /// data is the index of their first among up to `KFI_KEY_ALLOC_MAX` grants, its length says how
+    /// many of them came to be. Without it nobody hears of that, and a peer's operation by such a
+    /// key is refused. The queue closes when it is known how all went.
+    ///
+    /// # Errors
+    ///
+    /// As [`Key::assign_many`]; `EAGAIN`: the queue is full, or too much is to be made yet;
+    /// `EINVAL`: the queue is another domain's; `EOPNOTSUPP`: the provider has no ordered keys.
+    pub fn assign_ordered(
+        grants: &[Grant<'_>],
+        failures: Option<(&CompletionQueue, u64)>,
+    ) -> Result<Assigned> {
+        Self::assign_all(grants, abi::KFI_KEY_ORDERED, failures)
+    }
+
+    fn assign_all(
+        grants: &[Grant<'_>],
+        flags: u32,
+        failures: Option<(&CompletionQueue, u64)>,
+    ) -> Result<Assigned> {
         let mut all = Assigned::default();
         let Some(first) = grants.first().map(|grant| grant.key) else {
             return Ok(all);
         };
-        first.same_file(grants.iter().map(|grant| grant.key))?;
+        let cq = failures.map(|(cq, _)| &cq.inner.handle);
+        first.same_file(grants.iter().map(|grant| &grant.key.handle).chain(cq))?;
+        let mut arg: abi::KeyAssignMany = sys::new();
+        arg.flags = flags;
+        if let Some((cq, context)) = failures {
+            (arg.cq, arg.context) = (cq.inner.handle.raw(), context);
+        }
         for chunk in grants.chunks(abi::KFI_KEY_ALLOC_MAX as usize) {
-            match first.assign_chunk(chunk, &mut all.remotes) {
+            match first.assign_chunk(chunk, arg, &mut all.remotes) {
                 Ok(None) => {}
                 Ok(refused) => {
                     all.refused = refused;
@@ -410,6 +446,7 @@ impl Key {
     fn assign_chunk(
         &self,
         grants: &[Grant<'_>],
+        mut arg: abi::KeyAssignMany,
         remotes: &mut Vec<RemoteMem>,
     ) -> Result<Option<Errno>> {
         let entry = |grant: &Grant<'_>| abi::KeyEntry {
@@ -420,7 +457,6 @@ impl Key {
             ..Default::default()
         };
         let mut entries: Vec<_> = grants.iter().map(entry).collect();
-        let mut arg: abi::KeyAssignMany = sys::new();
         arg.count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
         arg.entry_size = u32::try_from(size_of::<abi::KeyEntry>()).unwrap_or(u32::MAX);
         let at = offset_of!(abi::KeyAssignMany, entries);
@@ -446,7 +482,7 @@ impl Key {
         let Some(first) = keys.first() else {
             return Ok(0);
         };
-        first.same_file(keys.iter().copied())?;
+        first.same_file(keys.iter().map(|key| &key.handle))?;
         let mut ended = 0;
         for chunk in keys.chunks(abi::KFI_KEY_ALLOC_MAX as usize) {
             let slots: Vec<_> = chunk.iter().map(|key| key.handle.raw()).collect();
@@ -460,9 +496,9 @@ impl Key {
         Ok(ended)
     }
 
-    /// Refuses slots of another device file: their handles mean nothing in this one.
-    fn same_file<'a>(&self, mut keys: impl Iterator<Item = &'a Key>) -> Result<()> {
-        if keys.all(|key| Arc::ptr_eq(&key.handle.dev, &self.handle.dev)) {
+    /// Refuses objects of another device file: their handles mean nothing in this one.
+    fn same_file<'a>(&self, mut handles: impl Iterator<Item = &'a Handle>) -> Result<()> {
+        if handles.all(|handle| Arc::ptr_eq(&handle.dev, &self.handle.dev)) {
             return Ok(());
         }
         Err(Error::Argument {

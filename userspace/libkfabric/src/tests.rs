@@ -284,9 +284,17 @@ fn keys_come_and_go_in_batches() {
     assert_eq!(device.revoke_keys().unwrap(), 0);
     assert_eq!(Key::assign_many(&[]).unwrap(), Assigned::default());
     assert_eq!(Key::revoke_many([]).unwrap(), 0);
+    // Told beforehand, with a queue of the same file or without.
+    for failures in [None, Some((&p.a_cq, 7))] {
+        let all = Key::assign_ordered(&grants[..3], failures).unwrap();
+        assert_eq!((all.remotes.len(), all.refused), (3, None));
+        assert_eq!(Key::revoke_many(&keys).unwrap(), 3);
+    }
     // Another file's slots are none of this one's.
     let (_, other) = self::device();
     let q = pair(&other);
+    let error = Key::assign_ordered(&grants[..3], Some((&q.a_cq, 7))).unwrap_err();
+    assert!(matches!(error, Error::Argument { .. }), "{error}");
     let memory = Memory::anonymous(64).unwrap();
     let foreign = q.domain.register(memory, Access::LOCAL).unwrap();
     let foreign = foreign.alloc_keys(1).unwrap();
