@@ -601,6 +601,31 @@ impl Dev {
         Ok((arg.done as usize, arg.err as i32))
     }
 
+    /// Assigns many keys without waiting for the device; as [`Dev::key_assign_many`]. `cq` hears of
+    /// failures, unless it is 0, by entries with `context`.
+    ///
+    /// # Errors
+    ///
+    /// What the call answers, the first entry's refusal.
+    pub fn key_assign_ordered(
+        &self,
+        entries: &mut [KeyEntry],
+        cq: u64,
+        context: u64,
+    ) -> Result<(usize, i32)> {
+        let mut arg = KeyAssignMany {
+            flags: KFI_KEY_ORDERED,
+            entries: entries.as_mut_ptr() as u64,
+            count: entries.len() as u32,
+            entry_size: std::mem::size_of::<KeyEntry>() as u32,
+            cq,
+            context,
+            ..Default::default()
+        };
+        self.call(&mut arg)?;
+        Ok((arg.done as usize, arg.err as i32))
+    }
+
     /// Revokes the keys of slots: the call as it came back.
     ///
     /// # Errors

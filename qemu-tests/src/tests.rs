@@ -15,6 +15,7 @@ pub mod hosts;
 pub mod interop;
 pub mod kernel;
 pub mod key_batches;
+pub mod key_ordered;
 pub mod key_races;
 pub mod key_rules;
 pub mod key_scale;
@@ -46,6 +47,7 @@ pub fn all() -> Vec<Test> {
         key_rules::TESTS,
         keys::TESTS,
         key_batches::TESTS,
+        key_ordered::TESTS,
         key_races::TESTS,
         promises::TESTS,
         key_scale::TESTS,

@@ -5,9 +5,10 @@
 use crate::fault::lab::Lab;
 use crate::fault::sweep::{Case, Shot};
 use crate::pair::{LOCAL, REMOTE};
-use crate::sys::Map;
+use crate::sys::{self, Map};
 use anyhow::{ensure, Result};
 use kfabric_uapi::*;
+use std::time::{Duration, Instant};
 
 /// The cases.
 pub const CASES: &[Case] = &[
@@ -24,6 +25,7 @@ pub const CASES: &[Case] = &[
     Case::new("KFI_IOC_KEY_ASSIGN_MANY", "first", assign_many_first).also(NO_SOCKET),
     Case::new("KFI_IOC_KEY_ASSIGN_MANY", "small", assign_many_small),
     Case::new("KFI_IOC_KEY_ASSIGN_MANY", "mixed", assign_many_mixed),
+    Case::new("KFI_IOC_KEY_ASSIGN_MANY", "ordered", assign_ordered),
     Case::new("KFI_IOC_KEY_REVOKE_MANY", "slots", revoke_slots),
     Case::new("KFI_IOC_KEY_REVOKE_MANY", "region", revoke_region),
     Case::new("KFI_IOC_KEY_REVOKE_MANY", "file", revoke_file),
@@ -302,12 +304,26 @@ impl Slots {
 /// Assigns all with a failure: what the call says it assigned has its key and is told, no other is;
 /// and afterwards the rest can be assigned.
 fn assign_many(lab: &Lab, shot: &mut Shot<'_>, lens: &[usize]) -> Result<()> {
+    assign_by(lab, shot, lens, |entries| lab.dev.key_assign_many(entries))
+}
+
+fn assign_by(
+    lab: &Lab,
+    shot: &mut Shot<'_>,
+    lens: &[usize],
+    call: impl Fn(&mut [KeyEntry]) -> crate::raw::Result<(usize, i32)>,
+) -> Result<()> {
     let mut slots = Slots::new(lab, lens)?;
     let mut went = (0, 0);
-    if let Ok(answer) = shot.once(|| lab.dev.key_assign_many(&mut slots.entries))? {
+    if let Ok(answer) = shot.once(|| call(&mut slots.entries))? {
         went = answer;
     }
     let (done, err) = went;
+    // What was ordered only is made a little later.
+    let end = Instant::now() + sys::patience(Duration::from_secs(5));
+    while slots.assigned(lab)? < done && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let has = slots.assigned(lab)?;
     ensure!(has == done, "{has} have keys, {done} are said to");
     if done == lens.len() {
@@ -340,6 +356,16 @@ fn assign_many_first(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
 /// One chain of fast registrations.
 fn assign_many_small(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     assign_many(lab, shot, &[PAGE; 6])
+}
+
+/// Told before they are made; a queue hears of failures.
+fn assign_ordered(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let cq = lab.dev.cq_open(lab.domain, 0, 0)?;
+    assign_by(lab, shot, &[PAGE; 6], |entries| {
+        lab.dev.key_assign_ordered(entries, cq.handle, 1)
+    })?;
+    ensure!(cq.read().is_none(), "a completion");
+    Ok(lab.dev.close(cq.handle)?)
 }
 
 /// Fast ones, with full ones between them.

@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Keys that are told before the device has them: what carries one may follow at once.
+
+use super::key_batches::{assign_all, entry, joined, with_key, Slots, PAGE};
+use super::keys::Bench;
+use super::modules::{add_link, delete_link};
+use super::refused;
+use crate::buf::Buf;
+use crate::harness::{skip, Ctx, Test, NETNS};
+use crate::op::{self, iov};
+use crate::pair::{LOCAL, LONG};
+use crate::sys;
+use anyhow::{bail, ensure, Context, Result};
+use kfabric_uapi::*;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// The topic's tests.
+pub const TESTS: &[Test] = &[
+    Test::pair("keys.ordered_message_may_follow_at_once", message_follows).seconds(60),
+    Test::alone("keys.ordered_rules", rules),
+    Test::alone("keys.ordered_races", races).seconds(30),
+    Test::pair("keys.p9_ordered_held_at_the_end", held_at_the_end).seconds(30),
+    Test::pair("keys.ordered_orders_starve_nobody", orders_starve_nobody).seconds(30),
+    Test::pair("keys.ordered_failure_is_told", failure).seconds(10),
+    Test::pair("keys.ordered_race_with_removal", removal)
+        .seconds(60)
+        .on(NETNS),
+];
+
+/// Keys of a batch, at most.
+const MOST: usize = 64;
+/// Messages behind the one with the keys, each with its number.
+const BEHIND: u64 = 3;
+/// Where in the buffer of messages what is sent begins.
+const OUT: u64 = 2048;
+/// What a message has for each key: address and key.
+const PER_KEY: usize = 16;
+// Contexts of the peer's operations; the numbered messages' count up.
+const KEYS: u64 = 10;
+const WRITE: u64 = 11;
+const NUMBER: u64 = 20;
+const REST: u64 = u64::MAX;
+
+/// The message that carries a key is sent as soon as the key is told, and the peer uses it as soon
+/// as it is there: it always works, and what was sent arrives in order.
+fn message_follows(ctx: &mut Ctx) -> Result<()> {
+    const ROUNDS: u64 = 600;
+    let mut bench = Bench::new(ctx, MOST * PAGE as usize)?;
+    let messages = Buf::new(4096)?;
+    let local = bench.side.reg(&messages, LOCAL)?.handle;
+    let ep = bench.fresh(ctx)?;
+    let dev = &bench.side.dev;
+    let done = |what: &str| -> Result<CqEntry> {
+        let entry = bench.cq.wait(LONG).with_context(|| what.to_owned())?;
+        ensure!(entry.err == 0, "{what}: {entry:?}");
+        Ok(entry)
+    };
+    let recv = |context, at, len| dev.submit(ep, &[op::recv(context, &[iov(local, at, len)])]);
+    if ctx.first() {
+        let slots = dev.key_alloc(bench.region, MOST as u32)?;
+        recv(1, 0, 8)?;
+        ctx.barrier("ready")?;
+        for round in 0..ROUNDS {
+            let count = [1, 2, MOST][round as usize % 3];
+            bench.buf.clear(0);
+            let mut entries: Vec<_> = (0u64..)
+                .zip(&slots[..count])
+                .map(|(i, slot)| entry(*slot, i * PAGE, PAGE))
+                .collect();
+            let got = dev.key_assign_ordered(&mut entries, bench.cq.handle, 99)?;
+            // From here on it is a race that the kernel decides.
+            for (i, e) in entries.iter().enumerate() {
+                let at = OUT as usize + i * PER_KEY;
+                messages.set64(at, e.remote_addr);
+                messages.set64(at + 8, e.key);
+            }
+            let len = (count * PER_KEY) as u64;
+            dev.submit(ep, &[op::send(2, &[iov(local, OUT, len)])])?;
+            for i in 0..BEHIND {
+                dev.submit(
+                    ep,
+                    &[op::inject(
+                        op::send(0, &[]),
+                        &(round * BEHIND + i).to_ne_bytes(),
+                    )],
+                )?;
+            }
+            ensure!(got == (count, 0), "round {round}: {got:?}");
+            // What is injected has no completion.
+            let both: BTreeSet<_> = [done("one of two")?, done("the other")?]
+                .map(|e| e.context)
+                .into();
+            ensure!(both == [1, 2].into(), "round {round}: {both:?}");
+            for i in 0..count {
+                let written = bench.buf.get64(i * PAGE as usize);
+                ensure!(written == round + 1, "round {round}, key {i}: {written:#x}");
+            }
+            let revoked = dev.key_revoke_slots(&slots)?.revoked;
+            ensure!(revoked == count as u64, "round {round}: {revoked} revoked");
+            if round + 1 < ROUNDS {
+                recv(1, 0, 8)?;
+            }
+            ctx.barrier("next")?;
+        }
+    } else {
+        let receive_all = || -> Result<()> {
+            recv(KEYS, 0, OUT)?;
+            (0..BEHIND).try_for_each(|i| Ok(recv(NUMBER + i, OUT + 8 * i, 8).map(drop)?))
+        };
+        receive_all()?;
+        ctx.barrier("ready")?;
+        for round in 0..ROUNDS {
+            let behind = std::cell::Cell::new(0);
+            // Waits for this completion, or (`REST`) for all numbered messages, which otherwise
+            // come when they like.
+            let until = |wanted: u64| -> Result<CqEntry> {
+                loop {
+                    let entry = done(&format!("round {round}"))?;
+                    if entry.context == wanted {
+                        return Ok(entry);
+                    }
+                    let i = behind.get();
+                    ensure!(entry.context == NUMBER + i, "{entry:?}, not {i}");
+                    let number = messages.get64((OUT + 8 * i) as usize);
+                    ensure!(number == round * BEHIND + i, "{number} came");
+                    behind.set(i + 1);
+                    if wanted == REST && i + 1 == BEHIND {
+                        return Ok(entry);
+                    }
+                }
+            };
+            let keys = until(KEYS)?;
+            bench.buf.set64(0, round + 1);
+            for at in (0..keys.len as usize).step_by(PER_KEY) {
+                let (addr, key) = (messages.get64(at), messages.get64(at + 8));
+                let piece = [iov(bench.region, 0, 8)];
+                dev.submit(ep, &[op::write(WRITE, &piece, addr, key)])?;
+                until(WRITE).with_context(|| format!("key {}", at / PER_KEY))?;
+            }
+            dev.submit(ep, &[op::inject(op::send(0, &[]), &[0; 8])])?;
+            if behind.get() < BEHIND {
+                until(REST)?;
+            }
+            receive_all()?;
+            ctx.barrier("next")?;
+        }
+    }
+    ctx.barrier("done")
+}
+
+fn rules(ctx: &mut Ctx) -> Result<()> {
+    let all = Slots::new(ctx, 130)?;
+    let dev = &all.side.dev;
+    let cq = all.side.cq(16, 0)?;
+    let mut entries = all.entries();
+    let call = |flags, cq, context, entries: &mut [KeyEntry]| {
+        let mut arg = KeyAssignMany {
+            flags,
+            entries: entries.as_mut_ptr() as u64,
+            count: entries.len() as u32,
+            entry_size: std::mem::size_of::<KeyEntry>() as u32,
+            cq,
+            context,
+            ..Default::default()
+        };
+        dev.call(&mut arg)
+    };
+    for (what, errno, flags, cq, context) in [
+        ("a flag that is none", libc::EINVAL, 2, 0, 0),
+        ("a queue of a waited one", libc::EINVAL, 0, cq.handle, 0),
+        ("a context without queue", libc::EINVAL, 1, 0, 1),
+        ("a region as queue", libc::ENOENT, 1, all.region, 0),
+    ] {
+        refused(call(flags, cq, context, &mut entries), errno, what)?;
+    }
+    ensure!(with_key(dev)?.is_empty(), "a refused call assigned");
+    // Without a queue nobody hears of failures.
+    let got = dev.key_assign_ordered(&mut entries, 0, 0)?;
+    ensure!(got == (130, 0), "{got:?}");
+    let keys: BTreeSet<_> = entries.iter().map(|e| e.key).collect();
+    ensure!(keys.len() == 130, "a key came twice");
+    let got = dev.key_revoke_slots(&all.slots)?;
+    ensure!((got.done, got.revoked) == (130, 130), "{got:?}");
+    // Up to the first that is refused; a slot that is there twice has its key by then.
+    entries[100].slot = entries[3].slot;
+    let got = dev.key_assign_ordered(&mut entries, cq.handle, 1)?;
+    ensure!(got == (100, libc::EBUSY), "{got:?}");
+    let revoked = dev.key_revoke_all(KFI_REVOKE_FILE, 0)?;
+    ensure!(revoked == 100, "{revoked} revoked");
+    // Nothing failed.
+    ensure!(cq.read().is_none(), "a completion");
+    dev.close(cq.handle)?;
+    assign_all(dev, &mut all.entries())
+}
+
+/// Operations that are held when the connection ends complete, each once, without a close: P9.
+fn held_at_the_end(ctx: &mut Ctx) -> Result<()> {
+    const ROUNDS: u64 = 40;
+    const SENDS: u64 = 6;
+    let mut bench = Bench::new(ctx, MOST * PAGE as usize)?;
+    let slots = bench.side.dev.key_alloc(bench.region, MOST as u32)?;
+    for round in 0..ROUNDS {
+        let ep = bench.fresh(ctx)?;
+        let dev = &bench.side.dev;
+        if ctx.first() {
+            let mut sent = 0;
+            for i in 0..SENDS {
+                // Each waits for an assignment of its own.
+                let slots = &slots[i as usize * 10..][..10];
+                let mut entries: Vec<_> = slots.iter().map(|slot| entry(*slot, 0, 1)).collect();
+                dev.key_assign_ordered(&mut entries, 0, 0)?;
+                match dev.submit(ep, &[op::send(i, &[iov(bench.region, 0, 8)])]) {
+                    Ok(_) => sent += 1,
+                    Err(e) if [libc::ENOTCONN, libc::ESHUTDOWN].contains(&e.errno.0) => break,
+                    Err(e) => return Err(e.into()),
+                }
+                if round % 2 == 0 && i == round / 2 % SENDS {
+                    dev.shutdown(ep)?;
+                }
+            }
+            let mut contexts = BTreeSet::new();
+            for i in 0..sent {
+                let entry = bench.cq.wait(LONG).with_context(|| {
+                    format!("round {round}: completion {i} of {sent}, had {contexts:?}")
+                })?;
+                ensure!(contexts.insert(entry.context), "{entry:?} came twice");
+            }
+            dev.key_revoke_slots(&slots)?;
+        } else {
+            // No receives: what was sent stays on its way until the connection ends.
+            std::thread::sleep(Duration::from_micros(round * 97 % 2000));
+            dev.shutdown(ep).ok();
+        }
+        ctx.barrier("ended")?;
+    }
+    ctx.barrier("done")
+}
+
+/// Two threads that order keys without pause do not keep a third from sending.
+fn orders_starve_nobody(ctx: &mut Ctx) -> Result<()> {
+    const SENDS: u64 = 100;
+    let mut bench = Bench::new(ctx, MOST * PAGE as usize)?;
+    let slots = bench.side.dev.key_alloc(bench.region, MOST as u32)?;
+    let ep = bench.fresh(ctx)?;
+    let dev = &bench.side.dev;
+    let piece = [iov(bench.region, 0, 8)];
+    if ctx.first() {
+        ctx.barrier("ready")?;
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| -> Result<()> {
+            let orderers: Vec<_> = slots
+                .chunks(MOST / 2)
+                .map(|slots| {
+                    let stop = &stop;
+                    scope.spawn(move || -> Result<()> {
+                        while !stop.load(Ordering::Relaxed) {
+                            let mut all: Vec<_> = slots.iter().map(|s| entry(*s, 0, 1)).collect();
+                            dev.key_assign_ordered(&mut all, 0, 0)?;
+                            dev.key_revoke_slots(slots)?;
+                        }
+                        Ok(())
+                    })
+                })
+                .collect();
+            let sent = (0..SENDS).try_for_each(|i| -> Result<()> {
+                dev.submit(ep, &[op::send(i, &piece)])?;
+                let entry = bench.cq.wait(LONG).with_context(|| format!("send {i}"))?;
+                ensure!(entry.err == 0 && entry.context == i, "{entry:?}");
+                Ok(())
+            });
+            stop.store(true, Ordering::Relaxed);
+            let ordered = orderers.into_iter().try_for_each(joined);
+            sent.and(ordered)
+        })?;
+    } else {
+        for i in 0..SENDS {
+            dev.submit(ep, &[op::recv(i, &piece)])?;
+        }
+        ctx.barrier("ready")?;
+        for i in 0..SENDS {
+            let entry = bench.cq.wait(LONG)?;
+            ensure!(entry.err == 0 && entry.context == i, "{entry:?}");
+        }
+    }
+    ctx.barrier("done")
+}
+
+/// Ordered and waited-for assignments, revocations and closes of the same slots, all at once.
+fn races(ctx: &mut Ctx) -> Result<()> {
+    const ROUNDS: u64 = 60;
+    for round in 0..ROUNDS {
+        let all = Slots::new(ctx, 40)?;
+        let dev = &all.side.dev;
+        let cq = all.side.cq(64, 0)?;
+        let fine = [0, libc::EBUSY, libc::ENOENT];
+        std::thread::scope(|scope| -> Result<()> {
+            let ordered = scope.spawn(|| -> Result<()> {
+                for _ in 0..8 {
+                    match dev.key_assign_ordered(&mut all.entries(), cq.handle, 5) {
+                        Ok((_, err)) => ensure!(fine.contains(&err), "ordered: {err}"),
+                        Err(e) => ensure!(fine.contains(&e.errno.0), "ordered: {e}"),
+                    }
+                    dev.key_revoke_slots(&all.slots[..20]).ok();
+                }
+                Ok(())
+            });
+            let waited = scope.spawn(|| -> Result<()> {
+                let mut entries = all.entries();
+                entries.reverse();
+                for _ in 0..8 {
+                    match dev.key_assign_many(&mut entries) {
+                        Ok((_, err)) => ensure!(fine.contains(&err), "waited: {err}"),
+                        Err(e) => ensure!(fine.contains(&e.errno.0), "waited: {e}"),
+                    }
+                    dev.key_revoke_all(KFI_REVOKE_REGION, all.region)?;
+                }
+                Ok(())
+            });
+            for slot in all.slots.iter().step_by(3 + round as usize % 3) {
+                dev.close(*slot)?;
+            }
+            joined(ordered).and(joined(waited))
+        })
+        .with_context(|| format!("round {round}"))?;
+        dev.key_revoke_all(KFI_REVOKE_FILE, 0)?;
+        ensure!(with_key(dev)?.is_empty(), "a slot still has a key");
+        ensure!(cq.read().is_none(), "a completion");
+    }
+    Ok(())
+}
+
+/// Should the device refuse afterwards, the queue hears how many keys came to be; the others' slots
+/// are as they were.
+fn failure(ctx: &mut Ctx) -> Result<()> {
+    const COUNT: u32 = 8;
+    const KNOBS: &str = "/sys/kernel/debug/fail_kfabric_device";
+    if !Path::new(KNOBS).exists() {
+        return skip("the kernel injects no failures");
+    }
+    let set = |knob: &str, value: u32| {
+        let path = format!("{KNOBS}/{knob}");
+        std::fs::write(&path, value.to_string()).context(path)
+    };
+    if ctx.first() {
+        let all = Slots::new(ctx, COUNT)?;
+        let dev = &all.side.dev;
+        let cq = all.side.cq(0, 0)?;
+        for knob in ["verbose", "stacktrace-depth", "require-start"] {
+            set(knob, 0)?;
+        }
+        set("interval", 1)?;
+        // The device is asked twice for each window, and once more for each in the chain; and
+        // once for each slot that has nothing in reserve yet.
+        for before in [0, 1, 4, 15, 16, 20, 23] {
+            let mut entries = all.entries();
+            let context = 40 + u64::from(before);
+            set("space", before)?;
+            set("times", 1)?;
+            set("probability", 100)?;
+            let got = dev.key_assign_ordered(&mut entries, cq.handle, context);
+            let told = cq.wait(LONG);
+            set("probability", 0)?;
+            ensure!(got? == (COUNT as usize, 0), "not all were told");
+            let told = told.with_context(|| format!("after {before}"))?;
+            ensure!(
+                (told.err, told.context, told.data) == (libc::EIO as u32, context, 0),
+                "after {before}: {told:?}"
+            );
+            let good = told.len;
+            let most = if before < 16 { before / 2 } else { COUNT - 1 };
+            ensure!(good <= u64::from(most), "after {before}: {told:?}");
+            let told: BTreeSet<_> = entries.iter().map(|e| e.key).collect();
+            // It waits until all slots have settled.
+            let ended = dev.key_revoke_slots(&all.slots)?.revoked;
+            ensure!(ended == good, "after {before}: {ended} revoked");
+            assign_all(dev, &mut entries)?;
+            // P4: what was told, though it never worked, is no other grant's.
+            let again = entries.iter().find(|e| told.contains(&e.key));
+            ensure!(again.is_none(), "after {before}: {again:?} came twice");
+            dev.key_revoke_slots(&all.slots)?;
+            // What was reserved is had anew in the background, asking the device too.
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        ensure!(cq.read().is_none(), "a completion");
+        dev.close(cq.handle)?;
+    }
+    ctx.barrier("done")
+}
+
+/// The device goes while keys are still to be made: the queue hears of it, or the call does, and
+/// nothing waits for ever.
+fn removal(ctx: &mut Ctx) -> Result<()> {
+    if ctx.first() {
+        let rounds = if sys::slowness() > 1 { 2 } else { 6 };
+        for round in 0..rounds {
+            remove_under_orders(ctx, round).with_context(|| format!("round {round}"))?;
+        }
+    }
+    ctx.barrier("done")
+}
+
+fn remove_under_orders(ctx: &Ctx, round: u64) -> Result<()> {
+    let all = Slots::new(ctx, 64)?;
+    let dev = &all.side.dev;
+    let cq = all.side.cq(256, 0)?;
+    let is_gone = [libc::ENODEV, libc::EIO];
+    std::thread::scope(|scope| -> Result<()> {
+        let orderer = scope.spawn(|| -> Result<()> {
+            loop {
+                match dev.key_assign_ordered(&mut all.entries(), cq.handle, 7) {
+                    Err(e) if e.errno.0 == libc::ENODEV => return Ok(()),
+                    Ok((_, err)) if err == 0 || is_gone.contains(&err) => {}
+                    other => bail!("ordered: {other:?}"),
+                }
+                dev.key_revoke_slots(&all.slots)?;
+                while let Some(entry) = cq.read() {
+                    let fine = is_gone.contains(&(entry.err as i32)) && entry.context == 7;
+                    ensure!(fine, "{entry:?}");
+                }
+            }
+        });
+        std::thread::sleep(Duration::from_millis(50 + round * 17));
+        let deleted = delete_link(ctx);
+        let ordered = joined(orderer);
+        deleted?;
+        add_link(ctx)?;
+        ordered
+    })?;
+    dev.key_revoke_all(KFI_REVOKE_FILE, 0)?;
+    all.slots.iter().try_for_each(|slot| dev.close(*slot))?;
+    Ok(dev.close(cq.handle)?)
+}
