@@ -44,7 +44,7 @@ pub(crate) fn files() -> Files {
 
 /// An assignment is about to end, as `made` says.
 pub(crate) fn assigning(slot: &Key, life: &KeySlot, made: Result<u64>) {
-    let State::Assigning(grant) = life.state() else {
+    let (State::Assigning(grant) | State::Promised { grant, .. }) = life.state() else {
         return;
     };
     match made {

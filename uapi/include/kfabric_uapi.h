@@ -1048,7 +1048,8 @@ struct kfi_obj_info {
 	__u8 comm[16];
 	/*
 	 * Provider and domain, or address, as text. Key: its state (reserved, assigning,
-	 * assigned, revoking, closed), a space, and how many keys the slot has had.
+	 * promised: told but not yet made, assigned, revoking, closed), a space, and how many
+	 * keys the slot has had.
 	 */
 	__u8 name[KFI_NAME_MAX];
 };

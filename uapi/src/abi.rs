@@ -1067,7 +1067,8 @@ pub struct ObjInfo {
     /// Command name of that process.
     pub comm: [u8; 16],
     /// Provider and domain, or address, as text. Key: its state (`reserved`, `assigning`,
-    /// `assigned`, `revoking`, `closed`), a space, and how many keys the slot has had.
+    /// `promised`: told but not yet made, `assigned`, `revoking`, `closed`), a space, and how many
+    /// keys the slot has had.
     pub name: [u8; KFI_NAME_MAX],
 }
 const _: () = assert!(core::mem::size_of::<ObjInfo>() == 48 + 80);

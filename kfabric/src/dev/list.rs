@@ -93,6 +93,10 @@ fn complete(info: &mut ObjInfo, object: &Object) {
             let word = match state {
                 State::Reserved => "reserved",
                 State::Assigning(_) => "assigning",
+                State::Promised { grant, .. } => {
+                    (info.a, info.b, info.c) = (grant.len, grant.access, grant.offset);
+                    "promised"
+                }
                 State::Assigned { grant, .. } => {
                     (info.a, info.b, info.c) = (grant.len, grant.access, grant.offset);
                     "assigned"

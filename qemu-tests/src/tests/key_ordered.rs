@@ -23,7 +23,7 @@ pub const TESTS: &[Test] = &[
     Test::pair("keys.ordered_message_may_follow_at_once", message_follows).seconds(60),
     Test::alone("keys.ordered_rules", rules),
     Test::alone("keys.ordered_races", races).seconds(30),
-    Test::pair("keys.p9_ordered_held_at_the_end", held_at_the_end).seconds(30),
+    Test::pair("keys.p09_ordered_held_at_the_end", held_at_the_end).seconds(30),
     Test::pair("keys.ordered_orders_starve_nobody", orders_starve_nobody).seconds(30),
     Test::pair("keys.ordered_failure_is_told", failure).seconds(10),
     Test::pair("keys.ordered_race_with_removal", removal)
