@@ -291,13 +291,14 @@ impl Endpoint {
         let ops = match request {
             None => domain
                 .ops()
-                .endpoint(domain.fabric().net(), &mut got, None, sink)?,
+                .endpoint(domain.fabric().net(), &mut got, None, None, sink)?,
             Some(request) => {
                 let answer = request.answer()?;
                 let ops = domain.ops().endpoint(
                     domain.fabric().net(),
                     &mut got,
                     Some(answer.ops()),
+                    None,
                     sink,
                 )?;
                 answer.used();

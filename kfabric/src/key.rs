@@ -201,7 +201,7 @@ impl Key {
         };
         Arc::pin_init(
             try_pin_init!(Self {
-                ops: ops.clone().alloc_key()?,
+                ops: ops.clone().alloc_key(None)?,
                 state <- new_mutex!(slot, "kfabric_key"),
                 settled <- Steps::new(),
                 region,
@@ -467,10 +467,7 @@ impl Key {
 
     /// Orders as many of `batch` as one job takes; how many, and why the next one was refused, if
     /// it was.
-    fn order_some(
-        batch: &mut [Assignment<'_>],
-        failures: Option<Failures<'_>>,
-    ) -> (usize, Result) {
+    fn order_some(batch: &mut [Assignment<'_>], failures: Option<Failures<'_>>) -> (usize, Result) {
         let ready = || -> Result<Job> {
             if let (Some(failures), Some(item)) = (failures, batch.first()) {
                 if !item
@@ -505,7 +502,12 @@ impl Key {
                 }
             }
         }
-        let Some(domain) = job.orders.first().and_then(|order| order.key.domain()).cloned() else {
+        let Some(domain) = job
+            .orders
+            .first()
+            .and_then(|order| order.key.domain())
+            .cloned()
+        else {
             return (0, result);
         };
         for (item, order) in batch.iter_mut().zip(&job.orders) {

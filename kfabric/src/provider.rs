@@ -120,8 +120,25 @@ pub trait DomainOps: Send + Sync {
     /// Maps pinned memory for local use. No key, no remote reach (P1).
     ///
     /// `access` are the `KFI_*` access bits the region may ever be used for. For user memory the
-    /// caller is the owner's process ([`Memory::user`]).
-    fn register(&self, mem: &Arc<Memory>, access: u64) -> Result<Arc<dyn RegionOps>>;
+    /// caller is the owner's process ([`Memory::user`]). `group`: the group whose endpoints are
+    /// to use it; without one it is the domain's own. Endpoints of other groups of the domain may
+    /// use it too where the provider can do that.
+    fn register(
+        &self,
+        mem: &Arc<Memory>,
+        access: u64,
+        group: Option<&Arc<dyn GroupOps>>,
+    ) -> Result<Arc<dyn RegionOps>>;
+
+    /// Makes a group. What is exported in a group peers reach only by its endpoints, and by its
+    /// endpoints they reach nothing else; what is not in any is in the domain's own.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP`: it cannot keep any apart.
+    fn group(&self) -> Result<Arc<dyn GroupOps>> {
+        Err(eopnotsupp())
+    }
 
     /// Gives slots of this domain their keys, in order, as a pipeline where the device can.
     ///
@@ -144,7 +161,8 @@ pub trait DomainOps: Send + Sync {
     /// See [`DomainOps::hold`].
     fn resume(&self) {}
 
-    /// Makes an endpoint; with `request`, the accepting side of it.
+    /// Makes an endpoint; with `request`, the accepting side of it. `group`: what peers reach by
+    /// it; without one that is what the domain's own group exports.
     ///
     /// On success the request is used up; on failure it is as before.
     fn endpoint(
@@ -152,8 +170,15 @@ pub trait DomainOps: Send + Sync {
         net: &Net,
         attr: &mut EndpointAttr,
         request: Option<&Arc<dyn ConnRequestOps>>,
+        group: Option<&Arc<dyn GroupOps>>,
         sink: Arc<dyn EndpointSink>,
     ) -> Result<Arc<dyn EndpointOps>>;
+}
+
+/// A group of a domain: see [`DomainOps::group`]. What is in it keeps what it needs of it.
+pub trait GroupOps: Send + Sync {
+    /// For the provider to find its own type again.
+    fn as_any(&self) -> &dyn Any;
 }
 
 /// How large an endpoint is to be. In: wanted. Out: what it got, no less.
@@ -177,8 +202,9 @@ pub trait RegionOps: Send + Sync {
     /// For the provider to find its own type again.
     fn as_any(&self) -> &dyn Any;
 
-    /// Reserves all that later assigns on the slot need.
-    fn alloc_key(self: Arc<Self>) -> Result<KBox<dyn KeyOps>>;
+    /// Reserves all that later assigns on the slot need. Its keys are exported in `group`; without
+    /// one in the region's.
+    fn alloc_key(self: Arc<Self>, group: Option<&Arc<dyn GroupOps>>) -> Result<KBox<dyn KeyOps>>;
 }
 
 /// What a peer needs to reach an assigned range.

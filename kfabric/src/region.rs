@@ -101,7 +101,7 @@ impl Region {
         }
         domain.check()?;
         let held = Held::new(domain)?;
-        let ops = domain.ops().register(&memory, access)?;
+        let ops = domain.ops().register(&memory, access, None)?;
         let own = if !dynamic && rights::has_remote(access) {
             let grant = Grant {
                 offset: 0,

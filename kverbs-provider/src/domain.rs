@@ -8,7 +8,11 @@ use kernel::{
 
 use crate::{
     device::Device,
-    group::Group,
+    group::{
+        Group,
+        Holds,
+        Shared, //
+    },
     handle::Handle,
     ib::{
         device::Live,
@@ -39,6 +43,7 @@ use kfabric::{
         EndpointAttr,
         EndpointOps,
         EndpointSink,
+        GroupOps,
         KeyAssign,
         RegionOps, //
     },
@@ -69,7 +74,7 @@ impl Domain {
         sink: Arc<dyn DomainSink>,
     ) -> Result<Arc<Self>> {
         let attr = info::domain_attr(live, device)?;
-        let group = Group::new(live, device)?;
+        let group = Group::new(live, device, Arc::new(Holds::new(), GFP_KERNEL)?)?;
         let gone: Arc<dyn Resource> = Arc::new(Gone(sink), GFP_KERNEL)?;
         let ticket = device.resources.add(Class::Domain, gone)?;
         let domain = Self {
@@ -87,24 +92,37 @@ impl DomainOps for Domain {
         self.attr
     }
 
-    fn register(&self, mem: &Arc<Memory>, _access: u64) -> Result<Arc<dyn RegionOps>> {
+    fn register(
+        &self,
+        mem: &Arc<Memory>,
+        _access: u64,
+        group: Option<&Arc<dyn GroupOps>>,
+    ) -> Result<Arc<dyn RegionOps>> {
         // What the memory may be used for the core checks with each operation; the device is told
         // whether it may write at all.
         let live = self.device.enter()?;
-        let region: Arc<dyn RegionOps> = Region::new(&live, &self.group, mem)?;
+        let group = self.group.or_given(group)?;
+        let region: Arc<dyn RegionOps> = Region::new(&live, group, mem)?;
         Ok(region)
     }
 
+    fn group(&self) -> Result<Arc<dyn GroupOps>> {
+        let live = self.device.enter()?;
+        let group = Group::new(&live, &self.device, self.group.holds().clone())?;
+        let group: Arc<dyn GroupOps> = Arc::new(Shared(group), GFP_KERNEL)?;
+        Ok(group)
+    }
+
     fn assign_keys(&self, batch: &mut [KeyAssign<'_>]) -> Result<(), (usize, Error)> {
-        key::assign(&self.group, batch)
+        key::assign(&self.device, batch)
     }
 
     fn hold(&self) {
-        self.group.hold();
+        self.group.holds().hold();
     }
 
     fn resume(&self) {
-        self.group.resume();
+        self.group.holds().resume(&self.device);
     }
 
     fn endpoint(
@@ -112,6 +130,7 @@ impl DomainOps for Domain {
         net: &Net,
         attr: &mut EndpointAttr,
         request: Option<&Arc<dyn ConnRequestOps>>,
+        group: Option<&Arc<dyn GroupOps>>,
         sink: Arc<dyn EndpointSink>,
     ) -> Result<Arc<dyn EndpointOps>> {
         let too_large = attr.tx_size > self.attr.max_tx_size
@@ -138,8 +157,14 @@ impl DomainOps for Domain {
             }
             None => None,
         };
-        let handle: Arc<dyn EndpointOps> =
-            Handle::new(&self.group, net, size, attr.src_addr, request, sink)?;
+        let handle: Arc<dyn EndpointOps> = Handle::new(
+            self.group.or_given(group)?,
+            net,
+            size,
+            attr.src_addr,
+            request,
+            sink,
+        )?;
         Ok(handle)
     }
 }

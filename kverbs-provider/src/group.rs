@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 //! A protection domain and what keys in it are made with.
 //!
-//! Memory is reachable only from queue pairs of its own group. Today a domain has one; with auth
-//! keys it has one for each.
+//! Memory is reachable only from queue pairs of its own group. A domain has one of its own, and
+//! one for each that the core asks for. What is posted is held for all groups of a domain together.
 
-use core::sync::atomic::{
-    AtomicBool,
-    AtomicU64,
-    Ordering, //
+use core::{
+    any::Any,
+    sync::atomic::{
+        AtomicBool,
+        AtomicU64,
+        Ordering, //
+    },
 };
 use kernel::{
     prelude::*,
@@ -38,7 +41,10 @@ use crate::{
     },
     stats, //
 };
-use kfabric::memory::Memory;
+use kfabric::{
+    memory::Memory,
+    provider::GroupOps, //
+};
 
 /// What fast registrations take turns with.
 struct Registrar {
@@ -78,23 +84,80 @@ impl Resource for Inner {
     }
 }
 
+/// How often what is posted on a domain was to be held, and to be held no more.
+pub(crate) struct Holds {
+    holds: AtomicU64,
+    resumed: AtomicU64,
+    /// Something may be held.
+    held: AtomicBool,
+}
+
+impl Holds {
+    /// Nothing is held.
+    pub(crate) const fn new() -> Self {
+        Self {
+            holds: AtomicU64::new(0),
+            resumed: AtomicU64::new(0),
+            held: AtomicBool::new(false),
+        }
+    }
+
+    /// What is posted on the transmit sides of the domain's endpoints from now on is held, until
+    /// [`Holds::resume`] was called as often as this was until then.
+    pub(crate) fn hold(&self) {
+        self.holds.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// See [`Holds::hold`]. `device`: where the domain's endpoints are.
+    pub(crate) fn resume(&self, device: &Device) {
+        self.resumed.fetch_add(1, Ordering::SeqCst);
+        if self.held.swap(false, Ordering::SeqCst) {
+            device.resources.resume(self);
+        }
+    }
+
+    /// How often [`Holds::resume`] has to have been called before what is posted now may go. Any
+    /// context.
+    pub(crate) fn holds(&self) -> u64 {
+        self.holds.load(Ordering::SeqCst)
+    }
+
+    /// How often it has been. Any context.
+    pub(crate) fn resumed(&self) -> u64 {
+        self.resumed.load(Ordering::SeqCst)
+    }
+
+    /// Something is held. Whoever says so looks afterwards whether it may go by now. Any context.
+    pub(crate) fn note_held(&self) {
+        self.held.store(true, Ordering::SeqCst);
+    }
+}
+
 /// A group. Everything in it holds it.
 pub(crate) struct Group {
     device: Arc<Device>,
     inner: Arc<Inner>,
     ticket: Ticket,
     lkey: u32,
-    /// How often what is posted was to be held, ever.
-    holds: AtomicU64,
-    /// … and to be held no more.
-    resumed: AtomicU64,
-    /// Something may be held.
-    held: AtomicBool,
+    holds: Arc<Holds>,
+}
+
+/// A group as the core has it.
+pub(crate) struct Shared(pub(crate) Arc<Group>);
+
+impl GroupOps for Shared {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
 }
 
 impl Group {
-    /// Makes one.
-    pub(crate) fn new(live: &Live<'_>, device: &Arc<Device>) -> Result<Arc<Self>> {
+    /// Makes one of the domain that `holds` are of.
+    pub(crate) fn new(
+        live: &Live<'_>,
+        device: &Arc<Device>,
+        holds: Arc<Holds>,
+    ) -> Result<Arc<Self>> {
         let pd = Arc::new(Pd::new(live, device.ib())?, GFP_KERNEL)?;
         let lkey = pd.local_dma_lkey();
         let inner = Arc::pin_init(
@@ -111,9 +174,7 @@ impl Group {
             inner,
             ticket,
             lkey,
-            holds: AtomicU64::new(0),
-            resumed: AtomicU64::new(0),
-            held: AtomicBool::new(false),
+            holds,
         };
         Ok(Arc::new(group, GFP_KERNEL)?)
     }
@@ -133,34 +194,26 @@ impl Group {
         self.lkey
     }
 
-    /// What is posted on the transmit sides of its endpoints from now on is held, until
-    /// [`Group::resume`] was called as often as this was until then.
-    pub(crate) fn hold(&self) {
-        self.holds.fetch_add(1, Ordering::SeqCst);
+    /// What is held of its domain.
+    pub(crate) fn holds(&self) -> &Arc<Holds> {
+        &self.holds
     }
 
-    /// See [`Group::hold`].
-    pub(crate) fn resume(&self) {
-        self.resumed.fetch_add(1, Ordering::SeqCst);
-        if self.held.swap(false, Ordering::SeqCst) {
-            self.device.resources.resume(self);
+    /// The group that the core means, of this one's domain: itself where the core has none.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: it is another provider's, or another domain's.
+    pub(crate) fn or_given<'a>(
+        self: &'a Arc<Self>,
+        given: Option<&'a Arc<dyn GroupOps>>,
+    ) -> Result<&'a Arc<Self>> {
+        let Some(given) = given else { return Ok(self) };
+        let Shared(group) = given.as_any().downcast_ref().ok_or(EINVAL)?;
+        if !Arc::ptr_eq(&group.holds, &self.holds) {
+            return Err(EINVAL);
         }
-    }
-
-    /// How often [`Group::resume`] has to have been called before what is posted now may go. Any
-    /// context.
-    pub(crate) fn holds(&self) -> u64 {
-        self.holds.load(Ordering::SeqCst)
-    }
-
-    /// How often it has been. Any context.
-    pub(crate) fn resumed(&self) -> u64 {
-        self.resumed.load(Ordering::SeqCst)
-    }
-
-    /// Something is held. Whoever says so looks afterwards whether it may go by now. Any context.
-    pub(crate) fn note_held(&self) {
-        self.held.store(true, Ordering::SeqCst);
+        Ok(group)
     }
 
     /// Pages of one fast registration; 0: the device has none.

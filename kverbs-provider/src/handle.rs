@@ -8,7 +8,10 @@ use kernel::{
 
 use crate::{
     endpoint::Endpoint,
-    group::Group,
+    group::{
+        Group,
+        Holds, //
+    },
     ib::{
         cm::{
             CmEvent,
@@ -61,8 +64,8 @@ impl Resource for Listed {
         Endpoint::tick(this);
     }
 
-    fn resume(&self, group: &Group) {
-        if core::ptr::eq(&**self.0.group(), group) {
+    fn resume(&self, holds: &Holds) {
+        if core::ptr::eq(&**self.0.group().holds(), holds) {
             Endpoint::resume(self.0.as_arc_borrow());
         }
     }

@@ -39,6 +39,7 @@ use kernel::{
 };
 
 use crate::{
+    device::Device,
     group::{
         Group,
         Registration,
@@ -109,6 +110,8 @@ struct Inner {
     #[pin]
     place: Mutex<Slot>,
     region: Arc<Region>,
+    /// Where its keys are exported.
+    group: Arc<Group>,
     #[pin]
     work: DelayedWork<Self>,
 }
@@ -121,7 +124,7 @@ impl WorkItem for Inner {
     type Pointer = Arc<Inner>;
 
     fn run(this: Arc<Inner>) {
-        if let Ok(live) = this.region.group().device().enter() {
+        if let Ok(live) = this.group.device().enter() {
             // What cannot be had now the next assign tries to have.
             let _ = this.refill(&live, &mut this.place.lock());
         }
@@ -159,7 +162,7 @@ impl Inner {
                 "kverbs: revoke refused ({}), ending the device's connections\n",
                 e.to_errno()
             );
-            let resources = &self.region.group().device().resources;
+            let resources = &self.group.device().resources;
             resources.fail_endpoints(bindings::EIO);
             drop(mr);
         }
@@ -170,7 +173,7 @@ impl Inner {
         let State::Free(reserve) = &mut slot.state else {
             return Ok(());
         };
-        let group = self.region.group();
+        let group = &self.group;
         let pages = self.pages();
         if reserve.is_some() || pages == 0 {
             return Ok(());
@@ -197,7 +200,7 @@ impl Inner {
         // Kept until another is found, for a device may hand out again what it got back last.
         let mut old = KVec::<Mr>::with_capacity(FULL_TRIES, GFP_KERNEL)?;
         let found = loop {
-            let mr = match region::user_mr(live, self.region.group(), mem, offset, len, rights) {
+            let mr = match region::user_mr(live, &self.group, mem, offset, len, rights) {
                 Ok(mr) => mr,
                 Err(e) => break Err(e),
             };
@@ -223,7 +226,7 @@ impl Inner {
     fn pages(&self) -> u32 {
         let mem = self.region.mem();
         let all = (mem.page_offset() + mem.len()).div_ceil(kernel::page::PAGE_SIZE);
-        let fast = self.region.group().fast_pages();
+        let fast = self.group.fast_pages();
         u32::try_from(all).map_or(fast, |all| all.min(fast))
     }
 
@@ -251,13 +254,14 @@ pub(crate) struct Key {
 
 impl Key {
     /// Reserves one.
-    pub(crate) fn new(region: Arc<Region>) -> Result<Self> {
-        let device = region.group().device().clone();
+    pub(crate) fn new(region: Arc<Region>, group: Arc<Group>) -> Result<Self> {
+        let device = group.device().clone();
         let live = device.enter()?;
         let inner = Arc::pin_init(
             pin_init!(Inner {
                 place <- new_mutex!(Slot { state: State::Free(None), list: None }, "kverbs_key"),
                 region,
+                group,
                 work <- new_delayed_work!("kverbs_refill"),
             }),
             GFP_KERNEL,
@@ -265,7 +269,7 @@ impl Key {
         {
             let mut slot = inner.place.lock();
             inner.refill(&live, &mut slot)?;
-            if inner.region.group().own_lists() {
+            if inner.group.own_lists() {
                 slot.list = Some(SgList::new(device.ib(), inner.pages() as usize + 1)?);
             }
         }
@@ -370,22 +374,42 @@ fn inner<'a>(order: &KeyAssign<'a>) -> Result<&'a Inner> {
     Ok(&key.inner)
 }
 
-/// Assigns slots of regions in `group`: a chain of fast registrations, or a single full one. See
+/// Assigns slots: those of one group as a chain of fast registrations, or a single full one. See
 /// [`DomainOps::assign_keys`].
 ///
 /// [`DomainOps::assign_keys`]: kfabric::provider::DomainOps::assign_keys
-pub(crate) fn assign(group: &Group, batch: &mut [KeyAssign<'_>]) -> Result<(), (usize, Error)> {
-    let live = group.device().enter().map_err(|e| (0, e))?;
+pub(crate) fn assign(device: &Device, batch: &mut [KeyAssign<'_>]) -> Result<(), (usize, Error)> {
+    let live = device.enter().map_err(|e| (0, e))?;
     if let [one] = &mut *batch {
         if full(&live, one).map_err(|e| (0, e))? {
             return Ok(());
         }
     }
+    let mut done = 0;
+    while let Some(first) = batch.get(done) {
+        let group = &inner(first).map_err(|e| (done, e))?.group;
+        let rest = &mut batch[done..];
+        let of_group = |order: &KeyAssign<'_>| {
+            inner(order).is_ok_and(|inner| Arc::ptr_eq(&inner.group, group))
+        };
+        let n = rest.iter().take_while(|order| of_group(order)).count();
+        assign_chain(&live, group, &mut rest[..n]).map_err(|(n, e)| (done + n, e))?;
+        done += n;
+    }
+    Ok(())
+}
+
+/// Assigns slots of `group` as a chain. See [`assign`].
+fn assign_chain(
+    live: &Live<'_>,
+    group: &Group,
+    batch: &mut [KeyAssign<'_>],
+) -> Result<(), (usize, Error)> {
     let mut chain =
         KVec::with_capacity(batch.len(), GFP_KERNEL).map_err(|e| (0, Error::from(e)))?;
     let mut result = Ok(());
     for order in &*batch {
-        match prepare(&live, order) {
+        match prepare(live, order) {
             // There is room.
             Ok(fast) => drop(chain.push_within_capacity(fast)),
             Err(e) => {
@@ -398,7 +422,7 @@ pub(crate) fn assign(group: &Group, batch: &mut [KeyAssign<'_>]) -> Result<(), (
         return result;
     }
     let mut good = chain.len();
-    if let Err((n, e)) = group.register(&live, &mut chain) {
+    if let Err((n, e)) = group.register(live, &mut chain) {
         good = n;
         result = Err((n, e));
     }
@@ -454,7 +478,7 @@ impl KeyOps for Key {
     fn foresee(&self, offset: u64, len: u64) -> Result<KeyValue> {
         let inner = &self.inner;
         let window = inner.window(offset, len)?;
-        let live = inner.region.group().device().enter()?;
+        let live = inner.group.device().enter()?;
         let mut slot = inner.place.lock();
         inner.refill(&live, &mut slot)?;
         match &slot.state {
@@ -492,11 +516,7 @@ impl Drop for Key {
         work::cancel_delayed(&self.inner);
         // Off the list only when it has ended: a device that goes meanwhile waits for that.
         self.inner.device_gone();
-        self.inner
-            .region
-            .group()
-            .device()
-            .resources
-            .remove(self.ticket);
+        let resources = &self.inner.group.device().resources;
+        resources.remove(self.ticket);
     }
 }

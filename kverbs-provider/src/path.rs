@@ -177,7 +177,8 @@ impl Batch {
 ///
 /// # Errors
 ///
-/// `EINVAL`: a region of another provider or group. Else what `each` says.
+/// `EINVAL`: a region of another provider, or one of another group that is registered there. Else
+/// what `each` says.
 fn for_each_sge(
     endpoint: &Endpoint,
     token: &OpToken,
@@ -188,10 +189,7 @@ fn for_each_sge(
             .region()
             .and_then(|ops| ops.as_any().downcast_ref::<Region>())
             .ok_or(EINVAL)?;
-        if !Arc::ptr_eq(region.group(), endpoint.group()) {
-            return Err(EINVAL);
-        }
-        for sge in region.sges(seg.offset, seg.len) {
+        for sge in region.sges(endpoint.group(), seg.offset, seg.len)? {
             each(sge)?;
         }
     }
@@ -458,10 +456,10 @@ impl Path {
             // CAST: At most `INJECT_SIZE`.
             held.injected = data.len() as u32;
         }
-        let group = endpoint.group();
-        held.until = group.holds();
+        let holds = endpoint.group().holds();
+        held.until = holds.holds();
         // What comes after something that is held is, too.
-        let hold = !tx.held.is_empty() || held.until > group.resumed();
+        let hold = !tx.held.is_empty() || held.until > holds.resumed();
         if !hold {
             let inject = tx.inject.as_ref();
             if post_one(&endpoint, qp, inject, slot, &mut held, &token, max).is_err() {
@@ -481,7 +479,7 @@ impl Path {
         if hold {
             // There is room for all slots.
             let _ = tx.held.push_within_capacity(slot);
-            group.note_held();
+            holds.note_held();
             drop(guard);
             // Whoever resumed meanwhile may have looked before.
             self.resume(endpoint);
@@ -506,7 +504,7 @@ impl Path {
     ///
     /// The device refused one that was accepted: the connection is to end.
     fn release(&self, endpoint: &Endpoint) -> Option<Result> {
-        let group = endpoint.group();
+        let holds = endpoint.group().holds();
         let mut guard = self.tx.lock();
         let Tx {
             qp,
@@ -521,17 +519,29 @@ impl Path {
             return None;
         }
         // Of all that is left somebody is to hear when it may go.
-        group.note_held();
+        holds.note_held();
         let qp = qp.as_ref().filter(|_| *open)?;
-        let resumed = group.resumed();
+        let resumed = holds.resumed();
         let mut posted = 0;
         while let Some(slot) = held.get(*first).filter(|_| posted < SLICE) {
             let place = slots.get_mut(*slot as usize)?;
-            let Some(token) = &place.token else { return None };
+            let Some(token) = &place.token else {
+                return None;
+            };
             let Some(op) = place.held.as_mut().filter(|op| op.until <= resumed) else {
                 break;
             };
-            if post_one(endpoint, qp, inject.as_ref(), *slot, op, token, self.size.sge).is_err() {
+            if post_one(
+                endpoint,
+                qp,
+                inject.as_ref(),
+                *slot,
+                op,
+                token,
+                self.size.sge,
+            )
+            .is_err()
+            {
                 // Nothing may overtake it. It ends with all others that are held.
                 *open = false;
                 return Some(Err(EIO));

@@ -2,8 +2,9 @@
 //! Regions: memory as a device knows it for local use. None of what is made here has a remote
 //! right (P1).
 //!
-//! Few contiguous pieces are mapped and named by the protection domain's own key, which costs
-//! next to nothing. User memory in more pieces gets a memory region of the device's
+//! Few contiguous pieces are mapped and named by a protection domain's own key, which costs
+//! next to nothing, and serves endpoints of all groups of the domain. What is registered serves
+//! those of its own group. User memory in more pieces gets a memory region of the device's
 //! (`ib_reg_user_mr()`), so that any part of it is one scatter entry. Kernel memory in more pieces
 //! is covered by fast registrations side by side.
 
@@ -49,6 +50,7 @@ use crate::{
 use kfabric::{
     memory::Memory,
     provider::{
+        GroupOps,
         KeyOps,
         RegionOps, //
     },
@@ -61,7 +63,8 @@ struct Piece {
     len: usize,
     /// The device's address of it.
     addr: u64,
-    lkey: u32,
+    /// The key of its registration; none: it is mapped, and any protection domain's own does.
+    lkey: Option<u32>,
 }
 
 /// What the device holds of a region.
@@ -193,7 +196,7 @@ impl Region {
         if mem.segment_count(0, mem.len()) <= PIECES as usize {
             // A mapping that the device cannot do in one piece has to be registered.
             if let Ok(map) = DmaMap::new(live, group.device().ib(), mem) {
-                let pieces = Self::mapped_pieces(&map, group.lkey())?;
+                let pieces = Self::mapped_pieces(&map)?;
                 return Ok((Hold::Mapped(map), pieces));
             }
         }
@@ -211,14 +214,14 @@ impl Region {
             start: 0,
             len: mem.len(),
             addr: user as u64,
-            lkey: mr.lkey(),
+            lkey: Some(mr.lkey()),
         };
         // There is room for it.
         let _ = pieces.push_within_capacity(piece);
         Ok((Hold::User(mr), pieces))
     }
 
-    fn mapped_pieces(map: &DmaMap, lkey: u32) -> Result<KVec<Piece>> {
+    fn mapped_pieces(map: &DmaMap) -> Result<KVec<Piece>> {
         let mut pieces = KVec::new();
         let mut start = 0;
         for (addr, len) in map.pieces() {
@@ -226,7 +229,7 @@ impl Region {
                 start,
                 len,
                 addr,
-                lkey,
+                lkey: None,
             };
             pieces.push(piece, GFP_KERNEL)?;
             start += len;
@@ -274,7 +277,7 @@ impl Region {
                 start,
                 len,
                 addr,
-                lkey: mr.lkey(),
+                lkey: Some(mr.lkey()),
             };
             all.push((mr, list), GFP_KERNEL)?;
             pieces.push(piece, GFP_KERNEL)?;
@@ -293,22 +296,37 @@ impl Region {
         &self.inner.mem
     }
 
-    /// Scatter entries for [offset, offset + len), which lies inside. Any context.
-    pub(crate) fn sges(&self, offset: usize, len: usize) -> Sges<'_> {
+    /// Scatter entries for [offset, offset + len), which lies inside, for an endpoint in `group`.
+    /// Any context.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: it is registered in another group.
+    pub(crate) fn sges(&self, group: &Arc<Group>, offset: usize, len: usize) -> Result<Sges<'_>> {
+        let mapped = self
+            .pieces
+            .first()
+            .is_some_and(|piece| piece.lkey.is_none());
+        if !mapped && !Arc::ptr_eq(&self.group, group) {
+            return Err(EINVAL);
+        }
         let next = self
             .pieces
             .partition_point(|piece| piece.start + piece.len <= offset);
-        Sges {
+        Ok(Sges {
             pieces: &self.pieces[next..],
+            lkey: group.lkey(),
             at: offset,
             left: len,
-        }
+        })
     }
 }
 
 /// Iterator of [`Region::sges`].
 pub(crate) struct Sges<'a> {
     pieces: &'a [Piece],
+    /// The protection domain's own key.
+    lkey: u32,
     at: usize,
     left: usize,
 }
@@ -327,7 +345,9 @@ impl Iterator for Sges<'_> {
         self.at += len;
         self.left -= len;
         // CAST: No operation is longer than 2^31 bytes.
-        Some(Sge::new(piece.addr + into as u64, len as u32, piece.lkey))
+        let len = len as u32;
+        let lkey = piece.lkey.unwrap_or(self.lkey);
+        Some(Sge::new(piece.addr + into as u64, len, lkey))
     }
 }
 
@@ -336,8 +356,9 @@ impl RegionOps for Region {
         self
     }
 
-    fn alloc_key(self: Arc<Self>) -> Result<KBox<dyn KeyOps>> {
-        let key: KBox<dyn KeyOps> = KBox::new(Key::new(self)?, GFP_KERNEL)?;
+    fn alloc_key(self: Arc<Self>, group: Option<&Arc<dyn GroupOps>>) -> Result<KBox<dyn KeyOps>> {
+        let group = self.group.or_given(group)?.clone();
+        let key: KBox<dyn KeyOps> = KBox::new(Key::new(self, group)?, GFP_KERNEL)?;
         Ok(key)
     }
 }

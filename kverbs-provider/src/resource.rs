@@ -15,7 +15,7 @@ use kernel::{
     }, //
 };
 
-use crate::group::Group;
+use crate::group::Holds;
 
 /// Something on a device.
 pub(crate) trait Resource: Send + Sync {
@@ -26,8 +26,8 @@ pub(crate) trait Resource: Send + Sync {
     /// Called every [`TICK_MS`](crate::limits::TICK_MS) or so. Does not sleep for long.
     fn tick(&self) {}
 
-    /// Posts what it has held for long enough, if it is one of this group's.
-    fn resume(&self, _group: &Group) {}
+    /// Posts what it has held for long enough, if it is one of this domain's.
+    fn resume(&self, _holds: &Holds) {}
 
     /// Ends a connection with a positive errno, and waits until it has ended.
     fn fail(&self, _err: u32) {}
@@ -121,13 +121,13 @@ impl Resources {
         }
     }
 
-    /// Has all connections in `group` post what they have held for long enough.
-    pub(crate) fn resume(&self, group: &Group) {
+    /// Has all connections of a domain post what they have held for long enough.
+    pub(crate) fn resume(&self, holds: &Holds) {
         let list = self.list.lock();
         for (ticket, resource) in list.iter() {
             match ticket.0 {
                 Class::Passive => {}
-                Class::Endpoint => resource.resume(group),
+                Class::Endpoint => resource.resume(holds),
                 // In order of class.
                 _ => break,
             }

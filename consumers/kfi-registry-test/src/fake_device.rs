@@ -22,6 +22,7 @@ use kfabric::{
         EndpointAttr,
         EndpointOps,
         EndpointSink,
+        GroupOps,
         KeyAssign,
         KeyOps,
         KeyValue,
@@ -83,7 +84,12 @@ impl DomainOps for FakeDomain {
         }
     }
 
-    fn register(&self, _mem: &Arc<Memory>, _access: u64) -> Result<Arc<dyn RegionOps>> {
+    fn register(
+        &self,
+        _mem: &Arc<Memory>,
+        _access: u64,
+        _group: Option<&Arc<dyn GroupOps>>,
+    ) -> Result<Arc<dyn RegionOps>> {
         let control = self.control.clone();
         let region = Arc::new(FakeRegion { control }, GFP_KERNEL)?;
         self.control.regions.fetch_add(1, Ordering::Relaxed);
@@ -106,6 +112,7 @@ impl DomainOps for FakeDomain {
         _net: &Net,
         attr: &mut EndpointAttr,
         request: Option<&Arc<dyn ConnRequestOps>>,
+        _group: Option<&Arc<dyn GroupOps>>,
         sink: Arc<dyn EndpointSink>,
     ) -> Result<Arc<dyn EndpointOps>> {
         wanted_error(&self.control.endpoint_error)?;
@@ -138,7 +145,7 @@ impl RegionOps for FakeRegion {
         self
     }
 
-    fn alloc_key(self: Arc<Self>) -> Result<KBox<dyn KeyOps>> {
+    fn alloc_key(self: Arc<Self>, _group: Option<&Arc<dyn GroupOps>>) -> Result<KBox<dyn KeyOps>> {
         let keys = &self.control.keys;
         if keys.fetch_add(1, Ordering::Relaxed) >= MAX_KEYS {
             keys.fetch_sub(1, Ordering::Relaxed);

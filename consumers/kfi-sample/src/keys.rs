@@ -63,7 +63,9 @@ pub(crate) const TESTS: &[Test] = &[
     ("revoke_while_written", revoke_while_written),
     ("key_batch", |s| batch(s, Key::assign_many)),
     // The writes follow at once.
-    ("key_ordered", |s| batch(s, |all| Key::assign_ordered(all, None))),
+    ("key_ordered", |s| {
+        batch(s, |all| Key::assign_ordered(all, None))
+    }),
 ];
 
 /// An operation that must be refused: by whom does not matter, but nothing moves.
@@ -327,8 +329,7 @@ fn batch(
     here.fill(0, LEN, 9);
     check!(assign(&mut batch).is_ok());
     for (i, one) in batch.iter().enumerate() {
-        pair.client
-            .write_to(i as u64, (&here, 0, LEN), one.value)?;
+        pair.client.write_to(i as u64, (&here, 0, LEN), one.value)?;
         pair.client.done(i as u64)?;
         check!(there.has(i * 4096 + i, LEN, 9));
         check!(there.is_zero(i * 4096 + i + LEN, 1));
