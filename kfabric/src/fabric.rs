@@ -211,10 +211,10 @@ impl Domain {
         Ok(())
     }
 
-    /// Waits until all keys that were told are made, or have failed, and nothing keeps them but
-    /// who asked for them.
-    pub(crate) fn settle(&self) {
-        self.jobs.settle();
+    /// Waits until all keys that were told are made, or have failed, and nothing keeps them, or the
+    /// domain for them, but who asked for them.
+    pub(crate) fn settle(this: &Arc<Self>) {
+        sys::wq::flush(this);
     }
 
     /// What it can do.

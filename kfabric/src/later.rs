@@ -26,7 +26,6 @@ use crate::{
     object::Held,
     provider::KeyValue,
     pure::key::Grant,
-    sys::wait::Steps,
     uapi::CqEntry, //
 };
 
@@ -149,33 +148,18 @@ fn make(domain: &Domain, orders: &[Order]) -> Result<(), (usize, Error)> {
     made
 }
 
-/// What is behind the lock of [`Jobs`].
-struct List {
-    waiting: KVVec<Job>,
-    /// Jobs that were added, ever.
-    added: u64,
-}
-
 /// The ordered assignments of a domain that are still to be made.
 #[pin_data]
 pub(crate) struct Jobs {
     #[pin]
-    list: Mutex<List>,
-    /// Taken when a job is over and nothing is left of it.
-    #[pin]
-    over: Steps,
+    waiting: Mutex<KVVec<Job>>,
 }
 
 impl Jobs {
     /// None.
     pub(crate) fn new() -> impl PinInit<Self> {
-        let list = List {
-            waiting: KVVec::new(),
-            added: 0,
-        };
         pin_init!(Self {
-            list <- new_mutex!(list, "kfabric_later"),
-            over <- Steps::new(),
+            waiting <- new_mutex!(KVVec::new(), "kfabric_later"),
         })
     }
 
@@ -185,44 +169,30 @@ impl Jobs {
     ///
     /// `EAGAIN`: too many wait. `ENOMEM`. Gives the job back; nothing is held for it.
     pub(crate) fn add(&self, domain: &Domain, job: Job) -> Result<(), (Error, Job)> {
-        let mut list = self.list.lock();
-        if list.waiting.len() >= PENDING {
+        let mut waiting = self.waiting.lock();
+        if waiting.len() >= PENDING {
             return Err((EAGAIN, job));
         }
-        if let Err(e) = list.waiting.reserve(1, GFP_KERNEL) {
+        if let Err(e) = waiting.reserve(1, GFP_KERNEL) {
             return Err((e.into(), job));
         }
         domain.ops().hold();
         // There is room.
-        let _ = list.waiting.push_within_capacity(job);
-        list.added += 1;
+        let _ = waiting.push_within_capacity(job);
         Ok(())
     }
 
     /// Runs all, in order. One worker at a time.
     pub(crate) fn run(&self, domain: &Domain) {
         loop {
-            let jobs = core::mem::replace(&mut self.list.lock().waiting, KVVec::new());
+            let jobs = core::mem::replace(&mut *self.waiting.lock(), KVVec::new());
             if jobs.is_empty() {
                 return;
             }
             for job in jobs {
                 job.run(domain);
                 domain.ops().resume();
-                self.over.take();
             }
-        }
-    }
-
-    /// Waits until all that were added are over.
-    pub(crate) fn settle(&self) {
-        let added = self.list.lock().added;
-        loop {
-            let over = self.over.taken();
-            if over >= added {
-                return;
-            }
-            self.over.wait(over);
         }
     }
 }

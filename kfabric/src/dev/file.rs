@@ -26,6 +26,7 @@ use super::table::{
     Table, //
 };
 use crate::{
+    fabric::Domain,
     net::Net,
     pep::Request,
     sys, //
@@ -142,12 +143,9 @@ impl File {
     /// Waits until nothing of the domains' holds a key any more but what is in the table.
     fn settle(&self) {
         for index in 0..self.table.cells() {
-            let domain = self.table.peek(index, |_, entry| match &entry.object {
-                Object::Domain(domain) => Some(domain.clone()),
-                _ => None,
-            });
-            if let Some(domain) = domain.flatten() {
-                domain.settle();
+            let found = self.table.peek(index).map(|(_, entry)| entry.object);
+            if let Some(Object::Domain(domain)) = found {
+                Domain::settle(&domain);
             }
         }
     }

@@ -11,7 +11,12 @@ use core::sync::atomic::{
 use kernel::{
     bindings,
     prelude::*,
-    workqueue::Queue, //
+    sync::Arc,
+    workqueue::{
+        HasWork,
+        Queue,
+        Work, //
+    }, //
 };
 
 static QUEUE: AtomicPtr<bindings::workqueue_struct> = AtomicPtr::new(core::ptr::null_mut());
@@ -46,4 +51,11 @@ pub(crate) fn queue() -> &'static Queue {
     // SAFETY: Objects, the only users, exist only between load and unload, when the pointer is a
     // live work queue.
     unsafe { Queue::from_raw(QUEUE.load(Ordering::Acquire)) }
+}
+
+/// Waits until the work item, if it is queued or runs, has run and let go of what it held. Not to be
+/// called by the item.
+pub(crate) fn flush<T: HasWork<T, ID>, const ID: u64>(this: &Arc<T>) {
+    // SAFETY: `this` points to a live `T`, whose work item is initialised with it and stays as long.
+    unsafe { bindings::flush_work(Work::raw_get(T::raw_get_work(Arc::as_ptr(this).cast_mut()))) };
 }
