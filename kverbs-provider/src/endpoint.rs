@@ -175,6 +175,20 @@ impl Endpoint {
         }
     }
 
+    /// As [`Endpoint::fail`], and when this returns there is no queue pair any more. Does not wait
+    /// for the sink.
+    pub(crate) fn fail_now(this: &Arc<Self>, err: u32) {
+        this.inbox.lock().fail(err, false);
+        {
+            let mut ctl = this.ctl.lock();
+            if let Some(id) = &ctl.id {
+                id.disconnect();
+            }
+            this.destroy(&mut ctl);
+        }
+        Self::schedule(this.as_arc_borrow());
+    }
+
     /// What this side wants of a connection.
     fn param(&self, ctl: &Ctl) -> Result<ConnParam> {
         let (initiator, responder) = self.device.ib().max_rd_atom();

@@ -71,8 +71,7 @@ impl Resource for Listed {
     }
 
     fn fail(&self, err: u32) {
-        Endpoint::fail(self.0.as_arc_borrow(), Some(err), false);
-        work::flush(&self.0);
+        Endpoint::fail_now(&self.0, err);
     }
 }
 

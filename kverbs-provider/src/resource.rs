@@ -29,7 +29,8 @@ pub(crate) trait Resource: Send + Sync {
     /// Posts what it has held for long enough, if it is one of this domain's.
     fn resume(&self, _holds: &Holds) {}
 
-    /// Ends a connection with a positive errno, and waits until it has ended.
+    /// Ends a connection with a positive errno: when this returns nothing reaches anything by it.
+    /// Who is told of that is told later, and not waited for: he may be waiting for the caller.
     fn fail(&self, _err: u32) {}
 }
 
