@@ -27,14 +27,19 @@ use kernel::{
 };
 
 use crate::{
+    bound::Bound,
     cntr::Cntr,
     cq::Cq,
     eq::{
         Eq,
         Event, //
     },
-    errno::enotconn,
+    errno::{
+        enotconn,
+        eopnotsupp, //
+    },
     fabric::Domain,
+    key::Key,
     object::{
         Ending,
         Held, //
@@ -49,8 +54,10 @@ use crate::{
     provider::{
         EndpointAttr,
         EndpointOps,
-        EndpointSink, //
+        EndpointSink,
+        GroupOps, //
     },
+    sys,
     uapi::*,
 };
 
@@ -224,6 +231,16 @@ pub struct EpAttr {
     pub src_addr: SockAddr,
     /// The consumer's value, returned in events.
     pub context: u64,
+    /// It has keys of its own: its peer reaches by it what is bound to it
+    /// ([`Key::alloc_for`], [`Region::register_for`](crate::region::Region::register_for)), and
+    /// nothing else of its domain.
+    pub own_keys: bool,
+}
+
+/// Keys of an endpoint's own.
+struct OwnKeys {
+    group: Arc<dyn GroupOps>,
+    bound: Arc<Bound>,
 }
 
 /// An endpoint.
@@ -239,6 +256,7 @@ pub struct Endpoint {
     setup: Mutex<()>,
     #[pin]
     ending: Ending,
+    own: Option<OwnKeys>,
     domain: Held<Domain>,
 }
 
@@ -248,7 +266,7 @@ impl Endpoint {
     /// # Errors
     ///
     /// `EINVAL`: sizes beyond the domain's, or the request came in on another device. `ENOENT`:
-    /// the request was answered before.
+    /// the request was answered before. `EOPNOTSUPP`: keys of its own are not offered.
     pub fn open(
         domain: &Arc<Domain>,
         attr: &EpAttr,
@@ -270,7 +288,18 @@ impl Endpoint {
         {
             return Err(EINVAL);
         }
+        if attr.own_keys && limits.caps & KFI_EP_KEYS == 0 {
+            return Err(eopnotsupp());
+        }
         let held = Held::new(domain)?;
+        let own = match attr.own_keys {
+            true => Some(OwnKeys {
+                group: domain.ops().group()?,
+                bound: Bound::new()?,
+            }),
+            false => None,
+        };
+        let group = own.as_ref().map(|own| &own.group);
         // Before a request is used up: nothing may fail after that.
         let place = UniqueArc::new_uninit(GFP_KERNEL)?;
         let shared = Arc::new(
@@ -291,14 +320,14 @@ impl Endpoint {
         let ops = match request {
             None => domain
                 .ops()
-                .endpoint(domain.fabric().net(), &mut got, None, None, sink)?,
+                .endpoint(domain.fabric().net(), &mut got, None, group, sink)?,
             Some(request) => {
                 let answer = request.answer()?;
                 let ops = domain.ops().endpoint(
                     domain.fabric().net(),
                     &mut got,
                     Some(answer.ops()),
-                    None,
+                    group,
                     sink,
                 )?;
                 answer.used();
@@ -311,6 +340,7 @@ impl Endpoint {
             attr: got,
             setup <- new_mutex!((), "kfabric_ep_setup"),
             ending <- Ending::new(),
+            own,
             domain: held,
         }));
         match made {
@@ -331,6 +361,54 @@ impl Endpoint {
     /// Its domain.
     pub fn domain(&self) -> &Arc<Domain> {
         self.domain.arc()
+    }
+
+    /// What its own keys are made with, for memory of `domain`.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: it has none of its own, or is another domain's.
+    pub(crate) fn own_keys(
+        &self,
+        domain: &Arc<Domain>,
+    ) -> Result<(&Arc<dyn GroupOps>, &Arc<Bound>)> {
+        match &self.own {
+            Some(own) if Arc::ptr_eq(domain, self.domain.arc()) => Ok((&own.group, &own.bound)),
+            _ => Err(EINVAL),
+        }
+    }
+
+    /// Ends all keys that are bound to it, as [`Key::revoke_many`] does. Returns how many it ended.
+    ///
+    /// # Errors
+    ///
+    /// How many it ended, and why it ended no more: `EINVAL`: it has no keys of its own. `EINTR`: the
+    /// task was killed while it waited.
+    pub fn revoke_keys(&self) -> Result<usize, (usize, Error)> {
+        let own = self.own.as_ref().ok_or((0, EINVAL))?;
+        let (mut ended, mut busy) = (0, false);
+        let first = own.bound.for_each(|key| {
+            sys::cond_resched();
+            match key.try_revoke() {
+                Some(had) => ended += usize::from(had),
+                None => busy = true,
+            }
+            Ok(())
+        });
+        first.map_err(|e| (ended, e))?;
+        if !busy {
+            return Ok(ended);
+        }
+        // Where something else is under way it is waited for when all others have ended.
+        let rest = own.bound.for_each(|key| {
+            let (n, result) = match Key::revoke_many(&mut [key]) {
+                Ok(n) => (n, Ok(())),
+                Err((n, e)) => (n, Err(e)),
+            };
+            ended += n;
+            result
+        });
+        rest.map(|()| ended).map_err(|e| (ended, e))
     }
 
     /// `KFI_STATE_*`.
@@ -584,8 +662,31 @@ impl Endpoint {
         self.ops.cancel(context)
     }
 
-    /// Closes: when it returns every operation is completed and no event of it will come.
+    /// As [`Endpoint::close`], for a program, which may itself hold up what is under way on a key
+    /// that is bound to it.
+    ///
+    /// # Errors
+    ///
+    /// `EINTR`: the task was killed while it waited for that. The endpoint stays; nothing more is
+    /// bound to it.
+    pub(crate) fn close_killable(&self) -> Result {
+        if let Some(own) = &self.own {
+            while let Some(key) = own.bound.end_next() {
+                key.kill_killable()?;
+            }
+        }
+        self.close();
+        Ok(())
+    }
+
+    /// Closes: when it returns every operation is completed and no event of it will come. Keys that
+    /// are bound to it end before anything else.
     pub fn close(&self) {
+        if let Some(own) = &self.own {
+            while let Some(key) = own.bound.end_next() {
+                key.kill();
+            }
+        }
         self.ending.run(|| {
             // Whoever binds or enables is done after this, and nobody begins to.
             drop(self.setup.lock());

@@ -20,6 +20,8 @@ use kernel::{
 
 pub use crate::later::Failures;
 use crate::{
+    bound::Bound,
+    ep::Endpoint,
     fabric::Domain,
     later::{
         Job,
@@ -28,6 +30,7 @@ use crate::{
     },
     object::Held,
     provider::{
+        GroupOps,
         KeyAssign,
         KeyOps,
         KeyValue,
@@ -77,6 +80,8 @@ pub struct Key {
     #[pin]
     settled: Steps,
     region: Option<Held<Region>>,
+    /// Of the endpoint that it is bound to.
+    bound: Option<Arc<Bound>>,
 }
 
 /// One of [`Key::assign_many`] and [`Key::assign_ordered`].
@@ -169,18 +174,45 @@ fn refused(error: KeyError) -> Error {
 }
 
 impl Key {
-    /// Reserves a slot on a region with dynamic keys.
+    /// Reserves a slot on a region with dynamic keys. On one that is bound to an endpoint
+    /// ([`Region::register_for`]) the slot is bound to it, too.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: the region has no dynamic keys. `ENOSPC`: the device has no more.
+    /// `EINVAL`: the region has no dynamic keys. `ENOSPC`: the device has no more. `ENOENT`: the
+    /// region or its endpoint was closed.
     pub fn alloc(region: &Arc<Region>) -> Result<Arc<Self>> {
+        Self::reserve(region, None, region.bound())
+    }
+
+    /// As [`Key::alloc`], but binds the slot to an endpoint with keys of its own
+    /// ([`EpAttr::own_keys`](crate::ep::EpAttr::own_keys)): its keys are valid on that one alone.
+    /// When the endpoint is closed they end first, and the slot gets no more. Until it is closed, or
+    /// the endpoint is, the slot stays, whoever drops it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Key::alloc`]; `EINVAL` also: the endpoint has no keys of its own, or is another domain's,
+    /// or the region is bound to another one.
+    pub fn alloc_for(region: &Arc<Region>, ep: &Endpoint) -> Result<Arc<Self>> {
+        let (group, bound) = ep.own_keys(region.domain())?;
+        if region.bound().is_some_and(|of| !Arc::ptr_eq(of, bound)) {
+            return Err(EINVAL);
+        }
+        Self::reserve(region, Some(group), Some(bound))
+    }
+
+    fn reserve(
+        region: &Arc<Region>,
+        group: Option<&Arc<dyn GroupOps>>,
+        bound: Option<&Arc<Bound>>,
+    ) -> Result<Arc<Self>> {
         if !region.is_dynamic() {
             return Err(EINVAL);
         }
         region.domain().check()?;
         let held = Held::new(region)?;
-        Self::make(region.ops(), Some(held))
+        Self::make(region.ops(), Some(held), group, bound)
     }
 
     /// The key that a region is registered with.
@@ -188,26 +220,40 @@ impl Key {
         domain: &Domain,
         region: &Arc<dyn RegionOps>,
         grant: Grant,
+        bound: Option<&Arc<Bound>>,
     ) -> Result<Arc<Self>> {
-        let key = Self::make(region, None)?;
-        key.give(domain, grant)?;
+        let key = Self::make(region, None, None, bound)?;
+        if let Err(e) = key.give(domain, grant) {
+            key.kill();
+            return Err(e);
+        }
         Ok(key)
     }
 
-    fn make(ops: &Arc<dyn RegionOps>, region: Option<Held<Region>>) -> Result<Arc<Self>> {
+    fn make(
+        ops: &Arc<dyn RegionOps>,
+        region: Option<Held<Region>>,
+        group: Option<&Arc<dyn GroupOps>>,
+        bound: Option<&Arc<Bound>>,
+    ) -> Result<Arc<Self>> {
         let slot = Slot {
             life: KeySlot::new(),
             remote_addr: 0,
         };
-        Arc::pin_init(
+        let key = Arc::pin_init(
             try_pin_init!(Self {
-                ops: ops.clone().alloc_key(None)?,
+                ops: ops.clone().alloc_key(group)?,
                 state <- new_mutex!(slot, "kfabric_key"),
                 settled <- Steps::new(),
                 region,
+                bound: bound.cloned(),
             }),
             GFP_KERNEL,
-        )
+        )?;
+        if let Some(bound) = bound {
+            bound.add(&key)?;
+        }
+        Ok(key)
     }
 
     /// Takes the first step of something, which its caller then does and ends.
@@ -704,15 +750,29 @@ impl Key {
     pub(crate) fn kill(&self) {
         // This wait is never broken off.
         let _ = self.die(Wait::Always);
+        if let Some(bound) = &self.bound {
+            bound.remove(self);
+        }
     }
 
-    /// As [`Key::close`], for a program, which may itself hold up what is under way on the slot.
+    /// As [`Key::kill`], for a program, which may itself hold up what is under way on the slot.
     ///
     /// # Errors
     ///
     /// `EINTR`: the task was killed while it waited for that. The slot stays, and gets no key.
-    pub(crate) fn close_killable(&self) -> Result {
+    pub(crate) fn kill_killable(&self) -> Result {
         self.die(Wait::Killable)?;
+        self.kill();
+        Ok(())
+    }
+
+    /// As [`Key::close`], for a program; see [`Key::kill_killable`].
+    ///
+    /// # Errors
+    ///
+    /// `EINTR`: the task was killed while it waited. The slot stays, and gets no key.
+    pub(crate) fn close_killable(&self) -> Result {
+        self.kill_killable()?;
         self.close();
         Ok(())
     }

@@ -24,6 +24,7 @@ pub mod pure;
 #[path = "../../uapi/src/abi.rs"]
 pub mod uapi;
 
+mod bound;
 pub mod cntr;
 pub mod cq;
 mod dev;

@@ -17,6 +17,8 @@ use kernel::{
 };
 
 use crate::{
+    bound::Bound,
+    ep::Endpoint,
     errno::eopnotsupp,
     fabric::Domain,
     memory::Memory,
@@ -27,6 +29,7 @@ use crate::{
     },
     op::OpKind,
     provider::{
+        GroupOps,
         KeyValue,
         RegionOps, //
     },
@@ -52,6 +55,8 @@ pub struct Region {
     dynamic: bool,
     children: Children,
     domain: Held<Domain>,
+    /// Of the endpoint that it is bound to.
+    bound: Option<Arc<Bound>>,
     #[pin]
     last: Work<Region>,
 }
@@ -90,6 +95,36 @@ impl Region {
         access: u64,
         dynamic: bool,
     ) -> Result<Arc<Self>> {
+        Self::make(domain, memory, access, dynamic, None)
+    }
+
+    /// As [`Region::register`], but binds the region to an endpoint with keys of its own
+    /// ([`EpAttr::own_keys`](crate::ep::EpAttr::own_keys)): its keys are valid on that one alone, and
+    /// end before it does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Region::register`]; `EINVAL` also: the endpoint has no keys of its own. `ENOENT`: it was
+    /// closed.
+    pub fn register_for(
+        ep: &Endpoint,
+        memory: Arc<Memory>,
+        access: u64,
+        dynamic: bool,
+    ) -> Result<Arc<Self>> {
+        let of = ep.own_keys(ep.domain())?;
+        of.1.check()?;
+        Self::make(ep.domain(), memory, access, dynamic, Some(of))
+    }
+
+    fn make(
+        domain: &Arc<Domain>,
+        memory: Arc<Memory>,
+        access: u64,
+        dynamic: bool,
+        of: Option<(&Arc<dyn GroupOps>, &Arc<Bound>)>,
+    ) -> Result<Arc<Self>> {
+        let (group, bound) = of.unzip();
         if !rights::valid_region_access(access) {
             return Err(EINVAL);
         }
@@ -101,21 +136,20 @@ impl Region {
         }
         domain.check()?;
         let held = Held::new(domain)?;
-        let ops = domain.ops().register(&memory, access, None)?;
+        let ops = domain.ops().register(&memory, access, group)?;
         let own = if !dynamic && rights::has_remote(access) {
             let grant = Grant {
                 offset: 0,
                 len: memory.len() as u64,
                 access: access & rights::REMOTE,
             };
-            Some(Key::own(domain, &ops, grant)?)
+            Some(Key::own(domain, &ops, grant, bound)?)
         } else {
             None
         };
-        domain
-            .pinned
-            .fetch_add(memory.len() as u64, Ordering::Relaxed);
         let len = memory.len() as u64;
+        domain.pinned.fetch_add(len, Ordering::Relaxed);
+        let made_key = own.clone();
         let made = Arc::pin_init(
             pin_init!(Self {
                 own,
@@ -125,14 +159,17 @@ impl Region {
                 dynamic,
                 children: Children::new(),
                 domain: held,
+                bound: bound.cloned(),
                 last <- new_work!("Region::last"),
             }),
             GFP_KERNEL,
         );
-        if made.is_err() {
+        made.inspect_err(|_| {
             domain.pinned.fetch_sub(len, Ordering::Relaxed);
-        }
-        made
+            if let Some(key) = made_key {
+                key.kill();
+            }
+        })
     }
 
     /// Its domain.
@@ -166,6 +203,11 @@ impl Region {
     /// The key that it was registered with, if it was registered with one.
     pub(crate) fn own(&self) -> Option<&Arc<Key>> {
         self.own.as_ref()
+    }
+
+    /// Of the endpoint that it is bound to, if it is to one.
+    pub(crate) fn bound(&self) -> Option<&Arc<Bound>> {
+        self.bound.as_ref()
     }
 
     /// Whether it has its keys by alloc and assign.

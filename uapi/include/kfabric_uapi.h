@@ -89,6 +89,15 @@
  */
 #define KFI_DYNAMIC_KEYS (1ULL << 40)
 
+/* kfabric's own: endpoints may have keys of their own (KFI_EP_OWN_KEYS). */
+#define KFI_EP_KEYS (1ULL << 41)
+
+/*
+ * kfabric's own: keys may end by themselves (KFI_KEY_SINGLE_USE). Verbs cannot: no device ends
+ * a registration because it was used.
+ */
+#define KFI_SINGLE_USE_KEYS (1ULL << 42)
+
 /* Registration modes (FI_MR_*, fi_mr(3)): local buffers need a region. */
 #define KFI_MR_LOCAL (1ULL << 2)
 
@@ -172,6 +181,15 @@
 /* Waiting events of an event queue, at most. */
 #define KFI_EQ_SIZE_MAX (1ULL << 16)
 
+/*
+ * Flag of struct kfi_ep_open: the peer reaches by this endpoint what is bound to it (struct kfi_region_reg's ep,
+ * struct kfi_key_alloc's ep), and nothing else of its domain; nor does any other endpoint give reach of that
+ * (FI_MR_ENDPOINT). Closing the endpoint ends the keys that are bound to it first. In operations
+ * of its own it may use regions that are bound to it, and of the others those in few pieces
+ * (-EINVAL: this one is not). -EOPNOTSUPP without the capability KFI_EP_KEYS.
+ */
+#define KFI_EP_OWN_KEYS 1
+
 /* Flag of struct kfi_eq_read: leave the event. */
 #define KFI_EQ_PEEK 1
 
@@ -194,6 +212,12 @@
 #define KFI_REGION_DYNAMIC_KEYS 1
 
 /*
+ * Flag of struct kfi_key_assign and struct kfi_key_assign_many: a key ends with the first operation that is done by
+ * it. -EOPNOTSUPP without the capability KFI_SINGLE_USE_KEYS, which no provider has yet.
+ */
+#define KFI_KEY_SINGLE_USE 2
+
+/*
  * Flag of struct kfi_key_assign_many: the keys are told at once, and valid before what is posted afterwards.
  */
 #define KFI_KEY_ORDERED 1
@@ -209,6 +233,12 @@
 
 /* Scope of struct kfi_key_revoke_many: all slots of the file. */
 #define KFI_REVOKE_FILE 3
+
+/*
+ * Scope of struct kfi_key_revoke_many: all slots that are bound to an endpoint; -EINVAL for one without
+ * keys of its own.
+ */
+#define KFI_REVOKE_EP 4
 
 /* Sends a message. */
 #define KFI_OP_SEND 0
@@ -496,7 +526,7 @@ struct kfi_pep_open {
 struct kfi_ep_open {
 	/* Size of this structure. */
 	__u32 size;
-	/* Zero. */
+	/* KFI_EP_OWN_KEYS or zero. */
 	__u32 flags;
 	/* The domain. */
 	__u64 domain;
@@ -762,6 +792,11 @@ struct kfi_region_reg {
 	__u64 remote_addr;
 	/* Out: pages charged. */
 	__u64 pages;
+	/*
+	 * An endpoint of the domain with keys of its own (KFI_EP_OWN_KEYS) that the region, and
+	 * with it its key or key slots, is bound to; 0: none. Another endpoint is -EINVAL.
+	 */
+	__u64 ep;
 };
 
 /*
@@ -784,6 +819,13 @@ struct kfi_key_alloc {
 	__u32 reserved;
 	/* Pointer to count u64s for their handles. */
 	__u64 handles;
+	/*
+	 * An endpoint of the region's domain with keys of its own (KFI_EP_OWN_KEYS) that the slots
+	 * are bound to: their keys are valid on it alone, and end when it is closed, after which the
+	 * slots get no more (-ENOENT). 0: the one that the region is bound to, or none. Another
+	 * endpoint is -EINVAL, also on a region that is bound to one.
+	 */
+	__u64 ep;
 };
 
 /*
@@ -796,7 +838,7 @@ struct kfi_key_alloc {
 struct kfi_key_assign {
 	/* Size of this structure. */
 	__u32 size;
-	/* Zero. */
+	/* KFI_KEY_SINGLE_USE or zero. */
 	__u32 flags;
 	/* The slot. */
 	__u64 slot;
@@ -843,7 +885,7 @@ struct kfi_key_assign {
 struct kfi_key_assign_many {
 	/* Size of this structure. */
 	__u32 size;
-	/* KFI_KEY_ORDERED or zero. */
+	/* KFI_KEY_ORDERED, KFI_KEY_SINGLE_USE or zero. */
 	__u32 flags;
 	/* Pointer to an array of struct kfi_key_entry. */
 	__u64 entries;
@@ -881,8 +923,8 @@ struct kfi_key_entry {
 };
 
 /*
- * KFI_IOC_KEY_REVOKE_MANY: ends the keys of listed slots, of a region, of a domain or of the
- * file. When it returns, nothing is read or written any more through any of the keys that they had
+ * KFI_IOC_KEY_REVOKE_MANY: ends the keys of listed slots, of a region, of a domain, of an
+ * endpoint or of the file. When it returns, nothing is read or written any more through any of the keys that they had
  * when it was called. The slots stay reserved and may be assigned anew.
  *
  * A slot without a key is passed over. Regions that were registered with a key of their own lose
@@ -901,7 +943,10 @@ struct kfi_key_revoke_many {
 	__u32 scope;
 	/* With KFI_REVOKE_SLOTS: slots listed, 1 to KFI_KEY_ALLOC_MAX. Else zero. */
 	__u32 count;
-	/* With KFI_REVOKE_REGION the region, with KFI_REVOKE_DOMAIN the domain. Else zero. */
+	/*
+	 * With KFI_REVOKE_REGION the region, with KFI_REVOKE_DOMAIN the domain, with
+	 * KFI_REVOKE_EP the endpoint. Else zero.
+	 */
 	__u64 object;
 	/* With KFI_REVOKE_SLOTS: pointer to count u64s, the handles. Else zero. */
 	__u64 slots;
@@ -1127,8 +1172,8 @@ struct kfi_cq_entry {
 #define KFI_IOC_EQ_READ _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x10, 72)
 #define KFI_IOC_CNTR_CTL _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x11, 40)
 #define KFI_IOC_CNTR_WAIT _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x12, 40)
-#define KFI_IOC_REGION_REG _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x13, 72)
-#define KFI_IOC_KEY_ALLOC _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x14, 32)
+#define KFI_IOC_REGION_REG _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x13, 80)
+#define KFI_IOC_KEY_ALLOC _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x14, 40)
 #define KFI_IOC_KEY_ASSIGN _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x15, 64)
 #define KFI_IOC_KEY_REVOKE _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x16, 16)
 #define KFI_IOC_SUBMIT _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x17, 40)
@@ -1329,7 +1374,7 @@ _Static_assert(__builtin_offsetof(struct kfi_cntr_wait, cntr) == 8, "kfi_cntr_wa
 _Static_assert(__builtin_offsetof(struct kfi_cntr_wait, threshold) == 16, "kfi_cntr_wait.threshold");
 _Static_assert(__builtin_offsetof(struct kfi_cntr_wait, deadline) == 24, "kfi_cntr_wait.deadline");
 _Static_assert(__builtin_offsetof(struct kfi_cntr_wait, reserved) == 32, "kfi_cntr_wait.reserved");
-_Static_assert(sizeof(struct kfi_region_reg) == 72, "size of kfi_region_reg");
+_Static_assert(sizeof(struct kfi_region_reg) == 80, "size of kfi_region_reg");
 _Static_assert(__builtin_offsetof(struct kfi_region_reg, size) == 0, "kfi_region_reg.size");
 _Static_assert(__builtin_offsetof(struct kfi_region_reg, flags) == 4, "kfi_region_reg.flags");
 _Static_assert(__builtin_offsetof(struct kfi_region_reg, domain) == 8, "kfi_region_reg.domain");
@@ -1340,13 +1385,15 @@ _Static_assert(__builtin_offsetof(struct kfi_region_reg, handle) == 40, "kfi_reg
 _Static_assert(__builtin_offsetof(struct kfi_region_reg, key) == 48, "kfi_region_reg.key");
 _Static_assert(__builtin_offsetof(struct kfi_region_reg, remote_addr) == 56, "kfi_region_reg.remote_addr");
 _Static_assert(__builtin_offsetof(struct kfi_region_reg, pages) == 64, "kfi_region_reg.pages");
-_Static_assert(sizeof(struct kfi_key_alloc) == 32, "size of kfi_key_alloc");
+_Static_assert(__builtin_offsetof(struct kfi_region_reg, ep) == 72, "kfi_region_reg.ep");
+_Static_assert(sizeof(struct kfi_key_alloc) == 40, "size of kfi_key_alloc");
 _Static_assert(__builtin_offsetof(struct kfi_key_alloc, size) == 0, "kfi_key_alloc.size");
 _Static_assert(__builtin_offsetof(struct kfi_key_alloc, flags) == 4, "kfi_key_alloc.flags");
 _Static_assert(__builtin_offsetof(struct kfi_key_alloc, region) == 8, "kfi_key_alloc.region");
 _Static_assert(__builtin_offsetof(struct kfi_key_alloc, count) == 16, "kfi_key_alloc.count");
 _Static_assert(__builtin_offsetof(struct kfi_key_alloc, reserved) == 20, "kfi_key_alloc.reserved");
 _Static_assert(__builtin_offsetof(struct kfi_key_alloc, handles) == 24, "kfi_key_alloc.handles");
+_Static_assert(__builtin_offsetof(struct kfi_key_alloc, ep) == 32, "kfi_key_alloc.ep");
 _Static_assert(sizeof(struct kfi_key_assign) == 64, "size of kfi_key_assign");
 _Static_assert(__builtin_offsetof(struct kfi_key_assign, size) == 0, "kfi_key_assign.size");
 _Static_assert(__builtin_offsetof(struct kfi_key_assign, flags) == 4, "kfi_key_assign.flags");
@@ -1473,6 +1520,8 @@ _Static_assert(KFI_SELECTIVE_COMPLETION == 0x800000000000000ULL, "KFI_SELECTIVE_
 _Static_assert(KFI_REMOTE_COMM == 0x8000000000000ULL, "KFI_REMOTE_COMM");
 _Static_assert(KFI_LOCAL_COMM == 0x4000000000000ULL, "KFI_LOCAL_COMM");
 _Static_assert(KFI_DYNAMIC_KEYS == 0x10000000000ULL, "KFI_DYNAMIC_KEYS");
+_Static_assert(KFI_EP_KEYS == 0x20000000000ULL, "KFI_EP_KEYS");
+_Static_assert(KFI_SINGLE_USE_KEYS == 0x40000000000ULL, "KFI_SINGLE_USE_KEYS");
 _Static_assert(KFI_MR_LOCAL == 0x4ULL, "KFI_MR_LOCAL");
 _Static_assert(KFI_MR_VIRT_ADDR == 0x10ULL, "KFI_MR_VIRT_ADDR");
 _Static_assert(KFI_MR_ALLOCATED == 0x20ULL, "KFI_MR_ALLOCATED");
@@ -1498,6 +1547,7 @@ _Static_assert(KFI_CM_DATA_MAX == 0xc0ULL, "KFI_CM_DATA_MAX");
 _Static_assert(KFI_KEY_ALLOC_MAX == 0x1000ULL, "KFI_KEY_ALLOC_MAX");
 _Static_assert(KFI_CQ_SIZE_MAX == 0x40000ULL, "KFI_CQ_SIZE_MAX");
 _Static_assert(KFI_EQ_SIZE_MAX == 0x10000ULL, "KFI_EQ_SIZE_MAX");
+_Static_assert(KFI_EP_OWN_KEYS == 0x1ULL, "KFI_EP_OWN_KEYS");
 _Static_assert(KFI_EQ_PEEK == 0x1ULL, "KFI_EQ_PEEK");
 _Static_assert(KFI_CNTR_READ == 0x0ULL, "KFI_CNTR_READ");
 _Static_assert(KFI_CNTR_ADD == 0x1ULL, "KFI_CNTR_ADD");
@@ -1505,10 +1555,13 @@ _Static_assert(KFI_CNTR_SET == 0x2ULL, "KFI_CNTR_SET");
 _Static_assert(KFI_CNTR_ADDERR == 0x3ULL, "KFI_CNTR_ADDERR");
 _Static_assert(KFI_CNTR_SETERR == 0x4ULL, "KFI_CNTR_SETERR");
 _Static_assert(KFI_REGION_DYNAMIC_KEYS == 0x1ULL, "KFI_REGION_DYNAMIC_KEYS");
+_Static_assert(KFI_KEY_SINGLE_USE == 0x2ULL, "KFI_KEY_SINGLE_USE");
+_Static_assert(KFI_KEY_ORDERED == 0x1ULL, "KFI_KEY_ORDERED");
 _Static_assert(KFI_REVOKE_SLOTS == 0x0ULL, "KFI_REVOKE_SLOTS");
 _Static_assert(KFI_REVOKE_REGION == 0x1ULL, "KFI_REVOKE_REGION");
 _Static_assert(KFI_REVOKE_DOMAIN == 0x2ULL, "KFI_REVOKE_DOMAIN");
 _Static_assert(KFI_REVOKE_FILE == 0x3ULL, "KFI_REVOKE_FILE");
+_Static_assert(KFI_REVOKE_EP == 0x4ULL, "KFI_REVOKE_EP");
 _Static_assert(KFI_OP_SEND == 0x0ULL, "KFI_OP_SEND");
 _Static_assert(KFI_OP_RECV == 0x1ULL, "KFI_OP_RECV");
 _Static_assert(KFI_OP_READ == 0x2ULL, "KFI_OP_READ");
@@ -1548,8 +1601,8 @@ _Static_assert(KFI_IOC_GETNAME == 0xc038bf0fULL, "KFI_IOC_GETNAME");
 _Static_assert(KFI_IOC_EQ_READ == 0xc048bf10ULL, "KFI_IOC_EQ_READ");
 _Static_assert(KFI_IOC_CNTR_CTL == 0xc028bf11ULL, "KFI_IOC_CNTR_CTL");
 _Static_assert(KFI_IOC_CNTR_WAIT == 0xc028bf12ULL, "KFI_IOC_CNTR_WAIT");
-_Static_assert(KFI_IOC_REGION_REG == 0xc048bf13ULL, "KFI_IOC_REGION_REG");
-_Static_assert(KFI_IOC_KEY_ALLOC == 0xc020bf14ULL, "KFI_IOC_KEY_ALLOC");
+_Static_assert(KFI_IOC_REGION_REG == 0xc050bf13ULL, "KFI_IOC_REGION_REG");
+_Static_assert(KFI_IOC_KEY_ALLOC == 0xc028bf14ULL, "KFI_IOC_KEY_ALLOC");
 _Static_assert(KFI_IOC_KEY_ASSIGN == 0xc040bf15ULL, "KFI_IOC_KEY_ASSIGN");
 _Static_assert(KFI_IOC_KEY_REVOKE == 0xc010bf16ULL, "KFI_IOC_KEY_REVOKE");
 _Static_assert(KFI_IOC_SUBMIT == 0xc028bf17ULL, "KFI_IOC_SUBMIT");

@@ -105,9 +105,9 @@ ioctls! {
     /// Waits until a counter reaches a value: [`CntrWait`].
     KFI_IOC_CNTR_WAIT = 0x12, CntrWait, 40;
     /// Pins and registers memory: [`RegionReg`].
-    KFI_IOC_REGION_REG = 0x13, RegionReg, 72;
+    KFI_IOC_REGION_REG = 0x13, RegionReg, 80;
     /// Reserves key slots on a region: [`KeyAlloc`].
-    KFI_IOC_KEY_ALLOC = 0x14, KeyAlloc, 32;
+    KFI_IOC_KEY_ALLOC = 0x14, KeyAlloc, 40;
     /// Gives a slot a key for a sub-range: [`KeyAssign`].
     KFI_IOC_KEY_ASSIGN = 0x15, KeyAssign, 64;
     /// Ends a slot's key: [`ObjectCall2`]. When it returns, nothing is read or written through the
@@ -168,6 +168,11 @@ pub const KFI_REMOTE_COMM: u64 = 1 << 51;
 pub const KFI_LOCAL_COMM: u64 = 1 << 50;
 /// kfabric's own: dynamic keys (alloc, assign, revoke) are offered. No libfabric bit has this value.
 pub const KFI_DYNAMIC_KEYS: u64 = 1 << 40;
+/// kfabric's own: endpoints may have keys of their own ([`KFI_EP_OWN_KEYS`]).
+pub const KFI_EP_KEYS: u64 = 1 << 41;
+/// kfabric's own: keys may end by themselves ([`KFI_KEY_SINGLE_USE`]). Verbs cannot: no device ends
+/// a registration because it was used.
+pub const KFI_SINGLE_USE_KEYS: u64 = 1 << 42;
 
 /// Registration modes (`FI_MR_*`, fi_mr(3)): local buffers need a region.
 pub const KFI_MR_LOCAL: u64 = 1 << 2;
@@ -473,7 +478,7 @@ pub struct PepOpen {
 pub struct EpOpen {
     /// Size of this structure.
     pub size: u32,
-    /// Zero.
+    /// [`KFI_EP_OWN_KEYS`] or zero.
     pub flags: u32,
     /// The domain.
     pub domain: u64,
@@ -501,6 +506,13 @@ pub struct EpOpen {
     /// Out: handle.
     pub handle: u64,
 }
+
+/// Flag of [`EpOpen`]: the peer reaches by this endpoint what is bound to it ([`RegionReg::ep`],
+/// [`KeyAlloc::ep`]), and nothing else of its domain; nor does any other endpoint give reach of that
+/// (`FI_MR_ENDPOINT`). Closing the endpoint ends the keys that are bound to it first. In operations
+/// of its own it may use regions that are bound to it, and of the others those in few pieces
+/// (`-EINVAL`: this one is not). `-EOPNOTSUPP` without the capability [`KFI_EP_KEYS`].
+pub const KFI_EP_OWN_KEYS: u32 = 1;
 
 /// `KFI_IOC_BIND`. Before enable; a second bind of the same kind is `-EINVAL`.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -759,6 +771,9 @@ pub struct RegionReg {
     pub remote_addr: u64,
     /// Out: pages charged.
     pub pages: u64,
+    /// An endpoint of the domain with keys of its own ([`KFI_EP_OWN_KEYS`]) that the region, and
+    /// with it its key or key slots, is bound to; 0: none. Another endpoint is `-EINVAL`.
+    pub ep: u64,
 }
 /// Flag of [`RegionReg`]: no key at registration; keys come by alloc and assign.
 pub const KFI_REGION_DYNAMIC_KEYS: u32 = 1;
@@ -783,6 +798,11 @@ pub struct KeyAlloc {
     pub reserved: u32,
     /// Pointer to `count` u64s for their handles.
     pub handles: u64,
+    /// An endpoint of the region's domain with keys of its own ([`KFI_EP_OWN_KEYS`]) that the slots
+    /// are bound to: their keys are valid on it alone, and end when it is closed, after which the
+    /// slots get no more (`-ENOENT`). 0: the one that the region is bound to, or none. Another
+    /// endpoint is `-EINVAL`, also on a region that is bound to one.
+    pub ep: u64,
 }
 
 /// `KFI_IOC_KEY_ASSIGN`. `-EINVAL` for an empty range, one that is not inside the region, or no
@@ -795,7 +815,7 @@ pub struct KeyAlloc {
 pub struct KeyAssign {
     /// Size of this structure.
     pub size: u32,
-    /// Zero.
+    /// `KFI_KEY_SINGLE_USE` or zero.
     pub flags: u32,
     /// The slot.
     pub slot: u64,
@@ -842,7 +862,7 @@ pub struct KeyAssign {
 pub struct KeyAssignMany {
     /// Size of this structure.
     pub size: u32,
-    /// `KFI_KEY_ORDERED` or zero.
+    /// `KFI_KEY_ORDERED`, `KFI_KEY_SINGLE_USE` or zero.
     pub flags: u32,
     /// Pointer to an array of [`KeyEntry`].
     pub entries: u64,
@@ -860,6 +880,9 @@ pub struct KeyAssignMany {
     /// With a `cq`: the `context` of its entries. Else zero.
     pub context: u64,
 }
+/// Flag of [`KeyAssign`] and [`KeyAssignMany`]: a key ends with the first operation that is done by
+/// it. `-EOPNOTSUPP` without the capability [`KFI_SINGLE_USE_KEYS`], which no provider has yet.
+pub const KFI_KEY_SINGLE_USE: u32 = 2;
 /// Flag of [`KeyAssignMany`]: the keys are told at once, and valid before what is posted afterwards.
 pub const KFI_KEY_ORDERED: u32 = 1;
 
@@ -882,8 +905,8 @@ pub struct KeyEntry {
 }
 const _: () = assert!(core::mem::size_of::<KeyEntry>() == 48);
 
-/// `KFI_IOC_KEY_REVOKE_MANY`: ends the keys of listed slots, of a region, of a domain or of the
-/// file. When it returns, nothing is read or written any more through any of the keys that they had
+/// `KFI_IOC_KEY_REVOKE_MANY`: ends the keys of listed slots, of a region, of a domain, of an
+/// endpoint or of the file. When it returns, nothing is read or written any more through any of the keys that they had
 /// when it was called. The slots stay reserved and may be assigned anew.
 ///
 /// A slot without a key is passed over. Regions that were registered with a key of their own lose
@@ -903,7 +926,8 @@ pub struct KeyRevokeMany {
     pub scope: u32,
     /// With `KFI_REVOKE_SLOTS`: slots listed, 1 to `KFI_KEY_ALLOC_MAX`. Else zero.
     pub count: u32,
-    /// With `KFI_REVOKE_REGION` the region, with `KFI_REVOKE_DOMAIN` the domain. Else zero.
+    /// With `KFI_REVOKE_REGION` the region, with `KFI_REVOKE_DOMAIN` the domain, with
+    /// `KFI_REVOKE_EP` the endpoint. Else zero.
     pub object: u64,
     /// With `KFI_REVOKE_SLOTS`: pointer to `count` u64s, the handles. Else zero.
     pub slots: u64,
@@ -923,6 +947,9 @@ pub const KFI_REVOKE_REGION: u32 = 1;
 pub const KFI_REVOKE_DOMAIN: u32 = 2;
 /// Scope of [`KeyRevokeMany`]: all slots of the file.
 pub const KFI_REVOKE_FILE: u32 = 3;
+/// Scope of [`KeyRevokeMany`]: all slots that are bound to an endpoint; `-EINVAL` for one without
+/// keys of its own.
+pub const KFI_REVOKE_EP: u32 = 4;
 
 /// A piece of local memory: part of a region.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]

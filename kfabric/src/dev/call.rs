@@ -349,7 +349,7 @@ fn pep_open(file: &File, call: &mut PepOpen) -> Result<Made> {
 }
 
 fn ep_open(file: &File, call: &mut EpOpen) -> Result<Made> {
-    zero(&[call.flags, call.reserved, call.reserved2])?;
+    zero(&[call.flags & !KFI_EP_OWN_KEYS, call.reserved, call.reserved2])?;
     check_addr(&call.src_addr)?;
     if call.auth_key_size != 0 || call.auth_key != 0 {
         return Err(eopnotsupp());
@@ -368,6 +368,7 @@ fn ep_open(file: &File, call: &mut EpOpen) -> Result<Made> {
         iov_limit: call.iov_limit,
         src_addr: call.src_addr,
         context: call.context,
+        own_keys: call.flags & KFI_EP_OWN_KEYS != 0,
     };
     // Before a request is used up: nothing fails after that.
     let place = file.table.reserve()?;
@@ -542,18 +543,36 @@ fn cntr_wait(file: &File, call: &mut CntrWait) -> Result<Made> {
     Ok(Made::Done)
 }
 
+/// The endpoint that something is to be bound to, if it is to one.
+pub(super) fn own_ep(file: &File, handle: u64) -> Result<Option<Arc<Endpoint>>> {
+    match handle {
+        0 => Ok(None),
+        handle => ep(file, handle).map(Some),
+    }
+}
+
 fn region_reg(file: &File, call: &mut RegionReg) -> Result<Made> {
     zero(&[call.flags & !KFI_REGION_DYNAMIC_KEYS])?;
     if !rights::valid_region_access(call.access) {
         return Err(EINVAL);
     }
     let domain = domain(file, call.domain)?;
+    let of = own_ep(file, call.ep)?;
+    if of
+        .as_ref()
+        .is_some_and(|ep| !Arc::ptr_eq(ep.domain(), &domain))
+    {
+        return Err(EINVAL);
+    }
     let addr = usize::try_from(call.addr).map_err(|_| EINVAL)?;
     let len = usize::try_from(call.len).map_err(|_| EINVAL)?;
     let memory = Memory::pin_user(addr, len, rights::needs_write(call.access))?;
     let dynamic = call.flags & KFI_REGION_DYNAMIC_KEYS != 0;
     call.pages = memory.charged() as u64;
-    let region = Region::register(&domain, memory, call.access, dynamic)?;
+    let region = match &of {
+        Some(ep) => Region::register_for(ep, memory, call.access, dynamic)?,
+        None => Region::register(&domain, memory, call.access, dynamic)?,
+    };
     let key = region.key();
     call.key = key.key;
     call.remote_addr = key.remote_addr;

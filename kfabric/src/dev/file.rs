@@ -177,6 +177,7 @@ impl File {
         // Of many that close one handle, one gets `Ok`; the object decides which.
         match &object {
             Object::Key(key) => key.close_killable()?,
+            Object::Ep(ep) => ep.close_killable()?,
             other => close(other)?,
         }
         self.table.remove(handle).map(|_| ())

@@ -15,8 +15,10 @@ use zerocopy::IntoBytes;
 use super::{
     call::{
         domain,
+        ep,
         errno,
         key,
+        own_ep,
         region,
         zero,
         Made, //
@@ -29,6 +31,7 @@ use super::{
     user, //
 };
 use crate::{
+    errno::eopnotsupp,
     key::{
         Assignment,
         Failures,
@@ -47,13 +50,17 @@ pub(super) fn alloc(file: &File, call: &mut KeyAlloc) -> Result<Made> {
         return Err(EINVAL);
     }
     let region = region(file, call.region)?;
+    let of = own_ep(file, call.ep)?;
     // CAST: At most `KFI_KEY_ALLOC_MAX`.
     let count = call.count as usize;
     let mut handles = KVec::with_capacity(count, GFP_KERNEL)?;
     let mut all = || -> Result {
         for i in 0..count {
             sys::pause()?;
-            let key = Key::alloc(&region)?;
+            let key = match &of {
+                Some(ep) => Key::alloc_for(&region, ep)?,
+                None => Key::alloc(&region)?,
+            };
             let handle = file.publish(Object::Key(key), call.region)?;
             // There is room.
             let _ = handles.push_within_capacity(handle);
@@ -73,11 +80,20 @@ pub(super) fn alloc(file: &File, call: &mut KeyAlloc) -> Result<Made> {
     }
 }
 
+/// Refuses keys that end by themselves, which no provider has.
+fn no_single_use(flags: u32) -> Result {
+    if flags & KFI_KEY_SINGLE_USE != 0 {
+        return Err(eopnotsupp());
+    }
+    Ok(())
+}
+
 pub(super) fn assign(file: &File, call: &mut KeyAssign) -> Result<Made> {
-    zero(&[call.flags])?;
+    zero(&[call.flags & !KFI_KEY_SINGLE_USE])?;
     if call.reserved != 0 {
         return Err(EINVAL);
     }
+    no_single_use(call.flags)?;
     let key = key(file, call.slot)?;
     let value = key.assign(call.offset, call.length, call.access)?;
     call.key = value.key;
@@ -115,7 +131,8 @@ enum How<'a> {
 }
 
 pub(super) fn assign_many(file: &File, call: &mut KeyAssignMany) -> Result<Made> {
-    zero(&[call.flags & !KFI_KEY_ORDERED])?;
+    zero(&[call.flags & !(KFI_KEY_ORDERED | KFI_KEY_SINGLE_USE)])?;
+    no_single_use(call.flags)?;
     let ordered = call.flags & KFI_KEY_ORDERED != 0;
     if (call.cq != 0 && !ordered) || (call.context != 0 && call.cq == 0) {
         return Err(EINVAL);
@@ -278,6 +295,12 @@ pub(super) fn revoke_many(file: &File, call: &mut KeyRevokeMany) -> Result<Made>
         KFI_REVOKE_DOMAIN if unlisted => {
             let domain = domain(file, object)?;
             revoke_all(file, call, &|of| Arc::ptr_eq(of.domain(), &domain))
+        }
+        KFI_REVOKE_EP if unlisted => {
+            let ended = ep(file, object)?.revoke_keys();
+            // CAST: A count of objects.
+            call.revoked = ended.unwrap_or_else(|(ended, _)| ended) as u64;
+            ended.map(|_| ()).map_err(|(_, e)| e)
         }
         KFI_REVOKE_FILE if unlisted && object == 0 => revoke_all(file, call, &|_| true),
         _ => Err(EINVAL),
