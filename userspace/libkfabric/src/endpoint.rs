@@ -127,6 +127,11 @@ pub struct EndpointAttr {
     pub context: u64,
     /// Address to connect from; none: chosen by route.
     pub source: Option<SocketAddr>,
+    /// It has keys of its own: the peer reaches by it what is bound to it
+    /// ([`Region::alloc_keys_for`](crate::Region::alloc_keys_for),
+    /// [`RegionAttr::endpoint`](crate::RegionAttr::endpoint)), and nothing else of its domain. They
+    /// end before it does.
+    pub own_keys: bool,
 }
 
 /// A connected, message-oriented, reliable endpoint.
@@ -159,6 +164,11 @@ impl Endpoint {
         arg.tx_size = attr.tx_size;
         arg.rx_size = attr.rx_size;
         arg.iov_limit = attr.iov_limit;
+        arg.flags = if attr.own_keys {
+            abi::KFI_EP_OWN_KEYS
+        } else {
+            0
+        };
         dev.call(domain.handle.id, &mut arg, &mut [])?;
         Ok(Self {
             handle: Handle::new(dev, Kind::Endpoint, arg.handle),
@@ -172,6 +182,16 @@ impl Endpoint {
     /// Its name in messages, with its handle.
     pub fn id(&self) -> ObjectId {
         self.handle.id
+    }
+
+    /// Ends all keys that are bound to it, in one call; how many. See
+    /// [`Region::revoke_keys`](crate::Region::revoke_keys).
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for one without keys of its own.
+    pub fn revoke_keys(&self) -> Result<u64> {
+        crate::region::revoke_all(&self.handle, abi::KFI_REVOKE_EP)
     }
 
     /// Operations that the transmit side holds.

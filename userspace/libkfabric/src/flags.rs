@@ -32,6 +32,11 @@ bitflags::bitflags! {
         const REMOTE_COMM = abi::KFI_REMOTE_COMM;
         /// Keys by alloc, assign and revoke.
         const DYNAMIC_KEYS = abi::KFI_DYNAMIC_KEYS;
+        /// Endpoints may have keys of their own ([`EndpointAttr::own_keys`](crate::EndpointAttr)).
+        const EP_KEYS = abi::KFI_EP_KEYS;
+        /// Keys may end with the first operation that is done by them
+        /// ([`Key::assign_once`](crate::Key::assign_once)).
+        const SINGLE_USE_KEYS = abi::KFI_SINGLE_USE_KEYS;
         /// Bits that this crate does not know.
         const _ = !0;
     }

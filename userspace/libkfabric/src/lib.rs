@@ -84,6 +84,7 @@ mod memory;
 mod object;
 mod op;
 mod region;
+mod sub;
 #[allow(unsafe_code, reason = "the one layer that talks to the kernel")]
 mod sys;
 #[cfg(test)]
@@ -104,6 +105,7 @@ pub use memory::Memory;
 pub use object::{Kind, LiveObject};
 pub use op::{Batch, Op, RemoteMem, Segment, Submitted};
 pub use region::{Assigned, Grant, Key, Region, RegionAttr};
+pub use sub::SubRegion;
 
 /// The interface's own numbers and structures, for what this crate does not wrap.
 pub use kfabric_uapi as uapi;

@@ -20,6 +20,34 @@ pub struct RemoteMem {
 }
 
 impl RemoteMem {
+    /// Bytes of [`RemoteMem::to_raw`].
+    pub const RAW_LEN: usize = 16;
+
+    /// What a peer needs, as bytes to hand over (`fi_mr_raw_attr(3)`): address and key, the most
+    /// significant byte first. [`RemoteMem::from_raw`] takes them, on a machine of any kind.
+    pub fn to_raw(self) -> [u8; Self::RAW_LEN] {
+        (u128::from(self.addr) << 64 | u128::from(self.key)).to_be_bytes()
+    }
+
+    /// What [`RemoteMem::to_raw`] gave (`fi_mr_map_raw(3)`). There is nothing to unmap: kfabric's
+    /// keys are of 64 bits at most.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Argument`](crate::Error::Argument): not so many bytes.
+    pub fn from_raw(raw: &[u8]) -> crate::Result<Self> {
+        let raw: [u8; Self::RAW_LEN] = raw.try_into().map_err(|_| crate::Error::Argument {
+            what: "raw key",
+            why: format!("{} bytes, not {}", raw.len(), Self::RAW_LEN),
+        })?;
+        let both = u128::from_be_bytes(raw);
+        Ok(Self {
+            // CAST: One half each.
+            addr: (both >> 64) as u64,
+            key: both as u64,
+        })
+    }
+
     /// The same, `bytes` further on.
     #[must_use]
     pub fn offset(self, bytes: u64) -> Self {

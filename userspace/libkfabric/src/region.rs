@@ -4,13 +4,14 @@
 
 use std::mem::offset_of;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use kfabric_uapi as abi;
 use zerocopy::IntoBytes;
 
 use crate::completion::CompletionQueue;
 use crate::device::Shared;
+use crate::endpoint::Endpoint;
 use crate::errno::Errno;
 use crate::error::{Error, ObjectId, Result, Returned};
 use crate::fabric::DomainInner;
@@ -18,6 +19,7 @@ use crate::flags::Access;
 use crate::memory::Memory;
 use crate::object::{Handle, Kind};
 use crate::op::{RemoteMem, Segment};
+use crate::sub::Spare;
 use crate::sys::{self, Buf};
 
 /// How to register memory.
@@ -26,6 +28,8 @@ pub struct RegionAttr {
     access: Access,
     range: Option<Range<usize>>,
     dynamic_keys: bool,
+    endpoint: u64,
+    reserved: usize,
 }
 
 impl RegionAttr {
@@ -35,6 +39,8 @@ impl RegionAttr {
             access,
             range: None,
             dynamic_keys: false,
+            endpoint: 0,
+            reserved: 0,
         }
     }
 
@@ -49,6 +55,23 @@ impl RegionAttr {
     #[must_use]
     pub fn dynamic_keys(mut self) -> Self {
         self.dynamic_keys = true;
+        self
+    }
+
+    /// No key at registration, and slots reserved for `count` sub-regions
+    /// ([`Region::sub_region`]) that are to be live at once: `sub_mr_cnt` of `fi_mr(3)`.
+    #[must_use]
+    pub fn sub_regions(mut self, count: usize) -> Self {
+        self.reserved = count;
+        self.dynamic_keys()
+    }
+
+    /// Binds it to an endpoint with keys of its own
+    /// ([`EndpointAttr::own_keys`](crate::EndpointAttr)), and with it all its keys: they are valid
+    /// on that endpoint alone, and end before it does.
+    #[must_use]
+    pub fn endpoint(mut self, endpoint: &Endpoint) -> Self {
+        self.endpoint = endpoint.id().handle;
         self
     }
 }
@@ -66,6 +89,7 @@ pub(crate) struct RegionInner {
 
 /// Pinned memory of a domain. Offsets count from the region's start.
 pub struct Region {
+    spare: Spare,
     inner: Arc<RegionInner>,
 }
 
@@ -97,6 +121,7 @@ impl Region {
         arg.addr = memory.address() + range.start as u64;
         arg.len = range.len() as u64;
         arg.access = attr.access.bits();
+        arg.ep = attr.endpoint;
         dev.call(domain.handle.id, &mut arg, &mut [])?;
         let key = (arg.key != abi::KFI_KEY_NOTAVAIL).then_some(RemoteMem {
             addr: arg.remote_addr,
@@ -112,9 +137,24 @@ impl Region {
             pages: arg.pages,
             _domain: domain.clone(),
         };
-        Ok(Self {
+        let region = Self {
+            spare: Spare::default(),
             inner: Arc::new(inner),
-        })
+        };
+        if attr.reserved != 0 {
+            let slots = region.alloc_keys(attr.reserved)?;
+            region
+                .spare
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .extend(slots);
+        }
+        Ok(region)
+    }
+
+    /// Reserved slots that no sub-region uses.
+    pub(crate) fn spare(&self) -> &Spare {
+        &self.spare
     }
 
     /// Its name in messages, with its handle.
@@ -213,6 +253,22 @@ impl Region {
     /// `ENOSPC`; `EINVAL` on a region without dynamic keys, or for 0 or more than
     /// `KFI_KEY_ALLOC_MAX`.
     pub fn alloc_keys(&self, count: usize) -> Result<Vec<Key>> {
+        self.alloc(count, 0)
+    }
+
+    /// As [`Region::alloc_keys`], but binds the slots to an endpoint with keys of its own
+    /// ([`EndpointAttr::own_keys`](crate::EndpointAttr)): their keys are valid on that one alone, and
+    /// end when it is closed, after which the slots get no more (`ENOENT`).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Region::alloc_keys`]; `EINVAL` also for an endpoint without keys of its own, one of
+    /// another domain, or a region that is bound to another one.
+    pub fn alloc_keys_for(&self, endpoint: &Endpoint, count: usize) -> Result<Vec<Key>> {
+        self.alloc(count, endpoint.id().handle)
+    }
+
+    fn alloc(&self, count: usize, endpoint: u64) -> Result<Vec<Key>> {
         let dev = &self.inner.handle.dev;
         // Too many is the kernel's to refuse, but the room must be what the call says it is.
         let wanted = u32::try_from(count).map_err(|_| Error::Argument {
@@ -223,6 +279,7 @@ impl Region {
         let mut arg: abi::KeyAlloc = sys::new();
         arg.region = self.inner.handle.raw();
         arg.count = wanted;
+        arg.ep = endpoint;
         let mut bufs = [Buf::output(
             offset_of!(abi::KeyAlloc, handles),
             handles.as_mut_bytes(),
@@ -246,12 +303,19 @@ impl Region {
         revoke_all(&self.inner.handle, abi::KFI_REVOKE_REGION)
     }
 
-    /// Closes it: unpins the memory. Given back while a key or an operation uses it.
+    /// Closes it: unpins the memory. Given back while a key, a sub-region or an operation uses it.
     ///
     /// # Errors
     ///
     /// `EBUSY`.
     pub fn close(self) -> std::result::Result<(), Returned<Self>> {
+        // While there is a sub-region its slot keeps the region, and those in reserve stay.
+        if Arc::strong_count(&self.spare) == 1 {
+            self.spare
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clear();
+        }
         match self.inner.handle.close() {
             Ok(()) => Ok(()),
             Err(error) => Err(Returned {
@@ -340,7 +404,12 @@ impl Key {
     ///
     /// `EBUSY` while it has a key; `EINVAL` outside the region; `EACCES` beyond its access.
     pub fn assign(&self, offset: u64, length: u64, access: Access) -> Result<RemoteMem> {
+        self.give(offset, length, access, 0)
+    }
+
+    fn give(&self, offset: u64, length: u64, access: Access, flags: u32) -> Result<RemoteMem> {
         let mut arg: abi::KeyAssign = sys::new();
+        arg.flags = flags;
         arg.slot = self.handle.raw();
         arg.offset = offset;
         arg.length = length;
@@ -350,6 +419,16 @@ impl Key {
             addr: arg.remote_addr,
             key: arg.key,
         })
+    }
+
+    /// As [`Key::assign`], but the key ends with the first operation that is done by it. Only where
+    /// a provider has the capability [`Caps::SINGLE_USE_KEYS`](crate::Caps::SINGLE_USE_KEYS).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Key::assign`]; `EOPNOTSUPP`: no key of the provider's ends by itself.
+    pub fn assign_once(&self, offset: u64, length: u64, access: Access) -> Result<RemoteMem> {
+        self.give(offset, length, access, abi::KFI_KEY_SINGLE_USE)
     }
 
     /// Assigns many slots, of any regions of one device file, in order; one call for up to

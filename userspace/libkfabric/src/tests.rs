@@ -139,6 +139,64 @@ fn dropping_in_any_order_leaves_nothing() {
 }
 
 #[test]
+fn sub_regions_have_parts_of_their_own() {
+    let (fake, device) = device();
+    let (_fabric, domain) = fabric(&device);
+    let both = Access::REMOTE_READ | Access::REMOTE_WRITE;
+    let attr = RegionAttr::new(both).sub_regions(2);
+    let region = domain
+        .register_with(Memory::anonymous(4096).unwrap(), &attr)
+        .unwrap();
+    let before = fake.0.lock().unwrap().count();
+    let first = region.sub_region(100..300, both).unwrap();
+    assert_eq!((first.offset(), first.len()), (100, 200));
+    // A part of the part, with fewer rights.
+    let inner = first
+        .sub_region(&region, 50..60, Access::REMOTE_READ)
+        .unwrap();
+    assert_eq!((inner.offset(), inner.len()), (150, 10));
+    assert_eq!(inner.remote().addr, first.remote().addr + 50);
+    assert_ne!(inner.remote().key, first.remote().key);
+    // Both slots had been reserved.
+    assert_eq!(fake.0.lock().unwrap().count(), before);
+    // Nothing that the parent does not give.
+    let beyond = inner.sub_region(&region, 0..5, both).unwrap_err();
+    assert_eq!(beyond.errno(), Some(Errno(libc::EACCES)));
+    for range in [0..11, 10..11, std::ops::Range { start: 5, end: 4 }] {
+        let outside = inner.sub_region(&region, range, Access::REMOTE_READ);
+        assert!(matches!(outside.unwrap_err(), Error::Argument { .. }));
+    }
+    assert!(region.sub_region(4096..4097, both).is_err());
+    // Busy from above, in any order of trying.
+    let Returned { object, error } = first.close().unwrap_err();
+    assert_eq!(error.errno(), Some(Errno::EBUSY));
+    let region = region.close().unwrap_err().object;
+    assert_eq!(fake.0.lock().unwrap().count(), before);
+    inner.close().unwrap();
+    object.close().unwrap();
+    // What was given back is used again.
+    let again = region.sub_region(0..1, both).unwrap();
+    assert_eq!(fake.0.lock().unwrap().count(), before);
+    drop(again);
+    region.close().unwrap();
+    assert_eq!(fake.0.lock().unwrap().count(), before - 3);
+}
+
+#[test]
+fn raw_keys_come_back() {
+    let there = RemoteMem {
+        addr: 0x0102_0304_0506_0708,
+        key: 0xfff0_f1f2_f3f4_f5f6,
+    };
+    let raw = there.to_raw();
+    assert_eq!(raw[0], 1);
+    assert_eq!(raw[15], 0xf6);
+    assert_eq!(RemoteMem::from_raw(&raw).unwrap(), there);
+    assert!(RemoteMem::from_raw(&raw[..15]).is_err());
+    assert!(RemoteMem::from_raw(&[]).is_err());
+}
+
+#[test]
 fn what_an_operation_holds_is_closed_later() {
     let (fake, device) = device();
     let (_fabric, domain) = fabric(&device);

@@ -25,6 +25,8 @@ const CAPS: &[(&str, Caps)] = &[
     ("FI_LOCAL_COMM", Caps::LOCAL_COMM),
     ("FI_REMOTE_COMM", Caps::REMOTE_COMM),
     ("KFI_DYNAMIC_KEYS", Caps::DYNAMIC_KEYS),
+    ("KFI_EP_KEYS", Caps::EP_KEYS),
+    ("KFI_SINGLE_USE_KEYS", Caps::SINGLE_USE_KEYS),
 ];
 
 const MR_MODES: &[(&str, MrMode)] = &[
