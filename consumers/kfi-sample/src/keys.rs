@@ -30,7 +30,8 @@ use crate::{
     ktap::Outcome,
     pair::{
         plain,
-        Pair, //
+        Pair,
+        Wanted, //
     },
     station::{
         close_region,
@@ -66,6 +67,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("key_ordered", |s| {
         batch(s, |all| Key::assign_ordered(all, None))
     }),
+    ("key_of_an_endpoint", of_an_endpoint),
 ];
 
 /// An operation that must be refused: by whom does not matter, but nothing moves.
@@ -297,6 +299,45 @@ fn revoke_while_written(station: &Station) -> Outcome {
     pair.ended()?;
     check!(there.has(0, LEN, 2));
     Ok(())
+}
+
+/// A key that is bound to an endpoint works by that one alone and ends with it; the domain's other
+/// keys do not work by it.
+fn of_an_endpoint(station: &Station) -> Outcome {
+    let wanted = Wanted {
+        own_keys: true,
+        ..Wanted::default()
+    };
+    let (own, other) = (Pair::with(station, &wanted, &[], &[])?, Pair::new(station)?);
+    let (here, there) = (
+        Buffer::local(&station.domain, 4096)?,
+        Buffer::shared(&station.domain, 8192)?,
+    );
+    let (exporter, writer) = (&own.client, &own.server);
+    check_err!(Key::alloc_for(&there.region, &other.client.ep), EINVAL);
+    let bound = Key::alloc_for(&there.region, &exporter.ep)?;
+    let common = Key::alloc(&there.region)?;
+    let value = bound.assign(0, 4096, REMOTE)?;
+    let common_value = common.assign(4096, 4096, REMOTE)?;
+    here.fill(0, 4096, 9);
+    writer.write_to(1, (&here, 0, 4096), value)?;
+    writer.done(1)?;
+    check!(there.has(0, 4096, 9));
+    other.client.write_to(2, (&here, 0, 4096), common_value)?;
+    other.client.done(2)?;
+    check!(there.has(4096, 4096, 9));
+    refused(&other, OpKind::Write, &here, value.remote_addr, value.key)?;
+    writer.write_to(3, (&here, 0, 100), common_value)?;
+    check_eq!(writer.completion()?.err, bindings::EACCES);
+    own.ended()?;
+    check!(bound.value() == Some(value));
+    exporter.ep.close();
+    check!(bound.value().is_none());
+    check_err!(bound.assign(0, 1, REMOTE), ENOENT);
+    check_err!(Key::alloc_for(&there.region, &exporter.ep), ENOENT);
+    bound.close();
+    common.close();
+    close_region(&there.region)
 }
 
 /// More than a chain of them, each for a window of its own.

@@ -54,6 +54,8 @@ pub(crate) struct Wanted {
     pub(crate) flags: u64,
     /// The queue's format.
     pub(crate) format: u32,
+    /// It has keys of its own.
+    pub(crate) own_keys: bool,
 }
 
 impl Default for Wanted {
@@ -62,6 +64,7 @@ impl Default for Wanted {
             depth: 256,
             flags: 0,
             format: KFI_CQ_FORMAT_DATA,
+            own_keys: false,
         }
     }
 }
@@ -107,6 +110,7 @@ impl Side {
         let cq = Cq::open(domain, wanted.depth, wanted.format, Some(wake.clone()))?;
         let attr = EpAttr {
             iov_limit: domain.attr().iov_limit,
+            own_keys: wanted.own_keys,
             ..EpAttr::default()
         };
         let ep = Endpoint::open(domain, &attr, request)?;
