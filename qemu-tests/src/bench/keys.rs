@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What keys cost: assigned and revoked, one by one and 64 at once, for windows and regions of many
-//! sizes, beside registering and deregistering the window with verbs.
+//! What keys cost: assigned and revoked, one by one and 64 at once, waited for and ordered, for
+//! windows and regions of many sizes, beside registering and deregistering the window with verbs.
+//!
+//! A program that does nothing else pays for the next key's reserve in its assign; one that pauses
+//! now and then does not, because a worker has had its turn: those figures say "after a pause".
 
 use super::memory::{average, memory, verbs, verbs_reg};
 use super::Figure;
@@ -89,27 +92,66 @@ fn figure(
     .print(ctx);
 }
 
+/// How an assignment is made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// It is waited for.
+    Plain,
+    /// So it is, in a program that pauses before each call.
+    Paused,
+    /// It is told at once. The revocation waits for it.
+    Ordered,
+}
+
+/// So long a program pauses that the reserve of a slot is there again.
+const PAUSE: Duration = Duration::from_millis(25);
+
 /// Microseconds of an assign and of a revoke.
-fn pair(side: &Side, slot: u64, offset: usize, window: &Window) -> Result<(f64, f64)> {
+fn pair(side: &Side, slot: u64, offset: usize, window: &Window, how: How) -> Result<(f64, f64)> {
     let (mut assigning, mut revoking) = (Duration::ZERO, Duration::ZERO);
-    for round in 0..=window.rounds {
+    let (offset, length) = (offset as u64, window.len as u64);
+    let rounds = match how {
+        How::Plain => window.rounds,
+        _ => window.rounds.min(50),
+    };
+    let pause = || {
+        if how != How::Plain {
+            std::thread::sleep(PAUSE);
+        }
+    };
+    for round in 0..=rounds {
+        pause();
         let start = Instant::now();
-        side.dev
-            .key_assign(slot, offset as u64, window.len as u64, KFI_REMOTE_READ)?;
-        let assigned = Instant::now();
+        if how == How::Ordered {
+            let entry = KeyEntry {
+                slot,
+                offset,
+                length,
+                access: KFI_REMOTE_READ,
+                ..Default::default()
+            };
+            let got = side.dev.key_assign_ordered(&mut [entry], 0, 0)?;
+            ensure!(got == (1, 0), "ordered: {got:?}");
+        } else {
+            side.dev.key_assign(slot, offset, length, KFI_REMOTE_READ)?;
+        }
+        let took = start.elapsed();
+        pause();
+        let start = Instant::now();
         side.dev.key_revoke(slot)?;
         // The first warms up.
         if round > 0 {
-            assigning += assigned - start;
-            revoking += assigned.elapsed();
+            assigning += took;
+            revoking += start.elapsed();
         }
     }
-    let each = |sum: Duration| sum.as_secs_f64() * 1e6 / f64::from(window.rounds);
+    let each = |sum: Duration| sum.as_secs_f64() * 1e6 / f64::from(rounds);
     Ok((each(assigning), each(revoking)))
 }
 
-/// Microseconds of assigning and revoking a key, 64 at once.
-fn batch(side: &Side, slots: &[u64], region: usize, window: &Window) -> Result<f64> {
+/// Microseconds of assigning and revoking a key, 64 at once; and of assigning one where that is
+/// ordered.
+fn batch(side: &Side, slots: &[u64], region: usize, window: &Window) -> Result<(f64, f64)> {
     let entry = |(i, slot): (usize, &u64)| KeyEntry {
         slot: *slot,
         offset: (i * window.len % region) as u64,
@@ -125,7 +167,18 @@ fn batch(side: &Side, slots: &[u64], region: usize, window: &Window) -> Result<f
         ensure!(got.revoked == BATCH as u64, "revoked: {got:?}");
         Ok(())
     })?;
-    Ok(value / BATCH as f64)
+    let mut ordering = Duration::ZERO;
+    for _ in 0..window.batches {
+        std::thread::sleep(PAUSE);
+        let start = Instant::now();
+        let got = side.dev.key_assign_ordered(&mut entries, 0, 0)?;
+        ordering += start.elapsed();
+        ensure!(got == (BATCH, 0), "ordered: {got:?}");
+        side.dev.key_revoke_slots(slots)?;
+    }
+    let each = |micros: f64| micros / BATCH as f64;
+    let ordered = ordering.as_secs_f64() * 1e6 / f64::from(window.batches);
+    Ok((each(value), each(ordered)))
 }
 
 /// The table: every window in every region that holds it.
@@ -146,7 +199,7 @@ fn table(ctx: &Ctx) -> Result<()> {
         for (window, peer) in fitting {
             let offset = (len / 2).next_multiple_of(window.len) % len;
             let what = format!("{} of {}", size(window.len), size(len));
-            let (assign, revoke) = pair(&side, slots[0], offset, window)?;
+            let (assign, revoke) = pair(&side, slots[0], offset, window, How::Plain)?;
             let show = |name: &str, value, unit, wanted| {
                 let case = format!("{name} {what}");
                 figure(ctx, &case, value, unit, (PEER, *peer), wanted);
@@ -154,8 +207,16 @@ fn table(ctx: &Ctx) -> Result<()> {
             show("assign", assign, "us", None);
             show("revoke", revoke, "us", None);
             show("pair", assign + revoke, "us", window.wanted.0);
-            let each = batch(&side, &slots, len, window)?;
+            let (idle, revoke) = pair(&side, slots[0], offset, window, How::Paused)?;
+            show("assign after a pause", idle, "us", None);
+            show("pair after a pause", idle + revoke, "us", None);
+            // Beyond fast registration an ordered assign is waited for all the same.
+            let wanted = (window.len == 4 * KIB).then_some("<= 0.15");
+            let (ordered, _) = pair(&side, slots[0], offset, window, How::Ordered)?;
+            show("ordered assign", ordered, "us", wanted);
+            let (each, ordered) = batch(&side, &slots, len, window)?;
             show("batch", each, "us per key", window.wanted.1);
+            show("ordered batch, assign", ordered, "us per key", None);
             if window.len == 4 * KIB {
                 let first = *smallest.get_or_insert(assign + revoke);
                 let case = format!("pair {what} beside 4 KiB of 4 KiB");
@@ -189,18 +250,14 @@ fn kernel_table(ctx: &Ctx) -> Result<()> {
             let what = format!("{} of {}, kernel memory", size(window), size(region));
             let peer = verbs(ctx, &program, window, 50)?;
             let peer = ("ibv_reg_mr + ibv_dereg_mr of the window", peer);
-            let micros = |nanos: usize| nanos as f64 / 1000.0;
-            let pair = micros(assign + revoke);
-            figure(ctx, &format!("pair {what}"), pair, "us", peer, None);
-            let each = micros(batch);
-            figure(
-                ctx,
-                &format!("batch {what}"),
-                each,
-                "us per key",
-                peer,
-                None,
-            );
+            let show = |name: &str, nanos: usize, unit| {
+                let micros = nanos as f64 / 1000.0;
+                figure(ctx, &format!("{name} {what}"), micros, unit, peer, None);
+            };
+            show("assign", assign, "us");
+            show("revoke", revoke, "us");
+            show("pair", assign + revoke, "us");
+            show("batch", batch, "us per key");
         }
     }
     Ok(())
@@ -229,7 +286,7 @@ fn many_live(ctx: &Ctx) -> Result<()> {
             ensure!(got == (count, 0), "assigned: {got:?}");
             live += count;
         }
-        let (assign, revoke) = pair(&side, slot, 0, &WINDOWS[0])?;
+        let (assign, revoke) = pair(&side, slot, 0, &WINDOWS[0], How::Plain)?;
         let (before, _) = *few.get_or_insert((assign, revoke));
         let case = format!("assign 4 KiB, {live} keys live");
         let peer = ("the same, 10 keys live", before);
