@@ -31,6 +31,8 @@ pub struct Lanes {
     pub cqs: Vec<Cq>,
     /// The endpoints; empty before [`Lanes::connect`].
     pub eps: Vec<u64>,
+    /// How many of them, from the first on, have keys of their own.
+    pub own_keys: usize,
     /// Where node 1 listens.
     at: SocketAddr,
     /// What is written, and behind it what is read into.
@@ -64,6 +66,7 @@ impl Lanes {
             side,
             cqs: cqs?,
             eps: Vec::new(),
+            own_keys: 0,
             at,
             local,
             region,
@@ -87,19 +90,24 @@ impl Lanes {
             while cq.read().is_some() {}
         }
         ctx.barrier("lanes closed")?;
-        let opts = Opts {
+        let opts = |lane| Opts {
             rx_size: 4,
+            own_keys: lane < self.own_keys,
             ..Opts::default()
         };
         if !ctx.first() {
-            for cq in &self.cqs {
-                let ep = side.endpoint(&opts, cq, 0)?.handle;
-                side.dev.connect(ep, self.at, &[])?;
+            for (lane, cq) in self.cqs.iter().enumerate() {
+                let ep = side.endpoint(&opts(lane), cq, 0)?.handle;
+                // Requests may arrive in another order.
+                side.dev.connect(ep, self.at, &[lane as u8])?;
                 self.eps.push(ep);
             }
         }
         // A request may be told before an earlier connection is.
         let mut up = 0;
+        if ctx.first() {
+            self.eps.resize(LANES, 0);
+        }
         while up < LANES {
             let event = side
                 .dev
@@ -107,11 +115,14 @@ impl Lanes {
                 .with_context(|| format!("{up} lanes are up"))?;
             match event.raw.event {
                 KFI_CONNECTED => up += 1,
-                KFI_CONNREQ if self.eps.len() < LANES => {
-                    let cq = &self.cqs[self.eps.len()];
+                KFI_CONNREQ => {
+                    let lane = event.data.first().map_or(LANES, |lane| usize::from(*lane));
+                    let place = self.eps.get_mut(lane).filter(|ep| **ep == 0);
+                    let place = place.with_context(|| format!("a second lane {lane}"))?;
+                    let (opts, cq) = (opts(lane), &self.cqs[lane]);
                     let ep = side.endpoint(&opts, cq, event.raw.connreq)?.handle;
                     side.dev.accept(ep, &[])?;
-                    self.eps.push(ep);
+                    *place = ep;
                 }
                 _ => bail!("{:?}", event.raw),
             }
@@ -149,6 +160,11 @@ impl Lanes {
                 .context("a refused read brought something")?;
         }
         Ok(errno)
+    }
+
+    /// The region of what is written and read locally.
+    pub fn region(&self) -> u64 {
+        self.region
     }
 
     /// `len` bytes of [`WRITTEN`].

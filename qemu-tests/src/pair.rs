@@ -177,6 +177,7 @@ impl Side {
     /// What the calls answer.
     pub fn endpoint(&self, opts: &Opts, cq: &Cq, connreq: u64) -> Result<EpOpen> {
         let ep = self.dev.ep_open(&EpOpen {
+            flags: if opts.own_keys { KFI_EP_OWN_KEYS } else { 0 },
             domain: self.domain.handle,
             connreq,
             context: opts.context,
@@ -263,6 +264,8 @@ pub struct Opts {
     pub counters: Vec<(u64, u64)>,
     /// Over IPv6.
     pub v6: bool,
+    /// With keys of its own.
+    pub own_keys: bool,
 }
 
 impl Default for Opts {
@@ -277,6 +280,7 @@ impl Default for Opts {
             selective: false,
             counters: Vec::new(),
             v6: false,
+            own_keys: false,
         }
     }
 }

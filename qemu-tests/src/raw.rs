@@ -533,6 +533,17 @@ impl Dev {
         Ok(arg)
     }
 
+    /// Registers memory as `want` says.
+    ///
+    /// # Errors
+    ///
+    /// What the call answers.
+    pub fn call_region(&self, want: &RegionReg) -> Result<RegionReg> {
+        let mut arg = *want;
+        self.call(&mut arg)?;
+        Ok(arg)
+    }
+
     /// Reserves key slots; their handles.
     ///
     /// # Errors
@@ -545,6 +556,24 @@ impl Dev {
             region,
             count,
             handles: at,
+            ..Default::default()
+        })?;
+        Ok(handles)
+    }
+
+    /// As [`Dev::key_alloc`], bound to an endpoint.
+    ///
+    /// # Errors
+    ///
+    /// What the call answers.
+    pub fn key_alloc_for(&self, region: u64, ep: u64, count: u32) -> Result<Vec<u64>> {
+        let mut handles = vec![0u64; count as usize];
+        let at = handles.as_mut_ptr() as u64;
+        self.call(&mut KeyAlloc {
+            region,
+            count,
+            handles: at,
+            ep,
             ..Default::default()
         })?;
         Ok(handles)

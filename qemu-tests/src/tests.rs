@@ -15,6 +15,7 @@ pub mod hosts;
 pub mod interop;
 pub mod kernel;
 pub mod key_batches;
+pub mod key_endpoint;
 pub mod key_ordered;
 pub mod key_races;
 pub mod key_rules;
@@ -47,6 +48,7 @@ pub fn all() -> Vec<Test> {
         key_rules::TESTS,
         keys::TESTS,
         key_batches::TESTS,
+        key_endpoint::TESTS,
         key_ordered::TESTS,
         key_races::TESTS,
         promises::TESTS,

@@ -292,8 +292,9 @@ fn handle(program: &mut Program, rng: &mut Rng, user: &Shape, kinds: &[Kind], de
         (Kind::Cq | Kind::Eq | Kind::Epoll, What::Sys(_)) => Part::Fd,
         _ => Part::Handle,
     };
-    // Most endpoints and events have no request.
-    let optional = kinds == [Kind::Request];
+    // Most endpoints and events have no request, and most regions and keys no endpoint.
+    let bound = matches!(user.makes, Some(Kind::Region | Kind::Key)) && kinds == [Kind::Ep];
+    let optional = bound || kinds == [Kind::Request];
     let there: Vec<(usize, Kind)> = program
         .ops
         .iter()

@@ -481,7 +481,7 @@ fn revocation_rules(ctx: &mut Ctx) -> Result<()> {
     ensure!(file == 1, "{file} of the file");
     assign_all(dev, &mut entries)?;
     for (what, arg) in [
-        ("scope", (4, 0, 0, 0)),
+        ("scope", (5, 0, 0, 0)),
         ("no list", (KFI_REVOKE_SLOTS, 0, 0, 0)),
         ("a list and an object", (KFI_REVOKE_SLOTS, 1, 0, all.region)),
         (

@@ -7,7 +7,8 @@ use super::keys::Bench;
 use super::modules::{add_link, delete_link};
 use super::refused;
 use crate::buf::Buf;
-use crate::harness::{skip, Ctx, Test, NETNS};
+use crate::harness::guest::until;
+use crate::harness::{skip, Ctx, Test, NETNS, ONE};
 use crate::op::{self, iov};
 use crate::pair::{LOCAL, LONG};
 use crate::sys;
@@ -26,6 +27,9 @@ pub const TESTS: &[Test] = &[
     Test::pair("keys.p09_ordered_held_at_the_end", held_at_the_end).seconds(30),
     Test::pair("keys.ordered_orders_starve_nobody", orders_starve_nobody).seconds(30),
     Test::pair("keys.ordered_failure_is_told", failure).seconds(10),
+    Test::pair("keys.p09_ordered_release_refused", release_refused).seconds(30),
+    // Counts a module's users, of which the other node would be some.
+    Test::alone("keys.ordered_leaves_with_the_file", leaves_with_the_file).on(ONE),
     Test::pair("keys.ordered_race_with_removal", removal)
         .seconds(60)
         .on(NETNS),
@@ -170,7 +174,8 @@ fn rules(ctx: &mut Ctx) -> Result<()> {
         dev.call(&mut arg)
     };
     for (what, errno, flags, cq, context) in [
-        ("a flag that is none", libc::EINVAL, 2, 0, 0),
+        ("a flag that is none", libc::EINVAL, 4, 0, 0),
+        ("keys of one use", libc::EOPNOTSUPP, 3, 0, 0),
         ("a queue of a waited one", libc::EINVAL, 0, cq.handle, 0),
         ("a context without queue", libc::EINVAL, 1, 0, 1),
         ("a region as queue", libc::ENOENT, 1, all.region, 0),
@@ -337,22 +342,14 @@ fn races(ctx: &mut Ctx) -> Result<()> {
 /// are as they were.
 fn failure(ctx: &mut Ctx) -> Result<()> {
     const COUNT: u32 = 8;
-    const KNOBS: &str = "/sys/kernel/debug/fail_kfabric_device";
     if !Path::new(KNOBS).exists() {
         return skip("the kernel injects no failures");
     }
-    let set = |knob: &str, value: u32| {
-        let path = format!("{KNOBS}/{knob}");
-        std::fs::write(&path, value.to_string()).context(path)
-    };
     if ctx.first() {
         let all = Slots::new(ctx, COUNT)?;
         let dev = &all.side.dev;
         let cq = all.side.cq(0, 0)?;
-        for knob in ["verbose", "stacktrace-depth", "require-start"] {
-            set(knob, 0)?;
-        }
-        set("interval", 1)?;
+        quiet()?;
         // The device is asked twice for each window, and once more for each in the chain; and
         // once for each slot that has nothing in reserve yet.
         for before in [0, 1, 4, 15, 16, 20, 23] {
@@ -389,6 +386,108 @@ fn failure(ctx: &mut Ctx) -> Result<()> {
         dev.close(cq.handle)?;
     }
     ctx.barrier("done")
+}
+
+/// P9: the device refuses one of the operations that were held, which nobody waits for any more: all
+/// of them complete, once each, the connection ends, and what was told of keys is so.
+fn release_refused(ctx: &mut Ctx) -> Result<()> {
+    // So many that they take longer to make than it takes to send.
+    const COUNT: u32 = MOST as u32;
+    const SENDS: u32 = 6;
+    if !Path::new(KNOBS).exists() {
+        return skip("the kernel injects no failures");
+    }
+    let mut bench = Bench::new(ctx, MOST * PAGE as usize)?;
+    let slots = bench.side.dev.key_alloc(bench.region, COUNT)?;
+    let mut hits = 0;
+    for refused in 0..SENDS {
+        let ep = bench.fresh(ctx)?;
+        let dev = &bench.side.dev;
+        if ctx.first() {
+            // So that all slots have something in reserve: the device is then asked thrice for each.
+            std::thread::sleep(sys::patience(Duration::from_millis(50)));
+            let mut entries: Vec<_> = slots.iter().map(|slot| entry(*slot, 0, 8)).collect();
+            let send = |i| op::send(u64::from(i), &[iov(bench.region, 0, 8)]);
+            let sends: Vec<_> = (0..SENDS).map(send).collect();
+            quiet()?;
+            set("space", 3 * COUNT + refused)?;
+            set("times", 1)?;
+            set("probability", 100)?;
+            let told = dev.key_assign_ordered(&mut entries, 0, 0);
+            let sent = dev.submit(ep, &sends);
+            let failed = until("the device refuses something", LONG, || {
+                let left = std::fs::read_to_string(format!("{KNOBS}/times"))?;
+                Ok((left.trim() == "0").then_some(()))
+            });
+            set("probability", 0)?;
+            failed?;
+            ensure!(told? == (COUNT as usize, 0), "not all were told");
+            let (taken, _) = sent.unwrap_or((0, 0));
+            // What else asks the device meanwhile (probes of connections, on either node) may have
+            // been refused instead.
+            let ended = dev.eq_wait(&bench.side.eq, Duration::from_millis(500));
+            let hit = ended.is_ok() && taken == SENDS as usize;
+            if ended.is_err() {
+                dev.shutdown(ep)?;
+                bench.side.event(KFI_SHUTDOWN)?;
+            }
+            let mut done = BTreeSet::new();
+            for i in 0..taken {
+                let what = || format!("send {refused} refused: completion {i} of {taken}");
+                let entry = bench.cq.wait(LONG).with_context(what)?;
+                ensure!(entry.err != 0, "{entry:?}");
+                ensure!(done.insert(entry.context), "{entry:?} came twice");
+            }
+            let revoked = dev.key_revoke_slots(&slots)?.revoked;
+            ensure!(!hit || revoked == u64::from(COUNT), "{revoked} keys");
+            hits += u32::from(hit);
+        } else {
+            bench.side.event(KFI_SHUTDOWN)?;
+        }
+        ctx.barrier("ended")?;
+    }
+    // In the others the keys were there so soon that nothing was held.
+    ensure!(!ctx.first() || hits > 0, "nothing was held");
+    ctx.barrier("done")
+}
+
+/// When closing the file has returned, nothing of what was ordered through it keeps the provider.
+fn leaves_with_the_file(ctx: &mut Ctx) -> Result<()> {
+    const USERS: &str = "/sys/module/kverbs/refcnt";
+    let users = || -> Result<u64> {
+        let text = std::fs::read_to_string(USERS).context(USERS)?;
+        Ok(text.trim().parse()?)
+    };
+    let before = users()?;
+    for round in 0..200 {
+        let all = Slots::new(ctx, 64)?;
+        let dev = &all.side.dev;
+        let told = dev.key_assign_ordered(&mut all.entries(), 0, 0)?;
+        ensure!(told == (64, 0), "round {round}: told {told:?}");
+        drop(all);
+        let after = users()?;
+        ensure!(
+            after == before,
+            "round {round}: {after} users, not {before}"
+        );
+    }
+    Ok(())
+}
+
+/// Where tests say which calls of the device are to fail.
+const KNOBS: &str = "/sys/kernel/debug/fail_kfabric_device";
+
+fn set(knob: &str, value: u32) -> Result<()> {
+    let path = format!("{KNOBS}/{knob}");
+    std::fs::write(&path, value.to_string()).context(path)
+}
+
+/// Nothing but the failure itself is to be seen of it.
+fn quiet() -> Result<()> {
+    for knob in ["verbose", "stacktrace-depth", "require-start"] {
+        set(knob, 0)?;
+    }
+    set("interval", 1)
 }
 
 /// The device goes while keys are still to be made: the queue hears of it, or the call does, and

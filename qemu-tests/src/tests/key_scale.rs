@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! Very many keys, and very many regions, within the memory that is documented for each
-//! (`kfi_mr(3)`). They take memory, and a kernel without checkers, whose allocations are larger.
+//! (`kfi_mr(3)`), and all keys that the device can have. They take memory, and a kernel without
+//! checkers, whose allocations are larger.
 
 use super::keys::{try_all, Bench, Try};
 use super::refused;
 use crate::buf::pattern64;
 use crate::harness::{skip, Ctx, Test, LONG};
+use crate::lanes::{Lanes, LANES};
 use crate::pair::{Remote, LOCAL, REMOTE};
 use crate::raw::Dev;
 use crate::sys::{self, Map};
@@ -22,6 +24,9 @@ pub const TESTS: &[Test] = &[
         .on(LONG),
     Test::pair("keys.scale_10k_regions_on_one_file", many_regions)
         .seconds(30)
+        .on(LONG),
+    Test::pair("keys.p04_all_values_of_a_hardware_slot", all_values)
+        .seconds(200)
         .on(LONG),
 ];
 
@@ -225,4 +230,82 @@ fn many_regions(ctx: &mut Ctx) -> Result<()> {
         lap(&mut clock, "closing half of them");
     }
     ctx.barrier("closed")
+}
+
+/// P4: where slots have taken all hardware slots but one, that one comes again and again: each of
+/// its keys has a value of its own, the oldest is refused after each wrap, and when all values have
+/// been used there is no key rather than an old one.
+fn all_values(ctx: &mut Ctx) -> Result<()> {
+    if sys::slowness() > 1 {
+        return skip("half a million slots take too long here");
+    }
+    let mut lanes = Lanes::new(ctx)?;
+    if !ctx.first() {
+        return try_oldest(ctx, &mut lanes);
+    }
+    let map = Map::anon(PAGE as usize)?;
+    map.set(0, 1);
+    let region = lanes.side.reg_at(map.addr(), PAGE, LOCAL | REMOTE)?.handle;
+    let dev = &lanes.side.dev;
+    let mut clock = Instant::now();
+    let (mut slots, mut count) = (Vec::new(), KFI_KEY_ALLOC_MAX);
+    while count > 0 {
+        match dev.key_alloc(region, count) {
+            Ok(more) => slots.extend(more),
+            // All or none.
+            Err(_) => count /= 2,
+        }
+    }
+    lap(&mut clock, &format!("reserving {}", slots.len()));
+    let slot = *slots.last().context("no slots")?;
+    let (mut seen, mut oldest, mut wraps) = (HashSet::new(), None, 0);
+    let refusal = loop {
+        let remote = match lanes.side.assign(slot, 0, PAGE, REMOTE) {
+            Ok(remote) => remote,
+            Err(e) => break e,
+        };
+        ensure!(seen.insert(remote.key), "{:#x} came twice", remote.key);
+        ensure!(seen.len() <= 256, "more values than a byte has");
+        let first = *oldest.get_or_insert(remote);
+        let (old, new) = (first.key >> 8, remote.key >> 8);
+        ensure!(old == new, "hardware slot {new:#x} came, not {old:#x}");
+        if wraps > 0 {
+            ctx.ctl.send(&Some((first, remote)))?;
+            if (wraps - 1) % LANES == 0 {
+                lanes.connect(ctx)?;
+            }
+            ctx.barrier("tried")?;
+        }
+        wraps += 1;
+        lanes.side.dev.key_revoke(slot)?;
+    };
+    ctx.ctl.send(&None::<(Remote, Remote)>)?;
+    lap(&mut clock, &format!("{wraps} keys"));
+    let errno = refusal
+        .downcast_ref()
+        .map(|e: &crate::raw::CallError| e.errno.0);
+    ensure!(errno == Some(libc::ENOSPC), "at the end: {refusal:#}");
+    // Tests before this one may have used some.
+    ensure!(wraps > 200, "{wraps} keys only");
+    ctx.barrier("used up")
+}
+
+/// Node 2 of [`all_values`].
+fn try_oldest(ctx: &mut Ctx, lanes: &mut Lanes) -> Result<()> {
+    let mut tried = 0;
+    while let Some((oldest, now)) = ctx.ctl.recv::<Option<(Remote, Remote)>>()? {
+        if tried % LANES == 0 {
+            lanes.connect(ctx)?;
+        }
+        let lane = tried % LANES;
+        for write in [true, false] {
+            let errno = lanes.attempt(lane, write, 8, now.addr, now.key)?;
+            ensure!(errno == 0, "{tried}: the new key: errno {errno}");
+        }
+        let errno = lanes.attempt(lane, tried % 2 == 0, 8, oldest.addr, oldest.key)?;
+        ensure!(errno == libc::EACCES, "{tried}: the oldest: errno {errno}");
+        tried += 1;
+        ctx.barrier("tried")?;
+    }
+    ctx.barrier("used up")
 }

@@ -16,7 +16,9 @@ pub const CASES: &[Case] = &[
     Case::new("KFI_IOC_REGION_REG", "scattered", reg_scattered),
     Case::new("KFI_IOC_REGION_REG", "large", reg_large),
     Case::new("KFI_IOC_REGION_REG", "own_key", reg_own_key),
+    Case::new("KFI_IOC_REGION_REG", "bound_own_key", reg_bound).also(NO_SOCKET),
     Case::new("KFI_IOC_KEY_ALLOC", "", key_alloc),
+    Case::new("KFI_IOC_KEY_ALLOC", "bound", key_alloc_bound),
     Case::new("KFI_IOC_KEY_ASSIGN", "first", assign_first).also(NO_SOCKET),
     Case::new("KFI_IOC_KEY_ASSIGN", "small", assign_small),
     Case::new("KFI_IOC_KEY_ASSIGN", "large", assign_large),
@@ -29,9 +31,11 @@ pub const CASES: &[Case] = &[
     Case::new("KFI_IOC_KEY_REVOKE_MANY", "slots", revoke_slots),
     Case::new("KFI_IOC_KEY_REVOKE_MANY", "region", revoke_region),
     Case::new("KFI_IOC_KEY_REVOKE_MANY", "file", revoke_file),
+    Case::new("KFI_IOC_KEY_REVOKE_MANY", "endpoint", revoke_endpoint),
     Case::new("KFI_IOC_CLOSE", "region", close_region),
     Case::new("KFI_IOC_CLOSE", "region_own_key", close_region_own_key),
     Case::new("KFI_IOC_CLOSE", "key", close_key),
+    Case::new("KFI_IOC_CLOSE", "endpoint_with_keys", close_endpoint),
 ];
 
 /// What rxe says if it cannot have a queue pair's socket.
@@ -125,6 +129,116 @@ fn reg_own_key(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let got = reg(lab, shot, &map, LOCAL | REMOTE, 0)?;
     ensure!(got.key != KFI_KEY_NOTAVAIL, "it has no key");
     Ok(())
+}
+
+/// An endpoint with keys of its own.
+fn own_ep(lab: &Lab) -> Result<u64> {
+    let ep = lab.dev.ep_open(&EpOpen {
+        flags: KFI_EP_OWN_KEYS,
+        domain: lab.domain,
+        ..Default::default()
+    })?;
+    Ok(ep.handle)
+}
+
+/// The key is made with a queue pair that the endpoint's keys have for themselves.
+fn reg_bound(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let map = Map::anon(PAGE)?;
+    map.set(0, 1);
+    let ep = own_ep(lab)?;
+    let want = RegionReg {
+        ep,
+        ..want(lab, &map, LOCAL | REMOTE, 0)
+    };
+    let got = shot.ioctl(&lab.dev, &want)?;
+    ensure!(got.key != KFI_KEY_NOTAVAIL, "it has no key");
+    lab.dev.close(got.handle)?;
+    Ok(lab.dev.close(ep)?)
+}
+
+/// A region with slots that are bound to an endpoint, and have keys.
+struct BoundSlots {
+    _map: Map,
+    region: u64,
+    ep: u64,
+    slots: Vec<u64>,
+}
+
+impl BoundSlots {
+    fn new(lab: &Lab) -> Result<Self> {
+        let map = Map::anon(PAGE)?;
+        map.set(0, 1);
+        let region = register(lab, &map, 1)?;
+        let ep = own_ep(lab)?;
+        let slots = lab.dev.key_alloc_for(region, ep, 3)?;
+        for slot in &slots {
+            assign(lab, *slot, 64)?;
+        }
+        Ok(Self {
+            _map: map,
+            region,
+            ep,
+            slots,
+        })
+    }
+
+    fn end(self, lab: &Lab) -> Result<()> {
+        for slot in self.slots {
+            lab.dev.close(slot)?;
+        }
+        Ok(lab.dev.close(self.region)?)
+    }
+}
+
+fn key_alloc_bound(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let bound = BoundSlots::new(lab)?;
+    let mut handles = [0u64; 3];
+    shot.ioctl(
+        &lab.dev,
+        &KeyAlloc {
+            region: bound.region,
+            count: handles.len() as u32,
+            handles: handles.as_mut_ptr() as u64,
+            ep: bound.ep,
+            ..Default::default()
+        },
+    )?;
+    for slot in handles {
+        lab.dev.close(slot)?;
+    }
+    lab.dev.close(bound.ep)?;
+    bound.end(lab)
+}
+
+fn revoke_endpoint(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let bound = BoundSlots::new(lab)?;
+    let mut got = KeyRevokeMany {
+        scope: KFI_REVOKE_EP,
+        object: bound.ep,
+        ..Default::default()
+    };
+    // What is revoked stays so where the answer cannot be delivered.
+    if shot.once(|| lab.dev.call(&mut got))?.is_ok() {
+        ensure!((got.err, got.revoked) == (0, 3), "{got:?}");
+    }
+    lab.dev.key_revoke_all(KFI_REVOKE_EP, bound.ep)?;
+    for slot in &bound.slots {
+        assign(lab, *slot, 64)?;
+    }
+    lab.dev.close(bound.ep)?;
+    bound.end(lab)
+}
+
+fn close_endpoint(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let bound = BoundSlots::new(lab)?;
+    shot.ioctl(
+        &lab.dev,
+        &Close {
+            handle: bound.ep,
+            ..Default::default()
+        },
+    )?;
+    bound.end(lab)
 }
 
 /// A region with a slot.

@@ -23,6 +23,7 @@ pub const CASES: &[Case] = &[
     Case::new("KFI_IOC_CNTR_OPEN", "", cntr_open),
     Case::new("KFI_IOC_PEP_OPEN", "", pep_open),
     Case::new("KFI_IOC_EP_OPEN", "", ep_open),
+    Case::new("KFI_IOC_EP_OPEN", "own_keys", ep_open_own_keys),
     Case::new("KFI_IOC_EP_OPEN", "request", ep_open_request),
     Case::new("KFI_IOC_EP_OPEN", "first_handles", first_handles),
     Case::new("KFI_IOC_CLOSE", "fabric", close_fabric),
@@ -138,6 +139,15 @@ fn want_ep(lab: &Lab, connreq: u64) -> EpOpen {
 
 fn ep_open(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let got = shot.ioctl(&lab.dev, &want_ep(lab, 0))?;
+    Ok(lab.dev.close(got.handle)?)
+}
+
+fn ep_open_own_keys(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let want = EpOpen {
+        flags: KFI_EP_OWN_KEYS,
+        ..want_ep(lab, 0)
+    };
+    let got = shot.ioctl(&lab.dev, &want)?;
     Ok(lab.dev.close(got.handle)?)
 }
 

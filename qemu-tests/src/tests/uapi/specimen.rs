@@ -319,6 +319,7 @@ fn opening(f: &Fixture) -> Vec<Specimen> {
         .handle(offset_of!(EpOpen, domain), fabric, o.side.domain.handle)
         .optional(offset_of!(EpOpen, connreq), eq, o.pep)
         .reserved(&[field!(EpOpen.reserved, 4), field!(EpOpen.reserved2, 4)])
+        .flags(KFI_EP_OWN_KEYS)
         .opens(),
         specimen(RegionReg {
             domain,
@@ -328,6 +329,7 @@ fn opening(f: &Fixture) -> Vec<Specimen> {
             ..Default::default()
         })
         .handle(offset_of!(RegionReg, domain), fabric, o.side.domain.handle)
+        .optional(offset_of!(RegionReg, ep), eq, o.new_ep)
         .flags(KFI_REGION_DYNAMIC_KEYS)
         .opens(),
         specimen(KeyAlloc {
@@ -337,6 +339,7 @@ fn opening(f: &Fixture) -> Vec<Specimen> {
             ..Default::default()
         })
         .handle(offset_of!(KeyAlloc, region), domain, o.region)
+        .optional(offset_of!(KeyAlloc, ep), domain, o.new_ep)
         .reserved(&[field!(KeyAlloc.reserved, 4)])
         .pointers(&[offset_of!(KeyAlloc, handles)])
         .repeats(),
@@ -454,6 +457,7 @@ fn using(f: &Fixture) -> Vec<Specimen> {
             ..Default::default()
         })
         .handle(offset_of!(KeyAssign, slot), f.region, o.slot)
+        .flags(KFI_KEY_SINGLE_USE)
         .reserved(&[field!(KeyAssign.reserved, 8)]),
         specimen(ObjectCall2 {
             handle: f.assigned,
@@ -466,6 +470,7 @@ fn using(f: &Fixture) -> Vec<Specimen> {
             entry_size: std::mem::size_of::<KeyEntry>() as u32,
             ..Default::default()
         })
+        .flags(KFI_KEY_ORDERED | KFI_KEY_SINGLE_USE)
         .pointers(&[offset_of!(KeyAssignMany, entries)]),
         specimen(KeyRevokeMany {
             scope: KFI_REVOKE_REGION,
