@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Calls about endpoints, connections and operations.
 
+use core::sync::atomic::{
+    AtomicBool,
+    Ordering, //
+};
 use kernel::{
     prelude::*,
     sync::Arc,
@@ -18,10 +22,14 @@ use kfabric::{
     },
     eq::{
         Eq,
+        EqHandler,
         Event, //
     },
     op::OpKind,
-    region::Key,
+    region::{
+        Key,
+        Region, //
+    },
     uapi::*,
 };
 
@@ -44,12 +52,16 @@ use crate::{
         Shot, //
     },
     station::Station,
+    wake::Wake,
 };
 
 /// The cases.
 pub(crate) const CASES: &[(&str, Case)] = &[
     ("Endpoint::open", ep_open),
+    ("Endpoint::open with keys", ep_open_own_keys),
     ("Endpoint::open request", ep_open_request),
+    ("Key::alloc_for", key_alloc_for),
+    ("Region::register_for", register_for),
     ("Endpoint::bind_eq", bind_eq),
     ("Endpoint::bind_cq", bind_cq),
     ("Endpoint::bind_cntr", bind_cntr),
@@ -62,6 +74,7 @@ pub(crate) const CASES: &[(&str, Case)] = &[
     ("Endpoint::post inject", post_inject),
     ("Endpoint::shutdown", shutdown),
     ("Endpoint::close", ep_close),
+    ("Key::revoke that a handler waits for", revoke_awaited),
     ("PassiveEp::close", pep_close),
 ];
 
@@ -80,6 +93,46 @@ fn ep_open(station: &Station, shot: &mut Shot) -> Outcome {
     let ep = shot.call(|| Endpoint::open(&station.domain, &attr(), None))?;
     ep.close();
     Ok(())
+}
+
+/// An endpoint with keys of its own.
+fn own_keys() -> EpAttr {
+    EpAttr {
+        own_keys: true,
+        ..attr()
+    }
+}
+
+fn ep_open_own_keys(station: &Station, shot: &mut Shot) -> Outcome {
+    let ep = shot.call(|| Endpoint::open(&station.domain, &own_keys(), None))?;
+    ep.close();
+    Ok(())
+}
+
+/// The slot ends with the endpoint.
+fn key_alloc_for(station: &Station, shot: &mut Shot) -> Outcome {
+    let buffer = Buffer::shared(&station.domain, PAGE)?;
+    let ep = Endpoint::open(&station.domain, &own_keys(), None)?;
+    let key = shot.call(|| Key::alloc_for(&buffer.region, &ep))?;
+    key.assign(0, 64, KFI_REMOTE_READ)?;
+    ep.close();
+    check!(key.value().is_none());
+    key.close();
+    Ok(buffer.region.close()?)
+}
+
+/// With a key of its own, and the queue pair that it takes.
+fn register_for(station: &Station, shot: &mut Shot) -> Outcome {
+    let buffer = Buffer::local(&station.domain, PAGE)?;
+    let ep = Endpoint::open(&station.domain, &own_keys(), None)?;
+    let memory = buffer.region.memory();
+    let access = KFI_SEND | KFI_REMOTE_READ;
+    let region = shot.call(|| Region::register_for(&ep, memory.clone(), access, false))?;
+    check!(region.key().key != KFI_KEY_NOTAVAIL);
+    ep.close();
+    check!(region.key().key == KFI_KEY_NOTAVAIL);
+    region.close()?;
+    Ok(buffer.region.close()?)
 }
 
 /// A client that asks, and its request.
@@ -280,6 +333,62 @@ fn ep_close(station: &Station, shot: &mut Shot) -> Outcome {
     check_eq!(entry.err, kernel::bindings::ECANCELED);
     pair.client.ended()?;
     drop(pair);
+    Ok(buffer.region.close()?)
+}
+
+/// Closes a key when it is told of an event.
+struct Closer {
+    wake: Arc<Wake>,
+    key: Arc<Key>,
+    armed: AtomicBool,
+}
+
+impl EqHandler for Closer {
+    fn event(&self) {
+        if self.armed.load(Ordering::Acquire) {
+            // Waits for the revocation that has ended the connection.
+            self.key.close();
+        }
+        self.wake.event();
+    }
+}
+
+/// Where the device refuses to deregister, connections end before the revocation returns. Who is told
+/// of that may wait for the revocation.
+fn revoke_awaited(station: &Station, shot: &mut Shot) -> Outcome {
+    let buffer = Buffer::shared(&station.domain, PAGE)?;
+    let key = Key::alloc(&buffer.region)?;
+    key.assign(0, 64, KFI_REMOTE_READ)?;
+    let closer = Arc::new(
+        Closer {
+            wake: Wake::new()?,
+            key: key.clone(),
+            armed: AtomicBool::new(false),
+        },
+        GFP_KERNEL,
+    )?;
+    let eq = Eq::open(station.fabric(), 0, Some(closer.clone()))?;
+    let cq = Cq::open(&station.domain, 16, 0, None)?;
+    let ep = Endpoint::open(&station.domain, &attr(), None)?;
+    ep.bind_eq(&eq)?;
+    ep.bind_cq(&cq, KFI_TRANSMIT | KFI_RECV)?;
+    ep.enable()?;
+    ep.connect(&station.addr(), &[])?;
+    let event = station.request()?;
+    let server = Side::open(station, &Wanted::default(), &[], event.request.as_ref())?;
+    server.ep.accept(&[])?;
+    check_eq!(server.event()?.kind, KFI_CONNECTED);
+    let connected = || Ok((ep.state() == KFI_STATE_CONNECTED).then_some(()));
+    closer.wake.until(connected)?;
+    closer.armed.store(true, Ordering::Release);
+    shot.once(|| key.revoke())??;
+    check!(key.value().is_none());
+    ep.close();
+    server.ended()?;
+    key.close();
+    eq.close()?;
+    cq.close()?;
+    drop(server);
     Ok(buffer.region.close()?)
 }
 
