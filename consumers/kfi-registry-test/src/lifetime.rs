@@ -13,6 +13,7 @@ use kfabric::{
         EpAttr, //
     },
     eq::Eq,
+    errno::eopnotsupp,
     fabric::{
         Domain,
         Fabric, //
@@ -36,7 +37,7 @@ use crate::{
         Bench,
         Ends, //
     },
-    check_eq, check_err,
+    check, check_eq, check_err,
     fake::{
         ipv4,
         Step, //
@@ -199,6 +200,16 @@ fn bad_attributes(bench: &Bench) -> Outcome {
     for attr in &attrs {
         check_err!(Endpoint::open(&domain, attr, None), EINVAL);
     }
+    // A provider without groups has no endpoints with keys of their own, and the others' have none.
+    let own = EpAttr {
+        own_keys: true,
+        ..EpAttr::default()
+    };
+    check_err!(Endpoint::open(&domain, &own, None), eopnotsupp());
+    let memory = region(&domain, 1, KFI_REMOTE_READ, true)?;
+    let plain = Endpoint::open(&domain, &EpAttr::default(), None)?;
+    check_err!(Key::alloc_for(&memory, &plain), EINVAL);
+    check!(plain.revoke_keys() == Err((0, EINVAL)));
     let cq = Cq::open(&domain, 3, 0, None)?;
     check_eq!(cq.entries(), 4);
     let ep = Endpoint::open(&domain, &EpAttr::default(), None)?;
