@@ -20,6 +20,8 @@ pub const TESTS: &[Test] = &[
     Test::pair("lib.batch_stops_where_refused", batch),
     Test::pair("lib.refusals_say_why", refusals),
     Test::alone("lib.close_gives_back", close_gives_back),
+    Test::pair("lib.sub_regions", sub_regions),
+    Test::alone("lib.own_keys_end_with_the_endpoint", own_keys),
     Test::alone("lib.errors_name_call_and_object", errors),
     Test::pair("lib.endpoints_are_shared_by_threads", threads),
     Test::alone("lib.counters", counters),
@@ -320,6 +322,72 @@ fn close_gives_back(ctx: &mut Ctx) -> Result<()> {
         .filter(|o| o.pid == me)
         .count();
     ensure!(left == 0, "{left} objects are left");
+    Ok(())
+}
+
+/// Sub-regions at two levels give their part, and each keeps what it is made of.
+fn sub_regions(ctx: &mut Ctx) -> Result<()> {
+    let lib = Lib::open(ctx)?;
+    let ep = lib.connect(ctx)?;
+    let both = Access::REMOTE_READ | Access::REMOTE_WRITE;
+    let attr = RegionAttr::new(Access::LOCAL | both).sub_regions(2);
+    let base = lib.domain.register_with(Memory::anonymous(8192)?, &attr)?;
+    if ctx.first() {
+        let outer = base.sub_region(1000..3000, both)?;
+        let inner = outer.sub_region(&base, 500..600, Access::REMOTE_WRITE)?;
+        ctx.ctl.send(&inner.remote().to_raw())?;
+        ctx.barrier("written")?;
+        ensure!(base.to_vec(1500, 100) == [7; 100], "nothing was written");
+        ensure!(base.to_vec(1600, 1) == [0], "too much was written");
+        let busy = |error: &Error| error.errno() == Some(Errno::EBUSY);
+        let Err(outer) = outer.close() else {
+            bail!("a sub-region with one of its own is closed");
+        };
+        let Err(base) = base.close() else {
+            bail!("a base with sub-regions is closed");
+        };
+        ensure!(busy(&outer.error) && busy(&base.error), "{base:?}");
+        inner.close().map_err(|r| r.error)?;
+        outer.object.close().map_err(|r| r.error)?;
+        base.object.close().map_err(|r| r.error)?;
+    } else {
+        let raw: [u8; RemoteMem::RAW_LEN] = ctx.ctl.recv()?;
+        base.fill(0, 100, 7);
+        ep.write(base.segment(0..100), RemoteMem::from_raw(&raw)?, 1)?;
+        lib.cq.wait(WAIT)?.ok()?;
+        ctx.barrier("written")?;
+    }
+    ctx.barrier("done")
+}
+
+/// A key that is bound to an endpoint is not one any more when that is closed.
+fn own_keys(ctx: &mut Ctx) -> Result<()> {
+    let lib = Lib::open(ctx)?;
+    let own = EndpointAttr {
+        own_keys: true,
+        ..attr()
+    };
+    let (ep, plain) = (lib.domain.endpoint(&own)?, lib.domain.endpoint(&attr())?);
+    let region = lib.region(4096)?;
+    let refused = region.alloc_keys_for(&plain, 1).err();
+    let refused = refused.and_then(|e| e.errno());
+    ensure!(refused == Some(Errno::EINVAL), "{refused:?}");
+    let keys = region.alloc_keys_for(&ep, 2)?;
+    keys[0].assign(0, 4096, Access::REMOTE_READ)?;
+    ensure!(ep.revoke_keys()? == 1, "another number of keys had one");
+    keys[0].assign(0, 4096, Access::REMOTE_READ)?;
+    let attr = RegionAttr::new(Access::REMOTE_READ).endpoint(&ep);
+    let bound = lib.domain.register_with(Memory::anonymous(4096)?, &attr)?;
+    ensure!(bound.remote().is_some(), "a bound region has no key");
+    drop(ep);
+    for key in &keys {
+        let late = key.assign(0, 1, Access::REMOTE_READ).err();
+        let late = late.and_then(|e| e.errno());
+        ensure!(late == Some(Errno::ENOENT), "{late:?}");
+    }
+    drop(keys);
+    bound.close().map_err(|r| r.error)?;
+    region.close().map_err(|r| r.error)?;
     Ok(())
 }
 
