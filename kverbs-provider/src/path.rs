@@ -11,7 +11,10 @@
 //! queue has as many places, so it cannot overflow.
 
 use kernel::{
-    alloc::flags::__GFP_NOWARN,
+    alloc::{
+        flags::__GFP_NOWARN,
+        Flags, //
+    },
     bindings,
     prelude::*,
     sync::{
@@ -62,6 +65,7 @@ use kfabric::{
         OpToken,
         Outcome, //
     },
+    pure::ring::FixedRing,
     sys::IrqLock, //
 };
 
@@ -100,9 +104,8 @@ struct Tx {
     open: bool,
     slots: KVVec<TxSlot>,
     free: KVVec<u32>,
-    /// Slots that are held, in order, from `first` on; those before have gone.
-    held: KVVec<u32>,
-    first: usize,
+    /// Slots that are held, in order: at most all.
+    held: FixedRing<KVVec<Option<u32>>>,
     /// Work requests that may be posted.
     credits: u32,
     /// Payload of injected operations, [`INJECT_SIZE`] bytes for each slot.
@@ -143,6 +146,15 @@ fn all_free(n: u32) -> Result<KVVec<u32>> {
         free.push(slot, GFP_KERNEL)?;
     }
     Ok(free)
+}
+
+/// Places for `n` slots.
+fn no_slots(n: u32, flags: Flags) -> Result<KVVec<Option<u32>>> {
+    let mut places = KVVec::with_capacity(n as usize, flags)?;
+    for _ in 0..n {
+        places.push(None, GFP_KERNEL)?;
+    }
+    Ok(places)
 }
 
 /// Scatter entries of one work request, put together on the stack.
@@ -267,8 +279,7 @@ impl Path {
             open: false,
             slots: tx_slots,
             free: all_free(size.tx)?,
-            held: KVVec::with_capacity(size.tx as usize, flags)?,
-            first: 0,
+            held: FixedRing::new(no_slots(size.tx, flags)?),
             credits: size.tx,
             inject: None,
             bytes: 0,
@@ -460,12 +471,15 @@ impl Path {
         held.until = holds.holds();
         // What comes after something that is held is, too.
         let hold = !tx.held.is_empty() || held.until > holds.resumed();
-        if !hold {
+        let taken = if hold {
+            tx.held.push(slot).map_err(|_| EAGAIN)
+        } else {
             let inject = tx.inject.as_ref();
-            if post_one(&endpoint, qp, inject, slot, &mut held, &token, max).is_err() {
-                let _ = tx.free.push_within_capacity(slot);
-                return Err((enotconn(), token));
-            }
+            post_one(&endpoint, qp, inject, slot, &mut held, &token, max).map_err(|_| enotconn())
+        };
+        if let Err(e) = taken {
+            let _ = tx.free.push_within_capacity(slot);
+            return Err((e, token));
         }
         // Accepted. The completion waits for the lock.
         tx.credits -= credits;
@@ -477,8 +491,6 @@ impl Path {
             failed: None,
         };
         if hold {
-            // There is room for all slots.
-            let _ = tx.held.push_within_capacity(slot);
             holds.note_held();
             drop(guard);
             // Whoever resumed meanwhile may have looked before.
@@ -511,7 +523,6 @@ impl Path {
             open,
             slots,
             held,
-            first,
             inject,
             ..
         } = &mut *guard;
@@ -523,8 +534,8 @@ impl Path {
         let qp = qp.as_ref().filter(|_| *open)?;
         let resumed = holds.resumed();
         let mut posted = 0;
-        while let Some(slot) = held.get(*first).filter(|_| posted < SLICE) {
-            let place = slots.get_mut(*slot as usize)?;
+        while let Some(slot) = held.peek().copied().filter(|_| posted < SLICE) {
+            let place = slots.get_mut(slot as usize)?;
             let Some(token) = &place.token else {
                 return None;
             };
@@ -535,7 +546,7 @@ impl Path {
                 endpoint,
                 qp,
                 inject.as_ref(),
-                *slot,
+                slot,
                 op,
                 token,
                 self.size.sge,
@@ -547,12 +558,8 @@ impl Path {
                 return Some(Err(EIO));
             }
             place.held = None;
-            *first += 1;
+            held.pop();
             posted += 1;
-        }
-        if *first == held.len() {
-            held.clear();
-            *first = 0;
         }
         (posted != 0).then_some(Ok(()))
     }
@@ -561,12 +568,7 @@ impl Path {
     fn unhold(&self) -> Option<OpToken> {
         let mut guard = self.tx.lock();
         let tx = &mut *guard;
-        let Some(slot) = tx.held.get(tx.first).copied() else {
-            tx.held.clear();
-            tx.first = 0;
-            return None;
-        };
-        tx.first += 1;
+        let slot = tx.held.pop()?;
         let place = tx.slots.get_mut(slot as usize)?;
         place.held = None;
         let token = place.token.take()?;

@@ -10,14 +10,14 @@ use crate::buf::Buf;
 use crate::harness::guest::until;
 use crate::harness::{skip, Ctx, Test, NETNS, ONE};
 use crate::op::{self, iov};
-use crate::pair::{LOCAL, LONG};
+use crate::pair::{Opts, Pair, LOCAL, LONG};
 use crate::sys;
 use anyhow::{bail, ensure, Context, Result};
 use kfabric_uapi::*;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
@@ -25,6 +25,7 @@ pub const TESTS: &[Test] = &[
     Test::alone("keys.ordered_rules", rules),
     Test::alone("keys.ordered_races", races).seconds(30),
     Test::pair("keys.p09_ordered_held_at_the_end", held_at_the_end).seconds(30),
+    Test::pair("keys.p09_ordered_some_held_all_the_time", held_all_the_time).seconds(30),
     Test::pair("keys.ordered_orders_starve_nobody", orders_starve_nobody).seconds(30),
     Test::pair("keys.ordered_failure_is_told", failure).seconds(10),
     Test::pair("keys.p09_ordered_release_refused", release_refused).seconds(30),
@@ -241,6 +242,53 @@ fn held_at_the_end(ctx: &mut Ctx) -> Result<()> {
             dev.shutdown(ep).ok();
         }
         ctx.barrier("ended")?;
+    }
+    ctx.barrier("done")
+}
+
+/// A small queue in which there is always something that is held: all of what passes through it
+/// completes, in order.
+fn held_all_the_time(ctx: &mut Ctx) -> Result<()> {
+    const SIZE: u32 = 4;
+    const COUNT: u32 = 100 * SIZE;
+    let opts = Opts {
+        tx_size: SIZE,
+        rx_size: COUNT,
+        cq_depth: 2 * COUNT,
+        ..Default::default()
+    };
+    let pair = Pair::with(ctx, &opts)?;
+    let dev = pair.dev();
+    let buf = Buf::new(8 * COUNT as usize)?;
+    let region = pair.reg(&buf)?;
+    let piece = |i: u64| [iov(region, 8 * i, 8)];
+    if ctx.first() {
+        let slots = dev.key_alloc(region, COUNT)?;
+        ctx.barrier("ready")?;
+        for (i, slot) in (0..).zip(&slots) {
+            buf.set64(8 * i as usize, i + 1);
+            let got = dev.key_assign_ordered(&mut [entry(*slot, 8 * i, 8)], 0, 0)?;
+            ensure!(got == (1, 0), "key {i}: {got:?}");
+            let start = Instant::now();
+            while let Err(e) = pair.post(op::send(i, &piece(i))) {
+                ensure!(e.errno.0 == libc::EAGAIN, "send {i}: {e}");
+                ensure!(start.elapsed() < LONG, "send {i}: no room");
+                std::thread::yield_now();
+            }
+        }
+    } else {
+        for i in 0..u64::from(COUNT) {
+            pair.post(op::recv(i, &piece(i)))?;
+        }
+        ctx.barrier("ready")?;
+    }
+    for i in 0..u64::from(COUNT) {
+        let done = pair.cq.wait(LONG).with_context(|| format!("completion {i}"))?;
+        ensure!(done.err == 0 && done.context == i, "{i}: {done:?}");
+        if !ctx.first() {
+            let number = buf.get64(8 * i as usize);
+            ensure!(number == i + 1, "{number} came as {i}");
+        }
     }
     ctx.barrier("done")
 }
