@@ -221,18 +221,22 @@ impl Endpoint {
         }
     }
 
-    /// Ends what there is of a connection, with a positive errno or 0. A queue pair that would not
-    /// flush what is posted goes at once.
+    /// Ends what there is of a connection, with a positive errno or 0.
     fn down(&self, ctl: &mut Ctl, err: u32, prov_errno: u32) -> Option<Call> {
         self.halt(ctl);
         let call = self.down_lingering(ctl, err, prov_errno);
         if let Some(id) = &ctl.id {
             id.disconnect();
         }
-        if ctl.qp.as_ref().is_some_and(QueuePair::is_broken) {
+        self.destroy_unflushed(ctl);
+        call
+    }
+
+    /// Has a queue pair go at once by whose flush not everything completes.
+    fn destroy_unflushed(&self, ctl: &mut Ctl) {
+        if self.path.is_torn() || ctl.qp.as_ref().is_some_and(QueuePair::is_broken) {
             self.destroy(ctl);
         }
-        call
     }
 
     /// The same, but leaves it to the device to fail the queue pair and to the peer to disconnect.
@@ -395,6 +399,7 @@ impl Endpoint {
                 if let Some(id) = &ctl.id {
                     id.disconnect();
                 }
+                self.destroy_unflushed(ctl);
                 None
             }
             Todo::Late if ctl.phase == Phase::Connecting => {

@@ -75,6 +75,18 @@ const SLICE: usize = 64;
 /// An operation that was refused, and why.
 pub(crate) type Refused = (Error, OpToken);
 
+/// What the device took of an operation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    /// All its work requests.
+    All,
+    /// Some, and not the last: nothing says when they are done, and what is posted behind them would
+    /// overtake the rest.
+    Part,
+    /// None.
+    Nothing,
+}
+
 /// What is to be posted of an operation, but for its local memory.
 struct Held {
     wr: SendWr,
@@ -102,6 +114,8 @@ struct Tx {
     qp: Option<QueuePair<Endpoint>>,
     /// Operations may be posted.
     open: bool,
+    /// The device took only a part of one.
+    torn: bool,
     slots: KVVec<TxSlot>,
     free: KVVec<u32>,
     /// Slots that are held, in order: at most all.
@@ -219,11 +233,6 @@ fn count_sges(endpoint: &Endpoint, token: &OpToken) -> Result<u32> {
 }
 
 /// Hands an operation to the device, as one or more work requests.
-///
-/// # Errors
-///
-/// The device took nothing of it. (If only the first part of it could be posted the queue pair is
-/// broken; that is no error, for the sweep completes the operation then.)
 fn post_one(
     endpoint: &Endpoint,
     qp: &QueuePair<Endpoint>,
@@ -232,7 +241,7 @@ fn post_one(
     held: &mut Held,
     token: &OpToken,
     max: u32,
-) -> Result {
+) -> Taken {
     let wr = &mut held.wr;
     let mut batch = Batch::new();
     if let (Some(inject), 1..) = (inject, held.injected) {
@@ -256,8 +265,9 @@ fn post_one(
         qp.post_send(slot, wr, batch.sges(), true)
     });
     match result {
-        Err(e) if posted == 0 => Err(e),
-        _ => Ok(()),
+        Ok(()) => Taken::All,
+        Err(_) if posted == 0 => Taken::Nothing,
+        Err(_) => Taken::Part,
     }
 }
 
@@ -277,6 +287,7 @@ impl Path {
         let tx = Tx {
             qp: None,
             open: false,
+            torn: false,
             slots: tx_slots,
             free: all_free(size.tx)?,
             held: FixedRing::new(no_slots(size.tx, flags)?),
@@ -313,6 +324,12 @@ impl Path {
             tx.inject = Some(inject);
         }
         self.rx.lock().qp = Some(qp.clone());
+    }
+
+    /// Whether something is on its way of which nothing says when it is done: it completes when the
+    /// queue pair goes.
+    pub(crate) fn is_torn(&self) -> bool {
+        self.tx.lock().torn
     }
 
     /// Takes all operations from now on.
@@ -471,13 +488,16 @@ impl Path {
         held.until = holds.holds();
         // What comes after something that is held is, too.
         let hold = !tx.held.is_empty() || held.until > holds.resumed();
-        let taken = if hold {
-            tx.held.push(slot).map_err(|_| EAGAIN)
+        let mut part = false;
+        let refused = if hold {
+            tx.held.push(slot).err().map(|_| EAGAIN)
         } else {
             let inject = tx.inject.as_ref();
-            post_one(&endpoint, qp, inject, slot, &mut held, &token, max).map_err(|_| enotconn())
+            let taken = post_one(&endpoint, qp, inject, slot, &mut held, &token, max);
+            part = taken == Taken::Part;
+            (taken == Taken::Nothing).then(enotconn)
         };
-        if let Err(e) = taken {
+        if let Some(e) = refused {
             let _ = tx.free.push_within_capacity(slot);
             return Err((e, token));
         }
@@ -490,7 +510,12 @@ impl Path {
             credits,
             failed: None,
         };
-        if hold {
+        if part {
+            tx.open = false;
+            tx.torn = true;
+            drop(guard);
+            Endpoint::fail(endpoint, Some(bindings::EIO), false);
+        } else if hold {
             holds.note_held();
             drop(guard);
             // Whoever resumed meanwhile may have looked before.
@@ -521,6 +546,7 @@ impl Path {
         let Tx {
             qp,
             open,
+            torn,
             slots,
             held,
             inject,
@@ -542,24 +568,19 @@ impl Path {
             let Some(op) = place.held.as_mut().filter(|op| op.until <= resumed) else {
                 break;
             };
-            if post_one(
-                endpoint,
-                qp,
-                inject.as_ref(),
-                slot,
-                op,
-                token,
-                self.size.sge,
-            )
-            .is_err()
-            {
-                // Nothing may overtake it. It ends with all others that are held.
+            let inject = inject.as_ref();
+            let taken = post_one(endpoint, qp, inject, slot, op, token, self.size.sge);
+            if taken != Taken::Nothing {
+                place.held = None;
+                held.pop();
+                posted += 1;
+            }
+            if taken != Taken::All {
+                // Nothing may overtake it. All others that are held end with it.
                 *open = false;
+                *torn |= taken == Taken::Part;
                 return Some(Err(EIO));
             }
-            place.held = None;
-            held.pop();
-            posted += 1;
         }
         (posted != 0).then_some(Ok(()))
     }

@@ -72,6 +72,7 @@ pub(crate) const CASES: &[(&str, Case)] = &[
     ("Endpoint::post send", post_send),
     ("Endpoint::post write", post_write),
     ("Endpoint::post inject", post_inject),
+    ("Endpoint::post write in parts", post_parts),
     ("Endpoint::shutdown", shutdown),
     ("Endpoint::close", ep_close),
     ("Key::revoke that a handler waits for", revoke_awaited),
@@ -312,6 +313,37 @@ fn post_inject(station: &Station, shot: &mut Shot) -> Outcome {
         check!(got == [9; 16]);
         Ok(())
     })
+}
+
+/// A write of several work requests, which the peer refuses. If the device takes nothing of it that is
+/// all; if it takes a part, the write completes as the connection ends, which it does by itself.
+fn post_parts(station: &Station, shot: &mut Shot) -> Outcome {
+    // A window of the device's, of 256 pages, is one piece, and one work request has room for four.
+    const LEN: usize = 4 * 256 * PAGE + PAGE;
+    let wanted = Wanted {
+        iov_limit: 1,
+        ..Wanted::default()
+    };
+    let pair = Pair::with(station, &wanted, &[], &[])?;
+    let large = Buffer::local(&station.domain, LEN)?;
+    let buffer = Buffer::shared(&station.domain, PAGE)?;
+    let key = Key::alloc(&buffer.region)?;
+    key.assign(0, PAGE as u64, KFI_REMOTE_WRITE)?;
+    let write = || {
+        let whole = (&large, 0, LEN);
+        pair.client.rma(OpKind::Write, 9, whole, &key, 0)
+    };
+    if shot.once(write)?.is_ok() {
+        let entry = pair.client.completion()?;
+        check!(entry.err != 0);
+        check_eq!(entry.context, 9);
+        pair.ended()?;
+    }
+    check!(pair.client.poll().is_none());
+    drop(pair);
+    key.close();
+    buffer.region.close()?;
+    Ok(large.region.close()?)
 }
 
 fn shutdown(station: &Station, shot: &mut Shot) -> Outcome {

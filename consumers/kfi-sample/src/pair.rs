@@ -56,6 +56,8 @@ pub(crate) struct Wanted {
     pub(crate) format: u32,
     /// It has keys of its own.
     pub(crate) own_keys: bool,
+    /// Pieces of an operation's memory; 0: what the device can do.
+    pub(crate) iov_limit: u32,
 }
 
 impl Default for Wanted {
@@ -65,6 +67,7 @@ impl Default for Wanted {
             flags: 0,
             format: KFI_CQ_FORMAT_DATA,
             own_keys: false,
+            iov_limit: 0,
         }
     }
 }
@@ -109,7 +112,10 @@ impl Side {
         let eq = Eq::open(station.fabric(), 0, Some(wake.clone()))?;
         let cq = Cq::open(domain, wanted.depth, wanted.format, Some(wake.clone()))?;
         let attr = EpAttr {
-            iov_limit: domain.attr().iov_limit,
+            iov_limit: match wanted.iov_limit {
+                0 => domain.attr().iov_limit,
+                limit => limit,
+            },
             own_keys: wanted.own_keys,
             ..EpAttr::default()
         };
