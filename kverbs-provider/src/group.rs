@@ -127,7 +127,8 @@ impl Holds {
         self.resumed.load(Ordering::SeqCst)
     }
 
-    /// Something is held. Whoever says so looks afterwards whether it may go by now. Any context.
+    /// Something is held, and an endpoint says so when asked. Whoever calls this looks afterwards
+    /// whether it may go by now. Any context.
     pub(crate) fn note_held(&self) {
         self.held.store(true, Ordering::SeqCst);
     }

@@ -10,6 +10,10 @@
 //! carries the completion data. The transmit side counts work requests ("credits"), the device's
 //! queue has as many places, so it cannot overflow.
 
+use core::sync::atomic::{
+    AtomicBool,
+    Ordering, //
+};
 use kernel::{
     alloc::{
         flags::__GFP_NOWARN,
@@ -150,6 +154,8 @@ pub(crate) struct Path {
     tx: IrqLock<Tx>,
     #[pin]
     rx: IrqLock<Rx>,
+    /// Something is held; written under the lock of the transmit side.
+    holding: AtomicBool,
     size: QpSize,
 }
 
@@ -307,6 +313,7 @@ impl Path {
         Ok(pin_init!(Self {
             tx <- new_irqlock!(tx, "kverbs_tx"),
             rx <- new_irqlock!(rx, "kverbs_rx"),
+            holding: AtomicBool::new(false),
             size,
         }))
     }
@@ -516,9 +523,9 @@ impl Path {
             drop(guard);
             Endpoint::fail(endpoint, Some(bindings::EIO), false);
         } else if hold {
-            holds.note_held();
+            self.holding.store(true, Ordering::SeqCst);
             drop(guard);
-            // Whoever resumed meanwhile may have looked before.
+            // Whoever resumed meanwhile may have looked before, or not at all.
             self.resume(endpoint);
         }
         Ok(())
@@ -526,16 +533,19 @@ impl Path {
 
     /// Posts what has been held for long enough.
     pub(crate) fn resume(&self, endpoint: ArcBorrow<'_, Endpoint>) {
-        // Interrupts are let in between.
-        while let Some(result) = self.release(&endpoint) {
-            if result.is_err() {
-                Endpoint::fail(endpoint, Some(bindings::EIO), false);
+        // Without the lock, for there may be many endpoints that hold nothing.
+        while self.holding.load(Ordering::SeqCst) {
+            // Interrupts are let in between.
+            match self.release(&endpoint) {
+                Some(Ok(())) => {}
+                Some(Err(_)) => Endpoint::fail(endpoint, Some(bindings::EIO), false),
+                None => return,
             }
         }
     }
 
-    /// Posts some of what has been held for long enough. `None`: there was nothing, or it is
-    /// somebody else's turn by now.
+    /// Posts some of what has been held for long enough. `None`: nothing of what is left has been,
+    /// and who resumes next looks here again.
     ///
     /// # Errors
     ///
@@ -552,28 +562,29 @@ impl Path {
             inject,
             ..
         } = &mut *guard;
-        if held.is_empty() {
-            return None;
-        }
-        // Of all that is left somebody is to hear when it may go.
-        holds.note_held();
+        // What is held when it is stopped ends with that.
         let qp = qp.as_ref().filter(|_| *open)?;
-        let resumed = holds.resumed();
-        let mut posted = 0;
-        while let Some(slot) = held.peek().copied().filter(|_| posted < SLICE) {
-            let place = slots.get_mut(slot as usize)?;
-            let Some(token) = &place.token else {
+        for _ in 0..SLICE {
+            let Some(slot) = held.peek().copied() else {
+                self.holding.store(false, Ordering::SeqCst);
                 return None;
             };
-            let Some(op) = place.held.as_mut().filter(|op| op.until <= resumed) else {
-                break;
+            let place = slots.get_mut(slot as usize)?;
+            let (Some(token), Some(op)) = (&place.token, &mut place.held) else {
+                return None;
             };
+            if op.until > holds.resumed() {
+                holds.note_held();
+                // Whoever resumed before that has not looked.
+                if op.until > holds.resumed() {
+                    return None;
+                }
+            }
             let inject = inject.as_ref();
             let taken = post_one(endpoint, qp, inject, slot, op, token, self.size.sge);
             if taken != Taken::Nothing {
                 place.held = None;
                 held.pop();
-                posted += 1;
             }
             if taken != Taken::All {
                 // Nothing may overtake it. All others that are held end with it.
@@ -582,14 +593,17 @@ impl Path {
                 return Some(Err(EIO));
             }
         }
-        (posted != 0).then_some(Ok(()))
+        Some(Ok(()))
     }
 
     /// Takes one that is held out; nothing more is held then for it. After [`Path::stop`].
     fn unhold(&self) -> Option<OpToken> {
         let mut guard = self.tx.lock();
         let tx = &mut *guard;
-        let slot = tx.held.pop()?;
+        let Some(slot) = tx.held.pop() else {
+            self.holding.store(false, Ordering::SeqCst);
+            return None;
+        };
         let place = tx.slots.get_mut(slot as usize)?;
         place.held = None;
         let token = place.token.take()?;
