@@ -68,6 +68,7 @@ void kf_fault_init(void);
 void kf_fault_exit(void);
 int kf_fault_pin(void);
 int kf_fault_device(void);
+int kf_fault_answer(void);
 
 /* What is seen from outside (seen.c). */
 void kf_trace_key_assign(const void *slot, u64 generation, u64 offset, u64 len, u64 access,

@@ -59,3 +59,17 @@ pub fn device() -> Result {
     }
     Ok(())
 }
+
+/// A provider's device is about to be waited for (`fail_kfabric_answer`). May sleep.
+///
+/// # Errors
+///
+/// `ETIMEDOUT`, half a second later: a test wants it to be silent.
+#[inline(always)]
+pub fn answer() -> Result {
+    if cfg!(CONFIG_FAULT_INJECTION_DEBUG_FS) {
+        // SAFETY: No preconditions but that it may sleep here, which the caller says.
+        return to_result(unsafe { sys::kf_fault_answer() });
+    }
+    Ok(())
+}

@@ -477,7 +477,9 @@ impl Key {
     /// Should the device fail after that, `failures` hears of it: an error entry for up to [`CHAIN`]
     /// keys that were asked for together. `data` says which of the batch is their first, and `len`
     /// how many of them came to be. The others are as they were before, and what was told of them
-    /// never worked. Room for it is reserved here.
+    /// never worked. Room for it is reserved here. A device that does not answer (`ETIMEDOUT`) is
+    /// not asked for what waited with that either. Keys all of whose slots are closed before they
+    /// are made need not be made, which is no failure.
     ///
     /// # Errors
     ///
@@ -569,6 +571,11 @@ impl Key {
             return (0, Err(e));
         }
         (n, result)
+    }
+
+    /// Whether it gets no key any more, not even the one that is under way.
+    pub(crate) fn is_dying(&self) -> bool {
+        self.state.lock().life.is_dying()
     }
 
     /// Has the provider never give what was told.

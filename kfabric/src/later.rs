@@ -29,7 +29,7 @@ use crate::{
     uapi::CqEntry, //
 };
 
-/// Jobs of a domain that may wait for the worker, at most.
+/// Jobs of a domain that may be under way, at most.
 const PENDING: usize = 1024;
 
 /// Who hears of it when keys that were told do not come to be.
@@ -103,14 +103,20 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Makes them.
-    fn run(self, domain: &Domain) {
+    /// Makes them, unless `given_up` says why not; or says why some were not.
+    fn run(self, domain: &Domain, given_up: Result) -> Result {
         let Self { orders, notice } = self;
-        let made = make(domain, &orders);
+        // Then nobody wants them, and whoever closes the slots waits for us.
+        let closed = orders.iter().all(|order| order.key.is_dying());
+        let made = match given_up {
+            _ if closed => Err((0, ENOENT)),
+            Err(e) => Err((0, e)),
+            Ok(()) => make(domain, &orders),
+        };
         let (good, why) = made.err().unwrap_or((orders.len(), EIO));
         // Before the slots settle: who has waited for them may close the queue.
         match notice {
-            Some(notice) if good < orders.len() => notice.tell(good, why),
+            Some(notice) if good < orders.len() && !closed => notice.tell(good, why),
             other => drop(other),
         }
         for (i, order) in orders.iter().enumerate() {
@@ -124,6 +130,7 @@ impl Job {
             // One that was closed meanwhile has nobody to tell.
             let _ = order.key.assigned(made);
         }
+        made.map_err(|(_, e)| e)
     }
 }
 
@@ -148,18 +155,30 @@ fn make(domain: &Domain, orders: &[Order]) -> Result<(), (usize, Error)> {
     made
 }
 
+/// Jobs, by who has them.
+struct Pending {
+    /// Those that wait for the worker.
+    waiting: KVVec<Job>,
+    /// How many the worker has.
+    taken: usize,
+}
+
 /// The ordered assignments of a domain that are still to be made.
 #[pin_data]
 pub(crate) struct Jobs {
     #[pin]
-    waiting: Mutex<KVVec<Job>>,
+    pending: Mutex<Pending>,
 }
 
 impl Jobs {
     /// None.
     pub(crate) fn new() -> impl PinInit<Self> {
+        let none = Pending {
+            waiting: KVVec::new(),
+            taken: 0,
+        };
         pin_init!(Self {
-            waiting <- new_mutex!(KVVec::new(), "kfabric_later"),
+            pending <- new_mutex!(none, "kfabric_later"),
         })
     }
 
@@ -167,30 +186,44 @@ impl Jobs {
     ///
     /// # Errors
     ///
-    /// `EAGAIN`: too many wait. `ENOMEM`. Gives the job back; nothing is held for it.
+    /// `EAGAIN`: too many are under way. `ENOMEM`. Gives the job back; nothing is held for it.
     pub(crate) fn add(&self, domain: &Domain, job: Job) -> Result<(), (Error, Job)> {
-        let mut waiting = self.waiting.lock();
-        if waiting.len() >= PENDING {
+        let mut pending = self.pending.lock();
+        if pending.waiting.len() + pending.taken >= PENDING {
             return Err((EAGAIN, job));
         }
-        if let Err(e) = waiting.reserve(1, GFP_KERNEL) {
+        if let Err(e) = pending.waiting.reserve(1, GFP_KERNEL) {
             return Err((e.into(), job));
         }
         domain.ops().hold();
         // There is room.
-        let _ = waiting.push_within_capacity(job);
+        let _ = pending.waiting.push_within_capacity(job);
         Ok(())
+    }
+
+    /// Takes all that wait.
+    fn take(&self) -> KVVec<Job> {
+        let mut pending = self.pending.lock();
+        pending.taken = pending.waiting.len();
+        core::mem::replace(&mut pending.waiting, KVVec::new())
     }
 
     /// Runs all, in order. One worker at a time.
     pub(crate) fn run(&self, domain: &Domain) {
         loop {
-            let jobs = core::mem::replace(&mut *self.waiting.lock(), KVVec::new());
+            let jobs = self.take();
             if jobs.is_empty() {
                 return;
             }
+            // A device that does not answer is waited for long, and what is posted meanwhile is
+            // held. So it is not asked for anything that was there by the time it was silent.
+            let mut given_up = Ok(());
             for job in jobs {
-                job.run(domain);
+                match job.run(domain, given_up) {
+                    Err(e) if e == ETIMEDOUT => given_up = Err(e),
+                    _ => {}
+                }
+                self.pending.lock().taken -= 1;
                 domain.ops().resume();
             }
         }

@@ -83,6 +83,7 @@ extern "C" {
     pub(crate) fn kf_fault_exit();
     pub(crate) fn kf_fault_pin() -> c_int;
     pub(crate) fn kf_fault_device() -> c_int;
+    pub(crate) fn kf_fault_answer() -> c_int;
 
     pub(crate) fn kf_trace_key_assign(
         slot: *const c_void,

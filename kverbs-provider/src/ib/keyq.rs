@@ -202,6 +202,7 @@ impl KeyQueue {
 
     /// Waits until the last that was posted is done.
     fn wait(&self) -> Result {
+        fault::answer()?;
         let mut left = msecs_to_jiffies(TIMEOUT_MS);
         loop {
             let mut wc = raw::ib_wc::default();

@@ -29,6 +29,7 @@ pub const TESTS: &[Test] = &[
     Test::pair("keys.ordered_orders_starve_nobody", orders_starve_nobody).seconds(30),
     Test::pair("keys.ordered_failure_is_told", failure).seconds(10),
     Test::pair("keys.p09_ordered_release_refused", release_refused).seconds(30),
+    Test::pair("keys.ordered_silent_device", silence).seconds(30),
     // Counts a module's users, of which the other node would be some.
     Test::alone("keys.ordered_leaves_with_the_file", leaves_with_the_file).on(ONE),
     Test::pair("keys.ordered_race_with_removal", removal)
@@ -283,7 +284,10 @@ fn held_all_the_time(ctx: &mut Ctx) -> Result<()> {
         ctx.barrier("ready")?;
     }
     for i in 0..u64::from(COUNT) {
-        let done = pair.cq.wait(LONG).with_context(|| format!("completion {i}"))?;
+        let done = pair
+            .cq
+            .wait(LONG)
+            .with_context(|| format!("completion {i}"))?;
         ensure!(done.err == 0 && done.context == i, "{i}: {done:?}");
         if !ctx.first() {
             let number = buf.get64(8 * i as usize);
@@ -522,20 +526,101 @@ fn leaves_with_the_file(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
+/// A device that does not answer is waited for once for all that waits, and not at all for slots that
+/// are closed. What was posted behind that goes.
+fn silence(ctx: &mut Ctx) -> Result<()> {
+    const COUNT: u64 = 16;
+    if !Path::new(SILENCE).exists() {
+        return skip("the kernel injects no failures");
+    }
+    let mut bench = Bench::new(ctx, PAGE as usize)?;
+    let slots = bench.side.dev.key_alloc(bench.region, COUNT as u32)?;
+    let ep = bench.fresh(ctx)?;
+    let dev = &bench.side.dev;
+    let piece = [iov(bench.region, 0, 8)];
+    if !ctx.first() {
+        dev.submit(ep, &[op::recv(1, &piece)])?;
+        ctx.barrier("ready")?;
+        let done = bench.cq.wait(LONG)?;
+        ensure!(done.err == 0, "{done:?}");
+        return ctx.barrier("done");
+    }
+    ctx.barrier("ready")?;
+    let cq = bench.side.cq(0, 0)?;
+    let order = |i: u64| -> Result<()> {
+        let mut one = [entry(slots[i as usize], 0, 8)];
+        let got = dev.key_assign_ordered(&mut one, cq.handle, 100 + i)?;
+        ensure!(got == (1, 0), "key {i}: {got:?}");
+        Ok(())
+    };
+    let silent = |i: u64| -> Result<()> {
+        let told = cq.wait(LONG).with_context(|| format!("key {i}"))?;
+        let fine = (told.err, told.context, told.len) == (libc::ETIMEDOUT as u32, 100 + i, 0);
+        ensure!(fine, "key {i}: {told:?}");
+        Ok(())
+    };
+    quiet_of(SILENCE)?;
+    set_of(SILENCE, "space", 0)?;
+    // The first, before the others are there, and the next with all of them.
+    set_of(SILENCE, "times", 2)?;
+    set_of(SILENCE, "probability", 100)?;
+    let all = (|| -> Result<()> {
+        (0..COUNT).try_for_each(order)?;
+        dev.submit(ep, &[op::send(1, &piece)])?;
+        (0..COUNT).try_for_each(silent)
+    })();
+    set_of(SILENCE, "probability", 0)?;
+    all?;
+    let sent = bench.cq.wait(LONG)?;
+    ensure!(sent.err == 0, "{sent:?}");
+    let revoked = dev.key_revoke_slots(&slots)?.revoked;
+    ensure!(revoked == 0, "{revoked} of what failed were keys");
+    let mut entries: Vec<_> = slots.iter().map(|slot| entry(*slot, 0, 8)).collect();
+    assign_all(dev, &mut entries)?;
+    dev.key_revoke_slots(&slots)?;
+
+    // The second silence is left over for the third key.
+    set_of(SILENCE, "times", 2)?;
+    set_of(SILENCE, "probability", 100)?;
+    let closed = (|| -> Result<()> {
+        order(0)?;
+        order(1)?;
+        dev.close(slots[1])?;
+        order(2)?;
+        silent(0)?;
+        silent(2)
+    })();
+    set_of(SILENCE, "probability", 0)?;
+    closed?;
+    ensure!(cq.read().is_none(), "a completion");
+    dev.close(cq.handle)?;
+    ctx.barrier("done")
+}
+
 /// Where tests say which calls of the device are to fail.
 const KNOBS: &str = "/sys/kernel/debug/fail_kfabric_device";
+/// Where they say when it is to be silent.
+const SILENCE: &str = "/sys/kernel/debug/fail_kfabric_answer";
 
-fn set(knob: &str, value: u32) -> Result<()> {
-    let path = format!("{KNOBS}/{knob}");
+fn set_of(knobs: &str, knob: &str, value: u32) -> Result<()> {
+    let path = format!("{knobs}/{knob}");
     std::fs::write(&path, value.to_string()).context(path)
 }
 
+fn set(knob: &str, value: u32) -> Result<()> {
+    set_of(KNOBS, knob, value)
+}
+
 /// Nothing but the failure itself is to be seen of it.
-fn quiet() -> Result<()> {
+fn quiet_of(knobs: &str) -> Result<()> {
     for knob in ["verbose", "stacktrace-depth", "require-start"] {
-        set(knob, 0)?;
+        set_of(knobs, knob, 0)?;
     }
-    set("interval", 1)
+    set_of(knobs, "interval", 1)
+}
+
+fn quiet() -> Result<()> {
+    quiet_of(KNOBS)
 }
 
 /// The device goes while keys are still to be made: the queue hears of it, or the call does, and
