@@ -69,7 +69,12 @@ use kfabric::{
         OpToken,
         Outcome, //
     },
-    pure::ring::FixedRing,
+    pure::hold::{
+        Held,
+        Released,
+        Taken,
+        Waiting, //
+    },
     sys::IrqLock, //
 };
 
@@ -79,26 +84,12 @@ const SLICE: usize = 64;
 /// An operation that was refused, and why.
 pub(crate) type Refused = (Error, OpToken);
 
-/// What the device took of an operation.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Taken {
-    /// All its work requests.
-    All,
-    /// Some, and not the last: nothing says when they are done, and what is posted behind them would
-    /// overtake the rest.
-    Part,
-    /// None.
-    Nothing,
-}
-
 /// What is to be posted of an operation, but for its local memory.
-struct Held {
+struct Posting {
     wr: SendWr,
     imm: Option<u32>,
     /// Bytes injected, which are in the slot's place.
     injected: u32,
-    /// How often the group has to have resumed before it goes.
-    until: u64,
 }
 
 /// An operation of the transmit side on its way.
@@ -106,7 +97,7 @@ struct Held {
 struct TxSlot {
     token: Option<OpToken>,
     /// It is held: the device has not heard of it.
-    held: Option<Held>,
+    held: Option<Posting>,
     /// Work requests it consists of.
     credits: u32,
     /// Status of the first of them that failed before the last.
@@ -123,7 +114,7 @@ struct Tx {
     slots: KVVec<TxSlot>,
     free: KVVec<u32>,
     /// Slots that are held, in order: at most all.
-    held: FixedRing<KVVec<Option<u32>>>,
+    held: Held<KVVec<Option<Waiting>>>,
     /// Work requests that may be posted.
     credits: u32,
     /// Payload of injected operations, [`INJECT_SIZE`] bytes for each slot.
@@ -168,8 +159,8 @@ fn all_free(n: u32) -> Result<KVVec<u32>> {
     Ok(free)
 }
 
-/// Places for `n` slots.
-fn no_slots(n: u32, flags: Flags) -> Result<KVVec<Option<u32>>> {
+/// Places for `n` that are held.
+fn none_held(n: u32, flags: Flags) -> Result<KVVec<Option<Waiting>>> {
     let mut places = KVVec::with_capacity(n as usize, flags)?;
     for _ in 0..n {
         places.push(None, GFP_KERNEL)?;
@@ -244,15 +235,15 @@ fn post_one(
     qp: &QueuePair<Endpoint>,
     inject: Option<&DmaBuf>,
     slot: u32,
-    held: &mut Held,
+    posting: &mut Posting,
     token: &OpToken,
     max: u32,
 ) -> Taken {
-    let wr = &mut held.wr;
+    let wr = &mut posting.wr;
     let mut batch = Batch::new();
-    if let (Some(inject), 1..) = (inject, held.injected) {
+    if let (Some(inject), 1..) = (inject, posting.injected) {
         let addr = inject.addr_of(slot as usize * INJECT_SIZE);
-        batch.push(Sge::new(addr, held.injected, endpoint.group().lkey()));
+        batch.push(Sge::new(addr, posting.injected, endpoint.group().lkey()));
     }
     let mut posted = 0;
     let result = for_each_sge(endpoint, token, |sge| {
@@ -267,7 +258,7 @@ fn post_one(
         Ok(())
     })
     .and_then(|()| {
-        wr.imm = held.imm;
+        wr.imm = posting.imm;
         qp.post_send(slot, wr, batch.sges(), true)
     });
     match result {
@@ -296,7 +287,7 @@ impl Path {
             torn: false,
             slots: tx_slots,
             free: all_free(size.tx)?,
-            held: FixedRing::new(no_slots(size.tx, flags)?),
+            held: Held::new(none_held(size.tx, flags)?),
             credits: size.tx,
             inject: None,
             bytes: 0,
@@ -458,7 +449,7 @@ impl Path {
         if (opcode == Opcode::Send && credits > 1) || credits > self.size.tx {
             return Err((EMSGSIZE, token));
         }
-        let mut held = Held {
+        let mut posting = Posting {
             wr: SendWr {
                 opcode,
                 imm: None,
@@ -468,7 +459,6 @@ impl Path {
             },
             imm: op.imm,
             injected: 0,
-            until: 0,
         };
 
         let mut guard = self.tx.lock();
@@ -489,18 +479,18 @@ impl Path {
                 inject.store(slot as usize * INJECT_SIZE, data);
             }
             // CAST: At most `INJECT_SIZE`.
-            held.injected = data.len() as u32;
+            posting.injected = data.len() as u32;
         }
         let holds = endpoint.group().holds();
-        held.until = holds.holds();
+        let until = holds.holds();
         // What comes after something that is held is, too.
-        let hold = !tx.held.is_empty() || held.until > holds.resumed();
+        let hold = !tx.held.is_empty() || until > holds.resumed();
         let mut part = false;
         let refused = if hold {
-            tx.held.push(slot).err().map(|_| EAGAIN)
+            tx.held.push(Waiting { slot, until }).err().map(|_| EAGAIN)
         } else {
             let inject = tx.inject.as_ref();
-            let taken = post_one(&endpoint, qp, inject, slot, &mut held, &token, max);
+            let taken = post_one(&endpoint, qp, inject, slot, &mut posting, &token, max);
             part = taken == Taken::Part;
             (taken == Taken::Nothing).then(enotconn)
         };
@@ -513,7 +503,7 @@ impl Path {
         tx.bytes += token.len();
         tx.slots[slot as usize] = TxSlot {
             token: Some(token),
-            held: hold.then_some(held),
+            held: hold.then_some(posting),
             credits,
             failed: None,
         };
@@ -564,36 +554,34 @@ impl Path {
         } = &mut *guard;
         // What is held when it is stopped ends with that.
         let qp = qp.as_ref().filter(|_| *open)?;
-        for _ in 0..SLICE {
-            let Some(slot) = held.peek().copied() else {
-                self.holding.store(false, Ordering::SeqCst);
-                return None;
+        let post = |slot: u32| {
+            let Some(place) = slots.get_mut(slot as usize) else {
+                return Taken::Nothing;
             };
-            let place = slots.get_mut(slot as usize)?;
-            let (Some(token), Some(op)) = (&place.token, &mut place.held) else {
-                return None;
+            let (Some(token), Some(posting)) = (&place.token, &mut place.held) else {
+                return Taken::Nothing;
             };
-            if op.until > holds.resumed() {
-                holds.note_held();
-                // Whoever resumed before that has not looked.
-                if op.until > holds.resumed() {
-                    return None;
-                }
-            }
             let inject = inject.as_ref();
-            let taken = post_one(endpoint, qp, inject, slot, op, token, self.size.sge);
+            let taken = post_one(endpoint, qp, inject, slot, posting, token, self.size.sge);
             if taken != Taken::Nothing {
                 place.held = None;
-                held.pop();
             }
-            if taken != Taken::All {
-                // Nothing may overtake it. All others that are held end with it.
+            taken
+        };
+        match held.release(SLICE, || holds.resumed(), || holds.note_held(), post) {
+            Released::All => {
+                self.holding.store(false, Ordering::SeqCst);
+                None
+            }
+            Released::Some => Some(Ok(())),
+            Released::Later => None,
+            Released::Refused(taken) => {
+                // All others that are held end with it.
                 *open = false;
                 *torn |= taken == Taken::Part;
-                return Some(Err(EIO));
+                Some(Err(EIO))
             }
         }
-        Some(Ok(()))
     }
 
     /// Takes one that is held out; nothing more is held then for it. After [`Path::stop`].

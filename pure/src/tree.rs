@@ -7,6 +7,7 @@
 //! | [`copysize`] | how much of a structure that may have grown is copied |
 //! | [`cqring`] | whether a completion has room, where it goes, what a program reads |
 //! | [`gate`] | who may still enter, and who is the last to leave |
+//! | [`hold`] | which operations that are held back may go |
 //! | [`info`] | what a provider's offer and a caller's hints have in common |
 //! | [`key`] | the life of a key slot |
 //! | [`range`] | what part of what lies where |
@@ -20,6 +21,7 @@ pub mod addr;
 pub mod copysize;
 pub mod cqring;
 pub mod gate;
+pub mod hold;
 pub mod info;
 pub mod key;
 pub mod range;

@@ -11,6 +11,7 @@ mod addr;
 mod copysize;
 mod cqring;
 mod gate;
+mod hold;
 mod info;
 mod key;
 mod key_batch;
