@@ -21,10 +21,7 @@ use kernel::{
     },
     bindings,
     prelude::*,
-    sync::{
-        Arc,
-        ArcBorrow, //
-    },
+    sync::ArcBorrow,
     time::{
         delay::fsleep,
         Delta,

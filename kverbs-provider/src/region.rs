@@ -286,11 +286,6 @@ impl Region {
         Ok((Hold::Fast(all), pieces))
     }
 
-    /// The group that it is in.
-    pub(crate) fn group(&self) -> &Arc<Group> {
-        &self.group
-    }
-
     /// The memory.
     pub(crate) fn mem(&self) -> &Arc<Memory> {
         &self.inner.mem
