@@ -2,10 +2,12 @@
 /*
  * What registering memory costs through user-space verbs, to compare with.
  *
- *   verbs_reg DEVICE BYTES ROUNDS
+ *   verbs_reg DEVICE BYTES ROUNDS [held]
  *
  * Prints the nanoseconds that one ibv_reg_mr and ibv_dereg_mr take together,
- * averaged over ROUNDS, of memory that is there already.
+ * averaged over ROUNDS, of memory that is there already. When held, it says so
+ * once it is warm and waits for a line before it goes on, and so it does after
+ * the rounds.
  */
 #include <infiniband/verbs.h>
 #include <stdint.h>
@@ -23,6 +25,16 @@ static double now(void)
 	return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 
+static void hold(const char *said)
+{
+	char line[8];
+
+	puts(said);
+	fflush(stdout);
+	if (!fgets(line, sizeof(line), stdin))
+		exit(1);
+}
+
 int main(int argc, char **argv)
 {
 	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
@@ -34,8 +46,8 @@ int main(int argc, char **argv)
 	double start;
 	void *mem;
 
-	if (argc != 4) {
-		fprintf(stderr, "usage: verbs_reg DEVICE BYTES ROUNDS\n");
+	if (argc != 4 && argc != 5) {
+		fprintf(stderr, "usage: verbs_reg DEVICE BYTES ROUNDS [held]\n");
 		return 2;
 	}
 	len = strtoull(argv[2], NULL, 0);
@@ -57,14 +69,20 @@ int main(int argc, char **argv)
 		struct ibv_mr *mr;
 
 		/* The first round warms up. */
-		if (i == 0)
+		if (i == 0) {
+			if (argc == 5)
+				hold("warm");
 			start = now();
+		}
 		mr = ibv_reg_mr(pd, mem, len, access);
 		if (!mr || ibv_dereg_mr(mr)) {
 			perror("verbs_reg");
 			return 1;
 		}
 	}
-	printf("%.0f\n", (now() - start) / (double)rounds);
+	start = now() - start;
+	if (argc == 5)
+		hold("done");
+	printf("%.0f\n", start / (double)rounds);
 	return 0;
 }

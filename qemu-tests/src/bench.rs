@@ -8,6 +8,7 @@
 
 mod keys;
 mod memory;
+mod profile;
 mod wire;
 
 use crate::harness::{ctl, Ctl, Ctx, Env};
@@ -15,6 +16,8 @@ use anyhow::{bail, Context, Result};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
+
+pub use profile::run as profile;
 
 /// A benchmark: its name, and what both nodes run.
 type Bench = (&'static str, fn(&mut Ctx) -> Result<()>);

@@ -6,6 +6,8 @@
 //! `kfi-tests bench` prints a line `KFI-BENCH {…}` for each figure; here they
 //! become a table, and a file.
 
+mod profile;
+
 use crate::context::Context;
 use crate::guest::output::by_line;
 use crate::guest::{Guests, Job, Nodes, Options};
@@ -34,6 +36,9 @@ pub struct Args {
     /// Measure wall-clock time instead: needs a quiet machine.
     #[arg(long)]
     pub real_time: bool,
+    /// Tell instead where each microsecond of a key goes, from a trace of every instruction.
+    #[arg(long, conflicts_with_all = ["names", "report", "real_time", "cpus"])]
+    pub profile: bool,
     /// Kill the guest after this many seconds.
     #[arg(long, value_name = "S", default_value = "1800")]
     pub timeout: u64,
@@ -61,6 +66,9 @@ struct Figure {
 ///
 /// When something cannot be set up or built, or the report not be written.
 pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
+    if args.profile {
+        return profile::run(ctx, Duration::from_secs(args.timeout));
+    }
     let started = Instant::now();
     let file = args
         .report

@@ -66,6 +66,9 @@ enum Command {
         /// Only these
         names: Vec<String>,
     },
+    /// Let what keys cost be traced; started on both nodes at once
+    #[command(hide = true)]
+    Profile,
 }
 
 fn main() -> ExitCode {
@@ -122,5 +125,6 @@ fn run(command: Command) -> Result<u8> {
             Ok(child::main(&test, Env::read(topology)?, fd) as u8)
         }
         Command::Bench { names } => bench::run(&names, &Env::read(Topology::Netns)?).map(|()| 0),
+        Command::Profile => bench::profile(&Env::read(Topology::Netns)?).map(|()| 0),
     }
 }

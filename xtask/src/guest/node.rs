@@ -91,8 +91,11 @@ impl Guest {
         let qmp = Arc::new(Mutex::new(Qmp::new(accept(&qmp, &mut child, &said)?)?));
         if let Some(stream) = control {
             let killed = Arc::clone(&killed);
+            let dir = machine.host_dir.map(Path::to_owned);
             // Not among `readers`: it may be in the middle of a freeze.
-            std::thread::spawn(move || serve_control(number, stream, &qmp, &killed));
+            std::thread::spawn(move || {
+                serve_control(number, stream, &qmp, dir.as_deref(), &killed)
+            });
         }
         Ok(Self {
             number,
@@ -219,7 +222,13 @@ fn read_events(number: u8, stream: UnixStream, events: Sender<(u8, Event)>) -> J
 }
 
 /// Does what a program in the guest asks of its machine.
-fn serve_control(number: u8, stream: UnixStream, qmp: &Mutex<Qmp>, killed: &AtomicBool) {
+fn serve_control(
+    number: u8,
+    stream: UnixStream,
+    qmp: &Mutex<Qmp>,
+    dir: Option<&Path>,
+    killed: &AtomicBool,
+) {
     let Ok(mut writer) = stream.try_clone() else {
         return;
     };
@@ -229,7 +238,7 @@ fn serve_control(number: u8, stream: UnixStream, qmp: &Mutex<Qmp>, killed: &Atom
         if line.trim() == "kill" {
             killed.store(true, Ordering::Relaxed);
         }
-        let answer = match control(line.trim(), qmp) {
+        let answer = match control(line.trim(), qmp, dir) {
             Ok(()) => "ok".to_owned(),
             Err(error) => format!("error {error:#}"),
         };
@@ -237,7 +246,7 @@ fn serve_control(number: u8, stream: UnixStream, qmp: &Mutex<Qmp>, killed: &Atom
     }
 }
 
-fn control(line: &str, qmp: &Mutex<Qmp>) -> Result<()> {
+fn control(line: &str, qmp: &Mutex<Qmp>, dir: Option<&Path>) -> Result<()> {
     let Ok(mut qmp) = qmp.lock() else {
         bail!("QMP is gone")
     };
@@ -253,6 +262,22 @@ fn control(line: &str, qmp: &Mutex<Qmp>) -> Result<()> {
         }
         ("kill", "") => {
             qmp.call("quit", json!({}))?;
+        }
+        ("trace", "") => {
+            for order in ["log none", "one-insn-per-tb off"] {
+                qmp.monitor(order)?;
+            }
+        }
+        ("trace", name) => {
+            let dir = dir.context("tracing needs a folder that is /host")?;
+            let file = dir.join(format!("trace.{}", name.replace(['/', ' '], "-")));
+            for order in [
+                "one-insn-per-tb on",
+                &format!("logfile {}", file.display()),
+                "log exec,nochain",
+            ] {
+                qmp.monitor(order)?;
+            }
         }
         _ => bail!("unknown request {line:?}"),
     }

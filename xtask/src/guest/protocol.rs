@@ -19,9 +19,11 @@ use std::collections::BTreeMap;
 
 /// The port for events and orders.
 pub const SYS_PORT: &str = "kfi.sys";
-/// The port on which a program in the guest asks for faults of its machine:
-/// a line `link off`, `link on`, `freeze SECONDS` or `kill`; answered by `ok`
-/// or `error …` (`kill` by nothing).
+/// The port on which a program in the guest asks something of its machine: a
+/// line `link off`, `link on`, `freeze SECONDS` or `kill`, or `trace NAME` and
+/// `trace` to write where each instruction lies that is executed between them
+/// (to `trace.NAME` in the folder that is `/host`); answered by `ok` or
+/// `error …` (`kill` by nothing).
 pub const CTL_PORT: &str = "kfi.ctl";
 
 /// The port a node's standard output or error goes to.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! QEMU's control socket: cutting a cable, freezing a machine, ending it.
+//! QEMU's control socket: cutting a cable, freezing a machine, tracing it, ending it.
 
 use anyhow::{bail, Context as _, Result};
 use serde_json::{json, Value};
@@ -51,6 +51,19 @@ impl Qmp {
             if let Some(value) = answer.get("return") {
                 return Ok(value.clone());
             }
+        }
+    }
+
+    /// Gives an order that only the monitor for people has.
+    ///
+    /// # Errors
+    ///
+    /// When QEMU has something to say to it, or is gone.
+    pub fn monitor(&mut self, order: &str) -> Result<()> {
+        let said = self.call("human-monitor-command", json!({"command-line": order}))?;
+        match said.as_str().map(str::trim) {
+            None | Some("") => Ok(()),
+            Some(said) => bail!("{order:?}: {said}"),
         }
     }
 }
