@@ -13,6 +13,7 @@ use anyhow::{ensure, Context, Result};
 use kfabric_uapi::*;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// What is traced is this often done, and as often before, to warm up.
 const ROUNDS: u32 = 100;
@@ -89,6 +90,8 @@ fn keys(env: &Env) -> Result<()> {
     };
     batches(3)?;
     traced("batch", 3 * BATCH, || batches(3))?;
+    // A worker refills the slots' reserves.
+    std::thread::sleep(Duration::from_millis(50));
     // Each alone, and none revoked until all are there.
     traced("ordered", BATCH, || {
         for slot in &slots {
