@@ -74,13 +74,19 @@ unsafe impl Send for Mr {}
 unsafe impl Sync for Mr {}
 
 impl Mr {
-    /// Makes one for fast registration of up to `pages` pages. It covers nothing yet.
+    /// Makes one for fast registration of up to `pages` pages, as many as the device's own limit
+    /// at most. It covers nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// `ENOSPC`: the device has no more, which rxe says by `EINVAL`. `ENOMEM`.
     pub(crate) fn fast(_live: &Live<'_>, pd: &Arc<Pd>, pages: u32) -> Result<Self> {
         fault::device()?;
         // SAFETY: The protection domain is alive.
         let ptr = from_err_ptr(unsafe {
             raw::ib_alloc_mr(pd.as_ptr(), raw::ib_mr_type_IB_MR_TYPE_MEM_REG, pages)
-        })?;
+        })
+        .map_err(|e| if e == EINVAL { ENOSPC } else { e })?;
         // INVARIANT: It was just made.
         Ok(Self {
             ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
