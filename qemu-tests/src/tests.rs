@@ -15,14 +15,19 @@ pub mod hosts;
 pub mod interop;
 pub mod kernel;
 pub mod key_batches;
+pub mod key_death;
 pub mod key_endpoint;
+pub mod key_fence;
+pub mod key_groups;
 pub mod key_ordered;
 pub mod key_races;
 pub mod key_rules;
 pub mod key_scale;
 pub mod key_seen;
+pub mod key_wide;
 pub mod keys;
 pub mod library;
+pub mod library_keys;
 pub mod memory;
 pub mod modules;
 pub mod msg;
@@ -49,6 +54,9 @@ pub fn all() -> Vec<Test> {
         keys::TESTS,
         key_batches::TESTS,
         key_endpoint::TESTS,
+        key_groups::TESTS,
+        key_fence::TESTS,
+        key_wide::TESTS,
         key_ordered::TESTS,
         key_races::TESTS,
         promises::TESTS,
@@ -56,6 +64,7 @@ pub fn all() -> Vec<Test> {
         key_seen::TESTS,
         uapi::TESTS,
         library::TESTS,
+        library_keys::TESTS,
         interop::TESTS,
         kernel::TESTS,
         programs::TESTS,
@@ -64,6 +73,7 @@ pub fn all() -> Vec<Test> {
         crate::wire::TESTS,
         hosts::TESTS,
         death::TESTS,
+        key_death::TESTS,
         modules::TESTS,
     ];
     topics.iter().copied().flatten().copied().collect()

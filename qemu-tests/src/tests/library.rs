@@ -3,7 +3,7 @@
 //! libkfabric, the safe Rust library, over the real kernel.
 
 use crate::buf::pattern_bytes;
-use crate::harness::{Ctx, Test};
+use crate::harness::{Ctx, Env, Test};
 use crate::pair::WAIT;
 use anyhow::{bail, ensure, Context, Result};
 use kfabric::{
@@ -28,12 +28,12 @@ pub const TESTS: &[Test] = &[
 ];
 
 /// What one node opens through the library.
-struct Lib {
-    device: Device,
+pub(super) struct Lib {
+    pub(super) device: Device,
     fabric: Fabric,
-    domain: Domain,
-    eq: EventQueue,
-    cq: CompletionQueue,
+    pub(super) domain: Domain,
+    pub(super) eq: EventQueue,
+    pub(super) cq: CompletionQueue,
 }
 
 /// As much of an endpoint as every test here needs.
@@ -45,11 +45,15 @@ fn attr() -> EndpointAttr {
 }
 
 impl Lib {
-    fn open(ctx: &Ctx) -> Result<Self> {
+    pub(super) fn open(ctx: &Ctx) -> Result<Self> {
+        Self::of(&ctx.env)
+    }
+
+    pub(super) fn of(env: &Env) -> Result<Self> {
         let device = Device::open()?;
         let hints = Hints::new()
-            .provider(ctx.provider())
-            .source(&ctx.env.addr.to_string(), 0);
+            .provider(&env.provider)
+            .source(&env.addr.to_string(), 0);
         let info = device
             .info(&hints)?
             .into_iter()
@@ -76,7 +80,7 @@ impl Lib {
     }
 
     /// An endpoint connected to the other node's, with the data that came along.
-    fn connect(&self, ctx: &mut Ctx) -> Result<Endpoint> {
+    pub(super) fn connect(&self, ctx: &mut Ctx) -> Result<Endpoint> {
         if ctx.first() {
             let pep = self.fabric.passive_endpoint(&self.eq, ctx.env.at(0), 0)?;
             pep.listen(0)?;
@@ -104,7 +108,7 @@ impl Lib {
         }
     }
 
-    fn region(&self, len: usize) -> Result<Region> {
+    pub(super) fn region(&self, len: usize) -> Result<Region> {
         let attr = RegionAttr::new(Access::LOCAL | Access::REMOTE).dynamic_keys();
         Ok(self.domain.register_with(Memory::anonymous(len)?, &attr)?)
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! The promises of keys (DESIGN section 3), where to show them takes many
-//! connections, a long time, or a process that dies. What takes one
-//! connection is in [`keys`](super::keys).
+//! connections or a long time. What takes one connection is in
+//! [`keys`](super::keys), what takes a process that dies in
+//! [`key_death`](super::key_death).
 
-use super::death::nothing_left_of;
 use super::keys::{hammer, Bench, Try};
 use super::refused;
 use crate::buf::Buf;
@@ -15,8 +15,8 @@ use crate::harness::{Ctx, Test, LONG as LONG_TESTS};
 use crate::lanes::{Lanes, LANES, WRITTEN};
 use crate::op::{self, iov};
 use crate::pair::{Pair, Remote, Side, LOCAL, LONG, REMOTE, WAIT};
-use crate::raw::{Cq, Dev};
-use crate::sys::{self, Ended, Map};
+use crate::raw::Cq;
+use crate::sys;
 use anyhow::{bail, ensure, Context, Result};
 use kfabric_uapi::*;
 use std::collections::BTreeSet;
@@ -39,13 +39,12 @@ pub const TESTS: &[Test] = &[
     Test::pair("keys.p04_guesses_from_outside_never_hit", guess_outside).seconds(60),
     Test::pair("keys.p04_guesses_from_inside_hit_one_in_256", guess_inside).seconds(60),
     Test::pair("keys.p05_pages_stay_until_the_last_use", last_use).seconds(8),
-    Test::alone("keys.p05_sigkill_in_every_state", sigkill).seconds(60),
 ];
 
 const PAGE: u64 = 4096;
 
 /// Node 1 passes a list, node 2 tries each on a connection that has refused nothing yet.
-fn try_each(ctx: &mut Ctx, lanes: &mut Lanes, list: Vec<Try>) -> Result<()> {
+pub(super) fn try_each(ctx: &mut Ctx, lanes: &mut Lanes, list: Vec<Try>) -> Result<()> {
     let list: Vec<Try> = if ctx.first() {
         ctx.ctl.send(&list)?;
         list
@@ -375,11 +374,11 @@ fn both_told(ctx: &mut Ctx) -> Result<()> {
 }
 
 /// `IB_WC_REM_ACCESS_ERR`.
-const REM_ACCESS_ERR: u32 = 10;
+pub(super) const REM_ACCESS_ERR: u32 = 10;
 
 /// Keeps operations posted, numbered from 0, until one fails; how all of them ended, which must be
 /// in order.
-fn run_to_the_end(
+pub(super) fn run_to_the_end(
     side: &Side,
     ep: u64,
     cq: &Cq,
@@ -516,187 +515,4 @@ fn last_use(ctx: &mut Ctx) -> Result<()> {
         Ok((vm_pin() == 0).then_some(()))
     })?;
     ctx.barrier("done")
-}
-
-/// What a process has when it is killed.
-struct Victim<'a> {
-    side: Side,
-    region: u64,
-    map: Map,
-    /// The parent's, who waits for a word in it.
-    word: &'a Map,
-}
-
-impl<'a> Victim<'a> {
-    const SIZE: u64 = 4 << 20;
-
-    fn new(ctx: &Ctx, word: &'a Map) -> Result<Self> {
-        let side = Side::open(ctx)?;
-        let map = Map::anon(Self::SIZE as usize)?;
-        let region = side.reg_at(map.addr(), Self::SIZE, LOCAL | REMOTE)?.handle;
-        Ok(Self {
-            side,
-            region,
-            map,
-            word,
-        })
-    }
-
-    fn dev(&self) -> &Dev {
-        &self.side.dev
-    }
-
-    /// It is in its state, or about to go in and out of it without end.
-    fn ready(&self) {
-        self.word.store32(0, 1);
-    }
-
-    fn slots(&self, count: u32) -> Result<Vec<u64>> {
-        Ok(self.dev().key_alloc(self.region, count)?)
-    }
-
-    /// Slots with keys for a page each.
-    fn keys(&self, count: u32) -> Result<Vec<u64>> {
-        let slots = self.slots(count)?;
-        self.assign(&slots)?;
-        Ok(slots)
-    }
-
-    fn assign(&self, slots: &[u64]) -> Result<()> {
-        let entry = |(i, slot): (u64, &u64)| KeyEntry {
-            slot: *slot,
-            offset: i * PAGE % Self::SIZE,
-            length: PAGE,
-            access: REMOTE,
-            ..Default::default()
-        };
-        let mut entries: Vec<_> = (0..).zip(slots).map(entry).collect();
-        let got = self.dev().key_assign_many(&mut entries)?;
-        ensure!(got == (slots.len(), 0), "assigned: {got:?}");
-        Ok(())
-    }
-
-    fn assign_full(&self, slot: u64) -> Result<()> {
-        self.side.assign(slot, 100, Self::SIZE - 200, REMOTE)?;
-        Ok(())
-    }
-}
-
-/// A state of a key, and how a process gets there.
-type Path = (&'static str, fn(&Victim<'_>) -> Result<()>);
-
-/// Every state of a key, and the ways between them.
-const PATHS: &[Path] = &[
-    ("reserving", |v| {
-        v.ready();
-        loop {
-            let slots = v.slots(300)?;
-            slots.iter().try_for_each(|slot| v.dev().close(*slot))?;
-        }
-    }),
-    ("reserved", |v| {
-        v.slots(300)?;
-        v.ready();
-        Ok(())
-    }),
-    ("assigning", |v| {
-        let slots = v.slots(500)?;
-        v.ready();
-        loop {
-            v.assign(&slots)?;
-            v.dev().key_revoke_all(KFI_REVOKE_REGION, v.region)?;
-        }
-    }),
-    ("assigning in full", |v| {
-        let slot = v.slots(1)?[0];
-        v.ready();
-        loop {
-            v.assign_full(slot)?;
-            v.dev().key_revoke(slot)?;
-        }
-    }),
-    ("assigned", |v| {
-        v.keys(300)?;
-        v.ready();
-        Ok(())
-    }),
-    ("assigned in full", |v| {
-        for slot in v.slots(3)? {
-            v.assign_full(slot)?;
-        }
-        v.ready();
-        Ok(())
-    }),
-    ("registered with its own", |v| {
-        let domain = v.side.domain.handle;
-        let (addr, access) = (v.map.addr(), LOCAL | REMOTE);
-        v.dev().region_reg(domain, addr, Victim::SIZE, access, 0)?;
-        v.ready();
-        Ok(())
-    }),
-    ("revoking", |v| {
-        let slots = v.keys(1000)?;
-        v.ready();
-        loop {
-            let revoke = |slot: &u64| v.dev().key_revoke(*slot);
-            slots.iter().try_for_each(revoke)?;
-            v.assign(&slots)?;
-        }
-    }),
-    // For 2 ms its slots have nothing in reserve.
-    ("revoked", |v| {
-        let slots = v.keys(300)?;
-        v.dev().key_revoke_slots(&slots)?;
-        v.ready();
-        Ok(())
-    }),
-    ("closing", |v| {
-        v.ready();
-        loop {
-            let slots = v.keys(300)?;
-            slots.iter().try_for_each(|slot| v.dev().close(*slot))?;
-        }
-    }),
-    ("keeping its region", |v| {
-        v.keys(1)?;
-        refused(v.dev().close(v.region), libc::EBUSY, "a busy region")?;
-        v.ready();
-        Ok(())
-    }),
-];
-
-/// P5: whatever state a process's keys are in when it is killed, nothing stays of them.
-fn sigkill(ctx: &mut Ctx) -> Result<()> {
-    let dev = Dev::open()?;
-    for (state, path) in PATHS {
-        for delay in [0, 700, 3000, 11_000] {
-            let what = format!("{state}, after {delay} us");
-            let word = Map::shared(PAGE as usize)?;
-            let pid = sys::fork(|| {
-                let run = || -> Result<()> {
-                    let victim = Victim::new(ctx, &word)?;
-                    path(&victim)?;
-                    std::thread::sleep(Duration::from_secs(600));
-                    Ok(())
-                };
-                if let Err(e) = run() {
-                    eprintln!("{state}: {e:#}");
-                }
-                1
-            })?;
-            until(&what, WAIT, || Ok((word.load32(0) == 1).then_some(())))?;
-            std::thread::sleep(Duration::from_micros(delay));
-            sys::kill(pid, libc::SIGKILL)?;
-            let ended = sys::wait_pid(pid, WAIT)?;
-            let wanted = Some(Ended::Signal(libc::SIGKILL));
-            ensure!(ended == wanted, "{what}: {ended:?}");
-            nothing_left_of(&dev, pid).context(what)?;
-        }
-    }
-    // What came back is of use again.
-    let side = Side::open(ctx)?;
-    let buf = Buf::new(PAGE as usize)?;
-    let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
-    side.export(region, 0, PAGE, REMOTE)?;
-    Ok(())
 }

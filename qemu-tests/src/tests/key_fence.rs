@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! P3 where windows are wider than a fast registration reaches, and where one call ends all keys of
+//! an endpoint: peers write and read without pause meanwhile.
+
+use super::key_batches::{assign_all, entry, joined};
+use super::keys::hammer;
+use crate::buf::Buf;
+use crate::fuzz::rng::Rng;
+use crate::harness::{skip, Ctx, Test, LONG as LONG_TESTS};
+use crate::lanes::{Lanes, LANES, SPAN};
+use crate::op::{self, iov};
+use crate::pair::{Remote, LOCAL, REMOTE, WAIT};
+use crate::sys;
+use anyhow::{bail, ensure, Context, Result};
+use kfabric_uapi::*;
+use std::time::{Duration, Instant};
+
+/// The topic's tests.
+pub const TESTS: &[Test] = &[
+    Test::pair("keys.p03_nothing_lands_in_wide_windows", |ctx| {
+        nothing_lands(ctx, &WIDE, 6)
+    })
+    .seconds(60),
+    Test::pair("keys.p03_nothing_lands_after_revoking_an_endpoint", |ctx| {
+        nothing_lands(ctx, &ENDPOINT, 6)
+    })
+    .seconds(60),
+    Test::pair("keys.p03_nothing_lands_in_10k_wide_windows", |ctx| {
+        nothing_lands(ctx, &WIDE, 625)
+    })
+    .seconds(1800)
+    .on(LONG_TESTS),
+    Test::pair("keys.p03_nothing_lands_of_10k_endpoints", |ctx| {
+        nothing_lands(ctx, &ENDPOINT, 625)
+    })
+    .seconds(1800)
+    .on(LONG_TESTS),
+];
+
+/// What a lane's peer reaches, and how that ends.
+struct Plan {
+    /// Offset and length of its windows, each with a key. Of the first the peer writes or reads a
+    /// part in every other operation, of the rest in turn.
+    windows: &'static [(u64, u64)],
+    /// With keys of the endpoint's own, which one call ends.
+    endpoint: bool,
+}
+
+/// Bytes of a lane.
+const LANE: usize = 3 << 20;
+/// More than a fast registration reaches: registered in full, at odd edges.
+const WIDE: Plan = Plan {
+    windows: &[(777, (2 << 20) + 4320)],
+    endpoint: false,
+};
+/// One registered in full, and fast ones.
+const ENDPOINT: Plan = Plan {
+    windows: &[
+        (777, (1 << 20) + 100_000),
+        (2 << 20, 65_536),
+        ((2 << 20) + 65_536, 4096),
+        ((2 << 20) + 80_001, SPAN),
+    ],
+    endpoint: true,
+};
+
+/// What the target puts there when it is its own again. What a peer writes is another byte.
+const OWN: u8 = 0x11;
+/// What is there before.
+const BEFORE: u8 = 0;
+
+/// P3: peers write to even lanes and read from odd ones without pause. What the target puts into the
+/// windows when the revocation has returned is there at once and 100 ms later, every byte of it, and
+/// no peer has read any of it. As often as `turns` say, on [`LANES`] lanes.
+fn nothing_lands(ctx: &mut Ctx, plan: &Plan, turns: usize) -> Result<()> {
+    let mut lanes = Lanes::new(ctx)?;
+    if plan.endpoint && ctx.first() {
+        if lanes.side.domain.caps & KFI_EP_KEYS == 0 {
+            skip("no keys of an endpoint's own")?;
+        }
+        lanes.own_keys = LANES;
+    }
+    let buf = Buf::new(LANES * if ctx.first() { LANE } else { SPAN as usize })?;
+    let region = lanes.side.reg(&buf, LOCAL | REMOTE)?.handle;
+    let mut rng = Rng::new(ctx.env.seed);
+    let start = Instant::now();
+    let mut done = 0;
+    for turn in 0..turns {
+        lanes.connect(ctx)?;
+        if ctx.first() {
+            done += revoke_all(ctx, &lanes, plan, region, &buf, &mut rng)
+                .with_context(|| format!("seed {}, turn {turn}", ctx.env.seed))?;
+        } else {
+            run_all(ctx, &lanes, region, &buf)?;
+        }
+    }
+    if ctx.first() {
+        let rounds = turns * LANES;
+        ensure!(done > 0, "nothing was done in {rounds} rounds");
+        let took = start.elapsed().as_secs_f64();
+        eprintln!("{rounds} rounds in {took:.0} s");
+    }
+    ctx.barrier("done")
+}
+
+/// Whether the peer of a lane reads.
+fn reads(lane: usize) -> bool {
+    lane % 2 == 1
+}
+
+/// Node 2: each lane goes on until it is refused.
+fn run_all(ctx: &mut Ctx, lanes: &Lanes, region: u64, buf: &Buf) -> Result<()> {
+    let remotes: Vec<Vec<Remote>> = ctx.ctl.recv()?;
+    buf.clear(BEFORE);
+    let run = |lane: usize| -> Result<()> {
+        let (windows, mut n) = (&remotes[lane], 0u64);
+        let into = (lane as u64) * SPAN;
+        let make = || {
+            n += 1;
+            let others = windows.len() as u64 - 1;
+            let which = match (n % 2, others) {
+                (0, 1..) => 1 + n / 2 % others,
+                _ => 0,
+            };
+            let to = windows[which as usize];
+            let len = to.len.min(SPAN);
+            // All of it comes to be written, and its edges often.
+            let last = to.len - len;
+            let at = match n % 8 {
+                1 => 0,
+                3 => last,
+                _ => (n * 12_289) % (last + 1),
+            };
+            match reads(lane) {
+                true => op::read(1, &[iov(region, into, len)], to.addr + at, to.key),
+                false => op::write(1, &[lanes.source(len)], to.addr + at, to.key),
+            }
+        };
+        hammer(&lanes.side.dev, lanes.eps[lane], &lanes.cqs[lane], 4, make).map(|_| ())
+    };
+    std::thread::scope(|scope| {
+        let run = &run;
+        let running: Vec<_> = (0..LANES)
+            .map(|lane| scope.spawn(move || run(lane)))
+            .collect();
+        running.into_iter().try_for_each(joined)
+    })?;
+    let seen = (0..buf.len()).find(|at| buf.get(*at) == OWN);
+    ensure!(seen.is_none(), "what came afterwards was read, at {seen:?}");
+    ctx.barrier("refused")
+}
+
+/// Node 1: ends one lane's keys after the other's; how many had been written to by then.
+fn revoke_all(
+    ctx: &mut Ctx,
+    lanes: &Lanes,
+    plan: &Plan,
+    region: u64,
+    buf: &Buf,
+    rng: &mut Rng,
+) -> Result<usize> {
+    let dev = &lanes.side.dev;
+    buf.clear(BEFORE);
+    let count = plan.windows.len();
+    let mut slots = Vec::new();
+    let mut entries = Vec::new();
+    for lane in 0..LANES {
+        let some = match plan.endpoint {
+            true => dev.key_alloc_for(region, lanes.eps[lane], count as u32)?,
+            false => dev.key_alloc(region, count as u32)?,
+        };
+        for ((offset, len), slot) in plan.windows.iter().zip(&some) {
+            entries.push(entry(*slot, (lane * LANE) as u64 + offset, *len));
+        }
+        slots.extend(some);
+    }
+    assign_all(dev, &mut entries)?;
+    let remote = |e: &KeyEntry| Remote {
+        addr: e.remote_addr,
+        key: e.key,
+        len: e.length,
+    };
+    let remotes: Vec<Vec<Remote>> = entries
+        .chunks(count)
+        .map(|of_lane| of_lane.iter().map(remote).collect())
+        .collect();
+    ctx.ctl.send(&remotes)?;
+
+    let mut order: Vec<_> = (0..LANES).collect();
+    for i in (1..order.len()).rev() {
+        order.swap(i, rng.below(i + 1));
+    }
+    let mut written = 0;
+    for lane in order {
+        if !reads(lane) {
+            wait_for_writes(buf, lane, plan)?;
+            written += 1;
+        }
+        std::thread::sleep(Duration::from_micros(rng.below(2000) as u64));
+        if plan.endpoint {
+            let ended = dev.key_revoke_all(KFI_REVOKE_EP, lanes.eps[lane])?;
+            ensure!(ended == count as u64, "lane {lane}: {ended} keys ended");
+        } else {
+            let mine = &slots[lane * count..][..count];
+            mine.iter().try_for_each(|slot| dev.key_revoke(*slot))?;
+        }
+        plan.fill(buf, lane);
+        plan.check(buf, lane, "when it had returned")?;
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    (0..LANES).try_for_each(|lane| plan.check(buf, lane, "100 ms later"))?;
+    ctx.barrier("refused")?;
+    (0..LANES).try_for_each(|lane| plan.check(buf, lane, "before its peer had ended"))?;
+    slots.iter().try_for_each(|slot| dev.close(*slot))?;
+    Ok(written)
+}
+
+/// Waits until a peer has written to the widest window.
+fn wait_for_writes(buf: &Buf, lane: usize, plan: &Plan) -> Result<()> {
+    let at = lane * LANE + plan.windows[0].0 as usize;
+    let end = Instant::now() + sys::patience(WAIT);
+    while buf.get(at) == BEFORE {
+        ensure!(Instant::now() < end, "no write arrives on lane {lane}");
+        std::thread::sleep(Duration::from_micros(20));
+    }
+    Ok(())
+}
+
+impl Plan {
+    /// The words within each window of a lane.
+    fn words(&self, lane: usize) -> impl Iterator<Item = usize> + '_ {
+        self.windows.iter().flat_map(move |(offset, len)| {
+            let at = lane * LANE + *offset as usize;
+            (at..at + *len as usize - 7).step_by(8)
+        })
+    }
+
+    fn fill(&self, buf: &Buf, lane: usize) {
+        let word = u64::from_ne_bytes([OWN; 8]);
+        self.words(lane).for_each(|at| buf.set64(at, word));
+    }
+
+    fn check(&self, buf: &Buf, lane: usize, when: &str) -> Result<()> {
+        let word = u64::from_ne_bytes([OWN; 8]);
+        match self.words(lane).find(|at| buf.get64(*at) != word) {
+            None => Ok(()),
+            Some(at) => bail!("byte {} of lane {lane} changed {when}", at - lane * LANE),
+        }
+    }
+}
