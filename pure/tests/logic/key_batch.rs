@@ -4,9 +4,12 @@
 //! A batch has many slots under way at once. It does as the core does (`Key::assign_many`): it
 //! begins slots in order; at one where something else is under way it first ends those that it
 //! began, and only then waits. So nobody waits while others wait for it, and every run ends.
+//!
+//! A batch that is ordered (`Key::assign_ordered_many`) leaves what it began to a worker, who makes the
+//! keys of one job after the other and waits for nobody.
 
 use kfabric_pure::key::{AssignOutcome, Death, Grant, KeyError, KeySlot, State};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 const GRANT: Grant = Grant {
     offset: 0,
@@ -18,6 +21,8 @@ const GRANT: Grant = Grant {
 #[derive(Clone, Debug)]
 enum Work {
     Assign(Vec<usize>),
+    /// Tells keys, and has them made later.
+    Order(Vec<usize>),
     /// Ends what has a key; what is under way it comes back to, and waits for.
     Revoke(Vec<usize>),
     /// Closes this slot.
@@ -28,6 +33,8 @@ enum Work {
 enum At {
     /// An assigner: its slots from here on are to begin; those from `done` up to here have begun.
     Begin { done: usize, next: usize },
+    /// An orderer: this one has begun; its key is to be told.
+    Promise { done: usize, next: usize },
     /// An assigner: the chain is done; this one is to settle next, up to `end`. Of what has
     /// settled, `dead` was closed meanwhile.
     Settle {
@@ -65,6 +72,18 @@ enum At {
     Ended(Option<usize>),
 }
 
+/// Slots, and the keys that were told of them, that a worker is to make.
+type Job = VecDeque<(usize, u64)>;
+
+#[derive(Clone, Debug, Default)]
+struct Worker {
+    jobs: VecDeque<Job>,
+    /// The key of this slot, which was closed meanwhile, is to end.
+    dead: Option<usize>,
+    /// The device makes none.
+    fails: bool,
+}
+
 #[derive(Clone)]
 struct World {
     slots: Vec<KeySlot>,
@@ -72,12 +91,13 @@ struct World {
     /// By actor: the key that each of its slots got from it.
     told: Vec<Vec<Option<u64>>>,
     values: u64,
+    worker: Worker,
 }
 
 impl World {
     fn new(slots: usize, work: &[Work]) -> Self {
         let start = |work: &Work| match work {
-            Work::Assign(_) => At::Begin { done: 0, next: 0 },
+            Work::Assign(_) | Work::Order(_) => At::Begin { done: 0, next: 0 },
             Work::Revoke(_) => At::Look {
                 next: 0,
                 wait: false,
@@ -86,7 +106,7 @@ impl World {
             Work::Die(_) => At::Die,
         };
         let room = |work: &Work| match work {
-            Work::Assign(over) => vec![None; over.len()],
+            Work::Assign(over) | Work::Order(over) => vec![None; over.len()],
             _ => Vec::new(),
         };
         World {
@@ -94,13 +114,14 @@ impl World {
             actors: work.iter().map(|w| (w.clone(), start(w))).collect(),
             told: work.iter().map(room).collect(),
             values: 0,
+            worker: Worker::default(),
         }
     }
 
     fn is_busy(&self, slot: usize) -> bool {
         matches!(
             self.slots[slot].state(),
-            State::Assigning(_) | State::Revoking { .. }
+            State::Assigning(_) | State::Promised { .. } | State::Revoking { .. }
         )
     }
 
@@ -109,7 +130,7 @@ impl World {
         let (work, at) = &self.actors[actor];
         match (work, at) {
             (_, At::Ended(_)) => false,
-            (Work::Assign(over), At::Begin { done, next })
+            (Work::Assign(over) | Work::Order(over), At::Begin { done, next })
                 if done == next && *next < over.len() =>
             {
                 !self.is_busy(over[*next])
@@ -122,8 +143,9 @@ impl World {
             ) if *next < over.len() => !self.is_busy(over[*next]),
             (Work::Assign(over), At::TakeBack { next, .. }) => {
                 let told = self.told[actor][*next];
-                !matches!(self.slots[over[*next]].state(),
-                    State::Revoking { value, .. } if value == told)
+                let state = self.slots[over[*next]].state();
+                !matches!(state, State::Revoking { value, .. } if value == told)
+                    && !matches!(state, State::Promised { value, .. } if Some(value) == told)
             }
             (Work::Die(slot), At::Die) => !self.is_busy(*slot) || !self.slots[*slot].is_dying(),
             _ => true,
@@ -134,6 +156,14 @@ impl World {
         let (work, at) = self.actors[actor].clone();
         let next = match (&work, at) {
             (Work::Assign(over), At::Begin { done, next }) => self.begin(over, done, next),
+            (Work::Order(over), At::Begin { done, next }) => self.order(actor, over, done, next),
+            (Work::Order(over), At::Promise { done, next }) => {
+                self.values += 1;
+                self.told[actor][next] = Some(self.values);
+                self.slots[over[next]].promise(self.values).unwrap();
+                let next = next + 1;
+                At::Begin { done, next }
+            }
             (Work::Assign(over), At::Settle { next, end, dead }) => {
                 self.values += 1;
                 self.told[actor][next] = Some(self.values);
@@ -202,6 +232,51 @@ impl World {
         self.actors[actor].1 = next;
     }
 
+    fn order(&mut self, actor: usize, over: &[usize], done: usize, next: usize) -> At {
+        let begun = over
+            .get(next)
+            .map(|slot| self.slots[*slot].begin_assign(GRANT));
+        match begun {
+            Some(Ok(())) => return At::Promise { done, next },
+            None if done == next => return At::Ended(None),
+            _ => {}
+        }
+        if done < next {
+            let told = &self.told[actor];
+            let job = (done..next).filter_map(|n| Some((over[n], told[n]?)));
+            self.worker.jobs.push_back(job.collect());
+        }
+        match begun {
+            None => At::Ended(None),
+            // It looks again; if it has to wait then, it has nothing begun.
+            Some(Err(KeyError::Busy)) => At::Begin { done: next, next },
+            Some(refused) => {
+                let fine = [KeyError::Assigned, KeyError::Dying, KeyError::Freed];
+                assert!(fine.contains(&refused.unwrap_err()), "{refused:?}");
+                At::Ended(Some(next))
+            }
+        }
+    }
+
+    /// The worker makes the next key, or ends one that nobody is to have.
+    fn work(&mut self) {
+        if let Some(slot) = self.worker.dead.take() {
+            return self.slots[slot].revoked().unwrap();
+        }
+        let job = self.worker.jobs.front_mut().unwrap();
+        let (slot, value) = job.pop_front().unwrap();
+        if job.is_empty() {
+            self.worker.jobs.pop_front();
+        }
+        if self.worker.fails {
+            return self.slots[slot].assign_failed().unwrap();
+        }
+        match self.slots[slot].assigned(value).unwrap() {
+            AssignOutcome::Valid => {}
+            AssignOutcome::RevokeNow => self.worker.dead = Some(slot),
+        }
+    }
+
     /// An assigner has settled this one.
     fn settled(next: usize, end: usize, dead: Option<usize>) -> At {
         match (next + 1, dead) {
@@ -246,14 +321,18 @@ impl World {
 
 /// Walks all states that can be reached; returns the ends.
 fn walk(world: World, seen: &mut BTreeSet<String>, ends: &mut Vec<World>) {
-    let name = format!("{:?} {:?} {:?}", world.slots, world.actors, world.told);
+    let name = format!(
+        "{:?} {:?} {:?} {:?}",
+        world.slots, world.actors, world.told, world.worker
+    );
     if !seen.insert(name) {
         return;
     }
     let able: Vec<_> = (0..world.actors.len())
         .filter(|actor| world.enabled(*actor))
         .collect();
-    if able.is_empty() {
+    let working = world.worker.dead.is_some() || !world.worker.jobs.is_empty();
+    if able.is_empty() && !working {
         let through = |at: &At| matches!(at, At::Ended(_));
         assert!(
             world.actors.iter().all(|(_, at)| through(at)),
@@ -263,6 +342,11 @@ fn walk(world: World, seen: &mut BTreeSet<String>, ends: &mut Vec<World>) {
         ends.push(world);
         return;
     }
+    if working {
+        let mut next = world.clone();
+        next.work();
+        walk(next, seen, ends);
+    }
     for actor in able {
         let mut next = world.clone();
         next.step(actor);
@@ -271,10 +355,28 @@ fn walk(world: World, seen: &mut BTreeSet<String>, ends: &mut Vec<World>) {
 }
 
 fn ends(slots: usize, work: &[Work]) -> Vec<World> {
+    ends_of(World::new(slots, work))
+}
+
+/// With a device that makes no key that was ordered.
+fn ends_of_failing(slots: usize, work: &[Work]) -> Vec<World> {
+    let mut world = World::new(slots, work);
+    world.worker.fails = true;
+    ends_of(world)
+}
+
+fn ends_of(world: World) -> Vec<World> {
     let mut ends = Vec::new();
-    walk(World::new(slots, work), &mut BTreeSet::new(), &mut ends);
+    walk(world, &mut BTreeSet::new(), &mut ends);
     assert!(!ends.is_empty());
     ends
+}
+
+fn is_settled(slot: &KeySlot) -> bool {
+    matches!(
+        slot.state(),
+        State::Assigned { .. } | State::Reserved | State::Freed
+    )
 }
 
 #[test]
@@ -381,5 +483,114 @@ fn a_close_with_batches_and_revocations_ends() {
             State::Assigned { .. } | State::Reserved
         );
         assert!(settled, "left in {:?}", world.slots[2].state());
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "no unsafe code, and long there")]
+fn orders_in_opposite_orders_end() {
+    let (up, down) = (Work::Order(vec![0, 1, 2]), Work::Order(vec![2, 1, 0]));
+    for world in ends(3, &[up.clone(), down.clone()]) {
+        for slot in &world.slots {
+            assert!(matches!(slot.state(), State::Assigned { .. }));
+        }
+        assert_eq!(world.values, 3);
+    }
+    // Beside one who waits for the device, and holds slots meanwhile.
+    for world in ends(3, &[up.clone(), Work::Assign(vec![2, 1, 0])]) {
+        assert_eq!(world.values, 3);
+    }
+    for world in ends_of_failing(3, &[up, down]) {
+        for slot in &world.slots {
+            assert_eq!(slot.state(), State::Reserved);
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "no unsafe code, and long there")]
+fn orders_in_a_ring_end() {
+    let ring = [vec![0, 1], vec![1, 2], vec![2, 0]].map(Work::Order);
+    for world in ends(3, &ring) {
+        assert_eq!(world.values, 3);
+    }
+    // A slot that is there twice has its key by then.
+    for world in ends(2, &[Work::Order(vec![0, 1, 0])]) {
+        assert_eq!(world.actors[0].1, At::Ended(Some(2)));
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "no unsafe code, and long there")]
+fn orders_batches_and_revocations_end() {
+    let work = [
+        Work::Order(vec![0, 1, 2]),
+        Work::Assign(vec![2, 0]),
+        Work::Revoke(vec![1, 0, 2]),
+    ];
+    for world in ends(3, &work).iter().chain(&ends_of_failing(3, &work)) {
+        assert!(world.slots.iter().all(is_settled), "{:?}", world.slots);
+        assert!(world.slots.iter().all(|s| s.state() != State::Freed));
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "no unsafe code, and long there")]
+fn a_close_in_the_middle_of_orders_ends() {
+    let work = [
+        Work::Order(vec![0, 1, 2]),
+        Work::Order(vec![2, 1]),
+        Work::Die(1),
+    ];
+    for world in ends(3, &work) {
+        assert_eq!(world.slots[1].state(), State::Freed);
+        for (i, slot) in world.slots.iter().enumerate() {
+            // A slot has a key only if it was told, and the key is the one that was told.
+            let told = |(work, told): (&(Work, At), &Vec<Option<u64>>)| match &work.0 {
+                Work::Order(over) => {
+                    let at = over.iter().position(|slot| *slot == i)?;
+                    told[at]
+                }
+                _ => None,
+            };
+            let told: Vec<u64> = world
+                .actors
+                .iter()
+                .zip(&world.told)
+                .filter_map(told)
+                .collect();
+            match slot.state() {
+                State::Assigned { value, .. } => assert_eq!(told, [value]),
+                State::Freed => assert_eq!(i, 1),
+                // Its orderer ended at the slot that was closed.
+                state => assert_eq!((state, told), (State::Reserved, vec![])),
+            }
+        }
+    }
+    for world in ends_of_failing(3, &work) {
+        assert!(world.slots.iter().all(is_settled));
+        assert!(world
+            .slots
+            .iter()
+            .all(|s| !matches!(s.state(), State::Assigned { .. })));
+    }
+}
+
+/// An endpoint that closes ends all that is bound to it, among it what is on its way.
+#[test]
+#[cfg_attr(miri, ignore = "no unsafe code, and long there")]
+fn all_that_is_bound_ends_with_the_endpoint() {
+    let work = [
+        Work::Order(vec![0, 1]),
+        Work::Assign(vec![1, 2]),
+        Work::Revoke(vec![2, 0]),
+        Work::Die(0),
+        Work::Die(1),
+        Work::Die(2),
+    ];
+    for world in ends(3, &work).iter().chain(&ends_of_failing(3, &work)) {
+        for slot in &world.slots {
+            assert_eq!(slot.state(), State::Freed);
+        }
     }
 }

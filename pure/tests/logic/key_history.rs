@@ -18,6 +18,20 @@ enum Op {
     AssignUntold,
     /// Ends this key, if the slot has it still.
     TakeBack(u64),
+    /// An assign that is not waited for: tells a key, which a [`Op::Make`] makes later.
+    Order,
+    /// … by a [`Op::MakeFails`].
+    OrderFails,
+    /// … by a [`Op::MakeOther`].
+    OrderOther,
+    /// … which could not be left to anybody, so that the key was told to nobody.
+    OrderRefused,
+    /// Makes the key that was told.
+    Make(u64),
+    /// The provider makes no such key.
+    MakeFails(u64),
+    /// The provider makes another key than was told, which ends before anybody hears of it.
+    MakeOther(u64),
     Revoke,
     Release,
     Die,
@@ -57,9 +71,13 @@ impl From<KeyError> for Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Begin,
+    /// Foresees the key, and tells it.
+    Promise,
     /// The provider makes the key work.
     HardwareOn,
     FinishAssign,
+    /// The provider ends what is not what was promised.
+    HardwareOther,
     /// The provider has made no key.
     FailAssign,
     /// The provider makes the key stop; then the operation ends with this answer.
@@ -138,6 +156,7 @@ impl World {
             // It waits, and looks again.
             Next::Begin => match (self.actors[index].op, self.slot.state()) {
                 (Op::TakeBack(key), State::Revoking { value, .. }) => value != Some(key),
+                (Op::TakeBack(key), State::Promised { value, .. }) => value != key,
                 _ => true,
             },
             _ => true,
@@ -154,13 +173,56 @@ impl World {
             }
             Next::HardwareOn => {
                 assert_eq!(self.live, None, "two keys at once");
-                self.last_value += 1;
-                self.live = Some(self.last_value);
+                self.live = Some(match op {
+                    Op::Make(value) => value,
+                    _ => {
+                        self.last_value += 1;
+                        self.last_value
+                    }
+                });
                 Next::FinishAssign
+            }
+            Next::Promise => {
+                self.last_value += 1;
+                let value = self.last_value;
+                self.slot.promise(value).unwrap();
+                let make = match op {
+                    Op::Order => Op::Make(value),
+                    Op::OrderFails => Op::MakeFails(value),
+                    Op::OrderOther => Op::MakeOther(value),
+                    _ => {
+                        self.actors[index].next = Next::FailAssign;
+                        return self.check();
+                    }
+                };
+                self.told.push(value);
+                let next = self.end(index, Answer::Key(value));
+                let mut maker = Actor::new(make);
+                maker.began = self.time;
+                maker.next = match make {
+                    Op::MakeFails(_) => Next::FailAssign,
+                    _ => Next::HardwareOn,
+                };
+                self.actors.push(maker);
+                next
             }
             Next::FinishAssign => {
                 let value = self.live.unwrap();
-                match self.slot.assigned(value).unwrap() {
+                let assigned = match op {
+                    Op::MakeOther(_) => {
+                        assert_eq!(self.slot.assigned(value), Err(KeyError::OutOfOrder));
+                        self.actors[index].next = Next::HardwareOther;
+                        return self.check();
+                    }
+                    _ => self.slot.assigned(value).unwrap(),
+                };
+                match assigned {
+                    AssignOutcome::Valid if matches!(op, Op::Make(_)) => {
+                        self.end(index, Answer::Done)
+                    }
+                    AssignOutcome::RevokeNow if matches!(op, Op::Make(_)) => {
+                        Next::HardwareOff(Answer::Done)
+                    }
                     AssignOutcome::Valid => {
                         if op == Op::AssignUntold {
                             self.actors.push(Actor::new(Op::TakeBack(value)));
@@ -171,8 +233,15 @@ impl World {
                     AssignOutcome::RevokeNow => Next::HardwareOff(Answer::Gone),
                 }
             }
+            Next::HardwareOther => {
+                assert!(self.live.is_some());
+                self.live = None;
+                Next::FailAssign
+            }
             Next::FailAssign => {
                 self.slot.assign_failed().unwrap();
+                // What was told never worked, and never will.
+                self.revoked.append(&mut self.told);
                 self.end(index, Answer::ProviderFailed)
             }
             Next::HardwareOff(answer) => {
@@ -200,6 +269,10 @@ impl World {
                 self.slot.begin_assign(GRANT).map(|()| Next::HardwareOn)
             }
             Op::AssignFails => self.slot.begin_assign(GRANT).map(|()| Next::FailAssign),
+            Op::Order | Op::OrderFails | Op::OrderOther | Op::OrderRefused => {
+                self.slot.begin_assign(GRANT).map(|()| Next::Promise)
+            }
+            Op::Make(_) | Op::MakeFails(_) | Op::MakeOther(_) => unreachable!("it has begun"),
             Op::Revoke => self
                 .slot
                 .begin_revoke()
@@ -255,19 +328,38 @@ impl Spec {
     fn apply(self, op: Op, answer: Answer) -> Option<Spec> {
         let (expected, next) = match (op, self) {
             (Op::Die, _) => (Answer::Done, Spec::Freed),
+            // Who was told has the key from then on; that it is made changes nothing.
+            (Op::Make(_), _) => (Answer::Done, self),
+            (Op::MakeFails(key) | Op::MakeOther(key), Spec::Assigned(now)) if key == now => {
+                (Answer::ProviderFailed, Spec::Reserved)
+            }
+            (Op::MakeFails(_) | Op::MakeOther(_), Spec::Freed) => (Answer::ProviderFailed, self),
+            (Op::MakeFails(_) | Op::MakeOther(_), _) => return None,
             (Op::TakeBack(key), Spec::Assigned(now)) if key == now => {
                 (Answer::TookBack(key), Spec::Reserved)
             }
             (Op::TakeBack(key), _) => (Answer::NotMine(key), self),
             (_, Spec::Freed) => (Answer::Gone, Spec::Freed),
-            (Op::Assign | Op::AssignUntold, Spec::Reserved) => match answer {
+            (
+                Op::Assign | Op::AssignUntold | Op::Order | Op::OrderFails | Op::OrderOther,
+                Spec::Reserved,
+            ) => match answer {
                 Answer::Key(key) => (answer, Spec::Assigned(key)),
                 _ => return None,
             },
-            (Op::AssignFails, Spec::Reserved) => (Answer::ProviderFailed, Spec::Reserved),
-            (Op::Assign | Op::AssignUntold | Op::AssignFails, Spec::Assigned(_)) => {
-                (Answer::Assigned, self)
+            (Op::AssignFails | Op::OrderRefused, Spec::Reserved) => {
+                (Answer::ProviderFailed, Spec::Reserved)
             }
+            (
+                Op::Assign
+                | Op::AssignUntold
+                | Op::AssignFails
+                | Op::Order
+                | Op::OrderFails
+                | Op::OrderOther
+                | Op::OrderRefused,
+                Spec::Assigned(_),
+            ) => (Answer::Assigned, self),
             (Op::Revoke, Spec::Assigned(_)) => (Answer::Done, Spec::Reserved),
             (Op::Revoke, Spec::Reserved) => (Answer::NotAssigned, Spec::Reserved),
             (Op::Release, Spec::Reserved) => (Answer::Done, Spec::Freed),
@@ -347,13 +439,17 @@ fn walk(world: &World, start: Spec) -> usize {
     count
 }
 
-const OPS: [Op; 6] = [
+const OPS: [Op; 10] = [
     Op::Assign,
     Op::AssignFails,
     Op::AssignUntold,
     Op::Revoke,
     Op::Release,
     Op::Die,
+    Op::Order,
+    Op::OrderFails,
+    Op::OrderOther,
+    Op::OrderRefused,
 ];
 
 fn walk_both(ops: &[Op]) -> usize {
