@@ -8,12 +8,13 @@
 use kfabric_pure::{
     cqring::{Account, Reader, RingMemory},
     gate::Gate,
+    hold::{Held, Released, Taken, Waiting},
     slot::Slot,
 };
 use loom::{
     cell::UnsafeCell,
     sync::{
-        atomic::{AtomicU32, AtomicUsize, Ordering},
+        atomic::{fence, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
         Arc, Mutex,
     },
     thread,
@@ -400,5 +401,170 @@ fn ring_room_is_never_promised_twice() {
         }
         assert!(ring.reserve());
         assert!(!ring.reserve());
+    });
+}
+
+/// A number all of whose accesses are in one order. Loom has that of fences alone.
+struct Ordered(AtomicU64);
+
+impl Ordered {
+    fn new(value: u64) -> Self {
+        Self(AtomicU64::new(value))
+    }
+
+    fn load(&self) -> u64 {
+        fence(Ordering::SeqCst);
+        self.0.load(Ordering::SeqCst)
+    }
+
+    fn swap(&self, value: u64) -> u64 {
+        fence(Ordering::SeqCst);
+        let old = self.0.swap(value, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        old
+    }
+
+    fn store(&self, value: u64) {
+        self.0.store(value, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    fn add(&self) {
+        fence(Ordering::SeqCst);
+        self.0.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// What is held of one connection, as a provider has it (`Path` and `Holds` of kverbs).
+struct Holding {
+    holds: Ordered,
+    resumed: Ordered,
+    /// Whoever resumes is to look here.
+    noted: Ordered,
+    /// Something is held.
+    holding: AtomicBool,
+    held: Mutex<Held<Box<[Option<Waiting>]>>>,
+    /// What went, in order.
+    gone: Mutex<Vec<u32>>,
+}
+
+impl Holding {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            holds: Ordered::new(0),
+            resumed: Ordered::new(0),
+            noted: Ordered::new(0),
+            holding: AtomicBool::new(false),
+            held: Mutex::new(Held::new((0..4).map(|_| None).collect())),
+            gone: Mutex::new(Vec::new()),
+        })
+    }
+
+    fn post(&self, slot: u32) {
+        let mut held = self.held.lock().unwrap();
+        let until = self.holds.load();
+        if held.is_empty() && until <= self.resumed.load() {
+            return self.gone.lock().unwrap().push(slot);
+        }
+        held.push(Waiting { slot, until }).unwrap();
+        self.holding.store(true, Ordering::SeqCst);
+        drop(held);
+        self.look();
+    }
+
+    fn look(&self) {
+        while self.holding.load(Ordering::SeqCst) {
+            let mut held = self.held.lock().unwrap();
+            let post = |slot| {
+                self.gone.lock().unwrap().push(slot);
+                Taken::All
+            };
+            match held.release(1, || self.resumed.load(), || self.noted.store(1), post) {
+                Released::All => return self.holding.store(false, Ordering::SeqCst),
+                Released::Some => {}
+                Released::Later => return,
+                Released::Refused(taken) => unreachable!("{taken:?}"),
+            }
+        }
+    }
+
+    fn resume(&self) {
+        self.resumed.add();
+        if self.noted.swap(0) == 1 {
+            self.look();
+        }
+    }
+
+    fn all_have_gone(&self, slots: &[u32]) {
+        assert!(self.held.lock().unwrap().is_empty(), "something stays");
+        assert_eq!(*self.gone.lock().unwrap(), slots);
+        assert_eq!(self.resumed.load(), self.holds.load());
+    }
+}
+
+/// Of one who posts and one who resumes, one sees that the operation may go.
+#[test]
+fn hold_nothing_stays_when_it_was_resumed() {
+    loom::model(|| {
+        let shared = Holding::new();
+        shared.holds.add();
+        let worker = {
+            let shared = shared.clone();
+            thread::spawn(move || shared.resume())
+        };
+        shared.post(0);
+        worker.join().unwrap();
+        shared.all_have_gone(&[0]);
+    });
+}
+
+/// Two operations, each behind a hold of its own, and a worker that ends both: they go in order.
+#[test]
+fn hold_two_holds_one_after_the_other() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let shared = Holding::new();
+        shared.holds.add();
+        let worker = {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                shared.resume();
+                shared.resume();
+            })
+        };
+        shared.post(0);
+        shared.holds.add();
+        shared.post(1);
+        worker.join().unwrap();
+        // The second hold may have begun when it had ended.
+        shared.all_have_gone(&[0, 1]);
+    });
+}
+
+/// Two who post at once, on one connection: what both leave goes, and only once.
+#[test]
+fn hold_two_who_post() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(|| {
+        let shared = Holding::new();
+        shared.holds.add();
+        let other = {
+            let shared = shared.clone();
+            thread::spawn(move || shared.post(1))
+        };
+        let worker = {
+            let shared = shared.clone();
+            thread::spawn(move || shared.resume())
+        };
+        shared.post(0);
+        other.join().unwrap();
+        worker.join().unwrap();
+        let mut gone = shared.gone.lock().unwrap().clone();
+        gone.sort_unstable();
+        *shared.gone.lock().unwrap() = gone;
+        shared.all_have_gone(&[0, 1]);
     });
 }
