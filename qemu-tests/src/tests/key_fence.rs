@@ -5,12 +5,13 @@
 
 use super::key_batches::{assign_all, entry, joined};
 use super::keys::hammer;
+use super::refused;
 use crate::buf::Buf;
 use crate::fuzz::rng::Rng;
 use crate::harness::{skip, Ctx, Test, LONG as LONG_TESTS};
 use crate::lanes::{Lanes, LANES, SPAN};
 use crate::op::{self, iov};
-use crate::pair::{Remote, LOCAL, REMOTE, WAIT};
+use crate::pair::{Remote, LOCAL, LONG, REMOTE, WAIT};
 use crate::sys;
 use anyhow::{bail, ensure, Context, Result};
 use kfabric_uapi::*;
@@ -26,6 +27,7 @@ pub const TESTS: &[Test] = &[
         nothing_lands(ctx, &ENDPOINT, 6)
     })
     .seconds(60),
+    Test::pair("keys.p03_all_that_runs_both_ways_is_told", both_ways).seconds(30),
     Test::pair("keys.p03_nothing_lands_in_10k_wide_windows", |ctx| {
         nothing_lands(ctx, &WIDE, 625)
     })
@@ -248,4 +250,133 @@ impl Plan {
             Some(at) => bail!("byte {} of lane {lane} changed {when}", at - lane * LANE),
         }
     }
+}
+
+/// Receives of each side of [`both_ways`].
+const RECEIVES: u64 = 4;
+/// The context of the first of them; that of writes counts from 0.
+const RECEIVE: u64 = 1 << 32;
+
+/// How the operations of one side ended.
+struct Ends {
+    /// Its writes, in order.
+    writes: Vec<CqEntry>,
+    /// Its receives.
+    receives: Vec<CqEntry>,
+}
+
+/// Writes without pause until the connection ends, and takes in all that was posted on it.
+fn until_the_end(lanes: &Lanes, lane: usize, to: Remote) -> Result<Ends> {
+    const DEPTH: usize = 8;
+    let (dev, ep) = (&lanes.side.dev, lanes.eps[lane]);
+    let (mut posted, mut over) = (0, false);
+    let mut ends = Ends {
+        writes: Vec::new(),
+        receives: Vec::new(),
+    };
+    loop {
+        while !over && posted - ends.writes.len() < DEPTH {
+            let op = op::write(posted as u64, &[lanes.source(to.len)], to.addr, to.key);
+            match dev.submit(ep, &[op]) {
+                Ok(_) => posted += 1,
+                Err(e) if e.errno.0 == libc::EAGAIN => break,
+                Err(e) if e.errno.0 == libc::ENOTCONN => over = true,
+                Err(e) => return Err(e.into()),
+            }
+        }
+        if over && ends.writes.len() == posted && ends.receives.len() as u64 == RECEIVES {
+            return Ok(ends);
+        }
+        let e = lanes.cqs[lane].wait(LONG)?;
+        over |= e.err != 0;
+        if e.context >= RECEIVE {
+            ends.receives.push(e);
+        } else {
+            ensure!(e.context == ends.writes.len() as u64, "out of order: {e:?}");
+            ends.writes.push(e);
+        }
+    }
+}
+
+/// P3: both sides write to each other and have receives posted when node 1 ends the key that node 2
+/// writes by. Node 2 is told of the one operation that was refused, all else of this connection is
+/// flushed, each operation once, and each side hears of the end once. A connection beside it, with a
+/// key of its own, goes on.
+fn both_ways(ctx: &mut Ctx) -> Result<()> {
+    const REFUSED: (i32, u32) = (libc::EACCES, 10);
+    let mut lanes = Lanes::new(ctx)?;
+    for round in 0..9u64 {
+        lanes.connect(ctx)?;
+        let (side, len) = (&lanes.side, SPAN as usize);
+        let bufs = [Buf::new(len)?, Buf::new(len)?];
+        let regions = [
+            side.reg(&bufs[0], LOCAL | REMOTE)?.handle,
+            side.reg(&bufs[1], LOCAL | REMOTE)?.handle,
+        ];
+        let (slot, mine) = side.export(regions[0], 0, SPAN, KFI_REMOTE_WRITE)?;
+        let (beside, other) = side.export(regions[1], 0, SPAN, REMOTE)?;
+        let theirs: (Remote, Remote) = ctx.ctl.exchange(&(mine, other))?;
+        for lane in 0..2 {
+            for i in 0..RECEIVES {
+                let piece = [iov(regions[1], i * 8, 8)];
+                let receive = op::recv(RECEIVE + i, &piece);
+                side.dev.submit(lanes.eps[lane], &[receive])?;
+            }
+        }
+        ctx.barrier("posted")?;
+        let ends = std::thread::scope(|scope| -> Result<Ends> {
+            let running = scope.spawn(|| until_the_end(&lanes, 0, theirs.0));
+            if ctx.first() {
+                let end = Instant::now() + sys::patience(WAIT);
+                while bufs[0].get(0) == 0 && Instant::now() < end {
+                    std::thread::sleep(Duration::from_micros(20));
+                }
+                std::thread::sleep(Duration::from_micros(round * 577 % 4000));
+                match round % 3 {
+                    0 => side.dev.key_revoke(slot)?,
+                    1 => drop(side.dev.key_revoke_all(KFI_REVOKE_REGION, regions[0])?),
+                    _ => drop(side.dev.key_revoke_slots(&[slot])?),
+                }
+            }
+            joined(running)
+        })
+        .with_context(|| format!("round {round}"))?;
+        let good = ends.writes.iter().take_while(|e| e.err == 0).count();
+        let mut bad = ends.writes[good..].iter();
+        if !ctx.first() {
+            let first = bad.next().context("nothing was refused")?;
+            let is = (first.err as i32, first.prov_errno);
+            ensure!(is == REFUSED, "round {round}: {first:?}");
+        }
+        let flushed = |e: &CqEntry| e.err as i32 == libc::ECANCELED;
+        let odd = bad.chain(&ends.receives).find(|e| !flushed(e));
+        ensure!(odd.is_none(), "round {round}: {odd:?}");
+        let mut contexts: Vec<u64> = ends.receives.iter().map(|e| e.context).collect();
+        contexts.sort_unstable();
+        let all: Vec<u64> = (RECEIVE..RECEIVE + RECEIVES).collect();
+        ensure!(contexts == all, "round {round}: receives {contexts:?}");
+        let down = side.event(KFI_SHUTDOWN)?;
+        let told = (down.raw.object, down.raw.err as i32);
+        ensure!(
+            told == (lanes.eps[0], libc::EACCES),
+            "round {round}: {:?}",
+            down.raw
+        );
+
+        // Beside it nothing has happened.
+        for write in [true, false] {
+            let r = theirs.1;
+            let errno = lanes.attempt(1, write, r.len, r.addr, r.key)?;
+            ensure!(errno == 0, "round {round}: beside it errno {errno}");
+        }
+        ctx.barrier("told")?;
+        ensure!(lanes.cqs[1].read().is_none(), "a receive beside it ended");
+        let more = side.dev.eq_read(side.eq.handle, 0);
+        refused(more, libc::EAGAIN, "a second event")?;
+        for slot in [slot, beside] {
+            side.dev.close(slot)?;
+        }
+        ctx.barrier("closed")?;
+    }
+    ctx.barrier("done")
 }
