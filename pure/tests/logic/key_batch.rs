@@ -5,7 +5,7 @@
 //! begins slots in order; at one where something else is under way it first ends those that it
 //! began, and only then waits. So nobody waits while others wait for it, and every run ends.
 //!
-//! A batch that is ordered (`Key::assign_ordered_many`) leaves what it began to a worker, who makes the
+//! A batch that is ordered (`Key::assign_ordered`) leaves what it began to a worker, who makes the
 //! keys of one job after the other and waits for nobody.
 
 use kfabric_pure::key::{AssignOutcome, Death, Grant, KeyError, KeySlot, State};

@@ -345,8 +345,8 @@ const FIRST: [(i32, u32); 2] = [
 const WR_FLUSH_ERR: u32 = 5;
 
 /// P11: the peer of a process that is killed, whatever state its keys are in, writes by one of them
-/// without pause: what it did is done, one operation says why it ended, the rest is flushed, and one
-/// event follows. The next process, of which it is the peer, is there at once.
+/// without pause. What it did is done, one operation says why it ended, the rest is flushed, and
+/// one event follows. The next process, of which it is the peer, is there at once.
 fn told(ctx: &mut Ctx) -> Result<()> {
     const SIZE: u64 = 64 << 10;
     let side = Side::open(ctx)?;

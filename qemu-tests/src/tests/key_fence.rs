@@ -72,9 +72,9 @@ const OWN: u8 = 0x11;
 /// What is there before.
 const BEFORE: u8 = 0;
 
-/// P3: peers write to even lanes and read from odd ones without pause. What the target puts into the
-/// windows when the revocation has returned is there at once and 100 ms later, every byte of it, and
-/// no peer has read any of it. As often as `turns` say, on [`LANES`] lanes.
+/// P3: peers write to even lanes and read from odd ones without pause. What the target puts into
+/// the windows when the revocation has returned is there at once and 100 ms later, every byte of
+/// it, and no peer has read any of it. As often as `turns` say, on [`LANES`] lanes.
 fn nothing_lands(ctx: &mut Ctx, plan: &Plan, turns: usize) -> Result<()> {
     let mut lanes = Lanes::new(ctx)?;
     if plan.endpoint && ctx.first() {
@@ -300,8 +300,8 @@ fn until_the_end(lanes: &Lanes, lane: usize, to: Remote) -> Result<Ends> {
 
 /// P3: both sides write to each other and have receives posted when node 1 ends the key that node 2
 /// writes by. Node 2 is told of the one operation that was refused, all else of this connection is
-/// flushed, each operation once, and each side hears of the end once. A connection beside it, with a
-/// key of its own, goes on.
+/// flushed, each operation once, and each side hears of the end once. A connection beside it, with
+/// a key of its own, goes on.
 fn both_ways(ctx: &mut Ctx) -> Result<()> {
     const REFUSED: (i32, u32) = (libc::EACCES, 10);
     let mut lanes = Lanes::new(ctx)?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Who reaches what where endpoints have keys of their own: regions that are bound before there is a
-//! key, the same bytes for different peers, and guesses from one endpoint at another's.
+//! Who reaches what where endpoints have keys of their own: regions that are bound before they have
+//! a key, the same bytes for different peers, and guesses from one endpoint at another's.
 
 use super::key_batches::{entry, with_key, PAGE};
 use super::keys::{hammer, Try};

@@ -202,8 +202,8 @@ fn exact(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// P3: each ends by itself and leaves the others as they are; one that was let go ends with the last
-/// of its own; the base is busy until then.
+/// P3: each ends by itself and leaves the others as they are; one that was let go ends with the
+/// last of its own; the base is busy until then.
 fn ends(ctx: &mut Ctx) -> Result<()> {
     let lib = Lib::open(ctx)?;
     let base = base(&lib, Access::LOCAL | BOTH, 3)?;
