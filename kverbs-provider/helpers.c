@@ -372,6 +372,22 @@ void kverbs_rotate_key(struct ib_mr *mr, u8 key)
 	ib_update_fast_reg_key(mr, key);
 }
 
+bool kverbs_sets_access(struct ib_device *dev)
+{
+	return ib_uses_virt_dma(dev) && dev->ops.rereg_user_mr;
+}
+
+int kverbs_set_access(struct ib_mr *mr, int access)
+{
+	struct ib_mr *new;
+
+	new = mr->device->ops.rereg_user_mr(mr, IB_MR_REREG_ACCESS, 0, 0, 0, access, mr->pd, NULL);
+	/* One that is new would be for hardware, which is not asked. */
+	if (WARN_ON_ONCE(new && !IS_ERR(new)))
+		return -EIO;
+	return PTR_ERR_OR_ZERO(new);
+}
+
 struct workqueue_struct *kverbs_wq_alloc(const char *name, int at_once)
 {
 	return alloc_workqueue("%s", WQ_UNBOUND | WQ_MEM_RECLAIM, at_once, name);

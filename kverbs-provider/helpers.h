@@ -70,6 +70,9 @@ int kverbs_dma_map_sg(struct ib_device *dev, struct scatterlist *sg, int n,
 void kverbs_dma_unmap_sg(struct ib_device *dev, struct scatterlist *sg, int n,
 			 bool writes);
 void kverbs_rotate_key(struct ib_mr *mr, u8 key);
+/* Whether the rights of a registration of user memory can be changed where it is. */
+bool kverbs_sets_access(struct ib_device *dev);
+int kverbs_set_access(struct ib_mr *mr, int access);
 
 /* The rest. */
 struct workqueue_struct *kverbs_wq_alloc(const char *name, int at_once);

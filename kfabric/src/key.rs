@@ -334,6 +334,7 @@ impl Key {
                     slot.life.assign_failed()
                 })
                 .map_err(refused)?;
+                self.renew();
                 return Err(e);
             }
         };
@@ -345,7 +346,7 @@ impl Key {
         match outcome.map_err(refused)? {
             AssignOutcome::Valid => Ok(value),
             AssignOutcome::RevokeNow => {
-                self.end(false);
+                self.end();
                 Err(ENOENT)
             }
         }
@@ -367,9 +368,14 @@ impl Key {
     /// `EINVAL`: empty, not inside, or no remote right at all. `EACCES`: rights beyond the
     /// region's, or the memory is another process's. `EBUSY`: it has a key. `ENOENT`: the slot was
     /// closed. `EMSGSIZE`: more than the provider can export of this memory by one key (kverbs: of
-    /// the kernel's memory, 256 pages). `ENOSPC`, `ENOMEM`: the device or the machine has no more.
-    /// `ENODEV`: the device is gone. `EIO`, `ETIMEDOUT`: it failed. `EINTR`: something else is
-    /// under way on the slot, and the task was killed while it waited for that.
+    /// the kernel's memory, 256 pages). `ENODEV`: the device is gone. `EIO`, `ETIMEDOUT`: it
+    /// failed. `EINTR`: something else is under way on the slot, and the task was killed while it
+    /// waited for that.
+    ///
+    /// A slot has in reserve what this takes, so nothing is allocated, with two exceptions, of which
+    /// it may fail (`ENOMEM`, `ENOSPC`: the machine or the device has no more): a window that the
+    /// provider has to register in full (kverbs: more than 256 pages), and a slot for which the
+    /// revocation of its last key could not reserve that again.
     pub fn assign(&self, offset: u64, len: u64, access: u64) -> Result<KeyValue> {
         let (domain, grant) = self.grant_of(offset, len, access)?;
         self.give(domain, grant)
@@ -383,8 +389,9 @@ impl Key {
     /// How many from the start have their keys, and why the next one has none: what
     /// [`Key::assign`] says, or `EINTR` (the task is being killed). Beyond those no slot got a key.
     pub fn assign_many(batch: &mut [Assignment<'_>]) -> Result<(), (usize, Error)> {
-        let mut orders = KVec::with_capacity(batch.len().min(CHAIN), GFP_KERNEL)
-            .map_err(|e| (0, Error::from(e)))?;
+        let Ok(mut orders) = KVec::with_capacity(batch.len().min(CHAIN), GFP_KERNEL) else {
+            return Self::assign_singly(batch);
+        };
         let mut done = 0;
         while let Some(rest) = batch.get_mut(done..).filter(|rest| !rest.is_empty()) {
             sys::pause().map_err(|e| (done, e))?;
@@ -393,6 +400,16 @@ impl Key {
             Self::give_many(rest, &mut orders).map_err(|(n, e)| (done + n, e))?;
             done += orders.len();
             begun.map_err(|e| (done, e))?;
+        }
+        Ok(())
+    }
+
+    /// As [`Key::assign_many`], one after the other, which takes no memory.
+    fn assign_singly(batch: &mut [Assignment<'_>]) -> Result<(), (usize, Error)> {
+        for (i, item) in batch.iter_mut().enumerate() {
+            let made = sys::pause();
+            let made = made.and_then(|()| item.key.assign(item.offset, item.len, item.access));
+            item.value = made.map_err(|e| (i, e))?;
         }
         Ok(())
     }
@@ -471,8 +488,8 @@ impl Key {
     /// Assigns many, in order, and does not wait for the device: the keys are told at once, and
     /// are valid before anything takes effect that is posted on their domain afterwards, so a
     /// message that carries one may follow immediately. What the provider cannot promise
-    /// beforehand (kverbs: windows beyond fast registration) is waited for as in
-    /// [`Key::assign_many`].
+    /// beforehand (kverbs: windows beyond fast registration), or what there is no memory to ask
+    /// for, is waited for as in [`Key::assign_many`].
     ///
     /// Should the device fail after that, `failures` hears of it: an error entry for up to [`CHAIN`]
     /// keys that were asked for together. `data` says which of the batch is their first, and `len`
@@ -508,7 +525,13 @@ impl Key {
             });
             let (n, result) = Self::order_some(rest, failures);
             done += n;
-            result.map_err(|e| (done, e))?;
+            match (result, batch.get_mut(done..=done)) {
+                (Err(e), Some(next)) if e == ENOMEM => {
+                    Self::assign_singly(next).map_err(|(_, e)| (done, e))?;
+                    done += 1;
+                }
+                (result, _) => result.map_err(|e| (done, e))?,
+            }
         }
         Ok(())
     }
@@ -585,13 +608,14 @@ impl Key {
 
     /// Ends what the provider made, which is not what was promised; the slot's step goes on.
     pub(crate) fn drop_made(&self) {
-        self.ops.revoke(true);
+        self.ops.revoke();
+        self.ops.renew();
     }
 
-    /// Ends the key, in [`State::Revoking`] by the caller's own step. `again`: the slot may get
-    /// another one.
-    fn end(&self, again: bool) {
-        self.ops.revoke(again && self.region.is_some());
+    /// Ends the key, in [`State::Revoking`] by the caller's own step. If the slot may get another
+    /// one, what that takes is to be [reserved](Self::renew) afterwards.
+    fn end(&self) {
+        self.ops.revoke();
         // Nobody else may take this step.
         let _ = self.settle(|slot| {
             seen::revoking(self, &slot.life);
@@ -599,7 +623,16 @@ impl Key {
         });
     }
 
-    /// Ends the key. When this returns, nothing is read or written through it any more (P3).
+    /// Reserves anew what an ended key used up.
+    pub(crate) fn renew(&self) {
+        if self.region.is_some() && !self.is_dying() {
+            self.ops.renew();
+        }
+    }
+
+    /// Ends the key. When this returns, nothing is read or written through it any more (P3), and
+    /// what the next one takes of the device is reserved again. That may be impossible for want of
+    /// memory, or of the device's; the key has ended all the same, and the next assignment tries.
     ///
     /// # Errors
     ///
@@ -607,7 +640,8 @@ impl Key {
     /// on the slot, and the task was killed while it waited for that.
     pub fn revoke(&self) -> Result {
         self.begin(Wait::Killable, KeySlot::begin_revoke)?;
-        self.end(true);
+        self.end();
+        self.renew();
         Ok(())
     }
 
@@ -618,15 +652,17 @@ impl Key {
             .begin(Wait::Always, |life| life.begin_take_back(key))
             .is_ok()
         {
-            self.end(true);
+            self.end();
+            self.renew();
         }
     }
 
     /// Ends the key, if there is one; whether there was. `None`: something else is under way.
+    /// Who has ended all that it wanted to end [renews](Self::renew) the slots.
     pub(crate) fn try_revoke(&self) -> Option<bool> {
         match self.begin(Wait::No, KeySlot::begin_revoke) {
             Ok(()) => {
-                self.end(true);
+                self.end();
                 Some(true)
             }
             Err(Stop::Refused(KeyError::Busy)) => None,
@@ -653,6 +689,19 @@ impl Key {
         of: &mut [T],
         key: fn(&T) -> Option<&Key>,
     ) -> Result<usize, (usize, Error)> {
+        let ended = Self::end_each(&mut *of, key)?;
+        // When all have ended: no key lives longer for what others need.
+        for key in of.iter().filter_map(key) {
+            if sys::pause().is_err() {
+                break;
+            }
+            key.renew();
+        }
+        Ok(ended)
+    }
+
+    /// Ends the key of each.
+    fn end_each<T>(of: &mut [T], key: fn(&T) -> Option<&Key>) -> Result<usize, (usize, Error)> {
         let mut ended = 0;
         let mut left = of;
         loop {
@@ -737,7 +786,7 @@ impl Key {
             Death::Wait => Err(KeyError::Busy),
         };
         match self.begin(wait, die) {
-            Ok(()) => self.end(false),
+            Ok(()) => self.end(),
             Err(Stop::Killed) => return Err(EINTR),
             Err(Stop::Refused(_)) => {}
         }

@@ -10,6 +10,7 @@
 //! [`KeyOps::foresee`]: crate::provider::KeyOps::foresee
 //! [`DomainOps::hold`]: crate::provider::DomainOps::hold
 
+use core::slice;
 use kernel::{
     new_mutex,
     prelude::*,
@@ -24,7 +25,10 @@ use crate::{
     fabric::Domain,
     key::Key,
     object::Held,
-    provider::KeyValue,
+    provider::{
+        KeyAssign,
+        KeyValue, //
+    },
     pure::key::Grant,
     uapi::CqEntry, //
 };
@@ -136,13 +140,27 @@ impl Job {
 
 /// Asks the provider for what was told.
 fn make(domain: &Domain, orders: &[Order]) -> Result<(), (usize, Error)> {
-    let mut batch =
-        KVec::with_capacity(orders.len(), GFP_KERNEL).map_err(|e| (0, Error::from(e)))?;
+    let Ok(mut batch) = KVec::with_capacity(orders.len(), GFP_KERNEL) else {
+        for (i, order) in orders.iter().enumerate() {
+            let mut one = [order.key.order(order.grant)];
+            check(domain, slice::from_ref(order), &mut one).map_err(|(_, e)| (i, e))?;
+        }
+        return Ok(());
+    };
     for order in orders {
         // There is room.
         let _ = batch.push_within_capacity(order.key.order(order.grant));
     }
-    let made = domain.ops().assign_keys(&mut batch);
+    check(domain, orders, &mut batch)
+}
+
+/// Asks the provider for `batch`, and sees to it that it is what was told.
+fn check(
+    domain: &Domain,
+    orders: &[Order],
+    batch: &mut [KeyAssign<'_>],
+) -> Result<(), (usize, Error)> {
+    let made = domain.ops().assign_keys(batch);
     let good = made.err().map_or(orders.len(), |(good, _)| good);
     // Another key than the one that was told is none.
     let wrong = |i: &usize| batch.get(*i).map(|made| made.value) != orders.get(*i).map(|o| o.value);

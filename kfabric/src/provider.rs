@@ -202,8 +202,8 @@ pub trait RegionOps: Send + Sync {
     /// For the provider to find its own type again.
     fn as_any(&self) -> &dyn Any;
 
-    /// Reserves all that later assigns on the slot need. Its keys are exported in `group`; without
-    /// one in the region's.
+    /// Reserves all that an assignment on the slot needs, so that none has to allocate or to make
+    /// anything. Its keys are exported in `group`; without one in the region's.
     fn alloc_key(self: Arc<Self>, group: Option<&Arc<dyn GroupOps>>) -> Result<KBox<dyn KeyOps>>;
 }
 
@@ -265,8 +265,14 @@ pub trait KeyOps: Send + Sync {
 
     /// Ends the key. After the return no byte is read or written through it (P3). Does nothing
     /// on a slot without a key. Cannot fail: where hardware refuses, the provider ends whatever
-    /// stands between (the connection, the device). `again`: the slot may get another key.
-    fn revoke(&self, again: bool);
+    /// stands between (the connection, the device).
+    fn revoke(&self);
+
+    /// Reserves anew what the last key used up, if it did ([`RegionOps::alloc_key`]). The core
+    /// calls it behind each [`KeyOps::revoke`] and each failed assignment of a slot that may get
+    /// another key, before its own call returns; it may come beside anything else on the slot. What
+    /// cannot be had the next assignment has to try to have.
+    fn renew(&self) {}
 }
 
 /// A queue pair and its connection.

@@ -48,9 +48,9 @@ use kfabric::{
 
 /// What fast registrations take turns with.
 struct Registrar {
-    /// Made with the first use, and again after a failure.
+    /// Made with the first slot, and again after a failure.
     queue: Option<KeyQueue>,
-    /// Room for a window's pieces. Where DMA addresses are the processor's own nothing stays
+    /// Room for a window's pieces, made with the first slot. Where DMA addresses are the processor's own nothing stays
     /// mapped, and one list does for all keys; elsewhere each key has its own.
     scratch: Option<SgList>,
 }
@@ -62,6 +62,8 @@ struct Inner {
     pd: Mutex<Option<Arc<Pd>>>,
     #[pin]
     registrar: Mutex<Registrar>,
+    /// The registrar has all that it needs.
+    ready: AtomicBool,
     /// Regions whose keys are used up: a device that hands out what came back last would do so for
     /// ever.
     #[pin]
@@ -165,6 +167,7 @@ impl Group {
             pin_init!(Inner {
                 pd <- new_mutex!(Some(pd), "kverbs_pd"),
                 registrar <- new_mutex!(Registrar { queue: None, scratch: None }, "kverbs_keyq"),
+                ready: AtomicBool::new(false),
                 worn <- new_mutex!(KVec::new(), "kverbs_worn"),
             }),
             GFP_KERNEL,
@@ -251,7 +254,7 @@ impl Group {
     ) -> Result<(), (usize, Error)> {
         let mut guard = self.inner.registrar.lock();
         let registrar = &mut *guard;
-        self.ready(live, registrar).map_err(|e| (0, e))?;
+        self.ready_in(live, registrar).map_err(|e| (0, e))?;
         let (mut good, mut why) = (0, None);
         for one in batch.iter_mut() {
             if let Err(e) = self.aim(registrar, one) {
@@ -266,6 +269,7 @@ impl Group {
             let aimed = batch[..good].iter().map(|one| (&one.mr, one.access));
             stats::WAITS.add(1);
             if let Err(e) = queue.register(aimed) {
+                self.inner.ready.store(false, Ordering::Relaxed);
                 registrar.queue = None;
                 return Err((0, e));
             }
@@ -273,11 +277,24 @@ impl Group {
         why.map_or(Ok(()), |e| Err((good, e)))
     }
 
-    /// Has a queue.
-    fn ready(&self, live: &Live<'_>, registrar: &mut Registrar) -> Result {
-        if registrar.queue.is_none() {
+    /// Has what registrations take turns with, so that one needs to make nothing. Waits for none
+    /// where that is there.
+    pub(crate) fn ready(&self, live: &Live<'_>) -> Result {
+        if self.inner.ready.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.ready_in(live, &mut self.inner.registrar.lock())
+    }
+
+    fn ready_in(&self, live: &Live<'_>, registrar: &mut Registrar) -> Result {
+        if registrar.queue.is_none() && self.fast_pages() != 0 {
             registrar.queue = Some(KeyQueue::new(live, &self.pd()?)?);
         }
+        if registrar.scratch.is_none() && !self.own_lists() {
+            let list = SgList::new(self.device.ib(), self.fast_pages() as usize + 1)?;
+            registrar.scratch = Some(list);
+        }
+        self.inner.ready.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -286,10 +303,6 @@ impl Group {
         let Window { offset, len, iova } = one.window;
         if let Some(list) = &mut one.list {
             return one.mr.aim(list, one.mem, offset, len, iova, one.access);
-        }
-        if registrar.scratch.is_none() {
-            let list = SgList::new(self.device.ib(), self.fast_pages() as usize + 1)?;
-            registrar.scratch = Some(list);
         }
         let list = registrar.scratch.as_mut().ok_or(ENOMEM)?;
         let aimed = one.mr.aim(list, one.mem, offset, len, iova, one.access);

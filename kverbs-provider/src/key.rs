@@ -10,11 +10,14 @@
 //! slots had in reserve is the assigner's, and no slot's lock is held.
 //!
 //! Revoking is deregistering: on every driver that waits for what a peer is just doing, which on
-//! rxe an invalidate does not. The reserve is refilled in the background, a little later: an assign
-//! that comes at once, or after that has failed, does it itself, for less than a worker's turn
-//! costs. A key's number is as unpredictable as the device allows, and comes once
-//! ([`spent`]); isolation rests on the group's protection domain. For a full registration the device
-//! chooses it: an old one works for the moment until it is found to be one.
+//! rxe an invalidate does not. So each key takes a memory region of its own. The next one is had by
+//! the revocation, once the key is dead, so that an assignment finds all that it needs; if it cannot
+//! be had then, a worker tries again, and so does the next assignment.
+//!
+//! A key's number is as unpredictable as the device allows, and comes once ([`spent`]); isolation
+//! rests on the group's protection domain. For a full registration the device chooses it, so what
+//! is registered gives peers nothing until it is known to be a new one ([`Mr::open`]). A device that
+//! cannot do that has an old one work for the moment until it is found out.
 //!
 //! What this cannot keep a peer from, on rxe: a "send with invalidate" ends any fast registration
 //! of the device whose number the peer guesses, whatever protection domain it is in. That takes a
@@ -126,7 +129,8 @@ impl WorkItem for Inner {
     fn run(this: Arc<Inner>) {
         if let Ok(live) = this.group.device().enter() {
             // What cannot be had now the next assign tries to have.
-            let _ = this.refill(&live, &mut this.place.lock());
+            let had = this.refill(&live, &mut this.place.lock());
+            let _ = had.and_then(|()| this.group.ready(&live));
         }
     }
 }
@@ -194,17 +198,26 @@ impl Inner {
     }
 
     /// Registers a window in full. The device chooses the key, so whether it is a new one shows
-    /// only when it is made; one that is not is ended again.
+    /// only when it is made; one that is not is ended again, before it gave peers anything where
+    /// the device can do that.
     fn full(&self, live: &Live<'_>, offset: usize, len: usize, rights: Access) -> Result<Mr> {
         let mem = self.region.mem();
         // Kept until another is found, for a device may hand out again what it got back last.
         let mut old = KVec::<Mr>::with_capacity(FULL_TRIES, GFP_KERNEL)?;
         let found = loop {
-            let mr = match region::user_mr(live, &self.group, mem, offset, len, rights) {
+            let opens = self.group.device().ib().opens();
+            let first = if opens { rights.local() } else { rights };
+            let mut mr = match region::user_mr(live, &self.group, mem, offset, len, first) {
                 Ok(mr) => mr,
                 Err(e) => break Err(e),
             };
-            let e = match spent::take(mr.rkey()) {
+            let new = spent::take(mr.rkey()).and_then(|new| {
+                if new && opens {
+                    mr.open(rights)?;
+                }
+                Ok(new)
+            });
+            let e = match new {
                 Ok(true) => break Ok(mr),
                 Ok(false) if old.len() + 1 < FULL_TRIES => None,
                 Ok(false) => Some(ENOSPC),
@@ -269,6 +282,7 @@ impl Key {
         {
             let mut slot = inner.place.lock();
             inner.refill(&live, &mut slot)?;
+            inner.group.ready(&live)?;
             if inner.group.own_lists() {
                 slot.list = Some(SgList::new(device.ib(), inner.pages() as usize + 1)?);
             }
@@ -393,20 +407,52 @@ pub(crate) fn assign(device: &Device, batch: &mut [KeyAssign<'_>]) -> Result<(),
             inner(order).is_ok_and(|inner| Arc::ptr_eq(&inner.group, group))
         };
         let n = rest.iter().take_while(|order| of_group(order)).count();
-        assign_chain(&live, group, &mut rest[..n]).map_err(|(n, e)| (done + n, e))?;
-        done += n;
+        done += match KVec::with_capacity(n, GFP_KERNEL) {
+            Ok(chain) if n > 1 => {
+                assign_chain(&live, group, &mut rest[..n], chain).map_err(|(n, e)| (done + n, e))?;
+                n
+            }
+            // One takes no memory, also where there is none for a chain.
+            _ => {
+                assign_one(&live, group, &mut rest[0]).map_err(|e| (done, e))?;
+                1
+            }
+        };
     }
     Ok(())
 }
 
-/// Assigns slots of `group` as a chain. See [`assign`].
-fn assign_chain(
+/// Assigns a slot of `group`.
+fn assign_one(live: &Live<'_>, group: &Group, order: &mut KeyAssign<'_>) -> Result {
+    let mut made = [prepare(live, order)?];
+    let result = group.register(live, &mut made).map_err(|(_, e)| e);
+    let [made] = made;
+    settle(order, made, result.is_ok());
+    result
+}
+
+/// Has the slot keep what was made for it, if that is `good`.
+fn settle(order: &mut KeyAssign<'_>, made: Registration<'_>, good: bool) {
+    // It was one of ours before, too.
+    let Ok(key) = inner(order) else { return };
+    if good {
+        order.value = KeyValue {
+            key: u64::from(made.mr.rkey()),
+            remote_addr: made.window.iova,
+        };
+        key.keep(made);
+    } else {
+        key.give_up(made);
+    }
+}
+
+/// Assigns slots of `group` as a `chain`, which has room for them. See [`assign`].
+fn assign_chain<'a>(
     live: &Live<'_>,
     group: &Group,
-    batch: &mut [KeyAssign<'_>],
+    batch: &mut [KeyAssign<'a>],
+    mut chain: KVec<Registration<'a>>,
 ) -> Result<(), (usize, Error)> {
-    let mut chain =
-        KVec::with_capacity(batch.len(), GFP_KERNEL).map_err(|e| (0, Error::from(e)))?;
     let mut result = Ok(());
     for order in &*batch {
         match prepare(live, order) {
@@ -427,17 +473,7 @@ fn assign_chain(
         result = Err((n, e));
     }
     for (i, (made, order)) in chain.drain_all().zip(batch).enumerate() {
-        // It was one of ours before, too.
-        let Ok(key) = inner(order) else { continue };
-        if i < good {
-            order.value = KeyValue {
-                key: u64::from(made.mr.rkey()),
-                remote_addr: made.window.iova,
-            };
-            key.keep(made);
-        } else {
-            key.give_up(made);
-        }
+        settle(order, made, i < good);
     }
     result
 }
@@ -500,11 +536,19 @@ impl KeyOps for Key {
         }
     }
 
-    fn revoke(&self, again: bool) {
+    fn revoke(&self) {
         let inner = &self.inner;
         inner.end(&mut inner.place.lock());
-        // The key is dead.
-        if again {
+    }
+
+    fn renew(&self) {
+        let inner = &self.inner;
+        let Ok(live) = inner.group.device().enter() else {
+            return;
+        };
+        let had = inner.refill(&live, &mut inner.place.lock());
+        if had.and_then(|()| inner.group.ready(&live)).is_err() {
+            stats::SHORT.add(1);
             // What is queued already has yet to run.
             let _ = work::spare().enqueue_delayed(inner.clone(), msecs_to_jiffies(REFILL_MS));
         }

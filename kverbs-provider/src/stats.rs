@@ -14,6 +14,8 @@ pub(crate) static FULL: Counter = Counter::new();
 pub(crate) static WAITS: Counter = Counter::new();
 /// Memory regions that slots were given to have in reserve.
 pub(crate) static RESERVED: Counter = Counter::new();
+/// Times that a slot was left without what its next key takes, until a worker had it.
+pub(crate) static SHORT: Counter = Counter::new();
 /// Memory regions that were not used because all their values had been.
 pub(crate) static WORN: Counter = Counter::new();
 
@@ -25,6 +27,7 @@ pub(crate) fn files() -> Files {
             (c"fast", &FAST),
             (c"full", &FULL),
             (c"reserved", &RESERVED),
+            (c"short", &SHORT),
             (c"waits", &WAITS),
             (c"worn", &WORN),
         ],

@@ -203,7 +203,7 @@ impl KeyOps for FakeKey {
         self
     }
 
-    fn revoke(&self, _again: bool) {
+    fn revoke(&self) {
         if self.assigned.swap(false, Ordering::Relaxed) {
             self.region.control.did(Step::Revoke);
         }
@@ -212,7 +212,7 @@ impl KeyOps for FakeKey {
 
 impl Drop for FakeKey {
     fn drop(&mut self) {
-        self.revoke(false);
+        self.revoke();
         let control = &self.region.control;
         control.did(Step::KeyDrop);
         control.keys.fetch_sub(1, Ordering::Relaxed);

@@ -122,6 +122,19 @@ pub(super) struct Given {
     pub(super) value: Cell<KeyValue>,
 }
 
+impl Given {
+    /// What its entry asks for.
+    fn assignment(&self) -> Assignment<'_> {
+        Assignment {
+            key: &self.key,
+            offset: self.entry.offset,
+            len: self.entry.length,
+            access: self.entry.access,
+            value: KeyValue::NONE,
+        }
+    }
+}
+
 /// How a batch is assigned.
 enum How<'a> {
     /// The keys are valid when the call returns.
@@ -158,7 +171,9 @@ pub(super) fn assign_many(file: &File, call: &mut KeyAssignMany) -> Result<Made>
     }
     // CAST: A `u32` fits.
     let count = call.count as usize;
-    let mut given = KVVec::new();
+    let Ok(mut given) = KVVec::with_capacity(count.min(CHAIN), GFP_KERNEL) else {
+        return assign_next(file, call);
+    };
     let mut result = Ok(());
     while given.len() < count && result.is_ok() {
         result = assign_part(file, call.entries, count, &mut given, &how);
@@ -170,6 +185,24 @@ pub(super) fn assign_many(file: &File, call: &mut KeyAssignMany) -> Result<Made>
     // CAST: At most `count`.
     call.done = given.len() as u32;
     Ok(Made::ManyAssigned(given))
+}
+
+/// Assigns the first entry alone, and waits for that, where there is no memory for a list of them.
+fn assign_next(file: &File, call: &mut KeyAssignMany) -> Result<Made> {
+    let mut entry = KeyEntry::default();
+    let (_, read) = user::read_entries(call.entries, ENTRY, 0, entry.as_mut_bytes());
+    read?;
+    let key = key(file, entry.slot)?;
+    let value = key.assign(entry.offset, entry.length, entry.access)?;
+    let out = [value.key, value.remote_addr];
+    let at = call.entries.saturating_add(VALUE);
+    if let Err(e) = user::write_bytes(at, out.as_bytes()) {
+        key.take_back(&value);
+        return Err(e);
+    }
+    call.done = 1;
+    call.err = errno(if call.count == 1 { Ok(()) } else { Err(ENOMEM) });
+    Ok(Made::Assigned(key, value))
 }
 
 /// Assigns the next entries of `array`, and adds those that succeeded and were told to `given`.
@@ -235,31 +268,41 @@ fn assign_found(
     found: &[Given],
     how: &How<'_>,
 ) -> Result<(), (usize, Error)> {
-    let mut batch =
-        KVec::with_capacity(found.len(), GFP_KERNEL).map_err(|e| (0, Error::from(e)))?;
+    let Ok(mut batch) = KVec::with_capacity(found.len(), GFP_KERNEL) else {
+        // One after the other takes no memory.
+        for (i, slot) in found.iter().enumerate() {
+            let (one, mut batch) = (slice::from_ref(slot), [slot.assignment()]);
+            assign_batch(array, first + i, one, &mut batch, how).map_err(|(_, e)| (i, e))?;
+        }
+        return Ok(());
+    };
     for slot in found {
-        let assignment = Assignment {
-            key: &slot.key,
-            offset: slot.entry.offset,
-            len: slot.entry.length,
-            access: slot.entry.access,
-            value: KeyValue::NONE,
-        };
         // There is room.
-        let _ = batch.push_within_capacity(assignment);
+        let _ = batch.push_within_capacity(slot.assignment());
     }
+    assign_batch(array, first, found, &mut batch, how)
+}
+
+/// See [`assign_found`]; `batch` is what the slots are to be given.
+fn assign_batch(
+    array: u64,
+    first: usize,
+    found: &[Given],
+    batch: &mut [Assignment<'_>],
+    how: &How<'_>,
+) -> Result<(), (usize, Error)> {
     let assigned = match how {
-        How::WaitedFor => Key::assign_many(&mut batch),
+        How::WaitedFor => Key::assign_many(batch),
         How::Ordered(failures) => {
             let failures = failures.map(|failures| Failures {
                 first: first as u64,
                 ..failures
             });
-            Key::assign_ordered(&mut batch, failures)
+            Key::assign_ordered(batch, failures)
         }
     };
     let good = assigned.err().map_or(batch.len(), |(good, _)| good);
-    for (i, (slot, item)) in found.iter().zip(&batch).take(good).enumerate() {
+    for (i, (slot, item)) in found.iter().zip(&*batch).take(good).enumerate() {
         let out = [item.value.key, item.value.remote_addr];
         let at = user::entry_at(array, ENTRY, first + i);
         if let Err(e) = user::write_bytes(at.saturating_add(VALUE), out.as_bytes()) {
@@ -364,7 +407,7 @@ fn list(file: &File, call: &KeyRevokeMany, found: &mut KVVec<Object>) -> Result 
     Ok(())
 }
 
-/// Ends the keys of all regions that are `wanted`.
+/// Ends the keys of all regions that are `wanted`, and then has their slots reserved again.
 fn revoke_all(file: &File, call: &mut KeyRevokeMany, wanted: &dyn Fn(&Region) -> bool) -> Result {
     let mut left = KVVec::new();
     for index in 0..file.table.cells() {
@@ -384,7 +427,17 @@ fn revoke_all(file: &File, call: &mut KeyRevokeMany, wanted: &dyn Fn(&Region) ->
         }
     }
     // Where something else is under way it is waited for when all others have ended.
-    revoke_found(call, &mut left)
+    revoke_found(call, &mut left)?;
+    for index in 0..file.table.cells() {
+        if sys::pause().is_err() {
+            break;
+        }
+        match file.table.peek(index).map(|(_, entry)| entry.object) {
+            Some(Object::Key(key)) if key.region().is_some_and(|of| wanted(of)) => key.renew(),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Ends the keys of objects, waiting for what else is under way on them.

@@ -222,6 +222,13 @@ impl Device {
         )
     }
 
+    /// Whether a registration of a process's memory can be given other rights as it is
+    /// ([`Mr::open`](super::mr::Mr::open)): software can. Hardware may make another one of it.
+    pub(crate) fn opens(&self) -> bool {
+        // SAFETY: By the type invariant.
+        unsafe { raw::kverbs_sets_access(self.as_ptr()) }
+    }
+
     /// Whether "DMA addresses" are the processor's own and mapping costs nothing.
     pub(crate) fn uses_virt_dma(&self) -> bool {
         // SAFETY: By the type invariant.

@@ -46,6 +46,11 @@ impl Access {
         Self(bits)
     }
 
+    /// What is left of it without peers.
+    pub(crate) fn local(self) -> Self {
+        Self(self.0 & raw::ib_access_flags_IB_ACCESS_LOCAL_WRITE)
+    }
+
     /// As the RDMA core takes it.
     pub(super) fn bits(self) -> c_int {
         // CAST: Only low bits are ever set.
@@ -114,6 +119,18 @@ impl Mr {
             ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
             pd: pd.clone(),
         })
+    }
+
+    /// Gives a registration of a process's memory other rights, where the device
+    /// [opens](super::device::Device::opens). They begin when this returns, at the latest.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub(crate) fn open(&mut self, access: Access) -> Result {
+        fault::device()?;
+        // SAFETY: By the type invariant; nobody else changes it.
+        to_result(unsafe { raw::kverbs_set_access(self.as_ptr(), access.bits()) })
     }
 
     /// The C object.
