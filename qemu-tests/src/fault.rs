@@ -13,7 +13,8 @@
 //! * and the same call, made again without a failure, must succeed.
 //!
 //! Failures in the connection manager's own tasks are in [`background`]; what runs in the kernel
-//! (the API for consumers) is the module `kfi-fault`, whose results [`kernel`] reads.
+//! (the API for consumers) is the module `kfi-fault`, whose results [`kernel`] reads. That an
+//! assignment on a key slot takes no memory at all is shown in [`reserve`].
 //!
 //! This needs a kernel with fault injection.
 
@@ -22,6 +23,7 @@ pub mod calls;
 pub mod inject;
 pub mod kernel;
 pub mod lab;
+pub mod reserve;
 pub mod state;
 pub mod sweep;
 
@@ -77,6 +79,10 @@ pub fn run(env: &Env, only: &str, how: How) -> Result<bool> {
     {
         begin(case.name);
         rows.push(background::run(case, env, &knobs, quick).told());
+    }
+    for case in reserve::CASES.iter().filter(|case| is_one(case.name, only)) {
+        begin(case.name);
+        rows.push(reserve::run(case, env, &knobs).told());
     }
     if is_one(kernel::PREFIX, only) || only.starts_with(kernel::PREFIX) {
         begin(kernel::PREFIX);

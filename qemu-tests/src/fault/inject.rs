@@ -186,6 +186,61 @@ impl Knobs {
     }
 }
 
+/// Every allocation of the calling thread failing, while it is wanted.
+pub struct Famine {
+    /// Whether this thread's fail.
+    mine: File,
+}
+
+impl Famine {
+    /// The kinds.
+    const KINDS: [Kind; 2] = [Kind::Slab, Kind::Page];
+
+    /// Readies it. Not beside [`Knobs::with`].
+    ///
+    /// # Errors
+    ///
+    /// When an attribute cannot be set.
+    pub fn new(knobs: &Knobs) -> Result<Self> {
+        knobs.choose(Kind::Slab)?;
+        let own = format!("/proc/self/task/{}/make-it-fail", sys::thread_id());
+        let mine = File::options().write(true).open(&own).context(own)?;
+        let this = Self { mine };
+        for kind in Self::KINDS {
+            set(kind, "require-start", "0")?;
+            for (name, value) in [("task-filter", "Y"), ("times", "-1"), ("interval", "1")] {
+                set(kind, name, value)?;
+            }
+            set(kind, "space", "0")?;
+            set(kind, "probability", "100")?;
+        }
+        Ok(this)
+    }
+
+    /// Runs `f` with every allocation in the kernel failing that it asks for. What `f` touches has
+    /// to have been touched before.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses to be told.
+    pub fn with<T>(&self, f: impl FnOnce() -> T) -> Result<T> {
+        self.mine.write_all_at(b"1", 0).context("make-it-fail")?;
+        let answer = f();
+        self.mine.write_all_at(b"0", 0).context("make-it-fail")?;
+        Ok(answer)
+    }
+}
+
+impl Drop for Famine {
+    fn drop(&mut self) {
+        for kind in Self::KINDS {
+            for (name, value) in [("probability", "0"), ("task-filter", "N"), ("times", "1")] {
+                let _ = set(kind, name, value);
+            }
+        }
+    }
+}
+
 /// Failures of one kind in any task, one at a time.
 pub struct Everywhere {
     kind: Kind,

@@ -247,6 +247,11 @@ impl Shot<'_> {
         self.hit
     }
 
+    /// Whether the call has failed.
+    pub fn failed(&self) -> bool {
+        self.answer.is_some()
+    }
+
     /// Makes the call once; its answer. A failure must be one that is explained.
     ///
     /// # Errors

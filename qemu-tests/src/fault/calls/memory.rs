@@ -2,6 +2,7 @@
 
 //! Regions and keys.
 
+use crate::fault::inject::Kind;
 use crate::fault::lab::Lab;
 use crate::fault::sweep::{Case, Shot};
 use crate::pair::{LOCAL, REMOTE};
@@ -18,13 +19,14 @@ pub const CASES: &[Case] = &[
     Case::new("KFI_IOC_REGION_REG", "own_key", reg_own_key),
     Case::new("KFI_IOC_REGION_REG", "bound_own_key", reg_bound).also(NO_SOCKET),
     Case::new("KFI_IOC_KEY_ALLOC", "", key_alloc),
-    Case::new("KFI_IOC_KEY_ALLOC", "bound", key_alloc_bound),
-    Case::new("KFI_IOC_KEY_ASSIGN", "first", assign_first).also(NO_SOCKET),
+    Case::new("KFI_IOC_KEY_ALLOC", "first", key_alloc_first).also(NO_SOCKET),
+    Case::new("KFI_IOC_KEY_ALLOC", "bound", key_alloc_bound).also(NO_SOCKET),
+    Case::new("KFI_IOC_KEY_ASSIGN", "first", assign_first),
     Case::new("KFI_IOC_KEY_ASSIGN", "small", assign_small),
     Case::new("KFI_IOC_KEY_ASSIGN", "large", assign_large),
     Case::new("KFI_IOC_KEY_REVOKE", "small", revoke_small),
     Case::new("KFI_IOC_KEY_REVOKE", "large", revoke_large),
-    Case::new("KFI_IOC_KEY_ASSIGN_MANY", "first", assign_many_first).also(NO_SOCKET),
+    Case::new("KFI_IOC_KEY_ASSIGN_MANY", "first", assign_many_first),
     Case::new("KFI_IOC_KEY_ASSIGN_MANY", "small", assign_many_small),
     Case::new("KFI_IOC_KEY_ASSIGN_MANY", "mixed", assign_many_mixed),
     Case::new("KFI_IOC_KEY_ASSIGN_MANY", "ordered", assign_ordered),
@@ -286,6 +288,26 @@ fn key_alloc(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     Ok(lab.dev.close(region)?)
 }
 
+/// With what a domain makes for its first slot.
+fn key_alloc_first(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let domain = lab.another_domain()?;
+    let usual = std::mem::replace(&mut lab.domain, domain);
+    let went = key_alloc(lab, shot);
+    lab.domain = usual;
+    went?;
+    Ok(lab.dev.close(domain)?)
+}
+
+/// What a slot has in reserve is all that such an assignment takes.
+fn wants_no_memory(shot: &Shot<'_>) -> Result<()> {
+    let memory = matches!(shot.kind(), Kind::Slab | Kind::Page);
+    ensure!(
+        !memory || !shot.failed(),
+        "an assignment failed for want of memory"
+    );
+    Ok(())
+}
+
 fn assign_slot(lab: &Lab, shot: &mut Shot<'_>, slot: &Slot) -> Result<()> {
     let length = slot.map.len() as u64;
     let got = shot.ioctl(
@@ -310,12 +332,13 @@ fn access(lab: &Lab, slot: u64) -> Result<u64> {
     Ok(it.map_or(0, |o| o.b))
 }
 
-/// With what a domain makes for its first key.
+/// The first in its domain.
 fn assign_first(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let domain = lab.another_domain()?;
     let usual = std::mem::replace(&mut lab.domain, domain);
     let went = Slot::new(lab, 1).and_then(|slot| {
         assign_slot(lab, shot, &slot)?;
+        wants_no_memory(shot)?;
         slot.end(lab)
     });
     lab.domain = usual;
@@ -326,6 +349,7 @@ fn assign_first(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
 fn assign_small(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let slot = Slot::new(lab, 4)?;
     assign_slot(lab, shot, &slot)?;
+    wants_no_memory(shot)?;
     slot.end(lab)
 }
 
@@ -469,7 +493,8 @@ fn assign_many_first(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
 
 /// One chain of fast registrations.
 fn assign_many_small(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
-    assign_many(lab, shot, &[PAGE; 6])
+    assign_many(lab, shot, &[PAGE; 6])?;
+    wants_no_memory(shot)
 }
 
 /// Told before they are made; a queue hears of failures.

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What a key slot has in reserve is all that an assignment takes: with every allocation of the
+//! caller's task failing it succeeds all the same, the first time and whenever the slot has had a
+//! key, which a revocation has ended.
+
+use super::calls::memory::{register, touch};
+use super::inject::{Famine, Knobs};
+use super::lab::Lab;
+use super::sweep::Row;
+use crate::harness::leaks::Baseline;
+use crate::harness::Env;
+use crate::sys::{self, Map};
+use anyhow::{ensure, Context, Result};
+use kfabric_uapi::*;
+use std::time::{Duration, Instant};
+
+/// Keys that each slot gets: more than a number of the device has values.
+const ROUNDS: u64 = 301;
+/// Pages of the region.
+const PAGES: usize = 256;
+const PAGE: usize = 4096;
+
+/// One way to assign.
+pub struct Case {
+    /// Its name in the table.
+    pub name: &'static str,
+    run: fn(&Bench<'_>) -> Result<()>,
+}
+
+/// The cases.
+pub const CASES: &[Case] = &[
+    Case {
+        name: "reserve.single",
+        run: single,
+    },
+    Case {
+        name: "reserve.batch",
+        run: batch,
+    },
+    Case {
+        name: "reserve.ordered",
+        run: ordered,
+    },
+    Case {
+        name: "reserve.revoke",
+        run: revoke,
+    },
+];
+
+/// Runs one case.
+pub fn run(case: &Case, env: &Env, knobs: &Knobs) -> Row {
+    let start = Instant::now();
+    let mut row = Row::new(case.name);
+    let mut baseline = Baseline::take();
+    if let Err(e) = in_lab(case, env, knobs) {
+        row.fail(&format!("{e:#}"));
+    }
+    let left = baseline.leaks();
+    if !left.is_empty() {
+        row.fail(&format!("left behind: {}", left.join("; ")));
+    }
+    row.seconds = (start.elapsed().as_secs_f64() * 10.0).round() / 10.0;
+    row
+}
+
+/// A region without keys, in a domain that has had none, and memory that runs out.
+struct Bench<'a> {
+    lab: &'a Lab,
+    region: u64,
+    famine: Famine,
+}
+
+fn in_lab(case: &Case, env: &Env, knobs: &Knobs) -> Result<()> {
+    let lab = Lab::open(env)?;
+    let map = Map::anon(PAGES * PAGE)?;
+    touch(&map);
+    let bench = Bench {
+        region: register(&lab, &map, KFI_REGION_DYNAMIC_KEYS)?,
+        lab: &lab,
+        famine: Famine::new(knobs)?,
+    };
+    (case.run)(&bench)?;
+    lab.dev.close(bench.region)?;
+    Ok(())
+}
+
+impl Bench<'_> {
+    fn slots(&self, count: u32) -> Result<Vec<u64>> {
+        Ok(self.lab.dev.key_alloc(self.region, count)?)
+    }
+
+    /// That memory does run out: a new slot cannot be had.
+    fn control(&self) -> Result<()> {
+        let got = self
+            .famine
+            .with(|| self.lab.dev.key_alloc(self.region, 1))?;
+        let error = got.err().context("a slot was made of nothing")?;
+        ensure!(error.errno.0 == libc::ENOMEM, "{error}");
+        Ok(())
+    }
+
+    fn close(&self, slots: &[u64]) -> Result<()> {
+        for slot in slots {
+            self.lab.dev.close(*slot)?;
+        }
+        Ok(())
+    }
+}
+
+/// A window, of another size and place each time.
+fn window(round: u64) -> (u64, u64) {
+    let pages = 1 + round * 7 % PAGES as u64;
+    (0, pages * PAGE as u64)
+}
+
+fn single(bench: &Bench<'_>) -> Result<()> {
+    let dev = &bench.lab.dev;
+    let slots = bench.slots(1)?;
+    for round in 0..ROUNDS {
+        let (offset, len) = window(round);
+        let assign = || dev.key_assign(slots[0], offset, len, KFI_REMOTE_READ);
+        let got = bench.famine.with(assign)?;
+        let got = got.with_context(|| format!("round {round}"))?;
+        ensure!(got.key != KFI_KEY_NOTAVAIL, "no key");
+        dev.key_revoke(slots[0])?;
+    }
+    bench.control()?;
+    bench.close(&slots)
+}
+
+/// Assigns all with `call`, which says how far it came, as often as that takes. Each time it comes
+/// further, and then it was only the memory for a list that was missing.
+fn all(
+    bench: &Bench<'_>,
+    entries: &mut [KeyEntry],
+    call: impl Fn(&mut [KeyEntry]) -> crate::raw::Result<(usize, i32)>,
+) -> Result<()> {
+    let mut done = 0;
+    while done < entries.len() {
+        let rest = &mut entries[done..];
+        let count = rest.len();
+        let (more, err) = bench.famine.with(|| call(rest))??;
+        ensure!(more > 0, "no progress: {err}");
+        let explained = if more == count { 0 } else { libc::ENOMEM };
+        ensure!(err == explained, "{more} of {count}, then {err}");
+        done += more;
+    }
+    for entry in entries {
+        ensure!(entry.key != KFI_KEY_NOTAVAIL, "a key was not told");
+    }
+    Ok(())
+}
+
+fn entries(slots: &[u64], round: u64) -> Vec<KeyEntry> {
+    let (offset, length) = window(round);
+    let entry = |slot: &u64| KeyEntry {
+        slot: *slot,
+        offset,
+        length,
+        access: KFI_REMOTE_READ,
+        key: KFI_KEY_NOTAVAIL,
+        ..Default::default()
+    };
+    slots.iter().map(entry).collect()
+}
+
+fn batch(bench: &Bench<'_>) -> Result<()> {
+    let dev = &bench.lab.dev;
+    let slots = bench.slots(70)?;
+    for round in 0..ROUNDS {
+        // Very many now and then.
+        let some = if round % 100 == 0 { 70 } else { 4 };
+        let mut entries = entries(&slots[..some], round);
+        all(bench, &mut entries, |rest| dev.key_assign_many(rest))
+            .with_context(|| format!("round {round}"))?;
+        let ended = if round % 2 == 0 {
+            dev.key_revoke_slots(&slots[..some])?.revoked
+        } else {
+            dev.key_revoke_all(KFI_REVOKE_REGION, bench.region)?
+        };
+        ensure!(ended == some as u64, "{ended} of {some} ended");
+    }
+    bench.control()?;
+    bench.close(&slots)
+}
+
+fn ordered(bench: &Bench<'_>) -> Result<()> {
+    let dev = &bench.lab.dev;
+    let cq = dev.cq_open(bench.lab.domain, 64, 0)?;
+    let slots = bench.slots(4)?;
+    for round in 0..ROUNDS {
+        let mut entries = entries(&slots, round);
+        all(bench, &mut entries, |rest| {
+            dev.key_assign_ordered(rest, cq.handle, round)
+        })
+        .with_context(|| format!("round {round}"))?;
+        let ended = dev.key_revoke_slots(&slots)?.revoked;
+        ensure!(ended == slots.len() as u64, "{ended} ended");
+    }
+    ensure!(cq.read().is_none(), "a failure was told");
+    bench.control()?;
+    bench.close(&slots)?;
+    Ok(dev.close(cq.handle)?)
+}
+
+/// A revocation that cannot have anything anew ends the key all the same. It says so in a counter,
+/// and a little later there is a reserve again.
+fn revoke(bench: &Bench<'_>) -> Result<()> {
+    const SHORT: &str = "/sys/kernel/debug/kfabric/kverbs/short";
+    const RESERVED: &str = "/sys/kernel/debug/kfabric/kverbs/reserved";
+    let count = |of: &str| -> Result<u64> { Ok(std::fs::read_to_string(of)?.trim().parse()?) };
+    let dev = &bench.lab.dev;
+    let slots = bench.slots(1)?;
+    for round in 0..8 {
+        let (offset, len) = window(round);
+        let assign = || dev.key_assign(slots[0], offset, len, KFI_REMOTE_READ);
+        bench.famine.with(assign)??;
+        let (short, reserved) = (count(SHORT)?, count(RESERVED)?);
+        bench.famine.with(|| dev.key_revoke(slots[0]))??;
+        ensure!(dev.key_revoke(slots[0]).is_err(), "the key lives on");
+        ensure!(count(SHORT)? == short + 1, "it was not told");
+        let end = Instant::now() + sys::patience(Duration::from_secs(10));
+        while count(RESERVED)? == reserved {
+            ensure!(Instant::now() < end, "nothing is reserved again");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    bench.close(&slots)
+}
