@@ -504,16 +504,25 @@ impl Key {
         if let Some((cq, context)) = failures {
             (arg.cq, arg.context) = (cq.inner.handle.raw(), context);
         }
-        for chunk in grants.chunks(abi::KFI_KEY_ALLOC_MAX as usize) {
-            match first.assign_chunk(chunk, arg, &mut all.remotes) {
-                Ok(None) => {}
-                Ok(refused) => {
-                    all.refused = refused;
-                    break;
-                }
+        while let Some(rest) = grants
+            .get(all.remotes.len()..)
+            .filter(|rest| !rest.is_empty())
+        {
+            let before = all.remotes.len();
+            let chunk = rest.get(..abi::KFI_KEY_ALLOC_MAX as usize).unwrap_or(rest);
+            let refused = match first.assign_chunk(chunk, arg, &mut all.remotes) {
+                Ok(refused) => refused,
                 Err(e) if all.remotes.is_empty() => return Err(e),
-                Err(e) => {
-                    all.refused = e.errno().or(Some(Errno(libc::EIO)));
+                Err(e) => e.errno().or(Some(Errno(libc::EIO))),
+            };
+            let further = all.remotes.len() > before;
+            match refused {
+                None if further => {}
+                // Memory was missing for the call's list, and the next entry may do without. (Not
+                // where a queue counts from the call's first.)
+                Some(Errno(libc::ENOMEM)) if further && arg.cq == 0 => {}
+                _ => {
+                    all.refused = refused;
                     break;
                 }
             }
