@@ -409,7 +409,8 @@ pub(crate) fn assign(device: &Device, batch: &mut [KeyAssign<'_>]) -> Result<(),
         let n = rest.iter().take_while(|order| of_group(order)).count();
         done += match KVec::with_capacity(n, GFP_KERNEL) {
             Ok(chain) if n > 1 => {
-                assign_chain(&live, group, &mut rest[..n], chain).map_err(|(n, e)| (done + n, e))?;
+                assign_chain(&live, group, &mut rest[..n], chain)
+                    .map_err(|(n, e)| (done + n, e))?;
                 n
             }
             // One takes no memory, also where there is none for a chain.

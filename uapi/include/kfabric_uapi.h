@@ -94,7 +94,7 @@
 
 /*
  * kfabric's own: keys may end by themselves (KFI_KEY_SINGLE_USE). Verbs cannot: no device ends
- * a registration because it was used.
+ * a registration because it was used, and none tells the target that it was.
  */
 #define KFI_SINGLE_USE_KEYS (1ULL << 42)
 
@@ -213,7 +213,7 @@
 
 /*
  * Flag of struct kfi_key_assign and struct kfi_key_assign_many: a key ends with the first operation that is done by
- * it. -EOPNOTSUPP without the capability KFI_SINGLE_USE_KEYS, which no provider has yet.
+ * it. -EOPNOTSUPP without the capability KFI_SINGLE_USE_KEYS, which no provider has.
  */
 #define KFI_KEY_SINGLE_USE 2
 
@@ -803,8 +803,9 @@ struct kfi_region_reg {
  * KFI_IOC_KEY_ALLOC: reserves all that an assign needs. All slots or none. -ENOSPC: no
  * key values are left that the device has not given out before.
  *
- * A revoked key's part of it ends with the key and is had anew in the background; an assign that
- * comes before that is over has it itself, and may fail for want of it (-ENOMEM, -ENOSPC).
+ * A revoked key's part of it ends with the key, and the revocation has it anew before it returns.
+ * If it cannot, the key has ended all the same; a little later a worker tries again, and so does an
+ * assign that comes before, which may then fail for want of it (-ENOMEM, -ENOSPC).
  */
 struct kfi_key_alloc {
 	/* Size of this structure. */
@@ -831,9 +832,10 @@ struct kfi_key_alloc {
 /*
  * KFI_IOC_KEY_ASSIGN. -EINVAL for an empty range, one that is not inside the region, or no
  * right; -EACCES for a right that the region was not registered for, or memory of another
- * process; -EBUSY when the slot has a key; -ENOSPC as for struct kfi_key_alloc; -EMSGSIZE for more
- * pages than the device can have a key for; -ENOENT for no slot, or one that is closed meanwhile;
- * -ENODEV when the device is gone; -EIO or -ETIMEDOUT when it failed.
+ * process; -EBUSY when the slot has a key; -EMSGSIZE for more pages than the device can have a
+ * key for; -ENOENT for no slot, or one that is closed meanwhile; -ENODEV when the device is
+ * gone; -EIO or -ETIMEDOUT when it failed. -ENOMEM and -ENOSPC only for a window that has to
+ * be registered in full, or as struct kfi_key_alloc says.
  */
 struct kfi_key_assign {
 	/* Size of this structure. */
@@ -866,7 +868,9 @@ struct kfi_key_assign {
  * is just being assigned or revoked by another call is waited for. Where the device refuses a
  * whole chain of up to 64, none of those has a key. What is used of an entry is fetched once; one
  * that cannot be read is refused (EFAULT). A key whose value cannot be stored in its entry is
- * revoked again (EFAULT).
+ * revoked again (EFAULT). The call's own list of the entries takes memory: where there is none,
+ * it assigns the next entry, or what it has listed, and stops with ENOMEM; done is not 0 then,
+ * and another call goes on.
  *
  * With KFI_KEY_ORDERED the device is not waited for: the keys are told at once, and are valid
  * before anything takes effect that is posted on their domain afterwards, so a message that

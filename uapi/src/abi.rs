@@ -171,7 +171,7 @@ pub const KFI_DYNAMIC_KEYS: u64 = 1 << 40;
 /// kfabric's own: endpoints may have keys of their own ([`KFI_EP_OWN_KEYS`]).
 pub const KFI_EP_KEYS: u64 = 1 << 41;
 /// kfabric's own: keys may end by themselves ([`KFI_KEY_SINGLE_USE`]). Verbs cannot: no device ends
-/// a registration because it was used.
+/// a registration because it was used, and none tells the target that it was.
 pub const KFI_SINGLE_USE_KEYS: u64 = 1 << 42;
 
 /// Registration modes (`FI_MR_*`, fi_mr(3)): local buffers need a region.
@@ -781,8 +781,9 @@ pub const KFI_REGION_DYNAMIC_KEYS: u32 = 1;
 /// `KFI_IOC_KEY_ALLOC`: reserves all that an assign needs. All slots or none. `-ENOSPC`: no
 /// key values are left that the device has not given out before.
 ///
-/// A revoked key's part of it ends with the key and is had anew in the background; an assign that
-/// comes before that is over has it itself, and may fail for want of it (`-ENOMEM`, `-ENOSPC`).
+/// A revoked key's part of it ends with the key, and the revocation has it anew before it returns.
+/// If it cannot, the key has ended all the same; a little later a worker tries again, and so does an
+/// assign that comes before, which may then fail for want of it (`-ENOMEM`, `-ENOSPC`).
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct KeyAlloc {
@@ -807,9 +808,10 @@ pub struct KeyAlloc {
 
 /// `KFI_IOC_KEY_ASSIGN`. `-EINVAL` for an empty range, one that is not inside the region, or no
 /// right; `-EACCES` for a right that the region was not registered for, or memory of another
-/// process; `-EBUSY` when the slot has a key; `-ENOSPC` as for [`KeyAlloc`]; `-EMSGSIZE` for more
-/// pages than the device can have a key for; `-ENOENT` for no slot, or one that is closed meanwhile;
-/// `-ENODEV` when the device is gone; `-EIO` or `-ETIMEDOUT` when it failed.
+/// process; `-EBUSY` when the slot has a key; `-EMSGSIZE` for more pages than the device can have a
+/// key for; `-ENOENT` for no slot, or one that is closed meanwhile; `-ENODEV` when the device is
+/// gone; `-EIO` or `-ETIMEDOUT` when it failed. `-ENOMEM` and `-ENOSPC` only for a window that has to
+/// be registered in full, or as [`KeyAlloc`] says.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct KeyAssign {
@@ -842,7 +844,9 @@ pub struct KeyAssign {
 /// is just being assigned or revoked by another call is waited for. Where the device refuses a
 /// whole chain of up to 64, none of those has a key. What is used of an entry is fetched once; one
 /// that cannot be read is refused (`EFAULT`). A key whose value cannot be stored in its entry is
-/// revoked again (`EFAULT`).
+/// revoked again (`EFAULT`). The call's own list of the entries takes memory: where there is none,
+/// it assigns the next entry, or what it has listed, and stops with `ENOMEM`; `done` is not 0 then,
+/// and another call goes on.
 ///
 /// With `KFI_KEY_ORDERED` the device is not waited for: the keys are told at once, and are valid
 /// before anything takes effect that is posted on their domain afterwards, so a message that
@@ -881,7 +885,7 @@ pub struct KeyAssignMany {
     pub context: u64,
 }
 /// Flag of [`KeyAssign`] and [`KeyAssignMany`]: a key ends with the first operation that is done by
-/// it. `-EOPNOTSUPP` without the capability [`KFI_SINGLE_USE_KEYS`], which no provider has yet.
+/// it. `-EOPNOTSUPP` without the capability [`KFI_SINGLE_USE_KEYS`], which no provider has.
 pub const KFI_KEY_SINGLE_USE: u32 = 2;
 /// Flag of [`KeyAssignMany`]: the keys are told at once, and valid before what is posted afterwards.
 pub const KFI_KEY_ORDERED: u32 = 1;

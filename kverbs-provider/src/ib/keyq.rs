@@ -2,7 +2,7 @@
 //! A queue pair connected to itself, on which fast registrations are posted and waited for.
 //!
 //! Many are posted as one chain, of which only the last says that it is done: they are done in
-//! order, and nearly all that one of them costs is the way to the device's worker and back.
+//! order, and more than half of what a single one costs is the way to the device's worker and back.
 //!
 //! It is the provider's own, so that a registration waits for no application's operation and
 //! fails no application's connection. Its completion handler wakes the waiter directly, which is
