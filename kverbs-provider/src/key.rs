@@ -282,11 +282,11 @@ impl Key {
         {
             let mut slot = inner.place.lock();
             inner.refill(&live, &mut slot)?;
-            inner.group.ready(&live)?;
             if inner.group.own_lists() {
                 slot.list = Some(SgList::new(device.ib(), inner.pages() as usize + 1)?);
             }
         }
+        inner.group.ready(&live)?;
         let ticket = device.resources.add(Class::Key, inner.clone())?;
         Ok(Self { inner, ticket })
     }
@@ -407,8 +407,9 @@ pub(crate) fn assign(device: &Device, batch: &mut [KeyAssign<'_>]) -> Result<(),
             inner(order).is_ok_and(|inner| Arc::ptr_eq(&inner.group, group))
         };
         let n = rest.iter().take_while(|order| of_group(order)).count();
-        done += match KVec::with_capacity(n, GFP_KERNEL) {
-            Ok(chain) if n > 1 => {
+        let chain = (n > 1).then(|| KVec::with_capacity(n, GFP_KERNEL));
+        done += match chain {
+            Some(Ok(chain)) => {
                 assign_chain(&live, group, &mut rest[..n], chain)
                     .map_err(|(n, e)| (done + n, e))?;
                 n

@@ -198,7 +198,7 @@ fn key_assign(station: &Station, shot: &mut Shot) -> Outcome {
     Ok(buffer.region.close()?)
 }
 
-/// With what a domain makes for its first key.
+/// The first in its domain.
 fn key_assign_first(station: &Station, shot: &mut Shot) -> Outcome {
     let domain = Domain::open(station.fabric(), station.domain.name())?;
     let buffer = Buffer::shared(&domain, PAGE)?;
