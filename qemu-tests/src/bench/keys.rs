@@ -3,8 +3,7 @@
 //! What keys cost: assigned and revoked, one by one and 64 at once, waited for and ordered, for
 //! windows and regions of many sizes, beside registering and deregistering the window with verbs.
 //!
-//! A program that does nothing else pays for the next key's reserve in its assign; one that pauses
-//! now and then does not, because a worker has had its turn: those figures say "after a pause".
+//! A program that pauses now and then gives workers their turn: those figures say "after a pause".
 
 use super::memory::{average, memory, verbs, verbs_reg};
 use super::Figure;
@@ -103,7 +102,7 @@ enum How {
     Ordered,
 }
 
-/// So long a program pauses that the reserve of a slot is there again.
+/// So long a program pauses that workers have had their turn.
 const PAUSE: Duration = Duration::from_millis(25);
 
 /// Microseconds of an assign and of a revoke.
