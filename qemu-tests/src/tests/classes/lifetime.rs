@@ -10,6 +10,7 @@ use crate::harness::Ctx;
 use crate::op::{self, iov};
 use crate::pair::{own_info, Opts, Pair, Remote, Side, LOCAL, REMOTE, WAIT};
 use crate::raw::{field_text, CallError, Cq, Dev};
+use crate::sys::patience;
 use crate::tests::death::fresh_transfer;
 use crate::tests::refused;
 use crate::tests::stress::Rng;
@@ -509,8 +510,10 @@ pub(super) fn half_built(ctx: &mut Ctx) -> Result<()> {
                 s.spawn(move || meddle(seed))
             })
             .collect();
+        let end = Instant::now() + patience(Duration::from_secs(10));
         let build = || -> Result<()> {
-            for _ in 0..times(400) {
+            // The others may keep the processors to themselves.
+            for _ in (0..times(400)).take_while(|_| Instant::now() < end) {
                 let ep = side.dev.ep_open(&bare)?.handle;
                 handle.store(ep, Ordering::Relaxed);
                 // Another thread may have been faster with any of these.
