@@ -2,8 +2,6 @@
 
 //! What keys cost: assigned and revoked, one by one and 64 at once, waited for and ordered, for
 //! windows and regions of many sizes, beside registering and deregistering the window with verbs.
-//!
-//! A program that pauses now and then gives workers their turn: those figures say "after a pause".
 
 use super::memory::{average, memory, verbs, verbs_reg};
 use super::Figure;
@@ -91,51 +89,21 @@ fn figure(
     .print(ctx);
 }
 
-/// How an assignment is made.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum How {
-    /// It is waited for.
-    Plain,
-    /// So it is, in a program that pauses before each call.
-    Paused,
-    /// It is told at once. The revocation waits for it.
-    Ordered,
-}
-
 /// So long a program pauses that workers have had their turn.
 const PAUSE: Duration = Duration::from_millis(25);
 
+fn average_of(sum: Duration, count: u32) -> f64 {
+    sum.as_secs_f64() * 1e6 / f64::from(count)
+}
+
 /// Microseconds of an assign and of a revoke.
-fn pair(side: &Side, slot: u64, offset: usize, window: &Window, how: How) -> Result<(f64, f64)> {
+fn pair(side: &Side, slot: u64, offset: usize, window: &Window) -> Result<(f64, f64)> {
     let (mut assigning, mut revoking) = (Duration::ZERO, Duration::ZERO);
     let (offset, length) = (offset as u64, window.len as u64);
-    let rounds = match how {
-        How::Plain => window.rounds,
-        _ => window.rounds.min(50),
-    };
-    let pause = || {
-        if how != How::Plain {
-            std::thread::sleep(PAUSE);
-        }
-    };
-    for round in 0..=rounds {
-        pause();
+    for round in 0..=window.rounds {
         let start = Instant::now();
-        if how == How::Ordered {
-            let entry = KeyEntry {
-                slot,
-                offset,
-                length,
-                access: KFI_REMOTE_READ,
-                ..Default::default()
-            };
-            let got = side.dev.key_assign_ordered(&mut [entry], 0, 0)?;
-            ensure!(got == (1, 0), "ordered: {got:?}");
-        } else {
-            side.dev.key_assign(slot, offset, length, KFI_REMOTE_READ)?;
-        }
+        side.dev.key_assign(slot, offset, length, KFI_REMOTE_READ)?;
         let took = start.elapsed();
-        pause();
         let start = Instant::now();
         side.dev.key_revoke(slot)?;
         // The first warms up.
@@ -144,8 +112,42 @@ fn pair(side: &Side, slot: u64, offset: usize, window: &Window, how: How) -> Res
             revoking += start.elapsed();
         }
     }
-    let each = |sum: Duration| sum.as_secs_f64() * 1e6 / f64::from(rounds);
+    let each = |sum| average_of(sum, window.rounds);
     Ok((each(assigning), each(revoking)))
+}
+
+/// Microseconds of an assign that is ordered, alone: where nothing else is under way, so that a
+/// worker has to be woken, and as one of many in a row.
+fn ordered(side: &Side, slots: &[u64], offset: usize, window: &Window) -> Result<(f64, f64)> {
+    let order = |slot: u64| -> Result<Duration> {
+        let entry = KeyEntry {
+            slot,
+            offset: offset as u64,
+            length: window.len as u64,
+            access: KFI_REMOTE_READ,
+            ..Default::default()
+        };
+        let start = Instant::now();
+        let got = side.dev.key_assign_ordered(&mut [entry], 0, 0)?;
+        let took = start.elapsed();
+        ensure!(got == (1, 0), "ordered: {got:?}");
+        Ok(took)
+    };
+    let rounds = window.rounds.min(50);
+    let mut alone = Duration::ZERO;
+    for _ in 0..rounds {
+        std::thread::sleep(PAUSE);
+        alone += order(slots[0])?;
+        std::thread::sleep(PAUSE);
+        side.dev.key_revoke(slots[0])?;
+    }
+    let mut in_a_row = Duration::ZERO;
+    for slot in slots {
+        in_a_row += order(*slot)?;
+    }
+    side.dev.key_revoke_slots(slots)?;
+    let count = u32::try_from(slots.len())?;
+    Ok((average_of(alone, rounds), average_of(in_a_row, count)))
 }
 
 /// Microseconds of assigning and revoking a key, 64 at once; and of assigning one where that is
@@ -198,7 +200,7 @@ fn table(ctx: &Ctx) -> Result<()> {
         for (window, peer) in fitting {
             let offset = (len / 2).next_multiple_of(window.len) % len;
             let what = format!("{} of {}", size(window.len), size(len));
-            let (assign, revoke) = pair(&side, slots[0], offset, window, How::Plain)?;
+            let (assign, revoke) = pair(&side, slots[0], offset, window)?;
             let show = |name: &str, value, unit, wanted| {
                 let case = format!("{name} {what}");
                 figure(ctx, &case, value, unit, (PEER, *peer), wanted);
@@ -206,13 +208,11 @@ fn table(ctx: &Ctx) -> Result<()> {
             show("assign", assign, "us", None);
             show("revoke", revoke, "us", None);
             show("pair", assign + revoke, "us", window.wanted.0);
-            let (idle, revoke) = pair(&side, slots[0], offset, window, How::Paused)?;
-            show("assign after a pause", idle, "us", None);
-            show("pair after a pause", idle + revoke, "us", None);
             // Beyond fast registration an ordered assign is waited for all the same.
             let wanted = (window.len == 4 * KIB).then_some("<= 0.15");
-            let (ordered, _) = pair(&side, slots[0], offset, window, How::Ordered)?;
-            show("ordered assign", ordered, "us", wanted);
+            let (alone, in_a_row) = ordered(&side, &slots, offset, window)?;
+            show("ordered assign", alone, "us", wanted);
+            show("ordered assign, one of 64 in a row", in_a_row, "us", wanted);
             let (each, ordered) = batch(&side, &slots, len, window)?;
             show("batch", each, "us per key", window.wanted.1);
             show("ordered batch, assign", ordered, "us per key", None);
@@ -285,7 +285,7 @@ fn many_live(ctx: &Ctx) -> Result<()> {
             ensure!(got == (count, 0), "assigned: {got:?}");
             live += count;
         }
-        let (assign, revoke) = pair(&side, slot, 0, &WINDOWS[0], How::Plain)?;
+        let (assign, revoke) = pair(&side, slot, 0, &WINDOWS[0])?;
         let (before, _) = *few.get_or_insert((assign, revoke));
         let case = format!("assign 4 KiB, {live} keys live");
         let peer = ("the same, 10 keys live", before);
