@@ -372,7 +372,7 @@ fn rules(ctx: &mut Ctx) -> Result<()> {
     }
     // What ended with all keys of the base can be let go.
     ensure!(base.revoke_keys()? == 1, "another number had a key");
-    drop(outer);
+    outer.close().map_err(|r| r.error)?;
     base.close().map_err(|r| r.error)?;
     plain.close().map_err(|r| r.error)?;
     ensure!(count(&lib, Kind::Key)? == 0, "slots are left");

@@ -204,6 +204,11 @@ impl SubRegion {
                 inner.keep_slot();
                 Ok(())
             }
+            // It ended with all keys of the base.
+            Err(Error::Call { errno, .. }) if errno == Errno::EINVAL => {
+                inner.keep_slot();
+                Ok(())
+            }
             Err(error) => Err(Returned {
                 object: Self {
                     inner: Arc::new(inner),
