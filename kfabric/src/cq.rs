@@ -119,16 +119,18 @@ impl Cq {
         &self.wait
     }
 
-    /// Promises room for one entry. Any context.
+    /// Promises room for one entry. Any context. Compiled once.
     ///
     /// # Errors
     ///
     /// `EAGAIN`: full.
+    #[inline(never)]
     pub(crate) fn reserve(&self) -> Result {
         self.account.reserve(self.ring.tail()).map_err(|_| EAGAIN)
     }
 
-    /// Gives back a promise that no entry came of.
+    /// Gives back a promise that no entry came of. Compiled once.
+    #[inline(never)]
     pub(crate) fn unreserve(&self) {
         self.account.unreserve();
     }
