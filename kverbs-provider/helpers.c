@@ -383,8 +383,12 @@ int kverbs_set_access(struct ib_mr *mr, int access)
 
 	new = mr->device->ops.rereg_user_mr(mr, IB_MR_REREG_ACCESS, 0, 0, 0, access, mr->pd, NULL);
 	/* One that is new would be for hardware, which is not asked. */
-	if (WARN_ON_ONCE(new && !IS_ERR(new)))
+	if (WARN_ON_ONCE(new && !IS_ERR(new))) {
+		new->device = mr->device;
+		new->pd = mr->pd;
+		mr->device->ops.dereg_mr(new, NULL);
 		return -EIO;
+	}
 	return PTR_ERR_OR_ZERO(new);
 }
 

@@ -372,9 +372,9 @@ impl Key {
     /// failed. `EINTR`: something else is under way on the slot, and the task was killed while it
     /// waited for that.
     ///
-    /// A slot has in reserve what this takes, so nothing is allocated, with two exceptions, of which
-    /// it may fail (`ENOMEM`, `ENOSPC`: the machine or the device has no more): a window that the
-    /// provider has to register in full (kverbs: more than 256 pages), and a slot for which the
+    /// A slot has in reserve what this takes, so nothing is allocated, with two exceptions, of
+    /// which it may fail (`ENOMEM`, `ENOSPC`: the machine or the device has no more): a window that
+    /// the provider has to register in full (kverbs: more than 256 pages), and a slot for which the
     /// revocation of its last key could not reserve that again.
     pub fn assign(&self, offset: u64, len: u64, access: u64) -> Result<KeyValue> {
         let (domain, grant) = self.grant_of(offset, len, access)?;

@@ -50,8 +50,9 @@ use kfabric::{
 struct Registrar {
     /// Made with the first slot, and again after a failure.
     queue: Option<KeyQueue>,
-    /// Room for a window's pieces, made with the first slot. Where DMA addresses are the processor's own nothing stays
-    /// mapped, and one list does for all keys; elsewhere each key has its own.
+    /// Room for a window's pieces, made with the first slot. Where DMA addresses are the
+    /// processor's own nothing stays mapped, and one list does for all keys; elsewhere each key has
+    /// its own.
     scratch: Option<SgList>,
 }
 

@@ -11,13 +11,13 @@
 //!
 //! Revoking is deregistering: on every driver that waits for what a peer is just doing, which on
 //! rxe an invalidate does not. So each key takes a memory region of its own. The next one is had by
-//! the revocation, once the key is dead, so that an assignment finds all that it needs; if it cannot
-//! be had then, a worker tries again, and so does the next assignment.
+//! the revocation, once the key is dead, so that an assignment finds all that it needs; if it
+//! cannot be had then, a worker tries again, and so does the next assignment.
 //!
 //! A key's number is as unpredictable as the device allows, and comes once ([`spent`]); isolation
 //! rests on the group's protection domain. For a full registration the device chooses it, so what
-//! is registered gives peers nothing until it is known to be a new one ([`Mr::open`]). A device that
-//! cannot do that has an old one work for the moment until it is found out.
+//! is registered gives peers nothing until it is known to be a new one ([`Mr::open`]). A device
+//! that cannot do that has an old one work for the moment until it is found out.
 //!
 //! What this cannot keep a peer from, on rxe: a "send with invalidate" ends any fast registration
 //! of the device whose number the peer guesses, whatever protection domain it is in. That takes a

@@ -19,7 +19,8 @@ pub(crate) const PIECES: u32 = 4;
 /// Pages of one fast registration, at most: what a key slot reserves costs memory.
 pub(crate) const FAST_PAGES: u32 = 256;
 
-/// When a slot that could not get its next memory region with a revoke tries again, in milliseconds.
+/// When a slot that could not get its next memory region with a revoke tries again, in
+/// milliseconds.
 pub(crate) const REFILL_MS: u32 = 2;
 
 /// Pages of one registration with a device that is software, at most. Those keep 16 bytes for each

@@ -804,8 +804,8 @@ struct kfi_region_reg {
  * key values are left that the device has not given out before.
  *
  * A revoked key's part of it ends with the key, and the revocation has it anew before it returns.
- * If it cannot, the key has ended all the same; a little later a worker tries again, and so does an
- * assign that comes before, which may then fail for want of it (-ENOMEM, -ENOSPC).
+ * If it cannot, the key has ended all the same; a little later a worker tries again, and so does
+ * an assign that comes before, which may then fail for want of it (-ENOMEM, -ENOSPC).
  */
 struct kfi_key_alloc {
 	/* Size of this structure. */
@@ -834,8 +834,8 @@ struct kfi_key_alloc {
  * right; -EACCES for a right that the region was not registered for, or memory of another
  * process; -EBUSY when the slot has a key; -EMSGSIZE for more pages than the device can have a
  * key for; -ENOENT for no slot, or one that is closed meanwhile; -ENODEV when the device is
- * gone; -EIO or -ETIMEDOUT when it failed. -ENOMEM and -ENOSPC only for a window that has to
- * be registered in full, or as struct kfi_key_alloc says.
+ * gone; -EIO or -ETIMEDOUT when it failed. -ENOMEM and -ENOSPC only for a window that has
+ * to be registered in full, or as struct kfi_key_alloc says.
  */
 struct kfi_key_assign {
 	/* Size of this structure. */

@@ -782,8 +782,8 @@ pub const KFI_REGION_DYNAMIC_KEYS: u32 = 1;
 /// key values are left that the device has not given out before.
 ///
 /// A revoked key's part of it ends with the key, and the revocation has it anew before it returns.
-/// If it cannot, the key has ended all the same; a little later a worker tries again, and so does an
-/// assign that comes before, which may then fail for want of it (`-ENOMEM`, `-ENOSPC`).
+/// If it cannot, the key has ended all the same; a little later a worker tries again, and so does
+/// an assign that comes before, which may then fail for want of it (`-ENOMEM`, `-ENOSPC`).
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct KeyAlloc {
@@ -810,8 +810,8 @@ pub struct KeyAlloc {
 /// right; `-EACCES` for a right that the region was not registered for, or memory of another
 /// process; `-EBUSY` when the slot has a key; `-EMSGSIZE` for more pages than the device can have a
 /// key for; `-ENOENT` for no slot, or one that is closed meanwhile; `-ENODEV` when the device is
-/// gone; `-EIO` or `-ETIMEDOUT` when it failed. `-ENOMEM` and `-ENOSPC` only for a window that has to
-/// be registered in full, or as [`KeyAlloc`] says.
+/// gone; `-EIO` or `-ETIMEDOUT` when it failed. `-ENOMEM` and `-ENOSPC` only for a window that has
+/// to be registered in full, or as [`KeyAlloc`] says.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct KeyAssign {

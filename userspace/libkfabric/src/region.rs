@@ -522,7 +522,8 @@ impl Key {
                 // where a queue counts from the call's first.)
                 Some(Errno(libc::ENOMEM)) if further && arg.cq == 0 => {}
                 _ => {
-                    all.refused = refused;
+                    // A call that did nothing and does not say why is none of ours.
+                    all.refused = refused.or(Some(Errno(libc::EIO)));
                     break;
                 }
             }
