@@ -16,8 +16,9 @@
 //!
 //! A key's number is as unpredictable as the device allows, and comes once ([`spent`]); isolation
 //! rests on the group's protection domain. For a full registration the device chooses it, so what
-//! is registered gives peers nothing until it is known to be a new one ([`Mr::open`]). A device
-//! that cannot do that has an old one work for the moment until it is found out.
+//! is registered gives peers nothing until it is known to be a new one ([`Mr::open`]), not even
+//! the answer to a read that is repeated ([`region::hidden_addr`]). A device that cannot do that has
+//! an old one work for the moment until it is found out.
 //!
 //! What this cannot keep a peer from, on rxe: a "send with invalidate" ends any fast registration
 //! of the device whose number the peer guesses, whatever protection domain it is in. That takes a
@@ -200,20 +201,25 @@ impl Inner {
     /// Registers a window in full. The device chooses the key, so whether it is a new one shows
     /// only when it is made; one that is not is ended again, before it gave peers anything where
     /// the device can do that.
-    fn full(&self, live: &Live<'_>, offset: usize, len: usize, rights: Access) -> Result<Mr> {
+    fn full(&self, live: &Live<'_>, window: Window, rights: Access) -> Result<Mr> {
+        let Window { offset, len, iova } = window;
         let mem = self.region.mem();
         // Kept until another is found, for a device may hand out again what it got back last.
         let mut old = KVec::<Mr>::with_capacity(FULL_TRIES, GFP_KERNEL)?;
         let found = loop {
             let opens = self.group.device().ib().opens();
-            let first = if opens { rights.local() } else { rights };
-            let mut mr = match region::user_mr(live, &self.group, mem, offset, len, first) {
+            let (at, first) = if opens {
+                (region::hidden_addr(&self.group, mem, offset), rights.local())
+            } else {
+                (iova, rights)
+            };
+            let mut mr = match region::user_mr(live, &self.group, mem, offset, len, at, first) {
                 Ok(mr) => mr,
                 Err(e) => break Err(e),
             };
             let new = spent::take(mr.rkey()).and_then(|new| {
                 if new && opens {
-                    mr.open(rights)?;
+                    mr.open(iova, rights)?;
                 }
                 Ok(new)
             });
@@ -370,7 +376,7 @@ impl Inner {
         }
         let Window { offset, len, iova } = window;
         // Without the lock: this may wait for the program.
-        let mr = self.full(live, offset, len, access)?;
+        let mr = self.full(live, window, access)?;
         let value = KeyValue {
             key: u64::from(mr.rkey()),
             remote_addr: iova,

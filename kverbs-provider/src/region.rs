@@ -116,7 +116,8 @@ pub(crate) struct Region {
     ticket: Ticket,
 }
 
-/// Makes a registration of `len` bytes of user memory from `offset`.
+/// Makes a registration of `len` bytes of user memory from `offset`, the first of which is known as
+/// `iova`.
 ///
 /// # Errors
 ///
@@ -127,6 +128,7 @@ pub(crate) fn user_mr(
     mem: &Memory,
     offset: usize,
     len: usize,
+    iova: u64,
     access: Access,
 ) -> Result<Mr> {
     let pages = (mem.page_offset() + offset) % kernel::page::PAGE_SIZE + len;
@@ -136,7 +138,7 @@ pub(crate) fn user_mr(
     }
     let pd = group.pd()?;
     mem.device_register(offset, len, |addr| {
-        Mr::user(live, &pd, addr as u64, len as u64, access)
+        Mr::user(live, &pd, addr as u64, len as u64, iova, access)
     })
 }
 
@@ -149,6 +151,17 @@ pub(crate) fn remote_addr(mem: &Memory, offset: usize) -> u64 {
         Some(addr) => (addr + offset) as u64,
         None => (mem.page_offset() + offset) as u64,
     }
+}
+
+/// The address that a registration knows the byte at `offset` of `mem` by which gives peers
+/// nothing.
+///
+/// No key ever has such a one. rxe looks neither at rights nor at protection domains when a peer
+/// repeats a read that was good once, but only whether number and address still are, and such a
+/// registration may have a number that was a key's.
+pub(crate) fn hidden_addr(group: &Group, mem: &Memory, offset: usize) -> u64 {
+    let hidden = if group.device().ib().opens() { 1 << 63 } else { 0 };
+    remote_addr(mem, offset) | hidden
 }
 
 impl Region {
@@ -205,15 +218,16 @@ impl Region {
         } else {
             Access::LOCAL_READ
         };
-        let Some(user) = mem.user() else {
+        if mem.user().is_none() {
             return Self::fast(live, group, mem, access);
-        };
+        }
         let mut pieces = KVec::with_capacity(1, GFP_KERNEL)?;
-        let mr = user_mr(live, group, mem, 0, mem.len(), access)?;
+        let addr = hidden_addr(group, mem, 0);
+        let mr = user_mr(live, group, mem, 0, mem.len(), addr, access)?;
         let piece = Piece {
             start: 0,
             len: mem.len(),
-            addr: user as u64,
+            addr,
             lkey: Some(mr.lkey()),
         };
         // There is room for it.
@@ -258,7 +272,7 @@ impl Region {
             let mr = Mr::fast(live, &pd, pages)?;
             let count = mem.segment_count(start, len);
             let list = SgList::new(group.device().ib(), count)?;
-            let addr = remote_addr(mem, start);
+            let addr = hidden_addr(group, mem, start);
             let mut part = [Registration {
                 mr,
                 list: Some(list),

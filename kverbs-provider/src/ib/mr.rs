@@ -99,7 +99,8 @@ impl Mr {
         })
     }
 
-    /// Registers `len` bytes at `addr` of the current process, which peers know as `addr` too.
+    /// Registers `len` bytes at `addr` of the current process, the first of which is known as
+    /// `iova`, with the same offset in its page.
     ///
     /// To be called inside [`Memory::device_register`].
     pub(crate) fn user(
@@ -107,12 +108,13 @@ impl Mr {
         pd: &Arc<Pd>,
         addr: u64,
         len: u64,
+        iova: u64,
         access: Access,
     ) -> Result<Self> {
         fault::device()?;
         // SAFETY: The protection domain is alive. The address is checked by the call.
         let ptr = from_err_ptr(unsafe {
-            raw::ib_reg_user_mr(pd.as_ptr(), addr, len, addr, access.bits())
+            raw::ib_reg_user_mr(pd.as_ptr(), addr, len, iova, access.bits())
         })?;
         // INVARIANT: It was just made.
         Ok(Self {
@@ -121,14 +123,17 @@ impl Mr {
         })
     }
 
-    /// Gives a registration of a process's memory other rights, where the device
-    /// [opens](super::device::Device::opens). They begin when this returns, at the latest.
+    /// Gives a registration of a process's memory other rights, and has peers know its first byte
+    /// as `iova`, where the device [opens](super::device::Device::opens). They begin when this
+    /// returns, at the latest.
     ///
     /// # Errors
     ///
     /// What the driver says.
-    pub(crate) fn open(&mut self, access: Access) -> Result {
+    pub(crate) fn open(&mut self, iova: u64, access: Access) -> Result {
         fault::device()?;
+        // SAFETY: By the type invariant; nobody else changes it. Such a driver looks here.
+        unsafe { (*self.as_ptr()).iova = iova };
         // SAFETY: By the type invariant; nobody else changes it.
         to_result(unsafe { raw::kverbs_set_access(self.as_ptr(), access.bits()) })
     }
