@@ -272,6 +272,8 @@ impl Group {
             if let Err(e) = queue.register(aimed) {
                 self.inner.ready.store(false, Ordering::Relaxed);
                 registrar.queue = None;
+                // Whoever is next is to find one, whatever slot that is.
+                let _ = self.ready_in(live, registrar);
                 return Err((0, e));
             }
         }
@@ -281,10 +283,26 @@ impl Group {
     /// Has what registrations take turns with, so that one needs to make nothing. Waits for none
     /// where that is there.
     pub(crate) fn ready(&self, live: &Live<'_>) -> Result {
-        if self.inner.ready.load(Ordering::Relaxed) {
+        if self.is_ready() {
             return Ok(());
         }
         self.ready_in(live, &mut self.inner.registrar.lock())
+    }
+
+    /// As [`Group::ready`], but never waits for a registration: whoever makes one sees to it.
+    pub(crate) fn try_ready(&self, live: &Live<'_>) -> Result {
+        if self.is_ready() {
+            return Ok(());
+        }
+        match self.inner.registrar.try_lock() {
+            Some(mut registrar) => self.ready_in(live, &mut registrar),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a registration needs to make nothing.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.inner.ready.load(Ordering::Relaxed)
     }
 
     fn ready_in(&self, live: &Live<'_>, registrar: &mut Registrar) -> Result {

@@ -131,7 +131,7 @@ impl WorkItem for Inner {
         if let Ok(live) = this.group.device().enter() {
             // What cannot be had now the next assign tries to have.
             let had = this.refill(&live, &mut this.place.lock());
-            let _ = had.and_then(|()| this.group.ready(&live));
+            let _ = had.and_then(|()| this.group.try_ready(&live));
         }
     }
 }
@@ -555,7 +555,7 @@ impl KeyOps for Key {
             return;
         };
         let had = inner.refill(&live, &mut inner.place.lock());
-        if had.and_then(|()| inner.group.ready(&live)).is_err() {
+        if had.and_then(|()| inner.group.try_ready(&live)).is_err() {
             stats::SHORT.add(1);
             // What is queued already has yet to run.
             let _ = work::spare().enqueue_delayed(inner.clone(), msecs_to_jiffies(REFILL_MS));
