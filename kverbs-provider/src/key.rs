@@ -97,8 +97,8 @@ enum State {
     Taken,
     /// A key by fast registration.
     Fast(Mr),
-    /// A key by full registration of [offset, offset + length).
-    Full(Mr, usize, usize),
+    /// A key by full registration of [offset, offset + length), and what stays in reserve.
+    Full(Mr, usize, usize, Option<Mr>),
 }
 
 /// What is behind the slot's lock.
@@ -145,7 +145,10 @@ impl Inner {
                 return;
             }
             State::Fast(mr) => self.retire(mr.end()),
-            State::Full(mr, offset, len) => self.retire_full(mr, offset, len),
+            State::Full(mr, offset, len, reserve) => {
+                slot.state = State::Free(reserve);
+                self.retire_full(mr, offset, len);
+            }
         }
         if let Some(list) = &mut slot.list {
             list.unmap();
@@ -382,9 +385,12 @@ impl Inner {
             remote_addr: iova,
         };
         let mut slot = self.place.lock();
-        // What was in reserve goes; after a revoke there is a new one.
+        let reserve = match &mut slot.state {
+            State::Free(reserve) => reserve.take(),
+            _ => None,
+        };
         stats::FULL.add(1);
-        slot.state = State::Full(mr, offset, len);
+        slot.state = State::Full(mr, offset, len, reserve);
         Ok(value)
     }
 }
