@@ -387,7 +387,7 @@ impl Endpoint {
     pub fn revoke_keys(&self) -> Result<usize, (usize, Error)> {
         let own = self.own.as_ref().ok_or((0, EINVAL))?;
         let (mut ended, mut busy) = (0, false);
-        let first = own.bound.for_each(|key| {
+        let mut result = own.bound.for_each(|key| {
             sys::cond_resched();
             match key.try_revoke() {
                 Some(had) => ended += usize::from(had),
@@ -395,25 +395,24 @@ impl Endpoint {
             }
             Ok(())
         });
-        first.map_err(|e| (ended, e))?;
         if busy {
             // Where something else is under way it is waited for when all others have ended.
-            let rest = own.bound.for_each(|key| {
-                let (n, result) = match Key::revoke_many(&mut [key]) {
+            result = own.bound.for_each(|key| {
+                let (n, result) = match Key::end_each(&mut [key], |key| Some(key)) {
                     Ok(n) => (n, Ok(())),
                     Err((n, e)) => (n, Err(e)),
                 };
                 ended += n;
                 result
             });
-            rest.map_err(|e| (ended, e))?;
         }
-        let _ = own.bound.for_each(|key| {
-            sys::pause()?;
-            key.renew();
-            Ok(())
-        });
-        Ok(ended)
+        if ended != 0 {
+            let _ = own.bound.for_each(|key| {
+                key.renew_in_turn();
+                Ok(())
+            });
+        }
+        result.map(|()| ended).map_err(|e| (ended, e))
     }
 
     /// `KFI_STATE_*`.

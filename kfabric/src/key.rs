@@ -158,6 +158,7 @@ impl Assignment<'_> {
                 grant,
                 value,
             })),
+            // Renewed by who has ended what else is under way.
             Err(e) => key.assigned(Err(e)).map(|_| None),
         }
     }
@@ -324,7 +325,8 @@ impl Key {
         }
     }
 
-    /// Ends an assignment as the provider answered.
+    /// Ends an assignment as the provider answered. Should that be a failure, the slot is to be
+    /// [renewed](Self::renew) when nothing waits for the caller any more.
     pub(crate) fn assigned(&self, made: Result<KeyValue>) -> Result<KeyValue> {
         let value = match made {
             Ok(value) => value,
@@ -334,7 +336,6 @@ impl Key {
                     slot.life.assign_failed()
                 })
                 .map_err(refused)?;
-                self.renew();
                 return Err(e);
             }
         };
@@ -357,7 +358,8 @@ impl Key {
         let mut order = [self.order(grant)];
         let made = domain.ops().assign_keys(&mut order);
         let [order] = order;
-        self.assigned(made.map(|()| order.value).map_err(|(_, e)| e))
+        let made = self.assigned(made.map(|()| order.value).map_err(|(_, e)| e));
+        made.inspect_err(|_| self.renew())
     }
 
     /// Gives the slot a key for [offset, offset + len) of its region, with the remote rights
@@ -481,6 +483,9 @@ impl Key {
         for (item, order) in batch.iter_mut().zip(&*orders).take(good).skip(stopped) {
             item.key.take_back(&order.value);
             item.value = KeyValue::NONE;
+        }
+        for item in batch.iter().take(orders.len()).skip(good) {
+            item.key.renew();
         }
         Err((stopped, e))
     }
@@ -609,7 +614,6 @@ impl Key {
     /// Ends what the provider made, which is not what was promised; the slot's step goes on.
     pub(crate) fn drop_made(&self) {
         self.ops.revoke();
-        self.ops.renew();
     }
 
     /// Ends the key, in [`State::Revoking`] by the caller's own step. If the slot may get another
@@ -624,9 +628,24 @@ impl Key {
     }
 
     /// Reserves anew what an ended key used up.
-    pub(crate) fn renew(&self) {
+    fn renew(&self) {
+        self.renew_when(false);
+    }
+
+    /// As [`Key::renew`], for one of many, all of which have ended: no key lives longer for what
+    /// others need. A task that is killed leaves it to a worker.
+    pub(crate) fn renew_in_turn(&self) {
+        self.renew_when(sys::pause().is_err());
+    }
+
+    /// Has a worker reserve anew what a failed assignment used up.
+    pub(crate) fn renew_later(&self) {
+        self.renew_when(true);
+    }
+
+    fn renew_when(&self, later: bool) {
         if self.region.is_some() && !self.is_dying() {
-            self.ops.renew();
+            self.ops.renew(later);
         }
     }
 
@@ -658,7 +677,7 @@ impl Key {
     }
 
     /// Ends the key, if there is one; whether there was. `None`: something else is under way.
-    /// Who has ended all that it wanted to end [renews](Self::renew) the slots.
+    /// Who has ended all that it wanted to end [renews](Self::renew_in_turn) the slots.
     pub(crate) fn try_revoke(&self) -> Option<bool> {
         match self.begin(Wait::No, KeySlot::begin_revoke) {
             Ok(()) => {
@@ -681,27 +700,17 @@ impl Key {
     /// How many it ended, and `EINTR`: the task was killed while it waited. The keys have ended of
     /// all slots but those on which something else is under way, which come first now.
     pub fn revoke_many<K: AsRef<Key>>(keys: &mut [K]) -> Result<usize, (usize, Error)> {
-        Self::revoke_each(keys, |key| Some(key.as_ref()))
+        let ended = Self::end_each(keys, |key| Some(key.as_ref()));
+        keys.iter().for_each(|key| key.as_ref().renew_in_turn());
+        ended
     }
 
-    /// As [`Key::revoke_many`], of things that have a key, or none.
-    pub(crate) fn revoke_each<T>(
+    /// As [`Key::revoke_many`], of things that have a key, or none, but leaves it to the caller to
+    /// [renew](Self::renew_in_turn) the slots.
+    pub(crate) fn end_each<T>(
         of: &mut [T],
         key: fn(&T) -> Option<&Key>,
     ) -> Result<usize, (usize, Error)> {
-        let ended = Self::end_each(&mut *of, key)?;
-        // When all have ended: no key lives longer for what others need.
-        for key in of.iter().filter_map(key) {
-            if sys::pause().is_err() {
-                break;
-            }
-            key.renew();
-        }
-        Ok(ended)
-    }
-
-    /// Ends the key of each.
-    fn end_each<T>(of: &mut [T], key: fn(&T) -> Option<&Key>) -> Result<usize, (usize, Error)> {
         let mut ended = 0;
         let mut left = of;
         loop {

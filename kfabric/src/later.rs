@@ -134,6 +134,10 @@ impl Job {
             // One that was closed meanwhile has nobody to tell.
             let _ = order.key.assigned(made);
         }
+        // What is posted waits for us, so we wait for nothing.
+        for order in orders.iter().skip(good) {
+            order.key.renew_later();
+        }
         made.map_err(|(_, e)| e)
     }
 }

@@ -271,8 +271,10 @@ pub trait KeyOps: Send + Sync {
     /// Reserves anew what the last key used up, if it did ([`RegionOps::alloc_key`]). The core
     /// calls it behind each [`KeyOps::revoke`] and each failed assignment of a slot that may get
     /// another key, before its own call returns; it may come beside anything else on the slot. What
-    /// cannot be had the next assignment has to try to have.
-    fn renew(&self) {}
+    /// cannot be had the next assignment has to try to have. Waits for no registration.
+    ///
+    /// `later`: the caller is in a hurry, and a worker is to do it.
+    fn renew(&self, _later: bool) {}
 }
 
 /// A queue pair and its connection.

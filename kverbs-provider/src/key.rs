@@ -555,17 +555,30 @@ impl KeyOps for Key {
         inner.end(&mut inner.place.lock());
     }
 
-    fn renew(&self) {
+    fn renew(&self, later: bool) {
         let inner = &self.inner;
-        let Ok(live) = inner.group.device().enter() else {
+        let lacks = matches!(inner.place.lock().state, State::Free(None));
+        if !lacks && inner.group.is_ready() {
             return;
-        };
-        let had = inner.refill(&live, &mut inner.place.lock());
-        if had.and_then(|()| inner.group.try_ready(&live)).is_err() {
-            stats::SHORT.add(1);
-            // What is queued already has yet to run.
-            let _ = work::spare().enqueue_delayed(inner.clone(), msecs_to_jiffies(REFILL_MS));
         }
+        if !later {
+            let Ok(live) = inner.group.device().enter() else {
+                return;
+            };
+            let had = inner.refill(&live, &mut inner.place.lock());
+            match had.and_then(|()| inner.group.try_ready(&live)) {
+                Ok(()) => return,
+                Err(e) => {
+                    stats::SHORT.add(1);
+                    // That does not pass with time, but with what others give back.
+                    if e == ENOSPC {
+                        return;
+                    }
+                }
+            }
+        }
+        // What is queued already has yet to run.
+        let _ = work::spare().enqueue_delayed(inner.clone(), msecs_to_jiffies(REFILL_MS));
     }
 }
 

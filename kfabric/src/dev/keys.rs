@@ -378,7 +378,9 @@ fn region_of(object: &Object) -> Option<&Region> {
 fn revoke_listed(file: &File, call: &mut KeyRevokeMany) -> Result {
     let mut found = KVVec::new();
     let listed = list(file, call, &mut found);
-    revoke_found(call, &mut found)?;
+    let ended = end_found(call, &mut found);
+    found.iter().filter_map(key_of).for_each(Key::renew_in_turn);
+    ended?;
     // CAST: At most `KFI_KEY_ALLOC_MAX`.
     call.done = found.len() as u32;
     listed
@@ -409,6 +411,24 @@ fn list(file: &File, call: &KeyRevokeMany, found: &mut KVVec<Object>) -> Result 
 
 /// Ends the keys of all regions that are `wanted`, and then has their slots reserved again.
 fn revoke_all(file: &File, call: &mut KeyRevokeMany, wanted: &dyn Fn(&Region) -> bool) -> Result {
+    let ended = end_all(file, call, wanted);
+    if call.revoked == 0 {
+        return ended;
+    }
+    for index in 0..file.table.cells() {
+        sys::cond_resched();
+        match file.table.peek(index).map(|(_, entry)| entry.object) {
+            Some(Object::Key(key)) if key.region().is_some_and(|of| wanted(of)) => {
+                key.renew_in_turn()
+            }
+            _ => {}
+        }
+    }
+    ended
+}
+
+/// Ends the keys of all regions that are `wanted`.
+fn end_all(file: &File, call: &mut KeyRevokeMany, wanted: &dyn Fn(&Region) -> bool) -> Result {
     let mut left = KVVec::new();
     for index in 0..file.table.cells() {
         sys::pause()?;
@@ -423,26 +443,16 @@ fn revoke_all(file: &File, call: &mut KeyRevokeMany, wanted: &dyn Fn(&Region) ->
             // There is room.
             None if left.reserve(1, GFP_KERNEL).is_ok() => drop(left.push_within_capacity(object)),
             // All others have to wait then.
-            None => revoke_found(call, slice::from_mut(&mut object))?,
+            None => end_found(call, slice::from_mut(&mut object))?,
         }
     }
     // Where something else is under way it is waited for when all others have ended.
-    revoke_found(call, &mut left)?;
-    for index in 0..file.table.cells() {
-        if sys::pause().is_err() {
-            break;
-        }
-        match file.table.peek(index).map(|(_, entry)| entry.object) {
-            Some(Object::Key(key)) if key.region().is_some_and(|of| wanted(of)) => key.renew(),
-            _ => {}
-        }
-    }
-    Ok(())
+    end_found(call, &mut left)
 }
 
 /// Ends the keys of objects, waiting for what else is under way on them.
-fn revoke_found(call: &mut KeyRevokeMany, found: &mut [Object]) -> Result {
-    let (ended, result) = match Key::revoke_each(found, key_of) {
+fn end_found(call: &mut KeyRevokeMany, found: &mut [Object]) -> Result {
+    let (ended, result) = match Key::end_each(found, key_of) {
         Ok(ended) => (ended, Ok(())),
         Err((ended, e)) => (ended, Err(e)),
     };
