@@ -160,7 +160,11 @@ pub(crate) fn remote_addr(mem: &Memory, offset: usize) -> u64 {
 /// repeats a read that was good once, but only whether number and address still are, and such a
 /// registration may have a number that was a key's.
 pub(crate) fn hidden_addr(group: &Group, mem: &Memory, offset: usize) -> u64 {
-    let hidden = if group.device().ib().opens() { 1 << 63 } else { 0 };
+    let hidden = if group.device().ib().opens() {
+        1 << 63
+    } else {
+        0
+    };
     remote_addr(mem, offset) | hidden
 }
 
