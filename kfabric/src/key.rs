@@ -9,6 +9,7 @@
 //! A batch has many slots under way at once. It waits for a slot only while it has none, so no two
 //! batches ever wait for each other.
 
+use core::slice;
 use kernel::{
     new_mutex,
     prelude::*,
@@ -22,6 +23,7 @@ pub use crate::later::Failures;
 use crate::{
     bound::Bound,
     ep::Endpoint,
+    errno::eopnotsupp,
     fabric::Domain,
     later::{
         Job,
@@ -516,9 +518,13 @@ impl Key {
         let mut done = 0;
         while let Some(rest) = batch.get_mut(done..).filter(|rest| !rest.is_empty()) {
             sys::pause().map_err(|e| (done, e))?;
-            let alone = rest
-                .first()
-                .is_some_and(|item| !item.key.ops.chains(item.offset, item.len));
+            let alone = match rest.first() {
+                Some(item) => {
+                    item.key.orders(failures).map_err(|e| (done, e))?;
+                    !item.key.ops.chains(item.offset, item.len)
+                }
+                None => false,
+            };
             if alone {
                 Self::assign_many(&mut rest[..1]).map_err(|(_, e)| (done, e))?;
                 done += 1;
@@ -530,13 +536,41 @@ impl Key {
             });
             let (n, result) = Self::order_some(rest, failures);
             done += n;
-            match (result, batch.get_mut(done..=done)) {
-                (Err(e), Some(next)) if e == ENOMEM => {
-                    Self::assign_singly(next).map_err(|(_, e)| (done, e))?;
-                    done += 1;
+            match result {
+                // All that a job would have had, for the next one would meet the same.
+                Err(e) if e == ENOMEM => {
+                    let end = batch.len().min(done + CHAIN - n);
+                    for item in batch.get_mut(done..end).unwrap_or_default() {
+                        item.key.orders(failures).map_err(|e| (done, e))?;
+                        Self::assign_singly(slice::from_mut(item)).map_err(|(_, e)| (done, e))?;
+                        done += 1;
+                    }
                 }
-                (result, _) => result.map_err(|e| (done, e))?,
+                Err(e) => {
+                    // In case it was its reserve.
+                    if let Some(item) = batch.get(done) {
+                        item.key.renew();
+                    }
+                    return Err((done, e));
+                }
+                Ok(()) => {}
             }
+        }
+        Ok(())
+    }
+
+    /// Whether it has ordered assignments, whose failures can be told.
+    ///
+    /// # Errors
+    ///
+    /// See [`Key::assign_ordered`].
+    fn orders(&self, failures: Option<Failures<'_>>) -> Result {
+        let domain = self.domain().ok_or(EINVAL)?;
+        if failures.is_some_and(|failures| !Arc::ptr_eq(domain, failures.cq.domain())) {
+            return Err(EINVAL);
+        }
+        if !self.ops.foresees() {
+            return Err(eopnotsupp());
         }
         Ok(())
     }
@@ -545,15 +579,6 @@ impl Key {
     /// it was.
     fn order_some(batch: &mut [Assignment<'_>], failures: Option<Failures<'_>>) -> (usize, Result) {
         let ready = || -> Result<Job> {
-            if let (Some(failures), Some(item)) = (failures, batch.first()) {
-                if !item
-                    .key
-                    .domain()
-                    .is_some_and(|domain| Arc::ptr_eq(domain, failures.cq.domain()))
-                {
-                    return Err(EINVAL);
-                }
-            }
             Ok(Job {
                 orders: KVec::with_capacity(batch.len().min(CHAIN), GFP_KERNEL)?,
                 notice: match failures {
@@ -593,8 +618,8 @@ impl Key {
         if let Err((e, job)) = Domain::make_later(&domain, job) {
             for (item, order) in batch.iter_mut().zip(&job.orders) {
                 item.value = KeyValue::NONE;
-                // Nobody was told, so what was foreseen may be another's. It says again why.
-                let _ = order.key.assigned(Err(e));
+                // Nobody was told, so what was foreseen may be another's, and nothing was used up.
+                let _ = order.key.settle(|slot| slot.life.assign_failed());
             }
             return (0, Err(e));
         }

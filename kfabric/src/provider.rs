@@ -250,6 +250,11 @@ pub trait KeyOps: Send + Sync {
         true
     }
 
+    /// Whether [`KeyOps::foresee`] answers.
+    fn foresees(&self) -> bool {
+        false
+    }
+
     /// What the next assignment will give, for a window that [chains](KeyOps::chains). The core
     /// asks for that assignment, or to [forget](KeyOps::forget) it, before anything else.
     ///

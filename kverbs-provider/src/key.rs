@@ -212,7 +212,10 @@ impl Inner {
         let found = loop {
             let opens = self.group.device().ib().opens();
             let (at, first) = if opens {
-                (region::hidden_addr(&self.group, mem, offset), rights.local())
+                (
+                    region::hidden_addr(&self.group, mem, offset),
+                    rights.local(),
+                )
             } else {
                 (iova, rights)
             };
@@ -523,6 +526,10 @@ impl KeyOps for Key {
         inner
             .window(offset, len)
             .is_ok_and(|window| inner.is_fast(&window))
+    }
+
+    fn foresees(&self) -> bool {
+        true
     }
 
     fn foresee(&self, offset: u64, len: u64) -> Result<KeyValue> {

@@ -2,6 +2,7 @@
 //! The calls about keys: one at a time, and many in one.
 
 use core::{
+    array::from_fn,
     cell::Cell,
     mem::offset_of,
     slice, //
@@ -172,7 +173,7 @@ pub(super) fn assign_many(file: &File, call: &mut KeyAssignMany) -> Result<Made>
     // CAST: A `u32` fits.
     let count = call.count as usize;
     let Ok(mut given) = KVVec::with_capacity(count.min(CHAIN), GFP_KERNEL) else {
-        return assign_next(file, call);
+        return assign_next(file, call, &how);
     };
     let mut result = Ok(());
     while given.len() < count && result.is_ok() {
@@ -187,22 +188,20 @@ pub(super) fn assign_many(file: &File, call: &mut KeyAssignMany) -> Result<Made>
     Ok(Made::ManyAssigned(given))
 }
 
-/// Assigns the first entry alone, and waits for that, where there is no memory for a list of them.
-fn assign_next(file: &File, call: &mut KeyAssignMany) -> Result<Made> {
+/// Assigns the first entry alone, where there is no memory for a list of them.
+fn assign_next(file: &File, call: &mut KeyAssignMany, how: &How<'_>) -> Result<Made> {
     let mut entry = KeyEntry::default();
     let (_, read) = user::read_entries(call.entries, ENTRY, 0, entry.as_mut_bytes());
     read?;
-    let key = key(file, entry.slot)?;
-    let value = key.assign(entry.offset, entry.length, entry.access)?;
-    let out = [value.key, value.remote_addr];
-    let at = call.entries.saturating_add(VALUE);
-    if let Err(e) = user::write_bytes(at, out.as_bytes()) {
-        key.take_back(&value);
-        return Err(e);
-    }
+    let slot = Given {
+        key: key(file, entry.slot)?,
+        entry,
+        value: Cell::new(KeyValue::NONE),
+    };
+    assign_found(call.entries, 0, slice::from_ref(&slot), how).map_err(|(_, e)| e)?;
     call.done = 1;
     call.err = errno(if call.count == 1 { Ok(()) } else { Err(ENOMEM) });
-    Ok(Made::Assigned(key, value))
+    Ok(Made::Assigned(slot.key, slot.value.get()))
 }
 
 /// Assigns the next entries of `array`, and adds those that succeeded and were told to `given`.
@@ -269,10 +268,13 @@ fn assign_found(
     how: &How<'_>,
 ) -> Result<(), (usize, Error)> {
     let Ok(mut batch) = KVec::with_capacity(found.len(), GFP_KERNEL) else {
-        // One after the other takes no memory.
-        for (i, slot) in found.iter().enumerate() {
-            let (one, mut batch) = (slice::from_ref(slot), [slot.assignment()]);
-            assign_batch(array, first + i, one, &mut batch, how).map_err(|(_, e)| (i, e))?;
+        // Few at a time take no memory.
+        let mut done = 0;
+        for part in found.chunks(PART) {
+            let mut batch: [_; PART] = from_fn(|i| part[i.min(part.len() - 1)].assignment());
+            assign_batch(array, first + done, part, &mut batch[..part.len()], how)
+                .map_err(|(n, e)| (done + n, e))?;
+            done += part.len();
         }
         return Ok(());
     };
