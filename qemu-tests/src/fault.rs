@@ -84,9 +84,12 @@ pub fn run(env: &Env, only: &str, how: How) -> Result<bool> {
         begin(case.name);
         rows.push(reserve::run(case, env, &knobs).told());
     }
-    if is_one(kernel::PREFIX, only) || only.starts_with(kernel::PREFIX) {
+    let named = only
+        .split(',')
+        .any(|pattern| pattern.starts_with(kernel::PREFIX));
+    if named || is_one(kernel::PREFIX, only) {
         begin(kernel::PREFIX);
-        match kernel::run(only) {
+        match kernel::run(|name| is_one(name, only)) {
             Ok(found) => rows.extend(found.into_iter().map(Row::told)),
             Err(e) if e.is::<Skip>() => eprintln!("{e}"),
             Err(e) => rows.push(Row::broken(kernel::PREFIX, &format!("{e:#}")).told()),

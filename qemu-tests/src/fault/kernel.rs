@@ -17,12 +17,12 @@ pub const PREFIX: &str = "kernel.";
 /// The kinds that a consumer in the kernel meets: it copies nothing from a program.
 const KINDS: [Kind; 3] = [Kind::Slab, Kind::Page, Kind::Device];
 
-/// Sweeps, and makes rows of what the module tells.
+/// Sweeps, and makes rows of what the module tells, of those whose name is `wanted`.
 ///
 /// # Errors
 ///
 /// When the module does not load or tells nothing.
-pub fn run(only: &str) -> Result<Vec<Row>> {
+pub fn run(wanted: impl Fn(&str) -> bool) -> Result<Vec<Row>> {
     let knobs = Knobs::open()?;
     let mut rows: BTreeMap<String, Row> = BTreeMap::new();
     for kind in KINDS {
@@ -57,7 +57,7 @@ pub fn run(only: &str) -> Result<Vec<Row>> {
         }
     }
     let found = rows.into_values();
-    Ok(found.filter(|row| row.name.contains(only)).collect())
+    Ok(found.filter(|row| wanted(&row.name)).collect())
 }
 
 /// Reads `swept INJECTED FAILED ERRNO=COUNT…`.
