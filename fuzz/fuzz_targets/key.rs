@@ -83,6 +83,7 @@ fn run(input: &mut Unstructured<'_>) -> Result<()> {
             State::Assigned { value, .. } => assert_eq!(told, Some(value)),
             State::Revoking { value, .. } => assert_eq!(told, value),
             State::Reserved | State::Assigning(_) | State::Freed => assert_eq!(told, None),
+            State::Promised { .. } => unreachable!("nothing is promised here"),
         }
         if told.is_some() {
             assert!(slot.may_be_reachable());
