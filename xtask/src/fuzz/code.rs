@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! What a module's machine code consists of, as `objdump` shows it: which places report to KCOV,
-//! from which of them there is no way on but a panic, to which functions nothing leads that
+//! from which of them there is no way on but a panic or memory of no bytes, to which functions nothing leads that
 //! programs can do, and which run only while the module is loaded or unloaded.
 
 use std::collections::{BTreeMap, HashMap};
@@ -89,6 +89,12 @@ fn never_returns(symbol: &str) -> bool {
         || matches!(symbol, "rust_helper_BUG" | "__stack_chk_fail" | "panic")
 }
 
+/// Whether there is no way through a call of this: what never comes back, and what the kernel
+/// crate's allocators call for no bytes at all, which nothing here asks for.
+fn no_way_on(symbol: &str) -> bool {
+    never_returns(symbol) || symbol.ends_with("dangling_from_layout")
+}
+
 impl Function {
     fn instruction(&mut self, at: u64, text: &str) {
         if self.reporting {
@@ -146,10 +152,10 @@ impl Function {
         if let Some(flow) = self.code.get_mut(&at) {
             match flow {
                 Flow::On if symbol == REPORT => self.reporting = true,
-                Flow::On if never_returns(symbol) => *flow = Flow::End,
+                Flow::On if no_way_on(symbol) => *flow = Flow::End,
                 Flow::On => {}
                 _ => {
-                    *flow = if never_returns(symbol) {
+                    *flow = if no_way_on(symbol) {
                         Flow::End
                     } else {
                         Flow::Out
@@ -396,6 +402,18 @@ Disassembly of section .text:
             running: vec![(name.into(), at)],
             loading: Vec::new(),
         }
+    }
+
+    #[test]
+    fn nothing_asks_for_memory_of_no_bytes() {
+        let calling = |symbol: &str| {
+            let text = LISTING.replace("ud2", "ret");
+            let text = text.replace("_RNvNtCs1_4core9panicking5panic", symbol);
+            let found = sites(&functions(&text), &running("_one", 0));
+            found.iter().any(|s| (s.at, s.dead_end) == (0x35, true))
+        };
+        assert!(calling("_RNvNtCs1_6kernel5alloc20dangling_from_layout"));
+        assert!(!calling("kmalloc"));
     }
 
     #[test]

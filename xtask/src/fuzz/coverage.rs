@@ -45,8 +45,9 @@ const WANTED: usize = 2;
 
 /// What counts as alive.
 const ALIVE: &str =
-    "(alive: without edges that were not seen and from which every path ends in a panic, or in
- functions that only other modules, or only loading and unloading, lead to)\n";
+    "(alive: without edges that were not seen and from which every path ends in a panic or asks for
+ memory of no bytes, or in functions that only other modules, or only loading and unloading, lead
+ to)\n";
 
 /// How code is shown.
 const DISASSEMBLE: [&str; 2] = ["-dr", "--no-show-raw-insn"];
