@@ -383,7 +383,20 @@ fn own_keys(ctx: &mut Ctx) -> Result<()> {
     let attr = RegionAttr::new(Access::REMOTE_READ).endpoint(&ep);
     let bound = lib.domain.register_with(Memory::anonymous(4096)?, &attr)?;
     ensure!(bound.remote().is_some(), "a bound region has no key");
+    let parts = attr.sub_regions(2);
+    let parts = lib.domain.register_with(Memory::anonymous(4096)?, &parts)?;
+    let part = parts.sub_region(0..1, Access::REMOTE_READ)?;
     drop(ep);
+    for _ in 0..3 {
+        let late = parts.sub_region(0..1, Access::REMOTE_READ);
+        let late = late.err().and_then(|e| e.errno());
+        ensure!(
+            [Some(Errno::ENOENT), Some(Errno::EINVAL)].contains(&late),
+            "{late:?}"
+        );
+    }
+    part.close().map_err(|r| r.error)?;
+    parts.close().map_err(|r| r.error)?;
     for key in &keys {
         let late = key.assign(0, 1, Access::REMOTE_READ).err();
         let late = late.and_then(|e| e.errno());

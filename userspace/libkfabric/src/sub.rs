@@ -75,7 +75,9 @@ fn make(
     match made {
         Ok(remote) => inner.remote = remote,
         Err(e) => {
-            inner.keep_slot();
+            if e.errno() != Some(Errno::ENOENT) {
+                inner.keep_slot();
+            }
             return Err(e);
         }
     }
@@ -205,10 +207,12 @@ impl SubRegion {
                 Ok(())
             }
             // It ended with all keys of the base.
-            Err(Error::Call { errno, .. }) if errno == Errno::EINVAL => {
+            Err(e) if e.errno() == Some(Errno::EINVAL) => {
                 inner.keep_slot();
                 Ok(())
             }
+            // It ended with the endpoint that it was of, and its slot did.
+            Err(e) if e.errno() == Some(Errno::ENOENT) => Ok(()),
             Err(error) => Err(Returned {
                 object: Self {
                     inner: Arc::new(inner),
