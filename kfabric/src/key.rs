@@ -621,6 +621,9 @@ impl Key {
                 // Nobody was told, so what was foreseen may be another's, and nothing was used up.
                 let _ = order.key.settle(|slot| slot.life.assign_failed());
             }
+            if let (Err(_), Some(item)) = (result, batch.get(n)) {
+                item.key.renew_later();
+            }
             return (0, Err(e));
         }
         (n, result)

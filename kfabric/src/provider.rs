@@ -275,8 +275,8 @@ pub trait KeyOps: Send + Sync {
 
     /// Reserves anew what the last key used up, if it did ([`RegionOps::alloc_key`]). The core
     /// calls it behind each [`KeyOps::revoke`] and each failed assignment of a slot that may get
-    /// another key, before its own call returns; it may come beside anything else on the slot. What
-    /// cannot be had the next assignment has to try to have. Waits for no registration.
+    /// another key; it may come beside anything else on the slot. What cannot be had the next
+    /// assignment has to try to have. It is had when this returns, which waits for no registration.
     ///
     /// `later`: the caller is in a hurry, and a worker is to do it.
     fn renew(&self, _later: bool) {}

@@ -272,8 +272,11 @@ impl Group {
             if let Err(e) = queue.register(aimed) {
                 self.inner.ready.store(false, Ordering::Relaxed);
                 registrar.queue = None;
-                // Whoever is next is to find one, whatever slot that is.
-                let _ = self.ready_in(live, registrar);
+                // Whoever is next is to find one, whatever slot that is. A device that is silent is
+                // not asked for more.
+                if e != ETIMEDOUT {
+                    let _ = self.ready_in(live, registrar);
+                }
                 return Err((0, e));
             }
         }

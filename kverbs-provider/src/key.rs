@@ -17,8 +17,8 @@
 //! A key's number is as unpredictable as the device allows, and comes once ([`spent`]); isolation
 //! rests on the group's protection domain. For a full registration the device chooses it, so what
 //! is registered gives peers nothing until it is known to be a new one ([`Mr::open`]), not even
-//! the answer to a read that is repeated ([`region::hidden_addr`]). A device that cannot do that has
-//! an old one work for the moment until it is found out.
+//! the answer to a read that is repeated ([`region::hidden_addr`]). A device that cannot do that
+//! has an old one work for the moment until it is found out.
 //!
 //! What this cannot keep a peer from, on rxe: a "send with invalidate" ends any fast registration
 //! of the device whose number the peer guesses, whatever protection domain it is in. That takes a
@@ -130,8 +130,7 @@ impl WorkItem for Inner {
     fn run(this: Arc<Inner>) {
         if let Ok(live) = this.group.device().enter() {
             // What cannot be had now the next assign tries to have.
-            let had = this.refill(&live, &mut this.place.lock());
-            let _ = had.and_then(|()| this.group.try_ready(&live));
+            let _ = this.reserve(&live);
         }
     }
 }
@@ -174,6 +173,13 @@ impl Inner {
             resources.fail_endpoints(bindings::EIO);
             drop(mr);
         }
+    }
+
+    /// Has all in reserve that an assignment takes, if it can, and waits for no registration.
+    fn reserve(&self, live: &Live<'_>) -> Result {
+        let had = self.refill(live, &mut self.place.lock());
+        let ready = self.group.try_ready(live);
+        had.and(ready)
     }
 
     /// Has a region in reserve, if it can.
@@ -564,21 +570,26 @@ impl KeyOps for Key {
 
     fn renew(&self, later: bool) {
         let inner = &self.inner;
-        let lacks = matches!(inner.place.lock().state, State::Free(None));
-        if !lacks && inner.group.is_ready() {
+        let lacks = |slot: &Slot| matches!(slot.state, State::Free(None));
+        let short = if later {
+            // Who has it may be waiting for the device.
+            inner.place.try_lock().is_none_or(|slot| lacks(&slot))
+        } else {
+            lacks(&inner.place.lock())
+        };
+        if !short && inner.group.is_ready() {
             return;
         }
         if !later {
             let Ok(live) = inner.group.device().enter() else {
                 return;
             };
-            let had = inner.refill(&live, &mut inner.place.lock());
-            match had.and_then(|()| inner.group.try_ready(&live)) {
+            match inner.reserve(&live) {
                 Ok(()) => return,
                 Err(e) => {
                     stats::SHORT.add(1);
                     // That does not pass with time, but with what others give back.
-                    if e == ENOSPC {
+                    if e == ENOSPC && inner.group.is_ready() {
                         return;
                     }
                 }

@@ -132,7 +132,8 @@ impl Mr {
     /// What the driver says.
     pub(crate) fn open(&mut self, iova: u64, access: Access) -> Result {
         fault::device()?;
-        // SAFETY: By the type invariant; nobody else changes it. Such a driver looks here.
+        // SAFETY: By the type invariant; nobody else changes it. Such a driver looks here, but not
+        // before the rights below let anybody in: the number is new, so no request was let in yet.
         unsafe { (*self.as_ptr()).iova = iova };
         // SAFETY: By the type invariant; nobody else changes it.
         to_result(unsafe { raw::kverbs_set_access(self.as_ptr(), access.bits()) })
