@@ -87,7 +87,7 @@ use kfabric::{
 /// How many of the device's keys are looked at for one that is new.
 const TRIES: usize = 64;
 /// … where looking means to register a window.
-const FULL_TRIES: usize = 4;
+const FULL_TRIES: usize = 8;
 
 /// What a slot has on the device.
 enum State {
@@ -213,10 +213,12 @@ impl Inner {
     fn full(&self, live: &Live<'_>, window: Window, rights: Access) -> Result<Mr> {
         let Window { offset, len, iova } = window;
         let mem = self.region.mem();
+        let opens = self.group.device().ib().opens();
         // Kept until another is found, for a device may hand out again what it got back last.
         let mut old = KVec::<Mr>::with_capacity(FULL_TRIES, GFP_KERNEL)?;
+        let mut tries = 0;
         let found = loop {
-            let opens = self.group.device().ib().opens();
+            tries += 1;
             let (at, first) = if opens {
                 (
                     region::hidden_addr(&self.group, mem, offset),
@@ -237,12 +239,17 @@ impl Inner {
             });
             let e = match new {
                 Ok(true) => break Ok(mr),
-                Ok(false) if old.len() + 1 < FULL_TRIES => None,
+                Ok(false) if tries < FULL_TRIES => None,
                 Ok(false) => Some(ENOSPC),
                 Err(e) => Some(e),
             };
-            // There is room.
-            let _ = old.push(mr, GFP_KERNEL);
+            if opens {
+                // Software counts up. What is kept is charged, and there may be no room for two.
+                self.retire_full(mr, offset, len);
+            } else {
+                // There is room.
+                let _ = old.push(mr, GFP_KERNEL);
+            }
             if let Some(e) = e {
                 break Err(e);
             }
