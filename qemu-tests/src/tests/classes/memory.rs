@@ -312,6 +312,7 @@ pub(super) fn memlock_of_threads(ctx: &mut Ctx) -> Result<()> {
                 Ok(())
             })?;
             ensure!(vm_pin() == 0, "VmPin is {} at the end", vm_pin());
+            at_the_limit(&side, PAGES, limit)?;
             // All of the limit is there again, and no page more.
             let map = Map::anon(limit + 4096)?;
             let region = side.reg_at(map.addr(), limit as u64, LOCAL)?.handle;
@@ -335,6 +336,31 @@ pub(super) fn memlock_of_threads(ctx: &mut Ctx) -> Result<()> {
     })?;
     let end = sys::wait_pid(pid, Duration::from_secs(100))?;
     ensure!(end == Some(Ended::Exit(0)), "the child: {end:?}");
+    Ok(())
+}
+
+/// Gives scattered memory one key after the other where there is room for just one. Now and then
+/// the device proposes a number that was a key's, on the other node's device too.
+fn at_the_limit(side: &Side, pages: usize, limit: usize) -> Result<()> {
+    let map = Map::anon(pages * 4096)?;
+    map.advise(libc::MADV_NOHUGEPAGE)?;
+    (0..pages).for_each(|i| map.set((i * 7 % pages) * 4096, 1));
+    let region = side
+        .reg_at(map.addr(), map.len() as u64, LOCAL | REMOTE)?
+        .handle;
+    let slot = side.dev.key_alloc(region, 1)?[0];
+    let rest = Map::anon(limit - 2 * map.len())?;
+    let taken = side.reg_at(rest.addr(), rest.len() as u64, LOCAL)?.handle;
+    for round in 0..times(1500) {
+        side.dev
+            .key_assign(slot, 0, map.len() as u64, KFI_REMOTE_READ)
+            .with_context(|| format!("key {round} at the limit"))?;
+        side.dev.key_revoke(slot)?;
+    }
+    for handle in [slot, region, taken] {
+        side.dev.close(handle)?;
+    }
+    ensure!(vm_pin() == 0, "VmPin is {}", vm_pin());
     Ok(())
 }
 
