@@ -30,8 +30,8 @@ pub const TESTS: &[Test] = &[
     Test::pair("keys.ordered_failure_is_told", failure).seconds(10),
     Test::pair("keys.p09_ordered_release_refused", release_refused).seconds(30),
     Test::pair("keys.ordered_silent_device", silence).seconds(30),
-    // Counts a module's users, of which the other node would be some.
-    Test::alone("keys.ordered_leaves_with_the_file", leaves_with_the_file).on(ONE),
+    // Counts a module's users, of which the other half would be one.
+    Test::pair("keys.ordered_leaves_with_the_file", leaves_with_the_file).on(ONE),
     Test::pair("keys.ordered_race_with_removal", removal)
         .seconds(60)
         .on(NETNS),
@@ -506,6 +506,9 @@ fn release_refused(ctx: &mut Ctx) -> Result<()> {
 /// When closing the file has returned, nothing of what was ordered through it keeps the provider.
 fn leaves_with_the_file(ctx: &mut Ctx) -> Result<()> {
     const USERS: &str = "/sys/module/kverbs/refcnt";
+    if !ctx.first() {
+        return ctx.barrier("done");
+    }
     let users = || -> Result<u64> {
         let text = std::fs::read_to_string(USERS).context(USERS)?;
         Ok(text.trim().parse()?)
@@ -523,7 +526,7 @@ fn leaves_with_the_file(ctx: &mut Ctx) -> Result<()> {
             "round {round}: {after} users, not {before}"
         );
     }
-    Ok(())
+    ctx.barrier("done")
 }
 
 /// A device that does not answer is waited for once for all that waits, and not at all for slots that
