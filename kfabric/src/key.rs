@@ -5,11 +5,10 @@
 //! pin. What comes after what on one slot is decided by its state machine ([`KeySlot`]), under
 //! the slot's lock; the provider is asked without it. Whoever comes meanwhile waits until that is
 //! over, so a call on one slot waits for the others on it, and for no others.
-//!
-//! A batch has many slots under way at once. It waits for a slot only while it has none, so no two
-//! batches ever wait for each other.
 
-use core::slice;
+mod many;
+mod ordered;
+
 use kernel::{
     new_mutex,
     prelude::*,
@@ -20,16 +19,12 @@ use kernel::{
 };
 
 pub use crate::later::Failures;
+pub use many::Assignment;
+
 use crate::{
     bound::Bound,
     ep::Endpoint,
-    errno::eopnotsupp,
     fabric::Domain,
-    later::{
-        Job,
-        Notice,
-        Order, //
-    },
     object::Held,
     provider::{
         GroupOps,
@@ -86,20 +81,6 @@ pub struct Key {
     bound: Option<Arc<Bound>>,
 }
 
-/// One of [`Key::assign_many`] and [`Key::assign_ordered`].
-pub struct Assignment<'a> {
-    /// The slot.
-    pub key: &'a Arc<Key>,
-    /// First byte, counted from the region's start.
-    pub offset: u64,
-    /// Bytes.
-    pub len: u64,
-    /// Rights of peers (`KFI_REMOTE_*` bits).
-    pub access: u64,
-    /// Out: the key.
-    pub value: KeyValue,
-}
-
 /// Whether to wait for what is under way on a slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wait {
@@ -122,46 +103,6 @@ impl From<Stop> for Error {
         match stop {
             Stop::Refused(error) => refused(error),
             Stop::Killed => EINTR,
-        }
-    }
-}
-
-impl Assignment<'_> {
-    /// Begins it and says which key it will give. Nothing if it does not go together with those
-    /// that began with `first`.
-    fn promise(&self, first: Option<&Order>) -> Result<Option<Order>> {
-        let key = self.key;
-        let (domain, grant) = key.grant_of(self.offset, self.len, self.access)?;
-        let other = first.and_then(|first| first.key.domain());
-        if other.is_some_and(|other| !Arc::ptr_eq(other, domain))
-            || !key.ops.chains(self.offset, self.len)
-        {
-            return Ok(None);
-        }
-        // Nobody is waited for by one who has others waiting.
-        let wait = if first.is_none() {
-            Wait::Killable
-        } else {
-            Wait::No
-        };
-        match key.begin(wait, |life| life.begin_assign(grant)) {
-            Err(Stop::Refused(KeyError::Busy)) => return Ok(None),
-            begun => begun?,
-        }
-        let foreseen = key.ops.foresee(self.offset, self.len).and_then(|value| {
-            let mut slot = key.state.lock();
-            slot.life.promise(value.key).map_err(refused)?;
-            slot.remote_addr = value.remote_addr;
-            Ok(value)
-        });
-        match foreseen {
-            Ok(value) => Ok(Some(Order {
-                key: key.clone(),
-                grant,
-                value,
-            })),
-            // Renewed by who has ended what else is under way.
-            Err(e) => key.assigned(Err(e)).map(|_| None),
         }
     }
 }
@@ -383,250 +324,6 @@ impl Key {
     pub fn assign(&self, offset: u64, len: u64, access: u64) -> Result<KeyValue> {
         let (domain, grant) = self.grant_of(offset, len, access)?;
         self.give(domain, grant)
-    }
-
-    /// Assigns many, in order, as [`Key::assign`] does one. When this returns the keys are valid
-    /// everywhere. The device is waited for once for each [`CHAIN`] of them.
-    ///
-    /// # Errors
-    ///
-    /// How many from the start have their keys, and why the next one has none: what
-    /// [`Key::assign`] says, or `EINTR` (the task is being killed). Beyond those no slot got a key.
-    pub fn assign_many(batch: &mut [Assignment<'_>]) -> Result<(), (usize, Error)> {
-        let Ok(mut orders) = KVec::with_capacity(batch.len().min(CHAIN), GFP_KERNEL) else {
-            return Self::assign_singly(batch);
-        };
-        let mut done = 0;
-        while let Some(rest) = batch.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            sys::pause().map_err(|e| (done, e))?;
-            orders.clear();
-            let begun = Self::begin_many(rest, &mut orders);
-            Self::give_many(rest, &mut orders).map_err(|(n, e)| (done + n, e))?;
-            done += orders.len();
-            begun.map_err(|e| (done, e))?;
-        }
-        Ok(())
-    }
-
-    /// As [`Key::assign_many`], one after the other, which takes no memory.
-    fn assign_singly(batch: &mut [Assignment<'_>]) -> Result<(), (usize, Error)> {
-        for (i, item) in batch.iter_mut().enumerate() {
-            let made = sys::pause();
-            let made = made.and_then(|()| item.key.assign(item.offset, item.len, item.access));
-            item.value = made.map_err(|e| (i, e))?;
-        }
-        Ok(())
-    }
-
-    /// Begins as many assignments of `batch` as the provider is to be asked for at once; at least
-    /// one.
-    ///
-    /// # Errors
-    ///
-    /// Why the first that was not begun will not be. Those before it are begun all the same.
-    fn begin_many<'a>(batch: &[Assignment<'a>], orders: &mut KVec<KeyAssign<'a>>) -> Result {
-        let mut chain: Option<&Arc<Domain>> = None;
-        for item in batch.iter().take(CHAIN) {
-            let key = item.key;
-            let (domain, grant) = key.grant_of(item.offset, item.len, item.access)?;
-            // What may take long keeps no other slot busy meanwhile.
-            let alone = !key.ops.chains(item.offset, item.len);
-            if chain.is_some_and(|chain| alone || !Arc::ptr_eq(chain, domain)) {
-                break;
-            }
-            // Nobody is waited for by one who has others waiting.
-            let wait = if chain.is_none() {
-                Wait::Killable
-            } else {
-                Wait::No
-            };
-            match key.begin(wait, |life| life.begin_assign(grant)) {
-                Err(Stop::Refused(KeyError::Busy)) => break,
-                begun => begun?,
-            }
-            chain = Some(domain);
-            // There is room.
-            let _ = orders.push_within_capacity(key.order(grant));
-            if alone {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Does and ends what [`Key::begin_many`] began, which are the first of `batch`.
-    fn give_many(
-        batch: &mut [Assignment<'_>],
-        orders: &mut [KeyAssign<'_>],
-    ) -> Result<(), (usize, Error)> {
-        let Some(domain) = batch.first().and_then(|item| item.key.domain()) else {
-            return Ok(());
-        };
-        if orders.is_empty() {
-            return Ok(());
-        }
-        let made = domain.ops().assign_keys(orders);
-        let (good, why) = made.err().unwrap_or((orders.len(), EIO));
-        let mut stop = None;
-        for (i, (item, order)) in batch.iter_mut().zip(&*orders).enumerate() {
-            let made = if i < good { Ok(order.value) } else { Err(why) };
-            match item.key.assigned(made) {
-                Ok(value) => item.value = value,
-                Err(e) => {
-                    stop.get_or_insert((i, e));
-                }
-            }
-        }
-        let Some((stopped, e)) = stop else {
-            return Ok(());
-        };
-        // A slot that was closed meanwhile: what lies beyond it is not to be. Not before all are
-        // settled, for this may wait.
-        for (item, order) in batch.iter_mut().zip(&*orders).take(good).skip(stopped) {
-            item.key.take_back(&order.value);
-            item.value = KeyValue::NONE;
-        }
-        for item in batch.iter().take(orders.len()).skip(good) {
-            item.key.renew();
-        }
-        Err((stopped, e))
-    }
-
-    /// Assigns many, in order, and does not wait for the device: the keys are told at once, and
-    /// are valid before anything takes effect that is posted on their domain afterwards, so a
-    /// message that carries one may follow immediately. What the provider cannot promise
-    /// beforehand (kverbs: windows beyond fast registration), or what there is no memory to ask
-    /// for, is waited for as in [`Key::assign_many`].
-    ///
-    /// Should the device fail after that, `failures` hears of it: an error entry for up to [`CHAIN`]
-    /// keys that were asked for together. `data` says which of the batch is their first, and `len`
-    /// how many of them came to be. The others are as they were before, and what was told of them
-    /// never worked. Room for it is reserved here. A device that does not answer (`ETIMEDOUT`) is
-    /// not asked for what waited with that either. Keys all of whose slots are closed before they
-    /// are made need not be made, which is no failure.
-    ///
-    /// # Errors
-    ///
-    /// How many from the start were told, and why the next one was not: what
-    /// [`Key::assign_many`] says; `EAGAIN`: the queue is full, or too much is to be made yet;
-    /// `EINVAL`: the queue is another domain's; `EOPNOTSUPP`: the provider has no ordered
-    /// assignments. Beyond those no slot gets a key.
-    pub fn assign_ordered(
-        batch: &mut [Assignment<'_>],
-        failures: Option<Failures<'_>>,
-    ) -> Result<(), (usize, Error)> {
-        let mut done = 0;
-        while let Some(rest) = batch.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            sys::pause().map_err(|e| (done, e))?;
-            let alone = match rest.first() {
-                Some(item) => {
-                    item.key.orders(failures).map_err(|e| (done, e))?;
-                    !item.key.ops.chains(item.offset, item.len)
-                }
-                None => false,
-            };
-            if alone {
-                Self::assign_many(&mut rest[..1]).map_err(|(_, e)| (done, e))?;
-                done += 1;
-                continue;
-            }
-            let failures = failures.map(|failures| Failures {
-                first: failures.first + done as u64,
-                ..failures
-            });
-            let (n, result) = Self::order_some(rest, failures);
-            done += n;
-            match result {
-                // All that a job would have had, for the next one would meet the same.
-                Err(e) if e == ENOMEM => {
-                    let end = batch.len().min(done + CHAIN - n);
-                    for item in batch.get_mut(done..end).unwrap_or_default() {
-                        item.key.orders(failures).map_err(|e| (done, e))?;
-                        Self::assign_singly(slice::from_mut(item)).map_err(|(_, e)| (done, e))?;
-                        done += 1;
-                    }
-                }
-                Err(e) => {
-                    // In case it was its reserve.
-                    if let Some(item) = batch.get(done) {
-                        item.key.renew();
-                    }
-                    return Err((done, e));
-                }
-                Ok(()) => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether it has ordered assignments, whose failures can be told.
-    ///
-    /// # Errors
-    ///
-    /// See [`Key::assign_ordered`].
-    fn orders(&self, failures: Option<Failures<'_>>) -> Result {
-        let domain = self.domain().ok_or(EINVAL)?;
-        if failures.is_some_and(|failures| !Arc::ptr_eq(domain, failures.cq.domain())) {
-            return Err(EINVAL);
-        }
-        if !self.ops.foresees() {
-            return Err(eopnotsupp());
-        }
-        Ok(())
-    }
-
-    /// Orders as many of `batch` as one job takes; how many, and why the next one was refused, if
-    /// it was.
-    fn order_some(batch: &mut [Assignment<'_>], failures: Option<Failures<'_>>) -> (usize, Result) {
-        let ready = || -> Result<Job> {
-            Ok(Job {
-                orders: KVec::with_capacity(batch.len().min(CHAIN), GFP_KERNEL)?,
-                notice: match failures {
-                    Some(failures) => Some(Notice::new(failures)?),
-                    None => None,
-                },
-            })
-        };
-        let mut job = match ready() {
-            Ok(job) => job,
-            Err(e) => return (0, Err(e)),
-        };
-        let mut result = Ok(());
-        for item in batch.iter().take(CHAIN) {
-            match item.promise(job.orders.first()) {
-                // There is room.
-                Ok(Some(order)) => drop(job.orders.push_within_capacity(order)),
-                Ok(None) => break,
-                Err(e) => {
-                    result = Err(e);
-                    break;
-                }
-            }
-        }
-        let Some(domain) = job
-            .orders
-            .first()
-            .and_then(|order| order.key.domain())
-            .cloned()
-        else {
-            return (0, result);
-        };
-        for (item, order) in batch.iter_mut().zip(&job.orders) {
-            item.value = order.value;
-        }
-        let n = job.orders.len();
-        if let Err((e, job)) = Domain::make_later(&domain, job) {
-            for (item, order) in batch.iter_mut().zip(&job.orders) {
-                item.value = KeyValue::NONE;
-                // Nobody was told, so what was foreseen may be another's, and nothing was used up.
-                let _ = order.key.settle(|slot| slot.life.assign_failed());
-            }
-            if let (Err(_), Some(item)) = (result, batch.get(n)) {
-                item.key.renew_later();
-            }
-            return (0, Err(e));
-        }
-        (n, result)
     }
 
     /// Whether it gets no key any more, not even the one that is under way.

@@ -144,7 +144,12 @@ impl Job {
 
 /// Asks the provider for what was told.
 fn make(domain: &Domain, orders: &[Order]) -> Result<(), (usize, Error)> {
-    let Ok(mut batch) = KVec::with_capacity(orders.len(), GFP_KERNEL) else {
+    let batch = if orders.len() > 1 {
+        KVec::with_capacity(orders.len(), GFP_KERNEL).ok()
+    } else {
+        None
+    };
+    let Some(mut batch) = batch else {
         for (i, order) in orders.iter().enumerate() {
             let mut one = [order.key.order(order.grant)];
             check(domain, slice::from_ref(order), &mut one).map_err(|(_, e)| (i, e))?;
@@ -181,6 +186,8 @@ fn check(
 struct Pending {
     /// Those that wait for the worker.
     waiting: KVVec<Job>,
+    /// An empty list with room, to wait in when the worker has taken the other.
+    spare: KVVec<Job>,
     /// How many the worker has.
     taken: usize,
 }
@@ -197,6 +204,7 @@ impl Jobs {
     pub(crate) fn new() -> impl PinInit<Self> {
         let none = Pending {
             waiting: KVVec::new(),
+            spare: KVVec::new(),
             taken: 0,
         };
         pin_init!(Self {
@@ -227,20 +235,22 @@ impl Jobs {
     fn take(&self) -> KVVec<Job> {
         let mut pending = self.pending.lock();
         pending.taken = pending.waiting.len();
-        core::mem::replace(&mut pending.waiting, KVVec::new())
+        let spare = core::mem::replace(&mut pending.spare, KVVec::new());
+        core::mem::replace(&mut pending.waiting, spare)
     }
 
     /// Runs all, in order. One worker at a time.
     pub(crate) fn run(&self, domain: &Domain) {
         loop {
-            let jobs = self.take();
+            let mut jobs = self.take();
             if jobs.is_empty() {
+                self.pending.lock().spare = jobs;
                 return;
             }
             // A device that does not answer is waited for long, and what is posted meanwhile is
             // held. So it is not asked for anything that was there by the time it was silent.
             let mut given_up = Ok(());
-            for job in jobs {
+            for job in jobs.drain_all() {
                 match job.run(domain, given_up) {
                     Err(e) if e == ETIMEDOUT => given_up = Err(e),
                     _ => {}
@@ -248,6 +258,7 @@ impl Jobs {
                 self.pending.lock().taken -= 1;
                 domain.ops().resume();
             }
+            self.pending.lock().spare = jobs;
         }
     }
 }

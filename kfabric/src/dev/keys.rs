@@ -172,6 +172,9 @@ pub(super) fn assign_many(file: &File, call: &mut KeyAssignMany) -> Result<Made>
     }
     // CAST: A `u32` fits.
     let count = call.count as usize;
+    if count == 1 {
+        return assign_next(file, call, &how);
+    }
     let Ok(mut given) = KVVec::with_capacity(count.min(CHAIN), GFP_KERNEL) else {
         return assign_next(file, call, &how);
     };
@@ -188,7 +191,7 @@ pub(super) fn assign_many(file: &File, call: &mut KeyAssignMany) -> Result<Made>
     Ok(Made::ManyAssigned(given))
 }
 
-/// Assigns the first entry alone, where there is no memory for a list of them.
+/// Assigns the first entry alone: where it is the only one, or there is no memory for a list.
 fn assign_next(file: &File, call: &mut KeyAssignMany, how: &How<'_>) -> Result<Made> {
     let mut entry = KeyEntry::default();
     let (_, read) = user::read_entries(call.entries, ENTRY, 0, entry.as_mut_bytes());
@@ -267,7 +270,12 @@ fn assign_found(
     found: &[Given],
     how: &How<'_>,
 ) -> Result<(), (usize, Error)> {
-    let Ok(mut batch) = KVec::with_capacity(found.len(), GFP_KERNEL) else {
+    let batch = if found.len() > PART {
+        KVec::with_capacity(found.len(), GFP_KERNEL).ok()
+    } else {
+        None
+    };
+    let Some(mut batch) = batch else {
         // Few at a time take no memory.
         let mut done = 0;
         for part in found.chunks(PART) {
