@@ -7,9 +7,11 @@
 //! node's. Both nodes run the same constructor; node 1 listens.
 
 use crate::buf::Buf;
+use crate::harness::guest::until;
 use crate::harness::{Ctx, Env};
 use crate::op;
 use crate::raw::{self, from_sockaddr, hints, name_field, Cq, Dev, Eq, Event};
+use crate::sys::Map;
 use anyhow::{bail, ensure, Context, Result};
 use kfabric_uapi::*;
 use serde::{Deserialize, Serialize};
@@ -241,6 +243,35 @@ pub struct Remote {
     pub key: u64,
     /// Bytes.
     pub len: u64,
+}
+
+impl Remote {
+    /// Where in a shared page the word lies that says that it is there; the rest comes behind it.
+    const THERE: usize = 4;
+
+    /// Leaves it in a page that is shared with who called `fork`.
+    pub fn leave_in(&self, shared: &Map) {
+        shared.set64(8, self.addr);
+        shared.set64(16, self.key);
+        shared.set64(24, self.len);
+        shared.store32(Self::THERE, 1);
+    }
+
+    /// Tells the other node what a child has left in the page that is shared with it.
+    ///
+    /// # Errors
+    ///
+    /// When the child left nothing in time, or the other node is not there.
+    pub fn tell_of(ctx: &mut Ctx, shared: &Map) -> Result<()> {
+        until("a connection", WAIT, || {
+            Ok((shared.load32(Self::THERE) == 1).then_some(()))
+        })?;
+        ctx.ctl.send(&Self {
+            addr: shared.get64(8),
+            key: shared.get64(16),
+            len: shared.get64(24),
+        })
+    }
 }
 
 /// How a pair is made.

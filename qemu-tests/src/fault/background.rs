@@ -11,7 +11,6 @@ use super::inject::{Everywhere, Kind, Knobs};
 use super::lab::Lab;
 use super::state::Watch;
 use super::sweep::{next, Row};
-use crate::harness::leaks::Baseline;
 use crate::harness::Env;
 use crate::raw::Dev;
 use crate::sys::{self, Errno};
@@ -50,18 +49,7 @@ pub const CASES: &[Background] = &[
 
 /// Sweeps one case.
 pub fn run(case: &Background, env: &Env, knobs: &Knobs, quick: bool) -> Row {
-    let start = Instant::now();
-    let mut row = Row::new(case.name);
-    let mut baseline = Baseline::take();
-    if let Err(e) = sweep(case.kind, env, knobs, quick, &mut row) {
-        row.fail(&format!("{e:#}"));
-    }
-    let left = baseline.leaks();
-    if !left.is_empty() {
-        row.fail(&format!("left behind: {}", left.join("; ")));
-    }
-    row.seconds = (start.elapsed().as_secs_f64() * 10.0).round() / 10.0;
-    row
+    Row::of(case.name, |row| sweep(case.kind, env, knobs, quick, row))
 }
 
 fn sweep(kind: Kind, env: &Env, knobs: &Knobs, quick: bool, row: &mut Row) -> Result<()> {

@@ -8,7 +8,6 @@ use super::calls::memory::{register, touch};
 use super::inject::{Famine, Knobs};
 use super::lab::Lab;
 use super::sweep::Row;
-use crate::harness::leaks::Baseline;
 use crate::harness::Env;
 use crate::sys::{self, Map};
 use anyhow::{ensure, Context, Result};
@@ -50,18 +49,7 @@ pub const CASES: &[Case] = &[
 
 /// Runs one case.
 pub fn run(case: &Case, env: &Env, knobs: &Knobs) -> Row {
-    let start = Instant::now();
-    let mut row = Row::new(case.name);
-    let mut baseline = Baseline::take();
-    if let Err(e) = in_lab(case, env, knobs) {
-        row.fail(&format!("{e:#}"));
-    }
-    let left = baseline.leaks();
-    if !left.is_empty() {
-        row.fail(&format!("left behind: {}", left.join("; ")));
-    }
-    row.seconds = (start.elapsed().as_secs_f64() * 10.0).round() / 10.0;
-    row
+    Row::of(case.name, |_| in_lab(case, env, knobs))
 }
 
 /// A region without keys, in a domain that has had none, and memory that runs out.

@@ -117,6 +117,22 @@ impl Row {
         row
     }
 
+    /// The row of something that is run: how long it took, and what it left behind, which fails it.
+    pub fn of(name: &str, run: impl FnOnce(&mut Self) -> Result<()>) -> Self {
+        let start = Instant::now();
+        let mut row = Self::new(name);
+        let mut baseline = Baseline::take();
+        if let Err(e) = run(&mut row) {
+            row.fail(&format!("{e:#}"));
+        }
+        let left = baseline.leaks();
+        if !left.is_empty() {
+            row.fail(&format!("left behind: {}", left.join("; ")));
+        }
+        row.seconds = (start.elapsed().as_secs_f64() * 10.0).round() / 10.0;
+        row
+    }
+
     /// Notes that something did not hold.
     pub fn fail(&mut self, why: &str) {
         self.verdict = Verdict::Failed;
@@ -156,25 +172,19 @@ pub fn next(nth: u32, quick: bool) -> u32 {
 
 /// Sweeps one case.
 pub fn run(case: &Case, env: &Env, knobs: &Knobs, quick: bool) -> Row {
-    let start = Instant::now();
-    let mut row = Row::new(&case.name());
-    let mut baseline = Baseline::take();
     let kinds = if knobs.is_dry() {
         &Kind::ALL[..1]
     } else {
         &Kind::ALL
     };
-    for &kind in kinds {
-        if let Err(e) = one_kind(case, env, knobs, kind, quick, &mut row) {
-            row.fail(&format!("{e:#}"));
+    Row::of(&case.name(), |row| {
+        for &kind in kinds {
+            if let Err(e) = one_kind(case, env, knobs, kind, quick, row) {
+                row.fail(&format!("{e:#}"));
+            }
         }
-    }
-    let left = baseline.leaks();
-    if !left.is_empty() {
-        row.fail(&format!("left behind: {}", left.join("; ")));
-    }
-    row.seconds = (start.elapsed().as_secs_f64() * 10.0).round() / 10.0;
-    row
+        Ok(())
+    })
 }
 
 fn one_kind(

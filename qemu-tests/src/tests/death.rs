@@ -218,9 +218,7 @@ fn target_dies(ctx: &mut Ctx) -> Result<()> {
                 let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
                 let (_, remote) = side.export(region, 0, buf.len() as u64, REMOTE)?;
                 connect_one(&side, &Opts::default(), &cq, peer)?;
-                shared.set64(8, remote.addr);
-                shared.set64(16, remote.key);
-                shared.store32(0, 1);
+                remote.leave_in(&shared);
                 std::thread::sleep(Duration::from_secs(60));
                 Ok(())
             };
@@ -229,14 +227,7 @@ fn target_dies(ctx: &mut Ctx) -> Result<()> {
             }
             1
         })?;
-        until("a connection", WAIT, || {
-            Ok((shared.load32(0) == 1).then_some(()))
-        })?;
-        ctx.ctl.send(&Remote {
-            addr: shared.get64(8),
-            key: shared.get64(16),
-            len: 256 << 10,
-        })?;
+        Remote::tell_of(ctx, &shared)?;
         std::thread::sleep(Duration::from_micros(1000 + round * round * 3000));
         sys::kill(pid, libc::SIGKILL)?;
         let end = sys::wait_pid(pid, WAIT)?;

@@ -405,22 +405,13 @@ fn told(ctx: &mut Ctx) -> Result<()> {
             let region = side.reg_at(window.addr(), SIZE, LOCAL | REMOTE)?.handle;
             let (_, r) = side.export(region, 0, SIZE, KFI_REMOTE_WRITE)?;
             connect_one(side, &Opts::default(), &cq, peer)?;
-            word.set64(8, r.addr);
-            word.set64(16, r.key);
-            word.store32(4, 1);
+            r.leave_in(&word);
             let arrives = || Ok((window.get64(0) != 0).then_some(()));
             until("a write", LONG, arrives)?;
             stay(&victim, *path)
         };
         let pid = start(state, work)?;
-        until("a connection", WAIT, || {
-            Ok((word.load32(4) == 1).then_some(()))
-        })?;
-        ctx.ctl.send(&Remote {
-            addr: word.get64(8),
-            key: word.get64(16),
-            len: SIZE,
-        })?;
+        Remote::tell_of(ctx, &word)?;
         until(state, WAIT, || Ok((word.load32(0) == 1).then_some(())))?;
         std::thread::sleep(Duration::from_millis(3));
         end(&side.dev, pid).context(*state)?;

@@ -5,7 +5,7 @@
 
 use super::key_batches::{entry, with_key, PAGE};
 use super::keys::{hammer, Try};
-use super::promises::try_each;
+use super::promises::{near, try_each};
 use super::refused;
 use crate::buf::Buf;
 use crate::harness::leaks::vm_pin;
@@ -272,12 +272,8 @@ fn guess(ctx: &mut Ctx) -> Result<()> {
     let keys: Vec<u64> = entries.iter().map(|e| e.key).chain([wide.key]).collect();
     let middle = keys[keys.len() / 2];
     let mut guesses: Vec<(&str, u64)> = keys.iter().map(|key| ("live", *key)).collect();
-    for near in [middle, wide.key] {
-        guesses.extend((0..32).map(|bit| ("one bit off", near ^ (1 << bit))));
-        guesses.extend((1..=8).map(|n| ("counted up", near.wrapping_add(n))));
-        guesses.extend((1..=8).map(|n| ("counted down", near.wrapping_sub(n))));
-        guesses.extend((1..=4).map(|n| ("a neighbour", near.wrapping_add(n << 8))));
-        guesses.extend((1..=4).map(|n| ("a neighbour", near.wrapping_sub(n << 8))));
+    for key in [middle, wide.key] {
+        guesses.extend(near(key, 8));
     }
     let try_of = |(i, (what, key)): (usize, &(&str, u64))| {
         let what = format!("{what}: {key:#x}");

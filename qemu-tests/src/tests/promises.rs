@@ -428,11 +428,7 @@ fn guess_outside(ctx: &mut Ctx) -> Result<()> {
     let keys = keys?;
     let middle = keys[keys.len() / 2];
     let mut guesses: Vec<(&str, u64)> = keys.iter().map(|key| ("live", *key)).collect();
-    guesses.extend((0..32).map(|bit| ("one bit off", middle ^ (1 << bit))));
-    guesses.extend((1..=16).map(|n| ("counted up", middle.wrapping_add(n))));
-    guesses.extend((1..=16).map(|n| ("counted down", middle.wrapping_sub(n))));
-    guesses.extend((1..=8).map(|n| ("a neighbour", middle.wrapping_add(n << 8))));
-    guesses.extend((1..=8).map(|n| ("a neighbour", middle.wrapping_sub(n << 8))));
+    guesses.extend(near(middle, 16));
     let guess = |(i, (what, key)): (usize, &(&str, u64))| {
         let what = format!("{what}: {key:#x}");
         let key = key & u64::from(u32::MAX);
@@ -442,6 +438,17 @@ fn guess_outside(ctx: &mut Ctx) -> Result<()> {
     try_each(ctx, &mut lanes, list)?;
     secret.check_value(0, secret.len(), 0x66)?;
     ctx.barrier("done")
+}
+
+/// What somebody would guess who knows `key`: each bit of it, and what lies up to `n` beside it, or
+/// half as many of the device's slots.
+pub(super) fn near(key: u64, n: u64) -> Vec<(&'static str, u64)> {
+    let bits = (0..32).map(|bit| ("one bit off", key ^ (1 << bit)));
+    let up = (1..=n).map(|n| ("counted up", key.wrapping_add(n)));
+    let down = (1..=n).map(|n| ("counted down", key.wrapping_sub(n)));
+    let next = (1..=n / 2).map(|n| ("a neighbour", key.wrapping_add(n << 8)));
+    let last = (1..=n / 2).map(|n| ("a neighbour", key.wrapping_sub(n << 8)));
+    bits.chain(up).chain(down).chain(next).chain(last).collect()
 }
 
 /// P4: from the same domain, who knows the hardware's slot of a key (on rxe those are counted up)

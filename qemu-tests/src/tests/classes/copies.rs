@@ -252,14 +252,7 @@ fn end_owner(
         );
         1
     })?;
-    until("a connection", WAIT, || {
-        Ok((shared.load32(0) == 1).then_some(()))
-    })?;
-    ctx.ctl.send(&Remote {
-        addr: shared.get64(8),
-        key: shared.get64(16),
-        len: SIZE as u64,
-    })?;
+    Remote::tell_of(ctx, &shared)?;
     let other_program = || -> Result<()> {
         until("another program", WAIT, || {
             let name = std::fs::read_to_string(format!("/proc/{pid}/comm"))?;
@@ -298,9 +291,7 @@ fn own(env: &Env, how: End, shared: &Map, peer: SocketAddr, target: Remote) -> R
     if how == End::ExecWithFile {
         sys::keep_over_exec(&side.dev)?;
     }
-    shared.set64(8, remote.addr);
-    shared.set64(16, remote.key);
-    shared.store32(0, 1);
+    remote.leave_in(shared);
     if how == End::Kill {
         let mut i = 0u64;
         hammer(&side.dev, ep, &cq, 8, || {
