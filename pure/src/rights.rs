@@ -14,10 +14,13 @@ pub const REMOTE_READ: u64 = 1 << 12;
 /// Peers may write it (`FI_REMOTE_WRITE`).
 pub const REMOTE_WRITE: u64 = 1 << 13;
 
+/// Peers may use it for atomics (`FI_ATOMIC`), which takes [`REMOTE_READ`] and [`REMOTE_WRITE`] too.
+pub const REMOTE_ATOMIC: u64 = 1 << 4;
+
 /// Rights of this side.
 pub const LOCAL: u64 = SEND | RECV | READ | WRITE;
 /// Rights of peers; what keys are about.
-pub const REMOTE: u64 = REMOTE_READ | REMOTE_WRITE;
+pub const REMOTE: u64 = REMOTE_READ | REMOTE_WRITE | REMOTE_ATOMIC;
 /// Every right.
 pub const ALL: u64 = LOCAL | REMOTE;
 
@@ -34,9 +37,14 @@ pub enum Use {
     Write,
 }
 
-/// Whether a region may be asked for with these bits: some, and none unknown.
+/// Whether what atomics take is there: they read and write.
+const fn atomic_complete(access: u64) -> bool {
+    access & REMOTE_ATOMIC == 0 || access & REMOTE == REMOTE
+}
+
+/// Whether a region may be asked for with these bits: some, none unknown, and not atomics alone.
 pub const fn valid_region_access(access: u64) -> bool {
-    access != 0 && access & !ALL == 0
+    access != 0 && access & !ALL == 0 && atomic_complete(access)
 }
 
 /// Whether the memory may be changed under these rights, so that the mapping must be writable:
@@ -50,9 +58,10 @@ pub const fn has_remote(access: u64) -> bool {
     access & REMOTE != 0
 }
 
-/// Whether a key may be asked for with these bits: some, and only rights of peers.
+/// Whether a key may be asked for with these bits: some, only rights of peers, and not atomics
+/// alone.
 pub const fn valid_key_access(access: u64) -> bool {
-    access != 0 && access & !REMOTE == 0
+    access != 0 && access & !REMOTE == 0 && atomic_complete(access)
 }
 
 /// Whether a key with `key` access may be given on a region with `region` access: it is a valid

@@ -4,6 +4,7 @@
 //! | module | decides |
 //! |---|---|
 //! | [`addr`] | which socket addresses can mean the same place |
+//! | [`atomic`] | what an atomic operation makes of a value |
 //! | [`copysize`] | how much of a structure that may have grown is copied |
 //! | [`cqring`] | whether a completion has room, where it goes, what a program reads |
 //! | [`gate`] | who may still enter, and who is the last to leave |
@@ -18,6 +19,7 @@
 //! | [`wire`] | application data in connection messages |
 
 pub mod addr;
+pub mod atomic;
 pub mod copysize;
 pub mod cqring;
 pub mod gate;

@@ -8,6 +8,7 @@
 use proptest::test_runner::Config;
 
 mod addr;
+mod atomic;
 mod copysize;
 mod cqring;
 mod gate;
