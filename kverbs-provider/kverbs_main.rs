@@ -23,6 +23,9 @@ use kernel::{
 mod ib;
 
 #[deny(unsafe_code)]
+#[path = "src/atomic.rs"]
+mod atomic;
+#[deny(unsafe_code)]
 #[path = "src/device.rs"]
 mod device;
 #[deny(unsafe_code)]

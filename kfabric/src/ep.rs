@@ -45,6 +45,7 @@ use crate::{
         Held, //
     },
     op::{
+        AtomicDesc,
         OpDesc,
         OpKind,
         OpToken,
@@ -56,6 +57,11 @@ use crate::{
         EndpointOps,
         EndpointSink,
         GroupOps, //
+    },
+    pure::atomic::{
+        Datatype,
+        Form,
+        Op, //
     },
     sys,
     uapi::*,
@@ -72,7 +78,7 @@ struct BoundCq {
     selective: bool,
 }
 
-/// Which operations a counter counts.
+/// Which operations a counter counts. Atomics count as writes, and those that fetch as reads.
 const CNTR_KINDS: [(u64, OpKind); 4] = [
     (KFI_SEND, OpKind::Send),
     (KFI_RECV, OpKind::Recv),
@@ -107,6 +113,11 @@ impl Shared {
     }
 
     fn cntr(&self, kind: OpKind) -> Option<&Held<Cntr>> {
+        let kind = match kind {
+            OpKind::Atomic => OpKind::Write,
+            OpKind::Fetch => OpKind::Read,
+            other => other,
+        };
         CNTR_KINDS
             .iter()
             .position(|(_, k)| *k == kind)
@@ -212,10 +223,66 @@ pub struct Post<'a> {
     pub remote_addr: u64,
     /// The peer's key, for one-sided operations.
     pub key: u64,
-    /// With `KFI_INJECT`: the payload.
+    /// With `KFI_INJECT`: the payload. For atomics: the operands, and behind them those to compare
+    /// with.
     pub inject: &'a [u8],
-    /// Local memory.
+    /// For atomics, and only for those: what they do.
+    pub atomic: Option<(Op, Datatype)>,
+    /// Local memory. Of [`OpKind::Fetch`]: where what was there goes.
     pub segs: Segs,
+}
+
+impl<'a> Post<'a> {
+    /// What it is as an atomic, and how many bytes of values it is about.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: there is no such operation; the peer's address is no multiple of a value's size;
+    /// operands, local memory and values to compare with are not as many; `KFI_INJECT` with one that
+    /// fetches. `EOPNOTSUPP`: the domain does not do it. `EMSGSIZE`: it does not do as many at once.
+    #[inline(never)]
+    fn atomic(&self, domain: &Domain) -> Result<(AtomicDesc<'a>, u64)> {
+        let (op, ty) = self.atomic.ok_or(EINVAL)?;
+        let fetches = self.kind == OpKind::Fetch;
+        let form = match (op.has(Form::Compare), fetches) {
+            (true, true) => Form::Compare,
+            (false, true) => Form::Fetch,
+            (_, false) => Form::Base,
+        };
+        let most = domain.atomic(form, op, ty)?;
+        let (operands, compare) = match form {
+            Form::Compare => self.inject.split_at(self.inject.len() / 2),
+            _ => self.inject.split_at(self.inject.len()),
+        };
+        let here = self.segs.len();
+        let len = if op.has_operand() {
+            operands.len() as u64
+        } else {
+            here
+        };
+        let size = ty.size() as u64;
+        let count = len / size;
+        if count == 0
+            || len % size != 0
+            || self.remote_addr % size != 0
+            || (form == Form::Compare && compare.len() != operands.len())
+            || (!op.has_operand() && !operands.is_empty())
+            || here != if fetches { len } else { 0 }
+            || (fetches && self.flags & KFI_INJECT != 0)
+        {
+            return Err(EINVAL);
+        }
+        if count > most as u64 || self.inject.len() > KFI_INJECT_MAX {
+            return Err(EMSGSIZE);
+        }
+        let desc = AtomicDesc {
+            op,
+            ty,
+            operands,
+            compare,
+        };
+        Ok((desc, len))
+    }
 }
 
 /// Sizes wanted of an endpoint; zero: the default.
@@ -602,6 +669,8 @@ impl Endpoint {
     ///
     /// `EAGAIN`: the endpoint or its completion queue is full. `EINVAL`: unknown flags, a piece of
     /// another domain, too many pieces. `EMSGSIZE`: longer than the domain allows. `ENOTCONN`.
+    /// `EOPNOTSUPP`: an atomic that the domain does not do; of those `EINVAL` also says that sizes or
+    /// the peer's address do not fit.
     pub fn post(&self, post: Post<'_>) -> Result {
         let limits = self.domain.attr();
         let kind = post.kind;
@@ -610,10 +679,13 @@ impl Endpoint {
         if self.ending.begun() {
             return Err(ENOENT);
         }
+        let carries = matches!(kind, OpKind::Send | OpKind::Write);
+        let atomic = matches!(kind, OpKind::Atomic | OpKind::Fetch);
         if post.flags & !OP_FLAGS != 0
-            || (inject && (!matches!(kind, OpKind::Send | OpKind::Write) || !post.segs.is_empty()))
-            || (with_data && !matches!(kind, OpKind::Send | OpKind::Write))
-            || (!inject && !post.inject.is_empty())
+            || (inject && ((!carries && !atomic) || !post.segs.is_empty()))
+            || (with_data && !carries)
+            || (!inject && !atomic && !post.inject.is_empty())
+            || (!atomic && post.atomic.is_some())
             // CAST: A `u32` fits.
             || post.segs.count > self.attr.iov_limit as usize
         {
@@ -624,10 +696,13 @@ impl Endpoint {
             (true, Err(_)) => return Err(EINVAL),
             (false, _) => None,
         };
-        let len = if inject {
-            post.inject.len() as u64
+        let (atomic, len) = if atomic {
+            let (desc, len) = post.atomic(self.domain.arc())?;
+            (Some(desc), len)
+        } else if inject {
+            (None, post.inject.len() as u64)
         } else {
-            post.segs.len()
+            (None, post.segs.len())
         };
         if len > limits.max_msg_size || (inject && len > u64::from(self.attr.inject_size)) {
             return Err(EMSGSIZE);
@@ -649,7 +724,8 @@ impl Endpoint {
             kind,
             imm,
             fence: post.flags & KFI_FENCE != 0,
-            inject: inject.then_some(post.inject),
+            inject: (inject && atomic.is_none()).then_some(post.inject),
+            atomic,
             remote_addr: post.remote_addr,
             key: post.key,
             len,

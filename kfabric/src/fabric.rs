@@ -18,6 +18,7 @@ use kernel::{
 };
 
 use crate::{
+    errno::eopnotsupp,
     later::{
         Job,
         Jobs, //
@@ -34,6 +35,11 @@ use crate::{
         DomainOps,
         DomainSink,
         Provider, //
+    },
+    pure::atomic::{
+        Datatype,
+        Form,
+        Op, //
     },
     registry::{
         self,
@@ -220,6 +226,18 @@ impl Domain {
     /// What it can do.
     pub fn attr(&self) -> &DomainAttr {
         &self.attr
+    }
+
+    /// How many values an atomic of this kind may have at once.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: there is no such operation (`fi_atomic(3)`). `EOPNOTSUPP`: not here.
+    pub fn atomic(&self, form: Form, op: Op, ty: Datatype) -> Result<usize> {
+        if !op.has(form) {
+            return Err(EINVAL);
+        }
+        self.ops.atomic(form, op, ty).ok_or_else(eopnotsupp)
     }
 
     pub(crate) fn ops(&self) -> &Arc<dyn DomainOps> {

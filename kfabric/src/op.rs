@@ -15,6 +15,10 @@ use crate::{
     ep::Shared,
     fabric::Domain,
     provider::RegionOps,
+    pure::atomic::{
+        Datatype,
+        Op, //
+    },
     region::{
         Region,
         RegionGuard, //
@@ -33,6 +37,23 @@ pub enum OpKind {
     Read,
     /// Writes local memory to remote.
     Write,
+    /// Changes remote values.
+    Atomic,
+    /// Changes remote values, or looks at them; what was there goes to local memory.
+    Fetch,
+}
+
+/// What an atomic operation does.
+#[derive(Clone, Copy)]
+pub struct AtomicDesc<'a> {
+    /// What it makes of a value.
+    pub op: Op,
+    /// What the values are.
+    pub ty: Datatype,
+    /// The operands, in the machine's byte order; none for [`Op::Read`].
+    pub operands: &'a [u8],
+    /// As many to compare with, if `op` does.
+    pub compare: &'a [u8],
 }
 
 /// What a provider is to do. Local memory is in the token ([`OpToken::segs`]).
@@ -46,11 +67,14 @@ pub struct OpDesc<'a> {
     pub fence: bool,
     /// Payload to take before `post` returns; the token then has no segments.
     pub inject: Option<&'a [u8]>,
+    /// For atomics, and only for those: what to do, to be taken before `post` returns.
+    pub atomic: Option<AtomicDesc<'a>>,
     /// For one-sided operations: the peer's address.
     pub remote_addr: u64,
     /// For one-sided operations: the peer's key.
     pub key: u64,
-    /// Bytes in all segments, or of the injected payload.
+    /// Bytes in all segments, or of the injected payload; of an atomic, of the values that it is
+    /// about.
     pub len: u64,
 }
 
@@ -219,6 +243,8 @@ impl OpToken {
             OpKind::Recv => KFI_MSG | KFI_RECV,
             OpKind::Read => KFI_RMA | KFI_READ,
             OpKind::Write => KFI_RMA | KFI_WRITE,
+            OpKind::Atomic => KFI_ATOMIC | KFI_WRITE,
+            OpKind::Fetch => KFI_ATOMIC | KFI_READ,
         };
         if outcome.imm.is_some() {
             flags |= KFI_REMOTE_CQ_DATA;

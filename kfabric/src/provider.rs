@@ -41,6 +41,11 @@ use crate::{
         OpDesc,
         OpToken, //
     },
+    pure::atomic::{
+        Datatype,
+        Form,
+        Op, //
+    },
     uapi::{
         InfoEntry,
         SockAddr,
@@ -116,6 +121,12 @@ pub struct DomainAttr {
 pub trait DomainOps: Send + Sync {
     /// What it can do.
     fn attr(&self) -> DomainAttr;
+
+    /// How many values an atomic of this kind may have at once; `None` if the device does not do it.
+    /// Any context.
+    fn atomic(&self, _form: Form, _op: Op, _ty: Datatype) -> Option<usize> {
+        None
+    }
 
     /// Maps pinned memory for local use. No key, no remote reach (P1).
     ///

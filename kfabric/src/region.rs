@@ -39,7 +39,10 @@ use crate::{
         rights, //
     },
     sys,
-    uapi::KFI_DYNAMIC_KEYS,
+    uapi::{
+        KFI_ATOMIC,
+        KFI_DYNAMIC_KEYS, //
+    },
 };
 
 pub use crate::key::Key;
@@ -131,7 +134,10 @@ impl Region {
         if rights::needs_write(access) && !memory.writable() {
             return Err(EACCES);
         }
-        if dynamic && domain.attr().caps & KFI_DYNAMIC_KEYS == 0 {
+        let caps = domain.attr().caps;
+        if (dynamic && caps & KFI_DYNAMIC_KEYS == 0)
+            || (access & rights::REMOTE_ATOMIC != 0 && caps & KFI_ATOMIC == 0)
+        {
             return Err(eopnotsupp());
         }
         domain.check()?;
@@ -224,8 +230,8 @@ impl Region {
         let what = match kind {
             OpKind::Send => rights::Use::Send,
             OpKind::Recv => rights::Use::Recv,
-            OpKind::Read => rights::Use::Read,
-            OpKind::Write => rights::Use::Write,
+            OpKind::Read | OpKind::Fetch => rights::Use::Read,
+            OpKind::Write | OpKind::Atomic => rights::Use::Write,
         };
         if !rights::op_allowed(what, self.access) {
             return Err(EACCES);

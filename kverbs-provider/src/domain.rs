@@ -7,6 +7,7 @@ use kernel::{
 };
 
 use crate::{
+    atomic,
     device::Device,
     group::{
         Group,
@@ -47,6 +48,12 @@ use kfabric::{
         KeyAssign,
         RegionOps, //
     },
+    pure::atomic::{
+        Datatype,
+        Form,
+        Op, //
+    },
+    uapi::KFI_ATOMIC,
 };
 
 /// Tells the core that the device is gone, after all else on it has ended.
@@ -90,6 +97,10 @@ impl Domain {
 impl DomainOps for Domain {
     fn attr(&self) -> DomainAttr {
         self.attr
+    }
+
+    fn atomic(&self, form: Form, op: Op, ty: Datatype) -> Option<usize> {
+        (self.attr.caps & KFI_ATOMIC != 0 && atomic::offered(form, op, ty)).then_some(1)
     }
 
     fn register(

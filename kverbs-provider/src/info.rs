@@ -50,8 +50,9 @@ pub(crate) fn domain_attr(live: &Live<'_>, device: &Device) -> Result<DomainAttr
     let ib = device.ib();
     // Each side has a few places of its own, and the completion queue serves both.
     let queue = ib.max_qp_wr().min(ib.max_cqe() / 2).saturating_sub(4);
+    let atomic = if ib.has_atomics() { KFI_ATOMIC } else { 0 };
     Ok(DomainAttr {
-        caps: CAPS,
+        caps: CAPS | atomic,
         mr_mode: MR_MODE,
         max_msg_size: device.max_msg_size(live)?,
         inject_size: INJECT_SIZE as u32,

@@ -79,6 +79,7 @@ use kfabric::{
         KeyValue, //
     },
     uapi::{
+        KFI_ATOMIC,
         KFI_REMOTE_READ,
         KFI_REMOTE_WRITE, //
     },
@@ -322,6 +323,7 @@ fn rights(order: &KeyAssign<'_>) -> Access {
     Access::remote(
         order.access & KFI_REMOTE_READ != 0,
         order.access & KFI_REMOTE_WRITE != 0,
+        order.access & KFI_ATOMIC != 0,
     )
 }
 

@@ -31,6 +31,7 @@ use kernel::{
 };
 
 use crate::{
+    atomic,
     endpoint::Endpoint,
     errno,
     ib::{
@@ -58,7 +59,10 @@ use crate::{
     region::Region,
 };
 use kfabric::{
-    errno::enotconn,
+    errno::{
+        enotconn,
+        eopnotsupp, //
+    },
     new_irqlock,
     op::{
         OpDesc,
@@ -85,7 +89,7 @@ pub(crate) type Refused = (Error, OpToken);
 struct Posting {
     wr: SendWr,
     imm: Option<u32>,
-    /// Bytes injected, which are in the slot's place.
+    /// Bytes in the slot's own place: those that are injected, or room for a result.
     injected: u32,
 }
 
@@ -114,7 +118,7 @@ struct Tx {
     held: Held<KVVec<Option<Waiting>>>,
     /// Work requests that may be posted.
     credits: u32,
-    /// Payload of injected operations, [`INJECT_SIZE`] bytes for each slot.
+    /// Payload of injected operations, or a result, [`INJECT_SIZE`] bytes for each slot.
     inject: Option<DmaBuf>,
     /// Bytes of all operations on their way.
     bytes: u64,
@@ -393,6 +397,10 @@ impl Path {
             OpKind::Send => self.post_send(endpoint, op, token, Opcode::Send),
             OpKind::Read => self.post_send(endpoint, op, token, Opcode::Read),
             OpKind::Write => self.post_send(endpoint, op, token, Opcode::Write),
+            OpKind::Atomic | OpKind::Fetch => match atomic::opcode(op) {
+                Some(opcode) => self.post_send(endpoint, op, token, opcode),
+                None => Err((eopnotsupp(), token)),
+            },
         }
     }
 
@@ -442,8 +450,9 @@ impl Path {
             Ok(n) => n.div_ceil(max).max(1),
             Err(e) => return Err((e, token)),
         };
-        // A message is one work request; nothing is more than the queue holds.
-        if (opcode == Opcode::Send && credits > 1) || credits > self.size.tx {
+        // What is not just bytes is one work request; nothing is more than the queue holds.
+        let divides = matches!(opcode, Opcode::Read | Opcode::Write);
+        if (!divides && credits > 1) || credits > self.size.tx {
             return Err((EMSGSIZE, token));
         }
         let mut posting = Posting {
@@ -477,6 +486,9 @@ impl Path {
             }
             // CAST: At most `INJECT_SIZE`.
             posting.injected = data.len() as u32;
+        } else if op.kind == OpKind::Atomic {
+            // Where the result goes that nobody wants.
+            posting.injected = atomic::SIZE;
         }
         let holds = endpoint.group().holds();
         let until = holds.holds();

@@ -125,6 +125,8 @@ ioctls! {
     KFI_IOC_KEY_ASSIGN_MANY = 0x1b, KeyAssignMany, 48;
     /// Ends many keys: [`KeyRevokeMany`].
     KFI_IOC_KEY_REVOKE_MANY = 0x1c, KeyRevokeMany, 48;
+    /// Asks which atomics a domain has: [`AtomicQuery`].
+    KFI_IOC_ATOMIC_QUERY = 0x1d, AtomicQuery, 40;
 }
 
 // ---- capabilities, modes, flags: libfabric's values (fabric.h) ----
@@ -136,7 +138,8 @@ pub const KFI_EP_MSG: u32 = 1;
 pub const KFI_MSG: u64 = 1 << 1;
 /// One-sided operations (`FI_RMA`).
 pub const KFI_RMA: u64 = 1 << 2;
-/// Atomics (`FI_ATOMIC`).
+/// Atomics (`FI_ATOMIC`). As access: peers may use the memory for them; takes
+/// [`KFI_REMOTE_READ`] and [`KFI_REMOTE_WRITE`] with it.
 pub const KFI_ATOMIC: u64 = 1 << 4;
 /// May read remotely, or allows local... see each use (`FI_READ`).
 pub const KFI_READ: u64 = 1 << 8;
@@ -759,8 +762,9 @@ pub struct RegionReg {
     /// Bytes; zero is `-EINVAL`.
     pub len: u64,
     /// What the memory may ever be used for: `KFI_SEND`, `KFI_RECV`, `KFI_READ`, `KFI_WRITE`,
-    /// `KFI_REMOTE_READ`, `KFI_REMOTE_WRITE`. `RECV`, `READ` and `REMOTE_WRITE` change the memory
-    /// and need a writable mapping.
+    /// `KFI_REMOTE_READ`, `KFI_REMOTE_WRITE`, and with both of these `KFI_ATOMIC`. `RECV`, `READ` and
+    /// `REMOTE_WRITE` change the memory and need a writable mapping. `-EOPNOTSUPP`: `KFI_ATOMIC` where
+    /// the domain has none.
     pub access: u64,
     /// Out: handle.
     pub handle: u64,
@@ -825,7 +829,8 @@ pub struct KeyAssign {
     pub offset: u64,
     /// Bytes; 1 or more; offset + length within the region (`-EINVAL`).
     pub length: u64,
-    /// `KFI_REMOTE_READ`, `KFI_REMOTE_WRITE` or both, within the region's access (`-EACCES`).
+    /// `KFI_REMOTE_READ`, `KFI_REMOTE_WRITE` or both, and with both `KFI_ATOMIC`; within the region's
+    /// access (`-EACCES`).
     pub access: u64,
     /// Out: the value for peers.
     pub key: u64,
@@ -900,7 +905,7 @@ pub struct KeyEntry {
     pub offset: u64,
     /// Bytes; 1 or more.
     pub length: u64,
-    /// `KFI_REMOTE_READ`, `KFI_REMOTE_WRITE` or both.
+    /// `KFI_REMOTE_READ`, `KFI_REMOTE_WRITE` or both, and with both `KFI_ATOMIC`.
     pub access: u64,
     /// Out: the value for peers.
     pub key: u64,
@@ -973,7 +978,8 @@ pub struct Iov {
 pub struct OpEntry {
     /// `KFI_OP_*`.
     pub op: u32,
-    /// Entries of `iov` in use, 0 to the endpoint's `iov_limit`. With `KFI_INJECT`: 0.
+    /// Entries of `iov` in use, 0 to the endpoint's `iov_limit`. With `KFI_INJECT`, and for
+    /// `KFI_OP_ATOMIC`: 0.
     pub iov_count: u32,
     /// `KFI_COMPLETION`, `KFI_INJECT`, `KFI_REMOTE_CQ_DATA`, `KFI_FENCE`.
     pub flags: u64,
@@ -985,14 +991,19 @@ pub struct OpEntry {
     pub remote_addr: u64,
     /// For one-sided operations: the peer's key.
     pub key: u64,
-    /// With `KFI_INJECT`: pointer to the payload.
+    /// With `KFI_INJECT`: pointer to the payload. For atomics: pointer to the operands, behind
+    /// which those to compare with lie. They are taken before the call returns.
     pub inject: u64,
-    /// With `KFI_INJECT`: its bytes.
+    /// Bytes there, up to `KFI_INJECT_MAX`.
     pub inject_len: u64,
-    /// Local memory.
+    /// For atomics: what is done, `KFI_ATOMIC_*`. Else zero.
+    pub atomic_op: u32,
+    /// For atomics: type of the values, `KFI_UINT64` and others. Else zero.
+    pub datatype: u32,
+    /// Local memory. Of a fetching atomic: where what was there goes.
     pub iov: [Iov; KFI_IOV_MAX],
 }
-const _: () = assert!(core::mem::size_of::<OpEntry>() == 64 + 96);
+const _: () = assert!(core::mem::size_of::<OpEntry>() == 72 + 96);
 
 /// Sends a message.
 pub const KFI_OP_SEND: u32 = 0;
@@ -1002,6 +1013,94 @@ pub const KFI_OP_RECV: u32 = 1;
 pub const KFI_OP_READ: u32 = 2;
 /// Writes remote memory.
 pub const KFI_OP_WRITE: u32 = 3;
+/// Changes values in remote memory (`fi_atomic(3)`). Their address is a multiple of their size, else
+/// `-EINVAL`; what the domain does not do ([`AtomicQuery`]) is `-EOPNOTSUPP`, more at once than it
+/// does `-EMSGSIZE`. The key takes `KFI_ATOMIC`.
+pub const KFI_OP_ATOMIC: u32 = 4;
+/// As [`KFI_OP_ATOMIC`], and gives what was there (`fi_fetch_atomic`).
+pub const KFI_OP_FETCH_ATOMIC: u32 = 5;
+/// As [`KFI_OP_FETCH_ATOMIC`], with values to compare with (`fi_compare_atomic`).
+pub const KFI_OP_COMPARE_ATOMIC: u32 = 6;
+
+/// Type of values (`enum fi_datatype`): 8 bits, signed.
+pub const KFI_INT8: u32 = 0;
+/// 8 bits, unsigned.
+pub const KFI_UINT8: u32 = 1;
+/// 16 bits, signed.
+pub const KFI_INT16: u32 = 2;
+/// 16 bits, unsigned.
+pub const KFI_UINT16: u32 = 3;
+/// 32 bits, signed.
+pub const KFI_INT32: u32 = 4;
+/// 32 bits, unsigned.
+pub const KFI_UINT32: u32 = 5;
+/// 64 bits, signed.
+pub const KFI_INT64: u32 = 6;
+/// 64 bits, unsigned.
+pub const KFI_UINT64: u32 = 7;
+
+/// What an atomic does (`enum fi_op`): leaves the smaller one.
+pub const KFI_ATOMIC_MIN: u32 = 0;
+/// Leaves the larger one.
+pub const KFI_ATOMIC_MAX: u32 = 1;
+/// Adds, and wraps.
+pub const KFI_ATOMIC_SUM: u32 = 2;
+/// Multiplies, and wraps.
+pub const KFI_ATOMIC_PROD: u32 = 3;
+/// Logical or.
+pub const KFI_ATOMIC_LOR: u32 = 4;
+/// Logical and.
+pub const KFI_ATOMIC_LAND: u32 = 5;
+/// Bitwise or.
+pub const KFI_ATOMIC_BOR: u32 = 6;
+/// Bitwise and.
+pub const KFI_ATOMIC_BAND: u32 = 7;
+/// Logical exclusive or.
+pub const KFI_ATOMIC_LXOR: u32 = 8;
+/// Bitwise exclusive or.
+pub const KFI_ATOMIC_BXOR: u32 = 9;
+/// Reads; with [`KFI_OP_FETCH_ATOMIC`] alone, and without operands.
+pub const KFI_ATOMIC_READ: u32 = 10;
+/// Writes; fetching, that is a swap.
+pub const KFI_ATOMIC_WRITE: u32 = 11;
+/// With [`KFI_OP_COMPARE_ATOMIC`] alone, as all that follow: writes if what is compared with is equal
+/// to what is there.
+pub const KFI_ATOMIC_CSWAP: u32 = 12;
+/// … not equal.
+pub const KFI_ATOMIC_CSWAP_NE: u32 = 13;
+/// … less or equal.
+pub const KFI_ATOMIC_CSWAP_LE: u32 = 14;
+/// … less.
+pub const KFI_ATOMIC_CSWAP_LT: u32 = 15;
+/// … greater or equal.
+pub const KFI_ATOMIC_CSWAP_GE: u32 = 16;
+/// … greater.
+pub const KFI_ATOMIC_CSWAP_GT: u32 = 17;
+/// Writes those bits that are set in what is compared with.
+pub const KFI_ATOMIC_MSWAP: u32 = 18;
+
+/// `KFI_IOC_ATOMIC_QUERY` (`fi_query_atomic`): whether a domain has an atomic. `-EOPNOTSUPP`: it has
+/// not; `-EINVAL`: nobody has.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct AtomicQuery {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// The domain.
+    pub domain: u64,
+    /// `KFI_OP_ATOMIC`, `KFI_OP_FETCH_ATOMIC` or `KFI_OP_COMPARE_ATOMIC`.
+    pub op: u32,
+    /// `KFI_ATOMIC_*`.
+    pub atomic_op: u32,
+    /// `KFI_UINT64` and others.
+    pub datatype: u32,
+    /// Out: bytes of a value.
+    pub value_size: u32,
+    /// Out: values that one operation may have, at most.
+    pub count: u64,
+}
 
 /// `KFI_IOC_SUBMIT`: posts operations in order and stops at the first that is refused.
 ///
@@ -1174,8 +1273,9 @@ pub struct CqEntry {
     /// The operation's context.
     pub context: u64,
     /// What completed: `KFI_MSG|KFI_SEND`, `KFI_MSG|KFI_RECV`, `KFI_RMA|KFI_READ`,
-    /// `KFI_RMA|KFI_WRITE`, and `KFI_RMA|KFI_REMOTE_WRITE|KFI_REMOTE_CQ_DATA` for a peer's write
-    /// with data; plus `KFI_REMOTE_CQ_DATA`. Not in format CONTEXT.
+    /// `KFI_RMA|KFI_WRITE`, `KFI_ATOMIC|KFI_WRITE`, `KFI_ATOMIC|KFI_READ` (it fetched), and
+    /// `KFI_RMA|KFI_REMOTE_WRITE|KFI_REMOTE_CQ_DATA` for a peer's write with data; plus
+    /// `KFI_REMOTE_CQ_DATA`. Not in format CONTEXT.
     pub flags: u64,
     /// Bytes received or moved; 0 for what failed. Not in format CONTEXT.
     pub len: u64,

@@ -95,6 +95,7 @@ pub(crate) fn plain(kind: OpKind, context: u64, segs: Segs) -> Post<'static> {
         remote_addr: 0,
         key: 0,
         inject: &[],
+        atomic: None,
         segs,
     }
 }

@@ -166,6 +166,7 @@ pub(super) fn dispatch(file: &File, cmd: u32, arg: u64) -> Result {
         RegionReg => region_reg,
         KeyAlloc => keys::alloc,
         Cancel => cancel,
+        AtomicQuery => submit::query_atomic,
         Close => close,
         ObjList => list::list,
     }

@@ -12,6 +12,7 @@ use zerocopy::IntoBytes;
 
 use super::{
     call::{
+        domain,
         ep,
         errno,
         region,
@@ -29,6 +30,11 @@ use crate::{
     op::{
         OpKind,
         Segs, //
+    },
+    pure::atomic::{
+        Datatype,
+        Form,
+        Op, //
     },
     region::Region,
     uapi::*,
@@ -99,7 +105,16 @@ fn post(file: &File, ep: &Endpoint, entry: &OpEntry, last: &mut Last) -> Result 
         KFI_OP_RECV => OpKind::Recv,
         KFI_OP_READ => OpKind::Read,
         KFI_OP_WRITE => OpKind::Write,
+        KFI_OP_ATOMIC => OpKind::Atomic,
+        KFI_OP_FETCH_ATOMIC | KFI_OP_COMPARE_ATOMIC => OpKind::Fetch,
         _ => return Err(EINVAL),
+    };
+    let atomic = match kind {
+        OpKind::Atomic | OpKind::Fetch => {
+            Some(atomic_of(entry.op, entry.atomic_op, entry.datatype)?)
+        }
+        _ if entry.atomic_op != 0 || entry.datatype != 0 => return Err(EINVAL),
+        _ => None,
     };
     let mut segs = Segs::new();
     // CAST: A `u32` fits.
@@ -116,7 +131,7 @@ fn post(file: &File, ep: &Endpoint, entry: &OpEntry, last: &mut Last) -> Result 
         segs.push(kind, found, piece.offset, piece.len)?;
     }
     let mut payload = [0; KFI_INJECT_MAX];
-    let inject = if entry.flags & KFI_INJECT == 0 {
+    let inject = if entry.flags & KFI_INJECT == 0 && atomic.is_none() {
         if entry.inject != 0 || entry.inject_len != 0 {
             return Err(EINVAL);
         }
@@ -135,6 +150,37 @@ fn post(file: &File, ep: &Endpoint, entry: &OpEntry, last: &mut Last) -> Result 
         remote_addr: entry.remote_addr,
         key: entry.key,
         inject,
+        atomic: atomic.map(|(_, op, ty)| (op, ty)),
         segs,
     })
+}
+
+/// What an atomic is, by its numbers.
+///
+/// # Errors
+///
+/// `EINVAL`: there is no such operation.
+fn atomic_of(op: u32, atomic_op: u32, datatype: u32) -> Result<(Form, Op, Datatype)> {
+    let form = match op {
+        KFI_OP_ATOMIC => Form::Base,
+        KFI_OP_FETCH_ATOMIC => Form::Fetch,
+        KFI_OP_COMPARE_ATOMIC => Form::Compare,
+        _ => return Err(EINVAL),
+    };
+    let what = Op::new(atomic_op).filter(|what| what.has(form));
+    Ok((
+        form,
+        what.ok_or(EINVAL)?,
+        Datatype::new(datatype).ok_or(EINVAL)?,
+    ))
+}
+
+pub(super) fn query_atomic(file: &File, call: &mut AtomicQuery) -> Result<Made> {
+    zero(&[call.flags])?;
+    let domain = domain(file, call.domain)?;
+    let (form, op, ty) = atomic_of(call.op, call.atomic_op, call.datatype)?;
+    call.count = domain.atomic(form, op, ty)? as u64;
+    // CAST: 8 at most.
+    call.value_size = ty.size() as u32;
+    Ok(Made::Nothing)
 }

@@ -187,6 +187,11 @@ impl Device {
         compat::limit(self.attrs().max_qp_wr)
     }
 
+    /// Whether it does atomics, at least against each other.
+    pub(crate) fn has_atomics(&self) -> bool {
+        self.attrs().atomic_cap != raw::ib_atomic_cap_IB_ATOMIC_NONE
+    }
+
     /// Entries that a completion queue may have.
     pub(crate) fn max_cqe(&self) -> u32 {
         compat::limit(self.attrs().max_cqe)

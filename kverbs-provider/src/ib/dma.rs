@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Memory mapped for a device's local access, by the protection domain's own key.
 
+use core::ptr;
 use kernel::{
     alloc::flags::__GFP_NOWARN,
     bindings,
@@ -112,11 +113,12 @@ impl Drop for DmaMap {
     }
 }
 
-/// Memory of our own that a device reads: payload of injected operations.
+/// Memory of our own that a device reads, payload of injected operations, and writes: results of
+/// atomics that nobody wants.
 ///
 /// # Invariants
 ///
-/// `buf` is mapped at `addr` on `device`, for the device to read.
+/// `buf` is mapped at `addr` on `device`, for the device to read and write.
 pub(crate) struct DmaBuf {
     device: Arc<Device>,
     buf: KVec<u8>,
@@ -132,7 +134,7 @@ impl DmaBuf {
         // SAFETY: The buffer is `kmalloc()`ed and stays in place while mapped; the device is
         // registered, as `_live` proves.
         let addr = unsafe {
-            raw::kverbs_dma_map_single(device.as_ptr(), buf.as_mut_ptr().cast(), len, false)
+            raw::kverbs_dma_map_single(device.as_ptr(), buf.as_mut_ptr().cast(), len, true)
         };
         // SAFETY: The device is there.
         if unsafe { raw::kverbs_dma_mapping_error(device.as_ptr(), addr) } != 0 {
@@ -155,12 +157,13 @@ impl DmaBuf {
     ///
     /// The caller has checked that it fits; what does not is cut off. Any context.
     pub(crate) fn store(&mut self, offset: usize, data: &[u8]) {
-        if let Some(to) = self.buf.get_mut(offset..offset + data.len()) {
-            to.copy_from_slice(data);
-        }
+        let len = data.len().min(self.buf.len().saturating_sub(offset));
+        // SAFETY: It is inside. No reference to it is made, for the device may just be writing
+        // elsewhere in the buffer.
+        unsafe { ptr::copy_nonoverlapping(data.as_ptr(), self.buf.as_mut_ptr().add(offset), len) };
         let addr = self.addr_of(offset);
-        // SAFETY: By the type invariant the range is mapped for the device to read.
-        unsafe { raw::kverbs_dma_sync_for_device(self.device.as_ptr(), addr, data.len(), false) };
+        // SAFETY: By the type invariant the range is mapped so.
+        unsafe { raw::kverbs_dma_sync_for_device(self.device.as_ptr(), addr, len, true) };
     }
 }
 
@@ -168,7 +171,7 @@ impl Drop for DmaBuf {
     fn drop(&mut self) {
         // SAFETY: By the type invariant.
         unsafe {
-            raw::kverbs_dma_unmap_single(self.device.as_ptr(), self.addr, self.buf.len(), false)
+            raw::kverbs_dma_unmap_single(self.device.as_ptr(), self.addr, self.buf.len(), true)
         };
     }
 }

@@ -34,7 +34,7 @@ impl Access {
     pub(crate) const LOCAL_WRITE: Self = Self(raw::ib_access_flags_IB_ACCESS_LOCAL_WRITE);
 
     /// Rights for peers. To be written to by a peer, the device must be able to write.
-    pub(crate) fn remote(read: bool, write: bool) -> Self {
+    pub(crate) fn remote(read: bool, write: bool, atomic: bool) -> Self {
         let mut bits = 0;
         if read {
             bits |= raw::ib_access_flags_IB_ACCESS_REMOTE_READ;
@@ -42,6 +42,9 @@ impl Access {
         if write {
             bits |= raw::ib_access_flags_IB_ACCESS_REMOTE_WRITE
                 | raw::ib_access_flags_IB_ACCESS_LOCAL_WRITE;
+        }
+        if atomic {
+            bits |= raw::ib_access_flags_IB_ACCESS_REMOTE_ATOMIC;
         }
         Self(bits)
     }

@@ -6,7 +6,10 @@
 //! others complete (as "not last") only if they fail.
 
 use core::{
-    ptr::NonNull,
+    ptr::{
+        self,
+        NonNull, //
+    },
     sync::atomic::{
         AtomicBool,
         AtomicUsize,
@@ -37,6 +40,7 @@ use super::{
     raw,
     traced::Traced,
     wr::{
+        Opcode,
         SendWr,
         Sge,
         Wc,
@@ -393,27 +397,49 @@ impl<H: Completions> QueuePair<H> {
 
     fn post(&self, slot: usize, wr: &SendWr, sges: &[Sge], signaled: bool) -> Result {
         let cqe = core::ptr::from_ref(&self.0.slots.get(slot).ok_or(EINVAL)?.cqe);
-        let mut raw_wr = raw::ib_rdma_wr::default();
-        raw_wr.wr.__bindgen_anon_1.bindgen_union_field = cqe as u64;
-        raw_wr.wr.sg_list = sges.as_ptr().cast_mut().cast();
-        raw_wr.wr.num_sge = sges.len() as c_int;
-        raw_wr.wr.opcode = wr.raw_opcode();
+        let mut head = raw::ib_send_wr::default();
+        head.__bindgen_anon_1.bindgen_union_field = cqe as u64;
+        head.sg_list = sges.as_ptr().cast_mut().cast();
+        head.num_sge = sges.len() as c_int;
+        head.opcode = wr.raw_opcode();
         if signaled {
-            raw_wr.wr.send_flags |= raw::ib_send_flags_IB_SEND_SIGNALED;
+            head.send_flags |= raw::ib_send_flags_IB_SEND_SIGNALED;
         }
         if wr.fence {
-            raw_wr.wr.send_flags |= raw::ib_send_flags_IB_SEND_FENCE;
+            head.send_flags |= raw::ib_send_flags_IB_SEND_FENCE;
         }
         if let Some(imm) = wr.imm {
-            raw_wr.wr.ex.bindgen_union_field = imm.to_be();
+            head.ex.bindgen_union_field = imm.to_be();
         }
-        raw_wr.remote_addr = wr.remote_addr;
-        raw_wr.rkey = wr.rkey;
-        let mut bad = core::ptr::null();
+        let (rdma, atomic);
+        let whole: *const raw::ib_send_wr = match wr.opcode {
+            Opcode::Send | Opcode::Read | Opcode::Write => {
+                rdma = raw::ib_rdma_wr {
+                    wr: head,
+                    remote_addr: wr.remote_addr,
+                    rkey: wr.rkey,
+                };
+                ptr::from_ref(&rdma).cast()
+            }
+            Opcode::FetchAdd { .. } | Opcode::CmpSwap { .. } => {
+                let (compare_add, swap) = wr.opcode.operands();
+                atomic = raw::ib_atomic_wr {
+                    wr: head,
+                    remote_addr: wr.remote_addr,
+                    compare_add,
+                    swap,
+                    rkey: wr.rkey,
+                    ..Default::default()
+                };
+                ptr::from_ref(&atomic).cast()
+            }
+        };
+        let mut bad = ptr::null();
         fault::device()?;
-        // SAFETY: The work request and its scatter list are read during the call only; the slot
-        // that it names stays until it has completed, by the invariant of `Core`.
-        to_result(unsafe { raw::kverbs_post_send(self.0.qp.as_ptr(), &raw_wr.wr, &mut bad) })
+        // SAFETY: It is the first field of what its opcode says that it is a part of. The work
+        // request and its scatter list are read during the call only; the slot that it names stays
+        // until it has completed, by the invariant of `Core`.
+        to_result(unsafe { raw::kverbs_post_send(self.0.qp.as_ptr(), whole, &mut bad) })
     }
 
     /// Posts a work request of a send slot. Any context. The caller counts work requests and
@@ -427,7 +453,7 @@ impl<H: Completions> QueuePair<H> {
     /// time.
     pub(crate) fn post_probe(&self) -> Result {
         let wr = SendWr {
-            opcode: super::wr::Opcode::Write,
+            opcode: Opcode::Write,
             imm: None,
             fence: false,
             remote_addr: 0,

@@ -44,6 +44,29 @@ pub(crate) enum Opcode {
     Read,
     /// Writes remote memory.
     Write,
+    /// Adds to a remote value, and reads what it was.
+    FetchAdd {
+        /// What is added.
+        add: u64,
+    },
+    /// Puts something in the place of a remote value if it is as expected, and reads what it was.
+    CmpSwap {
+        /// What is expected.
+        compare: u64,
+        /// What takes its place.
+        swap: u64,
+    },
+}
+
+impl Opcode {
+    /// What an atomic compares with or adds, and what it puts there instead.
+    pub(super) fn operands(self) -> (u64, u64) {
+        match self {
+            Self::FetchAdd { add } => (add, 0),
+            Self::CmpSwap { compare, swap } => (compare, swap),
+            Self::Send | Self::Read | Self::Write => (0, 0),
+        }
+    }
 }
 
 /// A send-side work request without its local memory.
@@ -51,7 +74,7 @@ pub(crate) enum Opcode {
 pub(crate) struct SendWr {
     /// What it does.
     pub(crate) opcode: Opcode,
-    /// Completion data for the peer; not with [`Opcode::Read`].
+    /// Completion data for the peer; with [`Opcode::Send`] and [`Opcode::Write`].
     pub(crate) imm: Option<u32>,
     /// To wait for earlier reads.
     pub(crate) fence: bool,
@@ -70,6 +93,8 @@ impl SendWr {
             (Opcode::Read, _) => raw::ib_wr_opcode_IB_WR_RDMA_READ,
             (Opcode::Write, None) => raw::ib_wr_opcode_IB_WR_RDMA_WRITE,
             (Opcode::Write, Some(_)) => raw::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM,
+            (Opcode::FetchAdd { .. }, _) => raw::ib_wr_opcode_IB_WR_ATOMIC_FETCH_AND_ADD,
+            (Opcode::CmpSwap { .. }, _) => raw::ib_wr_opcode_IB_WR_ATOMIC_CMP_AND_SWP,
         }
     }
 }
