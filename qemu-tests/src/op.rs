@@ -52,6 +52,26 @@ pub fn read(context: u64, iovs: &[Iov], remote_addr: u64, key: u64) -> OpEntry {
     }
 }
 
+/// An atomic, its kind in `op` (`KFI_OP_ATOMIC` and others): `what` is done to values of `datatype`.
+/// `values`, the operands and behind them those to compare with, must live until it is submitted.
+pub fn atomic(
+    op: u32,
+    (what, datatype): (u32, u32),
+    values: &[u8],
+    result: &[Iov],
+    remote: (u64, u64),
+) -> OpEntry {
+    OpEntry {
+        remote_addr: remote.0,
+        key: remote.1,
+        inject: values.as_ptr() as u64,
+        inject_len: values.len() as u64,
+        atomic_op: what,
+        datatype,
+        ..entry(op, 1, result)
+    }
+}
+
 /// Makes a send or write carry its payload in the call; `data` must live until it is submitted.
 pub fn inject(mut entry: OpEntry, data: &[u8]) -> OpEntry {
     entry.flags |= KFI_INJECT;

@@ -703,6 +703,23 @@ impl Dev {
         Ok((arg.done as usize, arg.err as i32))
     }
 
+    /// Asks whether a domain has an atomic: how many values at a time.
+    ///
+    /// # Errors
+    ///
+    /// What the call answers.
+    pub fn query_atomic(&self, domain: u64, op: u32, what: u32, datatype: u32) -> Result<u64> {
+        let mut arg = AtomicQuery {
+            domain,
+            op,
+            atomic_op: what,
+            datatype,
+            ..Default::default()
+        };
+        self.call(&mut arg)?;
+        Ok(arg.count)
+    }
+
     /// Cancels a receive.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 //! To add one: write `fn(&mut Ctx) -> Result<()>`, which both nodes run at
 //! once, and list it in its topic's `TESTS`.
 
+pub mod atomics;
 pub mod classes;
 pub mod cm;
 pub mod death;
@@ -62,6 +63,7 @@ pub fn all() -> Vec<Test> {
         promises::TESTS,
         key_scale::TESTS,
         key_seen::TESTS,
+        atomics::TESTS,
         uapi::TESTS,
         library::TESTS,
         library_keys::TESTS,

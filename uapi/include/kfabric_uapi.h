@@ -39,7 +39,10 @@
 /* One-sided operations (FI_RMA). */
 #define KFI_RMA (1ULL << 2)
 
-/* Atomics (FI_ATOMIC). */
+/*
+ * Atomics (FI_ATOMIC). As access: peers may use the memory for them; takes
+ * KFI_REMOTE_READ and KFI_REMOTE_WRITE with it.
+ */
 #define KFI_ATOMIC (1ULL << 4)
 
 /* May read remotely, or allows local... see each use (FI_READ). */
@@ -251,6 +254,103 @@
 
 /* Writes remote memory. */
 #define KFI_OP_WRITE 3
+
+/*
+ * Changes values in remote memory (fi_atomic(3)). Their address is a multiple of their size, else
+ * -EINVAL; what the domain does not do (struct kfi_atomic_query) is -EOPNOTSUPP, more at once than it
+ * does -EMSGSIZE. The key takes KFI_ATOMIC.
+ */
+#define KFI_OP_ATOMIC 4
+
+/* As KFI_OP_ATOMIC, and gives what was there (fi_fetch_atomic). */
+#define KFI_OP_FETCH_ATOMIC 5
+
+/* As KFI_OP_FETCH_ATOMIC, with values to compare with (fi_compare_atomic). */
+#define KFI_OP_COMPARE_ATOMIC 6
+
+/* Type of values (enum fi_datatype): 8 bits, signed. */
+#define KFI_INT8 0
+
+/* 8 bits, unsigned. */
+#define KFI_UINT8 1
+
+/* 16 bits, signed. */
+#define KFI_INT16 2
+
+/* 16 bits, unsigned. */
+#define KFI_UINT16 3
+
+/* 32 bits, signed. */
+#define KFI_INT32 4
+
+/* 32 bits, unsigned. */
+#define KFI_UINT32 5
+
+/* 64 bits, signed. */
+#define KFI_INT64 6
+
+/* 64 bits, unsigned. */
+#define KFI_UINT64 7
+
+/* What an atomic does (enum fi_op): leaves the smaller one. */
+#define KFI_ATOMIC_MIN 0
+
+/* Leaves the larger one. */
+#define KFI_ATOMIC_MAX 1
+
+/* Adds, and wraps. */
+#define KFI_ATOMIC_SUM 2
+
+/* Multiplies, and wraps. */
+#define KFI_ATOMIC_PROD 3
+
+/* Logical or. */
+#define KFI_ATOMIC_LOR 4
+
+/* Logical and. */
+#define KFI_ATOMIC_LAND 5
+
+/* Bitwise or. */
+#define KFI_ATOMIC_BOR 6
+
+/* Bitwise and. */
+#define KFI_ATOMIC_BAND 7
+
+/* Logical exclusive or. */
+#define KFI_ATOMIC_LXOR 8
+
+/* Bitwise exclusive or. */
+#define KFI_ATOMIC_BXOR 9
+
+/* Reads; with KFI_OP_FETCH_ATOMIC alone, and without operands. */
+#define KFI_ATOMIC_READ 10
+
+/* Writes; fetching, that is a swap. */
+#define KFI_ATOMIC_WRITE 11
+
+/*
+ * With KFI_OP_COMPARE_ATOMIC alone, as all that follow: writes if what is compared with is equal
+ * to what is there.
+ */
+#define KFI_ATOMIC_CSWAP 12
+
+/* … not equal. */
+#define KFI_ATOMIC_CSWAP_NE 13
+
+/* … less or equal. */
+#define KFI_ATOMIC_CSWAP_LE 14
+
+/* … less. */
+#define KFI_ATOMIC_CSWAP_LT 15
+
+/* … greater or equal. */
+#define KFI_ATOMIC_CSWAP_GE 16
+
+/* … greater. */
+#define KFI_ATOMIC_CSWAP_GT 17
+
+/* Writes those bits that are set in what is compared with. */
+#define KFI_ATOMIC_MSWAP 18
 
 /* A fabric. */
 #define KFI_TYPE_FABRIC 1
@@ -777,8 +877,9 @@ struct kfi_region_reg {
 	__u64 len;
 	/*
 	 * What the memory may ever be used for: KFI_SEND, KFI_RECV, KFI_READ, KFI_WRITE,
-	 * KFI_REMOTE_READ, KFI_REMOTE_WRITE. RECV, READ and REMOTE_WRITE change the memory
-	 * and need a writable mapping.
+	 * KFI_REMOTE_READ, KFI_REMOTE_WRITE, and with both of these KFI_ATOMIC. RECV, READ and
+	 * REMOTE_WRITE change the memory and need a writable mapping. -EOPNOTSUPP: KFI_ATOMIC where
+	 * the domain has none.
 	 */
 	__u64 access;
 	/* Out: handle. */
@@ -848,7 +949,10 @@ struct kfi_key_assign {
 	__u64 offset;
 	/* Bytes; 1 or more; offset + length within the region (-EINVAL). */
 	__u64 length;
-	/* KFI_REMOTE_READ, KFI_REMOTE_WRITE or both, within the region's access (-EACCES). */
+	/*
+	 * KFI_REMOTE_READ, KFI_REMOTE_WRITE or both, and with both KFI_ATOMIC; within the region's
+	 * access (-EACCES).
+	 */
 	__u64 access;
 	/* Out: the value for peers. */
 	__u64 key;
@@ -918,7 +1022,7 @@ struct kfi_key_entry {
 	__u64 offset;
 	/* Bytes; 1 or more. */
 	__u64 length;
-	/* KFI_REMOTE_READ, KFI_REMOTE_WRITE or both. */
+	/* KFI_REMOTE_READ, KFI_REMOTE_WRITE or both, and with both KFI_ATOMIC. */
 	__u64 access;
 	/* Out: the value for peers. */
 	__u64 key;
@@ -979,7 +1083,10 @@ struct kfi_iov {
 struct kfi_op_entry {
 	/* KFI_OP_*. */
 	__u32 op;
-	/* Entries of iov in use, 0 to the endpoint's iov_limit. With KFI_INJECT: 0. */
+	/*
+	 * Entries of iov in use, 0 to the endpoint's iov_limit. With KFI_INJECT, and for
+	 * KFI_OP_ATOMIC: 0.
+	 */
 	__u32 iov_count;
 	/* KFI_COMPLETION, KFI_INJECT, KFI_REMOTE_CQ_DATA, KFI_FENCE. */
 	__u64 flags;
@@ -991,12 +1098,42 @@ struct kfi_op_entry {
 	__u64 remote_addr;
 	/* For one-sided operations: the peer's key. */
 	__u64 key;
-	/* With KFI_INJECT: pointer to the payload. */
+	/*
+	 * With KFI_INJECT: pointer to the payload. For atomics: pointer to the operands, behind
+	 * which those to compare with lie. They are taken before the call returns.
+	 */
 	__u64 inject;
-	/* With KFI_INJECT: its bytes. */
+	/* Bytes there, up to KFI_INJECT_MAX. */
 	__u64 inject_len;
-	/* Local memory. */
+	/* For atomics: what is done, KFI_ATOMIC_*. Else zero. */
+	__u32 atomic_op;
+	/* For atomics: type of the values, KFI_UINT64 and others. Else zero. */
+	__u32 datatype;
+	/* Local memory. Of a fetching atomic: where what was there goes. */
 	struct kfi_iov iov[KFI_IOV_MAX];
+};
+
+/*
+ * KFI_IOC_ATOMIC_QUERY (fi_query_atomic): whether a domain has an atomic. -EOPNOTSUPP: it has
+ * not; -EINVAL: nobody has.
+ */
+struct kfi_atomic_query {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* The domain. */
+	__u64 domain;
+	/* KFI_OP_ATOMIC, KFI_OP_FETCH_ATOMIC or KFI_OP_COMPARE_ATOMIC. */
+	__u32 op;
+	/* KFI_ATOMIC_*. */
+	__u32 atomic_op;
+	/* KFI_UINT64 and others. */
+	__u32 datatype;
+	/* Out: bytes of a value. */
+	__u32 value_size;
+	/* Out: values that one operation may have, at most. */
+	__u64 count;
 };
 
 /*
@@ -1132,8 +1269,9 @@ struct kfi_cq_entry {
 	__u64 context;
 	/*
 	 * What completed: KFI_MSG|KFI_SEND, KFI_MSG|KFI_RECV, KFI_RMA|KFI_READ,
-	 * KFI_RMA|KFI_WRITE, and KFI_RMA|KFI_REMOTE_WRITE|KFI_REMOTE_CQ_DATA for a peer's write
-	 * with data; plus KFI_REMOTE_CQ_DATA. Not in format CONTEXT.
+	 * KFI_RMA|KFI_WRITE, KFI_ATOMIC|KFI_WRITE, KFI_ATOMIC|KFI_READ (it fetched), and
+	 * KFI_RMA|KFI_REMOTE_WRITE|KFI_REMOTE_CQ_DATA for a peer's write with data; plus
+	 * KFI_REMOTE_CQ_DATA. Not in format CONTEXT.
 	 */
 	__u64 flags;
 	/* Bytes received or moved; 0 for what failed. Not in format CONTEXT. */
@@ -1186,6 +1324,7 @@ struct kfi_cq_entry {
 #define KFI_IOC_OBJ_LIST _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x1a, 48)
 #define KFI_IOC_KEY_ASSIGN_MANY _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x1b, 48)
 #define KFI_IOC_KEY_REVOKE_MANY _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x1c, 48)
+#define KFI_IOC_ATOMIC_QUERY _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x1d, 40)
 
 /* C sees what the kernel sees. */
 #if defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
@@ -1439,7 +1578,7 @@ _Static_assert(sizeof(struct kfi_iov) == 24, "size of kfi_iov");
 _Static_assert(__builtin_offsetof(struct kfi_iov, region) == 0, "kfi_iov.region");
 _Static_assert(__builtin_offsetof(struct kfi_iov, offset) == 8, "kfi_iov.offset");
 _Static_assert(__builtin_offsetof(struct kfi_iov, len) == 16, "kfi_iov.len");
-_Static_assert(sizeof(struct kfi_op_entry) == 160, "size of kfi_op_entry");
+_Static_assert(sizeof(struct kfi_op_entry) == 168, "size of kfi_op_entry");
 _Static_assert(__builtin_offsetof(struct kfi_op_entry, op) == 0, "kfi_op_entry.op");
 _Static_assert(__builtin_offsetof(struct kfi_op_entry, iov_count) == 4, "kfi_op_entry.iov_count");
 _Static_assert(__builtin_offsetof(struct kfi_op_entry, flags) == 8, "kfi_op_entry.flags");
@@ -1449,7 +1588,18 @@ _Static_assert(__builtin_offsetof(struct kfi_op_entry, remote_addr) == 32, "kfi_
 _Static_assert(__builtin_offsetof(struct kfi_op_entry, key) == 40, "kfi_op_entry.key");
 _Static_assert(__builtin_offsetof(struct kfi_op_entry, inject) == 48, "kfi_op_entry.inject");
 _Static_assert(__builtin_offsetof(struct kfi_op_entry, inject_len) == 56, "kfi_op_entry.inject_len");
-_Static_assert(__builtin_offsetof(struct kfi_op_entry, iov) == 64, "kfi_op_entry.iov");
+_Static_assert(__builtin_offsetof(struct kfi_op_entry, atomic_op) == 64, "kfi_op_entry.atomic_op");
+_Static_assert(__builtin_offsetof(struct kfi_op_entry, datatype) == 68, "kfi_op_entry.datatype");
+_Static_assert(__builtin_offsetof(struct kfi_op_entry, iov) == 72, "kfi_op_entry.iov");
+_Static_assert(sizeof(struct kfi_atomic_query) == 40, "size of kfi_atomic_query");
+_Static_assert(__builtin_offsetof(struct kfi_atomic_query, size) == 0, "kfi_atomic_query.size");
+_Static_assert(__builtin_offsetof(struct kfi_atomic_query, flags) == 4, "kfi_atomic_query.flags");
+_Static_assert(__builtin_offsetof(struct kfi_atomic_query, domain) == 8, "kfi_atomic_query.domain");
+_Static_assert(__builtin_offsetof(struct kfi_atomic_query, op) == 16, "kfi_atomic_query.op");
+_Static_assert(__builtin_offsetof(struct kfi_atomic_query, atomic_op) == 20, "kfi_atomic_query.atomic_op");
+_Static_assert(__builtin_offsetof(struct kfi_atomic_query, datatype) == 24, "kfi_atomic_query.datatype");
+_Static_assert(__builtin_offsetof(struct kfi_atomic_query, value_size) == 28, "kfi_atomic_query.value_size");
+_Static_assert(__builtin_offsetof(struct kfi_atomic_query, count) == 32, "kfi_atomic_query.count");
 _Static_assert(sizeof(struct kfi_submit) == 40, "size of kfi_submit");
 _Static_assert(__builtin_offsetof(struct kfi_submit, size) == 0, "kfi_submit.size");
 _Static_assert(__builtin_offsetof(struct kfi_submit, flags) == 4, "kfi_submit.flags");
@@ -1570,6 +1720,36 @@ _Static_assert(KFI_OP_SEND == 0x0ULL, "KFI_OP_SEND");
 _Static_assert(KFI_OP_RECV == 0x1ULL, "KFI_OP_RECV");
 _Static_assert(KFI_OP_READ == 0x2ULL, "KFI_OP_READ");
 _Static_assert(KFI_OP_WRITE == 0x3ULL, "KFI_OP_WRITE");
+_Static_assert(KFI_OP_ATOMIC == 0x4ULL, "KFI_OP_ATOMIC");
+_Static_assert(KFI_OP_FETCH_ATOMIC == 0x5ULL, "KFI_OP_FETCH_ATOMIC");
+_Static_assert(KFI_OP_COMPARE_ATOMIC == 0x6ULL, "KFI_OP_COMPARE_ATOMIC");
+_Static_assert(KFI_INT8 == 0x0ULL, "KFI_INT8");
+_Static_assert(KFI_UINT8 == 0x1ULL, "KFI_UINT8");
+_Static_assert(KFI_INT16 == 0x2ULL, "KFI_INT16");
+_Static_assert(KFI_UINT16 == 0x3ULL, "KFI_UINT16");
+_Static_assert(KFI_INT32 == 0x4ULL, "KFI_INT32");
+_Static_assert(KFI_UINT32 == 0x5ULL, "KFI_UINT32");
+_Static_assert(KFI_INT64 == 0x6ULL, "KFI_INT64");
+_Static_assert(KFI_UINT64 == 0x7ULL, "KFI_UINT64");
+_Static_assert(KFI_ATOMIC_MIN == 0x0ULL, "KFI_ATOMIC_MIN");
+_Static_assert(KFI_ATOMIC_MAX == 0x1ULL, "KFI_ATOMIC_MAX");
+_Static_assert(KFI_ATOMIC_SUM == 0x2ULL, "KFI_ATOMIC_SUM");
+_Static_assert(KFI_ATOMIC_PROD == 0x3ULL, "KFI_ATOMIC_PROD");
+_Static_assert(KFI_ATOMIC_LOR == 0x4ULL, "KFI_ATOMIC_LOR");
+_Static_assert(KFI_ATOMIC_LAND == 0x5ULL, "KFI_ATOMIC_LAND");
+_Static_assert(KFI_ATOMIC_BOR == 0x6ULL, "KFI_ATOMIC_BOR");
+_Static_assert(KFI_ATOMIC_BAND == 0x7ULL, "KFI_ATOMIC_BAND");
+_Static_assert(KFI_ATOMIC_LXOR == 0x8ULL, "KFI_ATOMIC_LXOR");
+_Static_assert(KFI_ATOMIC_BXOR == 0x9ULL, "KFI_ATOMIC_BXOR");
+_Static_assert(KFI_ATOMIC_READ == 0xaULL, "KFI_ATOMIC_READ");
+_Static_assert(KFI_ATOMIC_WRITE == 0xbULL, "KFI_ATOMIC_WRITE");
+_Static_assert(KFI_ATOMIC_CSWAP == 0xcULL, "KFI_ATOMIC_CSWAP");
+_Static_assert(KFI_ATOMIC_CSWAP_NE == 0xdULL, "KFI_ATOMIC_CSWAP_NE");
+_Static_assert(KFI_ATOMIC_CSWAP_LE == 0xeULL, "KFI_ATOMIC_CSWAP_LE");
+_Static_assert(KFI_ATOMIC_CSWAP_LT == 0xfULL, "KFI_ATOMIC_CSWAP_LT");
+_Static_assert(KFI_ATOMIC_CSWAP_GE == 0x10ULL, "KFI_ATOMIC_CSWAP_GE");
+_Static_assert(KFI_ATOMIC_CSWAP_GT == 0x11ULL, "KFI_ATOMIC_CSWAP_GT");
+_Static_assert(KFI_ATOMIC_MSWAP == 0x12ULL, "KFI_ATOMIC_MSWAP");
 _Static_assert(KFI_TYPE_FABRIC == 0x1ULL, "KFI_TYPE_FABRIC");
 _Static_assert(KFI_TYPE_DOMAIN == 0x2ULL, "KFI_TYPE_DOMAIN");
 _Static_assert(KFI_TYPE_EQ == 0x3ULL, "KFI_TYPE_EQ");
@@ -1615,6 +1795,7 @@ _Static_assert(KFI_IOC_CLOSE == 0xc010bf19ULL, "KFI_IOC_CLOSE");
 _Static_assert(KFI_IOC_OBJ_LIST == 0xc030bf1aULL, "KFI_IOC_OBJ_LIST");
 _Static_assert(KFI_IOC_KEY_ASSIGN_MANY == 0xc030bf1bULL, "KFI_IOC_KEY_ASSIGN_MANY");
 _Static_assert(KFI_IOC_KEY_REVOKE_MANY == 0xc030bf1cULL, "KFI_IOC_KEY_REVOKE_MANY");
+_Static_assert(KFI_IOC_ATOMIC_QUERY == 0xc028bf1dULL, "KFI_IOC_ATOMIC_QUERY");
 #endif
 
 #endif /* _UAPI_KFABRIC_H */

@@ -12,7 +12,10 @@ fn numbers_are_libfabrics() {
     let of = |n| Op::new(n).unwrap();
     assert_eq!([of(0), of(2), of(9)], [Op::Min, Op::Sum, Op::Bxor]);
     assert_eq!([of(10), of(11)], [Op::Read, Op::Write]);
-    assert_eq!([of(12), of(14), of(18)], [Op::Cswap, Op::CswapLe, Op::Mswap]);
+    assert_eq!(
+        [of(12), of(14), of(18)],
+        [Op::Cswap, Op::CswapLe, Op::Mswap]
+    );
     assert_eq!(Op::new(19), None);
     let sizes: Vec<_> = (0..8).map(|n| Datatype::new(n).unwrap().size()).collect();
     assert_eq!(sizes, [1, 1, 2, 2, 4, 4, 8, 8]);
@@ -66,7 +69,15 @@ macro_rules! by_type {
             let got = op.apply(ty, $there, $operand, $compare);
             // What stays is as good as what is put there anew.
             let after = got.map_or(a, |new| new as $ty);
-            prop_assert_eq!(after, expected(op).unwrap_or(a), "{:?} {} {} {}", op, a, b, c);
+            prop_assert_eq!(
+                after,
+                expected(op).unwrap_or(a),
+                "{:?} {} {} {}",
+                op,
+                a,
+                b,
+                c
+            );
             // Nothing beyond the value's own bytes.
             prop_assert!(got.unwrap_or(0) <= u64::MAX >> (64 - <$ty>::BITS));
         }
@@ -75,7 +86,11 @@ macro_rules! by_type {
 
 /// Small values too, so that some are equal.
 fn value() -> impl Strategy<Value = u64> {
-    prop_oneof![any::<u64>(), 0..4u64, (0..4u64).prop_map(|n| n.wrapping_neg())]
+    prop_oneof![
+        any::<u64>(),
+        0..4u64,
+        (0..4u64).prop_map(|n| n.wrapping_neg())
+    ]
 }
 
 proptest! {

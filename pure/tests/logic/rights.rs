@@ -24,7 +24,15 @@ fn subsets() -> impl Iterator<Item = u64> {
 #[test]
 fn values_are_libfabrics() {
     assert_eq!(
-        [READ, WRITE, RECV, SEND, REMOTE_READ, REMOTE_WRITE, REMOTE_ATOMIC],
+        [
+            READ,
+            WRITE,
+            RECV,
+            SEND,
+            REMOTE_READ,
+            REMOTE_WRITE,
+            REMOTE_ATOMIC
+        ],
         [0x100, 0x200, 0x400, 0x800, 0x1000, 0x2000, 0x10]
     );
     assert_eq!(LOCAL | REMOTE, ALL);
@@ -39,10 +47,7 @@ fn complete(access: u64) -> bool {
 #[test]
 fn every_combination_of_region_rights() {
     for region in subsets() {
-        assert_eq!(
-            valid_region_access(region),
-            region != 0 && complete(region)
-        );
+        assert_eq!(valid_region_access(region), region != 0 && complete(region));
         assert!(!valid_region_access(region | 1));
         assert!(!valid_region_access(region | 1 << 63));
         let changed = [RECV, READ, REMOTE_WRITE];

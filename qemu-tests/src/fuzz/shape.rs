@@ -491,7 +491,7 @@ fn shapes() -> Vec<Shape> {
              handles Ptr(Area::Data, 20480), ep Handle(&[K::Ep])], [handles Handle via]),
         ioctl!("key_assign", KeyAssign, 5, None,
             [flags Bits(&[KFI_KEY_SINGLE_USE as u64]), slot Handle(&[K::Key]), offset Num(OFFSETS), length Num(LENGTHS),
-             access Bits(&[KFI_REMOTE_READ, KFI_REMOTE_WRITE, KFI_SEND]), reserved Zero], [key Key, remote_addr At]),
+             access Bits(&[KFI_REMOTE_READ, KFI_REMOTE_WRITE, KFI_SEND, KFI_ATOMIC]), reserved Zero], [key Key, remote_addr At]),
         ioctl!("key_revoke", ObjectCall2, 3, None, [flags Bits(&[]), handle Handle(&[K::Key])], []),
         ioctl!("key_assign_many", KeyAssignMany, 5, None,
             [flags Bits(&[KFI_KEY_ORDERED as u64, KFI_KEY_SINGLE_USE as u64]), entries Ptr(Area::Ops, 0), count Num(&[1, 0, 2, 3, 8, 64, 65, 130, 4097]),
@@ -501,7 +501,10 @@ fn shapes() -> Vec<Shape> {
              object Handle(&[K::Region, K::Domain, K::Ep]), slots Maybe(Area::Data, 20480)], []),
         ioctl!("submit", Submit, 8, None,
             [flags Bits(&[]), ep Handle(&[K::Ep]), ops Ptr(Area::Ops, 0), count Num(&[1, 0, 2, 3, 4, 5, 9, 64, 1024, 1025]),
-             entry_size Num(&[160, 0, 159, 161, 320])], []),
+             entry_size Num(&[168, 0, 167, 169, 336])], []),
+        ioctl!("atomic_query", AtomicQuery, 2, None,
+            [flags Bits(&[]), domain Handle(&[K::Domain]), op Num(&[4, 5, 6, 3, 7]), atomic_op Num(&[2, 0, 10, 12, 19]),
+             datatype Num(&[7, 0, 8])], []),
         ioctl!("cancel", Cancel, 3, None, [flags Bits(&[]), ep Handle(&[K::Ep]), context Num(CONTEXTS)], []),
         ioctl!("close_object", Close, 6, None,
             [flags Bits(&[]), handle Handle(&[K::Fabric, K::Domain, K::Eq, K::Cq, K::Cntr, K::Pep, K::Ep, K::Region, K::Key, K::Request])], []),
@@ -511,9 +514,10 @@ fn shapes() -> Vec<Shape> {
     ];
     let slot = |n| arg("slot", Num(n));
     let mut entry = vec![slot(&[0, 1, 2, 3, 4, 5, 6, 7, 8])];
-    entry.extend(fields!(OpEntry: op Num(&[0, 1, 2, 3, 4]), iov_count Num(&[1, 0, 2, 3, 4, 5]),
+    entry.extend(fields!(OpEntry: op Num(&[0, 1, 2, 3, 4, 5, 6, 7]), iov_count Num(&[1, 0, 2, 3, 4, 5]),
         flags Bits(&[KFI_COMPLETION, KFI_INJECT, KFI_REMOTE_CQ_DATA, KFI_FENCE, 1]), context Num(CONTEXTS),
-        data Num(CONTEXTS), remote_addr At, key Key, inject Maybe(Area::Data, 1024), inject_len Num(&[0, 1, 8, 64, 65, u64::MAX])));
+        data Num(CONTEXTS), remote_addr At, key Key, inject Maybe(Area::Data, 1024), inject_len Num(&[0, 8, 16, 1, 64, 65, u64::MAX]),
+        atomic_op Num(&[0, 2, 10, 12, 18, 19]), datatype Num(&[0, 7, 6, 2, 8])));
     for (i, names) in [
         ["region0", "offset0", "len0"],
         ["region1", "offset1", "len1"],

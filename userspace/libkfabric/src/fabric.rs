@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use kfabric_uapi as abi;
 
+use crate::atomic::{AtomicForm, AtomicOp, Integer};
 use crate::completion::CompletionQueue;
 use crate::counter::Counter;
 use crate::device::{Device, Shared};
@@ -154,6 +155,21 @@ impl Domain {
     /// Bytes in the longest operation.
     pub fn max_msg_size(&self) -> u64 {
         self.inner.attr.max_msg_size
+    }
+
+    /// How many values an atomic may have at once (`fi_query_atomic`).
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP`: the provider does not do it. `EINVAL`: there is no such operation of this form.
+    pub fn query_atomic<T: Integer>(&self, form: AtomicForm, op: AtomicOp) -> Result<usize> {
+        let mut arg: abi::AtomicQuery = sys::new();
+        arg.domain = self.inner.handle.raw();
+        arg.op = form as u32;
+        arg.atomic_op = op as u32;
+        arg.datatype = T::DATATYPE;
+        self.inner.handle.dev.call(self.id(), &mut arg, &mut [])?;
+        Ok(usize::try_from(arg.count).unwrap_or(usize::MAX))
     }
 
     /// Bytes that may be injected.

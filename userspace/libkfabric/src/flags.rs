@@ -56,9 +56,11 @@ bitflags::bitflags! {
         const REMOTE_READ = abi::KFI_REMOTE_READ;
         /// Peers may write it.
         const REMOTE_WRITE = abi::KFI_REMOTE_WRITE;
+        /// Peers may use it for atomics; takes both of the former.
+        const ATOMIC = abi::KFI_ATOMIC;
         /// Every local use.
         const LOCAL = abi::KFI_SEND | abi::KFI_RECV | abi::KFI_READ | abi::KFI_WRITE;
-        /// Every remote use.
+        /// Peers may read and write it.
         const REMOTE = abi::KFI_REMOTE_READ | abi::KFI_REMOTE_WRITE;
         /// Bits that this crate does not know.
         const _ = !0;
@@ -71,9 +73,9 @@ bitflags::bitflags! {
         const TRANSMIT = abi::KFI_TRANSMIT;
         /// The receiving side.
         const RECV = abi::KFI_RECV;
-        /// For a counter: reads.
+        /// For a counter: reads, and atomics that fetch.
         const READ = abi::KFI_READ;
-        /// For a counter: writes.
+        /// For a counter: writes, and other atomics.
         const WRITE = abi::KFI_WRITE;
         /// For a queue: entries only for operations that ask for one ([`crate::Op::completion`]).
         const SELECTIVE = abi::KFI_SELECTIVE_COMPLETION;
@@ -88,6 +90,8 @@ bitflags::bitflags! {
         const MSG = abi::KFI_MSG;
         /// A one-sided operation.
         const RMA = abi::KFI_RMA;
+        /// An atomic; with `READ` one that fetched.
+        const ATOMIC = abi::KFI_ATOMIC;
         /// A read of remote memory.
         const READ = abi::KFI_READ;
         /// A write to remote memory.

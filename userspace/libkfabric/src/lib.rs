@@ -70,6 +70,7 @@
 #![deny(missing_docs, unsafe_code)]
 
 mod addr;
+mod atomic;
 mod completion;
 mod counter;
 mod device;
@@ -91,6 +92,7 @@ mod sys;
 mod tests;
 
 pub use addr::resolve;
+pub use atomic::{AtomicForm, AtomicOp, Integer};
 pub use completion::{CompError, Completion, CompletionQueue};
 pub use counter::{Counter, CounterValue};
 pub use device::{Device, DEVICE_ENV, DEVICE_PATH};

@@ -8,6 +8,7 @@ use std::ops::Range;
 use kfabric_uapi as abi;
 use kfabric_uapi::{Iov, OpEntry};
 
+use crate::atomic::{AtomicForm, AtomicOp, Integer};
 use crate::errno::Errno;
 
 /// Memory of a peer: where it is and the key that opens it.
@@ -79,7 +80,8 @@ impl Segment<'_> {
     }
 }
 
-/// An operation: what `fi_sendmsg`, `fi_recvmsg`, `fi_readmsg` and `fi_writemsg` take.
+/// An operation: what `fi_sendmsg`, `fi_recvmsg`, `fi_readmsg`, `fi_writemsg` and `fi_atomicmsg`
+/// take.
 ///
 /// ```no_run
 /// # fn f(ep: &kfabric::Endpoint, region: &kfabric::Region, peer: kfabric::RemoteMem) -> kfabric::Result<()> {
@@ -134,11 +136,57 @@ impl<'a> Op<'a> {
         Self::new(abi::KFI_OP_WRITE, local, remote)
     }
 
+    fn carry<T>(mut self, payload: &'a [T]) -> Self {
+        self.entry.inject = payload.as_ptr().expose_provenance() as u64;
+        self.entry.inject_len = size_of_val(payload) as u64;
+        self
+    }
+
     fn inject(mut self, payload: &'a [u8]) -> Self {
         self.entry.flags |= abi::KFI_INJECT;
-        self.entry.inject = payload.as_ptr().expose_provenance() as u64;
-        self.entry.inject_len = payload.len() as u64;
-        self
+        self.carry(payload)
+    }
+
+    fn atomic_of<T: Integer>(
+        form: AtomicForm,
+        op: AtomicOp,
+        values: &'a [T],
+        result: &[Segment<'a>],
+        remote: RemoteMem,
+    ) -> Self {
+        let mut all = Self::new(form as u32, result, remote).carry(values);
+        all.entry.atomic_op = op as u32;
+        all.entry.datatype = T::DATATYPE;
+        all
+    }
+
+    /// Changes a peer's values, one for each operand (`fi_atomic`). The operands are taken at once.
+    /// Which operations there are, and how many values at a time,
+    /// [`Domain::query_atomic`](crate::Domain::query_atomic) says; the key has to allow
+    /// [`Access::ATOMIC`](crate::Access::ATOMIC).
+    pub fn atomic<T: Integer>(op: AtomicOp, operands: &'a [T], remote: RemoteMem) -> Self {
+        Self::atomic_of(AtomicForm::Base, op, operands, &[], remote)
+    }
+
+    /// As [`Op::atomic`]; what was there goes to `result`, of as many bytes (`fi_fetch_atomic`).
+    pub fn fetch_atomic<T: Integer>(
+        op: AtomicOp,
+        operands: &'a [T],
+        result: &[Segment<'a>],
+        remote: RemoteMem,
+    ) -> Self {
+        Self::atomic_of(AtomicForm::Fetch, op, operands, result, remote)
+    }
+
+    /// As [`Op::fetch_atomic`], with values to compare with (`fi_compare_atomic`): they lie in
+    /// `values` behind the operands, and are as many.
+    pub fn compare_atomic<T: Integer>(
+        op: AtomicOp,
+        values: &'a [T],
+        result: &[Segment<'a>],
+        remote: RemoteMem,
+    ) -> Self {
+        Self::atomic_of(AtomicForm::Compare, op, values, result, remote)
     }
 
     /// Sends bytes that are taken at once, without a completion (`fi_inject`).

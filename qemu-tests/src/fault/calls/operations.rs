@@ -17,6 +17,8 @@ pub const CASES: &[Case] = &[
     Case::new("KFI_IOC_SUBMIT", "read", read).also(NOT_POSTED),
     Case::new("KFI_IOC_SUBMIT", "write", write).also(NOT_POSTED),
     Case::new("KFI_IOC_SUBMIT", "many", many).also(NOT_POSTED),
+    Case::new("KFI_IOC_SUBMIT", "atomic", atomic).also(NOT_POSTED),
+    Case::new("KFI_IOC_ATOMIC_QUERY", "", query),
     Case::new("KFI_IOC_CANCEL", "", cancel),
     Case::new("KFI_IOC_CNTR_CTL", "read", cntr_read),
     Case::new("KFI_IOC_CNTR_CTL", "add", cntr_add),
@@ -43,7 +45,7 @@ impl Bench {
         memory::touch(&map);
         let region = memory::register(lab, &map, KFI_REGION_DYNAMIC_KEYS)?;
         let slot = lab.dev.key_alloc(region, 1)?[0];
-        let rights = KFI_REMOTE_READ | KFI_REMOTE_WRITE;
+        let rights = KFI_REMOTE_READ | KFI_REMOTE_WRITE | KFI_ATOMIC;
         let key = lab.dev.key_assign(slot, 0, map.len() as u64, rights)?;
         Ok(Self {
             link,
@@ -199,6 +201,30 @@ fn many(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let all: Vec<OpEntry> = (1..=6).map(|i| op::write(i, &piece, at, key)).collect();
     bench.submit(lab, shot, &all)?;
     bench.end(lab)
+}
+
+fn atomic(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let bench = Bench::new(lab)?;
+    let at = (bench.key.remote_addr, bench.key.key);
+    let one = 1u64.to_ne_bytes();
+    let what = (KFI_ATOMIC_SUM, KFI_UINT64);
+    let add = op::atomic(KFI_OP_ATOMIC, what, &one, &[], at);
+    let result = [iov(bench.region, 4096, 8)];
+    let fetch = op::atomic(KFI_OP_FETCH_ATOMIC, what, &one, &result, at);
+    bench.submit(lab, shot, &[add, fetch])?;
+    bench.end(lab)
+}
+
+fn query(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let want = AtomicQuery {
+        domain: lab.domain,
+        op: KFI_OP_FETCH_ATOMIC,
+        atomic_op: KFI_ATOMIC_SUM,
+        datatype: KFI_UINT64,
+        ..Default::default()
+    };
+    ensure!(shot.ioctl(&lab.dev, &want)?.count > 0, "none at a time");
+    Ok(())
 }
 
 /// No provider can cancel: that is the answer.

@@ -490,6 +490,19 @@ fn using(f: &Fixture) -> Vec<Specimen> {
         .pointers(&[offset_of!(Submit, ops)])
         // Connecting to nobody may have ended it by now.
         .may_fail(&[libc::ENOTCONN]),
+        specimen(AtomicQuery {
+            domain,
+            op: KFI_OP_FETCH_ATOMIC,
+            atomic_op: KFI_ATOMIC_SUM,
+            datatype: KFI_UINT64,
+            ..Default::default()
+        })
+        .handle(
+            offset_of!(AtomicQuery, domain),
+            f.closed,
+            o.side.domain.handle,
+        )
+        .repeats(),
         specimen(Cancel {
             ep: f.ep,
             context: 1,

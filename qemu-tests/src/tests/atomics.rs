@@ -1,0 +1,559 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Atomics (fabtests: `rdm_atomic`, `atomic_verify`): what a domain says that it has it does, and
+//! against each other nothing is lost.
+
+use super::keys::hammer;
+use super::library::Lib;
+use super::refused;
+use crate::buf::Buf;
+use crate::harness::{skip, Ctx, Test, SMOKE};
+use crate::op::{self, iov};
+use crate::pair::{Opts, Pair, Remote, Side, LOCAL, REMOTE, WAIT};
+use anyhow::{ensure, Context, Result};
+use kfabric::{
+    Access, AtomicForm, AtomicOp, CompFlags, Memory, Op as LibOp, RegionAttr, RemoteMem,
+};
+use kfabric_pure::atomic::{Datatype, Form, Op};
+use kfabric_uapi::*;
+
+/// The topic's tests.
+pub const TESTS: &[Test] = &[
+    Test::pair("atomic.what_is_offered_is_done", what_is_offered)
+        .seconds(20)
+        .also(SMOKE),
+    Test::pair("atomic.nothing_is_lost", nothing_is_lost).seconds(20),
+    Test::pair("atomic.a_lock_by_comparison", a_lock).seconds(20),
+    Test::pair("atomic.p02_rights_and_edges", rights).seconds(20),
+    Test::pair("atomic.refused_arguments", refused_arguments),
+    Test::pair("atomic.counters_and_entries", counters),
+    Test::pair("atomic.library", library),
+];
+
+/// What a peer needs for atomics.
+const ALL: u64 = REMOTE | KFI_ATOMIC;
+
+/// The forms, with their numbers.
+const FORMS: [(u32, Form); 3] = [
+    (KFI_OP_ATOMIC, Form::Base),
+    (KFI_OP_FETCH_ATOMIC, Form::Fetch),
+    (KFI_OP_COMPARE_ATOMIC, Form::Compare),
+];
+
+/// A sum of 8 bytes, which every provider has that has any.
+const SUM: (u32, u32) = (KFI_ATOMIC_SUM, KFI_UINT64);
+
+/// A pair, and memory on both sides: what is changed is node 1's.
+struct Bench {
+    pair: Pair,
+    buf: Buf,
+    region: u64,
+    remote: Remote,
+}
+
+impl Bench {
+    fn new(ctx: &mut Ctx) -> Result<Self> {
+        let pair = Pair::new(ctx)?;
+        Self::on(ctx, pair)
+    }
+
+    fn on(ctx: &mut Ctx, pair: Pair) -> Result<Self> {
+        if pair.side.domain.caps & KFI_ATOMIC == 0 {
+            return skip("the device has no atomics");
+        }
+        let buf = Buf::new(8192)?;
+        buf.clear(0);
+        let region = pair.side.reg(&buf, LOCAL | ALL)?.handle;
+        let remote = if ctx.first() {
+            let (_, remote) = pair.side.export(region, 0, 4096, ALL)?;
+            ctx.ctl.send(&remote)?;
+            remote
+        } else {
+            ctx.ctl.recv()?
+        };
+        Ok(Self {
+            pair,
+            buf,
+            region,
+            remote,
+        })
+    }
+
+    fn at(&self, offset: u64) -> (u64, u64) {
+        (self.remote.addr + offset, self.remote.key)
+    }
+
+    /// Does one with a value at the start, and gives what it fetched.
+    fn run(&self, form: u32, what: (u32, u32), values: &[u8], size: usize) -> Result<Vec<u8>> {
+        let result = [iov(self.region, 4096, size as u64)];
+        let result = if form == KFI_OP_ATOMIC {
+            &[][..]
+        } else {
+            &result
+        };
+        self.pair
+            .post(op::atomic(form, what, values, result, self.at(0)))?;
+        self.pair.wait()?;
+        Ok(self.buf.read(4096, size))
+    }
+
+    /// Puts a value at the start of the peer's memory.
+    fn put(&self, bytes: &[u8]) -> Result<()> {
+        self.buf.write(4096, bytes);
+        let (addr, key) = self.at(0);
+        let len = bytes.len() as u64;
+        self.pair.write(self.region, 4096, len, addr, key)
+    }
+
+    /// The value at the start of the peer's memory.
+    fn look(&self, size: usize) -> Result<u64> {
+        let (addr, key) = self.at(0);
+        self.pair.read(self.region, 4096, size as u64, addr, key)?;
+        Ok(value(&self.buf.read(4096, size)))
+    }
+}
+
+fn value(bytes: &[u8]) -> u64 {
+    let mut all = [0; 8];
+    all[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(all)
+}
+
+/// Every operation of every form and type: done as the model says, or refused as not there.
+fn what_is_offered(ctx: &mut Ctx) -> Result<()> {
+    const VALUES: [u64; 6] = [
+        0,
+        1,
+        0x7f7f_7f7f_7f7f_7f7f,
+        u64::MAX,
+        1 << 63,
+        0x0123_4567_89ab_cdef,
+    ];
+    let bench = Bench::new(ctx)?;
+    if ctx.first() {
+        return ctx.barrier("done");
+    }
+    let (dev, domain) = (bench.pair.dev(), bench.pair.side.domain.handle);
+    let mut offered = 0;
+    for (number, form) in FORMS {
+        for what in 0..20 {
+            for datatype in 0..9 {
+                let count = dev.query_atomic(domain, number, what, datatype);
+                let title = format!("form {number}, operation {what}, type {datatype}");
+                let op = Op::new(what).filter(|op| op.has(form));
+                let (Some(op), Some(ty)) = (op, Datatype::new(datatype)) else {
+                    refused(count, libc::EINVAL, &title)?;
+                    continue;
+                };
+                let size = ty.size();
+                let wants = if form == Form::Compare { 2 } else { 1 };
+                let count = match count {
+                    Ok(count) => count,
+                    Err(e) => {
+                        refused(Err::<(), _>(e), libc::EOPNOTSUPP, &title)?;
+                        let values = vec![0; wants * size];
+                        let values = if op.has_operand() { &values[..] } else { &[] };
+                        let result = [iov(bench.region, 4096, size as u64)];
+                        let result = if form == Form::Base { &[][..] } else { &result };
+                        let post =
+                            op::atomic(number, (what, datatype), values, result, bench.at(0));
+                        refused(bench.pair.post(post), libc::EOPNOTSUPP, &title)?;
+                        continue;
+                    }
+                };
+                ensure!(count >= 1, "{title}: {count} at a time");
+                offered += 1;
+                let picks = |i: usize| (VALUES[i % 6], VALUES[(i / 2) % 6], VALUES[(i / 3) % 6]);
+                for (there, operand, compare) in (0..12).map(picks) {
+                    let low = |v: u64| v.to_le_bytes()[..size].to_vec();
+                    bench.put(&low(there))?;
+                    let mut values = Vec::new();
+                    if op.has_operand() {
+                        values.extend(low(operand));
+                    }
+                    if form == Form::Compare {
+                        values.extend(low(compare));
+                    }
+                    let old = bench
+                        .run(number, (what, datatype), &values, size)
+                        .with_context(|| title.clone())?;
+                    let there = value(&low(there));
+                    if form != Form::Base {
+                        ensure!(
+                            value(&old) == there,
+                            "{title}: fetched {old:x?} of {there:#x}"
+                        );
+                    }
+                    let wanted = op.apply(ty, there, operand, compare).unwrap_or(there);
+                    let now = bench.look(size)?;
+                    ensure!(
+                        now == wanted,
+                        "{title}: {there:#x} with {operand:#x}, {compare:#x} is {now:#x}, not {wanted:#x}"
+                    );
+                }
+            }
+        }
+    }
+    ensure!(offered >= 8, "{offered} offered");
+    eprintln!("{offered} kinds of atomics");
+    ctx.barrier("done")
+}
+
+/// Two connections add to one value at once, fetching and not: every sum counts, and no two fetched
+/// the same.
+fn nothing_is_lost(ctx: &mut Ctx) -> Result<()> {
+    const ROUNDS: usize = 300;
+    let bench = Bench::new(ctx)?;
+    let other = Pair::on(ctx, Side::open(ctx)?, &Opts::default())?;
+    // The second connection is of another domain, so it has a key of its own on the same bytes.
+    let remote: Remote = if ctx.first() {
+        let region = other.side.reg(&bench.buf, LOCAL | ALL)?.handle;
+        let (_, remote) = other.side.export(region, 0, 4096, ALL)?;
+        ctx.ctl.send(&remote)?;
+        ctx.barrier("added")?;
+        let sum = bench.buf.get64(0);
+        ensure!(
+            sum == 3 * ROUNDS as u64,
+            "{sum} after {} additions",
+            3 * ROUNDS
+        );
+        return ctx.barrier("done");
+    } else {
+        ctx.ctl.recv()?
+    };
+    let results = Buf::new(ROUNDS * 8)?;
+    let mine = other.side.reg(&results, LOCAL)?.handle;
+    let one = 1u64.to_ne_bytes();
+    let room = [iov(bench.region, 4096, 8)];
+    let (mut sent, mut done) = ([0, 0, 0], 0);
+    while done < 3 * ROUNDS {
+        for (kind, sent) in sent.iter_mut().enumerate() {
+            if *sent == ROUNDS {
+                continue;
+            }
+            let at = [iov(mine, 8 * *sent as u64, 8)];
+            let (pair, post) = match kind {
+                0 => (
+                    &other,
+                    op::atomic(
+                        KFI_OP_FETCH_ATOMIC,
+                        SUM,
+                        &one,
+                        &at,
+                        (remote.addr, remote.key),
+                    ),
+                ),
+                1 => (
+                    &bench.pair,
+                    op::atomic(KFI_OP_ATOMIC, SUM, &one, &[], bench.at(0)),
+                ),
+                _ => (
+                    &bench.pair,
+                    op::atomic(KFI_OP_FETCH_ATOMIC, SUM, &one, &room, bench.at(0)),
+                ),
+            };
+            match pair.post(post) {
+                Ok(()) => *sent += 1,
+                Err(e) if e.errno.0 == libc::EAGAIN => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        for pair in [&other, &bench.pair] {
+            while let Some(entry) = pair.cq.read() {
+                ensure!(entry.err == 0, "{entry:?}");
+                done += 1;
+            }
+        }
+    }
+    let mut fetched: Vec<_> = (0..ROUNDS).map(|i| results.get64(8 * i)).collect();
+    ensure!(
+        fetched.is_sorted(),
+        "of one connection, later ones fetched less: {fetched:?}"
+    );
+    fetched.dedup();
+    ensure!(fetched.len() == ROUNDS, "two fetched the same");
+    ctx.barrier("added")?;
+    ctx.barrier("done")
+}
+
+/// A counter that is no atomic's, guarded by a lock that is: two connections, one at a time.
+fn a_lock(ctx: &mut Ctx) -> Result<()> {
+    const ROUNDS: u64 = 40;
+    let bench = Bench::new(ctx)?;
+    if ctx.first() {
+        ctx.barrier("counted")?;
+        let (lock, count) = (bench.buf.get64(0), bench.buf.get64(8));
+        ensure!((lock, count) == (0, ROUNDS), "lock {lock}, count {count}");
+        return ctx.barrier("done");
+    }
+    let cswap = (KFI_ATOMIC_CSWAP, KFI_UINT64);
+    let both = |new: u64, old: u64| [new.to_ne_bytes(), old.to_ne_bytes()].concat();
+    let (addr, key) = bench.at(8);
+    let pair = &bench.pair;
+    for round in 0..ROUNDS {
+        // Somebody else has it first, now and then.
+        if round % 4 == 0 {
+            let old = bench.run(KFI_OP_COMPARE_ATOMIC, cswap, &both(7, 0), 8)?;
+            ensure!(value(&old) == 0, "the lock was {old:?}");
+            let old = bench.run(KFI_OP_COMPARE_ATOMIC, cswap, &both(9, 0), 8)?;
+            ensure!(
+                value(&old) == 7 && bench.look(8)? == 7,
+                "taken twice: {old:?}"
+            );
+            bench.run(KFI_OP_COMPARE_ATOMIC, cswap, &both(0, 7), 8)?;
+        }
+        let old = bench.run(KFI_OP_COMPARE_ATOMIC, cswap, &both(9, 0), 8)?;
+        ensure!(value(&old) == 0, "round {round}: the lock was {old:?}");
+        pair.read(bench.region, 4096, 8, addr, key)?;
+        let count = bench.buf.get64(4096);
+        ensure!(count == round, "round {round}: {count}");
+        bench.buf.set64(4096, count + 1);
+        pair.write(bench.region, 4096, 8, addr, key)?;
+        let old = bench.run(KFI_OP_COMPARE_ATOMIC, cswap, &both(0, 9), 8)?;
+        ensure!(value(&old) == 9, "round {round}: the lock was {old:?}");
+    }
+    ctx.barrier("counted")?;
+    ctx.barrier("done")
+}
+
+/// P2: a key allows atomics only if it was asked to, and on its own bytes alone; a region has to
+/// allow them first.
+fn rights(ctx: &mut Ctx) -> Result<()> {
+    let bench = Bench::new(ctx)?;
+    let side = &bench.pair.side;
+    let read_write = side.reg(&bench.buf, LOCAL | REMOTE)?.handle;
+    let slot = side.dev.key_alloc(read_write, 1)?[0];
+    let more = side.dev.key_assign(slot, 0, 64, ALL);
+    refused(more, libc::EACCES, "more than the region allows")?;
+    for access in [
+        KFI_ATOMIC,
+        KFI_ATOMIC | KFI_REMOTE_READ,
+        KFI_ATOMIC | KFI_REMOTE_WRITE,
+    ] {
+        let slot = side.dev.key_alloc(bench.region, 1)?[0];
+        let alone = side.dev.key_assign(slot, 0, 64, access);
+        refused(alone, libc::EINVAL, &format!("access {access:#x}"))?;
+        let alone = side.reg(&bench.buf, LOCAL | access);
+        refused(alone, libc::EINVAL, &format!("a region for {access:#x}"))?;
+        side.dev.close(slot)?;
+    }
+    // Each on a connection of its own, which it ends.
+    for case in 0..6 {
+        let pair = Pair::on(ctx, Side::open(ctx)?, &Opts::default())?;
+        if ctx.first() {
+            let buf = Buf::new(4096)?;
+            buf.clear(0);
+            let region = pair.side.reg(&buf, LOCAL | ALL)?.handle;
+            let access = [REMOTE, KFI_REMOTE_READ, KFI_REMOTE_WRITE, ALL, ALL, ALL][case];
+            let (slot, remote) = pair.side.export(region, 64, 64, access)?;
+            // Behind the key, before it, and where it was.
+            let addr = remote
+                .addr
+                .wrapping_add([0, 0, 0, 64, 0u64.wrapping_sub(8), 0][case]);
+            if case == 5 {
+                pair.dev().key_revoke(slot)?;
+            }
+            ctx.ctl.send(&Remote { addr, ..remote })?;
+            ctx.barrier("tried")?;
+            buf.check_value(0, buf.len(), 0)?;
+        } else {
+            let remote: Remote = ctx.ctl.recv()?;
+            let one = 1u64.to_ne_bytes();
+            let buf = Buf::new(4096)?;
+            buf.clear(0x55);
+            let region = pair.side.reg(&buf, LOCAL)?.handle;
+            let at = (remote.addr, remote.key);
+            let room = [iov(region, 0, 8)];
+            let make = || op::atomic(KFI_OP_FETCH_ATOMIC, SUM, &one, &room, at);
+            let done = hammer(pair.dev(), pair.ep, &pair.cq, 1, make)?;
+            ensure!(done == 0, "case {case}: {done} were done");
+            buf.check_value(0, buf.len(), 0x55)?;
+            ctx.barrier("tried")?;
+        }
+    }
+    ctx.barrier("done")
+}
+
+/// What does not fit together is refused when it is posted, and the connection stays.
+fn refused_arguments(ctx: &mut Ctx) -> Result<()> {
+    let bench = Bench::new(ctx)?;
+    if ctx.first() {
+        ctx.barrier("tried")?;
+        return bench.buf.check_value(0, 4096, 0);
+    }
+    let one = 1u64.to_ne_bytes();
+    let two = [one, one].concat();
+    let many = vec![0; KFI_INJECT_MAX + 8];
+    let room = |len| [iov(bench.region, 4096, len)];
+    let no = |post: OpEntry, errno, what: &str| refused(bench.pair.post(post), errno, what);
+    let (base, fetch, compare) = (KFI_OP_ATOMIC, KFI_OP_FETCH_ATOMIC, KFI_OP_COMPARE_ATOMIC);
+    let at = bench.at(0);
+    let cswap = (KFI_ATOMIC_CSWAP, KFI_UINT64);
+    let read = (KFI_ATOMIC_READ, KFI_UINT64);
+    for offset in 1..8 {
+        let post = op::atomic(base, SUM, &one, &[], bench.at(offset));
+        no(post, libc::EINVAL, "an address between values")?;
+    }
+    let cases: &[(u32, (u32, u32), &[u8], &[Iov], &str)] = &[
+        (base, SUM, &[], &[], "no operand"),
+        (base, SUM, &one[..7], &[], "a part of an operand"),
+        (
+            base,
+            SUM,
+            &one,
+            &room(8),
+            "room for what does not come back",
+        ),
+        (fetch, SUM, &one, &[], "no room"),
+        (fetch, SUM, &one, &room(7), "too little room"),
+        (fetch, SUM, &one, &room(16), "too much room"),
+        (fetch, read, &one, &room(8), "an operand of a read"),
+        (fetch, read, &[], &room(7), "a read of a part"),
+        (fetch, read, &[], &[], "a read of nothing"),
+        (compare, cswap, &one, &room(8), "nothing to compare with"),
+        (
+            compare,
+            cswap,
+            &two[..15],
+            &room(8),
+            "a part to compare with",
+        ),
+        (base, cswap, &two, &[], "a comparison that does not fetch"),
+        (fetch, cswap, &two, &room(8), "a comparison with nothing"),
+        (compare, SUM, &two, &room(8), "a sum with a comparison"),
+        (base, read, &[], &[], "a read that does not fetch"),
+        (base, (19, KFI_UINT64), &one, &[], "an unknown operation"),
+        (base, (KFI_ATOMIC_SUM, 8), &one, &[], "an unknown type"),
+        (base, (u32::MAX, u32::MAX), &one, &[], "neither known"),
+    ];
+    for (form, what, values, result, title) in cases {
+        no(
+            op::atomic(*form, *what, values, result, at),
+            libc::EINVAL,
+            title,
+        )?;
+    }
+    let right = op::atomic(base, SUM, &one, &[], at);
+    no(op::with_data(right, 1), libc::EINVAL, "data for the peer")?;
+    let fetching = op::atomic(fetch, SUM, &one, &room(8), at);
+    no(
+        op::with_flags(fetching, KFI_INJECT),
+        libc::EINVAL,
+        "a fetch that is forgotten",
+    )?;
+    no(
+        op::atomic(base, SUM, &many, &[], at),
+        libc::EMSGSIZE,
+        "too many",
+    )?;
+    let plain = op::write(1, &room(8), at.0, at.1);
+    for (atomic_op, datatype) in [(1, 0), (0, 1)] {
+        let post = OpEntry {
+            atomic_op,
+            datatype,
+            ..plain
+        };
+        no(post, libc::EINVAL, "a write with an atomic's fields")?;
+    }
+    let gone = OpEntry { inject: 8, ..right };
+    no(gone, libc::EFAULT, "operands that are not there")?;
+    let elsewhere = op::atomic(fetch, SUM, &one, &[iov(bench.region, 8192, 8)], at);
+    no(elsewhere, libc::EINVAL, "room behind the region")?;
+    let source = bench.pair.side.reg(&bench.buf, KFI_WRITE)?.handle;
+    let not_there = op::atomic(fetch, SUM, &one, &[iov(source, 0, 8)], at);
+    no(not_there, libc::EACCES, "room that may not be read into")?;
+    // All that has changed nothing.
+    ensure!(bench.look(8)? == 0, "something was done");
+    ctx.barrier("tried")
+}
+
+/// Atomics count as writes, those that fetch as reads; their entries say which.
+fn counters(ctx: &mut Ctx) -> Result<()> {
+    let side = Side::open(ctx)?;
+    let domain = side.domain.handle;
+    let (reads, writes) = (side.dev.cntr_open(domain)?, side.dev.cntr_open(domain)?);
+    let opts = Opts {
+        counters: vec![(reads, KFI_READ), (writes, KFI_WRITE)],
+        ..Opts::default()
+    };
+    let pair = Pair::on(ctx, side, &opts)?;
+    let bench = Bench::on(ctx, pair)?;
+    if ctx.first() {
+        ctx.barrier("tried")?;
+        ensure!(bench.buf.get64(0) == 3, "{} was added", bench.buf.get64(0));
+        return ctx.barrier("done");
+    }
+    let one = 1u64.to_ne_bytes();
+    let room = [iov(bench.region, 4096, 8)];
+    let base = op::atomic(KFI_OP_ATOMIC, SUM, &one, &[], bench.at(0));
+    let fetch = op::atomic(KFI_OP_FETCH_ATOMIC, SUM, &one, &room, bench.at(0));
+    for (post, flags) in [
+        (base, KFI_ATOMIC | KFI_WRITE),
+        (fetch, KFI_ATOMIC | KFI_READ),
+    ] {
+        bench.pair.post(post)?;
+        let entry = bench.pair.wait_context(1)?;
+        ensure!((entry.flags, entry.len) == (flags, 8), "{entry:?}");
+    }
+    // One whose end nobody is told, but the counter.
+    bench.pair.post(op::with_flags(base, KFI_INJECT))?;
+    bench.pair.dev().cntr_wait(writes, 2, WAIT)?;
+    let dev = bench.pair.dev();
+    let counts = (dev.cntr_read(reads)?, dev.cntr_read(writes)?);
+    ensure!(counts == ((1, 0), (2, 0)), "{counts:?}");
+    ensure!(
+        bench.pair.cq.read().is_none(),
+        "an entry of what was injected"
+    );
+    ctx.barrier("tried")?;
+    ctx.barrier("done")
+}
+
+/// The same by libkfabric.
+fn library(ctx: &mut Ctx) -> Result<()> {
+    let lib = Lib::open(ctx)?;
+    let count = lib
+        .domain
+        .query_atomic::<u64>(AtomicForm::Fetch, AtomicOp::Sum)?;
+    ensure!(count >= 1, "{count} at a time");
+    let none = lib
+        .domain
+        .query_atomic::<u64>(AtomicForm::Base, AtomicOp::Cswap);
+    ensure!(none.is_err(), "a comparison that does not fetch");
+    let ep = lib.connect(ctx)?;
+    let access = Access::LOCAL | Access::REMOTE | Access::ATOMIC;
+    let attr = RegionAttr::new(access).dynamic_keys();
+    let region = lib.domain.register_with(Memory::anonymous(4096)?, &attr)?;
+    if ctx.first() {
+        region.write_at(0, &40u64.to_ne_bytes());
+        let keys = region.alloc_keys(1)?;
+        let got = keys[0].assign(0, 8, Access::REMOTE | Access::ATOMIC)?;
+        ctx.ctl.send(&(got.addr, got.key))?;
+        ctx.barrier("changed")?;
+        let now = region.to_vec(0, 8);
+        ensure!(now == 77u64.to_ne_bytes(), "{now:?}");
+        return ctx.barrier("done");
+    }
+    let (addr, key) = ctx.ctl.recv()?;
+    let remote = RemoteMem { addr, key };
+    let room = [region.segment(8..16)];
+    let old = || region.to_vec(8, 8);
+    ep.post(&LibOp::fetch_atomic(AtomicOp::Sum, &[2u64], &room, remote).context(5))?;
+    let done = lib.cq.wait(WAIT)?.ok()?;
+    let flags = CompFlags::ATOMIC | CompFlags::READ;
+    ensure!(
+        done.context() == 5 && done.flags().contains(flags),
+        "{done:?}"
+    );
+    ensure!(old() == 40u64.to_ne_bytes(), "{:?}", old());
+    ep.post(&LibOp::compare_atomic(
+        AtomicOp::Cswap,
+        &[77u64, 42],
+        &room,
+        remote,
+    ))?;
+    lib.cq.wait(WAIT)?.ok()?;
+    ensure!(old() == 42u64.to_ne_bytes(), "{:?}", old());
+    ctx.barrier("changed")?;
+    ctx.barrier("done")
+}
