@@ -250,21 +250,23 @@ impl<'a> Post<'a> {
             (_, false) => Form::Base,
         };
         let most = domain.atomic(form, op, ty)?;
-        let (operands, compare) = match form {
-            Form::Compare => self.inject.split_at(self.inject.len() / 2),
-            _ => self.inject.split_at(self.inject.len()),
+        let first = match form {
+            Form::Compare => self.inject.len() / 2,
+            _ => self.inject.len(),
         };
+        let (operands, compare) = self.inject.split_at_checked(first).ok_or(EINVAL)?;
         let here = self.segs.len();
         let len = if op.has_operand() {
             operands.len() as u64
         } else {
             here
         };
+        // A power of two.
         let size = ty.size() as u64;
-        let count = len / size;
+        let count = len.checked_div(size).unwrap_or(0);
+        let part = size.wrapping_sub(1);
         if count == 0
-            || len % size != 0
-            || self.remote_addr % size != 0
+            || (len | self.remote_addr) & part != 0
             || (form == Form::Compare && compare.len() != operands.len())
             || (!op.has_operand() && !operands.is_empty())
             || here != if fetches { len } else { 0 }

@@ -24,6 +24,7 @@ pub use many::Assignment;
 use crate::{
     bound::Bound,
     ep::Endpoint,
+    errno::eopnotsupp,
     fabric::Domain,
     object::Held,
     provider::{
@@ -51,6 +52,7 @@ use crate::{
         self,
         steps::Steps, //
     },
+    uapi::KFI_SINGLE_USE_KEYS,
 };
 
 /// Keys that a provider is asked for at once, at most: what one wait serves.
@@ -225,6 +227,31 @@ impl Key {
         }
     }
 
+    /// Takes the first step of an assignment. A key for one use that is used up is ended before.
+    fn begin_assign(&self, wait: Wait, grant: Grant) -> Result<(), Stop> {
+        loop {
+            match self.begin(wait, |life| life.begin_assign(grant)) {
+                Err(Stop::Refused(KeyError::Assigned)) if self.is_used() => {}
+                other => return other,
+            }
+            match self.begin(wait, KeySlot::begin_revoke) {
+                Ok(()) => {
+                    self.end();
+                    self.renew();
+                }
+                // Somebody else has ended it.
+                Err(Stop::Refused(KeyError::NotAssigned)) => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Whether it had a key for one use, which is used up.
+    pub(crate) fn is_used(&self) -> bool {
+        let state = self.state.lock().life.state();
+        matches!(state, State::Assigned { grant, .. } if grant.once) && self.ops.used()
+    }
+
     /// Takes the last step, and wakes who waits for it.
     fn settle<R>(&self, step: impl FnOnce(&mut Slot) -> R) -> R {
         let mut slot = self.state.lock();
@@ -238,7 +265,13 @@ impl Key {
     /// # Errors
     ///
     /// See [`Key::assign`].
-    fn grant_of(&self, offset: u64, len: u64, access: u64) -> Result<(&Arc<Domain>, Grant)> {
+    fn grant_of(
+        &self,
+        offset: u64,
+        len: u64,
+        access: u64,
+        once: bool,
+    ) -> Result<(&Arc<Domain>, Grant)> {
         let region = self.region.as_ref().ok_or(EINVAL)?;
         let memory = region.memory();
         range::non_empty_sub_range(offset, len, memory.len() as u64).map_err(|_| EINVAL)?;
@@ -248,13 +281,18 @@ impl Key {
         if !rights::key_within(access, region.access()) || !memory.is_current() {
             return Err(EACCES);
         }
-        region.domain().check()?;
+        let domain = region.domain();
+        if once && domain.attr().caps & KFI_SINGLE_USE_KEYS == 0 {
+            return Err(eopnotsupp());
+        }
+        domain.check()?;
         let grant = Grant {
             offset,
             len,
             access,
+            once,
         };
-        Ok((region.domain(), grant))
+        Ok((domain, grant))
     }
 
     /// What the provider is asked for.
@@ -264,6 +302,7 @@ impl Key {
             offset: grant.offset,
             len: grant.len,
             access: grant.access,
+            once: grant.once,
             value: KeyValue::NONE,
         }
     }
@@ -297,7 +336,7 @@ impl Key {
     }
 
     fn give(&self, domain: &Domain, grant: Grant) -> Result<KeyValue> {
-        self.begin(Wait::Killable, |life| life.begin_assign(grant))?;
+        self.begin_assign(Wait::Killable, grant)?;
         let mut order = [self.order(grant)];
         let made = domain.ops().assign_keys(&mut order);
         let [order] = order;
@@ -322,7 +361,19 @@ impl Key {
     /// the provider has to register in full (kverbs: more than 256 pages), and a slot for which the
     /// revocation of its last key could not reserve that again.
     pub fn assign(&self, offset: u64, len: u64, access: u64) -> Result<KeyValue> {
-        let (domain, grant) = self.grant_of(offset, len, access)?;
+        let (domain, grant) = self.grant_of(offset, len, access, false)?;
+        self.give(domain, grant)
+    }
+
+    /// As [`Key::assign`], but the key ends with the first operation that is done by it, whether a
+    /// read, a write or an atomic. Of several that come at once one is done. The slot can be
+    /// assigned again then, without being revoked.
+    ///
+    /// # Errors
+    ///
+    /// As [`Key::assign`]; `EOPNOTSUPP`: the domain has no such keys (`KFI_SINGLE_USE_KEYS`).
+    pub fn assign_once(&self, offset: u64, len: u64, access: u64) -> Result<KeyValue> {
+        let (domain, grant) = self.grant_of(offset, len, access, true)?;
         self.give(domain, grant)
     }
 
@@ -490,8 +541,12 @@ impl Key {
         self.region.as_ref().map(|region| region.domain())
     }
 
-    /// The key, if it has one. Nothing while it is just being assigned or revoked.
+    /// The key, if it has one. Nothing while it is just being assigned or revoked, nor of a key that
+    /// is used up.
     pub fn value(&self) -> Option<KeyValue> {
+        if self.is_used() {
+            return None;
+        }
         let slot = self.state.lock();
         match slot.life.state() {
             State::Assigned { value, .. } => Some(KeyValue {

@@ -245,6 +245,9 @@ pub struct KeyAssign<'a> {
     pub len: u64,
     /// Rights of peers (`KFI_REMOTE_*` bits).
     pub access: u64,
+    /// The key is to end with the first operation that is done by it: the second one finds none,
+    /// even if both come at once. Only where [`DomainAttr::caps`] has `KFI_SINGLE_USE_KEYS`.
+    pub once: bool,
     /// Out: the key.
     pub value: KeyValue,
 }
@@ -278,6 +281,11 @@ pub trait KeyOps: Send + Sync {
 
     /// What was foreseen is not to be, and is never to be given: somebody was told.
     fn forget(&self) {}
+
+    /// Whether it had a key for one use, which is used up.
+    fn used(&self) -> bool {
+        false
+    }
 
     /// Ends the key. After the return no byte is read or written through it (P3). Does nothing
     /// on a slot without a key. Cannot fail: where hardware refuses, the provider ends whatever

@@ -148,6 +148,7 @@ impl Region {
                 offset: 0,
                 len: memory.len() as u64,
                 access: access & rights::REMOTE,
+                once: false,
             };
             Some(Key::own(domain, &ops, grant, bound)?)
         } else {

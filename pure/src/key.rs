@@ -32,6 +32,8 @@ pub struct Grant {
     pub len: u64,
     /// Rights of peers ([`super::rights`]).
     pub access: u64,
+    /// It ends with the first operation that is done by it.
+    pub once: bool,
 }
 
 /// Where a slot is in its life.

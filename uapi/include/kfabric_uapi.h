@@ -216,7 +216,8 @@
 
 /*
  * Flag of struct kfi_key_assign and struct kfi_key_assign_many: a key ends with the first operation that is done by
- * it. -EOPNOTSUPP without the capability KFI_SINGLE_USE_KEYS, which no provider has.
+ * it; of several at once one is done. The slot can be assigned again then. -EOPNOTSUPP without the
+ * capability KFI_SINGLE_USE_KEYS.
  */
 #define KFI_KEY_SINGLE_USE 2
 

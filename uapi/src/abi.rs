@@ -890,7 +890,8 @@ pub struct KeyAssignMany {
     pub context: u64,
 }
 /// Flag of [`KeyAssign`] and [`KeyAssignMany`]: a key ends with the first operation that is done by
-/// it. `-EOPNOTSUPP` without the capability [`KFI_SINGLE_USE_KEYS`], which no provider has.
+/// it; of several at once one is done. The slot can be assigned again then. `-EOPNOTSUPP` without the
+/// capability [`KFI_SINGLE_USE_KEYS`].
 pub const KFI_KEY_SINGLE_USE: u32 = 2;
 /// Flag of [`KeyAssignMany`]: the keys are told at once, and valid before what is posted afterwards.
 pub const KFI_KEY_ORDERED: u32 = 1;

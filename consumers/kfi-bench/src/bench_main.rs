@@ -85,6 +85,7 @@ fn batch(slots: &mut [Arc<Key>], region: usize, window: usize) -> Result<i64> {
             offset: (i * window % region) as u64,
             len: window as u64,
             access: KFI_REMOTE_READ,
+            once: false,
             value: KeyValue::NONE,
         };
         all.push(assignment, GFP_KERNEL)?;

@@ -227,6 +227,7 @@ fn one_page_each(keys: &[Arc<Key>]) -> Result<KVec<Assignment<'_>>> {
             offset: (i * PAGE) as u64,
             len: PAGE as u64,
             access: KFI_REMOTE_READ,
+            once: false,
             value: KeyValue::NONE,
         };
         batch.push(one, GFP_KERNEL)?;

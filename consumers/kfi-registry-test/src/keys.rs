@@ -216,6 +216,7 @@ fn bytes(keys: &[Arc<Key>]) -> Result<KVec<Assignment<'_>>> {
             offset,
             len: 1,
             access: KFI_REMOTE_READ,
+            once: false,
             value: KeyValue::NONE,
         };
         batch.push(one, GFP_KERNEL)?;

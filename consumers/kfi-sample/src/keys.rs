@@ -363,6 +363,7 @@ fn batch(
             offset: (i * 4096 + i) as u64,
             len: LEN as u64,
             access: REMOTE,
+            once: false,
             value: KeyValue::NONE,
         };
         batch.push(one, GFP_KERNEL)?;

@@ -32,7 +32,6 @@ use super::{
     user, //
 };
 use crate::{
-    errno::eopnotsupp,
     key::{
         Assignment,
         Failures,
@@ -81,22 +80,17 @@ pub(super) fn alloc(file: &File, call: &mut KeyAlloc) -> Result<Made> {
     }
 }
 
-/// Refuses keys that end by themselves, which no provider has.
-fn no_single_use(flags: u32) -> Result {
-    if flags & KFI_KEY_SINGLE_USE != 0 {
-        return Err(eopnotsupp());
-    }
-    Ok(())
-}
-
 pub(super) fn assign(file: &File, call: &mut KeyAssign) -> Result<Made> {
     zero(&[call.flags & !KFI_KEY_SINGLE_USE])?;
     if call.reserved != 0 {
         return Err(EINVAL);
     }
-    no_single_use(call.flags)?;
     let key = key(file, call.slot)?;
-    let value = key.assign(call.offset, call.length, call.access)?;
+    let value = if call.flags & KFI_KEY_SINGLE_USE != 0 {
+        key.assign_once(call.offset, call.length, call.access)?
+    } else {
+        key.assign(call.offset, call.length, call.access)?
+    };
     call.key = value.key;
     call.remote_addr = value.remote_addr;
     Ok(Made::Assigned(key, value))
@@ -125,28 +119,28 @@ pub(super) struct Given {
 
 impl Given {
     /// What its entry asks for.
-    fn assignment(&self) -> Assignment<'_> {
+    fn assignment(&self, how: &How<'_>) -> Assignment<'_> {
         Assignment {
             key: &self.key,
             offset: self.entry.offset,
             len: self.entry.length,
             access: self.entry.access,
+            once: how.once,
             value: KeyValue::NONE,
         }
     }
 }
 
 /// How a batch is assigned.
-enum How<'a> {
-    /// The keys are valid when the call returns.
-    WaitedFor,
-    /// They are told; who hears of failures.
-    Ordered(Option<Failures<'a>>),
+struct How<'a> {
+    /// For one use each.
+    once: bool,
+    /// The keys are only told when the call returns; who hears of failures.
+    ordered: Option<Option<Failures<'a>>>,
 }
 
 pub(super) fn assign_many(file: &File, call: &mut KeyAssignMany) -> Result<Made> {
     zero(&[call.flags & !(KFI_KEY_ORDERED | KFI_KEY_SINGLE_USE)])?;
-    no_single_use(call.flags)?;
     let ordered = call.flags & KFI_KEY_ORDERED != 0;
     if (call.cq != 0 && !ordered) || (call.context != 0 && call.cq == 0) {
         return Err(EINVAL);
@@ -158,14 +152,14 @@ pub(super) fn assign_many(file: &File, call: &mut KeyAssignMany) -> Result<Made>
             _ => return Err(ENOENT),
         },
     };
-    let how = if ordered {
-        How::Ordered(cq.as_ref().map(|cq| Failures {
-            cq,
-            context: call.context,
-            first: 0,
-        }))
-    } else {
-        How::WaitedFor
+    let failures = cq.as_ref().map(|cq| Failures {
+        cq,
+        context: call.context,
+        first: 0,
+    });
+    let how = How {
+        once: call.flags & KFI_KEY_SINGLE_USE != 0,
+        ordered: ordered.then_some(failures),
     };
     if call.count == 0 || call.count > KFI_KEY_ALLOC_MAX || call.entry_size != ENTRY {
         return Err(EINVAL);
@@ -279,7 +273,7 @@ fn assign_found(
         // Few at a time take no memory.
         let mut done = 0;
         for part in found.chunks(PART) {
-            let mut batch: [_; PART] = from_fn(|i| part[i.min(part.len() - 1)].assignment());
+            let mut batch: [_; PART] = from_fn(|i| part[i.min(part.len() - 1)].assignment(how));
             assign_batch(array, first + done, part, &mut batch[..part.len()], how)
                 .map_err(|(n, e)| (done + n, e))?;
             done += part.len();
@@ -288,7 +282,7 @@ fn assign_found(
     };
     for slot in found {
         // There is room.
-        let _ = batch.push_within_capacity(slot.assignment());
+        let _ = batch.push_within_capacity(slot.assignment(how));
     }
     assign_batch(array, first, found, &mut batch, how)
 }
@@ -301,9 +295,9 @@ fn assign_batch(
     batch: &mut [Assignment<'_>],
     how: &How<'_>,
 ) -> Result<(), (usize, Error)> {
-    let assigned = match how {
-        How::WaitedFor => Key::assign_many(batch),
-        How::Ordered(failures) => {
+    let assigned = match how.ordered {
+        None => Key::assign_many(batch),
+        Some(failures) => {
             let failures = failures.map(|failures| Failures {
                 first: first as u64,
                 ..failures

@@ -99,7 +99,11 @@ fn complete(info: &mut ObjInfo, object: &Object) {
                 }
                 State::Assigned { grant, .. } => {
                     (info.a, info.b, info.c) = (grant.len, grant.access, grant.offset);
-                    "assigned"
+                    if x.is_used() {
+                        "used"
+                    } else {
+                        "assigned"
+                    }
                 }
                 State::Revoking { .. } => "revoking",
                 State::Freed => "closed",

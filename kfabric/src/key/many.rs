@@ -21,7 +21,10 @@ use crate::{
         KeyAssign,
         KeyValue, //
     },
-    pure::key::KeyError,
+    pure::key::{
+        Grant,
+        KeyError, //
+    },
     sys, //
 };
 
@@ -35,8 +38,22 @@ pub struct Assignment<'a> {
     pub len: u64,
     /// Rights of peers (`KFI_REMOTE_*` bits).
     pub access: u64,
+    /// As [`Key::assign_once`].
+    pub once: bool,
     /// Out: the key.
     pub value: KeyValue,
+}
+
+impl<'a> Assignment<'a> {
+    /// What it gives, and on what.
+    ///
+    /// # Errors
+    ///
+    /// See [`Key::assign`].
+    pub(super) fn grant(&self) -> Result<(&'a Arc<Domain>, Grant)> {
+        self.key
+            .grant_of(self.offset, self.len, self.access, self.once)
+    }
 }
 
 impl Key {
@@ -70,7 +87,10 @@ impl Key {
     pub(super) fn assign_singly(batch: &mut [Assignment<'_>]) -> Result<(), (usize, Error)> {
         for (i, item) in batch.iter_mut().enumerate() {
             let made = sys::pause();
-            let made = made.and_then(|()| item.key.assign(item.offset, item.len, item.access));
+            let made = made.and_then(|()| {
+                let (domain, grant) = item.grant()?;
+                item.key.give(domain, grant)
+            });
             item.value = made.map_err(|e| (i, e))?;
         }
         Ok(())
@@ -86,7 +106,7 @@ impl Key {
         let mut chain: Option<&Arc<Domain>> = None;
         for item in batch.iter().take(CHAIN) {
             let key = item.key;
-            let (domain, grant) = key.grant_of(item.offset, item.len, item.access)?;
+            let (domain, grant) = item.grant()?;
             // What may take long keeps no other slot busy meanwhile.
             let alone = !key.ops.chains(item.offset, item.len);
             if chain.is_some_and(|chain| alone || !Arc::ptr_eq(chain, domain)) {
@@ -98,7 +118,7 @@ impl Key {
             } else {
                 Wait::No
             };
-            match key.begin(wait, |life| life.begin_assign(grant)) {
+            match key.begin_assign(wait, grant) {
                 Err(Stop::Refused(KeyError::Busy)) => break,
                 begun => begun?,
             }

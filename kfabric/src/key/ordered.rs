@@ -35,7 +35,7 @@ impl Assignment<'_> {
     /// that began with `first`.
     fn promise(&self, first: Option<&Order>) -> Result<Option<Order>> {
         let key = self.key;
-        let (domain, grant) = key.grant_of(self.offset, self.len, self.access)?;
+        let (domain, grant) = self.grant()?;
         let other = first.and_then(|first| first.key.domain());
         if other.is_some_and(|other| !Arc::ptr_eq(other, domain))
             || !key.ops.chains(self.offset, self.len)
@@ -48,7 +48,7 @@ impl Assignment<'_> {
         } else {
             Wait::No
         };
-        match key.begin(wait, |life| life.begin_assign(grant)) {
+        match key.begin_assign(wait, grant) {
             Err(Stop::Refused(KeyError::Busy)) => return Ok(None),
             begun => begun?,
         }

@@ -5,6 +5,7 @@ const GRANT: Grant = Grant {
     offset: 4096,
     len: 100,
     access: 1 << 12,
+    once: false,
 };
 
 fn assigned() -> KeySlot {

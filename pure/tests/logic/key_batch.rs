@@ -15,6 +15,7 @@ const GRANT: Grant = Grant {
     offset: 0,
     len: 1,
     access: 1 << 12,
+    once: false,
 };
 
 /// What an actor does, over these slots in this order.

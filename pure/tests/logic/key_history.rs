@@ -127,6 +127,7 @@ const GRANT: Grant = Grant {
     offset: 0,
     len: 1,
     access: 1 << 12,
+    once: false,
 };
 
 impl World {
