@@ -71,7 +71,7 @@ static A: Spec = Spec {
         ("kfa0", 3, ipv4([192, 0, 2, 1], 0)),
         ("kfa1", 1, ipv4([192, 0, 2, 2], 0)),
     ],
-    caps: ALL_CAPS | KFI_DYNAMIC_KEYS,
+    caps: ALL_CAPS | KFI_DYNAMIC_KEYS | KFI_SINGLE_USE_KEYS,
     mode: 0,
     mr_mode: KFI_MR_LOCAL | KFI_MR_VIRT_ADDR | KFI_MR_ALLOCATED | KFI_MR_PROV_KEY,
 };

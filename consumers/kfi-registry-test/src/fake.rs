@@ -151,6 +151,8 @@ pub(crate) struct Control {
     pub(crate) connect_error: AtomicI32,
     /// Errno that making an endpoint fails with; 0: none.
     pub(crate) endpoint_error: AtomicI32,
+    /// Keys for one use are used up.
+    pub(crate) used: AtomicBool,
     /// Regions that exist.
     pub(crate) regions: AtomicU32,
     /// Slots in use.
@@ -190,6 +192,7 @@ impl Control {
                 endpoint_error: AtomicI32::new(0),
                 regions: AtomicU32::new(0),
                 keys: AtomicU32::new(0),
+                used: AtomicBool::new(false),
                 next_key: AtomicU32::new(1),
                 log <- new_irqlock!(log, "kfi_registry_test_log"),
                 live <- new_mutex!(Live::default(), "kfi_registry_test_live"),

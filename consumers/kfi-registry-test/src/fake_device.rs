@@ -101,7 +101,7 @@ impl DomainOps for FakeDomain {
             let key = order.slot.as_any().downcast_ref::<FakeKey>();
             order.value = key
                 .ok_or(EINVAL)
-                .and_then(|key| key.assign(order.offset))
+                .and_then(|key| key.assign(order.offset, order.once))
                 .map_err(|e| (i, e))?;
         }
         Ok(())
@@ -154,6 +154,7 @@ impl RegionOps for FakeRegion {
         let key = FakeKey {
             region: self.clone(),
             assigned: AtomicBool::new(false),
+            once: AtomicBool::new(false),
         };
         match KBox::new(key, GFP_KERNEL) {
             Ok(key) => Ok(key),
@@ -176,10 +177,11 @@ impl Drop for FakeRegion {
 struct FakeKey {
     region: Arc<FakeRegion>,
     assigned: AtomicBool,
+    once: AtomicBool,
 }
 
 impl FakeKey {
-    fn assign(&self, offset: u64) -> Result<KeyValue> {
+    fn assign(&self, offset: u64, once: bool) -> Result<KeyValue> {
         let control = &self.region.control;
         let left = &control.assigns_before;
         let one_less = |left: u32| left.checked_sub(1);
@@ -190,6 +192,7 @@ impl FakeKey {
             wanted_error(&control.assign_error)?;
         }
         self.assigned.store(true, Ordering::Relaxed);
+        self.once.store(once, Ordering::Relaxed);
         control.did(Step::Assign);
         Ok(KeyValue {
             key: control.next_key.fetch_add(1, Ordering::Relaxed).into(),
@@ -201,6 +204,10 @@ impl FakeKey {
 impl KeyOps for FakeKey {
     fn as_any(&self) -> &dyn Any {
         self
+    }
+
+    fn used(&self) -> bool {
+        self.once.load(Ordering::Relaxed) && self.region.control.used.load(Ordering::Relaxed)
     }
 
     fn revoke(&self) {

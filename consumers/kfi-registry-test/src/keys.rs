@@ -44,6 +44,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("region_dynamic_has_no_key", dynamic),
     ("region_without_dynamic_keys", not_offered),
     ("key_life", life),
+    ("key_for_one_use", one_use),
     ("key_range_and_rights", range),
     ("key_slots_run_out", slots),
     ("key_assign_fails", assign_fails),
@@ -123,6 +124,40 @@ fn life(bench: &Bench) -> Outcome {
     key.close();
     check_err!(key.assign(0, 1, KFI_REMOTE_READ), ENOENT);
     check_err!(key.revoke(), ENOENT);
+    Ok(())
+}
+
+fn one_use(bench: &Bench) -> Outcome {
+    let control = &bench.a.control;
+    let memory = region(&bench.domain()?, 1, LOCAL | BOTH, true)?;
+    let (key, plain) = (Key::alloc(&memory)?, Key::alloc(&memory)?);
+    plain.assign(0, 1, BOTH)?;
+    let first = key.assign_once(0, 1, BOTH)?;
+    check!(key.value() == Some(first));
+    check_err!(key.assign(0, 1, BOTH), EBUSY);
+    control.used.store(true, Ordering::Relaxed);
+    control.forget();
+    // A used key is none, but the other is none for one use.
+    check!(key.value().is_none() && plain.value().is_some());
+    check_err!(plain.assign(0, 1, BOTH), EBUSY);
+    // The slot is ended before it is assigned again.
+    let second = key.assign(0, 1, BOTH)?;
+    check!(second.key != first.key && key.value() == Some(second));
+    check!(control.steps_are(&[Step::Revoke, Step::Assign]));
+    key.revoke()?;
+    // One that nobody has revoked since it was used can be, and closing it does.
+    key.assign_once(0, 1, BOTH)?;
+    key.revoke()?;
+    check_err!(key.revoke(), EINVAL);
+    key.assign_once(0, 1, BOTH)?;
+    control.forget();
+    key.close();
+    check!(control.steps_are(&[Step::Revoke]));
+    control.used.store(false, Ordering::Relaxed);
+    // Who has no such keys says so.
+    let fabric = Fabric::open(bench.net.clone(), "kfitest-b", "")?;
+    let domain = Domain::open(&fabric, "kfb0")?;
+    check!(domain.attr().caps & KFI_SINGLE_USE_KEYS == 0);
     Ok(())
 }
 

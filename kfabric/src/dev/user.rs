@@ -163,7 +163,7 @@ pub(super) fn read_entries(
 ) -> (usize, Result) {
     let at = |index| entry_at(array, entry_size, index);
     // CAST: A `u32` fits.
-    let size = entry_size as usize;
+    let size = (entry_size as usize).max(1);
     let count = out.len() / size;
     if read_bytes(at(first), out).is_ok() {
         return (count, Ok(()));
