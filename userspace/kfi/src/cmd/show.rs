@@ -45,6 +45,7 @@ fn access(bits: u64) -> String {
         (Access::WRITE, "write"),
         (Access::REMOTE_READ, "remote-read"),
         (Access::REMOTE_WRITE, "remote-write"),
+        (Access::ATOMIC, "atomic"),
     ];
     let set = names
         .iter()
