@@ -74,7 +74,7 @@ fn hints_narrow(ctx: &mut Ctx) -> Result<()> {
     };
     refused_or_empty(&dev, &none, "an unknown provider")?;
     let odd = InfoEntry {
-        caps: KFI_ATOMIC,
+        caps: 1 << 3,
         ..hints()
     };
     refused_or_empty(&dev, &odd, "a capability that nobody has")?;
