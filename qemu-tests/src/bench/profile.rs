@@ -15,11 +15,29 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// What is traced is this often done, and as often before, to warm up.
-const ROUNDS: u32 = 100;
+/// What is traced, of a window that is the region.
+struct Size {
+    /// Its bytes.
+    len: usize,
+    /// What is traced is this often done, and as often before, to warm up.
+    rounds: u32,
+    /// What the names of its traces end with.
+    suffix: &'static str,
+}
 
-/// The window, which is the region.
-const LEN: usize = 4096;
+const SIZES: [Size; 2] = [
+    Size {
+        len: 4096,
+        rounds: 100,
+        suffix: "",
+    },
+    // A trace of it is long.
+    Size {
+        len: 1 << 20,
+        rounds: 10,
+        suffix: "-1m",
+    },
+];
 
 /// Keys of a batch.
 const BATCH: usize = 64;
@@ -34,9 +52,14 @@ fn traced(name: &str, count: usize, f: impl FnOnce() -> Result<()>) -> Result<()
 }
 
 /// Registering and deregistering with verbs, in a program that waits where it is told.
-fn registering(env: &Env) -> Result<()> {
+fn registering(env: &Env, size: &Size) -> Result<()> {
     let mut child = Command::new(verbs_reg()?)
-        .args([&*env.dev, &LEN.to_string(), &ROUNDS.to_string(), "held"])
+        .args([
+            &*env.dev,
+            &size.len.to_string(),
+            &size.rounds.to_string(),
+            "held",
+        ])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()?;
@@ -48,7 +71,8 @@ fn registering(env: &Env) -> Result<()> {
         Ok(())
     };
     next("warm")?;
-    traced("registering", ROUNDS as usize, || {
+    let name = format!("register{}", size.suffix);
+    traced(&name, size.rounds as usize, || {
         orders.write_all(b"\n")?;
         next("done")
     })?;
@@ -58,24 +82,25 @@ fn registering(env: &Env) -> Result<()> {
 }
 
 /// Keys one at a time and in batches.
-fn keys(env: &Env) -> Result<()> {
+fn keys(env: &Env, size: &Size) -> Result<()> {
     let side = Side::of(env)?;
-    let buf = memory(LEN)?;
+    let buf = memory(size.len)?;
+    let len = size.len as u64;
+    let name = |what: &str| format!("{what}{}", size.suffix);
     let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
     let slots = side.dev.key_alloc(region, BATCH as u32)?;
     let pairs = || -> Result<()> {
-        for _ in 0..ROUNDS {
-            side.dev
-                .key_assign(slots[0], 0, LEN as u64, KFI_REMOTE_READ)?;
+        for _ in 0..size.rounds {
+            side.dev.key_assign(slots[0], 0, len, KFI_REMOTE_READ)?;
             side.dev.key_revoke(slots[0])?;
         }
         Ok(())
     };
     pairs()?;
-    traced("pair", ROUNDS as usize, pairs)?;
+    traced(&name("pair"), size.rounds as usize, pairs)?;
     let entry = |slot: &u64| KeyEntry {
         slot: *slot,
-        length: LEN as u64,
+        length: len,
         access: KFI_REMOTE_READ,
         ..Default::default()
     };
@@ -88,12 +113,13 @@ fn keys(env: &Env) -> Result<()> {
         }
         Ok(())
     };
-    batches(3)?;
-    traced("batch", 3 * BATCH, || batches(3))?;
+    let rounds = size.rounds.div_ceil(40) as usize;
+    batches(rounds)?;
+    traced(&name("batch"), rounds * BATCH, || batches(rounds))?;
     // A worker refills the slots' reserves.
     std::thread::sleep(Duration::from_millis(50));
     // Each alone, and none revoked until all are there.
-    traced("ordered", BATCH, || {
+    traced(&name("ordered"), BATCH, || {
         for slot in &slots {
             let got = side.dev.key_assign_ordered(&mut [entry(slot)], 0, 0)?;
             ensure!(got == (1, 0), "ordered: {got:?}");
@@ -115,6 +141,9 @@ pub fn run(env: &Env) -> Result<()> {
     }
     let symbols = std::fs::read("/proc/kallsyms").context("/proc/kallsyms")?;
     std::fs::write("/host/kallsyms", symbols).context("/host/kallsyms")?;
-    registering(env)?;
-    keys(env)
+    for size in &SIZES {
+        registering(env, size)?;
+        keys(env, size)?;
+    }
+    Ok(())
 }

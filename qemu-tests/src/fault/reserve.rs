@@ -42,6 +42,10 @@ pub const CASES: &[Case] = &[
         run: ordered,
     },
     Case {
+        name: "reserve.full",
+        run: full,
+    },
+    Case {
         name: "reserve.revoke",
         run: revoke,
     },
@@ -190,6 +194,35 @@ fn ordered(bench: &Bench<'_>) -> Result<()> {
     bench.control()?;
     bench.close(&slots)?;
     Ok(dev.close(cq.handle)?)
+}
+
+/// A window beyond fast registration is registered in full, which takes memory; what the slot has in
+/// reserve stays, and serves the next small one.
+fn full(bench: &Bench<'_>) -> Result<()> {
+    let dev = &bench.lab.dev;
+    let map = Map::anon((PAGES + 1) * PAGE)?;
+    touch(&map);
+    let region = register(bench.lab, &map, KFI_REGION_DYNAMIC_KEYS)?;
+    let slot = dev.key_alloc(region, 1)?[0];
+    for round in 0..ROUNDS / 8 {
+        dev.key_assign(slot, 0, map.len() as u64, KFI_REMOTE_READ)?;
+        bench.famine.with(|| dev.key_revoke(slot))??;
+        let (offset, len) = window(round);
+        let assign = || dev.key_assign(slot, offset, len, KFI_REMOTE_READ);
+        let got = bench.famine.with(assign)?;
+        got.with_context(|| format!("round {round}"))?;
+        dev.key_revoke(slot)?;
+        // In want, what is registered in full is refused, and costs the slot nothing either.
+        let large = || dev.key_assign(slot, 0, map.len() as u64, KFI_REMOTE_READ);
+        let refused = bench.famine.with(large)?;
+        let error = refused.err().context("registered with nothing")?;
+        ensure!(error.errno.0 == libc::ENOMEM, "{error}");
+        bench.famine.with(assign)??;
+        dev.key_revoke(slot)?;
+    }
+    bench.control()?;
+    dev.close(slot)?;
+    Ok(dev.close(region)?)
 }
 
 /// A revocation that cannot have anything anew ends the key all the same. It says so in a counter,
