@@ -81,6 +81,25 @@ impl<T, S: DerefMut<Target = [Option<T>]>> FixedRing<S> {
         Ok(())
     }
 
+    /// Adds an item at the front: one that was taken and is not done with.
+    ///
+    /// # Errors
+    ///
+    /// Gives the item back when there is no room.
+    pub fn push_front(&mut self, item: T) -> Result<(), T> {
+        if self.is_full() {
+            return Err(item);
+        }
+        let index = self.index(self.cells.len() - 1);
+        match self.cells.get_mut(index) {
+            Some(cell) => *cell = Some(item),
+            None => return Err(item),
+        }
+        self.head = index;
+        self.len += 1;
+        Ok(())
+    }
+
     /// Takes the item at the front.
     pub fn pop(&mut self) -> Option<T> {
         let item = self.cells.get_mut(self.head)?.take()?;

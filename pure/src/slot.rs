@@ -154,8 +154,8 @@ impl<T> Slot<T> {
 
     /// Shows the value to `f` if it is there and of this generation.
     ///
-    /// Any number of readers at once, no lock. `f` is to be short (clone a reference and return):
-    /// a retirer waits for it. It must not retire the same cell. (With 2^30 readers inside, the
+    /// Any number of readers at once, no lock. `f` is to be short, because a retirer waits for it:
+    /// clone a reference and return, where the retirer spins. It must not retire the same cell. (With 2^30 readers inside, the
     /// next finds nothing; no machine has that many threads.)
     pub fn with<R>(&self, generation: u32, f: impl FnOnce(&T) -> R) -> Option<R> {
         let (reading, _) = self.read(|current| current == generation)?;

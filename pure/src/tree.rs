@@ -11,9 +11,11 @@
 //! | [`hold`] | which operations that are held back may go |
 //! | [`info`] | what a provider's offer and a caller's hints have in common |
 //! | [`key`] | the life of a key slot |
+//! | [`pairs`] | which bytes go where, when both ends are in pieces |
 //! | [`range`] | what part of what lies where |
 //! | [`rights`] | which access implies, needs or allows which |
 //! | [`ring`] | first in, first out, in bounded storage |
+//! | [`scramble`] | which number stands for which, that nobody can guess |
 //! | [`slot`] | a table cell that is read without a lock |
 //! | [`spent`] | which keys of a hardware slot have been given out |
 //! | [`wire`] | application data in connection messages |
@@ -26,9 +28,11 @@ pub mod gate;
 pub mod hold;
 pub mod info;
 pub mod key;
+pub mod pairs;
 pub mod range;
 pub mod rights;
 pub mod ring;
+pub mod scramble;
 pub mod slot;
 pub mod spent;
 mod sync;

@@ -9,6 +9,19 @@ fn cells<T>(count: usize) -> Box<[Option<T>]> {
 }
 
 #[test]
+fn what_is_put_back_is_first() {
+    let mut ring = FixedRing::new(cells(2));
+    assert_eq!(ring.push_front('b'), Ok(()));
+    assert_eq!(ring.push_front('a'), Ok(()));
+    assert_eq!(ring.push_front('c'), Err('c'));
+    assert_eq!(ring.pop(), Some('a'));
+    assert_eq!(ring.push('c'), Ok(()));
+    assert_eq!(ring.iter().collect::<String>(), "bc");
+    let mut none = FixedRing::new(cells::<char>(0));
+    assert_eq!(none.push_front('a'), Err('a'));
+}
+
+#[test]
 fn first_in_first_out() {
     let mut ring = FixedRing::new(cells(2));
     assert_eq!(ring.capacity(), 2);
