@@ -674,6 +674,20 @@ impl Endpoint {
     /// `EOPNOTSUPP`: an atomic that the domain does not do; of those `EINVAL` also says that sizes or
     /// the peer's address do not fit.
     pub fn post(&self, post: Post<'_>) -> Result {
+        self.post_as(post, false)
+    }
+
+    /// As [`Endpoint::post`], from a task that holds no lock: a provider that moves the bytes
+    /// itself may do so before this returns.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::post`].
+    pub fn post_sleeping(&self, post: Post<'_>) -> Result {
+        self.post_as(post, true)
+    }
+
+    fn post_as(&self, post: Post<'_>, may_sleep: bool) -> Result {
         let limits = self.domain.attr();
         let kind = post.kind;
         let inject = post.flags & KFI_INJECT != 0;
@@ -731,6 +745,7 @@ impl Endpoint {
             remote_addr: post.remote_addr,
             key: post.key,
             len,
+            may_sleep,
         };
         let token = OpToken::new(&self.shared, post.segs, kind, post.context, len, wanted)?;
         self.ops.post(&desc, token).map_err(|(error, token)| {

@@ -76,6 +76,9 @@ pub struct OpDesc<'a> {
     /// Bytes in all segments, or of the injected payload; of an atomic, of the values that it is
     /// about.
     pub len: u64,
+    /// The caller is a task that holds no lock: `post` may take as long as the operation does, and
+    /// let others run meanwhile.
+    pub may_sleep: bool,
 }
 
 /// How an operation ended.

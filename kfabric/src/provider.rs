@@ -9,8 +9,9 @@
 //!
 //! * Control calls ([`Provider`], [`DomainOps`], [`RegionOps`], [`KeyOps`] and all of
 //!   [`EndpointOps`] but `post` and `cancel`) come from process context and may sleep.
-//! * [`EndpointOps::post`] and [`EndpointOps::cancel`] come from any context. They neither sleep,
-//!   allocate, nor take a lock that a control call holds while it sleeps.
+//! * [`EndpointOps::post`] and [`EndpointOps::cancel`] come from any context. They neither sleep
+//!   (but for `post` where [`OpDesc::may_sleep`] says so), allocate, nor take a lock that a control
+//!   call holds while it sleeps.
 //! * A provider calls the sinks ([`ListenSink`], [`EndpointSink`], [`DomainSink`]) from process
 //!   context, holding no lock of its own that a control call takes.
 //! * [`OpToken::complete`](crate::op::OpToken::complete) may be called from any context.

@@ -142,7 +142,7 @@ fn post(file: &File, ep: &Endpoint, entry: &OpEntry, last: &mut Last) -> Result 
         user::read_bytes(entry.inject, payload)?;
         &*payload
     };
-    ep.post(Post {
+    ep.post_sleeping(Post {
         kind,
         flags: entry.flags,
         context: entry.context,
