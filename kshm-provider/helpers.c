@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: GPL-2.0
+/* See helpers.h. */
+#include <linux/cpufeature.h>
+#include <linux/inetdevice.h>
+#include <linux/mm.h>
+#include <linux/netdevice.h>
+#include <linux/random.h>
+#include <linux/sched.h>
+#include <linux/sched/signal.h>
+#include <linux/string.h>
+#include <linux/workqueue.h>
+#include <net/addrconf.h>
+#include <net/if_inet6.h>
+#include <net/ipv6.h>
+#include <net/net_namespace.h>
+#include <net/route.h>
+
+#include "helpers.h"
+
+void *kshm_page_address(const struct page *page)
+{
+	return page_address(page);
+}
+
+/*
+ * memcpy() is the best there is on processors that copy strings by bytes as fast as they can. On
+ * others it is a loop of loads and stores, where copying by words as copy_page() does is better.
+ */
+void kshm_copy(void *to, const void *from, size_t len)
+{
+#if defined(CONFIG_X86_64) && !defined(CONFIG_KASAN)
+	if (len >= 128 && boot_cpu_has(X86_FEATURE_REP_GOOD) && !boot_cpu_has(X86_FEATURE_FSRM)) {
+		size_t words = len / 8;
+
+		asm volatile("rep movsq"
+			     : "+D" (to), "+S" (from), "+c" (words)
+			     : : "memory");
+		len %= 8;
+	}
+#endif
+	memcpy(to, from, len);
+}
+
+void kshm_cond_resched(void)
+{
+	cond_resched();
+}
+
+bool kshm_fatal_signal_pending(void)
+{
+	return fatal_signal_pending(current);
+}
+
+struct task_struct *kshm_current(void)
+{
+	return current;
+}
+
+struct workqueue_struct *kshm_wq_alloc(void)
+{
+	return alloc_workqueue("kshm", WQ_UNBOUND | WQ_MEM_RECLAIM, 0);
+}
+
+void kshm_wq_free(struct workqueue_struct *wq)
+{
+	destroy_workqueue(wq);
+}
+
+void kshm_wait_init(struct wait_queue_head *head)
+{
+	init_waitqueue_head(head);
+}
+
+void kshm_wait_wake(struct wait_queue_head *head)
+{
+	/* The barrier in here pairs with prepare_to_wait()'s. */
+	if (wq_has_sleeper(head))
+		wake_up_all(head);
+}
+
+static bool kshm_addr4(struct in_device *idev, unsigned int *index, struct sockaddr_storage *addr)
+{
+	struct sockaddr_in *sin = (struct sockaddr_in *)addr;
+	const struct in_ifaddr *ifa;
+
+	in_dev_for_each_ifa_rcu(ifa, idev) {
+		if ((*index)--)
+			continue;
+		sin->sin_family = AF_INET;
+		sin->sin_addr.s_addr = ifa->ifa_local;
+		return true;
+	}
+	return false;
+}
+
+#if IS_ENABLED(CONFIG_IPV6)
+static bool kshm_addr6(struct inet6_dev *idev, unsigned int *index, struct sockaddr_storage *addr)
+{
+	struct sockaddr_in6 *sin = (struct sockaddr_in6 *)addr;
+	const struct inet6_ifaddr *ifa;
+
+	list_for_each_entry_rcu(ifa, &idev->addr_list, if_list) {
+		if ((*index)--)
+			continue;
+		sin->sin6_family = AF_INET6;
+		sin->sin6_addr = ifa->addr;
+		if (ipv6_addr_type(&ifa->addr) & IPV6_ADDR_LINKLOCAL)
+			sin->sin6_scope_id = idev->dev->ifindex;
+		return true;
+	}
+	return false;
+}
+#endif
+
+int kshm_addr(struct net *net, unsigned int index, struct sockaddr_storage *addr)
+{
+	struct net_device *dev;
+	bool found = false;
+
+	memset(addr, 0, sizeof(*addr));
+	rcu_read_lock();
+	for_each_netdev_rcu(net, dev) {
+		struct in_device *in_dev = __in_dev_get_rcu(dev);
+
+		if (!(READ_ONCE(dev->flags) & IFF_UP))
+			continue;
+		found = in_dev && kshm_addr4(in_dev, &index, addr);
+#if IS_ENABLED(CONFIG_IPV6)
+		if (!found) {
+			struct inet6_dev *in6_dev = __in6_dev_get(dev);
+
+			found = in6_dev && kshm_addr6(in6_dev, &index, addr);
+		}
+#endif
+		if (found)
+			break;
+	}
+	rcu_read_unlock();
+	return found ? 0 : -ERANGE;
+}
+
+bool kshm_is_local(struct net *net, const struct sockaddr_storage *addr)
+{
+	if (addr->ss_family == AF_INET) {
+		const struct sockaddr_in *sin = (const struct sockaddr_in *)addr;
+
+		return inet_addr_type(net, sin->sin_addr.s_addr) == RTN_LOCAL;
+	}
+#if IS_ENABLED(CONFIG_IPV6)
+	if (addr->ss_family == AF_INET6) {
+		const struct sockaddr_in6 *sin = (const struct sockaddr_in6 *)addr;
+
+		return ipv6_chk_addr(net, &sin->sin6_addr, NULL, 0);
+	}
+#endif
+	return false;
+}
+
+void kshm_random(void *to, size_t len)
+{
+	get_random_bytes(to, len);
+}

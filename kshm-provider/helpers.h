@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Helpers for what the kernel crate does not bind; src/sys.rs declares the same. Nothing here
+ * decides anything.
+ */
+#ifndef KSHM_HELPERS_H
+#define KSHM_HELPERS_H
+
+#include <linux/socket.h>
+#include <linux/types.h>
+#include <linux/wait.h>
+
+struct net;
+struct page;
+struct task_struct;
+struct workqueue_struct;
+
+/* Memory. */
+void *kshm_page_address(const struct page *page);
+void kshm_copy(void *to, const void *from, size_t len);
+
+/* Tasks. */
+void kshm_cond_resched(void);
+bool kshm_fatal_signal_pending(void);
+struct task_struct *kshm_current(void);
+struct workqueue_struct *kshm_wq_alloc(void);
+void kshm_wq_free(struct workqueue_struct *wq);
+void kshm_wait_init(struct wait_queue_head *head);
+/* Wakes who waits. What they wait for was written before. */
+void kshm_wait_wake(struct wait_queue_head *head);
+
+/* Addresses. */
+/*
+ * Address number @index of those in @net; loopback's too. -ERANGE: there are no more.
+ */
+int kshm_addr(struct net *net, unsigned int index, struct sockaddr_storage *addr);
+/* Whether @addr is one of this host's in @net. */
+bool kshm_is_local(struct net *net, const struct sockaddr_storage *addr);
+
+void kshm_random(void *to, size_t len);
+
+#endif

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Domains.
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+use crate::{
+    endpoint::{
+        Endpoint,
+        Handle, //
+    },
+    group::{
+        Group,
+        Shared, //
+    },
+    info,
+    key,
+    provider::Host,
+    region::Region,
+    request::Request, //
+};
+use kfabric::{
+    memory::Memory,
+    net::Net,
+    provider::{
+        ConnRequestOps,
+        DomainAttr,
+        DomainOps,
+        EndpointAttr,
+        EndpointOps,
+        EndpointSink,
+        GroupOps,
+        KeyAssign,
+        RegionOps, //
+    },
+};
+
+/// A domain.
+pub(crate) struct Domain {
+    host: Arc<Host>,
+    group: Arc<Group>,
+}
+
+impl Domain {
+    /// Makes one.
+    pub(crate) fn new(host: &Arc<Host>) -> Result<Arc<Self>> {
+        let domain = Self {
+            host: host.clone(),
+            group: Group::new()?,
+        };
+        Ok(Arc::new(domain, GFP_KERNEL)?)
+    }
+}
+
+impl DomainOps for Domain {
+    fn attr(&self) -> DomainAttr {
+        info::domain_attr()
+    }
+
+    fn register(
+        &self,
+        mem: &Arc<Memory>,
+        _access: u64,
+        group: Option<&Arc<dyn GroupOps>>,
+    ) -> Result<Arc<dyn RegionOps>> {
+        // What the memory may be used for the core checks with each operation.
+        let group = Group::or_given(&self.group, group)?;
+        let region: Arc<dyn RegionOps> = Region::new(&self.host.table, group, mem)?;
+        Ok(region)
+    }
+
+    fn group(&self) -> Result<Arc<dyn GroupOps>> {
+        let group: Arc<dyn GroupOps> = Arc::new(Shared(Group::new()?), GFP_KERNEL)?;
+        Ok(group)
+    }
+
+    fn assign_keys(&self, batch: &mut [KeyAssign<'_>]) -> Result<(), (usize, Error)> {
+        key::assign(batch)
+    }
+
+    fn endpoint(
+        &self,
+        net: &Net,
+        attr: &mut EndpointAttr,
+        request: Option<&Arc<dyn ConnRequestOps>>,
+        group: Option<&Arc<dyn GroupOps>>,
+        sink: Arc<dyn EndpointSink>,
+    ) -> Result<Arc<dyn EndpointOps>> {
+        let limits = info::domain_attr();
+        let too_large = attr.tx_size > limits.max_tx_size
+            || attr.rx_size > limits.max_rx_size
+            || attr.iov_limit > limits.iov_limit
+            || attr.inject_size > limits.inject_size;
+        if too_large || attr.tx_size == 0 || attr.rx_size == 0 {
+            return Err(EINVAL);
+        }
+        attr.inject_size = limits.inject_size;
+        let request = match request {
+            Some(request) => {
+                let ours = request.as_any().downcast_ref::<Request>().ok_or(EINVAL)?;
+                Some(ours)
+            }
+            None => None,
+        };
+        let group = Group::or_given(&self.group, group)?;
+        let endpoint = Endpoint::new(&self.host, group, net, attr, sink)?;
+        let handle = Arc::new(Handle(endpoint), GFP_KERNEL)?;
+        if let Some(request) = request {
+            // Nothing can fail after this.
+            handle.0.take_over(request)?;
+        }
+        Ok(handle)
+    }
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Listening addresses.
+
+use core::sync::atomic::{
+    AtomicUsize,
+    Ordering, //
+};
+use kernel::{
+    impl_has_work,
+    new_work,
+    prelude::*,
+    sync::{
+        new_mutex,
+        Arc,
+        Mutex, //
+    },
+    workqueue::{
+        Work,
+        WorkItem, //
+    }, //
+};
+
+use crate::{
+    info,
+    names::Name,
+    provider::Host,
+    request::Request,
+    sys, //
+};
+use kfabric::{
+    net::Net,
+    provider::{
+        ConnRequestOps,
+        ListenSink,
+        ListenerOps, //
+    },
+    uapi::SockAddr, //
+};
+
+/// Requests that may wait for the work item. How many may wait for the application is the core's
+/// business; this only bounds what peers can make us keep meanwhile.
+const PENDING_MAX: usize = 1024;
+
+/// What the lock protects.
+struct Ctl {
+    /// Requests are taken.
+    listening: bool,
+    /// In the order in which they came.
+    requests: KVec<Arc<Request>>,
+    sink: Option<Arc<dyn ListenSink>>,
+}
+
+/// A listener as those who connect know it.
+#[pin_data]
+pub(crate) struct Inner {
+    #[pin]
+    ctl: Mutex<Ctl>,
+    #[pin]
+    work: Work<Inner>,
+    /// The task that runs the work item, while it does.
+    worker: AtomicUsize,
+    /// Held throughout a close.
+    #[pin]
+    closing: Mutex<()>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Inner { self.work }
+}
+
+impl Inner {
+    /// Somebody asks. The caller holds the lock of its own endpoint.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN`, `ENOTCONN`: nobody takes it, and dropping it refuses it. `ENOMEM`.
+    pub(crate) fn ask(this: &Arc<Self>, request: Arc<Request>) -> Result {
+        {
+            let mut ctl = this.ctl.lock();
+            if !ctl.listening || ctl.requests.len() >= PENDING_MAX {
+                return Err(EAGAIN);
+            }
+            ctl.requests.push(request, GFP_KERNEL)?;
+        }
+        // If it is queued already it will see what was put in.
+        let _ = sys::queue().enqueue(this.clone());
+        Ok(())
+    }
+
+    fn next(&self) -> Option<(Arc<Request>, Option<Arc<dyn ListenSink>>)> {
+        let mut ctl = self.ctl.lock();
+        if ctl.requests.is_empty() {
+            return None;
+        }
+        let request = ctl.requests.remove(0).ok()?;
+        Some((request, ctl.sink.clone()))
+    }
+}
+
+impl WorkItem for Inner {
+    type Pointer = Arc<Inner>;
+
+    fn run(this: Arc<Inner>) {
+        this.worker.store(sys::current(), Ordering::Release);
+        while let Some((request, sink)) = this.next() {
+            let Some(sink) = sink else { continue };
+            let (local, peer) = request.addresses();
+            let mut entry = info::entry(local, true);
+            entry.dest_addr = peer;
+            let ops: Arc<dyn ConnRequestOps> = request.clone();
+            // Whoever does not take it drops it, which refuses it.
+            let _ = sink.request(ops, &entry, request.data());
+        }
+        this.worker.store(0, Ordering::Release);
+    }
+}
+
+/// A listener as the core has it.
+pub(crate) struct Listener {
+    inner: Arc<Inner>,
+    host: Arc<Host>,
+    name: Name,
+    local: SockAddr,
+    /// Its name is one of this namespace's, so it stays.
+    _net: Net,
+}
+
+impl Listener {
+    /// Takes `addr`.
+    ///
+    /// # Errors
+    ///
+    /// What [`Names::add`](crate::names::Names::add) says.
+    pub(crate) fn new(
+        host: &Arc<Host>,
+        net: &Net,
+        addr: &SockAddr,
+        sink: Arc<dyn ListenSink>,
+    ) -> Result<Arc<Self>> {
+        let ctl = Ctl {
+            listening: false,
+            requests: KVec::new(),
+            sink: Some(sink),
+        };
+        let inner = Arc::pin_init(
+            pin_init!(Inner {
+                ctl <- new_mutex!(ctl, "kshm_listener"),
+                work <- new_work!("kshm_listener"),
+                worker: AtomicUsize::new(0),
+                closing <- new_mutex!((), "kshm_closing"),
+            }),
+            GFP_KERNEL,
+        )?;
+        let mut local = *addr;
+        let name = host.names.add(net, &mut local, &inner)?;
+        let listener = Self {
+            inner,
+            host: host.clone(),
+            name,
+            local,
+            _net: net.clone(),
+        };
+        Arc::new(listener, GFP_KERNEL).map_err(|e| e.into())
+    }
+}
+
+impl ListenerOps for Listener {
+    fn listen(&self, _backlog: u32) -> Result {
+        self.inner.ctl.lock().listening = true;
+        Ok(())
+    }
+
+    fn local_addr(&self) -> SockAddr {
+        self.local
+    }
+
+    fn close(&self) {
+        let inner = &self.inner;
+        let _closing = inner.closing.lock();
+        let sink = {
+            let mut ctl = inner.ctl.lock();
+            ctl.listening = false;
+            ctl.sink.take()
+        };
+        let Some(sink) = sink else { return };
+        self.host.names.remove(&self.name);
+        // Nothing new comes now; what has come and was not delivered is refused.
+        while let Some((request, _)) = inner.next() {
+            drop(request);
+        }
+        if inner.worker.load(Ordering::Acquire) != sys::current() {
+            sys::flush::<_, 0>(inner);
+        }
+        drop(sink);
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,807 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The data path of an endpoint: posting operations and doing them.
+//!
+//! An operation is one copy between its own memory and the peer's, both of which are pinned. Who
+//! posts it does it, if that may take its time or it is short; else a worker does the rest. One at a
+//! time does the operations of an endpoint ("drives" it), so they complete in the order in which they
+//! were posted. A message without a receive waits for one, and what was posted after it waits too;
+//! who posts that receive goes on with it.
+//!
+//! No lock is held while anything is copied, and never more than one. What keeps the two ends alive
+//! and in place is a [`Gate`] for each: who posts, drives, or copies from or to an end is inside it,
+//! and closing waits until nobody is. Nobody inside waits for anybody.
+
+use core::sync::atomic::{
+    fence,
+    AtomicBool,
+    AtomicU32,
+    Ordering, //
+};
+use kernel::{
+    alloc::flags::__GFP_NOWARN,
+    bindings,
+    prelude::*,
+    sync::Arc, //
+};
+
+use crate::{
+    endpoint::Endpoint,
+    group::Group,
+    region::Region,
+    sys::{
+        self,
+        Exits,
+        Piece, //
+    },
+    table::Table,
+};
+use kfabric::{
+    errno::enotconn,
+    new_irqlock,
+    op::{
+        OpDesc,
+        OpKind,
+        OpToken,
+        Outcome, //
+    },
+    pure::{
+        gate::Gate,
+        ring::FixedRing, //
+    },
+    sys::IrqLock,
+    uapi::{
+        KFI_INJECT_MAX,
+        KFI_REMOTE_READ,
+        KFI_REMOTE_WRITE, //
+    },
+};
+
+/// Bytes copied before others are let run, or before it is looked whether the key still stands.
+const CHUNK: u64 = 1 << 20;
+/// Bytes that are copied by a caller that must not sleep; the rest is a worker's.
+const AT_ONCE: u64 = 64 << 10;
+/// Operations that one caller does on behalf of others before a worker goes on.
+const TURN: u32 = 256;
+
+/// An operation that was refused, and why.
+pub(crate) type Refused = (Error, OpToken);
+
+/// How long a driver may go on.
+pub(crate) struct Budget {
+    /// It may sleep; then bytes do not count.
+    sleeps: bool,
+    /// It is a worker, which goes on until nothing is left.
+    worker: bool,
+    bytes: u64,
+    ops: u32,
+}
+
+impl Budget {
+    /// Of somebody who posts.
+    fn caller(sleeps: bool) -> Self {
+        Self {
+            sleeps,
+            worker: false,
+            bytes: AT_ONCE,
+            ops: TURN,
+        }
+    }
+
+    /// Of a worker.
+    pub(crate) fn worker() -> Self {
+        Self {
+            sleeps: true,
+            worker: true,
+            bytes: 0,
+            ops: 0,
+        }
+    }
+
+    /// How many of `left` bytes may be copied now.
+    fn chunk(&mut self, left: u64) -> u64 {
+        if self.sleeps {
+            return left.min(CHUNK);
+        }
+        let n = left.min(self.bytes);
+        self.bytes -= n;
+        n
+    }
+
+    /// Between two parts of a copy: whether it goes on.
+    fn goes_on(&self) -> bool {
+        if !self.sleeps {
+            return self.bytes > 0;
+        }
+        sys::cond_resched();
+        self.worker || !sys::killed()
+    }
+
+    /// Before another operation: whether it is to be begun.
+    fn another(&mut self) -> bool {
+        if self.worker {
+            sys::cond_resched();
+            return true;
+        }
+        self.ops = self.ops.saturating_sub(1);
+        self.ops > 0 && self.goes_on()
+    }
+}
+
+/// An operation of the transmit side.
+struct TxOp {
+    token: OpToken,
+    kind: OpKind,
+    imm: Option<u32>,
+    remote_addr: u64,
+    key: u64,
+    len: u64,
+    /// Bytes copied so far.
+    done: u64,
+    /// Payload that was taken when it was posted.
+    inject: Option<([u8; KFI_INJECT_MAX], usize)>,
+}
+
+/// How far an operation came.
+enum Step {
+    /// It is done.
+    Done,
+    /// The peer has no receive.
+    Stall,
+    /// Somebody else has to go on.
+    Later,
+    /// There is no connection any more.
+    Cut,
+    /// It failed, which ends the connection: the errno, and the peer's.
+    Failed(u32, u32),
+}
+
+/// What the peer's receives had for an operation.
+enum Taken {
+    Receive(OpToken),
+    None,
+    Closed,
+}
+
+/// The transmit side.
+struct Tx {
+    /// Operations may be posted.
+    open: bool,
+    /// Somebody drives; or a worker is about to.
+    driven: bool,
+    /// The first waits for a receive of the peer's.
+    stalled: bool,
+    waiting: FixedRing<KVVec<Option<TxOp>>>,
+    /// Stays until the endpoint is closed.
+    peer: Option<Arc<Endpoint>>,
+}
+
+/// The receive side.
+struct Rx {
+    /// Receives may be posted.
+    open: bool,
+    receives: FixedRing<KVVec<Option<OpToken>>>,
+    /// One of them is taken out, and may be put back.
+    out: bool,
+    /// The first, or the one that is out, has been written to.
+    begun: bool,
+    /// As in [`Tx`].
+    peer: Option<Arc<Endpoint>>,
+}
+
+/// Both sides.
+#[pin_data]
+pub(crate) struct Path {
+    #[pin]
+    tx: IrqLock<Tx>,
+    #[pin]
+    rx: IrqLock<Rx>,
+    /// Operations accepted and not completed; raised under the lock of the transmit side.
+    used: AtomicU32,
+    tx_size: u32,
+    rx_size: u32,
+    /// Operations of this end may go on.
+    up: AtomicBool,
+    /// The peer may reach this end.
+    serving: AtomicBool,
+    /// Mirrors the transmit side's, for the peer.
+    stalled: AtomicBool,
+    gate: Gate,
+    #[pin]
+    exits: Exits,
+    group: Arc<Group>,
+    table: Arc<Table>,
+}
+
+/// Somebody inside an endpoint's gate.
+struct Visit<'a>(&'a Path);
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        if self.0.gate.exit() {
+            self.0.exits.wake();
+        }
+    }
+}
+
+/// Room for `n`.
+fn room<T>(n: u32) -> Result<KVVec<Option<T>>> {
+    // The application chose the size: that it is too much is no news for the log.
+    let mut places = KVVec::with_capacity(n as usize, GFP_KERNEL | __GFP_NOWARN)?;
+    for _ in 0..n {
+        places.push(None, GFP_KERNEL)?;
+    }
+    Ok(places)
+}
+
+/// The local memory of `token` from byte `from` on, `len` bytes of it.
+fn local(token: &OpToken, from: u64, len: u64) -> impl Iterator<Item = Piece<'_>> {
+    let mut skip = from as usize;
+    let mut left = len as usize;
+    token
+        .segs()
+        .filter_map(move |seg| {
+            let past = skip.min(seg.len);
+            skip -= past;
+            let n = left.min(seg.len - past);
+            left -= n;
+            let region = seg.region()?.as_any().downcast_ref::<Region>()?;
+            Some(sys::pieces(region.mem(), seg.offset + past, n))
+        })
+        .flatten()
+}
+
+/// Whether all local memory of an operation is ours.
+fn is_ours(token: &OpToken) -> bool {
+    token.segs().all(|seg| {
+        seg.region()
+            .is_some_and(|region| region.as_any().is::<Region>())
+    })
+}
+
+impl TxOp {
+    /// Copies the next `n` bytes to `to`.
+    fn give<'a>(&self, n: u64, to: impl Iterator<Item = Piece<'a>>) {
+        match &self.inject {
+            Some((data, len)) => {
+                // CAST: What is injected is short.
+                let rest = data.get(self.done as usize..*len).unwrap_or_default();
+                sys::store(rest, to);
+            }
+            None => sys::copy(local(&self.token, self.done, n), to),
+        }
+    }
+}
+
+impl Path {
+    /// Makes room for so many.
+    pub(crate) fn new(
+        tx_size: u32,
+        rx_size: u32,
+        group: Arc<Group>,
+        table: Arc<Table>,
+    ) -> Result<impl PinInit<Self>> {
+        let tx = Tx {
+            open: false,
+            driven: false,
+            stalled: false,
+            waiting: FixedRing::new(room(tx_size)?),
+            peer: None,
+        };
+        let rx = Rx {
+            open: false,
+            receives: FixedRing::new(room(rx_size)?),
+            out: false,
+            begun: false,
+            peer: None,
+        };
+        Ok(pin_init!(Self {
+            tx <- new_irqlock!(tx, "kshm_tx"),
+            rx <- new_irqlock!(rx, "kshm_rx"),
+            used: AtomicU32::new(0),
+            tx_size,
+            rx_size,
+            up: AtomicBool::new(false),
+            serving: AtomicBool::new(false),
+            stalled: AtomicBool::new(false),
+            gate: Gate::new(),
+            exits <- Exits::new(),
+            group,
+            table,
+        }))
+    }
+
+    fn visit(&self) -> Option<Visit<'_>> {
+        self.gate.enter().then(|| Visit(self))
+    }
+
+    /// Takes receives from now on.
+    pub(crate) fn receive(&self) {
+        self.rx.lock().open = true;
+    }
+
+    /// Lets the peer in.
+    pub(crate) fn serve(&self, peer: &Arc<Endpoint>) {
+        self.rx.lock().peer = Some(peer.clone());
+        self.tx.lock().peer = Some(peer.clone());
+        self.serving.store(true, Ordering::Release);
+    }
+
+    /// Takes all operations from now on.
+    pub(crate) fn open(&self) {
+        let mut tx = self.tx.lock();
+        tx.open = true;
+        self.up.store(true, Ordering::Release);
+    }
+
+    /// Who it is connected to.
+    pub(crate) fn peer(&self) -> Option<Arc<Endpoint>> {
+        self.tx.lock().peer.clone()
+    }
+
+    /// Lets nothing more happen. All that is accepted completes with `ECANCELED`, what is just
+    /// being done by the hand of who does it.
+    pub(crate) fn stop(endpoint: &Arc<Endpoint>) {
+        let this = endpoint.path();
+        // None: it is being closed, and that ends all.
+        let Some(_visit) = this.visit() else { return };
+        this.serving.store(false, Ordering::Release);
+        let flush = {
+            let mut tx = this.tx.lock();
+            tx.open = false;
+            tx.stalled = false;
+            this.up.store(false, Ordering::Release);
+            this.stalled.store(false, Ordering::Relaxed);
+            !core::mem::replace(&mut tx.driven, true)
+        };
+        if flush {
+            Self::drive(endpoint, None, &mut Budget::worker());
+        }
+        this.rx.lock().open = false;
+        while let Some(token) = this.take_any() {
+            // Completes with ECANCELED.
+            drop(token);
+        }
+    }
+
+    fn take_any(&self) -> Option<OpToken> {
+        self.rx.lock().receives.pop()
+    }
+
+    /// Ends all, after [`Path::stop`]: when this returns nobody is inside, and nothing is left.
+    pub(crate) fn close(&self) {
+        let _ = self.gate.close();
+        self.exits.wait(|sleep| {
+            while !self.gate.is_drained() {
+                sleep();
+            }
+        });
+        // What a worker was to go on with.
+        loop {
+            let op = self.tx.lock().waiting.pop();
+            if op.is_none() {
+                break;
+            }
+        }
+        let (peer, places) = {
+            let mut tx = self.tx.lock();
+            let none = FixedRing::new(KVVec::new());
+            (tx.peer.take(), core::mem::replace(&mut tx.waiting, none))
+        };
+        drop((peer, places));
+        let (peer, places) = {
+            let mut rx = self.rx.lock();
+            let none = FixedRing::new(KVVec::new());
+            (rx.peer.take(), core::mem::replace(&mut rx.receives, none))
+        };
+        drop((peer, places));
+    }
+
+    /// [`EndpointOps::post`](kfabric::provider::EndpointOps::post).
+    pub(crate) fn post(
+        endpoint: &Arc<Endpoint>,
+        op: &OpDesc<'_>,
+        token: OpToken,
+    ) -> Result<(), Refused> {
+        if !is_ours(&token) {
+            return Err((EINVAL, token));
+        }
+        let Some(_visit) = endpoint.path().visit() else {
+            return Err((enotconn(), token));
+        };
+        match op.kind {
+            OpKind::Recv => Self::post_recv(endpoint, op, token),
+            _ => Self::post_send(endpoint, op, token),
+        }
+    }
+
+    fn post_recv(
+        endpoint: &Arc<Endpoint>,
+        op: &OpDesc<'_>,
+        token: OpToken,
+    ) -> Result<(), Refused> {
+        let this = endpoint.path();
+        let peer = {
+            let mut rx = this.rx.lock();
+            if !rx.open {
+                return Err((enotconn(), token));
+            }
+            if rx.receives.len() + usize::from(rx.out) >= this.rx_size as usize {
+                return Err((EAGAIN, token));
+            }
+            if let Err(token) = rx.receives.push(token) {
+                return Err((EAGAIN, token));
+            }
+            rx.peer.clone()
+        };
+        if let Some(peer) = peer {
+            Self::kick(&peer, op.may_sleep);
+        }
+        Ok(())
+    }
+
+    /// Goes on with what waited for a receive.
+    fn kick(endpoint: &Arc<Endpoint>, may_sleep: bool) {
+        let this = endpoint.path();
+        // Behind the receive: either we see that it waits, or it sees the receive.
+        fence(Ordering::SeqCst);
+        if !this.stalled.load(Ordering::Relaxed) {
+            return;
+        }
+        let Some(_visit) = this.visit() else { return };
+        if this.unstall() {
+            Self::drive(endpoint, None, &mut Budget::caller(may_sleep));
+        }
+    }
+
+    /// Begins to drive if it waits for a receive.
+    fn unstall(&self) -> bool {
+        let mut tx = self.tx.lock();
+        if !tx.stalled || tx.driven {
+            return false;
+        }
+        tx.stalled = false;
+        tx.driven = true;
+        self.stalled.store(false, Ordering::Relaxed);
+        true
+    }
+
+    fn post_send(
+        endpoint: &Arc<Endpoint>,
+        op: &OpDesc<'_>,
+        token: OpToken,
+    ) -> Result<(), Refused> {
+        let this = endpoint.path();
+        let inject = op.inject.map(|data| {
+            // The core has checked the length.
+            let data = &data[..data.len().min(KFI_INJECT_MAX)];
+            let mut place = [0; KFI_INJECT_MAX];
+            place[..data.len()].copy_from_slice(data);
+            (place, data.len())
+        });
+        let op_ = TxOp {
+            token,
+            kind: op.kind,
+            imm: op.imm,
+            remote_addr: op.remote_addr,
+            key: op.key,
+            len: op.len,
+            done: 0,
+            inject,
+        };
+        {
+            let mut tx = this.tx.lock();
+            if !tx.open {
+                return Err((enotconn(), op_.token));
+            }
+            if this.used.load(Ordering::Acquire) >= this.tx_size {
+                return Err((EAGAIN, op_.token));
+            }
+            if tx.driven || tx.stalled {
+                if let Err(op) = tx.waiting.push(op_) {
+                    return Err((EAGAIN, op.token));
+                }
+                this.used.fetch_add(1, Ordering::Relaxed);
+                return Ok(());
+            }
+            this.used.fetch_add(1, Ordering::Relaxed);
+            tx.driven = true;
+        }
+        Self::drive(endpoint, Some(op_), &mut Budget::caller(op.may_sleep));
+        Ok(())
+    }
+
+    /// What a worker does: goes on where somebody stopped. Not by more than one at a time.
+    pub(crate) fn go_on(endpoint: &Arc<Endpoint>) {
+        let Some(_visit) = endpoint.path().visit() else {
+            return;
+        };
+        Self::drive(endpoint, None, &mut Budget::worker());
+    }
+
+    /// Does what waits, and `first` before that. The caller is inside the gate and has set `driven`.
+    fn drive(endpoint: &Arc<Endpoint>, mut first: Option<TxOp>, budget: &mut Budget) {
+        let this = endpoint.path();
+        let Some(peer) = this.peer() else {
+            // Never connected: nothing was accepted.
+            this.tx.lock().driven = false;
+            return;
+        };
+        loop {
+            let mut op = match first.take() {
+                Some(op) => op,
+                None => {
+                    let mut tx = this.tx.lock();
+                    match tx.waiting.pop() {
+                        Some(op) => op,
+                        None => {
+                            tx.driven = false;
+                            return;
+                        }
+                    }
+                }
+            };
+            match this.execute(&peer, &mut op, budget) {
+                Step::Done => this.finish(op, 0),
+                Step::Cut => {
+                    this.shut();
+                    this.finish(op, bindings::ECANCELED);
+                }
+                Step::Failed(err, theirs) => {
+                    this.shut();
+                    this.finish(op, err);
+                    Endpoint::fail(endpoint, err);
+                    Endpoint::fail(&peer, theirs);
+                }
+                Step::Later => {
+                    this.put_back(op);
+                    Endpoint::go_on_later(endpoint);
+                    return;
+                }
+                Step::Stall => {
+                    if !this.stall(&peer, op) {
+                        return;
+                    }
+                }
+            }
+            if !budget.another() && !this.tx.lock().waiting.is_empty() {
+                Endpoint::go_on_later(endpoint);
+                return;
+            }
+        }
+    }
+
+    /// Nothing more is accepted, and what is ends with `ECANCELED`.
+    fn shut(&self) {
+        self.tx.lock().open = false;
+        self.up.store(false, Ordering::Release);
+    }
+
+    fn finish(&self, op: TxOp, err: u32) {
+        // Before anybody hears of it: there is room again then.
+        self.used.fetch_sub(1, Ordering::Release);
+        op.token.complete(Outcome {
+            err,
+            prov_errno: err,
+            ..Outcome::default()
+        });
+    }
+
+    fn put_back(&self, op: TxOp) {
+        let lost = self.tx.lock().waiting.push_front(op);
+        // There is room: it was accepted. If there were not, it would be cancelled.
+        drop(lost);
+    }
+
+    /// Puts an operation back that waits for a receive. Whether to go on, because one came.
+    fn stall(&self, peer: &Arc<Endpoint>, op: TxOp) -> bool {
+        self.put_back(op);
+        {
+            let mut tx = self.tx.lock();
+            if !tx.open {
+                // Stopped meanwhile: we are to flush.
+                return true;
+            }
+            tx.stalled = true;
+            tx.driven = false;
+            self.stalled.store(true, Ordering::Relaxed);
+        }
+        // Behind that: see `kick`.
+        fence(Ordering::SeqCst);
+        peer.path().has_receive() && self.unstall()
+    }
+
+    fn has_receive(&self) -> bool {
+        let rx = self.rx.lock();
+        !rx.open || !rx.receives.is_empty()
+    }
+
+    fn take_receive(&self) -> Taken {
+        let mut rx = self.rx.lock();
+        if !rx.open {
+            return Taken::Closed;
+        }
+        match rx.receives.pop() {
+            Some(token) => {
+                rx.out = true;
+                Taken::Receive(token)
+            }
+            None => Taken::None,
+        }
+    }
+
+    /// Puts a receive back that is not full yet.
+    fn put_receive(&self, token: OpToken) {
+        let lost = {
+            let mut rx = self.rx.lock();
+            rx.out = false;
+            rx.begun = true;
+            match rx.open {
+                true => rx.receives.push_front(token).err(),
+                false => Some(token),
+            }
+        };
+        // Completes with ECANCELED.
+        drop(lost);
+    }
+
+    fn receive_done(&self, token: OpToken, outcome: Outcome) {
+        {
+            let mut rx = self.rx.lock();
+            rx.out = false;
+            rx.begun = false;
+        }
+        token.complete(outcome);
+    }
+
+    /// Does as much of an operation as the budget allows.
+    fn execute(&self, peer: &Arc<Endpoint>, op: &mut TxOp, budget: &mut Budget) -> Step {
+        loop {
+            let peer = peer.path();
+            if !self.up.load(Ordering::Acquire) {
+                return Step::Cut;
+            }
+            // Until the end of this part the peer does not go.
+            let Some(_visit) = peer.visit() else {
+                return Step::Cut;
+            };
+            if !peer.serving.load(Ordering::Acquire) {
+                return Step::Cut;
+            }
+            let step = match op.kind {
+                OpKind::Send => Self::send_part(peer, op, budget),
+                OpKind::Write => self.write_part(peer, op, budget),
+                _ => self.read_part(peer, op, budget),
+            };
+            match step {
+                Some(step) => return step,
+                None if budget.goes_on() => {}
+                None => return Step::Later,
+            }
+        }
+    }
+
+    /// A part of a message. Nothing: there is more.
+    fn send_part(peer: &Path, op: &mut TxOp, budget: &mut Budget) -> Option<Step> {
+        let token = match peer.take_receive() {
+            Taken::Receive(token) => token,
+            Taken::None => return Some(Step::Stall),
+            Taken::Closed => return Some(Step::Cut),
+        };
+        if op.len > token.len() {
+            let outcome = Outcome {
+                err: bindings::EMSGSIZE,
+                prov_errno: bindings::EMSGSIZE,
+                ..Outcome::default()
+            };
+            peer.receive_done(token, outcome);
+            return Some(Step::Failed(bindings::EREMOTEIO, bindings::EMSGSIZE));
+        }
+        let n = budget.chunk(op.len - op.done);
+        op.give(n, local(&token, op.done, n));
+        op.done += n;
+        if op.done < op.len {
+            peer.put_receive(token);
+            return None;
+        }
+        let outcome = Outcome {
+            len: op.len,
+            imm: op.imm,
+            ..Outcome::default()
+        };
+        peer.receive_done(token, outcome);
+        Some(Step::Done)
+    }
+
+    /// A part of a write. Nothing: there is more.
+    fn write_part(&self, peer: &Path, op: &mut TxOp, budget: &mut Budget) -> Option<Step> {
+        if op.done < op.len {
+            let n = budget.chunk(op.len - op.done);
+            let given = self.table.with(op.key, |window| {
+                let at = window.find(&peer.group, op.remote_addr, op.len, KFI_REMOTE_WRITE)?;
+                // CAST: Inside the window.
+                let to = sys::pieces(window.region.mem(), at + op.done as usize, n as usize);
+                op.give(n, to);
+                Some(())
+            });
+            if given.flatten().is_none() {
+                return Some(Self::not_allowed());
+            }
+            op.done += n;
+            if op.done < op.len {
+                return None;
+            }
+        }
+        if op.imm.is_none() {
+            return Some(Step::Done);
+        }
+        match peer.take_receive() {
+            Taken::Receive(token) => {
+                let outcome = Outcome {
+                    len: op.len,
+                    imm: op.imm,
+                    remote_write: true,
+                    ..Outcome::default()
+                };
+                peer.receive_done(token, outcome);
+                Some(Step::Done)
+            }
+            Taken::None => Some(Step::Stall),
+            Taken::Closed => Some(Step::Cut),
+        }
+    }
+
+    /// A part of a read. Nothing: there is more.
+    fn read_part(&self, peer: &Path, op: &mut TxOp, budget: &mut Budget) -> Option<Step> {
+        if op.len == 0 {
+            return Some(Step::Done);
+        }
+        let n = budget.chunk(op.len - op.done);
+        let given = self.table.with(op.key, |window| {
+            let at = window.find(&peer.group, op.remote_addr, op.len, KFI_REMOTE_READ)?;
+            // CAST: Inside the window.
+            let from = sys::pieces(window.region.mem(), at + op.done as usize, n as usize);
+            sys::copy(from, local(&op.token, op.done, n));
+            Some(())
+        });
+        if given.flatten().is_none() {
+            return Some(Self::not_allowed());
+        }
+        op.done += n;
+        (op.done >= op.len).then_some(Step::Done)
+    }
+
+    /// The peer's key does not allow it.
+    fn not_allowed() -> Step {
+        Step::Failed(bindings::EACCES, bindings::EACCES)
+    }
+
+    /// [`EndpointOps::cancel`](kfabric::provider::EndpointOps::cancel).
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`: none of this context waits, or it is just being filled.
+    pub(crate) fn cancel(&self, context: u64) -> Result {
+        let _visit = self.visit().ok_or(ENOENT)?;
+        let token = {
+            let mut rx = self.rx.lock();
+            let count = rx.receives.len();
+            let mut found = None;
+            for i in 0..count {
+                let Some(token) = rx.receives.pop() else {
+                    break;
+                };
+                // The first may be full in part.
+                let begun = i == 0 && rx.begun && !rx.out;
+                if found.is_none() && !begun && token.context() == context {
+                    found = Some(token);
+                } else {
+                    // There is room: it was just taken.
+                    let _ = rx.receives.push(token);
+                }
+            }
+            found
+        };
+        // Completes with ECANCELED.
+        token.map(drop).ok_or(ENOENT)
+    }
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The provider: what there is, and opening it.
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+use crate::{
+    domain::Domain,
+    info,
+    listener::Listener,
+    names::{
+        Name,
+        Names, //
+    },
+    sys,
+    table::Table, //
+};
+use kfabric::{
+    net::Net,
+    provider::{
+        DomainOps,
+        DomainSink,
+        ListenSink,
+        ListenerOps,
+        Provider, //
+    },
+    pure::addr::Address,
+    uapi::{
+        InfoEntry,
+        SockAddr, //
+    },
+};
+
+/// Its name.
+const NAME: &str = "kshm";
+/// Its version, 1.0.
+const VERSION: u32 = 1 << 16;
+
+/// What all of it shares.
+pub(crate) struct Host {
+    /// All keys.
+    pub(crate) table: Arc<Table>,
+    /// Who listens.
+    pub(crate) names: Arc<Names>,
+}
+
+/// The provider.
+pub(crate) struct Shm(Arc<Host>);
+
+impl Shm {
+    /// Makes it.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        let host = Host {
+            table: Table::new()?,
+            names: Names::new()?,
+        };
+        let shm = Self(Arc::new(host, GFP_KERNEL)?);
+        Ok(Arc::new(shm, GFP_KERNEL)?)
+    }
+}
+
+/// Whether both name the same host, whatever the port.
+fn same_host(a: &SockAddr, b: &SockAddr) -> bool {
+    match (Address::parse(bytes(a)), Address::parse(bytes(b))) {
+        (Address::V4 { host: a, .. }, Address::V4 { host: b, .. }) => a == b,
+        (Address::V6 { host: a, .. }, Address::V6 { host: b, .. }) => a == b,
+        _ => false,
+    }
+}
+
+fn bytes(addr: &SockAddr) -> &[u8] {
+    addr.data.get(..addr.len as usize).unwrap_or_default()
+}
+
+impl Provider for Shm {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn version(&self) -> u32 {
+        VERSION
+    }
+
+    fn getinfo(&self, net: &Net, hints: &InfoEntry, out: &mut KVec<InfoEntry>) -> Result {
+        let dest = &hints.dest_addr;
+        let named = dest.len != 0;
+        if named {
+            let name = Name::new(net, dest)?;
+            if !name.is_service() && !sys::is_local(net, dest) {
+                // A peer on another host is not for us.
+                return Ok(());
+            }
+        }
+        sys::for_each_addr(net, |addr| {
+            let mut entry = info::entry(addr, named);
+            if named && same_host(&addr, dest) {
+                info::prefer(&mut entry);
+            }
+            out.push(entry, GFP_KERNEL)?;
+            Ok(())
+        })
+    }
+
+    fn open_domain(
+        &self,
+        _net: &Net,
+        fabric: &str,
+        name: &str,
+        _sink: Arc<dyn DomainSink>,
+    ) -> Result<Arc<dyn DomainOps>> {
+        // There is no device that could go.
+        if (!fabric.is_empty() && fabric != info::NAME) || name != info::NAME {
+            return Err(ENOENT);
+        }
+        let domain: Arc<dyn DomainOps> = Domain::new(&self.0)?;
+        Ok(domain)
+    }
+
+    fn listener(
+        &self,
+        net: &Net,
+        addr: &SockAddr,
+        sink: Arc<dyn ListenSink>,
+    ) -> Result<Arc<dyn ListenerOps>> {
+        let listener: Arc<dyn ListenerOps> = Listener::new(&self.0, net, addr, sink)?;
+        Ok(listener)
+    }
+}

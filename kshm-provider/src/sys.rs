@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The thin layer to C: everything unsafe of the module.
+//!
+//! C header: `helpers.h` beside this crate.
+
+use core::{
+    marker::PhantomData,
+    sync::atomic::{
+        AtomicPtr,
+        Ordering, //
+    }, //
+};
+use kernel::{
+    bindings,
+    error::to_result,
+    ffi::{
+        c_int,
+        c_uint,
+        c_void, //
+    },
+    prelude::*,
+    sync::Arc,
+    types::Opaque,
+    workqueue::{
+        HasWork,
+        Queue,
+        Work, //
+    }, //
+};
+
+use kfabric::{
+    memory::Memory,
+    net::Net,
+    pure::pairs::{
+        pairs,
+        Run, //
+    },
+    uapi::SockAddr, //
+};
+
+#[expect(
+    improper_ctypes,
+    reason = "bindgen's empty structures, behind pointers as in the kernel crate's own bindings"
+)]
+extern "C" {
+    fn kshm_page_address(page: *const bindings::page) -> *mut c_void;
+    fn kshm_copy(to: *mut c_void, from: *const c_void, len: usize);
+    fn kshm_cond_resched();
+    fn kshm_fatal_signal_pending() -> bool;
+    fn kshm_current() -> *mut bindings::task_struct;
+    fn kshm_wq_alloc() -> *mut bindings::workqueue_struct;
+    fn kshm_wq_free(wq: *mut bindings::workqueue_struct);
+    fn kshm_wait_init(head: *mut bindings::wait_queue_head);
+    fn kshm_wait_wake(head: *mut bindings::wait_queue_head);
+    fn kshm_addr(
+        net: *mut bindings::net,
+        index: c_uint,
+        addr: *mut bindings::__kernel_sockaddr_storage,
+    ) -> c_int;
+    fn kshm_is_local(
+        net: *mut bindings::net,
+        addr: *const bindings::__kernel_sockaddr_storage,
+    ) -> bool;
+    fn kshm_random(to: *mut c_void, len: usize);
+}
+
+// ---- copying ----
+
+/// A contiguous piece of pinned memory, mapped in the kernel.
+///
+/// # Invariants
+///
+/// `len` bytes from `addr` on belong to a [`Memory`] that lives for `'a`.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece<'a> {
+    addr: usize,
+    len: usize,
+    _memory: PhantomData<&'a Memory>,
+}
+
+/// The pieces of [offset, offset + len) of `memory`. None when that is not inside.
+pub(crate) fn pieces(
+    memory: &Memory,
+    offset: usize,
+    len: usize,
+) -> impl Iterator<Item = Piece<'_>> + '_ {
+    memory.segments(offset, len).map(|seg| {
+        // SAFETY: The page is one of the memory's, which is borrowed.
+        let page = unsafe { kshm_page_address(seg.page) };
+        // INVARIANT: The segment's bytes are the memory's. Pages that follow each other do so in
+        // the kernel's mapping too, which on x86-64 has all of them.
+        Piece {
+            addr: page.addr() + seg.offset,
+            len: seg.len,
+            _memory: PhantomData,
+        }
+    })
+}
+
+/// Copies as much as both sides have.
+///
+/// The bytes may be changed meanwhile by whoever has the memory mapped: they have no meaning to us.
+pub(crate) fn copy<'a, 'b>(
+    from: impl Iterator<Item = Piece<'a>>,
+    to: impl Iterator<Item = Piece<'b>>,
+) {
+    let run = |piece: Piece<'_>| -> Run { (piece.addr, piece.len) };
+    for pair in pairs(from.map(run), to.map(run)) {
+        // SAFETY: By the invariants of the pieces, which `pairs` only cuts, both ends are mapped
+        // memory of that many bytes, borrowed until we return.
+        unsafe { kshm_copy(pair.to as *mut c_void, pair.from as *const c_void, pair.len) };
+    }
+}
+
+/// Copies `bytes` as far as there is room.
+pub(crate) fn store<'a>(bytes: &[u8], to: impl Iterator<Item = Piece<'a>>) {
+    let from = core::iter::once((bytes.as_ptr().addr(), bytes.len()));
+    for pair in pairs(from, to.map(|piece| (piece.addr, piece.len))) {
+        // SAFETY: As in `copy`; the source is the borrowed slice.
+        unsafe { kshm_copy(pair.to as *mut c_void, pair.from as *const c_void, pair.len) };
+    }
+}
+
+// ---- tasks ----
+
+/// Lets others run. Only where sleeping is allowed.
+pub(crate) fn cond_resched() {
+    // SAFETY: No preconditions but that we may sleep, which callers see to.
+    unsafe { kshm_cond_resched() }
+}
+
+/// Whether the task is being killed.
+pub(crate) fn killed() -> bool {
+    // SAFETY: No preconditions.
+    unsafe { kshm_fatal_signal_pending() }
+}
+
+/// Which task runs; only to be compared.
+pub(crate) fn current() -> usize {
+    // SAFETY: No preconditions.
+    unsafe { kshm_current() }.addr()
+}
+
+/// Fills `secret` with random bytes.
+pub(crate) fn random() -> u128 {
+    let mut secret = 0u128;
+    // SAFETY: The place is ours and that large; any bytes are a number.
+    unsafe { kshm_random((&raw mut secret).cast(), size_of::<u128>()) };
+    secret
+}
+
+// ---- waiting ----
+
+/// Where those wait who want others to leave.
+///
+/// # Invariants
+///
+/// Initialised.
+#[pin_data]
+pub(crate) struct Exits {
+    #[pin]
+    head: Opaque<bindings::wait_queue_head>,
+}
+
+// SAFETY: The C object has a lock of its own.
+unsafe impl Send for Exits {}
+// SAFETY: As above.
+unsafe impl Sync for Exits {}
+
+impl Exits {
+    /// Nobody waits.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            // SAFETY: The slot is valid for writes, and pinned from then on.
+            head <- Opaque::ffi_init(|head| unsafe { kshm_wait_init(head) }),
+        })
+    }
+
+    /// Somebody has left. Any context.
+    pub(crate) fn wake(&self) {
+        // SAFETY: By the type invariant it is initialised.
+        unsafe { kshm_wait_wake(self.head.get()) }
+    }
+
+    /// Runs `look`, which calls what it is given whenever what it looks for is not so yet: that
+    /// sleeps until somebody has left since the look before.
+    pub(crate) fn wait<R>(&self, look: impl FnOnce(&mut dyn FnMut()) -> R) -> R {
+        let entry = Opaque::<bindings::wait_queue_entry>::uninit();
+        let head = self.head.get();
+        // SAFETY: The place is ours, and does not move until the end of this function.
+        unsafe { bindings::init_wait_entry(entry.get(), 0) };
+        let mut ready = false;
+        let result = look(&mut || {
+            if ready {
+                // SAFETY: No preconditions but that we may sleep.
+                unsafe { bindings::schedule() };
+            }
+            ready = true;
+            // CAST: A small constant.
+            let state = bindings::TASK_UNINTERRUPTIBLE as c_int;
+            // SAFETY: Both are initialised.
+            unsafe { bindings::prepare_to_wait(head, entry.get(), state) };
+        });
+        if ready {
+            // SAFETY: As above; this takes the entry off the list before it goes.
+            unsafe { bindings::finish_wait(head, entry.get()) };
+        }
+        result
+    }
+}
+
+// ---- work ----
+
+static QUEUE: AtomicPtr<bindings::workqueue_struct> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Keeps the queue alive; dropping it runs what is queued and waits.
+pub(crate) struct WorkQueue(());
+
+impl WorkQueue {
+    /// Makes the queue. Once, at module load.
+    pub(crate) fn new() -> Result<Self> {
+        // SAFETY: No preconditions.
+        let wq = unsafe { kshm_wq_alloc() };
+        if wq.is_null() {
+            return Err(ENOMEM);
+        }
+        QUEUE.store(wq, Ordering::Release);
+        Ok(Self(()))
+    }
+}
+
+impl Drop for WorkQueue {
+    fn drop(&mut self) {
+        let wq = QUEUE.swap(core::ptr::null_mut(), Ordering::AcqRel);
+        // SAFETY: `new` made it and nobody else frees it. Nothing of the module is in use any
+        // more, so nothing new is queued.
+        unsafe { kshm_wq_free(wq) };
+    }
+}
+
+/// The queue. Only while the module is loaded and something of it exists.
+pub(crate) fn queue() -> &'static Queue {
+    // SAFETY: Endpoints and listeners, the only users, exist only between load and unload, when
+    // the pointer is a live work queue.
+    unsafe { Queue::from_raw(QUEUE.load(Ordering::Acquire)) }
+}
+
+/// Waits until the work item, if it is queued or runs, has run. Not to be called by the item.
+pub(crate) fn flush<T: HasWork<T, ID>, const ID: u64>(this: &Arc<T>) {
+    // SAFETY: `this` points to a live `T`, whose work item is initialised with it and stays as long.
+    unsafe { bindings::flush_work(Work::raw_get(T::raw_get_work(Arc::as_ptr(this).cast_mut()))) };
+}
+
+// ---- addresses ----
+
+type Storage = bindings::__kernel_sockaddr_storage;
+
+/// Every address of this host in `net`, without a port.
+pub(crate) fn for_each_addr(net: &Net, mut each: impl FnMut(SockAddr) -> Result) -> Result {
+    for index in 0.. {
+        let mut storage = Storage::default();
+        // SAFETY: `net` holds the namespace; the place is ours.
+        if to_result(unsafe { kshm_addr(net.as_ptr(), index, &mut storage) }).is_err() {
+            return Ok(());
+        }
+        let mut addr = SockAddr::default();
+        // SAFETY: Both have that many bytes; the C side has written all of them.
+        unsafe {
+            core::ptr::copy_nonoverlapping(
+                (&raw const storage).cast::<u8>(),
+                addr.data.as_mut_ptr(),
+                addr.data.len(),
+            )
+        };
+        addr.len = match u16::from_ne_bytes([addr.data[0], addr.data[1]]) {
+            2 => 16,
+            _ => 28,
+        };
+        each(addr)?;
+    }
+    Ok(())
+}
+
+/// Whether `addr` is one of this host's in `net`.
+pub(crate) fn is_local(net: &Net, addr: &SockAddr) -> bool {
+    let mut storage = Storage::default();
+    // SAFETY: Both have that many bytes.
+    unsafe {
+        core::ptr::copy_nonoverlapping(
+            addr.data.as_ptr(),
+            (&raw mut storage).cast::<u8>(),
+            addr.data.len(),
+        )
+    };
+    // SAFETY: `net` holds the namespace; the address is ours.
+    unsafe { kshm_is_local(net.as_ptr(), &storage) }
+}
