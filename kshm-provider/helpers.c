@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* See helpers.h. */
+#include <linux/atomic.h>
 #include <linux/cpufeature.h>
 #include <linux/inetdevice.h>
 #include <linux/mm.h>
@@ -39,6 +40,34 @@ void kshm_copy(void *to, const void *from, size_t len)
 	}
 #endif
 	memcpy(to, from, len);
+}
+
+u64 kshm_read(const void *at, unsigned int size)
+{
+	switch (size) {
+	case 1:
+		return READ_ONCE(*(const u8 *)at);
+	case 2:
+		return READ_ONCE(*(const u16 *)at);
+	case 4:
+		return READ_ONCE(*(const u32 *)at);
+	default:
+		return READ_ONCE(*(const u64 *)at);
+	}
+}
+
+u64 kshm_cmpxchg(void *at, unsigned int size, u64 old, u64 new)
+{
+	switch (size) {
+	case 1:
+		return cmpxchg((u8 *)at, (u8)old, (u8)new);
+	case 2:
+		return cmpxchg((u16 *)at, (u16)old, (u16)new);
+	case 4:
+		return cmpxchg((u32 *)at, (u32)old, (u32)new);
+	default:
+		return cmpxchg((u64 *)at, old, new);
+	}
 }
 
 void kshm_cond_resched(void)

@@ -18,6 +18,10 @@ struct workqueue_struct;
 /* Memory. */
 void *kshm_page_address(const struct page *page);
 void kshm_copy(void *to, const void *from, size_t len);
+/* A value of 1, 2, 4 or 8 bytes at a multiple of them. */
+u64 kshm_read(const void *at, unsigned int size);
+/* Puts @new there if it is @old; what was there. */
+u64 kshm_cmpxchg(void *at, unsigned int size, u64 old, u64 new);
 
 /* Tasks. */
 void kshm_cond_resched(void);

@@ -35,6 +35,12 @@ use kfabric::{
         KeyAssign,
         RegionOps, //
     },
+    pure::atomic::{
+        Datatype,
+        Form,
+        Op, //
+    },
+    uapi::KFI_INJECT_MAX,
 };
 
 /// A domain.
@@ -57,6 +63,15 @@ impl Domain {
 impl DomainOps for Domain {
     fn attr(&self) -> DomainAttr {
         info::domain_attr()
+    }
+
+    /// All that there is, as many at once as their operands have room.
+    fn atomic(&self, form: Form, _op: Op, ty: Datatype) -> Option<usize> {
+        let values = match form {
+            Form::Compare => 2,
+            Form::Base | Form::Fetch => 1,
+        };
+        KFI_INJECT_MAX.checked_div(values * ty.size())
     }
 
     fn register(

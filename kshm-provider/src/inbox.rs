@@ -40,11 +40,7 @@ impl Inbox {
     /// # Errors
     ///
     /// Nobody waits for that any more.
-    pub(crate) fn accept(
-        &mut self,
-        peer: &Arc<Endpoint>,
-        data: KVec<u8>,
-    ) -> Result<(), KVec<u8>> {
+    pub(crate) fn accept(&mut self, peer: &Arc<Endpoint>, data: KVec<u8>) -> Result<(), KVec<u8>> {
         if self.given_up {
             return Err(data);
         }

@@ -7,6 +7,7 @@
 use core::{
     any::Any,
     sync::atomic::{
+        AtomicBool,
         AtomicU32,
         AtomicU64,
         Ordering, //
@@ -61,7 +62,8 @@ impl Key {
         })
     }
 
-    fn assign(&self, offset: u64, len: u64, access: u64) -> Result<KeyValue> {
+    fn assign(&self, order: &KeyAssign<'_>) -> Result<KeyValue> {
+        let KeyAssign { offset, len, .. } = *order;
         let window = Window {
             region: self.region.clone(),
             group: self.group.clone(),
@@ -69,7 +71,9 @@ impl Key {
             offset: offset as usize,
             len,
             addr: self.region.remote_addr(offset),
-            access,
+            access: order.access,
+            once: order.once,
+            used: AtomicBool::new(false),
         };
         let remote_addr = window.addr;
         if self.table.is_worn(self.cell.load(Ordering::Relaxed)) {
@@ -98,6 +102,12 @@ impl KeyOps for Key {
     /// is posted afterwards.
     fn foresees(&self) -> bool {
         true
+    }
+
+    fn used(&self) -> bool {
+        let value = self.value.load(Ordering::Relaxed);
+        let used = |window: &Window| window.used.load(Ordering::Acquire);
+        value != KFI_KEY_NOTAVAIL && self.table.with(value, used) == Some(true)
     }
 
     fn revoke(&self) {
@@ -129,9 +139,7 @@ impl Drop for Key {
 pub(crate) fn assign(batch: &mut [KeyAssign<'_>]) -> Result<(), (usize, Error)> {
     for (i, item) in batch.iter_mut().enumerate() {
         let slot = item.slot.as_any().downcast_ref::<Key>();
-        let made = slot
-            .ok_or(EINVAL)
-            .and_then(|slot| slot.assign(item.offset, item.len, item.access));
+        let made = slot.ok_or(EINVAL).and_then(|slot| slot.assign(item));
         item.value = made.map_err(|e| (i, e))?;
     }
     Ok(())

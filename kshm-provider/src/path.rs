@@ -33,7 +33,10 @@ use crate::{
         Exits,
         Piece, //
     },
-    table::Table,
+    table::{
+        Table,
+        Window, //
+    },
 };
 use kfabric::{
     errno::enotconn,
@@ -45,11 +48,16 @@ use kfabric::{
         Outcome, //
     },
     pure::{
+        atomic::{
+            Datatype,
+            Op, //
+        },
         gate::Gate,
         ring::FixedRing, //
     },
     sys::IrqLock,
     uapi::{
+        KFI_ATOMIC,
         KFI_INJECT_MAX,
         KFI_REMOTE_READ,
         KFI_REMOTE_WRITE, //
@@ -137,8 +145,13 @@ struct TxOp {
     len: u64,
     /// Bytes copied so far.
     done: u64,
-    /// Payload that was taken when it was posted.
+    /// Payload that was taken when it was posted; of an atomic its operands, and behind them those to
+    /// compare with.
     inject: Option<([u8; KFI_INJECT_MAX], usize)>,
+    /// Of an atomic: what it does.
+    atomic: Option<(Op, Datatype)>,
+    /// It has a key for one use, which is nobody else's any more.
+    claimed: bool,
 }
 
 /// How far an operation came.
@@ -259,6 +272,17 @@ fn is_ours(token: &OpToken) -> bool {
 }
 
 impl TxOp {
+    /// Where its range begins in the region of `window`, if a peer of `peer` may use that for
+    /// `access`. A key for one use is its own from then on.
+    fn find(&mut self, window: &Window, peer: &Path, access: u64) -> Option<usize> {
+        let at = window.find(&peer.group, self.remote_addr, self.len, access)?;
+        if !self.claimed && !window.claim() {
+            return None;
+        }
+        self.claimed = true;
+        Some(at)
+    }
+
     /// Copies the next `n` bytes to `to`.
     fn give<'a>(&self, n: u64, to: impl Iterator<Item = Piece<'a>>) {
         match &self.inject {
@@ -414,11 +438,7 @@ impl Path {
         }
     }
 
-    fn post_recv(
-        endpoint: &Arc<Endpoint>,
-        op: &OpDesc<'_>,
-        token: OpToken,
-    ) -> Result<(), Refused> {
+    fn post_recv(endpoint: &Arc<Endpoint>, op: &OpDesc<'_>, token: OpToken) -> Result<(), Refused> {
         let this = endpoint.path();
         let peer = {
             let mut rx = this.rx.lock();
@@ -465,19 +485,22 @@ impl Path {
         true
     }
 
-    fn post_send(
-        endpoint: &Arc<Endpoint>,
-        op: &OpDesc<'_>,
-        token: OpToken,
-    ) -> Result<(), Refused> {
+    fn post_send(endpoint: &Arc<Endpoint>, op: &OpDesc<'_>, token: OpToken) -> Result<(), Refused> {
         let this = endpoint.path();
-        let inject = op.inject.map(|data| {
+        let taken = |data: &[u8], more: &[u8]| {
             // The core has checked the length.
             let data = &data[..data.len().min(KFI_INJECT_MAX)];
+            let more = &more[..more.len().min(KFI_INJECT_MAX - data.len())];
             let mut place = [0; KFI_INJECT_MAX];
-            place[..data.len()].copy_from_slice(data);
-            (place, data.len())
-        });
+            let (first, rest) = place.split_at_mut(data.len());
+            first.copy_from_slice(data);
+            rest[..more.len()].copy_from_slice(more);
+            (place, data.len() + more.len())
+        };
+        let inject = match op.atomic {
+            Some(atomic) => Some(taken(atomic.operands, atomic.compare)),
+            None => op.inject.map(|data| taken(data, &[])),
+        };
         let op_ = TxOp {
             token,
             kind: op.kind,
@@ -487,6 +510,8 @@ impl Path {
             len: op.len,
             done: 0,
             inject,
+            atomic: op.atomic.map(|atomic| (atomic.op, atomic.ty)),
+            claimed: false,
         };
         {
             let mut tx = this.tx.lock();
@@ -670,6 +695,7 @@ impl Path {
             let step = match op.kind {
                 OpKind::Send => Self::send_part(peer, op, budget),
                 OpKind::Write => self.write_part(peer, op, budget),
+                OpKind::Atomic | OpKind::Fetch => Some(self.atomic(peer, op)),
                 _ => self.read_part(peer, op, budget),
             };
             match step {
@@ -717,7 +743,7 @@ impl Path {
         if op.done < op.len {
             let n = budget.chunk(op.len - op.done);
             let given = self.table.with(op.key, |window| {
-                let at = window.find(&peer.group, op.remote_addr, op.len, KFI_REMOTE_WRITE)?;
+                let at = op.find(window, peer, KFI_REMOTE_WRITE)?;
                 // CAST: Inside the window.
                 let to = sys::pieces(window.region.mem(), at + op.done as usize, n as usize);
                 op.give(n, to);
@@ -757,7 +783,7 @@ impl Path {
         }
         let n = budget.chunk(op.len - op.done);
         let given = self.table.with(op.key, |window| {
-            let at = window.find(&peer.group, op.remote_addr, op.len, KFI_REMOTE_READ)?;
+            let at = op.find(window, peer, KFI_REMOTE_READ)?;
             // CAST: Inside the window.
             let from = sys::pieces(window.region.mem(), at + op.done as usize, n as usize);
             sys::copy(from, local(&op.token, op.done, n));
@@ -768,6 +794,41 @@ impl Path {
         }
         op.done += n;
         (op.done >= op.len).then_some(Step::Done)
+    }
+
+    /// All of an atomic: it is short.
+    fn atomic(&self, peer: &Path, op: &mut TxOp) -> Step {
+        let Some((what, ty)) = op.atomic else {
+            return Self::not_allowed();
+        };
+        let (size, len) = (ty.size(), op.len as usize);
+        let mut fetched = [0; KFI_INJECT_MAX];
+        let given = self.table.with(op.key, |window| {
+            let at = op.find(window, peer, KFI_ATOMIC)?;
+            let values = op.inject.as_ref().map_or(&[][..], |(data, _)| data);
+            for (i, old) in fetched[..len].chunks_exact_mut(size).enumerate() {
+                let of = |from: usize| -> u64 {
+                    let mut bytes = [0; 8];
+                    if let Some(value) = values.get(from..from + size) {
+                        bytes[..size].copy_from_slice(value);
+                    }
+                    u64::from_le_bytes(bytes)
+                };
+                let (operand, compare) = (of(i * size), of(len + i * size));
+                let piece = sys::pieces(window.region.mem(), at + i * size, size).next();
+                let there =
+                    sys::update(piece, size, |there| what.apply(ty, there, operand, compare));
+                old.copy_from_slice(&there.ok()?.to_le_bytes()[..size]);
+            }
+            Some(())
+        });
+        if given.flatten().is_none() {
+            return Self::not_allowed();
+        }
+        if op.kind == OpKind::Fetch {
+            sys::store(&fetched[..len], local(&op.token, 0, op.len));
+        }
+        Step::Done
     }
 
     /// The peer's key does not allow it.

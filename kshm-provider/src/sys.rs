@@ -45,6 +45,8 @@ use kfabric::{
 extern "C" {
     fn kshm_page_address(page: *const bindings::page) -> *mut c_void;
     fn kshm_copy(to: *mut c_void, from: *const c_void, len: usize);
+    fn kshm_read(at: *const c_void, size: c_uint) -> u64;
+    fn kshm_cmpxchg(at: *mut c_void, size: c_uint, old: u64, new: u64) -> u64;
     fn kshm_cond_resched();
     fn kshm_fatal_signal_pending() -> bool;
     fn kshm_current() -> *mut bindings::task_struct;
@@ -118,6 +120,39 @@ pub(crate) fn store<'a>(bytes: &[u8], to: impl Iterator<Item = Piece<'a>>) {
     for pair in pairs(from, to.map(|piece| (piece.addr, piece.len))) {
         // SAFETY: As in `copy`; the source is the borrowed slice.
         unsafe { kshm_copy(pair.to as *mut c_void, pair.from as *const c_void, pair.len) };
+    }
+}
+
+/// Puts what `change` makes of the value of `size` bytes (1, 2, 4 or 8) at the start of `piece` in its
+/// place, in one step for everybody, processors of the target included; nothing if that is `None`.
+/// What was there.
+///
+/// # Errors
+///
+/// `EFAULT`: it is not all there, or not at a multiple of its size.
+pub(crate) fn update(
+    piece: Option<Piece<'_>>,
+    size: usize,
+    change: impl Fn(u64) -> Option<u64>,
+) -> Result<u64> {
+    let piece = piece.ok_or(EFAULT)?;
+    if !matches!(size, 1 | 2 | 4 | 8) || piece.len < size || piece.addr & (size - 1) != 0 {
+        return Err(EFAULT);
+    }
+    // CAST: 8 at most.
+    let (at, bytes) = (piece.addr as *mut c_void, size as c_uint);
+    // SAFETY: By the piece's invariant there are that many bytes; they are aligned.
+    let mut there = unsafe { kshm_read(at, bytes) };
+    loop {
+        let Some(new) = change(there) else {
+            return Ok(there);
+        };
+        // SAFETY: As above.
+        let found = unsafe { kshm_cmpxchg(at, bytes, there, new) };
+        if found == there {
+            return Ok(there);
+        }
+        there = found;
     }
 }
 

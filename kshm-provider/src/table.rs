@@ -7,6 +7,10 @@
 //! module goes, so whoever looks at one need not fear for its memory. What a cell holds stays as long
 //! as somebody is inside, and who ends a key waits for those ([`Slot::retire`]).
 
+use core::sync::atomic::{
+    AtomicBool,
+    Ordering, //
+};
 use kernel::{
     prelude::*,
     sync::{
@@ -57,12 +61,27 @@ pub(crate) struct Window {
     pub(crate) addr: u64,
     /// Rights of peers (`KFI_REMOTE_*` bits).
     pub(crate) access: u64,
+    /// It is for one use.
+    pub(crate) once: bool,
+    /// One for one use has had it.
+    pub(crate) used: AtomicBool,
 }
 
 impl Window {
+    /// Whether an operation may use it, which has not yet: of those for one use only one ever may.
+    pub(crate) fn claim(&self) -> bool {
+        !self.once || !self.used.swap(true, Ordering::AcqRel)
+    }
+
     /// Where [addr, addr + len) of a peer of an endpoint in `group` begins in the region, if it is
     /// within what the key gives for `access`.
-    pub(crate) fn find(&self, group: &Arc<Group>, addr: u64, len: u64, access: u64) -> Option<usize> {
+    pub(crate) fn find(
+        &self,
+        group: &Arc<Group>,
+        addr: u64,
+        len: u64,
+        access: u64,
+    ) -> Option<usize> {
         let into = addr.checked_sub(self.addr)?;
         let inside = into <= self.len && len <= self.len - into;
         // CAST: Inside a region, whose length is a `usize`.

@@ -20,6 +20,7 @@ pub mod key_death;
 pub mod key_endpoint;
 pub mod key_fence;
 pub mod key_groups;
+pub mod key_once;
 pub mod key_ordered;
 pub mod key_races;
 pub mod key_rules;
@@ -58,6 +59,7 @@ pub fn all() -> Vec<Test> {
         key_groups::TESTS,
         key_fence::TESTS,
         key_wide::TESTS,
+        key_once::TESTS,
         key_ordered::TESTS,
         key_races::TESTS,
         promises::TESTS,

@@ -6,7 +6,10 @@ use proptest::prelude::*;
 #[test]
 fn it_is_the_cipher() {
     let scramble = Scramble::new(0x1b1a_1918_1312_1110_0b0a_0908_0302_0100);
-    assert_eq!(scramble.scramble(0x3b72_6574_7475_432d), 0x8c6f_a548_454e_028b);
+    assert_eq!(
+        scramble.scramble(0x3b72_6574_7475_432d),
+        0x8c6f_a548_454e_028b
+    );
     assert_eq!(scramble.plain(0x8c6f_a548_454e_028b), 0x3b72_6574_7475_432d);
 }
 
