@@ -16,7 +16,7 @@ pub(crate) const NAME: &str = "shm";
 
 /// Preference where nothing is said of the peer: whoever it is, verbs reach it too.
 const RANK: u32 = 50;
-/// Preference where the peer is on this host.
+/// Preference where the peer is on this host and listens here.
 const RANK_LOCAL: u32 = 300;
 
 /// Operations or receives of a side, at most.
@@ -55,7 +55,7 @@ pub(crate) fn domain_attr() -> DomainAttr {
     }
 }
 
-/// An entry for an address of this host. `local`: the peer is known to be here.
+/// An entry for an address of this host. `local`: the peer is known to be here, and to listen.
 pub(crate) fn entry(addr: SockAddr, local: bool) -> InfoEntry {
     let attr = domain_attr();
     let mut entry = InfoEntry {

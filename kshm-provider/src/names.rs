@@ -209,6 +209,18 @@ impl Names {
         found.cloned()
     }
 
+    /// Whether somebody listens at `name`; where that says no port, at any port of its.
+    pub(crate) fn is_heard(&self, name: &Name) -> bool {
+        if name.is_service() || name.port != 0 {
+            return self.find(name).is_some();
+        }
+        let list = self.list.lock();
+        let heard = list.listeners.keys().any(|at| {
+            (at.net, at.family) == (name.net, name.family) && (at.is_any() || at.host == name.host)
+        });
+        heard
+    }
+
     /// A port for one that connects.
     pub(crate) fn ephemeral(&self) -> u16 {
         self.list.lock().next_port()

@@ -26,6 +26,7 @@ use kernel::{
 
 use crate::{
     endpoint::Endpoint,
+    errno,
     group::Group,
     region::Region,
     sys::{
@@ -606,7 +607,7 @@ impl Path {
         self.used.fetch_sub(1, Ordering::Release);
         op.token.complete(Outcome {
             err,
-            prov_errno: err,
+            prov_errno: errno::code(err),
             ..Outcome::default()
         });
     }
@@ -716,7 +717,7 @@ impl Path {
         if op.len > token.len() {
             let outcome = Outcome {
                 err: bindings::EMSGSIZE,
-                prov_errno: bindings::EMSGSIZE,
+                prov_errno: errno::code(bindings::EMSGSIZE),
                 ..Outcome::default()
             };
             peer.receive_done(token, outcome);

@@ -85,17 +85,19 @@ impl Provider for Shm {
 
     fn getinfo(&self, net: &Net, hints: &InfoEntry, out: &mut KVec<InfoEntry>) -> Result {
         let dest = &hints.dest_addr;
-        let named = dest.len != 0;
-        if named {
+        let mut heard = false;
+        if dest.len != 0 {
             let name = Name::new(net, dest)?;
             if !name.is_service() && !sys::is_local(net, dest) {
                 // A peer on another host is not for us.
                 return Ok(());
             }
+            // One on this host may listen by another provider, too.
+            heard = self.0.names.is_heard(&name);
         }
         sys::for_each_addr(net, |addr| {
-            let mut entry = info::entry(addr, named);
-            if named && same_host(&addr, dest) {
+            let mut entry = info::entry(addr, heard);
+            if heard && same_host(&addr, dest) {
                 info::prefer(&mut entry);
             }
             out.push(entry, GFP_KERNEL)?;

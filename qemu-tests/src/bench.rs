@@ -9,6 +9,7 @@
 mod keys;
 mod memory;
 mod profile;
+mod shm;
 mod wire;
 
 use crate::harness::{ctl, Ctl, Ctx, Env};
@@ -25,6 +26,7 @@ type Bench = (&'static str, fn(&mut Ctx) -> Result<()>);
 const BENCHES: &[Bench] = &[
     ("reg", memory::reg),
     ("keys", keys::run),
+    ("shm", shm::run),
     ("lat", wire::latency),
     ("bw", wire::bandwidth),
 ];

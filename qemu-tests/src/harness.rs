@@ -34,8 +34,12 @@ pub const TWO: u8 = 4;
 pub const SMOKE: u8 = 8;
 /// Runs between two guests, when there is plenty of time.
 pub const LONG: u8 = 16;
+/// Runs over the intra-node provider, between two processes of one guest.
+pub const SHM: u8 = 32;
+/// … when there is plenty of time.
+pub const SHM_LONG: u8 = 64;
 /// Runs wherever there are two nodes.
-pub const PAIR: u8 = NETNS | TWO;
+pub const PAIR: u8 = NETNS | TWO | SHM;
 
 /// One test.
 #[derive(Clone, Copy)]
@@ -69,7 +73,7 @@ impl Test {
     pub const fn alone(name: &'static str, run: fn(&mut Ctx) -> Result<()>) -> Self {
         Self {
             name,
-            topologies: ONE | NETNS,
+            topologies: ONE | NETNS | SHM,
             seconds: 5,
             run,
             loses_peer: false,
@@ -93,6 +97,15 @@ impl Test {
     pub const fn also(self, topologies: u8) -> Self {
         Self {
             topologies: self.topologies | topologies,
+            ..self
+        }
+    }
+
+    /// … that is about RDMA devices, and not about what every provider does.
+    #[must_use]
+    pub const fn verbs(self) -> Self {
+        Self {
+            topologies: self.topologies & !(SHM | SHM_LONG),
             ..self
         }
     }

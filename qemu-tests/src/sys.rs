@@ -4,6 +4,7 @@
 //! have. All `unsafe` of the crate is here.
 
 pub mod remap;
+pub mod rights;
 
 use std::fmt;
 use std::fs::File;

@@ -37,6 +37,7 @@ pub mod programs;
 pub mod promises;
 pub mod queues;
 pub mod rma;
+pub mod shm;
 pub mod stress;
 pub mod uapi;
 
@@ -44,7 +45,7 @@ use crate::harness::Test;
 
 /// Every test there is.
 pub fn all() -> Vec<Test> {
-    let topics: &[&[Test]] = &[
+    let topics: &[&'static [Test]] = &[
         getinfo::TESTS,
         msg::TESTS,
         rma::TESTS,
@@ -69,18 +70,19 @@ pub fn all() -> Vec<Test> {
         uapi::TESTS,
         library::TESTS,
         library_keys::TESTS,
-        interop::TESTS,
         kernel::TESTS,
         programs::TESTS,
         stress::TESTS,
         classes::TESTS,
-        crate::wire::TESTS,
-        hosts::TESTS,
         death::TESTS,
         key_death::TESTS,
         modules::TESTS,
+        shm::TESTS,
     ];
-    topics.iter().copied().flatten().copied().collect()
+    let of_devices: &[&'static [Test]] = &[interop::TESTS, crate::wire::TESTS, hosts::TESTS];
+    let each = |topics: &[&'static [Test]]| topics.concat();
+    let verbs = each(of_devices).into_iter().map(Test::verbs);
+    each(topics).into_iter().chain(verbs).collect()
 }
 
 /// The test of this name.

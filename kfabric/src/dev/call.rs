@@ -331,6 +331,8 @@ fn cntr_open(file: &File, call: &mut CntrOpen) -> Result<Made> {
 fn check_addr(addr: &SockAddr) -> Result {
     match (addr.len, u16::from_ne_bytes([addr.data[0], addr.data[1]])) {
         (0, 0) | (16, 2) | (28, 10) => Ok(()),
+        // A service name, which has bytes.
+        (28, 1) if addr.data[2] != 0 => Ok(()),
         _ => Err(EINVAL),
     }
 }

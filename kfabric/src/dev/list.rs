@@ -144,6 +144,10 @@ fn set_addr(field: &mut [u8; KFI_NAME_MAX], addr: &SockAddr) {
             let ip = core::net::Ipv4Addr::new(d[4], d[5], d[6], d[7]);
             set_text(field, format_args!("{ip}:{port}"));
         }
+        28 if u16::from_ne_bytes([d[0], d[1]]) == 1 => {
+            let name = d[2..].split(|byte| *byte == 0).next().unwrap_or_default();
+            set_text(field, format_args!("{}", name.escape_ascii()));
+        }
         28 => {
             let mut ip = [0; 16];
             ip.copy_from_slice(&d[8..24]);

@@ -23,13 +23,13 @@ enum Command {
         /// One JSON object a line
         #[arg(long)]
         json: bool,
-        /// Only those of this topology: netns, 2, 1, smoke
+        /// Only those of this topology: netns, 2, 1, smoke, shm
         #[arg(long)]
         topology: Option<Topology>,
     },
     /// Run tests; started on both nodes at once
     Run {
-        /// How the nodes lie: netns, 2, 1, smoke, long
+        /// How the nodes lie: netns, 2, 1, smoke, long, shm, shm-long
         #[arg(long)]
         topology: Topology,
         /// Only those whose name contains one of these

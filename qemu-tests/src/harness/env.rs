@@ -20,6 +20,10 @@ pub enum Topology {
     Smoke,
     /// Two guests, and the tests that take minutes each.
     Long,
+    /// One guest, two processes, and the intra-node provider.
+    Shm,
+    /// The same, and the tests that take minutes each.
+    ShmLong,
 }
 
 impl Topology {
@@ -31,6 +35,16 @@ impl Topology {
             Self::Two => super::TWO,
             Self::Smoke => super::SMOKE,
             Self::Long => super::LONG,
+            Self::Shm => super::SHM,
+            Self::ShmLong => super::SHM_LONG,
+        }
+    }
+
+    /// The provider that it is there for.
+    fn provider(self) -> &'static str {
+        match self {
+            Self::Shm | Self::ShmLong => "kshm",
+            _ => "kverbs",
         }
     }
 
@@ -42,6 +56,8 @@ impl Topology {
             Self::Two => "2 nodes",
             Self::Smoke => "smoke",
             Self::Long => "2 nodes, long",
+            Self::Shm => "kshm",
+            Self::ShmLong => "kshm, long",
         }
     }
 }
@@ -56,7 +72,9 @@ impl FromStr for Topology {
             "2" => Self::Two,
             "smoke" => Self::Smoke,
             "long" => Self::Long,
-            _ => bail!("no topology is called {text:?}: netns, 2, 1, smoke, long"),
+            "shm" => Self::Shm,
+            "shm-long" => Self::ShmLong,
+            _ => bail!("no topology is called {text:?}: netns, 2, 1, smoke, long, shm, shm-long"),
         })
     }
 }
@@ -69,6 +87,8 @@ impl fmt::Display for Topology {
             Self::Two => "2",
             Self::Smoke => "smoke",
             Self::Long => "long",
+            Self::Shm => "shm",
+            Self::ShmLong => "shm-long",
         })
     }
 }
@@ -142,7 +162,7 @@ impl Env {
             peer6: six("KFI_PEER6")?,
             dev: var("KFI_DEV").unwrap_or_else(|| "rxe0".into()),
             netdev: var("KFI_NETDEV").unwrap_or_else(|| "eth0".into()),
-            provider: var("KFI_PROVIDER").unwrap_or_else(|| "kverbs".into()),
+            provider: var("KFI_PROVIDER").unwrap_or_else(|| topology.provider().into()),
             seed: match var("KFI_SEED") {
                 Some(text) => text.parse().context("KFI_SEED")?,
                 None => any_seed(),

@@ -16,7 +16,7 @@ mod memory;
 mod outputs;
 mod raw_cm;
 
-use crate::harness::{Test, NETNS, ONE};
+use crate::harness::{Test, NETNS, ONE, SHM};
 use crate::raw::{self, Dev};
 use crate::sys;
 use anyhow::{ensure, Result};
@@ -35,13 +35,13 @@ pub const TESTS: &[Test] = &[
         lifetime::completion_against_teardown,
     )
     .seconds(20)
-    .on(NETNS),
+    .on(NETNS | SHM),
     Test::pair(
         "classes.cve_2025_21892_operations_end_once_whatever_ends_them",
         lifetime::operations_end_once,
     )
     .seconds(20)
-    .on(NETNS),
+    .on(NETNS | SHM),
     Test::pair(
         "classes.cve_2025_22085_device_renamed_and_removed_under_use",
         lifetime::renamed_and_removed,
@@ -78,7 +78,7 @@ pub const TESTS: &[Test] = &[
         inputs::ranges_that_wrap,
     )
     .seconds(8)
-    .on(NETNS),
+    .on(NETNS | SHM),
     Test::alone(
         "classes.double_fetch_what_is_checked_is_what_is_used",
         inputs::fetched_once,
@@ -104,7 +104,7 @@ pub const TESTS: &[Test] = &[
         memory::unwinding,
     )
     .seconds(15)
-    .on(NETNS),
+    .on(NETNS | SHM),
     Test::alone(
         "classes.memlock_is_exact_with_many_threads",
         memory::memlock_of_threads,
@@ -125,31 +125,31 @@ pub const TESTS: &[Test] = &[
         copies::killed,
     )
     .seconds(20)
-    .on(NETNS),
+    .on(NETNS | SHM),
     Test::pair(
         "classes.knem_xpmem_fork_while_the_peer_copies",
         copies::forked,
     )
     .seconds(15)
-    .on(NETNS),
+    .on(NETNS | SHM),
     Test::pair(
         "classes.knem_xpmem_munmap_while_the_peer_copies",
         copies::unmapped,
     )
     .seconds(15)
-    .on(NETNS),
+    .on(NETNS | SHM),
     Test::pair(
         "classes.knem_xpmem_mremap_while_the_peer_copies",
         copies::moved,
     )
     .seconds(15)
-    .on(NETNS),
+    .on(NETNS | SHM),
     Test::pair(
         "classes.knem_xpmem_exec_while_the_peer_copies",
         copies::replaced,
     )
     .seconds(20)
-    .on(NETNS),
+    .on(NETNS | SHM),
 ];
 
 /// How often to do what is done `stock` times on a kernel without checkers.

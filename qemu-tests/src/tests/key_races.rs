@@ -22,7 +22,9 @@ pub const TESTS: &[Test] = &[
     Test::pair("keys.p03_batches_race_with_removal", removal)
         .seconds(60)
         .on(NETNS),
-    Test::alone("keys.p03_stalled_assign_holds_up_no_other", stalled).seconds(30),
+    Test::alone("keys.p03_stalled_assign_holds_up_no_other", stalled)
+        .seconds(30)
+        .verbs(),
 ];
 
 /// Keys that were told, of which none may come twice.

@@ -16,8 +16,10 @@ use std::path::{Path, PathBuf};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::alone("keys.seen_by_kfi_show", shown),
-    Test::alone("keys.seen_by_tracepoints", traced).seconds(8),
+    Test::alone("keys.seen_by_kfi_show", shown).verbs(),
+    Test::alone("keys.seen_by_tracepoints", traced)
+        .seconds(8)
+        .verbs(),
     Test::alone("keys.seen_in_counters", counted).on(ONE),
     Test::alone("keys.p06_same_work_for_any_region", same_work)
         .seconds(15)

@@ -24,7 +24,7 @@ pub const TESTS: &[Test] = &[
     Test::alone("threads.close_races_with_itself", close_races).seconds(5),
     Test::alone("fuzz.p12_random_calls", random_calls).seconds(10),
     Test::pair("share.passed_descriptor", passed_descriptor),
-    Test::alone("share.other_network_namespace", other_network_namespace),
+    Test::alone("share.other_network_namespace", other_network_namespace).verbs(),
     Test::alone("share.descriptors_outlive_their_queue", descriptors_outlive),
 ];
 

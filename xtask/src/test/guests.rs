@@ -46,11 +46,12 @@ struct Stage {
 
 /// The stages on the preferred kernel, each with three to four times what it takes on two quiet
 /// cores: what was not run has failed, so a slow machine had better be late.
-fn stages() -> [Stage; 3] {
+fn stages() -> [Stage; 4] {
     [
         (Nodes::Netns, "netns", "netns", 25),
         (Nodes::Two, "2", "2 nodes", 25),
         (Nodes::One, "1", "1 node", 10),
+        (Nodes::One, "shm", "kshm", 20),
     ]
     .map(|(nodes, topology, place, minutes)| Stage {
         nodes,
@@ -95,7 +96,7 @@ pub(super) fn run(ctx: &Context, args: &Args, report: &Arc<Report>, since: Insta
         let tests = list(program, args.kernel, stage.topology, &args.only)?;
         if !tests.is_empty() {
             let mut guests = main.with_nodes(stage.nodes);
-            if stage.nodes == Nodes::Netns && free_memory() >= ROOMY {
+            if (stage.nodes == Nodes::Netns || stage.topology == "shm") && free_memory() >= ROOMY {
                 guests = guests.with_mem("4G");
             }
             run_stage(&guests, &stage, tests, report);

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Having fewer rights, and using those that a process may have over another.
+
+use super::{check, Errno};
+
+/// Becomes this user and group, with no capability, and not to be debugged.
+///
+/// # Errors
+///
+/// What the calls answer.
+pub fn become_user(id: u32) -> Result<(), Errno> {
+    // SAFETY: No memory is passed but an empty list.
+    unsafe {
+        check(i64::from(libc::setgroups(0, std::ptr::null())))?;
+        check(i64::from(libc::setresgid(id, id, id)))?;
+        check(i64::from(libc::setresuid(id, id, id)))?;
+        check(i64::from(libc::prctl(libc::PR_SET_DUMPABLE, 0)))?;
+    }
+    Ok(())
+}
+
+/// Moves the calling thread into new namespaces, as a container has them.
+///
+/// # Errors
+///
+/// What `unshare(2)` answers.
+pub fn unshare(flags: i32) -> Result<(), Errno> {
+    // SAFETY: No memory is passed.
+    check(i64::from(unsafe { libc::unshare(flags) })).map(|_| ())
+}
+
+/// The kernel's own single copy between processes: `len` bytes from `from` here to `to` there, or
+/// (`read`) the other way round. Bytes copied.
+///
+/// # Errors
+///
+/// What `process_vm_writev(2)` answers.
+pub fn process_vm(
+    pid: i32,
+    read: bool,
+    from: &super::Map,
+    to: u64,
+    len: usize,
+) -> Result<usize, Errno> {
+    let local = libc::iovec {
+        iov_base: from.addr() as *mut _,
+        iov_len: len.min(from.len()),
+    };
+    let remote = libc::iovec {
+        iov_base: to as *mut _,
+        iov_len: len,
+    };
+    // SAFETY: The local part is the mapping's, which is for bytes of any value; the kernel checks the
+    // other.
+    let n = unsafe {
+        if read {
+            libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0)
+        } else {
+            libc::process_vm_writev(pid, &raw const local, 1, &raw const remote, 1, 0)
+        }
+    };
+    check(n as i64).map(|n| n as usize)
+}
