@@ -404,6 +404,10 @@
 /*
  * A socket address: sockaddr_in or sockaddr_in6 in its first len bytes (network order as
  * in <netinet/in.h>), zero behind it. len 0: no address.
+ *
+ * Or a service name, for the providers that have such (kshm): len 28, family AF_UNIX, then up to
+ * 26 bytes, of which the first is not zero; what is not used is zero. A name is one of the host,
+ * whatever the namespaces.
  */
 struct kfi_sock_addr {
 	/* Bytes of data in use: 0, 16 or 28. */
