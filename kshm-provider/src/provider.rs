@@ -95,6 +95,7 @@ impl Provider for Shm {
             // One on this host may listen by another provider, too.
             heard = self.0.names.is_heard(&name);
         }
+        let before = out.len();
         sys::for_each_addr(net, |addr| {
             let mut entry = info::entry(addr, heard);
             if heard && same_host(&addr, dest) {
@@ -102,7 +103,12 @@ impl Provider for Shm {
             }
             out.push(entry, GFP_KERNEL)?;
             Ok(())
-        })
+        })?;
+        if out.len() == before {
+            // Where there is no address there are service names.
+            out.push(info::entry(SockAddr::default(), heard), GFP_KERNEL)?;
+        }
+        Ok(())
     }
 
     fn open_domain(
