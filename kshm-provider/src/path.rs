@@ -553,38 +553,38 @@ impl Path {
             return;
         };
         loop {
-            let mut op = match first.take() {
-                Some(op) => op,
-                None => {
-                    let mut tx = this.tx.lock();
-                    match tx.waiting.pop() {
-                        Some(op) => op,
-                        None => {
-                            tx.driven = false;
-                            return;
-                        }
-                    }
+            if first.is_none() {
+                let mut tx = this.tx.lock();
+                first = tx.waiting.pop();
+                if first.is_none() {
+                    tx.driven = false;
+                    return;
                 }
+            }
+            // Looked at where it is: it is large.
+            let step = match &mut first {
+                Some(op) => this.execute(&peer, op, budget),
+                None => continue,
             };
-            match this.execute(&peer, &mut op, budget) {
-                Step::Done => this.finish(op, 0),
+            match step {
+                Step::Done => this.finish(&mut first, 0),
                 Step::Cut => {
                     this.shut();
-                    this.finish(op, bindings::ECANCELED);
+                    this.finish(&mut first, bindings::ECANCELED);
                 }
                 Step::Failed(err, theirs) => {
                     this.shut();
-                    this.finish(op, err);
+                    this.finish(&mut first, err);
                     Endpoint::fail(endpoint, err);
                     Endpoint::fail(&peer, theirs);
                 }
                 Step::Later => {
-                    this.put_back(op);
+                    this.put_back(&mut first);
                     Endpoint::go_on_later(endpoint);
                     return;
                 }
                 Step::Stall => {
-                    if !this.stall(&peer, op) {
+                    if !this.stall(&peer, &mut first) {
                         return;
                     }
                 }
@@ -602,25 +602,29 @@ impl Path {
         self.up.store(false, Ordering::Release);
     }
 
-    fn finish(&self, op: TxOp, err: u32) {
+    fn finish(&self, place: &mut Option<TxOp>, err: u32) {
+        let Some(TxOp { token, .. }) = place.take() else {
+            return;
+        };
         // Before anybody hears of it: there is room again then.
         self.used.fetch_sub(1, Ordering::Release);
-        op.token.complete(Outcome {
+        token.complete(Outcome {
             err,
             prov_errno: errno::code(err),
             ..Outcome::default()
         });
     }
 
-    fn put_back(&self, op: TxOp) {
+    fn put_back(&self, place: &mut Option<TxOp>) {
+        let Some(op) = place.take() else { return };
         let lost = self.tx.lock().waiting.push_front(op);
         // There is room: it was accepted. If there were not, it would be cancelled.
         drop(lost);
     }
 
     /// Puts an operation back that waits for a receive. Whether to go on, because one came.
-    fn stall(&self, peer: &Arc<Endpoint>, op: TxOp) -> bool {
-        self.put_back(op);
+    fn stall(&self, peer: &Arc<Endpoint>, place: &mut Option<TxOp>) -> bool {
+        self.put_back(place);
         {
             let mut tx = self.tx.lock();
             if !tx.open {

@@ -266,10 +266,10 @@ impl WorkQueue {
 
 impl Drop for WorkQueue {
     fn drop(&mut self) {
-        let wq = QUEUE.swap(core::ptr::null_mut(), Ordering::AcqRel);
         // SAFETY: `new` made it and nobody else frees it. Nothing of the module is in use any
-        // more, so nothing new is queued.
-        unsafe { kshm_wq_free(wq) };
+        // more, so nothing new is queued but by what still runs, which is waited for, too.
+        unsafe { kshm_wq_free(QUEUE.load(Ordering::Acquire)) };
+        QUEUE.store(core::ptr::null_mut(), Ordering::Release);
     }
 }
 
