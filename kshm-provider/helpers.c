@@ -30,7 +30,7 @@ void *kshm_page_address(const struct page *page)
 void kshm_copy(void *to, const void *from, size_t len)
 {
 #if defined(CONFIG_X86_64) && !defined(CONFIG_KASAN)
-	if (len >= 128 && boot_cpu_has(X86_FEATURE_REP_GOOD) && !boot_cpu_has(X86_FEATURE_FSRM)) {
+	if (len >= 128 && !boot_cpu_has(X86_FEATURE_FSRM)) {
 		size_t words = len / 8;
 
 		asm volatile("rep movsq"
