@@ -87,7 +87,7 @@ impl Inner {
         Ok(())
     }
 
-    fn next(&self) -> Option<(Arc<Request>, Option<Arc<dyn ListenSink>>)> {
+    fn next(&self) -> Option<Delivery> {
         let mut ctl = self.ctl.lock();
         if ctl.requests.is_empty() {
             return None;
@@ -114,6 +114,9 @@ impl WorkItem for Inner {
         this.worker.store(0, Ordering::Release);
     }
 }
+
+/// A request, and who hears of it, if anybody does.
+type Delivery = (Arc<Request>, Option<Arc<dyn ListenSink>>);
 
 /// A listener as the core has it.
 pub(crate) struct Listener {

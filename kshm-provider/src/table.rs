@@ -200,7 +200,7 @@ impl Table {
         let handle = Handle::unpack(self.scramble.plain(value));
         let cell = self.cell(handle.index)?;
         self.exits
-            .wait(|sleep| cell.retire(handle.generation, || sleep()))
+            .wait(|sleep| cell.retire(handle.generation, sleep))
     }
 
     /// Shows what a key gives to `f`; until that returns the key does not end. Any context.
