@@ -105,10 +105,10 @@ fn reload(ctx: &Ctx) -> Result<()> {
     if ctx.env.topology != Topology::Two && !ctx.first() {
         return Ok(());
     }
-    for name in ["kfi_sample", "kverbs", "kfabric"] {
+    for name in ["kfi_sample", "kverbs", "kshm", "kfabric"] {
         if module_users(name).is_some() {
             unload(name).context("after the storm")?;
         }
     }
-    ["kfabric", "kverbs"].into_iter().try_for_each(load)
+    ["kfabric", "kverbs", "kshm"].into_iter().try_for_each(load)
 }

@@ -231,9 +231,11 @@ impl<'a> Chaos<'a> {
         if self.env.topology == Topology::Two {
             crew.kill_all()?;
             unload("kverbs")?;
+            unload("kshm")?;
             unload("kfabric")?;
             load("kfabric")?;
             load("kverbs")?;
+            load("kshm")?;
             return crew.fill();
         }
         // The other node's workers use it, or not just now; and it may try the same.

@@ -91,6 +91,7 @@ fn unload_and_load(ctx: &mut Ctx) -> Result<()> {
                 unload("kfi_sample")?;
             }
             unload("kverbs")?;
+            unload("kshm")?;
             unload("kfabric")?;
             ensure!(
                 !std::path::Path::new(&device_path()).exists(),
@@ -108,6 +109,7 @@ fn unload_and_load(ctx: &mut Ctx) -> Result<()> {
                 "a fabric without a provider",
             )?;
             load("kverbs")?;
+            load("kshm")?;
             drop(dev);
         }
         ctx.barrier("loaded")?;
