@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * One-sided operations of the kfi API. What kfi_endpoint.h says of posting holds here, too.
+ */
+#ifndef KFI_RMA_H
+#define KFI_RMA_H
+
+#include <kfabric.h>
+#include <kfi_endpoint.h>
+
+/**
+ * struct kfi_rma_iov - a range of the peer's
+ * @addr: its address, as the peer told it
+ * @len: bytes
+ * @key: its key
+ */
+struct kfi_rma_iov {
+	u64	addr;
+	size_t	len;
+	u64	key;
+};
+
+/**
+ * struct kfi_msg_rma - a one-sided operation, for kfi_readmsg() and kfi_writemsg()
+ * @type: which of the union
+ * @msg_iov: kernel addresses
+ * @msg_biov: pages
+ * @msg_sgl: a scatterlist
+ * @desc: descriptors, one for each local piece
+ * @iov_count: how many local pieces
+ * @addr: not used by connected endpoints
+ * @rma_iov: the peer's ranges, together as long as the local pieces
+ * @rma_iov_count: how many, up to rma_iov_limit
+ * @context: comes back in the completion
+ * @data: with KFI_REMOTE_CQ_DATA: data for the peer's completion
+ */
+struct kfi_msg_rma {
+	enum kfi_iov_type			type;
+	union {
+		const struct kvec		*msg_iov;
+		const struct bio_vec		*msg_biov;
+		const struct scatterlist	*msg_sgl;
+	};
+	void					**desc;
+	size_t					iov_count;
+	kfi_addr_t				addr;
+	const struct kfi_rma_iov		*rma_iov;
+	size_t					rma_iov_count;
+	void					*context;
+	u64					data;
+};
+
+/**
+ * struct kfi_ops_rma - one-sided operations
+ * @size: bytes of the structure that its provider knows
+ * @read: see kfi_read()
+ * @readv: see kfi_readv()
+ * @readbv: see kfi_readbv()
+ * @readmsg: see kfi_readmsg()
+ * @write: see kfi_write()
+ * @writev: see kfi_writev()
+ * @writebv: see kfi_writebv()
+ * @writemsg: see kfi_writemsg()
+ * @inject: see kfi_inject_write()
+ * @writedata: see kfi_writedata()
+ * @injectdata: see kfi_inject_writedata()
+ * @readsgl: see kfi_readsgl()
+ * @writesgl: see kfi_writesgl()
+ */
+struct kfi_ops_rma {
+	size_t	size;
+	ssize_t	(*read)(struct kfid_ep *ep, void *buf, size_t len, void *desc, kfi_addr_t src_addr,
+			u64 addr, u64 key, void *context);
+	ssize_t	(*readv)(struct kfid_ep *ep, const struct kvec *iov, void **desc, size_t count,
+			 kfi_addr_t src_addr, u64 addr, u64 key, void *context);
+	ssize_t	(*readbv)(struct kfid_ep *ep, const struct bio_vec *biov, void **desc, size_t count,
+			  kfi_addr_t src_addr, u64 addr, u64 key, void *context);
+	ssize_t	(*readmsg)(struct kfid_ep *ep, const struct kfi_msg_rma *msg, u64 flags);
+	ssize_t	(*write)(struct kfid_ep *ep, const void *buf, size_t len, void *desc,
+			 kfi_addr_t dest_addr, u64 addr, u64 key, void *context);
+	ssize_t	(*writev)(struct kfid_ep *ep, const struct kvec *iov, void **desc, size_t count,
+			  kfi_addr_t dest_addr, u64 addr, u64 key, void *context);
+	ssize_t	(*writebv)(struct kfid_ep *ep, const struct bio_vec *biov, void **desc,
+			   size_t count, kfi_addr_t dest_addr, u64 addr, u64 key, void *context);
+	ssize_t	(*writemsg)(struct kfid_ep *ep, const struct kfi_msg_rma *msg, u64 flags);
+	ssize_t	(*inject)(struct kfid_ep *ep, const void *buf, size_t len, kfi_addr_t dest_addr,
+			  u64 addr, u64 key);
+	ssize_t	(*writedata)(struct kfid_ep *ep, const void *buf, size_t len, void *desc, u64 data,
+			     kfi_addr_t dest_addr, u64 addr, u64 key, void *context);
+	ssize_t	(*injectdata)(struct kfid_ep *ep, const void *buf, size_t len, u64 data,
+			      kfi_addr_t dest_addr, u64 addr, u64 key);
+	ssize_t	(*readsgl)(struct kfid_ep *ep, const struct scatterlist *sgl, void **desc,
+			   size_t count, kfi_addr_t src_addr, u64 addr, u64 key, void *context);
+	ssize_t	(*writesgl)(struct kfid_ep *ep, const struct scatterlist *sgl, void **desc,
+			    size_t count, kfi_addr_t dest_addr, u64 addr, u64 key, void *context);
+};
+
+/* Reads the peer's memory. */
+static inline ssize_t kfi_read(struct kfid_ep *ep, void *buf, size_t len, void *desc,
+			       kfi_addr_t src_addr, u64 addr, u64 key, void *context)
+{
+	return ep->rma->read(ep, buf, len, desc, src_addr, addr, key, context);
+}
+
+/* Reads into several pieces. */
+static inline ssize_t kfi_readv(struct kfid_ep *ep, const struct kvec *iov, void **desc,
+				size_t count, kfi_addr_t src_addr, u64 addr, u64 key, void *context)
+{
+	return ep->rma->readv(ep, iov, desc, count, src_addr, addr, key, context);
+}
+
+/* Reads into pages. */
+static inline ssize_t kfi_readbv(struct kfid_ep *ep, const struct bio_vec *biov, void **desc,
+				 size_t count, kfi_addr_t src_addr, u64 addr, u64 key,
+				 void *context)
+{
+	return ep->rma->readbv(ep, biov, desc, count, src_addr, addr, key, context);
+}
+
+/* Reads into a scatterlist. */
+static inline ssize_t kfi_readsgl(struct kfid_ep *ep, const struct scatterlist *sgl, void **desc,
+				  size_t count, kfi_addr_t src_addr, u64 addr, u64 key,
+				  void *context)
+{
+	return ep->rma->readsgl(ep, sgl, desc, count, src_addr, addr, key, context);
+}
+
+/* Reads, with flags: KFI_COMPLETION, KFI_FENCE. */
+static inline ssize_t kfi_readmsg(struct kfid_ep *ep, const struct kfi_msg_rma *msg, u64 flags)
+{
+	return ep->rma->readmsg(ep, msg, flags);
+}
+
+/* Writes the peer's memory. */
+static inline ssize_t kfi_write(struct kfid_ep *ep, const void *buf, size_t len, void *desc,
+				kfi_addr_t dest_addr, u64 addr, u64 key, void *context)
+{
+	return ep->rma->write(ep, buf, len, desc, dest_addr, addr, key, context);
+}
+
+/* Writes from several pieces. */
+static inline ssize_t kfi_writev(struct kfid_ep *ep, const struct kvec *iov, void **desc,
+				 size_t count, kfi_addr_t dest_addr, u64 addr, u64 key,
+				 void *context)
+{
+	return ep->rma->writev(ep, iov, desc, count, dest_addr, addr, key, context);
+}
+
+/* Writes from pages. */
+static inline ssize_t kfi_writebv(struct kfid_ep *ep, const struct bio_vec *biov, void **desc,
+				  size_t count, kfi_addr_t dest_addr, u64 addr, u64 key,
+				  void *context)
+{
+	return ep->rma->writebv(ep, biov, desc, count, dest_addr, addr, key, context);
+}
+
+/* Writes from a scatterlist. */
+static inline ssize_t kfi_writesgl(struct kfid_ep *ep, const struct scatterlist *sgl, void **desc,
+				   size_t count, kfi_addr_t dest_addr, u64 addr, u64 key,
+				   void *context)
+{
+	return ep->rma->writesgl(ep, sgl, desc, count, dest_addr, addr, key, context);
+}
+
+/* Writes, with flags: KFI_COMPLETION, KFI_INJECT, KFI_REMOTE_CQ_DATA, KFI_FENCE. */
+static inline ssize_t kfi_writemsg(struct kfid_ep *ep, const struct kfi_msg_rma *msg, u64 flags)
+{
+	return ep->rma->writemsg(ep, msg, flags);
+}
+
+/* Writes a little, which is taken before the call returns. It has no completion. */
+static inline ssize_t kfi_inject_write(struct kfid_ep *ep, const void *buf, size_t len,
+				       kfi_addr_t dest_addr, u64 addr, u64 key)
+{
+	return ep->rma->inject(ep, buf, len, dest_addr, addr, key);
+}
+
+/* Writes, with data for a completion of the peer's, which takes a receive. */
+static inline ssize_t kfi_writedata(struct kfid_ep *ep, const void *buf, size_t len, void *desc,
+				    u64 data, kfi_addr_t dest_addr, u64 addr, u64 key,
+				    void *context)
+{
+	return ep->rma->writedata(ep, buf, len, desc, data, dest_addr, addr, key, context);
+}
+
+/* kfi_inject_write() with data for a completion of the peer's. */
+static inline ssize_t kfi_inject_writedata(struct kfid_ep *ep, const void *buf, size_t len,
+					   u64 data, kfi_addr_t dest_addr, u64 addr, u64 key)
+{
+	return ep->rma->injectdata(ep, buf, len, data, dest_addr, addr, key);
+}
+
+#endif
