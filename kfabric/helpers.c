@@ -203,6 +203,11 @@ bool kf_fatal_signal_pending(void)
 	return fatal_signal_pending(current);
 }
 
+struct task_struct *kf_current_task(void)
+{
+	return current;
+}
+
 void kf_cond_resched(void)
 {
 	cond_resched();
@@ -247,6 +252,16 @@ int kf_wait_moved_killable(struct wait_queue_head *head, const u64 *count, u64 s
 
 	left = wait_event_killable_timeout(*head, READ_ONCE(*count) != seen, left);
 	return left < 0 ? -EINTR : 0;
+}
+
+/* Whether it is so when up to @ms milliseconds (negative: any number) have passed. */
+int kf_wait_ready(struct wait_queue_head *head, bool (*ready)(const void *arg), const void *arg,
+		  int ms)
+{
+	long left = ms < 0 ? MAX_SCHEDULE_TIMEOUT : msecs_to_jiffies(ms);
+
+	left = wait_event_interruptible_timeout(*head, ready(arg), left);
+	return left < 0 ? -EINTR : left > 0;
 }
 
 void kf_wait_poll(struct file *file, struct wait_queue_head *head, struct poll_table_struct *table)

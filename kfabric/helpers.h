@@ -40,6 +40,7 @@ void kf_mm_uncharge(struct mm_struct *mm, unsigned long pages);
 void kf_mm_grab(struct mm_struct *mm);
 void kf_mm_drop(struct mm_struct *mm);
 bool kf_fatal_signal_pending(void);
+struct task_struct *kf_current_task(void);
 void kf_cond_resched(void);
 unsigned long kf_page_to_pfn(const struct page *page);
 void *kf_page_address(const struct page *page);
@@ -50,6 +51,8 @@ void kf_wait_wake(struct wait_queue_head *head);
 void kf_wait_moved(struct wait_queue_head *head, const u64 *count, u64 seen);
 int kf_wait_moved_killable(struct wait_queue_head *head, const u64 *count, u64 seen,
 			   unsigned int ms);
+int kf_wait_ready(struct wait_queue_head *head, bool (*ready)(const void *arg), const void *arg,
+		  int ms);
 void kf_wait_poll(struct file *file, struct wait_queue_head *head,
 		  struct poll_table_struct *table);
 

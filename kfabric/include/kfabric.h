@@ -533,7 +533,7 @@ void kfi_freeinfo(struct kfi_info *info);
 /* An info that says nothing, with all its attributes. NULL: no memory. */
 struct kfi_info *kfi_allocinfo(void);
 
-/* A copy of one info (not of those behind it), without its handle. NULL for @info: a new one. */
+/* A copy of one info (not of those behind it), with the same handle. NULL for @info: a new one. */
 struct kfi_info *kfi_dupinfo(const struct kfi_info *info);
 
 /**
@@ -588,9 +588,12 @@ int kfi_fabric(struct kfi_fabric_attr *attr, struct kfid_fabric **fabric, void *
  * kfi_close() - ends an object
  * @fid: the object
  *
- * May sleep. When it has succeeded no handler of the object runs any more, nor will one.
+ * May sleep. When it has succeeded no handler of the object runs any more, nor will one; and memory
+ * that was registered is no more used by any device.
  *
- * Return: 0; -EBUSY: something is open on it or uses it, and it stays.
+ * Return: 0; -EBUSY: something is open on it or uses it, and it stays. Memory that operations still
+ * use after a second is one such case: it has no key any more then, nor will it take operations, and
+ * kfi_close() is to be called again.
  */
 static inline int kfi_close(struct kfid *fid)
 {

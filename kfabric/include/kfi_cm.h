@@ -41,7 +41,7 @@ struct kfi_ops_cm {
 			void *context);
 };
 
-/* Sets an endpoint's own address, passive or not, before it listens or is enabled. */
+/* Sets a passive endpoint's address, before it listens. Others have it by their info. */
 static inline int kfi_setname(struct kfid *fid, void *addr, size_t addrlen)
 {
 	struct kfid_ep *ep = container_of(fid, struct kfid_ep, fid);

@@ -185,6 +185,15 @@ impl Cq {
         count
     }
 
+    /// The oldest entry, which stays. For the reader.
+    pub(crate) fn peek(&self) -> Option<CqEntry> {
+        let tail = self.ring.tail();
+        match self.account.unread(tail) {
+            Some(waiting) if waiting != 0 => Some(self.ring.read(tail & (self.entries() - 1))),
+            _ => None,
+        }
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         self.children.is_closed()
     }

@@ -25,6 +25,7 @@ pub mod pure;
 pub mod uapi;
 
 mod bound;
+mod capi;
 pub mod cntr;
 pub mod cq;
 mod dev;
@@ -69,7 +70,10 @@ struct Kfabric {
 impl kernel::Module for Kfabric {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         // SAFETY: A module's `init` runs once.
-        unsafe { registry::init() };
+        unsafe {
+            registry::init();
+            capi::init();
+        }
         let queue = sys::wq::WorkQueue::new()?;
         let counts = stats::Root::new();
         Ok(Self {
@@ -88,6 +92,7 @@ struct Providers;
 
 impl Drop for Providers {
     fn drop(&mut self) {
-        registry::exit()
+        registry::exit();
+        capi::exit();
     }
 }

@@ -112,14 +112,20 @@ enum Source {
     Pinned { dirty: bool },
     /// Owned.
     Owned(#[expect(dead_code, reason = "held for its Drop")] KVVec<Page>),
+    /// Somebody else's, who waits for the drop of this before the pages go.
+    Lent(#[expect(dead_code, reason = "held for its Drop")] Arc<dyn Lender>),
 }
+
+/// Who lends pages of the kernel's. Dropped when nothing uses them any more.
+pub(crate) trait Lender: Send + Sync {}
 
 /// Pages, as contiguous runs in the order of the memory they make up.
 ///
 /// # Invariants
 ///
 /// With [`Source::Pinned`] every page of `runs` is pinned once and ours to unpin; with
-/// [`Source::Owned`] the runs are those of the owned pages.
+/// [`Source::Owned`] the runs are those of the owned pages; with [`Source::Lent`] they stay until its
+/// drop.
 struct Pages {
     runs: KVVec<Run>,
     count: usize,
@@ -317,6 +323,37 @@ impl Memory {
         }
         pages.source = Source::Owned(owned);
         Self::make(pages, None, 0, len, true)
+    }
+
+    /// Takes `len` bytes of the kernel's memory that stays its owner's: from byte `first` of the first
+    /// of `pages` on.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: no bytes, or not as many as the pages have. Else what `pages` say.
+    ///
+    /// # Safety
+    ///
+    /// Pages of the kernel's memory map, all of which stay until `lender` is dropped.
+    pub(crate) unsafe fn lend(
+        lender: Arc<dyn Lender>,
+        pages: impl Iterator<Item = Result<NonNull<bindings::page>>>,
+        first: usize,
+        len: usize,
+    ) -> Result<Arc<Self>> {
+        // INVARIANT: The runs pushed below stay until the lender is dropped.
+        let mut lent = Pages {
+            runs: KVVec::new(),
+            count: 0,
+            source: Source::Lent(lender),
+        };
+        for page in pages {
+            lent.push(page?)?;
+        }
+        if len == 0 || first >= PAGE_SIZE || (first + len).div_ceil(PAGE_SIZE) != lent.count {
+            return Err(EINVAL);
+        }
+        Self::make(lent, None, first, len, true)
     }
 
     fn make(

@@ -12,6 +12,7 @@ use kernel::{
 };
 
 use crate::{
+    capi,
     errno::enodata,
     net::Net,
     object::set_name,
@@ -121,7 +122,7 @@ impl Registration {
             return Err(EINVAL);
         }
         let mut list = PROVIDERS.lock();
-        if list.iter().any(|e| e.provider.name() == name) {
+        if list.iter().any(|e| e.provider.name() == name) || capi::has(name) {
             return Err(EEXIST);
         }
         let entry = Entry {
@@ -144,6 +145,19 @@ impl Drop for Registration {
         // Outside the lock.
         drop(taken);
     }
+}
+
+/// Does something unless the name is taken, which it is not before that is over.
+///
+/// # Errors
+///
+/// `EEXIST`: it is. Else what `go` says.
+pub(crate) fn unless_taken(name: &str, go: impl FnOnce() -> Result) -> Result {
+    let list = PROVIDERS.lock();
+    if list.iter().any(|e| e.provider.name() == name) {
+        return Err(EEXIST);
+    }
+    go()
 }
 
 /// The provider of this name.

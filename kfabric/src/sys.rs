@@ -49,6 +49,7 @@ extern "C" {
     pub(crate) fn kf_mm_grab(mm: *mut bindings::mm_struct);
     pub(crate) fn kf_mm_drop(mm: *mut bindings::mm_struct);
     pub(crate) fn kf_fatal_signal_pending() -> bool;
+    pub(crate) fn kf_current_task() -> *mut bindings::task_struct;
     pub(crate) fn kf_cond_resched();
     pub(crate) fn kf_page_to_pfn(page: *const bindings::page) -> c_ulong;
     pub(crate) fn kf_page_address(page: *const bindings::page) -> *mut c_void;
@@ -62,6 +63,12 @@ extern "C" {
         count: *const u64,
         seen: u64,
         ms: c_uint,
+    ) -> c_int;
+    pub(crate) fn kf_wait_ready(
+        head: *mut bindings::wait_queue_head,
+        ready: unsafe extern "C" fn(*const c_void) -> bool,
+        arg: *const c_void,
+        ms: c_int,
     ) -> c_int;
     pub(crate) fn kf_wait_poll(
         file: *mut bindings::file,
@@ -120,6 +127,12 @@ pub(crate) fn pause() -> Result {
 pub(crate) fn cond_resched() {
     // SAFETY: No preconditions but that we may sleep, which callers see to.
     unsafe { kf_cond_resched() }
+}
+
+/// The current task, to be compared.
+pub(crate) fn current_task() -> *mut bindings::task_struct {
+    // SAFETY: No preconditions.
+    unsafe { kf_current_task() }
 }
 
 /// Spins politely.

@@ -7,6 +7,7 @@
 
 use kernel::{
     bindings,
+    ffi::c_void,
     fs::File,
     prelude::*,
     types::Opaque, //
@@ -43,6 +44,26 @@ impl WaitQueue {
     pub(crate) fn wake_all(&self) {
         // SAFETY: By the type invariant it is initialised.
         unsafe { sys::kf_wait_wake(self.head.get()) }
+    }
+
+    /// Waits until `ready`, up to `ms` milliseconds (negative: any number); whether it is. What it
+    /// looks at is written before [`WaitQueue::wake_all`].
+    ///
+    /// # Errors
+    ///
+    /// `EINTR`: a signal.
+    pub(crate) fn wait_until<F: Fn() -> bool>(&self, ready: F, ms: i32) -> Result<bool> {
+        unsafe extern "C" fn call<F: Fn() -> bool>(arg: *const c_void) -> bool {
+            // SAFETY: `wait_until` passes its own `ready`, which lives until the wait is over.
+            unsafe { (*arg.cast::<F>())() }
+        }
+        let arg = core::ptr::from_ref(&ready).cast();
+        // SAFETY: By the type invariant the head is initialised; `call` is for this type of `arg`.
+        let answer = unsafe { sys::kf_wait_ready(self.head.get(), call::<F>, arg, ms) };
+        if answer < 0 {
+            return Err(Error::from_errno(answer));
+        }
+        Ok(answer != 0)
     }
 
     /// Has a poll of `file` wait here; whether there is something to wait for is looked at after.

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The kfi API for consumers written in C: what is exported to them, infos, and helpers for the
+ * Rust side. See capi.h.
+ */
+#include <linux/export.h>
+#include <linux/inet.h>
+#include <linux/kernel.h>
+#include <linux/mm.h>
+#include <linux/scatterlist.h>
+#include <linux/slab.h>
+#include <linux/socket.h>
+#include <linux/string.h>
+#include <linux/vmalloc.h>
+
+#include "capi.h"
+#include <kfi_enosys.h>
+#include <kfi_trigger.h>
+
+static_assert(sizeof(struct kfi_triggered_context) == sizeof(struct kfi_context));
+static_assert(sizeof(struct kfi_triggered_context2) == sizeof(struct kfi_context2));
+
+u32 kfi_version(void)
+{
+	return KFI_VERSION(KFI_MAJOR_VERSION, KFI_MINOR_VERSION);
+}
+EXPORT_SYMBOL_GPL(kfi_version);
+
+int kfi_getinfo(u32 version, const char *node, const char *service, u64 flags,
+		struct kfi_info *hints, struct kfi_info **info)
+{
+	return kf_c_getinfo(version, node, service, flags, hints, info);
+}
+EXPORT_SYMBOL_GPL(kfi_getinfo);
+
+int kfi_fabric(struct kfi_fabric_attr *attr, struct kfid_fabric **fabric, void *context)
+{
+	return kf_c_fabric(attr, fabric, context);
+}
+EXPORT_SYMBOL_GPL(kfi_fabric);
+
+int kfi_provider_register(struct kfi_provider *provider)
+{
+	return kf_c_provider_register(provider);
+}
+EXPORT_SYMBOL_GPL(kfi_provider_register);
+
+int kfi_provider_deregister(struct kfi_provider *provider)
+{
+	return kf_c_provider_deregister(provider);
+}
+EXPORT_SYMBOL_GPL(kfi_provider_deregister);
+
+static void free_one(struct kfi_info *info)
+{
+	kfree(info->src_addr);
+	kfree(info->dest_addr);
+	kfree(info->tx_attr);
+	kfree(info->rx_attr);
+	if (info->ep_attr)
+		kfree(info->ep_attr->auth_key);
+	kfree(info->ep_attr);
+	if (info->domain_attr) {
+		kfree(info->domain_attr->name);
+		kfree(info->domain_attr->auth_key);
+	}
+	kfree(info->domain_attr);
+	if (info->fabric_attr) {
+		kfree(info->fabric_attr->name);
+		kfree(info->fabric_attr->prov_name);
+	}
+	kfree(info->fabric_attr);
+	kfree(info);
+}
+
+void kfi_freeinfo(struct kfi_info *info)
+{
+	while (info) {
+		struct kfi_info *next = info->next;
+
+		free_one(info);
+		info = next;
+	}
+}
+EXPORT_SYMBOL_GPL(kfi_freeinfo);
+
+struct kfi_info *kfi_allocinfo(void)
+{
+	struct kfi_info *info = kzalloc(sizeof(*info), GFP_KERNEL);
+
+	if (!info)
+		return NULL;
+	info->tx_attr = kzalloc(sizeof(*info->tx_attr), GFP_KERNEL);
+	info->rx_attr = kzalloc(sizeof(*info->rx_attr), GFP_KERNEL);
+	info->ep_attr = kzalloc(sizeof(*info->ep_attr), GFP_KERNEL);
+	info->domain_attr = kzalloc(sizeof(*info->domain_attr), GFP_KERNEL);
+	info->fabric_attr = kzalloc(sizeof(*info->fabric_attr), GFP_KERNEL);
+	if (!info->tx_attr || !info->rx_attr || !info->ep_attr || !info->domain_attr ||
+	    !info->fabric_attr) {
+		free_one(info);
+		return NULL;
+	}
+	return info;
+}
+EXPORT_SYMBOL_GPL(kfi_allocinfo);
+
+/* A copy of something that may not be there; false: no memory. */
+static bool dup_bytes(void *to, const void *from, size_t len)
+{
+	void *copy = NULL;
+
+	if (from && len) {
+		copy = kmemdup(from, len, GFP_KERNEL);
+		if (!copy)
+			return false;
+	}
+	*(void **)to = copy;
+	return true;
+}
+
+static bool dup_text(char **to, const char *from)
+{
+	return dup_bytes(to, from, from ? strlen(from) + 1 : 0);
+}
+
+static bool dup_ep(struct kfi_info *to, const struct kfi_ep_attr *from)
+{
+	if (!dup_bytes(&to->ep_attr, from, sizeof(*from)))
+		return false;
+	if (!from)
+		return true;
+	to->ep_attr->auth_key = NULL;
+	return dup_bytes(&to->ep_attr->auth_key, from->auth_key, from->auth_key_size);
+}
+
+static bool dup_domain(struct kfi_info *to, const struct kfi_domain_attr *from)
+{
+	if (!dup_bytes(&to->domain_attr, from, sizeof(*from)))
+		return false;
+	if (!from)
+		return true;
+	to->domain_attr->name = NULL;
+	to->domain_attr->auth_key = NULL;
+	return dup_text(&to->domain_attr->name, from->name) &&
+	       dup_bytes(&to->domain_attr->auth_key, from->auth_key, from->auth_key_size);
+}
+
+static bool dup_fabric(struct kfi_info *to, const struct kfi_fabric_attr *from)
+{
+	if (!dup_bytes(&to->fabric_attr, from, sizeof(*from)))
+		return false;
+	if (!from)
+		return true;
+	to->fabric_attr->name = NULL;
+	to->fabric_attr->prov_name = NULL;
+	return dup_text(&to->fabric_attr->name, from->name) &&
+	       dup_text(&to->fabric_attr->prov_name, from->prov_name);
+}
+
+struct kfi_info *kfi_dupinfo(const struct kfi_info *info)
+{
+	struct kfi_info *to;
+
+	if (!info)
+		return kfi_allocinfo();
+	to = kzalloc(sizeof(*to), GFP_KERNEL);
+	if (!to)
+		return NULL;
+	to->caps = info->caps;
+	to->mode = info->mode;
+	to->addr_format = info->addr_format;
+	to->src_addrlen = info->src_addrlen;
+	to->dest_addrlen = info->dest_addrlen;
+	to->handle = info->handle;
+	if (dup_bytes(&to->src_addr, info->src_addr, info->src_addrlen) &&
+	    dup_bytes(&to->dest_addr, info->dest_addr, info->dest_addrlen) &&
+	    dup_bytes(&to->tx_attr, info->tx_attr, sizeof(*info->tx_attr)) &&
+	    dup_bytes(&to->rx_attr, info->rx_attr, sizeof(*info->rx_attr)) &&
+	    dup_ep(to, info->ep_attr) && dup_domain(to, info->domain_attr) &&
+	    dup_fabric(to, info->fabric_attr))
+		return to;
+	free_one(to);
+	return NULL;
+}
+EXPORT_SYMBOL_GPL(kfi_dupinfo);
+
+void kf_c_init_fid(struct kfid *fid, size_t fclass, void *context, struct kfi_ops *ops)
+{
+	fid->fclass = fclass;
+	fid->context = context;
+	fid->ops = ops;
+	kfi_init_id(fid);
+}
+
+char *kf_c_text(const u8 *text, size_t len)
+{
+	return kmemdup_nul((const char *)text, len, GFP_KERNEL);
+}
+
+void *kf_c_copy(const void *bytes, size_t len)
+{
+	return kmemdup(bytes, len, GFP_KERNEL);
+}
+
+/* Whether a text fits. */
+bool kf_c_name(u8 *to, size_t size, const char *from)
+{
+	return strscpy_pad((char *)to, from, size) >= 0;
+}
+
+/* An address that is a text. @addr has room for 28 bytes. */
+int kf_c_address(struct net *net, const char *node, const char *service, u8 *addr, u32 *len)
+{
+	struct sockaddr_storage found = {};
+	int err;
+
+	err = inet_pton_with_scope(net, AF_UNSPEC, node ?: "0.0.0.0", service, &found);
+	if (err)
+		return -EINVAL;
+	*len = found.ss_family == AF_INET6 ? 28 : 16;
+	memcpy(addr, &found, *len);
+	return 0;
+}
+
+/* The page that an address of the kernel's lies in; NULL: it is none. */
+struct page *kf_c_page(const void *addr)
+{
+	if (is_vmalloc_addr(addr))
+		return vmalloc_to_page(addr);
+	return virt_addr_valid(addr) ? virt_to_page(addr) : NULL;
+}
+
+/* The physical address of memory that is mapped linearly; U64_MAX: it is not. */
+u64 kf_c_phys(const void *addr)
+{
+	return !is_vmalloc_addr(addr) && virt_addr_valid(addr) ? virt_to_phys((void *)addr) :
+								 U64_MAX;
+}
+
+u64 kf_c_page_phys(struct page *page)
+{
+	return page_to_phys(page);
+}
+
+/* The page that comes @index after another one in memory. */
+struct page *kf_c_page_of(struct page *page, size_t index)
+{
+	return pfn_to_page(page_to_pfn(page) + index);
+}
+
+/* What an entry of a scatterlist says, and the next entry. */
+const struct scatterlist *kf_c_sg(const struct scatterlist *sg, struct page **page,
+				  size_t *offset, size_t *len)
+{
+	*page = sg_page((struct scatterlist *)sg);
+	*offset = sg->offset;
+	*len = sg->length;
+	return sg_next((struct scatterlist *)sg);
+}
+
+void kf_c_provider_init(struct kfi_provider *provider)
+{
+	init_completion(&provider->comp);
+	atomic_set(&provider->ref_cnt, 1);
+}
+
+void kf_c_provider_get(struct kfi_provider *provider)
+{
+	kfi_ref_provider(provider);
+}
+
+void kf_c_provider_put(struct kfi_provider *provider)
+{
+	kfi_deref_provider(provider);
+}
+
+void kf_c_provider_wait(struct kfi_provider *provider)
+{
+	wait_for_completion(&provider->comp);
+}
+
+struct kfi_ops_tagged kf_c_no_tagged = {
+	.size		= sizeof(struct kfi_ops_tagged),
+	.recv		= kfi_no_tagged_recv,
+	.recvv		= kfi_no_tagged_recvv,
+	.recvbv		= kfi_no_tagged_recvbv,
+	.recvmsg	= kfi_no_tagged_recvmsg,
+	.send		= kfi_no_tagged_send,
+	.sendv		= kfi_no_tagged_sendv,
+	.sendbv		= kfi_no_tagged_sendbv,
+	.sendmsg	= kfi_no_tagged_sendmsg,
+	.inject		= kfi_no_tagged_inject,
+	.senddata	= kfi_no_tagged_senddata,
+	.injectdata	= kfi_no_tagged_injectdata,
+	.recvsgl	= kfi_no_tagged_recvsgl,
+	.sendsgl	= kfi_no_tagged_sendsgl,
+};
+
+struct kfi_ops_atomic kf_c_no_atomic = {
+	.size		= sizeof(struct kfi_ops_atomic),
+	.write		= kfi_no_atomic_write,
+	.writev		= kfi_no_atomic_writev,
+	.writemsg	= kfi_no_atomic_writemsg,
+	.inject		= kfi_no_atomic_inject,
+	.readwrite	= kfi_no_atomic_readwrite,
+	.readwritev	= kfi_no_atomic_readwritev,
+	.readwritemsg	= kfi_no_atomic_readwritemsg,
+	.compwrite	= kfi_no_atomic_compwrite,
+	.compwritev	= kfi_no_atomic_compwritev,
+	.compwritemsg	= kfi_no_atomic_compwritemsg,
+	.writevalid	= kfi_no_atomic_writevalid,
+	.readwritevalid	= kfi_no_atomic_readwritevalid,
+	.compwritevalid	= kfi_no_atomic_compwritevalid,
+};

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Between the C and the Rust of the kfi API for consumers written in C. The objects are made in
+ * src/capi/; what is here is what C does better: structures that are only C's, and what Rust
+ * cannot reach.
+ */
+#ifndef KFABRIC_CAPI_H
+#define KFABRIC_CAPI_H
+
+#include <kfabric.h>
+#include <kfi_atomic.h>
+#include <kfi_cm.h>
+#include <kfi_domain.h>
+#include <kfi_endpoint.h>
+#include <kfi_eq.h>
+#include <kfi_errno.h>
+#include <kfi_key.h>
+#include <kfi_prov.h>
+#include <kfi_rma.h>
+#include <kfi_tagged.h>
+
+struct net;
+struct page;
+struct scatterlist;
+
+/* Written in Rust. */
+int kf_c_getinfo(u32 version, const char *node, const char *service, u64 flags,
+		 const struct kfi_info *hints, struct kfi_info **info);
+int kf_c_fabric(const struct kfi_fabric_attr *attr, struct kfid_fabric **fabric, void *context);
+int kf_c_provider_register(struct kfi_provider *provider);
+int kf_c_provider_deregister(struct kfi_provider *provider);
+
+/* Written in C. */
+extern struct kfi_ops_tagged kf_c_no_tagged;
+extern struct kfi_ops_atomic kf_c_no_atomic;
+
+void kf_c_init_fid(struct kfid *fid, size_t fclass, void *context, struct kfi_ops *ops);
+char *kf_c_text(const u8 *text, size_t len);
+void *kf_c_copy(const void *bytes, size_t len);
+bool kf_c_name(u8 *to, size_t size, const char *from);
+int kf_c_address(struct net *net, const char *node, const char *service, u8 *addr, u32 *len);
+struct page *kf_c_page(const void *addr);
+u64 kf_c_phys(const void *addr);
+u64 kf_c_page_phys(struct page *page);
+struct page *kf_c_page_of(struct page *page, size_t index);
+const struct scatterlist *kf_c_sg(const struct scatterlist *sg, struct page **page,
+				  size_t *offset, size_t *len);
+const char *kf_c_prov_error(int prov_errno, char *buf, size_t len);
+void kf_c_provider_init(struct kfi_provider *provider);
+void kf_c_provider_get(struct kfi_provider *provider);
+void kf_c_provider_put(struct kfi_provider *provider);
+void kf_c_provider_wait(struct kfi_provider *provider);
+
+#endif

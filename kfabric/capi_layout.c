@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Sizes and offsets of the kfi API's structures as the C compiler sees them. Compiled to assembly
+ * only; Kbuild turns it into constants that src/capi/raw.rs compares with what bindgen made of the
+ * same headers.
+ */
+#include <linux/bvec.h>
+#include <linux/kbuild.h>
+#include <linux/uio.h>
+
+#include "capi.h"
+
+#define SIZE(sym, type) DEFINE(SIZEOF_##sym, sizeof(type))
+#define AT(sym, type, field) DEFINE(OFFSET_##sym, offsetof(type, field))
+
+int main(void)
+{
+	SIZE(KFID, struct kfid);
+	AT(KFID_COMP, struct kfid, comp);
+	AT(KFID_REF_CNT, struct kfid, ref_cnt);
+	SIZE(INFO, struct kfi_info);
+	AT(INFO_HANDLE, struct kfi_info, handle);
+	SIZE(TX_ATTR, struct kfi_tx_attr);
+	SIZE(RX_ATTR, struct kfi_rx_attr);
+	SIZE(EP_ATTR, struct kfi_ep_attr);
+	SIZE(DOMAIN_ATTR, struct kfi_domain_attr);
+	AT(DOMAIN_ATTR_MR_MODE, struct kfi_domain_attr, mr_mode);
+	SIZE(FABRIC_ATTR, struct kfi_fabric_attr);
+	SIZE(FABRIC, struct kfid_fabric);
+	SIZE(DOMAIN, struct kfid_domain);
+	SIZE(EP, struct kfid_ep);
+	SIZE(PEP, struct kfid_pep);
+	SIZE(EQ, struct kfid_eq);
+	SIZE(CQ, struct kfid_cq);
+	SIZE(CNTR, struct kfid_cntr);
+	SIZE(MR, struct kfid_mr);
+	AT(MR_KEY, struct kfid_mr, key);
+	SIZE(KEY, struct kfid_key);
+	SIZE(EQ_ATTR, struct kfi_eq_attr);
+	SIZE(CQ_ATTR, struct kfi_cq_attr);
+	SIZE(CNTR_ATTR, struct kfi_cntr_attr);
+	SIZE(MR_ATTR, struct kfi_mr_attr);
+	SIZE(MSG, struct kfi_msg);
+	SIZE(MSG_RMA, struct kfi_msg_rma);
+	AT(MSG_RMA_RMA_IOV, struct kfi_msg_rma, rma_iov);
+	SIZE(RMA_IOV, struct kfi_rma_iov);
+	SIZE(EQ_CM_ENTRY, struct kfi_eq_cm_entry);
+	SIZE(EQ_ERR_ENTRY, struct kfi_eq_err_entry);
+	SIZE(CQ_DATA_ENTRY, struct kfi_cq_data_entry);
+	SIZE(CQ_TAGGED_ENTRY, struct kfi_cq_tagged_entry);
+	SIZE(CQ_ERR_ENTRY, struct kfi_cq_err_entry);
+	SIZE(OPS, struct kfi_ops);
+	SIZE(OPS_FABRIC, struct kfi_ops_fabric);
+	SIZE(OPS_DOMAIN, struct kfi_ops_domain);
+	SIZE(OPS_MR, struct kfi_ops_mr);
+	SIZE(OPS_EP, struct kfi_ops_ep);
+	SIZE(OPS_CM, struct kfi_ops_cm);
+	SIZE(OPS_MSG, struct kfi_ops_msg);
+	SIZE(OPS_RMA, struct kfi_ops_rma);
+	SIZE(OPS_EQ, struct kfi_ops_eq);
+	SIZE(OPS_CQ, struct kfi_ops_cq);
+	SIZE(OPS_CNTR, struct kfi_ops_cntr);
+	SIZE(OPS_KEY, struct kfi_ops_key);
+	SIZE(PROVIDER, struct kfi_provider);
+	AT(PROVIDER_REF_CNT, struct kfi_provider, ref_cnt);
+	SIZE(KEY_ASSIGNMENT, struct kfi_key_assignment);
+	SIZE(KVEC, struct kvec);
+	SIZE(BIO_VEC, struct bio_vec);
+	return 0;
+}

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The kfi API for consumers and providers written in C (`kfabric/include/`).
+//!
+//! A thin layer over the objects that all consumers use: it turns C structures into theirs and back,
+//! and holds no policy. What a consumer gets is a box that begins with the structure the API says
+//! (`struct kfid_ep` and the like), whose tables of calls point to functions in here.
+//!
+//! What is assumed of consumers, as of all C in the kernel: pointers are what the headers say they
+//! are; an object is not used when [`kfi_close`](obj) of it has begun, nor its buffers before their
+//! operations are over. Calls on one object may come from several threads at once, but for those
+//! that change what it is (bind, enable, close).
+
+mod cm;
+mod ep;
+mod event;
+mod fabric;
+mod info;
+mod key;
+mod mr;
+mod obj;
+mod post;
+mod prov;
+mod queue;
+mod raw;
+
+pub(crate) use prov::{
+    exit,
+    has,
+    init, //
+};

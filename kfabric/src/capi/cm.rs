@@ -1,0 +1,452 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Passive endpoints, requests to connect, connections.
+
+use core::ptr;
+use kernel::{
+    ffi::{
+        c_int,
+        c_void, //
+    },
+    new_mutex,
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    },
+    types::Opaque, //
+};
+
+use super::{
+    ep::EpObj,
+    event::EqObj,
+    fabric::FabricObj,
+    info,
+    obj::{
+        self,
+        code,
+        enosys,
+        kfi_error,
+        Object,
+        Place, //
+    },
+    raw, //
+};
+use crate::{
+    eq::Eq,
+    errno::eopnotsupp,
+    fabric::Fabric,
+    pep::{
+        PassiveEp,
+        Request, //
+    },
+    uapi::{
+        SockAddr,
+        KFI_CM_DATA_MAX,
+        KFI_STATE_NEW, //
+    },
+};
+
+/// A request that a consumer has read, and not answered. C knows it by the address of its `fid`, which
+/// is looked up here and never followed, so that a stale one does no harm.
+struct Waiting {
+    fid: KBox<Opaque<raw::kfid>>,
+    /// Address of its passive endpoint.
+    pep: u64,
+    request: Arc<Request>,
+}
+
+// SAFETY: The structure for C is not used by us.
+unsafe impl Send for Waiting {}
+
+/// The requests of a fabric.
+#[pin_data]
+pub(super) struct Requests {
+    #[pin]
+    waiting: Mutex<KVec<Waiting>>,
+}
+
+static REQUEST: raw::kfi_ops = raw::kfi_ops {
+    size: size_of::<raw::kfi_ops>(),
+    close: Some(no_close),
+    bind: Some(obj::no_bind),
+    control: Some(obj::no_control),
+    ops_open: Some(obj::no_ops),
+};
+
+unsafe extern "C" fn no_close(_: *mut raw::kfid) -> c_int {
+    enosys().to_errno()
+}
+
+impl Requests {
+    pub(super) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                waiting <- new_mutex!(KVec::new(), "kfabric_capi_requests"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Adds one; what C is to know it by.
+    pub(super) fn add(&self, request: Arc<Request>, pep: u64) -> Result<*mut raw::kfid> {
+        let fid = KBox::new(Opaque::uninit(), GFP_KERNEL)?;
+        let handle = fid.get();
+        // SAFETY: Ours, and valid for writes.
+        unsafe {
+            raw::kf_c_init_fid(
+                handle,
+                raw::KFI_CLASS_CONNREQ as usize,
+                ptr::null_mut(),
+                ptr::from_ref(&REQUEST).cast_mut(),
+            )
+        };
+        let one = Waiting { fid, pep, request };
+        self.waiting.lock().push(one, GFP_KERNEL)?;
+        Ok(handle)
+    }
+
+    /// Runs `answer` with a request, which is used up if that succeeds.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: there is none such. Else what `answer` says.
+    pub(super) fn answer<T>(
+        &self,
+        handle: *mut raw::kfid,
+        answer: impl FnOnce(&Arc<Request>) -> Result<T>,
+    ) -> Result<T> {
+        let request = {
+            let waiting = self.waiting.lock();
+            let found = waiting.iter().find(|one| one.fid.get() == handle);
+            found.map(|one| one.request.clone()).ok_or(EINVAL)?
+        };
+        let result = answer(&request)?;
+        let used = self.remove(|one| one.fid.get() == handle);
+        drop(used);
+        Ok(result)
+    }
+
+    /// Refuses what a passive endpoint has left.
+    fn forget(&self, pep: u64) {
+        while let Some(one) = self.remove(|one| one.pep == pep) {
+            drop(one);
+        }
+    }
+
+    fn remove(&self, which: impl Fn(&Waiting) -> bool) -> Option<Waiting> {
+        let mut waiting = self.waiting.lock();
+        let at = waiting.iter().position(which)?;
+        waiting.remove(at).ok()
+    }
+}
+
+/// What a passive endpoint is before and after it listens.
+struct Listening {
+    addr: SockAddr,
+    backlog: u32,
+    eq: Option<Arc<Eq>>,
+    pep: Option<Arc<PassiveEp>>,
+}
+
+#[pin_data]
+struct Inner {
+    #[pin]
+    state: Mutex<Listening>,
+}
+
+/// A passive endpoint.
+#[repr(C)]
+pub(super) struct PepObj {
+    fid: Opaque<raw::kfid_pep>,
+    inner: Arc<Inner>,
+    fabric: Arc<Fabric>,
+    requests: Arc<Requests>,
+}
+
+// SAFETY: Begins with its structure, whose class this is.
+unsafe impl Object for PepObj {
+    type C = raw::kfid_pep;
+    const CLASS: u32 = raw::KFI_CLASS_PEP;
+    const OPS: &'static raw::kfi_ops = &PEP;
+}
+
+static PEP: raw::kfi_ops = raw::kfi_ops {
+    size: size_of::<raw::kfi_ops>(),
+    close: Some(pep_close),
+    bind: Some(pep_bind),
+    control: Some(pep_control),
+    ops_open: Some(obj::no_ops),
+};
+
+/// Calls of endpoints that listen and of those that connect.
+pub(super) static OPS: raw::kfi_ops_cm = raw::kfi_ops_cm {
+    size: size_of::<raw::kfi_ops_cm>(),
+    setname: Some(setname),
+    getname: Some(getname),
+    getpeer: Some(getpeer),
+    connect: Some(connect),
+    listen: Some(listen),
+    accept: Some(accept),
+    reject: Some(reject),
+    shutdown: Some(shutdown),
+    join: Some(join),
+};
+
+fn open(
+    fabric: &FabricObj,
+    info: Option<&raw::kfi_info>,
+    context: *mut c_void,
+) -> Result<*mut raw::kfid_pep> {
+    // SAFETY: A caller's info is as the header says.
+    let addr = unsafe { info::src_addr(info.ok_or(EINVAL)?)? };
+    let place = Place::<PepObj>::new()?;
+    let state = Listening {
+        addr,
+        backlog: 0,
+        eq: None,
+        pep: None,
+    };
+    let inner = Arc::pin_init(
+        pin_init!(Inner {
+            state <- new_mutex!(state, "kfabric_capi_pep"),
+        }),
+        GFP_KERNEL,
+    )?;
+    let object = PepObj {
+        fid: Opaque::uninit(),
+        inner,
+        fabric: fabric.fabric.clone(),
+        requests: fabric.requests.clone(),
+    };
+    Ok(place.put(object, context, |c| {
+        c.ops = ptr::from_ref(&super::ep::EP_OPS).cast_mut();
+        c.cm = ptr::from_ref(&OPS).cast_mut();
+    }))
+}
+
+pub(super) unsafe extern "C" fn passive_ep(
+    fabric: *mut raw::kfid_fabric,
+    info: *mut raw::kfi_info,
+    pep: *mut *mut raw::kfid_pep,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: The consumer passes one of ours, and an info or null.
+    let (fabric, info) = unsafe { (obj::get::<FabricObj, _>(fabric), info.as_ref()) };
+    code(open(fabric, info, context).map(|made| {
+        // SAFETY: The caller's place.
+        unsafe { *pep = made }
+    }))
+}
+
+unsafe extern "C" fn pep_close(fid: *mut raw::kfid) -> c_int {
+    // SAFETY: The consumer closes one of ours, which nobody uses any more.
+    let this = unsafe { obj::take::<PepObj>(fid) };
+    let pep = this.inner.state.lock().pep.take();
+    if let Some(pep) = pep {
+        pep.close();
+    }
+    // CAST: An address.
+    this.requests.forget(fid as u64);
+    0
+}
+
+unsafe extern "C" fn pep_bind(fid: *mut raw::kfid, bfid: *mut raw::kfid, flags: u64) -> c_int {
+    // SAFETY: The consumer passes one of ours, and another object.
+    let (this, eq) = unsafe { (obj::get::<PepObj, _>(fid), obj::try_get::<EqObj>(bfid)) };
+    let mut state = this.inner.state.lock();
+    match eq {
+        Some(eq) if flags == 0 && state.eq.is_none() => state.eq = Some(eq.eq.clone()),
+        _ => return EINVAL.to_errno(),
+    }
+    0
+}
+
+unsafe extern "C" fn pep_control(fid: *mut raw::kfid, command: c_int, arg: *mut c_void) -> c_int {
+    // SAFETY: The consumer passes one of ours.
+    let this = unsafe { obj::get::<PepObj, _>(fid) };
+    // CAST: Commands are small.
+    if command as u32 != raw::KFI_BACKLOG {
+        return enosys().to_errno();
+    }
+    // SAFETY: The command takes an integer.
+    let backlog = unsafe { arg.cast::<c_int>().as_ref() };
+    match backlog.and_then(|backlog| u32::try_from(*backlog).ok()) {
+        Some(backlog) => this.inner.state.lock().backlog = backlog,
+        None => return EINVAL.to_errno(),
+    }
+    0
+}
+
+impl PepObj {
+    fn listen(&self, context: u64) -> Result {
+        let mut state = self.inner.state.lock();
+        if state.pep.is_some() {
+            return Err(EINVAL);
+        }
+        let eq = state.eq.as_ref().ok_or_else(|| kfi_error(raw::KFI_ENOEQ))?;
+        let pep = PassiveEp::open(&self.fabric, eq, &state.addr, context)?;
+        pep.listen(state.backlog)?;
+        state.pep = Some(pep);
+        Ok(())
+    }
+}
+
+unsafe extern "C" fn listen(pep: *mut raw::kfid_pep) -> c_int {
+    // SAFETY: The consumer passes one of ours.
+    let this = unsafe { obj::get::<PepObj, _>(pep) };
+    // CAST: Events of it have its address.
+    code(this.listen(pep as u64))
+}
+
+/// Application data of a request or an answer.
+///
+/// # Errors
+///
+/// `EINVAL`: more than any provider takes.
+///
+/// # Safety
+///
+/// `data` has `len` bytes, or is null.
+unsafe fn param<'a>(data: *const c_void, len: usize) -> Result<&'a [u8]> {
+    if data.is_null() || len == 0 {
+        return Ok(&[]);
+    }
+    if len > KFI_CM_DATA_MAX {
+        return Err(EINVAL);
+    }
+    // SAFETY: The caller's promise.
+    Ok(unsafe { core::slice::from_raw_parts(data.cast(), len) })
+}
+
+unsafe extern "C" fn reject(
+    pep: *mut raw::kfid_pep,
+    handle: raw::kfid_t,
+    data: *const c_void,
+    len: usize,
+) -> c_int {
+    // SAFETY: The consumer passes one of ours, and as much data as it says.
+    let (this, data) = unsafe { (obj::get::<PepObj, _>(pep), param(data, len)) };
+    code(data.and_then(|data| this.requests.answer(handle, |request| request.reject(data))))
+}
+
+/// Copies an address out as far as there is room.
+///
+/// # Safety
+///
+/// `addr` has `*len` bytes.
+unsafe fn address(found: &SockAddr, addr: *mut c_void, len: *mut usize) -> Result {
+    // CAST: A `u32` fits.
+    let bytes = found.data.get(..found.len as usize).ok_or(EINVAL)?;
+    // SAFETY: The caller's promise.
+    unsafe {
+        let room = *len;
+        ptr::copy_nonoverlapping(bytes.as_ptr(), addr.cast(), bytes.len().min(room));
+        *len = bytes.len();
+        if bytes.len() > room {
+            return Err(kfi_error(raw::KFI_ETOOSMALL));
+        }
+    }
+    Ok(())
+}
+
+unsafe extern "C" fn getname(fid: *mut raw::kfid, addr: *mut c_void, len: *mut usize) -> c_int {
+    // SAFETY: The consumer passes one of ours.
+    let pep = unsafe { obj::try_get::<PepObj>(fid) };
+    let found = match pep {
+        Some(pep) => {
+            let state = pep.inner.state.lock();
+            let configured = state.addr;
+            state.pep.as_ref().map_or(configured, |pep| pep.local_addr())
+        }
+        // SAFETY: What is not passive is an endpoint.
+        None => unsafe { obj::get::<EpObj, _>(fid) }.ep.local_addr(),
+    };
+    // SAFETY: The caller's buffer.
+    code(unsafe { address(&found, addr, len) })
+}
+
+unsafe extern "C" fn getpeer(ep: *mut raw::kfid_ep, addr: *mut c_void, len: *mut usize) -> c_int {
+    // SAFETY: The consumer passes one of ours.
+    let peer = unsafe { obj::get::<EpObj, _>(ep) }.ep.peer_addr();
+    // SAFETY: The caller's buffer.
+    code(unsafe { address(&peer, addr, len) })
+}
+
+unsafe extern "C" fn setname(fid: *mut raw::kfid, addr: *mut c_void, _len: usize) -> c_int {
+    // SAFETY: The consumer passes one of ours.
+    let Some(pep) = (unsafe { obj::try_get::<PepObj>(fid) }) else {
+        return eopnotsupp().to_errno();
+    };
+    // SAFETY: The caller's address.
+    let addr = unsafe { info::sockaddr(addr) };
+    let mut state = pep.inner.state.lock();
+    code(addr.and_then(|addr| {
+        if state.pep.is_some() {
+            return Err(EINVAL);
+        }
+        state.addr = addr;
+        Ok(())
+    }))
+}
+
+/// What connects or accepts is enabled, if it was not.
+fn ready(this: &EpObj) -> Result {
+    if this.ep.state() == KFI_STATE_NEW {
+        return this.ep.enable();
+    }
+    Ok(())
+}
+
+unsafe extern "C" fn connect(
+    ep: *mut raw::kfid_ep,
+    addr: *const c_void,
+    data: *const c_void,
+    len: usize,
+) -> c_int {
+    // SAFETY: The consumer passes one of ours, an address or null, and as much data as it says.
+    let (this, addr, data) = unsafe {
+        let this = obj::get::<EpObj, _>(ep);
+        let addr = if addr.is_null() {
+            Ok(this.dest)
+        } else {
+            info::sockaddr(addr)
+        };
+        (this, addr, param(data, len))
+    };
+    let go = || {
+        let (addr, data) = (addr?, data?);
+        if addr.len == 0 {
+            return Err(EINVAL);
+        }
+        ready(this)?;
+        this.ep.connect(&addr, data)
+    };
+    code(go())
+}
+
+unsafe extern "C" fn accept(ep: *mut raw::kfid_ep, data: *const c_void, len: usize) -> c_int {
+    // SAFETY: The consumer passes one of ours, and as much data as it says.
+    let (this, data) = unsafe { (obj::get::<EpObj, _>(ep), param(data, len)) };
+    code(data.and_then(|data| {
+        ready(this)?;
+        this.ep.accept(data)
+    }))
+}
+
+unsafe extern "C" fn shutdown(ep: *mut raw::kfid_ep, flags: u64) -> c_int {
+    if flags != 0 {
+        return EINVAL.to_errno();
+    }
+    // SAFETY: The consumer passes one of ours.
+    code(unsafe { obj::get::<EpObj, _>(ep) }.ep.shutdown())
+}
+
+unsafe extern "C" fn join(
+    _: *mut raw::kfid_ep,
+    _: *const c_void,
+    _: u64,
+    _: *mut *mut raw::kfid_mc,
+    _: *mut c_void,
+) -> c_int {
+    enosys().to_errno()
+}

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Endpoints.
+
+use core::ptr;
+use kernel::{
+    bindings,
+    ffi::{
+        c_int,
+        c_void, //
+    },
+    prelude::*,
+    sync::Arc,
+    types::Opaque, //
+};
+
+use super::{
+    cm,
+    event::EqObj,
+    fabric::DomainObj,
+    info,
+    obj::{
+        self,
+        code,
+        enosys,
+        kfi_error,
+        Object,
+        Place, //
+    },
+    post,
+    queue::{
+        CntrObj,
+        CqObj, //
+    },
+    raw, //
+};
+use crate::{
+    ep::{
+        Endpoint,
+        EpAttr, //
+    },
+    errno::eopnotsupp,
+    uapi::{
+        SockAddr,
+        KFI_EP_MSG, //
+    },
+};
+
+/// An endpoint.
+#[repr(C)]
+pub(super) struct EpObj {
+    fid: Opaque<raw::kfid_ep>,
+    pub(super) ep: Arc<Endpoint>,
+    /// Where it connects to unless somebody says.
+    pub(super) dest: SockAddr,
+    /// Flags of operations whose call has none: of the transmit side, of the receive side.
+    pub(super) flags: (u64, u64),
+}
+
+// SAFETY: Begins with its structure, whose class this is.
+unsafe impl Object for EpObj {
+    type C = raw::kfid_ep;
+    const CLASS: u32 = raw::KFI_CLASS_EP;
+    const OPS: &'static raw::kfi_ops = &EP;
+}
+
+static EP: raw::kfi_ops = raw::kfi_ops {
+    size: size_of::<raw::kfi_ops>(),
+    close: Some(close),
+    bind: Some(bind),
+    control: Some(control),
+    ops_open: Some(obj::no_ops),
+};
+
+/// Calls of endpoints, passive or not.
+pub(super) static EP_OPS: raw::kfi_ops_ep = raw::kfi_ops_ep {
+    size: size_of::<raw::kfi_ops_ep>(),
+    cancel: Some(cancel),
+    getopt: Some(getopt),
+    setopt: Some(setopt),
+    tx_ctx: Some(tx_ctx),
+    rx_ctx: Some(rx_ctx),
+};
+
+/// As a size of the core's; what is larger is more than any domain has.
+fn size(size: usize) -> u32 {
+    u32::try_from(size).unwrap_or(u32::MAX)
+}
+
+fn open(
+    domain: &DomainObj,
+    info: &raw::kfi_info,
+    context: *mut c_void,
+) -> Result<*mut raw::kfid_ep> {
+    // SAFETY: A caller's info, with its attributes or null.
+    let (tx, rx, ep) = unsafe {
+        (
+            info.tx_attr.as_ref(),
+            info.rx_attr.as_ref(),
+            info.ep_attr.as_ref(),
+        )
+    };
+    if let Some(ep) = ep {
+        if ep.type_ != raw::kfi_ep_type_KFI_EP_UNSPEC && ep.type_ != KFI_EP_MSG {
+            return Err(enosys());
+        }
+        if ep.auth_key_size != 0 {
+            return Err(eopnotsupp());
+        }
+        if ep.tx_ctx_cnt > 1 || ep.rx_ctx_cnt > 1 {
+            return Err(EINVAL);
+        }
+    }
+    let flags = (
+        post::check_flags(tx.map_or(0, |tx| tx.op_flags))?,
+        post::check_flags(rx.map_or(0, |rx| rx.op_flags))?,
+    );
+    let place = Place::<EpObj>::new()?;
+    let pieces = |tx: usize, rx: usize| size(tx.max(rx));
+    let attr = EpAttr {
+        tx_size: size(tx.map_or(0, |tx| tx.size)),
+        rx_size: size(rx.map_or(0, |rx| rx.size)),
+        iov_limit: pieces(tx.map_or(0, |tx| tx.iov_limit), rx.map_or(0, |rx| rx.iov_limit)),
+        src_addr: if info.handle.is_null() {
+            // SAFETY: As above.
+            unsafe { info::src_addr(info)? }
+        } else {
+            SockAddr::default()
+        },
+        // CAST: Events of it have its address.
+        context: place.ptr() as u64,
+        own_keys: domain.ep_keys,
+    };
+    // SAFETY: As above.
+    let dest = unsafe { info::dest_addr(info)? };
+    let ep = if info.handle.is_null() {
+        Endpoint::open(&domain.domain, &attr, None)?
+    } else {
+        domain.requests.answer(info.handle, |request| {
+            Endpoint::open(&domain.domain, &attr, Some(request))
+        })?
+    };
+    let object = EpObj {
+        fid: Opaque::uninit(),
+        ep,
+        dest,
+        flags,
+    };
+    Ok(place.put(object, context, |c| {
+        c.ops = ptr::from_ref(&EP_OPS).cast_mut();
+        c.cm = ptr::from_ref(&cm::OPS).cast_mut();
+        c.msg = ptr::from_ref(&post::MSG).cast_mut();
+        c.rma = ptr::from_ref(&post::RMA).cast_mut();
+        c.tagged = &raw mut raw::kf_c_no_tagged;
+        c.atomic = &raw mut raw::kf_c_no_atomic;
+    }))
+}
+
+pub(super) unsafe extern "C" fn endpoint(
+    domain: *mut raw::kfid_domain,
+    info: *mut raw::kfi_info,
+    ep: *mut *mut raw::kfid_ep,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: The consumer passes one of ours, and an info or null.
+    let (domain, info) = unsafe { (obj::get::<DomainObj, _>(domain), info.as_ref()) };
+    let made = info.ok_or(EINVAL).and_then(|info| open(domain, info, context));
+    code(made.map(|made| {
+        // SAFETY: The caller's place.
+        unsafe { *ep = made }
+    }))
+}
+
+unsafe extern "C" fn close(fid: *mut raw::kfid) -> c_int {
+    // SAFETY: The consumer closes one of ours, which nobody uses any more but its operations.
+    let this = unsafe { obj::get::<EpObj, _>(fid) };
+    // Its events have its address until this is over.
+    this.ep.close();
+    // SAFETY: As above, and they are over.
+    drop(unsafe { obj::take::<EpObj>(fid) });
+    0
+}
+
+unsafe extern "C" fn bind(fid: *mut raw::kfid, bfid: *mut raw::kfid, flags: u64) -> c_int {
+    // SAFETY: The consumer passes one of ours, and another object, here and below.
+    let ep = &unsafe { obj::get::<EpObj, _>(fid) }.ep;
+    // SAFETY: As above.
+    let bound = if let Some(eq) = unsafe { obj::try_get::<EqObj>(bfid) } {
+        if flags == 0 {
+            ep.bind_eq(&eq.eq)
+        } else {
+            Err(EINVAL)
+        }
+    // SAFETY: As above.
+    } else if let Some(cq) = unsafe { obj::try_get::<CqObj>(bfid) } {
+        ep.bind_cq(&cq.cq, flags)
+    // SAFETY: As above.
+    } else if let Some(cntr) = unsafe { obj::try_get::<CntrObj>(bfid) } {
+        ep.bind_cntr(&cntr.cntr, flags)
+    } else {
+        Err(EINVAL)
+    };
+    code(bound)
+}
+
+unsafe extern "C" fn control(fid: *mut raw::kfid, command: c_int, _arg: *mut c_void) -> c_int {
+    // CAST: Commands are small.
+    if command as u32 != raw::KFI_ENABLE {
+        return enosys().to_errno();
+    }
+    // SAFETY: The consumer passes one of ours.
+    code(unsafe { obj::get::<EpObj, _>(fid) }.ep.enable())
+}
+
+unsafe extern "C" fn cancel(fid: *mut raw::kfid, context: *mut c_void) -> isize {
+    // SAFETY: The consumer passes one of ours.
+    let cancelled = match unsafe { obj::try_get::<EpObj>(fid) } {
+        // CAST: The consumer's own pointer.
+        Some(this) => this.ep.cancel(context as u64),
+        None => Err(EINVAL),
+    };
+    // CAST: A `c_int` fits.
+    code(cancelled) as isize
+}
+
+fn no_option() -> Error {
+    kfi_error(bindings::ENOPROTOOPT)
+}
+
+unsafe extern "C" fn getopt(
+    fid: *mut raw::kfid,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut usize,
+) -> c_int {
+    // CAST: Both are small.
+    let option = (level as u32, name as u32);
+    // SAFETY: The consumer passes one of ours.
+    let this = unsafe { obj::try_get::<EpObj>(fid) };
+    let Some(this) = this.filter(|_| option == (raw::KFI_OPT_ENDPOINT, raw::KFI_OPT_CM_DATA_SIZE))
+    else {
+        return no_option().to_errno();
+    };
+    // CAST: A `u32` fits.
+    let size = this.ep.domain().attr().cm_data_size as usize;
+    // SAFETY: The caller's places; the first has as many bytes as the second says.
+    unsafe {
+        let room = *len;
+        *len = size_of::<usize>();
+        if room < size_of::<usize>() {
+            return kfi_error(raw::KFI_ETOOSMALL).to_errno();
+        }
+        value.cast::<usize>().write_unaligned(size);
+    }
+    0
+}
+
+unsafe extern "C" fn setopt(
+    _: *mut raw::kfid,
+    _: c_int,
+    _: c_int,
+    _: *const c_void,
+    _: usize,
+) -> c_int {
+    no_option().to_errno()
+}
+
+unsafe extern "C" fn tx_ctx(
+    _: *mut raw::kfid_ep,
+    _: c_int,
+    _: *mut raw::kfi_tx_attr,
+    _: *mut *mut raw::kfid_ep,
+    _: *mut c_void,
+) -> c_int {
+    enosys().to_errno()
+}
+
+unsafe extern "C" fn rx_ctx(
+    _: *mut raw::kfid_ep,
+    _: c_int,
+    _: *mut raw::kfi_rx_attr,
+    _: *mut *mut raw::kfid_ep,
+    _: *mut c_void,
+) -> c_int {
+    enosys().to_errno()
+}

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Fabrics and domains.
+
+use core::ptr;
+use kernel::{
+    ffi::{
+        c_int,
+        c_void, //
+    },
+    prelude::*,
+    sync::Arc,
+    types::Opaque, //
+};
+
+use super::{
+    cm::{
+        self,
+        Requests, //
+    },
+    ep,
+    event,
+    info,
+    mr,
+    obj::{
+        self,
+        code,
+        enosys,
+        Object,
+        Place, //
+    },
+    prov,
+    queue,
+    raw, //
+};
+use crate::{
+    errno::eopnotsupp,
+    fabric::{
+        Domain,
+        Fabric, //
+    },
+    net::Net,
+    object::name_str,
+    uapi::{
+        KFI_EP_KEYS,
+        KFI_NAME_MAX, //
+    },
+};
+
+/// A fabric.
+#[repr(C)]
+pub(super) struct FabricObj {
+    fid: Opaque<raw::kfid_fabric>,
+    pub(super) fabric: Arc<Fabric>,
+    pub(super) requests: Arc<Requests>,
+}
+
+// SAFETY: Begins with its structure, whose class this is.
+unsafe impl Object for FabricObj {
+    type C = raw::kfid_fabric;
+    const CLASS: u32 = raw::KFI_CLASS_FABRIC;
+    const OPS: &'static raw::kfi_ops = &FABRIC;
+}
+
+static FABRIC: raw::kfi_ops = raw::kfi_ops {
+    size: size_of::<raw::kfi_ops>(),
+    close: Some(fabric_close),
+    bind: Some(obj::no_bind),
+    control: Some(obj::no_control),
+    ops_open: Some(obj::no_ops),
+};
+
+static FABRIC_OPS: raw::kfi_ops_fabric = raw::kfi_ops_fabric {
+    size: size_of::<raw::kfi_ops_fabric>(),
+    domain: Some(domain),
+    passive_ep: Some(cm::passive_ep),
+    eq_open: Some(event::eq_open),
+    wait_open: Some(wait_open),
+};
+
+/// A domain.
+#[repr(C)]
+pub(super) struct DomainObj {
+    fid: Opaque<raw::kfid_domain>,
+    pub(super) domain: Arc<Domain>,
+    pub(super) requests: Arc<Requests>,
+    /// Memory is bound to an endpoint each.
+    pub(super) ep_keys: bool,
+}
+
+// SAFETY: Begins with its structure, whose class this is.
+unsafe impl Object for DomainObj {
+    type C = raw::kfid_domain;
+    const CLASS: u32 = raw::KFI_CLASS_DOMAIN;
+    const OPS: &'static raw::kfi_ops = &DOMAIN;
+}
+
+static DOMAIN: raw::kfi_ops = raw::kfi_ops {
+    size: size_of::<raw::kfi_ops>(),
+    close: Some(domain_close),
+    bind: Some(obj::no_bind),
+    control: Some(obj::no_control),
+    ops_open: Some(obj::no_ops),
+};
+
+static DOMAIN_OPS: raw::kfi_ops_domain = raw::kfi_ops_domain {
+    size: size_of::<raw::kfi_ops_domain>(),
+    av_open: Some(av_open),
+    cq_open: Some(queue::cq_open),
+    endpoint: Some(ep::endpoint),
+    scalable_ep: Some(scalable_ep),
+    cntr_open: Some(queue::cntr_open),
+    poll_open: Some(poll_open),
+    stx_ctx: Some(stx_ctx),
+    srx_ctx: Some(srx_ctx),
+    query_atomic: Some(query_atomic),
+};
+
+/// A C text as a name; null: the empty one.
+///
+/// # Errors
+///
+/// `EINVAL`: too long.
+///
+/// # Safety
+///
+/// `text` is a text or null.
+pub(super) unsafe fn name(text: *const kernel::ffi::c_char) -> Result<[u8; KFI_NAME_MAX]> {
+    let mut name = [0; KFI_NAME_MAX];
+    // SAFETY: There is as much room as is said; the caller's promise.
+    if !text.is_null() && !unsafe { raw::kf_c_name(name.as_mut_ptr(), KFI_NAME_MAX, text) } {
+        return Err(EINVAL);
+    }
+    Ok(name)
+}
+
+/// What is not there is no such device to a C consumer.
+fn no_device(e: Error) -> Error {
+    if e == ENOENT {
+        ENODEV
+    } else {
+        e
+    }
+}
+
+fn open(attr: &raw::kfi_fabric_attr, context: *mut c_void) -> Result<*mut raw::kfid_fabric> {
+    // SAFETY: A caller's attributes have texts or null.
+    let (provider, fabric) = unsafe { (name(attr.prov_name)?, name(attr.name)?) };
+    let place = Place::<FabricObj>::new()?;
+    let fabric = Fabric::open(Net::current(), name_str(&provider)?, name_str(&fabric)?)
+        .map_err(no_device)?;
+    let object = FabricObj {
+        fid: Opaque::uninit(),
+        fabric,
+        requests: Requests::new()?,
+    };
+    Ok(place.put(object, context, |c| {
+        c.ops = ptr::from_ref(&FABRIC_OPS).cast_mut();
+        c.api_version = info::API_VERSION;
+    }))
+}
+
+/// See `kfi_fabric()`.
+///
+/// # Safety
+///
+/// As the header says.
+#[no_mangle]
+pub(crate) unsafe extern "C" fn kf_c_fabric(
+    attr: *const raw::kfi_fabric_attr,
+    fabric: *mut *mut raw::kfid_fabric,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: The caller's attributes, or null.
+    let Some(attr) = (unsafe { attr.as_ref() }) else {
+        return EINVAL.to_errno();
+    };
+    if attr.prov_name.is_null() || fabric.is_null() {
+        return EINVAL.to_errno();
+    }
+    // SAFETY: The name is a text, and the rest the caller's own.
+    if let Some(answer) = unsafe { prov::fabric(attr, fabric, context) } {
+        return answer;
+    }
+    code(open(attr, context).map(|made| {
+        // SAFETY: The caller's place.
+        unsafe { *fabric = made }
+    }))
+}
+
+unsafe extern "C" fn fabric_close(fid: *mut raw::kfid) -> c_int {
+    // SAFETY: The consumer closes one of ours.
+    let this = unsafe { obj::get::<FabricObj, _>(fid) };
+    if let Err(e) = this.fabric.close() {
+        return e.to_errno();
+    }
+    // SAFETY: It is closed, so nothing of the consumer's uses it.
+    drop(unsafe { obj::take::<FabricObj>(fid) });
+    0
+}
+
+fn open_domain(
+    fabric: &FabricObj,
+    info: *const raw::kfi_info,
+    context: *mut c_void,
+) -> Result<*mut raw::kfid_domain> {
+    // SAFETY: A caller's info, with its attributes or null.
+    let (attr, ep) = unsafe {
+        let info = info.as_ref().ok_or(EINVAL)?;
+        (info.domain_attr.as_ref().ok_or(EINVAL)?, info.ep_attr.as_ref())
+    };
+    if attr.auth_key_size != 0 || ep.is_some_and(|ep| ep.auth_key_size != 0) {
+        return Err(eopnotsupp());
+    }
+    // SAFETY: The caller's attributes have texts or null.
+    let name = unsafe { name(attr.name)? };
+    let place = Place::<DomainObj>::new()?;
+    let domain = Domain::open(&fabric.fabric, name_str(&name)?).map_err(no_device)?;
+    // CAST: A bit each.
+    let ep_keys = attr.mr_mode & raw::KFI_MR_ENDPOINT as c_int != 0;
+    if ep_keys && domain.attr().caps & KFI_EP_KEYS == 0 {
+        return Err(eopnotsupp());
+    }
+    let object = DomainObj {
+        fid: Opaque::uninit(),
+        domain,
+        requests: fabric.requests.clone(),
+        ep_keys,
+    };
+    Ok(place.put(object, context, |c| {
+        c.ops = ptr::from_ref(&DOMAIN_OPS).cast_mut();
+        c.mr = ptr::from_ref(&mr::OPS).cast_mut();
+    }))
+}
+
+unsafe extern "C" fn domain(
+    fabric: *mut raw::kfid_fabric,
+    info: *mut raw::kfi_info,
+    domain: *mut *mut raw::kfid_domain,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: The consumer passes one of ours.
+    let fabric = unsafe { obj::get::<FabricObj, _>(fabric) };
+    code(open_domain(fabric, info, context).map(|made| {
+        // SAFETY: The caller's place.
+        unsafe { *domain = made }
+    }))
+}
+
+unsafe extern "C" fn domain_close(fid: *mut raw::kfid) -> c_int {
+    // SAFETY: The consumer closes one of ours.
+    let this = unsafe { obj::get::<DomainObj, _>(fid) };
+    if let Err(e) = this.domain.close() {
+        return e.to_errno();
+    }
+    // SAFETY: It is closed, so nothing of the consumer's uses it.
+    drop(unsafe { obj::take::<DomainObj>(fid) });
+    0
+}
+
+macro_rules! not_offered {
+    ($($name:ident($($arg:ty),*);)*) => {
+        $(
+            unsafe extern "C" fn $name($(_: $arg),*) -> c_int {
+                enosys().to_errno()
+            }
+        )*
+    };
+}
+
+not_offered! {
+    wait_open(*mut raw::kfid_fabric, *mut raw::kfi_wait_attr, *mut *mut raw::kfid_wait);
+    av_open(*mut raw::kfid_domain, *mut raw::kfi_av_attr, *mut *mut raw::kfid_av, *mut c_void);
+    scalable_ep(*mut raw::kfid_domain, *mut raw::kfi_info, *mut *mut raw::kfid_ep, *mut c_void);
+    poll_open(*mut raw::kfid_domain, *mut raw::kfi_poll_attr, *mut *mut raw::kfid_poll);
+    stx_ctx(*mut raw::kfid_domain, *mut raw::kfi_tx_attr, *mut *mut raw::kfid_stx, *mut c_void);
+    srx_ctx(*mut raw::kfid_domain, *mut raw::kfi_rx_attr, *mut *mut raw::kfid_ep, *mut c_void);
+    query_atomic(
+        *mut raw::kfid_domain,
+        raw::kfi_datatype,
+        raw::kfi_op,
+        *mut raw::kfi_atomic_attr,
+        u64
+    );
+}
+
+/// The error of a queue that is opened with what there is not.
+pub(super) fn check_wait(wait_obj: raw::kfi_wait_obj, wait_set: *mut raw::kfid_wait) -> Result {
+    match wait_obj {
+        raw::kfi_wait_obj_KFI_WAIT_NONE | raw::kfi_wait_obj_KFI_WAIT_UNSPEC => {}
+        _ => return Err(enosys()),
+    }
+    if !wait_set.is_null() {
+        return Err(enosys());
+    }
+    Ok(())
+}

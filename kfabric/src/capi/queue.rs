@@ -1,0 +1,574 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Completion queues and counters.
+
+use core::{
+    ptr,
+    sync::atomic::{
+        AtomicBool,
+        AtomicPtr,
+        Ordering, //
+    }, //
+};
+use kernel::{
+    bindings,
+    ffi::{
+        c_char,
+        c_int,
+        c_void, //
+    },
+    prelude::*,
+    sync::Arc,
+    types::Opaque, //
+};
+
+use super::{
+    fabric::{
+        check_wait,
+        DomainObj, //
+    },
+    obj::{
+        self,
+        code,
+        kfi_error,
+        Object,
+        Place, //
+    },
+    raw, //
+};
+use crate::{
+    cntr::{
+        Cntr,
+        Counts, //
+    },
+    cq::{
+        Cq,
+        CqHandler, //
+    },
+    new_irqlock,
+    sys::IrqLock,
+    uapi::CqEntry, //
+};
+
+/// Tells the consumer's handler of entries.
+///
+/// # Invariants
+///
+/// Null, or a queue that stays as long as entries are added to it.
+struct Told(AtomicPtr<raw::kfid_cq>);
+
+impl CqHandler for Told {
+    fn completed(&self) {
+        let cq = self.0.load(Ordering::Acquire);
+        // SAFETY: By the type invariant it stays, and the consumer leaves the fields alone.
+        let handler = unsafe { cq.as_ref() }.and_then(|cq| cq.comp_handler);
+        if let Some(handler) = handler {
+            // SAFETY: A handler may be called in any context, with the context it was given.
+            unsafe { handler(cq, (*cq).fid.context) }
+        }
+    }
+}
+
+/// What readers share.
+#[pin_data]
+struct Reading {
+    /// An error that was met, and is to be read as such.
+    #[pin]
+    error: IrqLock<Option<CqEntry>>,
+    signalled: AtomicBool,
+}
+
+/// A completion queue.
+#[repr(C)]
+pub(super) struct CqObj {
+    fid: Opaque<raw::kfid_cq>,
+    pub(super) cq: Arc<Cq>,
+    reading: Arc<Reading>,
+    format: raw::kfi_cq_format,
+    threshold: bool,
+}
+
+// SAFETY: Begins with its structure, whose class this is.
+unsafe impl Object for CqObj {
+    type C = raw::kfid_cq;
+    const CLASS: u32 = raw::KFI_CLASS_CQ;
+    const OPS: &'static raw::kfi_ops = &CQ;
+}
+
+static CQ: raw::kfi_ops = raw::kfi_ops {
+    size: size_of::<raw::kfi_ops>(),
+    close: Some(cq_close),
+    bind: Some(obj::no_bind),
+    control: Some(obj::no_control),
+    ops_open: Some(obj::no_ops),
+};
+
+static CQ_OPS: raw::kfi_ops_cq = raw::kfi_ops_cq {
+    size: size_of::<raw::kfi_ops_cq>(),
+    read: Some(read),
+    readfrom: Some(readfrom),
+    readerr: Some(readerr),
+    sread: Some(sread),
+    sreadfrom: Some(sreadfrom),
+    signal: Some(signal),
+    strerror: Some(strerror),
+};
+
+fn open_cq(
+    domain: &DomainObj,
+    attr: Option<&raw::kfi_cq_attr>,
+    handler: raw::kfi_comp_handler,
+    context: *mut c_void,
+) -> Result<*mut raw::kfid_cq> {
+    let (mut depth, mut format, mut threshold) = (0, 0, false);
+    if let Some(attr) = attr {
+        check_wait(attr.wait_obj, attr.wait_set)?;
+        if attr.flags & !u64::from(raw::KFI_AFFINITY) != 0 {
+            return Err(EINVAL);
+        }
+        depth = u32::try_from(attr.size).map_err(|_| EINVAL)?;
+        format = attr.format;
+        threshold = match attr.wait_cond {
+            raw::kfi_cq_wait_cond_KFI_CQ_COND_NONE => false,
+            raw::kfi_cq_wait_cond_KFI_CQ_COND_THRESHOLD => true,
+            _ => return Err(EINVAL),
+        };
+    }
+    let core = match format {
+        // An entry with a tag has all others' fields, too.
+        raw::kfi_cq_format_KFI_CQ_FORMAT_TAGGED => raw::kfi_cq_format_KFI_CQ_FORMAT_DATA,
+        other => other,
+    };
+    let place = Place::<CqObj>::new()?;
+    let reading = Arc::pin_init(
+        pin_init!(Reading {
+            error <- new_irqlock!(None, "kfabric_capi_cq"),
+            signalled: AtomicBool::new(false),
+        }),
+        GFP_KERNEL,
+    )?;
+    // INVARIANT: Nothing yet; below, the queue, which is closed before it is freed.
+    let told = Arc::new(Told(AtomicPtr::new(ptr::null_mut())), GFP_KERNEL)?;
+    let cq = Cq::open(&domain.domain, depth, core, Some(told.clone()))?;
+    let object = CqObj {
+        fid: Opaque::uninit(),
+        cq,
+        reading,
+        format,
+        threshold,
+    };
+    let made = place.put(object, context, |c| {
+        c.ops = ptr::from_ref(&CQ_OPS).cast_mut();
+        c.comp_handler = handler;
+    });
+    told.0.store(made, Ordering::Release);
+    Ok(made)
+}
+
+pub(super) unsafe extern "C" fn cq_open(
+    domain: *mut raw::kfid_domain,
+    attr: *mut raw::kfi_cq_attr,
+    cq: *mut *mut raw::kfid_cq,
+    handler: raw::kfi_comp_handler,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: The consumer passes one of ours, and attributes or null.
+    let (domain, attr) = unsafe { (obj::get::<DomainObj, _>(domain), attr.as_ref()) };
+    code(open_cq(domain, attr, handler, context).map(|made| {
+        // SAFETY: The caller's place.
+        unsafe { *cq = made }
+    }))
+}
+
+unsafe extern "C" fn cq_close(fid: *mut raw::kfid) -> c_int {
+    // SAFETY: The consumer closes one of ours.
+    let this = unsafe { obj::get::<CqObj, _>(fid) };
+    if let Err(e) = this.cq.close() {
+        return e.to_errno();
+    }
+    // SAFETY: It is closed: no entry is added to it any more, and nobody uses it.
+    drop(unsafe { obj::take::<CqObj>(fid) });
+    0
+}
+
+impl CqObj {
+    /// Writes an entry as the `at`th of `buf`.
+    ///
+    /// # Safety
+    ///
+    /// `buf` has room for it.
+    unsafe fn write(&self, buf: *mut c_void, at: usize, entry: &CqEntry) {
+        // CAST: The consumer's own pointer, and sizes that fit, as the platform is 64-bit.
+        let (op_context, len) = (entry.context as *mut c_void, entry.len as usize);
+        let whole = raw::kfi_cq_tagged_entry {
+            op_context,
+            flags: entry.flags,
+            len,
+            buf: ptr::null_mut(),
+            data: entry.data,
+            tag: 0,
+        };
+        // Each format's entry is the beginning of the next one's.
+        let size = match self.format {
+            raw::kfi_cq_format_KFI_CQ_FORMAT_MSG => size_of::<raw::kfi_cq_msg_entry>(),
+            raw::kfi_cq_format_KFI_CQ_FORMAT_DATA => size_of::<raw::kfi_cq_data_entry>(),
+            raw::kfi_cq_format_KFI_CQ_FORMAT_TAGGED => size_of::<raw::kfi_cq_tagged_entry>(),
+            _ => size_of::<raw::kfi_cq_entry>(),
+        };
+        // SAFETY: The caller's promise.
+        unsafe {
+            ptr::copy_nonoverlapping(
+                ptr::from_ref(&whole).cast::<u8>(),
+                buf.cast::<u8>().add(at * size),
+                size,
+            )
+        }
+    }
+
+    /// Takes up to `count` entries.
+    ///
+    /// # Safety
+    ///
+    /// `buf` has room for them.
+    unsafe fn read(&self, buf: *mut c_void, count: usize) -> Result<usize> {
+        let mut error = self.reading.error.lock();
+        let mut taken = 0;
+        while taken < count && error.is_none() {
+            let mut one = [CqEntry::default()];
+            if self.cq.read(&mut one) == 0 {
+                break;
+            }
+            let [entry] = one;
+            if entry.err != 0 {
+                *error = Some(entry);
+            } else {
+                // SAFETY: The caller's promise.
+                unsafe { self.write(buf, taken, &entry) };
+                taken += 1;
+            }
+        }
+        match (taken, &*error) {
+            (0, Some(_)) => Err(kfi_error(raw::KFI_EAVAIL)),
+            (0, None) => Err(EAGAIN),
+            _ => Ok(taken),
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        let error = self.reading.error.lock().is_some();
+        // CAST: A `u32` fits.
+        self.cq.waiting() as usize + usize::from(error)
+    }
+
+    /// Takes the oldest entry if it is an error.
+    fn error(&self) -> Option<CqEntry> {
+        let mut error = self.reading.error.lock();
+        let mut one = [CqEntry::default()];
+        // Readers exclude each other, so what is taken is what was looked at.
+        if error.is_none() && self.cq.peek().is_some_and(|entry| entry.err != 0) {
+            self.cq.read(&mut one);
+            return Some(one[0]);
+        }
+        error.take()
+    }
+}
+
+/// A size or an error number.
+fn sized(result: Result<usize>) -> isize {
+    match result {
+        // CAST: Far below the largest.
+        Ok(size) => size as isize,
+        // CAST: A `c_int` fits.
+        Err(e) => e.to_errno() as isize,
+    }
+}
+
+/// Nobody's address, for those who ask whose an entry is.
+///
+/// # Safety
+///
+/// `addrs` is null, or has room for `count`.
+unsafe fn no_addr(addrs: *mut raw::kfi_addr_t, count: isize) {
+    for i in 0..usize::try_from(count).unwrap_or(0) {
+        if !addrs.is_null() {
+            // SAFETY: The caller's promise.
+            unsafe { *addrs.add(i) = u64::MAX }
+        }
+    }
+}
+
+unsafe extern "C" fn read(cq: *mut raw::kfid_cq, buf: *mut c_void, count: usize) -> isize {
+    // SAFETY: The consumer passes one of ours, with room for as many entries as it says.
+    sized(unsafe { obj::get::<CqObj, _>(cq).read(buf, count) })
+}
+
+unsafe extern "C" fn readfrom(
+    cq: *mut raw::kfid_cq,
+    buf: *mut c_void,
+    count: usize,
+    addrs: *mut raw::kfi_addr_t,
+) -> isize {
+    // SAFETY: As for `read`.
+    unsafe {
+        let taken = read(cq, buf, count);
+        no_addr(addrs, taken);
+        taken
+    }
+}
+
+unsafe extern "C" fn readerr(
+    cq: *mut raw::kfid_cq,
+    buf: *mut raw::kfi_cq_err_entry,
+    _flags: u64,
+) -> isize {
+    // SAFETY: The consumer passes one of ours.
+    let this = unsafe { obj::get::<CqObj, _>(cq) };
+    let Some(entry) = this.error() else {
+        // CAST: A `c_int` fits.
+        return EAGAIN.to_errno() as isize;
+    };
+    // CAST: The consumer's own pointer; error numbers are small; the platform is 64-bit.
+    let entry = raw::kfi_cq_err_entry {
+        op_context: entry.context as *mut c_void,
+        flags: entry.flags,
+        len: entry.len as usize,
+        buf: ptr::null_mut(),
+        data: entry.data,
+        tag: 0,
+        olen: entry.olen as usize,
+        err: entry.err as c_int,
+        prov_errno: entry.prov_errno as c_int,
+        err_data: ptr::null_mut(),
+        err_data_size: 0,
+    };
+    // SAFETY: The caller's place.
+    unsafe { *buf = entry };
+    1
+}
+
+unsafe extern "C" fn sread(
+    cq: *mut raw::kfid_cq,
+    buf: *mut c_void,
+    count: usize,
+    cond: *const c_void,
+    timeout: c_int,
+) -> isize {
+    // SAFETY: The consumer passes one of ours.
+    let this = unsafe { obj::get::<CqObj, _>(cq) };
+    let wanted = if this.threshold && !cond.is_null() {
+        // SAFETY: With a threshold the condition is a size.
+        unsafe { cond.cast::<usize>().read() }.clamp(1, this.cq.entries() as usize)
+    } else {
+        1
+    };
+    let signalled = &this.reading.signalled;
+    let ready = || {
+        this.waiting() >= wanted
+            || this.reading.error.lock().is_some()
+            || signalled.load(Ordering::Acquire)
+    };
+    if let Err(e) = this.cq.wait().wait_until(ready, timeout) {
+        return sized(Err(e));
+    }
+    signalled.store(false, Ordering::Release);
+    // SAFETY: As for `read`.
+    unsafe { read(cq, buf, count) }
+}
+
+unsafe extern "C" fn sreadfrom(
+    cq: *mut raw::kfid_cq,
+    buf: *mut c_void,
+    count: usize,
+    addrs: *mut raw::kfi_addr_t,
+    cond: *const c_void,
+    timeout: c_int,
+) -> isize {
+    // SAFETY: As for `sread`.
+    unsafe {
+        let taken = sread(cq, buf, count, cond, timeout);
+        no_addr(addrs, taken);
+        taken
+    }
+}
+
+unsafe extern "C" fn signal(cq: *mut raw::kfid_cq) -> c_int {
+    // SAFETY: The consumer passes one of ours.
+    let this = unsafe { obj::get::<CqObj, _>(cq) };
+    this.reading.signalled.store(true, Ordering::Release);
+    this.cq.wait().wake_all();
+    0
+}
+
+unsafe extern "C" fn strerror(
+    _cq: *mut raw::kfid_cq,
+    prov_errno: c_int,
+    _data: *const c_void,
+    buf: *mut c_char,
+    len: usize,
+) -> *const c_char {
+    // SAFETY: The caller's buffer, or null.
+    unsafe { prov_error(prov_errno, buf, len) }
+}
+
+/// A provider's error as text: providers have numbers only.
+///
+/// # Safety
+///
+/// `buf` has room for `len` bytes, or is null.
+pub(super) unsafe fn prov_error(prov_errno: c_int, buf: *mut c_char, len: usize) -> *const c_char {
+    // SAFETY: The caller's promise.
+    unsafe { raw::kf_c_prov_error(prov_errno, buf, len) }
+}
+
+/// A counter.
+#[repr(C)]
+pub(super) struct CntrObj {
+    fid: Opaque<raw::kfid_cntr>,
+    pub(super) cntr: Arc<Cntr>,
+}
+
+// SAFETY: Begins with its structure, whose class this is.
+unsafe impl Object for CntrObj {
+    type C = raw::kfid_cntr;
+    const CLASS: u32 = raw::KFI_CLASS_CNTR;
+    const OPS: &'static raw::kfi_ops = &CNTR;
+}
+
+static CNTR: raw::kfi_ops = raw::kfi_ops {
+    size: size_of::<raw::kfi_ops>(),
+    close: Some(cntr_close),
+    bind: Some(obj::no_bind),
+    control: Some(obj::no_control),
+    ops_open: Some(obj::no_ops),
+};
+
+static CNTR_OPS: raw::kfi_ops_cntr = raw::kfi_ops_cntr {
+    size: size_of::<raw::kfi_ops_cntr>(),
+    read: Some(cntr_read),
+    readerr: Some(cntr_readerr),
+    add: Some(cntr_add),
+    set: Some(cntr_set),
+    wait: Some(cntr_wait),
+    adderr: Some(cntr_adderr),
+    seterr: Some(cntr_seterr),
+};
+
+fn open_cntr(
+    domain: &DomainObj,
+    attr: Option<&raw::kfi_cntr_attr>,
+    context: *mut c_void,
+) -> Result<*mut raw::kfid_cntr> {
+    if let Some(attr) = attr {
+        check_wait(attr.wait_obj, attr.wait_set)?;
+        if attr.events != raw::kfi_cntr_events_KFI_CNTR_EVENTS_COMP || attr.flags != 0 {
+            return Err(EINVAL);
+        }
+    }
+    let place = Place::<CntrObj>::new()?;
+    let object = CntrObj {
+        fid: Opaque::uninit(),
+        cntr: Cntr::open(&domain.domain)?,
+    };
+    Ok(place.put(object, context, |c| {
+        c.ops = ptr::from_ref(&CNTR_OPS).cast_mut();
+    }))
+}
+
+pub(super) unsafe extern "C" fn cntr_open(
+    domain: *mut raw::kfid_domain,
+    attr: *mut raw::kfi_cntr_attr,
+    cntr: *mut *mut raw::kfid_cntr,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: The consumer passes one of ours, and attributes or null.
+    let (domain, attr) = unsafe { (obj::get::<DomainObj, _>(domain), attr.as_ref()) };
+    code(open_cntr(domain, attr, context).map(|made| {
+        // SAFETY: The caller's place.
+        unsafe { *cntr = made }
+    }))
+}
+
+unsafe extern "C" fn cntr_close(fid: *mut raw::kfid) -> c_int {
+    // SAFETY: The consumer closes one of ours.
+    let this = unsafe { obj::get::<CntrObj, _>(fid) };
+    if let Err(e) = this.cntr.close() {
+        return e.to_errno();
+    }
+    // SAFETY: It is closed, so nothing uses it.
+    drop(unsafe { obj::take::<CntrObj>(fid) });
+    0
+}
+
+/// The counter behind the C structure.
+///
+/// # Safety
+///
+/// One of ours, and open.
+unsafe fn cntr_of<'a>(cntr: *mut raw::kfid_cntr) -> &'a Cntr {
+    // SAFETY: The caller's promise.
+    unsafe { &obj::get::<CntrObj, _>(cntr).cntr }
+}
+
+unsafe extern "C" fn cntr_read(cntr: *mut raw::kfid_cntr) -> u64 {
+    // SAFETY: The consumer passes one of ours, here and below.
+    unsafe { cntr_of(cntr).read().value }
+}
+
+unsafe extern "C" fn cntr_readerr(cntr: *mut raw::kfid_cntr) -> u64 {
+    // SAFETY: As above.
+    unsafe { cntr_of(cntr).read().errors }
+}
+
+/// Changes a counter.
+///
+/// # Safety
+///
+/// One of ours, and open.
+unsafe fn change(cntr: *mut raw::kfid_cntr, change: impl FnOnce(&mut Counts)) -> c_int {
+    // SAFETY: The caller's promise.
+    unsafe { cntr_of(cntr).update(change) };
+    0
+}
+
+unsafe extern "C" fn cntr_add(cntr: *mut raw::kfid_cntr, value: u64) -> c_int {
+    // SAFETY: As above.
+    unsafe { change(cntr, |now| now.value = now.value.wrapping_add(value)) }
+}
+
+unsafe extern "C" fn cntr_set(cntr: *mut raw::kfid_cntr, value: u64) -> c_int {
+    // SAFETY: As above.
+    unsafe { change(cntr, |now| now.value = value) }
+}
+
+unsafe extern "C" fn cntr_adderr(cntr: *mut raw::kfid_cntr, value: u64) -> c_int {
+    // SAFETY: As above.
+    unsafe { change(cntr, |now| now.errors = now.errors.wrapping_add(value)) }
+}
+
+unsafe extern "C" fn cntr_seterr(cntr: *mut raw::kfid_cntr, value: u64) -> c_int {
+    // SAFETY: As above.
+    unsafe { change(cntr, |now| now.errors = value) }
+}
+
+unsafe extern "C" fn cntr_wait(
+    cntr: *mut raw::kfid_cntr,
+    threshold: u64,
+    timeout: c_int,
+) -> c_int {
+    let deadline = match u64::try_from(timeout) {
+        // CAST: The monotonic clock is positive.
+        // SAFETY: No preconditions.
+        Ok(ms) => (unsafe { bindings::ktime_get() } as u64).saturating_add(ms * 1_000_000),
+        Err(_) => u64::MAX,
+    };
+    // SAFETY: As above.
+    let waited = unsafe { cntr_of(cntr).wait(threshold, deadline) };
+    code(waited.map_err(|e| {
+        if e == EIO {
+            kfi_error(raw::KFI_EAVAIL)
+        } else if e == ERESTARTSYS {
+            EINTR
+        } else {
+            e
+        }
+    }))
+}
