@@ -18,6 +18,9 @@ pub const TESTS: &[Test] = &[
     Test::alone("kernel.consumer", |c| module(c, "kfi_sample", "kfi-sample"))
         .seconds(30)
         .on(ONE | NETNS),
+    Test::alone("kernel.c_consumer", |c| module(c, "kfi_c_sample", "kfi-c"))
+        .seconds(30)
+        .on(ONE | NETNS),
     Test::alone("kernel.registry", |c| {
         module(c, "kfi_registry_test", "kfi-registry")
     })

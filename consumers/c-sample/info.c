@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What there is, how it is asked for, and what there is not.
+ */
+#include <linux/inet.h>
+#include <linux/slab.h>
+#include <linux/string.h>
+
+#include <kfi_trigger.h>
+
+#include "sample.h"
+
+static struct kfi_info *good_hints(struct test *t)
+{
+	struct kfi_info *hints = kfi_allocinfo();
+
+	if (!EXPECT(t, hints))
+		return NULL;
+	hints->caps = KFI_MSG | KFI_RMA;
+	hints->mode = ~0ULL;
+	hints->domain_attr->mr_mode = KFI_MR_LOCAL | KFI_MR_VIRT_ADDR | KFI_MR_PROV_KEY;
+	return hints;
+}
+
+/* Asks, and forgets the answer. */
+static int ask(u32 version, u64 flags, struct kfi_info *hints)
+{
+	struct kfi_info *info = NULL;
+	int err = kfi_getinfo(version, NULL, NULL, flags, hints, &info);
+
+	kfi_freeinfo(info);
+	return err;
+}
+
+static void hints_are_heeded(struct test *t)
+{
+	struct kfi_info *hints = good_hints(t);
+	char nobody[] = "nobody";
+
+	if (!hints)
+		return;
+	EXPECT_EQ(t, kfi_version(), KFI_VERSION(1, 7));
+	EXPECT_EQ(t, ask(0, 0, NULL), 0);
+	EXPECT_EQ(t, ask(KFI_VERSION(1, 7), 0, hints), 0);
+	EXPECT_EQ(t, ask(KFI_VERSION(1, 8), 0, hints), -ENOSYS);
+	EXPECT_EQ(t, ask(0, KFI_MORE, hints), -EINVAL);
+	hints->caps |= KFI_TAGGED;
+	EXPECT_EQ(t, ask(0, 0, hints), -ENODATA);
+	hints->caps = KFI_MSG | KFI_SOURCE_ERR;
+	EXPECT_EQ(t, ask(0, 0, hints), -ENODATA);
+	hints->caps = KFI_MSG | KFI_REMOTE_COMM | KFI_LOCAL_COMM;
+	EXPECT_EQ(t, ask(0, 0, hints), 0);
+	hints->caps = KFI_MSG | KFI_RMA;
+	hints->domain_attr->mr_mode = 0;
+	EXPECT_EQ(t, ask(0, 0, hints), -ENODATA);
+	hints->domain_attr->mr_mode = KFI_MR_LOCAL | KFI_MR_VIRT_ADDR | KFI_MR_PROV_KEY;
+	hints->ep_attr->type = KFI_EP_RDM;
+	EXPECT_EQ(t, ask(0, 0, hints), -ENODATA);
+	hints->ep_attr->type = KFI_EP_MSG;
+	hints->fabric_attr->prov_name = nobody;
+	EXPECT_EQ(t, ask(0, 0, hints), -ENODATA);
+	hints->fabric_attr->prov_name = NULL;
+	hints->tx_attr->msg_order = KFI_ORDER_WAR;
+	EXPECT_EQ(t, ask(0, 0, hints), -ENODATA);
+	hints->tx_attr->msg_order = KFI_ORDER_SAS;
+	EXPECT_EQ(t, ask(0, 0, hints), 0);
+	kfi_freeinfo(hints);
+}
+
+static void addresses(struct test *t)
+{
+	struct kfi_info *hints = good_hints(t), *info = NULL;
+	struct sockaddr_in *at, *own = t->st->info->src_addr;
+	char node[INET_ADDRSTRLEN];
+
+	if (!hints)
+		return;
+	snprintf(node, sizeof(node), "%pI4", &own->sin_addr);
+	EXPECT_EQ(t, kfi_getinfo(0, node, "4711", KFI_SOURCE, hints, &info), 0);
+	if (info) {
+		at = info->src_addr;
+		EXPECT_EQ(t, info->src_addrlen, sizeof(*at));
+		EXPECT_EQ(t, at->sin_addr.s_addr, own->sin_addr.s_addr);
+		EXPECT_EQ(t, be16_to_cpu(at->sin_port), 4711);
+		EXPECT(t, !info->dest_addr);
+	}
+	kfi_freeinfo(info);
+	info = NULL;
+	EXPECT_EQ(t, kfi_getinfo(0, node, "4711", 0, hints, &info), 0);
+	if (info) {
+		at = info->dest_addr;
+		EXPECT(t, at && at->sin_addr.s_addr == own->sin_addr.s_addr);
+		EXPECT(t, at && be16_to_cpu(at->sin_port) == 4711);
+	}
+	kfi_freeinfo(info);
+	EXPECT_EQ(t, kfi_getinfo(0, "nowhere", NULL, 0, hints, &info), -EINVAL);
+	kfi_freeinfo(hints);
+}
+
+static void copies_and_texts(struct test *t)
+{
+	struct kfi_info *info = t->st->info, *copy = kfi_dupinfo(info), *empty = kfi_dupinfo(NULL);
+	u64 caps = KFI_MSG | KFI_REMOTE_COMM;
+	u32 version = KFI_VERSION(1, 7), type = KFI_EP_MSG, none = 77;
+
+	EXPECT_EQ(t, info->fabric_attr->api_version, KFI_VERSION(1, 7));
+	EXPECT(t, info->caps & KFI_DYNAMIC_KEYS);
+	EXPECT(t, info->domain_attr->mr_mode & KFI_MR_LOCAL);
+	if (EXPECT(t, copy) && EXPECT(t, empty)) {
+		EXPECT(t, copy->src_addr != info->src_addr);
+		EXPECT(t, !memcmp(copy->src_addr, info->src_addr, info->src_addrlen));
+		EXPECT(t, !strcmp(copy->domain_attr->name, info->domain_attr->name));
+		EXPECT(t, !memcmp(copy->tx_attr, info->tx_attr, sizeof(*info->tx_attr)));
+		EXPECT(t, empty->tx_attr && !empty->caps && !empty->src_addr);
+	}
+	kfi_freeinfo(copy);
+	kfi_freeinfo(empty);
+	kfi_freeinfo(NULL);
+	EXPECT(t, !strcmp(kfi_tostr(&caps, KFI_TYPE_CAPS), "KFI_MSG, KFI_REMOTE_COMM"));
+	EXPECT(t, !strcmp(kfi_tostr(&version, KFI_TYPE_VERSION), "1.7"));
+	EXPECT(t, !strcmp(kfi_tostr(&type, KFI_TYPE_EP_TYPE), "KFI_EP_MSG"));
+	EXPECT(t, !strcmp(kfi_tostr(&none, KFI_TYPE_EP_TYPE), "77"));
+	EXPECT(t, strstr(kfi_tostr(info, KFI_TYPE_INFO), info->fabric_attr->prov_name));
+	EXPECT(t, kfi_strerror(-KFI_EAVAIL) == kfi_strerror(KFI_EAVAIL));
+	EXPECT(t, strcmp(kfi_strerror(EINVAL), kfi_strerror(KFI_EOVERRUN)));
+}
+
+static void not_offered(struct test *t)
+{
+	struct kfid_domain *domain = t->st->domain;
+	struct kfi_av_attr av_attr = {};
+	struct kfi_atomic_attr atomic = {};
+	struct kfid_wait *wait;
+	struct kfid_poll *poll;
+	struct kfid_stx *stx;
+	struct kfid_ep *ep;
+	struct kfid_av *av;
+	size_t count;
+	u64 value = 0;
+	void *ops;
+
+	EXPECT_EQ(t, kfi_av_open(domain, &av_attr, &av, NULL), -ENOSYS);
+	EXPECT_EQ(t, kfi_scalable_ep(domain, t->st->info, &ep, NULL), -ENOSYS);
+	EXPECT_EQ(t, kfi_stx_context(domain, NULL, &stx, NULL), -ENOSYS);
+	EXPECT_EQ(t, kfi_srx_context(domain, NULL, &ep, NULL), -ENOSYS);
+	EXPECT_EQ(t, kfi_poll_open(domain, NULL, &poll), -ENOSYS);
+	EXPECT_EQ(t, kfi_wait_open(t->st->fabric, NULL, &wait), -ENOSYS);
+	EXPECT_EQ(t, kfi_query_atomic(domain, KFI_UINT64, KFI_SUM, &atomic, 0), -ENOSYS);
+	EXPECT_EQ(t, kfi_open_ops(&domain->fid, "nothing", 0, &ops, NULL), -ENOSYS);
+	EXPECT_EQ(t, kfi_domain_bind(domain, &t->st->eq->fid, KFI_REG_MR), -ENOSYS);
+	EXPECT_EQ(t, kfi_control(&domain->fid, KFI_QUEUE_WORK, NULL), -ENOSYS);
+	EXPECT_EQ(t, kfi_eq_write(t->st->eq, KFI_NOTIFY, &value, sizeof(value), 0), -ENOSYS);
+	EXPECT_EQ(t, kfi_tsend(t->a.ep, &value, 8, NULL, 0, 1, NULL), -ENOSYS);
+	EXPECT_EQ(t, kfi_trecv(t->a.ep, &value, 8, NULL, 0, 1, 0, NULL), -ENOSYS);
+	EXPECT_EQ(t, kfi_atomic(t->a.ep, &value, 1, NULL, 0, 0, 0, KFI_UINT64, KFI_SUM, NULL),
+		  -ENOSYS);
+	EXPECT_EQ(t, kfi_atomicvalid(t->a.ep, KFI_UINT64, KFI_SUM, &count), -ENOSYS);
+	EXPECT_EQ(t, kfi_tx_context(t->a.ep, 0, NULL, &ep, NULL), -ENOSYS);
+	EXPECT_EQ(t, kfi_rx_context(t->a.ep, 0, NULL, &ep, NULL), -ENOSYS);
+	EXPECT_EQ(t, kfi_ep_alias(t->a.ep, &ep, 0), -ENOSYS);
+	EXPECT_EQ(t, kfi_join(t->a.ep, NULL, 0, NULL, NULL), -ENOSYS);
+}
+
+static void wrong_names(struct test *t)
+{
+	char nobody[] = "nobody";
+	struct kfi_fabric_attr attr = { .prov_name = nobody };
+	struct kfi_info *info = kfi_dupinfo(t->st->info);
+	struct kfid_domain *domain;
+	struct kfid_fabric *fabric;
+	char *name;
+
+	EXPECT_EQ(t, kfi_fabric(&attr, &fabric, NULL), -ENODEV);
+	attr.prov_name = NULL;
+	EXPECT_EQ(t, kfi_fabric(&attr, &fabric, NULL), -EINVAL);
+	attr.prov_name = t->st->info->fabric_attr->prov_name;
+	attr.name = nobody;
+	EXPECT_EQ(t, kfi_fabric(&attr, &fabric, NULL), -ENODEV);
+	if (!EXPECT(t, info))
+		return;
+	name = info->domain_attr->name;
+	info->domain_attr->name = nobody;
+	EXPECT_EQ(t, kfi_domain(t->st->fabric, info, &domain, NULL), -ENODEV);
+	info->domain_attr->name = name;
+	info->domain_attr->auth_key_size = 4;
+	EXPECT_EQ(t, kfi_domain(t->st->fabric, info, &domain, NULL), -EOPNOTSUPP);
+	info->domain_attr->auth_key_size = 0;
+	kfi_freeinfo(info);
+}
+
+const struct group info_tests[] = {
+	{ "hints_are_heeded", hints_are_heeded, false },
+	{ "addresses_as_texts", addresses, false },
+	{ "copies_and_texts", copies_and_texts, false },
+	{ "wrong_names", wrong_names, false },
+	{ "not_offered", not_offered, true },
+	{}
+};

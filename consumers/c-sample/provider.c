@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Providers written in C: two at once, by their names, one of which asks what there is.
+ */
+#include <linux/kthread.h>
+#include <linux/slab.h>
+#include <linux/string.h>
+
+#include <kfi_enosys.h>
+#include <kfi_prov.h>
+
+#include "sample.h"
+
+static int cleaned, asked;
+static struct kfi_provider first, second;
+
+static int fabric_close(struct kfid *fid)
+{
+	struct kfi_provider *provider = fid->context;
+
+	kfi_close_id(fid);
+	kfree(container_of(fid, struct kfid_fabric, fid));
+	kfi_deref_provider(provider);
+	return 0;
+}
+
+static struct kfi_ops fid_ops = {
+	.size		= sizeof(struct kfi_ops),
+	.close		= fabric_close,
+	.bind		= kfi_no_bind,
+	.control	= kfi_no_control,
+	.ops_open	= kfi_no_ops_open,
+};
+
+static struct kfi_ops_fabric fabric_ops = {
+	.size		= sizeof(struct kfi_ops_fabric),
+	.domain		= kfi_no_fabric_domain,
+	.passive_ep	= kfi_no_fabric_passive_ep,
+	.eq_open	= kfi_no_fabric_eq_open,
+	.wait_open	= kfi_no_fabric_wait_open,
+};
+
+static int open_fabric(struct kfi_provider *provider, struct kfid_fabric **fabric)
+{
+	struct kfid_fabric *made = kzalloc(sizeof(*made), GFP_KERNEL);
+
+	if (!made)
+		return -ENOMEM;
+	kfi_init_id(&made->fid);
+	made->fid.fclass = KFI_CLASS_FABRIC;
+	made->fid.context = provider;
+	made->fid.ops = &fid_ops;
+	made->ops = &fabric_ops;
+	kfi_ref_provider(provider);
+	*fabric = made;
+	return 0;
+}
+
+static int first_fabric(struct kfi_fabric_attr *attr, struct kfid_fabric **fabric, void *context)
+{
+	return open_fabric(&first, fabric);
+}
+
+static int second_fabric(struct kfi_fabric_attr *attr, struct kfid_fabric **fabric, void *context)
+{
+	return open_fabric(&second, fabric);
+}
+
+static int offer(const struct kfi_provider *provider, struct kfi_info **info)
+{
+	struct kfi_info *made = kfi_allocinfo();
+
+	if (!made)
+		return -ENOMEM;
+	made->fabric_attr->prov_name = kstrdup(provider->name, GFP_KERNEL);
+	*info = made;
+	return made->fabric_attr->prov_name ? 0 : -ENOMEM;
+}
+
+static int first_getinfo(u32 version, const char *node, const char *service, u64 flags,
+			 struct kfi_info *hints, struct kfi_info **info)
+{
+	return offer(&first, info);
+}
+
+/* One that is built on others asks what they have. */
+static int second_getinfo(u32 version, const char *node, const char *service, u64 flags,
+			  struct kfi_info *hints, struct kfi_info **info)
+{
+	struct kfi_info *below;
+
+	if (!kfi_getinfo(version, NULL, NULL, 0, NULL, &below)) {
+		asked++;
+		kfi_freeinfo(below);
+	}
+	return offer(&second, info);
+}
+
+static void cleanup(void)
+{
+	cleaned++;
+}
+
+static struct kfi_provider first = {
+	.version	= 1,
+	.kfi_version	= KFI_VERSION(1, 7),
+	.name		= "kfitest-c1",
+	.kgetinfo	= first_getinfo,
+	.kfabric	= first_fabric,
+	.cleanup	= cleanup,
+};
+
+static struct kfi_provider second = {
+	.version	= 1,
+	.kfi_version	= KFI_VERSION(1, 1),
+	.name		= "kfitest-c2",
+	.kgetinfo	= second_getinfo,
+	.kfabric	= second_fabric,
+};
+
+/* How many infos there are of a provider. */
+static int count(const char *name)
+{
+	struct kfi_info *list = NULL, *info;
+	int found = 0;
+
+	kfi_getinfo(0, NULL, NULL, 0, NULL, &list);
+	for (info = list; info; info = info->next)
+		found += !strcmp(info->fabric_attr->prov_name, name);
+	kfi_freeinfo(list);
+	return found;
+}
+
+static int deregister(void *provider)
+{
+	int err = kfi_provider_deregister(provider);
+
+	while (!kthread_should_stop())
+		schedule_timeout_interruptible(1);
+	return err;
+}
+
+static void two(struct test *t)
+{
+	struct kfi_provider bad = first;
+	struct kfi_fabric_attr attr = {};
+	struct kfid_fabric *fabric;
+	struct task_struct *task;
+	char name[] = "kfitest-c1";
+
+	EXPECT_EQ(t, kfi_provider_deregister(&first), -ENOENT);
+	EXPECT_EQ(t, kfi_provider_register(NULL), -EINVAL);
+	bad.name = NULL;
+	EXPECT_EQ(t, kfi_provider_register(&bad), -EINVAL);
+	bad.name = t->st->info->fabric_attr->prov_name;
+	EXPECT_EQ(t, kfi_provider_register(&bad), -EEXIST);
+	bad.name = "kfitest-c3";
+	bad.kfi_version = KFI_VERSION(1, 8);
+	EXPECT_EQ(t, kfi_provider_register(&bad), -ENOSYS);
+	if (!EXPECT_EQ(t, kfi_provider_register(&first), 0))
+		return;
+	if (EXPECT_EQ(t, kfi_provider_register(&second), 0)) {
+		EXPECT_EQ(t, kfi_provider_register(&second), -EEXIST);
+		asked = 0;
+		EXPECT_EQ(t, count("kfitest-c1"), 1);
+		EXPECT_EQ(t, count("kfitest-c2"), 1);
+		EXPECT_EQ(t, asked, 2);
+		EXPECT(t, count(t->st->info->fabric_attr->prov_name) > 0);
+		EXPECT_EQ(t, kfi_provider_deregister(&second), 0);
+		EXPECT_EQ(t, count("kfitest-c2"), 0);
+	}
+	attr.prov_name = name;
+	if (EXPECT_EQ(t, kfi_fabric(&attr, &fabric, t), 0)) {
+		EXPECT(t, fabric->ops == &fabric_ops);
+		/* Whoever takes it out waits for what is open, and nobody finds it meanwhile. */
+		task = kthread_run(deregister, &first, "kfi_c_sample");
+		if (EXPECT(t, !IS_ERR(task))) {
+			while (count("kfitest-c1"))
+				schedule_timeout_interruptible(1);
+			EXPECT_EQ(t, cleaned, 0);
+			EXPECT_EQ(t, kfi_close(&fabric->fid), 0);
+			EXPECT_EQ(t, kthread_stop(task), 0);
+			EXPECT_EQ(t, cleaned, 1);
+			return;
+		}
+		kfi_close(&fabric->fid);
+	}
+	EXPECT_EQ(t, kfi_provider_deregister(&first), 0);
+}
+
+const struct group provider_tests[] = {
+	{ "two_providers_in_c", two, false },
+	{}
+};
