@@ -10,6 +10,7 @@
 #include <linux/scatterlist.h>
 #include <linux/slab.h>
 #include <linux/socket.h>
+#include <linux/sort.h>
 #include <linux/string.h>
 #include <linux/vmalloc.h>
 
@@ -86,15 +87,15 @@ EXPORT_SYMBOL_GPL(kfi_freeinfo);
 
 struct kfi_info *kfi_allocinfo(void)
 {
-	struct kfi_info *info = kzalloc(sizeof(*info), GFP_KERNEL);
+	struct kfi_info *info = kzalloc_obj(*info);
 
 	if (!info)
 		return NULL;
-	info->tx_attr = kzalloc(sizeof(*info->tx_attr), GFP_KERNEL);
-	info->rx_attr = kzalloc(sizeof(*info->rx_attr), GFP_KERNEL);
-	info->ep_attr = kzalloc(sizeof(*info->ep_attr), GFP_KERNEL);
-	info->domain_attr = kzalloc(sizeof(*info->domain_attr), GFP_KERNEL);
-	info->fabric_attr = kzalloc(sizeof(*info->fabric_attr), GFP_KERNEL);
+	info->tx_attr = kzalloc_obj(*info->tx_attr);
+	info->rx_attr = kzalloc_obj(*info->rx_attr);
+	info->ep_attr = kzalloc_obj(*info->ep_attr);
+	info->domain_attr = kzalloc_obj(*info->domain_attr);
+	info->fabric_attr = kzalloc_obj(*info->fabric_attr);
 	if (!info->tx_attr || !info->rx_attr || !info->ep_attr || !info->domain_attr ||
 	    !info->fabric_attr) {
 		free_one(info);
@@ -163,7 +164,7 @@ struct kfi_info *kfi_dupinfo(const struct kfi_info *info)
 
 	if (!info)
 		return kfi_allocinfo();
-	to = kzalloc(sizeof(*to), GFP_KERNEL);
+	to = kzalloc_obj(*to);
 	if (!to)
 		return NULL;
 	to->caps = info->caps;
@@ -312,3 +313,15 @@ struct kfi_ops_atomic kf_c_no_atomic = {
 	.readwritevalid	= kfi_no_atomic_readwritevalid,
 	.compwritevalid	= kfi_no_atomic_compwritevalid,
 };
+
+static int by_first(const void *a, const void *b)
+{
+	u64 x = *(const u64 *)a, y = *(const u64 *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+void kf_c_sort(void *parts, size_t n, size_t size)
+{
+	sort(parts, n, size, by_first, NULL);
+}

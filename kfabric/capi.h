@@ -46,6 +46,8 @@ struct page *kf_c_page_of(struct page *page, size_t index);
 const struct scatterlist *kf_c_sg(const struct scatterlist *sg, struct page **page,
 				  size_t *offset, size_t *len);
 const char *kf_c_prov_error(int prov_errno, char *buf, size_t len);
+/* Sorts @n parts of @size bytes, of which the first eight are what they are sorted by. */
+void kf_c_sort(void *parts, size_t n, size_t size);
 void kf_c_provider_init(struct kfi_provider *provider);
 void kf_c_provider_get(struct kfi_provider *provider);
 void kf_c_provider_put(struct kfi_provider *provider);

@@ -10,7 +10,7 @@
 #define KEYS	16
 #define BOTH	(KFI_REMOTE_READ | KFI_REMOTE_WRITE)
 
-/* Writes a byte pattern by a key, and says how that ended: 0 or a positive error number. */
+/* Writes a byte pattern by a key, and says how that ended: 0 or a negative error number. */
 static int put(struct test *t, struct buf *from, const struct kfid_key *key, size_t len)
 {
 	struct kfi_cq_tagged_entry entry;
@@ -19,13 +19,13 @@ static int put(struct test *t, struct buf *from, const struct kfid_key *key, siz
 
 	if (!EXPECT_EQ(t, kfi_write(t->a.ep, from->at, len, kfi_mr_desc(from->mr), 0, key->addr,
 				    key->key, from), 0))
-		return EIO;
+		return -EIO;
 	got = next_entry(&t->a, &entry);
 	if (got == 1)
 		return 0;
 	EXPECT_EQ(t, got, -KFI_EAVAIL);
 	EXPECT_EQ(t, kfi_cq_readerr(t->a.cq, &error, 0), 1);
-	return error.err;
+	return -error.err;
 }
 
 static void one(struct test *t)
@@ -61,7 +61,7 @@ static void one(struct test *t)
 	EXPECT(t, key->key != old.key);
 	memset(to->at, 0, to->len);
 	/* A key that was revoked stays so, whatever its slot has now. */
-	EXPECT(t, put(t, from, &old, 200) > 0);
+	EXPECT(t, put(t, from, &old, 200) < 0);
 	EXPECT(t, !memchr_inv(to->at, 0, to->len));
 	EXPECT_EQ(t, kfi_close(&key->fid), 0);
 }

@@ -41,7 +41,7 @@ static void give(enum memory kind, u8 *at, size_t len)
 struct buf *buf_get_on(struct test *t, struct kfid_domain *domain, enum memory kind, size_t len,
 		       u64 access, u64 flags)
 {
-	struct buf *buf = kzalloc(sizeof(*buf), GFP_KERNEL);
+	struct buf *buf = kzalloc_obj(*buf);
 
 	if (!EXPECT(t, buf))
 		return NULL;

@@ -42,7 +42,7 @@ static struct kfi_ops_fabric fabric_ops = {
 
 static int open_fabric(struct kfi_provider *provider, struct kfid_fabric **fabric)
 {
-	struct kfid_fabric *made = kzalloc(sizeof(*made), GFP_KERNEL);
+	struct kfid_fabric *made = kzalloc_obj(*made);
 
 	if (!made)
 		return -ENOMEM;
@@ -73,8 +73,12 @@ static int offer(const struct kfi_provider *provider, struct kfi_info **info)
 	if (!made)
 		return -ENOMEM;
 	made->fabric_attr->prov_name = kstrdup(provider->name, GFP_KERNEL);
+	if (!made->fabric_attr->prov_name) {
+		kfi_freeinfo(made);
+		return -ENOMEM;
+	}
 	*info = made;
-	return made->fabric_attr->prov_name ? 0 : -ENOMEM;
+	return 0;
 }
 
 static int first_getinfo(u32 version, const char *node, const char *service, u64 flags,

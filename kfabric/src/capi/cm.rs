@@ -356,7 +356,10 @@ unsafe extern "C" fn getname(fid: *mut raw::kfid, addr: *mut c_void, len: *mut u
         Some(pep) => {
             let state = pep.inner.state.lock();
             let configured = state.addr;
-            state.pep.as_ref().map_or(configured, |pep| pep.local_addr())
+            state
+                .pep
+                .as_ref()
+                .map_or(configured, |pep| pep.local_addr())
         }
         // SAFETY: What is not passive is an endpoint.
         None => unsafe { obj::get::<EpObj, _>(fid) }.ep.local_addr(),

@@ -119,7 +119,10 @@ fn open(
     let attr = EpAttr {
         tx_size: size(tx.map_or(0, |tx| tx.size)),
         rx_size: size(rx.map_or(0, |rx| rx.size)),
-        iov_limit: pieces(tx.map_or(0, |tx| tx.iov_limit), rx.map_or(0, |rx| rx.iov_limit)),
+        iov_limit: pieces(
+            tx.map_or(0, |tx| tx.iov_limit),
+            rx.map_or(0, |rx| rx.iov_limit),
+        ),
         src_addr: if info.handle.is_null() {
             // SAFETY: As above.
             unsafe { info::src_addr(info)? }
@@ -163,7 +166,9 @@ pub(super) unsafe extern "C" fn endpoint(
 ) -> c_int {
     // SAFETY: The consumer passes one of ours, and an info or null.
     let (domain, info) = unsafe { (obj::get::<DomainObj, _>(domain), info.as_ref()) };
-    let made = info.ok_or(EINVAL).and_then(|info| open(domain, info, context));
+    let made = info
+        .ok_or(EINVAL)
+        .and_then(|info| open(domain, info, context));
     code(made.map(|made| {
         // SAFETY: The caller's place.
         unsafe { *ep = made }

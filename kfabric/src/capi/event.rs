@@ -259,7 +259,11 @@ unsafe extern "C" fn sread(
 ) -> isize {
     // SAFETY: As for `read`.
     let this = unsafe { obj::get::<EqObj, _>(eq) };
-    if let Err(e) = this.eq.wait().wait_until(|| this.eq.waiting() != 0, timeout) {
+    if let Err(e) = this
+        .eq
+        .wait()
+        .wait_until(|| this.eq.waiting() != 0, timeout)
+    {
         // CAST: A `c_int` fits.
         return e.to_errno() as isize;
     }

@@ -206,7 +206,10 @@ fn open_domain(
     // SAFETY: A caller's info, with its attributes or null.
     let (attr, ep) = unsafe {
         let info = info.as_ref().ok_or(EINVAL)?;
-        (info.domain_attr.as_ref().ok_or(EINVAL)?, info.ep_attr.as_ref())
+        (
+            info.domain_attr.as_ref().ok_or(EINVAL)?,
+            info.ep_attr.as_ref(),
+        )
     };
     if attr.auth_key_size != 0 || ep.is_some_and(|ep| ep.auth_key_size != 0) {
         return Err(eopnotsupp());

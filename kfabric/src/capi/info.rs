@@ -391,8 +391,12 @@ pub(super) fn offer(entry: &InfoEntry, hints: Option<&raw::kfi_info>) -> Result<
     // SAFETY: Hints are as the header says.
     let (tx_flags, rx_flags) = unsafe {
         (
-            hints.and_then(|hints| hints.tx_attr.as_ref()).map_or(0, |tx| tx.op_flags),
-            hints.and_then(|hints| hints.rx_attr.as_ref()).map_or(0, |rx| rx.op_flags),
+            hints
+                .and_then(|hints| hints.tx_attr.as_ref())
+                .map_or(0, |tx| tx.op_flags),
+            hints
+                .and_then(|hints| hints.rx_attr.as_ref())
+                .map_or(0, |rx| rx.op_flags),
         )
     };
     info.caps = caps_out(entry.caps);

@@ -152,7 +152,9 @@ unsafe extern "C" fn assign(
     done: *mut usize,
 ) -> c_int {
     let go = || -> Result<(), (usize, Error)> {
-        if count == 0 || count > raw::KFI_KEY_BATCH_MAX as usize || flags & !raw::KFI_KEY_ORDERED != 0
+        if count == 0
+            || count > raw::KFI_KEY_BATCH_MAX as usize
+            || flags & !raw::KFI_KEY_ORDERED != 0
         {
             return Err((0, EINVAL));
         }
@@ -166,6 +168,7 @@ unsafe extern "C" fn assign(
                 offset: one.offset,
                 len: one.len,
                 access: one.access,
+                once: false,
                 value: KeyValue::NONE,
             };
             list.push(item, GFP_KERNEL).map_err(|e| (0, e.into()))?;

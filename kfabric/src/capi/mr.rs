@@ -6,6 +6,10 @@ use core::{
     ptr::{
         self,
         NonNull, //
+    },
+    sync::atomic::{
+        AtomicBool,
+        Ordering, //
     }, //
 };
 use kernel::{
@@ -20,6 +24,10 @@ use kernel::{
     },
     prelude::*,
     sync::Arc,
+    time::{
+        delay::fsleep,
+        Delta, //
+    },
     types::Opaque, //
 };
 
@@ -49,7 +57,6 @@ use crate::{
         Segs, //
     },
     region::Region,
-    sys::steps::Steps,
     uapi::{
         KFI_DYNAMIC_KEYS,
         KFI_KEY_NOTAVAIL, //
@@ -57,7 +64,7 @@ use crate::{
 };
 
 /// How long a close waits for operations that are just ending, in milliseconds.
-const LINGER_MS: u32 = 1000;
+const LINGER_MS: usize = 1000;
 
 /// A piece of the kernel's memory, as a consumer names it.
 #[derive(Clone, Copy)]
@@ -74,17 +81,12 @@ pub(super) enum List {
     /// One piece.
     One(*const c_void, usize),
     /// Kernel addresses.
-    Kvec(*const raw_kvec, usize),
+    Kvec(*const bindings::kvec, usize),
     /// Pages.
-    Bvec(*const raw_bvec, usize),
+    Bvec(*const bindings::bio_vec, usize),
     /// A scatterlist, from this entry on, and how many entries are left.
     Sgl(*const bindings::scatterlist, usize),
 }
-
-use bindings::{
-    bio_vec as raw_bvec,
-    kvec as raw_kvec, //
-};
 
 impl List {
     /// A list by its type.
@@ -192,24 +194,26 @@ impl Piece {
                 phys => Some(phys),
             },
             // SAFETY: A page of the consumer's.
-            Self::Pages(page, offset, _) => (!page.is_null())
-                .then(|| unsafe { raw::kf_c_page_phys(page) } + offset as u64),
+            Self::Pages(page, offset, _) => {
+                (!page.is_null()).then(|| unsafe { raw::kf_c_page_phys(page) } + offset as u64)
+            }
         }
     }
 }
 
 /// Tells when lent memory is not used any more.
-struct Gone(Arc<Steps>);
+struct Gone(Arc<AtomicBool>);
 
 impl Lender for Gone {}
 
 impl Drop for Gone {
     fn drop(&mut self) {
-        self.0.take();
+        self.0.store(true, Ordering::Release);
     }
 }
 
 /// Where a contiguous part of the memory is, by some kind of address.
+#[repr(C)]
 struct Part {
     start: u64,
     len: u64,
@@ -222,7 +226,8 @@ struct Index(KVec<Part>);
 
 impl Index {
     fn new(mut parts: KVec<Part>) -> Self {
-        parts.sort_unstable_by_key(|part| part.start);
+        // SAFETY: So many parts are there, each of which begins with its address.
+        unsafe { raw::kf_c_sort(parts.as_mut_ptr().cast(), parts.len(), size_of::<Part>()) };
         Self(parts)
     }
 
@@ -246,7 +251,7 @@ pub(super) struct MrObj {
     ep: Option<Arc<Endpoint>>,
     virt: Index,
     phys: Index,
-    gone: Arc<Steps>,
+    gone: Arc<AtomicBool>,
     domain: Arc<Domain>,
     access: u64,
     dynamic: bool,
@@ -370,7 +375,7 @@ unsafe fn register(
         return Err(EINVAL);
     }
     let place = Place::<MrObj>::new()?;
-    let gone = Arc::pin_init(Steps::new(), GFP_KERNEL)?;
+    let gone = Arc::new(AtomicBool::new(false), GFP_KERNEL)?;
     // SAFETY: The caller's promise.
     let (first, len, virt) = unsafe { measure(list)? };
     let lender = Arc::new(Gone(gone.clone()), GFP_KERNEL)?;
@@ -474,12 +479,17 @@ unsafe extern "C" fn reg(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: The consumer does as the header says, here and below.
-    unsafe { answer(register(fid, List::One(buf, len), (access, offset, flags), context), mr) }
+    unsafe {
+        answer(
+            register(fid, List::One(buf, len), (access, offset, flags), context),
+            mr,
+        )
+    }
 }
 
 unsafe extern "C" fn regv(
     fid: *mut raw::kfid,
-    iov: *const raw_kvec,
+    iov: *const bindings::kvec,
     count: usize,
     access: u64,
     offset: u64,
@@ -489,12 +499,22 @@ unsafe extern "C" fn regv(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: As above.
-    unsafe { answer(register(fid, List::Kvec(iov, count), (access, offset, flags), context), mr) }
+    unsafe {
+        answer(
+            register(
+                fid,
+                List::Kvec(iov, count),
+                (access, offset, flags),
+                context,
+            ),
+            mr,
+        )
+    }
 }
 
 unsafe extern "C" fn regbv(
     fid: *mut raw::kfid,
-    biov: *const raw_bvec,
+    biov: *const bindings::bio_vec,
     count: usize,
     access: u64,
     offset: u64,
@@ -504,7 +524,17 @@ unsafe extern "C" fn regbv(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: As above.
-    unsafe { answer(register(fid, List::Bvec(biov, count), (access, offset, flags), context), mr) }
+    unsafe {
+        answer(
+            register(
+                fid,
+                List::Bvec(biov, count),
+                (access, offset, flags),
+                context,
+            ),
+            mr,
+        )
+    }
 }
 
 unsafe extern "C" fn regsgl(
@@ -519,7 +549,12 @@ unsafe extern "C" fn regsgl(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: As above.
-    unsafe { answer(register(fid, List::Sgl(sgl, count), (access, offset, flags), context), mr) }
+    unsafe {
+        answer(
+            register(fid, List::Sgl(sgl, count), (access, offset, flags), context),
+            mr,
+        )
+    }
 }
 
 unsafe extern "C" fn regattr(
@@ -552,13 +587,13 @@ impl MrObj {
         self.region = None;
         self.memory = None;
         // Operations that are over let go of it a moment later.
-        if self.gone.taken() == 0 {
-            self.gone.wait_killable(0, LINGER_MS)?;
+        for _ in 0..LINGER_MS {
+            if self.gone.load(Ordering::Acquire) {
+                return Ok(());
+            }
+            fsleep(Delta::from_millis(1));
         }
-        if self.gone.taken() == 0 {
-            return Err(EBUSY);
-        }
-        Ok(())
+        Err(EBUSY)
     }
 }
 
@@ -610,10 +645,17 @@ unsafe extern "C" fn control(fid: *mut raw::kfid, command: c_int, arg: *mut c_vo
         raw::KFI_ALLOC_KEYS => {
             // SAFETY: The consumer passes one of ours, and what the command takes.
             let (this, alloc) = unsafe {
-                (obj::get::<MrObj, _>(fid), arg.cast::<raw::kfi_key_alloc>().as_ref())
+                (
+                    obj::get::<MrObj, _>(fid),
+                    arg.cast::<raw::kfi_key_alloc>().as_ref(),
+                )
             };
             // SAFETY: As above.
-            code(alloc.ok_or(EINVAL).and_then(|alloc| unsafe { key::alloc(this, alloc) }))
+            code(
+                alloc
+                    .ok_or(EINVAL)
+                    .and_then(|alloc| unsafe { key::alloc(this, alloc) }),
+            )
         }
         _ => enosys().to_errno(),
     }

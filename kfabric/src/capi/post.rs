@@ -44,8 +44,7 @@ use crate::{
 /// Flags that the core knows by the same value.
 const SAME: u64 = KFI_COMPLETION | KFI_INJECT | KFI_REMOTE_CQ_DATA;
 /// Flags that ask for no more than a completion always means, or give a hint.
-const MEANT: u64 =
-    (raw::KFI_INJECT_COMPLETE | raw::KFI_TRANSMIT_COMPLETE | raw::KFI_MORE) as u64;
+const MEANT: u64 = (raw::KFI_INJECT_COMPLETE | raw::KFI_TRANSMIT_COMPLETE | raw::KFI_MORE) as u64;
 
 /// The flags, if there are such.
 ///
@@ -202,6 +201,7 @@ unsafe fn try_post(ep: *mut raw::kfid_ep, op: Op, mut list: List, descs: Descs) 
         remote_addr: op.remote.0,
         key: op.remote.1,
         inject: short.get(..injected).unwrap_or(&[]),
+        atomic: None,
         segs,
     })
 }
@@ -351,11 +351,7 @@ unsafe extern "C" fn recvsgl(
     unsafe { post(ep, op, List::Sgl(list, count), Descs::Each(desc)) }
 }
 
-unsafe extern "C" fn recvmsg(
-    ep: *mut raw::kfid_ep,
-    msg: *const raw::kfi_msg,
-    flags: u64,
-) -> isize {
+unsafe extern "C" fn recvmsg(ep: *mut raw::kfid_ep, msg: *const raw::kfi_msg, flags: u64) -> isize {
     // SAFETY: The consumer does as the header says.
     unsafe { message(ep, OpKind::Recv, msg, flags) }
 }
@@ -412,11 +408,7 @@ unsafe extern "C" fn sendsgl(
     unsafe { post(ep, op, List::Sgl(list, count), Descs::Each(desc)) }
 }
 
-unsafe extern "C" fn sendmsg(
-    ep: *mut raw::kfid_ep,
-    msg: *const raw::kfi_msg,
-    flags: u64,
-) -> isize {
+unsafe extern "C" fn sendmsg(ep: *mut raw::kfid_ep, msg: *const raw::kfi_msg, flags: u64) -> isize {
     // SAFETY: The consumer does as the header says.
     unsafe { message(ep, OpKind::Send, msg, flags) }
 }

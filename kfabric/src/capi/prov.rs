@@ -120,7 +120,10 @@ impl Lists {
 /// Whether there is one of this name.
 pub(crate) fn has(name: &str) -> bool {
     let lists = PROVIDERS.lock();
-    let found = lists.providers.iter().any(|entry| entry.name().to_bytes() == name.as_bytes());
+    let found = lists
+        .providers
+        .iter()
+        .any(|entry| entry.name().to_bytes() == name.as_bytes());
     found
 }
 
@@ -227,7 +230,9 @@ pub(super) unsafe fn getinfo(
             at += 1;
             let asked = Asked(kept.0, task);
             let skipped = named.is_some_and(|named| {
-                !named.to_bytes().eq_ignore_ascii_case(kept.0.name().to_bytes())
+                !named
+                    .to_bytes()
+                    .eq_ignore_ascii_case(kept.0.name().to_bytes())
             }) || lists.asked.contains(&asked);
             if skipped {
                 drop(lists);

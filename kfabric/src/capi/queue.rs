@@ -549,11 +549,7 @@ unsafe extern "C" fn cntr_seterr(cntr: *mut raw::kfid_cntr, value: u64) -> c_int
     unsafe { change(cntr, |now| now.errors = value) }
 }
 
-unsafe extern "C" fn cntr_wait(
-    cntr: *mut raw::kfid_cntr,
-    threshold: u64,
-    timeout: c_int,
-) -> c_int {
+unsafe extern "C" fn cntr_wait(cntr: *mut raw::kfid_cntr, threshold: u64, timeout: c_int) -> c_int {
     let deadline = match u64::try_from(timeout) {
         // CAST: The monotonic clock is positive.
         // SAFETY: No preconditions.

@@ -21,6 +21,9 @@ pub const TESTS: &[Test] = &[
     Test::alone("kernel.c_consumer", |c| module(c, "kfi_c_sample", "kfi-c"))
         .seconds(30)
         .on(ONE | NETNS),
+    Test::alone("kernel.c_lnd", |c| module(c, "kfi_c_lnd", "kfi-lnd"))
+        .seconds(20)
+        .on(ONE | NETNS),
     Test::alone("kernel.registry", |c| {
         module(c, "kfi_registry_test", "kfi-registry")
     })

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * A driver of messages with bulk data: a request says where data is to be had or put, its target
+ * moves the data by one-sided operations and answers.
+ */
+#ifndef KFI_C_LND_H
+#define KFI_C_LND_H
+
+#include <linux/bvec.h>
+#include <linux/completion.h>
+#include <linux/list.h>
+#include <linux/spinlock.h>
+#include <linux/workqueue.h>
+
+#include <kfi_cm.h>
+#include <kfi_domain.h>
+#include <kfi_endpoint.h>
+#include <kfi_eq.h>
+#include <kfi_errno.h>
+#include <kfi_rma.h>
+
+/* Pages of bulk data of a request, and pieces of one operation. */
+#define LND_PAGES	16
+#define LND_PIECES	4
+/* Receives that are posted. */
+#define LND_BUFS	8
+#define LND_MSG_SIZE	128
+/* How long a post that was refused waits, in milliseconds. */
+#define LND_REPLAY_MS	10
+/* How long anything may take, in milliseconds. */
+#define LND_LIMIT_MS	10000
+
+/* A message as it travels. */
+struct lnd_msg {
+	__le64	cookie;
+	__le64	addr;
+	__le64	key;
+	__le32	len;
+	__le32	kind;
+};
+
+enum lnd_kind {
+	LND_GET	= 1,
+	LND_PUT	= 2,
+	LND_DONE = 3,
+};
+
+struct lnd_ep;
+
+/* Something under way: whose completion comes back with its address. */
+struct lnd_tn {
+	struct list_head	list;
+	struct lnd_ep		*ep;
+	/* Posts what is next; -EAGAIN: later. */
+	int			(*post)(struct lnd_tn *tn);
+	struct lnd_msg		*msg;
+	struct lnd_msg		request;
+	/* Of its pages: posted; of its operations: over. */
+	unsigned int		posted, over;
+	int			status;
+	struct completion	done;
+};
+
+/* A receive. */
+struct lnd_buf {
+	struct lnd_ep		*ep;
+	struct lnd_msg		*msg;
+};
+
+/* An endpoint, its queues, and the memory that it has. */
+struct lnd_ep {
+	struct kfid_domain	*domain;
+	struct kfid_ep		*ep;
+	struct kfid_eq		*eq;
+	struct kfid_cq		*tx_cq, *rx_cq;
+	struct workqueue_struct	*wq;
+	struct work_struct	tx_work, rx_work;
+	struct delayed_work	replay;
+	spinlock_t		lock;
+	struct list_head	to_replay;
+	unsigned int		replayed;
+	bool			closing;
+	/* Messages that come, then messages that go. */
+	u8			*space;
+	struct kfid_mr		*space_mr;
+	struct lnd_buf		bufs[LND_BUFS];
+	struct lnd_tn		answers[LND_BUFS];
+	unsigned long		free_answers;
+	/* Bulk data. */
+	struct bio_vec		bulk[LND_PAGES];
+	struct kfid_mr		*bulk_mr;
+	/* What waits for an answer. */
+	struct lnd_tn		*waiting;
+	atomic_t		strange;
+};
+
+int lnd_ep_open(struct lnd_ep *ep, struct kfid_fabric *fabric, struct kfid_domain *domain,
+		struct kfi_info *info);
+void lnd_ep_close(struct lnd_ep *ep);
+int lnd_request(struct lnd_ep *ep, enum lnd_kind kind, unsigned int pages);
+
+#endif
