@@ -10,6 +10,11 @@
 //! operations are over. Calls on one object may come from several threads at once, but for those
 //! that change what it is (bind, enable, close).
 
+#![expect(
+    clippy::missing_safety_doc,
+    reason = "what a slot of a table requires is what the C headers say"
+)]
+
 mod cm;
 mod ep;
 mod event;

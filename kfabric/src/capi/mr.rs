@@ -193,9 +193,11 @@ impl Piece {
                 u64::MAX => None,
                 phys => Some(phys),
             },
-            // SAFETY: A page of the consumer's.
+            Self::Pages(page, ..) if page.is_null() => None,
             Self::Pages(page, offset, _) => {
-                (!page.is_null()).then(|| unsafe { raw::kf_c_page_phys(page) } + offset as u64)
+                // SAFETY: A page of the consumer's.
+                let start = unsafe { raw::kf_c_page_phys(page) };
+                Some(start + offset as u64)
             }
         }
     }
@@ -650,12 +652,11 @@ unsafe extern "C" fn control(fid: *mut raw::kfid, command: c_int, arg: *mut c_vo
                     arg.cast::<raw::kfi_key_alloc>().as_ref(),
                 )
             };
+            let Some(alloc) = alloc else {
+                return EINVAL.to_errno();
+            };
             // SAFETY: As above.
-            code(
-                alloc
-                    .ok_or(EINVAL)
-                    .and_then(|alloc| unsafe { key::alloc(this, alloc) }),
-            )
+            code(unsafe { key::alloc(this, alloc) })
         }
         _ => enosys().to_errno(),
     }

@@ -53,12 +53,16 @@ impl WaitQueue {
     ///
     /// `EINTR`: a signal.
     pub(crate) fn wait_until<F: Fn() -> bool>(&self, ready: F, ms: i32) -> Result<bool> {
+        /// # Safety
+        ///
+        /// `arg` points to an `F`.
         unsafe extern "C" fn call<F: Fn() -> bool>(arg: *const c_void) -> bool {
-            // SAFETY: `wait_until` passes its own `ready`, which lives until the wait is over.
+            // SAFETY: The caller's promise.
             unsafe { (*arg.cast::<F>())() }
         }
         let arg = core::ptr::from_ref(&ready).cast();
-        // SAFETY: By the type invariant the head is initialised; `call` is for this type of `arg`.
+        // SAFETY: By the type invariant the head is initialised; `arg` is what `call` takes, and stays
+        // until the wait is over.
         let answer = unsafe { sys::kf_wait_ready(self.head.get(), call::<F>, arg, ms) };
         if answer < 0 {
             return Err(Error::from_errno(answer));
