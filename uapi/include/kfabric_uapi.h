@@ -244,6 +244,12 @@
  */
 #define KFI_REVOKE_EP 4
 
+/*
+ * Scope of struct kfi_key_revoke_many: all slots of the file whose keys are valid under an auth key. Nobody
+ * is asked whether the caller may use that: the keys are its own.
+ */
+#define KFI_REVOKE_AUTH 5
+
 /* Sends a message. */
 #define KFI_OP_SEND 0
 
@@ -398,6 +404,75 @@
 /* Endpoint state: the connection ended. */
 #define KFI_STATE_DOWN 4
 
+/* Bytes of an auth key, at most. */
+#define KFI_AUTH_KEY_MAX 64
+
+/* Auth keys of a passive endpoint, at most. */
+#define KFI_PEP_AUTH_KEYS_MAX 8
+
+/* Application bytes in a connection request of an endpoint with an auth key. */
+#define KFI_AUTH_CM_DATA 21
+
+/* Mode: no grant is needed. */
+#define KFI_AUTH_OPEN 0
+
+/* Mode: nothing without a grant. */
+#define KFI_AUTH_ENFORCE 1
+
+/* Flag of struct kfi_auth_mode: sets the mode. */
+#define KFI_AUTH_SET_MODE 1
+
+/* Flag of struct kfi_auth_mode: sets the time for an answer. */
+#define KFI_AUTH_SET_TIMEOUT 2
+
+/* Flag of struct kfi_auth_mode: sets for how long a denial is remembered. */
+#define KFI_AUTH_SET_DENY 4
+
+/* Flag of struct kfi_auth_mode: sets how many questions of a process may wait. */
+#define KFI_AUTH_SET_ASKS 8
+
+/* Right of a grant: to open endpoints and passive endpoints. */
+#define KFI_AUTH_EP 1
+
+/* Right of a grant: to have keys: key slots, and regions with a key. */
+#define KFI_AUTH_KEYS 2
+
+/* What a grant looks at: the effective uid. */
+#define KFI_MATCH_UID 1
+
+/* What a grant looks at: the effective gid and the supplementary groups. */
+#define KFI_MATCH_GID 2
+
+/* What a grant looks at: the cgroup (v2), and those it is in. */
+#define KFI_MATCH_CGROUP 4
+
+/* What a grant looks at: the network namespace. */
+#define KFI_MATCH_NETNS 8
+
+/* What a grant looks at: the process. */
+#define KFI_MATCH_PROCESS 16
+
+/* Flag of struct kfi_grant_change: the limits, all of them. */
+#define KFI_GRANT_LIMITS 1
+
+/* Flag of struct kfi_grant_change: for how long. */
+#define KFI_GRANT_LIFETIME 2
+
+/* State of a grant: valid. */
+#define KFI_GRANT_VALID 0
+
+/* State of a grant: revoked, and not all has ended. */
+#define KFI_GRANT_REVOKED 1
+
+/* State of a grant: its time is over, and not all has ended. */
+#define KFI_GRANT_EXPIRED 2
+
+/* Verdict: no. */
+#define KFI_AUTH_DENY 0
+
+/* Verdict: yes. */
+#define KFI_AUTH_ALLOW 1
+
 /* Bytes from the mapping's start to its first entry. */
 #define KFI_CQ_RING_OFFSET 4096
 
@@ -517,7 +592,10 @@ struct kfi_domain_open {
 	__u8 name[KFI_NAME_MAX];
 	/* Pointer to the auth key's bytes, or 0: the domain's default auth key is none. */
 	__u64 auth_key;
-	/* Bytes of the auth key. No provider takes one yet: non-zero is -EOPNOTSUPP. */
+	/*
+	 * Bytes of the auth key: 0, or 1 to KFI_AUTH_KEY_MAX. What is opened on the domain without
+	 * one of its own has this one. Naming it here asks nobody; see struct kfi_auth_mode.
+	 */
 	__u32 auth_key_size;
 	/* Zero. */
 	__u32 reserved;
@@ -537,7 +615,10 @@ struct kfi_domain_open {
 	__u32 max_rx_size;
 	/* Out: scatter entries of one operation. */
 	__u32 iov_limit;
-	/* Out: application bytes in a connection request. */
+	/*
+	 * Out: application bytes in a connection request of an endpoint with the domain's auth key, or
+	 * without one where the domain has none.
+	 */
 	__u32 cm_data_size;
 	/* Zero. */
 	__u32 reserved2;
@@ -625,6 +706,18 @@ struct kfi_pep_open {
 	__u64 context;
 	/* Out: handle. */
 	__u64 handle;
+	/*
+	 * Pointer to an array of struct kfi_auth_key_ref: who connects must prove to have one of these, and its
+	 * request comes when it has (struct kfi_eq_read's auth_index). 0: who connects has no auth key.
+	 */
+	__u64 auth_keys;
+	/*
+	 * Auth keys in it, 0 to KFI_PEP_AUTH_KEYS_MAX; each only once (-EINVAL). Each counts as an
+	 * endpoint.
+	 */
+	__u32 auth_key_count;
+	/* Zero. */
+	__u32 reserved;
 };
 
 /* KFI_IOC_EP_OPEN. */
@@ -652,14 +745,26 @@ struct kfi_ep_open {
 	__u32 iov_limit;
 	/* Zero. */
 	__u32 reserved;
-	/* Pointer to the endpoint's auth key, or 0: the domain's. */
+	/*
+	 * Pointer to the endpoint's auth key, or 0: the domain's. With a request it has to be the one
+	 * that the peer has proven (-EKEYREJECTED).
+	 */
 	__u64 auth_key;
-	/* Bytes of the auth key; non-zero is -EOPNOTSUPP while no provider takes one. */
+	/*
+	 * Bytes of the auth key. An endpoint has one; a program that has several opens an endpoint for
+	 * each, on one domain if it likes.
+	 */
 	__u32 auth_key_size;
 	/* Zero. */
 	__u32 reserved2;
 	/* Out: handle. */
 	__u64 handle;
+	/*
+	 * Out: application bytes in its connection request. An endpoint with an auth key has less.
+	 */
+	__u32 cm_data_size;
+	/* Zero. */
+	__u32 reserved3;
 };
 
 /* KFI_IOC_BIND. Before enable; a second bind of the same kind is -EINVAL. */
@@ -825,6 +930,13 @@ struct kfi_eq_read {
 	 * provider, fabric and domain to accept on, our address and the peer's.
 	 */
 	__u64 info;
+	/*
+	 * Out, for KFI_CONNREQ: which auth key of the passive endpoint the peer has proven to have,
+	 * counted from 1; 0: that has none.
+	 */
+	__u32 auth_index;
+	/* Zero. */
+	__u32 reserved;
 };
 
 /* KFI_IOC_CNTR_CTL. */
@@ -903,6 +1015,16 @@ struct kfi_region_reg {
 	 * with it its key or key slots, is bound to; 0: none. Another endpoint is -EINVAL.
 	 */
 	__u64 ep;
+	/*
+	 * Pointer to the region's auth key, or 0: that of the endpoint it is bound to, else the
+	 * domain's. Another one than that endpoint's is -EINVAL. Endpoints with other auth keys may
+	 * use the region in operations of their own where it lies in few pieces (-EINVAL).
+	 */
+	__u64 auth_key;
+	/* Bytes of the auth key. */
+	__u32 auth_key_size;
+	/* Zero. */
+	__u32 reserved;
 };
 
 /*
@@ -933,6 +1055,15 @@ struct kfi_key_alloc {
 	 * endpoint is -EINVAL, also on a region that is bound to one.
 	 */
 	__u64 ep;
+	/*
+	 * Pointer to the auth key under which the slots' keys are valid, or 0: that of the endpoint they
+	 * are bound to, else the region's. Another one than that endpoint's is -EINVAL.
+	 */
+	__u64 auth_key;
+	/* Bytes of the auth key. */
+	__u32 auth_key_size;
+	/* Zero. */
+	__u32 reserved2;
 };
 
 /*
@@ -940,7 +1071,8 @@ struct kfi_key_alloc {
  * right; -EACCES for a right that the region was not registered for, or memory of another
  * process; -EBUSY when the slot has a key; -EMSGSIZE for more pages than the device can have a
  * key for; -ENOENT for no slot, or one that is closed meanwhile; -ENODEV when the device is
- * gone; -EIO or -ETIMEDOUT when it failed. -ENOMEM and -ENOSPC only for a window that has
+ * gone; -EIO or -ETIMEDOUT when it failed; -EKEYREVOKED or -EKEYEXPIRED when the grant of
+ * the slot's auth key is over. The key is valid under the slot's auth key. -ENOMEM and -ENOSPC only for a window that has
  * to be registered in full, or as struct kfi_key_alloc says.
  */
 struct kfi_key_assign {
@@ -1054,14 +1186,20 @@ struct kfi_key_revoke_many {
 	__u32 flags;
 	/* KFI_REVOKE_*. */
 	__u32 scope;
-	/* With KFI_REVOKE_SLOTS: slots listed, 1 to KFI_KEY_ALLOC_MAX. Else zero. */
+	/*
+	 * With KFI_REVOKE_SLOTS: slots listed, 1 to KFI_KEY_ALLOC_MAX. With KFI_REVOKE_AUTH: bytes
+	 * of the auth key, 1 to KFI_AUTH_KEY_MAX. Else zero.
+	 */
 	__u32 count;
 	/*
 	 * With KFI_REVOKE_REGION the region, with KFI_REVOKE_DOMAIN the domain, with
 	 * KFI_REVOKE_EP the endpoint. Else zero.
 	 */
 	__u64 object;
-	/* With KFI_REVOKE_SLOTS: pointer to count u64s, the handles. Else zero. */
+	/*
+	 * With KFI_REVOKE_SLOTS: pointer to count u64s, the handles. With KFI_REVOKE_AUTH: pointer
+	 * to the auth key. Else zero.
+	 */
 	__u64 slots;
 	/* Out: entries of the list dealt with; 0 without a list. */
 	__u32 done;
@@ -1243,6 +1381,319 @@ struct kfi_obj_info {
 	 * keys the slot has had.
 	 */
 	__u8 name[KFI_NAME_MAX];
+	/*
+	 * Domain, endpoint, region, key: number of its auth key (struct kfi_grant_info's key); 0: none.
+	 */
+	__u64 auth;
+};
+
+/* An auth key: opaque bytes. */
+struct kfi_auth_key_ref {
+	/* Pointer to the bytes. */
+	__u64 addr;
+	/* How many, 1 to KFI_AUTH_KEY_MAX. */
+	__u32 size;
+	/* Zero. */
+	__u32 reserved;
+};
+
+/*
+ * KFI_IOC_AUTH_MODE: shows what auth keys mean on this machine, and sets what flags says.
+ *
+ * An auth key divides. What is exported under one (the slot's or region's, else the domain's) is
+ * reached by endpoints with the same one and by no others; endpoints of two hosts connect if both
+ * kernels prove to each other to have the same one, or both have none.
+ *
+ * With KFI_AUTH_OPEN whoever knows an auth key may use it. With KFI_AUTH_ENFORCE an endpoint,
+ * a passive endpoint, a key slot, a region with a key of its own, and a region with an auth key,
+ * are opened only under a grant that covers the caller. Where no grant does, the agent is asked, and
+ * the call waits, killably. What was opened before stays. Consumers in the kernel are not asked.
+ *
+ * | errno of a call that opens | |
+ * |---|---|
+ * | -EACCES | denied |
+ * | -ENOKEY | no auth key, or no grant and no agent that could give one |
+ * | -ETIMEDOUT | the agent did not answer in time |
+ * | -EAGAIN | too many questions of this process, or of all, wait for the agent |
+ * | -EDQUOT | beyond the limits of the grant |
+ * | -EKEYREVOKED, -EKEYEXPIRED | the grant is over; what was opened under it gets this, too |
+ * | -EKEYREJECTED | the peer has not proven to have the auth key (in events also) |
+ * | -EOPNOTSUPP | the provider cannot keep auth keys apart |
+ *
+ * The caller is the task that makes the call, with its effective uid and gids and its cgroup; its
+ * network namespace is the one that the file was opened in.
+ *
+ * This call, those about grants and those of the agent are the administrator's: who opened the file
+ * and the caller both need CAP_SYS_ADMIN in the initial user namespace (-EPERM).
+ */
+struct kfi_auth_mode {
+	/* Size of this structure. */
+	__u32 size;
+	/* KFI_AUTH_SET_*: what to set; zero: nothing. */
+	__u32 flags;
+	/* KFI_AUTH_OPEN or KFI_AUTH_ENFORCE. Out: what is. */
+	__u32 mode;
+	/*
+	 * How long the agent has for an answer, in milliseconds, 1 to 600,000; 10,000 at first. Out:
+	 * what is.
+	 */
+	__u32 timeout_ms;
+	/*
+	 * For how long a denial is remembered, in milliseconds, up to 600,000; 1,000 at first. Out: what
+	 * is.
+	 */
+	__u32 deny_ms;
+	/* Questions of one process that may wait, 1 to 4096; 64 at first. Out: what is. */
+	__u32 asks;
+	/*
+	 * Out: the agent's process, in the caller's pid namespace; 0: there is none, or not there.
+	 */
+	__u32 agent;
+	/* Out: 1 where there is an agent, else 0. */
+	__u32 agents;
+	/* Out: grants there are. */
+	__u32 grants;
+	/* Out: questions without an answer. */
+	__u32 waiting;
+	/* Zero. */
+	__u64 reserved;
+};
+
+/*
+ * KFI_IOC_GRANT_ADD: whoever all of match_ is true of may use the auth key from now on. A grant
+ * stays until it is revoked or over, whatever becomes of the file.
+ *
+ * -EBUSY: a grant of this auth key was revoked or is over, and something opened under it has not
+ * ended yet. -ESRCH: the process is gone. -EBADF: no pidfd, no network namespace. -ENOSPC:
+ * there are 65,536 grants.
+ */
+struct kfi_grant_add {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* Pointer to the auth key. */
+	__u64 auth_key;
+	/* Bytes of it, 1 to KFI_AUTH_KEY_MAX. */
+	__u32 auth_key_size;
+	/* KFI_MATCH_*; not zero. What is not named must be zero below. */
+	__u32 match_;
+	/* KFI_AUTH_* rights; not zero. */
+	__u32 rights;
+	/* A user, in the initial user namespace. */
+	__u32 uid;
+	/* A group, in the initial user namespace. */
+	__u32 gid;
+	/*
+	 * A pidfd of the process (not of a thread). That process alone is meant, and no later one with
+	 * its number.
+	 */
+	__s32 pidfd;
+	/* A descriptor of the network namespace. */
+	__s32 netns_fd;
+	/* Keys at once, at most; 0: no limit. A slot counts as one, and a region's own key. */
+	__u32 max_keys;
+	/* The id of the cgroup: the inode number of its directory. */
+	__u64 cgroup;
+	/* Bytes in regions at once, at most; 0: no limit. */
+	__u64 max_pinned;
+	/* For how long, in milliseconds; 0: without end. */
+	__u64 lifetime_ms;
+	/* Endpoints at once, at most; 0: no limit. */
+	__u32 max_eps;
+	/* Zero. */
+	__u32 reserved;
+	/* Out: the grant, never used for another. */
+	__u64 id;
+};
+
+/*
+ * KFI_IOC_GRANT_CHANGE. What is beyond a lower limit stays. -ENOENT: no such grant, or it is
+ * over.
+ */
+struct kfi_grant_change {
+	/* Size of this structure. */
+	__u32 size;
+	/* KFI_GRANT_LIMITS, KFI_GRANT_LIFETIME; not zero. What is not named must be zero below. */
+	__u32 flags;
+	/* The grant. */
+	__u64 id;
+	/* As struct kfi_grant_add's max_pinned. */
+	__u64 max_pinned;
+	/* As struct kfi_grant_add's max_keys. */
+	__u32 max_keys;
+	/* As struct kfi_grant_add's max_eps. */
+	__u32 max_eps;
+	/* As struct kfi_grant_add's lifetime_ms, from now on. */
+	__u64 lifetime_ms;
+};
+
+/*
+ * KFI_IOC_GRANT_REVOKE: nothing more is opened under the grant, its endpoints are closed (the
+ * peer sees the connection end; the owner gets an event with EKEYREVOKED) and its keys revoked,
+ * when this returns. A key that is just being made under it dies as it comes to be. -ENOENT: no
+ * such grant, or it is over. -EINTR: the task is being killed; it goes on all the same.
+ */
+struct kfi_grant_revoke {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* The grant. */
+	__u64 id;
+	/* Zero. */
+	__u64 reserved;
+};
+
+/* KFI_IOC_GRANT_LIST. */
+struct kfi_grant_list {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* Pointer to an array of struct kfi_grant_info. */
+	__u64 entries;
+	/* In: entries it has room for. Out: grants there are, which may be more. */
+	__u32 count;
+	/* sizeof(struct kfi_grant_info) as the caller knows it. */
+	__u32 entry_size;
+	/* Zero. */
+	__u64 reserved;
+};
+
+/* One grant. Nothing here says anything about the auth key's bytes. */
+struct kfi_grant_info {
+	/* The grant. */
+	__u64 id;
+	/*
+	 * Number of the auth key: counted up, the same for the same bytes as long as anything uses them.
+	 */
+	__u64 key;
+	/* KFI_MATCH_*. */
+	__u32 match_;
+	/* KFI_AUTH_* rights. */
+	__u32 rights;
+	/* The user, with KFI_MATCH_UID. */
+	__u32 uid;
+	/* The group, with KFI_MATCH_GID. */
+	__u32 gid;
+	/* Id of the cgroup, with KFI_MATCH_CGROUP. */
+	__u64 cgroup;
+	/* Cookie of the network namespace (SO_NETNS_COOKIE), with KFI_MATCH_NETNS. */
+	__u64 netns;
+	/* The process, with KFI_MATCH_PROCESS: see struct kfi_agent_next's process. */
+	__u64 process;
+	/* As struct kfi_grant_add's max_pinned. */
+	__u64 max_pinned;
+	/* As struct kfi_grant_add's max_keys. */
+	__u32 max_keys;
+	/* As struct kfi_grant_add's max_eps. */
+	__u32 max_eps;
+	/* Bytes in regions now. */
+	__u64 pinned;
+	/* Keys now. */
+	__u32 keys;
+	/* Endpoints now. */
+	__u32 eps;
+	/* Milliseconds left; 0: without end, or over. */
+	__u64 left_ms;
+	/* KFI_GRANT_* state. */
+	__u32 state;
+	/* 1: the agent's answer; 0: installed. */
+	__u32 answered;
+};
+
+/*
+ * KFI_IOC_AGENT_OPEN: the file becomes the agent. A former one gets -ESTALE from now on, and what
+ * it has not answered the new one is asked. The file polls readable while a question waits, and
+ * POLLHUP once it is the agent no more. When it is closed there is no agent; who waits is denied
+ * with -ENOKEY. -EALREADY: it is the agent.
+ */
+struct kfi_agent_open {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* Zero. */
+	__u64 reserved;
+};
+
+/*
+ * KFI_IOC_AGENT_NEXT: may this process use this auth key? -EAGAIN: nobody asks. -ESTALE: the
+ * file is the agent no more. -EINVAL: it never was.
+ *
+ * Equal questions of a process are one. One that its process gives up (it was killed) is not asked
+ * any more; the answer is -ENOENT.
+ */
+struct kfi_agent_next {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* Pointer to KFI_AUTH_KEY_MAX bytes for the auth key. */
+	__u64 auth_key;
+	/* Out: bytes of it. The rest is zero. */
+	__u32 auth_key_size;
+	/* Out: what is wanted, KFI_AUTH_* rights. */
+	__u32 rights;
+	/* Out: the question. */
+	__u64 id;
+	/*
+	 * Out: the process: the inode number of its pidfd (fstat(2)), never another's. A pidfd that
+	 * pidfd_open(2) makes of pid is one of this process if its inode number is this.
+	 */
+	__u64 process;
+	/* Out: the process, in the caller's pid namespace; 0: not there. */
+	__u32 pid;
+	/* Out: effective uid, in the initial user namespace. */
+	__u32 uid;
+	/* Out: effective gid, in the initial user namespace. */
+	__u32 gid;
+	/* Out: milliseconds that are left for an answer. */
+	__u32 left_ms;
+	/* Out: id of its cgroup (v2). */
+	__u64 cgroup;
+	/* Out: cookie of its network namespace (SO_NETNS_COOKIE). */
+	__u64 netns;
+	/* Out: command name. */
+	__u8 comm[16];
+	/* Out: name of the domain. */
+	__u8 domain[KFI_NAME_MAX];
+};
+
+/*
+ * KFI_IOC_AGENT_ANSWER: yes or no. A yes is a grant: for what match_ names of the process that
+ * asks, with these limits, for so long. A no is remembered for a little while.
+ *
+ * -ENOENT: there is no such question any more, or it was answered. -ESTALE: the file is the agent
+ * no more. -EINVAL: it never was; or the rights do not cover the question. -EBUSY, -ENOSPC: as
+ * struct kfi_grant_add; the question stays.
+ */
+struct kfi_agent_answer {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* The question. */
+	__u64 id;
+	/* KFI_AUTH_DENY or KFI_AUTH_ALLOW. With a denial all that follows is zero. */
+	__u32 verdict;
+	/* KFI_MATCH_*: for whom; 0: for the process that asks. */
+	__u32 match_;
+	/* KFI_AUTH_* rights; 0: those that were asked for. */
+	__u32 rights;
+	/* As struct kfi_grant_add's max_keys. */
+	__u32 max_keys;
+	/* As struct kfi_grant_add's max_pinned. */
+	__u64 max_pinned;
+	/* As struct kfi_grant_add's lifetime_ms. */
+	__u64 lifetime_ms;
+	/* As struct kfi_grant_add's max_eps. */
+	__u32 max_eps;
+	/* Zero. */
+	__u32 reserved;
+	/* Out: the grant. */
+	__u64 grant;
 };
 
 /*
@@ -1329,7 +1780,15 @@ struct kfi_cq_entry {
 #define KFI_IOC_OBJ_LIST _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x1a, 48)
 #define KFI_IOC_KEY_ASSIGN_MANY _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x1b, 48)
 #define KFI_IOC_KEY_REVOKE_MANY _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x1c, 48)
-#define KFI_IOC_ATOMIC_QUERY _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x1d, 40)
+#define KFI_IOC_AUTH_MODE _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x1d, 48)
+#define KFI_IOC_GRANT_ADD _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x1e, 88)
+#define KFI_IOC_GRANT_CHANGE _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x1f, 40)
+#define KFI_IOC_GRANT_REVOKE _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x20, 24)
+#define KFI_IOC_GRANT_LIST _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x21, 32)
+#define KFI_IOC_AGENT_OPEN _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x22, 16)
+#define KFI_IOC_AGENT_NEXT _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x23, 152)
+#define KFI_IOC_AGENT_ANSWER _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x24, 64)
+#define KFI_IOC_ATOMIC_QUERY _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x25, 40)
 
 /* C sees what the kernel sees. */
 #if defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
@@ -1418,7 +1877,7 @@ _Static_assert(__builtin_offsetof(struct kfi_cntr_open, flags) == 4, "kfi_cntr_o
 _Static_assert(__builtin_offsetof(struct kfi_cntr_open, domain) == 8, "kfi_cntr_open.domain");
 _Static_assert(__builtin_offsetof(struct kfi_cntr_open, handle) == 16, "kfi_cntr_open.handle");
 _Static_assert(__builtin_offsetof(struct kfi_cntr_open, reserved) == 24, "kfi_cntr_open.reserved");
-_Static_assert(sizeof(struct kfi_pep_open) == 72, "size of kfi_pep_open");
+_Static_assert(sizeof(struct kfi_pep_open) == 88, "size of kfi_pep_open");
 _Static_assert(__builtin_offsetof(struct kfi_pep_open, size) == 0, "kfi_pep_open.size");
 _Static_assert(__builtin_offsetof(struct kfi_pep_open, flags) == 4, "kfi_pep_open.flags");
 _Static_assert(__builtin_offsetof(struct kfi_pep_open, fabric) == 8, "kfi_pep_open.fabric");
@@ -1426,7 +1885,10 @@ _Static_assert(__builtin_offsetof(struct kfi_pep_open, eq) == 16, "kfi_pep_open.
 _Static_assert(__builtin_offsetof(struct kfi_pep_open, addr) == 24, "kfi_pep_open.addr");
 _Static_assert(__builtin_offsetof(struct kfi_pep_open, context) == 56, "kfi_pep_open.context");
 _Static_assert(__builtin_offsetof(struct kfi_pep_open, handle) == 64, "kfi_pep_open.handle");
-_Static_assert(sizeof(struct kfi_ep_open) == 104, "size of kfi_ep_open");
+_Static_assert(__builtin_offsetof(struct kfi_pep_open, auth_keys) == 72, "kfi_pep_open.auth_keys");
+_Static_assert(__builtin_offsetof(struct kfi_pep_open, auth_key_count) == 80, "kfi_pep_open.auth_key_count");
+_Static_assert(__builtin_offsetof(struct kfi_pep_open, reserved) == 84, "kfi_pep_open.reserved");
+_Static_assert(sizeof(struct kfi_ep_open) == 112, "size of kfi_ep_open");
 _Static_assert(__builtin_offsetof(struct kfi_ep_open, size) == 0, "kfi_ep_open.size");
 _Static_assert(__builtin_offsetof(struct kfi_ep_open, flags) == 4, "kfi_ep_open.flags");
 _Static_assert(__builtin_offsetof(struct kfi_ep_open, domain) == 8, "kfi_ep_open.domain");
@@ -1441,6 +1903,8 @@ _Static_assert(__builtin_offsetof(struct kfi_ep_open, auth_key) == 80, "kfi_ep_o
 _Static_assert(__builtin_offsetof(struct kfi_ep_open, auth_key_size) == 88, "kfi_ep_open.auth_key_size");
 _Static_assert(__builtin_offsetof(struct kfi_ep_open, reserved2) == 92, "kfi_ep_open.reserved2");
 _Static_assert(__builtin_offsetof(struct kfi_ep_open, handle) == 96, "kfi_ep_open.handle");
+_Static_assert(__builtin_offsetof(struct kfi_ep_open, cm_data_size) == 104, "kfi_ep_open.cm_data_size");
+_Static_assert(__builtin_offsetof(struct kfi_ep_open, reserved3) == 108, "kfi_ep_open.reserved3");
 _Static_assert(sizeof(struct kfi_bind) == 32, "size of kfi_bind");
 _Static_assert(__builtin_offsetof(struct kfi_bind, size) == 0, "kfi_bind.size");
 _Static_assert(__builtin_offsetof(struct kfi_bind, flags) == 4, "kfi_bind.flags");
@@ -1494,7 +1958,7 @@ _Static_assert(__builtin_offsetof(struct kfi_get_name, handle) == 8, "kfi_get_na
 _Static_assert(__builtin_offsetof(struct kfi_get_name, peer) == 16, "kfi_get_name.peer");
 _Static_assert(__builtin_offsetof(struct kfi_get_name, reserved) == 20, "kfi_get_name.reserved");
 _Static_assert(__builtin_offsetof(struct kfi_get_name, addr) == 24, "kfi_get_name.addr");
-_Static_assert(sizeof(struct kfi_eq_read) == 72, "size of kfi_eq_read");
+_Static_assert(sizeof(struct kfi_eq_read) == 80, "size of kfi_eq_read");
 _Static_assert(__builtin_offsetof(struct kfi_eq_read, size) == 0, "kfi_eq_read.size");
 _Static_assert(__builtin_offsetof(struct kfi_eq_read, flags) == 4, "kfi_eq_read.flags");
 _Static_assert(__builtin_offsetof(struct kfi_eq_read, eq) == 8, "kfi_eq_read.eq");
@@ -1507,6 +1971,8 @@ _Static_assert(__builtin_offsetof(struct kfi_eq_read, connreq) == 48, "kfi_eq_re
 _Static_assert(__builtin_offsetof(struct kfi_eq_read, err) == 56, "kfi_eq_read.err");
 _Static_assert(__builtin_offsetof(struct kfi_eq_read, prov_errno) == 60, "kfi_eq_read.prov_errno");
 _Static_assert(__builtin_offsetof(struct kfi_eq_read, info) == 64, "kfi_eq_read.info");
+_Static_assert(__builtin_offsetof(struct kfi_eq_read, auth_index) == 72, "kfi_eq_read.auth_index");
+_Static_assert(__builtin_offsetof(struct kfi_eq_read, reserved) == 76, "kfi_eq_read.reserved");
 _Static_assert(sizeof(struct kfi_cntr_ctl) == 40, "size of kfi_cntr_ctl");
 _Static_assert(__builtin_offsetof(struct kfi_cntr_ctl, size) == 0, "kfi_cntr_ctl.size");
 _Static_assert(__builtin_offsetof(struct kfi_cntr_ctl, flags) == 4, "kfi_cntr_ctl.flags");
@@ -1522,7 +1988,7 @@ _Static_assert(__builtin_offsetof(struct kfi_cntr_wait, cntr) == 8, "kfi_cntr_wa
 _Static_assert(__builtin_offsetof(struct kfi_cntr_wait, threshold) == 16, "kfi_cntr_wait.threshold");
 _Static_assert(__builtin_offsetof(struct kfi_cntr_wait, deadline) == 24, "kfi_cntr_wait.deadline");
 _Static_assert(__builtin_offsetof(struct kfi_cntr_wait, reserved) == 32, "kfi_cntr_wait.reserved");
-_Static_assert(sizeof(struct kfi_region_reg) == 80, "size of kfi_region_reg");
+_Static_assert(sizeof(struct kfi_region_reg) == 96, "size of kfi_region_reg");
 _Static_assert(__builtin_offsetof(struct kfi_region_reg, size) == 0, "kfi_region_reg.size");
 _Static_assert(__builtin_offsetof(struct kfi_region_reg, flags) == 4, "kfi_region_reg.flags");
 _Static_assert(__builtin_offsetof(struct kfi_region_reg, domain) == 8, "kfi_region_reg.domain");
@@ -1534,7 +2000,10 @@ _Static_assert(__builtin_offsetof(struct kfi_region_reg, key) == 48, "kfi_region
 _Static_assert(__builtin_offsetof(struct kfi_region_reg, remote_addr) == 56, "kfi_region_reg.remote_addr");
 _Static_assert(__builtin_offsetof(struct kfi_region_reg, pages) == 64, "kfi_region_reg.pages");
 _Static_assert(__builtin_offsetof(struct kfi_region_reg, ep) == 72, "kfi_region_reg.ep");
-_Static_assert(sizeof(struct kfi_key_alloc) == 40, "size of kfi_key_alloc");
+_Static_assert(__builtin_offsetof(struct kfi_region_reg, auth_key) == 80, "kfi_region_reg.auth_key");
+_Static_assert(__builtin_offsetof(struct kfi_region_reg, auth_key_size) == 88, "kfi_region_reg.auth_key_size");
+_Static_assert(__builtin_offsetof(struct kfi_region_reg, reserved) == 92, "kfi_region_reg.reserved");
+_Static_assert(sizeof(struct kfi_key_alloc) == 56, "size of kfi_key_alloc");
 _Static_assert(__builtin_offsetof(struct kfi_key_alloc, size) == 0, "kfi_key_alloc.size");
 _Static_assert(__builtin_offsetof(struct kfi_key_alloc, flags) == 4, "kfi_key_alloc.flags");
 _Static_assert(__builtin_offsetof(struct kfi_key_alloc, region) == 8, "kfi_key_alloc.region");
@@ -1542,6 +2011,9 @@ _Static_assert(__builtin_offsetof(struct kfi_key_alloc, count) == 16, "kfi_key_a
 _Static_assert(__builtin_offsetof(struct kfi_key_alloc, reserved) == 20, "kfi_key_alloc.reserved");
 _Static_assert(__builtin_offsetof(struct kfi_key_alloc, handles) == 24, "kfi_key_alloc.handles");
 _Static_assert(__builtin_offsetof(struct kfi_key_alloc, ep) == 32, "kfi_key_alloc.ep");
+_Static_assert(__builtin_offsetof(struct kfi_key_alloc, auth_key) == 40, "kfi_key_alloc.auth_key");
+_Static_assert(__builtin_offsetof(struct kfi_key_alloc, auth_key_size) == 48, "kfi_key_alloc.auth_key_size");
+_Static_assert(__builtin_offsetof(struct kfi_key_alloc, reserved2) == 52, "kfi_key_alloc.reserved2");
 _Static_assert(sizeof(struct kfi_key_assign) == 64, "size of kfi_key_assign");
 _Static_assert(__builtin_offsetof(struct kfi_key_assign, size) == 0, "kfi_key_assign.size");
 _Static_assert(__builtin_offsetof(struct kfi_key_assign, flags) == 4, "kfi_key_assign.flags");
@@ -1630,7 +2102,7 @@ _Static_assert(__builtin_offsetof(struct kfi_obj_list, entries) == 8, "kfi_obj_l
 _Static_assert(__builtin_offsetof(struct kfi_obj_list, count) == 16, "kfi_obj_list.count");
 _Static_assert(__builtin_offsetof(struct kfi_obj_list, entry_size) == 20, "kfi_obj_list.entry_size");
 _Static_assert(__builtin_offsetof(struct kfi_obj_list, reserved) == 24, "kfi_obj_list.reserved");
-_Static_assert(sizeof(struct kfi_obj_info) == 128, "size of kfi_obj_info");
+_Static_assert(sizeof(struct kfi_obj_info) == 136, "size of kfi_obj_info");
 _Static_assert(__builtin_offsetof(struct kfi_obj_info, kind) == 0, "kfi_obj_info.kind");
 _Static_assert(__builtin_offsetof(struct kfi_obj_info, pid) == 4, "kfi_obj_info.pid");
 _Static_assert(__builtin_offsetof(struct kfi_obj_info, handle) == 8, "kfi_obj_info.handle");
@@ -1640,6 +2112,113 @@ _Static_assert(__builtin_offsetof(struct kfi_obj_info, b) == 32, "kfi_obj_info.b
 _Static_assert(__builtin_offsetof(struct kfi_obj_info, c) == 40, "kfi_obj_info.c");
 _Static_assert(__builtin_offsetof(struct kfi_obj_info, comm) == 48, "kfi_obj_info.comm");
 _Static_assert(__builtin_offsetof(struct kfi_obj_info, name) == 64, "kfi_obj_info.name");
+_Static_assert(__builtin_offsetof(struct kfi_obj_info, auth) == 128, "kfi_obj_info.auth");
+_Static_assert(sizeof(struct kfi_auth_key_ref) == 16, "size of kfi_auth_key_ref");
+_Static_assert(__builtin_offsetof(struct kfi_auth_key_ref, addr) == 0, "kfi_auth_key_ref.addr");
+_Static_assert(__builtin_offsetof(struct kfi_auth_key_ref, size) == 8, "kfi_auth_key_ref.size");
+_Static_assert(__builtin_offsetof(struct kfi_auth_key_ref, reserved) == 12, "kfi_auth_key_ref.reserved");
+_Static_assert(sizeof(struct kfi_auth_mode) == 48, "size of kfi_auth_mode");
+_Static_assert(__builtin_offsetof(struct kfi_auth_mode, size) == 0, "kfi_auth_mode.size");
+_Static_assert(__builtin_offsetof(struct kfi_auth_mode, flags) == 4, "kfi_auth_mode.flags");
+_Static_assert(__builtin_offsetof(struct kfi_auth_mode, mode) == 8, "kfi_auth_mode.mode");
+_Static_assert(__builtin_offsetof(struct kfi_auth_mode, timeout_ms) == 12, "kfi_auth_mode.timeout_ms");
+_Static_assert(__builtin_offsetof(struct kfi_auth_mode, deny_ms) == 16, "kfi_auth_mode.deny_ms");
+_Static_assert(__builtin_offsetof(struct kfi_auth_mode, asks) == 20, "kfi_auth_mode.asks");
+_Static_assert(__builtin_offsetof(struct kfi_auth_mode, agent) == 24, "kfi_auth_mode.agent");
+_Static_assert(__builtin_offsetof(struct kfi_auth_mode, agents) == 28, "kfi_auth_mode.agents");
+_Static_assert(__builtin_offsetof(struct kfi_auth_mode, grants) == 32, "kfi_auth_mode.grants");
+_Static_assert(__builtin_offsetof(struct kfi_auth_mode, waiting) == 36, "kfi_auth_mode.waiting");
+_Static_assert(__builtin_offsetof(struct kfi_auth_mode, reserved) == 40, "kfi_auth_mode.reserved");
+_Static_assert(sizeof(struct kfi_grant_add) == 88, "size of kfi_grant_add");
+_Static_assert(__builtin_offsetof(struct kfi_grant_add, size) == 0, "kfi_grant_add.size");
+_Static_assert(__builtin_offsetof(struct kfi_grant_add, flags) == 4, "kfi_grant_add.flags");
+_Static_assert(__builtin_offsetof(struct kfi_grant_add, auth_key) == 8, "kfi_grant_add.auth_key");
+_Static_assert(__builtin_offsetof(struct kfi_grant_add, auth_key_size) == 16, "kfi_grant_add.auth_key_size");
+_Static_assert(__builtin_offsetof(struct kfi_grant_add, match_) == 20, "kfi_grant_add.match_");
+_Static_assert(__builtin_offsetof(struct kfi_grant_add, rights) == 24, "kfi_grant_add.rights");
+_Static_assert(__builtin_offsetof(struct kfi_grant_add, uid) == 28, "kfi_grant_add.uid");
+_Static_assert(__builtin_offsetof(struct kfi_grant_add, gid) == 32, "kfi_grant_add.gid");
+_Static_assert(__builtin_offsetof(struct kfi_grant_add, pidfd) == 36, "kfi_grant_add.pidfd");
+_Static_assert(__builtin_offsetof(struct kfi_grant_add, netns_fd) == 40, "kfi_grant_add.netns_fd");
+_Static_assert(__builtin_offsetof(struct kfi_grant_add, max_keys) == 44, "kfi_grant_add.max_keys");
+_Static_assert(__builtin_offsetof(struct kfi_grant_add, cgroup) == 48, "kfi_grant_add.cgroup");
+_Static_assert(__builtin_offsetof(struct kfi_grant_add, max_pinned) == 56, "kfi_grant_add.max_pinned");
+_Static_assert(__builtin_offsetof(struct kfi_grant_add, lifetime_ms) == 64, "kfi_grant_add.lifetime_ms");
+_Static_assert(__builtin_offsetof(struct kfi_grant_add, max_eps) == 72, "kfi_grant_add.max_eps");
+_Static_assert(__builtin_offsetof(struct kfi_grant_add, reserved) == 76, "kfi_grant_add.reserved");
+_Static_assert(__builtin_offsetof(struct kfi_grant_add, id) == 80, "kfi_grant_add.id");
+_Static_assert(sizeof(struct kfi_grant_change) == 40, "size of kfi_grant_change");
+_Static_assert(__builtin_offsetof(struct kfi_grant_change, size) == 0, "kfi_grant_change.size");
+_Static_assert(__builtin_offsetof(struct kfi_grant_change, flags) == 4, "kfi_grant_change.flags");
+_Static_assert(__builtin_offsetof(struct kfi_grant_change, id) == 8, "kfi_grant_change.id");
+_Static_assert(__builtin_offsetof(struct kfi_grant_change, max_pinned) == 16, "kfi_grant_change.max_pinned");
+_Static_assert(__builtin_offsetof(struct kfi_grant_change, max_keys) == 24, "kfi_grant_change.max_keys");
+_Static_assert(__builtin_offsetof(struct kfi_grant_change, max_eps) == 28, "kfi_grant_change.max_eps");
+_Static_assert(__builtin_offsetof(struct kfi_grant_change, lifetime_ms) == 32, "kfi_grant_change.lifetime_ms");
+_Static_assert(sizeof(struct kfi_grant_revoke) == 24, "size of kfi_grant_revoke");
+_Static_assert(__builtin_offsetof(struct kfi_grant_revoke, size) == 0, "kfi_grant_revoke.size");
+_Static_assert(__builtin_offsetof(struct kfi_grant_revoke, flags) == 4, "kfi_grant_revoke.flags");
+_Static_assert(__builtin_offsetof(struct kfi_grant_revoke, id) == 8, "kfi_grant_revoke.id");
+_Static_assert(__builtin_offsetof(struct kfi_grant_revoke, reserved) == 16, "kfi_grant_revoke.reserved");
+_Static_assert(sizeof(struct kfi_grant_list) == 32, "size of kfi_grant_list");
+_Static_assert(__builtin_offsetof(struct kfi_grant_list, size) == 0, "kfi_grant_list.size");
+_Static_assert(__builtin_offsetof(struct kfi_grant_list, flags) == 4, "kfi_grant_list.flags");
+_Static_assert(__builtin_offsetof(struct kfi_grant_list, entries) == 8, "kfi_grant_list.entries");
+_Static_assert(__builtin_offsetof(struct kfi_grant_list, count) == 16, "kfi_grant_list.count");
+_Static_assert(__builtin_offsetof(struct kfi_grant_list, entry_size) == 20, "kfi_grant_list.entry_size");
+_Static_assert(__builtin_offsetof(struct kfi_grant_list, reserved) == 24, "kfi_grant_list.reserved");
+_Static_assert(sizeof(struct kfi_grant_info) == 104, "size of kfi_grant_info");
+_Static_assert(__builtin_offsetof(struct kfi_grant_info, id) == 0, "kfi_grant_info.id");
+_Static_assert(__builtin_offsetof(struct kfi_grant_info, key) == 8, "kfi_grant_info.key");
+_Static_assert(__builtin_offsetof(struct kfi_grant_info, match_) == 16, "kfi_grant_info.match_");
+_Static_assert(__builtin_offsetof(struct kfi_grant_info, rights) == 20, "kfi_grant_info.rights");
+_Static_assert(__builtin_offsetof(struct kfi_grant_info, uid) == 24, "kfi_grant_info.uid");
+_Static_assert(__builtin_offsetof(struct kfi_grant_info, gid) == 28, "kfi_grant_info.gid");
+_Static_assert(__builtin_offsetof(struct kfi_grant_info, cgroup) == 32, "kfi_grant_info.cgroup");
+_Static_assert(__builtin_offsetof(struct kfi_grant_info, netns) == 40, "kfi_grant_info.netns");
+_Static_assert(__builtin_offsetof(struct kfi_grant_info, process) == 48, "kfi_grant_info.process");
+_Static_assert(__builtin_offsetof(struct kfi_grant_info, max_pinned) == 56, "kfi_grant_info.max_pinned");
+_Static_assert(__builtin_offsetof(struct kfi_grant_info, max_keys) == 64, "kfi_grant_info.max_keys");
+_Static_assert(__builtin_offsetof(struct kfi_grant_info, max_eps) == 68, "kfi_grant_info.max_eps");
+_Static_assert(__builtin_offsetof(struct kfi_grant_info, pinned) == 72, "kfi_grant_info.pinned");
+_Static_assert(__builtin_offsetof(struct kfi_grant_info, keys) == 80, "kfi_grant_info.keys");
+_Static_assert(__builtin_offsetof(struct kfi_grant_info, eps) == 84, "kfi_grant_info.eps");
+_Static_assert(__builtin_offsetof(struct kfi_grant_info, left_ms) == 88, "kfi_grant_info.left_ms");
+_Static_assert(__builtin_offsetof(struct kfi_grant_info, state) == 96, "kfi_grant_info.state");
+_Static_assert(__builtin_offsetof(struct kfi_grant_info, answered) == 100, "kfi_grant_info.answered");
+_Static_assert(sizeof(struct kfi_agent_open) == 16, "size of kfi_agent_open");
+_Static_assert(__builtin_offsetof(struct kfi_agent_open, size) == 0, "kfi_agent_open.size");
+_Static_assert(__builtin_offsetof(struct kfi_agent_open, flags) == 4, "kfi_agent_open.flags");
+_Static_assert(__builtin_offsetof(struct kfi_agent_open, reserved) == 8, "kfi_agent_open.reserved");
+_Static_assert(sizeof(struct kfi_agent_next) == 152, "size of kfi_agent_next");
+_Static_assert(__builtin_offsetof(struct kfi_agent_next, size) == 0, "kfi_agent_next.size");
+_Static_assert(__builtin_offsetof(struct kfi_agent_next, flags) == 4, "kfi_agent_next.flags");
+_Static_assert(__builtin_offsetof(struct kfi_agent_next, auth_key) == 8, "kfi_agent_next.auth_key");
+_Static_assert(__builtin_offsetof(struct kfi_agent_next, auth_key_size) == 16, "kfi_agent_next.auth_key_size");
+_Static_assert(__builtin_offsetof(struct kfi_agent_next, rights) == 20, "kfi_agent_next.rights");
+_Static_assert(__builtin_offsetof(struct kfi_agent_next, id) == 24, "kfi_agent_next.id");
+_Static_assert(__builtin_offsetof(struct kfi_agent_next, process) == 32, "kfi_agent_next.process");
+_Static_assert(__builtin_offsetof(struct kfi_agent_next, pid) == 40, "kfi_agent_next.pid");
+_Static_assert(__builtin_offsetof(struct kfi_agent_next, uid) == 44, "kfi_agent_next.uid");
+_Static_assert(__builtin_offsetof(struct kfi_agent_next, gid) == 48, "kfi_agent_next.gid");
+_Static_assert(__builtin_offsetof(struct kfi_agent_next, left_ms) == 52, "kfi_agent_next.left_ms");
+_Static_assert(__builtin_offsetof(struct kfi_agent_next, cgroup) == 56, "kfi_agent_next.cgroup");
+_Static_assert(__builtin_offsetof(struct kfi_agent_next, netns) == 64, "kfi_agent_next.netns");
+_Static_assert(__builtin_offsetof(struct kfi_agent_next, comm) == 72, "kfi_agent_next.comm");
+_Static_assert(__builtin_offsetof(struct kfi_agent_next, domain) == 88, "kfi_agent_next.domain");
+_Static_assert(sizeof(struct kfi_agent_answer) == 64, "size of kfi_agent_answer");
+_Static_assert(__builtin_offsetof(struct kfi_agent_answer, size) == 0, "kfi_agent_answer.size");
+_Static_assert(__builtin_offsetof(struct kfi_agent_answer, flags) == 4, "kfi_agent_answer.flags");
+_Static_assert(__builtin_offsetof(struct kfi_agent_answer, id) == 8, "kfi_agent_answer.id");
+_Static_assert(__builtin_offsetof(struct kfi_agent_answer, verdict) == 16, "kfi_agent_answer.verdict");
+_Static_assert(__builtin_offsetof(struct kfi_agent_answer, match_) == 20, "kfi_agent_answer.match_");
+_Static_assert(__builtin_offsetof(struct kfi_agent_answer, rights) == 24, "kfi_agent_answer.rights");
+_Static_assert(__builtin_offsetof(struct kfi_agent_answer, max_keys) == 28, "kfi_agent_answer.max_keys");
+_Static_assert(__builtin_offsetof(struct kfi_agent_answer, max_pinned) == 32, "kfi_agent_answer.max_pinned");
+_Static_assert(__builtin_offsetof(struct kfi_agent_answer, lifetime_ms) == 40, "kfi_agent_answer.lifetime_ms");
+_Static_assert(__builtin_offsetof(struct kfi_agent_answer, max_eps) == 48, "kfi_agent_answer.max_eps");
+_Static_assert(__builtin_offsetof(struct kfi_agent_answer, reserved) == 52, "kfi_agent_answer.reserved");
+_Static_assert(__builtin_offsetof(struct kfi_agent_answer, grant) == 56, "kfi_agent_answer.grant");
 _Static_assert(sizeof(struct kfi_cq_ring) == 256, "size of kfi_cq_ring");
 _Static_assert(__builtin_offsetof(struct kfi_cq_ring, head) == 0, "kfi_cq_ring.head");
 _Static_assert(__builtin_offsetof(struct kfi_cq_ring, entries) == 4, "kfi_cq_ring.entries");
@@ -1721,6 +2300,7 @@ _Static_assert(KFI_REVOKE_REGION == 0x1ULL, "KFI_REVOKE_REGION");
 _Static_assert(KFI_REVOKE_DOMAIN == 0x2ULL, "KFI_REVOKE_DOMAIN");
 _Static_assert(KFI_REVOKE_FILE == 0x3ULL, "KFI_REVOKE_FILE");
 _Static_assert(KFI_REVOKE_EP == 0x4ULL, "KFI_REVOKE_EP");
+_Static_assert(KFI_REVOKE_AUTH == 0x5ULL, "KFI_REVOKE_AUTH");
 _Static_assert(KFI_OP_SEND == 0x0ULL, "KFI_OP_SEND");
 _Static_assert(KFI_OP_RECV == 0x1ULL, "KFI_OP_RECV");
 _Static_assert(KFI_OP_READ == 0x2ULL, "KFI_OP_READ");
@@ -1770,6 +2350,29 @@ _Static_assert(KFI_STATE_ENABLED == 0x1ULL, "KFI_STATE_ENABLED");
 _Static_assert(KFI_STATE_CONNECTING == 0x2ULL, "KFI_STATE_CONNECTING");
 _Static_assert(KFI_STATE_CONNECTED == 0x3ULL, "KFI_STATE_CONNECTED");
 _Static_assert(KFI_STATE_DOWN == 0x4ULL, "KFI_STATE_DOWN");
+_Static_assert(KFI_AUTH_KEY_MAX == 0x40ULL, "KFI_AUTH_KEY_MAX");
+_Static_assert(KFI_PEP_AUTH_KEYS_MAX == 0x8ULL, "KFI_PEP_AUTH_KEYS_MAX");
+_Static_assert(KFI_AUTH_CM_DATA == 0x15ULL, "KFI_AUTH_CM_DATA");
+_Static_assert(KFI_AUTH_OPEN == 0x0ULL, "KFI_AUTH_OPEN");
+_Static_assert(KFI_AUTH_ENFORCE == 0x1ULL, "KFI_AUTH_ENFORCE");
+_Static_assert(KFI_AUTH_SET_MODE == 0x1ULL, "KFI_AUTH_SET_MODE");
+_Static_assert(KFI_AUTH_SET_TIMEOUT == 0x2ULL, "KFI_AUTH_SET_TIMEOUT");
+_Static_assert(KFI_AUTH_SET_DENY == 0x4ULL, "KFI_AUTH_SET_DENY");
+_Static_assert(KFI_AUTH_SET_ASKS == 0x8ULL, "KFI_AUTH_SET_ASKS");
+_Static_assert(KFI_AUTH_EP == 0x1ULL, "KFI_AUTH_EP");
+_Static_assert(KFI_AUTH_KEYS == 0x2ULL, "KFI_AUTH_KEYS");
+_Static_assert(KFI_MATCH_UID == 0x1ULL, "KFI_MATCH_UID");
+_Static_assert(KFI_MATCH_GID == 0x2ULL, "KFI_MATCH_GID");
+_Static_assert(KFI_MATCH_CGROUP == 0x4ULL, "KFI_MATCH_CGROUP");
+_Static_assert(KFI_MATCH_NETNS == 0x8ULL, "KFI_MATCH_NETNS");
+_Static_assert(KFI_MATCH_PROCESS == 0x10ULL, "KFI_MATCH_PROCESS");
+_Static_assert(KFI_GRANT_LIMITS == 0x1ULL, "KFI_GRANT_LIMITS");
+_Static_assert(KFI_GRANT_LIFETIME == 0x2ULL, "KFI_GRANT_LIFETIME");
+_Static_assert(KFI_GRANT_VALID == 0x0ULL, "KFI_GRANT_VALID");
+_Static_assert(KFI_GRANT_REVOKED == 0x1ULL, "KFI_GRANT_REVOKED");
+_Static_assert(KFI_GRANT_EXPIRED == 0x2ULL, "KFI_GRANT_EXPIRED");
+_Static_assert(KFI_AUTH_DENY == 0x0ULL, "KFI_AUTH_DENY");
+_Static_assert(KFI_AUTH_ALLOW == 0x1ULL, "KFI_AUTH_ALLOW");
 _Static_assert(KFI_CQ_RING_OFFSET == 0x1000ULL, "KFI_CQ_RING_OFFSET");
 _Static_assert(KFI_IOC_GETINFO == 0xc028bf00ULL, "KFI_IOC_GETINFO");
 _Static_assert(KFI_IOC_FABRIC_OPEN == 0xc070bf01ULL, "KFI_IOC_FABRIC_OPEN");
@@ -1800,7 +2403,15 @@ _Static_assert(KFI_IOC_CLOSE == 0xc010bf19ULL, "KFI_IOC_CLOSE");
 _Static_assert(KFI_IOC_OBJ_LIST == 0xc030bf1aULL, "KFI_IOC_OBJ_LIST");
 _Static_assert(KFI_IOC_KEY_ASSIGN_MANY == 0xc030bf1bULL, "KFI_IOC_KEY_ASSIGN_MANY");
 _Static_assert(KFI_IOC_KEY_REVOKE_MANY == 0xc030bf1cULL, "KFI_IOC_KEY_REVOKE_MANY");
-_Static_assert(KFI_IOC_ATOMIC_QUERY == 0xc028bf1dULL, "KFI_IOC_ATOMIC_QUERY");
+_Static_assert(KFI_IOC_AUTH_MODE == 0xc030bf1dULL, "KFI_IOC_AUTH_MODE");
+_Static_assert(KFI_IOC_GRANT_ADD == 0xc058bf1eULL, "KFI_IOC_GRANT_ADD");
+_Static_assert(KFI_IOC_GRANT_CHANGE == 0xc028bf1fULL, "KFI_IOC_GRANT_CHANGE");
+_Static_assert(KFI_IOC_GRANT_REVOKE == 0xc018bf20ULL, "KFI_IOC_GRANT_REVOKE");
+_Static_assert(KFI_IOC_GRANT_LIST == 0xc020bf21ULL, "KFI_IOC_GRANT_LIST");
+_Static_assert(KFI_IOC_AGENT_OPEN == 0xc010bf22ULL, "KFI_IOC_AGENT_OPEN");
+_Static_assert(KFI_IOC_AGENT_NEXT == 0xc098bf23ULL, "KFI_IOC_AGENT_NEXT");
+_Static_assert(KFI_IOC_AGENT_ANSWER == 0xc040bf24ULL, "KFI_IOC_AGENT_ANSWER");
+_Static_assert(KFI_IOC_ATOMIC_QUERY == 0xc028bf25ULL, "KFI_IOC_ATOMIC_QUERY");
 #endif
 
 #endif /* _UAPI_KFABRIC_H */

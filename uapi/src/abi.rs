@@ -17,6 +17,8 @@
 //!   that was assigned is revoked, but an operation that was posted and a key that was revoked
 //!   stay so, and a request that was accepted is refused.)
 //!
+//! * Auth keys (`-EACCES`, `-ENOKEY`, …): see [`AuthMode`].
+//!
 //! Constants that libfabric has too carry libfabric's values (`fabric.h`, `fi_domain.h`,
 //! `fi_endpoint.h`, `fi_eq.h`), so a user-space provider passes them through.
 
@@ -52,7 +54,7 @@ macro_rules! ioctls {
         $(
             $(#[$meta])*
             pub const $name: u32 = iowr($nr, $size);
-            const _: () = assert!(core::mem::size_of::<$ty>() == $size);
+            const _: () = assert!(core::mem::size_of::<$ty>() >= $size);
             const _: () = assert!($size % 8 == 0);
             impl Ioctl for $ty {
                 const NR: u32 = $name;
@@ -125,8 +127,24 @@ ioctls! {
     KFI_IOC_KEY_ASSIGN_MANY = 0x1b, KeyAssignMany, 48;
     /// Ends many keys: [`KeyRevokeMany`].
     KFI_IOC_KEY_REVOKE_MANY = 0x1c, KeyRevokeMany, 48;
+    /// Shows and sets what auth keys mean on this machine: [`AuthMode`].
+    KFI_IOC_AUTH_MODE = 0x1d, AuthMode, 48;
+    /// Installs a grant: [`GrantAdd`].
+    KFI_IOC_GRANT_ADD = 0x1e, GrantAdd, 88;
+    /// Changes a grant's limits or its end: [`GrantChange`].
+    KFI_IOC_GRANT_CHANGE = 0x1f, GrantChange, 40;
+    /// Takes a grant back: [`GrantRevoke`].
+    KFI_IOC_GRANT_REVOKE = 0x20, GrantRevoke, 24;
+    /// Lists grants: [`GrantList`].
+    KFI_IOC_GRANT_LIST = 0x21, GrantList, 32;
+    /// Makes the file the agent that is asked for grants: [`AgentOpen`].
+    KFI_IOC_AGENT_OPEN = 0x22, AgentOpen, 16;
+    /// Takes one question: [`AgentNext`].
+    KFI_IOC_AGENT_NEXT = 0x23, AgentNext, 152;
+    /// Answers a question: [`AgentAnswer`].
+    KFI_IOC_AGENT_ANSWER = 0x24, AgentAnswer, 64;
     /// Asks which atomics a domain has: [`AtomicQuery`].
-    KFI_IOC_ATOMIC_QUERY = 0x1d, AtomicQuery, 40;
+    KFI_IOC_ATOMIC_QUERY = 0x25, AtomicQuery, 40;
 }
 
 // ---- capabilities, modes, flags: libfabric's values (fabric.h) ----
@@ -369,7 +387,8 @@ pub struct DomainOpen {
     pub name: [u8; KFI_NAME_MAX],
     /// Pointer to the auth key's bytes, or 0: the domain's default auth key is none.
     pub auth_key: u64,
-    /// Bytes of the auth key. No provider takes one yet: non-zero is `-EOPNOTSUPP`.
+    /// Bytes of the auth key: 0, or 1 to `KFI_AUTH_KEY_MAX`. What is opened on the domain without
+    /// one of its own has this one. Naming it here asks nobody; see [`AuthMode`].
     pub auth_key_size: u32,
     /// Zero.
     pub reserved: u32,
@@ -389,7 +408,8 @@ pub struct DomainOpen {
     pub max_rx_size: u32,
     /// Out: scatter entries of one operation.
     pub iov_limit: u32,
-    /// Out: application bytes in a connection request.
+    /// Out: application bytes in a connection request of an endpoint with the domain's auth key, or
+    /// without one where the domain has none.
     pub cm_data_size: u32,
     /// Zero.
     pub reserved2: u32,
@@ -477,6 +497,14 @@ pub struct PepOpen {
     pub context: u64,
     /// Out: handle.
     pub handle: u64,
+    /// Pointer to an array of [`AuthKeyRef`]: who connects must prove to have one of these, and its
+    /// request comes when it has ([`EqRead::auth_index`]). 0: who connects has no auth key.
+    pub auth_keys: u64,
+    /// Auth keys in it, 0 to `KFI_PEP_AUTH_KEYS_MAX`; each only once (`-EINVAL`). Each counts as an
+    /// endpoint.
+    pub auth_key_count: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// `KFI_IOC_EP_OPEN`.
@@ -504,14 +532,20 @@ pub struct EpOpen {
     pub iov_limit: u32,
     /// Zero.
     pub reserved: u32,
-    /// Pointer to the endpoint's auth key, or 0: the domain's.
+    /// Pointer to the endpoint's auth key, or 0: the domain's. With a request it has to be the one
+    /// that the peer has proven (`-EKEYREJECTED`).
     pub auth_key: u64,
-    /// Bytes of the auth key; non-zero is `-EOPNOTSUPP` while no provider takes one.
+    /// Bytes of the auth key. An endpoint has one; a program that has several opens an endpoint for
+    /// each, on one domain if it likes.
     pub auth_key_size: u32,
     /// Zero.
     pub reserved2: u32,
     /// Out: handle.
     pub handle: u64,
+    /// Out: application bytes in its connection request. An endpoint with an auth key has less.
+    pub cm_data_size: u32,
+    /// Zero.
+    pub reserved3: u32,
 }
 
 /// Flag of [`EpOpen`]: the peer reaches by this endpoint what is bound to it ([`RegionReg::ep`],
@@ -694,6 +728,11 @@ pub struct EqRead {
     /// Pointer to one [`InfoEntry`] (of this, its first, size) that a `KFI_CONNREQ` fills, or 0:
     /// provider, fabric and domain to accept on, our address and the peer's.
     pub info: u64,
+    /// Out, for `KFI_CONNREQ`: which auth key of the passive endpoint the peer has proven to have,
+    /// counted from 1; 0: that has none.
+    pub auth_index: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 /// Flag of [`EqRead`]: leave the event.
 pub const KFI_EQ_PEEK: u32 = 1;
@@ -782,6 +821,14 @@ pub struct RegionReg {
     /// An endpoint of the domain with keys of its own ([`KFI_EP_OWN_KEYS`]) that the region, and
     /// with it its key or key slots, is bound to; 0: none. Another endpoint is `-EINVAL`.
     pub ep: u64,
+    /// Pointer to the region's auth key, or 0: that of the endpoint it is bound to, else the
+    /// domain's. Another one than that endpoint's is `-EINVAL`. Endpoints with other auth keys may
+    /// use the region in operations of their own where it lies in few pieces (`-EINVAL`).
+    pub auth_key: u64,
+    /// Bytes of the auth key.
+    pub auth_key_size: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 /// Flag of [`RegionReg`]: no key at registration; keys come by alloc and assign.
 pub const KFI_REGION_DYNAMIC_KEYS: u32 = 1;
@@ -812,13 +859,21 @@ pub struct KeyAlloc {
     /// slots get no more (`-ENOENT`). 0: the one that the region is bound to, or none. Another
     /// endpoint is `-EINVAL`, also on a region that is bound to one.
     pub ep: u64,
+    /// Pointer to the auth key under which the slots' keys are valid, or 0: that of the endpoint they
+    /// are bound to, else the region's. Another one than that endpoint's is `-EINVAL`.
+    pub auth_key: u64,
+    /// Bytes of the auth key.
+    pub auth_key_size: u32,
+    /// Zero.
+    pub reserved2: u32,
 }
 
 /// `KFI_IOC_KEY_ASSIGN`. `-EINVAL` for an empty range, one that is not inside the region, or no
 /// right; `-EACCES` for a right that the region was not registered for, or memory of another
 /// process; `-EBUSY` when the slot has a key; `-EMSGSIZE` for more pages than the device can have a
 /// key for; `-ENOENT` for no slot, or one that is closed meanwhile; `-ENODEV` when the device is
-/// gone; `-EIO` or `-ETIMEDOUT` when it failed. `-ENOMEM` and `-ENOSPC` only for a window that has
+/// gone; `-EIO` or `-ETIMEDOUT` when it failed; `-EKEYREVOKED` or `-EKEYEXPIRED` when the grant of
+/// the slot's auth key is over. The key is valid under the slot's auth key. `-ENOMEM` and `-ENOSPC` only for a window that has
 /// to be registered in full, or as [`KeyAlloc`] says.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -938,12 +993,14 @@ pub struct KeyRevokeMany {
     pub flags: u32,
     /// `KFI_REVOKE_*`.
     pub scope: u32,
-    /// With `KFI_REVOKE_SLOTS`: slots listed, 1 to `KFI_KEY_ALLOC_MAX`. Else zero.
+    /// With `KFI_REVOKE_SLOTS`: slots listed, 1 to `KFI_KEY_ALLOC_MAX`. With `KFI_REVOKE_AUTH`: bytes
+    /// of the auth key, 1 to `KFI_AUTH_KEY_MAX`. Else zero.
     pub count: u32,
     /// With `KFI_REVOKE_REGION` the region, with `KFI_REVOKE_DOMAIN` the domain, with
     /// `KFI_REVOKE_EP` the endpoint. Else zero.
     pub object: u64,
-    /// With `KFI_REVOKE_SLOTS`: pointer to `count` u64s, the handles. Else zero.
+    /// With `KFI_REVOKE_SLOTS`: pointer to `count` u64s, the handles. With `KFI_REVOKE_AUTH`: pointer
+    /// to the auth key. Else zero.
     pub slots: u64,
     /// Out: entries of the list dealt with; 0 without a list.
     pub done: u32,
@@ -964,6 +1021,9 @@ pub const KFI_REVOKE_FILE: u32 = 3;
 /// Scope of [`KeyRevokeMany`]: all slots that are bound to an endpoint; `-EINVAL` for one without
 /// keys of its own.
 pub const KFI_REVOKE_EP: u32 = 4;
+/// Scope of [`KeyRevokeMany`]: all slots of the file whose keys are valid under an auth key. Nobody
+/// is asked whether the caller may use that: the keys are its own.
+pub const KFI_REVOKE_AUTH: u32 = 5;
 
 /// A piece of local memory: part of a region.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -1205,8 +1265,10 @@ pub struct ObjInfo {
     /// `promised`: told but not yet made, `assigned`, `revoking`, `closed`), a space, and how many
     /// keys the slot has had.
     pub name: [u8; KFI_NAME_MAX],
+    /// Domain, endpoint, region, key: number of its auth key ([`GrantInfo::key`]); 0: none.
+    pub auth: u64,
 }
-const _: () = assert!(core::mem::size_of::<ObjInfo>() == 48 + 80);
+const _: () = assert!(core::mem::size_of::<ObjInfo>() == 48 + 80 + 8);
 
 /// A fabric.
 pub const KFI_TYPE_FABRIC: u32 = 1;
@@ -1239,6 +1301,368 @@ pub const KFI_STATE_CONNECTING: u32 = 2;
 pub const KFI_STATE_CONNECTED: u32 = 3;
 /// Endpoint state: the connection ended.
 pub const KFI_STATE_DOWN: u32 = 4;
+
+// ---- auth keys ----
+
+/// Bytes of an auth key, at most.
+pub const KFI_AUTH_KEY_MAX: usize = 64;
+/// Auth keys of a passive endpoint, at most.
+pub const KFI_PEP_AUTH_KEYS_MAX: usize = 8;
+/// Application bytes in a connection request of an endpoint with an auth key.
+pub const KFI_AUTH_CM_DATA: usize = 21;
+
+/// An auth key: opaque bytes.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct AuthKeyRef {
+    /// Pointer to the bytes.
+    pub addr: u64,
+    /// How many, 1 to `KFI_AUTH_KEY_MAX`.
+    pub size: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+const _: () = assert!(core::mem::size_of::<AuthKeyRef>() == 16);
+
+/// `KFI_IOC_AUTH_MODE`: shows what auth keys mean on this machine, and sets what `flags` says.
+///
+/// An auth key divides. What is exported under one (the slot's or region's, else the domain's) is
+/// reached by endpoints with the same one and by no others; endpoints of two hosts connect if both
+/// kernels prove to each other to have the same one, or both have none.
+///
+/// With `KFI_AUTH_OPEN` whoever knows an auth key may use it. With `KFI_AUTH_ENFORCE` an endpoint,
+/// a passive endpoint, a key slot, a region with a key of its own, and a region with an auth key,
+/// are opened only under a grant that covers the caller. Where no grant does, the agent is asked, and
+/// the call waits, killably. What was opened before stays. Consumers in the kernel are not asked.
+///
+/// | errno of a call that opens | |
+/// |---|---|
+/// | `-EACCES` | denied |
+/// | `-ENOKEY` | no auth key, or no grant and no agent that could give one |
+/// | `-ETIMEDOUT` | the agent did not answer in time |
+/// | `-EAGAIN` | too many questions of this process, or of all, wait for the agent |
+/// | `-EDQUOT` | beyond the limits of the grant |
+/// | `-EKEYREVOKED`, `-EKEYEXPIRED` | the grant is over; what was opened under it gets this, too |
+/// | `-EKEYREJECTED` | the peer has not proven to have the auth key (in events also) |
+/// | `-EOPNOTSUPP` | the provider cannot keep auth keys apart |
+///
+/// The caller is the task that makes the call, with its effective uid and gids and its cgroup; its
+/// network namespace is the one that the file was opened in.
+///
+/// This call, those about grants and those of the agent are the administrator's: who opened the file
+/// and the caller both need `CAP_SYS_ADMIN` in the initial user namespace (`-EPERM`).
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct AuthMode {
+    /// Size of this structure.
+    pub size: u32,
+    /// `KFI_AUTH_SET_*`: what to set; zero: nothing.
+    pub flags: u32,
+    /// `KFI_AUTH_OPEN` or `KFI_AUTH_ENFORCE`. Out: what is.
+    pub mode: u32,
+    /// How long the agent has for an answer, in milliseconds, 1 to 600,000; 10,000 at first. Out:
+    /// what is.
+    pub timeout_ms: u32,
+    /// For how long a denial is remembered, in milliseconds, up to 600,000; 1,000 at first. Out: what
+    /// is.
+    pub deny_ms: u32,
+    /// Questions of one process that may wait, 1 to 4096; 64 at first. Out: what is.
+    pub asks: u32,
+    /// Out: the agent's process, in the caller's pid namespace; 0: there is none, or not there.
+    pub agent: u32,
+    /// Out: 1 where there is an agent, else 0.
+    pub agents: u32,
+    /// Out: grants there are.
+    pub grants: u32,
+    /// Out: questions without an answer.
+    pub waiting: u32,
+    /// Zero.
+    pub reserved: u64,
+}
+/// Mode: no grant is needed.
+pub const KFI_AUTH_OPEN: u32 = 0;
+/// Mode: nothing without a grant.
+pub const KFI_AUTH_ENFORCE: u32 = 1;
+/// Flag of [`AuthMode`]: sets the mode.
+pub const KFI_AUTH_SET_MODE: u32 = 1;
+/// Flag of [`AuthMode`]: sets the time for an answer.
+pub const KFI_AUTH_SET_TIMEOUT: u32 = 2;
+/// Flag of [`AuthMode`]: sets for how long a denial is remembered.
+pub const KFI_AUTH_SET_DENY: u32 = 4;
+/// Flag of [`AuthMode`]: sets how many questions of a process may wait.
+pub const KFI_AUTH_SET_ASKS: u32 = 8;
+
+/// Right of a grant: to open endpoints and passive endpoints.
+pub const KFI_AUTH_EP: u32 = 1;
+/// Right of a grant: to have keys: key slots, and regions with a key.
+pub const KFI_AUTH_KEYS: u32 = 2;
+
+/// What a grant looks at: the effective uid.
+pub const KFI_MATCH_UID: u32 = 1;
+/// What a grant looks at: the effective gid and the supplementary groups.
+pub const KFI_MATCH_GID: u32 = 2;
+/// What a grant looks at: the cgroup (v2), and those it is in.
+pub const KFI_MATCH_CGROUP: u32 = 4;
+/// What a grant looks at: the network namespace.
+pub const KFI_MATCH_NETNS: u32 = 8;
+/// What a grant looks at: the process.
+pub const KFI_MATCH_PROCESS: u32 = 16;
+
+/// `KFI_IOC_GRANT_ADD`: whoever all of `match_` is true of may use the auth key from now on. A grant
+/// stays until it is revoked or over, whatever becomes of the file.
+///
+/// `-EBUSY`: a grant of this auth key was revoked or is over, and something opened under it has not
+/// ended yet. `-ESRCH`: the process is gone. `-EBADF`: no pidfd, no network namespace. `-ENOSPC`:
+/// there are 65,536 grants.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct GrantAdd {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// Pointer to the auth key.
+    pub auth_key: u64,
+    /// Bytes of it, 1 to `KFI_AUTH_KEY_MAX`.
+    pub auth_key_size: u32,
+    /// `KFI_MATCH_*`; not zero. What is not named must be zero below.
+    pub match_: u32,
+    /// `KFI_AUTH_*` rights; not zero.
+    pub rights: u32,
+    /// A user, in the initial user namespace.
+    pub uid: u32,
+    /// A group, in the initial user namespace.
+    pub gid: u32,
+    /// A pidfd of the process (not of a thread). That process alone is meant, and no later one with
+    /// its number.
+    pub pidfd: i32,
+    /// A descriptor of the network namespace.
+    pub netns_fd: i32,
+    /// Keys at once, at most; 0: no limit. A slot counts as one, and a region's own key.
+    pub max_keys: u32,
+    /// The id of the cgroup: the inode number of its directory.
+    pub cgroup: u64,
+    /// Bytes in regions at once, at most; 0: no limit.
+    pub max_pinned: u64,
+    /// For how long, in milliseconds; 0: without end.
+    pub lifetime_ms: u64,
+    /// Endpoints at once, at most; 0: no limit.
+    pub max_eps: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Out: the grant, never used for another.
+    pub id: u64,
+}
+
+/// `KFI_IOC_GRANT_CHANGE`. What is beyond a lower limit stays. `-ENOENT`: no such grant, or it is
+/// over.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct GrantChange {
+    /// Size of this structure.
+    pub size: u32,
+    /// `KFI_GRANT_LIMITS`, `KFI_GRANT_LIFETIME`; not zero. What is not named must be zero below.
+    pub flags: u32,
+    /// The grant.
+    pub id: u64,
+    /// As [`GrantAdd::max_pinned`].
+    pub max_pinned: u64,
+    /// As [`GrantAdd::max_keys`].
+    pub max_keys: u32,
+    /// As [`GrantAdd::max_eps`].
+    pub max_eps: u32,
+    /// As [`GrantAdd::lifetime_ms`], from now on.
+    pub lifetime_ms: u64,
+}
+/// Flag of [`GrantChange`]: the limits, all of them.
+pub const KFI_GRANT_LIMITS: u32 = 1;
+/// Flag of [`GrantChange`]: for how long.
+pub const KFI_GRANT_LIFETIME: u32 = 2;
+
+/// `KFI_IOC_GRANT_REVOKE`: nothing more is opened under the grant, its endpoints are closed (the
+/// peer sees the connection end; the owner gets an event with `EKEYREVOKED`) and its keys revoked,
+/// when this returns. A key that is just being made under it dies as it comes to be. `-ENOENT`: no
+/// such grant, or it is over. `-EINTR`: the task is being killed; it goes on all the same.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct GrantRevoke {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// The grant.
+    pub id: u64,
+    /// Zero.
+    pub reserved: u64,
+}
+
+/// `KFI_IOC_GRANT_LIST`.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct GrantList {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// Pointer to an array of [`GrantInfo`].
+    pub entries: u64,
+    /// In: entries it has room for. Out: grants there are, which may be more.
+    pub count: u32,
+    /// `size_of::<GrantInfo>()` as the caller knows it.
+    pub entry_size: u32,
+    /// Zero.
+    pub reserved: u64,
+}
+
+/// One grant. Nothing here says anything about the auth key's bytes.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct GrantInfo {
+    /// The grant.
+    pub id: u64,
+    /// Number of the auth key: counted up, the same for the same bytes as long as anything uses them.
+    pub key: u64,
+    /// `KFI_MATCH_*`.
+    pub match_: u32,
+    /// `KFI_AUTH_*` rights.
+    pub rights: u32,
+    /// The user, with `KFI_MATCH_UID`.
+    pub uid: u32,
+    /// The group, with `KFI_MATCH_GID`.
+    pub gid: u32,
+    /// Id of the cgroup, with `KFI_MATCH_CGROUP`.
+    pub cgroup: u64,
+    /// Cookie of the network namespace (`SO_NETNS_COOKIE`), with `KFI_MATCH_NETNS`.
+    pub netns: u64,
+    /// The process, with `KFI_MATCH_PROCESS`: see [`AgentNext::process`].
+    pub process: u64,
+    /// As [`GrantAdd::max_pinned`].
+    pub max_pinned: u64,
+    /// As [`GrantAdd::max_keys`].
+    pub max_keys: u32,
+    /// As [`GrantAdd::max_eps`].
+    pub max_eps: u32,
+    /// Bytes in regions now.
+    pub pinned: u64,
+    /// Keys now.
+    pub keys: u32,
+    /// Endpoints now.
+    pub eps: u32,
+    /// Milliseconds left; 0: without end, or over.
+    pub left_ms: u64,
+    /// `KFI_GRANT_*` state.
+    pub state: u32,
+    /// 1: the agent's answer; 0: installed.
+    pub answered: u32,
+}
+const _: () = assert!(core::mem::size_of::<GrantInfo>() == 104);
+/// State of a grant: valid.
+pub const KFI_GRANT_VALID: u32 = 0;
+/// State of a grant: revoked, and not all has ended.
+pub const KFI_GRANT_REVOKED: u32 = 1;
+/// State of a grant: its time is over, and not all has ended.
+pub const KFI_GRANT_EXPIRED: u32 = 2;
+
+/// `KFI_IOC_AGENT_OPEN`: the file becomes the agent. A former one gets `-ESTALE` from now on, and what
+/// it has not answered the new one is asked. The file polls readable while a question waits, and
+/// `POLLHUP` once it is the agent no more. When it is closed there is no agent; who waits is denied
+/// with `-ENOKEY`. `-EALREADY`: it is the agent.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct AgentOpen {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// Zero.
+    pub reserved: u64,
+}
+
+/// `KFI_IOC_AGENT_NEXT`: may this process use this auth key? `-EAGAIN`: nobody asks. `-ESTALE`: the
+/// file is the agent no more. `-EINVAL`: it never was.
+///
+/// Equal questions of a process are one. One that its process gives up (it was killed) is not asked
+/// any more; the answer is `-ENOENT`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct AgentNext {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// Pointer to `KFI_AUTH_KEY_MAX` bytes for the auth key.
+    pub auth_key: u64,
+    /// Out: bytes of it. The rest is zero.
+    pub auth_key_size: u32,
+    /// Out: what is wanted, `KFI_AUTH_*` rights.
+    pub rights: u32,
+    /// Out: the question.
+    pub id: u64,
+    /// Out: the process: the inode number of its pidfd (`fstat(2)`), never another's. A pidfd that
+    /// `pidfd_open(2)` makes of `pid` is one of this process if its inode number is this.
+    pub process: u64,
+    /// Out: the process, in the caller's pid namespace; 0: not there.
+    pub pid: u32,
+    /// Out: effective uid, in the initial user namespace.
+    pub uid: u32,
+    /// Out: effective gid, in the initial user namespace.
+    pub gid: u32,
+    /// Out: milliseconds that are left for an answer.
+    pub left_ms: u32,
+    /// Out: id of its cgroup (v2).
+    pub cgroup: u64,
+    /// Out: cookie of its network namespace (`SO_NETNS_COOKIE`).
+    pub netns: u64,
+    /// Out: command name.
+    pub comm: [u8; 16],
+    /// Out: name of the domain.
+    pub domain: [u8; KFI_NAME_MAX],
+}
+
+impl Default for AgentNext {
+    fn default() -> Self {
+        zerocopy::FromZeros::new_zeroed()
+    }
+}
+
+/// `KFI_IOC_AGENT_ANSWER`: yes or no. A yes is a grant: for what `match_` names of the process that
+/// asks, with these limits, for so long. A no is remembered for a little while.
+///
+/// `-ENOENT`: there is no such question any more, or it was answered. `-ESTALE`: the file is the agent
+/// no more. `-EINVAL`: it never was; or the rights do not cover the question. `-EBUSY`, `-ENOSPC`: as
+/// [`GrantAdd`]; the question stays.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct AgentAnswer {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// The question.
+    pub id: u64,
+    /// `KFI_AUTH_DENY` or `KFI_AUTH_ALLOW`. With a denial all that follows is zero.
+    pub verdict: u32,
+    /// `KFI_MATCH_*`: for whom; 0: for the process that asks.
+    pub match_: u32,
+    /// `KFI_AUTH_*` rights; 0: those that were asked for.
+    pub rights: u32,
+    /// As [`GrantAdd::max_keys`].
+    pub max_keys: u32,
+    /// As [`GrantAdd::max_pinned`].
+    pub max_pinned: u64,
+    /// As [`GrantAdd::lifetime_ms`].
+    pub lifetime_ms: u64,
+    /// As [`GrantAdd::max_eps`].
+    pub max_eps: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Out: the grant.
+    pub grant: u64,
+}
+/// Verdict: no.
+pub const KFI_AUTH_DENY: u32 = 0;
+/// Verdict: yes.
+pub const KFI_AUTH_ALLOW: u32 = 1;
 
 // ---- the completion ring ----
 
