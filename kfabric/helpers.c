@@ -32,6 +32,11 @@ static long dev_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 	return kf_dev_ioctl(file->private_data, cmd, arg);
 }
 
+static __poll_t dev_poll(struct file *file, poll_table *table)
+{
+	return kf_dev_poll(file->private_data, file, table);
+}
+
 static void dev_show_fdinfo(struct seq_file *m, struct file *file)
 {
 	kf_dev_show_fdinfo(file->private_data, m);
@@ -47,6 +52,7 @@ static const struct file_operations kf_dev_fops = {
 	.release	= dev_release,
 	.unlocked_ioctl	= dev_ioctl,
 	.compat_ioctl	= compat_ptr_ioctl,
+	.poll		= dev_poll,
 	.show_fdinfo	= dev_show_fdinfo,
 };
 

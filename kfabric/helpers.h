@@ -8,6 +8,7 @@
 
 #include <linux/fs.h>
 #include <linux/mm.h>
+#include <linux/pid.h>
 #include <linux/spinlock.h>
 #include <net/net_namespace.h>
 
@@ -16,6 +17,7 @@ int kf_dev_open(struct file *file, void **priv);
 void kf_dev_release(void *priv);
 long kf_dev_ioctl(void *priv, unsigned int cmd, unsigned long arg);
 void kf_dev_show_fdinfo(void *priv, struct seq_file *m);
+__poll_t kf_dev_poll(void *priv, struct file *file, struct poll_table_struct *table);
 void kf_queue_release(void *priv);
 __poll_t kf_queue_poll(void *priv, struct file *file, struct poll_table_struct *table);
 void *kf_queue_ring(void *priv, unsigned long *size);
@@ -73,7 +75,43 @@ int kf_fault_pin(void);
 int kf_fault_device(void);
 int kf_fault_answer(void);
 
+/* Who asks to use an auth key (auth.c): the current task. */
+struct kf_asker {
+	u64 process;
+	u64 cgroup;
+	u32 uid;
+	u32 gid;
+	u8 comm[16];
+};
+
+/* Called by the worker in auth.c; written in Rust (kfabric/src/auth/sweep.rs). */
+void kf_auth_tick(void);
+
+int kf_auth_init(void);
+void kf_auth_exit(void);
+void kf_auth_kick(unsigned int ms);
+u64 kf_auth_hash(const void *data, unsigned long len);
+bool kf_auth_same(const void *a, const void *b, unsigned long len);
+void kf_auth_wipe(void *data, unsigned long len);
+void kf_auth_hmac(const void *key, unsigned long key_len, const void *data, unsigned long len,
+		  u8 *out);
+void kf_auth_random(void *data, unsigned long len);
+u64 kf_auth_now_ms(void);
+u64 kf_auth_now_ns(void);
+void kf_auth_asker(struct kf_asker *asker);
+bool kf_auth_in_group(u32 gid);
+bool kf_auth_in_cgroup(u64 id);
+u64 kf_auth_net_cookie(const struct net *net);
+int kf_auth_netns(int fd, u64 *cookie);
+int kf_auth_pidfd(int fd, u64 *process);
+struct pid *kf_auth_pid(void);
+void kf_auth_pid_put(struct pid *pid);
+int kf_auth_pid_nr(struct pid *pid);
+bool kf_auth_pid_gone(struct pid *pid);
+
 /* What is seen from outside (seen.c). */
+void kf_trace_auth_decision(u64 process, u32 uid, u64 key, u64 grant, u32 rights,
+			    const char *verdict, int err);
 void kf_trace_key_assign(const void *slot, u64 generation, u64 offset, u64 len, u64 access,
 			 u64 key, int err);
 void kf_trace_key_revoke(const void *slot, u64 generation, u64 key);

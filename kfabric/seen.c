@@ -21,6 +21,12 @@ void kf_trace_key_revoke(const void *slot, u64 generation, u64 key)
 	trace_key_revoke(slot, generation, key);
 }
 
+void kf_trace_auth_decision(u64 process, u32 uid, u64 key, u64 grant, u32 rights,
+			    const char *verdict, int err)
+{
+	trace_auth_decision(process, uid, key, grant, rights, verdict, err);
+}
+
 static struct dentry *stats;
 
 /* As with all of debugfs, what cannot be had is done without. */

@@ -59,6 +59,37 @@ TRACE_EVENT(key_revoke,
 		  __entry->slot, __entry->generation, __entry->key)
 );
 
+/*
+ * Whether a process may use an auth key. The process is known by its pidfd's inode number, the
+ * auth key by its number; nothing here says anything about its bytes.
+ */
+TRACE_EVENT(auth_decision,
+	TP_PROTO(u64 process, u32 uid, u64 auth, u64 grant, u32 rights, const char *verdict,
+		 int err),
+	TP_ARGS(process, uid, auth, grant, rights, verdict, err),
+	TP_STRUCT__entry(
+		__field(u64, process)
+		__field(u32, uid)
+		__field(u64, auth)
+		__field(u64, grant)
+		__field(u32, rights)
+		__string(verdict, verdict)
+		__field(int, err)
+	),
+	TP_fast_assign(
+		__entry->process = process;
+		__entry->uid = uid;
+		__entry->auth = auth;
+		__entry->grant = grant;
+		__entry->rights = rights;
+		__assign_str(verdict);
+		__entry->err = err;
+	),
+	TP_printk("process=%llu uid=%u auth=%llu grant=%llu rights=%#x verdict=%s err=%d",
+		  __entry->process, __entry->uid, __entry->auth, __entry->grant,
+		  __entry->rights, __get_str(verdict), __entry->err)
+);
+
 #endif
 
 #undef TRACE_INCLUDE_PATH

@@ -5,11 +5,13 @@
 //! * `user` — the one door to user memory.
 //! * `table` — handles.
 //! * `file` — an open file and its end.
+//! * `auth` — the calls about auth keys.
 //! * `call` — which ioctl does what.
 //! * `keys` — the calls about keys.
 //! * `submit` — the data path's call.
 //! * `list` — showing what there is.
 
+mod auth;
 mod call;
 mod file;
 mod fops;
@@ -25,6 +27,8 @@ use kernel::{
 };
 
 use crate::sys;
+
+pub(crate) use auth::sweep;
 
 /// The registered device; dropping it takes it away.
 pub(crate) struct Device(());

@@ -27,6 +27,11 @@ use kernel::{
 };
 
 use crate::{
+    auth::{
+        Apart,
+        AuthKey,
+        Under, //
+    },
     bound::Bound,
     cntr::Cntr,
     cq::Cq,
@@ -35,6 +40,7 @@ use crate::{
         Event, //
     },
     errno::{
+        ekeyrejected,
         enotconn,
         eopnotsupp, //
     },
@@ -326,6 +332,7 @@ pub struct Endpoint {
     #[pin]
     ending: Ending,
     own: Option<OwnKeys>,
+    auth: Apart,
     domain: Held<Domain>,
 }
 
@@ -336,12 +343,40 @@ impl Endpoint {
     ///
     /// `EINVAL`: sizes beyond the domain's, or the request came in on another device. `ENOENT`:
     /// the request was answered before. `EOPNOTSUPP`: keys of its own are not offered.
+    /// `EKEYREJECTED`: the request's peer has not proven to have the endpoint's auth key, or has one
+    /// that the endpoint has not.
     pub fn open(
         domain: &Arc<Domain>,
         attr: &EpAttr,
         request: Option<&Arc<Request>>,
     ) -> Result<Arc<Self>> {
+        Self::open_under(domain, attr, request, Under::of(domain.auth()))
+    }
+
+    /// As [`Endpoint::open`], with an auth key of its own.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::open`]. `EOPNOTSUPP`: the provider cannot keep auth keys apart.
+    pub fn open_with(
+        domain: &Arc<Domain>,
+        attr: &EpAttr,
+        request: Option<&Arc<Request>>,
+        key: &AuthKey,
+    ) -> Result<Arc<Self>> {
+        Self::open_under(domain, attr, request, Under::of(Some(key)))
+    }
+
+    pub(crate) fn open_under(
+        domain: &Arc<Domain>,
+        attr: &EpAttr,
+        request: Option<&Arc<Request>>,
+        under: Under,
+    ) -> Result<Arc<Self>> {
         domain.check()?;
+        if request.is_some_and(|of| of.auth().map_or(0, AuthKey::number) != under.number()) {
+            return Err(ekeyrejected());
+        }
         let limits = domain.attr();
         let or = |value: u32, default: u32| if value == 0 { default } else { value };
         let mut got = EndpointAttr {
@@ -363,12 +398,23 @@ impl Endpoint {
         let held = Held::new(domain)?;
         let own = match attr.own_keys {
             true => Some(OwnKeys {
-                group: domain.ops().group()?,
+                group: domain.ops().group(match &under.key {
+                    Some(key) => Some(key.prover()?),
+                    None => None,
+                })?,
                 bound: Bound::new()?,
             }),
             false => None,
         };
-        let group = own.as_ref().map(|own| &own.group);
+        let group = match &under.key {
+            Some(key) if own.is_none() => Some(domain.group(key)?),
+            _ => None,
+        };
+        let auth = Apart { under, group };
+        let group = match &own {
+            Some(own) => Some(&own.group),
+            None => auth.group.as_ref().map(|group| group.ops()),
+        };
         // Before a request is used up: nothing may fail after that.
         let place = UniqueArc::new_uninit(GFP_KERNEL)?;
         let shared = Arc::new(
@@ -410,6 +456,7 @@ impl Endpoint {
             setup <- new_mutex!((), "kfabric_ep_setup"),
             ending <- Ending::new(),
             own,
+            auth,
             domain: held,
         }));
         match made {
@@ -430,6 +477,35 @@ impl Endpoint {
     /// Its domain.
     pub fn domain(&self) -> &Arc<Domain> {
         self.domain.arc()
+    }
+
+    /// What it was opened under.
+    pub(crate) fn under(&self) -> &Under {
+        &self.auth.under
+    }
+
+    /// Application bytes in its connection request.
+    pub fn cm_data_size(&self) -> u32 {
+        self.domain.cm_data_size(self.auth.under.key.is_some())
+    }
+
+    /// Ends it if its grant is over; whether it did. It stays for its owner to close, who hears why.
+    pub(crate) fn sweep(&self) -> bool {
+        let Err(e) = self.auth.under.check() else {
+            return false;
+        };
+        if let Some(own) = &self.own {
+            let _ = own.bound.for_each(|key| {
+                key.sweep();
+                Ok(())
+            });
+        }
+        self.ops.close();
+        let err = e.to_errno().unsigned_abs();
+        self.shared.conn_error(err, 0, &[]);
+        self.shared.shutdown(err);
+        self.auth.under.end();
+        true
     }
 
     /// What its own keys are made with, for memory of `domain`.
@@ -594,6 +670,7 @@ impl Endpoint {
     ///
     /// `EINVAL`: enabled before, no event queue, or a side with neither queue nor counter.
     pub fn enable(&self) -> Result {
+        self.auth.under.check()?;
         let _setup = self.setup()?;
         let shared = &self.shared;
         let counted = |kind| shared.cntr(kind).is_some();
@@ -610,8 +687,9 @@ impl Endpoint {
     }
 
     fn start(&self, data: &[u8], go: impl FnOnce() -> Result) -> Result {
+        self.auth.under.check()?;
         // CAST: A `u32` fits.
-        if data.len() > self.domain.attr().cm_data_size as usize {
+        if data.len() > self.cm_data_size() as usize {
             return Err(EINVAL);
         }
         self.shared
@@ -803,6 +881,7 @@ impl Endpoint {
                 cntr.release();
             }
             self.domain.release();
+            self.auth.under.end();
         });
     }
 }

@@ -25,4 +25,18 @@ errno! {
     enotconn = ENOTCONN;
     /// `ENODATA`: nothing matches.
     enodata = ENODATA;
+    /// `ENOKEY`: no auth key, or no grant of it.
+    enokey = ENOKEY;
+    /// `EKEYREVOKED`: the grant was revoked.
+    ekeyrevoked = EKEYREVOKED;
+    /// `EKEYEXPIRED`: the grant's time is over.
+    ekeyexpired = EKEYEXPIRED;
+    /// `EKEYREJECTED`: the peer has not proven to have the auth key.
+    ekeyrejected = EKEYREJECTED;
+    /// `EDQUOT`: beyond the grant's limits.
+    edquot = EDQUOT;
+    /// `ESTALE`: another file is the agent now.
+    estale = ESTALE;
+    /// `EALREADY`: the file is the agent.
+    ealready = EALREADY;
 }

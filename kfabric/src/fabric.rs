@@ -18,6 +18,13 @@ use kernel::{
 };
 
 use crate::{
+    auth::{
+        group::{
+            GroupRef,
+            Groups, //
+        },
+        AuthKey, //
+    },
     errno::eopnotsupp,
     later::{
         Job,
@@ -48,6 +55,7 @@ use crate::{
     sys,
     uapi::{
         InfoEntry,
+        KFI_AUTH_CM_DATA,
         KFI_NAME_MAX, //
     },
 };
@@ -151,6 +159,9 @@ pub struct Domain {
     pub(crate) pinned: AtomicU64,
     children: Children,
     fabric: Held<Fabric>,
+    /// What is opened on it without an auth key of its own has this one.
+    auth: Option<AuthKey>,
+    groups: Arc<Groups>,
     #[pin]
     jobs: Jobs,
     #[pin]
@@ -182,7 +193,17 @@ impl Domain {
     ///
     /// `ENOENT`: there is none of that name here.
     pub fn open(fabric: &Arc<Fabric>, name: &str) -> Result<Arc<Self>> {
+        Self::open_with(fabric, name, None)
+    }
+
+    /// As [`Domain::open`]; what is opened on it without an auth key of its own has `auth`.
+    pub fn open_with(
+        fabric: &Arc<Fabric>,
+        name: &str,
+        auth: Option<&AuthKey>,
+    ) -> Result<Arc<Self>> {
         let held = Held::new(fabric)?;
+        let groups = Groups::new()?;
         let gone = AtomicBool::new(false);
         let watch = Arc::new(Watch { gone }, GFP_KERNEL)?;
         let ops = fabric
@@ -197,6 +218,8 @@ impl Domain {
                 pinned: AtomicU64::new(0),
                 children: Children::new(),
                 fabric: held,
+                auth: auth.cloned(),
+                groups,
                 jobs <- Jobs::new(),
                 work <- new_work!("Domain::work"),
             }),
@@ -242,6 +265,31 @@ impl Domain {
 
     pub(crate) fn ops(&self) -> &Arc<dyn DomainOps> {
         &self.ops
+    }
+
+    /// The auth key of what has none of its own.
+    pub fn auth(&self) -> Option<&AuthKey> {
+        self.auth.as_ref()
+    }
+
+    /// The group of an auth key.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP`: the provider cannot keep any apart.
+    pub(crate) fn group(&self, key: &AuthKey) -> Result<GroupRef> {
+        Groups::get(&self.groups, &self.ops, key)
+    }
+
+    /// Application bytes in a connection request of an endpoint with, or without, an auth key.
+    pub(crate) fn cm_data_size(&self, keyed: bool) -> u32 {
+        // CAST: A small number.
+        let room = KFI_AUTH_CM_DATA as u32;
+        if keyed {
+            self.attr.cm_data_size.min(room)
+        } else {
+            self.attr.cm_data_size
+        }
     }
 
     /// Its device's name.

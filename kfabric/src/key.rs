@@ -22,6 +22,12 @@ pub use crate::later::Failures;
 pub use many::Assignment;
 
 use crate::{
+    auth::{
+        group::GroupRef,
+        Apart,
+        AuthKey,
+        Under, //
+    },
     bound::Bound,
     ep::Endpoint,
     errno::eopnotsupp,
@@ -81,6 +87,7 @@ pub struct Key {
     region: Option<Held<Region>>,
     /// Of the endpoint that it is bound to.
     bound: Option<Arc<Bound>>,
+    auth: Apart,
 }
 
 /// Whether to wait for what is under way on a slot.
@@ -119,6 +126,15 @@ fn refused(error: KeyError) -> Error {
     }
 }
 
+/// The first step of a slot's end.
+fn begin_die(life: &mut KeySlot) -> Result<(), KeyError> {
+    match life.die() {
+        Death::Freed => Err(KeyError::Freed),
+        Death::Revoke => Ok(()),
+        Death::Wait => Err(KeyError::Busy),
+    }
+}
+
 impl Key {
     /// Reserves a slot on a region with dynamic keys. On one that is bound to an endpoint
     /// ([`Region::register_for`]) the slot is bound to it, too.
@@ -128,7 +144,37 @@ impl Key {
     /// `EINVAL`: the region has no dynamic keys. `ENOSPC`: the device has no more. `ENOENT`: the
     /// region or its endpoint was closed.
     pub fn alloc(region: &Arc<Region>) -> Result<Arc<Self>> {
-        Self::reserve(region, None, region.bound())
+        let under = Under::of(region.under().key.as_ref());
+        Self::reserve(region, None, region.bound(), under)
+    }
+
+    /// As [`Key::alloc`], with an auth key of its own: its keys are valid for endpoints with that one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Key::alloc`]; `EINVAL` also: the region is bound to an endpoint with another one.
+    /// `EOPNOTSUPP`: the provider cannot keep auth keys apart.
+    pub fn alloc_with(region: &Arc<Region>, key: &AuthKey) -> Result<Arc<Self>> {
+        Self::alloc_under(region, None, Under::of(Some(key)))
+    }
+
+    /// As [`Key::alloc`] or, with `ep`, [`Key::alloc_for`], under what is given.
+    pub(crate) fn alloc_under(
+        region: &Arc<Region>,
+        ep: Option<&Endpoint>,
+        under: Under,
+    ) -> Result<Arc<Self>> {
+        let Some(ep) = ep else {
+            if region.bound().is_some() && under.number() != region.under().number() {
+                return Err(EINVAL);
+            }
+            return Self::reserve(region, None, region.bound(), under);
+        };
+        let (group, bound) = ep.own_keys(region.domain())?;
+        if region.bound().is_some_and(|of| !Arc::ptr_eq(of, bound)) {
+            return Err(EINVAL);
+        }
+        Self::reserve(region, Some(group), Some(bound), under)
     }
 
     /// As [`Key::alloc`], but binds the slot to an endpoint with keys of its own
@@ -141,24 +187,33 @@ impl Key {
     /// As [`Key::alloc`]; `EINVAL` also: the endpoint has no keys of its own, or is another domain's,
     /// or the region is bound to another one.
     pub fn alloc_for(region: &Arc<Region>, ep: &Endpoint) -> Result<Arc<Self>> {
-        let (group, bound) = ep.own_keys(region.domain())?;
-        if region.bound().is_some_and(|of| !Arc::ptr_eq(of, bound)) {
-            return Err(EINVAL);
-        }
-        Self::reserve(region, Some(group), Some(bound))
+        Self::alloc_under(region, Some(ep), Under::of(ep.under().key.as_ref()))
     }
 
     fn reserve(
         region: &Arc<Region>,
         group: Option<&Arc<dyn GroupOps>>,
         bound: Option<&Arc<Bound>>,
+        under: Under,
     ) -> Result<Arc<Self>> {
         if !region.is_dynamic() {
             return Err(EINVAL);
         }
         region.domain().check()?;
         let held = Held::new(region)?;
-        Self::make(region.ops(), Some(held), group, bound)
+        // What is bound is in its endpoint's group, and what has the region's auth key in the region's.
+        let apart = match &under.key {
+            Some(key) if bound.is_none() && under.number() != region.under().number() => {
+                Some(region.domain().group(key)?)
+            }
+            _ => None,
+        };
+        let group = group.or(apart.as_ref().map(GroupRef::ops)).cloned();
+        let auth = Apart {
+            under,
+            group: apart,
+        };
+        Self::make(region.ops(), Some(held), group.as_ref(), bound, auth)
     }
 
     /// The key that a region is registered with.
@@ -167,8 +222,10 @@ impl Key {
         region: &Arc<dyn RegionOps>,
         grant: Grant,
         bound: Option<&Arc<Bound>>,
+        under: Under,
     ) -> Result<Arc<Self>> {
-        let key = Self::make(region, None, None, bound)?;
+        let auth = Apart { under, group: None };
+        let key = Self::make(region, None, None, bound, auth)?;
         if let Err(e) = key.give(domain, grant) {
             key.kill();
             return Err(e);
@@ -181,6 +238,7 @@ impl Key {
         region: Option<Held<Region>>,
         group: Option<&Arc<dyn GroupOps>>,
         bound: Option<&Arc<Bound>>,
+        auth: Apart,
     ) -> Result<Arc<Self>> {
         let slot = Slot {
             life: KeySlot::new(),
@@ -193,6 +251,7 @@ impl Key {
                 settled <- Steps::new(),
                 region,
                 bound: bound.cloned(),
+                auth,
             }),
             GFP_KERNEL,
         )?;
@@ -273,6 +332,7 @@ impl Key {
         once: bool,
     ) -> Result<(&Arc<Domain>, Grant)> {
         let region = self.region.as_ref().ok_or(EINVAL)?;
+        self.auth.under.check()?;
         let memory = region.memory();
         range::non_empty_sub_range(offset, len, memory.len() as u64).map_err(|_| EINVAL)?;
         if !rights::valid_key_access(access) {
@@ -569,17 +629,31 @@ impl Key {
     /// Revokes if there is anything to revoke; no assign succeeds afterwards, not even if the wait
     /// for what is under way was broken off.
     fn die(&self, wait: Wait) -> Result {
-        let die = |life: &mut KeySlot| match life.die() {
-            Death::Freed => Err(KeyError::Freed),
-            Death::Revoke => Ok(()),
-            Death::Wait => Err(KeyError::Busy),
-        };
-        match self.begin(wait, die) {
+        match self.begin(wait, begin_die) {
             Ok(()) => self.end(),
             Err(Stop::Killed) => return Err(EINTR),
             Err(Stop::Refused(_)) => {}
         }
         Ok(())
+    }
+
+    /// What it was reserved under.
+    pub(crate) fn under(&self) -> &Under {
+        &self.auth.under
+    }
+
+    /// Ends it if its grant is over; whether it did. Waits for nothing: a key that is just being made
+    /// ends as it comes to be, and what it counts as is given back when this comes again.
+    pub(crate) fn sweep(&self) -> bool {
+        if self.auth.under.check().is_ok() {
+            return false;
+        }
+        let _ = self.begin(Wait::No, begin_die).map(|()| self.end());
+        let over = matches!(self.state.lock().life.state(), State::Freed);
+        if over {
+            self.auth.under.end();
+        }
+        over
     }
 
     /// Where it is in its life, and how many keys it has had.
@@ -598,6 +672,7 @@ impl Key {
         if let Some(bound) = &self.bound {
             bound.remove(self);
         }
+        self.auth.under.end();
     }
 
     /// As [`Key::kill`], for a program, which may itself hold up what is under way on the slot.

@@ -24,6 +24,7 @@ pub mod pure;
 #[path = "../../uapi/src/abi.rs"]
 pub mod uapi;
 
+pub mod auth;
 mod bound;
 mod capi;
 pub mod cntr;
@@ -60,9 +61,11 @@ module! {
 struct Kfabric {
     // Dropped in this order: no new users, then what they left behind.
     _device: dev::Device,
+    _auth: Auth,
     _queue: sys::wq::WorkQueue,
     _faults: fault::Attributes,
     _key_counts: stats::Files,
+    _auth_counts: stats::Files,
     _counts: stats::Root,
     _providers: Providers,
 }
@@ -73,17 +76,40 @@ impl kernel::Module for Kfabric {
         unsafe {
             registry::init();
             capi::init();
+            auth::init();
         }
+        let auth = Auth {
+            _worker: sys::auth::Worker::new()?,
+            _grants: Grants,
+        };
         let queue = sys::wq::WorkQueue::new()?;
         let counts = stats::Root::new();
         Ok(Self {
             _device: dev::Device::new()?,
+            _auth: auth,
             _queue: queue,
             _faults: fault::Attributes::new(),
             _key_counts: seen::files(),
+            _auth_counts: auth::seen::files(),
             _counts: counts,
             _providers: Providers,
         })
+    }
+}
+
+/// Grants, and the worker that looks after them. Dropping it waits for the worker, then gives their
+/// memory back.
+struct Auth {
+    _worker: sys::auth::Worker,
+    _grants: Grants,
+}
+
+/// What grants hold.
+struct Grants;
+
+impl Drop for Grants {
+    fn drop(&mut self) {
+        auth::exit()
     }
 }
 

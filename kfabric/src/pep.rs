@@ -12,6 +12,10 @@ use kernel::{
 };
 
 use crate::{
+    auth::{
+        AuthKey,
+        Under, //
+    },
     eq::{
         Eq,
         Event, //
@@ -39,6 +43,8 @@ pub struct Request {
     /// Somebody is answering, or has.
     taken: AtomicBool,
     info: InfoEntry,
+    /// What the peer has proven to have, and which of the passive endpoint's it is, from 1 on.
+    auth: Option<(AuthKey, u32)>,
     // Keeps the provider.
     _fabric: Arc<Fabric>,
 }
@@ -67,6 +73,16 @@ impl Request {
     /// What it says: provider, fabric and domain to accept on, our address and the peer's.
     pub fn info(&self) -> &InfoEntry {
         &self.info
+    }
+
+    /// The auth key that the peer has proven to have.
+    pub(crate) fn auth(&self) -> Option<&AuthKey> {
+        self.auth.as_ref().map(|(key, _)| key)
+    }
+
+    /// Which of the passive endpoint's auth keys that is, counted from 1; 0: there is none.
+    pub(crate) fn auth_index(&self) -> u32 {
+        self.auth.as_ref().map_or(0, |(_, index)| *index)
     }
 
     /// Begins to answer.
@@ -99,6 +115,7 @@ struct Shared {
     context: u64,
     eq: Held<Eq>,
     fabric: Arc<Fabric>,
+    auth: KVec<Under>,
 }
 
 impl Shared {
@@ -107,8 +124,14 @@ impl Shared {
     }
 }
 
-impl ListenSink for Shared {
-    fn request(&self, req: Arc<dyn ConnRequestOps>, info: &InfoEntry, data: &[u8]) -> Result {
+impl Shared {
+    fn deliver(
+        &self,
+        req: Arc<dyn ConnRequestOps>,
+        info: &InfoEntry,
+        data: &[u8],
+        auth: Option<(AuthKey, u32)>,
+    ) -> Result {
         let mut info = *info;
         set_name(&mut info.prov_name, self.fabric.provider().name());
         let mut copy = KVec::new();
@@ -117,6 +140,7 @@ impl ListenSink for Shared {
             ops: req,
             taken: AtomicBool::new(false),
             info,
+            auth,
             _fabric: self.fabric.clone(),
         };
         self.eq.push_request(Event {
@@ -129,6 +153,29 @@ impl ListenSink for Shared {
             request: Some(Arc::new(request, GFP_KERNEL)?),
             source: self.source(),
         })
+    }
+}
+
+impl ListenSink for Shared {
+    fn request(&self, req: Arc<dyn ConnRequestOps>, info: &InfoEntry, data: &[u8]) -> Result {
+        if !self.auth.is_empty() {
+            return Err(EINVAL);
+        }
+        self.deliver(req, info, data, None)
+    }
+
+    fn proven(
+        &self,
+        req: Arc<dyn ConnRequestOps>,
+        info: &InfoEntry,
+        data: &[u8],
+        index: usize,
+    ) -> Result {
+        let under = self.auth.get(index).ok_or(EINVAL)?;
+        under.check()?;
+        let key = under.key.as_ref().ok_or(EINVAL)?;
+        let number = u32::try_from(index + 1).map_err(|_| EINVAL)?;
+        self.deliver(req, info, data, Some((key.clone(), number)))
     }
 }
 
@@ -156,8 +203,41 @@ impl PassiveEp {
         addr: &SockAddr,
         context: u64,
     ) -> Result<Arc<Self>> {
+        Self::open_under(fabric, eq, addr, context, KVec::new())
+    }
+
+    /// As [`PassiveEp::open`], for peers that prove to have one of `keys`.
+    ///
+    /// # Errors
+    ///
+    /// As [`PassiveEp::open`]. `EOPNOTSUPP`: the provider cannot.
+    pub fn open_for(
+        fabric: &Arc<Fabric>,
+        eq: &Arc<Eq>,
+        addr: &SockAddr,
+        context: u64,
+        keys: &[AuthKey],
+    ) -> Result<Arc<Self>> {
+        let mut auth = KVec::with_capacity(keys.len(), GFP_KERNEL)?;
+        for key in keys {
+            auth.push(Under::of(Some(key)), GFP_KERNEL)?;
+        }
+        Self::open_under(fabric, eq, addr, context, auth)
+    }
+
+    pub(crate) fn open_under(
+        fabric: &Arc<Fabric>,
+        eq: &Arc<Eq>,
+        addr: &SockAddr,
+        context: u64,
+        auth: KVec<Under>,
+    ) -> Result<Arc<Self>> {
         if !Arc::ptr_eq(eq.fabric(), fabric) {
             return Err(EINVAL);
+        }
+        let mut proofs = KVec::with_capacity(auth.len(), GFP_KERNEL)?;
+        for key in auth.iter().filter_map(|under| under.key.as_ref()) {
+            proofs.push(key.prover()?, GFP_KERNEL)?;
         }
         let shared = Arc::new(
             Shared {
@@ -165,12 +245,16 @@ impl PassiveEp {
                 context,
                 eq: Held::new(eq)?,
                 fabric: fabric.clone(),
+                auth,
             },
             GFP_KERNEL,
         )?;
-        let listener = fabric
-            .provider()
-            .listener(fabric.net(), addr, shared.clone())?;
+        let (provider, net) = (fabric.provider(), fabric.net());
+        let listener = if proofs.is_empty() {
+            provider.listener(net, addr, shared.clone())?
+        } else {
+            provider.proven_listener(net, addr, proofs, shared.clone())?
+        };
         let held = Held::new(fabric)?;
         let pep = pin_init!(Self {
             shared,
@@ -191,12 +275,31 @@ impl PassiveEp {
         self.fabric.arc()
     }
 
+    /// What it listens under.
+    pub(crate) fn auth(&self) -> &[Under] {
+        &self.shared.auth
+    }
+
+    /// Ends it if a grant of it is over; whether it did. The others' peers are to come back to another
+    /// one: a passive endpoint is whole or not at all.
+    pub(crate) fn sweep(&self) -> bool {
+        if self.shared.auth.iter().all(|under| under.check().is_ok()) {
+            return false;
+        }
+        self.listener.close();
+        self.shared.auth.iter().for_each(Under::end);
+        true
+    }
+
     /// Starts to listen.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: listening already.
+    /// `EINVAL`: listening already. `EKEYREVOKED`, `EKEYEXPIRED`: a grant of it is over.
     pub fn listen(&self, backlog: u32) -> Result {
+        for under in &self.shared.auth {
+            under.check()?;
+        }
         if self.listening.swap(true, Ordering::AcqRel) {
             return Err(EINVAL);
         }
@@ -221,6 +324,7 @@ impl PassiveEp {
             self.shared.eq.settle(self.shared.source(), false);
             self.shared.eq.release();
             self.fabric.release();
+            self.shared.auth.iter().for_each(Under::end);
         });
     }
 }

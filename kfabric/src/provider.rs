@@ -42,10 +42,13 @@ use crate::{
         OpDesc,
         OpToken, //
     },
-    pure::atomic::{
-        Datatype,
-        Form,
-        Op, //
+    pure::{
+        atomic::{
+            Datatype,
+            Form,
+            Op, //
+        },
+        proof::Mac, //
     },
     uapi::{
         InfoEntry,
@@ -93,6 +96,33 @@ pub trait Provider: Send + Sync {
         addr: &SockAddr,
         sink: Arc<dyn ListenSink>,
     ) -> Result<Arc<dyn ListenerOps>>;
+
+    /// As [`Provider::listener`], for peers that have an auth key: requests arrive by
+    /// [`ListenSink::proven`], when their kernel has proven to have one of `proofs` and ours has
+    /// proven to have the same.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP`: it cannot.
+    fn proven_listener(
+        &self,
+        _net: &Net,
+        _addr: &SockAddr,
+        _proofs: KVec<Arc<dyn Proof>>,
+        _sink: Arc<dyn ListenSink>,
+    ) -> Result<Arc<dyn ListenerOps>> {
+        Err(eopnotsupp())
+    }
+}
+
+/// An auth key as a provider has it: it proves to a peer's kernel that we have it, and checks what
+/// that proves. The bytes stay the core's.
+pub trait Proof: Send + Sync {
+    /// The MAC of a text.
+    fn prove(&self, text: &[u8]) -> Mac;
+
+    /// Whether it is, in a time that does not tell how wrong it is.
+    fn check(&self, text: &[u8], mac: &Mac) -> bool;
 }
 
 /// What a domain can do.
@@ -145,10 +175,14 @@ pub trait DomainOps: Send + Sync {
     /// Makes a group. What is exported in a group peers reach only by its endpoints, and by its
     /// endpoints they reach nothing else; what is not in any is in the domain's own.
     ///
+    /// With a `proof` an endpoint of the group connects only to a peer whose kernel has proven to have
+    /// that auth key, and has ours prove it ([`proof`](crate::pure::proof) says how). A peer that has
+    /// not is `EKEYREJECTED` to the sink.
+    ///
     /// # Errors
     ///
     /// `EOPNOTSUPP`: it cannot keep any apart.
-    fn group(&self) -> Result<Arc<dyn GroupOps>> {
+    fn group(&self, _proof: Option<Arc<dyn Proof>>) -> Result<Arc<dyn GroupOps>> {
         Err(eopnotsupp())
     }
 
@@ -373,6 +407,16 @@ pub trait ListenSink: Send + Sync {
     ///
     /// Nobody takes it (queue full, closing): the provider drops the request.
     fn request(&self, req: Arc<dyn ConnRequestOps>, info: &InfoEntry, data: &[u8]) -> Result;
+
+    /// As [`ListenSink::request`], of a peer that has proven to have an auth key: the listener's
+    /// `index`th.
+    fn proven(
+        &self,
+        req: Arc<dyn ConnRequestOps>,
+        info: &InfoEntry,
+        data: &[u8],
+        index: usize,
+    ) -> Result;
 }
 
 /// Where an endpoint tells of its connection; the core implements it.

@@ -17,6 +17,11 @@ use kernel::{
 };
 
 use crate::{
+    auth::{
+        Apart,
+        AuthKey,
+        Under, //
+    },
     bound::Bound,
     ep::Endpoint,
     errno::eopnotsupp,
@@ -47,6 +52,23 @@ use crate::{
 
 pub use crate::key::Key;
 
+/// What a region is registered under: its memory, and its own key if it gets one.
+#[derive(Default)]
+pub(crate) struct Unders {
+    pub(crate) memory: Under,
+    pub(crate) own: Under,
+}
+
+impl Unders {
+    /// An auth key, or none, and nobody was asked.
+    fn of(key: Option<&AuthKey>) -> Self {
+        Self {
+            memory: Under::of(key),
+            own: Under::of(key),
+        }
+    }
+}
+
 /// Memory registered with a domain.
 #[pin_data(PinnedDrop)]
 pub struct Region {
@@ -60,6 +82,7 @@ pub struct Region {
     domain: Held<Domain>,
     /// Of the endpoint that it is bound to.
     bound: Option<Arc<Bound>>,
+    auth: Apart,
     #[pin]
     last: Work<Region>,
 }
@@ -98,7 +121,44 @@ impl Region {
         access: u64,
         dynamic: bool,
     ) -> Result<Arc<Self>> {
-        Self::make(domain, memory, access, dynamic, None)
+        let unders = Unders::of(domain.auth());
+        Self::make(domain, memory, access, dynamic, None, unders)
+    }
+
+    /// As [`Region::register`], with an auth key of its own.
+    ///
+    /// # Errors
+    ///
+    /// As [`Region::register`]. `EOPNOTSUPP`: the provider cannot keep auth keys apart.
+    pub fn register_with(
+        domain: &Arc<Domain>,
+        memory: Arc<Memory>,
+        access: u64,
+        dynamic: bool,
+        key: &AuthKey,
+    ) -> Result<Arc<Self>> {
+        let unders = Unders::of(Some(key));
+        Self::make(domain, memory, access, dynamic, None, unders)
+    }
+
+    /// As [`Region::register`] or, with `ep`, [`Region::register_for`], under what is given.
+    pub(crate) fn register_under(
+        domain: &Arc<Domain>,
+        ep: Option<&Endpoint>,
+        memory: Arc<Memory>,
+        access: u64,
+        dynamic: bool,
+        unders: Unders,
+    ) -> Result<Arc<Self>> {
+        let of = match ep {
+            Some(ep) => {
+                let of = ep.own_keys(domain)?;
+                of.1.check()?;
+                Some(of)
+            }
+            None => None,
+        };
+        Self::make(domain, memory, access, dynamic, of, unders)
     }
 
     /// As [`Region::register`], but binds the region to an endpoint with keys of its own
@@ -117,7 +177,8 @@ impl Region {
     ) -> Result<Arc<Self>> {
         let of = ep.own_keys(ep.domain())?;
         of.1.check()?;
-        Self::make(ep.domain(), memory, access, dynamic, Some(of))
+        let unders = Unders::of(ep.under().key.as_ref());
+        Self::make(ep.domain(), memory, access, dynamic, Some(of), unders)
     }
 
     fn make(
@@ -126,8 +187,10 @@ impl Region {
         access: u64,
         dynamic: bool,
         of: Option<(&Arc<dyn GroupOps>, &Arc<Bound>)>,
+        unders: Unders,
     ) -> Result<Arc<Self>> {
         let (group, bound) = of.unzip();
+        let Unders { memory: under, own } = unders;
         if !rights::valid_region_access(access) {
             return Err(EINVAL);
         }
@@ -142,6 +205,11 @@ impl Region {
         }
         domain.check()?;
         let held = Held::new(domain)?;
+        let apart = match &under.key {
+            Some(key) if group.is_none() => Some(domain.group(key)?),
+            _ => None,
+        };
+        let group = group.or(apart.as_ref().map(|apart| apart.ops()));
         let ops = domain.ops().register(&memory, access, group)?;
         let own = if !dynamic && rights::has_remote(access) {
             let grant = Grant {
@@ -150,7 +218,7 @@ impl Region {
                 access: access & rights::REMOTE,
                 once: false,
             };
-            Some(Key::own(domain, &ops, grant, bound)?)
+            Some(Key::own(domain, &ops, grant, bound, own)?)
         } else {
             None
         };
@@ -167,6 +235,7 @@ impl Region {
                 children: Children::new(),
                 domain: held,
                 bound: bound.cloned(),
+                auth: Apart { under, group: apart },
                 last <- new_work!("Region::last"),
             }),
             GFP_KERNEL,
@@ -182,6 +251,11 @@ impl Region {
     /// Its domain.
     pub fn domain(&self) -> &Arc<Domain> {
         self.domain.arc()
+    }
+
+    /// What it was registered under.
+    pub(crate) fn under(&self) -> &Under {
+        &self.auth.under
     }
 
     /// Its memory.
@@ -256,6 +330,7 @@ impl Region {
             .pinned
             .fetch_sub(self.memory.len() as u64, Ordering::Relaxed);
         self.domain.release();
+        self.auth.under.end();
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 //!
 //! C header: `helpers.h` beside this crate.
 
+pub(crate) mod auth;
 pub mod lock;
 pub mod ring;
 pub mod steps;
@@ -20,6 +21,8 @@ use kernel::{
     },
     prelude::*, //
 };
+
+use auth::Asker;
 
 #[expect(
     improper_ctypes,
@@ -92,6 +95,42 @@ extern "C" {
     pub(crate) fn kf_fault_device() -> c_int;
     pub(crate) fn kf_fault_answer() -> c_int;
 
+    pub(crate) fn kf_auth_init() -> c_int;
+    pub(crate) fn kf_auth_exit();
+    pub(crate) fn kf_auth_kick(ms: c_uint);
+    pub(crate) fn kf_auth_hash(data: *const c_void, len: c_ulong) -> u64;
+    pub(crate) fn kf_auth_same(a: *const c_void, b: *const c_void, len: c_ulong) -> bool;
+    pub(crate) fn kf_auth_wipe(data: *mut c_void, len: c_ulong);
+    pub(crate) fn kf_auth_hmac(
+        key: *const c_void,
+        key_len: c_ulong,
+        data: *const c_void,
+        len: c_ulong,
+        out: *mut u8,
+    );
+    pub(crate) fn kf_auth_random(data: *mut c_void, len: c_ulong);
+    pub(crate) fn kf_auth_now_ms() -> u64;
+    pub(crate) fn kf_auth_now_ns() -> u64;
+    pub(crate) fn kf_auth_asker(asker: *mut Asker);
+    pub(crate) fn kf_auth_in_group(gid: u32) -> bool;
+    pub(crate) fn kf_auth_in_cgroup(id: u64) -> bool;
+    pub(crate) fn kf_auth_net_cookie(net: *const bindings::net) -> u64;
+    pub(crate) fn kf_auth_netns(fd: c_int, cookie: *mut u64) -> c_int;
+    pub(crate) fn kf_auth_pidfd(fd: c_int, process: *mut u64) -> c_int;
+    pub(crate) fn kf_auth_pid() -> *mut bindings::pid;
+    pub(crate) fn kf_auth_pid_put(pid: *mut bindings::pid);
+    pub(crate) fn kf_auth_pid_nr(pid: *mut bindings::pid) -> c_int;
+    pub(crate) fn kf_auth_pid_gone(pid: *mut bindings::pid) -> bool;
+
+    pub(crate) fn kf_trace_auth_decision(
+        process: u64,
+        uid: u32,
+        key: u64,
+        grant: u64,
+        rights: u32,
+        verdict: *const c_char,
+        err: c_int,
+    );
     pub(crate) fn kf_trace_key_assign(
         slot: *const c_void,
         generation: u64,

@@ -46,6 +46,7 @@ use kfabric::{
         EndpointSink,
         GroupOps,
         KeyAssign,
+        Proof,
         RegionOps, //
     },
     pure::atomic::{
@@ -81,7 +82,7 @@ impl Domain {
         sink: Arc<dyn DomainSink>,
     ) -> Result<Arc<Self>> {
         let attr = info::domain_attr(live, device)?;
-        let group = Group::new(live, device, Arc::new(Holds::new(), GFP_KERNEL)?)?;
+        let group = Group::new(live, device, Arc::new(Holds::new(), GFP_KERNEL)?, None)?;
         let gone: Arc<dyn Resource> = Arc::new(Gone(sink), GFP_KERNEL)?;
         let ticket = device.resources.add(Class::Domain, gone)?;
         let domain = Self {
@@ -117,9 +118,9 @@ impl DomainOps for Domain {
         Ok(region)
     }
 
-    fn group(&self) -> Result<Arc<dyn GroupOps>> {
+    fn group(&self, proof: Option<Arc<dyn Proof>>) -> Result<Arc<dyn GroupOps>> {
         let live = self.device.enter()?;
-        let group = Group::new(&live, &self.device, self.group.holds().clone())?;
+        let group = Group::new(&live, &self.device, self.group.holds().clone(), proof)?;
         let group: Arc<dyn GroupOps> = Arc::new(Shared(group), GFP_KERNEL)?;
         Ok(group)
     }

@@ -43,7 +43,10 @@ use crate::{
 };
 use kfabric::{
     memory::Memory,
-    provider::GroupOps, //
+    provider::{
+        GroupOps,
+        Proof, //
+    },
 };
 
 /// What fast registrations take turns with.
@@ -144,6 +147,7 @@ pub(crate) struct Group {
     ticket: Ticket,
     lkey: u32,
     holds: Arc<Holds>,
+    proof: Option<Arc<dyn Proof>>,
 }
 
 /// A group as the core has it.
@@ -156,11 +160,13 @@ impl GroupOps for Shared {
 }
 
 impl Group {
-    /// Makes one of the domain that `holds` are of.
+    /// Makes one of the domain that `holds` are of; with a `proof`, one whose endpoints connect only to
+    /// who has the same auth key.
     pub(crate) fn new(
         live: &Live<'_>,
         device: &Arc<Device>,
         holds: Arc<Holds>,
+        proof: Option<Arc<dyn Proof>>,
     ) -> Result<Arc<Self>> {
         let pd = Arc::new(Pd::new(live, device.ib())?, GFP_KERNEL)?;
         let lkey = pd.local_dma_lkey();
@@ -180,6 +186,7 @@ impl Group {
             ticket,
             lkey,
             holds,
+            proof,
         };
         Ok(Arc::new(group, GFP_KERNEL)?)
     }
@@ -187,6 +194,11 @@ impl Group {
     /// The device.
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
+    }
+
+    /// What its endpoints prove to their peers.
+    pub(crate) fn proof(&self) -> Option<&Arc<dyn Proof>> {
+        self.proof.as_ref()
     }
 
     /// The protection domain.

@@ -8,10 +8,12 @@
 //! | [`copysize`] | how much of a structure that may have grown is copied |
 //! | [`cqring`] | whether a completion has room, where it goes, what a program reads |
 //! | [`gate`] | who may still enter, and who is the last to leave |
+//! | [`grant`] | whom a grant of an auth key covers, how much, how long |
 //! | [`hold`] | which operations that are held back may go |
 //! | [`info`] | what a provider's offer and a caller's hints have in common |
 //! | [`key`] | the life of a key slot |
 //! | [`pairs`] | which bytes go where, when both ends are in pieces |
+//! | [`proof`] | what peers say to each other to prove that they have an auth key |
 //! | [`range`] | what part of what lies where |
 //! | [`rights`] | which access implies, needs or allows which |
 //! | [`ring`] | first in, first out, in bounded storage |
@@ -25,10 +27,12 @@ pub mod atomic;
 pub mod copysize;
 pub mod cqring;
 pub mod gate;
+pub mod grant;
 pub mod hold;
 pub mod info;
 pub mod key;
 pub mod pairs;
+pub mod proof;
 pub mod range;
 pub mod rights;
 pub mod ring;

@@ -13,6 +13,7 @@ use kernel::{
 use zerocopy::IntoBytes;
 
 use super::{
+    auth,
     file::File,
     fops,
     keys,
@@ -25,6 +26,16 @@ use super::{
     user, //
 };
 use crate::{
+    auth::{
+        ask::{
+            self,
+            Question, //
+        },
+        admit,
+        grant,
+        Under,
+        Want, //
+    },
     cntr::{
         Cntr,
         Counts, //
@@ -35,10 +46,7 @@ use crate::{
         EpAttr,
     },
     eq::Eq,
-    errno::{
-        enotconn,
-        eopnotsupp, //
-    },
+    errno::enotconn,
     fabric::{
         Domain,
         Fabric, //
@@ -53,7 +61,8 @@ use crate::{
     },
     region::{
         Key,
-        Region, //
+        Region,
+        Unders, //
     },
     registry,
     uapi::*,
@@ -77,6 +86,10 @@ pub(super) enum Made {
     Assigned(Arc<Key>, KeyValue),
     /// Keys on slots.
     ManyAssigned(KVVec<keys::Given>),
+    /// A grant.
+    Granted(u64),
+    /// The agent has a question.
+    Asked(Arc<Question>),
 }
 
 impl Made {
@@ -122,6 +135,10 @@ impl Made {
                     slot.key.take_back(&slot.value.get());
                 }
             }
+            Made::Granted(id) => {
+                let _ = grant::revoke(*id);
+            }
+            Made::Asked(question) => ask::put_back(question),
         }
     }
 }
@@ -169,6 +186,14 @@ pub(super) fn dispatch(file: &File, cmd: u32, arg: u64) -> Result {
         AtomicQuery => submit::query_atomic,
         Close => close,
         ObjList => list::list,
+        AuthMode => auth::mode,
+        GrantAdd => auth::grant_add,
+        GrantChange => auth::grant_change,
+        GrantRevoke => auth::grant_revoke,
+        GrantList => auth::grant_list,
+        AgentOpen => auth::agent_open,
+        AgentNext => auth::agent_next,
+        AgentAnswer => auth::agent_answer,
     }
     if cmd & MASK == EqRead::NR & MASK {
         return eq_read(file, arg);
@@ -262,11 +287,9 @@ fn fabric_open(file: &File, call: &mut FabricOpen) -> Result<Made> {
 
 fn domain_open(file: &File, call: &mut DomainOpen) -> Result<Made> {
     zero(&[call.flags, call.reserved, call.reserved2])?;
-    if call.auth_key_size != 0 || call.auth_key != 0 {
-        return Err(eopnotsupp());
-    }
+    let key = auth::read_key(call.auth_key, call.auth_key_size)?;
     let fabric = fabric(file, call.fabric)?;
-    let domain = Domain::open(&fabric, name_str(&call.name)?)?;
+    let domain = Domain::open_with(&fabric, name_str(&call.name)?, key.as_ref())?;
     let attr = *domain.attr();
     call.caps = attr.caps;
     call.mr_mode = attr.mr_mode;
@@ -275,7 +298,7 @@ fn domain_open(file: &File, call: &mut DomainOpen) -> Result<Made> {
     call.max_tx_size = attr.max_tx_size;
     call.max_rx_size = attr.max_rx_size;
     call.iov_limit = attr.iov_limit;
-    call.cm_data_size = attr.cm_data_size;
+    call.cm_data_size = domain.cm_data_size(key.is_some());
     call.max_keys = attr.max_keys;
     call.handle = file.publish(Object::Domain(domain), call.fabric)?;
     Ok(Made::Object(call.handle))
@@ -337,26 +360,73 @@ fn check_addr(addr: &SockAddr) -> Result {
     }
 }
 
+/// Fetches what a passive endpoint listens under, and asks whether it may.
+fn listen_under(file: &File, call: &PepOpen) -> Result<KVec<Under>> {
+    // CAST: A `u32` fits.
+    let count = call.auth_key_count as usize;
+    if count > KFI_PEP_AUTH_KEYS_MAX || (count == 0) != (call.auth_keys == 0) {
+        return Err(EINVAL);
+    }
+    let mut found: KVec<Under> = KVec::with_capacity(count, GFP_KERNEL)?;
+    for index in 0..count {
+        let mut one = AuthKeyRef::default();
+        // CAST: Some bytes.
+        let at = user::entry_at(call.auth_keys, size_of::<AuthKeyRef>() as u32, index);
+        user::read_bytes(at, one.as_mut_bytes())?;
+        zero(&[one.reserved])?;
+        let key = auth::read_key(one.addr, one.size)?.ok_or(EINVAL)?;
+        if found.iter().any(|other| other.number() == key.number()) {
+            return Err(EINVAL);
+        }
+        found.push(Under::of(Some(&key)), GFP_KERNEL)?;
+    }
+    for under in found.iter_mut() {
+        under.lease = admit(&file.net, "", under.key.as_ref(), Want::endpoints(1))?;
+    }
+    Ok(found)
+}
+
 fn pep_open(file: &File, call: &mut PepOpen) -> Result<Made> {
-    zero(&[call.flags])?;
+    zero(&[call.flags, call.reserved])?;
     check_addr(&call.addr)?;
     if call.addr.len == 0 {
         return Err(EINVAL);
     }
     let fabric = fabric(file, call.fabric)?;
     let eq = eq(file, call.eq)?;
-    let pep = PassiveEp::open(&fabric, &eq, &call.addr, call.context)?;
+    let under = listen_under(file, call)?;
+    let pep = PassiveEp::open_under(&fabric, &eq, &call.addr, call.context, under)?;
     call.handle = file.publish(Object::Pep(pep.clone()), call.fabric)?;
     pep.set_handle(call.handle);
-    Ok(Made::Object(call.handle))
+    let made = Made::Object(call.handle);
+    still(file, made, pep.auth().iter())
+}
+
+/// Undoes what was made under a grant that is over by now. Who ends what was made under it may not
+/// have found this, and finds it from now on.
+pub(super) fn still<'a>(
+    file: &File,
+    made: Made,
+    under: impl Iterator<Item = &'a Under>,
+) -> Result<Made> {
+    for under in under {
+        if let Err(e) = under.check() {
+            made.undo(file);
+            return Err(e);
+        }
+    }
+    Ok(made)
 }
 
 fn ep_open(file: &File, call: &mut EpOpen) -> Result<Made> {
-    zero(&[call.flags & !KFI_EP_OWN_KEYS, call.reserved, call.reserved2])?;
+    zero(&[
+        call.flags & !KFI_EP_OWN_KEYS,
+        call.reserved,
+        call.reserved2,
+        call.reserved3,
+    ])?;
     check_addr(&call.src_addr)?;
-    if call.auth_key_size != 0 || call.auth_key != 0 {
-        return Err(eopnotsupp());
-    }
+    let key = auth::read_key(call.auth_key, call.auth_key_size)?;
     let domain = domain(file, call.domain)?;
     let request = match call.connreq {
         0 => None,
@@ -373,12 +443,14 @@ fn ep_open(file: &File, call: &mut EpOpen) -> Result<Made> {
         context: call.context,
         own_keys: call.flags & KFI_EP_OWN_KEYS != 0,
     };
+    let under = auth::under(file, &domain, key, domain.auth(), Want::endpoints(1))?;
     // Before a request is used up: nothing fails after that.
     let place = file.table.reserve()?;
-    let ep = Endpoint::open(&domain, &attr, request.as_ref())?;
+    let ep = Endpoint::open_under(&domain, &attr, request.as_ref(), under)?;
     call.tx_size = ep.attr().tx_size;
     call.rx_size = ep.attr().rx_size;
     call.iov_limit = ep.attr().iov_limit;
+    call.cm_data_size = ep.cm_data_size();
     let entry = Entry {
         object: Object::Ep(ep.clone()),
         parent: call.domain,
@@ -389,7 +461,8 @@ fn ep_open(file: &File, call: &mut EpOpen) -> Result<Made> {
         // Used up. Its handle goes whatever becomes of the answer.
         let _ = file.table.remove(call.connreq);
     }
-    Ok(Made::Object(call.handle))
+    let made = Made::Object(call.handle);
+    still(file, made, core::iter::once(ep.under()))
 }
 
 fn bind(file: &File, call: &mut Bind) -> Result<Made> {
@@ -475,7 +548,7 @@ fn get_name(file: &File, call: &mut GetName) -> Result<Made> {
 /// Takes an event once its answer has arrived: this call delivers by itself.
 fn eq_read(file: &File, arg: u64) -> Result {
     let (mut call, plan) = user::read_call::<EqRead>(arg)?;
-    if call.flags & !KFI_EQ_PEEK != 0 {
+    if call.flags & !KFI_EQ_PEEK != 0 || call.reserved != 0 {
         return Err(EINVAL);
     }
     let eq = eq(file, call.eq)?;
@@ -497,6 +570,7 @@ fn eq_read(file: &File, arg: u64) -> Result {
         call.err = event.err;
         call.prov_errno = event.prov_errno;
         call.connreq = 0;
+        call.auth_index = event.request.as_ref().map_or(0, |of| of.auth_index());
         let handle = match (&event.request, peek) {
             (Some(request), false) => Some(file.publish_request(request.clone(), event.object)?),
             _ => None,
@@ -554,8 +628,43 @@ pub(super) fn own_ep(file: &File, handle: u64) -> Result<Option<Arc<Endpoint>>> 
     }
 }
 
+/// Asks whether a region may be registered, and have a key of its own if it is to get one.
+fn register_under(
+    file: &File,
+    call: &RegionReg,
+    domain: &Arc<Domain>,
+    ep: Option<&Endpoint>,
+) -> Result<Unders> {
+    let given = auth::read_key(call.auth_key, call.auth_key_size)?;
+    let other = match ep {
+        Some(ep) => ep.under().key.as_ref(),
+        None => domain.auth(),
+    };
+    if let (Some(_), Some(key)) = (ep, &given) {
+        if other.is_none_or(|other| !other.is(key)) {
+            return Err(EINVAL);
+        }
+    }
+    let key = given.or_else(|| other.cloned());
+    let dynamic = call.flags & KFI_REGION_DYNAMIC_KEYS != 0;
+    let own = !dynamic && rights::has_remote(call.access);
+    let mut unders = Unders {
+        memory: Under::of(key.as_ref()),
+        own: Under::of(key.as_ref()),
+    };
+    // What no peer reaches and no auth key is named for takes no grant.
+    if key.is_some() || own {
+        let want = Want::memory(call.len, 0);
+        unders.memory = auth::under(file, domain, None, key.as_ref(), want)?;
+    }
+    if own {
+        unders.own = auth::under(file, domain, None, key.as_ref(), Want::memory(0, 1))?;
+    }
+    Ok(unders)
+}
+
 fn region_reg(file: &File, call: &mut RegionReg) -> Result<Made> {
-    zero(&[call.flags & !KFI_REGION_DYNAMIC_KEYS])?;
+    zero(&[call.flags & !KFI_REGION_DYNAMIC_KEYS, call.reserved])?;
     if !rights::valid_region_access(call.access) {
         return Err(EINVAL);
     }
@@ -569,18 +678,19 @@ fn region_reg(file: &File, call: &mut RegionReg) -> Result<Made> {
     }
     let addr = usize::try_from(call.addr).map_err(|_| EINVAL)?;
     let len = usize::try_from(call.len).map_err(|_| EINVAL)?;
+    let unders = register_under(file, call, &domain, of.as_deref())?;
     let memory = Memory::pin_user(addr, len, rights::needs_write(call.access))?;
     let dynamic = call.flags & KFI_REGION_DYNAMIC_KEYS != 0;
     call.pages = memory.charged() as u64;
-    let region = match &of {
-        Some(ep) => Region::register_for(ep, memory, call.access, dynamic)?,
-        None => Region::register(&domain, memory, call.access, dynamic)?,
-    };
+    let of = of.as_deref();
+    let region = Region::register_under(&domain, of, memory, call.access, dynamic, unders)?;
     let key = region.key();
     call.key = key.key;
     call.remote_addr = key.remote_addr;
-    call.handle = file.publish(Object::Region(region), call.domain)?;
-    Ok(Made::Object(call.handle))
+    call.handle = file.publish(Object::Region(region.clone()), call.domain)?;
+    let made = Made::Object(call.handle);
+    let own = region.own().map(|key| key.under());
+    still(file, made, [Some(region.under()), own].into_iter().flatten())
 }
 
 fn cancel(file: &File, call: &mut Cancel) -> Result<Made> {

@@ -15,7 +15,8 @@ use kernel::{
     prelude::*,
     sync::{
         aref::ARef,
-        Arc, //
+        Arc,
+        SetOnce, //
     },
     task::Kuid, //
 };
@@ -26,6 +27,10 @@ use super::table::{
     Table, //
 };
 use crate::{
+    auth::ask::{
+        self,
+        Seat, //
+    },
     fabric::Domain,
     net::Net,
     pep::Request,
@@ -39,6 +44,8 @@ pub(super) struct File {
     pub(super) table: Table,
     pub(super) net: Net,
     pub(super) opener: Opener,
+    /// For one that is, or was, the agent.
+    pub(super) seat: SetOnce<Arc<Seat>>,
     /// Larger than that of every file opened before, which the list is in the order of.
     serial: u64,
 }
@@ -84,6 +91,7 @@ impl File {
                 table <- Table::new(),
                 net: Net::current(),
                 opener,
+                seat: SetOnce::new(),
                 serial: SERIAL.fetch_add(1, Ordering::Relaxed),
             }),
             GFP_KERNEL_ACCOUNT,
@@ -102,6 +110,9 @@ impl File {
                 .and_then(|at| files.remove(at).ok())
         };
         drop(listed);
+        if let Some(seat) = this.seat.as_ref() {
+            ask::leave(seat);
+        }
         this.end();
     }
 

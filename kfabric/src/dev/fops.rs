@@ -217,6 +217,34 @@ unsafe extern "C" fn kf_dev_ioctl(private: *mut c_void, cmd: c_uint, arg: c_ulon
     }
 }
 
+/// Polls the device: for questions, if it is the agent.
+///
+/// # Safety
+///
+/// Called by the device's poll, with what open stored and valid pointers.
+#[no_mangle]
+unsafe extern "C" fn kf_dev_poll(
+    private: *mut c_void,
+    file: *mut bindings::file,
+    table: *mut bindings::poll_table,
+) -> bindings::__poll_t {
+    // SAFETY: The caller's promise.
+    let Some(seat) = (unsafe { dev(private) }).seat.as_ref() else {
+        return 0;
+    };
+    // SAFETY: The file is in use by this call, which does not change its position.
+    let file = unsafe { KFile::from_raw_file(file) };
+    // SAFETY: The caller's promise. The file holds the seat until its release.
+    unsafe { seat.wait().poll(file, table) };
+    if !seat.is_current() {
+        return bindings::POLLHUP;
+    }
+    if seat.has_question() {
+        return bindings::POLLIN | bindings::POLLRDNORM;
+    }
+    0
+}
+
 /// Prints a file's fdinfo.
 ///
 /// # Safety

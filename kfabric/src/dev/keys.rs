@@ -14,6 +14,7 @@ use kernel::{
 use zerocopy::IntoBytes;
 
 use super::{
+    auth,
     call::{
         domain,
         ep,
@@ -32,6 +33,7 @@ use super::{
     user, //
 };
 use crate::{
+    auth::Want,
     key::{
         Assignment,
         Failures,
@@ -45,25 +47,38 @@ use crate::{
 };
 
 pub(super) fn alloc(file: &File, call: &mut KeyAlloc) -> Result<Made> {
-    zero(&[call.flags, call.reserved])?;
+    zero(&[call.flags, call.reserved, call.reserved2])?;
     if call.count == 0 || call.count > KFI_KEY_ALLOC_MAX {
         return Err(EINVAL);
     }
     let region = region(file, call.region)?;
     let of = own_ep(file, call.ep)?;
+    let given = auth::read_key(call.auth_key, call.auth_key_size)?;
+    let other = match &of {
+        Some(ep) => ep.under().key.as_ref(),
+        None => region.under().key.as_ref(),
+    };
+    // What is bound to an endpoint has its auth key.
+    let bound = of.is_some() || region.bound().is_some();
+    if let (true, Some(key)) = (bound, &given) {
+        if other.is_none_or(|other| !other.is(key)) {
+            return Err(EINVAL);
+        }
+    }
+    let auth_key = given.or_else(|| other.cloned());
     // CAST: At most `KFI_KEY_ALLOC_MAX`.
     let count = call.count as usize;
     let mut handles = KVec::with_capacity(count, GFP_KERNEL)?;
     let mut all = || -> Result {
         for i in 0..count {
             sys::pause()?;
-            let key = match &of {
-                Some(ep) => Key::alloc_for(&region, ep)?,
-                None => Key::alloc(&region)?,
-            };
-            let handle = file.publish(Object::Key(key), call.region)?;
+            let want = Want::memory(0, 1);
+            let under = auth::under(file, region.domain(), None, auth_key.as_ref(), want)?;
+            let key = Key::alloc_under(&region, of.as_deref(), under)?;
+            let handle = file.publish(Object::Key(key.clone()), call.region)?;
             // There is room.
             let _ = handles.push_within_capacity(handle);
+            key.under().check()?;
             user::write_entry(call.handles, HANDLE, i, handle.as_bytes())?;
         }
         Ok(())
@@ -337,17 +352,25 @@ pub(super) fn revoke_many(file: &File, call: &mut KeyRevokeMany) -> Result<Made>
         KFI_REVOKE_SLOTS if listed && object == 0 => revoke_listed(file, call),
         KFI_REVOKE_REGION if unlisted => {
             let region = region(file, object)?;
-            revoke_all(file, call, &|of| core::ptr::eq(of, &*region))
+            revoke_all(file, call, &|of| is_of(of, |of| core::ptr::eq(of, &*region)))
         }
         KFI_REVOKE_DOMAIN if unlisted => {
             let domain = domain(file, object)?;
-            revoke_all(file, call, &|of| Arc::ptr_eq(of.domain(), &domain))
+            revoke_all(file, call, &|of| {
+                is_of(of, |of| Arc::ptr_eq(of.domain(), &domain))
+            })
         }
         KFI_REVOKE_EP if unlisted => {
             let ended = ep(file, object)?.revoke_keys();
             // CAST: A count of objects.
             call.revoked = ended.unwrap_or_else(|(ended, _)| ended) as u64;
             ended.map(|_| ()).map_err(|(_, e)| e)
+        }
+        KFI_REVOKE_AUTH if object == 0 => {
+            let key = auth::read_key(call.slots, call.count)?.ok_or(EINVAL)?;
+            revoke_all(file, call, &|of| {
+                key_of(of).is_some_and(|of| of.under().number() == key.number())
+            })
         }
         KFI_REVOKE_FILE if unlisted && object == 0 => revoke_all(file, call, &|_| true),
         _ => Err(EINVAL),
@@ -376,6 +399,11 @@ fn region_of(object: &Object) -> Option<&Region> {
         Object::Region(region) => Some(region),
         _ => None,
     }
+}
+
+/// Whether an object has a key of a region that is `wanted`.
+fn is_of(object: &Object, wanted: impl Fn(&Region) -> bool) -> bool {
+    region_of(object).is_some_and(wanted)
 }
 
 /// Ends the keys of the slots that are listed.
@@ -413,8 +441,8 @@ fn list(file: &File, call: &KeyRevokeMany, found: &mut KVVec<Object>) -> Result 
     Ok(())
 }
 
-/// Ends the keys of all regions that are `wanted`, and then has their slots reserved again.
-fn revoke_all(file: &File, call: &mut KeyRevokeMany, wanted: &dyn Fn(&Region) -> bool) -> Result {
+/// Ends the keys of all objects that are `wanted`, and then has their slots reserved again.
+fn revoke_all(file: &File, call: &mut KeyRevokeMany, wanted: &dyn Fn(&Object) -> bool) -> Result {
     let ended = end_all(file, call, wanted);
     if call.revoked == 0 {
         return ended;
@@ -422,8 +450,10 @@ fn revoke_all(file: &File, call: &mut KeyRevokeMany, wanted: &dyn Fn(&Region) ->
     for index in 0..file.table.cells() {
         sys::cond_resched();
         match file.table.peek(index).map(|(_, entry)| entry.object) {
-            Some(Object::Key(key)) if key.region().is_some_and(|of| wanted(of)) => {
-                key.renew_in_turn()
+            Some(object) if wanted(&object) => {
+                if let Object::Key(key) = &object {
+                    key.renew_in_turn();
+                }
             }
             _ => {}
         }
@@ -431,15 +461,15 @@ fn revoke_all(file: &File, call: &mut KeyRevokeMany, wanted: &dyn Fn(&Region) ->
     ended
 }
 
-/// Ends the keys of all regions that are `wanted`.
-fn end_all(file: &File, call: &mut KeyRevokeMany, wanted: &dyn Fn(&Region) -> bool) -> Result {
+/// Ends the keys of all objects that are `wanted`.
+fn end_all(file: &File, call: &mut KeyRevokeMany, wanted: &dyn Fn(&Object) -> bool) -> Result {
     let mut left = KVVec::new();
     for index in 0..file.table.cells() {
         sys::pause()?;
         let Some((_, Entry { mut object, .. })) = file.table.peek(index) else {
             continue;
         };
-        let Some(key) = key_of(&object).filter(|_| region_of(&object).is_some_and(wanted)) else {
+        let Some(key) = key_of(&object).filter(|_| wanted(&object)) else {
             continue;
         };
         match key.try_revoke() {

@@ -48,6 +48,7 @@ fn describe(handle: u64, entry: &Entry) -> ObjInfo {
         Object::Domain(x) => {
             info.kind = KFI_TYPE_DOMAIN;
             info.a = x.pinned.load(Ordering::Relaxed);
+            info.auth = x.auth().map_or(0, |key| key.number());
             set_name(&mut info.name, x.name());
         }
         Object::Eq(x) => {
@@ -72,14 +73,19 @@ fn describe(handle: u64, entry: &Entry) -> ObjInfo {
             info.a = u64::from(x.outstanding());
             info.b = u64::from(x.state());
             info.c = x.completed();
+            info.auth = x.under().number();
         }
         Object::Region(x) => {
             info.kind = KFI_TYPE_REGION;
             info.a = x.memory().len() as u64;
             info.b = x.access();
             info.c = x.memory().charged() as u64;
+            info.auth = x.under().number();
         }
-        Object::Key(_) => info.kind = KFI_TYPE_KEY,
+        Object::Key(x) => {
+            info.kind = KFI_TYPE_KEY;
+            info.auth = x.under().number();
+        }
         Object::Request(_) => info.kind = KFI_TYPE_CONNREQ,
     }
     info
@@ -180,12 +186,15 @@ fn owner(task: &Task) -> (u32, [u8; 16]) {
     (u32::try_from(pid).unwrap_or(0), comm)
 }
 
+/// Bytes of an [`ObjInfo`] in the interface's first version.
+const OBJ_INFO_FIRST: usize = core::mem::offset_of!(ObjInfo, auth);
+
 pub(super) fn list(file: &File, call: &mut ObjList) -> Result<Made> {
     zero(&[call.flags])?;
     if call.reserved != [0; 3] {
         return Err(EINVAL);
     }
-    user::check_entry_size::<ObjInfo>(call.entry_size)?;
+    user::check_entry_size_from::<ObjInfo>(call.entry_size, OBJ_INFO_FIRST)?;
     let everything = file.sees_all();
     let mut count = 0_u32;
     File::for_each(|other| {

@@ -139,8 +139,14 @@ pub(super) fn read_buffer(addr: u64, len: u32, room: &mut [u8]) -> Result<&[u8]>
 ///
 /// `EINVAL`: below the first version. `E2BIG`: more than a page.
 pub(super) fn check_entry_size<T>(entry_size: u32) -> Result {
+    check_entry_size_from::<T>(entry_size, size_of::<T>())
+}
+
+/// As [`check_entry_size`], of entries that have grown since the first version, which had `first`
+/// bytes.
+pub(super) fn check_entry_size_from<T>(entry_size: u32, first: usize) -> Result {
     // CAST: A `u32` fits.
-    copysize::plan(entry_size as usize, size_of::<T>(), size_of::<T>())
+    copysize::plan(entry_size as usize, size_of::<T>(), first)
         .map(|_| ())
         .map_err(size_error)
 }

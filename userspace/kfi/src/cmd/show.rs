@@ -287,6 +287,7 @@ mod tests {
             c: 0,
             comm: [0; 16],
             name: [0; uapi::KFI_NAME_MAX],
+            auth: 0,
         }
     }
 

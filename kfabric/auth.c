@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What auth keys need of the kernel: who asks, HMAC, and a worker that looks after grants. See
+ * src/auth.rs.
+ */
+#include <crypto/sha2.h>
+#include <crypto/utils.h>
+#include <linux/capability.h>
+#include <linux/cgroup.h>
+#include <linux/cred.h>
+#include <linux/file.h>
+#include <linux/fs.h>
+#include <linux/magic.h>
+#include <linux/module.h>
+#include <linux/pid.h>
+#include <linux/poll.h>
+#include <linux/random.h>
+#include <linux/sched/signal.h>
+#include <linux/siphash.h>
+#include <linux/string.h>
+#include <linux/timekeeping.h>
+#include <linux/user_namespace.h>
+#include <linux/workqueue.h>
+
+#include "helpers.h"
+
+static siphash_key_t kf_auth_seed;
+static struct workqueue_struct *kf_auth_wq;
+
+static void auth_work(struct work_struct *work)
+{
+	kf_auth_tick();
+}
+
+static DECLARE_DELAYED_WORK(kf_auth_work, auth_work);
+
+int kf_auth_init(void)
+{
+	get_random_bytes(&kf_auth_seed, sizeof(kf_auth_seed));
+	kf_auth_wq = alloc_workqueue("kfabric_auth", WQ_UNBOUND, 1);
+	return kf_auth_wq ? 0 : -ENOMEM;
+}
+
+void kf_auth_exit(void)
+{
+	cancel_delayed_work_sync(&kf_auth_work);
+	destroy_workqueue(kf_auth_wq);
+}
+
+void kf_auth_kick(unsigned int ms)
+{
+	mod_delayed_work(kf_auth_wq, &kf_auth_work, msecs_to_jiffies(ms));
+}
+
+u64 kf_auth_hash(const void *data, unsigned long len)
+{
+	return siphash(data, len, &kf_auth_seed);
+}
+
+bool kf_auth_same(const void *a, const void *b, unsigned long len)
+{
+	return crypto_memneq(a, b, len) == 0;
+}
+EXPORT_SYMBOL_GPL(kf_auth_same);
+
+void kf_auth_wipe(void *data, unsigned long len)
+{
+	memzero_explicit(data, len);
+}
+
+void kf_auth_hmac(const void *key, unsigned long key_len, const void *data, unsigned long len,
+		  u8 *out)
+{
+	hmac_sha256_usingrawkey(key, key_len, data, len, out);
+}
+EXPORT_SYMBOL_GPL(kf_auth_hmac);
+
+void kf_auth_random(void *data, unsigned long len)
+{
+	get_random_bytes(data, len);
+}
+EXPORT_SYMBOL_GPL(kf_auth_random);
+
+u64 kf_auth_now_ms(void)
+{
+	return ktime_to_ms(ktime_get_boottime());
+}
+
+u64 kf_auth_now_ns(void)
+{
+	return ktime_get_boottime_ns();
+}
+EXPORT_SYMBOL_GPL(kf_auth_now_ns);
+
+void kf_auth_asker(struct kf_asker *asker)
+{
+	const struct cred *cred = current_cred();
+
+	memset(asker, 0, sizeof(*asker));
+	asker->process = task_tgid(current)->ino;
+	asker->uid = from_kuid(&init_user_ns, cred->euid);
+	asker->gid = from_kgid(&init_user_ns, cred->egid);
+#ifdef CONFIG_CGROUPS
+	rcu_read_lock();
+	asker->cgroup = cgroup_id(task_dfl_cgroup(current));
+	rcu_read_unlock();
+#endif
+	kf_task_comm(current, asker->comm);
+}
+
+bool kf_auth_in_group(u32 gid)
+{
+	kgid_t kgid = make_kgid(&init_user_ns, gid);
+
+	return gid_valid(kgid) && in_egroup_p(kgid);
+}
+
+/* Whether the current task is in a cgroup, or in one below it. */
+bool kf_auth_in_cgroup(u64 id)
+{
+	bool found = false;
+#ifdef CONFIG_CGROUPS
+	struct cgroup *cgrp;
+
+	rcu_read_lock();
+	for (cgrp = task_dfl_cgroup(current); cgrp && !found; cgrp = cgroup_parent(cgrp))
+		found = cgroup_id(cgrp) == id;
+	rcu_read_unlock();
+#endif
+	return found;
+}
+
+u64 kf_auth_net_cookie(const struct net *net)
+{
+	return net->net_cookie;
+}
+
+/* The cookie of the namespace behind a descriptor. */
+int kf_auth_netns(int fd, u64 *cookie)
+{
+	struct net *net = get_net_ns_by_fd(fd);
+
+	if (IS_ERR(net))
+		return -EBADF;
+	*cookie = net->net_cookie;
+	put_net(net);
+	return 0;
+}
+
+/* The process behind a pidfd: the number that the file system of pidfds gives to no other. */
+int kf_auth_pidfd(int fd, u64 *process)
+{
+	struct file *file = fget(fd);
+	__poll_t gone;
+
+	if (!file)
+		return -EBADF;
+	if (file_inode(file)->i_sb->s_magic != PID_FS_MAGIC) {
+		fput(file);
+		return -EBADF;
+	}
+	*process = file_inode(file)->i_ino;
+	gone = vfs_poll(file, NULL) & EPOLLIN;
+	fput(file);
+	return gone ? -ESRCH : 0;
+}
+
+struct pid *kf_auth_pid(void)
+{
+	return get_pid(task_tgid(current));
+}
+
+void kf_auth_pid_put(struct pid *pid)
+{
+	put_pid(pid);
+}
+
+/* As the current task sees it; 0 when it does not. */
+int kf_auth_pid_nr(struct pid *pid)
+{
+	return pid_vnr(pid);
+}
+
+/* Whether the process is gone. */
+bool kf_auth_pid_gone(struct pid *pid)
+{
+	bool gone;
+
+	rcu_read_lock();
+	gone = !pid_task(pid, PIDTYPE_TGID);
+	rcu_read_unlock();
+	return gone;
+}
