@@ -74,6 +74,9 @@ mod request;
 #[path = "src/resource.rs"]
 mod resource;
 #[deny(unsafe_code)]
+#[path = "src/shake.rs"]
+mod shake;
+#[deny(unsafe_code)]
 #[path = "src/spent.rs"]
 mod spent;
 #[deny(unsafe_code)]

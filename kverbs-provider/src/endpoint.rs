@@ -74,10 +74,19 @@ use crate::{
         Path,
         Refused, //
     },
-    request, //
+    request,
+    shake::{
+        self,
+        Proven,
+        Refused as ShakeRefused,
+        Shake, //
+    },
 };
 use kfabric::{
-    errno::enotconn,
+    errno::{
+        ekeyrejected,
+        enotconn, //
+    },
     net::Net,
     new_irqlock,
     op::{
@@ -110,6 +119,10 @@ struct Ctl {
     /// Framed application data for the request.
     message: [u8; wire::REQUEST_MAX],
     message_len: usize,
+    /// Where it connects with an auth key: how far it is.
+    shake: Option<Shake>,
+    /// Where it accepts with an auth key: what the peer has proven.
+    proven: Option<Proven>,
     sink: Option<Arc<dyn EndpointSink>>,
     local: SockAddr,
     peer: SockAddr,
@@ -283,7 +296,9 @@ impl Endpoint {
             AddrResolved if connecting => self.step(ctl, Self::addr_resolved),
             RouteResolved if connecting => self.step(ctl, Self::route_resolved),
             Response if connecting => self.step(ctl, Self::responded).or_else(|| self.up(ctl)),
-            Established if connecting => self.up(ctl),
+            Established if connecting && ctl.shake.as_ref().is_none_or(Shake::is_done) => {
+                self.up(ctl)
+            }
             // It was given up meanwhile; the peer would wait for it, or take it for connected.
             Response if ctl.phase == Phase::Down => {
                 if let Some(id) = &ctl.id {
@@ -313,6 +328,9 @@ impl Endpoint {
                 let err = errno::of_cm(status, bindings::ECONNABORTED);
                 self.down(ctl, err, status.unsigned_abs())
             }
+            Rejected if status == REJ_CONSUMER && ctl.shake.is_none() && !self.is_plain() => {
+                self.down(ctl, errno::number(ekeyrejected()), 0)
+            }
             Rejected => {
                 let call = self.down(ctl, bindings::ECONNREFUSED, status.unsigned_abs());
                 match call {
@@ -332,6 +350,50 @@ impl Endpoint {
             }
             _ => None,
         }
+    }
+
+    /// Whether what the peer said last says nothing about auth keys.
+    fn is_plain(&self) -> bool {
+        let (message, len) = self.inbox.lock().message();
+        shake::is_plain(&message[..len])
+    }
+
+    /// The peer refused a request of one that connects with an auth key, which may be to make it prove
+    /// that it has it.
+    fn refused(this: &Arc<Self>, ctl: &mut Ctl) -> Option<Call> {
+        let (message, len) = this.inbox.lock().message();
+        let refused = match &mut ctl.shake {
+            Some(shake) => shake.refused(&message[..len]),
+            None => Ok(ShakeRefused::Plainly),
+        };
+        let err = match refused {
+            Ok(ShakeRefused::Again) => match Self::ask(this, ctl) {
+                Ok(()) => return None,
+                Err(e) => errno::number(e),
+            },
+            Ok(ShakeRefused::ByApplication) => {
+                let call = this.down(ctl, bindings::ECONNREFUSED, REJ_CONSUMER.unsigned_abs());
+                return match call {
+                    Some(Call::ConnError(err, prov, _)) => Some(Call::ConnError(err, prov, true)),
+                    other => other,
+                };
+            }
+            Ok(ShakeRefused::Plainly) => bindings::ECONNREFUSED,
+            Err(e) => errno::number(e),
+        };
+        this.down(ctl, err, REJ_CONSUMER.unsigned_abs())
+    }
+
+    /// Starts to ask the peer, with a new identifier: one that was refused can do nothing more.
+    fn ask(this: &Arc<Self>, ctl: &mut Ctl) -> Result {
+        // Nothing comes of it after this.
+        drop(ctl.id.take());
+        this.inbox.lock().forget_events();
+        let id = CmId::new(&this.net, this.clone())?;
+        id.set_timers(ACK_TIMEOUT, MIN_RNR_TIMER)?;
+        id.resolve_addr(&ctl.local, &ctl.peer, RESOLVE_MS)?;
+        ctl.id = Some(id);
+        Ok(())
     }
 
     /// Takes a step of connecting, or fails for why it cannot be taken.
@@ -354,12 +416,29 @@ impl Endpoint {
     fn route_resolved(&self, ctl: &mut Ctl) -> Result {
         let param = self.param(ctl)?;
         let id = ctl.id.as_ref().ok_or(EINVAL)?;
+        if let Some(shake) = &mut ctl.shake {
+            let ends = shake::ends(&id.local_addr(), &id.peer_addr());
+            ctl.message_len = shake.request(ends, param.qp_num, &mut ctl.message)?;
+        }
         id.connect(&param, &ctl.message[..ctl.message_len])
     }
 
     fn responded(&self, ctl: &mut Ctl) -> Result {
         let id = ctl.id.as_ref().ok_or(EINVAL)?;
         let qp = ctl.qp.as_ref().ok_or(EINVAL)?;
+        let ((message, len), peer_qp) = {
+            let inbox = self.inbox.lock();
+            (inbox.message(), inbox.peer_qp())
+        };
+        let proven = match &mut ctl.shake {
+            Some(shake) => shake.accepted(&message[..len], peer_qp),
+            None if shake::is_plain(&message[..len]) => Ok(()),
+            None => Err(ekeyrejected()),
+        };
+        if let Err(e) = proven {
+            let _ = id.reject(&shake::UNPROVEN);
+            return Err(e);
+        }
         qp.connect(id, RETRY_COUNT, RNR_RETRY)
             .and_then(|()| id.establish())
             .inspect_err(|_| {
@@ -382,30 +461,34 @@ impl Endpoint {
         Some(Call::Connected)
     }
 
-    fn act(&self, todo: Todo) -> (Option<Call>, Option<Arc<dyn EndpointSink>>) {
-        let mut guard = self.ctl.lock();
+    fn act(this: &Arc<Self>, todo: Todo) -> (Option<Call>, Option<Arc<dyn EndpointSink>>) {
+        let mut guard = this.ctl.lock();
         let ctl = &mut *guard;
+        let connects = ctl.phase == Phase::Connecting && ctl.shake.is_some();
         let call = match todo {
-            Todo::Event(kind, status) => self.event(ctl, kind, status),
+            Todo::Event(CmEventKind::Rejected, REJ_CONSUMER) if connects => {
+                Self::refused(this, ctl)
+            }
+            Todo::Event(kind, status) => this.event(ctl, kind, status),
             Todo::Failed(..) if ctl.phase == Phase::Closed => None,
-            Todo::Failed(err, false) => self.down(ctl, err, 0),
+            Todo::Failed(err, false) => this.down(ctl, err, 0),
             Todo::Failed(err, true) => {
                 // The next tick may come at once; the one after leaves the peer a whole one.
-                self.lingering.store(2, Ordering::Release);
-                self.down_lingering(ctl, err, 0)
+                this.lingering.store(2, Ordering::Release);
+                this.down_lingering(ctl, err, 0)
             }
             Todo::Lingered => {
-                self.halt(ctl);
+                this.halt(ctl);
                 if let Some(id) = &ctl.id {
                     id.disconnect();
                 }
-                self.destroy_unflushed(ctl);
+                this.destroy_unflushed(ctl);
                 None
             }
             Todo::Late if ctl.phase == Phase::Connecting => {
-                let call = self.down(ctl, bindings::ETIMEDOUT, 0);
+                let call = this.down(ctl, bindings::ETIMEDOUT, 0);
                 // That tells the peer, and ends the reminding.
-                self.destroy(ctl);
+                this.destroy(ctl);
                 call
             }
             Todo::Late => None,
@@ -441,6 +524,8 @@ impl Endpoint {
                     offered: None,
                     message: [0; wire::REQUEST_MAX],
                     message_len: 0,
+                    shake: None,
+                    proven: None,
                     sink: Some(sink),
                     local,
                     peer: SockAddr::default(),
@@ -458,8 +543,14 @@ impl Endpoint {
     }
 
     /// Makes it the accepting side of a request, whose identifier it takes over.
-    pub(crate) fn take_over(this: &Arc<Self>, id: CmId<request::Inner>, param: ConnParam) {
+    pub(crate) fn take_over(
+        this: &Arc<Self>,
+        id: CmId<request::Inner>,
+        param: ConnParam,
+        proven: Option<Proven>,
+    ) {
         let mut ctl = this.ctl.lock();
+        ctl.proven = proven;
         // Both timers are only wishes; a failure leaves the connection manager's own.
         let _ = id.set_timers(ACK_TIMEOUT, MIN_RNR_TIMER);
         ctl.local = id.local_addr();
@@ -547,7 +638,12 @@ impl Endpoint {
         if ctl.phase != Phase::Enabled || ctl.id.is_some() {
             return Err(EINVAL);
         }
-        ctl.message_len = wire::encode(data, &mut ctl.message).map_err(|_| EINVAL)?;
+        match this.group.proof() {
+            Some(proof) => ctl.shake = Some(Shake::new(proof, data)?),
+            None => {
+                ctl.message_len = wire::encode(data, &mut ctl.message).map_err(|_| EINVAL)?;
+            }
+        }
         let id = CmId::new(&this.net, this.clone())?;
         id.set_timers(ACK_TIMEOUT, MIN_RNR_TIMER)?;
         id.resolve_addr(&ctl.local, addr, RESOLVE_MS)?;
@@ -568,7 +664,6 @@ impl Endpoint {
     pub(crate) fn accept(&self, data: &[u8]) -> Result {
         let _live = self.device.enter()?;
         let mut message = [0; wire::REPLY_MAX];
-        let len = wire::encode(data, &mut message).map_err(|_| EINVAL)?;
         let mut guard = self.ctl.lock();
         let ctl = &mut *guard;
         if ctl.offered.is_none() {
@@ -582,6 +677,10 @@ impl Endpoint {
         let param = self.param(ctl)?;
         let (Some(id), Some(qp)) = (&ctl.id, &ctl.qp) else {
             return Err(EINVAL);
+        };
+        let len = match &ctl.proven {
+            Some(proven) => proven.reply(param.qp_num, data, &mut message)?,
+            None => wire::encode(data, &mut message).map_err(|_| EINVAL)?,
         };
         if let Err(e) = qp.connect(id, RETRY_COUNT, RNR_RETRY) {
             if qp.is_broken() {
@@ -621,6 +720,7 @@ impl Endpoint {
                     kind: CmEventKind::Disconnected,
                     status: 0,
                     data: &[],
+                    qp_num: 0,
                 });
                 Self::schedule(this.as_arc_borrow());
                 Ok(())
@@ -663,18 +763,18 @@ impl WorkItem for Endpoint {
             if matches!(todo, Todo::Event(CmEventKind::Disconnected, _)) {
                 this.path.await_answers();
             }
-            let (Some(call), Some(sink)) = this.act(todo) else {
+            let (Some(call), Some(sink)) = Self::act(&this, todo) else {
                 continue;
             };
             match call {
                 Call::Connected => {
                     let (message, len) = this.inbox.lock().message();
-                    sink.connected(wire::decode(&message[..len]));
+                    sink.connected(shake::data(&message[..len]));
                 }
                 Call::ConnError(err, prov_errno, with_data) => {
                     let (message, len) = this.inbox.lock().message();
                     let len = if with_data { len } else { 0 };
-                    sink.conn_error(err, prov_errno, wire::decode(&message[..len]));
+                    sink.conn_error(err, prov_errno, shake::data(&message[..len]));
                 }
                 Call::Shutdown(err) => sink.shutdown(err),
             }

@@ -54,6 +54,7 @@ impl Resource for Listed {
                 kind: CmEventKind::DeviceRemoval,
                 status: 0,
                 data: &[],
+                qp_num: 0,
             },
         );
         work::flush(this);
@@ -102,6 +103,10 @@ impl Handle {
         if request.is_some_and(|request| !Arc::ptr_eq(request.device(), device)) {
             return Err(EINVAL);
         }
+        // The core sees to that.
+        if request.is_some_and(|of| of.proven().is_some() != group.proof().is_some()) {
+            return Err(EINVAL);
+        }
         let endpoint = Endpoint::new(group, net, size, local, sink)?;
         let listed: Arc<dyn Resource> = Arc::new(Listed(endpoint.clone()), GFP_KERNEL)?;
         let ticket = device.resources.add(Class::Endpoint, listed)?;
@@ -109,7 +114,7 @@ impl Handle {
         if let Some(request) = request {
             // Nothing can fail after this.
             let (id, param) = request.take().ok_or(EINVAL)?;
-            Endpoint::take_over(&handle.endpoint, id, param);
+            Endpoint::take_over(&handle.endpoint, id, param, request.proven().cloned());
         }
         Ok(handle)
     }

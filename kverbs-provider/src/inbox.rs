@@ -33,6 +33,8 @@ pub(crate) struct Inbox {
     /// Private data of the answer or the refusal; there is at most one of either.
     data: [u8; DATA_MAX],
     data_len: usize,
+    /// The peer's queue pair, by its answer.
+    peer_qp: u32,
     /// Why the connection failed: the first reason, and whether it was found while serving the
     /// peer. 0 once it is acted upon, or once what fails only fails because we end it.
     failed: Option<(u32, bool)>,
@@ -49,6 +51,7 @@ impl Inbox {
             n: 0,
             data: [0; DATA_MAX],
             data_len: 0,
+            peer_qp: 0,
             failed: None,
             lingered: false,
             late: false,
@@ -69,6 +72,9 @@ impl Inbox {
             let len = event.data.len().min(DATA_MAX);
             self.data[..len].copy_from_slice(&event.data[..len]);
             self.data_len = len;
+        }
+        if event.kind == CmEventKind::Response {
+            self.peer_qp = event.qp_num;
         }
         match self.events.get_mut(self.n) {
             Some(place) => {
@@ -128,6 +134,17 @@ impl Inbox {
         self.events.copy_within(1.., 0);
         self.n -= 1;
         Some(Todo::Event(kind, status))
+    }
+
+    /// The peer's queue pair, by its answer.
+    pub(crate) fn peer_qp(&self) -> u32 {
+        self.peer_qp
+    }
+
+    /// Forgets what an identifier said that there is no more.
+    pub(crate) fn forget_events(&mut self) {
+        self.n = 0;
+        self.data_len = 0;
     }
 
     /// Private data of the answer or the refusal, and its length.

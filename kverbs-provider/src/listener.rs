@@ -44,13 +44,15 @@ use crate::{
         Resource,
         Ticket, //
     },
+    shake::Gatekeeper,
 };
 use kfabric::{
     net::Net,
     provider::{
         ConnRequestOps,
         ListenSink,
-        ListenerOps, //
+        ListenerOps,
+        Proof, //
     },
     uapi::SockAddr, //
 };
@@ -84,6 +86,8 @@ struct Inner {
     work: Work<Inner>,
     /// The task that runs the work item, while it does.
     worker: AtomicUsize,
+    #[pin]
+    gate: Gatekeeper,
     /// Held throughout a close.
     #[pin]
     closing: Mutex<()>,
@@ -113,6 +117,9 @@ impl Inner {
         let Some(sink) = sink else {
             return;
         };
+        let Some(proven) = request.pass(&self.gate) else {
+            return;
+        };
         let (local, peer) = request.addresses();
         let entry = request
             .device()
@@ -124,7 +131,10 @@ impl Inner {
         entry.dest_addr = peer;
         let ops: Arc<dyn ConnRequestOps> = request.clone();
         // Whoever does not take it drops it, which refuses it.
-        let _ = sink.request(ops, &entry, request.data());
+        let _ = match proven {
+            Some(index) => sink.proven(ops, &entry, request.data(), index),
+            None => sink.request(ops, &entry, request.data()),
+        };
     }
 
     /// Stops listening.
@@ -199,13 +209,18 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Binds to `addr`.
+    /// Binds to `addr`. Who connects has to have one of `proofs`, if there are any.
     ///
     /// # Errors
     ///
     /// `EADDRINUSE`, `EADDRNOTAVAIL`, `ENODEV` (no RDMA device has the address) as the connection
     /// manager says.
-    pub(crate) fn new(net: &Net, addr: &SockAddr, sink: Arc<dyn ListenSink>) -> Result<Arc<Self>> {
+    pub(crate) fn new(
+        net: &Net,
+        addr: &SockAddr,
+        proofs: KVec<Arc<dyn Proof>>,
+        sink: Arc<dyn ListenSink>,
+    ) -> Result<Arc<Self>> {
         let inner = Arc::pin_init(
             pin_init!(Inner {
                 ctl <- new_mutex!(Ctl {
@@ -219,6 +234,7 @@ impl Listener {
                 }, "kverbs_requests"),
                 work <- new_work!("kverbs_listener"),
                 worker: AtomicUsize::new(0),
+                gate <- Gatekeeper::new(proofs),
                 closing <- new_mutex!((), "kverbs_closing"),
             }),
             GFP_KERNEL,

@@ -26,6 +26,7 @@ use kfabric::{
         DomainSink,
         ListenSink,
         ListenerOps,
+        Proof,
         Provider, //
     },
     uapi::{
@@ -131,7 +132,18 @@ impl Provider for Verbs {
         addr: &SockAddr,
         sink: Arc<dyn ListenSink>,
     ) -> Result<Arc<dyn ListenerOps>> {
-        let listener: Arc<dyn ListenerOps> = Listener::new(net, addr, sink)?;
+        let listener: Arc<dyn ListenerOps> = Listener::new(net, addr, KVec::new(), sink)?;
+        Ok(listener)
+    }
+
+    fn proven_listener(
+        &self,
+        net: &Net,
+        addr: &SockAddr,
+        proofs: KVec<Arc<dyn Proof>>,
+        sink: Arc<dyn ListenSink>,
+    ) -> Result<Arc<dyn ListenerOps>> {
+        let listener: Arc<dyn ListenerOps> = Listener::new(net, addr, proofs, sink)?;
         Ok(listener)
     }
 }

@@ -8,7 +8,8 @@ use kernel::{
         new_mutex,
         Arc,
         ArcBorrow,
-        Mutex, //
+        Mutex,
+        SetOnce, //
     }, //
 };
 
@@ -25,6 +26,12 @@ use crate::{
         Class,
         Resource,
         Ticket, //
+    },
+    shake::{
+        self,
+        Asked,
+        Gatekeeper,
+        Proven, //
     },
 };
 use kfabric::{
@@ -53,14 +60,12 @@ impl Inner {
         self.id.lock().take()
     }
 
-    /// Refuses, if it is still there, and ends it.
-    fn refuse(&self, data: &[u8]) -> Result {
-        let mut message = [0; wire::REJECT_MAX];
-        let len = wire::encode(data, &mut message).map_err(|_| EINVAL)?;
+    /// Refuses with a message, if it is still there, and ends it.
+    fn refuse(&self, message: &[u8]) -> Result {
         let id = self.take().ok_or_else(enotconn)?;
         // The connection manager forgets the request before it tries. A refusal that it cannot
         // send is as one that is lost on the way: the peer asks again.
-        let _ = id.reject(&message[..len]);
+        let _ = id.reject(message);
         Ok(())
     }
 }
@@ -76,16 +81,18 @@ pub(crate) struct Request {
     inner: Arc<Inner>,
     device: Arc<Device>,
     param: ConnParam,
-    /// The peer's application data.
-    data: KVec<u8>,
+    /// The peer's private data.
+    message: KVec<u8>,
+    /// What its peer has proven, if it has.
+    proven: SetOnce<Proven>,
     ticket: Ticket,
 }
 
 impl Request {
     /// Takes over a request that came in on `device`, which is registered.
     pub(crate) fn new(device: &Arc<Device>, incoming: Incoming<'_>) -> Result<Arc<Self>> {
-        let mut data = KVec::new();
-        data.extend_from_slice(wire::decode(incoming.data), GFP_KERNEL)?;
+        let mut message = KVec::new();
+        message.extend_from_slice(incoming.data, GFP_KERNEL)?;
         let inner = Arc::pin_init(
             pin_init!(Inner {
                 id <- new_mutex!(None, "kverbs_request"),
@@ -97,7 +104,8 @@ impl Request {
             inner,
             device: device.clone(),
             param: incoming.param,
-            data,
+            message,
+            proven: SetOnce::new(),
             ticket,
         };
         let request = Arc::new(request, GFP_KERNEL)?;
@@ -113,7 +121,38 @@ impl Request {
 
     /// The peer's application data.
     pub(crate) fn data(&self) -> &[u8] {
-        &self.data
+        shake::data(&self.message)
+    }
+
+    /// Has a listener's gatekeeper look at it. Nothing if it was refused; else the index of the auth
+    /// key that the peer has proven to have, if it is to have one.
+    pub(crate) fn pass(&self, gate: &Gatekeeper) -> Option<Option<usize>> {
+        let (local, peer) = self.addresses();
+        match gate.look(&self.message, shake::ends(&peer, &local), self.param.qp_num) {
+            Asked::Plain => Some(None),
+            Asked::Proven(index, proven) => {
+                self.proven.populate(proven);
+                Some(Some(index))
+            }
+            Asked::Refuse(message, len) => {
+                let _ = self.inner.refuse(&message[..len]);
+                None
+            }
+        }
+    }
+
+    /// What its peer has proven.
+    pub(crate) fn proven(&self) -> Option<&Proven> {
+        self.proven.as_ref()
+    }
+
+    fn refuse(&self, data: &[u8]) -> Result {
+        let mut message = [0; wire::REJECT_MAX];
+        let len = match self.proven() {
+            Some(proven) => proven.refusal(data, &mut message)?,
+            None => wire::encode(data, &mut message).map_err(|_| EINVAL)?,
+        };
+        self.inner.refuse(&message[..len])
     }
 
     /// Our address and the peer's, while it is not answered.
@@ -136,14 +175,14 @@ impl ConnRequestOps for Request {
     }
 
     fn reject(&self, data: &[u8]) -> Result {
-        self.inner.refuse(data)
+        self.refuse(data)
     }
 }
 
 impl Drop for Request {
     fn drop(&mut self) {
         // An answered one is not there any more.
-        let _ = self.inner.refuse(&[]);
+        let _ = self.refuse(&[]);
         self.device.resources.remove(self.ticket);
     }
 }

@@ -19,6 +19,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod auth;
 pub mod bench;
 pub mod buf;
 pub mod fault;

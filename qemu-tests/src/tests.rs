@@ -7,6 +7,8 @@
 //! once, and list it in its topic's `TESTS`.
 
 pub mod atomics;
+pub mod auth;
+pub mod auth_wire;
 pub mod classes;
 pub mod cm;
 pub mod death;
@@ -67,6 +69,8 @@ pub fn all() -> Vec<Test> {
         key_scale::TESTS,
         key_seen::TESTS,
         atomics::TESTS,
+        auth::TESTS,
+        auth_wire::TESTS,
         uapi::TESTS,
         library::TESTS,
         library_keys::TESTS,

@@ -77,6 +77,8 @@ pub(crate) struct CmEvent<'a> {
     pub(crate) status: i32,
     /// The peer's private data.
     pub(crate) data: &'a [u8],
+    /// With [`CmEventKind::Response`]: the peer's queue pair.
+    pub(crate) qp_num: u32,
 }
 
 /// Who hears of an identifier's events. Called in process context with the identifier locked:
@@ -223,13 +225,18 @@ unsafe extern "C" fn handle<H: CmHandler>(
         raw::rdma_cm_event_type_RDMA_CM_EVENT_TIMEWAIT_EXIT => TimewaitExit,
         _ => return 0,
     };
-    let data = match kind {
+    let (param, data) = match kind {
         // SAFETY: These events carry connection parameters.
-        Response | Rejected => unsafe { conn(event).1 },
-        _ => &[],
+        Response | Rejected => unsafe { conn(event) },
+        _ => (ConnParam::default(), &[][..]),
     };
-    let status = event.status;
-    H::event(handler, CmEvent { kind, status, data });
+    let told = CmEvent {
+        kind,
+        status: event.status,
+        data,
+        qp_num: param.qp_num,
+    };
+    H::event(handler, told);
     // Anything else would make the connection manager destroy the identifier.
     0
 }

@@ -1,0 +1,633 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Who may use an auth key: grants, the agent, and the errno of every refusal.
+//!
+//! The mode is the machine's, so each of these has the machine to itself: node 1 sets it, and node 2
+//! does nothing.
+
+use super::refused;
+use crate::auth::{self, keyed, to_root, Agent, Enforced, KEY, OTHER};
+use crate::buf::Buf;
+use crate::harness::{Ctx, Test, NETNS};
+use crate::pair::{Side, LOCAL, REMOTE};
+use crate::raw::Dev;
+use crate::sys::{self, Ended};
+use anyhow::{ensure, Context, Result};
+use kfabric_uapi::*;
+use std::fs;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// The topic's tests.
+pub const TESTS: &[Test] = &[
+    Test::pair("auth.p07_matrix", |ctx| led(ctx, matrix)).on(NETNS).seconds(15),
+    Test::pair("auth.p07_every_match_kind", |ctx| led(ctx, matches)).on(NETNS).seconds(10),
+    Test::pair("auth.p07_limits_of_a_grant", |ctx| led(ctx, limits)).on(NETNS).seconds(10),
+    Test::pair("auth.p07_pids_are_not_processes", |ctx| led(ctx, processes)).on(NETNS).seconds(10),
+    Test::pair("auth.p07_agent_answers", |ctx| led(ctx, answers)).on(NETNS).seconds(10),
+    Test::pair("auth.p07_agent_lies", |ctx| led(ctx, lies)).on(NETNS).seconds(10),
+    Test::pair("auth.p07_agent_replaced_and_killed", |ctx| led(ctx, replaced)).on(NETNS).seconds(10),
+    Test::pair("auth.p07_asker_killed", |ctx| led(ctx, asker_killed)).on(NETNS).seconds(10),
+    Test::pair("auth.p07_a_thousand_questions", |ctx| led(ctx, thousand)).on(NETNS).seconds(60),
+    Test::pair("auth.p07_flood_starves_nobody", |ctx| led(ctx, flood)).on(NETNS).seconds(20),
+    Test::pair("auth.p07_revoked_and_expired", |ctx| led(ctx, ends)).on(NETNS).seconds(15),
+    Test::pair("auth.p07_administrators_only", |ctx| led(ctx, nobody)).on(NETNS).seconds(10),
+    Test::pair("auth.p08_bytes_are_seen_nowhere", |ctx| led(ctx, unseen)).on(NETNS).seconds(15),
+];
+
+/// Runs a test on node 1 alone.
+fn led(ctx: &mut Ctx, run: fn(&Ctx) -> Result<()>) -> Result<()> {
+    let result = if ctx.first() { run(ctx) } else { Ok(()) };
+    result?;
+    ctx.barrier("done")
+}
+
+/// What an administrator installs before a cell of the matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Grant {
+    None,
+    Ours,
+    Others,
+}
+
+/// What the agent does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Says {
+    NotThere,
+    Yes,
+    No,
+    Nothing,
+}
+
+/// Mode, grant, agent, key given: what comes of it. `ARCHITECTURE.md` has the same table.
+fn expected(enforced: bool, grant: Grant, says: Says, key: bool) -> i32 {
+    match (enforced, key, grant, says) {
+        (false, ..) | (true, true, Grant::Ours, _) => 0,
+        (true, false, ..) => libc::ENOKEY,
+        (_, _, _, Says::NotThere) => libc::ENOKEY,
+        (_, _, _, Says::Yes) => 0,
+        (_, _, _, Says::No) => libc::EACCES,
+        (_, _, _, Says::Nothing) => libc::ETIMEDOUT,
+    }
+}
+
+/// Serves questions in a process of its own until it is dropped.
+struct Served(i32);
+
+impl Served {
+    /// An agent that does the same with every question.
+    fn start(each: impl Fn(&Agent, &auth::Question) + 'static) -> Result<Self> {
+        let agent = Agent::open()?;
+        let pid = sys::fork(move || {
+            sys::die_with_parent();
+            loop {
+                if let Ok(question) = agent.wait(Duration::from_secs(1)) {
+                    each(&agent, &question);
+                }
+            }
+        })?;
+        Ok(Self(pid))
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = sys::kill(self.0, libc::SIGKILL);
+        let _ = sys::wait_pid(self.0, Duration::from_secs(10));
+    }
+}
+
+/// The errno of opening an endpoint and a slot on a fresh file; 0: both are open.
+fn try_all(ctx: &Ctx, key: &[u8]) -> Result<[i32; 2]> {
+    let side = Side::of(&ctx.env)?;
+    let errno = |r: crate::raw::Result<()>| r.map_or_else(|e| e.errno.0, |()| 0);
+    let ep = errno(side.dev.ep_open(&keyed(side.domain.handle, key)).map(|_| ()));
+    let buf = Buf::new(4096)?;
+    let region = side.dev.call_region(&RegionReg {
+        flags: KFI_REGION_DYNAMIC_KEYS,
+        domain: side.domain.handle,
+        addr: buf.addr(),
+        len: 4096,
+        access: LOCAL | REMOTE,
+        ..Default::default()
+    })?;
+    let mut slot = 0_u64;
+    let slots = errno(side.dev.call(&mut KeyAlloc {
+        region: region.handle,
+        count: 1,
+        handles: (&raw mut slot) as u64,
+        auth_key: if key.is_empty() { 0 } else { key.as_ptr() as u64 },
+        auth_key_size: key.len() as u32,
+        ..Default::default()
+    }));
+    if slots == 0 {
+        side.assign(slot, 0, 4096, REMOTE)?;
+    }
+    Ok([ep, slots])
+}
+
+/// Each cell of the matrix, for endpoints and for keys.
+fn matrix(ctx: &Ctx) -> Result<()> {
+    let mut cells = 0;
+    for enforced in [false, true] {
+        for grant in [Grant::None, Grant::Ours, Grant::Others] {
+            for says in [Says::NotThere, Says::Yes, Says::No, Says::Nothing] {
+                for given in [false, true] {
+                    let mode = Enforced::new()?;
+                    mode.timeout(100)?;
+                    if !enforced {
+                        auth::set(mode.dev(), &AuthMode { flags: KFI_AUTH_SET_MODE, ..Default::default() })?;
+                    }
+                    match grant {
+                        Grant::None => {}
+                        Grant::Ours => {
+                            auth::add(mode.dev(), &to_root(KEY))?;
+                        }
+                        Grant::Others => {
+                            auth::add(mode.dev(), &GrantAdd { uid: 4711, ..to_root(KEY) })?;
+                        }
+                    }
+                    let served = match says {
+                        Says::NotThere => None,
+                        Says::Yes => Some(Served::start(|a, q| drop(a.allow(q.raw.id)))?),
+                        Says::No => Some(Served::start(|a, q| drop(a.deny(q.raw.id)))?),
+                        Says::Nothing => Some(Served::start(|_, _| ())?),
+                    };
+                    let got = try_all(ctx, if given { KEY } else { &[] })?;
+                    let want = expected(enforced, grant, says, given);
+                    ensure!(
+                        got == [want; 2],
+                        "enforced {enforced}, grant {grant:?}, agent {says:?}, key {given}: {got:?}, not {want}"
+                    );
+                    drop(served);
+                    cells += 1;
+                }
+            }
+        }
+    }
+    ensure!(cells == 48, "{cells} cells");
+    Ok(())
+}
+
+/// A grant covers exactly whom it names: user, group, cgroup, namespace, process, and all at once.
+fn matches(ctx: &Ctx) -> Result<()> {
+    let mode = Enforced::new()?;
+    let side = Side::of(&ctx.env)?;
+    let dev = mode.dev();
+    let me = auth::pidfd(std::process::id() as i32)?;
+    let ns = fs::File::open("/proc/self/ns/net")?;
+    let other_ns = fs::File::open("/proc/1/ns/net")?;
+    let (ns, other_ns) = (std::os::fd::OwnedFd::from(ns), std::os::fd::OwnedFd::from(other_ns));
+    let cgroup = {
+        let text = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let at = text.lines().find_map(|l| l.strip_prefix("0::")).unwrap_or("/").to_owned();
+        std::os::unix::fs::MetadataExt::ino(&fs::metadata(format!("/sys/fs/cgroup{at}"))
+            .or_else(|_| fs::metadata("/sys/fs/cgroup"))?)
+    };
+    let init = auth::pidfd(1)?;
+    let base = auth::grant(KEY);
+    let all = GrantAdd {
+        match_: KFI_MATCH_UID | KFI_MATCH_GID | KFI_MATCH_NETNS | KFI_MATCH_PROCESS,
+        pidfd: auth::number(&me),
+        netns_fd: auth::number(&ns),
+        ..base
+    };
+    let same_ns = auth::inode(ns.as_fd())? == auth::inode(other_ns.as_fd())?;
+    let mut rows = vec![
+        ("uid", GrantAdd { match_: KFI_MATCH_UID, ..base }, true),
+        ("another uid", GrantAdd { match_: KFI_MATCH_UID, uid: 1, ..base }, false),
+        ("gid", GrantAdd { match_: KFI_MATCH_GID, ..base }, true),
+        ("another gid", GrantAdd { match_: KFI_MATCH_GID, gid: 4711, ..base }, false),
+        ("netns", GrantAdd { match_: KFI_MATCH_NETNS, netns_fd: auth::number(&ns), ..base }, true),
+        ("process", GrantAdd { match_: KFI_MATCH_PROCESS, pidfd: auth::number(&me), ..base }, true),
+        ("another process", GrantAdd { match_: KFI_MATCH_PROCESS, pidfd: auth::number(&init), ..base }, false),
+        ("all", all, true),
+        ("all but one", GrantAdd { uid: 1, ..all }, false),
+        ("no such cgroup", GrantAdd { match_: KFI_MATCH_CGROUP, cgroup: u64::MAX, ..base }, false),
+        ("keys only", GrantAdd { match_: KFI_MATCH_UID, rights: KFI_AUTH_KEYS, ..base }, false),
+    ];
+    if !same_ns {
+        rows.push(("another netns", GrantAdd { match_: KFI_MATCH_NETNS, netns_fd: auth::number(&other_ns), ..base }, false));
+    }
+    if fs::metadata("/sys/fs/cgroup/cgroup.procs").is_ok() {
+        rows.push(("cgroup", GrantAdd { match_: KFI_MATCH_CGROUP, cgroup, ..base }, true));
+    }
+    for (what, want, covers) in rows {
+        let id = auth::add(dev, &want).with_context(|| what.to_owned())?;
+        let got = auth::endpoint(&side.dev, side.domain.handle, KEY);
+        match (got, covers) {
+            (Ok(ep), true) => side.dev.close(ep.handle)?,
+            (Err(e), false) if e.errno.0 == libc::ENOKEY => {}
+            (got, _) => anyhow::bail!("{what}: {got:?}, covers: {covers}"),
+        }
+        auth::revoke(dev, id)?;
+    }
+    refused(auth::add(dev, &base), libc::EINVAL, "nobody")?;
+    refused(auth::add(dev, &GrantAdd { match_: KFI_MATCH_UID, gid: 1, ..base }), libc::EINVAL, "a gid that is not named")?;
+    refused(auth::add(dev, &GrantAdd { rights: 0, ..to_root(KEY) }), libc::EINVAL, "no right")?;
+    refused(auth::add(dev, &GrantAdd { rights: 4, ..to_root(KEY) }), libc::EINVAL, "another right")?;
+    refused(auth::add(dev, &GrantAdd { auth_key_size: 0, ..to_root(KEY) }), libc::EINVAL, "no key")?;
+    refused(auth::add(dev, &GrantAdd { auth_key_size: 65, ..to_root(KEY) }), libc::EINVAL, "a long key")?;
+    refused(auth::add(dev, &GrantAdd { match_: KFI_MATCH_NETNS, netns_fd: auth::number(&me), ..base }), libc::EBADF, "no netns")?;
+    refused(auth::add(dev, &GrantAdd { match_: KFI_MATCH_PROCESS, pidfd: auth::number(&ns), ..base }), libc::EBADF, "no pidfd")
+}
+
+/// Limits are of the grant as a whole, over files, and can be changed.
+fn limits(ctx: &Ctx) -> Result<()> {
+    let mode = Enforced::new()?;
+    let id = auth::add(mode.dev(), &GrantAdd { max_eps: 2, max_keys: 1, max_pinned: 8192, ..to_root(KEY) })?;
+    let sides = [Side::of(&ctx.env)?, Side::of(&ctx.env)?];
+    let open = |side: &Side| auth::endpoint(&side.dev, side.domain.handle, KEY);
+    let first = open(&sides[0])?;
+    open(&sides[1])?;
+    refused(open(&sides[0]), libc::EDQUOT, "a third endpoint")?;
+    sides[0].dev.close(first.handle)?;
+    open(&sides[0])?;
+    let buf = Buf::new(16384)?;
+    let reg = |side: &Side, len: u64| side.dev.call_region(&RegionReg {
+        flags: KFI_REGION_DYNAMIC_KEYS,
+        domain: side.domain.handle,
+        addr: buf.addr(),
+        len,
+        access: LOCAL | REMOTE,
+        auth_key: KEY.as_ptr() as u64,
+        auth_key_size: KEY.len() as u32,
+        ..Default::default()
+    });
+    refused(reg(&sides[0], 8193), libc::EDQUOT, "a byte too many")?;
+    let region = reg(&sides[0], 8192)?;
+    refused(reg(&sides[1], 1), libc::EDQUOT, "another byte")?;
+    let slots = sides[0].dev.key_alloc(region.handle, 1)?;
+    refused(sides[0].dev.key_alloc(region.handle, 1), libc::EDQUOT, "a second key")?;
+    let used = auth::list(mode.dev())?[0];
+    ensure!((used.eps, used.keys, used.pinned) == (2, 1, 8192), "{used:?}");
+    mode.dev().call(&mut GrantChange { flags: KFI_GRANT_LIMITS, id, max_keys: 3, ..Default::default() })?;
+    sides[0].dev.key_alloc(region.handle, 2)?;
+    sides[0].dev.close(slots[0])?;
+    drop(sides);
+    let used = auth::list(mode.dev())?[0];
+    ensure!((used.eps, used.keys, used.pinned) == (0, 0, 0), "{used:?}");
+    Ok(())
+}
+
+/// A grant to a process is none to a later one with its number, and none once it is gone.
+fn processes(ctx: &Ctx) -> Result<()> {
+    let mode = Enforced::new()?;
+    let side = Side::of(&ctx.env)?;
+    let pid = sys::fork(|| 0)?;
+    let fd = auth::pidfd(pid)?;
+    ensure!(sys::wait_pid(pid, Duration::from_secs(10))? == Some(Ended::Exit(0)));
+    let want = GrantAdd { match_: KFI_MATCH_PROCESS, pidfd: auth::number(&fd), ..auth::grant(KEY) };
+    refused(auth::add(mode.dev(), &want), libc::ESRCH, "a process that is gone")?;
+    refused(auth::add(mode.dev(), &GrantAdd { pidfd: 4711, ..want }), libc::EBADF, "a forged pidfd")?;
+    refused(auth::add(mode.dev(), &GrantAdd { pidfd: -1, ..want }), libc::EBADF, "no pidfd")?;
+    // The same number again: the kernel is told to give it next.
+    let child = sys::fork(|| { std::thread::sleep(Duration::from_secs(30)); 0 })?;
+    let fd = auth::pidfd(child)?;
+    auth::add(mode.dev(), &GrantAdd { pidfd: auth::number(&fd), ..want })?;
+    sys::kill(child, libc::SIGKILL)?;
+    sys::wait_pid(child, Duration::from_secs(10))?;
+    for _ in 0..50 {
+        if fs::write("/proc/sys/kernel/ns_last_pid", (child - 1).to_string()).is_err() {
+            break;
+        }
+        let env = ctx.env.clone();
+        let again = sys::fork(move || match Side::of(&env) {
+            Ok(side) => auth::endpoint(&side.dev, side.domain.handle, KEY).map_or_else(|e| e.errno.0, |_| 0),
+            Err(_) => 99,
+        })?;
+        let ended = sys::wait_pid(again, Duration::from_secs(30))?;
+        ensure!(ended == Some(Ended::Exit(libc::ENOKEY)), "{ended:?}");
+        if again == child {
+            break;
+        }
+    }
+    refused(auth::endpoint(&side.dev, side.domain.handle, KEY), libc::ENOKEY, "another process")
+}
+
+/// What the agent is told is so, and its answer is a grant; a denial is remembered for a while.
+fn answers(ctx: &Ctx) -> Result<()> {
+    let mode = Enforced::new()?;
+    let agent = Agent::open()?;
+    let env = ctx.env.clone();
+    let asker = sys::fork(move || {
+        let Ok(side) = Side::of(&env) else { return 99 };
+        let open = || auth::endpoint(&side.dev, side.domain.handle, KEY).map_or_else(|e| e.errno.0, |_| 0);
+        let (no, again) = (open(), open());
+        std::thread::sleep(Duration::from_millis(1500));
+        let (yes, cached) = (open(), open());
+        i32::from([no, again, yes, cached] != [libc::EACCES, libc::EACCES, 0, 0])
+    })?;
+    let question = agent.wait(Duration::from_secs(20))?;
+    let raw = &question.raw;
+    let fd = auth::pidfd(asker)?;
+    ensure!(question.key == KEY, "another key");
+    ensure!(raw.pid == asker as u32 && raw.process == auth::inode(fd.as_fd())?, "{raw:?}");
+    ensure!((raw.uid, raw.gid, raw.rights) == (0, 0, KFI_AUTH_EP), "{raw:?}");
+    ensure!(crate::raw::field_text(&raw.domain) == ctx.env.dev, "{raw:?}");
+    ensure!(raw.left_ms <= 10_000 && raw.left_ms > 0, "{raw:?}");
+    refused(agent.next(), libc::EAGAIN, "the same question twice")?;
+    agent.deny(raw.id)?;
+    refused(agent.deny(raw.id), libc::ENOENT, "a second answer")?;
+    let second = agent.wait(Duration::from_secs(20))?;
+    ensure!(second.raw.id != raw.id);
+    let id = agent.allow(second.raw.id)?;
+    ensure!(sys::wait_pid(asker, Duration::from_secs(30))? == Some(Ended::Exit(0)));
+    let grants = auth::list(mode.dev())?;
+    ensure!(grants.iter().all(|g| g.id == id && g.answered == 1), "{grants:?}");
+    Ok(())
+}
+
+/// An agent that says what is not so is told, and harms nobody.
+fn lies(ctx: &Ctx) -> Result<()> {
+    let mode = Enforced::new()?;
+    mode.timeout(3000)?;
+    let agent = Agent::open()?;
+    refused(agent.next(), libc::EAGAIN, "nobody asks")?;
+    refused(agent.allow(1 << 40), libc::ENOENT, "an unknown question")?;
+    let bad = |want: AgentAnswer, errno, what| refused(agent.answer(&want), errno, what);
+    bad(AgentAnswer { id: 1, verdict: 2, ..Default::default() }, libc::EINVAL, "another verdict")?;
+    bad(AgentAnswer { id: 1, max_keys: 1, ..Default::default() }, libc::EINVAL, "limits of a no")?;
+    refused(agent.dev().call(&mut AgentOpen::default()), libc::EALREADY, "twice")?;
+    let stranger = Dev::open()?;
+    refused(stranger.call(&mut AgentNext::default()), libc::EINVAL, "no agent")?;
+    let env = ctx.env.clone();
+    let asker = sys::fork(move || match Side::of(&env) {
+        Ok(side) => auth::endpoint(&side.dev, side.domain.handle, KEY).map_or_else(|e| e.errno.0, |_| 0),
+        Err(_) => 99,
+    })?;
+    let question = agent.wait(Duration::from_secs(20))?;
+    let id = question.raw.id;
+    bad(AgentAnswer { id, verdict: 1, rights: KFI_AUTH_KEYS, ..Default::default() }, libc::EINVAL, "less than asked")?;
+    bad(AgentAnswer { id, verdict: 1, rights: 8, ..Default::default() }, libc::EINVAL, "no right")?;
+    bad(AgentAnswer { id, verdict: 1, match_: 64, ..Default::default() }, libc::EINVAL, "no match")?;
+    agent.allow(id)?;
+    refused(agent.allow(id), libc::ENOENT, "twice")?;
+    refused(agent.deny(id), libc::ENOENT, "yes and no")?;
+    ensure!(sys::wait_pid(asker, Duration::from_secs(30))? == Some(Ended::Exit(0)));
+    Ok(())
+}
+
+/// A new agent is asked what the old one has not answered; without any, who waits is denied at once.
+fn replaced(ctx: &Ctx) -> Result<()> {
+    let _mode = Enforced::new()?;
+    let old = Agent::open()?;
+    let ask = || -> Result<i32> {
+        let env = ctx.env.clone();
+        Ok(sys::fork(move || match Side::of(&env) {
+            Ok(side) => auth::endpoint(&side.dev, side.domain.handle, KEY).map_or_else(|e| e.errno.0, |_| 0),
+            Err(_) => 99,
+        })?)
+    };
+    let asker = ask()?;
+    let question = old.wait(Duration::from_secs(20))?;
+    let new = Agent::open()?;
+    refused(old.allow(question.raw.id), libc::ESTALE, "the old one's answer")?;
+    refused(old.next(), libc::ESTALE, "the old one")?;
+    let events = sys::poll(old.dev().as_fd(), libc::POLLIN, Duration::from_secs(5))?;
+    ensure!(events & libc::POLLHUP != 0, "events {events:#x}");
+    let again = new.wait(Duration::from_secs(20))?;
+    ensure!(again.raw.id == question.raw.id, "another question");
+    drop(old);
+    new.allow(again.raw.id)?;
+    ensure!(sys::wait_pid(asker, Duration::from_secs(30))? == Some(Ended::Exit(0)));
+    let asker = ask()?;
+    new.wait(Duration::from_secs(20))?;
+    drop(new);
+    let ended = sys::wait_pid(asker, Duration::from_secs(30))?;
+    ensure!(ended == Some(Ended::Exit(libc::ENOKEY)), "{ended:?}");
+    Ok(())
+}
+
+/// Killing who asks takes its question back.
+fn asker_killed(ctx: &Ctx) -> Result<()> {
+    let mode = Enforced::new()?;
+    let agent = Agent::open()?;
+    let env = ctx.env.clone();
+    let asker = sys::fork(move || {
+        if let Ok(side) = Side::of(&env) {
+            let _ = auth::endpoint(&side.dev, side.domain.handle, KEY);
+        }
+        0
+    })?;
+    let question = agent.wait(Duration::from_secs(20))?;
+    ensure!(auth::mode(mode.dev())?.waiting == 1);
+    sys::kill(asker, libc::SIGKILL)?;
+    ensure!(sys::wait_pid(asker, Duration::from_secs(10))? == Some(Ended::Signal(libc::SIGKILL)));
+    ensure!(auth::mode(mode.dev())?.waiting == 0, "the question is still there");
+    refused(agent.allow(question.raw.id), libc::ENOENT, "an answer to nobody")
+}
+
+/// A thousand at once, by a hundred processes of ten threads, answered in no order: all get theirs.
+fn thousand(ctx: &Ctx) -> Result<()> {
+    const PROCESSES: usize = 100;
+    const THREADS: u8 = 10;
+    let mode = Enforced::new()?;
+    mode.timeout(120_000)?;
+    let agent = Agent::open()?;
+    let mut askers = Vec::new();
+    for _ in 0..PROCESSES {
+        let env = ctx.env.clone();
+        askers.push(sys::fork(move || {
+            let Ok(side) = Side::of(&env) else { return 99 };
+            let side = &side;
+            let wrong = std::thread::scope(|scope| {
+                let threads = (0..THREADS).map(|i| scope.spawn(move || {
+                    let got = auth::endpoint(&side.dev, side.domain.handle, &[i, 1, 2]);
+                    let want = if i % 2 == 0 { 0 } else { libc::EACCES };
+                    got.map_or_else(|e| e.errno.0, |_| 0) != want
+                })).collect::<Vec<_>>();
+                threads.into_iter().map(|t| t.join().unwrap_or(true)).filter(|w| *w).count()
+            });
+            wrong as i32
+        })?);
+    }
+    let mut held = Vec::new();
+    let end = Instant::now() + sys::patience(Duration::from_secs(60));
+    while held.len() < PROCESSES * usize::from(THREADS) && Instant::now() < end {
+        match agent.wait(Duration::from_secs(1)) {
+            Ok(question) => held.push(question),
+            Err(e) if e.errno.0 == libc::EAGAIN => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    ensure!(held.len() == 1000, "{} questions", held.len());
+    while let Some(question) = if held.len() % 2 == 0 { held.pop() } else { Some(held.remove(held.len() / 2)) } {
+        match question.key[0] % 2 {
+            0 => agent.allow(question.raw.id)?,
+            _ => agent.deny(question.raw.id)?,
+        };
+    }
+    for asker in askers {
+        let ended = sys::wait_pid(asker, Duration::from_secs(60))?;
+        ensure!(ended == Some(Ended::Exit(0)), "{ended:?}");
+    }
+    Ok(())
+}
+
+/// One process that asks for more than it may is told so, and another one's question gets through.
+fn flood(ctx: &Ctx) -> Result<()> {
+    let mode = Enforced::new()?;
+    auth::set(mode.dev(), &AuthMode { flags: KFI_AUTH_SET_ASKS | KFI_AUTH_SET_TIMEOUT, asks: 8, timeout_ms: 60_000, ..Default::default() })?;
+    let agent = Agent::open()?;
+    let env = ctx.env.clone();
+    let flooder = sys::fork(move || {
+        let Ok(side) = Side::of(&env) else { return 99 };
+        let side = &side;
+        std::thread::scope(|scope| {
+            for i in 0..32_u8 {
+                scope.spawn(move || drop(auth::endpoint(&side.dev, side.domain.handle, &[i, 7])));
+            }
+        });
+        0
+    })?;
+    let end = Instant::now() + sys::patience(Duration::from_secs(20));
+    while auth::mode(mode.dev())?.waiting < 8 && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let env = ctx.env.clone();
+    let other = sys::fork(move || match Side::of(&env) {
+        Ok(side) => auth::endpoint(&side.dev, side.domain.handle, OTHER).map_or_else(|e| e.errno.0, |_| 0),
+        Err(_) => 99,
+    })?;
+    let mut seen = 0;
+    loop {
+        let question = agent.wait(Duration::from_secs(20))?;
+        if question.key == OTHER {
+            agent.allow(question.raw.id)?;
+            break;
+        }
+        seen += 1;
+        ensure!(seen <= 8, "more than its share");
+    }
+    ensure!(sys::wait_pid(other, Duration::from_secs(30))? == Some(Ended::Exit(0)));
+    sys::kill(flooder, libc::SIGKILL)?;
+    sys::wait_pid(flooder, Duration::from_secs(30))?;
+    ensure!(auth::mode(mode.dev())?.waiting == 0);
+    Ok(())
+}
+
+/// What was opened under a grant ends with it, and everybody learns which way.
+fn ends(ctx: &Ctx) -> Result<()> {
+    let mode = Enforced::new()?;
+    for (lifetime_ms, errno) in [(0, libc::EKEYREVOKED), (300, libc::EKEYEXPIRED)] {
+        let id = auth::add(mode.dev(), &to_root(KEY))?;
+        let side = Side::of(&ctx.env)?;
+        let domain = side.domain.handle;
+        let ep = auth::endpoint(&side.dev, domain, KEY)?;
+        let buf = Buf::new(4096)?;
+        let region = side.dev.call_region(&RegionReg {
+            flags: KFI_REGION_DYNAMIC_KEYS,
+            domain,
+            addr: buf.addr(),
+            len: 4096,
+            access: LOCAL | REMOTE,
+            auth_key: KEY.as_ptr() as u64,
+            auth_key_size: KEY.len() as u32,
+            ..Default::default()
+        })?;
+        let slots = side.dev.key_alloc(region.handle, 2)?;
+        side.assign(slots[0], 0, 4096, REMOTE)?;
+        let own = side.dev.call_region(&RegionReg {
+            domain,
+            addr: buf.addr(),
+            len: 4096,
+            access: LOCAL | REMOTE,
+            auth_key: KEY.as_ptr() as u64,
+            auth_key_size: KEY.len() as u32,
+            ..Default::default()
+        })?;
+        ensure!(own.key != KFI_KEY_NOTAVAIL);
+        if lifetime_ms == 0 {
+            auth::revoke(mode.dev(), id)?;
+        } else {
+            mode.dev().call(&mut GrantChange { flags: KFI_GRANT_LIFETIME, id, lifetime_ms, ..Default::default() })?;
+            std::thread::sleep(Duration::from_millis(lifetime_ms + 50));
+        }
+        refused(side.dev.key_assign(slots[1], 0, 1, REMOTE).map(|_| ()), errno, "an assignment")?;
+        refused(side.dev.bind(ep.handle, side.eq.handle, 0).and_then(|()| side.dev.enable(ep.handle)), errno, "enabling")?;
+        let end = Instant::now() + sys::patience(Duration::from_secs(10));
+        while !auth::list(mode.dev())?.is_empty() {
+            ensure!(Instant::now() < end, "it does not drain: {:?}", auth::list(mode.dev())?);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        refused(auth::revoke(mode.dev(), id), libc::ENOENT, "a grant that is over")?;
+        let keys = side.dev.obj_list()?.into_iter().filter(|o| o.kind == KFI_TYPE_KEY && o.a != 0);
+        ensure!(keys.count() == 0, "a key is left");
+        // It may be another's now.
+        let id = auth::add(mode.dev(), &GrantAdd { uid: 4711, ..to_root(KEY) })?;
+        auth::revoke(mode.dev(), id)?;
+    }
+    Ok(())
+}
+
+/// Who is no administrator, or was handed an administrator's file, gets none of it.
+fn nobody(_ctx: &Ctx) -> Result<()> {
+    let handed = Dev::open()?;
+    let child = sys::fork(move || {
+        if sys::become_nobody().is_err() {
+            return 99;
+        }
+        let mut denied = 0;
+        let mut try_it = |r: crate::raw::Result<()>| {
+            denied += i32::from(r.is_err_and(|e| e.errno.0 == libc::EPERM));
+        };
+        try_it(handed.call(&mut AuthMode::default()));
+        try_it(handed.call(&mut to_root(KEY)));
+        try_it(handed.call(&mut GrantChange { flags: 2, id: 1, ..Default::default() }));
+        try_it(handed.call(&mut GrantRevoke { id: 1, ..Default::default() }));
+        try_it(auth::list(&handed).map(|_| ()));
+        try_it(handed.call(&mut AgentOpen::default()));
+        try_it(handed.call(&mut AgentNext::default()));
+        try_it(handed.call(&mut AgentAnswer::default()));
+        denied
+    })?;
+    let ended = sys::wait_pid(child, Duration::from_secs(10))?;
+    ensure!(ended == Some(Ended::Exit(8)), "{ended:?}");
+    Ok(())
+}
+
+/// Whether the bytes, or what `%*ph` makes of them, are in a text.
+fn shows(text: &[u8], key: &[u8]) -> bool {
+    let core = &key[1..key.len() - 1];
+    let hex: String = core.iter().map(|b| format!("{b:02x}")).collect();
+    text.windows(core.len()).any(|w| w == core) || text.windows(hex.len()).any(|w| w == hex.as_bytes())
+}
+
+/// The bytes of an auth key come to light nowhere.
+fn unseen(ctx: &Ctx) -> Result<()> {
+    let trace = "/sys/kernel/tracing";
+    let event = format!("{trace}/events/kfabric/enable");
+    let traced = fs::write(&event, "1").is_ok();
+    let mode = Enforced::new()?;
+    let side = Side::of(&ctx.env)?;
+    let mut texts = vec![];
+    for says in [true, false] {
+        let served = Served::start(move |a, q| drop(if says { a.allow(q.raw.id) } else { a.deny(q.raw.id) }))?;
+        let key = if says { KEY } else { OTHER };
+        let opened = auth::endpoint(&side.dev, side.domain.handle, key);
+        texts.push(format!("{opened:?}").into_bytes());
+        drop(served);
+    }
+    texts.push(fs::read("/proc/self/fdinfo/".to_owned() + &auth_fd(&side.dev).to_string())?);
+    texts.push(format!("{:?}", auth::list(mode.dev())?).into_bytes());
+    texts.push(std::process::Command::new("dmesg").output()?.stdout);
+    if traced {
+        let _ = fs::write(&event, "0");
+        let seen = fs::read(format!("{trace}/trace"))?;
+        let text = String::from_utf8_lossy(&seen).into_owned();
+        ensure!(text.contains("auth_decision") && text.contains("verdict=granted"), "{text}");
+        ensure!(text.contains("verdict=denied"), "{text}");
+        texts.push(seen);
+    }
+    for text in &texts {
+        for key in [KEY, OTHER] {
+            ensure!(!shows(text, key), "{}", String::from_utf8_lossy(text));
+        }
+    }
+    Ok(())
+}
+
+fn auth_fd(dev: &Dev) -> i32 {
+    std::os::fd::AsRawFd::as_raw_fd(&dev.as_fd())
+}

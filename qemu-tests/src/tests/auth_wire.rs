@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Auth keys between peers: both kernels prove to have one, what is exported under one is out of
+//! reach under another, and the end of a grant ends what runs under it.
+
+use super::refused;
+use crate::auth::{self, keyed, Agent, Enforced, KEY, OTHER};
+use crate::buf::Buf;
+use crate::harness::{Ctx, Test, NETNS};
+use crate::op::{self, iov};
+use crate::pair::{Remote, Side, LOCAL, REMOTE, WAIT};
+use crate::raw::Event;
+use crate::sys::{self, Errno};
+use anyhow::{ensure, Context, Result};
+use kfabric_uapi::*;
+use std::time::Duration;
+
+/// The topic's tests.
+pub const TESTS: &[Test] = &[
+    Test::pair("auth.p07_peers_prove_the_same_key", same_key),
+    Test::pair("auth.p07_peers_without_it_are_rejected", without).seconds(15),
+    Test::pair("auth.p07_refusal_of_the_application", refusal),
+    Test::pair("auth.p07_leaked_key_of_another_group", leaked),
+    Test::pair("auth.p07_seven_steps", seven_steps).seconds(15),
+    Test::pair("auth.p07_revoked_in_mid_transfer", mid_transfer).on(NETNS).seconds(15),
+];
+
+/// Listens for peers with any of `keys`; the port.
+fn listen(ctx: &Ctx, side: &Side, keys: &[&[u8]]) -> Result<(u64, u16)> {
+    let refs: Vec<AuthKeyRef> = keys
+        .iter()
+        .map(|key| AuthKeyRef {
+            addr: key.as_ptr() as u64,
+            size: key.len() as u32,
+            reserved: 0,
+        })
+        .collect();
+    let mut call = PepOpen {
+        fabric: side.fabric,
+        eq: side.eq.handle,
+        addr: crate::raw::to_sockaddr(ctx.env.at(0)),
+        auth_keys: if refs.is_empty() { 0 } else { refs.as_ptr() as u64 },
+        auth_key_count: refs.len() as u32,
+        ..Default::default()
+    };
+    side.dev.call(&mut call)?;
+    side.dev.listen(call.handle, 0)?;
+    let at = side.dev.getname(call.handle, false)?;
+    Ok((call.handle, at.port()))
+}
+
+/// An enabled endpoint with an auth key, or (empty) without.
+fn endpoint(side: &Side, cq: &crate::raw::Cq, key: &[u8], connreq: u64) -> Result<EpOpen> {
+    let ep = side.dev.ep_open(&EpOpen {
+        connreq,
+        iov_limit: KFI_IOV_MAX as u32,
+        ..keyed(side.domain.handle, key)
+    })?;
+    side.dev.bind(ep.handle, side.eq.handle, 0)?;
+    side.dev.bind(ep.handle, cq.handle, KFI_TRANSMIT | KFI_RECV)?;
+    side.dev.enable(ep.handle)?;
+    Ok(ep)
+}
+
+/// The outcome of connecting with an auth key.
+fn connect(ctx: &Ctx, side: &Side, cq: &crate::raw::Cq, key: &[u8], port: u16, data: &[u8]) -> Result<(EpOpen, Event)> {
+    let ep = endpoint(side, cq, key, 0)?;
+    side.dev.connect(ep.handle, ctx.env.peer_at(port), data)?;
+    let event = side.dev.eq_wait(&side.eq, WAIT).context("the outcome")?;
+    Ok((ep, event))
+}
+
+fn accept(side: &Side, cq: &crate::raw::Cq, key: &[u8], data: &[u8]) -> Result<(EpOpen, Event)> {
+    let request = side.event(KFI_CONNREQ)?;
+    let ep = endpoint(side, cq, key, request.raw.connreq)?;
+    side.dev.accept(ep.handle, data)?;
+    side.event(KFI_CONNECTED)?;
+    Ok((ep, request))
+}
+
+/// Connected under `key` at both ends, node 1 listening.
+fn pair(ctx: &mut Ctx, side: &Side, cq: &crate::raw::Cq, key: &[u8]) -> Result<EpOpen> {
+    let ep = if ctx.first() {
+        let (pep, port) = listen(ctx, side, &[key])?;
+        ctx.ctl.send(&port)?;
+        let (ep, _) = accept(side, cq, key, &[])?;
+        side.dev.close(pep)?;
+        ep
+    } else {
+        let port: u16 = ctx.ctl.recv()?;
+        let (ep, event) = connect(ctx, side, cq, key, port, &[])?;
+        ensure!(event.raw.event == KFI_CONNECTED, "{:?}", event.raw);
+        ep
+    };
+    ctx.barrier("connected")?;
+    Ok(ep)
+}
+
+/// Peers that have one of the listener's auth keys connect, with the application's data both ways.
+fn same_key(ctx: &mut Ctx) -> Result<()> {
+    let side = Side::open(ctx)?;
+    let cq = side.cq(0, 0)?;
+    let there = [0x5a_u8; KFI_AUTH_CM_DATA];
+    if ctx.first() {
+        let (_pep, port) = listen(ctx, &side, &[KEY, OTHER])?;
+        ctx.ctl.send(&port)?;
+        for (index, key) in [(2, OTHER), (1, KEY)] {
+            let request = side.event(KFI_CONNREQ)?;
+            ensure!(request.raw.auth_index == index, "{:?}", request.raw);
+            ensure!(request.data == there, "{:?}", request.data);
+            let not = if key == KEY { OTHER } else { KEY };
+            for wrong in [not, &[]] {
+                let want = EpOpen { connreq: request.raw.connreq, ..keyed(side.domain.handle, wrong) };
+                refused(side.dev.ep_open(&want), libc::EKEYREJECTED, "with another auth key")?;
+            }
+            let ep = endpoint(&side, &cq, key, request.raw.connreq)?;
+            side.dev.accept(ep.handle, &there)?;
+            side.event(KFI_CONNECTED)?;
+            ctx.barrier("one")?;
+        }
+        return ctx.barrier("done");
+    }
+    let port: u16 = ctx.ctl.recv()?;
+    for key in [OTHER, KEY] {
+        let ep = endpoint(&side, &cq, key, 0)?;
+        ensure!(ep.cm_data_size as usize == KFI_AUTH_CM_DATA, "{ep:?}");
+        let long = [0; KFI_AUTH_CM_DATA + 1];
+        refused(side.dev.connect(ep.handle, ctx.env.peer_at(port), &long), libc::EINVAL, "too much data")?;
+        side.dev.connect(ep.handle, ctx.env.peer_at(port), &there)?;
+        let up = side.event(KFI_CONNECTED)?;
+        ensure!(up.data == there, "{:?}", up.data);
+        ctx.barrier("one")?;
+    }
+    ctx.barrier("done")
+}
+
+/// Peers with another auth key, or none where one is wanted, or one where none is, are rejected with
+/// an error of its own, and the listener's application hears of none of them.
+fn without(ctx: &mut Ctx) -> Result<()> {
+    let side = Side::open(ctx)?;
+    let cq = side.cq(0, 0)?;
+    if ctx.first() {
+        let (_keyed, a) = listen(ctx, &side, &[KEY])?;
+        let (_plain, b) = listen(ctx, &side, &[])?;
+        ctx.ctl.send(&[a, b])?;
+        ctx.barrier("tried")?;
+        let none = side.dev.eq_read(side.eq.handle, 0);
+        ensure!(none.is_err_and(|e| e.errno.0 == libc::EAGAIN), "the application heard of one");
+        return Ok(());
+    }
+    let [with_key, plain]: [u16; 2] = ctx.ctl.recv()?;
+    for (what, key, port) in [
+        ("another auth key", OTHER, with_key),
+        ("no auth key", &[][..], with_key),
+        ("an auth key where there is none", KEY, plain),
+    ] {
+        let data = b"application's";
+        let (ep, event) = connect(ctx, &side, &cq, key, port, data)?;
+        let raw = &event.raw;
+        ensure!(
+            raw.event == KFI_CONN_ERROR && raw.err as i32 == libc::EKEYREJECTED && event.data.is_empty(),
+            "{what}: {raw:?}, {}",
+            Errno(raw.err as i32)
+        );
+        side.dev.close(ep.handle)?;
+    }
+    ctx.barrier("tried")
+}
+
+/// The application's own refusal of a peer that has proven is that, with its data.
+fn refusal(ctx: &mut Ctx) -> Result<()> {
+    let side = Side::open(ctx)?;
+    let cq = side.cq(0, 0)?;
+    if ctx.first() {
+        let (_pep, port) = listen(ctx, &side, &[KEY])?;
+        ctx.ctl.send(&port)?;
+        let request = side.event(KFI_CONNREQ)?;
+        side.dev.reject(request.raw.connreq, b"not today")?;
+        return ctx.barrier("refused");
+    }
+    let port: u16 = ctx.ctl.recv()?;
+    let (_ep, event) = connect(ctx, &side, &cq, KEY, port, &[])?;
+    ensure!(event.raw.err as i32 == libc::ECONNREFUSED && event.data == b"not today", "{event:?}");
+    ctx.barrier("refused")
+}
+
+/// A valid key of one group is useless to a peer of another on the same domain; the device refuses it.
+fn leaked(ctx: &mut Ctx) -> Result<()> {
+    let side = Side::open(ctx)?;
+    let (mine, others) = (side.cq(0, 0)?, side.cq(0, 0)?);
+    let ep = pair(ctx, &side, &mine, KEY)?;
+    let other = pair(ctx, &side, &others, OTHER)?;
+    let buf = Buf::new(8192)?;
+    if ctx.first() {
+        buf.clear(7);
+        let region = side.dev.call_region(&RegionReg {
+            flags: KFI_REGION_DYNAMIC_KEYS,
+            domain: side.domain.handle,
+            addr: buf.addr(),
+            len: 8192,
+            access: LOCAL | REMOTE,
+            auth_key: KEY.as_ptr() as u64,
+            auth_key_size: KEY.len() as u32,
+            ..Default::default()
+        })?;
+        // One under the region's auth key, one under another.
+        let mut slots = [0_u64; 2];
+        for (i, key) in [KEY, OTHER].into_iter().enumerate() {
+            side.dev.call(&mut KeyAlloc {
+                region: region.handle,
+                count: 1,
+                handles: (&raw mut slots[i]) as u64,
+                auth_key: key.as_ptr() as u64,
+                auth_key_size: key.len() as u32,
+                ..Default::default()
+            })?;
+        }
+        let a = side.assign(slots[0], 0, 4096, REMOTE)?;
+        let b = side.assign(slots[1], 4096, 4096, REMOTE)?;
+        ctx.ctl.send(&[a, b])?;
+        ctx.barrier("tried")?;
+        // The first of each page was written, under its own auth key.
+        buf.check_value(0, 64, 9)?;
+        buf.check_value(64, 4032, 7)?;
+        buf.check_value(4096, 64, 9)?;
+        buf.check_value(4096 + 64, 4032, 7)?;
+        let mut call = KeyRevokeMany {
+            scope: KFI_REVOKE_AUTH,
+            count: OTHER.len() as u32,
+            slots: OTHER.as_ptr() as u64,
+            ..Default::default()
+        };
+        side.dev.call(&mut call)?;
+        ensure!(call.revoked == 1, "{call:?}");
+        let keys = side.dev.obj_list()?;
+        let live: Vec<_> = keys.iter().filter(|o| o.kind == KFI_TYPE_KEY && o.a != 0).collect();
+        ensure!(live.len() == 1 && live[0].handle == slots[0] && live[0].auth != 0, "{live:?}");
+        return ctx.barrier("done");
+    }
+    buf.clear(9);
+    let region = side.reg(&buf, LOCAL)?.handle;
+    let [a, b]: [Remote; 2] = ctx.ctl.recv()?;
+    let piece = [iov(region, 0, 64)];
+    let run = |ep: &EpOpen, cq: &crate::raw::Cq, to: &Remote| -> Result<i32> {
+        side.dev.submit(ep.handle, &[op::write(1, &piece, to.addr, to.key)])?;
+        Ok(cq.wait(WAIT)?.err as i32)
+    };
+    ensure!(run(&ep, &mine, &a)? == 0 && run(&other, &others, &b)? == 0, "under their own");
+    // Each refusal ends its connection.
+    let crossed = [run(&ep, &mine, &b)?, run(&other, &others, &a)?];
+    ensure!(crossed == [libc::EACCES; 2], "{crossed:?}");
+    ctx.barrier("tried")?;
+    ctx.barrier("done")
+}
+
+/// The seven steps: the job manager has keys, starts ranks and hands them theirs; a rank opens an
+/// endpoint; the kernel asks; yes: it is made, with its keys; the peer's kernel wants proof; no: it is not.
+fn seven_steps(ctx: &mut Ctx) -> Result<()> {
+    let here = ctx.first() || ctx.env.topology != crate::harness::Topology::Netns;
+    let mode = if here { Some(Enforced::new()?) } else { None };
+    let manager = if here { Some(Agent::open()?) } else { None };
+    ctx.barrier("enforced")?;
+    let served = match manager {
+        Some(agent) => Some(sys::fork(move || {
+            sys::die_with_parent();
+            loop {
+                let Ok(question) = agent.wait(Duration::from_secs(1)) else { continue };
+                if question.key == KEY {
+                    let _ = agent.allow(question.raw.id);
+                } else {
+                    let _ = agent.deny(question.raw.id);
+                }
+            }
+        })?),
+        None => None,
+    };
+    let result = rank(ctx);
+    let after = ctx.barrier("over");
+    if let Some(pid) = served {
+        sys::kill(pid, libc::SIGKILL)?;
+        sys::wait_pid(pid, Duration::from_secs(10))?;
+    }
+    drop(mode);
+    result.and(after)
+}
+
+fn rank(ctx: &mut Ctx) -> Result<()> {
+    let side = Side::open(ctx)?;
+    let cq = side.cq(0, 0)?;
+    refused(auth::endpoint(&side.dev, side.domain.handle, OTHER), libc::EACCES, "another job's key")?;
+    refused(auth::endpoint(&side.dev, side.domain.handle, &[]), libc::ENOKEY, "no key")?;
+    let ep = pair(ctx, &side, &cq, KEY)?;
+    let buf = Buf::new(4096)?;
+    let region = side.dev.call_region(&RegionReg {
+        domain: side.domain.handle,
+        addr: buf.addr(),
+        len: 4096,
+        access: LOCAL | REMOTE,
+        auth_key: KEY.as_ptr() as u64,
+        auth_key_size: KEY.len() as u32,
+        ..Default::default()
+    })?;
+    let own = Remote {
+        addr: region.remote_addr,
+        key: region.key,
+        len: 4096,
+    };
+    ctx.ctl.send(&own)?;
+    let peer: Remote = ctx.ctl.recv()?;
+    buf.clear(ctx.env.node);
+    ctx.barrier("filled")?;
+    if ctx.first() {
+        let piece = [iov(region.handle, 0, 4096)];
+        side.dev.submit(ep.handle, &[op::write(1, &piece, peer.addr, peer.key)])?;
+        ensure!(cq.wait(WAIT)?.err == 0);
+    }
+    ctx.barrier("written")?;
+    buf.check_value(0, 4096, 1)
+}
+
+/// Revoking the grant of a rank that is being written to ends its endpoint and its keys; it and its
+/// peer hear of it.
+fn mid_transfer(ctx: &mut Ctx) -> Result<()> {
+    let mode = if ctx.first() { Some(Enforced::new()?) } else { None };
+    ctx.barrier("enforced")?;
+    let admin = crate::raw::Dev::open()?;
+    let me = auth::pidfd(std::process::id() as i32)?;
+    let id = auth::add(
+        &admin,
+        &GrantAdd {
+            match_: KFI_MATCH_PROCESS,
+            pidfd: auth::number(&me),
+            ..auth::grant(KEY)
+        },
+    )?;
+    let result = written_to(ctx, &admin, id);
+    let after = ctx.barrier("over");
+    drop(mode);
+    result.and(after)
+}
+
+fn written_to(ctx: &mut Ctx, admin: &crate::raw::Dev, id: u64) -> Result<()> {
+    let side = Side::open(ctx)?;
+    let cq = side.cq(0, 0)?;
+    let ep = pair(ctx, &side, &cq, KEY)?;
+    let buf = Buf::new(64 << 10)?;
+    let reg = |access| side.dev.call_region(&RegionReg {
+        domain: side.domain.handle,
+        addr: buf.addr(),
+        len: 64 << 10,
+        access,
+        auth_key: KEY.as_ptr() as u64,
+        auth_key_size: KEY.len() as u32,
+        ..Default::default()
+    });
+    if ctx.first() {
+        let region = reg(LOCAL | REMOTE)?;
+        ctx.ctl.send(&Remote { addr: region.remote_addr, key: region.key, len: 64 << 10 })?;
+        ctx.barrier("running")?;
+        std::thread::sleep(Duration::from_millis(100));
+        auth::revoke(admin, id)?;
+        let down = side.event(KFI_SHUTDOWN)?;
+        ensure!(down.raw.object == ep.handle && down.raw.err as i32 == libc::EKEYREVOKED, "{:?}", down.raw);
+        // Nothing is written any more.
+        buf.clear(0);
+        ctx.barrier("ended")?;
+        buf.check_value(0, 64 << 10, 0)?;
+        refused(auth::endpoint(&side.dev, side.domain.handle, KEY), libc::ENOKEY, "afterwards")?;
+        return Ok(());
+    }
+    buf.clear(3);
+    let region = reg(LOCAL)?;
+    let to: Remote = ctx.ctl.recv()?;
+    let piece = [iov(region.handle, 0, 64 << 10)];
+    let post = || side.dev.submit(ep.handle, &[op::write(1, &piece, to.addr, to.key)]);
+    post()?;
+    ensure!(cq.wait(WAIT)?.err == 0);
+    ctx.barrier("running")?;
+    let err = loop {
+        match post() {
+            Ok(_) => {}
+            Err(e) if e.errno.0 == libc::ENOTCONN => break 0,
+            Err(e) => return Err(e.into()),
+        }
+        let done = cq.wait(WAIT)?;
+        if done.err != 0 {
+            break done.err as i32;
+        }
+    };
+    let down = side.event(KFI_SHUTDOWN)?;
+    ensure!(down.raw.object == ep.handle, "{:?}, {err}", down.raw);
+    ctx.barrier("ended")?;
+    Ok(())
+}
