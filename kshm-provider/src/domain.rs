@@ -33,6 +33,7 @@ use kfabric::{
         EndpointSink,
         GroupOps,
         KeyAssign,
+        Proof,
         RegionOps, //
     },
     pure::atomic::{
@@ -54,7 +55,7 @@ impl Domain {
     pub(crate) fn new(host: &Arc<Host>) -> Result<Arc<Self>> {
         let domain = Self {
             host: host.clone(),
-            group: Group::new()?,
+            group: Group::new(None)?,
         };
         Ok(Arc::new(domain, GFP_KERNEL)?)
     }
@@ -86,8 +87,8 @@ impl DomainOps for Domain {
         Ok(region)
     }
 
-    fn group(&self) -> Result<Arc<dyn GroupOps>> {
-        let group: Arc<dyn GroupOps> = Arc::new(Shared(Group::new()?), GFP_KERNEL)?;
+    fn group(&self, proof: Option<Arc<dyn Proof>>) -> Result<Arc<dyn GroupOps>> {
+        let group: Arc<dyn GroupOps> = Arc::new(Shared(Group::new(proof)?), GFP_KERNEL)?;
         Ok(group)
     }
 

@@ -55,7 +55,10 @@ use crate::{
     sys, //
 };
 use kfabric::{
-    errno::enotconn,
+    errno::{
+        ekeyrejected,
+        enotconn, //
+    },
     net::Net,
     new_irqlock,
     op::{
@@ -290,10 +293,12 @@ impl Endpoint {
             Self::fail(this, bindings::EHOSTUNREACH);
         } else {
             let asked = this.host.names.find(&name).map(|listener| {
-                let request = Request::new(this, addr, &ctl.local, copy)?;
+                let proven = listener.prove(this.path.group().proof())?;
+                let request = Request::new(this, addr, &ctl.local, copy, proven)?;
                 listener::Inner::ask(&listener, request)
             });
             match asked {
+                Some(Err(e)) if e == ekeyrejected() => Self::fail(this, bindings::EKEYREJECTED),
                 // Whoever does not take it drops it, which refuses it.
                 Some(Err(e)) if e == ENOMEM => return Err(e),
                 Some(_) => {}
@@ -308,6 +313,10 @@ impl Endpoint {
 
     /// Makes it the accepting end of `request`. `EINVAL`: that was answered.
     pub(crate) fn take_over(&self, request: &Request) -> Result {
+        // Which one it is, the core sees to.
+        if request.proven().is_some() != self.path.group().proof().is_some() {
+            return Err(EINVAL);
+        }
         let (initiator, local, peer) = request.take().ok_or(EINVAL)?;
         let mut ctl = self.ctl.lock();
         ctl.initiator = Some(initiator);

@@ -8,18 +8,33 @@ use kernel::{
     sync::Arc, //
 };
 
-use kfabric::provider::GroupOps;
+use crate::sys;
+use kfabric::provider::{
+    GroupOps,
+    Proof, //
+};
 
-/// A group; only which one it is matters.
+/// Whether both are the same auth key. Both ends are this kernel's, so nothing has to travel.
+pub(crate) fn is_same(a: &dyn Proof, b: &dyn Proof) -> bool {
+    let text = sys::random().to_ne_bytes();
+    b.check(&text, &a.prove(&text))
+}
+
+/// A group; which one it is matters, and who its endpoints connect to.
 pub(crate) struct Group {
-    // Not without bytes: two of those need not differ in where they are.
-    _identity: u64,
+    proof: Option<Arc<dyn Proof>>,
 }
 
 impl Group {
-    /// A new one.
-    pub(crate) fn new() -> Result<Arc<Self>> {
-        Ok(Arc::new(Self { _identity: 0 }, GFP_KERNEL)?)
+    /// A new one. With a `proof` its endpoints connect to those with the same auth key alone, else
+    /// to those without one.
+    pub(crate) fn new(proof: Option<Arc<dyn Proof>>) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self { proof }, GFP_KERNEL)?)
+    }
+
+    /// Its auth key, if it has one.
+    pub(crate) fn proof(&self) -> Option<&Arc<dyn Proof>> {
+        self.proof.as_ref()
     }
 
     /// The one that was given, or else `own`.

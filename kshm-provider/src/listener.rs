@@ -21,6 +21,7 @@ use kernel::{
 };
 
 use crate::{
+    group,
     info,
     names::Name,
     provider::Host,
@@ -28,11 +29,13 @@ use crate::{
     sys, //
 };
 use kfabric::{
+    errno::ekeyrejected,
     net::Net,
     provider::{
         ConnRequestOps,
         ListenSink,
-        ListenerOps, //
+        ListenerOps,
+        Proof, //
     },
     uapi::SockAddr, //
 };
@@ -62,6 +65,8 @@ pub(crate) struct Inner {
     /// Held throughout a close.
     #[pin]
     closing: Mutex<()>,
+    /// Who connects has one of these, or none if there are none.
+    proofs: KVec<Arc<dyn Proof>>,
 }
 
 impl_has_work! {
@@ -69,6 +74,24 @@ impl_has_work! {
 }
 
 impl Inner {
+    /// Which auth key somebody with `proof` has of those that are wanted here.
+    ///
+    /// # Errors
+    ///
+    /// `EKEYREJECTED`: none of them, or one where none is wanted.
+    pub(crate) fn prove(&self, proof: Option<&Arc<dyn Proof>>) -> Result<Option<usize>> {
+        let Some(proof) = proof else {
+            return self
+                .proofs
+                .is_empty()
+                .then_some(None)
+                .ok_or_else(ekeyrejected);
+        };
+        let same = |wanted: &Arc<dyn Proof>| group::is_same(&**proof, &**wanted);
+        let index = self.proofs.iter().position(same);
+        index.map(Some).ok_or_else(ekeyrejected)
+    }
+
     /// Somebody asks. The caller holds the lock of its own endpoint.
     ///
     /// # Errors
@@ -109,7 +132,10 @@ impl WorkItem for Inner {
             entry.dest_addr = peer;
             let ops: Arc<dyn ConnRequestOps> = request.clone();
             // Whoever does not take it drops it, which refuses it.
-            let _ = sink.request(ops, &entry, request.data());
+            let _ = match request.proven() {
+                Some(index) => sink.proven(ops, &entry, request.data(), index),
+                None => sink.request(ops, &entry, request.data()),
+            };
         }
         this.worker.store(0, Ordering::Release);
     }
@@ -129,7 +155,7 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Takes `addr`.
+    /// Takes `addr`. Who connects has to have one of `proofs`, or no auth key if there are none.
     ///
     /// # Errors
     ///
@@ -138,6 +164,7 @@ impl Listener {
         host: &Arc<Host>,
         net: &Net,
         addr: &SockAddr,
+        proofs: KVec<Arc<dyn Proof>>,
         sink: Arc<dyn ListenSink>,
     ) -> Result<Arc<Self>> {
         let ctl = Ctl {
@@ -151,6 +178,7 @@ impl Listener {
                 work <- new_work!("kshm_listener"),
                 worker: AtomicUsize::new(0),
                 closing <- new_mutex!((), "kshm_closing"),
+                proofs,
             }),
             GFP_KERNEL,
         )?;

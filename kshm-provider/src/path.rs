@@ -358,6 +358,11 @@ impl Path {
         self.up.store(true, Ordering::Release);
     }
 
+    /// What its peer reaches by it.
+    pub(crate) fn group(&self) -> &Group {
+        &self.group
+    }
+
     /// Who it is connected to.
     pub(crate) fn peer(&self) -> Option<Arc<Endpoint>> {
         self.tx.lock().peer.clone()

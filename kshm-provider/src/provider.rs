@@ -24,6 +24,7 @@ use kfabric::{
         DomainSink,
         ListenSink,
         ListenerOps,
+        Proof,
         Provider, //
     },
     pure::addr::Address,
@@ -132,7 +133,17 @@ impl Provider for Shm {
         addr: &SockAddr,
         sink: Arc<dyn ListenSink>,
     ) -> Result<Arc<dyn ListenerOps>> {
-        let listener: Arc<dyn ListenerOps> = Listener::new(&self.0, net, addr, sink)?;
+        self.proven_listener(net, addr, KVec::new(), sink)
+    }
+
+    fn proven_listener(
+        &self,
+        net: &Net,
+        addr: &SockAddr,
+        proofs: KVec<Arc<dyn Proof>>,
+        sink: Arc<dyn ListenSink>,
+    ) -> Result<Arc<dyn ListenerOps>> {
+        let listener: Arc<dyn ListenerOps> = Listener::new(&self.0, net, addr, proofs, sink)?;
         Ok(listener)
     }
 }

@@ -25,15 +25,19 @@ pub(crate) struct Request {
     local: SockAddr,
     peer: SockAddr,
     data: KVec<u8>,
+    /// Which of the listener's auth keys the initiator has.
+    proven: Option<usize>,
 }
 
 impl Request {
-    /// `initiator` at `peer` asks whoever listens at `local`.
+    /// `initiator` at `peer` asks whoever listens at `local`, and has the auth key that is the
+    /// `proven`th there, or none.
     pub(crate) fn new(
         initiator: &Arc<Endpoint>,
         local: &SockAddr,
         peer: &SockAddr,
         data: KVec<u8>,
+        proven: Option<usize>,
     ) -> Result<Arc<Self>> {
         let asks = new_mutex!(Some(initiator.clone()), "kshm_request");
         let request = Self {
@@ -41,6 +45,7 @@ impl Request {
             local: *local,
             peer: *peer,
             data,
+            proven,
         };
         Ok(Arc::new(request, GFP_KERNEL)?)
     }
@@ -48,6 +53,11 @@ impl Request {
     /// The peer's application data.
     pub(crate) fn data(&self) -> &[u8] {
         &self.data
+    }
+
+    /// Which of the listener's auth keys the peer has; none if it has none.
+    pub(crate) fn proven(&self) -> Option<usize> {
+        self.proven
     }
 
     /// Our address and the peer's.
