@@ -3,7 +3,8 @@
 //! Auth keys as tests use them: the mode, grants, and an agent.
 
 use crate::raw::{self, Dev};
-use crate::sys::{self, Errno};
+use crate::sys;
+pub use crate::sys::pidfd;
 use kfabric_uapi::*;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -162,20 +163,6 @@ pub fn list(dev: &Dev) -> raw::Result<Vec<GrantInfo>> {
     dev.call(&mut call)?;
     room.truncate(call.count as usize);
     Ok(room)
-}
-
-/// A pidfd.
-///
-/// # Errors
-///
-/// What `pidfd_open(2)` answers.
-pub fn pidfd(pid: i32) -> std::result::Result<OwnedFd, Errno> {
-    // SAFETY: No memory is passed.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    if fd < 0 {
-        return Err(Errno::last());
-    }
-    Ok(sys::own_fd(fd as i32))
 }
 
 /// The inode number of a descriptor.

@@ -541,6 +541,17 @@ pub fn wait_pid(pid: i32, timeout: Duration) -> Result<Option<Ended>, Errno> {
     }
 }
 
+/// A pidfd.
+///
+/// # Errors
+///
+/// What `pidfd_open(2)` answers.
+pub fn pidfd(pid: i32) -> Result<OwnedFd, Errno> {
+    // SAFETY: No memory is passed.
+    let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
+    Ok(own_fd(fd as RawFd))
+}
+
 /// Sends a signal to a process, or (negative) to a process group.
 ///
 /// # Errors

@@ -149,8 +149,12 @@ fn matrix(ctx: &Ctx) -> Result<()> {
                     }
                     let served = match says {
                         Says::NotThere => None,
-                        Says::Yes => Some(Served::start(|a, q| drop(a.allow(q.raw.id)))?),
-                        Says::No => Some(Served::start(|a, q| drop(a.deny(q.raw.id)))?),
+                        Says::Yes => Some(Served::start(|a, q| {
+                            let _ = a.allow(q.raw.id);
+                        })?),
+                        Says::No => Some(Served::start(|a, q| {
+                            let _ = a.deny(q.raw.id);
+                        })?),
                         Says::Nothing => Some(Served::start(|_, _| ())?),
                     };
                     let got = try_all(ctx, if given { KEY } else { &[] })?;
@@ -476,7 +480,9 @@ fn flood(ctx: &Ctx) -> Result<()> {
         let side = &side;
         std::thread::scope(|scope| {
             for i in 0..32_u8 {
-                scope.spawn(move || drop(auth::endpoint(&side.dev, side.domain.handle, &[i, 7])));
+                scope.spawn(move || {
+                    let _ = auth::endpoint(&side.dev, side.domain.handle, &[i, 7]);
+                });
             }
         });
         0
@@ -603,7 +609,9 @@ fn unseen(ctx: &Ctx) -> Result<()> {
     let side = Side::of(&ctx.env)?;
     let mut texts = vec![];
     for says in [true, false] {
-        let served = Served::start(move |a, q| drop(if says { a.allow(q.raw.id) } else { a.deny(q.raw.id) }))?;
+        let served = Served::start(move |a, q| {
+            let _ = if says { a.allow(q.raw.id) } else { a.deny(q.raw.id) };
+        })?;
         let key = if says { KEY } else { OTHER };
         let opened = auth::endpoint(&side.dev, side.domain.handle, key);
         texts.push(format!("{opened:?}").into_bytes());
