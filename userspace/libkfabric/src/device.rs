@@ -203,7 +203,10 @@ impl Device {
     }
 
     /// Asks again with more room until everything fits.
-    fn grow<T: FromZeros + Clone>(&self, ask: impl Fn(&mut [T]) -> Result<u32>) -> Result<Vec<T>> {
+    pub(crate) fn grow<T: FromZeros + Clone>(
+        &self,
+        ask: impl Fn(&mut [T]) -> Result<u32>,
+    ) -> Result<Vec<T>> {
         let mut room = vec![T::new_zeroed(); 64];
         loop {
             let there = ask(&mut room)? as usize;

@@ -87,6 +87,9 @@ errnos! {
     ESTALE = libc::ESTALE, "stale handle";
     EDQUOT = libc::EDQUOT, "quota exceeded";
     ECANCELED = libc::ECANCELED, "cancelled";
+    ESRCH = libc::ESRCH, "no such process";
+    ENOKEY = libc::ENOKEY, "required key not available";
+    EKEYEXPIRED = libc::EKEYEXPIRED, "key has expired";
     EKEYREVOKED = libc::EKEYREVOKED, "key has been revoked";
     EKEYREJECTED = libc::EKEYREJECTED, "key was rejected";
     EOTHER = 256, "unspecified error";
@@ -99,7 +102,7 @@ errnos! {
     ENOCQ = 263, "missing or unavailable completion queue";
     ECRC = 264, "checksum error";
     ETRUNC = 265, "truncated";
-    ENOKEY = 266, "required key not available";
+    FI_ENOKEY = 266, "required key not available";
     ENOAV = 267, "missing or unavailable address vector";
     EOVERRUN = 268, "queue has been overrun";
 }

@@ -140,6 +140,21 @@ impl Error {
 /// Advice by call and errno.
 fn call_hint(call: &str, errno: Errno) -> Option<&'static str> {
     Some(match (call, errno) {
+        (
+            "AUTH_MODE" | "GRANT_ADD" | "GRANT_CHANGE" | "GRANT_REVOKE" | "GRANT_LIST"
+            | "AGENT_OPEN" | "AGENT_NEXT" | "AGENT_ANSWER",
+            Errno::EPERM,
+        ) => "auth keys are the administrator's (CAP_SYS_ADMIN); job managers go by kfi-authd's socket",
+        ("GRANT_ADD" | "AGENT_ANSWER", Errno::EBUSY) => {
+            "a grant of this auth key is over and something opened under it has not ended yet: try again"
+        }
+        ("GRANT_CHANGE" | "GRANT_REVOKE", Errno::ENOENT) => "see the grants there are: kfi auth list",
+        (_, Errno::EACCES) if call.ends_with("OPEN") => "denied by the agent: see its log",
+        (_, Errno::ENOKEY) => {
+            "grants are needed here (kfi auth mode), and there is no auth key, no grant, or no agent to ask"
+        }
+        (_, Errno::EDQUOT) => "beyond the limits of the auth key's grant: see kfi auth list",
+        (_, Errno::EKEYREVOKED | Errno::EKEYEXPIRED) => "the auth key's grant is over: ask for another",
         (_, Errno::ENODEV) => "the device under it went away: close it and open another",
         (_, Errno::ENOTTY) => "the loaded kfabric module is older than this program",
         (_, Errno::E2BIG) => "the loaded kfabric module is older than this program",

@@ -71,6 +71,7 @@
 
 mod addr;
 mod atomic;
+mod auth;
 mod completion;
 mod counter;
 mod device;
@@ -93,6 +94,7 @@ mod tests;
 
 pub use addr::resolve;
 pub use atomic::{AtomicForm, AtomicOp, Integer};
+pub use auth::netns_cookie;
 pub use completion::{CompError, Completion, CompletionQueue};
 pub use counter::{Counter, CounterValue};
 pub use device::{Device, DEVICE_ENV, DEVICE_PATH};

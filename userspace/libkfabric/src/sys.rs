@@ -18,7 +18,7 @@ use kfabric_uapi::Ioctl;
 
 use crate::errno::Errno;
 
-pub(crate) use linux::{monotonic_ns, wait_readable, Kernel};
+pub(crate) use linux::{monotonic_ns, netns_cookie, wait_readable, Kernel};
 pub(crate) use mapping::Mapping;
 pub(crate) use ring::Ring;
 

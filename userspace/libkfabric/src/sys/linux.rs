@@ -112,3 +112,25 @@ pub(crate) fn monotonic_ns() -> u64 {
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut ts) };
     u64::try_from(ts.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(ts.tv_nsec).unwrap_or(0)
 }
+
+/// Cookie of the network namespace that the calling thread is in.
+pub(crate) fn netns_cookie() -> Result<u64, Errno> {
+    let socket = std::os::unix::net::UnixDatagram::unbound()
+        .map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::EIO)))?;
+    let mut cookie = 0u64;
+    let mut len = libc::socklen_t::try_from(size_of::<u64>()).unwrap_or(0);
+    // SAFETY: the option's value is a u64, and that is what the pointer and the length are of.
+    let rc = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &mut len,
+        )
+    };
+    if rc < 0 {
+        return Err(Errno::last());
+    }
+    Ok(cookie)
+}

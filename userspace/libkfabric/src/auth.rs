@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The administrator's calls about auth keys, with the interface's own structures. The crate
+//! `kfauth` makes something nicer of them.
+#![forbid(unsafe_code)]
+
+use std::mem::offset_of;
+
+use kfabric_uapi as abi;
+use zerocopy::IntoBytes;
+
+use crate::device::Device;
+use crate::errno::Errno;
+use crate::error::Result;
+use crate::sys::{self, Buf};
+
+/// Cookie of the network namespace that the calling thread is in: no other one has it until the
+/// machine boots anew. [`abi::AgentNext::netns`] and [`abi::GrantInfo::netns`] are such.
+///
+/// # Errors
+///
+/// `EMFILE` and the like.
+pub fn netns_cookie() -> std::result::Result<u64, Errno> {
+    sys::netns_cookie()
+}
+
+impl Device {
+    /// `KFI_IOC_AUTH_MODE`: sets what `arg.flags` says, and tells how it is then. `size` is set here,
+    /// as in the calls below.
+    ///
+    /// # Errors
+    ///
+    /// `EPERM`, `EINVAL`.
+    pub fn auth_mode(&self, arg: abi::AuthMode) -> Result<abi::AuthMode> {
+        let mut arg = abi::AuthMode {
+            size: size::<abi::AuthMode>(),
+            ..arg
+        };
+        self.shared.call(Self::id(), &mut arg, &mut [])?;
+        Ok(arg)
+    }
+
+    /// `KFI_IOC_GRANT_ADD`: the grant's number.
+    ///
+    /// # Errors
+    ///
+    /// What [`abi::GrantAdd`] says, `EPERM`, `EINVAL`.
+    pub fn grant_add(&self, arg: abi::GrantAdd, auth_key: &[u8]) -> Result<u64> {
+        let mut arg = abi::GrantAdd {
+            size: size::<abi::GrantAdd>(),
+            auth_key_size: u32::try_from(auth_key.len()).unwrap_or(u32::MAX),
+            ..arg
+        };
+        let mut bufs = [Buf::input(offset_of!(abi::GrantAdd, auth_key), auth_key)];
+        self.shared.call(Self::id(), &mut arg, &mut bufs)?;
+        Ok(arg.id)
+    }
+
+    /// `KFI_IOC_GRANT_CHANGE`.
+    ///
+    /// # Errors
+    ///
+    /// What [`abi::GrantChange`] says, `EPERM`, `EINVAL`.
+    pub fn grant_change(&self, arg: abi::GrantChange) -> Result<()> {
+        let mut arg = abi::GrantChange {
+            size: size::<abi::GrantChange>(),
+            ..arg
+        };
+        self.shared.call(Self::id(), &mut arg, &mut [])
+    }
+
+    /// `KFI_IOC_GRANT_REVOKE`.
+    ///
+    /// # Errors
+    ///
+    /// What [`abi::GrantRevoke`] says, `EPERM`.
+    pub fn grant_revoke(&self, id: u64) -> Result<()> {
+        let mut arg: abi::GrantRevoke = sys::new();
+        arg.id = id;
+        self.shared.call(Self::id(), &mut arg, &mut [])
+    }
+
+    /// `KFI_IOC_GRANT_LIST`: all grants.
+    ///
+    /// # Errors
+    ///
+    /// `EPERM`.
+    pub fn grants(&self) -> Result<Vec<abi::GrantInfo>> {
+        self.grow(|room: &mut [abi::GrantInfo]| {
+            let mut arg: abi::GrantList = sys::new();
+            arg.count = u32::try_from(room.len()).unwrap_or(u32::MAX);
+            arg.entry_size = size::<abi::GrantInfo>();
+            let mut bufs = [Buf::output(
+                offset_of!(abi::GrantList, entries),
+                room.as_mut_bytes(),
+            )];
+            self.shared.call(Self::id(), &mut arg, &mut bufs)?;
+            Ok(arg.count)
+        })
+    }
+
+    /// `KFI_IOC_AGENT_OPEN`: makes this open file the agent.
+    ///
+    /// # Errors
+    ///
+    /// `EALREADY`: it is. `EPERM`.
+    pub fn agent_open(&self) -> Result<()> {
+        let mut arg: abi::AgentOpen = sys::new();
+        self.shared.call(Self::id(), &mut arg, &mut [])
+    }
+
+    /// `KFI_IOC_AGENT_NEXT`: the next question, its auth key in the first bytes of `auth_key`.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN`: nobody asks. `ESTALE`: another file is the agent. `EINVAL`: this never was.
+    pub fn agent_next(&self, auth_key: &mut [u8; abi::KFI_AUTH_KEY_MAX]) -> Result<abi::AgentNext> {
+        let mut arg: abi::AgentNext = sys::new();
+        let mut bufs = [Buf::output(
+            offset_of!(abi::AgentNext, auth_key),
+            auth_key.as_mut_slice(),
+        )];
+        self.shared.call(Self::id(), &mut arg, &mut bufs)?;
+        Ok(arg)
+    }
+
+    /// `KFI_IOC_AGENT_ANSWER`: the grant's number after a yes.
+    ///
+    /// # Errors
+    ///
+    /// What [`abi::AgentAnswer`] says.
+    pub fn agent_answer(&self, arg: abi::AgentAnswer) -> Result<u64> {
+        let mut arg = abi::AgentAnswer {
+            size: size::<abi::AgentAnswer>(),
+            ..arg
+        };
+        self.shared.call(Self::id(), &mut arg, &mut [])?;
+        Ok(arg.grant)
+    }
+}
+
+/// A structure's size as its first field has it.
+fn size<T>() -> u32 {
+    u32::try_from(size_of::<T>()).unwrap_or(u32::MAX)
+}
