@@ -7,4 +7,9 @@
 #![forbid(unsafe_code)]
 
 pub mod decide;
+pub mod log;
+pub mod notify;
 pub mod policy;
+mod requests;
+pub mod serve;
+pub mod socket;

@@ -1,16 +1,71 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The `kfi-authd` command: checks a policy file.
+//! The `kfi-authd` command.
 
-fn main() -> std::process::ExitCode {
-    let Some(path) = std::env::args_os().nth(1) else {
-        eprintln!("error: a policy file is wanted");
-        return 2.into();
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use kfi_authd::log::{set_level, Level};
+use kfi_authd::policy::Policy;
+use kfi_authd::serve::{run, Failure, Options};
+
+/// Decides by a policy file who may use which of kfabric's auth keys.
+#[derive(Debug, Parser)]
+#[command(name = "kfi-authd", version)]
+struct Cli {
+    /// The policy file
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        default_value = "/etc/kfabric/authd.toml"
+    )]
+    policy: PathBuf,
+    /// Where the socket for `kfi auth` and job managers is to be
+    #[arg(short, long, value_name = "PATH", default_value = kfauth::protocol::SOCKET)]
+    socket: PathBuf,
+    /// Only read the policy, say what is wrong with it, and end
+    #[arg(long)]
+    check: bool,
+    /// Log only denials and what needs care
+    #[arg(short, long, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Log more than decisions
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    if cli.check {
+        return match Policy::load(&cli.policy) {
+            Ok(_) => ExitCode::SUCCESS,
+            Err(e) => {
+                eprintln!("{e}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    set_level(match (cli.quiet, cli.verbose) {
+        (true, _) => Level::Notice,
+        (_, true) => Level::Debug,
+        _ => Level::Info,
+    });
+    let options = Options {
+        policy: cli.policy,
+        socket: cli.socket,
     };
-    match kfi_authd::policy::Policy::load(path.as_ref()) {
-        Ok(_) => 0.into(),
+    match run(&options) {
+        Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("{e}");
-            1.into()
+            kfi_authd::event!(Error, "{e}");
+            if let Failure::Device { source, .. } = &e {
+                if let Some(hint) = source.hint() {
+                    kfi_authd::event!(Error, "hint: {hint}");
+                }
+                return ExitCode::from(3);
+            }
+            ExitCode::FAILURE
         }
     }
 }
