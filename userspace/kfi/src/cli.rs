@@ -21,6 +21,7 @@ Exit status:
   4  nothing offered matches what was asked for
   5  no connection: address, refusal, time-out, peer gone
   6  data arrived that is not what was sent
+  7  the policy denies it (auth check)
 
 Environment:
   KFABRIC_DEVICE  the device file, instead of /dev/kfabric
@@ -57,6 +58,8 @@ pub enum Command {
     Put(Put),
     /// Show live objects and who owns them
     Show(Show),
+    /// Auth keys: who may use which, and how much
+    Auth(crate::cmd::auth::Auth),
     /// Print a completion script for a shell
     Completions {
         /// The shell

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The commands.
 
+pub mod auth;
 pub mod export;
 pub mod info;
 pub mod ping;
@@ -32,6 +33,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Get(args) => transfer::get(&args, json),
         Command::Put(args) => transfer::put(&args, json),
         Command::Show(args) => show::run(&args, json),
+        Command::Auth(args) => auth::run(&args, json),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "kfi", &mut script);

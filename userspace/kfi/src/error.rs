@@ -56,6 +56,15 @@ pub enum Failure {
         /// Where and how.
         detail: String,
     },
+    /// An auth key that cannot be read, or is none.
+    #[error("{0}")]
+    AuthKey(#[from] kfauth::KeyError),
+    /// kfi-authd could not be asked, or refused.
+    #[error("kfi-authd: {0}")]
+    Daemon(#[from] kfauth::ClientError),
+    /// The policy does not allow it.
+    #[error("denied: {0} (EACCES)")]
+    Denied(String),
     /// An argument that only turned out wrong here.
     #[error("{0} (EINVAL)")]
     Usage(String),
@@ -90,6 +99,8 @@ impl Failure {
             } => 5,
             Self::Refused { .. } | Self::Gone { .. } | Self::Protocol { .. } => 5,
             Self::Corrupt { .. } => 6,
+            Self::Daemon(kfauth::ClientError::Io { .. }) => 3,
+            Self::Denied(_) => 7,
             _ => 1,
         }
     }
@@ -101,6 +112,12 @@ impl Failure {
             Self::NoMatch => Some(
                 "list what there is: kfi info -l; load a provider: modprobe kverbs; see: rdma link",
             ),
+            Self::Daemon(kfauth::ClientError::Io { source, .. }) => Some(match source.kind() {
+                std::io::ErrorKind::PermissionDenied => {
+                    "its socket is for root and the group that its policy names"
+                }
+                _ => "is it running? see: systemctl status kfi-authd",
+            }),
             Self::Gone { .. } => Some("look at the peer's own messages"),
             Self::Protocol { .. } => Some("both sides need the same version of kfi"),
             _ => None,
@@ -117,6 +134,12 @@ impl Failure {
             Self::Gone { .. } => Some("ENOTCONN"),
             Self::Protocol { .. } => Some("EPROTO"),
             Self::Corrupt { .. } => Some("EBADMSG"),
+            Self::AuthKey(_) => None,
+            Self::Daemon(kfauth::ClientError::Io { source, .. }) => {
+                source.raw_os_error().map(|n| Errno(n).name())
+            }
+            Self::Daemon(_) => None,
+            Self::Denied(_) => Some("EACCES"),
             Self::Usage(_) => Some("EINVAL"),
         }
     }

@@ -204,7 +204,7 @@ fn table(rows: &[Row]) -> String {
 }
 
 /// Rows with their columns below each other.
-fn aligned<const N: usize>(cells: &[[String; N]]) -> String {
+pub(super) fn aligned<const N: usize>(cells: &[[String; N]]) -> String {
     let width = |column: usize| {
         cells
             .iter()
