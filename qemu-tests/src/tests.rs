@@ -9,6 +9,7 @@
 pub mod atomics;
 pub mod auth;
 pub mod auth_wire;
+pub mod authd;
 pub mod classes;
 pub mod cm;
 pub mod death;
@@ -77,6 +78,7 @@ pub fn all() -> Vec<Test> {
         kernel::TESTS,
         programs::TESTS,
         stress::TESTS,
+        authd::TESTS,
         classes::TESTS,
         death::TESTS,
         key_death::TESTS,
