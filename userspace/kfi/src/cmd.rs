@@ -44,7 +44,12 @@ pub fn run(cli: Cli) -> Result<()> {
 }
 
 /// The pages that people wrote: name and text.
-const PAGES: &[(&str, &str)] = &[("kfi_mr.3", include_str!("../../man/kfi_mr.3"))];
+const PAGES: &[(&str, &str)] = &[
+    ("kfi-auth.8", include_str!("../../man/kfi-auth.8")),
+    ("kfi-authd.8", include_str!("../../man/kfi-authd.8")),
+    ("kfi_auth.7", include_str!("../../man/kfi_auth.7")),
+    ("kfi_mr.3", include_str!("../../man/kfi_mr.3")),
+];
 
 fn man(dir: &Path) -> Result<()> {
     std::fs::create_dir_all(dir).on_file("make", dir)?;

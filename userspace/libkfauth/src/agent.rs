@@ -137,7 +137,7 @@ impl Agent {
         }
     }
 
-    /// The next question, waiting for it; [`Next::Nothing`] when time is up.
+    /// The next question, waiting for it; [`Next::Nothing`] when time is up, or a signal came.
     ///
     /// # Errors
     ///
