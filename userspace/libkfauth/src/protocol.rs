@@ -15,8 +15,8 @@
 //! < {"error":{"what":"the mode is root's","errno":"EPERM"}}
 //! ```
 //!
-//! Requests come from root and from the members of a group that the policy names; others cannot connect
-//! (EACCES). No answer has a key's bytes in it.
+//! Requests come from root and from the members of a group that the policy names; others cannot
+//! connect (`EACCES`). No answer has a key's bytes in it.
 
 use serde::{Deserialize, Serialize, Serializer};
 use zeroize::Zeroizing;
