@@ -85,8 +85,8 @@ fn with_size(s: &Specimen, size: u32) -> Vec<u8> {
 }
 
 fn sizes(f: &Fixture, s: &Specimen) -> Result<()> {
-    let own = s.bytes.len() as u32;
-    for size in [0, 1, 4, 8, own - 1, own - 8] {
+    let (first, own) = (s.first as u32, s.bytes.len() as u32);
+    for size in [0, 1, 4, 8, first - 1, first - 8] {
         wrong(
             f,
             s,
@@ -351,7 +351,8 @@ fn entry_sizes(ctx: &mut Ctx) -> Result<()> {
         let taken = f.dev().call(&mut arg).is_ok();
         ensure!(!taken, "GETINFO with entries of {entry_size} bytes: taken");
     }
-    for entry_size in sizes(std::mem::size_of::<ObjInfo>()) {
+    // It has grown, by what it names last.
+    for entry_size in sizes(std::mem::offset_of!(ObjInfo, auth)) {
         let mut arg = ObjList {
             entries: at,
             count: 1,

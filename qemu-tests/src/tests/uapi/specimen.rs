@@ -150,6 +150,8 @@ pub(in crate::tests) struct Specimen {
     pub(in crate::tests) name: &'static str,
     pub(in crate::tests) nr: u32,
     pub(in crate::tests) bytes: Vec<u8>,
+    /// Bytes of the structure's first version, which is still taken.
+    pub(in crate::tests) first: usize,
     /// Flags that are known.
     pub(in crate::tests) flags: u32,
     /// Reserved fields: where, and bytes.
@@ -173,6 +175,7 @@ fn specimen<T: Ioctl>(mut arg: T) -> Specimen {
         name: T::NAME,
         nr: T::NR,
         bytes: arg.as_bytes().to_vec(),
+        first: T::MIN_SIZE,
         flags: 0,
         reserved: &[],
         handles: Vec::new(),
@@ -247,6 +250,7 @@ pub(in crate::tests) fn specimens(f: &Fixture) -> Vec<Specimen> {
     let mut list = opening(f);
     list.extend(connecting(f));
     list.extend(using(f));
+    list.extend(auth(f));
     list
 }
 
@@ -318,7 +322,11 @@ fn opening(f: &Fixture) -> Vec<Specimen> {
         })
         .handle(offset_of!(EpOpen, domain), fabric, o.side.domain.handle)
         .optional(offset_of!(EpOpen, connreq), eq, o.pep)
-        .reserved(&[field!(EpOpen.reserved, 4), field!(EpOpen.reserved2, 4)])
+        .reserved(&[
+            field!(EpOpen.reserved, 4),
+            field!(EpOpen.reserved2, 4),
+            field!(EpOpen.reserved3, 4),
+        ])
         .flags(KFI_EP_OWN_KEYS)
         .opens(),
         specimen(RegionReg {
@@ -415,6 +423,71 @@ fn connecting(f: &Fixture) -> Vec<Specimen> {
         .handle(offset_of!(GetName, handle), eq, o.pep)
         .reserved(&[field!(GetName.reserved, 4)])
         .repeats(),
+    ]
+}
+
+/// The calls about auth keys, which are an administrator's.
+fn auth(f: &Fixture) -> Vec<Specimen> {
+    let place = f.room();
+    vec![
+        specimen(AuthMode::default())
+            .reserved(&[field!(AuthMode.reserved, 8)])
+            .flags(
+                KFI_AUTH_SET_MODE | KFI_AUTH_SET_TIMEOUT | KFI_AUTH_SET_DENY | KFI_AUTH_SET_ASKS,
+            )
+            .repeats()
+            .may_fail(&[libc::EPERM]),
+        // Over at once, so that none is left.
+        specimen(GrantAdd {
+            auth_key: place,
+            auth_key_size: 9,
+            match_: KFI_MATCH_UID,
+            rights: KFI_AUTH_EP,
+            uid: 65_533,
+            lifetime_ms: 1,
+            ..Default::default()
+        })
+        .reserved(&[field!(GrantAdd.reserved, 4)])
+        .repeats()
+        .may_fail(&[libc::EPERM, libc::EBUSY]),
+        specimen(GrantChange {
+            flags: KFI_GRANT_LIFETIME,
+            id: u64::MAX,
+            lifetime_ms: 1,
+            ..Default::default()
+        })
+        .flags(KFI_GRANT_LIFETIME | KFI_GRANT_LIMITS)
+        .may_fail(&[libc::EPERM, libc::ENOENT]),
+        specimen(GrantRevoke {
+            id: u64::MAX,
+            ..Default::default()
+        })
+        .reserved(&[field!(GrantRevoke.reserved, 8)])
+        .may_fail(&[libc::EPERM, libc::ENOENT]),
+        specimen(GrantList {
+            entries: place,
+            count: 8,
+            entry_size: std::mem::size_of::<GrantInfo>() as u32,
+            ..Default::default()
+        })
+        .reserved(&[field!(GrantList.reserved, 8)])
+        .repeats()
+        .may_fail(&[libc::EPERM]),
+        specimen(AgentOpen::default())
+            .reserved(&[field!(AgentOpen.reserved, 8)])
+            .may_fail(&[libc::EPERM]),
+        specimen(AgentNext {
+            auth_key: place,
+            ..Default::default()
+        })
+        // The other node may be the agent by now.
+        .may_fail(&[libc::EPERM, libc::EAGAIN, libc::ESTALE, libc::EINVAL]),
+        specimen(AgentAnswer {
+            id: u64::MAX,
+            ..Default::default()
+        })
+        .reserved(&[field!(AgentAnswer.reserved, 4)])
+        .may_fail(&[libc::EPERM, libc::ENOENT, libc::ESTALE, libc::EINVAL]),
     ]
 }
 
