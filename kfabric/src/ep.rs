@@ -494,6 +494,10 @@ impl Endpoint {
         let Err(e) = self.auth.under.check() else {
             return false;
         };
+        // Before anything fails of it.
+        let err = e.to_errno().unsigned_abs();
+        self.shared.conn_error(err, 0, &[]);
+        self.shared.shutdown(err);
         if let Some(own) = &self.own {
             let _ = own.bound.for_each(|key| {
                 key.sweep();
@@ -501,9 +505,6 @@ impl Endpoint {
             });
         }
         self.ops.close();
-        let err = e.to_errno().unsigned_abs();
-        self.shared.conn_error(err, 0, &[]);
-        self.shared.shutdown(err);
         self.auth.under.end();
         true
     }

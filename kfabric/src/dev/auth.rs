@@ -297,23 +297,37 @@ pub(super) fn agent_answer(file: &File, call: &mut AgentAnswer) -> Result<Made> 
     Ok(Made::Nothing)
 }
 
-/// Ends what `object` is, if its grant is over; how many keys and endpoints ended.
-fn end(object: &Object) -> u64 {
+/// Ends an endpoint, if its grant is over; how many ended.
+fn end_endpoint(object: &Object) -> u64 {
     match object {
         Object::Pep(pep) => pep.sweep().into(),
         Object::Ep(ep) => ep.sweep().into(),
+        _ => 0,
+    }
+}
+
+/// Ends a key, if its grant is over; how many ended.
+fn end_key(object: &Object) -> u64 {
+    match object {
         Object::Key(key) => key.sweep().into(),
         Object::Region(region) => region.own().is_some_and(|key| key.sweep()).into(),
         _ => 0,
     }
 }
 
-/// Ends all that was opened under grants that are over.
+/// Ends all that was opened under grants that are over. Endpoints go first: one that ended because
+/// its peer has met a dead key would be told of that and not of the grant.
 ///
 /// # Errors
 ///
 /// `EINTR`: the task is being killed.
 pub(crate) fn sweep() -> Result {
+    end_each(end_endpoint)?;
+    end_each(end_key)
+}
+
+/// Has every object ended by `end`, if it is to.
+fn end_each(end: fn(&Object) -> u64) -> Result {
     File::for_each(|file| {
         for index in 0..file.table.cells() {
             sys::pause()?;

@@ -135,6 +135,8 @@ fn matrix(ctx: &Ctx) -> Result<()> {
                 for given in [false, true] {
                     let mode = Enforced::new()?;
                     mode.timeout(100)?;
+                    // What one cell denies the next is not to hear.
+                    auth::set(mode.dev(), &AuthMode { flags: KFI_AUTH_SET_DENY, ..Default::default() })?;
                     if !enforced {
                         auth::set(mode.dev(), &AuthMode { flags: KFI_AUTH_SET_MODE, ..Default::default() })?;
                     }
@@ -374,7 +376,7 @@ fn lies(ctx: &Ctx) -> Result<()> {
 
 /// A new agent is asked what the old one has not answered; without any, who waits is denied at once.
 fn replaced(ctx: &Ctx) -> Result<()> {
-    let _mode = Enforced::new()?;
+    let mode = Enforced::new()?;
     let old = Agent::open()?;
     let ask = || -> Result<i32> {
         let env = ctx.env.clone();
@@ -395,9 +397,14 @@ fn replaced(ctx: &Ctx) -> Result<()> {
     drop(old);
     new.allow(again.raw.id)?;
     ensure!(sys::wait_pid(asker, Duration::from_secs(30))? == Some(Ended::Exit(0)));
-    let asker = ask()?;
-    new.wait(Duration::from_secs(20))?;
     drop(new);
+    let served = Served::start(|_, _| ())?;
+    let asker = ask()?;
+    let end = Instant::now() + sys::patience(Duration::from_secs(8));
+    while auth::mode(mode.dev())?.waiting == 0 && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    drop(served);
     let ended = sys::wait_pid(asker, Duration::from_secs(30))?;
     ensure!(ended == Some(Ended::Exit(libc::ENOKEY)), "{ended:?}");
     Ok(())
