@@ -2,6 +2,7 @@
 
 //! The cases, by what the call is about.
 
+pub mod authority;
 pub mod connecting;
 pub mod files;
 pub mod memory;
@@ -18,6 +19,7 @@ pub fn all() -> Vec<&'static Case> {
         memory::CASES,
         connecting::CASES,
         operations::CASES,
+        authority::CASES,
     ]
     .into_iter()
     .flatten()
