@@ -27,15 +27,15 @@ use core::sync::atomic::{
 use kernel::prelude::*;
 
 pub use self::key::AuthKey;
-pub use crate::sys::auth::{
-    now_ns,
-    random,
-    same, //
-};
 use self::{
     grant::Lease,
     group::GroupRef,
     seen::Verdict, //
+};
+pub use crate::sys::auth::{
+    now_ns,
+    random,
+    same, //
 };
 use crate::{
     errno::enokey,
@@ -181,7 +181,14 @@ pub(crate) fn admit(
     }
     let caller = Caller::current(net);
     let told = |verdict: Verdict, grant: u64, result: Result<()>| {
-        seen::decided(&caller, key.map_or(0, AuthKey::number), want.rights, grant, verdict, result);
+        seen::decided(
+            &caller,
+            key.map_or(0, AuthKey::number),
+            want.rights,
+            grant,
+            verdict,
+            result,
+        );
     };
     let Some(key) = key else {
         told(Verdict::NoKey, 0, Err(enokey()));
@@ -198,10 +205,12 @@ pub(crate) fn admit(
             Err(miss) => miss,
         };
         let (verdict, e) = match miss {
-            (Miss::Nothing, _) => match ask::ask(&caller, domain, key, want.rights, seen_grants, &mut wait) {
-                Ok(()) => continue,
-                Err(refused) => refused,
-            },
+            (Miss::Nothing, _) => {
+                match ask::ask(&caller, domain, key, want.rights, seen_grants, &mut wait) {
+                    Ok(()) => continue,
+                    Err(refused) => refused,
+                }
+            }
             (_, e) => (Verdict::of_miss(miss.0), e),
         };
         told(verdict, 0, Err(e));

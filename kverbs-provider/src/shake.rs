@@ -335,17 +335,16 @@ impl Gatekeeper {
             }
             Ok(Frame::Proof { cookie, mac, data }) => {
                 let text = proof::proof(&ends, &cookie, qp, data);
-                let found = self
-                    .proofs
-                    .iter()
-                    .position(|p| p.check(text.bytes(), &mac));
+                let found = self.proofs.iter().position(|p| p.check(text.bytes(), &mac));
                 let made = proof::made_at(&cookie);
                 let good = found.and_then(|index| {
                     let proof = self.proofs.get(index)?;
-                    (auth::same(&self.cookie(proof, made), &cookie) && self.spend(made)).then(|| {
-                        let proof = proof.clone();
-                        Asked::Proven(index, Proven { proof, ends, mac })
-                    })
+                    (auth::same(&self.cookie(proof, made), &cookie) && self.spend(made)).then(
+                        || {
+                            let proof = proof.clone();
+                            Asked::Proven(index, Proven { proof, ends, mac })
+                        },
+                    )
                 });
                 good.unwrap_or_else(|| refused(out))
             }

@@ -168,9 +168,7 @@ impl<'a> Frame<'a> {
         let mut at = 0;
         let mut put = |bytes: &[u8]| {
             let end = at + bytes.len();
-            out.get_mut(at..end)
-                .ok_or(TooLong)?
-                .copy_from_slice(bytes);
+            out.get_mut(at..end).ok_or(TooLong)?.copy_from_slice(bytes);
             at = end;
             Ok(())
         };
@@ -232,7 +230,9 @@ fn place(raw: &[u8]) -> [u8; PLACE] {
             host[12..].copy_from_slice(&v4);
             port.copy_from_slice(&p.to_be_bytes());
         }
-        Address::V6 { host: v6, port: p, .. } => {
+        Address::V6 {
+            host: v6, port: p, ..
+        } => {
             host.copy_from_slice(&v6);
             port.copy_from_slice(&p.to_be_bytes());
         }

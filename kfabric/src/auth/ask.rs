@@ -448,7 +448,9 @@ fn put(
 
 /// Has all who wait for an auth key look for a grant again.
 pub(crate) fn look(key: &AuthKey) {
-    BOARD.lock().settle_all(At::Look, |question| question.key.is(key));
+    BOARD
+        .lock()
+        .settle_all(At::Look, |question| question.key.is(key));
 }
 
 /// Makes `seat` the agent. What the former one has not answered it is asked.
@@ -568,8 +570,16 @@ pub(crate) fn answer(seat: &Seat, call: &AgentAnswer) -> Result<u64> {
             uid: if of(KFI_MATCH_UID) { task.uid } else { 0 },
             gid: if of(KFI_MATCH_GID) { task.gid } else { 0 },
             cgroup: if of(KFI_MATCH_CGROUP) { task.cgroup } else { 0 },
-            netns: if of(KFI_MATCH_NETNS) { question.netns } else { 0 },
-            process: if of(KFI_MATCH_PROCESS) { task.process } else { 0 },
+            netns: if of(KFI_MATCH_NETNS) {
+                question.netns
+            } else {
+                0
+            },
+            process: if of(KFI_MATCH_PROCESS) {
+                task.process
+            } else {
+                0
+            },
         },
         rights,
         limits: crate::pure::grant::Limits {

@@ -266,11 +266,7 @@ pub(crate) fn count() -> usize {
 /// # Errors
 ///
 /// Why there is none, and the errno for it.
-pub(crate) fn find(
-    key: &AuthKey,
-    caller: &Caller,
-    want: Want,
-) -> Result<Lease, (Miss, Error)> {
+pub(crate) fn find(key: &AuthKey, caller: &Caller, want: Want) -> Result<Lease, (Miss, Error)> {
     let mut miss = (Miss::Nothing, enokey());
     let mut worse = |other: (Miss, Error)| {
         if other.0 > miss.0 {
@@ -311,7 +307,11 @@ pub(crate) fn add(offer: Offer) -> Result<u64> {
     let mut orphans = KVec::new();
     let id = {
         let mut grants = GRANTS.lock();
-        if grants.of(&offer.key).iter().any(|grant| grant.check().is_err()) {
+        if grants
+            .of(&offer.key)
+            .iter()
+            .any(|grant| grant.check().is_err())
+        {
             return Err(EBUSY);
         }
         if grants.list.len() >= GRANTS_MAX {

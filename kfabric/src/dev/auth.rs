@@ -269,8 +269,8 @@ pub(super) fn agent_next(file: &File, call: &mut AgentNext) -> Result<Made> {
     let zeros = [0; KFI_AUTH_KEY_MAX];
     let rest = call.auth_key.saturating_add(bytes.len() as u64);
     let padding = zeros.get(bytes.len()..).unwrap_or_default();
-    let told = user::write_bytes(call.auth_key, bytes)
-        .and_then(|()| user::write_bytes(rest, padding));
+    let told =
+        user::write_bytes(call.auth_key, bytes).and_then(|()| user::write_bytes(rest, padding));
     let made = Made::Asked(question);
     if let Err(e) = told {
         made.undo(file);

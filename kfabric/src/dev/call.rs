@@ -27,11 +27,11 @@ use super::{
 };
 use crate::{
     auth::{
+        admit,
         ask::{
             self,
             Question, //
         },
-        admit,
         grant,
         Under,
         Want, //
@@ -690,7 +690,11 @@ fn region_reg(file: &File, call: &mut RegionReg) -> Result<Made> {
     call.handle = file.publish(Object::Region(region.clone()), call.domain)?;
     let made = Made::Object(call.handle);
     let own = region.own().map(|key| key.under());
-    still(file, made, [Some(region.under()), own].into_iter().flatten())
+    still(
+        file,
+        made,
+        [Some(region.under()), own].into_iter().flatten(),
+    )
 }
 
 fn cancel(file: &File, call: &mut Cancel) -> Result<Made> {

@@ -352,7 +352,9 @@ pub(super) fn revoke_many(file: &File, call: &mut KeyRevokeMany) -> Result<Made>
         KFI_REVOKE_SLOTS if listed && object == 0 => revoke_listed(file, call),
         KFI_REVOKE_REGION if unlisted => {
             let region = region(file, object)?;
-            revoke_all(file, call, &|of| is_of(of, |of| core::ptr::eq(of, &*region)))
+            revoke_all(file, call, &|of| {
+                is_of(of, |of| core::ptr::eq(of, &*region))
+            })
         }
         KFI_REVOKE_DOMAIN if unlisted => {
             let domain = domain(file, object)?;

@@ -164,9 +164,11 @@ pub(crate) fn hash(data: &[u8]) -> u64 {
 /// Whether two are the same, in a time that does not tell where they differ.
 #[inline(never)]
 pub fn same(a: &[u8], b: &[u8]) -> bool {
+    if a.len() != b.len() {
+        return false;
+    }
     // SAFETY: Both have as many bytes as are said.
-    a.len() == b.len()
-        && unsafe { sys::kf_auth_same(a.as_ptr().cast(), b.as_ptr().cast(), a.len()) }
+    unsafe { sys::kf_auth_same(a.as_ptr().cast(), b.as_ptr().cast(), a.len()) }
 }
 
 /// Zeroes, whether or not it is read again.

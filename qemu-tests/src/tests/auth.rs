@@ -20,19 +20,47 @@ use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("auth.p07_matrix", |ctx| led(ctx, matrix)).on(NETNS).seconds(15),
-    Test::pair("auth.p07_every_match_kind", |ctx| led(ctx, matches)).on(NETNS).seconds(10),
-    Test::pair("auth.p07_limits_of_a_grant", |ctx| led(ctx, limits)).on(NETNS).seconds(10),
-    Test::pair("auth.p07_pids_are_not_processes", |ctx| led(ctx, processes)).on(NETNS).seconds(10),
-    Test::pair("auth.p07_agent_answers", |ctx| led(ctx, answers)).on(NETNS).seconds(10),
-    Test::pair("auth.p07_agent_lies", |ctx| led(ctx, lies)).on(NETNS).seconds(10),
-    Test::pair("auth.p07_agent_replaced_and_killed", |ctx| led(ctx, replaced)).on(NETNS).seconds(10),
-    Test::pair("auth.p07_asker_killed", |ctx| led(ctx, asker_killed)).on(NETNS).seconds(10),
-    Test::pair("auth.p07_a_thousand_questions", |ctx| led(ctx, thousand)).on(NETNS).seconds(60),
-    Test::pair("auth.p07_flood_starves_nobody", |ctx| led(ctx, flood)).on(NETNS).seconds(20),
-    Test::pair("auth.p07_revoked_and_expired", |ctx| led(ctx, ends)).on(NETNS).seconds(15),
-    Test::pair("auth.p07_administrators_only", |ctx| led(ctx, nobody)).on(NETNS).seconds(10),
-    Test::pair("auth.p08_bytes_are_seen_nowhere", |ctx| led(ctx, unseen)).on(NETNS).seconds(15),
+    Test::pair("auth.p07_matrix", |ctx| led(ctx, matrix))
+        .on(NETNS)
+        .seconds(15),
+    Test::pair("auth.p07_every_match_kind", |ctx| led(ctx, matches))
+        .on(NETNS)
+        .seconds(10),
+    Test::pair("auth.p07_limits_of_a_grant", |ctx| led(ctx, limits))
+        .on(NETNS)
+        .seconds(10),
+    Test::pair("auth.p07_pids_are_not_processes", |ctx| led(ctx, processes))
+        .on(NETNS)
+        .seconds(10),
+    Test::pair("auth.p07_agent_answers", |ctx| led(ctx, answers))
+        .on(NETNS)
+        .seconds(10),
+    Test::pair("auth.p07_agent_lies", |ctx| led(ctx, lies))
+        .on(NETNS)
+        .seconds(10),
+    Test::pair("auth.p07_agent_replaced_and_killed", |ctx| {
+        led(ctx, replaced)
+    })
+    .on(NETNS)
+    .seconds(10),
+    Test::pair("auth.p07_asker_killed", |ctx| led(ctx, asker_killed))
+        .on(NETNS)
+        .seconds(10),
+    Test::pair("auth.p07_a_thousand_questions", |ctx| led(ctx, thousand))
+        .on(NETNS)
+        .seconds(60),
+    Test::pair("auth.p07_flood_starves_nobody", |ctx| led(ctx, flood))
+        .on(NETNS)
+        .seconds(20),
+    Test::pair("auth.p07_revoked_and_expired", |ctx| led(ctx, ends))
+        .on(NETNS)
+        .seconds(15),
+    Test::pair("auth.p07_administrators_only", |ctx| led(ctx, nobody))
+        .on(NETNS)
+        .seconds(10),
+    Test::pair("auth.p08_bytes_are_seen_nowhere", |ctx| led(ctx, unseen))
+        .on(NETNS)
+        .seconds(15),
 ];
 
 /// Runs a test on node 1 alone.
@@ -101,7 +129,11 @@ impl Drop for Served {
 fn try_all(ctx: &Ctx, key: &[u8]) -> Result<[i32; 2]> {
     let side = Side::of(&ctx.env)?;
     let errno = |r: crate::raw::Result<()>| r.map_or_else(|e| e.errno.0, |()| 0);
-    let ep = errno(side.dev.ep_open(&keyed(side.domain.handle, key)).map(|_| ()));
+    let ep = errno(
+        side.dev
+            .ep_open(&keyed(side.domain.handle, key))
+            .map(|_| ()),
+    );
     let buf = Buf::new(4096)?;
     let region = side.dev.call_region(&RegionReg {
         flags: KFI_REGION_DYNAMIC_KEYS,
@@ -116,7 +148,11 @@ fn try_all(ctx: &Ctx, key: &[u8]) -> Result<[i32; 2]> {
         region: region.handle,
         count: 1,
         handles: (&raw mut slot) as u64,
-        auth_key: if key.is_empty() { 0 } else { key.as_ptr() as u64 },
+        auth_key: if key.is_empty() {
+            0
+        } else {
+            key.as_ptr() as u64
+        },
         auth_key_size: key.len() as u32,
         ..Default::default()
     }));
@@ -136,9 +172,21 @@ fn matrix(ctx: &Ctx) -> Result<()> {
                     let mode = Enforced::new()?;
                     mode.timeout(100)?;
                     // What one cell denies the next is not to hear.
-                    auth::set(mode.dev(), &AuthMode { flags: KFI_AUTH_SET_DENY, ..Default::default() })?;
+                    auth::set(
+                        mode.dev(),
+                        &AuthMode {
+                            flags: KFI_AUTH_SET_DENY,
+                            ..Default::default()
+                        },
+                    )?;
                     if !enforced {
-                        auth::set(mode.dev(), &AuthMode { flags: KFI_AUTH_SET_MODE, ..Default::default() })?;
+                        auth::set(
+                            mode.dev(),
+                            &AuthMode {
+                                flags: KFI_AUTH_SET_MODE,
+                                ..Default::default()
+                            },
+                        )?;
                     }
                     match grant {
                         Grant::None => {}
@@ -146,7 +194,13 @@ fn matrix(ctx: &Ctx) -> Result<()> {
                             auth::add(mode.dev(), &to_root(KEY))?;
                         }
                         Grant::Others => {
-                            auth::add(mode.dev(), &GrantAdd { uid: 4711, ..to_root(KEY) })?;
+                            auth::add(
+                                mode.dev(),
+                                &GrantAdd {
+                                    uid: 4711,
+                                    ..to_root(KEY)
+                                },
+                            )?;
                         }
                     }
                     let served = match says {
@@ -183,12 +237,21 @@ fn matches(ctx: &Ctx) -> Result<()> {
     let me = auth::pidfd(std::process::id() as i32)?;
     let ns = fs::File::open("/proc/self/ns/net")?;
     let other_ns = fs::File::open("/proc/1/ns/net")?;
-    let (ns, other_ns) = (std::os::fd::OwnedFd::from(ns), std::os::fd::OwnedFd::from(other_ns));
+    let (ns, other_ns) = (
+        std::os::fd::OwnedFd::from(ns),
+        std::os::fd::OwnedFd::from(other_ns),
+    );
     let cgroup = {
         let text = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let at = text.lines().find_map(|l| l.strip_prefix("0::")).unwrap_or("/").to_owned();
-        std::os::unix::fs::MetadataExt::ino(&fs::metadata(format!("/sys/fs/cgroup{at}"))
-            .or_else(|_| fs::metadata("/sys/fs/cgroup"))?)
+        let at = text
+            .lines()
+            .find_map(|l| l.strip_prefix("0::"))
+            .unwrap_or("/")
+            .to_owned();
+        std::os::unix::fs::MetadataExt::ino(
+            &fs::metadata(format!("/sys/fs/cgroup{at}"))
+                .or_else(|_| fs::metadata("/sys/fs/cgroup"))?,
+        )
     };
     let init = auth::pidfd(1)?;
     let base = auth::grant(KEY);
@@ -200,23 +263,109 @@ fn matches(ctx: &Ctx) -> Result<()> {
     };
     let same_ns = auth::inode(ns.as_fd())? == auth::inode(other_ns.as_fd())?;
     let mut rows = vec![
-        ("uid", GrantAdd { match_: KFI_MATCH_UID, ..base }, true),
-        ("another uid", GrantAdd { match_: KFI_MATCH_UID, uid: 1, ..base }, false),
-        ("gid", GrantAdd { match_: KFI_MATCH_GID, ..base }, true),
-        ("another gid", GrantAdd { match_: KFI_MATCH_GID, gid: 4711, ..base }, false),
-        ("netns", GrantAdd { match_: KFI_MATCH_NETNS, netns_fd: auth::number(&ns), ..base }, true),
-        ("process", GrantAdd { match_: KFI_MATCH_PROCESS, pidfd: auth::number(&me), ..base }, true),
-        ("another process", GrantAdd { match_: KFI_MATCH_PROCESS, pidfd: auth::number(&init), ..base }, false),
+        (
+            "uid",
+            GrantAdd {
+                match_: KFI_MATCH_UID,
+                ..base
+            },
+            true,
+        ),
+        (
+            "another uid",
+            GrantAdd {
+                match_: KFI_MATCH_UID,
+                uid: 1,
+                ..base
+            },
+            false,
+        ),
+        (
+            "gid",
+            GrantAdd {
+                match_: KFI_MATCH_GID,
+                ..base
+            },
+            true,
+        ),
+        (
+            "another gid",
+            GrantAdd {
+                match_: KFI_MATCH_GID,
+                gid: 4711,
+                ..base
+            },
+            false,
+        ),
+        (
+            "netns",
+            GrantAdd {
+                match_: KFI_MATCH_NETNS,
+                netns_fd: auth::number(&ns),
+                ..base
+            },
+            true,
+        ),
+        (
+            "process",
+            GrantAdd {
+                match_: KFI_MATCH_PROCESS,
+                pidfd: auth::number(&me),
+                ..base
+            },
+            true,
+        ),
+        (
+            "another process",
+            GrantAdd {
+                match_: KFI_MATCH_PROCESS,
+                pidfd: auth::number(&init),
+                ..base
+            },
+            false,
+        ),
         ("all", all, true),
         ("all but one", GrantAdd { uid: 1, ..all }, false),
-        ("no such cgroup", GrantAdd { match_: KFI_MATCH_CGROUP, cgroup: u64::MAX, ..base }, false),
-        ("keys only", GrantAdd { match_: KFI_MATCH_UID, rights: KFI_AUTH_KEYS, ..base }, false),
+        (
+            "no such cgroup",
+            GrantAdd {
+                match_: KFI_MATCH_CGROUP,
+                cgroup: u64::MAX,
+                ..base
+            },
+            false,
+        ),
+        (
+            "keys only",
+            GrantAdd {
+                match_: KFI_MATCH_UID,
+                rights: KFI_AUTH_KEYS,
+                ..base
+            },
+            false,
+        ),
     ];
     if !same_ns {
-        rows.push(("another netns", GrantAdd { match_: KFI_MATCH_NETNS, netns_fd: auth::number(&other_ns), ..base }, false));
+        rows.push((
+            "another netns",
+            GrantAdd {
+                match_: KFI_MATCH_NETNS,
+                netns_fd: auth::number(&other_ns),
+                ..base
+            },
+            false,
+        ));
     }
     if fs::metadata("/sys/fs/cgroup/cgroup.procs").is_ok() {
-        rows.push(("cgroup", GrantAdd { match_: KFI_MATCH_CGROUP, cgroup, ..base }, true));
+        rows.push((
+            "cgroup",
+            GrantAdd {
+                match_: KFI_MATCH_CGROUP,
+                cgroup,
+                ..base
+            },
+            true,
+        ));
     }
     for (what, want, covers) in rows {
         let id = auth::add(dev, &want).with_context(|| what.to_owned())?;
@@ -229,19 +378,100 @@ fn matches(ctx: &Ctx) -> Result<()> {
         auth::revoke(dev, id)?;
     }
     refused(auth::add(dev, &base), libc::EINVAL, "nobody")?;
-    refused(auth::add(dev, &GrantAdd { match_: KFI_MATCH_UID, gid: 1, ..base }), libc::EINVAL, "a gid that is not named")?;
-    refused(auth::add(dev, &GrantAdd { rights: 0, ..to_root(KEY) }), libc::EINVAL, "no right")?;
-    refused(auth::add(dev, &GrantAdd { rights: 4, ..to_root(KEY) }), libc::EINVAL, "another right")?;
-    refused(auth::add(dev, &GrantAdd { auth_key_size: 0, ..to_root(KEY) }), libc::EINVAL, "no key")?;
-    refused(auth::add(dev, &GrantAdd { auth_key_size: 65, ..to_root(KEY) }), libc::EINVAL, "a long key")?;
-    refused(auth::add(dev, &GrantAdd { match_: KFI_MATCH_NETNS, netns_fd: auth::number(&me), ..base }), libc::EBADF, "no netns")?;
-    refused(auth::add(dev, &GrantAdd { match_: KFI_MATCH_PROCESS, pidfd: auth::number(&ns), ..base }), libc::EBADF, "no pidfd")
+    refused(
+        auth::add(
+            dev,
+            &GrantAdd {
+                match_: KFI_MATCH_UID,
+                gid: 1,
+                ..base
+            },
+        ),
+        libc::EINVAL,
+        "a gid that is not named",
+    )?;
+    refused(
+        auth::add(
+            dev,
+            &GrantAdd {
+                rights: 0,
+                ..to_root(KEY)
+            },
+        ),
+        libc::EINVAL,
+        "no right",
+    )?;
+    refused(
+        auth::add(
+            dev,
+            &GrantAdd {
+                rights: 4,
+                ..to_root(KEY)
+            },
+        ),
+        libc::EINVAL,
+        "another right",
+    )?;
+    refused(
+        auth::add(
+            dev,
+            &GrantAdd {
+                auth_key_size: 0,
+                ..to_root(KEY)
+            },
+        ),
+        libc::EINVAL,
+        "no key",
+    )?;
+    refused(
+        auth::add(
+            dev,
+            &GrantAdd {
+                auth_key_size: 65,
+                ..to_root(KEY)
+            },
+        ),
+        libc::EINVAL,
+        "a long key",
+    )?;
+    refused(
+        auth::add(
+            dev,
+            &GrantAdd {
+                match_: KFI_MATCH_NETNS,
+                netns_fd: auth::number(&me),
+                ..base
+            },
+        ),
+        libc::EBADF,
+        "no netns",
+    )?;
+    refused(
+        auth::add(
+            dev,
+            &GrantAdd {
+                match_: KFI_MATCH_PROCESS,
+                pidfd: auth::number(&ns),
+                ..base
+            },
+        ),
+        libc::EBADF,
+        "no pidfd",
+    )
 }
 
 /// Limits are of the grant as a whole, over files, and can be changed.
 fn limits(ctx: &Ctx) -> Result<()> {
     let mode = Enforced::new()?;
-    let id = auth::add(mode.dev(), &GrantAdd { max_eps: 2, max_keys: 1, max_pinned: 8192, ..to_root(KEY) })?;
+    let id = auth::add(
+        mode.dev(),
+        &GrantAdd {
+            max_eps: 2,
+            max_keys: 1,
+            max_pinned: 8192,
+            ..to_root(KEY)
+        },
+    )?;
     let sides = [Side::of(&ctx.env)?, Side::of(&ctx.env)?];
     let open = |side: &Side| auth::endpoint(&side.dev, side.domain.handle, KEY);
     let first = open(&sides[0])?;
@@ -250,24 +480,38 @@ fn limits(ctx: &Ctx) -> Result<()> {
     sides[0].dev.close(first.handle)?;
     open(&sides[0])?;
     let buf = Buf::new(16384)?;
-    let reg = |side: &Side, len: u64| side.dev.call_region(&RegionReg {
-        flags: KFI_REGION_DYNAMIC_KEYS,
-        domain: side.domain.handle,
-        addr: buf.addr(),
-        len,
-        access: LOCAL | REMOTE,
-        auth_key: KEY.as_ptr() as u64,
-        auth_key_size: KEY.len() as u32,
-        ..Default::default()
-    });
+    let reg = |side: &Side, len: u64| {
+        side.dev.call_region(&RegionReg {
+            flags: KFI_REGION_DYNAMIC_KEYS,
+            domain: side.domain.handle,
+            addr: buf.addr(),
+            len,
+            access: LOCAL | REMOTE,
+            auth_key: KEY.as_ptr() as u64,
+            auth_key_size: KEY.len() as u32,
+            ..Default::default()
+        })
+    };
     refused(reg(&sides[0], 8193), libc::EDQUOT, "a byte too many")?;
     let region = reg(&sides[0], 8192)?;
     refused(reg(&sides[1], 1), libc::EDQUOT, "another byte")?;
     let slots = sides[0].dev.key_alloc(region.handle, 1)?;
-    refused(sides[0].dev.key_alloc(region.handle, 1), libc::EDQUOT, "a second key")?;
+    refused(
+        sides[0].dev.key_alloc(region.handle, 1),
+        libc::EDQUOT,
+        "a second key",
+    )?;
     let used = auth::list(mode.dev())?[0];
-    ensure!((used.eps, used.keys, used.pinned) == (2, 1, 8192), "{used:?}");
-    mode.dev().call(&mut GrantChange { flags: KFI_GRANT_LIMITS, id, max_keys: 3, ..Default::default() })?;
+    ensure!(
+        (used.eps, used.keys, used.pinned) == (2, 1, 8192),
+        "{used:?}"
+    );
+    mode.dev().call(&mut GrantChange {
+        flags: KFI_GRANT_LIMITS,
+        id,
+        max_keys: 3,
+        ..Default::default()
+    })?;
     sides[0].dev.key_alloc(region.handle, 2)?;
     sides[0].dev.close(slots[0])?;
     drop(sides);
@@ -283,14 +527,45 @@ fn processes(ctx: &Ctx) -> Result<()> {
     let pid = sys::fork(|| 0)?;
     let fd = auth::pidfd(pid)?;
     ensure!(sys::wait_pid(pid, Duration::from_secs(10))? == Some(Ended::Exit(0)));
-    let want = GrantAdd { match_: KFI_MATCH_PROCESS, pidfd: auth::number(&fd), ..auth::grant(KEY) };
-    refused(auth::add(mode.dev(), &want), libc::ESRCH, "a process that is gone")?;
-    refused(auth::add(mode.dev(), &GrantAdd { pidfd: 4711, ..want }), libc::EBADF, "a forged pidfd")?;
-    refused(auth::add(mode.dev(), &GrantAdd { pidfd: -1, ..want }), libc::EBADF, "no pidfd")?;
+    let want = GrantAdd {
+        match_: KFI_MATCH_PROCESS,
+        pidfd: auth::number(&fd),
+        ..auth::grant(KEY)
+    };
+    refused(
+        auth::add(mode.dev(), &want),
+        libc::ESRCH,
+        "a process that is gone",
+    )?;
+    refused(
+        auth::add(
+            mode.dev(),
+            &GrantAdd {
+                pidfd: 4711,
+                ..want
+            },
+        ),
+        libc::EBADF,
+        "a forged pidfd",
+    )?;
+    refused(
+        auth::add(mode.dev(), &GrantAdd { pidfd: -1, ..want }),
+        libc::EBADF,
+        "no pidfd",
+    )?;
     // The same number again: the kernel is told to give it next.
-    let child = sys::fork(|| { std::thread::sleep(Duration::from_secs(30)); 0 })?;
+    let child = sys::fork(|| {
+        std::thread::sleep(Duration::from_secs(30));
+        0
+    })?;
     let fd = auth::pidfd(child)?;
-    auth::add(mode.dev(), &GrantAdd { pidfd: auth::number(&fd), ..want })?;
+    auth::add(
+        mode.dev(),
+        &GrantAdd {
+            pidfd: auth::number(&fd),
+            ..want
+        },
+    )?;
     sys::kill(child, libc::SIGKILL)?;
     sys::wait_pid(child, Duration::from_secs(10))?;
     for _ in 0..50 {
@@ -299,7 +574,9 @@ fn processes(ctx: &Ctx) -> Result<()> {
         }
         let env = ctx.env.clone();
         let again = sys::fork(move || match Side::of(&env) {
-            Ok(side) => auth::endpoint(&side.dev, side.domain.handle, KEY).map_or_else(|e| e.errno.0, |_| 0),
+            Ok(side) => {
+                auth::endpoint(&side.dev, side.domain.handle, KEY).map_or_else(|e| e.errno.0, |_| 0)
+            }
             Err(_) => 99,
         })?;
         let ended = sys::wait_pid(again, Duration::from_secs(30))?;
@@ -308,7 +585,11 @@ fn processes(ctx: &Ctx) -> Result<()> {
             break;
         }
     }
-    refused(auth::endpoint(&side.dev, side.domain.handle, KEY), libc::ENOKEY, "another process")
+    refused(
+        auth::endpoint(&side.dev, side.domain.handle, KEY),
+        libc::ENOKEY,
+        "another process",
+    )
 }
 
 /// What the agent is told is so, and its answer is a grant; a denial is remembered for a while.
@@ -318,7 +599,8 @@ fn answers(ctx: &Ctx) -> Result<()> {
     let env = ctx.env.clone();
     let asker = sys::fork(move || {
         let Ok(side) = Side::of(&env) else { return 99 };
-        let open = || auth::endpoint(&side.dev, side.domain.handle, KEY).map_or_else(|e| e.errno.0, |_| 0);
+        let open =
+            || auth::endpoint(&side.dev, side.domain.handle, KEY).map_or_else(|e| e.errno.0, |_| 0);
         let (no, again) = (open(), open());
         std::thread::sleep(Duration::from_millis(1500));
         let (yes, cached) = (open(), open());
@@ -328,9 +610,18 @@ fn answers(ctx: &Ctx) -> Result<()> {
     let raw = &question.raw;
     let fd = auth::pidfd(asker)?;
     ensure!(question.key == KEY, "another key");
-    ensure!(raw.pid == asker as u32 && raw.process == auth::inode(fd.as_fd())?, "{raw:?}");
-    ensure!((raw.uid, raw.gid, raw.rights) == (0, 0, KFI_AUTH_EP), "{raw:?}");
-    ensure!(crate::raw::field_text(&raw.domain) == ctx.env.dev, "{raw:?}");
+    ensure!(
+        raw.pid == asker as u32 && raw.process == auth::inode(fd.as_fd())?,
+        "{raw:?}"
+    );
+    ensure!(
+        (raw.uid, raw.gid, raw.rights) == (0, 0, KFI_AUTH_EP),
+        "{raw:?}"
+    );
+    ensure!(
+        crate::raw::field_text(&raw.domain) == ctx.env.dev,
+        "{raw:?}"
+    );
     ensure!(raw.left_ms <= 10_000 && raw.left_ms > 0, "{raw:?}");
     refused(agent.next(), libc::EAGAIN, "the same question twice")?;
     agent.deny(raw.id)?;
@@ -340,7 +631,10 @@ fn answers(ctx: &Ctx) -> Result<()> {
     let id = agent.allow(second.raw.id)?;
     ensure!(sys::wait_pid(asker, Duration::from_secs(30))? == Some(Ended::Exit(0)));
     let grants = auth::list(mode.dev())?;
-    ensure!(grants.iter().all(|g| g.id == id && g.answered == 1), "{grants:?}");
+    ensure!(
+        grants.iter().all(|g| g.id == id && g.answered == 1),
+        "{grants:?}"
+    );
     Ok(())
 }
 
@@ -352,21 +646,74 @@ fn lies(ctx: &Ctx) -> Result<()> {
     refused(agent.next(), libc::EAGAIN, "nobody asks")?;
     refused(agent.allow(1 << 40), libc::ENOENT, "an unknown question")?;
     let bad = |want: AgentAnswer, errno, what| refused(agent.answer(&want), errno, what);
-    bad(AgentAnswer { id: 1, verdict: 2, ..Default::default() }, libc::EINVAL, "another verdict")?;
-    bad(AgentAnswer { id: 1, max_keys: 1, ..Default::default() }, libc::EINVAL, "limits of a no")?;
-    refused(agent.dev().call(&mut AgentOpen::default()), libc::EALREADY, "twice")?;
+    bad(
+        AgentAnswer {
+            id: 1,
+            verdict: 2,
+            ..Default::default()
+        },
+        libc::EINVAL,
+        "another verdict",
+    )?;
+    bad(
+        AgentAnswer {
+            id: 1,
+            max_keys: 1,
+            ..Default::default()
+        },
+        libc::EINVAL,
+        "limits of a no",
+    )?;
+    refused(
+        agent.dev().call(&mut AgentOpen::default()),
+        libc::EALREADY,
+        "twice",
+    )?;
     let stranger = Dev::open()?;
-    refused(stranger.call(&mut AgentNext::default()), libc::EINVAL, "no agent")?;
+    refused(
+        stranger.call(&mut AgentNext::default()),
+        libc::EINVAL,
+        "no agent",
+    )?;
     let env = ctx.env.clone();
     let asker = sys::fork(move || match Side::of(&env) {
-        Ok(side) => auth::endpoint(&side.dev, side.domain.handle, KEY).map_or_else(|e| e.errno.0, |_| 0),
+        Ok(side) => {
+            auth::endpoint(&side.dev, side.domain.handle, KEY).map_or_else(|e| e.errno.0, |_| 0)
+        }
         Err(_) => 99,
     })?;
     let question = agent.wait(Duration::from_secs(20))?;
     let id = question.raw.id;
-    bad(AgentAnswer { id, verdict: 1, rights: KFI_AUTH_KEYS, ..Default::default() }, libc::EINVAL, "less than asked")?;
-    bad(AgentAnswer { id, verdict: 1, rights: 8, ..Default::default() }, libc::EINVAL, "no right")?;
-    bad(AgentAnswer { id, verdict: 1, match_: 64, ..Default::default() }, libc::EINVAL, "no match")?;
+    bad(
+        AgentAnswer {
+            id,
+            verdict: 1,
+            rights: KFI_AUTH_KEYS,
+            ..Default::default()
+        },
+        libc::EINVAL,
+        "less than asked",
+    )?;
+    bad(
+        AgentAnswer {
+            id,
+            verdict: 1,
+            rights: 8,
+            ..Default::default()
+        },
+        libc::EINVAL,
+        "no right",
+    )?;
+    bad(
+        AgentAnswer {
+            id,
+            verdict: 1,
+            match_: 64,
+            ..Default::default()
+        },
+        libc::EINVAL,
+        "no match",
+    )?;
     agent.allow(id)?;
     refused(agent.allow(id), libc::ENOENT, "twice")?;
     refused(agent.deny(id), libc::ENOENT, "yes and no")?;
@@ -381,14 +728,20 @@ fn replaced(ctx: &Ctx) -> Result<()> {
     let ask = || -> Result<i32> {
         let env = ctx.env.clone();
         Ok(sys::fork(move || match Side::of(&env) {
-            Ok(side) => auth::endpoint(&side.dev, side.domain.handle, KEY).map_or_else(|e| e.errno.0, |_| 0),
+            Ok(side) => {
+                auth::endpoint(&side.dev, side.domain.handle, KEY).map_or_else(|e| e.errno.0, |_| 0)
+            }
             Err(_) => 99,
         })?)
     };
     let asker = ask()?;
     let question = old.wait(Duration::from_secs(20))?;
     let new = Agent::open()?;
-    refused(old.allow(question.raw.id), libc::ESTALE, "the old one's answer")?;
+    refused(
+        old.allow(question.raw.id),
+        libc::ESTALE,
+        "the old one's answer",
+    )?;
     refused(old.next(), libc::ESTALE, "the old one")?;
     let events = sys::poll(old.dev().as_fd(), libc::POLLIN, Duration::from_secs(5))?;
     ensure!(events & libc::POLLHUP != 0, "events {events:#x}");
@@ -425,8 +778,15 @@ fn asker_killed(ctx: &Ctx) -> Result<()> {
     ensure!(auth::mode(mode.dev())?.waiting == 1);
     sys::kill(asker, libc::SIGKILL)?;
     ensure!(sys::wait_pid(asker, Duration::from_secs(10))? == Some(Ended::Signal(libc::SIGKILL)));
-    ensure!(auth::mode(mode.dev())?.waiting == 0, "the question is still there");
-    refused(agent.allow(question.raw.id), libc::ENOENT, "an answer to nobody")
+    ensure!(
+        auth::mode(mode.dev())?.waiting == 0,
+        "the question is still there"
+    );
+    refused(
+        agent.allow(question.raw.id),
+        libc::ENOENT,
+        "an answer to nobody",
+    )
 }
 
 /// A thousand at once, by a hundred processes of ten threads, answered in no order: all get theirs.
@@ -443,12 +803,20 @@ fn thousand(ctx: &Ctx) -> Result<()> {
             let Ok(side) = Side::of(&env) else { return 99 };
             let side = &side;
             let wrong = std::thread::scope(|scope| {
-                let threads = (0..THREADS).map(|i| scope.spawn(move || {
-                    let got = auth::endpoint(&side.dev, side.domain.handle, &[i, 1, 2]);
-                    let want = if i % 2 == 0 { 0 } else { libc::EACCES };
-                    got.map_or_else(|e| e.errno.0, |_| 0) != want
-                })).collect::<Vec<_>>();
-                threads.into_iter().map(|t| t.join().unwrap_or(true)).filter(|w| *w).count()
+                let threads = (0..THREADS)
+                    .map(|i| {
+                        scope.spawn(move || {
+                            let got = auth::endpoint(&side.dev, side.domain.handle, &[i, 1, 2]);
+                            let want = if i % 2 == 0 { 0 } else { libc::EACCES };
+                            got.map_or_else(|e| e.errno.0, |_| 0) != want
+                        })
+                    })
+                    .collect::<Vec<_>>();
+                threads
+                    .into_iter()
+                    .map(|t| t.join().unwrap_or(true))
+                    .filter(|w| *w)
+                    .count()
             });
             wrong as i32
         })?);
@@ -463,7 +831,11 @@ fn thousand(ctx: &Ctx) -> Result<()> {
         }
     }
     ensure!(held.len() == 1000, "{} questions", held.len());
-    while let Some(question) = if held.len() % 2 == 0 { held.pop() } else { Some(held.remove(held.len() / 2)) } {
+    while let Some(question) = if held.len() % 2 == 0 {
+        held.pop()
+    } else {
+        Some(held.remove(held.len() / 2))
+    } {
         match question.key[0] % 2 {
             0 => agent.allow(question.raw.id)?,
             _ => agent.deny(question.raw.id)?,
@@ -479,7 +851,15 @@ fn thousand(ctx: &Ctx) -> Result<()> {
 /// One process that asks for more than it may is told so, and another one's question gets through.
 fn flood(ctx: &Ctx) -> Result<()> {
     let mode = Enforced::new()?;
-    auth::set(mode.dev(), &AuthMode { flags: KFI_AUTH_SET_ASKS | KFI_AUTH_SET_TIMEOUT, asks: 8, timeout_ms: 60_000, ..Default::default() })?;
+    auth::set(
+        mode.dev(),
+        &AuthMode {
+            flags: KFI_AUTH_SET_ASKS | KFI_AUTH_SET_TIMEOUT,
+            asks: 8,
+            timeout_ms: 60_000,
+            ..Default::default()
+        },
+    )?;
     let agent = Agent::open()?;
     let env = ctx.env.clone();
     let flooder = sys::fork(move || {
@@ -500,7 +880,9 @@ fn flood(ctx: &Ctx) -> Result<()> {
     }
     let env = ctx.env.clone();
     let other = sys::fork(move || match Side::of(&env) {
-        Ok(side) => auth::endpoint(&side.dev, side.domain.handle, OTHER).map_or_else(|e| e.errno.0, |_| 0),
+        Ok(side) => {
+            auth::endpoint(&side.dev, side.domain.handle, OTHER).map_or_else(|e| e.errno.0, |_| 0)
+        }
         Err(_) => 99,
     })?;
     let mut seen = 0;
@@ -554,21 +936,54 @@ fn ends(ctx: &Ctx) -> Result<()> {
         if lifetime_ms == 0 {
             auth::revoke(mode.dev(), id)?;
         } else {
-            mode.dev().call(&mut GrantChange { flags: KFI_GRANT_LIFETIME, id, lifetime_ms, ..Default::default() })?;
+            mode.dev().call(&mut GrantChange {
+                flags: KFI_GRANT_LIFETIME,
+                id,
+                lifetime_ms,
+                ..Default::default()
+            })?;
             std::thread::sleep(Duration::from_millis(lifetime_ms + 50));
         }
-        refused(side.dev.key_assign(slots[1], 0, 1, REMOTE).map(|_| ()), errno, "an assignment")?;
-        refused(side.dev.bind(ep.handle, side.eq.handle, 0).and_then(|()| side.dev.enable(ep.handle)), errno, "enabling")?;
+        refused(
+            side.dev.key_assign(slots[1], 0, 1, REMOTE).map(|_| ()),
+            errno,
+            "an assignment",
+        )?;
+        refused(
+            side.dev
+                .bind(ep.handle, side.eq.handle, 0)
+                .and_then(|()| side.dev.enable(ep.handle)),
+            errno,
+            "enabling",
+        )?;
         let end = Instant::now() + sys::patience(Duration::from_secs(10));
         while !auth::list(mode.dev())?.is_empty() {
-            ensure!(Instant::now() < end, "it does not drain: {:?}", auth::list(mode.dev())?);
+            ensure!(
+                Instant::now() < end,
+                "it does not drain: {:?}",
+                auth::list(mode.dev())?
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
-        refused(auth::revoke(mode.dev(), id), libc::ENOENT, "a grant that is over")?;
-        let keys = side.dev.obj_list()?.into_iter().filter(|o| o.kind == KFI_TYPE_KEY && o.a != 0);
+        refused(
+            auth::revoke(mode.dev(), id),
+            libc::ENOENT,
+            "a grant that is over",
+        )?;
+        let keys = side
+            .dev
+            .obj_list()?
+            .into_iter()
+            .filter(|o| o.kind == KFI_TYPE_KEY && o.a != 0);
         ensure!(keys.count() == 0, "a key is left");
         // It may be another's now.
-        let id = auth::add(mode.dev(), &GrantAdd { uid: 4711, ..to_root(KEY) })?;
+        let id = auth::add(
+            mode.dev(),
+            &GrantAdd {
+                uid: 4711,
+                ..to_root(KEY)
+            },
+        )?;
         auth::revoke(mode.dev(), id)?;
     }
     Ok(())
@@ -587,8 +1002,15 @@ fn nobody(_ctx: &Ctx) -> Result<()> {
         };
         try_it(handed.call(&mut AuthMode::default()));
         try_it(handed.call(&mut to_root(KEY)));
-        try_it(handed.call(&mut GrantChange { flags: 2, id: 1, ..Default::default() }));
-        try_it(handed.call(&mut GrantRevoke { id: 1, ..Default::default() }));
+        try_it(handed.call(&mut GrantChange {
+            flags: 2,
+            id: 1,
+            ..Default::default()
+        }));
+        try_it(handed.call(&mut GrantRevoke {
+            id: 1,
+            ..Default::default()
+        }));
         try_it(auth::list(&handed).map(|_| ()));
         try_it(handed.call(&mut AgentOpen::default()));
         try_it(handed.call(&mut AgentNext::default()));
@@ -604,7 +1026,8 @@ fn nobody(_ctx: &Ctx) -> Result<()> {
 fn shows(text: &[u8], key: &[u8]) -> bool {
     let core = &key[1..key.len() - 1];
     let hex: String = core.iter().map(|b| format!("{b:02x}")).collect();
-    text.windows(core.len()).any(|w| w == core) || text.windows(hex.len()).any(|w| w == hex.as_bytes())
+    text.windows(core.len()).any(|w| w == core)
+        || text.windows(hex.len()).any(|w| w == hex.as_bytes())
 }
 
 /// The bytes of an auth key come to light nowhere.
@@ -617,21 +1040,30 @@ fn unseen(ctx: &Ctx) -> Result<()> {
     let mut texts = vec![];
     for says in [true, false] {
         let served = Served::start(move |a, q| {
-            let _ = if says { a.allow(q.raw.id) } else { a.deny(q.raw.id) };
+            let _ = if says {
+                a.allow(q.raw.id)
+            } else {
+                a.deny(q.raw.id)
+            };
         })?;
         let key = if says { KEY } else { OTHER };
         let opened = auth::endpoint(&side.dev, side.domain.handle, key);
         texts.push(format!("{opened:?}").into_bytes());
         drop(served);
     }
-    texts.push(fs::read("/proc/self/fdinfo/".to_owned() + &auth_fd(&side.dev).to_string())?);
+    texts.push(fs::read(
+        "/proc/self/fdinfo/".to_owned() + &auth_fd(&side.dev).to_string(),
+    )?);
     texts.push(format!("{:?}", auth::list(mode.dev())?).into_bytes());
     texts.push(std::process::Command::new("dmesg").output()?.stdout);
     if traced {
         let _ = fs::write(&event, "0");
         let seen = fs::read(format!("{trace}/trace"))?;
         let text = String::from_utf8_lossy(&seen).into_owned();
-        ensure!(text.contains("auth_decision") && text.contains("verdict=granted"), "{text}");
+        ensure!(
+            text.contains("auth_decision") && text.contains("verdict=granted"),
+            "{text}"
+        );
         ensure!(text.contains("verdict=denied"), "{text}");
         texts.push(seen);
     }

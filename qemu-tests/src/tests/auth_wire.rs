@@ -22,7 +22,9 @@ pub const TESTS: &[Test] = &[
     Test::pair("auth.p07_refusal_of_the_application", refusal),
     Test::pair("auth.p07_leaked_key_of_another_group", leaked),
     Test::pair("auth.p07_seven_steps", seven_steps).seconds(15),
-    Test::pair("auth.p07_revoked_in_mid_transfer", mid_transfer).on(NETNS).seconds(15),
+    Test::pair("auth.p07_revoked_in_mid_transfer", mid_transfer)
+        .on(NETNS)
+        .seconds(15),
 ];
 
 /// Listens for peers with any of `keys`; the port.
@@ -39,7 +41,11 @@ fn listen(ctx: &Ctx, side: &Side, keys: &[&[u8]]) -> Result<(u64, u16)> {
         fabric: side.fabric,
         eq: side.eq.handle,
         addr: crate::raw::to_sockaddr(ctx.env.at(0)),
-        auth_keys: if refs.is_empty() { 0 } else { refs.as_ptr() as u64 },
+        auth_keys: if refs.is_empty() {
+            0
+        } else {
+            refs.as_ptr() as u64
+        },
         auth_key_count: refs.len() as u32,
         ..Default::default()
     };
@@ -57,13 +63,21 @@ fn endpoint(side: &Side, cq: &crate::raw::Cq, key: &[u8], connreq: u64) -> Resul
         ..keyed(side.domain.handle, key)
     })?;
     side.dev.bind(ep.handle, side.eq.handle, 0)?;
-    side.dev.bind(ep.handle, cq.handle, KFI_TRANSMIT | KFI_RECV)?;
+    side.dev
+        .bind(ep.handle, cq.handle, KFI_TRANSMIT | KFI_RECV)?;
     side.dev.enable(ep.handle)?;
     Ok(ep)
 }
 
 /// The outcome of connecting with an auth key.
-fn connect(ctx: &Ctx, side: &Side, cq: &crate::raw::Cq, key: &[u8], port: u16, data: &[u8]) -> Result<(EpOpen, Event)> {
+fn connect(
+    ctx: &Ctx,
+    side: &Side,
+    cq: &crate::raw::Cq,
+    key: &[u8],
+    port: u16,
+    data: &[u8],
+) -> Result<(EpOpen, Event)> {
     let ep = endpoint(side, cq, key, 0)?;
     side.dev.connect(ep.handle, ctx.env.peer_at(port), data)?;
     let event = side.dev.eq_wait(&side.eq, WAIT).context("the outcome")?;
@@ -110,8 +124,15 @@ fn same_key(ctx: &mut Ctx) -> Result<()> {
             ensure!(request.data == there, "{:?}", request.data);
             let not = if key == KEY { OTHER } else { KEY };
             for wrong in [not, &[]] {
-                let want = EpOpen { connreq: request.raw.connreq, ..keyed(side.domain.handle, wrong) };
-                refused(side.dev.ep_open(&want), libc::EKEYREJECTED, "with another auth key")?;
+                let want = EpOpen {
+                    connreq: request.raw.connreq,
+                    ..keyed(side.domain.handle, wrong)
+                };
+                refused(
+                    side.dev.ep_open(&want),
+                    libc::EKEYREJECTED,
+                    "with another auth key",
+                )?;
             }
             let ep = endpoint(&side, &cq, key, request.raw.connreq)?;
             side.dev.accept(ep.handle, &there)?;
@@ -125,7 +146,11 @@ fn same_key(ctx: &mut Ctx) -> Result<()> {
         let ep = endpoint(&side, &cq, key, 0)?;
         ensure!(ep.cm_data_size as usize == KFI_AUTH_CM_DATA, "{ep:?}");
         let long = [0; KFI_AUTH_CM_DATA + 1];
-        refused(side.dev.connect(ep.handle, ctx.env.peer_at(port), &long), libc::EINVAL, "too much data")?;
+        refused(
+            side.dev.connect(ep.handle, ctx.env.peer_at(port), &long),
+            libc::EINVAL,
+            "too much data",
+        )?;
         side.dev.connect(ep.handle, ctx.env.peer_at(port), &there)?;
         let up = side.event(KFI_CONNECTED)?;
         ensure!(up.data == there, "{:?}", up.data);
@@ -145,7 +170,10 @@ fn without(ctx: &mut Ctx) -> Result<()> {
         ctx.ctl.send(&[a, b])?;
         ctx.barrier("tried")?;
         let none = side.dev.eq_read(side.eq.handle, 0);
-        ensure!(none.is_err_and(|e| e.errno.0 == libc::EAGAIN), "the application heard of one");
+        ensure!(
+            none.is_err_and(|e| e.errno.0 == libc::EAGAIN),
+            "the application heard of one"
+        );
         return Ok(());
     }
     let [with_key, plain]: [u16; 2] = ctx.ctl.recv()?;
@@ -158,7 +186,9 @@ fn without(ctx: &mut Ctx) -> Result<()> {
         let (ep, event) = connect(ctx, &side, &cq, key, port, data)?;
         let raw = &event.raw;
         ensure!(
-            raw.event == KFI_CONN_ERROR && raw.err as i32 == libc::EKEYREJECTED && event.data.is_empty(),
+            raw.event == KFI_CONN_ERROR
+                && raw.err as i32 == libc::EKEYREJECTED
+                && event.data.is_empty(),
             "{what}: {raw:?}, {}",
             Errno(raw.err as i32)
         );
@@ -180,7 +210,10 @@ fn refusal(ctx: &mut Ctx) -> Result<()> {
     }
     let port: u16 = ctx.ctl.recv()?;
     let (_ep, event) = connect(ctx, &side, &cq, KEY, port, &[])?;
-    ensure!(event.raw.err as i32 == libc::ECONNREFUSED && event.data == b"not today", "{event:?}");
+    ensure!(
+        event.raw.err as i32 == libc::ECONNREFUSED && event.data == b"not today",
+        "{event:?}"
+    );
     ctx.barrier("refused")
 }
 
@@ -233,8 +266,14 @@ fn leaked(ctx: &mut Ctx) -> Result<()> {
         side.dev.call(&mut call)?;
         ensure!(call.revoked == 1, "{call:?}");
         let keys = side.dev.obj_list()?;
-        let live: Vec<_> = keys.iter().filter(|o| o.kind == KFI_TYPE_KEY && o.a != 0).collect();
-        ensure!(live.len() == 1 && live[0].handle == slots[0] && live[0].auth != 0, "{live:?}");
+        let live: Vec<_> = keys
+            .iter()
+            .filter(|o| o.kind == KFI_TYPE_KEY && o.a != 0)
+            .collect();
+        ensure!(
+            live.len() == 1 && live[0].handle == slots[0] && live[0].auth != 0,
+            "{live:?}"
+        );
         return ctx.barrier("done");
     }
     buf.clear(9);
@@ -242,10 +281,14 @@ fn leaked(ctx: &mut Ctx) -> Result<()> {
     let [a, b]: [Remote; 2] = ctx.ctl.recv()?;
     let piece = [iov(region, 0, 64)];
     let run = |ep: &EpOpen, cq: &crate::raw::Cq, to: &Remote| -> Result<i32> {
-        side.dev.submit(ep.handle, &[op::write(1, &piece, to.addr, to.key)])?;
+        side.dev
+            .submit(ep.handle, &[op::write(1, &piece, to.addr, to.key)])?;
         Ok(cq.wait(WAIT)?.err as i32)
     };
-    ensure!(run(&ep, &mine, &a)? == 0 && run(&other, &others, &b)? == 0, "under their own");
+    ensure!(
+        run(&ep, &mine, &a)? == 0 && run(&other, &others, &b)? == 0,
+        "under their own"
+    );
     // Each refusal ends its connection.
     let crossed = [run(&ep, &mine, &b)?, run(&other, &others, &a)?];
     ensure!(crossed == [libc::EACCES; 2], "{crossed:?}");
@@ -264,7 +307,9 @@ fn seven_steps(ctx: &mut Ctx) -> Result<()> {
         Some(agent) => Some(sys::fork(move || {
             sys::die_with_parent();
             loop {
-                let Ok(question) = agent.wait(Duration::from_secs(1)) else { continue };
+                let Ok(question) = agent.wait(Duration::from_secs(1)) else {
+                    continue;
+                };
                 if question.key == KEY {
                     let _ = agent.allow(question.raw.id);
                 } else {
@@ -287,8 +332,16 @@ fn seven_steps(ctx: &mut Ctx) -> Result<()> {
 fn rank(ctx: &mut Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
     let cq = side.cq(0, 0)?;
-    refused(auth::endpoint(&side.dev, side.domain.handle, OTHER), libc::EACCES, "another job's key")?;
-    refused(auth::endpoint(&side.dev, side.domain.handle, &[]), libc::ENOKEY, "no key")?;
+    refused(
+        auth::endpoint(&side.dev, side.domain.handle, OTHER),
+        libc::EACCES,
+        "another job's key",
+    )?;
+    refused(
+        auth::endpoint(&side.dev, side.domain.handle, &[]),
+        libc::ENOKEY,
+        "no key",
+    )?;
     let ep = pair(ctx, &side, &cq, KEY)?;
     let buf = Buf::new(4096)?;
     let region = side.dev.call_region(&RegionReg {
@@ -311,7 +364,8 @@ fn rank(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("filled")?;
     if ctx.first() {
         let piece = [iov(region.handle, 0, 4096)];
-        side.dev.submit(ep.handle, &[op::write(1, &piece, peer.addr, peer.key)])?;
+        side.dev
+            .submit(ep.handle, &[op::write(1, &piece, peer.addr, peer.key)])?;
         ensure!(cq.wait(WAIT)?.err == 0);
     }
     ctx.barrier("written")?;
@@ -321,7 +375,11 @@ fn rank(ctx: &mut Ctx) -> Result<()> {
 /// Revoking the grant of a rank that is being written to ends its endpoint and its keys; it and its
 /// peer hear of it.
 fn mid_transfer(ctx: &mut Ctx) -> Result<()> {
-    let mode = if ctx.first() { Some(Enforced::new()?) } else { None };
+    let mode = if ctx.first() {
+        Some(Enforced::new()?)
+    } else {
+        None
+    };
     ctx.barrier("enforced")?;
     let admin = crate::raw::Dev::open()?;
     let me = auth::pidfd(std::process::id() as i32)?;
@@ -344,35 +402,52 @@ fn written_to(ctx: &mut Ctx, admin: &crate::raw::Dev, id: u64) -> Result<()> {
     let cq = side.cq(0, 0)?;
     let ep = pair(ctx, &side, &cq, KEY)?;
     let buf = Buf::new(64 << 10)?;
-    let reg = |access| side.dev.call_region(&RegionReg {
-        domain: side.domain.handle,
-        addr: buf.addr(),
-        len: 64 << 10,
-        access,
-        auth_key: KEY.as_ptr() as u64,
-        auth_key_size: KEY.len() as u32,
-        ..Default::default()
-    });
+    let reg = |access| {
+        side.dev.call_region(&RegionReg {
+            domain: side.domain.handle,
+            addr: buf.addr(),
+            len: 64 << 10,
+            access,
+            auth_key: KEY.as_ptr() as u64,
+            auth_key_size: KEY.len() as u32,
+            ..Default::default()
+        })
+    };
     if ctx.first() {
         let region = reg(LOCAL | REMOTE)?;
-        ctx.ctl.send(&Remote { addr: region.remote_addr, key: region.key, len: 64 << 10 })?;
+        ctx.ctl.send(&Remote {
+            addr: region.remote_addr,
+            key: region.key,
+            len: 64 << 10,
+        })?;
         ctx.barrier("running")?;
         std::thread::sleep(Duration::from_millis(100));
         auth::revoke(admin, id)?;
         let down = side.event(KFI_SHUTDOWN)?;
-        ensure!(down.raw.object == ep.handle && down.raw.err as i32 == libc::EKEYREVOKED, "{:?}", down.raw);
+        ensure!(
+            down.raw.object == ep.handle && down.raw.err as i32 == libc::EKEYREVOKED,
+            "{:?}",
+            down.raw
+        );
         // Nothing is written any more.
         buf.clear(0);
         ctx.barrier("ended")?;
         buf.check_value(0, 64 << 10, 0)?;
-        refused(auth::endpoint(&side.dev, side.domain.handle, KEY), libc::ENOKEY, "afterwards")?;
+        refused(
+            auth::endpoint(&side.dev, side.domain.handle, KEY),
+            libc::ENOKEY,
+            "afterwards",
+        )?;
         return Ok(());
     }
     buf.clear(3);
     let region = reg(LOCAL)?;
     let to: Remote = ctx.ctl.recv()?;
     let piece = [iov(region.handle, 0, 64 << 10)];
-    let post = || side.dev.submit(ep.handle, &[op::write(1, &piece, to.addr, to.key)]);
+    let post = || {
+        side.dev
+            .submit(ep.handle, &[op::write(1, &piece, to.addr, to.key)])
+    };
     post()?;
     ensure!(cq.wait(WAIT)?.err == 0);
     ctx.barrier("running")?;

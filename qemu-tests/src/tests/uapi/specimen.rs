@@ -432,9 +432,7 @@ fn auth(f: &Fixture) -> Vec<Specimen> {
     vec![
         specimen(AuthMode::default())
             .reserved(&[field!(AuthMode.reserved, 8)])
-            .flags(
-                KFI_AUTH_SET_MODE | KFI_AUTH_SET_TIMEOUT | KFI_AUTH_SET_DENY | KFI_AUTH_SET_ASKS,
-            )
+            .flags(KFI_AUTH_SET_MODE | KFI_AUTH_SET_TIMEOUT | KFI_AUTH_SET_DENY | KFI_AUTH_SET_ASKS)
             .repeats()
             .may_fail(&[libc::EPERM]),
         // Over at once, so that none is left.
