@@ -91,14 +91,14 @@ pub fn time_text(time: Duration) -> String {
     let seconds = time.as_secs();
     if time.subsec_nanos() != 0 {
         let millis = time.as_nanos().div_ceil(1_000_000);
-        return if millis % 1000 == 0 {
+        return if millis.is_multiple_of(1000) {
             format!("{}s", millis / 1000)
         } else {
             format!("{millis}ms")
         };
     }
     for (unit, length) in [("d", 86_400), ("h", 3600), ("m", 60)] {
-        if seconds > 0 && seconds % length == 0 {
+        if seconds > 0 && seconds.is_multiple_of(length) {
             return format!("{}{unit}", seconds / length);
         }
     }

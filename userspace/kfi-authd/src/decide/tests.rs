@@ -118,7 +118,7 @@ fn ask<'a>(key: &'a AuthKey, process: &Process) -> Ask<'a> {
 fn plainly_about(who: &Who, ask: &Ask<'_>) -> bool {
     let mut about = true;
     if !who.uids.is_empty() {
-        about &= who.uids.iter().any(|uid| *uid == ask.uid);
+        about &= who.uids.contains(&ask.uid);
     }
     if !who.gids.is_empty() {
         about &= who.gids.contains(&ask.gid) || ask.groups.iter().any(|gid| who.gids.contains(gid));
