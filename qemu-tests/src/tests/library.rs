@@ -7,8 +7,9 @@ use crate::harness::{Ctx, Env, Test};
 use crate::pair::WAIT;
 use anyhow::{bail, ensure, Context, Result};
 use kfabric::{
-    Access, Batch, Bind, CompFlags, CompletionQueue, Device, Domain, Endpoint, EndpointAttr, Errno,
-    Error, EventQueue, Fabric, Format, Hints, Memory, Op, Region, RegionAttr, RemoteMem,
+    Access, AuthKey, Batch, Bind, CompFlags, CompletionQueue, Device, Domain, Endpoint,
+    EndpointAttr, Errno, Error, EventQueue, Fabric, Format, Hints, Memory, Op, Region, RegionAttr,
+    RemoteMem,
 };
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -25,6 +26,7 @@ pub const TESTS: &[Test] = &[
     Test::alone("lib.errors_name_call_and_object", errors),
     Test::pair("lib.endpoints_are_shared_by_threads", threads),
     Test::alone("lib.counters", counters),
+    Test::pair("lib.p02_auth_keys", auth_keys),
 ];
 
 /// What one node opens through the library.
@@ -494,4 +496,98 @@ fn counters(ctx: &mut Ctx) -> Result<()> {
         "{late:?}"
     );
     Ok(())
+}
+
+/// Two jobs on one listener: who has one of its auth keys connects, and reaches what is exported under
+/// that one and nothing else.
+fn auth_keys(ctx: &mut Ctx) -> Result<()> {
+    let lib = Lib::open(ctx)?;
+    let [a, b, c] = [b"job a", b"job b", b"job c"].map(|bytes| AuthKey::new(bytes));
+    let (a, b, c) = (a?, b?, c?);
+    ensure!(AuthKey::new(b"").is_err() && AuthKey::new(&[1; 65]).is_err());
+    ensure!(!format!("{a:?}").contains("job"), "{a:?} says it");
+    let under = |key| EndpointAttr {
+        auth_key: Some(key),
+        ..attr()
+    };
+    let region = lib.region(8192)?;
+    if ctx.first() {
+        let at = ctx.env.at(0);
+        let keys = [b, a];
+        let pep = lib.fabric.passive_endpoint_under(&lib.eq, at, 0, &keys)?;
+        pep.listen(0)?;
+        ctx.ctl.send(&pep.local_addr()?.port())?;
+        let request = lib.eq.wait(WAIT)?.request()?;
+        ensure!(request.auth_key == Some(1), "{:?}", request.auth_key);
+        ensure!(request.data == b"of a", "{:?}", request.data);
+        // Not by an endpoint of the other job.
+        let refused = lib.domain.endpoint_for(request, &under(b));
+        let refused = refused.err().context("taken by another job's endpoint")?;
+        ensure!(
+            refused.error.errno() == Some(Errno::EKEYREJECTED),
+            "{}",
+            refused.error
+        );
+        let taken = lib.domain.endpoint_for(refused.object, &under(a));
+        let ep = lib.ready(taken.map_err(|r| r.error)?)?;
+        ep.accept(b"welcome")?;
+        lib.eq.wait(WAIT)?.connected()?;
+        region.write_at(0, &pattern_bytes(3, 0, 8192));
+        let slot = &region.alloc_keys_under(&a, 1)?[0];
+        let for_a = slot.assign(0, 4096, Access::REMOTE_READ)?;
+        let for_b = region.sub_region_under(&b, 4096..8192, Access::REMOTE_READ)?;
+        let found = for_b.remote();
+        ctx.ctl
+            .send(&[(for_a.addr, for_a.key), (found.addr, found.key)])?;
+        ctx.barrier("read")?;
+        let ended = lib.device.revoke_keys_under(&a)?;
+        ensure!(ended == 1, "{ended} ended");
+        ensure!(slot.revoke().is_err(), "its key lives on");
+        for_b.close().map_err(|r| r.error)?;
+        ensure!(
+            lib.device.revoke_keys_under(&b)? == 0,
+            "a closed one lives on"
+        );
+        return ctx.barrier("done");
+    }
+    let port: u16 = ctx.ctl.recv()?;
+    for (key, what) in [(Some(c), "another"), (None, "no")] {
+        let attr = EndpointAttr {
+            auth_key: key,
+            ..attr()
+        };
+        let ep = lib.ready(lib.domain.endpoint(&attr)?)?;
+        ep.connect(ctx.env.peer_at(port), b"let me in")?;
+        let failed = match lib.eq.wait(WAIT)? {
+            kfabric::Event::ConnFailed(failed) => failed,
+            other => bail!("with {what} auth key: {other:?}"),
+        };
+        ensure!(
+            failed.errno == Errno::EKEYREJECTED,
+            "with {what} auth key: {failed:?}"
+        );
+    }
+    let ep = lib.ready(lib.domain.endpoint(&under(a))?)?;
+    ensure!(
+        ep.cm_data_size() >= 4,
+        "{} bytes of data",
+        ep.cm_data_size()
+    );
+    ep.connect(ctx.env.peer_at(port), b"of a")?;
+    let data = lib.eq.wait(WAIT)?.connected()?;
+    ensure!(data == b"welcome", "{data:?}");
+    let [ours, theirs]: [(u64, u64); 2] = ctx.ctl.recv()?;
+    let remote = |(addr, key)| RemoteMem { addr, key };
+    ep.read(region.segment(0..4096), remote(ours), 1)?;
+    lib.cq.wait(WAIT)?.ok()?;
+    ensure!(
+        region.to_vec(0, 4096) == pattern_bytes(3, 0, 4096),
+        "what was read"
+    );
+    ep.read(region.segment(4096..8192), remote(theirs), 2)?;
+    let failed = lib.cq.wait(WAIT)?.error();
+    let failed = failed.context("another job's memory was read")?;
+    ensure!(failed.errno == Errno::EACCES, "{failed}");
+    ctx.barrier("read")?;
+    ctx.barrier("done")
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The administrator's calls about auth keys, with the interface's own structures. The crate
-//! `kfauth` makes something nicer of them.
+//! Auth keys: what is opened under one, and the administrator's calls about them, with the
+//! interface's own structures. The crate `kfauth` makes something nicer of these.
 #![forbid(unsafe_code)]
 
 use std::mem::offset_of;
@@ -10,8 +10,61 @@ use zerocopy::IntoBytes;
 
 use crate::device::Device;
 use crate::errno::Errno;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::sys::{self, Buf};
+
+/// An auth key (`fi_domain(3)`, `fi_endpoint(3)`): opaque bytes that divide jobs. What is exported
+/// under one is reached by endpoints with the same one alone, and two endpoints connect if both have
+/// the same one. See `kfi_auth(7)`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct AuthKey {
+    bytes: [u8; abi::KFI_AUTH_KEY_MAX],
+    len: usize,
+}
+
+impl AuthKey {
+    /// A copy of `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Argument`]: none, or more than `KFI_AUTH_KEY_MAX`.
+    pub fn new(bytes: &[u8]) -> Result<Self> {
+        let mut key = Self {
+            bytes: [0; abi::KFI_AUTH_KEY_MAX],
+            len: bytes.len(),
+        };
+        match key.bytes.get_mut(..bytes.len()) {
+            Some(place) if !bytes.is_empty() => place.copy_from_slice(bytes),
+            _ => {
+                return Err(Error::Argument {
+                    what: "auth key",
+                    why: format!("{} bytes", bytes.len()),
+                })
+            }
+        }
+        Ok(key)
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl std::fmt::Debug for AuthKey {
+    /// Says nothing of the bytes.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("AuthKey(…)")
+    }
+}
+
+/// The bytes of an auth key that may be given, and how many, for a call's pointer `at`.
+pub(crate) fn given(at: usize, key: Option<&AuthKey>) -> (Vec<Buf<'_>>, u32) {
+    match key {
+        // CAST: At most `KFI_AUTH_KEY_MAX`.
+        Some(key) => (vec![Buf::input(at, key.bytes())], key.len as u32),
+        None => (Vec::new(), 0),
+    }
+}
 
 /// Cookie of the network namespace that the calling thread is in: no other one has it until the
 /// machine boots anew. [`abi::AgentNext::netns`] and [`abi::GrantInfo::netns`] are such.
@@ -24,6 +77,21 @@ pub fn netns_cookie() -> std::result::Result<u64, Errno> {
 }
 
 impl Device {
+    /// Ends all keys of this open file that are valid under an auth key, in one call; how many. See
+    /// [`Region::revoke_keys`](crate::Region::revoke_keys).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`].
+    pub fn revoke_keys_under(&self, key: &AuthKey) -> Result<u64> {
+        let mut arg: abi::KeyRevokeMany = sys::new();
+        arg.scope = abi::KFI_REVOKE_AUTH;
+        let (mut bufs, size) = given(offset_of!(abi::KeyRevokeMany, slots), Some(key));
+        arg.count = size;
+        self.shared.call(Self::id(), &mut arg, &mut bufs)?;
+        Ok(arg.revoked)
+    }
+
     /// `KFI_IOC_AUTH_MODE`: sets what `arg.flags` says, and tells how it is then. `size` is set here,
     /// as in the calls below.
     ///

@@ -11,6 +11,7 @@ use kfabric_uapi as abi;
 use zerocopy::IntoBytes;
 
 use crate::addr;
+use crate::auth::{given, AuthKey};
 use crate::completion::CompletionQueue;
 use crate::counter::Counter;
 use crate::device::Shared;
@@ -45,6 +46,7 @@ impl PassiveEndpoint {
         eq: &EventQueue,
         addr: SocketAddr,
         context: u64,
+        keys: &[AuthKey],
     ) -> Result<Self> {
         let dev = &fabric.dev;
         let mut arg: abi::PepOpen = sys::new();
@@ -52,7 +54,20 @@ impl PassiveEndpoint {
         arg.eq = eq.inner.handle.raw();
         arg.addr = addr::to_abi(Some(addr));
         arg.context = context;
-        dev.call(fabric.id, &mut arg, &mut [])?;
+        let refer = |key: &AuthKey| abi::AuthKeyRef {
+            addr: key.bytes().as_ptr().expose_provenance() as u64,
+            // CAST: At most `KFI_AUTH_KEY_MAX`.
+            size: key.bytes().len() as u32,
+            reserved: 0,
+        };
+        let keys: Vec<_> = keys.iter().map(refer).collect();
+        let mut bufs = Vec::new();
+        if !keys.is_empty() {
+            let at = offset_of!(abi::PepOpen, auth_keys);
+            bufs.push(Buf::input(at, keys.as_bytes()));
+            arg.auth_key_count = u32::try_from(keys.len()).unwrap_or(u32::MAX);
+        }
+        dev.call(fabric.id, &mut arg, &mut bufs)?;
         let handle = Handle::new(dev, Kind::PassiveEndpoint, arg.handle);
         Ok(Self {
             handle,
@@ -132,6 +147,8 @@ pub struct EndpointAttr {
     /// [`RegionAttr::endpoint`](crate::RegionAttr::endpoint)), and nothing else of its domain. They
     /// end before it does.
     pub own_keys: bool,
+    /// Its auth key; none: the domain's.
+    pub auth_key: Option<AuthKey>,
 }
 
 /// A connected, message-oriented, reliable endpoint.
@@ -144,6 +161,7 @@ pub struct Endpoint {
     handle: Handle,
     size: (u32, u32),
     iov_limit: u32,
+    cm_data_size: usize,
     /// What it is bound to, kept until it is closed.
     bound: Box<Mutex<Vec<Arc<dyn Any + Send + Sync>>>>,
     _domain: Arc<DomainInner>,
@@ -169,9 +187,13 @@ impl Endpoint {
         } else {
             0
         };
-        dev.call(domain.handle.id, &mut arg, &mut [])?;
+        let at = offset_of!(abi::EpOpen, auth_key);
+        let (mut bufs, size) = given(at, attr.auth_key.as_ref());
+        arg.auth_key_size = size;
+        dev.call(domain.handle.id, &mut arg, &mut bufs)?;
         Ok(Self {
             handle: Handle::new(dev, Kind::Endpoint, arg.handle),
+            cm_data_size: arg.cm_data_size as usize,
             size: (arg.tx_size, arg.rx_size),
             iov_limit: arg.iov_limit,
             bound: Box::default(),
@@ -192,6 +214,11 @@ impl Endpoint {
     /// `EINVAL` for one without keys of its own.
     pub fn revoke_keys(&self) -> Result<u64> {
         crate::region::revoke_all(&self.handle, abi::KFI_REVOKE_EP)
+    }
+
+    /// Application bytes in its connection request, at most. With an auth key they are fewer.
+    pub fn cm_data_size(&self) -> usize {
+        self.cm_data_size
     }
 
     /// Operations that the transmit side holds.

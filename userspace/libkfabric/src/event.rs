@@ -208,6 +208,7 @@ impl Event {
                     listener: object,
                     context,
                     data: data.to_vec(),
+                    auth_key: (arg.auth_index as usize).checked_sub(1),
                 })
             }
             abi::KFI_CONNECTED => Self::Connected {
@@ -291,6 +292,9 @@ pub struct ConnRequest {
     pub context: u64,
     /// What the peer sent along.
     pub data: Vec<u8>,
+    /// Which of the passive endpoint's auth keys the peer has proven to have, counted from 0. The
+    /// endpoint that takes it needs the same one.
+    pub auth_key: Option<usize>,
 }
 
 impl ConnRequest {

@@ -2,12 +2,14 @@
 //! Fabrics and domains.
 #![forbid(unsafe_code)]
 
+use std::mem::offset_of;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use kfabric_uapi as abi;
 
 use crate::atomic::{AtomicForm, AtomicOp, Integer};
+use crate::auth::{given, AuthKey};
 use crate::completion::CompletionQueue;
 use crate::counter::Counter;
 use crate::device::{Device, Shared};
@@ -58,11 +60,26 @@ impl Fabric {
     ///
     /// `ENOENT` for an unknown name, `ENODEV`.
     pub fn domain_by_name(&self, name: &str) -> Result<Domain> {
+        self.open_domain(name, None)
+    }
+
+    /// As [`Fabric::domain`], with an auth key for all on it that has none of its own.
+    ///
+    /// # Errors
+    ///
+    /// As there. Nobody is asked yet whether the key may be used: see [`Domain::endpoint`].
+    pub fn domain_under(&self, info: &Info, key: &AuthKey) -> Result<Domain> {
+        self.open_domain(info.domain(), Some(key))
+    }
+
+    fn open_domain(&self, name: &str, key: Option<&AuthKey>) -> Result<Domain> {
         let dev = &self.handle.dev;
         let mut arg: abi::DomainOpen = sys::new();
         arg.fabric = self.handle.raw();
         put("domain name", &mut arg.name, name)?;
-        dev.call(self.id(), &mut arg, &mut [])?;
+        let (mut bufs, size) = given(offset_of!(abi::DomainOpen, auth_key), key);
+        arg.auth_key_size = size;
+        dev.call(self.id(), &mut arg, &mut bufs)?;
         let handle = Handle::new(dev, Kind::Domain, arg.handle);
         Ok(Domain {
             inner: Arc::new(DomainInner {
@@ -95,7 +112,24 @@ impl Fabric {
         addr: SocketAddr,
         context: u64,
     ) -> Result<PassiveEndpoint> {
-        PassiveEndpoint::open(&self.handle, eq, addr, context)
+        PassiveEndpoint::open(&self.handle, eq, addr, context, &[])
+    }
+
+    /// As [`Fabric::passive_endpoint`], for peers that have one of `keys`:
+    /// [`ConnRequest::auth_key`] says which. Others are refused by the kernel.
+    ///
+    /// # Errors
+    ///
+    /// As there; `EINVAL` for one twice, or more than `KFI_PEP_AUTH_KEYS_MAX`; and what says why
+    /// one may not be used (`kfi_auth(7)`).
+    pub fn passive_endpoint_under(
+        &self,
+        eq: &EventQueue,
+        addr: SocketAddr,
+        context: u64,
+        keys: &[AuthKey],
+    ) -> Result<PassiveEndpoint> {
+        PassiveEndpoint::open(&self.handle, eq, addr, context, keys)
     }
 
     /// Closes it; given back while something on it is open.
@@ -250,7 +284,8 @@ impl Domain {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for sizes beyond the domain's, `ENOMEM`.
+    /// `EINVAL` for sizes beyond the domain's, `ENOMEM`; where an auth key may not be used what
+    /// `kfi_auth(7)` says: `EACCES`, `ENOKEY`, `ETIMEDOUT`, `EDQUOT`.
     pub fn endpoint(&self, attr: &EndpointAttr) -> Result<Endpoint> {
         Endpoint::open(&self.inner, attr, 0)
     }

@@ -9,6 +9,7 @@ use std::sync::{Arc, PoisonError};
 use kfabric_uapi as abi;
 use zerocopy::IntoBytes;
 
+use crate::auth::{given, AuthKey};
 use crate::completion::CompletionQueue;
 use crate::device::Shared;
 use crate::endpoint::Endpoint;
@@ -30,6 +31,7 @@ pub struct RegionAttr {
     dynamic_keys: bool,
     endpoint: u64,
     reserved: usize,
+    auth_key: Option<AuthKey>,
 }
 
 impl RegionAttr {
@@ -41,6 +43,7 @@ impl RegionAttr {
             dynamic_keys: false,
             endpoint: 0,
             reserved: 0,
+            auth_key: None,
         }
     }
 
@@ -64,6 +67,14 @@ impl RegionAttr {
     pub fn sub_regions(mut self, count: usize) -> Self {
         self.reserved = count;
         self.dynamic_keys()
+    }
+
+    /// The auth key under which its keys are valid, those without one of their own; none: that of
+    /// the endpoint it is bound to, or the domain's.
+    #[must_use]
+    pub fn auth_key(mut self, key: AuthKey) -> Self {
+        self.auth_key = Some(key);
+        self
     }
 
     /// Binds it to an endpoint with keys of its own
@@ -122,7 +133,10 @@ impl Region {
         arg.len = range.len() as u64;
         arg.access = attr.access.bits();
         arg.ep = attr.endpoint;
-        dev.call(domain.handle.id, &mut arg, &mut [])?;
+        let at = offset_of!(abi::RegionReg, auth_key);
+        let (mut bufs, size) = given(at, attr.auth_key.as_ref());
+        arg.auth_key_size = size;
+        dev.call(domain.handle.id, &mut arg, &mut bufs)?;
         let key = (arg.key != abi::KFI_KEY_NOTAVAIL).then_some(RemoteMem {
             addr: arg.remote_addr,
             key: arg.key,
@@ -253,7 +267,16 @@ impl Region {
     /// `ENOSPC`; `EINVAL` on a region without dynamic keys, or for 0 or more than
     /// `KFI_KEY_ALLOC_MAX`.
     pub fn alloc_keys(&self, count: usize) -> Result<Vec<Key>> {
-        self.alloc(count, 0)
+        self.alloc(count, 0, None)
+    }
+
+    /// As [`Region::alloc_keys`]; the keys are valid under `key`, for endpoints that have that one.
+    ///
+    /// # Errors
+    ///
+    /// As there, and where an auth key may not be used what `kfi_auth(7)` says.
+    pub fn alloc_keys_under(&self, key: &AuthKey, count: usize) -> Result<Vec<Key>> {
+        self.alloc(count, 0, Some(key))
     }
 
     /// As [`Region::alloc_keys`], but binds the slots to an endpoint with keys of its own
@@ -265,10 +288,10 @@ impl Region {
     /// As for [`Region::alloc_keys`]; `EINVAL` also for an endpoint without keys of its own, one of
     /// another domain, or a region that is bound to another one.
     pub fn alloc_keys_for(&self, endpoint: &Endpoint, count: usize) -> Result<Vec<Key>> {
-        self.alloc(count, endpoint.id().handle)
+        self.alloc(count, endpoint.id().handle, None)
     }
 
-    fn alloc(&self, count: usize, endpoint: u64) -> Result<Vec<Key>> {
+    fn alloc(&self, count: usize, endpoint: u64, key: Option<&AuthKey>) -> Result<Vec<Key>> {
         let dev = &self.inner.handle.dev;
         // Too many is the kernel's to refuse, but the room must be what the call says it is.
         let wanted = u32::try_from(count).map_err(|_| Error::Argument {
@@ -280,10 +303,10 @@ impl Region {
         arg.region = self.inner.handle.raw();
         arg.count = wanted;
         arg.ep = endpoint;
-        let mut bufs = [Buf::output(
-            offset_of!(abi::KeyAlloc, handles),
-            handles.as_mut_bytes(),
-        )];
+        let (mut bufs, size) = given(offset_of!(abi::KeyAlloc, auth_key), key);
+        arg.auth_key_size = size;
+        let at = offset_of!(abi::KeyAlloc, handles);
+        bufs.push(Buf::output(at, handles.as_mut_bytes()));
         dev.call(self.id(), &mut arg, &mut bufs)?;
         let key = |handle: &u64| Key {
             handle: Handle::new(dev, Kind::Key, *handle),

@@ -9,6 +9,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::auth::AuthKey;
 use crate::errno::Errno;
 use crate::error::{Error, ObjectId, Result, Returned};
 use crate::flags::Access;
@@ -60,12 +61,23 @@ fn make(
         Some(key) => key,
         None => base.alloc_keys(1)?.remove(0),
     };
+    assigned(key, spare.clone(), range, access, parent)
+}
+
+/// Gives `key` to `range`; afterwards it goes to `spare`.
+fn assigned(
+    key: Key,
+    spare: Spare,
+    range: Range<u64>,
+    access: Access,
+    parent: Option<Arc<Inner>>,
+) -> Result<SubRegion> {
     let id = key.id();
     let len = range.end.saturating_sub(range.start);
     let made = key.assign(range.start, len, access);
     let mut inner = Inner {
         key: Some(key),
-        spare: spare.clone(),
+        spare,
         first: range.start,
         len,
         access,
@@ -126,6 +138,27 @@ impl Region {
             return Err(outside(&range, len));
         }
         make(self, range, access, None)
+    }
+
+    /// As [`Region::sub_region`], under an auth key of its own. Its slot is none of those that were
+    /// reserved.
+    ///
+    /// # Errors
+    ///
+    /// As there, and where an auth key may not be used what `kfi_auth(7)` says.
+    pub fn sub_region_under(
+        &self,
+        key: &AuthKey,
+        range: Range<u64>,
+        access: Access,
+    ) -> Result<SubRegion> {
+        let len = self.len() as u64;
+        if range.start > range.end || range.end > len {
+            return Err(outside(&range, len));
+        }
+        let slot = self.alloc_keys_under(key, 1)?.remove(0);
+        // Not to be mixed with the others; it closes when the sub-region ends.
+        assigned(slot, Spare::default(), range, access, None)
     }
 }
 

@@ -92,6 +92,9 @@ fn figures(object: &LiveObject) -> BTreeMap<&'static str, serde_json::Value> {
         }
         _ => {}
     }
+    if object.raw.auth != 0 {
+        out.insert("auth", object.raw.auth.into());
+    }
     out
 }
 
