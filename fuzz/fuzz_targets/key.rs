@@ -34,6 +34,7 @@ fn run(input: &mut Unstructured<'_>) -> Result<()> {
                     offset: 0,
                     len: 1,
                     access: 1,
+                    once: false,
                 };
                 let begun = slot.begin_assign(grant);
                 assert!(begun.is_err() || (!dying && told.is_none()));
