@@ -8,6 +8,7 @@
 
 pub mod atomics;
 pub mod auth;
+pub mod auth_agent;
 pub mod auth_wire;
 pub mod authd;
 pub mod classes;
@@ -71,6 +72,7 @@ pub fn all() -> Vec<Test> {
         key_seen::TESTS,
         atomics::TESTS,
         auth::TESTS,
+        auth_agent::TESTS,
         auth_wire::TESTS,
         uapi::TESTS,
         library::TESTS,

@@ -374,6 +374,9 @@ fn rights(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
+/// Form, operation and type, operands, room, and what is wrong.
+type Case<'a> = (u32, (u32, u32), &'a [u8], &'a [Iov], &'a str);
+
 /// What does not fit together is refused when it is posted, and the connection stays.
 fn refused_arguments(ctx: &mut Ctx) -> Result<()> {
     let bench = Bench::new(ctx)?;
@@ -394,7 +397,7 @@ fn refused_arguments(ctx: &mut Ctx) -> Result<()> {
         let post = op::atomic(base, SUM, &one, &[], bench.at(offset));
         no(post, libc::EINVAL, "an address between values")?;
     }
-    let cases: &[(u32, (u32, u32), &[u8], &[Iov], &str)] = &[
+    let cases: &[Case<'_>] = &[
         (base, SUM, &[], &[], "no operand"),
         (base, SUM, &one[..7], &[], "a part of an operand"),
         (

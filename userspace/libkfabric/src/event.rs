@@ -208,7 +208,7 @@ impl Event {
                     listener: object,
                     context,
                     data: data.to_vec(),
-                    auth_key: (arg.auth_index as usize).checked_sub(1),
+                    auth_key: arg.auth_index.checked_sub(1),
                 })
             }
             abi::KFI_CONNECTED => Self::Connected {
@@ -294,7 +294,7 @@ pub struct ConnRequest {
     pub data: Vec<u8>,
     /// Which of the passive endpoint's auth keys the peer has proven to have, counted from 0. The
     /// endpoint that takes it needs the same one.
-    pub auth_key: Option<usize>,
+    pub auth_key: Option<u32>,
 }
 
 impl ConnRequest {
