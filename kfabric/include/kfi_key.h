@@ -18,7 +18,7 @@
 #define KFI_DYNAMIC_KEYS	(1ULL << 40)
 /* Capability: endpoints with keys of their own (KFI_MR_ENDPOINT). */
 #define KFI_EP_KEYS		(1ULL << 41)
-/* Capability: keys that end with their first use. No provider has it. */
+/* Capability: keys that end with their first use. There are no calls for them here yet. */
 #define KFI_SINGLE_USE_KEYS	(1ULL << 42)
 /*
  * Flag of assignments: the device is not waited for. The keys are told at once, and are valid

@@ -813,7 +813,7 @@ impl Endpoint {
         }
         let wanted = match self.shared.cq(kind) {
             Some(bound) if bound.selective => post.flags & KFI_COMPLETION != 0,
-            _ => !inject,
+            _ => !inject || post.flags & KFI_COMPLETION != 0,
         };
         let desc = OpDesc {
             kind,
@@ -853,6 +853,13 @@ impl Endpoint {
         }
         self.close();
         Ok(())
+    }
+
+    /// After a close: waits until nobody looks at an event of it.
+    pub(crate) fn unseen(&self) {
+        if let Some(eq) = self.shared.eq.as_ref() {
+            eq.unseen(self.shared.source());
+        }
     }
 
     /// Closes: when it returns every operation is completed and no event of it will come. Keys that

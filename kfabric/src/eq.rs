@@ -217,6 +217,15 @@ impl Eq {
         drop(first);
     }
 
+    /// Waits until nobody looks at an event of a source that has [settled](Self::settle). For who
+    /// frees what its events are known by; not where a look may wait for a program.
+    pub(crate) fn unseen(&self, source: usize) {
+        let mut inner = self.inner.lock();
+        while inner.shown == Some(source) {
+            self.turn.wait(&mut inner);
+        }
+    }
+
     /// Takes events of a source out, as many as there is room for; how many. They are dropped
     /// outside the lock, which refuses requests.
     fn take_all(&self, source: usize, gone: &mut [Option<Event>; SETTLED]) -> usize {

@@ -327,6 +327,11 @@ impl PassiveEp {
             self.shared.auth.iter().for_each(Under::end);
         });
     }
+
+    /// After a close: waits until nobody looks at an event of it.
+    pub(crate) fn unseen(&self) {
+        self.shared.eq.unseen(self.shared.source());
+    }
 }
 
 #[pinned_drop]

@@ -255,7 +255,7 @@ impl Region {
         Ok(pieces)
     }
 
-    /// Covers kernel memory, which is whole pages, with fast registrations.
+    /// Covers kernel memory with fast registrations.
     fn fast(
         live: &Live<'_>,
         group: &Group,
@@ -272,7 +272,8 @@ impl Region {
         let mut pieces = KVec::new();
         let mut start = 0;
         while start < mem.len() {
-            let len = window.min(mem.len() - start);
+            let into = (mem.page_offset() + start) % kernel::page::PAGE_SIZE;
+            let len = (window - into).min(mem.len() - start);
             let mr = Mr::fast(live, &pd, pages)?;
             let count = mem.segment_count(start, len);
             let list = SgList::new(group.device().ib(), count)?;

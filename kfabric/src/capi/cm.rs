@@ -244,6 +244,8 @@ unsafe extern "C" fn pep_close(fid: *mut raw::kfid) -> c_int {
     let pep = this.inner.state.lock().pep.take();
     if let Some(pep) = pep {
         pep.close();
+        // Who reads a request just now adds it to those that are refused below.
+        pep.unseen();
     }
     // CAST: An address.
     this.requests.forget(fid as u64);

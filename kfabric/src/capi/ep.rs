@@ -111,8 +111,8 @@ fn open(
         }
     }
     let flags = (
-        post::check_flags(tx.map_or(0, |tx| tx.op_flags))?,
-        post::check_flags(rx.map_or(0, |rx| rx.op_flags))?,
+        post::check_own_flags(tx.map_or(0, |tx| tx.op_flags))?,
+        post::check_own_flags(rx.map_or(0, |rx| rx.op_flags))?,
     );
     let place = Place::<EpObj>::new()?;
     let pieces = |tx: usize, rx: usize| size(tx.max(rx));
@@ -180,6 +180,7 @@ unsafe extern "C" fn close(fid: *mut raw::kfid) -> c_int {
     let this = unsafe { obj::get::<EpObj, _>(fid) };
     // Its events have its address until this is over.
     this.ep.close();
+    this.ep.unseen();
     // SAFETY: As above, and they are over.
     drop(unsafe { obj::take::<EpObj>(fid) });
     0

@@ -291,7 +291,7 @@ unsafe extern "C" fn readerr(
         // small.
         let entry = raw::kfi_eq_err_entry {
             fid,
-            // SAFETY: An object whose events are read is not closed yet.
+            // SAFETY: Closing it waits until nobody looks at an event of it.
             context: unsafe { (*fid).context },
             data: 0,
             err: event.err as c_int,

@@ -45,10 +45,10 @@ const MOVED: [(u64, u64); 3] = [
     (raw::KFI_FENCE as u64, uapi::KFI_FENCE),
 ];
 
-/// Capabilities that have the same value on both sides.
+/// Capabilities that have the same value on both sides. Atomics and keys for one use have no calls
+/// here, whatever a provider has.
 const SAME: u64 = uapi::KFI_MSG
     | uapi::KFI_RMA
-    | uapi::KFI_ATOMIC
     | uapi::KFI_READ
     | uapi::KFI_WRITE
     | uapi::KFI_RECV
@@ -56,8 +56,7 @@ const SAME: u64 = uapi::KFI_MSG
     | uapi::KFI_REMOTE_READ
     | uapi::KFI_REMOTE_WRITE
     | uapi::KFI_DYNAMIC_KEYS
-    | uapi::KFI_EP_KEYS
-    | uapi::KFI_SINGLE_USE_KEYS;
+    | uapi::KFI_EP_KEYS;
 
 /// Registration modes: the C API's, the core's.
 const MR_MODES: [(u32, u64); 3] = [

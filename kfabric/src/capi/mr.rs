@@ -132,10 +132,11 @@ impl List {
                 Some(Piece::Pages(one.bv_page, offset, len))
             }
             Self::Sgl(sg, count) => {
-                if *count == 0 || sg.is_null() {
-                    return None;
+                *count = count.checked_sub(1)?;
+                if sg.is_null() {
+                    // Fewer than was said: what is not there is no memory.
+                    return Some(Piece::Pages(ptr::null_mut(), 0, 1));
                 }
-                *count -= 1;
                 let (mut page, mut offset, mut len) = (ptr::null_mut(), 0, 0);
                 // SAFETY: There was one left; the places are ours.
                 *sg = unsafe { raw::kf_c_sg(*sg, &mut page, &mut offset, &mut len) };
@@ -213,6 +214,9 @@ impl Drop for Gone {
         self.0.store(true, Ordering::Release);
     }
 }
+
+/// Bytes of a registration, at most, with what lies before it in its first page.
+const LONGEST: usize = isize::MAX as usize - PAGE_SIZE;
 
 /// Where a contiguous part of the memory is, by some kind of address.
 #[repr(C)]
@@ -303,6 +307,10 @@ unsafe fn measure(mut list: List) -> Result<(usize, usize, KVec<Part>)> {
             return Err(EINVAL);
         }
         let begin = *first.get_or_insert(piece.first());
+        // What follows has room to count.
+        if piece.len() > LONGEST - begin - len {
+            return Err(EINVAL);
+        }
         let at_page = (begin + len) & (PAGE_SIZE - 1) == 0 && piece.first() == 0;
         if len != 0 && !at_page {
             return Err(EINVAL);

@@ -61,6 +61,18 @@ pub(super) fn check_flags(flags: u64) -> Result<u64> {
     Ok(flags)
 }
 
+/// Flags that an endpoint may have for all its operations: those that mean something then.
+///
+/// # Errors
+///
+/// As [`check_flags`]; `EOPNOTSUPP` for those that each operation has to name.
+pub(super) fn check_own_flags(flags: u64) -> Result<u64> {
+    if check_flags(flags)? & !(KFI_COMPLETION | MEANT) != 0 {
+        return Err(eopnotsupp());
+    }
+    Ok(flags)
+}
+
 /// What is posted, beside local memory.
 struct Op {
     kind: OpKind,
