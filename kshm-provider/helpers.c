@@ -70,6 +70,16 @@ u64 kshm_cmpxchg(void *at, unsigned int size, u64 old, u64 new)
 	}
 }
 
+void kshm_preempt_disable(void)
+{
+	preempt_disable();
+}
+
+void kshm_preempt_enable(void)
+{
+	preempt_enable();
+}
+
 void kshm_cond_resched(void)
 {
 	cond_resched();

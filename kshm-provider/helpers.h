@@ -24,6 +24,8 @@ u64 kshm_read(const void *at, unsigned int size);
 u64 kshm_cmpxchg(void *at, unsigned int size, u64 old, u64 new);
 
 /* Tasks. */
+void kshm_preempt_disable(void);
+void kshm_preempt_enable(void);
 void kshm_cond_resched(void);
 bool kshm_fatal_signal_pending(void);
 struct task_struct *kshm_current(void);

@@ -77,10 +77,11 @@ pub struct Key {
     /// Taken whenever what was under way is over.
     #[pin]
     settled: Steps,
+    // What is the provider's goes before the region's hold, which keeps its module.
+    auth: Apart,
     region: Option<Held<Region>>,
     /// Of the endpoint that it is bound to.
     bound: Option<Arc<Bound>>,
-    auth: Apart,
 }
 
 /// Whether to wait for what is under way on a slot.
@@ -158,10 +159,14 @@ impl Key {
     fn begin_assign(&self, wait: Wait, grant: Grant) -> Result<(), Stop> {
         loop {
             match self.begin(wait, |life| life.begin_assign(grant)) {
-                Err(Stop::Refused(KeyError::Assigned)) if self.is_used() => {}
+                Err(Stop::Refused(KeyError::Assigned)) => {}
                 other => return other,
             }
-            match self.begin(wait, KeySlot::begin_revoke) {
+            // That one and no other: somebody may be as far as we are.
+            let Some(used) = self.used() else {
+                return self.begin(wait, |life| life.begin_assign(grant));
+            };
+            match self.begin(wait, |life| life.begin_take_back(used)) {
                 Ok(()) => {
                     self.end();
                     self.renew();
@@ -173,10 +178,18 @@ impl Key {
         }
     }
 
+    /// Its key, if that was for one use and is used up.
+    fn used(&self) -> Option<u64> {
+        match self.state.lock().life.state() {
+            State::Assigned { value, grant, .. } if grant.once => Some(value),
+            _ => None,
+        }
+        .filter(|_| self.ops.used())
+    }
+
     /// Whether it had a key for one use, which is used up.
     pub(crate) fn is_used(&self) -> bool {
-        let state = self.state.lock().life.state();
-        matches!(state, State::Assigned { grant, .. } if grant.once) && self.ops.used()
+        self.used().is_some()
     }
 
     /// Takes the last step, and wakes who waits for it.

@@ -79,10 +79,11 @@ pub struct Region {
     access: u64,
     dynamic: bool,
     children: Children,
+    // What is the provider's goes before the domain's hold, which keeps its module.
+    auth: Apart,
     domain: Held<Domain>,
     /// Of the endpoint that it is bound to.
     bound: Option<Arc<Bound>>,
-    auth: Apart,
     #[pin]
     last: Work<Region>,
 }
@@ -330,7 +331,7 @@ impl Region {
             .pinned
             .fetch_sub(self.memory.len() as u64, Ordering::Relaxed);
         self.domain.release();
-        self.auth.under.end();
+        // Its grant is charged until the last operation on the memory is over.
         Ok(())
     }
 

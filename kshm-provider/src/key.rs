@@ -74,6 +74,7 @@ impl Key {
             access: order.access,
             once: order.once,
             used: AtomicBool::new(false),
+            over: AtomicBool::new(false),
         };
         let remote_addr = window.addr;
         if self.table.is_worn(self.cell.load(Ordering::Relaxed)) {
@@ -106,7 +107,7 @@ impl KeyOps for Key {
 
     fn used(&self) -> bool {
         let value = self.value.load(Ordering::Relaxed);
-        let used = |window: &Window| window.used.load(Ordering::Acquire);
+        let used = |window: &Window| window.over.load(Ordering::Acquire);
         value != KFI_KEY_NOTAVAIL && self.table.with(value, used) == Some(true)
     }
 

@@ -65,22 +65,26 @@ use kfabric::{
     },
 };
 
-/// Bytes copied before others are let run, or before it is looked whether the key still stands.
-const CHUNK: u64 = 1 << 20;
+/// Bytes copied before others are let run, or before it is looked whether the key still stands. Who
+/// ends the key, or either end, waits for so much: a part is never preempted.
+const CHUNK: u64 = 64 << 10;
 /// Bytes that are copied by a caller that must not sleep; the rest is a worker's.
 const AT_ONCE: u64 = 64 << 10;
-/// Operations that one caller does on behalf of others before a worker goes on.
+/// Operations that one caller does on behalf of others before a worker goes on, and that a worker
+/// does before it lets other work of the queue's run.
 const TURN: u32 = 256;
+/// Bytes that a worker copies before that.
+const WORKER_BYTES: u64 = 16 << 20;
 
 /// An operation that was refused, and why.
 pub(crate) type Refused = (Error, OpToken);
 
 /// How long a driver may go on.
 pub(crate) struct Budget {
-    /// It may sleep; then bytes do not count.
+    /// It may sleep.
     sleeps: bool,
-    /// It is a worker, which goes on until nothing is left.
-    worker: bool,
+    /// It is a task that does what is its own: bytes do not count, and it may be killed.
+    own: bool,
     bytes: u64,
     ops: u32,
 }
@@ -90,7 +94,7 @@ impl Budget {
     fn caller(sleeps: bool) -> Self {
         Self {
             sleeps,
-            worker: false,
+            own: sleeps,
             bytes: AT_ONCE,
             ops: TURN,
         }
@@ -100,37 +104,45 @@ impl Budget {
     pub(crate) fn worker() -> Self {
         Self {
             sleeps: true,
-            worker: true,
-            bytes: 0,
-            ops: 0,
+            own: false,
+            bytes: WORKER_BYTES,
+            ops: TURN,
+        }
+    }
+
+    /// Of somebody who ends all that there is.
+    fn all() -> Self {
+        Self {
+            bytes: u64::MAX,
+            ops: u32::MAX,
+            ..Self::worker()
         }
     }
 
     /// How many of `left` bytes may be copied now.
     fn chunk(&mut self, left: u64) -> u64 {
-        if self.sleeps {
+        if self.own {
             return left.min(CHUNK);
         }
-        let n = left.min(self.bytes);
+        let n = left.min(CHUNK).min(self.bytes);
         self.bytes -= n;
         n
     }
 
     /// Between two parts of a copy: whether it goes on.
     fn goes_on(&self) -> bool {
-        if !self.sleeps {
-            return self.bytes > 0;
+        if self.sleeps {
+            sys::cond_resched();
         }
-        sys::cond_resched();
-        self.worker || !sys::killed()
+        if self.own {
+            !sys::killed()
+        } else {
+            self.bytes > 0
+        }
     }
 
     /// Before another operation: whether it is to be begun.
     fn another(&mut self) -> bool {
-        if self.worker {
-            sys::cond_resched();
-            return true;
-        }
         self.ops = self.ops.saturating_sub(1);
         self.ops > 0 && self.goes_on()
     }
@@ -240,9 +252,10 @@ impl Drop for Visit<'_> {
 /// Room for `n`.
 fn room<T>(n: u32) -> Result<KVVec<Option<T>>> {
     // The application chose the size: that it is too much is no news for the log.
-    let mut places = KVVec::with_capacity(n as usize, GFP_KERNEL | __GFP_NOWARN)?;
+    let flags = GFP_KERNEL_ACCOUNT | __GFP_NOWARN;
+    let mut places = KVVec::with_capacity(n as usize, flags)?;
     for _ in 0..n {
-        places.push(None, GFP_KERNEL)?;
+        places.push(None, flags)?;
     }
     Ok(places)
 }
@@ -384,7 +397,7 @@ impl Path {
             !core::mem::replace(&mut tx.driven, true)
         };
         if flush {
-            Self::drive(endpoint, None, &mut Budget::worker());
+            Self::drive(endpoint, None, &mut Budget::all());
         }
         this.rx.lock().open = false;
         while let Some(token) = this.take_any() {
@@ -407,10 +420,10 @@ impl Path {
         });
         // What a worker was to go on with.
         loop {
-            let op = self.tx.lock().waiting.pop();
-            if op.is_none() {
+            let Some(op) = self.tx.lock().waiting.pop() else {
                 break;
-            }
+            };
+            self.used_up(&op);
         }
         let (peer, places) = {
             let mut tx = self.tx.lock();
@@ -439,12 +452,12 @@ impl Path {
             return Err((enotconn(), token));
         };
         match op.kind {
-            OpKind::Recv => Self::post_recv(endpoint, op, token),
+            OpKind::Recv => Self::post_recv(endpoint, token),
             _ => Self::post_send(endpoint, op, token),
         }
     }
 
-    fn post_recv(endpoint: &Arc<Endpoint>, op: &OpDesc<'_>, token: OpToken) -> Result<(), Refused> {
+    fn post_recv(endpoint: &Arc<Endpoint>, token: OpToken) -> Result<(), Refused> {
         let this = endpoint.path();
         let peer = {
             let mut rx = this.rx.lock();
@@ -460,13 +473,13 @@ impl Path {
             rx.peer.clone()
         };
         if let Some(peer) = peer {
-            Self::kick(&peer, op.may_sleep);
+            Self::kick(&peer);
         }
         Ok(())
     }
 
-    /// Goes on with what waited for a receive.
-    fn kick(endpoint: &Arc<Endpoint>, may_sleep: bool) {
+    /// Goes on with what waited for a receive, a little: it is the peer's to do.
+    fn kick(endpoint: &Arc<Endpoint>) {
         let this = endpoint.path();
         // Behind the receive: either we see that it waits, or it sees the receive.
         fence(Ordering::SeqCst);
@@ -475,7 +488,7 @@ impl Path {
         }
         let Some(_visit) = this.visit() else { return };
         if this.unstall() {
-            Self::drive(endpoint, None, &mut Budget::caller(may_sleep));
+            Self::drive(endpoint, None, &mut Budget::caller(false));
         }
     }
 
@@ -608,9 +621,9 @@ impl Path {
     }
 
     fn finish(&self, place: &mut Option<TxOp>, err: u32) {
-        let Some(TxOp { token, .. }) = place.take() else {
-            return;
-        };
+        let Some(op) = place.take() else { return };
+        self.used_up(&op);
+        let TxOp { token, .. } = op;
         // Before anybody hears of it: there is room again then.
         self.used.fetch_sub(1, Ordering::Release);
         token.complete(Outcome {
@@ -618,6 +631,14 @@ impl Path {
             prov_errno: errno::code(err),
             ..Outcome::default()
         });
+    }
+
+    /// If it had a key for one use, that is over.
+    fn used_up(&self, op: &TxOp) {
+        if op.claimed {
+            let over = |window: &Window| window.over.store(true, Ordering::Release);
+            let _ = self.table.with(op.key, over);
+        }
     }
 
     fn put_back(&self, place: &mut Option<TxOp>) {
@@ -702,12 +723,15 @@ impl Path {
             if !peer.serving.load(Ordering::Acquire) {
                 return Step::Cut;
             }
+            // Nor is whoever ends the key, or the peer, kept waiting by who else wants this processor.
+            let short = sys::NoPreempt::new();
             let step = match op.kind {
                 OpKind::Send => Self::send_part(peer, op, budget),
                 OpKind::Write => self.write_part(peer, op, budget),
                 OpKind::Atomic | OpKind::Fetch => Some(self.atomic(peer, op)),
                 _ => self.read_part(peer, op, budget),
             };
+            drop(short);
             match step {
                 Some(step) => return step,
                 None if budget.goes_on() => {}

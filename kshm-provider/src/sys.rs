@@ -47,6 +47,8 @@ extern "C" {
     fn kshm_copy(to: *mut c_void, from: *const c_void, len: usize);
     fn kshm_read(at: *const c_void, size: c_uint) -> u64;
     fn kshm_cmpxchg(at: *mut c_void, size: c_uint, old: u64, new: u64) -> u64;
+    fn kshm_preempt_disable();
+    fn kshm_preempt_enable();
     fn kshm_cond_resched();
     fn kshm_fatal_signal_pending() -> bool;
     fn kshm_current() -> *mut bindings::task_struct;
@@ -92,7 +94,7 @@ pub(crate) fn pieces(
         // INVARIANT: The segment's bytes are the memory's. Pages that follow each other do so in
         // the kernel's mapping too, which on x86-64 has all of them.
         Piece {
-            addr: page.addr() + seg.offset,
+            addr: page.expose_provenance() + seg.offset,
             len: seg.len,
             _memory: PhantomData,
         }
@@ -116,7 +118,7 @@ pub(crate) fn copy<'a, 'b>(
 
 /// Copies `bytes` as far as there is room.
 pub(crate) fn store<'a>(bytes: &[u8], to: impl Iterator<Item = Piece<'a>>) {
-    let from = core::iter::once((bytes.as_ptr().addr(), bytes.len()));
+    let from = core::iter::once((bytes.as_ptr().expose_provenance(), bytes.len()));
     for pair in pairs(from, to.map(|piece| (piece.addr, piece.len))) {
         // SAFETY: As in `copy`; the source is the borrowed slice.
         unsafe { kshm_copy(pair.to as *mut c_void, pair.from as *const c_void, pair.len) };
@@ -153,6 +155,25 @@ pub(crate) fn update(
             return Ok(there);
         }
         there = found;
+    }
+}
+
+/// While it lives, no other task runs on this processor.
+pub(crate) struct NoPreempt(PhantomData<*mut ()>);
+
+impl NoPreempt {
+    /// Begins. Any context; nothing sleeps until it is dropped.
+    pub(crate) fn new() -> Self {
+        // SAFETY: No preconditions; what is dropped ends it.
+        unsafe { kshm_preempt_disable() };
+        Self(PhantomData)
+    }
+}
+
+impl Drop for NoPreempt {
+    fn drop(&mut self) {
+        // SAFETY: It was disabled when this was made, on this processor, where the task has stayed.
+        unsafe { kshm_preempt_enable() };
     }
 }
 

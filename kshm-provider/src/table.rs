@@ -63,8 +63,10 @@ pub(crate) struct Window {
     pub(crate) access: u64,
     /// It is for one use.
     pub(crate) once: bool,
-    /// One for one use has had it.
+    /// One for one use is using it, or has.
     pub(crate) used: AtomicBool,
+    /// … and has.
+    pub(crate) over: AtomicBool,
 }
 
 impl Window {
@@ -153,9 +155,9 @@ impl Table {
         if chunk.as_ref().is_none() {
             // Room for those of the chunk to come back, too.
             free.back.reserve(index as usize + CHUNK, GFP_KERNEL)?;
-            let mut cells = Cells::with_capacity(CHUNK, GFP_KERNEL)?;
+            let mut cells = Cells::with_capacity(CHUNK, GFP_KERNEL_ACCOUNT)?;
             for _ in 0..CHUNK {
-                cells.push(Slot::new(), GFP_KERNEL)?;
+                cells.push(Slot::new(), GFP_KERNEL_ACCOUNT)?;
             }
             chunk.populate(cells);
         }

@@ -141,9 +141,21 @@ impl Inbox {
         self.peer_qp
     }
 
-    /// Forgets what an identifier said that there is no more.
+    /// Forgets what an identifier said that there is no more. That the device goes, or that the
+    /// connection is to end, others say, too, and it stays.
     pub(crate) fn forget_events(&mut self) {
-        self.n = 0;
+        let mut kept = 0;
+        for i in 0..self.n {
+            let event = self.events[i];
+            if matches!(
+                event.0,
+                CmEventKind::DeviceRemoval | CmEventKind::Disconnected
+            ) {
+                self.events[kept] = event;
+                kept += 1;
+            }
+        }
+        self.n = kept;
         self.data_len = 0;
     }
 

@@ -1566,7 +1566,7 @@ struct kfi_grant_info {
 	/* The grant. */
 	__u64 id;
 	/*
-	 * Number of the auth key: counted up, the same for the same bytes as long as anything uses them.
+	 * Number of the auth key: any, and the same for the same bytes as long as anything uses them.
 	 */
 	__u64 key;
 	/* KFI_MATCH_*. */

@@ -1520,7 +1520,7 @@ pub struct GrantList {
 pub struct GrantInfo {
     /// The grant.
     pub id: u64,
-    /// Number of the auth key: counted up, the same for the same bytes as long as anything uses them.
+    /// Number of the auth key: any, and the same for the same bytes as long as anything uses them.
     pub key: u64,
     /// `KFI_MATCH_*`.
     pub match_: u32,

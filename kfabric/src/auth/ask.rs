@@ -593,6 +593,8 @@ pub(crate) fn answer(seat: &Seat, call: &AgentAnswer) -> Result<u64> {
     let gone = board.remove(&question);
     question.settle(At::Look);
     drop(board);
+    // Whoever else it covers finds it, and none is made for each.
+    look(&question.key);
     drop(gone);
     Ok(id)
 }

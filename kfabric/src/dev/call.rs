@@ -380,6 +380,10 @@ fn listen_under(file: &File, call: &PepOpen) -> Result<KVec<Under>> {
         }
         found.push(Under::of(Some(&key)), GFP_KERNEL)?;
     }
+    if count == 0 {
+        // Nobody could be let in by it, and others not listen there.
+        admit(&file.net, "", None, Want::endpoints(1))?;
+    }
     for under in found.iter_mut() {
         under.lease = admit(&file.net, "", under.key.as_ref(), Want::endpoints(1))?;
     }

@@ -102,6 +102,11 @@ impl File {
 
     /// The file is released: no call runs in it, and none will.
     pub(super) fn release(this: Arc<Self>) {
+        if let Some(seat) = this.seat.as_ref() {
+            ask::leave(seat);
+        }
+        this.end();
+        // Whoever ends grants goes through it until all in it has ended.
         let listed = {
             let mut files = FILES.lock();
             files
@@ -110,10 +115,6 @@ impl File {
                 .and_then(|at| files.remove(at).ok())
         };
         drop(listed);
-        if let Some(seat) = this.seat.as_ref() {
-            ask::leave(seat);
-        }
-        this.end();
     }
 
     /// Closes everything, whatever order it was opened in.

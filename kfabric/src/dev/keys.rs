@@ -66,13 +66,24 @@ pub(super) fn alloc(file: &File, call: &mut KeyAlloc) -> Result<Made> {
         }
     }
     let auth_key = given.or_else(|| other.cloned());
+    // What another auth key's grant, or none, was charged for is charged to this one's.
+    let charged = match (&region.under().key, &auth_key) {
+        (Some(of), Some(key)) => of.is(key),
+        (_, None) => true,
+        (None, Some(_)) => false,
+    };
+    let pinned = if charged {
+        0
+    } else {
+        region.memory().len() as u64
+    };
     // CAST: At most `KFI_KEY_ALLOC_MAX`.
     let count = call.count as usize;
     let mut handles = KVec::with_capacity(count, GFP_KERNEL)?;
     let mut all = || -> Result {
         for i in 0..count {
             sys::pause()?;
-            let want = Want::memory(0, 1);
+            let want = Want::memory(pinned, 1);
             let under = auth::under(file, region.domain(), None, auth_key.as_ref(), want)?;
             let key = Key::alloc_under(&region, of.as_deref(), under)?;
             let handle = file.publish(Object::Key(key.clone()), call.region)?;

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,6 +13,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::process::cgroup_id;
 use crate::{AuthKey, Limits, Looks, Mode, Process, Rights};
+
+/// Opens a file that stands for a network namespace: never what would block, or do something by being
+/// opened, for the path may be somebody's who may do less.
+fn open_namespace(path: &Path) -> io::Result<OwnedFd> {
+    let no = || io::Error::new(io::ErrorKind::InvalidInput, "not a network namespace");
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(no());
+    }
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(no());
+    }
+    Ok(file.into())
+}
 
 /// The grants of a machine.
 ///
@@ -310,7 +328,7 @@ impl Whom {
     /// When it cannot be opened.
     pub fn netns(self, path: &Path) -> io::Result<Self> {
         Ok(Self {
-            netns: Some(std::fs::File::open(path)?.into()),
+            netns: Some(open_namespace(path)?),
             ..self
         })
     }

@@ -360,7 +360,8 @@ fn job(
     for name in raw.keys.get_ref() {
         match known.get(name.get_ref()) {
             Some(at) => keys.extend(*at),
-            None => faults.at(name, format!("no key is called `{}`", name.get_ref())),
+            // Somebody may have put the bytes there.
+            None => faults.at(name, "no key is called so".to_owned()),
         }
     }
     if raw.keys.get_ref().is_empty() {
@@ -418,6 +419,13 @@ fn job(
     }
 }
 
+/// A message without what stands in double quotes.
+fn unquoted(message: &str) -> String {
+    let parts = message.split('"').enumerate();
+    let shown = parts.map(|(i, part)| if i % 2 == 0 { part } else { "…" });
+    shown.collect::<Vec<_>>().join("\"")
+}
+
 /// See [`Policy::parse`].
 pub(super) fn parse(
     text: &str,
@@ -434,7 +442,8 @@ pub(super) fn parse(
         Err(error) => {
             // Only the message: its usual form repeats the line, which may hold a key.
             let line = error.span().map_or(0, |span| faults.line(span.start));
-            let what = error.message().to_owned();
+            // Nor a value, which the parser puts into quotes.
+            let what = unquoted(error.message());
             return Err(vec![Fault { line, what }]);
         }
     };

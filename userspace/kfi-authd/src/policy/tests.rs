@@ -138,7 +138,7 @@ per = \"host\"
         (3, "a name has"),
         (3, "`file` or `hex`"),
         (5, "not whom it is about"),
-        (6, "no key is called `w`"),
+        (6, "no key is called so"),
         (7, "line 4 already"),
         (9, "has no keys"),
         (10, "mallory"),
