@@ -160,6 +160,7 @@ impl Daemon {
             }
             if self.answer_all()? {
                 event!(Notice, "another agent has taken over: ends");
+                self.socket.leave();
                 return Ok(());
             }
             self.hear_all();

@@ -33,7 +33,7 @@ pub struct Socket {
     listener: UnixListener,
     path: PathBuf,
     /// Device and inode of the file, to know it again.
-    file: (u64, u64),
+    file: Option<(u64, u64)>,
 }
 
 impl Socket {
@@ -61,7 +61,7 @@ impl Socket {
         let socket = Self {
             listener,
             path: path.to_owned(),
-            file: (meta.dev(), meta.ino()),
+            file: Some((meta.dev(), meta.ino())),
         };
         let placed = admit(&fresh, group).and_then(|()| std::fs::rename(&fresh, path));
         if placed.is_err() {
@@ -77,6 +77,11 @@ impl Socket {
     /// What the system says.
     pub fn admit(&self, group: Option<u32>) -> io::Result<()> {
         admit(&self.path, group)
+    }
+
+    /// Leaves the file to another daemon, which puts its own in its place, before or after this.
+    pub fn leave(&mut self) {
+        self.file = None;
     }
 
     /// Who wants to connect; `None`: nobody more.
@@ -120,7 +125,7 @@ impl Drop for Socket {
     /// Takes its file away, unless it is another daemon's by now.
     fn drop(&mut self) {
         let file = std::fs::symlink_metadata(&self.path).map(|meta| (meta.dev(), meta.ino()));
-        if file.is_ok_and(|file| file == self.file) {
+        if file.is_ok_and(|file| self.file == Some(file)) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
