@@ -19,6 +19,9 @@ use kernel::prelude::*;
 mod sys;
 
 #[deny(unsafe_code)]
+#[path = "src/budget.rs"]
+mod budget;
+#[deny(unsafe_code)]
 #[path = "src/domain.rs"]
 mod domain;
 #[deny(unsafe_code)]

@@ -26,6 +26,7 @@ use kernel::{
     }, //
 };
 
+pub use crate::op::Post;
 use crate::{
     auth::{
         Apart,
@@ -51,11 +52,9 @@ use crate::{
         Held, //
     },
     op::{
-        AtomicDesc,
         OpDesc,
         OpKind,
-        OpToken,
-        Segs, //
+        OpToken, //
     },
     pep::Request,
     provider::{
@@ -63,11 +62,6 @@ use crate::{
         EndpointOps,
         EndpointSink,
         GroupOps, //
-    },
-    pure::atomic::{
-        Datatype,
-        Form,
-        Op, //
     },
     sys,
     uapi::*,
@@ -212,84 +206,6 @@ impl EndpointSink for Shared {
     fn shutdown(&self, err: u32) {
         let step = (KFI_STATE_CONNECTED, KFI_STATE_DOWN);
         self.step(step, KFI_SHUTDOWN, (err, 0), &[]);
-    }
-}
-
-/// What a consumer posts.
-pub struct Post<'a> {
-    /// The kind.
-    pub kind: OpKind,
-    /// `KFI_COMPLETION`, `KFI_INJECT`, `KFI_REMOTE_CQ_DATA`, `KFI_FENCE`.
-    pub flags: u64,
-    /// Returned in the completion.
-    pub context: u64,
-    /// Completion data for the peer.
-    pub data: u64,
-    /// The peer's address, for one-sided operations.
-    pub remote_addr: u64,
-    /// The peer's key, for one-sided operations.
-    pub key: u64,
-    /// With `KFI_INJECT`: the payload. For atomics: the operands, and behind them those to compare
-    /// with.
-    pub inject: &'a [u8],
-    /// For atomics, and only for those: what they do.
-    pub atomic: Option<(Op, Datatype)>,
-    /// Local memory. Of [`OpKind::Fetch`]: where what was there goes.
-    pub segs: Segs,
-}
-
-impl<'a> Post<'a> {
-    /// What it is as an atomic, and how many bytes of values it is about.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: there is no such operation; the peer's address is no multiple of a value's size;
-    /// operands, local memory and values to compare with are not as many; `KFI_INJECT` with one that
-    /// fetches. `EOPNOTSUPP`: the domain does not do it. `EMSGSIZE`: it does not do as many at once.
-    #[inline(never)]
-    fn atomic(&self, domain: &Domain) -> Result<(AtomicDesc<'a>, u64)> {
-        let (op, ty) = self.atomic.ok_or(EINVAL)?;
-        let fetches = self.kind == OpKind::Fetch;
-        let form = match (op.has(Form::Compare), fetches) {
-            (true, true) => Form::Compare,
-            (false, true) => Form::Fetch,
-            (_, false) => Form::Base,
-        };
-        let most = domain.atomic(form, op, ty)?;
-        let first = match form {
-            Form::Compare => self.inject.len() / 2,
-            _ => self.inject.len(),
-        };
-        let (operands, compare) = self.inject.split_at_checked(first).ok_or(EINVAL)?;
-        let here = self.segs.len();
-        let len = if op.has_operand() {
-            operands.len() as u64
-        } else {
-            here
-        };
-        // A power of two.
-        let size = ty.size() as u64;
-        let count = len.checked_div(size).unwrap_or(0);
-        let part = size.wrapping_sub(1);
-        if count == 0
-            || (len | self.remote_addr) & part != 0
-            || (form == Form::Compare && compare.len() != operands.len())
-            || (!op.has_operand() && !operands.is_empty())
-            || here != if fetches { len } else { 0 }
-            || (fetches && self.flags & KFI_INJECT != 0)
-        {
-            return Err(EINVAL);
-        }
-        if count > most as u64 || self.inject.len() > KFI_INJECT_MAX {
-            return Err(EMSGSIZE);
-        }
-        let desc = AtomicDesc {
-            op,
-            ty,
-            operands,
-            compare,
-        };
-        Ok((desc, len))
     }
 }
 

@@ -179,6 +179,14 @@ impl Endpoint {
         Self::tell(this, |inbox| inbox.fail(err));
     }
 
+    /// The connection of two failed, for each with an errno of its own, which both hear of before
+    /// either tells the other that it is gone. Any context.
+    pub(crate) fn fail_both(this: &Arc<Self>, err: u32, peer: &Arc<Self>, theirs: u32) {
+        peer.inbox.lock().fail(theirs);
+        Self::fail(this, err);
+        let _ = sys::queue().enqueue::<_, 0>(peer.clone());
+    }
+
     /// Has a worker go on with its operations. Any context.
     pub(crate) fn go_on_later(this: &Arc<Self>) {
         let _ = sys::queue().enqueue::<_, 1>(this.clone());

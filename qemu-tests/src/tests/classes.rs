@@ -109,6 +109,7 @@ pub const TESTS: &[Test] = &[
         "classes.memlock_is_exact_with_many_threads",
         memory::memlock_of_threads,
     )
+    .verbs()
     .seconds(15),
     Test::alone(
         "classes.p06_assigning_pins_and_registers_nothing",
