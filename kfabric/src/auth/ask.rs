@@ -590,11 +590,16 @@ pub(crate) fn answer(seat: &Seat, call: &AgentAnswer) -> Result<u64> {
         lifetime: call.lifetime_ms,
         answered: Some(question.process.clone()),
     })?;
-    let gone = board.remove(&question);
-    question.settle(At::Look);
-    drop(board);
-    // Whoever else it covers finds it, and none is made for each.
-    look(&question.key);
-    drop(gone);
+    // Whoever else it covers for certain finds it too, and none is made for each.
+    board.settle_all(At::Look, |other| {
+        let theirs = &other.task;
+        other.key.is(&question.key)
+            && rights & other.rights == other.rights
+            && (!of(KFI_MATCH_UID) || theirs.uid == task.uid)
+            && (!of(KFI_MATCH_GID) || theirs.gid == task.gid)
+            && (!of(KFI_MATCH_CGROUP) || theirs.cgroup == task.cgroup)
+            && (!of(KFI_MATCH_NETNS) || other.netns == question.netns)
+            && (!of(KFI_MATCH_PROCESS) || theirs.process == task.process)
+    });
     Ok(id)
 }
