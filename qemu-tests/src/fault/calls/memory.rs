@@ -80,7 +80,7 @@ fn want(lab: &Lab, map: &Map, access: u64, flags: u32) -> RegionReg {
 ///
 /// What the call answers.
 pub fn register(lab: &Lab, map: &Map, flags: u32) -> Result<u64> {
-    let mut arg = want(lab, map, LOCAL | REMOTE, flags);
+    let mut arg = want(lab, map, LOCAL | REMOTE | KFI_ATOMIC, flags);
     lab.dev.call(&mut arg)?;
     Ok(arg.handle)
 }
