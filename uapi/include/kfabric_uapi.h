@@ -72,7 +72,10 @@
 /* An operation wants a completion entry though its queue is selective (FI_COMPLETION). */
 #define KFI_COMPLETION (1ULL << 24)
 
-/* The payload is taken before the call returns; no completion entry (FI_INJECT). */
+/*
+ * The payload is taken before the call returns; no completion entry unless KFI_COMPLETION asks for
+ * one (FI_INJECT).
+ */
 #define KFI_INJECT (1ULL << 25)
 
 /* Wait for earlier operations before this one starts (FI_FENCE). */

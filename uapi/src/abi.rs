@@ -177,7 +177,8 @@ pub const KFI_REMOTE_WRITE: u64 = 1 << 13;
 pub const KFI_REMOTE_CQ_DATA: u64 = 1 << 17;
 /// An operation wants a completion entry though its queue is selective (`FI_COMPLETION`).
 pub const KFI_COMPLETION: u64 = 1 << 24;
-/// The payload is taken before the call returns; no completion entry (`FI_INJECT`).
+/// The payload is taken before the call returns; no completion entry unless [`KFI_COMPLETION`] asks for
+/// one (`FI_INJECT`).
 pub const KFI_INJECT: u64 = 1 << 25;
 /// Wait for earlier operations before this one starts (`FI_FENCE`).
 pub const KFI_FENCE: u64 = 1 << 22;
