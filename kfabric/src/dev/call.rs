@@ -135,9 +135,7 @@ impl Made {
                     slot.key.take_back(&slot.value.get());
                 }
             }
-            Made::Granted(id) => {
-                let _ = grant::revoke(*id);
-            }
+            Made::Granted(id) => grant::withdraw(*id),
             Made::Asked(question) => ask::put_back(question),
         }
     }
