@@ -86,23 +86,23 @@ impl Enforced {
 
 impl Drop for Enforced {
     fn drop(&mut self) {
-        let _ = set(
-            &self.0,
-            &AuthMode {
-                flags: KFI_AUTH_SET_MODE
-                    | KFI_AUTH_SET_TIMEOUT
-                    | KFI_AUTH_SET_DENY
-                    | KFI_AUTH_SET_ASKS,
-                mode: KFI_AUTH_OPEN,
-                timeout_ms: 10_000,
-                deny_ms: 1_000,
-                asks: 64,
-                ..Default::default()
-            },
-        );
-        for grant in list(&self.0).unwrap_or_default() {
-            let _ = revoke(&self.0, grant.id);
-        }
+        reset(&self.0);
+    }
+}
+
+/// Sets all that an administrator sets to what it is at first, and revokes every grant.
+pub fn reset(dev: &Dev) {
+    let first = AuthMode {
+        flags: KFI_AUTH_SET_MODE | KFI_AUTH_SET_TIMEOUT | KFI_AUTH_SET_DENY | KFI_AUTH_SET_ASKS,
+        mode: KFI_AUTH_OPEN,
+        timeout_ms: 10_000,
+        deny_ms: 1_000,
+        asks: 64,
+        ..Default::default()
+    };
+    let _ = set(dev, &first);
+    for grant in list(dev).unwrap_or_default() {
+        let _ = revoke(dev, grant.id);
     }
 }
 
