@@ -97,4 +97,17 @@ mod tests {
         assert!(!Corpus::written().unwrap().is_empty());
         assert!(KEPT.len() < 300 << 10, "{} bytes", KEPT.len());
     }
+
+    /// An operation written where the structure once ended is no operation.
+    #[test]
+    fn what_must_work_names_whole_operations() {
+        let text = include_str!("../../fuzz-corpus/well.txt");
+        let places: Vec<_> = text.split("ops=&ops+").skip(1).collect();
+        assert!(!places.is_empty());
+        for place in places {
+            let number = place.split_whitespace().next().unwrap();
+            let at = usize::from_str_radix(number.trim_start_matches("0x"), 16).unwrap();
+            assert_eq!(at % size_of::<kfabric_uapi::OpEntry>(), 0, "{number}");
+        }
+    }
 }
