@@ -162,10 +162,12 @@ impl Pages {
 }
 
 impl Runs for Pages {
+    #[inline]
     fn count(&self) -> usize {
         self.runs.len()
     }
 
+    #[inline]
     fn start(&self, index: usize) -> u64 {
         self.runs
             .get(index)
@@ -561,6 +563,7 @@ pub struct Segments<'a> {
 impl Iterator for Segments<'_> {
     type Item = Segment;
 
+    #[inline]
     fn next(&mut self) -> Option<Segment> {
         let piece = self.pieces.as_mut()?.next()?;
         let run = self.pages.runs.get(piece.run)?;

@@ -152,6 +152,8 @@ pub struct Pieces<'a, R: Runs + ?Sized> {
     runs: &'a R,
     total: u64,
     run: usize,
+    /// Where `run` starts: asked for once.
+    start: u64,
     at: u64,
     end: u64,
 }
@@ -174,15 +176,16 @@ pub fn pieces<R: Runs + ?Sized>(
     len: u64,
 ) -> Result<Pieces<'_, R>, RangeError> {
     let range = sub_range(offset, len, total)?;
-    let run = match run_at(runs, offset) {
-        Some(run) => run,
-        None if len == 0 => 0,
+    let (run, start) = match run_at(runs, offset) {
+        Some(run) => (run, runs.start(run)),
+        None if len == 0 => (0, 0),
         None => return Err(RangeError::OutOfBounds),
     };
     Ok(Pieces {
         runs,
         total,
         run,
+        start,
         at: offset,
         end: range.end(),
     })
@@ -191,22 +194,24 @@ pub fn pieces<R: Runs + ?Sized>(
 impl<R: Runs + ?Sized> Iterator for Pieces<'_, R> {
     type Item = Piece;
 
+    #[inline]
     fn next(&mut self) -> Option<Piece> {
-        if self.run >= self.runs.count() {
+        let (run, count) = (self.run, self.runs.count());
+        if run >= count {
             return None;
         }
-        let run = self.run;
         let run_end = match run + 1 {
-            next if next < self.runs.count() => self.runs.start(next),
+            next if next < count => self.runs.start(next),
             _ => self.total,
         };
-        let offset = self.at.checked_sub(self.runs.start(run))?;
+        let offset = self.at.checked_sub(self.start)?;
         let len = run_end.min(self.end).checked_sub(self.at)?;
         if len == 0 {
             return None;
         }
         self.at += len;
         self.run += 1;
+        self.start = run_end;
         Some(Piece { run, offset, len })
     }
 }
