@@ -6,9 +6,12 @@
 //! Prints a line `KFI-TRACE NAME COUNT` for each trace: of how many keys it is.
 
 use super::memory::{memory, verbs_reg};
+use super::shm::{Ends, Twin};
 use crate::harness::guest::ask_host;
 use crate::harness::Env;
+use crate::op::{self, iov};
 use crate::pair::{Side, LOCAL, REMOTE};
+use crate::sys::rights::process_vm;
 use anyhow::{ensure, Context, Result};
 use kfabric_uapi::*;
 use std::io::{BufRead, BufReader, Write};
@@ -121,13 +124,39 @@ fn keys(env: &Env, size: &Size) -> Result<()> {
     // Each alone, and none revoked until all are there.
     traced(&name("ordered"), BATCH, || {
         for slot in &slots {
-            let got = side.dev.key_assign_ordered(&mut [entry(slot)], 0, 0)?;
-            ensure!(got == (1, 0), "ordered: {got:?}");
+            let got = side.dev.key_order(&entry(slot), 0, 0)?;
+            ensure!(got.key != KFI_KEY_NOTAVAIL, "ordered: {got:?}");
         }
         Ok(())
     })?;
     side.dev.key_revoke_slots(&slots)?;
     Ok(())
+}
+
+/// Writes of a page into another process: ours, and the kernel's own.
+fn copies(env: &Env) -> Result<()> {
+    const LEN: usize = 4096;
+    const ROUNDS: usize = 100;
+    let ends = Ends::new(env)?;
+    let (near, far) = (memory(LEN)?, memory(LEN)?);
+    let twin = Twin::new(&far)?;
+    let local = ends.ours.reg(&near, LOCAL)?.handle;
+    let region = ends.theirs.reg(&far, LOCAL | REMOTE)?.handle;
+    let (_, remote) = ends.theirs.export(region, 0, LEN as u64, REMOTE)?;
+    let piece = [iov(local, 0, LEN as u64)];
+    let ours =
+        || (0..ROUNDS).try_for_each(|_| ends.run(op::write(1, &piece, remote.addr, remote.key)));
+    ours()?;
+    traced("kshm-write", ROUNDS, ours)?;
+    let kernels = || -> Result<()> {
+        for _ in 0..ROUNDS {
+            let done = process_vm(twin.0, false, near.map(), far.addr(), LEN)?;
+            ensure!(done == LEN, "{done} bytes");
+        }
+        Ok(())
+    };
+    kernels()?;
+    traced("vm-writev", ROUNDS, kernels)
 }
 
 /// Runs on both nodes; node 1 is traced.
@@ -145,5 +174,5 @@ pub fn run(env: &Env) -> Result<()> {
         registering(env, size)?;
         keys(env, size)?;
     }
-    Ok(())
+    copies(env)
 }

@@ -24,15 +24,20 @@ const CASES: [(&str, usize, u32); 5] = [
 ];
 
 /// Two ends, connected.
-struct Ends {
-    ours: Side,
-    theirs: Side,
+pub(super) struct Ends {
+    pub(super) ours: Side,
+    pub(super) theirs: Side,
     cq: Cq,
     ep: u64,
 }
 
 impl Ends {
-    fn new(env: &Env) -> Result<Self> {
+    /// Over kshm.
+    pub(super) fn new(env: &Env) -> Result<Self> {
+        let env = &Env {
+            provider: "kshm".into(),
+            ..env.clone()
+        };
         let (ours, theirs) = (Side::of(env)?, Side::of(env)?);
         let (_, at) = theirs.listen(env.at(0), 0)?;
         let cq = ours.cq(0, 0)?;
@@ -53,7 +58,7 @@ impl Ends {
     }
 
     /// Posts one operation and waits for it.
-    fn run(&self, op: OpEntry) -> Result<()> {
+    pub(super) fn run(&self, op: OpEntry) -> Result<()> {
         self.ours.dev.submit(self.ep, &[op])?;
         // It is there when the call returns, but for what a worker does.
         let done = match self.cq.read() {
@@ -66,10 +71,10 @@ impl Ends {
 }
 
 /// A process with the same memory at the same place, its own pages.
-struct Twin(i32);
+pub(super) struct Twin(pub(super) i32);
 
 impl Twin {
-    fn new(memory: &crate::buf::Buf) -> Result<Self> {
+    pub(super) fn new(memory: &crate::buf::Buf) -> Result<Self> {
         let ready = sys::Map::shared(4096)?;
         let pid = sys::fork(|| {
             memory.clear(2);
@@ -98,12 +103,8 @@ impl Drop for Twin {
 /// Writes and reads.
 pub(super) fn run(ctx: &mut Ctx) -> Result<()> {
     if ctx.first() {
-        let env = Env {
-            provider: "kshm".into(),
-            ..ctx.env.clone()
-        };
         for (name, len, rounds) in CASES {
-            let ends = Ends::new(&env)?;
+            let ends = Ends::new(&ctx.env)?;
             let (near, far) = (memory(len)?, memory(len)?);
             let twin = Twin::new(&far)?;
             let local = ends.ours.reg(&near, LOCAL)?.handle;
