@@ -2,7 +2,13 @@
 //! What is bound to an endpoint with keys of its own: key slots whose keys are valid on it alone,
 //! and which end before it does.
 
-use core::ptr::from_ref;
+use core::{
+    ptr::from_ref,
+    sync::atomic::{
+        AtomicU64,
+        Ordering, //
+    }, //
+};
 use kernel::{
     new_mutex,
     prelude::*,
@@ -26,6 +32,8 @@ struct List {
 /// The slots that are bound to an endpoint. A slot holds it, and not the endpoint.
 #[pin_data]
 pub(crate) struct Bound {
+    /// The endpoint's handle; 0: it has none.
+    handle: AtomicU64,
     #[pin]
     list: Mutex<List>,
 }
@@ -37,8 +45,20 @@ impl Bound {
             keys: RBTree::new(),
             ended: false,
         };
-        let made = pin_init!(Self { list <- new_mutex!(list, "kfabric_bound") });
+        let made = pin_init!(Self {
+            handle: AtomicU64::new(0),
+            list <- new_mutex!(list, "kfabric_bound"),
+        });
         Arc::pin_init(made, GFP_KERNEL)
+    }
+
+    pub(crate) fn set_handle(&self, handle: u64) {
+        self.handle.store(handle, Ordering::Relaxed);
+    }
+
+    /// The endpoint's handle; 0: it has none.
+    pub(crate) fn handle(&self) -> u64 {
+        self.handle.load(Ordering::Relaxed)
     }
 
     /// `ENOENT` once the endpoint ends.

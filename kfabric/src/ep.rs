@@ -383,6 +383,9 @@ impl Endpoint {
 
     pub(crate) fn set_handle(&self, handle: u64) {
         self.shared.handle.store(handle, Ordering::Relaxed);
+        if let Some(own) = &self.own {
+            own.bound.set_handle(handle);
+        }
     }
 
     /// What it got.

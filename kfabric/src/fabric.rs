@@ -234,10 +234,7 @@ impl Domain {
     ///
     /// `EAGAIN`: too many are to be made yet. `ENOMEM`. Gives the job back.
     pub(crate) fn make_later(this: &Arc<Self>, job: Job) -> Result<(), (Error, Job)> {
-        this.jobs.add(this, job)?;
-        // If it is queued already it will see the job.
-        let _ = sys::wq::queue().enqueue(this.clone());
-        Ok(())
+        this.jobs.add(this, job)
     }
 
     /// Waits until all keys that were told are made, or have failed, and nothing keeps them, or the

@@ -10,7 +10,10 @@
 //! [`KeyOps::foresee`]: crate::provider::KeyOps::foresee
 //! [`DomainOps::hold`]: crate::provider::DomainOps::hold
 
-use core::slice;
+use core::{
+    ops::Deref,
+    slice, //
+};
 use kernel::{
     new_mutex,
     prelude::*,
@@ -30,6 +33,7 @@ use crate::{
         KeyValue, //
     },
     pure::key::Grant,
+    sys::wq,
     uapi::CqEntry, //
 };
 
@@ -100,9 +104,26 @@ pub(crate) struct Order {
     pub(crate) value: KeyValue,
 }
 
+/// The keys of a job. One takes no memory of its own.
+pub(crate) enum Orders {
+    One([Order; 1]),
+    Many(KVec<Order>),
+}
+
+impl Deref for Orders {
+    type Target = [Order];
+
+    fn deref(&self) -> &[Order] {
+        match self {
+            Self::One(one) => one,
+            Self::Many(many) => many,
+        }
+    }
+}
+
 /// Keys that are to be made at once.
 pub(crate) struct Job {
-    pub(crate) orders: KVec<Order>,
+    pub(crate) orders: Orders,
     pub(crate) notice: Option<Notice>,
 }
 
@@ -212,12 +233,12 @@ impl Jobs {
         })
     }
 
-    /// Adds one as the last, and holds what is posted from now on until it is over.
+    /// Adds one as the last, for the worker, and holds what is posted from now on until it is over.
     ///
     /// # Errors
     ///
     /// `EAGAIN`: too many are under way. `ENOMEM`. Gives the job back; nothing is held for it.
-    pub(crate) fn add(&self, domain: &Domain, job: Job) -> Result<(), (Error, Job)> {
+    pub(crate) fn add(&self, domain: &Arc<Domain>, job: Job) -> Result<(), (Error, Job)> {
         let mut pending = self.pending.lock();
         if pending.waiting.len() + pending.taken >= PENDING {
             return Err((EAGAIN, job));
@@ -226,8 +247,13 @@ impl Jobs {
             return Err((e.into(), job));
         }
         domain.ops().hold();
+        let first = pending.waiting.is_empty();
         // There is room.
         let _ = pending.waiting.push_within_capacity(job);
+        if first {
+            // With the lock held, so that whoever is added behind it can be waited for at once.
+            let _ = wq::queue().enqueue(domain.clone());
+        }
         Ok(())
     }
 

@@ -655,6 +655,26 @@ impl Dev {
         Ok((arg.done as usize, arg.err as i32))
     }
 
+    /// Assigns a key without waiting for the device; as [`Dev::key_assign_ordered`].
+    ///
+    /// # Errors
+    ///
+    /// What the call answers.
+    pub fn key_order(&self, want: &KeyEntry, cq: u64, context: u64) -> Result<KeyAssign> {
+        let mut arg = KeyAssign {
+            flags: KFI_KEY_ORDERED,
+            slot: want.slot,
+            offset: want.offset,
+            length: want.length,
+            access: want.access,
+            cq,
+            context,
+            ..Default::default()
+        };
+        self.call(&mut arg)?;
+        Ok(arg)
+    }
+
     /// Revokes the keys of slots: the call as it came back.
     ///
     /// # Errors

@@ -101,7 +101,7 @@ layouts! {
         size, flags, region, count, reserved, handles, ep, auth_key, auth_key_size, reserved2,
     }
     KeyAssign {
-        size, flags, slot, offset, length, access, key, remote_addr, reserved,
+        size, flags, slot, offset, length, access, key, remote_addr, cq, context,
     }
     KeyAssignMany {
         size, flags, entries, count, entry_size, done, err, cq, context,
@@ -134,7 +134,7 @@ layouts! {
         size, flags, entries, count, entry_size, reserved,
     }
     ObjInfo {
-        kind, pid, handle, parent, a, b, c, comm, name, auth,
+        kind, pid, handle, parent, a, b, c, comm, name, auth, ep,
     }
     AuthKeyRef {
         addr, size, reserved,

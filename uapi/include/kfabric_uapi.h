@@ -225,7 +225,8 @@
 #define KFI_KEY_SINGLE_USE 2
 
 /*
- * Flag of struct kfi_key_assign_many: the keys are told at once, and valid before what is posted afterwards.
+ * Flag of struct kfi_key_assign and struct kfi_key_assign_many: the keys are told at once, and valid before what is
+ * posted afterwards.
  */
 #define KFI_KEY_ORDERED 1
 
@@ -1075,13 +1076,14 @@ struct kfi_key_alloc {
  * process; -EBUSY when the slot has a key; -EMSGSIZE for more pages than the device can have a
  * key for; -ENOENT for no slot, or one that is closed meanwhile; -ENODEV when the device is
  * gone; -EIO or -ETIMEDOUT when it failed; -EKEYREVOKED or -EKEYEXPIRED when the grant of
- * the slot's auth key is over. The key is valid under the slot's auth key. -ENOMEM and -ENOSPC only for a window that has
- * to be registered in full, or as struct kfi_key_alloc says.
+ * the slot's auth key is over. The key is valid under the slot's auth key. -ENOMEM and -ENOSPC only
+ * for a window that has to be registered in full, or as struct kfi_key_alloc says. With KFI_KEY_ORDERED as
+ * struct kfi_key_assign_many with one entry, for less.
  */
 struct kfi_key_assign {
 	/* Size of this structure. */
 	__u32 size;
-	/* KFI_KEY_SINGLE_USE or zero. */
+	/* KFI_KEY_ORDERED, KFI_KEY_SINGLE_USE or zero. */
 	__u32 flags;
 	/* The slot. */
 	__u64 slot;
@@ -1098,8 +1100,10 @@ struct kfi_key_assign {
 	__u64 key;
 	/* Out: the address at which a peer finds the first byte. */
 	__u64 remote_addr;
-	/* Zero. */
-	__u64 reserved;
+	/* As struct kfi_key_assign_many's cq; the entry's data and len are zero. */
+	__u64 cq;
+	/* As struct kfi_key_assign_many's context. */
+	__u64 context;
 };
 
 /*
@@ -1388,6 +1392,8 @@ struct kfi_obj_info {
 	 * Domain, endpoint, region, key: number of its auth key (struct kfi_grant_info's key); 0: none.
 	 */
 	__u64 auth;
+	/* Region, key: handle of the endpoint that it is bound to; 0: none. */
+	__u64 ep;
 };
 
 /* An auth key: opaque bytes. */
@@ -2017,7 +2023,7 @@ _Static_assert(__builtin_offsetof(struct kfi_key_alloc, ep) == 32, "kfi_key_allo
 _Static_assert(__builtin_offsetof(struct kfi_key_alloc, auth_key) == 40, "kfi_key_alloc.auth_key");
 _Static_assert(__builtin_offsetof(struct kfi_key_alloc, auth_key_size) == 48, "kfi_key_alloc.auth_key_size");
 _Static_assert(__builtin_offsetof(struct kfi_key_alloc, reserved2) == 52, "kfi_key_alloc.reserved2");
-_Static_assert(sizeof(struct kfi_key_assign) == 64, "size of kfi_key_assign");
+_Static_assert(sizeof(struct kfi_key_assign) == 72, "size of kfi_key_assign");
 _Static_assert(__builtin_offsetof(struct kfi_key_assign, size) == 0, "kfi_key_assign.size");
 _Static_assert(__builtin_offsetof(struct kfi_key_assign, flags) == 4, "kfi_key_assign.flags");
 _Static_assert(__builtin_offsetof(struct kfi_key_assign, slot) == 8, "kfi_key_assign.slot");
@@ -2026,7 +2032,8 @@ _Static_assert(__builtin_offsetof(struct kfi_key_assign, length) == 24, "kfi_key
 _Static_assert(__builtin_offsetof(struct kfi_key_assign, access) == 32, "kfi_key_assign.access");
 _Static_assert(__builtin_offsetof(struct kfi_key_assign, key) == 40, "kfi_key_assign.key");
 _Static_assert(__builtin_offsetof(struct kfi_key_assign, remote_addr) == 48, "kfi_key_assign.remote_addr");
-_Static_assert(__builtin_offsetof(struct kfi_key_assign, reserved) == 56, "kfi_key_assign.reserved");
+_Static_assert(__builtin_offsetof(struct kfi_key_assign, cq) == 56, "kfi_key_assign.cq");
+_Static_assert(__builtin_offsetof(struct kfi_key_assign, context) == 64, "kfi_key_assign.context");
 _Static_assert(sizeof(struct kfi_key_assign_many) == 48, "size of kfi_key_assign_many");
 _Static_assert(__builtin_offsetof(struct kfi_key_assign_many, size) == 0, "kfi_key_assign_many.size");
 _Static_assert(__builtin_offsetof(struct kfi_key_assign_many, flags) == 4, "kfi_key_assign_many.flags");
@@ -2105,7 +2112,7 @@ _Static_assert(__builtin_offsetof(struct kfi_obj_list, entries) == 8, "kfi_obj_l
 _Static_assert(__builtin_offsetof(struct kfi_obj_list, count) == 16, "kfi_obj_list.count");
 _Static_assert(__builtin_offsetof(struct kfi_obj_list, entry_size) == 20, "kfi_obj_list.entry_size");
 _Static_assert(__builtin_offsetof(struct kfi_obj_list, reserved) == 24, "kfi_obj_list.reserved");
-_Static_assert(sizeof(struct kfi_obj_info) == 136, "size of kfi_obj_info");
+_Static_assert(sizeof(struct kfi_obj_info) == 144, "size of kfi_obj_info");
 _Static_assert(__builtin_offsetof(struct kfi_obj_info, kind) == 0, "kfi_obj_info.kind");
 _Static_assert(__builtin_offsetof(struct kfi_obj_info, pid) == 4, "kfi_obj_info.pid");
 _Static_assert(__builtin_offsetof(struct kfi_obj_info, handle) == 8, "kfi_obj_info.handle");
@@ -2116,6 +2123,7 @@ _Static_assert(__builtin_offsetof(struct kfi_obj_info, c) == 40, "kfi_obj_info.c
 _Static_assert(__builtin_offsetof(struct kfi_obj_info, comm) == 48, "kfi_obj_info.comm");
 _Static_assert(__builtin_offsetof(struct kfi_obj_info, name) == 64, "kfi_obj_info.name");
 _Static_assert(__builtin_offsetof(struct kfi_obj_info, auth) == 128, "kfi_obj_info.auth");
+_Static_assert(__builtin_offsetof(struct kfi_obj_info, ep) == 136, "kfi_obj_info.ep");
 _Static_assert(sizeof(struct kfi_auth_key_ref) == 16, "size of kfi_auth_key_ref");
 _Static_assert(__builtin_offsetof(struct kfi_auth_key_ref, addr) == 0, "kfi_auth_key_ref.addr");
 _Static_assert(__builtin_offsetof(struct kfi_auth_key_ref, size) == 8, "kfi_auth_key_ref.size");

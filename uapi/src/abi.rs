@@ -874,14 +874,15 @@ pub struct KeyAlloc {
 /// process; `-EBUSY` when the slot has a key; `-EMSGSIZE` for more pages than the device can have a
 /// key for; `-ENOENT` for no slot, or one that is closed meanwhile; `-ENODEV` when the device is
 /// gone; `-EIO` or `-ETIMEDOUT` when it failed; `-EKEYREVOKED` or `-EKEYEXPIRED` when the grant of
-/// the slot's auth key is over. The key is valid under the slot's auth key. `-ENOMEM` and `-ENOSPC` only for a window that has
-/// to be registered in full, or as [`KeyAlloc`] says.
+/// the slot's auth key is over. The key is valid under the slot's auth key. `-ENOMEM` and `-ENOSPC` only
+/// for a window that has to be registered in full, or as [`KeyAlloc`] says. With `KFI_KEY_ORDERED` as
+/// [`KeyAssignMany`] with one entry, for less.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct KeyAssign {
     /// Size of this structure.
     pub size: u32,
-    /// `KFI_KEY_SINGLE_USE` or zero.
+    /// `KFI_KEY_ORDERED`, `KFI_KEY_SINGLE_USE` or zero.
     pub flags: u32,
     /// The slot.
     pub slot: u64,
@@ -896,8 +897,10 @@ pub struct KeyAssign {
     pub key: u64,
     /// Out: the address at which a peer finds the first byte.
     pub remote_addr: u64,
-    /// Zero.
-    pub reserved: u64,
+    /// As [`KeyAssignMany::cq`]; the entry's `data` and `len` are zero.
+    pub cq: u64,
+    /// As [`KeyAssignMany::context`].
+    pub context: u64,
 }
 
 /// `KFI_IOC_KEY_ASSIGN_MANY`: assigns slots, of any regions, in order, and stops at the first that
@@ -953,7 +956,8 @@ pub struct KeyAssignMany {
 /// it; of several at once one is done. The slot can be assigned again then. `-EOPNOTSUPP` without the
 /// capability [`KFI_SINGLE_USE_KEYS`].
 pub const KFI_KEY_SINGLE_USE: u32 = 2;
-/// Flag of [`KeyAssignMany`]: the keys are told at once, and valid before what is posted afterwards.
+/// Flag of [`KeyAssign`] and [`KeyAssignMany`]: the keys are told at once, and valid before what is
+/// posted afterwards.
 pub const KFI_KEY_ORDERED: u32 = 1;
 
 /// One assignment of a [`KeyAssignMany`]; the fields are those of [`KeyAssign`].
@@ -1268,8 +1272,10 @@ pub struct ObjInfo {
     pub name: [u8; KFI_NAME_MAX],
     /// Domain, endpoint, region, key: number of its auth key ([`GrantInfo::key`]); 0: none.
     pub auth: u64,
+    /// Region, key: handle of the endpoint that it is bound to; 0: none.
+    pub ep: u64,
 }
-const _: () = assert!(core::mem::size_of::<ObjInfo>() == 48 + 80 + 8);
+const _: () = assert!(core::mem::size_of::<ObjInfo>() == 48 + 80 + 8 + 8);
 
 /// A fabric.
 pub const KFI_TYPE_FABRIC: u32 = 1;

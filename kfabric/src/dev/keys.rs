@@ -34,6 +34,7 @@ use super::{
 };
 use crate::{
     auth::Want,
+    cq::Cq,
     key::{
         Assignment,
         Failures,
@@ -107,19 +108,54 @@ pub(super) fn alloc(file: &File, call: &mut KeyAlloc) -> Result<Made> {
 }
 
 pub(super) fn assign(file: &File, call: &mut KeyAssign) -> Result<Made> {
-    zero(&[call.flags & !KFI_KEY_SINGLE_USE])?;
-    if call.reserved != 0 {
-        return Err(EINVAL);
-    }
+    let cq = who_hears(file, call.flags, call.cq, call.context)?;
     let key = key(file, call.slot)?;
-    let value = if call.flags & KFI_KEY_SINGLE_USE != 0 {
-        key.assign_once(call.offset, call.length, call.access)?
+    let once = call.flags & KFI_KEY_SINGLE_USE != 0;
+    let (offset, len, access) = (call.offset, call.length, call.access);
+    let value = if call.flags & KFI_KEY_ORDERED != 0 {
+        let mut one = Assignment {
+            key: &key,
+            offset,
+            len,
+            access,
+            once,
+            value: KeyValue::NONE,
+        };
+        let failures = failures(cq.as_ref(), call.context);
+        Key::assign_ordered(slice::from_mut(&mut one), failures).map_err(|(_, e)| e)?;
+        one.value
+    } else if once {
+        key.assign_once(offset, len, access)?
     } else {
-        key.assign(call.offset, call.length, call.access)?
+        key.assign(offset, len, access)?
     };
     call.key = value.key;
     call.remote_addr = value.remote_addr;
     Ok(Made::Assigned(key, value))
+}
+
+/// The queue that hears of failures, where an assignment names one.
+fn who_hears(file: &File, flags: u32, cq: u64, context: u64) -> Result<Option<Arc<Cq>>> {
+    zero(&[flags & !(KFI_KEY_ORDERED | KFI_KEY_SINGLE_USE)])?;
+    if (cq != 0 && flags & KFI_KEY_ORDERED == 0) || (context != 0 && cq == 0) {
+        return Err(EINVAL);
+    }
+    if cq == 0 {
+        return Ok(None);
+    }
+    match file.table.get(cq)? {
+        Object::Cq(cq) => Ok(Some(cq)),
+        _ => Err(ENOENT),
+    }
+}
+
+/// What a queue hears.
+fn failures(cq: Option<&Arc<Cq>>, context: u64) -> Option<Failures<'_>> {
+    cq.map(|cq| Failures {
+        cq,
+        context,
+        first: 0,
+    })
 }
 
 pub(super) fn revoke(file: &File, call: &mut ObjectCall2) -> Result<Made> {
@@ -166,26 +202,11 @@ struct How<'a> {
 }
 
 pub(super) fn assign_many(file: &File, call: &mut KeyAssignMany) -> Result<Made> {
-    zero(&[call.flags & !(KFI_KEY_ORDERED | KFI_KEY_SINGLE_USE)])?;
+    let cq = who_hears(file, call.flags, call.cq, call.context)?;
     let ordered = call.flags & KFI_KEY_ORDERED != 0;
-    if (call.cq != 0 && !ordered) || (call.context != 0 && call.cq == 0) {
-        return Err(EINVAL);
-    }
-    let cq = match call.cq {
-        0 => None,
-        handle => match file.table.get(handle)? {
-            Object::Cq(cq) => Some(cq),
-            _ => return Err(ENOENT),
-        },
-    };
-    let failures = cq.as_ref().map(|cq| Failures {
-        cq,
-        context: call.context,
-        first: 0,
-    });
     let how = How {
         once: call.flags & KFI_KEY_SINGLE_USE != 0,
-        ordered: ordered.then_some(failures),
+        ordered: ordered.then(|| failures(cq.as_ref(), call.context)),
     };
     if call.count == 0 || call.count > KFI_KEY_ALLOC_MAX || call.entry_size != ENTRY {
         return Err(EINVAL);

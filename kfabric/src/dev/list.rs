@@ -81,10 +81,12 @@ fn describe(handle: u64, entry: &Entry) -> ObjInfo {
             info.b = x.access();
             info.c = x.memory().charged() as u64;
             info.auth = x.under().number();
+            info.ep = x.bound().map_or(0, |bound| bound.handle());
         }
         Object::Key(x) => {
             info.kind = KFI_TYPE_KEY;
             info.auth = x.under().number();
+            info.ep = x.bound().map_or(0, |bound| bound.handle());
         }
         Object::Request(_) => info.kind = KFI_TYPE_CONNREQ,
     }

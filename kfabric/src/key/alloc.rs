@@ -164,6 +164,11 @@ impl Key {
         Ok(key)
     }
 
+    /// Of the endpoint that it is bound to, if it is to one.
+    pub(crate) fn bound(&self) -> Option<&Arc<Bound>> {
+        self.bound.as_ref()
+    }
+
     /// What it was reserved under.
     pub(crate) fn under(&self) -> &Under {
         &self.auth.under

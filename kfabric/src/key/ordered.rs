@@ -23,7 +23,8 @@ use crate::{
         Failures,
         Job,
         Notice,
-        Order, //
+        Order,
+        Orders, //
     },
     provider::KeyValue,
     pure::key::KeyError,
@@ -37,10 +38,11 @@ impl Assignment<'_> {
         let key = self.key;
         let (domain, grant) = self.grant()?;
         let other = first.and_then(|first| first.key.domain());
-        if other.is_some_and(|other| !Arc::ptr_eq(other, domain))
-            || !key.ops.chains(self.offset, self.len)
-        {
-            return Ok(None);
+        // The first was asked whether it goes at all.
+        if let Some(other) = other {
+            if !Arc::ptr_eq(other, domain) || !key.ops.chains(self.offset, self.len) {
+                return Ok(None);
+            }
         }
         // Nobody is waited for by one who has others waiting.
         let wait = if first.is_none() {
@@ -113,7 +115,13 @@ impl Key {
                 first: failures.first + done as u64,
                 ..failures
             });
-            let (n, result) = Self::order_some(rest, failures);
+            let (n, result) = match rest {
+                [one] => match Self::order_one(one, failures) {
+                    Ok(()) => (1, Ok(())),
+                    Err(e) => (0, Err(e)),
+                },
+                some => Self::order_some(some, failures),
+            };
             done += n;
             match result {
                 // All that a job would have had, for the next one would meet the same.
@@ -154,27 +162,46 @@ impl Key {
         Ok(())
     }
 
+    /// Orders `item` as a job of its own, without a list.
+    fn order_one(item: &mut Assignment<'_>, failures: Option<Failures<'_>>) -> Result {
+        let domain = item.key.domain().ok_or(EINVAL)?.clone();
+        let notice = failures.map(Notice::new).transpose()?;
+        let order = item.promise(None)?.ok_or(EBUSY)?;
+        let value = order.value;
+        let orders = Orders::One([order]);
+        match Domain::make_later(&domain, Job { orders, notice }) {
+            Ok(()) => {
+                item.value = value;
+                Ok(())
+            }
+            Err((e, job)) => {
+                // Nobody was told, so what was foreseen may be another's, and nothing was used up.
+                for order in job.orders.iter() {
+                    let _ = order.key.settle(|slot| slot.life.assign_failed());
+                }
+                Err(e)
+            }
+        }
+    }
+
     /// Orders as many of `batch` as one job takes; how many, and why the next one was refused, if
     /// it was.
     fn order_some(batch: &mut [Assignment<'_>], failures: Option<Failures<'_>>) -> (usize, Result) {
-        let ready = || -> Result<Job> {
-            Ok(Job {
-                orders: KVec::with_capacity(batch.len().min(CHAIN), GFP_KERNEL)?,
-                notice: match failures {
-                    Some(failures) => Some(Notice::new(failures)?),
-                    None => None,
-                },
-            })
+        let ready = || -> Result<(KVec<Order>, Option<Notice>)> {
+            Ok((
+                KVec::with_capacity(batch.len().min(CHAIN), GFP_KERNEL)?,
+                failures.map(Notice::new).transpose()?,
+            ))
         };
-        let mut job = match ready() {
-            Ok(job) => job,
+        let (mut orders, notice) = match ready() {
+            Ok(ready) => ready,
             Err(e) => return (0, Err(e)),
         };
         let mut result = Ok(());
         for item in batch.iter().take(CHAIN) {
-            match item.promise(job.orders.first()) {
+            match item.promise(orders.first()) {
                 // There is room.
-                Ok(Some(order)) => drop(job.orders.push_within_capacity(order)),
+                Ok(Some(order)) => drop(orders.push_within_capacity(order)),
                 Ok(None) => break,
                 Err(e) => {
                     result = Err(e);
@@ -182,20 +209,20 @@ impl Key {
                 }
             }
         }
-        let Some(domain) = job
-            .orders
+        let Some(domain) = orders
             .first()
             .and_then(|order| order.key.domain())
             .cloned()
         else {
             return (0, result);
         };
-        for (item, order) in batch.iter_mut().zip(&job.orders) {
+        for (item, order) in batch.iter_mut().zip(&orders) {
             item.value = order.value;
         }
-        let n = job.orders.len();
-        if let Err((e, job)) = Domain::make_later(&domain, job) {
-            for (item, order) in batch.iter_mut().zip(&job.orders) {
+        let n = orders.len();
+        let orders = Orders::Many(orders);
+        if let Err((e, job)) = Domain::make_later(&domain, Job { orders, notice }) {
+            for (item, order) in batch.iter_mut().zip(&*job.orders) {
                 item.value = KeyValue::NONE;
                 // Nobody was told, so what was foreseen may be another's, and nothing was used up.
                 let _ = order.key.settle(|slot| slot.life.assign_failed());

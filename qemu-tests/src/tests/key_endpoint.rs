@@ -402,6 +402,13 @@ fn rules(ctx: &mut Ctx) -> Result<()> {
     for slot in slots {
         dev.key_assign(slot, 0, PAGE, REMOTE)?;
     }
+    // Whoever looks sees what is bound to which.
+    let listed = dev.obj_list()?;
+    for (handle, ep) in [(slots[0], own), (slots[1], own), (whole, own), (region, 0)] {
+        let of_this = |o: &&ObjInfo| o.pid == std::process::id() && o.handle == handle;
+        let shown = listed.iter().find(of_this).context("is not listed")?;
+        ensure!(shown.ep == ep, "{handle:#x} is bound to {:#x}", shown.ep);
+    }
     let ended = dev.key_revoke_all(KFI_REVOKE_EP, own)?;
     ensure!(ended == 3, "{ended} keys were bound");
     dev.key_assign(slots[0], 0, PAGE, REMOTE)?;

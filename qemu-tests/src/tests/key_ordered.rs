@@ -77,7 +77,13 @@ fn message_follows(ctx: &mut Ctx) -> Result<()> {
                 .zip(&slots[..count])
                 .map(|(i, slot)| entry(*slot, i * PAGE, PAGE))
                 .collect();
-            let got = dev.key_assign_ordered(&mut entries, bench.cq.handle, 99)?;
+            let got = if count == 1 && round % 2 == 0 {
+                let got = dev.key_order(&entries[0], bench.cq.handle, 99)?;
+                (entries[0].key, entries[0].remote_addr) = (got.key, got.remote_addr);
+                (1, 0)
+            } else {
+                dev.key_assign_ordered(&mut entries, bench.cq.handle, 99)?
+            };
             // From here on it is a race that the kernel decides.
             for (i, e) in entries.iter().enumerate() {
                 let at = OUT as usize + i * PER_KEY;
@@ -188,7 +194,40 @@ fn rules(ctx: &mut Ctx) -> Result<()> {
         }
         refused(call(flags, cq, context, &mut entries), errno, what)?;
     }
+    for (what, errno, flags, cq, context) in [
+        ("one, a flag that is none", libc::EINVAL, 4, 0, 0),
+        (
+            "one, a queue of a waited one",
+            libc::EINVAL,
+            0,
+            cq.handle,
+            0,
+        ),
+        ("one, a context without queue", libc::EINVAL, 1, 0, 1),
+        ("one, a region as queue", libc::ENOENT, 1, all.region, 0),
+    ] {
+        let mut one = KeyAssign {
+            flags,
+            slot: all.slots[0],
+            length: 8,
+            access: KFI_REMOTE_READ,
+            cq,
+            context,
+            ..Default::default()
+        };
+        refused(dev.call(&mut one), errno, what)?;
+    }
     ensure!(with_key(dev)?.is_empty(), "a refused call assigned");
+    // A second key is refused, and the first one stays.
+    let one = dev.key_order(&entries[0], cq.handle, 1)?;
+    refused(
+        dev.key_order(&entries[0], cq.handle, 1),
+        libc::EBUSY,
+        "a second",
+    )?;
+    ensure!(one.key != KFI_KEY_NOTAVAIL, "{one:?}");
+    ensure!(with_key(dev)?.len() == 1, "{:?}", with_key(dev)?);
+    dev.key_revoke(all.slots[0])?;
     // Without a queue nobody hears of failures.
     let got = dev.key_assign_ordered(&mut entries, 0, 0)?;
     ensure!(got == (130, 0), "{got:?}");
@@ -555,8 +594,12 @@ fn silence(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("ready")?;
     let cq = bench.side.cq(0, 0)?;
     let order = |i: u64| -> Result<()> {
-        let mut one = [entry(slots[i as usize], 0, 8)];
-        let got = dev.key_assign_ordered(&mut one, cq.handle, 100 + i)?;
+        let one = entry(slots[i as usize], 0, 8);
+        if i % 2 == 0 {
+            dev.key_order(&one, cq.handle, 100 + i)?;
+            return Ok(());
+        }
+        let got = dev.key_assign_ordered(&mut [one], cq.handle, 100 + i)?;
         ensure!(got == (1, 0), "key {i}: {got:?}");
         Ok(())
     };

@@ -427,12 +427,22 @@ impl Key {
     ///
     /// `EBUSY` while it has a key; `EINVAL` outside the region; `EACCES` beyond its access.
     pub fn assign(&self, offset: u64, length: u64, access: Access) -> Result<RemoteMem> {
-        self.give(offset, length, access, 0)
+        self.give(offset, length, access, 0, None)
     }
 
-    fn give(&self, offset: u64, length: u64, access: Access, flags: u32) -> Result<RemoteMem> {
+    fn give(
+        &self,
+        offset: u64,
+        length: u64,
+        access: Access,
+        flags: u32,
+        failures: Option<(&CompletionQueue, u64)>,
+    ) -> Result<RemoteMem> {
         let mut arg: abi::KeyAssign = sys::new();
         arg.flags = flags;
+        if let Some((cq, context)) = failures {
+            (arg.cq, arg.context) = (cq.inner.handle.raw(), context);
+        }
         arg.slot = self.handle.raw();
         arg.offset = offset;
         arg.length = length;
@@ -451,7 +461,7 @@ impl Key {
     ///
     /// As for [`Key::assign`]; `EOPNOTSUPP`: no key of the provider's ends by itself.
     pub fn assign_once(&self, offset: u64, length: u64, access: Access) -> Result<RemoteMem> {
-        self.give(offset, length, access, abi::KFI_KEY_SINGLE_USE)
+        self.give(offset, length, access, abi::KFI_KEY_SINGLE_USE, None)
     }
 
     /// Assigns many slots, of any regions of one device file, in order; one call for up to
@@ -522,6 +532,13 @@ impl Key {
         };
         let cq = failures.map(|(cq, _)| &cq.inner.handle);
         first.same_file(grants.iter().map(|grant| &grant.key.handle).chain(cq))?;
+        if let [one] = grants {
+            // Less to read and to write.
+            let (offset, length, access) = (one.offset, one.length, one.access);
+            let remote = first.give(offset, length, access, flags, failures)?;
+            all.remotes.push(remote);
+            return Ok(all);
+        }
         let mut arg: abi::KeyAssignMany = sys::new();
         arg.flags = flags;
         if let Some((cq, context)) = failures {

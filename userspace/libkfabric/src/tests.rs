@@ -348,6 +348,11 @@ fn keys_come_and_go_in_batches() {
         assert_eq!((all.remotes.len(), all.refused), (3, None));
         assert_eq!(Key::revoke_many(&keys).unwrap(), 3);
     }
+    let one = Key::assign_ordered(&grants[..1], Some((&p.a_cq, 7))).unwrap();
+    assert_eq!((one.remotes.len(), one.refused), (1, None));
+    let error = Key::assign_ordered(&grants[..1], None).unwrap_err();
+    assert_eq!(error.errno(), Some(Errno::EBUSY));
+    keys[0].revoke().unwrap();
     // Another file's slots are none of this one's.
     let (_, other) = self::device();
     let q = pair(&other);

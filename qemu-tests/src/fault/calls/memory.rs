@@ -29,6 +29,7 @@ pub const CASES: &[Case] = &[
     Case::new("KFI_IOC_KEY_ASSIGN_MANY", "first", assign_many_first),
     Case::new("KFI_IOC_KEY_ASSIGN_MANY", "small", assign_many_small),
     Case::new("KFI_IOC_KEY_ASSIGN_MANY", "mixed", assign_many_mixed),
+    Case::new("KFI_IOC_KEY_ASSIGN", "ordered", assign_one_ordered),
     Case::new("KFI_IOC_KEY_ASSIGN_MANY", "ordered", assign_ordered),
     Case::new("KFI_IOC_KEY_REVOKE_MANY", "slots", revoke_slots),
     Case::new("KFI_IOC_KEY_REVOKE_MANY", "region", revoke_region),
@@ -495,6 +496,18 @@ fn assign_many_first(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
 fn assign_many_small(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     assign_many(lab, shot, &[PAGE; 6])?;
     wants_no_memory(shot)
+}
+
+/// Without a list.
+fn assign_one_ordered(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let cq = lab.dev.cq_open(lab.domain, 0, 0)?;
+    assign_by(lab, shot, &[PAGE], |entries| {
+        let got = lab.dev.key_order(&entries[0], cq.handle, 1)?;
+        (entries[0].key, entries[0].remote_addr) = (got.key, got.remote_addr);
+        Ok((1, 0))
+    })?;
+    ensure!(cq.read().is_none(), "a completion");
+    Ok(lab.dev.close(cq.handle)?)
 }
 
 /// Told before they are made; a queue hears of failures.

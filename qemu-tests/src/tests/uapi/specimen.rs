@@ -528,8 +528,7 @@ fn using(f: &Fixture) -> Vec<Specimen> {
             ..Default::default()
         })
         .handle(offset_of!(KeyAssign, slot), f.region, o.slot)
-        .flags(KFI_KEY_SINGLE_USE)
-        .reserved(&[field!(KeyAssign.reserved, 8)]),
+        .flags(KFI_KEY_ORDERED | KFI_KEY_SINGLE_USE),
         specimen(ObjectCall2 {
             handle: f.assigned,
             ..Default::default()

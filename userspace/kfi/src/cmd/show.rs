@@ -95,6 +95,9 @@ fn figures(object: &LiveObject) -> BTreeMap<&'static str, serde_json::Value> {
     if object.raw.auth != 0 {
         out.insert("auth", object.raw.auth.into());
     }
+    if object.raw.ep != 0 {
+        out.insert("endpoint", format!("{:#x}", object.raw.ep).into());
+    }
     out
 }
 
@@ -102,7 +105,7 @@ fn figures(object: &LiveObject) -> BTreeMap<&'static str, serde_json::Value> {
 fn summary(figures: &BTreeMap<&'static str, serde_json::Value>) -> String {
     let one = |(name, value): (&&str, &serde_json::Value)| match (*name, value) {
         ("length" | "pinned", v) => format!("{name} {}", bytes(v.as_u64().unwrap_or(0))),
-        ("state" | "access", v) => v.as_str().unwrap_or_default().to_owned(),
+        ("state" | "access" | "endpoint", v) => v.as_str().unwrap_or_default().to_owned(),
         (name, v) => format!("{name} {v}"),
     };
     figures.iter().map(one).collect::<Vec<_>>().join(", ")
@@ -291,6 +294,7 @@ mod tests {
             comm: [0; 16],
             name: [0; uapi::KFI_NAME_MAX],
             auth: 0,
+            ep: 0,
         }
     }
 

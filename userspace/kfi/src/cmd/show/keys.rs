@@ -29,6 +29,10 @@ struct Slot {
     offset: Option<u64>,
     length: Option<u64>,
     access: Option<String>,
+    /// The auth key's number, where it has one.
+    auth: Option<u64>,
+    /// The endpoint on which alone its keys are valid, where it is bound to one.
+    endpoint: Option<String>,
 }
 
 /// Counters by part and name.
@@ -67,13 +71,16 @@ impl Slot {
             offset: assigned.then_some(raw.c),
             length: assigned.then_some(raw.a),
             access: assigned.then(|| access(raw.b)),
+            auth: (raw.auth != 0).then_some(raw.auth),
+            endpoint: (raw.ep != 0).then(|| format!("{:#x}", raw.ep)),
         }
     }
 
-    fn cells(&self) -> [String; 8] {
+    fn cells(&self) -> [String; 10] {
+        let none = || "-".to_owned();
         let range = match (self.offset, self.length) {
             (Some(offset), Some(length)) => format!("{offset}+{length}"),
-            _ => "-".to_owned(),
+            _ => none(),
         };
         [
             self.slot.clone(),
@@ -82,8 +89,10 @@ impl Slot {
             self.comm.clone(),
             self.state.clone(),
             range,
-            self.access.clone().unwrap_or_else(|| "-".to_owned()),
+            self.access.clone().unwrap_or_else(none),
             self.keys.to_string(),
+            self.auth.map_or_else(none, |auth| format!("{auth:x}")),
+            self.endpoint.clone().unwrap_or_else(none),
         ]
     }
 }
@@ -114,7 +123,7 @@ fn text(report: &Report) -> String {
         t.push_str("no keys\n");
     } else {
         let heads = [
-            "SLOT", "REGION", "PID", "COMMAND", "STATE", "RANGE", "RIGHTS", "KEYS",
+            "SLOT", "REGION", "PID", "COMMAND", "STATE", "RANGE", "RIGHTS", "KEYS", "AUTH", "ENDPOINT",
         ];
         let mut cells = vec![heads.map(str::to_owned)];
         cells.extend(report.slots.iter().map(Slot::cells));
@@ -163,9 +172,12 @@ mod tests {
         let rights = Access::REMOTE_READ.bits();
         let slot = key("assigned 4", [4096, rights, 100]);
         assert_eq!((slot.state.as_str(), slot.keys), ("assigned", 4));
-        assert_eq!(slot.cells()[5..], ["100+4096", "remote-read", "4"]);
+        assert_eq!(slot.cells()[5..], ["100+4096", "remote-read", "4", "-", "-"]);
         let slot = key("reserved 3", [0; 3]);
-        assert_eq!(slot.cells()[4..], ["reserved", "-", "-", "3"]);
+        assert_eq!(slot.cells()[4..], ["reserved", "-", "-", "3", "-", "-"]);
+        let mut o = object(Kind::Key, 9, 0x40, 0x30, [0; 3]);
+        (o.raw.auth, o.raw.ep) = (0x1f, 0x50);
+        assert_eq!(Slot::new(&o).cells()[8..], ["1f", "0x50"]);
         // As a kernel told it that had no word for it.
         assert_eq!(key("", [8, rights, 0]).state, "assigned");
         assert_eq!(key("", [0; 3]).state, "reserved");
