@@ -6,6 +6,7 @@
 //! run does. Both nodes run the same list in lockstep, node 1 prints. Waiting
 //! is by events throughout, on both sides of the comparison.
 
+mod auth;
 mod keys;
 mod memory;
 mod profile;
@@ -26,6 +27,7 @@ type Bench = (&'static str, fn(&mut Ctx) -> Result<()>);
 const BENCHES: &[Bench] = &[
     ("reg", memory::reg),
     ("keys", keys::run),
+    ("auth", auth::run),
     ("shm", shm::run),
     ("lat", wire::latency),
     ("bw", wire::bandwidth),
