@@ -140,7 +140,12 @@ impl Daemon {
                 flags.set(PollFlags::POLLOUT, connection.speaks());
                 fds.push(PollFd::new(connection.as_fd(), flags));
             }
-            match poll(&mut fds, PollTimeout::NONE) {
+            // Of a line that is here already nothing more is heard.
+            let timeout = match self.connections.iter().any(Connection::has_line) {
+                true => PollTimeout::ZERO,
+                false => PollTimeout::NONE,
+            };
+            match poll(&mut fds, timeout) {
                 Ok(_) | Err(nix::Error::EINTR) => {}
                 Err(source) => {
                     return Err(Failure::System {

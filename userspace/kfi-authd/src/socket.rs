@@ -161,9 +161,24 @@ impl Connection {
         })
     }
 
-    /// Whether it has room for more answers.
+    /// Whether it has room for more answers, and more may come.
     pub fn hears(&self) -> bool {
-        !self.ending && self.output.len() < BEHIND
+        !self.ending && self.has_room()
+    }
+
+    /// Whether a line is here that can be answered now.
+    pub fn has_line(&self) -> bool {
+        self.has_room() && self.line().is_some()
+    }
+
+    /// Whether it takes its answers.
+    fn has_room(&self) -> bool {
+        self.output.len() < BEHIND
+    }
+
+    /// Where the first line ends.
+    fn line(&self) -> Option<usize> {
+        self.input.iter().position(|byte| *byte == b'\n')
     }
 
     /// Whether answers wait to be sent.
@@ -173,11 +188,13 @@ impl Connection {
 
     /// Whether it is over.
     pub fn is_over(&self) -> bool {
-        self.ending && self.output.is_empty()
+        self.ending && self.output.is_empty() && self.line().is_none()
     }
 
-    /// Takes what has come, and has each line answered.
+    /// Takes what has come, and has each line answered. Lines of who does not take its answers stay
+    /// where they are: an answer may be long.
     pub fn hear(&mut self, mut answer: impl FnMut(Peer, &[u8]) -> Answer) {
+        self.answer_lines(&mut answer);
         while self.hears() {
             let had = self.input.len();
             let room = LINE_MAX - had;
@@ -190,21 +207,31 @@ impl Connection {
                 Ok(_) => {}
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                Err(_) => {
-                    self.ending = true;
-                    self.output.clear();
-                }
+                Err(_) => self.hang_up(),
             }
-            while let Some(end) = self.input.iter().position(|byte| *byte == b'\n') {
-                let said = answer(self.peer, &self.input[..end]);
-                self.say(&said);
-                self.input[..=end].zeroize();
-                self.input.drain(..=end);
-            }
-            if came == room && self.input.len() == LINE_MAX {
+            self.answer_lines(&mut answer);
+            if came == room && self.input.len() == LINE_MAX && self.line().is_none() {
                 self.refuse(&format!("a line of more than {LINE_MAX} bytes"), "E2BIG");
             }
         }
+    }
+
+    /// Has the lines that are here answered, as long as there is room.
+    fn answer_lines(&mut self, answer: &mut impl FnMut(Peer, &[u8]) -> Answer) {
+        while self.has_room() {
+            let Some(end) = self.line() else { return };
+            let said = answer(self.peer, &self.input[..end]);
+            self.say(&said);
+            self.input[..=end].zeroize();
+            self.input.drain(..=end);
+        }
+    }
+
+    /// Nobody is there any more.
+    fn hang_up(&mut self) {
+        self.ending = true;
+        self.output.clear();
+        self.input.zeroize();
     }
 
     /// Says why, and hangs up.
@@ -217,7 +244,7 @@ impl Connection {
     fn say(&mut self, answer: &Answer) {
         match line(answer) {
             Ok(line) => self.output.extend_from_slice(&line),
-            Err(_) => self.ending = true,
+            Err(_) => self.hang_up(),
         }
     }
 
@@ -229,10 +256,7 @@ impl Connection {
                 Ok(sent) => drop(self.output.drain(..sent)),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                Err(_) => {
-                    self.ending = true;
-                    self.output.clear();
-                }
+                Err(_) => self.hang_up(),
             }
         }
     }
@@ -297,11 +321,45 @@ mod tests {
         assert_eq!(first.unwrap(), Answer::Revoked(1));
         assert!(matches!(second, Err(ClientError::Refused(why)) if why.errno == "EPERM"));
         assert!(said.contains("E2BIG"), "{said}");
+        patience(&socket, &path);
         // The next one takes the file over, and the first leaves it alone.
         let next = Socket::bind(&path, None).unwrap();
         drop(socket);
         assert!(UnixStream::connect(&path).is_ok());
         drop(next);
         assert!(!path.exists());
+    }
+
+    /// Who asks a lot and reads nothing has so much answered as waits to be sent, and gets the rest as
+    /// it reads, also after it has said its last.
+    fn patience(socket: &Socket, path: &Path) {
+        const ASKED: usize = 1000;
+        let mut raw = UnixStream::connect(path).unwrap();
+        raw.write_all(&b"list\n".repeat(ASKED)).unwrap();
+        raw.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut there = socket.accept(0).unwrap();
+        let mut count = 0;
+        let mut turn = |there: &mut Connection| {
+            there.hear(|_, _| {
+                count += 1;
+                refusal(&"x".repeat(BEHIND / 8), "EPERM")
+            });
+            there.speak();
+            count
+        };
+        assert!(turn(&mut there) <= 8);
+        let before = turn(&mut there);
+        assert_eq!(turn(&mut there), before, "answered what nobody reads");
+        let reads = std::thread::spawn(move || {
+            let mut said = Vec::new();
+            raw.read_to_end(&mut said).unwrap();
+            said.iter().filter(|byte| **byte == b'\n').count()
+        });
+        while !there.is_over() {
+            turn(&mut there);
+        }
+        drop(there);
+        assert_eq!(reads.join().unwrap(), ASKED);
+        assert_eq!(count, ASKED);
     }
 }
