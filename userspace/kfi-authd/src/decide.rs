@@ -41,7 +41,7 @@ pub enum Decision {
     Allow {
         /// The job that says so, by its place in [`Policy::jobs`].
         job: usize,
-        /// For whom the answer is; empty: for the process.
+        /// For whom the answer is.
         looks: Looks,
         /// To do what: no less than was asked for.
         rights: Rights,
@@ -118,28 +118,29 @@ fn is_below(path: &str, above: &str) -> bool {
 }
 
 /// For whom an answer is. Never for a process that the job is not about: what the job names is
-/// looked at too, and where the kernel cannot look at that, the answer is for the process alone.
+/// looked at too, and where the kernel cannot look at that, the answer is for the process alone. One
+/// for a process is for that one as it is: if it becomes another user's, or goes elsewhere, it asks
+/// again.
 fn looks(job: &Job, gives: &Gives, ask: &Ask<'_>) -> Looks {
+    const PROCESS: Looks = Looks::PROCESS.union(Looks::UID).union(Looks::NETNS);
+    // The kernel takes the effective group of who asks. A job that is about another of its groups
+    // would have the answer cover all members of that one.
+    let group = job.who.gids.contains(&ask.gid);
     let mut looks = match gives.per {
-        Per::Process => return Looks::empty(),
+        _ if !group && !job.who.gids.is_empty() => PROCESS,
+        Per::Process => PROCESS,
         Per::User => Looks::UID,
         Per::Cgroup => Looks::CGROUP,
     };
-    // The kernel takes the effective group of who asks. A job that is about another of its groups
-    // would have the answer cover all members of that one.
-    if !job.who.gids.is_empty() && !job.who.gids.contains(&ask.gid) {
-        return Looks::empty();
+    let named = [
+        (Looks::UID, !job.who.uids.is_empty()),
+        (Looks::GID, group),
+        (Looks::CGROUP, !job.who.cgroups.is_empty()),
+        (Looks::NETNS, !job.who.netns.is_empty()),
+    ];
+    for (look, named) in named {
+        looks.set(look, looks.contains(look) || named);
     }
-    looks.set(
-        Looks::UID,
-        looks.contains(Looks::UID) || !job.who.uids.is_empty(),
-    );
-    looks.set(Looks::GID, !job.who.gids.is_empty());
-    looks.set(
-        Looks::CGROUP,
-        looks.contains(Looks::CGROUP) || !job.who.cgroups.is_empty(),
-    );
-    looks.set(Looks::NETNS, !job.who.netns.is_empty());
     looks
 }
 
