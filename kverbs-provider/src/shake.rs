@@ -231,15 +231,16 @@ fn fits(data: &[u8]) -> Result {
     Ok(())
 }
 
-/// Cookies that were good and are not any more, at most: only who has an auth key makes them so.
+/// Cookies of an auth key that were good and are not any more, at most: only who has it makes them so,
+/// and keeps out nobody who has another.
 const SPENT_MAX: usize = 4096;
 
 /// What a listener keeps of cookies.
 struct Cookies {
     /// When the last was made: no two at the same time.
     last: u64,
-    /// When those were made that are spent.
-    spent: KVec<u64>,
+    /// For each auth key, when those were made that are spent.
+    spent: KVec<KVVec<u64>>,
 }
 
 /// The listening side's part.
@@ -296,18 +297,26 @@ impl Gatekeeper {
         cookies.last
     }
 
-    /// Spends a cookie; whether it was still good.
-    fn spend(&self, made: u64) -> bool {
+    /// Spends a cookie of the auth key of this index; whether it was still good.
+    fn spend(&self, index: usize, made: u64) -> bool {
         let mut cookies = self.cookies.lock();
         let now = auth::now_ns().max(cookies.last);
         if !proof::is_fresh(made, now) {
             return false;
         }
-        cookies.spent.retain(|spent| proof::is_fresh(*spent, now));
-        if cookies.spent.contains(&made) || cookies.spent.len() >= SPENT_MAX {
+        while cookies.spent.len() <= index {
+            if cookies.spent.push(KVVec::new(), GFP_KERNEL).is_err() {
+                return false;
+            }
+        }
+        let Some(spent) = cookies.spent.get_mut(index) else {
+            return false;
+        };
+        spent.retain(|spent| proof::is_fresh(*spent, now));
+        if spent.contains(&made) || spent.len() >= SPENT_MAX {
             return false;
         }
-        cookies.spent.push(made, GFP_KERNEL).is_ok()
+        spent.push(made, GFP_KERNEL).is_ok()
     }
 
     /// Looks at a request from queue pair `qp` of the initiator at `ends`.
@@ -339,7 +348,7 @@ impl Gatekeeper {
                 let made = proof::made_at(&cookie);
                 let good = found.and_then(|index| {
                     let proof = self.proofs.get(index)?;
-                    (auth::same(&self.cookie(proof, made), &cookie) && self.spend(made)).then(
+                    (auth::same(&self.cookie(proof, made), &cookie) && self.spend(index, made)).then(
                         || {
                             let proof = proof.clone();
                             Asked::Proven(index, Proven { proof, ends, mac })
