@@ -21,7 +21,8 @@ use crate::{
     uapi::KFI_AUTH_KEY_MAX,
 };
 
-/// Bytes that are zeroed when they are dropped.
+/// Bytes that are zeroed when they are dropped. They are only ever in their box: what is moved leaves a
+/// copy behind.
 pub(crate) struct Secret {
     bytes: [u8; KFI_AUTH_KEY_MAX],
     len: usize,
@@ -33,14 +34,15 @@ impl Secret {
     /// # Errors
     ///
     /// `EINVAL`: too few or too many. What `fill` says.
-    pub(crate) fn fill(len: usize, fill: impl FnOnce(&mut [u8]) -> Result) -> Result<Self> {
+    pub(crate) fn fill(len: usize, fill: impl FnOnce(&mut [u8]) -> Result) -> Result<KBox<Self>> {
         if len == 0 || len > KFI_AUTH_KEY_MAX {
             return Err(EINVAL);
         }
-        let mut secret = Self {
+        let none = Self {
             bytes: [0; KFI_AUTH_KEY_MAX],
             len,
         };
+        let mut secret = KBox::new(none, GFP_KERNEL)?;
         fill(secret.bytes.get_mut(..len).unwrap_or_default())?;
         Ok(secret)
     }
@@ -108,9 +110,8 @@ impl AuthKey {
     }
 
     /// That of a secret.
-    pub(crate) fn of(secret: Secret) -> Result<Self> {
+    pub(crate) fn of(secret: KBox<Secret>) -> Result<Self> {
         let hash = sys_auth::hash(secret.bytes());
-        let secret = KBox::new(secret, GFP_KERNEL)?;
         let mut keys = KEYS.lock();
         let from = keys.list.partition_point(|value| value.hash < hash);
         let found = keys.list[from..]
