@@ -299,11 +299,18 @@ pub(super) fn exit() {
     drop(denials);
 }
 
-/// Forgets denials whose time is over.
+/// Forgets denials whose time is over, and has the worker come again for the rest: it was woken for
+/// whatever was due first.
 pub(super) fn forget() {
-    let mut board = BOARD.lock();
-    let now = now_ms();
-    board.denials.retain(|denial| denial.until > now);
+    let next = {
+        let mut board = BOARD.lock();
+        let now = now_ms();
+        board.denials.retain(|denial| denial.until > now);
+        board.denials.iter().map(|denial| denial.until).min()
+    };
+    if let Some(next) = next {
+        grant::wake_at(next);
+    }
 }
 
 /// How long one call waits, however often it asks.
