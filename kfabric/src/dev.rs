@@ -28,7 +28,10 @@ use kernel::{
 
 use crate::sys;
 
-pub(crate) use auth::sweep;
+pub(crate) use auth::{
+    sweep,
+    swept, //
+};
 
 /// The registered device; dropping it takes it away.
 pub(crate) struct Device(());

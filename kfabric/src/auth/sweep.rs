@@ -22,9 +22,10 @@ pub(super) fn wake_in(ms: u64) {
     sys_auth::kick(ms.saturating_add(1).min(SLEEP_MS) as u32);
 }
 
-/// Ends what was opened under grants that are over. Whoever is being killed leaves it to the worker.
+/// Ends what was opened under grants that are over, and waits for what others are just ending of it.
+/// Whoever is being killed leaves it to the worker.
 pub(crate) fn sweep() -> kernel::error::Result {
-    let done = dev::sweep();
+    let done = dev::sweep().and_then(|()| dev::swept());
     grant::settle(false);
     done
 }

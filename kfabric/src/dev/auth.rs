@@ -37,6 +37,7 @@ use crate::{
         Want, //
     },
     fabric::Domain,
+    key::Key,
     pure::grant::{
         Limits,
         Rule, //
@@ -297,22 +298,36 @@ pub(super) fn agent_answer(file: &File, call: &mut AgentAnswer) -> Result<Made> 
     Ok(Made::Nothing)
 }
 
-/// Ends an endpoint, if its grant is over; how many ended.
-fn end_endpoint(object: &Object) -> u64 {
+/// Ends an endpoint, if its grant is over.
+fn end_endpoint(object: &Object) -> Result {
+    let ended = match object {
+        Object::Pep(pep) => pep.sweep(),
+        Object::Ep(ep) => ep.sweep(),
+        _ => false,
+    };
+    auth::seen::swept(ended.into());
+    Ok(())
+}
+
+/// The key of an object, if it is or has one.
+fn key_of(object: &Object) -> Option<&Key> {
     match object {
-        Object::Pep(pep) => pep.sweep().into(),
-        Object::Ep(ep) => ep.sweep().into(),
-        _ => 0,
+        Object::Key(key) => Some(key),
+        Object::Region(region) => region.own().map(|key| &**key),
+        _ => None,
     }
 }
 
-/// Ends a key, if its grant is over; how many ended.
-fn end_key(object: &Object) -> u64 {
-    match object {
-        Object::Key(key) => key.sweep().into(),
-        Object::Region(region) => region.own().is_some_and(|key| key.sweep()).into(),
-        _ => 0,
-    }
+/// Ends a key, if its grant is over.
+fn end_key(object: &Object) -> Result {
+    let ended = key_of(object).is_some_and(Key::sweep);
+    auth::seen::swept(ended.into());
+    Ok(())
+}
+
+/// Waits for who is just ending a key whose grant is over.
+fn await_key(object: &Object) -> Result {
+    key_of(object).map_or(Ok(()), Key::swept)
 }
 
 /// Ends all that was opened under grants that are over. Endpoints go first: one that ended because
@@ -322,17 +337,26 @@ fn end_key(object: &Object) -> u64 {
 ///
 /// `EINTR`: the task is being killed.
 pub(crate) fn sweep() -> Result {
-    end_each(end_endpoint)?;
-    end_each(end_key)
+    each_object(end_endpoint)?;
+    each_object(end_key)
 }
 
-/// Has every object ended by `end`, if it is to.
-fn end_each(end: fn(&Object) -> u64) -> Result {
+/// Waits for what others are just ending of what [`sweep`] ends: the worker, or an owner. Endpoints
+/// it has waited for.
+///
+/// # Errors
+///
+/// As [`sweep`].
+pub(crate) fn swept() -> Result {
+    each_object(await_key)
+}
+
+fn each_object(act: fn(&Object) -> Result) -> Result {
     File::for_each(|file| {
         for index in 0..file.table.cells() {
             sys::pause()?;
             if let Some((_, entry)) = file.table.peek(index) {
-                auth::seen::swept(end(&entry.object));
+                act(&entry.object)?;
             }
         }
         Ok(())

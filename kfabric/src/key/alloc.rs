@@ -31,6 +31,7 @@ use crate::{
     },
     pure::key::{
         Grant,
+        KeyError,
         KeySlot,
         State, //
     },
@@ -186,5 +187,21 @@ impl Key {
             self.auth.under.end();
         }
         over
+    }
+
+    /// Waits for who is just ending it, if its grant is over.
+    ///
+    /// # Errors
+    ///
+    /// `EINTR`: the task was killed while it waited.
+    pub(crate) fn swept(&self) -> Result {
+        if self.auth.under.check().is_ok() {
+            return Ok(());
+        }
+        let done = self.begin(Wait::Killable, |life| match life.state() {
+            State::Revoking { .. } => Err(KeyError::Busy),
+            _ => Ok(()),
+        });
+        Ok(done?)
     }
 }
