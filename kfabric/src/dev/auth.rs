@@ -14,6 +14,7 @@ use super::{
         Made, //
     },
     file::File,
+    keys::key_of,
     table::Object,
     user, //
 };
@@ -307,15 +308,6 @@ fn end_endpoint(object: &Object) -> Result {
     };
     auth::seen::swept(ended.into());
     Ok(())
-}
-
-/// The key of an object, if it is or has one.
-fn key_of(object: &Object) -> Option<&Key> {
-    match object {
-        Object::Key(key) => Some(key),
-        Object::Region(region) => region.own().map(|key| &**key),
-        _ => None,
-    }
 }
 
 /// Ends a key, if its grant is over.

@@ -416,9 +416,9 @@ pub(super) fn revoke_many(file: &File, call: &mut KeyRevokeMany) -> Result<Made>
     Ok(Made::Nothing)
 }
 
-/// The key that an object has.
+/// The key that an object is or has.
 #[inline(never)]
-fn key_of(object: &Object) -> Option<&Key> {
+pub(super) fn key_of(object: &Object) -> Option<&Key> {
     match object {
         Object::Key(key) => Some(key),
         Object::Region(region) => region.own().map(|key| &**key),
