@@ -13,6 +13,7 @@ pub mod auth_wire;
 pub mod authd;
 pub mod classes;
 pub mod cm;
+pub mod containers;
 pub mod death;
 pub mod flood;
 pub mod getinfo;
@@ -86,6 +87,7 @@ pub fn all() -> Vec<Test> {
         key_death::TESTS,
         modules::TESTS,
         shm::TESTS,
+        containers::TESTS,
     ];
     let of_devices: &[&'static [Test]] = &[interop::TESTS, crate::wire::TESTS, hosts::TESTS];
     let each = |topics: &[&'static [Test]]| topics.concat();

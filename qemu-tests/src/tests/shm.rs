@@ -113,7 +113,7 @@ fn no_ptrace(ctx: &mut Ctx) -> Result<()> {
 }
 
 /// A service name as an address.
-fn service(name: &str) -> SockAddr {
+pub(super) fn service(name: &str) -> SockAddr {
     let mut out = SockAddr {
         len: 28,
         ..SockAddr::default()
@@ -123,12 +123,22 @@ fn service(name: &str) -> SockAddr {
     out
 }
 
-fn listen_at(side: &Side, addr: SockAddr) -> crate::raw::Result<u64> {
+/// Listens for peers with any of `keys`, or (none) for those without.
+pub(super) fn listen_at(
+    side: &Side,
+    addr: SockAddr,
+    keys: &[AuthKeyRef],
+) -> crate::raw::Result<u64> {
     let mut call = PepOpen {
         size: std::mem::size_of::<PepOpen>() as u32,
         fabric: side.fabric,
         eq: side.eq.handle,
         addr,
+        auth_keys: match keys {
+            [] => 0,
+            keys => keys.as_ptr() as u64,
+        },
+        auth_key_count: keys.len() as u32,
         ..PepOpen::default()
     };
     side.dev.call(&mut call)?;
@@ -146,7 +156,7 @@ fn connect_to(side: &Side, ep: u64, addr: SockAddr) -> crate::raw::Result<()> {
 }
 
 /// A side that has no address of its own to be found by.
-fn nameless(provider: &str) -> Result<Side> {
+pub(super) fn nameless(provider: &str) -> Result<Side> {
     let dev = Dev::open()?;
     let fabric = dev.fabric_open(provider, "shm")?;
     let domain = dev.domain_open(fabric, "shm")?;
@@ -164,7 +174,7 @@ fn by_name(ctx: &mut Ctx) -> Result<()> {
     let name = service("shm.by_name");
     if ctx.first() {
         let side = Side::open(ctx)?;
-        listen_at(&side, name)?;
+        listen_at(&side, name, &[])?;
         let (_pep, at) = side.listen(ctx.env.at(0), 0)?;
         ctx.ctl.send(&at.port())?;
         let cq = side.cq(0, 0)?;
@@ -210,16 +220,16 @@ fn by_name(ctx: &mut Ctx) -> Result<()> {
 fn names(ctx: &mut Ctx) -> Result<()> {
     let side = nameless(ctx.provider())?;
     let name = service(&format!("shm.names.{}", std::process::id()));
-    let pep = listen_at(&side, name)?;
+    let pep = listen_at(&side, name, &[])?;
     refused(
-        listen_at(&side, name),
+        listen_at(&side, name, &[]),
         libc::EADDRINUSE,
         "a name that is taken",
     )?;
     side.dev.close(pep)?;
-    let pep = listen_at(&side, name).context("a name that was given back")?;
+    let pep = listen_at(&side, name, &[]).context("a name that was given back")?;
     side.dev.close(pep)?;
-    refused(listen_at(&side, service("")), libc::EINVAL, "an empty name")?;
+    refused(listen_at(&side, service(""), &[]), libc::EINVAL, "an empty name")?;
     // Nobody listens there any more.
     let cq = side.cq(0, 0)?;
     let ep = side.endpoint(&Opts::default(), &cq, 0)?.handle;

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Containers over the intra-node provider: two unprivileged users in namespaces of their own of every
+//! kind, which share nothing but a service's name and, or not, an auth key.
+
+use super::refused;
+use super::shm::{listen_at, nameless, service};
+use crate::auth::{self, add, grant, keyed, Enforced, KEY, OTHER};
+use crate::buf::Buf;
+use crate::harness::{Ctx, Test, SHM};
+use crate::op::{self, iov};
+use crate::pair::{Remote, Side, LOCAL, REMOTE, WAIT};
+use crate::raw::{Cq, Event};
+use crate::sys::{self, Ended};
+use anyhow::{ensure, Context, Result};
+use kfabric_uapi::*;
+use std::fs::{set_permissions, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+/// The topic's tests.
+pub const TESTS: &[Test] =
+    &[Test::pair("shm.p07_containers_meet_by_an_auth_key", containers).on(SHM)];
+
+const DEVICE: &str = "/dev/kfabric";
+
+/// The user of a node's container.
+fn user(node: u8) -> u32 {
+    3000 + u32::from(node)
+}
+
+/// Both may use one auth key, the second another one besides.
+fn containers(ctx: &mut Ctx) -> Result<()> {
+    let mut admin = None;
+    if ctx.first() {
+        let enforced = Enforced::new()?;
+        for (node, key) in [(1, KEY), (2, KEY), (2, OTHER)] {
+            add(
+                enforced.dev(),
+                &GrantAdd {
+                    match_: KFI_MATCH_UID,
+                    uid: user(node),
+                    ..grant(key)
+                },
+            )?;
+        }
+        // A container's runtime gives it the device.
+        set_permissions(DEVICE, Permissions::from_mode(0o666)).context(DEVICE)?;
+        admin = Some(enforced);
+    }
+    ctx.barrier("granted")?;
+    let pid = sys::fork(|| status(enter(ctx)))?;
+    let ended = sys::wait_pid(pid, Duration::from_secs(60))?;
+    if admin.is_some() {
+        set_permissions(DEVICE, Permissions::from_mode(0o660))?;
+    }
+    ensure!(ended == Some(Ended::Exit(0)), "the container: {ended:?}");
+    Ok(())
+}
+
+/// What a process ends with.
+fn status(result: Result<()>) -> i32 {
+    match result {
+        Ok(()) => 0,
+        Err(e) => {
+            eprintln!("{e:#}");
+            1
+        }
+    }
+}
+
+/// Becomes its user, and goes into the container: process ids are new for children alone.
+fn enter(ctx: &mut Ctx) -> Result<()> {
+    sys::rights::become_user(user(ctx.env.node))?;
+    sys::rights::unshare(
+        libc::CLONE_NEWUSER
+            | libc::CLONE_NEWPID
+            | libc::CLONE_NEWNET
+            | libc::CLONE_NEWNS
+            | libc::CLONE_NEWIPC
+            | libc::CLONE_NEWUTS
+            | libc::CLONE_NEWCGROUP,
+    )?;
+    let pid = sys::fork(|| {
+        status(match ctx.first() {
+            true => serve(ctx),
+            false => ask(ctx),
+        })
+    })?;
+    let ended = sys::wait_pid(pid, Duration::from_secs(50))?;
+    ensure!(ended == Some(Ended::Exit(0)), "within: {ended:?}");
+    Ok(())
+}
+
+const NAME: &str = "shm.containers";
+
+/// An enabled endpoint under an auth key.
+fn endpoint(side: &Side, cq: &Cq, key: &[u8], connreq: u64) -> Result<u64> {
+    let ep = side.dev.ep_open(&EpOpen {
+        connreq,
+        ..keyed(side.domain.handle, key)
+    })?;
+    side.dev.bind(ep.handle, side.eq.handle, 0)?;
+    side.dev
+        .bind(ep.handle, cq.handle, KFI_TRANSMIT | KFI_RECV)?;
+    side.dev.enable(ep.handle)?;
+    Ok(ep.handle)
+}
+
+fn memory(side: &Side, buf: &Buf, access: u64) -> Result<RegionReg> {
+    Ok(side.dev.call_region(&RegionReg {
+        domain: side.domain.handle,
+        addr: buf.addr(),
+        len: 4096,
+        access,
+        auth_key: KEY.as_ptr() as u64,
+        auth_key_size: KEY.len() as u32,
+        ..Default::default()
+    })?)
+}
+
+fn serve(ctx: &mut Ctx) -> Result<()> {
+    ensure!(std::process::id() == 1, "the first of its container");
+    let side = nameless(ctx.provider())?;
+    let cq = side.cq(0, 0)?;
+    refused(
+        auth::endpoint(&side.dev, side.domain.handle, OTHER),
+        libc::ENOKEY,
+        "an auth key that is not this user's",
+    )?;
+    let keys = [AuthKeyRef {
+        addr: KEY.as_ptr() as u64,
+        size: KEY.len() as u32,
+        reserved: 0,
+    }];
+    listen_at(&side, service(NAME), &keys)?;
+    let buf = Buf::new(4096)?;
+    let region = memory(&side, &buf, LOCAL | REMOTE)?;
+    ctx.barrier("listens")?;
+    // Of those without it nobody hears.
+    let request = side.event(KFI_CONNREQ)?;
+    ensure!(request.data == b"has it", "{request:?}");
+    let ep = endpoint(&side, &cq, KEY, request.raw.connreq)?;
+    side.dev.accept(ep, &[])?;
+    side.event(KFI_CONNECTED)?;
+    ctx.ctl.send(&Remote {
+        addr: region.remote_addr,
+        key: region.key,
+        len: 4096,
+    })?;
+    ctx.barrier("written")?;
+    buf.check_value(0, 4096, 0x5a)
+}
+
+fn ask(ctx: &mut Ctx) -> Result<()> {
+    ensure!(std::process::id() == 1, "the first of its container");
+    let side = nameless(ctx.provider())?;
+    let cq = side.cq(0, 0)?;
+    refused(
+        auth::endpoint(&side.dev, side.domain.handle, &[]),
+        libc::ENOKEY,
+        "no auth key",
+    )?;
+    ctx.barrier("listens")?;
+    let connect = |key: &[u8], data: &[u8]| -> Result<(u64, Event)> {
+        let ep = endpoint(&side, &cq, key, 0)?;
+        side.dev.call(&mut Connect {
+            ep,
+            addr: service(NAME),
+            param: data.as_ptr() as u64,
+            param_len: data.len() as u32,
+            ..Default::default()
+        })?;
+        Ok((ep, side.dev.eq_wait(&side.eq, WAIT)?))
+    };
+    let (ep, no) = connect(OTHER, b"has another")?;
+    ensure!(
+        no.raw.event == KFI_CONN_ERROR && no.raw.err as i32 == libc::EKEYREJECTED,
+        "{no:?}"
+    );
+    side.dev.close(ep)?;
+    let (ep, yes) = connect(KEY, b"has it")?;
+    ensure!(yes.raw.event == KFI_CONNECTED, "{yes:?}");
+    let buf = Buf::new(4096)?;
+    buf.clear(0x5a);
+    let region = memory(&side, &buf, LOCAL)?;
+    let remote: Remote = ctx.ctl.recv()?;
+    let piece = [iov(region.handle, 0, 4096)];
+    side.dev
+        .submit(ep, &[op::write(1, &piece, remote.addr, remote.key)])?;
+    let done = cq.wait(WAIT)?;
+    ensure!(done.err == 0, "{done:?}");
+    ctx.barrier("written")
+}
