@@ -8,12 +8,12 @@ use super::state::Watch;
 use crate::harness::leaks::Baseline;
 use crate::harness::Env;
 use crate::raw::{self, Dev};
-use crate::sys::Errno;
+use crate::sys::{patience, Errno};
 use anyhow::{bail, ensure, Context, Result};
 use kfabric_uapi::Ioctl;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// More places than any call has: reaching it means that a sweep does not end.
 const MOST: u32 = 3000;
@@ -220,7 +220,13 @@ fn one_kind(
         }
         went.with_context(at)?;
         ensure!(made, "the case made no call");
-        let after = watch.look().with_context(at)?;
+        // What the worker of ordered keys holds is let go of after the keys are there.
+        let end = Instant::now() + patience(Duration::from_secs(5));
+        let mut after = watch.look().with_context(at)?;
+        while after != before && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+            after = watch.look().with_context(at)?;
+        }
         ensure!(
             after == before,
             "{}: left behind after the case: {}",
