@@ -12,6 +12,19 @@ use kfabric_pure::range::*;
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 
+/// A run: where it starts, and its bytes.
+struct Part(u64, u64);
+
+impl Run for Part {
+    fn start(&self) -> u64 {
+        self.0
+    }
+
+    fn bytes(&self) -> u64 {
+        self.1
+    }
+}
+
 fuzz_target!(|input: &[u8]| {
     // Input that ends early says nothing more.
     let _ = run(&mut Unstructured::new(input));
@@ -24,11 +37,12 @@ fn run(input: &mut Unstructured<'_>) -> Result<()> {
     let shift = input.arbitrary::<u8>()?;
     pages(offset, len, shift.into());
 
-    let mut starts = Vec::new();
+    let mut runs = Vec::new();
     let mut total = 0u64;
-    while !input.is_empty() && starts.len() < 64 {
-        starts.push(total);
-        total += u64::from(input.arbitrary::<u16>()?) + 1;
+    while !input.is_empty() && runs.len() < 64 {
+        let len = u64::from(input.arbitrary::<u16>()?) + 1;
+        runs.push(Part(total, len));
+        total += len;
     }
     // Ranges near the region as well as anywhere.
     for (offset, len) in [
@@ -37,7 +51,7 @@ fn run(input: &mut Unstructured<'_>) -> Result<()> {
         (total, 0),
         (0, total),
     ] {
-        cut(&starts, total, offset, len);
+        cut(&runs, total, offset, len);
     }
     Ok(())
 }
@@ -75,19 +89,18 @@ fn pages(addr: u64, len: u64, shift: u32) {
 }
 
 /// The pieces are the range: in order, without a gap, each within its run.
-fn cut(starts: &[u64], total: u64, offset: u64, len: u64) {
-    let Ok(pieces) = pieces(starts, total, offset, len) else {
+fn cut(runs: &[Part], total: u64, offset: u64, len: u64) {
+    let Ok(pieces) = pieces(runs, offset, len) else {
         let end = u128::from(offset) + u128::from(len);
         assert!(end > u128::from(total), "{offset} {len} of {total}");
         return;
     };
     let mut at = offset;
     for piece in pieces {
-        let start = starts[piece.run];
-        let end = starts.get(piece.run + 1).copied().unwrap_or(total);
+        let Part(start, bytes) = piece.run;
         assert!(piece.len > 0);
         assert_eq!(start + piece.offset, at);
-        assert!(at + piece.len <= end);
+        assert!(piece.offset + piece.len <= *bytes);
         at += piece.len;
     }
     assert_eq!(at, offset + len);

@@ -234,13 +234,25 @@ impl Domain {
     ///
     /// `EAGAIN`: too many are to be made yet. `ENOMEM`. Gives the job back.
     pub(crate) fn make_later(this: &Arc<Self>, job: Job) -> Result<(), (Error, Job)> {
-        this.jobs.add(this, job)
+        if this.jobs.add(this, job)? {
+            // Without the lock, which the worker takes first of all.
+            Self::run_later(this);
+        }
+        Ok(())
     }
 
     /// Waits until all keys that were told are made, or have failed, and nothing keeps them, or the
     /// domain for them, but who asked for them.
     pub(crate) fn settle(this: &Arc<Self>) {
+        if this.jobs.some_wait() {
+            Self::run_later(this);
+        }
         sys::wq::flush(this);
+    }
+
+    /// Queues the worker; if it is queued already it will see all.
+    fn run_later(this: &Arc<Self>) {
+        let _ = sys::wq::queue().enqueue(this.clone());
     }
 
     /// What it can do.

@@ -33,7 +33,6 @@ use crate::{
         KeyValue, //
     },
     pure::key::Grant,
-    sys::wq,
     uapi::CqEntry, //
 };
 
@@ -233,12 +232,13 @@ impl Jobs {
         })
     }
 
-    /// Adds one as the last, for the worker, and holds what is posted from now on until it is over.
+    /// Adds one as the last, and holds what is posted from now on until it is over. Whether it is the
+    /// only one, so that the worker is to be queued; whoever added those before it does that else.
     ///
     /// # Errors
     ///
     /// `EAGAIN`: too many are under way. `ENOMEM`. Gives the job back; nothing is held for it.
-    pub(crate) fn add(&self, domain: &Arc<Domain>, job: Job) -> Result<(), (Error, Job)> {
+    pub(crate) fn add(&self, domain: &Domain, job: Job) -> Result<bool, (Error, Job)> {
         let mut pending = self.pending.lock();
         if pending.waiting.len() + pending.taken >= PENDING {
             return Err((EAGAIN, job));
@@ -250,11 +250,12 @@ impl Jobs {
         let first = pending.waiting.is_empty();
         // There is room.
         let _ = pending.waiting.push_within_capacity(job);
-        if first {
-            // With the lock held, so that whoever is added behind it can be waited for at once.
-            let _ = wq::queue().enqueue(domain.clone());
-        }
-        Ok(())
+        Ok(first)
+    }
+
+    /// Whether some wait, for whom the worker may not have been queued yet.
+    pub(crate) fn some_wait(&self) -> bool {
+        !self.pending.lock().waiting.is_empty()
     }
 
     /// Takes all that wait.

@@ -34,8 +34,7 @@ use crate::{
     fault,
     pure::range::{
         self,
-        Pieces,
-        Runs, //
+        Pieces, //
     },
     sys, //
 };
@@ -161,17 +160,15 @@ impl Pages {
     }
 }
 
-impl Runs for Pages {
+impl range::Run for Run {
     #[inline]
-    fn count(&self) -> usize {
-        self.runs.len()
+    fn start(&self) -> u64 {
+        (self.before << PAGE_SHIFT) as u64
     }
 
     #[inline]
-    fn start(&self, index: usize) -> u64 {
-        self.runs
-            .get(index)
-            .map_or(u64::MAX, |run| (run.before << PAGE_SHIFT) as u64)
+    fn bytes(&self) -> u64 {
+        (self.pages << PAGE_SHIFT) as u64
     }
 }
 
@@ -412,17 +409,11 @@ impl Memory {
     /// The contiguous pieces of [offset, offset + len). Empty when that is not inside.
     pub fn segments(&self, offset: usize, len: usize) -> Segments<'_> {
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
-        let total = (self.pages.count << PAGE_SHIFT) as u64;
-        let pieces = if inside {
-            let at = (self.first + offset) as u64;
-            range::pieces(&self.pages, total, at, len as u64).ok()
-        } else {
-            None
-        };
-        Segments {
-            pages: &self.pages,
-            pieces,
+        if !inside {
+            return Segments(Pieces::default());
         }
+        let at = (self.first + offset) as u64;
+        Segments(range::pieces(&self.pages.runs, at, len as u64).unwrap_or_default())
     }
 
     /// How many pieces [`Memory::segments`] gives.
@@ -431,7 +422,8 @@ impl Memory {
         if len == 0 || last >= self.len {
             return 0;
         }
-        let run = |at: usize| range::run_at(&self.pages, (self.first + at) as u64).unwrap_or(0);
+        let run =
+            |at: usize| range::run_at(&self.pages.runs, (self.first + at) as u64).unwrap_or(0);
         run(last) - run(offset) + 1
     }
 
@@ -555,24 +547,20 @@ impl Memory {
 }
 
 /// Iterator of [`Memory::segments`].
-pub struct Segments<'a> {
-    pages: &'a Pages,
-    pieces: Option<Pieces<'a, Pages>>,
-}
+pub struct Segments<'a>(Pieces<'a, Run>);
 
 impl Iterator for Segments<'_> {
     type Item = Segment;
 
     #[inline]
     fn next(&mut self) -> Option<Segment> {
-        let piece = self.pieces.as_mut()?.next()?;
-        let run = self.pages.runs.get(piece.run)?;
+        let piece = self.0.next()?;
         // CAST: The platform is 64-bit.
         let into = piece.offset as usize;
         Some(Segment {
             // The `struct page`s of a run follow each other: on x86-64 they are a virtually
             // contiguous array.
-            page: run.page.as_ptr().wrapping_add(into >> PAGE_SHIFT),
+            page: piece.run.page.as_ptr().wrapping_add(into >> PAGE_SHIFT),
             offset: into & (PAGE_SIZE - 1),
             // CAST: As above.
             len: piece.len as usize,

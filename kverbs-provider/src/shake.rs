@@ -348,12 +348,11 @@ impl Gatekeeper {
                 let made = proof::made_at(&cookie);
                 let good = found.and_then(|index| {
                     let proof = self.proofs.get(index)?;
-                    (auth::same(&self.cookie(proof, made), &cookie) && self.spend(index, made)).then(
-                        || {
+                    (auth::same(&self.cookie(proof, made), &cookie) && self.spend(index, made))
+                        .then(|| {
                             let proof = proof.clone();
                             Asked::Proven(index, Proven { proof, ends, mac })
-                        },
-                    )
+                        })
                 });
                 good.unwrap_or_else(|| refused(out))
             }

@@ -77,141 +77,92 @@ pub const fn pages_spanned(addr: u64, len: u64, page_shift: u32) -> Option<u64> 
     }
 }
 
-/// Memory as a list of runs laid end to end, e.g. physically contiguous pieces.
+/// A run: bytes that are contiguous in one way or another. Memory is a list of runs laid end to end,
+/// e.g. physically contiguous pieces.
 ///
-/// Run `i` covers the offsets from `start(i)` to `start(i + 1)`, the last one to the end. Starts
-/// ascend (runs have bytes) and the first is 0. An implementation that breaks this gets wrong
-/// pieces, never a panic.
-pub trait Runs {
-    /// How many runs there are.
-    fn count(&self) -> usize;
+/// Each starts where the one before ends, and the first at 0. An implementation that breaks this gets
+/// wrong pieces, never a panic.
+pub trait Run {
+    /// Where it starts in the whole.
+    fn start(&self) -> u64;
 
-    /// Where run `index` starts; asked only for `index < count()`.
-    fn start(&self, index: usize) -> u64;
-}
-
-impl Runs for [u64] {
-    fn count(&self) -> usize {
-        self.len()
-    }
-
-    fn start(&self, index: usize) -> u64 {
-        self.get(index).copied().unwrap_or(u64::MAX)
-    }
-}
-
-/// [`Runs`] of anything: a count and a function that knows the starts.
-#[derive(Clone, Copy)]
-pub struct RunsBy<F> {
-    /// How many runs there are.
-    pub count: usize,
-    /// Where run `index` starts.
-    pub start: F,
-}
-
-impl<F: Fn(usize) -> u64> Runs for RunsBy<F> {
-    fn count(&self) -> usize {
-        self.count
-    }
-
-    fn start(&self, index: usize) -> u64 {
-        (self.start)(index)
-    }
+    /// Its bytes; 1 or more.
+    fn bytes(&self) -> u64;
 }
 
 /// The run that `offset` lies in: the last one that starts at or before it. `None` without one.
 ///
 /// An offset behind the end is in the last run here; the length of the whole is the caller's.
-pub fn run_at<R: Runs + ?Sized>(runs: &R, offset: u64) -> Option<usize> {
-    let (mut low, mut high) = (0, runs.count());
-    // Runs below `low` start at or before the offset, those from `high` on behind it.
-    while low < high {
-        let middle = low + (high - low) / 2;
-        if runs.start(middle) <= offset {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    low.checked_sub(1)
+pub fn run_at<R: Run>(runs: &[R], offset: u64) -> Option<usize> {
+    runs.partition_point(|run| run.start() <= offset)
+        .checked_sub(1)
 }
 
 /// The part of one run that a range covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct Piece<'a, R> {
     /// Which run.
-    pub run: usize,
+    pub run: &'a R,
     /// First byte, counted from the run's start.
     pub offset: u64,
     /// Bytes; never 0.
     pub len: u64,
 }
 
-/// Cuts a range into its [`Piece`]s, in order. Made by [`pieces`].
-pub struct Pieces<'a, R: Runs + ?Sized> {
-    runs: &'a R,
-    total: u64,
-    run: usize,
-    /// Where `run` starts: asked for once.
-    start: u64,
-    at: u64,
-    end: u64,
+/// Cuts a range into its [`Piece`]s, in order. Made by [`pieces`]; by default of nothing.
+pub struct Pieces<'a, R> {
+    runs: core::slice::Iter<'a, R>,
+    /// Bytes of the next run that come before the range.
+    before: u64,
+    left: u64,
 }
 
-impl<R: Runs + ?Sized> Clone for Pieces<'_, R> {
-    fn clone(&self) -> Self {
-        Self { ..*self }
+impl<R> Default for Pieces<'_, R> {
+    fn default() -> Self {
+        Self {
+            runs: [].iter(),
+            before: 0,
+            left: 0,
+        }
     }
 }
 
-/// Cuts `[offset, offset + len)` of `runs`, which have `total` bytes, into pieces of one run each.
+/// Cuts `[offset, offset + len)` of `runs` into pieces of one run each.
 ///
 /// # Errors
 ///
-/// Those of [`sub_range`]; [`RangeError::OutOfBounds`] also when there are bytes but no runs.
-pub fn pieces<R: Runs + ?Sized>(
-    runs: &R,
-    total: u64,
-    offset: u64,
-    len: u64,
-) -> Result<Pieces<'_, R>, RangeError> {
-    let range = sub_range(offset, len, total)?;
-    let (run, start) = match run_at(runs, offset) {
-        Some(run) => (run, runs.start(run)),
-        None if len == 0 => (0, 0),
-        None => return Err(RangeError::OutOfBounds),
-    };
+/// Those of [`sub_range`].
+pub fn pieces<R: Run>(runs: &[R], offset: u64, len: u64) -> Result<Pieces<'_, R>, RangeError> {
+    let total = runs
+        .last()
+        .map_or(0, |last| last.start().saturating_add(last.bytes()));
+    sub_range(offset, len, total)?;
+    let first = run_at(runs, offset).unwrap_or(0);
+    let rest = runs.get(first..).unwrap_or_default();
+    let start = rest.first().map_or(0, Run::start);
     Ok(Pieces {
-        runs,
-        total,
-        run,
-        start,
-        at: offset,
-        end: range.end(),
+        runs: rest.iter(),
+        before: offset.saturating_sub(start),
+        left: len,
     })
 }
 
-impl<R: Runs + ?Sized> Iterator for Pieces<'_, R> {
-    type Item = Piece;
+impl<'a, R: Run> Iterator for Pieces<'a, R> {
+    type Item = Piece<'a, R>;
 
     #[inline]
-    fn next(&mut self) -> Option<Piece> {
-        let (run, count) = (self.run, self.runs.count());
-        if run >= count {
+    fn next(&mut self) -> Option<Piece<'a, R>> {
+        if self.left == 0 {
             return None;
         }
-        let run_end = match run + 1 {
-            next if next < count => self.runs.start(next),
-            _ => self.total,
-        };
-        let offset = self.at.checked_sub(self.start)?;
-        let len = run_end.min(self.end).checked_sub(self.at)?;
+        let run = self.runs.next()?;
+        let offset = self.before;
+        let len = run.bytes().saturating_sub(offset).min(self.left);
         if len == 0 {
             return None;
         }
-        self.at += len;
-        self.run += 1;
-        self.start = run_end;
+        self.before = 0;
+        self.left -= len;
         Some(Piece { run, offset, len })
     }
 }

@@ -209,11 +209,7 @@ impl Key {
                 }
             }
         }
-        let Some(domain) = orders
-            .first()
-            .and_then(|order| order.key.domain())
-            .cloned()
-        else {
+        let Some(domain) = orders.first().and_then(|order| order.key.domain()).cloned() else {
             return (0, result);
         };
         for (item, order) in batch.iter_mut().zip(&orders) {

@@ -230,17 +230,20 @@ impl SgList {
     ) -> Result<usize> {
         self.unmap();
         let mut n = 0;
-        for Segment {
-            page,
-            offset: at,
-            len,
-        } in mem.segments(offset, len)
-        {
-            let entry = self.list.get_mut(n).ok_or(EMSGSIZE)?;
+        let mut segments = mem.segments(offset, len);
+        for (entry, segment) in self.list.iter_mut().zip(&mut segments) {
+            let Segment {
+                page,
+                offset: at,
+                len,
+            } = segment;
             let len = c_uint::try_from(len).map_err(|_| EMSGSIZE)?;
             // SAFETY: The entry is initialised; the segment's pages are contiguous.
             unsafe { raw::kverbs_sg_set(entry, page, len, at as c_uint) };
             n += 1;
+        }
+        if segments.next().is_some() {
+            return Err(EMSGSIZE);
         }
         if n == 0 {
             return Err(EINVAL);

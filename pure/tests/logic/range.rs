@@ -1,9 +1,32 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 use kfabric_pure::range::{
-    non_empty_sub_range, pages_spanned, pieces, run_at, sub_range, Piece, RangeError, Runs, RunsBy,
-    SubRange,
+    non_empty_sub_range, pages_spanned, pieces, run_at, sub_range, Piece, RangeError, Run, SubRange,
 };
 use proptest::prelude::*;
+
+/// A run as whatever it says it is: where it starts, and its bytes.
+#[derive(Debug, PartialEq)]
+struct Said(u64, u64);
+
+impl Run for Said {
+    fn start(&self) -> u64 {
+        self.0
+    }
+
+    fn bytes(&self) -> u64 {
+        self.1
+    }
+}
+
+/// Runs of these lengths, end to end.
+fn end_to_end(lens: &[u64]) -> Vec<Said> {
+    let mut at = 0;
+    let run = |len: &u64| {
+        at += len;
+        Said(at - len, *len)
+    };
+    lens.iter().map(run).collect()
+}
 
 #[test]
 fn sub_ranges_at_the_edges() {
@@ -40,7 +63,7 @@ fn pages_at_the_edges() {
 
 #[test]
 fn runs_are_found() {
-    let starts: &[u64] = &[0, 10, 11, 100];
+    let runs = end_to_end(&[10, 1, 89, 7]);
     for (offset, run) in [
         (0, 0),
         (9, 0),
@@ -50,49 +73,27 @@ fn runs_are_found() {
         (100, 3),
         (5000, 3),
     ] {
-        assert_eq!(run_at(starts, offset), Some(run), "offset {offset}");
+        assert_eq!(run_at(&runs, offset), Some(run), "offset {offset}");
     }
-    assert_eq!(run_at::<[u64]>(&[], 0), None);
-    let by = RunsBy {
-        count: 4,
-        start: |run: usize| starts[run],
-    };
-    assert_eq!(run_at(&by, 99), Some(2));
+    assert_eq!(run_at::<Said>(&[], 0), None);
 }
 
 #[test]
 fn a_range_is_cut_at_runs() {
-    let starts: &[u64] = &[0, 10, 20];
-    let cut: Vec<_> = pieces(starts, 25, 5, 18).unwrap().collect();
-    let piece = |run, offset, len| Piece { run, offset, len };
+    let runs = end_to_end(&[10, 10, 5]);
+    let cut: Vec<_> = pieces(&runs, 5, 18).unwrap().collect();
+    let piece = |run: usize, offset, len| Piece {
+        run: &runs[run],
+        offset,
+        len,
+    };
     assert_eq!(cut, [piece(0, 5, 5), piece(1, 0, 10), piece(2, 0, 3)]);
-    assert_eq!(pieces(starts, 25, 25, 0).unwrap().count(), 0);
-    assert_eq!(
-        pieces(starts, 25, 25, 1).err(),
-        Some(RangeError::OutOfBounds)
-    );
-    assert_eq!(
-        pieces(starts, 25, 1, u64::MAX).err(),
-        Some(RangeError::Overflow)
-    );
-    assert_eq!(
-        pieces::<[u64]>(&[], 25, 0, 1).err(),
-        Some(RangeError::OutOfBounds)
-    );
-    assert_eq!(pieces::<[u64]>(&[], 0, 0, 0).unwrap().count(), 0);
-}
-
-/// Runs that break every rule, and say so to whoever asks.
-struct Hostile(Vec<u64>);
-
-impl Runs for Hostile {
-    fn count(&self) -> usize {
-        self.0.len()
-    }
-
-    fn start(&self, index: usize) -> u64 {
-        self.0[index]
-    }
+    assert_eq!(pieces(&runs, 25, 0).unwrap().count(), 0);
+    let error = |runs: &[Said], offset, len| pieces(runs, offset, len).err();
+    assert_eq!(error(&runs, 25, 1), Some(RangeError::OutOfBounds));
+    assert_eq!(error(&runs, 1, u64::MAX), Some(RangeError::Overflow));
+    assert_eq!(error(&[], 0, 1), Some(RangeError::OutOfBounds));
+    assert_eq!(pieces::<Said>(&[], 0, 0).unwrap().count(), 0);
 }
 
 proptest! {
@@ -129,27 +130,21 @@ proptest! {
         a in 0..3000u64,
         b in 0..3000u64,
     ) {
-        let mut starts = vec![];
-        let mut total = 0;
-        for len in &lens {
-            starts.push(total);
-            total += len;
-        }
+        let runs = end_to_end(&lens);
+        let total: u64 = lens.iter().sum();
         let (offset, len) = (a % (total + 1), b % (total + 1));
-        match pieces(starts.as_slice(), total, offset, len) {
+        match pieces(&runs, offset, len) {
             Err(error) => {
                 prop_assert_eq!(error, RangeError::OutOfBounds);
                 prop_assert!(offset + len > total);
             }
             Ok(cut) => {
                 let mut at = offset;
-                let mut last_run = None;
                 for piece in cut {
+                    let Said(start, len) = piece.run;
                     prop_assert!(piece.len > 0);
-                    prop_assert!(piece.offset + piece.len <= lens[piece.run]);
-                    prop_assert_eq!(starts[piece.run] + piece.offset, at);
-                    prop_assert!(last_run.is_none_or(|run| run + 1 == piece.run));
-                    last_run = Some(piece.run);
+                    prop_assert!(piece.offset + piece.len <= *len);
+                    prop_assert_eq!(start + piece.offset, at);
                     at += piece.len;
                 }
                 prop_assert_eq!(at, offset + len);
@@ -164,21 +159,21 @@ proptest! {
     ) {
         starts.sort_unstable();
         let expected = starts.iter().rposition(|start| *start <= offset);
-        prop_assert_eq!(run_at(starts.as_slice(), offset), expected);
+        let runs: Vec<_> = starts.into_iter().map(|start| Said(start, 1)).collect();
+        prop_assert_eq!(run_at(&runs, offset), expected);
     }
 
     /// Runs that are no runs give wrong pieces, no panic and no end without one.
     #[test]
     fn hostile_runs_do_no_harm(
-        starts in prop::collection::vec(any::<u64>(), 0..20),
-        total: u64,
+        runs in prop::collection::vec(any::<(u64, u64)>(), 0..20),
         offset: u64,
         len: u64,
     ) {
-        let runs = Hostile(starts);
-        if let Ok(cut) = pieces(&runs, total, offset, len) {
+        let runs: Vec<_> = runs.into_iter().map(|(start, len)| Said(start, len)).collect();
+        if let Ok(cut) = pieces(&runs, offset, len) {
             let cut: Vec<_> = cut.collect();
-            prop_assert!(cut.len() <= runs.count());
+            prop_assert!(cut.len() <= runs.len());
             let sum: u128 = cut.iter().map(|piece| u128::from(piece.len)).sum();
             prop_assert!(sum <= u128::from(len));
         }

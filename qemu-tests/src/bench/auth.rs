@@ -173,11 +173,29 @@ pub(super) fn run(ctx: &mut Ctx) -> Result<()> {
         ];
         for (i, case) in cases.into_iter().enumerate() {
             let value = enforced[i];
-            figure(ctx, case, value, ("mode open, no auth key", plain[i]), WANTED);
-            figure(ctx, case, value, ("mode open, same auth key", open[i]), WANTED);
+            figure(
+                ctx,
+                case,
+                value,
+                ("mode open, no auth key", plain[i]),
+                WANTED,
+            );
+            figure(
+                ctx,
+                case,
+                value,
+                ("mode open, same auth key", open[i]),
+                WANTED,
+            );
         }
         let peer = ("with a grant", enforced[0]);
-        figure(ctx, "open an endpoint, agent asked", asked(ctx)?, peer, None);
+        figure(
+            ctx,
+            "open an endpoint, agent asked",
+            asked(ctx)?,
+            peer,
+            None,
+        );
     }
     ctx.barrier("auth")
 }

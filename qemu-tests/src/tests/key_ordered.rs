@@ -595,7 +595,7 @@ fn silence(ctx: &mut Ctx) -> Result<()> {
     let cq = bench.side.cq(0, 0)?;
     let order = |i: u64| -> Result<()> {
         let one = entry(slots[i as usize], 0, 8);
-        if i % 2 == 0 {
+        if i.is_multiple_of(2) {
             dev.key_order(&one, cq.handle, 100 + i)?;
             return Ok(());
         }

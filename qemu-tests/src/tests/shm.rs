@@ -229,7 +229,11 @@ fn names(ctx: &mut Ctx) -> Result<()> {
     side.dev.close(pep)?;
     let pep = listen_at(&side, name, &[]).context("a name that was given back")?;
     side.dev.close(pep)?;
-    refused(listen_at(&side, service(""), &[]), libc::EINVAL, "an empty name")?;
+    refused(
+        listen_at(&side, service(""), &[]),
+        libc::EINVAL,
+        "an empty name",
+    )?;
     // Nobody listens there any more.
     let cq = side.cq(0, 0)?;
     let ep = side.endpoint(&Opts::default(), &cq, 0)?.handle;

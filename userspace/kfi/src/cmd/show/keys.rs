@@ -123,7 +123,8 @@ fn text(report: &Report) -> String {
         t.push_str("no keys\n");
     } else {
         let heads = [
-            "SLOT", "REGION", "PID", "COMMAND", "STATE", "RANGE", "RIGHTS", "KEYS", "AUTH", "ENDPOINT",
+            "SLOT", "REGION", "PID", "COMMAND", "STATE", "RANGE", "RIGHTS", "KEYS", "AUTH",
+            "ENDPOINT",
         ];
         let mut cells = vec![heads.map(str::to_owned)];
         cells.extend(report.slots.iter().map(Slot::cells));
@@ -172,7 +173,10 @@ mod tests {
         let rights = Access::REMOTE_READ.bits();
         let slot = key("assigned 4", [4096, rights, 100]);
         assert_eq!((slot.state.as_str(), slot.keys), ("assigned", 4));
-        assert_eq!(slot.cells()[5..], ["100+4096", "remote-read", "4", "-", "-"]);
+        assert_eq!(
+            slot.cells()[5..],
+            ["100+4096", "remote-read", "4", "-", "-"]
+        );
         let slot = key("reserved 3", [0; 3]);
         assert_eq!(slot.cells()[4..], ["reserved", "-", "-", "3", "-", "-"]);
         let mut o = object(Kind::Key, 9, 0x40, 0x30, [0; 3]);
