@@ -27,6 +27,7 @@ pub const TESTS: &[Test] = &[
         inject_buffer_is_free_at_once,
     ),
     Test::pair("inject_test.too_long", inject_too_long),
+    Test::pair("inject_test.entry_that_is_asked_for", inject_asked_for),
     Test::pair("cq_data.senddata", senddata),
     Test::pair("unexpected_msg.late_receive", late_receive).seconds(10),
 ];
@@ -304,6 +305,41 @@ fn inject_sizes(ctx: &mut Ctx) -> Result<()> {
         ctx.first() || pair.cq.read().is_none(),
         "an injected send left an entry"
     );
+    Ok(())
+}
+
+/// An injected operation leaves an entry if it asks for one, on a selective queue and on another.
+fn inject_asked_for(ctx: &mut Ctx) -> Result<()> {
+    for selective in [false, true] {
+        let opts = Opts {
+            selective,
+            ..Default::default()
+        };
+        let pair = Pair::with(ctx, &opts)?;
+        let buf = Buf::new(4096)?;
+        let region = pair.reg(&buf)?;
+        if ctx.first() {
+            let asks = |e| op::with_flags(e, KFI_COMPLETION);
+            let ops: Vec<_> = (0..3)
+                .map(|i| asks(op::recv(i, &[iov(region, 8 * i, 8)])))
+                .collect();
+            pair.post_all(&ops)?;
+            ctx.barrier("receives posted")?;
+            for i in 0..3 {
+                ensure!(pair.wait()?.context == i, "order");
+            }
+        } else {
+            ctx.barrier("receives posted")?;
+            for (i, flags) in [0, KFI_COMPLETION, 0].into_iter().enumerate() {
+                let send = op::inject(op::send(i as u64, &[]), &[7; 8]);
+                pair.post(op::with_flags(send, flags))?;
+            }
+            let entry = pair.wait()?;
+            ensure!(entry.context == 1 && entry.err == 0, "{entry:?}");
+        }
+        ctx.barrier("came")?;
+        ensure!(pair.cq.read().is_none(), "an entry that nobody asked for");
+    }
     Ok(())
 }
 
