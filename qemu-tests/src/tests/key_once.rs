@@ -17,6 +17,7 @@ pub const TESTS: &[Test] = &[
     Test::pair("keys.p02_once_of_many_at_once", at_once).seconds(30),
     Test::pair("keys.once_refusals_use_nothing_up", refusals).seconds(20),
     Test::alone("keys.once_rules", rules),
+    Test::pair("keys.once_used_one_assigned_by_two", by_two).seconds(30),
 ];
 
 /// What a peer needs for everything.
@@ -163,6 +164,68 @@ fn at_once(ctx: &mut Ctx) -> Result<()> {
             "round {round}: {errors:?}"
         );
         ctx.barrier("tried")?;
+    }
+    ctx.barrier("done")
+}
+
+/// Two threads assign a slot whose key is used up: one of them does, the other is told that it has a key,
+/// and that key is not taken back for the used one.
+fn by_two(ctx: &mut Ctx) -> Result<()> {
+    const ROUNDS: usize = 40;
+    let mut lanes = Lanes::new(ctx)?;
+    offered(&lanes.side)?;
+    lanes.connect(ctx)?;
+    if !ctx.first() {
+        for round in 0..ROUNDS {
+            for use_ in ["the first", "the second"] {
+                let remote: Remote = ctx.ctl.recv()?;
+                let errno = lanes.attempt(0, true, 8, remote.addr, remote.key)?;
+                ensure!(errno == 0, "round {round}, {use_} key: errno {errno}");
+                ctx.barrier("used")?;
+            }
+        }
+        return ctx.barrier("done");
+    }
+    let (_buf, slot) = target(&lanes, 4096)?;
+    for round in 0..ROUNDS {
+        let remote = assign_once(&lanes.side, slot, 0, 4096, ALL)?;
+        ctx.ctl.send(&remote)?;
+        ctx.barrier("used")?;
+        let dev = &lanes.side.dev;
+        let start = std::sync::Barrier::new(2);
+        let assign = || {
+            start.wait();
+            let mut call = KeyAssign {
+                flags: KFI_KEY_SINGLE_USE,
+                slot,
+                length: 4096,
+                access: ALL,
+                ..Default::default()
+            };
+            dev.call(&mut call).map(|()| call)
+        };
+        let made = std::thread::scope(|scope| {
+            let threads = [scope.spawn(assign), scope.spawn(assign)];
+            threads.map(|thread| thread.join().ok())
+        });
+        let mut told = None;
+        for one in made {
+            match one.context("a thread ended")? {
+                Ok(call) => {
+                    ensure!(told.is_none(), "round {round}: both have a key");
+                    told = Some(call);
+                }
+                Err(e) => ensure!(e.errno.0 == libc::EBUSY, "round {round}: {e}"),
+            }
+        }
+        let call = told.with_context(|| format!("round {round}: neither has a key"))?;
+        ensure!(call.key != remote.key, "round {round}: the used key again");
+        ctx.ctl.send(&Remote {
+            addr: call.remote_addr,
+            key: call.key,
+            len: 4096,
+        })?;
+        ctx.barrier("used")?;
     }
     ctx.barrier("done")
 }
