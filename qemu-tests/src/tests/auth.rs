@@ -29,6 +29,16 @@ pub const TESTS: &[Test] = &[
     Test::pair("auth.p07_limits_of_a_grant", |ctx| led(ctx, limits))
         .on(NETNS)
         .seconds(10),
+    Test::pair("auth.p07_slot_of_another_key_is_charged", |ctx| {
+        led(ctx, charged)
+    })
+    .on(NETNS)
+    .seconds(10),
+    Test::pair("auth.p07_nobody_listens_without_a_key", |ctx| {
+        led(ctx, listeners)
+    })
+    .on(NETNS)
+    .seconds(10),
     Test::pair("auth.p07_pids_are_not_processes", |ctx| led(ctx, processes))
         .on(NETNS)
         .seconds(10),
@@ -497,6 +507,110 @@ fn limits(ctx: &Ctx) -> Result<()> {
     drop(sides);
     let used = auth::list(mode.dev())?[0];
     ensure!((used.eps, used.keys, used.pinned) == (0, 0, 0), "{used:?}");
+    Ok(())
+}
+
+/// A slot under another auth key than its region's gives that one's holders all of the region, so the
+/// region's length is charged to its grant, for each slot; one under the region's own is not.
+fn charged(ctx: &Ctx) -> Result<()> {
+    const LEN: u64 = 8192;
+    let mode = Enforced::new()?;
+    let add = |key, max_pinned| {
+        auth::add(
+            mode.dev(),
+            &GrantAdd {
+                max_pinned,
+                ..to_root(key)
+            },
+        )
+    };
+    let ids = [add(KEY, LEN)?, add(OTHER, 2 * LEN)?];
+    let side = Side::of(&ctx.env)?;
+    let buf = Buf::new(LEN as usize)?;
+    let region = side.dev.call_region(&RegionReg {
+        flags: KFI_REGION_DYNAMIC_KEYS,
+        domain: side.domain.handle,
+        addr: buf.addr(),
+        len: LEN,
+        access: LOCAL | REMOTE,
+        auth_key: KEY.as_ptr() as u64,
+        auth_key_size: KEY.len() as u32,
+        ..Default::default()
+    })?;
+    let slot = |key: &[u8]| {
+        let mut slot = 0_u64;
+        side.dev
+            .call(&mut KeyAlloc {
+                region: region.handle,
+                count: 1,
+                handles: (&raw mut slot) as u64,
+                auth_key: key.as_ptr() as u64,
+                auth_key_size: key.len() as u32,
+                ..Default::default()
+            })
+            .map(|()| slot)
+    };
+    let used = || -> Result<Vec<(u64, u32)>> {
+        let all = auth::list(mode.dev())?;
+        let of = |id: &u64| all.iter().find(|grant| grant.id == *id);
+        let amounts = ids.iter().filter_map(of).map(|g| (g.pinned, g.keys));
+        Ok(amounts.collect())
+    };
+    ensure!(used()? == [(LEN, 0), (0, 0)], "{:?}", used()?);
+    slot(KEY)?;
+    slot(KEY)?;
+    ensure!(used()? == [(LEN, 2), (0, 0)], "{:?}", used()?);
+    let first = slot(OTHER)?;
+    slot(OTHER)?;
+    ensure!(used()? == [(LEN, 2), (2 * LEN, 2)], "{:?}", used()?);
+    refused(slot(OTHER), libc::EDQUOT, "a third")?;
+    ensure!(used()? == [(LEN, 2), (2 * LEN, 2)], "{:?}", used()?);
+    side.dev.close(first)?;
+    ensure!(used()? == [(LEN, 2), (LEN, 1)], "{:?}", used()?);
+    slot(OTHER)?;
+    drop(side);
+    ensure!(used()? == [(0, 0); 2], "{:?}", used()?);
+    Ok(())
+}
+
+/// Where grants are needed nobody listens without an auth key, nor with one that no grant covers: all
+/// of a listener's have to be, and each counts.
+fn listeners(ctx: &Ctx) -> Result<()> {
+    let mode = Enforced::new()?;
+    let id = auth::add(mode.dev(), &to_root(KEY))?;
+    let side = Side::of(&ctx.env)?;
+    let open = |keys: &[&[u8]]| {
+        let refs: Vec<AuthKeyRef> = keys
+            .iter()
+            .map(|key| AuthKeyRef {
+                addr: key.as_ptr() as u64,
+                size: key.len() as u32,
+                reserved: 0,
+            })
+            .collect();
+        let mut call = PepOpen {
+            fabric: side.fabric,
+            eq: side.eq.handle,
+            addr: crate::raw::to_sockaddr(ctx.env.at(0)),
+            auth_keys: if refs.is_empty() {
+                0
+            } else {
+                refs.as_ptr() as u64
+            },
+            auth_key_count: refs.len() as u32,
+            ..Default::default()
+        };
+        side.dev.call(&mut call).map(|()| call.handle)
+    };
+    refused(open(&[]), libc::ENOKEY, "no auth key")?;
+    refused(open(&[OTHER]), libc::ENOKEY, "another's")?;
+    refused(open(&[KEY, OTHER]), libc::ENOKEY, "also another's")?;
+    ensure!(auth::list(mode.dev())?[0].eps == 0, "a refusal counts");
+    let pep = open(&[KEY])?;
+    ensure!(auth::list(mode.dev())?[0].eps == 1, "it does not count");
+    side.dev.listen(pep, 0)?;
+    auth::revoke(mode.dev(), id)?;
+    refused(open(&[KEY]), libc::ENOKEY, "afterwards")?;
     Ok(())
 }
 

@@ -19,6 +19,12 @@ pub const TESTS: &[Test] = &[
     Test::pair("auth.p07_agent_answers", |ctx| led(ctx, answers))
         .on(NETNS)
         .seconds(10),
+    Test::pair("auth.p07_agent_answers_late", |ctx| led(ctx, late))
+        .on(NETNS)
+        .seconds(10),
+    Test::pair("auth.p07_equal_questions_are_one", |ctx| led(ctx, equal))
+        .on(NETNS)
+        .seconds(10),
     Test::pair("auth.p07_agent_lies", |ctx| led(ctx, lies))
         .on(NETNS)
         .seconds(10),
@@ -79,6 +85,99 @@ fn answers(ctx: &Ctx) -> Result<()> {
     let grants = auth::list(mode.dev())?;
     ensure!(
         grants.iter().all(|g| g.id == id && g.answered == 1),
+        "{grants:?}"
+    );
+    Ok(())
+}
+
+/// An answer that comes when the time is up, or after a no, is none: nobody is let in by it then or
+/// later.
+fn late(ctx: &Ctx) -> Result<()> {
+    let mode = Enforced::new()?;
+    mode.timeout(200)?;
+    auth::set(
+        mode.dev(),
+        &AuthMode {
+            flags: KFI_AUTH_SET_DENY,
+            ..Default::default()
+        },
+    )?;
+    let agent = Agent::open()?;
+    let side = Side::of(&ctx.env)?;
+    let open = || auth::endpoint(&side.dev, side.domain.handle, KEY);
+    for _ in 0..2 {
+        // This one takes the question while it waits, and is not there to answer it in time.
+        let asker = std::thread::scope(|scope| -> Result<_> {
+            let asker = scope.spawn(open);
+            let question = agent.wait(Duration::from_secs(20))?;
+            let asker = asker.join().map_err(|_| anyhow::anyhow!("panicked"))?;
+            refused(agent.allow(question.raw.id), libc::ENOENT, "a late yes")?;
+            refused(agent.deny(question.raw.id), libc::ENOENT, "a late no")?;
+            Ok(asker)
+        })?;
+        refused(asker, libc::ETIMEDOUT, "no answer in time")?;
+        ensure!(auth::list(mode.dev())?.is_empty(), "a grant of a late yes");
+        ensure!(auth::mode(mode.dev())?.waiting == 0, "it is still asked");
+    }
+    mode.timeout(10_000)?;
+    let denied = std::thread::scope(|scope| -> Result<_> {
+        let asker = scope.spawn(open);
+        let question = agent.wait(Duration::from_secs(20))?;
+        agent.deny(question.raw.id)?;
+        refused(
+            agent.allow(question.raw.id),
+            libc::ENOENT,
+            "a yes after all",
+        )?;
+        asker.join().map_err(|_| anyhow::anyhow!("panicked"))
+    })?;
+    refused(denied, libc::EACCES, "a no")?;
+    ensure!(auth::list(mode.dev())?.is_empty(), "a grant of it");
+    // It is asked anew.
+    let served = std::thread::scope(|scope| -> Result<_> {
+        let asker = scope.spawn(open);
+        let question = agent.wait(Duration::from_secs(20))?;
+        agent.allow(question.raw.id)?;
+        asker.join().map_err(|_| anyhow::anyhow!("panicked"))
+    })?;
+    served?;
+    Ok(())
+}
+
+/// Threads that ask the same at once are one question, and one answer serves them all: a yes, a no, and
+/// none.
+fn equal(ctx: &Ctx) -> Result<()> {
+    const THREADS: usize = 12;
+    let mode = Enforced::new()?;
+    mode.timeout(60_000)?;
+    let agent = Agent::open()?;
+    let side = Side::of(&ctx.env)?;
+    for (key, errno) in [(KEY, 0), (OTHER, libc::EACCES)] {
+        let got = std::thread::scope(|scope| -> Result<Vec<i32>> {
+            let open = || auth::endpoint(&side.dev, side.domain.handle, key);
+            let askers: Vec<_> = (0..THREADS).map(|_| scope.spawn(open)).collect();
+            let question = agent.wait(Duration::from_secs(20))?;
+            // Those that come later join it, or find the answer.
+            std::thread::sleep(sys::patience(Duration::from_millis(300)));
+            refused(agent.next(), libc::EAGAIN, "a second question")?;
+            ensure!(auth::mode(mode.dev())?.waiting == 1, "not one question");
+            match errno {
+                0 => agent.allow(question.raw.id)?,
+                _ => agent.deny(question.raw.id)?,
+            };
+            let mut got = Vec::new();
+            for asker in askers {
+                let opened = asker.join().map_err(|_| anyhow::anyhow!("panicked"))?;
+                got.push(opened.map_or_else(|e| e.errno.0, |_| 0));
+            }
+            Ok(got)
+        })?;
+        ensure!(got == [errno; THREADS], "{got:?}");
+        refused(agent.next(), libc::EAGAIN, "a question afterwards")?;
+    }
+    let grants = auth::list(mode.dev())?;
+    ensure!(
+        grants.len() == 1 && grants[0].eps as usize == THREADS,
         "{grants:?}"
     );
     Ok(())
