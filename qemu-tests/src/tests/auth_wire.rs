@@ -22,13 +22,17 @@ pub const TESTS: &[Test] = &[
     Test::pair("auth.p07_refusal_of_the_application", refusal),
     Test::pair("auth.p07_leaked_key_of_another_group", leaked),
     Test::pair("auth.p07_seven_steps", seven_steps).seconds(15),
+    Test::pair("auth.p07_namespaces_of_one_user", namespaces).on(NETNS),
+    Test::pair("auth.p07_keys_of_an_endpoint_and_ordered", own_keys)
+        .on(NETNS)
+        .seconds(15),
     Test::pair("auth.p07_revoked_in_mid_transfer", mid_transfer)
         .on(NETNS)
         .seconds(15),
 ];
 
 /// Listens for peers with any of `keys`; the port.
-fn listen(ctx: &Ctx, side: &Side, keys: &[&[u8]]) -> Result<(u64, u16)> {
+pub(super) fn listen(ctx: &Ctx, side: &Side, keys: &[&[u8]]) -> Result<(u64, u16)> {
     let refs: Vec<AuthKeyRef> = keys
         .iter()
         .map(|key| AuthKeyRef {
@@ -56,8 +60,24 @@ fn listen(ctx: &Ctx, side: &Side, keys: &[&[u8]]) -> Result<(u64, u16)> {
 }
 
 /// An enabled endpoint with an auth key, or (empty) without.
-fn endpoint(side: &Side, cq: &crate::raw::Cq, key: &[u8], connreq: u64) -> Result<EpOpen> {
+pub(super) fn endpoint(
+    side: &Side,
+    cq: &crate::raw::Cq,
+    key: &[u8],
+    connreq: u64,
+) -> Result<EpOpen> {
+    endpoint_with(side, cq, key, connreq, 0)
+}
+
+fn endpoint_with(
+    side: &Side,
+    cq: &crate::raw::Cq,
+    key: &[u8],
+    connreq: u64,
+    flags: u32,
+) -> Result<EpOpen> {
     let ep = side.dev.ep_open(&EpOpen {
+        flags,
         connreq,
         iov_limit: KFI_IOV_MAX as u32,
         ..keyed(side.domain.handle, key)
@@ -70,7 +90,7 @@ fn endpoint(side: &Side, cq: &crate::raw::Cq, key: &[u8], connreq: u64) -> Resul
 }
 
 /// The outcome of connecting with an auth key.
-fn connect(
+pub(super) fn connect(
     ctx: &Ctx,
     side: &Side,
     cq: &crate::raw::Cq,
@@ -84,7 +104,12 @@ fn connect(
     Ok((ep, event))
 }
 
-fn accept(side: &Side, cq: &crate::raw::Cq, key: &[u8], data: &[u8]) -> Result<(EpOpen, Event)> {
+pub(super) fn accept(
+    side: &Side,
+    cq: &crate::raw::Cq,
+    key: &[u8],
+    data: &[u8],
+) -> Result<(EpOpen, Event)> {
     let request = side.event(KFI_CONNREQ)?;
     let ep = endpoint(side, cq, key, request.raw.connreq)?;
     side.dev.accept(ep.handle, data)?;
@@ -294,6 +319,195 @@ fn leaked(ctx: &mut Ctx) -> Result<()> {
     ensure!(crossed == [libc::EACCES; 2], "{crossed:?}");
     ctx.barrier("tried")?;
     ctx.barrier("done")
+}
+
+/// Of two network namespaces whose users have the same uid a grant by namespace lets one in.
+fn namespaces(ctx: &mut Ctx) -> Result<()> {
+    let mode = if ctx.first() {
+        Some(Enforced::new()?)
+    } else {
+        None
+    };
+    ctx.barrier("enforced")?;
+    let side = Side::open(ctx)?;
+    let ns = std::os::fd::OwnedFd::from(std::fs::File::open("/proc/self/ns/net")?);
+    for node in [1, 2] {
+        let mut id = None;
+        if ctx.env.node == node {
+            let admin = crate::raw::Dev::open()?;
+            let made = auth::add(
+                &admin,
+                &GrantAdd {
+                    match_: KFI_MATCH_NETNS | KFI_MATCH_UID,
+                    netns_fd: auth::number(&ns),
+                    ..auth::grant(KEY)
+                },
+            )?;
+            id = Some((admin, made));
+        }
+        ctx.barrier("granted")?;
+        let got = auth::endpoint(&side.dev, side.domain.handle, KEY);
+        match &id {
+            Some(_) => side.dev.close(got?.handle)?,
+            None => refused(got, libc::ENOKEY, "in the other namespace")?,
+        }
+        ctx.barrier("tried")?;
+        if let Some((admin, made)) = id {
+            auth::revoke(&admin, made)?;
+        }
+        ctx.barrier("revoked")?;
+    }
+    drop(mode);
+    Ok(())
+}
+
+/// Keys of an endpoint's own and ordered ones where grants are needed: they have the endpoint's auth
+/// key, are good on it alone, are charged, and end with the grant, also those that were just ordered.
+fn own_keys(ctx: &mut Ctx) -> Result<()> {
+    let mode = if ctx.first() {
+        Some(Enforced::new()?)
+    } else {
+        None
+    };
+    let id = match &mode {
+        Some(mode) => auth::add(mode.dev(), &auth::to_root(KEY))?,
+        None => 0,
+    };
+    ctx.barrier("enforced")?;
+    let result = keys_of_own(ctx, mode.as_ref(), id);
+    let after = ctx.barrier("over");
+    drop(mode);
+    result.and(after)
+}
+
+fn keys_of_own(ctx: &mut Ctx, mode: Option<&Enforced>, id: u64) -> Result<()> {
+    let side = Side::open(ctx)?;
+    let cqs = [side.cq(0, 0)?, side.cq(0, 0)?];
+    let buf = Buf::new(16384)?;
+    let Some(mode) = mode else {
+        buf.clear(9);
+        let local = keyed_region(&side, &buf, LOCAL)?.handle;
+        let port: u16 = ctx.ctl.recv()?;
+        let mut eps = Vec::new();
+        for cq in &cqs {
+            let (ep, event) = connect(ctx, &side, cq, KEY, port, &[])?;
+            ensure!(event.raw.event == KFI_CONNECTED, "{:?}", event.raw);
+            eps.push(ep.handle);
+        }
+        let list: Vec<(usize, Remote, i32)> = ctx.ctl.recv()?;
+        for (at, to, want) in list {
+            let piece = [iov(local, 0, 64)];
+            side.dev
+                .submit(eps[at], &[op::write(1, &piece, to.addr, to.key)])?;
+            let got = cqs[at].wait(WAIT)?.err as i32;
+            ensure!(got == want, "on {at}: {} not {}", Errno(got), Errno(want));
+        }
+        return ctx.barrier("tried");
+    };
+    let dev = &side.dev;
+    let (pep, port) = listen(ctx, &side, &[KEY])?;
+    ctx.ctl.send(&port)?;
+    let mut eps = Vec::new();
+    for (cq, flags) in cqs.iter().zip([KFI_EP_OWN_KEYS, 0]) {
+        let request = side.event(KFI_CONNREQ)?;
+        let ep = endpoint_with(&side, cq, KEY, request.raw.connreq, flags)?;
+        dev.accept(ep.handle, &[])?;
+        side.event(KFI_CONNECTED)?;
+        eps.push(ep.handle);
+    }
+    dev.close(pep)?;
+    let region = keyed_region(&side, &buf, LOCAL | REMOTE)?.handle;
+    let own = dev.key_alloc_for(region, eps[0], 1)?[0];
+    let common = dev.key_alloc(region, 1)?[0];
+    let order = |slot: u64, offset: u64| -> Result<Remote> {
+        let mut entry = [KeyEntry {
+            slot,
+            offset,
+            length: 4096,
+            access: REMOTE,
+            ..Default::default()
+        }];
+        ensure!(dev.key_assign_ordered(&mut entry, 0, 0)? == (1, 0));
+        let [KeyEntry {
+            remote_addr, key, ..
+        }] = entry;
+        Ok(Remote {
+            addr: remote_addr,
+            key,
+            len: 4096,
+        })
+    };
+    let (of_one, of_both) = (order(own, 0)?, order(common, 4096)?);
+    // What is bound to an endpoint has its auth key, and no other.
+    let mut slot = 0_u64;
+    refused(
+        dev.call(&mut KeyAlloc {
+            region,
+            ep: eps[0],
+            count: 1,
+            handles: (&raw mut slot) as u64,
+            auth_key: OTHER.as_ptr() as u64,
+            auth_key_size: OTHER.len() as u32,
+            ..Default::default()
+        }),
+        libc::EINVAL,
+        "another auth key on it",
+    )?;
+    let used = auth::list(mode.dev())?;
+    let used = used.iter().find(|grant| grant.id == id).context("it")?;
+    ensure!((used.eps, used.keys) == (4, 2), "{used:?}");
+    // What is ordered is there before what this node posts, and the line between tests is not posted.
+    for slot in [own, common] {
+        crate::harness::guest::until("the key", WAIT, || {
+            let all = dev.obj_list()?;
+            Ok(all
+                .iter()
+                .any(|o| o.handle == slot && o.a != 0)
+                .then_some(()))
+        })?;
+    }
+    ctx.ctl
+        .send(&[(0, of_one, 0), (1, of_both, 0), (1, of_one, libc::EACCES)])?;
+    ctx.barrier("tried")?;
+    buf.check_value(0, 64, 9)?;
+    buf.check_value(4096, 64, 9)?;
+    // Many are ordered, and the grant ends.
+    let slots = dev.key_alloc(region, 64)?;
+    let mut entries: Vec<_> = slots
+        .iter()
+        .map(|slot| KeyEntry {
+            slot: *slot,
+            length: 4096,
+            access: REMOTE,
+            ..Default::default()
+        })
+        .collect();
+    ensure!(dev.key_assign_ordered(&mut entries, 0, 0)? == (64, 0));
+    auth::revoke(mode.dev(), id)?;
+    crate::harness::guest::until("their end", WAIT, || {
+        let all = dev.obj_list()?;
+        let live = |o: &ObjInfo| o.kind == KFI_TYPE_KEY && o.a != 0;
+        Ok((!all.iter().any(live)).then_some(()))
+    })?;
+    refused(
+        dev.key_assign(own, 0, 4096, REMOTE),
+        libc::EKEYREVOKED,
+        "another key",
+    )
+}
+
+/// A region under the auth key.
+fn keyed_region(side: &Side, buf: &Buf, access: u64) -> Result<RegionReg> {
+    Ok(side.dev.call_region(&RegionReg {
+        flags: KFI_REGION_DYNAMIC_KEYS,
+        domain: side.domain.handle,
+        addr: buf.addr(),
+        len: buf.len() as u64,
+        access,
+        auth_key: KEY.as_ptr() as u64,
+        auth_key_size: KEY.len() as u32,
+        ..Default::default()
+    })?)
 }
 
 /// The seven steps: the job manager has keys, starts ranks and hands them theirs; a rank opens an
