@@ -1384,15 +1384,18 @@ struct kfi_obj_info {
 	__u8 comm[16];
 	/*
 	 * Provider and domain, or address, as text. Key: its state (reserved, assigning,
-	 * promised: told but not yet made, assigned, revoking, closed), a space, and how many
-	 * keys the slot has had.
+	 * promised: told but not yet made, assigned, used: it was for one use, revoking, closed),
+	 * a space, and how many keys the slot has had.
 	 */
 	__u8 name[KFI_NAME_MAX];
 	/*
-	 * Domain, endpoint, region, key: number of its auth key (struct kfi_grant_info's key); 0: none.
+	 * Domain, endpoint, region, key: number of its auth key (struct kfi_grant_info's key); 0: none. Who may not
+	 * see all that there is sees 1 for each.
 	 */
 	__u64 auth;
-	/* Region, key: handle of the endpoint that it is bound to; 0: none. */
+	/*
+	 * Region, key: handle of the endpoint that it is bound to, which may be closed by now; 0: none.
+	 */
 	__u64 ep;
 };
 

@@ -1267,12 +1267,13 @@ pub struct ObjInfo {
     /// Command name of that process.
     pub comm: [u8; 16],
     /// Provider and domain, or address, as text. Key: its state (`reserved`, `assigning`,
-    /// `promised`: told but not yet made, `assigned`, `revoking`, `closed`), a space, and how many
-    /// keys the slot has had.
+    /// `promised`: told but not yet made, `assigned`, `used`: it was for one use, `revoking`, `closed`),
+    /// a space, and how many keys the slot has had.
     pub name: [u8; KFI_NAME_MAX],
-    /// Domain, endpoint, region, key: number of its auth key ([`GrantInfo::key`]); 0: none.
+    /// Domain, endpoint, region, key: number of its auth key ([`GrantInfo::key`]); 0: none. Who may not
+    /// see all that there is sees 1 for each.
     pub auth: u64,
-    /// Region, key: handle of the endpoint that it is bound to; 0: none.
+    /// Region, key: handle of the endpoint that it is bound to, which may be closed by now; 0: none.
     pub ep: u64,
 }
 const _: () = assert!(core::mem::size_of::<ObjInfo>() == 48 + 80 + 8 + 8);

@@ -126,14 +126,14 @@ impl File {
             }
             for index in 0..self.table.cells() {
                 sys::cond_resched();
-                let handle = match self.table.peek(index) {
-                    Some((handle, entry)) if rank_of(&entry.object) == rank => handle,
+                let (handle, entry) = match self.table.peek(index) {
+                    Some(found) if rank_of(&found.1.object) == rank => found,
                     _ => continue,
                 };
-                if let Ok(entry) = self.table.remove(handle) {
-                    // Children went before, so that nothing is busy.
-                    let _ = close(&entry.object);
-                }
+                // Children went before, so that nothing is busy. It is in the table until it has
+                // ended: whoever ends grants finds it there, and waits.
+                let _ = close(&entry.object);
+                let _ = self.table.remove(handle);
             }
         }
     }

@@ -189,7 +189,8 @@ impl Key {
         over
     }
 
-    /// Waits for who is just ending it, if its grant is over.
+    /// Waits for who is just ending it, if its grant is over; also for the worker that is just making
+    /// what was told already, which ends it at once.
     ///
     /// # Errors
     ///
@@ -199,7 +200,7 @@ impl Key {
             return Ok(());
         }
         let done = self.begin(Wait::Killable, |life| match life.state() {
-            State::Revoking { .. } => Err(KeyError::Busy),
+            State::Revoking { .. } | State::Promised { .. } => Err(KeyError::Busy),
             _ => Ok(()),
         });
         Ok(done?)

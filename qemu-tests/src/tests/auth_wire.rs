@@ -484,11 +484,14 @@ fn keys_of_own(ctx: &mut Ctx, mode: Option<&Enforced>, id: u64) -> Result<()> {
         .collect();
     ensure!(dev.key_assign_ordered(&mut entries, 0, 0)? == (64, 0));
     auth::revoke(mode.dev(), id)?;
-    crate::harness::guest::until("their end", WAIT, || {
-        let all = dev.obj_list()?;
-        let live = |o: &ObjInfo| o.kind == KFI_TYPE_KEY && o.a != 0;
-        Ok((!all.iter().any(live)).then_some(()))
-    })?;
+    // When the call returns, also those that the worker was just making.
+    let all = dev.obj_list()?;
+    let live = |o: &&ObjInfo| o.kind == KFI_TYPE_KEY && o.a != 0;
+    ensure!(
+        !all.iter().any(|o| live(&o)),
+        "{:?}",
+        all.iter().find(live)
+    );
     refused(
         dev.key_assign(own, 0, 4096, REMOTE),
         libc::EKEYREVOKED,

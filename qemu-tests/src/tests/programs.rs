@@ -121,8 +121,9 @@ fn errors(ctx: &mut Ctx) -> Result<()> {
     let cases: [(&[&str], i32); 4] = [
         (&["frobnicate"], 2),
         (&["info", "-p", "no-such-provider"], 4),
-        (&["ping", &peer, "-p", "9"], 5),
-        (&["get", &peer, "/tmp/never", "-p", "9"], 5),
+        // Tried again until time is up.
+        (&["ping", &peer, "-p", "9", "--timeout", "1"], 5),
+        (&["get", &peer, "/tmp/never", "-p", "9", "--timeout", "1"], 5),
     ];
     for (args, status) in cases {
         let out = kfi(args)?;

@@ -220,10 +220,13 @@ impl Connection {
     fn answer_lines(&mut self, answer: &mut impl FnMut(Peer, &[u8]) -> Answer) {
         while self.has_room() {
             let Some(end) = self.line() else { return };
-            let said = answer(self.peer, &self.input[..end]);
-            self.say(&said);
+            // Out first: whoever cannot be answered is hung up on.
+            let mut line: Vec<u8> = self.input[..=end].to_vec();
             self.input[..=end].zeroize();
             self.input.drain(..=end);
+            let said = answer(self.peer, &line[..end]);
+            line.zeroize();
+            self.say(&said);
         }
     }
 
