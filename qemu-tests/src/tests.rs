@@ -9,6 +9,7 @@
 pub mod atomics;
 pub mod auth;
 pub mod auth_agent;
+pub mod auth_hostile;
 pub mod auth_wire;
 pub mod authd;
 pub mod classes;
@@ -75,6 +76,7 @@ pub fn all() -> Vec<Test> {
         auth::TESTS,
         auth_agent::TESTS,
         auth_wire::TESTS,
+        auth_hostile::TESTS,
         uapi::TESTS,
         library::TESTS,
         library_keys::TESTS,

@@ -14,7 +14,7 @@ mod inputs;
 mod lifetime;
 mod memory;
 mod outputs;
-mod raw_cm;
+pub(super) mod raw_cm;
 
 use crate::harness::{Test, NETNS, ONE, SHM};
 use crate::raw::{self, Dev};

@@ -24,11 +24,13 @@ const LISTEN: u32 = 7;
 const ACCEPT: u32 = 8;
 const REJECT: u32 = 9;
 const GET_EVENT: u32 = 12;
+const QUERY: u32 = 19;
 
 /// What happened, in `enum rdma_cm_event_type`.
-pub(super) const ADDR_RESOLVED: u32 = 0;
-pub(super) const ROUTE_RESOLVED: u32 = 2;
-pub(super) const CONNECT_REQUEST: u32 = 4;
+pub(in crate::tests) const ADDR_RESOLVED: u32 = 0;
+pub(in crate::tests) const ROUTE_RESOLVED: u32 = 2;
+pub(in crate::tests) const CONNECT_REQUEST: u32 = 4;
+pub(in crate::tests) const REJECTED: u32 = 8;
 
 /// `RDMA_PS_TCP`, and the type of a reliable connection.
 const PORT_SPACE: u16 = 0x0106;
@@ -37,21 +39,30 @@ const QP_RC: u8 = 2;
 const EVENT_MAX: usize = 512;
 
 /// An identifier, or a listener with the identifiers of what it was asked.
-pub(super) struct RawCm {
+pub(in crate::tests) struct RawCm {
     file: File,
     id: u32,
 }
 
-/// An event: what happened, to which identifier.
+/// An event: what happened, to which identifier, and what the peer said: its queue pair and private
+/// data.
 #[derive(Debug)]
-pub(super) struct CmEvent {
-    pub(super) kind: u32,
-    pub(super) id: u32,
+pub(in crate::tests) struct CmEvent {
+    pub(in crate::tests) kind: u32,
+    pub(in crate::tests) id: u32,
+    pub(in crate::tests) qp: u32,
+    pub(in crate::tests) data: Vec<u8>,
+}
+
+/// A queue pair that nobody has; another each time, or it is taken for a stale one.
+pub(in crate::tests) fn nobodys_qp() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0x0080_0000);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl RawCm {
     /// A new identifier.
-    pub(super) fn new() -> Result<Self> {
+    pub(in crate::tests) fn new() -> Result<Self> {
         let path = "/dev/infiniband/rdma_cm";
         let file = File::options()
             .read(true)
@@ -90,29 +101,76 @@ impl RawCm {
         self.command(GET_EVENT, &at, EVENT_MAX as u16)?;
         let word =
             |at: usize| u32::from_ne_bytes([room[at], room[at + 1], room[at + 2], room[at + 3]]);
+        // `struct rdma_ucm_conn_param` is at 20.
+        let said = usize::from(room[284]).min(256);
         Ok(CmEvent {
             kind: word(12),
             id: word(8),
+            qp: word(20),
+            data: room[28..28 + said].to_vec(),
         })
     }
 
+    /// The identifier.
+    pub(in crate::tests) fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Our socket address and the peer's, as bytes.
+    pub(in crate::tests) fn places(&mut self, id: u32) -> Result<(Vec<u8>, Vec<u8>)> {
+        // `struct rdma_ucm_query_addr_resp`: two sizes at 12, two addresses from 16 on.
+        let mut room = [0u8; 288];
+        let mut cmd = (room.as_mut_ptr() as u64).to_ne_bytes().to_vec();
+        cmd.extend(id.to_ne_bytes());
+        cmd.extend([0; 4]);
+        self.command(QUERY, &cmd, room.len() as u16)
+            .context("asking for the addresses")?;
+        let size = |at: usize| usize::from(u16::from_ne_bytes([room[at], room[at + 1]])).min(128);
+        let (ours, theirs) = (size(12), size(14));
+        Ok((
+            room[16..16 + ours].to_vec(),
+            room[144..144 + theirs].to_vec(),
+        ))
+    }
+
+    /// Waits for the next event of this kind; others are passed over.
+    pub(in crate::tests) fn wait_for(&mut self, kind: u32) -> Result<CmEvent> {
+        loop {
+            let event = self.next()?;
+            if event.kind == kind {
+                return Ok(event);
+            }
+        }
+    }
+
     /// Waits for the next event, which must be of this kind.
-    pub(super) fn wait(&mut self, kind: u32) -> Result<CmEvent> {
-        use std::os::fd::AsFd;
-        until("an event of the connection manager", WAIT, || {
-            let step = std::time::Duration::from_millis(100);
-            Ok(crate::sys::poll_in(self.file.as_fd(), step)?.then_some(()))
-        })?;
-        let event = self.event()?;
+    pub(in crate::tests) fn wait(&mut self, kind: u32) -> Result<CmEvent> {
+        let event = self.next()?;
         if event.kind != kind {
             bail!("{event:?}, not {kind}");
         }
         Ok(event)
     }
 
+    /// Waits for the next event.
+    fn next(&mut self) -> Result<CmEvent> {
+        use std::os::fd::AsFd;
+        until("an event of the connection manager", WAIT, || {
+            let step = std::time::Duration::from_millis(100);
+            Ok(crate::sys::poll_in(self.file.as_fd(), step)?.then_some(()))
+        })?;
+        self.event()
+    }
+
     /// Finds the way to an address.
-    pub(super) fn resolve(&mut self, to: SocketAddr) -> Result<()> {
-        let mut cmd = vec![0u8; 28];
+    pub(in crate::tests) fn resolve(&mut self, to: SocketAddr) -> Result<()> {
+        self.resolve_from(&[], to)
+    }
+
+    /// Finds the way to an address, from one of ours (bytes of a socket address; none: any).
+    pub(in crate::tests) fn resolve_from(&mut self, from: &[u8], to: SocketAddr) -> Result<()> {
+        let mut cmd = from.to_vec();
+        cmd.resize(28, 0);
         cmd.extend(&to_sockaddr(to).data[..28]);
         cmd.extend(self.id.to_ne_bytes());
         cmd.extend(2000u32.to_ne_bytes());
@@ -126,12 +184,9 @@ impl RawCm {
     }
 
     /// `struct rdma_ucm_conn_param`.
-    fn param(private: &[u8]) -> Vec<u8> {
+    fn param(qp: u32, private: &[u8]) -> Vec<u8> {
         let mut param = vec![0u8; 272];
-        // A queue pair that nobody has; another each time, or it is taken for a stale one.
-        static NEXT: AtomicU32 = AtomicU32::new(0x0080_0000);
-        let qpn = NEXT.fetch_add(1, Ordering::Relaxed);
-        param[..4].copy_from_slice(&qpn.to_ne_bytes());
+        param[..4].copy_from_slice(&qp.to_ne_bytes());
         param[8..8 + private.len()].copy_from_slice(private);
         // Length, shared receives, two depths, flow control, two counts, whether it is valid.
         param[264..].copy_from_slice(&[private.len() as u8, 0, 1, 1, 0, 7, 7, 1]);
@@ -139,15 +194,20 @@ impl RawCm {
     }
 
     /// Asks to connect.
-    pub(super) fn connect(&mut self, private: &[u8]) -> Result<()> {
-        let mut cmd = Self::param(private);
+    pub(in crate::tests) fn connect(&mut self, private: &[u8]) -> Result<()> {
+        self.connect_as(nobodys_qp(), private)
+    }
+
+    /// Asks to connect, as this queue pair.
+    pub(in crate::tests) fn connect_as(&mut self, qp: u32, private: &[u8]) -> Result<()> {
+        let mut cmd = Self::param(qp, private);
         cmd.extend(self.id.to_ne_bytes());
         cmd.extend([0; 12]);
         self.command(CONNECT, &cmd, 0).context("connecting")
     }
 
     /// Listens at an address.
-    pub(super) fn listen(&mut self, at: SocketAddr) -> Result<()> {
+    pub(in crate::tests) fn listen(&mut self, at: SocketAddr) -> Result<()> {
         // `struct rdma_ucm_bind_ip`: an answer that there is not, address, identifier.
         let mut cmd = 0u64.to_ne_bytes().to_vec();
         cmd.extend(&to_sockaddr(at).data[..28]);
@@ -159,16 +219,27 @@ impl RawCm {
     }
 
     /// Accepts a request.
-    pub(super) fn accept(&mut self, request: u32, private: &[u8]) -> Result<()> {
-        let mut cmd = 0u64.to_ne_bytes().to_vec();
-        cmd.extend(Self::param(private));
+    pub(in crate::tests) fn accept(&mut self, request: u32, private: &[u8]) -> Result<()> {
+        self.accept_as(nobodys_qp(), request, private)
+    }
+
+    /// Accepts a request, as this queue pair.
+    pub(in crate::tests) fn accept_as(
+        &mut self,
+        qp: u32,
+        request: u32,
+        private: &[u8],
+    ) -> Result<()> {
+        // With a name, so that its events are told.
+        let mut cmd = 1u64.to_ne_bytes().to_vec();
+        cmd.extend(Self::param(qp, private));
         cmd.extend(request.to_ne_bytes());
         cmd.extend([0; 12]);
         self.command(ACCEPT, &cmd, 0).context("accepting")
     }
 
     /// Refuses a request.
-    pub(super) fn reject(&mut self, request: u32, private: &[u8]) -> Result<()> {
+    pub(in crate::tests) fn reject(&mut self, request: u32, private: &[u8]) -> Result<()> {
         let mut cmd = request.to_ne_bytes().to_vec();
         // IB_CM_REJ_CONSUMER_DEFINED.
         cmd.extend([private.len() as u8, 28, 0, 0]);
@@ -179,7 +250,7 @@ impl RawCm {
     }
 
     /// Ends a request's identifier.
-    pub(super) fn destroy(&mut self, request: u32) -> Result<()> {
+    pub(in crate::tests) fn destroy(&mut self, request: u32) -> Result<()> {
         let mut answer = [0u8; 4];
         let mut cmd = (answer.as_mut_ptr() as u64).to_ne_bytes().to_vec();
         cmd.extend(request.to_ne_bytes());
