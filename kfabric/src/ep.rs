@@ -670,7 +670,8 @@ impl Endpoint {
     /// `EAGAIN`: the endpoint or its completion queue is full. `EINVAL`: unknown flags, a piece of
     /// another domain, too many pieces. `EMSGSIZE`: longer than the domain allows. `ENOTCONN`.
     /// `EOPNOTSUPP`: an atomic that the domain does not do; of those `EINVAL` also says that sizes or
-    /// the peer's address do not fit.
+    /// the peer's address do not fit. `EOPNOTSUPP` also: lent memory ([`Segs::lend`](crate::op::Segs)),
+    /// which the provider does not take.
     pub fn post(&self, post: Post<'_>) -> Result {
         self.post_as(post, false)
     }
@@ -702,8 +703,12 @@ impl Endpoint {
             || (!atomic && post.atomic.is_some())
             // CAST: A `u32` fits.
             || post.segs.count > self.attr.iov_limit as usize
+            || (post.segs.has_lent() && !matches!(kind, OpKind::Read | OpKind::Write))
         {
             return Err(EINVAL);
+        }
+        if post.segs.has_lent() && !self.domain.ops().takes_lent() {
+            return Err(eopnotsupp());
         }
         let imm = match (with_data, u32::try_from(post.data)) {
             (true, Ok(data)) => Some(data),

@@ -5,6 +5,7 @@
 //! reserved, it holds the memory it touches, and it is consumed by [`OpToken::complete`]. One that
 //! is dropped instead completes with `ECANCELED`, so no path can lose it.
 
+use core::ptr::NonNull;
 use kernel::{
     bindings,
     prelude::*,
@@ -113,17 +114,81 @@ impl TokenSeg {
     }
 }
 
-/// Local memory of an operation that a consumer wants: up to `KFI_IOV_MAX` pieces.
+/// A piece of the kernel's memory that is lent to one operation, as a `struct bio_vec` names it.
+#[repr(C)]
+pub struct LentPiece {
+    /// Page that `offset` counts from; more pages follow it contiguously.
+    pub page: *mut bindings::page,
+    /// Bytes from that page's start.
+    pub offset: u32,
+    /// Bytes.
+    pub len: u32,
+    /// The provider's: the device's address of it, while the operation is on its way.
+    pub mapped: u64,
+}
+
+/// Pieces that are lent to one operation.
+///
+/// # Invariants
+///
+/// `list` points to `count` pieces, which with their pages stay, and are nobody else's to look at,
+/// until the operation is over.
+struct Lent {
+    list: NonNull<LentPiece>,
+    count: usize,
+}
+
+// SAFETY: By the type invariant whoever has it has the pieces, from any thread.
+unsafe impl Send for Lent {}
+// SAFETY: With a shared reference pieces are only read.
+unsafe impl Sync for Lent {}
+
+impl Lent {
+    fn pieces(&self) -> &[LentPiece] {
+        // SAFETY: By the type invariant.
+        unsafe { core::slice::from_raw_parts(self.list.as_ptr(), self.count) }
+    }
+
+    fn pieces_mut(&mut self) -> &mut [LentPiece] {
+        // SAFETY: By the type invariant.
+        unsafe { core::slice::from_raw_parts_mut(self.list.as_ptr(), self.count) }
+    }
+}
+
+/// Local memory of an operation that a consumer wants: up to `KFI_IOV_MAX` pieces of regions, or the
+/// kernel's own memory, which needs none.
 #[derive(Default)]
 pub struct Segs {
     pub(crate) pieces: [Option<TokenSeg>; KFI_IOV_MAX],
     pub(crate) count: usize,
+    lent: Option<Lent>,
 }
 
 impl Segs {
     /// None.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Memory of the kernel's that is not registered, for one read or write: `count` pieces. What the
+    /// provider does for it, it does when the operation is posted, without an allocation.
+    ///
+    /// # Safety
+    ///
+    /// `list` points to `count` pieces of the kernel's memory map, which may be written to if the
+    /// operation reads. Pieces and pages stay, and nobody looks at the pieces, until the operation
+    /// has completed, or was refused.
+    pub unsafe fn lend(list: NonNull<LentPiece>, count: usize) -> Self {
+        Self {
+            // INVARIANT: The caller's promise.
+            lent: Some(Lent { list, count }),
+            ..Self::default()
+        }
+    }
+
+    /// Whether there is memory that is lent.
+    pub(crate) fn has_lent(&self) -> bool {
+        self.lent.is_some()
     }
 
     /// Adds [offset, offset + len) of `region`, for an operation of `kind`.
@@ -150,12 +215,14 @@ impl Segs {
 
     /// Bytes of all pieces.
     pub fn len(&self) -> u64 {
-        self.iter().map(|seg| seg.len as u64).sum()
+        let lent = self.lent.as_ref().map_or(&[][..], Lent::pieces);
+        let lent: u64 = lent.iter().map(|piece| u64::from(piece.len)).sum();
+        lent + self.iter().map(|seg| seg.len as u64).sum::<u64>()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.count == 0
+        self.count == 0 && self.lent.is_none()
     }
 
     /// Whether all pieces are of regions of `domain`.
@@ -205,6 +272,16 @@ impl OpToken {
     /// The local memory.
     pub fn segs(&self) -> impl Iterator<Item = &TokenSeg> {
         self.segs.iter()
+    }
+
+    /// The local memory that is lent, beside [`OpToken::segs`].
+    pub fn lent(&self) -> &[LentPiece] {
+        self.segs.lent.as_ref().map_or(&[], Lent::pieces)
+    }
+
+    /// As [`OpToken::lent`], for [`LentPiece::mapped`].
+    pub fn lent_mut(&mut self) -> &mut [LentPiece] {
+        self.segs.lent.as_mut().map_or(&mut [], Lent::pieces_mut)
     }
 
     /// The consumer's value.

@@ -159,6 +159,12 @@ pub trait DomainOps: Send + Sync {
         None
     }
 
+    /// Whether one-sided operations take memory that is not registered
+    /// ([`OpToken::lent`](crate::op::OpToken::lent)).
+    fn takes_lent(&self) -> bool {
+        false
+    }
+
     /// Maps pinned memory for local use. No key, no remote reach (P1).
     ///
     /// `access` are the `KFI_*` access bits the region may ever be used for. For user memory the

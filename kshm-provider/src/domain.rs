@@ -75,6 +75,10 @@ impl DomainOps for Domain {
         KFI_INJECT_MAX.checked_div(values * ty.size())
     }
 
+    fn takes_lent(&self) -> bool {
+        true
+    }
+
     fn register(
         &self,
         mem: &Arc<Memory>,

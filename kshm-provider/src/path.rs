@@ -183,9 +183,10 @@ fn room<T>(n: u32) -> Result<KVVec<Option<T>>> {
 
 /// The local memory of `token` from byte `from` on, `len` bytes of it.
 fn local(token: &OpToken, from: u64, len: u64) -> impl Iterator<Item = Piece<'_>> {
+    let lent = sys::lent_pieces(token.lent(), from as usize, len as usize);
     let mut skip = from as usize;
     let mut left = len as usize;
-    token
+    let registered = token
         .segs()
         .filter_map(move |seg| {
             let past = skip.min(seg.len);
@@ -195,7 +196,9 @@ fn local(token: &OpToken, from: u64, len: u64) -> impl Iterator<Item = Piece<'_>
             let region = seg.region()?.as_any().downcast_ref::<Region>()?;
             Some(sys::pieces(region.mem(), seg.offset + past, n))
         })
-        .flatten()
+        .flatten();
+    // An operation has the one or the other.
+    Iterator::chain(lent, registered)
 }
 
 /// Whether all local memory of an operation is ours.

@@ -31,6 +31,7 @@ use kernel::{
 use kfabric::{
     memory::Memory,
     net::Net,
+    op::LentPiece,
     pure::pairs::{
         pairs,
         Run, //
@@ -98,6 +99,32 @@ pub(crate) fn pieces(
             len: seg.len,
             _memory: PhantomData,
         }
+    })
+}
+
+/// The pieces of [offset, offset + len) of memory that is lent to an operation.
+pub(crate) fn lent_pieces(
+    lent: &[LentPiece],
+    offset: usize,
+    len: usize,
+) -> impl Iterator<Item = Piece<'_>> + '_ {
+    let (mut skip, mut left) = (offset, len);
+    lent.iter().filter_map(move |piece| {
+        // CAST: A `u32` fits.
+        let has = piece.len as usize;
+        let past = skip.min(has);
+        skip -= past;
+        let n = left.min(has - past);
+        left -= n;
+        // SAFETY: Whoever lends a page keeps it until the operation is over, which it is not.
+        let page = unsafe { kshm_page_address(piece.page) };
+        // INVARIANT: The piece's bytes are lent for as long as the operation is borrowed. Pages that
+        // follow each other do so in the kernel's mapping too.
+        (n != 0).then(|| Piece {
+            addr: page.expose_provenance() + piece.offset as usize + past,
+            len: n,
+            _memory: PhantomData,
+        })
     })
 }
 

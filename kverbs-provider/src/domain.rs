@@ -104,6 +104,10 @@ impl DomainOps for Domain {
         (self.attr.caps & KFI_ATOMIC != 0 && atomic::offered(form, op, ty)).then_some(1)
     }
 
+    fn takes_lent(&self) -> bool {
+        true
+    }
+
     fn register(
         &self,
         mem: &Arc<Memory>,

@@ -511,7 +511,7 @@ impl Endpoint {
         local: SockAddr,
         sink: Arc<dyn EndpointSink>,
     ) -> Result<Arc<Self>> {
-        let path = Path::new(size)?;
+        let path = Path::new(size, group.device().ib().clone())?;
         Arc::pin_init(
             pin_init!(Self {
                 device: group.device().clone(),

@@ -21,7 +21,10 @@ use kernel::{
     },
     bindings,
     prelude::*,
-    sync::ArcBorrow,
+    sync::{
+        Arc,
+        ArcBorrow, //
+    },
     time::{
         delay::fsleep,
         Delta,
@@ -35,7 +38,11 @@ use crate::{
     endpoint::Endpoint,
     errno,
     ib::{
-        dma::DmaBuf,
+        device::Device,
+        dma::{
+            self,
+            DmaBuf, //
+        },
         qp::{
             QpSize,
             QueuePair, //
@@ -149,6 +156,7 @@ pub(crate) struct Path {
     /// Something is held; written under the lock of the transmit side.
     holding: AtomicBool,
     size: QpSize,
+    device: Arc<Device>,
 }
 
 /// 0 to `n` - 1, to be taken from the end.
@@ -197,6 +205,22 @@ impl Batch {
     }
 }
 
+/// Maps what is lent to an operation, which the device writes to if it `writes`.
+///
+/// # Errors
+///
+/// `EIO`: the device's mapping cannot. Nothing is mapped then.
+fn map_lent(device: &Device, token: &mut OpToken) -> Result {
+    let writes = token.kind() == OpKind::Read;
+    dma::map_lent(device, token.lent_mut(), writes)
+}
+
+/// Undoes that.
+fn unmap_lent(device: &Device, token: &mut OpToken) {
+    let writes = token.kind() == OpKind::Read;
+    dma::unmap_lent(device, token.lent_mut(), writes);
+}
+
 /// Calls `each` with every scatter entry of an operation's local memory.
 ///
 /// # Errors
@@ -208,6 +232,9 @@ fn for_each_sge(
     token: &OpToken,
     mut each: impl FnMut(Sge) -> Result,
 ) -> Result {
+    for piece in token.lent() {
+        each(Sge::new(piece.mapped, piece.len, endpoint.group().lkey()))?;
+    }
     for seg in token.segs() {
         let region = seg
             .region()
@@ -270,8 +297,8 @@ fn post_one(
 }
 
 impl Path {
-    /// Makes room for `size`.
-    pub(crate) fn new(size: QpSize) -> Result<impl PinInit<Self>> {
+    /// Makes room for `size`, on `device`.
+    pub(crate) fn new(size: QpSize, device: Arc<Device>) -> Result<impl PinInit<Self>> {
         // The application chose the size: that it is too much is no news for the log.
         let flags = GFP_KERNEL | __GFP_NOWARN;
         let mut tx_slots = KVVec::with_capacity(size.tx as usize, flags)?;
@@ -307,6 +334,7 @@ impl Path {
             rx <- new_irqlock!(rx, "kverbs_rx"),
             holding: AtomicBool::new(false),
             size,
+            device,
         }))
     }
 
@@ -365,7 +393,8 @@ impl Path {
         drop((tx_qp, rx_qp));
         // Of what is held the device has never heard, so nothing else ends it. Each completes with
         // ECANCELED.
-        while let Some(token) = self.unhold() {
+        while let Some(mut token) = self.unhold() {
+            unmap_lent(&self.device, &mut token);
             drop(token);
         }
     }
@@ -376,8 +405,11 @@ impl Path {
         drop(inject);
         for slot in 0..self.size.tx as usize {
             let token = self.tx.lock().slots[slot].token.take();
-            // Completes with ECANCELED.
-            drop(token);
+            if let Some(mut token) = token {
+                unmap_lent(&self.device, &mut token);
+                // Completes with ECANCELED.
+                drop(token);
+            }
         }
         for slot in 0..self.size.rx as usize {
             let token = self.rx.lock().slots[slot].take();
@@ -434,6 +466,23 @@ impl Path {
     }
 
     fn post_send(
+        &self,
+        endpoint: ArcBorrow<'_, Endpoint>,
+        op: &OpDesc<'_>,
+        mut token: OpToken,
+        opcode: Opcode,
+    ) -> Result<(), Refused> {
+        if let Err(e) = map_lent(&self.device, &mut token) {
+            return Err((e, token));
+        }
+        self.post_mapped(endpoint, op, token, opcode)
+            .map_err(|(e, mut token)| {
+                unmap_lent(&self.device, &mut token);
+                (e, token)
+            })
+    }
+
+    fn post_mapped(
         &self,
         endpoint: ArcBorrow<'_, Endpoint>,
         op: &OpDesc<'_>,
@@ -634,6 +683,8 @@ impl Path {
             };
             (token, code, verdict)
         };
+        let mut token = token;
+        unmap_lent(&self.device, &mut token);
         token.complete(Outcome {
             err: verdict.unwrap_or_else(|| errno::of_status(code)),
             prov_errno: code,

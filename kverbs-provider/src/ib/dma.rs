@@ -22,7 +22,8 @@ use kfabric::{
     memory::{
         Memory,
         Segment, //
-    }, //
+    },
+    op::LentPiece, //
 };
 
 /// A mapped piece of memory.
@@ -110,6 +111,47 @@ impl Drop for DmaMap {
                 )
             };
         }
+    }
+}
+
+/// Maps pieces that are lent to an operation, for the device to write to if it `writes`. Any context;
+/// the operation's endpoint is open, so the device is registered.
+///
+/// # Errors
+///
+/// `EIO`: the mapping cannot take a piece as one. Nothing is mapped then.
+pub(crate) fn map_lent(device: &Device, pieces: &mut [LentPiece], writes: bool) -> Result {
+    for i in 0..pieces.len() {
+        let Some(piece) = pieces.get_mut(i) else {
+            break;
+        };
+        // SAFETY: Whoever lends promises contiguous pages that stay; the device is registered.
+        let addr = unsafe {
+            raw::kverbs_dma_map_page(
+                device.as_ptr(),
+                piece.page,
+                piece.offset as c_ulong,
+                piece.len as usize,
+                writes,
+            )
+        };
+        // SAFETY: The device is there.
+        if unsafe { raw::kverbs_dma_mapping_error(device.as_ptr(), addr) } != 0 {
+            unmap_lent(device, pieces.get_mut(..i).unwrap_or_default(), writes);
+            return Err(EIO);
+        }
+        piece.mapped = addr;
+    }
+    Ok(())
+}
+
+/// Undoes that.
+pub(crate) fn unmap_lent(device: &Device, pieces: &mut [LentPiece], writes: bool) {
+    for piece in pieces {
+        // SAFETY: It was mapped so.
+        unsafe {
+            raw::kverbs_dma_unmap_page(device.as_ptr(), piece.mapped, piece.len as usize, writes)
+        };
     }
 }
 
