@@ -23,6 +23,8 @@ errno! {
     eopnotsupp = EOPNOTSUPP;
     /// `ENOTCONN`: the endpoint has no connection.
     enotconn = ENOTCONN;
+    /// `EPROTO`: what the peer said is not of the protocol.
+    eproto = EPROTO;
     /// `ENODATA`: nothing matches.
     enodata = ENODATA;
     /// `ENOKEY`: no auth key, or no grant of it.

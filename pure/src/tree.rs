@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`addr`] | which socket addresses can mean the same place |
 //! | [`atomic`] | what an atomic operation makes of a value |
+//! | [`blk`] | what kfblk's two ends say, and which key a byte of a disk is behind |
 //! | [`copysize`] | how much of a structure that may have grown is copied |
 //! | [`cqring`] | whether a completion has room, where it goes, what a program reads |
 //! | [`gate`] | who may still enter, and who is the last to leave |
@@ -24,6 +25,7 @@
 
 pub mod addr;
 pub mod atomic;
+pub mod blk;
 pub mod copysize;
 pub mod cqring;
 pub mod gate;

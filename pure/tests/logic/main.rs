@@ -9,6 +9,7 @@ use proptest::test_runner::Config;
 
 mod addr;
 mod atomic;
+mod blk;
 mod copysize;
 mod cqring;
 mod gate;
