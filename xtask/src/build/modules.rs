@@ -17,11 +17,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The folders Kbuild sees.
-pub const FOLDERS: [&str; 6] = [
+pub const FOLDERS: [&str; 7] = [
     "kfabric",
     "kverbs-provider",
     "kshm-provider",
     "consumers",
+    "kfblk",
     "uapi",
     "pure",
 ];
@@ -294,7 +295,7 @@ pub fn folders(dir: &Path) -> Result<Vec<(String, bool)>> {
         .filter(|name| is_module(name))
         .map(|name| ((*name).to_owned(), true))
         .collect();
-    let mut consumers = Vec::new();
+    let mut consumers = vec!["kfblk".to_owned()];
     if let Ok(entries) = std::fs::read_dir(dir.join("consumers")) {
         for entry in entries {
             consumers.push(format!(

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The block device: a tag set, a disk, and requests on their way to Rust and back.
+ *
+ * Between kfblk_disk_new() and the return of kfblk_disk_del() requests come to kfblk_rs_queue(). Each
+ * that was taken ends by kfblk_rq_end(), once.
+ */
+#include <linux/blk-mq.h>
+#include <linux/blkdev.h>
+#include <linux/idr.h>
+#include <linux/module.h>
+#include <linux/slab.h>
+
+#include "helpers.h"
+
+/* Pieces of a request, at most. */
+#define KFBLK_SEGMENTS	64
+/* Times that a request is tried again with another connection. */
+#define KFBLK_TRIES	8
+
+struct kfblk_disk {
+	void *owner;
+	struct blk_mq_tag_set set;
+	struct gendisk *gd;
+	int index;
+	/* One of the tag set's owner, one of the disk's last user. */
+	refcount_t refs;
+};
+
+struct kfblk_pdu {
+	u32 tries;
+	enum kfblk_verdict verdict;
+	struct kfblk_piece pieces[KFBLK_SEGMENTS];
+};
+
+static DEFINE_IDA(kfblk_ida);
+static int kfblk_major;
+
+/* Names the request's memory; how many pieces that is. */
+static u32 kfblk_map(struct request *rq, struct kfblk_piece *pieces)
+{
+	struct req_iterator iter;
+	struct bio_vec bv;
+	u32 n = 0;
+
+	rq_for_each_bvec(bv, rq, iter) {
+		struct kfblk_piece *last = n ? &pieces[n - 1] : NULL;
+		phys_addr_t at = bvec_phys(&bv);
+
+		if (last && page_to_phys(last->page) + last->offset + last->len == at) {
+			last->len += bv.bv_len;
+			continue;
+		}
+		if (n == KFBLK_SEGMENTS)
+			return 0;
+		pieces[n++] = (struct kfblk_piece) {
+			.page = bv.bv_page,
+			.offset = bv.bv_offset,
+			.len = bv.bv_len,
+		};
+	}
+	return n;
+}
+
+static blk_status_t kfblk_queue_rq(struct blk_mq_hw_ctx *hctx, const struct blk_mq_queue_data *bd)
+{
+	struct kfblk_disk *disk = hctx->queue->queuedata;
+	struct request *rq = bd->rq;
+	struct kfblk_pdu *pdu = blk_mq_rq_to_pdu(rq);
+	u32 n;
+	int ret;
+
+	switch (req_op(rq)) {
+	case REQ_OP_READ:
+	case REQ_OP_WRITE:
+		break;
+	default:
+		return BLK_STS_NOTSUPP;
+	}
+	n = kfblk_map(rq, pdu->pieces);
+	if (!n)
+		return BLK_STS_IOERR;
+	if (!(rq->rq_flags & RQF_DONTPREP)) {
+		pdu->tries = 0;
+		rq->rq_flags |= RQF_DONTPREP;
+	}
+	blk_mq_start_request(rq);
+	ret = kfblk_rs_queue(disk->owner, hctx->queue_num, rq->tag, req_op(rq) == REQ_OP_WRITE,
+			     blk_rq_pos(rq) << SECTOR_SHIFT, pdu->pieces, n);
+	switch (ret) {
+	case 0:
+		return BLK_STS_OK;
+	case -EAGAIN:
+		return BLK_STS_RESOURCE;
+	default:
+		return errno_to_blk_status(ret);
+	}
+}
+
+static void kfblk_complete(struct request *rq)
+{
+	struct kfblk_pdu *pdu = blk_mq_rq_to_pdu(rq);
+
+	switch (pdu->verdict) {
+	case KFBLK_DONE:
+		blk_mq_end_request(rq, BLK_STS_OK);
+		break;
+	case KFBLK_AGAIN:
+		if (++pdu->tries < KFBLK_TRIES) {
+			blk_mq_requeue_request(rq, true);
+			break;
+		}
+		fallthrough;
+	default:
+		blk_mq_end_request(rq, BLK_STS_IOERR);
+	}
+}
+
+static enum blk_eh_timer_return kfblk_timeout(struct request *rq)
+{
+	struct kfblk_disk *disk = rq->q->queuedata;
+
+	/* The connection is what ends; with it, the request. */
+	kfblk_rs_timeout(disk->owner);
+	return BLK_EH_RESET_TIMER;
+}
+
+static const struct blk_mq_ops kfblk_mq_ops = {
+	.queue_rq	= kfblk_queue_rq,
+	.complete	= kfblk_complete,
+	.timeout	= kfblk_timeout,
+};
+
+static void kfblk_put(struct kfblk_disk *disk)
+{
+	if (refcount_dec_and_test(&disk->refs)) {
+		ida_free(&kfblk_ida, disk->index);
+		kfree(disk);
+	}
+}
+
+static void kfblk_free_disk(struct gendisk *gd)
+{
+	kfblk_put(gd->private_data);
+}
+
+static const struct block_device_operations kfblk_fops = {
+	.owner		= THIS_MODULE,
+	.free_disk	= kfblk_free_disk,
+};
+
+struct kfblk_disk *kfblk_disk_new(void *owner, const struct kfblk_shape *shape)
+{
+	/*
+	 * What is acknowledged is in the target's memory, and there is nothing behind that: no cache to
+	 * flush, no FUA.
+	 */
+	struct queue_limits lim = {
+		.logical_block_size	= shape->block_size,
+		.physical_block_size	= shape->block_size,
+		.io_min			= shape->block_size,
+		.max_hw_sectors		= shape->chunk >> SECTOR_SHIFT,
+		.chunk_sectors		= shape->chunk >> SECTOR_SHIFT,
+		.max_segments		= KFBLK_SEGMENTS,
+		.max_segment_size	= UINT_MAX,
+		.dma_alignment		= SECTOR_SIZE - 1,
+	};
+	struct kfblk_disk *disk;
+	int ret;
+
+	disk = kzalloc(sizeof(*disk), GFP_KERNEL);
+	if (!disk)
+		return ERR_PTR(-ENOMEM);
+	disk->owner = owner;
+	refcount_set(&disk->refs, 1);
+	disk->set.ops = &kfblk_mq_ops;
+	disk->set.nr_hw_queues = shape->queues;
+	disk->set.queue_depth = shape->depth;
+	disk->set.numa_node = NUMA_NO_NODE;
+	disk->set.cmd_size = sizeof(struct kfblk_pdu);
+	disk->set.timeout = msecs_to_jiffies(shape->timeout_ms);
+	ret = blk_mq_alloc_tag_set(&disk->set);
+	if (ret)
+		goto out_free;
+	disk->index = ida_alloc_max(&kfblk_ida, (MINORMASK >> 4), GFP_KERNEL);
+	if (disk->index < 0) {
+		ret = disk->index;
+		goto out_tags;
+	}
+	disk->gd = blk_mq_alloc_disk(&disk->set, &lim, disk);
+	if (IS_ERR(disk->gd)) {
+		ret = PTR_ERR(disk->gd);
+		goto out_ida;
+	}
+	/* The disk's own, given back by kfblk_free_disk(). */
+	refcount_inc(&disk->refs);
+	disk->gd->major = kfblk_major;
+	disk->gd->first_minor = disk->index << 4;
+	disk->gd->minors = 16;
+	disk->gd->fops = &kfblk_fops;
+	disk->gd->private_data = disk;
+	snprintf(disk->gd->disk_name, DISK_NAME_LEN, "kfblk%d", disk->index);
+	set_capacity(disk->gd, shape->capacity >> SECTOR_SHIFT);
+	set_disk_ro(disk->gd, shape->read_only);
+	return disk;
+
+out_ida:
+	ida_free(&kfblk_ida, disk->index);
+out_tags:
+	blk_mq_free_tag_set(&disk->set);
+out_free:
+	kfree(disk);
+	return ERR_PTR(ret);
+}
+
+int kfblk_disk_add(struct kfblk_disk *disk)
+{
+	return add_disk(disk->gd);
+}
+
+/* No request comes after this. Those on their way end before it returns. */
+void kfblk_disk_del(struct kfblk_disk *disk)
+{
+	del_gendisk(disk->gd);
+}
+
+/* After kfblk_disk_del(), or instead of it if it was never added. */
+void kfblk_disk_free(struct kfblk_disk *disk)
+{
+	put_disk(disk->gd);
+	blk_mq_free_tag_set(&disk->set);
+	kfblk_put(disk);
+}
+
+/* Nobody is in kfblk_rs_queue() when this returns, nor comes there until kfblk_disk_resume(). */
+void kfblk_disk_quiesce(struct kfblk_disk *disk)
+{
+	blk_mq_quiesce_tagset(&disk->set);
+}
+
+void kfblk_disk_resume(struct kfblk_disk *disk)
+{
+	blk_mq_unquiesce_tagset(&disk->set);
+}
+
+void kfblk_disk_name(const struct kfblk_disk *disk, char *name, unsigned int size)
+{
+	strscpy(name, disk->gd->disk_name, size);
+}
+
+/* Any context. */
+void kfblk_rq_end(struct kfblk_disk *disk, u32 queue, u32 tag, enum kfblk_verdict verdict)
+{
+	struct request *rq = blk_mq_tag_to_rq(disk->set.tags[queue], tag);
+	struct kfblk_pdu *pdu = blk_mq_rq_to_pdu(rq);
+
+	pdu->verdict = verdict;
+	blk_mq_complete_request(rq);
+}
+
+int kfblk_block_init(void)
+{
+	kfblk_major = register_blkdev(0, "kfblk");
+	return kfblk_major < 0 ? kfblk_major : 0;
+}
+
+void kfblk_block_exit(void)
+{
+	unregister_blkdev(kfblk_major, "kfblk");
+	ida_destroy(&kfblk_ida);
+}

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * /sys/kernel/config/kfblk: objects that are made by mkdir, as nvmet's are.
+ *
+ *   subsystems/NAME	what is exported
+ *   ports/NAME		where; ports/NAME/subsystems/ has links to what is exported there
+ *   disks/NAME		what of another host is a block device here
+ */
+#include <linux/configfs.h>
+#include <linux/err.h>
+#include <linux/module.h>
+#include <linux/slab.h>
+
+#include "helpers.h"
+
+struct kfblk_item {
+	struct config_group group;
+	struct config_group links;
+	enum kfblk_kind kind;
+	void *object;
+};
+
+static struct kfblk_item *to_kfblk(struct config_item *item)
+{
+	return container_of(to_config_group(item), struct kfblk_item, group);
+}
+
+static ssize_t kfblk_show(struct config_item *item, u32 attr, char *page)
+{
+	struct kfblk_item *of = to_kfblk(item);
+
+	return kfblk_rs_show(of->kind, of->object, attr, page);
+}
+
+static ssize_t kfblk_store(struct config_item *item, u32 attr, const char *page, size_t len)
+{
+	struct kfblk_item *of = to_kfblk(item);
+	int ret = kfblk_rs_store(of->kind, of->object, attr, page, len);
+
+	return ret ? ret : len;
+}
+
+#define KFBLK_SHOW(_prefix, _name, _id)							\
+static ssize_t _prefix##_name##_show(struct config_item *item, char *page)		\
+{											\
+	return kfblk_show(item, _id, page);						\
+}
+
+#define KFBLK_STORE(_prefix, _name, _id)						\
+static ssize_t _prefix##_name##_store(struct config_item *item, const char *page,	\
+				      size_t len)					\
+{											\
+	return kfblk_store(item, _id, page, len);					\
+}
+
+/* The numbers are those of src/config.rs. */
+#define KFBLK_ATTR(_prefix, _name, _id)							\
+	KFBLK_SHOW(_prefix, _name, _id)							\
+	KFBLK_STORE(_prefix, _name, _id)						\
+	CONFIGFS_ATTR(_prefix, _name)
+
+#define KFBLK_ATTR_RO(_prefix, _name, _id)						\
+	KFBLK_SHOW(_prefix, _name, _id)							\
+	CONFIGFS_ATTR_RO(_prefix, _name)
+
+#define KFBLK_ATTR_WO(_prefix, _name, _id)						\
+	KFBLK_STORE(_prefix, _name, _id)						\
+	CONFIGFS_ATTR_WO(_prefix, _name)
+
+KFBLK_ATTR(subsystem_, attr_size, 0);
+KFBLK_ATTR(subsystem_, attr_read_only, 1);
+KFBLK_ATTR(subsystem_, enable, 2);
+KFBLK_ATTR_RO(subsystem_, clients, 3);
+KFBLK_ATTR(subsystem_, fence, 4);
+KFBLK_ATTR_WO(subsystem_, admit, 5);
+
+static struct configfs_attribute *kfblk_subsystem_attrs[] = {
+	&subsystem_attr_attr_size,
+	&subsystem_attr_attr_read_only,
+	&subsystem_attr_enable,
+	&subsystem_attr_clients,
+	&subsystem_attr_fence,
+	&subsystem_attr_admit,
+	NULL,
+};
+
+KFBLK_ATTR(port_, addr_trtype, 0);
+KFBLK_ATTR(port_, addr_traddr, 1);
+KFBLK_ATTR(port_, addr_trsvcid, 2);
+
+static struct configfs_attribute *kfblk_port_attrs[] = {
+	&port_attr_addr_trtype,
+	&port_attr_addr_traddr,
+	&port_attr_addr_trsvcid,
+	NULL,
+};
+
+KFBLK_ATTR(disk_, addr_trtype, 0);
+KFBLK_ATTR(disk_, addr_traddr, 1);
+KFBLK_ATTR(disk_, addr_trsvcid, 2);
+KFBLK_ATTR(disk_, subsystem, 3);
+KFBLK_ATTR(disk_, client, 4);
+KFBLK_ATTR(disk_, nr_io_queues, 5);
+KFBLK_ATTR(disk_, ctrl_loss_tmo, 6);
+KFBLK_ATTR(disk_, reconnect_delay, 7);
+KFBLK_ATTR(disk_, enable, 8);
+KFBLK_ATTR_RO(disk_, state, 9);
+KFBLK_ATTR_RO(disk_, device, 10);
+
+static struct configfs_attribute *kfblk_disk_attrs[] = {
+	&disk_attr_addr_trtype,
+	&disk_attr_addr_traddr,
+	&disk_attr_addr_trsvcid,
+	&disk_attr_subsystem,
+	&disk_attr_client,
+	&disk_attr_nr_io_queues,
+	&disk_attr_ctrl_loss_tmo,
+	&disk_attr_reconnect_delay,
+	&disk_attr_enable,
+	&disk_attr_state,
+	&disk_attr_device,
+	NULL,
+};
+
+static void kfblk_item_release(struct config_item *item)
+{
+	struct kfblk_item *of = to_kfblk(item);
+
+	kfblk_rs_put(of->kind, of->object);
+	kfree(of);
+}
+
+static const struct configfs_item_operations kfblk_item_ops = {
+	.release	= kfblk_item_release,
+};
+
+static const struct config_item_type kfblk_subsystem_type = {
+	.ct_item_ops	= &kfblk_item_ops,
+	.ct_attrs	= kfblk_subsystem_attrs,
+	.ct_owner	= THIS_MODULE,
+};
+
+static const struct config_item_type kfblk_port_type = {
+	.ct_item_ops	= &kfblk_item_ops,
+	.ct_attrs	= kfblk_port_attrs,
+	.ct_owner	= THIS_MODULE,
+};
+
+static const struct config_item_type kfblk_disk_type = {
+	.ct_item_ops	= &kfblk_item_ops,
+	.ct_attrs	= kfblk_disk_attrs,
+	.ct_owner	= THIS_MODULE,
+};
+
+static int kfblk_allow_link(struct config_item *parent, struct config_item *target)
+{
+	struct kfblk_item *port = to_kfblk(parent->ci_parent);
+
+	if (target->ci_type != &kfblk_subsystem_type)
+		return -EINVAL;
+	return kfblk_rs_link(port->object, to_kfblk(target)->object);
+}
+
+static void kfblk_drop_link(struct config_item *parent, struct config_item *target)
+{
+	struct kfblk_item *port = to_kfblk(parent->ci_parent);
+
+	kfblk_rs_unlink(port->object, to_kfblk(target)->object);
+}
+
+static const struct configfs_item_operations kfblk_links_ops = {
+	.allow_link	= kfblk_allow_link,
+	.drop_link	= kfblk_drop_link,
+};
+
+static const struct config_item_type kfblk_links_type = {
+	.ct_item_ops	= &kfblk_links_ops,
+	.ct_owner	= THIS_MODULE,
+};
+
+static struct config_group *kfblk_make(enum kfblk_kind kind, const struct config_item_type *type,
+				       const char *name)
+{
+	struct kfblk_item *of = kzalloc(sizeof(*of), GFP_KERNEL);
+	int err = 0;
+
+	if (!of)
+		return ERR_PTR(-ENOMEM);
+	of->kind = kind;
+	of->object = kfblk_rs_make(kind, name, &err);
+	if (err) {
+		kfree(of);
+		return ERR_PTR(err);
+	}
+	config_group_init_type_name(&of->group, name, type);
+	if (kind == KFBLK_PORT) {
+		config_group_init_type_name(&of->links, "subsystems", &kfblk_links_type);
+		configfs_add_default_group(&of->links, &of->group);
+	}
+	return &of->group;
+}
+
+static void kfblk_drop(struct config_group *group, struct config_item *item)
+{
+	struct kfblk_item *of = to_kfblk(item);
+
+	kfblk_rs_end(of->kind, of->object);
+	config_item_put(item);
+}
+
+#define KFBLK_FOLDER(_name, _kind)							\
+static struct config_group *kfblk_##_name##_make(struct config_group *group,		\
+						 const char *name)			\
+{											\
+	return kfblk_make(_kind, &kfblk_##_name##_type, name);				\
+}											\
+static const struct configfs_group_operations kfblk_##_name##s_ops = {			\
+	.make_group	= kfblk_##_name##_make,						\
+	.drop_item	= kfblk_drop,							\
+};											\
+static const struct config_item_type kfblk_##_name##s_type = {				\
+	.ct_group_ops	= &kfblk_##_name##s_ops,					\
+	.ct_owner	= THIS_MODULE,							\
+};											\
+static struct config_group kfblk_##_name##s
+
+KFBLK_FOLDER(subsystem, KFBLK_SUBSYSTEM);
+KFBLK_FOLDER(port, KFBLK_PORT);
+KFBLK_FOLDER(disk, KFBLK_DISK);
+
+static const struct config_item_type kfblk_root_type = {
+	.ct_owner	= THIS_MODULE,
+};
+
+static struct configfs_subsystem kfblk_root = {
+	.su_group = {
+		.cg_item = {
+			.ci_namebuf	= "kfblk",
+			.ci_type	= &kfblk_root_type,
+		},
+	},
+};
+
+int kfblk_configfs_init(void)
+{
+	struct config_group *root = &kfblk_root.su_group;
+
+	config_group_init(root);
+	mutex_init(&kfblk_root.su_mutex);
+	config_group_init_type_name(&kfblk_subsystems, "subsystems", &kfblk_subsystems_type);
+	configfs_add_default_group(&kfblk_subsystems, root);
+	config_group_init_type_name(&kfblk_ports, "ports", &kfblk_ports_type);
+	configfs_add_default_group(&kfblk_ports, root);
+	config_group_init_type_name(&kfblk_disks, "disks", &kfblk_disks_type);
+	configfs_add_default_group(&kfblk_disks, root);
+	return configfs_register_subsystem(&kfblk_root);
+}
+
+void kfblk_configfs_exit(void)
+{
+	configfs_unregister_subsystem(&kfblk_root);
+	mutex_destroy(&kfblk_root.su_mutex);
+}

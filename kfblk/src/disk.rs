@@ -1,0 +1,555 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The importing end: a disk.
+//!
+//! ```text
+//!   Idle ──enable──▶ Live ──connection lost──▶ Lost ──made again──▶ Live
+//!                     │                         └──ctrl_loss_tmo, fenced, disable──▶ Dead
+//!                     └──disable──▶ Leaving ──connection lost──▶ Dead
+//! ```
+//!
+//! While it is lost, requests wait; while it is dead, they fail. What a lost connection had on its way
+//! is tried again by the next one: a request that had been done is done twice, which for a block is the
+//! same, and the target has ended the old connection's keys before it lets a new one in, so that
+//! nothing late lands upon what came after.
+
+pub(crate) mod lane;
+pub(crate) mod request;
+
+use core::sync::atomic::{
+    AtomicU32,
+    Ordering, //
+};
+use kernel::{
+    fmt::Write,
+    impl_has_work,
+    new_mutex,
+    new_work,
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    },
+    time::{
+        Instant,
+        Monotonic, //
+    },
+    workqueue::{
+        Work,
+        WorkItem, //
+    }, //
+};
+use kfabric::{
+    fabric::{
+        Domain,
+        Fabric, //
+    },
+    net::Net,
+    object::name_str,
+    pure::blk::{
+        self,
+        Geometry,
+        Hello,
+        Name,
+        Next,
+        Welcome,
+        READ_ONLY,
+        SESSION, //
+    },
+    registry,
+};
+
+use crate::{
+    config::{
+        self,
+        Item,
+        Text, //
+    },
+    hook::{
+        Hook,
+        Link, //
+    },
+    sys::{
+        self,
+        Block,
+        Shape, //
+    },
+};
+use lane::Lane;
+use request::{
+    Requests,
+    Slot, //
+};
+
+/// Queues of a disk, at most.
+const QUEUES_MAX: u16 = 16;
+/// Queues of one that did not say, at most.
+const QUEUES: u32 = 4;
+/// Requests of a queue.
+const DEPTH: u32 = 128;
+/// After how long a request is asked about, in milliseconds.
+const TIMEOUT_MS: u32 = 30_000;
+
+/// Where a disk is in its life.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum State {
+    /// There is none.
+    Idle = 0,
+    /// It works.
+    Live = 1,
+    /// The connection is being made again.
+    Lost = 2,
+    /// It works, and is being removed.
+    Leaving = 3,
+    /// Nothing works any more.
+    Dead = 4,
+}
+
+impl State {
+    fn of(number: u32) -> Self {
+        match number {
+            1 => Self::Live,
+            2 => Self::Lost,
+            3 => Self::Leaving,
+            4 => Self::Dead,
+            _ => Self::Idle,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Live => "live",
+            Self::Lost => "connecting",
+            Self::Leaving => "deleting",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+/// What is asked for.
+#[derive(Clone)]
+struct Conf {
+    trtype: Option<Name>,
+    traddr: Option<Name>,
+    trsvcid: Option<Name>,
+    subsystem: Option<Name>,
+    client: Option<Name>,
+    queues: u16,
+    loss_tmo: i32,
+    delay: u32,
+}
+
+/// What there is of it.
+struct Run {
+    block: Option<Block>,
+    welcome: Option<Welcome>,
+    /// Where it was enabled from.
+    net: Option<Net>,
+    conf: Option<Conf>,
+    lanes: KVec<Arc<Lane>>,
+    epoch: u32,
+}
+
+/// A disk.
+#[pin_data]
+pub(crate) struct Disk {
+    session: [u8; SESSION],
+    state: AtomicU32,
+    slots: KVec<Arc<Slot>>,
+    /// Held while it is enabled or disabled.
+    #[pin]
+    conf: Mutex<Conf>,
+    /// Held while connections are made or ended.
+    #[pin]
+    run: Mutex<Run>,
+    /// The device's name in `/dev`, while there is one.
+    #[pin]
+    name: Mutex<[u8; 32]>,
+    /// Wakes who waits between two tries.
+    hook: Arc<Hook>,
+    #[pin]
+    work: Work<Disk>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Disk { self.work }
+}
+
+impl WorkItem for Disk {
+    type Pointer = Arc<Disk>;
+
+    fn run(this: Arc<Disk>) {
+        Self::recover(&this);
+    }
+}
+
+/// The host's name, if it is one.
+fn host() -> Result<Name> {
+    let mut name = [0; 64];
+    sys::node_name(&mut name);
+    let end = name.iter().position(|c| *c == 0).unwrap_or(0);
+    Name::new(name.get(..end).unwrap_or_default()).map_err(|_| EINVAL)
+}
+
+impl Disk {
+    /// One that is not there yet.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        let conf = Conf {
+            trtype: None,
+            traddr: None,
+            trsvcid: None,
+            subsystem: None,
+            client: host().ok(),
+            queues: 0,
+            loss_tmo: 600,
+            delay: 10,
+        };
+        let run = Run {
+            block: None,
+            welcome: None,
+            net: None,
+            conf: None,
+            lanes: KVec::new(),
+            epoch: 0,
+        };
+        let mut slots = KVec::with_capacity(QUEUES_MAX.into(), GFP_KERNEL)?;
+        for _ in 0..QUEUES_MAX {
+            slots.push(Slot::new()?, GFP_KERNEL)?;
+        }
+        let hook = Hook::new()?;
+        Arc::pin_init(
+            pin_init!(Self {
+                session: sys::random(),
+                state: AtomicU32::new(State::Idle as u32),
+                slots,
+                conf <- new_mutex!(conf, "kfblk_conf"),
+                run <- new_mutex!(run, "kfblk_run"),
+                name <- new_mutex!([0; 32], "kfblk_name"),
+                hook,
+                work <- new_work!("Disk::work"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Where it is.
+    pub(crate) fn state(&self) -> State {
+        State::of(self.state.load(Ordering::Acquire))
+    }
+
+    fn advance(&self, from: State, to: State) -> bool {
+        let (from, to) = (from as u32, to as u32);
+        self.state
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    }
+
+    /// The connections' places, by queue.
+    pub(crate) fn slot(&self, queue: u32) -> Option<&Arc<Slot>> {
+        self.slots.get(queue as usize)
+    }
+
+    /// A connection is lost, or does not answer. Any context.
+    pub(crate) fn lost(this: &Arc<Self>) {
+        if this.advance(State::Live, State::Lost) || this.advance(State::Leaving, State::Dead) {
+            // If it is queued already it will look again.
+            let _ = sys::queue().enqueue(this.clone());
+        }
+    }
+
+    /// Connects, as often as there are queues.
+    fn connect(&self, run: &mut Run) -> Result<(KVec<Arc<Lane>>, Welcome)> {
+        let conf = run.conf.clone().ok_or(EINVAL)?;
+        let net = run.net.clone().ok_or(EINVAL)?;
+        let traddr = conf.traddr.as_ref().ok_or(EINVAL)?;
+        let trsvcid = conf.trsvcid.as_ref().ok_or(EINVAL)?;
+        let addr = sys::parse_addr(&net, traddr, trsvcid)?;
+        let mut hints = config::hints(conf.trtype.as_ref());
+        hints.dest_addr = addr;
+        let all = registry::getinfo(&net, Some(&hints))?;
+        let info = all.first().ok_or_else(config::enodata)?;
+        let fabric = Fabric::open(
+            net,
+            name_str(&info.prov_name)?,
+            name_str(&info.fabric_name)?,
+        )?;
+        let domain = Domain::open(&fabric, name_str(&info.domain_name)?)?;
+        run.epoch = run.epoch.wrapping_add(1);
+        let mut hello = Hello {
+            queue: 0,
+            queues: conf.queues,
+            epoch: run.epoch,
+            session: self.session,
+            client: conf.client.ok_or(EINVAL)?,
+            subsystem: conf.subsystem.ok_or(EINVAL)?,
+        };
+        let mut lanes = KVec::with_capacity(conf.queues.into(), GFP_KERNEL)?;
+        let mut first: Option<Welcome> = run.welcome;
+        for queue in 0..conf.queues {
+            hello.queue = queue;
+            let (lane, welcome) = Lane::connect(&domain, &addr, &hello, DEPTH)?;
+            // It has to stay the disk that it was.
+            if first.is_some_and(|first| first != welcome) {
+                return Err(EIO);
+            }
+            first = Some(welcome);
+            lanes.push(lane, GFP_KERNEL)?;
+        }
+        Ok((lanes, first.ok_or(EINVAL)?))
+    }
+
+    /// Has the connections serve requests.
+    fn install(this: &Arc<Self>, run: &mut Run, lanes: KVec<Arc<Lane>>, block: Block) {
+        for (queue, (lane, slot)) in lanes.iter().zip(&this.slots).enumerate() {
+            // CAST: Few.
+            let requests = Requests::new(this, lane.cq(), block, queue as u32);
+            lane.hook().link(Link::Requests(requests));
+            slot.put(lane);
+        }
+        run.lanes = lanes;
+    }
+
+    /// Looks whether one was lost before somebody was told of it.
+    fn look(this: &Arc<Self>, run: &Run) {
+        if run.lanes.iter().any(|lane| !lane.is_connected()) {
+            Self::lost(this);
+        }
+    }
+
+    /// Ends the connections; what was on its way has ended then.
+    fn drop_lanes(&self, run: &mut Run) {
+        for slot in &self.slots {
+            slot.clear();
+        }
+        if let Some(block) = run.block {
+            block.quiesce();
+        }
+        for lane in core::mem::take(&mut run.lanes) {
+            lane.close();
+        }
+    }
+
+    /// Makes the connections again, or gives up.
+    fn recover(this: &Arc<Self>) {
+        let mut run = this.run.lock();
+        let Some(block) = run.block else { return };
+        if !matches!(this.state(), State::Lost | State::Dead) {
+            return;
+        }
+        this.drop_lanes(&mut run);
+        let since = Instant::<Monotonic>::now();
+        let mut err = 0;
+        while this.state() == State::Lost {
+            let Some(conf) = &run.conf else { break };
+            // CAST: Time goes forward.
+            let ms = since.elapsed().as_millis() as u64;
+            match blk::next(conf.loss_tmo, conf.delay, ms, err) {
+                Next::GiveUp => {
+                    this.advance(State::Lost, State::Dead);
+                    break;
+                }
+                Next::Retry(0) => {}
+                Next::Retry(ms) => {
+                    let ms = u32::try_from(ms).unwrap_or(u32::MAX);
+                    let gone = || Ok((this.state() != State::Lost).then_some(()));
+                    if this.hook.until(ms, gone).is_ok() {
+                        break;
+                    }
+                }
+            }
+            match this.connect(&mut run) {
+                Ok((lanes, _)) => {
+                    Self::install(this, &mut run, lanes, block);
+                    this.advance(State::Lost, State::Live);
+                    Self::look(this, &run);
+                    break;
+                }
+                Err(e) => err = e.to_errno().unsigned_abs(),
+            }
+        }
+        if this.state() == State::Dead {
+            pr_warn!("a disk has lost its target for good\n");
+        }
+        block.resume();
+    }
+
+    fn enable(this: &Arc<Self>) -> Result {
+        let conf = this.conf.lock();
+        let mut run = this.run.lock();
+        if this.state() != State::Idle {
+            return Err(EBUSY);
+        }
+        let mut wanted = conf.clone();
+        if wanted.queues == 0 {
+            // CAST: Few.
+            wanted.queues = sys::cpus().min(QUEUES) as u16;
+        }
+        let queues = wanted.queues;
+        run.conf = Some(wanted);
+        run.net = Some(Net::current());
+        run.welcome = None;
+        let (lanes, welcome) = this.connect(&mut run)?;
+        let Geometry {
+            capacity,
+            block_shift,
+            chunk_shift,
+        } = welcome.geometry;
+        let shape = Shape {
+            capacity,
+            block_size: 1 << block_shift,
+            // A request is not longer than the block layer's own limit either.
+            chunk: 1 << chunk_shift.min(30),
+            queues: queues.into(),
+            depth: DEPTH,
+            timeout_ms: TIMEOUT_MS,
+            read_only: welcome.flags & READ_ONLY != 0,
+        };
+        // SAFETY: The reference is given back when the block device is freed.
+        let block = match unsafe { Block::new(this.clone().into_raw().cast_mut().cast(), &shape) } {
+            Ok(block) => block,
+            Err(e) => {
+                // SAFETY: It was made just now, and nobody took it.
+                drop(unsafe { Arc::from_raw(Arc::as_ptr(this)) });
+                return Err(e);
+            }
+        };
+        run.block = Some(block);
+        run.welcome = Some(welcome);
+        block.name(&mut this.name.lock());
+        Self::install(this, &mut run, lanes, block);
+        this.advance(State::Idle, State::Live);
+        Self::look(this, &run);
+        // The first requests come with it, and the connection may be lost with them.
+        drop(run);
+        let added = block.add();
+        if added.is_err() {
+            Self::leave(this, false);
+        }
+        added
+    }
+
+    /// Removes it, with `conf` held. `added`: others know of it.
+    fn leave(this: &Arc<Self>, added: bool) {
+        let Some(block) = this.begin_leave() else {
+            return;
+        };
+        if added {
+            // What is written back goes by connections that work, or fails.
+            block.del();
+        }
+        let mut run = this.run.lock();
+        this.drop_lanes(&mut run);
+        block.resume();
+        run.block = None;
+        run.welcome = None;
+        run.net = None;
+        *this.name.lock() = [0; 32];
+        this.state.store(State::Idle as u32, Ordering::Release);
+        drop(run);
+        // SAFETY: Nobody has a copy: the place is empty, and no request comes any more.
+        unsafe { block.free() };
+        // SAFETY: That was `enable`'s reference.
+        drop(unsafe { Arc::from_raw(Arc::as_ptr(this)) });
+    }
+
+    /// Says that it is to go, so that nobody tries to connect any more; what is to go, if it is there.
+    fn begin_leave(&self) -> Option<Block> {
+        // Either may become the other meanwhile, but no third.
+        while !self.advance(State::Live, State::Leaving)
+            && !self.advance(State::Lost, State::Dead)
+            && matches!(self.state(), State::Live | State::Lost)
+        {}
+        self.hook.wake();
+        self.run.lock().block
+    }
+
+    fn disable(this: &Arc<Self>) {
+        let _conf = this.conf.lock();
+        Self::leave(this, true);
+    }
+
+    fn set(&self, set: impl FnOnce(&mut Conf)) -> Result {
+        let mut conf = self.conf.lock();
+        if self.state() != State::Idle {
+            return Err(EBUSY);
+        }
+        set(&mut conf);
+        Ok(())
+    }
+}
+
+fn text(name: &Option<Name>) -> &str {
+    name.as_ref().map_or("", Name::as_str)
+}
+
+impl Item for Disk {
+    fn end(this: &Arc<Self>) {
+        Self::disable(this);
+    }
+
+    fn show(&self, attr: u32, out: &mut Text<'_>) -> Result {
+        match attr {
+            9 => writeln!(out, "{}", self.state().name())?,
+            10 => {
+                let name = *self.name.lock();
+                writeln!(out, "{}", name_str(&name)?)?;
+            }
+            _ => {
+                let conf = self.conf.lock();
+                match attr {
+                    0 => writeln!(out, "{}", text(&conf.trtype))?,
+                    1 => writeln!(out, "{}", text(&conf.traddr))?,
+                    2 => writeln!(out, "{}", text(&conf.trsvcid))?,
+                    3 => writeln!(out, "{}", text(&conf.subsystem))?,
+                    4 => writeln!(out, "{}", text(&conf.client))?,
+                    5 => writeln!(out, "{}", conf.queues)?,
+                    6 => writeln!(out, "{}", conf.loss_tmo)?,
+                    7 => writeln!(out, "{}", conf.delay)?,
+                    8 => writeln!(out, "{}", u32::from(self.state() != State::Idle))?,
+                    _ => return Err(EINVAL),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn store(this: &Arc<Self>, attr: u32, text: &str) -> Result {
+        match attr {
+            0..=4 => {
+                let name = Some(config::name(text)?);
+                this.set(|conf| match attr {
+                    0 => conf.trtype = name,
+                    1 => conf.traddr = name,
+                    2 => conf.trsvcid = name,
+                    3 => conf.subsystem = name,
+                    _ => conf.client = name,
+                })
+            }
+            5 => {
+                let queues: u16 = config::number(text)?;
+                if queues > QUEUES_MAX {
+                    return Err(EINVAL);
+                }
+                this.set(|conf| conf.queues = queues)
+            }
+            6 => {
+                let loss_tmo = config::number(text)?;
+                this.set(|conf| conf.loss_tmo = loss_tmo)
+            }
+            7 => {
+                let delay = config::number(text)?;
+                if !(1..=3600).contains(&delay) {
+                    return Err(EINVAL);
+                }
+                this.set(|conf| conf.delay = delay)
+            }
+            8 if config::flag(text)? => Self::enable(this),
+            8 => {
+                Self::disable(this);
+                Ok(())
+            }
+            _ => Err(EINVAL),
+        }
+    }
+}

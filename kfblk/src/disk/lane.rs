@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: GPL-2.0
+//! A disk's connection: how it is made, and what it knows then.
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kfabric::{
+    cq::Cq,
+    ep::{
+        Endpoint,
+        EpAttr,
+        Post, //
+    },
+    eq::Eq,
+    fabric::Domain,
+    op::{
+        OpKind,
+        Segs, //
+    },
+    pure::blk::{
+        self,
+        Entry,
+        Geometry,
+        Hello,
+        Question,
+        Welcome,
+        MESSAGE_MAX,
+        QUESTION_MAX, //
+    },
+    uapi::*,
+};
+
+use crate::{
+    config,
+    hook::Hook,
+    pad::{
+        Pad,
+        CAME,
+        WENT, //
+    },
+};
+
+/// How long connecting, or an answer, may take, in milliseconds.
+const PATIENCE_MS: u32 = 20_000;
+/// Work requests that one operation may be.
+const PARTS: u32 = 4;
+
+/// A connection whose keys are known.
+pub(crate) struct Lane {
+    // Dropped in this order.
+    ep: Arc<Endpoint>,
+    cq: Arc<Cq>,
+    _eq: Arc<Eq>,
+    hook: Arc<Hook>,
+    geometry: Geometry,
+    keys: KVVec<Entry>,
+}
+
+/// Why there is no connection: what its event says.
+fn failed(err: u32) -> Error {
+    // CAST: An errno is small.
+    match i32::try_from(err) {
+        Ok(err @ 1..=4095) => Error::from_errno(-err),
+        _ => EIO,
+    }
+}
+
+/// What asking takes.
+struct Talk<'a> {
+    ep: &'a Endpoint,
+    cq: &'a Cq,
+    hook: &'a Hook,
+    pad: Pad,
+}
+
+impl Talk<'_> {
+    /// Asks; how many bytes the answer has.
+    ///
+    /// # Errors
+    ///
+    /// `ETIMEDOUT`: there is none. `EIO`: the connection has ended.
+    fn ask(&self, question: &Question, answer: &mut [u8]) -> Result<usize> {
+        let mut message = [0; QUESTION_MAX];
+        let len = question.write(&mut message).map_err(|_| EINVAL)?;
+        self.pad.recv(self.ep)?;
+        self.pad
+            .send(self.ep, message.get(..len).unwrap_or_default())?;
+        let (mut came, mut went) = (None, false);
+        let len = self.hook.until(PATIENCE_MS, || {
+            let mut entries = [CqEntry::default(); 2];
+            let count = self.cq.read(&mut entries);
+            for entry in entries.iter().take(count) {
+                if entry.err != 0 {
+                    return Err(EIO);
+                }
+                match entry.context {
+                    CAME => came = Some(entry.len),
+                    WENT => went = true,
+                    _ => return Err(EIO),
+                }
+            }
+            Ok(came.filter(|_| went))
+        })?;
+        Ok(self.pad.came(len, answer))
+    }
+}
+
+impl Lane {
+    /// Connects, says who asks for what, and fetches the keys.
+    ///
+    /// # Errors
+    ///
+    /// The target's refusal: `EKEYREVOKED`: the client is fenced. `ENOENT`: there is no such subsystem.
+    /// `ENODEV`: it is not enabled. `EPROTO`: what was said is not of this protocol. Else those of
+    /// connecting.
+    pub(crate) fn connect(
+        domain: &Arc<Domain>,
+        addr: &SockAddr,
+        hello: &Hello,
+        depth: u32,
+    ) -> Result<(Arc<Self>, Welcome)> {
+        let hook = Hook::new()?;
+        let eq = Eq::open(domain.fabric(), 0, Some(hook.clone()))?;
+        let cq = Cq::open(domain, depth + 8, KFI_CQ_FORMAT_MSG, Some(hook.clone()))?;
+        let limits = domain.attr();
+        let attr = EpAttr {
+            tx_size: (depth * PARTS).min(limits.max_tx_size),
+            rx_size: 4,
+            iov_limit: limits.iov_limit,
+            ..EpAttr::default()
+        };
+        let ep = Endpoint::open(domain, &attr, None)?;
+        ep.bind_eq(&eq)?;
+        ep.bind_cq(&cq, KFI_TRANSMIT | KFI_RECV)?;
+        ep.enable()?;
+        ep.connect(addr, &[])?;
+        let event = hook.until(PATIENCE_MS, || Ok(eq.read()))?;
+        if event.kind != KFI_CONNECTED {
+            return Err(failed(event.err));
+        }
+        let talk = Talk {
+            ep: &ep,
+            cq: &cq,
+            hook: &hook,
+            pad: Pad::new(domain)?,
+        };
+        let mut answer = KVec::from_elem(0u8, MESSAGE_MAX, GFP_KERNEL)?;
+        let len = talk.ask(&Question::Hello(*hello), &mut answer)?;
+        let welcome = answer.get(..len).unwrap_or_default();
+        let welcome = Welcome::read(welcome).map_err(|_| config::eproto())?;
+        if welcome.status != 0 {
+            return Err(failed(welcome.status));
+        }
+        let geometry = welcome.geometry;
+        let chunks = usize::try_from(geometry.chunks()).map_err(|_| config::eproto())?;
+        let mut keys = KVVec::with_capacity(chunks, GFP_KERNEL)?;
+        while keys.len() < chunks {
+            let first = u32::try_from(keys.len()).map_err(|_| config::eproto())?;
+            let len = talk.ask(&Question::Keys(first), &mut answer)?;
+            let most = (chunks - keys.len()) as u64;
+            let table = answer.get(..len).unwrap_or_default();
+            // There is room for all.
+            let add = |entry| drop(keys.push_within_capacity(entry));
+            blk::read_table(table, first, most, add).map_err(|_| config::eproto())?;
+        }
+        let lane = Self {
+            ep,
+            cq,
+            _eq: eq,
+            hook,
+            geometry,
+            keys,
+        };
+        Ok((Arc::new(lane, GFP_KERNEL)?, welcome))
+    }
+
+    /// Its completions.
+    pub(crate) fn cq(&self) -> &Arc<Cq> {
+        &self.cq
+    }
+
+    /// What its queues call.
+    pub(crate) fn hook(&self) -> &Hook {
+        &self.hook
+    }
+
+    /// Whether it has not ended.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.ep.state() == KFI_STATE_CONNECTED
+    }
+
+    /// Posts a request: reads or writes from byte `pos` of the disk on. Any context.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN`: not now. `EIO`: never.
+    pub(crate) fn post(&self, kind: OpKind, tag: u32, pos: u64, segs: Segs) -> Result {
+        let (chunk, at) = self.geometry.place(pos, segs.len()).ok_or(EIO)?;
+        // CAST: There are as many keys in memory.
+        let entry = self.keys.get(chunk as usize).ok_or(EIO)?;
+        let posted = self.ep.post(Post {
+            kind,
+            flags: 0,
+            context: tag.into(),
+            data: 0,
+            remote_addr: entry.addr.wrapping_add(at),
+            key: entry.key,
+            inject: &[],
+            atomic: None,
+            segs,
+        });
+        posted.map_err(|e| {
+            // What has ended is being made again.
+            let later = [EAGAIN, ENOENT, config::enotconn()];
+            if later.contains(&e) {
+                EAGAIN
+            } else {
+                EIO
+            }
+        })
+    }
+
+    /// Ends it: every request that was posted has ended when this returns.
+    pub(crate) fn close(&self) {
+        self.ep.close();
+        self.hook.unlink();
+    }
+}

@@ -1,0 +1,435 @@
+// SPDX-License-Identifier: GPL-2.0
+//! A client's connection: its questions, and its keys.
+//!
+//! Its work answers questions, one at a time, and ends it when the connection has ended. The keys
+//! are its endpoint's own: valid on this connection alone, and dead before it is.
+
+use core::sync::atomic::{
+    AtomicBool,
+    Ordering, //
+};
+use kernel::{
+    fmt::Write,
+    impl_has_work,
+    new_mutex,
+    new_work,
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex,
+        SetOnce, //
+    },
+    workqueue::{
+        Work,
+        WorkItem, //
+    }, //
+};
+use kfabric::{
+    cq::Cq,
+    ep::{
+        Endpoint,
+        EpAttr, //
+    },
+    eq::Eq,
+    fabric::Domain,
+    key::{
+        Assignment,
+        Key, //
+    },
+    pep::Request,
+    provider::KeyValue,
+    pure::blk::{
+        self,
+        Entry,
+        Geometry,
+        Hello,
+        Name,
+        Question,
+        Welcome,
+        MESSAGE_MAX,
+        QUESTION_MAX,
+        READ_ONLY,
+        TABLE_MAX, //
+    },
+    region::Region,
+    uapi::*,
+};
+
+use super::{
+    port::Port,
+    subsystem::Subsystem, //
+};
+use crate::{
+    config::Text,
+    hook::{
+        Hook,
+        Link, //
+    },
+    pad::{
+        Pad,
+        CAME,
+        WENT, //
+    },
+    sys,
+};
+
+/// Operations of a connection: it has few of its own.
+const DEPTH: u32 = 8;
+
+/// Who it is, once it has said so.
+struct Client {
+    hello: Hello,
+    subsystem: Arc<Subsystem>,
+}
+
+/// What it has, once it was let in.
+struct Share {
+    region: Arc<Region>,
+    geometry: Geometry,
+    access: u64,
+}
+
+/// Where the conversation is.
+struct Talk {
+    ended: bool,
+    /// An answer is on its way.
+    sending: bool,
+    /// Bytes of a question that waits.
+    question: Option<u64>,
+    share: Option<Share>,
+}
+
+/// Its keys, in the order of chunks.
+struct Keys {
+    /// It gets no more.
+    over: bool,
+    all: KVVec<Arc<Key>>,
+}
+
+/// A connection.
+#[pin_data]
+pub(crate) struct Lane {
+    // Dropped in this order.
+    ep: Arc<Endpoint>,
+    pad: Pad,
+    cq: Arc<Cq>,
+    eq: Arc<Eq>,
+    hook: Arc<Hook>,
+    port: Arc<Port>,
+    client: SetOnce<Client>,
+    doomed: AtomicBool,
+    #[pin]
+    talk: Mutex<Talk>,
+    #[pin]
+    keys: Mutex<Keys>,
+    #[pin]
+    work: Work<Lane>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Lane { self.work }
+}
+
+impl WorkItem for Lane {
+    type Pointer = Arc<Lane>;
+
+    fn run(this: Arc<Lane>) {
+        if Self::serve(&this).is_err() {
+            this.end();
+        }
+    }
+}
+
+impl Lane {
+    /// Makes one for a request to connect, which [`Lane::accept`] accepts.
+    pub(crate) fn open(
+        port: &Arc<Port>,
+        domain: &Arc<Domain>,
+        request: &Arc<Request>,
+    ) -> Result<Arc<Self>> {
+        let hook = Hook::new()?;
+        let eq = Eq::open(domain.fabric(), 0, Some(hook.clone()))?;
+        let cq = Cq::open(domain, DEPTH, KFI_CQ_FORMAT_MSG, Some(hook.clone()))?;
+        let attr = EpAttr {
+            tx_size: DEPTH,
+            rx_size: DEPTH,
+            own_keys: true,
+            ..EpAttr::default()
+        };
+        let pad = Pad::new(domain)?;
+        let ep = Endpoint::open(domain, &attr, Some(request))?;
+        ep.bind_eq(&eq)?;
+        ep.bind_cq(&cq, KFI_TRANSMIT | KFI_RECV)?;
+        ep.enable()?;
+        let talk = Talk {
+            ended: false,
+            sending: false,
+            question: None,
+            share: None,
+        };
+        let keys = Keys {
+            over: false,
+            all: KVVec::new(),
+        };
+        Arc::pin_init(
+            pin_init!(Self {
+                ep,
+                pad,
+                cq,
+                eq,
+                hook,
+                port: port.clone(),
+                client: SetOnce::new(),
+                doomed: AtomicBool::new(false),
+                talk <- new_mutex!(talk, "kfblk_talk"),
+                keys <- new_mutex!(keys, "kfblk_keys"),
+                work <- new_work!("Lane::work"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Accepts.
+    pub(crate) fn accept(self: &Arc<Self>) -> Result {
+        self.hook.link(Link::Lane(self.clone()));
+        self.pad.recv(&self.ep)?;
+        self.ep.accept(&[])
+    }
+
+    /// Whether it has not said yet who it is.
+    pub(crate) fn is_stranger(&self) -> bool {
+        self.client.as_ref().is_none()
+    }
+
+    /// Whether it is `client`'s.
+    pub(crate) fn is_of(&self, client: &Name) -> bool {
+        self.client
+            .as_ref()
+            .is_some_and(|of| of.hello.client == *client)
+    }
+
+    /// Whether it is of an earlier time of the same session as `hello`, or what that replaces.
+    pub(crate) fn is_before(&self, hello: &Hello) -> bool {
+        self.client.as_ref().is_some_and(|of| {
+            of.hello.client == hello.client
+                && of.hello.session == hello.session
+                && (of.hello.epoch != hello.epoch || of.hello.queue == hello.queue)
+        })
+    }
+
+    /// Whether it serves that.
+    pub(crate) fn serves(&self, subsystem: &Arc<Subsystem>) -> bool {
+        self.client
+            .as_ref()
+            .is_some_and(|of| Arc::ptr_eq(&of.subsystem, subsystem))
+    }
+
+    /// A line about it.
+    pub(crate) fn describe(&self, out: &mut Text<'_>) -> Result {
+        if let Some(of) = self.client.as_ref() {
+            let keys = self.keys.lock().all.len();
+            writeln!(
+                out,
+                "{} queue {} of {} epoch {} keys {}",
+                of.hello.client.as_str(),
+                of.hello.queue,
+                of.hello.queues,
+                of.hello.epoch,
+                keys
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Ends its keys: nothing is read or written by them when this returns, and it gets no more.
+    ///
+    /// # Errors
+    ///
+    /// `EINTR`: the task was killed while it waited.
+    pub(crate) fn revoke(&self) -> Result {
+        let mut keys = self.keys.lock();
+        keys.over = true;
+        Key::revoke_many(&mut keys.all).map_err(|(_, e)| e)?;
+        Ok(())
+    }
+
+    /// Has its work end it.
+    pub(crate) fn doom(self: Arc<Self>) {
+        self.doomed.store(true, Ordering::Release);
+        let _ = sys::queue().enqueue(self);
+    }
+
+    /// Ends it: connection and keys are over when this returns. Not under a lock of the port's or the
+    /// subsystem's.
+    pub(crate) fn end(&self) {
+        self.hook.unlink();
+        {
+            let mut talk = self.talk.lock();
+            if !talk.ended {
+                talk.ended = true;
+                // Its keys end first.
+                self.ep.close();
+                let keys = {
+                    let mut keys = self.keys.lock();
+                    keys.over = true;
+                    core::mem::take(&mut keys.all)
+                };
+                for key in keys {
+                    key.close();
+                }
+                talk.share = None;
+            }
+        }
+        if let Some(of) = self.client.as_ref() {
+            of.subsystem.forget(self);
+        }
+        self.port.forget(self);
+    }
+
+    /// Answers what was asked.
+    ///
+    /// # Errors
+    ///
+    /// It is to end.
+    fn serve(this: &Arc<Self>) -> Result {
+        let mut talk = this.talk.lock();
+        if talk.ended {
+            return Ok(());
+        }
+        if this.doomed.load(Ordering::Acquire) {
+            return Err(EIO);
+        }
+        while let Some(event) = this.eq.read() {
+            if event.kind != KFI_CONNECTED {
+                return Err(EIO);
+            }
+        }
+        loop {
+            let mut entries = [CqEntry::default(); 4];
+            let count = this.cq.read(&mut entries);
+            for entry in entries.iter().take(count) {
+                if entry.err != 0 {
+                    return Err(EIO);
+                }
+                match entry.context {
+                    CAME => talk.question = Some(entry.len),
+                    WENT => talk.sending = false,
+                    _ => return Err(EIO),
+                }
+            }
+            if !talk.sending {
+                if let Some(len) = talk.question.take() {
+                    Self::answer(this, &mut talk, len)?;
+                    continue;
+                }
+            }
+            if count == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    fn answer(this: &Arc<Self>, talk: &mut Talk, len: u64) -> Result {
+        let mut question = [0; QUESTION_MAX];
+        if len > question.len() as u64 {
+            return Err(EINVAL);
+        }
+        let len = this.pad.came(len, &mut question);
+        let question = question.get(..len).unwrap_or_default();
+        let question = Question::read(question).map_err(|_| EINVAL)?;
+        this.pad.recv(&this.ep)?;
+        let mut answer = KVec::from_elem(0u8, MESSAGE_MAX, GFP_KERNEL)?;
+        let len = match question {
+            Question::Hello(hello) => Self::welcome(this, talk, hello)
+                .write(&mut answer)
+                .map_err(|_| EINVAL)?,
+            Question::Keys(first) => this.give(talk, first, &mut answer)?,
+        };
+        talk.sending = true;
+        this.pad
+            .send(&this.ep, answer.get(..len).unwrap_or_default())
+    }
+
+    fn welcome(this: &Arc<Self>, talk: &mut Talk, hello: Hello) -> Welcome {
+        let refusal = |e: Error| Welcome::refusal(e.to_errno().unsigned_abs());
+        let Some(subsystem) = this.port.subsystem(&hello.subsystem) else {
+            return refusal(ENOENT);
+        };
+        let client = Client {
+            hello,
+            subsystem: subsystem.clone(),
+        };
+        // Once, and before it is let in: who fences looks at it.
+        if !this.client.populate(client) {
+            return refusal(EINVAL);
+        }
+        // Who ends the offer looks for those that have said so.
+        let offered = this.port.subsystem(&hello.subsystem);
+        if !offered.is_some_and(|of| Arc::ptr_eq(&of, &subsystem)) {
+            return refusal(ENOENT);
+        }
+        let admitted = match subsystem.admit(this.ep.domain(), &hello, this) {
+            Ok(admitted) => admitted,
+            Err(e) => return refusal(e),
+        };
+        // What is late of the connections before this one must not land after this one's.
+        for lane in admitted.stale {
+            if lane.revoke().is_err() {
+                return refusal(EAGAIN);
+            }
+            lane.doom();
+        }
+        let (flags, access) = match admitted.read_only {
+            true => (READ_ONLY, KFI_REMOTE_READ),
+            false => (0, KFI_REMOTE_READ | KFI_REMOTE_WRITE),
+        };
+        talk.share = Some(Share {
+            region: admitted.region,
+            geometry: admitted.geometry,
+            access,
+        });
+        Welcome {
+            status: 0,
+            flags,
+            geometry: admitted.geometry,
+        }
+    }
+
+    /// Makes keys from chunk `first` on, and writes them down. Each chunk gets one, in order.
+    fn give(&self, talk: &Talk, first: u32, answer: &mut [u8]) -> Result<usize> {
+        let share = talk.share.as_ref().ok_or(EINVAL)?;
+        let mut keys = self.keys.lock();
+        if keys.over {
+            return Err(EIO);
+        }
+        let have = keys.all.len();
+        if have as u64 != u64::from(first) || u64::from(first) >= share.geometry.chunks() {
+            return Err(EINVAL);
+        }
+        let left = share.geometry.chunks() - u64::from(first);
+        let count = usize::try_from(left).unwrap_or(TABLE_MAX).min(TABLE_MAX);
+        for _ in 0..count {
+            keys.all
+                .push(Key::alloc_for(&share.region, &self.ep)?, GFP_KERNEL)?;
+        }
+        let mut batch = KVec::with_capacity(count, GFP_KERNEL)?;
+        for (i, key) in keys.all.iter().enumerate().skip(have) {
+            let (offset, len) = share.geometry.window(i as u64).ok_or(EINVAL)?;
+            let one = Assignment {
+                key,
+                offset,
+                len,
+                access: share.access,
+                once: false,
+                value: KeyValue::NONE,
+            };
+            batch.push(one, GFP_KERNEL)?;
+        }
+        Key::assign_many(&mut batch).map_err(|(_, e)| e)?;
+        let entries = batch.iter().map(|one| Entry {
+            key: one.value.key,
+            addr: one.value.remote_addr,
+        });
+        blk::write_table(answer, first, entries).map_err(|_| EINVAL)
+    }
+}

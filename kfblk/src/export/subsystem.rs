@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Subsystems: what is exported, and to whom.
+
+use kernel::{
+    fmt::Write,
+    new_mutex,
+    page::{
+        Page,
+        PAGE_SIZE, //
+    },
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    }, //
+};
+use kfabric::{
+    fabric::Domain,
+    memory::Memory,
+    pure::blk::{
+        Geometry,
+        Hello,
+        Name, //
+    },
+    region::Region,
+    uapi::*, //
+};
+
+use super::{
+    lane::Lane,
+    BLOCK_SHIFT,
+    CHUNK_SHIFT, //
+};
+use crate::config::{
+    self,
+    Item,
+    Text, //
+};
+
+/// Bytes that can be exported, at most: a key for each chunk, for each connection.
+const SIZE_MAX: u64 = 1 << 40;
+
+/// The memory as a device knows it.
+struct Export {
+    domain: Arc<Domain>,
+    region: Arc<Region>,
+}
+
+struct Inner {
+    size: u64,
+    read_only: bool,
+    memory: Option<Arc<Memory>>,
+    exports: KVec<Export>,
+    lanes: KVec<Arc<Lane>>,
+    fenced: KVec<Name>,
+}
+
+/// A subsystem: memory that has the same contents for as long as it is enabled.
+#[pin_data]
+pub(crate) struct Subsystem {
+    name: Name,
+    #[pin]
+    inner: Mutex<Inner>,
+}
+
+/// What a client that is let in gets.
+pub(crate) struct Admitted {
+    /// What the disk is like.
+    pub(crate) geometry: Geometry,
+    /// It is not to be written to.
+    pub(crate) read_only: bool,
+    /// What its keys are for.
+    pub(crate) region: Arc<Region>,
+    /// Connections of an earlier time of the same session, which must have ended before it is told.
+    pub(crate) stale: KVec<Arc<Lane>>,
+}
+
+fn pages(size: u64) -> Result<Arc<Memory>> {
+    let count = usize::try_from(size).map_err(|_| EINVAL)? / PAGE_SIZE;
+    let mut pages = KVVec::with_capacity(count, GFP_KERNEL)?;
+    for _ in 0..count {
+        pages.push(Page::alloc_page(GFP_KERNEL | __GFP_ZERO)?, GFP_KERNEL)?;
+    }
+    Memory::from_pages(pages)
+}
+
+impl Subsystem {
+    /// One that exports nothing yet.
+    pub(crate) fn new(name: Name) -> Result<Arc<Self>> {
+        let inner = Inner {
+            size: 0,
+            read_only: false,
+            memory: None,
+            exports: KVec::new(),
+            lanes: KVec::new(),
+            fenced: KVec::new(),
+        };
+        Arc::pin_init(
+            pin_init!(Self {
+                name,
+                inner <- new_mutex!(inner, "kfblk_subsystem"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// Lets a client in by `lane`, whose keys [`Subsystem::fence`] will find from then on.
+    ///
+    /// # Errors
+    ///
+    /// `EKEYREVOKED`: it is fenced. `ENODEV`: nothing is exported now. Else what registering says.
+    pub(crate) fn admit(
+        &self,
+        domain: &Arc<Domain>,
+        hello: &Hello,
+        lane: &Arc<Lane>,
+    ) -> Result<Admitted> {
+        let mut inner = self.inner.lock();
+        if inner.fenced.contains(&hello.client) {
+            return Err(config::ekeyrevoked());
+        }
+        let memory = inner.memory.clone().ok_or(ENODEV)?;
+        let known = inner
+            .exports
+            .iter()
+            .find(|export| Arc::ptr_eq(&export.domain, domain))
+            .map(|export| export.region.clone());
+        let region = match known {
+            Some(region) => region,
+            None => {
+                let access = KFI_REMOTE_READ | KFI_REMOTE_WRITE;
+                let region = Region::register(domain, memory, access, true)?;
+                let export = Export {
+                    domain: domain.clone(),
+                    region: region.clone(),
+                };
+                inner.exports.push(export, GFP_KERNEL)?;
+                region
+            }
+        };
+        let mut stale = KVec::new();
+        for other in &inner.lanes {
+            if other.is_before(hello) {
+                stale.push(other.clone(), GFP_KERNEL)?;
+            }
+        }
+        inner.lanes.push(lane.clone(), GFP_KERNEL)?;
+        Ok(Admitted {
+            geometry: Geometry {
+                capacity: inner.size,
+                block_shift: BLOCK_SHIFT,
+                chunk_shift: CHUNK_SHIFT,
+            },
+            read_only: inner.read_only,
+            region,
+            stale,
+        })
+    }
+
+    /// Forgets a connection that has ended.
+    pub(crate) fn forget(&self, lane: &Lane) {
+        let taken = config::take_ptr(&mut self.inner.lock().lanes, lane);
+        drop(taken);
+    }
+
+    /// Connections for which `which` says so.
+    fn lanes(&self, which: impl Fn(&Lane) -> bool) -> Result<KVec<Arc<Lane>>> {
+        let mut found = KVec::new();
+        for lane in &self.inner.lock().lanes {
+            if which(lane) {
+                found.push(lane.clone(), GFP_KERNEL)?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Ends what it has on a device that a port closes.
+    pub(crate) fn close_export(&self, domain: &Arc<Domain>) {
+        let taken = {
+            let mut inner = self.inner.lock();
+            let at = inner
+                .exports
+                .iter()
+                .position(|export| Arc::ptr_eq(&export.domain, domain));
+            at.and_then(|at| inner.exports.remove(at).ok())
+        };
+        drop(taken);
+    }
+
+    /// Ends all connections, the last added first. Needs no memory.
+    fn end_lanes(&self) {
+        loop {
+            let last = self.inner.lock().lanes.pop();
+            match last {
+                Some(lane) => lane.end(),
+                None => return,
+            }
+        }
+    }
+
+    fn enable(&self) -> Result {
+        let mut inner = self.inner.lock();
+        if inner.memory.is_some() {
+            return Ok(());
+        }
+        if inner.size == 0 {
+            return Err(EINVAL);
+        }
+        inner.memory = Some(pages(inner.size)?);
+        Ok(())
+    }
+
+    /// Exports nothing any more: when this returns no peer reaches the memory.
+    pub(crate) fn disable(&self) {
+        let memory = self.inner.lock().memory.take();
+        self.end_lanes();
+        let exports = core::mem::take(&mut self.inner.lock().exports);
+        drop(exports);
+        drop(memory);
+    }
+
+    /// Ends everything that a client may do: when this returns, not a byte of it lands any more, and it
+    /// is not let in again until it is admitted.
+    ///
+    /// # Errors
+    ///
+    /// `EINTR`: the task was killed while it waited; some keys may still be valid.
+    fn fence(&self, client: Name) -> Result {
+        {
+            let mut inner = self.inner.lock();
+            if !inner.fenced.contains(&client) {
+                inner.fenced.push(client, GFP_KERNEL)?;
+            }
+        }
+        let lanes = self.lanes(|lane| lane.is_of(&client))?;
+        // All keys first: that is what the caller waits for.
+        for lane in &lanes {
+            lane.revoke()?;
+        }
+        for lane in lanes {
+            lane.doom();
+        }
+        Ok(())
+    }
+
+    fn admit_again(&self, client: Name) -> Result {
+        let mut inner = self.inner.lock();
+        let at = inner.fenced.iter().position(|name| *name == client);
+        let at = at.ok_or(ENOENT)?;
+        inner.fenced.remove(at).map_err(|_| ENOENT)?;
+        Ok(())
+    }
+}
+
+impl Item for Subsystem {
+    fn end(this: &Arc<Self>) {
+        this.disable();
+    }
+
+    fn show(&self, attr: u32, out: &mut Text<'_>) -> Result {
+        let inner = self.inner.lock();
+        match attr {
+            0 => writeln!(out, "{}", inner.size)?,
+            1 => writeln!(out, "{}", u32::from(inner.read_only))?,
+            2 => writeln!(out, "{}", u32::from(inner.memory.is_some()))?,
+            3 => {
+                for lane in &inner.lanes {
+                    lane.describe(out)?;
+                }
+            }
+            4 => {
+                for name in &inner.fenced {
+                    writeln!(out, "{}", name.as_str())?;
+                }
+            }
+            _ => return Err(EINVAL),
+        }
+        Ok(())
+    }
+
+    fn store(this: &Arc<Self>, attr: u32, text: &str) -> Result {
+        match attr {
+            0 => {
+                let size = config::size(text)?;
+                let chunk = PAGE_SIZE as u64;
+                if size == 0 || size > SIZE_MAX || size & (chunk - 1) != 0 {
+                    return Err(EINVAL);
+                }
+                let mut inner = this.inner.lock();
+                if inner.memory.is_some() {
+                    return Err(EBUSY);
+                }
+                inner.size = size;
+            }
+            1 => {
+                let read_only = config::flag(text)?;
+                let mut inner = this.inner.lock();
+                if inner.memory.is_some() {
+                    return Err(EBUSY);
+                }
+                inner.read_only = read_only;
+            }
+            2 if config::flag(text)? => this.enable()?,
+            2 => this.disable(),
+            4 => this.fence(config::name(text)?)?,
+            5 => this.admit_again(config::name(text)?)?,
+            _ => return Err(EINVAL),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The thin layer to C: `helpers.h`.
+
+use core::{
+    ptr::NonNull,
+    sync::atomic::{
+        AtomicPtr,
+        Ordering, //
+    }, //
+};
+use kernel::{
+    bindings,
+    error::to_result,
+    ffi::{
+        c_char,
+        c_int,
+        c_uint,
+        c_ulong,
+        c_void, //
+    },
+    prelude::*,
+    workqueue::Queue, //
+};
+use kfabric::{
+    net::Net,
+    pure::blk::Name,
+    uapi::SockAddr, //
+};
+
+/// `struct kfblk_disk`.
+#[repr(C)]
+pub(crate) struct RawDisk {
+    _opaque: [u8; 0],
+}
+
+/// `struct kfblk_shape`: what a disk looks like.
+#[repr(C)]
+pub(crate) struct Shape {
+    /// Bytes.
+    pub(crate) capacity: u64,
+    /// Bytes.
+    pub(crate) block_size: u32,
+    /// Bytes; no request goes across a multiple of it.
+    pub(crate) chunk: u32,
+    /// Queues.
+    pub(crate) queues: u32,
+    /// Requests of a queue.
+    pub(crate) depth: u32,
+    /// Milliseconds after which a request is asked about.
+    pub(crate) timeout_ms: u32,
+    /// It is not to be written to.
+    pub(crate) read_only: bool,
+}
+
+/// `enum kfblk_verdict`: how a request ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Verdict {
+    /// Well.
+    Done = 0,
+    /// It is to be tried again.
+    Again = 1,
+    /// With an error.
+    Failed = 2,
+}
+
+extern "C" {
+    fn kfblk_block_init() -> c_int;
+    fn kfblk_block_exit();
+    fn kfblk_disk_new(owner: *mut c_void, shape: *const Shape) -> *mut RawDisk;
+    fn kfblk_disk_add(disk: *mut RawDisk) -> c_int;
+    fn kfblk_disk_del(disk: *mut RawDisk);
+    fn kfblk_disk_free(disk: *mut RawDisk);
+    fn kfblk_disk_quiesce(disk: *mut RawDisk);
+    fn kfblk_disk_resume(disk: *mut RawDisk);
+    fn kfblk_disk_name(disk: *const RawDisk, name: *mut u8, size: c_uint);
+    fn kfblk_rq_end(disk: *mut RawDisk, queue: u32, tag: u32, verdict: u32);
+    fn kfblk_configfs_init() -> c_int;
+    fn kfblk_configfs_exit();
+    fn kfblk_wq_alloc() -> *mut bindings::workqueue_struct;
+    fn kfblk_wq_free(wq: *mut bindings::workqueue_struct);
+    fn kfblk_parse_addr(
+        net: *mut bindings::net,
+        addr: *const c_char,
+        port: *const c_char,
+        out: *mut u8,
+        len: *mut u32,
+    ) -> c_int;
+    fn kfblk_random(data: *mut c_void, len: c_ulong);
+    fn kfblk_cpus() -> u32;
+    fn kfblk_node_name(name: *mut u8, size: c_uint);
+}
+
+static QUEUE: AtomicPtr<bindings::workqueue_struct> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Keeps the module's work queue; dropping it runs what is queued and waits.
+pub(crate) struct WorkQueue(());
+
+impl WorkQueue {
+    /// Makes it. Once, at module load.
+    pub(crate) fn new() -> Result<Self> {
+        // SAFETY: No preconditions.
+        let wq = unsafe { kfblk_wq_alloc() };
+        if wq.is_null() {
+            return Err(ENOMEM);
+        }
+        QUEUE.store(wq, Ordering::Release);
+        Ok(Self(()))
+    }
+}
+
+impl Drop for WorkQueue {
+    fn drop(&mut self) {
+        let wq = QUEUE.swap(core::ptr::null_mut(), Ordering::AcqRel);
+        // SAFETY: `new` made it, and nothing queues any more.
+        unsafe { kfblk_wq_free(wq) };
+    }
+}
+
+/// The work queue. Only while something of the module exists.
+pub(crate) fn queue() -> &'static Queue {
+    // SAFETY: Its users exist only between load and unload, when the pointer is a live work queue.
+    unsafe { Queue::from_raw(QUEUE.load(Ordering::Acquire)) }
+}
+
+/// The block device's major number.
+pub(crate) struct Major(());
+
+impl Major {
+    /// Gets one. Once, at module load.
+    pub(crate) fn register() -> Result<Self> {
+        // SAFETY: No preconditions.
+        to_result(unsafe { kfblk_block_init() })?;
+        Ok(Self(()))
+    }
+}
+
+impl Drop for Major {
+    fn drop(&mut self) {
+        // SAFETY: It was registered, and no disk is left.
+        unsafe { kfblk_block_exit() }
+    }
+}
+
+/// The presence in configfs.
+pub(crate) struct Configfs(());
+
+impl Configfs {
+    /// Appears. Last at module load.
+    pub(crate) fn register() -> Result<Self> {
+        // SAFETY: What its calls need is there.
+        to_result(unsafe { kfblk_configfs_init() })?;
+        Ok(Self(()))
+    }
+}
+
+impl Drop for Configfs {
+    fn drop(&mut self) {
+        // SAFETY: It was registered. Items keep the module, so there are none.
+        unsafe { kfblk_configfs_exit() }
+    }
+}
+
+/// A block device.
+///
+/// # Invariants
+///
+/// What `kfblk_disk_new()` made, until `kfblk_disk_free()`.
+#[derive(Clone, Copy)]
+pub(crate) struct Block(NonNull<RawDisk>);
+
+// SAFETY: The C object is for any thread.
+unsafe impl Send for Block {}
+// SAFETY: As above.
+unsafe impl Sync for Block {}
+
+impl Block {
+    /// Makes one.
+    ///
+    /// # Safety
+    ///
+    /// `owner` is what the callbacks of `request.rs` take, until [`Block::free`].
+    pub(crate) unsafe fn new(owner: *mut c_void, shape: &Shape) -> Result<Self> {
+        // SAFETY: The shape is borrowed for the call.
+        let disk = unsafe { kfblk_disk_new(owner, shape) };
+        let disk = kernel::error::from_err_ptr(disk)?;
+        // INVARIANT: It was made.
+        Ok(Self(NonNull::new(disk).ok_or(ENOMEM)?))
+    }
+
+    /// Shows it to everybody. Its first requests come before this returns.
+    pub(crate) fn add(self) -> Result {
+        // SAFETY: By the type invariant.
+        to_result(unsafe { kfblk_disk_add(self.0.as_ptr()) })
+    }
+
+    /// Takes it away from everybody: no request comes when this has returned.
+    pub(crate) fn del(self) {
+        // SAFETY: By the type invariant; it was added.
+        unsafe { kfblk_disk_del(self.0.as_ptr()) }
+    }
+
+    /// Frees it.
+    ///
+    /// # Safety
+    ///
+    /// No copy of `self` is used any more, and no request comes.
+    pub(crate) unsafe fn free(self) {
+        // SAFETY: By the type invariant and the caller's promise.
+        unsafe { kfblk_disk_free(self.0.as_ptr()) }
+    }
+
+    /// Holds requests back: nobody is in the callback when this returns.
+    pub(crate) fn quiesce(self) {
+        // SAFETY: By the type invariant.
+        unsafe { kfblk_disk_quiesce(self.0.as_ptr()) }
+    }
+
+    /// Lets them go.
+    pub(crate) fn resume(self) {
+        // SAFETY: By the type invariant.
+        unsafe { kfblk_disk_resume(self.0.as_ptr()) }
+    }
+
+    /// Its name in `/dev`.
+    pub(crate) fn name(self, name: &mut [u8; 32]) {
+        // SAFETY: By the type invariant; there is room for as many.
+        unsafe { kfblk_disk_name(self.0.as_ptr(), name.as_mut_ptr(), name.len() as c_uint) }
+    }
+
+    /// Ends a request. Any context.
+    ///
+    /// # Safety
+    ///
+    /// The request came with these numbers and was taken, and has not ended.
+    pub(crate) unsafe fn end(self, queue: u32, tag: u32, verdict: Verdict) {
+        // SAFETY: A request on its way keeps the device; the rest is the caller's promise.
+        unsafe { kfblk_rq_end(self.0.as_ptr(), queue, tag, verdict as u32) }
+    }
+}
+
+/// A socket address from its texts.
+///
+/// # Errors
+///
+/// `EINVAL`: it is none.
+pub(crate) fn parse_addr(net: &Net, addr: &Name, port: &Name) -> Result<SockAddr> {
+    let mut out = SockAddr::default();
+    // SAFETY: The texts end with a NUL; `data` has room for the longest address.
+    to_result(unsafe {
+        kfblk_parse_addr(
+            net.as_ptr(),
+            addr.bytes().as_ptr().cast(),
+            port.bytes().as_ptr().cast(),
+            out.data.as_mut_ptr(),
+            &mut out.len,
+        )
+    })?;
+    Ok(out)
+}
+
+/// Random bytes.
+pub(crate) fn random<const N: usize>() -> [u8; N] {
+    let mut out = [0; N];
+    // SAFETY: There is room for as many.
+    unsafe { kfblk_random(out.as_mut_ptr().cast(), N) };
+    out
+}
+
+/// Processors.
+pub(crate) fn cpus() -> u32 {
+    // SAFETY: No preconditions.
+    unsafe { kfblk_cpus() }
+}
+
+/// The host's name.
+pub(crate) fn node_name(name: &mut [u8; 64]) {
+    // SAFETY: There is room for as many.
+    unsafe { kfblk_node_name(name.as_mut_ptr(), name.len() as c_uint) }
+}
