@@ -403,6 +403,32 @@ impl Map {
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), p, data.len()) }
     }
 
+    /// Reads `len` bytes at `at` of a file into its start, or writes them from there, in one call of
+    /// the system; how many were.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    pub fn transfer(
+        &self,
+        fd: BorrowedFd<'_>,
+        at: u64,
+        len: usize,
+        write: bool,
+    ) -> io::Result<usize> {
+        let len = len.min(self.len);
+        let addr = self.addr() as *mut libc::c_void;
+        let (fd, at) = (fd.as_raw_fd(), at as libc::off_t);
+        let done = if write {
+            // SAFETY: The mapping has as many bytes, and stays for the call.
+            unsafe { libc::pwrite(fd, addr, len, at) }
+        } else {
+            // SAFETY: As above; bytes of the mapping have no meaning to us.
+            unsafe { libc::pread(fd, addr, len, at) }
+        };
+        usize::try_from(done).map_err(|_| io::Error::last_os_error())
+    }
+
     /// `madvise(2)` over all of it.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ pub mod auth_agent;
 pub mod auth_hostile;
 pub mod auth_wire;
 pub mod authd;
+pub mod blk;
 pub mod classes;
 pub mod cm;
 pub mod containers;
@@ -81,6 +82,7 @@ pub fn all() -> Vec<Test> {
         library::TESTS,
         library_keys::TESTS,
         kernel::TESTS,
+        blk::TESTS,
         programs::TESTS,
         stress::TESTS,
         authd::TESTS,

@@ -60,6 +60,8 @@ pub enum Command {
     Show(Show),
     /// Auth keys: who may use which, and how much
     Auth(crate::cmd::auth::Auth),
+    /// Remote block devices: export, connect, fence
+    Blk(crate::cmd::blk::Blk),
     /// Print a completion script for a shell
     Completions {
         /// The shell

@@ -2,6 +2,7 @@
 //! The commands.
 
 pub mod auth;
+pub mod blk;
 pub mod export;
 pub mod info;
 pub mod ping;
@@ -34,6 +35,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Put(args) => transfer::put(&args, json),
         Command::Show(args) => show::run(&args, json),
         Command::Auth(args) => auth::run(&args, json),
+        Command::Blk(args) => blk::run(&args, json),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "kfi", &mut script);
@@ -46,6 +48,7 @@ pub fn run(cli: Cli) -> Result<()> {
 /// The pages that people wrote: name and text.
 const PAGES: &[(&str, &str)] = &[
     ("kfi-auth.8", include_str!("../../man/kfi-auth.8")),
+    ("kfi-blk.8", include_str!("../../man/kfi-blk.8")),
     ("kfi-authd.8", include_str!("../../man/kfi-authd.8")),
     ("kfi_auth.7", include_str!("../../man/kfi_auth.7")),
     ("kfi_mr.3", include_str!("../../man/kfi_mr.3")),

@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kfi blk`: remote block devices, by kfblk's folders in configfs.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use super::{print, print_json};
+use crate::error::{Failure, OnFile, Result};
+
+/// Where kfblk is in configfs.
+const ROOT: &str = "/sys/kernel/config/kfblk";
+/// The port that is used where none is said.
+const PORT: u16 = 4421;
+
+/// Options of `kfi blk`.
+#[derive(Debug, Args)]
+pub struct Blk {
+    /// What to do
+    #[command(subcommand)]
+    pub what: What,
+}
+
+/// What `kfi blk` can do.
+#[derive(Debug, Subcommand)]
+pub enum What {
+    /// Export memory of this host
+    Export(ExportArgs),
+    /// Take an export back: its clients lose it, and its contents are gone
+    Unexport(NameArgs),
+    /// Make a block device of another host's export, and print its name
+    Connect(ConnectArgs),
+    /// Show exports, their clients, and disks
+    List,
+    /// Remove a disk
+    Disconnect(DiskArgs),
+    /// Take a client's keys: nothing of it lands when this returns, and it is not let in again
+    Fence(FenceArgs),
+    /// Let a fenced client in again
+    Admit(FenceArgs),
+}
+
+/// Options of `kfi blk export`.
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// Its name
+    pub name: String,
+    /// Bytes, such as 64M
+    #[arg(short, long)]
+    pub size: String,
+    /// Nobody may write
+    #[arg(short, long)]
+    pub read_only: bool,
+    /// The address to offer it at
+    #[arg(short, long, value_name = "ADDRESS")]
+    pub listen: String,
+    /// The port
+    #[arg(short, long, default_value_t = PORT)]
+    pub port: u16,
+    /// By this provider
+    #[arg(long, value_name = "NAME")]
+    pub provider: Option<String>,
+}
+
+/// An export.
+#[derive(Debug, Args)]
+pub struct NameArgs {
+    /// Its name
+    pub name: String,
+}
+
+/// Options of `kfi blk connect`.
+#[derive(Debug, Args)]
+pub struct ConnectArgs {
+    /// The other host's address
+    pub address: String,
+    /// The export's name
+    pub name: String,
+    /// The port
+    #[arg(short, long, default_value_t = PORT)]
+    pub port: u16,
+    /// By this provider
+    #[arg(long, value_name = "NAME")]
+    pub provider: Option<String>,
+    /// What the disk is called here; the export's name if nothing is said
+    #[arg(short, long, value_name = "NAME")]
+    pub disk: Option<String>,
+    /// Who we say we are; the host's name if nothing is said
+    #[arg(short, long, value_name = "NAME")]
+    pub client: Option<String>,
+    /// Connections, each with a queue
+    #[arg(short = 'i', long, value_name = "COUNT")]
+    pub nr_io_queues: Option<u16>,
+    /// Seconds after which a lost connection is given up; -1: never
+    #[arg(short = 'l', long, value_name = "SECONDS", allow_hyphen_values = true)]
+    pub ctrl_loss_tmo: Option<i32>,
+    /// Seconds between two tries to connect again
+    #[arg(long, value_name = "SECONDS")]
+    pub reconnect_delay: Option<u32>,
+}
+
+/// A disk.
+#[derive(Debug, Args)]
+pub struct DiskArgs {
+    /// What it is called, here or in /dev
+    pub disk: String,
+}
+
+/// A client of an export.
+#[derive(Debug, Args)]
+pub struct FenceArgs {
+    /// The export
+    pub name: String,
+    /// The client
+    pub client: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Export {
+    name: String,
+    size: u64,
+    read_only: bool,
+    enabled: bool,
+    clients: Vec<String>,
+    fenced: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Disk {
+    name: String,
+    device: String,
+    state: String,
+    address: String,
+    port: String,
+    subsystem: String,
+}
+
+#[derive(Debug, Serialize)]
+struct All {
+    exports: Vec<Export>,
+    disks: Vec<Disk>,
+}
+
+/// Runs `kfi blk`.
+///
+/// # Errors
+///
+/// What went wrong, with the file that said so.
+pub fn run(args: &Blk, json: bool) -> Result<()> {
+    if !Path::new(ROOT).is_dir() {
+        return Err(Failure::Io {
+            what: format!("{ROOT} is not there; load kfblk, and mount configfs"),
+            source: io::ErrorKind::NotFound.into(),
+        });
+    }
+    match &args.what {
+        What::Export(args) => export(args),
+        What::Unexport(args) => unexport(&args.name),
+        What::Connect(args) => connect(args, json),
+        What::List => list(json),
+        What::Disconnect(args) => disconnect(&args.disk),
+        What::Fence(args) => set(&folder("subsystems", &args.name), "fence", &args.client),
+        What::Admit(args) => set(&folder("subsystems", &args.name), "admit", &args.client),
+    }
+}
+
+fn folder(kind: &str, name: &str) -> PathBuf {
+    Path::new(ROOT).join(kind).join(name)
+}
+
+fn set(folder: &Path, attr: &str, value: &str) -> Result<()> {
+    let path = folder.join(attr);
+    fs::write(&path, value).on_file(&format!("write {value:?} to"), &path)
+}
+
+fn get(folder: &Path, attr: &str) -> Result<String> {
+    let path = folder.join(attr);
+    Ok(fs::read_to_string(&path)
+        .on_file("read", &path)?
+        .trim()
+        .to_owned())
+}
+
+fn lines(folder: &Path, attr: &str) -> Result<Vec<String>> {
+    Ok(get(folder, attr)?.lines().map(str::to_owned).collect())
+}
+
+/// What is in a folder, in order.
+fn names(folder: &Path) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).on_file("read", folder)? {
+        let entry = entry.on_file("read", folder)?;
+        if entry
+            .file_type()
+            .is_ok_and(|t| t.is_dir() || t.is_symlink())
+        {
+            found.push(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Makes a folder and has `fill` fill it; if that fails the folder goes again.
+fn make(folder: &Path, fill: impl FnOnce() -> Result<()>) -> Result<()> {
+    fs::create_dir(folder).on_file("make", folder)?;
+    fill().inspect_err(|_| {
+        let _ = fs::remove_dir(folder);
+    })
+}
+
+fn export(args: &ExportArgs) -> Result<()> {
+    let subsystem = folder("subsystems", &args.name);
+    let port = folder("ports", &format!("{}-{}", args.listen, args.port));
+    make(&subsystem, || {
+        set(&subsystem, "attr_size", &args.size)?;
+        set(
+            &subsystem,
+            "attr_read_only",
+            if args.read_only { "1" } else { "0" },
+        )?;
+        set(&subsystem, "enable", "1")?;
+        let offer = || {
+            let link = port.join("subsystems").join(&args.name);
+            std::os::unix::fs::symlink(&subsystem, &link).on_file("link", &link)
+        };
+        if port.is_dir() {
+            return offer();
+        }
+        make(&port, || {
+            if let Some(provider) = &args.provider {
+                set(&port, "addr_trtype", provider)?;
+            }
+            set(&port, "addr_traddr", &args.listen)?;
+            set(&port, "addr_trsvcid", &args.port.to_string())?;
+            offer()
+        })
+    })
+}
+
+fn unexport(name: &str) -> Result<()> {
+    let subsystem = folder("subsystems", name);
+    let ports = Path::new(ROOT).join("ports");
+    for port in names(&ports)? {
+        let links = ports.join(&port).join("subsystems");
+        if fs::remove_file(links.join(name)).is_ok() && names(&links)?.is_empty() {
+            let port = ports.join(&port);
+            fs::remove_dir(&port).on_file("remove", &port)?;
+        }
+    }
+    fs::remove_dir(&subsystem).on_file("remove", &subsystem)
+}
+
+fn connect(args: &ConnectArgs, json: bool) -> Result<()> {
+    let disk = folder("disks", args.disk.as_ref().unwrap_or(&args.name));
+    make(&disk, || {
+        let number = |n: Option<String>, attr| n.map_or(Ok(()), |n| set(&disk, attr, &n));
+        number(args.provider.clone(), "addr_trtype")?;
+        set(&disk, "addr_traddr", &args.address)?;
+        set(&disk, "addr_trsvcid", &args.port.to_string())?;
+        set(&disk, "subsystem", &args.name)?;
+        number(args.client.clone(), "client")?;
+        number(args.nr_io_queues.map(|n| n.to_string()), "nr_io_queues")?;
+        number(args.ctrl_loss_tmo.map(|n| n.to_string()), "ctrl_loss_tmo")?;
+        number(
+            args.reconnect_delay.map(|n| n.to_string()),
+            "reconnect_delay",
+        )?;
+        set(&disk, "enable", "1")
+    })?;
+    let device = format!("/dev/{}", get(&disk, "device")?);
+    if json {
+        print_json(&serde_json::json!({ "device": device }))
+    } else {
+        print(&format!("{device}\n"))
+    }
+}
+
+fn disks() -> Result<Vec<Disk>> {
+    let mut found = Vec::new();
+    for name in names(&Path::new(ROOT).join("disks"))? {
+        let at = folder("disks", &name);
+        found.push(Disk {
+            device: get(&at, "device")?,
+            state: get(&at, "state")?,
+            address: get(&at, "addr_traddr")?,
+            port: get(&at, "addr_trsvcid")?,
+            subsystem: get(&at, "subsystem")?,
+            name,
+        });
+    }
+    Ok(found)
+}
+
+fn list(json: bool) -> Result<()> {
+    let mut exports = Vec::new();
+    for name in names(&Path::new(ROOT).join("subsystems"))? {
+        let at = folder("subsystems", &name);
+        exports.push(Export {
+            size: get(&at, "attr_size")?.parse().unwrap_or(0),
+            read_only: get(&at, "attr_read_only")? == "1",
+            enabled: get(&at, "enable")? == "1",
+            clients: lines(&at, "clients")?,
+            fenced: lines(&at, "fence")?,
+            name,
+        });
+    }
+    let all = All {
+        exports,
+        disks: disks()?,
+    };
+    if json {
+        return print_json(&all);
+    }
+    let mut text = String::new();
+    for of in &all.exports {
+        let rights = if of.read_only {
+            "read-only"
+        } else {
+            "read-write"
+        };
+        let enabled = if of.enabled { "" } else { ", not enabled" };
+        text += &format!("export {}: {} bytes, {rights}{enabled}\n", of.name, of.size);
+        for client in &of.clients {
+            text += &format!("  client {client}\n");
+        }
+        for client in &of.fenced {
+            text += &format!("  fenced {client}\n");
+        }
+    }
+    for of in &all.disks {
+        text += &format!(
+            "disk {}: {} {}, {} at {} port {}\n",
+            of.name, of.device, of.state, of.subsystem, of.address, of.port
+        );
+    }
+    print(&text)
+}
+
+fn disconnect(name: &str) -> Result<()> {
+    let bare = name.strip_prefix("/dev/").unwrap_or(name);
+    let by_device = disks()?.into_iter().find(|disk| disk.device == bare);
+    let disk = folder("disks", by_device.as_ref().map_or(name, |disk| &disk.name));
+    fs::remove_dir(&disk).on_file("remove", &disk)
+}
