@@ -317,7 +317,8 @@ impl Lane {
                     _ => return Err(EIO),
                 }
             }
-            if !talk.sending {
+            // A question may be faster than the event, after which the work runs again.
+            if !talk.sending && this.ep.state() == KFI_STATE_CONNECTED {
                 if let Some(len) = talk.question.take() {
                     Self::answer(this, &mut talk, len)?;
                     continue;
