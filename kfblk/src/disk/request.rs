@@ -171,8 +171,11 @@ unsafe extern "C" fn kfblk_rs_queue(
 ) -> c_int {
     // SAFETY: The block device keeps it.
     let disk = unsafe { &*owner.cast::<Disk>() };
-    if disk.state() == State::Dead {
-        return EIO.to_errno();
+    match disk.state() {
+        State::Live | State::Leaving => {}
+        // A connection that has failed still takes requests, only to fail them at once.
+        State::Lost => return EAGAIN.to_errno(),
+        State::Idle | State::Dead => return EIO.to_errno(),
     }
     let lane = disk.slot(queue).and_then(|slot| slot.get());
     let (Some(lane), Some(pieces)) = (lane, NonNull::new(pieces)) else {
