@@ -9,7 +9,9 @@
 #include <linux/blkdev.h>
 #include <linux/idr.h>
 #include <linux/module.h>
+#include <linux/rcupdate.h>
 #include <linux/slab.h>
+#include <linux/wait.h>
 
 #include "helpers.h"
 
@@ -34,6 +36,9 @@ struct kfblk_pdu {
 };
 
 static DEFINE_IDA(kfblk_ida);
+/* Disks that are still somebody's, who may be the last to close one that was removed. */
+static atomic_t kfblk_disks = ATOMIC_INIT(0);
+static DECLARE_WAIT_QUEUE_HEAD(kfblk_none);
 static int kfblk_major;
 
 /* Names the request's memory; how many pieces that is. */
@@ -72,7 +77,11 @@ static blk_status_t kfblk_queue_rq(struct blk_mq_hw_ctx *hctx, const struct blk_
 
 	switch (req_op(rq)) {
 	case REQ_OP_READ:
+		break;
 	case REQ_OP_WRITE:
+		/* The block layer only warns of it, and the target's key would end the connection. */
+		if (get_disk_ro(disk->gd))
+			return BLK_STS_IOERR;
 		break;
 	default:
 		return BLK_STS_NOTSUPP;
@@ -136,6 +145,8 @@ static void kfblk_put(struct kfblk_disk *disk)
 	if (refcount_dec_and_test(&disk->refs)) {
 		ida_free(&kfblk_ida, disk->index);
 		kfree(disk);
+		if (atomic_dec_and_test(&kfblk_disks))
+			wake_up_all(&kfblk_none);
 	}
 }
 
@@ -172,6 +183,7 @@ struct kfblk_disk *kfblk_disk_new(void *owner, const struct kfblk_shape *shape)
 	if (!disk)
 		return ERR_PTR(-ENOMEM);
 	disk->owner = owner;
+	atomic_inc(&kfblk_disks);
 	refcount_set(&disk->refs, 1);
 	disk->set.ops = &kfblk_mq_ops;
 	disk->set.nr_hw_queues = shape->queues;
@@ -210,6 +222,8 @@ out_tags:
 	blk_mq_free_tag_set(&disk->set);
 out_free:
 	kfree(disk);
+	if (atomic_dec_and_test(&kfblk_disks))
+		wake_up_all(&kfblk_none);
 	return ERR_PTR(ret);
 }
 
@@ -227,8 +241,13 @@ void kfblk_disk_del(struct kfblk_disk *disk)
 /* After kfblk_disk_del(), or instead of it if it was never added. */
 void kfblk_disk_free(struct kfblk_disk *disk)
 {
+	bool added = test_bit(GD_ADDED, &disk->gd->state);
+
 	put_disk(disk->gd);
 	blk_mq_free_tag_set(&disk->set);
+	/* Of what was never added the block layer gives nothing back. */
+	if (!added)
+		kfblk_put(disk);
 	kfblk_put(disk);
 }
 
@@ -266,6 +285,9 @@ int kfblk_block_init(void)
 
 void kfblk_block_exit(void)
 {
+	wait_event(kfblk_none, !atomic_read(&kfblk_disks));
+	/* Whoever was the last is out of this module's text then. */
+	synchronize_rcu_tasks();
 	unregister_blkdev(kfblk_major, "kfblk");
 	ida_destroy(&kfblk_ida);
 }

@@ -8,6 +8,7 @@
 #include <linux/inet.h>
 #include <linux/module.h>
 #include <linux/random.h>
+#include <linux/sched/mm.h>
 #include <linux/socket.h>
 #include <linux/string.h>
 #include <linux/utsname.h>
@@ -36,6 +37,16 @@ int kfblk_parse_addr(struct net *net, const char *addr, const char *port, u8 *ou
 	*len = ss.ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
 	memcpy(out, &ss, *len);
 	return 0;
+}
+
+unsigned int kfblk_noio_save(void)
+{
+	return memalloc_noio_save();
+}
+
+void kfblk_noio_restore(unsigned int flags)
+{
+	memalloc_noio_restore(flags);
 }
 
 void kfblk_random(void *data, unsigned long len)

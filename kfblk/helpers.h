@@ -79,6 +79,8 @@ void kfblk_rs_unlink(void *port, void *subsystem);
 struct workqueue_struct *kfblk_wq_alloc(void);
 void kfblk_wq_free(struct workqueue_struct *wq);
 int kfblk_parse_addr(struct net *net, const char *addr, const char *port, u8 *out, u32 *len);
+unsigned int kfblk_noio_save(void);
+void kfblk_noio_restore(unsigned int flags);
 void kfblk_random(void *data, unsigned long len);
 u32 kfblk_cpus(void);
 void kfblk_node_name(char *name, unsigned int size);

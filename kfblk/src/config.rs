@@ -29,7 +29,8 @@ pub(crate) use kfabric::errno::{
     enodata,
     enotconn,
     eopnotsupp,
-    eproto, //
+    eproto,
+    estale, //
 };
 
 use crate::{

@@ -89,6 +89,9 @@ const DEPTH: u32 = 128;
 /// After how long a request is asked about, in milliseconds.
 const TIMEOUT_MS: u32 = 30_000;
 
+/// How long all connections of a disk may take to be made, in milliseconds.
+const CONNECT_MS: i64 = 120_000;
+
 /// Where a disk is in its life.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -284,14 +287,26 @@ impl Disk {
             client: conf.client.ok_or(EINVAL)?,
             subsystem: conf.subsystem.ok_or(EINVAL)?,
         };
+        // Whoever is to go, or asks for too long, does not go on asking.
+        let (state, since) = (self.state(), Instant::<Monotonic>::now());
+        let go_on = || -> Result {
+            if self.state() != state {
+                return Err(EINTR);
+            }
+            if since.elapsed().as_millis() > CONNECT_MS {
+                return Err(ETIMEDOUT);
+            }
+            Ok(())
+        };
         let mut lanes = KVec::with_capacity(conf.queues.into(), GFP_KERNEL)?;
         let mut first: Option<Welcome> = run.welcome;
         for queue in 0..conf.queues {
             hello.queue = queue;
-            let (lane, welcome) = Lane::connect(&domain, &addr, &hello, DEPTH)?;
-            // It has to stay the disk that it was.
+            let (lane, welcome) = Lane::connect(&domain, &addr, &hello, DEPTH, &go_on)?;
+            // It has to stay the disk that it was, with the same contents, and must not have been
+            // fenced: what waits here was meant for that.
             if first.is_some_and(|first| first != welcome) {
-                return Err(EIO);
+                return Err(config::estale());
             }
             first = Some(welcome);
             lanes.push(lane, GFP_KERNEL)?;
@@ -332,6 +347,7 @@ impl Disk {
 
     /// Makes the connections again, or gives up.
     fn recover(this: &Arc<Self>) {
+        let _no_io = sys::NoIo::new();
         let mut run = this.run.lock();
         let Some(block) = run.block else { return };
         if !matches!(this.state(), State::Lost | State::Dead) {
@@ -455,16 +471,23 @@ impl Disk {
 
     /// Says that it is to go, so that nobody tries to connect any more; what is to go, if it is there.
     fn begin_leave(&self) -> Option<Block> {
+        self.give_up();
+        self.run.lock().block
+    }
+
+    /// Nobody tries to connect any more, if it is there.
+    fn give_up(&self) {
         // Either may become the other meanwhile, but no third.
         while !self.advance(State::Live, State::Leaving)
             && !self.advance(State::Lost, State::Dead)
             && matches!(self.state(), State::Live | State::Lost)
         {}
         self.hook.wake();
-        self.run.lock().block
     }
 
     fn disable(this: &Arc<Self>) {
+        // Whoever enables it may wait for requests that only this ends.
+        this.give_up();
         let _conf = this.conf.lock();
         Self::leave(this, true);
     }

@@ -2,6 +2,7 @@
 //! The thin layer to C: `helpers.h`.
 
 use core::{
+    marker::PhantomData,
     ptr::NonNull,
     sync::atomic::{
         AtomicPtr,
@@ -86,6 +87,8 @@ extern "C" {
         out: *mut u8,
         len: *mut u32,
     ) -> c_int;
+    fn kfblk_noio_save() -> c_uint;
+    fn kfblk_noio_restore(flags: c_uint);
     fn kfblk_random(data: *mut c_void, len: c_ulong);
     fn kfblk_cpus() -> u32;
     fn kfblk_node_name(name: *mut u8, size: c_uint);
@@ -265,6 +268,24 @@ pub(crate) fn random<const N: usize>() -> [u8; N] {
     // SAFETY: There is room for as many.
     unsafe { kfblk_random(out.as_mut_ptr().cast(), N) };
     out
+}
+
+/// While it lives, this task's memory is not waited for by way of a block device.
+pub(crate) struct NoIo(c_uint, PhantomData<*mut ()>);
+
+impl NoIo {
+    /// Begins.
+    pub(crate) fn new() -> Self {
+        // SAFETY: No preconditions; the drop, in the same task, ends it.
+        Self(unsafe { kfblk_noio_save() }, PhantomData)
+    }
+}
+
+impl Drop for NoIo {
+    fn drop(&mut self) {
+        // SAFETY: What `new` returned, in the same task.
+        unsafe { kfblk_noio_restore(self.0) };
+    }
 }
 
 /// Processors.

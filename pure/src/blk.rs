@@ -150,6 +150,9 @@ pub struct Welcome {
     pub flags: u32,
     /// What it is like; of no meaning in a refusal.
     pub geometry: Geometry,
+    /// What the client was let in to: another number whenever the contents are others, and when it
+    /// was fenced meanwhile.
+    pub instance: u64,
 }
 
 /// A key, and the address that it begins at.
@@ -297,6 +300,7 @@ impl Welcome {
                 block_shift: 0,
                 chunk_shift: 0,
             },
+            instance: 0,
         }
     }
 
@@ -312,6 +316,7 @@ impl Welcome {
         writer.put(&self.geometry.capacity.to_le_bytes())?;
         writer.put(&self.geometry.block_shift.to_le_bytes())?;
         writer.put(&self.geometry.chunk_shift.to_le_bytes())?;
+        writer.put(&self.instance.to_le_bytes())?;
         Ok(writer.at)
     }
 
@@ -333,6 +338,7 @@ impl Welcome {
                 block_shift: reader.u32()?,
                 chunk_shift: reader.u32()?,
             },
+            instance: reader.u64()?,
         };
         reader.end()?;
         if welcome.status == 0 {
@@ -462,7 +468,7 @@ pub enum Next {
 /// Whether to try again. `loss_tmo` and `delay` are in seconds; `loss_tmo` below 0: for ever. `since`:
 /// milliseconds since the connection was lost. `err`: why the last try failed; 0: there was none yet.
 pub fn next(loss_tmo: i32, delay: u32, since: u64, err: u32) -> Next {
-    if err == REVOKED {
+    if matches!(err, REVOKED | CHANGED) {
         return Next::GiveUp;
     }
     if let Ok(tmo) = u64::try_from(loss_tmo) {
@@ -478,3 +484,5 @@ pub fn next(loss_tmo: i32, delay: u32, since: u64, err: u32) -> Next {
 
 /// `EKEYREVOKED`: what a target answers whom it has fenced.
 pub const REVOKED: u32 = 128;
+/// `ESTALE`: what there is now is not what was connected to, or who asks was fenced since.
+pub const CHANGED: u32 = 116;

@@ -26,7 +26,8 @@ use kfabric::{
         Question,
         Welcome,
         MESSAGE_MAX,
-        QUESTION_MAX, //
+        QUESTION_MAX,
+        TABLE_MAX, //
     },
     uapi::*,
 };
@@ -61,7 +62,8 @@ pub(crate) struct Lane {
 fn failed(err: u32) -> Error {
     // CAST: An errno is small.
     match i32::try_from(err) {
-        Ok(err @ 1..=4095) => Error::from_errno(-err),
+        // Those from 512 on are the kernel's own.
+        Ok(err @ 1..=511) => Error::from_errno(-err),
         _ => EIO,
     }
 }
@@ -112,14 +114,16 @@ impl Lane {
     /// # Errors
     ///
     /// The target's refusal: `EKEYREVOKED`: the client is fenced. `ENOENT`: there is no such subsystem.
-    /// `ENODEV`: it is not enabled. `EPROTO`: what was said is not of this protocol. Else those of
+    /// `ENODEV`: it is not enabled. What `go_on`, asked before each question, says. `EPROTO`: what was said is not of this protocol. Else those of
     /// connecting.
     pub(crate) fn connect(
         domain: &Arc<Domain>,
         addr: &SockAddr,
         hello: &Hello,
         depth: u32,
+        go_on: &dyn Fn() -> Result,
     ) -> Result<(Arc<Self>, Welcome)> {
+        go_on()?;
         let hook = Hook::new()?;
         let eq = Eq::open(domain.fabric(), 0, Some(hook.clone()))?;
         let cq = Cq::open(domain, depth + 8, KFI_CQ_FORMAT_MSG, Some(hook.clone()))?;
@@ -156,6 +160,7 @@ impl Lane {
         let chunks = usize::try_from(geometry.chunks()).map_err(|_| config::eproto())?;
         let mut keys = KVVec::with_capacity(chunks, GFP_KERNEL)?;
         while keys.len() < chunks {
+            go_on()?;
             let first = u32::try_from(keys.len()).map_err(|_| config::eproto())?;
             let len = talk.ask(&Question::Keys(first), &mut answer)?;
             let most = (chunks - keys.len()) as u64;
@@ -163,6 +168,10 @@ impl Lane {
             // There is room for all.
             let add = |entry| drop(keys.push_within_capacity(entry));
             blk::read_table(table, first, most, add).map_err(|_| config::eproto())?;
+            // As many as there is room for, so that there is an end.
+            if keys.len() < chunks && keys.len() % TABLE_MAX != 0 {
+                return Err(config::eproto());
+            }
         }
         let lane = Self {
             ep,

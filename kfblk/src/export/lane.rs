@@ -208,13 +208,25 @@ impl Lane {
             .is_some_and(|of| of.hello.client == *client)
     }
 
+    /// How many times later `hello` is, if it is of the same session.
+    fn later(&self, hello: &Hello) -> Option<i32> {
+        let of = &self.client.as_ref()?.hello;
+        // CAST: What is more than half of all is before.
+        (of.client == hello.client && of.session == hello.session)
+            .then(|| hello.epoch.wrapping_sub(of.epoch) as i32)
+    }
+
     /// Whether it is of an earlier time of the same session as `hello`, or what that replaces.
     pub(crate) fn is_before(&self, hello: &Hello) -> bool {
-        self.client.as_ref().is_some_and(|of| {
-            of.hello.client == hello.client
-                && of.hello.session == hello.session
-                && (of.hello.epoch != hello.epoch || of.hello.queue == hello.queue)
+        self.later(hello).is_some_and(|later| {
+            let same = |of: &Client| of.hello.queue == hello.queue;
+            later > 0 || (later == 0 && self.client.as_ref().is_some_and(same))
         })
+    }
+
+    /// Whether it is of a later time.
+    pub(crate) fn is_behind(&self, hello: &Hello) -> bool {
+        self.later(hello).is_some_and(|later| later < 0)
     }
 
     /// Whether it serves that.
@@ -242,15 +254,13 @@ impl Lane {
     }
 
     /// Ends its keys: nothing is read or written by them when this returns, and it gets no more.
-    ///
-    /// # Errors
-    ///
-    /// `EINTR`: the task was killed while it waited.
-    pub(crate) fn revoke(&self) -> Result {
+    pub(crate) fn revoke(&self) {
         let mut keys = self.keys.lock();
         keys.over = true;
-        Key::revoke_many(&mut keys.all).map_err(|(_, e)| e)?;
-        Ok(())
+        // With the lock held: whoever comes next finds none, and they have ended.
+        for key in core::mem::take(&mut keys.all) {
+            key.close();
+        }
     }
 
     /// Has its work end it.
@@ -269,14 +279,7 @@ impl Lane {
                 talk.ended = true;
                 // Its keys end first.
                 self.ep.close();
-                let keys = {
-                    let mut keys = self.keys.lock();
-                    keys.over = true;
-                    core::mem::take(&mut keys.all)
-                };
-                for key in keys {
-                    key.close();
-                }
+                self.revoke();
                 talk.share = None;
             }
         }
@@ -313,7 +316,13 @@ impl Lane {
                 }
                 match entry.context {
                     CAME => talk.question = Some(entry.len),
-                    WENT => talk.sending = false,
+                    WENT => {
+                        talk.sending = false;
+                        if talk.share.is_none() {
+                            // That was a refusal.
+                            return Err(EIO);
+                        }
+                    }
                     _ => return Err(EIO),
                 }
             }
@@ -375,9 +384,7 @@ impl Lane {
         };
         // What is late of the connections before this one must not land after this one's.
         for lane in admitted.stale {
-            if lane.revoke().is_err() {
-                return refusal(EAGAIN);
-            }
+            lane.revoke();
             lane.doom();
         }
         let (flags, access) = match admitted.read_only {
@@ -393,6 +400,7 @@ impl Lane {
             status: 0,
             flags,
             geometry: admitted.geometry,
+            instance: admitted.instance,
         }
     }
 

@@ -31,10 +31,13 @@ use super::{
     BLOCK_SHIFT,
     CHUNK_SHIFT, //
 };
-use crate::config::{
-    self,
-    Item,
-    Text, //
+use crate::{
+    config::{
+        self,
+        Item,
+        Text, //
+    },
+    sys, //
 };
 
 /// Bytes that can be exported, at most: a key for each chunk, for each connection.
@@ -46,19 +49,34 @@ struct Export {
     region: Arc<Region>,
 }
 
+/// Who was fenced.
+struct Fenced {
+    client: Name,
+    /// How often.
+    times: u64,
+    /// It is not let in.
+    out: bool,
+}
+
 struct Inner {
     size: u64,
     read_only: bool,
     memory: Option<Arc<Memory>>,
     exports: KVec<Export>,
     lanes: KVec<Arc<Lane>>,
-    fenced: KVec<Name>,
+    /// Everybody who ever was.
+    fenced: KVec<Fenced>,
+    /// Drawn anew whenever it is enabled, for the contents are others then.
+    instance: u64,
 }
 
 /// A subsystem: memory that has the same contents for as long as it is enabled.
 #[pin_data]
 pub(crate) struct Subsystem {
     name: Name,
+    /// Held while it is enabled or disabled.
+    #[pin]
+    switch: Mutex<()>,
     #[pin]
     inner: Mutex<Inner>,
 }
@@ -71,6 +89,8 @@ pub(crate) struct Admitted {
     pub(crate) read_only: bool,
     /// What its keys are for.
     pub(crate) region: Arc<Region>,
+    /// See [`Welcome::instance`](kfabric::pure::blk::Welcome::instance).
+    pub(crate) instance: u64,
     /// Connections of an earlier time of the same session, which must have ended before it is told.
     pub(crate) stale: KVec<Arc<Lane>>,
 }
@@ -94,10 +114,12 @@ impl Subsystem {
             exports: KVec::new(),
             lanes: KVec::new(),
             fenced: KVec::new(),
+            instance: 0,
         };
         Arc::pin_init(
             pin_init!(Self {
                 name,
+                switch <- new_mutex!((), "kfblk_switch"),
                 inner <- new_mutex!(inner, "kfblk_subsystem"),
             }),
             GFP_KERNEL,
@@ -113,7 +135,8 @@ impl Subsystem {
     ///
     /// # Errors
     ///
-    /// `EKEYREVOKED`: it is fenced. `ENODEV`: nothing is exported now. Else what registering says.
+    /// `EKEYREVOKED`: it is fenced. `ENODEV`: nothing is exported now. `ESTALE`: a later connection of
+    /// its session has been let in. Else what registering says.
     pub(crate) fn admit(
         &self,
         domain: &Arc<Domain>,
@@ -121,8 +144,12 @@ impl Subsystem {
         lane: &Arc<Lane>,
     ) -> Result<Admitted> {
         let mut inner = self.inner.lock();
-        if inner.fenced.contains(&hello.client) {
-            return Err(config::ekeyrevoked());
+        let mut instance = inner.instance;
+        if let Some(fenced) = inner.fenced.iter().find(|of| of.client == hello.client) {
+            if fenced.out {
+                return Err(config::ekeyrevoked());
+            }
+            instance = instance.wrapping_add(fenced.times);
         }
         let memory = inner.memory.clone().ok_or(ENODEV)?;
         let known = inner
@@ -145,6 +172,9 @@ impl Subsystem {
         };
         let mut stale = KVec::new();
         for other in &inner.lanes {
+            if other.is_behind(hello) {
+                return Err(config::estale());
+            }
             if other.is_before(hello) {
                 stale.push(other.clone(), GFP_KERNEL)?;
             }
@@ -158,6 +188,7 @@ impl Subsystem {
             },
             read_only: inner.read_only,
             region,
+            instance,
             stale,
         })
     }
@@ -195,7 +226,8 @@ impl Subsystem {
     /// Ends all connections, the last added first. Needs no memory.
     fn end_lanes(&self) {
         loop {
-            let last = self.inner.lock().lanes.pop();
+            // It stays in the list until its keys have ended: who fences waits for them too.
+            let last = self.inner.lock().lanes.last().cloned();
             match last {
                 Some(lane) => lane.end(),
                 None => return,
@@ -204,43 +236,69 @@ impl Subsystem {
     }
 
     fn enable(&self) -> Result {
-        let mut inner = self.inner.lock();
-        if inner.memory.is_some() {
-            return Ok(());
-        }
-        if inner.size == 0 {
+        let _switch = self.switch.lock();
+        let size = {
+            let inner = self.inner.lock();
+            if inner.memory.is_some() {
+                return Ok(());
+            }
+            inner.size
+        };
+        if size == 0 {
             return Err(EINVAL);
         }
-        inner.memory = Some(pages(inner.size)?);
+        // Not under the lock that a fence takes: it may take long.
+        let memory = pages(size)?;
+        let mut inner = self.inner.lock();
+        if inner.size != size {
+            return Err(EBUSY);
+        }
+        inner.instance = u64::from_ne_bytes(sys::random());
+        inner.memory = Some(memory);
         Ok(())
     }
 
     /// Exports nothing any more: when this returns no peer reaches the memory.
     pub(crate) fn disable(&self) {
-        let memory = self.inner.lock().memory.take();
+        let _switch = self.switch.lock();
+        let (memory, exports) = {
+            let mut inner = self.inner.lock();
+            (inner.memory.take(), core::mem::take(&mut inner.exports))
+        };
         self.end_lanes();
-        let exports = core::mem::take(&mut self.inner.lock().exports);
         drop(exports);
         drop(memory);
     }
 
     /// Ends everything that a client may do: when this returns, not a byte of it lands any more, and it
-    /// is not let in again until it is admitted.
+    /// is not let in again until it is admitted. What it had not done by then it never does, for it is
+    /// let in as somebody else.
     ///
     /// # Errors
     ///
-    /// `EINTR`: the task was killed while it waited; some keys may still be valid.
+    /// `ENOMEM`: nothing was done.
     fn fence(&self, client: Name) -> Result {
         {
             let mut inner = self.inner.lock();
-            if !inner.fenced.contains(&client) {
-                inner.fenced.push(client, GFP_KERNEL)?;
+            match inner.fenced.iter_mut().find(|of| of.client == client) {
+                Some(fenced) => {
+                    fenced.times = fenced.times.wrapping_add(1);
+                    fenced.out = true;
+                }
+                None => {
+                    let fenced = Fenced {
+                        client,
+                        times: 1,
+                        out: true,
+                    };
+                    inner.fenced.push(fenced, GFP_KERNEL)?;
+                }
             }
         }
         let lanes = self.lanes(|lane| lane.is_of(&client))?;
         // All keys first: that is what the caller waits for.
         for lane in &lanes {
-            lane.revoke()?;
+            lane.revoke();
         }
         for lane in lanes {
             lane.doom();
@@ -250,9 +308,8 @@ impl Subsystem {
 
     fn admit_again(&self, client: Name) -> Result {
         let mut inner = self.inner.lock();
-        let at = inner.fenced.iter().position(|name| *name == client);
-        let at = at.ok_or(ENOENT)?;
-        inner.fenced.remove(at).map_err(|_| ENOENT)?;
+        let fenced = inner.fenced.iter_mut().find(|of| of.client == client && of.out);
+        fenced.ok_or(ENOENT)?.out = false;
         Ok(())
     }
 }
@@ -274,8 +331,8 @@ impl Item for Subsystem {
                 }
             }
             4 => {
-                for name in &inner.fenced {
-                    writeln!(out, "{}", name.as_str())?;
+                for of in inner.fenced.iter().filter(|of| of.out) {
+                    writeln!(out, "{}", of.client.as_str())?;
                 }
             }
             _ => return Err(EINVAL),

@@ -133,6 +133,7 @@ fn disks_that_cannot_be() {
             status: 0,
             flags: 0,
             geometry: bad,
+            instance: 1,
         };
         let len = welcome.write(&mut message).unwrap();
         assert_eq!(Welcome::read(&message[..len]), Err(Broken::Geometry));
@@ -156,9 +157,9 @@ proptest! {
     }
 
     #[test]
-    fn welcomes_come_back(status: u32, flags: u32, geometry in geometry()) {
+    fn welcomes_come_back(status: u32, flags: u32, geometry in geometry(), instance: u64) {
         prop_assume!(geometry.check().is_ok());
-        let welcome = Welcome { status, flags, geometry };
+        let welcome = Welcome { status, flags, geometry, instance };
         let mut message = [0; MESSAGE_MAX];
         let len = welcome.write(&mut message).unwrap();
         prop_assert_eq!(Welcome::read(&message[..len]), Ok(welcome));
