@@ -7,7 +7,7 @@ use super::auth::led;
 use super::refused;
 use crate::auth::{self, keyed, Agent, Enforced, KEY, OTHER};
 use crate::buf::Buf;
-use crate::harness::{Ctx, Test, Topology, NETNS, TWO};
+use crate::harness::{Ctx, Test, Topology, NETNS};
 use crate::op::{self, iov};
 use crate::pair::{Remote, Side, LOCAL, REMOTE, WAIT};
 use crate::raw::Event;
@@ -25,10 +25,10 @@ pub const TESTS: &[Test] = &[
     Test::pair("auth.p07_seven_steps", seven_steps).seconds(15),
     Test::pair("auth.p07_namespaces_of_one_user", namespaces).on(NETNS),
     Test::pair("auth.p07_keys_of_an_endpoint_and_ordered", own_keys)
-        .on(NETNS | TWO)
+        .on(NETNS)
         .seconds(15),
     Test::pair("auth.p07_revoked_in_mid_transfer", mid_transfer)
-        .on(NETNS | TWO)
+        .on(NETNS)
         .seconds(15),
     Test::pair("auth.p07_revoked_has_ended", |ctx| led(ctx, has_ended))
         .on(NETNS)
