@@ -9,8 +9,10 @@ use super::program::{Op, Program, Val, ALL, MAX_OPS, THREADS};
 use super::shape::{Area, Class, Part, What, NOWHERE};
 use super::syscalls;
 use super::world::World;
+use crate::auth::{self, Agent};
+use crate::raw::Dev;
 use crate::sys::Errno;
-use kfabric_uapi::KFI_IOC_CLOSE;
+use kfabric_uapi::*;
 use std::collections::HashSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -371,6 +373,8 @@ pub struct Machine {
     orders: Vec<Sender<Order>>,
     done: Receiver<()>,
     remote: Option<Kcov>,
+    /// For what programs do to the machine.
+    admin: Option<Dev>,
 }
 
 /// What running a program showed.
@@ -434,6 +438,7 @@ impl Machine {
             let _ = done.recv();
         }
         let remote = remote.recv().ok().flatten();
+        let admin = Dev::open().ok();
         // All that stays open is open now.
         shared.floor.store(os::free_fd(), Ordering::Relaxed);
         Ok(Self {
@@ -442,6 +447,7 @@ impl Machine {
             orders,
             done,
             remote,
+            admin,
         })
     }
 
@@ -482,6 +488,7 @@ impl Machine {
             let _ = self.done.recv();
         }
         self.tidy();
+        self.restore(program);
         let mut points = self
             .shared
             .points
@@ -521,7 +528,33 @@ impl Machine {
             answers.push((op.shape().name, self.caller.call(index, op)));
         }
         self.tidy();
+        self.restore(program);
         answers
+    }
+
+    /// Has the mode as it was, if a program may have set it, and lets no grant stay.
+    fn restore(&self, program: &Program) {
+        let Some(admin) = &self.admin else { return };
+        if !program.ops.iter().any(|op| op.shape().name == "auth_mode") {
+            return;
+        }
+        let _ = auth::set(
+            admin,
+            &AuthMode {
+                flags: KFI_AUTH_SET_MODE
+                    | KFI_AUTH_SET_TIMEOUT
+                    | KFI_AUTH_SET_DENY
+                    | KFI_AUTH_SET_ASKS,
+                mode: KFI_AUTH_OPEN,
+                timeout_ms: 10_000,
+                deny_ms: 1_000,
+                asks: 64,
+                ..Default::default()
+            },
+        );
+        for grant in auth::list(admin).unwrap_or_default() {
+            let _ = auth::revoke(admin, grant.id);
+        }
     }
 
     fn prepare(&mut self) {
@@ -575,6 +608,8 @@ fn guard(shared: &Shared) {
                 continue;
             }
             os::nudge(thread.load(Ordering::Relaxed));
+            // Who waits for the agent waits for no more than that one's end, or this one's.
+            drop(Agent::open());
             if took > HANG * slow {
                 hang(thread.load(Ordering::Relaxed));
             }

@@ -445,7 +445,7 @@ fn shapes() -> Vec<Shape> {
         ioctl!("fabric_open", FabricOpen, 3, Some(K::Fabric),
             [flags Bits(&[]), prov_name Name(self::Name::Provider), fabric_name Name(self::Name::Fabric)], [handle Handle]),
         ioctl!("domain_open", DomainOpen, 3, Some(K::Domain),
-            [flags Bits(&[]), fabric Handle(&[K::Fabric]), name Name(self::Name::Domain), auth_key Zero, auth_key_size Zero,
+            [flags Bits(&[]), fabric Handle(&[K::Fabric]), name Name(self::Name::Domain), auth_key Maybe(Area::Data, 64), auth_key_size Num(&[0, 16, 65]),
              reserved Zero, reserved2 Zero], [handle Handle]),
         ioctl!("eq_open", EqOpen, 3, Some(K::Eq),
             [flags Bits(&[]), fabric Handle(&[K::Fabric]), depth Num(DEPTHS)], [handle Handle, fd Fd]),
@@ -455,7 +455,8 @@ fn shapes() -> Vec<Shape> {
         ioctl!("cntr_open", CntrOpen, 3, Some(K::Cntr),
             [flags Bits(&[]), domain Handle(&[K::Domain]), reserved Zero], [handle Handle]),
         ioctl!("pep_open", PepOpen, 3, Some(K::Pep),
-            [flags Bits(&[]), fabric Handle(&[K::Fabric]), eq Handle(&[K::Eq]), addr Addr, context Num(CONTEXTS)], [handle Handle]),
+            [flags Bits(&[]), fabric Handle(&[K::Fabric]), eq Handle(&[K::Eq]), addr Addr, context Num(CONTEXTS),
+             auth_keys Maybe(Area::Ops, 0), auth_key_count Num(&[0, 1, 2, 8, 9]), reserved Zero], [handle Handle]),
         ioctl!("ep_open", EpOpen, 4, Some(K::Ep),
             [flags Bits(&[KFI_EP_OWN_KEYS as u64]), domain Handle(&[K::Domain]), connreq Handle(&[K::Request]), src_addr Addr, context Num(CONTEXTS),
              tx_size Num(SIZES), rx_size Num(SIZES), iov_limit Num(&[0, 1, 4, 5]), reserved Zero, auth_key Maybe(Area::Data, 64),
@@ -484,7 +485,7 @@ fn shapes() -> Vec<Shape> {
             [flags Bits(&[]), cntr Handle(&[K::Cntr]), threshold Num(CONTEXTS), deadline Deadline, reserved Zero], []),
         ioctl!("region_reg", RegionReg, 6, Some(K::Region),
             [flags Bits(&[1]), domain Handle(&[K::Domain]), addr Ptr(Area::Play, 0), len Num(LENGTHS), access Bits(ACCESS),
-             ep Handle(&[K::Ep])],
+             ep Handle(&[K::Ep]), auth_key Maybe(Area::Data, 64), auth_key_size Num(&[0, 16, 65])],
             [handle Handle, key Key, remote_addr At]),
         ioctl!("key_alloc", KeyAlloc, 4, Some(K::Key),
             [flags Bits(&[]), region Handle(&[K::Region]), count Num(&[1, 0, 2, 3, 70, 4097]), reserved Zero,
@@ -503,13 +504,14 @@ fn shapes() -> Vec<Shape> {
         ioctl!("submit", Submit, 8, None,
             [flags Bits(&[]), ep Handle(&[K::Ep]), ops Ptr(Area::Ops, 0), count Num(&[1, 0, 2, 3, 4, 5, 9, 64, 1024, 1025]),
              entry_size Num(&[168, 0, 167, 169, 336])], []),
-        // The mode stays: programs that may open nothing find nothing.
+        // The mode is left to programs that are written: those that may open nothing find nothing. It
+        // is as it was when one is over.
         ioctl!("auth_mode", AuthMode, 2, None,
             [flags Bits(&[2, 4, 8]), mode Num(&[0, 1, 2]), timeout_ms Num(&[1, 0, 100, 600_001]), deny_ms Num(&[0, 1, 600_001]),
              asks Num(&[64, 0, 1, 4097]), reserved Zero], []),
         ioctl!("grant_add", GrantAdd, 4, None,
-            [flags Bits(&[]), auth_key Ptr(Area::Data, 64), auth_key_size Num(&[16, 0, 1, 64, 65]), match_ Bits(&[1, 2, 4, 32]),
-             rights Bits(&[1, 2, 4]), uid Num(&[0, 1, 65_534]), gid Num(&[0, 1]), cgroup Num(&[0, 1]), max_keys Num(&[0, 1, 100]),
+            [flags Bits(&[]), auth_key Ptr(Area::Data, 64), auth_key_size Num(&[16, 0, 1, 64, 65]), match_ Bits(&[1, 2, 4, 8, 16, 32]),
+             pidfd Num(&[0, 1000]), netns_fd Num(&[0, 1000]), rights Bits(&[1, 2, 4]), uid Num(&[0, 1, 65_534]), gid Num(&[0, 1]), cgroup Num(&[0, 1]), max_keys Num(&[0, 1, 100]),
              max_eps Num(&[0, 1]), max_pinned Num(&[0, 4096]), lifetime_ms Num(&[1, 0, 50]), reserved Zero], [id At]),
         ioctl!("grant_change", GrantChange, 2, None,
             [flags Bits(&[1, 2]), id At, max_pinned Num(&[0, 1]), max_keys Num(&[0, 1]), max_eps Num(&[0, 1]), lifetime_ms Num(&[0, 1, 50])], []),
@@ -520,7 +522,7 @@ fn shapes() -> Vec<Shape> {
         ioctl!("agent_next", AgentNext, 2, None, [flags Bits(&[]), auth_key Ptr(Area::Data, 64)], [id At]),
         ioctl!("agent_answer", AgentAnswer, 2, None,
             [flags Bits(&[]), id At, verdict Num(&[1, 0, 2]), match_ Bits(&[1, 2, 16]), rights Bits(&[1, 2]), max_keys Num(&[0, 1]),
-             max_pinned Num(&[0, 1]), lifetime_ms Num(&[0, 1, 50]), max_eps Num(&[0, 1]), reserved Zero], []),
+             max_pinned Num(&[0, 1]), lifetime_ms Num(&[0, 1, 50]), max_eps Num(&[0, 1]), reserved Zero], [grant At]),
         ioctl!("atomic_query", AtomicQuery, 2, None,
             [flags Bits(&[]), domain Handle(&[K::Domain]), op Num(&[4, 5, 6, 3, 7]), atomic_op Num(&[2, 0, 10, 12, 19]),
              datatype Num(&[7, 0, 8])], []),
@@ -584,6 +586,19 @@ fn shapes() -> Vec<Shape> {
         outs: Vec::new(),
         makes: None,
         weight: 5,
+    });
+    let mut entry = vec![slot(&[0, 1, 2, 7])];
+    entry.extend(
+        fields!(AuthKeyRef: addr Ptr(Area::Data, 64), size Num(&[16, 0, 1, 64, 65]), reserved Zero),
+    );
+    all.push(Shape {
+        name: "auth_key",
+        what: What::Write(Area::Ops),
+        size: size_of::<AuthKeyRef>(),
+        fields: entry,
+        outs: Vec::new(),
+        makes: None,
+        weight: 1,
     });
     let mut hints = vec![slot(&[0])];
     hints.extend(fields!(InfoEntry: caps Bits(CAPS), mode Bits(CAPS), mr_mode Bits(MODES), max_msg_size Num(LENGTHS),
