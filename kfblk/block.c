@@ -179,7 +179,7 @@ struct kfblk_disk *kfblk_disk_new(void *owner, const struct kfblk_shape *shape)
 	struct kfblk_disk *disk;
 	int ret;
 
-	disk = kzalloc(sizeof(*disk), GFP_KERNEL);
+	disk = kzalloc_obj(*disk);
 	if (!disk)
 		return ERR_PTR(-ENOMEM);
 	disk->owner = owner;

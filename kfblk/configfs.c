@@ -54,25 +54,22 @@ static ssize_t _prefix##_name##_store(struct config_item *item, const char *page
 }
 
 /* The numbers are those of src/config.rs. */
-#define KFBLK_ATTR(_prefix, _name, _id)							\
-	KFBLK_SHOW(_prefix, _name, _id)							\
-	KFBLK_STORE(_prefix, _name, _id)						\
-	CONFIGFS_ATTR(_prefix, _name)
-
-#define KFBLK_ATTR_RO(_prefix, _name, _id)						\
-	KFBLK_SHOW(_prefix, _name, _id)							\
-	CONFIGFS_ATTR_RO(_prefix, _name)
-
-#define KFBLK_ATTR_WO(_prefix, _name, _id)						\
-	KFBLK_STORE(_prefix, _name, _id)						\
-	CONFIGFS_ATTR_WO(_prefix, _name)
-
-KFBLK_ATTR(subsystem_, attr_size, 0);
-KFBLK_ATTR(subsystem_, attr_read_only, 1);
-KFBLK_ATTR(subsystem_, enable, 2);
-KFBLK_ATTR_RO(subsystem_, clients, 3);
-KFBLK_ATTR(subsystem_, fence, 4);
-KFBLK_ATTR_WO(subsystem_, admit, 5);
+KFBLK_SHOW(subsystem_, attr_size, 0)
+KFBLK_STORE(subsystem_, attr_size, 0)
+CONFIGFS_ATTR(subsystem_, attr_size);
+KFBLK_SHOW(subsystem_, attr_read_only, 1)
+KFBLK_STORE(subsystem_, attr_read_only, 1)
+CONFIGFS_ATTR(subsystem_, attr_read_only);
+KFBLK_SHOW(subsystem_, enable, 2)
+KFBLK_STORE(subsystem_, enable, 2)
+CONFIGFS_ATTR(subsystem_, enable);
+KFBLK_SHOW(subsystem_, clients, 3)
+CONFIGFS_ATTR_RO(subsystem_, clients);
+KFBLK_SHOW(subsystem_, fence, 4)
+KFBLK_STORE(subsystem_, fence, 4)
+CONFIGFS_ATTR(subsystem_, fence);
+KFBLK_STORE(subsystem_, admit, 5)
+CONFIGFS_ATTR_WO(subsystem_, admit);
 
 static struct configfs_attribute *kfblk_subsystem_attrs[] = {
 	&subsystem_attr_attr_size,
@@ -84,9 +81,15 @@ static struct configfs_attribute *kfblk_subsystem_attrs[] = {
 	NULL,
 };
 
-KFBLK_ATTR(port_, addr_trtype, 0);
-KFBLK_ATTR(port_, addr_traddr, 1);
-KFBLK_ATTR(port_, addr_trsvcid, 2);
+KFBLK_SHOW(port_, addr_trtype, 0)
+KFBLK_STORE(port_, addr_trtype, 0)
+CONFIGFS_ATTR(port_, addr_trtype);
+KFBLK_SHOW(port_, addr_traddr, 1)
+KFBLK_STORE(port_, addr_traddr, 1)
+CONFIGFS_ATTR(port_, addr_traddr);
+KFBLK_SHOW(port_, addr_trsvcid, 2)
+KFBLK_STORE(port_, addr_trsvcid, 2)
+CONFIGFS_ATTR(port_, addr_trsvcid);
 
 static struct configfs_attribute *kfblk_port_attrs[] = {
 	&port_attr_addr_trtype,
@@ -95,17 +98,37 @@ static struct configfs_attribute *kfblk_port_attrs[] = {
 	NULL,
 };
 
-KFBLK_ATTR(disk_, addr_trtype, 0);
-KFBLK_ATTR(disk_, addr_traddr, 1);
-KFBLK_ATTR(disk_, addr_trsvcid, 2);
-KFBLK_ATTR(disk_, subsystem, 3);
-KFBLK_ATTR(disk_, client, 4);
-KFBLK_ATTR(disk_, nr_io_queues, 5);
-KFBLK_ATTR(disk_, ctrl_loss_tmo, 6);
-KFBLK_ATTR(disk_, reconnect_delay, 7);
-KFBLK_ATTR(disk_, enable, 8);
-KFBLK_ATTR_RO(disk_, state, 9);
-KFBLK_ATTR_RO(disk_, device, 10);
+KFBLK_SHOW(disk_, addr_trtype, 0)
+KFBLK_STORE(disk_, addr_trtype, 0)
+CONFIGFS_ATTR(disk_, addr_trtype);
+KFBLK_SHOW(disk_, addr_traddr, 1)
+KFBLK_STORE(disk_, addr_traddr, 1)
+CONFIGFS_ATTR(disk_, addr_traddr);
+KFBLK_SHOW(disk_, addr_trsvcid, 2)
+KFBLK_STORE(disk_, addr_trsvcid, 2)
+CONFIGFS_ATTR(disk_, addr_trsvcid);
+KFBLK_SHOW(disk_, subsystem, 3)
+KFBLK_STORE(disk_, subsystem, 3)
+CONFIGFS_ATTR(disk_, subsystem);
+KFBLK_SHOW(disk_, client, 4)
+KFBLK_STORE(disk_, client, 4)
+CONFIGFS_ATTR(disk_, client);
+KFBLK_SHOW(disk_, nr_io_queues, 5)
+KFBLK_STORE(disk_, nr_io_queues, 5)
+CONFIGFS_ATTR(disk_, nr_io_queues);
+KFBLK_SHOW(disk_, ctrl_loss_tmo, 6)
+KFBLK_STORE(disk_, ctrl_loss_tmo, 6)
+CONFIGFS_ATTR(disk_, ctrl_loss_tmo);
+KFBLK_SHOW(disk_, reconnect_delay, 7)
+KFBLK_STORE(disk_, reconnect_delay, 7)
+CONFIGFS_ATTR(disk_, reconnect_delay);
+KFBLK_SHOW(disk_, enable, 8)
+KFBLK_STORE(disk_, enable, 8)
+CONFIGFS_ATTR(disk_, enable);
+KFBLK_SHOW(disk_, state, 9)
+CONFIGFS_ATTR_RO(disk_, state);
+KFBLK_SHOW(disk_, device, 10)
+CONFIGFS_ATTR_RO(disk_, device);
 
 static struct configfs_attribute *kfblk_disk_attrs[] = {
 	&disk_attr_addr_trtype,

@@ -308,7 +308,10 @@ impl Subsystem {
 
     fn admit_again(&self, client: Name) -> Result {
         let mut inner = self.inner.lock();
-        let fenced = inner.fenced.iter_mut().find(|of| of.client == client && of.out);
+        let fenced = inner
+            .fenced
+            .iter_mut()
+            .find(|of| of.client == client && of.out);
         fenced.ok_or(ENOENT)?.out = false;
         Ok(())
     }

@@ -496,11 +496,7 @@ fn keys_of_own(ctx: &mut Ctx, mode: Option<&Enforced>, id: u64) -> Result<()> {
     // When the call returns, also those that the worker was just making.
     let all = dev.obj_list()?;
     let live = |o: &&ObjInfo| o.kind == KFI_TYPE_KEY && o.a != 0;
-    ensure!(
-        !all.iter().any(|o| live(&o)),
-        "{:?}",
-        all.iter().find(live)
-    );
+    ensure!(!all.iter().any(|o| live(&o)), "{:?}", all.iter().find(live));
     refused(
         dev.key_assign(own, 0, 4096, REMOTE),
         libc::EKEYREVOKED,

@@ -123,7 +123,10 @@ fn errors(ctx: &mut Ctx) -> Result<()> {
         (&["info", "-p", "no-such-provider"], 4),
         // Tried again until time is up.
         (&["ping", &peer, "-p", "9", "--timeout", "1"], 5),
-        (&["get", &peer, "/tmp/never", "-p", "9", "--timeout", "1"], 5),
+        (
+            &["get", &peer, "/tmp/never", "-p", "9", "--timeout", "1"],
+            5,
+        ),
     ];
     for (args, status) in cases {
         let out = kfi(args)?;
