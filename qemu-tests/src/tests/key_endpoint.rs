@@ -142,6 +142,8 @@ fn mixed(ctx: &mut Ctx) -> Result<()> {
     let message = [iov(local, 0, 16 * speaker as u64)];
     for round in 0..rounds {
         if ctx.first() {
+            // The peer has its receive posted: from the order on nothing is waited for.
+            ctx.barrier("posted")?;
             let of = |(i, slot): (usize, &u64)| entry(*slot, i as u64 * PAGE, PAGE);
             let mut entries: Vec<_> = slots.iter().enumerate().map(of).collect();
             // Lanes of one group are never neighbours in it.
@@ -157,8 +159,6 @@ fn mixed(ctx: &mut Ctx) -> Result<()> {
                 messages.set64(at, e.remote_addr);
                 messages.set64(at + 8, e.key);
             }
-            // Only when the peer has its receive posted.
-            ctx.barrier("posted")?;
             dev.submit(lanes.eps[speaker], &[op::send(1, &message)])?;
             let sent = lanes.cqs[speaker].wait(LONG)?;
             ensure!(sent.err == 0, "round {round}: {sent:?}");
