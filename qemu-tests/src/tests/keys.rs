@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
     Test::pair("keys.p01_no_key_no_reach", no_key_no_reach).seconds(15),
+    Test::pair("keys.p01_local_use_needs_no_key", local_use),
     Test::pair("keys.p02_range_is_exact", range_is_exact).seconds(20),
     Test::pair("keys.p02_rights_are_exact", rights_are_exact).seconds(8),
     Test::pair("keys.p02_other_domain_is_refused", other_domain).seconds(8),
@@ -201,6 +202,70 @@ fn no_key_no_reach(ctx: &mut Ctx) -> Result<()> {
         return Ok(());
     }
     try_all(ctx, &mut bench, list)
+}
+
+/// P1: a region that gets its keys later has none until then, nor has a slot of it. Its owner sends
+/// from it, receives into it, and writes from it to a peer's memory and reads that all the same.
+fn local_use(ctx: &mut Ctx) -> Result<()> {
+    const SIZE: u64 = 4096;
+    let mut bench = Bench::new(ctx, 4 * SIZE as usize)?;
+    let ep = bench.fresh(ctx)?;
+    let dev = &bench.side.dev;
+    let piece = |part: u64| [iov(bench.region, part * SIZE, SIZE)];
+    let done = |op: OpEntry| -> Result<()> {
+        dev.submit(ep, &[op])?;
+        let e = bench.cq.wait(LONG)?;
+        ensure!(e.err == 0, "{e:?}");
+        Ok(())
+    };
+    if !ctx.first() {
+        let (_, remote) = bench.side.export(bench.region, 2 * SIZE, SIZE, REMOTE)?;
+        bench.buf.clear(0);
+        dev.submit(ep, &[op::recv(1, &piece(0))])?;
+        ctx.ctl.send(&remote)?;
+        ctx.barrier("posted")?;
+        let got = bench.cq.wait(LONG)?;
+        ensure!((got.err, got.len) == (0, SIZE), "{got:?}");
+        bench.buf.check_part(0, SIZE as usize, 1)?;
+        done(op::send(2, &piece(0)))?;
+        ctx.barrier("written")?;
+        bench.buf.check_part(2 * SIZE as usize, SIZE as usize, 1)?;
+        // What it has a key for later, and not before.
+        let key: Remote = ctx.ctl.recv()?;
+        ensure!(bench.read(SIZE, key.addr, key.key)? == 0, "its key");
+        bench.buf.check_part(0, SIZE as usize, 1)?;
+        return ctx.barrier("read");
+    }
+    let again = bench.side.reg(&bench.buf, LOCAL | REMOTE)?;
+    ensure!(again.key == KFI_KEY_NOTAVAIL, "it has a key: {again:?}");
+    let slot = dev.key_alloc(bench.region, 1)?[0];
+    let nothing_yet = || -> Result<()> {
+        let all = dev.obj_list()?;
+        let me = std::process::id();
+        let of_slot = all.iter().find(|o| (o.pid, o.handle) == (me, slot));
+        let of_slot = of_slot.context("no slot")?;
+        ensure!((of_slot.a, of_slot.b) == (0, 0), "{of_slot:?}");
+        Ok(())
+    };
+    nothing_yet()?;
+    bench.buf.clear(0);
+    bench.buf.fill_part(0, SIZE as usize, 1);
+    let theirs: Remote = ctx.ctl.recv()?;
+    ctx.barrier("posted")?;
+    dev.submit(ep, &[op::recv(3, &piece(1))])?;
+    done(op::send(1, &piece(0)))?;
+    let got = bench.cq.wait(LONG)?;
+    ensure!((got.err, got.context, got.len) == (0, 3, SIZE), "{got:?}");
+    bench.buf.check_part(SIZE as usize, SIZE as usize, 1)?;
+    done(op::write(4, &piece(1), theirs.addr, theirs.key))?;
+    done(op::read(5, &piece(3), theirs.addr, theirs.key))?;
+    bench.buf.check_part(3 * SIZE as usize, SIZE as usize, 1)?;
+    ctx.barrier("written")?;
+    nothing_yet()?;
+    let key = bench.side.assign(slot, 3 * SIZE, SIZE, KFI_REMOTE_READ)?;
+    ensure!(key.key != KFI_KEY_NOTAVAIL, "{key:?}");
+    ctx.ctl.send(&key)?;
+    ctx.barrier("read")
 }
 
 /// P2: not a byte before, not a byte behind, at any alignment.
