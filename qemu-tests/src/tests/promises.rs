@@ -12,7 +12,7 @@ use crate::fuzz::rng::Rng;
 use crate::harness::guest::until;
 use crate::harness::leaks::vm_pin;
 use crate::harness::{Ctx, Test, LONG as LONG_TESTS};
-use crate::lanes::{Lanes, LANES, WRITTEN};
+use crate::lanes::{Lanes, LANES, SPAN, WRITTEN};
 use crate::op::{self, iov};
 use crate::pair::{Pair, Remote, Side, LOCAL, LONG, REMOTE, WAIT};
 use crate::raw::Cq;
@@ -36,6 +36,7 @@ pub const TESTS: &[Test] = &[
     .seconds(1200)
     .on(LONG_TESTS),
     Test::pair("keys.p03_both_sides_are_told", both_told).seconds(30),
+    Test::pair("keys.p04_old_keys_read_nothing_again_and_again", old_keys).seconds(20),
     Test::pair("keys.p04_guesses_from_outside_never_hit", guess_outside).seconds(60),
     Test::pair("keys.p04_guesses_from_inside_hit_one_in_256", guess_inside)
         .seconds(60)
@@ -406,6 +407,64 @@ pub(super) fn run_to_the_end(
         over |= e.err != 0;
         ends.push(e);
     }
+}
+
+/// P4: a peer reads with the same old key again and again, each time over a connection of its own,
+/// while the slot has another key, has had some more, and has none: no byte comes.
+fn old_keys(ctx: &mut Ctx) -> Result<()> {
+    let turns = if sys::slowness() > 1 { 2 } else { 4 };
+    let mut lanes = Lanes::new(ctx)?;
+    let buf = Buf::new(SPAN as usize)?;
+    let mut made = None;
+    if ctx.first() {
+        buf.clear(0x66);
+        let region = lanes.side.reg(&buf, LOCAL | REMOTE)?.handle;
+        let (slot, old) = lanes.side.export(region, 0, SPAN, REMOTE)?;
+        ctx.ctl.send(&old)?;
+        made = Some((slot, old));
+    }
+    let old: Remote = match made {
+        Some((_, old)) => old,
+        None => ctx.ctl.recv()?,
+    };
+    let mut live = Some(old);
+    for turn in 0..turns {
+        lanes.connect(ctx)?;
+        for lane in 0..LANES {
+            if let Some((slot, old)) = made {
+                if live.is_some() {
+                    lanes.side.dev.key_revoke(slot)?;
+                }
+                live = None;
+                // Now and then it has none.
+                for again in 0..(turn + lane) % 4 {
+                    if again > 0 {
+                        lanes.side.dev.key_revoke(slot)?;
+                    }
+                    let next = lanes.side.assign(slot, 0, SPAN, REMOTE)?;
+                    ensure!(next.key != old.key, "it came back");
+                    live = Some(next);
+                }
+                ctx.ctl.send(&live)?;
+            } else {
+                let live: Option<Remote> = ctx.ctl.recv()?;
+                if let Some(r) = live {
+                    let errno = lanes.attempt(lane, false, r.len, r.addr, r.key)?;
+                    ensure!(errno == 0, "lane {lane}: the key that lives: errno {errno}");
+                }
+                // A byte, or all of it; it fails if one comes.
+                let len = if lane % 3 == 0 { 1 } else { old.len };
+                let errno = lanes.attempt(lane, false, len, old.addr, old.key)?;
+                let what = live.map(|_| "another key lives");
+                ensure!(
+                    errno == libc::EACCES,
+                    "turn {turn}, {what:?}: errno {errno}"
+                );
+            }
+            ctx.barrier("tried")?;
+        }
+    }
+    ctx.barrier("done")
 }
 
 /// P4: from another domain no value reaches anything: not the live keys themselves, nor what is
