@@ -267,6 +267,41 @@ impl Agent {
     }
 }
 
+/// Reserves key slots under an auth key; their handles.
+///
+/// # Errors
+///
+/// What the call answers.
+pub fn slots(dev: &Dev, region: u64, key: &[u8], count: u32) -> raw::Result<Vec<u64>> {
+    let mut handles = vec![0_u64; count as usize];
+    let at = handles.as_mut_ptr() as u64;
+    dev.call(&mut KeyAlloc {
+        region,
+        count,
+        handles: at,
+        auth_key: key.as_ptr() as u64,
+        auth_key_size: key.len() as u32,
+        ..Default::default()
+    })?;
+    Ok(handles)
+}
+
+/// Ends all keys of the file that are under an auth key; how many.
+///
+/// # Errors
+///
+/// What the call answers.
+pub fn revoke_keys(dev: &Dev, key: &[u8]) -> raw::Result<u64> {
+    let mut call = KeyRevokeMany {
+        scope: KFI_REVOKE_AUTH,
+        count: key.len() as u32,
+        slots: key.as_ptr() as u64,
+        ..Default::default()
+    };
+    dev.call(&mut call)?;
+    Ok(call.revoked)
+}
+
 /// Opens an endpoint on `domain` with an auth key, or none.
 ///
 /// # Errors

@@ -33,6 +33,8 @@ pub struct Lanes {
     pub eps: Vec<u64>,
     /// How many of them, from the first on, have keys of their own.
     pub own_keys: usize,
+    /// Auth keys of them, in turn; none: they have none. The same on both nodes.
+    pub auth: &'static [&'static [u8]],
     /// Where node 1 listens.
     at: SocketAddr,
     /// What is written, and behind it what is read into.
@@ -47,12 +49,22 @@ impl Lanes {
     ///
     /// What the calls answer.
     pub fn new(ctx: &mut Ctx) -> Result<Self> {
+        Self::under(ctx, &[])
+    }
+
+    /// None yet, and all that there will be have one of these auth keys, in turn; both nodes call
+    /// it.
+    ///
+    /// # Errors
+    ///
+    /// What the calls answer.
+    pub fn under(ctx: &mut Ctx, auth: &'static [&'static [u8]]) -> Result<Self> {
         let side = Side::open(ctx)?;
         let cqs: raw::Result<Vec<_>> = (0..LANES)
             .map(|_| side.cq(64, KFI_CQ_FORMAT_DATA))
             .collect();
         let at = if ctx.first() {
-            let (_, at) = side.listen(ctx.env.at(0), 2 * LANES as u32)?;
+            let (_, at) = side.listen_under(ctx.env.at(0), 2 * LANES as u32, auth)?;
             ctx.ctl.send(&at.port())?;
             at
         } else {
@@ -67,6 +79,7 @@ impl Lanes {
             cqs: cqs?,
             eps: Vec::new(),
             own_keys: 0,
+            auth,
             at,
             local,
             region,
@@ -93,6 +106,7 @@ impl Lanes {
         let opts = |lane| Opts {
             rx_size: 4,
             own_keys: lane < self.own_keys,
+            auth_key: self.auth.iter().cycle().nth(lane).copied().unwrap_or(&[]),
             ..Opts::default()
         };
         if !ctx.first() {

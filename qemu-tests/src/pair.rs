@@ -6,6 +6,7 @@
 //! [`Pair`] adds a completion queue and an endpoint connected to the other
 //! node's. Both nodes run the same constructor; node 1 listens.
 
+use crate::auth;
 use crate::buf::Buf;
 use crate::harness::guest::until;
 use crate::harness::{Ctx, Env};
@@ -100,6 +101,23 @@ impl Side {
         })
     }
 
+    /// The same objects by another descriptor.
+    ///
+    /// # Errors
+    ///
+    /// What `dup(2)` answers.
+    pub fn again(&self) -> Result<Self> {
+        Ok(Self {
+            dev: self.dev.dup()?,
+            fabric: self.fabric,
+            domain: self.domain,
+            eq: Eq {
+                handle: self.eq.handle,
+                fd: self.eq.fd.try_clone()?,
+            },
+        })
+    }
+
     /// Registers a buffer, without keys.
     ///
     /// # Errors
@@ -163,9 +181,44 @@ impl Side {
     ///
     /// What the calls answer.
     pub fn listen(&self, addr: SocketAddr, backlog: u32) -> Result<(u64, SocketAddr)> {
-        let pep = self
-            .dev
-            .pep_open(self.fabric, self.eq.handle, addr, 0x9e9)?;
+        self.listen_under(addr, backlog, &[])
+    }
+
+    /// As [`Side::listen`], for peers with any of some auth keys; without any for those that have
+    /// none.
+    ///
+    /// # Errors
+    ///
+    /// What the calls answer.
+    pub fn listen_under(
+        &self,
+        addr: SocketAddr,
+        backlog: u32,
+        keys: &[&[u8]],
+    ) -> Result<(u64, SocketAddr)> {
+        let refs: Vec<AuthKeyRef> = keys
+            .iter()
+            .map(|key| AuthKeyRef {
+                addr: key.as_ptr() as u64,
+                size: key.len() as u32,
+                reserved: 0,
+            })
+            .collect();
+        let mut call = PepOpen {
+            fabric: self.fabric,
+            eq: self.eq.handle,
+            addr: raw::to_sockaddr(addr),
+            context: 0x9e9,
+            auth_keys: if refs.is_empty() {
+                0
+            } else {
+                refs.as_ptr() as u64
+            },
+            auth_key_count: refs.len() as u32,
+            ..Default::default()
+        };
+        self.dev.call(&mut call)?;
+        let pep = call.handle;
         self.dev.listen(pep, backlog)?;
         let at = self.dev.getname(pep, false)?;
         ensure!(at.port() != 0, "it listens on port 0");
@@ -180,13 +233,12 @@ impl Side {
     pub fn endpoint(&self, opts: &Opts, cq: &Cq, connreq: u64) -> Result<EpOpen> {
         let ep = self.dev.ep_open(&EpOpen {
             flags: if opts.own_keys { KFI_EP_OWN_KEYS } else { 0 },
-            domain: self.domain.handle,
             connreq,
             context: opts.context,
             tx_size: opts.tx_size,
             rx_size: opts.rx_size,
             iov_limit: opts.iov_limit,
-            ..Default::default()
+            ..auth::keyed(self.domain.handle, opts.auth_key)
         })?;
         self.ready(&ep, opts, cq).inspect_err(|_| {
             let _ = self.dev.close(ep.handle);
@@ -297,6 +349,8 @@ pub struct Opts {
     pub v6: bool,
     /// With keys of its own.
     pub own_keys: bool,
+    /// Its auth key; empty: none.
+    pub auth_key: &'static [u8],
 }
 
 impl Default for Opts {
@@ -312,6 +366,7 @@ impl Default for Opts {
             counters: Vec::new(),
             v6: false,
             own_keys: false,
+            auth_key: &[],
         }
     }
 }
