@@ -336,12 +336,15 @@ pub(super) struct Slots {
     pub(super) side: Side,
     pub(super) region: u64,
     pub(super) slots: Vec<u64>,
-    _buf: Buf,
+    pub(super) buf: Buf,
 }
 
 impl Slots {
     pub(super) fn new(ctx: &Ctx, count: u32) -> Result<Self> {
-        let side = Side::open(ctx)?;
+        Self::on(Side::open(ctx)?, count)
+    }
+
+    pub(super) fn on(side: Side, count: u32) -> Result<Self> {
         let buf = Buf::new(128 * PAGE as usize)?;
         let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
         let slots = side.dev.key_alloc(region, count)?;
@@ -349,7 +352,7 @@ impl Slots {
             side,
             region,
             slots,
-            _buf: buf,
+            buf,
         })
     }
 

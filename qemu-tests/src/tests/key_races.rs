@@ -3,21 +3,26 @@
 //! Keys while everything happens at once: batches, closing, death, removal, and what stalls.
 
 use super::key_batches::{assign_all, entry, joined, with_key, Slots, PAGE};
+use super::keys::hammer;
 use super::modules::{add_link, delete_link};
+use crate::buf::Buf;
 use crate::harness::{Ctx, Test, NETNS};
-use crate::pair::{Side, LOCAL, REMOTE};
+use crate::lanes::{Lanes, LANES};
+use crate::op::{self, iov};
+use crate::pair::{Remote, Side, LOCAL, REMOTE};
 use crate::raw::Dev;
 use crate::sys::{self, uffd, Map};
 use anyhow::{bail, ensure, Context, Result};
 use kfabric_uapi::*;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
     Test::alone("keys.p04_batches_race", race).seconds(30),
+    Test::pair("keys.p02_batches_race_under_a_peer", under_peer).seconds(30),
     Test::alone("keys.p03_batches_race_with_death", death).seconds(30),
     Test::pair("keys.p03_batches_race_with_removal", removal)
         .seconds(60)
@@ -28,13 +33,43 @@ pub const TESTS: &[Test] = &[
 ];
 
 /// Keys that were told, of which none may come twice.
-struct Told(Mutex<BTreeSet<u64>>);
+#[derive(Default)]
+struct Told(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    /// The slot of each.
+    slots: BTreeMap<u64, u64>,
+    /// The last one, for a peer.
+    last: Option<Remote>,
+}
 
 impl Told {
-    fn note(&self, key: u64) -> Result<()> {
-        let mut all = self.0.lock().unwrap_or_else(|e| e.into_inner());
-        ensure!(all.insert(key), "{key:#x} came twice");
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn note(&self, slot: u64, addr: u64, key: u64) -> Result<()> {
+        let mut known = self.known();
+        let before = known.slots.insert(key, slot);
+        ensure!(before.is_none(), "{key:#x} came twice");
+        known.last = Some(Remote {
+            addr,
+            key,
+            len: PAGE,
+        });
         Ok(())
+    }
+
+    /// The last key that nobody has taken yet; `None` when the race is over.
+    fn next(&self, stop: &AtomicBool) -> Option<Remote> {
+        while !stop.load(Ordering::Relaxed) {
+            if let Some(last) = self.known().last.take() {
+                return Some(last);
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        None
     }
 }
 
@@ -63,7 +98,9 @@ fn turn(all: &Slots, told: &Told, who: u64, round: u64) -> Result<()> {
     match who {
         0 | 1 => {
             if let Some((done, err)) = may(dev.key_assign_many(&mut entries), "batch")? {
-                entries[..done].iter().try_for_each(|e| told.note(e.key))?;
+                entries[..done]
+                    .iter()
+                    .try_for_each(|e| told.note(e.slot, e.remote_addr, e.key))?;
                 let fine = [0, libc::EBUSY, libc::ENOENT].contains(&err);
                 ensure!(fine, "a batch stopped with {err}");
             }
@@ -72,7 +109,7 @@ fn turn(all: &Slots, told: &Told, who: u64, round: u64) -> Result<()> {
             for e in entries.iter().take(20) {
                 let one = dev.key_assign(e.slot, e.offset, e.length, REMOTE);
                 if let Some(one) = may(one, "assign")? {
-                    told.note(one.key)?;
+                    told.note(one.slot, one.remote_addr, one.key)?;
                 }
                 may(dev.key_revoke(entries[0].slot), "revoke")?;
             }
@@ -94,12 +131,10 @@ fn turn(all: &Slots, told: &Told, who: u64, round: u64) -> Result<()> {
 }
 
 /// Runs the race until `stop`.
-fn run_race(all: &Slots, stop: &AtomicBool) -> Result<()> {
-    let told = Told(Mutex::new(BTreeSet::new()));
+fn run_race(all: &Slots, told: &Told, stop: &AtomicBool) -> Result<()> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..5)
             .map(|who| {
-                let told = &told;
                 scope.spawn(move || {
                     let mut round = 0;
                     let mut went = Ok(());
@@ -124,7 +159,7 @@ fn race(ctx: &mut Ctx) -> Result<()> {
     let stop = AtomicBool::new(false);
     let dev = &all.side.dev;
     std::thread::scope(|scope| -> Result<()> {
-        let racers = scope.spawn(|| run_race(&all, &stop));
+        let racers = scope.spawn(|| run_race(&all, &Told::default(), &stop));
         let end = Instant::now() + Duration::from_secs(5);
         let mut closed = 0;
         let mut closing = || -> Result<()> {
@@ -146,12 +181,106 @@ fn race(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
+/// P2, P3: a peer writes without pause by whatever key was told last in the race, and what it writes is
+/// that key's value. Each is only in the window of a slot that it was told for; when the last
+/// revocation has returned nothing changes any more, and none of the last keys reaches anything.
+fn under_peer(ctx: &mut Ctx) -> Result<()> {
+    let turns = if sys::slowness() > 1 { 2 } else { 5 };
+    let mut lanes = Lanes::new(ctx)?;
+    if !ctx.first() {
+        let mut written = 0;
+        for _ in 0..turns {
+            written += write_by_the_last(ctx, &mut lanes)?;
+        }
+        ctx.barrier("done")?;
+        eprintln!("{written} writes");
+        ensure!(written > 0, "no key lived long enough to be used");
+        return Ok(());
+    }
+    let all = Slots::on(lanes.side.again()?, 100)?;
+    let told = Told::default();
+    all.buf.clear(0);
+    for turn in 0..turns {
+        race_under_peer(ctx, &mut lanes, &all, &told).with_context(|| format!("turn {turn}"))?;
+    }
+    ctx.barrier("done")
+}
+
+/// Node 2 of [`under_peer`]; how often it has written.
+fn write_by_the_last(ctx: &mut Ctx, lanes: &mut Lanes) -> Result<u64> {
+    let values = Buf::new(8 * LANES)?;
+    let region = lanes.side.reg(&values, LOCAL)?.handle;
+    let (mut last, mut written) = (Vec::new(), 0);
+    lanes.connect(ctx)?;
+    for lane in 0..LANES {
+        let mut done = 0;
+        if let Some(r) = ctx.ctl.recv::<Option<Remote>>()? {
+            values.set64(8 * lane, r.key);
+            let piece = [iov(region, 8 * lane as u64, 8)];
+            let mut n = 0;
+            let make = || {
+                n += 1;
+                op::write(1, &piece, r.addr + n * 264 % PAGE, r.key)
+            };
+            done = hammer(&lanes.side.dev, lanes.eps[lane], &lanes.cqs[lane], 4, make)?;
+            last.push(r);
+        }
+        ctx.ctl.send(&done)?;
+        written += done;
+    }
+    // By now there is none.
+    lanes.connect(ctx)?;
+    ctx.barrier("revoked")?;
+    for (lane, r) in last.iter().enumerate() {
+        let errno = lanes.attempt(lane, true, 8, r.addr, r.key)?;
+        ensure!(errno == libc::EACCES, "{r:?} afterwards: errno {errno}");
+    }
+    ctx.barrier("tried")?;
+    Ok(written)
+}
+
+/// Node 1 of [`under_peer`].
+fn race_under_peer(ctx: &mut Ctx, lanes: &mut Lanes, all: &Slots, told: &Told) -> Result<()> {
+    lanes.connect(ctx)?;
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| -> Result<()> {
+        let racers = scope.spawn(|| run_race(all, told, &stop));
+        let told = (0..LANES).try_for_each(|_| {
+            ctx.ctl.send(&told.next(&stop))?;
+            ctx.ctl.recv::<u64>().map(drop)
+        });
+        stop.store(true, Ordering::Relaxed);
+        joined(racers).and(told)
+    })?;
+    lanes.connect(ctx)?;
+    all.side.dev.key_revoke_all(KFI_REVOKE_FILE, 0)?;
+    let words = || (0..all.buf.len()).step_by(8).map(|at| all.buf.get64(at));
+    let before: Vec<u64> = words().collect();
+    let same = |when: &str| {
+        let changed = words().zip(&before).position(|(now, was)| now != *was);
+        changed.map_or(Ok(()), |word| bail!("byte {} changed {when}", 8 * word))
+    };
+    same("at once")?;
+    for (word, value) in before.iter().enumerate().filter(|(_, value)| **value != 0) {
+        let slot = told.known().slots.get(value).copied();
+        let of_window = all.slots.get(8 * word / PAGE as usize).copied();
+        ensure!(
+            slot.is_some() && slot == of_window,
+            "{value:#x} of slot {slot:x?} is in the window of {of_window:x?}"
+        );
+    }
+    ctx.barrier("revoked")?;
+    ctx.barrier("tried")?;
+    std::thread::sleep(Duration::from_millis(100));
+    same("100 ms later")
+}
+
 /// `kill -9` in the middle of all that: nothing is left of it.
 fn death(ctx: &mut Ctx) -> Result<()> {
     for round in 0..12u64 {
         let buddy = || -> Result<()> {
             let all = Slots::new(ctx, 100)?;
-            run_race(&all, &AtomicBool::new(false))
+            run_race(&all, &Told::default(), &AtomicBool::new(false))
         };
         let pid = sys::fork(|| match buddy() {
             Ok(()) => 0,
