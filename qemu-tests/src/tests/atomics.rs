@@ -3,19 +3,23 @@
 //! Atomics (fabtests: `rdm_atomic`, `atomic_verify`): what a domain says that it has it does, and
 //! against each other nothing is lost.
 
+use super::key_batches::{entry, joined};
 use super::keys::hammer;
 use super::library::Lib;
 use super::refused;
 use crate::buf::Buf;
 use crate::harness::{skip, Ctx, Test, SMOKE};
+use crate::lanes::{Lanes, LANES, SPAN};
 use crate::op::{self, iov};
-use crate::pair::{Opts, Pair, Remote, Side, LOCAL, REMOTE, WAIT};
+use crate::pair::{Opts, Pair, Remote, Side, LOCAL, LONG, REMOTE, WAIT};
+use crate::sys;
 use anyhow::{ensure, Context, Result};
 use kfabric::{
     Access, AtomicForm, AtomicOp, CompFlags, Memory, Op as LibOp, RegionAttr, RemoteMem,
 };
 use kfabric_pure::atomic::{Datatype, Form, Op};
 use kfabric_uapi::*;
+use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
@@ -25,6 +29,14 @@ pub const TESTS: &[Test] = &[
     Test::pair("atomic.nothing_is_lost", nothing_is_lost).seconds(20),
     Test::pair("atomic.a_lock_by_comparison", a_lock).seconds(20),
     Test::pair("atomic.p02_rights_and_edges", rights).seconds(20),
+    Test::pair("atomic.p03_counters_stand_still_after_revoke", |ctx| {
+        stands_still(ctx, false)
+    })
+    .seconds(30),
+    Test::pair("atomic.p03_counters_stand_still_after_ordered", |ctx| {
+        stands_still(ctx, true)
+    })
+    .seconds(30),
     Test::pair("atomic.refused_arguments", refused_arguments),
     Test::pair("atomic.counters_and_entries", counters),
     Test::pair("atomic.library", library),
@@ -376,6 +388,119 @@ fn rights(ctx: &mut Ctx) -> Result<()> {
 
 /// Form, operation and type, operands, room, and what is wrong.
 type Case<'a> = (u32, (u32, u32), &'a [u8], &'a [Iov], &'a str);
+
+/// P3: peers count without pause, each by a key of its own; from the return of a revocation on its
+/// counter stands still, at once and 100 ms later. With `ordered` the key is told before the device
+/// has it, a message brings it to the peer, and every other one is revoked at once.
+fn stands_still(ctx: &mut Ctx, ordered: bool) -> Result<()> {
+    let turns = if sys::slowness() > 1 { 3 } else { 12 };
+    let mut lanes = Lanes::new(ctx)?;
+    if lanes.side.domain.caps & KFI_ATOMIC == 0 {
+        return skip("the device has no atomics");
+    }
+    let buf = Buf::new(8 * 2 * LANES)?;
+    let region = lanes.side.reg(&buf, LOCAL | ALL)?.handle;
+    for turn in 0..turns {
+        lanes.connect(ctx)?;
+        if ctx.first() {
+            stop_counting(ctx, &lanes, region, &buf, ordered)
+                .with_context(|| format!("turn {turn}"))?;
+        } else {
+            count_without_pause(ctx, &lanes, region, &buf)?;
+        }
+    }
+    ctx.barrier("done")
+}
+
+/// Node 2 of [`stands_still`]: each lane takes its key from a message and counts until it is refused;
+/// no value comes that is beyond what its owner says it saw last.
+fn count_without_pause(ctx: &mut Ctx, lanes: &Lanes, region: u64, buf: &Buf) -> Result<()> {
+    buf.clear(0);
+    let dev = &lanes.side.dev;
+    for (lane, ep) in lanes.eps.iter().enumerate() {
+        dev.submit(*ep, &[op::recv(9, &[iov(region, 16 * lane as u64, 16)])])?;
+    }
+    ctx.barrier("posted")?;
+    let one = 1_u64.to_ne_bytes();
+    let run = |lane: usize| -> Result<u64> {
+        let cq = &lanes.cqs[lane];
+        let told = cq.wait(LONG)?;
+        ensure!((told.err, told.context) == (0, 9), "lane {lane}: {told:?}");
+        let remote = (buf.get64(16 * lane), buf.get64(16 * lane + 8));
+        let result = [iov(lanes.region(), SPAN + 8 * lane as u64, 8)];
+        let make = || op::atomic(KFI_OP_FETCH_ATOMIC, SUM, &one, &result, remote);
+        hammer(dev, lanes.eps[lane], cq, 4, make)
+    };
+    let counted = std::thread::scope(|scope| {
+        let run = &run;
+        let running: Vec<_> = (0..LANES)
+            .map(|lane| scope.spawn(move || run(lane)))
+            .collect();
+        running.into_iter().map(joined).collect::<Result<Vec<_>>>()
+    })?;
+    ctx.ctl.send(&counted)?;
+    ctx.barrier("refused")
+}
+
+/// Node 1 of [`stands_still`].
+fn stop_counting(
+    ctx: &mut Ctx,
+    lanes: &Lanes,
+    region: u64,
+    buf: &Buf,
+    ordered: bool,
+) -> Result<()> {
+    let dev = &lanes.side.dev;
+    buf.clear(0);
+    let slots = dev.key_alloc(region, LANES as u32)?;
+    ctx.barrier("posted")?;
+    let counter = |lane: usize| buf.get64(16 * lane);
+    let mut last = Vec::new();
+    for (lane, slot) in slots.iter().enumerate() {
+        let want = KeyEntry {
+            access: ALL,
+            ..entry(*slot, 16 * lane as u64, 8)
+        };
+        let got = match ordered {
+            true => dev.key_order(&want, 0, 0)?,
+            false => dev.key_assign(want.slot, want.offset, want.length, want.access)?,
+        };
+        let told = [got.remote_addr.to_ne_bytes(), got.key.to_ne_bytes()].concat();
+        dev.submit(lanes.eps[lane], &[op::inject(op::send(0, &[]), &told)])?;
+        if !ordered || lane % 2 == 1 {
+            let end = Instant::now() + sys::patience(WAIT);
+            while counter(lane) < 3 {
+                ensure!(Instant::now() < end, "nobody counts on lane {lane}");
+                std::thread::sleep(Duration::from_micros(20));
+            }
+        }
+        dev.key_revoke(*slot)?;
+        let stands = counter(lane);
+        for _ in 0..1000 {
+            let now = counter(lane);
+            ensure!(now == stands, "lane {lane}: {stands}, then {now} at once");
+        }
+        last.push(stands);
+    }
+    let same = |when: &str| {
+        let bad = (0..LANES).find(|lane| counter(*lane) != last[*lane]);
+        bad.map_or(Ok(()), |lane| {
+            let (was, now) = (last[lane], counter(lane));
+            anyhow::bail!("lane {lane}: {was}, then {now} {when}")
+        })
+    };
+    std::thread::sleep(Duration::from_millis(100));
+    same("100 ms later")?;
+    let counted: Vec<u64> = ctx.ctl.recv()?;
+    // What was done and not answered any more is no more than what was posted at once.
+    for (lane, (done, seen)) in last.iter().zip(&counted).enumerate() {
+        let fine = (*seen..=*seen + 4).contains(done);
+        ensure!(fine, "lane {lane}: {done} were done, {seen} answered");
+    }
+    ctx.barrier("refused")?;
+    same("before its peer had ended")?;
+    Ok(slots.iter().try_for_each(|slot| dev.close(*slot))?)
+}
 
 /// What does not fit together is refused when it is posted, and the connection stays.
 fn refused_arguments(ctx: &mut Ctx) -> Result<()> {
