@@ -532,14 +532,26 @@ fn auth_keys(ctx: &mut Ctx) -> Result<()> {
         let ep = lib.ready(taken.map_err(|r| r.error)?)?;
         ep.accept(b"welcome")?;
         lib.eq.wait(WAIT)?.connected()?;
+        ctx.barrier("of a")?;
+        let request = lib.eq.wait(WAIT)?.request()?;
+        ensure!(request.auth_key == Some(0), "{:?}", request.auth_key);
+        let taken = lib.domain.endpoint_for(request, &under(b));
+        let of_b = lib.ready(taken.map_err(|r| r.error)?)?;
+        of_b.accept(b"and you")?;
+        lib.eq.wait(WAIT)?.connected()?;
         region.write_at(0, &pattern_bytes(3, 0, 8192));
         let slot = &region.alloc_keys_under(&a, 1)?[0];
         let for_a = slot.assign(0, 4096, Access::REMOTE_READ)?;
-        let for_b = region.sub_region_under(&b, 4096..8192, Access::REMOTE_READ)?;
+        let for_b = region.sub_region_under(&b, 4096..8192, Access::REMOTE)?;
         let found = for_b.remote();
         ctx.ctl
             .send(&[(for_a.addr, for_a.key), (found.addr, found.key)])?;
         ctx.barrier("read")?;
+        ensure!(
+            region.to_vec(4096, 100) == pattern_bytes(3, 0, 100)
+                && region.to_vec(4196, 3996) == pattern_bytes(3, 4196, 3996),
+            "what b's peer wrote"
+        );
         let ended = lib.device.revoke_keys_under(&a)?;
         ensure!(ended == 1, "{ended} ended");
         ensure!(slot.revoke().is_err(), "its key lives on");
@@ -576,6 +588,11 @@ fn auth_keys(ctx: &mut Ctx) -> Result<()> {
     ep.connect(ctx.env.peer_at(port), b"of a")?;
     let data = lib.eq.wait(WAIT)?.connected()?;
     ensure!(data == b"welcome", "{data:?}");
+    ctx.barrier("of a")?;
+    let of_b = lib.ready(lib.domain.endpoint(&under(b))?)?;
+    of_b.connect(ctx.env.peer_at(port), b"of b")?;
+    let data = lib.eq.wait(WAIT)?.connected()?;
+    ensure!(data == b"and you", "{data:?}");
     let [ours, theirs]: [(u64, u64); 2] = ctx.ctl.recv()?;
     let remote = |(addr, key)| RemoteMem { addr, key };
     ep.read(region.segment(0..4096), remote(ours), 1)?;
@@ -584,6 +601,15 @@ fn auth_keys(ctx: &mut Ctx) -> Result<()> {
         region.to_vec(0, 4096) == pattern_bytes(3, 0, 4096),
         "what was read"
     );
+    // The sub-region under b is for b's peers.
+    of_b.read(region.segment(4096..8192), remote(theirs), 2)?;
+    lib.cq.wait(WAIT)?.ok()?;
+    ensure!(
+        region.to_vec(4096, 4096) == pattern_bytes(3, 4096, 4096),
+        "what b's peer read"
+    );
+    of_b.write(region.segment(0..100), remote(theirs), 3)?;
+    lib.cq.wait(WAIT)?.ok()?;
     ep.read(region.segment(4096..8192), remote(theirs), 2)?;
     let failed = lib.cq.wait(WAIT)?.error();
     let failed = failed.context("another job's memory was read")?;
