@@ -4,9 +4,10 @@
 //! for a key is the same whatever its region is.
 
 use super::refused;
+use crate::auth;
 use crate::buf::Buf;
 use crate::harness::leaks::vm_pin;
-use crate::harness::{guest, Ctx, Test, ONE};
+use crate::harness::{guest, skip, Ctx, Test, ONE};
 use crate::pair::{Side, LOCAL, REMOTE};
 use crate::sys::Map;
 use anyhow::{bail, ensure, Context, Result};
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
     Test::alone("keys.seen_by_kfi_show", shown).verbs(),
+    Test::alone("keys.seen_by_kfi_show_for_whom", shown_for_whom),
     Test::alone("keys.seen_by_tracepoints", traced)
         .seconds(8)
         .verbs(),
@@ -67,6 +69,92 @@ fn shown(ctx: &mut Ctx) -> Result<()> {
     let text = guest::run("kfi", &["show", "keys", "-p", &pid])?;
     for word in ["100+5000", "remote-read", "reserved", "recycled"] {
         ensure!(text.contains(word), "{word:?} is not in {text}");
+    }
+    Ok(())
+}
+
+/// Of a slot that is bound to an endpoint it names that, and of one under an auth key the number that
+/// stands for this; with keys and without.
+fn shown_for_whom(ctx: &mut Ctx) -> Result<()> {
+    let side = Side::open(ctx)?;
+    if side.domain.caps & KFI_EP_KEYS == 0 {
+        return skip("no keys of an endpoint's own");
+    }
+    let dev = &side.dev;
+    let buf = Buf::new(PAGE as usize)?;
+    let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+    let open = |key| {
+        dev.ep_open(&EpOpen {
+            flags: KFI_EP_OWN_KEYS,
+            ..auth::keyed(side.domain.handle, key)
+        })
+    };
+    let (plain, under) = (open(&[])?.handle, open(auth::KEY)?.handle);
+    let slots = [
+        dev.key_alloc(region, 1)?[0],
+        dev.key_alloc_for(region, plain, 1)?[0],
+        auth::slots(dev, region, auth::KEY, 1)?[0],
+        auth::slots(dev, region, auth::OTHER, 1)?[0],
+        // It has its endpoint's auth key.
+        dev.key_alloc_for(region, under, 1)?[0],
+    ];
+    let number = |handle: u64| -> Result<u64> {
+        let all = dev.obj_list()?;
+        let me = std::process::id();
+        let found = all.iter().find(|o| (o.pid, o.handle) == (me, handle));
+        Ok(found.context("is not listed")?.auth)
+    };
+    let (ours, others) = (number(under)?, number(slots[3])?);
+    ensure!(
+        ours != 0 && others != 0 && ours != others,
+        "{ours} {others}"
+    );
+    let wanted = [
+        (None, None),
+        (None, Some(plain)),
+        (Some(ours), None),
+        (Some(others), None),
+        (Some(ours), Some(under)),
+    ];
+    let pid = std::process::id().to_string();
+    for assigned in [false, true] {
+        if assigned {
+            for slot in slots {
+                side.assign(slot, 0, 8, REMOTE)?;
+            }
+        }
+        let said = guest::run("kfi", &["show", "keys", "-p", &pid, "--json"])?;
+        let report: serde_json::Value = serde_json::from_str(&said)?;
+        let all = report["slots"].as_array().context("no slots")?;
+        ensure!(all.len() == slots.len(), "{} slots: {said}", all.len());
+        let text = guest::run("kfi", &["show", "keys", "-p", &pid])?;
+        let heads: Vec<_> = text
+            .lines()
+            .next()
+            .unwrap_or("")
+            .split_whitespace()
+            .collect();
+        ensure!(heads.ends_with(&["AUTH", "ENDPOINT"]), "{heads:?}");
+        for (slot, (auth, ep)) in slots.iter().zip(wanted) {
+            let handle = format!("{slot:#x}");
+            let row = all.iter().find(|row| row["slot"] == handle.as_str());
+            let row = row.with_context(|| format!("no slot {handle}: {said}"))?;
+            let ep = ep.map(|ep| format!("{ep:#x}"));
+            ensure!(row["auth"] == serde_json::json!(auth), "{row}");
+            ensure!(row["endpoint"] == serde_json::json!(ep), "{row}");
+            let line = text.lines().find(|line| line.starts_with(&handle));
+            let line = line.with_context(|| format!("no slot {handle}: {text}"))?;
+            let cells: Vec<_> = line.split_whitespace().collect();
+            let none = || "-".to_owned();
+            let auth = auth.map_or_else(none, |auth| format!("{auth:x}"));
+            let ends = [auth.as_str(), ep.as_deref().unwrap_or("-")];
+            ensure!(cells.len() == 10 && cells.ends_with(&ends), "{line:?}");
+        }
+        for key in [auth::KEY, auth::OTHER] {
+            let core = &key[1..key.len() - 1];
+            let out = said.as_bytes().windows(core.len()).any(|w| w == core);
+            ensure!(!out, "its bytes are shown");
+        }
     }
     Ok(())
 }
