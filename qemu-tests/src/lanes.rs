@@ -39,7 +39,15 @@ pub struct Lanes {
     at: SocketAddr,
     /// What is written, and behind it what is read into.
     local: Buf,
-    region: u64,
+    /// Its regions, one under each auth key: a device lets endpoints use no other's.
+    regions: Vec<u64>,
+    /// The auth keys of these.
+    keys: &'static [&'static [u8]],
+}
+
+/// The auth key of a lane, of which there are these in turn; empty: none.
+fn key_of(auth: &'static [&'static [u8]], lane: usize) -> &'static [u8] {
+    auth.iter().cycle().nth(lane).copied().unwrap_or(&[])
 }
 
 impl Lanes {
@@ -73,7 +81,29 @@ impl Lanes {
         };
         let local = Buf::new(2 * SPAN as usize)?;
         local.clear(WRITTEN);
-        let region = side.reg(&local, LOCAL)?.handle;
+        let reg = |key: &[u8]| {
+            side.dev.call_region(&RegionReg {
+                flags: KFI_REGION_DYNAMIC_KEYS,
+                domain: side.domain.handle,
+                addr: local.addr(),
+                len: local.len() as u64,
+                access: LOCAL,
+                auth_key: if key.is_empty() {
+                    0
+                } else {
+                    key.as_ptr() as u64
+                },
+                auth_key_size: key.len() as u32,
+                ..Default::default()
+            })
+        };
+        let mut regions = Vec::new();
+        for key in auth {
+            regions.push(reg(key)?.handle);
+        }
+        if auth.is_empty() {
+            regions.push(reg(&[])?.handle);
+        }
         Ok(Self {
             side,
             cqs: cqs?,
@@ -82,7 +112,8 @@ impl Lanes {
             auth,
             at,
             local,
-            region,
+            regions,
+            keys: auth,
         })
     }
 
@@ -106,7 +137,7 @@ impl Lanes {
         let opts = |lane| Opts {
             rx_size: 4,
             own_keys: lane < self.own_keys,
-            auth_key: self.auth.iter().cycle().nth(lane).copied().unwrap_or(&[]),
+            auth_key: key_of(self.auth, lane),
             ..Opts::default()
         };
         if !ctx.first() {
@@ -160,10 +191,10 @@ impl Lanes {
         ensure!(len <= SPAN, "{len} bytes are too many");
         let into = SPAN as usize;
         let op = if write {
-            op::write(1, &[iov(self.region, 0, len)], remote_addr, key)
+            op::write(1, &[self.source_of(lane, len)], remote_addr, key)
         } else {
             (into..into + len as usize).for_each(|at| self.local.set(at, UNREAD));
-            op::read(1, &[iov(self.region, SPAN, len)], remote_addr, key)
+            op::read(1, &[iov(self.region_of(lane), SPAN, len)], remote_addr, key)
         };
         let ep = *self.eps.get(lane).context("no such lane")?;
         self.side.dev.submit(ep, &[op])?;
@@ -176,13 +207,25 @@ impl Lanes {
         Ok(errno)
     }
 
-    /// The region of what is written and read locally.
-    pub fn region(&self) -> u64 {
-        self.region
+    /// The region that a lane uses locally.
+    fn region_of(&self, lane: usize) -> u64 {
+        let key = key_of(self.auth, lane);
+        let at = self.keys.iter().position(|k| *k == key);
+        self.regions[at.unwrap_or(0)]
     }
 
-    /// `len` bytes of [`WRITTEN`].
+    /// The region of what is written and read locally, of lanes without an auth key.
+    pub fn region(&self) -> u64 {
+        self.region_of(0)
+    }
+
+    /// `len` bytes of [`WRITTEN`], for lanes without an auth key.
     pub fn source(&self, len: u64) -> Iov {
-        iov(self.region, 0, len)
+        self.source_of(0, len)
+    }
+
+    /// `len` bytes of [`WRITTEN`] for a lane.
+    pub fn source_of(&self, lane: usize, len: u64) -> Iov {
+        iov(self.region_of(lane), 0, len)
     }
 }

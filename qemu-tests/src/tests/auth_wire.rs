@@ -37,30 +37,8 @@ pub const TESTS: &[Test] = &[
 
 /// Listens for peers with any of `keys`; the port.
 pub(super) fn listen(ctx: &Ctx, side: &Side, keys: &[&[u8]]) -> Result<(u64, u16)> {
-    let refs: Vec<AuthKeyRef> = keys
-        .iter()
-        .map(|key| AuthKeyRef {
-            addr: key.as_ptr() as u64,
-            size: key.len() as u32,
-            reserved: 0,
-        })
-        .collect();
-    let mut call = PepOpen {
-        fabric: side.fabric,
-        eq: side.eq.handle,
-        addr: crate::raw::to_sockaddr(ctx.env.at(0)),
-        auth_keys: if refs.is_empty() {
-            0
-        } else {
-            refs.as_ptr() as u64
-        },
-        auth_key_count: refs.len() as u32,
-        ..Default::default()
-    };
-    side.dev.call(&mut call)?;
-    side.dev.listen(call.handle, 0)?;
-    let at = side.dev.getname(call.handle, false)?;
-    Ok((call.handle, at.port()))
+    let (pep, at) = side.listen_under(ctx.env.at(0), 0, keys)?;
+    Ok((pep, at.port()))
 }
 
 /// An enabled endpoint with an auth key, or (empty) without.

@@ -6,15 +6,17 @@
 use super::key_batches::{assign_all, entry, joined};
 use super::keys::hammer;
 use super::refused;
+use crate::auth::{self, KEY, OTHER};
 use crate::buf::Buf;
 use crate::fuzz::rng::Rng;
 use crate::harness::{skip, Ctx, Test, LONG as LONG_TESTS};
-use crate::lanes::{Lanes, LANES, SPAN};
+use crate::lanes::{Lanes, LANES, SPAN, WRITTEN};
 use crate::op::{self, iov};
 use crate::pair::{Remote, LOCAL, LONG, REMOTE, WAIT};
 use crate::sys;
 use anyhow::{bail, ensure, Context, Result};
 use kfabric_uapi::*;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The topic's tests.
@@ -27,6 +29,11 @@ pub const TESTS: &[Test] = &[
         nothing_lands(ctx, &ENDPOINT, 6)
     })
     .seconds(60),
+    Test::pair(
+        "keys.p03_nothing_lands_after_revoking_an_auth_key",
+        auth_key,
+    )
+    .seconds(30),
     Test::pair("keys.p03_all_that_runs_both_ways_is_told", both_ways).seconds(30),
     Test::pair("keys.p03_nothing_lands_in_10k_wide_windows", |ctx| {
         nothing_lands(ctx, &WIDE, 625)
@@ -250,6 +257,135 @@ impl Plan {
             Some(at) => bail!("byte {} of lane {lane} changed {when}", at - lane * LANE),
         }
     }
+}
+
+/// Keys under each auth key of [`auth_key`].
+const OF_AUTH: usize = 64;
+/// Bytes of each one's window.
+const PART: usize = 4096;
+
+/// P3: one call ends all keys under an auth key while peers write through each of them without
+/// pause. What the target puts into their windows then is there at once and 100 ms later, and the
+/// keys under another auth key go on working, before and after.
+fn auth_key(ctx: &mut Ctx) -> Result<()> {
+    let turns = if sys::slowness() > 1 { 2 } else { 6 };
+    // Lanes take turns, and so do keys: that of number i is under the auth key of lane i.
+    let mut lanes = Lanes::under(ctx, &[KEY, OTHER])?;
+    let buf = Buf::new(2 * OF_AUTH * PART)?;
+    let region = lanes.side.reg(&buf, LOCAL | REMOTE)?.handle;
+    let mut rng = Rng::new(ctx.env.seed);
+    for turn in 0..turns {
+        lanes.connect(ctx)?;
+        if ctx.first() {
+            revoke_auth_key(ctx, &lanes, region, &buf, &mut rng)
+                .with_context(|| format!("seed {}, turn {turn}", ctx.env.seed))?;
+        } else {
+            write_under_auth_keys(ctx, &lanes)?;
+        }
+    }
+    ctx.barrier("done")
+}
+
+/// Node 2 of [`auth_key`]: lanes of the one auth key write until they are refused, those of the other
+/// until they are told to stop.
+fn write_under_auth_keys(ctx: &mut Ctx, lanes: &Lanes) -> Result<()> {
+    let remotes: Vec<Remote> = ctx.ctl.recv()?;
+    let stop = AtomicBool::new(false);
+    let run = |lane: usize| -> Result<()> {
+        let mine: Vec<_> = remotes.iter().skip(lane).step_by(LANES).collect();
+        let mut turn = mine.iter().cycle();
+        if lane % 2 == 0 {
+            let piece = [lanes.source_of(lane, PART as u64)];
+            let make = || {
+                let r = turn.next().map_or(remotes[lane], |r| **r);
+                op::write(1, &piece, r.addr, r.key)
+            };
+            return hammer(&lanes.side.dev, lanes.eps[lane], &lanes.cqs[lane], 4, make).map(drop);
+        }
+        while !stop.load(Ordering::Relaxed) {
+            let r = turn.next().context("no key")?;
+            let errno = lanes.attempt(lane, true, r.len, r.addr, r.key)?;
+            ensure!(
+                errno == 0,
+                "under the other auth key, lane {lane}: errno {errno}"
+            );
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let run = &run;
+        let running: Vec<_> = (0..LANES)
+            .map(|lane| scope.spawn(move || run(lane)))
+            .collect();
+        let told = ctx.barrier("stop");
+        stop.store(true, Ordering::Relaxed);
+        running.into_iter().try_for_each(joined).and(told)
+    })?;
+    ctx.barrier("ended")
+}
+
+/// Node 1 of [`auth_key`].
+fn revoke_auth_key(
+    ctx: &mut Ctx,
+    lanes: &Lanes,
+    region: u64,
+    buf: &Buf,
+    rng: &mut Rng,
+) -> Result<()> {
+    let dev = &lanes.side.dev;
+    buf.clear(BEFORE);
+    let ours = auth::slots(dev, region, KEY, OF_AUTH as u32)?;
+    let others = auth::slots(dev, region, OTHER, OF_AUTH as u32)?;
+    let both = ours.iter().zip(&others).flat_map(|(a, b)| [*a, *b]);
+    let of = |(i, slot)| entry(slot, (i * PART) as u64, PART as u64);
+    let mut entries: Vec<_> = both.enumerate().map(of).collect();
+    assign_all(dev, &mut entries)?;
+    let remote = |e: &KeyEntry| Remote {
+        addr: e.remote_addr,
+        key: e.key,
+        len: e.length,
+    };
+    let remotes: Vec<Remote> = entries.iter().map(remote).collect();
+    ctx.ctl.send(&remotes)?;
+    let written = |of: usize, what: &str| -> Result<()> {
+        let end = Instant::now() + sys::patience(WAIT);
+        for part in (of..2 * OF_AUTH).step_by(2) {
+            while buf.get(part * PART) != WRITTEN || buf.get((part + 1) * PART - 1) != WRITTEN {
+                ensure!(Instant::now() < end, "{what}: nothing comes by key {part}");
+                std::thread::sleep(Duration::from_micros(20));
+            }
+        }
+        Ok(())
+    };
+    written(0, "before")?;
+    written(1, "before, the other's")?;
+    std::thread::sleep(Duration::from_micros(rng.below(3000) as u64));
+    let ended = auth::revoke_keys(dev, KEY)?;
+    let windows = || (0..2 * OF_AUTH).step_by(2);
+    let words = || windows().flat_map(|part| (part * PART..(part + 1) * PART).step_by(8));
+    let own = u64::from_ne_bytes([OWN; 8]);
+    words().for_each(|at| buf.set64(at, own));
+    let same = |when: &str| {
+        let bad = words().find(|at| buf.get64(*at) != own);
+        bad.map_or(Ok(()), |at| bail!("byte {at} changed {when}"))
+    };
+    same("when it had returned")?;
+    ensure!(ended == OF_AUTH as u64, "{ended} keys ended");
+    // The other's work on: each of their windows is written to anew.
+    for part in (1..2 * OF_AUTH).step_by(2) {
+        let all = (part * PART..(part + 1) * PART).step_by(8);
+        all.for_each(|at| buf.set64(at, 0));
+    }
+    written(1, "afterwards, the other's")?;
+    std::thread::sleep(Duration::from_millis(100));
+    same("100 ms later")?;
+    ctx.barrier("stop")?;
+    ctx.barrier("ended")?;
+    same("before its peers had ended")?;
+    let rest = auth::revoke_keys(dev, OTHER)?;
+    ensure!(rest == OF_AUTH as u64, "{rest} of the other's keys ended");
+    let mut all = ours.iter().chain(&others);
+    Ok(all.try_for_each(|slot| dev.close(*slot))?)
 }
 
 /// Receives of each side of [`both_ways`].

@@ -7,6 +7,7 @@ use super::key_batches::{entry, with_key, PAGE};
 use super::keys::{hammer, Try};
 use super::promises::{near, try_each};
 use super::refused;
+use crate::auth::{self, KEY, OTHER};
 use crate::buf::Buf;
 use crate::harness::leaks::vm_pin;
 use crate::harness::{skip, Ctx, Test};
@@ -23,6 +24,11 @@ pub const TESTS: &[Test] = &[
     Test::pair("keys.p02_bound_region_gets_its_keys_later", bound_region).seconds(15),
     Test::pair("keys.p02_same_bytes_for_different_peers", same_bytes).seconds(40),
     Test::pair("keys.p04_guesses_at_another_endpoint_never_hit", guess).seconds(60),
+    Test::pair(
+        "keys.p04_guesses_from_another_auth_key_never_hit",
+        guess_auth,
+    )
+    .seconds(60),
 ];
 
 /// An endpoint with keys of its own that is not connected.
@@ -288,5 +294,52 @@ fn guess(ctx: &mut Ctx) -> Result<()> {
     secret.check_value(0, secret.len(), 0x66)?;
     let ended = lanes.side.dev.key_revoke_all(KFI_REVOKE_EP, ep)?;
     ensure!(ended == slots.len() as u64, "{ended} keys were bound");
+    ctx.barrier("done")
+}
+
+/// P4: neither the keys under an auth key, nor values near them, reach anything from endpoints of the
+/// same domain that have another auth key. From those that have it each works.
+fn guess_auth(ctx: &mut Ctx) -> Result<()> {
+    const COUNT: u32 = 32;
+    let mut lanes = Lanes::under(ctx, &[KEY, OTHER])?;
+    lanes.auth = &[OTHER];
+    if !ctx.first() {
+        try_each(ctx, &mut lanes, Vec::new())?;
+        lanes.auth = &[KEY];
+        try_each(ctx, &mut lanes, Vec::new())?;
+        return ctx.barrier("done");
+    }
+    let secret = Buf::new((2 << 20) + 8192)?;
+    secret.clear(0x66);
+    let dev = &lanes.side.dev;
+    let region = lanes.side.reg(&secret, LOCAL | REMOTE)?.handle;
+    let slots = auth::slots(dev, region, KEY, COUNT + 1)?;
+    let (fast, full) = slots.split_at(COUNT as usize);
+    let mut entries: Vec<_> = fast.iter().map(|slot| entry(*slot, 0, PAGE)).collect();
+    let got = dev.key_assign_many(&mut entries)?;
+    ensure!(got == (COUNT as usize, 0), "{got:?}");
+    let wide = lanes.side.assign(full[0], 0, secret.len() as u64, REMOTE)?;
+    let keys: Vec<u64> = entries.iter().map(|e| e.key).chain([wide.key]).collect();
+    let mut guesses: Vec<(&str, u64)> = keys.iter().map(|key| ("live", *key)).collect();
+    for key in [keys[keys.len() / 2], wide.key] {
+        guesses.extend(near(key, 8));
+    }
+    let mask = match ctx.provider() {
+        "kverbs" => u64::from(u32::MAX),
+        _ => u64::MAX,
+    };
+    let addr = secret.addr();
+    let try_of = |(i, (what, key)): (usize, &(&str, u64))| {
+        let what = format!("{what}: {key:#x}");
+        Try::new(&what, i % 3 != 0, 8, addr, key & mask, false)
+    };
+    let list = guesses.iter().enumerate().map(try_of).collect();
+    try_each(ctx, &mut lanes, list)?;
+    secret.check_value(0, secret.len(), 0x66)?;
+    lanes.auth = &[KEY];
+    let works = |key: &u64| Try::new("with the auth key", false, 8, addr, *key, true);
+    try_each(ctx, &mut lanes, keys.iter().map(works).collect())?;
+    let ended = auth::revoke_keys(&lanes.side.dev, KEY)?;
+    ensure!(ended == slots.len() as u64, "{ended} keys were under it");
     ctx.barrier("done")
 }
