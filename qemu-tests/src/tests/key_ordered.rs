@@ -10,7 +10,7 @@ use crate::buf::Buf;
 use crate::harness::guest::until;
 use crate::harness::{skip, Ctx, Test, NETNS, ONE};
 use crate::op::{self, iov};
-use crate::pair::{Opts, Pair, LOCAL, LONG};
+use crate::pair::{Opts, Pair, LOCAL, LONG, REMOTE};
 use crate::sys;
 use anyhow::{bail, ensure, Context, Result};
 use kfabric_uapi::*;
@@ -475,6 +475,30 @@ fn failure(ctx: &mut Ctx) -> Result<()> {
             ensure!(again.is_none(), "after {before}: {again:?} came twice");
             dev.key_revoke_slots(&all.slots)?;
             // What was reserved is had anew in the background, asking the device too.
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        // One alone, at each place at which the device is asked for it.
+        let slot = all.slots[0];
+        for before in 0..3 {
+            let context = 90 + u64::from(before);
+            set("space", before)?;
+            set("times", 1)?;
+            set("probability", 100)?;
+            let told = dev.key_order(&entry(slot, 0, PAGE), cq.handle, context);
+            let ended = cq.wait(LONG);
+            set("probability", 0)?;
+            let (told, ended) = (told?, ended.with_context(|| format!("one, {before}"))?);
+            ensure!(told.key != KFI_KEY_NOTAVAIL, "one, {before}: {told:?}");
+            let is = (ended.err, ended.context, ended.data, ended.len);
+            let wanted = (libc::EIO as u32, context, 0, 0);
+            ensure!(is == wanted, "one, {before}: {ended:?}");
+            // It has no key, and nothing that could be revoked.
+            ensure!(with_key(dev)?.is_empty(), "one, {before}: a key is left");
+            let ended = dev.key_revoke_slots(&[slot])?.revoked;
+            ensure!(ended == 0, "one, {before}: {ended} revoked");
+            let next = dev.key_assign(slot, 0, PAGE, REMOTE)?;
+            ensure!(next.key != told.key, "one, {before}: {next:?} came twice");
+            dev.key_revoke(slot)?;
             std::thread::sleep(Duration::from_millis(100));
         }
         ensure!(cq.read().is_none(), "a completion");

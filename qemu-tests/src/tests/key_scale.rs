@@ -4,6 +4,7 @@
 //! (`kfi_mr(3)`), and all keys that the device can have. They take memory, and a kernel without
 //! checkers, whose allocations are larger.
 
+use super::key_seen::counters;
 use super::keys::{try_all, Bench, Try};
 use super::refused;
 use crate::buf::pattern64;
@@ -261,6 +262,8 @@ fn all_values(ctx: &mut Ctx) -> Result<()> {
     let slot = *slots.last().context("no slots")?;
     // By hardware slot, its first key: rxe has one number more than it gives out.
     let (mut seen, mut oldest, mut tried) = (HashSet::new(), HashMap::new(), 0);
+    let worn = || -> Result<Option<u64>> { Ok(counters()?.get("kverbs/worn").copied()) };
+    let before = worn()?;
     let refusal = loop {
         let remote = match lanes.side.assign(slot, 0, PAGE, REMOTE) {
             Ok(remote) => remote,
@@ -288,6 +291,9 @@ fn all_values(ctx: &mut Ctx) -> Result<()> {
         .downcast_ref()
         .map(|e: &crate::raw::CallError| e.errno.0);
     ensure!(errno == Some(libc::ENOSPC), "at the end: {refusal:#}");
+    // What has had all its values is kept away, and counted.
+    let after = worn()?;
+    ensure!(after > before, "{before:?} worn, then {after:?}");
     // Tests before this one may have used some.
     let count = seen.len();
     ensure!(count > 200 * oldest.len(), "{count} keys only");

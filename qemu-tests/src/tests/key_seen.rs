@@ -3,17 +3,19 @@
 //! What people see of keys: `kfi show keys`, counters, tracepoints. And P6 in counts: what is done
 //! for a key is the same whatever its region is.
 
+use super::key_batches::joined;
 use super::refused;
 use crate::auth;
 use crate::buf::Buf;
 use crate::harness::leaks::vm_pin;
 use crate::harness::{guest, skip, Ctx, Test, ONE};
 use crate::pair::{Side, LOCAL, REMOTE};
-use crate::sys::Map;
+use crate::sys::{self, uffd, Map};
 use anyhow::{bail, ensure, Context, Result};
 use kfabric_uapi::*;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
@@ -23,6 +25,9 @@ pub const TESTS: &[Test] = &[
         .seconds(8)
         .verbs(),
     Test::alone("keys.seen_in_counters", counted).on(ONE),
+    Test::alone("keys.seen_in_counters_who_waits", waits)
+        .on(ONE)
+        .seconds(8),
     Test::alone("keys.p06_same_work_for_any_region", same_work)
         .seconds(15)
         .on(ONE),
@@ -239,7 +244,7 @@ fn traced(ctx: &mut Ctx) -> Result<()> {
 }
 
 /// Everything that the modules have counted, `part/name`.
-fn counters() -> Result<BTreeMap<String, u64>> {
+pub(super) fn counters() -> Result<BTreeMap<String, u64>> {
     let root = Path::new("/sys/kernel/debug/kfabric");
     let mut all = BTreeMap::new();
     for part in ["keys", "kverbs"] {
@@ -315,6 +320,71 @@ fn counted(ctx: &mut Ctx) -> Result<()> {
     ensure!(got == [1, 1, 1, 0, 0, 1, 0], "in full: {got:?}");
     let got = counting(names, || Ok(dev.close(slots[3])?))?;
     ensure!(got == [0, 1, 0, 0, 0, 0, 0], "closing: {got:?}");
+    Ok(())
+}
+
+/// Whoever meets another on a slot is counted, once, and the others on other slots are not: one
+/// assigns, and the page it needs is not there yet.
+fn waits(ctx: &mut Ctx) -> Result<()> {
+    const SIZE: usize = 2 << 20;
+    const LAST: usize = SIZE - PAGE as usize;
+    if !ctx.first() {
+        return Ok(());
+    }
+    let side = Side::open(ctx)?;
+    let dev = &side.dev;
+    let map = Map::anon(SIZE)?;
+    map.advise(libc::MADV_NOHUGEPAGE)?;
+    (0..SIZE)
+        .step_by(PAGE as usize)
+        .for_each(|at| map.set(at, 1));
+    let region = side.reg_at(map.addr(), SIZE as u64, LOCAL | REMOTE)?.handle;
+    let slots = dev.key_alloc(region, 2)?;
+    let missing = uffd::Missing::watch(&map)?;
+    let within = sys::patience(Duration::from_secs(10));
+    let met = |who: &(dyn Fn() -> Result<()> + Sync), stays: bool| -> Result<u64> {
+        missing.drop_from(LAST)?;
+        let [waited] = counting(["keys/waits"], || {
+            std::thread::scope(|scope| {
+                let assigner = scope.spawn(|| Ok(dev.key_assign(slots[0], 0, SIZE as u64, REMOTE)));
+                let steps = || -> Result<_> {
+                    ensure!(missing.is_waited_for(within)?, "nothing stalls");
+                    // On another slot nobody waits.
+                    side.assign(slots[1], 0, PAGE, REMOTE)?;
+                    dev.key_revoke(slots[1])?;
+                    let before = counters()?.get("keys/waits").copied();
+                    let second = scope.spawn(who);
+                    guest::until("it waits", within, || {
+                        let now = counters()?.get("keys/waits").copied();
+                        Ok((now > before).then_some(()))
+                    })?;
+                    ensure!(!second.is_finished(), "it did not wait");
+                    Ok(second)
+                };
+                let second = steps();
+                missing.fill_from(LAST)?;
+                let assigned = joined(assigner)?;
+                joined(second?)?;
+                match stays {
+                    true => Ok(assigned.map(drop)?),
+                    // It was closed meanwhile.
+                    false => refused(assigned, libc::ENOENT, "assigning"),
+                }
+            })
+        })?;
+        Ok(waited)
+    };
+    let waited = met(&|| Ok(dev.key_revoke(slots[0])?), true)?;
+    ensure!(waited == 1, "revoking: {waited}");
+    let taken = || {
+        let taken = dev.key_assign(slots[0], 0, 8, REMOTE);
+        refused(taken, libc::EBUSY, "a slot with a key")
+    };
+    let waited = met(&taken, true)?;
+    ensure!(waited == 1, "assigning: {waited}");
+    dev.key_revoke(slots[0])?;
+    let waited = met(&|| Ok(dev.close(slots[0])?), false)?;
+    ensure!(waited == 1, "closing: {waited}");
     Ok(())
 }
 
