@@ -22,25 +22,21 @@ pub const TESTS: &[Test] = &[
         .on(NETNS | TWO),
     Test::pair("blk.many_queues_at_once", many_at_once)
         .seconds(30)
-        .on(NETNS | TWO),
+        .on(NETNS),
     Test::pair("blk.limits_and_attributes", limits)
         .seconds(15)
-        .on(NETNS | TWO),
-    Test::pair("blk.read_only", read_only)
-        .seconds(15)
-        .on(NETNS | TWO),
-    Test::pair("blk.refusals", refusals)
-        .seconds(20)
-        .on(NETNS | TWO),
+        .on(NETNS),
+    Test::pair("blk.read_only", read_only).seconds(15).on(NETNS),
+    Test::pair("blk.refusals", refusals).seconds(20).on(NETNS),
     Test::pair("blk.connect_rounds", connect_rounds)
         .seconds(40)
-        .on(NETNS | TWO),
+        .on(NETNS),
     Test::pair("blk.file_system", file_system)
         .seconds(30)
         .on(NETNS | TWO),
     Test::pair("blk.removed_while_open", removed_while_open)
         .seconds(20)
-        .on(NETNS | TWO),
+        .on(NETNS),
     Test::pair("blk.removed_while_mounted", removed_while_mounted)
         .seconds(30)
         .on(NETNS | TWO),
@@ -48,6 +44,9 @@ pub const TESTS: &[Test] = &[
         .seconds(60)
         .on(NETNS | TWO),
     Test::pair("blk.target_stays_away", target_stays_away)
+        .seconds(40)
+        .on(NETNS),
+    Test::pair("blk.what_comes_back_is_another", another)
         .seconds(40)
         .on(NETNS | TWO),
     Test::pair("blk.p03_nothing_lands_after_a_fence", fence)
@@ -727,6 +726,46 @@ fn target_stays_away(ctx: &mut Ctx) -> Result<()> {
         drop(disk);
         ctx.barrier("given up")
     })
+}
+
+/// A disk whose connections are made again to other contents, or after it was fenced though it has been
+/// admitted by then, fails, and writes nothing onto what is there.
+fn another(ctx: &mut Ctx) -> Result<()> {
+    let anew = || -> Result<()> {
+        store("subsystems", NAME, "enable", "0")?;
+        Ok(store("subsystems", NAME, "enable", "1")?)
+    };
+    let fenced = || -> Result<()> {
+        kfi(&["fence", NAME, NAME])?;
+        kfi(&["admit", NAME, NAME]).map(drop)
+    };
+    let ways: [&dyn Fn() -> Result<()>; 2] = [&anew, &fenced];
+    for way in ways {
+        let options = ["--reconnect-delay", "1", "--ctrl-loss-tmo", "-1"];
+        with_disk(ctx, "4M", &options, |ctx, path| {
+            if ctx.first() {
+                ctx.barrier("written")?;
+                way()?;
+                ctx.barrier("another")?;
+                return ctx.barrier("seen");
+            }
+            let disk = Disk::open(path)?;
+            let map = Map::anon(4096)?;
+            write_filled(&disk, &map, 0, 4096, 1)?;
+            ctx.barrier("written")?;
+            ctx.barrier("another")?;
+            ensure!(
+                write_filled(&disk, &map, 0, 4096, 2).is_err(),
+                "it is written to"
+            );
+            until("it is dead", Duration::from_secs(20), || {
+                Ok((show("disks", NAME, "state")? == "dead").then_some(()))
+            })?;
+            drop(disk);
+            ctx.barrier("seen")
+        })?;
+    }
+    Ok(())
 }
 
 /// Rounds of fencing a client that writes as fast as it can. When the call has returned, not a byte of

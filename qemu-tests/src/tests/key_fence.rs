@@ -294,7 +294,7 @@ fn write_under_auth_keys(ctx: &mut Ctx, lanes: &Lanes) -> Result<()> {
     let run = |lane: usize| -> Result<()> {
         let mine: Vec<_> = remotes.iter().skip(lane).step_by(LANES).collect();
         let mut turn = mine.iter().cycle();
-        if lane % 2 == 0 {
+        if lane.is_multiple_of(2) {
             let piece = [lanes.source_of(lane, PART as u64)];
             let make = || {
                 let r = turn.next().map_or(remotes[lane], |r| **r);
