@@ -384,7 +384,8 @@ fn waits(ctx: &mut Ctx) -> Result<()> {
     ensure!(waited == 1, "assigning: {waited}");
     dev.key_revoke(slots[0])?;
     let waited = met(&|| Ok(dev.close(slots[0])?), false)?;
-    ensure!(waited == 1, "closing: {waited}");
+    // For the assignment, and perhaps for the end of the key that came of it.
+    ensure!((1..=2).contains(&waited), "closing: {waited}");
     Ok(())
 }
 
