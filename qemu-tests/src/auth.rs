@@ -325,6 +325,16 @@ pub fn keyed(domain: u64, key: &[u8]) -> EpOpen {
     }
 }
 
+/// Auth keys as a passive endpoint names them, which borrows their bytes.
+pub fn refs(keys: &[&[u8]]) -> Vec<AuthKeyRef> {
+    let one = |key: &&[u8]| AuthKeyRef {
+        addr: key.as_ptr() as u64,
+        size: key.len() as u32,
+        reserved: 0,
+    };
+    keys.iter().map(one).collect()
+}
+
 /// The descriptor's number, as the interface takes it.
 pub fn number(fd: &OwnedFd) -> i32 {
     fd.as_raw_fd()

@@ -196,14 +196,7 @@ impl Side {
         backlog: u32,
         keys: &[&[u8]],
     ) -> Result<(u64, SocketAddr)> {
-        let refs: Vec<AuthKeyRef> = keys
-            .iter()
-            .map(|key| AuthKeyRef {
-                addr: key.as_ptr() as u64,
-                size: key.len() as u32,
-                reserved: 0,
-            })
-            .collect();
+        let refs = crate::auth::refs(keys);
         let mut call = PepOpen {
             fabric: self.fabric,
             eq: self.eq.handle,

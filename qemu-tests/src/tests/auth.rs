@@ -580,14 +580,7 @@ fn listeners(ctx: &Ctx) -> Result<()> {
     let id = auth::add(mode.dev(), &to_root(KEY))?;
     let side = Side::of(&ctx.env)?;
     let open = |keys: &[&[u8]]| {
-        let refs: Vec<AuthKeyRef> = keys
-            .iter()
-            .map(|key| AuthKeyRef {
-                addr: key.as_ptr() as u64,
-                size: key.len() as u32,
-                reserved: 0,
-            })
-            .collect();
+        let refs = auth::refs(keys);
         let mut call = PepOpen {
             fabric: side.fabric,
             eq: side.eq.handle,

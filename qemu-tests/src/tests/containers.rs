@@ -128,12 +128,7 @@ fn serve(ctx: &mut Ctx) -> Result<()> {
         libc::ENOKEY,
         "an auth key that is not this user's",
     )?;
-    let keys = [AuthKeyRef {
-        addr: KEY.as_ptr() as u64,
-        size: KEY.len() as u32,
-        reserved: 0,
-    }];
-    listen_at(&side, service(NAME), &keys)?;
+    listen_at(&side, service(NAME), &auth::refs(&[KEY]))?;
     let buf = Buf::new(4096)?;
     let region = memory(&side, &buf, LOCAL | REMOTE)?;
     ctx.barrier("listens")?;
