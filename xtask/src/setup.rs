@@ -92,6 +92,16 @@ pub fn ensure(ctx: &Context, which: Which) -> Result<Rig> {
     prepare(ctx, which, false, None)
 }
 
+/// Whether there is a debug kernel already.
+///
+/// # Errors
+///
+/// When not even its base can be set up.
+pub fn has_debug(ctx: &Context) -> Result<bool> {
+    let base = ensure(ctx, Which::Main)?;
+    Ok(debug::present(ctx, &base).is_some())
+}
+
 /// The rig with the debug kernel, as it was set up, or set up now.
 ///
 /// # Errors

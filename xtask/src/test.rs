@@ -60,7 +60,7 @@ pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
         report.add(Line::failed("guests", "host", 0.0, format!("{error:#}")));
     }
     if args.boxed {
-        if let Err(error) = boxed::run(ctx, &args.only, &report) {
+        if let Err(error) = boxed::run(ctx, &args.only, &report, started) {
             report.add(Line::failed("boxed", "host", 0.0, format!("{error:#}")));
         }
     }

@@ -9,11 +9,19 @@ use crate::context::Context;
 use crate::fault;
 use crate::guest::{Deadline, Guests, Job, Kernel, Nodes, Options};
 use crate::report::{Line, Report, Status};
-use crate::setup::Which;
+use crate::setup::{self, Which};
 use anyhow::Result;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+/// When the last of it ends at the latest, counted from the start of the whole run: what CI gives a
+/// machine that has never seen the project, less a little.
+const ALL: Duration = Duration::from_secs(85 * 60);
+/// What building the debug kernel may take.
+const BUILDING: Duration = Duration::from_secs(25 * 60);
+/// What the faults need, and more than they may take.
+const FAULTS: (Duration, Duration) = (Duration::from_secs(12 * 60), Duration::from_secs(30 * 60));
 
 /// A rig's box: a program of the workspace that prints results as `kfi-tests`
 /// does, and ends by itself.
@@ -51,12 +59,24 @@ const PARTS: &[Part] = &[
     },
 ];
 
-/// Runs the parts whose names contain `only`.
+/// Runs the parts whose names contain `only`, as far as there is time for them: `since` is when the
+/// whole run began. What there is no time for is skipped.
 ///
 /// # Errors
 ///
 /// When there is no debug kernel to be had.
-pub(super) fn run(ctx: &Context, only: &str, report: &Arc<Report>) -> Result<()> {
+pub(super) fn run(ctx: &Context, only: &str, report: &Arc<Report>, since: Instant) -> Result<()> {
+    let left = || ALL.saturating_sub(since.elapsed());
+    let skip = |name: &str| {
+        let mut line = Line::failed(name, "debug", 0.0, "no time left");
+        line.status = Status::Skipped;
+        report.add(line);
+    };
+    let first = PARTS.first().map_or(Duration::ZERO, |part| part.limit);
+    if !setup::has_debug(ctx)? && left() < BUILDING + first {
+        skip("box");
+        return Ok(());
+    }
     let options = Options {
         kernel: Kernel::Debug,
         // Where the fuzzer leaves the programs it runs, for those who want to run them again.
@@ -65,11 +85,20 @@ pub(super) fn run(ctx: &Context, only: &str, report: &Arc<Report>) -> Result<()>
     };
     let guests = Guests::prepare(ctx, Which::Main, &options)?;
     for part in PARTS.iter().filter(|part| part.name.contains(only)) {
+        if left() < part.limit {
+            skip(part.name);
+            continue;
+        }
         let guests = guests.with_nodes(part.nodes).with_timeout(part.limit);
         run_part(&guests, part, report);
     }
     if "box.fault".contains(only) {
-        let guests = guests.with_timeout(Duration::from_secs(30 * 60));
+        let (least, most) = FAULTS;
+        if left() < least {
+            skip("box.fault");
+            return Ok(());
+        }
+        let guests = guests.with_timeout(left().min(most));
         // Every call, at a choice of places.
         fault::test(&guests, "", true, report)?;
     }
