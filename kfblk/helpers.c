@@ -16,9 +16,10 @@
 
 #include "helpers.h"
 
-struct workqueue_struct *kfblk_wq_alloc(void)
+/* Each has a thread of its own for when there is no memory to make another. */
+struct workqueue_struct *kfblk_wq_alloc(const char *name)
 {
-	return alloc_workqueue("kfblk", WQ_UNBOUND | WQ_MEM_RECLAIM, 0);
+	return alloc_workqueue("%s", WQ_UNBOUND | WQ_MEM_RECLAIM, 0, name);
 }
 
 void kfblk_wq_free(struct workqueue_struct *wq)

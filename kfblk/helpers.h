@@ -76,7 +76,7 @@ int kfblk_rs_link(void *port, void *subsystem);
 void kfblk_rs_unlink(void *port, void *subsystem);
 
 /* helpers.c */
-struct workqueue_struct *kfblk_wq_alloc(void);
+struct workqueue_struct *kfblk_wq_alloc(const char *name);
 void kfblk_wq_free(struct workqueue_struct *wq);
 int kfblk_parse_addr(struct net *net, const char *addr, const char *port, u8 *out, u32 *len);
 unsigned int kfblk_noio_save(void);

@@ -257,7 +257,7 @@ impl Disk {
     pub(crate) fn lost(this: &Arc<Self>) {
         if this.advance(State::Live, State::Lost) || this.advance(State::Leaving, State::Dead) {
             // If it is queued already it will look again.
-            let _ = sys::queue().enqueue(this.clone());
+            let _ = sys::disks().enqueue(this.clone());
         }
     }
 

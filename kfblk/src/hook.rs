@@ -145,7 +145,7 @@ impl CqHandler for Hook {
             match &*link {
                 // If it is queued already it will look again.
                 Some(Link::Lane(lane)) => {
-                    let _ = sys::queue().enqueue(lane.clone());
+                    let _ = sys::exports().enqueue(lane.clone());
                     return;
                 }
                 Some(Link::Requests(_)) => true,
@@ -175,11 +175,11 @@ impl EqHandler for Hook {
             let link = self.link.lock();
             match &*link {
                 Some(Link::Port(port)) => {
-                    let _ = sys::queue().enqueue(port.clone());
+                    let _ = sys::exports().enqueue(port.clone());
                     return;
                 }
                 Some(Link::Lane(lane)) => {
-                    let _ = sys::queue().enqueue(lane.clone());
+                    let _ = sys::exports().enqueue(lane.clone());
                     return;
                 }
                 Some(Link::Requests(requests)) => return requests.lost(),

@@ -37,18 +37,21 @@ struct Kfblk {
     // Dropped in this order: nobody makes anything, then nothing is under way.
     _config: sys::Configfs,
     _hooks: Hooks,
-    _queue: sys::WorkQueue,
+    _exports: sys::WorkQueue,
+    _disks: sys::WorkQueue,
     _major: sys::Major,
 }
 
 impl kernel::Module for Kfblk {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         let major = sys::Major::register()?;
-        let queue = sys::WorkQueue::new()?;
+        let exports = sys::WorkQueue::for_exports()?;
+        let disks = sys::WorkQueue::for_disks()?;
         Ok(Self {
             _config: sys::Configfs::register()?,
             _hooks: Hooks,
-            _queue: queue,
+            _exports: exports,
+            _disks: disks,
             _major: major,
         })
     }

@@ -78,7 +78,7 @@ extern "C" {
     fn kfblk_rq_end(disk: *mut RawDisk, queue: u32, tag: u32, verdict: u32);
     fn kfblk_configfs_init() -> c_int;
     fn kfblk_configfs_exit();
-    fn kfblk_wq_alloc() -> *mut bindings::workqueue_struct;
+    fn kfblk_wq_alloc(name: *const c_char) -> *mut bindings::workqueue_struct;
     fn kfblk_wq_free(wq: *mut bindings::workqueue_struct);
     fn kfblk_parse_addr(
         net: *mut bindings::net,
@@ -94,36 +94,56 @@ extern "C" {
     fn kfblk_node_name(name: *mut u8, size: c_uint);
 }
 
-static QUEUE: AtomicPtr<bindings::workqueue_struct> = AtomicPtr::new(core::ptr::null_mut());
+type RawQueue = AtomicPtr<bindings::workqueue_struct>;
 
-/// Keeps the module's work queue; dropping it runs what is queued and waits.
-pub(crate) struct WorkQueue(());
+/// The exporting end's: its work is short.
+static EXPORTS: RawQueue = AtomicPtr::new(core::ptr::null_mut());
+/// The importing end's: connecting may take minutes, and may be to an export of this host.
+static DISKS: RawQueue = AtomicPtr::new(core::ptr::null_mut());
+
+/// Keeps a work queue; dropping it runs what is queued and waits.
+pub(crate) struct WorkQueue(&'static RawQueue);
 
 impl WorkQueue {
-    /// Makes it. Once, at module load.
-    pub(crate) fn new() -> Result<Self> {
-        // SAFETY: No preconditions.
-        let wq = unsafe { kfblk_wq_alloc() };
+    /// Makes that of exports. Once, at module load.
+    pub(crate) fn for_exports() -> Result<Self> {
+        Self::new(&EXPORTS, c"kfblk_export")
+    }
+
+    /// Makes that of disks. Once, at module load.
+    pub(crate) fn for_disks() -> Result<Self> {
+        Self::new(&DISKS, c"kfblk_disk")
+    }
+
+    fn new(place: &'static RawQueue, name: &'static CStr) -> Result<Self> {
+        // SAFETY: The name is a C string.
+        let wq = unsafe { kfblk_wq_alloc(name.as_char_ptr()) };
         if wq.is_null() {
             return Err(ENOMEM);
         }
-        QUEUE.store(wq, Ordering::Release);
-        Ok(Self(()))
+        place.store(wq, Ordering::Release);
+        Ok(Self(place))
     }
 }
 
 impl Drop for WorkQueue {
     fn drop(&mut self) {
-        let wq = QUEUE.swap(core::ptr::null_mut(), Ordering::AcqRel);
+        let wq = self.0.swap(core::ptr::null_mut(), Ordering::AcqRel);
         // SAFETY: `new` made it, and nothing queues any more.
         unsafe { kfblk_wq_free(wq) };
     }
 }
 
-/// The work queue. Only while something of the module exists.
-pub(crate) fn queue() -> &'static Queue {
+/// The work queue of ports and their connections. Only while something of the module exists.
+pub(crate) fn exports() -> &'static Queue {
     // SAFETY: Its users exist only between load and unload, when the pointer is a live work queue.
-    unsafe { Queue::from_raw(QUEUE.load(Ordering::Acquire)) }
+    unsafe { Queue::from_raw(EXPORTS.load(Ordering::Acquire)) }
+}
+
+/// The work queue of disks. As above.
+pub(crate) fn disks() -> &'static Queue {
+    // SAFETY: As above.
+    unsafe { Queue::from_raw(DISKS.load(Ordering::Acquire)) }
 }
 
 /// The block device's major number.

@@ -266,7 +266,7 @@ impl Lane {
     /// Has its work end it.
     pub(crate) fn doom(self: Arc<Self>) {
         self.doomed.store(true, Ordering::Release);
-        let _ = sys::queue().enqueue(self);
+        let _ = sys::exports().enqueue(self);
     }
 
     /// Ends it: connection and keys are over when this returns. Not under a lock of the port's or the
