@@ -334,6 +334,15 @@ unsigned int kverbs_dma_max_seg_size(struct ib_device *dev)
 	return ib_dma_max_seg_size(dev);
 }
 
+/* Bytes that one kverbs_dma_map_page() maps, at most. */
+u32 kverbs_dma_max_page(struct ib_device *dev)
+{
+	if (ib_uses_virt_dma(dev))
+		return UINT_MAX;
+	return min_t(size_t, dma_get_max_seg_size(dev->dma_device),
+		     dma_max_mapping_size(dev->dma_device));
+}
+
 void kverbs_sg_init(struct scatterlist *sg, unsigned int n)
 {
 	sg_init_table(sg, n);

@@ -60,6 +60,7 @@ void kverbs_dma_unmap_single(struct ib_device *dev, u64 addr, size_t size,
 void kverbs_dma_sync_for_device(struct ib_device *dev, u64 addr, size_t size,
 				bool writes);
 unsigned int kverbs_dma_max_seg_size(struct ib_device *dev);
+u32 kverbs_dma_max_page(struct ib_device *dev);
 void kverbs_sg_init(struct scatterlist *sg, unsigned int n);
 void kverbs_sg_set(struct scatterlist *sg, struct page *page, unsigned int len,
 		   unsigned int offset);

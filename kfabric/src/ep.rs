@@ -671,7 +671,8 @@ impl Endpoint {
     /// another domain, too many pieces. `EMSGSIZE`: longer than the domain allows. `ENOTCONN`.
     /// `EOPNOTSUPP`: an atomic that the domain does not do; of those `EINVAL` also says that sizes or
     /// the peer's address do not fit. `EOPNOTSUPP` also: lent memory ([`Segs::lend`](crate::op::Segs)),
-    /// which the provider does not take.
+    /// which the provider does not take; of it `EMSGSIZE` also says that a piece is longer than
+    /// [`Domain::lent_max`], and `EAGAIN` that the device cannot be given it just now.
     pub fn post(&self, post: Post<'_>) -> Result {
         self.post_as(post, false)
     }
@@ -707,8 +708,11 @@ impl Endpoint {
         {
             return Err(EINVAL);
         }
-        if post.segs.has_lent() && !self.domain.ops().takes_lent() {
-            return Err(eopnotsupp());
+        if post.segs.has_lent() {
+            let max = self.domain.lent_max().ok_or_else(eopnotsupp)?;
+            if post.segs.longest_lent() > max {
+                return Err(EMSGSIZE);
+            }
         }
         let imm = match (with_data, u32::try_from(post.data)) {
             (true, Ok(data)) => Some(data),

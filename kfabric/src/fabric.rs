@@ -260,6 +260,12 @@ impl Domain {
         &self.attr
     }
 
+    /// Bytes in one piece of memory that is lent ([`Segs::lend`](crate::op::Segs::lend)), at most.
+    /// `None`: it takes none.
+    pub fn lent_max(&self) -> Option<u32> {
+        self.ops.lent_max()
+    }
+
     /// How many values an atomic of this kind may have at once.
     ///
     /// # Errors

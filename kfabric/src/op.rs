@@ -191,6 +191,12 @@ impl Segs {
         self.lent.is_some()
     }
 
+    /// Bytes of the longest piece that is lent.
+    pub(crate) fn longest_lent(&self) -> u32 {
+        let lent = self.lent.as_ref().map_or(&[][..], Lent::pieces);
+        lent.iter().map(|piece| piece.len).max().unwrap_or(0)
+    }
+
     /// Adds [offset, offset + len) of `region`, for an operation of `kind`.
     ///
     /// # Errors

@@ -159,10 +159,10 @@ pub trait DomainOps: Send + Sync {
         None
     }
 
-    /// Whether one-sided operations take memory that is not registered
-    /// ([`OpToken::lent`](crate::op::OpToken::lent)).
-    fn takes_lent(&self) -> bool {
-        false
+    /// Bytes in one piece of memory that is not registered
+    /// ([`OpToken::lent`](crate::op::OpToken::lent)), at most, where one-sided operations take it.
+    fn lent_max(&self) -> Option<u32> {
+        None
     }
 
     /// Maps pinned memory for local use. No key, no remote reach (P1).

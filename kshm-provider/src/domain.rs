@@ -75,8 +75,8 @@ impl DomainOps for Domain {
         KFI_INJECT_MAX.checked_div(values * ty.size())
     }
 
-    fn takes_lent(&self) -> bool {
-        true
+    fn lent_max(&self) -> Option<u32> {
+        Some(u32::MAX)
     }
 
     fn register(

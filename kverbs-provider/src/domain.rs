@@ -17,6 +17,7 @@ use crate::{
     handle::Handle,
     ib::{
         device::Live,
+        dma,
         qp::QpSize,
         wr::MAX_SGE, //
     },
@@ -71,6 +72,7 @@ pub(crate) struct Domain {
     device: Arc<Device>,
     group: Arc<Group>,
     attr: DomainAttr,
+    lent_max: u32,
     ticket: Ticket,
 }
 
@@ -89,6 +91,7 @@ impl Domain {
             device: device.clone(),
             group,
             attr,
+            lent_max: dma::max_lent(live, device.ib()),
             ticket,
         };
         Ok(Arc::new(domain, GFP_KERNEL)?)
@@ -104,8 +107,8 @@ impl DomainOps for Domain {
         (self.attr.caps & KFI_ATOMIC != 0 && atomic::offered(form, op, ty)).then_some(1)
     }
 
-    fn takes_lent(&self) -> bool {
-        true
+    fn lent_max(&self) -> Option<u32> {
+        Some(self.lent_max)
     }
 
     fn register(

@@ -205,11 +205,12 @@ impl Batch {
     }
 }
 
-/// Maps what is lent to an operation, which the device writes to if it `writes`.
+/// Maps what is lent to an operation. Under the lock of a transmit side that has its queue pair: who
+/// removes the device takes that first.
 ///
 /// # Errors
 ///
-/// `EIO`: the device's mapping cannot. Nothing is mapped then.
+/// `EAGAIN`: not just now. Nothing is mapped then.
 fn map_lent(device: &Device, token: &mut OpToken) -> Result {
     let writes = token.kind() == OpKind::Read;
     dma::map_lent(device, token.lent_mut(), writes)
@@ -472,23 +473,6 @@ impl Path {
         mut token: OpToken,
         opcode: Opcode,
     ) -> Result<(), Refused> {
-        if let Err(e) = map_lent(&self.device, &mut token) {
-            return Err((e, token));
-        }
-        self.post_mapped(endpoint, op, token, opcode)
-            .map_err(|(e, mut token)| {
-                unmap_lent(&self.device, &mut token);
-                (e, token)
-            })
-    }
-
-    fn post_mapped(
-        &self,
-        endpoint: ArcBorrow<'_, Endpoint>,
-        op: &OpDesc<'_>,
-        token: OpToken,
-        opcode: Opcode,
-    ) -> Result<(), Refused> {
         let max = self.size.sge;
         let rkey = match (opcode, u32::try_from(op.key)) {
             (Opcode::Send, _) => 0,
@@ -527,6 +511,10 @@ impl Path {
         let Some(slot) = tx.free.pop() else {
             return Err((EAGAIN, token));
         };
+        if let Err(e) = map_lent(&self.device, &mut token) {
+            let _ = tx.free.push_within_capacity(slot);
+            return Err((e, token));
+        }
         if let (Some(data), Some(inject)) = (op.inject, &mut tx.inject) {
             // The core has checked the length, and the slot's place is there.
             let data = &data[..data.len().min(INJECT_SIZE)];
@@ -553,6 +541,7 @@ impl Path {
             (taken == Taken::Nothing).then(enotconn)
         };
         if let Some(e) = refused {
+            unmap_lent(&self.device, &mut token);
             let _ = tx.free.push_within_capacity(slot);
             return Err((e, token));
         }

@@ -114,18 +114,23 @@ impl Drop for DmaMap {
     }
 }
 
-/// Maps pieces that are lent to an operation, for the device to write to if it `writes`. Any context;
-/// the operation's endpoint is open, so the device is registered.
+/// Maps pieces that are lent to an operation, for the device to write to if it `writes`. Any context.
+/// While this runs there is a queue pair on the device, so it is registered.
 ///
 /// # Errors
 ///
-/// `EIO`: the mapping cannot take a piece as one. Nothing is mapped then.
+/// `EAGAIN`: the mapping has no room just now: no piece is longer than [`max_lent`]. Nothing is mapped
+/// then.
 pub(crate) fn map_lent(device: &Device, pieces: &mut [LentPiece], writes: bool) -> Result {
+    if !pieces.is_empty() {
+        fault::device().map_err(|_| EAGAIN)?;
+    }
     for i in 0..pieces.len() {
         let Some(piece) = pieces.get_mut(i) else {
             break;
         };
-        // SAFETY: Whoever lends promises contiguous pages that stay; the device is registered.
+        // SAFETY: Whoever lends promises contiguous pages that stay; the device is registered, as the
+        // caller's queue pair is there.
         let addr = unsafe {
             raw::kverbs_dma_map_page(
                 device.as_ptr(),
@@ -138,14 +143,20 @@ pub(crate) fn map_lent(device: &Device, pieces: &mut [LentPiece], writes: bool) 
         // SAFETY: The device is there.
         if unsafe { raw::kverbs_dma_mapping_error(device.as_ptr(), addr) } != 0 {
             unmap_lent(device, pieces.get_mut(..i).unwrap_or_default(), writes);
-            return Err(EIO);
+            return Err(EAGAIN);
         }
         piece.mapped = addr;
     }
     Ok(())
 }
 
-/// Undoes that.
+/// Bytes in one piece that is lent, at most.
+pub(crate) fn max_lent(_live: &Live<'_>, device: &Device) -> u32 {
+    // SAFETY: The device is registered, as `_live` proves.
+    unsafe { raw::kverbs_dma_max_page(device.as_ptr()) }
+}
+
+/// Undoes [`map_lent`], while the queue pair is there, or has only just gone.
 pub(crate) fn unmap_lent(device: &Device, pieces: &mut [LentPiece], writes: bool) {
     for piece in pieces {
         // SAFETY: It was mapped so.
