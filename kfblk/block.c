@@ -44,25 +44,34 @@ static int kfblk_major;
 /* Names the request's memory; how many pieces that is. */
 static u32 kfblk_map(struct request *rq, struct kfblk_piece *pieces)
 {
+	const u32 max = queue_max_segment_size(rq->q);
 	struct req_iterator iter;
 	struct bio_vec bv;
 	u32 n = 0;
 
 	rq_for_each_bvec(bv, rq, iter) {
-		struct kfblk_piece *last = n ? &pieces[n - 1] : NULL;
 		phys_addr_t at = bvec_phys(&bv);
+		u32 left = bv.bv_len;
+		u32 len;
 
-		if (last && page_to_phys(last->page) + last->offset + last->len == at) {
-			last->len += bv.bv_len;
-			continue;
+		for (; left; left -= len, at += len) {
+			struct kfblk_piece *last = n ? &pieces[n - 1] : NULL;
+
+			if (last && last->len < max &&
+			    page_to_phys(last->page) + last->offset + last->len == at) {
+				len = min(left, max - last->len);
+				last->len += len;
+				continue;
+			}
+			if (n == KFBLK_SEGMENTS)
+				return 0;
+			len = min(left, max);
+			pieces[n++] = (struct kfblk_piece) {
+				.page = pfn_to_page(PHYS_PFN(at)),
+				.offset = offset_in_page(at),
+				.len = len,
+			};
 		}
-		if (n == KFBLK_SEGMENTS)
-			return 0;
-		pieces[n++] = (struct kfblk_piece) {
-			.page = bv.bv_page,
-			.offset = bv.bv_offset,
-			.len = bv.bv_len,
-		};
 	}
 	return n;
 }
@@ -173,7 +182,7 @@ struct kfblk_disk *kfblk_disk_new(void *owner, const struct kfblk_shape *shape)
 		.max_hw_sectors		= shape->chunk >> SECTOR_SHIFT,
 		.chunk_sectors		= shape->chunk >> SECTOR_SHIFT,
 		.max_segments		= KFBLK_SEGMENTS,
-		.max_segment_size	= UINT_MAX,
+		.max_segment_size	= shape->piece,
 		.dma_alignment		= SECTOR_SIZE - 1,
 	};
 	struct kfblk_disk *disk;

@@ -24,6 +24,7 @@ use kernel::{
     impl_has_work,
     new_mutex,
     new_work,
+    page::PAGE_SIZE,
     prelude::*,
     sync::{
         Arc,
@@ -89,6 +90,10 @@ const DEPTH: u32 = 128;
 /// After how long a request is asked about, in milliseconds.
 const TIMEOUT_MS: u32 = 30_000;
 
+/// Bytes of a page.
+// CAST: Few.
+const PAGE: u32 = PAGE_SIZE as u32;
+
 /// How long all connections of a disk may take to be made, in milliseconds.
 const CONNECT_MS: i64 = 120_000;
 
@@ -152,6 +157,8 @@ struct Run {
     conf: Option<Conf>,
     lanes: KVec<Arc<Lane>>,
     epoch: u32,
+    /// Bytes of contiguous memory that the device takes as one.
+    piece: u32,
 }
 
 /// A disk.
@@ -215,6 +222,7 @@ impl Disk {
             conf: None,
             lanes: KVec::new(),
             epoch: 0,
+            piece: 0,
         };
         let mut slots = KVec::with_capacity(QUEUES_MAX.into(), GFP_KERNEL)?;
         for _ in 0..QUEUES_MAX {
@@ -278,6 +286,15 @@ impl Disk {
             name_str(&info.fabric_name)?,
         )?;
         let domain = Domain::open(&fabric, name_str(&info.domain_name)?)?;
+        let piece = domain.lent_max().ok_or_else(config::eopnotsupp)?;
+        match run.welcome {
+            // The block layer wants a page at least.
+            None if piece < PAGE => return Err(config::eopnotsupp()),
+            None => run.piece = piece,
+            // What waits has been cut for the device that there was.
+            Some(_) if piece < run.piece => return Err(ENODEV),
+            Some(_) => {}
+        }
         run.epoch = run.epoch.wrapping_add(1);
         let mut hello = Hello {
             queue: 0,
@@ -416,6 +433,7 @@ impl Disk {
             block_size: 1 << block_shift,
             // A request is not longer than the block layer's own limit either.
             chunk: 1 << chunk_shift.min(30),
+            piece: run.piece,
             queues: queues.into(),
             depth: DEPTH,
             timeout_ms: TIMEOUT_MS,

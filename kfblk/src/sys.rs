@@ -43,6 +43,8 @@ pub(crate) struct Shape {
     pub(crate) block_size: u32,
     /// Bytes; no request goes across a multiple of it.
     pub(crate) chunk: u32,
+    /// Bytes of contiguous memory that are taken as one, at most.
+    pub(crate) piece: u32,
     /// Queues.
     pub(crate) queues: u32,
     /// Requests of a queue.
