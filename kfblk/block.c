@@ -17,7 +17,7 @@
 
 /* Pieces of a request, at most. */
 #define KFBLK_SEGMENTS	64
-/* Times that a request is tried again with another connection. */
+/* Connections that a request may end, each by what it itself asked for. */
 #define KFBLK_TRIES	8
 
 struct kfblk_disk {
@@ -123,12 +123,16 @@ static void kfblk_complete(struct request *rq)
 	case KFBLK_DONE:
 		blk_mq_end_request(rq, BLK_STS_OK);
 		break;
-	case KFBLK_AGAIN:
-		if (++pdu->tries < KFBLK_TRIES) {
-			blk_mq_requeue_request(rq, true);
+	case KFBLK_BLAMED:
+		if (++pdu->tries == KFBLK_TRIES) {
+			blk_mq_end_request(rq, BLK_STS_IOERR);
 			break;
 		}
 		fallthrough;
+	case KFBLK_AGAIN:
+		/* Until the disk is dead: then it fails where it is tried. */
+		blk_mq_requeue_request(rq, true);
+		break;
 	default:
 		blk_mq_end_request(rq, BLK_STS_IOERR);
 	}

@@ -36,7 +36,8 @@ struct kfblk_shape {
 /* How a request ended. */
 enum kfblk_verdict {
 	KFBLK_DONE,
-	KFBLK_AGAIN,
+	KFBLK_AGAIN,		/* its connection has ended */
+	KFBLK_BLAMED,		/* the same, and because of it */
 	KFBLK_FAILED,
 };
 

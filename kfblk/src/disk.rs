@@ -16,10 +16,12 @@ pub(crate) mod lane;
 pub(crate) mod request;
 
 use core::sync::atomic::{
+    AtomicBool,
     AtomicU32,
     Ordering, //
 };
 use kernel::{
+    bindings,
     fmt::Write,
     impl_has_work,
     new_mutex,
@@ -159,6 +161,8 @@ struct Run {
     epoch: u32,
     /// Bytes of contiguous memory that the device takes as one.
     piece: u32,
+    /// Since when there has been no connection that served.
+    since: Option<Instant<Monotonic>>,
 }
 
 /// A disk.
@@ -166,6 +170,10 @@ struct Run {
 pub(crate) struct Disk {
     session: [u8; SESSION],
     state: AtomicU32,
+    /// A request was done by the connections that there are.
+    done: AtomicBool,
+    /// One was not.
+    undone: AtomicBool,
     slots: KVec<Arc<Slot>>,
     /// Held while it is enabled or disabled.
     #[pin]
@@ -223,6 +231,7 @@ impl Disk {
             lanes: KVec::new(),
             epoch: 0,
             piece: 0,
+            since: None,
         };
         let mut slots = KVec::with_capacity(QUEUES_MAX.into(), GFP_KERNEL)?;
         for _ in 0..QUEUES_MAX {
@@ -233,6 +242,8 @@ impl Disk {
             pin_init!(Self {
                 session: sys::random(),
                 state: AtomicU32::new(State::Idle as u32),
+                done: AtomicBool::new(false),
+                undone: AtomicBool::new(false),
                 slots,
                 conf <- new_mutex!(conf, "kfblk_conf"),
                 run <- new_mutex!(run, "kfblk_run"),
@@ -259,6 +270,22 @@ impl Disk {
     /// The connections' places, by queue.
     pub(crate) fn slot(&self, queue: u32) -> Option<&Arc<Slot>> {
         self.slots.get(queue as usize)
+    }
+
+    /// Requests were done, or were not because the connection is lost. Any context.
+    pub(crate) fn note(&self, done: bool, undone: bool) {
+        // Mostly it is known already.
+        if done && !self.done.load(Ordering::Relaxed) {
+            self.done.store(true, Ordering::Relaxed);
+        }
+        if undone {
+            self.undone.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the connections were of no use though they were wanted. They have ended.
+    fn is_stuck(&self) -> bool {
+        self.undone.load(Ordering::Relaxed) && !self.done.load(Ordering::Relaxed)
     }
 
     /// A connection is lost, or does not answer. Any context.
@@ -333,6 +360,8 @@ impl Disk {
 
     /// Has the connections serve requests.
     fn install(this: &Arc<Self>, run: &mut Run, lanes: KVec<Arc<Lane>>, block: Block) {
+        this.done.store(false, Ordering::Relaxed);
+        this.undone.store(false, Ordering::Relaxed);
         for (queue, (lane, slot)) in lanes.iter().zip(&this.slots).enumerate() {
             // CAST: Few.
             let requests = Requests::new(this, lane.cq(), block, queue as u32);
@@ -371,8 +400,14 @@ impl Disk {
             return;
         }
         this.drop_lanes(&mut run);
-        let since = Instant::<Monotonic>::now();
-        let mut err = 0;
+        // The time goes on until something gets done: that it connects again and again says nothing.
+        // It is not tried at once then, either.
+        let stuck = this.is_stuck();
+        if !stuck {
+            run.since = None;
+        }
+        let since = *run.since.get_or_insert_with(Instant::now);
+        let mut err = if stuck { bindings::EIO } else { 0 };
         while this.state() == State::Lost {
             let Some(conf) = &run.conf else { break };
             // CAST: Time goes forward.
@@ -422,6 +457,7 @@ impl Disk {
         run.conf = Some(wanted);
         run.net = Some(Net::current());
         run.welcome = None;
+        run.since = None;
         let (lanes, welcome) = this.connect(&mut run)?;
         let Geometry {
             capacity,

@@ -61,10 +61,12 @@ pub(crate) struct Shape {
 pub(crate) enum Verdict {
     /// Well.
     Done = 0,
-    /// It is to be tried again.
+    /// Its connection has ended: it is to be tried again.
     Again = 1,
+    /// The same, and because of it.
+    Blamed = 2,
     /// With an error.
-    Failed = 2,
+    Failed = 3,
 }
 
 extern "C" {

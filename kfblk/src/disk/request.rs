@@ -6,6 +6,7 @@ use core::{
     ptr::NonNull, //
 };
 use kernel::{
+    bindings,
     ffi::{
         c_int,
         c_void, //
@@ -72,6 +73,18 @@ impl Slot {
     }
 }
 
+/// How a request ended, by its errno. What may be its own fault, and nobody else's, is what the peer, or
+/// the device, did not want of it; that nothing gets through is not.
+fn verdict(err: u32) -> Verdict {
+    match err {
+        0 => Verdict::Done,
+        bindings::EACCES | bindings::EFAULT | bindings::EMSGSIZE | bindings::EREMOTEIO => {
+            Verdict::Blamed
+        }
+        _ => Verdict::Again,
+    }
+}
+
 /// What a queue's completions are about.
 pub(crate) struct Requests {
     disk: Arc<Disk>,
@@ -109,25 +122,24 @@ impl Requests {
             list: [(0, Verdict::Done); BATCH],
             count: 0,
         };
-        let mut lost = false;
+        let (mut done, mut lost) = (false, false);
         for (entry, place) in entries.iter().take(read).zip(&mut ended.list) {
-            let verdict = match entry.err {
-                0 => Verdict::Done,
+            let verdict = verdict(entry.err);
+            match verdict {
+                Verdict::Done => done = true,
                 // Every failure ends the connection.
-                _ => {
-                    lost = true;
-                    Verdict::Again
-                }
-            };
+                _ => lost = true,
+            }
             // CAST: It was posted with a tag.
             *place = (entry.context as u32, verdict);
             ended.count += 1;
         }
+        self.disk.note(done, lost);
         if lost {
             Disk::lost(&self.disk);
             if self.disk.state() == State::Dead {
                 for (_, verdict) in &mut ended.list {
-                    if *verdict == Verdict::Again {
+                    if *verdict != Verdict::Done {
                         *verdict = Verdict::Failed;
                     }
                 }
