@@ -25,6 +25,7 @@ use kfabric::{
 };
 
 pub(crate) use kfabric::errno::{
+    edquot,
     ekeyrevoked,
     enodata,
     enotconn,

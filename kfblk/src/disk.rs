@@ -55,6 +55,7 @@ use kfabric::{
         Name,
         Next,
         Welcome,
+        QUEUES_MAX,
         READ_ONLY,
         SESSION, //
     },
@@ -83,8 +84,6 @@ use request::{
     Slot, //
 };
 
-/// Queues of a disk, at most.
-const QUEUES_MAX: u16 = 16;
 /// Queues of one that did not say, at most.
 const QUEUES: u32 = 4;
 /// Requests of a queue.

@@ -28,7 +28,7 @@ pub const MESSAGE_MAX: usize = HEAD + 8 + TABLE_MAX * ENTRY;
 /// Bytes of the longest question.
 pub const QUESTION_MAX: usize = HEAD + 8 + SESSION + 2 * NAME_MAX;
 /// Connections of a session, at most.
-pub const QUEUES_MAX: u16 = 64;
+pub const QUEUES_MAX: u16 = 16;
 /// Keys of a disk, at most.
 pub const KEYS_MAX: u64 = 1 << 20;
 

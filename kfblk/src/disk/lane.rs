@@ -114,8 +114,8 @@ impl Lane {
     /// # Errors
     ///
     /// The target's refusal: `EKEYREVOKED`: the client is fenced. `ENOENT`: there is no such subsystem.
-    /// `ENODEV`: it is not enabled. What `go_on`, asked before each question, says. `EPROTO`: what was said is not of this protocol. Else those of
-    /// connecting.
+    /// `ENODEV`: it is not enabled. `EDQUOT`: too many connections. What `go_on`, asked before each
+    /// question, says. `EPROTO`: what was said is not of this protocol. Else those of connecting.
     pub(crate) fn connect(
         domain: &Arc<Domain>,
         addr: &SockAddr,

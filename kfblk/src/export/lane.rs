@@ -229,6 +229,11 @@ impl Lane {
         self.later(hello).is_some_and(|later| later < 0)
     }
 
+    /// Whether it counts beside a connection that says `hello`: it is not about to end.
+    pub(crate) fn counts(&self, hello: &Hello) -> bool {
+        !self.doomed.load(Ordering::Acquire) && !self.is_before(hello)
+    }
+
     /// Whether it serves that.
     pub(crate) fn serves(&self, subsystem: &Arc<Subsystem>) -> bool {
         self.client

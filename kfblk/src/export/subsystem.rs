@@ -20,7 +20,8 @@ use kfabric::{
     pure::blk::{
         Geometry,
         Hello,
-        Name, //
+        Name,
+        QUEUES_MAX, //
     },
     region::Region,
     uapi::*, //
@@ -42,6 +43,10 @@ use crate::{
 
 /// Bytes that can be exported, at most: a key for each chunk, for each connection.
 const SIZE_MAX: u64 = 1 << 40;
+/// Connections of a client, at most.
+const CLIENT_LANES: usize = 4 * QUEUES_MAX as usize;
+/// Connections of all clients, at most: a port has room for those of some subsystems.
+const LANES_MAX: usize = 16 * CLIENT_LANES;
 
 /// The memory as a device knows it.
 struct Export {
@@ -135,8 +140,9 @@ impl Subsystem {
     ///
     /// # Errors
     ///
-    /// `EKEYREVOKED`: it is fenced. `ENODEV`: nothing is exported now. `ESTALE`: a later connection of
-    /// its session has been let in. Else what registering says.
+    /// `EKEYREVOKED`: it is fenced. `ENODEV`: nothing is exported now. `EDQUOT`: it has as many
+    /// connections as a client may have, or all have. `ESTALE`: a later connection of its session has
+    /// been let in. Else what registering says.
     pub(crate) fn admit(
         &self,
         domain: &Arc<Domain>,
@@ -152,6 +158,14 @@ impl Subsystem {
             instance = instance.wrapping_add(fenced.times);
         }
         let memory = inner.memory.clone().ok_or(ENODEV)?;
+        let (mut all, mut own) = (0, 0);
+        for other in inner.lanes.iter().filter(|of| of.counts(hello)) {
+            all += 1;
+            own += usize::from(other.is_of(&hello.client));
+        }
+        if all >= LANES_MAX || own >= CLIENT_LANES {
+            return Err(config::edquot());
+        }
         let known = inner
             .exports
             .iter()
