@@ -80,6 +80,32 @@ impl Write for Text<'_> {
     }
 }
 
+/// The line that says that there are more.
+const MORE: &str = "...\n";
+
+impl Text<'_> {
+    /// A line for each of a list, by `line`; as many as there is room for.
+    ///
+    /// # Errors
+    ///
+    /// `EMSGSIZE`: there is not even room to say that there are more.
+    pub(crate) fn list<T>(
+        &mut self,
+        items: impl IntoIterator<Item = T>,
+        line: impl Fn(&mut Self, T) -> Result,
+    ) -> Result {
+        let room = self.page.len().saturating_sub(MORE.len());
+        for item in items {
+            let before = self.len;
+            if line(self, item).is_err() || self.len > room {
+                self.len = before;
+                return Ok(self.write_str(MORE)?);
+            }
+        }
+        Ok(())
+    }
+}
+
 /// A name from an attribute.
 pub(crate) fn name(text: &str) -> Result<Name> {
     Name::new(text.as_bytes()).map_err(|_| EINVAL)

@@ -342,16 +342,10 @@ impl Item for Subsystem {
             0 => writeln!(out, "{}", inner.size)?,
             1 => writeln!(out, "{}", u32::from(inner.read_only))?,
             2 => writeln!(out, "{}", u32::from(inner.memory.is_some()))?,
-            3 => {
-                for lane in &inner.lanes {
-                    lane.describe(out)?;
-                }
-            }
-            4 => {
-                for of in inner.fenced.iter().filter(|of| of.out) {
-                    writeln!(out, "{}", of.client.as_str())?;
-                }
-            }
+            3 => out.list(&inner.lanes, |out, lane| lane.describe(out))?,
+            4 => out.list(inner.fenced.iter().filter(|of| of.out), |out, of| {
+                Ok(writeln!(out, "{}", of.client.as_str())?)
+            })?,
             _ => return Err(EINVAL),
         }
         Ok(())
