@@ -6,9 +6,11 @@
 #include <linux/in.h>
 #include <linux/in6.h>
 #include <linux/inet.h>
+#include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/random.h>
 #include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
 #include <linux/socket.h>
 #include <linux/string.h>
 #include <linux/utsname.h>
@@ -53,6 +55,21 @@ void kfblk_noio_restore(unsigned int flags)
 void kfblk_random(void *data, unsigned long len)
 {
 	get_random_bytes(data, len);
+}
+
+/* Pages that may be taken without the rest of the host being short of memory. */
+unsigned long kfblk_spare_pages(void)
+{
+	long spare = si_mem_available() - (long)(totalram_pages() / 16);
+
+	return spare > 0 ? spare : 0;
+}
+
+/* Lets others run; whether the task is being killed. */
+bool kfblk_breathe(void)
+{
+	cond_resched();
+	return fatal_signal_pending(current);
 }
 
 u32 kfblk_cpus(void)

@@ -84,6 +84,8 @@ int kfblk_parse_addr(struct net *net, const char *addr, const char *port, u8 *ou
 unsigned int kfblk_noio_save(void);
 void kfblk_noio_restore(unsigned int flags);
 void kfblk_random(void *data, unsigned long len);
+unsigned long kfblk_spare_pages(void);
+bool kfblk_breathe(void);
 u32 kfblk_cpus(void);
 void kfblk_node_name(char *name, unsigned int size);
 

@@ -94,6 +94,8 @@ extern "C" {
     fn kfblk_noio_save() -> c_uint;
     fn kfblk_noio_restore(flags: c_uint);
     fn kfblk_random(data: *mut c_void, len: c_ulong);
+    fn kfblk_spare_pages() -> c_ulong;
+    fn kfblk_breathe() -> bool;
     fn kfblk_cpus() -> u32;
     fn kfblk_node_name(name: *mut u8, size: c_uint);
 }
@@ -309,6 +311,25 @@ impl Drop for NoIo {
     fn drop(&mut self) {
         // SAFETY: What `new` returned, in the same task.
         unsafe { kfblk_noio_restore(self.0) };
+    }
+}
+
+/// Pages that may be taken without the rest of the host being short of memory.
+pub(crate) fn spare_pages() -> usize {
+    // SAFETY: No preconditions.
+    unsafe { kfblk_spare_pages() }
+}
+
+/// Lets others run, in the middle of something that takes long. May sleep.
+///
+/// # Errors
+///
+/// `EINTR`: the task is being killed.
+pub(crate) fn breathe() -> Result {
+    // SAFETY: It may sleep here, as the caller says.
+    match unsafe { kfblk_breathe() } {
+        true => Err(EINTR),
+        false => Ok(()),
     }
 }
 

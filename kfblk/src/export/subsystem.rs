@@ -2,6 +2,7 @@
 //! Subsystems: what is exported, and to whom.
 
 use kernel::{
+    alloc::flags::__GFP_NOWARN,
     fmt::Write,
     new_mutex,
     page::{
@@ -43,6 +44,8 @@ use crate::{
 
 /// Bytes that can be exported, at most: a key for each chunk, for each connection.
 const SIZE_MAX: u64 = 1 << 40;
+/// Pages that are allocated at a stretch.
+const STRETCH: usize = 256;
 /// Connections of a client, at most.
 const CLIENT_LANES: usize = 4 * QUEUES_MAX as usize;
 /// Connections of all clients, at most: a port has room for those of some subsystems.
@@ -100,11 +103,28 @@ pub(crate) struct Admitted {
     pub(crate) stale: KVec<Arc<Lane>>,
 }
 
+/// So many bytes of zeroed memory. What there is not to spare is not asked for: who goes on asking has
+/// others killed.
+///
+/// # Errors
+///
+/// `ENOMEM`. `EINTR`: the task is being killed.
 fn pages(size: u64) -> Result<Arc<Memory>> {
     let count = usize::try_from(size).map_err(|_| EINVAL)? / PAGE_SIZE;
-    let mut pages = KVVec::with_capacity(count, GFP_KERNEL)?;
-    for _ in 0..count {
-        pages.push(Page::alloc_page(GFP_KERNEL | __GFP_ZERO)?, GFP_KERNEL)?;
+    if count > sys::spare_pages() {
+        return Err(ENOMEM);
+    }
+    let mut pages = KVVec::with_capacity(count, GFP_KERNEL | __GFP_NOWARN)?;
+    for i in 0..count {
+        if i % STRETCH == 0 {
+            sys::breathe()?;
+            // Others take some meanwhile.
+            if sys::spare_pages() == 0 {
+                return Err(ENOMEM);
+            }
+        }
+        let page = Page::alloc_page(GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN)?;
+        pages.push(page, GFP_KERNEL)?;
     }
     Memory::from_pages(pages)
 }
