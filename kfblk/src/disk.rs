@@ -2,10 +2,14 @@
 //! The importing end: a disk.
 //!
 //! ```text
-//!   Idle ──enable──▶ Live ──connection lost──▶ Lost ──made again──▶ Live
-//!                     │                         └──ctrl_loss_tmo, fenced, disable──▶ Dead
-//!                     └──disable──▶ Leaving ──connection lost──▶ Dead
+//!   Idle ──enable──▶ Adding ──▶ Live ──connection lost──▶ Lost ──made again──▶ Live
+//!                     │          │                         └──ctrl_loss_tmo, fenced, disable──▶ Dead
+//!                     │          └──disable──▶ Leaving ──connection lost──▶ Dead
+//!                     └──connection lost──▶ Dead
 //! ```
+//!
+//! While it is added, whoever adds it reads it, and nobody could remove it: a connection that is lost then
+//! is not waited for.
 //!
 //! While it is lost, requests wait; while it is dead, they fail. What a lost connection had on its way
 //! is tried again by the next one: a request that had been done is done twice, which for a block is the
@@ -112,6 +116,8 @@ pub(crate) enum State {
     Leaving = 3,
     /// Nothing works any more.
     Dead = 4,
+    /// It works, and is just being shown to everybody.
+    Adding = 5,
 }
 
 impl State {
@@ -121,6 +127,7 @@ impl State {
             2 => Self::Lost,
             3 => Self::Leaving,
             4 => Self::Dead,
+            5 => Self::Adding,
             _ => Self::Idle,
         }
     }
@@ -132,6 +139,7 @@ impl State {
             Self::Lost => "connecting",
             Self::Leaving => "deleting",
             Self::Dead => "dead",
+            Self::Adding => "adding",
         }
     }
 }
@@ -289,7 +297,10 @@ impl Disk {
 
     /// A connection is lost, or does not answer. Any context.
     pub(crate) fn lost(this: &Arc<Self>) {
-        if this.advance(State::Live, State::Lost) || this.advance(State::Leaving, State::Dead) {
+        if this.advance(State::Live, State::Lost)
+            || this.advance(State::Leaving, State::Dead)
+            || this.advance(State::Adding, State::Dead)
+        {
             // If it is queued already it will look again.
             let _ = sys::disks().enqueue(this.clone());
         }
@@ -487,15 +498,19 @@ impl Disk {
         run.welcome = Some(welcome);
         block.name(&mut this.name.lock());
         Self::install(this, &mut run, lanes, block);
-        this.advance(State::Idle, State::Live);
+        this.advance(State::Idle, State::Adding);
         Self::look(this, &run);
         // The first requests come with it, and the connection may be lost with them.
         drop(run);
-        let added = block.add();
-        if added.is_err() {
+        if let Err(e) = block.add() {
             Self::leave(this, false);
+            return Err(e);
         }
-        added
+        if !this.advance(State::Adding, State::Live) {
+            Self::leave(this, true);
+            return Err(config::enotconn());
+        }
+        Ok(())
     }
 
     /// Removes it, with `conf` held. `added`: others know of it.
@@ -530,10 +545,11 @@ impl Disk {
 
     /// Nobody tries to connect any more, if it is there.
     fn give_up(&self) {
-        // Either may become the other meanwhile, but no third.
+        // One may become another of them meanwhile, but no fourth that is not over.
         while !self.advance(State::Live, State::Leaving)
             && !self.advance(State::Lost, State::Dead)
-            && matches!(self.state(), State::Live | State::Lost)
+            && !self.advance(State::Adding, State::Leaving)
+            && matches!(self.state(), State::Live | State::Lost | State::Adding)
         {}
         self.hook.wake();
     }

@@ -184,7 +184,7 @@ unsafe extern "C" fn kfblk_rs_queue(
     // SAFETY: The block device keeps it.
     let disk = unsafe { &*owner.cast::<Disk>() };
     match disk.state() {
-        State::Live | State::Leaving => {}
+        State::Live | State::Leaving | State::Adding => {}
         // A connection that has failed still takes requests, only to fail them at once.
         State::Lost => return EAGAIN.to_errno(),
         State::Idle | State::Dead => return EIO.to_errno(),
