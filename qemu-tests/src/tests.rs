@@ -13,6 +13,7 @@ pub mod auth_hostile;
 pub mod auth_wire;
 pub mod authd;
 pub mod blk;
+pub mod blk_rules;
 pub mod classes;
 pub mod cm;
 pub mod containers;
@@ -83,6 +84,7 @@ pub fn all() -> Vec<Test> {
         library_keys::TESTS,
         kernel::TESTS,
         blk::TESTS,
+        blk_rules::TESTS,
         programs::TESTS,
         stress::TESTS,
         authd::TESTS,

@@ -56,17 +56,17 @@ pub const TESTS: &[Test] = &[
 
 const ROOT: &str = "/sys/kernel/config/kfblk";
 /// The export's name, and the disk's.
-const NAME: &str = "blktest";
+pub(super) const NAME: &str = "blktest";
 /// The disk that node 1 looks by.
 const WATCH: &str = "blkwatch";
-const PORT: &str = "4421";
-const MIB: usize = 1 << 20;
+pub(super) const PORT: &str = "4421";
+pub(super) const MIB: usize = 1 << 20;
 
 /// The module, on this kernel, for one test.
-struct Loaded(bool);
+pub(super) struct Loaded(bool);
 
 impl Loaded {
-    fn new(ctx: &mut Ctx) -> Result<Self> {
+    pub(super) fn new(ctx: &mut Ctx) -> Result<Self> {
         let one_kernel = ctx.env.topology == Topology::Netns;
         let ours = ctx.first() || !one_kernel;
         if ours && module_users("kfblk").is_some() {
@@ -83,7 +83,7 @@ impl Loaded {
         Ok(Self(ours))
     }
 
-    fn end(self, ctx: &mut Ctx) -> Result<()> {
+    pub(super) fn end(self, ctx: &mut Ctx) -> Result<()> {
         ctx.barrier("unload")?;
         if self.0 {
             unload("kfblk")?;
@@ -113,12 +113,12 @@ fn sweep() -> Result<()> {
     unload("kfblk")
 }
 
-fn kfi(args: &[&str]) -> Result<String> {
+pub(super) fn kfi(args: &[&str]) -> Result<String> {
     Ok(run("kfi", &[&["blk"], args].concat())?.trim().to_owned())
 }
 
 /// Exports so many bytes on node 1.
-fn export(ctx: &Ctx, size: &str, more: &[&str]) -> Result<()> {
+pub(super) fn export(ctx: &Ctx, size: &str, more: &[&str]) -> Result<()> {
     let addr = ctx.env.addr.to_string();
     let args = [
         "export", NAME, "--size", size, "--listen", &addr, "--port", PORT,
@@ -127,7 +127,7 @@ fn export(ctx: &Ctx, size: &str, more: &[&str]) -> Result<()> {
 }
 
 /// Connects from node 2, or from node 1 as who looks.
-fn connect(ctx: &Ctx, disk: &str, more: &[&str]) -> Result<PathBuf> {
+pub(super) fn connect(ctx: &Ctx, disk: &str, more: &[&str]) -> Result<PathBuf> {
     let addr = if ctx.first() {
         ctx.env.addr.to_string()
     } else {
@@ -144,7 +144,7 @@ fn connect(ctx: &Ctx, disk: &str, more: &[&str]) -> Result<PathBuf> {
     Ok(device)
 }
 
-fn disconnect(disk: &str) -> Result<()> {
+pub(super) fn disconnect(disk: &str) -> Result<()> {
     kfi(&["disconnect", disk]).map(drop)
 }
 
@@ -152,7 +152,7 @@ fn attr(kind: &str, name: &str, attr: &str) -> PathBuf {
     Path::new(ROOT).join(kind).join(name).join(attr)
 }
 
-fn show(kind: &str, name: &str, what: &str) -> Result<String> {
+pub(super) fn show(kind: &str, name: &str, what: &str) -> Result<String> {
     let path = attr(kind, name, what);
     Ok(fs::read_to_string(&path)
         .with_context(|| path.display().to_string())?
@@ -165,13 +165,13 @@ fn store(kind: &str, name: &str, what: &str, value: &str) -> std::io::Result<()>
 }
 
 /// A device that is read and written without a cache.
-struct Disk {
+pub(super) struct Disk {
     file: File,
     size: usize,
 }
 
 impl Disk {
-    fn open(path: &Path) -> Result<Self> {
+    pub(super) fn open(path: &Path) -> Result<Self> {
         Self::open_as(path, true)
     }
 
@@ -188,11 +188,11 @@ impl Disk {
         Ok(Self { file, size })
     }
 
-    fn write(&self, at: usize, buf: &Map, len: usize) -> std::io::Result<()> {
+    pub(super) fn write(&self, at: usize, buf: &Map, len: usize) -> std::io::Result<()> {
         self.io(at, buf, len, true)
     }
 
-    fn read(&self, at: usize, buf: &Map, len: usize) -> std::io::Result<()> {
+    pub(super) fn read(&self, at: usize, buf: &Map, len: usize) -> std::io::Result<()> {
         self.io(at, buf, len, false)
     }
 
@@ -229,14 +229,20 @@ fn fill(buf: &mut [u8], sector: u64, round: u64) {
     }
 }
 
-fn write_filled(disk: &Disk, map: &Map, at: usize, len: usize, round: u64) -> std::io::Result<()> {
+pub(super) fn write_filled(
+    disk: &Disk,
+    map: &Map,
+    at: usize,
+    len: usize,
+    round: u64,
+) -> std::io::Result<()> {
     let mut bytes = vec![0; len];
     fill(&mut bytes, (at / 512) as u64, round);
     map.write(0, &bytes);
     disk.write(at, map, len)
 }
 
-fn is_filled(bytes: &[u8], at: usize, round: u64) -> Result<()> {
+pub(super) fn is_filled(bytes: &[u8], at: usize, round: u64) -> Result<()> {
     let mut want = vec![0; bytes.len()];
     fill(&mut want, (at / 512) as u64, round);
     if let Some(i) = bytes.iter().zip(&want).position(|(a, b)| a != b) {
@@ -247,7 +253,7 @@ fn is_filled(bytes: &[u8], at: usize, round: u64) -> Result<()> {
 
 /// The module, an export of `size` on node 1, a disk on node 2; `test` of both with the disk's path
 /// (node 1's is empty), and everything taken away.
-fn with_disk(
+pub(super) fn with_disk(
     ctx: &mut Ctx,
     size: &str,
     options: &[&str],
@@ -630,7 +636,7 @@ fn removed_while_mounted(ctx: &mut Ctx) -> Result<()> {
 }
 
 /// Whether the target listens.
-fn offer(ctx: &Ctx, on: bool) -> Result<()> {
+pub(super) fn offer(ctx: &Ctx, on: bool) -> Result<()> {
     let port = format!("{}-{PORT}", ctx.env.addr);
     let link = attr("ports", &port, "subsystems").join(NAME);
     if on {
