@@ -3,12 +3,15 @@
 #include <linux/atomic.h>
 #include <linux/cpufeature.h>
 #include <linux/inetdevice.h>
+#include <linux/instrumented.h>
 #include <linux/mm.h>
 #include <linux/netdevice.h>
+#include <linux/pagemap.h>
 #include <linux/random.h>
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
 #include <linux/string.h>
+#include <linux/uaccess.h>
 #include <linux/workqueue.h>
 #include <net/addrconf.h>
 #include <net/if_inet6.h>
@@ -40,6 +43,49 @@ void kshm_copy(void *to, const void *from, size_t len)
 	}
 #endif
 	memcpy(to, from, len);
+}
+
+size_t kshm_fault_in(u64 at, size_t len, bool write)
+{
+	if (at != (unsigned long)at || !access_ok((void __user *)(unsigned long)at, len))
+		return 0;
+	if (write)
+		return len - fault_in_safe_writeable((char __user *)(unsigned long)at, len);
+	return len - fault_in_readable((const char __user *)(unsigned long)at, len);
+}
+
+/*
+ * Not copy_from_user(), which takes the kernel's end for one object: what lies one behind the other
+ * here may be of several folios.
+ */
+size_t kshm_copy_from_user(void *to, u64 from, size_t len)
+{
+	const void __user *at = (const void __user *)(unsigned long)from;
+	size_t left = len;
+
+	pagefault_disable();
+	if (access_ok(at, len)) {
+		barrier_nospec();
+		instrument_copy_from_user_before(to, at, len);
+		left = raw_copy_from_user(to, at, len);
+		instrument_copy_from_user_after(to, at, len, left);
+	}
+	pagefault_enable();
+	return len - left;
+}
+
+size_t kshm_copy_to_user(u64 to, const void *from, size_t len)
+{
+	void __user *at = (void __user *)(unsigned long)to;
+	size_t left = len;
+
+	pagefault_disable();
+	if (access_ok(at, len)) {
+		instrument_copy_to_user(at, from, len);
+		left = raw_copy_to_user(at, from, len);
+	}
+	pagefault_enable();
+	return len - left;
 }
 
 u64 kshm_read(const void *at, unsigned int size)

@@ -18,6 +18,14 @@ struct workqueue_struct;
 /* Memory. */
 void *kshm_page_address(const struct page *page);
 void kshm_copy(void *to, const void *from, size_t len);
+/*
+ * The task's own memory. Makes @len bytes from @at on present, for writing to if @write; may sleep for
+ * as long as whoever brings them takes. How many there are, from the first on.
+ */
+size_t kshm_fault_in(u64 at, size_t len, bool write);
+/* Copies from or to it what is present; how many bytes. Any context of the task. */
+size_t kshm_copy_from_user(void *to, u64 from, size_t len);
+size_t kshm_copy_to_user(u64 to, const void *from, size_t len);
 /* A value of 1, 2, 4 or 8 bytes at a multiple of them. */
 u64 kshm_read(const void *at, unsigned int size);
 /* Puts @new there if it is @old; what was there. */

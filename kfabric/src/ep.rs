@@ -708,6 +708,14 @@ impl Endpoint {
         {
             return Err(EINVAL);
         }
+        if post.segs.task().is_some() {
+            if !matches!(kind, OpKind::Read | OpKind::Write) || !may_sleep {
+                return Err(EINVAL);
+            }
+            if limits.caps & KFI_UNREGISTERED_RMA == 0 {
+                return Err(eopnotsupp());
+            }
+        }
         if post.segs.has_lent() {
             let max = self.domain.lent_max().ok_or_else(eopnotsupp)?;
             if post.segs.longest_lent() > max {

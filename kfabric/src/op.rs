@@ -155,13 +155,28 @@ impl Lent {
     }
 }
 
-/// Local memory of an operation that a consumer wants: up to `KFI_IOV_MAX` pieces of regions, or the
-/// kernel's own memory, which needs none.
+/// Memory of the task that posts, by its own address.
+#[derive(Clone, Copy)]
+pub struct Unregistered {
+    /// First byte.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// Memory that is not registered.
+enum Other {
+    Lent(Lent),
+    Task(Unregistered),
+}
+
+/// Local memory of an operation that a consumer wants: up to `KFI_IOV_MAX` pieces of regions; or the
+/// kernel's own memory, or a program's, which need none.
 #[derive(Default)]
 pub struct Segs {
     pub(crate) pieces: [Option<TokenSeg>; KFI_IOV_MAX],
     pub(crate) count: usize,
-    lent: Option<Lent>,
+    other: Option<Other>,
 }
 
 impl Segs {
@@ -181,20 +196,43 @@ impl Segs {
     pub unsafe fn lend(list: NonNull<LentPiece>, count: usize) -> Self {
         Self {
             // INVARIANT: The caller's promise.
-            lent: Some(Lent { list, count }),
+            other: Some(Other::Lent(Lent { list, count })),
             ..Self::default()
+        }
+    }
+
+    /// Memory of the task that posts, for one read or write that is over when posting it is.
+    pub(crate) fn unregistered(addr: u64, len: u64) -> Self {
+        Self {
+            other: Some(Other::Task(Unregistered { addr, len })),
+            ..Self::default()
+        }
+    }
+
+    /// The task's own memory, if that is what it is.
+    pub(crate) fn task(&self) -> Option<Unregistered> {
+        match self.other {
+            Some(Other::Task(memory)) => Some(memory),
+            _ => None,
+        }
+    }
+
+    fn lent(&self) -> &[LentPiece] {
+        match &self.other {
+            Some(Other::Lent(lent)) => lent.pieces(),
+            _ => &[],
         }
     }
 
     /// Whether there is memory that is lent.
     pub(crate) fn has_lent(&self) -> bool {
-        self.lent.is_some()
+        matches!(self.other, Some(Other::Lent(_)))
     }
 
     /// Bytes of the longest piece that is lent.
     pub(crate) fn longest_lent(&self) -> u32 {
-        let lent = self.lent.as_ref().map_or(&[][..], Lent::pieces);
-        lent.iter().map(|piece| piece.len).max().unwrap_or(0)
+        let lent = self.lent().iter().map(|piece| piece.len);
+        lent.max().unwrap_or(0)
     }
 
     /// Adds [offset, offset + len) of `region`, for an operation of `kind`.
@@ -221,14 +259,14 @@ impl Segs {
 
     /// Bytes of all pieces.
     pub fn len(&self) -> u64 {
-        let lent = self.lent.as_ref().map_or(&[][..], Lent::pieces);
-        let lent: u64 = lent.iter().map(|piece| u64::from(piece.len)).sum();
-        lent + self.iter().map(|seg| seg.len as u64).sum::<u64>()
+        let lent = self.lent().iter().map(|piece| u64::from(piece.len));
+        let task = self.task().map_or(0, |memory| memory.len);
+        task + lent.sum::<u64>() + self.iter().map(|seg| seg.len as u64).sum::<u64>()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.count == 0 && self.lent.is_none()
+        self.count == 0 && self.other.is_none()
     }
 
     /// Whether all pieces are of regions of `domain`.
@@ -282,12 +320,21 @@ impl OpToken {
 
     /// The local memory that is lent, beside [`OpToken::segs`].
     pub fn lent(&self) -> &[LentPiece] {
-        self.segs.lent.as_ref().map_or(&[], Lent::pieces)
+        self.segs.lent()
     }
 
     /// As [`OpToken::lent`], for [`LentPiece::mapped`].
     pub fn lent_mut(&mut self) -> &mut [LentPiece] {
-        self.segs.lent.as_mut().map_or(&mut [], Lent::pieces_mut)
+        match &mut self.segs.other {
+            Some(Other::Lent(lent)) => lent.pieces_mut(),
+            _ => &mut [],
+        }
+    }
+
+    /// The local memory if it is of the task that posts, and instead of [`OpToken::segs`]. Whoever
+    /// takes the operation copies it before posting returns, and never in another task.
+    pub fn unregistered(&self) -> Option<Unregistered> {
+        self.segs.task()
     }
 
     /// The consumer's value.

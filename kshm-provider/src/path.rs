@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The data path of an endpoint: posting operations and doing them.
 //!
-//! An operation is one copy between its own memory and the peer's, both of which are pinned. Who
-//! posts it does it, if that may take its time or it is short; else a worker does the rest. One at a
+//! An operation is one copy between its own memory and the peer's, which is pinned. Its own is so too,
+//! or it is the task's as it is mapped just then, and then nobody else can do the operation. Else who
+//! posts it does it if that may take its time or it is short, and a worker the rest. One at a
 //! time does the operations of an endpoint ("drives" it), so they complete in the order in which they
 //! were posted. A message without a receive waits for one, and what was posted after it waits too;
 //! who posts that receive goes on with it.
@@ -65,6 +66,11 @@ use kfabric::{
         KFI_REMOTE_WRITE, //
     },
 };
+
+/// Bytes of a task's own memory that are brought at a time.
+const PART: u64 = 64 << 10;
+/// How often in a row it may be gone again before anything of it was copied.
+const FAILURES_MAX: u32 = 1000;
 
 /// An operation that was refused, and why.
 pub(crate) type Refused = (Error, OpToken);
@@ -221,15 +227,30 @@ impl TxOp {
         Some(at)
     }
 
-    /// Copies the next `n` bytes to `to`.
-    fn give<'a>(&self, n: u64, to: impl Iterator<Item = Piece<'a>>) {
-        match &self.inject {
-            Some((data, len)) => {
+    /// Copies the next `n` bytes to `to`; how many it has copied: fewer only of a task's own memory.
+    fn give<'a>(&self, n: u64, to: impl Iterator<Item = Piece<'a>>) -> u64 {
+        match (&self.inject, self.token.unregistered()) {
+            (Some((data, len)), _) => {
                 // CAST: What is injected is short.
                 let rest = data.get(self.done as usize..*len).unwrap_or_default();
                 sys::store(rest, to);
             }
-            None => sys::copy(local(&self.token, self.done, n), to),
+            (None, Some(memory)) => {
+                return sys::copy_from_task(memory.addr.wrapping_add(self.done), to) as u64;
+            }
+            (None, None) => sys::copy(local(&self.token, self.done, n), to),
+        }
+        n
+    }
+
+    /// As [`TxOp::give`], the other way.
+    fn take<'a>(&self, n: u64, from: impl Iterator<Item = Piece<'a>>) -> u64 {
+        match self.token.unregistered() {
+            Some(memory) => sys::copy_to_task(from, memory.addr.wrapping_add(self.done)) as u64,
+            None => {
+                sys::copy(from, local(&self.token, self.done, n));
+                n
+            }
         }
     }
 }
@@ -372,6 +393,9 @@ impl Path {
         if !is_ours(&token) {
             return Err((EINVAL, token));
         }
+        if token.unregistered().is_some() {
+            return Self::post_unregistered(endpoint, op, token);
+        }
         let Some(_visit) = endpoint.path().visit() else {
             return Err((enotconn(), token));
         };
@@ -428,8 +452,8 @@ impl Path {
         true
     }
 
-    fn post_send(endpoint: &Arc<Endpoint>, op: &OpDesc<'_>, token: OpToken) -> Result<(), Refused> {
-        let this = endpoint.path();
+    /// What is to be done of an operation.
+    fn take(op: &OpDesc<'_>, token: OpToken) -> TxOp {
         let taken = |data: &[u8], more: &[u8]| {
             // The core has checked the length.
             let data = &data[..data.len().min(KFI_INJECT_MAX)];
@@ -444,7 +468,7 @@ impl Path {
             Some(atomic) => Some(taken(atomic.operands, atomic.compare)),
             None => op.inject.map(|data| taken(data, &[])),
         };
-        let op_ = TxOp {
+        TxOp {
             token,
             kind: op.kind,
             imm: op.imm,
@@ -455,7 +479,12 @@ impl Path {
             inject,
             atomic: op.atomic.map(|atomic| (atomic.op, atomic.ty)),
             claimed: false,
-        };
+        }
+    }
+
+    fn post_send(endpoint: &Arc<Endpoint>, op: &OpDesc<'_>, token: OpToken) -> Result<(), Refused> {
+        let this = endpoint.path();
+        let op_ = Self::take(op, token);
         {
             let mut tx = this.tx.lock();
             if !tx.open {
@@ -476,6 +505,90 @@ impl Path {
         }
         Self::drive(endpoint, Some(op_), &mut Budget::caller(op.may_sleep));
         Ok(())
+    }
+
+    /// As [`Path::post_send`], from or to memory of the task's own, and not inside the gate: what is not
+    /// present of it comes when whoever brings it likes to. Meanwhile the operation is with those that
+    /// wait, where closing finds it, and nobody else goes on with it.
+    fn post_unregistered(
+        endpoint: &Arc<Endpoint>,
+        op: &OpDesc<'_>,
+        token: OpToken,
+    ) -> Result<(), Refused> {
+        let this = endpoint.path();
+        let (kind, len) = (op.kind, op.len);
+        let Some(memory) = token.unregistered() else {
+            return Err((EINVAL, token));
+        };
+        {
+            let Some(_visit) = this.visit() else {
+                return Err((enotconn(), token));
+            };
+            let mut tx = this.tx.lock();
+            if !tx.open {
+                return Err((enotconn(), token));
+            }
+            // Behind others it would be somebody else's to do.
+            if tx.driven || tx.stalled || this.used.load(Ordering::Acquire) >= this.tx_size {
+                return Err((EAGAIN, token));
+            }
+            if let Err(op) = tx.waiting.push(Self::take(op, token)) {
+                return Err((EAGAIN, op.token));
+            }
+            this.used.fetch_add(1, Ordering::Relaxed);
+            tx.driven = true;
+        }
+        let budget = &mut Budget::caller(true);
+        let (mut missing, mut failures) = (false, 0);
+        loop {
+            let done = {
+                // If it is being closed, that has ended it, or will.
+                let Some(_visit) = this.visit() else {
+                    return Ok(());
+                };
+                let mut first = this.tx.lock().waiting.pop();
+                let (Some(op), Some(peer)) = (&mut first, this.peer()) else {
+                    Self::drive(endpoint, first, budget);
+                    return Ok(());
+                };
+                let before = op.done;
+                let step = match (budget.goes_on(), missing) {
+                    (false, _) => Some(Step::Cut),
+                    (_, true) => Some(Step::Failed(bindings::EFAULT, bindings::EREMOTEIO)),
+                    _ => this.part(&peer, op, budget),
+                };
+                failures = if op.done == before { failures + 1 } else { 0 };
+                let done = op.done;
+                if let Some(step) = step {
+                    if matches!(step, Step::Failed(bindings::EFAULT, _)) && done == 0 {
+                        // Nothing has happened yet.
+                        if op.claimed {
+                            let _ = this.table.with(op.key, Window::unclaim);
+                        }
+                        let refused = first.take();
+                        this.used.fetch_sub(1, Ordering::Release);
+                        Self::drive(endpoint, None, budget);
+                        return match refused {
+                            Some(op) => Err((EFAULT, op.token)),
+                            None => Ok(()),
+                        };
+                    }
+                    if Self::settle(endpoint, &peer, &mut first, step) {
+                        Self::drive(endpoint, None, budget);
+                    }
+                    return Ok(());
+                }
+                this.put_back(&mut first);
+                done
+            };
+            if failures != 0 {
+                let at = memory.addr.wrapping_add(done);
+                // CAST: A part.
+                let n = (len - done).min(PART) as usize;
+                let present = sys::fault_in(at, n, kind == OpKind::Read);
+                missing = present == 0 || failures > FAILURES_MAX;
+            }
+        }
     }
 
     /// What a worker does: goes on where somebody stopped. Not by more than one at a time.
@@ -508,33 +621,43 @@ impl Path {
                 Some(op) => this.execute(&peer, op, budget),
                 None => continue,
             };
-            match step {
-                Step::Done => this.finish(&mut first, 0),
-                Step::Cut => {
-                    this.shut();
-                    this.finish(&mut first, bindings::ECANCELED);
-                }
-                Step::Failed(err, theirs) => {
-                    this.shut();
-                    this.finish(&mut first, err);
-                    Endpoint::fail_both(endpoint, err, &peer, theirs);
-                }
-                Step::Later => {
-                    this.put_back(&mut first);
-                    Endpoint::go_on_later(endpoint);
-                    return;
-                }
-                Step::Stall => {
-                    if !this.stall(&peer, &mut first) {
-                        return;
-                    }
-                }
+            if !Self::settle(endpoint, &peer, &mut first, step) {
+                return;
             }
             if !budget.another() && !this.tx.lock().waiting.is_empty() {
                 Endpoint::go_on_later(endpoint);
                 return;
             }
         }
+    }
+
+    /// Sees to the operation after a step. Whether to go on driving.
+    fn settle(
+        endpoint: &Arc<Endpoint>,
+        peer: &Arc<Endpoint>,
+        place: &mut Option<TxOp>,
+        step: Step,
+    ) -> bool {
+        let this = endpoint.path();
+        match step {
+            Step::Done => this.finish(place, 0),
+            Step::Cut => {
+                this.shut();
+                this.finish(place, bindings::ECANCELED);
+            }
+            Step::Failed(err, theirs) => {
+                this.shut();
+                this.finish(place, err);
+                Endpoint::fail_both(endpoint, err, peer, theirs);
+            }
+            Step::Later => {
+                this.put_back(place);
+                Endpoint::go_on_later(endpoint);
+                return false;
+            }
+            Step::Stall => return this.stall(peer, place),
+        }
+        true
     }
 
     /// Nothing more is accepted, and what is ends with `ECANCELED`.
@@ -635,31 +758,34 @@ impl Path {
     /// Does as much of an operation as the budget allows.
     fn execute(&self, peer: &Arc<Endpoint>, op: &mut TxOp, budget: &mut Budget) -> Step {
         loop {
-            let peer = peer.path();
-            if !self.up.load(Ordering::Acquire) {
-                return Step::Cut;
-            }
-            // Until the end of this part the peer does not go.
-            let Some(_visit) = peer.visit() else {
-                return Step::Cut;
-            };
-            if !peer.serving.load(Ordering::Acquire) {
-                return Step::Cut;
-            }
-            // Nor is whoever ends the key, or the peer, kept waiting by who else wants this processor.
-            let short = sys::NoPreempt::new();
-            let step = match op.kind {
-                OpKind::Send => Self::send_part(peer, op, budget),
-                OpKind::Write => self.write_part(peer, op, budget),
-                OpKind::Atomic | OpKind::Fetch => Some(self.atomic(peer, op)),
-                _ => self.read_part(peer, op, budget),
-            };
-            drop(short);
-            match step {
+            match self.part(peer, op, budget) {
                 Some(step) => return step,
                 None if budget.goes_on() => {}
                 None => return Step::Later,
             }
+        }
+    }
+
+    /// Does a part of an operation. Nothing: there is more.
+    fn part(&self, peer: &Arc<Endpoint>, op: &mut TxOp, budget: &mut Budget) -> Option<Step> {
+        let peer = peer.path();
+        if !self.up.load(Ordering::Acquire) {
+            return Some(Step::Cut);
+        }
+        // Until the end of this part the peer does not go.
+        let Some(_visit) = peer.visit() else {
+            return Some(Step::Cut);
+        };
+        if !peer.serving.load(Ordering::Acquire) {
+            return Some(Step::Cut);
+        }
+        // Nor is whoever ends the key, or the peer, kept waiting by who else wants this processor.
+        let _short = sys::NoPreempt::new();
+        match op.kind {
+            OpKind::Send => Self::send_part(peer, op, budget),
+            OpKind::Write => self.write_part(peer, op, budget),
+            OpKind::Atomic | OpKind::Fetch => Some(self.atomic(peer, op)),
+            _ => self.read_part(peer, op, budget),
         }
     }
 
@@ -680,8 +806,7 @@ impl Path {
             return Some(Step::Failed(bindings::EREMOTEIO, bindings::EMSGSIZE));
         }
         let n = budget.chunk(op.len - op.done);
-        op.give(n, local(&token, op.done, n));
-        op.done += n;
+        op.done += op.give(n, local(&token, op.done, n));
         if op.done < op.len {
             peer.put_receive(token);
             return None;
@@ -703,12 +828,11 @@ impl Path {
                 let at = op.find(window, peer, KFI_REMOTE_WRITE)?;
                 // CAST: Inside the window.
                 let to = sys::pieces(window.region.mem(), at + op.done as usize, n as usize);
-                op.give(n, to);
-                Some(())
+                Some(op.give(n, to))
             });
-            if given.flatten().is_none() {
+            let Some(n) = given.flatten() else {
                 return Some(Self::not_allowed());
-            }
+            };
             op.done += n;
             if op.done < op.len {
                 return None;
@@ -743,12 +867,11 @@ impl Path {
             let at = op.find(window, peer, KFI_REMOTE_READ)?;
             // CAST: Inside the window.
             let from = sys::pieces(window.region.mem(), at + op.done as usize, n as usize);
-            sys::copy(from, local(&op.token, op.done, n));
-            Some(())
+            Some(op.take(n, from))
         });
-        if given.flatten().is_none() {
+        let Some(n) = given.flatten() else {
             return Some(Self::not_allowed());
-        }
+        };
         op.done += n;
         (op.done >= op.len).then_some(Step::Done)
     }

@@ -46,6 +46,9 @@ use kfabric::{
 extern "C" {
     fn kshm_page_address(page: *const bindings::page) -> *mut c_void;
     fn kshm_copy(to: *mut c_void, from: *const c_void, len: usize);
+    fn kshm_fault_in(at: u64, len: usize, write: bool) -> usize;
+    fn kshm_copy_from_user(to: *mut c_void, from: u64, len: usize) -> usize;
+    fn kshm_copy_to_user(to: u64, from: *const c_void, len: usize) -> usize;
     fn kshm_read(at: *const c_void, size: c_uint) -> u64;
     fn kshm_cmpxchg(at: *mut c_void, size: c_uint, old: u64, new: u64) -> u64;
     fn kshm_preempt_disable();
@@ -150,6 +153,48 @@ pub(crate) fn store<'a>(bytes: &[u8], to: impl Iterator<Item = Piece<'a>>) {
         // SAFETY: As in `copy`; the source is the borrowed slice.
         unsafe { kshm_copy(pair.to as *mut c_void, pair.from as *const c_void, pair.len) };
     }
+}
+
+/// Makes `len` bytes of the task's own memory from `at` on present, for writing to if `write`. How many
+/// there are, from the first on. Only where sleeping is allowed, for as long as it takes.
+pub(crate) fn fault_in(at: u64, len: usize, write: bool) -> usize {
+    // SAFETY: Any address will do.
+    unsafe { kshm_fault_in(at, len, write) }
+}
+
+/// Copies from the task's own memory, from `at` on, as far as there is room and it is present; how many
+/// bytes.
+pub(crate) fn copy_from_task<'a>(at: u64, to: impl Iterator<Item = Piece<'a>>) -> usize {
+    each_run(at, to, |at, addr, len| {
+        // SAFETY: By the piece's invariant it is mapped memory of that many bytes, borrowed until we
+        // return. Any address of the task's will do.
+        unsafe { kshm_copy_from_user(addr as *mut c_void, at, len) }
+    })
+}
+
+/// Copies to the task's own memory, from `at` on, as far as it is present; how many bytes.
+pub(crate) fn copy_to_task<'a>(from: impl Iterator<Item = Piece<'a>>, at: u64) -> usize {
+    each_run(at, from, |at, addr, len| {
+        // SAFETY: As in `copy_from_task`.
+        unsafe { kshm_copy_to_user(at, addr as *const c_void, len) }
+    })
+}
+
+/// Has `copy` copy each piece, until it does not copy all of one; how many bytes it has copied.
+fn each_run<'a>(
+    at: u64,
+    pieces: impl Iterator<Item = Piece<'a>>,
+    copy: impl Fn(u64, usize, usize) -> usize,
+) -> usize {
+    let mut done = 0;
+    for piece in pieces {
+        let n = copy(at.wrapping_add(done as u64), piece.addr, piece.len);
+        done += n;
+        if n < piece.len {
+            break;
+        }
+    }
+    done
 }
 
 /// Puts what `change` makes of the value of `size` bytes (1, 2, 4 or 8) at the start of `piece` in its

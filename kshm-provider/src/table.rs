@@ -75,6 +75,11 @@ impl Window {
         !self.once || !self.used.swap(true, Ordering::AcqRel)
     }
 
+    /// An operation that may use it has not touched a byte, and does not.
+    pub(crate) fn unclaim(&self) {
+        self.used.store(false, Ordering::Release);
+    }
+
     /// Where [addr, addr + len) of a peer of an endpoint in `group` begins in the region, if it is
     /// within what the key gives for `access`.
     pub(crate) fn find(

@@ -46,6 +46,7 @@ pub mod promises;
 pub mod queues;
 pub mod rma;
 pub mod shm;
+pub mod shm_unregistered;
 pub mod stress;
 pub mod uapi;
 
@@ -93,6 +94,7 @@ pub fn all() -> Vec<Test> {
         key_death::TESTS,
         modules::TESTS,
         shm::TESTS,
+        shm_unregistered::TESTS,
         containers::TESTS,
     ];
     let of_devices: &[&'static [Test]] = &[interop::TESTS, crate::wire::TESTS, hosts::TESTS];

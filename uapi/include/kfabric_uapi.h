@@ -104,6 +104,9 @@
  */
 #define KFI_SINGLE_USE_KEYS (1ULL << 42)
 
+/* Reads and writes take local memory that is not registered (KFI_UNREGISTERED). */
+#define KFI_UNREGISTERED_RMA (1ULL << 43)
+
 /* Registration modes (FI_MR_*, fi_mr(3)): local buffers need a region. */
 #define KFI_MR_LOCAL (1ULL << 2)
 
@@ -253,6 +256,16 @@
  * is asked whether the caller may use that: the keys are its own.
  */
 #define KFI_REVOKE_AUTH 5
+
+/*
+ * In place of a region's handle in an struct kfi_iov: offset is an address of the caller's own memory,
+ * which is neither registered nor pinned. It may be the only piece of a read or a write, where the
+ * provider has the capability KFI_UNREGISTERED_RMA (-EOPNOTSUPP: it has not). The bytes are
+ * copied before the call returns. -EFAULT: nothing can be copied there; what cannot be copied later
+ * on ends the operation, and the connection, with EFAULT. -EAGAIN: operations before it are not
+ * over yet.
+ */
+#define KFI_UNREGISTERED (~0ULL)
 
 /* Sends a message. */
 #define KFI_OP_SEND 0
@@ -1221,7 +1234,7 @@ struct kfi_key_revoke_many {
 
 /* A piece of local memory: part of a region. */
 struct kfi_iov {
-	/* The region. */
+	/* The region, or KFI_UNREGISTERED. */
 	__u64 region;
 	/* First byte, counted from the region's start. */
 	__u64 offset;
@@ -2274,6 +2287,7 @@ _Static_assert(KFI_LOCAL_COMM == 0x4000000000000ULL, "KFI_LOCAL_COMM");
 _Static_assert(KFI_DYNAMIC_KEYS == 0x10000000000ULL, "KFI_DYNAMIC_KEYS");
 _Static_assert(KFI_EP_KEYS == 0x20000000000ULL, "KFI_EP_KEYS");
 _Static_assert(KFI_SINGLE_USE_KEYS == 0x40000000000ULL, "KFI_SINGLE_USE_KEYS");
+_Static_assert(KFI_UNREGISTERED_RMA == 0x80000000000ULL, "KFI_UNREGISTERED_RMA");
 _Static_assert(KFI_MR_LOCAL == 0x4ULL, "KFI_MR_LOCAL");
 _Static_assert(KFI_MR_VIRT_ADDR == 0x10ULL, "KFI_MR_VIRT_ADDR");
 _Static_assert(KFI_MR_ALLOCATED == 0x20ULL, "KFI_MR_ALLOCATED");
@@ -2315,6 +2329,7 @@ _Static_assert(KFI_REVOKE_DOMAIN == 0x2ULL, "KFI_REVOKE_DOMAIN");
 _Static_assert(KFI_REVOKE_FILE == 0x3ULL, "KFI_REVOKE_FILE");
 _Static_assert(KFI_REVOKE_EP == 0x4ULL, "KFI_REVOKE_EP");
 _Static_assert(KFI_REVOKE_AUTH == 0x5ULL, "KFI_REVOKE_AUTH");
+_Static_assert(KFI_UNREGISTERED == 0xffffffffffffffffULL, "KFI_UNREGISTERED");
 _Static_assert(KFI_OP_SEND == 0x0ULL, "KFI_OP_SEND");
 _Static_assert(KFI_OP_RECV == 0x1ULL, "KFI_OP_RECV");
 _Static_assert(KFI_OP_READ == 0x2ULL, "KFI_OP_READ");

@@ -195,6 +195,8 @@ pub const KFI_EP_KEYS: u64 = 1 << 41;
 /// kfabric's own: keys may end by themselves ([`KFI_KEY_SINGLE_USE`]). Verbs cannot: no device ends
 /// a registration because it was used, and none tells the target that it was.
 pub const KFI_SINGLE_USE_KEYS: u64 = 1 << 42;
+/// Reads and writes take local memory that is not registered ([`KFI_UNREGISTERED`]).
+pub const KFI_UNREGISTERED_RMA: u64 = 1 << 43;
 
 /// Registration modes (`FI_MR_*`, fi_mr(3)): local buffers need a region.
 pub const KFI_MR_LOCAL: u64 = 1 << 2;
@@ -1030,11 +1032,19 @@ pub const KFI_REVOKE_EP: u32 = 4;
 /// is asked whether the caller may use that: the keys are its own.
 pub const KFI_REVOKE_AUTH: u32 = 5;
 
+/// In place of a region's handle in an [`Iov`]: `offset` is an address of the caller's own memory,
+/// which is neither registered nor pinned. It may be the only piece of a read or a write, where the
+/// provider has the capability [`KFI_UNREGISTERED_RMA`] (`-EOPNOTSUPP`: it has not). The bytes are
+/// copied before the call returns. `-EFAULT`: nothing can be copied there; what cannot be copied later
+/// on ends the operation, and the connection, with `EFAULT`. `-EAGAIN`: operations before it are not
+/// over yet.
+pub const KFI_UNREGISTERED: u64 = u64::MAX;
+
 /// A piece of local memory: part of a region.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Iov {
-    /// The region.
+    /// The region, or [`KFI_UNREGISTERED`].
     pub region: u64,
     /// First byte, counted from the region's start.
     pub offset: u64,

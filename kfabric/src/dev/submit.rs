@@ -120,6 +120,13 @@ fn post(file: &File, ep: &Endpoint, entry: &OpEntry, last: &mut Last) -> Result 
     // CAST: A `u32` fits.
     let iov = entry.iov.get(..entry.iov_count as usize).ok_or(EINVAL)?;
     for piece in iov {
+        if piece.region == KFI_UNREGISTERED {
+            if iov.len() != 1 {
+                return Err(EINVAL);
+            }
+            segs = Segs::unregistered(piece.offset, piece.len);
+            break;
+        }
         let found = match last {
             Some((handle, found)) if *handle == piece.region => found.clone(),
             _ => {

@@ -37,6 +37,9 @@ bitflags::bitflags! {
         /// Keys may end with the first operation that is done by them
         /// ([`Key::assign_once`](crate::Key::assign_once)).
         const SINGLE_USE_KEYS = abi::KFI_SINGLE_USE_KEYS;
+        /// Reads and writes take memory that is not registered ([`Op::read_into`](crate::Op::read_into),
+        /// [`Op::write_from`](crate::Op::write_from)).
+        const UNREGISTERED_RMA = abi::KFI_UNREGISTERED_RMA;
         /// Bits that this crate does not know.
         const _ = !0;
     }

@@ -78,6 +78,10 @@ impl Segment<'_> {
             region: PhantomData,
         }
     }
+
+    fn unregistered(at: usize, len: usize) -> Self {
+        Self::new(abi::KFI_UNREGISTERED, at..at + len)
+    }
 }
 
 /// An operation: what `fi_sendmsg`, `fi_recvmsg`, `fi_readmsg`, `fi_writemsg` and `fi_atomicmsg`
@@ -134,6 +138,21 @@ impl<'a> Op<'a> {
     /// Writes a peer's memory.
     pub fn write(local: &[Segment<'a>], remote: RemoteMem) -> Self {
         Self::new(abi::KFI_OP_WRITE, local, remote)
+    }
+
+    /// Reads a peer's memory into memory that is not registered: it is there when posting returns, and
+    /// a completion comes as with any other. For providers with
+    /// [`Caps::UNREGISTERED_RMA`](crate::Caps::UNREGISTERED_RMA), others say `EOPNOTSUPP`. `EAGAIN`:
+    /// operations before it are not over yet.
+    pub fn read_into(local: &'a mut [u8], remote: RemoteMem) -> Self {
+        let at = local.as_mut_ptr().expose_provenance();
+        Self::read(&[Segment::unregistered(at, local.len())], remote)
+    }
+
+    /// As [`Op::read_into`], the other way: writes a peer's memory from memory that is not registered.
+    pub fn write_from(local: &'a [u8], remote: RemoteMem) -> Self {
+        let at = local.as_ptr().expose_provenance();
+        Self::write(&[Segment::unregistered(at, local.len())], remote)
     }
 
     fn carry<T>(mut self, payload: &'a [T]) -> Self {

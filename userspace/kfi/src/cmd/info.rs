@@ -27,6 +27,7 @@ const CAPS: &[(&str, Caps)] = &[
     ("KFI_DYNAMIC_KEYS", Caps::DYNAMIC_KEYS),
     ("KFI_EP_KEYS", Caps::EP_KEYS),
     ("KFI_SINGLE_USE_KEYS", Caps::SINGLE_USE_KEYS),
+    ("KFI_UNREGISTERED_RMA", Caps::UNREGISTERED_RMA),
 ];
 
 const MR_MODES: &[(&str, MrMode)] = &[
