@@ -7,6 +7,7 @@
 //!   one, so they speak to it directly.
 //! * [`pair`]: two connected endpoints, one on each node, in a few lines;
 //!   [`lanes`]: many, for what ends each of them.
+//! * [`disk`]: kfblk's two ends.
 //! * [`harness`]: runs the list on both nodes in lockstep, each test in a
 //!   process of its own, and looks for what it left behind.
 //! * [`storm`]: everything at once, and everything taken away.
@@ -22,6 +23,7 @@
 pub mod auth;
 pub mod bench;
 pub mod buf;
+pub mod disk;
 pub mod fault;
 pub mod fuzz;
 pub mod harness;

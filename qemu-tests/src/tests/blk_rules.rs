@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! kfblk: what bounds it, and what it bounds. The roles are those of `blk`.
+//! kfblk: what bounds it, and what it bounds. [`crate::disk`] says which node does what.
 
-use super::blk::{
+use super::modules::{add_link, delete_link};
+use crate::disk::{
     connect, disconnect, export, is_filled, kfi, offer, show, with_disk, write_filled, Disk,
     Loaded, MIB, NAME, PORT,
 };
-use super::modules::{add_link, delete_link};
 use crate::harness::guest::{run, until};
 use crate::harness::{Ctx, Test, NETNS};
 use crate::sys::Map;

@@ -1,0 +1,530 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What tests of kfblk are made of. Node 1 exports, node 2 has the disk; what node 1 looks at its
+//! export by is a disk too, of a client of its own.
+
+use crate::harness::env::Topology;
+use crate::harness::guest::{load, module_users, run, unload, until};
+use crate::harness::{skip, Ctx};
+use crate::sys::Map;
+use anyhow::{bail, ensure, Context, Result};
+use std::fs::{self, File};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// kfblk's folders.
+pub const ROOT: &str = "/sys/kernel/config/kfblk";
+/// The export's name, and the disk's.
+pub const NAME: &str = "blktest";
+/// The disk that node 1 looks by.
+pub const WATCH: &str = "blkwatch";
+/// Where node 1 listens.
+pub const PORT: &str = "4421";
+/// A MiB.
+pub const MIB: usize = 1 << 20;
+
+/// The module, on this kernel, for one test.
+pub struct Loaded(bool);
+
+impl Loaded {
+    /// Loads it, once on each kernel.
+    ///
+    /// # Errors
+    ///
+    /// When it does not load; when there is none, the test is skipped.
+    pub fn new(ctx: &mut Ctx) -> Result<Self> {
+        let ours = ctx.first() || !one_kernel(ctx);
+        if ours && module_users("kfblk").is_some() {
+            sweep().context("what an earlier test left")?;
+        }
+        let loaded = if ours { load("kfblk") } else { Ok(()) };
+        ctx.barrier("loaded")?;
+        if let Err(e) = &loaded {
+            if format!("{e:#}").contains("is not in") {
+                return skip(format!("{e:#}"));
+            }
+        }
+        loaded?;
+        Ok(Self(ours))
+    }
+
+    /// Unloads it.
+    ///
+    /// # Errors
+    ///
+    /// When it stays in use.
+    pub fn end(self, ctx: &mut Ctx) -> Result<()> {
+        ctx.barrier("unload")?;
+        if self.0 {
+            unload("kfblk")?;
+        }
+        ctx.barrier("unloaded")
+    }
+}
+
+/// Whether both nodes are on the same kernel.
+pub fn one_kernel(ctx: &Ctx) -> bool {
+    ctx.env.topology == Topology::Netns
+}
+
+/// Takes away what a test left that failed, and the module.
+fn sweep() -> Result<()> {
+    let inside = |kind: &str| -> Result<Vec<String>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(Path::new(ROOT).join(kind))? {
+            found.push(entry?.file_name().to_string_lossy().into_owned());
+        }
+        Ok(found)
+    };
+    for disk in inside("disks")? {
+        disconnect(&disk)?;
+    }
+    for export in inside("subsystems")? {
+        kfi(&["unexport", &export])?;
+    }
+    for port in inside("ports")? {
+        fs::remove_dir(Path::new(ROOT).join("ports").join(port))?;
+    }
+    unload("kfblk")
+}
+
+/// Runs `kfi blk`; what it says.
+///
+/// # Errors
+///
+/// When it fails.
+pub fn kfi(args: &[&str]) -> Result<String> {
+    Ok(run("kfi", &[&["blk"], args].concat())?.trim().to_owned())
+}
+
+/// Exports so many bytes on this node.
+///
+/// # Errors
+///
+/// What `kfi` says.
+pub fn export(ctx: &Ctx, size: &str, more: &[&str]) -> Result<()> {
+    let addr = ctx.env.addr.to_string();
+    let args = [
+        "export", NAME, "--size", size, "--listen", &addr, "--port", PORT,
+    ];
+    kfi(&[&args[..], &["--provider", ctx.provider()], more].concat()).map(drop)
+}
+
+/// Connects from node 2, or from node 1 as who looks.
+///
+/// # Errors
+///
+/// What `kfi` says.
+pub fn connect(ctx: &Ctx, disk: &str, more: &[&str]) -> Result<PathBuf> {
+    let addr = if ctx.first() {
+        ctx.env.addr
+    } else {
+        ctx.env.peer
+    };
+    connect_to(ctx, addr, disk, more)
+}
+
+/// Connects to the export at an address.
+///
+/// # Errors
+///
+/// What `kfi` says.
+pub fn connect_to(ctx: &Ctx, addr: IpAddr, disk: &str, more: &[&str]) -> Result<PathBuf> {
+    let addr = addr.to_string();
+    let args = [
+        "connect", &addr, NAME, "--port", PORT, "--disk", disk, "--client", disk,
+    ];
+    let said = kfi(&[&args[..], &["--provider", ctx.provider()], more].concat())?;
+    let device = PathBuf::from(said);
+    until("the device's file", Duration::from_secs(5), || {
+        Ok(device.exists().then_some(()))
+    })?;
+    Ok(device)
+}
+
+/// Removes a disk.
+///
+/// # Errors
+///
+/// What `kfi` says.
+pub fn disconnect(disk: &str) -> Result<()> {
+    kfi(&["disconnect", disk]).map(drop)
+}
+
+fn attr(kind: &str, name: &str, attr: &str) -> PathBuf {
+    Path::new(ROOT).join(kind).join(name).join(attr)
+}
+
+/// What an attribute says.
+///
+/// # Errors
+///
+/// When it cannot be read.
+pub fn show(kind: &str, name: &str, what: &str) -> Result<String> {
+    let path = attr(kind, name, what);
+    Ok(fs::read_to_string(&path)
+        .with_context(|| path.display().to_string())?
+        .trim()
+        .to_owned())
+}
+
+/// Sets an attribute.
+///
+/// # Errors
+///
+/// The kernel's.
+pub fn store(kind: &str, name: &str, what: &str, value: &str) -> io::Result<()> {
+    fs::write(attr(kind, name, what), value)
+}
+
+/// Waits until a disk is in this state.
+///
+/// # Errors
+///
+/// When it does not come to it.
+pub fn wait_state(disk: &str, state: &str, limit: Duration) -> Result<()> {
+    until(&format!("{disk} is {state}"), limit, || {
+        Ok((show("disks", disk, "state")? == state).then_some(()))
+    })
+}
+
+/// A device that is read and written without a cache.
+pub struct Disk {
+    /// Its file.
+    pub file: File,
+    /// Its bytes.
+    pub size: usize,
+}
+
+impl Disk {
+    /// Opens it.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be opened.
+    pub fn open(path: &Path) -> Result<Self> {
+        Self::open_as(path, true)
+    }
+
+    /// Opens it, to be written to or not.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be opened.
+    pub fn open_as(path: &Path, write: bool) -> Result<Self> {
+        let file = File::options()
+            .read(true)
+            .write(write)
+            .custom_flags(libc::O_DIRECT)
+            .open(path)
+            .with_context(|| path.display().to_string())?;
+        let name = path.file_name().context("no name")?.to_string_lossy();
+        let sectors = fs::read_to_string(format!("/sys/block/{name}/size"))?;
+        let size = sectors.trim().parse::<usize>()? * 512;
+        Ok(Self { file, size })
+    }
+
+    /// Writes the first bytes of `buf` at `at`.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    pub fn write(&self, at: usize, buf: &Map, len: usize) -> io::Result<()> {
+        self.io(at, buf, len, true)
+    }
+
+    /// Reads from `at` into the first bytes of `buf`.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    pub fn read(&self, at: usize, buf: &Map, len: usize) -> io::Result<()> {
+        self.io(at, buf, len, false)
+    }
+
+    fn io(&self, at: usize, buf: &Map, len: usize, write: bool) -> io::Result<()> {
+        assert!(len <= buf.len());
+        match buf.transfer(self.file.as_fd(), at as u64, len, write)? {
+            n if n == len => Ok(()),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    /// All of it, block by block of a MiB.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read.
+    pub fn contents(&self) -> Result<Vec<u8>> {
+        let buf = Map::anon(MIB)?;
+        let mut all = vec![0; self.size];
+        for at in (0..self.size).step_by(MIB) {
+            let len = MIB.min(self.size - at);
+            self.read(at, &buf, len)
+                .with_context(|| format!("read at {at}"))?;
+            buf.read(0, &mut all[at..at + len]);
+        }
+        Ok(all)
+    }
+}
+
+/// The bytes of sector `sector` in round `round`: all are different.
+pub fn fill(buf: &mut [u8], sector: u64, round: u64) {
+    for (i, part) in buf.chunks_mut(512).enumerate() {
+        let mut x = (sector + i as u64) ^ (round << 40) ^ 0x9e37_79b9_7f4a_7c15;
+        for word in part.chunks_mut(8) {
+            x = x.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            word.copy_from_slice(&(x ^ (x >> 29)).to_le_bytes()[..word.len()]);
+        }
+    }
+}
+
+/// Writes the bytes of a round to a place.
+///
+/// # Errors
+///
+/// The system's.
+pub fn write_filled(disk: &Disk, map: &Map, at: usize, len: usize, round: u64) -> io::Result<()> {
+    let mut bytes = vec![0; len];
+    fill(&mut bytes, (at / 512) as u64, round);
+    map.write(0, &bytes);
+    disk.write(at, map, len)
+}
+
+/// Checks that these are the bytes of a round at a place.
+///
+/// # Errors
+///
+/// When one is not.
+pub fn is_filled(bytes: &[u8], at: usize, round: u64) -> Result<()> {
+    let mut want = vec![0; bytes.len()];
+    fill(&mut want, (at / 512) as u64, round);
+    if let Some(i) = bytes.iter().zip(&want).position(|(a, b)| a != b) {
+        bail!("byte {} differs (round {round})", at + i);
+    }
+    Ok(())
+}
+
+/// The module, and an export of `size` on node 1.
+///
+/// # Errors
+///
+/// When there is none.
+pub fn begin(ctx: &mut Ctx, size: &str) -> Result<Loaded> {
+    let loaded = Loaded::new(ctx)?;
+    if ctx.first() {
+        export(ctx, size, &[])?;
+    }
+    ctx.barrier("exported")?;
+    Ok(loaded)
+}
+
+/// Takes export and module away.
+///
+/// # Errors
+///
+/// When one of them stays.
+pub fn end(ctx: &mut Ctx, loaded: Loaded) -> Result<()> {
+    ctx.barrier("disconnected")?;
+    if ctx.first() {
+        kfi(&["unexport", NAME])?;
+    }
+    loaded.end(ctx)
+}
+
+/// The module, an export of `size` on node 1, a disk on node 2; `test` of both with the disk's path
+/// (node 1's is empty), and everything taken away.
+///
+/// # Errors
+///
+/// The test's, or when something does not go away.
+pub fn with_disk(
+    ctx: &mut Ctx,
+    size: &str,
+    options: &[&str],
+    test: impl FnOnce(&mut Ctx, &Path) -> Result<()>,
+) -> Result<()> {
+    let loaded = begin(ctx, size)?;
+    let mut device = PathBuf::new();
+    if !ctx.first() {
+        device = connect(ctx, NAME, options)?;
+    }
+    ctx.barrier("connected")?;
+    test(ctx, &device)?;
+    ctx.barrier("tested")?;
+    if !ctx.first() {
+        disconnect(NAME)?;
+        ensure!(!device.exists(), "{} is still there", device.display());
+    }
+    end(ctx, loaded)
+}
+
+/// Whether the target listens.
+///
+/// # Errors
+///
+/// When it cannot, or did.
+pub fn offer(ctx: &Ctx, on: bool) -> Result<()> {
+    let port = format!("{}-{PORT}", ctx.env.addr);
+    let link = attr("ports", &port, "subsystems").join(NAME);
+    if on {
+        std::os::unix::fs::symlink(Path::new(ROOT).join("subsystems").join(NAME), link)?;
+    } else {
+        fs::remove_file(link)?;
+    }
+    Ok(())
+}
+
+/// Writers that read what they have written, each on a MiB of its own, over and over.
+pub struct Load {
+    stop: AtomicBool,
+    rounds: AtomicU64,
+    writers: u64,
+}
+
+impl Load {
+    /// Has so many at work while `during` goes on. With what each has ended: its last round, or the
+    /// error of a request.
+    ///
+    /// # Errors
+    ///
+    /// That of `during`; a wrong byte.
+    pub fn run(
+        path: &Path,
+        writers: usize,
+        during: impl FnOnce(&Self) -> Result<()>,
+    ) -> Result<Vec<io::Result<u64>>> {
+        let load = Self {
+            stop: AtomicBool::new(false),
+            rounds: AtomicU64::new(0),
+            writers: writers as u64,
+        };
+        std::thread::scope(|scope| {
+            let load = &load;
+            let all: Vec<_> = (0..writers)
+                .map(|n| scope.spawn(move || load.write(path, n)))
+                .collect();
+            let told = during(load);
+            if let Err(e) = &told {
+                // A writer may be stuck.
+                eprintln!("{e:#}");
+            }
+            load.stop.store(true, Ordering::Relaxed);
+            let mut ends = Vec::new();
+            for one in all {
+                ends.push(one.join().map_err(|_| anyhow::anyhow!("panicked"))?);
+            }
+            told?;
+            ends.into_iter().collect()
+        })
+    }
+
+    fn write(&self, path: &Path, n: usize) -> Result<io::Result<u64>> {
+        const PIECE: usize = 128 << 10;
+        let disk = Disk::open(path)?;
+        let map = Map::anon(PIECE)?;
+        let mut got = vec![0; PIECE];
+        let part = n * MIB..(n + 1) * MIB;
+        let mut round = 0;
+        loop {
+            for at in part.clone().step_by(PIECE) {
+                if let Err(e) = write_filled(&disk, &map, at, PIECE, round) {
+                    return Ok(Err(e));
+                }
+            }
+            for at in part.clone().step_by(PIECE) {
+                if let Err(e) = disk.read(at, &map, PIECE) {
+                    return Ok(Err(e));
+                }
+                map.read(0, &mut got);
+                is_filled(&got, at, round)?;
+            }
+            self.rounds.fetch_add(1, Ordering::Relaxed);
+            if self.stop.load(Ordering::Relaxed) {
+                return Ok(Ok(round));
+            }
+            round += 1;
+        }
+    }
+
+    /// Waits until all get on.
+    ///
+    /// # Errors
+    ///
+    /// When they do not.
+    pub fn gets_on(&self, limit: Duration) -> Result<()> {
+        let before = self.rounds.load(Ordering::Relaxed);
+        until("work goes on", limit, || {
+            let now = self.rounds.load(Ordering::Relaxed);
+            Ok((now > before + self.writers).then_some(()))
+        })
+    }
+}
+
+/// That none of the writers has failed; the round of each.
+///
+/// # Errors
+///
+/// The first failure.
+pub fn rounds(ends: Vec<io::Result<u64>>) -> Result<Vec<u64>> {
+    ends.into_iter()
+        .map(|end| end.context("a writer has failed"))
+        .collect()
+}
+
+/// What node 2's writers wrote last is what node 1 sees by a disk of its own. Node 1's `rounds` say
+/// nothing.
+///
+/// # Errors
+///
+/// When it is not.
+pub fn compare(ctx: &mut Ctx, rounds: &[u64]) -> Result<()> {
+    if ctx.first() {
+        let rounds: Vec<u64> = ctx.ctl.recv()?;
+        let watch = connect(ctx, WATCH, &["-i", "1"])?;
+        let all = Disk::open_as(&watch, false)?.contents()?;
+        for (n, round) in rounds.iter().enumerate() {
+            let at = n * MIB;
+            is_filled(&all[at..at + MIB], at, *round)?;
+        }
+        disconnect(WATCH)?;
+    } else {
+        ctx.ctl.send(rounds)?;
+    }
+    ctx.barrier("compared")
+}
+
+/// A file system on a disk, mounted somewhere of this test's own.
+pub struct Mounted(pub PathBuf);
+
+impl Mounted {
+    /// Mounts it.
+    ///
+    /// # Errors
+    ///
+    /// When it is none of that kind.
+    pub fn new(device: &Path, kind: &str) -> Result<Self> {
+        let at = PathBuf::from(format!("/tmp/blk-{}", std::process::id()));
+        fs::create_dir_all(&at)?;
+        let (from, to) = (device.display().to_string(), at.display().to_string());
+        let _ = run("modprobe", &[kind]);
+        run("mount", &["-t", kind, &from, &to])?;
+        Ok(Self(at))
+    }
+
+    /// Unmounts it.
+    ///
+    /// # Errors
+    ///
+    /// When it is in use.
+    pub fn unmount(self) -> Result<()> {
+        run("umount", &[&self.0.display().to_string()])?;
+        fs::remove_dir(&self.0)?;
+        Ok(())
+    }
+}
