@@ -13,6 +13,7 @@ pub mod auth_hostile;
 pub mod auth_wire;
 pub mod authd;
 pub mod blk;
+pub mod blk_fio;
 pub mod blk_rules;
 pub mod classes;
 pub mod cm;
@@ -86,6 +87,7 @@ pub fn all() -> Vec<Test> {
         kernel::TESTS,
         blk::TESTS,
         blk_rules::TESTS,
+        blk_fio::TESTS,
         programs::TESTS,
         stress::TESTS,
         authd::TESTS,
