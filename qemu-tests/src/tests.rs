@@ -14,6 +14,7 @@ pub mod auth_wire;
 pub mod authd;
 pub mod blk;
 pub mod blk_fio;
+pub mod blk_fs;
 pub mod blk_rules;
 pub mod classes;
 pub mod cm;
@@ -88,6 +89,7 @@ pub fn all() -> Vec<Test> {
         blk::TESTS,
         blk_rules::TESTS,
         blk_fio::TESTS,
+        blk_fs::TESTS,
         programs::TESTS,
         stress::TESTS,
         authd::TESTS,

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! kfblk under file systems with a journal: made, filled, checked; their target goes and comes
+//! back; their disk is taken away.
+
+use crate::disk::*;
+use crate::harness::guest::until;
+use crate::harness::{skip, Ctx, Test, NETNS, TWO};
+use anyhow::{bail, ensure, Context, Result};
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The topic's tests.
+pub const TESTS: &[Test] = &[
+    Test::pair("blk.ext4_made_filled_checked", |ctx| filled(ctx, &EXT4))
+        .seconds(40)
+        .on(NETNS | TWO),
+    Test::pair("blk.xfs_made_filled_checked", |ctx| filled(ctx, &XFS))
+        .seconds(60)
+        .on(NETNS | TWO),
+    Test::pair("blk.ext4_outlives_the_target", |ctx| outlives(ctx, &EXT4))
+        .seconds(40)
+        .on(NETNS | TWO),
+    Test::pair("blk.xfs_outlives_the_target", |ctx| outlives(ctx, &XFS))
+        .seconds(40)
+        .on(NETNS),
+    Test::pair("blk.ext4_loses_its_disk", |ctx| loses(ctx, &EXT4))
+        .seconds(40)
+        .on(NETNS | TWO),
+    Test::pair("blk.xfs_loses_its_disk", |ctx| loses(ctx, &XFS))
+        .seconds(40)
+        .on(NETNS),
+];
+
+/// A kind of file system.
+struct Kind {
+    name: &'static str,
+    size: &'static str,
+    make: &'static [&'static str],
+    check: &'static [&'static str],
+}
+
+const EXT4: Kind = Kind {
+    name: "ext4",
+    size: "24M",
+    make: &["mkfs.ext4", "-q", "-F"],
+    check: &["e2fsck", "-f", "-n"],
+};
+
+const XFS: Kind = Kind {
+    name: "xfs",
+    size: "64M",
+    make: &["mkfs.xfs", "-q", "-f"],
+    check: &["xfs_repair", "-n"],
+};
+
+impl Kind {
+    /// Skips the test where there is no such file system, or not its tools: on both nodes alike.
+    fn needed(&self) -> Result<()> {
+        for program in [self.make[0], self.check[0]] {
+            let paths = std::env::var_os("PATH").unwrap_or_default();
+            if !std::env::split_paths(&paths).any(|dir| dir.join(program).is_file()) {
+                return skip(format!("{program} is not there"));
+            }
+        }
+        let _ = Command::new("modprobe").arg(self.name).output();
+        let all = fs::read_to_string("/proc/filesystems")?;
+        if !all
+            .lines()
+            .any(|l| l.split_whitespace().last() == Some(self.name))
+        {
+            return skip(format!("this kernel has no {}", self.name));
+        }
+        Ok(())
+    }
+
+    fn run(words: &[&str], device: &Path) -> Result<()> {
+        let mut cmd = Command::new(words[0]);
+        // So mkfs.xfs makes one as small as its makers' tests use.
+        for name in ["TEST_DEV", "TEST_DIR", "QA_CHECK_FS"] {
+            cmd.env(name, "1");
+        }
+        let out = cmd.args(&words[1..]).arg(device).output()?;
+        let said = String::from_utf8_lossy(&out.stdout);
+        let err = String::from_utf8_lossy(&out.stderr);
+        ensure!(
+            out.status.success(),
+            "{words:?}: {}: {said}{err}",
+            out.status
+        );
+        Ok(())
+    }
+
+    fn make(&self, device: &Path) -> Result<()> {
+        Self::run(self.make, device)
+    }
+
+    fn check(&self, device: &Path) -> Result<()> {
+        Self::run(self.check, device)
+    }
+
+    fn mount(&self, device: &Path) -> Result<Mounted> {
+        Mounted::new(device, self.name)
+    }
+}
+
+/// The bytes of file `n`.
+fn bytes(n: u64) -> Vec<u8> {
+    let mut bytes = vec![0; 1000 + (n as usize * 7919) % 300_000];
+    fill(&mut bytes, n, 7);
+    bytes
+}
+
+fn path(mounted: &Mounted, n: u64) -> PathBuf {
+    let dir = mounted.0.join(format!("dir-{}", n % 5));
+    dir.join(format!("file-{n}"))
+}
+
+/// Writes file `n`, so that it is on the disk when this returns.
+fn write(mounted: &Mounted, n: u64) -> io::Result<()> {
+    let path = path(mounted, n);
+    fs::create_dir_all(path.parent().unwrap_or(&mounted.0))?;
+    let mut file = File::create(&path)?;
+    file.write_all(&bytes(n))?;
+    file.sync_all()
+}
+
+fn right(mounted: &Mounted, n: u64) -> Result<()> {
+    let path = path(mounted, n);
+    let got = fs::read(&path).with_context(|| path.display().to_string())?;
+    ensure!(got == bytes(n), "{} differs", path.display());
+    Ok(())
+}
+
+/// A file system is filled until nothing fits any more; some of it is removed, and written again.
+fn filled(ctx: &mut Ctx, kind: &Kind) -> Result<()> {
+    kind.needed()?;
+    with_disk(ctx, kind.size, &[], |ctx, device| {
+        if ctx.first() {
+            return Ok(());
+        }
+        kind.make(device)?;
+        let mounted = kind.mount(device)?;
+        let mut all = Vec::new();
+        for n in 0.. {
+            match write(&mounted, n) {
+                Ok(()) => all.push(n),
+                Err(e) if e.kind() == io::ErrorKind::StorageFull => {
+                    let _ = fs::remove_file(path(&mounted, n));
+                    break;
+                }
+                Err(e) => return Err(e).context(format!("file {n}")),
+            }
+        }
+        ensure!(all.len() > 40, "{} files fill it", all.len());
+        let (gone, mut kept): (Vec<u64>, Vec<u64>) = all.into_iter().partition(|n| n % 3 == 0);
+        for n in &gone {
+            fs::remove_file(path(&mounted, *n))?;
+        }
+        for n in gone.iter().skip(1).step_by(2) {
+            write(&mounted, *n)?;
+            kept.push(*n);
+        }
+        mounted.unmount()?;
+        kind.check(device)?;
+        // Not from a cache.
+        disconnect(NAME)?;
+        let device = connect(ctx, NAME, &[])?;
+        kind.check(&device)?;
+        let mounted = kind.mount(&device)?;
+        kept.iter().try_for_each(|n| right(&mounted, *n))?;
+        ensure!(!path(&mounted, 0).exists(), "a removed file is back");
+        mounted.unmount()?;
+        kind.check(&device)
+    })
+}
+
+/// As many files as fit.
+const FILES: u64 = 60;
+
+/// Writes files, over and over, while `during` goes on; how many times one was, and why not once
+/// more.
+fn busy(
+    mounted: &Mounted,
+    during: impl FnOnce(&AtomicU64) -> Result<()>,
+) -> Result<(u64, Option<io::Error>)> {
+    let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut n = 0;
+            while !stop.load(Ordering::Relaxed) {
+                if let Err(e) = write(mounted, n % FILES) {
+                    return (n, Some(e));
+                }
+                n += 1;
+                done.store(n, Ordering::Relaxed);
+            }
+            (n, None)
+        });
+        let told = during(&done);
+        if let Err(e) = &told {
+            // The writer may be stuck.
+            eprintln!("{e:#}");
+        }
+        stop.store(true, Ordering::Relaxed);
+        let ended = writer.join().map_err(|_| anyhow::anyhow!("panicked"))?;
+        told.map(|()| ended)
+    })
+}
+
+fn gets_on(done: &AtomicU64) -> Result<()> {
+    let before = done.load(Ordering::Relaxed);
+    until("files are written", Duration::from_secs(60), || {
+        Ok((done.load(Ordering::Relaxed) > before + 5).then_some(()))
+    })
+}
+
+/// The target goes and comes back: whoever writes files waits, and hears of nothing.
+fn outlives(ctx: &mut Ctx, kind: &Kind) -> Result<()> {
+    const TIMES: usize = 2;
+    kind.needed()?;
+    let options = ["--reconnect-delay", "1", "--ctrl-loss-tmo", "600"];
+    with_disk(ctx, kind.size, &options, |ctx, device| {
+        if ctx.first() {
+            ctx.barrier("mounted")?;
+            for _ in 0..TIMES {
+                std::thread::sleep(Duration::from_millis(700));
+                offer(ctx, false)?;
+                std::thread::sleep(Duration::from_millis(1500));
+                offer(ctx, true)?;
+                ctx.barrier("again")?;
+            }
+            return Ok(());
+        }
+        kind.make(device)?;
+        let mounted = kind.mount(device)?;
+        ctx.barrier("mounted")?;
+        let (count, failed) = busy(&mounted, |done| {
+            for _ in 0..TIMES {
+                ctx.barrier("again")?;
+                gets_on(done)?;
+            }
+            Ok(())
+        })?;
+        if let Some(e) = failed {
+            bail!("file {count}: {e}");
+        }
+        mounted.unmount()?;
+        kind.check(device)?;
+        let mounted = kind.mount(device)?;
+        (0..count.min(FILES)).try_for_each(|n| right(&mounted, n))?;
+        mounted.unmount()
+    })
+}
+
+/// The disk is removed under a file system that is written to: that hears of it, and can be
+/// unmounted. By the next disk all is there that had been synced.
+fn loses(ctx: &mut Ctx, kind: &Kind) -> Result<()> {
+    kind.needed()?;
+    let loaded = begin(ctx, kind.size)?;
+    if !ctx.first() {
+        let device = connect(ctx, NAME, &[])?;
+        kind.make(&device)?;
+        let mounted = kind.mount(&device)?;
+        let (count, failed) = busy(&mounted, |done| {
+            gets_on(done)?;
+            disconnect(NAME)?;
+            // It fails, and does not wait.
+            until("it fails", Duration::from_secs(30), || {
+                Ok(write(&mounted, 1000).is_err().then_some(()))
+            })
+        })?;
+        ensure!(failed.is_some(), "the writer writes to nothing");
+        mounted.unmount()?;
+        let device = connect(ctx, NAME, &[])?;
+        let mounted = kind.mount(&device)?;
+        // But for the one that was being written anew.
+        (0..count.min(FILES))
+            .filter(|n| *n != count % FILES)
+            .try_for_each(|n| right(&mounted, n))?;
+        mounted.unmount()?;
+        kind.check(&device)?;
+        disconnect(NAME)?;
+    }
+    end(ctx, loaded)
+}
