@@ -13,6 +13,7 @@ pub mod auth_hostile;
 pub mod auth_wire;
 pub mod authd;
 pub mod blk;
+pub mod blk_break;
 pub mod blk_fio;
 pub mod blk_fs;
 pub mod blk_rules;
@@ -90,6 +91,7 @@ pub fn all() -> Vec<Test> {
         blk_rules::TESTS,
         blk_fio::TESTS,
         blk_fs::TESTS,
+        blk_break::TESTS,
         programs::TESTS,
         stress::TESTS,
         authd::TESTS,

@@ -4,6 +4,7 @@
 //! the dead stays (P11).
 
 use super::keys::hammer;
+use super::modules::{add_link, delete_link};
 use crate::buf::Buf;
 use crate::harness::guest::{ask_host, run, until};
 use crate::harness::{Ctx, Test, TWO};
@@ -417,41 +418,27 @@ fn cut_off(ctx: &mut Ctx, busy: bool) -> Result<()> {
 
 /// Makes the device anew where its queue pair for management is dead: rxe's does not survive a
 /// packet that the machine itself drops, which a pulled cable makes it do, and nobody who uses the
-/// device can mend that.
+/// device can mend that. Whether it was.
 ///
 /// # Errors
 ///
 /// When it cannot be made.
-pub fn revive_rxe(ctx: &Ctx) -> Result<()> {
+pub fn revive_rxe(ctx: &Ctx) -> Result<bool> {
     let all = run("rdma", &["resource", "show", "qp"])?;
     let own = all
         .lines()
         .find(|l| l.contains(&ctx.env.dev) && l.contains("GSI"));
     if own.is_some_and(|l| l.contains("state RTS")) {
-        return Ok(());
+        return Ok(false);
     }
     eprintln!(
         "node {}: rxe cannot connect any more: {}",
         ctx.env.node,
         own.unwrap_or("no GSI")
     );
-    run("rdma", &["link", "delete", &ctx.env.dev])?;
-    run(
-        "rdma",
-        &[
-            "link",
-            "add",
-            &ctx.env.dev,
-            "type",
-            "rxe",
-            "netdev",
-            &ctx.env.netdev,
-        ],
-    )?;
-    let dev = Dev::open()?;
-    until("the new device is offered", WAIT, || {
-        Ok(crate::pair::own_info(&dev, &ctx.env).is_ok().then_some(()))
-    })
+    delete_link(ctx)?;
+    add_link(ctx)?;
+    Ok(true)
 }
 
 /// Node 2 stands still for a while: the connection lives on or ends cleanly.
