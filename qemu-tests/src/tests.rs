@@ -14,6 +14,7 @@ pub mod auth_wire;
 pub mod authd;
 pub mod blk;
 pub mod blk_break;
+pub mod blk_fence;
 pub mod blk_fio;
 pub mod blk_fs;
 pub mod blk_rules;
@@ -92,6 +93,7 @@ pub fn all() -> Vec<Test> {
         blk_fio::TESTS,
         blk_fs::TESTS,
         blk_break::TESTS,
+        blk_fence::TESTS,
         programs::TESTS,
         stress::TESTS,
         authd::TESTS,
