@@ -10,13 +10,18 @@
 //!   <----  TABLE    up to [`TABLE_MAX`] keys
 //! ```
 //!
-//! A disk is in chunks, each with a key of its own; no request goes across the border of two. All
-//! numbers are little endian. Nothing of what the peer says is believed before it is checked here.
+//! A disk of memory is in chunks, each with a key of its own; no request goes across the border of two.
+//! What else is said of a disk that is a device is in [`device`]. All numbers are little endian. Nothing
+//! of what the peer says is believed before it is checked here.
+
+pub mod device;
+
+use device::Limits;
 
 /// First bytes of each message.
 const MAGIC: u32 = 0x314b_424b;
 /// The version spoken.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Bytes of a name, at most; what follows it is zero.
 pub const NAME_MAX: usize = 64;
 /// Bytes of a session's number.
@@ -34,6 +39,8 @@ pub const KEYS_MAX: u64 = 1 << 20;
 
 /// The disk must not be written to.
 pub const READ_ONLY: u32 = 1;
+/// It is a device; what it can do follows.
+const DEVICE: u32 = 2;
 
 const HEAD: usize = 8;
 const ENTRY: usize = 16;
@@ -150,6 +157,8 @@ pub struct Welcome {
     pub flags: u32,
     /// What it is like; of no meaning in a refusal.
     pub geometry: Geometry,
+    /// What it can do, if it is a device.
+    pub device: Option<Limits>,
     /// What the client was let in to: another number whenever the contents are others, and when it
     /// was fenced meanwhile.
     pub instance: u64,
@@ -300,8 +309,19 @@ impl Welcome {
                 block_shift: 0,
                 chunk_shift: 0,
             },
+            device: None,
             instance: 0,
         }
+    }
+
+    /// Whether what was connected to as `self` is still that: the same contents, that can do the same.
+    /// A device may have another capacity.
+    pub fn is_still(&self, now: &Self) -> bool {
+        let mut before = *self;
+        if now.device.is_some() {
+            before.geometry.capacity = now.geometry.capacity;
+        }
+        before == *now
     }
 
     /// Writes it; how many bytes it has.
@@ -311,12 +331,19 @@ impl Welcome {
     /// `to` is shorter than [`MESSAGE_MAX`].
     pub fn write(&self, to: &mut [u8]) -> Result<usize, NoRoom> {
         let mut writer = Writer::new(to, WELCOME)?;
+        let flags = match self.device {
+            Some(_) => self.flags | DEVICE,
+            None => self.flags & !DEVICE,
+        };
         writer.put(&self.status.to_le_bytes())?;
-        writer.put(&self.flags.to_le_bytes())?;
+        writer.put(&flags.to_le_bytes())?;
         writer.put(&self.geometry.capacity.to_le_bytes())?;
         writer.put(&self.geometry.block_shift.to_le_bytes())?;
         writer.put(&self.geometry.chunk_shift.to_le_bytes())?;
         writer.put(&self.instance.to_le_bytes())?;
+        if let Some(limits) = &self.device {
+            limits.write(&mut writer)?;
+        }
         Ok(writer.at)
     }
 
@@ -330,19 +357,27 @@ impl Welcome {
         if kind != WELCOME {
             return Err(Broken::Message);
         }
-        let welcome = Self {
-            status: reader.u32()?,
-            flags: reader.u32()?,
+        let (status, flags) = (reader.u32()?, reader.u32()?);
+        let mut welcome = Self {
+            status,
+            flags: flags & !DEVICE,
             geometry: Geometry {
                 capacity: reader.u64()?,
                 block_shift: reader.u32()?,
                 chunk_shift: reader.u32()?,
             },
+            device: None,
             instance: reader.u64()?,
         };
+        if flags & DEVICE != 0 {
+            welcome.device = Some(Limits::read(&mut reader)?);
+        }
         reader.end()?;
         if welcome.status == 0 {
             welcome.geometry.check()?;
+            if let Some(limits) = &welcome.device {
+                limits.check(welcome.geometry.block_shift)?;
+            }
         }
         Ok(welcome)
     }

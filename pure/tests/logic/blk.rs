@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 use kfabric_pure::blk::{
     next, read_table, write_table, Broken, Entry, Geometry, Hello, Name, Next, Question, Welcome,
-    KEYS_MAX, MESSAGE_MAX, QUESTION_MAX, QUEUES_MAX, REVOKED, TABLE_MAX,
+    KEYS_MAX, MESSAGE_MAX, QUESTION_MAX, QUEUES_MAX, READ_ONLY, REVOKED, TABLE_MAX,
 };
 use proptest::prelude::*;
+
+use crate::blk_device::limits;
 
 fn hello() -> impl Strategy<Value = Hello> {
     let name = "[!-.0-~]{1,63}";
@@ -133,6 +135,7 @@ fn disks_that_cannot_be() {
             status: 0,
             flags: 0,
             geometry: bad,
+            device: None,
             instance: 1,
         };
         let len = welcome.write(&mut message).unwrap();
@@ -157,9 +160,17 @@ proptest! {
     }
 
     #[test]
-    fn welcomes_come_back(status: u32, flags: u32, geometry in geometry(), instance: u64) {
+    fn welcomes_come_back(
+        status: u32,
+        read_only: bool,
+        geometry in geometry(),
+        instance: u64,
+        device in prop::option::of(limits()),
+    ) {
         prop_assume!(geometry.check().is_ok());
-        let welcome = Welcome { status, flags, geometry, instance };
+        prop_assume!(device.is_none_or(|limits| limits.check(geometry.block_shift).is_ok()));
+        let flags = if read_only { READ_ONLY } else { 0 };
+        let welcome = Welcome { status, flags, geometry, device, instance };
         let mut message = [0; MESSAGE_MAX];
         let len = welcome.write(&mut message).unwrap();
         prop_assert_eq!(Welcome::read(&message[..len]), Ok(welcome));

@@ -10,6 +10,7 @@ use proptest::test_runner::Config;
 mod addr;
 mod atomic;
 mod blk;
+mod blk_device;
 mod copysize;
 mod cqring;
 mod gate;
