@@ -219,6 +219,11 @@ void kf_cond_resched(void)
 	cond_resched();
 }
 
+struct page *kf_alloc_block(unsigned int order)
+{
+	return alloc_pages(GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN, order);
+}
+
 unsigned long kf_page_to_pfn(const struct page *page)
 {
 	return page_to_pfn(page);

@@ -45,6 +45,8 @@ bool kf_fatal_signal_pending(void);
 struct task_struct *kf_current_task(void);
 void kf_cond_resched(void);
 unsigned long kf_page_to_pfn(const struct page *page);
+/* 1 << @order pages side by side, zeroed, or NULL; given back by __free_pages(). */
+struct page *kf_alloc_block(unsigned int order);
 void *kf_page_address(const struct page *page);
 void kf_unpin_range(struct page *page, unsigned long npages, bool dirty);
 

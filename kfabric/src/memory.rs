@@ -111,8 +111,39 @@ enum Source {
     Pinned { dirty: bool },
     /// Owned.
     Owned(#[expect(dead_code, reason = "held for its Drop")] KVVec<Page>),
+    /// Owned, and allocated some at a time.
+    Blocks(#[expect(dead_code, reason = "held for its Drop")] KVec<Block>),
     /// Somebody else's, who waits for the drop of this before the pages go.
     Lent(#[expect(dead_code, reason = "held for its Drop")] Arc<dyn Lender>),
+}
+
+/// Pages that were allocated together, side by side.
+///
+/// # Invariants
+///
+/// `first` is the first of `1 << order` pages that are ours to free.
+struct Block {
+    first: NonNull<bindings::page>,
+    order: u32,
+}
+
+impl Block {
+    fn alloc(order: u32) -> Result<Self> {
+        // SAFETY: No preconditions; we may sleep.
+        let first = unsafe { sys::kf_alloc_block(order) };
+        // INVARIANT: They were allocated just now.
+        Ok(Self {
+            first: NonNull::new(first).ok_or(ENOMEM)?,
+            order,
+        })
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::__free_pages(self.first.as_ptr(), self.order) }
+    }
 }
 
 /// Who lends pages of the kernel's. Dropped when nothing uses them any more.
@@ -123,7 +154,7 @@ pub(crate) trait Lender: Send + Sync {}
 /// # Invariants
 ///
 /// With [`Source::Pinned`] every page of `runs` is pinned once and ours to unpin; with
-/// [`Source::Owned`] the runs are those of the owned pages; with [`Source::Lent`] they stay until its
+/// [`Source::Owned`] and [`Source::Blocks`] the runs are those of the owned pages; with [`Source::Lent`] they stay until its
 /// drop.
 struct Pages {
     runs: KVVec<Run>,
@@ -321,6 +352,37 @@ impl Memory {
             pages.push(NonNull::new(page.as_ptr()).ok_or(EINVAL)?)?;
         }
         pages.source = Source::Owned(owned);
+        Self::make(pages, None, 0, len, true)
+    }
+
+    /// Allocates `count` times `1 << order` pages of the kernel's, zeroed; those lie side by side. So
+    /// few are mapped where other memory would have to be registered.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: none. `ENOMEM`.
+    pub fn in_blocks(count: usize, order: u32) -> Result<Arc<Self>> {
+        let mut blocks = KVec::with_capacity(count, GFP_KERNEL)?;
+        // INVARIANT: The runs pushed below are those of the blocks, which do not move.
+        let mut pages = Pages {
+            runs: KVVec::new(),
+            count: 0,
+            source: Source::Owned(KVVec::new()),
+        };
+        for _ in 0..count {
+            let block = Block::alloc(order)?;
+            for i in 0..1 << order {
+                // The `struct page`s of a block follow each other.
+                let page = block.first.as_ptr().wrapping_add(i);
+                pages.push(NonNull::new(page).ok_or(EINVAL)?)?;
+            }
+            blocks.push(block, GFP_KERNEL)?;
+        }
+        let len = pages.count << PAGE_SHIFT;
+        if len == 0 {
+            return Err(EINVAL);
+        }
+        pages.source = Source::Blocks(blocks);
         Self::make(pages, None, 0, len, true)
     }
 

@@ -55,6 +55,7 @@ extern "C" {
     pub(crate) fn kf_current_task() -> *mut bindings::task_struct;
     pub(crate) fn kf_cond_resched();
     pub(crate) fn kf_page_to_pfn(page: *const bindings::page) -> c_ulong;
+    pub(crate) fn kf_alloc_block(order: c_uint) -> *mut bindings::page;
     pub(crate) fn kf_page_address(page: *const bindings::page) -> *mut c_void;
     pub(crate) fn kf_unpin_range(page: *mut bindings::page, npages: c_ulong, dirty: bool);
 
