@@ -39,6 +39,8 @@ errno! {
     edquot = EDQUOT;
     /// `ESTALE`: another file is the agent now.
     estale = ESTALE;
+    /// `EMEDIUMTYPE`: it is another kind of thing.
+    emediumtype = EMEDIUMTYPE;
     /// `EALREADY`: the file is the agent.
     ealready = EALREADY;
 }

@@ -129,6 +129,12 @@ fn begin_die(life: &mut KeySlot) -> Result<(), KeyError> {
     }
 }
 
+impl AsRef<Key> for Key {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
 impl Key {
     /// Takes the first step of something, which its caller then does and ends.
     fn begin(
@@ -417,9 +423,24 @@ impl Key {
     /// How many it ended, and `EINTR`: the task was killed while it waited. The keys have ended of
     /// all slots but those on which something else is under way, which come first now.
     pub fn revoke_many<K: AsRef<Key>>(keys: &mut [K]) -> Result<usize, (usize, Error)> {
-        let ended = Self::end_each(keys, |key| Some(key.as_ref()));
-        keys.iter().for_each(|key| key.as_ref().renew_in_turn());
+        let ended = Self::end_many(keys);
+        Self::renew_many(keys);
         ended
+    }
+
+    /// As [`Key::revoke_many`], but does not reserve what the slots' next keys take. Until
+    /// [`Key::renew_many`] an assignment does that itself, and may fail for it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Key::revoke_many`].
+    pub fn end_many<K: AsRef<Key>>(keys: &mut [K]) -> Result<usize, (usize, Error)> {
+        Self::end_each(keys, |key| Some(key.as_ref()))
+    }
+
+    /// Reserves what the next keys take of slots that [`Key::end_many`] was called for.
+    pub fn renew_many<K: AsRef<Key>>(keys: &[K]) {
+        keys.iter().for_each(|key| key.as_ref().renew_in_turn());
     }
 
     /// As [`Key::revoke_many`], of things that have a key, or none, but leaves it to the caller to
