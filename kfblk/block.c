@@ -5,8 +5,10 @@
  * Between kfblk_disk_new() and the return of kfblk_disk_del() requests come to kfblk_rs_queue(). Each
  * that was taken ends by kfblk_rq_end(), once.
  */
+#include <linux/bio.h>
 #include <linux/blk-mq.h>
 #include <linux/blkdev.h>
+#include <linux/highmem.h>
 #include <linux/idr.h>
 #include <linux/module.h>
 #include <linux/rcupdate.h>
@@ -22,6 +24,8 @@
 
 struct kfblk_disk {
 	void *owner;
+	/* Requests go as messages: kfblk_rs_send(). */
+	bool device;
 	struct blk_mq_tag_set set;
 	struct gendisk *gd;
 	int index;
@@ -32,6 +36,7 @@ struct kfblk_disk {
 struct kfblk_pdu {
 	u32 tries;
 	enum kfblk_verdict verdict;
+	blk_status_t status;
 	struct kfblk_piece pieces[KFBLK_SEGMENTS];
 };
 
@@ -76,6 +81,46 @@ static u32 kfblk_map(struct request *rq, struct kfblk_piece *pieces)
 	return n;
 }
 
+/* A request of a disk that is a device. */
+static int kfblk_send(struct blk_mq_hw_ctx *hctx, struct request *rq)
+{
+	struct kfblk_disk *disk = hctx->queue->queuedata;
+	struct kfblk_order order = {
+		.pos = blk_rq_pos(rq) << SECTOR_SHIFT,
+		.len = blk_rq_bytes(rq),
+	};
+
+	/* The numbers are those of enum Op (pure/src/blk/device.rs). */
+	switch (req_op(rq)) {
+	case REQ_OP_READ:
+		order.op = 0;
+		order.moves = true;
+		break;
+	case REQ_OP_WRITE:
+		order.op = 1;
+		order.moves = true;
+		if (rq->cmd_flags & REQ_FUA)
+			order.flags = KFBLK_PAST_CACHE;
+		break;
+	case REQ_OP_FLUSH:
+		order.op = 2;
+		order.pos = 0;
+		order.len = 0;
+		break;
+	case REQ_OP_DISCARD:
+		order.op = 3;
+		break;
+	case REQ_OP_WRITE_ZEROES:
+		order.op = 4;
+		if (rq->cmd_flags & REQ_NOUNMAP)
+			order.flags = KFBLK_KEEP_ROOM;
+		break;
+	default:
+		return -EOPNOTSUPP;
+	}
+	return kfblk_rs_send(disk->owner, hctx->queue_num, rq->tag, &order);
+}
+
 static blk_status_t kfblk_queue_rq(struct blk_mq_hw_ctx *hctx, const struct blk_mq_queue_data *bd)
 {
 	struct kfblk_disk *disk = hctx->queue->queuedata;
@@ -87,6 +132,12 @@ static blk_status_t kfblk_queue_rq(struct blk_mq_hw_ctx *hctx, const struct blk_
 	switch (req_op(rq)) {
 	case REQ_OP_READ:
 		break;
+	case REQ_OP_FLUSH:
+	case REQ_OP_DISCARD:
+	case REQ_OP_WRITE_ZEROES:
+		if (!disk->device)
+			return BLK_STS_NOTSUPP;
+		break;
 	case REQ_OP_WRITE:
 		/* The block layer only warns of it, and the target's key would end the connection. */
 		if (get_disk_ro(disk->gd))
@@ -95,16 +146,20 @@ static blk_status_t kfblk_queue_rq(struct blk_mq_hw_ctx *hctx, const struct blk_
 	default:
 		return BLK_STS_NOTSUPP;
 	}
-	n = kfblk_map(rq, pdu->pieces);
-	if (!n)
+	n = disk->device ? 0 : kfblk_map(rq, pdu->pieces);
+	if (!n && !disk->device)
 		return BLK_STS_IOERR;
 	if (!(rq->rq_flags & RQF_DONTPREP)) {
 		pdu->tries = 0;
 		rq->rq_flags |= RQF_DONTPREP;
 	}
 	blk_mq_start_request(rq);
-	ret = kfblk_rs_queue(disk->owner, hctx->queue_num, rq->tag, req_op(rq) == REQ_OP_WRITE,
-			     blk_rq_pos(rq) << SECTOR_SHIFT, pdu->pieces, n);
+	if (disk->device)
+		ret = kfblk_send(hctx, rq);
+	else
+		ret = kfblk_rs_queue(disk->owner, hctx->queue_num, rq->tag,
+				     req_op(rq) == REQ_OP_WRITE, blk_rq_pos(rq) << SECTOR_SHIFT,
+				     pdu->pieces, n);
 	switch (ret) {
 	case 0:
 		return BLK_STS_OK;
@@ -122,6 +177,9 @@ static void kfblk_complete(struct request *rq)
 	switch (pdu->verdict) {
 	case KFBLK_DONE:
 		blk_mq_end_request(rq, BLK_STS_OK);
+		break;
+	case KFBLK_ERROR:
+		blk_mq_end_request(rq, pdu->status);
 		break;
 	case KFBLK_BLAMED:
 		if (++pdu->tries == KFBLK_TRIES) {
@@ -176,15 +234,18 @@ static const struct block_device_operations kfblk_fops = {
 struct kfblk_disk *kfblk_disk_new(void *owner, const struct kfblk_shape *shape)
 {
 	/*
-	 * What is acknowledged is in the target's memory, and there is nothing behind that: no cache to
-	 * flush, no FUA.
+	 * What memory has acknowledged is there, and there is nothing behind that: no cache to flush, no
+	 * FUA. A device has what it says.
 	 */
 	struct queue_limits lim = {
 		.logical_block_size	= shape->block_size,
-		.physical_block_size	= shape->block_size,
-		.io_min			= shape->block_size,
-		.max_hw_sectors		= shape->chunk >> SECTOR_SHIFT,
-		.chunk_sectors		= shape->chunk >> SECTOR_SHIFT,
+		.physical_block_size	= shape->physical,
+		.io_min			= shape->io_min,
+		.io_opt			= shape->io_opt,
+		.max_hw_sectors		= shape->request >> SECTOR_SHIFT,
+		.max_hw_discard_sectors	= shape->discard >> SECTOR_SHIFT,
+		.discard_granularity	= shape->granularity,
+		.max_write_zeroes_sectors = shape->zeroes >> SECTOR_SHIFT,
 		.max_segments		= KFBLK_SEGMENTS,
 		.max_segment_size	= shape->piece,
 		.dma_alignment		= SECTOR_SIZE - 1,
@@ -196,6 +257,17 @@ struct kfblk_disk *kfblk_disk_new(void *owner, const struct kfblk_shape *shape)
 	if (!disk)
 		return ERR_PTR(-ENOMEM);
 	disk->owner = owner;
+	disk->device = shape->device;
+	if (!shape->device) {
+		lim.max_hw_sectors = shape->chunk >> SECTOR_SHIFT;
+		lim.chunk_sectors = shape->chunk >> SECTOR_SHIFT;
+	}
+	if (shape->cache)
+		lim.features |= BLK_FEAT_WRITE_CACHE;
+	if (shape->fua)
+		lim.features |= BLK_FEAT_FUA;
+	if (shape->rotational)
+		lim.features |= BLK_FEAT_ROTATIONAL;
 	atomic_inc(&kfblk_disks);
 	refcount_set(&disk->refs, 1);
 	disk->set.ops = &kfblk_mq_ops;
@@ -203,6 +275,8 @@ struct kfblk_disk *kfblk_disk_new(void *owner, const struct kfblk_shape *shape)
 	disk->set.queue_depth = shape->depth;
 	disk->set.numa_node = NUMA_NO_NODE;
 	disk->set.cmd_size = sizeof(struct kfblk_pdu);
+	/* Keys are assigned, which may wait. */
+	disk->set.flags = shape->device ? BLK_MQ_F_BLOCKING : 0;
 	disk->set.timeout = msecs_to_jiffies(shape->timeout_ms);
 	ret = blk_mq_alloc_tag_set(&disk->set);
 	if (ret)
@@ -288,6 +362,56 @@ void kfblk_rq_end(struct kfblk_disk *disk, u32 queue, u32 tag, enum kfblk_verdic
 
 	pdu->verdict = verdict;
 	blk_mq_complete_request(rq);
+}
+
+/* Ends a request with the target's @err. Any context. */
+void kfblk_rq_fail(struct kfblk_disk *disk, u32 queue, u32 tag, int err)
+{
+	struct request *rq = blk_mq_tag_to_rq(disk->set.tags[queue], tag);
+	struct kfblk_pdu *pdu = blk_mq_rq_to_pdu(rq);
+
+	pdu->verdict = KFBLK_ERROR;
+	pdu->status = errno_to_blk_status(err);
+	blk_mq_complete_request(rq);
+}
+
+/* Copies a request's bytes to or from our own, in @pieces, which are as many. Any context. */
+void kfblk_rq_copy(struct kfblk_disk *disk, u32 queue, u32 tag,
+		   const struct kfblk_piece *pieces, u32 count, bool to_request)
+{
+	struct request *rq = blk_mq_tag_to_rq(disk->set.tags[queue], tag);
+	struct req_iterator iter;
+	struct bio_vec bv;
+	u32 at = 0;
+
+	rq_for_each_segment(bv, rq, iter) {
+		u8 *theirs = bvec_kmap_local(&bv);
+		u32 done = 0;
+
+		while (done < bv.bv_len && count) {
+			u32 len = min(bv.bv_len - done, pieces->len - at);
+			u8 *ours = (u8 *)page_address(pieces->page) + pieces->offset + at;
+
+			if (to_request)
+				memcpy(theirs + done, ours, len);
+			else
+				memcpy(ours, theirs + done, len);
+			done += len;
+			at += len;
+			if (at == pieces->len) {
+				at = 0;
+				pieces++;
+				count--;
+			}
+		}
+		kunmap_local(theirs);
+	}
+}
+
+/* The device has another size now. */
+void kfblk_disk_resize(struct kfblk_disk *disk, u64 capacity)
+{
+	set_capacity_and_notify(disk->gd, capacity >> SECTOR_SHIFT);
 }
 
 int kfblk_block_init(void)

@@ -71,7 +71,15 @@ CONFIGFS_ATTR(subsystem_, fence);
 KFBLK_STORE(subsystem_, admit, 5)
 CONFIGFS_ATTR_WO(subsystem_, admit);
 
+KFBLK_SHOW(subsystem_, device_path, 16)
+KFBLK_STORE(subsystem_, device_path, 16)
+CONFIGFS_ATTR(subsystem_, device_path);
+KFBLK_STORE(subsystem_, revalidate_size, 17)
+CONFIGFS_ATTR_WO(subsystem_, revalidate_size);
+
 static struct configfs_attribute *kfblk_subsystem_attrs[] = {
+	&subsystem_attr_device_path,
+	&subsystem_attr_revalidate_size,
 	&subsystem_attr_attr_size,
 	&subsystem_attr_attr_read_only,
 	&subsystem_attr_enable,

@@ -8,6 +8,11 @@
 
 #include <linux/types.h>
 
+/* Pieces that memory for a request of a device is in, at most. */
+#define KFBLK_RUNS	4
+
+struct file;
+struct kfblk_bio;
 struct net;
 struct page;
 struct workqueue_struct;
@@ -30,7 +35,18 @@ struct kfblk_shape {
 	u32 queues;
 	u32 depth;		/* requests of a queue */
 	u32 timeout_ms;
+	u32 physical;		/* bytes; as what follows */
+	u32 io_min;
+	u32 io_opt;
+	u32 request;		/* of the longest; 0: as long as a chunk */
+	u32 discard;
+	u32 granularity;
+	u32 zeroes;
 	bool read_only;
+	bool device;		/* its requests go to kfblk_rs_send() */
+	bool cache;
+	bool fua;
+	bool rotational;
 };
 
 /* How a request ended. */
@@ -39,6 +55,37 @@ enum kfblk_verdict {
 	KFBLK_AGAIN,		/* its connection has ended */
 	KFBLK_BLAMED,		/* the same, and because of it */
 	KFBLK_FAILED,
+	/* With the target's own errno. */
+	KFBLK_ERROR,
+};
+
+/* What is to be done with a device; the numbers are those of pure/src/blk/device.rs. */
+#define KFBLK_PAST_CACHE	1
+#define KFBLK_KEEP_ROOM		2
+
+struct kfblk_order {
+	void *owner;
+	u64 pos;		/* bytes */
+	u32 len;		/* bytes */
+	u32 slot;
+	u8 op;
+	u8 flags;
+	bool moves;
+};
+
+/* What the device behind an export looks like. */
+struct kfblk_looks {
+	u32 block_size;		/* bytes */
+	u32 physical;		/* bytes */
+	u32 io_min;		/* bytes */
+	u32 io_opt;		/* bytes */
+	u32 discard;		/* sectors */
+	u32 granularity;	/* bytes */
+	u32 zeroes;		/* sectors */
+	bool cache;
+	bool fua;
+	bool rotational;
+	bool read_only;
 };
 
 /* block.c */
@@ -53,10 +100,29 @@ void kfblk_disk_resume(struct kfblk_disk *disk);
 void kfblk_disk_name(const struct kfblk_disk *disk, char *name, unsigned int size);
 void kfblk_rq_end(struct kfblk_disk *disk, u32 queue, u32 tag, enum kfblk_verdict verdict);
 
+void kfblk_disk_resize(struct kfblk_disk *disk, u64 capacity);
+void kfblk_rq_fail(struct kfblk_disk *disk, u32 queue, u32 tag, int err);
+void kfblk_rq_copy(struct kfblk_disk *disk, u32 queue, u32 tag,
+		   const struct kfblk_piece *pieces, u32 count, bool to_request);
+
 /* Called by block.c; written in Rust (src/disk/request.rs). */
 int kfblk_rs_queue(void *owner, u32 queue, u32 tag, bool write, u64 pos,
 		   struct kfblk_piece *pieces, u32 count);
+int kfblk_rs_send(void *owner, u32 queue, u32 tag, const struct kfblk_order *order);
 void kfblk_rs_timeout(void *owner);
+
+/* bdev.c */
+struct file *kfblk_bdev_open(const char *path, bool write, void *holder);
+void kfblk_bdev_close(struct file *file);
+u64 kfblk_bdev_capacity(struct file *file);
+void kfblk_bdev_looks(struct file *file, struct kfblk_looks *looks);
+struct kfblk_bio *kfblk_bio_new(void);
+void kfblk_bio_free(struct kfblk_bio *of);
+void kfblk_bio_submit(struct kfblk_bio *of, struct file *file, const struct kfblk_order *order,
+		      const struct kfblk_piece *pieces, u32 count);
+
+/* Called by bdev.c; written in Rust (src/export/device.rs). */
+void kfblk_rs_bio_end(void *owner, u32 slot, int err);
 
 /* configfs.c */
 int kfblk_configfs_init(void);

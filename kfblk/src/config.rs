@@ -27,6 +27,7 @@ use kfabric::{
 pub(crate) use kfabric::errno::{
     edquot,
     ekeyrevoked,
+    emediumtype,
     enodata,
     enotconn,
     eopnotsupp,

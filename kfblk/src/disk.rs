@@ -17,6 +17,7 @@
 //! nothing late lands upon what came after.
 
 pub(crate) mod lane;
+pub(crate) mod message;
 pub(crate) mod request;
 
 use core::sync::atomic::{
@@ -54,6 +55,10 @@ use kfabric::{
     object::name_str,
     pure::blk::{
         self,
+        device::{
+            self,
+            Limits, //
+        },
         Geometry,
         Hello,
         Name,
@@ -170,6 +175,8 @@ struct Run {
     piece: u32,
     /// Since when there has been no connection that served.
     since: Option<Instant<Monotonic>>,
+    /// It is a device.
+    device: bool,
 }
 
 /// A disk.
@@ -239,6 +246,7 @@ impl Disk {
             epoch: 0,
             piece: 0,
             since: None,
+            device: false,
         };
         let mut slots = KVec::with_capacity(QUEUES_MAX.into(), GFP_KERNEL)?;
         for _ in 0..QUEUES_MAX {
@@ -356,10 +364,18 @@ impl Disk {
         let mut first: Option<Welcome> = run.welcome;
         for queue in 0..conf.queues {
             hello.queue = queue;
-            let (lane, welcome) = Lane::connect(&domain, &addr, &hello, DEPTH, &go_on)?;
+            let connect = |device| Lane::connect(&domain, &addr, &hello, DEPTH, device, &go_on);
+            let (lane, welcome) = match connect(run.device) {
+                // What kind it is we learn of the first.
+                Err(e) if e == config::emediumtype() && !run.device => {
+                    run.device = true;
+                    connect(true)?
+                }
+                other => other?,
+            };
             // It has to stay the disk that it was, with the same contents, and must not have been
             // fenced: what waits here was meant for that.
-            if first.is_some_and(|first| first != welcome) {
+            if first.is_some_and(|first| !first.is_still(&welcome)) {
                 return Err(config::estale());
             }
             first = Some(welcome);
@@ -374,7 +390,7 @@ impl Disk {
         this.undone.store(false, Ordering::Relaxed);
         for (queue, (lane, slot)) in lanes.iter().zip(&this.slots).enumerate() {
             // CAST: Few.
-            let requests = Requests::new(this, lane.cq(), block, queue as u32);
+            let requests = Requests::new(this, lane, block, queue as u32);
             lane.hook().link(Link::Requests(requests));
             slot.put(lane);
         }
@@ -437,7 +453,11 @@ impl Disk {
                 }
             }
             match this.connect(&mut run) {
-                Ok((lanes, _)) => {
+                Ok((lanes, welcome)) => {
+                    if run.device {
+                        block.resize(welcome.geometry.capacity);
+                    }
+                    run.welcome = Some(welcome);
                     Self::install(this, &mut run, lanes, block);
                     this.advance(State::Lost, State::Live);
                     Self::look(this, &run);
@@ -468,22 +488,41 @@ impl Disk {
         run.net = Some(Net::current());
         run.welcome = None;
         run.since = None;
+        run.device = false;
         let (lanes, welcome) = this.connect(&mut run)?;
         let Geometry {
             capacity,
             block_shift,
             chunk_shift,
         } = welcome.geometry;
+        let block_size = 1 << block_shift;
+        let limits = welcome.device.unwrap_or(Limits {
+            physical: block_size,
+            io_min: block_size,
+            ..Limits::default()
+        });
+        let device = welcome.device.is_some();
         let shape = Shape {
             capacity,
-            block_size: 1 << block_shift,
+            block_size,
             // A request is not longer than the block layer's own limit either.
             chunk: 1 << chunk_shift.min(30),
             piece: run.piece,
             queues: queues.into(),
-            depth: DEPTH,
+            depth: if device { device::DEPTH } else { DEPTH },
             timeout_ms: TIMEOUT_MS,
+            physical: limits.physical,
+            io_min: limits.io_min,
+            io_opt: limits.io_opt,
+            request: if device { device::LEN_MAX } else { 0 },
+            discard: limits.discard,
+            granularity: limits.granularity,
+            zeroes: limits.zeroes,
             read_only: welcome.flags & READ_ONLY != 0,
+            device,
+            cache: limits.cache,
+            fua: limits.fua,
+            rotational: limits.rotational,
         };
         // SAFETY: The reference is given back when the block device is freed.
         let block = match unsafe { Block::new(this.clone().into_raw().cast_mut().cast(), &shape) } {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The exporting end.
 
+pub(crate) mod bdev;
+pub(crate) mod device;
 pub(crate) mod lane;
 pub(crate) mod port;
 pub(crate) mod subsystem;

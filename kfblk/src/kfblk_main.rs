@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 //! kfblk: a remote block device over kfabric.
 //!
-//! A *target* exports memory: subsystems, which are offered at ports. An *initiator* has a block device
-//! of it: a disk. Each of a disk's connections has keys of its own at the target, one for each chunk of
+//! A *target* exports memory or a block device: subsystems, which are offered at ports. An *initiator*
+//! has a block device of it: a disk.
+//!
+//! Each connection of a disk of memory has keys of its own at the target, one for each chunk of
 //! the memory, that are valid on that connection alone; requests are one-sided reads and writes by
 //! them, from and to the pages that the block layer brings, and the target's processors do nothing for
 //! them. Fencing a client revokes its keys: when that has returned, nothing of it can land.
+//!
+//! Of a device, requests are messages (`disk/message.rs`, `export/device.rs`), and the keys are the
+//! initiator's: one for each request's bytes, unless these go with the message. Fencing a client waits
+//! for what the device does for it, and has it do no more.
 //!
 //! Everything is made through configfs (`configfs.c`, `config`). What the ends say to each other, and
 //! which byte is behind which key, is [`kfabric::pure::blk`].
@@ -18,6 +24,7 @@ use kernel::{
     }, //
 };
 
+mod buffer;
 mod config;
 mod disk;
 mod export;

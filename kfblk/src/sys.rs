@@ -24,6 +24,7 @@ use kernel::{
 };
 use kfabric::{
     net::Net,
+    op::LentPiece,
     pure::blk::Name,
     uapi::SockAddr, //
 };
@@ -51,8 +52,49 @@ pub(crate) struct Shape {
     pub(crate) depth: u32,
     /// Milliseconds after which a request is asked about.
     pub(crate) timeout_ms: u32,
+    /// Bytes that it writes at once.
+    pub(crate) physical: u32,
+    /// Bytes that it likes to be asked for, at least.
+    pub(crate) io_min: u32,
+    /// Bytes that it likes best.
+    pub(crate) io_opt: u32,
+    /// Bytes of one request, at most; 0: those of a chunk.
+    pub(crate) request: u32,
+    /// Bytes that are discarded at once, at most.
+    pub(crate) discard: u32,
+    /// In multiples of so many bytes.
+    pub(crate) granularity: u32,
+    /// Bytes that are zeroed at once, at most.
+    pub(crate) zeroes: u32,
     /// It is not to be written to.
     pub(crate) read_only: bool,
+    /// It is a device: requests go as messages.
+    pub(crate) device: bool,
+    /// It has a cache.
+    pub(crate) cache: bool,
+    /// Single writes can go past it.
+    pub(crate) fua: bool,
+    /// It turns.
+    pub(crate) rotational: bool,
+}
+
+/// `struct kfblk_order`: what is to be done.
+#[repr(C)]
+pub(crate) struct Order {
+    /// Who is told of the end.
+    pub(crate) owner: *const c_void,
+    /// First byte.
+    pub(crate) pos: u64,
+    /// Bytes.
+    pub(crate) len: u32,
+    /// The owner's number.
+    pub(crate) slot: u32,
+    /// [`Op`](kfabric::pure::blk::device::Op).
+    pub(crate) op: u8,
+    /// [`PAST_CACHE`](kfabric::pure::blk::device::PAST_CACHE) and its like.
+    pub(crate) flags: u8,
+    /// Bytes go from or to memory.
+    pub(crate) moves: bool,
 }
 
 /// `enum kfblk_verdict`: how a request ended.
@@ -69,6 +111,10 @@ pub(crate) enum Verdict {
     Failed = 3,
 }
 
+#[expect(
+    improper_ctypes,
+    reason = "bindgen's empty structures, behind pointers as in the kernel crate's own bindings"
+)]
 extern "C" {
     fn kfblk_block_init() -> c_int;
     fn kfblk_block_exit();
@@ -79,7 +125,17 @@ extern "C" {
     fn kfblk_disk_quiesce(disk: *mut RawDisk);
     fn kfblk_disk_resume(disk: *mut RawDisk);
     fn kfblk_disk_name(disk: *const RawDisk, name: *mut u8, size: c_uint);
+    fn kfblk_disk_resize(disk: *mut RawDisk, capacity: u64);
     fn kfblk_rq_end(disk: *mut RawDisk, queue: u32, tag: u32, verdict: u32);
+    fn kfblk_rq_fail(disk: *mut RawDisk, queue: u32, tag: u32, err: c_int);
+    fn kfblk_rq_copy(
+        disk: *mut RawDisk,
+        queue: u32,
+        tag: u32,
+        pieces: *const LentPiece,
+        count: u32,
+        to_request: bool,
+    );
     fn kfblk_configfs_init() -> c_int;
     fn kfblk_configfs_exit();
     fn kfblk_wq_alloc(name: *const c_char) -> *mut bindings::workqueue_struct;
@@ -249,6 +305,44 @@ impl Block {
     pub(crate) fn resume(self) {
         // SAFETY: By the type invariant.
         unsafe { kfblk_disk_resume(self.0.as_ptr()) }
+    }
+
+    /// It has another size from now on. In process context.
+    pub(crate) fn resize(self, capacity: u64) {
+        // SAFETY: By the type invariant.
+        unsafe { kfblk_disk_resize(self.0.as_ptr(), capacity) }
+    }
+
+    /// Ends a request with an errno of the target's. Any context.
+    ///
+    /// # Safety
+    ///
+    /// As [`Block::end`].
+    pub(crate) unsafe fn fail(self, queue: u32, tag: u32, err: u32) {
+        // CAST: What is no errno is an I/O error.
+        let err = i32::try_from(err).unwrap_or(5);
+        // SAFETY: A request on its way keeps the device; the rest is the caller's promise.
+        unsafe { kfblk_rq_fail(self.0.as_ptr(), queue, tag, -err) }
+    }
+
+    /// Copies a request's bytes from or to memory of our own, as far as that goes. Any context.
+    ///
+    /// # Safety
+    ///
+    /// The request came with these numbers, and has not ended. The pieces name memory that nobody else
+    /// has.
+    pub(crate) unsafe fn copy(self, queue: u32, tag: u32, pieces: &[LentPiece], to_request: bool) {
+        // SAFETY: A request on its way keeps the device; the rest is the caller's promise. CAST: Few.
+        unsafe {
+            kfblk_rq_copy(
+                self.0.as_ptr(),
+                queue,
+                tag,
+                pieces.as_ptr(),
+                pieces.len() as u32,
+                to_request,
+            )
+        }
     }
 
     /// Its name in `/dev`.

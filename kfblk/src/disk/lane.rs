@@ -20,6 +20,7 @@ use kfabric::{
     },
     pure::blk::{
         self,
+        device::WANTED,
         Entry,
         Geometry,
         Hello,
@@ -32,6 +33,10 @@ use kfabric::{
     uapi::*,
 };
 
+use super::message::{
+    self,
+    Io, //
+};
 use crate::{
     config,
     hook::Hook,
@@ -44,6 +49,8 @@ use crate::{
 
 /// How long connecting, or an answer, may take, in milliseconds.
 const PATIENCE_MS: u32 = 20_000;
+/// Operations that questions and answers take.
+const TALK: u32 = 8;
 /// Work requests that one operation may be.
 const PARTS: u32 = 4;
 
@@ -56,6 +63,8 @@ pub(crate) struct Lane {
     hook: Arc<Hook>,
     geometry: Geometry,
     keys: KVVec<Entry>,
+    /// Its requests, if it is a device's.
+    io: Option<Arc<Io>>,
 }
 
 /// Why there is no connection: what its event says.
@@ -109,36 +118,54 @@ impl Talk<'_> {
 }
 
 impl Lane {
-    /// Connects, says who asks for what, and fetches the keys.
+    /// Connects, says who asks for what, and fetches the keys. `device`: with room for a device's
+    /// requests.
     ///
     /// # Errors
     ///
     /// The target's refusal: `EKEYREVOKED`: the client is fenced. `ENOENT`: there is no such subsystem.
-    /// `ENODEV`: it is not enabled. `EDQUOT`: too many connections. What `go_on`, asked before each
-    /// question, says. `EPROTO`: what was said is not of this protocol. Else those of connecting.
+    /// `ENODEV`: it is not enabled. `EMEDIUMTYPE`: it is a device. `EDQUOT`: too many connections. What
+    /// `go_on`, asked before each question, says. `EPROTO`: what was said is not of this protocol. Else
+    /// those of connecting.
     pub(crate) fn connect(
         domain: &Arc<Domain>,
         addr: &SockAddr,
-        hello: &Hello,
         depth: u32,
+        device: bool,
         go_on: &dyn Fn() -> Result,
     ) -> Result<(Arc<Self>, Welcome)> {
         go_on()?;
         let hook = Hook::new()?;
         let eq = Eq::open(domain.fabric(), 0, Some(hook.clone()))?;
-        let cq = Cq::open(domain, depth + 8, KFI_CQ_FORMAT_MSG, Some(hook.clone()))?;
         let limits = domain.attr();
-        let attr = EpAttr {
-            tx_size: (depth * PARTS).min(limits.max_tx_size),
-            rx_size: 4,
-            iov_limit: limits.iov_limit,
-            ..EpAttr::default()
+        let (entries, attr) = match device {
+            true => (
+                TALK + message::SENDS + message::RECEIVES,
+                EpAttr {
+                    tx_size: TALK + message::SENDS,
+                    rx_size: TALK + message::RECEIVES,
+                    // A head, and what goes with it.
+                    iov_limit: 2,
+                    own_keys: true,
+                    ..EpAttr::default()
+                },
+            ),
+            false => (
+                depth + TALK,
+                EpAttr {
+                    tx_size: (depth * PARTS).min(limits.max_tx_size),
+                    rx_size: 4,
+                    iov_limit: limits.iov_limit,
+                    ..EpAttr::default()
+                },
+            ),
         };
+        let cq = Cq::open(domain, entries, KFI_CQ_FORMAT_MSG, Some(hook.clone()))?;
         let ep = Endpoint::open(domain, &attr, None)?;
         ep.bind_eq(&eq)?;
         ep.bind_cq(&cq, KFI_TRANSMIT | KFI_RECV)?;
         ep.enable()?;
-        ep.connect(addr, &[])?;
+        ep.connect(addr, if device { &[WANTED] } else { &[] })?;
         let event = hook.until(PATIENCE_MS, || Ok(eq.read()))?;
         if event.kind != KFI_CONNECTED {
             return Err(failed(event.err));
@@ -157,7 +184,15 @@ impl Lane {
             return Err(failed(welcome.status));
         }
         let geometry = welcome.geometry;
-        let chunks = usize::try_from(geometry.chunks()).map_err(|_| config::eproto())?;
+        let io = match welcome.device {
+            Some(_) if device => Some(Io::new(domain, &ep)?),
+            Some(_) => return Err(config::eproto()),
+            None => None,
+        };
+        let chunks = match io {
+            Some(_) => 0,
+            None => usize::try_from(geometry.chunks()).map_err(|_| config::eproto())?,
+        };
         let mut keys = KVVec::with_capacity(chunks, GFP_KERNEL)?;
         while keys.len() < chunks {
             go_on()?;
@@ -180,6 +215,7 @@ impl Lane {
             hook,
             geometry,
             keys,
+            io,
         };
         Ok((Arc::new(lane, GFP_KERNEL)?, welcome))
     }
@@ -192,6 +228,11 @@ impl Lane {
     /// What its queues call.
     pub(crate) fn hook(&self) -> &Hook {
         &self.hook
+    }
+
+    /// Its requests, if it is a device's.
+    pub(crate) fn io(&self) -> Option<&Arc<Io>> {
+        self.io.as_ref()
     }
 
     /// Whether it has not ended.
@@ -234,5 +275,8 @@ impl Lane {
     pub(crate) fn close(&self) {
         self.ep.close();
         self.hook.unlink();
+        if let Some(io) = &self.io {
+            io.close();
+        }
     }
 }

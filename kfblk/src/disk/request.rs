@@ -22,17 +22,24 @@ use kfabric::{
         OpKind,
         Segs, //
     },
+    pure::blk::device::Op,
     sys::IrqLock,
     uapi::CqEntry,
 };
 
 use super::{
     lane::Lane,
+    message::{
+        End,
+        Io,
+        News, //
+    },
     Disk,
     State, //
 };
 use crate::sys::{
     Block,
+    Order,
     Verdict, //
 };
 
@@ -89,24 +96,31 @@ fn verdict(err: u32) -> Verdict {
 pub(crate) struct Requests {
     disk: Arc<Disk>,
     cq: Arc<Cq>,
+    /// Of a device.
+    io: Option<Arc<Io>>,
     block: Block,
     queue: u32,
 }
 
-/// Some that have ended.
+/// Some that have ended, or messages of a device.
 pub(crate) struct Ended {
     block: Block,
     queue: u32,
     list: [(u32, Verdict); BATCH],
     count: usize,
+    device: Option<(Arc<Io>, [Option<News>; BATCH])>,
 }
 
 impl Requests {
     /// Those of a queue.
-    pub(crate) fn new(disk: &Arc<Disk>, cq: &Arc<Cq>, block: Block, queue: u32) -> Self {
+    pub(crate) fn new(disk: &Arc<Disk>, lane: &Lane, block: Block, queue: u32) -> Self {
+        if let Some(io) = lane.io() {
+            io.attach(block, queue);
+        }
         Self {
             disk: disk.clone(),
-            cq: cq.clone(),
+            cq: lane.cq().clone(),
+            io: lane.io().cloned(),
             block,
             queue,
         }
@@ -121,8 +135,25 @@ impl Requests {
             queue: self.queue,
             list: [(0, Verdict::Done); BATCH],
             count: 0,
+            device: None,
         };
         let (mut done, mut lost) = (false, false);
+        if let Some(io) = &self.io {
+            let mut all = [const { None }; BATCH];
+            for (entry, place) in entries.iter().take(read).zip(&mut all) {
+                let news = Io::completed(io, entry);
+                done |= news.answered;
+                lost |= matches!(news.end, End::Lost);
+                *place = Some(news);
+                ended.count += 1;
+            }
+            self.disk.note(done, lost && io.is_busy());
+            if lost {
+                Disk::lost(&self.disk);
+            }
+            ended.device = Some((io.clone(), all));
+            return ended;
+        }
         for (entry, place) in entries.iter().take(read).zip(&mut ended.list) {
             let verdict = verdict(entry.err);
             match verdict {
@@ -157,6 +188,23 @@ impl Requests {
 impl Ended {
     /// Tells the block layer; how many there were.
     pub(crate) fn finish(self) -> usize {
+        if let Some((io, all)) = &self.device {
+            for news in all.iter().flatten() {
+                if let Some(inbox) = news.inbox {
+                    io.listen_again(inbox);
+                }
+                match news.end {
+                    // SAFETY: The request was sent with its tag when it was taken, and this is its end.
+                    End::Answered(tag, 0) => unsafe {
+                        self.block.end(self.queue, tag, Verdict::Done)
+                    },
+                    // SAFETY: As above.
+                    End::Answered(tag, err) => unsafe { self.block.fail(self.queue, tag, err) },
+                    End::Open | End::Lost => {}
+                }
+            }
+            return self.count;
+        }
         for (tag, verdict) in self.list.iter().take(self.count) {
             // SAFETY: It was posted with its tag when it was taken, and this is its completion.
             unsafe { self.block.end(self.queue, *tag, *verdict) };
@@ -197,6 +245,35 @@ unsafe extern "C" fn kfblk_rs_queue(
     let segs = unsafe { Segs::lend(pieces, count as usize) };
     let kind = if write { OpKind::Write } else { OpKind::Read };
     lane.post(kind, tag, pos, segs)
+        .map_or_else(|e| e.to_errno(), |()| 0)
+}
+
+/// The block layer brings a request of a device: 0, or a negative errno; `-EAGAIN`: later.
+///
+/// # Safety
+///
+/// `owner` is what the block device was made with. The request of this tag stays until it has ended, or
+/// was not taken.
+#[no_mangle]
+unsafe extern "C" fn kfblk_rs_send(
+    owner: *mut c_void,
+    queue: u32,
+    tag: u32,
+    order: *const Order,
+) -> c_int {
+    // SAFETY: The block device keeps it; the order is the caller's.
+    let (disk, order) = unsafe { (&*owner.cast::<Disk>(), &*order) };
+    match disk.state() {
+        State::Live | State::Leaving | State::Adding => {}
+        State::Lost => return EAGAIN.to_errno(),
+        State::Idle | State::Dead => return EIO.to_errno(),
+    }
+    let lane = disk.slot(queue).and_then(|slot| slot.get());
+    let io = lane.as_ref().and_then(|lane| lane.io());
+    let (Some(io), Some(op)) = (io, Op::of(order.op)) else {
+        return EAGAIN.to_errno();
+    };
+    io.send(tag, op, order.flags, order.pos, order.len)
         .map_or_else(|e| e.to_errno(), |()| 0)
 }
 

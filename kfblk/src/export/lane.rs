@@ -40,6 +40,7 @@ use kfabric::{
     provider::KeyValue,
     pure::blk::{
         self,
+        device::OTHER_KIND,
         Entry,
         Geometry,
         Hello,
@@ -56,6 +57,11 @@ use kfabric::{
 };
 
 use super::{
+    device::{
+        self,
+        Device,
+        Io, //
+    },
     port::Port,
     subsystem::Subsystem, //
 };
@@ -112,6 +118,10 @@ pub(crate) struct Lane {
     // Dropped in this order.
     ep: Arc<Endpoint>,
     pad: Pad,
+    /// It has room for requests of a device.
+    roomy: bool,
+    /// Those, once it was let in to one.
+    io: SetOnce<Arc<Io>>,
     cq: Arc<Cq>,
     eq: Arc<Eq>,
     hook: Arc<Hook>,
@@ -141,18 +151,26 @@ impl WorkItem for Lane {
 }
 
 impl Lane {
-    /// Makes one for a request to connect, which [`Lane::accept`] accepts.
+    /// Makes one for a request to connect, which [`Lane::accept`] accepts. `device`: with room for
+    /// requests of a device.
     pub(crate) fn open(
         port: &Arc<Port>,
         domain: &Arc<Domain>,
         request: &Arc<Request>,
+        device: bool,
     ) -> Result<Arc<Self>> {
         let hook = Hook::new()?;
         let eq = Eq::open(domain.fabric(), 0, Some(hook.clone()))?;
-        let cq = Cq::open(domain, DEPTH, KFI_CQ_FORMAT_MSG, Some(hook.clone()))?;
+        let (tx, rx) = match device {
+            true => (DEPTH + device::SENDS, DEPTH + device::SLOTS),
+            false => (DEPTH, DEPTH),
+        };
+        let cq = Cq::open(domain, tx + rx, KFI_CQ_FORMAT_MSG, Some(hook.clone()))?;
         let attr = EpAttr {
-            tx_size: DEPTH,
-            rx_size: DEPTH,
+            tx_size: tx,
+            rx_size: rx,
+            // A head, and what goes with it.
+            iov_limit: 2,
             own_keys: true,
             ..EpAttr::default()
         };
@@ -175,6 +193,8 @@ impl Lane {
             pin_init!(Self {
                 ep,
                 pad,
+                roomy: device,
+                io: SetOnce::new(),
                 cq,
                 eq,
                 hook,
@@ -258,13 +278,24 @@ impl Lane {
         Ok(())
     }
 
-    /// Ends its keys: nothing is read or written by them when this returns, and it gets no more.
+    /// Tells its client that the device has another capacity.
+    pub(crate) fn news(&self, capacity: u64) {
+        if let Some(io) = self.io.as_ref() {
+            io.news(capacity);
+        }
+    }
+
+    /// Ends its keys, or what it has the device do: nothing is read or written by them when this
+    /// returns, and it gets no more.
     pub(crate) fn revoke(&self) {
         let mut keys = self.keys.lock();
         keys.over = true;
         // With the lock held: whoever comes next finds none, and they have ended.
         for key in core::mem::take(&mut keys.all) {
             key.close();
+        }
+        if let Some(io) = self.io.as_ref() {
+            io.stop();
         }
     }
 
@@ -304,7 +335,8 @@ impl Lane {
         if talk.ended {
             return Ok(());
         }
-        if this.doomed.load(Ordering::Acquire) {
+        let broken = this.io.as_ref().is_some_and(|io| io.is_broken());
+        if broken || this.doomed.load(Ordering::Acquire) {
             return Err(EIO);
         }
         while let Some(event) = this.eq.read() {
@@ -313,7 +345,7 @@ impl Lane {
             }
         }
         loop {
-            let mut entries = [CqEntry::default(); 4];
+            let mut entries = [CqEntry::default(); 8];
             let count = this.cq.read(&mut entries);
             for entry in entries.iter().take(count) {
                 if entry.err != 0 {
@@ -323,12 +355,12 @@ impl Lane {
                     CAME => talk.question = Some(entry.len),
                     WENT => {
                         talk.sending = false;
-                        if talk.share.is_none() {
+                        if talk.share.is_none() && !this.is_device() {
                             // That was a refusal.
                             return Err(EIO);
                         }
                     }
-                    _ => return Err(EIO),
+                    _ => this.io.as_ref().ok_or(EIO)?.completed(entry)?,
                 }
             }
             // A question may be faster than the event, after which the work runs again.
@@ -344,6 +376,11 @@ impl Lane {
         }
     }
 
+    /// Whether it is a device that its client was let in to.
+    fn is_device(&self) -> bool {
+        self.io.as_ref().is_some_and(|io| io.is_open())
+    }
+
     fn answer(this: &Arc<Self>, talk: &mut Talk, len: u64) -> Result {
         let mut question = [0; QUESTION_MAX];
         if len > question.len() as u64 {
@@ -352,7 +389,6 @@ impl Lane {
         let len = this.pad.came(len, &mut question);
         let question = question.get(..len).unwrap_or_default();
         let question = Question::read(question).map_err(|_| EINVAL)?;
-        this.pad.recv(&this.ep)?;
         let mut answer = KVec::from_elem(0u8, MESSAGE_MAX, GFP_KERNEL)?;
         let len = match question {
             Question::Hello(hello) => Self::welcome(this, talk, hello)
@@ -360,6 +396,10 @@ impl Lane {
                 .map_err(|_| EINVAL)?,
             Question::Keys(first) => this.give(talk, first, &mut answer)?,
         };
+        // After the first answer a device's requests come, and no more questions.
+        if !this.is_device() {
+            this.pad.recv(&this.ep)?;
+        }
         talk.sending = true;
         this.pad
             .send(&this.ep, answer.get(..len).unwrap_or_default())
@@ -383,6 +423,9 @@ impl Lane {
         if !offered.is_some_and(|of| Arc::ptr_eq(&of, &subsystem)) {
             return refusal(ENOENT);
         }
+        if !this.roomy && subsystem.is_device() {
+            return Welcome::refusal(OTHER_KIND);
+        }
         let admitted = match subsystem.admit(this.ep.domain(), &hello, this) {
             Ok(admitted) => admitted,
             Err(e) => return refusal(e),
@@ -396,17 +439,48 @@ impl Lane {
             true => (READ_ONLY, KFI_REMOTE_READ),
             false => (0, KFI_REMOTE_READ | KFI_REMOTE_WRITE),
         };
-        talk.share = Some(Share {
-            region: admitted.region,
-            geometry: admitted.geometry,
-            access,
-        });
+        match (&admitted.device, admitted.region) {
+            (Some(device), _) => {
+                if let Err(e) = this.take_requests(device) {
+                    return refusal(e);
+                }
+            }
+            (None, Some(region)) => {
+                talk.share = Some(Share {
+                    region,
+                    geometry: admitted.geometry,
+                    access,
+                });
+            }
+            (None, None) => return refusal(EIO),
+        }
         Welcome {
             status: 0,
             flags,
             geometry: admitted.geometry,
+            device: admitted.device.map(|device| *device.limits()),
             instance: admitted.instance,
         }
+    }
+
+    /// Takes requests for a device from now on.
+    fn take_requests(&self, device: &Arc<Device>) -> Result {
+        if !self.roomy {
+            // It was no device just now.
+            return Err(EAGAIN);
+        }
+        // There has to be as much again for others.
+        if sys::spare_pages() < 2 * device::PAGES {
+            return Err(ENOMEM);
+        }
+        let io = Io::new(self.ep.domain(), &self.ep, &self.hook)?;
+        let keys = self.keys.lock();
+        // Whoever ends it comes later, and finds this, or was there before.
+        if keys.over || !self.io.populate(io.clone()) {
+            return Err(EIO);
+        }
+        drop(keys);
+        io.open(device)
     }
 
     /// Makes keys from chunk `first` on, and writes them down. Each chunk gets one, in order.

@@ -25,7 +25,10 @@ use kfabric::{
     net::Net,
     object::name_str,
     pep::PassiveEp,
-    pure::blk::Name,
+    pure::blk::{
+        device::WANTED,
+        Name, //
+    },
     registry,
     uapi::*,
 };
@@ -260,8 +263,9 @@ impl Port {
                     oldest.end();
                 }
             }
+            let device = event.data.first() == Some(&WANTED);
             // What cannot be served is refused: the request is dropped.
-            let Ok(lane) = Lane::open(this, &station.domain, request) else {
+            let Ok(lane) = Lane::open(this, &station.domain, request, device) else {
                 continue;
             };
             let kept = {

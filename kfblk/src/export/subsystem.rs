@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Subsystems: what is exported, and to whom.
 
+use core::ptr;
 use kernel::{
     alloc::flags::__GFP_NOWARN,
     fmt::Write,
@@ -10,6 +11,7 @@ use kernel::{
         PAGE_SIZE, //
     },
     prelude::*,
+    str::CString,
     sync::{
         Arc,
         Mutex, //
@@ -19,6 +21,7 @@ use kfabric::{
     fabric::Domain,
     memory::Memory,
     pure::blk::{
+        device::identity,
         Geometry,
         Hello,
         Name,
@@ -29,6 +32,7 @@ use kfabric::{
 };
 
 use super::{
+    device::Device,
     lane::Lane,
     BLOCK_SHIFT,
     CHUNK_SHIFT, //
@@ -70,12 +74,50 @@ struct Inner {
     size: u64,
     read_only: bool,
     memory: Option<Arc<Memory>>,
+    /// The path of a device, which is exported instead of memory.
+    path: Option<CString>,
+    device: Option<Arc<Device>>,
     exports: KVec<Export>,
     lanes: KVec<Arc<Lane>>,
     /// Everybody who ever was.
     fenced: KVec<Fenced>,
-    /// Drawn anew whenever it is enabled, for the contents are others then.
+    /// Of memory: drawn anew whenever it is enabled, for the contents are others then.
     instance: u64,
+}
+
+impl Inner {
+    /// The memory, as `domain` knows it.
+    fn export(&mut self, domain: &Arc<Domain>) -> Result<Arc<Region>> {
+        let memory = self.memory.clone().ok_or(ENODEV)?;
+        let known = self
+            .exports
+            .iter()
+            .find(|export| Arc::ptr_eq(&export.domain, domain));
+        if let Some(export) = known {
+            return Ok(export.region.clone());
+        }
+        let access = KFI_REMOTE_READ | KFI_REMOTE_WRITE;
+        let region = Region::register(domain, memory, access, true)?;
+        let export = Export {
+            domain: domain.clone(),
+            region: region.clone(),
+        };
+        self.exports.push(export, GFP_KERNEL)?;
+        Ok(region)
+    }
+
+    /// Looks how large the device is, and tells all clients if that is another size than before.
+    fn measure(&self, device: &Device) {
+        if device.revalidate() {
+            for lane in &self.lanes {
+                lane.news(device.capacity());
+            }
+        }
+    }
+
+    fn is_enabled(&self) -> bool {
+        self.memory.is_some() || self.device.is_some()
+    }
 }
 
 /// A subsystem: memory that has the same contents for as long as it is enabled.
@@ -95,8 +137,10 @@ pub(crate) struct Admitted {
     pub(crate) geometry: Geometry,
     /// It is not to be written to.
     pub(crate) read_only: bool,
-    /// What its keys are for.
-    pub(crate) region: Arc<Region>,
+    /// What its keys are for; none for a device.
+    pub(crate) region: Option<Arc<Region>>,
+    /// What its requests are for.
+    pub(crate) device: Option<Arc<Device>>,
     /// See [`Welcome::instance`](kfabric::pure::blk::Welcome::instance).
     pub(crate) instance: u64,
     /// Connections of an earlier time of the same session, which must have ended before it is told.
@@ -136,6 +180,8 @@ impl Subsystem {
             size: 0,
             read_only: false,
             memory: None,
+            path: None,
+            device: None,
             exports: KVec::new(),
             lanes: KVec::new(),
             fenced: KVec::new(),
@@ -154,6 +200,11 @@ impl Subsystem {
     /// Its name.
     pub(crate) fn name(&self) -> &Name {
         &self.name
+    }
+
+    /// Whether a device is exported.
+    pub(crate) fn is_device(&self) -> bool {
+        self.inner.lock().device.is_some()
     }
 
     /// Lets a client in by `lane`, whose keys [`Subsystem::fence`] will find from then on.
@@ -177,7 +228,6 @@ impl Subsystem {
             }
             instance = instance.wrapping_add(fenced.times);
         }
-        let memory = inner.memory.clone().ok_or(ENODEV)?;
         let (mut all, mut own) = (0, 0);
         for other in inner.lanes.iter().filter(|of| of.counts(hello)) {
             all += 1;
@@ -186,23 +236,10 @@ impl Subsystem {
         if all >= LANES_MAX || own >= CLIENT_LANES {
             return Err(config::edquot());
         }
-        let known = inner
-            .exports
-            .iter()
-            .find(|export| Arc::ptr_eq(&export.domain, domain))
-            .map(|export| export.region.clone());
-        let region = match known {
-            Some(region) => region,
-            None => {
-                let access = KFI_REMOTE_READ | KFI_REMOTE_WRITE;
-                let region = Region::register(domain, memory, access, true)?;
-                let export = Export {
-                    domain: domain.clone(),
-                    region: region.clone(),
-                };
-                inner.exports.push(export, GFP_KERNEL)?;
-                region
-            }
+        let device = inner.device.clone();
+        let region = match device {
+            Some(_) => None,
+            None => Some(inner.export(domain)?),
         };
         let mut stale = KVec::new();
         for other in &inner.lanes {
@@ -214,14 +251,25 @@ impl Subsystem {
             }
         }
         inner.lanes.push(lane.clone(), GFP_KERNEL)?;
-        Ok(Admitted {
-            geometry: Geometry {
+        let geometry = match &device {
+            Some(device) => {
+                inner.measure(device);
+                device.geometry()
+            }
+            None => Geometry {
                 capacity: inner.size,
                 block_shift: BLOCK_SHIFT,
                 chunk_shift: CHUNK_SHIFT,
             },
-            read_only: inner.read_only,
+        };
+        Ok(Admitted {
+            geometry,
+            read_only: match &device {
+                Some(device) => device.is_read_only(),
+                None => inner.read_only,
+            },
             region,
+            device,
             instance,
             stale,
         })
@@ -271,22 +319,27 @@ impl Subsystem {
 
     fn enable(&self) -> Result {
         let _switch = self.switch.lock();
-        let size = {
+        let (size, path, read_only) = {
             let inner = self.inner.lock();
-            if inner.memory.is_some() {
+            if inner.is_enabled() {
                 return Ok(());
             }
-            inner.size
+            let path = inner.path.as_deref().map(CString::try_from);
+            (inner.size, path.transpose()?, inner.read_only)
         };
+        if let Some(path) = path {
+            let device = Device::open(&path, read_only, ptr::from_ref(self).cast())?;
+            let mut inner = self.inner.lock();
+            inner.instance = identity(self.name.as_str().as_bytes(), path.to_bytes());
+            inner.device = Some(device);
+            return Ok(());
+        }
         if size == 0 {
             return Err(EINVAL);
         }
         // Not under the lock that a fence takes: it may take long.
         let memory = pages(size)?;
         let mut inner = self.inner.lock();
-        if inner.size != size {
-            return Err(EBUSY);
-        }
         inner.instance = u64::from_ne_bytes(sys::random());
         inner.memory = Some(memory);
         Ok(())
@@ -295,13 +348,38 @@ impl Subsystem {
     /// Exports nothing any more: when this returns no peer reaches the memory.
     pub(crate) fn disable(&self) {
         let _switch = self.switch.lock();
-        let (memory, exports) = {
+        let (memory, device, exports) = {
             let mut inner = self.inner.lock();
-            (inner.memory.take(), core::mem::take(&mut inner.exports))
+            let exports = core::mem::take(&mut inner.exports);
+            (inner.memory.take(), inner.device.take(), exports)
         };
         self.end_lanes();
         drop(exports);
-        drop(memory);
+        drop((memory, device));
+    }
+
+    /// Sets what only may be set while it is not enabled.
+    fn set(&self, set: impl FnOnce(&mut Inner)) -> Result {
+        // Who enables it has looked already.
+        let _switch = self.switch.lock();
+        let mut inner = self.inner.lock();
+        if inner.is_enabled() {
+            return Err(EBUSY);
+        }
+        set(&mut inner);
+        Ok(())
+    }
+
+    /// Looks how large the device is, and tells all clients if that is another size than before.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV`: no device is exported now.
+    fn revalidate(&self) -> Result {
+        let inner = self.inner.lock();
+        let device = inner.device.as_ref().ok_or(ENODEV)?;
+        inner.measure(device);
+        Ok(())
     }
 
     /// Ends everything that a client may do: when this returns, not a byte of it lands any more, and it
@@ -361,11 +439,15 @@ impl Item for Subsystem {
         match attr {
             0 => writeln!(out, "{}", inner.size)?,
             1 => writeln!(out, "{}", u32::from(inner.read_only))?,
-            2 => writeln!(out, "{}", u32::from(inner.memory.is_some()))?,
+            2 => writeln!(out, "{}", u32::from(inner.is_enabled()))?,
             3 => out.list(&inner.lanes, |out, lane| lane.describe(out))?,
             4 => out.list(inner.fenced.iter().filter(|of| of.out), |out, of| {
                 Ok(writeln!(out, "{}", of.client.as_str())?)
             })?,
+            16 => {
+                let path = inner.path.as_ref().and_then(|path| path.to_str().ok());
+                writeln!(out, "{}", path.unwrap_or_default())?;
+            }
             _ => return Err(EINVAL),
         }
         Ok(())
@@ -379,24 +461,28 @@ impl Item for Subsystem {
                 if size == 0 || size > SIZE_MAX || size & (chunk - 1) != 0 {
                     return Err(EINVAL);
                 }
-                let mut inner = this.inner.lock();
-                if inner.memory.is_some() {
-                    return Err(EBUSY);
-                }
-                inner.size = size;
+                this.set(|inner| inner.size = size)?;
             }
             1 => {
                 let read_only = config::flag(text)?;
-                let mut inner = this.inner.lock();
-                if inner.memory.is_some() {
-                    return Err(EBUSY);
-                }
-                inner.read_only = read_only;
+                this.set(|inner| inner.read_only = read_only)?;
             }
             2 if config::flag(text)? => this.enable()?,
             2 => this.disable(),
             4 => this.fence(config::name(text)?)?,
             5 => this.admit_again(config::name(text)?)?,
+            16 => {
+                let path = match text {
+                    "" => None,
+                    path => Some(CString::try_from_fmt(fmt!("{path}"))?),
+                };
+                // Not one of whoever asks, but the same for all.
+                if path.is_some() && !text.starts_with('/') {
+                    return Err(EINVAL);
+                }
+                this.set(|inner| inner.path = path)?;
+            }
+            17 if config::flag(text)? => this.revalidate()?,
             _ => return Err(EINVAL),
         }
         Ok(())

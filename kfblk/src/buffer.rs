@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Registered memory for requests of a device, in few pieces, which C knows too.
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kfabric::{
+    ep::{
+        Endpoint,
+        Post, //
+    },
+    fabric::Domain,
+    memory::Memory,
+    op::{
+        LentPiece,
+        OpKind,
+        Segs, //
+    },
+    pure::blk::device::LEN_MAX,
+    region::Region,
+    uapi::KFI_INJECT, //
+};
+
+/// Pages that lie side by side, as a power of two: what there is of them when memory is in pieces.
+const ORDER: u32 = 3;
+/// Pieces that memory for a request is in, at most; as in `helpers.h`.
+const RUNS: usize = 4;
+/// Bytes of such a piece.
+pub(crate) const RUN: usize = kernel::page::PAGE_SIZE << ORDER;
+const _: () = assert!(RUN * RUNS == LEN_MAX as usize);
+
+/// Memory that is registered.
+pub(crate) struct Buffer {
+    region: Arc<Region>,
+    pieces: KVec<LentPiece>,
+}
+
+// SAFETY: The pieces name pages that the region keeps, and are only read.
+unsafe impl Send for Buffer {}
+// SAFETY: As above.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// Room for the bytes of a request. `dynamic`: for keys.
+    pub(crate) fn new(domain: &Arc<Domain>, access: u64, dynamic: bool) -> Result<Self> {
+        Self::of(domain, RUNS, access, dynamic)
+    }
+
+    /// One piece.
+    pub(crate) fn run(domain: &Arc<Domain>, access: u64) -> Result<Self> {
+        Self::of(domain, 1, access, false)
+    }
+
+    fn of(domain: &Arc<Domain>, runs: usize, access: u64, dynamic: bool) -> Result<Self> {
+        let memory = Memory::in_blocks(runs, ORDER)?;
+        let mut pieces = KVec::with_capacity(runs, GFP_KERNEL)?;
+        for segment in memory.segments(0, memory.len()) {
+            let piece = LentPiece {
+                page: segment.page,
+                offset: u32::try_from(segment.offset)?,
+                len: u32::try_from(segment.len)?,
+                mapped: 0,
+            };
+            pieces.push(piece, GFP_KERNEL)?;
+        }
+        Ok(Self {
+            region: Region::register(domain, memory, access, dynamic)?,
+            pieces,
+        })
+    }
+
+    /// Its region.
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Its pieces, in order.
+    pub(crate) fn pieces(&self) -> &[LentPiece] {
+        &self.pieces
+    }
+
+    /// `len` bytes from `at` on, inside its first piece.
+    pub(crate) fn piece(&self, at: usize, len: u32) -> Option<LentPiece> {
+        let first = self.pieces.first()?;
+        let offset = u32::try_from(at).ok()?;
+        let end = offset.checked_add(len)?;
+        (end <= first.len).then_some(LentPiece {
+            page: first.page,
+            offset: first.offset + offset,
+            len,
+            mapped: 0,
+        })
+    }
+
+    /// Copies in; how many bytes.
+    pub(crate) fn write(&self, at: usize, bytes: &[u8]) -> usize {
+        self.region.memory().write(at, bytes)
+    }
+
+    /// Copies out; how many bytes.
+    pub(crate) fn read(&self, at: usize, bytes: &mut [u8]) -> usize {
+        self.region.memory().read(at, bytes)
+    }
+
+    /// Adds a part to an operation's memory.
+    pub(crate) fn add(&self, segs: &mut Segs, kind: OpKind, at: usize, len: usize) -> Result {
+        segs.push(kind, self.region.clone(), at as u64, len as u64)
+    }
+}
+
+/// Posts a message, or a receive. Any context.
+pub(crate) fn post(ep: &Endpoint, kind: OpKind, context: u64, segs: Segs) -> Result {
+    post_rma(ep, kind, context, segs, (0, 0))
+}
+
+/// Posts an operation on what is behind a key, from an address on.
+pub(crate) fn post_rma(
+    ep: &Endpoint,
+    kind: OpKind,
+    context: u64,
+    segs: Segs,
+    (key, remote_addr): (u64, u64),
+) -> Result {
+    ep.post(Post {
+        kind,
+        flags: 0,
+        context,
+        data: 0,
+        remote_addr,
+        key,
+        inject: &[],
+        atomic: None,
+        segs,
+    })
+}
+
+/// Sends a short message, which is taken at once. It completes only if it fails.
+pub(crate) fn inject(ep: &Endpoint, context: u64, message: &[u8]) -> Result {
+    ep.post(Post {
+        kind: OpKind::Send,
+        flags: KFI_INJECT,
+        context,
+        data: 0,
+        remote_addr: 0,
+        key: 0,
+        inject: message,
+        atomic: None,
+        segs: Segs::new(),
+    })
+}
