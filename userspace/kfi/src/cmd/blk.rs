@@ -27,7 +27,7 @@ pub struct Blk {
 /// What `kfi blk` can do.
 #[derive(Debug, Subcommand)]
 pub enum What {
-    /// Export memory of this host
+    /// Export memory of this host, or a block device
     Export(ExportArgs),
     /// Take an export back: its clients lose it, and its contents are gone
     Unexport(NameArgs),
@@ -41,6 +41,8 @@ pub enum What {
     Fence(FenceArgs),
     /// Let a fenced client in again
     Admit(FenceArgs),
+    /// Look how large an exported device is now, and tell its clients
+    Resize(NameArgs),
 }
 
 /// Options of `kfi blk export`.
@@ -48,9 +50,12 @@ pub enum What {
 pub struct ExportArgs {
     /// Its name
     pub name: String,
-    /// Bytes, such as 64M
-    #[arg(short, long)]
-    pub size: String,
+    /// So many bytes of memory, such as 64M
+    #[arg(short, long, required_unless_present = "device")]
+    pub size: Option<String>,
+    /// This block device, for which nobody else has a use
+    #[arg(short, long, value_name = "PATH", conflicts_with = "size")]
+    pub device: Option<String>,
     /// Nobody may write
     #[arg(short, long)]
     pub read_only: bool,
@@ -121,6 +126,7 @@ pub struct FenceArgs {
 #[derive(Debug, Serialize)]
 struct Export {
     name: String,
+    device: String,
     size: u64,
     read_only: bool,
     enabled: bool,
@@ -163,6 +169,7 @@ pub fn run(args: &Blk, json: bool) -> Result<()> {
         What::List => list(json),
         What::Disconnect(args) => disconnect(&args.disk),
         What::Fence(args) => set(&folder("subsystems", &args.name), "fence", &args.client),
+        What::Resize(args) => set(&folder("subsystems", &args.name), "revalidate_size", "1"),
         What::Admit(args) => set(&folder("subsystems", &args.name), "admit", &args.client),
     }
 }
@@ -216,7 +223,12 @@ fn export(args: &ExportArgs) -> Result<()> {
     let subsystem = folder("subsystems", &args.name);
     let port = folder("ports", &format!("{}-{}", args.listen, args.port));
     make(&subsystem, || {
-        set(&subsystem, "attr_size", &args.size)?;
+        if let Some(size) = &args.size {
+            set(&subsystem, "attr_size", size)?;
+        }
+        if let Some(device) = &args.device {
+            set(&subsystem, "device_path", device)?;
+        }
         set(
             &subsystem,
             "attr_read_only",
@@ -300,6 +312,7 @@ fn list(json: bool) -> Result<()> {
     for name in names(&Path::new(ROOT).join("subsystems"))? {
         let at = folder("subsystems", &name);
         exports.push(Export {
+            device: get(&at, "device_path")?,
             size: get(&at, "attr_size")?.parse().unwrap_or(0),
             read_only: get(&at, "attr_read_only")? == "1",
             enabled: get(&at, "enable")? == "1",
@@ -323,7 +336,11 @@ fn list(json: bool) -> Result<()> {
             "read-write"
         };
         let enabled = if of.enabled { "" } else { ", not enabled" };
-        text += &format!("export {}: {} bytes, {rights}{enabled}\n", of.name, of.size);
+        let what = match of.device.as_str() {
+            "" => format!("{} bytes", of.size),
+            device => device.to_owned(),
+        };
+        text += &format!("export {}: {what}, {rights}{enabled}\n", of.name);
         for client in &of.clients {
             text += &format!("  client {client}\n");
         }
