@@ -17,6 +17,8 @@ pub mod blk_break;
 pub mod blk_fence;
 pub mod blk_fio;
 pub mod blk_fs;
+pub mod blk_device;
+pub mod blk_liar;
 pub mod blk_rules;
 pub mod classes;
 pub mod cm;
@@ -94,6 +96,8 @@ pub fn all() -> Vec<Test> {
         blk_fs::TESTS,
         blk_break::TESTS,
         blk_fence::TESTS,
+        blk_device::TESTS,
+        blk_liar::TESTS,
         programs::TESTS,
         stress::TESTS,
         authd::TESTS,

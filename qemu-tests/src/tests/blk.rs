@@ -293,7 +293,7 @@ fn connect_rounds(ctx: &mut Ctx, count: u64) -> Result<()> {
     end(ctx, loaded)
 }
 
-fn make_fs(device: &Path) -> Result<()> {
+pub(super) fn make_fs(device: &Path) -> Result<()> {
     let device = device.display().to_string();
     run("busybox", &["mke2fs", "-F", &device]).map(drop)
 }

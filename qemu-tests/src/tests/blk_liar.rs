@@ -1,0 +1,591 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! kfblk and peers that do not keep to the rules: a program that says it is a client of a device, and one
+//! that says it is a target.
+
+use crate::disk::{connect, disconnect, kfi, show, write_filled, Disk, Loaded, NAME, PORT};
+use super::blk_device::{export, Backing};
+use crate::harness::guest::until;
+use crate::harness::{Ctx, Test, NETNS};
+use crate::op;
+use crate::pair::{Opts, Side, LOCAL, WAIT};
+use crate::raw::Cq;
+use crate::sys::Map;
+use anyhow::{bail, ensure, Context, Result};
+use kfabric_pure::blk::device::{
+    Carry, Limits, Op, Request, Said, INLINE_MAX, LEN_MAX, REPLY, REQUEST, WANTED,
+};
+use kfabric_pure::blk::{
+    Geometry, Hello, Name, Question, Welcome, MESSAGE_MAX, QUESTION_MAX, SESSION,
+};
+use kfabric_uapi::*;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// The topic's tests.
+pub const TESTS: &[Test] = &[
+    Test::pair("blkdev.clients_that_lie", clients)
+        .seconds(60)
+        .on(NETNS),
+    Test::pair("blkdev.keys_are_for_one_request", keys)
+        .seconds(60)
+        .on(NETNS),
+    Test::pair("blkdev.targets_that_lie", targets)
+        .seconds(60)
+        .on(NETNS),
+];
+
+const DEPTH: u64 = 16;
+/// Where memory to send from, and to receive into, begins in a liar's.
+const SEND: u64 = 0;
+const RECV: u64 = 1 << 20;
+const ROOM: u64 = 8192;
+/// Where a liar's operations on memory do.
+const DATA: u64 = 2 << 20;
+/// Contexts.
+const SENT: u64 = 1 << 32;
+const MOVED: u64 = 2 << 32;
+
+/// A program at one end of a connection.
+struct Liar {
+    side: Side,
+    cq: Cq,
+    ep: u64,
+    map: Map,
+    region: u64,
+}
+
+impl Liar {
+    fn open(side: Side, connreq: u64) -> Result<Self> {
+        let map = Map::anon(4 << 20)?;
+        let cq = side.cq(128, KFI_CQ_FORMAT_DATA)?;
+        let opts = Opts {
+            tx_size: 64,
+            rx_size: 64,
+            own_keys: true,
+            ..Opts::default()
+        };
+        let ep = side.endpoint(&opts, &cq, connreq)?.handle;
+        let len = map.len() as u64;
+        let access = LOCAL | KFI_REMOTE_READ | KFI_REMOTE_WRITE;
+        let region = side.reg_at(map.addr(), len, access)?.handle;
+        let liar = Self {
+            side,
+            cq,
+            ep,
+            map,
+            region,
+        };
+        for n in 0..DEPTH {
+            liar.listen(n)?;
+        }
+        Ok(liar)
+    }
+
+    fn post(&self, op: OpEntry) -> Result<()> {
+        let (done, err) = self.side.dev.submit(self.ep, &[op])?;
+        ensure!(done == 1 && err == 0, "not taken: {err}");
+        Ok(())
+    }
+
+    fn listen(&self, n: u64) -> Result<()> {
+        let part = op::iov(self.region, RECV + n * ROOM, ROOM);
+        self.post(op::recv(n, &[part]))
+    }
+
+    fn say(&self, parts: &[&[u8]]) -> Result<()> {
+        let all = parts.concat();
+        self.map.write(SEND as usize, &all);
+        let part = op::iov(self.region, SEND, all.len() as u64);
+        self.post(op::send(SENT, &[part]))
+    }
+
+    /// Waits until what was said has gone.
+    fn sent(&self) -> Result<()> {
+        while self.cq.wait(WAIT)?.context != SENT {}
+        Ok(())
+    }
+
+    /// What comes next: a message, or nothing because the connection has ended.
+    fn next(&self, limit: Duration) -> Result<Option<Vec<u8>>> {
+        loop {
+            let entry = self.cq.wait(limit)?;
+            if entry.err != 0 {
+                return Ok(None);
+            }
+            if entry.context < DEPTH {
+                let mut bytes = vec![0; entry.len as usize];
+                let at = RECV + entry.context * ROOM;
+                self.map.read(at as usize, &mut bytes);
+                self.listen(entry.context)?;
+                return Ok(Some(bytes));
+            }
+        }
+    }
+
+    /// A write or a read by a key; whether it went well.
+    fn moves(&self, write: bool, len: u64, (addr, key): (u64, u64)) -> Result<bool> {
+        let part = [op::iov(self.region, DATA, len)];
+        self.post(match write {
+            true => op::write(MOVED, &part, addr, key),
+            false => op::read(MOVED, &part, addr, key),
+        })?;
+        loop {
+            let entry = self.cq.wait(WAIT)?;
+            match entry.context {
+                MOVED => return Ok(entry.err == 0),
+                _ if entry.err != 0 => return Ok(false),
+                SENT => {}
+                other => bail!("{other:#x} completed"),
+            }
+        }
+    }
+}
+
+fn name(text: &str) -> Result<Name> {
+    Name::new(text.as_bytes()).map_err(|e| anyhow::anyhow!("{e:?}"))
+}
+
+/// Connects as a client of the export; what it was told.
+fn client(ctx: &Ctx, times: u32) -> Result<(Liar, Welcome)> {
+    let liar = Liar::open(Side::open(ctx)?, 0)?;
+    let peer = SocketAddr::new(ctx.env.peer, PORT.parse()?);
+    liar.side.dev.connect(liar.ep, peer, &[WANTED])?;
+    liar.side.event(KFI_CONNECTED)?;
+    let hello = Question::Hello(Hello {
+        queue: 0,
+        queues: 1,
+        epoch: times,
+        session: [7; SESSION],
+        client: name("liar")?,
+        subsystem: name(NAME)?,
+    });
+    let mut message = [0; QUESTION_MAX];
+    let len = hello.write(&mut message).ok().context("no room")?;
+    liar.say(&[&message[..len]])?;
+    let answer = liar.next(WAIT)?.context("no answer")?;
+    let welcome = Welcome::read(&answer).map_err(|e| anyhow::anyhow!("{e:?}"))?;
+    ensure!(welcome.status == 0, "refused: {}", welcome.status);
+    Ok((liar, welcome))
+}
+
+fn request(op: Op, pos: u64, len: u32, carry: Carry) -> Request {
+    Request {
+        op,
+        flags: 0,
+        number: 0xfeed_beef,
+        pos,
+        len,
+        carry,
+    }
+}
+
+fn answer(liar: &Liar) -> Result<(u32, Vec<u8>)> {
+    let message = liar.next(WAIT)?.context("the connection has ended")?;
+    let (head, rest) = message.split_first_chunk().context("short")?;
+    match Said::read(head, message.len() as u64) {
+        Ok(Said::Reply { number, status, .. }) => {
+            // It is only repeated.
+            ensure!(number == 0xfeed_beef, "{number:#x}");
+            Ok((status, rest.to_vec()))
+        }
+        other => bail!("{other:?}"),
+    }
+}
+
+/// Whatever a client asks for: what is not of the rules ends its connection, and changes nothing.
+fn clients(ctx: &mut Ctx) -> Result<()> {
+    let loaded = Loaded::new(ctx)?;
+    if ctx.first() {
+        let backing = Backing::null(&[("discard", "1")])?;
+        export(ctx, backing.path(), &[])?;
+        ctx.barrier("exported")?;
+        ctx.barrier("tried")?;
+        let all = backing.contents()?;
+        ensure!(all[..4096].iter().all(|b| *b == 0x5a), "what was written");
+        ensure!(all[4096..].iter().all(|b| *b == 0), "something was written");
+        // Nobody is left.
+        until("clients are gone", Duration::from_secs(10), || {
+            let clients = show("subsystems", NAME, "clients")?;
+            Ok(clients.is_empty().then_some(()))
+        })?;
+        kfi(&["unexport", NAME])?;
+        backing.end()?;
+        return loaded.end(ctx);
+    }
+    ctx.barrier("exported")?;
+    let message = Carry::Message;
+    let key = Carry::Key {
+        key: 0x1234,
+        addr: 0x1000,
+    };
+    let (liar, welcome) = client(ctx, 1)?;
+    let limits = welcome.device.context("no device")?;
+    let capacity = welcome.geometry.capacity;
+    ensure!(limits.discard != 0 && capacity == 16 << 20, "{welcome:?}");
+    // One who keeps to the rules is served.
+    let good = request(Op::Write, 0, 4096, message);
+    liar.say(&[&good.write(), &[0x5a; 4096]])?;
+    ensure!(answer(&liar)? == (0, vec![]), "not written");
+    liar.say(&[&request(Op::Read, 0, 512, message).write()])?;
+    ensure!(answer(&liar)? == (0, vec![0x5a; 512]), "not read");
+    // What is behind the end is an error of that request.
+    for pos in [capacity, capacity - 512, 1 << 60, 0u64.wrapping_sub(512)] {
+        liar.say(&[&request(Op::Write, pos, 1024, message).write(), &[1; 1024]])?;
+        ensure!(answer(&liar)?.0 == libc::EIO as u32, "written at {pos}");
+        liar.say(&[&request(Op::Discard, pos, 1024, message).write()])?;
+        ensure!(answer(&liar)?.0 == libc::EIO as u32, "discarded at {pos}");
+    }
+    drop(liar);
+    let head = |op: Op, pos: u64, len: u32, carry: Carry| request(op, pos, len, carry).write();
+    let mut unknown = head(Op::Flush, 0, 0, message);
+    unknown[8] = 77;
+    let mut wrong = head(Op::Flush, 0, 0, message);
+    wrong[0] ^= 1;
+    let mut flags = head(Op::Read, 0, 512, message);
+    flags[9] = 1;
+    let lies: &[(&str, Vec<u8>)] = &[
+        ("no operation", unknown.to_vec()),
+        ("no magic", wrong.to_vec()),
+        ("flags", flags.to_vec()),
+        (
+            "half a head",
+            head(Op::Flush, 0, 0, message)[..REQUEST / 2].to_vec(),
+        ),
+        (
+            "more than a head",
+            [&head(Op::Flush, 0, 0, message)[..], &[1]].concat(),
+        ),
+        (
+            "fewer bytes than said",
+            [&head(Op::Write, 4096, 1024, message)[..], &[1; 512]].concat(),
+        ),
+        (
+            "more bytes than said",
+            [&head(Op::Write, 4096, 512, message)[..], &[1; 1024]].concat(),
+        ),
+        (
+            "more than goes with a message",
+            [
+                &head(Op::Write, 4096, INLINE_MAX + 512, message)[..],
+                &[1; INLINE_MAX as usize + 512],
+            ]
+            .concat(),
+        ),
+        (
+            "a read of more than goes with a message",
+            head(Op::Read, 0, INLINE_MAX + 512, message).to_vec(),
+        ),
+        (
+            "half a block",
+            [&head(Op::Write, 4096, 256, message)[..], &[1; 256]].concat(),
+        ),
+        (
+            "between blocks",
+            [&head(Op::Write, 4097, 512, message)[..], &[1; 512]].concat(),
+        ),
+        (
+            "too much by a key",
+            head(Op::Write, 4096, LEN_MAX + 512, key).to_vec(),
+        ),
+        (
+            "all there is by a key",
+            head(Op::Write, 4096, !511, key).to_vec(),
+        ),
+        ("nothing by a key", head(Op::Read, 4096, 0, key).to_vec()),
+        (
+            "a discard by a key",
+            head(Op::Discard, 4096, 512, key).to_vec(),
+        ),
+        (
+            "too much discarded",
+            head(Op::Discard, 0, limits.discard.saturating_add(512), message).to_vec(),
+        ),
+        (
+            "too much zeroed",
+            head(Op::Zeroes, 0, limits.zeroes.saturating_add(512), message).to_vec(),
+        ),
+        (
+            "a write by no key",
+            head(Op::Write, 4096, 8192, key).to_vec(),
+        ),
+        ("a read by no key", head(Op::Read, 0, 8192, key).to_vec()),
+    ];
+    for (i, (what, message)) in lies.iter().enumerate() {
+        let (liar, _) = client(ctx, 2 + i as u32)?;
+        liar.say(&[message])?;
+        let start = Instant::now();
+        // A read by no key is answered behind what ends the connection.
+        while liar.next(WAIT).context(*what)?.is_some() {
+            ensure!(start.elapsed() < WAIT, "{what}: it is served");
+        }
+    }
+    // More at once than there is room for waits, and is served.
+    let (liar, _) = client(ctx, 1000)?;
+    let flush = head(Op::Flush, 0, 0, message);
+    liar.map.write(SEND as usize, &flush);
+    for _ in 0..48 {
+        let part = op::iov(liar.region, SEND, REQUEST as u64);
+        liar.post(op::send(SENT, &[part]))?;
+    }
+    for n in 0..48 {
+        let message = liar
+            .next(WAIT)?
+            .with_context(|| format!("{n} are served"))?;
+        ensure!(message.len() == REPLY, "{} bytes", message.len());
+    }
+    drop(liar);
+    ctx.barrier("tried")?;
+    loaded.end(ctx)
+}
+
+/// A target that is none, on node 1: what it has heard of the disk that has connected to it.
+struct Fake {
+    liar: Liar,
+    pep: u64,
+}
+
+/// Waits for an event of this kind, whoever else goes meanwhile; its request.
+fn next_event(side: &Side, kind: u32) -> Result<u64> {
+    loop {
+        let event = side.dev.eq_wait(&side.eq, WAIT)?;
+        if event.raw.event == kind {
+            return Ok(event.raw.connreq);
+        }
+        ensure!(event.raw.event == KFI_SHUTDOWN, "event {:?}", event.raw);
+    }
+}
+
+const CAPACITY: u64 = 8 << 20;
+
+impl Fake {
+    /// Lets a disk in.
+    fn new(ctx: &Ctx) -> Result<Self> {
+        let side = Side::open(ctx)?;
+        let at = SocketAddr::new(ctx.env.addr, PORT.parse()?);
+        let (pep, _) = side.listen(at, 8)?;
+        // Whoever connects for memory is told that it is a device.
+        for device in [false, true] {
+            let connreq = next_event(&side, KFI_CONNREQ)?;
+            let liar = Liar::open(side.again()?, connreq)?;
+            liar.side.dev.accept(liar.ep, &[])?;
+            next_event(&side, KFI_CONNECTED)?;
+            let hello = liar.next(WAIT)?.context("no question")?;
+            let hello = Question::read(&hello).map_err(|e| anyhow::anyhow!("{e:?}"))?;
+            ensure!(matches!(hello, Question::Hello(_)), "{hello:?}");
+            let welcome = match device {
+                false => Welcome::refusal(kfabric_pure::blk::device::OTHER_KIND),
+                true => Welcome {
+                    status: 0,
+                    flags: 0,
+                    geometry: Geometry {
+                        capacity: CAPACITY,
+                        block_shift: 9,
+                        chunk_shift: 30,
+                    },
+                    device: Some(Limits {
+                        physical: 512,
+                        ..Limits::default()
+                    }),
+                    instance: 1,
+                },
+            };
+            let mut message = [0; MESSAGE_MAX];
+            let len = welcome.write(&mut message).ok().context("no room")?;
+            liar.say(&[&message[..len]])?;
+            if device {
+                return Ok(Self { liar, pep });
+            }
+            // Until the disk has gone.
+            while liar.next(WAIT)?.is_some() {}
+            liar.side.dev.close(liar.ep)?;
+        }
+        bail!("nobody connects for a device")
+    }
+
+    /// The next request that is by a key. Those before it are served: what is read is zero.
+    fn next(&self) -> Result<Request> {
+        loop {
+            let message = self.liar.next(WAIT)?.context("the disk is gone")?;
+            let head = message.first_chunk().context("short")?;
+            let request = Request::read(head, message.len() as u64);
+            let request = request.map_err(|e| anyhow::anyhow!("{e:?}"))?;
+            if matches!(request.carry, Carry::Key { .. }) {
+                return Ok(request);
+            }
+            self.reply(&request)?;
+        }
+    }
+
+    fn reply(&self, request: &Request) -> Result<()> {
+        let len = match (request.op, request.carry) {
+            (Op::Read, Carry::Message) => request.len,
+            _ => 0,
+        };
+        let said = Said::Reply {
+            number: request.number,
+            status: 0,
+            len,
+        };
+        self.liar.say(&[&said.write(), &vec![0; len as usize]])
+    }
+
+    fn end(self) -> Result<()> {
+        self.liar.side.dev.close(self.liar.ep)?;
+        Ok(self.liar.side.dev.close(self.pep)?)
+    }
+}
+
+/// What a target tries with a request's key.
+#[derive(Clone, Copy, Debug)]
+enum Try {
+    /// What it is for.
+    Right,
+    /// One byte more.
+    Wider,
+    /// One byte before.
+    Before,
+    /// The other way.
+    OtherWay,
+    /// What it is for, but after the answer, when the request has ended.
+    Later,
+}
+
+/// A request's key is for its bytes, its way, and no longer than the request.
+fn keys(ctx: &mut Ctx) -> Result<()> {
+    let loaded = Loaded::new(ctx)?;
+    const LEN: u32 = 64 << 10;
+    for reads in [false, true] {
+        for what in [
+            Try::Right,
+            Try::Wider,
+            Try::Before,
+            Try::OtherWay,
+            Try::Later,
+        ] {
+            if ctx.first() {
+                let fake = Fake::new(ctx)?;
+                let request = fake.next()?;
+                let Carry::Key { key, addr } = request.carry else {
+                    bail!("{request:?}");
+                };
+                let op = if reads { Op::Read } else { Op::Write };
+                ensure!(request.op == op && request.len == LEN, "{request:?}");
+                // A target writes what is read.
+                let at = (addr, key);
+                let len = u64::from(LEN);
+                let (write, len, at, good) = match what {
+                    Try::Right => (reads, len, at, true),
+                    Try::Wider => (reads, len + 1, at, false),
+                    Try::Before => (reads, len, (addr.wrapping_sub(1), key), false),
+                    Try::OtherWay => (!reads, len, at, false),
+                    Try::Later => (reads, len, at, false),
+                };
+                if matches!(what, Try::Later) {
+                    fake.reply(&request)?;
+                    ctx.barrier("over")?;
+                }
+                let went = fake.liar.moves(write, len, at)?;
+                ensure!(went == good, "{what:?}, reads {reads}: {went}");
+                if matches!(what, Try::Right) {
+                    fake.reply(&request)?;
+                    ctx.barrier("over")?;
+                }
+                ctx.barrier("tried")?;
+                fake.end()?;
+            } else {
+                // It does not come back.
+                let options = ["-i", "1", "--ctrl-loss-tmo", "0"];
+                let device = patiently(ctx, &options)?;
+                let disk = Disk::open(&device)?;
+                let map = Map::anon(LEN as usize)?;
+                let done = match reads {
+                    true => disk.read(LEN as usize, &map, LEN as usize),
+                    false => write_filled(&disk, &map, LEN as usize, LEN as usize, 1),
+                };
+                let good = matches!(what, Try::Right | Try::Later);
+                ensure!(done.is_ok() == good, "{what:?}, reads {reads}: {done:?}");
+                if good {
+                    ctx.barrier("over")?;
+                }
+                ctx.barrier("tried")?;
+                drop(disk);
+                disconnect(NAME)?;
+            }
+            ctx.barrier("round")?;
+        }
+    }
+    loaded.end(ctx)
+}
+
+/// Connects when somebody listens.
+fn patiently(ctx: &Ctx, options: &[&str]) -> Result<std::path::PathBuf> {
+    until("somebody listens", WAIT, || {
+        match connect(ctx, NAME, options) {
+            Ok(device) => Ok(Some(device)),
+            Err(e) if format!("{e:#}").contains("os error 111") => Ok(None),
+            Err(e) => Err(e),
+        }
+    })
+}
+
+/// What a target says that is not of the rules ends the connection; the request fails, and nothing else
+/// happens.
+fn targets(ctx: &mut Ctx) -> Result<()> {
+    let loaded = Loaded::new(ctx)?;
+    const KINDS: usize = 8;
+    for kind in 0..KINDS {
+        if ctx.first() {
+            let fake = Fake::new(ctx)?;
+            let request = fake.next()?;
+            let number = request.number;
+            let reply = |number: u32, len: u32| {
+                Said::Reply {
+                    number,
+                    status: 0,
+                    len,
+                }
+                .write()
+            };
+            let long = vec![9; 512];
+            let mut magic = reply(number, 0);
+            magic[0] ^= 1;
+            let (head, rest): (Vec<u8>, &[u8]) = match kind {
+                // Of a request that there is not, or not any more.
+                0 => (reply(number ^ 1, 0).to_vec(), &[]),
+                1 => (reply(number ^ 0x4000, 0).to_vec(), &[]),
+                2 => (reply(number.wrapping_sub(1 << 16), 0).to_vec(), &[]),
+                // With bytes that nobody waits for.
+                3 => (reply(number, 512).to_vec(), &long),
+                4 => (reply(number, 0).to_vec(), &long),
+                5 => (magic.to_vec(), &[]),
+                6 => (magic[..7].to_vec(), &[]),
+                // Twice.
+                _ => {
+                    fake.reply(&request)?;
+                    fake.liar.sent()?;
+                    (reply(number, 0).to_vec(), &[])
+                }
+            };
+            fake.liar.say(&[&head, rest])?;
+            while fake.liar.next(WAIT)?.is_some() {}
+            ctx.barrier("said")?;
+            fake.end()?;
+        } else {
+            let options = ["-i", "1", "--ctrl-loss-tmo", "0"];
+            let device = patiently(ctx, &options)?;
+            let disk = Disk::open(&device)?;
+            let map = Map::anon(64 << 10)?;
+            let done = write_filled(&disk, &map, 0, 64 << 10, 1);
+            ensure!(done.is_err() || kind == KINDS - 1, "{kind}: written");
+            until("it is dead", WAIT, || {
+                Ok((show("disks", NAME, "state")? == "dead").then_some(()))
+            })?;
+            ctx.barrier("said")?;
+            drop(disk);
+            disconnect(NAME)?;
+        }
+        ctx.barrier("round")?;
+    }
+    loaded.end(ctx)
+}
