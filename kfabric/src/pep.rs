@@ -76,7 +76,7 @@ impl Request {
     }
 
     /// The auth key that the peer has proven to have.
-    pub(crate) fn auth(&self) -> Option<&AuthKey> {
+    pub fn auth(&self) -> Option<&AuthKey> {
         self.auth.as_ref().map(|(key, _)| key)
     }
 

@@ -109,6 +109,28 @@ impl AuthKey {
         })?)
     }
 
+    /// That of hexadecimal digits, two for each byte.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: not such digits, or too few or too many bytes.
+    pub fn from_hex(digits: &[u8]) -> Result<Self> {
+        let digit = |c: u8| char::from(c).to_digit(16).ok_or(EINVAL);
+        if digits.len() % 2 != 0 {
+            return Err(EINVAL);
+        }
+        Self::of(Secret::fill(digits.len() / 2, |place| {
+            for (to, pair) in place.iter_mut().zip(digits.chunks_exact(2)) {
+                let &[high, low] = pair else {
+                    return Err(EINVAL);
+                };
+                // CAST: Two digits are a byte.
+                *to = ((digit(high)? << 4) | digit(low)?) as u8;
+            }
+            Ok(())
+        })?)
+    }
+
     /// That of a secret.
     pub(crate) fn of(secret: KBox<Secret>) -> Result<Self> {
         let hash = sys_auth::hash(secret.bytes());
