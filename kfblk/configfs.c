@@ -70,6 +70,13 @@ KFBLK_STORE(subsystem_, fence, 4)
 CONFIGFS_ATTR(subsystem_, fence);
 KFBLK_STORE(subsystem_, admit, 5)
 CONFIGFS_ATTR_WO(subsystem_, admit);
+KFBLK_SHOW(subsystem_, attr_allow_any_host, 6)
+KFBLK_STORE(subsystem_, attr_allow_any_host, 6)
+CONFIGFS_ATTR(subsystem_, attr_allow_any_host);
+KFBLK_STORE(subsystem_, auth_key, 7)
+CONFIGFS_ATTR_WO(subsystem_, auth_key);
+KFBLK_SHOW(subsystem_, allowed_hosts, 8)
+CONFIGFS_ATTR_RO(subsystem_, allowed_hosts);
 
 KFBLK_SHOW(subsystem_, device_path, 16)
 KFBLK_STORE(subsystem_, device_path, 16)
@@ -86,6 +93,9 @@ static struct configfs_attribute *kfblk_subsystem_attrs[] = {
 	&subsystem_attr_clients,
 	&subsystem_attr_fence,
 	&subsystem_attr_admit,
+	&subsystem_attr_attr_allow_any_host,
+	&subsystem_attr_auth_key,
+	&subsystem_attr_allowed_hosts,
 	NULL,
 };
 
@@ -137,6 +147,8 @@ KFBLK_SHOW(disk_, state, 9)
 CONFIGFS_ATTR_RO(disk_, state);
 KFBLK_SHOW(disk_, device, 10)
 CONFIGFS_ATTR_RO(disk_, device);
+KFBLK_STORE(disk_, auth_key, 11)
+CONFIGFS_ATTR_WO(disk_, auth_key);
 
 static struct configfs_attribute *kfblk_disk_attrs[] = {
 	&disk_attr_addr_trtype,
@@ -150,6 +162,7 @@ static struct configfs_attribute *kfblk_disk_attrs[] = {
 	&disk_attr_enable,
 	&disk_attr_state,
 	&disk_attr_device,
+	&disk_attr_auth_key,
 	NULL,
 };
 

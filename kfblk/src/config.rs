@@ -19,6 +19,7 @@ use kernel::{
     sync::Arc, //
 };
 use kfabric::{
+    auth::AuthKey,
     object::set_name,
     pure::blk::Name,
     uapi::*, //
@@ -110,6 +111,14 @@ impl Text<'_> {
 /// A name from an attribute.
 pub(crate) fn name(text: &str) -> Result<Name> {
     Name::new(text.as_bytes()).map_err(|_| EINVAL)
+}
+
+/// An auth key from hexadecimal digits; none of them: none.
+pub(crate) fn key(text: &str) -> Result<Option<AuthKey>> {
+    match text {
+        "" => Ok(None),
+        digits => AuthKey::from_hex(digits.as_bytes()).map(Some),
+    }
 }
 
 /// 0 or 1.
@@ -332,7 +341,7 @@ unsafe extern "C" fn kfblk_rs_unlink(port: *mut c_void, subsystem: *mut c_void) 
     // SAFETY: The caller's promise.
     unsafe {
         with(port, |port: &Arc<Port>| {
-            with(subsystem, |of: &Arc<Subsystem>| port.unlink(of))
+            with(subsystem, |of: &Arc<Subsystem>| Port::unlink(port, of))
         })
     }
 }

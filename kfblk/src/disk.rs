@@ -47,6 +47,7 @@ use kernel::{
     }, //
 };
 use kfabric::{
+    auth::AuthKey,
     fabric::{
         Domain,
         Fabric, //
@@ -96,7 +97,7 @@ use request::{
 /// Queues of one that did not say, at most.
 const QUEUES: u32 = 4;
 /// Requests of a queue.
-const DEPTH: u32 = 128;
+pub(crate) const DEPTH: u32 = 128;
 /// After how long a request is asked about, in milliseconds.
 const TIMEOUT_MS: u32 = 30_000;
 
@@ -157,6 +158,8 @@ struct Conf {
     trsvcid: Option<Name>,
     subsystem: Option<Name>,
     client: Option<Name>,
+    /// What proves it.
+    auth: Option<AuthKey>,
     queues: u16,
     loss_tmo: i32,
     delay: u32,
@@ -233,6 +236,7 @@ impl Disk {
             trsvcid: None,
             subsystem: None,
             client: host().ok(),
+            auth: None,
             queues: 0,
             loss_tmo: 600,
             delay: 10,
@@ -364,7 +368,8 @@ impl Disk {
         let mut first: Option<Welcome> = run.welcome;
         for queue in 0..conf.queues {
             hello.queue = queue;
-            let connect = |device| Lane::connect(&domain, &addr, &hello, DEPTH, device, &go_on);
+            let auth = conf.auth.as_ref();
+            let connect = |device| Lane::connect(&domain, &addr, auth, &hello, device, &go_on);
             let (lane, welcome) = match connect(run.device) {
                 // What kind it is we learn of the first.
                 Err(e) if e == config::emediumtype() && !run.device => {
@@ -674,6 +679,10 @@ impl Item for Disk {
                     return Err(EINVAL);
                 }
                 this.set(|conf| conf.delay = delay)
+            }
+            11 => {
+                let auth = config::key(text)?;
+                this.set(|conf| conf.auth = auth)
             }
             8 if config::flag(text)? => Self::enable(this),
             8 => {

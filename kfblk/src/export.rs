@@ -3,6 +3,7 @@
 
 pub(crate) mod bdev;
 pub(crate) mod device;
+pub(crate) mod hosts;
 pub(crate) mod lane;
 pub(crate) mod port;
 pub(crate) mod subsystem;

@@ -491,6 +491,16 @@ impl Geometry {
     }
 }
 
+/// Whether a connection may say that it is `client`. `owner`: whose the auth key is that its peer has
+/// proven to have. `keyed`: `client` has one. `any`: clients without one are believed, too.
+pub fn believes(owner: Option<&Name>, client: &Name, keyed: bool, any: bool) -> bool {
+    match owner {
+        // Who has one is nobody else, so that who was fenced does not come by another name.
+        Some(owner) => owner == client,
+        None => any && !keyed,
+    }
+}
+
 /// What to do when a connection is lost or could not be made again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {

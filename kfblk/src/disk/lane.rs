@@ -6,6 +6,7 @@ use kernel::{
     sync::Arc, //
 };
 use kfabric::{
+    auth::AuthKey,
     cq::Cq,
     ep::{
         Endpoint,
@@ -33,9 +34,12 @@ use kfabric::{
     uapi::*,
 };
 
-use super::message::{
-    self,
-    Io, //
+use super::{
+    message::{
+        self,
+        Io, //
+    },
+    DEPTH, //
 };
 use crate::{
     config,
@@ -123,14 +127,15 @@ impl Lane {
     ///
     /// # Errors
     ///
-    /// The target's refusal: `EKEYREVOKED`: the client is fenced. `ENOENT`: there is no such subsystem.
-    /// `ENODEV`: it is not enabled. `EMEDIUMTYPE`: it is a device. `EDQUOT`: too many connections. What
-    /// `go_on`, asked before each question, says. `EPROTO`: what was said is not of this protocol. Else
-    /// those of connecting.
+    /// The target's refusal: `EACCES`: it does not believe who we say we are. `EKEYREVOKED`: the client
+    /// is fenced. `ENOENT`: there is no such subsystem. `ENODEV`: it is not enabled. `EMEDIUMTYPE`: it is
+    /// a device. `EDQUOT`: too many connections. What `go_on`, asked before each question, says.
+    /// `EPROTO`: what was said is not of this protocol. Else those of connecting.
     pub(crate) fn connect(
         domain: &Arc<Domain>,
         addr: &SockAddr,
-        depth: u32,
+        auth: Option<&AuthKey>,
+        hello: &Hello,
         device: bool,
         go_on: &dyn Fn() -> Result,
     ) -> Result<(Arc<Self>, Welcome)> {
@@ -151,9 +156,9 @@ impl Lane {
                 },
             ),
             false => (
-                depth + TALK,
+                DEPTH + TALK,
                 EpAttr {
-                    tx_size: (depth * PARTS).min(limits.max_tx_size),
+                    tx_size: (DEPTH * PARTS).min(limits.max_tx_size),
                     rx_size: 4,
                     iov_limit: limits.iov_limit,
                     ..EpAttr::default()
@@ -161,7 +166,10 @@ impl Lane {
             ),
         };
         let cq = Cq::open(domain, entries, KFI_CQ_FORMAT_MSG, Some(hook.clone()))?;
-        let ep = Endpoint::open(domain, &attr, None)?;
+        let ep = match auth {
+            Some(key) => Endpoint::open_with(domain, &attr, None, key)?,
+            None => Endpoint::open(domain, &attr, None)?,
+        };
         ep.bind_eq(&eq)?;
         ep.bind_cq(&cq, KFI_TRANSMIT | KFI_RECV)?;
         ep.enable()?;

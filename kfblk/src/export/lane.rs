@@ -25,6 +25,7 @@ use kernel::{
     }, //
 };
 use kfabric::{
+    auth::AuthKey,
     cq::Cq,
     ep::{
         Endpoint,
@@ -62,6 +63,7 @@ use super::{
         Device,
         Io, //
     },
+    hosts::Hosts,
     port::Port,
     subsystem::Subsystem, //
 };
@@ -126,6 +128,8 @@ pub(crate) struct Lane {
     eq: Arc<Eq>,
     hook: Arc<Hook>,
     port: Arc<Port>,
+    /// What its peer has proven to have.
+    auth: Option<AuthKey>,
     client: SetOnce<Client>,
     doomed: AtomicBool,
     #[pin]
@@ -175,7 +179,10 @@ impl Lane {
             ..EpAttr::default()
         };
         let pad = Pad::new(domain)?;
-        let ep = Endpoint::open(domain, &attr, Some(request))?;
+        let ep = match request.auth() {
+            Some(key) => Endpoint::open_with(domain, &attr, Some(request), key)?,
+            None => Endpoint::open(domain, &attr, Some(request))?,
+        };
         ep.bind_eq(&eq)?;
         ep.bind_cq(&cq, KFI_TRANSMIT | KFI_RECV)?;
         ep.enable()?;
@@ -199,6 +206,7 @@ impl Lane {
                 eq,
                 hook,
                 port: port.clone(),
+                auth: request.auth().cloned(),
                 client: SetOnce::new(),
                 doomed: AtomicBool::new(false),
                 talk <- new_mutex!(talk, "kfblk_talk"),
@@ -226,6 +234,18 @@ impl Lane {
         self.client
             .as_ref()
             .is_some_and(|of| of.hello.client == *client)
+    }
+
+    /// Whether `hosts` let it say that it is `client`.
+    pub(crate) fn may_say(&self, hosts: &Hosts, client: &Name) -> bool {
+        hosts.believes(self.auth.as_ref(), client)
+    }
+
+    /// Whether `hosts` let it say what it has said.
+    pub(crate) fn is_believed(&self, hosts: &Hosts) -> bool {
+        self.client
+            .as_ref()
+            .is_some_and(|of| self.may_say(hosts, &of.hello.client))
     }
 
     /// How many times later `hello` is, if it is of the same session.

@@ -17,6 +17,7 @@ use kernel::{
     }, //
 };
 use kfabric::{
+    auth::AuthKey,
     eq::Eq,
     fabric::{
         Domain,
@@ -56,12 +57,21 @@ const LANES_MAX: usize = 4096;
 const STRANGERS_MAX: usize = 64;
 
 /// What a port is while it listens.
-pub(crate) struct Station {
+struct Station {
     // Dropped in this order.
     pep: Arc<PassiveEp>,
     eq: Arc<Eq>,
     hook: Arc<Hook>,
-    pub(crate) domain: Arc<Domain>,
+    domain: Arc<Domain>,
+    /// Whoever connects has one of these, if there are any.
+    keys: KVec<AuthKey>,
+}
+
+/// Where a port is, from its first subsystem to its last.
+#[derive(Clone)]
+struct Place {
+    domain: Arc<Domain>,
+    addr: SockAddr,
 }
 
 struct Inner {
@@ -69,6 +79,7 @@ struct Inner {
     traddr: Option<Name>,
     trsvcid: Option<Name>,
     subsystems: KVec<Arc<Subsystem>>,
+    place: Option<Place>,
     station: Option<Arc<Station>>,
     lanes: KVec<Arc<Lane>>,
 }
@@ -94,12 +105,12 @@ impl WorkItem for Port {
     }
 }
 
-/// Opens what is needed to listen.
+/// Where it is to listen.
 ///
 /// # Errors
 ///
-/// `EINVAL`: the address is not said. `ENODATA`: no device has it. `EADDRINUSE`.
-fn open(inner: &Inner) -> Result<Station> {
+/// `EINVAL`: the address is not said. `ENODATA`: no device has it.
+fn place(inner: &Inner) -> Result<Place> {
     let net = Net::current();
     let traddr = inner.traddr.as_ref().ok_or(EINVAL)?;
     let trsvcid = inner.trsvcid.as_ref().ok_or(EINVAL)?;
@@ -120,15 +131,48 @@ fn open(inner: &Inner) -> Result<Station> {
     if domain.attr().caps & KFI_EP_KEYS == 0 {
         return Err(config::eopnotsupp());
     }
-    let hook = Hook::new()?;
-    let eq = Eq::open(&fabric, 0, Some(hook.clone()))?;
-    let pep = PassiveEp::open(&fabric, &eq, &addr, 0)?;
-    Ok(Station {
-        pep,
-        eq,
-        hook,
-        domain,
-    })
+    Ok(Place { domain, addr })
+}
+
+impl Station {
+    /// Listens at `place` for peers that have one of `keys`, if there are any.
+    ///
+    /// # Errors
+    ///
+    /// `EADDRINUSE`. Else what listening says.
+    fn open(port: &Arc<Port>, place: &Place, keys: KVec<AuthKey>) -> Result<Arc<Self>> {
+        let fabric = place.domain.fabric();
+        let hook = Hook::new()?;
+        let eq = Eq::open(fabric, 0, Some(hook.clone()))?;
+        let pep = PassiveEp::open_for(fabric, &eq, &place.addr, 0, &keys)?;
+        let domain = place.domain.clone();
+        let station = Self {
+            pep,
+            eq,
+            hook,
+            domain,
+            keys,
+        };
+        let station = Arc::new(station, GFP_KERNEL)?;
+        station.hook.link(Link::Port(port.clone()));
+        station
+            .pep
+            .listen(0)
+            .inspect_err(|_| station.hook.unlink())?;
+        Ok(station)
+    }
+
+    /// Whether it listens for these.
+    fn is_for(&self, keys: &[AuthKey]) -> bool {
+        let has = |key: &AuthKey| self.keys.iter().any(|of| of.is(key));
+        self.keys.len() == keys.len() && keys.iter().all(has)
+    }
+
+    /// No request comes after this.
+    fn close(&self) {
+        self.pep.close();
+        self.hook.unlink();
+    }
 }
 
 /// The host's part of an address.
@@ -152,6 +196,7 @@ impl Port {
             traddr: None,
             trsvcid: None,
             subsystems: KVec::new(),
+            place: None,
             station: None,
             lanes: KVec::new(),
         };
@@ -175,44 +220,81 @@ impl Port {
         if inner.subsystems.iter().any(is_it) {
             return Err(EEXIST);
         }
-        inner.subsystems.reserve(1, GFP_KERNEL)?;
-        if inner.station.is_none() {
-            let station = Arc::new(open(&inner)?, GFP_KERNEL)?;
-            station.hook.link(Link::Port(this.clone()));
-            if let Err(e) = station.pep.listen(0) {
-                station.hook.unlink();
-                return Err(e);
-            }
-            inner.station = Some(station);
-        }
         inner.subsystems.push(subsystem.clone(), GFP_KERNEL)?;
+        // Before its auth keys are looked at: who changes them looks for its ports afterwards.
+        let listens = subsystem
+            .add_port(this)
+            .and_then(|()| Self::listen(this, &mut inner));
+        if listens.is_err() {
+            Self::take(this, &mut inner, subsystem);
+        }
+        listens
+    }
+
+    /// Takes a subsystem off, and has those that are left listened for.
+    fn take(this: &Arc<Self>, inner: &mut Inner, subsystem: &Subsystem) {
+        subsystem.drop_port(this);
+        drop(config::take_ptr(&mut inner.subsystems, subsystem));
+        if Self::listen(this, inner).is_err() {
+            pr_warn!("a port does not listen any more\n");
+        }
+    }
+
+    /// Listens for whoever may come to what is offered; not at all if that is nothing.
+    ///
+    /// # Errors
+    ///
+    /// What listening says. It does not listen then.
+    fn listen(this: &Arc<Self>, inner: &mut Inner) -> Result {
+        if inner.subsystems.is_empty() {
+            if let Some(station) = inner.station.take() {
+                station.close();
+            }
+            inner.place = None;
+            return Ok(());
+        }
+        let mut keys = KVec::new();
+        for subsystem in &inner.subsystems {
+            subsystem.add_keys(&mut keys)?;
+        }
+        if inner.station.as_ref().is_some_and(|of| of.is_for(&keys)) {
+            return Ok(());
+        }
+        let place = match &inner.place {
+            Some(place) => place.clone(),
+            None => place(inner)?,
+        };
+        if let Some(station) = inner.station.take() {
+            // Who is just connecting has to try again.
+            station.close();
+        }
+        inner.station = Some(Station::open(this, &place, keys)?);
+        inner.place = Some(place);
         Ok(())
     }
 
+    /// The auth keys of what it offers are others.
+    ///
+    /// # Errors
+    ///
+    /// As of listening.
+    pub(crate) fn renew(this: &Arc<Self>) -> Result {
+        Self::listen(this, &mut this.inner.lock())
+    }
+
     /// Offers it no more: its connections through this port have ended when this returns.
-    pub(crate) fn unlink(&self, subsystem: &Arc<Subsystem>) {
-        let (closing, domain) = {
-            let mut inner = self.inner.lock();
-            let taken = config::take_ptr(&mut inner.subsystems, subsystem);
-            drop(taken);
-            let domain = inner.station.as_ref().map(|of| of.domain.clone());
-            let closing = match inner.subsystems.is_empty() {
-                true => inner.station.take(),
-                false => None,
-            };
-            (closing, domain)
+    pub(crate) fn unlink(this: &Arc<Self>, subsystem: &Arc<Subsystem>) {
+        let (all, place) = {
+            let mut inner = this.inner.lock();
+            let place = inner.place.clone();
+            Self::take(this, &mut inner, subsystem);
+            (inner.subsystems.is_empty(), place)
         };
-        if let Some(station) = &closing {
-            // No request comes after this.
-            station.pep.close();
-            station.hook.unlink();
-        }
-        let all = closing.is_some();
-        while let Some(lane) = self.next_lane(|lane| all || lane.serves(subsystem)) {
+        while let Some(lane) = this.next_lane(|lane| all || lane.serves(subsystem)) {
             lane.end();
         }
-        if let Some(domain) = domain {
-            subsystem.close_export(&domain);
+        if let Some(place) = place {
+            subsystem.close_export(&place.domain);
         }
     }
 
@@ -285,7 +367,7 @@ impl Port {
     /// What may be changed only while it does not listen.
     fn set(&self, set: impl FnOnce(&mut Inner)) -> Result {
         let mut inner = self.inner.lock();
-        if inner.station.is_some() {
+        if inner.place.is_some() {
             return Err(EBUSY);
         }
         set(&mut inner);

@@ -18,6 +18,7 @@ use kernel::{
     }, //
 };
 use kfabric::{
+    auth::AuthKey,
     fabric::Domain,
     memory::Memory,
     pure::blk::{
@@ -33,7 +34,9 @@ use kfabric::{
 
 use super::{
     device::Device,
+    hosts::Hosts,
     lane::Lane,
+    port::Port,
     BLOCK_SHIFT,
     CHUNK_SHIFT, //
 };
@@ -79,6 +82,9 @@ struct Inner {
     device: Option<Arc<Device>>,
     exports: KVec<Export>,
     lanes: KVec<Arc<Lane>>,
+    hosts: Hosts,
+    /// Where it is offered.
+    ports: KVec<Arc<Port>>,
     /// Everybody who ever was.
     fenced: KVec<Fenced>,
     /// Of memory: drawn anew whenever it is enabled, for the contents are others then.
@@ -184,6 +190,8 @@ impl Subsystem {
             device: None,
             exports: KVec::new(),
             lanes: KVec::new(),
+            hosts: Hosts::new(),
+            ports: KVec::new(),
             fenced: KVec::new(),
             instance: 0,
         };
@@ -211,9 +219,9 @@ impl Subsystem {
     ///
     /// # Errors
     ///
-    /// `EKEYREVOKED`: it is fenced. `ENODEV`: nothing is exported now. `EDQUOT`: it has as many
-    /// connections as a client may have, or all have. `ESTALE`: a later connection of its session has
-    /// been let in. Else what registering says.
+    /// `EACCES`: it is not believed. `EKEYREVOKED`: it is fenced. `ENODEV`: nothing is exported now.
+    /// `EDQUOT`: it has as many connections as a client may have, or all have. `ESTALE`: a later
+    /// connection of its session has been let in. Else what registering says.
     pub(crate) fn admit(
         &self,
         domain: &Arc<Domain>,
@@ -221,6 +229,9 @@ impl Subsystem {
         lane: &Arc<Lane>,
     ) -> Result<Admitted> {
         let mut inner = self.inner.lock();
+        if !lane.may_say(&inner.hosts, &hello.client) {
+            return Err(EACCES);
+        }
         let mut instance = inner.instance;
         if let Some(fenced) = inner.fenced.iter().find(|of| of.client == hello.client) {
             if fenced.out {
@@ -273,6 +284,70 @@ impl Subsystem {
             instance,
             stale,
         })
+    }
+
+    /// It is offered at `port`.
+    pub(crate) fn add_port(&self, port: &Arc<Port>) -> Result {
+        let mut inner = self.inner.lock();
+        inner.ports.push(port.clone(), GFP_KERNEL)?;
+        Ok(())
+    }
+
+    /// It is not any more.
+    pub(crate) fn drop_port(&self, port: &Port) {
+        let taken = config::take_ptr(&mut self.inner.lock().ports, port);
+        drop(taken);
+    }
+
+    /// Adds the auth keys of its clients that are not in `keys` yet.
+    pub(crate) fn add_keys(&self, keys: &mut KVec<AuthKey>) -> Result {
+        for key in self.inner.lock().hosts.keys() {
+            if !keys.iter().any(|of| of.is(key)) {
+                keys.push(key.clone(), GFP_KERNEL)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes whom it believes: when this returns nothing lands of who is not believed any more.
+    ///
+    /// # Errors
+    ///
+    /// What `change` says. `ENOMEM`: nothing was done. Else what listening again says.
+    fn believe(&self, change: impl FnOnce(&mut Hosts) -> Result) -> Result {
+        let (lost, ports) = {
+            let mut guard = self.inner.lock();
+            let inner = &mut *guard;
+            let mut lost = KVec::with_capacity(inner.lanes.len(), GFP_KERNEL)?;
+            let mut ports = KVec::with_capacity(inner.ports.len(), GFP_KERNEL)?;
+            change(&mut inner.hosts)?;
+            for lane in inner
+                .lanes
+                .iter()
+                .filter(|of| !of.is_believed(&inner.hosts))
+            {
+                lost.push(lane.clone(), GFP_KERNEL)?;
+            }
+            for port in &inner.ports {
+                ports.push(port.clone(), GFP_KERNEL)?;
+            }
+            (lost, ports)
+        };
+        Self::expel(lost);
+        for port in ports {
+            Port::renew(&port)?;
+        }
+        Ok(())
+    }
+
+    /// Ends connections, their keys first: that is what the caller waits for.
+    fn expel(lanes: KVec<Arc<Lane>>) {
+        for lane in &lanes {
+            lane.revoke();
+        }
+        for lane in lanes {
+            lane.doom();
+        }
     }
 
     /// Forgets a connection that has ended.
@@ -407,14 +482,7 @@ impl Subsystem {
                 }
             }
         }
-        let lanes = self.lanes(|lane| lane.is_of(&client))?;
-        // All keys first: that is what the caller waits for.
-        for lane in &lanes {
-            lane.revoke();
-        }
-        for lane in lanes {
-            lane.doom();
-        }
+        Self::expel(self.lanes(|lane| lane.is_of(&client))?);
         Ok(())
     }
 
@@ -448,6 +516,10 @@ impl Item for Subsystem {
                 let path = inner.path.as_ref().and_then(|path| path.to_str().ok());
                 writeln!(out, "{}", path.unwrap_or_default())?;
             }
+            6 => writeln!(out, "{}", u32::from(inner.hosts.any()))?,
+            8 => out.list(inner.hosts.clients(), |out, client| {
+                Ok(writeln!(out, "{}", client.as_str())?)
+            })?,
             _ => return Err(EINVAL),
         }
         Ok(())
@@ -483,6 +555,21 @@ impl Item for Subsystem {
                 this.set(|inner| inner.path = path)?;
             }
             17 if config::flag(text)? => this.revalidate()?,
+            6 => {
+                let any = config::flag(text)?;
+                this.believe(|hosts| {
+                    hosts.set_any(any);
+                    Ok(())
+                })?;
+            }
+            7 => {
+                let (client, key) = text.split_once(' ').unwrap_or((text, ""));
+                let (client, key) = (config::name(client)?, config::key(key.trim())?);
+                this.believe(|hosts| match key {
+                    Some(key) => hosts.set(client, key),
+                    None => hosts.remove(&client),
+                })?;
+            }
             _ => return Err(EINVAL),
         }
         Ok(())

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 use kfabric_pure::blk::{
-    next, read_table, write_table, Broken, Entry, Geometry, Hello, Name, Next, Question, Welcome,
-    KEYS_MAX, MESSAGE_MAX, QUESTION_MAX, QUEUES_MAX, READ_ONLY, REVOKED, TABLE_MAX,
+    believes, next, read_table, write_table, Broken, Entry, Geometry, Hello, Name, Next, Question,
+    Welcome, KEYS_MAX, MESSAGE_MAX, QUESTION_MAX, QUEUES_MAX, READ_ONLY, REVOKED, TABLE_MAX,
 };
 use proptest::prelude::*;
 
@@ -70,6 +70,19 @@ fn another_version_is_said() {
     let len = Question::Keys(7).write(&mut message).unwrap();
     message[5] = 9;
     assert_eq!(Question::read(&message[..len]), Err(Broken::Version(9)));
+}
+
+#[test]
+fn who_is_believed() {
+    let (one, other) = (Name::new(b"one").unwrap(), Name::new(b"other").unwrap());
+    for any in [false, true] {
+        for keyed in [false, true] {
+            // Who has an auth key is who has it, and nobody else.
+            assert!(believes(Some(&one), &one, keyed, any));
+            assert!(!believes(Some(&other), &one, keyed, any));
+            assert_eq!(believes(None, &one, keyed, any), any && !keyed);
+        }
+    }
 }
 
 #[test]
