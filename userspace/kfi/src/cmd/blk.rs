@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use kfauth::AuthKey;
 use serde::Serialize;
 
 use super::{print, print_json};
@@ -43,6 +44,10 @@ pub enum What {
     Admit(FenceArgs),
     /// Look how large an exported device is now, and tell its clients
     Resize(NameArgs),
+    /// Give a client an auth key, with which alone it is let in from now on
+    Allow(AllowArgs),
+    /// Take it away again
+    Disallow(FenceArgs),
 }
 
 /// Options of `kfi blk export`.
@@ -59,6 +64,9 @@ pub struct ExportArgs {
     /// Nobody may write
     #[arg(short, long)]
     pub read_only: bool,
+    /// Only clients with an auth key, which `kfi blk allow` gives them, are let in
+    #[arg(short, long)]
+    pub only_allowed: bool,
     /// The address to offer it at
     #[arg(short, long, value_name = "ADDRESS")]
     pub listen: String,
@@ -96,6 +104,10 @@ pub struct ConnectArgs {
     /// Who we say we are; the host's name if nothing is said
     #[arg(short, long, value_name = "NAME")]
     pub client: Option<String>,
+    /// The auth key in this file, as its bytes or as `hex:` and digits, which proves that; - is standard
+    /// input
+    #[arg(short = 'k', long, value_name = "FILE")]
+    pub auth_key_file: Option<PathBuf>,
     /// Connections, each with a queue
     #[arg(short = 'i', long, value_name = "COUNT")]
     pub nr_io_queues: Option<u16>,
@@ -123,6 +135,18 @@ pub struct FenceArgs {
     pub client: String,
 }
 
+/// A client of an export, and its auth key.
+#[derive(Debug, Args)]
+pub struct AllowArgs {
+    /// The export
+    pub name: String,
+    /// The client
+    pub client: String,
+    /// The auth key in this file, as its bytes or as `hex:` and digits; - is standard input
+    #[arg(short = 'k', long, value_name = "FILE")]
+    pub auth_key_file: PathBuf,
+}
+
 #[derive(Debug, Serialize)]
 struct Export {
     name: String,
@@ -130,7 +154,9 @@ struct Export {
     size: u64,
     read_only: bool,
     enabled: bool,
+    only_allowed: bool,
     clients: Vec<String>,
+    allowed: Vec<String>,
     fenced: Vec<String>,
 }
 
@@ -171,6 +197,11 @@ pub fn run(args: &Blk, json: bool) -> Result<()> {
         What::Fence(args) => set(&folder("subsystems", &args.name), "fence", &args.client),
         What::Resize(args) => set(&folder("subsystems", &args.name), "revalidate_size", "1"),
         What::Admit(args) => set(&folder("subsystems", &args.name), "admit", &args.client),
+        What::Allow(args) => {
+            let subsystem = folder("subsystems", &args.name);
+            set_key(&subsystem, Some(&args.client), &args.auth_key_file)
+        }
+        What::Disallow(args) => set(&folder("subsystems", &args.name), "auth_key", &args.client),
     }
 }
 
@@ -181,6 +212,21 @@ fn folder(kind: &str, name: &str) -> PathBuf {
 fn set(folder: &Path, attr: &str, value: &str) -> Result<()> {
     let path = folder.join(attr);
     fs::write(&path, value).on_file(&format!("write {value:?} to"), &path)
+}
+
+/// Sets the auth key of a disk, or of an export's client, without anybody seeing it.
+fn set_key(folder: &Path, client: Option<&str>, file: &Path) -> Result<()> {
+    let key = match file == Path::new("-") {
+        true => AuthKey::from_reader(io::stdin().lock())?,
+        false => AuthKey::from_file(file)?,
+    };
+    let mut text = key.expose_hex();
+    if let Some(client) = client {
+        text.insert(0, ' ');
+        text.insert_str(0, client);
+    }
+    let path = folder.join("auth_key");
+    fs::write(&path, text.as_bytes()).on_file("write to", &path)
 }
 
 fn get(folder: &Path, attr: &str) -> Result<String> {
@@ -234,6 +280,9 @@ fn export(args: &ExportArgs) -> Result<()> {
             "attr_read_only",
             if args.read_only { "1" } else { "0" },
         )?;
+        if args.only_allowed {
+            set(&subsystem, "attr_allow_any_host", "0")?;
+        }
         set(&subsystem, "enable", "1")?;
         let offer = || {
             let link = port.join("subsystems").join(&args.name);
@@ -275,6 +324,9 @@ fn connect(args: &ConnectArgs, json: bool) -> Result<()> {
         set(&disk, "addr_trsvcid", &args.port.to_string())?;
         set(&disk, "subsystem", &args.name)?;
         number(args.client.clone(), "client")?;
+        if let Some(file) = &args.auth_key_file {
+            set_key(&disk, None, file)?;
+        }
         number(args.nr_io_queues.map(|n| n.to_string()), "nr_io_queues")?;
         number(args.ctrl_loss_tmo.map(|n| n.to_string()), "ctrl_loss_tmo")?;
         number(
@@ -316,6 +368,8 @@ fn list(json: bool) -> Result<()> {
             size: get(&at, "attr_size")?.parse().unwrap_or(0),
             read_only: get(&at, "attr_read_only")? == "1",
             enabled: get(&at, "enable")? == "1",
+            only_allowed: get(&at, "attr_allow_any_host")? == "0",
+            allowed: lines(&at, "allowed_hosts")?,
             clients: lines(&at, "clients")?,
             fenced: lines(&at, "fence")?,
             name,
@@ -341,8 +395,14 @@ fn list(json: bool) -> Result<()> {
             device => device.to_owned(),
         };
         text += &format!("export {}: {what}, {rights}{enabled}\n", of.name);
+        if of.only_allowed {
+            text += "  only allowed clients\n";
+        }
         for client in &of.clients {
             text += &format!("  client {client}\n");
+        }
+        for client in &of.allowed {
+            text += &format!("  allowed {client}\n");
         }
         for client in &of.fenced {
             text += &format!("  fenced {client}\n");
