@@ -156,7 +156,8 @@ pub fn disconnect(disk: &str) -> Result<()> {
     kfi(&["disconnect", disk]).map(drop)
 }
 
-fn attr(kind: &str, name: &str, attr: &str) -> PathBuf {
+/// The file of an attribute.
+pub fn attr(kind: &str, name: &str, attr: &str) -> PathBuf {
     Path::new(ROOT).join(kind).join(name).join(attr)
 }
 

@@ -13,11 +13,12 @@ pub mod auth_hostile;
 pub mod auth_wire;
 pub mod authd;
 pub mod blk;
+pub mod blk_auth;
 pub mod blk_break;
+pub mod blk_device;
 pub mod blk_fence;
 pub mod blk_fio;
 pub mod blk_fs;
-pub mod blk_device;
 pub mod blk_liar;
 pub mod blk_rules;
 pub mod classes;
@@ -91,6 +92,7 @@ pub fn all() -> Vec<Test> {
         library_keys::TESTS,
         kernel::TESTS,
         blk::TESTS,
+        blk_auth::TESTS,
         blk_rules::TESTS,
         blk_fio::TESTS,
         blk_fs::TESTS,

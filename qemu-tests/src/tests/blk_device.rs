@@ -2,11 +2,11 @@
 
 //! kfblk: exports of block devices. Node 1 has the device, and looks at it directly; node 2 has the disk.
 
+use super::blk::make_fs;
 use crate::disk::{
     connect, disconnect, fill, is_filled, kfi, offer, show, store, write_filled, Disk, Loaded,
     Mounted, MIB, NAME, PORT,
 };
-use super::blk::make_fs;
 use crate::harness::guest::{run, until};
 use crate::harness::{skip, Ctx, Test, NETNS, TWO};
 use crate::sys::{self, Map};

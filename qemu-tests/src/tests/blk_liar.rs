@@ -3,8 +3,8 @@
 //! kfblk and peers that do not keep to the rules: a program that says it is a client of a device, and one
 //! that says it is a target.
 
-use crate::disk::{connect, disconnect, kfi, show, write_filled, Disk, Loaded, NAME, PORT};
 use super::blk_device::{export, Backing};
+use crate::disk::{connect, disconnect, kfi, show, write_filled, Disk, Loaded, NAME, PORT};
 use crate::harness::guest::until;
 use crate::harness::{Ctx, Test, NETNS};
 use crate::op;

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! kfblk: clients that have auth keys. The roles are those of `blk`.
+
+use crate::disk::{
+    attr, disconnect, export, kfi, show, store, write_filled, Disk, Loaded, NAME, PORT,
+};
+use crate::harness::guest::until;
+use crate::harness::{Ctx, Test, NETNS, TWO};
+use crate::sys::Map;
+use anyhow::{bail, ensure, Context, Result};
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The topic's tests.
+pub const TESTS: &[Test] = &[
+    Test::pair("blk.auth_keys_of_clients", auth_keys)
+        .seconds(60)
+        .on(NETNS | TWO),
+    Test::pair("blk.p03_disallowed_while_it_writes", disallowed)
+        .seconds(30)
+        .on(NETNS),
+];
+
+/// Another export at the same port.
+const SECOND: &str = "blksecond";
+/// What a target answers whom it does not believe, whom it has fenced, and who has no auth key of its.
+const UNBELIEVED: i32 = libc::EACCES;
+const FENCED: i32 = libc::EKEYREVOKED;
+const UNPROVEN: i32 = libc::EKEYREJECTED;
+
+/// A file with the auth key of this number.
+struct KeyFile(PathBuf);
+
+impl KeyFile {
+    fn new(number: usize) -> Result<Self> {
+        let pid = std::process::id();
+        let path = PathBuf::from(format!("/tmp/blk-key-{pid}-{number}"));
+        let mut file = File::options()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)?;
+        write!(file, "hex:{}", format!("{number:02x}").repeat(32))?;
+        Ok(Self(path))
+    }
+
+    fn path(&self) -> String {
+        self.0.display().to_string()
+    }
+}
+
+impl Drop for KeyFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn allow(export: &str, client: &str, key: &KeyFile) -> Result<()> {
+    kfi(&["allow", export, client, "-k", &key.path()]).map(drop)
+}
+
+/// Connects from node 2, and gives the disk's device.
+fn connect(ctx: &Ctx, export: &str, client: &str, key: Option<&KeyFile>) -> Result<PathBuf> {
+    let (peer, path) = (ctx.env.peer.to_string(), key.map(KeyFile::path));
+    let mut args = vec![
+        "connect", &peer, export, "-p", PORT, "-d", export, "-c", client, "-i", "2",
+    ];
+    args.extend(["--reconnect-delay", "1", "--ctrl-loss-tmo", "2"]);
+    args.extend(["--provider", ctx.provider()]);
+    if let Some(path) = &path {
+        args.extend(["-k", path]);
+    }
+    Ok(PathBuf::from(kfi(&args)?))
+}
+
+/// It is let in, and does what a disk does.
+fn works(ctx: &Ctx, export: &str, client: &str, key: &KeyFile) -> Result<()> {
+    let device = connect(ctx, export, client, Some(key)).with_context(|| client.to_owned())?;
+    until("the device's file", Duration::from_secs(5), || {
+        Ok(device.exists().then_some(()))
+    })?;
+    let disk = Disk::open(&device)?;
+    write_filled(&disk, &Map::anon(4096)?, 0, 4096, 1)?;
+    drop(disk);
+    disconnect(export)
+}
+
+fn refused(ctx: &Ctx, client: &str, key: Option<&KeyFile>, errno: i32) -> Result<()> {
+    let Err(e) = connect(ctx, NAME, client, key) else {
+        bail!("{client} is let in");
+    };
+    let want = format!("os error {errno})");
+    ensure!(format!("{e:#}").contains(&want), "{client}: {e:#}");
+    Ok(())
+}
+
+/// Everybody with an auth key of its own, at one port; fenced; by another name.
+fn auth_keys(ctx: &mut Ctx) -> Result<()> {
+    let loaded = Loaded::new(ctx)?;
+    let keys: Vec<_> = (0..4).map(KeyFile::new).collect::<Result<_>>()?;
+    let [one, other, third, nobody] = &keys[..] else {
+        bail!("four keys");
+    };
+    if ctx.first() {
+        export(ctx, "1M", &["--only-allowed"])?;
+        allow(NAME, "one", one)?;
+        allow(NAME, "other", other)?;
+        let shared = allow(NAME, "twin", one).err().context("two have one key")?;
+        ensure!(format!("{shared:#}").contains("os error 17)"), "{shared:#}");
+        let own = ctx.env.addr.to_string();
+        let second = ["export", SECOND, "--size", "1M", "-l", &own, "-p", PORT];
+        kfi(&[&second[..], &["--provider", ctx.provider()]].concat())?;
+        allow(SECOND, "third", third)?;
+        ensure!(show("subsystems", NAME, "allowed_hosts")? == "one\nother");
+        ensure!(fs::read(attr("subsystems", NAME, "auth_key")).is_err());
+        let none = store("subsystems", NAME, "auth_key", "fifth").err();
+        ensure!(none.and_then(|e| e.raw_os_error()) == Some(libc::ENOENT));
+        let list = kfi(&["list"])?;
+        ensure!(!list.contains("0101"), "an auth key is shown: {list}");
+    }
+    ctx.barrier("exported")?;
+    if !ctx.first() {
+        works(ctx, NAME, "one", one)?;
+        works(ctx, NAME, "other", other)?;
+        works(ctx, SECOND, "third", third)?;
+        // With none, one of nobody, another client's, and one of the other export's.
+        for client in ["one", "stranger"] {
+            refused(ctx, client, None, UNPROVEN)?;
+            refused(ctx, client, Some(nobody), UNPROVEN)?;
+            refused(ctx, client, Some(other), UNBELIEVED)?;
+            refused(ctx, client, Some(third), UNBELIEVED)?;
+        }
+        // The other export is for others, too, if they have what the port wants.
+        works(ctx, SECOND, "stranger", one)?;
+        ensure!(connect(ctx, SECOND, "third", Some(one)).is_err());
+    }
+    ctx.barrier("tried")?;
+    if ctx.first() {
+        kfi(&["fence", NAME, "one"])?;
+    }
+    ctx.barrier("fenced")?;
+    if !ctx.first() {
+        refused(ctx, "one", Some(one), FENCED)?;
+        for name in ["other", "fresh"] {
+            refused(ctx, name, Some(one), UNBELIEVED)?;
+            refused(ctx, name, None, UNPROVEN)?;
+        }
+        works(ctx, NAME, "other", other)?;
+    }
+    ctx.barrier("still fenced")?;
+    if ctx.first() {
+        kfi(&["admit", NAME, "one"])?;
+        // Another key takes the first one's place.
+        allow(NAME, "one", nobody)?;
+    }
+    ctx.barrier("admitted")?;
+    if !ctx.first() {
+        refused(ctx, "one", Some(one), UNPROVEN)?;
+        works(ctx, NAME, "one", nobody)?;
+    }
+    ctx.barrier("done")?;
+    if ctx.first() {
+        kfi(&["unexport", SECOND])?;
+        kfi(&["unexport", NAME])?;
+    }
+    loaded.end(ctx)
+}
+
+/// A client that is not believed any more has lost its keys when the call returns.
+fn disallowed(ctx: &mut Ctx) -> Result<()> {
+    let loaded = Loaded::new(ctx)?;
+    let key = KeyFile::new(1)?;
+    if ctx.first() {
+        export(ctx, "1M", &["--only-allowed"])?;
+        allow(NAME, NAME, &key)?;
+        ctx.barrier("exported")?;
+        ctx.barrier("writing")?;
+        kfi(&["disallow", NAME, NAME])?;
+        let clients = show("subsystems", NAME, "clients")?;
+        ensure!(
+            clients.lines().all(|line| line.ends_with("keys 0")),
+            "{clients}"
+        );
+        ctx.barrier("disallowed")?;
+        ctx.barrier("failed")?;
+        kfi(&["unexport", NAME])?;
+        return loaded.end(ctx);
+    }
+    ctx.barrier("exported")?;
+    let device = connect(ctx, NAME, NAME, Some(&key))?;
+    until("the device's file", Duration::from_secs(5), || {
+        Ok(device.exists().then_some(()))
+    })?;
+    let disk = Disk::open(&device)?;
+    let map = Map::anon(256 << 10)?;
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut round = 0;
+            while write_filled(&disk, &map, 0, 256 << 10, round).is_ok() {
+                round += 1;
+            }
+            round
+        });
+        std::thread::sleep(Duration::from_millis(300));
+        let told = ctx.barrier("writing");
+        let told = told.and_then(|()| ctx.barrier("disallowed"));
+        let rounds = writer.join().map_err(|_| anyhow::anyhow!("panicked"))?;
+        ensure!(rounds > 0, "nothing was written");
+        told
+    })?;
+    ensure!(show("disks", NAME, "state")? == "dead");
+    drop(disk);
+    disconnect(NAME)?;
+    ctx.barrier("failed")?;
+    loaded.end(ctx)
+}
