@@ -7,14 +7,17 @@
 #include <linux/inet.h>
 #include <linux/kernel.h>
 #include <linux/mm.h>
+#include <linux/pid.h>
 #include <linux/scatterlist.h>
 #include <linux/slab.h>
 #include <linux/socket.h>
 #include <linux/sort.h>
 #include <linux/string.h>
 #include <linux/vmalloc.h>
+#include <net/net_namespace.h>
 
 #include "capi.h"
+#include "helpers.h"
 #include <kfi_enosys.h>
 #include <kfi_trigger.h>
 
@@ -40,17 +43,47 @@ int kfi_fabric(struct kfi_fabric_attr *attr, struct kfid_fabric **fabric, void *
 }
 EXPORT_SYMBOL_GPL(kfi_fabric);
 
-int kfi_provider_register(struct kfi_provider *provider)
+int kfi_provider_register_by(struct kfi_provider *provider, struct module *owner)
 {
-	return kf_c_provider_register(provider);
+	return kf_c_provider_register(provider, owner);
 }
-EXPORT_SYMBOL_GPL(kfi_provider_register);
+EXPORT_SYMBOL_GPL(kfi_provider_register_by);
 
 int kfi_provider_deregister(struct kfi_provider *provider)
 {
 	return kf_c_provider_deregister(provider);
 }
 EXPORT_SYMBOL_GPL(kfi_provider_deregister);
+
+int kfi_grant_add(const struct kfi_grant_attr *attr, u64 *id)
+{
+	u64 netns = 0, process = 0;
+
+	if (!attr || !id || !(attr->match & KFI_MATCH_NETNS) != !attr->net ||
+	    !(attr->match & KFI_MATCH_PROCESS) != !attr->process)
+		return -EINVAL;
+	if (attr->net)
+		netns = attr->net->net_cookie;
+	if (attr->process) {
+		if (kf_auth_pid_gone(attr->process))
+			return -ESRCH;
+		process = attr->process->ino;
+	}
+	return kf_c_grant_add(attr, netns, process, id);
+}
+EXPORT_SYMBOL_GPL(kfi_grant_add);
+
+int kfi_grant_revoke(u64 id)
+{
+	return kf_c_grant_revoke(id);
+}
+EXPORT_SYMBOL_GPL(kfi_grant_revoke);
+
+bool kfi_auth_enforced(void)
+{
+	return kf_c_auth_enforced();
+}
+EXPORT_SYMBOL_GPL(kfi_auth_enforced);
 
 static void free_one(struct kfi_info *info)
 {
@@ -59,11 +92,11 @@ static void free_one(struct kfi_info *info)
 	kfree(info->tx_attr);
 	kfree(info->rx_attr);
 	if (info->ep_attr)
-		kfree(info->ep_attr->auth_key);
+		kfree_sensitive(info->ep_attr->auth_key);
 	kfree(info->ep_attr);
 	if (info->domain_attr) {
 		kfree(info->domain_attr->name);
-		kfree(info->domain_attr->auth_key);
+		kfree_sensitive(info->domain_attr->auth_key);
 	}
 	kfree(info->domain_attr);
 	if (info->fabric_attr) {
@@ -259,15 +292,20 @@ const struct scatterlist *kf_c_sg(const struct scatterlist *sg, struct page **pa
 	return sg_next((struct scatterlist *)sg);
 }
 
-void kf_c_provider_init(struct kfi_provider *provider)
+void kf_c_provider_init(struct kfi_provider *provider, struct module *owner)
 {
+	provider->context.internal[0] = owner;
 	init_completion(&provider->comp);
 	atomic_set(&provider->ref_cnt, 1);
 }
 
-void kf_c_provider_get(struct kfi_provider *provider)
+/* Keeps a provider that is registered; false: its module is going. */
+bool kf_c_provider_get(struct kfi_provider *provider)
 {
-	kfi_ref_provider(provider);
+	if (!try_module_get(provider->context.internal[0]))
+		return false;
+	atomic_inc(&provider->ref_cnt);
+	return true;
 }
 
 void kf_c_provider_put(struct kfi_provider *provider)
@@ -275,9 +313,11 @@ void kf_c_provider_put(struct kfi_provider *provider)
 	kfi_deref_provider(provider);
 }
 
-void kf_c_provider_wait(struct kfi_provider *provider)
+/* Lets go of the reference of being registered, which does not hold the module, and waits for others. */
+void kf_c_provider_end(struct kfi_provider *provider)
 {
-	wait_for_completion(&provider->comp);
+	if (!atomic_dec_and_test(&provider->ref_cnt))
+		wait_for_completion(&provider->comp);
 }
 
 struct kfi_ops_tagged kf_c_no_tagged = {
@@ -295,23 +335,6 @@ struct kfi_ops_tagged kf_c_no_tagged = {
 	.injectdata	= kfi_no_tagged_injectdata,
 	.recvsgl	= kfi_no_tagged_recvsgl,
 	.sendsgl	= kfi_no_tagged_sendsgl,
-};
-
-struct kfi_ops_atomic kf_c_no_atomic = {
-	.size		= sizeof(struct kfi_ops_atomic),
-	.write		= kfi_no_atomic_write,
-	.writev		= kfi_no_atomic_writev,
-	.writemsg	= kfi_no_atomic_writemsg,
-	.inject		= kfi_no_atomic_inject,
-	.readwrite	= kfi_no_atomic_readwrite,
-	.readwritev	= kfi_no_atomic_readwritev,
-	.readwritemsg	= kfi_no_atomic_readwritemsg,
-	.compwrite	= kfi_no_atomic_compwrite,
-	.compwritev	= kfi_no_atomic_compwritev,
-	.compwritemsg	= kfi_no_atomic_compwritemsg,
-	.writevalid	= kfi_no_atomic_writevalid,
-	.readwritevalid	= kfi_no_atomic_readwritevalid,
-	.compwritevalid	= kfi_no_atomic_compwritevalid,
 };
 
 static int by_first(const void *a, const void *b)

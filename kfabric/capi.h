@@ -9,6 +9,7 @@
 
 #include <kfabric.h>
 #include <kfi_atomic.h>
+#include <kfi_auth.h>
 #include <kfi_cm.h>
 #include <kfi_domain.h>
 #include <kfi_endpoint.h>
@@ -19,6 +20,7 @@
 #include <kfi_rma.h>
 #include <kfi_tagged.h>
 
+struct module;
 struct net;
 struct page;
 struct scatterlist;
@@ -27,12 +29,15 @@ struct scatterlist;
 int kf_c_getinfo(u32 version, const char *node, const char *service, u64 flags,
 		 const struct kfi_info *hints, struct kfi_info **info);
 int kf_c_fabric(const struct kfi_fabric_attr *attr, struct kfid_fabric **fabric, void *context);
-int kf_c_provider_register(struct kfi_provider *provider);
+int kf_c_provider_register(struct kfi_provider *provider, struct module *owner);
 int kf_c_provider_deregister(struct kfi_provider *provider);
+
+int kf_c_grant_add(const struct kfi_grant_attr *attr, u64 netns, u64 process, u64 *id);
+int kf_c_grant_revoke(u64 id);
+bool kf_c_auth_enforced(void);
 
 /* Written in C. */
 extern struct kfi_ops_tagged kf_c_no_tagged;
-extern struct kfi_ops_atomic kf_c_no_atomic;
 
 void kf_c_init_fid(struct kfid *fid, size_t fclass, void *context, struct kfi_ops *ops);
 char *kf_c_text(const u8 *text, size_t len);
@@ -46,11 +51,12 @@ struct page *kf_c_page_of(struct page *page, size_t index);
 const struct scatterlist *kf_c_sg(const struct scatterlist *sg, struct page **page,
 				  size_t *offset, size_t *len);
 const char *kf_c_prov_error(int prov_errno, char *buf, size_t len);
+const char *kf_c_straddr(const void *addr, char *buf, size_t *len);
 /* Sorts @n parts of @size bytes, of which the first eight are what they are sorted by. */
 void kf_c_sort(void *parts, size_t n, size_t size);
-void kf_c_provider_init(struct kfi_provider *provider);
-void kf_c_provider_get(struct kfi_provider *provider);
+void kf_c_provider_init(struct kfi_provider *provider, struct module *owner);
+bool kf_c_provider_get(struct kfi_provider *provider);
 void kf_c_provider_put(struct kfi_provider *provider);
-void kf_c_provider_wait(struct kfi_provider *provider);
+void kf_c_provider_end(struct kfi_provider *provider);
 
 #endif

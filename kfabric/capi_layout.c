@@ -44,6 +44,11 @@ int main(void)
 	SIZE(MSG_RMA, struct kfi_msg_rma);
 	AT(MSG_RMA_RMA_IOV, struct kfi_msg_rma, rma_iov);
 	SIZE(RMA_IOV, struct kfi_rma_iov);
+	SIZE(IOC, struct kfi_ioc);
+	SIZE(RMA_IOC, struct kfi_rma_ioc);
+	SIZE(ATOMIC_ATTR, struct kfi_atomic_attr);
+	SIZE(MSG_ATOMIC, struct kfi_msg_atomic);
+	AT(MSG_ATOMIC_DATATYPE, struct kfi_msg_atomic, datatype);
 	SIZE(EQ_CM_ENTRY, struct kfi_eq_cm_entry);
 	SIZE(EQ_ERR_ENTRY, struct kfi_eq_err_entry);
 	SIZE(CQ_DATA_ENTRY, struct kfi_cq_data_entry);
@@ -57,6 +62,7 @@ int main(void)
 	SIZE(OPS_CM, struct kfi_ops_cm);
 	SIZE(OPS_MSG, struct kfi_ops_msg);
 	SIZE(OPS_RMA, struct kfi_ops_rma);
+	SIZE(OPS_ATOMIC, struct kfi_ops_atomic);
 	SIZE(OPS_EQ, struct kfi_ops_eq);
 	SIZE(OPS_CQ, struct kfi_ops_cq);
 	SIZE(OPS_CNTR, struct kfi_ops_cntr);
@@ -64,6 +70,12 @@ int main(void)
 	SIZE(PROVIDER, struct kfi_provider);
 	AT(PROVIDER_REF_CNT, struct kfi_provider, ref_cnt);
 	SIZE(KEY_ASSIGNMENT, struct kfi_key_assignment);
+	SIZE(KEY_ALLOC, struct kfi_key_alloc);
+	SIZE(GRANT_ATTR, struct kfi_grant_attr);
+	AT(GRANT_ATTR_LIFETIME_MS, struct kfi_grant_attr, lifetime_ms);
+	SIZE(AV, struct kfid_av);
+	SIZE(AV_ATTR, struct kfi_av_attr);
+	SIZE(OPS_AV, struct kfi_ops_av);
 	SIZE(KVEC, struct kvec);
 	SIZE(BIO_VEC, struct bio_vec);
 	return 0;

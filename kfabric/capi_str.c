@@ -85,6 +85,13 @@ const char *kf_c_prov_error(int prov_errno, char *buf, size_t len)
 	return buf;
 }
 
+/* An address, as far as there is room; how much there were to be. */
+const char *kf_c_straddr(const void *addr, char *buf, size_t *len)
+{
+	*len = snprintf(buf, *len, "%pISpc", addr) + 1;
+	return buf;
+}
+
 struct word {
 	u64		value;
 	const char	*text;

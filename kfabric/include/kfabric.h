@@ -52,7 +52,7 @@ typedef struct kfid *kfid_t;
 #define KFI_PROV_SPECIFIC	(1U << 31)
 
 /*
- * Capabilities, and flags of calls. Bits 40 to 43 are in kfi_key.h; bits 60 to 63 are a provider's
+ * Capabilities, and flags of calls. Bits 40 to 44 are in kfi_key.h; bits 60 to 63 are a provider's
  * own.
  */
 #define KFI_MSG			(1ULL << 1)
@@ -120,6 +120,13 @@ typedef u64 kfi_addr_t;
 #define KFI_ADDR_NOTAVAIL	U64_MAX
 #define KFI_KEY_NOTAVAIL	U64_MAX
 #define KFI_SHARED_CONTEXT	U64_MAX
+
+/*
+ * Bytes of an auth key, at most. Endpoints with the same one can connect to each other, having proven
+ * that they have it, and reach memory and keys under it; others cannot. What has none of its own has
+ * its domain's. Consumers in the kernel need no grant (kfi_auth.h).
+ */
+#define KFI_AUTH_KEY_MAX	64
 
 enum kfi_av_type {
 	KFI_AV_UNSPEC,
@@ -308,7 +315,8 @@ struct kfi_rx_attr {
  * @tx_ctx_cnt: transmit contexts
  * @rx_ctx_cnt: receive contexts
  * @auth_key_size: bytes of @auth_key
- * @auth_key: the key of its job
+ * @auth_key: the key of its job, instead of its domain's. Of a passive endpoint: what peers have to
+ *	prove; of a request to connect: what the peer has proven
  */
 struct kfi_ep_attr {
 	enum kfi_ep_type	type;
@@ -350,7 +358,7 @@ struct kfi_ep_attr {
  * @mr_iov_limit: pieces of one registration
  * @caps: capabilities of the domain
  * @mode: modes
- * @auth_key: the key of its job
+ * @auth_key: the auth key of what is opened on it without one of its own
  * @auth_key_size: bytes of @auth_key
  * @max_err_data: bytes that come with an error
  * @mr_cnt: registrations
@@ -412,7 +420,8 @@ struct kfi_fabric_attr {
  * @dest_addrlen: bytes of @dest_addr
  * @src_addr: own address
  * @dest_addr: the peer's address
- * @handle: with a request to connect: the request
+ * @handle: with a request to connect: the request, by a value that is never another's, to be passed
+ *	on and not followed
  * @tx_attr: the transmit side
  * @rx_attr: the receive side
  * @ep_attr: the endpoint
@@ -465,7 +474,10 @@ enum {
 struct kfi_eq_attr;
 struct kfi_wait_attr;
 
-/* Told of entries in a completion queue. Any context: it must not sleep. */
+/*
+ * Told of entries in a completion queue. Any context: it must not sleep. It may post and read, and take
+ * locks that are held around calls that post: it is not called inside of those.
+ */
 typedef void (*kfi_comp_handler)(struct kfid_cq *cq, void *context);
 /* Told of events in an event queue. Process context; it is to schedule work, and not to do it. */
 typedef void (*kfi_event_handler)(struct kfid_eq *eq, void *context);
@@ -588,8 +600,8 @@ int kfi_fabric(struct kfi_fabric_attr *attr, struct kfid_fabric **fabric, void *
  * kfi_close() - ends an object
  * @fid: the object
  *
- * May sleep. When it has succeeded no handler of the object runs any more, nor will one; and memory
- * that was registered is no more used by any device.
+ * May sleep. When it has succeeded no handler is called for the object any more, be it a queue or an
+ * endpoint; and memory that was registered is no more used by any device.
  *
  * Return: 0; -EBUSY: something is open on it or uses it, and it stays. Memory that operations still
  * use after a second is one such case: it has no key any more then, nor will it take operations, and

@@ -1,13 +1,26 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Atomics of the kfi API. What kfi_endpoint.h says of posting holds here, too. Endpoints of
- * providers without KFI_ATOMIC answer -ENOSYS.
+ * Atomics of the kfi API. What kfi_endpoint.h says of posting holds here, too. Providers that do
+ * some have KFI_ATOMIC among their capabilities; which, the queries below tell.
+ *
+ * Operands, and values to compare with, are taken before the call returns: they need no registration,
+ * and their descriptors are not looked at. Results are named as local memory is, which is registered
+ * with KFI_READ. The peer's memory is registered with KFI_ATOMIC, KFI_REMOTE_READ and
+ * KFI_REMOTE_WRITE, or its key assigned with these, and the address is a multiple of a value's size.
+ *
+ * Beside what kfi_endpoint.h says calls return -EOPNOTSUPP: the domain does not do it; -EINVAL: there
+ * is no such operation of this kind, or counts or the address do not fit; -EMSGSIZE: not as many at
+ * once.
  */
 #ifndef KFI_ATOMIC_H
 #define KFI_ATOMIC_H
 
 #include <kfabric.h>
 #include <kfi_endpoint.h>
+
+/* Flags of kfi_query_atomic(): of those that fetch, of those that compare. */
+#define KFI_FETCH_ATOMIC	(1ULL << 58)
+#define KFI_COMPARE_ATOMIC	(1ULL << 59)
 
 struct kfi_ioc {
 	void	*addr;
@@ -32,7 +45,7 @@ struct kfi_atomic_attr {
  * @iov_count: how many local pieces
  * @addr: the peer
  * @rma_iov: the peer's values
- * @rma_iov_count: how many pieces of them
+ * @rma_iov_count: how many pieces of them: 1
  * @datatype: what they are
  * @op: what is done
  * @context: comes back in the completion
@@ -238,7 +251,10 @@ static inline int kfi_compare_atomicvalid(struct kfid_ep *ep, enum kfi_datatype 
 	return ep->atomic->compwritevalid(ep, datatype, op, count);
 }
 
-/* What the domain can do of a kind. */
+/*
+ * What the domain can do of a kind: how many values at once, and bytes of each. KFI_FETCH_ATOMIC,
+ * KFI_COMPARE_ATOMIC: of kfi_fetch_atomic(), of kfi_compare_atomic().
+ */
 static inline int kfi_query_atomic(struct kfid_domain *domain, enum kfi_datatype datatype,
 				   enum kfi_op op, struct kfi_atomic_attr *attr, u64 flags)
 {

@@ -16,6 +16,16 @@ struct scatterlist;
 #define KFI_SYMMETRIC		(1ULL << 59)
 #define KFI_SYNC_ERR		(1ULL << 58)
 
+/**
+ * struct kfi_av_attr - an address vector
+ * @type: its type, which makes no difference
+ * @rx_ctx_bits: bits of names that are receive contexts' (kfi_rx_addr()), up to 32
+ * @count: not used
+ * @ep_per_node: not used
+ * @name: NULL
+ * @map_addr: not used
+ * @flags: 0
+ */
 struct kfi_av_attr {
 	enum kfi_av_type	type;
 	int			rx_ctx_bits;
@@ -26,6 +36,16 @@ struct kfi_av_attr {
 	u64			flags;
 };
 
+/**
+ * struct kfi_ops_av - what can be done with an address vector
+ * @size: bytes of the structure that its provider knows
+ * @insert: see kfi_av_insert()
+ * @insertsvc: see kfi_av_insertsvc()
+ * @insertsym: see kfi_av_insertsym()
+ * @remove: see kfi_av_remove()
+ * @lookup: see kfi_av_lookup()
+ * @straddr: see kfi_av_straddr()
+ */
 struct kfi_ops_av {
 	size_t		size;
 	int		(*insert)(struct kfid_av *av, const void *addr, size_t count,
@@ -68,12 +88,13 @@ struct kfid_mr {
  * @mr_biov: pages
  * @mr_sgl: a scatterlist
  * @iov_count: how many
- * @access: KFI_SEND, KFI_RECV, KFI_READ, KFI_WRITE, KFI_REMOTE_READ, KFI_REMOTE_WRITE
+ * @access: as for kfi_mr_reg()
  * @offset: 0
  * @requested_key: not used where the provider has KFI_MR_PROV_KEY
  * @context: the object's context
  * @auth_key_size: bytes of @auth_key
- * @auth_key: the key of its job
+ * @auth_key: the auth key that peers have to have proven, instead of the domain's or, bound to an
+ *	endpoint, of the endpoint's, which it then is
  */
 struct kfi_mr_attr {
 	enum kfi_iov_type			type;
@@ -229,7 +250,7 @@ struct kfid_domain {
  *
  * May sleep.
  *
- * Return: 0; -ENODEV: no such domain; -EOPNOTSUPP: it has no such mode, or takes no auth key.
+ * Return: 0; -ENODEV: no such domain; -EOPNOTSUPP: it has no such mode; -EINVAL: no auth key of that size.
  */
 static inline int kfi_domain(struct kfid_fabric *fabric, struct kfi_info *info,
 			     struct kfid_domain **domain, void *context)
@@ -285,7 +306,8 @@ static inline int kfi_poll_open(struct kfid_domain *domain, struct kfi_poll_attr
  * @domain: with which domain
  * @buf: kernel address: of pages, of kmalloc() or vmalloc()
  * @len: bytes
- * @access: KFI_SEND, KFI_RECV, KFI_READ, KFI_WRITE, KFI_REMOTE_READ, KFI_REMOTE_WRITE
+ * @access: KFI_SEND, KFI_RECV, KFI_READ, KFI_WRITE, KFI_REMOTE_READ, KFI_REMOTE_WRITE; with the last
+ *	two also KFI_ATOMIC, for peers' atomics
  * @offset: 0
  * @requested_key: not used where the provider has KFI_MR_PROV_KEY
  * @flags: KFI_DYNAMIC_KEYS (kfi_key.h) or 0
@@ -418,34 +440,42 @@ static inline int kfi_mr_enable(struct kfid_mr *mr)
 	return mr->fid.ops->control(&mr->fid, KFI_ENABLE, NULL);
 }
 
-/* Opens an address vector. */
+/*
+ * Opens an address vector: a list of peers' addresses. Endpoints of type KFI_EP_MSG are connected, so
+ * they are not bound to one, and take no names from it: who wants to connect looks an address up.
+ * NULL for @attr: all zeroes. -ENOSYS: it has a name, to be shared.
+ */
 static inline int kfi_av_open(struct kfid_domain *domain, struct kfi_av_attr *attr,
 			      struct kfid_av **av, void *context)
 {
 	return domain->ops->av_open(domain, attr, av, context);
 }
 
-/* Binds one to an event queue. */
+/* Binds one to an event queue, where insertions are to end with an event. -ENOSYS: they do not. */
 static inline int kfi_av_bind(struct kfid_av *av, struct kfid *fid, u64 flags)
 {
 	return av->fid.ops->bind(&av->fid, fid, flags);
 }
 
-/* Inserts addresses; how many were. */
+/*
+ * Inserts addresses (IPv4 or IPv6), one behind the other; how many were. The name of one that was not is
+ * KFI_ADDR_NOTAVAIL, and with KFI_SYNC_ERR @context has room for as many ints, which get 0 or the error
+ * number of each. -EINVAL: no such flags.
+ */
 static inline int kfi_av_insert(struct kfid_av *av, const void *addr, size_t count,
 				kfi_addr_t *kfi_addr, u64 flags, void *context)
 {
 	return av->ops->insert(av, addr, count, kfi_addr, flags, context);
 }
 
-/* Inserts an address that is a text. */
+/* kfi_av_insert() of an address that is a text. -EINVAL: it is none. */
 static inline int kfi_av_insertsvc(struct kfid_av *av, const char *node, const char *service,
 				   kfi_addr_t *kfi_addr, u64 flags, void *context)
 {
 	return av->ops->insertsvc(av, node, service, kfi_addr, flags, context);
 }
 
-/* Inserts addresses that follow each other. */
+/* The same of addresses that follow each other: of each node all ports, then of the next node. */
 static inline int kfi_av_insertsym(struct kfid_av *av, const char *node, size_t nodecnt,
 				   const char *service, size_t svccnt, kfi_addr_t *kfi_addr,
 				   u64 flags, void *context)
@@ -453,20 +483,20 @@ static inline int kfi_av_insertsym(struct kfid_av *av, const char *node, size_t 
 	return av->ops->insertsym(av, node, nodecnt, service, svccnt, kfi_addr, flags, context);
 }
 
-/* Takes addresses out. */
+/* Takes addresses out, whose names may be others' then. -EINVAL: one was not there. */
 static inline int kfi_av_remove(struct kfid_av *av, kfi_addr_t *kfi_addr, size_t count, u64 flags)
 {
 	return av->ops->remove(av, kfi_addr, count, flags);
 }
 
-/* The address that was inserted. */
+/* The address that was inserted. -KFI_ETOOSMALL: what there is room for; @addrlen says its size. */
 static inline int kfi_av_lookup(struct kfid_av *av, kfi_addr_t kfi_addr, void *addr,
 				size_t *addrlen)
 {
 	return av->ops->lookup(av, kfi_addr, addr, addrlen);
 }
 
-/* An address as text. */
+/* An address as text, cut where there is no room; @len then says how much it takes. */
 static inline const char *kfi_av_straddr(struct kfid_av *av, const void *addr, char *buf,
 					 size_t *len)
 {

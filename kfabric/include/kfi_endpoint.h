@@ -189,7 +189,8 @@ static inline int kfi_passive_ep(struct kfid_fabric *fabric, struct kfi_info *in
  *
  * May sleep.
  *
- * Return: 0; -EINVAL: more than the domain has, or the request came in on another device, or was
+ * Return: 0; -EKEYREJECTED: the peer that asks has not proven to have the endpoint's auth key;
+ * -EINVAL: more than the domain has, or the request came in on another device, or was
  * answered, or its passive endpoint is closed; -ENOSYS: not of type KFI_EP_MSG.
  */
 static inline int kfi_endpoint(struct kfid_domain *domain, struct kfi_info *info,

@@ -18,13 +18,18 @@
 #define KFI_DYNAMIC_KEYS	(1ULL << 40)
 /* Capability: endpoints with keys of their own (KFI_MR_ENDPOINT). */
 #define KFI_EP_KEYS		(1ULL << 41)
-/* Capability: keys that end with their first use. There are no calls for them here yet. */
+/* Capability: keys that end with their first use (KFI_KEY_SINGLE_USE). */
 #define KFI_SINGLE_USE_KEYS	(1ULL << 42)
 /*
  * Flag of assignments: the device is not waited for. The keys are told at once, and are valid
  * before anything takes effect that is posted on their domain afterwards.
  */
 #define KFI_KEY_ORDERED		(1ULL << 43)
+/*
+ * Flag of assignments: a key ends with the first operation that is done by it, whatever it was. Its
+ * slot can be assigned again then without being revoked.
+ */
+#define KFI_KEY_SINGLE_USE	(1ULL << 44)
 
 /* Class of keys. */
 #define KFI_CLASS_KEY		0x100
@@ -39,7 +44,7 @@
  * @key: the slot
  * @offset: first byte, counted from the memory's start
  * @len: bytes
- * @access: KFI_REMOTE_READ, KFI_REMOTE_WRITE
+ * @access: KFI_REMOTE_READ, KFI_REMOTE_WRITE; with both also KFI_ATOMIC
  *
  * The outcome is in @key.
  */
@@ -94,12 +99,16 @@ struct kfid_key {
  * @count: how many
  * @keys: where they go
  * @context: the context of each
+ * @auth_key: the auth key that peers have to have proven, or NULL
+ * @auth_key_size: bytes of it
  */
 struct kfi_key_alloc {
 	struct kfid_ep	*ep;
 	size_t		count;
 	struct kfid_key	**keys;
 	void		*context;
+	const u8	*auth_key;
+	size_t		auth_key_size;
 };
 
 /**
@@ -129,10 +138,41 @@ static inline int kfi_key_alloc(struct kfid_mr *mr, struct kfid_ep *ep, size_t c
 }
 
 /**
+ * kfi_key_alloc_auth() - reserves slots under an auth key of their own
+ * @mr: as for kfi_key_alloc()
+ * @ep: as for kfi_key_alloc()
+ * @auth_key: the key of a job, whose endpoints alone are to reach them
+ * @auth_key_size: bytes of it, 1 to KFI_AUTH_KEY_MAX
+ * @count: as for kfi_key_alloc()
+ * @keys: as for kfi_key_alloc()
+ * @context: as for kfi_key_alloc()
+ *
+ * Without one, keys are for endpoints with the memory's auth key, or @ep's.
+ *
+ * Return: as kfi_key_alloc(); -EINVAL also: too many bytes, or the memory is bound to an endpoint with
+ * another one; -EOPNOTSUPP: the provider cannot keep auth keys apart.
+ */
+static inline int kfi_key_alloc_auth(struct kfid_mr *mr, struct kfid_ep *ep, const u8 *auth_key,
+				     size_t auth_key_size, size_t count, struct kfid_key **keys,
+				     void *context)
+{
+	struct kfi_key_alloc alloc = {
+		.ep = ep,
+		.count = count,
+		.keys = keys,
+		.context = context,
+		.auth_key = auth_key,
+		.auth_key_size = auth_key_size,
+	};
+
+	return kfi_control(&mr->fid, KFI_ALLOC_KEYS, &alloc);
+}
+
+/**
  * kfi_key_assign_many() - gives many slots their keys, in order
  * @batch: which slots, and what peers may reach by them
  * @count: how many, at least one
- * @flags: KFI_KEY_ORDERED or 0
+ * @flags: KFI_KEY_ORDERED, KFI_KEY_SINGLE_USE
  * @failures: with KFI_KEY_ORDERED: who hears of failures, or NULL
  * @done: where it goes how many from the start have their keys, or NULL
  *
@@ -141,7 +181,7 @@ static inline int kfi_key_alloc(struct kfid_mr *mr, struct kfid_ep *ep, size_t c
  *
  * Return: 0; -EBUSY: a slot has a key; -EINVAL: not inside of the memory; -EACCES: rights that the
  * memory was not registered with; -EMSGSIZE: more than one key can have; -EAGAIN: the queue is
- * full. Slots from the first that is refused have no keys of this call.
+ * full; -EOPNOTSUPP: there are no keys for one use. Slots from the first that is refused have no keys of this call.
  */
 static inline int kfi_key_assign_many(const struct kfi_key_assignment *batch, size_t count,
 				      u64 flags, const struct kfi_key_failures *failures,

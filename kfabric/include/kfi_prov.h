@@ -6,6 +6,8 @@
 #ifndef KFI_PROV_H
 #define KFI_PROV_H
 
+#include <linux/init.h>
+#include <linux/module.h>
 #include <kfabric.h>
 
 /**
@@ -21,7 +23,8 @@
  * @ref_cnt: who uses it
  *
  * @kgetinfo and @kfabric are called without a lock, and may themselves call kfi_getinfo() and
- * kfi_fabric(). A provider that has open objects holds its own module by them.
+ * kfi_fabric(). Whoever calls them holds the provider's module, and so does who has a reference
+ * (kfi_ref_provider()): a provider takes one for each object that it makes.
  */
 struct kfi_provider {
 	u32			version;
@@ -39,14 +42,21 @@ struct kfi_provider {
 };
 
 /**
- * kfi_provider_register() - adds a provider
+ * kfi_provider_register_by() - adds a provider
  * @provider: stays until it was deregistered
+ * @owner: its module
  *
  * Return: 0; -EEXIST: there is one of that name, in whichever language; -EINVAL: no name, or a
  * name longer than 31 bytes, or a call is missing; -ENOSYS: written for another major version, or
  * a later one, of this API; -ENOMEM.
  */
-int kfi_provider_register(struct kfi_provider *provider);
+int kfi_provider_register_by(struct kfi_provider *provider, struct module *owner);
+
+/* kfi_provider_register_by() of the module that calls. */
+static inline int kfi_provider_register(struct kfi_provider *provider)
+{
+	return kfi_provider_register_by(provider, THIS_MODULE);
+}
 
 /**
  * kfi_provider_deregister() - takes a provider out
@@ -59,17 +69,21 @@ int kfi_provider_register(struct kfi_provider *provider);
  */
 int kfi_provider_deregister(struct kfi_provider *provider);
 
-/* Keeps a provider registered: for each object that it makes. */
+/* Keeps a provider, and its module: for each object that it makes, in a call of kfabric's. */
 static inline void kfi_ref_provider(struct kfi_provider *provider)
 {
+	__module_get(provider->context.internal[0]);
 	atomic_inc(&provider->ref_cnt);
 }
 
 /* Lets go of it. */
 static inline void kfi_deref_provider(struct kfi_provider *provider)
 {
+	struct module *owner = provider->context.internal[0];
+
 	if (atomic_dec_and_test(&provider->ref_cnt))
 		complete(&provider->comp);
+	module_put(owner);
 }
 
 /* Readies a new object's counting, with one reference. */

@@ -15,6 +15,9 @@
     reason = "what a slot of a table requires is what the C headers say"
 )]
 
+mod atomic;
+mod auth;
+mod av;
 mod cm;
 mod ep;
 mod event;

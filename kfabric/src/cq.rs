@@ -30,7 +30,9 @@ use crate::{
 /// Entries of a queue that did not say.
 const DEFAULT_DEPTH: u32 = 1024;
 
-/// Told when an entry was added. Runs in any context and must not sleep.
+/// Told when an entry was added. Runs in any context and must not sleep. It may be called inside
+/// [`Endpoint::post`](crate::ep::Endpoint::post), by whoever posts on either end of a connection: it
+/// takes no lock that is held around that.
 ///
 /// The queue drops it when the last user of the queue lets go, which may be a little after
 /// [`Cq::close`]: a module waits for its handlers' `Drop` before it unloads.

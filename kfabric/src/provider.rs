@@ -165,6 +165,12 @@ pub trait DomainOps: Send + Sync {
         None
     }
 
+    /// Whether operations may complete inside a call that posts, of this endpoint or its peer's, so
+    /// that who posts is told of them before the call returns.
+    fn completes_in_post(&self) -> bool {
+        false
+    }
+
     /// Maps pinned memory for local use. No key, no remote reach (P1).
     ///
     /// `access` are the `KFI_*` access bits the region may ever be used for. For user memory the

@@ -79,6 +79,11 @@ impl DomainOps for Domain {
         Some(u32::MAX)
     }
 
+    /// Who posts copies.
+    fn completes_in_post(&self) -> bool {
+        true
+    }
+
     fn register(
         &self,
         mem: &Arc<Memory>,

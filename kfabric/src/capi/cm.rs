@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Passive endpoints, requests to connect, connections.
 
-use core::ptr;
+use core::{
+    ptr,
+    sync::atomic::{
+        AtomicU64,
+        Ordering, //
+    }, //
+};
 use kernel::{
     ffi::{
         c_int,
@@ -17,6 +23,7 @@ use kernel::{
 };
 
 use super::{
+    auth,
     ep::EpObj,
     event::EqObj,
     fabric::FabricObj,
@@ -32,6 +39,7 @@ use super::{
     raw, //
 };
 use crate::{
+    auth::AuthKey,
     eq::Eq,
     errno::eopnotsupp,
     fabric::Fabric,
@@ -46,35 +54,23 @@ use crate::{
     },
 };
 
-/// A request that a consumer has read, and not answered. C knows it by the address of its `fid`, which
-/// is looked up here and never followed, so that a stale one does no harm.
+/// A request that a consumer has read, and not answered. C knows it by a number, which is never
+/// another's, so that a stale one does no harm.
 struct Waiting {
-    fid: KBox<Opaque<raw::kfid>>,
+    number: u64,
     /// Address of its passive endpoint.
     pep: u64,
     request: Arc<Request>,
 }
 
-// SAFETY: The structure for C is not used by us.
-unsafe impl Send for Waiting {}
+/// Numbers of requests, as addresses: of nothing, so that who follows one finds out.
+static LAST: AtomicU64 = AtomicU64::new(1 << 63);
 
 /// The requests of a fabric.
 #[pin_data]
 pub(super) struct Requests {
     #[pin]
     waiting: Mutex<KVec<Waiting>>,
-}
-
-static REQUEST: raw::kfi_ops = raw::kfi_ops {
-    size: size_of::<raw::kfi_ops>(),
-    close: Some(no_close),
-    bind: Some(obj::no_bind),
-    control: Some(obj::no_control),
-    ops_open: Some(obj::no_ops),
-};
-
-unsafe extern "C" fn no_close(_: *mut raw::kfid) -> c_int {
-    enosys().to_errno()
 }
 
 impl Requests {
@@ -89,20 +85,15 @@ impl Requests {
 
     /// Adds one; what C is to know it by.
     pub(super) fn add(&self, request: Arc<Request>, pep: u64) -> Result<*mut raw::kfid> {
-        let fid = KBox::new(Opaque::uninit(), GFP_KERNEL)?;
-        let handle = fid.get();
-        // SAFETY: Ours, and valid for writes.
-        unsafe {
-            raw::kf_c_init_fid(
-                handle,
-                raw::KFI_CLASS_CONNREQ as usize,
-                ptr::null_mut(),
-                ptr::from_ref(&REQUEST).cast_mut(),
-            )
+        let number = LAST.fetch_add(1, Ordering::Relaxed);
+        let one = Waiting {
+            number,
+            pep,
+            request,
         };
-        let one = Waiting { fid, pep, request };
         self.waiting.lock().push(one, GFP_KERNEL)?;
-        Ok(handle)
+        // CAST: Not followed by anybody.
+        Ok(number as *mut raw::kfid)
     }
 
     /// Runs `answer` with a request, which is used up if that succeeds.
@@ -117,11 +108,11 @@ impl Requests {
     ) -> Result<T> {
         let request = {
             let waiting = self.waiting.lock();
-            let found = waiting.iter().find(|one| one.fid.get() == handle);
+            let found = waiting.iter().find(|one| one.number == handle as u64);
             found.map(|one| one.request.clone()).ok_or(EINVAL)?
         };
         let result = answer(&request)?;
-        let used = self.remove(|one| one.fid.get() == handle);
+        let used = self.remove(|one| one.number == handle as u64);
         drop(used);
         Ok(result)
     }
@@ -143,6 +134,8 @@ impl Requests {
 /// What a passive endpoint is before and after it listens.
 struct Listening {
     addr: SockAddr,
+    /// What peers prove to have.
+    auth: KVec<AuthKey>,
     backlog: u32,
     eq: Option<Arc<Eq>>,
     pep: Option<Arc<PassiveEp>>,
@@ -197,11 +190,26 @@ fn open(
     info: Option<&raw::kfi_info>,
     context: *mut c_void,
 ) -> Result<*mut raw::kfid_pep> {
-    // SAFETY: A caller's info is as the header says.
-    let addr = unsafe { info::src_addr(info.ok_or(EINVAL)?)? };
+    // SAFETY: A caller's info is as the header says, with its attributes or null.
+    let (addr, auth) = unsafe {
+        let info = info.ok_or(EINVAL)?;
+        let ep = info.ep_attr.as_ref();
+        let domain = info.domain_attr.as_ref();
+        let own = auth::of_ep(ep)?;
+        let auth = match (own, domain) {
+            (None, Some(domain)) => auth::key(domain.auth_key, domain.auth_key_size)?,
+            (own, _) => own,
+        };
+        (info::src_addr(info)?, auth)
+    };
+    let mut keys = KVec::new();
+    if let Some(key) = auth {
+        keys.push(key, GFP_KERNEL)?;
+    }
     let place = Place::<PepObj>::new()?;
     let state = Listening {
         addr,
+        auth: keys,
         backlog: 0,
         eq: None,
         pep: None,
@@ -286,7 +294,7 @@ impl PepObj {
             return Err(EINVAL);
         }
         let eq = state.eq.as_ref().ok_or_else(|| kfi_error(raw::KFI_ENOEQ))?;
-        let pep = PassiveEp::open(&self.fabric, eq, &state.addr, context)?;
+        let pep = PassiveEp::open_for(&self.fabric, eq, &state.addr, context, &state.auth)?;
         pep.listen(state.backlog)?;
         state.pep = Some(pep);
         Ok(())
@@ -336,7 +344,7 @@ unsafe extern "C" fn reject(
 /// # Safety
 ///
 /// `addr` has `*len` bytes.
-unsafe fn address(found: &SockAddr, addr: *mut c_void, len: *mut usize) -> Result {
+pub(super) unsafe fn address(found: &SockAddr, addr: *mut c_void, len: *mut usize) -> Result {
     // CAST: A `u32` fits.
     let bytes = found.data.get(..found.len as usize).ok_or(EINVAL)?;
     // SAFETY: The caller's promise.

@@ -14,6 +14,8 @@ use kernel::{
 };
 
 use super::{
+    atomic,
+    auth,
     cm,
     event::EqObj,
     fabric::DomainObj,
@@ -29,7 +31,8 @@ use super::{
     post,
     queue::{
         CntrObj,
-        CqObj, //
+        CqObj,
+        Handler, //
     },
     raw, //
 };
@@ -38,7 +41,7 @@ use crate::{
         Endpoint,
         EpAttr, //
     },
-    errno::eopnotsupp,
+    pep::Request,
     uapi::{
         SockAddr,
         KFI_EP_MSG, //
@@ -54,6 +57,8 @@ pub(super) struct EpObj {
     pub(super) dest: SockAddr,
     /// Flags of operations whose call has none: of the transmit side, of the receive side.
     pub(super) flags: (u64, u64),
+    /// Who is told of its completions.
+    handlers: [Option<Arc<Handler>>; 2],
 }
 
 // SAFETY: Begins with its structure, whose class this is.
@@ -103,9 +108,6 @@ fn open(
         if ep.type_ != raw::kfi_ep_type_KFI_EP_UNSPEC && ep.type_ != KFI_EP_MSG {
             return Err(enosys());
         }
-        if ep.auth_key_size != 0 {
-            return Err(eopnotsupp());
-        }
         if ep.tx_ctx_cnt > 1 || ep.rx_ctx_cnt > 1 {
             return Err(EINVAL);
         }
@@ -135,18 +137,25 @@ fn open(
     };
     // SAFETY: As above.
     let dest = unsafe { info::dest_addr(info)? };
+    // SAFETY: As above.
+    let auth = unsafe { auth::of_ep(ep)? };
+    let make = |request: Option<&Arc<Request>>| match &auth {
+        Some(key) => Endpoint::open_with(&domain.domain, &attr, request, key),
+        None => Endpoint::open(&domain.domain, &attr, request),
+    };
     let ep = if info.handle.is_null() {
-        Endpoint::open(&domain.domain, &attr, None)?
+        make(None)?
     } else {
-        domain.requests.answer(info.handle, |request| {
-            Endpoint::open(&domain.domain, &attr, Some(request))
-        })?
+        domain
+            .requests
+            .answer(info.handle, |request| make(Some(request)))?
     };
     let object = EpObj {
         fid: Opaque::uninit(),
         ep,
         dest,
         flags,
+        handlers: [const { None }; 2],
     };
     Ok(place.put(object, context, |c| {
         c.ops = ptr::from_ref(&EP_OPS).cast_mut();
@@ -154,7 +163,7 @@ fn open(
         c.msg = ptr::from_ref(&post::MSG).cast_mut();
         c.rma = ptr::from_ref(&post::RMA).cast_mut();
         c.tagged = &raw mut raw::kf_c_no_tagged;
-        c.atomic = &raw mut raw::kf_c_no_atomic;
+        c.atomic = ptr::from_ref(&atomic::OPS).cast_mut();
     }))
 }
 
@@ -181,14 +190,20 @@ unsafe extern "C" fn close(fid: *mut raw::kfid) -> c_int {
     // Its events have its address until this is over.
     this.ep.close();
     this.ep.unseen();
+    // The consumer's handler has been told of all then.
+    for handler in this.handlers.iter().flatten() {
+        Handler::settle(handler);
+    }
     // SAFETY: As above, and they are over.
     drop(unsafe { obj::take::<EpObj>(fid) });
     0
 }
 
 unsafe extern "C" fn bind(fid: *mut raw::kfid, bfid: *mut raw::kfid, flags: u64) -> c_int {
-    // SAFETY: The consumer passes one of ours, and another object, here and below.
-    let ep = &unsafe { obj::get::<EpObj, _>(fid) }.ep;
+    // SAFETY: The consumer passes one of ours, which nobody else changes or uses meanwhile, and
+    // another object, here and below.
+    let this = unsafe { &mut *fid.cast::<EpObj>() };
+    let ep = &this.ep;
     // SAFETY: As above.
     let bound = if let Some(eq) = unsafe { obj::try_get::<EqObj>(bfid) } {
         if flags == 0 {
@@ -198,7 +213,12 @@ unsafe extern "C" fn bind(fid: *mut raw::kfid, bfid: *mut raw::kfid, flags: u64)
         }
     // SAFETY: As above.
     } else if let Some(cq) = unsafe { obj::try_get::<CqObj>(bfid) } {
-        ep.bind_cq(&cq.cq, flags)
+        ep.bind_cq(&cq.cq, flags).inspect(|()| {
+            // At most one queue for each side.
+            if let Some(place) = this.handlers.iter_mut().find(|place| place.is_none()) {
+                *place = cq.handler.clone();
+            }
+        })
     // SAFETY: As above.
     } else if let Some(cntr) = unsafe { obj::try_get::<CntrObj>(bfid) } {
         ep.bind_cntr(&cntr.cntr, flags)

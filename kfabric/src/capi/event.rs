@@ -47,6 +47,7 @@ use crate::{
         EqHandler,
         Event, //
     },
+    sys::wait::Deadline,
     uapi, //
 };
 
@@ -196,6 +197,9 @@ impl EqObj {
             let mut info = ptr::null_mut();
             if let Some(request) = event.request.as_ref().filter(|_| !peek) {
                 let list = info::offer(request.info(), None)?;
+                if let Some(key) = request.auth() {
+                    info::set_auth(&list, key)?;
+                }
                 let handle = self.requests.add(request.clone(), event.context)?;
                 info = list.give();
                 // SAFETY: One info, ours until it is in the buffer.
@@ -259,16 +263,21 @@ unsafe extern "C" fn sread(
 ) -> isize {
     // SAFETY: As for `read`.
     let this = unsafe { obj::get::<EqObj, _>(eq) };
-    if let Err(e) = this
-        .eq
-        .wait()
-        .wait_until(|| this.eq.waiting() != 0, timeout)
-    {
-        // CAST: A `c_int` fits.
-        return e.to_errno() as isize;
+    let deadline = Deadline::in_ms(timeout);
+    loop {
+        let left = deadline.left_ms();
+        let waited = this.eq.wait().wait_until(|| this.eq.waiting() != 0, left);
+        if let Err(e) = waited {
+            // CAST: A `c_int` fits.
+            return e.to_errno() as isize;
+        }
+        // SAFETY: As for `read`.
+        let taken = unsafe { read(eq, event, buf, len, flags) };
+        // Another reader may have been faster. CAST: A `c_int` fits.
+        if left == 0 || taken != EAGAIN.to_errno() as isize {
+            return taken;
+        }
     }
-    // SAFETY: As for `read`.
-    unsafe { read(eq, event, buf, len, flags) }
 }
 
 unsafe extern "C" fn readerr(

@@ -13,6 +13,9 @@ use kernel::{
 };
 
 use super::{
+    atomic,
+    auth,
+    av,
     cm::{
         self,
         Requests, //
@@ -104,7 +107,7 @@ static DOMAIN: raw::kfi_ops = raw::kfi_ops {
 
 static DOMAIN_OPS: raw::kfi_ops_domain = raw::kfi_ops_domain {
     size: size_of::<raw::kfi_ops_domain>(),
-    av_open: Some(av_open),
+    av_open: Some(av::open),
     cq_open: Some(queue::cq_open),
     endpoint: Some(ep::endpoint),
     scalable_ep: Some(scalable_ep),
@@ -112,7 +115,7 @@ static DOMAIN_OPS: raw::kfi_ops_domain = raw::kfi_ops_domain {
     poll_open: Some(poll_open),
     stx_ctx: Some(stx_ctx),
     srx_ctx: Some(srx_ctx),
-    query_atomic: Some(query_atomic),
+    query_atomic: Some(atomic::query),
 };
 
 /// A C text as a name; null: the empty one.
@@ -204,20 +207,20 @@ fn open_domain(
     context: *mut c_void,
 ) -> Result<*mut raw::kfid_domain> {
     // SAFETY: A caller's info, with its attributes or null.
-    let (attr, ep) = unsafe {
+    let attr = unsafe {
         let info = info.as_ref().ok_or(EINVAL)?;
+        info.domain_attr.as_ref().ok_or(EINVAL)?
+    };
+    // SAFETY: The caller's attributes have texts or null, and as many bytes as they say.
+    let (name, auth) = unsafe {
         (
-            info.domain_attr.as_ref().ok_or(EINVAL)?,
-            info.ep_attr.as_ref(),
+            name(attr.name)?,
+            auth::key(attr.auth_key, attr.auth_key_size)?,
         )
     };
-    if attr.auth_key_size != 0 || ep.is_some_and(|ep| ep.auth_key_size != 0) {
-        return Err(eopnotsupp());
-    }
-    // SAFETY: The caller's attributes have texts or null.
-    let name = unsafe { name(attr.name)? };
     let place = Place::<DomainObj>::new()?;
-    let domain = Domain::open(&fabric.fabric, name_str(&name)?).map_err(no_device)?;
+    let domain =
+        Domain::open_with(&fabric.fabric, name_str(&name)?, auth.as_ref()).map_err(no_device)?;
     // CAST: A bit each.
     let ep_keys = attr.mr_mode & raw::KFI_MR_ENDPOINT as c_int != 0;
     if ep_keys && domain.attr().caps & KFI_EP_KEYS == 0 {
@@ -272,18 +275,10 @@ macro_rules! not_offered {
 
 not_offered! {
     wait_open(*mut raw::kfid_fabric, *mut raw::kfi_wait_attr, *mut *mut raw::kfid_wait);
-    av_open(*mut raw::kfid_domain, *mut raw::kfi_av_attr, *mut *mut raw::kfid_av, *mut c_void);
     scalable_ep(*mut raw::kfid_domain, *mut raw::kfi_info, *mut *mut raw::kfid_ep, *mut c_void);
     poll_open(*mut raw::kfid_domain, *mut raw::kfi_poll_attr, *mut *mut raw::kfid_poll);
     stx_ctx(*mut raw::kfid_domain, *mut raw::kfi_tx_attr, *mut *mut raw::kfid_stx, *mut c_void);
     srx_ctx(*mut raw::kfid_domain, *mut raw::kfi_rx_attr, *mut *mut raw::kfid_ep, *mut c_void);
-    query_atomic(
-        *mut raw::kfid_domain,
-        raw::kfi_datatype,
-        raw::kfi_op,
-        *mut raw::kfi_atomic_attr,
-        u64
-    );
 }
 
 /// The error of a queue that is opened with what there is not.

@@ -24,6 +24,7 @@ use super::{
     raw, //
 };
 use crate::{
+    auth::AuthKey,
     errno::enodata,
     net::Net,
     object::name_str,
@@ -31,7 +32,8 @@ use crate::{
     uapi::{
         self,
         InfoEntry,
-        SockAddr, //
+        SockAddr,
+        KFI_AUTH_KEY_MAX, //
     },
 };
 
@@ -45,8 +47,7 @@ const MOVED: [(u64, u64); 3] = [
     (raw::KFI_FENCE as u64, uapi::KFI_FENCE),
 ];
 
-/// Capabilities that have the same value on both sides. Atomics and keys for one use have no calls
-/// here, whatever a provider has.
+/// Capabilities that have the same value on both sides.
 const SAME: u64 = uapi::KFI_MSG
     | uapi::KFI_RMA
     | uapi::KFI_READ
@@ -55,7 +56,9 @@ const SAME: u64 = uapi::KFI_MSG
     | uapi::KFI_SEND
     | uapi::KFI_REMOTE_READ
     | uapi::KFI_REMOTE_WRITE
+    | uapi::KFI_ATOMIC
     | uapi::KFI_DYNAMIC_KEYS
+    | uapi::KFI_SINGLE_USE_KEYS
     | uapi::KFI_EP_KEYS;
 
 /// Registration modes: the C API's, the core's.
@@ -85,7 +88,9 @@ const _: () = {
     assert!(raw::KFI_COMPLETION as u64 == uapi::KFI_COMPLETION);
     assert!(raw::KFI_INJECT as u64 == uapi::KFI_INJECT);
     assert!(raw::KFI_SELECTIVE_COMPLETION == uapi::KFI_SELECTIVE_COMPLETION);
+    assert!(raw::KFI_ATOMIC as u64 == uapi::KFI_ATOMIC);
     assert!(raw::KFI_DYNAMIC_KEYS == uapi::KFI_DYNAMIC_KEYS);
+    assert!(raw::KFI_SINGLE_USE_KEYS == uapi::KFI_SINGLE_USE_KEYS);
     assert!(raw::KFI_EP_KEYS == uapi::KFI_EP_KEYS);
     assert!(raw::kfi_ep_type_KFI_EP_MSG == uapi::KFI_EP_MSG);
     assert!(raw::KFI_PROTO_RDMA_CM_IB_RC == uapi::KFI_PROTO_RDMA_CM_IB_RC);
@@ -248,7 +253,7 @@ unsafe fn wanted(hints: &raw::kfi_info) -> Result<InfoEntry> {
         want.ep_type = ep.type_;
         want.protocol = ep.protocol;
         want.max_msg_size = ep.max_msg_size as u64;
-        if ep.auth_key_size != 0 || ep.tx_ctx_cnt > 1 || ep.rx_ctx_cnt > 1 {
+        if ep.auth_key_size > KFI_AUTH_KEY_MAX || ep.tx_ctx_cnt > 1 || ep.rx_ctx_cnt > 1 {
             return Err(enodata());
         }
     }
@@ -269,7 +274,7 @@ unsafe fn wanted(hints: &raw::kfi_info) -> Result<InfoEntry> {
         want.cq_data_size = size(domain.cq_data_size);
         // SAFETY: A text or null.
         want.domain_name = unsafe { name(domain.name)? };
-        if domain.auth_key_size != 0 {
+        if domain.auth_key_size > KFI_AUTH_KEY_MAX {
             return Err(enodata());
         }
     }
@@ -370,7 +375,37 @@ fn copied(addr: &SockAddr) -> Result<(*mut c_void, usize)> {
     Ok((copy, bytes.len()))
 }
 
-/// An offer of the core's as an info. `flags`: of operations, as the hints have them.
+/// A copy of an auth key for C; null for none.
+///
+/// # Safety
+///
+/// `bytes` has `len` bytes, or is null.
+unsafe fn auth_copied(bytes: *const u8, len: usize) -> Result<(*mut u8, usize)> {
+    if bytes.is_null() || len == 0 {
+        return Ok((ptr::null_mut(), 0));
+    }
+    // SAFETY: The caller's promise.
+    let copy: *mut u8 = unsafe { raw::kf_c_copy(bytes.cast(), len) }.cast();
+    if copy.is_null() {
+        return Err(ENOMEM);
+    }
+    Ok((copy, len))
+}
+
+/// Has an info say under which auth key an endpoint is opened with it.
+pub(super) fn set_auth(list: &List, key: &AuthKey) -> Result {
+    let bytes = key.bytes();
+    // SAFETY: As many bytes as there are; an info of ours has attributes of endpoints, which are the
+    // caller's alone.
+    unsafe {
+        let copy = auth_copied(bytes.as_ptr(), bytes.len())?;
+        let attr = &mut *(*list.first).ep_attr;
+        (attr.auth_key, attr.auth_key_size) = copy;
+    }
+    Ok(())
+}
+
+/// An offer of the core's as an info. Flags of operations, and auth keys, are as the hints have them.
 pub(super) fn offer(entry: &InfoEntry, hints: Option<&raw::kfi_info>) -> Result<List> {
     let mut list = List::new();
     // SAFETY: No preconditions; what it returns is ours.
@@ -398,6 +433,15 @@ pub(super) fn offer(entry: &InfoEntry, hints: Option<&raw::kfi_info>) -> Result<
                 .map_or(0, |rx| rx.op_flags),
         )
     };
+    // SAFETY: As above, and as many bytes as they say.
+    unsafe {
+        if let Some(of) = hints.and_then(|hints| hints.ep_attr.as_ref()) {
+            (ep.auth_key, ep.auth_key_size) = auth_copied(of.auth_key, of.auth_key_size)?;
+        }
+        if let Some(of) = hints.and_then(|hints| hints.domain_attr.as_ref()) {
+            (domain.auth_key, domain.auth_key_size) = auth_copied(of.auth_key, of.auth_key_size)?;
+        }
+    }
     info.caps = caps_out(entry.caps);
     info.mode = entry.mode;
     info.addr_format = entry.addr_format;

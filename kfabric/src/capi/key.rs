@@ -10,6 +10,7 @@ use kernel::{
 };
 
 use super::{
+    auth,
     ep::EpObj,
     mr::MrObj,
     obj::{
@@ -22,6 +23,7 @@ use super::{
     raw, //
 };
 use crate::{
+    auth::Under,
     key::{
         Assignment,
         Failures,
@@ -72,12 +74,19 @@ pub(super) unsafe fn alloc(mr: &MrObj, alloc: &raw::kfi_key_alloc) -> Result {
         // SAFETY: The caller's promise.
         false => Some(unsafe { obj::try_get::<EpObj>(alloc.ep.cast()) }.ok_or(EINVAL)?),
     };
+    // SAFETY: As above.
+    let auth = unsafe { auth::key(alloc.auth_key, alloc.auth_key_size)? };
     for i in 0..alloc.count {
         let made = || -> Result<*mut raw::kfid_key> {
             let place = Place::<KeyObj>::new()?;
-            let key = match ep {
-                Some(ep) => Key::alloc_for(mr.region()?, &ep.ep)?,
-                None => Key::alloc(mr.region()?)?,
+            let region = mr.region()?;
+            let key = match (&auth, ep) {
+                (Some(auth), ep) => {
+                    let ep = ep.map(|ep| &*ep.ep);
+                    Key::alloc_under(region, ep, Under::of(Some(auth)))?
+                }
+                (None, Some(ep)) => Key::alloc_for(region, &ep.ep)?,
+                (None, None) => Key::alloc(region)?,
             };
             let object = KeyObj {
                 fid: Opaque::uninit(),
@@ -152,10 +161,8 @@ unsafe extern "C" fn assign(
     done: *mut usize,
 ) -> c_int {
     let go = || -> Result<(), (usize, Error)> {
-        if count == 0
-            || count > raw::KFI_KEY_BATCH_MAX as usize
-            || flags & !raw::KFI_KEY_ORDERED != 0
-        {
+        let known = raw::KFI_KEY_ORDERED | raw::KFI_KEY_SINGLE_USE;
+        if count == 0 || count > raw::KFI_KEY_BATCH_MAX as usize || flags & !known != 0 {
             return Err((0, EINVAL));
         }
         // SAFETY: The caller's batch has as many.
@@ -168,7 +175,7 @@ unsafe extern "C" fn assign(
                 offset: one.offset,
                 len: one.len,
                 access: one.access,
-                once: false,
+                once: flags & raw::KFI_KEY_SINGLE_USE != 0,
                 value: KeyValue::NONE,
             };
             list.push(item, GFP_KERNEL).map_err(|e| (0, e.into()))?;

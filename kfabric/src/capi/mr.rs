@@ -32,6 +32,7 @@ use kernel::{
 };
 
 use super::{
+    auth,
     ep::EpObj,
     fabric::DomainObj,
     key,
@@ -45,8 +46,8 @@ use super::{
     raw, //
 };
 use crate::{
+    auth::AuthKey,
     ep::Endpoint,
-    errno::eopnotsupp,
     fabric::Domain,
     memory::{
         Lender,
@@ -259,6 +260,8 @@ pub(super) struct MrObj {
     phys: Index,
     gone: Arc<AtomicBool>,
     domain: Arc<Domain>,
+    /// Its own; none: the domain's, or its endpoint's.
+    auth: Option<AuthKey>,
     access: u64,
     dynamic: bool,
     /// It is to be bound and enabled.
@@ -377,6 +380,7 @@ unsafe fn register(
     fid: *mut raw::kfid,
     list: List,
     (access, offset, flags): (u64, u64, u64),
+    auth: Option<AuthKey>,
     context: *mut c_void,
 ) -> Result<*mut raw::kfid_mr> {
     // SAFETY: The consumer passes one of ours.
@@ -406,6 +410,7 @@ unsafe fn register(
         ep: None,
         gone,
         domain: domain.domain.clone(),
+        auth,
         access,
         dynamic: flags & KFI_DYNAMIC_KEYS != 0,
         later: domain.ep_keys,
@@ -429,10 +434,14 @@ impl MrObj {
             return Err(EINVAL);
         }
         let memory = self.memory.clone().ok_or(EINVAL)?;
-        let region = match &self.ep {
-            Some(ep) => Region::register_for(ep, memory, self.access, self.dynamic)?,
-            None if self.later => return Err(EINVAL),
-            None => Region::register(&self.domain, memory, self.access, self.dynamic)?,
+        let (access, dynamic) = (self.access, self.dynamic);
+        let region = match (&self.ep, &self.auth) {
+            // What is bound to an endpoint is under the endpoint's.
+            (Some(ep), Some(key)) if ep.under().number() != key.number() => return Err(EINVAL),
+            (Some(ep), _) => Region::register_for(ep, memory, access, dynamic)?,
+            (None, _) if self.later => return Err(EINVAL),
+            (None, Some(key)) => Region::register_with(&self.domain, memory, access, dynamic, key)?,
+            (None, None) => Region::register(&self.domain, memory, access, dynamic)?,
         };
         self.region = Some(region);
         Ok(())
@@ -491,7 +500,13 @@ unsafe extern "C" fn reg(
     // SAFETY: The consumer does as the header says, here and below.
     unsafe {
         answer(
-            register(fid, List::One(buf, len), (access, offset, flags), context),
+            register(
+                fid,
+                List::One(buf, len),
+                (access, offset, flags),
+                None,
+                context,
+            ),
             mr,
         )
     }
@@ -515,6 +530,7 @@ unsafe extern "C" fn regv(
                 fid,
                 List::Kvec(iov, count),
                 (access, offset, flags),
+                None,
                 context,
             ),
             mr,
@@ -540,6 +556,7 @@ unsafe extern "C" fn regbv(
                 fid,
                 List::Bvec(biov, count),
                 (access, offset, flags),
+                None,
                 context,
             ),
             mr,
@@ -561,7 +578,13 @@ unsafe extern "C" fn regsgl(
     // SAFETY: As above.
     unsafe {
         answer(
-            register(fid, List::Sgl(sgl, count), (access, offset, flags), context),
+            register(
+                fid,
+                List::Sgl(sgl, count),
+                (access, offset, flags),
+                None,
+                context,
+            ),
             mr,
         )
     }
@@ -576,14 +599,21 @@ unsafe extern "C" fn regattr(
     let go = || {
         // SAFETY: The caller's attributes, or null.
         let attr = unsafe { attr.as_ref() }.ok_or(EINVAL)?;
-        if attr.auth_key_size != 0 {
-            return Err(eopnotsupp());
-        }
+        // SAFETY: As above.
+        let auth = unsafe { auth::key(attr.auth_key, attr.auth_key_size)? };
         // SAFETY: A union of pointers.
         let list = unsafe { attr.__bindgen_anon_1.mr_iov }.cast();
         let list = List::of(attr.type_, list, attr.iov_count)?;
         // SAFETY: As above.
-        unsafe { register(fid, list, (attr.access, attr.offset, flags), attr.context) }
+        unsafe {
+            register(
+                fid,
+                list,
+                (attr.access, attr.offset, flags),
+                auth,
+                attr.context,
+            )
+        }
     };
     // SAFETY: As above.
     unsafe { answer(go(), mr) }

@@ -73,6 +73,27 @@ pub(super) fn check_own_flags(flags: u64) -> Result<u64> {
     Ok(flags)
 }
 
+/// The core's flags of an operation on an endpoint. `given`: as in C; none: the endpoint's own.
+///
+/// # Errors
+///
+/// As [`check_flags`].
+pub(super) fn core_flags(ep: &EpObj, kind: OpKind, given: Option<u64>) -> Result<u64> {
+    let own = match kind {
+        OpKind::Recv => ep.flags.1,
+        _ => ep.flags.0,
+    };
+    let given = match given {
+        Some(flags) => check_flags(flags)?,
+        None => own & KFI_COMPLETION,
+    };
+    let mut flags = given & SAME;
+    if given & u64::from(raw::KFI_FENCE) != 0 {
+        flags |= KFI_FENCE;
+    }
+    Ok(flags)
+}
+
 /// What is posted, beside local memory.
 struct Op {
     kind: OpKind,
@@ -98,7 +119,7 @@ impl Op {
 
 /// Descriptors.
 #[derive(Clone, Copy)]
-enum Descs {
+pub(super) enum Descs {
     /// Of all pieces.
     One(*mut c_void),
     /// One for each piece.
@@ -115,7 +136,7 @@ impl Descs {
     /// # Safety
     ///
     /// As the header says.
-    unsafe fn get<'a>(&self, nth: usize) -> Result<&'a MrObj> {
+    pub(super) unsafe fn get<'a>(&self, nth: usize) -> Result<&'a MrObj> {
         let desc = match *self {
             Self::One(desc) => desc,
             Self::Each(list) if list.is_null() => ptr::null_mut(),
@@ -171,18 +192,7 @@ unsafe fn gather(mut list: List, to: &mut [u8; KFI_INJECT_MAX]) -> Result<usize>
 unsafe fn try_post(ep: *mut raw::kfid_ep, op: Op, mut list: List, descs: Descs) -> Result {
     // SAFETY: The consumer passes one of ours.
     let this = unsafe { obj::get::<EpObj, _>(ep) };
-    let own = match op.kind {
-        OpKind::Recv => this.flags.1,
-        _ => this.flags.0,
-    };
-    let given = match op.flags {
-        Some(flags) => check_flags(flags)?,
-        None => own & KFI_COMPLETION,
-    };
-    let mut flags = given & SAME;
-    if given & u64::from(raw::KFI_FENCE) != 0 {
-        flags |= KFI_FENCE;
-    }
+    let mut flags = core_flags(this, op.kind, op.flags)?;
     if op.data.is_some() && op.flags.is_none() {
         flags |= KFI_REMOTE_CQ_DATA;
     }

@@ -105,11 +105,10 @@ impl Drop for Kept {
 }
 
 impl Lists {
-    fn keep(&self, at: usize) -> Option<Kept> {
-        let entry = *self.providers.get(at)?;
+    /// None: its module is going.
+    fn keep(&self, entry: Entry) -> Option<Kept> {
         // SAFETY: It is in the list, so it has at least the reference of being registered.
-        unsafe { raw::kf_c_provider_get(entry.0) };
-        Some(Kept(entry))
+        unsafe { raw::kf_c_provider_get(entry.0) }.then(|| Kept(entry))
     }
 
     fn find(&self, name: &CStr) -> Option<usize> {
@@ -127,7 +126,7 @@ pub(crate) fn has(name: &str) -> bool {
     found
 }
 
-fn register(provider: *mut raw::kfi_provider) -> Result {
+fn register(provider: *mut raw::kfi_provider, owner: *mut bindings::module) -> Result {
     // SAFETY: The caller's provider, or null.
     let given = unsafe { provider.as_ref() }.ok_or(EINVAL)?;
     if given.name.is_null() || given.kgetinfo.is_none() || given.kfabric.is_none() {
@@ -152,19 +151,22 @@ fn register(provider: *mut raw::kfi_provider) -> Result {
         }
         // Before anyone can find it.
         // SAFETY: The caller's, of which nobody knows yet.
-        unsafe { raw::kf_c_provider_init(provider) };
+        unsafe { raw::kf_c_provider_init(provider, owner) };
         Ok(lists.providers.push(entry, GFP_KERNEL)?)
     })
 }
 
-/// See `kfi_provider_register()`.
+/// See `kfi_provider_register_by()`.
 ///
 /// # Safety
 ///
 /// As the header says.
 #[no_mangle]
-pub(crate) unsafe extern "C" fn kf_c_provider_register(provider: *mut raw::kfi_provider) -> c_int {
-    code(register(provider))
+pub(crate) unsafe extern "C" fn kf_c_provider_register(
+    provider: *mut raw::kfi_provider,
+    owner: *mut bindings::module,
+) -> c_int {
+    code(register(provider, owner))
 }
 
 /// See `kfi_provider_deregister()`.
@@ -186,8 +188,7 @@ pub(crate) unsafe extern "C" fn kf_c_provider_deregister(
     }
     // SAFETY: It was in the list, and only who took it out comes here.
     unsafe {
-        raw::kf_c_provider_put(provider);
-        raw::kf_c_provider_wait(provider);
+        raw::kf_c_provider_end(provider);
         if let Some(cleanup) = (*provider).cleanup {
             cleanup();
         }
@@ -224,10 +225,13 @@ pub(super) unsafe fn getinfo(
     loop {
         let (kept, asked) = {
             let mut lists = PROVIDERS.lock();
-            let Some(kept) = lists.keep(at) else {
+            let Some(entry) = lists.providers.get(at).copied() else {
                 return Ok(());
             };
             at += 1;
+            let Some(kept) = lists.keep(entry) else {
+                continue;
+            };
             let asked = Asked(kept.0, task);
             let skipped = named.is_some_and(|named| {
                 !named
@@ -277,7 +281,7 @@ pub(super) unsafe fn fabric(
     let kept = {
         let lists = PROVIDERS.lock();
         let at = lists.find(name)?;
-        lists.keep(at)?
+        lists.keep(*lists.providers.get(at)?)?
     };
     let open = kept.get().kfabric?;
     // SAFETY: The provider takes what `kfi_fabric()` does.

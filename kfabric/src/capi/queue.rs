@@ -4,21 +4,27 @@
 use core::{
     ptr,
     sync::atomic::{
-        AtomicBool,
         AtomicPtr,
+        AtomicU32,
+        AtomicU64,
         Ordering, //
     }, //
 };
 use kernel::{
-    bindings,
     ffi::{
         c_char,
         c_int,
         c_void, //
     },
+    impl_has_work,
+    new_work,
     prelude::*,
     sync::Arc,
-    types::Opaque, //
+    types::Opaque,
+    workqueue::{
+        Work,
+        WorkItem, //
+    }, //
 };
 
 use super::{
@@ -45,20 +51,50 @@ use crate::{
         CqHandler, //
     },
     new_irqlock,
-    sys::IrqLock,
+    sys::{
+        self,
+        wait::Deadline,
+        IrqLock, //
+    },
     uapi::CqEntry, //
 };
 
-/// Tells the consumer's handler of entries.
-///
-/// # Invariants
-///
-/// Null, or a queue that stays as long as entries are added to it.
-struct Told(AtomicPtr<raw::kfid_cq>);
+/// The consumer's handler of entries.
+#[pin_data]
+pub(super) struct Handler {
+    /// # Invariants
+    ///
+    /// Null, or a queue that stays as long as entries are added to it, and until the work item has
+    /// run.
+    cq: AtomicPtr<raw::kfid_cq>,
+    /// Calls that a worker is to make.
+    owed: AtomicU32,
+    #[pin]
+    work: Work<Handler>,
+}
 
-impl CqHandler for Told {
-    fn completed(&self) {
-        let cq = self.0.load(Ordering::Acquire);
+impl_has_work! {
+    impl HasWork<Self> for Handler { self.work }
+}
+
+impl WorkItem for Handler {
+    type Pointer = Arc<Handler>;
+
+    fn run(this: Arc<Handler>) {
+        for _ in 0..this.owed.swap(0, Ordering::AcqRel) {
+            this.call();
+        }
+    }
+}
+
+impl Handler {
+    /// Waits until the handler has been told of all that has been added.
+    pub(super) fn settle(this: &Arc<Self>) {
+        sys::wq::flush(this);
+    }
+
+    fn call(&self) {
+        let cq = self.cq.load(Ordering::Acquire);
         // SAFETY: By the type invariant it stays, and the consumer leaves the fields alone.
         let handler = unsafe { cq.as_ref() }.and_then(|cq| cq.comp_handler);
         if let Some(handler) = handler {
@@ -68,13 +104,34 @@ impl CqHandler for Told {
     }
 }
 
+/// Tells a handler of entries: at once or, where completions are told of inside the calls that post,
+/// by a worker. Whoever posts may hold a lock that the handler takes.
+struct Told {
+    handler: Arc<Handler>,
+    later: bool,
+}
+
+impl CqHandler for Told {
+    fn completed(&self) {
+        if !self.later {
+            return self.handler.call();
+        }
+        self.handler.owed.fetch_add(1, Ordering::AcqRel);
+        // If it is queued already it has not looked yet.
+        let _ = sys::wq::queue().enqueue(self.handler.clone());
+    }
+}
+
 /// What readers share.
 #[pin_data]
 struct Reading {
     /// An error that was met, and is to be read as such.
     #[pin]
     error: IrqLock<Option<CqEntry>>,
-    signalled: AtomicBool,
+    /// How often it was signalled.
+    signals: AtomicU64,
+    /// Up to which signal somebody has returned for it.
+    heard: AtomicU64,
 }
 
 /// A completion queue.
@@ -83,6 +140,7 @@ pub(super) struct CqObj {
     fid: Opaque<raw::kfid_cq>,
     pub(super) cq: Arc<Cq>,
     reading: Arc<Reading>,
+    pub(super) handler: Option<Arc<Handler>>,
     format: raw::kfi_cq_format,
     threshold: bool,
 }
@@ -116,7 +174,7 @@ static CQ_OPS: raw::kfi_ops_cq = raw::kfi_ops_cq {
 fn open_cq(
     domain: &DomainObj,
     attr: Option<&raw::kfi_cq_attr>,
-    handler: raw::kfi_comp_handler,
+    wanted: raw::kfi_comp_handler,
     context: *mut c_void,
 ) -> Result<*mut raw::kfid_cq> {
     let (mut depth, mut format, mut threshold) = (0, 0, false);
@@ -142,25 +200,46 @@ fn open_cq(
     let reading = Arc::pin_init(
         pin_init!(Reading {
             error <- new_irqlock!(None, "kfabric_capi_cq"),
-            signalled: AtomicBool::new(false),
+            signals: AtomicU64::new(0),
+            heard: AtomicU64::new(0),
         }),
         GFP_KERNEL,
     )?;
-    // INVARIANT: Nothing yet; below, the queue, which is closed before it is freed.
-    let told = Arc::new(Told(AtomicPtr::new(ptr::null_mut())), GFP_KERNEL)?;
-    let cq = Cq::open(&domain.domain, depth, core, Some(told.clone()))?;
+    let (mut handler, mut told): (_, Option<Arc<dyn CqHandler>>) = (None, None);
+    if wanted.is_some() {
+        let made = Arc::pin_init(
+            pin_init!(Handler {
+                // INVARIANT: Nothing yet; below, the queue, which is closed, and its work item
+                // waited for, before it is freed.
+                cq: AtomicPtr::new(ptr::null_mut()),
+                owed: AtomicU32::new(0),
+                work <- new_work!("Handler::work"),
+            }),
+            GFP_KERNEL,
+        )?;
+        let teller = Told {
+            handler: made.clone(),
+            later: domain.domain.ops().completes_in_post(),
+        };
+        told = Some(Arc::new(teller, GFP_KERNEL)?);
+        handler = Some(made);
+    }
+    let cq = Cq::open(&domain.domain, depth, core, told)?;
     let object = CqObj {
         fid: Opaque::uninit(),
         cq,
         reading,
+        handler: handler.clone(),
         format,
         threshold,
     };
     let made = place.put(object, context, |c| {
         c.ops = ptr::from_ref(&CQ_OPS).cast_mut();
-        c.comp_handler = handler;
+        c.comp_handler = wanted;
     });
-    told.0.store(made, Ordering::Release);
+    if let Some(handler) = handler {
+        handler.cq.store(made, Ordering::Release);
+    }
     Ok(made)
 }
 
@@ -185,7 +264,10 @@ unsafe extern "C" fn cq_close(fid: *mut raw::kfid) -> c_int {
     if let Err(e) = this.cq.close() {
         return e.to_errno();
     }
-    // SAFETY: It is closed: no entry is added to it any more, and nobody uses it.
+    if let Some(handler) = &this.handler {
+        Handler::settle(handler);
+    }
+    // SAFETY: It is closed: no entry is added to it any more, what was is told, and nobody uses it.
     drop(unsafe { obj::take::<CqObj>(fid) });
     0
 }
@@ -360,18 +442,27 @@ unsafe extern "C" fn sread(
     } else {
         1
     };
-    let signalled = &this.reading.signalled;
-    let ready = || {
-        this.waiting() >= wanted
-            || this.reading.error.lock().is_some()
-            || signalled.load(Ordering::Acquire)
-    };
-    if let Err(e) = this.cq.wait().wait_until(ready, timeout) {
-        return sized(Err(e));
+    let reading = &this.reading;
+    // A signal is for all who wait; one that came while nobody did, for the next.
+    let heard = reading.heard.load(Ordering::Acquire);
+    let signals = || reading.signals.load(Ordering::Acquire);
+    let ready = || this.waiting() >= wanted || reading.error.lock().is_some() || signals() != heard;
+    let deadline = Deadline::in_ms(timeout);
+    loop {
+        let left = deadline.left_ms();
+        if let Err(e) = this.cq.wait().wait_until(ready, left) {
+            return sized(Err(e));
+        }
+        let signals = signals();
+        reading.heard.fetch_max(signals, Ordering::AcqRel);
+        // SAFETY: As for `read`.
+        let taken = unsafe { read(cq, buf, count) };
+        // Another reader may have been faster.
+        let again = taken == sized(Err(EAGAIN)) && count != 0;
+        if !again || left == 0 || signals != heard {
+            return taken;
+        }
     }
-    signalled.store(false, Ordering::Release);
-    // SAFETY: As for `read`.
-    unsafe { read(cq, buf, count) }
 }
 
 unsafe extern "C" fn sreadfrom(
@@ -393,7 +484,7 @@ unsafe extern "C" fn sreadfrom(
 unsafe extern "C" fn signal(cq: *mut raw::kfid_cq) -> c_int {
     // SAFETY: The consumer passes one of ours.
     let this = unsafe { obj::get::<CqObj, _>(cq) };
-    this.reading.signalled.store(true, Ordering::Release);
+    this.reading.signals.fetch_add(1, Ordering::AcqRel);
     this.cq.wait().wake_all();
     0
 }
@@ -550,14 +641,9 @@ unsafe extern "C" fn cntr_seterr(cntr: *mut raw::kfid_cntr, value: u64) -> c_int
 }
 
 unsafe extern "C" fn cntr_wait(cntr: *mut raw::kfid_cntr, threshold: u64, timeout: c_int) -> c_int {
-    let deadline = match u64::try_from(timeout) {
-        // CAST: The monotonic clock is positive.
-        // SAFETY: No preconditions.
-        Ok(ms) => (unsafe { bindings::ktime_get() } as u64).saturating_add(ms * 1_000_000),
-        Err(_) => u64::MAX,
-    };
+    let deadline = Deadline::in_ms(timeout);
     // SAFETY: As above.
-    let waited = unsafe { cntr_of(cntr).wait(threshold, deadline) };
+    let waited = unsafe { cntr_of(cntr).wait(threshold, deadline.at()) };
     code(waited.map_err(|e| {
         if e == EIO {
             kfi_error(raw::KFI_EAVAIL)

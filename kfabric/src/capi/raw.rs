@@ -67,6 +67,10 @@ same_layout! {
     kfi_msg = SIZEOF_MSG;
     kfi_msg_rma = SIZEOF_MSG_RMA { rma_iov = OFFSET_MSG_RMA_RMA_IOV };
     kfi_rma_iov = SIZEOF_RMA_IOV;
+    kfi_ioc = SIZEOF_IOC;
+    kfi_rma_ioc = SIZEOF_RMA_IOC;
+    kfi_atomic_attr = SIZEOF_ATOMIC_ATTR;
+    kfi_msg_atomic = SIZEOF_MSG_ATOMIC { datatype = OFFSET_MSG_ATOMIC_DATATYPE };
     kfi_eq_cm_entry = SIZEOF_EQ_CM_ENTRY;
     kfi_eq_err_entry = SIZEOF_EQ_ERR_ENTRY;
     kfi_cq_data_entry = SIZEOF_CQ_DATA_ENTRY;
@@ -80,12 +84,18 @@ same_layout! {
     kfi_ops_cm = SIZEOF_OPS_CM;
     kfi_ops_msg = SIZEOF_OPS_MSG;
     kfi_ops_rma = SIZEOF_OPS_RMA;
+    kfi_ops_atomic = SIZEOF_OPS_ATOMIC;
     kfi_ops_eq = SIZEOF_OPS_EQ;
     kfi_ops_cq = SIZEOF_OPS_CQ;
     kfi_ops_cntr = SIZEOF_OPS_CNTR;
     kfi_ops_key = SIZEOF_OPS_KEY;
     kfi_provider = SIZEOF_PROVIDER { ref_cnt = OFFSET_PROVIDER_REF_CNT };
     kfi_key_assignment = SIZEOF_KEY_ASSIGNMENT;
+    kfi_key_alloc = SIZEOF_KEY_ALLOC;
+    kfi_grant_attr = SIZEOF_GRANT_ATTR { lifetime_ms = OFFSET_GRANT_ATTR_LIFETIME_MS };
+    kfid_av = SIZEOF_AV;
+    kfi_av_attr = SIZEOF_AV_ATTR;
+    kfi_ops_av = SIZEOF_OPS_AV;
     kvec = SIZEOF_KVEC;
     bio_vec = SIZEOF_BIO_VEC;
 }

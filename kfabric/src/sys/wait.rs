@@ -15,6 +15,40 @@ use kernel::{
 
 use crate::sys;
 
+/// Until when to wait.
+pub(crate) struct Deadline(Option<u64>);
+
+impl Deadline {
+    /// In `ms` milliseconds; negative: never.
+    pub(crate) fn in_ms(ms: i32) -> Self {
+        let ms = u64::try_from(ms).ok();
+        Self(ms.map(|ms| Self::now().saturating_add(ms * 1_000_000)))
+    }
+
+    /// The monotonic clock, in nanoseconds.
+    fn now() -> u64 {
+        // CAST: It is positive.
+        // SAFETY: No preconditions.
+        unsafe { bindings::ktime_get() as u64 }
+    }
+
+    /// As the clock has it; `u64::MAX`: never.
+    pub(crate) fn at(&self) -> u64 {
+        self.0.unwrap_or(u64::MAX)
+    }
+
+    /// Milliseconds until then, at least what is left; negative: any number.
+    pub(crate) fn left_ms(&self) -> i32 {
+        match self.0 {
+            Some(at) => {
+                let left = at.saturating_sub(Self::now()).div_ceil(1_000_000);
+                i32::try_from(left).unwrap_or(i32::MAX)
+            }
+            None => -1,
+        }
+    }
+}
+
 /// A `wait_queue_head`.
 ///
 /// # Invariants
