@@ -90,6 +90,34 @@ static void reject(struct test *t)
 	kfi_freeinfo(request);
 }
 
+/* The value of a request that was answered is not that of another one. */
+static void stale_request(struct test *t)
+{
+	struct kfi_info *request;
+	kfid_t first;
+
+	if (!ask(t, &t->st->addr))
+		return;
+	request = next_request(t);
+	if (!request)
+		return;
+	first = request->handle;
+	EXPECT_EQ(t, kfi_reject(t->st->pep, first, NULL, 0), 0);
+	kfi_freeinfo(request);
+	told(t, ECONNREFUSED, "", 0);
+	side_close(t, &t->a);
+	if (!ask(t, &t->st->addr))
+		return;
+	request = next_request(t);
+	if (!request)
+		return;
+	EXPECT(t, request->handle != first);
+	EXPECT_EQ(t, kfi_reject(t->st->pep, first, NULL, 0), -EINVAL);
+	if (side_open(t, &t->b, request, 0))
+		pair_connect(t, request);
+	kfi_freeinfo(request);
+}
+
 static void nobody_listens(struct test *t)
 {
 	struct sockaddr_in addr;
@@ -160,6 +188,7 @@ const struct group connection_tests[] = {
 	{ "connect_and_shut_down", connect_and_shut_down, true },
 	{ "names_of_both_sides", names, true },
 	{ "reject_with_data", reject, false },
+	{ "stale_request", stale_request, false },
 	{ "nobody_listens", nobody_listens, false },
 	{ "listener_closes", listener_closes, false },
 	{ "half_bound", half_bound, false },

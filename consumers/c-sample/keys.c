@@ -66,6 +66,37 @@ static void one(struct test *t)
 	EXPECT_EQ(t, kfi_close(&key->fid), 0);
 }
 
+/* A key that ends with its first use, and a slot that is assigned again without being revoked. */
+static void for_one_use(struct test *t)
+{
+	struct buf *from = buf_get(t, KMALLOC, PAGE_SIZE, KFI_WRITE, 0);
+	struct buf *to = buf_get(t, PAGES, PAGE_SIZE, BOTH, KFI_DYNAMIC_KEYS);
+	struct kfid_key *key, old;
+	int i;
+
+	if (!from || !to || !EXPECT_EQ(t, kfi_key_alloc(to->mr, NULL, 1, &key, t), 0))
+		return;
+	if (t->st->info->caps & KFI_SINGLE_USE_KEYS) {
+		for (i = 1; i < 4; i++) {
+			old = *key;
+			fill(from->at, 200, i);
+			EXPECT_EQ(t, kfi_key_assign(key, 0, 200, BOTH, KFI_KEY_SINGLE_USE), 0);
+			EXPECT(t, key->key != KFI_KEY_NOTAVAIL && key->key != old.key);
+			EXPECT_EQ(t, kfi_key_assign(key, 0, 200, BOTH, KFI_KEY_SINGLE_USE),
+				  -EBUSY);
+			EXPECT_EQ(t, put(t, from, key, 200), 0);
+			EXPECT(t, filled(to->at, 200, i));
+		}
+		memset(to->at, 0, to->len);
+		EXPECT(t, put(t, from, key, 200) < 0);
+		EXPECT(t, !memchr_inv(to->at, 0, to->len));
+	} else {
+		EXPECT_EQ(t, kfi_key_assign(key, 0, 200, BOTH, KFI_KEY_SINGLE_USE), -EOPNOTSUPP);
+		EXPECT(t, key->key == KFI_KEY_NOTAVAIL);
+	}
+	EXPECT_EQ(t, kfi_close(&key->fid), 0);
+}
+
 static void many(struct test *t)
 {
 	struct buf *from = buf_get(t, KMALLOC, PAGE_SIZE, KFI_WRITE, 0);
@@ -153,6 +184,7 @@ static void of_an_endpoint(struct test *t)
 
 const struct group key_tests[] = {
 	{ "key_of_a_part", one, true },
+	{ "key_for_one_use", for_one_use, true },
 	{ "keys_in_batches", many, true },
 	{ "keys_of_an_endpoint", of_an_endpoint, false },
 	{}

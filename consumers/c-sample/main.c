@@ -6,14 +6,19 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/module.h>
+#include <linux/slab.h>
 #include <linux/string.h>
 
 #include "sample.h"
 
 static const struct group *const groups[] = {
-	info_tests, connection_tests, memory_tests, message_tests, rma_tests, queue_tests,
-	key_tests, provider_tests,
+	info_tests, connection_tests, vector_tests, memory_tests, message_tests, rma_tests,
+	atomic_tests, queue_tests, reader_tests, key_tests, auth_tests, provider_tests,
 };
+
+static char *provider;
+module_param(provider, charp, 0444);
+MODULE_PARM_DESC(provider, "Name of the provider to use; without, the best");
 
 bool expect(struct test *t, bool holds, const char *what, const char *file, int line)
 {
@@ -60,6 +65,13 @@ static int station_open(struct station *st)
 	hints->mode = ~0ULL;
 	hints->ep_attr->type = KFI_EP_MSG;
 	hints->domain_attr->mr_mode = KFI_MR_LOCAL | KFI_MR_VIRT_ADDR | KFI_MR_PROV_KEY;
+	if (provider) {
+		hints->fabric_attr->prov_name = kstrdup(provider, GFP_KERNEL);
+		if (!hints->fabric_attr->prov_name) {
+			kfi_freeinfo(hints);
+			return -ENOMEM;
+		}
+	}
 	err = kfi_getinfo(kfi_version(), NULL, NULL, 0, hints, &list);
 	kfi_freeinfo(hints);
 	if (err)

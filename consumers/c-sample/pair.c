@@ -24,6 +24,8 @@ static void on_completion(struct kfid_cq *cq, void *context)
 	atomic_inc(&side->told);
 	if (!preemptible())
 		atomic_inc(&side->atomic);
+	if (side->hook)
+		side->hook(side);
 	wake_up(&side->wait);
 }
 

@@ -151,6 +151,7 @@ static void two(struct test *t)
 	struct kfid_fabric *fabric;
 	struct task_struct *task;
 	char name[] = "kfitest-c1";
+	int users;
 
 	EXPECT_EQ(t, kfi_provider_deregister(&first), -ENOENT);
 	EXPECT_EQ(t, kfi_provider_register(NULL), -EINVAL);
@@ -174,8 +175,11 @@ static void two(struct test *t)
 		EXPECT_EQ(t, count("kfitest-c2"), 0);
 	}
 	attr.prov_name = name;
+	users = module_refcount(THIS_MODULE);
 	if (EXPECT_EQ(t, kfi_fabric(&attr, &fabric, t), 0)) {
 		EXPECT(t, fabric->ops == &fabric_ops);
+		/* Its module stays as long. */
+		EXPECT_EQ(t, module_refcount(THIS_MODULE), users + 1);
 		/* Whoever takes it out waits for what is open, and nobody finds it meanwhile. */
 		task = kthread_run(deregister, &first, "kfi_c_sample");
 		if (EXPECT(t, !IS_ERR(task))) {
@@ -185,6 +189,7 @@ static void two(struct test *t)
 			EXPECT_EQ(t, kfi_close(&fabric->fid), 0);
 			EXPECT_EQ(t, kthread_stop(task), 0);
 			EXPECT_EQ(t, cleaned, 1);
+			EXPECT_EQ(t, module_refcount(THIS_MODULE), users);
 			return;
 		}
 		kfi_close(&fabric->fid);

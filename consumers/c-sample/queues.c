@@ -30,6 +30,11 @@ static void handlers(struct test *t)
 		completed(t, &t->a, buf, KFI_MSG | KFI_SEND, 100);
 		completed(t, &t->b, buf, KFI_MSG | KFI_RECV, 100);
 	}
+	/* Each is told of, though the last one may be so a little later. */
+	wait_event_timeout(t->a.wait, atomic_read(&t->a.told) == ROUNDS,
+			   msecs_to_jiffies(LIMIT_MS));
+	wait_event_timeout(t->b.wait, atomic_read(&t->b.told) == ROUNDS,
+			   msecs_to_jiffies(LIMIT_MS));
 	EXPECT_EQ(t, atomic_read(&t->a.told), ROUNDS);
 	EXPECT_EQ(t, atomic_read(&t->b.told), ROUNDS);
 }

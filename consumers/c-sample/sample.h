@@ -45,6 +45,8 @@ struct side {
 	/* Calls of the handler, and of those calls from where nothing may sleep. */
 	atomic_t		told;
 	atomic_t		atomic;
+	/* What the handler does beside. */
+	void			(*hook)(struct side *side);
 	u8			said[PARAM_MAX];
 	size_t			said_len;
 };
@@ -82,6 +84,8 @@ struct group {
 	bool		pair;
 };
 
+extern const struct group atomic_tests[];
+extern const struct group auth_tests[];
 extern const struct group connection_tests[];
 extern const struct group info_tests[];
 extern const struct group key_tests[];
@@ -89,7 +93,9 @@ extern const struct group memory_tests[];
 extern const struct group message_tests[];
 extern const struct group provider_tests[];
 extern const struct group queue_tests[];
+extern const struct group reader_tests[];
 extern const struct group rma_tests[];
+extern const struct group vector_tests[];
 
 /* Rights of memory that anything may be done with. */
 #define ALL_RIGHTS (KFI_SEND | KFI_RECV | KFI_READ | KFI_WRITE | KFI_REMOTE_READ | KFI_REMOTE_WRITE)

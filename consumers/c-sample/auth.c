@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Auth keys: of endpoints, domains, memory and keys; and grants.
+ */
+#include <linux/bvec.h>
+#include <linux/cred.h>
+#include <linux/sched.h>
+#include <linux/slab.h>
+#include <linux/string.h>
+#include <linux/uio.h>
+
+#include <kfi_auth.h>
+
+#include "sample.h"
+
+#define BOTH	(KFI_REMOTE_READ | KFI_REMOTE_WRITE)
+
+static const u8 ours[] = "the key of a job", other[] = "another one";
+
+/* Has an endpoint's attributes name an auth key. */
+static bool name_key(struct test *t, struct kfi_ep_attr *attr, const u8 *key, size_t size)
+{
+	kfree(attr->auth_key);
+	attr->auth_key = kmemdup(key, size, GFP_KERNEL);
+	attr->auth_key_size = size;
+	return EXPECT(t, attr->auth_key);
+}
+
+/* A place to listen under an auth key, and how things were before. */
+struct place {
+	struct station was;
+	bool open;
+};
+
+/* Tests go on there. */
+static bool listen_under(struct test *t, struct place *place, struct kfi_info *info)
+{
+	struct station *st = t->st;
+	size_t len = sizeof(st->addr);
+
+	place->was = *st;
+	place->open = false;
+	st->info = info;
+	if (!EXPECT_EQ(t, kfi_eq_open(st->fabric, NULL, &st->eq, NULL, st), 0))
+		return false;
+	if (!EXPECT_EQ(t, kfi_passive_ep(st->fabric, info, &st->pep, st), 0)) {
+		kfi_close(&st->eq->fid);
+		return false;
+	}
+	place->open = true;
+	return EXPECT_EQ(t, kfi_pep_bind(st->pep, &st->eq->fid, 0), 0) &&
+	       EXPECT_EQ(t, kfi_listen(st->pep), 0) &&
+	       EXPECT_EQ(t, kfi_getname(&st->pep->fid, &st->addr, &len), 0);
+}
+
+static void listen_no_more(struct test *t, struct place *place)
+{
+	struct station *st = t->st;
+
+	if (place->open) {
+		EXPECT_EQ(t, kfi_close(&st->pep->fid), 0);
+		EXPECT_EQ(t, kfi_close(&st->eq->fid), 0);
+	}
+	st->info = place->was.info;
+	st->eq = place->was.eq;
+	st->pep = place->was.pep;
+	st->addr = place->was.addr;
+}
+
+/* Writes by a key, and says how that ended. */
+static int put(struct test *t, struct buf *from, u64 addr, u64 key)
+{
+	struct kfi_cq_tagged_entry entry;
+	struct kfi_cq_err_entry error = {};
+	ssize_t got;
+
+	if (!EXPECT_EQ(t, kfi_write(t->a.ep, from->at, from->len, kfi_mr_desc(from->mr), 0, addr,
+				    key, from), 0))
+		return -EIO;
+	got = next_entry(&t->a, &entry);
+	if (got == 1)
+		return 0;
+	EXPECT_EQ(t, got, -KFI_EAVAIL);
+	EXPECT_EQ(t, kfi_cq_readerr(t->a.cq, &error, 0), 1);
+	return -error.err;
+}
+
+/* Memory under an auth key, which lies where another one's does. */
+static struct kfid_mr *shared(struct test *t, struct buf *buf, const u8 *key, size_t size, u64 flags)
+{
+	struct kvec iov = { buf->at, buf->len };
+	struct kfi_mr_attr attr = {
+		.type = KFI_KVEC,
+		.mr_iov = &iov,
+		.iov_count = 1,
+		.access = BOTH,
+		.context = t,
+		.auth_key = (u8 *)key,
+		.auth_key_size = size,
+	};
+	struct kfid_mr *mr = NULL;
+
+	return EXPECT_EQ(t, kfi_mr_regattr(t->st->domain, &attr, flags, &mr), 0) ? mr : NULL;
+}
+
+/* What is under the auth key is reached, and nothing else of the domain. */
+static void reach(struct test *t)
+{
+	struct buf *from = buf_get(t, KMALLOC, 100, KFI_WRITE, 0);
+	struct buf *to = buf_get(t, PAGES, PAGE_SIZE, BOTH, 0);
+	struct kfid_key *key = NULL;
+	struct kfid_mr *mr, *dynamic;
+
+	if (!from || !to)
+		return;
+	fill(from->at, from->len, 3);
+	mr = shared(t, to, ours, sizeof(ours), 0);
+	dynamic = shared(t, to, other, sizeof(other), KFI_DYNAMIC_KEYS);
+	if (mr && dynamic) {
+		EXPECT_EQ(t, put(t, from, mr->iova, kfi_mr_key(mr)), 0);
+		EXPECT(t, filled(to->at, from->len, 3));
+		memset(to->at, 0, to->len);
+		EXPECT_EQ(t, kfi_key_alloc_auth(dynamic, NULL, ours, KFI_AUTH_KEY_MAX + 1, 1, &key,
+						t), -EINVAL);
+		if (EXPECT_EQ(t, kfi_key_alloc_auth(dynamic, NULL, ours, sizeof(ours), 1, &key, t),
+			      0)) {
+			EXPECT_EQ(t, kfi_key_assign(key, 10, 100, BOTH, 0), 0);
+			EXPECT_EQ(t, put(t, from, key->addr, key->key), 0);
+			EXPECT(t, filled(to->at + 10, from->len, 3));
+			EXPECT_EQ(t, kfi_close(&key->fid), 0);
+		}
+		memset(to->at, 0, to->len);
+		/* The domain has none: this is for endpoints without. It ends the connection. */
+		EXPECT(t, put(t, from, to->mr->iova, kfi_mr_key(to->mr)) < 0);
+		EXPECT(t, !memchr_inv(to->at, 0, to->len));
+	}
+	if (mr)
+		EXPECT_EQ(t, kfi_close(&mr->fid), 0);
+	if (dynamic)
+		EXPECT_EQ(t, kfi_close(&dynamic->fid), 0);
+}
+
+static void of_endpoints(struct test *t)
+{
+	struct kfi_info *info = kfi_dupinfo(t->st->info);
+	struct place place;
+
+	if (!EXPECT(t, info))
+		return;
+	if (name_key(t, info->ep_attr, ours, sizeof(ours))) {
+		/* The request tells what the peer has proven, and is accepted with that. */
+		if (listen_under(t, &place, info) && pair_open(t, t->st->domain, 0))
+			reach(t);
+		pair_close(t);
+		bufs_put(t);
+		listen_no_more(t, &place);
+	}
+	kfi_freeinfo(info);
+}
+
+/* What is opened on a domain without an auth key of its own has the domain's. */
+static void of_a_domain(struct test *t)
+{
+	struct kfi_info *info = kfi_dupinfo(t->st->info);
+	struct kfid_domain *domain;
+	struct buf *from, *to;
+	struct place place;
+
+	if (!EXPECT(t, info))
+		return;
+	info->domain_attr->auth_key = kmemdup(ours, sizeof(ours), GFP_KERNEL);
+	info->domain_attr->auth_key_size = sizeof(ours);
+	if (EXPECT(t, info->domain_attr->auth_key) &&
+	    EXPECT_EQ(t, kfi_domain(t->st->fabric, info, &domain, t), 0)) {
+		if (listen_under(t, &place, info) && pair_open(t, domain, 0)) {
+			from = buf_get_on(t, domain, KMALLOC, 100, KFI_WRITE, 0);
+			to = buf_get_on(t, domain, KMALLOC, 100, BOTH, 0);
+			if (from && to) {
+				fill(from->at, from->len, 9);
+				EXPECT_EQ(t, put(t, from, to->mr->iova, kfi_mr_key(to->mr)), 0);
+				EXPECT(t, filled(to->at, to->len, 9));
+			}
+		}
+		pair_close(t);
+		bufs_put(t);
+		listen_no_more(t, &place);
+		EXPECT_EQ(t, kfi_close(&domain->fid), 0);
+	}
+	kfi_freeinfo(info);
+}
+
+/* Who has another auth key, or none, does not come in. */
+static void others(struct test *t)
+{
+	struct kfi_info *info = kfi_dupinfo(t->st->info), *asks = kfi_dupinfo(t->st->info);
+	struct kfi_eq_err_entry error = {};
+	struct kfi_eq_cm_entry entry;
+	struct place place;
+	int round;
+	u32 event;
+
+	if (!EXPECT(t, info) || !EXPECT(t, asks) ||
+	    !name_key(t, info->ep_attr, ours, sizeof(ours))) {
+		kfi_freeinfo(info);
+		kfi_freeinfo(asks);
+		return;
+	}
+	if (listen_under(t, &place, info)) {
+		for (round = 0; round < 2; round++) {
+			if (round && !name_key(t, asks->ep_attr, other, sizeof(other)))
+				break;
+			if (!side_open(t, &t->a, asks, 0) ||
+			    !EXPECT_EQ(t, kfi_connect(t->a.ep, &t->st->addr, NULL, 0), 0))
+				break;
+			EXPECT_EQ(t, kfi_eq_sread(t->a.eq, &event, &entry, sizeof(entry), LIMIT_MS,
+						  0), -KFI_EAVAIL);
+			EXPECT_EQ(t, kfi_eq_readerr(t->a.eq, &error, 0), sizeof(error));
+			EXPECT(t, error.err > 0);
+			side_close(t, &t->a);
+		}
+		/* Nobody has heard of them. */
+		EXPECT_EQ(t, kfi_eq_read(t->st->eq, &event, &entry, sizeof(entry), 0), -EAGAIN);
+	}
+	pair_close(t);
+	listen_no_more(t, &place);
+	kfi_freeinfo(info);
+	kfi_freeinfo(asks);
+}
+
+/* A request is accepted under what the peer has proven, and nothing else. */
+static void accepted(struct test *t)
+{
+	struct kfi_info *info = kfi_dupinfo(t->st->info), *request;
+	struct place place;
+	struct kfid_ep *ep;
+	u8 one = 1;
+
+	if (!EXPECT(t, info))
+		return;
+	info->ep_attr->auth_key_size = 4;
+	EXPECT_EQ(t, kfi_endpoint(t->st->domain, info, &ep, NULL), -EINVAL);
+	info->ep_attr->auth_key = &one;
+	info->ep_attr->auth_key_size = KFI_AUTH_KEY_MAX + 1;
+	EXPECT_EQ(t, kfi_endpoint(t->st->domain, info, &ep, NULL), -EINVAL);
+	info->ep_attr->auth_key = NULL;
+	if (name_key(t, info->ep_attr, ours, sizeof(ours))) {
+		if (listen_under(t, &place, info) && side_open(t, &t->a, info, 0) &&
+		    EXPECT_EQ(t, kfi_connect(t->a.ep, &t->st->addr, NULL, 0), 0)) {
+			request = next_request(t);
+			if (request && EXPECT_EQ(t, request->ep_attr->auth_key_size, sizeof(ours))) {
+				EXPECT(t, !memcmp(request->ep_attr->auth_key, ours, sizeof(ours)));
+				request->ep_attr->auth_key_size = 0;
+				EXPECT_EQ(t, kfi_endpoint(t->st->domain, request, &ep, NULL),
+					  -EKEYREJECTED);
+				request->ep_attr->auth_key_size = sizeof(ours);
+				if (side_open(t, &t->b, request, 0))
+					pair_connect(t, request);
+			}
+			kfi_freeinfo(request);
+		}
+		pair_close(t);
+		listen_no_more(t, &place);
+	}
+	kfi_freeinfo(info);
+}
+
+/* Grants are programs' business: here, that they come and go. */
+static void grants(struct test *t)
+{
+	struct kfi_grant_attr attr = {
+		.auth_key = ours,
+		.auth_key_size = sizeof(ours),
+		.match = KFI_MATCH_UID,
+		.rights = KFI_AUTH_EP | KFI_AUTH_KEYS,
+		.uid = 12345,
+		.max_keys = 3,
+		.lifetime_ms = 600000,
+	};
+	u64 id = 0, next = 0;
+
+	EXPECT_EQ(t, kfi_grant_add(&attr, &id), 0);
+	EXPECT(t, id != 0);
+	attr.match |= KFI_MATCH_PROCESS;
+	EXPECT_EQ(t, kfi_grant_add(&attr, &next), -EINVAL);
+	attr.process = task_tgid(current);
+	EXPECT_EQ(t, kfi_grant_add(&attr, &next), 0);
+	EXPECT(t, next != 0 && next != id);
+	EXPECT_EQ(t, kfi_grant_revoke(next), 0);
+	EXPECT_EQ(t, kfi_grant_revoke(next), -ENOENT);
+	EXPECT_EQ(t, kfi_grant_revoke(id), 0);
+	attr.match = KFI_MATCH_UID;
+	EXPECT_EQ(t, kfi_grant_add(&attr, &next), -EINVAL);
+	attr.process = NULL;
+	attr.rights = 0;
+	EXPECT_EQ(t, kfi_grant_add(&attr, &next), -EINVAL);
+	attr.rights = KFI_AUTH_EP;
+	attr.auth_key_size = 0;
+	EXPECT_EQ(t, kfi_grant_add(&attr, &next), -EINVAL);
+	/* Consumers in the kernel are not asked for any. */
+	EXPECT(t, !kfi_auth_enforced());
+}
+
+const struct group auth_tests[] = {
+	{ "auth_keys_of_endpoints", of_endpoints, false },
+	{ "auth_key_of_a_domain", of_a_domain, false },
+	{ "auth_keys_keep_others_out", others, false },
+	{ "requests_tell_their_auth_key", accepted, false },
+	{ "grants_come_and_go", grants, false },
+	{}
+};
