@@ -19,7 +19,8 @@ static void post_or_replay(struct lnd_tn *tn)
 
 	if (!err)
 		return;
-	if (err == -EAGAIN && !READ_ONCE(ep->closing)) {
+	if ((err == -EAGAIN || (err == -ENOTCONN && !READ_ONCE(ep->connected))) &&
+	    !READ_ONCE(ep->closing)) {
 		spin_lock_irqsave(&ep->lock, flags);
 		list_add_tail(&tn->list, &ep->to_replay);
 		ep->replayed++;

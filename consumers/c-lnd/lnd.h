@@ -79,6 +79,8 @@ struct lnd_ep {
 	spinlock_t		lock;
 	struct list_head	to_replay;
 	unsigned int		replayed;
+	/* We have heard that it is; the peer may have, and have sent, before. */
+	bool			connected;
 	bool			closing;
 	/* Messages that come, then messages that go. */
 	u8			*space;
@@ -94,6 +96,25 @@ struct lnd_ep {
 	atomic_t		strange;
 };
 
+/* The device, and a place to listen. */
+struct lnd_dev {
+	struct kfi_info		*info;
+	struct kfid_fabric	*fabric;
+	struct kfid_domain	*domain;
+	struct kfid_eq		*eq;
+	struct kfid_pep		*pep;
+};
+
+int lnd_dev_open(struct lnd_dev *dev, const char *provider, const char *node, const char *service,
+		 u64 flags);
+int lnd_dev_listen(struct lnd_dev *dev);
+int lnd_dev_accept(struct lnd_dev *dev, struct lnd_ep *ep);
+int lnd_dev_close(struct lnd_dev *dev);
+int lnd_connected(struct lnd_ep *ep);
+void lnd_paint(struct lnd_ep *ep, u8 seed);
+int lnd_painted(struct lnd_ep *ep, u8 seed, int pages);
+void lnd_nodes_init(const char *provider);
+void lnd_nodes_exit(void);
 int lnd_ep_open(struct lnd_ep *ep, struct kfid_fabric *fabric, struct kfid_domain *domain,
 		struct kfi_info *info);
 void lnd_ep_close(struct lnd_ep *ep);
