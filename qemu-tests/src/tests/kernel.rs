@@ -4,43 +4,99 @@
 //! in KTAP, line by line, in the kernel's log. Each line becomes a result.
 
 use crate::harness::child::tell;
-use crate::harness::guest::{load, unload, until};
+use crate::harness::guest::{load_with, unload, until};
 use crate::harness::result::Part;
-use crate::harness::{skip, Ctx, Status, Test, NETNS, ONE};
+use crate::harness::{skip, Ctx, Status, Test, Topology, NETNS, ONE, SHM};
 use anyhow::{bail, ensure, Context, Result};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::alone("kernel.consumer", |c| module(c, "kfi_sample", "kfi-sample"))
-        .seconds(30)
-        .on(ONE | NETNS),
-    Test::alone("kernel.c_consumer", |c| module(c, "kfi_c_sample", "kfi-c"))
-        .seconds(30)
-        .on(ONE | NETNS),
-    Test::alone("kernel.c_lnd", |c| module(c, "kfi_c_lnd", "kfi-lnd"))
-        .seconds(20)
-        .on(ONE | NETNS),
+    Test::alone("kernel.consumer", |c| {
+        module(c, "kfi_sample", "", "kfi-sample")
+    })
+    .seconds(30)
+    .on(ONE | NETNS),
+    Test::alone("kernel.c_consumer", |c| {
+        module(c, "kfi_c_sample", &provider(c), "kfi-c")
+    })
+    .seconds(30)
+    .on(ONE | NETNS | SHM),
+    Test::alone("kernel.c_lnd", |c| {
+        module(c, "kfi_c_lnd", &provider(c), "kfi-lnd")
+    })
+    .seconds(20)
+    .on(ONE | NETNS | SHM),
+    Test::pair("kernel.c_lnd_between_nodes", between).seconds(10),
     Test::alone("kernel.registry", |c| {
-        module(c, "kfi_registry_test", "kfi-registry")
+        module(c, "kfi_registry_test", "", "kfi-registry")
     })
     .seconds(20)
     .on(ONE),
 ];
 
+/// The parameter that has a module use the provider under test.
+fn provider(ctx: &Ctx) -> String {
+    format!("provider={}", ctx.env.provider)
+}
+
 /// Loads a module on node 1 and tells its results, with a prefix before their names.
-fn module(ctx: &mut Ctx, name: &str, prefix: &str) -> Result<()> {
+fn module(ctx: &mut Ctx, name: &str, params: &str, prefix: &str) -> Result<()> {
     if ctx.first() {
-        run(name, prefix)?;
+        run(name, params, prefix)?;
     }
     ctx.barrier("done")
 }
 
-fn run(name: &str, prefix: &str) -> Result<()> {
-    let parts = results(name)?;
+/// The port of [`between`].
+const PORT: u16 = 7477;
+
+/// Data goes from a consumer on node 2 to one on node 1, and back.
+fn between(ctx: &mut Ctx) -> Result<()> {
+    let name = "kfi_c_lnd";
+    // Where both are one kernel there is one module.
+    let loads = ctx.first() || ctx.env.topology == Topology::Two;
+    if loads {
+        load_with(name, &format!("tests=0 {}", provider(ctx)))?;
+    }
+    ctx.barrier("loaded")?;
+    let ip = if ctx.first() {
+        ctx.env.addr
+    } else {
+        ctx.env.peer
+    };
+    let role = |file: &str| {
+        let path = format!("/sys/kernel/debug/{name}/{file}");
+        fs::write(&path, format!("{ip} {PORT}"))
+    };
+    let done = if ctx.first() {
+        role("serve").context("serving")
+    } else {
+        until(
+            "somebody is served",
+            Duration::from_secs(5),
+            || match role("connect") {
+                Ok(()) => Ok(Some(())),
+                // Nobody listens yet.
+                Err(e) if matches!(e.raw_os_error(), Some(libc::ECONNREFUSED | libc::ENODATA)) => {
+                    Ok(None)
+                }
+                Err(e) => Err(e).context("connecting"),
+            },
+        )
+    };
+    ctx.barrier("done")?;
+    if loads {
+        unload(name)?;
+    }
+    done
+}
+
+fn run(name: &str, params: &str, prefix: &str) -> Result<()> {
+    let parts = results_with(name, params)?;
     let failed: Vec<_> = parts
         .iter()
         .filter(|p| p.status == Status::Failed)
@@ -78,12 +134,17 @@ pub struct Found {
 ///
 /// When it did not tell all that it had planned, or does not load though all passed.
 pub fn results(name: &str) -> Result<Vec<Found>> {
+    results_with(name, "")
+}
+
+/// As [`results`], with parameters.
+fn results_with(name: &str, params: &str) -> Result<Vec<Found>> {
     let mut log = File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
         .open("/dev/kmsg")?;
     log.seek(SeekFrom::End(0))?;
-    let loaded = load(name);
+    let loaded = load_with(name, params);
     if let Err(e) = &loaded {
         if e.to_string().contains("is not in") {
             return skip(e.to_string());
