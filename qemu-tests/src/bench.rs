@@ -7,6 +7,7 @@
 //! is by events throughout, on both sides of the comparison.
 
 mod auth;
+mod blk;
 mod keys;
 mod memory;
 mod profile;
@@ -29,6 +30,7 @@ const BENCHES: &[Bench] = &[
     ("keys", keys::run),
     ("auth", auth::run),
     ("shm", shm::run),
+    ("blk", blk::run_all),
     ("lat", wire::latency),
     ("bw", wire::bandwidth),
 ];

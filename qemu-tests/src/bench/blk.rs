@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! A remote disk: kfblk beside nvme-rdma and nvmet, through fio.
+//!
+//! Both go over one rxe in the guest's first network namespace, which is the only one that the
+//! NVMe modules know, and so to themselves: rxe hands such packets on without a network device.
+//! Each disk has one queue, no scheduler, and as many bytes behind it, all written once before.
+
+use super::Figure;
+use crate::harness::guest::{load, run, unload, until};
+use crate::harness::Ctx;
+use anyhow::{ensure, Context, Result};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Bytes of each disk.
+const SIZE: u64 = 64 << 20;
+
+const NETDEV: &str = "kfb0";
+const DEV: &str = "rxeb";
+const ADDR: &str = "10.78.0.1";
+/// The export's name, the disk's and the client's.
+const NAME: &str = "bench";
+const NQN: &str = "kfabric-bench";
+const PORT: &str = "4420";
+const TARGET: &str = "/sys/kernel/config/nvmet";
+/// What the peer needs; the rest comes and goes with it.
+const MODULES: [&str; 3] = ["nvmet-rdma", "nvme-rdma", "brd"];
+
+/// How long a device may take to come.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// What fio does.
+struct Job {
+    case: &'static str,
+    /// fio's name of it.
+    rw: &'static str,
+    block: usize,
+    depth: u32,
+    count: usize,
+    wanted: &'static str,
+}
+
+const fn job(case: &'static str, rw: &'static str, depth: u32, count: usize) -> Job {
+    Job {
+        case,
+        rw,
+        block: 4 << 10,
+        depth,
+        count,
+        wanted: ">= 1.5",
+    }
+}
+
+const fn long(case: &'static str, rw: &'static str) -> Job {
+    Job {
+        case,
+        rw,
+        block: 128 << 10,
+        depth: 4,
+        count: 400,
+        wanted: ">= 1.1",
+    }
+}
+
+const JOBS: [Job; 6] = [
+    job("4 KiB read, one at a time", "randread", 1, 3000),
+    job("4 KiB write, one at a time", "randwrite", 1, 3000),
+    job("4 KiB read, 16 at once", "randread", 16, 6000),
+    job("4 KiB write, 16 at once", "randwrite", 16, 6000),
+    long("128 KiB read in a row, 4 at once", "read"),
+    long("128 KiB write in a row, 4 at once", "write"),
+];
+
+/// Runs a program in the first network namespace.
+fn first(args: &str) -> Result<String> {
+    let mut all = vec!["--net=/proc/1/ns/net"];
+    all.extend(args.split(' '));
+    Ok(run("nsenter", &all)?.trim().to_owned())
+}
+
+/// A network device that leads to itself, with an rxe, while it lives.
+struct Link;
+
+impl Link {
+    fn new() -> Result<Self> {
+        first(&format!("ip link add {NETDEV} mtu 4400 type dummy"))?;
+        let link = Self;
+        first(&format!("ip link set {NETDEV} up"))?;
+        first(&format!("ip addr add {ADDR}/24 dev {NETDEV}"))?;
+        first(&format!("rdma link add {DEV} type rxe netdev {NETDEV}"))?;
+        Ok(link)
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let _ = first(&format!("rdma link del {DEV}"));
+        let _ = first(&format!("ip link del {NETDEV}"));
+    }
+}
+
+/// Waits for a disk, and takes what would sort its requests away.
+fn appears(device: &Path) -> Result<()> {
+    let name = device.file_name().context("no name")?.to_string_lossy();
+    let scheduler = format!("/sys/block/{name}/queue/scheduler");
+    until("the disk", LIMIT, || {
+        Ok((device.exists() && Path::new(&scheduler).exists()).then_some(()))
+    })?;
+    fs::write(&scheduler, "none").with_context(|| scheduler.clone())
+}
+
+/// Writes all of a disk, so that there is memory behind every block.
+fn fill(device: &Path) -> Result<()> {
+    let to = format!("of={}", device.display());
+    let count = format!("count={}", SIZE >> 20);
+    run(
+        "dd",
+        &["if=/dev/zero", &to, "bs=1M", &count, "oflag=direct"],
+    )
+    .map(drop)
+}
+
+/// Operations a second.
+fn fio(device: &Path, job: &Job) -> Result<f64> {
+    let args = [
+        "--name=bench",
+        "--thread",
+        "--ioengine=libaio",
+        "--direct=1",
+        "--gtod_reduce=1",
+        "--clocksource=clock_gettime",
+        "--norandommap",
+        "--randrepeat=1",
+        "--invalidate=0",
+        "--output-format=json",
+        &format!("--filename={}", device.display()),
+        &format!("--rw={}", job.rw),
+        &format!("--bs={}", job.block),
+        &format!("--iodepth={}", job.depth),
+        &format!("--io_size={}", job.block * job.count),
+    ];
+    let said = run("fio", &args)?;
+    // It may say something before.
+    let json = said.find('{').map_or("", |at| &said[at..]);
+    let report: Value = serde_json::from_str(json).with_context(|| said.clone())?;
+    let side = if job.rw.ends_with("read") {
+        "read"
+    } else {
+        "write"
+    };
+    let of = |what: &str| {
+        report
+            .pointer(&format!("/jobs/0/{side}/{what}"))
+            .and_then(Value::as_f64)
+            .with_context(|| format!("no {what}: {said}"))
+    };
+    let (done, iops) = (of("total_ios")?, of("iops")?);
+    ensure!(
+        done == job.count as f64 && iops > 0.0,
+        "{done} operations, {iops} a second"
+    );
+    Ok(iops)
+}
+
+/// Operations a second of every job.
+fn jobs(device: &Path) -> Result<Vec<f64>> {
+    // A little of each first, to warm up.
+    JOBS.iter()
+        .map(|job| {
+            let warm = Job {
+                count: job.count / 10,
+                ..*job
+            };
+            fio(device, &warm)?;
+            fio(device, job)
+        })
+        .collect()
+}
+
+/// Ours.
+fn ours() -> Result<Vec<f64>> {
+    load("kfblk")?;
+    let at = format!("--port {PORT} --provider kverbs");
+    first(&format!(
+        "kfi blk export {NAME} --size {SIZE} --listen {ADDR} {at}"
+    ))?;
+    let device = PathBuf::from(first(&format!(
+        "kfi blk connect {ADDR} {NAME} --disk {NAME} --client {NAME} --nr-io-queues 1 {at}"
+    ))?);
+    appears(&device)?;
+    fill(&device)?;
+    let done = jobs(&device)?;
+    first(&format!("kfi blk disconnect {NAME}"))?;
+    first(&format!("kfi blk unexport {NAME}"))?;
+    unload("kfblk")?;
+    Ok(done)
+}
+
+fn target(path: &str) -> PathBuf {
+    Path::new(TARGET).join(path)
+}
+
+fn store(path: &str, value: &str) -> Result<()> {
+    let path = target(path);
+    fs::write(&path, value).with_context(|| path.display().to_string())
+}
+
+/// Exports a device by nvmet.
+fn export(device: &str) -> Result<()> {
+    let subsystem = format!("subsystems/{NQN}");
+    let space = format!("{subsystem}/namespaces/1");
+    for dir in [&*subsystem, &space, "ports/1"] {
+        fs::create_dir(target(dir)).with_context(|| dir.to_owned())?;
+    }
+    store(&format!("{subsystem}/attr_allow_any_host"), "1")?;
+    store(&format!("{space}/device_path"), device)?;
+    store(&format!("{space}/enable"), "1")?;
+    store("ports/1/addr_trtype", "rdma")?;
+    store("ports/1/addr_adrfam", "ipv4")?;
+    store("ports/1/addr_traddr", ADDR)?;
+    store("ports/1/addr_trsvcid", PORT)?;
+    let link = target(&format!("ports/1/subsystems/{NQN}"));
+    std::os::unix::fs::symlink(target(&subsystem), link).context("offering it")
+}
+
+fn unexport() -> Result<()> {
+    fs::remove_file(target(&format!("ports/1/subsystems/{NQN}")))?;
+    for dir in [
+        "ports/1".to_owned(),
+        format!("subsystems/{NQN}/namespaces/1"),
+        format!("subsystems/{NQN}"),
+    ] {
+        fs::remove_dir(target(&dir)).with_context(|| dir.clone())?;
+    }
+    Ok(())
+}
+
+/// Connects nvme-rdma; its controller's number.
+fn attach() -> Result<u32> {
+    let mut file = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/nvme-fabrics")
+        .context("/dev/nvme-fabrics")?;
+    let order = format!("transport=rdma,traddr={ADDR},trsvcid={PORT},nqn={NQN},nr_io_queues=1");
+    file.write_all(order.as_bytes()).context("connecting")?;
+    let mut said = String::new();
+    file.read_to_string(&mut said)?;
+    let number = said.strip_prefix("instance=").and_then(|rest| {
+        let end = rest.find(',')?;
+        rest[..end].parse().ok()
+    });
+    number.with_context(|| format!("nvme-fabrics says {said:?}"))
+}
+
+/// The peer: the same disk in memory, exported by nvmet.
+fn theirs() -> Result<Vec<f64>> {
+    // Without the layer that chooses among paths, of which there is one.
+    run("modprobe", &["nvme-core", "multipath=N"])?;
+    run(
+        "modprobe",
+        &["brd", "rd_nr=1", &format!("rd_size={}", SIZE >> 10)],
+    )?;
+    run("modprobe", &["-a", "nvmet-rdma", "nvme-rdma"])?;
+    let memory = Path::new("/dev/ram0");
+    until("the disk in memory", LIMIT, || {
+        Ok(memory.exists().then_some(()))
+    })?;
+    fill(memory)?;
+    export("/dev/ram0")?;
+    let number = attach()?;
+    let device = PathBuf::from(format!("/dev/nvme{number}n1"));
+    appears(&device)?;
+    let done = jobs(&device)?;
+    let gone = format!("/sys/class/nvme/nvme{number}/delete_controller");
+    fs::write(&gone, "1").with_context(|| gone.clone())?;
+    unexport()?;
+    for module in MODULES {
+        run("modprobe", &["-r", module])?;
+    }
+    Ok(done)
+}
+
+/// All of it.
+pub(super) fn run_all(ctx: &mut Ctx) -> Result<()> {
+    if ctx.first() {
+        let link = Link::new()?;
+        let (ours, theirs) = (ours()?, theirs()?);
+        drop(link);
+        for ((job, value), peer) in JOBS.iter().zip(ours).zip(theirs) {
+            Figure {
+                bench: "blk",
+                case: &format!("memory, {}", job.case),
+                value,
+                unit: "IOPS",
+                peer: Some("nvme-rdma, nvmet, brd"),
+                peer_value: Some(peer),
+                ratio: None,
+                wanted: Some(job.wanted),
+            }
+            .print(ctx);
+        }
+    }
+    ctx.barrier("blk")
+}
