@@ -8,6 +8,7 @@
 
 mod auth;
 mod blk;
+mod kernel;
 mod keys;
 mod memory;
 mod profile;
@@ -30,6 +31,7 @@ const BENCHES: &[Bench] = &[
     ("keys", keys::run),
     ("auth", auth::run),
     ("shm", shm::run),
+    ("kernel", kernel::run),
     ("blk", blk::run_all),
     ("lat", wire::latency),
     ("bw", wire::bandwidth),

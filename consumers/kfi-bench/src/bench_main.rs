@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
-//! kfi_bench: what keys for the kernel's own memory cost.
+//! kfi_bench: what keys for the kernel's own memory cost, or what operations do.
 //!
-//! Loading it measures. It tells its figures as notes in the kernel's log, which
-//! `kfi-tests bench keys` reads: `keys WINDOW REGION ASSIGN REVOKE BATCH`, sizes in bytes, times in
-//! nanoseconds of one key.
+//! Loading it measures. It tells its figures as notes in the kernel's log. `kfi-tests bench keys`
+//! reads `keys WINDOW REGION ASSIGN REVOKE BATCH`, sizes in bytes, times in nanoseconds of one key;
+//! with `loops=1` it is `loop rust KIND BYTES OUTSTANDING NANOSECONDS OPERATIONS`, for `kfi-tests
+//! bench kernel`.
 
 use kernel::{
     debugfs,
@@ -38,12 +39,20 @@ mod station;
 #[allow(dead_code, reason = "not all of it is used here")]
 mod wake;
 
+mod loops;
+
 module! {
     type: Bench,
     name: "kfi_bench",
     authors: ["kfabric developers"],
-    description: "What keys for the kernel's own memory cost",
+    description: "What keys for the kernel's own memory and operations cost",
     license: "GPL",
+    params: {
+        loops: i32 {
+            default: 0,
+            description: "1: measure operations, not keys",
+        },
+    },
 }
 
 /// Windows, how often one is assigned, and how often a batch.
@@ -139,25 +148,54 @@ fn measure(station: &station::Station, figures: &mut KVec<Figure>) -> ktap::Outc
     Ok(())
 }
 
+/// Opens the first device that can be reached by IPv4, as `kfi_c_bench` does.
+fn open() -> Result<station::Station> {
+    for nth in 0.. {
+        let station = station::Station::open(nth)?;
+        // A `struct sockaddr_in`.
+        if station.info().src_addr.len == 16 {
+            return Ok(station);
+        }
+        station.close().map_err(|_| EIO)?;
+    }
+    Err(ENODEV)
+}
+
 struct Bench {
     _results: ktap::Results,
 }
 
 impl kernel::Module for Bench {
     fn init(_module: &'static ThisModule) -> Result<Self> {
-        let station = station::Station::open(0)?;
+        let station = open()?;
         let mut ktap = ktap::Ktap::begin(2);
-        let mut figures = KVec::new();
-        let measured = measure(&station, &mut figures);
-        for figure in &figures {
-            let [assign, revoke, batch] = figure.nanos;
-            ktap.note(fmt!(
-                "keys {} {} {assign} {revoke} {batch}",
-                figure.window,
-                figure.region
-            ));
+        if ktap::parameter(module_parameters::loops.value()) == 0 {
+            let mut figures = KVec::new();
+            let measured = measure(&station, &mut figures);
+            for figure in &figures {
+                let [assign, revoke, batch] = figure.nanos;
+                ktap.note(fmt!(
+                    "keys {} {} {assign} {revoke} {batch}",
+                    figure.window,
+                    figure.region
+                ));
+            }
+            ktap.test("keys", || measured);
+        } else {
+            let mut figures = KVec::new();
+            let measured = loops::measure(&station, &mut figures);
+            for figure in &figures {
+                ktap.note(fmt!(
+                    "loop rust {} {} {} {} {}",
+                    figure.kind,
+                    figure.len,
+                    figure.depth,
+                    figure.nanos,
+                    figure.count
+                ));
+            }
+            ktap.test("loops", || Ok(measured?));
         }
-        ktap.test("keys", || measured);
         let left = station.close();
         ktap.test("nothing_is_left", || left);
         let report = ktap.end()?;

@@ -137,8 +137,12 @@ pub fn results(name: &str) -> Result<Vec<Found>> {
     results_with(name, "")
 }
 
-/// As [`results`], with parameters.
-fn results_with(name: &str, params: &str) -> Result<Vec<Found>> {
+/// As [`results`], of a module with parameters.
+///
+/// # Errors
+///
+/// As [`results`].
+pub fn results_with(name: &str, params: &str) -> Result<Vec<Found>> {
     let mut log = File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
