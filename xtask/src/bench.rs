@@ -36,8 +36,9 @@ pub struct Args {
     /// Measure wall-clock time instead: needs a quiet machine.
     #[arg(long)]
     pub real_time: bool,
-    /// Tell instead where each microsecond of a key goes, from a trace of every instruction.
-    #[arg(long, conflicts_with_all = ["names", "report", "real_time", "cpus"])]
+    /// Tell instead where each microsecond goes, from a trace of every instruction: of `keys`, or of
+    /// operations in the `kernel`.
+    #[arg(long, conflicts_with_all = ["report", "real_time", "cpus"])]
     pub profile: bool,
     /// Kill the guest after this many seconds.
     #[arg(long, value_name = "S", default_value = "1800")]
@@ -67,7 +68,7 @@ struct Figure {
 /// When something cannot be set up or built, or the report not be written.
 pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
     if args.profile {
-        return profile::run(ctx, Duration::from_secs(args.timeout));
+        return profile::run(ctx, &args.names, Duration::from_secs(args.timeout));
     }
     let started = Instant::now();
     let file = args

@@ -263,9 +263,7 @@ impl Ends {
     }
 
     fn close(self) -> Result {
-        let Self {
-            near, far, key, ..
-        } = self;
+        let Self { near, far, key, .. } = self;
         key.close();
         for end in [near, far] {
             end.ep.close();

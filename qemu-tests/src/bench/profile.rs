@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Keys and registrations for `cargo xtask bench --profile`: the machine traces what is executed
-//! between two requests, and the build tool tells whose instructions they were.
+//! Keys, registrations and operations for `cargo xtask bench --profile`: the machine traces what is
+//! executed between two requests, and the build tool tells whose instructions they were.
 //!
-//! Prints a line `KFI-TRACE NAME COUNT` for each trace: of how many keys it is.
+//! Prints a line `KFI-TRACE NAME COUNT` for each trace: of how many keys or operations it is.
 
 use super::memory::{memory, verbs_reg};
 use super::shm::{Ends, Twin};
 use crate::harness::guest::ask_host;
-use crate::harness::Env;
+use crate::harness::{Env, Status};
 use crate::op::{self, iov};
 use crate::pair::{Side, LOCAL, REMOTE};
 use crate::sys::rights::process_vm;
-use anyhow::{ensure, Context, Result};
+use crate::tests::kernel::results_with;
+use anyhow::{bail, ensure, Context, Result};
 use kfabric_uapi::*;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -159,20 +160,55 @@ fn copies(env: &Env) -> Result<()> {
     traced("vm-writev", ROUNDS, kernels)
 }
 
-/// Runs on both nodes; node 1 is traced.
-///
-/// # Errors
-///
-/// When something fails, or the machine cannot trace.
-pub fn run(env: &Env) -> Result<()> {
-    if env.node != 1 {
-        return Ok(());
+/// Writes of 8 bytes, 16 at once, in the kernel: by the kfi API, and by verbs alone. With each is
+/// traced how it is set up.
+fn loops(_: &Env) -> Result<()> {
+    // As many as the module does, and the tenth of them to warm up.
+    const COUNT: usize = 704;
+    for (way, name) in [(0, "kfi-write"), (1, "verbs-write")] {
+        traced(name, COUNT, || {
+            for part in results_with("kfi_c_bench", &format!("only={way},1,0,1"))? {
+                ensure!(part.status == Status::Ok, "{}: {}", part.name, part.detail);
+            }
+            Ok(())
+        })?;
     }
-    let symbols = std::fs::read("/proc/kallsyms").context("/proc/kallsyms")?;
-    std::fs::write("/host/kallsyms", symbols).context("/host/kallsyms")?;
+    Ok(())
+}
+
+/// Keys and registrations of all sizes, and copies.
+fn all_keys(env: &Env) -> Result<()> {
     for size in &SIZES {
         registering(env, size)?;
         keys(env, size)?;
     }
     copies(env)
+}
+
+/// Does what is to be profiled.
+type Profile = fn(&Env) -> Result<()>;
+
+/// What can be traced.
+const PROFILES: [(&str, Profile); 2] = [("keys", all_keys), ("kernel", loops)];
+
+/// Runs on both nodes; node 1 is traced. All that is named, or all.
+///
+/// # Errors
+///
+/// When something fails, a name is unknown, or the machine cannot trace.
+pub fn run(names: &[String], env: &Env) -> Result<()> {
+    if let Some(name) = names.iter().find(|n| PROFILES.iter().all(|(p, _)| p != n)) {
+        bail!("nothing to trace is called {name:?}");
+    }
+    if env.node != 1 {
+        return Ok(());
+    }
+    let symbols = std::fs::read("/proc/kallsyms").context("/proc/kallsyms")?;
+    std::fs::write("/host/kallsyms", symbols).context("/host/kallsyms")?;
+    for (name, profile) in PROFILES {
+        if names.is_empty() || names.iter().any(|n| n == name) {
+            profile(env).context(name)?;
+        }
+    }
+    Ok(())
 }

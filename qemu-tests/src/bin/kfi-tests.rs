@@ -66,9 +66,12 @@ enum Command {
         /// Only these
         names: Vec<String>,
     },
-    /// Let what keys cost be traced; started on both nodes at once
+    /// Let what keys and operations cost be traced; started on both nodes at once
     #[command(hide = true)]
-    Profile,
+    Profile {
+        /// Only these
+        names: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -125,6 +128,8 @@ fn run(command: Command) -> Result<u8> {
             Ok(child::main(&test, Env::read(topology)?, fd) as u8)
         }
         Command::Bench { names } => bench::run(&names, &Env::read(Topology::Netns)?).map(|()| 0),
-        Command::Profile => bench::profile(&Env::read(Topology::Netns)?).map(|()| 0),
+        Command::Profile { names } => {
+            bench::profile(&names, &Env::read(Topology::Netns)?).map(|()| 0)
+        }
     }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `cargo xtask bench --profile`: where each microsecond of a key goes.
+//! `cargo xtask bench --profile`: where each microsecond of a key, or of an operation, goes.
 //!
 //! QEMU writes down where every instruction lies that the guest executes while `kfi-tests profile`
-//! makes keys, one instruction to a line. Each belongs to a function, by the guest's own list of
+//! makes them, one instruction to a line. Each belongs to a function, by the guest's own list of
 //! symbols, and a function to a part of the system, by its module or its name. Nothing is sampled
 //! and nothing left out; with a count of instructions for a clock the sums are the times that the
 //! benchmarks measure.
@@ -296,7 +296,7 @@ fn count(path: &Path, symbols: &Symbols) -> Result<HashMap<Option<usize>, u64>> 
 /// # Errors
 ///
 /// When something cannot be set up or built, or a trace not be read.
-pub(super) fn run(ctx: &Context, limit: Duration) -> Result<i32> {
+pub(super) fn run(ctx: &Context, names: &[String], limit: Duration) -> Result<i32> {
     let dir = ctx.target.join("profile");
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir_all(&dir)?;
@@ -322,7 +322,8 @@ pub(super) fn run(ctx: &Context, limit: Duration) -> Result<i32> {
             }
         }
     });
-    let argv = vec!["kfi-tests".to_owned(), "profile".to_owned()];
+    let mut argv = vec!["kfi-tests".to_owned(), "profile".to_owned()];
+    argv.extend(names.iter().cloned());
     let outcome = guests.with_timeout(limit).run(&Job::new(argv, sink))?;
     outcome.report();
     if outcome.status() != 0 {
@@ -343,13 +344,13 @@ pub(super) fn run(ctx: &Context, limit: Duration) -> Result<i32> {
     }
     print!("{}", table(&columns));
     println!(
-        "us of a key; of single functions: {}/functions.*",
+        "us of each; of single functions: {}/functions.*",
         dir.display()
     );
     Ok(0)
 }
 
-/// Microseconds of each part, for one key.
+/// Microseconds of each part, for one of what was traced.
 fn parts(
     functions: &HashMap<Option<usize>, u64>,
     symbols: &Symbols,
