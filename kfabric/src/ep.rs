@@ -762,7 +762,8 @@ impl Endpoint {
             len,
             may_sleep,
         };
-        let token = OpToken::new(&self.shared, post.segs, kind, post.context, len, wanted)?;
+        self.shared.reserve(kind)?;
+        let token = OpToken::reserved(&self.shared, post.segs, kind, post.context, len, wanted);
         self.ops.post(&desc, token).map_err(|(error, token)| {
             token.refuse();
             error

@@ -99,6 +99,7 @@ pub struct Outcome {
 }
 
 /// Local memory of an operation.
+#[derive(Default)]
 pub struct TokenSeg {
     region: RegionGuard,
     /// First byte, counted from the region's start.
@@ -174,7 +175,8 @@ enum Other {
 /// kernel's own memory, or a program's, which need none.
 #[derive(Default)]
 pub struct Segs {
-    pub(crate) pieces: [Option<TokenSeg>; KFI_IOV_MAX],
+    pieces: [TokenSeg; KFI_IOV_MAX],
+    /// As many of them are meant; the others have no region.
     pub(crate) count: usize,
     other: Option<Other>,
 }
@@ -247,12 +249,12 @@ impl Segs {
         #[cfg(kfabric_seed_bug = "double-fetch")]
         let _ = kind;
         let place = self.pieces.get_mut(self.count).ok_or(EINVAL)?;
-        *place = Some(TokenSeg {
+        *place = TokenSeg {
             region: RegionGuard::new(region),
             // CAST: Inside the region, whose length is a `usize`.
             offset: offset as usize,
             len: len as usize,
-        });
+        };
         self.count += 1;
         Ok(())
     }
@@ -275,7 +277,7 @@ impl Segs {
     }
 
     fn iter(&self) -> impl Iterator<Item = &TokenSeg> {
-        self.pieces.iter().flatten()
+        self.pieces.iter().take(self.count)
     }
 }
 
@@ -292,17 +294,18 @@ pub struct OpToken {
 }
 
 impl OpToken {
-    /// Reserves what the completion needs.
-    pub(crate) fn new(
+    /// One of an operation for which [`Shared::reserve`] has reserved what the completion needs. It is
+    /// large, and made where it stays.
+    #[inline(always)]
+    pub(crate) fn reserved(
         ep: &Arc<Shared>,
         segs: Segs,
         kind: OpKind,
         context: u64,
         len: u64,
         wanted: bool,
-    ) -> Result<Self> {
-        ep.reserve(kind)?;
-        Ok(Self {
+    ) -> Self {
+        Self {
             ep: ep.clone(),
             segs,
             kind,
@@ -310,7 +313,7 @@ impl OpToken {
             len,
             wanted,
             done: false,
-        })
+        }
     }
 
     /// The local memory.
@@ -392,8 +395,8 @@ impl OpToken {
                 // What a failed operation moved is not known.
                 (false, _) => 0,
             },
-            buf: match self.segs.pieces.first() {
-                Some(Some(seg)) if recv => seg.offset as u64,
+            buf: match self.segs.iter().next() {
+                Some(seg) if recv => seg.offset as u64,
                 _ => 0,
             },
             data: u64::from(outcome.imm.unwrap_or(0)),

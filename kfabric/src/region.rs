@@ -363,6 +363,7 @@ impl Drop for RegionGuard {
 }
 
 /// A region held by an operation.
+#[derive(Default)]
 pub(crate) struct RegionGuard(Option<Arc<Region>>);
 
 impl RegionGuard {
