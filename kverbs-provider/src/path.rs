@@ -650,29 +650,26 @@ impl Path {
 
     /// A work request of the transmit side ended. Returns the errno to end the connection with.
     pub(crate) fn sent(&self, slot: u32, last: bool, wc: &Wc) -> Option<u32> {
-        let (token, code, verdict) = {
-            let mut guard = self.tx.lock();
-            let tx = &mut *guard;
-            tx.active = true;
-            tx.stalled = None;
-            let place = tx.slots.get_mut(slot as usize)?;
-            if !last {
-                place.failed.get_or_insert(wc.status);
-                return Self::fatal(wc.status);
-            }
-            let code = place.failed.take().unwrap_or(wc.status);
-            let token = place.token.take()?;
-            tx.credits += core::mem::take(&mut place.credits);
-            tx.bytes -= token.len();
-            let _ = tx.free.push_within_capacity(slot);
-            let verdict = if code == status::FLUSH {
-                tx.verdict.take()
-            } else {
-                None
-            };
-            (token, code, verdict)
+        let mut guard = self.tx.lock();
+        let tx = &mut *guard;
+        tx.active = true;
+        tx.stalled = None;
+        let place = tx.slots.get_mut(slot as usize)?;
+        if !last {
+            place.failed.get_or_insert(wc.status);
+            return Self::fatal(wc.status);
+        }
+        let code = place.failed.take().unwrap_or(wc.status);
+        let mut token = place.token.take()?;
+        tx.credits += core::mem::take(&mut place.credits);
+        tx.bytes -= token.len();
+        let _ = tx.free.push_within_capacity(slot);
+        let verdict = if code == status::FLUSH {
+            tx.verdict.take()
+        } else {
+            None
         };
-        let mut token = token;
+        drop(guard);
         unmap_lent(&self.device, &mut token);
         token.complete(Outcome {
             err: verdict.unwrap_or_else(|| errno::of_status(code)),
@@ -684,13 +681,11 @@ impl Path {
 
     /// A receive ended. As above.
     pub(crate) fn received(&self, slot: u32, wc: &Wc) -> Option<u32> {
-        let token = {
-            let mut guard = self.rx.lock();
-            let rx = &mut *guard;
-            let token = rx.slots.get_mut(slot as usize)?.take()?;
-            let _ = rx.free.push_within_capacity(slot);
-            token
-        };
+        let mut guard = self.rx.lock();
+        let rx = &mut *guard;
+        let token = rx.slots.get_mut(slot as usize)?.take()?;
+        let _ = rx.free.push_within_capacity(slot);
+        drop(guard);
         token.complete(Outcome {
             err: errno::of_receive(wc.status),
             prov_errno: wc.status,
