@@ -87,12 +87,13 @@ static __poll_t queue_poll(struct file *file, poll_table *table)
 static int queue_mmap(struct file *file, struct vm_area_struct *vma)
 {
 	unsigned long size, at;
-	void *ring = kf_queue_ring(file->private_data, &size);
+	bool writable;
+	void *ring = kf_queue_ring(file->private_data, vma->vm_pgoff, &size, &writable);
 	int ret;
 
-	if (!ring)
+	if (!size)
 		return -ENODEV;
-	if (vma->vm_pgoff || vma->vm_end - vma->vm_start > size)
+	if (!ring || vma->vm_end - vma->vm_start > size)
 		return -EINVAL;
 	/* A private copy would never see an entry; nobody runs completions. */
 	if (!(vma->vm_flags & VM_SHARED))
@@ -100,6 +101,11 @@ static int queue_mmap(struct file *file, struct vm_area_struct *vma)
 	if (vma->vm_flags & VM_EXEC)
 		return -EPERM;
 	vm_flags_clear(vma, VM_MAYEXEC);
+	if (!writable) {
+		if (vma->vm_flags & VM_WRITE)
+			return -EPERM;
+		vm_flags_clear(vma, VM_MAYWRITE);
+	}
 	/* What remap_vmalloc_range() does for memory of vmalloc_user(), which cannot be charged. */
 	for (at = vma->vm_start; at < vma->vm_end; at += PAGE_SIZE, ring += PAGE_SIZE) {
 		ret = vm_insert_page(vma, at, vmalloc_to_page(ring));

@@ -20,7 +20,7 @@ void kf_dev_show_fdinfo(void *priv, struct seq_file *m);
 __poll_t kf_dev_poll(void *priv, struct file *file, struct poll_table_struct *table);
 void kf_queue_release(void *priv);
 __poll_t kf_queue_poll(void *priv, struct file *file, struct poll_table_struct *table);
-void *kf_queue_ring(void *priv, unsigned long *size);
+void *kf_queue_ring(void *priv, unsigned long at, unsigned long *size, bool *writable);
 
 int kf_dev_register(void);
 void kf_dev_unregister(void);

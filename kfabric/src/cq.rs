@@ -171,6 +171,12 @@ impl Cq {
         self.account.unread(self.ring.tail()).unwrap_or(1)
     }
 
+    /// Has a program look, though there may be no entry. Any context.
+    pub(crate) fn alarm(&self) {
+        self.ring.set_alarm();
+        self.wait.wake_all();
+    }
+
     /// Takes up to `out.len()` entries; for a consumer in the kernel. One reader at a time.
     pub fn read(&self, out: &mut [CqEntry]) -> usize {
         let tail = self.ring.tail();

@@ -26,6 +26,8 @@ use kernel::{
     }, //
 };
 
+mod rings;
+
 pub use crate::op::Post;
 use crate::{
     auth::{
@@ -63,6 +65,7 @@ use crate::{
         EndpointSink,
         GroupOps, //
     },
+    rings::Offer,
     sys,
     uapi::*,
 };
@@ -98,6 +101,8 @@ pub struct Shared {
     eq: SetOnce<Held<Eq>>,
     outstanding: AtomicU32,
     completed: AtomicU64,
+    /// It is a program's that can do with rings.
+    rings: Option<Arc<Offer>>,
 }
 
 impl Shared {
@@ -189,6 +194,13 @@ impl Shared {
             source: self.source(),
         };
         eq.push_owed(event, || self.advance(&[from], to).is_ok());
+        if let Some(rings) = &self.rings {
+            rings.settle();
+            if to == KFI_STATE_DOWN {
+                rings.end();
+            }
+            self.alarm();
+        }
     }
 }
 
@@ -206,6 +218,10 @@ impl EndpointSink for Shared {
     fn shutdown(&self, err: u32) {
         let step = (KFI_STATE_CONNECTED, KFI_STATE_DOWN);
         self.step(step, KFI_SHUTDOWN, (err, 0), &[]);
+    }
+
+    fn rings(&self) -> Option<Arc<Offer>> {
+        self.rings.clone()
     }
 }
 
@@ -266,7 +282,7 @@ impl Endpoint {
         attr: &EpAttr,
         request: Option<&Arc<Request>>,
     ) -> Result<Arc<Self>> {
-        Self::open_under(domain, attr, request, Under::of(domain.auth()))
+        Self::open_under(domain, attr, request, Under::of(domain.auth()), false)
     }
 
     /// As [`Endpoint::open`], with an auth key of its own.
@@ -280,14 +296,16 @@ impl Endpoint {
         request: Option<&Arc<Request>>,
         key: &AuthKey,
     ) -> Result<Arc<Self>> {
-        Self::open_under(domain, attr, request, Under::of(Some(key)))
+        Self::open_under(domain, attr, request, Under::of(Some(key)), false)
     }
 
+    /// As [`Endpoint::open`]; with `rings`, for a program that can do with them.
     pub(crate) fn open_under(
         domain: &Arc<Domain>,
         attr: &EpAttr,
         request: Option<&Arc<Request>>,
         under: Under,
+        rings: bool,
     ) -> Result<Arc<Self>> {
         domain.check()?;
         if request.is_some_and(|of| of.auth().map_or(0, AuthKey::number) != under.number()) {
@@ -331,6 +349,10 @@ impl Endpoint {
             Some(own) => Some(&own.group),
             None => auth.group.as_ref().map(|group| group.ops()),
         };
+        let rings = match rings {
+            true => Some(Offer::new()?),
+            false => None,
+        };
         // Before a request is used up: nothing may fail after that.
         let place = UniqueArc::new_uninit(GFP_KERNEL)?;
         let shared = Arc::new(
@@ -344,6 +366,7 @@ impl Endpoint {
                 eq: SetOnce::new(),
                 outstanding: AtomicU32::new(0),
                 completed: AtomicU64::new(0),
+                rings,
             },
             GFP_KERNEL,
         )?;
@@ -614,7 +637,13 @@ impl Endpoint {
         }
         self.shared
             .advance(&[KFI_STATE_ENABLED], KFI_STATE_CONNECTING)?;
+        if let (Some(rings), Some(queues)) = (&self.shared.rings, self.shared.queues()) {
+            rings.prepare(queues);
+        }
         go().inspect_err(|_| {
+            if let Some(rings) = &self.shared.rings {
+                rings.settle();
+            }
             let _ = self
                 .shared
                 .advance(&[KFI_STATE_CONNECTING], KFI_STATE_ENABLED);
@@ -648,9 +677,14 @@ impl Endpoint {
     /// `ENOTCONN`: there is none.
     pub fn shutdown(&self) -> Result {
         match self.state() {
-            KFI_STATE_CONNECTING | KFI_STATE_CONNECTED => self.ops.shutdown(),
-            _ => Err(enotconn()),
+            KFI_STATE_CONNECTING | KFI_STATE_CONNECTED => {}
+            _ => return Err(enotconn()),
         }
+        self.ops.shutdown()?;
+        if let Some(rings) = &self.shared.rings {
+            rings.end();
+        }
+        Ok(())
     }
 
     /// Its own address.
@@ -812,6 +846,9 @@ impl Endpoint {
             drop(self.setup.lock());
             self.ops.close();
             let shared = &self.shared;
+            if let Some(rings) = &shared.rings {
+                rings.leave();
+            }
             if let Some(eq) = shared.eq.as_ref() {
                 eq.settle(shared.source(), true);
                 eq.release();

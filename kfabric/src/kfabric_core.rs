@@ -46,6 +46,7 @@ pub mod pep;
 pub mod provider;
 pub mod region;
 pub mod registry;
+pub mod rings;
 mod seen;
 pub mod stats;
 pub mod sys;

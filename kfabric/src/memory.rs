@@ -68,15 +68,24 @@ pub struct Segment {
 /// # Invariants
 ///
 /// `mm` is held by `mmgrab()`, and `pages` pages are charged to it.
-struct Owner {
+pub(crate) struct Owner {
     mm: NonNull<bindings::mm_struct>,
     addr: usize,
     pages: usize,
 }
 
+// SAFETY: The structure may be held, charged and let go from any thread.
+unsafe impl Send for Owner {}
+// SAFETY: As above; with a shared reference it is only compared.
+unsafe impl Sync for Owner {}
+
 impl Owner {
     /// Charges `pages` to the current task's memory.
-    fn charge(addr: usize, pages: usize) -> Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`: its limit.
+    pub(crate) fn charge(addr: usize, pages: usize) -> Result<Self> {
         // SAFETY: No preconditions.
         let mm = NonNull::new(unsafe { sys::kf_current_mm() }).ok_or(EFAULT)?;
         // SAFETY: The current task's `mm` is alive.

@@ -50,6 +50,7 @@ use crate::{
         },
         proof::Mac, //
     },
+    rings::Offer,
     uapi::{
         InfoEntry,
         SockAddr,
@@ -443,6 +444,12 @@ pub trait EndpointSink: Send + Sync {
     /// The connection ended, by either side or by failure (then a positive errno). At most once,
     /// after `connected`.
     fn shutdown(&self, err: u32);
+
+    /// For a provider that has both ends on this host: what it may [join](crate::rings::join) with
+    /// the other end's, before it calls `connected` of either.
+    fn rings(&self) -> Option<Arc<Offer>> {
+        None
+    }
 }
 
 /// Where a domain tells of its device; the core implements it.

@@ -70,6 +70,10 @@ use kfabric::{
         EndpointOps,
         EndpointSink, //
     },
+    rings::{
+        self,
+        Offer, //
+    },
     sys::IrqLock,
     uapi::SockAddr, //
 };
@@ -117,6 +121,8 @@ pub(crate) struct Endpoint {
     events: Work<Endpoint, 0>,
     #[pin]
     copies: Work<Endpoint, 1>,
+    /// What its program has for the peer's to join.
+    rings: Option<Arc<Offer>>,
     /// The task that runs the work item of events, while it does.
     worker: AtomicUsize,
     /// Held throughout a close.
@@ -139,6 +145,7 @@ impl Endpoint {
         sink: Arc<dyn EndpointSink>,
     ) -> Result<Arc<Self>> {
         let path = Path::new(attr.tx_size, attr.rx_size, group, host.table.clone())?;
+        let rings = sink.rings();
         let ctl = Ctl {
             phase: Phase::New,
             initiator: None,
@@ -155,6 +162,7 @@ impl Endpoint {
                 inbox <- new_irqlock!(Inbox::default(), "kshm_inbox"),
                 events <- new_work!("kshm_events"),
                 copies <- new_work!("kshm_copies"),
+                rings,
                 worker: AtomicUsize::new(0),
                 closing <- new_mutex!((), "kshm_closing"),
             }),
@@ -347,6 +355,9 @@ impl Endpoint {
         let mut copy = KVec::new();
         copy.extend_from_slice(data, GFP_KERNEL)?;
         let initiator = ctl.initiator.take().ok_or(EINVAL)?;
+        if let (Some(ours), Some(theirs)) = (&this.rings, &initiator.rings) {
+            rings::join(ours, theirs);
+        }
         this.path.serve(&initiator);
         // What comes of it waits for the lock.
         ctl.phase = Phase::Connecting;

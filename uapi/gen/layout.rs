@@ -56,6 +56,18 @@ layouts! {
         size, flags, domain, connreq, src_addr, context, tx_size, rx_size, iov_limit, reserved,
         auth_key, auth_key_size, reserved2, handle, cm_data_size, reserved3,
     }
+    EpRings {
+        size, flags, ep, state, fd, side, page_size, map_size,
+    }
+    RingsStatus {
+        ended, reserved,
+    }
+    RingWords {
+        tail, pad, head, failed, pad2, sleeps, pad3, waits, pad4,
+    }
+    EpWake {
+        size, flags, ep,
+    }
     Bind {
         size, flags, ep, object, bind_flags,
     }
@@ -171,7 +183,7 @@ layouts! {
         reserved, grant,
     }
     CqRing {
-        head, entries, entry_size, pad, tail, pad2,
+        head, entries, entry_size, pad, tail, alarm, pad2,
     }
     CqEntry {
         context, flags, len, buf, data, err, prov_errno, ep, olen,
@@ -197,6 +209,8 @@ constants! {
     KFI_CQ_FORMAT_CONTEXT, KFI_CQ_FORMAT_MSG, KFI_CQ_FORMAT_DATA, KFI_CONNREQ, KFI_CONNECTED,
     KFI_SHUTDOWN, KFI_CONN_ERROR, KFI_NAME_MAX, KFI_IOV_MAX, KFI_SUBMIT_MAX, KFI_INJECT_MAX,
     KFI_CM_DATA_MAX, KFI_KEY_ALLOC_MAX, KFI_CQ_SIZE_MAX, KFI_EQ_SIZE_MAX, KFI_EP_OWN_KEYS,
+    KFI_EP_RINGS, KFI_RINGS_UNKNOWN, KFI_RINGS_NONE, KFI_RINGS_SHARED, KFI_RING_SIZE,
+    KFI_RING_DATA, KFI_WAKE_SELF,
     KFI_EQ_PEEK, KFI_CNTR_READ, KFI_CNTR_ADD, KFI_CNTR_SET, KFI_CNTR_ADDERR, KFI_CNTR_SETERR,
     KFI_REGION_DYNAMIC_KEYS, KFI_KEY_SINGLE_USE, KFI_KEY_ORDERED, KFI_REVOKE_SLOTS,
     KFI_REVOKE_REGION, KFI_REVOKE_DOMAIN, KFI_REVOKE_FILE, KFI_REVOKE_EP, KFI_REVOKE_AUTH,

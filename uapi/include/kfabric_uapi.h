@@ -199,6 +199,31 @@
  */
 #define KFI_EP_OWN_KEYS 1
 
+/*
+ * Flag of struct kfi_ep_open: its messages may go through rings that it shares with its peer (struct kfi_ep_rings),
+ * if the peer's endpoint has the flag too, the provider can do that (kshm), neither has a counter,
+ * and both programs may still pin the memory. Else they go the way that they do without the flag.
+ */
+#define KFI_EP_RINGS 2
+
+/* State of struct kfi_ep_rings: there is no connection yet. */
+#define KFI_RINGS_UNKNOWN 0
+
+/* State of struct kfi_ep_rings: the connection has none. */
+#define KFI_RINGS_NONE 1
+
+/* State of struct kfi_ep_rings: there they are. */
+#define KFI_RINGS_SHARED 2
+
+/* Bytes of a ring, with its words (struct kfi_ring_words). */
+#define KFI_RING_SIZE (68 << 10)
+
+/* Offset of a ring's data, which are the rest of it. */
+#define KFI_RING_DATA 4096
+
+/* Flag of struct kfi_ep_wake: this end's queues, not the other's. */
+#define KFI_WAKE_SELF 1
+
 /* Flag of struct kfi_eq_read: leave the event. */
 #define KFI_EQ_PEEK 1
 
@@ -741,7 +766,7 @@ struct kfi_pep_open {
 struct kfi_ep_open {
 	/* Size of this structure. */
 	__u32 size;
-	/* KFI_EP_OWN_KEYS or zero. */
+	/* KFI_EP_OWN_KEYS, KFI_EP_RINGS or zero. */
 	__u32 flags;
 	/* The domain. */
 	__u64 domain;
@@ -782,6 +807,87 @@ struct kfi_ep_open {
 	__u32 cm_data_size;
 	/* Zero. */
 	__u32 reserved3;
+};
+
+/*
+ * KFI_IOC_EP_RINGS: whether the connection has rings, and where. It is known, and does not change
+ * any more, once the connection is made or has failed; the endpoint's completion queues are woken
+ * then (struct kfi_cq_ring's alarm).
+ *
+ * Rings are for messages alone, and of those for all: what two programs put into them, and which
+ * receives they take it with, is theirs (kfabric::rings says what this project's library does).
+ * The kernel never looks into them. One-sided operations are posted as ever, but nothing that takes
+ * a receive of the peer's: it posts none.
+ */
+struct kfi_ep_rings {
+	/* Size of this structure. */
+	__u32 size;
+	/* Zero. */
+	__u32 flags;
+	/* The endpoint. */
+	__u64 ep;
+	/* Out: KFI_RINGS_*. */
+	__u32 state;
+	/*
+	 * Out: with KFI_RINGS_SHARED a descriptor to map, each part once, and to close. The first
+	 * page (PROT_READ) is a struct kfi_rings_status; behind it (at the offset of one page) lie two rings of
+	 * KFI_RING_SIZE bytes. Else -1.
+	 */
+	__s32 fd;
+	/* Out: which of the two is this end's to write to: 0 or 1. The other is its peer's. */
+	__u32 side;
+	/* Out: bytes of a page. */
+	__u32 page_size;
+	/* Out: bytes of both rings. */
+	__u64 map_size;
+};
+
+/* The page of rings that only the kernel writes. */
+struct kfi_rings_status {
+	/*
+	 * 1: one of the two ends has ended the connection, or has died, or the connection has failed.
+	 * What had been put into a ring before is there.
+	 */
+	__u32 ended;
+	/* Zero. */
+	__u32 reserved;
+};
+
+/* What the two ends agree on at the start of a ring. The kernel does not look at it. */
+struct kfi_ring_words {
+	/* Bytes that were put in; wraps. Written by who sends. */
+	__u32 tail;
+	/* Zero. */
+	__u32 pad[31];
+	/* Bytes that were taken out; wraps. Written by who receives. */
+	__u32 head;
+	/*
+	 * Written by who receives, before the end of the conversation: why it ended, as an errno.
+	 */
+	__u32 failed;
+	/* Zero. */
+	__u32 pad2[30];
+	/* Set to 1 by who receives before it sleeps, and back by who sends when it wakes it. */
+	__u32 sleeps;
+	/* Zero. */
+	__u32 pad3[31];
+	/* The same the other way round: who sends waits for room. */
+	__u32 waits;
+	/* Zero. */
+	__u32 pad4[31];
+};
+
+/*
+ * KFI_IOC_EP_WAKE: wakes who waits at the other end's completion queues. -ENOTCONN: the
+ * endpoint has no rings.
+ */
+struct kfi_ep_wake {
+	/* Size of this structure. */
+	__u32 size;
+	/* KFI_WAKE_SELF or zero. */
+	__u32 flags;
+	/* The endpoint. */
+	__u64 ep;
 };
 
 /* KFI_IOC_BIND. Before enable; a second bind of the same kind is -EINVAL. */
@@ -1740,8 +1846,13 @@ struct kfi_cq_ring {
 	__u32 pad[29];
 	/* Written by the program. */
 	__u32 tail;
+	/*
+	 * Set to 1 by the kernel when something has happened to an endpoint with rings (struct kfi_ep_rings),
+	 * and back by the program before it looks; the queue is readable meanwhile.
+	 */
+	__u32 alarm;
 	/* Zero. */
-	__u32 pad2[31];
+	__u32 pad2[30];
 };
 
 /* One completion (fi_cq(3): fi_cq_data_entry and fi_cq_err_entry in one). */
@@ -1814,6 +1925,8 @@ struct kfi_cq_entry {
 #define KFI_IOC_AGENT_NEXT _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x23, 152)
 #define KFI_IOC_AGENT_ANSWER _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x24, 64)
 #define KFI_IOC_ATOMIC_QUERY _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x25, 40)
+#define KFI_IOC_EP_RINGS _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x26, 40)
+#define KFI_IOC_EP_WAKE _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x27, 16)
 
 /* C sees what the kernel sees. */
 #if defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
@@ -1930,6 +2043,32 @@ _Static_assert(__builtin_offsetof(struct kfi_ep_open, reserved2) == 92, "kfi_ep_
 _Static_assert(__builtin_offsetof(struct kfi_ep_open, handle) == 96, "kfi_ep_open.handle");
 _Static_assert(__builtin_offsetof(struct kfi_ep_open, cm_data_size) == 104, "kfi_ep_open.cm_data_size");
 _Static_assert(__builtin_offsetof(struct kfi_ep_open, reserved3) == 108, "kfi_ep_open.reserved3");
+_Static_assert(sizeof(struct kfi_ep_rings) == 40, "size of kfi_ep_rings");
+_Static_assert(__builtin_offsetof(struct kfi_ep_rings, size) == 0, "kfi_ep_rings.size");
+_Static_assert(__builtin_offsetof(struct kfi_ep_rings, flags) == 4, "kfi_ep_rings.flags");
+_Static_assert(__builtin_offsetof(struct kfi_ep_rings, ep) == 8, "kfi_ep_rings.ep");
+_Static_assert(__builtin_offsetof(struct kfi_ep_rings, state) == 16, "kfi_ep_rings.state");
+_Static_assert(__builtin_offsetof(struct kfi_ep_rings, fd) == 20, "kfi_ep_rings.fd");
+_Static_assert(__builtin_offsetof(struct kfi_ep_rings, side) == 24, "kfi_ep_rings.side");
+_Static_assert(__builtin_offsetof(struct kfi_ep_rings, page_size) == 28, "kfi_ep_rings.page_size");
+_Static_assert(__builtin_offsetof(struct kfi_ep_rings, map_size) == 32, "kfi_ep_rings.map_size");
+_Static_assert(sizeof(struct kfi_rings_status) == 8, "size of kfi_rings_status");
+_Static_assert(__builtin_offsetof(struct kfi_rings_status, ended) == 0, "kfi_rings_status.ended");
+_Static_assert(__builtin_offsetof(struct kfi_rings_status, reserved) == 4, "kfi_rings_status.reserved");
+_Static_assert(sizeof(struct kfi_ring_words) == 512, "size of kfi_ring_words");
+_Static_assert(__builtin_offsetof(struct kfi_ring_words, tail) == 0, "kfi_ring_words.tail");
+_Static_assert(__builtin_offsetof(struct kfi_ring_words, pad) == 4, "kfi_ring_words.pad");
+_Static_assert(__builtin_offsetof(struct kfi_ring_words, head) == 128, "kfi_ring_words.head");
+_Static_assert(__builtin_offsetof(struct kfi_ring_words, failed) == 132, "kfi_ring_words.failed");
+_Static_assert(__builtin_offsetof(struct kfi_ring_words, pad2) == 136, "kfi_ring_words.pad2");
+_Static_assert(__builtin_offsetof(struct kfi_ring_words, sleeps) == 256, "kfi_ring_words.sleeps");
+_Static_assert(__builtin_offsetof(struct kfi_ring_words, pad3) == 260, "kfi_ring_words.pad3");
+_Static_assert(__builtin_offsetof(struct kfi_ring_words, waits) == 384, "kfi_ring_words.waits");
+_Static_assert(__builtin_offsetof(struct kfi_ring_words, pad4) == 388, "kfi_ring_words.pad4");
+_Static_assert(sizeof(struct kfi_ep_wake) == 16, "size of kfi_ep_wake");
+_Static_assert(__builtin_offsetof(struct kfi_ep_wake, size) == 0, "kfi_ep_wake.size");
+_Static_assert(__builtin_offsetof(struct kfi_ep_wake, flags) == 4, "kfi_ep_wake.flags");
+_Static_assert(__builtin_offsetof(struct kfi_ep_wake, ep) == 8, "kfi_ep_wake.ep");
 _Static_assert(sizeof(struct kfi_bind) == 32, "size of kfi_bind");
 _Static_assert(__builtin_offsetof(struct kfi_bind, size) == 0, "kfi_bind.size");
 _Static_assert(__builtin_offsetof(struct kfi_bind, flags) == 4, "kfi_bind.flags");
@@ -2252,7 +2391,8 @@ _Static_assert(__builtin_offsetof(struct kfi_cq_ring, entries) == 4, "kfi_cq_rin
 _Static_assert(__builtin_offsetof(struct kfi_cq_ring, entry_size) == 8, "kfi_cq_ring.entry_size");
 _Static_assert(__builtin_offsetof(struct kfi_cq_ring, pad) == 12, "kfi_cq_ring.pad");
 _Static_assert(__builtin_offsetof(struct kfi_cq_ring, tail) == 128, "kfi_cq_ring.tail");
-_Static_assert(__builtin_offsetof(struct kfi_cq_ring, pad2) == 132, "kfi_cq_ring.pad2");
+_Static_assert(__builtin_offsetof(struct kfi_cq_ring, alarm) == 132, "kfi_cq_ring.alarm");
+_Static_assert(__builtin_offsetof(struct kfi_cq_ring, pad2) == 136, "kfi_cq_ring.pad2");
 _Static_assert(sizeof(struct kfi_cq_entry) == 64, "size of kfi_cq_entry");
 _Static_assert(__builtin_offsetof(struct kfi_cq_entry, context) == 0, "kfi_cq_entry.context");
 _Static_assert(__builtin_offsetof(struct kfi_cq_entry, flags) == 8, "kfi_cq_entry.flags");
@@ -2314,6 +2454,13 @@ _Static_assert(KFI_KEY_ALLOC_MAX == 0x1000ULL, "KFI_KEY_ALLOC_MAX");
 _Static_assert(KFI_CQ_SIZE_MAX == 0x40000ULL, "KFI_CQ_SIZE_MAX");
 _Static_assert(KFI_EQ_SIZE_MAX == 0x10000ULL, "KFI_EQ_SIZE_MAX");
 _Static_assert(KFI_EP_OWN_KEYS == 0x1ULL, "KFI_EP_OWN_KEYS");
+_Static_assert(KFI_EP_RINGS == 0x2ULL, "KFI_EP_RINGS");
+_Static_assert(KFI_RINGS_UNKNOWN == 0x0ULL, "KFI_RINGS_UNKNOWN");
+_Static_assert(KFI_RINGS_NONE == 0x1ULL, "KFI_RINGS_NONE");
+_Static_assert(KFI_RINGS_SHARED == 0x2ULL, "KFI_RINGS_SHARED");
+_Static_assert(KFI_RING_SIZE == 0x11000ULL, "KFI_RING_SIZE");
+_Static_assert(KFI_RING_DATA == 0x1000ULL, "KFI_RING_DATA");
+_Static_assert(KFI_WAKE_SELF == 0x1ULL, "KFI_WAKE_SELF");
 _Static_assert(KFI_EQ_PEEK == 0x1ULL, "KFI_EQ_PEEK");
 _Static_assert(KFI_CNTR_READ == 0x0ULL, "KFI_CNTR_READ");
 _Static_assert(KFI_CNTR_ADD == 0x1ULL, "KFI_CNTR_ADD");
@@ -2441,6 +2588,8 @@ _Static_assert(KFI_IOC_AGENT_OPEN == 0xc010bf22ULL, "KFI_IOC_AGENT_OPEN");
 _Static_assert(KFI_IOC_AGENT_NEXT == 0xc098bf23ULL, "KFI_IOC_AGENT_NEXT");
 _Static_assert(KFI_IOC_AGENT_ANSWER == 0xc040bf24ULL, "KFI_IOC_AGENT_ANSWER");
 _Static_assert(KFI_IOC_ATOMIC_QUERY == 0xc028bf25ULL, "KFI_IOC_ATOMIC_QUERY");
+_Static_assert(KFI_IOC_EP_RINGS == 0xc028bf26ULL, "KFI_IOC_EP_RINGS");
+_Static_assert(KFI_IOC_EP_WAKE == 0xc010bf27ULL, "KFI_IOC_EP_WAKE");
 #endif
 
 #endif /* _UAPI_KFABRIC_H */

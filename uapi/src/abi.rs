@@ -145,6 +145,10 @@ ioctls! {
     KFI_IOC_AGENT_ANSWER = 0x24, AgentAnswer, 64;
     /// Asks which atomics a domain has: [`AtomicQuery`].
     KFI_IOC_ATOMIC_QUERY = 0x25, AtomicQuery, 40;
+    /// Asks for an endpoint's rings: [`EpRings`].
+    KFI_IOC_EP_RINGS = 0x26, EpRings, 40;
+    /// Wakes who waits at an end of rings: [`EpWake`].
+    KFI_IOC_EP_WAKE = 0x27, EpWake, 16;
 }
 
 // ---- capabilities, modes, flags: libfabric's values (fabric.h) ----
@@ -516,7 +520,7 @@ pub struct PepOpen {
 pub struct EpOpen {
     /// Size of this structure.
     pub size: u32,
-    /// [`KFI_EP_OWN_KEYS`] or zero.
+    /// [`KFI_EP_OWN_KEYS`], [`KFI_EP_RINGS`] or zero.
     pub flags: u32,
     /// The domain.
     pub domain: u64,
@@ -557,6 +561,105 @@ pub struct EpOpen {
 /// of its own it may use regions that are bound to it, and of the others those in few pieces
 /// (`-EINVAL`: this one is not). `-EOPNOTSUPP` without the capability [`KFI_EP_KEYS`].
 pub const KFI_EP_OWN_KEYS: u32 = 1;
+
+/// Flag of [`EpOpen`]: its messages may go through rings that it shares with its peer ([`EpRings`]),
+/// if the peer's endpoint has the flag too, the provider can do that (kshm), neither has a counter,
+/// and both programs may still pin the memory. Else they go the way that they do without the flag.
+pub const KFI_EP_RINGS: u32 = 2;
+
+/// `KFI_IOC_EP_RINGS`: whether the connection has rings, and where. It is known, and does not change
+/// any more, once the connection is made or has failed; the endpoint's completion queues are woken
+/// then ([`CqRing::alarm`]).
+///
+/// Rings are for messages alone, and of those for all: what two programs put into them, and which
+/// receives they take it with, is theirs (`kfabric::rings` says what this project's library does).
+/// The kernel never looks into them. One-sided operations are posted as ever, but nothing that takes
+/// a receive of the peer's: it posts none.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct EpRings {
+    /// Size of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// The endpoint.
+    pub ep: u64,
+    /// Out: `KFI_RINGS_*`.
+    pub state: u32,
+    /// Out: with [`KFI_RINGS_SHARED`] a descriptor to map, each part once, and to close. The first
+    /// page (`PROT_READ`) is a [`RingsStatus`]; behind it (at the offset of one page) lie two rings of
+    /// [`KFI_RING_SIZE`] bytes. Else -1.
+    pub fd: i32,
+    /// Out: which of the two is this end's to write to: 0 or 1. The other is its peer's.
+    pub side: u32,
+    /// Out: bytes of a page.
+    pub page_size: u32,
+    /// Out: bytes of both rings.
+    pub map_size: u64,
+}
+
+/// State of [`EpRings`]: there is no connection yet.
+pub const KFI_RINGS_UNKNOWN: u32 = 0;
+/// State of [`EpRings`]: the connection has none.
+pub const KFI_RINGS_NONE: u32 = 1;
+/// State of [`EpRings`]: there they are.
+pub const KFI_RINGS_SHARED: u32 = 2;
+/// Bytes of a ring, with its words ([`RingWords`]).
+pub const KFI_RING_SIZE: usize = 68 << 10;
+/// Offset of a ring's data, which are the rest of it.
+pub const KFI_RING_DATA: usize = 4096;
+
+/// The page of rings that only the kernel writes.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct RingsStatus {
+    /// 1: one of the two ends has ended the connection, or has died, or the connection has failed.
+    /// What had been put into a ring before is there.
+    pub ended: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// What the two ends agree on at the start of a ring. The kernel does not look at it.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct RingWords {
+    /// Bytes that were put in; wraps. Written by who sends.
+    pub tail: u32,
+    /// Zero.
+    pub pad: [u32; 31],
+    /// Bytes that were taken out; wraps. Written by who receives.
+    pub head: u32,
+    /// Written by who receives, before the end of the conversation: why it ended, as an errno.
+    pub failed: u32,
+    /// Zero.
+    pub pad2: [u32; 30],
+    /// Set to 1 by who receives before it sleeps, and back by who sends when it wakes it.
+    pub sleeps: u32,
+    /// Zero.
+    pub pad3: [u32; 31],
+    /// The same the other way round: who sends waits for room.
+    pub waits: u32,
+    /// Zero.
+    pub pad4: [u32; 31],
+}
+const _: () = assert!(core::mem::size_of::<RingWords>() == 512);
+
+/// `KFI_IOC_EP_WAKE`: wakes who waits at the other end's completion queues. `-ENOTCONN`: the
+/// endpoint has no rings.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct EpWake {
+    /// Size of this structure.
+    pub size: u32,
+    /// [`KFI_WAKE_SELF`] or zero.
+    pub flags: u32,
+    /// The endpoint.
+    pub ep: u64,
+}
+
+/// Flag of [`EpWake`]: this end's queues, not the other's.
+pub const KFI_WAKE_SELF: u32 = 1;
 
 /// `KFI_IOC_BIND`. Before enable; a second bind of the same kind is `-EINVAL`.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -1706,8 +1809,11 @@ pub struct CqRing {
     pub pad: [u32; 29],
     /// Written by the program.
     pub tail: u32,
+    /// Set to 1 by the kernel when something has happened to an endpoint with rings ([`EpRings`]),
+    /// and back by the program before it looks; the queue is readable meanwhile.
+    pub alarm: u32,
     /// Zero.
-    pub pad2: [u32; 31],
+    pub pad2: [u32; 30],
 }
 const _: () = assert!(core::mem::size_of::<CqRing>() == 256);
 

@@ -7,6 +7,7 @@
 
 use kernel::{
     fs::file::FileDescriptorReservation,
+    page::PAGE_SIZE,
     prelude::*,
     sync::Arc, //
 };
@@ -65,6 +66,7 @@ use crate::{
         Unders, //
     },
     registry,
+    rings::End,
     uapi::*,
 };
 
@@ -80,6 +82,8 @@ pub(super) enum Made {
     Object(u64),
     /// An object and its descriptor.
     Queue(u64, FileDescriptorReservation, fops::QueueFile),
+    /// A descriptor of what was there before.
+    Descriptor(FileDescriptorReservation, fops::QueueFile),
     /// Objects.
     Objects(KVec<u64>),
     /// A key on a slot.
@@ -109,14 +113,15 @@ impl Made {
     }
 
     fn deliver(self) {
-        if let Made::Queue(_, fd, file) = self {
+        if let Made::Queue(_, fd, file) | Made::Descriptor(fd, file) = self {
             fd.fd_install(file.into_file());
         }
     }
 
     pub(super) fn undo(&self, file: &File) {
         match self {
-            Made::Done | Made::Nothing => {}
+            // Nobody sees the descriptor.
+            Made::Done | Made::Nothing | Made::Descriptor(..) => {}
             Made::Counted(cntr, by) => cntr.update(|c| {
                 c.value = c.value.wrapping_sub(by.value);
                 c.errors = c.errors.wrapping_sub(by.errors);
@@ -182,6 +187,8 @@ pub(super) fn dispatch(file: &File, cmd: u32, arg: u64) -> Result {
         KeyAlloc => keys::alloc,
         Cancel => cancel,
         AtomicQuery => submit::query_atomic,
+        EpRings => rings,
+        EpWake => wake,
         Close => close,
         ObjList => list::list,
         AuthMode => auth::mode,
@@ -304,15 +311,17 @@ fn domain_open(file: &File, call: &mut DomainOpen) -> Result<Made> {
 
 /// Gives a queue its descriptor, not yet visible to the program.
 fn with_fd(file: &File, handle: u64, queue: fops::Queue) -> Result<(Made, i32)> {
-    let made = || -> Result<_> {
-        let fd = FileDescriptorReservation::get_unused_fd_flags(kernel::bindings::O_CLOEXEC)?;
-        let number = i32::try_from(fd.reserved_fd()).map_err(|_| EMFILE)?;
-        let queue = fops::QueueFile::new(queue)?;
-        Ok((Made::Queue(handle, fd, queue), number))
-    };
-    made().inspect_err(|_| {
+    let made = descriptor(queue).inspect_err(|_| {
         let _ = file.close(handle);
-    })
+    });
+    made.map(|(fd, queue, number)| (Made::Queue(handle, fd, queue), number))
+}
+
+/// A descriptor, with its number, that is not yet visible to the program.
+fn descriptor(queue: fops::Queue) -> Result<(FileDescriptorReservation, fops::QueueFile, i32)> {
+    let fd = FileDescriptorReservation::get_unused_fd_flags(kernel::bindings::O_CLOEXEC)?;
+    let number = i32::try_from(fd.reserved_fd()).map_err(|_| EMFILE)?;
+    Ok((fd, fops::QueueFile::new(queue)?, number))
 }
 
 fn eq_open(file: &File, call: &mut EqOpen) -> Result<Made> {
@@ -422,7 +431,7 @@ pub(super) fn still<'a>(
 
 fn ep_open(file: &File, call: &mut EpOpen) -> Result<Made> {
     zero(&[
-        call.flags & !KFI_EP_OWN_KEYS,
+        call.flags & !(KFI_EP_OWN_KEYS | KFI_EP_RINGS),
         call.reserved,
         call.reserved2,
         call.reserved3,
@@ -448,7 +457,8 @@ fn ep_open(file: &File, call: &mut EpOpen) -> Result<Made> {
     let under = auth::under(file, &domain, key, domain.auth(), Want::endpoints(1))?;
     // Before a request is used up: nothing fails after that.
     let place = file.table.reserve()?;
-    let ep = Endpoint::open_under(&domain, &attr, request.as_ref(), under)?;
+    let rings = call.flags & KFI_EP_RINGS != 0;
+    let ep = Endpoint::open_under(&domain, &attr, request.as_ref(), under, rings)?;
     call.tx_size = ep.attr().tx_size;
     call.rx_size = ep.attr().rx_size;
     call.iov_limit = ep.attr().iov_limit;
@@ -465,6 +475,30 @@ fn ep_open(file: &File, call: &mut EpOpen) -> Result<Made> {
     }
     let made = Made::Object(call.handle);
     still(file, made, core::iter::once(ep.under()))
+}
+
+fn rings(file: &File, call: &mut EpRings) -> Result<Made> {
+    zero(&[call.flags])?;
+    let ep = ep(file, call.ep)?;
+    let (state, end) = ep.rings();
+    (call.state, call.fd, call.side) = (state, -1, 0);
+    // CAST: A page is that small.
+    call.page_size = PAGE_SIZE as u32;
+    call.map_size = 0;
+    let Some(end) = end else {
+        return Ok(Made::Nothing);
+    };
+    let (fd, mapped, number) = descriptor(fops::Queue::Rings(end.clone()))?;
+    // CAST: 0 or 1.
+    (call.fd, call.side) = (number, end.side() as u32);
+    call.map_size = End::map_size() as u64;
+    Ok(Made::Descriptor(fd, mapped))
+}
+
+fn wake(file: &File, call: &mut EpWake) -> Result<Made> {
+    zero(&[call.flags & !KFI_WAKE_SELF])?;
+    ep(file, call.ep)?.wake(call.flags & KFI_WAKE_SELF != 0)?;
+    Ok(Made::Done)
 }
 
 fn bind(file: &File, call: &mut Bind) -> Result<Made> {

@@ -32,6 +32,7 @@ use super::{
 use crate::{
     cq::Cq,
     eq::Eq,
+    rings::End,
     sys::{
         self,
         wait::WaitQueue, //
@@ -44,20 +45,24 @@ pub(super) enum Queue {
     Cq(Arc<Cq>),
     /// Events: poll.
     Eq(Arc<Eq>),
+    /// Rings: mmap.
+    Rings(Arc<End>),
 }
 
 impl Queue {
-    fn wait(&self) -> &WaitQueue {
+    fn wait(&self) -> Option<&WaitQueue> {
         match self {
-            Queue::Cq(cq) => cq.wait(),
-            Queue::Eq(eq) => eq.wait(),
+            Queue::Cq(cq) => Some(cq.wait()),
+            Queue::Eq(eq) => Some(eq.wait()),
+            Queue::Rings(_) => None,
         }
     }
 
     fn waiting(&self) -> bool {
         match self {
-            Queue::Cq(cq) => cq.waiting() != 0,
+            Queue::Cq(cq) => cq.waiting() != 0 || cq.ring().alarm(),
             Queue::Eq(eq) => eq.waiting() != 0,
+            Queue::Rings(_) => false,
         }
     }
 
@@ -65,6 +70,7 @@ impl Queue {
         match self {
             Queue::Cq(cq) => cq.is_closed(),
             Queue::Eq(eq) => eq.is_closed(),
+            Queue::Rings(_) => false,
         }
     }
 }
@@ -109,13 +115,13 @@ unsafe extern "C" fn kf_queue_release(private: *mut c_void) {
     // SAFETY: `QueueFile::new` put it there, and nobody uses the file any more.
     let queue = unsafe { KBox::from_raw(private.cast::<Queue>()) };
     #[cfg(kfabric_seed_bug = "use-after-free")]
-    let wait = core::ptr::from_ref(queue.wait());
+    let wait = queue.wait().map(core::ptr::from_ref);
     drop(queue);
     #[cfg(kfabric_seed_bug = "use-after-free")]
-    // SAFETY: None: this is the bug.
-    unsafe {
-        (*wait).wake_all()
-    };
+    if let Some(wait) = wait {
+        // SAFETY: None: this is the bug.
+        unsafe { (*wait).wake_all() };
+    }
 }
 
 /// Polls a queue's file.
@@ -133,8 +139,10 @@ unsafe extern "C" fn kf_queue_poll(
     let queue = unsafe { queue(private) };
     // SAFETY: The file is in use by this call, which does not change its position.
     let file = unsafe { KFile::from_raw_file(file) };
-    // SAFETY: The caller's promise. The file holds the queue until its release.
-    unsafe { queue.wait().poll(file, table) };
+    if let Some(wait) = queue.wait() {
+        // SAFETY: The caller's promise. The file holds the queue until its release.
+        unsafe { wait.poll(file, table) };
+    }
     let mut mask = 0;
     if queue.waiting() {
         mask |= bindings::POLLIN | bindings::POLLRDNORM;
@@ -145,23 +153,34 @@ unsafe extern "C" fn kf_queue_poll(
     mask
 }
 
-/// The ring of a queue's file, or null.
+/// What a queue's file shows from page `at` on, or null: nothing ever (`size` 0) or nothing there.
 ///
 /// # Safety
 ///
-/// Called by the file's mmap, with its private data and a valid pointer.
+/// Called by the file's mmap, with its private data and valid pointers.
 #[no_mangle]
-unsafe extern "C" fn kf_queue_ring(private: *mut c_void, size: *mut c_ulong) -> *mut c_void {
+unsafe extern "C" fn kf_queue_ring(
+    private: *mut c_void,
+    at: c_ulong,
+    size: *mut c_ulong,
+    writable: *mut bool,
+) -> *mut c_void {
     // SAFETY: The caller's promise.
-    match unsafe { queue(private) } {
+    let (whole, part) = match unsafe { queue(private) } {
         Queue::Cq(cq) => {
             let (ring, bytes) = cq.ring().raw();
-            // SAFETY: The caller's promise.
-            unsafe { size.write(bytes) };
-            ring
+            (bytes, (at == 0).then_some((ring, bytes, true)))
         }
-        Queue::Eq(_) => core::ptr::null_mut(),
+        Queue::Eq(_) => (0, None),
+        Queue::Rings(end) => (End::map_size(), end.part(at)),
+    };
+    let (start, bytes, may_write) = part.unwrap_or((core::ptr::null_mut(), whole, false));
+    // SAFETY: The caller's promise.
+    unsafe {
+        size.write(bytes);
+        writable.write(may_write);
     }
+    start
 }
 
 /// # Safety

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Memory that the kernel and a program both see: the completion ring.
+//! Memory that the kernel and programs both see: the completion ring, and what two programs share.
 
 use core::{
     ptr::NonNull,
@@ -17,6 +17,7 @@ use kernel::{
 use crate::uapi::{
     CqEntry,
     CqRing,
+    RingsStatus,
     KFI_CQ_RING_OFFSET, //
 };
 
@@ -81,6 +82,19 @@ impl RingMem {
             .store(head, Ordering::Release)
     }
 
+    /// Makes the queue readable until the program says that it has seen to it.
+    pub(crate) fn set_alarm(&self) {
+        self.word(core::mem::offset_of!(CqRing, alarm))
+            .store(1, Ordering::Release)
+    }
+
+    /// Whether the program has not.
+    pub(crate) fn alarm(&self) -> bool {
+        self.word(core::mem::offset_of!(CqRing, alarm))
+            .load(Ordering::Acquire)
+            != 0
+    }
+
     fn slot(&self, index: u32) -> *mut CqEntry {
         let offset =
             KFI_CQ_RING_OFFSET + (index & (self.entries - 1)) as usize * size_of::<CqEntry>();
@@ -114,6 +128,54 @@ impl Drop for RingMem {
     fn drop(&mut self) {
         // SAFETY: By the type invariant it is ours. Pages that a program still maps live on until
         // it unmaps them.
+        unsafe { super::kf_ring_free(self.base.as_ptr()) }
+    }
+}
+
+/// A page that only the kernel writes, and behind it memory of programs that it does not look at.
+///
+/// # Invariants
+///
+/// `base` is a zeroed `__vmalloc()` allocation of `size` bytes, whole pages, at least one.
+pub(crate) struct StatusMem {
+    base: NonNull<c_void>,
+    size: usize,
+}
+
+// SAFETY: It is memory; the one access below is by an atomic.
+unsafe impl Send for StatusMem {}
+// SAFETY: As above.
+unsafe impl Sync for StatusMem {}
+
+impl StatusMem {
+    /// Allocates a page and `bytes` behind it (whole pages), zeroed.
+    pub(crate) fn new(bytes: usize) -> Result<Self> {
+        let size = PAGE_SIZE + bytes;
+        // SAFETY: No preconditions.
+        let base = NonNull::new(unsafe { super::kf_ring_alloc(size) }).ok_or(ENOMEM)?;
+        // INVARIANT: Just allocated.
+        Ok(Self { base, size })
+    }
+
+    /// Says that the connection is over. Whoever sees it sees what was in memory before.
+    pub(crate) fn set_ended(&self) {
+        let at = core::mem::offset_of!(RingsStatus, ended);
+        // SAFETY: By the type invariant the first page is there, and programs only read it; the field
+        // is an aligned `u32`.
+        let ended = unsafe { &*self.base.as_ptr().byte_add(at).cast::<AtomicU32>() };
+        ended.store(1, Ordering::SeqCst);
+    }
+
+    /// Address and bytes, for mmap.
+    pub(crate) fn raw(&self) -> (*mut c_void, usize) {
+        (self.base.as_ptr(), self.size)
+    }
+}
+
+impl Drop for StatusMem {
+    #[inline(never)]
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant it is ours; as for a `RingMem`.
         unsafe { super::kf_ring_free(self.base.as_ptr()) }
     }
 }
