@@ -14,6 +14,7 @@
 //! | [`info`] | what a provider's offer and a caller's hints have in common |
 //! | [`key`] | the life of a key slot |
 //! | [`pairs`] | which bytes go where, when both ends are in pieces |
+//! | [`pipe`] | what two programs put into a ring of bytes that they share |
 //! | [`proof`] | what peers say to each other to prove that they have an auth key |
 //! | [`range`] | what part of what lies where |
 //! | [`rights`] | which access implies, needs or allows which |
@@ -34,6 +35,7 @@ pub mod hold;
 pub mod info;
 pub mod key;
 pub mod pairs;
+pub mod pipe;
 pub mod proof;
 pub mod range;
 pub mod rights;

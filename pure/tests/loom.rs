@@ -9,6 +9,7 @@ use kfabric_pure::{
     cqring::{Account, Reader, RingMemory},
     gate::Gate,
     hold::{Held, Released, Taken, Waiting},
+    pipe::{End, Memory, Piece, Receiver, Sender},
     slot::Slot,
 };
 use loom::{
@@ -566,5 +567,151 @@ fn hold_two_who_post() {
         gone.sort_unstable();
         *shared.gone.lock().unwrap() = gone;
         shared.all_have_gone(&[0, 1]);
+    });
+}
+
+/// The ring of two programs.
+struct Piped {
+    tail: AtomicU32,
+    head: AtomicU32,
+    asleep: [AtomicBool; 2],
+    words: Vec<AtomicU64>,
+}
+
+impl Piped {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            tail: AtomicU32::new(0),
+            head: AtomicU32::new(0),
+            asleep: [AtomicBool::new(false), AtomicBool::new(false)],
+            words: (0..32).map(|_| AtomicU64::new(0)).collect(),
+        })
+    }
+
+    fn asleep(&self, who: End) -> &AtomicBool {
+        &self.asleep[usize::from(who == End::Sender)]
+    }
+}
+
+impl Memory for Piped {
+    fn load_tail(&self) -> u32 {
+        self.tail.load(Ordering::Acquire)
+    }
+
+    fn store_tail(&self, tail: u32) {
+        self.tail.store(tail, Ordering::Release);
+    }
+
+    fn load_head(&self) -> u32 {
+        self.head.load(Ordering::Acquire)
+    }
+
+    fn store_head(&self, head: u32) {
+        self.head.store(head, Ordering::Release);
+    }
+
+    fn asleep(&self, who: End) -> bool {
+        self.asleep(who).load(Ordering::Relaxed)
+    }
+
+    fn set_asleep(&self, who: End, sleeps: bool) -> bool {
+        self.asleep(who).swap(sleeps, Ordering::AcqRel)
+    }
+
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+
+    fn word(&self, at: u32) -> u64 {
+        self.words[at as usize / 8].load(Ordering::Relaxed)
+    }
+
+    fn set_word(&self, at: u32, value: u64) {
+        self.words[at as usize / 8].store(value, Ordering::Relaxed);
+    }
+}
+
+fn note(data: u32) -> Piece {
+    Piece {
+        total: 5,
+        data: Some(data),
+        written: true,
+        ..Piece::default()
+    }
+}
+
+/// A receiver that finds nothing and sleeps is woken, and then finds what was put in.
+#[test]
+fn pipe_no_message_is_slept_over() {
+    loom::model(|| {
+        let shared = Piped::new();
+        let woken = Arc::new(AtomicBool::new(false));
+        let sender = {
+            let (shared, woken) = (shared.clone(), woken.clone());
+            thread::spawn(move || {
+                let mut sender = Sender::new(256).unwrap();
+                assert_eq!(sender.room(&*shared, 0), Ok(Some(0)));
+                sender.put(&*shared, &note(7), |_, _, _| {});
+                if sender.wakes(&*shared) {
+                    woken.store(true, Ordering::Release);
+                }
+            })
+        };
+        let mut receiver = Receiver::new(256).unwrap();
+        let mut came = receiver.peek(&*shared).unwrap();
+        if came.is_none() {
+            receiver.sleep(&*shared);
+            came = receiver.peek(&*shared).unwrap();
+        }
+        if came.is_none() {
+            // It would sleep for good if nobody woke it.
+            while !woken.load(Ordering::Acquire) {
+                thread::yield_now();
+            }
+            came = receiver.peek(&*shared).unwrap();
+        }
+        assert_eq!(came, Some(note(7)));
+        sender.join().unwrap();
+    });
+}
+
+/// A sender that finds no room and sleeps is woken, and then finds room.
+#[test]
+fn pipe_no_room_is_slept_over() {
+    loom::model(|| {
+        let shared = Piped::new();
+        let mut sender = Sender::new(256).unwrap();
+        for data in 0..10 {
+            assert_eq!(sender.room(&*shared, 0), Ok(Some(0)));
+            sender.put(&*shared, &note(data), |_, _, _| {});
+        }
+        let woken = Arc::new(AtomicBool::new(false));
+        let receiver = {
+            let (shared, woken) = (shared.clone(), woken.clone());
+            thread::spawn(move || {
+                let mut receiver = Receiver::new(256).unwrap();
+                let piece = receiver.peek(&*shared).unwrap().unwrap();
+                assert_eq!(piece, note(0));
+                receiver.take(&*shared, &piece, |_, _, _| {});
+                if receiver.wakes(&*shared) {
+                    woken.store(true, Ordering::Release);
+                }
+            })
+        };
+        let mut room = sender.room(&*shared, 0).unwrap();
+        if room.is_none() {
+            sender.sleep(&*shared);
+            room = sender.room(&*shared, 0).unwrap();
+        }
+        if room.is_none() {
+            while !woken.load(Ordering::Acquire) {
+                thread::yield_now();
+            }
+            room = sender.room(&*shared, 0).unwrap();
+        }
+        assert_eq!(room, Some(0));
+        // It goes where the first one was, which has been looked at.
+        sender.put(&*shared, &note(99), |_, _, _| {});
+        receiver.join().unwrap();
     });
 }

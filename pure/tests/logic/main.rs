@@ -21,6 +21,7 @@ mod key;
 mod key_batch;
 mod key_history;
 mod pairs;
+mod pipe;
 mod proof;
 mod range;
 mod rights;
