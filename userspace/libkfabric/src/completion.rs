@@ -15,11 +15,16 @@ use crate::error::{Error, ObjectId, Result, Returned};
 use crate::fabric::DomainInner;
 use crate::flags::{CompFlags, Format};
 use crate::object::{Handle, Kind};
+use crate::rings::Queue;
 use crate::sys::{self, Deadline, Ring};
 
 pub(crate) struct CqInner {
     pub(crate) handle: Handle,
-    ring: Ring,
+    pub(crate) ring: Ring,
+    /// How much of a completion there is.
+    pub(crate) format: Format,
+    /// For endpoints with rings.
+    pub(crate) direct: Queue,
     fd: OwnedFd,
     _domain: Arc<DomainInner>,
 }
@@ -52,6 +57,8 @@ impl CompletionQueue {
             inner: Arc::new(CqInner {
                 handle,
                 ring,
+                format,
+                direct: Queue::default(),
                 fd,
                 _domain: domain.clone(),
             }),
@@ -75,15 +82,16 @@ impl CompletionQueue {
     ///
     /// [`Error::Ring`].
     pub fn read(&self, to: &mut [Completion]) -> Result<usize> {
+        let direct = self.inner.direct.is_used();
         let mut raw = [abi::CqEntry::new_zeroed(); 32];
         let mut done = 0;
         while done < to.len() {
             let room = raw.len().min(to.len() - done);
-            let n = self
-                .inner
-                .ring
-                .take(&mut raw[..room])
-                .ok_or(Error::Ring(self.id()))?;
+            let n = match direct {
+                true => self.inner.read(&mut raw[..room]),
+                false => self.inner.ring.take(&mut raw[..room]),
+            };
+            let n = n.ok_or(Error::Ring(self.id()))?;
             for (to, raw) in to[done..].iter_mut().zip(&raw[..n]) {
                 to.raw = *raw;
             }
@@ -108,7 +116,23 @@ impl CompletionQueue {
 
     /// Whether a completion waits.
     pub fn is_ready(&self) -> bool {
+        if self.inner.direct.is_used() {
+            self.inner.progress(false);
+            return self.inner.has_entries();
+        }
         self.inner.ring.waiting()
+    }
+
+    /// Whether a program that is about to wait for the descriptor ([`AsFd`]) may do so (`fi_trywait(3)`);
+    /// else it reads first. Needed with endpoints that may have rings
+    /// ([`EndpointAttr::rings`](crate::EndpointAttr::rings)), each time before it waits, when it has
+    /// read all: what they complete the kernel does not know of. One thread at a time waits so.
+    pub fn try_wait(&self) -> bool {
+        if !self.inner.direct.is_used() {
+            return !self.inner.ring.waiting();
+        }
+        self.inner.direct.enter_outside(true);
+        self.inner.arm()
     }
 
     /// Waits until a completion waits; `false` when time ran out.
@@ -117,9 +141,32 @@ impl CompletionQueue {
     ///
     /// [`Error::Call`] for `poll`.
     pub fn wait_ready(&self, timeout: Duration) -> Result<bool> {
+        if self.inner.direct.is_used() {
+            return self.wait_direct(timeout);
+        }
         if self.is_ready() {
             return Ok(true);
         }
+        self.poll(timeout)
+    }
+
+    /// As [`CompletionQueue::wait_ready`], where the descriptor does not know all.
+    fn wait_direct(&self, timeout: Duration) -> Result<bool> {
+        let deadline = Deadline::after(timeout);
+        loop {
+            if self.is_ready() {
+                return Ok(true);
+            }
+            let waiting = self.inner.direct.enter();
+            let left = deadline.left();
+            if self.inner.arm() && !self.poll(left)? {
+                drop(waiting);
+                return Ok(self.is_ready());
+            }
+        }
+    }
+
+    fn poll(&self, timeout: Duration) -> Result<bool> {
         let backend = &self.inner.handle.dev.backend;
         let there = backend.wait(self.inner.fd.as_fd(), timeout);
         there.map_err(|errno| Error::Call {
@@ -168,7 +215,7 @@ impl CompletionQueue {
 }
 
 impl AsFd for CompletionQueue {
-    /// Readable while a completion waits.
+    /// Readable while a completion waits; see also [`CompletionQueue::try_wait`].
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.fd.as_fd()
     }

@@ -20,7 +20,8 @@ use crate::event::{EqInner, EventQueue};
 use crate::fabric::DomainInner;
 use crate::flags::Bind;
 use crate::object::{Handle, Kind};
-use crate::op::{Batch, Op, RemoteMem, Segment, Submitted};
+use crate::op::{Batch, Local, Op, RemoteMem, Segment, Submitted};
+use crate::rings::{Posted, Rings};
 use crate::sys::{self, Buf};
 
 /// Listens for connection requests.
@@ -149,6 +150,17 @@ pub struct EndpointAttr {
     pub own_keys: bool,
     /// Its auth key; none: the domain's.
     pub auth_key: Option<AuthKey>,
+    /// Its messages may go through memory that it shares with its peer, without a system call: if the
+    /// peer is a program on this host that has asked for it too, over a provider that can do that
+    /// (kshm), and neither has a counter. Else they go as ever. With it
+    ///
+    /// * a message is sent as soon as it is in that memory, which says nothing of its receive: one
+    ///   that is too long for it ends the connection, with `EMSGSIZE` at the receive;
+    /// * messages move while either program posts, or reads or waits for the queues that the endpoint
+    ///   is bound to: one that is long is not sent while its sender sleeps elsewhere;
+    /// * [`CompletionQueue::try_wait`] comes before each wait for a queue's descriptor;
+    /// * both ends are charged 140 KiB against `RLIMIT_MEMLOCK` (who may not pin as much goes without).
+    pub rings: bool,
 }
 
 /// A connected, message-oriented, reliable endpoint.
@@ -161,9 +173,10 @@ pub struct Endpoint {
     handle: Handle,
     size: (u32, u32),
     iov_limit: u32,
-    cm_data_size: usize,
+    cm_data_size: u32,
     /// What it is bound to, kept until it is closed.
     bound: Box<Mutex<Vec<Arc<dyn Any + Send + Sync>>>>,
+    rings: Option<Arc<Rings>>,
     _domain: Arc<DomainInner>,
 }
 
@@ -182,19 +195,28 @@ impl Endpoint {
         arg.tx_size = attr.tx_size;
         arg.rx_size = attr.rx_size;
         arg.iov_limit = attr.iov_limit;
-        arg.flags = if attr.own_keys {
-            abi::KFI_EP_OWN_KEYS
-        } else {
-            0
+        arg.flags = match attr.own_keys {
+            true => abi::KFI_EP_OWN_KEYS,
+            false => 0,
+        } | match attr.rings {
+            true => abi::KFI_EP_RINGS,
+            false => 0,
         };
         let at = offset_of!(abi::EpOpen, auth_key);
         let (mut bufs, size) = given(at, attr.auth_key.as_ref());
         arg.auth_key_size = size;
         dev.call(domain.handle.id, &mut arg, &mut bufs)?;
+        let handle = Handle::new(dev, Kind::Endpoint, arg.handle);
+        let size = (arg.tx_size, arg.rx_size);
+        let rings = match attr.rings {
+            true => Rings::new(domain, handle.id, size, arg.iov_limit),
+            false => None,
+        };
         Ok(Self {
-            handle: Handle::new(dev, Kind::Endpoint, arg.handle),
-            cm_data_size: arg.cm_data_size as usize,
-            size: (arg.tx_size, arg.rx_size),
+            handle,
+            rings,
+            cm_data_size: arg.cm_data_size,
+            size,
             iov_limit: arg.iov_limit,
             bound: Box::default(),
             _domain: domain.clone(),
@@ -218,7 +240,16 @@ impl Endpoint {
 
     /// Application bytes in its connection request, at most. With an auth key they are fewer.
     pub fn cm_data_size(&self) -> usize {
-        self.cm_data_size
+        self.cm_data_size as usize
+    }
+
+    /// Whether its messages go through rings ([`EndpointAttr::rings`]); none: not known yet, as it is
+    /// not connected.
+    pub fn has_rings(&self) -> Option<bool> {
+        let Some(rings) = &self.rings else {
+            return Some(false);
+        };
+        rings.known()
     }
 
     /// Operations that the transmit side holds.
@@ -255,7 +286,11 @@ impl Endpoint {
     ///
     /// `EINVAL` when it has one, or is enabled.
     pub fn bind_event_queue(&self, eq: &EventQueue) -> Result<()> {
-        self.bind(&eq.inner.handle, Bind::empty(), eq.inner.clone())
+        self.bind(&eq.inner.handle, Bind::empty(), eq.inner.clone())?;
+        if let Some(rings) = &self.rings {
+            eq.inner.add(rings);
+        }
+        Ok(())
     }
 
     /// Binds a completion queue to a side or both, selectively if asked to.
@@ -264,7 +299,11 @@ impl Endpoint {
     ///
     /// `EINVAL` when that side has one, or is enabled, or the queue is of another domain.
     pub fn bind_completion_queue(&self, cq: &CompletionQueue, flags: Bind) -> Result<()> {
-        self.bind(&cq.inner.handle, flags, cq.inner.clone())
+        self.bind(&cq.inner.handle, flags, cq.inner.clone())?;
+        if let Some(rings) = &self.rings {
+            rings.bind(&cq.inner, flags.bits());
+        }
+        Ok(())
     }
 
     /// Binds a counter to kinds of operations.
@@ -284,7 +323,11 @@ impl Endpoint {
     pub fn enable(&self) -> Result<()> {
         let mut arg: abi::ObjectCall = sys::new();
         arg.handle = self.handle.raw();
-        self.handle.dev.call(self.id(), &mut arg, &mut [])
+        self.handle.dev.call(self.id(), &mut arg, &mut [])?;
+        if let Some(rings) = &self.rings {
+            rings.set_enabled();
+        }
+        Ok(())
     }
 
     /// Starts connecting, with data for the peer. The outcome is an event.
@@ -323,7 +366,12 @@ impl Endpoint {
     pub fn shutdown(&self) -> Result<()> {
         let mut arg: abi::Shutdown = sys::new();
         arg.ep = self.handle.raw();
-        self.handle.dev.call(self.id(), &mut arg, &mut [])
+        self.handle.dev.call(self.id(), &mut arg, &mut [])?;
+        if let Some(rings) = &self.rings {
+            let pushed = rings.progress();
+            rings.alert(pushed, None);
+        }
+        Ok(())
     }
 
     /// Its own address.
@@ -352,6 +400,24 @@ impl Endpoint {
     /// When the very first is refused: its errno, `EAGAIN` if the endpoint or a queue is full.
     pub fn submit(&self, batch: &Batch<'_>) -> Result<Submitted> {
         let mut accepted = 0;
+        if self.rings.is_some() {
+            for (entry, local) in batch.entries.iter().zip(&batch.locals) {
+                match self.post_entry(entry, local) {
+                    Ok(()) => accepted += 1,
+                    Err(e) if accepted == 0 => return Err(e),
+                    Err(e) => {
+                        return Ok(Submitted {
+                            accepted,
+                            refused: e.errno(),
+                        })
+                    }
+                }
+            }
+            return Ok(Submitted {
+                accepted,
+                refused: None,
+            });
+        }
         for chunk in batch.entries.chunks(abi::KFI_SUBMIT_MAX as usize) {
             match self.submit_entries(chunk) {
                 Ok(part) => {
@@ -379,18 +445,24 @@ impl Endpoint {
     }
 
     fn submit_entries(&self, entries: &[abi::OpEntry]) -> Result<Submitted> {
-        let mut arg: abi::Submit = sys::new();
-        arg.ep = self.handle.raw();
-        arg.count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
-        arg.entry_size = u32::try_from(size_of::<abi::OpEntry>()).unwrap_or(u32::MAX);
-        let mut bufs = [Buf::input(offset_of!(abi::Submit, ops), entries.as_bytes())];
-        self.handle.dev.call(self.id(), &mut arg, &mut bufs)?;
-        let refused =
-            (arg.err != 0).then(|| crate::Errno(i32::try_from(arg.err).unwrap_or(libc::EIO)));
-        Ok(Submitted {
-            accepted: arg.done as usize,
-            refused,
-        })
+        submit(&self.handle.dev, self.id(), entries)
+    }
+
+    fn post_entry(&self, entry: &abi::OpEntry, local: &Local<'_>) -> Result<()> {
+        if let Some(rings) = &self.rings {
+            match rings.post(entry, local) {
+                Ok(Posted::Here) => return Ok(()),
+                Ok(Posted::Kernel) => {}
+                Err(errno) => {
+                    return Err(Error::Call {
+                        call: "SUBMIT",
+                        object: self.id(),
+                        errno,
+                    })
+                }
+            }
+        }
+        self.submit_entries(std::slice::from_ref(entry)).map(|_| ())
     }
 
     /// Posts one operation.
@@ -400,8 +472,7 @@ impl Endpoint {
     /// `EAGAIN` when the endpoint or a completion queue is full; `ENOTCONN`; `EACCES` when a region
     /// does not allow the use; `EINVAL` for a range outside a region; `EMSGSIZE`.
     pub fn post(&self, op: &Op<'_>) -> Result<()> {
-        self.submit_entries(std::slice::from_ref(&op.entry))
-            .map(|_| ())
+        self.post_entry(&op.entry, &op.local)
     }
 
     /// Sends a message.
@@ -515,6 +586,13 @@ impl Endpoint {
     ///
     /// `ENOENT` when none waits, `EOPNOTSUPP` when the provider cannot.
     pub fn cancel(&self, context: u64) -> Result<()> {
+        if let Some(done) = self.rings.as_ref().and_then(|rings| rings.cancel(context)) {
+            return done.map_err(|errno| Error::Call {
+                call: "CANCEL",
+                object: self.id(),
+                errno,
+            });
+        }
         let mut arg: abi::Cancel = sys::new();
         arg.ep = self.handle.raw();
         arg.context = context;
@@ -527,6 +605,9 @@ impl Endpoint {
     ///
     /// [`Error::Call`], with the endpoint given back.
     pub fn close(self) -> std::result::Result<(), Returned<Self>> {
+        if let Some(rings) = &self.rings {
+            rings.begin_end();
+        }
         match self.handle.close() {
             Ok(()) => Ok(()),
             Err(error) => Err(Returned {
@@ -535,6 +616,30 @@ impl Endpoint {
             }),
         }
     }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        let Some(rings) = &self.rings else { return };
+        rings.begin_end();
+        self.handle.end();
+        rings.finish();
+    }
+}
+
+/// Posts operations in one call.
+pub(crate) fn submit(dev: &Shared, id: ObjectId, entries: &[abi::OpEntry]) -> Result<Submitted> {
+    let mut arg: abi::Submit = sys::new();
+    arg.ep = id.handle;
+    arg.count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
+    arg.entry_size = u32::try_from(size_of::<abi::OpEntry>()).unwrap_or(u32::MAX);
+    let mut bufs = [Buf::input(offset_of!(abi::Submit, ops), entries.as_bytes())];
+    dev.call(id, &mut arg, &mut bufs)?;
+    let refused = (arg.err != 0).then(|| crate::Errno(i32::try_from(arg.err).unwrap_or(libc::EIO)));
+    Ok(Submitted {
+        accepted: arg.done as usize,
+        refused,
+    })
 }
 
 impl std::fmt::Debug for Endpoint {

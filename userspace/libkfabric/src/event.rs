@@ -5,7 +5,7 @@
 use std::fmt;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use kfabric_uapi as abi;
@@ -14,12 +14,39 @@ use crate::device::Shared;
 use crate::errno::Errno;
 use crate::error::{Error, ObjectId, Result, Returned};
 use crate::object::{Handle, Kind};
+use crate::rings::Rings;
 use crate::sys::{self, Buf, Deadline};
 
 pub(crate) struct EqInner {
     pub(crate) handle: Handle,
+    /// Those of its endpoints that may have rings.
+    rings: Mutex<Vec<Weak<Rings>>>,
     fd: OwnedFd,
     _fabric: Arc<Handle>,
+}
+
+impl EqInner {
+    /// An endpoint that may have rings is bound to it.
+    pub(crate) fn add(&self, rings: &Arc<Rings>) {
+        let mut all = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|other| other.strong_count() != 0);
+        all.push(Arc::downgrade(rings));
+    }
+
+    /// There is an event of an endpoint: it may know by now what it has, or that it is over.
+    fn happened(&self, object: u64) {
+        let found = {
+            let all = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
+            all.iter()
+                .filter_map(Weak::upgrade)
+                .find(|rings| rings.id().handle == object)
+        };
+        if let Some(rings) = found {
+            let mut pushed = rings.learn();
+            pushed |= rings.progress();
+            rings.alert(pushed, None);
+        }
+    }
 }
 
 /// A queue of events.
@@ -39,6 +66,7 @@ impl EventQueue {
         Ok(Self {
             inner: Arc::new(EqInner {
                 handle,
+                rings: Mutex::default(),
                 fd,
                 _fabric: fabric.clone(),
             }),
@@ -64,6 +92,7 @@ impl EventQueue {
         let mut bufs = [Buf::output(offset_of!(abi::EqRead, data), &mut data)];
         match dev.call(self.id(), &mut arg, &mut bufs) {
             Ok(()) => {
+                self.inner.happened(arg.object);
                 let len = data.len().min(arg.data_len as usize);
                 Ok(Some(Event::from_abi(dev, &arg, &data[..len])))
             }

@@ -165,6 +165,18 @@ pub(crate) struct DomainInner {
     _fabric: Arc<Handle>,
 }
 
+impl DomainInner {
+    /// Bytes in the longest operation.
+    pub(crate) fn max_msg_size(&self) -> u64 {
+        self.attr.max_msg_size
+    }
+
+    /// Bytes that may be injected.
+    pub(crate) fn inject_size(&self) -> usize {
+        self.attr.inject_size as usize
+    }
+}
+
 /// A domain: one device, with what is registered, queued and connected on it.
 pub struct Domain {
     pub(crate) inner: Arc<DomainInner>,

@@ -148,4 +148,17 @@ impl Format {
             Self::Data => abi::KFI_CQ_FORMAT_DATA,
         }
     }
+
+    /// Leaves of a completion what a queue of this format has.
+    pub(crate) fn apply(self, entry: &mut abi::CqEntry) {
+        if entry.err != 0 {
+            return;
+        }
+        if self == Self::Context {
+            (entry.flags, entry.len) = (0, 0);
+        }
+        if self != Self::Data {
+            (entry.buf, entry.data) = (0, 0);
+        }
+    }
 }

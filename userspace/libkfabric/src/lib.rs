@@ -86,6 +86,7 @@ mod memory;
 mod object;
 mod op;
 mod region;
+mod rings;
 mod sub;
 #[allow(unsafe_code, reason = "the one layer that talks to the kernel")]
 mod sys;

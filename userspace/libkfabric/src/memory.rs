@@ -76,6 +76,17 @@ impl Memory {
         Self { map, copying }
     }
 
+    /// For who copies to or from a ring: with `write` as [`Memory::write_at`] does, else as
+    /// [`Memory::read_at`].
+    pub(crate) fn with_map<R>(&self, write: bool, copy: impl FnOnce(&Mapping) -> R) -> R {
+        if write {
+            let _alone = self.copying.write().unwrap_or_else(PoisonError::into_inner);
+            return copy(&self.map);
+        }
+        let _others = self.copying.read().unwrap_or_else(PoisonError::into_inner);
+        copy(&self.map)
+    }
+
     /// Bytes.
     #[allow(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {

@@ -118,9 +118,10 @@ impl Handle {
     }
 }
 
-impl Drop for Handle {
-    fn drop(&mut self) {
-        if self.closed.load(Ordering::Relaxed) {
+impl Handle {
+    /// Closes it, now or with the file.
+    pub(crate) fn end(&self) {
+        if self.closed.swap(true, Ordering::Relaxed) {
             return;
         }
         // An operation may still hold it: then it is tried again when the next object goes, and
@@ -132,6 +133,12 @@ impl Drop for Handle {
         {
             self.dev.orphan(self.id);
         }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

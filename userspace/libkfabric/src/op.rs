@@ -2,14 +2,15 @@
 //! Operations and batches of them.
 #![forbid(unsafe_code)]
 
-use std::marker::PhantomData;
 use std::ops::Range;
+use std::sync::Arc;
 
 use kfabric_uapi as abi;
 use kfabric_uapi::{Iov, OpEntry};
 
 use crate::atomic::{AtomicForm, AtomicOp, Integer};
 use crate::errno::Errno;
+use crate::region::RegionInner;
 
 /// Memory of a peer: where it is and the key that opens it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -63,25 +64,36 @@ impl RemoteMem {
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'a> {
     iov: Iov,
-    region: PhantomData<&'a ()>,
+    /// None: it is not registered.
+    region: Option<&'a Arc<RegionInner>>,
 }
 
-impl Segment<'_> {
-    pub(crate) fn new(region: u64, range: Range<usize>) -> Self {
+impl<'a> Segment<'a> {
+    pub(crate) fn new(inner: &'a Arc<RegionInner>, range: Range<usize>) -> Self {
+        Self::of(inner.handle.raw(), range, Some(inner))
+    }
+
+    fn of(handle: u64, range: Range<usize>, region: Option<&'a Arc<RegionInner>>) -> Self {
         let iov = Iov {
-            region,
+            region: handle,
             offset: range.start as u64,
             len: range.len() as u64,
         };
-        Self {
-            iov,
-            region: PhantomData,
-        }
+        Self { iov, region }
     }
 
     fn unregistered(at: usize, len: usize) -> Self {
-        Self::new(abi::KFI_UNREGISTERED, at..at + len)
+        Self::of(abi::KFI_UNREGISTERED, at..at + len, None)
     }
+}
+
+/// What an operation uses of this process, which its entry only names.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Local<'a> {
+    /// The regions of its pieces.
+    pub(crate) regions: [Option<&'a Arc<RegionInner>>; abi::KFI_IOV_MAX],
+    /// What is injected.
+    pub(crate) payload: &'a [u8],
 }
 
 /// An operation: what `fi_sendmsg`, `fi_recvmsg`, `fi_readmsg`, `fi_writemsg` and `fi_atomicmsg`
@@ -98,7 +110,7 @@ impl Segment<'_> {
 #[derive(Clone, Copy, Debug)]
 pub struct Op<'a> {
     pub(crate) entry: OpEntry,
-    payload: PhantomData<&'a [u8]>,
+    pub(crate) local: Local<'a>,
 }
 
 impl<'a> Op<'a> {
@@ -111,12 +123,15 @@ impl<'a> Op<'a> {
         };
         // One too many is the kernel's to refuse, with the endpoint's own limit.
         entry.iov_count = u32::try_from(local.len()).unwrap_or(u32::MAX);
-        for (to, from) in entry.iov.iter_mut().zip(local) {
+        let mut named = Local::default();
+        let places = entry.iov.iter_mut().zip(&mut named.regions);
+        for ((to, region), from) in places.zip(local) {
             *to = from.iov;
+            *region = from.region;
         }
         Self {
             entry,
-            payload: PhantomData,
+            local: named,
         }
     }
 
@@ -163,6 +178,7 @@ impl<'a> Op<'a> {
 
     fn inject(mut self, payload: &'a [u8]) -> Self {
         self.entry.flags |= abi::KFI_INJECT;
+        self.local.payload = payload;
         self.carry(payload)
     }
 
@@ -252,7 +268,8 @@ impl<'a> Op<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct Batch<'a> {
     pub(crate) entries: Vec<OpEntry>,
-    payload: PhantomData<&'a [u8]>,
+    /// Of each.
+    pub(crate) locals: Vec<Local<'a>>,
 }
 
 impl<'a> Batch<'a> {
@@ -264,6 +281,7 @@ impl<'a> Batch<'a> {
     /// Adds one.
     pub fn push(&mut self, op: Op<'a>) -> &mut Self {
         self.entries.push(op.entry);
+        self.locals.push(op.local);
         self
     }
 
@@ -280,17 +298,22 @@ impl<'a> Batch<'a> {
     /// Forgets all.
     pub fn clear(&mut self) {
         self.entries.clear();
+        self.locals.clear();
     }
 
     /// Forgets the first `count`: those that were accepted.
     pub fn remove_first(&mut self, count: usize) {
-        self.entries.drain(..count.min(self.entries.len()));
+        let count = count.min(self.entries.len());
+        self.entries.drain(..count);
+        self.locals.drain(..count);
     }
 }
 
 impl<'a> Extend<Op<'a>> for Batch<'a> {
     fn extend<I: IntoIterator<Item = Op<'a>>>(&mut self, ops: I) {
-        self.entries.extend(ops.into_iter().map(|op| op.entry));
+        for op in ops {
+            self.push(op);
+        }
     }
 }
 

@@ -88,14 +88,20 @@ impl RegionAttr {
 }
 
 pub(crate) struct RegionInner {
-    handle: Handle,
-    memory: Arc<Memory>,
-    first: usize,
-    len: usize,
-    access: Access,
+    pub(crate) handle: Handle,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) first: usize,
+    pub(crate) len: usize,
+    pub(crate) access: Access,
     remote: Option<RemoteMem>,
     pages: u64,
-    _domain: Arc<DomainInner>,
+    pub(crate) domain: Arc<DomainInner>,
+}
+
+impl std::fmt::Debug for RegionInner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.handle.fmt(f)
+    }
 }
 
 /// Pinned memory of a domain. Offsets count from the region's start.
@@ -149,7 +155,7 @@ impl Region {
             access: attr.access,
             remote: key,
             pages: arg.pages,
-            _domain: domain.clone(),
+            domain: domain.clone(),
         };
         let region = Self {
             spare: Spare::default(),
@@ -204,7 +210,7 @@ impl Region {
 
     /// A part of it, to use in an operation. The kernel checks the range.
     pub fn segment(&self, range: Range<usize>) -> Segment<'_> {
-        Segment::new(self.inner.handle.raw(), range)
+        Segment::new(&self.inner, range)
     }
 
     /// All of it, to use in an operation.
@@ -339,7 +345,16 @@ impl Region {
                 .unwrap_or_else(PoisonError::into_inner)
                 .clear();
         }
-        match self.inner.handle.close() {
+        // Who else has it is a key, which the kernel knows of too, or a message's way through a ring.
+        let closed = match Arc::strong_count(&self.inner) {
+            1 => self.inner.handle.close(),
+            _ => Err(Error::Call {
+                call: "CLOSE",
+                object: self.id(),
+                errno: Errno::EBUSY,
+            }),
+        };
+        match closed {
             Ok(()) => Ok(()),
             Err(error) => Err(Returned {
                 object: self,

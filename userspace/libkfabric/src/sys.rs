@@ -9,6 +9,7 @@
 pub(crate) mod fake;
 mod linux;
 mod mapping;
+mod pipe;
 mod ring;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -20,6 +21,7 @@ use crate::errno::Errno;
 
 pub(crate) use linux::{monotonic_ns, netns_cookie, wait_readable, Kernel};
 pub(crate) use mapping::Mapping;
+pub(crate) use pipe::{Link, PipeMem, DATA};
 pub(crate) use ring::Ring;
 
 /// A slice that a pointer field of a call's structure stands for.
@@ -65,6 +67,17 @@ pub(crate) trait Backend: Send + Sync {
 
     /// Maps `len` bytes of a completion queue's descriptor.
     fn map(&self, fd: BorrowedFd<'_>, len: usize) -> Result<Mapping, Errno>;
+
+    /// Maps the rings behind a descriptor.
+    fn map_rings(
+        &self,
+        fd: BorrowedFd<'_>,
+        side: u32,
+        page: usize,
+        bytes: usize,
+    ) -> Result<Link, Errno> {
+        Link::map(fd, side, page, bytes)
+    }
 
     /// Waits until a descriptor is readable; `false` when time ran out.
     fn wait(&self, fd: BorrowedFd<'_>, timeout: Duration) -> Result<bool, Errno> {

@@ -2,6 +2,8 @@
 //! The library against a fake kernel.
 #![forbid(unsafe_code)]
 
+mod rings;
+
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -50,6 +52,11 @@ struct Pair {
 }
 
 fn pair(device: &Device) -> Pair {
+    pair_with(device, false, false)
+}
+
+/// One or both ask for rings.
+fn pair_with(device: &Device, a_rings: bool, b_rings: bool) -> Pair {
     let (fabric, domain) = fabric(device);
     let listen_eq = fabric.event_queue(0).unwrap();
     let pep = fabric.passive_endpoint(&listen_eq, port(7), 77).unwrap();
@@ -57,6 +64,7 @@ fn pair(device: &Device) -> Pair {
     let a = domain
         .endpoint(&EndpointAttr {
             context: 5,
+            rings: a_rings,
             ..EndpointAttr::default()
         })
         .unwrap();
@@ -67,9 +75,11 @@ fn pair(device: &Device) -> Pair {
         (request.context, &request.data[..]),
         (77, &b"let me in"[..])
     );
-    let b = domain
-        .endpoint_for(request, &EndpointAttr::default())
-        .unwrap();
+    let attr = EndpointAttr {
+        rings: b_rings,
+        ..EndpointAttr::default()
+    };
+    let b = domain.endpoint_for(request, &attr).unwrap();
     let (b_eq, b_cq) = endpoint(&fabric, &b, &domain);
     b.accept(b"come in").unwrap();
     assert_eq!(a_eq.wait(SOON).unwrap().connected().unwrap(), b"come in");

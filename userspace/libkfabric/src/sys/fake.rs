@@ -37,6 +37,8 @@ struct Object {
     busy: u32,
     /// Region: where its memory is.
     addr: u64,
+    /// Endpoint: it asked for rings.
+    rings: bool,
 }
 
 /// The objects of one fake device.
@@ -46,6 +48,8 @@ pub(crate) struct State {
     last: u64,
     /// Calls that have been made.
     pub(crate) calls: Vec<u32>,
+    /// The rings of a connection; there is one, in a test that has any.
+    rings: Option<File>,
     /// The next call of this number fails so.
     pub(crate) fail: Option<(u32, Errno)>,
 }
@@ -193,6 +197,45 @@ impl State {
                 .store(value, Ordering::Relaxed);
         }
         head.store(at.wrapping_add(1), Ordering::Release);
+    }
+
+    /// What a pair of endpoints has got.
+    fn rings(&mut self, call: &mut abi::EpRings) -> Result<(), Errno> {
+        let (peer, rings) = {
+            let ep = self.get(call.ep, abi::KFI_TYPE_EP)?;
+            (ep.number, ep.rings)
+        };
+        call.fd = -1;
+        if peer == 0 {
+            return Ok(());
+        }
+        let both = rings
+            && self
+                .get(peer, abi::KFI_TYPE_EP)
+                .is_ok_and(|peer| peer.rings);
+        call.state = if both {
+            abi::KFI_RINGS_SHARED
+        } else {
+            abi::KFI_RINGS_NONE
+        };
+        if both {
+            let bytes = 2 * abi::KFI_RING_SIZE;
+            let file = self
+                .rings
+                .get_or_insert_with(|| File::from(memfd(4096 + bytes)));
+            call.fd = file.try_clone().expect("a descriptor").into_raw_fd();
+            call.side = u32::from(call.ep > peer);
+            (call.page_size, call.map_size) = (4096, bytes as u64);
+        }
+        Ok(())
+    }
+
+    /// The connection is over.
+    fn end_rings(&mut self) {
+        if let Some(file) = &self.rings {
+            use std::os::unix::fs::FileExt;
+            file.write_all_at(&1u32.to_ne_bytes(), 0).expect("room");
+        }
     }
 
     fn submit(&mut self, ep: u64, op: &abi::OpEntry) -> Result<(), Errno> {
@@ -357,12 +400,13 @@ impl Backend for Fake {
             }
             abi::KFI_IOC_DOMAIN_OPEN => {
                 let parent = |c: &abi::DomainOpen| c.fabric;
-                let call = opens!(
+                let mut call = opens!(
                     DomainOpen,
                     abi::KFI_TYPE_DOMAIN,
                     parent,
                     abi::KFI_TYPE_FABRIC
                 );
+                (call.max_msg_size, call.inject_size) = (1 << 31, 64);
                 arg.copy_from_slice(call.as_bytes());
             }
             abi::KFI_IOC_EQ_OPEN => {
@@ -410,7 +454,9 @@ impl Backend for Fake {
                     s.objects.remove(&call.connreq);
                     s.get(call.handle, abi::KFI_TYPE_EP)?.number = from;
                 }
-                s.get(call.handle, abi::KFI_TYPE_EP)?.context = call.context;
+                let ep = s.get(call.handle, abi::KFI_TYPE_EP)?;
+                ep.context = call.context;
+                ep.rings = call.flags & abi::KFI_EP_RINGS != 0;
                 (call.tx_size, call.rx_size, call.iov_limit) = (128, 128, 4);
                 arg.copy_from_slice(call.as_bytes());
             }
@@ -553,8 +599,18 @@ impl Backend for Fake {
                 }
                 arg.copy_from_slice(call.as_bytes());
             }
+            abi::KFI_IOC_EP_RINGS => {
+                let mut call: abi::EpRings = read(arg);
+                s.rings(&mut call)?;
+                arg.copy_from_slice(call.as_bytes());
+            }
+            abi::KFI_IOC_EP_WAKE => {}
+            abi::KFI_IOC_SHUTDOWN => s.end_rings(),
             abi::KFI_IOC_CLOSE => {
                 let call: abi::Close = read(arg);
+                if s.get(call.handle, abi::KFI_TYPE_EP).is_ok() {
+                    s.end_rings();
+                }
                 s.close(call.handle)?;
             }
             abi::KFI_IOC_ENABLE | abi::KFI_IOC_LISTEN => {}

@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::errno::Errno;
 
@@ -28,11 +28,15 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     fn map(len: usize, prot: i32, flags: i32, fd: i32) -> Result<Self, Errno> {
+        Self::map_at(len, prot, flags, fd, 0)
+    }
+
+    fn map_at(len: usize, prot: i32, flags: i32, fd: i32, at: i64) -> Result<Self, Errno> {
         if len == 0 {
             return Err(Errno::EINVAL);
         }
         // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, fd, 0) };
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, fd, at) };
         if base == libc::MAP_FAILED {
             return Err(Errno::last());
         }
@@ -77,6 +81,18 @@ impl Mapping {
         )
     }
 
+    /// A part of what a descriptor shares.
+    pub(crate) fn part(
+        fd: BorrowedFd<'_>,
+        at: usize,
+        len: usize,
+        writable: bool,
+    ) -> Result<Self, Errno> {
+        let prot = if writable { libc::PROT_WRITE } else { 0 } | libc::PROT_READ;
+        let at = i64::try_from(at).map_err(|_| Errno::EINVAL)?;
+        Self::map_at(len, prot, libc::MAP_SHARED, fd.as_raw_fd(), at)
+    }
+
     /// Memory that somebody else keeps.
     ///
     /// # Safety
@@ -111,7 +127,7 @@ impl Mapping {
         self.base.as_ptr().expose_provenance() as u64
     }
 
-    fn check(&self, at: usize, len: usize) -> Option<NonNull<u8>> {
+    pub(super) fn check(&self, at: usize, len: usize) -> Option<NonNull<u8>> {
         let end = at.checked_add(len)?;
         if end > self.len {
             return None;
@@ -160,6 +176,17 @@ impl Mapping {
         }
         // SAFETY: valid, aligned, writable for the life of `self`, and only used atomically.
         Some(unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) })
+    }
+
+    /// Looks at a shared 32-bit word, of read-only memory too; `None` when not within or not aligned.
+    /// What whoever wrote it had written before is seen.
+    pub(crate) fn look32(&self, at: usize) -> Option<u32> {
+        let word = self.check(at, 4)?;
+        if !word.addr().get().is_multiple_of(align_of::<AtomicU32>()) {
+            return None;
+        }
+        // SAFETY: valid and aligned for the life of `self`; loads of this size need no right to write.
+        Some(unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) }.load(Ordering::Acquire))
     }
 
     /// A shared 64-bit word; `None` as for [`Mapping::word32`].

@@ -99,6 +99,23 @@ impl Ring {
         }
     }
 
+    /// Whether the kernel has us look at more than entries.
+    pub(crate) fn alarm(&self) -> bool {
+        self.alarm_word()
+            .is_some_and(|alarm| alarm.load(Ordering::Acquire) != 0)
+    }
+
+    /// From now on it tells us again.
+    pub(crate) fn clear_alarm(&self) {
+        if let Some(alarm) = self.alarm_word() {
+            alarm.store(0, Ordering::SeqCst);
+        }
+    }
+
+    fn alarm_word(&self) -> Option<&AtomicU32> {
+        self.map.word32(offset_of!(CqRing, alarm))
+    }
+
     fn load(&self, index: u32, entry: &mut CqEntry) -> Option<()> {
         let slot = (index & (self.entries - 1)) as usize;
         let at = KFI_CQ_RING_OFFSET + slot * self.stride;

@@ -1,0 +1,788 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Messages between two programs on one host, without a call ([`EndpointAttr::rings`]).
+//!
+//! [`EndpointAttr::rings`]: crate::EndpointAttr::rings
+//!
+//! An endpoint that asked for rings keeps its receives here. When it is connected it learns whether
+//! there are rings, which the kernel has settled for both ends and which never changes: if not, it
+//! hands the receives to the kernel, in order, and from then on all goes there. If so, a message is
+//! copied into the ring and is complete, and whoever posts a receive or reads the completion queue
+//! takes messages out ([`kfabric_pure::pipe`]). One-sided operations stay the kernel's, which has
+//! done them when the call returns; what takes a receive of the peer's, a write with data, is
+//! a write, and a note in the ring that it was made.
+//!
+//! Locks: `order` (posting to the kernel), then `rx` or `tx`, then what a completion queue holds.
+#![forbid(unsafe_code)]
+
+mod message;
+mod queue;
+
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use kfabric_pure::pipe::{Piece, Receiver, Sender};
+use kfabric_uapi as abi;
+use kfabric_uapi::{CqEntry, OpEntry};
+
+use crate::completion::CqInner;
+use crate::errno::Errno;
+use crate::error::{ObjectId, Result};
+use crate::fabric::DomainInner;
+use crate::op::Local;
+use crate::sys::{self, Link, DATA};
+use message::Message;
+pub(crate) use queue::Queue;
+
+/// Nothing is known yet.
+const UNKNOWN: u8 = 0;
+/// There are none: all is the kernel's.
+const NONE: u8 = 1;
+/// There they are.
+const SHARED: u8 = 2;
+/// There are some that cannot be used: the connection is over.
+const LOST: u8 = 3;
+
+/// Which of an endpoint's queues got something that somebody waits for.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Pushed {
+    rx: bool,
+    tx: bool,
+}
+
+impl std::ops::BitOrAssign for Pushed {
+    fn bitor_assign(&mut self, other: Self) {
+        self.rx |= other.rx;
+        self.tx |= other.tx;
+    }
+}
+
+/// Where a side's completions go.
+struct Bound {
+    cq: Arc<CqInner>,
+    selective: bool,
+}
+
+impl Bound {
+    fn wants(&self, flags: u64) -> bool {
+        let asked = flags & abi::KFI_COMPLETION != 0;
+        asked || (!self.selective && flags & abi::KFI_INJECT == 0)
+    }
+}
+
+/// The receive side.
+struct Rx {
+    receives: VecDeque<Message>,
+    pipe: Receiver,
+    /// No more receives, and none is left.
+    over: bool,
+}
+
+/// The transmit side.
+struct Tx {
+    /// Messages that did not fit yet.
+    pending: VecDeque<Message>,
+    pipe: Sender,
+    over: bool,
+}
+
+/// What an endpoint that asked for rings has here.
+pub(crate) struct Rings {
+    domain: Arc<DomainInner>,
+    id: ObjectId,
+    size: (u32, u32),
+    iov_limit: u32,
+    enabled: AtomicBool,
+    mode: AtomicU8,
+    link: OnceLock<Link>,
+    rx_queue: OnceLock<Bound>,
+    tx_queue: OnceLock<Bound>,
+    rx: Mutex<Rx>,
+    tx: Mutex<Tx>,
+    /// Something is pending.
+    pending: AtomicBool,
+    order: Mutex<()>,
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where an operation goes.
+pub(crate) enum Posted {
+    /// It is accepted.
+    Here,
+    /// It is the kernel's.
+    Kernel,
+}
+
+impl Rings {
+    pub(crate) fn new(
+        domain: &Arc<DomainInner>,
+        id: ObjectId,
+        size: (u32, u32),
+        iov_limit: u32,
+    ) -> Option<Arc<Self>> {
+        let data = u32::try_from(DATA).ok()?;
+        Some(Arc::new(Self {
+            domain: domain.clone(),
+            id,
+            size,
+            iov_limit,
+            enabled: AtomicBool::new(false),
+            mode: AtomicU8::new(UNKNOWN),
+            link: OnceLock::new(),
+            rx_queue: OnceLock::new(),
+            tx_queue: OnceLock::new(),
+            rx: Mutex::new(Rx {
+                receives: VecDeque::new(),
+                pipe: Receiver::new(data)?,
+                over: false,
+            }),
+            tx: Mutex::new(Tx {
+                pending: VecDeque::new(),
+                pipe: Sender::new(data)?,
+                over: false,
+            }),
+            pending: AtomicBool::new(false),
+            order: Mutex::new(()),
+        }))
+    }
+
+    pub(crate) fn id(&self) -> ObjectId {
+        self.id
+    }
+
+    /// It is bound to a queue.
+    pub(crate) fn bind(self: &Arc<Self>, cq: &Arc<CqInner>, flags: u64) {
+        let selective = flags & abi::KFI_SELECTIVE_COMPLETION != 0;
+        let sides = [
+            (abi::KFI_RECV, &self.rx_queue),
+            (abi::KFI_TRANSMIT, &self.tx_queue),
+        ];
+        for (_, place) in sides.iter().filter(|(side, _)| flags & side != 0) {
+            let cq = cq.clone();
+            let _ = place.set(Bound { cq, selective });
+        }
+        cq.direct.add(self);
+    }
+
+    pub(crate) fn set_enabled(&self) {
+        self.enabled.store(true, Ordering::Release);
+    }
+
+    fn mode(&self) -> u8 {
+        self.mode.load(Ordering::Acquire)
+    }
+
+    /// Whether there are any.
+    pub(crate) fn known(&self) -> Option<bool> {
+        let pushed = self.learn();
+        self.alert(pushed, None);
+        match self.mode() {
+            UNKNOWN => None,
+            mode => Some(mode == SHARED),
+        }
+    }
+
+    fn dev(&self) -> &crate::device::Shared {
+        &self.domain.handle.dev
+    }
+
+    /// Learns what became of the connection, if it does not know and there is one by now.
+    pub(crate) fn learn(&self) -> Pushed {
+        let mut pushed = Pushed::default();
+        if self.mode() != UNKNOWN || !self.enabled.load(Ordering::Acquire) {
+            return pushed;
+        }
+        let mut rx = lock(&self.rx);
+        if self.mode() != UNKNOWN {
+            return pushed;
+        }
+        let mut arg: abi::EpRings = sys::new();
+        arg.ep = self.id.handle;
+        if self.dev().call(self.id, &mut arg, &mut []).is_err() {
+            return pushed;
+        }
+        let mode = match arg.state {
+            abi::KFI_RINGS_UNKNOWN => return pushed,
+            abi::KFI_RINGS_SHARED => match self.map(&arg) {
+                Some(link) => {
+                    let _ = self.link.set(link);
+                    SHARED
+                }
+                None => LOST,
+            },
+            _ => NONE,
+        };
+        if mode == NONE {
+            pushed.rx = self.hand_over(&mut rx);
+        }
+        self.mode.store(mode, Ordering::Release);
+        drop(rx);
+        if mode == LOST {
+            self.end();
+            pushed.rx |= self.flush_rx(&mut lock(&self.rx));
+        }
+        pushed
+    }
+
+    fn map(&self, arg: &abi::EpRings) -> Option<Link> {
+        let fd = self.dev().take_fd("EP_RINGS", self.id, arg.fd).ok()?;
+        let bytes = usize::try_from(arg.map_size).ok()?;
+        let page = arg.page_size as usize;
+        let link = self
+            .dev()
+            .backend
+            .map_rings(fd.as_fd(), arg.side, page, bytes);
+        link.ok()
+    }
+
+    /// Gives the kernel the receives, which were posted before it was known that they are its.
+    fn hand_over(&self, rx: &mut Rx) -> bool {
+        let mut pushed = false;
+        while let Some(receive) = rx.receives.pop_front() {
+            match self.submit(&receive.entry()) {
+                Ok(_) => self.release(true),
+                Err(_) => pushed |= self.complete(true, &receive, libc::ECANCELED, None),
+            }
+        }
+        pushed
+    }
+
+    fn submit(&self, entry: &OpEntry) -> Result<Option<Errno>> {
+        crate::endpoint::submit(self.dev(), self.id, std::slice::from_ref(entry))
+            .map(|submitted| submitted.refused)
+    }
+
+    fn queue(&self, rx: bool) -> Option<&Bound> {
+        match rx {
+            true => self.rx_queue.get(),
+            false => self.tx_queue.get(),
+        }
+    }
+
+    fn reserve(&self, rx: bool) -> std::result::Result<(), Errno> {
+        match self.queue(rx) {
+            Some(bound) => bound.cq.reserve(),
+            None => Ok(()),
+        }
+    }
+
+    fn release(&self, rx: bool) {
+        if let Some(bound) = self.queue(rx) {
+            bound.cq.direct.release();
+        }
+    }
+
+    /// Completes a message that had room reserved; whether somebody waits for that.
+    fn complete(&self, rx: bool, message: &Message, err: i32, piece: Option<&Piece>) -> bool {
+        let Some(bound) = self.queue(rx) else {
+            return false;
+        };
+        if err == 0 && !message.wanted {
+            bound.cq.direct.release();
+            return false;
+        }
+        let written = piece.is_some_and(|piece| piece.written);
+        let mut entry = CqEntry {
+            context: message.context,
+            flags: match (rx, written) {
+                (false, _) => abi::KFI_MSG | abi::KFI_SEND,
+                (true, false) => abi::KFI_MSG | abi::KFI_RECV,
+                (true, true) => abi::KFI_RMA | abi::KFI_REMOTE_WRITE,
+            },
+            len: match (err, rx) {
+                (0, true) => piece.map_or(0, |piece| piece.total),
+                (0, false) => message.len,
+                _ => 0,
+            },
+            buf: if rx { message.offset() } else { 0 },
+            // A positive errno.
+            err: err.unsigned_abs(),
+            prov_errno: err.unsigned_abs(),
+            ep: self.id.handle,
+            ..CqEntry::default()
+        };
+        if let Some(data) = piece.filter(|_| rx).and_then(|piece| piece.data) {
+            entry.flags |= abi::KFI_REMOTE_CQ_DATA;
+            entry.data = u64::from(data);
+        }
+        bound.cq.push(entry)
+    }
+
+    /// Ends the connection: the peer has broken the rules, or sent too much.
+    fn end(&self) {
+        let mut arg: abi::Shutdown = sys::new();
+        arg.ep = self.id.handle;
+        // Else it is over.
+        let _ = self.dev().call(self.id, &mut arg, &mut []);
+    }
+
+    /// Wakes the peer.
+    fn wake_peer(&self) {
+        self.wake(0);
+    }
+
+    fn wake(&self, flags: u32) {
+        let mut arg: abi::EpWake = sys::new();
+        arg.flags = flags;
+        arg.ep = self.id.handle;
+        // Else there is nobody.
+        let _ = self.dev().call(self.id, &mut arg, &mut []);
+    }
+
+    /// Wakes who waits at the queues that got something, but for one that is being looked at.
+    pub(crate) fn alert(&self, pushed: Pushed, but: Option<&CqInner>) {
+        for (there, rx) in [(pushed.rx, true), (pushed.tx, false)] {
+            let Some(bound) = self.queue(rx).filter(|_| there) else {
+                continue;
+            };
+            let same = but.is_some_and(|but| std::ptr::eq(but, Arc::as_ptr(&bound.cq)));
+            if !same {
+                bound.cq.direct.woken();
+                self.wake(abi::KFI_WAKE_SELF);
+            }
+        }
+    }
+
+    /// Wakes who waits at its queues.
+    pub(crate) fn wake_self(&self) {
+        self.wake(abi::KFI_WAKE_SELF);
+    }
+
+    /// Takes what came, and sends what waits.
+    pub(crate) fn progress(&self) -> Pushed {
+        let mut pushed = Pushed::default();
+        let Some(link) = self.link.get() else {
+            return pushed;
+        };
+        pushed.rx = self.take(link, &mut lock(&self.rx));
+        if self.pending.load(Ordering::Relaxed) {
+            pushed.tx = self.give(link, &mut lock(&self.tx));
+        }
+        pushed
+    }
+
+    /// Says that this end sleeps, if it then finds nothing.
+    pub(crate) fn sleep(&self) {
+        let Some(link) = self.link.get() else { return };
+        lock(&self.rx).pipe.sleep(&link.theirs);
+        let tx = lock(&self.tx);
+        if !tx.pending.is_empty() {
+            tx.pipe.sleep(&link.ours);
+        }
+    }
+
+    /// Takes messages out, as long as there are receives for them.
+    fn take(&self, link: &Link, rx: &mut Rx) -> bool {
+        let ring = &link.theirs;
+        let (mut pushed, mut took, mut why) = (false, false, None);
+        // Before the last look: all that the peer sent is there then.
+        let ended = link.ended();
+        while !rx.over {
+            let piece = match rx.pipe.peek(ring) {
+                Ok(Some(piece)) => piece,
+                Ok(None) if ended => {
+                    pushed |= self.flush_rx(rx);
+                    break;
+                }
+                Ok(None) => break,
+                Err(_) => {
+                    why = Some(libc::EIO);
+                    break;
+                }
+            };
+            let Some(receive) = rx.receives.front() else {
+                break;
+            };
+            if !piece.written && piece.total > receive.len {
+                why = Some(libc::EMSGSIZE);
+                break;
+            }
+            let mut whole = true;
+            rx.pipe.take(ring, &piece, |at, from, len| {
+                whole &= receive.store(ring, at, piece.at + u64::from(from), len);
+            });
+            took = true;
+            if !whole {
+                why = Some(libc::EFAULT);
+                break;
+            }
+            if piece.is_last() {
+                if let Some(receive) = rx.receives.pop_front() {
+                    pushed |= self.complete(true, &receive, 0, Some(&piece));
+                }
+            }
+        }
+        if let Some(err) = why {
+            // It is the first receive that it concerns, if there is one.
+            if let Some(receive) = rx.receives.pop_front() {
+                pushed |= self.complete(true, &receive, err, None);
+            }
+            ring.failed().store(err.unsigned_abs(), Ordering::Relaxed);
+            pushed |= self.flush_rx(rx);
+            self.end();
+        } else if took && rx.pipe.wakes(ring) {
+            self.wake_peer();
+        }
+        pushed
+    }
+
+    fn flush_rx(&self, rx: &mut Rx) -> bool {
+        rx.over = true;
+        let mut pushed = false;
+        while let Some(receive) = rx.receives.pop_front() {
+            pushed |= self.complete(true, &receive, libc::ECANCELED, None);
+        }
+        pushed
+    }
+
+    /// Puts messages in that wait, as many as there is room for.
+    fn give(&self, link: &Link, tx: &mut Tx) -> bool {
+        if tx.over || tx.pending.is_empty() {
+            return false;
+        }
+        if link.ended() {
+            return self.flush_tx(link, tx);
+        }
+        let (mut pushed, mut gave) = (false, false);
+        while let Some(message) = tx.pending.front_mut() {
+            let before = message.done;
+            match message.put(&link.ours, &mut tx.pipe) {
+                Ok(done) => {
+                    gave |= done || message.done != before;
+                    if !done {
+                        break;
+                    }
+                }
+                Err(_) => {
+                    self.end();
+                    return pushed | self.flush_tx(link, tx);
+                }
+            }
+            if let Some(message) = tx.pending.pop_front() {
+                pushed |= self.sent(&message);
+            }
+        }
+        if tx.pending.is_empty() {
+            self.pending.store(false, Ordering::Relaxed);
+        }
+        if gave && tx.pipe.wakes(&link.ours) {
+            self.wake_peer();
+        }
+        pushed
+    }
+
+    fn sent(&self, message: &Message) -> bool {
+        // The note of a write has no completion of its own.
+        message.written.is_none() && self.complete(false, message, 0, None)
+    }
+
+    fn flush_tx(&self, link: &Link, tx: &mut Tx) -> bool {
+        tx.over = true;
+        self.pending.store(false, Ordering::Relaxed);
+        let mut pushed = false;
+        // What was too long for its receive is what failed.
+        let failed = link.ours.failed().load(Ordering::Relaxed);
+        let mut err = match failed == libc::EMSGSIZE.unsigned_abs() {
+            true => libc::EREMOTEIO,
+            false => libc::ECANCELED,
+        };
+        while let Some(message) = tx.pending.pop_front() {
+            if message.written.is_none() {
+                pushed |= self.complete(false, &message, err, None);
+            }
+            err = libc::ECANCELED;
+        }
+        pushed
+    }
+
+    /// Posts an operation, or says that it is the kernel's.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::post`](crate::Endpoint::post).
+    pub(crate) fn post(
+        &self,
+        entry: &OpEntry,
+        local: &Local<'_>,
+    ) -> std::result::Result<Posted, Errno> {
+        if self.mode() == NONE {
+            return Ok(Posted::Kernel);
+        }
+        let message = match entry.op {
+            abi::KFI_OP_RECV | abi::KFI_OP_SEND => {
+                Message::new(&self.domain, entry, local, self.iov_limit)?
+            }
+            abi::KFI_OP_WRITE if entry.flags & abi::KFI_REMOTE_CQ_DATA != 0 => {
+                return self.write_with_data(entry);
+            }
+            _ => return self.one_sided(entry),
+        };
+        if !self.enabled.load(Ordering::Acquire) {
+            return Err(Errno::EINVAL);
+        }
+        match entry.op {
+            abi::KFI_OP_RECV => self.receive(message),
+            _ => self.send(message),
+        }
+    }
+
+    fn receive(&self, mut message: Message) -> std::result::Result<Posted, Errno> {
+        let Some(bound) = self.rx_queue.get() else {
+            return Ok(Posted::Kernel);
+        };
+        message.wanted = bound.wants(message.flags);
+        let mut rx = lock(&self.rx);
+        match self.mode() {
+            // It was handed over to, meanwhile.
+            NONE => return Ok(Posted::Kernel),
+            LOST => return Err(Errno(libc::ENOTCONN)),
+            _ => {}
+        }
+        let link = self.link.get();
+        if link.is_some_and(Link::ended) {
+            // There may be messages yet.
+            if let Some(link) = link {
+                self.take(link, &mut rx);
+            }
+        }
+        if rx.over {
+            return Err(Errno(libc::ENOTCONN));
+        }
+        if rx.receives.len() >= self.size.1 as usize {
+            return Err(Errno::EAGAIN);
+        }
+        bound.cq.reserve()?;
+        rx.receives.push_back(message);
+        let pushed =
+            link.is_some_and(|link| rx.pipe.has_some(&link.theirs) && self.take(link, &mut rx));
+        drop(rx);
+        let pushed = Pushed {
+            rx: pushed,
+            tx: false,
+        };
+        self.alert(pushed, None);
+        Ok(Posted::Here)
+    }
+
+    /// The rings, for something to send; none: it is the kernel's.
+    fn connected(&self) -> std::result::Result<Option<&Link>, Errno> {
+        if self.mode() == UNKNOWN {
+            let pushed = self.learn();
+            self.alert(pushed, None);
+        }
+        match self.mode() {
+            NONE => Ok(None),
+            SHARED => match self.link.get() {
+                Some(link) if !link.ended() => Ok(Some(link)),
+                _ => Err(Errno(libc::ENOTCONN)),
+            },
+            _ => Err(Errno(libc::ENOTCONN)),
+        }
+    }
+
+    fn send(&self, mut message: Message) -> std::result::Result<Posted, Errno> {
+        let Some(link) = self.connected()? else {
+            return Ok(Posted::Kernel);
+        };
+        message.wanted = self
+            .tx_queue
+            .get()
+            .is_some_and(|bound| bound.wants(message.flags));
+        let mut tx = lock(&self.tx);
+        self.reserve(false)?;
+        let result = self.enter(link, &mut tx, message);
+        drop(tx);
+        let tx = result.inspect_err(|_| self.release(false))?;
+        self.alert(Pushed { rx: false, tx }, None);
+        Ok(Posted::Here)
+    }
+
+    /// Sends a message now, or when there is room. Whether something completed.
+    fn enter(
+        &self,
+        link: &Link,
+        tx: &mut Tx,
+        mut message: Message,
+    ) -> std::result::Result<bool, Errno> {
+        let mut pushed = self.give(link, tx);
+        if tx.over {
+            return Err(Errno(libc::ENOTCONN));
+        }
+        if !tx.pending.is_empty() {
+            if tx.pending.len() >= self.size.0 as usize {
+                return Err(Errno::EAGAIN);
+            }
+            tx.pending.push_back(message);
+            return Ok(pushed);
+        }
+        match message.put(&link.ours, &mut tx.pipe) {
+            Ok(true) => {
+                if tx.pipe.wakes(&link.ours) {
+                    self.wake_peer();
+                }
+                pushed |= self.sent(&message);
+            }
+            Ok(false) => {
+                let begun = message.done != 0;
+                tx.pending.push_back(message);
+                self.pending.store(true, Ordering::Relaxed);
+                if begun && tx.pipe.wakes(&link.ours) {
+                    self.wake_peer();
+                }
+            }
+            Err(_) => {
+                self.end();
+                return Err(Errno(libc::ENOTCONN));
+            }
+        }
+        Ok(pushed)
+    }
+
+    /// Whether all that was sent before is on its way, so that the kernel may go on with what is its.
+    fn in_turn(&self, link: &Link) -> std::result::Result<(), Errno> {
+        let mut tx = lock(&self.tx);
+        let pushed = Pushed {
+            rx: false,
+            tx: self.give(link, &mut tx),
+        };
+        let turn = tx.pending.is_empty();
+        drop(tx);
+        self.alert(pushed, None);
+        match turn {
+            true => Ok(()),
+            false => Err(Errno::EAGAIN),
+        }
+    }
+
+    /// Posts what is the kernel's, which has done it when this returns: nobody else is at it.
+    fn one_sided(&self, entry: &OpEntry) -> std::result::Result<Posted, Errno> {
+        // Refused in any state but this, and by the kernel where that does it.
+        let Ok(Some(link)) = self.connected() else {
+            return Ok(Posted::Kernel);
+        };
+        let _order = lock(&self.order);
+        self.in_turn(link)?;
+        self.submit(entry)
+            .map_err(|e| e.errno().unwrap_or(Errno::EIO))?;
+        Ok(Posted::Here)
+    }
+
+    /// Writes, then tells the peer.
+    fn write_with_data(&self, entry: &OpEntry) -> std::result::Result<Posted, Errno> {
+        let Ok(Some(link)) = self.connected() else {
+            return Ok(Posted::Kernel);
+        };
+        let data = u32::try_from(entry.data).map_err(|_| Errno::EINVAL)?;
+        let mut write = *entry;
+        write.flags &= !abi::KFI_REMOTE_CQ_DATA;
+        write.data = 0;
+        // Nothing, which is refused if what is before it failed.
+        let probe = OpEntry {
+            op: abi::KFI_OP_WRITE,
+            flags: abi::KFI_INJECT,
+            ..OpEntry::default()
+        };
+        let _order = lock(&self.order);
+        self.in_turn(link)?;
+        let submit = |entries: &[OpEntry]| crate::endpoint::submit(self.dev(), self.id, entries);
+        let errno = |e: crate::Error| e.errno().unwrap_or(Errno::EIO);
+        let mut refused = submit(&[write, probe]).map_err(errno)?.refused;
+        while refused == Some(Errno::EAGAIN) {
+            // Entries that nobody read: they have a place here, too.
+            if let Some(bound) = self.tx_queue.get() {
+                bound.cq.fetch();
+            }
+            std::thread::yield_now();
+            refused = match submit(&[probe]) {
+                Ok(_) => None,
+                Err(e) => Some(errno(e)),
+            };
+        }
+        if refused.is_some() {
+            // The write was accepted, and its completion says why.
+            return Ok(Posted::Here);
+        }
+        let len = match entry.flags & abi::KFI_INJECT {
+            0 => entry
+                .iov
+                .iter()
+                .take(entry.iov_count as usize)
+                .map(|iov| iov.len)
+                .sum(),
+            _ => entry.inject_len,
+        };
+        let note = Message::note(len, data);
+        // Should it be over by now, there is nobody to tell.
+        let entered = self.enter(link, &mut lock(&self.tx), note);
+        let pushed = Pushed {
+            rx: false,
+            tx: entered.unwrap_or(false),
+        };
+        self.alert(pushed, None);
+        Ok(Posted::Here)
+    }
+
+    /// Ends one receive of this context; none: it is the kernel's to.
+    pub(crate) fn cancel(&self, context: u64) -> Option<std::result::Result<(), Errno>> {
+        let mut rx = lock(&self.rx);
+        if self.mode() == NONE {
+            return None;
+        }
+        // The first may be full in part.
+        let begun = usize::from(rx.pipe.has_begun());
+        let found = rx
+            .receives
+            .iter()
+            .skip(begun)
+            .position(|receive| receive.context == context);
+        let Some(receive) = found.and_then(|at| rx.receives.remove(begun + at)) else {
+            return Some(Err(Errno(libc::ENOENT)));
+        };
+        let pushed = Pushed {
+            rx: self.complete(true, &receive, libc::ECANCELED, None),
+            tx: false,
+        };
+        drop(rx);
+        self.alert(pushed, None);
+        Some(Ok(()))
+    }
+
+    /// Before the kernel's endpoint is closed: who waits for receives of one that knows nothing yet is
+    /// woken by it.
+    pub(crate) fn begin_end(&self) {
+        let mut rx = lock(&self.rx);
+        if self.mode() != UNKNOWN {
+            return;
+        }
+        self.mode.store(LOST, Ordering::Release);
+        let pushed = Pushed {
+            rx: self.flush_rx(&mut rx),
+            tx: false,
+        };
+        drop(rx);
+        self.alert(pushed, None);
+    }
+
+    /// The kernel's endpoint is closed: takes what had come, and ends the rest.
+    pub(crate) fn finish(self: &Arc<Self>) {
+        // Who waits at a queue was woken by the kernel, looks at this endpoint, and does the same.
+        self.progress();
+        {
+            let mut rx = lock(&self.rx);
+            self.flush_rx(&mut rx);
+        }
+        if let Some(link) = self.link.get() {
+            self.flush_tx(link, &mut lock(&self.tx));
+        }
+        for bound in [&self.rx_queue, &self.tx_queue]
+            .into_iter()
+            .filter_map(OnceLock::get)
+        {
+            bound.cq.direct.remove(self);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a completion queue has beside the kernel's ring: completions that are made here.
+//!
+//! All in it are older than what the kernel's ring holds of the same endpoint: before something is
+//! put here the ring is emptied into it.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use kfabric_uapi::CqEntry;
+
+use super::{lock, Rings};
+use crate::completion::CqInner;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Queue {
+    /// An endpoint with rings was bound to it, ever.
+    used: AtomicBool,
+    endpoints: Mutex<Vec<Arc<Rings>>>,
+    pub(super) entries: Mutex<VecDeque<CqEntry>>,
+    /// Entries that are, or may yet come to be, made here and not read.
+    promised: AtomicU32,
+    /// Threads that wait for its descriptor, or are about to.
+    waiters: AtomicU32,
+    /// A program was told that it may.
+    outside: AtomicBool,
+}
+
+impl Queue {
+    pub(super) fn add(&self, endpoint: &Arc<Rings>) {
+        self.used.store(true, Ordering::Release);
+        lock(&self.endpoints).push(endpoint.clone());
+    }
+
+    pub(super) fn remove(&self, endpoint: &Arc<Rings>) {
+        lock(&self.endpoints).retain(|other| !Arc::ptr_eq(other, endpoint));
+    }
+
+    /// Whether there is anything but the kernel's ring.
+    pub(crate) fn is_used(&self) -> bool {
+        self.used.load(Ordering::Acquire)
+    }
+
+    pub(super) fn release(&self) {
+        self.promised.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether somebody waits. Asked under the lock of the entries: who waits said so before it looked
+    /// at them, so that it sees what was put there or is seen.
+    fn is_awaited(&self) -> bool {
+        self.waiters.load(Ordering::Relaxed) != 0 || self.outside.load(Ordering::Relaxed)
+    }
+
+    /// Those who wait are woken.
+    pub(super) fn woken(&self) {
+        self.outside.store(false, Ordering::Relaxed);
+    }
+
+    /// A thread is about to wait for the descriptor.
+    pub(crate) fn enter(&self) -> Waiting<'_> {
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        Waiting(self)
+    }
+
+    /// The program is about to.
+    pub(crate) fn enter_outside(&self, waits: bool) {
+        if waits || self.outside.load(Ordering::Relaxed) {
+            self.outside.store(waits, Ordering::SeqCst);
+        }
+    }
+}
+
+/// A thread that waits.
+pub(crate) struct Waiting<'a>(&'a Queue);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiters.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl CqInner {
+    /// Promises room for one completion that is made here.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN`.
+    pub(super) fn reserve(&self) -> Result<(), crate::Errno> {
+        let promised = &self.direct.promised;
+        if promised.fetch_add(1, Ordering::Relaxed) >= self.ring.capacity() {
+            promised.fetch_sub(1, Ordering::Relaxed);
+            return Err(crate::Errno::EAGAIN);
+        }
+        Ok(())
+    }
+
+    /// Takes what the kernel's ring holds. One that lies shows when it is read.
+    fn empty(&self, entries: &mut VecDeque<CqEntry>) {
+        let mut some = [CqEntry::default(); 8];
+        while let Some(n @ 1..) = self.ring.take(&mut some) {
+            entries.extend(&some[..n]);
+            // They are not of those that are promised here, but read as if they were.
+            self.direct.promised.fetch_add(n as u32, Ordering::Relaxed);
+        }
+    }
+
+    /// As [`CqInner::push`] does, for who needs room in the kernel's ring.
+    pub(super) fn fetch(&self) {
+        self.empty(&mut lock(&self.direct.entries));
+    }
+
+    /// Adds a completion for which room is promised; whether somebody waits for one.
+    pub(super) fn push(&self, mut entry: CqEntry) -> bool {
+        self.format.apply(&mut entry);
+        let mut entries = lock(&self.direct.entries);
+        if self.ring.waiting() {
+            self.empty(&mut entries);
+        }
+        entries.push_back(entry);
+        self.direct.is_awaited()
+    }
+
+    /// Has all endpoints take and send; `learn`: and those that know nothing ask.
+    pub(crate) fn progress(&self, learn: bool) {
+        let learn = learn || self.ring.alarm();
+        if learn {
+            self.ring.clear_alarm();
+        }
+        for endpoint in lock(&self.direct.endpoints).iter() {
+            let mut pushed = super::Pushed::default();
+            if learn {
+                pushed |= endpoint.learn();
+            }
+            pushed |= endpoint.progress();
+            endpoint.alert(pushed, Some(self));
+        }
+    }
+
+    /// Before the descriptor is waited for: whether it may be. All who could have something for this
+    /// queue wake it from then on.
+    pub(crate) fn arm(&self) -> bool {
+        self.ring.clear_alarm();
+        for endpoint in lock(&self.direct.endpoints).iter() {
+            endpoint.sleep();
+        }
+        std::sync::atomic::fence(Ordering::SeqCst);
+        self.progress(true);
+        !self.has_entries()
+    }
+
+    /// Whether there is something to read.
+    pub(crate) fn has_entries(&self) -> bool {
+        self.ring.waiting() || !lock(&self.direct.entries).is_empty()
+    }
+
+    /// Reads up to `to.len()` entries; `None` as for the ring.
+    pub(crate) fn read(&self, to: &mut [CqEntry]) -> Option<usize> {
+        self.direct.enter_outside(false);
+        // What is there is read before more is made.
+        let n = self.take(to)?;
+        if n != 0 {
+            return Some(n);
+        }
+        self.progress(false);
+        self.take(to)
+    }
+
+    /// Takes entries that are here, or in the kernel's ring.
+    fn take(&self, to: &mut [CqEntry]) -> Option<usize> {
+        let mut entries = lock(&self.direct.entries);
+        let here = to.len().min(entries.len());
+        for (to, entry) in to.iter_mut().zip(entries.drain(..here)) {
+            *to = entry;
+        }
+        if here != 0 {
+            // CAST: As many as were promised.
+            self.direct
+                .promised
+                .fetch_sub(here as u32, Ordering::Relaxed);
+        }
+        let n = here + self.ring.take(&mut to[here..])?;
+        let awaited = !entries.is_empty() && self.direct.is_awaited();
+        drop(entries);
+        if awaited {
+            self.wake_others();
+        }
+        Some(n)
+    }
+
+    /// Somebody else may take what is left.
+    fn wake_others(&self) {
+        self.direct.woken();
+        if let Some(endpoint) = lock(&self.direct.endpoints).first() {
+            endpoint.wake_self();
+        }
+    }
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Rings, between two endpoints of one process.
+
+use super::*;
+
+fn region(domain: &Domain, len: usize) -> Region {
+    let memory = Memory::anonymous(len).unwrap();
+    domain.register(memory, Access::LOCAL).unwrap()
+}
+
+fn calls(fake: &Fake, nr: u32) -> usize {
+    let state = fake.0.lock().unwrap();
+    state.calls.iter().filter(|call| **call == nr).count()
+}
+
+#[test]
+fn messages_make_no_call() {
+    let (fake, device) = device();
+    let pair = pair_with(&device, true, true);
+    assert_eq!(
+        (pair.a.has_rings(), pair.b.has_rings()),
+        (Some(true), Some(true))
+    );
+    let memory = region(&pair.domain, 4096);
+    memory.write_at(0, b"a message");
+    let before = fake.0.lock().unwrap().calls.len();
+    for i in 0..1000 {
+        pair.b.recv(memory.segment(100..200), i).unwrap();
+        pair.a.senddata(memory.segment(0..9), 7, 1000 + i).unwrap();
+        let sent = pair.a_cq.read_one().unwrap().unwrap().ok().unwrap();
+        assert_eq!((sent.context(), sent.len()), (1000 + i, 9));
+        let came = pair.b_cq.read_one().unwrap().unwrap().ok().unwrap();
+        assert_eq!((came.context(), came.len(), came.data()), (i, 9, Some(7)));
+        assert_eq!(came.endpoint(), pair.b.id().handle);
+    }
+    assert_eq!(fake.0.lock().unwrap().calls.len(), before);
+    assert_eq!(memory.to_vec(100, 9), b"a message");
+    assert_eq!(pair.a_cq.read_one().unwrap(), None);
+}
+
+#[test]
+fn one_that_does_not_ask_goes_by_the_kernel() {
+    let (fake, device) = device();
+    let pair = pair_with(&device, false, true);
+    let memory = region(&pair.domain, 4096);
+    pair.b.recv(memory.segment(0..64), 1).unwrap();
+    assert_eq!(pair.b.has_rings(), Some(false));
+    pair.a.inject(b"by the kernel").unwrap();
+    let came = pair.b_cq.read_one().unwrap().unwrap().ok().unwrap();
+    assert_eq!(came.context(), 1);
+    assert_eq!(memory.to_vec(0, 13), b"by the kernel");
+    assert_eq!(calls(&fake, abi::KFI_IOC_SUBMIT), 2);
+}
+
+#[test]
+fn a_long_message_goes_as_there_is_room() {
+    const LEN: usize = 1_000_003;
+    let (_, device) = device();
+    let pair = pair_with(&device, true, true);
+    let memory = region(&pair.domain, 2 * LEN);
+    let bytes: Vec<u8> = (0..LEN).map(|i| (i * 7 + i / 251) as u8).collect();
+    memory.write_at(0, &bytes);
+    pair.a
+        .sendv(&[memory.segment(0..3), memory.segment(3..LEN)], 1)
+        .unwrap();
+    pair.a.inject(b"behind").unwrap();
+    assert_eq!(pair.a_cq.read_one().unwrap(), None);
+    pair.b.recv(memory.segment(LEN..2 * LEN), 2).unwrap();
+    pair.b.recv(memory.segment(0..100), 3).unwrap();
+    let mut came = Vec::new();
+    while came.len() < 2 {
+        assert!(!pair.a_cq.is_ready() || came.len() < 2);
+        came.extend(pair.b_cq.read_one().unwrap());
+    }
+    assert_eq!((came[0].context(), came[0].len()), (2, LEN as u64));
+    assert_eq!((came[1].context(), came[1].len()), (3, 6));
+    assert_eq!(memory.to_vec(LEN, LEN), bytes);
+    let sent = pair.a_cq.read_one().unwrap().unwrap();
+    assert_eq!((sent.context(), sent.len()), (1, LEN as u64));
+}
+
+#[test]
+fn too_long_ends_it_for_both() {
+    let (_, device) = device();
+    let pair = pair_with(&device, true, true);
+    let memory = region(&pair.domain, 1 << 20);
+    pair.b.recv(memory.segment(0..100), 1).unwrap();
+    pair.b.recv(memory.segment(0..100), 2).unwrap();
+    pair.a.send(memory.all(), 3).unwrap();
+    pair.a.send(memory.segment(0..1), 4).unwrap();
+    let errors = |cq: &CompletionQueue| {
+        let read = || cq.read_one().unwrap();
+        let error = |done: Completion| done.error().map(|e| (e.context, e.errno.0)).unwrap();
+        std::iter::from_fn(read).map(error).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        errors(&pair.b_cq),
+        [(1, libc::EMSGSIZE), (2, libc::ECANCELED)]
+    );
+    assert_eq!(
+        errors(&pair.a_cq),
+        [(3, libc::EREMOTEIO), (4, libc::ECANCELED)]
+    );
+    let late = pair.b.recv(memory.segment(0..1), 5).unwrap_err();
+    assert_eq!(late.errno(), Some(Errno(libc::ENOTCONN)));
+    let late = pair.a.inject(b"late").unwrap_err();
+    assert_eq!(late.errno(), Some(Errno(libc::ENOTCONN)));
+}
+
+#[test]
+fn receives_are_refused_as_the_kernel_refuses_them() {
+    let (_, device) = device();
+    let pair = pair_with(&device, true, true);
+    let memory = Memory::anonymous(4096).unwrap();
+    let sends = pair.domain.register(memory, Access::SEND).unwrap();
+    let errno = |result: Result<()>| result.unwrap_err().errno().map(|e| e.0);
+    assert_eq!(errno(pair.a.recv(sends.all(), 1)), Some(libc::EACCES));
+    let memory = region(&pair.domain, 4096);
+    let beyond = memory.segment(4000..5000);
+    assert_eq!(errno(pair.a.recv(beyond, 1)), Some(libc::EINVAL));
+    let flagged = Op::recv(&[memory.all()]).data(1);
+    assert_eq!(errno(pair.a.post(&flagged)), Some(libc::EINVAL));
+    for i in 0..64 {
+        pair.a.recv(memory.segment(0..1), i).unwrap();
+    }
+    // The queue's 64 entries are promised.
+    assert_eq!(
+        errno(pair.a.recv(memory.segment(0..1), 64)),
+        Some(libc::EAGAIN)
+    );
+    pair.a.cancel(5).unwrap();
+    assert_eq!(errno(pair.a.cancel(5)), Some(libc::ENOENT));
+    assert!(pair.a_cq.read_one().unwrap().unwrap().error().is_some());
+    pair.a.recv(memory.segment(0..1), 64).unwrap();
+    let kept = memory.close().unwrap_err();
+    assert_eq!(kept.error.errno(), Some(Errno::EBUSY));
+    drop(pair.a);
+    let mut ended = 0;
+    while let Some(done) = pair.a_cq.read_one().unwrap() {
+        assert_eq!(done.error().unwrap().errno, Errno::ECANCELED);
+        ended += 1;
+    }
+    assert_eq!(ended, 64);
+    kept.object.close().unwrap();
+}
