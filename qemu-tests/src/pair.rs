@@ -225,7 +225,8 @@ impl Side {
     /// What the calls answer.
     pub fn endpoint(&self, opts: &Opts, cq: &Cq, connreq: u64) -> Result<EpOpen> {
         let ep = self.dev.ep_open(&EpOpen {
-            flags: if opts.own_keys { KFI_EP_OWN_KEYS } else { 0 },
+            flags: if opts.own_keys { KFI_EP_OWN_KEYS } else { 0 }
+                | if opts.rings { KFI_EP_RINGS } else { 0 },
             connreq,
             context: opts.context,
             tx_size: opts.tx_size,
@@ -342,6 +343,8 @@ pub struct Opts {
     pub v6: bool,
     /// With keys of its own.
     pub own_keys: bool,
+    /// Asking for rings.
+    pub rings: bool,
     /// Its auth key; empty: none.
     pub auth_key: &'static [u8],
 }
@@ -359,6 +362,7 @@ impl Default for Opts {
             counters: Vec::new(),
             v6: false,
             own_keys: false,
+            rings: false,
             auth_key: &[],
         }
     }

@@ -53,6 +53,7 @@ pub mod promises;
 pub mod queues;
 pub mod rma;
 pub mod shm;
+pub mod shm_rings;
 pub mod shm_unregistered;
 pub mod stress;
 pub mod uapi;
@@ -108,6 +109,7 @@ pub fn all() -> Vec<Test> {
         key_death::TESTS,
         modules::TESTS,
         shm::TESTS,
+        shm_rings::TESTS,
         shm_unregistered::TESTS,
         containers::TESTS,
     ];

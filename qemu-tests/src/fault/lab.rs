@@ -17,6 +17,8 @@ pub const WAIT: Duration = Duration::from_secs(60);
 
 /// An open device.
 pub struct Lab {
+    /// Flags of the endpoints that it opens.
+    pub flags: u32,
     /// The node.
     pub env: Env,
     /// The device's info entry.
@@ -65,6 +67,7 @@ impl Lab {
         dev.listen(pep, 0)?;
         let addr = dev.getname(pep, false)?;
         Ok(Self {
+            flags: 0,
             env: env.clone(),
             info,
             dev,
@@ -94,6 +97,7 @@ impl Lab {
     /// What the call answers.
     pub fn endpoint(&self, connreq: u64) -> Result<u64> {
         let want = EpOpen {
+            flags: self.flags,
             domain: self.domain,
             connreq,
             tx_size: 8,

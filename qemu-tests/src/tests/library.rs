@@ -11,6 +11,7 @@ use kfabric::{
     EndpointAttr, Errno, Error, EventQueue, Fabric, Format, Hints, Memory, Op, Region, RegionAttr,
     RemoteMem,
 };
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -36,6 +37,8 @@ pub(super) struct Lib {
     pub(super) domain: Domain,
     pub(super) eq: EventQueue,
     pub(super) cq: CompletionQueue,
+    /// Endpoints ask for rings.
+    pub(super) rings: bool,
 }
 
 /// As much of an endpoint as every test here needs.
@@ -71,10 +74,26 @@ impl Lib {
             domain,
             eq,
             cq,
+            rings: false,
         })
     }
 
-    fn ready(&self, ep: Endpoint) -> Result<Endpoint> {
+    /// As [`Lib::open`], with endpoints that ask for rings.
+    pub(super) fn with_rings(ctx: &Ctx, rings: bool) -> Result<Self> {
+        Ok(Self {
+            rings,
+            ..Self::open(ctx)?
+        })
+    }
+
+    fn attr(&self) -> EndpointAttr {
+        EndpointAttr {
+            rings: self.rings,
+            ..attr()
+        }
+    }
+
+    pub(super) fn ready(&self, ep: Endpoint) -> Result<Endpoint> {
         ep.bind_event_queue(&self.eq)?;
         ep.bind_completion_queue(&self.cq, Bind::TRANSMIT | Bind::RECV)?;
         ep.enable()?;
@@ -83,31 +102,63 @@ impl Lib {
 
     /// An endpoint connected to the other node's, with the data that came along.
     pub(super) fn connect(&self, ctx: &mut Ctx) -> Result<Endpoint> {
+        self.connect_when(ctx, |_| Ok(()))
+    }
+
+    /// As [`Lib::connect`]; `before` runs when the endpoint is enabled.
+    pub(super) fn connect_when(
+        &self,
+        ctx: &mut Ctx,
+        before: impl FnOnce(&Endpoint) -> Result<()>,
+    ) -> Result<Endpoint> {
         if ctx.first() {
             let pep = self.fabric.passive_endpoint(&self.eq, ctx.env.at(0), 0)?;
             pep.listen(0)?;
             ctx.ctl.send(&pep.local_addr()?.port())?;
             let request = self.eq.wait(WAIT)?.request()?;
             ensure!(request.data == b"from node 2", "{:?}", request.data);
-            let attr = attr();
+            let attr = self.attr();
             let ep = self
                 .domain
                 .endpoint_for(request, &attr)
                 .map_err(|r| r.error)?;
             let ep = self.ready(ep)?;
+            before(&ep)?;
             ep.accept(b"from node 1")?;
             self.eq.wait(WAIT)?.connected()?;
             ctx.barrier("connected")?;
             Ok(ep)
         } else {
             let port: u16 = ctx.ctl.recv()?;
-            let ep = self.ready(self.domain.endpoint(&attr())?)?;
+            let ep = self.ready(self.domain.endpoint(&self.attr())?)?;
+            before(&ep)?;
             ep.connect(ctx.env.peer_at(port), b"from node 2")?;
             let data = self.eq.wait(WAIT)?.connected()?;
             ensure!(data == b"from node 1", "{data:?}");
             ctx.barrier("connected")?;
             Ok(ep)
         }
+    }
+
+    /// Serves the next one that asks, and tells the other node where.
+    pub(super) fn accept_one(&self, ctx: &mut Ctx) -> Result<Endpoint> {
+        let pep = self.fabric.passive_endpoint(&self.eq, ctx.env.at(0), 0)?;
+        pep.listen(0)?;
+        ctx.ctl.send(&pep.local_addr()?.port())?;
+        let request = self.eq.wait(WAIT)?.request()?;
+        let ep = self.domain.endpoint_for(request, &self.attr());
+        let ep = self.ready(ep.map_err(|r| r.error)?)?;
+        ep.accept(&[])?;
+        self.eq.wait(WAIT)?.connected()?;
+        Ok(ep)
+    }
+
+    /// Connects to one who does.
+    pub(super) fn connect_to(&self, peer: SocketAddr) -> Result<Endpoint> {
+        let ep = self.ready(self.domain.endpoint(&self.attr())?)?;
+        ep.connect(peer, &[])?;
+        self.eq.wait(WAIT)?.connected()?;
+        Ok(ep)
     }
 
     pub(super) fn region(&self, len: usize) -> Result<Region> {
@@ -117,7 +168,12 @@ impl Lib {
 }
 
 fn messages(ctx: &mut Ctx) -> Result<()> {
-    let lib = Lib::open(ctx)?;
+    messages_over(ctx, false)
+}
+
+/// With rings, or without.
+pub(super) fn messages_over(ctx: &mut Ctx, rings: bool) -> Result<()> {
+    let lib = Lib::with_rings(ctx, rings)?;
     let ep = lib.connect(ctx)?;
     let region = lib.region(100_000)?;
     if ctx.first() {
@@ -171,7 +227,12 @@ fn messages(ctx: &mut Ctx) -> Result<()> {
 }
 
 fn one_sided(ctx: &mut Ctx) -> Result<()> {
-    let lib = Lib::open(ctx)?;
+    one_sided_over(ctx, false)
+}
+
+/// With rings, or without.
+pub(super) fn one_sided_over(ctx: &mut Ctx, rings: bool) -> Result<()> {
+    let lib = Lib::with_rings(ctx, rings)?;
     let ep = lib.connect(ctx)?;
     let region = lib.region(50_000)?;
     if ctx.first() {
@@ -238,7 +299,12 @@ fn one_sided(ctx: &mut Ctx) -> Result<()> {
 }
 
 fn batch(ctx: &mut Ctx) -> Result<()> {
-    let lib = Lib::open(ctx)?;
+    batch_over(ctx, false)
+}
+
+/// With rings, or without.
+pub(super) fn batch_over(ctx: &mut Ctx, rings: bool) -> Result<()> {
+    let lib = Lib::with_rings(ctx, rings)?;
     let ep = lib.connect(ctx)?;
     let region = lib.region(4096)?;
     let mut batch = Batch::new();
@@ -442,8 +508,13 @@ fn errors(ctx: &mut Ctx) -> Result<()> {
 }
 
 fn threads(ctx: &mut Ctx) -> Result<()> {
+    threads_over(ctx, false)
+}
+
+/// With rings, or without.
+pub(super) fn threads_over(ctx: &mut Ctx, rings: bool) -> Result<()> {
     const EACH: u64 = 200;
-    let lib = Lib::open(ctx)?;
+    let lib = Lib::with_rings(ctx, rings)?;
     let ep = lib.connect(ctx)?;
     let region = lib.region(4096)?;
     let remote = {

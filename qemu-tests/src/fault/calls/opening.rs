@@ -24,6 +24,7 @@ pub const CASES: &[Case] = &[
     Case::new("KFI_IOC_PEP_OPEN", "", pep_open),
     Case::new("KFI_IOC_EP_OPEN", "", ep_open),
     Case::new("KFI_IOC_EP_OPEN", "own_keys", ep_open_own_keys),
+    Case::new("KFI_IOC_EP_OPEN", "rings", ep_open_rings),
     Case::new("KFI_IOC_EP_OPEN", "request", ep_open_request),
     Case::new("KFI_IOC_EP_OPEN", "first_handles", first_handles),
     Case::new("KFI_IOC_CLOSE", "fabric", close_fabric),
@@ -145,6 +146,15 @@ fn ep_open(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
 fn ep_open_own_keys(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let want = EpOpen {
         flags: KFI_EP_OWN_KEYS,
+        ..want_ep(lab, 0)
+    };
+    let got = shot.ioctl(&lab.dev, &want)?;
+    Ok(lab.dev.close(got.handle)?)
+}
+
+fn ep_open_rings(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let want = EpOpen {
+        flags: KFI_EP_RINGS,
         ..want_ep(lab, 0)
     };
     let got = shot.ioctl(&lab.dev, &want)?;

@@ -6,9 +6,10 @@ use super::memory;
 use crate::fault::lab::{Lab, Link, WAIT};
 use crate::fault::sweep::{Case, Shot};
 use crate::op::{self, iov};
-use crate::sys::Map;
+use crate::sys::{self, Map};
 use anyhow::{ensure, Context, Result};
 use kfabric_uapi::*;
+use std::os::fd::AsFd;
 
 /// The cases.
 pub const CASES: &[Case] = &[
@@ -19,6 +20,8 @@ pub const CASES: &[Case] = &[
     Case::new("KFI_IOC_SUBMIT", "many", many).also(NOT_POSTED),
     Case::new("KFI_IOC_SUBMIT", "atomic", atomic).also(NOT_POSTED),
     Case::new("KFI_IOC_ATOMIC_QUERY", "", query),
+    Case::new("KFI_IOC_EP_RINGS", "", rings),
+    Case::new("KFI_IOC_EP_WAKE", "", wake),
     Case::new("KFI_IOC_CANCEL", "", cancel),
     Case::new("KFI_IOC_CNTR_CTL", "read", cntr_read),
     Case::new("KFI_IOC_CNTR_CTL", "add", cntr_add),
@@ -225,6 +228,49 @@ fn query(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     };
     ensure!(shot.ioctl(&lab.dev, &want)?.count > 0, "none at a time");
     Ok(())
+}
+
+/// Two ends with rings, where the provider has them.
+fn ringed(lab: &mut Lab) -> Result<Link> {
+    lab.flags = KFI_EP_RINGS;
+    let link = lab.link();
+    lab.flags = 0;
+    link
+}
+
+fn rings(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let link = ringed(lab)?;
+    let want = EpRings {
+        ep: link.client,
+        ..Default::default()
+    };
+    let got = shot.ioctl(&lab.dev, &want)?;
+    if got.state == KFI_RINGS_SHARED {
+        let fd = sys::own_fd(got.fd);
+        let bytes = got.map_size as usize;
+        let map = Map::raw(
+            fd.as_fd(),
+            bytes,
+            libc::PROT_READ,
+            libc::MAP_SHARED,
+            i64::from(got.page_size),
+        )?;
+        ensure!(map.load32(0) == 0, "the ring is not new");
+    } else {
+        ensure!(got.state == KFI_RINGS_NONE && got.fd == -1, "{got:?}");
+    }
+    lab.unlink(link)
+}
+
+fn wake(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let link = ringed(lab)?;
+    let want = EpWake {
+        flags: KFI_WAKE_SELF,
+        ep: link.client,
+        ..Default::default()
+    };
+    shot.ioctl(&lab.dev, &want)?;
+    lab.unlink(link)
 }
 
 /// No provider can cancel: that is the answer.

@@ -327,7 +327,7 @@ fn opening(f: &Fixture) -> Vec<Specimen> {
             field!(EpOpen.reserved2, 4),
             field!(EpOpen.reserved3, 4),
         ])
-        .flags(KFI_EP_OWN_KEYS)
+        .flags(KFI_EP_OWN_KEYS | KFI_EP_RINGS)
         .opens(),
         specimen(RegionReg {
             domain,
@@ -573,6 +573,20 @@ fn using(f: &Fixture) -> Vec<Specimen> {
             o.side.domain.handle,
         )
         .repeats(),
+        specimen(EpRings {
+            ep: f.ep,
+            ..Default::default()
+        })
+        .handle(offset_of!(EpRings, ep), f.pep, o.ep)
+        .repeats(),
+        // It has none.
+        specimen(EpWake {
+            ep: f.ep,
+            ..Default::default()
+        })
+        .handle(offset_of!(EpWake, ep), f.pep, o.ep)
+        .flags(KFI_WAKE_SELF)
+        .may_fail(&[libc::ENOTCONN]),
         specimen(Cancel {
             ep: f.ep,
             context: 1,

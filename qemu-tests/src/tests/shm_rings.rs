@@ -1,0 +1,602 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Messages between two programs on one host that go through rings: as the kernel's do, from sleep
+//! to wake, to a peer that has none, that breaks the rules, or that dies.
+
+use super::library::{batch_over, messages_over, one_sided_over, threads_over, Lib};
+use crate::buf::pattern_bytes;
+use crate::harness::leaks::vm_pin;
+use crate::harness::{Ctx, Test, SHM};
+use crate::pair::{connect_one, Opts, Side, WAIT};
+use crate::sys::{self, Map};
+use anyhow::{bail, ensure, Context, Result};
+use kfabric::{Access, CompFlags, Completion, Endpoint, Errno, Event, RemoteMem};
+use kfabric_uapi::*;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+/// The topic's tests.
+pub const TESTS: &[Test] = &[
+    Test::pair("shm_rings.messages", |c| messages_over(c, true)).on(SHM),
+    Test::pair("shm_rings.one_sided", |c| one_sided_over(c, true)).on(SHM),
+    Test::pair("shm_rings.batch", |c| batch_over(c, true)).on(SHM),
+    Test::pair("shm_rings.threads", |c| threads_over(c, true)).on(SHM),
+    Test::pair("shm_rings.the_kernel_carries_nothing", nothing).on(SHM),
+    Test::pair("shm_rings.sleeping_and_waking", sleeping).on(SHM),
+    Test::pair("shm_rings.long_messages_both_ways", long).on(SHM),
+    Test::pair("shm_rings.a_write_with_data_is_before_what_follows", order).on(SHM),
+    Test::pair("shm_rings.too_long_for_its_receive", too_long).on(SHM),
+    Test::pair("shm_rings.a_peer_without", without).on(SHM),
+    Test::pair("shm_rings.receives_before_there_is_a_connection", early).on(SHM),
+    Test::pair(
+        "shm_rings.what_was_sent_before_the_end_arrives",
+        before_the_end,
+    )
+    .on(SHM),
+    Test::pair("shm_rings.cancel_takes_one_receive", cancel).on(SHM),
+    Test::pair("shm_rings.by_epoll", by_epoll).on(SHM),
+    Test::pair("shm_rings.p05_both_are_charged", charged).on(SHM),
+    Test::pair("shm_rings.p11_killed", killed)
+        .seconds(10)
+        .on(SHM),
+    Test::pair("shm_rings.p12_a_peer_that_scribbles", scribbles)
+        .seconds(10)
+        .on(SHM),
+];
+
+fn with_rings(ctx: &mut Ctx) -> Result<(Lib, Endpoint)> {
+    let lib = Lib::with_rings(ctx, true)?;
+    let ep = lib.connect(ctx)?;
+    ensure!(ep.has_rings() == Some(true), "{:?}", ep.has_rings());
+    Ok((lib, ep))
+}
+
+/// A message there and back, by who polls; the kernel has seen no operation of either endpoint.
+fn nothing(ctx: &mut Ctx) -> Result<()> {
+    let (lib, ep) = with_rings(ctx)?;
+    let region = lib.region(4096)?;
+    let first = ctx.first();
+    for round in 0..200u8 {
+        ep.recv(region.segment(0..64), 1)?;
+        if first {
+            ep.inject(&[round; 9])?;
+        }
+        let got = loop {
+            if let Some(got) = lib.cq.read_one()? {
+                break got.ok()?;
+            }
+            std::hint::spin_loop();
+        };
+        ensure!(got.context() == 1 && got.len() == 9, "{got:?}");
+        ensure!(region.to_vec(0, 9) == [round; 9], "round {round}");
+        if !first {
+            ep.inject(&[round; 9])?;
+        }
+    }
+    let me = std::process::id();
+    let seen = lib
+        .device
+        .objects()?
+        .into_iter()
+        .find(|object| object.pid == me && object.handle == ep.id().handle);
+    let seen = seen.context("the endpoint is not listed")?;
+    ensure!(seen.raw.c == 0, "{:?}", seen.raw);
+    ctx.barrier("done")
+}
+
+/// Each end sleeps until the other has sent.
+fn sleeping(ctx: &mut Ctx) -> Result<()> {
+    let (lib, ep) = with_rings(ctx)?;
+    let region = lib.region(4096)?;
+    let first = ctx.first();
+    for round in 0..500u64 {
+        ep.recv(region.segment(0..64), round)?;
+        if first {
+            // Now and then later than the other end falls asleep.
+            if round % 50 == 0 {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            ep.inject(&round.to_ne_bytes())?;
+        }
+        let got = lib.cq.wait(WAIT)?.ok()?;
+        ensure!(got.context() == round, "{got:?}");
+        ensure!(region.to_vec(0, 8) == round.to_ne_bytes(), "round {round}");
+        if !first {
+            ep.inject(&round.to_ne_bytes())?;
+        }
+    }
+    ctx.barrier("done")
+}
+
+/// Many times what fits, in both directions at once.
+fn long(ctx: &mut Ctx) -> Result<()> {
+    const LEN: usize = 3_000_017;
+    let (lib, ep) = with_rings(ctx)?;
+    let region = lib.region(2 * LEN)?;
+    let (mine, theirs) = (u64::from(ctx.env.node), 3 - u64::from(ctx.env.node));
+    for round in 0..3u64 {
+        region.write_at(0, &pattern_bytes(mine + 2 * round, 0, LEN));
+        region.fill(LEN, LEN, 0);
+        ep.recv(region.segment(LEN..2 * LEN), 1)?;
+        ep.sendv(&[region.segment(0..5), region.segment(5..LEN)], 2)?;
+        // Behind it: it waits its turn.
+        ep.inject(b"behind")?;
+        let mut seen = Vec::new();
+        for _ in 0..2 {
+            seen.push(lib.cq.wait(WAIT)?.ok()?.context());
+        }
+        seen.sort_unstable();
+        ensure!(seen == [1, 2], "{seen:?}");
+        let got = region.to_vec(LEN, LEN);
+        ensure!(
+            got == pattern_bytes(theirs + 2 * round, 0, LEN),
+            "round {round}: another message"
+        );
+        ep.recv(region.segment(LEN..LEN + 6), 3)?;
+        lib.cq.wait(WAIT)?.ok()?;
+        ensure!(region.to_vec(LEN, 6) == b"behind", "round {round}");
+    }
+    ctx.barrier("done")
+}
+
+/// What is written is there before its data come, and those before the next message.
+fn order(ctx: &mut Ctx) -> Result<()> {
+    const ROUNDS: u64 = 100;
+    let (lib, ep) = with_rings(ctx)?;
+    let region = lib.region(8192)?;
+    if ctx.first() {
+        let keys = region.alloc_keys(1)?;
+        let key = keys[0].assign(0, 4096, Access::REMOTE)?;
+        for i in 0..2 * ROUNDS {
+            if i < 8 {
+                ep.recv(region.segment(4096..4200), i)?;
+            }
+        }
+        ctx.ctl.send(&(key.addr, key.key))?;
+        for i in 0..2 * ROUNDS {
+            let got = lib.cq.wait(WAIT)?.ok()?;
+            ensure!(got.context() == i, "{got:?}");
+            let written = got.flags().contains(CompFlags::REMOTE_WRITE);
+            ensure!(written == (i % 2 == 0), "{i}: {got:?}");
+            if written {
+                ensure!(got.data() == Some(i) && got.len() == 4096, "{got:?}");
+                let there = region.to_vec(0, 4096);
+                ensure!(there[4095] == i as u8, "{i}: {} was written", there[4095]);
+                ep.inject(b"next")?;
+            }
+            if i + 8 < 2 * ROUNDS {
+                ep.recv(region.segment(4096..4200), i + 8)?;
+            }
+        }
+        ctx.barrier("all came")?;
+        // A key that is none: its data do not come, and the connection ends.
+        keys[0].revoke()?;
+        ep.recv(region.segment(4096..4200), 777)?;
+        ctx.barrier("revoked")?;
+        let got = lib.cq.wait(WAIT)?;
+        let err = got.error().context("data of a write that was not made")?;
+        ensure!(err.context == 777 && err.errno == Errno::ECANCELED, "{err}");
+        return ctx.barrier("done");
+    }
+    let (addr, key): (u64, u64) = ctx.ctl.recv()?;
+    let to = RemoteMem { addr, key };
+    for i in (0..2 * ROUNDS).step_by(2) {
+        region.fill(0, 4096, i as u8);
+        ep.recv(region.segment(4096..4200), 1)?;
+        ep.writedata(region.segment(0..4096), to, i, 2)?;
+        ep.inject(b"after")?;
+        let mut seen = [lib.cq.wait(WAIT)?.ok()?, lib.cq.wait(WAIT)?.ok()?];
+        seen.sort_unstable_by_key(|done| done.context());
+        ensure!(seen[0].context() == 1, "{seen:?}");
+        let flags = seen[1].flags();
+        ensure!(flags.contains(CompFlags::WRITE), "{seen:?}");
+    }
+    ctx.barrier("all came")?;
+    ctx.barrier("revoked")?;
+    ep.writedata(region.segment(0..4096), to, 1, 3)?;
+    let got = lib.cq.wait(WAIT)?;
+    let err = got.error().context("a revoked key still writes")?;
+    ensure!(err.context == 3 && err.errno == Errno::EACCES, "{err}");
+    ctx.barrier("done")
+}
+
+fn is_shutdown(lib: &Lib) -> Result<()> {
+    let event = lib.eq.wait(WAIT)?;
+    ensure!(matches!(event, Event::Shutdown { .. }), "{event:?}");
+    Ok(())
+}
+
+fn too_long(ctx: &mut Ctx) -> Result<()> {
+    let (lib, ep) = with_rings(ctx)?;
+    let region = lib.region(1 << 20)?;
+    if ctx.first() {
+        for i in 0..3 {
+            ep.recv(region.segment(0..100), i)?;
+        }
+        ctx.barrier("posted")?;
+        for (context, errno) in [
+            (0, Errno(libc::EMSGSIZE)),
+            (1, Errno::ECANCELED),
+            (2, Errno::ECANCELED),
+        ] {
+            let got = lib.cq.wait(WAIT)?.error().context("it fits")?;
+            ensure!(got.context == context && got.errno == errno, "{got}");
+        }
+        is_shutdown(&lib)?;
+        let late = ep.recv(region.segment(0..100), 9).err();
+        let late = late.and_then(|e| e.errno());
+        ensure!(late == Some(Errno(libc::ENOTCONN)), "{late:?}");
+        return ctx.barrier("done");
+    }
+    ctx.barrier("posted")?;
+    // So long that it is not sent before its receive is seen.
+    ep.send(region.segment(0..1 << 20), 5)?;
+    ep.send(region.segment(0..10), 6)?;
+    for (context, errno) in [(5, Errno(libc::EREMOTEIO)), (6, Errno::ECANCELED)] {
+        let got = lib.cq.wait(WAIT)?.error().context("it fits")?;
+        ensure!(got.context == context && got.errno == errno, "{got}");
+    }
+    is_shutdown(&lib)?;
+    let late = ep.inject(b"late").err().and_then(|e| e.errno());
+    ensure!(late == Some(Errno(libc::ENOTCONN)), "{late:?}");
+    ctx.barrier("done")
+}
+
+/// One end did not ask: all goes by the kernel, in order, and what was posted before that too.
+fn without(ctx: &mut Ctx) -> Result<()> {
+    for asks in [1, 2] {
+        let lib = Lib::with_rings(ctx, ctx.env.node == asks)?;
+        let region = lib.region(8192)?;
+        let ep = lib.connect_when(ctx, |ep| {
+            for i in 0..4u64 {
+                let at = i as usize * 64;
+                ep.recv(region.segment(at..at + 64), i)?;
+            }
+            Ok(())
+        })?;
+        ep.recv(region.segment(4 * 64..5 * 64), 4)?;
+        ensure!(ep.has_rings() == Some(false), "{:?}", ep.has_rings());
+        ctx.barrier("posted")?;
+        for i in 0..5u8 {
+            ep.inject(&[i; 10])?;
+        }
+        for i in 0..5u8 {
+            let got = lib.cq.wait(WAIT)?.ok()?;
+            ensure!(got.context() == u64::from(i), "{got:?}");
+            let there = region.to_vec(usize::from(i) * 64, 10);
+            ensure!(there == [i; 10], "{i}: {there:?}");
+        }
+        ctx.barrier("done")?;
+    }
+    Ok(())
+}
+
+/// Receives are posted before there is a connection; who posted them sleeps at once.
+fn early(ctx: &mut Ctx) -> Result<()> {
+    let lib = Lib::with_rings(ctx, true)?;
+    let region = lib.region(4096)?;
+    let first = ctx.first();
+    let (cq, part) = (&lib.cq, &region);
+    std::thread::scope(|s| -> Result<()> {
+        let mut waits = None;
+        let ep = lib.connect_when(ctx, |ep| {
+            ep.recv(part.segment(0..64), 1)?;
+            ep.recv(part.segment(64..128), 2)?;
+            // It is there before the connection is, and looks nowhere else.
+            waits = Some(s.spawn(move || cq.wait(WAIT)));
+            std::thread::sleep(Duration::from_millis(20));
+            Ok(())
+        })?;
+        if first {
+            ep.inject(b"one")?;
+            ep.inject(b"two")?;
+        }
+        let Some(waits) = waits else {
+            bail!("nobody waits");
+        };
+        if !first {
+            let got = waits
+                .join()
+                .map_err(|_| anyhow::anyhow!("it died"))??
+                .ok()?;
+            ensure!(got.context() == 1, "{got:?}");
+            let got = lib.cq.wait(WAIT)?.ok()?;
+            ensure!(got.context() == 2, "{got:?}");
+            ensure!(region.to_vec(0, 3) == b"one", "the first");
+            ensure!(region.to_vec(64, 3) == b"two", "the second");
+            ctx.barrier("came")?;
+            return ctx.barrier("closed");
+        }
+        ctx.barrier("came")?;
+        // Who waits hears of the end of the endpoint.
+        drop(ep);
+        let got = waits.join().map_err(|_| anyhow::anyhow!("it died"))??;
+        let err = got.error().context("something came")?;
+        ensure!(err.errno == Errno::ECANCELED && err.context == 1, "{err}");
+        ctx.barrier("closed")
+    })
+}
+
+/// A message is sent, and its sender goes: it arrives, also where its receive comes later.
+fn before_the_end(ctx: &mut Ctx) -> Result<()> {
+    for late in [false, true] {
+        let (lib, ep) = with_rings(ctx)?;
+        let region = lib.region(4096)?;
+        if ctx.first() {
+            if !late {
+                ep.recv(region.segment(0..64), 1)?;
+                ep.recv(region.segment(64..128), 2)?;
+            }
+            ctx.barrier("posted")?;
+            ctx.barrier("gone")?;
+            is_shutdown(&lib)?;
+            if late {
+                ep.recv(region.segment(0..64), 1)?;
+            }
+            let got = lib.cq.wait(WAIT)?.ok()?;
+            ensure!(got.context() == 1 && got.len() == 5, "{got:?}");
+            ensure!(region.to_vec(0, 5) == b"hello", "another message");
+            if late {
+                let more = ep.recv(region.segment(0..64), 3).err();
+                let more = more.and_then(|e| e.errno());
+                ensure!(more == Some(Errno(libc::ENOTCONN)), "{more:?}");
+            } else {
+                let got = lib.cq.wait(WAIT)?.error().context("one more")?;
+                ensure!(got.context == 2 && got.errno == Errno::ECANCELED, "{got}");
+            }
+        } else {
+            ctx.barrier("posted")?;
+            region.write_at(0, b"hello");
+            ep.send(region.segment(0..5), 1)?;
+            lib.cq.wait(WAIT)?.ok()?;
+            ep.close().map_err(|r| r.error)?;
+            ctx.barrier("gone")?;
+        }
+        ctx.barrier("done")?;
+    }
+    Ok(())
+}
+
+fn cancel(ctx: &mut Ctx) -> Result<()> {
+    let (lib, ep) = with_rings(ctx)?;
+    let region = lib.region(4096)?;
+    for i in [1, 2, 2, 3] {
+        ep.recv(region.segment(0..64), i)?;
+    }
+    ep.cancel(2)?;
+    let got = lib.cq.wait(WAIT)?.error().context("it is not cancelled")?;
+    ensure!(got.context == 2 && got.errno == Errno::ECANCELED, "{got}");
+    let none = ep.cancel(9).err().and_then(|e| e.errno());
+    ensure!(none == Some(Errno(libc::ENOENT)), "{none:?}");
+    // A region that a receive is to fill stays.
+    let Err(kept) = region.close() else {
+        bail!("a region with receives is closed");
+    };
+    ensure!(kept.error.errno() == Some(Errno::EBUSY), "{}", kept.error);
+    ctx.barrier("cancelled")?;
+    for i in [1, 2, 3] {
+        ep.inject(b"x")?;
+        let got = lib.cq.wait(WAIT)?.ok()?;
+        ensure!(got.context() == i, "{got:?}");
+    }
+    kept.object.close().map_err(|r| r.error)?;
+    ctx.barrier("done")
+}
+
+/// Waiting for the descriptor, with the library's leave.
+fn by_epoll(ctx: &mut Ctx) -> Result<()> {
+    let (lib, ep) = with_rings(ctx)?;
+    let region = lib.region(4096)?;
+    let epoll = sys::Epoll::new()?;
+    epoll.add(lib.cq.as_fd(), libc::EPOLLIN, 1)?;
+    let first = ctx.first();
+    for round in 0..200u64 {
+        ep.recv(region.segment(0..64), round)?;
+        if first {
+            ep.send(region.segment(100..110), 1000)?;
+            // What completed here is not slept over.
+            ensure!(!lib.cq.try_wait(), "round {round}: it may sleep");
+        }
+        let mut left = if first { 2 } else { 1 };
+        while left > 0 {
+            while let Some(got) = lib.cq.read_one()? {
+                got.ok()?;
+                left -= 1;
+            }
+            if left > 0 && lib.cq.try_wait() {
+                ensure!(
+                    epoll.wait(WAIT)?.is_some(),
+                    "round {round}: nobody wakes it"
+                );
+            }
+        }
+        if !first {
+            ep.inject(b"back")?;
+        }
+    }
+    ctx.barrier("done")
+}
+
+/// Both ends are, while they have it; who may not pin as much goes without.
+fn charged(ctx: &mut Ctx) -> Result<()> {
+    const RINGS: u64 = 4096 + 2 * KFI_RING_SIZE as u64;
+    let before = vm_pin();
+    {
+        let (_lib, ep) = with_rings(ctx)?;
+        ensure!(vm_pin() == before + RINGS, "VmPin is {}", vm_pin());
+        ctx.barrier("charged")?;
+        drop(ep);
+        ensure!(vm_pin() == before, "VmPin is {}", vm_pin());
+        ctx.barrier("given back")?;
+    }
+    let node = ctx.env.node;
+    let lib = Lib::with_rings(ctx, true)?;
+    if node == 1 {
+        sys::set_limit(libc::RLIMIT_MEMLOCK, 4096)?;
+        sys::rights::become_user(2001)?;
+    }
+    let ep = lib.connect(ctx)?;
+    ensure!(ep.has_rings() == Some(false), "{:?}", ep.has_rings());
+    ensure!(vm_pin() == before, "VmPin is {}", vm_pin());
+    ctx.barrier("done")
+}
+
+/// A peer sends without end and is killed at some point: the other has all that it says came, then
+/// hears of the end, in bounded time.
+fn killed(ctx: &mut Ctx) -> Result<()> {
+    const ROUNDS: u64 = 20;
+    if ctx.first() {
+        let lib = Lib::with_rings(ctx, true)?;
+        let region = lib.region(64 << 10)?;
+        for round in 0..ROUNDS {
+            let ep = lib.accept_one(ctx)?;
+            ep.recv(region.all(), 0)?;
+            let mut next = 0u64;
+            loop {
+                let got = lib
+                    .cq
+                    .wait(WAIT)
+                    .with_context(|| format!("round {round}"))?;
+                if let Some(err) = got.error() {
+                    ensure!(err.errno == Errno::ECANCELED, "round {round}: {err}");
+                    break;
+                }
+                let there = region.to_vec(0, 8);
+                ensure!(
+                    there == next.to_ne_bytes(),
+                    "round {round}: {there:?}, not {next}"
+                );
+                next += 1;
+                // One at a time, so that each message is looked at. At the end there is none.
+                match ep.recv(region.all(), 0) {
+                    Ok(()) => {}
+                    Err(e) if e.errno() == Some(Errno(libc::ENOTCONN)) => break,
+                    Err(e) => bail!(e),
+                }
+            }
+            is_shutdown(&lib)?;
+            while lib.cq.read_one()?.is_some() {}
+            drop(ep);
+            ctx.barrier("round")?;
+        }
+        return ctx.barrier("done");
+    }
+    let env = ctx.env.clone();
+    for round in 0..ROUNDS {
+        let port: u16 = ctx.ctl.recv()?;
+        let peer = ctx.env.peer_at(port);
+        let pid = sys::fork(|| {
+            let work = || -> Result<()> {
+                let mut lib = Lib::of(&env)?;
+                lib.rings = true;
+                let region = lib.region(64 << 10)?;
+                let ep = lib.connect_to(peer)?;
+                for i in 0u64.. {
+                    region.write_at(0, &i.to_ne_bytes());
+                    let len = if i % 3 == 0 { 40 << 10 } else { 8 };
+                    ep.send(region.segment(0..len), i)?;
+                    lib.cq.wait(WAIT)?.ok()?;
+                }
+                Ok(())
+            };
+            i32::from(work().is_err())
+        })?;
+        let chance = (round + ctx.env.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        std::thread::sleep(Duration::from_micros(20_000 + chance % 100_000));
+        sys::kill(pid, libc::SIGKILL)?;
+        ensure!(sys::wait_pid(pid, WAIT)?.is_some(), "it does not die");
+        ctx.barrier("round")?;
+    }
+    ctx.barrier("done")
+}
+
+/// A peer that writes anything into both rings, and into the page that it must not.
+fn scribbles(ctx: &mut Ctx) -> Result<()> {
+    const ROUNDS: u64 = 40;
+    if ctx.first() {
+        let lib = Lib::with_rings(ctx, true)?;
+        let region = lib.region(256 << 10)?;
+        region.fill(0, 256 << 10, 0x77);
+        for round in 0..ROUNDS {
+            let ep = lib.accept_one(ctx)?;
+            let mut over = false;
+            for i in 0..1000 {
+                // Anything may come, or nothing.
+                let _ = ep.recv(region.segment(0..64 << 10), i);
+                let _ = ep.send(region.segment(0..100), i);
+                let mut some = [Completion::default(); 8];
+                let n = lib.cq.read(&mut some)?;
+                over |= some[..n].iter().any(|got| got.error().is_some());
+                if over {
+                    break;
+                }
+                std::thread::sleep(Duration::from_micros(20));
+            }
+            ensure!(
+                region.to_vec(64 << 10, 64 << 10).iter().all(|b| *b == 0x77),
+                "round {round}: beyond its receive"
+            );
+            ctx.barrier("enough")?;
+            drop(ep);
+            while lib.cq.read_one()?.is_some() {}
+            while lib.eq.read()?.is_some() {}
+        }
+        // Nobody else is the worse for it.
+        return ctx.barrier("done");
+    }
+    let mut seed = ctx.env.seed | 1;
+    let mut random = move || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed
+    };
+    for _ in 0..ROUNDS {
+        let side = Side::open(ctx)?;
+        let port: u16 = ctx.ctl.recv()?;
+        let cq = side.cq(0, 0)?;
+        let opts = Opts {
+            rings: true,
+            ..Opts::default()
+        };
+        let ep = connect_one(&side, &opts, &cq, ctx.env.peer_at(port))?.handle;
+        let mut rings = EpRings {
+            size: std::mem::size_of::<EpRings>() as u32,
+            ep,
+            ..EpRings::default()
+        };
+        side.dev.call(&mut rings)?;
+        ensure!(rings.state == KFI_RINGS_SHARED, "{rings:?}");
+        let fd = sys::own_fd(rings.fd);
+        let page = rings.page_size as usize;
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        let map = |len, prot, at| Map::raw(fd.as_fd(), len, prot, libc::MAP_SHARED, at as i64);
+        ensure!(
+            map(page, both, 0).is_err_and(|e| e.0 == libc::EPERM),
+            "the kernel's page may be written to"
+        );
+        ensure!(map(page, both, 2 * page).is_err(), "there is no such part");
+        let status = map(page, libc::PROT_READ, 0)?;
+        let shared = map(rings.map_size as usize, both, page)?;
+        for _ in 0..200 {
+            for ring in 0..2 {
+                let base = ring * KFI_RING_SIZE;
+                // Words, and heads that nearly fit.
+                let word = [0, 128, 132, 256, 384][random() as usize % 5];
+                shared.store32(base + word, (random() % 70_000) as u32 & !7);
+                let at = base + KFI_RING_DATA + (random() as usize % 600) * 8;
+                shared.set64(at, random() & 0x7_0000_ffff);
+                shared.set64(at + 8, random() & 0xffff);
+            }
+        }
+        let wake = EpWake {
+            size: std::mem::size_of::<EpWake>() as u32,
+            ep,
+            ..EpWake::default()
+        };
+        let _ = side.dev.call(&mut wake.clone());
+        ensure!(status.load32(0) <= 1, "the status is {}", status.load32(0));
+        ctx.barrier("enough")?;
+    }
+    ctx.barrier("done")
+}
