@@ -12,6 +12,7 @@ mod kernel;
 mod keys;
 mod memory;
 mod profile;
+mod rings;
 mod shm;
 mod wire;
 

@@ -144,5 +144,6 @@ pub(super) fn run(ctx: &mut Ctx) -> Result<()> {
             }
         }
     }
-    ctx.barrier("shm")
+    ctx.barrier("shm")?;
+    super::rings::run(ctx)
 }
