@@ -49,6 +49,13 @@ int kfi_provider_register_by(struct kfi_provider *provider, struct module *owner
 }
 EXPORT_SYMBOL_GPL(kfi_provider_register_by);
 
+/* Of who asks by name alone: nothing holds the module then. */
+int (kfi_provider_register)(struct kfi_provider *provider)
+{
+	return kf_c_provider_register(provider, NULL);
+}
+EXPORT_SYMBOL_GPL(kfi_provider_register);
+
 int kfi_provider_deregister(struct kfi_provider *provider)
 {
 	return kf_c_provider_deregister(provider);

@@ -53,10 +53,8 @@ struct kfi_provider {
 int kfi_provider_register_by(struct kfi_provider *provider, struct module *owner);
 
 /* kfi_provider_register_by() of the module that calls. */
-static inline int kfi_provider_register(struct kfi_provider *provider)
-{
-	return kfi_provider_register_by(provider, THIS_MODULE);
-}
+int kfi_provider_register(struct kfi_provider *provider);
+#define kfi_provider_register(provider) kfi_provider_register_by(provider, THIS_MODULE)
 
 /**
  * kfi_provider_deregister() - takes a provider out
