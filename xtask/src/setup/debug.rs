@@ -109,7 +109,11 @@ fn name(choice: &Choice) -> String {
 }
 
 fn key(base: &Rig, choice: &Choice) -> String {
-    stage::key(&[&super::root::key(), &base.choice.version, &choice.version])
+    stage::key(&[
+        &super::root::tools_key(),
+        &base.choice.version,
+        &choice.version,
+    ])
 }
 
 /// Image and modules, laid out as those of the distribution's packages.

@@ -31,7 +31,12 @@ pub fn package_key(choice: &Choice) -> String {
 
 /// The key of the configured tree.
 pub fn tree_key(choice: &Choice) -> String {
-    stage::key(&["tree", RECIPE, &super::root::key(), &package_key(choice)])
+    stage::key(&[
+        "tree",
+        RECIPE,
+        &super::root::tools_key(),
+        &package_key(choice),
+    ])
 }
 
 /// What the packages hold, if it is there.

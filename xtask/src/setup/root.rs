@@ -51,6 +51,7 @@ const BUILD: &[&str] = &[
 /// What starts guests, and what they run.
 const GUEST: &[&str] = &[
     "busybox-static",
+    "e2fsprogs",
     "ethtool",
     "fio",
     "gdb-minimal",
@@ -69,7 +70,13 @@ const GUEST: &[&str] = &[
     "rdma-core",
     "rdmacm-utils",
     "strace",
+    "xfsprogs",
 ];
+
+/// The key of what builds: what was made with it need not be made anew for another tool of guests.
+pub fn tools_key() -> String {
+    stage::key(&["tools", RECIPE, SUITE, KERNEL_SUITE, &BUILD.join(",")])
+}
 
 /// The key of the build root.
 pub fn key() -> String {
