@@ -450,6 +450,8 @@ fn killed(ctx: &mut Ctx) -> Result<()> {
         let region = lib.region(64 << 10)?;
         for round in 0..ROUNDS {
             let ep = lib.accept_one(ctx)?;
+            // It is there: it may die from now on.
+            ctx.ctl.send(&true)?;
             ep.recv(region.all(), 0)?;
             let mut next = 0u64;
             loop {
@@ -501,8 +503,9 @@ fn killed(ctx: &mut Ctx) -> Result<()> {
             };
             i32::from(work().is_err())
         })?;
+        ctx.ctl.recv::<bool>()?;
         let chance = (round + ctx.env.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-        std::thread::sleep(Duration::from_micros(20_000 + chance % 100_000));
+        std::thread::sleep(Duration::from_micros(chance % 100_000));
         sys::kill(pid, libc::SIGKILL)?;
         ensure!(sys::wait_pid(pid, WAIT)?.is_some(), "it does not die");
         ctx.barrier("round")?;
