@@ -82,16 +82,11 @@ impl CompletionQueue {
     ///
     /// [`Error::Ring`].
     pub fn read(&self, to: &mut [Completion]) -> Result<usize> {
-        let direct = self.inner.direct.is_used();
         let mut raw = [abi::CqEntry::new_zeroed(); 32];
         let mut done = 0;
         while done < to.len() {
             let room = raw.len().min(to.len() - done);
-            let n = match direct {
-                true => self.inner.read(&mut raw[..room]),
-                false => self.inner.ring.take(&mut raw[..room]),
-            };
-            let n = n.ok_or(Error::Ring(self.id()))?;
+            let n = self.fill(&mut raw[..room])?;
             for (to, raw) in to[done..].iter_mut().zip(&raw[..n]) {
                 to.raw = *raw;
             }
@@ -109,9 +104,17 @@ impl CompletionQueue {
     ///
     /// [`Error::Ring`].
     pub fn read_one(&self) -> Result<Option<Completion>> {
-        let mut one = [Completion::default()];
-        let n = self.read(&mut one)?;
-        Ok((n == 1).then_some(one[0]))
+        let mut one = [abi::CqEntry::default()];
+        let n = self.fill(&mut one)?;
+        Ok((n == 1).then_some(Completion { raw: one[0] }))
+    }
+
+    fn fill(&self, to: &mut [abi::CqEntry]) -> Result<usize> {
+        let n = match self.inner.direct.is_used() {
+            true => self.inner.read(to),
+            false => self.inner.ring.take(to),
+        };
+        n.ok_or(Error::Ring(self.id()))
     }
 
     /// Whether a completion waits.
