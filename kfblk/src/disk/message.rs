@@ -282,7 +282,7 @@ impl Io {
             len,
             carry,
         };
-        self.post(tag, slot, &request, behind).map_err(|e| {
+        self.post(tag, slot, &request, behind).inspect_err(|_| {
             // Nobody has it.
             if let Some(way) = self.ways.lock().get_mut(tag as usize) {
                 way.busy = false;
@@ -290,7 +290,6 @@ impl Io {
             if keyed {
                 let _ = slot.key.revoke();
             }
-            e
         })
     }
 
