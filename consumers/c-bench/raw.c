@@ -169,7 +169,7 @@ static int end_connect(struct end *end, const struct end *to, const struct ib_gi
 }
 
 /* Adds what has completed at an end. */
-static int take(struct end *end, int *sent, int *received)
+static noinline_for_stack int take(struct end *end, int *sent, int *received)
 {
 	struct ib_wc wcs[BATCH];
 	int got, i;
