@@ -38,16 +38,16 @@ pub const TESTS: &[Test] = &[
         .on(NETNS),
     Test::pair("blk.removed_while_mounted", removed_while_mounted)
         .seconds(30)
-        .on(NETNS | TWO),
+        .on(NETNS),
     Test::pair("blk.target_comes_back", target_comes_back)
         .seconds(60)
-        .on(NETNS | TWO),
+        .on(NETNS),
     Test::pair("blk.target_stays_away", target_stays_away)
         .seconds(40)
         .on(NETNS),
     Test::pair("blk.what_comes_back_is_another", another)
         .seconds(40)
-        .on(NETNS | TWO),
+        .on(NETNS),
 ];
 
 fn reads_and_writes(ctx: &mut Ctx) -> Result<()> {

@@ -20,7 +20,7 @@ pub const TESTS: &[Test] = &[
         cut(ctx, silence, Duration::from_secs(5))
     })
     .seconds(60)
-    .on(NETNS | TWO),
+    .on(TWO),
     Test::pair("blk.wire_silent_for_a_minute", |ctx| {
         cut(ctx, silence, Duration::from_secs(60))
     })
@@ -38,10 +38,10 @@ pub const TESTS: &[Test] = &[
     .on(LONG),
     Test::pair("blk.wire_silent_for_too_long", too_long)
         .seconds(60)
-        .on(NETNS | TWO),
+        .on(NETNS),
     Test::pair("blk.target_device_goes_and_comes", target_device)
         .seconds(60)
-        .on(NETNS | TWO),
+        .on(NETNS),
     Test::pair("blk.target_starts_anew", starts_anew)
         .seconds(40)
         .on(NETNS | TWO),

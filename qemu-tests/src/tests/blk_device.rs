@@ -32,7 +32,7 @@ pub const TESTS: &[Test] = &[
         .on(NETNS),
     Test::pair("blkdev.flush_and_fua", flush_and_fua)
         .seconds(20)
-        .on(NETNS | TWO),
+        .on(NETNS),
     Test::pair("blkdev.discard_and_zeroes", discard_and_zeroes)
         .seconds(20)
         .on(NETNS),
@@ -41,25 +41,25 @@ pub const TESTS: &[Test] = &[
         .on(NETNS),
     Test::pair("blkdev.resize", resize)
         .seconds(30)
-        .on(NETNS | TWO),
+        .on(NETNS),
     Test::pair("blkdev.an_error_is_one_requests", errors)
         .seconds(20)
-        .on(NETNS | TWO),
+        .on(NETNS),
     Test::pair("blkdev.what_cannot_be_exported", refusals)
         .seconds(20)
         .on(NETNS),
     Test::pair("blkdev.target_comes_back", target_comes_back)
         .seconds(90)
-        .on(NETNS | TWO),
+        .on(NETNS),
     Test::pair("blkdev.removed_while_mounted", removed_while_mounted)
         .seconds(30)
-        .on(NETNS | TWO),
+        .on(NETNS),
     Test::pair("blkdev.keys_end_with_requests", keys)
         .seconds(20)
         .on(NETNS),
     Test::pair("blkdev.p03_nothing_lands_after_a_fence", fence)
         .seconds(60)
-        .on(NETNS | TWO),
+        .on(NETNS),
 ];
 
 /// A device of `null_blk` has the name of its folder.

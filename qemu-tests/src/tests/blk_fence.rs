@@ -18,7 +18,7 @@ pub const TESTS: &[Test] = &[
         fences(ctx, 100)
     })
     .seconds(60)
-    .on(NETNS | TWO),
+    .on(TWO),
     Test::pair("blk.p03_nothing_lands_in_10k_fences", |ctx| {
         fences(ctx, 10_000)
     })

@@ -15,13 +15,13 @@ use std::time::Duration;
 pub const TESTS: &[Test] = &[
     Test::pair("blk.fio_all_mixes_and_depths", all)
         .seconds(60)
-        .on(NETNS | TWO),
+        .on(TWO),
     Test::pair("blk.fio_finds_a_wrong_byte", wrong)
         .seconds(20)
         .on(NETNS),
     Test::pair("blk.fio_while_the_target_goes_and_comes", goes_and_comes)
         .seconds(60)
-        .on(NETNS | TWO),
+        .on(NETNS),
 ];
 
 /// What is written, and what reads it back when it has been written.

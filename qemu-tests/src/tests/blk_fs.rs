@@ -18,13 +18,13 @@ use std::time::Duration;
 pub const TESTS: &[Test] = &[
     Test::pair("blk.ext4_made_filled_checked", |ctx| filled(ctx, &EXT4))
         .seconds(40)
-        .on(NETNS | TWO),
+        .on(TWO),
     Test::pair("blk.xfs_made_filled_checked", |ctx| filled(ctx, &XFS))
         .seconds(60)
-        .on(NETNS | TWO),
+        .on(TWO),
     Test::pair("blk.ext4_outlives_the_target", |ctx| outlives(ctx, &EXT4))
         .seconds(40)
-        .on(NETNS | TWO),
+        .on(TWO),
     Test::pair("blk.xfs_outlives_the_target", |ctx| outlives(ctx, &XFS))
         .seconds(40)
         .on(NETNS),
@@ -274,14 +274,15 @@ fn loses(ctx: &mut Ctx, kind: &Kind) -> Result<()> {
                 Ok(write(&mounted, 1000).is_err().then_some(()))
             })
         })?;
-        ensure!(failed.is_some(), "the writer writes to nothing");
+        let failed = failed.context("the writer writes to nothing")?;
         mounted.unmount()?;
         let device = connect(ctx, NAME, &[])?;
         let mounted = kind.mount(&device)?;
         // But for the one that was being written anew.
         (0..count.min(FILES))
             .filter(|n| *n != count % FILES)
-            .try_for_each(|n| right(&mounted, n))?;
+            .try_for_each(|n| right(&mounted, n))
+            .with_context(|| format!("{count} were written, then: {failed}"))?;
         mounted.unmount()?;
         kind.check(&device)?;
         disconnect(NAME)?;
