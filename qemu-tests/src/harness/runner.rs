@@ -114,6 +114,11 @@ fn lead(plan: &Plan, env: &Env) -> Result<bool> {
             let status = lead_shown(test, &env, &listener, &mut line, &mut baseline)
                 .with_context(|| format!("node 2 is lost; {} tests were not run", rest - 1))?;
             counts[status as usize] += 1;
+            if test.loses_peer {
+                // Node 2 is gone. The host boots both again for what is left.
+                println!("# {} tests were not begun: node 2 is gone", rest - 1);
+                break;
+            }
         }
         if !plan.again || up() || counts[Status::Failed as usize] > 0 {
             break;

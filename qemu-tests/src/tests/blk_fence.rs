@@ -5,7 +5,7 @@
 
 use crate::disk::*;
 use crate::harness::guest::until;
-use crate::harness::{Ctx, Test, LONG, NETNS, TWO};
+use crate::harness::{Ctx, Test, LONG, TWO};
 use crate::sys::{slowness, Map};
 use crate::wire::rng::Rng;
 use anyhow::{bail, ensure, Context, Result};
