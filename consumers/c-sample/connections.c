@@ -30,10 +30,10 @@ static void names(struct test *t)
 	EXPECT(t, listening->sin_port != 0);
 	EXPECT_EQ(t, kfi_getpeer(t->a.ep, &peer, &len), 0);
 	EXPECT_EQ(t, len, sizeof(peer));
-	EXPECT_EQ(t, peer.sin_port, listening->sin_port);
-	EXPECT_EQ(t, peer.sin_addr.s_addr, listening->sin_addr.s_addr);
+	EXPECT(t, peer.sin_port == listening->sin_port);
+	EXPECT(t, peer.sin_addr.s_addr == listening->sin_addr.s_addr);
 	EXPECT_EQ(t, kfi_getname(&t->b.ep->fid, &own, &len), 0);
-	EXPECT_EQ(t, own.sin_addr.s_addr, listening->sin_addr.s_addr);
+	EXPECT(t, own.sin_addr.s_addr == listening->sin_addr.s_addr);
 	len = 4;
 	EXPECT_EQ(t, kfi_getname(&t->b.ep->fid, &own, &len), -KFI_ETOOSMALL);
 	EXPECT_EQ(t, len, sizeof(own));

@@ -83,7 +83,7 @@ static void addresses(struct test *t)
 	if (info) {
 		at = info->src_addr;
 		EXPECT_EQ(t, info->src_addrlen, sizeof(*at));
-		EXPECT_EQ(t, at->sin_addr.s_addr, own->sin_addr.s_addr);
+		EXPECT(t, at->sin_addr.s_addr == own->sin_addr.s_addr);
 		EXPECT_EQ(t, be16_to_cpu(at->sin_port), 4711);
 		EXPECT(t, !info->dest_addr);
 	}

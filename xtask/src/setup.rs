@@ -14,6 +14,7 @@ pub mod host;
 pub mod initrd;
 pub mod kernel;
 pub mod root;
+pub mod sparse;
 pub mod stage;
 
 use crate::context::Context;

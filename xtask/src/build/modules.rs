@@ -74,6 +74,8 @@ pub struct Toolbox {
     pub kdir: PathBuf,
     /// The build root, unless the host's own tools are used.
     pub root: Option<PathBuf>,
+    /// The folder of the program that checks C as well, if one shall.
+    pub sparse: Option<PathBuf>,
 }
 
 impl Toolbox {
@@ -83,6 +85,7 @@ impl Toolbox {
             release: rig.choice.release.clone(),
             kdir: rig.tree.clone(),
             root: Some(rig.root.clone()),
+            sparse: None,
         }
     }
 
@@ -127,6 +130,7 @@ impl Toolbox {
             release,
             kdir,
             root,
+            sparse: None,
         })
     }
 
@@ -155,6 +159,12 @@ impl Toolbox {
             format!("KBUILD_EXTRA_SYMBOLS={}", list.join(" ")),
         ];
         argv.extend_from_slice(args);
+        if let Some(sparse) = &self.sparse {
+            let program = sparse.join("usr/bin/sparse");
+            argv.push("C=2".into());
+            argv.push(format!("CHECK={}", program.display()));
+            argv.push("CF=-Wsparse-error".into());
+        }
         let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
         match &self.root {
             None => {
@@ -164,6 +174,7 @@ impl Toolbox {
             }
             Some(root) => {
                 let mut binds = vec![Bind::same(&self.kdir), Bind::same(&ctx.repo)];
+                binds.extend(self.sparse.as_deref().map(Bind::same));
                 if !dir.starts_with(&ctx.repo) {
                     // Neighbours of a folder may be part of its sources.
                     let around = dir
@@ -235,7 +246,10 @@ pub fn build(ctx: &Context, tools: &Toolbox, profile: Profile) -> Result<Built> 
     let _lock = stage::lock(base, &name)?;
     let sources = sync(&ctx.repo, &FOLDERS, &dir)?;
     let bug = ctx.seed_bug.map_or("", SeedBug::name);
-    let key = stage::key(&[&sources, &tools.kdir.to_string_lossy(), bug]);
+    let mut parts = vec![sources, tools.kdir.display().to_string(), bug.to_owned()];
+    parts.extend(tools.sparse.iter().map(|dir| dir.display().to_string()));
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    let key = stage::key(&parts);
     let stamp = dir.join(".built");
     let fresh = std::fs::read_to_string(&stamp).is_ok_and(|built| built == key);
     if !fresh {

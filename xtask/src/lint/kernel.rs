@@ -84,9 +84,12 @@ pub(super) fn checkpatch(lint: &Lint<'_>) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// Clippy, with the kernel's settings, has nothing to say about the modules.
+/// Clippy, with the kernel's settings, has nothing to say about the modules' Rust, nor sparse about
+/// their C: the headers of the API are checked alone and in either order (`consumers/c-sample`).
 pub(super) fn clippy(lint: &Lint<'_>) -> Result<Vec<String>> {
-    let built = modules::build(lint.ctx, &lint.tools(), Profile::Clippy);
+    let mut tools = lint.tools();
+    tools.sparse = Some(crate::setup::sparse::ensure(lint.ctx)?);
+    let built = modules::build(lint.ctx, &tools, Profile::Clippy);
     Ok(match built {
         Ok(_) => Vec::new(),
         Err(error) => vec![format!("{error:#} (see above)")],

@@ -173,20 +173,28 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Opens the private state, for `mirror`.
+    /// Opens the private state for kernels from `mirror`.
     ///
     /// # Errors
     ///
     /// Those of the file system.
     pub fn open(ctx: &Context, mirror: &Mirror) -> Result<Self> {
-        let dir = ctx.cache.join("apt");
+        Self::of_suite(ctx.cache.join("apt"), mirror, KERNEL_SUITE)
+    }
+
+    /// Makes a state in `dir`, for `suite` of `mirror`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the file system.
+    pub fn of_suite(dir: PathBuf, mirror: &Mirror, suite: &str) -> Result<Self> {
         for sub in ["state/lists/partial", "cache/archives/partial"] {
             std::fs::create_dir_all(dir.join(sub))?;
         }
         std::fs::write(dir.join("status"), "")?;
         std::fs::write(
             dir.join("sources.list"),
-            mirror.source_line(KERNEL_SUITE) + "\n",
+            mirror.source_line(suite) + "\n",
         )?;
         Ok(Self { dir })
     }
@@ -214,15 +222,39 @@ impl Archive {
         cmd
     }
 
+    fn update(&self, ctx: &Context) -> Result<()> {
+        let mut cmd = self.apt_get();
+        cmd.args(["update", "--error-on=any"]);
+        run_logged(cmd, &ctx.log_dir().join("apt-update.log"))
+    }
+
+    /// Unpacks the newest version of one package into `dir`, without what it depends on.
+    ///
+    /// # Errors
+    ///
+    /// When the mirror cannot be reached or does not have it.
+    pub fn unpack(&self, ctx: &Context, package: &str, dir: &Path) -> Result<()> {
+        self.update(ctx)?;
+        let log = ctx.log_dir().join("apt-download.log");
+        let mut cmd = self.apt_get();
+        cmd.args(["download", package]).current_dir(&self.dir);
+        run_logged(cmd, &log)?;
+        let found = std::fs::read_dir(&self.dir)?
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .find(|path| path.extension().is_some_and(|ext| ext == "deb"))
+            .with_context(|| format!("apt-get download brought no {package}"))?;
+        let mut cmd = tied("dpkg-deb");
+        cmd.arg("--extract").arg(found).arg(dir);
+        run_logged(cmd, &log)
+    }
+
     /// Fetches the index of the kernels' suite and reads it.
     ///
     /// # Errors
     ///
     /// When the mirror cannot be reached or does not carry the suite.
     pub fn index(&self, ctx: &Context) -> Result<Vec<Package>> {
-        let mut cmd = self.apt_get();
-        cmd.args(["update", "--error-on=any"]);
-        run_logged(cmd, &ctx.log_dir().join("apt-update.log"))?;
+        self.update(ctx)?;
         let mut found = Vec::new();
         for entry in std::fs::read_dir(self.dir.join("state/lists"))? {
             let path = entry?.path();
