@@ -69,7 +69,10 @@ impl Loaded {
 
 /// Whether both nodes are on the same kernel.
 pub fn one_kernel(ctx: &Ctx) -> bool {
-    ctx.env.topology == Topology::Netns
+    matches!(
+        ctx.env.topology,
+        Topology::Netns | Topology::Shm | Topology::ShmLong
+    )
 }
 
 /// Takes away what a test left that failed, and the module.

@@ -4,7 +4,7 @@
 
 use crate::disk::*;
 use crate::harness::guest::{run, until};
-use crate::harness::{Ctx, Test, LONG, NETNS, TWO};
+use crate::harness::{Ctx, Test, LONG, NETNS, SHM, TWO};
 use crate::sys::Map;
 use anyhow::{bail, ensure, Context, Result};
 use std::fs::{self, File};
@@ -15,39 +15,41 @@ use std::time::{Duration, Instant};
 pub const TESTS: &[Test] = &[
     Test::pair("blk.reads_and_writes", reads_and_writes)
         .seconds(20)
-        .on(NETNS | TWO),
+        .on(NETNS | TWO | SHM),
     Test::pair("blk.many_queues_at_once", many_at_once)
         .seconds(30)
-        .on(NETNS),
+        .on(NETNS | SHM),
     Test::pair("blk.limits_and_attributes", limits)
         .seconds(15)
         .on(NETNS),
-    Test::pair("blk.read_only", read_only).seconds(15).on(NETNS),
+    Test::pair("blk.read_only", read_only)
+        .seconds(15)
+        .on(NETNS | SHM),
     Test::pair("blk.refusals", refusals).seconds(20).on(NETNS),
     Test::pair("blk.connect_rounds", |ctx| connect_rounds(ctx, 20))
         .seconds(40)
-        .on(NETNS),
+        .on(NETNS | SHM),
     Test::pair("blk.connect_1000_rounds", |ctx| connect_rounds(ctx, 1000))
         .seconds(600)
         .on(LONG),
     Test::pair("blk.file_system", file_system)
         .seconds(30)
-        .on(NETNS | TWO),
+        .on(NETNS),
     Test::pair("blk.removed_while_open", removed_while_open)
         .seconds(20)
-        .on(NETNS),
+        .on(NETNS | SHM),
     Test::pair("blk.removed_while_mounted", removed_while_mounted)
         .seconds(30)
         .on(NETNS),
     Test::pair("blk.target_comes_back", target_comes_back)
         .seconds(60)
-        .on(NETNS),
+        .on(NETNS | SHM),
     Test::pair("blk.target_stays_away", target_stays_away)
         .seconds(40)
         .on(NETNS),
     Test::pair("blk.what_comes_back_is_another", another)
         .seconds(40)
-        .on(NETNS),
+        .on(NETNS | SHM),
 ];
 
 fn reads_and_writes(ctx: &mut Ctx) -> Result<()> {

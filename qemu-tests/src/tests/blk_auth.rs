@@ -6,7 +6,7 @@ use crate::disk::{
     attr, disconnect, export, kfi, show, store, write_filled, Disk, Loaded, NAME, PORT,
 };
 use crate::harness::guest::until;
-use crate::harness::{Ctx, Test, NETNS, TWO};
+use crate::harness::{Ctx, Test, NETNS, SHM, TWO};
 use crate::sys::Map;
 use anyhow::{bail, ensure, Context, Result};
 use std::fs::{self, File};
@@ -19,10 +19,10 @@ use std::time::Duration;
 pub const TESTS: &[Test] = &[
     Test::pair("blk.auth_keys_of_clients", auth_keys)
         .seconds(60)
-        .on(NETNS | TWO),
+        .on(NETNS | TWO | SHM),
     Test::pair("blk.p03_disallowed_while_it_writes", disallowed)
         .seconds(30)
-        .on(NETNS),
+        .on(NETNS | SHM),
 ];
 
 /// Another export at the same port.

@@ -8,7 +8,7 @@ use crate::disk::{
     Mounted, MIB, NAME, PORT,
 };
 use crate::harness::guest::{run, until};
-use crate::harness::{skip, Ctx, Test, NETNS, TWO};
+use crate::harness::{skip, Ctx, Test, NETNS, SHM, TWO};
 use crate::sys::{self, Map};
 use anyhow::{bail, ensure, Context, Result};
 use std::fs::{self, File};
@@ -22,26 +22,24 @@ use std::time::Duration;
 pub const TESTS: &[Test] = &[
     Test::pair("blkdev.reads_and_writes", reads_and_writes)
         .seconds(40)
-        .on(NETNS | TWO),
+        .on(NETNS | TWO | SHM),
     Test::pair("blkdev.many_queues_at_once", many_at_once)
         .seconds(40)
-        .on(NETNS),
+        .on(NETNS | SHM),
     Test::pair("blkdev.limits", limits).seconds(20).on(NETNS),
     Test::pair("blkdev.large_blocks", large_blocks)
         .seconds(20)
         .on(NETNS),
     Test::pair("blkdev.flush_and_fua", flush_and_fua)
         .seconds(20)
-        .on(NETNS),
+        .on(NETNS | SHM),
     Test::pair("blkdev.discard_and_zeroes", discard_and_zeroes)
         .seconds(20)
         .on(NETNS),
     Test::pair("blkdev.read_only", read_only)
         .seconds(20)
         .on(NETNS),
-    Test::pair("blkdev.resize", resize)
-        .seconds(30)
-        .on(NETNS),
+    Test::pair("blkdev.resize", resize).seconds(30).on(NETNS),
     Test::pair("blkdev.an_error_is_one_requests", errors)
         .seconds(20)
         .on(NETNS),
@@ -50,16 +48,16 @@ pub const TESTS: &[Test] = &[
         .on(NETNS),
     Test::pair("blkdev.target_comes_back", target_comes_back)
         .seconds(90)
-        .on(NETNS),
+        .on(NETNS | SHM),
     Test::pair("blkdev.removed_while_mounted", removed_while_mounted)
         .seconds(30)
         .on(NETNS),
     Test::pair("blkdev.keys_end_with_requests", keys)
         .seconds(20)
-        .on(NETNS),
+        .on(NETNS | SHM),
     Test::pair("blkdev.p03_nothing_lands_after_a_fence", fence)
         .seconds(60)
-        .on(NETNS),
+        .on(NETNS | SHM),
 ];
 
 /// A device of `null_blk` has the name of its folder.

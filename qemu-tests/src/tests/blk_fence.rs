@@ -5,7 +5,7 @@
 
 use crate::disk::*;
 use crate::harness::guest::until;
-use crate::harness::{Ctx, Test, LONG, TWO};
+use crate::harness::{Ctx, Test, LONG, SHM, TWO};
 use crate::sys::{slowness, Map};
 use crate::wire::rng::Rng;
 use anyhow::{bail, ensure, Context, Result};
@@ -18,7 +18,7 @@ pub const TESTS: &[Test] = &[
         fences(ctx, 100)
     })
     .seconds(60)
-    .on(TWO),
+    .on(TWO | SHM),
     Test::pair("blk.p03_nothing_lands_in_10k_fences", |ctx| {
         fences(ctx, 10_000)
     })

@@ -192,10 +192,7 @@ impl Archive {
             std::fs::create_dir_all(dir.join(sub))?;
         }
         std::fs::write(dir.join("status"), "")?;
-        std::fs::write(
-            dir.join("sources.list"),
-            mirror.source_line(suite) + "\n",
-        )?;
+        std::fs::write(dir.join("sources.list"), mirror.source_line(suite) + "\n")?;
         Ok(Self { dir })
     }
 
