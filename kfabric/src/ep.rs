@@ -543,7 +543,7 @@ impl Endpoint {
         let held = Held::new(eq)?;
         eq.owe()?;
         if !self.shared.eq.populate(held) {
-            eq.settle(0, true);
+            eq.settle(0);
             return Err(EINVAL);
         }
         Ok(())
@@ -850,7 +850,7 @@ impl Endpoint {
                 rings.leave();
             }
             if let Some(eq) = shared.eq.as_ref() {
-                eq.settle(shared.source(), true);
+                eq.settle(shared.source());
                 eq.release();
             }
             for bound in [&shared.tx, &shared.rx]

@@ -72,7 +72,7 @@ pub trait EqHandler: Send + Sync {
 
 struct Inner {
     ring: FixedRing<KVVec<Option<Event>>>,
-    /// Events that endpoints may still cause; the rest of the ring is for requests.
+    /// Events that endpoints, passive ones too, may still cause; the rest of the ring is for requests.
     owed: usize,
     /// An event that was looked at and stays the oldest.
     front: Option<Event>,
@@ -183,7 +183,7 @@ impl Eq {
         self.waiting.load(Ordering::Acquire)
     }
 
-    /// Makes room for an endpoint's events.
+    /// Makes room for an endpoint's own events, or a passive endpoint's.
     pub(crate) fn owe(&self) -> Result {
         let mut inner = self.inner.lock();
         let want = self.depth + inner.owed + PER_ENDPOINT;
@@ -196,18 +196,15 @@ impl Eq {
         Ok(())
     }
 
-    /// Forgets all about a source that is closed and will cause no more events; `endpoint`: it
-    /// had room of its own.
-    pub(crate) fn settle(&self, source: usize, endpoint: bool) {
+    /// Forgets all about a source that is closed and will cause no more events, and its room.
+    pub(crate) fn settle(&self, source: usize) {
         // Some at a time, and without an allocation: an end does not fail.
         let mut gone = [const { None }; SETTLED];
         while self.take_all(source, &mut gone) == SETTLED {
             gone.fill_with(|| None);
         }
         let mut inner = self.inner.lock();
-        if endpoint {
-            inner.owed = inner.owed.saturating_sub(PER_ENDPOINT);
-        }
+        inner.owed = inner.owed.saturating_sub(PER_ENDPOINT);
         let first = inner.front.take_if(|event| event.source == source);
         if inner.shown == Some(source) {
             inner.stale = true;

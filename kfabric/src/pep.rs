@@ -177,6 +177,21 @@ impl ListenSink for Shared {
         let number = u32::try_from(index + 1).map_err(|_| EINVAL)?;
         self.deliver(req, info, data, Some((key.clone(), number)))
     }
+
+    fn gone(&self) {
+        let event = Event {
+            kind: KFI_SHUTDOWN,
+            object: self.handle.load(Ordering::Relaxed),
+            context: self.context,
+            // CAST: An errno is positive.
+            err: ENODEV.to_errno().unsigned_abs(),
+            prov_errno: 0,
+            data: KVec::new(),
+            request: None,
+            source: self.source(),
+        };
+        self.eq.push_owed(event, || true);
+    }
 }
 
 /// A passive endpoint.
@@ -250,20 +265,26 @@ impl PassiveEp {
             GFP_KERNEL,
         )?;
         let (provider, net) = (fabric.provider(), fabric.net());
-        let listener = if proofs.is_empty() {
-            provider.listener(net, addr, shared.clone())?
-        } else {
-            provider.proven_listener(net, addr, proofs, shared.clone())?
-        };
         let held = Held::new(fabric)?;
-        let pep = pin_init!(Self {
-            shared,
-            listener,
-            listening: AtomicBool::new(false),
-            ending <- Ending::new(),
-            fabric: held,
-        });
-        Arc::pin_init(pep, GFP_KERNEL)
+        eq.owe()?;
+        let source = shared.source();
+        let listener = if proofs.is_empty() {
+            provider.listener(net, addr, shared.clone())
+        } else {
+            provider.proven_listener(net, addr, proofs, shared.clone())
+        };
+        listener
+            .and_then(|listener| {
+                let pep = pin_init!(Self {
+                    shared,
+                    listener,
+                    listening: AtomicBool::new(false),
+                    ending <- Ending::new(),
+                    fabric: held,
+                });
+                Arc::pin_init(pep, GFP_KERNEL)
+            })
+            .inspect_err(|_| eq.settle(source))
     }
 
     pub(crate) fn set_handle(&self, handle: u64) {
@@ -321,7 +342,7 @@ impl PassiveEp {
     pub fn close(&self) {
         self.ending.run(|| {
             self.listener.close();
-            self.shared.eq.settle(self.shared.source(), false);
+            self.shared.eq.settle(self.shared.source());
             self.shared.eq.release();
             self.fabric.release();
             self.shared.auth.iter().for_each(Under::end);

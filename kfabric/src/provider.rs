@@ -430,6 +430,10 @@ pub trait ListenSink: Send + Sync {
         data: &[u8],
         index: usize,
     ) -> Result;
+
+    /// The device that the address is on is gone, and no request comes any more. Called at most once,
+    /// and not after the listener was closed.
+    fn gone(&self);
 }
 
 /// Where an endpoint tells of its connection; the core implements it.

@@ -137,12 +137,14 @@ impl Inner {
         };
     }
 
-    /// Stops listening.
-    fn end(&self, ctl: &mut Ctl) {
-        if let Some(id) = ctl.id.take() {
-            ctl.local = id.local_addr();
-            drop(id);
-        }
+    /// Stops listening; whether it did until now.
+    fn end(&self, ctl: &mut Ctl) -> bool {
+        let Some(id) = ctl.id.take() else {
+            return false;
+        };
+        ctl.local = id.local_addr();
+        drop(id);
+        true
     }
 }
 
@@ -153,12 +155,18 @@ impl WorkItem for Inner {
         let _traced = Traced::new();
         this.worker.store(work::current(), Ordering::Release);
         let gone = core::mem::take(&mut this.inbox.lock().gone);
-        if gone {
-            let mut ctl = this.ctl.lock();
-            this.end(&mut ctl);
-        }
+        let told = gone
+            .then(|| {
+                let mut ctl = this.ctl.lock();
+                let sink = ctl.sink.clone();
+                sink.filter(|_| this.end(&mut ctl))
+            })
+            .flatten();
         while let Some(request) = this.next() {
             this.deliver(request);
+        }
+        if let Some(sink) = told {
+            sink.gone();
         }
         this.worker.store(0, Ordering::Release);
     }

@@ -153,7 +153,8 @@
 #define KFI_CONNECTED 2
 
 /*
- * Event: a connection ended (FI_SHUTDOWN); struct kfi_eq_read's err is ENODEV when the device went.
+ * Event: a connection ended (FI_SHUTDOWN); struct kfi_eq_read's err is ENODEV when the device went. Of a
+ * passive endpoint: the device that its address is on went (ENODEV), and it listens no more.
  */
 #define KFI_SHUTDOWN 3
 

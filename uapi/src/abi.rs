@@ -237,7 +237,8 @@ pub const KFI_CQ_FORMAT_DATA: u32 = 3;
 pub const KFI_CONNREQ: u32 = 1;
 /// Event: an endpoint is connected (`FI_CONNECTED`).
 pub const KFI_CONNECTED: u32 = 2;
-/// Event: a connection ended (`FI_SHUTDOWN`); [`EqRead::err`] is `ENODEV` when the device went.
+/// Event: a connection ended (`FI_SHUTDOWN`); [`EqRead::err`] is `ENODEV` when the device went. Of a
+/// passive endpoint: the device that its address is on went (`ENODEV`), and it listens no more.
 pub const KFI_SHUTDOWN: u32 = 3;
 /// Event: connecting failed or was refused; [`EqRead::err`] and the refuser's data say why.
 /// (libfabric reports it by `fi_eq_readerr`; the value is kfabric's own.)

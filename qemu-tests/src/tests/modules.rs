@@ -204,7 +204,7 @@ fn gone_mid_transfer(ctx: &mut Ctx, target: bool) -> Result<()> {
         start.elapsed().as_secs_f64()
     );
     if ctx.first() {
-        gone_objects(&pair, &buf)?;
+        gone_objects(&pair, &buf, &[])?;
     } else {
         let down = pair
             .side
@@ -226,18 +226,28 @@ fn gone_mid_transfer(ctx: &mut Ctx, target: bool) -> Result<()> {
     fresh_transfer(ctx)
 }
 
-/// What a node's objects do once their device is gone.
-fn gone_objects(pair: &Pair, buf: &Buf) -> Result<()> {
+/// What a node's objects do once their device is gone: the endpoint, and those of `more` that are
+/// told of it.
+fn gone_objects(pair: &Pair, buf: &Buf, more: &[u64]) -> Result<()> {
     let (dev, side) = (pair.dev(), &pair.side);
-    let down = dev
-        .eq_wait(&side.eq, WAIT)
-        .context("the device's end is not told")?;
-    ensure!(
-        down.raw.event == KFI_SHUTDOWN && down.raw.object == pair.ep,
-        "{:?}",
-        down.raw
-    );
-    ensure!(down.raw.err as i32 == libc::ENODEV, "{:?}", down.raw);
+    let mut waits: Vec<u64> = more.iter().copied().chain([pair.ep]).collect();
+    while !waits.is_empty() {
+        let down = dev
+            .eq_wait(&side.eq, WAIT)
+            .with_context(|| format!("the device's end is not told to {waits:x?}"))?;
+        ensure!(
+            down.raw.event == KFI_SHUTDOWN && waits.contains(&down.raw.object),
+            "{:?}",
+            down.raw
+        );
+        ensure!(down.raw.err as i32 == libc::ENODEV, "{:?}", down.raw);
+        waits.retain(|object| *object != down.raw.object);
+    }
+    refused(
+        dev.eq_read(side.eq.handle, 0),
+        libc::EAGAIN,
+        "what has been told",
+    )?;
     refused(
         side.reg(buf, LOCAL),
         libc::ENODEV,
@@ -272,9 +282,9 @@ fn gone_while_idle(ctx: &mut Ctx) -> Result<()> {
         for slot in slots.iter().take(5) {
             pair.side.assign(*slot, 0, 100_000, REMOTE)?;
         }
-        let _listening = pair.side.listen(ctx.env.at(0), 0)?;
+        let (listening, _) = pair.side.listen(ctx.env.at(0), 0)?;
         delete_link(ctx)?;
-        gone_objects(&pair, &buf)?;
+        gone_objects(&pair, &buf, &[listening])?;
         let assigned = pair.dev().key_assign(slots[9], 0, 10, REMOTE);
         refused(assigned, libc::ENODEV, "a key on a device that is gone")?;
         pair.dev()
