@@ -175,7 +175,7 @@ impl EqHandler for Hook {
             let link = self.link.lock();
             match &*link {
                 Some(Link::Port(port)) => {
-                    let _ = sys::exports().enqueue(port.clone());
+                    let _ = sys::exports().enqueue::<_, 0>(port.clone());
                     return;
                 }
                 Some(Link::Lane(lane)) => {

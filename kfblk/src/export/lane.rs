@@ -224,6 +224,11 @@ impl Lane {
         self.ep.accept(&[])
     }
 
+    /// Whether it is a connection of this device.
+    pub(crate) fn is_on(&self, domain: &Arc<Domain>) -> bool {
+        Arc::ptr_eq(self.ep.domain(), domain)
+    }
+
     /// Whether it has not said yet who it is.
     pub(crate) fn is_stranger(&self) -> bool {
         self.client.as_ref().is_none()

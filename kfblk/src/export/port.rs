@@ -55,6 +55,10 @@ use crate::{
 const LANES_MAX: usize = 4096;
 /// Connections that have not said what they want, at most: beyond, the oldest ends.
 const STRANGERS_MAX: usize = 64;
+/// The work item that has a port listen again.
+const REPAIR: u64 = 1;
+/// Milliseconds between two tries to.
+const AGAIN: u32 = 1000;
 
 /// What a port is while it listens.
 struct Station {
@@ -79,6 +83,8 @@ struct Inner {
     traddr: Option<Name>,
     trsvcid: Option<Name>,
     subsystems: KVec<Arc<Subsystem>>,
+    /// Where its address is looked for: where the first subsystem was linked.
+    net: Option<Net>,
     place: Option<Place>,
     station: Option<Arc<Station>>,
     lanes: KVec<Arc<Lane>>,
@@ -89,12 +95,17 @@ struct Inner {
 pub(crate) struct Port {
     #[pin]
     inner: Mutex<Inner>,
+    /// Ends the waiting between two tries to listen again.
+    hook: Arc<Hook>,
     #[pin]
     work: Work<Port>,
+    #[pin]
+    repair: Work<Port, REPAIR>,
 }
 
 impl_has_work! {
     impl HasWork<Self> for Port { self.work }
+    impl HasWork<Self, REPAIR> for Port { self.repair }
 }
 
 impl WorkItem for Port {
@@ -105,13 +116,21 @@ impl WorkItem for Port {
     }
 }
 
+impl WorkItem<REPAIR> for Port {
+    type Pointer = Arc<Port>;
+
+    fn run(this: Arc<Port>) {
+        Self::repair(&this);
+    }
+}
+
 /// Where it is to listen.
 ///
 /// # Errors
 ///
 /// `EINVAL`: the address is not said. `ENODATA`: no device has it.
-fn place(inner: &Inner) -> Result<Place> {
-    let net = Net::current();
+fn place(inner: &mut Inner) -> Result<Place> {
+    let net = inner.net.get_or_insert_with(Net::current).clone();
     let traddr = inner.traddr.as_ref().ok_or(EINVAL)?;
     let trsvcid = inner.trsvcid.as_ref().ok_or(EINVAL)?;
     let addr = sys::parse_addr(&net, traddr, trsvcid)?;
@@ -196,14 +215,18 @@ impl Port {
             traddr: None,
             trsvcid: None,
             subsystems: KVec::new(),
+            net: None,
             place: None,
             station: None,
             lanes: KVec::new(),
         };
+        let hook = Hook::new()?;
         Arc::pin_init(
             pin_init!(Self {
                 inner <- new_mutex!(inner, "kfblk_port"),
+                hook,
                 work <- new_work!("Port::work"),
+                repair <- new_work!("Port::repair"),
             }),
             GFP_KERNEL,
         )
@@ -237,6 +260,7 @@ impl Port {
         drop(config::take_ptr(&mut inner.subsystems, subsystem));
         if Self::listen(this, inner).is_err() {
             pr_warn!("a port does not listen any more\n");
+            Self::listen_again(this);
         }
     }
 
@@ -251,6 +275,7 @@ impl Port {
                 station.close();
             }
             inner.place = None;
+            inner.net = None;
             return Ok(());
         }
         let mut keys = KVec::new();
@@ -279,7 +304,57 @@ impl Port {
     ///
     /// As of listening.
     pub(crate) fn renew(this: &Arc<Self>) -> Result {
-        Self::listen(this, &mut this.inner.lock())
+        Self::listen(this, &mut this.inner.lock()).inspect_err(|_| Self::listen_again(this))
+    }
+
+    /// Tries to listen until it does.
+    fn listen_again(this: &Arc<Self>) {
+        // If it is queued already it will see to it.
+        let _ = sys::disks().enqueue::<_, REPAIR>(this.clone());
+    }
+
+    /// Has it listen again, if it does not and should: whoever was served there comes back by itself.
+    fn repair(this: &Arc<Self>) {
+        let idle = |inner: &Inner| inner.subsystems.is_empty() || inner.station.is_some();
+        loop {
+            {
+                let mut inner = this.inner.lock();
+                if idle(&inner) || Self::listen(this, &mut inner).is_ok() {
+                    return;
+                }
+            }
+            // Whatever ends the waiting: it is looked again.
+            let done = || Ok(idle(&this.inner.lock()).then_some(()));
+            let _ = this.hook.until(AGAIN, done);
+        }
+    }
+
+    /// The device that it listens on is gone: so is what was had on it. Another one may have the
+    /// address later.
+    fn lost(this: &Arc<Self>, station: &Arc<Station>) {
+        let place = {
+            let mut inner = this.inner.lock();
+            let is_it = |of: &Arc<Station>| Arc::ptr_eq(of, station);
+            if !inner.station.as_ref().is_some_and(is_it) {
+                return;
+            }
+            inner.station = None;
+            inner.place.take()
+        };
+        station.close();
+        let of_it = |lane: &Lane| lane.is_on(&station.domain);
+        while let Some(lane) = this.next_lane(of_it) {
+            lane.end();
+        }
+        let mut next = 0;
+        while let Some(place) = &place {
+            let subsystem = this.inner.lock().subsystems.get(next).cloned();
+            let Some(subsystem) = subsystem else { break };
+            subsystem.close_export(&place.domain);
+            next += 1;
+        }
+        pr_warn!("the device that a port listens on is gone\n");
+        Self::listen_again(this);
     }
 
     /// Offers it no more: its connections through this port have ended when this returns.
@@ -296,6 +371,7 @@ impl Port {
         if let Some(place) = place {
             subsystem.close_export(&place.domain);
         }
+        this.hook.wake();
     }
 
     /// One of its connections for which `which` says so.
@@ -328,6 +404,9 @@ impl Port {
             let Some(event) = station.eq.read() else {
                 return;
             };
+            if event.kind == KFI_SHUTDOWN {
+                return Self::lost(this, &station);
+            }
             let Some(request) = &event.request else {
                 continue;
             };
@@ -367,7 +446,7 @@ impl Port {
     /// What may be changed only while it does not listen.
     fn set(&self, set: impl FnOnce(&mut Inner)) -> Result {
         let mut inner = self.inner.lock();
-        if inner.place.is_some() {
+        if !inner.subsystems.is_empty() {
             return Err(EBUSY);
         }
         set(&mut inner);
