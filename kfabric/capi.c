@@ -80,6 +80,18 @@ int kfi_grant_add(const struct kfi_grant_attr *attr, u64 *id)
 }
 EXPORT_SYMBOL_GPL(kfi_grant_add);
 
+int kfi_grant_limit(u64 id, u64 max_pinned, u32 max_keys, u32 max_eps)
+{
+	return kf_c_grant_limit(id, max_pinned, max_keys, max_eps);
+}
+EXPORT_SYMBOL_GPL(kfi_grant_limit);
+
+int kfi_grant_extend(u64 id, u64 lifetime_ms)
+{
+	return kf_c_grant_extend(id, lifetime_ms);
+}
+EXPORT_SYMBOL_GPL(kfi_grant_extend);
+
 int kfi_grant_revoke(u64 id)
 {
 	return kf_c_grant_revoke(id);

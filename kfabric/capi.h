@@ -33,6 +33,8 @@ int kf_c_provider_register(struct kfi_provider *provider, struct module *owner);
 int kf_c_provider_deregister(struct kfi_provider *provider);
 
 int kf_c_grant_add(const struct kfi_grant_attr *attr, u64 netns, u64 process, u64 *id);
+int kf_c_grant_limit(u64 id, u64 pinned, u32 keys, u32 eps);
+int kf_c_grant_extend(u64 id, u64 lifetime_ms);
 int kf_c_grant_revoke(u64 id);
 bool kf_c_auth_enforced(void);
 

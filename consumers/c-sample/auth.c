@@ -4,6 +4,7 @@
  */
 #include <linux/bvec.h>
 #include <linux/cred.h>
+#include <linux/delay.h>
 #include <linux/sched.h>
 #include <linux/slab.h>
 #include <linux/string.h>
@@ -285,9 +286,15 @@ static void grants(struct test *t)
 	attr.process = task_tgid(current);
 	EXPECT_EQ(t, kfi_grant_add(&attr, &next), 0);
 	EXPECT(t, next != 0 && next != id);
+	EXPECT_EQ(t, kfi_grant_limit(next, PAGE_SIZE, 1, 1), 0);
+	EXPECT_EQ(t, kfi_grant_extend(next, 0), 0);
+	EXPECT_EQ(t, kfi_grant_extend(id, 1), 0);
+	msleep(20);
+	EXPECT_EQ(t, kfi_grant_limit(id, 0, 0, 0), -ENOENT);
+	EXPECT_EQ(t, kfi_grant_extend(id, 600000), -ENOENT);
 	EXPECT_EQ(t, kfi_grant_revoke(next), 0);
 	EXPECT_EQ(t, kfi_grant_revoke(next), -ENOENT);
-	EXPECT_EQ(t, kfi_grant_revoke(id), 0);
+	EXPECT_EQ(t, kfi_grant_revoke(id), -ENOENT);
 	attr.match = KFI_MATCH_UID;
 	EXPECT_EQ(t, kfi_grant_add(&attr, &next), -EINVAL);
 	attr.process = NULL;

@@ -69,6 +69,28 @@ struct kfi_grant_attr {
 int kfi_grant_add(const struct kfi_grant_attr *attr, u64 *id);
 
 /**
+ * kfi_grant_limit() - changes what a grant allows at once
+ * @id: its number
+ * @max_pinned: as in struct kfi_grant_attr, and so are the others
+ * @max_keys: keys
+ * @max_eps: endpoints
+ *
+ * What is beyond a lower limit stays.
+ *
+ * Return: 0; -ENOENT: no such grant, or it is over.
+ */
+int kfi_grant_limit(u64 id, u64 max_pinned, u32 max_keys, u32 max_eps);
+
+/**
+ * kfi_grant_extend() - changes for how long a grant is
+ * @id: its number
+ * @lifetime_ms: for how long from now on, in milliseconds; 0: without end
+ *
+ * Return: 0; -ENOENT: no such grant, or it is over.
+ */
+int kfi_grant_extend(u64 id, u64 lifetime_ms);
+
+/**
  * kfi_grant_revoke() - ends a grant
  * @id: its number
  *

@@ -130,6 +130,18 @@ pub(crate) unsafe extern "C" fn kf_c_grant_add(
     }))
 }
 
+/// See `kfi_grant_limit()`.
+#[no_mangle]
+pub(crate) extern "C" fn kf_c_grant_limit(id: u64, pinned: u64, keys: u32, eps: u32) -> c_int {
+    code(grant::change(id, Some(Limits { pinned, keys, eps }), None))
+}
+
+/// See `kfi_grant_extend()`.
+#[no_mangle]
+pub(crate) extern "C" fn kf_c_grant_extend(id: u64, lifetime_ms: u64) -> c_int {
+    code(grant::change(id, None, Some(lifetime_ms)))
+}
+
 /// See `kfi_grant_revoke()`.
 #[no_mangle]
 pub(crate) extern "C" fn kf_c_grant_revoke(id: u64) -> c_int {
