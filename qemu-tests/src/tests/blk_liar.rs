@@ -4,7 +4,9 @@
 //! that says it is a target.
 
 use super::blk_device::{export, Backing};
-use crate::disk::{connect, disconnect, kfi, show, write_filled, Disk, Loaded, NAME, PORT};
+use crate::disk::{
+    begin, connect, disconnect, end, kfi, show, write_filled, Disk, Loaded, NAME, PORT,
+};
 use crate::harness::guest::until;
 use crate::harness::{Ctx, Test, NETNS};
 use crate::op;
@@ -16,7 +18,7 @@ use kfabric_pure::blk::device::{
     Carry, Limits, Op, Request, Said, INLINE_MAX, LEN_MAX, REPLY, REQUEST, WANTED,
 };
 use kfabric_pure::blk::{
-    Geometry, Hello, Name, Question, Welcome, MESSAGE_MAX, QUESTION_MAX, SESSION,
+    Geometry, Hello, Name, Question, Welcome, MESSAGE_MAX, QUESTION_MAX, QUEUES_MAX, SESSION,
 };
 use kfabric_uapi::*;
 use std::net::SocketAddr;
@@ -24,6 +26,9 @@ use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
+    Test::pair("blk.who_does_not_say_who_it_is", strangers)
+        .seconds(30)
+        .on(NETNS),
     Test::pair("blkdev.clients_that_lie", clients)
         .seconds(60)
         .on(NETNS),
@@ -146,23 +151,109 @@ fn name(text: &str) -> Result<Name> {
     Name::new(text.as_bytes()).map_err(|e| anyhow::anyhow!("{e:?}"))
 }
 
-/// Connects as a client of the export; what it was told.
-fn client(ctx: &Ctx, times: u32) -> Result<(Liar, Welcome)> {
+/// Connects, and has not said anything yet.
+fn stranger(ctx: &Ctx, wants: &[u8]) -> Result<Liar> {
     let liar = Liar::open(Side::open(ctx)?, 0)?;
     let peer = SocketAddr::new(ctx.env.peer, PORT.parse()?);
-    liar.side.dev.connect(liar.ep, peer, &[WANTED])?;
+    liar.side.dev.connect(liar.ep, peer, wants)?;
     liar.side.event(KFI_CONNECTED)?;
-    let hello = Question::Hello(Hello {
+    Ok(liar)
+}
+
+fn written(question: &Question) -> Result<Vec<u8>> {
+    let mut message = [0; QUESTION_MAX];
+    let len = question.write(&mut message).ok().context("no room")?;
+    Ok(message[..len].to_vec())
+}
+
+/// What a client of one queue says first.
+fn hello(epoch: u32) -> Result<Hello> {
+    Ok(Hello {
         queue: 0,
         queues: 1,
-        epoch: times,
+        epoch,
         session: [7; SESSION],
         client: name("liar")?,
         subsystem: name(NAME)?,
-    });
-    let mut message = [0; QUESTION_MAX];
-    let len = hello.write(&mut message).ok().context("no room")?;
-    liar.say(&[&message[..len]])?;
+    })
+}
+
+/// Who does not begin as the rules say is let in to nothing, and its connection ends.
+fn strangers(ctx: &mut Ctx) -> Result<()> {
+    let loaded = begin(ctx, "4M")?;
+    if ctx.first() {
+        ctx.barrier("tried")?;
+        until("they are gone", Duration::from_secs(10), || {
+            let clients = show("subsystems", NAME, "clients")?;
+            Ok(clients.is_empty().then_some(()))
+        })?;
+        return end(ctx, loaded);
+    }
+    let good = hello(1)?;
+    let said = |hello: Hello| written(&Question::Hello(hello));
+    let whole = said(good)?;
+    // Two names of one size are the end of it.
+    let at_client = whole.len() - 2 * std::mem::size_of::<Name>();
+    let mut nameless = whole.clone();
+    nameless[at_client..].fill(0);
+    let mut endless = whole.clone();
+    endless[at_client..].fill(b'x');
+    let mut other = whole.clone();
+    other[5] ^= 0xff;
+    let lies: &[(&str, Vec<u8>)] = &[
+        ("nothing", vec![0]),
+        ("half of it", whole[..whole.len() / 2].to_vec()),
+        ("more than it", [&whole[..], &[0]].concat()),
+        ("another version", other),
+        ("no names", nameless),
+        ("names without end", endless),
+        (
+            "more queues than there may be",
+            said(Hello {
+                queues: QUEUES_MAX + 1,
+                ..good
+            })?,
+        ),
+        ("no queues", said(Hello { queues: 0, ..good })?),
+        ("a queue behind the last", said(Hello { queue: 1, ..good })?),
+        (
+            "no such export",
+            said(Hello {
+                subsystem: name("another")?,
+                ..good
+            })?,
+        ),
+        ("keys, before it is let in", written(&Question::Keys(0))?),
+    ];
+    for (what, message) in lies {
+        let liar = stranger(ctx, &[])?;
+        liar.say(&[message])?;
+        if let Some(answer) = liar.next(WAIT).context(*what)? {
+            let welcome = Welcome::read(&answer).map_err(|e| anyhow::anyhow!("{what}: {e:?}"))?;
+            ensure!(welcome.status != 0, "{what}: it is let in");
+            let more = liar.next(WAIT).context(*what)?;
+            ensure!(more.is_none(), "{what}: it goes on");
+        }
+    }
+    // Who keeps to the rules is let in once, and no more.
+    let liar = stranger(ctx, &[])?;
+    liar.say(&[&whole])?;
+    let answer = liar.next(WAIT)?.context("no answer")?;
+    let welcome = Welcome::read(&answer).map_err(|e| anyhow::anyhow!("{e:?}"))?;
+    ensure!(welcome.status == 0, "refused: {}", welcome.status);
+    liar.say(&[&whole])?;
+    let answer = liar.next(WAIT)?.context("no second answer")?;
+    let again = Welcome::read(&answer).map_err(|e| anyhow::anyhow!("{e:?}"))?;
+    ensure!(again.status == libc::EINVAL as u32, "{again:?}");
+    drop(liar);
+    ctx.barrier("tried")?;
+    end(ctx, loaded)
+}
+
+/// Connects as a client of the export; what it was told.
+fn client(ctx: &Ctx, times: u32) -> Result<(Liar, Welcome)> {
+    let liar = stranger(ctx, &[WANTED])?;
+    liar.say(&[&written(&Question::Hello(hello(times)?))?])?;
     let answer = liar.next(WAIT)?.context("no answer")?;
     let welcome = Welcome::read(&answer).map_err(|e| anyhow::anyhow!("{e:?}"))?;
     ensure!(welcome.status == 0, "refused: {}", welcome.status);
