@@ -119,6 +119,8 @@ struct Tx {
     open: bool,
     /// Somebody drives; or a worker is about to.
     driven: bool,
+    /// Who drives waits for memory of its task's own, outside of the gate.
+    away: bool,
     /// The first waits for a receive of the peer's.
     stalled: bool,
     waiting: FixedRing<KVVec<Option<TxOp>>>,
@@ -264,6 +266,7 @@ impl Path {
         let tx = Tx {
             open: false,
             driven: false,
+            away: false,
             stalled: false,
             waiting: FixedRing::new(room(tx_size)?),
             peer: None,
@@ -337,7 +340,8 @@ impl Path {
             tx.stalled = false;
             this.up.store(false, Ordering::Release);
             this.stalled.store(false, Ordering::Relaxed);
-            !core::mem::replace(&mut tx.driven, true)
+            let driven = core::mem::replace(&mut tx.driven, true);
+            !driven || core::mem::replace(&mut tx.away, false)
         };
         if flush {
             Self::drive(endpoint, None, &mut Budget::all());

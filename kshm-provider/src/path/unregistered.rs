@@ -19,7 +19,8 @@ use kfabric::{
 use super::{
     Path,
     Refused,
-    Step, //
+    Step,
+    TxOp, //
 };
 use crate::{
     budget::Budget,
@@ -34,6 +35,27 @@ const PART: u64 = 64 << 10;
 const FAILURES_MAX: u32 = 1000;
 
 impl Path {
+    /// Takes what is to be done next, by who drives and was away.
+    fn back(&self) -> Option<TxOp> {
+        let mut tx = self.tx.lock();
+        tx.away = false;
+        tx.waiting.pop()
+    }
+
+    /// Puts an operation back, to leave for what is missing. Whether to: not once all is to end, for
+    /// then it is for us to end it.
+    fn leave(&self, place: &mut Option<TxOp>) -> bool {
+        let Some(op) = place.take() else { return false };
+        let mut tx = self.tx.lock();
+        let lost = tx.waiting.push_front(op);
+        tx.away = tx.open;
+        let away = tx.open;
+        drop(tx);
+        // There is room: it was accepted. If there were not, it would be cancelled.
+        drop(lost);
+        away
+    }
+
     /// As [`Path::post_send`], from or to memory of the task's own, and not inside the gate: what is not
     /// present of it comes when whoever brings it likes to. Meanwhile the operation is with those that
     /// wait, where closing finds it, and nobody else goes on with it.
@@ -64,30 +86,36 @@ impl Path {
             }
             this.used.fetch_add(1, Ordering::Relaxed);
             tx.driven = true;
+            tx.away = true;
         }
         let budget = &mut Budget::caller(true);
         let (mut missing, mut failures) = (false, 0);
         loop {
-            let done = {
+            let (away, done) = {
                 // If it is being closed, that has ended it, or will.
                 let Some(_visit) = this.visit() else {
                     return Ok(());
                 };
-                let mut first = this.tx.lock().waiting.pop();
+                let mut first = this.back();
                 let (Some(op), Some(peer)) = (&mut first, this.peer()) else {
                     Self::drive(endpoint, first, budget);
                     return Ok(());
                 };
                 let before = op.done;
-                let step = match (budget.goes_on(), missing) {
-                    (false, _) => Some(Step::Cut),
+                let killed = !budget.goes_on();
+                let step = match (killed, missing) {
+                    (true, _) => Some(Step::Failed(bindings::ECANCELED, bindings::EREMOTEIO)),
                     (_, true) => Some(Step::Failed(bindings::EFAULT, bindings::EREMOTEIO)),
                     _ => this.part(&peer, op, budget),
                 };
                 failures = if op.done == before { failures + 1 } else { 0 };
                 let done = op.done;
                 if let Some(step) = step {
-                    if matches!(step, Step::Failed(bindings::EFAULT, _)) && done == 0 {
+                    let err = match step {
+                        Step::Failed(bindings::EFAULT, _) => Some(EFAULT),
+                        _ => killed.then_some(EINTR),
+                    };
+                    if let (Some(err), 0) = (err, done) {
                         // Nothing has happened yet.
                         if op.claimed {
                             let _ = this.table.with(op.key, Window::unclaim);
@@ -96,7 +124,7 @@ impl Path {
                         this.used.fetch_sub(1, Ordering::Release);
                         Self::drive(endpoint, None, budget);
                         return match refused {
-                            Some(op) => Err((EFAULT, op.token)),
+                            Some(op) => Err((err, op.token)),
                             None => Ok(()),
                         };
                     }
@@ -105,10 +133,9 @@ impl Path {
                     }
                     return Ok(());
                 }
-                this.put_back(&mut first);
-                done
+                (this.leave(&mut first), done)
             };
-            if failures != 0 {
+            if away && failures != 0 {
                 let at = memory.addr.wrapping_add(done);
                 // CAST: A part.
                 let n = (len - done).min(PART) as usize;

@@ -31,6 +31,7 @@ pub const TESTS: &[Test] = &[
     Test::pair("shm.unregistered_slow_page", slow_page).on(SHM),
     Test::pair("shm.unregistered_closed_meanwhile", closed).on(SHM),
     Test::pair("shm.unregistered_killed_meanwhile", killed).on(SHM),
+    Test::pair("shm.unregistered_peer_goes_meanwhile", peer_goes).on(SHM),
 ];
 
 /// The other half, which only lends its memory.
@@ -389,7 +390,43 @@ fn closed(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("used")
 }
 
-/// Nor does the end of a process wait for that: the operation ends, and with it the connection.
+/// Nor is the peer's end: what waits, and what waits behind it, is told at once.
+fn peer_goes(ctx: &mut Ctx) -> Result<()> {
+    const LEN: usize = 4 * 4096;
+    if !ctx.first() {
+        let pair = Pair::new(ctx)?;
+        let buf = Buf::new(LEN)?;
+        let region = pair.reg(&buf)?;
+        let (_, mine) = pair.side.export(region, 0, LEN as u64, REMOTE)?;
+        let _: Remote = ctx.ctl.exchange(&mine)?;
+        ctx.barrier("behind")?;
+        pair.dev().close(pair.ep)?;
+        return ctx.barrier("told");
+    }
+    let (pair, theirs) = user(ctx)?;
+    let buf = Buf::new(LEN)?;
+    let region = pair.reg(&buf)?;
+    let map = Map::anon(LEN)?;
+    let missing = Missing::watch(&map)?;
+    let entry = write_from(map.addr(), LEN as u64, &theirs);
+    let result = stuck(&pair, entry, &missing, || {
+        let piece = [iov(region, 0, 64)];
+        pair.post(op::write(3, &piece, theirs.addr, theirs.key))?;
+        ctx.barrier("behind")?;
+        for context in [1, 3] {
+            let e = pair.wait_any(WAIT)?;
+            let ended = e.context == context && e.err == libc::ECANCELED as u32;
+            ensure!(ended, "{e:?}");
+        }
+        pair.side.event(KFI_SHUTDOWN).map(drop)
+    })?;
+    result?;
+    ensure!(pair.cq.read().is_none(), "something has completed twice");
+    ctx.barrier("told")
+}
+
+/// Nor does the end of a process wait for that: it is as if that had posted nothing, and who shares the
+/// endpoint goes on.
 fn killed(ctx: &mut Ctx) -> Result<()> {
     const LEN: usize = 4 * 4096;
     if !ctx.first() {
@@ -415,7 +452,8 @@ fn killed(ctx: &mut Ctx) -> Result<()> {
     sys::kill(child, libc::SIGKILL)?;
     let ended = sys::wait_pid(child, sys::patience(WAIT))?;
     ensure!(ended.is_some(), "it does not end");
-    let e = pair.wait_any(WAIT)?;
-    ensure!(e.err == libc::ECANCELED as u32, "{e:?}");
+    ensure!(pair.cq.read().is_none(), "something has completed");
+    let (from, to) = (Map::anon(LEN)?, Map::anon(LEN)?);
+    there_and_back(&pair, &theirs, &from, &to, 3)?;
     ctx.barrier("used")
 }
