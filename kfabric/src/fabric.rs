@@ -317,9 +317,14 @@ impl Domain {
         self.fabric.arc()
     }
 
+    /// Whether the device is gone, for good: one that comes back is another.
+    pub fn is_gone(&self) -> bool {
+        self.watch.gone.load(Ordering::Acquire)
+    }
+
     /// `ENODEV` once the device is gone.
     pub(crate) fn check(&self) -> Result {
-        if self.watch.gone.load(Ordering::Acquire) {
+        if self.is_gone() {
             return Err(ENODEV);
         }
         Ok(())

@@ -180,7 +180,7 @@ impl ListenSink for Shared {
 
     fn gone(&self) {
         let event = Event {
-            kind: KFI_SHUTDOWN,
+            kind: KFI_CONN_ERROR,
             object: self.handle.load(Ordering::Relaxed),
             context: self.context,
             // CAST: An errno is positive.
@@ -267,16 +267,16 @@ impl PassiveEp {
         let (provider, net) = (fabric.provider(), fabric.net());
         let held = Held::new(fabric)?;
         eq.owe()?;
-        let source = shared.source();
         let listener = if proofs.is_empty() {
             provider.listener(net, addr, shared.clone())
         } else {
             provider.proven_listener(net, addr, proofs, shared.clone())
         };
+        let kept = shared.clone();
         listener
             .and_then(|listener| {
                 let pep = pin_init!(Self {
-                    shared,
+                    shared: kept,
                     listener,
                     listening: AtomicBool::new(false),
                     ending <- Ending::new(),
@@ -284,7 +284,7 @@ impl PassiveEp {
                 });
                 Arc::pin_init(pep, GFP_KERNEL)
             })
-            .inspect_err(|_| eq.settle(source))
+            .inspect_err(|_| eq.settle(shared.source()))
     }
 
     pub(crate) fn set_handle(&self, handle: u64) {

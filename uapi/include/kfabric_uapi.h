@@ -153,13 +153,13 @@
 #define KFI_CONNECTED 2
 
 /*
- * Event: a connection ended (FI_SHUTDOWN); struct kfi_eq_read's err is ENODEV when the device went. Of a
- * passive endpoint: the device that its address is on went (ENODEV), and it listens no more.
+ * Event: a connection ended (FI_SHUTDOWN); struct kfi_eq_read's err is ENODEV when the device went.
  */
 #define KFI_SHUTDOWN 3
 
 /*
- * Event: connecting failed or was refused; struct kfi_eq_read's err and the refuser's data say why.
+ * Event: connecting failed or was refused; struct kfi_eq_read's err and the refuser's data say why. Of a passive
+ * endpoint: it listens no more, for the device that its address is on went (ENODEV).
  * (libfabric reports it by fi_eq_readerr; the value is kfabric's own.)
  */
 #define KFI_CONN_ERROR 256

@@ -237,10 +237,10 @@ pub const KFI_CQ_FORMAT_DATA: u32 = 3;
 pub const KFI_CONNREQ: u32 = 1;
 /// Event: an endpoint is connected (`FI_CONNECTED`).
 pub const KFI_CONNECTED: u32 = 2;
-/// Event: a connection ended (`FI_SHUTDOWN`); [`EqRead::err`] is `ENODEV` when the device went. Of a
-/// passive endpoint: the device that its address is on went (`ENODEV`), and it listens no more.
+/// Event: a connection ended (`FI_SHUTDOWN`); [`EqRead::err`] is `ENODEV` when the device went.
 pub const KFI_SHUTDOWN: u32 = 3;
-/// Event: connecting failed or was refused; [`EqRead::err`] and the refuser's data say why.
+/// Event: connecting failed or was refused; [`EqRead::err`] and the refuser's data say why. Of a passive
+/// endpoint: it listens no more, for the device that its address is on went (`ENODEV`).
 /// (libfabric reports it by `fi_eq_readerr`; the value is kfabric's own.)
 pub const KFI_CONN_ERROR: u32 = 0x100;
 

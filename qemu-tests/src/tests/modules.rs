@@ -235,8 +235,13 @@ fn gone_objects(pair: &Pair, buf: &Buf, more: &[u64]) -> Result<()> {
         let down = dev
             .eq_wait(&side.eq, WAIT)
             .with_context(|| format!("the device's end is not told to {waits:x?}"))?;
+        // A passive endpoint is told that it listens no more.
+        let kind = match more.contains(&down.raw.object) {
+            true => KFI_CONN_ERROR,
+            false => KFI_SHUTDOWN,
+        };
         ensure!(
-            down.raw.event == KFI_SHUTDOWN && waits.contains(&down.raw.object),
+            down.raw.event == kind && waits.contains(&down.raw.object),
             "{:?}",
             down.raw
         );
