@@ -44,6 +44,7 @@ struct Kfblk {
     // Dropped in this order: nobody makes anything, then nothing is under way.
     _config: sys::Configfs,
     _hooks: Hooks,
+    _ports: sys::WorkQueue,
     _exports: sys::WorkQueue,
     _disks: sys::WorkQueue,
     _major: sys::Major,
@@ -52,11 +53,13 @@ struct Kfblk {
 impl kernel::Module for Kfblk {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         let major = sys::Major::register()?;
+        let ports = sys::WorkQueue::for_ports()?;
         let exports = sys::WorkQueue::for_exports()?;
         let disks = sys::WorkQueue::for_disks()?;
         Ok(Self {
             _config: sys::Configfs::register()?,
             _hooks: Hooks,
+            _ports: ports,
             _exports: exports,
             _disks: disks,
             _major: major,

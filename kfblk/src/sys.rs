@@ -163,6 +163,9 @@ static EXPORTS: RawQueue = AtomicPtr::new(core::ptr::null_mut());
 /// The importing end's: connecting may take minutes, and may be to an export of this host.
 static DISKS: RawQueue = AtomicPtr::new(core::ptr::null_mut());
 
+/// Of ports that listen again: that may take as long as it likes.
+static PORTS: RawQueue = AtomicPtr::new(core::ptr::null_mut());
+
 /// Keeps a work queue; dropping it runs what is queued and waits.
 pub(crate) struct WorkQueue(&'static RawQueue);
 
@@ -175,6 +178,11 @@ impl WorkQueue {
     /// Makes that of disks. Once, at module load.
     pub(crate) fn for_disks() -> Result<Self> {
         Self::new(&DISKS, c"kfblk_disk")
+    }
+
+    /// Makes that of ports. Once, at module load.
+    pub(crate) fn for_ports() -> Result<Self> {
+        Self::new(&PORTS, c"kfblk_port")
     }
 
     fn new(place: &'static RawQueue, name: &'static CStr) -> Result<Self> {
@@ -206,6 +214,12 @@ pub(crate) fn exports() -> &'static Queue {
 pub(crate) fn disks() -> &'static Queue {
     // SAFETY: As above.
     unsafe { Queue::from_raw(DISKS.load(Ordering::Acquire)) }
+}
+
+/// The work queue of ports that listen again. As above.
+pub(crate) fn ports() -> &'static Queue {
+    // SAFETY: As above.
+    unsafe { Queue::from_raw(PORTS.load(Ordering::Acquire)) }
 }
 
 /// The block device's major number.

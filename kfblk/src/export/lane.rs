@@ -224,9 +224,9 @@ impl Lane {
         self.ep.accept(&[])
     }
 
-    /// Whether it is a connection of this device.
-    pub(crate) fn is_on(&self, domain: &Arc<Domain>) -> bool {
-        Arc::ptr_eq(self.ep.domain(), domain)
+    /// What it is a connection of.
+    pub(crate) fn domain(&self) -> &Domain {
+        self.ep.domain()
     }
 
     /// Whether it has not said yet who it is.

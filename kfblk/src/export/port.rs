@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Ports: where subsystems are offered.
 
+use core::ptr;
 use kernel::{
     fmt::Write,
     impl_has_work,
@@ -271,13 +272,27 @@ impl Port {
     /// What listening says. It does not listen then.
     fn listen(this: &Arc<Self>, inner: &mut Inner) -> Result {
         if inner.subsystems.is_empty() {
-            if let Some(station) = inner.station.take() {
-                station.close();
-            }
+            Self::listen_no_more(inner);
             inner.place = None;
             inner.net = None;
             return Ok(());
         }
+        if inner.place.as_ref().is_some_and(|of| of.domain.is_gone()) {
+            Self::listen_no_more(inner);
+            inner.place = None;
+            // What was had there is still to be ended.
+            Self::listen_again(this);
+        }
+        Self::listen_for_all(this, inner).inspect_err(|_| Self::listen_no_more(inner))
+    }
+
+    fn listen_no_more(inner: &mut Inner) {
+        if let Some(station) = inner.station.take() {
+            station.close();
+        }
+    }
+
+    fn listen_for_all(this: &Arc<Self>, inner: &mut Inner) -> Result {
         let mut keys = KVec::new();
         for subsystem in &inner.subsystems {
             subsystem.add_keys(&mut keys)?;
@@ -289,10 +304,8 @@ impl Port {
             Some(place) => place.clone(),
             None => place(inner)?,
         };
-        if let Some(station) = inner.station.take() {
-            // Who is just connecting has to try again.
-            station.close();
-        }
+        // Who is just connecting has to try again.
+        Self::listen_no_more(inner);
         inner.station = Some(Station::open(this, &place, keys)?);
         inner.place = Some(place);
         Ok(())
@@ -310,11 +323,12 @@ impl Port {
     /// Tries to listen until it does.
     fn listen_again(this: &Arc<Self>) {
         // If it is queued already it will see to it.
-        let _ = sys::disks().enqueue::<_, REPAIR>(this.clone());
+        let _ = sys::ports().enqueue::<_, REPAIR>(this.clone());
     }
 
     /// Has it listen again, if it does not and should: whoever was served there comes back by itself.
     fn repair(this: &Arc<Self>) {
+        Self::clear(this, Domain::is_gone);
         let idle = |inner: &Inner| inner.subsystems.is_empty() || inner.station.is_some();
         loop {
             {
@@ -329,32 +343,40 @@ impl Port {
         }
     }
 
-    /// The device that it listens on is gone: so is what was had on it. Another one may have the
-    /// address later.
+    /// The device that it listens on is gone. Another one may have the address later.
     fn lost(this: &Arc<Self>, station: &Arc<Station>) {
-        let place = {
+        {
             let mut inner = this.inner.lock();
             let is_it = |of: &Arc<Station>| Arc::ptr_eq(of, station);
             if !inner.station.as_ref().is_some_and(is_it) {
                 return;
             }
             inner.station = None;
-            inner.place.take()
-        };
+            inner.place = None;
+        }
         station.close();
-        let of_it = |lane: &Lane| lane.is_on(&station.domain);
-        while let Some(lane) = this.next_lane(of_it) {
+        pr_warn!("the device that a port listens on is gone\n");
+        // Of that one the end may not have been told yet.
+        Self::clear(this, |of| {
+            ptr::eq(of, &raw const *station.domain) || of.is_gone()
+        });
+        Self::listen_again(this);
+    }
+
+    /// Ends what was had on devices for which `which` says so.
+    fn clear(this: &Arc<Self>, which: impl Fn(&Domain) -> bool) {
+        while let Some(lane) = this.next_lane(|lane| which(lane.domain())) {
             lane.end();
         }
-        let mut next = 0;
-        while let Some(place) = &place {
-            let subsystem = this.inner.lock().subsystems.get(next).cloned();
-            let Some(subsystem) = subsystem else { break };
-            subsystem.close_export(&place.domain);
-            next += 1;
+        loop {
+            let found = {
+                let inner = this.inner.lock();
+                let mut all = inner.subsystems.iter();
+                all.find(|of| of.has_export(&which)).cloned()
+            };
+            let Some(subsystem) = found else { return };
+            subsystem.close_exports(&which);
         }
-        pr_warn!("the device that a port listens on is gone\n");
-        Self::listen_again(this);
     }
 
     /// Offers it no more: its connections through this port have ended when this returns.
@@ -368,9 +390,11 @@ impl Port {
         while let Some(lane) = this.next_lane(|lane| all || lane.serves(subsystem)) {
             lane.end();
         }
-        if let Some(place) = place {
-            subsystem.close_export(&place.domain);
-        }
+        let own = place.map(|place| place.domain);
+        subsystem.close_exports(|of| {
+            let own = own.as_ref();
+            of.is_gone() || own.is_some_and(|own| ptr::eq(of, &raw const **own))
+        });
         this.hook.wake();
     }
 
@@ -404,7 +428,7 @@ impl Port {
             let Some(event) = station.eq.read() else {
                 return;
             };
-            if event.kind == KFI_SHUTDOWN {
+            if event.kind == KFI_CONN_ERROR {
                 return Self::lost(this, &station);
             }
             let Some(request) = &event.request else {

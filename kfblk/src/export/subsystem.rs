@@ -67,7 +67,7 @@ struct Export {
 /// Who was fenced.
 struct Fenced {
     client: Name,
-    /// How often.
+    /// Drawn anew each time: by it, and only by it, who is let in again finds something else.
     times: u64,
     /// It is not let in.
     out: bool,
@@ -334,10 +334,11 @@ impl Subsystem {
             (lost, ports)
         };
         Self::expel(lost);
+        let mut renewed = Ok(());
         for port in ports {
-            Port::renew(&port)?;
+            renewed = renewed.and(Port::renew(&port));
         }
-        Ok(())
+        renewed
     }
 
     /// Ends connections, their keys first: that is what the caller waits for.
@@ -356,28 +357,25 @@ impl Subsystem {
         drop(taken);
     }
 
-    /// Connections for which `which` says so.
-    fn lanes(&self, which: impl Fn(&Lane) -> bool) -> Result<KVec<Arc<Lane>>> {
-        let mut found = KVec::new();
-        for lane in &self.inner.lock().lanes {
-            if which(lane) {
-                found.push(lane.clone(), GFP_KERNEL)?;
-            }
-        }
-        Ok(found)
+    /// Whether it has anything on a device for which `which` says so.
+    pub(crate) fn has_export(&self, which: impl Fn(&Domain) -> bool) -> bool {
+        let inner = self.inner.lock();
+        inner.exports.iter().any(|export| which(&export.domain))
     }
 
-    /// Ends what it has on a device that a port closes.
-    pub(crate) fn close_export(&self, domain: &Arc<Domain>) {
-        let taken = {
-            let mut inner = self.inner.lock();
-            let at = inner
-                .exports
-                .iter()
-                .position(|export| Arc::ptr_eq(&export.domain, domain));
-            at.and_then(|at| inner.exports.remove(at).ok())
-        };
-        drop(taken);
+    /// Ends what it has on devices for which `which` says so.
+    pub(crate) fn close_exports(&self, which: impl Fn(&Domain) -> bool) {
+        loop {
+            let taken = {
+                let mut inner = self.inner.lock();
+                let mut all = inner.exports.iter();
+                let at = all.position(|export| which(&export.domain));
+                at.and_then(|at| inner.exports.remove(at).ok())
+            };
+            if taken.is_none() {
+                return;
+            }
+        }
     }
 
     /// Ends all connections, the last added first. Needs no memory.
@@ -465,24 +463,30 @@ impl Subsystem {
     ///
     /// `ENOMEM`: nothing was done.
     fn fence(&self, client: Name) -> Result {
+        let times = u64::from_ne_bytes(sys::random());
+        let mut found = KVec::new();
         {
             let mut inner = self.inner.lock();
+            found.reserve(inner.lanes.len(), GFP_KERNEL)?;
             match inner.fenced.iter_mut().find(|of| of.client == client) {
                 Some(fenced) => {
-                    fenced.times = fenced.times.wrapping_add(1);
+                    fenced.times = times;
                     fenced.out = true;
                 }
                 None => {
                     let fenced = Fenced {
                         client,
-                        times: 1,
+                        times,
                         out: true,
                     };
                     inner.fenced.push(fenced, GFP_KERNEL)?;
                 }
             }
+            for lane in inner.lanes.iter().filter(|of| of.is_of(&client)) {
+                found.push(lane.clone(), GFP_KERNEL)?;
+            }
         }
-        Self::expel(self.lanes(|lane| lane.is_of(&client))?);
+        Self::expel(found);
         Ok(())
     }
 
