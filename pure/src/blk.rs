@@ -516,14 +516,15 @@ pub fn next(loss_tmo: i32, delay: u32, since: u64, err: u32) -> Next {
     if matches!(err, REVOKED | CHANGED) {
         return Next::GiveUp;
     }
-    if let Ok(tmo) = u64::try_from(loss_tmo) {
-        if since >= tmo.saturating_mul(1000) {
-            return Next::GiveUp;
-        }
-    }
+    let left = match u64::try_from(loss_tmo) {
+        Ok(tmo) => tmo.saturating_mul(1000).saturating_sub(since),
+        Err(_) => u64::MAX,
+    };
     match err {
+        _ if left == 0 => Next::GiveUp,
         0 => Next::Retry(0),
-        _ => Next::Retry(u64::from(delay).saturating_mul(1000)),
+        // Not beyond the end: it is then that requests fail.
+        _ => Next::Retry(u64::from(delay).saturating_mul(1000).min(left)),
     }
 }
 

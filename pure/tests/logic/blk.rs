@@ -88,7 +88,10 @@ fn who_is_believed() {
 #[test]
 fn when_to_give_up() {
     assert_eq!(next(600, 10, 0, 0), Next::Retry(0));
-    assert_eq!(next(600, 10, 599_999, 111), Next::Retry(10_000));
+    assert_eq!(next(600, 10, 1000, 111), Next::Retry(10_000));
+    // It ends when it was said to, however long the waiting between two tries is.
+    assert_eq!(next(600, 10, 599_999, 111), Next::Retry(1));
+    assert_eq!(next(10, 3600, 2000, 111), Next::Retry(8000));
     assert_eq!(next(600, 10, 600_000, 111), Next::GiveUp);
     assert_eq!(next(0, 10, 0, 0), Next::GiveUp);
     assert_eq!(next(-1, 10, u64::MAX, 111), Next::Retry(10_000));
