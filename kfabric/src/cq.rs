@@ -193,6 +193,26 @@ impl Cq {
         count
     }
 
+    /// Hands up to `count` entries to `each`, the oldest first, until it does not take one, which
+    /// stays. How many it took. For the reader.
+    #[inline(always)]
+    pub(crate) fn read_each(&self, count: usize, mut each: impl FnMut(&CqEntry) -> bool) -> usize {
+        let tail = self.ring.tail();
+        let waiting = self.account.unread(tail).unwrap_or(0) as usize;
+        let mut taken: u32 = 0;
+        for _ in 0..waiting.min(count) {
+            let entry = self.ring.read(tail.wrapping_add(taken));
+            if !each(&entry) {
+                break;
+            }
+            taken += 1;
+        }
+        if taken != 0 {
+            self.ring.set_tail(tail.wrapping_add(taken));
+        }
+        taken as usize
+    }
+
     /// The oldest entry, which stays. For the reader.
     pub(crate) fn peek(&self) -> Option<CqEntry> {
         let tail = self.ring.tail();

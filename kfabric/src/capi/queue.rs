@@ -125,9 +125,9 @@ impl CqHandler for Told {
 /// What readers share.
 #[pin_data]
 struct Reading {
-    /// An error that was met, and is to be read as such.
+    /// Held by who takes entries: there is one at a time.
     #[pin]
-    error: IrqLock<Option<CqEntry>>,
+    turn: IrqLock<()>,
     /// How often it was signalled.
     signals: AtomicU64,
     /// Up to which signal somebody has returned for it.
@@ -199,7 +199,7 @@ fn open_cq(
     let place = Place::<CqObj>::new()?;
     let reading = Arc::pin_init(
         pin_init!(Reading {
-            error <- new_irqlock!(None, "kfabric_capi_cq"),
+            turn <- new_irqlock!((), "kfabric_capi_cq"),
             signals: AtomicU64::new(0),
             heard: AtomicU64::new(0),
         }),
@@ -272,85 +272,145 @@ unsafe extern "C" fn cq_close(fid: *mut raw::kfid) -> c_int {
     0
 }
 
-impl CqObj {
-    /// Writes an entry as the `at`th of `buf`.
-    ///
-    /// # Safety
-    ///
-    /// `buf` has room for it.
-    unsafe fn write(&self, buf: *mut c_void, at: usize, entry: &CqEntry) {
-        // CAST: The consumer's own pointer, and sizes that fit, as the platform is 64-bit.
-        let (op_context, len) = (entry.context as *mut c_void, entry.len as usize);
-        let whole = raw::kfi_cq_tagged_entry {
-            op_context,
+/// What an entry is in one of the API's formats.
+trait Format {
+    fn of(entry: &CqEntry) -> Self;
+}
+
+// CAST: In all of them the consumer's own pointer, and sizes that fit, as the platform is 64-bit.
+
+impl Format for raw::kfi_cq_entry {
+    #[inline(always)]
+    fn of(entry: &CqEntry) -> Self {
+        Self {
+            op_context: entry.context as *mut c_void,
+        }
+    }
+}
+
+impl Format for raw::kfi_cq_msg_entry {
+    #[inline(always)]
+    fn of(entry: &CqEntry) -> Self {
+        Self {
+            op_context: entry.context as *mut c_void,
             flags: entry.flags,
-            len,
+            len: entry.len as usize,
+        }
+    }
+}
+
+impl Format for raw::kfi_cq_data_entry {
+    #[inline(always)]
+    fn of(entry: &CqEntry) -> Self {
+        Self {
+            op_context: entry.context as *mut c_void,
+            flags: entry.flags,
+            len: entry.len as usize,
+            buf: ptr::null_mut(),
+            data: entry.data,
+        }
+    }
+}
+
+impl Format for raw::kfi_cq_tagged_entry {
+    #[inline(always)]
+    fn of(entry: &CqEntry) -> Self {
+        Self {
+            op_context: entry.context as *mut c_void,
+            flags: entry.flags,
+            len: entry.len as usize,
             buf: ptr::null_mut(),
             data: entry.data,
             tag: 0,
-        };
-        // Each format's entry is the beginning of the next one's.
-        let size = match self.format {
-            raw::kfi_cq_format_KFI_CQ_FORMAT_MSG => size_of::<raw::kfi_cq_msg_entry>(),
-            raw::kfi_cq_format_KFI_CQ_FORMAT_DATA => size_of::<raw::kfi_cq_data_entry>(),
-            raw::kfi_cq_format_KFI_CQ_FORMAT_TAGGED => size_of::<raw::kfi_cq_tagged_entry>(),
-            _ => size_of::<raw::kfi_cq_entry>(),
-        };
-        // SAFETY: The caller's promise.
-        unsafe {
-            ptr::copy_nonoverlapping(
-                ptr::from_ref(&whole).cast::<u8>(),
-                buf.cast::<u8>().add(at * size),
-                size,
-            )
         }
     }
+}
 
+impl CqObj {
     /// Takes up to `count` entries.
     ///
     /// # Safety
     ///
     /// `buf` has room for them.
     unsafe fn read(&self, buf: *mut c_void, count: usize) -> Result<usize> {
-        let mut error = self.reading.error.lock();
-        let mut taken = 0;
-        while taken < count && error.is_none() {
-            let mut one = [CqEntry::default()];
-            if self.cq.read(&mut one) == 0 {
-                break;
+        // SAFETY: The caller's promise, in each format.
+        unsafe {
+            match self.format {
+                raw::kfi_cq_format_KFI_CQ_FORMAT_MSG => {
+                    self.read_as(buf.cast::<raw::kfi_cq_msg_entry>(), count)
+                }
+                raw::kfi_cq_format_KFI_CQ_FORMAT_DATA => {
+                    self.read_as(buf.cast::<raw::kfi_cq_data_entry>(), count)
+                }
+                raw::kfi_cq_format_KFI_CQ_FORMAT_TAGGED => {
+                    self.read_as(buf.cast::<raw::kfi_cq_tagged_entry>(), count)
+                }
+                _ => self.read_as(buf.cast::<raw::kfi_cq_entry>(), count),
             }
-            let [entry] = one;
-            if entry.err != 0 {
-                *error = Some(entry);
-            } else {
-                // SAFETY: The caller's promise.
-                unsafe { self.write(buf, taken, &entry) };
-                taken += 1;
-            }
-        }
-        match (taken, &*error) {
-            (0, Some(_)) => Err(kfi_error(raw::KFI_EAVAIL)),
-            (0, None) => Err(EAGAIN),
-            _ => Ok(taken),
         }
     }
 
-    fn waiting(&self) -> usize {
-        let error = self.reading.error.lock().is_some();
+    /// Takes up to `count` entries in a format.
+    ///
+    /// # Safety
+    ///
+    /// `buf` has room for them.
+    unsafe fn read_as<T: Format>(&self, buf: *mut T, count: usize) -> Result<usize> {
+        // Many look more often than there is something.
+        if self.cq.waiting() == 0 {
+            return Err(EAGAIN);
+        }
+        let _turn = self.reading.turn.lock();
+        let (mut at, mut failed) = (buf, false);
+        let taken = self.cq.read_each(count, |entry| {
+            // An error stays, for who asks for it.
+            failed = entry.err != 0;
+            if !failed {
+                // SAFETY: The caller's promise: no more than `count` are taken.
+                unsafe {
+                    at.write(T::of(entry));
+                    at = at.add(1);
+                }
+            }
+            !failed
+        });
+        if taken != 0 {
+            return Ok(taken);
+        }
+        // Who wants none hears of an error, too.
+        match failed || (count == 0 && self.next_failed()) {
+            true => Err(kfi_error(raw::KFI_EAVAIL)),
+            false => Err(EAGAIN),
+        }
+    }
+
+    /// Whether there are so many entries, or the oldest is an error.
+    fn is_ready(&self, wanted: usize) -> bool {
         // CAST: A `u32` fits.
-        self.cq.waiting() as usize + usize::from(error)
+        let waiting = self.cq.waiting() as usize;
+        waiting >= wanted || (waiting != 0 && self.is_failed())
+    }
+
+    /// Whether the oldest entry is an error.
+    fn is_failed(&self) -> bool {
+        let _turn = self.reading.turn.lock();
+        self.next_failed()
+    }
+
+    /// The same, for who has the turn.
+    fn next_failed(&self) -> bool {
+        self.cq.peek().is_some_and(|entry| entry.err != 0)
     }
 
     /// Takes the oldest entry if it is an error.
     fn error(&self) -> Option<CqEntry> {
-        let mut error = self.reading.error.lock();
-        let mut one = [CqEntry::default()];
-        // Readers exclude each other, so what is taken is what was looked at.
-        if error.is_none() && self.cq.peek().is_some_and(|entry| entry.err != 0) {
-            self.cq.read(&mut one);
-            return Some(one[0]);
-        }
-        error.take()
+        let _turn = self.reading.turn.lock();
+        let mut found = None;
+        self.cq.read_each(1, |entry| {
+            found = (entry.err != 0).then_some(*entry);
+            found.is_some()
+        });
+        found
     }
 }
 
@@ -446,7 +506,7 @@ unsafe extern "C" fn sread(
     // A signal is for all who wait; one that came while nobody did, for the next.
     let heard = reading.heard.load(Ordering::Acquire);
     let signals = || reading.signals.load(Ordering::Acquire);
-    let ready = || this.waiting() >= wanted || reading.error.lock().is_some() || signals() != heard;
+    let ready = || this.is_ready(wanted) || signals() != heard;
     let deadline = Deadline::in_ms(timeout);
     loop {
         let left = deadline.left_ms();
