@@ -137,9 +137,8 @@ impl Cq {
         self.account.unreserve();
     }
 
-    /// Writes the entry that was promised. Any context.
-    pub(crate) fn push(&self, entry: &CqEntry) {
-        let mut entry = *entry;
+    /// Writes the entry that was promised, of which only what the format has is left. Any context.
+    pub(crate) fn push(&self, entry: &mut CqEntry) {
         #[cfg(kfabric_seed_bug = "lost-completion")]
         if entry.err == kernel::bindings::ECANCELED {
             return self.unreserve();
@@ -156,7 +155,7 @@ impl Cq {
         }
         {
             let _writer = self.writer.lock();
-            self.ring.write(self.account.slot(), &entry);
+            self.ring.write(self.account.slot(), entry);
             self.ring.set_head(self.account.advance());
         }
         if let Some(handler) = &self.handler {

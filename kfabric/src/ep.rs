@@ -26,6 +26,7 @@ use kernel::{
     }, //
 };
 
+mod post;
 mod rings;
 
 pub use crate::op::Post;
@@ -53,11 +54,7 @@ use crate::{
         Ending,
         Held, //
     },
-    op::{
-        OpDesc,
-        OpKind,
-        OpToken, //
-    },
+    op::OpKind,
     pep::Request,
     provider::{
         EndpointAttr,
@@ -72,8 +69,6 @@ use crate::{
 
 /// Operations of a side that did not say.
 const DEFAULT_SIZE: u32 = 128;
-/// Flags an operation may carry.
-const OP_FLAGS: u64 = KFI_COMPLETION | KFI_INJECT | KFI_REMOTE_CQ_DATA | KFI_FENCE;
 
 /// A bound completion queue.
 struct BoundCq {
@@ -110,6 +105,7 @@ impl Shared {
         core::ptr::from_ref(self).addr()
     }
 
+    #[inline]
     fn cq(&self, kind: OpKind) -> Option<&BoundCq> {
         match kind {
             OpKind::Recv => self.rx.as_ref(),
@@ -129,8 +125,9 @@ impl Shared {
             .and_then(|i| self.cntrs[i].as_ref())
     }
 
-    pub(crate) fn reserve(&self, kind: OpKind) -> Result {
-        if let Some(bound) = self.cq(kind) {
+    /// Reserves what the completion of an operation needs, in the queue of its kind.
+    fn reserve(&self, queue: Option<&BoundCq>) -> Result {
+        if let Some(bound) = queue {
             bound.cq.reserve()?;
         }
         self.outstanding.fetch_add(1, Ordering::Relaxed);
@@ -144,7 +141,7 @@ impl Shared {
         self.outstanding.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn finish(&self, kind: OpKind, mut entry: CqEntry, wanted: bool) {
+    pub(crate) fn finish(&self, kind: OpKind, entry: &mut CqEntry, wanted: bool) {
         self.outstanding.fetch_sub(1, Ordering::Relaxed);
         self.completed.fetch_add(1, Ordering::Relaxed);
         if let Some(cntr) = self.cntr(kind) {
@@ -159,7 +156,7 @@ impl Shared {
         if let Some(bound) = self.cq(kind) {
             if entry.err != 0 || wanted {
                 entry.ep = self.handle.load(Ordering::Relaxed);
-                bound.cq.push(&entry);
+                bound.cq.push(entry);
             } else {
                 bound.cq.unreserve();
             }
@@ -695,113 +692,6 @@ impl Endpoint {
     /// Its peer's address.
     pub fn peer_addr(&self) -> SockAddr {
         self.ops.peer_addr()
-    }
-
-    /// Posts one operation. Any context.
-    ///
-    /// # Errors
-    ///
-    /// `EAGAIN`: the endpoint or its completion queue is full. `EINVAL`: unknown flags, a piece of
-    /// another domain, too many pieces. `EMSGSIZE`: longer than the domain allows. `ENOTCONN`.
-    /// `EOPNOTSUPP`: an atomic that the domain does not do; of those `EINVAL` also says that sizes or
-    /// the peer's address do not fit. `EOPNOTSUPP` also: lent memory ([`Segs::lend`](crate::op::Segs)),
-    /// which the provider does not take; of it `EMSGSIZE` also says that a piece is longer than
-    /// [`Domain::lent_max`], and `EAGAIN` that the device cannot be given it just now.
-    pub fn post(&self, post: Post<'_>) -> Result {
-        self.post_as(post, false)
-    }
-
-    /// As [`Endpoint::post`], from a task that holds no lock: a provider that moves the bytes
-    /// itself may do so before this returns.
-    ///
-    /// # Errors
-    ///
-    /// As [`Endpoint::post`].
-    pub fn post_sleeping(&self, post: Post<'_>) -> Result {
-        self.post_as(post, true)
-    }
-
-    fn post_as(&self, post: Post<'_>, may_sleep: bool) -> Result {
-        let limits = self.domain.attr();
-        let kind = post.kind;
-        let inject = post.flags & KFI_INJECT != 0;
-        let with_data = post.flags & KFI_REMOTE_CQ_DATA != 0;
-        if self.ending.begun() {
-            return Err(ENOENT);
-        }
-        let carries = matches!(kind, OpKind::Send | OpKind::Write);
-        let atomic = matches!(kind, OpKind::Atomic | OpKind::Fetch);
-        if post.flags & !OP_FLAGS != 0
-            || (inject && ((!carries && !atomic) || !post.segs.is_empty()))
-            || (with_data && !carries)
-            || (!inject && !atomic && !post.inject.is_empty())
-            || (!atomic && post.atomic.is_some())
-            // CAST: A `u32` fits.
-            || post.segs.count > self.attr.iov_limit as usize
-            || (post.segs.has_lent() && !matches!(kind, OpKind::Read | OpKind::Write))
-        {
-            return Err(EINVAL);
-        }
-        if post.segs.task().is_some() {
-            if !matches!(kind, OpKind::Read | OpKind::Write) || !may_sleep {
-                return Err(EINVAL);
-            }
-            if limits.caps & KFI_UNREGISTERED_RMA == 0 {
-                return Err(eopnotsupp());
-            }
-        }
-        if post.segs.has_lent() {
-            let max = self.domain.lent_max().ok_or_else(eopnotsupp)?;
-            if post.segs.longest_lent() > max {
-                return Err(EMSGSIZE);
-            }
-        }
-        let imm = match (with_data, u32::try_from(post.data)) {
-            (true, Ok(data)) => Some(data),
-            (true, Err(_)) => return Err(EINVAL),
-            (false, _) => None,
-        };
-        let (atomic, len) = if atomic {
-            let (desc, len) = post.atomic(self.domain.arc())?;
-            (Some(desc), len)
-        } else if inject {
-            (None, post.inject.len() as u64)
-        } else {
-            (None, post.segs.len())
-        };
-        if len > limits.max_msg_size || (inject && len > u64::from(self.attr.inject_size)) {
-            return Err(EMSGSIZE);
-        }
-        match (self.state(), kind) {
-            (KFI_STATE_NEW, _) => return Err(EINVAL),
-            (KFI_STATE_CONNECTED, _) => {}
-            (KFI_STATE_ENABLED | KFI_STATE_CONNECTING, OpKind::Recv) => {}
-            _ => return Err(enotconn()),
-        }
-        if !post.segs.in_domain(self.domain.arc()) {
-            return Err(EINVAL);
-        }
-        let wanted = match self.shared.cq(kind) {
-            Some(bound) if bound.selective => post.flags & KFI_COMPLETION != 0,
-            _ => !inject || post.flags & KFI_COMPLETION != 0,
-        };
-        let desc = OpDesc {
-            kind,
-            imm,
-            fence: post.flags & KFI_FENCE != 0,
-            inject: (inject && atomic.is_none()).then_some(post.inject),
-            atomic,
-            remote_addr: post.remote_addr,
-            key: post.key,
-            len,
-            may_sleep,
-        };
-        self.shared.reserve(kind)?;
-        let token = OpToken::reserved(&self.shared, post.segs, kind, post.context, len, wanted);
-        self.ops.post(&desc, token).map_err(|(error, token)| {
-            token.refuse();
-            error
-        })
     }
 
     /// Asks for one posted receive of this context to end with `ECANCELED`.

@@ -78,7 +78,7 @@ impl Notice {
     /// Tells that all keys but the first `good` became nothing.
     fn tell(mut self, good: usize, error: Error) {
         self.used = true;
-        self.cq.push(&CqEntry {
+        self.cq.push(&mut CqEntry {
             context: self.context,
             len: good as u64,
             data: self.first,

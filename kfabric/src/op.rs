@@ -99,7 +99,6 @@ pub struct Outcome {
 }
 
 /// Local memory of an operation.
-#[derive(Default)]
 pub struct TokenSeg {
     region: RegionGuard,
     /// First byte, counted from the region's start.
@@ -109,6 +108,13 @@ pub struct TokenSeg {
 }
 
 impl TokenSeg {
+    /// No memory.
+    const NONE: Self = Self {
+        region: RegionGuard::NONE,
+        offset: 0,
+        len: 0,
+    };
+
     /// The provider's part of the region.
     pub fn region(&self) -> Option<&Arc<dyn RegionOps>> {
         self.region.ops()
@@ -145,6 +151,10 @@ unsafe impl Send for Lent {}
 unsafe impl Sync for Lent {}
 
 impl Lent {
+    fn len(&self) -> u64 {
+        self.pieces().iter().map(|piece| u64::from(piece.len)).sum()
+    }
+
     fn pieces(&self) -> &[LentPiece] {
         // SAFETY: By the type invariant.
         unsafe { core::slice::from_raw_parts(self.list.as_ptr(), self.count) }
@@ -165,26 +175,39 @@ pub struct Unregistered {
     pub len: u64,
 }
 
-/// Memory that is not registered.
-enum Other {
+/// What local memory is.
+enum Local {
+    Regions {
+        /// As many pieces are meant; the others have no region.
+        count: u8,
+        pieces: [TokenSeg; KFI_IOV_MAX],
+    },
     Lent(Lent),
     Task(Unregistered),
 }
 
 /// Local memory of an operation that a consumer wants: up to `KFI_IOV_MAX` pieces of regions; or the
 /// kernel's own memory, or a program's, which need none.
-#[derive(Default)]
-pub struct Segs {
-    pieces: [TokenSeg; KFI_IOV_MAX],
-    /// As many of them are meant; the others have no region.
-    pub(crate) count: usize,
-    other: Option<Other>,
+pub struct Segs(Local);
+
+impl Default for Segs {
+    #[inline(always)]
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Segs {
+    // As a constant it is written where it is to be; else the compiler copies it there.
+    const NONE: Self = Self(Local::Regions {
+        count: 0,
+        pieces: [TokenSeg::NONE; KFI_IOV_MAX],
+    });
+
     /// None.
+    #[inline(always)]
     pub fn new() -> Self {
-        Self::default()
+        Self::NONE
     }
 
     /// Memory of the kernel's that is not registered, for one read or write: `count` pieces. What the
@@ -196,39 +219,36 @@ impl Segs {
     /// operation reads. Pieces and pages stay, and nobody looks at the pieces, until the operation
     /// has completed, or was refused.
     pub unsafe fn lend(list: NonNull<LentPiece>, count: usize) -> Self {
-        Self {
-            // INVARIANT: The caller's promise.
-            other: Some(Other::Lent(Lent { list, count })),
-            ..Self::default()
-        }
+        // INVARIANT: The caller's promise.
+        Self(Local::Lent(Lent { list, count }))
     }
 
     /// Memory of the task that posts, for one read or write that is over when posting it is.
     pub(crate) fn unregistered(addr: u64, len: u64) -> Self {
-        Self {
-            other: Some(Other::Task(Unregistered { addr, len })),
-            ..Self::default()
-        }
+        Self(Local::Task(Unregistered { addr, len }))
     }
 
     /// The task's own memory, if that is what it is.
+    #[inline]
     pub(crate) fn task(&self) -> Option<Unregistered> {
-        match self.other {
-            Some(Other::Task(memory)) => Some(memory),
+        match self.0 {
+            Local::Task(memory) => Some(memory),
             _ => None,
         }
     }
 
+    #[inline]
     fn lent(&self) -> &[LentPiece] {
-        match &self.other {
-            Some(Other::Lent(lent)) => lent.pieces(),
+        match &self.0 {
+            Local::Lent(lent) => lent.pieces(),
             _ => &[],
         }
     }
 
     /// Whether there is memory that is lent.
+    #[inline]
     pub(crate) fn has_lent(&self) -> bool {
-        matches!(self.other, Some(Other::Lent(_)))
+        matches!(self.0, Local::Lent(_))
     }
 
     /// Bytes of the longest piece that is lent.
@@ -241,43 +261,76 @@ impl Segs {
     ///
     /// # Errors
     ///
-    /// `EINVAL`: not inside the region, or too many pieces. `EACCES`: the region is not
-    /// registered for it.
+    /// `EINVAL`: not inside the region, or too many pieces, or it is memory that is not a region's.
+    /// `EACCES`: the region is not registered for it.
+    #[inline]
     pub fn push(&mut self, kind: OpKind, region: Arc<Region>, offset: u64, len: u64) -> Result {
         #[cfg(not(kfabric_seed_bug = "double-fetch"))]
         region.check(kind, offset, len)?;
         #[cfg(kfabric_seed_bug = "double-fetch")]
         let _ = kind;
-        let place = self.pieces.get_mut(self.count).ok_or(EINVAL)?;
+        let Local::Regions { count, pieces } = &mut self.0 else {
+            return Err(EINVAL);
+        };
+        let place = pieces.get_mut(usize::from(*count)).ok_or(EINVAL)?;
         *place = TokenSeg {
             region: RegionGuard::new(region),
             // CAST: Inside the region, whose length is a `usize`.
             offset: offset as usize,
             len: len as usize,
         };
-        self.count += 1;
+        *count += 1;
         Ok(())
     }
 
     /// Bytes of all pieces.
+    #[inline]
     pub fn len(&self) -> u64 {
-        let lent = self.lent().iter().map(|piece| u64::from(piece.len));
-        let task = self.task().map_or(0, |memory| memory.len);
-        task + lent.sum::<u64>() + self.iter().map(|seg| seg.len as u64).sum::<u64>()
+        match &self.0 {
+            Local::Regions { .. } => self.regions().iter().map(|seg| seg.len as u64).sum(),
+            Local::Lent(lent) => lent.len(),
+            Local::Task(memory) => memory.len,
+        }
     }
 
     /// Whether there are none.
+    #[inline]
     pub fn is_empty(&self) -> bool {
-        self.count == 0 && self.other.is_none()
+        matches!(self.0, Local::Regions { count: 0, .. })
     }
 
-    /// Whether all pieces are of regions of `domain`.
-    pub(crate) fn in_domain(&self, domain: &Arc<Domain>) -> bool {
-        self.iter().all(|seg| seg.region.in_domain(domain))
+    /// How many pieces of regions there are.
+    #[inline]
+    pub(crate) fn count(&self) -> usize {
+        match &self.0 {
+            Local::Regions { count, .. } => usize::from(*count),
+            _ => 0,
+        }
     }
 
-    fn iter(&self) -> impl Iterator<Item = &TokenSeg> {
-        self.pieces.iter().take(self.count)
+    /// Bytes of all pieces, and whether those of regions are all of `domain`'s.
+    #[inline(always)]
+    pub(crate) fn measure(&self, domain: &Arc<Domain>) -> (u64, bool) {
+        if !matches!(self.0, Local::Regions { .. }) {
+            return (self.len(), true);
+        }
+        let (mut len, mut inside) = (0, true);
+        for seg in self.regions() {
+            len += seg.len as u64;
+            inside &= seg.region.in_domain(domain);
+        }
+        (len, inside)
+    }
+
+    /// The pieces of regions.
+    #[inline]
+    fn regions(&self) -> &[TokenSeg] {
+        match &self.0 {
+            Local::Regions { count, pieces } => {
+                pieces.get(..usize::from(*count)).unwrap_or_default()
+            }
+            _ => &[],
+        }
     }
 }
 
@@ -287,11 +340,15 @@ pub struct OpToken {
     segs: Segs,
     kind: OpKind,
     context: u64,
-    len: u64,
+    /// Bytes that are not in local memory: those that are injected, or values.
+    apart: u32,
     /// A success is to have an entry too.
     wanted: bool,
     done: bool,
 }
+
+// It goes into a provider's slot and out again. What is longer the compiler copies by a call.
+const _: () = assert!(size_of::<OpToken>() <= 128);
 
 impl OpToken {
     /// One of an operation for which [`Shared::reserve`] has reserved what the completion needs. It is
@@ -302,7 +359,7 @@ impl OpToken {
         segs: Segs,
         kind: OpKind,
         context: u64,
-        len: u64,
+        apart: u32,
         wanted: bool,
     ) -> Self {
         Self {
@@ -310,26 +367,43 @@ impl OpToken {
             segs,
             kind,
             context,
-            len,
+            apart,
             wanted,
             done: false,
         }
     }
 
     /// The local memory.
+    #[inline]
     pub fn segs(&self) -> impl Iterator<Item = &TokenSeg> {
-        self.segs.iter()
+        self.segs.regions().iter()
+    }
+
+    /// The local memory, if that is one piece of a region.
+    #[inline]
+    pub fn only_seg(&self) -> Option<&TokenSeg> {
+        match self.segs.regions() {
+            [seg] => Some(seg),
+            _ => None,
+        }
+    }
+
+    /// Whether there is memory that is lent.
+    #[inline]
+    pub fn has_lent(&self) -> bool {
+        self.segs.has_lent()
     }
 
     /// The local memory that is lent, beside [`OpToken::segs`].
+    #[inline]
     pub fn lent(&self) -> &[LentPiece] {
         self.segs.lent()
     }
 
     /// As [`OpToken::lent`], for [`LentPiece::mapped`].
     pub fn lent_mut(&mut self) -> &mut [LentPiece] {
-        match &mut self.segs.other {
-            Some(Other::Lent(lent)) => lent.pieces_mut(),
+        match &mut self.segs.0 {
+            Local::Lent(lent) => lent.pieces_mut(),
             _ => &mut [],
         }
     }
@@ -351,13 +425,14 @@ impl OpToken {
     }
 
     /// Bytes of local memory, or of an injected payload.
+    #[inline]
     pub fn len(&self) -> u64 {
-        self.len
+        self.segs.len() + u64::from(self.apart)
     }
 
     /// Whether it moves no bytes.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// Ends it without a completion: it was not accepted after all.
@@ -366,11 +441,22 @@ impl OpToken {
         self.ep.unreserve(self.kind);
     }
 
+    /// It is dropped by whoever should have completed it.
+    #[cold]
+    #[inline(never)]
+    fn lose(&mut self) {
+        self.finish(Outcome {
+            err: bindings::ECANCELED,
+            ..Outcome::default()
+        });
+    }
+
     /// Completes it. Any context.
     pub fn complete(mut self, outcome: Outcome) {
         self.finish(outcome)
     }
 
+    #[inline]
     fn finish(&mut self, outcome: Outcome) {
         self.done = true;
         let recv = self.kind == OpKind::Recv;
@@ -386,16 +472,16 @@ impl OpToken {
         if outcome.imm.is_some() {
             flags |= KFI_REMOTE_CQ_DATA;
         }
-        let entry = CqEntry {
+        let mut entry = CqEntry {
             context: self.context,
             flags,
             len: match (recv, outcome.err) {
                 (true, _) => outcome.len,
-                (false, 0) => self.len,
+                (false, 0) => self.len(),
                 // What a failed operation moved is not known.
                 (false, _) => 0,
             },
-            buf: match self.segs.iter().next() {
+            buf: match self.segs.regions().first() {
                 Some(seg) if recv => seg.offset as u64,
                 _ => 0,
             },
@@ -405,17 +491,15 @@ impl OpToken {
             ep: 0,
             olen: 0,
         };
-        self.ep.finish(self.kind, entry, self.wanted);
+        self.ep.finish(self.kind, &mut entry, self.wanted);
     }
 }
 
 impl Drop for OpToken {
+    #[inline]
     fn drop(&mut self) {
         if !self.done {
-            self.finish(Outcome {
-                err: bindings::ECANCELED,
-                ..Outcome::default()
-            });
+            self.lose();
         }
     }
 }
@@ -444,6 +528,16 @@ pub struct Post<'a> {
 }
 
 impl<'a> Post<'a> {
+    /// Whether it just moves bytes of registered memory, as most do.
+    #[inline(always)]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.flags & !KFI_COMPLETION == 0
+            && self.inject.is_empty()
+            && self.atomic.is_none()
+            && matches!(self.segs.0, Local::Regions { .. })
+            && !matches!(self.kind, OpKind::Atomic | OpKind::Fetch)
+    }
+
     /// What it is as an atomic, and how many bytes of values it is about.
     ///
     /// # Errors

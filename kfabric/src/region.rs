@@ -302,6 +302,7 @@ impl Region {
     /// # Errors
     ///
     /// `EINVAL`: not inside. `EACCES`: not registered for it.
+    #[inline]
     pub(crate) fn check(&self, kind: OpKind, offset: u64, len: u64) -> Result {
         let what = match kind {
             OpKind::Send => rights::Use::Send,
@@ -337,6 +338,7 @@ impl Region {
 
     /// Drops a reference from where nothing may sleep: if it is the last, a worker ends the
     /// region.
+    #[inline(never)]
     pub(crate) fn put(this: Arc<Self>) {
         if let Some(last) = Arc::into_unique_or_drop(this) {
             let last: Arc<Self> = last.into();
@@ -355,6 +357,7 @@ impl PinnedDrop for Region {
 }
 
 impl Drop for RegionGuard {
+    #[inline(always)]
     fn drop(&mut self) {
         if let Some(region) = self.0.take() {
             Region::put(region);
@@ -363,15 +366,18 @@ impl Drop for RegionGuard {
 }
 
 /// A region held by an operation.
-#[derive(Default)]
 pub(crate) struct RegionGuard(Option<Arc<Region>>);
 
 impl RegionGuard {
+    /// None.
+    pub(crate) const NONE: Self = Self(None);
+
     pub(crate) fn new(region: Arc<Region>) -> Self {
         Self(Some(region))
     }
 
     /// Whether it is a region of `domain`.
+    #[inline]
     pub(crate) fn in_domain(&self, domain: &Arc<Domain>) -> bool {
         self.0
             .as_ref()
@@ -379,6 +385,7 @@ impl RegionGuard {
     }
 
     /// The provider's part.
+    #[inline]
     pub(crate) fn ops(&self) -> Option<&Arc<dyn RegionOps>> {
         self.0.as_ref().map(|region| &region.ops)
     }

@@ -240,8 +240,14 @@ impl Index {
 
     /// Where [addr, addr + len) is.
     fn find(&self, addr: u64, len: u64) -> Option<u64> {
-        let behind = self.0.partition_point(|part| part.start <= addr);
-        let part = self.0.get(behind.checked_sub(1)?)?;
+        let part = match &self.0[..] {
+            // Most have one.
+            [part] if part.start <= addr => part,
+            parts => {
+                let behind = parts.partition_point(|part| part.start <= addr);
+                parts.get(behind.checked_sub(1)?)?
+            }
+        };
         let into = addr - part.start;
         (into.checked_add(len)? <= part.len).then_some(part.offset + into)
     }

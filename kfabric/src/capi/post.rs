@@ -78,6 +78,7 @@ pub(super) fn check_own_flags(flags: u64) -> Result<u64> {
 /// # Errors
 ///
 /// As [`check_flags`].
+#[inline]
 pub(super) fn core_flags(ep: &EpObj, kind: OpKind, given: Option<u64>) -> Result<u64> {
     let own = match kind {
         OpKind::Recv => ep.flags.1,
@@ -184,37 +185,11 @@ unsafe fn gather(mut list: List, to: &mut [u8; KFI_INJECT_MAX]) -> Result<usize>
     Ok(done)
 }
 
-/// Posts.
-///
-/// # Safety
-///
-/// All is as the header says.
-unsafe fn try_post(ep: *mut raw::kfid_ep, op: Op, mut list: List, descs: Descs) -> Result {
-    // SAFETY: The consumer passes one of ours.
-    let this = unsafe { obj::get::<EpObj, _>(ep) };
-    let mut flags = core_flags(this, op.kind, op.flags)?;
-    if op.data.is_some() && op.flags.is_none() {
-        flags |= KFI_REMOTE_CQ_DATA;
-    }
-    let mut segs = Segs::new();
-    let mut short = [0; KFI_INJECT_MAX];
-    let mut injected = 0;
-    if flags & KFI_INJECT != 0 {
-        // SAFETY: The caller's promise.
-        injected = unsafe { gather(list, &mut short)? };
-    } else {
-        let mut nth = 0;
-        // SAFETY: The caller's promise.
-        while let Some(piece) = unsafe { list.pop() } {
-            if piece.len() != 0 {
-                // SAFETY: As above.
-                unsafe { descs.get(nth)? }.add(&mut segs, op.kind, piece)?;
-            }
-            nth += 1;
-        }
-    }
+/// What the core is to post.
+#[inline(always)]
+fn wanted<'a>(op: &Op, flags: u64, inject: &'a [u8], segs: Segs) -> Post<'a> {
     let with_data = flags & KFI_REMOTE_CQ_DATA != 0;
-    this.ep.post(Post {
+    Post {
         kind: op.kind,
         flags,
         // CAST: The consumer's own pointer.
@@ -222,10 +197,64 @@ unsafe fn try_post(ep: *mut raw::kfid_ep, op: Op, mut list: List, descs: Descs) 
         data: if with_data { op.data.unwrap_or(0) } else { 0 },
         remote_addr: op.remote.0,
         key: op.remote.1,
-        inject: short.get(..injected).unwrap_or(&[]),
+        inject,
         atomic: None,
         segs,
-    })
+    }
+}
+
+/// Posts what is to be injected.
+///
+/// # Safety
+///
+/// All is as the header says.
+#[inline(never)]
+unsafe fn post_injected(ep: &EpObj, op: &Op, flags: u64, list: List) -> Result {
+    let mut short = [0; KFI_INJECT_MAX];
+    // SAFETY: The caller's promise.
+    let len = unsafe { gather(list, &mut short)? };
+    let short = short.get(..len).unwrap_or(&[]);
+    ep.ep.post(wanted(op, flags, short, Segs::new()))
+}
+
+/// The core's flags of an operation.
+///
+/// # Errors
+///
+/// As [`check_flags`].
+#[inline(always)]
+fn flags_of(ep: &EpObj, op: &Op) -> Result<u64> {
+    let mut flags = core_flags(ep, op.kind, op.flags)?;
+    if op.data.is_some() && op.flags.is_none() {
+        flags |= KFI_REMOTE_CQ_DATA;
+    }
+    Ok(flags)
+}
+
+/// Posts.
+///
+/// # Safety
+///
+/// All is as the header says.
+unsafe fn try_post(ep: *mut raw::kfid_ep, op: &Op, mut list: List, descs: Descs) -> Result {
+    // SAFETY: The consumer passes one of ours.
+    let this = unsafe { obj::get::<EpObj, _>(ep) };
+    let flags = flags_of(this, op)?;
+    if flags & KFI_INJECT != 0 {
+        // SAFETY: The caller's promise.
+        return unsafe { post_injected(this, op, flags, list) };
+    }
+    let mut segs = Segs::new();
+    let mut nth = 0;
+    // SAFETY: The caller's promise.
+    while let Some(piece) = unsafe { list.pop() } {
+        if piece.len() != 0 {
+            // SAFETY: As above.
+            unsafe { descs.get(nth)? }.add(&mut segs, op.kind, piece)?;
+        }
+        nth += 1;
+    }
+    this.ep.post(wanted(op, flags, &[], segs))
 }
 
 /// [`try_post`], as C has the outcome.
@@ -235,7 +264,55 @@ unsafe fn try_post(ep: *mut raw::kfid_ep, op: Op, mut list: List, descs: Descs) 
 /// As there.
 unsafe fn post(ep: *mut raw::kfid_ep, op: Op, list: List, descs: Descs) -> isize {
     // SAFETY: The caller's promise.
-    match unsafe { try_post(ep, op, list, descs) } {
+    answer(unsafe { try_post(ep, &op, list, descs) })
+}
+
+/// As [`try_post`], of one piece that is registered, with the endpoint's own flags: what most post.
+///
+/// # Safety
+///
+/// As there.
+#[inline(always)]
+unsafe fn try_one(
+    ep: *mut raw::kfid_ep,
+    op: &Op,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+) -> Result {
+    // SAFETY: The consumer passes one of ours.
+    let this = unsafe { obj::get::<EpObj, _>(ep) };
+    let flags = flags_of(this, op)?;
+    let mut segs = Segs::new();
+    if len != 0 {
+        // SAFETY: As above.
+        let mr = unsafe { Descs::One(desc).get(0)? };
+        mr.add(&mut segs, op.kind, Piece::Virt(buf, len))?;
+    }
+    this.ep.post(wanted(op, flags, &[], segs))
+}
+
+/// [`try_one`], as C has the outcome.
+///
+/// # Safety
+///
+/// As there.
+#[inline(always)]
+unsafe fn post_one(
+    ep: *mut raw::kfid_ep,
+    op: Op,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+) -> isize {
+    // SAFETY: The caller's promise.
+    answer(unsafe { try_one(ep, &op, buf, len, desc) })
+}
+
+/// An outcome, as C has it.
+#[inline(always)]
+fn answer(outcome: Result) -> isize {
+    match outcome {
         Ok(()) => 0,
         // CAST: A `c_int` fits.
         Err(e) => e.to_errno() as isize,
@@ -331,7 +408,7 @@ unsafe extern "C" fn recv(
 ) -> isize {
     let op = Op::new(OpKind::Recv, context);
     // SAFETY: The consumer does as the header says.
-    unsafe { post(ep, op, List::One(buf, len), Descs::One(desc)) }
+    unsafe { post_one(ep, op, buf, len, desc) }
 }
 
 unsafe extern "C" fn recvv(
@@ -388,7 +465,7 @@ unsafe extern "C" fn send(
 ) -> isize {
     let op = Op::new(OpKind::Send, context);
     // SAFETY: The consumer does as the header says.
-    unsafe { post(ep, op, List::One(buf, len), Descs::One(desc)) }
+    unsafe { post_one(ep, op, buf, len, desc) }
 }
 
 unsafe extern "C" fn sendv(
@@ -450,7 +527,7 @@ unsafe extern "C" fn read(
         ..Op::new(OpKind::Read, context)
     };
     // SAFETY: The consumer does as the header says.
-    unsafe { post(ep, op, List::One(buf, len), Descs::One(desc)) }
+    unsafe { post_one(ep, op, buf, len, desc) }
 }
 
 unsafe extern "C" fn readv(
@@ -531,7 +608,7 @@ unsafe extern "C" fn write(
         ..Op::new(OpKind::Write, context)
     };
     // SAFETY: The consumer does as the header says.
-    unsafe { post(ep, op, List::One(buf, len), Descs::One(desc)) }
+    unsafe { post_one(ep, op, buf, len, desc) }
 }
 
 unsafe extern "C" fn writev(
@@ -641,7 +718,7 @@ unsafe extern "C" fn senddata(
         ..Op::new(OpKind::Send, context)
     };
     // SAFETY: The consumer does as the header says.
-    unsafe { post(ep, op, List::One(buf, len), Descs::One(desc)) }
+    unsafe { post_one(ep, op, buf, len, desc) }
 }
 
 unsafe extern "C" fn inject_write(
@@ -697,7 +774,7 @@ unsafe extern "C" fn writedata(
         ..Op::new(OpKind::Write, context)
     };
     // SAFETY: The consumer does as the header says.
-    unsafe { post(ep, op, List::One(buf, len), Descs::One(desc)) }
+    unsafe { post_one(ep, op, buf, len, desc) }
 }
 
 /// Messages.
