@@ -181,11 +181,17 @@ impl Endpoint {
     }
 
     /// Something failed, while serving the peer or on an operation of ours.
+    #[inline(always)]
     pub(crate) fn fail(this: ArcBorrow<'_, Self>, why: Option<u32>, serving: bool) {
         if let Some(err) = why {
-            this.inbox.lock().fail(err, serving);
-            Self::schedule(this);
+            Self::failed(this, err, serving);
         }
+    }
+
+    #[cold]
+    fn failed(this: ArcBorrow<'_, Self>, err: u32, serving: bool) {
+        this.inbox.lock().fail(err, serving);
+        Self::schedule(this);
     }
 
     /// As [`Endpoint::fail`], and when this returns there is no queue pair any more. Does not wait

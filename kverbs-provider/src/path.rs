@@ -10,9 +10,12 @@
 //! carries the completion data. The transmit side counts work requests ("credits"), the device's
 //! queue has as many places, so it cannot overflow.
 
-use core::sync::atomic::{
-    AtomicBool,
-    Ordering, //
+use core::{
+    cell::Cell,
+    sync::atomic::{
+        AtomicBool,
+        Ordering, //
+    }, //
 };
 use kernel::{
     alloc::{
@@ -52,8 +55,9 @@ use crate::{
             Opcode,
             SendWr,
             Sge,
-            Wc,
-            MAX_SGE, //
+            SgeList,
+            SgeRoom,
+            Wc, //
         }, //
     },
     limits::{
@@ -75,7 +79,8 @@ use kfabric::{
         OpDesc,
         OpKind,
         OpToken,
-        Outcome, //
+        Outcome,
+        TokenSeg, //
     },
     pure::hold::{
         Held,
@@ -92,6 +97,10 @@ const SLICE: usize = 64;
 /// An operation that was refused, and why.
 pub(crate) type Refused = (Error, OpToken);
 
+/// A token in its slot. Whether there is one is said beside it, and not by a byte within it, which the
+/// compiler would copy it around.
+type Kept = Cell<OpToken>;
+
 /// What is to be posted of an operation, but for its local memory.
 struct Posting {
     wr: SendWr,
@@ -103,7 +112,7 @@ struct Posting {
 /// An operation of the transmit side on its way.
 #[derive(Default)]
 struct TxSlot {
-    token: Option<OpToken>,
+    token: Option<Kept>,
     /// It is held: the device has not heard of it.
     held: Option<Posting>,
     /// Work requests it consists of.
@@ -142,7 +151,7 @@ struct Tx {
 /// The receive side.
 struct Rx {
     qp: Option<QueuePair<Endpoint>>,
-    slots: KVVec<Option<OpToken>>,
+    slots: KVVec<Option<Kept>>,
     free: KVVec<u32>,
 }
 
@@ -177,49 +186,34 @@ fn none_held(n: u32, flags: Flags) -> Result<KVVec<Option<Waiting>>> {
     Ok(places)
 }
 
-/// Scatter entries of one work request, put together on the stack.
-struct Batch {
-    sges: [Sge; MAX_SGE],
-    n: usize,
-}
-
-impl Batch {
-    fn new() -> Self {
-        Self {
-            sges: [Sge::default(); MAX_SGE],
-            n: 0,
-        }
-    }
-
-    fn push(&mut self, sge: Sge) {
-        self.sges[self.n] = sge;
-        self.n += 1;
-    }
-
-    fn sges(&self) -> &[Sge] {
-        &self.sges[..self.n]
-    }
-
-    fn bytes(&self) -> u64 {
-        self.sges().iter().map(|sge| u64::from(sge.length())).sum()
-    }
-}
-
 /// Maps what is lent to an operation. Under the lock of a transmit side that has its queue pair: who
 /// removes the device takes that first.
 ///
 /// # Errors
 ///
 /// `EAGAIN`: not just now. Nothing is mapped then.
+#[inline(always)]
 fn map_lent(device: &Device, token: &mut OpToken) -> Result {
+    if !token.has_lent() {
+        return Ok(());
+    }
     let writes = token.kind() == OpKind::Read;
     dma::map_lent(device, token.lent_mut(), writes)
 }
 
 /// Undoes that.
+#[inline(always)]
 fn unmap_lent(device: &Device, token: &mut OpToken) {
-    let writes = token.kind() == OpKind::Read;
-    dma::unmap_lent(device, token.lent_mut(), writes);
+    if token.has_lent() {
+        let writes = token.kind() == OpKind::Read;
+        dma::unmap_lent(device, token.lent_mut(), writes);
+    }
+}
+
+/// The region of a piece, if it is one of ours.
+#[inline(always)]
+fn region_of(seg: &TokenSeg) -> Option<&Region> {
+    seg.region()?.as_any().downcast_ref()
 }
 
 /// Calls `each` with every scatter entry of an operation's local memory.
@@ -228,6 +222,7 @@ fn unmap_lent(device: &Device, token: &mut OpToken) {
 ///
 /// `EINVAL`: a region of another provider, or one of another group that is registered there. Else
 /// what `each` says.
+#[inline(always)]
 fn for_each_sge(
     endpoint: &Endpoint,
     token: &OpToken,
@@ -237,28 +232,56 @@ fn for_each_sge(
         each(Sge::new(piece.mapped, piece.len, endpoint.group().lkey()))?;
     }
     for seg in token.segs() {
-        let region = seg
-            .region()
-            .and_then(|ops| ops.as_any().downcast_ref::<Region>())
-            .ok_or(EINVAL)?;
-        for sge in region.sges(endpoint.group(), seg.offset, seg.len)? {
-            each(sge)?;
-        }
+        let region = region_of(seg).ok_or(EINVAL)?;
+        region.for_each_sge(endpoint.group(), seg.offset, seg.len, &mut each)?;
     }
     Ok(())
 }
 
-/// How many scatter entries there are.
-fn count_sges(endpoint: &Endpoint, token: &OpToken) -> Result<u32> {
+/// Puts scatter entries of an operation into `sges`, up to `max`. How many it has in all.
+///
+/// # Errors
+///
+/// As [`for_each_sge`].
+fn gather(endpoint: &Endpoint, token: &OpToken, max: u32, sges: &mut SgeList<'_>) -> Result<u32> {
+    // Most have one.
+    let single = token.only_seg().and_then(|seg| {
+        let region = region_of(seg)?;
+        region.single_sge(endpoint.group(), seg.offset, seg.len)
+    });
+    if let Some(sge) = single {
+        sges.push(sge);
+        return Ok(1);
+    }
     let mut n: u32 = 0;
-    for_each_sge(endpoint, token, |_| {
+    for_each_sge(endpoint, token, |sge| {
+        if n < max {
+            sges.push(sge);
+        }
         n += 1;
         Ok(())
     })?;
     Ok(n)
 }
 
+/// The scatter entry of what is in a slot's own place, if there is anything.
+fn injected(
+    endpoint: &Endpoint,
+    inject: Option<&DmaBuf>,
+    slot: u32,
+    posting: &Posting,
+) -> Option<Sge> {
+    match (inject, posting.injected) {
+        (Some(inject), 1..) => {
+            let addr = inject.addr_of(slot as usize * INJECT_SIZE);
+            Some(Sge::new(addr, posting.injected, endpoint.group().lkey()))
+        }
+        _ => None,
+    }
+}
+
 /// Hands an operation to the device, as one or more work requests.
+#[inline(never)]
 fn post_one(
     endpoint: &Endpoint,
     qp: &QueuePair<Endpoint>,
@@ -268,27 +291,27 @@ fn post_one(
     token: &OpToken,
     max: u32,
 ) -> Taken {
-    let wr = &mut posting.wr;
-    let mut batch = Batch::new();
-    if let (Some(inject), 1..) = (inject, posting.injected) {
-        let addr = inject.addr_of(slot as usize * INJECT_SIZE);
-        batch.push(Sge::new(addr, posting.injected, endpoint.group().lkey()));
+    let mut room = SgeRoom::new();
+    let mut batch = SgeList::new(&mut room);
+    if let Some(sge) = injected(endpoint, inject, slot, posting) {
+        batch.push(sge);
     }
+    let wr = &mut posting.wr;
     let mut posted = 0;
     let result = for_each_sge(endpoint, token, |sge| {
-        if batch.n == max as usize {
-            qp.post_send(slot, wr, batch.sges(), false)?;
+        if batch.len() == max as usize {
+            qp.post_send(slot, wr, batch.get(), false)?;
             posted += 1;
             wr.remote_addr = wr.remote_addr.wrapping_add(batch.bytes());
             wr.fence = false;
-            batch.n = 0;
+            batch.clear();
         }
         batch.push(sge);
         Ok(())
     })
     .and_then(|()| {
         wr.imm = posting.imm;
-        qp.post_send(slot, wr, batch.sges(), true)
+        qp.post_send(slot, wr, batch.get(), true)
     });
     match result {
         Ok(()) => Taken::All,
@@ -406,7 +429,7 @@ impl Path {
         drop(inject);
         for slot in 0..self.size.tx as usize {
             let token = self.tx.lock().slots[slot].token.take();
-            if let Some(mut token) = token {
+            if let Some(mut token) = token.map(Cell::into_inner) {
                 unmap_lent(&self.device, &mut token);
                 // Completes with ECANCELED.
                 drop(token);
@@ -438,16 +461,12 @@ impl Path {
     }
 
     fn post_recv(&self, endpoint: &Endpoint, token: OpToken) -> Result<(), Refused> {
-        let mut batch = Batch::new();
-        let built = for_each_sge(endpoint, &token, |sge| {
-            if batch.n == self.size.sge as usize {
-                return Err(EMSGSIZE);
-            }
-            batch.push(sge);
-            Ok(())
-        });
-        if let Err(e) = built {
-            return Err((e, token));
+        let mut room = SgeRoom::new();
+        let mut sges = SgeList::new(&mut room);
+        match gather(endpoint, &token, self.size.sge, &mut sges) {
+            Ok(n) if n <= self.size.sge => {}
+            Ok(_) => return Err((EMSGSIZE, token)),
+            Err(e) => return Err((e, token)),
         }
         let mut guard = self.rx.lock();
         let rx = &mut *guard;
@@ -457,12 +476,14 @@ impl Path {
         let Some(slot) = rx.free.pop() else {
             return Err((EAGAIN, token));
         };
-        if qp.post_recv(slot, batch.sges()).is_err() {
+        if qp.post_recv(slot, sges.get()).is_err() {
             let _ = rx.free.push_within_capacity(slot);
             return Err((enotconn(), token));
         }
         // The completion waits for the lock.
-        rx.slots[slot as usize] = Some(token);
+        let place = &mut rx.slots[slot as usize];
+        *place = None;
+        *place = Some(Cell::new(token));
         Ok(())
     }
 
@@ -479,10 +500,15 @@ impl Path {
             (_, Ok(rkey)) => rkey,
             (_, Err(_)) => return Err((EINVAL, token)),
         };
-        let credits = match count_sges(&endpoint, &token) {
-            Ok(n) => n.div_ceil(max).max(1),
+        let mut room = SgeRoom::new();
+        let mut sges = SgeList::new(&mut room);
+        let credits = match gather(&endpoint, &token, max, &mut sges) {
+            Ok(n) if n <= max => 1,
+            Ok(n) => n.div_ceil(max),
             Err(e) => return Err((e, token)),
         };
+        // All are in the list, and say where what they name is.
+        let whole = credits == 1 && !token.has_lent();
         // What is not just bytes is one work request; nothing is more than the queue holds.
         let divides = matches!(opcode, Opcode::Read | Opcode::Write);
         if (!divides && credits > 1) || credits > self.size.tx {
@@ -534,6 +560,14 @@ impl Path {
         let mut part = false;
         let refused = if hold {
             tx.held.push(Waiting { slot, until }).err().map(|_| EAGAIN)
+        } else if whole {
+            // What has something in the slot's own place has nothing else.
+            if let Some(sge) = injected(&endpoint, tx.inject.as_ref(), slot, &posting) {
+                sges.push(sge);
+            }
+            posting.wr.imm = posting.imm;
+            let posted = qp.post_send(slot, &posting.wr, sges.get(), true);
+            posted.err().map(|_| enotconn())
         } else {
             let inject = tx.inject.as_ref();
             let taken = post_one(&endpoint, qp, inject, slot, &mut posting, &token, max);
@@ -547,13 +581,16 @@ impl Path {
         }
         // Accepted. The completion waits for the lock.
         tx.credits -= credits;
-        tx.bytes += token.len();
-        tx.slots[slot as usize] = TxSlot {
-            token: Some(token),
-            held: hold.then_some(posting),
-            credits,
-            failed: None,
-        };
+        tx.bytes += op.len;
+        let place = &mut tx.slots[slot as usize];
+        // It is free; said here, nothing is copied aside to look.
+        place.token = None;
+        place.token = Some(Cell::new(token));
+        place.credits = credits;
+        place.failed = None;
+        if hold {
+            place.held = Some(posting);
+        }
         if part {
             tx.open = false;
             tx.torn = true;
@@ -605,10 +642,11 @@ impl Path {
             let Some(place) = slots.get_mut(slot as usize) else {
                 return Taken::Nothing;
             };
-            let (Some(token), Some(posting)) = (&place.token, &mut place.held) else {
+            let (Some(token), Some(posting)) = (&mut place.token, &mut place.held) else {
                 return Taken::Nothing;
             };
             let inject = inject.as_ref();
+            let token = token.get_mut();
             let taken = post_one(endpoint, qp, inject, slot, posting, token, self.size.sge);
             if taken != Taken::Nothing {
                 place.held = None;
@@ -641,7 +679,7 @@ impl Path {
         };
         let place = tx.slots.get_mut(slot as usize)?;
         place.held = None;
-        let token = place.token.take()?;
+        let token = place.token.take()?.into_inner();
         tx.credits += core::mem::take(&mut place.credits);
         tx.bytes -= token.len();
         let _ = tx.free.push_within_capacity(slot);
@@ -660,7 +698,7 @@ impl Path {
             return Self::fatal(wc.status);
         }
         let code = place.failed.take().unwrap_or(wc.status);
-        let mut token = place.token.take()?;
+        let mut token = place.token.take()?.into_inner();
         tx.credits += core::mem::take(&mut place.credits);
         tx.bytes -= token.len();
         let _ = tx.free.push_within_capacity(slot);
@@ -683,7 +721,7 @@ impl Path {
     pub(crate) fn received(&self, slot: u32, wc: &Wc) -> Option<u32> {
         let mut guard = self.rx.lock();
         let rx = &mut *guard;
-        let token = rx.slots.get_mut(slot as usize)?.take()?;
+        let token = rx.slots.get_mut(slot as usize)?.take()?.into_inner();
         let _ = rx.free.push_within_capacity(slot);
         drop(guard);
         token.complete(Outcome {

@@ -310,58 +310,58 @@ impl Region {
         &self.inner.mem
     }
 
-    /// Scatter entries for [offset, offset + len), which lies inside, for an endpoint in `group`.
-    /// Any context.
+    /// The scatter entry for [offset, offset + len), which lies inside and is not empty, for an endpoint
+    /// in `group`; none: it is to be asked for by [`Region::for_each_sge`]. Any context.
+    #[inline(always)]
+    pub(crate) fn single_sge(&self, group: &Arc<Group>, offset: usize, len: usize) -> Option<Sge> {
+        let [piece] = &self.pieces[..] else {
+            return None;
+        };
+        let inside = len != 0 && offset < piece.len && len <= piece.len - offset;
+        let lkey = match piece.lkey {
+            None => group.lkey(),
+            Some(lkey) if Arc::ptr_eq(&self.group, group) => lkey,
+            Some(_) => return None,
+        };
+        // CAST: No operation is longer than 2^31 bytes.
+        inside.then(|| Sge::new(piece.addr + offset as u64, len as u32, lkey))
+    }
+
+    /// Calls `each` with the scatter entries for [offset, offset + len), which lies inside, for an
+    /// endpoint in `group`. Any context.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: it is registered in another group.
-    pub(crate) fn sges(&self, group: &Arc<Group>, offset: usize, len: usize) -> Result<Sges<'_>> {
-        let mapped = self
-            .pieces
-            .first()
-            .is_some_and(|piece| piece.lkey.is_none());
+    /// `EINVAL`: it is registered in another group. Else what `each` says.
+    #[inline(always)]
+    pub(crate) fn for_each_sge(
+        &self,
+        group: &Arc<Group>,
+        offset: usize,
+        len: usize,
+        mut each: impl FnMut(Sge) -> Result,
+    ) -> Result {
+        let pieces: &[Piece] = &self.pieces;
+        let mapped = pieces.first().is_some_and(|piece| piece.lkey.is_none());
         if !mapped && !Arc::ptr_eq(&self.group, group) {
             return Err(EINVAL);
         }
-        let next = self
-            .pieces
-            .partition_point(|piece| piece.start + piece.len <= offset);
-        Ok(Sges {
-            pieces: &self.pieces[next..],
-            lkey: group.lkey(),
-            at: offset,
-            left: len,
-        })
-    }
-}
-
-/// Iterator of [`Region::sges`].
-pub(crate) struct Sges<'a> {
-    pieces: &'a [Piece],
-    /// The protection domain's own key.
-    lkey: u32,
-    at: usize,
-    left: usize,
-}
-
-impl Iterator for Sges<'_> {
-    type Item = Sge;
-
-    fn next(&mut self) -> Option<Sge> {
-        if self.left == 0 {
-            return None;
+        let next = pieces.partition_point(|piece| piece.start + piece.len <= offset);
+        let (mut at, mut left) = (offset, len);
+        for piece in pieces.iter().skip(next) {
+            if left == 0 {
+                break;
+            }
+            let into = at - piece.start;
+            let len = left.min(piece.len - into);
+            at += len;
+            left -= len;
+            // CAST: No operation is longer than 2^31 bytes.
+            let bytes = len as u32;
+            let lkey = piece.lkey.unwrap_or(group.lkey());
+            each(Sge::new(piece.addr + into as u64, bytes, lkey))?;
         }
-        let (piece, rest) = self.pieces.split_first()?;
-        let into = self.at - piece.start;
-        let len = self.left.min(piece.len - into);
-        self.pieces = rest;
-        self.at += len;
-        self.left -= len;
-        // CAST: No operation is longer than 2^31 bytes.
-        let len = len as u32;
-        let lkey = piece.lkey.unwrap_or(self.lkey);
-        Some(Sge::new(piece.addr + into as u64, len, lkey))
+        Ok(())
     }
 }
 

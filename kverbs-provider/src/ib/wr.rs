@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Work requests and work completions as plain values.
 
-use core::mem::offset_of;
+use core::mem::{
+    offset_of,
+    MaybeUninit, //
+};
 
 use super::raw;
 
@@ -9,7 +12,7 @@ use super::raw;
 pub(crate) const MAX_SGE: usize = 16;
 
 /// One piece of local memory.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Sge {
     addr: u64,
@@ -28,10 +31,72 @@ impl Sge {
     pub(crate) fn new(addr: u64, length: u32, lkey: u32) -> Self {
         Self { addr, length, lkey }
     }
+}
 
-    /// Bytes.
-    pub(crate) fn length(&self) -> u32 {
-        self.length
+/// Room for the scatter entries of one work request, which nobody clears: apart from how many there
+/// are, for else the compiler would.
+pub(crate) struct SgeRoom(MaybeUninit<[Sge; MAX_SGE]>);
+
+impl SgeRoom {
+    /// For a place on the stack.
+    #[inline(always)]
+    pub(crate) fn new() -> Self {
+        Self(MaybeUninit::uninit())
+    }
+}
+
+/// Scatter entries of one work request.
+///
+/// # Invariants
+///
+/// The first `n` are there, and `n` is at most [`MAX_SGE`].
+pub(crate) struct SgeList<'a> {
+    list: &'a mut SgeRoom,
+    n: usize,
+}
+
+impl<'a> SgeList<'a> {
+    /// None.
+    #[inline(always)]
+    pub(crate) fn new(list: &'a mut SgeRoom) -> Self {
+        // INVARIANT: None is there.
+        Self { list, n: 0 }
+    }
+
+    /// Adds one, which is left out where there is no room.
+    #[inline]
+    pub(crate) fn push(&mut self, sge: Sge) {
+        if self.n < MAX_SGE {
+            let first: *mut Sge = self.list.0.as_mut_ptr().cast();
+            // SAFETY: It is inside, as just seen.
+            unsafe { first.add(self.n).write(sge) };
+            // INVARIANT: It is written, and there was a place for it.
+            self.n += 1;
+        }
+    }
+
+    /// How many there are.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.n
+    }
+
+    /// Takes all out.
+    pub(crate) fn clear(&mut self) {
+        // INVARIANT: None is there.
+        self.n = 0;
+    }
+
+    /// Those that are there.
+    #[inline]
+    pub(crate) fn get(&self) -> &[Sge] {
+        // SAFETY: By the type invariant the first `n` are written, and inside.
+        unsafe { core::slice::from_raw_parts(self.list.0.as_ptr().cast(), self.n) }
+    }
+
+    /// Bytes of all.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.get().iter().map(|sge| u64::from(sge.length)).sum()
     }
 }
 
