@@ -160,6 +160,8 @@ pub struct EndpointAttr {
     ///   is bound to: one that is long is not sent while its sender sleeps elsewhere;
     /// * [`CompletionQueue::try_wait`] comes before each wait for a queue's descriptor;
     /// * both ends are charged 140 KiB against `RLIMIT_MEMLOCK` (who may not pin as much goes without).
+    ///
+    /// `kfi_rings(7)` has the whole of it.
     pub rings: bool,
 }
 
