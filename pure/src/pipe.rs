@@ -92,7 +92,8 @@ pub struct Piece {
     pub at: u64,
     /// Its bytes.
     pub len: u32,
-    /// Data for the completion.
+    /// Data for the message's completion. They travel with the first piece; who takes out has them
+    /// with each.
     pub data: Option<u32>,
     /// It tells of a write, and has no bytes.
     pub written: bool,
@@ -174,7 +175,8 @@ impl Sender {
         if piece.is_first() {
             flags |= FIRST;
         }
-        if piece.data.is_some() {
+        let data = piece.data.filter(|_| piece.is_first());
+        if data.is_some() {
             flags |= DATA;
         }
         if piece.written {
@@ -183,7 +185,7 @@ impl Sender {
         let words = [
             u64::from(piece.len) | u64::from(flags) << 32,
             piece.total,
-            u64::from(piece.data.unwrap_or(0)),
+            u64::from(data.unwrap_or(0)),
         ];
         for (i, word) in (0..).step_by(8).zip(words) {
             memory.set_word(self.tail.wrapping_add(i) & (self.size - 1), word);
@@ -212,8 +214,8 @@ pub struct Receiver {
     head: u32,
     /// As last seen.
     tail: u32,
-    /// Of a message that has begun: its bytes, and how many came.
-    open: Option<(u64, u64)>,
+    /// Of a message that has begun: its bytes, how many came, and its data.
+    open: Option<(u64, u64, Option<u32>)>,
 }
 
 impl Receiver {
@@ -272,8 +274,8 @@ impl Receiver {
             (true, Ok(data)) => Some(data),
             (true, Err(_)) => return Err(Lie),
         };
-        let (total, at) = match (flags & FIRST != 0, self.open) {
-            (true, None) => (total, 0),
+        let (total, at, data) = match (flags & FIRST != 0, self.open) {
+            (true, None) => (total, 0, data),
             (false, Some(open)) if !written && data.is_none() => open,
             _ => return Err(Lie),
         };
@@ -300,7 +302,7 @@ impl Receiver {
         self.head = self.head.wrapping_add(space(piece.len));
         memory.store_head(self.head);
         let came = piece.at + u64::from(piece.len);
-        self.open = (!piece.is_last()).then_some((piece.total, came));
+        self.open = (!piece.is_last()).then_some((piece.total, came, piece.data));
     }
 
     /// Says that it sleeps until something comes. It looks again before it does.

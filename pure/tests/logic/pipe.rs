@@ -104,7 +104,7 @@ fn put(shared: &Shared, sender: &mut Sender, message: &Message, done: usize) -> 
         total: message.written.unwrap_or(message.bytes.len() as u64),
         at: done as u64,
         len,
-        data: message.data.filter(|_| done == 0),
+        data: message.data,
         written: message.written.is_some(),
     };
     sender.put(shared, &piece, |at, from, n| {
@@ -234,13 +234,7 @@ proptest! {
                 continue;
             };
             prop_assert!(put_any);
-            if out.len() == next || piece.is_last() {
-                // Data came with the first piece.
-                let expected = &messages[out.len()];
-                if piece.is_first() {
-                    prop_assert_eq!(piece.data, expected.data);
-                }
-            }
+            prop_assert_eq!(piece.data, messages[out.len()].data);
             if piece.is_last() {
                 let expected = messages[out.len()].clone();
                 prop_assert_eq!(piece.written.then_some(piece.total), expected.written);

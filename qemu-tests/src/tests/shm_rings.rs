@@ -10,7 +10,7 @@ use crate::harness::{Ctx, Test, SHM};
 use crate::pair::{connect_one, Opts, Side, WAIT};
 use crate::sys::{self, Map};
 use anyhow::{bail, ensure, Context, Result};
-use kfabric::{Access, CompFlags, Completion, Endpoint, Errno, Event, RemoteMem};
+use kfabric::{Access, CompFlags, Completion, Endpoint, Errno, Event, Op, RemoteMem};
 use kfabric_uapi::*;
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -118,12 +118,16 @@ fn long(ctx: &mut Ctx) -> Result<()> {
         region.write_at(0, &pattern_bytes(mine + 2 * round, 0, LEN));
         region.fill(LEN, LEN, 0);
         ep.recv(region.segment(LEN..2 * LEN), 1)?;
-        ep.sendv(&[region.segment(0..5), region.segment(5..LEN)], 2)?;
+        let parts = [region.segment(0..5), region.segment(5..LEN)];
+        ep.post(&Op::send(&parts).data(70 + round).context(2))?;
         // Behind it: it waits its turn.
         ep.inject(b"behind")?;
         let mut seen = Vec::new();
         for _ in 0..2 {
-            seen.push(lib.cq.wait(WAIT)?.ok()?.context());
+            let done = lib.cq.wait(WAIT)?.ok()?;
+            let data = (done.context() == 1).then_some(70 + round);
+            ensure!(done.data() == data, "round {round}: {done:?}");
+            seen.push(done.context());
         }
         seen.sort_unstable();
         ensure!(seen == [1, 2], "{seen:?}");

@@ -60,9 +60,8 @@ fn a_long_message_goes_as_there_is_room() {
     let memory = region(&pair.domain, 2 * LEN);
     let bytes: Vec<u8> = (0..LEN).map(|i| (i * 7 + i / 251) as u8).collect();
     memory.write_at(0, &bytes);
-    pair.a
-        .sendv(&[memory.segment(0..3), memory.segment(3..LEN)], 1)
-        .unwrap();
+    let long = [memory.segment(0..3), memory.segment(3..LEN)];
+    pair.a.post(&Op::send(&long).data(77).context(1)).unwrap();
     pair.a.inject(b"behind").unwrap();
     assert_eq!(pair.a_cq.read_one().unwrap(), None);
     pair.b.recv(memory.segment(LEN..2 * LEN), 2).unwrap();
@@ -73,6 +72,7 @@ fn a_long_message_goes_as_there_is_room() {
         came.extend(pair.b_cq.read_one().unwrap());
     }
     assert_eq!((came[0].context(), came[0].len()), (2, LEN as u64));
+    assert_eq!((came[0].data(), came[1].data()), (Some(77), None));
     assert_eq!((came[1].context(), came[1].len()), (3, 6));
     assert_eq!(memory.to_vec(LEN, LEN), bytes);
     let sent = pair.a_cq.read_one().unwrap().unwrap();
