@@ -114,7 +114,7 @@ impl CompletionQueue {
             true => self.inner.read(to),
             false => self.inner.ring.take(to),
         };
-        n.ok_or(Error::Ring(self.id()))
+        n.ok_or_else(|| Error::Ring(self.id()))
     }
 
     /// Whether a completion waits.
@@ -275,6 +275,7 @@ impl Completion {
     }
 
     /// The failure, if it is one (`fi_cq_readerr`).
+    #[inline]
     pub fn error(&self) -> Option<CompError> {
         (self.raw.err != 0).then(|| CompError {
             errno: Errno(i32::try_from(self.raw.err).unwrap_or(libc::EIO)),
@@ -291,6 +292,7 @@ impl Completion {
     /// # Errors
     ///
     /// [`Error::Completion`].
+    #[inline]
     pub fn ok(self) -> Result<Self> {
         match self.error() {
             None => Ok(self),

@@ -69,10 +69,12 @@ pub struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
+    #[inline]
     pub(crate) fn new(inner: &'a Arc<RegionInner>, range: Range<usize>) -> Self {
         Self::of(inner.handle.raw(), range, Some(inner))
     }
 
+    #[inline]
     fn of(handle: u64, range: Range<usize>, region: Option<&'a Arc<RegionInner>>) -> Self {
         let iov = Iov {
             region: handle,
@@ -114,6 +116,7 @@ pub struct Op<'a> {
 }
 
 impl<'a> Op<'a> {
+    #[inline]
     fn new(op: u32, local: &[Segment<'a>], remote: RemoteMem) -> Self {
         let mut entry = OpEntry {
             op,
@@ -136,11 +139,13 @@ impl<'a> Op<'a> {
     }
 
     /// Sends a message.
+    #[inline]
     pub fn send(local: &[Segment<'a>]) -> Self {
         Self::new(abi::KFI_OP_SEND, local, RemoteMem::default())
     }
 
     /// Posts a receive.
+    #[inline]
     pub fn recv(local: &[Segment<'a>]) -> Self {
         Self::new(abi::KFI_OP_RECV, local, RemoteMem::default())
     }
@@ -236,6 +241,7 @@ impl<'a> Op<'a> {
 
     /// The value to find in its completion.
     #[must_use]
+    #[inline]
     pub fn context(mut self, context: u64) -> Self {
         self.entry.context = context;
         self

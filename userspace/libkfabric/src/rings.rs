@@ -32,7 +32,7 @@ use crate::error::{ObjectId, Result};
 use crate::fabric::DomainInner;
 use crate::op::Local;
 use crate::sys::{self, Link, DATA};
-use message::Message;
+use message::{Asked, Message, Receive};
 pub(crate) use queue::Queue;
 
 /// Nothing is known yet.
@@ -73,7 +73,7 @@ impl Bound {
 
 /// The receive side.
 struct Rx {
-    receives: VecDeque<Message>,
+    receives: VecDeque<Receive>,
     pipe: Receiver,
     /// No more receives, and none is left.
     over: bool,
@@ -245,7 +245,7 @@ impl Rings {
         while let Some(receive) = rx.receives.pop_front() {
             match self.submit(&receive.entry()) {
                 Ok(_) => self.release(true),
-                Err(_) => pushed |= self.complete(true, &receive, libc::ECANCELED, None),
+                Err(_) => pushed |= self.complete_rx(&receive, libc::ECANCELED, None),
             }
         }
         pushed
@@ -276,40 +276,60 @@ impl Rings {
         }
     }
 
-    /// Completes a message that had room reserved; whether somebody waits for that.
-    fn complete(&self, rx: bool, message: &Message, err: i32, piece: Option<&Piece>) -> bool {
-        let Some(bound) = self.queue(rx) else {
+    /// Completes a receive that had room reserved, with the last piece of what it got; whether somebody
+    /// waits for that.
+    fn complete_rx(&self, receive: &Receive, err: i32, piece: Option<&Piece>) -> bool {
+        let Some(bound) = self.rx_queue.get() else {
             return false;
         };
-        if err == 0 && !message.wanted {
+        if err == 0 && !receive.wanted {
             bound.cq.direct.release();
             return false;
         }
-        let written = piece.is_some_and(|piece| piece.written);
-        let mut entry = CqEntry {
-            context: message.context,
-            flags: match (rx, written) {
-                (false, _) => abi::KFI_MSG | abi::KFI_SEND,
-                (true, false) => abi::KFI_MSG | abi::KFI_RECV,
-                (true, true) => abi::KFI_RMA | abi::KFI_REMOTE_WRITE,
-            },
-            len: match (err, rx) {
-                (0, true) => piece.map_or(0, |piece| piece.total),
-                (0, false) => message.len,
-                _ => 0,
-            },
-            buf: if rx { message.offset() } else { 0 },
+        let (mut flags, mut len, mut data) = (abi::KFI_MSG | abi::KFI_RECV, 0, 0);
+        if let Some(piece) = piece {
+            len = piece.total;
+            if piece.written {
+                flags = abi::KFI_RMA | abi::KFI_REMOTE_WRITE;
+            }
+            if let Some(value) = piece.data {
+                flags |= abi::KFI_REMOTE_CQ_DATA;
+                data = u64::from(value);
+            }
+        }
+        bound.cq.push(CqEntry {
+            context: receive.context,
+            flags,
+            len,
+            buf: receive.offset(),
+            data,
             // A positive errno.
             err: err.unsigned_abs(),
             prov_errno: err.unsigned_abs(),
             ep: self.id.handle,
             ..CqEntry::default()
+        })
+    }
+
+    /// Completes a message of `len` bytes that had room reserved; whether somebody waits for that.
+    fn complete_tx(&self, context: u64, len: u64, wanted: bool, err: i32) -> bool {
+        let Some(bound) = self.tx_queue.get() else {
+            return false;
         };
-        if let Some(data) = piece.filter(|_| rx).and_then(|piece| piece.data) {
-            entry.flags |= abi::KFI_REMOTE_CQ_DATA;
-            entry.data = u64::from(data);
+        if err == 0 && !wanted {
+            bound.cq.direct.release();
+            return false;
         }
-        bound.cq.push(entry)
+        bound.cq.push(CqEntry {
+            context,
+            flags: abi::KFI_MSG | abi::KFI_SEND,
+            len: if err == 0 { len } else { 0 },
+            // A positive errno.
+            err: err.unsigned_abs(),
+            prov_errno: err.unsigned_abs(),
+            ep: self.id.handle,
+            ..CqEntry::default()
+        })
     }
 
     /// Ends the connection: the peer has broken the rules, or sent too much.
@@ -334,7 +354,14 @@ impl Rings {
     }
 
     /// Wakes who waits at the queues that got something, but for one that is being looked at.
+    #[inline]
     pub(crate) fn alert(&self, pushed: Pushed, but: Option<&CqInner>) {
+        if pushed.rx || pushed.tx {
+            self.alert_them(pushed, but);
+        }
+    }
+
+    fn alert_them(&self, pushed: Pushed, but: Option<&CqInner>) {
         for (there, rx) in [(pushed.rx, true), (pushed.tx, false)] {
             let Some(bound) = self.queue(rx).filter(|_| there) else {
                 continue;
@@ -411,15 +438,14 @@ impl Rings {
                 break;
             }
             if piece.is_last() {
-                if let Some(receive) = rx.receives.pop_front() {
-                    pushed |= self.complete(true, &receive, 0, Some(&piece));
-                }
+                pushed |= self.complete_rx(receive, 0, Some(&piece));
+                rx.receives.pop_front();
             }
         }
         if let Some(err) = why {
             // It is the first receive that it concerns, if there is one.
             if let Some(receive) = rx.receives.pop_front() {
-                pushed |= self.complete(true, &receive, err, None);
+                pushed |= self.complete_rx(&receive, err, None);
             }
             ring.failed().store(err.unsigned_abs(), Ordering::Relaxed);
             pushed |= self.flush_rx(rx);
@@ -434,7 +460,7 @@ impl Rings {
         rx.over = true;
         let mut pushed = false;
         while let Some(receive) = rx.receives.pop_front() {
-            pushed |= self.complete(true, &receive, libc::ECANCELED, None);
+            pushed |= self.complete_rx(&receive, libc::ECANCELED, None);
         }
         pushed
     }
@@ -477,7 +503,8 @@ impl Rings {
 
     fn sent(&self, message: &Message) -> bool {
         // The note of a write has no completion of its own.
-        message.written.is_none() && self.complete(false, message, 0, None)
+        message.written.is_none()
+            && self.complete_tx(message.context, message.len, message.wanted, 0)
     }
 
     fn flush_tx(&self, link: &Link, tx: &mut Tx) -> bool {
@@ -492,7 +519,7 @@ impl Rings {
         };
         while let Some(message) = tx.pending.pop_front() {
             if message.written.is_none() {
-                pushed |= self.complete(false, &message, err, None);
+                pushed |= self.complete_tx(message.context, message.len, message.wanted, err);
             }
             err = libc::ECANCELED;
         }
@@ -512,9 +539,9 @@ impl Rings {
         if self.mode() == NONE {
             return Ok(Posted::Kernel);
         }
-        let message = match entry.op {
+        let asked = match entry.op {
             abi::KFI_OP_RECV | abi::KFI_OP_SEND => {
-                Message::new(&self.domain, entry, local, self.iov_limit)?
+                Asked::new(&self.domain, entry, local, self.iov_limit)?
             }
             abi::KFI_OP_WRITE if entry.flags & abi::KFI_REMOTE_CQ_DATA != 0 => {
                 return self.write_with_data(entry);
@@ -525,16 +552,15 @@ impl Rings {
             return Err(Errno::EINVAL);
         }
         match entry.op {
-            abi::KFI_OP_RECV => self.receive(message),
-            _ => self.send(message),
+            abi::KFI_OP_RECV => self.receive(&asked),
+            _ => self.send(&asked),
         }
     }
 
-    fn receive(&self, mut message: Message) -> std::result::Result<Posted, Errno> {
+    fn receive(&self, asked: &Asked<'_>) -> std::result::Result<Posted, Errno> {
         let Some(bound) = self.rx_queue.get() else {
             return Ok(Posted::Kernel);
         };
-        message.wanted = bound.wants(message.flags);
         let mut rx = lock(&self.rx);
         match self.mode() {
             // It was handed over to, meanwhile.
@@ -556,7 +582,8 @@ impl Rings {
             return Err(Errno::EAGAIN);
         }
         bound.cq.reserve()?;
-        rx.receives.push_back(message);
+        rx.receives
+            .push_back(asked.receive(bound.wants(asked.flags())));
         let pushed =
             link.is_some_and(|link| rx.pipe.has_some(&link.theirs) && self.take(link, &mut rx));
         drop(rx);
@@ -584,21 +611,38 @@ impl Rings {
         }
     }
 
-    fn send(&self, mut message: Message) -> std::result::Result<Posted, Errno> {
+    fn send(&self, asked: &Asked<'_>) -> std::result::Result<Posted, Errno> {
         let Some(link) = self.connected()? else {
             return Ok(Posted::Kernel);
         };
-        message.wanted = self
-            .tx_queue
-            .get()
-            .is_some_and(|bound| bound.wants(message.flags));
+        let bound = self.tx_queue.get();
+        let wanted = bound.is_some_and(|bound| bound.wants(asked.flags()));
         let mut tx = lock(&self.tx);
         self.reserve(false)?;
-        let result = self.enter(link, &mut tx, message);
+        let result = match self.send_now(link, &mut tx, asked, wanted) {
+            Some(pushed) => Ok(pushed),
+            None => self.enter(link, &mut tx, asked.message(wanted)),
+        };
         drop(tx);
         let tx = result.inspect_err(|_| self.release(false))?;
         self.alert(Pushed { rx: false, tx }, None);
         Ok(Posted::Here)
+    }
+
+    /// Sends a message for which there is room, without keeping it; whether that completed something
+    /// that is waited for. `None`: it goes the other way.
+    fn send_now(&self, link: &Link, tx: &mut Tx, asked: &Asked<'_>, wanted: bool) -> Option<bool> {
+        if tx.over || !tx.pending.is_empty() {
+            return None;
+        }
+        // A lie is seen again by who takes the other way.
+        if !asked.put(&link.ours, &mut tx.pipe).is_ok_and(|all| all) {
+            return None;
+        }
+        if tx.pipe.wakes(&link.ours) {
+            self.wake_peer();
+        }
+        Some(self.complete_tx(asked.context(), asked.len, wanted, 0))
     }
 
     /// Sends a message now, or when there is room. Whether something completed.
@@ -743,7 +787,7 @@ impl Rings {
             return Some(Err(Errno(libc::ENOENT)));
         };
         let pushed = Pushed {
-            rx: self.complete(true, &receive, libc::ECANCELED, None),
+            rx: self.complete_rx(&receive, libc::ECANCELED, None),
             tx: false,
         };
         drop(rx);

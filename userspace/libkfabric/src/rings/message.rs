@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A message that is on its way through a ring, or a receive that waits for one.
+//! What is sent through a ring, and a receive that waits for it.
+//!
+//! A message that has room is copied into the ring from where its operation says ([`Asked`]). Only what
+//! has to wait keeps its memory: a receive ([`Receive`]), and a message for which there is no room yet
+//! ([`Message`]).
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -15,41 +19,26 @@ use crate::op::Local;
 use crate::region::RegionInner;
 use crate::sys::PipeMem;
 
-/// A piece of its memory, which it keeps.
-struct Part {
-    region: Arc<RegionInner>,
-    offset: usize,
-    len: usize,
-}
-
-/// See the module.
-pub(super) struct Message {
-    pub(super) context: u64,
-    /// `KFI_*` of its entry.
-    pub(super) flags: u64,
-    /// A success has a completion.
-    pub(super) wanted: bool,
+/// A send or a receive that may be made.
+pub(super) struct Asked<'a> {
+    entry: &'a OpEntry,
+    local: &'a Local<'a>,
     /// Bytes, or room for them.
     pub(super) len: u64,
-    /// Bytes that are in the ring.
-    pub(super) done: u64,
     data: Option<u32>,
-    /// It is the note of a write of so many bytes.
-    pub(super) written: Option<u64>,
-    parts: [Option<Part>; abi::KFI_IOV_MAX],
-    inject: [u8; abi::KFI_INJECT_MAX],
 }
 
-impl Message {
-    /// Of a send or a receive.
+impl<'a> Asked<'a> {
+    /// Of an operation.
     ///
     /// # Errors
     ///
     /// What the kernel says of such an operation.
+    #[inline]
     pub(super) fn new(
         domain: &Arc<DomainInner>,
-        entry: &OpEntry,
-        local: &Local<'_>,
+        entry: &'a OpEntry,
+        local: &'a Local<'a>,
         iov_limit: u32,
     ) -> Result<Self, Errno> {
         let receives = entry.op == abi::KFI_OP_RECV;
@@ -58,11 +47,9 @@ impl Message {
             .iov
             .get(..entry.iov_count as usize)
             .ok_or(Errno::EINVAL)?;
-        let mut parts = [const { None }; abi::KFI_IOV_MAX];
         let mut len = 0;
-        for ((part, iov), region) in parts.iter_mut().zip(iov).zip(&local.regions) {
-            let region = region.ok_or(Errno::EINVAL)?;
-            *part = Some(Part::new(domain, region, iov, needed)?);
+        for (iov, region) in iov.iter().zip(&local.regions) {
+            check(domain, region.ok_or(Errno::EINVAL)?, iov, needed)?;
             len += iov.len;
         }
         let inject = entry.flags & abi::KFI_INJECT != 0;
@@ -81,47 +68,219 @@ impl Message {
             (true, Ok(data)) => Some(data),
             (true, Err(_)) => return Err(Errno::EINVAL),
         };
-        let mut payload = [0; abi::KFI_INJECT_MAX];
         if inject {
-            let most = domain.inject_size().min(payload.len());
-            if local.payload.len() > most {
+            if local.payload.len() > domain.inject_size().min(abi::KFI_INJECT_MAX) {
                 return Err(Errno(libc::EMSGSIZE));
             }
-            payload[..local.payload.len()].copy_from_slice(local.payload);
             len = local.payload.len() as u64;
         }
         if len > domain.max_msg_size() {
             return Err(Errno(libc::EMSGSIZE));
         }
         Ok(Self {
-            context: entry.context,
-            flags: entry.flags,
-            wanted: false,
+            entry,
+            local,
             len,
-            done: 0,
             data,
-            written: None,
-            parts,
-            inject: payload,
         })
     }
 
-    /// That a write of `len` bytes was made.
-    pub(super) fn note(len: u64, data: u32) -> Self {
-        Self {
-            context: 0,
-            flags: 0,
-            wanted: false,
-            len: 0,
-            done: 0,
-            data: Some(data),
-            written: Some(len),
-            parts: [const { None }; abi::KFI_IOV_MAX],
-            inject: [0; abi::KFI_INJECT_MAX],
+    /// The value for its completion.
+    pub(super) fn context(&self) -> u64 {
+        self.entry.context
+    }
+
+    /// `KFI_*` of its entry.
+    pub(super) fn flags(&self) -> u64 {
+        self.entry.flags
+    }
+
+    fn pieces(&self) -> impl Iterator<Item = (&Arc<RegionInner>, &Iov)> {
+        // There are regions for just those that count.
+        self.local
+            .regions
+            .iter()
+            .map_while(|r| *r)
+            .zip(&self.entry.iov)
+    }
+
+    fn parts(&self) -> Parts {
+        let mut parts = NO_PARTS;
+        for (part, (region, iov)) in parts.iter_mut().zip(self.pieces()) {
+            *part = Some(Part {
+                region: region.clone(),
+                // CAST: Inside the region, as it was checked.
+                offset: iov.offset as usize,
+                len: iov.len as usize,
+            });
+        }
+        parts
+    }
+
+    /// As a receive that waits.
+    #[inline]
+    pub(super) fn receive(&self, wanted: bool) -> Receive {
+        Receive {
+            context: self.entry.context,
+            flags: self.entry.flags,
+            len: self.len,
+            wanted,
+            parts: self.parts(),
         }
     }
 
-    /// As the kernel has it: of a receive.
+    /// As a message that waits.
+    pub(super) fn message(&self, wanted: bool) -> Message {
+        let mut inject = [0; abi::KFI_INJECT_MAX];
+        for (to, from) in inject.iter_mut().zip(self.local.payload) {
+            *to = *from;
+        }
+        Message {
+            context: self.entry.context,
+            wanted,
+            len: self.len,
+            done: 0,
+            data: self.data,
+            written: None,
+            injected: self.entry.flags & abi::KFI_INJECT != 0,
+            inject,
+            parts: self.parts(),
+        }
+    }
+
+    /// Puts all of it into the ring, if there is room; whether there was.
+    #[inline]
+    pub(super) fn put(&self, ring: &PipeMem, pipe: &mut Sender) -> Result<bool, Lie> {
+        let Some(len) = pipe
+            .room(ring, self.len)?
+            .filter(|n| u64::from(*n) == self.len)
+        else {
+            return Ok(false);
+        };
+        let piece = Piece {
+            total: self.len,
+            at: 0,
+            len,
+            data: self.data,
+            written: false,
+        };
+        let injected = self.entry.flags & abi::KFI_INJECT != 0;
+        pipe.put(ring, &piece, |at, from, n| match injected {
+            true => inject(ring, at, self.local.payload, from.into(), n),
+            // CAST: Inside the region, as it was checked.
+            false => load(
+                ring,
+                at,
+                from.into(),
+                n,
+                self.pieces()
+                    .map(|(region, iov)| (&**region, iov.offset as usize, iov.len as usize)),
+            ),
+        });
+        Ok(true)
+    }
+}
+
+fn check(
+    domain: &Arc<DomainInner>,
+    region: &RegionInner,
+    iov: &Iov,
+    needed: Access,
+) -> Result<(), Errno> {
+    if !region.access.contains(needed) {
+        return Err(Errno(libc::EACCES));
+    }
+    let end = iov.offset.checked_add(iov.len);
+    match end.is_some_and(|end| end <= region.len as u64) && Arc::ptr_eq(domain, &region.domain) {
+        true => Ok(()),
+        false => Err(Errno::EINVAL),
+    }
+}
+
+/// A piece of memory that is kept.
+struct Part {
+    region: Arc<RegionInner>,
+    offset: usize,
+    len: usize,
+}
+
+impl Part {
+    fn get(&self) -> (&RegionInner, usize, usize) {
+        (&self.region, self.offset, self.len)
+    }
+}
+
+type Parts = [Option<Part>; abi::KFI_IOV_MAX];
+const NO_PARTS: Parts = [const { None }; abi::KFI_IOV_MAX];
+
+/// Calls `each` for the parts of `len` bytes from byte `from` on of some memory (region, offset there,
+/// bytes): region, offset in its memory, bytes before it of these, bytes. Whether there are as many,
+/// and `each` has never said no.
+#[inline]
+fn walk<'a>(
+    memory: impl Iterator<Item = (&'a RegionInner, usize, usize)>,
+    from: u64,
+    len: u32,
+    mut each: impl FnMut(&RegionInner, usize, usize, usize) -> bool,
+) -> bool {
+    // CAST: Within memory of this process, as it was checked.
+    let (mut skip, mut left, mut before) = (from as usize, len as usize, 0);
+    for (region, offset, bytes) in memory {
+        if left == 0 {
+            break;
+        }
+        let past = skip.min(bytes);
+        skip -= past;
+        let n = left.min(bytes - past);
+        if n != 0 {
+            if !each(region, region.first + offset + past, before, n) {
+                return false;
+            }
+            left -= n;
+            before += n;
+        }
+    }
+    left == 0
+}
+
+/// Copies `len` bytes from byte `from` on of some memory to `at` of the ring.
+#[inline]
+fn load<'a>(
+    ring: &PipeMem,
+    at: u32,
+    from: u64,
+    len: u32,
+    memory: impl Iterator<Item = (&'a RegionInner, usize, usize)>,
+) {
+    walk(memory, from, len, |region, of, before, n| {
+        // CAST: Less than a ring.
+        let at = at + before as u32;
+        let copy = |map: &_| ring.fill(at, map, of, n);
+        region.memory.with_map(false, copy).is_some()
+    });
+}
+
+fn inject(ring: &PipeMem, at: u32, payload: &[u8], from: u64, len: u32) {
+    // CAST: Some bytes.
+    let from = from as usize;
+    let bytes = payload.get(from..from + len as usize);
+    let _ = ring.fill_from(at, bytes.unwrap_or_default());
+}
+
+/// A receive that waits.
+pub(super) struct Receive {
+    pub(super) context: u64,
+    /// `KFI_*` of its entry.
+    flags: u64,
+    /// Room.
+    pub(super) len: u64,
+    /// A success has a completion.
+    pub(super) wanted: bool,
+    parts: Parts,
+}
+
+impl Receive {
+    /// As the kernel has it.
     pub(super) fn entry(&self) -> OpEntry {
         let mut entry = OpEntry {
             op: abi::KFI_OP_RECV,
@@ -145,55 +304,50 @@ impl Message {
         self.parts[0].as_ref().map_or(0, |part| part.offset as u64)
     }
 
-    /// Calls `each` for the parts of `len` bytes from byte `from` on: region, offset there, bytes
-    /// before it of these, bytes.
-    fn each(
-        &self,
-        from: u64,
-        len: u32,
-        mut each: impl FnMut(&RegionInner, usize, usize, usize) -> bool,
-    ) -> bool {
-        // CAST: Within memory of this process, as it was checked.
-        let (mut skip, mut left, mut before) = (from as usize, len as usize, 0);
-        for part in self.parts.iter().flatten() {
-            let past = skip.min(part.len);
-            skip -= past;
-            let n = left.min(part.len - past);
-            if n != 0 {
-                let at = part.region.first + part.offset + past;
-                if !each(&part.region, at, before, n) {
-                    return false;
-                }
-                left -= n;
-                before += n;
-            }
-        }
-        left == 0
-    }
-
     /// Stores `len` bytes at `at` of the ring as those from byte `from` on; whether they have a place.
+    #[inline]
     pub(super) fn store(&self, ring: &PipeMem, at: u32, from: u64, len: u32) -> bool {
-        self.each(from, len, |region, to, before, n| {
+        let memory = self.parts.iter().map_while(Option::as_ref).map(Part::get);
+        walk(memory, from, len, |region, to, before, n| {
             // CAST: Less than a ring.
             let at = at + before as u32;
             let copy = |map: &_| ring.empty(at, map, to, n);
             region.memory.with_map(true, copy).is_some()
         })
     }
+}
 
-    fn load(&self, ring: &PipeMem, at: u32, from: u64, len: u32) {
-        if self.flags & abi::KFI_INJECT != 0 {
-            // CAST: Some bytes.
-            let from = from as usize;
-            let bytes = self.inject.get(from..from + len as usize);
-            let _ = ring.fill_from(at, bytes.unwrap_or_default());
-            return;
+/// A message that waits for room.
+pub(super) struct Message {
+    pub(super) context: u64,
+    /// A success has a completion.
+    pub(super) wanted: bool,
+    /// Its bytes.
+    pub(super) len: u64,
+    /// Bytes that are in the ring.
+    pub(super) done: u64,
+    data: Option<u32>,
+    /// It is the note of a write of so many bytes.
+    pub(super) written: Option<u64>,
+    injected: bool,
+    inject: [u8; abi::KFI_INJECT_MAX],
+    parts: Parts,
+}
+
+impl Message {
+    /// That a write of `len` bytes was made.
+    pub(super) fn note(len: u64, data: u32) -> Self {
+        Self {
+            context: 0,
+            wanted: false,
+            len: 0,
+            done: 0,
+            data: Some(data),
+            written: Some(len),
+            injected: false,
+            inject: [0; abi::KFI_INJECT_MAX],
+            parts: NO_PARTS,
         }
-        self.each(from, len, |region, of, before, n| {
-            let at = at + before as u32;
-            let copy = |map: &_| ring.fill(at, map, of, n);
-            region.memory.with_map(false, copy).is_some()
-        });
     }
 
     /// Puts it into the ring, as far as there is room; whether that is all of it.
@@ -206,42 +360,26 @@ impl Message {
                 total: self.written.unwrap_or(self.len),
                 at: self.done,
                 len,
-                data: self.data.filter(|_| self.done == 0),
+                data: self.data,
                 written: self.written.is_some(),
             };
             pipe.put(ring, &piece, |at, from, n| {
-                self.load(ring, at, self.done + u64::from(from), n);
+                let from = self.done + u64::from(from);
+                match self.injected {
+                    true => inject(ring, at, &self.inject, from, n),
+                    false => load(
+                        ring,
+                        at,
+                        from,
+                        n,
+                        self.parts.iter().flatten().map(Part::get),
+                    ),
+                }
             });
             self.done += u64::from(len);
             if self.done == self.len {
                 return Ok(true);
             }
         }
-    }
-}
-
-impl Part {
-    fn new(
-        domain: &Arc<DomainInner>,
-        region: &Arc<RegionInner>,
-        iov: &Iov,
-        needed: Access,
-    ) -> Result<Self, Errno> {
-        if !region.access.contains(needed) {
-            return Err(Errno(libc::EACCES));
-        }
-        let fits = iov
-            .offset
-            .checked_add(iov.len)
-            .is_some_and(|end| end <= region.len as u64);
-        if !fits || !Arc::ptr_eq(domain, &region.domain) {
-            return Err(Errno::EINVAL);
-        }
-        Ok(Self {
-            region: region.clone(),
-            // CAST: Inside the region.
-            offset: iov.offset as usize,
-            len: iov.len as usize,
-        })
     }
 }

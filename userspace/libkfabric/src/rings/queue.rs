@@ -98,6 +98,7 @@ impl CqInner {
     }
 
     /// Takes what the kernel's ring holds. One that lies shows when it is read.
+    #[inline(never)]
     fn empty(&self, entries: &mut VecDeque<CqEntry>) {
         let mut some = [CqEntry::default(); 8];
         while let Some(n @ 1..) = self.ring.take(&mut some) {
@@ -171,17 +172,26 @@ impl CqInner {
     /// Takes entries that are here, or in the kernel's ring.
     fn take(&self, to: &mut [CqEntry]) -> Option<usize> {
         let mut entries = lock(&self.direct.entries);
-        let here = to.len().min(entries.len());
-        for (to, entry) in to.iter_mut().zip(entries.drain(..here)) {
+        let mut n = 0;
+        while let Some(to) = to.get_mut(n) {
+            let Some(entry) = entries.pop_front() else {
+                break;
+            };
             *to = entry;
+            n += 1;
         }
-        if here != 0 {
+        if n != 0 {
             // CAST: As many as were promised.
-            self.direct
-                .promised
-                .fetch_sub(here as u32, Ordering::Relaxed);
+            self.direct.promised.fetch_sub(n as u32, Ordering::Relaxed);
         }
-        let n = here + self.ring.take(&mut to[here..])?;
+        if n < to.len() {
+            n += match self.ring.take(&mut to[n..]) {
+                Some(more) => more,
+                None if n == 0 => return None,
+                // Whoever reads next is told.
+                None => 0,
+            };
+        }
         let awaited = !entries.is_empty() && self.direct.is_awaited();
         drop(entries);
         if awaited {
