@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use kfabric_uapi::CqEntry;
@@ -20,7 +20,9 @@ pub(crate) struct Queue {
     /// An endpoint with rings was bound to it, ever.
     used: AtomicBool,
     endpoints: Mutex<Vec<Arc<Rings>>>,
-    pub(super) entries: Mutex<VecDeque<CqEntry>>,
+    entries: Mutex<VecDeque<CqEntry>>,
+    /// How many there are, for who only looks. Changed under their lock.
+    made: AtomicUsize,
     /// Entries that are, or may yet come to be, made here and not read.
     promised: AtomicU32,
     /// Threads that wait for its descriptor, or are about to.
@@ -110,7 +112,9 @@ impl CqInner {
 
     /// As [`CqInner::push`] does, for who needs room in the kernel's ring.
     pub(super) fn fetch(&self) {
-        self.empty(&mut lock(&self.direct.entries));
+        let mut entries = lock(&self.direct.entries);
+        self.empty(&mut entries);
+        self.direct.made.store(entries.len(), Ordering::Relaxed);
     }
 
     /// Adds a completion for which room is promised; whether somebody waits for one.
@@ -121,6 +125,7 @@ impl CqInner {
             self.empty(&mut entries);
         }
         entries.push_back(entry);
+        self.direct.made.store(entries.len(), Ordering::Relaxed);
         self.direct.is_awaited()
     }
 
@@ -161,11 +166,21 @@ impl CqInner {
     pub(crate) fn read(&self, to: &mut [CqEntry]) -> Option<usize> {
         self.direct.enter_outside(false);
         // What is there is read before more is made.
-        let n = self.take(to)?;
+        let n = self.take_some(to)?;
         if n != 0 {
             return Some(n);
         }
         self.progress(false);
+        self.take_some(to)
+    }
+
+    /// As [`CqInner::take`], without the lock where there is nothing. What another thread is just moving
+    /// may be missed; who is about to wait asks [`CqInner::has_entries`].
+    fn take_some(&self, to: &mut [CqEntry]) -> Option<usize> {
+        let made = self.direct.made.load(Ordering::Relaxed);
+        if made == 0 && !self.ring.waiting() {
+            return Some(0);
+        }
         self.take(to)
     }
 
@@ -181,6 +196,7 @@ impl CqInner {
             n += 1;
         }
         if n != 0 {
+            self.direct.made.store(entries.len(), Ordering::Relaxed);
             // CAST: As many as were promised.
             self.direct.promised.fetch_sub(n as u32, Ordering::Relaxed);
         }
