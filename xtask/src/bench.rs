@@ -36,8 +36,8 @@ pub struct Args {
     /// Measure wall-clock time instead: needs a quiet machine.
     #[arg(long)]
     pub real_time: bool,
-    /// Tell instead where each microsecond goes, from a trace of every instruction: of `keys`, or of
-    /// operations in the `kernel`.
+    /// Tell instead where each microsecond goes, from a trace of every instruction: of `keys`, of
+    /// operations in the `kernel`, or of requests of `blk`.
     #[arg(long, conflicts_with_all = ["report", "real_time", "cpus"])]
     pub profile: bool,
     /// Kill the guest after this many seconds.

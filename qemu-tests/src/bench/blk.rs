@@ -8,12 +8,13 @@
 
 use super::Figure;
 use crate::harness::guest::{load, run, unload, until};
-use crate::harness::Ctx;
+use crate::harness::{Ctx, Env};
 use anyhow::{ensure, Context, Result};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Bytes of each disk.
@@ -126,9 +127,9 @@ fn fill(device: &Path) -> Result<()> {
     .map(drop)
 }
 
-/// Operations a second.
-fn fio(device: &Path, job: &Job) -> Result<f64> {
-    let args = [
+/// What fio is told.
+fn arguments(device: &Path, job: &Job) -> Vec<String> {
+    let fixed = [
         "--name=bench",
         "--thread",
         "--ioengine=libaio",
@@ -139,12 +140,22 @@ fn fio(device: &Path, job: &Job) -> Result<f64> {
         "--randrepeat=1",
         "--invalidate=0",
         "--output-format=json",
-        &format!("--filename={}", device.display()),
-        &format!("--rw={}", job.rw),
-        &format!("--bs={}", job.block),
-        &format!("--iodepth={}", job.depth),
-        &format!("--io_size={}", job.block * job.count),
     ];
+    let mut all: Vec<String> = fixed.map(str::to_owned).into();
+    all.extend([
+        format!("--filename={}", device.display()),
+        format!("--rw={}", job.rw),
+        format!("--bs={}", job.block),
+        format!("--iodepth={}", job.depth),
+        format!("--io_size={}", job.block * job.count),
+    ]);
+    all
+}
+
+/// Operations a second.
+fn fio(device: &Path, job: &Job) -> Result<f64> {
+    let args = arguments(device, job);
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let said = run("fio", &args)?;
     // It may say something before.
     let json = said.find('{').map_or("", |at| &said[at..]);
@@ -168,6 +179,44 @@ fn fio(device: &Path, job: &Job) -> Result<f64> {
     Ok(iops)
 }
 
+/// Requests that a disk has done.
+fn done(device: &Path) -> Result<usize> {
+    let name = device.file_name().context("no name")?.to_string_lossy();
+    let stat = fs::read_to_string(format!("/sys/block/{name}/stat"))?;
+    let fields: Vec<usize> = stat
+        .split_whitespace()
+        .map(str::parse)
+        .collect::<Result<_, _>>()?;
+    // Reads and writes.
+    Ok(fields.first().unwrap_or(&0) + fields.get(4).unwrap_or(&0))
+}
+
+/// Traces a part of each job. `whose` is what the traces' names begin with.
+fn traces(device: &Path, whose: &str) -> Result<()> {
+    for job in &JOBS {
+        let long = Job {
+            count: 1 << 22,
+            ..*job
+        };
+        let mut fio = Command::new("fio")
+            .args(arguments(device, &long))
+            .stdout(Stdio::null())
+            .spawn()?;
+        // It has begun then, and goes on until it is killed.
+        std::thread::sleep(Duration::from_millis(500));
+        let before = done(device)?;
+        let name = format!("{whose}-{}-{}", job.rw, job.depth);
+        let traced = super::profile::traced(&name, || {
+            std::thread::sleep(Duration::from_millis(60));
+            Ok(done(device)? - before)
+        });
+        fio.kill()?;
+        fio.wait()?;
+        traced?;
+    }
+    Ok(())
+}
+
 /// Operations a second of every job.
 fn jobs(device: &Path) -> Result<Vec<f64>> {
     // A little of each first, to warm up.
@@ -184,7 +233,7 @@ fn jobs(device: &Path) -> Result<Vec<f64>> {
 }
 
 /// Ours: an export of `what`, as `kfi blk export` takes it.
-fn ours(what: &str) -> Result<Vec<f64>> {
+fn ours<T>(what: &str, jobs: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
     load("kfblk")?;
     let at = format!("--port {PORT} --provider kverbs");
     first(&format!(
@@ -271,7 +320,7 @@ fn backing() -> Result<()> {
 }
 
 /// The peer: the disk in memory, exported by nvmet.
-fn theirs() -> Result<Vec<f64>> {
+fn theirs<T>(jobs: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
     // Without the layer that chooses among paths, of which there is one.
     run("modprobe", &["nvme-core", "multipath=N"])?;
     run("modprobe", &["-a", "nvmet-rdma", "nvme-rdma"])?;
@@ -289,6 +338,17 @@ fn theirs() -> Result<Vec<f64>> {
     Ok(done)
 }
 
+/// Where the time goes, of a device's export and of the peer.
+pub(super) fn profile(_: &Env) -> Result<()> {
+    let link = Link::new()?;
+    backing()?;
+    ours(&format!("--device {BACKING}"), |disk| traces(disk, "kfblk"))?;
+    theirs(|disk| traces(disk, "nvme"))?;
+    run("modprobe", &["-r", "brd"])?;
+    drop(link);
+    Ok(())
+}
+
 /// All of it.
 pub(super) fn run_all(ctx: &mut Ctx) -> Result<()> {
     if ctx.first() {
@@ -298,8 +358,8 @@ pub(super) fn run_all(ctx: &mut Ctx) -> Result<()> {
             ("memory", format!("--size {SIZE}")),
             ("device", format!("--device {BACKING}")),
         ];
-        let ours: Result<Vec<_>> = exports.iter().map(|(_, what)| ours(what)).collect();
-        let (ours, theirs) = (ours?, theirs()?);
+        let ours: Result<Vec<_>> = exports.iter().map(|(_, what)| ours(what, jobs)).collect();
+        let (ours, theirs) = (ours?, theirs(jobs)?);
         run("modprobe", &["-r", "brd"])?;
         drop(link);
         for (kind, ((what, _), ours)) in exports.iter().zip(ours).enumerate() {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Keys, registrations and operations for `cargo xtask bench --profile`: the machine traces what is
+//! Keys, registrations, operations and disks for `cargo xtask bench --profile`: the machine traces what is
 //! executed between two requests, and the build tool tells whose instructions they were.
 //!
-//! Prints a line `KFI-TRACE NAME COUNT` for each trace: of how many keys or operations it is.
+//! Prints a line `KFI-TRACE NAME COUNT` for each trace: of how many keys, operations or requests it is.
 
 use super::memory::{memory, verbs_reg};
 use super::shm::{Ends, Twin};
@@ -46,13 +46,18 @@ const SIZES: [Size; 2] = [
 /// Keys of a batch.
 const BATCH: usize = 64;
 
-/// Traces `count` keys, which `f` makes.
-fn traced(name: &str, count: usize, f: impl FnOnce() -> Result<()>) -> Result<()> {
+/// Traces what `f` does; it returns how many it did.
+pub(super) fn traced(name: &str, f: impl FnOnce() -> Result<usize>) -> Result<()> {
     ask_host(&format!("trace {name}"))?;
     let done = f();
     ask_host("trace")?;
-    println!("KFI-TRACE {name} {count}");
-    done
+    println!("KFI-TRACE {name} {}", done?);
+    Ok(())
+}
+
+/// Traces `count` keys or operations, which `f` makes.
+fn count(name: &str, count: usize, f: impl FnOnce() -> Result<()>) -> Result<()> {
+    traced(name, || f().map(|()| count))
 }
 
 /// Registering and deregistering with verbs, in a program that waits where it is told.
@@ -76,7 +81,7 @@ fn registering(env: &Env, size: &Size) -> Result<()> {
     };
     next("warm")?;
     let name = format!("register{}", size.suffix);
-    traced(&name, size.rounds as usize, || {
+    count(&name, size.rounds as usize, || {
         orders.write_all(b"\n")?;
         next("done")
     })?;
@@ -101,7 +106,7 @@ fn keys(env: &Env, size: &Size) -> Result<()> {
         Ok(())
     };
     pairs()?;
-    traced(&name("pair"), size.rounds as usize, pairs)?;
+    count(&name("pair"), size.rounds as usize, pairs)?;
     let entry = |slot: &u64| KeyEntry {
         slot: *slot,
         length: len,
@@ -119,11 +124,11 @@ fn keys(env: &Env, size: &Size) -> Result<()> {
     };
     let rounds = size.rounds.div_ceil(40) as usize;
     batches(rounds)?;
-    traced(&name("batch"), rounds * BATCH, || batches(rounds))?;
+    count(&name("batch"), rounds * BATCH, || batches(rounds))?;
     // A worker refills the slots' reserves.
     std::thread::sleep(Duration::from_millis(50));
     // Each alone, and none revoked until all are there.
-    traced(&name("ordered"), BATCH, || {
+    count(&name("ordered"), BATCH, || {
         for slot in &slots {
             let got = side.dev.key_order(&entry(slot), 0, 0)?;
             ensure!(got.key != KFI_KEY_NOTAVAIL, "ordered: {got:?}");
@@ -148,7 +153,7 @@ fn copies(env: &Env) -> Result<()> {
     let ours =
         || (0..ROUNDS).try_for_each(|_| ends.run(op::write(1, &piece, remote.addr, remote.key)));
     ours()?;
-    traced("kshm-write", ROUNDS, ours)?;
+    count("kshm-write", ROUNDS, ours)?;
     let kernels = || -> Result<()> {
         for _ in 0..ROUNDS {
             let done = process_vm(twin.0, false, near.map(), far.addr(), LEN)?;
@@ -157,7 +162,7 @@ fn copies(env: &Env) -> Result<()> {
         Ok(())
     };
     kernels()?;
-    traced("vm-writev", ROUNDS, kernels)
+    count("vm-writev", ROUNDS, kernels)
 }
 
 /// Writes of 8 bytes, 16 at once, in the kernel: by the kfi API, and by verbs alone. With each is
@@ -166,7 +171,7 @@ fn loops(_: &Env) -> Result<()> {
     // As many as the module does, and the tenth of them to warm up.
     const COUNT: usize = 704;
     for (way, name) in [(0, "kfi-write"), (1, "verbs-write")] {
-        traced(name, COUNT, || {
+        count(name, COUNT, || {
             for part in results_with("kfi_c_bench", &format!("only={way},1,0,1"))? {
                 ensure!(part.status == Status::Ok, "{}: {}", part.name, part.detail);
             }
@@ -189,7 +194,11 @@ fn all_keys(env: &Env) -> Result<()> {
 type Profile = fn(&Env) -> Result<()>;
 
 /// What can be traced.
-const PROFILES: [(&str, Profile); 2] = [("keys", all_keys), ("kernel", loops)];
+const PROFILES: [(&str, Profile); 3] = [
+    ("keys", all_keys),
+    ("kernel", loops),
+    ("blk", super::blk::profile),
+];
 
 /// Runs on both nodes; node 1 is traced. All that is named, or all.
 ///
