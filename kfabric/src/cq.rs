@@ -39,6 +39,12 @@ const DEFAULT_DEPTH: u32 = 1024;
 pub trait CqHandler: Send + Sync {
     /// At least one entry may be waiting.
     fn completed(&self);
+
+    /// As above, in a task that holds no lock, where it may sleep. Nothing else of the endpoint
+    /// completes until it returns, and who closes that waits for it: it does not do so itself.
+    fn completed_sleeping(&self) {
+        self.completed();
+    }
 }
 
 /// A completion queue.
@@ -138,7 +144,8 @@ impl Cq {
     }
 
     /// Writes the entry that was promised, of which only what the format has is left. Any context.
-    pub(crate) fn push(&self, entry: &mut CqEntry) {
+    /// `may_sleep`: in a task that holds no lock.
+    pub(crate) fn push(&self, entry: &mut CqEntry, may_sleep: bool) {
         #[cfg(kfabric_seed_bug = "lost-completion")]
         if entry.err == kernel::bindings::ECANCELED {
             return self.unreserve();
@@ -158,8 +165,10 @@ impl Cq {
             self.ring.write(self.account.slot(), entry);
             self.ring.set_head(self.account.advance());
         }
-        if let Some(handler) = &self.handler {
-            handler.completed();
+        match &self.handler {
+            Some(handler) if may_sleep => handler.completed_sleeping(),
+            Some(handler) => handler.completed(),
+            None => {}
         }
         self.wait.wake_all();
     }

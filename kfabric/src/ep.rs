@@ -141,7 +141,13 @@ impl Shared {
         self.outstanding.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn finish(&self, kind: OpKind, entry: &mut CqEntry, wanted: bool) {
+    pub(crate) fn finish(
+        &self,
+        kind: OpKind,
+        entry: &mut CqEntry,
+        wanted: bool,
+        may_sleep: bool,
+    ) {
         self.outstanding.fetch_sub(1, Ordering::Relaxed);
         self.completed.fetch_add(1, Ordering::Relaxed);
         if let Some(cntr) = self.cntr(kind) {
@@ -156,7 +162,7 @@ impl Shared {
         if let Some(bound) = self.cq(kind) {
             if entry.err != 0 || wanted {
                 entry.ep = self.handle.load(Ordering::Relaxed);
-                bound.cq.push(entry);
+                bound.cq.push(entry, may_sleep);
             } else {
                 bound.cq.unreserve();
             }

@@ -445,19 +445,25 @@ impl OpToken {
     #[cold]
     #[inline(never)]
     fn lose(&mut self) {
-        self.finish(Outcome {
+        let outcome = Outcome {
             err: bindings::ECANCELED,
             ..Outcome::default()
-        });
+        };
+        self.finish(outcome, false);
     }
 
     /// Completes it. Any context.
     pub fn complete(mut self, outcome: Outcome) {
-        self.finish(outcome)
+        self.finish(outcome, false)
+    }
+
+    /// As [`OpToken::complete`], in a task that holds no lock: who is told of it may sleep.
+    pub fn complete_sleeping(mut self, outcome: Outcome) {
+        self.finish(outcome, true)
     }
 
     #[inline]
-    fn finish(&mut self, outcome: Outcome) {
+    fn finish(&mut self, outcome: Outcome, may_sleep: bool) {
         self.done = true;
         let recv = self.kind == OpKind::Recv;
         let mut flags = match self.kind {
@@ -491,7 +497,7 @@ impl OpToken {
             ep: 0,
             olen: 0,
         };
-        self.ep.finish(self.kind, &mut entry, self.wanted);
+        self.ep.finish(self.kind, &mut entry, self.wanted, may_sleep);
     }
 }
 

@@ -686,7 +686,8 @@ impl Path {
         Some(token)
     }
 
-    /// A work request of the transmit side ended. Returns the errno to end the connection with.
+    /// A work request of the transmit side ended. In a task that holds no lock. Returns the errno to end
+    /// the connection with.
     pub(crate) fn sent(&self, slot: u32, last: bool, wc: &Wc) -> Option<u32> {
         let mut guard = self.tx.lock();
         let tx = &mut *guard;
@@ -709,7 +710,7 @@ impl Path {
         };
         drop(guard);
         unmap_lent(&self.device, &mut token);
-        token.complete(Outcome {
+        token.complete_sleeping(Outcome {
             err: verdict.unwrap_or_else(|| errno::of_status(code)),
             prov_errno: code,
             ..Outcome::default()
@@ -724,7 +725,7 @@ impl Path {
         let token = rx.slots.get_mut(slot as usize)?.take()?.into_inner();
         let _ = rx.free.push_within_capacity(slot);
         drop(guard);
-        token.complete(Outcome {
+        token.complete_sleeping(Outcome {
             err: errno::of_receive(wc.status),
             prov_errno: wc.status,
             len: u64::from(wc.byte_len),
