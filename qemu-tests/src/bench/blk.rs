@@ -193,6 +193,9 @@ fn done(device: &Path) -> Result<usize> {
 
 /// Traces a part of each job. `whose` is what the traces' names begin with.
 fn traces(device: &Path, whose: &str) -> Result<()> {
+    // Its modules were not there before.
+    let symbols = fs::read("/proc/kallsyms")?;
+    fs::write(format!("/host/kallsyms.{whose}"), symbols)?;
     for job in &JOBS {
         let long = Job {
             count: 1 << 22,

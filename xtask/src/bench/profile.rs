@@ -329,18 +329,29 @@ pub(super) fn run(ctx: &Context, names: &[String], limit: Duration) -> Result<i3
     if outcome.status() != 0 {
         return Ok(outcome.status());
     }
-    let symbols = Symbols::read(&std::fs::read_to_string(dir.join("kallsyms"))?);
+    let symbols = |file: &str| -> Result<Symbols> {
+        let text = std::fs::read_to_string(dir.join(file)).with_context(|| file.to_owned())?;
+        Ok(Symbols::read(&text))
+    };
+    let all = symbols("kallsyms")?;
     let traces = traces.lock().map(|t| t.clone()).unwrap_or_default();
     ensure!(!traces.is_empty(), "nothing was traced");
     let mut columns = Vec::new();
     for (name, keys) in &traces {
         let path = dir.join(format!("trace.{name}"));
-        let functions = count(&path, &symbols)?;
+        // Modules may have come since the first.
+        let own = name
+            .split_once('-')
+            .map(|(whose, _)| format!("kallsyms.{whose}"))
+            .filter(|file| dir.join(file).exists());
+        let own = own.map(|file| symbols(&file)).transpose()?;
+        let symbols = own.as_ref().unwrap_or(&all);
+        let functions = count(&path, symbols)?;
         // They are hundreds of megabytes.
         std::fs::remove_file(&path)?;
         let file = dir.join(format!("functions.{name}"));
-        by_function(&functions, &symbols, *keys, &file)?;
-        columns.push((name.clone(), parts(&functions, &symbols, *keys)));
+        by_function(&functions, symbols, *keys, &file)?;
+        columns.push((name.clone(), parts(&functions, symbols, *keys)));
     }
     print!("{}", table(&columns));
     println!(
