@@ -19,7 +19,10 @@ use kfabric::{
     },
     pure::blk::device::LEN_MAX,
     region::Region,
-    uapi::KFI_INJECT, //
+    uapi::{
+        KFI_INJECT,
+        KFI_REMOTE_CQ_DATA, //
+    }, //
 };
 
 /// Pages that lie side by side, as a power of two: what there is of them when memory is in pieces.
@@ -111,22 +114,24 @@ impl Buffer {
 
 /// Posts a message, or a receive. Any context.
 pub(crate) fn post(ep: &Endpoint, kind: OpKind, context: u64, segs: Segs) -> Result {
-    post_rma(ep, kind, context, segs, (0, 0))
+    post_rma(ep, kind, context, segs, (0, 0), None)
 }
 
-/// Posts an operation on what is behind a key, from an address on.
+/// Posts an operation on what is behind a key, from an address on; or a message, with none. `data`: the
+/// peer's completion has that.
 pub(crate) fn post_rma(
     ep: &Endpoint,
     kind: OpKind,
     context: u64,
     segs: Segs,
     (key, remote_addr): (u64, u64),
+    data: Option<u32>,
 ) -> Result {
     ep.post(Post {
         kind,
-        flags: 0,
+        flags: with(data),
         context,
-        data: 0,
+        data: data.unwrap_or(0).into(),
         remote_addr,
         key,
         inject: &[],
@@ -135,17 +140,24 @@ pub(crate) fn post_rma(
     })
 }
 
-/// Sends a short message, which is taken at once. It completes only if it fails.
-pub(crate) fn inject(ep: &Endpoint, context: u64, message: &[u8]) -> Result {
+/// Sends a short message, which is taken at once. It completes only if it fails. `data`: as above.
+pub(crate) fn inject(ep: &Endpoint, context: u64, message: &[u8], data: Option<u32>) -> Result {
     ep.post(Post {
         kind: OpKind::Send,
-        flags: KFI_INJECT,
+        flags: KFI_INJECT | with(data),
         context,
-        data: 0,
+        data: data.unwrap_or(0).into(),
         remote_addr: 0,
         key: 0,
         inject: message,
         atomic: None,
         segs: Segs::new(),
     })
+}
+
+fn with(data: Option<u32>) -> u64 {
+    match data {
+        Some(_) => KFI_REMOTE_CQ_DATA,
+        None => 0,
+    }
 }

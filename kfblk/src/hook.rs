@@ -140,19 +140,31 @@ impl PinnedDrop for Hook {
 
 impl CqHandler for Hook {
     fn completed(&self) {
-        let requests = {
-            let link = self.link.lock();
-            match &*link {
-                // If it is queued already it will look again.
-                Some(Link::Lane(lane)) => {
-                    let _ = sys::exports().enqueue(lane.clone());
-                    return;
-                }
-                Some(Link::Requests(_)) => true,
-                Some(Link::Port(_)) => return,
-                None => false,
-            }
+        self.look(false);
+    }
+
+    fn completed_sleeping(&self) {
+        self.look(true);
+    }
+}
+
+impl Hook {
+    /// Looks what has completed, or has somebody look. `may_sleep`: in a task that holds no lock.
+    fn look(&self, may_sleep: bool) {
+        let (lane, requests) = match &*self.link.lock() {
+            Some(Link::Lane(lane)) => (Some(lane.clone()), false),
+            Some(Link::Requests(_)) => (None, true),
+            Some(Link::Port(_)) => return,
+            None => (None, false),
         };
+        if let Some(lane) = lane {
+            if may_sleep {
+                return Lane::serve_here(&lane);
+            }
+            // If it is queued already it will look again.
+            let _ = sys::exports().enqueue(lane);
+            return;
+        }
         if !requests {
             return self.wake();
         }
@@ -162,7 +174,8 @@ impl CqHandler for Hook {
                 Some(Link::Requests(requests)) => requests.ended(),
                 _ => return,
             };
-            if ended.finish() == 0 {
+            // Each that comes later is told of by a call of its own.
+            if !ended.finish(may_sleep) {
                 return;
             }
         }

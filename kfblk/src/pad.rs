@@ -54,7 +54,8 @@ impl Pad {
         segs.push(kind, self.region.clone(), at as u64, len as u64)?;
         ep.post(Post {
             kind,
-            flags: 0,
+            // Also where only those are told that ask for it.
+            flags: KFI_COMPLETION,
             context,
             data: 0,
             remote_addr: 0,

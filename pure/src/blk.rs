@@ -21,7 +21,7 @@ use device::Limits;
 /// First bytes of each message.
 const MAGIC: u32 = 0x314b_424b;
 /// The version spoken.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// Bytes of a name, at most; what follows it is zero.
 pub const NAME_MAX: usize = 64;
 /// Bytes of a session's number.

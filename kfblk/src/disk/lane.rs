@@ -165,13 +165,20 @@ impl Lane {
                 },
             ),
         };
-        let cq = Cq::open(domain, entries, KFI_CQ_FORMAT_MSG, Some(hook.clone()))?;
+        // Requests of a device are answered by completion data.
+        let cq = Cq::open(domain, entries, KFI_CQ_FORMAT_DATA, Some(hook.clone()))?;
         let ep = match auth {
             Some(key) => Endpoint::open_with(domain, &attr, None, key)?,
             None => Endpoint::open(domain, &attr, None)?,
         };
         ep.bind_eq(&eq)?;
-        ep.bind_cq(&cq, KFI_TRANSMIT | KFI_RECV)?;
+        // Of a device's requests only the answers matter.
+        let selective = match device {
+            true => KFI_SELECTIVE_COMPLETION,
+            false => 0,
+        };
+        ep.bind_cq(&cq, KFI_TRANSMIT | selective)?;
+        ep.bind_cq(&cq, KFI_RECV)?;
         ep.enable()?;
         ep.connect(addr, if device { &[WANTED] } else { &[] })?;
         let event = hook.until(PATIENCE_MS, || Ok(eq.read()))?;

@@ -4,8 +4,8 @@
 //! Each of a connection's tags has memory of its own, which the request's bytes are copied to or from,
 //! and a key slot. Few bytes go with the messages; for more, the target gets a key for just those bytes
 //! and that one way. It is told at once, and is valid before the message takes effect. It is dead before
-//! the request ends, and before anybody looks at what came by it: [`Io`]'s work does that, for all that
-//! were answered meanwhile together.
+//! the request ends, and before anybody looks at what came by it: who hears of the answer does that, or
+//! [`Io`]'s work where that must not sleep, for all that were answered meanwhile together.
 
 use core::sync::atomic::{
     AtomicU64,
@@ -40,11 +40,13 @@ use kfabric::{
     },
     provider::KeyValue,
     pure::blk::device::{
+        read_done,
         Carry,
         Op,
         Request,
         Said,
         DEPTH,
+        DONE,
         INLINE_MAX,
         REPLY,
         REQUEST, //
@@ -82,13 +84,13 @@ pub(crate) const RECEIVES: u32 = INBOXES;
 const CAME: u64 = 2 << 32;
 const WENT: u64 = 3 << 32;
 const NUMBER: u64 = (1 << 32) - 1;
+/// What of a request's number is its tag.
+const TAG: u32 = 0xffff;
 
 /// Bytes between two heads.
 const STRIDE: usize = 64;
-/// Where the heads begin that come.
-const HEADS: usize = DEPTH as usize * STRIDE;
-const _: () = assert!(HEADS + INBOXES as usize * STRIDE <= buffer::RUN);
-const _: () = assert!(REQUEST <= STRIDE && REPLY <= STRIDE);
+const _: () = assert!(DEPTH as usize * STRIDE <= buffer::RUN && REQUEST <= STRIDE);
+const _: () = assert!(REPLY <= INLINE && DONE <= INLINE);
 
 /// What belongs to a tag.
 struct Slot {
@@ -108,29 +110,21 @@ struct Way {
     len: u32,
     /// It has been answered, with this.
     answered: Option<u32>,
-    /// Its message is known to have gone, or nothing of it is needed any more.
-    went: bool,
-}
-
-/// How a request came to its end.
-#[derive(Clone, Copy)]
-pub(crate) enum End {
-    /// Not yet.
-    Open,
-    /// By this answer: 0, or an errno.
-    Answered(u32, u32),
-    /// The connection has ended, or the target does not keep to the rules.
-    Lost,
 }
 
 /// What a completion says.
+#[derive(Default)]
 pub(crate) struct News {
-    /// How the request ended that it is about.
-    pub(crate) end: End,
-    /// A request was answered.
-    pub(crate) answered: bool,
+    /// Requests, by their tags, that have ended well.
+    pub(crate) done: u64,
+    /// One that has ended with an errno.
+    pub(crate) failed: Option<(u32, u32)>,
+    /// The connection has ended, or the target does not keep to the rules.
+    pub(crate) lost: bool,
     /// The inbox that can receive again.
     pub(crate) inbox: Option<u32>,
+    /// A key is to end ([`Io::settle_soon`]).
+    pub(crate) settle: bool,
 }
 
 /// The requests of a connection.
@@ -166,6 +160,7 @@ impl WorkItem for Io {
         let _no_io = sys::NoIo::new();
         let closed = this.closed.lock();
         if !*closed {
+            this.resize();
             this.settle();
         }
     }
@@ -194,7 +189,7 @@ impl Io {
         for _ in 0..INBOXES / INBOXES_OF_ONE {
             inboxes.push(Buffer::run(domain, KFI_RECV)?, GFP_KERNEL)?;
         }
-        let heads = Buffer::run(domain, KFI_SEND | KFI_RECV)?;
+        let heads = Buffer::run(domain, KFI_SEND)?;
         let io = Arc::pin_init(
             pin_init!(Self {
                 ep: ep.clone(),
@@ -230,8 +225,6 @@ impl Io {
     fn listen(&self, inbox: u32) -> Result {
         let (data, at) = self.inbox(inbox)?;
         let mut segs = Segs::new();
-        let head = HEADS + inbox as usize * STRIDE;
-        self.heads.add(&mut segs, OpKind::Recv, head, REPLY)?;
         data.add(&mut segs, OpKind::Recv, at, INLINE)?;
         buffer::post(&self.ep, OpKind::Recv, CAME | u64::from(inbox), segs)
     }
@@ -260,8 +253,9 @@ impl Io {
             false => Carry::Message,
         };
         let behind = op == Op::Write && !keyed;
-        let number = {
+        let (number, alone) = {
             let mut ways = self.ways.lock();
+            let alone = !ways.iter().any(|way| way.busy);
             let way = ways.get_mut(tag as usize).ok_or(EIO)?;
             *way = Way {
                 busy: true,
@@ -270,9 +264,8 @@ impl Io {
                 keyed,
                 len,
                 answered: None,
-                went: !behind,
             };
-            (u32::from(way.times) << 16) | tag
+            ((u32::from(way.times) << 16) | tag, alone)
         };
         let request = Request {
             op,
@@ -281,6 +274,7 @@ impl Io {
             pos,
             len,
             carry,
+            alone,
         };
         self.post(tag, slot, &request, behind).inspect_err(|_| {
             // Nobody has it.
@@ -328,7 +322,7 @@ impl Io {
             slot.data.add(&mut segs, OpKind::Send, 0, len)?;
             buffer::post(&self.ep, OpKind::Send, context, segs)
         } else {
-            buffer::inject(&self.ep, context, &head)
+            buffer::inject(&self.ep, context, &head, None)
         };
         posted.map_err(|e| {
             // What has ended is being made again.
@@ -343,26 +337,16 @@ impl Io {
 
     /// An operation has ended. Any context; one caller at a time.
     pub(crate) fn completed(this: &Arc<Self>, entry: &CqEntry) -> News {
-        let mut news = News {
-            end: End::Lost,
-            answered: false,
-            inbox: None,
-        };
-        if entry.err != 0 {
+        let mut news = News::default();
+        // Of what is sent nothing is heard but that it failed.
+        if entry.err != 0 || entry.context & !NUMBER != CAME {
+            news.lost = true;
             return news;
         }
         // CAST: What is below.
-        let number = (entry.context & NUMBER) as u32;
-        match entry.context & !NUMBER {
-            CAME => {
-                let came = Self::came(this, number, entry.len);
-                news.answered = came.is_ok();
-                news.end = came.unwrap_or(End::Lost);
-                news.inbox = Some(number);
-            }
-            WENT => news.end = this.went(number),
-            _ => {}
-        }
+        let inbox = (entry.context & NUMBER) as u32;
+        news.lost = Self::came(this, inbox, entry, &mut news).is_err();
+        news.inbox = Some(inbox);
         news
     }
 
@@ -371,75 +355,102 @@ impl Io {
         self.ways.lock().iter().any(|way| way.busy)
     }
 
-    fn went(&self, tag: u32) -> End {
-        let mut ways = self.ways.lock();
-        let Some(way) = ways.get_mut(tag as usize) else {
-            return End::Lost;
-        };
-        way.went = true;
-        way.over(tag)
-    }
-
-    /// The target has said something, in `len` bytes.
-    fn came(this: &Arc<Self>, inbox: u32, len: u64) -> Result<End> {
-        let mut head = [0; REPLY];
+    /// The target has said something.
+    fn came(this: &Arc<Self>, inbox: u32, entry: &CqEntry, news: &mut News) -> Result {
+        let (data, at) = this.inbox(inbox)?;
+        if entry.flags & KFI_REMOTE_CQ_DATA != 0 {
+            // Bytes of a message are what was read; of a put the key says which those are.
+            let put = entry.flags & KFI_REMOTE_WRITE != 0;
+            let len = if put { 0 } else { entry.len };
+            let number = u32::try_from(entry.data)?;
+            if !this.answered(number, 0, len, news)? {
+                return Ok(());
+            }
+            let tag = number & TAG;
+            let (block, queue) = *this.queue.as_ref().ok_or(EINVAL)?;
+            let piece = data.piece(at, u32::try_from(len)?).ok_or(EINVAL)?;
+            // SAFETY: The request is that of the tag, and nobody else ends it: it has been answered.
+            unsafe { block.copy(queue, tag, &[piece], true) };
+            let mut ways = this.ways.lock();
+            ways.get_mut(tag as usize).ok_or(EINVAL)?.end(tag, news);
+            return Ok(());
+        }
+        let mut message = [0; DONE];
+        let len = usize::try_from(entry.len)?;
+        let message = message.get_mut(..len).ok_or(EINVAL)?;
         // Once: what is looked at from here on cannot change.
-        let at = HEADS + inbox as usize * STRIDE;
-        this.heads.read(at, &mut head);
-        let (number, status, len) = match Said::read(&head, len).map_err(|_| EINVAL)? {
-            Said::Reply {
-                number,
-                status,
-                len,
-            } => (number, status, len),
+        data.read(at, message);
+        if let Ok(numbers) = read_done(message) {
+            for number in numbers {
+                this.answered(number, 0, 0, news)?;
+            }
+            return Ok(());
+        }
+        let head = message.first_chunk().ok_or(EINVAL)?;
+        match Said::read(head, entry.len).map_err(|_| EINVAL)? {
+            Said::Reply { number, status } => this.answered(number, status, 0, news).map(drop),
             Said::News(capacity) => {
                 this.capacity.store(capacity.max(1), Ordering::Release);
                 let _ = sys::disks().enqueue(this.clone());
-                return Ok(End::Open);
-            }
-        };
-        let tag = number & 0xffff;
-        {
-            let mut ways = this.ways.lock();
-            let way = ways.get_mut(tag as usize).ok_or(EINVAL)?;
-            let ours = way.busy && way.answered.is_none() && u32::from(way.times) == number >> 16;
-            let wanted = match (way.reads && !way.keyed, status) {
-                (true, 0) => way.len,
-                _ => 0,
-            };
-            if !ours || len != wanted {
-                return Err(EINVAL);
-            }
-            way.answered = Some(status);
-            if way.keyed {
-                this.keyed.fetch_or(1 << tag, Ordering::AcqRel);
-                drop(ways);
-                // If it is queued already it will look again.
-                let _ = sys::disks().enqueue(this.clone());
-                return Ok(End::Open);
+                Ok(())
             }
         }
-        if len != 0 {
-            let (block, queue) = *this.queue.as_ref().ok_or(EINVAL)?;
-            let (data, at) = this.inbox(inbox)?;
-            let piece = data.piece(at, len).ok_or(EINVAL)?;
-            // SAFETY: The request is that of the tag, and nobody else ends it: it has been answered.
-            unsafe { block.copy(queue, tag, &[piece], true) };
-        }
-        let mut ways = this.ways.lock();
-        Ok(ways.get_mut(tag as usize).ok_or(EINVAL)?.over(tag))
     }
 
-    /// Ends the keys of requests that were answered, and then those; and has the disk have the
-    /// capacity that the target told of. With `closed` held.
+    /// A request has been answered, with `len` bytes. Whether those are to be copied before it ends.
+    fn answered(&self, number: u32, status: u32, len: u64, news: &mut News) -> Result<bool> {
+        let tag = number & TAG;
+        let mut ways = self.ways.lock();
+        let way = ways.get_mut(tag as usize).ok_or(EINVAL)?;
+        let ours = way.busy && way.answered.is_none() && u32::from(way.times) == number >> 16;
+        let wanted = match (way.reads && !way.keyed, status) {
+            (true, 0) => way.len,
+            _ => 0,
+        };
+        if !ours || len != u64::from(wanted) {
+            return Err(EINVAL);
+        }
+        way.answered = Some(status);
+        if way.keyed {
+            self.keyed.fetch_or(1 << tag, Ordering::AcqRel);
+            news.settle = true;
+        } else if len == 0 {
+            way.end(tag, news);
+        }
+        Ok(len != 0)
+    }
+
+    /// Ends the keys of requests that were answered, and then those: here, if the caller `may_sleep`
+    /// and nobody else is about it, or soon.
+    pub(crate) fn settle_soon(this: &Arc<Self>, may_sleep: bool) {
+        let closed = match may_sleep {
+            true => this.closed.try_lock(),
+            false => None,
+        };
+        if let Some(closed) = closed {
+            let _no_io = sys::NoIo::new();
+            if !*closed {
+                this.settle();
+            }
+            return;
+        }
+        // If it is queued already it will look again.
+        let _ = sys::disks().enqueue(this.clone());
+    }
+
+    /// Has the disk have the capacity that the target told of. With `closed` held.
+    fn resize(&self) {
+        let capacity = self.capacity.swap(0, Ordering::AcqRel);
+        if let (1.., Some((block, _))) = (capacity, self.queue.as_ref()) {
+            block.resize(capacity);
+        }
+    }
+
+    /// Ends the keys of requests that were answered, and then those. With `closed` held.
     fn settle(&self) {
         let Some((block, queue)) = self.queue.as_ref().copied() else {
             return;
         };
-        match self.capacity.swap(0, Ordering::AcqRel) {
-            0 => {}
-            capacity => block.resize(capacity),
-        }
         let Some(first) = self.slots.first() else {
             return;
         };
@@ -518,14 +529,13 @@ impl Io {
 }
 
 impl Way {
-    /// Whether it is over. Once.
-    fn over(&mut self, tag: u32) -> End {
+    /// Ends one that was answered and has no key. Whether its message is known to have gone is of no
+    /// importance: what was answered has come, and is not taken again.
+    fn end(&mut self, tag: u32, news: &mut News) {
+        self.busy = false;
         match self.answered {
-            Some(status) if self.busy && self.went && !self.keyed => {
-                self.busy = false;
-                End::Answered(tag, status)
-            }
-            _ => End::Open,
+            None | Some(0) => news.done |= 1 << tag,
+            Some(err) => news.failed = Some((tag, err)),
         }
     }
 }

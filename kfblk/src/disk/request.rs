@@ -30,7 +30,6 @@ use kfabric::{
 use super::{
     lane::Lane,
     message::{
-        End,
         Io,
         News, //
     },
@@ -43,8 +42,8 @@ use crate::sys::{
     Verdict, //
 };
 
-/// Ended requests that are taken at a time.
-const BATCH: usize = 16;
+/// Ended requests that are taken at a time. Mostly there is one, and who comes with the next looks again.
+const BATCH: usize = 4;
 
 /// Where a queue finds its connection.
 #[pin_data]
@@ -142,8 +141,8 @@ impl Requests {
             let mut all = [const { None }; BATCH];
             for (entry, place) in entries.iter().take(read).zip(&mut all) {
                 let news = Io::completed(io, entry);
-                done |= news.answered;
-                lost |= matches!(news.end, End::Lost);
+                done |= !news.lost;
+                lost |= news.lost;
                 *place = Some(news);
                 ended.count += 1;
             }
@@ -186,30 +185,38 @@ impl Requests {
 }
 
 impl Ended {
-    /// Tells the block layer; how many there were.
-    pub(crate) fn finish(self) -> usize {
+    /// Tells the block layer. Whether there may be more that nobody else looks at. `may_sleep`: in a task
+    /// that holds no lock.
+    pub(crate) fn finish(&self, may_sleep: bool) -> bool {
         if let Some((io, all)) = &self.device {
+            let mut settle = false;
             for news in all.iter().flatten() {
                 if let Some(inbox) = news.inbox {
                     io.listen_again(inbox);
                 }
-                match news.end {
+                settle |= news.settle;
+                let mut done = news.done;
+                while done != 0 {
+                    let tag = done.trailing_zeros();
+                    done &= done - 1;
                     // SAFETY: The request was sent with its tag when it was taken, and this is its end.
-                    End::Answered(tag, 0) => unsafe {
-                        self.block.end(self.queue, tag, Verdict::Done)
-                    },
+                    unsafe { self.block.end(self.queue, tag, Verdict::Done) };
+                }
+                if let Some((tag, err)) = news.failed {
                     // SAFETY: As above.
-                    End::Answered(tag, err) => unsafe { self.block.fail(self.queue, tag, err) },
-                    End::Open | End::Lost => {}
+                    unsafe { self.block.fail(self.queue, tag, err) };
                 }
             }
-            return self.count;
+            if settle {
+                Io::settle_soon(io, may_sleep);
+            }
+            return self.count == BATCH;
         }
         for (tag, verdict) in self.list.iter().take(self.count) {
             // SAFETY: It was posted with its tag when it was taken, and this is its completion.
             unsafe { self.block.end(self.queue, *tag, *verdict) };
         }
-        self.count
+        self.count == BATCH
     }
 }
 

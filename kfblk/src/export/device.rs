@@ -38,12 +38,15 @@ use kfabric::{
     },
     pure::blk::{
         device::{
+            write_done,
             Carry,
             Limits,
             Op,
             Request,
             Said,
             DEPTH,
+            DONE,
+            DONE_MAX,
             INLINE_MAX,
             LEN_MAX,
             REPLY,
@@ -72,9 +75,9 @@ use crate::{
 pub(crate) const SLOTS: u32 = 2 * DEPTH;
 /// Pages that those take.
 pub(crate) const PAGES: usize = SLOTS as usize * LEN_MAX as usize / PAGE_SIZE;
-/// Operations that a connection may have on their way: two for an answer, of which the second is not
-/// waited for, and one of the slot's next request.
-pub(crate) const SENDS: u32 = 3 * SLOTS;
+/// Operations that a connection may have on their way: an answer, which is not waited for, and one of the
+/// slot's next request.
+pub(crate) const SENDS: u32 = 2 * SLOTS;
 
 /// Contexts of operations; below, the slot.
 const ASKED: u64 = 2 << 32;
@@ -82,13 +85,13 @@ const FETCHED: u64 = 3 << 32;
 const PUT: u64 = 4 << 32;
 const SENT: u64 = 5 << 32;
 const NEWS: u64 = 6 << 32;
+const TOLD: u64 = 7 << 32;
 const SLOT: u64 = (1 << 32) - 1;
 
 /// Bytes between two heads.
 const STRIDE: usize = 64;
-/// Where the heads begin that are sent.
-const ANSWERS: usize = SLOTS as usize * STRIDE;
-const _: () = assert!(2 * ANSWERS <= buffer::RUN && REQUEST <= STRIDE && REPLY <= STRIDE);
+const _: () = assert!(DONE <= KFI_INJECT_MAX && REPLY <= KFI_INJECT_MAX);
+const _: () = assert!(SLOTS as usize * STRIDE <= buffer::RUN && REQUEST <= STRIDE);
 
 /// Bytes that are discarded or zeroed at once, at most.
 const RANGE_MAX: u64 = 1 << 30;
@@ -206,6 +209,12 @@ struct Gate {
     device: Option<Arc<Device>>,
     /// What each slot has.
     requests: KVec<Option<Request>>,
+    /// The slot whose bio is just being submitted.
+    starting: Option<u32>,
+    /// Requests that have gone well meanwhile, which the client is still to be told.
+    done: [u32; DONE_MAX],
+    /// As many.
+    count: usize,
 }
 
 /// The requests of a connection.
@@ -247,8 +256,11 @@ impl Io {
             busy: 0,
             device: None,
             requests,
+            starting: None,
+            done: [0; DONE_MAX],
+            count: 0,
         };
-        let heads = Buffer::run(domain, KFI_SEND | KFI_RECV)?;
+        let heads = Buffer::run(domain, KFI_RECV)?;
         Arc::pin_init(
             pin_init!(Self {
                 ep: ep.clone(),
@@ -366,7 +378,7 @@ impl Io {
                 let kind = OpKind::Read;
                 let segs = self.data_of(slot, kind, request.len)?;
                 let context = FETCHED | u64::from(slot);
-                buffer::post_rma(&self.ep, kind, context, segs, (key, addr))
+                buffer::post_rma(&self.ep, kind, context, segs, (key, addr), None)
             }
             _ => self.start(slot, &request),
         }
@@ -388,6 +400,7 @@ impl Io {
             let device = gate.device.clone();
             let device = device.filter(|_| !gate.over).ok_or(EIO)?;
             gate.busy += 1;
+            gate.starting = Some(slot);
             device
         };
         let order = Order {
@@ -402,17 +415,57 @@ impl Io {
         // SAFETY: A slot has one request at a time. While it is busy `self` does not go, nor the
         // slot's memory with it; the device is kept by `device`, and by the gate until the end.
         unsafe { place.bio.submit(&device.bdev, &order, place.data.pieces()) };
+        self.gate.lock().starting = None;
         Ok(())
+    }
+
+    /// Whether there is something for [`Io::tell`].
+    pub(crate) fn has_to_tell(&self) -> bool {
+        self.gate.lock().count != 0
+    }
+
+    /// Tells the client what has gone well while requests were started, in one message.
+    ///
+    /// # Errors
+    ///
+    /// The connection is to end.
+    pub(crate) fn tell(&self) -> Result {
+        let (numbers, count) = {
+            let mut gate = self.gate.lock();
+            (gate.done, core::mem::take(&mut gate.count))
+        };
+        match numbers.get(..count).unwrap_or_default() {
+            [] => Ok(()),
+            [number] => buffer::inject(&self.ep, TOLD, &[], Some(*number)),
+            numbers => {
+                let mut message = [0; DONE];
+                let len = write_done(&mut message, numbers).map_err(|_| EIO)?;
+                let message = message.get(..len).unwrap_or_default();
+                buffer::inject(&self.ep, TOLD, message, None)
+            }
+        }
     }
 
     /// The device has done it, or could not. Any context.
     pub(crate) fn ended(&self, slot: u32, err: u32) {
-        let request = {
+        let (request, starting) = {
             let mut gate = self.gate.lock();
             let place = gate.requests.get_mut(slot as usize);
-            place.and_then(Option::take)
+            let request = place.and_then(Option::take);
+            (request, gate.starting == Some(slot))
         };
-        let answered = request.map(|request| self.answer(slot, &request, err));
+        let answered = request.map(|request| {
+            // Whoever starts bios has the client told afterwards.
+            if starting && err == 0 && request.op != Op::Read && !request.alone {
+                // Before the client knows that it may send another.
+                self.listen(slot)?;
+                if self.put_off(request.number) {
+                    return Ok(());
+                }
+                return buffer::inject(&self.ep, TOLD, &[], Some(request.number));
+            }
+            self.answer(slot, &request, err)
+        });
         if !matches!(answered, Some(Ok(()))) {
             self.broken.store(true, Ordering::Release);
             self.hook.completed();
@@ -425,38 +478,38 @@ impl Io {
         }
     }
 
+    /// Leaves it to [`Io::tell`] to tell of a request. Whether there is room for that.
+    fn put_off(&self, number: u32) -> bool {
+        let mut gate = self.gate.lock();
+        let count = gate.count;
+        match gate.done.get_mut(count) {
+            Some(place) => *place = number,
+            None => return false,
+        }
+        gate.count += 1;
+        true
+    }
+
     /// Says how it ended. Any context.
     fn answer(&self, slot: u32, request: &Request, status: u32) -> Result {
-        let mut reply = Said::Reply {
-            number: request.number,
-            status,
-            len: 0,
-        };
-        if request.op != Op::Read || status != 0 {
-            // Before the client knows that it may send another.
-            self.listen(slot)?;
-            return buffer::inject(&self.ep, SENT | u64::from(slot), &reply.write());
+        let number = request.number;
+        if status == 0 && request.op == Op::Read {
+            let (kind, context, at) = match request.carry {
+                Carry::Key { key, addr } => (OpKind::Write, PUT, (key, addr)),
+                Carry::Message => (OpKind::Send, SENT, (0, 0)),
+            };
+            let segs = self.data_of(slot, kind, request.len)?;
+            let context = context | u64::from(slot);
+            return buffer::post_rma(&self.ep, kind, context, segs, at, Some(number));
         }
-        match request.carry {
-            Carry::Key { key, addr } => {
-                let kind = OpKind::Write;
-                let segs = self.data_of(slot, kind, request.len)?;
-                let context = PUT | u64::from(slot);
-                buffer::post_rma(&self.ep, kind, context, segs, (key, addr))?;
-                // Behind it, on the same connection.
-                buffer::inject(&self.ep, SENT | u64::from(slot), &reply.write())
-            }
-            Carry::Message => {
-                if let Said::Reply { len, .. } = &mut reply {
-                    *len = request.len;
-                }
-                let at = ANSWERS + slot as usize * STRIDE;
-                self.heads.write(at, &reply.write());
-                let mut segs = Segs::new();
-                self.heads.add(&mut segs, OpKind::Send, at, REPLY)?;
-                let data = &self.slot(slot)?.data;
-                data.add(&mut segs, OpKind::Send, 0, request.len as usize)?;
-                buffer::post(&self.ep, OpKind::Send, SENT | u64::from(slot), segs)
+        // Before the client knows that it may send another.
+        self.listen(slot)?;
+        let context = SENT | u64::from(slot);
+        match status {
+            0 => buffer::inject(&self.ep, context, &[], Some(number)),
+            _ => {
+                let reply = Said::Reply { number, status };
+                buffer::inject(&self.ep, context, &reply.write(), None)
             }
         }
     }
@@ -464,7 +517,7 @@ impl Io {
     /// Tells the client that the device has another capacity.
     pub(crate) fn news(&self, capacity: u64) {
         // Who has no connection any more hears of it with the next one.
-        let _ = buffer::inject(&self.ep, NEWS, &Said::News(capacity).write());
+        let _ = buffer::inject(&self.ep, NEWS, &Said::News(capacity).write(), None);
     }
 }
 

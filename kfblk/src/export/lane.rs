@@ -350,6 +350,29 @@ impl Lane {
         self.port.forget(self);
     }
 
+    /// Does what its work does in the task that a completion is told in, if it is a device's and nobody
+    /// else is about it. It does not end it: who does waits for this task.
+    pub(crate) fn serve_here(this: &Arc<Self>) {
+        let talk = match this.io.as_ref() {
+            Some(_) => this.talk.try_lock(),
+            // Questions may take long.
+            None => None,
+        };
+        let Some(mut talk) = talk else {
+            // If it is queued already it will look again.
+            let _ = sys::exports().enqueue(this.clone());
+            return;
+        };
+        if Self::serve_in(this, &mut talk).is_err() {
+            drop(talk);
+            return this.clone().doom();
+        }
+        if this.io.as_ref().is_some_and(|io| io.has_to_tell()) {
+            // When all that completes just now has been looked at.
+            let _ = sys::exports().enqueue(this.clone());
+        }
+    }
+
     /// Answers what was asked.
     ///
     /// # Errors
@@ -357,6 +380,14 @@ impl Lane {
     /// It is to end.
     fn serve(this: &Arc<Self>) -> Result {
         let mut talk = this.talk.lock();
+        Self::serve_in(this, &mut talk)?;
+        match this.io.as_ref() {
+            Some(io) if !talk.ended => io.tell(),
+            _ => Ok(()),
+        }
+    }
+
+    fn serve_in(this: &Arc<Self>, talk: &mut Talk) -> Result {
         if talk.ended {
             return Ok(());
         }
@@ -370,7 +401,7 @@ impl Lane {
             }
         }
         loop {
-            let mut entries = [CqEntry::default(); 8];
+            let mut entries = [CqEntry::default(); 4];
             let count = this.cq.read(&mut entries);
             for entry in entries.iter().take(count) {
                 if entry.err != 0 {
@@ -391,11 +422,12 @@ impl Lane {
             // A question may be faster than the event, after which the work runs again.
             if !talk.sending && this.ep.state() == KFI_STATE_CONNECTED {
                 if let Some(len) = talk.question.take() {
-                    Self::answer(this, &mut talk, len)?;
+                    Self::answer(this, talk, len)?;
                     continue;
                 }
             }
-            if count == 0 {
+            // Each that comes later is told of by a call of its own.
+            if count < entries.len() {
                 return Ok(());
             }
         }

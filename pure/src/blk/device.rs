@@ -3,12 +3,19 @@
 //!
 //! ```text
 //!   REQUEST  read, write, ...     ---->
+//!   <----  (bytes) it has gone well
+//!   <----  DONE    several have gone well
 //!   <----  REPLY   how it ended
 //!   <----  NEWS    it has another capacity
 //! ```
 //!
 //! Few bytes go with the messages. More the target reads or writes itself, by a key that the request
 //! names, which is for those bytes, for that one way, and ends before the request does.
+//!
+//! That a request has gone well is told by its number alone, as the completion data of a message that is
+//! the bytes that were read, or empty; or of the write by which the target puts them. So an answer is one
+//! packet where the bytes are. Of several that have gone well at once the numbers go in one message, unless
+//! an initiator waits for nothing else.
 //!
 //! Heads have one length each, so that what follows lands in memory of its own. The number by which
 //! the initiator knows a request is only repeated by the target, which finds nothing by it.
@@ -18,7 +25,8 @@ use super::{
     Geometry,
     NoRoom,
     Reader,
-    Writer, //
+    Writer,
+    HEAD, //
 };
 
 /// First byte of an initiator's data when it connects for a device: the target needs more room then.
@@ -31,12 +39,18 @@ pub const LEN_MAX: u32 = 128 << 10;
 pub const INLINE_MAX: u32 = 4096;
 /// Bytes of a request's head.
 pub const REQUEST: usize = 48;
-/// Bytes of an answer's head.
-pub const REPLY: usize = 24;
+/// Bytes of an answer that has a head.
+pub const REPLY: usize = 16;
 
 const KIND_REQUEST: u8 = 5;
 const KIND_REPLY: u8 = 6;
 const KIND_NEWS: u8 = 7;
+const KIND_DONE: u8 = 8;
+
+/// Requests of which one message says that they have gone well, at most.
+pub const DONE_MAX: usize = 14;
+/// Bytes of that message, at most.
+pub const DONE: usize = HEAD + 4 * DONE_MAX;
 
 /// What a device is, and can do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -209,6 +223,8 @@ pub struct Request {
     pub len: u32,
     /// How they go.
     pub carry: Carry,
+    /// The initiator waits for nothing else.
+    pub alone: bool,
 }
 
 impl Request {
@@ -221,7 +237,7 @@ impl Request {
         };
         let fill = |head: &mut [u8]| -> Result<(), NoRoom> {
             let mut writer = Writer::new(head, KIND_REQUEST)?;
-            writer.put(&[self.op as u8, self.flags, carry, 0])?;
+            writer.put(&[self.op as u8, self.flags, carry, self.alone.into()])?;
             writer.put(&self.number.to_le_bytes())?;
             writer.put(&self.pos.to_le_bytes())?;
             writer.put(&u64::from(self.len).to_le_bytes())?;
@@ -243,7 +259,7 @@ impl Request {
         if kind != KIND_REQUEST {
             return Err(Broken::Message);
         }
-        let [op, flags, carry, zero] = reader.take()?;
+        let [op, flags, carry, alone] = reader.take()?;
         let op = Op::of(op).ok_or(Broken::Message)?;
         let number = reader.u32()?;
         let pos = reader.u64()?;
@@ -262,13 +278,14 @@ impl Request {
             pos,
             len: bytes,
             carry,
+            alone: alone != 0,
         };
         let may = match op {
             Op::Write => PAST_CACHE,
             Op::Zeroes => KEEP_ROOM,
             _ => 0,
         };
-        if flags & !may != 0 || zero != 0 || len != REQUEST as u64 + u64::from(request.behind()) {
+        if flags & !may != 0 || alone > 1 || len != REQUEST as u64 + u64::from(request.behind()) {
             return Err(Broken::Message);
         }
         Ok(request)
@@ -318,7 +335,7 @@ impl Request {
     }
 }
 
-/// What a target says.
+/// What a target says in a message with a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {
     /// A request has ended.
@@ -327,33 +344,25 @@ pub enum Said {
         number: u32,
         /// 0, or an errno.
         status: u32,
-        /// Bytes that follow the head.
-        len: u32,
     },
     /// The device has so many bytes now.
     News(u64),
 }
 
 impl Said {
-    /// Its head. What goes with it follows.
+    /// The message.
     pub fn write(&self) -> [u8; REPLY] {
         let mut head = [0; REPLY];
         let fill = |head: &mut [u8]| -> Result<(), NoRoom> {
             match self {
-                Self::Reply {
-                    number,
-                    status,
-                    len,
-                } => {
+                Self::Reply { number, status } => {
                     let mut writer = Writer::new(head, KIND_REPLY)?;
                     writer.put(&number.to_le_bytes())?;
-                    writer.put(&status.to_le_bytes())?;
-                    writer.put(&u64::from(*len).to_le_bytes())
+                    writer.put(&status.to_le_bytes())
                 }
                 Self::News(capacity) => {
                     let mut writer = Writer::new(head, KIND_NEWS)?;
-                    writer.put(&capacity.to_le_bytes())?;
-                    writer.put(&[0; 8])
+                    writer.put(&capacity.to_le_bytes())
                 }
             }
         };
@@ -366,33 +375,52 @@ impl Said {
     ///
     /// # Errors
     ///
-    /// It is none, or what follows is not as much as it says.
+    /// It is none.
     pub fn read(head: &[u8; REPLY], len: u64) -> Result<Self, Broken> {
         let (kind, mut reader) = Reader::new(head)?;
-        let (said, behind) = match kind {
-            KIND_REPLY => {
-                let (number, status) = (reader.u32()?, reader.u32()?);
-                let len = u32::try_from(reader.u64()?).map_err(|_| Broken::Message)?;
-                let reply = Self::Reply {
-                    number,
-                    status,
-                    len,
-                };
-                (reply, len)
-            }
-            KIND_NEWS => {
-                let capacity = reader.u64()?;
-                let _: [u8; 8] = reader.take()?;
-                (Self::News(capacity), 0)
-            }
+        let said = match kind {
+            KIND_REPLY => Self::Reply {
+                number: reader.u32()?,
+                status: reader.u32()?,
+            },
+            KIND_NEWS => Self::News(reader.u64()?),
             _ => return Err(Broken::Message),
         };
         reader.end()?;
-        if behind > INLINE_MAX || len != REPLY as u64 + u64::from(behind) {
+        if len != REPLY as u64 {
             return Err(Broken::Message);
         }
         Ok(said)
     }
+}
+
+/// Says that requests have gone well: at most [`DONE_MAX`]. How many bytes that has.
+///
+/// # Errors
+///
+/// There are more.
+pub fn write_done(to: &mut [u8; DONE], numbers: &[u32]) -> Result<usize, NoRoom> {
+    let mut writer = Writer::new(to, KIND_DONE)?;
+    for number in numbers {
+        writer.put(&number.to_le_bytes())?;
+    }
+    Ok(writer.at)
+}
+
+/// Reads such a message: the numbers.
+///
+/// # Errors
+///
+/// It is none.
+pub fn read_done(from: &[u8]) -> Result<impl Iterator<Item = u32> + '_, Broken> {
+    let (kind, reader) = Reader::new(from)?;
+    let numbers = reader.0.chunks_exact(4);
+    let sound = (1..=DONE_MAX).contains(&numbers.len()) && numbers.remainder().is_empty();
+    if kind != KIND_DONE || !sound {
+        return Err(Broken::Message);
+    }
+    let number = |bytes: &[u8]| bytes.first_chunk().copied().map(u32::from_le_bytes);
+    Ok(numbers.filter_map(number))
 }
 
 /// `EMEDIUMTYPE`: what a target answers who has connected for memory and asks for a device.

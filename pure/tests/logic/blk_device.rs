@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 use kfabric_pure::blk::device::{
-    identity, Carry, Limits, Op, Request, Said, DEPTH, INLINE_MAX, KEEP_ROOM, LEN_MAX, PAST_CACHE,
-    REPLY, REQUEST,
+    identity, read_done, write_done, Carry, Limits, Op, Request, Said, DEPTH, DONE, DONE_MAX,
+    INLINE_MAX, KEEP_ROOM, LEN_MAX, PAST_CACHE, REPLY, REQUEST,
 };
 use kfabric_pure::blk::{Broken, Geometry, Welcome, MESSAGE_MAX};
 use proptest::prelude::*;
@@ -58,6 +58,7 @@ fn request(op: Op, pos: u64, len: u32, carry: Carry) -> Request {
         pos,
         len,
         carry,
+        alone: true,
     }
 }
 
@@ -221,6 +222,7 @@ proptest! {
         pos: u64,
         len: u32,
         key in prop::option::of(any::<(u64, u64)>()),
+        alone: bool,
         more in 1..u64::MAX,
     ) {
         let request = Request {
@@ -230,6 +232,7 @@ proptest! {
             pos,
             len,
             carry: key.map_or(Carry::Message, |(key, addr)| Carry::Key { key, addr }),
+            alone,
         };
         let whole = REQUEST as u64 + u64::from(request.behind());
         let head = request.write();
@@ -238,16 +241,24 @@ proptest! {
     }
 
     #[test]
-    fn answers_come_back(number: u32, status: u32, len in 0..=INLINE_MAX, capacity: u64) {
-        for said in [Said::Reply { number, status, len }, Said::News(capacity)] {
-            let behind = match said {
-                Said::Reply { len, .. } => u64::from(len),
-                Said::News(_) => 0,
-            };
+    fn answers_come_back(number: u32, status: u32, capacity: u64, more in 1..u64::MAX) {
+        for said in [Said::Reply { number, status }, Said::News(capacity)] {
             let head = said.write();
-            prop_assert_eq!(Said::read(&head, REPLY as u64 + behind), Ok(said));
-            prop_assert!(Said::read(&head, REPLY as u64 + behind + 1).is_err());
+            prop_assert_eq!(Said::read(&head, REPLY as u64), Ok(said));
+            prop_assert!(Said::read(&head, (REPLY as u64).wrapping_add(more)).is_err());
         }
+    }
+
+    #[test]
+    fn several_come_back(numbers in prop::collection::vec(any::<u32>(), 1..=DONE_MAX)) {
+        let mut message = [0; DONE];
+        let len = write_done(&mut message, &numbers).unwrap();
+        prop_assert!(read_done(&message[..len]).unwrap().eq(numbers));
+        for cut in [1, 2, 3] {
+            prop_assert!(read_done(&message[..len - cut]).is_err());
+        }
+        let head = message.first_chunk().unwrap();
+        prop_assert!(Said::read(head, len as u64).is_err());
     }
 
     #[test]
@@ -263,6 +274,19 @@ proptest! {
         prop_assert_eq!(Said::read(&reply, REPLY as u64).is_ok(), silent);
         let _ = (Request::read(&head, len), Said::read(&reply, len));
     }
+}
+
+#[test]
+fn not_several() {
+    let mut message = [0; DONE];
+    assert!(write_done(&mut message, &[7; DONE_MAX + 1]).is_err());
+    let none = write_done(&mut message, &[]).unwrap();
+    assert!(read_done(&message[..none]).is_err());
+    let mut longer = [0; DONE + 4];
+    write_done(&mut message, &[7; DONE_MAX]).unwrap();
+    longer[..DONE].copy_from_slice(&message);
+    assert!(read_done(&longer).is_err());
+    assert!(read_done(&Said::News(1).write()).is_err());
 }
 
 #[test]

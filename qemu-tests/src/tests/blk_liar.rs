@@ -15,7 +15,8 @@ use crate::raw::Cq;
 use crate::sys::Map;
 use anyhow::{bail, ensure, Context, Result};
 use kfabric_pure::blk::device::{
-    Carry, Limits, Op, Request, Said, INLINE_MAX, LEN_MAX, REPLY, REQUEST, WANTED,
+    read_done, write_done, Carry, Limits, Op, Request, Said, DONE, INLINE_MAX, LEN_MAX, REQUEST,
+    WANTED,
 };
 use kfabric_pure::blk::{
     Geometry, Hello, Name, Question, Welcome, MESSAGE_MAX, QUESTION_MAX, QUEUES_MAX, SESSION,
@@ -111,8 +112,23 @@ impl Liar {
         Ok(())
     }
 
+    /// Sends bytes with completion data.
+    fn tell(&self, number: u32, bytes: &[u8]) -> Result<()> {
+        self.map.write(SEND as usize, bytes);
+        let part = [op::iov(self.region, SEND, bytes.len() as u64)];
+        let mut send = op::send(SENT, &part[..usize::from(!bytes.is_empty())]);
+        send.flags |= KFI_REMOTE_CQ_DATA;
+        send.data = number.into();
+        self.post(send)
+    }
+
     /// What comes next: a message, or nothing because the connection has ended.
     fn next(&self, limit: Duration) -> Result<Option<Vec<u8>>> {
+        Ok(self.heard(limit)?.map(|(bytes, _)| bytes))
+    }
+
+    /// As above, with the completion data.
+    fn heard(&self, limit: Duration) -> Result<Option<(Vec<u8>, Option<u64>)>> {
         loop {
             let entry = self.cq.wait(limit)?;
             if entry.err != 0 {
@@ -123,7 +139,8 @@ impl Liar {
                 let at = RECV + entry.context * ROOM;
                 self.map.read(at as usize, &mut bytes);
                 self.listen(entry.context)?;
-                return Ok(Some(bytes));
+                let data = (entry.flags & KFI_REMOTE_CQ_DATA != 0).then_some(entry.data);
+                return Ok(Some((bytes, data)));
             }
         }
     }
@@ -268,20 +285,25 @@ fn request(op: Op, pos: u64, len: u32, carry: Carry) -> Request {
         pos,
         len,
         carry,
+        alone: true,
     }
 }
 
 fn answer(liar: &Liar) -> Result<(u32, Vec<u8>)> {
-    let message = liar.next(WAIT)?.context("the connection has ended")?;
-    let (head, rest) = message.split_first_chunk().context("short")?;
-    match Said::read(head, message.len() as u64) {
-        Ok(Said::Reply { number, status, .. }) => {
-            // It is only repeated.
-            ensure!(number == 0xfeed_beef, "{number:#x}");
-            Ok((status, rest.to_vec()))
+    let heard = liar.heard(WAIT)?.context("the connection has ended")?;
+    let (number, status, bytes) = match heard {
+        (bytes, Some(data)) => (data, 0, bytes),
+        (message, None) => {
+            let head = message.first_chunk().context("short")?;
+            match Said::read(head, message.len() as u64) {
+                Ok(Said::Reply { number, status }) => (number.into(), status, vec![]),
+                other => bail!("{other:?}"),
+            }
         }
-        other => bail!("{other:?}"),
-    }
+    };
+    // It is only repeated.
+    ensure!(number == 0xfeed_beef, "{number:#x}");
+    Ok((status, bytes))
 }
 
 /// Whatever a client asks for: what is not of the rules ends its connection, and changes nothing.
@@ -413,18 +435,30 @@ fn clients(ctx: &mut Ctx) -> Result<()> {
     }
     // More at once than there is room for waits, and is served.
     let (liar, _) = client(ctx, 1000)?;
-    let flush = head(Op::Flush, 0, 0, message);
-    liar.map.write(SEND as usize, &flush);
+    // Nor need each be answered by itself.
+    let mut flush = request(Op::Flush, 0, 0, message);
+    flush.alone = false;
+    liar.map.write(SEND as usize, &flush.write());
     for _ in 0..48 {
         let part = op::iov(liar.region, SEND, REQUEST as u64);
         liar.post(op::send(SENT, &[part]))?;
     }
-    for n in 0..48 {
-        let message = liar
-            .next(WAIT)?
-            .with_context(|| format!("{n} are served"))?;
-        ensure!(message.len() == REPLY, "{} bytes", message.len());
+    let mut served = 0;
+    while served < 48 {
+        let heard = liar.heard(WAIT)?;
+        match heard.with_context(|| format!("{served} are served"))? {
+            (bytes, Some(0xfeed_beef)) if bytes.is_empty() => served += 1,
+            (bytes, None) => {
+                let numbers = read_done(&bytes).map_err(|e| anyhow::anyhow!("{e:?}"))?;
+                for number in numbers {
+                    ensure!(number == 0xfeed_beef, "{number:#x}");
+                    served += 1;
+                }
+            }
+            other => bail!("{other:?}"),
+        }
     }
+    ensure!(served == 48, "{served} are served");
     drop(liar);
     ctx.barrier("tried")?;
     loaded.end(ctx)
@@ -513,12 +547,7 @@ impl Fake {
             (Op::Read, Carry::Message) => request.len,
             _ => 0,
         };
-        let said = Said::Reply {
-            number: request.number,
-            status: 0,
-            len,
-        };
-        self.liar.say(&[&said.write(), &vec![0; len as usize]])
+        self.liar.tell(request.number, &vec![0; len as usize])
     }
 
     fn end(self) -> Result<()> {
@@ -620,45 +649,46 @@ fn patiently(ctx: &Ctx, options: &[&str]) -> Result<std::path::PathBuf> {
     })
 }
 
+/// A message that says that these have gone well.
+fn done(numbers: &[u32]) -> Result<Vec<u8>> {
+    let mut message = [0; DONE];
+    let len = write_done(&mut message, numbers).ok().context("no room")?;
+    Ok(message[..len].to_vec())
+}
+
 /// What a target says that is not of the rules ends the connection; the request fails, and nothing else
 /// happens.
 fn targets(ctx: &mut Ctx) -> Result<()> {
     let loaded = Loaded::new(ctx)?;
-    const KINDS: usize = 8;
+    const KINDS: usize = 10;
     for kind in 0..KINDS {
         if ctx.first() {
             let fake = Fake::new(ctx)?;
             let request = fake.next()?;
             let number = request.number;
-            let reply = |number: u32, len: u32| {
-                Said::Reply {
-                    number,
-                    status: 0,
-                    len,
-                }
-                .write()
-            };
-            let long = vec![9; 512];
-            let mut magic = reply(number, 0);
+            let reply = Said::Reply { number, status: 0 }.write();
+            let mut magic = reply;
             magic[0] ^= 1;
-            let (head, rest): (Vec<u8>, &[u8]) = match kind {
+            let liar = &fake.liar;
+            match kind {
                 // Of a request that there is not, or not any more.
-                0 => (reply(number ^ 1, 0).to_vec(), &[]),
-                1 => (reply(number ^ 0x4000, 0).to_vec(), &[]),
-                2 => (reply(number.wrapping_sub(1 << 16), 0).to_vec(), &[]),
+                0 => liar.tell(number ^ 1, &[])?,
+                1 => liar.tell(number ^ 0x4000, &[])?,
+                2 => liar.tell(number.wrapping_sub(1 << 16), &[])?,
                 // With bytes that nobody waits for.
-                3 => (reply(number, 512).to_vec(), &long),
-                4 => (reply(number, 0).to_vec(), &long),
-                5 => (magic.to_vec(), &[]),
-                6 => (magic[..7].to_vec(), &[]),
+                3 => liar.tell(number, &[9; 512])?,
+                4 => liar.say(&[&reply, &[9; 512]])?,
+                5 => liar.say(&[&magic])?,
+                6 => liar.say(&[&magic[..7]])?,
+                7 => liar.say(&[&done(&[number ^ 1, number])?])?,
+                8 => liar.say(&[&done(&[])?])?,
                 // Twice.
                 _ => {
                     fake.reply(&request)?;
-                    fake.liar.sent()?;
-                    (reply(number, 0).to_vec(), &[])
+                    liar.sent()?;
+                    liar.say(&[&reply])?;
                 }
-            };
-            fake.liar.say(&[&head, rest])?;
+            }
             while fake.liar.next(WAIT)?.is_some() {}
             ctx.barrier("said")?;
             fake.end()?;
