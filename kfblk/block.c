@@ -365,13 +365,29 @@ void kfblk_rq_end(struct kfblk_disk *disk, u32 queue, u32 tag, enum kfblk_verdic
 }
 
 /* Ends a request with the target's @err. Any context. */
+/* What a target says is an error of the device, and not what has the layers above try again for ever. */
+static blk_status_t status_of(int err)
+{
+	switch (err) {
+	case -ENOSPC:
+	case -EOPNOTSUPP:
+	case -EROFS:
+	case -ENODATA:
+	case -EILSEQ:
+	case -ETIMEDOUT:
+		return errno_to_blk_status(err);
+	default:
+		return BLK_STS_IOERR;
+	}
+}
+
 void kfblk_rq_fail(struct kfblk_disk *disk, u32 queue, u32 tag, int err)
 {
 	struct request *rq = blk_mq_tag_to_rq(disk->set.tags[queue], tag);
 	struct kfblk_pdu *pdu = blk_mq_rq_to_pdu(rq);
 
 	pdu->verdict = KFBLK_ERROR;
-	pdu->status = errno_to_blk_status(err);
+	pdu->status = status_of(err);
 	blk_mq_complete_request(rq);
 }
 

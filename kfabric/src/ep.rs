@@ -141,13 +141,7 @@ impl Shared {
         self.outstanding.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn finish(
-        &self,
-        kind: OpKind,
-        entry: &mut CqEntry,
-        wanted: bool,
-        may_sleep: bool,
-    ) {
+    pub(crate) fn finish(&self, kind: OpKind, entry: &mut CqEntry, wanted: bool, may_sleep: bool) {
         self.outstanding.fetch_sub(1, Ordering::Relaxed);
         self.completed.fetch_add(1, Ordering::Relaxed);
         if let Some(cntr) = self.cntr(kind) {

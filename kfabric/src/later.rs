@@ -78,13 +78,16 @@ impl Notice {
     /// Tells that all keys but the first `good` became nothing.
     fn tell(mut self, good: usize, error: Error) {
         self.used = true;
-        self.cq.push(&mut CqEntry {
-            context: self.context,
-            len: good as u64,
-            data: self.first,
-            err: u32::try_from(-error.to_errno()).unwrap_or(0),
-            ..CqEntry::default()
-        });
+        self.cq.push(
+            &mut CqEntry {
+                context: self.context,
+                len: good as u64,
+                data: self.first,
+                err: u32::try_from(-error.to_errno()).unwrap_or(0),
+                ..CqEntry::default()
+            },
+            false,
+        );
     }
 }
 

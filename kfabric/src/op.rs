@@ -497,7 +497,8 @@ impl OpToken {
             ep: 0,
             olen: 0,
         };
-        self.ep.finish(self.kind, &mut entry, self.wanted, may_sleep);
+        self.ep
+            .finish(self.kind, &mut entry, self.wanted, may_sleep);
     }
 }
 

@@ -200,7 +200,7 @@ impl Lane {
         }
         let geometry = welcome.geometry;
         let io = match welcome.device {
-            Some(_) if device => Some(Io::new(domain, &ep)?),
+            Some(_) if device => Some(Io::new(domain, &ep, geometry)?),
             Some(_) => return Err(config::eproto()),
             None => None,
         };

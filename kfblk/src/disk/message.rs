@@ -51,6 +51,7 @@ use kfabric::{
         REPLY,
         REQUEST, //
     },
+    pure::blk::Geometry,
     sys::IrqLock,
     uapi::*, //
 };
@@ -134,6 +135,8 @@ pub(crate) struct Io {
     slots: KVec<Slot>,
     inboxes: KVec<Buffer>,
     heads: Buffer,
+    /// What the disk was like when it was connected to.
+    geometry: Geometry,
     #[pin]
     ways: IrqLock<[Way; DEPTH as usize]>,
     /// Whose requests they are.
@@ -177,7 +180,11 @@ fn later(e: Error) -> Error {
 
 impl Io {
     /// Room for a connection's requests, which can be answered from now on.
-    pub(crate) fn new(domain: &Arc<Domain>, ep: &Arc<Endpoint>) -> Result<Arc<Self>> {
+    pub(crate) fn new(
+        domain: &Arc<Domain>,
+        ep: &Arc<Endpoint>,
+        geometry: Geometry,
+    ) -> Result<Arc<Self>> {
         let mut slots = KVec::with_capacity(DEPTH as usize, GFP_KERNEL)?;
         for _ in 0..DEPTH {
             let access = KFI_SEND | KFI_REMOTE_READ | KFI_REMOTE_WRITE;
@@ -196,6 +203,7 @@ impl Io {
                 slots,
                 inboxes,
                 heads,
+                geometry,
                 ways <- new_irqlock!([Way::default(); DEPTH as usize], "kfblk_ways"),
                 queue: SetOnce::new(),
                 keyed: AtomicU64::new(0),
@@ -276,15 +284,23 @@ impl Io {
             carry,
             alone,
         };
-        self.post(tag, slot, &request, behind).inspect_err(|_| {
-            // Nobody has it.
-            if let Some(way) = self.ways.lock().get_mut(tag as usize) {
-                way.busy = false;
-            }
-            if keyed {
-                let _ = slot.key.revoke();
-            }
-        })
+        let Err(e) = self.post(tag, slot, &request, behind) else {
+            return Ok(());
+        };
+        // A target that guesses may have answered what it has not heard. Then that ends it, or has: it
+        // may be another request's by now.
+        let ours = |way: &&mut Way| {
+            let same = u32::from(way.times) == number >> 16;
+            way.busy && same && way.answered.is_none()
+        };
+        match self.ways.lock().get_mut(tag as usize).filter(ours) {
+            Some(way) => way.busy = false,
+            None => return Ok(()),
+        }
+        if keyed {
+            let _ = slot.key.revoke();
+        }
+        Err(e)
     }
 
     fn assign(&self, slot: &Slot, op: Op, len: u32) -> Result<Carry> {
@@ -390,7 +406,12 @@ impl Io {
         match Said::read(head, entry.len).map_err(|_| EINVAL)? {
             Said::Reply { number, status } => this.answered(number, status, 0, news).map(drop),
             Said::News(capacity) => {
-                this.capacity.store(capacity.max(1), Ordering::Release);
+                let now = Geometry {
+                    capacity,
+                    ..this.geometry
+                };
+                now.check().map_err(|_| EINVAL)?;
+                this.capacity.store(capacity, Ordering::Release);
                 let _ = sys::disks().enqueue(this.clone());
                 Ok(())
             }

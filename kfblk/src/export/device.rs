@@ -94,7 +94,7 @@ const _: () = assert!(DONE <= KFI_INJECT_MAX && REPLY <= KFI_INJECT_MAX);
 const _: () = assert!(SLOTS as usize * STRIDE <= buffer::RUN && REQUEST <= STRIDE);
 
 /// Bytes that are discarded or zeroed at once, at most.
-const RANGE_MAX: u64 = 1 << 30;
+const RANGE_MAX: u64 = 32 << 20;
 /// As a power of two, what a device of at most so many bytes is one chunk of.
 const CHUNK_SHIFT: u32 = 30;
 
@@ -124,7 +124,7 @@ impl Device {
         let part = u64::from(block).wrapping_sub(1);
         let range = |sectors: u32| {
             let bytes = (u64::from(sectors) << 9).min(RANGE_MAX) & !part;
-            // CAST: At most a GiB.
+            // CAST: At most that.
             bytes as u32
         };
         let whole = |bytes: u32| match u64::from(bytes) & part {

@@ -269,6 +269,11 @@ impl Lane {
         })
     }
 
+    /// Whether it is about to end, but may have something under way yet.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.doomed.load(Ordering::Acquire) || self.ep.state() == KFI_STATE_DOWN
+    }
+
     /// Whether it is of a later time.
     pub(crate) fn is_behind(&self, hello: &Hello) -> bool {
         self.later(hello).is_some_and(|later| later < 0)
@@ -319,6 +324,8 @@ impl Lane {
         for key in core::mem::take(&mut keys.all) {
             key.close();
         }
+        drop(keys);
+        // That may take as long as the device takes.
         if let Some(io) = self.io.as_ref() {
             io.stop();
         }

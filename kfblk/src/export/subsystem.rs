@@ -257,7 +257,8 @@ impl Subsystem {
             if other.is_behind(hello) {
                 return Err(config::estale());
             }
-            if other.is_before(hello) {
+            // Also of a session before: what that has under way is not to land behind what comes now.
+            if other.is_before(hello) || (other.is_of(&hello.client) && other.is_ending()) {
                 stale.push(other.clone(), GFP_KERNEL)?;
             }
         }
