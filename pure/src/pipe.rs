@@ -60,7 +60,7 @@ pub enum End {
 pub struct Lie;
 
 /// Bytes of a head.
-const HEAD: u32 = 24;
+pub const HEAD: u32 = 24;
 /// Of its flags: it begins a message.
 const FIRST: u32 = 1;
 /// It has data for the completion.

@@ -120,7 +120,7 @@ impl CompletionQueue {
     /// Whether a completion waits.
     pub fn is_ready(&self) -> bool {
         if self.inner.direct.is_used() {
-            self.inner.progress(false);
+            self.inner.progress();
             return self.inner.has_entries();
         }
         self.inner.ring.waiting()
@@ -134,8 +134,12 @@ impl CompletionQueue {
         if !self.inner.direct.is_used() {
             return !self.inner.ring.waiting();
         }
-        self.inner.direct.enter_outside(true);
-        self.inner.arm()
+        self.inner.direct.set_outside(true);
+        let may = self.inner.arm();
+        if !may {
+            self.inner.direct.set_outside(false);
+        }
+        may
     }
 
     /// Waits until a completion waits; `false` when time ran out.
@@ -162,7 +166,9 @@ impl CompletionQueue {
             }
             let waiting = self.inner.direct.enter();
             let left = deadline.left();
-            if self.inner.arm() && !self.poll(left)? {
+            let over = self.inner.arm() && !self.poll(left)?;
+            // Time is over also for who is kept busy.
+            if over || left.is_zero() {
                 drop(waiting);
                 return Ok(self.is_ready());
             }

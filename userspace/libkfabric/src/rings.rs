@@ -21,8 +21,9 @@ use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
-use kfabric_pure::pipe::{Piece, Receiver, Sender};
+use kfabric_pure::pipe::{Piece, Receiver, Sender, HEAD};
 use kfabric_uapi as abi;
 use kfabric_uapi::{CqEntry, OpEntry};
 
@@ -33,7 +34,7 @@ use crate::fabric::DomainInner;
 use crate::op::Local;
 use crate::sys::{self, Link, DATA};
 use message::{Asked, Message, Receive};
-pub(crate) use queue::Queue;
+pub(crate) use queue::{Pushed, Queue};
 
 /// Nothing is known yet.
 const UNKNOWN: u8 = 0;
@@ -43,20 +44,6 @@ const NONE: u8 = 1;
 const SHARED: u8 = 2;
 /// There are some that cannot be used: the connection is over.
 const LOST: u8 = 3;
-
-/// Which of an endpoint's queues got something that somebody waits for.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Pushed {
-    rx: bool,
-    tx: bool,
-}
-
-impl std::ops::BitOrAssign for Pushed {
-    fn bitor_assign(&mut self, other: Self) {
-        self.rx |= other.rx;
-        self.tx |= other.tx;
-    }
-}
 
 /// Where a side's completions go.
 struct Bound {
@@ -68,6 +55,10 @@ impl Bound {
     fn wants(&self, flags: u64) -> bool {
         let asked = flags & abi::KFI_COMPLETION != 0;
         asked || (!self.selective && flags & abi::KFI_INJECT == 0)
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.cq.is_awaited()
     }
 }
 
@@ -220,6 +211,14 @@ impl Rings {
             pushed.rx = self.hand_over(&mut rx);
         }
         self.mode.store(mode, Ordering::Release);
+        if mode == SHARED {
+            // Who sleeps has not told the peer.
+            pushed |= Pushed {
+                rx: self.queue(true).is_some_and(Bound::is_awaited),
+                tx: self.queue(false).is_some_and(Bound::is_awaited),
+                more: false,
+            };
+        }
         drop(rx);
         if mode == LOST {
             self.end();
@@ -340,17 +339,16 @@ impl Rings {
         let _ = self.dev().call(self.id, &mut arg, &mut []);
     }
 
-    /// Wakes the peer.
+    /// Wakes the peer. Else there is nobody.
     fn wake_peer(&self) {
         self.wake(0);
     }
 
-    fn wake(&self, flags: u32) {
+    fn wake(&self, flags: u32) -> bool {
         let mut arg: abi::EpWake = sys::new();
         arg.flags = flags;
         arg.ep = self.id.handle;
-        // Else there is nobody.
-        let _ = self.dev().call(self.id, &mut arg, &mut []);
+        self.dev().call(self.id, &mut arg, &mut []).is_ok()
     }
 
     /// Wakes who waits at the queues that got something, but for one that is being looked at.
@@ -368,24 +366,23 @@ impl Rings {
             };
             let same = but.is_some_and(|but| std::ptr::eq(but, Arc::as_ptr(&bound.cq)));
             if !same {
-                bound.cq.direct.woken();
-                self.wake(abi::KFI_WAKE_SELF);
+                // Else it was just closed, by which the kernel wakes them.
+                self.wake_self();
             }
         }
     }
 
-    /// Wakes who waits at its queues.
-    pub(crate) fn wake_self(&self) {
-        self.wake(abi::KFI_WAKE_SELF);
+    /// Wakes who waits at its queues, unless the kernel has it no more.
+    fn wake_self(&self) -> bool {
+        self.wake(abi::KFI_WAKE_SELF)
     }
 
     /// Takes what came, and sends what waits.
     pub(crate) fn progress(&self) -> Pushed {
-        let mut pushed = Pushed::default();
         let Some(link) = self.link.get() else {
-            return pushed;
+            return Pushed::default();
         };
-        pushed.rx = self.take(link, &mut lock(&self.rx));
+        let mut pushed = self.take(link, &mut lock(&self.rx));
         if self.pending.load(Ordering::Relaxed) {
             pushed.tx = self.give(link, &mut lock(&self.tx));
         }
@@ -402,13 +399,18 @@ impl Rings {
         }
     }
 
-    /// Takes messages out, as long as there are receives for them.
-    fn take(&self, link: &Link, rx: &mut Rx) -> bool {
+    /// Takes messages out, as long as there are receives for them; at one time about as much as a ring
+    /// holds, whatever the peer puts in meanwhile.
+    fn take(&self, link: &Link, rx: &mut Rx) -> Pushed {
         let ring = &link.theirs;
-        let (mut pushed, mut took, mut why) = (false, false, None);
+        let (mut pushed, mut more, mut took, mut why) = (false, false, 0, None);
         // Before the last look: all that the peer sent is there then.
         let ended = link.ended();
         while !rx.over {
+            if took >= DATA {
+                more = true;
+                break;
+            }
             let piece = match rx.pipe.peek(ring) {
                 Ok(Some(piece)) => piece,
                 Ok(None) if ended => {
@@ -432,7 +434,7 @@ impl Rings {
             rx.pipe.take(ring, &piece, |at, from, len| {
                 whole &= receive.store(ring, at, piece.at + u64::from(from), len);
             });
-            took = true;
+            took += (HEAD + piece.len) as usize;
             if !whole {
                 why = Some(libc::EFAULT);
                 break;
@@ -450,10 +452,13 @@ impl Rings {
             ring.failed().store(err.unsigned_abs(), Ordering::Relaxed);
             pushed |= self.flush_rx(rx);
             self.end();
-        } else if took && rx.pipe.wakes(ring) {
+        } else if took != 0 && rx.pipe.wakes(ring) {
             self.wake_peer();
         }
-        pushed
+        Pushed {
+            more,
+            ..Pushed::rx(pushed)
+        }
     }
 
     fn flush_rx(&self, rx: &mut Rx) -> bool {
@@ -473,15 +478,20 @@ impl Rings {
         if link.ended() {
             return self.flush_tx(link, tx);
         }
-        let (mut pushed, mut gave) = (false, false);
+        let (mut pushed, mut gave, mut said) = (false, false, false);
         while let Some(message) = tx.pending.front_mut() {
             let before = message.done;
             match message.put(&link.ours, &mut tx.pipe) {
-                Ok(done) => {
-                    gave |= done || message.done != before;
-                    if !done {
+                Ok(true) => gave = true,
+                Ok(false) => {
+                    gave |= message.done != before;
+                    // Who waits may have said that it sleeps when nothing was pending.
+                    if said || !self.is_awaited() {
                         break;
                     }
+                    said = true;
+                    tx.pipe.sleep(&link.ours);
+                    continue;
                 }
                 Err(_) => {
                     self.end();
@@ -499,6 +509,14 @@ impl Rings {
             self.wake_peer();
         }
         pushed
+    }
+
+    /// Whether somebody waits at one of its queues.
+    fn is_awaited(&self) -> bool {
+        [true, false]
+            .into_iter()
+            .filter_map(|rx| self.queue(rx))
+            .any(Bound::is_awaited)
     }
 
     fn sent(&self, message: &Message) -> bool {
@@ -584,13 +602,10 @@ impl Rings {
         bound.cq.reserve()?;
         rx.receives
             .push_back(asked.receive(bound.wants(asked.flags())));
-        let pushed =
-            link.is_some_and(|link| rx.pipe.has_some(&link.theirs) && self.take(link, &mut rx));
+        let pushed = link
+            .filter(|link| rx.pipe.has_some(&link.theirs))
+            .map_or_else(Pushed::default, |link| self.take(link, &mut rx));
         drop(rx);
-        let pushed = Pushed {
-            rx: pushed,
-            tx: false,
-        };
         self.alert(pushed, None);
         Ok(Posted::Here)
     }
@@ -625,7 +640,7 @@ impl Rings {
         };
         drop(tx);
         let tx = result.inspect_err(|_| self.release(false))?;
-        self.alert(Pushed { rx: false, tx }, None);
+        self.alert(Pushed::tx(tx), None);
         Ok(Posted::Here)
     }
 
@@ -677,6 +692,7 @@ impl Rings {
                 if begun && tx.pipe.wakes(&link.ours) {
                     self.wake_peer();
                 }
+                pushed |= self.give(link, tx);
             }
             Err(_) => {
                 self.end();
@@ -689,10 +705,7 @@ impl Rings {
     /// Whether all that was sent before is on its way, so that the kernel may go on with what is its.
     fn in_turn(&self, link: &Link) -> std::result::Result<(), Errno> {
         let mut tx = lock(&self.tx);
-        let pushed = Pushed {
-            rx: false,
-            tx: self.give(link, &mut tx),
-        };
+        let pushed = Pushed::tx(self.give(link, &mut tx));
         let turn = tx.pending.is_empty();
         drop(tx);
         self.alert(pushed, None);
@@ -735,16 +748,21 @@ impl Rings {
         let submit = |entries: &[OpEntry]| crate::endpoint::submit(self.dev(), self.id, entries);
         let errno = |e: crate::Error| e.errno().unwrap_or(Errno::EIO);
         let mut refused = submit(&[write, probe]).map_err(errno)?.refused;
-        while refused == Some(Errno::EAGAIN) {
-            // Entries that nobody read: they have a place here, too.
-            if let Some(bound) = self.tx_queue.get() {
-                bound.cq.fetch();
+        // Half a second in all.
+        for pause in (0..1000).map(Duration::from_micros) {
+            if refused != Some(Errno::EAGAIN) {
+                break;
             }
-            std::thread::yield_now();
-            refused = match submit(&[probe]) {
-                Ok(_) => None,
-                Err(e) => Some(errno(e)),
-            };
+            // Entries that nobody read: they have a place here, too.
+            if self.tx_queue.get().is_some_and(|bound| bound.cq.fetch()) {
+                self.wake_self();
+            }
+            std::thread::sleep(pause);
+            refused = submit(&[probe]).err().map(errno);
+        }
+        if refused == Some(Errno::EAGAIN) {
+            // Whether it was made will not be known, so nothing may come after it.
+            self.end();
         }
         if refused.is_some() {
             // The write was accepted, and its completion says why.
@@ -762,10 +780,7 @@ impl Rings {
         let note = Message::note(len, data);
         // Should it be over by now, there is nobody to tell.
         let entered = self.enter(link, &mut lock(&self.tx), note);
-        let pushed = Pushed {
-            rx: false,
-            tx: entered.unwrap_or(false),
-        };
+        let pushed = Pushed::tx(entered.unwrap_or(false));
         self.alert(pushed, None);
         Ok(Posted::Here)
     }
@@ -786,10 +801,7 @@ impl Rings {
         let Some(receive) = found.and_then(|at| rx.receives.remove(begun + at)) else {
             return Some(Err(Errno(libc::ENOENT)));
         };
-        let pushed = Pushed {
-            rx: self.complete_rx(&receive, libc::ECANCELED, None),
-            tx: false,
-        };
+        let pushed = Pushed::rx(self.complete_rx(&receive, libc::ECANCELED, None));
         drop(rx);
         self.alert(pushed, None);
         Some(Ok(()))
@@ -803,10 +815,7 @@ impl Rings {
             return;
         }
         self.mode.store(LOST, Ordering::Release);
-        let pushed = Pushed {
-            rx: self.flush_rx(&mut rx),
-            tx: false,
-        };
+        let pushed = Pushed::rx(self.flush_rx(&mut rx));
         drop(rx);
         self.alert(pushed, None);
     }

@@ -6,13 +6,46 @@
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use kfabric_uapi::CqEntry;
 
 use super::{lock, Rings};
 use crate::completion::CqInner;
+
+/// Which of an endpoint's queues got something that somebody waits for.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Pushed {
+    pub(super) rx: bool,
+    pub(super) tx: bool,
+    /// There is more in the ring, which was left for another time.
+    pub(super) more: bool,
+}
+
+impl Pushed {
+    pub(super) fn rx(rx: bool) -> Self {
+        Self {
+            rx,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn tx(tx: bool) -> Self {
+        Self {
+            tx,
+            ..Self::default()
+        }
+    }
+}
+
+impl std::ops::BitOrAssign for Pushed {
+    fn bitor_assign(&mut self, other: Self) {
+        self.rx |= other.rx;
+        self.tx |= other.tx;
+        self.more |= other.more;
+    }
+}
 
 /// See the module.
 #[derive(Default)]
@@ -27,7 +60,7 @@ pub(crate) struct Queue {
     promised: AtomicU32,
     /// Threads that wait for its descriptor, or are about to.
     waiters: AtomicU32,
-    /// A program was told that it may.
+    /// A program was told that it may. It does, for all that is known here, until it asks again.
     outside: AtomicBool,
 }
 
@@ -50,15 +83,9 @@ impl Queue {
         self.promised.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether somebody waits. Asked under the lock of the entries: who waits said so before it looked
-    /// at them, so that it sees what was put there or is seen.
-    fn is_awaited(&self) -> bool {
+    /// Whether somebody waits, or is about to.
+    fn has_waiters(&self) -> bool {
         self.waiters.load(Ordering::Relaxed) != 0 || self.outside.load(Ordering::Relaxed)
-    }
-
-    /// Those who wait are woken.
-    pub(super) fn woken(&self) {
-        self.outside.store(false, Ordering::Relaxed);
     }
 
     /// A thread is about to wait for the descriptor.
@@ -67,11 +94,9 @@ impl Queue {
         Waiting(self)
     }
 
-    /// The program is about to.
-    pub(crate) fn enter_outside(&self, waits: bool) {
-        if waits || self.outside.load(Ordering::Relaxed) {
-            self.outside.store(waits, Ordering::SeqCst);
-        }
+    /// The program is about to; or it was told that it may not.
+    pub(crate) fn set_outside(&self, waits: bool) {
+        self.outside.store(waits, Ordering::SeqCst);
     }
 }
 
@@ -110,11 +135,20 @@ impl CqInner {
         }
     }
 
-    /// As [`CqInner::push`] does, for who needs room in the kernel's ring.
-    pub(super) fn fetch(&self) {
+    /// As [`CqInner::push`] does, for who needs room in the kernel's ring; whether somebody waits for
+    /// what is there.
+    pub(super) fn fetch(&self) -> bool {
         let mut entries = lock(&self.direct.entries);
         self.empty(&mut entries);
         self.direct.made.store(entries.len(), Ordering::Relaxed);
+        !entries.is_empty() && self.is_awaited()
+    }
+
+    /// Whether somebody waits who is not woken yet. Asked under a lock that who waits takes after it said
+    /// so, to look at what that lock is for: so it sees what was put there, or is seen. While the alarm
+    /// is set nobody sleeps: who clears it looks again.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.direct.has_waiters() && !self.ring.alarm()
     }
 
     /// Adds a completion for which room is promised; whether somebody waits for one.
@@ -126,35 +160,55 @@ impl CqInner {
         }
         entries.push_back(entry);
         self.direct.made.store(entries.len(), Ordering::Relaxed);
-        self.direct.is_awaited()
+        self.is_awaited()
     }
 
-    /// Has all endpoints take and send; `learn`: and those that know nothing ask.
-    pub(crate) fn progress(&self, learn: bool) {
-        let learn = learn || self.ring.alarm();
-        if learn {
+    /// Has all endpoints take and send; after an alarm, those that know nothing ask.
+    pub(crate) fn progress(&self) {
+        let alarm = self.ring.alarm();
+        // It is for who waits, if somebody does.
+        if alarm && !self.direct.has_waiters() {
             self.ring.clear_alarm();
+            fence(Ordering::SeqCst);
+            if self.direct.has_waiters() {
+                // One who just came may have slept when it was set.
+                self.wake_others();
+            }
         }
+        self.look(alarm);
+    }
+
+    /// The alarm stays as it is. Whether there is more than was looked at.
+    fn look(&self, learn: bool) -> bool {
+        let mut more = false;
         for endpoint in lock(&self.direct.endpoints).iter() {
-            let mut pushed = super::Pushed::default();
+            let mut pushed = Pushed::default();
             if learn {
                 pushed |= endpoint.learn();
             }
             pushed |= endpoint.progress();
+            more |= pushed.more;
             endpoint.alert(pushed, Some(self));
         }
+        more
     }
 
-    /// Before the descriptor is waited for: whether it may be. All who could have something for this
-    /// queue wake it from then on.
+    /// Before the descriptor is waited for, by who has said that it waits: whether it may be. All who
+    /// could have something for this queue wake it from then on.
+    ///
+    /// The alarm is cleared first. An endpoint that is connected later than it is asked here sets it,
+    /// and so does a peer that sees that this end sleeps: nothing clears it before the wait.
     pub(crate) fn arm(&self) -> bool {
         self.ring.clear_alarm();
+        fence(Ordering::SeqCst);
         for endpoint in lock(&self.direct.endpoints).iter() {
+            let pushed = endpoint.learn();
             endpoint.sleep();
+            endpoint.alert(pushed, Some(self));
         }
-        std::sync::atomic::fence(Ordering::SeqCst);
-        self.progress(true);
-        !self.has_entries()
+        fence(Ordering::SeqCst);
+        let more = self.look(false);
+        !more && !self.has_entries()
     }
 
     /// Whether there is something to read.
@@ -164,13 +218,12 @@ impl CqInner {
 
     /// Reads up to `to.len()` entries; `None` as for the ring.
     pub(crate) fn read(&self, to: &mut [CqEntry]) -> Option<usize> {
-        self.direct.enter_outside(false);
         // What is there is read before more is made.
         let n = self.take_some(to)?;
         if n != 0 {
             return Some(n);
         }
-        self.progress(false);
+        self.progress();
         self.take_some(to)
     }
 
@@ -208,7 +261,7 @@ impl CqInner {
                 None => 0,
             };
         }
-        let awaited = !entries.is_empty() && self.direct.is_awaited();
+        let awaited = !entries.is_empty() && self.is_awaited();
         drop(entries);
         if awaited {
             self.wake_others();
@@ -216,11 +269,9 @@ impl CqInner {
         Some(n)
     }
 
-    /// Somebody else may take what is left.
+    /// Wakes who waits: by one of the endpoints that the kernel has yet.
     fn wake_others(&self) {
-        self.direct.woken();
-        if let Some(endpoint) = lock(&self.direct.endpoints).first() {
-            endpoint.wake_self();
-        }
+        let endpoints = lock(&self.direct.endpoints);
+        let _ = endpoints.iter().any(|endpoint| endpoint.wake_self());
     }
 }

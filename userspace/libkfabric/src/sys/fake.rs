@@ -10,11 +10,12 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use kfabric_uapi as abi;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{Backend, Buf, BufData, Mapping};
+use super::{Backend, Buf, BufData, Deadline, Mapping};
 use crate::errno::Errno;
 
 /// An object.
@@ -230,12 +231,39 @@ impl State {
         Ok(())
     }
 
+    /// Has an endpoint's program look at its queues.
+    fn alarm(&self, ep: u64) {
+        let Some(ep) = self.objects.get(&ep) else {
+            return;
+        };
+        let rings = ep
+            .uses
+            .iter()
+            .filter_map(|used| self.objects.get(used)?.ring.as_ref());
+        for (map, _) in rings {
+            let word = map.word32(offset_of!(abi::CqRing, alarm));
+            word.expect("within the ring").store(1, Ordering::SeqCst);
+        }
+    }
+
+    fn wake(&mut self, call: &abi::EpWake) -> Result<(), Errno> {
+        let peer = self.get(call.ep, abi::KFI_TYPE_EP)?.number;
+        self.alarm(match call.flags & abi::KFI_WAKE_SELF {
+            0 => peer,
+            _ => call.ep,
+        });
+        Ok(())
+    }
+
     /// The connection is over.
-    fn end_rings(&mut self) {
+    fn end_rings(&mut self, ep: u64) {
+        let peer = self.objects.get(&ep).map_or(0, |ep| ep.number);
         if let Some(file) = &self.rings {
             use std::os::unix::fs::FileExt;
             file.write_all_at(&1u32.to_ne_bytes(), 0).expect("room");
         }
+        self.alarm(ep);
+        self.alarm(peer);
     }
 
     fn submit(&mut self, ep: u64, op: &abi::OpEntry) -> Result<(), Errno> {
@@ -494,6 +522,7 @@ impl Backend for Fake {
                 for (ep, data) in [(call.ep, &[][..]), (peer, &data)] {
                     let eq = s.queue_of(ep, abi::KFI_TYPE_EQ).ok_or(Errno::EINVAL)?;
                     s.event(eq, abi::KFI_CONNECTED, ep, 0, data)?;
+                    s.alarm(ep);
                 }
             }
             abi::KFI_IOC_REJECT => {
@@ -604,12 +633,12 @@ impl Backend for Fake {
                 s.rings(&mut call)?;
                 arg.copy_from_slice(call.as_bytes());
             }
-            abi::KFI_IOC_EP_WAKE => {}
-            abi::KFI_IOC_SHUTDOWN => s.end_rings(),
+            abi::KFI_IOC_EP_WAKE => s.wake(&read(arg))?,
+            abi::KFI_IOC_SHUTDOWN => s.end_rings(read::<abi::Shutdown>(arg).ep),
             abi::KFI_IOC_CLOSE => {
                 let call: abi::Close = read(arg);
                 if s.get(call.handle, abi::KFI_TYPE_EP).is_ok() {
-                    s.end_rings();
+                    s.end_rings(call.handle);
                 }
                 s.close(call.handle)?;
             }
@@ -626,6 +655,36 @@ impl Backend for Fake {
 
     fn map(&self, fd: BorrowedFd<'_>, len: usize) -> Result<Mapping, Errno> {
         Mapping::shared(fd, len)
+    }
+
+    /// A completion queue's is readable while there is an entry, or the alarm is set.
+    fn wait(&self, fd: BorrowedFd<'_>, timeout: Duration) -> Result<bool, Errno> {
+        let file = File::from(fd.try_clone_to_owned().expect("a descriptor"));
+        if file.metadata().is_ok_and(|it| it.len() == 0) {
+            return Ok(true);
+        }
+        let word = |at: usize| {
+            use std::os::unix::fs::FileExt;
+            let mut bytes = [0; 4];
+            file.read_exact_at(&mut bytes, at as u64).expect("a ring");
+            u32::from_ne_bytes(bytes)
+        };
+        let deadline = Deadline::after(timeout);
+        loop {
+            let [head, tail, alarm] = [
+                offset_of!(abi::CqRing, head),
+                offset_of!(abi::CqRing, tail),
+                offset_of!(abi::CqRing, alarm),
+            ]
+            .map(word);
+            if head != tail || alarm != 0 {
+                return Ok(true);
+            }
+            if deadline.left().is_zero() {
+                return Ok(false);
+            }
+            std::thread::sleep(Duration::from_micros(20));
+        }
     }
 
     fn device_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -143,3 +143,98 @@ fn receives_are_refused_as_the_kernel_refuses_them() {
     assert_eq!(ended, 64);
     kept.object.close().unwrap();
 }
+
+#[test]
+fn who_reads_leaves_the_alarm_to_who_waits() {
+    let (_, device) = device();
+    let pair = pair_with(&device, true, true);
+    let memory = region(&pair.domain, 4096);
+    for i in 0..2 {
+        pair.b.recv(memory.segment(0..64), i).unwrap();
+    }
+    assert!(pair.b_cq.try_wait());
+    let ring = &pair.b_cq.inner.ring;
+    assert!(!ring.alarm());
+    pair.a.inject(b"one").unwrap();
+    assert!(ring.alarm());
+    // Another thread's.
+    assert!(pair.b_cq.read_one().unwrap().is_some());
+    pair.a.inject(b"two").unwrap();
+    assert!(ring.alarm(), "it sleeps over the second");
+    assert!(!pair.b_cq.try_wait());
+    assert!(pair.b_cq.read_one().unwrap().is_some());
+    // Nobody is told that it may wait: who polls clears it.
+    pair.b.recv(memory.segment(0..64), 2).unwrap();
+    pair.a.inject(b"three").unwrap();
+    assert!(pair.b_cq.read_one().unwrap().is_some());
+    assert!(!ring.alarm());
+}
+
+#[test]
+fn what_waits_for_room_is_told_to_the_peer_while_somebody_sleeps() {
+    let (_, device) = device();
+    let pair = pair_with(&device, true, true);
+    let memory = region(&pair.domain, 1 << 20);
+    assert!(pair.a_cq.try_wait());
+    // By another thread.
+    pair.a.send(memory.segment(0..1 << 19), 1).unwrap();
+    assert!(!pair.a_cq.inner.ring.alarm());
+    pair.b.recv(memory.segment(1 << 19..1 << 20), 2).unwrap();
+    assert!(pair.b_cq.read_one().unwrap().is_none());
+    assert!(pair.a_cq.inner.ring.alarm(), "it sleeps beside the room");
+}
+
+/// One thread of each end sleeps in the queue, and another posts, reads now and then, and goes on when
+/// all of a round has come: by the one that sleeps, if by nobody else.
+#[test]
+fn one_sleeps_while_another_works() {
+    const ROUNDS: u64 = 400;
+    const LONG: usize = 150_000;
+    let (_, device) = device();
+    let pair = pair_with(&device, true, true);
+    let memory = region(&pair.domain, 4 * LONG);
+    let side = |ep: &Endpoint, cq: &CompletionQueue, at: usize, seed: u64| {
+        let seen = AtomicU64::new(0);
+        let take = |done: Option<Completion>| {
+            if let Some(done) = done {
+                done.ok().unwrap();
+                seen.fetch_add(1, Ordering::SeqCst);
+            }
+        };
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                while seen.load(Ordering::SeqCst) < 2 * ROUNDS {
+                    take(Some(cq.wait(4 * SOON).unwrap()));
+                }
+            });
+            let mut random = seed;
+            let mut pause = || {
+                random = random
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                std::thread::sleep(Duration::from_micros(random >> 33 & 127));
+                random >> 40
+            };
+            for round in 1..=ROUNDS {
+                ep.recv(memory.segment(at..at + LONG), round).unwrap();
+                let len = if pause() % 3 == 0 { LONG } else { 8 };
+                ep.send(memory.segment(at + LONG..at + LONG + len), round)
+                    .unwrap();
+                let reads = if round == ROUNDS { 0 } else { pause() % 3 };
+                for _ in 0..reads {
+                    take(cq.read_one().unwrap());
+                    pause();
+                }
+                let begin = std::time::Instant::now();
+                while seen.load(Ordering::SeqCst) < 2 * round {
+                    assert!(begin.elapsed() < 2 * SOON, "round {round} is slept over");
+                    std::thread::sleep(Duration::from_micros(20));
+                }
+            }
+        });
+    };
+    std::thread::scope(|s| {
+        s.spawn(|| side(&pair.a, &pair.a_cq, 0, 1));
+        s.spawn(|| side(&pair.b, &pair.b_cq, 2 * LONG, 2));
+    });
+}
