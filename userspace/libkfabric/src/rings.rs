@@ -93,6 +93,8 @@ pub(crate) struct Rings {
     tx: Mutex<Tx>,
     /// Something is pending.
     pending: AtomicBool,
+    /// There are none, and the kernel has not taken all receives yet.
+    owed: AtomicBool,
     order: Mutex<()>,
 }
 
@@ -137,6 +139,7 @@ impl Rings {
                 over: false,
             }),
             pending: AtomicBool::new(false),
+            owed: AtomicBool::new(false),
             order: Mutex::new(()),
         }))
     }
@@ -172,9 +175,13 @@ impl Rings {
         let pushed = self.learn();
         self.alert(pushed, None);
         match self.mode() {
-            UNKNOWN => None,
+            UNKNOWN if !self.is_owed() => None,
             mode => Some(mode == SHARED),
         }
+    }
+
+    fn is_owed(&self) -> bool {
+        self.owed.load(Ordering::Acquire)
     }
 
     fn dev(&self) -> &crate::device::Shared {
@@ -193,10 +200,10 @@ impl Rings {
         }
         let mut arg: abi::EpRings = sys::new();
         arg.ep = self.id.handle;
-        if self.dev().call(self.id, &mut arg, &mut []).is_err() {
-            return pushed;
-        }
+        let asked = self.dev().call(self.id, &mut arg, &mut []);
         let mode = match arg.state {
+            // Nobody may ever look again.
+            _ if asked.is_err() => LOST,
             abi::KFI_RINGS_UNKNOWN => return pushed,
             abi::KFI_RINGS_SHARED => match self.map(&arg) {
                 Some(link) => {
@@ -209,6 +216,11 @@ impl Rings {
         };
         if mode == NONE {
             pushed.rx = self.hand_over(&mut rx);
+            if !rx.receives.is_empty() {
+                self.owed.store(true, Ordering::Release);
+                return pushed;
+            }
+            self.owed.store(false, Ordering::Release);
         }
         self.mode.store(mode, Ordering::Release);
         if mode == SHARED {
@@ -238,12 +250,17 @@ impl Rings {
         link.ok()
     }
 
-    /// Gives the kernel the receives, which were posted before it was known that they are its.
+    /// Gives the kernel the receives, which were posted before it was known that they are its. Those for
+    /// which it has no room just now stay.
     fn hand_over(&self, rx: &mut Rx) -> bool {
         let mut pushed = false;
         while let Some(receive) = rx.receives.pop_front() {
             match self.submit(&receive.entry()) {
                 Ok(_) => self.release(true),
+                Err(e) if e.errno() == Some(Errno::EAGAIN) => {
+                    rx.receives.push_front(receive);
+                    break;
+                }
                 Err(_) => pushed |= self.complete_rx(&receive, libc::ECANCELED, None),
             }
         }
@@ -380,7 +397,10 @@ impl Rings {
     /// Takes what came, and sends what waits.
     pub(crate) fn progress(&self) -> Pushed {
         let Some(link) = self.link.get() else {
-            return Pushed::default();
+            return match self.is_owed() {
+                true => self.learn(),
+                false => Pushed::default(),
+            };
         };
         let mut pushed = self.take(link, &mut lock(&self.rx));
         if self.pending.load(Ordering::Relaxed) {
@@ -562,6 +582,9 @@ impl Rings {
                 Asked::new(&self.domain, entry, local, self.iov_limit)?
             }
             abi::KFI_OP_WRITE if entry.flags & abi::KFI_REMOTE_CQ_DATA != 0 => {
+                if !self.enabled.load(Ordering::Acquire) {
+                    return Err(Errno::EINVAL);
+                }
                 return self.write_with_data(entry);
             }
             _ => return self.one_sided(entry),
@@ -618,6 +641,8 @@ impl Rings {
         }
         match self.mode() {
             NONE => Ok(None),
+            // Nothing that is sent waits for the receives.
+            UNKNOWN if self.is_owed() => Ok(None),
             SHARED => match self.link.get() {
                 Some(link) if !link.ended() => Ok(Some(link)),
                 _ => Err(Errno(libc::ENOTCONN)),
@@ -672,7 +697,8 @@ impl Rings {
             return Err(Errno(libc::ENOTCONN));
         }
         if !tx.pending.is_empty() {
-            if tx.pending.len() >= self.size.0 as usize {
+            // The write that a note tells of is made.
+            if message.written.is_none() && tx.pending.len() >= self.size.0 as usize {
                 return Err(Errno::EAGAIN);
             }
             tx.pending.push_back(message);
@@ -730,7 +756,7 @@ impl Rings {
 
     /// Writes, then tells the peer.
     fn write_with_data(&self, entry: &OpEntry) -> std::result::Result<Posted, Errno> {
-        let Ok(Some(link)) = self.connected() else {
+        let Some(link) = self.connected()? else {
             return Ok(Posted::Kernel);
         };
         let data = u32::try_from(entry.data).map_err(|_| Errno::EINVAL)?;
@@ -799,6 +825,9 @@ impl Rings {
             .skip(begun)
             .position(|receive| receive.context == context);
         let Some(receive) = found.and_then(|at| rx.receives.remove(begun + at)) else {
+            if self.is_owed() {
+                return None;
+            }
             return Some(Err(Errno(libc::ENOENT)));
         };
         let pushed = Pushed::rx(self.complete_rx(&receive, libc::ECANCELED, None));

@@ -57,6 +57,16 @@ fn pair(device: &Device) -> Pair {
 
 /// One or both ask for rings.
 fn pair_with(device: &Device, a_rings: bool, b_rings: bool) -> Pair {
+    pair_when(device, a_rings, b_rings, |_, _| ())
+}
+
+/// As [`pair_with`]; `before` runs when `a` is enabled, and knows of no connection.
+fn pair_when(
+    device: &Device,
+    a_rings: bool,
+    b_rings: bool,
+    before: impl FnOnce(&Domain, &Endpoint),
+) -> Pair {
     let (fabric, domain) = fabric(device);
     let listen_eq = fabric.event_queue(0).unwrap();
     let pep = fabric.passive_endpoint(&listen_eq, port(7), 77).unwrap();
@@ -69,6 +79,7 @@ fn pair_with(device: &Device, a_rings: bool, b_rings: bool) -> Pair {
         })
         .unwrap();
     let (a_eq, a_cq) = endpoint(&fabric, &a, &domain);
+    before(&domain, &a);
     a.connect(port(7), b"let me in").unwrap();
     let request = listen_eq.wait(SOON).unwrap().request().unwrap();
     assert_eq!(

@@ -145,6 +145,55 @@ fn receives_are_refused_as_the_kernel_refuses_them() {
 }
 
 #[test]
+fn one_that_does_not_learn_is_over() {
+    let (fake, device) = device();
+    let mut kept = None;
+    let pair = pair_when(&device, true, true, |domain, a| {
+        let memory = region(domain, 64);
+        a.recv(memory.all(), 1).unwrap();
+        // Also a write that is to tell: it is not the kernel's.
+        let to = RemoteMem { addr: 0, key: 1 };
+        let early = a.writedata(memory.all(), to, 7, 2).unwrap_err();
+        assert_eq!(early.errno(), Some(Errno(libc::ENOTCONN)));
+        assert_eq!(calls(&fake, abi::KFI_IOC_SUBMIT), 0);
+        kept = Some(memory);
+        fake.0.lock().unwrap().fail = Some((abi::KFI_IOC_EP_RINGS, Errno(libc::EMFILE)));
+    });
+    assert_eq!(calls(&fake, abi::KFI_IOC_SHUTDOWN), 1);
+    assert_eq!(pair.a.has_rings(), Some(false));
+    let done = pair.a_cq.read_one().unwrap().unwrap().error().unwrap();
+    assert_eq!((done.context, done.errno), (1, Errno::ECANCELED));
+    let late = pair.a.inject(b"late").unwrap_err();
+    assert_eq!(late.errno(), Some(Errno(libc::ENOTCONN)));
+}
+
+#[test]
+fn receives_that_the_kernel_has_no_room_for_are_kept() {
+    let (fake, device) = device();
+    let mut kept = None;
+    let pair = pair_when(&device, true, false, |domain, a| {
+        let memory = region(domain, 3 * 64);
+        for i in 0..3 {
+            a.recv(memory.segment(i * 64..i * 64 + 64), i as u64)
+                .unwrap();
+        }
+        kept = Some(memory);
+        fake.0.lock().unwrap().fail = Some((abi::KFI_IOC_SUBMIT, Errno::EAGAIN));
+    });
+    assert_eq!(pair.a_cq.read_one().unwrap(), None);
+    // The first was refused once.
+    assert_eq!(calls(&fake, abi::KFI_IOC_SUBMIT), 4);
+    assert_eq!(pair.a.has_rings(), Some(false));
+    for i in 0..3u8 {
+        pair.b.inject(&[i; 5]).unwrap();
+        let came = pair.a_cq.read_one().unwrap().unwrap().ok().unwrap();
+        assert_eq!(came.context(), u64::from(i));
+        let memory = kept.as_ref().unwrap();
+        assert_eq!(memory.to_vec(usize::from(i) * 64, 5), [i; 5]);
+    }
+}
+
+#[test]
 fn who_reads_leaves_the_alarm_to_who_waits() {
     let (_, device) = device();
     let pair = pair_with(&device, true, true);
