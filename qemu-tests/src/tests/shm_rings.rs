@@ -12,8 +12,10 @@ use crate::sys::{self, Map};
 use anyhow::{bail, ensure, Context, Result};
 use kfabric::{Access, CompFlags, Completion, Endpoint, Errno, Event, Op, RemoteMem};
 use kfabric_uapi::*;
+use std::cell::Cell;
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
@@ -35,6 +37,14 @@ pub const TESTS: &[Test] = &[
     .on(SHM),
     Test::pair("shm_rings.cancel_takes_one_receive", cancel).on(SHM),
     Test::pair("shm_rings.by_epoll", by_epoll).on(SHM),
+    Test::pair("shm_rings.one_sleeps_while_another_works", |c| {
+        sleeper(c, false)
+    })
+    .on(SHM),
+    Test::pair("shm_rings.one_is_in_epoll_while_another_works", |c| {
+        sleeper(c, true)
+    })
+    .on(SHM),
     Test::pair("shm_rings.p05_both_are_charged", charged).on(SHM),
     Test::pair("shm_rings.p11_killed", killed)
         .seconds(10)
@@ -421,6 +431,76 @@ fn by_epoll(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
+/// At each end a thread sleeps in the queue, while another posts, reads now and then, and goes on when
+/// all of a round has come: by the one that sleeps, if by nobody else.
+fn sleeper(ctx: &mut Ctx, by_epoll: bool) -> Result<()> {
+    const ROUNDS: u64 = 2000;
+    const LONG: usize = 150_000;
+    let (lib, ep) = with_rings(ctx)?;
+    let region = lib.region(2 * LONG)?;
+    let cq = &lib.cq;
+    let mut random = ctx.env.seed.wrapping_add(u64::from(ctx.env.node)) | 1;
+    let mut pause = || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        if random & 3 != 0 {
+            std::thread::sleep(Duration::from_micros(random >> 20 & 127));
+        }
+        random >> 40
+    };
+    let seen = AtomicU64::new(0);
+    let take = |done: Option<Completion>| -> Result<()> {
+        if let Some(done) = done {
+            done.ok()?;
+            seen.fetch_add(1, Ordering::SeqCst);
+        }
+        Ok(())
+    };
+    let sleep = || -> Result<()> {
+        let epoll = sys::Epoll::new()?;
+        epoll.add(cq.as_fd(), libc::EPOLLIN, 1)?;
+        while seen.load(Ordering::SeqCst) < 2 * ROUNDS {
+            if !by_epoll {
+                take(Some(cq.wait(2 * WAIT)?))?;
+                continue;
+            }
+            while let Some(done) = cq.read_one()? {
+                take(Some(done))?;
+            }
+            if seen.load(Ordering::SeqCst) < 2 * ROUNDS && cq.try_wait() {
+                ensure!(epoll.wait(2 * WAIT)?.is_some(), "nobody wakes it");
+            }
+        }
+        Ok(())
+    };
+    let mut work = || -> Result<()> {
+        for round in 1..=ROUNDS {
+            ep.recv(region.segment(0..LONG), round)?;
+            let len = if pause() % 3 == 0 { LONG } else { 8 };
+            ep.send(region.segment(LONG..LONG + len), round)?;
+            // The last are for who sleeps.
+            let reads = if round == ROUNDS { 0 } else { pause() % 3 };
+            for _ in 0..reads {
+                take(cq.read_one()?)?;
+                pause();
+            }
+            let begin = Instant::now();
+            while seen.load(Ordering::SeqCst) < 2 * round {
+                ensure!(begin.elapsed() < WAIT, "round {round} is slept over");
+                std::thread::sleep(Duration::from_micros(20));
+            }
+        }
+        Ok(())
+    };
+    std::thread::scope(|s| -> Result<()> {
+        let sleeps = s.spawn(sleep);
+        work()?;
+        sleeps.join().map_err(|_| anyhow::anyhow!("it died"))?
+    })?;
+    ctx.barrier("done")
+}
+
 /// Both ends are, while they have it; who may not pin as much goes without.
 fn charged(ctx: &mut Ctx) -> Result<()> {
     const RINGS: u64 = 4096 + 2 * KFI_RING_SIZE as u64;
@@ -520,20 +600,37 @@ fn killed(ctx: &mut Ctx) -> Result<()> {
 /// A peer that writes anything into both rings, and into the page that it must not.
 fn scribbles(ctx: &mut Ctx) -> Result<()> {
     const ROUNDS: u64 = 40;
+    /// Contexts of the bystander.
+    const ANSWER: u64 = 1 << 32;
+    const QUESTION: u64 = ANSWER + 1;
+    // A connection of the same queue that has nothing to do with it goes on.
+    let (lib, bystander) = with_rings(ctx)?;
     if ctx.first() {
-        let lib = Lib::with_rings(ctx, true)?;
         let region = lib.region(256 << 10)?;
         region.fill(0, 256 << 10, 0x77);
+        let (answer, question) = (200 << 10, 201 << 10);
         for round in 0..ROUNDS {
             let ep = lib.accept_one(ctx)?;
-            let mut over = false;
+            bystander.recv(region.segment(answer..answer + 8), ANSWER)?;
+            region.write_at(question, &round.to_ne_bytes());
+            bystander.send(region.segment(question..question + 8), QUESTION)?;
+            let (mut over, answered) = (false, Cell::new(0));
+            let look = |got: &Completion| -> Result<bool> {
+                if got.context() >= ANSWER {
+                    ensure!(got.error().is_none(), "round {round}: {got:?}");
+                    answered.set(answered.get() + 1);
+                }
+                Ok(got.error().is_some())
+            };
             for i in 0..1000 {
                 // Anything may come, or nothing.
                 let _ = ep.recv(region.segment(0..64 << 10), i);
                 let _ = ep.send(region.segment(0..100), i);
                 let mut some = [Completion::default(); 8];
                 let n = lib.cq.read(&mut some)?;
-                over |= some[..n].iter().any(|got| got.error().is_some());
+                for got in &some[..n] {
+                    over |= look(got)?;
+                }
                 if over {
                     break;
                 }
@@ -545,10 +642,19 @@ fn scribbles(ctx: &mut Ctx) -> Result<()> {
             );
             ctx.barrier("enough")?;
             drop(ep);
-            while lib.cq.read_one()?.is_some() {}
+            while let Some(got) = lib.cq.read_one()? {
+                look(&got)?;
+            }
+            while answered.get() < 2 {
+                look(&lib.cq.wait(WAIT).context("the bystander")?)?;
+            }
+            let there = region.to_vec(answer, 8);
+            ensure!(
+                there == (round + 1).to_ne_bytes(),
+                "round {round}: {there:?}"
+            );
             while lib.eq.read()?.is_some() {}
         }
-        // Nobody else is the worse for it.
         return ctx.barrier("done");
     }
     let mut seed = ctx.env.seed | 1;
@@ -558,7 +664,9 @@ fn scribbles(ctx: &mut Ctx) -> Result<()> {
         seed ^= seed << 17;
         seed
     };
-    for _ in 0..ROUNDS {
+    let region = lib.region(4096)?;
+    for round in 0..ROUNDS {
+        bystander.recv(region.segment(0..8), 1)?;
         let side = Side::open(ctx)?;
         let port: u16 = ctx.ctl.recv()?;
         let cq = side.cq(0, 0)?;
@@ -603,6 +711,11 @@ fn scribbles(ctx: &mut Ctx) -> Result<()> {
         };
         let _ = side.dev.call(&mut wake.clone());
         ensure!(status.load32(0) <= 1, "the status is {}", status.load32(0));
+        // Asked while that goes on, and answered.
+        lib.cq.wait(WAIT)?.ok()?;
+        let there = region.to_vec(0, 8);
+        ensure!(there == round.to_ne_bytes(), "round {round}: {there:?}");
+        bystander.inject(&(round + 1).to_ne_bytes())?;
         ctx.barrier("enough")?;
     }
     ctx.barrier("done")
