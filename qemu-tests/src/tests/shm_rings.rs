@@ -40,10 +40,12 @@ pub const TESTS: &[Test] = &[
     Test::pair("shm_rings.one_sleeps_while_another_works", |c| {
         sleeper(c, false)
     })
+    .seconds(20)
     .on(SHM),
     Test::pair("shm_rings.one_is_in_epoll_while_another_works", |c| {
         sleeper(c, true)
     })
+    .seconds(20)
     .on(SHM),
     Test::pair("shm_rings.p05_both_are_charged", charged).on(SHM),
     Test::pair("shm_rings.p11_killed", killed)
