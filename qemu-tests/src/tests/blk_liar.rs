@@ -660,7 +660,7 @@ fn done(numbers: &[u32]) -> Result<Vec<u8>> {
 /// happens.
 fn targets(ctx: &mut Ctx) -> Result<()> {
     let loaded = Loaded::new(ctx)?;
-    const KINDS: usize = 10;
+    const KINDS: usize = 13;
     for kind in 0..KINDS {
         if ctx.first() {
             let fake = Fake::new(ctx)?;
@@ -682,6 +682,10 @@ fn targets(ctx: &mut Ctx) -> Result<()> {
                 6 => liar.say(&[&magic[..7]])?,
                 7 => liar.say(&[&done(&[number ^ 1, number])?])?,
                 8 => liar.say(&[&done(&[])?])?,
+                // Of a size that there cannot be.
+                9 => liar.say(&[&Said::News(u64::MAX).write()])?,
+                10 => liar.say(&[&Said::News(CAPACITY + 100).write()])?,
+                11 => liar.say(&[&Said::News(0).write()])?,
                 // Twice.
                 _ => {
                     fake.reply(&request)?;
