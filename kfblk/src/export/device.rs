@@ -459,7 +459,7 @@ impl Io {
             if starting && err == 0 && request.op != Op::Read && !request.alone {
                 // Before the client knows that it may send another.
                 self.listen(slot)?;
-                if self.put_off(request.number) {
+                if self.put_off(slot, request.number) {
                     return Ok(());
                 }
                 return buffer::inject(&self.ep, TOLD, &[], Some(request.number));
@@ -478,9 +478,13 @@ impl Io {
         }
     }
 
-    /// Leaves it to [`Io::tell`] to tell of a request. Whether there is room for that.
-    fn put_off(&self, number: u32) -> bool {
+    /// Leaves it to [`Io::tell`] to tell of a request, if its bio is still being submitted: who does that
+    /// looks afterwards. Whether it did, and there was room.
+    fn put_off(&self, slot: u32, number: u32) -> bool {
         let mut gate = self.gate.lock();
+        if gate.starting != Some(slot) {
+            return false;
+        }
         let count = gate.count;
         match gate.done.get_mut(count) {
             Some(place) => *place = number,
