@@ -315,6 +315,7 @@ unsafe extern "C" fn readerr(
     match taken {
         // CAST: A small size, and error numbers.
         Ok(()) => size_of::<raw::kfi_eq_err_entry>() as isize,
+        Err(e) if e == ERESTARTSYS => EINTR.to_errno() as isize,
         Err(e) => e.to_errno() as isize,
     }
 }

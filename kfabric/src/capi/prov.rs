@@ -258,6 +258,9 @@ pub(super) unsafe fn getinfo(
             if let Some(at) = lists.asked.iter().position(|one| *one == asked) {
                 let _ = lists.asked.remove(at);
             }
+            // The list may have become shorter meanwhile.
+            let now = lists.providers.iter().position(|one| *one == kept.0);
+            at = now.map_or(at - 1, |now| now + 1);
         }
         if answer == 0 {
             // SAFETY: A provider gives its list away.
