@@ -325,3 +325,13 @@ void kf_cpu_relax(void)
 {
 	cpu_relax();
 }
+
+unsigned int kf_noio_save(void)
+{
+	return memalloc_noio_save();
+}
+
+void kf_noio_restore(unsigned int flags)
+{
+	memalloc_noio_restore(flags);
+}

@@ -69,6 +69,8 @@ int kf_task_tgid(struct task_struct *task);
 struct workqueue_struct *kf_wq_alloc(void);
 void kf_wq_free(struct workqueue_struct *wq);
 void kf_cpu_relax(void);
+unsigned int kf_noio_save(void);
+void kf_noio_restore(unsigned int flags);
 
 /* Fault injection: 0, or the negative errno that a test wants (fault.c). */
 void kf_fault_init(void);

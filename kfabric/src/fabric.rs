@@ -176,6 +176,8 @@ impl WorkItem for Domain {
     type Pointer = Arc<Domain>;
 
     fn run(this: Arc<Domain>) {
+        // What a block device sends may be held until a job is done.
+        let _no_io = sys::NoIo::begin();
         this.jobs.run(&this);
     }
 }

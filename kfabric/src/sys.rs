@@ -10,6 +10,7 @@ pub mod steps;
 pub mod wait;
 pub mod wq;
 
+use core::marker::PhantomData;
 use kernel::{
     bindings,
     ffi::{
@@ -89,6 +90,8 @@ extern "C" {
     pub(crate) fn kf_wq_alloc() -> *mut bindings::workqueue_struct;
     pub(crate) fn kf_wq_free(wq: *mut bindings::workqueue_struct);
     fn kf_cpu_relax();
+    fn kf_noio_save() -> c_uint;
+    fn kf_noio_restore(flags: c_uint);
 
     pub(crate) fn kf_fault_init();
     pub(crate) fn kf_fault_exit();
@@ -179,6 +182,27 @@ pub(crate) fn current_task() -> *mut bindings::task_struct {
 pub(crate) fn cpu_relax() {
     // SAFETY: No preconditions.
     unsafe { kf_cpu_relax() }
+}
+
+/// While it lives, nothing that this task allocates is waited for by way of a block device: what it does
+/// may be what one waits for.
+pub struct NoIo(c_uint, PhantomData<*mut ()>);
+
+impl NoIo {
+    /// Begins.
+    #[inline(never)]
+    pub fn begin() -> Self {
+        // SAFETY: No preconditions; the drop, in the same task, ends it.
+        Self(unsafe { kf_noio_save() }, PhantomData)
+    }
+}
+
+impl Drop for NoIo {
+    #[inline(never)]
+    fn drop(&mut self) {
+        // SAFETY: What `begin` returned, in the same task.
+        unsafe { kf_noio_restore(self.0) };
+    }
 }
 
 pub use lock::IrqLock;
