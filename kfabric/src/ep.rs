@@ -329,10 +329,13 @@ impl Endpoint {
         let held = Held::new(domain)?;
         let own = match attr.own_keys {
             true => Some(OwnKeys {
-                group: domain.ops().group(match &under.key {
-                    Some(key) => Some(key.prover()?),
-                    None => None,
-                })?,
+                group: domain.ops().group(
+                    match &under.key {
+                        Some(key) => Some(key.prover()?),
+                        None => None,
+                    },
+                    true,
+                )?,
                 bound: Bound::new()?,
             }),
             false => None,
@@ -461,6 +464,12 @@ impl Endpoint {
             Some(own) if Arc::ptr_eq(domain, self.domain.arc()) => Ok((&own.group, &own.bound)),
             _ => Err(EINVAL),
         }
+    }
+
+    /// Whether some of the numbers that the device has for keys of its own are used up for it. Should
+    /// there be no more keys then (`ENOSPC`), an endpoint that is opened anew has them all.
+    pub fn has_worn_keys(&self) -> bool {
+        self.own.as_ref().is_some_and(|own| own.group.is_worn())
     }
 
     /// Ends all keys that are bound to it, as [`Key::revoke_many`] does. Returns how many it ended.

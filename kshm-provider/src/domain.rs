@@ -96,8 +96,8 @@ impl DomainOps for Domain {
         Ok(region)
     }
 
-    fn group(&self, proof: Option<Arc<dyn Proof>>) -> Result<Arc<dyn GroupOps>> {
-        let group: Arc<dyn GroupOps> = Arc::new(Shared(Group::new(proof)?), GFP_KERNEL)?;
+    fn group(&self, proof: Option<Arc<dyn Proof>>, _own: bool) -> Result<Arc<dyn GroupOps>> {
+        let group: Arc<dyn GroupOps> = Arc::new(Shared(Group::new(proof)?), GFP_KERNEL_ACCOUNT)?;
         Ok(group)
     }
 

@@ -84,7 +84,8 @@ impl Domain {
         sink: Arc<dyn DomainSink>,
     ) -> Result<Arc<Self>> {
         let attr = info::domain_attr(live, device)?;
-        let group = Group::new(live, device, Arc::new(Holds::new(), GFP_KERNEL)?, None)?;
+        let holds = Arc::pin_init(Holds::new(), GFP_KERNEL)?;
+        let group = Group::new(live, device, holds, None, false)?;
         let gone: Arc<dyn Resource> = Arc::new(Gone(sink), GFP_KERNEL)?;
         let ticket = device.resources.add(Class::Domain, gone)?;
         let domain = Self {
@@ -125,9 +126,10 @@ impl DomainOps for Domain {
         Ok(region)
     }
 
-    fn group(&self, proof: Option<Arc<dyn Proof>>) -> Result<Arc<dyn GroupOps>> {
+    fn group(&self, proof: Option<Arc<dyn Proof>>, own: bool) -> Result<Arc<dyn GroupOps>> {
         let live = self.device.enter()?;
-        let group = Group::new(&live, &self.device, self.group.holds().clone(), proof)?;
+        let holds = self.group.holds().clone();
+        let group = Group::new(&live, &self.device, holds, proof, own)?;
         let group: Arc<dyn GroupOps> = Arc::new(Shared(group), GFP_KERNEL)?;
         Ok(group)
     }
@@ -141,7 +143,7 @@ impl DomainOps for Domain {
     }
 
     fn resume(&self) {
-        self.group.holds().resume(&self.device);
+        self.group.holds().resume();
     }
 
     fn endpoint(

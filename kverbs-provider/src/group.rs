@@ -14,6 +14,10 @@ use core::{
 };
 use kernel::{
     prelude::*,
+    rbtree::{
+        RBTree,
+        RBTreeNode, //
+    },
     sync::{
         new_mutex,
         Arc,
@@ -23,6 +27,7 @@ use kernel::{
 
 use crate::{
     device::Device,
+    endpoint::Endpoint,
     ib::{
         device::Live,
         dma::SgList,
@@ -39,6 +44,7 @@ use crate::{
         Resource,
         Ticket, //
     },
+    spent::Values,
     stats, //
 };
 use kfabric::{
@@ -72,6 +78,8 @@ struct Inner {
     /// ever.
     #[pin]
     worn: Mutex<KVec<Mr>>,
+    #[pin]
+    values: Values,
 }
 
 /// Worn regions that are kept.
@@ -91,21 +99,42 @@ impl Resource for Inner {
 }
 
 /// How often what is posted on a domain was to be held, and to be held no more.
+#[pin_data]
 pub(crate) struct Holds {
     holds: AtomicU64,
     resumed: AtomicU64,
     /// Something may be held.
     held: AtomicBool,
+    /// The domain's endpoints, by address. Nothing is allocated, and nobody waited for, under its lock.
+    #[pin]
+    endpoints: Mutex<RBTree<usize, Arc<Endpoint>>>,
 }
 
 impl Holds {
     /// Nothing is held.
-    pub(crate) const fn new() -> Self {
-        Self {
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
             holds: AtomicU64::new(0),
             resumed: AtomicU64::new(0),
             held: AtomicBool::new(false),
-        }
+            endpoints <- new_mutex!(RBTree::new(), "kverbs_holds"),
+        })
+    }
+
+    /// An endpoint's that is asked whether it holds something, until it is [removed](Self::remove).
+    pub(crate) fn add(&self, endpoint: &Arc<Endpoint>) -> Result {
+        let address = Arc::as_ptr(endpoint).addr();
+        let node = RBTreeNode::new(address, endpoint.clone(), GFP_KERNEL)?;
+        // It is new.
+        let _ = self.endpoints.lock().insert(node);
+        Ok(())
+    }
+
+    /// It is asked no more.
+    pub(crate) fn remove(&self, endpoint: &Arc<Endpoint>) {
+        let removed = self.endpoints.lock().remove(&Arc::as_ptr(endpoint).addr());
+        // Not under the lock.
+        drop(removed);
     }
 
     /// What is posted on the transmit sides of the domain's endpoints from now on is held, until
@@ -114,11 +143,13 @@ impl Holds {
         self.holds.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// See [`Holds::hold`]. `device`: where the domain's endpoints are.
-    pub(crate) fn resume(&self, device: &Device) {
+    /// See [`Holds::hold`].
+    pub(crate) fn resume(&self) {
         self.resumed.fetch_add(1, Ordering::SeqCst);
         if self.held.swap(false, Ordering::SeqCst) {
-            device.resources.resume(self);
+            for endpoint in self.endpoints.lock().values() {
+                Endpoint::resume(endpoint.as_arc_borrow());
+            }
         }
     }
 
@@ -157,16 +188,21 @@ impl GroupOps for Shared {
     fn as_any(&self) -> &dyn Any {
         self
     }
+
+    fn is_worn(&self) -> bool {
+        !self.0.inner.worn.lock().is_empty()
+    }
 }
 
 impl Group {
     /// Makes one of the domain that `holds` are of; with a `proof`, one whose endpoints connect only to
-    /// who has the same auth key.
+    /// who has the same auth key; `own`, for one endpoint and no other.
     pub(crate) fn new(
         live: &Live<'_>,
         device: &Arc<Device>,
         holds: Arc<Holds>,
         proof: Option<Arc<dyn Proof>>,
+        own: bool,
     ) -> Result<Arc<Self>> {
         let pd = Arc::new(Pd::new(live, device.ib())?, GFP_KERNEL)?;
         let lkey = pd.local_dma_lkey();
@@ -176,6 +212,7 @@ impl Group {
                 registrar <- new_mutex!(Registrar { queue: None, scratch: None }, "kverbs_keyq"),
                 ready: AtomicBool::new(false),
                 worn <- new_mutex!(KVec::new(), "kverbs_worn"),
+                values <- Values::new(own),
             }),
             GFP_KERNEL,
         )?;
@@ -236,6 +273,11 @@ impl Group {
     /// Pages of one fast registration; 0: the device has none.
     pub(crate) fn fast_pages(&self) -> u32 {
         self.device.ib().max_fast_reg_pages().min(FAST_PAGES)
+    }
+
+    /// Where its keys' values come from.
+    pub(crate) fn values(&self) -> &Values {
+        &self.inner.values
     }
 
     /// Keeps a region that has had all its keys from coming again, if there is room for it.

@@ -8,10 +8,7 @@ use kernel::{
 
 use crate::{
     endpoint::Endpoint,
-    group::{
-        Group,
-        Holds, //
-    },
+    group::Group,
     ib::{
         cm::{
             CmEvent,
@@ -65,12 +62,6 @@ impl Resource for Listed {
         Endpoint::tick(this);
     }
 
-    fn resume(&self, holds: &Holds) {
-        if core::ptr::eq(&**self.0.group().holds(), holds) {
-            Endpoint::resume(self.0.as_arc_borrow());
-        }
-    }
-
     fn fail(&self, err: u32) {
         Endpoint::fail_now(&self.0, err);
     }
@@ -111,6 +102,7 @@ impl Handle {
         let listed: Arc<dyn Resource> = Arc::new(Listed(endpoint.clone()), GFP_KERNEL)?;
         let ticket = device.resources.add(Class::Endpoint, listed)?;
         let handle = Arc::new(Self { endpoint, ticket }, GFP_KERNEL)?;
+        group.holds().add(&handle.endpoint)?;
         if let Some(request) = request {
             // Nothing can fail after this.
             let (id, param) = request.take().ok_or(EINVAL)?;
@@ -123,6 +115,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.close();
+        self.endpoint.group().holds().remove(&self.endpoint);
         self.endpoint.group().device().resources.remove(self.ticket);
     }
 }

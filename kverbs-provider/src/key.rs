@@ -14,11 +14,12 @@
 //! the revocation, once the key is dead, so that an assignment finds all that it needs; if it
 //! cannot be had then, a worker tries again, and so does the next assignment.
 //!
-//! A key's number is as unpredictable as the device allows, and comes once ([`spent`]); isolation
-//! rests on the group's protection domain. For a full registration the device chooses it, so what
-//! is registered gives peers nothing until it is known to be a new one ([`Mr::open`]), not even
-//! the answer to a read that is repeated ([`region::hidden_addr`]). A device that cannot do that
-//! has an old one work for the moment until it is found out.
+//! A key's number is as unpredictable as the device allows, and is new to all who could use it
+//! ([`spent`](crate::spent)); isolation rests on the group's protection domain. For a full
+//! registration the device chooses it, so what is registered gives peers nothing until it is known to
+//! be one that nobody ever had ([`Mr::open`]), not even the answer to a read that is repeated
+//! ([`region::hidden_addr`]). A device that cannot do that has an old one work for the moment until it
+//! is found out.
 //!
 //! What this cannot keep a peer from, on rxe: a "send with invalidate" ends any fast registration
 //! of the device whose number the peer guesses, whatever protection domain it is in. That takes a
@@ -69,7 +70,6 @@ use crate::{
         Resource,
         Ticket, //
     },
-    spent,
     stats, //
 };
 use kfabric::{
@@ -78,6 +78,7 @@ use kfabric::{
         KeyOps,
         KeyValue, //
     },
+    sys::NoIo,
     uapi::{
         KFI_ATOMIC,
         KFI_REMOTE_READ,
@@ -129,6 +130,8 @@ impl WorkItem for Inner {
     type Pointer = Arc<Inner>;
 
     fn run(this: Arc<Inner>) {
+        // A block device may wait for the slot.
+        let _no_io = NoIo::begin();
         if let Ok(live) = this.group.device().enter() {
             // What cannot be had now the next assign tries to have.
             let _ = this.reserve(&live);
@@ -196,7 +199,7 @@ impl Inner {
         let pd = group.pd()?;
         for _ in 0..TRIES {
             let mut mr = Mr::fast(live, &pd, pages)?;
-            if let Some(byte) = spent::draw(mr.rkey(), ib::random())? {
+            if let Some(byte) = group.values().draw(mr.rkey(), ib::random())? {
                 mr.set_key(byte);
                 stats::RESERVED.add(1);
                 *reserve = Some(mr);
@@ -232,7 +235,7 @@ impl Inner {
                 Ok(mr) => mr,
                 Err(e) => break Err(e),
             };
-            let new = spent::take(mr.rkey()).and_then(|new| {
+            let new = self.group.values().take(mr.rkey()).and_then(|new| {
                 if new && opens {
                     mr.open(iova, rights)?;
                 }

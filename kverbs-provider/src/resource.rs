@@ -7,15 +7,16 @@ use core::sync::atomic::{
 };
 use kernel::{
     prelude::*,
-    rbtree::RBTree,
+    rbtree::{
+        RBTree,
+        RBTreeNode, //
+    },
     sync::{
         new_mutex,
         Arc,
         Mutex, //
     }, //
 };
-
-use crate::group::Holds;
 
 /// Something on a device.
 pub(crate) trait Resource: Send + Sync {
@@ -25,9 +26,6 @@ pub(crate) trait Resource: Send + Sync {
 
     /// Called every [`TICK_MS`](crate::limits::TICK_MS) or so. Does not sleep for long.
     fn tick(&self) {}
-
-    /// Posts what it has held for long enough, if it is one of this domain's.
-    fn resume(&self, _holds: &Holds) {}
 
     /// Ends a connection with a positive errno: when this returns nothing reaches anything by it.
     /// Who is told of that is told later, and not waited for: he may be waiting for the caller.
@@ -75,9 +73,10 @@ impl Resources {
     /// Adds one. To be called with proof that the device is registered, so that it is not missed.
     pub(crate) fn add(&self, class: Class, resource: Arc<dyn Resource>) -> Result<Ticket> {
         let ticket = Ticket(class, self.next.fetch_add(1, Ordering::Relaxed));
-        self.list
-            .lock()
-            .try_create_and_insert(ticket, resource, GFP_KERNEL)?;
+        // Before the lock: what others' memory waits for may want it.
+        let node = RBTreeNode::new(ticket, resource, GFP_KERNEL)?;
+        // There is none of that number.
+        let _ = self.list.lock().insert(node);
         Ok(ticket)
     }
 
@@ -119,19 +118,6 @@ impl Resources {
             };
             resource.fail(err);
             after = Some(ticket);
-        }
-    }
-
-    /// Has all connections of a domain post what they have held for long enough.
-    pub(crate) fn resume(&self, holds: &Holds) {
-        let list = self.list.lock();
-        for (ticket, resource) in list.iter() {
-            match ticket.0 {
-                Class::Passive => {}
-                Class::Endpoint => resource.resume(holds),
-                // In order of class.
-                _ => break,
-            }
         }
     }
 

@@ -1,21 +1,48 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The values that keys have had since the module was loaded, on any device: none comes again (P4),
-//! not even when a device was removed and begins to count anew. A value is spent when it is set
-//! aside, whether or not it is given out.
+//! The values that keys have had since the module was loaded, on any device: none comes again to
+//! anybody who could have it from before (P4), not even when a device was removed and begins to count
+//! anew. A value is spent when it is set aside, whether or not it is given out.
 //!
-//! It takes 32 bytes for each hardware slot that ever had a key. There are 2^32 values (of which rxe
-//! uses 2^27); when they are used up there are no keys any more, rather than old ones.
+//! What is in a group that many endpoints share has values that nobody ever had. What is in a group of
+//! one endpoint's own is reached by that one's peer alone, so there it is enough that the group has not
+//! had the value; it may come again in another group of that kind, and in none of the other.
+//! [`kfabric::pure::spent`] says how the two are kept apart.
+//!
+//! It takes 32 bytes for each hardware slot that ever had a key, and 16 more in each group of an
+//! endpoint's own that had a key with it. There are 2^32 values (of which rxe uses 2^27), half of them for
+//! what is shared; when those are used up there are no such keys any more, rather than old ones. As
+//! many are for each endpoint with keys of its own.
+//!
+//! Nothing is allocated under a lock: whoever waits for it may be what others' memory waits for.
 
-use kernel::prelude::*;
+use core::ops::DerefMut;
+use kernel::{
+    alloc::Flags,
+    prelude::*,
+    rbtree::{
+        RBTree,
+        RBTreeNode, //
+    },
+    sync::{
+        new_mutex,
+        Mutex, //
+    }, //
+};
 
-use kfabric::pure::spent::Spent;
+use kfabric::pure::spent::{
+    Spent,
+    SpentOwn, //
+};
 
-/// Hardware slots of which the values are kept in one allocation, of a page.
+/// Hardware slots of which the values are kept in one allocation, of a page at most.
 const CHUNK: usize = 128;
+
+/// What is kept of hardware slots, by [`CHUNK`]s; none until there is something.
+type Map<T> = Option<RBTree<usize, KVec<T>>>;
 
 kernel::sync::global_lock! {
     // SAFETY: Initialised in the module's init, before the client is registered.
-    unsafe(uninit) static SPENT: Mutex<KVVec<KVec<Spent>>> = KVVec::new();
+    unsafe(uninit) static SPENT: Mutex<Map<Spent>> = None;
 }
 
 /// What is known of given keys; dropping it forgets them.
@@ -37,41 +64,106 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        let spent = core::mem::replace(&mut *SPENT.lock(), KVVec::new());
+        let spent = SPENT.lock().take();
         drop(spent);
     }
 }
 
-fn with<R>(key: u32, act: impl FnOnce(&mut Spent) -> R) -> Result<R> {
+/// Acts on what the map behind `lock` has of the hardware slot of `key`.
+///
+/// # Errors
+///
+/// `ENOMEM`.
+fn with<T, G, R>(
+    lock: impl Fn() -> G,
+    key: u32,
+    flags: Flags,
+    act: impl FnOnce(&mut T) -> R,
+) -> Result<R>
+where
+    T: Clone + Default,
+    G: DerefMut<Target = Map<T>>,
+{
     // CAST: 24 bits.
     let slot = (key >> 8) as usize;
-    let mut spent = SPENT.lock();
-    while spent.len() <= slot / CHUNK {
-        spent.push(KVec::new(), GFP_KERNEL)?;
+    let mut fresh = None;
+    loop {
+        {
+            let mut guard = lock();
+            let map = guard.get_or_insert_with(RBTree::new);
+            if map.get(&(slot / CHUNK)).is_none() {
+                if let Some(fresh) = fresh.take() {
+                    // There is none of that number.
+                    let _ = map.insert(fresh);
+                }
+            }
+            if let Some(chunk) = map.get_mut(&(slot / CHUNK)) {
+                return Ok(act(chunk.get_mut(slot % CHUNK).ok_or(EINVAL)?));
+            }
+        }
+        let chunk = KVec::from_elem(T::default(), CHUNK, flags)?;
+        fresh = Some(RBTreeNode::new(slot / CHUNK, chunk, flags)?);
     }
-    let chunk = spent.get_mut(slot / CHUNK).ok_or(EINVAL)?;
-    if chunk.is_empty() {
-        *chunk = KVec::from_elem(Spent::new(), CHUNK, GFP_KERNEL)?;
-    }
-    Ok(act(chunk.get_mut(slot % CHUNK).ok_or(EINVAL)?))
 }
 
-/// A low byte with which the hardware slot of `key` has had no key yet; `random` says which.
-/// `None`: it has had all.
-///
-/// # Errors
-///
-/// `ENOMEM`.
-pub(crate) fn draw(key: u32, random: u32) -> Result<Option<u8>> {
-    with(key, |spent| spent.draw(random))
+/// Acts on what is known of everybody's keys.
+fn with_all<R>(key: u32, act: impl FnOnce(&mut Spent) -> R) -> Result<R> {
+    with(|| SPENT.lock(), key, GFP_KERNEL, act)
 }
 
-/// Whether `key`, which the device chose, has never been given out; from now on it has.
-///
-/// # Errors
-///
-/// `ENOMEM`.
-pub(crate) fn take(key: u32) -> Result<bool> {
-    // CAST: The low byte.
-    with(key, |spent| spent.take(key as u8))
+/// Where the values of a group's keys come from.
+#[pin_data]
+pub(crate) struct Values {
+    /// It is a group of one endpoint's own.
+    own: bool,
+    /// What has been in that one.
+    #[pin]
+    had: Mutex<Map<SpentOwn>>,
+}
+
+impl Values {
+    /// Those of a group; `own`: of one endpoint's own.
+    pub(crate) fn new(own: bool) -> impl PinInit<Self> {
+        pin_init!(Self {
+            own,
+            had <- new_mutex!(None, "kverbs_spent"),
+        })
+    }
+
+    fn with_own<R>(&self, key: u32, act: impl FnOnce(&mut SpentOwn) -> R) -> Result<R> {
+        with(|| self.had.lock(), key, GFP_KERNEL_ACCOUNT, act)
+    }
+
+    /// A low byte for a key with the hardware slot of `key` that is new to all who could use it;
+    /// `random` says which. `None`: that slot has had all.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn draw(&self, key: u32, random: u32) -> Result<Option<u8>> {
+        if !self.own {
+            return with_all(key, |spent| spent.draw(random));
+        }
+        let byte = self.with_own(key, |spent| spent.draw(random))?;
+        if let Some(byte) = byte {
+            // Somebody's it may have been; from now on nobody else gets it whose it could be.
+            with_all(key, |spent| spent.take(byte))?;
+        }
+        Ok(byte)
+    }
+
+    /// Whether `key`, which the device chose, has never been given out; from now on it has.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn take(&self, key: u32) -> Result<bool> {
+        // CAST: The low byte.
+        let byte = key as u8;
+        let new = with_all(key, |spent| spent.take(byte))?;
+        if new && self.own {
+            self.with_own(key, |spent| spent.take(byte))?;
+        }
+        Ok(new)
+    }
 }

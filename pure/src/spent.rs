@@ -3,28 +3,33 @@
 //!
 //! A verbs key is the number of a hardware slot and, in its low eight bits, one that its owner
 //! chooses. The slot comes back to us again and again; a key must not (P4): who kept an old one
-//! would reach what the new one is for. So each value is given out once, and a slot whose 256
+//! would reach what the new one is for. So each value is given out once, and a slot whose
 //! values are gone has no more.
+//!
+//! How long a value has to stay away depends on who could use it. What is for the peers of many
+//! endpoints must never have been anybody else's: one of them may have it from anywhere. What is for
+//! the peer of one endpoint alone must not come again for that one; who had it of another such endpoint
+//! finds nothing by it elsewhere. So the low bytes are in two halves: the lower is
+//! drawn from for what is shared, for ever ([`Spent`]), the upper for endpoints' own, for each anew
+//! ([`SpentOwn`]), and nothing that was an endpoint's own is ever drawn for what is shared. What a device
+//! chooses itself, from both, is taken only if nobody has ever had it.
 
-/// The low bytes that keys of one hardware slot have had.
+/// Values of a half.
+pub const HALF: u32 = 128;
+
+/// Which values of a half are gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Spent([u64; 4]);
+struct Half([u64; 2]);
 
-impl Spent {
-    /// None yet.
-    pub const fn new() -> Self {
-        Self([0; 4])
-    }
-
-    /// Values that are left.
-    pub fn left(&self) -> u32 {
+impl Half {
+    fn left(&self) -> u32 {
         self.0.iter().map(|word| word.count_zeros()).sum()
     }
 
-    /// Takes `byte`; false when it has been taken before.
-    pub fn take(&mut self, byte: u8) -> bool {
-        let bit = 1 << (byte % 64);
-        let Some(word) = self.0.get_mut(usize::from(byte / 64)) else {
+    /// Takes one; false when it has been taken before.
+    fn take(&mut self, value: u8) -> bool {
+        let bit = 1 << (value % 64);
+        let Some(word) = self.0.get_mut(usize::from(value / 64)) else {
             return false;
         };
         let fresh = *word & bit == 0;
@@ -33,9 +38,9 @@ impl Spent {
     }
 
     /// Takes one that is left, which of them is `random`'s to say; `None` when none is.
-    pub fn draw(&mut self, random: u32) -> Option<u8> {
+    fn draw(&mut self, random: u32) -> Option<u8> {
         let mut skip = random.checked_rem(self.left())?;
-        for (word, base) in self.0.iter_mut().zip([0, 64, 128, 192]) {
+        for (word, base) in self.0.iter_mut().zip([0, 64]) {
             let mut free = !*word;
             if skip >= free.count_ones() {
                 skip -= free.count_ones();
@@ -50,5 +55,64 @@ impl Spent {
             return Some(base + bit as u8);
         }
         None
+    }
+}
+
+/// Where the upper half begins.
+// CAST: It is half of a byte's values.
+const UPPER: u8 = HALF as u8;
+
+/// The low bytes that keys of one hardware slot have had, whoever had them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    lower: Half,
+    upper: Half,
+}
+
+impl Spent {
+    /// Values that are left to be drawn.
+    pub fn left(&self) -> u32 {
+        self.lower.left()
+    }
+
+    /// Takes `byte`; false when it has been taken before.
+    pub fn take(&mut self, byte: u8) -> bool {
+        match byte.checked_sub(UPPER) {
+            Some(value) => self.upper.take(value),
+            None => self.lower.take(byte),
+        }
+    }
+
+    /// Takes one of the lower half that is left, which of them is `random`'s to say; `None` when none
+    /// is.
+    pub fn draw(&mut self, random: u32) -> Option<u8> {
+        self.lower.draw(random)
+    }
+}
+
+/// The low bytes that keys of one hardware slot have had as those of one endpoint alone.
+///
+/// What is drawn here, or taken, has to be taken from [`Spent`] as well.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpentOwn(Half);
+
+impl SpentOwn {
+    /// Values that are left to be drawn.
+    pub fn left(&self) -> u32 {
+        self.0.left()
+    }
+
+    /// Takes `byte`, which the device chose, so that it is not drawn any more.
+    pub fn take(&mut self, byte: u8) {
+        if let Some(value) = byte.checked_sub(UPPER) {
+            self.0.take(value);
+        }
+    }
+
+    /// Takes one of the upper half that is left, which of them is `random`'s to say; `None` when none
+    /// is.
+    pub fn draw(&mut self, random: u32) -> Option<u8> {
+        // No more than the last byte.
+        self.0.draw(random).map(|value| value | UPPER)
     }
 }

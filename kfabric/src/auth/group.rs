@@ -69,7 +69,7 @@ impl Groups {
             return Ok(made(&used.group));
         }
         list.reserve(1, GFP_KERNEL)?;
-        let group = domain.group(Some(key.prover()?))?;
+        let group = domain.group(Some(key.prover()?), false)?;
         let result = made(&group);
         let used = Used {
             number,
