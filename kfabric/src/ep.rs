@@ -635,7 +635,8 @@ impl Endpoint {
         shared.advance(&[KFI_STATE_NEW], KFI_STATE_ENABLED)
     }
 
-    fn start(&self, data: &[u8], go: impl FnOnce() -> Result) -> Result {
+    /// Connects (`asks`), or accepts.
+    fn start(&self, asks: bool, data: &[u8], go: impl FnOnce() -> Result) -> Result {
         self.auth.under.check()?;
         // CAST: A `u32` fits.
         if data.len() > self.cm_data_size() as usize {
@@ -644,7 +645,7 @@ impl Endpoint {
         self.shared
             .advance(&[KFI_STATE_ENABLED], KFI_STATE_CONNECTING)?;
         if let (Some(rings), Some(queues)) = (&self.shared.rings, self.shared.queues()) {
-            rings.prepare(queues);
+            rings.prepare(queues, asks);
         }
         go().inspect_err(|_| {
             if let Some(rings) = &self.shared.rings {
@@ -662,7 +663,7 @@ impl Endpoint {
     ///
     /// `EINVAL`: not enabled, connected before, or more data than `cm_data_size`.
     pub fn connect(&self, addr: &SockAddr, data: &[u8]) -> Result {
-        self.start(data, || self.ops.connect(addr, data))
+        self.start(true, data, || self.ops.connect(addr, data))
     }
 
     /// Accepts the request it was opened with; the outcome is an event.
@@ -673,7 +674,7 @@ impl Endpoint {
     /// `cm_data_size`. `ECONNABORTED`: it cannot be accepted any more, because the peer gave up or
     /// the device has failed it. Else the request is as before.
     pub fn accept(&self, data: &[u8]) -> Result {
-        self.start(data, || self.ops.accept(data))
+        self.start(false, data, || self.ops.accept(data))
     }
 
     /// Starts to end the connection; the event comes at both ends.

@@ -5,7 +5,9 @@
 //! is over, and to wake. It never looks into them: what the two put there can hurt nobody but the
 //! two.
 //!
-//! An end begins with an [`Offer`]. Its memory is charged to the program when it connects or accepts.
+//! An end begins with an [`Offer`]. What it may pin is charged to the program when it connects or
+//! accepts. The memory itself is made when one connects, so that its memory cgroup has it: whoever
+//! lets others connect does not pay for what they keep.
 //! A provider that has both ends before it [joins](join) two offers before either end hears that it
 //! is connected; from then on each has an [`End`] of one [`Pair`]. Offers that are not joined until
 //! then never are.
@@ -108,6 +110,8 @@ impl End {
 struct Ready {
     charge: Owner,
     queues: Queues,
+    /// Of one that connects.
+    mem: Option<StatusMem>,
 }
 
 /// How far an endpoint is.
@@ -147,12 +151,20 @@ impl Offer {
         }
     }
 
-    /// The program connects, or accepts. Where it may not pin as much there are no rings.
-    pub(crate) fn prepare(&self, queues: Queues) {
+    /// The program connects (`asks`), or accepts. Where it may not pin as much, or there is not the
+    /// memory, there are no rings.
+    pub(crate) fn prepare(&self, queues: Queues, asks: bool) {
         let Ok(charge) = Owner::charge(0, (PAGE_SIZE + RINGS) / PAGE_SIZE) else {
             return;
         };
-        let ready = State::Ready(Ready { charge, queues });
+        let Ok(mem) = asks.then(|| StatusMem::new(RINGS)).transpose() else {
+            return;
+        };
+        let ready = State::Ready(Ready {
+            charge,
+            queues,
+            mem,
+        });
         drop(self.change(|now| matches!(now, State::None), ready));
     }
 
@@ -202,14 +214,16 @@ impl Offer {
     }
 }
 
-/// Gives two ends of a connection that is being made rings, if both are ready for them and there is
-/// the memory. Before either is told that it is connected. May sleep.
+/// Gives two ends of a connection that is being made rings, if both are ready for them. Before either
+/// is told that it is connected. May sleep.
 pub fn join(ours: &Offer, theirs: &Offer) {
     let (Some(ready), Some(other)) = (ours.take(), theirs.take()) else {
         return;
     };
+    let Some(mem) = ready.mem.or(other.mem) else {
+        return;
+    };
     let pair = || -> Result<Arc<Pair>> {
-        let mem = StatusMem::new(RINGS)?;
         let queues = [Some(ready.queues), Some(other.queues)];
         Arc::pin_init(
             pin_init!(Pair {
