@@ -387,8 +387,9 @@ impl Key {
         Ok(())
     }
 
-    /// Ends the key if it is `value`, which nobody was told.
-    pub(crate) fn take_back(&self, value: &KeyValue) {
+    /// Ends the key if it is `value`, which nobody was told, or will use: as [`Key::revoke`], but what
+    /// is under way on the slot is waited for in any case.
+    pub fn take_back(&self, value: &KeyValue) {
         let key = value.key;
         if self
             .begin(Wait::Always, |life| life.begin_take_back(key))
