@@ -35,11 +35,12 @@ const PART: u64 = 64 << 10;
 const FAILURES_MAX: u32 = 1000;
 
 impl Path {
-    /// Takes what is to be done next, by who drives and was away.
-    fn back(&self) -> Option<TxOp> {
+    /// Takes what is to be done next, by who drives; `left`: and was away. Then somebody may have taken
+    /// over, to end all: `None`, and what waits is not ours any more.
+    fn back(&self, left: bool) -> Option<Option<TxOp>> {
         let mut tx = self.tx.lock();
-        tx.away = false;
-        tx.waiting.pop()
+        let away = core::mem::replace(&mut tx.away, false);
+        (away || !left).then(|| tx.waiting.pop())
     }
 
     /// Puts an operation back, to leave for what is missing. Whether to: not once all is to end, for
@@ -89,14 +90,16 @@ impl Path {
             tx.away = true;
         }
         let budget = &mut Budget::caller(true);
-        let (mut missing, mut failures) = (false, 0);
+        let (mut missing, mut failures, mut left) = (false, 0, true);
         loop {
             let (away, done) = {
                 // If it is being closed, that has ended it, or will.
                 let Some(_visit) = this.visit() else {
                     return Ok(());
                 };
-                let mut first = this.back();
+                let Some(mut first) = this.back(left) else {
+                    return Ok(());
+                };
                 let (Some(op), Some(peer)) = (&mut first, this.peer()) else {
                     Self::drive(endpoint, first, budget);
                     return Ok(());
@@ -135,6 +138,7 @@ impl Path {
                 }
                 (this.leave(&mut first), done)
             };
+            left = away;
             if away && failures != 0 {
                 let at = memory.addr.wrapping_add(done);
                 // CAST: A part.
