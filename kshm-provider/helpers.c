@@ -241,6 +241,15 @@ bool kshm_is_local(struct net *net, const struct sockaddr_storage *addr)
 	return false;
 }
 
+bool kshm_is_dual(struct net *net)
+{
+#if IS_ENABLED(CONFIG_IPV6)
+	return !READ_ONCE(net->ipv6.sysctl.bindv6only);
+#else
+	return false;
+#endif
+}
+
 void kshm_random(void *to, size_t len)
 {
 	get_random_bytes(to, len);

@@ -49,6 +49,7 @@ void kshm_wait_wake(struct wait_queue_head *head);
  */
 int kshm_addr(struct net *net, unsigned int index, struct sockaddr_storage *addr);
 /* Whether @addr is one of this host's in @net. */
+bool kshm_is_dual(struct net *net);
 bool kshm_is_local(struct net *net, const struct sockaddr_storage *addr);
 
 void kshm_random(void *to, size_t len);

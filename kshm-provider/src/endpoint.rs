@@ -304,12 +304,13 @@ impl Endpoint {
             set_port(&mut ctl.local, this.host.names.ephemeral());
         }
         let mut copy = KVec::new();
-        copy.extend_from_slice(data, GFP_KERNEL)?;
+        copy.extend_from_slice(data, GFP_KERNEL_ACCOUNT)?;
         if !name.is_service() && !sys::is_local(net, addr) {
             Self::fail(this, bindings::EHOSTUNREACH);
         } else {
-            let asked = this.host.names.find(&name).map(|listener| {
-                let proven = listener.prove(this.path.group().proof())?;
+            let found = this.host.names.find(&name, this.path.group().proof());
+            let asked = found.map(|found| {
+                let (listener, proven) = found?;
                 let request = Request::new(this, addr, &ctl.local, copy, proven)?;
                 listener::Inner::ask(&listener, request)
             });

@@ -92,6 +92,16 @@ impl Inner {
         index.map(Some).ok_or_else(ekeyrejected)
     }
 
+    /// Whether somebody may connect to `other` as well as to this one: they ask for an auth key in
+    /// common, or both for none.
+    pub(crate) fn is_mistaken_for(&self, other: &Self) -> bool {
+        let common = |ours: &Arc<dyn Proof>| {
+            let same = |theirs: &Arc<dyn Proof>| group::is_same(&**ours, &**theirs);
+            other.proofs.iter().any(same)
+        };
+        (self.proofs.is_empty() && other.proofs.is_empty()) || self.proofs.iter().any(common)
+    }
+
     /// Somebody asks. The caller holds the lock of its own endpoint.
     ///
     /// # Errors

@@ -69,6 +69,7 @@ extern "C" {
         net: *mut bindings::net,
         addr: *const bindings::__kernel_sockaddr_storage,
     ) -> bool;
+    fn kshm_is_dual(net: *mut bindings::net) -> bool;
     fn kshm_random(to: *mut c_void, len: usize);
 }
 
@@ -422,4 +423,10 @@ pub(crate) fn is_local(net: &Net, addr: &SockAddr) -> bool {
     };
     // SAFETY: `net` holds the namespace; the address is ours.
     unsafe { kshm_is_local(net.as_ptr(), &storage) }
+}
+
+/// Whether who listens at all addresses of IPv6 in `net` listens at those of IPv4, too.
+pub(crate) fn is_dual(net: &Net) -> bool {
+    // SAFETY: `net` holds the namespace.
+    unsafe { kshm_is_dual(net.as_ptr()) }
 }
