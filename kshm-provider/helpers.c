@@ -141,14 +141,19 @@ struct task_struct *kshm_current(void)
 	return current;
 }
 
-struct workqueue_struct *kshm_wq_alloc(void)
+struct workqueue_struct *kshm_wq_alloc(const char *name)
 {
-	return alloc_workqueue("kshm", WQ_UNBOUND | WQ_MEM_RECLAIM, 0);
+	return alloc_workqueue("%s", WQ_UNBOUND | WQ_MEM_RECLAIM, 0, name);
 }
 
-void kshm_wq_free(struct workqueue_struct *wq)
+void kshm_wq_free(struct workqueue_struct *events, struct workqueue_struct *copies)
 {
-	destroy_workqueue(wq);
+	if (copies) {
+		flush_workqueue(events);
+		destroy_workqueue(copies);
+	}
+	if (events)
+		destroy_workqueue(events);
 }
 
 void kshm_wait_init(struct wait_queue_head *head)

@@ -37,8 +37,8 @@ void kshm_preempt_enable(void);
 void kshm_cond_resched(void);
 bool kshm_fatal_signal_pending(void);
 struct task_struct *kshm_current(void);
-struct workqueue_struct *kshm_wq_alloc(void);
-void kshm_wq_free(struct workqueue_struct *wq);
+struct workqueue_struct *kshm_wq_alloc(const char *name);
+void kshm_wq_free(struct workqueue_struct *events, struct workqueue_struct *copies);
 void kshm_wait_init(struct wait_queue_head *head);
 /* Wakes who waits. What they wait for was written before. */
 void kshm_wait_wake(struct wait_queue_head *head);

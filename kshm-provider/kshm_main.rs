@@ -75,16 +75,16 @@ module! {
 /// The module. Fields go in this order: no new users, then what those used.
 struct Kshm {
     _registration: kfabric::registry::Registration,
-    _queue: sys::WorkQueue,
+    _queues: sys::WorkQueues,
 }
 
 impl kernel::Module for Kshm {
     fn init(module: &'static ThisModule) -> Result<Self> {
-        let queue = sys::WorkQueue::new()?;
+        let queues = sys::WorkQueues::new()?;
         let provider = provider::Shm::new()?;
         Ok(Self {
             _registration: kfabric::registry::Registration::new(provider, module)?,
-            _queue: queue,
+            _queues: queues,
         })
     }
 }

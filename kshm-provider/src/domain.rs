@@ -57,7 +57,7 @@ impl Domain {
             host: host.clone(),
             group: Group::new(None)?,
         };
-        Ok(Arc::new(domain, GFP_KERNEL)?)
+        Ok(Arc::new(domain, GFP_KERNEL_ACCOUNT)?)
     }
 }
 
@@ -131,7 +131,7 @@ impl DomainOps for Domain {
         };
         let group = Group::or_given(&self.group, group)?;
         let endpoint = Endpoint::new(&self.host, group, net, attr, sink)?;
-        let handle = Arc::new(Handle(endpoint), GFP_KERNEL)?;
+        let handle = Arc::new(Handle(endpoint), GFP_KERNEL_ACCOUNT)?;
         if let Some(request) = request {
             // Nothing can fail after this.
             handle.0.take_over(request)?;

@@ -166,7 +166,7 @@ impl Endpoint {
                 worker: AtomicUsize::new(0),
                 closing <- new_mutex!((), "kshm_closing"),
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )
     }
 
@@ -179,7 +179,7 @@ impl Endpoint {
     fn tell(this: &Arc<Self>, put: impl FnOnce(&mut Inbox)) {
         put(&mut this.inbox.lock());
         // If it is queued already it will see what was put in.
-        let _ = sys::queue().enqueue::<_, 0>(this.clone());
+        let _ = sys::events().enqueue::<_, 0>(this.clone());
     }
 
     /// The connection failed with a positive errno. Any context.
@@ -192,12 +192,12 @@ impl Endpoint {
     pub(crate) fn fail_both(this: &Arc<Self>, err: u32, peer: &Arc<Self>, theirs: u32) {
         peer.inbox.lock().fail(theirs);
         Self::fail(this, err);
-        let _ = sys::queue().enqueue::<_, 0>(peer.clone());
+        let _ = sys::events().enqueue::<_, 0>(peer.clone());
     }
 
     /// Has a worker go on with its operations. Any context.
     pub(crate) fn go_on_later(this: &Arc<Self>) {
-        let _ = sys::queue().enqueue::<_, 1>(this.clone());
+        let _ = sys::copies().enqueue::<_, 1>(this.clone());
     }
 
     /// Refuses, with data if it is the application that does. Nothing if nobody waits any more.
@@ -354,7 +354,7 @@ impl Endpoint {
             return Err(EINVAL);
         }
         let mut copy = KVec::new();
-        copy.extend_from_slice(data, GFP_KERNEL)?;
+        copy.extend_from_slice(data, GFP_KERNEL_ACCOUNT)?;
         let initiator = ctl.initiator.take().ok_or(EINVAL)?;
         if let (Some(ours), Some(theirs)) = (&this.rings, &initiator.rings) {
             rings::join(ours, theirs);
@@ -374,7 +374,7 @@ impl Endpoint {
     /// Tells `this` that `peer` accepts.
     fn answer(this: &Arc<Self>, peer: &Arc<Self>, data: KVec<u8>) -> Result<(), KVec<u8>> {
         this.inbox.lock().accept(peer, data)?;
-        let _ = sys::queue().enqueue::<_, 0>(this.clone());
+        let _ = sys::events().enqueue::<_, 0>(this.clone());
         Ok(())
     }
 

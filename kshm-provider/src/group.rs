@@ -29,7 +29,7 @@ impl Group {
     /// A new one. With a `proof` its endpoints connect to those with the same auth key alone, else
     /// to those without one.
     pub(crate) fn new(proof: Option<Arc<dyn Proof>>) -> Result<Arc<Self>> {
-        Ok(Arc::new(Self { proof }, GFP_KERNEL)?)
+        Ok(Arc::new(Self { proof }, GFP_KERNEL_ACCOUNT)?)
     }
 
     /// Its auth key, if it has one.

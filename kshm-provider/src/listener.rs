@@ -113,10 +113,10 @@ impl Inner {
             if !ctl.listening || ctl.requests.len() >= PENDING_MAX {
                 return Err(EAGAIN);
             }
-            ctl.requests.push(request, GFP_KERNEL)?;
+            ctl.requests.push(request, GFP_KERNEL_ACCOUNT)?;
         }
         // If it is queued already it will see what was put in.
-        let _ = sys::queue().enqueue(this.clone());
+        let _ = sys::events().enqueue(this.clone());
         Ok(())
     }
 
@@ -190,7 +190,7 @@ impl Listener {
                 closing <- new_mutex!((), "kshm_closing"),
                 proofs,
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         let mut local = *addr;
         let name = host.names.add(net, &mut local, &inner)?;
@@ -201,7 +201,7 @@ impl Listener {
             local,
             _net: net.clone(),
         };
-        Arc::new(listener, GFP_KERNEL).map_err(|e| e.into())
+        Arc::new(listener, GFP_KERNEL_ACCOUNT).map_err(|e| e.into())
     }
 }
 

@@ -41,7 +41,7 @@ impl Region {
             group,
             table: table.clone(),
         };
-        Ok(Arc::new(region, GFP_KERNEL)?)
+        Ok(Arc::new(region, GFP_KERNEL_ACCOUNT)?)
     }
 
     /// The memory.
@@ -69,7 +69,7 @@ impl RegionOps for Region {
     fn alloc_key(self: Arc<Self>, group: Option<&Arc<dyn GroupOps>>) -> Result<KBox<dyn KeyOps>> {
         let group = Group::or_given(&self.group, group)?;
         let table = self.table.clone();
-        let key: KBox<dyn KeyOps> = KBox::new(Key::new(self, group, table)?, GFP_KERNEL)?;
+        let key: KBox<dyn KeyOps> = KBox::new(Key::new(self, group, table)?, GFP_KERNEL_ACCOUNT)?;
         Ok(key)
     }
 }

@@ -41,13 +41,13 @@ impl Request {
     ) -> Result<Arc<Self>> {
         let asks = new_mutex!(Some(initiator.clone()), "kshm_request");
         let request = Self {
-            initiator: KBox::pin_init(asks, GFP_KERNEL)?,
+            initiator: KBox::pin_init(asks, GFP_KERNEL_ACCOUNT)?,
             local: *local,
             peer: *peer,
             data,
             proven,
         };
-        Ok(Arc::new(request, GFP_KERNEL)?)
+        Ok(Arc::new(request, GFP_KERNEL_ACCOUNT)?)
     }
 
     /// The peer's application data.
@@ -79,7 +79,7 @@ impl ConnRequestOps for Request {
 
     fn reject(&self, data: &[u8]) -> Result {
         let mut copy = KVec::new();
-        copy.extend_from_slice(data, GFP_KERNEL)?;
+        copy.extend_from_slice(data, GFP_KERNEL_ACCOUNT)?;
         let (initiator, ..) = self.take().ok_or_else(enotconn)?;
         Endpoint::refuse(&initiator, Some(copy));
         Ok(())

@@ -14,6 +14,7 @@ use kernel::{
     bindings,
     error::to_result,
     ffi::{
+        c_char,
         c_int,
         c_uint,
         c_void, //
@@ -56,8 +57,11 @@ extern "C" {
     fn kshm_cond_resched();
     fn kshm_fatal_signal_pending() -> bool;
     fn kshm_current() -> *mut bindings::task_struct;
-    fn kshm_wq_alloc() -> *mut bindings::workqueue_struct;
-    fn kshm_wq_free(wq: *mut bindings::workqueue_struct);
+    fn kshm_wq_alloc(name: *const c_char) -> *mut bindings::workqueue_struct;
+    fn kshm_wq_free(
+        events: *mut bindings::workqueue_struct,
+        copies: *mut bindings::workqueue_struct,
+    );
     fn kshm_wait_init(head: *mut bindings::wait_queue_head);
     fn kshm_wait_wake(head: *mut bindings::wait_queue_head);
     fn kshm_addr(
@@ -340,38 +344,56 @@ impl Exits {
 
 // ---- work ----
 
-static QUEUE: AtomicPtr<bindings::workqueue_struct> = AtomicPtr::new(core::ptr::null_mut());
+/// A queue as the module has it: null while there is none.
+type Place = AtomicPtr<bindings::workqueue_struct>;
 
-/// Keeps the queue alive; dropping it runs what is queued and waits.
-pub(crate) struct WorkQueue(());
+/// What tells applications of their connections.
+static EVENTS: Place = Place::new(core::ptr::null_mut());
+/// What goes on with operations. However many do, events do not wait behind them.
+static COPIES: Place = Place::new(core::ptr::null_mut());
 
-impl WorkQueue {
-    /// Makes the queue. Once, at module load.
+/// Keeps the queues alive; dropping it runs what is queued and waits.
+pub(crate) struct WorkQueues(());
+
+impl WorkQueues {
+    /// Makes the queues. Once, at module load.
     pub(crate) fn new() -> Result<Self> {
-        // SAFETY: No preconditions.
-        let wq = unsafe { kshm_wq_alloc() };
-        if wq.is_null() {
-            return Err(ENOMEM);
+        let all = Self(());
+        for (place, name) in [(&EVENTS, c"kshm"), (&COPIES, c"kshm_copy")] {
+            // SAFETY: The name is a text.
+            let wq = unsafe { kshm_wq_alloc(name.as_char_ptr()) };
+            if wq.is_null() {
+                return Err(ENOMEM);
+            }
+            place.store(wq, Ordering::Release);
         }
-        QUEUE.store(wq, Ordering::Release);
-        Ok(Self(()))
+        Ok(all)
     }
 }
 
-impl Drop for WorkQueue {
+impl Drop for WorkQueues {
     fn drop(&mut self) {
-        // SAFETY: `new` made it and nobody else frees it. Nothing of the module is in use any
-        // more, so nothing new is queued but by what still runs, which is waited for, too.
-        unsafe { kshm_wq_free(QUEUE.load(Ordering::Acquire)) };
-        QUEUE.store(core::ptr::null_mut(), Ordering::Release);
+        let [events, copies] = [&EVENTS, &COPIES].map(|place| place.load(Ordering::Acquire));
+        // SAFETY: `new` made them, if they are there, and nobody else frees them. Nothing of the
+        // module is in use any more, so nothing new is queued but by what still runs, which is waited
+        // for, too: an event that still runs may have operations gone on with, and that tells.
+        unsafe { kshm_wq_free(events, copies) };
+        EVENTS.store(core::ptr::null_mut(), Ordering::Release);
+        COPIES.store(core::ptr::null_mut(), Ordering::Release);
     }
 }
 
-/// The queue. Only while the module is loaded and something of it exists.
-pub(crate) fn queue() -> &'static Queue {
+/// The queue of what applications are told. Only while the module is loaded and something of it exists.
+pub(crate) fn events() -> &'static Queue {
     // SAFETY: Endpoints and listeners, the only users, exist only between load and unload, when
     // the pointer is a live work queue.
-    unsafe { Queue::from_raw(QUEUE.load(Ordering::Acquire)) }
+    unsafe { Queue::from_raw(EVENTS.load(Ordering::Acquire)) }
+}
+
+/// The queue of operations that somebody else goes on with. As [`events`].
+pub(crate) fn copies() -> &'static Queue {
+    // SAFETY: As above.
+    unsafe { Queue::from_raw(COPIES.load(Ordering::Acquire)) }
 }
 
 /// Waits until the work item, if it is queued or runs, has run. Not to be called by the item.

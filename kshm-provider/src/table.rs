@@ -121,9 +121,9 @@ pub(crate) struct Table {
 impl Table {
     /// An empty one, with a new secret.
     pub(crate) fn new() -> Result<Arc<Self>> {
-        let mut chunks = KVVec::with_capacity(CHUNKS, GFP_KERNEL)?;
+        let mut chunks = KVVec::with_capacity(CHUNKS, GFP_KERNEL_ACCOUNT)?;
         for _ in 0..CHUNKS {
-            chunks.push(SetOnce::new(), GFP_KERNEL)?;
+            chunks.push(SetOnce::new(), GFP_KERNEL_ACCOUNT)?;
         }
         let free = Free {
             next: 0,
@@ -136,7 +136,7 @@ impl Table {
                 free <- new_mutex!(free, "kshm_keys"),
                 exits <- Exits::new(),
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )
     }
 
@@ -159,7 +159,8 @@ impl Table {
         let chunk = self.chunks.get(index as usize / CHUNK).ok_or(ENOSPC)?;
         if chunk.as_ref().is_none() {
             // Room for those of the chunk to come back, too.
-            free.back.reserve(index as usize + CHUNK, GFP_KERNEL)?;
+            free.back
+                .reserve(index as usize + CHUNK, GFP_KERNEL_ACCOUNT)?;
             let mut cells = Cells::with_capacity(CHUNK, GFP_KERNEL_ACCOUNT)?;
             for _ in 0..CHUNK {
                 cells.push(Slot::new(), GFP_KERNEL_ACCOUNT)?;
