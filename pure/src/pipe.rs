@@ -216,6 +216,8 @@ pub struct Receiver {
     tail: u32,
     /// Of a message that has begun: its bytes, how many came, and its data.
     open: Option<(u64, u64, Option<u32>)>,
+    /// Nothing more comes than what was there.
+    over: bool,
 }
 
 impl Receiver {
@@ -231,12 +233,20 @@ impl Receiver {
             head: start,
             tail: start,
             open: None,
+            over: false,
         })
+    }
+
+    /// The sender has gone: what is there now is all, whatever it still puts in.
+    pub fn finish(&mut self, memory: &impl Memory) {
+        if !core::mem::replace(&mut self.over, true) {
+            self.tail = memory.load_tail();
+        }
     }
 
     /// Whether there is something. Costs a look at one counter.
     pub fn has_some(&self, memory: &impl Memory) -> bool {
-        self.tail != self.head || memory.load_tail() != self.head
+        self.tail != self.head || (!self.over && memory.load_tail() != self.head)
     }
 
     /// Whether a message has come in part.
@@ -250,7 +260,7 @@ impl Receiver {
     ///
     /// [`Lie`].
     pub fn peek(&mut self, memory: &impl Memory) -> Result<Option<Piece>, Lie> {
-        if self.tail == self.head {
+        if self.tail == self.head && !self.over {
             self.tail = memory.load_tail();
         }
         let there = self.tail.wrapping_sub(self.head);

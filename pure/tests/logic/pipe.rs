@@ -166,6 +166,30 @@ fn a_message_that_is_too_long_waits_for_room() {
 }
 
 #[test]
+fn what_comes_after_the_end_does_not() {
+    let shared = Shared::new(0);
+    let (mut sender, mut receiver) = (Sender::new(SIZE).unwrap(), Receiver::new(SIZE).unwrap());
+    let message = Message {
+        bytes: vec![7; 20],
+        data: None,
+        written: None,
+    };
+    let mut came = Vec::new();
+    put(&shared, &mut sender, &message, 0).unwrap();
+    put(&shared, &mut sender, &message, 0).unwrap();
+    receiver.finish(&shared);
+    for there in [true, true, false, false] {
+        // Whoever keeps the memory may go on.
+        put(&shared, &mut sender, &message, 0).unwrap();
+        receiver.finish(&shared);
+        assert_eq!(receiver.has_some(&shared), there);
+        let piece = take(&shared, &mut receiver, &mut came).unwrap();
+        assert_eq!(piece.is_some(), there);
+    }
+    assert_eq!(came.len(), 40);
+}
+
+#[test]
 fn what_is_no_head_ends_it() {
     let piece = |words: [u64; 3], tail: u32| {
         let shared = Shared::new(0);

@@ -155,6 +155,10 @@ impl Device {
 
     /// What the loaded providers offer that matches the hints, best first (`fi_getinfo(3)`).
     ///
+    /// For a peer on this host kshm comes first if the peer listens by it, else what reaches most
+    /// peers. So who is to be found by the best way listens by each provider that is offered
+    /// ([`EventQueue::wait_any`](crate::EventQueue::wait_any)).
+    ///
     /// That nothing matched (`ENODATA` of the kernel) is no error here: the list is empty.
     ///
     /// # Errors

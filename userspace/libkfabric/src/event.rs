@@ -107,25 +107,39 @@ impl EventQueue {
     ///
     /// [`Error::Timeout`]; [`Error::Call`].
     pub fn wait(&self, timeout: Duration) -> Result<Event> {
+        Self::wait_any(&[self], timeout)
+    }
+
+    /// Takes an event of whichever of `queues` has one, waiting for it: who listens by several
+    /// providers has a queue of each.
+    ///
+    /// # Errors
+    ///
+    /// As [`EventQueue::wait`].
+    pub fn wait_any(queues: &[&Self], timeout: Duration) -> Result<Event> {
         let deadline = Deadline::after(timeout);
+        let late = || Error::Timeout {
+            what: "waiting for an event",
+            after: timeout,
+        };
+        let first = queues.first().ok_or_else(late)?;
+        let fds: Vec<_> = queues.iter().map(|queue| queue.as_fd()).collect();
         loop {
-            if let Some(event) = self.read()? {
-                return Ok(event);
+            for queue in queues {
+                if let Some(event) = queue.read()? {
+                    return Ok(event);
+                }
             }
             let left = deadline.left();
-            let backend = &self.inner.handle.dev.backend;
-            let there = backend.wait(self.inner.fd.as_fd(), left);
+            let there = first.inner.handle.dev.backend.wait_any(&fds, left);
             let there = there.map_err(|errno| Error::Call {
                 call: "poll",
-                object: self.id(),
+                object: first.id(),
                 errno,
             })?;
-            // Also when the descriptor says "readable" for another reason than an event.
+            // Also when a descriptor says "readable" for another reason than an event.
             if !there || left.is_zero() {
-                return Err(Error::Timeout {
-                    what: "waiting for an event",
-                    after: timeout,
-                });
+                return Err(late());
             }
         }
     }

@@ -424,8 +424,11 @@ impl Rings {
     fn take(&self, link: &Link, rx: &mut Rx) -> Pushed {
         let ring = &link.theirs;
         let (mut pushed, mut more, mut took, mut why) = (false, false, 0, None);
-        // Before the last look: all that the peer sent is there then.
+        // All that the peer sent is there then; and what it puts in afterwards is nothing to us.
         let ended = link.ended();
+        if ended {
+            rx.pipe.finish(ring);
+        }
         while !rx.over {
             if took >= DATA {
                 more = true;
@@ -767,6 +770,7 @@ impl Rings {
         let probe = OpEntry {
             op: abi::KFI_OP_WRITE,
             flags: abi::KFI_INJECT,
+            context: queue::probe_context(),
             ..OpEntry::default()
         };
         let _order = lock(&self.order);

@@ -19,7 +19,7 @@ use kfabric_uapi::Ioctl;
 
 use crate::errno::Errno;
 
-pub(crate) use linux::{monotonic_ns, netns_cookie, wait_readable, Kernel};
+pub(crate) use linux::{monotonic_ns, netns_cookie, wait_any_readable, wait_readable, Kernel};
 pub(crate) use mapping::Mapping;
 pub(crate) use pipe::{Link, PipeMem, DATA};
 pub(crate) use ring::Ring;
@@ -82,6 +82,11 @@ pub(crate) trait Backend: Send + Sync {
     /// Waits until a descriptor is readable; `false` when time ran out.
     fn wait(&self, fd: BorrowedFd<'_>, timeout: Duration) -> Result<bool, Errno> {
         wait_readable(fd, timeout)
+    }
+
+    /// Waits until one of some descriptors is readable; `false` when time ran out.
+    fn wait_any(&self, fds: &[BorrowedFd<'_>], timeout: Duration) -> Result<bool, Errno> {
+        wait_any_readable(fds, timeout)
     }
 
     /// The device's own descriptor, where there is one.

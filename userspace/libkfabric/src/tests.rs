@@ -389,6 +389,35 @@ fn keys_come_and_go_in_batches() {
 }
 
 #[test]
+fn whichever_queue_has_an_event() {
+    let (_, device) = device();
+    let (fabric, domain) = fabric(&device);
+    let eqs = [10, 11].map(|at| {
+        let eq = fabric.event_queue(0).unwrap();
+        let pep = fabric.passive_endpoint(&eq, port(at), at.into()).unwrap();
+        pep.listen(0).unwrap();
+        (eq, pep)
+    });
+    let queues = [&eqs[0].0, &eqs[1].0];
+    let ep = domain.endpoint(&EndpointAttr::default()).unwrap();
+    let (ep_eq, _cq) = endpoint(&fabric, &ep, &domain);
+    for at in [11, 10] {
+        ep.connect(port(at), &[]).unwrap();
+        let request = EventQueue::wait_any(&queues, SOON)
+            .unwrap()
+            .request()
+            .unwrap();
+        assert_eq!(request.context, u64::from(at));
+        drop(request);
+        assert!(ep_eq.wait(SOON).unwrap().connected().is_err());
+    }
+    let late = EventQueue::wait_any(&queues, Duration::from_millis(1)).unwrap_err();
+    assert_eq!(late.errno(), Some(Errno::ETIMEDOUT));
+    let none = EventQueue::wait_any(&[], SOON).unwrap_err();
+    assert_eq!(none.errno(), Some(Errno::ETIMEDOUT));
+}
+
+#[test]
 fn a_request_is_answered_or_rejected() {
     let (_, device) = device();
     let (fabric, domain) = fabric(&device);

@@ -109,6 +109,14 @@ impl Drop for Waiting<'_> {
     }
 }
 
+/// The context of an operation that only asks whether those before it went well: an address that is
+/// nobody else's. It completes when the connection ends just then, and no program has posted it.
+pub(super) fn probe_context() -> u64 {
+    static PLACE: AtomicU32 = AtomicU32::new(0);
+    // CAST: Addresses have 64 bits.
+    (&raw const PLACE) as u64
+}
+
 impl CqInner {
     /// Promises room for one completion that is made here.
     ///
@@ -128,10 +136,27 @@ impl CqInner {
     #[inline(never)]
     fn empty(&self, entries: &mut VecDeque<CqEntry>) {
         let mut some = [CqEntry::default(); 8];
-        while let Some(n @ 1..) = self.ring.take(&mut some) {
+        while let Some(n @ 1..) = self.of_kernel(&mut some) {
             entries.extend(&some[..n]);
             // They are not of those that are promised here, but read as if they were.
             self.direct.promised.fetch_add(n as u32, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes entries of the kernel's ring, but for those of operations that are the library's own.
+    fn of_kernel(&self, to: &mut [CqEntry]) -> Option<usize> {
+        loop {
+            let n = self.ring.take(to)?;
+            let mut kept = 0;
+            for at in 0..n {
+                if to[at].context != probe_context() {
+                    to[kept] = to[at];
+                    kept += 1;
+                }
+            }
+            if kept != 0 || n == 0 {
+                return Some(kept);
+            }
         }
     }
 
@@ -254,7 +279,7 @@ impl CqInner {
             self.direct.promised.fetch_sub(n as u32, Ordering::Relaxed);
         }
         if n < to.len() {
-            n += match self.ring.take(&mut to[n..]) {
+            n += match self.of_kernel(&mut to[n..]) {
                 Some(more) => more,
                 None if n == 0 => return None,
                 // Whoever reads next is told.

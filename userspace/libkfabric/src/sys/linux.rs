@@ -78,18 +78,30 @@ impl Backend for Kernel {
 
 /// Waits until `fd` is readable, has an error or is hung up; `false` when time ran out.
 pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> Result<bool, Errno> {
+    poll(&mut [polled(&fd)], timeout)
+}
+
+/// As [`wait_readable`], of whichever of `fds` is the first.
+pub(crate) fn wait_any_readable(fds: &[BorrowedFd<'_>], timeout: Duration) -> Result<bool, Errno> {
+    poll(&mut fds.iter().map(polled).collect::<Vec<_>>(), timeout)
+}
+
+fn polled(fd: &BorrowedFd<'_>) -> libc::pollfd {
+    libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    }
+}
+
+fn poll(fds: &mut [libc::pollfd], timeout: Duration) -> Result<bool, Errno> {
     let deadline = Deadline::after(timeout);
     loop {
         let left = deadline.left();
         // Rounded up, so that waiting never turns into spinning for the last part.
         let ms = i32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX);
-        let mut poll = libc::pollfd {
-            fd: fd.as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: one valid pollfd, for the length of the call.
-        let rc = unsafe { libc::poll(&mut poll, 1, ms) };
+        // SAFETY: so many valid pollfds, for the length of the call.
+        let rc = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, ms) };
         match rc {
             0 if left.is_zero() || deadline.left().is_zero() => return Ok(false),
             0 => {}
