@@ -244,7 +244,14 @@ fn nonsense(what: &str) -> Failure {
 
 /// Runs node 1.
 pub(crate) fn run(nodes: &Nodes) -> Result<()> {
-    let node = Node::open(&Select::default(), Some(SocketAddr::new(nodes.peer, PORT)))?;
+    let peer = SocketAddr::new(nodes.peer, PORT);
+    let best = Node::to(&Select::default(), peer)?;
+    // Its keys are of one domain, so it listens by one provider.
+    let select = Select {
+        provider: Some(best.info().provider().to_owned()),
+        ..Select::default()
+    };
+    let node = Node::to(&select, peer)?;
     println!(
         "node 1 exports, on {} by {}",
         node.info().domain(),

@@ -175,7 +175,7 @@ fn connect(node: &Node, peer: SocketAddr) -> Result<Conn> {
 /// Runs node 2.
 pub(crate) fn run(nodes: &Nodes) -> Result<()> {
     let peer = SocketAddr::new(nodes.peer, PORT);
-    let node = Node::open(&Select::default(), Some(peer))?;
+    let node = Node::to(&Select::default(), peer)?;
     println!(
         "node 2 reads, on {} by {}",
         node.info().domain(),

@@ -52,6 +52,7 @@ const PAGES: &[(&str, &str)] = &[
     ("kfi-authd.8", include_str!("../../man/kfi-authd.8")),
     ("kfi_auth.7", include_str!("../../man/kfi_auth.7")),
     ("kfi_mr.3", include_str!("../../man/kfi_mr.3")),
+    ("kfi_rings.7", include_str!("../../man/kfi_rings.7")),
 ];
 
 fn man(dir: &Path) -> Result<()> {

@@ -7,7 +7,7 @@ mod incoming;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use kfabric::{Access, Domain, Errno, Key, Region};
+use kfabric::{Access, Domain, Errno, Key, ObjectId, Region};
 
 use super::print;
 use super::serve::listen_on;
@@ -32,9 +32,8 @@ fn segment_len(total: u64, index: u64) -> Option<u64> {
 struct Export<'a> {
     args: &'a Args,
     json: bool,
-    domain: Arc<Domain>,
-    /// `None` while there is no file yet.
-    hosted: Mutex<Option<Arc<Hosted>>>,
+    /// The file, on each domain that somebody came to for it. None: there is no file yet.
+    hosted: Mutex<Vec<(ObjectId, Arc<Hosted>)>>,
 }
 
 /// Runs it.
@@ -43,7 +42,7 @@ struct Export<'a> {
 ///
 /// A file that cannot be read or pinned; what listening says.
 pub fn run(args: &Args, json: bool) -> Result<()> {
-    let node = Node::open(&args.listen.common.select(), None)?;
+    let node = Node::at(&args.listen.common.select(), args.listen.address()?)?;
     let domain = node.first_domain()?;
     let hosted = match Hosted::open(&domain, &args.file) {
         Err(Failure::Io { source, .. })
@@ -51,17 +50,16 @@ pub fn run(args: &Args, json: bool) -> Result<()> {
         {
             None
         }
-        hosted => Some(Arc::new(hosted?)),
+        hosted => Some((domain.id(), Arc::new(hosted?))),
     };
     let what = match &hosted {
-        Some(h) => format!("exporting {} ({})", args.file.display(), bytes(h.len())),
+        Some((_, h)) => format!("exporting {} ({})", args.file.display(), bytes(h.len())),
         None => format!("exporting {} (nothing yet)", args.file.display()),
     };
     let export = Export {
         args,
         json,
-        domain,
-        hosted: Mutex::new(hosted),
+        hosted: Mutex::new(hosted.into_iter().collect()),
     };
     let handle = |conn: Conn| export.client(conn);
     listen_on(&node, &args.listen, Service::File, json, &what, &handle)
@@ -70,17 +68,16 @@ pub fn run(args: &Args, json: bool) -> Result<()> {
 impl Export<'_> {
     /// The file, pinned on the domain that a connection is on: keys work nowhere else.
     fn current(&self, domain: &Domain) -> Result<Option<Arc<Hosted>>> {
-        let hosted = self
-            .hosted
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        match hosted {
-            Some(_) if domain.id() != self.domain.id() => {
-                Ok(Some(Arc::new(Hosted::open(domain, &self.args.file)?)))
-            }
-            hosted => Ok(hosted),
+        let mut all = self.hosted.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, hosted)) = all.iter().find(|(at, _)| *at == domain.id()) {
+            return Ok(Some(hosted.clone()));
         }
+        if all.is_empty() {
+            return Ok(None);
+        }
+        let hosted = Arc::new(Hosted::open(domain, &self.args.file)?);
+        all.push((domain.id(), hosted.clone()));
+        Ok(Some(hosted))
     }
 
     /// Serves one client.
@@ -155,9 +152,9 @@ impl Export<'_> {
                 (Kind::Digest, None) if incoming.complete() => {
                     let status = if incoming.digest() == words(&msg) {
                         incoming.commit()?;
-                        let hosted = Hosted::open(&self.domain, &self.args.file)?;
+                        let hosted = Hosted::open(&conn.domain, &self.args.file)?;
                         *self.hosted.lock().unwrap_or_else(PoisonError::into_inner) =
-                            Some(Arc::new(hosted));
+                            vec![(conn.domain.id(), Arc::new(hosted))];
                         self.note(&self.args.file, total)?;
                         Msg::new(Kind::Status, &[])
                     } else {

@@ -19,6 +19,7 @@ use plan::{Operation, Plan};
 
 #[derive(Serialize)]
 struct Report {
+    provider: String,
     operation: &'static str,
     bytes: u64,
     iterations: u64,
@@ -80,13 +81,14 @@ impl Report {
 pub fn run(args: &Args, json: bool) -> Result<()> {
     let sizes = args.sizes().map_err(Failure::Usage)?;
     let peer = args.peer.address()?;
-    let node = Node::open(&args.peer.common.select(), Some(peer))?;
+    let node = Node::to(&args.peer.common.select(), peer)?;
     for (i, size) in sizes.iter().enumerate() {
         let report = measure(&node, peer, args, *size, i + 1 == sizes.len())?;
         if json {
             print_json(&report)?;
         } else {
             if i == 0 {
+                print(&format!("{peer} by {}\n", report.provider))?;
                 print(&Report::heads(args.bandwidth))?;
             }
             print(&report.line())?;
@@ -127,6 +129,7 @@ fn measure(node: &Node, peer: SocketAddr, args: &Args, size: u64, last: bool) ->
         key: ready.n[1],
     };
     let mut report = Report {
+        provider: conn.provider.clone(),
         operation: name,
         bytes: size as u64,
         iterations: args.iterations,

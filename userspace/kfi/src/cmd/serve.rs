@@ -32,7 +32,7 @@ pub(super) fn listen(
     what: &str,
     handle: &(dyn Fn(Conn) -> Result<bool> + Sync),
 ) -> Result<()> {
-    let node = Node::open(&args.common.select(), None)?;
+    let node = Node::at(&args.common.select(), args.address()?)?;
     listen_on(&node, args, service, json, what, handle)
 }
 
@@ -45,8 +45,8 @@ pub(super) fn listen_on(
     what: &str,
     handle: &(dyn Fn(Conn) -> Result<bool> + Sync),
 ) -> Result<()> {
-    let listener = match &args.listen {
-        Some(address) => node.listen(kfabric::resolve(address, args.port).during("resolve")?)?,
+    let listener = match args.address()? {
+        Some(address) => node.listen(address)?,
         // All of IPv6 includes all of IPv4, where there is IPv6.
         None => match node.listen((Ipv6Addr::UNSPECIFIED, args.port).into()) {
             Err(Failure::Fabric { source, .. }) if source.errno() != Some(Errno::EADDRINUSE) => {
@@ -56,10 +56,15 @@ pub(super) fn listen_on(
         },
     };
     let address = listener.local_addr()?;
+    let providers = listener.providers();
     if json {
-        print_json(&json!({ "listening": address.to_string(), "what": what }))?;
+        let address = address.to_string();
+        print_json(&json!({ "listening": address, "what": what, "providers": providers }))?;
     } else {
-        print(&format!("{what} on {address}\n"))?;
+        print(&format!(
+            "{what} on {address} by {}\n",
+            providers.join(", ")
+        ))?;
     }
     let wait = args.common.wait();
     std::thread::scope(|scope| loop {

@@ -128,6 +128,7 @@ impl Drop for Progress {
 
 #[derive(Serialize)]
 struct Report<'a> {
+    provider: &'a str,
     operation: &'static str,
     file: &'a Path,
     bytes: u64,
@@ -142,11 +143,12 @@ impl Report<'_> {
             return print_json(self);
         }
         print(&format!(
-            "{} {}: {} in {:.3} s, {:.1} MiB/s, sha256 {}\n",
+            "{} {}: {} in {:.3} s by {}, {:.1} MiB/s, sha256 {}\n",
             self.operation,
             self.file.display(),
             bytes(self.bytes),
             self.seconds,
+            self.provider,
             self.mib_per_s,
             self.sha256
         ))
@@ -164,7 +166,7 @@ impl Client {
     fn open(peer: &PeerArgs, chunk: u64) -> Result<(Node, Self)> {
         let chunk = usize::try_from(chunk.clamp(1, 1 << 30)).unwrap_or(1);
         let address = peer.address()?;
-        let node = Node::open(&peer.common.select(), Some(address))?;
+        let node = Node::to(&peer.common.select(), address)?;
         let wait = peer.common.wait();
         let conn = node.connect(address, Service::File, Shape::default(), wait)?;
         let memory = Memory::anonymous(chunk * WINDOW).during("allocate")?;
@@ -275,6 +277,7 @@ pub fn get(args: &Get, json: bool) -> Result<()> {
     drop(progress);
     let seconds = start.elapsed();
     Report {
+        provider: &client.conn.provider,
         operation: "get",
         file: &args.file,
         bytes: total,
@@ -361,6 +364,7 @@ pub fn put(args: &Put, json: bool) -> Result<()> {
     drop(progress);
     let seconds = start.elapsed();
     Report {
+        provider: &client.conn.provider,
         operation: "put",
         file: &args.file,
         bytes: total,

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use kfabric::{
     Access, Bind, Completion, CompletionQueue, Domain, Endpoint, EndpointAttr, Errno, EventQueue,
-    Fabric, Format, Memory, Region,
+    Format, Memory, Region,
 };
 
+use super::Provider;
 use crate::error::{During, Failure, Result};
 use crate::wire::{Kind, Msg, Shape, CTL_DATA, MSG_SIZE, WINDOW};
 
@@ -26,6 +27,8 @@ pub struct Conn {
     pub domain: Arc<Domain>,
     /// How long to wait for anything.
     pub timeout: Duration,
+    /// The name of the provider that it is by.
+    pub provider: String,
     cq: CompletionQueue,
     pub(super) eq: EventQueue,
     /// Receive slots.
@@ -67,12 +70,12 @@ impl Conn {
     }
 
     pub(super) fn new(
-        fabric: &Fabric,
+        provider: &Provider,
         domain: Arc<Domain>,
         ep: Endpoint,
         shape: Shape,
     ) -> Result<Self> {
-        let eq = fabric.event_queue(0).during("open event queue")?;
+        let eq = provider.fabric.event_queue(0).during("open event queue")?;
         let depth = ep.tx_size() + ep.rx_size();
         let cq = domain
             .completion_queue(depth, Format::Data)
@@ -97,6 +100,7 @@ impl Conn {
             ep,
             domain,
             timeout: Duration::from_secs(10),
+            provider: provider.name().to_owned(),
             cq,
             eq,
             slots,
