@@ -45,6 +45,12 @@ u64 kfblk_bdev_capacity(struct file *file)
 	return bdev_nr_bytes(file_bdev(file));
 }
 
+/* Another number whenever the kernel gets a disk, or the disk another medium. */
+u64 kfblk_bdev_seq(struct file *file)
+{
+	return file_bdev(file)->bd_disk->diskseq;
+}
+
 void kfblk_bdev_looks(struct file *file, struct kfblk_looks *looks)
 {
 	struct block_device *bdev = file_bdev(file);
@@ -61,6 +67,7 @@ void kfblk_bdev_looks(struct file *file, struct kfblk_looks *looks)
 		.fua		= bdev_fua(bdev),
 		.rotational	= bdev_rot(bdev),
 		.read_only	= bdev_read_only(bdev),
+		.zoned		= bdev_is_zoned(bdev),
 	};
 }
 

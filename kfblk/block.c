@@ -424,6 +424,11 @@ void kfblk_rq_copy(struct kfblk_disk *disk, u32 queue, u32 tag,
 	}
 }
 
+u64 kfblk_disk_capacity(const struct kfblk_disk *disk)
+{
+	return (u64)get_capacity(disk->gd) << SECTOR_SHIFT;
+}
+
 /* The device has another size now. */
 void kfblk_disk_resize(struct kfblk_disk *disk, u64 capacity)
 {

@@ -81,11 +81,15 @@ CONFIGFS_ATTR_RO(subsystem_, allowed_hosts);
 KFBLK_SHOW(subsystem_, device_path, 16)
 KFBLK_STORE(subsystem_, device_path, 16)
 CONFIGFS_ATTR(subsystem_, device_path);
+KFBLK_SHOW(subsystem_, device_uuid, 18)
+KFBLK_STORE(subsystem_, device_uuid, 18)
+CONFIGFS_ATTR(subsystem_, device_uuid);
 KFBLK_STORE(subsystem_, revalidate_size, 17)
 CONFIGFS_ATTR_WO(subsystem_, revalidate_size);
 
 static struct configfs_attribute *kfblk_subsystem_attrs[] = {
 	&subsystem_attr_device_path,
+	&subsystem_attr_device_uuid,
 	&subsystem_attr_revalidate_size,
 	&subsystem_attr_attr_size,
 	&subsystem_attr_attr_read_only,

@@ -9,7 +9,6 @@
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/random.h>
-#include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/socket.h>
 #include <linux/string.h>
@@ -40,16 +39,6 @@ int kfblk_parse_addr(struct net *net, const char *addr, const char *port, u8 *ou
 	*len = ss.ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
 	memcpy(out, &ss, *len);
 	return 0;
-}
-
-unsigned int kfblk_noio_save(void)
-{
-	return memalloc_noio_save();
-}
-
-void kfblk_noio_restore(unsigned int flags)
-{
-	memalloc_noio_restore(flags);
 }
 
 void kfblk_random(void *data, unsigned long len)

@@ -86,6 +86,7 @@ struct kfblk_looks {
 	bool fua;
 	bool rotational;
 	bool read_only;
+	bool zoned;
 };
 
 /* block.c */
@@ -100,6 +101,7 @@ void kfblk_disk_resume(struct kfblk_disk *disk);
 void kfblk_disk_name(const struct kfblk_disk *disk, char *name, unsigned int size);
 void kfblk_rq_end(struct kfblk_disk *disk, u32 queue, u32 tag, enum kfblk_verdict verdict);
 
+u64 kfblk_disk_capacity(const struct kfblk_disk *disk);
 void kfblk_disk_resize(struct kfblk_disk *disk, u64 capacity);
 void kfblk_rq_fail(struct kfblk_disk *disk, u32 queue, u32 tag, int err);
 void kfblk_rq_copy(struct kfblk_disk *disk, u32 queue, u32 tag,
@@ -115,6 +117,7 @@ void kfblk_rs_timeout(void *owner);
 struct file *kfblk_bdev_open(const char *path, bool write, void *holder);
 void kfblk_bdev_close(struct file *file);
 u64 kfblk_bdev_capacity(struct file *file);
+u64 kfblk_bdev_seq(struct file *file);
 void kfblk_bdev_looks(struct file *file, struct kfblk_looks *looks);
 struct kfblk_bio *kfblk_bio_new(void);
 void kfblk_bio_free(struct kfblk_bio *of);
@@ -147,8 +150,6 @@ void kfblk_rs_unlink(void *port, void *subsystem);
 struct workqueue_struct *kfblk_wq_alloc(const char *name);
 void kfblk_wq_free(struct workqueue_struct *wq);
 int kfblk_parse_addr(struct net *net, const char *addr, const char *port, u8 *out, u32 *len);
-unsigned int kfblk_noio_save(void);
-void kfblk_noio_restore(unsigned int flags);
 void kfblk_random(void *data, unsigned long len);
 unsigned long kfblk_spare_pages(void);
 bool kfblk_breathe(void);

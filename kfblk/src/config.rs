@@ -208,7 +208,7 @@ unsafe extern "C" fn kfblk_rs_make(
         .and_then(|name| match kind {
             SUBSYSTEM => Subsystem::new(name).map(into),
             PORT => Port::new().map(into),
-            _ => Disk::new().map(into),
+            _ => Disk::new(name).map(into),
         });
     match made {
         Ok(object) => object,

@@ -23,6 +23,7 @@ pub(crate) mod request;
 use core::sync::atomic::{
     AtomicBool,
     AtomicU32,
+    AtomicU64,
     Ordering, //
 };
 use kernel::{
@@ -48,6 +49,7 @@ use kernel::{
 };
 use kfabric::{
     auth::AuthKey,
+    cq::CqHandler,
     fabric::{
         Domain,
         Fabric, //
@@ -56,6 +58,7 @@ use kfabric::{
     object::name_str,
     pure::blk::{
         self,
+        cache::Unflushed,
         device::{
             self,
             Limits, //
@@ -70,6 +73,7 @@ use kfabric::{
         SESSION, //
     },
     registry,
+    sys::NoIo, //
 };
 
 use crate::{
@@ -185,14 +189,23 @@ struct Run {
 /// A disk.
 #[pin_data]
 pub(crate) struct Disk {
+    /// What its folder is called.
+    called: Name,
     session: [u8; SESSION],
+    /// What a device has acknowledged and may lose.
+    unflushed: Arc<Unflushed>,
     state: AtomicU32,
     /// A request was done by the connections that there are.
     done: AtomicBool,
     /// One was not.
     undone: AtomicBool,
+    /// The capacity that the target has told of; 0: it has not.
+    capacity: AtomicU64,
     slots: KVec<Arc<Slot>>,
-    /// Held while it is enabled or disabled.
+    /// Held while it is enabled or disabled, which may take minutes.
+    #[pin]
+    switch: Mutex<()>,
+    /// Changes with `switch` held, too: who only looks does not wait for that.
     #[pin]
     conf: Mutex<Conf>,
     /// Held while connections are made or ended.
@@ -229,7 +242,7 @@ fn host() -> Result<Name> {
 
 impl Disk {
     /// One that is not there yet.
-    pub(crate) fn new() -> Result<Arc<Self>> {
+    pub(crate) fn new(called: Name) -> Result<Arc<Self>> {
         let conf = Conf {
             trtype: None,
             traddr: None,
@@ -257,13 +270,18 @@ impl Disk {
             slots.push(Slot::new()?, GFP_KERNEL)?;
         }
         let hook = Hook::new()?;
+        let unflushed = Arc::new(Unflushed::default(), GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
+                called,
                 session: sys::random(),
+                unflushed,
                 state: AtomicU32::new(State::Idle as u32),
                 done: AtomicBool::new(false),
                 undone: AtomicBool::new(false),
+                capacity: AtomicU64::new(0),
                 slots,
+                switch <- new_mutex!((), "kfblk_disk_switch"),
                 conf <- new_mutex!(conf, "kfblk_conf"),
                 run <- new_mutex!(run, "kfblk_run"),
                 name <- new_mutex!([0; 32], "kfblk_name"),
@@ -291,6 +309,11 @@ impl Disk {
         self.slots.get(queue as usize)
     }
 
+    /// What the device has acknowledged and may lose.
+    pub(crate) fn unflushed(&self) -> &Arc<Unflushed> {
+        &self.unflushed
+    }
+
     /// Requests were done, or were not because the connection is lost. Any context.
     pub(crate) fn note(&self, done: bool, undone: bool) {
         // Mostly it is known already.
@@ -316,6 +339,13 @@ impl Disk {
             // If it is queued already it will look again.
             let _ = sys::disks().enqueue(this.clone());
         }
+    }
+
+    /// The target says that it has another capacity. Any context.
+    pub(crate) fn resized(this: &Arc<Self>, capacity: u64) {
+        this.capacity.store(capacity, Ordering::Release);
+        // As above.
+        let _ = sys::disks().enqueue(this.clone());
     }
 
     /// Connects, as often as there are queues.
@@ -350,6 +380,7 @@ impl Disk {
             queues: conf.queues,
             epoch: run.epoch,
             session: self.session,
+            disk: self.called.number(),
             client: conf.client.ok_or(EINVAL)?,
             subsystem: conf.subsystem.ok_or(EINVAL)?,
         };
@@ -366,6 +397,10 @@ impl Disk {
         };
         let mut lanes = KVec::with_capacity(conf.queues.into(), GFP_KERNEL)?;
         let mut first: Option<Welcome> = run.welcome;
+        if let (Some(first), Some(block)) = (&mut first, run.block) {
+            // It may have heard of another one.
+            first.geometry.capacity = block.capacity();
+        }
         for queue in 0..conf.queues {
             hello.queue = queue;
             let auth = conf.auth.as_ref();
@@ -381,6 +416,15 @@ impl Disk {
             // It has to stay the disk that it was, with the same contents, and must not have been
             // fenced: what waits here was meant for that.
             if first.is_some_and(|first| !first.is_still(&welcome)) {
+                return Err(config::estale());
+            }
+            // Who flushes is told that all that was acknowledged before is safe. Nothing is under way.
+            let lost = |first: Welcome| first.may_have_lost(&welcome) && self.unflushed.is_any();
+            if first.is_some_and(lost) {
+                pr_warn!(
+                    "disk {}: its target has started again, and has lost what was not flushed\n",
+                    self.called.as_str()
+                );
                 return Err(config::estale());
             }
             first = Some(welcome);
@@ -402,8 +446,11 @@ impl Disk {
         run.lanes = lanes;
     }
 
-    /// Looks whether one was lost before somebody was told of it.
+    /// Looks at what came before somebody was told of it: a target's news, and whether one was lost.
     fn look(this: &Arc<Self>, run: &Run) {
+        for lane in &run.lanes {
+            lane.hook().completed();
+        }
         if run.lanes.iter().any(|lane| !lane.is_connected()) {
             Self::lost(this);
         }
@@ -420,13 +467,19 @@ impl Disk {
         for lane in core::mem::take(&mut run.lanes) {
             lane.close();
         }
+        // The next ones say how large it is.
+        self.capacity.store(0, Ordering::Relaxed);
     }
 
-    /// Makes the connections again, or gives up.
+    /// What there is to do for it: gives it the capacity that the target told of, makes the connections
+    /// again, or gives up.
     fn recover(this: &Arc<Self>) {
-        let _no_io = sys::NoIo::new();
+        let _no_io = NoIo::begin();
         let mut run = this.run.lock();
         let Some(block) = run.block else { return };
+        if let capacity @ 1.. = this.capacity.swap(0, Ordering::AcqRel) {
+            block.resize(capacity);
+        }
         if !matches!(this.state(), State::Lost | State::Dead) {
             return;
         }
@@ -472,18 +525,21 @@ impl Disk {
             }
         }
         if this.state() == State::Dead {
-            pr_warn!("a disk has lost its target for good\n");
+            pr_warn!(
+                "disk {}: it has lost its target for good\n",
+                this.called.as_str()
+            );
         }
         block.resume();
     }
 
     fn enable(this: &Arc<Self>) -> Result {
-        let conf = this.conf.lock();
+        let _switch = this.switch.lock();
         let mut run = this.run.lock();
         if this.state() != State::Idle {
             return Err(EBUSY);
         }
-        let mut wanted = conf.clone();
+        let mut wanted = this.conf.lock().clone();
         if wanted.queues == 0 {
             // CAST: Few.
             wanted.queues = sys::cpus().min(QUEUES) as u16;
@@ -494,6 +550,7 @@ impl Disk {
         run.welcome = None;
         run.since = None;
         run.device = false;
+        this.unflushed.forget();
         let (lanes, welcome) = this.connect(&mut run)?;
         let Geometry {
             capacity,
@@ -557,7 +614,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Removes it, with `conf` held. `added`: others know of it.
+    /// Removes it, with `switch` held. `added`: others know of it.
     fn leave(this: &Arc<Self>, added: bool) {
         let Some(block) = this.begin_leave() else {
             return;
@@ -601,16 +658,16 @@ impl Disk {
     fn disable(this: &Arc<Self>) {
         // Whoever enables it may wait for requests that only this ends.
         this.give_up();
-        let _conf = this.conf.lock();
+        let _switch = this.switch.lock();
         Self::leave(this, true);
     }
 
     fn set(&self, set: impl FnOnce(&mut Conf)) -> Result {
-        let mut conf = self.conf.lock();
+        let _switch = self.switch.lock();
         if self.state() != State::Idle {
             return Err(EBUSY);
         }
-        set(&mut conf);
+        set(&mut self.conf.lock());
         Ok(())
     }
 }

@@ -47,21 +47,25 @@ struct Kfblk {
     _ports: sys::WorkQueue,
     _exports: sys::WorkQueue,
     _disks: sys::WorkQueue,
+    _requests: sys::WorkQueue,
     _major: sys::Major,
 }
 
 impl kernel::Module for Kfblk {
     fn init(_module: &'static ThisModule) -> Result<Self> {
+        export::begin();
         let major = sys::Major::register()?;
         let ports = sys::WorkQueue::for_ports()?;
         let exports = sys::WorkQueue::for_exports()?;
         let disks = sys::WorkQueue::for_disks()?;
+        let requests = sys::WorkQueue::for_requests()?;
         Ok(Self {
             _config: sys::Configfs::register()?,
             _hooks: Hooks,
             _ports: ports,
             _exports: exports,
             _disks: disks,
+            _requests: requests,
             _major: major,
         })
     }

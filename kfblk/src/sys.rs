@@ -2,7 +2,6 @@
 //! The thin layer to C: `helpers.h`.
 
 use core::{
-    marker::PhantomData,
     ptr::NonNull,
     sync::atomic::{
         AtomicPtr,
@@ -125,6 +124,7 @@ extern "C" {
     fn kfblk_disk_quiesce(disk: *mut RawDisk);
     fn kfblk_disk_resume(disk: *mut RawDisk);
     fn kfblk_disk_name(disk: *const RawDisk, name: *mut u8, size: c_uint);
+    fn kfblk_disk_capacity(disk: *const RawDisk) -> u64;
     fn kfblk_disk_resize(disk: *mut RawDisk, capacity: u64);
     fn kfblk_rq_end(disk: *mut RawDisk, queue: u32, tag: u32, verdict: u32);
     fn kfblk_rq_fail(disk: *mut RawDisk, queue: u32, tag: u32, err: c_int);
@@ -147,8 +147,6 @@ extern "C" {
         out: *mut u8,
         len: *mut u32,
     ) -> c_int;
-    fn kfblk_noio_save() -> c_uint;
-    fn kfblk_noio_restore(flags: c_uint);
     fn kfblk_random(data: *mut c_void, len: c_ulong);
     fn kfblk_spare_pages() -> c_ulong;
     fn kfblk_breathe() -> bool;
@@ -162,6 +160,9 @@ type RawQueue = AtomicPtr<bindings::workqueue_struct>;
 static EXPORTS: RawQueue = AtomicPtr::new(core::ptr::null_mut());
 /// The importing end's: connecting may take minutes, and may be to an export of this host.
 static DISKS: RawQueue = AtomicPtr::new(core::ptr::null_mut());
+/// The importing end's requests: they end, whoever is connecting and has the only thread that there is
+/// memory for.
+static REQUESTS: RawQueue = AtomicPtr::new(core::ptr::null_mut());
 
 /// Of ports that listen again: that may take as long as it likes.
 static PORTS: RawQueue = AtomicPtr::new(core::ptr::null_mut());
@@ -178,6 +179,11 @@ impl WorkQueue {
     /// Makes that of disks. Once, at module load.
     pub(crate) fn for_disks() -> Result<Self> {
         Self::new(&DISKS, c"kfblk_disk")
+    }
+
+    /// Makes that of disks' requests. Once, at module load.
+    pub(crate) fn for_requests() -> Result<Self> {
+        Self::new(&REQUESTS, c"kfblk_request")
     }
 
     /// Makes that of ports. Once, at module load.
@@ -214,6 +220,12 @@ pub(crate) fn exports() -> &'static Queue {
 pub(crate) fn disks() -> &'static Queue {
     // SAFETY: As above.
     unsafe { Queue::from_raw(DISKS.load(Ordering::Acquire)) }
+}
+
+/// The work queue of disks' requests. As above. What runs there waits for nothing that takes memory.
+pub(crate) fn requests() -> &'static Queue {
+    // SAFETY: As above.
+    unsafe { Queue::from_raw(REQUESTS.load(Ordering::Acquire)) }
 }
 
 /// The work queue of ports that listen again. As above.
@@ -321,6 +333,12 @@ impl Block {
         unsafe { kfblk_disk_resume(self.0.as_ptr()) }
     }
 
+    /// Its size, in bytes.
+    pub(crate) fn capacity(self) -> u64 {
+        // SAFETY: By the type invariant.
+        unsafe { kfblk_disk_capacity(self.0.as_ptr()) }
+    }
+
     /// It has another size from now on. In process context.
     pub(crate) fn resize(self, capacity: u64) {
         // SAFETY: By the type invariant.
@@ -402,24 +420,6 @@ pub(crate) fn random<const N: usize>() -> [u8; N] {
     // SAFETY: There is room for as many.
     unsafe { kfblk_random(out.as_mut_ptr().cast(), N) };
     out
-}
-
-/// While it lives, this task's memory is not waited for by way of a block device.
-pub(crate) struct NoIo(c_uint, PhantomData<*mut ()>);
-
-impl NoIo {
-    /// Begins.
-    pub(crate) fn new() -> Self {
-        // SAFETY: No preconditions; the drop, in the same task, ends it.
-        Self(unsafe { kfblk_noio_save() }, PhantomData)
-    }
-}
-
-impl Drop for NoIo {
-    fn drop(&mut self) {
-        // SAFETY: What `new` returned, in the same task.
-        unsafe { kfblk_noio_restore(self.0) };
-    }
 }
 
 /// Pages that may be taken without the rest of the host being short of memory.

@@ -14,6 +14,7 @@
 //! What else is said of a disk that is a device is in [`device`]. All numbers are little endian. Nothing
 //! of what the peer says is believed before it is checked here.
 
+pub mod cache;
 pub mod device;
 
 use device::Limits;
@@ -21,7 +22,7 @@ use device::Limits;
 /// First bytes of each message.
 const MAGIC: u32 = 0x314b_424b;
 /// The version spoken.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 /// Bytes of a name, at most; what follows it is zero.
 pub const NAME_MAX: usize = 64;
 /// Bytes of a session's number.
@@ -31,7 +32,7 @@ pub const TABLE_MAX: usize = 64;
 /// Bytes of the longest message.
 pub const MESSAGE_MAX: usize = HEAD + 8 + TABLE_MAX * ENTRY;
 /// Bytes of the longest question.
-pub const QUESTION_MAX: usize = HEAD + 8 + SESSION + 2 * NAME_MAX;
+pub const QUESTION_MAX: usize = HEAD + 8 + SESSION + 8 + 2 * NAME_MAX;
 /// Connections of a session, at most.
 pub const QUEUES_MAX: u16 = 16;
 /// Keys of a disk, at most.
@@ -109,6 +110,11 @@ impl Name {
         let text = self.0.get(..end).unwrap_or_default();
         core::str::from_utf8(text).unwrap_or_default()
     }
+
+    /// A number, which is seldom another name's.
+    pub fn number(&self) -> u64 {
+        device::hash(self.0.iter())
+    }
 }
 
 /// An initiator's first question.
@@ -120,8 +126,11 @@ pub struct Hello {
     pub queues: u16,
     /// How many times the session has connected: connections of an earlier time are over.
     pub epoch: u32,
-    /// The session: a disk of the initiator's.
+    /// The session: a disk of the initiator's, from when it was made until it is removed.
     pub session: [u8; SESSION],
+    /// [`Name::number`] of what the initiator calls the disk. Of one name a client has one at a time, and
+    /// what was of that name before is over.
+    pub disk: u64,
     /// Who asks.
     pub client: Name,
     /// What it asks for.
@@ -162,6 +171,11 @@ pub struct Welcome {
     /// What the client was let in to: another number whenever the contents are others, and when it
     /// was fenced meanwhile.
     pub instance: u64,
+    /// Another number whenever the target has started.
+    pub boot: u64,
+    /// Of a device: which of all that this kernel of the target's has had it is. Until the target starts
+    /// again: then others count.
+    pub seq: u64,
 }
 
 /// A key, and the address that it begins at.
@@ -257,6 +271,7 @@ impl Question {
                 writer.put(&hello.queues.to_le_bytes())?;
                 writer.put(&hello.epoch.to_le_bytes())?;
                 writer.put(&hello.session)?;
+                writer.put(&hello.disk.to_le_bytes())?;
                 writer.put(&hello.client.0)?;
                 writer.put(&hello.subsystem.0)?;
             }
@@ -282,6 +297,7 @@ impl Question {
                     queues: reader.u16()?,
                     epoch: reader.u32()?,
                     session: reader.take()?,
+                    disk: reader.u64()?,
                     client: Name::padded(&reader.take()?)?,
                     subsystem: Name::padded(&reader.take()?)?,
                 };
@@ -311,17 +327,34 @@ impl Welcome {
             },
             device: None,
             instance: 0,
+            boot: 0,
+            seq: 0,
         }
     }
 
     /// Whether what was connected to as `self` is still that: the same contents, that can do the same.
-    /// A device may have another capacity.
+    /// A device may have another capacity, and its contents outlive the target; but then nobody has seen
+    /// that it is the same, and one that has become smaller is not.
     pub fn is_still(&self, now: &Self) -> bool {
         let mut before = *self;
         if now.device.is_some() {
+            let again = before.boot != now.boot;
+            if again && now.geometry.capacity < before.geometry.capacity {
+                return false;
+            }
             before.geometry.capacity = now.geometry.capacity;
+            before.boot = now.boot;
+            if again {
+                before.seq = now.seq;
+            }
         }
         before == *now
+    }
+
+    /// Whether what was not flushed may have been lost since: the target has started again, and what it
+    /// has, has a cache.
+    pub fn may_have_lost(&self, now: &Self) -> bool {
+        self.boot != now.boot && self.device.is_some_and(|limits| limits.cache)
     }
 
     /// Writes it; how many bytes it has.
@@ -341,6 +374,8 @@ impl Welcome {
         writer.put(&self.geometry.block_shift.to_le_bytes())?;
         writer.put(&self.geometry.chunk_shift.to_le_bytes())?;
         writer.put(&self.instance.to_le_bytes())?;
+        writer.put(&self.boot.to_le_bytes())?;
+        writer.put(&self.seq.to_le_bytes())?;
         if let Some(limits) = &self.device {
             limits.write(&mut writer)?;
         }
@@ -368,6 +403,8 @@ impl Welcome {
             },
             device: None,
             instance: reader.u64()?,
+            boot: reader.u64()?,
+            seq: reader.u64()?,
         };
         if flags & DEVICE != 0 {
             welcome.device = Some(Limits::read(&mut reader)?);

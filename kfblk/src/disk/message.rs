@@ -21,6 +21,10 @@ use kernel::{
         Mutex,
         SetOnce, //
     },
+    time::{
+        Instant,
+        Monotonic, //
+    },
     workqueue::{
         Work,
         WorkItem, //
@@ -39,6 +43,10 @@ use kfabric::{
         Segs, //
     },
     provider::KeyValue,
+    pure::blk::cache::{
+        Effect,
+        Unflushed, //
+    },
     pure::blk::device::{
         read_done,
         Carry,
@@ -52,7 +60,10 @@ use kfabric::{
         REQUEST, //
     },
     pure::blk::Geometry,
-    sys::IrqLock,
+    sys::{
+        IrqLock,
+        NoIo, //
+    },
     uapi::*, //
 };
 
@@ -88,6 +99,9 @@ const NUMBER: u64 = (1 << 32) - 1;
 /// What of a request's number is its tag.
 const TAG: u32 = 0xffff;
 
+/// How long the device may have nothing for a key before the connection is given up, in milliseconds.
+const SHORT_MS: u64 = 10_000;
+
 /// Bytes between two heads.
 const STRIDE: usize = 64;
 const _: () = assert!(DEPTH as usize * STRIDE <= buffer::RUN && REQUEST <= STRIDE);
@@ -109,6 +123,8 @@ struct Way {
     reads: bool,
     keyed: bool,
     len: u32,
+    /// What it does to the device's cache.
+    effect: Effect,
     /// It has been answered, with this.
     answered: Option<u32>,
 }
@@ -126,6 +142,8 @@ pub(crate) struct News {
     pub(crate) inbox: Option<u32>,
     /// A key is to end ([`Io::settle_soon`]).
     pub(crate) settle: bool,
+    /// The capacity that the target has told of.
+    pub(crate) capacity: Option<u64>,
 }
 
 /// The requests of a connection.
@@ -141,10 +159,13 @@ pub(crate) struct Io {
     ways: IrqLock<[Way; DEPTH as usize]>,
     /// Whose requests they are.
     queue: SetOnce<(Block, u32)>,
+    /// The disk's.
+    unflushed: SetOnce<Arc<Unflushed>>,
     /// Tags whose requests were answered and have a key yet.
     keyed: AtomicU64,
-    /// The capacity that the target has told of; 0: it has not.
-    capacity: AtomicU64,
+    since: Instant<Monotonic>,
+    /// After how many milliseconds the device began to have no more for a key; 0: it has.
+    short: AtomicU64,
     /// It has ended. Held while requests end that had keys.
     #[pin]
     closed: Mutex<bool>,
@@ -160,21 +181,12 @@ impl WorkItem for Io {
     type Pointer = Arc<Io>;
 
     fn run(this: Arc<Io>) {
-        let _no_io = sys::NoIo::new();
+        let _no_io = NoIo::begin();
         let closed = this.closed.lock();
         if !*closed {
-            this.resize();
-            this.settle();
+            // Nobody kills us.
+            let _ = this.settle();
         }
-    }
-}
-
-/// What is not known of an error yet is tried again.
-fn later(e: Error) -> Error {
-    if e == ENOSPC || e == EINVAL {
-        EIO
-    } else {
-        EAGAIN
     }
 }
 
@@ -206,8 +218,10 @@ impl Io {
                 geometry,
                 ways <- new_irqlock!([Way::default(); DEPTH as usize], "kfblk_ways"),
                 queue: SetOnce::new(),
+                unflushed: SetOnce::new(),
                 keyed: AtomicU64::new(0),
-                capacity: AtomicU64::new(0),
+                since: Instant::now(),
+                short: AtomicU64::new(0),
                 closed <- new_mutex!(false, "kfblk_closed"),
                 work <- new_work!("Io::work"),
             }),
@@ -218,8 +232,9 @@ impl Io {
     }
 
     /// Says whose requests they are.
-    pub(crate) fn attach(&self, block: Block, queue: u32) {
+    pub(crate) fn attach(&self, block: Block, queue: u32, unflushed: &Arc<Unflushed>) {
         // Once: a connection is for one.
+        let _ = self.unflushed.populate(unflushed.clone());
         let _ = self.queue.populate((block, queue));
     }
 
@@ -247,10 +262,12 @@ impl Io {
     ///
     /// # Errors
     ///
-    /// `EAGAIN`: not now. `EIO`: never.
+    /// `EAGAIN`: not now. `ESTALE`: not by this connection; another one may. `EIO`: never.
     pub(crate) fn send(&self, tag: u32, op: Op, flags: u8, pos: u64, len: u32) -> Result {
         let (block, queue) = *self.queue.as_ref().ok_or(EAGAIN)?;
         let slot = self.slots.get(tag as usize).ok_or(EIO)?;
+        // Before the target can have it.
+        let effect = self.unflushed.as_ref().ok_or(EAGAIN)?.effect(op, flags);
         if op == Op::Write {
             // SAFETY: The request is that of the tag, and has not ended.
             unsafe { block.copy(queue, tag, slot.data.pieces(), false) };
@@ -271,6 +288,7 @@ impl Io {
                 reads: op == Op::Read,
                 keyed,
                 len,
+                effect,
                 answered: None,
             };
             ((u32::from(way.times) << 16) | tag, alone)
@@ -297,15 +315,20 @@ impl Io {
             Some(way) => way.busy = false,
             None => return Ok(()),
         }
-        if keyed {
-            let _ = slot.key.revoke();
+        if let Carry::Key { key, addr } = carry {
+            let _no_io = NoIo::begin();
+            // Also if the task is being killed: the tag gets no other key before this one is dead.
+            slot.key.take_back(&KeyValue {
+                key,
+                remote_addr: addr,
+            });
         }
         Err(e)
     }
 
     fn assign(&self, slot: &Slot, op: Op, len: u32) -> Result<Carry> {
         // A slot that has nothing in reserve gets it here, which must not come back to us.
-        let _no_io = sys::NoIo::new();
+        let _no_io = NoIo::begin();
         let mut one = [Assignment {
             key: &slot.key,
             offset: 0,
@@ -318,12 +341,39 @@ impl Io {
             value: KeyValue::NONE,
         }];
         // Should it not come to be, the target's operation fails, and the connection with it.
-        Key::assign_ordered(&mut one, None).map_err(|(_, e)| later(e))?;
+        Key::assign_ordered(&mut one, None).map_err(|(_, e)| self.unassigned(e))?;
+        if self.short.load(Ordering::Relaxed) != 0 {
+            self.short.store(0, Ordering::Relaxed);
+        }
         let [one] = one;
         Ok(Carry::Key {
             key: one.value.key,
             addr: one.value.remote_addr,
         })
+    }
+
+    /// What a request is told that gets no key: what may pass is tried again. What the device has no
+    /// more of others may give back, or the endpoint has used it up, which has a device's numbers for its
+    /// own time only: then the next one has them.
+    fn unassigned(&self, e: Error) -> Error {
+        if e == EINVAL {
+            return EIO;
+        }
+        if e != ENOSPC {
+            return EAGAIN;
+        }
+        // CAST: Time goes forward.
+        let now = (self.since.elapsed().as_millis() as u64).max(1);
+        let first = self
+            .short
+            .compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed)
+            .err()
+            .unwrap_or(now);
+        if self.ep.has_worn_keys() || now.saturating_sub(first) > SHORT_MS {
+            config::estale()
+        } else {
+            EAGAIN
+        }
     }
 
     fn post(&self, tag: u32, slot: &Slot, request: &Request, behind: bool) -> Result {
@@ -352,7 +402,7 @@ impl Io {
     }
 
     /// An operation has ended. Any context; one caller at a time.
-    pub(crate) fn completed(this: &Arc<Self>, entry: &CqEntry) -> News {
+    pub(crate) fn completed(&self, entry: &CqEntry) -> News {
         let mut news = News::default();
         // Of what is sent nothing is heard but that it failed.
         if entry.err != 0 || entry.context & !NUMBER != CAME {
@@ -361,7 +411,7 @@ impl Io {
         }
         // CAST: What is below.
         let inbox = (entry.context & NUMBER) as u32;
-        news.lost = Self::came(this, inbox, entry, &mut news).is_err();
+        news.lost = self.came(inbox, entry, &mut news).is_err();
         news.inbox = Some(inbox);
         news
     }
@@ -372,22 +422,22 @@ impl Io {
     }
 
     /// The target has said something.
-    fn came(this: &Arc<Self>, inbox: u32, entry: &CqEntry, news: &mut News) -> Result {
-        let (data, at) = this.inbox(inbox)?;
+    fn came(&self, inbox: u32, entry: &CqEntry, news: &mut News) -> Result {
+        let (data, at) = self.inbox(inbox)?;
         if entry.flags & KFI_REMOTE_CQ_DATA != 0 {
             // Bytes of a message are what was read; of a put the key says which those are.
             let put = entry.flags & KFI_REMOTE_WRITE != 0;
             let len = if put { 0 } else { entry.len };
             let number = u32::try_from(entry.data)?;
-            if !this.answered(number, 0, len, news)? {
+            if !self.answered(number, 0, len, news)? {
                 return Ok(());
             }
             let tag = number & TAG;
-            let (block, queue) = *this.queue.as_ref().ok_or(EINVAL)?;
+            let (block, queue) = *self.queue.as_ref().ok_or(EINVAL)?;
             let piece = data.piece(at, u32::try_from(len)?).ok_or(EINVAL)?;
             // SAFETY: The request is that of the tag, and nobody else ends it: it has been answered.
             unsafe { block.copy(queue, tag, &[piece], true) };
-            let mut ways = this.ways.lock();
+            let mut ways = self.ways.lock();
             ways.get_mut(tag as usize).ok_or(EINVAL)?.end(tag, news);
             return Ok(());
         }
@@ -398,21 +448,20 @@ impl Io {
         data.read(at, message);
         if let Ok(numbers) = read_done(message) {
             for number in numbers {
-                this.answered(number, 0, 0, news)?;
+                self.answered(number, 0, 0, news)?;
             }
             return Ok(());
         }
         let head = message.first_chunk().ok_or(EINVAL)?;
         match Said::read(head, entry.len).map_err(|_| EINVAL)? {
-            Said::Reply { number, status } => this.answered(number, status, 0, news).map(drop),
+            Said::Reply { number, status } => self.answered(number, status, 0, news).map(drop),
             Said::News(capacity) => {
                 let now = Geometry {
                     capacity,
-                    ..this.geometry
+                    ..self.geometry
                 };
                 now.check().map_err(|_| EINVAL)?;
-                this.capacity.store(capacity, Ordering::Release);
-                let _ = sys::disks().enqueue(this.clone());
+                news.capacity = Some(capacity);
                 Ok(())
             }
         }
@@ -432,6 +481,9 @@ impl Io {
             return Err(EINVAL);
         }
         way.answered = Some(status);
+        if let (0, Some(unflushed)) = (status, self.unflushed.as_ref()) {
+            unflushed.done(way.effect);
+        }
         if way.keyed {
             self.keyed.fetch_or(1 << tag, Ordering::AcqRel);
             news.settle = true;
@@ -449,31 +501,23 @@ impl Io {
             false => None,
         };
         if let Some(closed) = closed {
-            let _no_io = sys::NoIo::new();
-            if !*closed {
-                this.settle();
+            let _no_io = NoIo::begin();
+            if *closed || this.settle() {
+                return;
             }
-            return;
         }
         // If it is queued already it will look again.
-        let _ = sys::disks().enqueue(this.clone());
+        let _ = sys::requests().enqueue(this.clone());
     }
 
-    /// Has the disk have the capacity that the target told of. With `closed` held.
-    fn resize(&self) {
-        let capacity = self.capacity.swap(0, Ordering::AcqRel);
-        if let (1.., Some((block, _))) = (capacity, self.queue.as_ref()) {
-            block.resize(capacity);
-        }
-    }
-
-    /// Ends the keys of requests that were answered, and then those. With `closed` held.
-    fn settle(&self) {
+    /// Ends the keys of requests that were answered, and then those. With `closed` held. False: the task
+    /// is being killed, and somebody else has to look.
+    fn settle(&self) -> bool {
         let Some((block, queue)) = self.queue.as_ref().copied() else {
-            return;
+            return true;
         };
         let Some(first) = self.slots.first() else {
-            return;
+            return true;
         };
         loop {
             let tags = self.keyed.swap(0, Ordering::AcqRel);
@@ -489,10 +533,13 @@ impl Io {
             }
             let keys = all.get_mut(..count).unwrap_or_default();
             if keys.is_empty() {
-                return;
+                return true;
             }
-            // Who is not killed ends them all.
-            let _ = Key::end_many(keys);
+            if Key::end_many(keys).is_err() {
+                // One may be alive yet, and its request must not end before it.
+                self.keyed.fetch_or(tags, Ordering::AcqRel);
+                return false;
+            }
             for (tag, slot) in (0..).zip(&self.slots) {
                 if tags & (1 << tag) != 0 {
                     self.finish(block, queue, tag, slot);

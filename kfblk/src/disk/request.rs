@@ -36,10 +36,13 @@ use super::{
     Disk,
     State, //
 };
-use crate::sys::{
-    Block,
-    Order,
-    Verdict, //
+use crate::{
+    config,
+    sys::{
+        Block,
+        Order,
+        Verdict, //
+    }, //
 };
 
 /// Ended requests that are taken at a time. Mostly there is one, and who comes with the next looks again.
@@ -114,7 +117,7 @@ impl Requests {
     /// Those of a queue.
     pub(crate) fn new(disk: &Arc<Disk>, lane: &Lane, block: Block, queue: u32) -> Self {
         if let Some(io) = lane.io() {
-            io.attach(block, queue);
+            io.attach(block, queue, disk.unflushed());
         }
         Self {
             disk: disk.clone(),
@@ -140,9 +143,12 @@ impl Requests {
         if let Some(io) = &self.io {
             let mut all = [const { None }; BATCH];
             for (entry, place) in entries.iter().take(read).zip(&mut all) {
-                let news = Io::completed(io, entry);
+                let news = io.completed(entry);
                 done |= !news.lost;
                 lost |= news.lost;
+                if let Some(capacity) = news.capacity {
+                    Disk::resized(&self.disk, capacity);
+                }
                 *place = Some(news);
                 ended.count += 1;
             }
@@ -268,8 +274,10 @@ unsafe extern "C" fn kfblk_rs_send(
     tag: u32,
     order: *const Order,
 ) -> c_int {
-    // SAFETY: The block device keeps it; the order is the caller's.
-    let (disk, order) = unsafe { (&*owner.cast::<Disk>(), &*order) };
+    // SAFETY: The block device keeps it, and its reference stays with it.
+    let disk = ManuallyDrop::new(unsafe { Arc::from_raw(owner.cast::<Disk>().cast_const()) });
+    // SAFETY: The caller's promise.
+    let order = unsafe { &*order };
     match disk.state() {
         State::Live | State::Leaving | State::Adding => {}
         State::Lost => return EAGAIN.to_errno(),
@@ -280,8 +288,16 @@ unsafe extern "C" fn kfblk_rs_send(
     let (Some(io), Some(op)) = (io, Op::of(order.op)) else {
         return EAGAIN.to_errno();
     };
-    io.send(tag, op, order.flags, order.pos, order.len)
-        .map_or_else(|e| e.to_errno(), |()| 0)
+    match io.send(tag, op, order.flags, order.pos, order.len) {
+        Ok(()) => 0,
+        // As if it had been lost: what waits goes by the next.
+        Err(e) if e == config::estale() => {
+            disk.note(false, true);
+            Disk::lost(&disk);
+            EAGAIN.to_errno()
+        }
+        Err(e) => e.to_errno(),
+    }
 }
 
 /// A request takes too long.

@@ -50,6 +50,8 @@ pub(crate) struct Looks {
     pub(crate) rotational: bool,
     /// It must not be written to.
     pub(crate) read_only: bool,
+    /// It is written in zones.
+    pub(crate) zoned: bool,
 }
 
 #[expect(
@@ -64,6 +66,7 @@ extern "C" {
     ) -> *mut bindings::file;
     fn kfblk_bdev_close(file: *mut bindings::file);
     fn kfblk_bdev_capacity(file: *mut bindings::file) -> u64;
+    fn kfblk_bdev_seq(file: *mut bindings::file) -> u64;
     fn kfblk_bdev_looks(file: *mut bindings::file, looks: *mut Looks);
     fn kfblk_bio_new() -> *mut RawBio;
     fn kfblk_bio_free(of: *mut RawBio);
@@ -106,6 +109,12 @@ impl Bdev {
     pub(crate) fn capacity(&self) -> u64 {
         // SAFETY: By the type invariant.
         unsafe { kfblk_bdev_capacity(self.0.as_ptr()) }
+    }
+
+    /// Which of all disks that there have been it is.
+    pub(crate) fn seq(&self) -> u64 {
+        // SAFETY: By the type invariant.
+        unsafe { kfblk_bdev_seq(self.0.as_ptr()) }
     }
 
     /// What it looks like.

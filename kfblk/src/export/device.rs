@@ -67,6 +67,7 @@ use crate::{
         self,
         Buffer, //
     },
+    config,
     hook::Hook,
     sys::Order, //
 };
@@ -112,7 +113,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `EINVAL`: its blocks are too large, or it has none. Else those of [`Bdev::open`].
+    /// `EINVAL`: its blocks are too large, or it has none. `EOPNOTSUPP`: it has zones. Else those of
+    /// [`Bdev::open`].
     pub(crate) fn open(
         path: &CStr,
         read_only: bool,
@@ -120,6 +122,10 @@ impl Device {
     ) -> Result<Arc<Self>> {
         let bdev = Bdev::open(path, !read_only, holder)?;
         let looks = bdev.looks();
+        // Which would have to be said, and reported.
+        if looks.zoned {
+            return Err(config::eopnotsupp());
+        }
         let block = looks.block_size;
         let part = u64::from(block).wrapping_sub(1);
         let range = |sectors: u32| {
@@ -182,6 +188,11 @@ impl Device {
             block_shift: self.block_shift,
             chunk_shift: CHUNK_SHIFT,
         }
+    }
+
+    /// See [`Welcome::seq`](kfabric::pure::blk::Welcome::seq).
+    pub(crate) fn seq(&self) -> u64 {
+        self.bdev.seq()
     }
 
     /// What it can do.

@@ -131,6 +131,8 @@ pub(crate) struct Lane {
     /// What its peer has proven to have.
     auth: Option<AuthKey>,
     client: SetOnce<Client>,
+    /// Its client was told what the device is like. With the subsystem's lock.
+    welcomed: AtomicBool,
     doomed: AtomicBool,
     #[pin]
     talk: Mutex<Talk>,
@@ -208,6 +210,7 @@ impl Lane {
                 port: port.clone(),
                 auth: request.auth().cloned(),
                 client: SetOnce::new(),
+                welcomed: AtomicBool::new(false),
                 doomed: AtomicBool::new(false),
                 talk <- new_mutex!(talk, "kfblk_talk"),
                 keys <- new_mutex!(keys, "kfblk_keys"),
@@ -253,6 +256,14 @@ impl Lane {
             .is_some_and(|of| self.may_say(hosts, &of.hello.client))
     }
 
+    /// Whether it is of a session that is over, for the disk of that name is another one now.
+    fn is_former(&self, hello: &Hello) -> bool {
+        self.client.as_ref().is_some_and(|of| {
+            let of = &of.hello;
+            of.client == hello.client && of.disk == hello.disk && of.session != hello.session
+        })
+    }
+
     /// How many times later `hello` is, if it is of the same session.
     fn later(&self, hello: &Hello) -> Option<i32> {
         let of = &self.client.as_ref()?.hello;
@@ -261,12 +272,13 @@ impl Lane {
             .then(|| hello.epoch.wrapping_sub(of.epoch) as i32)
     }
 
-    /// Whether it is of an earlier time of the same session as `hello`, or what that replaces.
+    /// Whether it is of an earlier time of the same disk as `hello`, or what that replaces.
     pub(crate) fn is_before(&self, hello: &Hello) -> bool {
-        self.later(hello).is_some_and(|later| {
+        let earlier = self.later(hello).is_some_and(|later| {
             let same = |of: &Client| of.hello.queue == hello.queue;
             later > 0 || (later == 0 && self.client.as_ref().is_some_and(same))
-        })
+        });
+        earlier || self.is_former(hello)
     }
 
     /// Whether it is about to end, but may have something under way yet.
@@ -308,11 +320,18 @@ impl Lane {
         Ok(())
     }
 
-    /// Tells its client that the device has another capacity.
+    /// Tells its client that the device has another capacity, if that waits for no answer any more: what
+    /// comes before the answer would be taken for it. With the subsystem's lock.
     pub(crate) fn news(&self, capacity: u64) {
-        if let Some(io) = self.io.as_ref() {
+        let io = self.io.as_ref();
+        if let Some(io) = io.filter(|_| self.welcomed.load(Ordering::Relaxed)) {
             io.news(capacity);
         }
+    }
+
+    /// Its client was told what the device is like. With the subsystem's lock.
+    pub(crate) fn is_welcomed(&self) {
+        self.welcomed.store(true, Ordering::Relaxed);
     }
 
     /// Ends its keys, or what it has the device do: nothing is read or written by them when this
@@ -340,6 +359,8 @@ impl Lane {
     /// Ends it: connection and keys are over when this returns. Not under a lock of the port's or the
     /// subsystem's.
     pub(crate) fn end(&self) {
+        // Whoever is let in meanwhile waits for what it has under way.
+        self.doomed.store(true, Ordering::Release);
         self.hook.unlink();
         {
             let mut talk = self.talk.lock();
@@ -454,10 +475,13 @@ impl Lane {
         let question = question.get(..len).unwrap_or_default();
         let question = Question::read(question).map_err(|_| EINVAL)?;
         let mut answer = KVec::from_elem(0u8, MESSAGE_MAX, GFP_KERNEL)?;
+        let mut told = None;
         let len = match question {
-            Question::Hello(hello) => Self::welcome(this, talk, hello)
-                .write(&mut answer)
-                .map_err(|_| EINVAL)?,
+            Question::Hello(hello) => {
+                let welcome = Self::welcome(this, talk, hello);
+                told = welcome.device.map(|_| welcome.geometry.capacity);
+                welcome.write(&mut answer).map_err(|_| EINVAL)?
+            }
             Question::Keys(first) => this.give(talk, first, &mut answer)?,
         };
         // After the first answer a device's requests come, and no more questions.
@@ -466,7 +490,11 @@ impl Lane {
         }
         talk.sending = true;
         this.pad
-            .send(&this.ep, answer.get(..len).unwrap_or_default())
+            .send(&this.ep, answer.get(..len).unwrap_or_default())?;
+        if let (Some(told), Some(client)) = (told, this.client.as_ref()) {
+            client.subsystem.welcomed(this, told);
+        }
+        Ok(())
     }
 
     fn welcome(this: &Arc<Self>, talk: &mut Talk, hello: Hello) -> Welcome {
@@ -522,8 +550,10 @@ impl Lane {
             status: 0,
             flags,
             geometry: admitted.geometry,
-            device: admitted.device.map(|device| *device.limits()),
+            device: admitted.device.as_ref().map(|device| *device.limits()),
             instance: admitted.instance,
+            boot: super::boot(),
+            seq: admitted.device.map_or(0, |device| device.seq()),
         }
     }
 

@@ -22,7 +22,10 @@ use kfabric::{
     fabric::Domain,
     memory::Memory,
     pure::blk::{
-        device::identity,
+        device::{
+            identity,
+            Uuid, //
+        },
         Geometry,
         Hello,
         Name,
@@ -79,6 +82,8 @@ struct Inner {
     memory: Option<Arc<Memory>>,
     /// The path of a device, which is exported instead of memory.
     path: Option<CString>,
+    /// What its administrator knows that device by.
+    uuid: Option<Uuid>,
     device: Option<Arc<Device>>,
     exports: KVec<Export>,
     lanes: KVec<Arc<Lane>>,
@@ -187,6 +192,7 @@ impl Subsystem {
             read_only: false,
             memory: None,
             path: None,
+            uuid: None,
             device: None,
             exports: KVec::new(),
             lanes: KVec::new(),
@@ -257,7 +263,8 @@ impl Subsystem {
             if other.is_behind(hello) {
                 return Err(config::estale());
             }
-            // Also of a session before: what that has under way is not to land behind what comes now.
+            // What a disk of that name, or one that has ended, has under way is not to land behind what
+            // comes now.
             if other.is_before(hello) || (other.is_of(&hello.client) && other.is_ending()) {
                 stale.push(other.clone(), GFP_KERNEL)?;
             }
@@ -285,6 +292,17 @@ impl Subsystem {
             instance,
             stale,
         })
+    }
+
+    /// The client of `lane` was told that the device has `told` bytes: it hears of others from now on, and
+    /// of what came meanwhile.
+    pub(crate) fn welcomed(&self, lane: &Lane, told: u64) {
+        let inner = self.inner.lock();
+        lane.is_welcomed();
+        let now = inner.device.as_ref().map(|device| device.capacity());
+        if let Some(now) = now.filter(|now| *now != told) {
+            lane.news(now);
+        }
     }
 
     /// It is offered at `port`.
@@ -404,7 +422,8 @@ impl Subsystem {
         if let Some(path) = path {
             let device = Device::open(&path, read_only, ptr::from_ref(self).cast())?;
             let mut inner = self.inner.lock();
-            inner.instance = identity(self.name.as_str().as_bytes(), path.to_bytes());
+            let name = self.name.as_str().as_bytes();
+            inner.instance = identity(name, path.to_bytes(), inner.uuid.as_ref());
             inner.device = Some(device);
             return Ok(());
         }
@@ -521,6 +540,7 @@ impl Item for Subsystem {
                 let path = inner.path.as_ref().and_then(|path| path.to_str().ok());
                 writeln!(out, "{}", path.unwrap_or_default())?;
             }
+            18 => writeln!(out, "{}", inner.uuid.as_ref().map_or("", Uuid::as_str))?,
             6 => writeln!(out, "{}", u32::from(inner.hosts.any()))?,
             8 => out.list(inner.hosts.clients(), |out, client| {
                 Ok(writeln!(out, "{}", client.as_str())?)
@@ -560,6 +580,13 @@ impl Item for Subsystem {
                 this.set(|inner| inner.path = path)?;
             }
             17 if config::flag(text)? => this.revalidate()?,
+            18 => {
+                let uuid = match text {
+                    "" => None,
+                    text => Some(Uuid::new(text.as_bytes()).map_err(|_| EINVAL)?),
+                };
+                this.set(|inner| inner.uuid = uuid)?;
+            }
             6 => {
                 let any = config::flag(text)?;
                 this.believe(|hosts| {

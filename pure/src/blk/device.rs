@@ -426,12 +426,46 @@ pub fn read_done(from: &[u8]) -> Result<impl Iterator<Item = u32> + '_, Broken> 
 /// `EMEDIUMTYPE`: what a target answers who has connected for memory and asks for a device.
 pub const OTHER_KIND: u32 = 124;
 
+/// A UUID, as its text in small letters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Uuid([u8; 36]);
+
+impl Uuid {
+    /// Checks a text.
+    ///
+    /// # Errors
+    ///
+    /// [`Broken::Name`].
+    pub fn new(text: &[u8]) -> Result<Self, Broken> {
+        let good = |(at, c): (usize, &u8)| match at {
+            8 | 13 | 18 | 23 => *c == b'-',
+            _ => c.is_ascii_hexdigit(),
+        };
+        let mut uuid: [u8; 36] = text.try_into().map_err(|_| Broken::Name)?;
+        if !text.iter().enumerate().all(good) {
+            return Err(Broken::Name);
+        }
+        uuid.make_ascii_lowercase();
+        Ok(Self(uuid))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        core::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
 /// What a device export is known by: the same whenever the same path is exported under the same name,
-/// for its contents outlive the export.
-pub fn identity(name: &[u8], path: &[u8]) -> u64 {
-    let parts = [name, b"\n", path];
-    let bytes = parts.into_iter().flatten();
-    // FNV-1a: it need not be hard to find, only seldom the same.
+/// with the same UUID if it has one, for its contents outlive the export.
+pub fn identity(name: &[u8], path: &[u8], uuid: Option<&Uuid>) -> u64 {
+    let uuid = uuid.map_or("", Uuid::as_str).as_bytes();
+    // Only the last may have the sign between them.
+    let parts = [name, b"\n", uuid, b"\n", path];
+    hash(parts.into_iter().flatten())
+}
+
+/// FNV-1a: it need not be hard to find, only seldom the same.
+pub(super) fn hash<'a>(bytes: impl Iterator<Item = &'a u8>) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })

@@ -14,17 +14,21 @@ fn hello() -> impl Strategy<Value = Hello> {
         1..=QUEUES_MAX,
         any::<u32>(),
         any::<[u8; 16]>(),
+        any::<u64>(),
         name,
         name,
     )
-        .prop_map(|(queue, queues, epoch, session, client, subsystem)| Hello {
-            queue: queue % queues,
-            queues,
-            epoch,
-            session,
-            client: Name::new(client.as_bytes()).unwrap(),
-            subsystem: Name::new(subsystem.as_bytes()).unwrap(),
-        })
+        .prop_map(
+            |(queue, queues, epoch, session, disk, client, subsystem)| Hello {
+                queue: queue % queues,
+                queues,
+                epoch,
+                session,
+                disk,
+                client: Name::new(client.as_bytes()).unwrap(),
+                subsystem: Name::new(subsystem.as_bytes()).unwrap(),
+            },
+        )
 }
 
 fn geometry() -> impl Strategy<Value = Geometry> {
@@ -44,6 +48,8 @@ fn names() {
     assert_eq!(Name::new(longest.as_bytes()).unwrap().as_str(), longest);
     assert_eq!(Name::new(b"fe80::1%eth0").unwrap().as_str(), "fe80::1%eth0");
     assert_eq!(Name::new(b"x").unwrap().bytes()[..3], [b'x', 0, 0]);
+    let number = |name: &[u8]| Name::new(name).unwrap().number();
+    assert!(number(b"x") == number(b"x") && number(b"x") != number(b"y"));
 }
 
 #[test]
@@ -54,6 +60,7 @@ fn a_name_that_goes_on_behind_its_end_is_none() {
         queues: 1,
         epoch: 1,
         session: [0; 16],
+        disk: 7,
         client: Name::new(b"c").unwrap(),
         subsystem: Name::new(b"s").unwrap(),
     };
@@ -153,6 +160,8 @@ fn disks_that_cannot_be() {
             geometry: bad,
             device: None,
             instance: 1,
+            boot: 1,
+            seq: 0,
         };
         let len = welcome.write(&mut message).unwrap();
         assert_eq!(Welcome::read(&message[..len]), Err(Broken::Geometry));
@@ -180,13 +189,13 @@ proptest! {
         status: u32,
         read_only: bool,
         geometry in geometry(),
-        instance: u64,
+        (instance, boot, seq) in any::<(u64, u64, u64)>(),
         device in prop::option::of(limits()),
     ) {
         prop_assume!(geometry.check().is_ok());
         prop_assume!(device.is_none_or(|limits| limits.check(geometry.block_shift).is_ok()));
         let flags = if read_only { READ_ONLY } else { 0 };
-        let welcome = Welcome { status, flags, geometry, device, instance };
+        let welcome = Welcome { status, flags, geometry, device, instance, boot, seq };
         let mut message = [0; MESSAGE_MAX];
         let len = welcome.write(&mut message).unwrap();
         prop_assert_eq!(Welcome::read(&message[..len]), Ok(welcome));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
+use kfabric_pure::blk::cache::{Effect, Unflushed};
 use kfabric_pure::blk::device::{
-    identity, read_done, write_done, Carry, Limits, Op, Request, Said, DEPTH, DONE, DONE_MAX,
+    identity, read_done, write_done, Carry, Limits, Op, Request, Said, Uuid, DEPTH, DONE, DONE_MAX,
     INLINE_MAX, KEEP_ROOM, LEN_MAX, PAST_CACHE, REPLY, REQUEST,
 };
 use kfabric_pure::blk::{Broken, Geometry, Welcome, MESSAGE_MAX};
@@ -180,6 +181,8 @@ fn devices_that_cannot_be() {
             geometry: GEOMETRY,
             device: Some(bad),
             instance: 1,
+            boot: 1,
+            seq: 1,
         };
         let mut message = [0; MESSAGE_MAX];
         let len = welcome.write(&mut message).unwrap();
@@ -194,7 +197,9 @@ fn what_is_still_the_same() {
         flags: 0,
         geometry: GEOMETRY,
         device: Some(LIMITS),
-        instance: identity(b"name", b"/dev/x"),
+        instance: identity(b"name", b"/dev/x", None),
+        boot: 1,
+        seq: 1,
     };
     let mut larger = device;
     larger.geometry.capacity *= 2;
@@ -205,11 +210,116 @@ fn what_is_still_the_same() {
     other.geometry.capacity *= 2;
     assert!(memory.is_still(&memory) && !memory.is_still(&other));
     assert!(!memory.is_still(&device) && !device.is_still(&memory));
-    for another in [identity(b"name", b"/dev/y"), identity(b"nam", b"e/dev/x")] {
+    let uuid = Uuid::new(b"12345678-9abc-def0-1234-56789abcdef0").unwrap();
+    for another in [
+        identity(b"name", b"/dev/y", None),
+        identity(b"nam", b"e/dev/x", None),
+        identity(b"name", b"/dev/x", Some(&uuid)),
+    ] {
         let mut moved = device;
         moved.instance = another;
         assert!(!device.is_still(&moved));
     }
+    // Another one at the same path. Of one boot that is seen.
+    let another = Welcome { seq: 2, ..device };
+    assert!(!device.is_still(&another));
+    let mut again = Welcome { boot: 2, ..another };
+    assert!(device.is_still(&again));
+    again.geometry.capacity *= 2;
+    assert!(device.is_still(&again) && !again.is_still(&device));
+    let mut smaller = device;
+    smaller.geometry.capacity /= 2;
+    assert!(device.is_still(&smaller));
+}
+
+#[test]
+fn uuids() {
+    let small = "01234567-89ab-cdef-0123-456789abcdef";
+    let large = small.to_uppercase();
+    let read = |text: &str| Uuid::new(text.as_bytes());
+    assert_eq!(read(small), read(&large));
+    assert_eq!(read(&large).unwrap().as_str(), small);
+    for bad in [
+        "",
+        &small[1..],
+        &format!("{small}0"),
+        &small.replace('-', "0"),
+        &small.replace('a', "g"),
+        "0123456789-ab-cdef-0123-456789abcdef",
+    ] {
+        assert_eq!(read(bad), Err(Broken::Name), "{bad}");
+    }
+}
+
+#[test]
+fn what_may_be_lost() {
+    let device = Welcome {
+        status: 0,
+        flags: 0,
+        geometry: GEOMETRY,
+        device: Some(LIMITS),
+        instance: 1,
+        boot: 1,
+        seq: 1,
+    };
+    let again = Welcome { boot: 2, ..device };
+    assert!(device.is_still(&again));
+    assert!(device.may_have_lost(&again) && !device.may_have_lost(&device));
+    let through = |of: Welcome| Welcome {
+        device: Some(Limits {
+            cache: false,
+            ..LIMITS
+        }),
+        ..of
+    };
+    assert!(!through(device).may_have_lost(&through(again)));
+    // Memory is not there any more.
+    let memory = |of: Welcome| Welcome { device: None, ..of };
+    assert!(!memory(device).is_still(&memory(again)));
+}
+
+#[test]
+fn what_is_not_flushed() {
+    let of = Unflushed::default();
+    let does = |op, flags| of.done(of.effect(op, flags));
+    let flush = || of.effect(Op::Flush, 0);
+    for (op, flags) in [
+        (Op::Read, 0),
+        (Op::Discard, 0),
+        (Op::Write, PAST_CACHE),
+        (Op::Flush, 0),
+    ] {
+        does(op, flags);
+        assert!(!of.is_any(), "{op:?} {flags}");
+    }
+    for (op, flags) in [(Op::Write, 0), (Op::Zeroes, 0), (Op::Zeroes, KEEP_ROOM)] {
+        does(op, flags);
+        assert!(of.is_any(), "{op:?} {flags}");
+        does(Op::Write, PAST_CACHE);
+        assert!(of.is_any(), "{op:?} {flags}");
+        does(Op::Flush, 0);
+        assert!(!of.is_any(), "{op:?} {flags}");
+    }
+    // One that is acknowledged while it is flushed is not covered, whenever it was sent.
+    let write = of.effect(Op::Write, 0);
+    let first = flush();
+    of.done(write);
+    let second = flush();
+    of.done(first);
+    assert!(of.is_any());
+    of.done(second);
+    assert!(!of.is_any());
+    // The earlier of two may end later.
+    let first = flush();
+    does(Op::Write, 0);
+    of.done(flush());
+    of.done(first);
+    assert!(!of.is_any());
+    // What failed covers nothing.
+    does(Op::Write, 0);
+    assert_eq!((flush(), of.is_any()), (Effect::Covers(6), true));
+    of.forget();
+    assert!(!of.is_any());
 }
 
 proptest! {

@@ -130,6 +130,18 @@ pub struct ListenArgs {
     pub common: Common,
 }
 
+impl ListenArgs {
+    /// The address, resolved; `None`: all of them.
+    ///
+    /// # Errors
+    ///
+    /// A name that cannot be resolved.
+    pub fn address(&self) -> Result<Option<SocketAddr>> {
+        let resolve = |name| kfabric::resolve(name, self.port).during("resolve");
+        self.listen.as_deref().map(resolve).transpose()
+    }
+}
+
 /// Whom to connect to.
 #[derive(Debug, Args)]
 pub struct PeerArgs {
@@ -158,7 +170,7 @@ impl PeerArgs {
 /// What every command on a connection takes.
 #[derive(Debug, Args)]
 pub struct Common {
-    /// Use this provider
+    /// Use this provider; else the best that reaches the peer, and to listen all there are
     #[arg(long, value_name = "NAME")]
     pub provider: Option<String>,
     /// Use this domain (device)

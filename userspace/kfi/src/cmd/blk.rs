@@ -61,6 +61,9 @@ pub struct ExportArgs {
     /// This block device, for which nobody else has a use
     #[arg(short, long, value_name = "PATH", conflicts_with = "size")]
     pub device: Option<String>,
+    /// What the device is known by: clients do not go on with one of another UUID
+    #[arg(long, requires = "device")]
+    pub uuid: Option<String>,
     /// Nobody may write
     #[arg(short, long)]
     pub read_only: bool,
@@ -275,6 +278,9 @@ fn export(args: &ExportArgs) -> Result<()> {
         if let Some(device) = &args.device {
             set(&subsystem, "device_path", device)?;
         }
+        if let Some(uuid) = &args.uuid {
+            set(&subsystem, "device_uuid", uuid)?;
+        }
         set(
             &subsystem,
             "attr_read_only",
@@ -289,7 +295,14 @@ fn export(args: &ExportArgs) -> Result<()> {
             std::os::unix::fs::symlink(&subsystem, &link).on_file("link", &link)
         };
         if port.is_dir() {
-            return offer();
+            let by = get(&port, "addr_trtype")?;
+            return match &args.provider {
+                Some(asked) if *asked != by => Err(Failure::Usage(format!(
+                    "{} listens there already, not by {asked} alone",
+                    port.display()
+                ))),
+                _ => offer(),
+            };
         }
         make(&port, || {
             if let Some(provider) = &args.provider {
@@ -304,6 +317,8 @@ fn export(args: &ExportArgs) -> Result<()> {
 
 fn unexport(name: &str) -> Result<()> {
     let subsystem = folder("subsystems", name);
+    // Here, where it keeps nobody from the folders, it is waited for what a device does yet.
+    set(&subsystem, "enable", "0")?;
     let ports = Path::new(ROOT).join("ports");
     for port in names(&ports)? {
         let links = ports.join(&port).join("subsystems");
@@ -417,9 +432,29 @@ fn list(json: bool) -> Result<()> {
     print(&text)
 }
 
+/// The folder of a disk: by its name, or by its device's where no disk has that name or `/dev/` is said.
+fn disk_of(name: &str) -> Result<PathBuf> {
+    let own = folder("disks", name);
+    let device = match name.strip_prefix("/dev/") {
+        None if own.is_dir() => return Ok(own),
+        device => device.unwrap_or(name),
+    };
+    for disk in names(&Path::new(ROOT).join("disks"))? {
+        let disk = folder("disks", &disk);
+        // Others may be going.
+        if get(&disk, "device").is_ok_and(|of| of == device) {
+            return Ok(disk);
+        }
+    }
+    Err(Failure::Io {
+        what: format!("no disk is {name}"),
+        source: io::ErrorKind::NotFound.into(),
+    })
+}
+
 fn disconnect(name: &str) -> Result<()> {
-    let bare = name.strip_prefix("/dev/").unwrap_or(name);
-    let by_device = disks()?.into_iter().find(|disk| disk.device == bare);
-    let disk = folder("disks", by_device.as_ref().map_or(name, |disk| &disk.name));
+    let disk = disk_of(name)?;
+    // Here, where it keeps nobody from the folders, it is waited for what is written back.
+    set(&disk, "enable", "0")?;
     fs::remove_dir(&disk).on_file("remove", &disk)
 }
