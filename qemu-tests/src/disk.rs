@@ -3,11 +3,10 @@
 //! What tests of kfblk are made of. Node 1 exports, node 2 has the disk; what node 1 looks at its
 //! export by is a disk too, of a client of its own.
 
-use crate::harness::env::Topology;
 use crate::harness::guest::{load, module_users, run, unload, until};
 use crate::harness::{skip, Ctx};
 use crate::sys::Map;
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{bail, Context, Result};
 use std::fs::{self, File};
 use std::io;
 use std::net::IpAddr;
@@ -16,6 +15,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+
+mod backing;
+
+pub use backing::{export_device, Backing, Of, NULLB};
 
 /// kfblk's folders.
 pub const ROOT: &str = "/sys/kernel/config/kfblk";
@@ -28,8 +31,11 @@ pub const PORT: &str = "4421";
 /// A MiB.
 pub const MIB: usize = 1 << 20;
 
-/// The module, on this kernel, for one test.
-pub struct Loaded(bool);
+/// The module, on this kernel, for one test; and what is exported, if that is a device of this node's.
+pub struct Loaded {
+    ours: bool,
+    backing: Option<Backing>,
+}
 
 impl Loaded {
     /// Loads it, once on each kernel.
@@ -50,7 +56,10 @@ impl Loaded {
             }
         }
         loaded?;
-        Ok(Self(ours))
+        Ok(Self {
+            ours,
+            backing: None,
+        })
     }
 
     /// Unloads it.
@@ -60,7 +69,7 @@ impl Loaded {
     /// When it stays in use.
     pub fn end(self, ctx: &mut Ctx) -> Result<()> {
         ctx.barrier("unload")?;
-        if self.0 {
+        if self.ours {
             unload("kfblk")?;
         }
         ctx.barrier("unloaded")
@@ -69,14 +78,15 @@ impl Loaded {
 
 /// Whether both nodes are on the same kernel.
 pub fn one_kernel(ctx: &Ctx) -> bool {
-    matches!(
-        ctx.env.topology,
-        Topology::Netns | Topology::Shm | Topology::ShmLong
-    )
+    ctx.env.topology.is_one_kernel()
 }
 
 /// Takes away what a test left that failed, and the module.
-fn sweep() -> Result<()> {
+///
+/// # Errors
+///
+/// When something stays.
+pub fn sweep() -> Result<()> {
     let inside = |kind: &str| -> Result<Vec<String>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(Path::new(ROOT).join(kind))? {
@@ -138,16 +148,49 @@ pub fn connect(ctx: &Ctx, disk: &str, more: &[&str]) -> Result<PathBuf> {
 ///
 /// What `kfi` says.
 pub fn connect_to(ctx: &Ctx, addr: IpAddr, disk: &str, more: &[&str]) -> Result<PathBuf> {
-    let addr = addr.to_string();
-    let args = [
-        "connect", &addr, NAME, "--port", PORT, "--disk", disk, "--client", disk,
-    ];
-    let said = kfi(&[&args[..], &["--provider", ctx.provider()], more].concat())?;
-    let device = PathBuf::from(said);
-    until("the device's file", Duration::from_secs(5), || {
-        Ok(device.exists().then_some(()))
-    })?;
-    Ok(device)
+    let far = Far {
+        addr: addr.to_string(),
+        provider: ctx.provider().to_owned(),
+    };
+    far.connect(NAME, disk, more)
+}
+
+/// Who exports, for any thread.
+pub struct Far {
+    addr: String,
+    provider: String,
+}
+
+impl Far {
+    /// The other node.
+    pub fn of(ctx: &Ctx) -> Self {
+        Self {
+            addr: ctx.env.peer.to_string(),
+            provider: ctx.provider().to_owned(),
+        }
+    }
+
+    /// Connects to an export, as a client that is called as the disk.
+    ///
+    /// # Errors
+    ///
+    /// What `kfi` says.
+    pub fn connect(&self, export: &str, disk: &str, more: &[&str]) -> Result<PathBuf> {
+        let args = ["connect", &self.addr, export, "--port", PORT];
+        let who = [
+            "--disk",
+            disk,
+            "--client",
+            disk,
+            "--provider",
+            &self.provider,
+        ];
+        let device = PathBuf::from(kfi(&[&args[..], &who, more].concat())?);
+        until("the device's file", Duration::from_secs(5), || {
+            Ok(device.exists().then_some(()))
+        })?;
+        Ok(device)
+    }
 }
 
 /// Removes a disk.
@@ -314,35 +357,31 @@ pub fn is_filled(bytes: &[u8], at: usize, round: u64) -> Result<()> {
     Ok(())
 }
 
-/// The module, and an export of `size` on node 1.
+/// The module, and an export of memory of `size` on node 1.
 ///
 /// # Errors
 ///
 /// When there is none.
 pub fn begin(ctx: &mut Ctx, size: &str) -> Result<Loaded> {
-    let loaded = Loaded::new(ctx)?;
-    if ctx.first() {
-        export(ctx, size, &[])?;
-    }
-    ctx.barrier("exported")?;
-    Ok(loaded)
+    Of::Memory.begin(ctx, size)
 }
 
-/// Takes export and module away.
+/// Takes export and module away, and the device that was exported.
 ///
 /// # Errors
 ///
 /// When one of them stays.
-pub fn end(ctx: &mut Ctx, loaded: Loaded) -> Result<()> {
+pub fn end(ctx: &mut Ctx, mut loaded: Loaded) -> Result<()> {
     ctx.barrier("disconnected")?;
     if ctx.first() {
         kfi(&["unexport", NAME])?;
+        loaded.backing.take().map_or(Ok(()), Backing::end)?;
     }
     loaded.end(ctx)
 }
 
-/// The module, an export of `size` on node 1, a disk on node 2; `test` of both with the disk's path
-/// (node 1's is empty), and everything taken away.
+/// The module, an export of memory of `size` on node 1, a disk on node 2; `test` of both with the disk's
+/// path (node 1's is empty), and everything taken away.
 ///
 /// # Errors
 ///
@@ -353,19 +392,7 @@ pub fn with_disk(
     options: &[&str],
     test: impl FnOnce(&mut Ctx, &Path) -> Result<()>,
 ) -> Result<()> {
-    let loaded = begin(ctx, size)?;
-    let mut device = PathBuf::new();
-    if !ctx.first() {
-        device = connect(ctx, NAME, options)?;
-    }
-    ctx.barrier("connected")?;
-    test(ctx, &device)?;
-    ctx.barrier("tested")?;
-    if !ctx.first() {
-        disconnect(NAME)?;
-        ensure!(!device.exists(), "{} is still there", device.display());
-    }
-    end(ctx, loaded)
+    Of::Memory.with_disk(ctx, size, options, test)
 }
 
 /// Whether the target listens.
@@ -479,28 +506,6 @@ pub fn rounds(ends: Vec<io::Result<u64>>) -> Result<Vec<u64>> {
     ends.into_iter()
         .map(|end| end.context("a writer has failed"))
         .collect()
-}
-
-/// What node 2's writers wrote last is what node 1 sees by a disk of its own. Node 1's `rounds` say
-/// nothing.
-///
-/// # Errors
-///
-/// When it is not.
-pub fn compare(ctx: &mut Ctx, rounds: &[u64]) -> Result<()> {
-    if ctx.first() {
-        let rounds: Vec<u64> = ctx.ctl.recv()?;
-        let watch = connect(ctx, WATCH, &["-i", "1"])?;
-        let all = Disk::open_as(&watch, false)?.contents()?;
-        for (n, round) in rounds.iter().enumerate() {
-            let at = n * MIB;
-            is_filled(&all[at..at + MIB], at, *round)?;
-        }
-        disconnect(WATCH)?;
-    } else {
-        ctx.ctl.send(rounds)?;
-    }
-    ctx.barrier("compared")
 }
 
 /// A file system on a disk, mounted somewhere of this test's own.

@@ -15,6 +15,7 @@ pub mod guest;
 pub mod leaks;
 pub mod result;
 pub mod runner;
+pub mod trace;
 pub mod weather;
 
 pub use ctl::Ctl;

@@ -32,7 +32,7 @@ use crate::tests::death::fresh_transfer;
 use anyhow::{Context, Result};
 use chaos::Chaos;
 use crew::Crew;
-use plan::Plan;
+use plan::{Plan, Wire};
 use std::time::Duration;
 
 /// How long the blows of a round go on.
@@ -54,7 +54,7 @@ pub fn round(ctx: &mut Ctx) -> Result<()> {
     } else {
         ctx.ctl.recv()?
     };
-    let plan = Plan::new(seed, ROUND, ctx.env.topology == Topology::Two);
+    let plan = Plan::new(seed, ROUND, Wire::of(ctx.env.topology));
     for line in plan.lines() {
         eprintln!("{line}");
     }

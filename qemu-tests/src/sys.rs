@@ -10,7 +10,7 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{fence, Ordering};
+use std::sync::atomic::{fence, AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -385,6 +385,23 @@ impl Map {
         fence(Ordering::Release);
         // SAFETY: In the mapping and aligned.
         unsafe { self.at(off, 4).cast::<u32>().write_volatile(value) }
+    }
+
+    /// Adds to a number of 1, 2, 4 or 8 bytes at an aligned offset, by one instruction of the processor;
+    /// it wraps.
+    pub fn add(&self, off: usize, bytes: usize, value: u64) {
+        assert!(off.is_multiple_of(bytes));
+        let p = self.at(off, bytes);
+        // SAFETY: In the mapping, which is writable, and aligned; whoever else changes it while somebody
+        // adds does so by atomics.
+        unsafe {
+            match bytes {
+                1 => _ = AtomicU8::from_ptr(p).fetch_add(value as u8, Ordering::SeqCst),
+                2 => _ = AtomicU16::from_ptr(p.cast()).fetch_add(value as u16, Ordering::SeqCst),
+                4 => _ = AtomicU32::from_ptr(p.cast()).fetch_add(value as u32, Ordering::SeqCst),
+                _ => _ = AtomicU64::from_ptr(p.cast()).fetch_add(value, Ordering::SeqCst),
+            }
+        }
     }
 
     /// Copies bytes out.

@@ -200,8 +200,11 @@ fn invented(station: &Station) -> Outcome {
         let pair = Pair::new(station)?;
         refused(&pair, OpKind::Write, &here, 0x1000, key)?;
     }
-    // Longer than this device's keys are.
     let pair = Pair::new(station)?;
+    if station.info().mr_key_size == 8 {
+        return refused(&pair, OpKind::Write, &here, 0x1000, 1 << 32);
+    }
+    // Longer than this device's keys are.
     let post = Post {
         key: 1 << 32,
         ..plain(OpKind::Write, 1, here.segs(OpKind::Write, 0, 8)?)

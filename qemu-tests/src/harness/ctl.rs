@@ -3,7 +3,7 @@
 //! A line between the nodes: JSON values over TCP, one to a line.
 
 use super::result::PEER_GONE;
-use crate::sys::patience;
+use crate::sys::{patience, poll_in};
 use anyhow::{bail, Context, Result};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
@@ -81,6 +81,15 @@ impl Ctl {
         }
         serde_json::from_str(&line)
             .with_context(|| format!("unexpected word {line:?} from the other half"))
+    }
+
+    /// Whether a value waits to be taken, or the other end is gone.
+    ///
+    /// # Errors
+    ///
+    /// What `poll(2)` answers.
+    pub fn is_ready(&self) -> Result<bool> {
+        Ok(!self.reader.buffer().is_empty() || poll_in(self.as_fd(), Duration::ZERO)?)
     }
 
     /// Sends a value and takes the other end's of the same kind.

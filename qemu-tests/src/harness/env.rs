@@ -48,6 +48,11 @@ impl Topology {
         }
     }
 
+    /// Whether its nodes are on the same kernel.
+    pub fn is_one_kernel(self) -> bool {
+        matches!(self, Self::Netns | Self::Shm | Self::ShmLong)
+    }
+
     /// Its name in results.
     pub fn place(self) -> &'static str {
         match self {

@@ -3,7 +3,7 @@
 //! Does what the plan says, undoes it in time, and clears the sky at the end.
 
 use super::crew::Crew;
-use super::plan::{Blow, Plan};
+use super::plan::{Blow, Plan, Wire};
 use crate::harness::child::where_it_is;
 use crate::harness::guest::{ask_host, load, module_users, run, unload};
 use crate::harness::{weather, Env, Topology};
@@ -193,7 +193,8 @@ impl<'a> Chaos<'a> {
     /// Sees that the device is there and can connect: rxe's queue pair for management does not
     /// survive a packet that the machine itself drops.
     fn mend(&self) -> Result<()> {
-        if self.repairs.iter().any(|(_, r)| *r == Repair::Add) {
+        let gone = self.repairs.iter().any(|(_, r)| *r == Repair::Add);
+        if gone || Wire::of(self.env.topology) == Wire::None {
             return Ok(());
         }
         let dev = self.env.dev.as_str();
@@ -239,8 +240,9 @@ impl<'a> Chaos<'a> {
             return crew.fill();
         }
         // The other node's workers use it, or not just now; and it may try the same.
-        match sys::unload_module("kverbs") {
-            Ok(()) => load("kverbs").or_else(|e| match module_users("kverbs") {
+        let name = self.env.provider.as_str();
+        match sys::unload_module(name) {
+            Ok(()) => load(name).or_else(|e| match module_users(name) {
                 Some(_) => Ok(()),
                 None => Err(e),
             }),

@@ -2,6 +2,7 @@
 
 //! What happens when: a list made of a seed and nothing else.
 
+use crate::harness::Topology;
 use crate::tests::stress::Rng;
 use std::fmt;
 use std::time::Duration;
@@ -77,6 +78,28 @@ pub struct Action {
     pub blow: Blow,
 }
 
+/// What is between the nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wire {
+    /// A cable: they are guests of their own.
+    Cable,
+    /// Network devices of one guest.
+    Devices,
+    /// Nothing: they are processes of one guest, and use no device.
+    None,
+}
+
+impl Wire {
+    /// That of a topology.
+    pub fn of(topology: Topology) -> Self {
+        match topology {
+            Topology::Two => Self::Cable,
+            Topology::Shm | Topology::ShmLong => Self::None,
+            _ => Self::Devices,
+        }
+    }
+}
+
 /// All blows of a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -88,8 +111,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan of a seed. `cable`: the nodes are guests of their own, with a cable between them.
-    pub fn new(seed: u64, length: Duration, cable: bool) -> Self {
+    /// The plan of a seed.
+    pub fn new(seed: u64, length: Duration, wire: Wire) -> Self {
         let mut rng = Rng::of(seed);
         let mut actions = Vec::new();
         let mut at = Duration::from_millis(300);
@@ -99,7 +122,7 @@ impl Plan {
                 break;
             }
             let node = 1 + rng.below(2) as u8;
-            let blow = draw(&mut rng, cable);
+            let blow = draw(&mut rng, wire);
             actions.push(Action { at, node, blow });
         }
         Self {
@@ -125,14 +148,16 @@ impl Plan {
     }
 }
 
-fn draw(rng: &mut Rng, cable: bool) -> Blow {
+fn draw(rng: &mut Rng, wire: Wire) -> Blow {
     let slot = rng.below(u64::from(WORKERS)) as u32;
     let length = |rng: &mut Rng, most: u64| Duration::from_millis(20 + rng.below(most));
     match rng.below(100) {
         0..36 => Blow::Kill(slot),
         36..40 => Blow::KillAll,
         40..54 => Blow::Stop(slot, length(rng, 2000)),
-        54..60 if cable => Blow::Unplug(length(rng, 2500)),
+        54..70 if wire == Wire::None => Blow::Stop(slot, length(rng, 500)),
+        54..94 if wire == Wire::None => Blow::Unload,
+        54..60 if wire == Wire::Cable => Blow::Unplug(length(rng, 2500)),
         54..64 => Blow::Down(length(rng, 1500)),
         64..74 => Blow::Delete(length(rng, 1200)),
         74..84 => Blow::Unload,
@@ -151,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_seed_makes_one_plan() {
-        let plan = |seed| Plan::new(seed, Duration::from_secs(60), true);
+        let plan = |seed| Plan::new(seed, Duration::from_secs(60), Wire::Cable);
         assert_eq!(plan(7), plan(7));
         assert_ne!(plan(7).actions, plan(8).actions);
         assert!(plan(7).lines().count() > 60);
@@ -160,7 +185,8 @@ mod tests {
     #[test]
     fn blows_come_in_order_and_in_time() {
         for seed in 0..50 {
-            let plan = Plan::new(seed, Duration::from_secs(20), seed % 2 == 0);
+            let wire = [Wire::Cable, Wire::Devices, Wire::None][seed as usize % 3];
+            let plan = Plan::new(seed, Duration::from_secs(20), wire);
             assert!(plan.actions.is_sorted_by_key(|a| a.at));
             assert!(plan.actions.iter().all(|a| a.at < plan.length));
             assert!(plan.actions.len() > 20, "{}", plan.actions.len());
@@ -169,13 +195,12 @@ mod tests {
 
     #[test]
     fn every_kind_of_blow_comes() {
-        let all: Vec<Action> = (0..50)
-            .flat_map(|seed| Plan::new(seed, Duration::from_secs(20), true).actions)
-            .collect();
-        let kinds: std::collections::HashSet<_> = all
-            .iter()
-            .map(|a| std::mem::discriminant(&a.blow))
-            .collect();
-        assert_eq!(kinds.len(), 10);
+        for (wire, kinds) in [(Wire::Cable, 10), (Wire::Devices, 9), (Wire::None, 6)] {
+            let seen: std::collections::HashSet<_> = (0..50)
+                .flat_map(|seed| Plan::new(seed, Duration::from_secs(20), wire).actions)
+                .map(|a| std::mem::discriminant(&a.blow))
+                .collect();
+            assert_eq!(seen.len(), kinds, "{wire:?}");
+        }
     }
 }

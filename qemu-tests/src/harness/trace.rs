@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! A buffer of the kernel's trace events of our own.
+
+use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+
+/// Some events are traced; dropping it ends that. One in a process at a time.
+pub struct Trace {
+    dir: PathBuf,
+    events: PathBuf,
+}
+
+impl Trace {
+    /// Has all of these events from now on, as `filter` says: a system's (`kfabric`), or one of a
+    /// system (`raw_syscalls/sys_enter`).
+    ///
+    /// # Errors
+    ///
+    /// When there are no such events, or no place for them.
+    pub fn new(events: &str, filter: Option<&str>) -> Result<Self> {
+        let name = format!("kfi-tests-{}", std::process::id());
+        let dir = Path::new("/sys/kernel/tracing/instances").join(name);
+        std::fs::create_dir(&dir).with_context(|| dir.display().to_string())?;
+        let events = dir.join("events").join(events);
+        let trace = Self { dir, events };
+        if let Some(filter) = filter {
+            let path = trace.events.join("filter");
+            std::fs::write(path, filter).with_context(|| format!("filter {filter:?}"))?;
+        }
+        trace.set("1")?;
+        Ok(trace)
+    }
+
+    fn set(&self, on: &str) -> Result<()> {
+        let path = self.events.join("enable");
+        std::fs::write(&path, on).with_context(|| path.display().to_string())
+    }
+
+    /// Ends it; what there is by then stays.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel does not let it.
+    pub fn stop(&self) -> Result<()> {
+        self.set("0")
+    }
+
+    /// What the kernel says of each event of this name.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read.
+    pub fn events(&self, name: &str) -> Result<Vec<String>> {
+        let text = std::fs::read_to_string(self.dir.join("trace"))?;
+        let marker = format!(" {name}: ");
+        let of = |line: &str| Some(line.split_once(&marker)?.1.to_owned());
+        Ok(text.lines().filter_map(of).collect())
+    }
+}
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.dir);
+    }
+}
