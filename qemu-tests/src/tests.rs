@@ -19,6 +19,8 @@ pub mod blk_device;
 pub mod blk_fence;
 pub mod blk_fio;
 pub mod blk_fs;
+pub mod blk_hang;
+pub mod blk_identity;
 pub mod blk_liar;
 pub mod blk_rules;
 pub mod classes;
@@ -53,6 +55,12 @@ pub mod promises;
 pub mod queues;
 pub mod rma;
 pub mod shm;
+pub mod shm_atomics;
+pub mod shm_calls;
+pub mod shm_death;
+pub mod shm_killed;
+pub mod shm_names;
+pub mod shm_revoked;
 pub mod shm_rings;
 pub mod shm_unregistered;
 pub mod stress;
@@ -100,7 +108,9 @@ pub fn all() -> Vec<Test> {
         blk_break::TESTS,
         blk_fence::TESTS,
         blk_device::TESTS,
+        blk_hang::TESTS,
         blk_liar::TESTS,
+        blk_identity::TESTS,
         programs::TESTS,
         stress::TESTS,
         authd::TESTS,
@@ -109,6 +119,12 @@ pub fn all() -> Vec<Test> {
         key_death::TESTS,
         modules::TESTS,
         shm::TESTS,
+        shm_names::TESTS,
+        shm_calls::TESTS,
+        shm_death::TESTS,
+        shm_revoked::TESTS,
+        shm_atomics::TESTS,
+        shm_killed::TESTS,
         shm_rings::TESTS,
         shm_unregistered::TESTS,
         containers::TESTS,

@@ -26,12 +26,26 @@ pub const TESTS: &[Test] = &[
         .seconds(15)
         .on(NETNS | SHM),
     Test::pair("blk.refusals", refusals).seconds(20).on(NETNS),
-    Test::pair("blk.connect_rounds", |ctx| connect_rounds(ctx, 20))
-        .seconds(40)
-        .on(NETNS | SHM),
-    Test::pair("blk.connect_1000_rounds", |ctx| connect_rounds(ctx, 1000))
-        .seconds(600)
-        .on(LONG),
+    Test::pair("blk.connect_rounds", |ctx| {
+        connect_rounds(ctx, Of::Memory, 20)
+    })
+    .seconds(40)
+    .on(NETNS | SHM),
+    Test::pair("blk.connect_1000_rounds", |ctx| {
+        connect_rounds(ctx, Of::Memory, 1000)
+    })
+    .seconds(600)
+    .on(LONG),
+    Test::pair("blkdev.connect_rounds", |ctx| {
+        connect_rounds(ctx, Of::Device, 30)
+    })
+    .seconds(60)
+    .on(NETNS),
+    Test::pair("blkdev.connect_1000_rounds", |ctx| {
+        connect_rounds(ctx, Of::Device, 1000)
+    })
+    .seconds(600)
+    .on(LONG),
     Test::pair("blk.file_system", file_system)
         .seconds(30)
         .on(NETNS),
@@ -218,6 +232,13 @@ fn refusals(ctx: &mut Ctx) -> Result<()> {
         ensure!(kfi(&["list"])?.is_empty());
         export(ctx, "1M", &[])?;
         fails(&["export", NAME, "--size", "1M", "-l", &own], "os error 17")?;
+        // The port is there, and its provider is another.
+        let same = ["export", "second", "--size", "1M", "-l", &own, "-p", PORT];
+        fails(
+            &[&same[..], &["--provider", "nobody"]].concat(),
+            "not by nobody alone",
+        )?;
+        ensure!(!kfi(&["list"])?.contains("second"));
         fails(&["admit", NAME, "nobody"], "os error 2")?;
     }
     ctx.barrier("exported")?;
@@ -263,9 +284,9 @@ fn refusals(ctx: &mut Ctx) -> Result<()> {
 }
 
 /// A disk comes, has what the one before wrote, and goes. Nothing is left of any.
-fn connect_rounds(ctx: &mut Ctx, count: u64) -> Result<()> {
+fn connect_rounds(ctx: &mut Ctx, of: Of, count: u64) -> Result<()> {
     const PART: usize = 256 << 10;
-    let loaded = begin(ctx, "2M")?;
+    let loaded = of.begin(ctx, "2M")?;
     if !ctx.first() {
         for round in 0..count {
             let device = connect(ctx, NAME, &[])?;
@@ -386,7 +407,7 @@ fn target_comes_back(ctx: &mut Ctx) -> Result<()> {
             last = rounds(ends)?;
             ensure!(show("disks", NAME, "state")? == "live");
         }
-        compare(ctx, &last)
+        Of::Memory.compare(ctx, &last)
     })
 }
 

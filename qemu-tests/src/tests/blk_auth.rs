@@ -2,17 +2,20 @@
 
 //! kfblk: clients that have auth keys. The roles are those of `blk`.
 
+use super::modules::{add_link, delete_link};
 use crate::disk::{
     attr, disconnect, export, kfi, show, store, write_filled, Disk, Loaded, NAME, PORT,
 };
 use crate::harness::guest::until;
 use crate::harness::{Ctx, Test, NETNS, SHM, TWO};
 use crate::sys::Map;
+use crate::wire::rng::Rng;
 use anyhow::{bail, ensure, Context, Result};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The topic's tests.
@@ -23,6 +26,9 @@ pub const TESTS: &[Test] = &[
     Test::pair("blk.p03_disallowed_while_it_writes", disallowed)
         .seconds(30)
         .on(NETNS | SHM),
+    Test::pair("blk.auth_keys_change_as_the_device_goes", device_goes)
+        .seconds(60)
+        .on(NETNS),
 ];
 
 /// Another export at the same port.
@@ -216,5 +222,69 @@ fn disallowed(ctx: &mut Ctx) -> Result<()> {
     drop(disk);
     disconnect(NAME)?;
     ctx.barrier("failed")?;
+    loaded.end(ctx)
+}
+
+/// The auth keys of a port change while its device goes, and while it comes back. Whatever a change says
+/// meanwhile, who has the key that counts in the end is let in by itself, and who has the other is not.
+fn device_goes(ctx: &mut Ctx) -> Result<()> {
+    const ROUNDS: usize = 8;
+    const LIMIT: Duration = Duration::from_secs(60);
+    let loaded = Loaded::new(ctx)?;
+    let keys: Vec<_> = (1..3).map(KeyFile::new).collect::<Result<_>>()?;
+    if ctx.first() {
+        export(ctx, "1M", &["--only-allowed"])?;
+        allow(NAME, "one", &keys[1])?;
+    }
+    ctx.barrier("exported")?;
+    let mut rng = Rng::new(ctx.env.seed);
+    for round in 0..ROUNDS {
+        let (now, before) = (&keys[round % 2], &keys[(round + 1) % 2]);
+        if ctx.first() {
+            let stop = AtomicBool::new(false);
+            std::thread::scope(|scope| -> Result<()> {
+                let changes = scope.spawn(|| {
+                    let mut done = 0;
+                    for guest in (0..).map(|i| i % 5) {
+                        if stop.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        // There may be nothing to listen on.
+                        let key = format!("guest {}", format!("{:02x}", 3 + guest).repeat(32));
+                        let key = if guest == 4 { "guest" } else { &key };
+                        done += u64::from(store("subsystems", NAME, "auth_key", key).is_ok());
+                    }
+                    done
+                });
+                std::thread::sleep(Duration::from_millis(rng.below(50)));
+                let gone = delete_link(ctx);
+                std::thread::sleep(Duration::from_millis(rng.below(50)));
+                let back = add_link(ctx);
+                std::thread::sleep(Duration::from_millis(rng.below(50)));
+                stop.store(true, Ordering::Relaxed);
+                let done = changes.join().map_err(|_| anyhow::anyhow!("panicked"))?;
+                ensure!(done > 0, "nothing was changed");
+                gone.and(back)
+            })?;
+            until("the key is changed", LIMIT, || {
+                Ok(allow(NAME, "one", now).ok())
+            })?;
+            ctx.barrier("changed")?;
+        } else {
+            ctx.barrier("changed")?;
+            until("it is let in", LIMIT, || {
+                match connect(ctx, NAME, "one", Some(now)) {
+                    Ok(_) => disconnect(NAME).map(Some),
+                    Err(_) => Ok(None),
+                }
+            })?;
+            works(ctx, NAME, "one", now)?;
+            refused(ctx, "one", Some(before), UNPROVEN)?;
+        }
+        ctx.barrier("round")?;
+    }
+    if ctx.first() {
+        kfi(&["unexport", NAME])?;
+    }
     loaded.end(ctx)
 }

@@ -3,13 +3,17 @@
 //! kfblk when something breaks under load: the wire, the target's device, what it exports, its
 //! machine.
 
+use super::blk_device::{with, Backing, End, PLAIN};
 use super::death::revive_rxe;
+use super::key_scale::take_all;
+use super::key_seen::counters;
 use super::modules::{add_link, delete_link};
 use crate::disk::*;
 use crate::harness::guest::{ask_host, load, unload, until};
 use crate::harness::weather::{self, Weather};
-use crate::harness::{Ctx, Test, LONG, NETNS, TWO};
-use crate::sys::Map;
+use crate::harness::{skip, Ctx, Test, LONG, NETNS, TWO};
+use crate::pair::{Side, LOCAL, REMOTE};
+use crate::sys::{self, Map};
 use anyhow::{bail, ensure, Context, Result};
 use std::io;
 use std::time::Duration;
@@ -17,38 +21,85 @@ use std::time::Duration;
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
     Test::pair("blk.wire_silent_for_5_seconds", |ctx| {
-        cut(ctx, silence, Duration::from_secs(5))
+        cut(ctx, Of::Memory, silence, Duration::from_secs(5))
     })
     .seconds(60)
     .on(TWO),
     Test::pair("blk.wire_silent_for_a_minute", |ctx| {
-        cut(ctx, silence, Duration::from_secs(60))
+        cut(ctx, Of::Memory, silence, Duration::from_secs(60))
     })
     .seconds(150)
     .on(LONG),
     Test::pair("blk.cable_pulled_for_5_seconds", |ctx| {
-        cut(ctx, pull, Duration::from_secs(5))
+        cut(ctx, Of::Memory, pull, Duration::from_secs(5))
     })
     .seconds(60)
     .on(TWO),
     Test::pair("blk.cable_pulled_for_a_minute", |ctx| {
-        cut(ctx, pull, Duration::from_secs(60))
+        cut(ctx, Of::Memory, pull, Duration::from_secs(60))
     })
     .seconds(150)
     .on(LONG),
-    Test::pair("blk.wire_silent_for_too_long", too_long)
-        .seconds(60)
-        .on(NETNS),
-    Test::pair("blk.target_device_goes_and_comes", target_device)
-        .seconds(60)
-        .on(NETNS),
+    Test::pair("blkdev.wire_silent_for_5_seconds", |ctx| {
+        cut(ctx, Of::Device, silence, Duration::from_secs(5))
+    })
+    .seconds(60)
+    .on(TWO),
+    Test::pair("blkdev.wire_silent_for_a_minute", |ctx| {
+        cut(ctx, Of::Device, silence, Duration::from_secs(60))
+    })
+    .seconds(150)
+    .on(LONG),
+    Test::pair("blkdev.cable_pulled_for_5_seconds", |ctx| {
+        cut(ctx, Of::Device, pull, Duration::from_secs(5))
+    })
+    .seconds(60)
+    .on(TWO),
+    Test::pair("blkdev.cable_pulled_for_a_minute", |ctx| {
+        cut(ctx, Of::Device, pull, Duration::from_secs(60))
+    })
+    .seconds(150)
+    .on(LONG),
+    Test::pair("blk.wire_silent_for_too_long", |ctx| {
+        too_long(ctx, Of::Memory)
+    })
+    .seconds(60)
+    .on(NETNS),
+    Test::pair("blkdev.wire_silent_for_too_long", |ctx| {
+        too_long(ctx, Of::Device)
+    })
+    .seconds(60)
+    .on(LONG),
+    Test::pair("blk.target_device_goes_and_comes", |ctx| {
+        target_device(ctx, Of::Memory)
+    })
+    .seconds(60)
+    .on(NETNS),
+    Test::pair("blkdev.target_device_goes_and_comes", |ctx| {
+        target_device(ctx, Of::Device)
+    })
+    .seconds(60)
+    .on(NETNS),
     Test::pair("blk.target_starts_anew", starts_anew)
         .seconds(40)
-        .on(NETNS | TWO),
+        .on(NETNS),
+    Test::pair("blk.target_killed_and_restarted", |ctx| {
+        killed(ctx, Of::Memory)
+    })
+    .seconds(60)
+    .on(TWO),
+    Test::pair("blkdev.target_killed_and_restarted", |ctx| {
+        killed(ctx, Of::Device)
+    })
+    .seconds(60)
+    .on(TWO),
     Test::pair("blk.target_machine_dies", machine_dies)
         .seconds(60)
         .on(TWO)
         .loses_peer(),
+    Test::pair("blkdev.goes_on_when_its_keys_are_used_up", used_up)
+        .seconds(200)
+        .on(LONG),
 ];
 
 /// For who tries to connect again for as long as any test goes on.
@@ -62,12 +113,62 @@ const PATIENT: [&str; 6] = [
 ];
 /// For who gives up soon.
 const IMPATIENT: [&str; 6] = ["-i", "2", "--reconnect-delay", "1", "--ctrl-loss-tmo", "5"];
+/// A device's export, and the disk of it.
+const DEVICE: &str = "blkdevice";
 /// Writers at work.
 const WRITERS: usize = 4;
 /// How long work may take to go on: a try to connect that nobody answers takes 20 s.
 const ON: Duration = Duration::from_secs(240);
 /// How long a disk may take to be given up.
 const DEAD: Duration = Duration::from_secs(300);
+
+/// Where the device has no more for keys than a disk needs, each of those is had again and again, until a
+/// connection has had all its values: another one takes its place, and no request knows.
+fn used_up(ctx: &mut Ctx) -> Result<()> {
+    const LEN: usize = 8192;
+    /// Each writes and reads. A hardware slot has 128 keys, and there are 32.
+    const ROUNDS: u64 = 5000;
+    if sys::slowness() > 1 {
+        return skip("half a million slots take too long here");
+    }
+    let mut options = PATIENT;
+    options[1] = "1";
+    with(
+        ctx,
+        || Backing::null(PLAIN),
+        (&[], &options),
+        |ctx, end| {
+            let End::Client(path) = end else {
+                ctx.barrier("written")?;
+                let clients = show("subsystems", NAME, "clients")?;
+                ensure!(!clients.contains("epoch 1 "), "the first still: {clients}");
+                return Ok(());
+            };
+            let side = Side::open(ctx)?;
+            let page = Map::anon(4096)?;
+            let region = side.reg_at(page.addr(), 4096, LOCAL | REMOTE)?.handle;
+            let slots = take_all(&side.dev, region)?;
+            let worn = || -> Result<Option<u64>> { Ok(counters()?.get("kverbs/worn").copied()) };
+            let before = worn()?;
+            let disk = Disk::open(path)?;
+            let map = Map::anon(LEN)?;
+            let mut got = vec![0; LEN];
+            for round in 0..ROUNDS {
+                let at = round as usize % 100 * LEN;
+                write_filled(&disk, &map, at, LEN, round)?;
+                map.set(0, 0);
+                disk.read(at, &map, LEN)?;
+                map.read(0, &mut got);
+                is_filled(&got, at, round)?;
+            }
+            let after = worn()?;
+            eprintln!("{} slots, {before:?} worn, then {after:?}", slots.len());
+            ensure!(after > before, "nothing is used up: {after:?}");
+            ensure!(show("disks", NAME, "state")? == "live");
+            ctx.barrier("written")
+        },
+    )
+}
 
 /// That every writer was told of the end.
 fn all_failed(ends: &[io::Result<u64>]) -> Result<()> {
@@ -109,9 +210,14 @@ fn pull(ctx: &mut Ctx, length: Duration) -> Result<()> {
 
 /// The wire is cut while node 2 writes, and comes back before it gives up: requests wait, and all of
 /// them are done.
-fn cut(ctx: &mut Ctx, way: fn(&mut Ctx, Duration) -> Result<()>, length: Duration) -> Result<()> {
+fn cut(
+    ctx: &mut Ctx,
+    of: Of,
+    way: fn(&mut Ctx, Duration) -> Result<()>,
+    length: Duration,
+) -> Result<()> {
     weather::prepare(&ctx.env)?;
-    with_disk(ctx, "4M", &PATIENT, |ctx, path| {
+    of.with_disk(ctx, "4M", &PATIENT, |ctx, path| {
         let mut last = Vec::new();
         if ctx.first() {
             ctx.barrier("busy")?;
@@ -134,15 +240,15 @@ fn cut(ctx: &mut Ctx, way: fn(&mut Ctx, Duration) -> Result<()>, length: Duratio
                 "a connection outlived {length:?}: {clients}"
             );
         }
-        compare(ctx, &last)
+        of.compare(ctx, &last)
     })
 }
 
 /// Nothing gets through for longer than a disk waits: requests fail, and it can be removed while
 /// there is nobody to talk to. The target forgets it, and the next disk works.
-fn too_long(ctx: &mut Ctx) -> Result<()> {
+fn too_long(ctx: &mut Ctx, of: Of) -> Result<()> {
     weather::prepare(&ctx.env)?;
-    let loaded = begin(ctx, "4M")?;
+    let loaded = of.begin(ctx, "4M")?;
     let mut last = Vec::new();
     if ctx.first() {
         // Says nothing meanwhile: TCP waits longer and longer.
@@ -176,14 +282,14 @@ fn too_long(ctx: &mut Ctx) -> Result<()> {
         last = rounds(ends)?;
         disconnect(NAME)?;
     }
-    compare(ctx, &last)?;
+    of.compare(ctx, &last)?;
     end(ctx, loaded)
 }
 
 /// The target's device is removed and comes back: its port listens again by itself.
-fn target_device(ctx: &mut Ctx) -> Result<()> {
+fn target_device(ctx: &mut Ctx, of: Of) -> Result<()> {
     const TIMES: usize = 3;
-    with_disk(ctx, "4M", &PATIENT, |ctx, path| {
+    of.with_disk(ctx, "4M", &PATIENT, |ctx, path| {
         let mut last = Vec::new();
         if ctx.first() {
             for _ in 0..TIMES {
@@ -204,8 +310,16 @@ fn target_device(ctx: &mut Ctx) -> Result<()> {
             })?;
             last = rounds(ends)?;
         }
-        compare(ctx, &last)
+        of.compare(ctx, &last)
     })
+}
+
+/// That nobody has written to the memory that this node exports.
+fn untouched(ctx: &Ctx) -> Result<()> {
+    let all = Of::Memory.contents(ctx)?;
+    let landed = all.iter().position(|b| *b != 0);
+    ensure!(landed.is_none(), "byte {landed:?} was written");
+    Ok(())
 }
 
 /// The target loses what it exports, as one does that starts anew, and exports as much under the same
@@ -215,19 +329,10 @@ fn starts_anew(ctx: &mut Ctx) -> Result<()> {
         if ctx.first() {
             ctx.barrier("busy")?;
             kfi(&["unexport", NAME])?;
-            if !one_kernel(ctx) {
-                unload("kfblk")?;
-                load("kfblk")?;
-            }
             std::thread::sleep(Duration::from_secs(1));
             export(ctx, "4M", &[])?;
             ctx.barrier("dead")?;
-            let watch = connect(ctx, WATCH, &["-i", "1"])?;
-            let all = Disk::open_as(&watch, false)?.contents()?;
-            disconnect(WATCH)?;
-            let landed = all.iter().position(|b| *b != 0);
-            ensure!(landed.is_none(), "byte {landed:?} was written");
-            return Ok(());
+            return untouched(ctx);
         }
         let ends = Load::run(path, WRITERS, |load| {
             load.gets_on(ON)?;
@@ -239,12 +344,90 @@ fn starts_anew(ctx: &mut Ctx) -> Result<()> {
     })
 }
 
-/// Node 2, the target here, is gone at once. Node 1's disk fails, and can be removed.
+/// What is exported, and again by a target that was killed.
+const SIZE: &str = "4M";
+/// Our modules but for kfblk, in the order in which they are unloaded.
+const MODULES: [&str; 3] = ["kshm", "kverbs", "kfabric"];
+
+/// This node loses its device and all our modules while it is asked for something, and gets them again.
+/// If it is `silent`, it says nothing any more from before that until all is back, as a machine does that
+/// is switched off and boots.
+fn restart(ctx: &Ctx, of: Of, silent: bool) -> Result<()> {
+    // Until all of the test's own talk has been answered.
+    std::thread::sleep(Duration::from_millis(500));
+    let cut = silent.then(|| Weather::new(&ctx.env, "loss 100%"));
+    let cut = cut.transpose()?;
+    delete_link(ctx)?;
+    kfi(&["unexport", NAME])?;
+    unload("kfblk")?;
+    MODULES.iter().try_for_each(|name| unload(name))?;
+    std::thread::sleep(Duration::from_secs(1));
+    MODULES.iter().rev().try_for_each(|name| load(name))?;
+    add_link(ctx)?;
+    load("kfblk")?;
+    of.export(ctx, SIZE)?;
+    drop(cut);
+    Ok(())
+}
+
+/// The target is killed while node 2 writes, and comes back before node 2 gives up. A device's contents
+/// outlive that: work goes on, and all that was acknowledged is there, each byte of which a writer reads
+/// in every round. Memory's do not: the disk fails, nobody reads a byte of what is there instead, and
+/// nothing of what waited is written to that.
+fn killed(ctx: &mut Ctx, of: Of) -> Result<()> {
+    let kills: &[bool] = match of {
+        Of::Memory => &[true],
+        Of::Device | Of::Cached => &[false, true],
+    };
+    weather::prepare(&ctx.env)?;
+    of.with_disk(ctx, SIZE, &PATIENT, |ctx, path| {
+        let mut last = Vec::new();
+        if ctx.first() {
+            for silent in kills {
+                ctx.barrier("busy")?;
+                restart(ctx, of, *silent)?;
+                ctx.barrier("again")?;
+            }
+        } else {
+            let ends = Load::run(path, WRITERS, |load| {
+                for _ in kills {
+                    load.gets_on(ON)?;
+                    ctx.barrier("busy")?;
+                    ctx.barrier("again")?;
+                }
+                match of {
+                    Of::Memory => wait_state(NAME, "dead", DEAD),
+                    Of::Device | Of::Cached => load.gets_on(ON),
+                }
+            })?;
+            match of {
+                Of::Memory => all_failed(&ends)?,
+                Of::Device | Of::Cached => last = rounds(ends)?,
+            }
+        }
+        ctx.barrier("over")?;
+        match of {
+            Of::Memory if ctx.first() => untouched(ctx),
+            Of::Memory => Ok(()),
+            Of::Device | Of::Cached => of.compare(ctx, &last),
+        }
+    })
+}
+
+/// Node 2, the target here, is gone at once: that of memory and that of a device. Node 1's disks fail, and
+/// can be removed.
 fn machine_dies(ctx: &mut Ctx) -> Result<()> {
     // Each has the module on a kernel of its own.
     let _loaded = Loaded::new(ctx)?;
     if !ctx.first() {
         export(ctx, "4M", &[])?;
+        let backing = Backing::null(&[])?;
+        let (path, addr) = (
+            backing.path().display().to_string(),
+            ctx.env.addr.to_string(),
+        );
+        let args = ["export", DEVICE, "--device", &path, "-l", &addr, "-p", PORT];
+        kfi(&[&args[..], &["--provider", ctx.provider()]].concat())?;
     }
     ctx.barrier("exported")?;
     if !ctx.first() {
@@ -253,14 +436,25 @@ fn machine_dies(ctx: &mut Ctx) -> Result<()> {
         std::thread::sleep(Duration::from_secs(60));
         bail!("this machine still lives");
     }
-    let device = connect_to(ctx, ctx.env.peer, NAME, &IMPATIENT)?;
-    let ends = Load::run(&device, WRITERS, |load| {
-        load.gets_on(ON)?;
-        ctx.barrier("busy")?;
-        wait_state(NAME, "dead", DEAD)
+    let far = Far::of(ctx);
+    let memory = far.connect(NAME, NAME, &IMPATIENT)?;
+    let device = far.connect(DEVICE, DEVICE, &IMPATIENT)?;
+    let mut others = Vec::new();
+    let ends = Load::run(&memory, WRITERS, |load| {
+        others = Load::run(&device, WRITERS, |other| {
+            load.gets_on(ON)?;
+            other.gets_on(ON)?;
+            ctx.barrier("busy")?;
+            wait_state(NAME, "dead", DEAD)?;
+            wait_state(DEVICE, "dead", DEAD)
+        })?;
+        Ok(())
     })?;
     all_failed(&ends)?;
-    disconnect(NAME)?;
-    ensure!(!device.exists(), "{} is still there", device.display());
+    all_failed(&others)?;
+    for (disk, path) in [(NAME, &memory), (DEVICE, &device)] {
+        disconnect(disk)?;
+        ensure!(!path.exists(), "{} is still there", path.display());
+    }
     unload("kfblk").context("after its target's death")
 }

@@ -5,10 +5,11 @@
 use super::blk::make_fs;
 use crate::disk::{
     connect, disconnect, fill, is_filled, kfi, offer, show, store, write_filled, Disk, Loaded,
-    Mounted, MIB, NAME, PORT,
+    Mounted, MIB, NAME, NULLB,
 };
+pub(super) use crate::disk::{export_device as export, Backing};
 use crate::harness::guest::{run, until};
-use crate::harness::{skip, Ctx, Test, NETNS, SHM, TWO};
+use crate::harness::{Ctx, Test, NETNS, SHM, TWO};
 use crate::sys::{self, Map};
 use anyhow::{bail, ensure, Context, Result};
 use std::fs::{self, File};
@@ -60,140 +61,20 @@ pub const TESTS: &[Test] = &[
         .on(NETNS | SHM),
 ];
 
-/// A device of `null_blk` has the name of its folder.
-const NULLB: &str = "/sys/kernel/config/nullb/blkback";
-
-/// A device of node 1's, for one test.
-pub(super) enum Backing {
-    /// Of memory, made by `null_blk`.
-    Null(PathBuf),
-    /// A file in memory, and what it was before it was a device.
-    Loop(PathBuf, PathBuf),
-}
-
 /// Options of a `null_blk` device of 16 MiB.
-const PLAIN: &[(&str, &str)] = &[];
+pub(super) const PLAIN: &[(&str, &str)] = &[];
 /// With a cache that has to be flushed, and that nothing goes past.
-const CACHED: &[(&str, &str)] = &[("cache_size", "8"), ("fua", "0")];
-
-impl Backing {
-    pub(super) fn null(options: &[(&str, &str)]) -> Result<Self> {
-        if run("modprobe", &["null_blk", "nr_devices=0"]).is_err() {
-            return skip("no null_blk");
-        }
-        let at = Path::new(NULLB);
-        if at.is_dir() {
-            // What a test left that failed.
-            fs::remove_dir(at)?;
-        }
-        fs::create_dir(at)?;
-        let all = [("size", "16"), ("memory_backed", "1"), ("blocksize", "512")];
-        for (what, value) in all.iter().chain(options).chain(&[("power", "1")]) {
-            fs::write(at.join(what), value).with_context(|| format!("{what} {value}"))?;
-        }
-        let path = PathBuf::from("/dev/blkback");
-        until("null_blk's device", Duration::from_secs(5), || {
-            Ok(path.exists().then_some(()))
-        })?;
-        Ok(Self::Null(path))
-    }
-
-    fn file(size: u64) -> Result<Self> {
-        const SET_FD: u32 = 0x4c00;
-        const GET_FREE: u32 = 0x4c82;
-        if run("modprobe", &["loop"]).is_err() {
-            return skip("no loop devices");
-        }
-        let path = PathBuf::from(format!("/tmp/blk-backing-{}", std::process::id()));
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&path)?;
-        file.set_len(size)?;
-        let control = File::options()
-            .read(true)
-            .write(true)
-            .open("/dev/loop-control")?;
-        let free = sys::ioctl(control.as_fd(), GET_FREE, 0)?;
-        let device = PathBuf::from(format!("/dev/loop{free}"));
-        let of = Self::open(&device)?;
-        let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
-        sys::ioctl(of.as_fd(), SET_FD, fd as usize)?;
-        Ok(Self::Loop(device, path))
-    }
-
-    fn open(path: &Path) -> Result<File> {
-        File::options()
-            .read(true)
-            .write(true)
-            .open(path)
-            .with_context(|| path.display().to_string())
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        match self {
-            Self::Null(path) | Self::Loop(path, _) => path,
-        }
-    }
-
-    /// What it has now.
-    pub(super) fn contents(&self) -> Result<Vec<u8>> {
-        Disk::open_as(self.path(), false)?.contents()
-    }
-
-    /// A number of the kernel's statistics of it.
-    fn stat(&self, field: usize) -> Result<u64> {
-        let name = self.path().file_name().context("no name")?;
-        let path = Path::new("/sys/block").join(name).join("stat");
-        let text = fs::read_to_string(path)?;
-        let field = text
-            .split_whitespace()
-            .nth(field)
-            .context("no such field")?;
-        Ok(field.parse()?)
-    }
-
-    fn flushes(&self) -> Result<u64> {
-        self.stat(15)
-    }
-
-    pub(super) fn end(self) -> Result<()> {
-        match self {
-            Self::Null(_) => {
-                fs::write(Path::new(NULLB).join("power"), "0")?;
-                fs::remove_dir(NULLB)?;
-                let gone = || Ok(run("modprobe", &["-r", "null_blk"]).ok().map(drop));
-                until("null_blk is gone", Duration::from_secs(10), gone)
-            }
-            Self::Loop(device, file) => {
-                const CLR_FD: u32 = 0x4c01;
-                sys::ioctl(Self::open(&device)?.as_fd(), CLR_FD, 0)?;
-                Ok(fs::remove_file(file)?)
-            }
-        }
-    }
-}
-
-pub(super) fn export(ctx: &Ctx, path: &Path, more: &[&str]) -> Result<()> {
-    let addr = ctx.env.addr.to_string();
-    let path = path.display().to_string();
-    let args = [
-        "export", NAME, "--device", &path, "--listen", &addr, "--port", PORT,
-    ];
-    kfi(&[&args[..], &["--provider", ctx.provider()], more].concat()).map(drop)
-}
+pub(super) const CACHED: &[(&str, &str)] = &[("cache_size", "8"), ("fua", "0")];
 
 /// What a node has in [`with`].
-enum End<'a> {
+pub(super) enum End<'a> {
     Target(&'a Backing),
     Client(&'a Path),
 }
 
 /// The module, a device exported by node 1, a disk of it on node 2; `test` of both, and everything taken
 /// away.
-fn with(
+pub(super) fn with(
     ctx: &mut Ctx,
     make: impl FnOnce() -> Result<Backing>,
     options: (&[&str], &[&str]),
@@ -562,7 +443,6 @@ fn read_only(ctx: &mut Ctx) -> Result<()> {
 }
 
 fn resize(ctx: &mut Ctx) -> Result<()> {
-    const SET_CAPACITY: u32 = 0x4c07;
     let sizes = [24 << 20, 8 << 20, 16 << 20];
     with(
         ctx,
@@ -572,11 +452,7 @@ fn resize(ctx: &mut Ctx) -> Result<()> {
             for (round, size) in sizes.into_iter().enumerate() {
                 match end {
                     End::Target(backing) => {
-                        let Backing::Loop(device, file) = backing else {
-                            bail!("no loop device");
-                        };
-                        File::options().write(true).open(file)?.set_len(size)?;
-                        sys::ioctl(Backing::open(device)?.as_fd(), SET_CAPACITY, 0)?;
+                        backing.resize(size)?;
                         kfi(&["resize", NAME])?;
                     }
                     End::Client(path) => {
@@ -651,6 +527,13 @@ fn refusals(ctx: &mut Ctx) -> Result<()> {
         fails("dev/null", libc::EINVAL)?;
         fails("/dev/null", libc::ENOTBLK)?;
         fails("/tmp", libc::ENOTBLK)?;
+        match Backing::null(&[("zoned", "1"), ("zone_size", "4")]) {
+            Ok(zoned) => {
+                fails(&zoned.path().display().to_string(), libc::EOPNOTSUPP)?;
+                zoned.end()?;
+            }
+            Err(e) => eprintln!("no zones: {e:#}"),
+        }
         let backing = Backing::null(PLAIN)?;
         {
             let _mine = File::options()

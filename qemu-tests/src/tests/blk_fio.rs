@@ -4,7 +4,7 @@
 
 use crate::disk::*;
 use crate::harness::guest::run;
-use crate::harness::{Ctx, Test, NETNS, TWO};
+use crate::harness::{Ctx, Test, NETNS, SHM, TWO};
 use crate::sys::{slowness, Map};
 use anyhow::{ensure, Result};
 use std::fmt::Write as _;
@@ -13,15 +13,27 @@ use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("blk.fio_all_mixes_and_depths", all)
+    Test::pair("blk.fio_all_mixes_and_depths", |ctx| all(ctx, Of::Memory))
         .seconds(60)
         .on(TWO),
+    Test::pair("blkdev.fio_all_mixes_and_depths", |ctx| {
+        all(ctx, Of::Device)
+    })
+    .seconds(60)
+    .on(TWO),
     Test::pair("blk.fio_finds_a_wrong_byte", wrong)
         .seconds(20)
         .on(NETNS),
-    Test::pair("blk.fio_while_the_target_goes_and_comes", goes_and_comes)
-        .seconds(60)
-        .on(NETNS),
+    Test::pair("blk.fio_while_the_target_goes_and_comes", |ctx| {
+        goes_and_comes(ctx, Of::Memory)
+    })
+    .seconds(60)
+    .on(NETNS),
+    Test::pair("blkdev.fio_while_the_target_goes_and_comes", |ctx| {
+        goes_and_comes(ctx, Of::Device)
+    })
+    .seconds(60)
+    .on(SHM),
 ];
 
 /// What is written, and what reads it back when it has been written.
@@ -69,8 +81,10 @@ fn fio(jobs: &str) -> Result<()> {
     said.map(drop)
 }
 
-fn all(ctx: &mut Ctx) -> Result<()> {
-    with_disk(ctx, "16M", &["-i", "2"], |ctx, path| {
+fn all(ctx: &mut Ctx, of: Of) -> Result<()> {
+    // A device's disk has fewer requests at once.
+    let less = if of == Of::Memory { 1 } else { 2 };
+    of.with_disk(ctx, "16M", &["-i", "2"], |ctx, path| {
         if ctx.first() {
             return Ok(());
         }
@@ -79,6 +93,7 @@ fn all(ctx: &mut Ctx) -> Result<()> {
         for depth in DEPTHS {
             for (write, read) in MIXES {
                 let (block, kib) = *blocks.next().unwrap_or(&BLOCKS[0]);
+                let kib = kib / less;
                 job(&mut jobs, write, block, kib, depth);
                 if let Some(read) = read {
                     job(&mut jobs, read, block, kib, depth);
@@ -129,7 +144,7 @@ fn wrong(ctx: &mut Ctx) -> Result<()> {
 }
 
 /// The target stops listening again and again: what fio asks for waits, and all of it is done.
-fn goes_and_comes(ctx: &mut Ctx) -> Result<()> {
+fn goes_and_comes(ctx: &mut Ctx, of: Of) -> Result<()> {
     const TIMES: usize = 3;
     let options = [
         "-i",
@@ -139,7 +154,7 @@ fn goes_and_comes(ctx: &mut Ctx) -> Result<()> {
         "--ctrl-loss-tmo",
         "600",
     ];
-    with_disk(ctx, "16M", &options, |ctx, path| {
+    of.with_disk(ctx, "16M", &options, |ctx, path| {
         if ctx.first() {
             for _ in 0..TIMES {
                 ctx.barrier("busy")?;

@@ -5,7 +5,7 @@
 
 use crate::disk::*;
 use crate::harness::guest::until;
-use crate::harness::{skip, Ctx, Test, NETNS, TWO};
+use crate::harness::{skip, Ctx, Test, NETNS, SHM, TWO};
 use anyhow::{bail, ensure, Context, Result};
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -16,24 +16,59 @@ use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("blk.ext4_made_filled_checked", |ctx| filled(ctx, &EXT4))
-        .seconds(40)
-        .on(TWO),
-    Test::pair("blk.xfs_made_filled_checked", |ctx| filled(ctx, &XFS))
-        .seconds(60)
-        .on(TWO),
-    Test::pair("blk.ext4_outlives_the_target", |ctx| outlives(ctx, &EXT4))
-        .seconds(40)
-        .on(TWO),
-    Test::pair("blk.xfs_outlives_the_target", |ctx| outlives(ctx, &XFS))
+    Test::pair("blk.ext4_made_filled_checked", |ctx| {
+        filled(ctx, Of::Memory, &EXT4)
+    })
+    .seconds(40)
+    .on(TWO),
+    Test::pair("blk.xfs_made_filled_checked", |ctx| {
+        filled(ctx, Of::Memory, &XFS)
+    })
+    .seconds(60)
+    .on(TWO),
+    Test::pair("blk.ext4_outlives_the_target", |ctx| {
+        outlives(ctx, Of::Memory, &EXT4)
+    })
+    .seconds(40)
+    .on(TWO),
+    Test::pair("blk.xfs_outlives_the_target", |ctx| {
+        outlives(ctx, Of::Memory, &XFS)
+    })
+    .seconds(40)
+    .on(NETNS),
+    Test::pair("blk.ext4_loses_its_disk", |ctx| {
+        loses(ctx, Of::Memory, &EXT4)
+    })
+    .seconds(40)
+    .on(NETNS | TWO),
+    Test::pair("blk.xfs_loses_its_disk", |ctx| loses(ctx, Of::Memory, &XFS))
         .seconds(40)
         .on(NETNS),
-    Test::pair("blk.ext4_loses_its_disk", |ctx| loses(ctx, &EXT4))
-        .seconds(40)
-        .on(NETNS | TWO),
-    Test::pair("blk.xfs_loses_its_disk", |ctx| loses(ctx, &XFS))
-        .seconds(40)
-        .on(NETNS),
+    Test::pair("blkdev.ext4_made_filled_checked", |ctx| {
+        filled(ctx, Of::Cached, &EXT4)
+    })
+    .seconds(40)
+    .on(NETNS),
+    Test::pair("blkdev.xfs_made_filled_checked", |ctx| {
+        filled(ctx, Of::Device, &XFS)
+    })
+    .seconds(60)
+    .on(SHM),
+    Test::pair("blkdev.ext4_outlives_the_target", |ctx| {
+        outlives(ctx, Of::Cached, &EXT4)
+    })
+    .seconds(40)
+    .on(TWO),
+    Test::pair("blkdev.ext4_loses_its_disk", |ctx| {
+        loses(ctx, Of::Cached, &EXT4)
+    })
+    .seconds(40)
+    .on(SHM),
+    Test::pair("blkdev.xfs_loses_its_disk", |ctx| {
+        loses(ctx, Of::Cached, &XFS)
+    })
+    .seconds(40)
+    .on(NETNS),
 ];
 
 /// A kind of file system.
@@ -137,9 +172,9 @@ fn right(mounted: &Mounted, n: u64) -> Result<()> {
 }
 
 /// A file system is filled until nothing fits any more; some of it is removed, and written again.
-fn filled(ctx: &mut Ctx, kind: &Kind) -> Result<()> {
+fn filled(ctx: &mut Ctx, of: Of, kind: &Kind) -> Result<()> {
     kind.needed()?;
-    with_disk(ctx, kind.size, &[], |ctx, device| {
+    of.with_disk(ctx, kind.size, &[], |ctx, device| {
         if ctx.first() {
             return Ok(());
         }
@@ -220,11 +255,11 @@ fn gets_on(done: &AtomicU64) -> Result<()> {
 }
 
 /// The target goes and comes back: whoever writes files waits, and hears of nothing.
-fn outlives(ctx: &mut Ctx, kind: &Kind) -> Result<()> {
+fn outlives(ctx: &mut Ctx, of: Of, kind: &Kind) -> Result<()> {
     const TIMES: usize = 2;
     kind.needed()?;
     let options = ["--reconnect-delay", "1", "--ctrl-loss-tmo", "600"];
-    with_disk(ctx, kind.size, &options, |ctx, device| {
+    of.with_disk(ctx, kind.size, &options, |ctx, device| {
         if ctx.first() {
             ctx.barrier("mounted")?;
             for _ in 0..TIMES {
@@ -262,9 +297,9 @@ fn outlives(ctx: &mut Ctx, kind: &Kind) -> Result<()> {
 ///
 /// Of a file that is being synced just then nothing is known: ext4 may say that it is on the disk
 /// when it is not (see TESTING.md).
-fn loses(ctx: &mut Ctx, kind: &Kind) -> Result<()> {
+fn loses(ctx: &mut Ctx, of: Of, kind: &Kind) -> Result<()> {
     kind.needed()?;
-    let loaded = begin(ctx, kind.size)?;
+    let loaded = of.begin(ctx, kind.size)?;
     if !ctx.first() {
         let device = connect(ctx, NAME, &[])?;
         kind.make(&device)?;

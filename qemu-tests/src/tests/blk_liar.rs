@@ -11,7 +11,7 @@ use crate::harness::guest::until;
 use crate::harness::{Ctx, Test, NETNS};
 use crate::op;
 use crate::pair::{Opts, Side, LOCAL, WAIT};
-use crate::raw::Cq;
+use crate::raw::{CallError, Cq};
 use crate::sys::Map;
 use anyhow::{bail, ensure, Context, Result};
 use kfabric_pure::blk::device::{
@@ -34,6 +34,9 @@ pub const TESTS: &[Test] = &[
         .seconds(60)
         .on(NETNS),
     Test::pair("blkdev.keys_are_for_one_request", keys)
+        .seconds(60)
+        .on(NETNS),
+    Test::pair("blkdev.a_disk_made_anew_waits", made_anew)
         .seconds(60)
         .on(NETNS),
     Test::pair("blkdev.targets_that_lie", targets)
@@ -138,7 +141,12 @@ impl Liar {
                 let mut bytes = vec![0; entry.len as usize];
                 let at = RECV + entry.context * ROOM;
                 self.map.read(at as usize, &mut bytes);
-                self.listen(entry.context)?;
+                let over = |e: &CallError| e.errno.0 == libc::ENOTCONN;
+                match self.listen(entry.context) {
+                    // It was the last.
+                    Err(e) if e.downcast_ref().is_some_and(over) => {}
+                    listens => listens?,
+                }
                 let data = (entry.flags & KFI_REMOTE_CQ_DATA != 0).then_some(entry.data);
                 return Ok(Some((bytes, data)));
             }
@@ -190,6 +198,7 @@ fn hello(epoch: u32) -> Result<Hello> {
         queues: 1,
         epoch,
         session: [7; SESSION],
+        disk: 7,
         client: name("liar")?,
         subsystem: name(NAME)?,
     })
@@ -269,8 +278,12 @@ fn strangers(ctx: &mut Ctx) -> Result<()> {
 
 /// Connects as a client of the export; what it was told.
 fn client(ctx: &Ctx, times: u32) -> Result<(Liar, Welcome)> {
+    client_as(ctx, hello(times)?)
+}
+
+fn client_as(ctx: &Ctx, hello: Hello) -> Result<(Liar, Welcome)> {
     let liar = stranger(ctx, &[WANTED])?;
-    liar.say(&[&written(&Question::Hello(hello(times)?))?])?;
+    liar.say(&[&written(&Question::Hello(hello))?])?;
     let answer = liar.next(WAIT)?.context("no answer")?;
     let welcome = Welcome::read(&answer).map_err(|e| anyhow::anyhow!("{e:?}"))?;
     ensure!(welcome.status == 0, "refused: {}", welcome.status);
@@ -464,8 +477,59 @@ fn clients(ctx: &mut Ctx) -> Result<()> {
     loaded.end(ctx)
 }
 
+/// A client's disk is made anew, while the target still has a connection of the one before, which has a
+/// write under way: the new one is let in when that has ended, and not before. Another disk of the same
+/// client changes nothing.
+fn made_anew(ctx: &mut Ctx) -> Result<()> {
+    let loaded = Loaded::new(ctx)?;
+    if ctx.first() {
+        let slow = [("irqmode", "2"), ("completion_nsec", "1000000000")];
+        let backing = Backing::null(&slow)?;
+        export(ctx, backing.path(), &[])?;
+        ctx.barrier("exported")?;
+        ctx.barrier("tried")?;
+        kfi(&["unexport", NAME])?;
+        backing.end()?;
+        return loaded.end(ctx);
+    }
+    ctx.barrier("exported")?;
+    // Both nodes are one kernel here.
+    let under_way = || -> Result<bool> {
+        let text = std::fs::read_to_string("/sys/block/blkback/inflight")?;
+        Ok(text.split_whitespace().any(|count| count != "0"))
+    };
+    let write = request(Op::Write, 0, 4096, Carry::Message);
+    let before = hello(1)?;
+    let (first, _) = client_as(ctx, before)?;
+    first.say(&[&write.write(), &[1; 4096]])?;
+    let another = Hello {
+        session: [8; SESSION],
+        disk: 8,
+        ..before
+    };
+    let (other, _) = client_as(ctx, another)?;
+    ensure!(answer(&first)?.0 == 0, "the first is not served");
+    first.say(&[&write.write(), &[2; 4096]])?;
+    until("it is written", WAIT, || Ok(under_way()?.then_some(())))?;
+    let anew = Hello {
+        session: [9; SESSION],
+        ..before
+    };
+    let (last, _) = client_as(ctx, anew)?;
+    ensure!(!under_way()?, "a write before is under way");
+    // Its connection has ended, answered or not.
+    while first.next(WAIT)?.is_some() {}
+    other.say(&[&write.write(), &[3; 4096]])?;
+    ensure!(answer(&other)?.0 == 0, "another disk is not served");
+    last.say(&[&write.write(), &[4; 4096]])?;
+    ensure!(answer(&last)?.0 == 0, "the disk is not served");
+    drop((first, other, last));
+    ctx.barrier("tried")?;
+    loaded.end(ctx)
+}
+
 /// A target that is none, on node 1: what it has heard of the disk that has connected to it.
-struct Fake {
+pub(super) struct Fake {
     liar: Liar,
     pep: u64,
 }
@@ -483,14 +547,39 @@ fn next_event(side: &Side, kind: u32) -> Result<u64> {
 
 const CAPACITY: u64 = 8 << 20;
 
+/// What it says that it has.
+pub(super) fn welcome() -> Welcome {
+    Welcome {
+        status: 0,
+        flags: 0,
+        geometry: Geometry {
+            capacity: CAPACITY,
+            block_shift: 9,
+            chunk_shift: 30,
+        },
+        device: Some(Limits {
+            physical: 512,
+            ..Limits::default()
+        }),
+        instance: 1,
+        boot: 1,
+        seq: 1,
+    }
+}
+
 impl Fake {
     /// Lets a disk in.
     fn new(ctx: &Ctx) -> Result<Self> {
+        // Whoever connects for memory is told that it is a device.
+        Self::with(ctx, &welcome(), &[false, true])
+    }
+
+    /// Lets a disk in that connects so often, for memory or for a device, to what `good` says.
+    pub(super) fn with(ctx: &Ctx, good: &Welcome, kinds: &[bool]) -> Result<Self> {
         let side = Side::open(ctx)?;
         let at = SocketAddr::new(ctx.env.addr, PORT.parse()?);
         let (pep, _) = side.listen(at, 8)?;
-        // Whoever connects for memory is told that it is a device.
-        for device in [false, true] {
+        for device in kinds.iter().copied() {
             let connreq = next_event(&side, KFI_CONNREQ)?;
             let liar = Liar::open(side.again()?, connreq)?;
             liar.side.dev.accept(liar.ep, &[])?;
@@ -500,20 +589,7 @@ impl Fake {
             ensure!(matches!(hello, Question::Hello(_)), "{hello:?}");
             let welcome = match device {
                 false => Welcome::refusal(kfabric_pure::blk::device::OTHER_KIND),
-                true => Welcome {
-                    status: 0,
-                    flags: 0,
-                    geometry: Geometry {
-                        capacity: CAPACITY,
-                        block_shift: 9,
-                        chunk_shift: 30,
-                    },
-                    device: Some(Limits {
-                        physical: 512,
-                        ..Limits::default()
-                    }),
-                    instance: 1,
-                },
+                true => *good,
             };
             let mut message = [0; MESSAGE_MAX];
             let len = welcome.write(&mut message).ok().context("no room")?;
@@ -528,13 +604,20 @@ impl Fake {
         bail!("nobody connects for a device")
     }
 
+    /// The next request; `None`: the disk is gone.
+    pub(super) fn request(&self) -> Result<Option<Request>> {
+        let Some(message) = self.liar.next(WAIT)? else {
+            return Ok(None);
+        };
+        let head = message.first_chunk().context("short")?;
+        let request = Request::read(head, message.len() as u64);
+        Ok(Some(request.map_err(|e| anyhow::anyhow!("{e:?}"))?))
+    }
+
     /// The next request that is by a key. Those before it are served: what is read is zero.
     fn next(&self) -> Result<Request> {
         loop {
-            let message = self.liar.next(WAIT)?.context("the disk is gone")?;
-            let head = message.first_chunk().context("short")?;
-            let request = Request::read(head, message.len() as u64);
-            let request = request.map_err(|e| anyhow::anyhow!("{e:?}"))?;
+            let request = self.request()?.context("the disk is gone")?;
             if matches!(request.carry, Carry::Key { .. }) {
                 return Ok(request);
             }
@@ -542,7 +625,7 @@ impl Fake {
         }
     }
 
-    fn reply(&self, request: &Request) -> Result<()> {
+    pub(super) fn reply(&self, request: &Request) -> Result<()> {
         let len = match (request.op, request.carry) {
             (Op::Read, Carry::Message) => request.len,
             _ => 0,
@@ -550,7 +633,7 @@ impl Fake {
         self.liar.tell(request.number, &vec![0; len as usize])
     }
 
-    fn end(self) -> Result<()> {
+    pub(super) fn end(self) -> Result<()> {
         self.liar.side.dev.close(self.liar.ep)?;
         Ok(self.liar.side.dev.close(self.pep)?)
     }
@@ -639,7 +722,7 @@ fn keys(ctx: &mut Ctx) -> Result<()> {
 }
 
 /// Connects when somebody listens.
-fn patiently(ctx: &Ctx, options: &[&str]) -> Result<std::path::PathBuf> {
+pub(super) fn patiently(ctx: &Ctx, options: &[&str]) -> Result<std::path::PathBuf> {
     until("somebody listens", WAIT, || {
         match connect(ctx, NAME, options) {
             Ok(device) => Ok(Some(device)),

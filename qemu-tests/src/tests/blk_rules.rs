@@ -8,9 +8,11 @@ use crate::disk::{
     Loaded, MIB, NAME, PORT,
 };
 use crate::harness::guest::{run, until};
-use crate::harness::{Ctx, Test, NETNS};
+use crate::harness::{Ctx, Test, NETNS, SHM};
+use crate::pair::{Side, WAIT};
 use crate::sys::Map;
 use anyhow::{ensure, Context, Result};
+use kfabric_uapi::KFI_CONNREQ;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,6 +20,9 @@ use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
+    Test::pair("blk.disks_by_name_while_one_connects", names)
+        .seconds(20)
+        .on(NETNS | SHM),
     Test::pair("blk.connections_alone_are_no_progress", no_progress)
         .seconds(60)
         .on(NETNS),
@@ -61,6 +66,48 @@ impl Drop for Narrow<'_> {
         // The test has failed already.
         let _ = Self::set(self.0, "4400");
     }
+}
+
+/// A disk is found by its name before another one's device of that name, and nobody waits for one that is
+/// just connecting.
+fn names(ctx: &mut Ctx) -> Result<()> {
+    const SLOW: &str = "blkslow";
+    with_disk(ctx, "1M", &["-i", "1"], |ctx, path| {
+        if ctx.first() {
+            // Who is asked, and does not answer.
+            let side = Side::open(ctx)?;
+            let (_pep, at) = side.listen(ctx.env.at(0), 0)?;
+            ctx.ctl.send(&at.port())?;
+            let event = side.dev.eq_wait(&side.eq, WAIT)?;
+            ensure!(event.raw.event == KFI_CONNREQ, "{:?}", event.raw);
+            ctx.barrier("asked")?;
+            return ctx.barrier("seen");
+        }
+        let name = path.file_name().context("no name")?.to_string_lossy();
+        let other = connect(ctx, &name, &["-i", "1"])?;
+        disconnect(&name)?;
+        ensure!(!other.exists(), "{} is still there", other.display());
+        ensure!(show("disks", NAME, "state")? == "live", "the other went");
+        let other = connect(ctx, &name, &["-i", "1"])?;
+        let (peer, provider) = (ctx.env.peer.to_string(), ctx.provider().to_owned());
+        let port = ctx.ctl.recv::<u16>()?.to_string();
+        std::thread::scope(|scope| {
+            let args = ["connect", &peer, NAME, "-p", &port, "-d", SLOW];
+            let slow = scope.spawn(move || kfi(&[&args[..], &["--provider", &provider]].concat()));
+            ctx.barrier("asked")?;
+            let list = kfi(&["list"])?;
+            ensure!(list.contains(&format!("disk {SLOW}:  idle")), "{list}");
+            disconnect(&other.display().to_string())?;
+            ensure!(!other.exists(), "{} is still there", other.display());
+            connect(ctx, &name, &["-i", "1"])?;
+            disconnect(&name)?;
+            ensure!(!slow.is_finished(), "it was waited for");
+            ctx.barrier("seen")?;
+            let slow = slow.join().map_err(|_| anyhow::anyhow!("panicked"))?;
+            ensure!(slow.is_err(), "connected to nobody");
+            Ok(())
+        })
+    })
 }
 
 fn no_progress(ctx: &mut Ctx) -> Result<()> {
