@@ -289,7 +289,7 @@ fn wild(program: &Program, rng: &mut Rng) -> Val {
 /// Something that was made earlier, or is made now.
 fn handle(program: &mut Program, rng: &mut Rng, user: &Shape, kinds: &[Kind], depth: usize) -> Val {
     let part = |kind: Kind| match (kind, user.what) {
-        (Kind::Cq | Kind::Eq | Kind::Epoll, What::Sys(_)) => Part::Fd,
+        (Kind::Cq | Kind::Eq | Kind::Epoll | Kind::Rings, What::Sys(_)) => Part::Fd,
         _ => Part::Handle,
     };
     // Most endpoints and events have no request, and most regions and keys no endpoint.

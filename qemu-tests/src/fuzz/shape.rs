@@ -27,6 +27,8 @@ pub enum Kind {
     Map,
     /// A set of descriptors.
     Epoll,
+    /// A descriptor of what two programs share.
+    Rings,
 }
 
 /// A piece of the program's memory.
@@ -421,7 +423,7 @@ const MODES: &[u64] = &[
     KFI_MR_PROV_KEY,
     1 << 30,
 ];
-const FDS: &[Kind] = &[Kind::Cq, Kind::Eq, Kind::Epoll];
+const FDS: &[Kind] = &[Kind::Cq, Kind::Eq, Kind::Epoll, Kind::Rings];
 const PAGE_COUNTS: &[u64] = &[1, 0, 2, 4, 16, 64];
 
 /// Every call there is, made once.
@@ -526,7 +528,7 @@ fn shapes() -> Vec<Shape> {
         ioctl!("atomic_query", AtomicQuery, 2, None,
             [flags Bits(&[]), domain Handle(&[K::Domain]), op Num(&[4, 5, 6, 3, 7]), atomic_op Num(&[2, 0, 10, 12, 19]),
              datatype Num(&[7, 0, 8])], []),
-        ioctl!("ep_rings", EpRings, 3, None, [flags Bits(&[]), ep Handle(&[K::Ep])], []),
+        ioctl!("ep_rings", EpRings, 3, Some(K::Rings), [flags Bits(&[]), ep Handle(&[K::Ep])], [fd Fd]),
         ioctl!("ep_wake", EpWake, 3, None,
             [flags Bits(&[KFI_WAKE_SELF as u64]), ep Handle(&[K::Ep])], []),
         ioctl!("cancel", Cancel, 3, None, [flags Bits(&[]), ep Handle(&[K::Ep]), context Num(CONTEXTS)], []),
@@ -660,7 +662,7 @@ fn system_calls() -> Vec<Shape> {
                 arg("fd", Fd(FDS)),
                 arg(
                     "len",
-                    Num(&[8192, 4096, 1, 0, 12288, 69632, 1 << 24, 1 << 40]),
+                    Num(&[8192, 4096, 1, 0, 12288, 69632, 139_264, 1 << 24, 1 << 40]),
                 ),
                 arg("off", Num(&[0, 4096, 8192, 1 << 32, u64::MAX - 4095])),
                 arg("prot", Num(&[3, 0, 1, 2, 4, 5, 7])),

@@ -19,8 +19,10 @@ pub struct World {
     addrs: Vec<SockAddr>,
 }
 
-/// Names of each sort: the right one, and those wrong in some way.
-pub const NAMES: u64 = 15;
+/// Names of each sort: the right one, those wrong in some way, and those of the intra-node provider.
+pub const NAMES: u64 = 16;
+/// The last of them.
+const INTRA_NODE: u64 = NAMES - 1;
 
 impl World {
     /// Finds them: of the first RDMA device with an address like `addr`.
@@ -47,7 +49,8 @@ impl World {
         self.addrs[(number % self.addrs.len() as u64) as usize]
     }
 
-    /// The bytes of a name's field: the right name, or one that is wrong in the way of `number`.
+    /// The bytes of a name's field: the right name, one that is wrong in the way of `number`, or
+    /// another provider's.
     pub fn name(&self, name: Name, number: u64, width: usize) -> Vec<u8> {
         let right = match name {
             Name::Provider => &self.provider,
@@ -62,6 +65,8 @@ impl World {
         field.resize(width, 0);
         match number {
             0 => {}
+            INTRA_NODE if name == Name::Provider => put(&mut field, b"kshm"),
+            INTRA_NODE => put(&mut field, b"shm"),
             1 => field.fill(0),
             2 => field[0] = b'?',
             3 => field.fill(b'x'),
