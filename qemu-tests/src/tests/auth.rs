@@ -8,7 +8,7 @@
 use super::refused;
 use crate::auth::{self, keyed, to_root, Agent, Enforced, KEY, OTHER};
 use crate::buf::Buf;
-use crate::harness::{Ctx, Test, NETNS};
+use crate::harness::{Ctx, Test, NETNS, SHM};
 use crate::pair::{Side, LOCAL, REMOTE};
 use crate::raw::Dev;
 use crate::sys::{self, Ended};
@@ -21,35 +21,35 @@ use std::time::{Duration, Instant};
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
     Test::pair("auth.p07_matrix", |ctx| led(ctx, matrix))
-        .on(NETNS)
+        .on(NETNS | SHM)
         .seconds(15),
     Test::pair("auth.p07_every_match_kind", |ctx| led(ctx, matches))
-        .on(NETNS)
+        .on(NETNS | SHM)
         .seconds(10),
     Test::pair("auth.p07_limits_of_a_grant", |ctx| led(ctx, limits))
-        .on(NETNS)
+        .on(NETNS | SHM)
         .seconds(10),
     Test::pair("auth.p07_slot_of_another_key_is_charged", |ctx| {
         led(ctx, charged)
     })
-    .on(NETNS)
+    .on(NETNS | SHM)
     .seconds(10),
     Test::pair("auth.p07_nobody_listens_without_a_key", |ctx| {
         led(ctx, listeners)
     })
-    .on(NETNS)
+    .on(NETNS | SHM)
     .seconds(10),
     Test::pair("auth.p07_pids_are_not_processes", |ctx| led(ctx, processes))
-        .on(NETNS)
+        .on(NETNS | SHM)
         .seconds(10),
     Test::pair("auth.p07_revoked_and_expired", |ctx| led(ctx, ends))
-        .on(NETNS)
+        .on(NETNS | SHM)
         .seconds(15),
     Test::pair("auth.p07_administrators_only", |ctx| led(ctx, nobody))
-        .on(NETNS)
+        .on(NETNS | SHM)
         .seconds(10),
     Test::pair("auth.p08_bytes_are_seen_nowhere", |ctx| led(ctx, unseen))
-        .on(NETNS)
+        .on(NETNS | SHM)
         .seconds(15),
 ];
 

@@ -5,7 +5,7 @@
 use super::auth::{led, Served};
 use super::refused;
 use crate::auth::{self, Agent, Enforced, KEY, OTHER};
-use crate::harness::{Ctx, Test, NETNS};
+use crate::harness::{Ctx, Test, NETNS, SHM};
 use crate::pair::Side;
 use crate::raw::Dev;
 use crate::sys::{self, Ended};
@@ -17,30 +17,30 @@ use std::time::{Duration, Instant};
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
     Test::pair("auth.p07_agent_answers", |ctx| led(ctx, answers))
-        .on(NETNS)
+        .on(NETNS | SHM)
         .seconds(10),
     Test::pair("auth.p07_agent_answers_late", |ctx| led(ctx, late))
-        .on(NETNS)
+        .on(NETNS | SHM)
         .seconds(10),
     Test::pair("auth.p07_equal_questions_are_one", |ctx| led(ctx, equal))
-        .on(NETNS)
+        .on(NETNS | SHM)
         .seconds(10),
     Test::pair("auth.p07_agent_lies", |ctx| led(ctx, lies))
-        .on(NETNS)
+        .on(NETNS | SHM)
         .seconds(10),
     Test::pair("auth.p07_agent_replaced_and_killed", |ctx| {
         led(ctx, replaced)
     })
-    .on(NETNS)
+    .on(NETNS | SHM)
     .seconds(10),
     Test::pair("auth.p07_asker_killed", |ctx| led(ctx, asker_killed))
-        .on(NETNS)
+        .on(NETNS | SHM)
         .seconds(10),
     Test::pair("auth.p07_a_thousand_questions", |ctx| led(ctx, thousand))
-        .on(NETNS)
+        .on(NETNS | SHM)
         .seconds(60),
     Test::pair("auth.p07_flood_starves_nobody", |ctx| led(ctx, flood))
-        .on(NETNS)
+        .on(NETNS | SHM)
         .seconds(20),
 ];
 
@@ -70,10 +70,11 @@ fn answers(ctx: &Ctx) -> Result<()> {
         (raw.uid, raw.gid, raw.rights) == (0, 0, KFI_AUTH_EP),
         "{raw:?}"
     );
-    ensure!(
-        crate::raw::field_text(&raw.domain) == ctx.env.dev,
-        "{raw:?}"
-    );
+    let domain = match ctx.provider() {
+        "kshm" => "shm",
+        _ => &*ctx.env.dev,
+    };
+    ensure!(crate::raw::field_text(&raw.domain) == domain, "{raw:?}");
     ensure!(raw.left_ms <= 10_000 && raw.left_ms > 0, "{raw:?}");
     refused(agent.next(), libc::EAGAIN, "the same question twice")?;
     agent.deny(raw.id)?;

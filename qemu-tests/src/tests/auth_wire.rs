@@ -7,7 +7,7 @@ use super::auth::led;
 use super::refused;
 use crate::auth::{self, keyed, Agent, Enforced, KEY, OTHER};
 use crate::buf::Buf;
-use crate::harness::{Ctx, Test, Topology, NETNS};
+use crate::harness::{Ctx, Test, NETNS, SHM};
 use crate::op::{self, iov};
 use crate::pair::{Remote, Side, LOCAL, REMOTE, WAIT};
 use crate::raw::Event;
@@ -25,13 +25,13 @@ pub const TESTS: &[Test] = &[
     Test::pair("auth.p07_seven_steps", seven_steps).seconds(15),
     Test::pair("auth.p07_namespaces_of_one_user", namespaces).on(NETNS),
     Test::pair("auth.p07_keys_of_an_endpoint_and_ordered", own_keys)
-        .on(NETNS)
+        .on(NETNS | SHM)
         .seconds(15),
     Test::pair("auth.p07_revoked_in_mid_transfer", mid_transfer)
-        .on(NETNS)
+        .on(NETNS | SHM)
         .seconds(15),
     Test::pair("auth.p07_revoked_has_ended", |ctx| led(ctx, has_ended))
-        .on(NETNS)
+        .on(NETNS | SHM)
         .seconds(20),
 ];
 
@@ -438,9 +438,9 @@ fn keys_of_own(ctx: &mut Ctx, mode: Option<&Enforced>, id: u64) -> Result<()> {
     let used = auth::list(mode.dev())?;
     let used = used.iter().find(|grant| grant.id == id).context("it")?;
     // A peer on this machine has two under the same grant.
-    let eps = match ctx.env.topology {
-        Topology::Netns => 4,
-        _ => 2,
+    let eps = match ctx.env.topology.is_one_kernel() {
+        true => 4,
+        false => 2,
     };
     ensure!((used.eps, used.keys) == (eps, 2), "{used:?}");
     // What is ordered is there before what this node posts, and the line between tests is not posted.
@@ -541,7 +541,7 @@ fn has_ended(ctx: &Ctx) -> Result<()> {
 /// The seven steps: the job manager has keys, starts ranks and hands them theirs; a rank opens an
 /// endpoint; the kernel asks; yes: it is made, with its keys; the peer's kernel wants proof; no: it is not.
 fn seven_steps(ctx: &mut Ctx) -> Result<()> {
-    let here = ctx.first() || ctx.env.topology != Topology::Netns;
+    let here = ctx.first() || !ctx.env.topology.is_one_kernel();
     let mode = if here { Some(Enforced::new()?) } else { None };
     let manager = if here { Some(Agent::open()?) } else { None };
     ctx.barrier("enforced")?;

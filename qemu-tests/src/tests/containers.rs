@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! Containers over the intra-node provider: two unprivileged users in namespaces of their own of every
-//! kind, which share nothing but a service's name and, or not, an auth key.
+//! kind, which share nothing but a service's name and, or not, an auth key. With one they write to each
+//! other's memory and talk over rings.
 
 use super::refused;
 use super::shm::{listen_at, nameless, service};
 use crate::auth::{self, add, grant, keyed, Enforced, KEY, OTHER};
 use crate::buf::Buf;
+use crate::harness::guest::until;
 use crate::harness::{Ctx, Test, SHM};
 use crate::op::{self, iov};
 use crate::pair::{Remote, Side, LOCAL, REMOTE, WAIT};
-use crate::raw::{Cq, Event};
-use crate::sys::{self, Ended};
+use crate::raw::{self, Cq, Event};
+use crate::sys::{self, Ended, Map};
 use anyhow::{ensure, Context, Result};
 use kfabric_uapi::*;
 use std::fs::{set_permissions, Permissions};
+use std::mem::offset_of;
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
@@ -94,9 +98,10 @@ fn enter(ctx: &mut Ctx) -> Result<()> {
 
 const NAME: &str = "shm.containers";
 
-/// An enabled endpoint under an auth key.
+/// An enabled endpoint under an auth key, which asks for rings.
 fn endpoint(side: &Side, cq: &Cq, key: &[u8], connreq: u64) -> Result<u64> {
     let ep = side.dev.ep_open(&EpOpen {
+        flags: KFI_EP_RINGS,
         connreq,
         ..keyed(side.domain.handle, key)
     })?;
@@ -118,6 +123,86 @@ fn memory(side: &Side, buf: &Buf, access: u64) -> Result<RegionReg> {
         ..Default::default()
     })?)
 }
+
+/// What became of an endpoint's rings.
+fn asked(side: &Side, ep: u64) -> Result<EpRings> {
+    let mut call = EpRings {
+        ep,
+        ..Default::default()
+    };
+    side.dev.call(&mut call)?;
+    Ok(call)
+}
+
+fn wake(side: &Side, ep: u64) -> raw::Result<()> {
+    side.dev.call(&mut EpWake {
+        ep,
+        ..Default::default()
+    })
+}
+
+/// An end of rings.
+struct Rings<'a> {
+    side: &'a Side,
+    cq: &'a Cq,
+    ep: u64,
+    status: Map,
+    shared: Map,
+    /// Where the ring that is this end's to write to begins, and the other.
+    mine: usize,
+    theirs: usize,
+}
+
+impl<'a> Rings<'a> {
+    fn of(side: &'a Side, cq: &'a Cq, ep: u64) -> Result<Self> {
+        let call = asked(side, ep)?;
+        ensure!(call.state == KFI_RINGS_SHARED, "no rings: {call:?}");
+        let fd = sys::own_fd(call.fd);
+        let page = call.page_size as usize;
+        let map = |len, prot, at| Map::raw(fd.as_fd(), len, prot, libc::MAP_SHARED, at);
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        let mine = call.side as usize * KFI_RING_SIZE;
+        Ok(Self {
+            side,
+            cq,
+            ep,
+            status: map(page, libc::PROT_READ, 0)?,
+            shared: map(call.map_size as usize, both, page as i64)?,
+            mine,
+            theirs: KFI_RING_SIZE - mine,
+        })
+    }
+
+    /// Puts a message in, and wakes the other end.
+    fn tell(&self, text: &[u8]) -> Result<()> {
+        self.shared.write(self.mine + KFI_RING_DATA, text);
+        self.shared.store32(self.mine, text.len() as u32);
+        Ok(wake(self.side, self.ep)?)
+    }
+
+    /// Before the other end is told that this one sleeps.
+    fn lie_down(&self) {
+        self.cq.map().store32(ALARM, 0);
+    }
+
+    /// Sleeps until it is woken, and takes the message out.
+    fn hear(&self, text: &[u8]) -> Result<()> {
+        let woken = sys::poll_in(self.cq.fd.as_fd(), sys::patience(WAIT))?;
+        ensure!(woken, "nobody wakes it");
+        let len = self.shared.load32(self.theirs) as usize;
+        let mut got = vec![0; text.len()];
+        self.shared.read(self.theirs + KFI_RING_DATA, &mut got);
+        ensure!(len == text.len() && got == text, "{len} bytes: {got:?}");
+        Ok(())
+    }
+
+    fn has_ended(&self) -> bool {
+        self.status.load32(0) != 0
+    }
+}
+
+/// Where a queue's alarm is.
+const ALARM: usize = offset_of!(CqRing, alarm);
 
 fn serve(ctx: &mut Ctx) -> Result<()> {
     ensure!(std::process::id() == 1, "the first of its container");
@@ -144,7 +229,18 @@ fn serve(ctx: &mut Ctx) -> Result<()> {
         len: 4096,
     })?;
     ctx.barrier("written")?;
-    buf.check_value(0, 4096, 0x5a)
+    buf.check_value(0, 4096, 0x5a)?;
+    let rings = Rings::of(&side, &cq, ep)?;
+    rings.lie_down();
+    ctx.barrier("sleeps")?;
+    rings.hear(b"from one container")?;
+    ctx.barrier("sleeps there")?;
+    rings.tell(b"from the other")?;
+    ctx.barrier("heard")?;
+    ensure!(!rings.has_ended(), "it has ended by itself");
+    side.dev.close(ep)?;
+    ensure!(rings.has_ended(), "the rings outlive the connection");
+    ctx.barrier("closed")
 }
 
 fn ask(ctx: &mut Ctx) -> Result<()> {
@@ -173,6 +269,12 @@ fn ask(ctx: &mut Ctx) -> Result<()> {
         no.raw.event == KFI_CONN_ERROR && no.raw.err as i32 == libc::EKEYREJECTED,
         "{no:?}"
     );
+    let none = asked(&side, ep)?;
+    ensure!(
+        none.state != KFI_RINGS_SHARED && none.fd == -1,
+        "rings with who has another key: {none:?}"
+    );
+    refused(wake(&side, ep), libc::ENOTCONN, "waking who has another")?;
     side.dev.close(ep)?;
     let (ep, yes) = connect(KEY, b"has it")?;
     ensure!(yes.raw.event == KFI_CONNECTED, "{yes:?}");
@@ -185,5 +287,16 @@ fn ask(ctx: &mut Ctx) -> Result<()> {
         .submit(ep, &[op::write(1, &piece, remote.addr, remote.key)])?;
     let done = cq.wait(WAIT)?;
     ensure!(done.err == 0, "{done:?}");
-    ctx.barrier("written")
+    ctx.barrier("written")?;
+    let rings = Rings::of(&side, &cq, ep)?;
+    ctx.barrier("sleeps")?;
+    rings.tell(b"from one container")?;
+    rings.lie_down();
+    ctx.barrier("sleeps there")?;
+    rings.hear(b"from the other")?;
+    ctx.barrier("heard")?;
+    ctx.barrier("closed")?;
+    until("the end is told", WAIT, || {
+        Ok(rings.has_ended().then_some(()))
+    })
 }

@@ -31,9 +31,7 @@ pub const TESTS: &[Test] = &[
     Test::pair("death.p11_cut_off_while_idle", |c| cut_off(c, false))
         .seconds(30)
         .on(TWO),
-    Test::pair("death.p11_storm_leaves_nothing", crate::storm::round)
-        .seconds(45)
-        .verbs(),
+    Test::pair("death.p11_storm_leaves_nothing", crate::storm::round).seconds(45),
     Test::pair("death.frozen_peer", frozen).seconds(20).on(TWO),
     Test::pair("death.p11_guest_killed_at_anything", super::hosts::killed)
         .seconds(60)

@@ -7,19 +7,22 @@ use crate::harness::child::tell;
 use crate::harness::guest::{load_with, unload, until};
 use crate::harness::result::Part;
 use crate::harness::{skip, Ctx, Status, Test, Topology, NETNS, ONE, SHM};
+use crate::raw::{field_text, from_sockaddr, hints, Dev};
 use anyhow::{bail, ensure, Context, Result};
+use kfabric_uapi::*;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
+use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
     Test::alone("kernel.consumer", |c| {
-        module(c, "kfi_sample", "", "kfi-sample")
+        module(c, "kfi_sample", &entry(c)?, "kfi-sample")
     })
     .seconds(30)
-    .on(ONE | NETNS),
+    .on(ONE | NETNS | SHM),
     Test::alone("kernel.c_consumer", |c| {
         module(c, "kfi_c_sample", &provider(c), "kfi-c")
     })
@@ -41,6 +44,27 @@ pub const TESTS: &[Test] = &[
 /// The parameter that has a module use the provider under test.
 fn provider(ctx: &Ctx) -> String {
     format!("provider={}", ctx.env.provider)
+}
+
+/// The parameter that has a module use the first entry of the provider under test: of the Rust modules'
+/// parameters each is a number.
+fn entry(ctx: &Ctx) -> Result<String> {
+    let wanted = InfoEntry {
+        caps: KFI_MSG | KFI_RMA | KFI_DYNAMIC_KEYS,
+        ep_type: KFI_EP_MSG,
+        ..hints()
+    };
+    let mut list = Dev::open()?.getinfo(Some(&wanted))?;
+    // As the module does: no address that needs a scope.
+    let plain = |e: &InfoEntry| match from_sockaddr(&e.src_addr) {
+        Some(SocketAddr::V4(_)) => true,
+        Some(SocketAddr::V6(six)) => six.ip().segments()[0] & 0xffc0 != 0xfe80,
+        None => false,
+    };
+    list.retain(plain);
+    let ours = |e: &InfoEntry| field_text(&e.prov_name) == ctx.provider();
+    let at = list.iter().position(ours).context("no entry of ours")?;
+    Ok(format!("entry={at}"))
 }
 
 /// Loads a module on node 1 and tells its results, with a prefix before their names.

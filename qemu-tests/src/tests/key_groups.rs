@@ -32,7 +32,7 @@ pub const TESTS: &[Test] = &[
 ];
 
 /// An endpoint with keys of its own that is not connected.
-fn own_endpoint(side: &Side) -> Result<EpOpen> {
+pub(super) fn own_endpoint(side: &Side) -> Result<EpOpen> {
     Ok(side.dev.ep_open(&EpOpen {
         flags: KFI_EP_OWN_KEYS,
         domain: side.domain.handle,

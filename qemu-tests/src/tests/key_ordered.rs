@@ -8,7 +8,7 @@ use super::modules::{add_link, delete_link};
 use super::refused;
 use crate::buf::Buf;
 use crate::harness::guest::until;
-use crate::harness::{skip, Ctx, Test, NETNS, ONE};
+use crate::harness::{skip, Ctx, Test, NETNS, ONE, SHM};
 use crate::op::{self, iov};
 use crate::pair::{Opts, Pair, LOCAL, LONG, REMOTE};
 use crate::sys;
@@ -31,7 +31,7 @@ pub const TESTS: &[Test] = &[
     Test::pair("keys.p09_ordered_release_refused", release_refused).seconds(30),
     Test::pair("keys.ordered_silent_device", silence).seconds(30),
     // Counts a module's users, of which the other half would be one.
-    Test::pair("keys.ordered_leaves_with_the_file", leaves_with_the_file).on(ONE),
+    Test::pair("keys.ordered_leaves_with_the_file", leaves_with_the_file).on(ONE | SHM),
     Test::pair("keys.ordered_race_with_removal", removal)
         .seconds(60)
         .on(NETNS),
@@ -576,12 +576,12 @@ fn release_refused(ctx: &mut Ctx) -> Result<()> {
 
 /// When closing the file has returned, nothing of what was ordered through it keeps the provider.
 fn leaves_with_the_file(ctx: &mut Ctx) -> Result<()> {
-    const USERS: &str = "/sys/module/kverbs/refcnt";
+    let path = format!("/sys/module/{}/refcnt", ctx.provider());
     if !ctx.first() {
         return ctx.barrier("done");
     }
     let users = || -> Result<u64> {
-        let text = std::fs::read_to_string(USERS).context(USERS)?;
+        let text = std::fs::read_to_string(&path).context(path.clone())?;
         Ok(text.trim().parse()?)
     };
     let before = users()?;

@@ -4,18 +4,19 @@
 //! (`kfi_mr(3)`), and all keys that the device can have. They take memory, and a kernel without
 //! checkers, whose allocations are larger.
 
+use super::key_groups::own_endpoint;
 use super::key_seen::counters;
 use super::keys::{try_all, Bench, Try};
 use super::refused;
 use crate::buf::pattern64;
 use crate::harness::{skip, Ctx, Test, LONG};
 use crate::lanes::{Lanes, LANES};
-use crate::pair::{Remote, LOCAL, REMOTE};
+use crate::pair::{Remote, Side, LOCAL, REMOTE};
 use crate::raw::Dev;
 use crate::sys::{self, Map};
 use anyhow::{ensure, Context, Result};
 use kfabric_uapi::*;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Instant;
 
 /// The topic's tests.
@@ -32,6 +33,10 @@ pub const TESTS: &[Test] = &[
 ];
 
 const PAGE: u64 = 4096;
+/// Keys of a hardware slot that all endpoints share, and as many that one has of its own.
+const VALUES: u64 = 128;
+/// Hardware slots that are given back when all others are taken.
+const FREED: usize = 2;
 /// Bytes of kernel memory for a slot, and for each page of its region up to 256: as documented.
 const SLOT: u64 = 1536;
 const SLOT_PAGE: u64 = 16;
@@ -233,6 +238,20 @@ fn many_regions(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("closed")
 }
 
+/// Takes all that the device has for keys: slots of a region.
+pub(super) fn take_all(dev: &Dev, region: u64) -> Result<Vec<u64>> {
+    let (mut slots, mut count) = (Vec::new(), KFI_KEY_ALLOC_MAX);
+    while count > 0 {
+        match dev.key_alloc(region, count) {
+            Ok(more) => slots.extend(more),
+            // All or none.
+            Err(e) if e.errno.0 == libc::ENOSPC => count /= 2,
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(slots)
+}
+
 /// P4: where slots have taken all hardware slots but one, that one comes again and again: each of
 /// its keys has a value of its own, the oldest is refused after each wrap, and when all values have
 /// been used there is no key rather than an old one.
@@ -247,17 +266,8 @@ fn all_values(ctx: &mut Ctx) -> Result<()> {
     let map = Map::anon(PAGE as usize)?;
     map.set(0, 1);
     let region = lanes.side.reg_at(map.addr(), PAGE, LOCAL | REMOTE)?.handle;
-    let dev = &lanes.side.dev;
     let mut clock = Instant::now();
-    let (mut slots, mut count) = (Vec::new(), KFI_KEY_ALLOC_MAX);
-    while count > 0 {
-        match dev.key_alloc(region, count) {
-            Ok(more) => slots.extend(more),
-            // All or none.
-            Err(e) if e.errno.0 == libc::ENOSPC => count /= 2,
-            Err(e) => return Err(e.into()),
-        }
-    }
+    let mut slots = take_all(&lanes.side.dev, region)?;
     lap(&mut clock, &format!("reserving {}", slots.len()));
     let slot = *slots.last().context("no slots")?;
     // By hardware slot, its first key: rxe has one number more than it gives out.
@@ -296,8 +306,71 @@ fn all_values(ctx: &mut Ctx) -> Result<()> {
     ensure!(after > before, "{before:?} worn, then {after:?}");
     // Tests before this one may have used some.
     let count = seen.len();
-    ensure!(count > 200 * oldest.len(), "{count} keys only");
+    ensure!(count > 80 * oldest.len(), "{count} keys only");
+    // What is used up is kept from all; these are not.
+    for slot in slots.drain(..FREED) {
+        lanes.side.dev.close(slot)?;
+    }
+    let had = own_values(&lanes.side, region)?;
+    lap(&mut clock, &format!("{} keys of endpoints' own", had.len()));
+    let (more, indices) = until_none(&lanes.side, slot)?;
+    ensure!(
+        more.iter().all(|key| key & 0xff < VALUES) && more.is_disjoint(&had),
+        "what was an endpoint's own comes again for all"
+    );
+    ensure!(
+        indices >= FREED && more.iter().all(|key| !seen.contains(key)),
+        "{} more, of {indices}",
+        more.len()
+    );
     ctx.barrier("used up")
+}
+
+/// Assigns and revokes until there is no key any more. All of them, and how many hardware slots they had.
+fn until_none(side: &Side, slot: u64) -> Result<(BTreeSet<u64>, usize)> {
+    let (mut had, mut indices) = (BTreeSet::new(), BTreeSet::new());
+    loop {
+        let key = match side.dev.key_assign(slot, 0, PAGE, REMOTE) {
+            Ok(assigned) => assigned.key,
+            Err(e) if e.errno.0 == libc::ENOSPC => return Ok((had, indices.len())),
+            Err(e) => return Err(e.into()),
+        };
+        ensure!(had.insert(key), "{key:#x} came twice");
+        indices.insert(key >> 8);
+        side.dev.key_revoke(slot)?;
+    }
+}
+
+/// Where few hardware slots are free, two endpoints with keys of their own, one after the other: each has all of its values once, and when it is gone the next has them again. Those are
+/// none that others have.
+fn own_values(side: &Side, region: u64) -> Result<BTreeSet<u64>> {
+    let dev = &side.dev;
+    let all = |ep: u64| -> Result<BTreeSet<u64>> {
+        let slot = dev.key_alloc_for(region, ep, 1)?[0];
+        let (had, indices) = until_none(side, slot)?;
+        ensure!(
+            had.iter().all(|key| key & 0xff >= VALUES),
+            "what all share is an endpoint's own"
+        );
+        // In turn; what is used up is kept, and one number more than the device gives out is left.
+        ensure!(
+            indices >= FREED && had.len() > 80 * indices,
+            "{} keys of {indices} hardware slots",
+            had.len()
+        );
+        dev.close(slot)?;
+        Ok(had)
+    };
+    let first = own_endpoint(side)?.handle;
+    let had = all(first)?;
+    // While it is there it has no more, in another slot either.
+    ensure!(dev.key_alloc_for(region, first, 1).is_err(), "one more");
+    dev.close(first)?;
+    let second = own_endpoint(side)?.handle;
+    let again = all(second)?;
+    ensure!(!again.is_disjoint(&had), "none came again");
+    dev.close(second)?;
+    Ok(had.union(&again).copied().collect())
 }
 
 /// Node 2 of [`all_values`].

@@ -8,13 +8,14 @@ use super::refused;
 use crate::auth;
 use crate::buf::Buf;
 use crate::harness::leaks::vm_pin;
+use crate::harness::trace::Trace;
 use crate::harness::{guest, skip, Ctx, Test, ONE};
 use crate::pair::{Side, LOCAL, REMOTE};
 use crate::sys::{self, uffd, Map};
 use anyhow::{bail, ensure, Context, Result};
 use kfabric_uapi::*;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// The topic's tests.
@@ -164,36 +165,13 @@ fn shown_for_whom(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// A buffer of trace events of our own; dropping it takes it away.
-struct Trace(PathBuf);
-
-impl Trace {
-    /// Has all events of kfabric.
-    fn new() -> Result<Self> {
-        let name = format!("kfi-tests-{}", std::process::id());
-        let trace = Self(Path::new("/sys/kernel/tracing/instances").join(name));
-        std::fs::create_dir(&trace.0).with_context(|| trace.0.display().to_string())?;
-        std::fs::write(trace.0.join("events/kfabric/enable"), "1")?;
-        Ok(trace)
-    }
-
-    /// The fields of each event of this name.
-    fn events(&self, name: &str) -> Result<Vec<BTreeMap<String, String>>> {
-        let text = std::fs::read_to_string(self.0.join("trace"))?;
-        let marker = format!(" {name}: ");
-        let of = |line: &str| {
-            let (_, fields) = line.split_once(&marker)?;
-            let pairs = fields.split_whitespace().filter_map(|f| f.split_once('='));
-            Some(pairs.map(|(k, v)| (k.into(), v.into())).collect())
-        };
-        Ok(text.lines().filter_map(of).collect())
-    }
-}
-
-impl Drop for Trace {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir(&self.0);
-    }
+/// The fields of each event of this name.
+fn fields(trace: &Trace, name: &str) -> Result<Vec<BTreeMap<String, String>>> {
+    let of = |text: &String| {
+        let pairs = text.split_whitespace().filter_map(|f| f.split_once('='));
+        pairs.map(|(k, v)| (k.into(), v.into())).collect()
+    };
+    Ok(trace.events(name)?.iter().map(of).collect())
 }
 
 fn traced(ctx: &mut Ctx) -> Result<()> {
@@ -203,7 +181,7 @@ fn traced(ctx: &mut Ctx) -> Result<()> {
         .reg_at(map.addr(), map.len() as u64, LOCAL | REMOTE)?
         .handle;
     let slot = side.dev.key_alloc(region, 1)?[0];
-    let trace = Trace::new()?;
+    let trace = Trace::new("kfabric", None)?;
     let mut keys = Vec::new();
     for i in 0..3u64 {
         keys.push(side.assign(slot, 10 + i, 1000 + i, KFI_REMOTE_READ)?.key);
@@ -215,8 +193,8 @@ fn traced(ctx: &mut Ctx) -> Result<()> {
         Err(e) => ensure!(e.errno.0 == libc::EFAULT, "{e}"),
         Ok(_) => bail!("a key for memory that is gone"),
     }
-    let assigns = trace.events("key_assign")?;
-    let revokes = trace.events("key_revoke")?;
+    let assigns = fields(&trace, "key_assign")?;
+    let revokes = fields(&trace, "key_revoke")?;
     for (generation, key) in (1..).zip(&keys) {
         let key = format!("{key:#x}");
         let of = |all: &[BTreeMap<String, String>]| {

@@ -7,9 +7,9 @@ use crate::harness::{Ctx, Env, Test};
 use crate::pair::WAIT;
 use anyhow::{bail, ensure, Context, Result};
 use kfabric::{
-    Access, AuthKey, Batch, Bind, CompFlags, CompletionQueue, Device, Domain, Endpoint,
-    EndpointAttr, Errno, Error, EventQueue, Fabric, Format, Hints, Memory, Op, Region, RegionAttr,
-    RemoteMem,
+    Access, AuthKey, Batch, Bind, CompFlags, CompletionQueue, ConnRequest, Device, Domain,
+    Endpoint, EndpointAttr, Errno, Error, EventQueue, Fabric, Format, Hints, Memory, Op,
+    PassiveEndpoint, Region, RegionAttr, RemoteMem,
 };
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -112,17 +112,11 @@ impl Lib {
         before: impl FnOnce(&Endpoint) -> Result<()>,
     ) -> Result<Endpoint> {
         if ctx.first() {
-            let pep = self.fabric.passive_endpoint(&self.eq, ctx.env.at(0), 0)?;
-            pep.listen(0)?;
+            let pep = self.listen(ctx.env.at(0))?;
             ctx.ctl.send(&pep.local_addr()?.port())?;
             let request = self.eq.wait(WAIT)?.request()?;
             ensure!(request.data == b"from node 2", "{:?}", request.data);
-            let attr = self.attr();
-            let ep = self
-                .domain
-                .endpoint_for(request, &attr)
-                .map_err(|r| r.error)?;
-            let ep = self.ready(ep)?;
+            let ep = self.endpoint_for(request)?;
             before(&ep)?;
             ep.accept(b"from node 1")?;
             self.eq.wait(WAIT)?.connected()?;
@@ -140,23 +134,39 @@ impl Lib {
         }
     }
 
+    /// Listens at an address of this node's.
+    pub(super) fn listen(&self, at: SocketAddr) -> Result<PassiveEndpoint> {
+        let pep = self.fabric.passive_endpoint(&self.eq, at, 0)?;
+        pep.listen(0)?;
+        Ok(pep)
+    }
+
+    /// An enabled endpoint for who asked.
+    pub(super) fn endpoint_for(&self, request: ConnRequest) -> Result<Endpoint> {
+        let ep = self.domain.endpoint_for(request, &self.attr());
+        self.ready(ep.map_err(|r| r.error)?)
+    }
+
     /// Serves the next one that asks, and tells the other node where.
     pub(super) fn accept_one(&self, ctx: &mut Ctx) -> Result<Endpoint> {
-        let pep = self.fabric.passive_endpoint(&self.eq, ctx.env.at(0), 0)?;
-        pep.listen(0)?;
+        let pep = self.listen(ctx.env.at(0))?;
         ctx.ctl.send(&pep.local_addr()?.port())?;
-        let request = self.eq.wait(WAIT)?.request()?;
-        let ep = self.domain.endpoint_for(request, &self.attr());
-        let ep = self.ready(ep.map_err(|r| r.error)?)?;
+        let ep = self.endpoint_for(self.eq.wait(WAIT)?.request()?)?;
         ep.accept(&[])?;
         self.eq.wait(WAIT)?.connected()?;
         Ok(ep)
     }
 
-    /// Connects to one who does.
-    pub(super) fn connect_to(&self, peer: SocketAddr) -> Result<Endpoint> {
+    /// An enabled endpoint that asks at an address.
+    pub(super) fn ask(&self, peer: SocketAddr) -> Result<Endpoint> {
         let ep = self.ready(self.domain.endpoint(&self.attr())?)?;
         ep.connect(peer, &[])?;
+        Ok(ep)
+    }
+
+    /// Connects to one who does.
+    pub(super) fn connect_to(&self, peer: SocketAddr) -> Result<Endpoint> {
+        let ep = self.ask(peer)?;
         self.eq.wait(WAIT)?.connected()?;
         Ok(ep)
     }

@@ -8,7 +8,7 @@ use super::refused;
 use crate::buf::Buf;
 use crate::harness::guest::{load, module_users, run, unload, until};
 use crate::harness::leaks::vm_pin;
-use crate::harness::{Ctx, Test, NETNS};
+use crate::harness::{Ctx, Test, NETNS, SHM};
 use crate::op::{self, iov};
 use crate::pair::{own_info, Opts, Pair, Remote, Side, LOCAL, REMOTE, WAIT};
 use crate::raw::{device_path, Dev};
@@ -18,13 +18,13 @@ use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("modules.rmmod_in_use_is_refused", rmmod_in_use).on(NETNS),
+    Test::pair("modules.rmmod_in_use_is_refused", rmmod_in_use).on(NETNS | SHM),
     Test::pair("modules.unload_and_load", unload_and_load)
         .seconds(10)
-        .on(NETNS),
+        .on(NETNS | SHM),
     Test::pair("modules.unload_under_getinfo", unload_under_getinfo)
         .seconds(10)
-        .on(NETNS),
+        .on(NETNS | SHM),
     Test::pair("device.gone_mid_transfer", |c| gone_mid_transfer(c, true))
         .seconds(15)
         .on(NETNS),
@@ -62,7 +62,7 @@ fn rmmod_in_use(ctx: &mut Ctx) -> Result<()> {
     let (region, remote) = super::rma::exported(ctx, &pair, &buf)?;
     ctx.barrier("connected")?;
     if ctx.first() {
-        in_use("kverbs")?;
+        in_use(ctx.provider())?;
         in_use("kfabric")?;
     }
     ctx.barrier("refused")?;
@@ -123,10 +123,10 @@ fn unload_under_getinfo(ctx: &mut Ctx) -> Result<()> {
     let mut rounds = 0;
     while Instant::now() < end {
         if ctx.first() {
-            match crate::sys::unload_module("kverbs") {
+            match crate::sys::unload_module(ctx.provider()) {
                 Ok(()) => {
                     rounds += 1;
-                    load("kverbs")?;
+                    load(ctx.provider())?;
                 }
                 Err(e) => ensure!([libc::EBUSY, libc::EAGAIN].contains(&e.0), "{e}"),
             }

@@ -8,8 +8,9 @@ use crate::pair::WAIT;
 use crate::sys::{self, Ended};
 use anyhow::{bail, ensure, Context, Result};
 use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::Duration;
 
 /// The topic's tests.
@@ -18,6 +19,7 @@ pub const TESTS: &[Test] = &[
     Test::alone("kfi.show", show),
     Test::alone("kfi.errors_and_statuses", errors).seconds(8),
     Test::pair("kfi.ping_and_serve", ping).seconds(15),
+    Test::pair("kfi.no_provider_is_named", unnamed).seconds(15),
     Test::pair("kfi.get", get).seconds(15),
     Test::pair("kfi.put", put).seconds(15),
     Test::pair("kfi.put_is_refused_read_only", put_refused).seconds(8),
@@ -54,30 +56,50 @@ fn json(text: &str) -> Result<Vec<Value>> {
     values.with_context(|| format!("not JSON: {text:?}"))
 }
 
-fn start(args: &[&str]) -> Result<Child> {
-    let mut cmd = Command::new("kfi");
-    cmd.args(args)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::inherit());
-    cmd.spawn().context("kfi")
+/// One that listens.
+struct Server {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    /// What it said when it listened.
+    first: String,
 }
 
-/// Waits for one that was started; its output.
-fn ended(child: Child) -> Result<String> {
-    let pid = child.id() as i32;
-    let mut out = child.stdout.context("no output")?;
-    let reader = std::thread::spawn(move || {
-        let mut text = String::new();
-        std::io::Read::read_to_string(&mut out, &mut text).map(|_| text)
-    });
-    let end = sys::wait_pid(pid, Duration::from_secs(60))?;
-    if end.is_none() {
-        sys::kill(pid, libc::SIGKILL)?;
+impl Server {
+    /// Starts it, and waits until it listens.
+    fn start(args: &[&str]) -> Result<Self> {
+        let mut cmd = Command::new("kfi");
+        cmd.args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit());
+        let mut child = cmd.spawn().context("kfi")?;
+        let mut out = BufReader::new(child.stdout.take().context("no output")?);
+        let mut first = String::new();
+        out.read_line(&mut first)?;
+        ensure!(!first.is_empty(), "kfi {args:?} says nothing");
+        Ok(Self { child, out, first })
     }
-    let text = reader.join().map_err(|_| anyhow::anyhow!("panicked"))??;
-    ensure!(end == Some(Ended::Exit(0)), "it ended with {end:?}: {text}");
-    Ok(text)
+
+    /// Waits for its end, which must be a good one; all that it said.
+    fn ended(self) -> Result<String> {
+        let Self {
+            child,
+            mut out,
+            first,
+        } = self;
+        let pid = child.id() as i32;
+        let reader = std::thread::spawn(move || {
+            let mut text = first;
+            out.read_to_string(&mut text).map(|_| text)
+        });
+        let end = sys::wait_pid(pid, Duration::from_secs(60))?;
+        if end.is_none() {
+            sys::kill(pid, libc::SIGKILL)?;
+        }
+        let text = reader.join().map_err(|_| anyhow::anyhow!("panicked"))??;
+        ensure!(end == Some(Ended::Exit(0)), "it ended with {end:?}: {text}");
+        Ok(text)
+    }
 }
 
 fn info(ctx: &mut Ctx) -> Result<()> {
@@ -150,23 +172,41 @@ fn errors(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Node 1 runs the first command, node 2 the second ones, when the first one is ready.
-fn together(ctx: &mut Ctx, server: &[&str], client: impl FnOnce(&str) -> Result<()>) -> Result<()> {
+/// Node 1 runs the first command, by the provider `by` or by whatever there is, node 2 the second one,
+/// when the first one listens. Node 1 is given what it said.
+fn together(
+    ctx: &mut Ctx,
+    by: Option<&str>,
+    server: &[&str],
+    client: impl FnOnce(&str) -> Result<()>,
+) -> Result<String> {
     if ctx.first() {
         let addr = ctx.env.addr.to_string();
-        let child = start(&[server, &["--once", "-l", &addr]].concat())?;
-        // Listening is not told by anything but a connection.
-        std::thread::sleep(Duration::from_millis(700));
+        let named = by.map(|by| ["--provider", by]);
+        let named = named.as_ref().map_or(&[][..], |named| &named[..]);
+        let more = ["--json", "--once", "-l", &addr];
+        let server = Server::start(&[server, named, &more].concat())?;
         ctx.barrier("listening")?;
         ctx.barrier("served")?;
-        ended(child).map(|_| ())
+        server.ended()
     } else {
         ctx.barrier("listening")?;
         let peer = ctx.env.peer.to_string();
         let result = client(&peer);
         ctx.barrier("served")?;
-        result
+        result.map(|()| String::new())
     }
+}
+
+/// Runs a client, which must say that it was served by this provider.
+fn served_by(provider: &str, args: &[&str]) -> Result<()> {
+    let args = [&["--json"], args].concat();
+    let values = json(&well(&args)?)?;
+    ensure!(!values.is_empty(), "kfi {args:?} prints nothing");
+    for value in values {
+        ensure!(value["provider"] == provider, "kfi {args:?}: {value}");
+    }
+    Ok(())
 }
 
 fn ping(ctx: &mut Ctx) -> Result<()> {
@@ -178,15 +218,44 @@ fn ping(ctx: &mut Ctx) -> Result<()> {
         &["-b", "-o", "read", "-S", "1M", "-I", "10", "-c"],
     ];
     let limit = sys::patience(Duration::from_secs(30)).as_secs().to_string();
+    let by = ctx.provider().to_owned();
     for case in cases {
-        together(ctx, &["serve", "--timeout", &limit], |peer| {
-            let args = [&["--json", "ping", peer, "--timeout", &limit], case].concat();
-            let values = json(&well(&args)?)?;
-            ensure!(!values.is_empty(), "kfi {args:?} prints nothing");
-            Ok(())
+        together(ctx, Some(&by), &["serve", "--timeout", &limit], |peer| {
+            let named = ["ping", peer, "--timeout", &limit, "--provider", &by];
+            served_by(&by, &[&named, case].concat())
         })
         .with_context(|| format!("{case:?}"))?;
     }
+    Ok(())
+}
+
+/// Who names no provider listens by each, and who connects uses the best that leads there: kshm to a
+/// peer on the same host, else verbs; verbs also where nobody listens by kshm.
+fn unnamed(ctx: &mut Ctx) -> Result<()> {
+    let best = ctx.provider().to_owned();
+    let (path, bytes) = file("unnamed", 5000, 5)?;
+    let from = path.to_string_lossy().into_owned();
+    let to = format!("{from}.to");
+    for (by, wanted) in [(None, &best[..]), (Some("kverbs"), "kverbs")] {
+        let said = together(ctx, by, &["serve"], |peer| {
+            served_by(wanted, &["ping", peer, "-I", "20", "-c"])
+        })?;
+        if ctx.first() {
+            let mut names = by.map_or(vec!["kverbs", "kshm"], |by| vec![by]);
+            let said = json(&said)?;
+            let told = said[0]["providers"].as_array().context("no providers")?;
+            names.retain(|name| told.iter().all(|told| told != name));
+            ensure!(names.is_empty(), "not by {names:?}: {said:?}");
+        }
+    }
+    together(ctx, None, &["export", &from], |peer| {
+        served_by(&best, &["get", peer, &to])?;
+        let got = std::fs::read(&to)?;
+        ensure!(got == bytes, "{} bytes came, or other ones", got.len());
+        Ok(())
+    })?;
+    let _ = std::fs::remove_file(&path);
+    let _ = std::fs::remove_file(&to);
     Ok(())
 }
 
@@ -202,12 +271,13 @@ fn file(name: &str, len: usize, seed: u64) -> Result<(PathBuf, Vec<u8>)> {
 const FILES: &[usize] = &[0, 1, 4097, 3_000_001];
 
 fn get(ctx: &mut Ctx) -> Result<()> {
+    let by = ctx.provider().to_owned();
     for &size in FILES {
         let (path, bytes) = file("get", size, size as u64)?;
         let from = path.to_string_lossy().into_owned();
         let to = format!("{from}.to");
-        together(ctx, &["export", &from], |peer| {
-            well(&["get", peer, &to]).map(|_| ())?;
+        together(ctx, Some(&by), &["export", &from], |peer| {
+            served_by(&by, &["get", peer, &to, "--provider", &by])?;
             let got = std::fs::read(&to)?;
             ensure!(got == bytes, "{} bytes came, or other ones", got.len());
             Ok(())
@@ -220,13 +290,14 @@ fn get(ctx: &mut Ctx) -> Result<()> {
 }
 
 fn put(ctx: &mut Ctx) -> Result<()> {
+    let by = ctx.provider().to_owned();
     for &size in FILES {
         // Each node its own: the one that is replaced, and the one that replaces it.
         let seed = u64::from(ctx.env.node) * 100 + size as u64;
         let (path, _) = file("put", if ctx.first() { 100 } else { size }, seed)?;
         let name = path.to_string_lossy().into_owned();
-        together(ctx, &["export", "-w", &name], |peer| {
-            well(&["put", peer, &name]).map(|_| ())
+        together(ctx, Some(&by), &["export", "-w", &name], |peer| {
+            served_by(&by, &["put", peer, &name, "--provider", &by])
         })
         .with_context(|| format!("{size} bytes"))?;
         if ctx.first() {
@@ -242,18 +313,19 @@ fn put(ctx: &mut Ctx) -> Result<()> {
 fn put_refused(ctx: &mut Ctx) -> Result<()> {
     let (path, bytes) = file("refused", 1000, u64::from(ctx.env.node))?;
     let name = path.to_string_lossy().into_owned();
+    let by = ctx.provider().to_owned();
     if ctx.first() {
         let addr = ctx.env.addr.to_string();
-        let mut child = start(&["export", "--once", "-l", &addr, &name])?;
-        std::thread::sleep(Duration::from_millis(700));
+        let args = ["export", "--once", "--provider", &by, "-l", &addr, &name];
+        let mut server = Server::start(&args)?;
         ctx.barrier("listening")?;
         ctx.barrier("tried")?;
-        let _ = child.kill();
-        child.wait()?;
+        let _ = server.child.kill();
+        server.child.wait()?;
         ensure!(std::fs::read(&path)? == bytes, "the file was changed");
     } else {
         ctx.barrier("listening")?;
-        let out = kfi(&["put", &ctx.env.peer.to_string(), &name])?;
+        let out = kfi(&["put", &ctx.env.peer.to_string(), &name, "--provider", &by])?;
         ctx.barrier("tried")?;
         ensure!(
             !out.status.success(),

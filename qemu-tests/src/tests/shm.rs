@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! What is the intra-node provider's own: nobody needs rights over anybody, processes that share no
-//! network meet by a name, and what dies leaves nothing.
+//! network meet by a name.
 
 use super::refused;
 use crate::buf::Buf;
 use crate::harness::guest::{load, module_users};
-use crate::harness::{Ctx, Test, SHM, SHM_LONG};
+use crate::harness::{Ctx, Test, SHM};
 use crate::op::{self, iov};
-use crate::pair::{accept_one, connect_one, Opts, Pair, Remote, Side, LOCAL, REMOTE, WAIT};
+use crate::pair::{accept_one, Opts, Pair, Remote, Side, LOCAL, REMOTE, WAIT};
 use crate::raw::{field_text, hints, to_sockaddr, Dev};
 use crate::sys::{self, Map};
 use anyhow::{bail, ensure, Context, Result};
 use kfabric_uapi::*;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
@@ -26,12 +25,6 @@ pub const TESTS: &[Test] = &[
     Test::pair("shm.sends_wait_for_receives", waits).on(SHM),
     Test::pair("shm.cancel_takes_one_receive", cancel).on(SHM),
     Test::pair("shm.sixty_four_mib", large).seconds(10).on(SHM),
-    Test::pair("shm.p11_killed_at_random_points", |c| killed(c, 60))
-        .seconds(20)
-        .on(SHM),
-    Test::pair("shm.p11_killed_at_5000_random_points", |c| killed(c, 5000))
-        .seconds(600)
-        .on(SHM_LONG),
     Test::pair("shm.unload_in_use_is_refused", unload).on(SHM),
 ];
 
@@ -80,10 +73,8 @@ fn ranks(ctx: &mut Ctx) -> Result<()> {
 fn no_ptrace(ctx: &mut Ctx) -> Result<()> {
     const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
     // There is no way back from 3; the guest is thrown away.
-    if std::path::Path::new(SCOPE).exists() {
-        std::fs::write(SCOPE, "3").context(SCOPE)?;
-        ensure!(std::fs::read_to_string(SCOPE)?.trim() == "3", "{SCOPE}");
-    }
+    std::fs::write(SCOPE, "3").context(SCOPE)?;
+    ensure!(std::fs::read_to_string(SCOPE)?.trim() == "3", "{SCOPE}");
     let dev = Dev::open()?;
     sys::rights::become_user(2000 + u32::from(ctx.env.node))?;
     let side = Side::on(dev, &ctx.env)?;
@@ -370,108 +361,6 @@ fn large(ctx: &mut Ctx) -> Result<()> {
         check(3, "sent")?;
     }
     ctx.barrier("done")
-}
-
-/// What the one that dies does when it dies.
-fn die_at_work(side: &Side, peer: SocketAddr, theirs: Remote, way: u64) -> Result<()> {
-    let cq = side.cq(0, 0)?;
-    let buf = Buf::new(1 << 20)?;
-    let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
-    let (slot, _) = side.export(region, 0, 4096, REMOTE)?;
-    let ep = connect_one(side, &Opts::default(), &cq, peer)?.handle;
-    let len = if way & 1 == 0 { 1 << 20 } else { 64 };
-    let piece = [iov(region, 0, len)];
-    for i in 0.. {
-        let op = match (way + i) % 3 {
-            0 => op::write(i, &piece, theirs.addr, theirs.key),
-            1 => op::read(i, &piece, theirs.addr, theirs.key),
-            _ => op::send(i, &piece[..1]),
-        };
-        match side.dev.submit(ep, &[op]) {
-            Ok(_) => {}
-            Err(e) if e.errno.0 == libc::EAGAIN => {}
-            Err(e) => bail!(e),
-        }
-        while cq.read().is_some() {}
-        if i % 7 == 0 {
-            side.dev.key_revoke(slot)?;
-            side.assign(slot, 0, 4096, REMOTE)?;
-        }
-    }
-    Ok(())
-}
-
-/// The peer hears of each death in bounded time, and the next one under the same name works.
-fn killed(ctx: &mut Ctx, rounds: u64) -> Result<()> {
-    let side = Side::open(ctx)?;
-    if ctx.first() {
-        let (_pep, at) = side.listen(ctx.env.at(0), 0)?;
-        let buf = Buf::new(1 << 20)?;
-        let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
-        let (_, remote) = side.export(region, 0, buf.len() as u64, REMOTE)?;
-        ctx.ctl.send(&(at.port(), remote))?;
-        for round in 0..rounds {
-            one_dies(ctx, &side, region).with_context(|| format!("round {round}"))?;
-        }
-        return ctx.barrier("done");
-    }
-    let (port, theirs): (u16, Remote) = ctx.ctl.recv()?;
-    let peer = ctx.env.peer_at(port);
-    let env = ctx.env.clone();
-    for round in 0..rounds {
-        let pid = sys::fork(|| {
-            let work = || die_at_work(&Side::of(&env)?, peer, theirs, round);
-            i32::from(work().is_err())
-        })?;
-        let chance = (round + env.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-        std::thread::sleep(Duration::from_micros(chance % 30_000));
-        sys::kill(pid, libc::SIGKILL)?;
-        let end = sys::wait_pid(pid, WAIT)?;
-        ensure!(end.is_some(), "round {round}: it does not die");
-        ctx.ctl.send(&true)?;
-        ctx.barrier("round")?;
-    }
-    ctx.barrier("done")
-}
-
-/// Serves one that is killed at any time: before it asks, or connected.
-fn one_dies(ctx: &mut Ctx, side: &Side, region: u64) -> Result<()> {
-    let cq = side.cq(0, 0)?;
-    let mut up = None;
-    let mut dead = false;
-    let end = std::time::Instant::now() + sys::patience(WAIT);
-    loop {
-        ensure!(std::time::Instant::now() < end, "no word of the end");
-        match side.dev.eq_wait(&side.eq, Duration::from_millis(20)) {
-            Ok(event) if event.raw.event == KFI_CONNREQ => {
-                let ep = side
-                    .endpoint(&Opts::default(), &cq, event.raw.connreq)?
-                    .handle;
-                let piece = [iov(region, 0, 1 << 20)];
-                for i in 0..8 {
-                    side.dev.submit(ep, &[op::recv(i, &piece)])?;
-                }
-                match side.dev.accept(ep, &[]) {
-                    Ok(()) => up = Some(ep),
-                    Err(e) if e.errno.0 == libc::ECONNABORTED => side.dev.close(ep)?,
-                    Err(e) => bail!(e),
-                }
-            }
-            Ok(event) if [KFI_SHUTDOWN, KFI_CONN_ERROR].contains(&event.raw.event) => {
-                if up == Some(event.raw.object) {
-                    side.dev.close(event.raw.object)?;
-                    up = None;
-                }
-            }
-            Ok(_) => {}
-            // Nothing for now.
-            Err(_) if dead && up.is_none() => break,
-            Err(_) if !dead => dead = ctx.ctl.recv::<bool>()?,
-            Err(_) => {}
-        }
-    }
-    side.dev.close(cq.handle)?;
-    ctx.barrier("round")
 }
 
 fn unload(ctx: &mut Ctx) -> Result<()> {

@@ -8,13 +8,14 @@ use crate::buf::pattern_bytes;
 use crate::harness::leaks::vm_pin;
 use crate::harness::{Ctx, Test, SHM};
 use crate::pair::{connect_one, Opts, Side, WAIT};
+use crate::raw::Cq;
 use crate::sys::{self, Map};
 use anyhow::{bail, ensure, Context, Result};
 use kfabric::{Access, CompFlags, Completion, Endpoint, Errno, Event, Op, RemoteMem};
 use kfabric_uapi::*;
 use std::cell::Cell;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// The topic's tests.
@@ -51,6 +52,7 @@ pub const TESTS: &[Test] = &[
     Test::pair("shm_rings.p11_killed", killed)
         .seconds(10)
         .on(SHM),
+    Test::pair("shm_rings.p12_a_peer_that_goes_on_after_the_end", goes_on).on(SHM),
     Test::pair("shm_rings.p12_a_peer_that_scribbles", scribbles)
         .seconds(10)
         .on(SHM),
@@ -599,6 +601,25 @@ fn killed(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
+/// Connects by the calls alone, and asks for the rings, which nobody uses but the test.
+fn bare(ctx: &mut Ctx) -> Result<(Side, Cq, EpRings)> {
+    let side = Side::open(ctx)?;
+    let port: u16 = ctx.ctl.recv()?;
+    let cq = side.cq(0, 0)?;
+    let opts = Opts {
+        rings: true,
+        ..Opts::default()
+    };
+    let mut rings = EpRings {
+        size: std::mem::size_of::<EpRings>() as u32,
+        ep: connect_one(&side, &opts, &cq, ctx.env.peer_at(port))?.handle,
+        ..EpRings::default()
+    };
+    side.dev.call(&mut rings)?;
+    ensure!(rings.state == KFI_RINGS_SHARED, "{rings:?}");
+    Ok((side, cq, rings))
+}
+
 /// A peer that writes anything into both rings, and into the page that it must not.
 fn scribbles(ctx: &mut Ctx) -> Result<()> {
     const ROUNDS: u64 = 40;
@@ -669,22 +690,8 @@ fn scribbles(ctx: &mut Ctx) -> Result<()> {
     let region = lib.region(4096)?;
     for round in 0..ROUNDS {
         bystander.recv(region.segment(0..8), 1)?;
-        let side = Side::open(ctx)?;
-        let port: u16 = ctx.ctl.recv()?;
-        let cq = side.cq(0, 0)?;
-        let opts = Opts {
-            rings: true,
-            ..Opts::default()
-        };
-        let ep = connect_one(&side, &opts, &cq, ctx.env.peer_at(port))?.handle;
-        let mut rings = EpRings {
-            size: std::mem::size_of::<EpRings>() as u32,
-            ep,
-            ..EpRings::default()
-        };
-        side.dev.call(&mut rings)?;
-        ensure!(rings.state == KFI_RINGS_SHARED, "{rings:?}");
-        let fd = sys::own_fd(rings.fd);
+        let (side, _cq, rings) = bare(ctx)?;
+        let (ep, fd) = (rings.ep, sys::own_fd(rings.fd));
         let page = rings.page_size as usize;
         let both = libc::PROT_READ | libc::PROT_WRITE;
         let map = |len, prot, at| Map::raw(fd.as_fd(), len, prot, libc::MAP_SHARED, at as i64);
@@ -721,4 +728,65 @@ fn scribbles(ctx: &mut Ctx) -> Result<()> {
         ctx.barrier("enough")?;
     }
     ctx.barrier("done")
+}
+
+/// A peer that closes its endpoint, keeps the memory and goes on sending: what was there at the end is
+/// all that comes, and then the operations hear that it is over.
+fn goes_on(ctx: &mut Ctx) -> Result<()> {
+    /// Bytes of a message's piece, and of what it says.
+    const PIECE: usize = 32;
+    const LEN: u64 = 8;
+    const DATA: usize = KFI_RING_SIZE - KFI_RING_DATA;
+    if ctx.first() {
+        let lib = Lib::with_rings(ctx, true)?;
+        let region = lib.region(4096)?;
+        let ep = lib.accept_one(ctx)?;
+        is_shutdown(&lib)?;
+        ctx.barrier("ended")?;
+        // All that fits, if it is taken before it is known to be over, and once more.
+        let most = 3 * DATA / PIECE;
+        let mut came = 0;
+        for i in 0.. {
+            match ep.recv(region.segment(0..64), i) {
+                Err(e) if e.errno() == Some(Errno(libc::ENOTCONN)) => break,
+                Err(e) if e.errno() != Some(Errno::EAGAIN) => return Err(e.into()),
+                _ => {}
+            }
+            while let Some(got) = lib.cq.read_one()? {
+                came += usize::from(got.error().is_none());
+            }
+            ensure!(came <= most && i < 1_000_000, "it is not over: {came}");
+        }
+        return ctx.barrier("over");
+    }
+    let (side, _cq, rings) = bare(ctx)?;
+    let (ep, fd) = (rings.ep, sys::own_fd(rings.fd));
+    let both = libc::PROT_READ | libc::PROT_WRITE;
+    let (len, at) = (rings.map_size as usize, i64::from(rings.page_size));
+    let shared = Map::raw(fd.as_fd(), len, both, libc::MAP_SHARED, at)?;
+    let base = rings.side as usize * KFI_RING_SIZE;
+    for at in (0..DATA).step_by(PIECE) {
+        let at = base + KFI_RING_DATA + at;
+        // A message of its own.
+        shared.set64(at, 1 << 32 | LEN);
+        shared.set64(at + 8, LEN);
+        shared.set64(at + 16, 0);
+    }
+    let fill = || {
+        let head = shared.load32(base + std::mem::offset_of!(RingWords, head));
+        shared.store32(base, head.wrapping_add(DATA as u32));
+    };
+    fill();
+    side.dev.close(ep)?;
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                fill();
+            }
+        });
+        let done = ctx.barrier("ended").and_then(|()| ctx.barrier("over"));
+        over.store(true, Ordering::Relaxed);
+        done
+    })
 }

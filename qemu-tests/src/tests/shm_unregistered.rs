@@ -67,11 +67,11 @@ fn user(ctx: &mut Ctx) -> Result<(Pair, Remote)> {
     Ok((pair, theirs))
 }
 
-fn write_from(at: u64, len: u64, to: &Remote) -> OpEntry {
+pub(super) fn write_from(at: u64, len: u64, to: &Remote) -> OpEntry {
     op::write(1, &[iov(KFI_UNREGISTERED, at, len)], to.addr, to.key)
 }
 
-fn read_into(at: u64, len: u64, from: &Remote) -> OpEntry {
+pub(super) fn read_into(at: u64, len: u64, from: &Remote) -> OpEntry {
     op::read(2, &[iov(KFI_UNREGISTERED, at, len)], from.addr, from.key)
 }
 
@@ -323,7 +323,7 @@ fn with_data(ctx: &mut Ctx) -> Result<()> {
 
 /// Posts `entry` in a thread of its own, with a page missing that only this thread brings, and calls
 /// `meanwhile` when it waits for that.
-fn stuck(
+pub(super) fn stuck(
     pair: &Pair,
     entry: OpEntry,
     missing: &Missing<'_>,
