@@ -106,12 +106,11 @@ impl Talk<'_> {
             let mut entries = [CqEntry::default(); 2];
             let count = self.cq.read(&mut entries);
             for entry in entries.iter().take(count) {
-                if entry.err != 0 {
-                    return Err(EIO);
-                }
-                match entry.context {
-                    CAME => came = Some(entry.len),
-                    WENT => went = true,
+                match (entry.context, entry.err) {
+                    (CAME, 0) => came = Some(entry.len),
+                    (WENT, 0) => went = true,
+                    // Who refuses leaves at once: that the question arrived may not be known then.
+                    (WENT, _) if came.is_some() => went = true,
                     _ => return Err(EIO),
                 }
             }

@@ -8,7 +8,7 @@ use crate::disk::{
     begin, connect, disconnect, end, kfi, show, write_filled, Disk, Loaded, NAME, PORT,
 };
 use crate::harness::guest::until;
-use crate::harness::{Ctx, Test, NETNS};
+use crate::harness::{Ctx, Test, NETNS, SHM};
 use crate::op;
 use crate::pair::{Opts, Side, LOCAL, WAIT};
 use crate::raw::{CallError, Cq};
@@ -42,6 +42,9 @@ pub const TESTS: &[Test] = &[
     Test::pair("blkdev.targets_that_lie", targets)
         .seconds(60)
         .on(NETNS),
+    Test::pair("blk.refused_unheard", unheard)
+        .seconds(30)
+        .on(NETNS | SHM),
 ];
 
 const DEPTH: u64 = 16;
@@ -66,6 +69,15 @@ struct Liar {
 
 impl Liar {
     fn open(side: Side, connreq: u64) -> Result<Self> {
+        let liar = Self::deaf(side, connreq)?;
+        for n in 0..DEPTH {
+            liar.listen(n)?;
+        }
+        Ok(liar)
+    }
+
+    /// One at which nothing arrives that is said to it.
+    fn deaf(side: Side, connreq: u64) -> Result<Self> {
         let map = Map::anon(4 << 20)?;
         let cq = side.cq(128, KFI_CQ_FORMAT_DATA)?;
         let opts = Opts {
@@ -78,17 +90,13 @@ impl Liar {
         let len = map.len() as u64;
         let access = LOCAL | KFI_REMOTE_READ | KFI_REMOTE_WRITE;
         let region = side.reg_at(map.addr(), len, access)?.handle;
-        let liar = Self {
+        Ok(Self {
             side,
             cq,
             ep,
             map,
             region,
-        };
-        for n in 0..DEPTH {
-            liar.listen(n)?;
-        }
-        Ok(liar)
+        })
     }
 
     fn post(&self, op: OpEntry) -> Result<()> {
@@ -107,6 +115,12 @@ impl Liar {
         self.map.write(SEND as usize, &all);
         let part = op::iov(self.region, SEND, all.len() as u64);
         self.post(op::send(SENT, &[part]))
+    }
+
+    fn welcomes(&self, welcome: &Welcome) -> Result<()> {
+        let mut message = [0; MESSAGE_MAX];
+        let len = welcome.write(&mut message).ok().context("no room")?;
+        self.say(&[&message[..len]])
     }
 
     /// Waits until what was said has gone.
@@ -587,13 +601,10 @@ impl Fake {
             let hello = liar.next(WAIT)?.context("no question")?;
             let hello = Question::read(&hello).map_err(|e| anyhow::anyhow!("{e:?}"))?;
             ensure!(matches!(hello, Question::Hello(_)), "{hello:?}");
-            let welcome = match device {
+            liar.welcomes(&match device {
                 false => Welcome::refusal(kfabric_pure::blk::device::OTHER_KIND),
                 true => *good,
-            };
-            let mut message = [0; MESSAGE_MAX];
-            let len = welcome.write(&mut message).ok().context("no room")?;
-            liar.say(&[&message[..len]])?;
+            })?;
             if device {
                 return Ok(Self { liar, pep });
             }
@@ -795,5 +806,37 @@ fn targets(ctx: &mut Ctx) -> Result<()> {
         }
         ctx.barrier("round")?;
     }
+    loaded.end(ctx)
+}
+
+/// A disk is told why it is refused, also where the target has gone before what the disk said is known to
+/// have arrived.
+fn unheard(ctx: &mut Ctx) -> Result<()> {
+    const WHY: i32 = libc::EKEYREVOKED;
+    let loaded = Loaded::new(ctx)?;
+    if ctx.first() {
+        let side = Side::open(ctx)?;
+        let at = SocketAddr::new(ctx.env.addr, PORT.parse()?);
+        let (pep, _) = side.listen(at, 8)?;
+        ctx.barrier("listens")?;
+        let connreq = next_event(&side, KFI_CONNREQ)?;
+        let liar = Liar::deaf(side.again()?, connreq)?;
+        liar.side.dev.accept(liar.ep, &[])?;
+        next_event(&side, KFI_CONNECTED)?;
+        liar.welcomes(&Welcome::refusal(WHY.unsigned_abs()))?;
+        liar.sent()?;
+        liar.side.dev.close(liar.ep)?;
+        ctx.barrier("refused")?;
+        side.dev.close(pep)?;
+        drop(liar);
+        return loaded.end(ctx);
+    }
+    ctx.barrier("listens")?;
+    let e = connect(ctx, NAME, &["-i", "1"])
+        .err()
+        .context("it is let in")?;
+    let why = format!("os error {WHY})");
+    ensure!(format!("{e:#}").contains(&why), "{e:#}");
+    ctx.barrier("refused")?;
     loaded.end(ctx)
 }
