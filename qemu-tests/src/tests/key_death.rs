@@ -343,6 +343,8 @@ const FIRST: [(i32, u32); 2] = [
 ];
 /// `IB_WC_WR_FLUSH_ERR`.
 const WR_FLUSH_ERR: u32 = 5;
+/// Where the victim is told to go on, behind what it tells of itself.
+const GO: usize = 64;
 
 /// P11: the peer of a process that is killed, whatever state its keys are in, writes by one of them
 /// without pause. What it did is done, one operation says why it ended, the rest is flushed, and
@@ -362,9 +364,12 @@ fn told(ctx: &mut Ctx) -> Result<()> {
             let r: Remote = ctx.ctl.recv()?;
             let piece = [iov(region, 0, SIZE)];
             let make = |context| op::write(context, &piece, r.addr, r.key);
+            side.dev.submit(ep, &[make(0)])?;
+            let worked = cq.wait(LONG).context(*state)?;
+            ensure!(worked.err == 0, "{state}: it never worked: {worked:?}");
+            ctx.ctl.send(&true)?;
             let ends = run_to_the_end(&side, ep, &cq, make).context(*state)?;
             let good = ends.iter().take_while(|e| e.err == 0).count();
-            ensure!(good > 0, "{state}: it never worked");
             // Where nothing was on its way there is nothing to flush.
             let first = ends.get(good);
             if let Some(first) = first {
@@ -406,12 +411,16 @@ fn told(ctx: &mut Ctx) -> Result<()> {
             let (_, r) = side.export(region, 0, SIZE, KFI_REMOTE_WRITE)?;
             connect_one(side, &Opts::default(), &cq, peer)?;
             r.leave_in(&word);
-            let arrives = || Ok((window.get64(0) != 0).then_some(()));
-            until("a write", LONG, arrives)?;
+            let go = || Ok((word.load32(GO) == 1).then_some(()));
+            until("a write", LONG, go)?;
+            ensure!(window.get64(0) != 0, "nothing was written");
             stay(&victim, *path)
         };
         let pid = start(state, work)?;
         Remote::tell_of(ctx, &word)?;
+        // One has been done, which the peer has heard of.
+        ensure!(ctx.ctl.recv::<bool>()?, "{state}: nothing worked");
+        word.store32(GO, 1);
         until(state, WAIT, || Ok((word.load32(0) == 1).then_some(())))?;
         std::thread::sleep(Duration::from_millis(3));
         end(&side.dev, pid).context(*state)?;
