@@ -239,6 +239,12 @@ pub struct EpAttr {
     /// ([`Key::alloc_for`], [`Region::register_for`](crate::region::Region::register_for)), and
     /// nothing else of its domain.
     pub own_keys: bool,
+    /// The values of its own keys come again as those of other endpoints that are opened so, and as no
+    /// others. On itself none comes twice. It is for who takes a key for each of very many operations:
+    /// the values of all others never come again, and so come to an end (over rxe after 2^26). Whoever is
+    /// told such a key must use it by this connection and by no other: only here an old one fails for
+    /// certain.
+    pub reuse_values: bool,
 }
 
 /// Keys of an endpoint's own.
@@ -326,6 +332,9 @@ impl Endpoint {
         if attr.own_keys && limits.caps & KFI_EP_KEYS == 0 {
             return Err(eopnotsupp());
         }
+        if attr.reuse_values && !attr.own_keys {
+            return Err(EINVAL);
+        }
         let held = Held::new(domain)?;
         let own = match attr.own_keys {
             true => Some(OwnKeys {
@@ -334,7 +343,7 @@ impl Endpoint {
                         Some(key) => Some(key.prover()?),
                         None => None,
                     },
-                    true,
+                    attr.reuse_values,
                 )?,
                 bound: Bound::new()?,
             }),
@@ -466,8 +475,9 @@ impl Endpoint {
         }
     }
 
-    /// Whether some of the numbers that the device has for keys of its own are used up for it. Should
-    /// there be no more keys then (`ENOSPC`), an endpoint that is opened anew has them all.
+    /// Whether some of the values that the device has for keys of its own are used up for it, which is one
+    /// that [reuses](EpAttr::reuse_values) them. Should there be no more keys then (`ENOSPC`), an endpoint
+    /// that is opened anew has them all.
     pub fn has_worn_keys(&self) -> bool {
         self.own.as_ref().is_some_and(|own| own.group.is_worn())
     }

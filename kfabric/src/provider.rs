@@ -192,14 +192,14 @@ pub trait DomainOps: Send + Sync {
     /// that auth key, and has ours prove it ([`proof`](crate::pure::proof) says how). A peer that has
     /// not is `EKEYREJECTED` to the sink.
     ///
-    /// One that is an endpoint's `own` has that endpoint in it and never another: a key's value that a
-    /// group of that kind has had may come again in another one of that kind, where only that one's peer
-    /// reaches anything by it. Nowhere else does a value come again.
+    /// A key's value never comes again. But one that `reuses` values has one endpoint in it and never
+    /// another, and what a group of that kind has had as a value may come again in another one of that
+    /// kind, where only that one's peer reaches anything by it.
     ///
     /// # Errors
     ///
     /// `EOPNOTSUPP`: it cannot keep any apart.
-    fn group(&self, _proof: Option<Arc<dyn Proof>>, _own: bool) -> Result<Arc<dyn GroupOps>> {
+    fn group(&self, _proof: Option<Arc<dyn Proof>>, _reuses: bool) -> Result<Arc<dyn GroupOps>> {
         Err(eopnotsupp())
     }
 
@@ -243,8 +243,8 @@ pub trait GroupOps: Send + Sync {
     /// For the provider to find its own type again.
     fn as_any(&self) -> &dyn Any;
 
-    /// Whether some of the numbers that the device has for keys are used up in it, and are not tried
-    /// again while it is there.
+    /// Whether some of the values that the device has for keys are used up in it, and are not while
+    /// another one is new: it reuses them.
     fn is_worn(&self) -> bool {
         false
     }

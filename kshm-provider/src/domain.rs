@@ -96,7 +96,7 @@ impl DomainOps for Domain {
         Ok(region)
     }
 
-    fn group(&self, proof: Option<Arc<dyn Proof>>, _own: bool) -> Result<Arc<dyn GroupOps>> {
+    fn group(&self, proof: Option<Arc<dyn Proof>>, _reuses: bool) -> Result<Arc<dyn GroupOps>> {
         let group: Arc<dyn GroupOps> = Arc::new(Shared(Group::new(proof)?), GFP_KERNEL_ACCOUNT)?;
         Ok(group)
     }

@@ -126,10 +126,10 @@ impl DomainOps for Domain {
         Ok(region)
     }
 
-    fn group(&self, proof: Option<Arc<dyn Proof>>, own: bool) -> Result<Arc<dyn GroupOps>> {
+    fn group(&self, proof: Option<Arc<dyn Proof>>, reuses: bool) -> Result<Arc<dyn GroupOps>> {
         let live = self.device.enter()?;
         let holds = self.group.holds().clone();
-        let group = Group::new(&live, &self.device, holds, proof, own)?;
+        let group = Group::new(&live, &self.device, holds, proof, reuses)?;
         let group: Arc<dyn GroupOps> = Arc::new(Shared(group), GFP_KERNEL)?;
         Ok(group)
     }

@@ -190,19 +190,19 @@ impl GroupOps for Shared {
     }
 
     fn is_worn(&self) -> bool {
-        !self.0.inner.worn.lock().is_empty()
+        self.0.inner.values.reuses() && !self.0.inner.worn.lock().is_empty()
     }
 }
 
 impl Group {
     /// Makes one of the domain that `holds` are of; with a `proof`, one whose endpoints connect only to
-    /// who has the same auth key; `own`, for one endpoint and no other.
+    /// who has the same auth key; `reuses` values, which has one endpoint and no other.
     pub(crate) fn new(
         live: &Live<'_>,
         device: &Arc<Device>,
         holds: Arc<Holds>,
         proof: Option<Arc<dyn Proof>>,
-        own: bool,
+        reuses: bool,
     ) -> Result<Arc<Self>> {
         let pd = Arc::new(Pd::new(live, device.ib())?, GFP_KERNEL)?;
         let lkey = pd.local_dma_lkey();
@@ -212,7 +212,7 @@ impl Group {
                 registrar <- new_mutex!(Registrar { queue: None, scratch: None }, "kverbs_keyq"),
                 ready: AtomicBool::new(false),
                 worn <- new_mutex!(KVec::new(), "kverbs_worn"),
-                values <- Values::new(own),
+                values <- Values::new(reuses),
             }),
             GFP_KERNEL,
         )?;

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The values that keys have had since the module was loaded, on any device: none comes again to
-//! anybody who could have it from before (P4), not even when a device was removed and begins to count
-//! anew. A value is spent when it is set aside, whether or not it is given out.
+//! The values that keys have had since the module was loaded, on any device: none comes again (P4), not
+//! even when a device was removed and begins to count anew. A value is spent when it is set aside, whether
+//! or not it is given out.
 //!
-//! What is in a group that many endpoints share has values that nobody ever had. What is in a group of
-//! one endpoint's own is reached by that one's peer alone, so there it is enough that the group has not
-//! had the value; it may come again in another group of that kind, and in none of the other.
-//! [`kfabric::pure::spent`] says how the two are kept apart.
+//! The one exception is asked for: an endpoint with keys of its own may reuse what others of that kind have
+//! had. What is in its group is reached by its peer alone, so there it is enough that the group has not
+//! had the value. [`kfabric::pure::spent`] says how the two are kept apart.
 //!
-//! It takes 32 bytes for each hardware slot that ever had a key, and 16 more in each group of an
-//! endpoint's own that had a key with it. There are 2^32 values (of which rxe uses 2^27), half of them for
-//! what is shared; when those are used up there are no such keys any more, rather than old ones. As
-//! many are for each endpoint with keys of its own.
+//! It takes 32 bytes for each hardware slot that ever had a key, and 16 more in each group that reuses
+//! values and had a key with it. There are 2^32 values (of which rxe uses 2^27), half of them for what
+//! never comes again; when those are used up there are no such keys any more, rather than old ones. As
+//! many are for each endpoint that reuses them.
 //!
 //! Nothing is allocated under a lock: whoever waits for it may be what others' memory waits for.
 
@@ -114,20 +113,25 @@ fn with_all<R>(key: u32, act: impl FnOnce(&mut Spent) -> R) -> Result<R> {
 /// Where the values of a group's keys come from.
 #[pin_data]
 pub(crate) struct Values {
-    /// It is a group of one endpoint's own.
-    own: bool,
+    /// It is a group of one endpoint that reuses what others of that kind have had.
+    reuses: bool,
     /// What has been in that one.
     #[pin]
     had: Mutex<Map<SpentOwn>>,
 }
 
 impl Values {
-    /// Those of a group; `own`: of one endpoint's own.
-    pub(crate) fn new(own: bool) -> impl PinInit<Self> {
+    /// Those of a group; `reuses`: of one endpoint that reuses values.
+    pub(crate) fn new(reuses: bool) -> impl PinInit<Self> {
         pin_init!(Self {
-            own,
+            reuses,
             had <- new_mutex!(None, "kverbs_spent"),
         })
+    }
+
+    /// Whether values are reused.
+    pub(crate) fn reuses(&self) -> bool {
+        self.reuses
     }
 
     fn with_own<R>(&self, key: u32, act: impl FnOnce(&mut SpentOwn) -> R) -> Result<R> {
@@ -141,7 +145,7 @@ impl Values {
     ///
     /// `ENOMEM`.
     pub(crate) fn draw(&self, key: u32, random: u32) -> Result<Option<u8>> {
-        if !self.own {
+        if !self.reuses {
             return with_all(key, |spent| spent.draw(random));
         }
         let byte = self.with_own(key, |spent| spent.draw(random))?;
@@ -161,7 +165,7 @@ impl Values {
         // CAST: The low byte.
         let byte = key as u8;
         let new = with_all(key, |spent| spent.take(byte))?;
-        if new && self.own {
+        if new && self.reuses {
             self.with_own(key, |spent| spent.take(byte))?;
         }
         Ok(new)

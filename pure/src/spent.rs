@@ -6,13 +6,11 @@
 //! would reach what the new one is for. So each value is given out once, and a slot whose
 //! values are gone has no more.
 //!
-//! How long a value has to stay away depends on who could use it. What is for the peers of many
-//! endpoints must never have been anybody else's: one of them may have it from anywhere. What is for
-//! the peer of one endpoint alone must not come again for that one; who had it of another such endpoint
-//! finds nothing by it elsewhere. So the low bytes are in two halves: the lower is
-//! drawn from for what is shared, for ever ([`Spent`]), the upper for endpoints' own, for each anew
-//! ([`SpentOwn`]), and nothing that was an endpoint's own is ever drawn for what is shared. What a device
-//! chooses itself, from both, is taken only if nobody has ever had it.
+//! An endpoint with keys of its own may ask to reuse what others of that kind have had, because it takes
+//! more than there are: its peer reaches nothing else by them, so they must not come again for that one.
+//! So the low bytes are in two halves. The lower is drawn from for ever ([`Spent`]), the upper for each
+//! endpoint of that kind anew ([`SpentOwn`]), and nothing of the upper is ever drawn for anything else.
+//! What a device chooses itself, from both, is taken only if nobody has ever had it.
 
 /// Values of a half.
 pub const HALF: u32 = 128;
@@ -90,7 +88,7 @@ impl Spent {
     }
 }
 
-/// The low bytes that keys of one hardware slot have had as those of one endpoint alone.
+/// The low bytes that keys of one hardware slot have had as those of one endpoint that reuses values.
 ///
 /// What is drawn here, or taken, has to be taken from [`Spent`] as well.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -8,7 +8,11 @@ use kernel::{
     sync::Arc, //
 };
 use kfabric::{
-    ep::Post,
+    ep::{
+        Endpoint,
+        EpAttr,
+        Post, //
+    },
     errno::enotconn,
     key::{
         Assignment,
@@ -68,6 +72,7 @@ pub(crate) const TESTS: &[Test] = &[
         batch(s, |all| Key::assign_ordered(all, None))
     }),
     ("key_of_an_endpoint", of_an_endpoint),
+    ("key_of_a_reused_value", of_reused_values),
 ];
 
 /// An operation that must be refused: by whom does not matter, but nothing moves.
@@ -312,6 +317,27 @@ fn of_an_endpoint(station: &Station) -> Outcome {
         ..Wanted::default()
     };
     let (own, other) = (Pair::with(station, &wanted, &[], &[])?, Pair::new(station)?);
+    bound_to(station, &own, &other, false)
+}
+
+/// As above, where the key's value may have been another's before; and only so.
+fn of_reused_values(station: &Station) -> Outcome {
+    let attr = EpAttr {
+        reuse_values: true,
+        ..EpAttr::default()
+    };
+    check_err!(Endpoint::open(&station.domain, &attr, None), EINVAL);
+    let wanted = Wanted {
+        own_keys: true,
+        reuse_values: true,
+        ..Wanted::default()
+    };
+    let (own, other) = (Pair::with(station, &wanted, &[], &[])?, Pair::new(station)?);
+    check!(!own.client.ep.has_worn_keys());
+    bound_to(station, &own, &other, true)
+}
+
+fn bound_to(station: &Station, own: &Pair, other: &Pair, reused: bool) -> Outcome {
     let (here, there) = (
         Buffer::local(&station.domain, 4096)?,
         Buffer::shared(&station.domain, 8192)?,
@@ -322,6 +348,11 @@ fn of_an_endpoint(station: &Station) -> Outcome {
     let common = Key::alloc(&there.region)?;
     let value = bound.assign(0, 4096, REMOTE)?;
     let common_value = common.assign(4096, 4096, REMOTE)?;
+    if station.info().mr_key_size == 4 {
+        // Over verbs those that come again are apart.
+        check_eq!(value.key & 0x80, u64::from(reused) << 7);
+        check!(common_value.key & 0x80 == 0);
+    }
     here.fill(0, 4096, 9);
     writer.write_to(1, (&here, 0, 4096), value)?;
     writer.done(1)?;
@@ -329,7 +360,7 @@ fn of_an_endpoint(station: &Station) -> Outcome {
     other.client.write_to(2, (&here, 0, 4096), common_value)?;
     other.client.done(2)?;
     check!(there.has(4096, 4096, 9));
-    refused(&other, OpKind::Write, &here, value.remote_addr, value.key)?;
+    refused(other, OpKind::Write, &here, value.remote_addr, value.key)?;
     writer.write_to(3, (&here, 0, 100), common_value)?;
     check_eq!(writer.completion()?.err, bindings::EACCES);
     own.ended()?;

@@ -56,6 +56,8 @@ pub(crate) struct Wanted {
     pub(crate) format: u32,
     /// It has keys of its own.
     pub(crate) own_keys: bool,
+    /// Their values have been others'.
+    pub(crate) reuse_values: bool,
     /// Pieces of an operation's memory; 0: what the device can do.
     pub(crate) iov_limit: u32,
 }
@@ -67,6 +69,7 @@ impl Default for Wanted {
             flags: 0,
             format: KFI_CQ_FORMAT_DATA,
             own_keys: false,
+            reuse_values: false,
             iov_limit: 0,
         }
     }
@@ -118,6 +121,7 @@ impl Side {
                 limit => limit,
             },
             own_keys: wanted.own_keys,
+            reuse_values: wanted.reuse_values,
             ..EpAttr::default()
         };
         let ep = Endpoint::open(domain, &attr, request)?;

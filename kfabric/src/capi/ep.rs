@@ -134,6 +134,7 @@ fn open(
         // CAST: Events of it have its address.
         context: place.ptr() as u64,
         own_keys: domain.ep_keys,
+        reuse_values: false,
     };
     // SAFETY: As above.
     let dest = unsafe { info::dest_addr(info)? };

@@ -453,6 +453,7 @@ fn ep_open(file: &File, call: &mut EpOpen) -> Result<Made> {
         src_addr: call.src_addr,
         context: call.context,
         own_keys: call.flags & KFI_EP_OWN_KEYS != 0,
+        reuse_values: false,
     };
     let under = auth::under(file, &domain, key, domain.auth(), Want::endpoints(1))?;
     // Before a request is used up: nothing fails after that.

@@ -151,6 +151,8 @@ impl Lane {
                     // A head, and what goes with it.
                     iov_limit: 2,
                     own_keys: true,
+                    // A key for a request, for years. They are used by its connection alone.
+                    reuse_values: true,
                     ..EpAttr::default()
                 },
             ),
