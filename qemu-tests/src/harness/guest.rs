@@ -3,13 +3,16 @@
 //! What a test does to the guest around it.
 
 use anyhow::{bail, Context, Result};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// The line to the host, which acts on this guest: there in the two-guest topology.
 const CONTROL: &str = "/dev/virtio-ports/kfi.ctl";
+/// Where control groups are.
+const GROUPS: &str = "/sys/fs/cgroup";
 
 /// Asks the host for something: `link off`, `link on`, `freeze SECONDS`, `kill`. Returns when it
 /// is done.
@@ -51,6 +54,50 @@ pub fn run(program: &str, args: &[&str]) -> Result<String> {
         bail!("{program} {}: {}: {said}{err}", args.join(" "), out.status);
     }
     Ok(said)
+}
+
+/// A control group that counts memory; `None`: the kernel has none.
+pub fn memory_group(name: &str) -> Option<PathBuf> {
+    let root = Path::new(GROUPS);
+    fs::write(root.join("cgroup.subtree_control"), "+memory").ok()?;
+    let group = root.join(name);
+    let _ = fs::create_dir(&group);
+    Some(group)
+}
+
+/// Has a control group of its own count the memory of this process.
+pub struct MemoryGroup(PathBuf);
+
+impl MemoryGroup {
+    /// Puts this process there; `None`: the kernel counts none.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be moved.
+    pub fn join(name: &str) -> Result<Option<Self>> {
+        let Some(group) = memory_group(name).map(Self) else {
+            return Ok(None);
+        };
+        fs::write(group.0.join("cgroup.procs"), "0")?;
+        Ok(Some(group))
+    }
+
+    /// Bytes that it has now.
+    ///
+    /// # Errors
+    ///
+    /// When they cannot be read.
+    pub fn current(&self) -> Result<u64> {
+        let text = fs::read_to_string(self.0.join("memory.current"))?;
+        Ok(text.trim().parse()?)
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        let _ = fs::write(Path::new(GROUPS).join("cgroup.procs"), "0");
+        let _ = fs::remove_dir(&self.0);
+    }
 }
 
 /// Tries again and again until `f` gives something; `what` is for the error.

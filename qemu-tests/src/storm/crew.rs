@@ -5,6 +5,7 @@
 use super::plan::{PAIRS, WORKERS};
 use super::worker::{Page, Want, Worker, PAGE};
 use crate::harness::child::where_it_is;
+use crate::harness::guest::memory_group;
 use crate::harness::Env;
 use crate::sys::{self, Ended, Map};
 use crate::tests::stress::Rng;
@@ -279,10 +280,7 @@ fn open_to_all() {
 
 /// A control group with little memory, where the kernel has such.
 fn groups(node: u8) -> Option<PathBuf> {
-    let root = PathBuf::from("/sys/fs/cgroup");
-    fs::write(root.join("cgroup.subtree_control"), "+memory").ok()?;
-    let group = root.join(format!("storm-{node}"));
-    let _ = fs::create_dir(&group);
+    let group = memory_group(&format!("storm-{node}"))?;
     fs::write(group.join("memory.max"), LITTLE).ok()?;
     Some(group)
 }

@@ -5,8 +5,9 @@
 
 use super::library::{batch_over, messages_over, one_sided_over, threads_over, Lib};
 use crate::buf::pattern_bytes;
+use crate::harness::guest::MemoryGroup;
 use crate::harness::leaks::vm_pin;
-use crate::harness::{Ctx, Test, SHM};
+use crate::harness::{skip, Ctx, Test, SHM};
 use crate::pair::{connect_one, Opts, Side, WAIT};
 use crate::raw::Cq;
 use crate::sys::{self, Map};
@@ -49,6 +50,7 @@ pub const TESTS: &[Test] = &[
     .seconds(20)
     .on(SHM),
     Test::pair("shm_rings.p05_both_are_charged", charged).on(SHM),
+    Test::pair("shm_rings.who_connects_pays", paid).on(SHM),
     Test::pair("shm_rings.p11_killed", killed)
         .seconds(10)
         .on(SHM),
@@ -526,6 +528,37 @@ fn charged(ctx: &mut Ctx) -> Result<()> {
     let ep = lib.connect(ctx)?;
     ensure!(ep.has_rings() == Some(false), "{:?}", ep.has_rings());
     ensure!(vm_pin() == before, "VmPin is {}", vm_pin());
+    ctx.barrier("done")
+}
+
+/// The memory cgroup of who connects has the rings: who lets others connect does not pay for what those
+/// keep.
+fn paid(ctx: &mut Ctx) -> Result<()> {
+    const EPS: u64 = 32;
+    const RINGS: u64 = EPS * 2 * KFI_RING_SIZE as u64;
+    let Some(group) = MemoryGroup::join(&format!("rings-{}", ctx.env.node))? else {
+        return skip("the kernel has no memory cgroups");
+    };
+    let lib = Lib::with_rings(ctx, true)?;
+    let before = group.current()?;
+    let mut eps = Vec::new();
+    for _ in 0..EPS {
+        let ep = lib.connect(ctx)?;
+        ensure!(ep.has_rings() == Some(true), "{:?}", ep.has_rings());
+        eps.push(ep);
+    }
+    let grown = group.current()?.saturating_sub(before);
+    let other: u64 = ctx.ctl.exchange(&grown)?;
+    let (connects, accepts) = match ctx.first() {
+        true => (other, grown),
+        false => (grown, other),
+    };
+    eprintln!("{connects} bytes of who connects, {accepts} of who accepts");
+    // What else there is of a connection, both ends have.
+    ensure!(
+        connects > accepts + RINGS / 2,
+        "{connects} bytes of who connects, {accepts} of who accepts"
+    );
     ctx.barrier("done")
 }
 
