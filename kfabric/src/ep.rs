@@ -239,11 +239,10 @@ pub struct EpAttr {
     /// ([`Key::alloc_for`], [`Region::register_for`](crate::region::Region::register_for)), and
     /// nothing else of its domain.
     pub own_keys: bool,
-    /// The values of its own keys come again as those of other endpoints that are opened so, and as no
-    /// others. On itself none comes twice. It is for who takes a key for each of very many operations:
-    /// the values of all others never come again, and so come to an end (over rxe after 2^26). Whoever is
-    /// told such a key must use it by this connection and by no other: only here an old one fails for
-    /// certain.
+    /// The values of its own keys come again as those of other endpoints that are opened so, at other
+    /// addresses, and as no others. On itself none comes twice. It is for who takes very many, one for each
+    /// operation: the values of all others never come again, and so come to an end (over rxe after 2^26).
+    /// Whoever is told such a key uses it by this connection and by no other.
     pub reuse_values: bool,
 }
 

@@ -194,7 +194,7 @@ pub trait DomainOps: Send + Sync {
     ///
     /// A key's value never comes again. But one that `reuses` values has one endpoint in it and never
     /// another, and what a group of that kind has had as a value may come again in another one of that
-    /// kind, where only that one's peer reaches anything by it.
+    /// kind, at another address, where only that one's peer reaches anything by it.
     ///
     /// # Errors
     ///

@@ -80,6 +80,17 @@ struct Inner {
     worn: Mutex<KVec<Mr>>,
     #[pin]
     values: Values,
+    base: u64,
+}
+
+/// Where the addresses of a group that reuses values begin: no two are the same.
+fn next_base() -> u64 {
+    /// Bytes of a place: more than a region of the kernel's memory has.
+    const PLACE: u64 = 1 << 42;
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    // Above all addresses of processes, and below those that give peers nothing.
+    let places = (1 << 62) / PLACE;
+    (1 << 62) + NEXT.fetch_add(1, Ordering::Relaxed) % places * PLACE
 }
 
 /// Worn regions that are kept.
@@ -213,6 +224,7 @@ impl Group {
                 ready: AtomicBool::new(false),
                 worn <- new_mutex!(KVec::new(), "kverbs_worn"),
                 values <- Values::new(reuses),
+                base: if reuses { next_base() } else { 0 },
             }),
             GFP_KERNEL,
         )?;
@@ -278,6 +290,13 @@ impl Group {
     /// Where its keys' values come from.
     pub(crate) fn values(&self) -> &Values {
         &self.inner.values
+    }
+
+    /// What is added to the addresses that peers know its memory by: in a group that reuses values a place
+    /// of its own, so that a value which comes again is not where it was. rxe looks at nothing else when a
+    /// peer repeats a read that was good once ([`hidden_addr`](crate::region::hidden_addr)).
+    pub(crate) fn base(&self) -> u64 {
+        self.inner.base
     }
 
     /// Keeps a region that has had all its keys from coming again, if there is room for it.

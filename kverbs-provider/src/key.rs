@@ -88,8 +88,8 @@ use kfabric::{
 
 /// How many of the device's keys are looked at for one that is new.
 const TRIES: usize = 64;
-/// … where looking means to register a window.
-const FULL_TRIES: usize = 8;
+/// … where looking means to register a window, and each is kept until another is found.
+const KEPT_TRIES: usize = 8;
 
 /// What a slot has on the device.
 enum State {
@@ -219,7 +219,8 @@ impl Inner {
         let mem = self.region.mem();
         let opens = self.group.device().ib().opens();
         // Kept until another is found, for a device may hand out again what it got back last.
-        let mut old = KVec::<Mr>::with_capacity(FULL_TRIES, GFP_KERNEL)?;
+        let mut old = KVec::<Mr>::with_capacity(KEPT_TRIES, GFP_KERNEL)?;
+        let most = if opens { TRIES } else { KEPT_TRIES };
         let mut tries = 0;
         let found = loop {
             tries += 1;
@@ -243,7 +244,7 @@ impl Inner {
             });
             let e = match new {
                 Ok(true) => break Ok(mr),
-                Ok(false) if tries < FULL_TRIES => None,
+                Ok(false) if tries < most => None,
                 Ok(false) => Some(ENOSPC),
                 Err(e) => Some(e),
             };
@@ -331,12 +332,20 @@ fn rights(order: &KeyAssign<'_>) -> Access {
 }
 
 impl Inner {
+    /// What is added to addresses: see [`Group::base`]. A process knows its memory by addresses of its own.
+    fn base(&self) -> u64 {
+        match self.region.mem().user() {
+            Some(_) => 0,
+            None => self.group.base(),
+        }
+    }
+
     fn window(&self, offset: u64, len: u64) -> Result<Window> {
         let offset = usize::try_from(offset)?;
         Ok(Window {
             offset,
             len: usize::try_from(len)?,
-            iova: region::remote_addr(self.region.mem(), offset),
+            iova: region::remote_addr(self.region.mem(), offset).wrapping_add(self.base()),
         })
     }
 

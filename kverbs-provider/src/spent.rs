@@ -7,7 +7,7 @@
 //! had. What is in its group is reached by its peer alone, so there it is enough that the group has not
 //! had the value. [`kfabric::pure::spent`] says how the two are kept apart.
 //!
-//! It takes 32 bytes for each hardware slot that ever had a key, and 16 more in each group that reuses
+//! It takes 48 bytes for each hardware slot that ever had a key, and 16 more in each group that reuses
 //! values and had a key with it. There are 2^32 values (of which rxe uses 2^27), half of them for what
 //! never comes again; when those are used up there are no such keys any more, rather than old ones. As
 //! many are for each endpoint that reuses them.
@@ -148,12 +148,9 @@ impl Values {
         if !self.reuses {
             return with_all(key, |spent| spent.draw(random));
         }
-        let byte = self.with_own(key, |spent| spent.draw(random))?;
-        if let Some(byte) = byte {
-            // Somebody's it may have been; from now on nobody else gets it whose it could be.
-            with_all(key, |spent| spent.take(byte))?;
-        }
-        Ok(byte)
+        // From here on it is there: nothing is allocated with the other lock held.
+        with_all(key, |_| ())?;
+        self.with_own(key, |own| with_all(key, |all| own.draw(all, random)))?
     }
 
     /// Whether `key`, which the device chose, has never been given out; from now on it has.

@@ -10,7 +10,8 @@
 //! more than there are: its peer reaches nothing else by them, so they must not come again for that one.
 //! So the low bytes are in two halves. The lower is drawn from for ever ([`Spent`]), the upper for each
 //! endpoint of that kind anew ([`SpentOwn`]), and nothing of the upper is ever drawn for anything else.
-//! What a device chooses itself, from both, is taken only if nobody has ever had it.
+//! What a device chooses itself, from both, is taken only if nobody has ever had it, and is drawn by nobody
+//! then.
 
 /// Values of a half.
 pub const HALF: u32 = 128;
@@ -33,6 +34,21 @@ impl Half {
         let fresh = *word & bit == 0;
         *word |= bit;
         fresh
+    }
+
+    fn has(&self, value: u8) -> bool {
+        self.0
+            .get(usize::from(value / 64))
+            .is_some_and(|word| word & (1 << (value % 64)) != 0)
+    }
+
+    /// What is in either.
+    fn and(&self, other: &Self) -> Self {
+        let mut both = *self;
+        for (word, other) in both.0.iter_mut().zip(other.0) {
+            *word |= other;
+        }
+        both
     }
 
     /// Takes one that is left, which of them is `random`'s to say; `None` when none is.
@@ -64,7 +80,10 @@ const UPPER: u8 = HALF as u8;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
     lower: Half,
+    /// For ever.
     upper: Half,
+    /// As those of endpoints that reuse values, which may have them again.
+    reused: Half,
 }
 
 impl Spent {
@@ -76,7 +95,7 @@ impl Spent {
     /// Takes `byte`; false when it has been taken before.
     pub fn take(&mut self, byte: u8) -> bool {
         match byte.checked_sub(UPPER) {
-            Some(value) => self.upper.take(value),
+            Some(value) => !self.reused.has(value) && self.upper.take(value),
             None => self.lower.take(byte),
         }
     }
@@ -90,14 +109,14 @@ impl Spent {
 
 /// The low bytes that keys of one hardware slot have had as those of one endpoint that reuses values.
 ///
-/// What is drawn here, or taken, has to be taken from [`Spent`] as well.
+/// What is taken here has to be taken from [`Spent`] first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpentOwn(Half);
 
 impl SpentOwn {
-    /// Values that are left to be drawn.
-    pub fn left(&self) -> u32 {
-        self.0.left()
+    /// Values that are left to be drawn; `all`: of everybody.
+    pub fn left(&self, all: &Spent) -> u32 {
+        self.0.and(&all.upper).left()
     }
 
     /// Takes `byte`, which the device chose, so that it is not drawn any more.
@@ -107,10 +126,13 @@ impl SpentOwn {
         }
     }
 
-    /// Takes one of the upper half that is left, which of them is `random`'s to say; `None` when none
-    /// is.
-    pub fn draw(&mut self, random: u32) -> Option<u8> {
+    /// Takes one of the upper half that is left and is not for ever somebody's, which of them is
+    /// `random`'s to say; `None` when none is. From now on nobody has it who does not reuse values.
+    pub fn draw(&mut self, all: &mut Spent, random: u32) -> Option<u8> {
+        let value = self.0.and(&all.upper).draw(random)?;
+        self.0.take(value);
+        all.reused.take(value);
         // No more than the last byte.
-        self.0.draw(random).map(|value| value | UPPER)
+        Some(value | UPPER)
     }
 }

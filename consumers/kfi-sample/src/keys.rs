@@ -334,7 +334,25 @@ fn of_reused_values(station: &Station) -> Outcome {
     };
     let (own, other) = (Pair::with(station, &wanted, &[], &[])?, Pair::new(station)?);
     check!(!own.client.ep.has_worn_keys());
+    if station.info().mr_key_size == 4 {
+        apart(station, &wanted, &own)?;
+    }
     bound_to(station, &own, &other, true)
+}
+
+/// A value that comes again does not come at the address where it was.
+fn apart(station: &Station, wanted: &Wanted, own: &Pair) -> Outcome {
+    const LEN: u64 = 64 << 10;
+    let there = Buffer::shared(&station.domain, LEN as usize)?;
+    let next = Pair::with(station, wanted, &[], &[])?;
+    let mut addrs = [0; 2];
+    for (addr, pair) in addrs.iter_mut().zip([own, &next]) {
+        let key = Key::alloc_for(&there.region, &pair.client.ep)?;
+        *addr = key.assign(0, LEN, REMOTE)?.remote_addr;
+        key.close();
+    }
+    check!(addrs[0].abs_diff(addrs[1]) >= LEN);
+    close_region(&there.region)
 }
 
 fn bound_to(station: &Station, own: &Pair, other: &Pair, reused: bool) -> Outcome {
