@@ -178,6 +178,8 @@ impl Lane {
             // A head, and what goes with it.
             iov_limit: 2,
             own_keys: true,
+            // Many for each connection, which is their only use.
+            reuse_values: true,
             ..EpAttr::default()
         };
         let pad = Pad::new(domain)?;
