@@ -99,9 +99,15 @@ impl Talk<'_> {
         let mut message = [0; QUESTION_MAX];
         let len = question.write(&mut message).map_err(|_| EINVAL)?;
         self.pad.recv(self.ep)?;
-        self.pad
-            .send(self.ep, message.get(..len).unwrap_or_default())?;
-        let (mut came, mut went) = (None, false);
+        let sent = self
+            .pad
+            .send(self.ep, message.get(..len).unwrap_or_default());
+        let (mut came, mut went) = match sent {
+            Ok(()) => (None, false),
+            // Who has gone may have said why.
+            Err(e) if e == config::enotconn() => (None, true),
+            Err(e) => return Err(e),
+        };
         let len = self.hook.until(PATIENCE_MS, || {
             let mut entries = [CqEntry::default(); 2];
             let count = self.cq.read(&mut entries);
@@ -151,7 +157,7 @@ impl Lane {
                     // A head, and what goes with it.
                     iov_limit: 2,
                     own_keys: true,
-                    // A key for a request, for years. They are used by its connection alone.
+                    // A key for a request, for years. They are of use by its connection alone.
                     reuse_values: true,
                     ..EpAttr::default()
                 },
