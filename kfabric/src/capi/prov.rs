@@ -36,7 +36,11 @@ use crate::{
 /// Registered, which it stays until it is taken out of the list, and until all references that were
 /// taken before are given back.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Entry(*mut raw::kfi_provider);
+struct Entry {
+    provider: *mut raw::kfi_provider,
+    /// Larger than of those that were registered before.
+    number: u64,
+}
 
 // SAFETY: A provider is called from any thread, as its header says.
 unsafe impl Send for Entry {}
@@ -49,7 +53,10 @@ struct Asked(Entry, *mut bindings::task_struct);
 unsafe impl Send for Asked {}
 
 struct Lists {
+    /// By number.
     providers: KVec<Entry>,
+    /// The largest number that one has had.
+    last: u64,
     asked: KVec<Asked>,
 }
 
@@ -57,6 +64,7 @@ kernel::sync::global_lock! {
     // SAFETY: Initialised in the module's init, before anyone can register.
     unsafe(uninit) static PROVIDERS: Mutex<Lists> = Lists {
         providers: KVec::new(),
+        last: 0,
         asked: KVec::new(),
     };
 }
@@ -81,7 +89,7 @@ pub(crate) fn exit() {
 impl Entry {
     fn name(&self) -> &CStr {
         // SAFETY: By the type invariant it is registered, with a name.
-        unsafe { CStr::from_char_ptr((*self.0).name) }
+        unsafe { CStr::from_char_ptr((*self.provider).name) }
     }
 }
 
@@ -93,14 +101,14 @@ impl Kept {
     fn get(&self) -> &raw::kfi_provider {
         // SAFETY: By the invariant of `Entry` it stays until the reference is given back. What C
         // changes in it meanwhile, its count, is not read here.
-        unsafe { &*self.0 .0 }
+        unsafe { &*self.0.provider }
     }
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
         // SAFETY: The reference that was taken with it.
-        unsafe { raw::kf_c_provider_put(self.0 .0) }
+        unsafe { raw::kf_c_provider_put(self.0.provider) }
     }
 }
 
@@ -108,7 +116,7 @@ impl Lists {
     /// None: its module is going.
     fn keep(&self, entry: Entry) -> Option<Kept> {
         // SAFETY: It is in the list, so it has at least the reference of being registered.
-        unsafe { raw::kf_c_provider_get(entry.0) }.then(|| Kept(entry))
+        unsafe { raw::kf_c_provider_get(entry.provider) }.then(|| Kept(entry))
     }
 
     fn find(&self, name: &CStr) -> Option<usize> {
@@ -142,8 +150,6 @@ fn register(provider: *mut raw::kfi_provider, owner: *mut bindings::module) -> R
     if major != raw::KFI_MAJOR_VERSION || minor > raw::KFI_MINOR_VERSION {
         return Err(enosys());
     }
-    // INVARIANT: Not in the list yet; it is registered when it is.
-    let entry = Entry(provider);
     registry::unless_taken(text, || {
         let mut lists = PROVIDERS.lock();
         if lists.find(name).is_some() {
@@ -152,6 +158,12 @@ fn register(provider: *mut raw::kfi_provider, owner: *mut bindings::module) -> R
         // Before anyone can find it.
         // SAFETY: The caller's, of which nobody knows yet.
         unsafe { raw::kf_c_provider_init(provider, owner) };
+        lists.last += 1;
+        // INVARIANT: From now on it is registered.
+        let entry = Entry {
+            provider,
+            number: lists.last,
+        };
         Ok(lists.providers.push(entry, GFP_KERNEL)?)
     })
 }
@@ -180,7 +192,10 @@ pub(crate) unsafe extern "C" fn kf_c_provider_deregister(
 ) -> c_int {
     let taken = {
         let mut lists = PROVIDERS.lock();
-        let at = lists.providers.iter().position(|entry| entry.0 == provider);
+        let at = lists
+            .providers
+            .iter()
+            .position(|entry| entry.provider == provider);
         at.and_then(|at| lists.providers.remove(at).ok())
     };
     if taken.is_none() {
@@ -221,14 +236,16 @@ pub(super) unsafe fn getinfo(
     // SAFETY: A text, if it is there.
     let named = (!named.is_null()).then(|| unsafe { CStr::from_char_ptr(named) });
     let task = sys::current_task();
-    let mut at = 0;
+    let mut last = 0;
     loop {
         let (kept, asked) = {
             let mut lists = PROVIDERS.lock();
-            let Some(entry) = lists.providers.get(at).copied() else {
+            // The list may be another one than before.
+            let next = lists.providers.iter().find(|entry| entry.number > last);
+            let Some(entry) = next.copied() else {
                 return Ok(());
             };
-            at += 1;
+            last = entry.number;
             let Some(kept) = lists.keep(entry) else {
                 continue;
             };
@@ -258,9 +275,6 @@ pub(super) unsafe fn getinfo(
             if let Some(at) = lists.asked.iter().position(|one| *one == asked) {
                 let _ = lists.asked.remove(at);
             }
-            // The list may have become shorter meanwhile.
-            let now = lists.providers.iter().position(|one| *one == kept.0);
-            at = now.map_or(at - 1, |now| now + 1);
         }
         if answer == 0 {
             // SAFETY: A provider gives its list away.
