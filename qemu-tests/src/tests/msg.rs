@@ -413,6 +413,8 @@ fn senddata(ctx: &mut Ctx) -> Result<()> {
             pair.wait_context(3)?;
         }
     }
+    // Who has received may close before the sender hears of it.
+    ctx.barrier("received")?;
     let wide = op::with_data(op::send(3, &[iov(region, 0, 1)]), 1 << 32);
     refused(
         pair.post(wide),
@@ -435,7 +437,7 @@ fn late_receive(ctx: &mut Ctx) -> Result<()> {
         for i in 0..8 {
             ensure!(pair.wait_for(LONG)?.context == i, "order");
         }
-        buf.check(5)
+        buf.check(5)?;
     } else {
         buf.fill(5);
         let ops: Vec<_> = (0..8)
@@ -445,6 +447,6 @@ fn late_receive(ctx: &mut Ctx) -> Result<()> {
         for i in 0..8 {
             ensure!(pair.wait_for(LONG)?.context == i, "order");
         }
-        Ok(())
     }
+    ctx.barrier("received")
 }
