@@ -259,10 +259,7 @@ impl Port {
     fn take(this: &Arc<Self>, inner: &mut Inner, subsystem: &Subsystem) {
         subsystem.drop_port(this);
         drop(config::take_ptr(&mut inner.subsystems, subsystem));
-        if Self::listen(this, inner).is_err() {
-            pr_warn!("a port does not listen any more\n");
-            Self::listen_again(this);
-        }
+        Self::listen_or_later(this, inner);
     }
 
     /// Listens for whoever may come to what is offered; not at all if that is nothing.
@@ -311,13 +308,20 @@ impl Port {
         Ok(())
     }
 
-    /// The auth keys of what it offers are others.
-    ///
-    /// # Errors
-    ///
-    /// As of listening.
-    pub(crate) fn renew(this: &Arc<Self>) -> Result {
-        Self::listen(this, &mut this.inner.lock()).inspect_err(|_| Self::listen_again(this))
+    /// The auth keys of what it offers are others. That cannot be undone, for who had the old ones is out.
+    pub(crate) fn renew(this: &Arc<Self>) {
+        Self::listen_or_later(this, &mut this.inner.lock());
+    }
+
+    /// Listens for whoever may come now; if it cannot, it tries until it does.
+    fn listen_or_later(this: &Arc<Self>, inner: &mut Inner) {
+        let did = inner.station.is_some();
+        if Self::listen(this, inner).is_err() {
+            if did {
+                pr_warn!("a port does not listen any more\n");
+            }
+            Self::listen_again(this);
+        }
     }
 
     /// Tries to listen until it does.

@@ -328,11 +328,12 @@ impl Subsystem {
         Ok(())
     }
 
-    /// Changes whom it believes: when this returns nothing lands of who is not believed any more.
+    /// Changes whom it believes: when this returns nothing lands of who is not believed any more. Ports
+    /// listen for whoever is believed, at once or as soon as they can.
     ///
     /// # Errors
     ///
-    /// What `change` says. `ENOMEM`: nothing was done. Else what listening again says.
+    /// What `change` says. `ENOMEM`. Nothing was done then.
     fn believe(&self, change: impl FnOnce(&mut Hosts) -> Result) -> Result {
         let (lost, ports) = {
             let mut guard = self.inner.lock();
@@ -353,11 +354,10 @@ impl Subsystem {
             (lost, ports)
         };
         Self::expel(lost);
-        let mut renewed = Ok(());
         for port in ports {
-            renewed = renewed.and(Port::renew(&port));
+            Port::renew(&port);
         }
-        renewed
+        Ok(())
     }
 
     /// Ends connections, their keys first: that is what the caller waits for.
