@@ -551,7 +551,14 @@ impl Disk {
         run.since = None;
         run.device = false;
         this.unflushed.forget();
-        let (lanes, welcome) = this.connect(&mut run)?;
+        // Of one that is not there nothing keeps a network namespace.
+        let (lanes, welcome) = match this.connect(&mut run) {
+            Ok(connected) => connected,
+            Err(e) => {
+                run.net = None;
+                return Err(e);
+            }
+        };
         let Geometry {
             capacity,
             block_shift,
@@ -592,6 +599,7 @@ impl Disk {
             Err(e) => {
                 // SAFETY: It was made just now, and nobody took it.
                 drop(unsafe { Arc::from_raw(Arc::as_ptr(this)) });
+                run.net = None;
                 return Err(e);
             }
         };
