@@ -36,7 +36,7 @@ use sweep::{Row, Verdict};
 pub enum How {
     /// Every place.
     Whole,
-    /// Each of the first places, then fewer and fewer.
+    /// Each of the first places, then fewer and fewer, for half a minute.
     Quick,
     /// None: each call is made once, on any kernel, which tests the cases.
     Dry,

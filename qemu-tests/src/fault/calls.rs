@@ -3,6 +3,7 @@
 //! The cases, by what the call is about.
 
 pub mod authority;
+pub mod blk;
 pub mod connecting;
 pub mod files;
 pub mod memory;
@@ -11,7 +12,7 @@ pub mod operations;
 
 use super::sweep::Case;
 
-/// Every case of a program's calls.
+/// Every case of a program's calls, and of an administrator's.
 pub fn all() -> Vec<&'static Case> {
     [
         files::CASES,
@@ -20,6 +21,7 @@ pub fn all() -> Vec<&'static Case> {
         connecting::CASES,
         operations::CASES,
         authority::CASES,
+        blk::CASES,
     ]
     .into_iter()
     .flatten()

@@ -17,6 +17,11 @@ use std::time::{Duration, Instant};
 
 /// More places than any call has: reaching it means that a sweep does not end.
 const MOST: u32 = 3000;
+/// How long a quick sweep goes on with failures of one kind.
+const QUICK: Duration = Duration::from_secs(30);
+
+/// A sweep, or all that is around one.
+pub type Run<'a> = &'a mut dyn FnMut() -> Result<()>;
 
 /// One call, made in one way.
 pub struct Case {
@@ -28,6 +33,8 @@ pub struct Case {
     pub run: fn(&mut Lab, &mut Shot<'_>) -> Result<()>,
     /// What it may answer beside the errnos of the kinds, and why is in the case.
     pub also: &'static [i32],
+    /// Has it swept amid what all its runs need, and takes that away.
+    pub amid: fn(&Env, Run<'_>) -> Result<()>,
 }
 
 impl Case {
@@ -42,6 +49,7 @@ impl Case {
             way,
             run,
             also: &[],
+            amid: |_, run| run(),
         }
     }
 
@@ -49,6 +57,12 @@ impl Case {
     #[must_use]
     pub const fn also(self, also: &'static [i32]) -> Self {
         Self { also, ..self }
+    }
+
+    /// … that is swept amid this.
+    #[must_use]
+    pub const fn amid(self, amid: fn(&Env, Run<'_>) -> Result<()>) -> Self {
+        Self { amid, ..self }
     }
 
     /// Its name in the table.
@@ -178,12 +192,14 @@ pub fn run(case: &Case, env: &Env, knobs: &Knobs, quick: bool) -> Row {
         &Kind::ALL
     };
     Row::of(&case.name(), |row| {
-        for &kind in kinds {
-            if let Err(e) = one_kind(case, env, knobs, kind, quick, row) {
-                row.fail(&format!("{e:#}"));
+        (case.amid)(env, &mut || {
+            for &kind in kinds {
+                if let Err(e) = one_kind(case, env, knobs, kind, quick, row) {
+                    row.fail(&format!("{e:#}"));
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     })
 }
 
@@ -198,6 +214,7 @@ fn one_kind(
     knobs.choose(kind)?;
     let mut lab = Lab::open(env)?;
     let mut watch = Watch::open()?;
+    let start = Instant::now();
     let mut nth = 1;
     loop {
         ensure!(nth < MOST, "{} {nth}: the sweep does not end", kind.name());
@@ -233,7 +250,7 @@ fn one_kind(
             at(),
             after.since(&before)
         );
-        if !hit {
+        if !hit || (quick && start.elapsed() > QUICK) {
             return Ok(());
         }
         nth = next(nth, quick);
