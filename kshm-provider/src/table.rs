@@ -6,10 +6,16 @@
 //! what it stands for takes neither a search nor a lock. Cells lie in chunks that stay until the
 //! module goes, so whoever looks at one need not fear for its memory. What a cell holds stays as long
 //! as somebody is inside, and who ends a key waits for those ([`Slot::retire`]).
+//!
+//! Nothing is allocated under the lock of the cells that are nobody's: whoever waits for it may be what
+//! others' memory waits for.
 
-use core::sync::atomic::{
-    AtomicBool,
-    Ordering, //
+use core::{
+    mem,
+    sync::atomic::{
+        AtomicBool,
+        Ordering, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -107,6 +113,29 @@ struct Free {
     back: KVVec<u32>,
 }
 
+/// What a new chunk takes.
+struct Fresh {
+    /// Which chunk it is.
+    number: usize,
+    cells: Cells,
+    /// Room for those of all chunks up to it to come back.
+    back: KVVec<u32>,
+}
+
+impl Fresh {
+    fn new(number: usize) -> Result<Self> {
+        let mut cells = Cells::with_capacity(CHUNK, GFP_KERNEL_ACCOUNT)?;
+        for _ in 0..CHUNK {
+            cells.push(Slot::new(), GFP_KERNEL_ACCOUNT)?;
+        }
+        Ok(Self {
+            number,
+            cells,
+            back: KVVec::with_capacity((number + 1) * CHUNK, GFP_KERNEL_ACCOUNT)?,
+        })
+    }
+}
+
 /// The table.
 #[pin_data]
 pub(crate) struct Table {
@@ -151,24 +180,33 @@ impl Table {
     ///
     /// `ENOSPC`: there are no more. `ENOMEM`.
     pub(crate) fn take(&self) -> Result<u32> {
-        let mut free = self.free.lock();
-        if let Some(index) = free.back.pop() {
-            return Ok(index);
+        // What is left of it is dropped after the lock.
+        let mut fresh: Option<Fresh> = None;
+        loop {
+            let number = {
+                let mut free = self.free.lock();
+                if let Some(index) = free.back.pop() {
+                    return Ok(index);
+                }
+                let index = free.next;
+                // CAST: A `u32` fits.
+                let number = index as usize / CHUNK;
+                let chunk = self.chunks.get(number).ok_or(ENOSPC)?;
+                if let Some(fresh) = fresh.as_mut().filter(|fresh| fresh.number == number) {
+                    if chunk.as_ref().is_none() {
+                        // None is in it now.
+                        mem::swap(&mut free.back, &mut fresh.back);
+                        chunk.populate(mem::replace(&mut fresh.cells, Cells::new()));
+                    }
+                }
+                if chunk.as_ref().is_some() {
+                    free.next += 1;
+                    return Ok(index);
+                }
+                number
+            };
+            fresh = Some(Fresh::new(number)?);
         }
-        let index = free.next;
-        let chunk = self.chunks.get(index as usize / CHUNK).ok_or(ENOSPC)?;
-        if chunk.as_ref().is_none() {
-            // Room for those of the chunk to come back, too.
-            free.back
-                .reserve(index as usize + CHUNK, GFP_KERNEL_ACCOUNT)?;
-            let mut cells = Cells::with_capacity(CHUNK, GFP_KERNEL_ACCOUNT)?;
-            for _ in 0..CHUNK {
-                cells.push(Slot::new(), GFP_KERNEL_ACCOUNT)?;
-            }
-            chunk.populate(cells);
-        }
-        free.next += 1;
-        Ok(index)
     }
 
     /// Gives a cell back, which has no key. One that has had all its keys stays out.
