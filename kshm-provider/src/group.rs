@@ -8,17 +8,10 @@ use kernel::{
     sync::Arc, //
 };
 
-use crate::sys;
 use kfabric::provider::{
     GroupOps,
     Proof, //
 };
-
-/// Whether both are the same auth key. Both ends are this kernel's, so nothing has to travel.
-pub(crate) fn is_same(a: &dyn Proof, b: &dyn Proof) -> bool {
-    let text = sys::random().to_ne_bytes();
-    b.check(&text, &a.prove(&text))
-}
 
 /// A group; which one it is matters, and who its endpoints connect to.
 pub(crate) struct Group {

@@ -21,7 +21,6 @@ use kernel::{
 };
 
 use crate::{
-    group,
     info,
     names::Name,
     provider::Host,
@@ -37,6 +36,7 @@ use kfabric::{
         ListenerOps,
         Proof, //
     },
+    pure::proof::Mac,
     uapi::SockAddr, //
 };
 
@@ -65,8 +65,8 @@ pub(crate) struct Inner {
     /// Held throughout a close.
     #[pin]
     closing: Mutex<()>,
-    /// Who connects has one of these, or none if there are none.
-    proofs: KVec<Arc<dyn Proof>>,
+    /// The marks of auth keys: who connects has one of these, or none if there are none.
+    marks: KVec<Mac>,
 }
 
 impl_has_work! {
@@ -74,32 +74,32 @@ impl_has_work! {
 }
 
 impl Inner {
-    /// Which auth key somebody with `proof` has of those that are wanted here.
+    /// Which auth key somebody has, whose has that `mark`, of those that are wanted here.
     ///
     /// # Errors
     ///
     /// `EKEYREJECTED`: none of them, or one where none is wanted.
-    pub(crate) fn prove(&self, proof: Option<&Arc<dyn Proof>>) -> Result<Option<usize>> {
-        let Some(proof) = proof else {
+    pub(crate) fn prove(&self, mark: Option<&Mac>) -> Result<Option<usize>> {
+        let Some(mark) = mark else {
             return self
-                .proofs
+                .marks
                 .is_empty()
                 .then_some(None)
                 .ok_or_else(ekeyrejected);
         };
-        let same = |wanted: &Arc<dyn Proof>| group::is_same(&**proof, &**wanted);
-        let index = self.proofs.iter().position(same);
+        let index = self.marks.iter().position(|wanted| wanted == mark);
         index.map(Some).ok_or_else(ekeyrejected)
     }
 
-    /// Whether somebody may connect to `other` as well as to this one: they ask for an auth key in
-    /// common, or both for none.
-    pub(crate) fn is_mistaken_for(&self, other: &Self) -> bool {
-        let common = |ours: &Arc<dyn Proof>| {
-            let same = |theirs: &Arc<dyn Proof>| group::is_same(&**ours, &**theirs);
-            other.proofs.iter().any(same)
+    /// The marks of the auth keys that are wanted, each once; or that none is.
+    pub(crate) fn marks(&self) -> impl Iterator<Item = Option<Mac>> + '_ {
+        let none = self.marks.is_empty().then_some(None);
+        // Different bytes may be one auth key to those who prove it.
+        let first = |&(index, mark): &(usize, &Mac)| {
+            self.marks.iter().position(|other| other == mark) == Some(index)
         };
-        (self.proofs.is_empty() && other.proofs.is_empty()) || self.proofs.iter().any(common)
+        let some = self.marks.iter().enumerate().filter(first);
+        Iterator::chain(none.into_iter(), some.map(|(_, mark)| Some(*mark)))
     }
 
     /// Somebody asks. The caller holds the lock of its own endpoint.
@@ -182,13 +182,17 @@ impl Listener {
             requests: KVec::new(),
             sink: Some(sink),
         };
+        let mut marks = KVec::with_capacity(proofs.len(), GFP_KERNEL_ACCOUNT)?;
+        for proof in &proofs {
+            marks.push(host.names.mark(proof), GFP_KERNEL_ACCOUNT)?;
+        }
         let inner = Arc::pin_init(
             pin_init!(Inner {
                 ctl <- new_mutex!(ctl, "kshm_listener"),
                 work <- new_work!("kshm_listener"),
                 worker: AtomicUsize::new(0),
                 closing <- new_mutex!((), "kshm_closing"),
-                proofs,
+                marks,
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -224,7 +228,7 @@ impl ListenerOps for Listener {
             ctl.sink.take()
         };
         let Some(sink) = sink else { return };
-        self.host.names.remove(&self.name);
+        self.host.names.remove(&self.name, inner);
         // Nothing new comes now; what has come and was not delivered is refused.
         while let Some((request, _)) = inner.next() {
             drop(request);

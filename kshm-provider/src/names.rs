@@ -4,10 +4,17 @@
 //! An address is one of a network namespace, as everywhere. A service name is one of the host, so
 //! that processes that share no network can meet; and it is one of an auth key, so that nobody can
 //! take it from those who have another.
+//!
+//! The host waits for one lock, so what is done under it takes a few look-ups, however many listen
+//! under one name: an auth key is known by a mark, which is made before. Nor is anything allocated
+//! under it: what others' memory waits for may connect.
 
 use kernel::{
     prelude::*,
-    rbtree::RBTree,
+    rbtree::{
+        RBTree,
+        RBTreeNodeReservation, //
+    },
     sync::{
         new_mutex,
         Arc,
@@ -23,6 +30,7 @@ use crate::{
 use kfabric::{
     net::Net,
     provider::Proof,
+    pure::proof::Mac,
     uapi::{
         SockAddr,
         KFI_SOCKADDR,
@@ -48,8 +56,8 @@ pub(crate) struct Name {
     port: u16,
     /// The address; of a service name, its bytes.
     host: [u8; 26],
-    /// Tells those apart that have one service name, by different auth keys.
-    turn: u32,
+    /// Of a service name, the mark of the auth key that it is one of, if it is one of any.
+    mark: Option<Mac>,
 }
 
 impl Name {
@@ -74,7 +82,7 @@ impl Name {
                     family,
                     port: 0,
                     host,
-                    turn: 0,
+                    mark: None,
                 });
             }
             _ => return Err(EINVAL),
@@ -84,7 +92,7 @@ impl Name {
             family,
             port,
             host,
-            turn: 0,
+            mark: None,
         })
     }
 
@@ -96,6 +104,17 @@ impl Name {
     /// Whether it says no host.
     pub(crate) fn is_any(&self) -> bool {
         !self.is_service() && self.host == [0; 26]
+    }
+
+    /// Where `listener` is in the table: under a service name, once for each of its auth keys.
+    fn places<'a>(&self, listener: &'a Inner) -> impl Iterator<Item = Self> + 'a {
+        let (name, service) = (*self, self.is_service());
+        let count = if service { usize::MAX } else { 1 };
+        let place = move |mark: Option<Mac>| Self {
+            mark: mark.filter(|_| service),
+            ..name
+        };
+        listener.marks().take(count).map(place)
     }
 
     fn at_any(&self) -> Self {
@@ -179,34 +198,18 @@ impl List {
             .or_else(|| self.dual_at(name))
     }
 
-    /// Those who listen under a service name.
-    fn under<'a>(&'a self, name: &Name) -> impl Iterator<Item = (u32, &'a Heard)> + 'a {
-        let mut from = Some(*name);
-        core::iter::from_fn(move || {
-            let now = from.take()?;
-            let found = *self.heard.cursor_lower_bound(&now)?.current().0;
-            if (found.family, found.host) != (now.family, now.host) {
-                return None;
-            }
-            from = found.turn.checked_add(1).map(|turn| Name { turn, ..now });
-            Some((found.turn, self.heard.get(&found)?))
+    /// Who listens under a service name for those with its auth key, or else anybody who listens
+    /// under it.
+    fn under(&self, name: &Name) -> Option<&Heard> {
+        self.heard.get(name).or_else(|| {
+            let least = Name {
+                mark: None,
+                ..*name
+            };
+            let found = *self.heard.cursor_lower_bound(&least)?.current().0;
+            let same = found.same_place(name) && found.host == name.host;
+            self.heard.get(same.then_some(&found)?)
         })
-    }
-
-    /// Has a service name be told from the others' of the same name. False: it is somebody's who asks
-    /// for the same auth key.
-    fn set_turn(&self, name: &mut Name, listener: &Inner) -> bool {
-        let mut turn = Some(0);
-        for (taken, heard) in self.under(name) {
-            if heard.listener.is_mistaken_for(listener) {
-                return false;
-            }
-            if turn == Some(taken) {
-                turn = taken.checked_add(1);
-            }
-        }
-        name.turn = turn.unwrap_or(0);
-        turn.is_some()
     }
 
     fn next_port(&mut self) -> u16 {
@@ -218,6 +221,8 @@ impl List {
 /// The table.
 #[pin_data]
 pub(crate) struct Names {
+    /// What marks are made of. Nobody else knows it.
+    secret: u128,
     #[pin]
     list: Mutex<List>,
 }
@@ -229,8 +234,17 @@ impl Names {
             heard: RBTree::new(),
             last: 0,
         };
-        let made = pin_init!(Self { list <- new_mutex!(list, "kshm_names") });
+        let made = pin_init!(Self {
+            secret: sys::random(),
+            list <- new_mutex!(list, "kshm_names"),
+        });
         Arc::pin_init(made, GFP_KERNEL)
+    }
+
+    /// The mark of an auth key: two have the same if they are the same. Both ends are this kernel's,
+    /// so nothing has to travel.
+    pub(crate) fn mark(&self, proof: &Arc<dyn Proof>) -> Mac {
+        proof.prove(&self.secret.to_ne_bytes())
     }
 
     /// Has `listener` at `addr`, whose port is chosen if it is 0. Where it is.
@@ -250,9 +264,17 @@ impl Names {
             return Err(errno::eaddrnotavail());
         }
         let dual = name.family == AF_INET6 && name.is_any() && sys::is_dual(net);
+        let mut room = KVec::new();
+        for _ in name.places(listener) {
+            room.push(
+                RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?,
+                GFP_KERNEL_ACCOUNT,
+            )?;
+        }
         let mut list = self.list.lock();
         let free = if name.is_service() {
-            list.set_turn(&mut name, listener)
+            let mut places = name.places(listener);
+            places.all(|place| list.heard.get(&place).is_none())
         } else if name.port == 0 {
             let free = (0..PORTS).find_map(|_| {
                 name.port = list.next_port();
@@ -266,20 +288,24 @@ impl Names {
         if !free {
             return Err(errno::eaddrinuse());
         }
-        let heard = Heard {
-            listener: listener.clone(),
-            dual,
-        };
-        list.heard
-            .try_create_and_insert(name, heard, GFP_KERNEL_ACCOUNT)?;
+        for (place, room) in name.places(listener).zip(room) {
+            let heard = Heard {
+                listener: listener.clone(),
+                dual,
+            };
+            // There is none.
+            let _ = list.heard.insert(room.into_node(place, heard));
+        }
         Ok(name)
     }
 
-    /// Takes it off.
-    pub(crate) fn remove(&self, name: &Name) {
-        let removed = self.list.lock().heard.remove(name);
-        // Not under the lock.
-        drop(removed);
+    /// Takes `listener` off, which is at `name`.
+    pub(crate) fn remove(&self, name: &Name, listener: &Inner) {
+        for place in name.places(listener) {
+            let removed = self.list.lock().heard.remove_node(&place);
+            // Not under the lock.
+            drop(removed);
+        }
     }
 
     /// Who listens at `name` for somebody with `proof`, and for which of its auth keys. `None`: nobody
@@ -293,26 +319,24 @@ impl Names {
         name: &Name,
         proof: Option<&Arc<dyn Proof>>,
     ) -> Option<Result<(Arc<Inner>, Option<usize>)>> {
-        let list = self.list.lock();
-        let proven = |heard: &Heard| Ok((heard.listener.clone(), heard.listener.prove(proof)?));
-        if !name.is_service() {
-            return list.at(name).map(proven);
-        }
-        let mut found = None;
-        for (_, heard) in list.under(name) {
-            found = Some(proven(heard));
-            if matches!(found, Some(Ok(_))) {
-                break;
-            }
-        }
-        found
+        let mark = proof.map(|proof| self.mark(proof));
+        let listener = {
+            let list = self.list.lock();
+            let found = match name.is_service() {
+                true => list.under(&Name { mark, ..*name }),
+                false => list.at(name),
+            };
+            found.map(|heard| heard.listener.clone())
+        }?;
+        let proven = listener.prove(mark.as_ref());
+        Some(proven.map(|proven| (listener, proven)))
     }
 
     /// Whether somebody listens at `name`; where that says no port, at any port of its.
     pub(crate) fn is_heard(&self, name: &Name) -> bool {
         let list = self.list.lock();
         if name.is_service() {
-            return list.under(name).next().is_some();
+            return list.under(name).is_some();
         }
         if name.port != 0 {
             return list.at(name).is_some();
