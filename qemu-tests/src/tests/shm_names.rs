@@ -17,8 +17,39 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
     Test::alone("shm.p07_names_are_of_an_auth_key", names).on(SHM),
+    Test::alone("shm.p12_many_listen_under_one_name", many).on(SHM),
     Test::alone("shm.all_of_ipv6_is_all_of_ipv4", dual).on(SHM),
 ];
+
+/// Somebody who connects to `name` with an auth key.
+fn connect(ctx: &Ctx, name: SockAddr, key: &'static [u8]) -> Result<(Side, u64)> {
+    let side = nameless(ctx.provider())?;
+    let cq = side.cq(0, 0)?;
+    let opts = Opts {
+        auth_key: key,
+        ..Opts::default()
+    };
+    let ep = side.endpoint(&opts, &cq, 0)?.handle;
+    side.dev.call(&mut Connect {
+        size: std::mem::size_of::<Connect>() as u32,
+        ep,
+        addr: name,
+        ..Connect::default()
+    })?;
+    Ok((side, ep))
+}
+
+/// Some listen there, but nobody for those with this auth key.
+fn rejected(ctx: &Ctx, name: SockAddr, key: &'static [u8]) -> Result<()> {
+    let (side, _) = connect(ctx, name, key)?;
+    let no = side.event(KFI_CONN_ERROR)?;
+    ensure!(
+        no.raw.err as i32 == libc::EKEYREJECTED,
+        "{key:?}: {:?}",
+        no.raw
+    );
+    Ok(())
+}
 
 /// Whoever takes a name with a key of its own takes it from nobody.
 fn names(ctx: &mut Ctx) -> Result<()> {
@@ -35,43 +66,77 @@ fn names(ctx: &mut Ctx) -> Result<()> {
         let again = listen_at(&more, name, &refs(keys));
         refused(again, libc::EADDRINUSE, "a name that somebody has")?;
     }
-    let connect = |key| -> Result<(Side, u64)> {
-        let side = nameless(ctx.provider())?;
-        let cq = side.cq(0, 0)?;
-        let opts = Opts {
-            auth_key: key,
-            ..Opts::default()
-        };
-        let ep = side.endpoint(&opts, &cq, 0)?.handle;
-        side.dev.call(&mut Connect {
-            size: std::mem::size_of::<Connect>() as u32,
-            ep,
-            addr: name,
-            ..Connect::default()
-        })?;
-        Ok((side, ep))
-    };
     for (at, pep, key) in &listening {
-        let (_side, _ep) = connect(key)?;
+        let _peer = connect(ctx, name, key)?;
         let request = at.event(KFI_CONNREQ).with_context(|| format!("{key:?}"))?;
         ensure!(request.raw.object == *pep, "{:?}", request.raw);
     }
-    let outcome = |key, errno| -> Result<()> {
-        let (side, _) = connect(key)?;
-        let no = side.event(KFI_CONN_ERROR)?;
-        ensure!(no.raw.err as i32 == errno, "{key:?}: {:?}", no.raw);
-        Ok(())
-    };
-    outcome(THIRD, libc::EKEYREJECTED)?;
+    rejected(ctx, name, THIRD)?;
     // One goes, and the others stay; what went can come back.
     let (side, pep, _) = &listening[1];
     side.dev.close(*pep)?;
-    outcome(&[], libc::EKEYREJECTED)?;
+    rejected(ctx, name, &[])?;
     listen_at(side, name, &[]).context("a name that was given back")?;
-    let (_side, _ep) = connect(&[])?;
+    let _peer = connect(ctx, name, &[])?;
     side.event(KFI_CONNREQ)?;
     drop(listening);
     listen_at(&more, name, &refs(&[KEY, OTHER])).context("all have gone")?;
+    Ok(())
+}
+
+/// However many others listen under the name, and whatever they ask for.
+fn many(ctx: &mut Ctx) -> Result<()> {
+    const COUNT: usize = 300;
+    const LAST: usize = KFI_PEP_AUTH_KEYS_MAX - 1;
+    // To those who prove it that is one auth key.
+    const TWICE: [&[u8]; 2] = [b"twice", b"twice\0"];
+    const NEW: &[u8] = b"nobody's yet";
+    let name = service(&format!("shm.many.{}", std::process::id()));
+    let side = nameless(ctx.provider())?;
+    let key = |at: usize, index: usize| -> &'static [u8] {
+        format!("{index} of {at}").into_bytes().leak()
+    };
+    let mut peps = Vec::new();
+    for at in 0..COUNT {
+        let keys: Vec<_> = (0..=LAST).map(|index| key(at, index)).collect();
+        peps.push(listen_at(&side, name, &refs(&keys))?);
+    }
+    for (at, index) in [(0, 0), (COUNT / 2, LAST / 2), (COUNT - 1, LAST)] {
+        let _peer = connect(ctx, name, key(at, index))?;
+        let request = side.event(KFI_CONNREQ)?;
+        ensure!(request.raw.object == peps[at], "{at}: {:?}", request.raw);
+        ensure!(
+            request.raw.auth_index as usize == index + 1,
+            "{:?}",
+            request.raw
+        );
+    }
+    // Nothing is left of one who is refused for one auth key of several.
+    let taken = listen_at(&side, name, &refs(&[NEW, key(1, LAST)]));
+    refused(taken, libc::EADDRINUSE, "a name that somebody has")?;
+    for key in [NEW, &[]] {
+        rejected(ctx, name, key)?;
+    }
+    for _ in 0..2 {
+        let pep = listen_at(&side, name, &refs(&TWICE)).context("one auth key twice")?;
+        let _peer = connect(ctx, name, TWICE[1])?;
+        let request = side.event(KFI_CONNREQ)?;
+        ensure!(request.raw.object == pep, "{:?}", request.raw);
+        side.dev.close(pep)?;
+        rejected(ctx, name, TWICE[0])?;
+    }
+    // Who goes, goes with all auth keys; its neighbours stay.
+    side.dev.close(peps[1])?;
+    for index in 0..=LAST {
+        rejected(ctx, name, key(1, index))?;
+    }
+    let _peer = connect(ctx, name, key(2, 0))?;
+    let request = side.event(KFI_CONNREQ)?;
+    ensure!(request.raw.object == peps[2], "{:?}", request.raw);
+    drop(side);
+    let (peer, _) = connect(ctx, name, key(0, 0))?;
+    let no = peer.event(KFI_CONN_ERROR)?;
+    ensure!(no.raw.err as i32 == libc::ECONNREFUSED, "{:?}", no.raw);
     Ok(())
 }
 
