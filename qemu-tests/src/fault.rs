@@ -29,7 +29,7 @@ pub mod sweep;
 
 use crate::harness::{Env, Skip};
 use anyhow::Result;
-use sweep::{Row, Verdict};
+use sweep::{Case, Row, Verdict};
 
 /// How much is swept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,11 @@ pub fn run(env: &Env, only: &str, how: How) -> Result<bool> {
     };
     let cases = calls::all();
     let mut rows = Vec::new();
-    for case in cases.iter().filter(|case| is_one(&case.name(), only)) {
+    let spared = |case: &Case| quick && case.long && only.is_empty();
+    for case in cases
+        .iter()
+        .filter(|case| is_one(&case.name(), only) && !spared(case))
+    {
         begin(&case.name());
         rows.push(sweep::run(case, env, &knobs, quick).told());
     }

@@ -35,6 +35,8 @@ pub struct Case {
     pub also: &'static [i32],
     /// Has it swept amid what all its runs need, and takes that away.
     pub amid: fn(&Env, Run<'_>) -> Result<()>,
+    /// It takes minutes: a quick sweep of all does without.
+    pub long: bool,
 }
 
 impl Case {
@@ -50,6 +52,7 @@ impl Case {
             run,
             also: &[],
             amid: |_, run| run(),
+            long: false,
         }
     }
 
@@ -63,6 +66,12 @@ impl Case {
     #[must_use]
     pub const fn amid(self, amid: fn(&Env, Run<'_>) -> Result<()>) -> Self {
         Self { amid, ..self }
+    }
+
+    /// … that takes minutes.
+    #[must_use]
+    pub const fn long(self) -> Self {
+        Self { long: true, ..self }
     }
 
     /// Its name in the table.

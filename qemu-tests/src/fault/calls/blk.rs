@@ -26,21 +26,31 @@ use std::time::Duration;
 
 /// The cases.
 pub const CASES: &[Case] = &[
-    Case::new("blk.make", "subsystem", make_subsystem).amid(module),
-    Case::new("blk.make", "port", make_port).amid(module),
-    Case::new("blk.make", "disk", make_disk).amid(module),
-    Case::new("blk.export", "", export).amid(subsystem),
-    Case::new("blk.export_device", "", export).amid(device),
-    Case::new("blk.offer", "", offer).amid(port).also(NO_DEVICE),
-    Case::new("blk.withdraw", "", withdraw).amid(port),
-    Case::new("blk.allow", "", allow).amid(offered),
-    Case::new("blk.disallow", "", disallow).amid(offered),
+    Case::new("blk.make", "subsystem", make_subsystem)
+        .amid(module)
+        .long(),
+    Case::new("blk.make", "port", make_port).amid(module).long(),
+    Case::new("blk.make", "disk", make_disk).amid(module).long(),
+    Case::new("blk.export", "", export).amid(subsystem).long(),
+    Case::new("blk.export_device", "", export)
+        .amid(device)
+        .long(),
+    Case::new("blk.offer", "", offer)
+        .amid(port)
+        .also(NO_DEVICE)
+        .long(),
+    Case::new("blk.withdraw", "", withdraw).amid(port).long(),
+    Case::new("blk.allow", "", allow).amid(offered).long(),
+    Case::new("blk.disallow", "", disallow).amid(offered).long(),
     Case::new("blk.connect", "", connect)
         .amid(disk)
-        .also(NO_CONNECTION),
-    Case::new("blk.disconnect", "", disconnect).amid(disk),
-    Case::new("blk.fence", "", fence).amid(disk),
-    Case::new("blk.unexport", "", unexport).amid(disk),
+        .also(NO_CONNECTION)
+        .long(),
+    Case::new("blk.disconnect", "", disconnect)
+        .amid(disk)
+        .long(),
+    Case::new("blk.fence", "", fence).amid(disk).long(),
+    Case::new("blk.unexport", "", unexport).amid(disk).long(),
 ];
 
 /// A device that does not answer when all are asked is not offered.
