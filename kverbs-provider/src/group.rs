@@ -83,7 +83,7 @@ struct Inner {
     base: u64,
 }
 
-/// Where the addresses of a group that reuses values begin: no two are the same.
+/// Where the addresses of a group that reuses values begin: no two of 2^20 in a row are the same.
 fn next_base() -> u64 {
     /// Bytes of a place: more than a region of the kernel's memory has.
     const PLACE: u64 = 1 << 42;

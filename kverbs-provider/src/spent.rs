@@ -34,7 +34,7 @@ use kfabric::pure::spent::{
 };
 
 /// Hardware slots of which the values are kept in one allocation, of a page at most.
-const CHUNK: usize = 128;
+const CHUNK: usize = kernel::page::PAGE_SIZE / size_of::<Spent>();
 
 /// What is kept of hardware slots, by [`CHUNK`]s; none until there is something.
 type Map<T> = Option<RBTree<usize, KVec<T>>>;
