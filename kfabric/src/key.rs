@@ -221,7 +221,7 @@ impl Key {
         let region = self.region.as_ref().ok_or(EINVAL)?;
         self.auth.under.check()?;
         let memory = region.memory();
-        range::non_empty_sub_range(offset, len, memory.len() as u64).map_err(|_| EINVAL)?;
+        range::non_empty_sub_range(offset, len, memory.filled() as u64).map_err(|_| EINVAL)?;
         if !rights::valid_key_access(access) {
             return Err(EINVAL);
         }

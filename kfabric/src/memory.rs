@@ -9,9 +9,12 @@
 //! This is not a cache: unmapping pinned memory leaves the old pages pinned until the region is
 //! closed.
 
-use core::ptr::{
-    self,
-    NonNull, //
+use core::{
+    cell::UnsafeCell,
+    ptr::{
+        self,
+        NonNull, //
+    },
 };
 use kernel::{
     alloc::flags::__GFP_NOWARN,
@@ -32,6 +35,7 @@ use kernel::{
 use crate::{
     errno::eopnotsupp,
     fault,
+    op::LentPiece,
     pure::range::{
         self,
         Pieces, //
@@ -124,6 +128,8 @@ enum Source {
     Blocks(#[expect(dead_code, reason = "held for its Drop")] KVec<Block>),
     /// Somebody else's, who waits for the drop of this before the pages go.
     Lent(#[expect(dead_code, reason = "held for its Drop")] Arc<dyn Lender>),
+    /// None.
+    Room,
 }
 
 /// Pages that were allocated together, side by side.
@@ -164,7 +170,7 @@ pub(crate) trait Lender: Send + Sync {}
 ///
 /// With [`Source::Pinned`] every page of `runs` is pinned once and ours to unpin; with
 /// [`Source::Owned`] and [`Source::Blocks`] the runs are those of the owned pages; with [`Source::Lent`] they stay until its
-/// drop.
+/// drop. With [`Source::Room`] there are none.
 struct Pages {
     runs: KVVec<Run>,
     count: usize,
@@ -239,9 +245,21 @@ pub struct Memory {
     first: usize,
     len: usize,
     writable: bool,
+    /// What [`Memory::fill`] has put here, where there is nothing else.
+    room: Option<UnsafeCell<Filling>>,
     /// What device registrations stand in for with their charge, if there are any.
     #[pin]
     device: Mutex<Option<Lent>>,
+}
+
+/// What a room is at a time.
+struct Filling {
+    /// There is room for as many as it may have pages, and one.
+    runs: KVVec<Run>,
+    /// Offset of the first byte in the first page.
+    first: usize,
+    /// Bytes.
+    len: usize,
 }
 
 /// A part of the owner's charge that device registrations have taken over: it was given back when
@@ -263,7 +281,8 @@ impl Lent {
 
 // SAFETY: Pages and `mm` are reference counted and may be used and given back by any thread.
 unsafe impl Send for Memory {}
-// SAFETY: Everything in it is only read, but for the mutex.
+// SAFETY: Everything in it is only read, but for the mutex and the filling; and who changes that has nobody
+// read it meanwhile ([`Memory::fill`]).
 unsafe impl Sync for Memory {}
 
 /// Pins `count` pages from the page-aligned `start`.
@@ -426,12 +445,102 @@ impl Memory {
         Self::make(lent, None, first, len, true)
     }
 
+    /// Room for up to `len` bytes of the kernel's memory that is lent for as long as one key lives, and
+    /// then other memory for the next ([`Memory::fill`]). Until then it has none, and no key of it can be
+    /// made. A region of it has its keys by alloc and assign, and no local rights.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: no bytes. `ENOMEM`.
+    pub fn room(len: usize) -> Result<Arc<Self>> {
+        if len == 0 {
+            return Err(EINVAL);
+        }
+        let pages = Pages {
+            runs: KVVec::new(),
+            // The first and the last may be used in part.
+            count: len.div_ceil(PAGE_SIZE) + 1,
+            source: Source::Room,
+        };
+        let filling = Filling {
+            runs: KVVec::with_capacity(pages.count, GFP_KERNEL)?,
+            first: 0,
+            len: 0,
+        };
+        Self::of(pages, None, 0, len, true, Some(UnsafeCell::new(filling)))
+    }
+
+    /// Has a room be these pieces, in their order, and nothing else. Any context; allocates nothing.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: it is no room, or not every piece but the first begins with a page, or not every one but
+    /// the last ends with one. `EMSGSIZE`: more than there is room for. It is empty then.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses the memory, nor a key of a region of it, before this returns; also no assignment of one
+    /// is under way. `pieces` are of the kernel's memory map, and their pages stay as long as there is such
+    /// a key, or an assignment.
+    pub unsafe fn fill(&self, pieces: &[LentPiece]) -> Result {
+        let room = self.room.as_ref().ok_or(EINVAL)?;
+        // SAFETY: By the caller's promise nobody else has it now.
+        let filling = unsafe { &mut *room.get() };
+        filling.runs.clear();
+        filling.len = 0;
+        filling.len = Self::lay(filling, pieces, self.len)?;
+        Ok(())
+    }
+
+    /// Lays pieces end to end; how many bytes they are.
+    fn lay(filling: &mut Filling, pieces: &[LentPiece], room: usize) -> Result<usize> {
+        let (mut len, mut before) = (0, 0);
+        for (i, piece) in pieces.iter().enumerate() {
+            // CAST: A `u32` fits.
+            let (offset, bytes) = (piece.offset as usize, piece.len as usize);
+            let into = offset % PAGE_SIZE;
+            if i == 0 {
+                filling.first = into;
+            }
+            let joins =
+                (i == 0 || into == 0) && (i + 1 == pieces.len() || (into + bytes) % PAGE_SIZE == 0);
+            if bytes == 0 || !joins {
+                return Err(EINVAL);
+            }
+            len += bytes;
+            if len > room {
+                return Err(EMSGSIZE);
+            }
+            let pages = (into + bytes).div_ceil(PAGE_SIZE);
+            let run = Run {
+                page: NonNull::new(piece.page.wrapping_add(offset >> PAGE_SHIFT)).ok_or(EINVAL)?,
+                pages,
+                before,
+            };
+            before += pages;
+            let pushed = filling.runs.push_within_capacity(run);
+            pushed.map_err(|_| EMSGSIZE)?;
+        }
+        Ok(len)
+    }
+
     fn make(
         pages: Pages,
         owner: Option<Owner>,
         first: usize,
         len: usize,
         writable: bool,
+    ) -> Result<Arc<Self>> {
+        Self::of(pages, owner, first, len, writable, None)
+    }
+
+    fn of(
+        pages: Pages,
+        owner: Option<Owner>,
+        first: usize,
+        len: usize,
+        writable: bool,
+        room: Option<UnsafeCell<Filling>>,
     ) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
@@ -440,16 +549,44 @@ impl Memory {
                 first,
                 len,
                 writable,
+                room,
                 device <- new_mutex!(None),
             }),
             GFP_KERNEL,
         )
     }
 
-    /// Bytes.
+    /// What it consists of, and the offset of its first byte in the first page.
+    #[inline]
+    fn runs(&self) -> (&[Run], usize) {
+        match &self.room {
+            None => (&self.pages.runs, self.first),
+            Some(room) => {
+                // SAFETY: Who fills it has promised that nobody uses it meanwhile.
+                let filling = unsafe { &*room.get() };
+                (&filling.runs, filling.first)
+            }
+        }
+    }
+
+    /// Pages that it has, at most.
+    pub fn page_count(&self) -> usize {
+        self.pages.count
+    }
+
+    /// Bytes; of a room, at most.
     #[expect(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Bytes that there are now: all, but for a room.
+    pub(crate) fn filled(&self) -> usize {
+        match &self.room {
+            None => self.len,
+            // SAFETY: As in `runs`.
+            Some(room) => unsafe { (*room.get()).len },
+        }
     }
 
     /// Whether the device may write to it.
@@ -469,7 +606,7 @@ impl Memory {
 
     /// Offset of the first byte in its page.
     pub fn page_offset(&self) -> usize {
-        self.first
+        self.runs().1
     }
 
     /// Whether the current task owns the memory; true for the kernel's.
@@ -477,14 +614,17 @@ impl Memory {
         self.owner.as_ref().is_none_or(Owner::is_current)
     }
 
-    /// The contiguous pieces of [offset, offset + len). Empty when that is not inside.
+    /// The contiguous pieces of [offset, offset + len). Empty when that is not inside, or not in what a
+    /// room has.
     pub fn segments(&self, offset: usize, len: usize) -> Segments<'_> {
-        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        let end = offset.checked_add(len);
+        let inside = end.is_some_and(|end| end <= self.filled());
         if !inside {
             return Segments(Pieces::default());
         }
-        let at = (self.first + offset) as u64;
-        Segments(range::pieces(&self.pages.runs, at, len as u64).unwrap_or_default())
+        let (runs, first) = self.runs();
+        let at = (first + offset) as u64;
+        Segments(range::pieces(runs, at, len as u64).unwrap_or_default())
     }
 
     /// How many pieces [`Memory::segments`] gives.
@@ -493,14 +633,22 @@ impl Memory {
         if len == 0 || last >= self.len {
             return 0;
         }
-        let run =
-            |at: usize| range::run_at(&self.pages.runs, (self.first + at) as u64).unwrap_or(0);
+        let (runs, first) = self.runs();
+        let run = |at: usize| range::run_at(runs, (first + at) as u64).unwrap_or(0);
         run(last) - run(offset) + 1
     }
 
-    /// Copies into the memory, for a consumer in the kernel. Returns bytes copied.
+    /// Whether it is a room ([`Memory::room`]).
+    pub(crate) fn is_room(&self) -> bool {
+        self.room.is_some()
+    }
+
+    /// Copies into the memory, for a consumer in the kernel. Returns bytes copied; none into a room.
     pub fn write(&self, offset: usize, data: &[u8]) -> usize {
         let mut done = 0;
+        if self.is_room() {
+            return done;
+        }
         for seg in self.segments(offset, data.len()) {
             // SAFETY: The segment's bytes belong to this memory and stay while it lives; lowmem
             // pages are mapped (x86-64 has no others), so their address is valid for `len` bytes.
@@ -517,9 +665,12 @@ impl Memory {
         done
     }
 
-    /// Copies out of the memory, for a consumer in the kernel. Returns bytes copied.
+    /// Copies out of the memory, for a consumer in the kernel. Returns bytes copied; none out of a room.
     pub fn read(&self, offset: usize, out: &mut [u8]) -> usize {
         let mut done = 0;
+        if self.is_room() {
+            return done;
+        }
         for seg in self.segments(offset, out.len()) {
             // SAFETY: As in `write`.
             unsafe {

@@ -114,8 +114,8 @@ impl Region {
     ///
     /// # Errors
     ///
-    /// `EINVAL`: no such access. `EACCES`: the memory must not be written. `EOPNOTSUPP`: dynamic
-    /// keys are not offered.
+    /// `EINVAL`: no such access, or not for a [room](Memory::room). `EACCES`: the memory must not be
+    /// written. `EOPNOTSUPP`: dynamic keys are not offered.
     pub fn register(
         domain: &Arc<Domain>,
         memory: Arc<Memory>,
@@ -193,6 +193,10 @@ impl Region {
         let (group, bound) = of.unzip();
         let Unders { memory: under, own } = unders;
         if !rights::valid_region_access(access) {
+            return Err(EINVAL);
+        }
+        // What a room has is there for its keys alone.
+        if memory.is_room() && (!dynamic || access & rights::LOCAL != 0) {
             return Err(EINVAL);
         }
         if rights::needs_write(access) && !memory.writable() {

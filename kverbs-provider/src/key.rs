@@ -267,8 +267,7 @@ impl Inner {
 
     /// Pages that a fast registration of any window of the region needs, as far as there are.
     fn pages(&self) -> u32 {
-        let mem = self.region.mem();
-        let all = (mem.page_offset() + mem.len()).div_ceil(kernel::page::PAGE_SIZE);
+        let all = self.region.mem().page_count();
         let fast = self.group.fast_pages();
         u32::try_from(all).map_or(fast, |all| all.min(fast))
     }

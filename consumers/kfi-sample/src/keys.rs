@@ -18,7 +18,11 @@ use kfabric::{
         Assignment,
         Key, //
     },
-    op::OpKind,
+    memory::Memory,
+    op::{
+        LentPiece,
+        OpKind, //
+    },
     provider::KeyValue,
     region::Region,
     uapi::*,
@@ -73,6 +77,7 @@ pub(crate) const TESTS: &[Test] = &[
     }),
     ("key_of_an_endpoint", of_an_endpoint),
     ("key_of_a_reused_value", of_reused_values),
+    ("key_of_a_room", of_a_room),
 ];
 
 /// An operation that must be refused: by whom does not matter, but nothing moves.
@@ -390,6 +395,96 @@ fn bound_to(station: &Station, own: &Pair, other: &Pair, reused: bool) -> Outcom
     bound.close();
     common.close();
     close_region(&there.region)
+}
+
+/// Has a room be parts of `buffer`, each by where it begins and its bytes.
+///
+/// # Safety
+///
+/// There is no key of the room, and the buffer stays until there is none again.
+unsafe fn put(room: &Memory, buffer: &Buffer, parts: &[(usize, usize)]) -> Result {
+    let mut pieces = KVec::new();
+    for (from, len) in parts {
+        for segment in buffer.region.memory().segments(*from, *len) {
+            let piece = LentPiece {
+                page: segment.page,
+                offset: u32::try_from(segment.offset)?,
+                len: u32::try_from(segment.len)?,
+                mapped: 0,
+            };
+            pieces.push(piece, GFP_KERNEL)?;
+        }
+    }
+    // SAFETY: The caller's promise.
+    unsafe { room.fill(&pieces) }
+}
+
+/// Keys of a room are for what is in it when they are assigned.
+fn of_a_room(station: &Station) -> Outcome {
+    let domain = &station.domain;
+    let (here, there) = (
+        Buffer::local(domain, 8192)?,
+        Buffer::local(domain, 5 * 4096)?,
+    );
+    let room = Memory::room(2 * 4096)?;
+    check_err!(Memory::room(0), EINVAL);
+    check_err!(
+        Region::register(domain, room.clone(), REMOTE, false),
+        EINVAL
+    );
+    check_err!(
+        Region::register(domain, room.clone(), REMOTE | KFI_SEND, true),
+        EINVAL
+    );
+    let region = Region::register(domain, room.clone(), REMOTE, true)?;
+    let pair = Pair::new(station)?;
+    let key = Key::alloc(&region)?;
+    here.fill(0, 8192, 7);
+    // SAFETY: There is no key but between `assign` and `revoke`, and `there` is dropped after that.
+    let put = |parts: &[(usize, usize)]| unsafe { put(&room, &there, parts) };
+    check_err!(key.assign(0, 1, REMOTE), EINVAL);
+    for (parts, why) in [
+        // A gap before a piece, and one behind.
+        (&[(0, 4096), (8192 + 8, 100)][..], EINVAL),
+        (&[(0, 4000), (8192, 4096)], EINVAL),
+        (&[(512, 4096), (8192, 4096), (12288, 4096)], EINVAL),
+        (&[(0, 4096), (8192, 4096), (16384, 1)], EMSGSIZE),
+        (&[(4000, 96), (8192, 4096), (12288, 4001)], EMSGSIZE),
+    ] {
+        check_err!(put(parts), why);
+        check_err!(key.assign(0, 1, REMOTE), EINVAL);
+    }
+    // Three pages, of two of which only a part.
+    put(&[(4000, 96), (8192, 4096), (12288, 4000)])?;
+    check_err!(key.assign(0, 8193, REMOTE), EINVAL);
+    let first = key.assign(0, 8192, REMOTE)?;
+    pair.client.write_to(1, (&here, 0, 96), first)?;
+    pair.client.done(1)?;
+    let behind = KeyValue {
+        remote_addr: first.remote_addr + 96,
+        ..first
+    };
+    pair.client.write_to(2, (&here, 0, 8096), behind)?;
+    pair.client.done(2)?;
+    check!(there.has(4000, 96, 7));
+    check!(there.has(8192, 8096, 7));
+    check!(there.is_zero(0, 4000));
+    check!(there.is_zero(4096, 4096));
+    check!(there.is_zero(12288 + 4000, 96));
+    key.revoke()?;
+    // Other memory, and less.
+    put(&[(4096, 4096)])?;
+    check_err!(key.assign(0, 4097, REMOTE), EINVAL);
+    let second = key.assign(0, 4096, REMOTE)?;
+    pair.client.write_to(3, (&here, 0, 4096), second)?;
+    pair.client.done(3)?;
+    check!(there.has(4096, 4096, 7));
+    check!(there.is_zero(0, 4000));
+    there.fill(8192, 4096, 8);
+    refused(&pair, OpKind::Write, &here, first.remote_addr, first.key)?;
+    check!(there.has(8192, 4096, 8));
+    key.close();
+    close_region(&region)
 }
 
 /// More than a chain of them, each for a window of its own.
