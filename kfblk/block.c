@@ -258,7 +258,11 @@ struct kfblk_disk *kfblk_disk_new(void *owner, const struct kfblk_shape *shape)
 		return ERR_PTR(-ENOMEM);
 	disk->owner = owner;
 	disk->device = shape->device;
-	if (!shape->device) {
+	if (shape->device) {
+		/* A key is for pages without gaps. */
+		lim.virt_boundary_mask = PAGE_SIZE - 1;
+		lim.max_segment_size = UINT_MAX;
+	} else {
 		lim.max_hw_sectors = shape->chunk >> SECTOR_SHIFT;
 		lim.chunk_sectors = shape->chunk >> SECTOR_SHIFT;
 	}
@@ -389,6 +393,16 @@ void kfblk_rq_fail(struct kfblk_disk *disk, u32 queue, u32 tag, int err)
 	pdu->verdict = KFBLK_ERROR;
 	pdu->status = status_of(err);
 	blk_mq_complete_request(rq);
+}
+
+/* Names the request's memory, for as long as it is under way. Any context. */
+const struct kfblk_piece *kfblk_rq_pieces(struct kfblk_disk *disk, u32 queue, u32 tag, u32 *count)
+{
+	struct request *rq = blk_mq_tag_to_rq(disk->set.tags[queue], tag);
+	struct kfblk_pdu *pdu = blk_mq_rq_to_pdu(rq);
+
+	*count = kfblk_map(rq, pdu->pieces);
+	return pdu->pieces;
 }
 
 /* Copies a request's bytes to or from our own, in @pieces, which are as many. Any context. */

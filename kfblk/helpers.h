@@ -104,6 +104,7 @@ void kfblk_rq_end(struct kfblk_disk *disk, u32 queue, u32 tag, enum kfblk_verdic
 u64 kfblk_disk_capacity(const struct kfblk_disk *disk);
 void kfblk_disk_resize(struct kfblk_disk *disk, u64 capacity);
 void kfblk_rq_fail(struct kfblk_disk *disk, u32 queue, u32 tag, int err);
+const struct kfblk_piece *kfblk_rq_pieces(struct kfblk_disk *disk, u32 queue, u32 tag, u32 *count);
 void kfblk_rq_copy(struct kfblk_disk *disk, u32 queue, u32 tag,
 		   const struct kfblk_piece *pieces, u32 count, bool to_request);
 

@@ -45,17 +45,17 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Room for the bytes of a request. `dynamic`: for keys.
-    pub(crate) fn new(domain: &Arc<Domain>, access: u64, dynamic: bool) -> Result<Self> {
-        Self::of(domain, RUNS, access, dynamic)
+    /// Room for the bytes of a request.
+    pub(crate) fn new(domain: &Arc<Domain>, access: u64) -> Result<Self> {
+        Self::of(domain, RUNS, access)
     }
 
     /// One piece.
     pub(crate) fn run(domain: &Arc<Domain>, access: u64) -> Result<Self> {
-        Self::of(domain, 1, access, false)
+        Self::of(domain, 1, access)
     }
 
-    fn of(domain: &Arc<Domain>, runs: usize, access: u64, dynamic: bool) -> Result<Self> {
+    fn of(domain: &Arc<Domain>, runs: usize, access: u64) -> Result<Self> {
         let memory = Memory::in_blocks(runs, ORDER)?;
         let mut pieces = KVec::with_capacity(runs, GFP_KERNEL)?;
         for segment in memory.segments(0, memory.len()) {
@@ -68,14 +68,9 @@ impl Buffer {
             pieces.push(piece, GFP_KERNEL)?;
         }
         Ok(Self {
-            region: Region::register(domain, memory, access, dynamic)?,
+            region: Region::register(domain, memory, access, false)?,
             pieces,
         })
-    }
-
-    /// Its region.
-    pub(crate) fn region(&self) -> &Arc<Region> {
-        &self.region
     }
 
     /// Its pieces, in order.
@@ -83,17 +78,22 @@ impl Buffer {
         &self.pieces
     }
 
-    /// `len` bytes from `at` on, inside its first piece.
+    /// `len` bytes from `at` on, inside one of its pieces.
     pub(crate) fn piece(&self, at: usize, len: u32) -> Option<LentPiece> {
-        let first = self.pieces.first()?;
-        let offset = u32::try_from(at).ok()?;
-        let end = offset.checked_add(len)?;
-        (end <= first.len).then_some(LentPiece {
-            page: first.page,
-            offset: first.offset + offset,
-            len,
-            mapped: 0,
-        })
+        let mut at = u32::try_from(at).ok()?;
+        for piece in &self.pieces {
+            if at >= piece.len {
+                at -= piece.len;
+                continue;
+            }
+            return (len <= piece.len - at).then_some(LentPiece {
+                page: piece.page,
+                offset: piece.offset + at,
+                len,
+                mapped: 0,
+            });
+        }
+        None
     }
 
     /// Copies in; how many bytes.

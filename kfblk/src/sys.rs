@@ -128,6 +128,12 @@ extern "C" {
     fn kfblk_disk_resize(disk: *mut RawDisk, capacity: u64);
     fn kfblk_rq_end(disk: *mut RawDisk, queue: u32, tag: u32, verdict: u32);
     fn kfblk_rq_fail(disk: *mut RawDisk, queue: u32, tag: u32, err: c_int);
+    fn kfblk_rq_pieces(
+        disk: *mut RawDisk,
+        queue: u32,
+        tag: u32,
+        count: *mut u32,
+    ) -> *const LentPiece;
     fn kfblk_rq_copy(
         disk: *mut RawDisk,
         queue: u32,
@@ -355,6 +361,20 @@ impl Block {
         let err = i32::try_from(err).unwrap_or(5);
         // SAFETY: A request on its way keeps the device; the rest is the caller's promise.
         unsafe { kfblk_rq_fail(self.0.as_ptr(), queue, tag, -err) }
+    }
+
+    /// Names a request's memory. None: there is none, or it is in too many pieces.
+    ///
+    /// # Safety
+    ///
+    /// The request came with these numbers. The pieces are looked at only before it ends, and before
+    /// they are asked for again.
+    pub(crate) unsafe fn pieces<'a>(self, queue: u32, tag: u32) -> &'a [LentPiece] {
+        let mut count = 0;
+        // SAFETY: A request on its way keeps the device; the rest is the caller's promise.
+        let pieces = unsafe { kfblk_rq_pieces(self.0.as_ptr(), queue, tag, &mut count) };
+        // SAFETY: There are as many, and they stay by the caller's promise. CAST: A `u32` fits.
+        unsafe { core::slice::from_raw_parts(pieces, count as usize) }
     }
 
     /// Copies a request's bytes from or to memory of our own, as far as that goes. Any context.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Requests of a disk that is a device: as messages, and back.
 //!
-//! Each of a connection's tags has memory of its own, which the request's bytes are copied to or from,
-//! and a key slot. Few bytes go with the messages; for more, the target gets a key for just those bytes
-//! and that one way. It is told at once, and is valid before the message takes effect. It is dead before
-//! the request ends, and before anybody looks at what came by it: who hears of the answer does that, or
-//! [`Io`]'s work where that must not sleep, for all that were answered meanwhile together.
+//! Few bytes are copied, and go with the messages. For more, the target gets a key for just the request's
+//! own pages and that one way: each of a connection's tags has a key slot, of a [room](Memory::room). It is
+//! told at once, and is valid before the message takes effect. It is dead before the request ends, and
+//! before anybody looks at what came by it: who hears of the answer does that, or [`Io`]'s work where that
+//! must not sleep, for all that were answered meanwhile together.
 
 use core::sync::atomic::{
     AtomicU64,
@@ -37,6 +37,7 @@ use kfabric::{
         Assignment,
         Key, //
     },
+    memory::Memory,
     new_irqlock,
     op::{
         OpKind,
@@ -56,10 +57,12 @@ use kfabric::{
         DEPTH,
         DONE,
         INLINE_MAX,
+        LEN_MAX,
         REPLY,
         REQUEST, //
     },
     pure::blk::Geometry,
+    region::Region,
     sys::{
         IrqLock,
         NoIo, //
@@ -105,11 +108,13 @@ const SHORT_MS: u64 = 10_000;
 /// Bytes between two heads.
 const STRIDE: usize = 64;
 const _: () = assert!(DEPTH as usize * STRIDE <= buffer::RUN && REQUEST <= STRIDE);
+const _: () = assert!(DEPTH as usize * INLINE <= LEN_MAX as usize);
 const _: () = assert!(REPLY <= INLINE && DONE <= INLINE);
 
 /// What belongs to a tag.
 struct Slot {
-    data: Buffer,
+    /// A room for the request's pages, while `key` gives them.
+    room: Arc<Region>,
     key: Arc<Key>,
 }
 
@@ -153,6 +158,8 @@ pub(crate) struct Io {
     slots: KVec<Slot>,
     inboxes: KVec<Buffer>,
     heads: Buffer,
+    /// Bytes that go with heads.
+    bodies: Buffer,
     /// What the disk was like when it was connected to.
     geometry: Geometry,
     #[pin]
@@ -199,22 +206,25 @@ impl Io {
     ) -> Result<Arc<Self>> {
         let mut slots = KVec::with_capacity(DEPTH as usize, GFP_KERNEL)?;
         for _ in 0..DEPTH {
-            let access = KFI_SEND | KFI_REMOTE_READ | KFI_REMOTE_WRITE;
-            let data = Buffer::new(domain, access, true)?;
-            let key = Key::alloc_for(data.region(), ep)?;
-            slots.push(Slot { data, key }, GFP_KERNEL)?;
+            let access = KFI_REMOTE_READ | KFI_REMOTE_WRITE;
+            let room = Memory::room(LEN_MAX as usize)?;
+            let room = Region::register(domain, room, access, true)?;
+            let key = Key::alloc_for(&room, ep)?;
+            slots.push(Slot { room, key }, GFP_KERNEL)?;
         }
         let mut inboxes = KVec::new();
         for _ in 0..INBOXES / INBOXES_OF_ONE {
             inboxes.push(Buffer::run(domain, KFI_RECV)?, GFP_KERNEL)?;
         }
         let heads = Buffer::run(domain, KFI_SEND)?;
+        let bodies = Buffer::new(domain, KFI_SEND)?;
         let io = Arc::pin_init(
             pin_init!(Self {
                 ep: ep.clone(),
                 slots,
                 inboxes,
                 heads,
+                bodies,
                 geometry,
                 ways <- new_irqlock!([Way::default(); DEPTH as usize], "kfblk_ways"),
                 queue: SetOnce::new(),
@@ -268,16 +278,26 @@ impl Io {
         let slot = self.slots.get(tag as usize).ok_or(EIO)?;
         // Before the target can have it.
         let effect = self.unflushed.as_ref().ok_or(EAGAIN)?.effect(op, flags);
-        if op == Op::Write {
-            // SAFETY: The request is that of the tag, and has not ended.
-            unsafe { block.copy(queue, tag, slot.data.pieces(), false) };
-        }
         let keyed = op.moves() && len > INLINE_MAX;
-        let carry = match keyed {
-            true => self.assign(slot, op, len)?,
-            false => Carry::Message,
-        };
         let behind = op == Op::Write && !keyed;
+        let carry = if keyed {
+            // SAFETY: The request is that of the tag, and has not ended.
+            let pieces = unsafe { block.pieces(queue, tag) };
+            if pieces.iter().map(|piece| u64::from(piece.len)).sum::<u64>() != len.into() {
+                return Err(EIO);
+            }
+            // SAFETY: The tag's last request has not ended before its key was dead, and that it was dead is
+            // waited for where it was not sent. So will this one's be, and the pages are its own till then.
+            unsafe { slot.room.memory().fill(pieces) }.map_err(|_| EIO)?;
+            self.assign(slot, op, len)?
+        } else {
+            Carry::Message
+        };
+        if behind {
+            let body = self.bodies.piece(tag as usize * INLINE, len).ok_or(EIO)?;
+            // SAFETY: The request is that of the tag, and has not ended; its body is nobody else's.
+            unsafe { block.copy(queue, tag, &[body], false) };
+        }
         let (number, alone) = {
             let mut ways = self.ways.lock();
             let alone = !ways.iter().any(|way| way.busy);
@@ -302,7 +322,7 @@ impl Io {
             carry,
             alone,
         };
-        let Err(e) = self.post(tag, slot, &request, behind) else {
+        let Err(e) = self.post(tag, &request, behind) else {
             return Ok(());
         };
         // A target that guesses may have answered what it has not heard. Then that ends it, or has: it
@@ -376,7 +396,7 @@ impl Io {
         }
     }
 
-    fn post(&self, tag: u32, slot: &Slot, request: &Request, behind: bool) -> Result {
+    fn post(&self, tag: u32, request: &Request, behind: bool) -> Result {
         let head = request.write();
         let context = WENT | u64::from(tag);
         let posted = if behind {
@@ -384,8 +404,8 @@ impl Io {
             self.heads.write(at, &head);
             let mut segs = Segs::new();
             self.heads.add(&mut segs, OpKind::Send, at, REQUEST)?;
-            let len = request.len as usize;
-            slot.data.add(&mut segs, OpKind::Send, 0, len)?;
+            let (at, len) = (tag as usize * INLINE, request.len as usize);
+            self.bodies.add(&mut segs, OpKind::Send, at, len)?;
             buffer::post(&self.ep, OpKind::Send, context, segs)
         } else {
             buffer::inject(&self.ep, context, &head, None)
@@ -540,9 +560,9 @@ impl Io {
                 self.keyed.fetch_or(tags, Ordering::AcqRel);
                 return false;
             }
-            for (tag, slot) in (0..).zip(&self.slots) {
+            for tag in 0..DEPTH {
                 if tags & (1 << tag) != 0 {
-                    self.finish(block, queue, tag, slot);
+                    self.finish(block, queue, tag);
                 }
             }
             Key::renew_many(keys);
@@ -550,7 +570,7 @@ impl Io {
     }
 
     /// Ends a request whose key has ended.
-    fn finish(&self, block: Block, queue: u32, tag: u32, slot: &Slot) {
+    fn finish(&self, block: Block, queue: u32, tag: u32) {
         let way = {
             let mut ways = self.ways.lock();
             let Some(way) = ways.get_mut(tag as usize).filter(|way| way.busy) else {
@@ -564,9 +584,6 @@ impl Io {
         unsafe {
             if status != 0 {
                 return block.fail(queue, tag, status);
-            }
-            if way.reads {
-                block.copy(queue, tag, slot.data.pieces(), true);
             }
             block.end(queue, tag, Verdict::Done);
         }

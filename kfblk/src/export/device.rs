@@ -256,7 +256,7 @@ impl Io {
         for _ in 0..count {
             let access = KFI_SEND | KFI_RECV | KFI_READ | KFI_WRITE;
             let slot = Slot {
-                data: Buffer::new(domain, access, false)?,
+                data: Buffer::new(domain, access)?,
                 bio: Bio::new()?,
             };
             slots.push(slot, GFP_KERNEL)?;
