@@ -433,15 +433,34 @@ impl Map {
         len: usize,
         write: bool,
     ) -> io::Result<usize> {
-        let len = len.min(self.len);
-        let addr = self.addr() as *mut libc::c_void;
+        self.transfer_parts(fd, at, &[(0, len)], write)
+    }
+
+    /// As [`Map::transfer`], for some parts one after the other: where each begins, and how long it is.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    pub fn transfer_parts(
+        &self,
+        fd: BorrowedFd<'_>,
+        at: u64,
+        parts: &[(usize, usize)],
+        write: bool,
+    ) -> io::Result<usize> {
+        let of = |(from, len): &(usize, usize)| libc::iovec {
+            iov_base: self.at(*from, *len).cast(),
+            iov_len: *len,
+        };
+        let parts: Vec<_> = parts.iter().map(of).collect();
         let (fd, at) = (fd.as_raw_fd(), at as libc::off_t);
+        let (list, count) = (parts.as_ptr(), parts.len() as libc::c_int);
         let done = if write {
-            // SAFETY: The mapping has as many bytes, and stays for the call.
-            unsafe { libc::pwrite(fd, addr, len, at) }
+            // SAFETY: The mapping has these bytes, and stays for the call.
+            unsafe { libc::pwritev(fd, list, count, at) }
         } else {
             // SAFETY: As above; bytes of the mapping have no meaning to us.
-            unsafe { libc::pread(fd, addr, len, at) }
+            unsafe { libc::preadv(fd, list, count, at) }
         };
         usize::try_from(done).map_err(|_| io::Error::last_os_error())
     }

@@ -24,6 +24,9 @@ pub const TESTS: &[Test] = &[
     Test::pair("blkdev.reads_and_writes", reads_and_writes)
         .seconds(40)
         .on(NETNS | TWO | SHM),
+    Test::pair("blkdev.memory_in_odd_pieces", odd_pieces)
+        .seconds(20)
+        .on(NETNS | SHM),
     Test::pair("blkdev.many_queues_at_once", many_at_once)
         .seconds(40)
         .on(NETNS | SHM),
@@ -182,6 +185,69 @@ fn reads_and_writes(ctx: &mut Ctx) -> Result<()> {
                     write_filled(&disk, &map, 0, 512, 1)?;
                     ctx.barrier("written")
                 }
+            }
+        },
+    )
+}
+
+/// Memory that neither begins nor ends with a page, in pieces with gaps: each byte has its place, and
+/// nothing between them changes.
+fn odd_pieces(ctx: &mut Ctx) -> Result<()> {
+    const AT: usize = 3 * 512;
+    const PARTS: &[(usize, usize)] = &[
+        (512, 1536),
+        (8192, 8192),
+        (20480 + 3584, 512),
+        (28672 + 512, 7 * 512),
+        (32768 + 4096, (128 << 10) + 512),
+        ((256 << 10) + 512, 128 << 10),
+        ((512 << 10) + 3584, 300 << 10),
+    ];
+    const BACK: &[(usize, usize)] = &[
+        ((900 << 10) + 1024, 64 << 10),
+        (512, 5 * 512),
+        (4096 + 512, 7 * 512),
+        ((100 << 10) + 2048, 500 << 10),
+    ];
+    let len = |parts: &[(usize, usize)]| parts.iter().map(|part| part.1).sum::<usize>();
+    with(
+        ctx,
+        || Backing::null(PLAIN),
+        (&[], &[]),
+        |ctx, end| match end {
+            End::Target(backing) => {
+                ctx.barrier("written")?;
+                is_filled(&backing.contents()?[AT..AT + len(PARTS)], AT, 1)
+            }
+            End::Client(path) => {
+                let disk = Disk::open(path)?;
+                let map = Map::anon(MIB)?;
+                let mut bytes = vec![0; len(PARTS)];
+                fill(&mut bytes, (AT / 512) as u64, 1);
+                let mut rest = &bytes[..];
+                for (from, n) in PARTS {
+                    let (part, next) = rest.split_at(*n);
+                    map.write(*from, part);
+                    rest = next;
+                }
+                let done = map.transfer_parts(disk.file.as_fd(), AT as u64, PARTS, true)?;
+                ensure!(done == len(PARTS), "wrote {done}");
+                let none = vec![0xee; MIB];
+                map.write(0, &none);
+                let done = map.transfer_parts(disk.file.as_fd(), AT as u64, BACK, false)?;
+                ensure!(done == len(BACK), "read {done}");
+                let mut want = none;
+                let mut rest = &bytes[..];
+                for (from, n) in BACK {
+                    let (part, next) = rest.split_at(*n);
+                    want[*from..*from + *n].copy_from_slice(part);
+                    rest = next;
+                }
+                let mut got = vec![0; MIB];
+                map.read(0, &mut got);
+                let wrong = got.iter().zip(&want).position(|(a, b)| a != b);
+                ensure!(wrong.is_none(), "memory differs at {wrong:?}");
+                ctx.barrier("written")
             }
         },
     )
