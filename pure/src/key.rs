@@ -61,7 +61,7 @@ pub enum State {
     Revoking {
         /// What the key gives.
         grant: Grant,
-        /// The key itself; `None` when nobody was ever told it.
+        /// The key itself; `None` when nobody was told it.
         value: Option<u64>,
     },
     /// Given back; nothing leads out of here.
@@ -201,13 +201,14 @@ impl KeySlot {
     ///
     /// [`KeyError::OutOfOrder`]; also if it is not the one that was promised.
     pub fn assigned(&mut self, value: u64) -> Result<AssignOutcome, KeyError> {
-        let grant = match self.state {
-            State::Assigning(grant) => grant,
-            State::Promised { grant, value: told } if told == value => grant,
+        let (grant, told) = match self.state {
+            State::Assigning(grant) => (grant, None),
+            State::Promised { grant, value: told } if told == value => (grant, Some(told)),
             _ => return Err(KeyError::OutOfOrder),
         };
         if self.dying {
-            self.state = State::Revoking { grant, value: None };
+            // Who takes back what was told waits for its end.
+            self.state = State::Revoking { grant, value: told };
             return Ok(AssignOutcome::RevokeNow);
         }
         self.state = State::Assigned { grant, value };

@@ -198,6 +198,21 @@ fn taking_back_is_of_one_key() {
     assert_eq!(slot.begin_take_back(78), Err(KeyError::Freed));
 }
 
+/// A key that was told and comes to be when the slot has died is taken back only when it is dead.
+#[test]
+fn taking_back_waits_for_what_was_told() {
+    let mut slot = KeySlot::new();
+    slot.begin_assign(GRANT).unwrap();
+    slot.promise(77).unwrap();
+    assert_eq!(slot.die(), Death::Wait);
+    assert_eq!(slot.begin_take_back(77), Err(KeyError::Busy));
+    assert_eq!(slot.assigned(77), Ok(AssignOutcome::RevokeNow));
+    assert_eq!(slot.begin_take_back(77), Err(KeyError::Busy));
+    assert_eq!(slot.begin_take_back(76), Err(KeyError::NotAssigned));
+    slot.revoked().unwrap();
+    assert_eq!(slot.begin_take_back(77), Err(KeyError::Freed));
+}
+
 /// What was told beforehand comes to be, or never is; meanwhile nobody else takes a step.
 #[test]
 fn promises_are_kept_or_ended() {
