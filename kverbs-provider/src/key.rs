@@ -392,9 +392,9 @@ impl Inner {
         let mut reserve = Some(mr);
         if let Some(mr) = reserve.take_if(|_| posted) {
             self.retire(mr.end());
-            if let Some(list) = &mut list {
-                list.unmap();
-            }
+        }
+        if let Some(list) = &mut list {
+            list.unmap();
         }
         let mut slot = self.place.lock();
         slot.state = State::Free(reserve);

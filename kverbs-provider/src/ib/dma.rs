@@ -234,7 +234,7 @@ impl Drop for DmaBuf {
 /// # Invariants
 ///
 /// `list` is an initialised table; its first `mapped` entries are mapped on `device` in the
-/// direction of `writable`, and then `mem` keeps their pages.
+/// direction of `writable`, and then `mem` keeps their pages: a room's, as long as there is the key.
 pub(crate) struct SgList {
     device: Arc<Device>,
     list: KVVec<bindings::scatterlist>,

@@ -167,7 +167,8 @@ impl Mr {
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE`: it does not fit (too many pages, or gaps inside). `EIO`: the mapping failed.
+    /// `EMSGSIZE`: it does not fit (too many pages, or gaps inside). `EIO`: the mapping failed, or moved
+    /// bytes inside their pages.
     pub(crate) fn aim(
         &mut self,
         sg: &mut SgList,
@@ -192,7 +193,13 @@ impl Mr {
             to_result(got).map(|()| got as usize)
         });
         // SAFETY: By the type invariant; nobody else changes it.
-        let covered = unsafe { (*self.as_ptr()).length };
+        let (covered, at) = unsafe { ((*self.as_ptr()).length, (*self.as_ptr()).iova) };
+        // A mapping that moved the byte in its page (through bounce buffers) cannot be called so.
+        let moved = got.is_ok() && (at ^ iova) & (PAGE_SIZE as u64 - 1) != 0;
+        if moved {
+            sg.unmap();
+            return Err(EIO);
+        }
         if got != Ok(n) || covered != len as u64 {
             sg.unmap();
             return Err(got.err().unwrap_or(EMSGSIZE));
