@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Memory that a region covers: pinned pages of a process, or pages of the kernel.
+//! Memory that a region covers: pinned pages of a process, or pages of the kernel; or a room, where keys
+//! find memory that is lent for as long as they live.
 //!
 //! Pinning follows `ib_umem` (drivers/infiniband/core/umem.c): long term, charged to
 //! `mm->pinned_vm` against `RLIMIT_MEMLOCK`, so that verbs and kfabric pins of one process sum up.
@@ -254,7 +255,7 @@ pub struct Memory {
 
 /// What a room is at a time.
 struct Filling {
-    /// There is room for as many as it may have pages, and one.
+    /// There is room for as many as it may have pages.
     runs: KVVec<Run>,
     /// Offset of the first byte in the first page.
     first: usize,
@@ -479,9 +480,9 @@ impl Memory {
     ///
     /// # Safety
     ///
-    /// Nobody uses the memory, nor a key of a region of it, before this returns; also no assignment of one
-    /// is under way. `pieces` are of the kernel's memory map, and their pages stay as long as there is such
-    /// a key, or an assignment.
+    /// Nobody looks at what is in it before this returns: there is no key of a region of it, nor one being
+    /// made, and no region is being registered. `pieces` are of the kernel's memory map, and their pages stay
+    /// until it is filled anew, be it with nothing.
     pub unsafe fn fill(&self, pieces: &[LentPiece]) -> Result {
         let room = self.room.as_ref().ok_or(EINVAL)?;
         // SAFETY: By the caller's promise nobody else has it now.
@@ -562,7 +563,7 @@ impl Memory {
         match &self.room {
             None => (&self.pages.runs, self.first),
             Some(room) => {
-                // SAFETY: Who fills it has promised that nobody uses it meanwhile.
+                // SAFETY: Who fills it has promised that nobody looks at it meanwhile.
                 let filling = unsafe { &*room.get() };
                 (&filling.runs, filling.first)
             }
@@ -630,7 +631,7 @@ impl Memory {
     /// How many pieces [`Memory::segments`] gives.
     pub fn segment_count(&self, offset: usize, len: usize) -> usize {
         let last = offset.saturating_add(len).saturating_sub(1);
-        if len == 0 || last >= self.len {
+        if len == 0 || last >= self.filled() {
             return 0;
         }
         let (runs, first) = self.runs();

@@ -195,8 +195,9 @@ impl Region {
         if !rights::valid_region_access(access) {
             return Err(EINVAL);
         }
-        // What a room has is there for its keys alone.
-        if memory.is_room() && (!dynamic || access & rights::LOCAL != 0) {
+        // What a room has is there for its keys alone, and not longer than one of them.
+        let keys_only = dynamic && access & rights::LOCAL == 0;
+        if memory.is_room() && (!keys_only || memory.filled() != 0) {
             return Err(EINVAL);
         }
         if rights::needs_write(access) && !memory.writable() {

@@ -83,7 +83,8 @@ extern "C" {
 ///
 /// # Invariants
 ///
-/// `len` bytes from `addr` on belong to a [`Memory`] that lives for `'a`.
+/// `len` bytes from `addr` on belong to a [`Memory`] that lives for `'a`; a room's stay as long as the key
+/// by which they are found, which waits for who copies before it is dead.
 #[derive(Clone, Copy)]
 pub(crate) struct Piece<'a> {
     addr: usize,

@@ -457,6 +457,7 @@ fn of_a_room(station: &Station) -> Outcome {
     // Three pages, of two of which only a part.
     put(&[(4000, 96), (8192, 4096), (12288, 4000)])?;
     check_err!(key.assign(0, 8193, REMOTE), EINVAL);
+    check_err!(Region::register(domain, room.clone(), REMOTE, true), EINVAL);
     let first = key.assign(0, 8192, REMOTE)?;
     pair.client.write_to(1, (&here, 0, 96), first)?;
     pair.client.done(1)?;
@@ -475,7 +476,16 @@ fn of_a_room(station: &Station) -> Outcome {
     // Other memory, and less.
     put(&[(4096, 4096)])?;
     check_err!(key.assign(0, 4097, REMOTE), EINVAL);
-    let second = key.assign(0, 4096, REMOTE)?;
+    let mut second = [Assignment {
+        key: &key,
+        offset: 0,
+        len: 4096,
+        access: REMOTE,
+        once: false,
+        value: KeyValue::NONE,
+    }];
+    Key::assign_ordered(&mut second, None).map_err(|(_, e)| e)?;
+    let second = second[0].value;
     pair.client.write_to(3, (&here, 0, 4096), second)?;
     pair.client.done(3)?;
     check!(there.has(4096, 4096, 7));
