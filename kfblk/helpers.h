@@ -31,7 +31,7 @@ struct kfblk_shape {
 	u64 capacity;		/* bytes */
 	u32 block_size;		/* bytes */
 	u32 chunk;		/* bytes; no request goes across a multiple of it */
-	u32 piece;		/* bytes of contiguous memory, at most */
+	u32 piece;		/* bytes of contiguous memory, at most; not of a device */
 	u32 queues;
 	u32 depth;		/* requests of a queue */
 	u32 timeout_ms;

@@ -370,8 +370,8 @@ impl Disk {
             // The block layer wants a page at least.
             None if piece < PAGE => return Err(config::eopnotsupp()),
             None => run.piece = piece,
-            // What waits has been cut for the device that there was.
-            Some(_) if piece < run.piece => return Err(ENODEV),
+            // What waits has been cut for the device that there was. Of a device nothing is lent.
+            Some(_) if !run.device && piece < run.piece => return Err(ENODEV),
             Some(_) => {}
         }
         run.epoch = run.epoch.wrapping_add(1);

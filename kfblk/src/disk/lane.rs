@@ -104,8 +104,12 @@ impl Talk<'_> {
             .send(self.ep, message.get(..len).unwrap_or_default());
         let (mut came, mut went) = match sent {
             Ok(()) => (None, false),
-            // Who has gone may have said why.
-            Err(e) if e == config::enotconn() => (None, true),
+            // Who has gone may have said why. Should it be the device that will not, nothing comes either.
+            Err(e) if e == config::enotconn() => {
+                // If there is no connection any more, that is as good.
+                let _ = self.ep.shutdown();
+                (None, true)
+            }
             Err(e) => return Err(e),
         };
         let len = self.hook.until(PATIENCE_MS, || {

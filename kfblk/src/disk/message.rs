@@ -40,6 +40,7 @@ use kfabric::{
     memory::Memory,
     new_irqlock,
     op::{
+        LentPiece,
         OpKind,
         Segs, //
     },
@@ -116,6 +117,28 @@ struct Slot {
     /// A room for the request's pages, while `key` gives them.
     room: Arc<Region>,
     key: Arc<Key>,
+}
+
+impl Slot {
+    /// Has its keys be for these pieces. See [`Memory::fill`].
+    ///
+    /// # Safety
+    ///
+    /// There is no key, nor is one being made; and the pieces stay until it is empty.
+    unsafe fn fill(&self, pieces: &[LentPiece]) -> Result {
+        // SAFETY: The caller's promise; but for keys nothing looks at a room of ours.
+        unsafe { self.room.memory().fill(pieces) }
+    }
+
+    /// Has it be for none.
+    ///
+    /// # Safety
+    ///
+    /// As above.
+    unsafe fn empty(&self) {
+        // SAFETY: The caller's promise. Nothing is not too much.
+        let _ = unsafe { self.fill(&[]) };
+    }
 }
 
 /// A tag's request.
@@ -286,10 +309,17 @@ impl Io {
             if pieces.iter().map(|piece| u64::from(piece.len)).sum::<u64>() != len.into() {
                 return Err(EIO);
             }
-            // SAFETY: The tag's last request has not ended before its key was dead, and that it was dead is
-            // waited for where it was not sent. So will this one's be, and the pages are its own till then.
-            unsafe { slot.room.memory().fill(pieces) }.map_err(|_| EIO)?;
-            self.assign(slot, op, len)?
+            // SAFETY: The tag's last key is dead, which its request's end, or the failure to send it, waited
+            // for. The pages are the request's until it ends, before which the room is empty again.
+            unsafe { slot.fill(pieces) }.map_err(|_| EIO)?;
+            match self.assign(slot, op, len) {
+                Ok(carry) => carry,
+                Err(e) => {
+                    // SAFETY: There is no key.
+                    unsafe { slot.empty() };
+                    return Err(e);
+                }
+            }
         } else {
             Carry::Message
         };
@@ -342,6 +372,8 @@ impl Io {
                 key,
                 remote_addr: addr,
             });
+            // SAFETY: That was waited for.
+            unsafe { slot.empty() };
         }
         Err(e)
     }
@@ -376,7 +408,8 @@ impl Io {
     /// more of others may give back, or the endpoint has used it up, which has a device's numbers for its
     /// own time only: then the next one has them.
     fn unassigned(&self, e: Error) -> Error {
-        if e == EINVAL {
+        // More pages than a device has keys for.
+        if e == EINVAL || e == EMSGSIZE {
             return EIO;
         }
         if e != ENOSPC {
@@ -560,8 +593,10 @@ impl Io {
                 self.keyed.fetch_or(tags, Ordering::AcqRel);
                 return false;
             }
-            for tag in 0..DEPTH {
+            for (tag, slot) in (0..).zip(&self.slots) {
                 if tags & (1 << tag) != 0 {
+                    // SAFETY: Its key has ended.
+                    unsafe { slot.empty() };
                     self.finish(block, queue, tag);
                 }
             }
@@ -600,6 +635,8 @@ impl Io {
         for (tag, slot) in (0..).zip(&self.slots) {
             // It is dead with the endpoint.
             slot.key.close();
+            // SAFETY: As was just waited for.
+            unsafe { slot.empty() };
             let busy = {
                 let mut ways = self.ways.lock();
                 let way = ways.get_mut(tag as usize);
