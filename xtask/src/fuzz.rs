@@ -7,6 +7,7 @@
 
 mod code;
 mod coverage;
+mod uses;
 
 use crate::context::Context;
 use crate::guest::output::to_stdio;

@@ -22,7 +22,7 @@ const REMOTE_ENABLE: u64 = 0x4018_6366;
 const REMOTE: u64 = 0x6b66_6931;
 
 /// Modules whose code counts.
-pub const MODULES: [&str; 2] = ["kfabric", "kverbs"];
+pub const MODULES: [&str; 3] = ["kfabric", "kverbs", "kshm"];
 
 /// A piece of code of our modules, or another thing that a program showed: see [`Text::place`].
 pub type Point = u32;

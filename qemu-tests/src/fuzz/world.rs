@@ -90,6 +90,17 @@ impl World {
     }
 }
 
+/// A service's name: what the intra-node provider has for addresses.
+fn service(name: &[u8]) -> SockAddr {
+    let mut addr = SockAddr {
+        len: 28,
+        ..SockAddr::default()
+    };
+    addr.data[..2].copy_from_slice(&(libc::AF_UNIX as u16).to_ne_bytes());
+    addr.data[2..][..name.len()].copy_from_slice(name);
+    addr
+}
+
 /// Addresses: our own first, then such as lead nowhere.
 fn addresses(addr: IpAddr, addr6: Ipv6Addr) -> Vec<SockAddr> {
     let at = |ip: IpAddr, port| to_sockaddr(SocketAddr::new(ip, port));
@@ -117,5 +128,10 @@ fn addresses(addr: IpAddr, addr6: Ipv6Addr) -> Vec<SockAddr> {
         bent(|addr| addr.len = 28),
         bent(|addr| addr.len = 0),
         bent(|addr| addr.len = u32::MAX),
+        service(b"kfi"),
+        // Every sort of byte that is not written as it is.
+        service(b"a\t\r\n'\"\\\x01\x7f\x80\xff"),
+        service(&[b'n'; 26]),
+        service(&[0xff; 25]),
     ]
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! What a module's machine code consists of, as `objdump` shows it: which places report to KCOV,
-//! from which of them there is no way on but a panic or memory of no bytes, to which functions nothing leads that
-//! programs can do, and which run only while the module is loaded or unloaded.
+//! and from which of them there is no way on but a panic.
 
+use super::uses::Use;
 use std::collections::{BTreeMap, HashMap};
 
 /// The function that the compiler has every edge call.
@@ -24,28 +24,8 @@ pub(super) struct Site {
     pub(super) use_: Use,
 }
 
-/// What leads to a function.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Use {
-    /// Nothing but modules that are not there.
-    Nothing,
-    /// Only the module's own beginning and end.
-    Loading,
-    /// Something that happens in between.
-    Running,
-}
-
 /// What a relocation refers to: a symbol, or a section and an offset in it.
 pub(super) type Place = (String, u64);
-
-/// What leads into a module's code from elsewhere.
-#[derive(Debug, Default)]
-pub(super) struct Roots {
-    /// Tables of functions, and modules that use it.
-    pub(super) running: Vec<Place>,
-    /// The kernel when it loads and unloads the module.
-    pub(super) loading: Vec<Place>,
-}
 
 /// What an instruction does with the flow of control.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,12 +45,14 @@ enum Flow {
 /// A function.
 #[derive(Default)]
 pub(super) struct Function {
-    section: String,
-    name: String,
+    /// The section.
+    pub(super) section: String,
+    /// Its symbol.
+    pub(super) name: String,
     /// What it calls and jumps to: symbols, or sections and offsets.
-    calls: Vec<Place>,
-    /// What else it refers to: functions that others call for it.
-    refers: Vec<Place>,
+    pub(super) calls: Vec<Place>,
+    /// What else it refers to: functions that others call for it, and tables of them.
+    pub(super) refers: Vec<Place>,
     code: BTreeMap<u64, Flow>,
     /// Addresses behind calls of [`REPORT`].
     sites: Vec<u64>,
@@ -87,12 +69,6 @@ fn never_returns(symbol: &str) -> bool {
     (core && (symbol.contains("panick") || symbol.contains("_fail")))
         || symbol.contains("rust_begin_unwind")
         || matches!(symbol, "rust_helper_BUG" | "__stack_chk_fail" | "panic")
-}
-
-/// Whether there is no way through a call of this: what never comes back, and what the kernel
-/// crate's allocators call for no bytes at all, which nothing here asks for.
-fn no_way_on(symbol: &str) -> bool {
-    never_returns(symbol) || symbol.ends_with("dangling_from_layout")
 }
 
 impl Function {
@@ -152,10 +128,10 @@ impl Function {
         if let Some(flow) = self.code.get_mut(&at) {
             match flow {
                 Flow::On if symbol == REPORT => self.reporting = true,
-                Flow::On if no_way_on(symbol) => *flow = Flow::End,
+                Flow::On if never_returns(symbol) => *flow = Flow::End,
                 Flow::On => {}
                 _ => {
-                    *flow = if no_way_on(symbol) {
+                    *flow = if never_returns(symbol) {
                         Flow::End
                     } else {
                         Flow::Out
@@ -206,12 +182,9 @@ impl Function {
         })
     }
 
-    fn has(&self, (section, at): &Place) -> bool {
-        let first = self.code.keys().next();
-        let last = self.code.keys().next_back();
-        *section == self.section
-            && first.is_some_and(|first| first <= at)
-            && last.is_some_and(|last| at <= last)
+    /// Its first instruction, and its last.
+    pub(super) fn span(&self) -> Option<(u64, u64)> {
+        Some((*self.code.keys().next()?, *self.code.keys().next_back()?))
     }
 }
 
@@ -248,109 +221,25 @@ pub(super) fn functions(listing: &str) -> Vec<Function> {
     all
 }
 
-/// `symbol+0x10` or `symbol-0x4`.
-fn place(text: &str) -> Place {
+/// A place: `symbol+0x10` or `symbol-0x4`.
+pub(super) fn place(text: &str) -> Place {
     let (name, off) = text.split_once('+').unwrap_or((text, "0"));
     let name = name.split_once("-0x").map_or(name, |(name, _)| name);
     let off = u64::from_str_radix(off.trim_start_matches("0x"), 16).unwrap_or(0);
     (name.to_owned(), off)
 }
 
-/// What a module's data refers to, as `objdump -r` shows it: tables of functions, and how it is
-/// loaded and unloaded. What only describes the code, or offers it to other modules, does not
-/// count.
-pub(super) fn data(listing: &str) -> Roots {
-    const DESCRIBES: [&str; 7] = [
-        ".text",
-        ".debug",
-        ".orc_unwind",
-        "__ksymtab",
-        "__bug_table",
-        ".smp_locks",
-        ".eh_frame",
-    ];
-    const LOADS: [&str; 4] = [".gnu.linkonce.this_module", ".init", ".exit", ".fini_array"];
-    let mut roots = Roots::default();
-    let mut unwanted = Vec::new();
-    let mut into = &mut unwanted;
-    for line in listing.lines() {
-        if let Some(name) = line.strip_prefix("RELOCATION RECORDS FOR [") {
-            let is = |starts: &[&str]| starts.iter().any(|start| name.starts_with(start));
-            into = if is(&DESCRIBES) {
-                &mut unwanted
-            } else if is(&LOADS) {
-                &mut roots.loading
-            } else {
-                &mut roots.running
-            };
-        } else if !line.starts_with("OFFSET") {
-            into.extend(line.split_whitespace().nth(2).map(place));
-        }
-    }
-    roots
-}
-
-/// The sites of a module's functions. `roots` is what leads into it: from its data, and from
-/// modules that use it.
-pub(super) fn sites(functions: &[Function], roots: &Roots) -> Vec<Site> {
-    let uses = uses(functions, roots);
+/// The sites of a module's functions, with what leads to each of these.
+pub(super) fn sites(functions: &[Function], uses: &[Use]) -> Vec<Site> {
     let mut sites: Vec<Site> = Vec::new();
     for (function, use_) in functions.iter().zip(uses) {
-        sites.extend(function.sites().map(|site| Site { use_, ..site }));
+        sites.extend(function.sites().map(|site| Site {
+            use_: *use_,
+            ..site
+        }));
     }
     sites.sort();
     sites
-}
-
-/// What leads to each function.
-fn uses(functions: &[Function], roots: &Roots) -> Vec<Use> {
-    let by_name: HashMap<&str, usize> = functions
-        .iter()
-        .enumerate()
-        .map(|(i, f)| (f.name.as_str(), i))
-        .collect();
-    let find = |place: &Place| {
-        let named = by_name.get(place.0.as_str()).copied();
-        named.or_else(|| functions.iter().position(|function| function.has(place)))
-    };
-    let mut uses = vec![Use::Nothing; functions.len()];
-    let mut loading: Vec<usize> = roots.loading.iter().filter_map(find).collect();
-    let mut running: Vec<usize> = roots.running.iter().filter_map(find).collect();
-    while let Some(index) = loading.pop() {
-        if uses[index] < Use::Loading {
-            uses[index] = Use::Loading;
-            loading.extend(functions[index].calls.iter().filter_map(find));
-            // What the beginning hands to others is called later.
-            running.extend(functions[index].refers.iter().filter_map(find));
-        }
-    }
-    while let Some(index) = running.pop() {
-        if uses[index] < Use::Running {
-            uses[index] = Use::Running;
-            let function = &functions[index];
-            let all = function.calls.iter().chain(&function.refers);
-            running.extend(all.filter_map(find));
-        }
-    }
-    uses
-}
-
-/// The symbols that functions refer to, apart by what leads to them; places in their own sections
-/// are no other module's business.
-pub(super) fn references(functions: &[Function], roots: &Roots) -> Roots {
-    let mut out = Roots::default();
-    let others = |places: &[Place]| -> Vec<Place> {
-        let all = places.iter().filter(|(name, _)| !name.starts_with('.'));
-        all.cloned().collect()
-    };
-    for (function, use_) in functions.iter().zip(uses(functions, roots)) {
-        match use_ {
-            Use::Loading => out.loading.extend(others(&function.calls)),
-            _ => out.running.extend(others(&function.calls)),
-        }
-        out.running.extend(others(&function.refers));
-    }
-    out
 }
 
 #[cfg(test)]
@@ -381,95 +270,21 @@ Disassembly of section .text:
     #[test]
     fn sites_are_found_with_their_ways_out() {
         let functions = functions(LISTING);
-        let found = sites(&functions, &running("_one", 0));
-        let seen: Vec<_> = found.iter().map(|s| (s.at, s.dead_end, s.use_)).collect();
-        let want = [
-            (0x16, false, Use::Running),
-            (0x20, false, Use::Running),
-            (0x35, true, Use::Running),
-        ];
-        assert_eq!(seen, want);
-        assert!(sites(&functions, &Roots::default())
+        let found = found(&functions);
+        let seen: Vec<_> = found.iter().map(|s| (s.at, s.dead_end)).collect();
+        assert_eq!(seen, [(0x16, false), (0x20, false), (0x35, true)]);
+        assert!(found
             .iter()
-            .all(|s| s.use_ == Use::Nothing && s.function == "_one"));
-        assert!(sites(&functions, &running(".text", 0x10))
-            .iter()
-            .all(|s| s.use_ == Use::Running));
+            .all(|s| s.use_ == Use::Loading && s.function == "_one"));
     }
 
-    fn running(name: &str, at: u64) -> Roots {
-        Roots {
-            running: vec![(name.into(), at)],
-            loading: Vec::new(),
-        }
-    }
-
-    #[test]
-    fn nothing_asks_for_memory_of_no_bytes() {
-        let calling = |symbol: &str| {
-            let text = LISTING.replace("ud2", "ret");
-            let text = text.replace("_RNvNtCs1_4core9panicking5panic", symbol);
-            let found = sites(&functions(&text), &running("_one", 0));
-            found.iter().any(|s| (s.at, s.dead_end) == (0x35, true))
-        };
-        assert!(calling("_RNvNtCs1_6kernel5alloc20dangling_from_layout"));
-        assert!(!calling("kmalloc"));
-    }
-
-    #[test]
-    fn a_call_that_ends_a_function_does_not_lead_to_the_next() {
-        let text = "Disassembly of section .text:
-0 <_first>:
- 0:\tcall 5 <_second>
-\t\t\t1: R_X86_64_PLT32\t_RNvNtCs1_4core9panicking5panic-0x4
-5 <_second>:
- 5:\tcall a <_second+5>
-\t\t\t6: R_X86_64_PLT32\t__sanitizer_cov_trace_pc-0x4
- a:\tret
-";
-        let found = sites(&functions(text), &running("_first", 0));
-        assert_eq!(found[0].use_, Use::Nothing);
-    }
-
-    #[test]
-    fn what_loading_calls_is_apart_from_what_it_hands_out() {
-        let text = "Disassembly of section .text:
-0 <init_module>:
- 0:\tlea 0x0(%rip),%rdi
-\t\t\t1: R_X86_64_PC32\t_handler-0x4
- 7:\tcall 10 <_setup>
- c:\tret
-10 <_setup>:
- 10:\tcall 15 <_setup+5>
-\t\t\t11: R_X86_64_PLT32\t__sanitizer_cov_trace_pc-0x4
- 15:\tret
-20 <_handler>:
- 20:\tcall 25 <_handler+5>
-\t\t\t21: R_X86_64_PLT32\t__sanitizer_cov_trace_pc-0x4
- 25:\tret
-";
-        let roots = Roots {
-            loading: vec![("init_module".into(), 0)],
-            running: Vec::new(),
-        };
-        let found: Vec<_> = sites(&functions(text), &roots)
-            .iter()
-            .map(|s| s.use_)
-            .collect();
-        assert_eq!(found, [Use::Loading, Use::Running]);
+    fn found(functions: &[Function]) -> Vec<Site> {
+        sites(functions, &vec![Use::Loading; functions.len()])
     }
 
     #[test]
     fn a_loop_without_an_exit_is_a_dead_end() {
         let text = "Disassembly of section .text:\n0 <_spin>:\n 0:\tcall 5 <_spin+5>\n\t\t\t1: R_X86_64_PLT32\t__sanitizer_cov_trace_pc-0x4\n 5:\tjmp 0 <_spin>\n";
-        assert!(sites(&functions(text), &Roots::default())[0].dead_end);
-    }
-
-    #[test]
-    fn tables_lead_to_functions_and_descriptions_do_not() {
-        let text = "RELOCATION RECORDS FOR [.rodata]:\nOFFSET TYPE VALUE\n0 R_X86_64_64 .text+0x10\n\nRELOCATION RECORDS FOR [__ksymtab]:\n0 R_X86_64_64 f\n\nRELOCATION RECORDS FOR [.gnu.linkonce.this_module]:\n0 R_X86_64_64 init_module\n";
-        let found = data(text);
-        assert_eq!(found.running, [(".text".into(), 0x10)]);
-        assert_eq!(found.loading, [("init_module".into(), 0)]);
+        assert!(found(&functions(text))[0].dead_end);
     }
 }

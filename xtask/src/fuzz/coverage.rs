@@ -2,7 +2,8 @@
 
 //! What was reached of all there is to reach, by source file.
 
-use super::code::{data, functions, references, sites, Roots, Site, Use};
+use super::code::{functions, sites, Site};
+use super::uses::{data, references, uses, Roots, Use};
 use crate::chroot::{command, Bind};
 use anyhow::{bail, Context as _, Result};
 use std::collections::{BTreeMap, HashSet};
@@ -10,12 +11,17 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The modules that are fuzzed; each uses those behind it.
-const MODULES: [&str; 2] = ["kverbs", "kfabric"];
+/// The modules that are fuzzed, the same as in `qemu-tests/src/fuzz/kcov.rs`, and their folders;
+/// each uses those behind it.
+const MODULES: [(&str, &str); 3] = [
+    ("kverbs", "kverbs-provider"),
+    ("kshm", "kshm-provider"),
+    ("kfabric", "kfabric"),
+];
 
 /// The parts of the whole, and the beginnings of the names of their files. The first that fits
 /// counts.
-const GROUPS: [(&str, &[&str]); 5] = [
+const GROUPS: [(&str, &[&str]); 6] = [
     (
         "chardev",
         &[
@@ -36,7 +42,8 @@ const GROUPS: [(&str, &[&str]); 5] = [
         ],
     ),
     ("core", &["kfabric/", "pure/"]),
-    ("kverbs", &["kverbs-provider/"]),
+    ("kverbs", &["kverbs-provider"]),
+    ("kshm", &["kshm-provider"]),
     ("other crates' code", &[""]),
 ];
 
@@ -45,9 +52,8 @@ const WANTED: usize = 2;
 
 /// What counts as alive.
 const ALIVE: &str =
-    "(alive: without edges that were not seen and from which every path ends in a panic or asks for
- memory of no bytes, or in functions that only other modules, or only loading and unloading, lead
- to)\n";
+    "(alive: without edges that were not seen and from which every path ends in a panic, or in
+ functions that only other modules, or only loading and unloading, lead to)\n";
 
 /// How code is shown.
 const DISASSEMBLE: [&str; 2] = ["-dr", "--no-show-raw-insn"];
@@ -107,7 +113,7 @@ pub(super) fn read(root: &Path, modules: &[PathBuf], reached: &Path) -> Result<C
     let mut files: BTreeMap<String, Count> = BTreeMap::new();
     let mut missed = String::new();
     let mut roots = Roots::default();
-    for module in MODULES {
+    for (module, folder) in MODULES {
         let file = format!("{module}.ko");
         let path = modules
             .iter()
@@ -115,20 +121,22 @@ pub(super) fn read(root: &Path, modules: &[PathBuf], reached: &Path) -> Result<C
             .with_context(|| format!("there is no {file}"))?;
         let seen = places(&text, module);
         let code = functions(&tool(root, path, "objdump", &DISASSEMBLE, "")?);
-        let own = data(&tool(root, path, "objdump", &["-r"], "")?);
-        roots.running.extend(own.running);
-        roots.loading.extend(own.loading);
-        let all = sites(&code, &roots);
-        // What this module refers to is used in the one behind it, too.
-        roots = references(&code, &roots);
+        let data = data(&tool(root, path, "objdump", &["-tr"], "")?);
+        let uses = uses(&code, &data, &roots);
+        let all = sites(&code, &uses.functions);
+        // What this module refers to is used in those behind it, too.
+        let more = references(&code, &data, &uses);
+        roots.running.extend(more.running);
+        roots.loading.extend(more.loading);
         if all.is_empty() {
             bail!("{file} was built without coverage");
         }
         let names = sources(root, path, &all)?;
         for (site, source) in all.iter().zip(names) {
+            let source = part(module, folder, source);
             let hit = seen.contains(&(site.section.clone(), site.at));
             let name = source
-                .split_once(':')
+                .rsplit_once(':')
                 .map_or(source.as_str(), |(file, _)| file);
             let count = files.entry(name.to_owned()).or_default();
             count.all += 1;
@@ -216,6 +224,16 @@ impl Coverage {
     }
 }
 
+/// The name of a file, and its line, as a part of a module. What a provider has of the framework's
+/// and other code is the provider's.
+fn part(module: &str, folder: &str, source: String) -> String {
+    if module == "kfabric" || source.starts_with(&format!("{folder}/")) {
+        source
+    } else {
+        format!("{folder}: {source}")
+    }
+}
+
 /// The places that were reached in a module.
 fn places(text: &str, module: &str) -> HashSet<(String, u64)> {
     let place = |line: &str| {
@@ -286,18 +304,28 @@ fn ours(line: &str) -> Option<String> {
             parts.push(part);
         }
     }
-    let folders = ["kfabric", "kverbs-provider", "pure", "uapi"];
+    let folders = [
+        "kfabric",
+        "kverbs-provider",
+        "kshm-provider",
+        "pure",
+        "uapi",
+    ];
     let starts = |i: usize| {
         folders.contains(&parts[i])
             && parts
                 .get(i + 1)
                 .is_some_and(|next| *next == "src" || next.contains(':') || next.ends_with(".c"))
     };
+    let main = |part: &str| {
+        let mut all = MODULES.iter();
+        all.find(|(module, _)| part.starts_with(&format!("{module}_main.rs")))
+    };
     let at = (0..parts.len())
         .rev()
-        .find(|i| starts(*i) || parts[*i].starts_with("kverbs_main.rs"))?;
-    if parts[at].starts_with("kverbs_main.rs") {
-        return Some(format!("kverbs-provider/{}", parts[at]));
+        .find(|i| starts(*i) || main(parts[*i]).is_some())?;
+    if let Some((_, folder)) = main(parts[at]) {
+        return Some(format!("{folder}/{}", parts[at]));
     }
     Some(parts[at..].join("/"))
 }
@@ -354,10 +382,22 @@ mod tests {
             "kverbs-provider/src/ib/qp.rs:3"
         );
         assert_eq!(at("kverbs_main.rs:3"), "kverbs-provider/kverbs_main.rs:3");
+        assert_eq!(at("kshm_main.rs:3"), "kshm-provider/kshm_main.rs:3");
         assert_eq!(
             ours("/usr/lib/rustlib/src/rust/library/core/src/option.rs:3"),
             None
         );
+    }
+
+    #[test]
+    fn what_a_provider_has_of_others_is_its_own() {
+        let of = |module, folder, file: &str| part(module, folder, file.to_owned());
+        let slot = "pure/src/slot.rs:9";
+        assert_eq!(of("kfabric", "kfabric", slot), slot);
+        let shm = of("kshm", "kshm-provider", slot);
+        assert_eq!(shm, "kshm-provider: pure/src/slot.rs:9");
+        let own = "kshm-provider/src/path.rs:9";
+        assert_eq!(of("kshm", "kshm-provider", own), own);
     }
 
     #[test]
