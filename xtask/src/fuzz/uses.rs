@@ -225,7 +225,9 @@ pub(super) fn uses(functions: &[Function], data: &Data, roots: &Roots) -> Uses {
             *use_ = Use::Loading;
             let function = &graph.functions[index];
             loading.extend(function.calls.iter().filter_map(|p| graph.called(p)));
-            running.extend(function.refers.iter().filter_map(|p| graph.named(p)));
+            let refers = function.refers.iter().filter_map(|p| graph.named(p));
+            // Its own address (in what it logs) it gives to nobody.
+            running.extend(refers.filter(|refers| *refers != node));
         }
     }
     while let Some(node) = running.pop() {
@@ -339,7 +341,7 @@ mod tests {
             ("init_module", "&R_X86_64_PC32\t_handler-0x4"),
             ("_handler", NONE),
             ("cleanup_module", "R_X86_64_PLT32\t_undo-0x4"),
-            ("_undo", NONE),
+            ("_undo", "&R_X86_64_PC32\t_undo-0x4"),
         ]);
         let data = data(
             "RELOCATION RECORDS FOR [.gnu.linkonce.this_module]:
