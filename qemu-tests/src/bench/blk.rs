@@ -35,6 +35,9 @@ const MODULES: [&str; 2] = ["nvmet-rdma", "nvme-rdma"];
 /// How long a device may take to come.
 const LIMIT: Duration = Duration::from_secs(10);
 
+/// Requests of a traced job before those that are looked at.
+const WARM: usize = 64;
+
 /// What fio does.
 struct Job {
     case: &'static str,
@@ -201,12 +204,16 @@ fn traces(device: &Path, whose: &str) -> Result<()> {
             count: 1 << 22,
             ..*job
         };
+        let idle = done(device)?;
         let mut fio = Command::new("fio")
             .args(arguments(device, &long))
             .stdout(Stdio::null())
             .spawn()?;
-        // It has begun then, and goes on until it is killed.
-        std::thread::sleep(Duration::from_millis(500));
+        // The clock runs on while fio waits for the host to bring its pages, so it is asked for requests.
+        // It goes on until it is killed.
+        until("fio's requests", LIMIT * 60, || {
+            Ok((done(device)? >= idle + WARM).then_some(()))
+        })?;
         let before = done(device)?;
         let name = format!("{whose}-{}-{}", job.rw, job.depth);
         let traced = super::profile::traced(&name, || {
