@@ -347,7 +347,15 @@ impl Endpoint {
                     other => other,
                 }
             }
-            Disconnected | TimewaitExit => self.down(ctl, 0, 0),
+            Disconnected | TimewaitExit => {
+                // The peer may disconnect because of what failed here, and be faster than the news of it.
+                let failed = |qp: &QueuePair<Self>| ctl.phase == Phase::Connected && qp.has_failed();
+                let err = match ctl.qp.as_ref().is_some_and(failed) {
+                    true => bindings::ECONNABORTED,
+                    false => 0,
+                };
+                self.down(ctl, err, 0)
+            }
             AddrChange => self.down(ctl, bindings::EHOSTUNREACH, 0),
             DeviceRemoval => {
                 let call = self.down(ctl, bindings::ENODEV, 0);

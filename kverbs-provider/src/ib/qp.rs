@@ -385,6 +385,20 @@ impl<H: Completions> QueuePair<H> {
         self.0.broken.load(Ordering::Relaxed)
     }
 
+    /// Whether the device has moved it to ERR by itself. False where the device does not say.
+    ///
+    /// Until [`QueuePair::fail`] that means that something failed on it. Of some failures the device says
+    /// nothing else: rxe that finds a key ended in the middle of an answer to a read raises no event, and
+    /// its completions of what gets flushed may come late.
+    pub(crate) fn has_failed(&self) -> bool {
+        let mut attr = raw::ib_qp_attr::default();
+        let mut init = raw::ib_qp_init_attr::default();
+        let mask = raw::ib_qp_attr_mask_IB_QP_STATE as c_int;
+        // SAFETY: By the invariant of `Core`; both structures are ours.
+        let ret = unsafe { raw::ib_query_qp(self.0.qp.as_ptr(), &mut attr, mask, &mut init) };
+        ret == 0 && attr.qp_state == raw::ib_qp_state_IB_QPS_ERR
+    }
+
     /// Moves it to ERR: what is posted gets flushed.
     pub(crate) fn fail(&self) {
         let mut attr = raw::ib_qp_attr {
