@@ -375,6 +375,8 @@ fn keys_of_own(ctx: &mut Ctx, mode: Option<&Enforced>, id: u64) -> Result<()> {
             let (ep, event) = connect(ctx, &side, cq, KEY, port, &[])?;
             ensure!(event.raw.event == KFI_CONNECTED, "{:?}", event.raw);
             eps.push(ep.handle);
+            // The other side may hear of it later, and is not to hear of the next request before.
+            ctx.barrier("connected")?;
         }
         let list: Vec<(usize, Remote, i32)> = ctx.ctl.recv()?;
         for (at, to, want) in list {
@@ -396,6 +398,7 @@ fn keys_of_own(ctx: &mut Ctx, mode: Option<&Enforced>, id: u64) -> Result<()> {
         dev.accept(ep.handle, &[])?;
         side.event(KFI_CONNECTED)?;
         eps.push(ep.handle);
+        ctx.barrier("connected")?;
     }
     dev.close(pep)?;
     let region = keyed_region(&side, &buf, LOCAL | REMOTE)?.handle;
