@@ -79,6 +79,22 @@ pub fn scan(log: &str) -> Vec<Complaint> {
     found
 }
 
+/// Whether a log tells of a breakpoint where there is none: the emulator's doing, not the kernel's.
+///
+/// The kernel changes its own code while it runs, by a breakpoint (`int3`, one byte 0xcc) that is there
+/// until all processors have seen the rest. An emulated processor may still run what was translated while
+/// it was. The kernel, which knows of no breakpoint any more, ends with an oops that shows the code: the
+/// byte before where the processor is, at which it has stopped, is not 0xcc.
+pub fn is_stale_breakpoint(log: &str) -> bool {
+    let mut lines = log.lines();
+    if !lines.any(|line| line.contains("Oops: int3:")) {
+        return false;
+    }
+    let code = lines.find_map(|line| line.split_once(" Code: "));
+    let before = code.and_then(|(_, bytes)| bytes.split_once('<'));
+    before.is_some_and(|(bytes, _)| !bytes.trim_end().ends_with("cc"))
+}
+
 /// The last `count` lines of a log.
 pub fn tail(log: &str, count: usize) -> String {
     let lines: Vec<&str> = log.lines().collect();
@@ -96,6 +112,23 @@ mod tests {
         assert_eq!(found.len(), 1);
         assert!(found[0].line.contains("NULL pointer"));
         assert!(found[0].around.contains("[1] fine") && found[0].around.contains("[5] end"));
+    }
+
+    #[test]
+    fn a_breakpoint_that_is_not_there_is_the_emulators() {
+        let with = |code: &str| {
+            format!(
+                "[    2.7] Oops: int3: 0000 [#1] SMP NOPTI\n\
+                 [    2.7] RIP: 0010:enqueue_task_fair+0xc48/0xe80\n\
+                 [    2.7] Code: e9 3c f5 ff ff {code} 44 00 00\n"
+            )
+        };
+        assert!(is_stale_breakpoint(&with("0f <1f>")));
+        assert!(!is_stale_breakpoint(&with("cc <1f>")));
+        assert!(!is_stale_breakpoint(
+            &with("0f <1f>").replace("int3", "invalid opcode")
+        ));
+        assert!(!is_stale_breakpoint("[    2.7] Oops: int3: 0000 [#1]\n"));
     }
 
     #[test]

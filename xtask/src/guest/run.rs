@@ -11,6 +11,7 @@ use super::splat;
 use super::{tty, Deadline, Guests, Job};
 use anyhow::{bail, Context as _, Result};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -100,6 +101,18 @@ impl Outcome {
     }
 }
 
+/// A guest did not get ready, and that was the emulator's doing.
+#[derive(Debug)]
+struct NotUp(String);
+
+impl fmt::Display for NotUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NotUp {}
+
 /// What is known of the nodes while they run.
 #[derive(Default)]
 struct State {
@@ -111,11 +124,24 @@ struct State {
 impl Guests<'_> {
     /// Boots the guests, runs the job on every node, and ends the guests.
     ///
+    /// A guest that the emulator did not let come up is booted once more.
+    ///
     /// # Errors
     ///
     /// When guests cannot be started. A job that fails, a kernel that
     /// complains or a guest that dies is told in the [`Outcome`].
     pub fn run(&self, job: &Job) -> Result<Outcome> {
+        let result = self.run_once(job);
+        match &result {
+            Err(error) if error.is::<NotUp>() => {
+                eprintln!("  the emulator failed a guest (see TESTING.md); it boots once more");
+                self.run_once(job)
+            }
+            _ => result,
+        }
+    }
+
+    fn run_once(&self, job: &Job) -> Result<Outcome> {
         let dir = RunDir::new(self.ctx)?;
         let topology = Topology::from(self.options.nodes);
         let groups: &[&[u8]] = match topology {
@@ -240,14 +266,16 @@ impl Guests<'_> {
             }
             if guests.iter_mut().any(|guest| !guest.runs()) || late(BOOT_LIMIT * slow) {
                 pump(events, state);
-                let logs: Vec<String> = guests
-                    .iter()
-                    .map(|guest| klog::tail(&guest.log(), 25))
-                    .collect();
-                bail!(
+                let logs: Vec<String> = guests.iter().map(Guest::log).collect();
+                let ends: Vec<String> = logs.iter().map(|log| klog::tail(log, 50)).collect();
+                let text = format!(
                     "the guest did not get ready; the end of its kernel log:\n{}",
-                    logs.join("\n---\n")
+                    ends.join("\n---\n")
                 );
+                if logs.iter().any(|log| klog::is_stale_breakpoint(log)) {
+                    return Err(NotUp(text).into());
+                }
+                bail!(text);
             }
         }
         for guest in guests.iter_mut() {

@@ -3,7 +3,7 @@
 //! What there is time for on the debug kernel in every run of CI: a box of
 //! minutes for each rig. What does not fit is `cargo xtask soak`'s.
 
-use super::guests::rxe_lost_its_place;
+use super::guests::not_ours;
 use super::session::{listen, State};
 use crate::context::Context;
 use crate::fault;
@@ -121,10 +121,10 @@ fn run_part(guests: &Guests<'_>, part: &Part, report: &Arc<Report>) {
     let outcome = guests.run(&Job::new(argv, sink));
     let state = state.lock().map(|mut state| std::mem::take(&mut *state));
     let state = state.unwrap_or_default();
-    let mut rxes_own = false;
+    let mut excused = false;
     let faults = match outcome {
-        Ok(outcome) if rxe_lost_its_place(&outcome) => {
-            rxes_own = true;
+        Ok(outcome) if not_ours(&outcome) => {
+            excused = true;
             Vec::new()
         }
         Err(error) => vec![format!("{error:#}")],
@@ -143,10 +143,10 @@ fn run_part(guests: &Guests<'_>, part: &Part, report: &Arc<Report>) {
     if let Some((name, since)) = &state.running {
         let why = format!("did not end; {}", faults.join("\n"));
         let mut line = Line::failed(name, place, since.elapsed().as_secs_f64(), why);
-        if rxes_own {
+        if excused {
             // The box ends here; there is no time for another boot.
             line.status = Status::Skipped;
-            line.detail = "rxe warned of itself (see TESTING.md)".into();
+            line.detail = "the kernel complained, but not of us (see TESTING.md)".into();
         }
         report.add(line);
     }
