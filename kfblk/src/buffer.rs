@@ -20,6 +20,7 @@ use kfabric::{
     pure::blk::device::LEN_MAX,
     region::Region,
     uapi::{
+        KFI_COMPLETION,
         KFI_INJECT,
         KFI_REMOTE_CQ_DATA, //
     }, //
@@ -142,9 +143,24 @@ pub(crate) fn post_rma(
 
 /// Sends a short message, which is taken at once. It completes only if it fails. `data`: as above.
 pub(crate) fn inject(ep: &Endpoint, context: u64, message: &[u8], data: Option<u32>) -> Result {
+    inject_with(ep, context, message, data, 0)
+}
+
+/// The same, but completes in any case.
+pub(crate) fn inject_completing(ep: &Endpoint, context: u64, message: &[u8]) -> Result {
+    inject_with(ep, context, message, None, KFI_COMPLETION)
+}
+
+fn inject_with(
+    ep: &Endpoint,
+    context: u64,
+    message: &[u8],
+    data: Option<u32>,
+    flags: u64,
+) -> Result {
     ep.post(Post {
         kind: OpKind::Send,
-        flags: KFI_INJECT | with(data),
+        flags: KFI_INJECT | with(data) | flags,
         context,
         data: data.unwrap_or(0).into(),
         remote_addr: 0,

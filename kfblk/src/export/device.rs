@@ -76,9 +76,9 @@ use crate::{
 pub(crate) const SLOTS: u32 = 2 * DEPTH;
 /// Pages that those take.
 pub(crate) const PAGES: usize = SLOTS as usize * LEN_MAX as usize / PAGE_SIZE;
-/// Operations that a connection may have on their way: an answer, which is not waited for, and one of the
-/// slot's next request.
-pub(crate) const SENDS: u32 = 2 * SLOTS;
+/// Operations that a connection may have on their way: of each slot an answer, which is not waited for, and
+/// one of its next request; and news.
+pub(crate) const SENDS: u32 = 2 * SLOTS + 1;
 
 /// Contexts of operations; below, the slot.
 const ASKED: u64 = 2 << 32;
@@ -228,6 +228,14 @@ struct Gate {
     count: usize,
 }
 
+/// News of the device's size, of which one is under way at a time.
+#[derive(Default)]
+struct Telling {
+    under_way: bool,
+    /// What the client is to be told next.
+    owed: Option<u64>,
+}
+
 /// The requests of a connection.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Io {
@@ -241,6 +249,8 @@ pub(crate) struct Io {
     gate: IrqLock<Gate>,
     #[pin]
     idle: CondVar,
+    #[pin]
+    telling: IrqLock<Telling>,
 }
 
 impl Io {
@@ -281,6 +291,7 @@ impl Io {
                 broken: AtomicBool::new(false),
                 gate <- new_irqlock!(gate, "kfblk_gate"),
                 idle <- new_condvar!("kfblk_idle"),
+                telling <- new_irqlock!(Telling::default(), "kfblk_telling"),
             }),
             GFP_KERNEL,
         )
@@ -359,6 +370,10 @@ impl Io {
                 self.start(slot, &request.flatten().ok_or(EIO)?)
             }
             PUT | SENT => self.listen(slot),
+            NEWS => {
+                self.tell_size();
+                Ok(())
+            }
             _ => Err(EIO),
         }
     }
@@ -529,10 +544,31 @@ impl Io {
         }
     }
 
-    /// Tells the client that the device has another capacity.
+    /// Tells the client that the device has another capacity: what it hears last is the last.
     pub(crate) fn news(&self, capacity: u64) {
-        // Who has no connection any more hears of it with the next one.
-        let _ = buffer::inject(&self.ep, NEWS, &Said::News(capacity).write(), None);
+        {
+            let mut telling = self.telling.lock();
+            telling.owed = Some(capacity);
+            if core::mem::replace(&mut telling.under_way, true) {
+                return;
+            }
+        }
+        self.tell_size();
+    }
+
+    /// Tells what the client is owed, when nothing of that kind is under way any more.
+    fn tell_size(&self) {
+        let capacity = {
+            let mut telling = self.telling.lock();
+            telling.under_way = telling.owed.is_some();
+            telling.owed.take()
+        };
+        let Some(capacity) = capacity else { return };
+        let posted = buffer::inject_completing(&self.ep, NEWS, &Said::News(capacity).write());
+        if posted.is_err() {
+            // There is room: it has no connection any more, and hears of it with the next one.
+            self.telling.lock().under_way = false;
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use crate::disk::{
 };
 pub(super) use crate::disk::{export_device as export, Backing};
 use crate::harness::guest::{run, until};
+use crate::harness::weather::{self, Weather};
 use crate::harness::{Ctx, Test, NETNS, SHM, TWO};
 use crate::sys::{self, Map};
 use anyhow::{bail, ensure, Context, Result};
@@ -44,6 +45,9 @@ pub const TESTS: &[Test] = &[
         .seconds(20)
         .on(NETNS),
     Test::pair("blkdev.resize", resize).seconds(30).on(NETNS),
+    Test::pair("blkdev.resized_while_nobody_hears", resize_unheard)
+        .seconds(60)
+        .on(NETNS),
     Test::pair("blkdev.an_error_is_one_requests", errors)
         .seconds(20)
         .on(NETNS),
@@ -534,6 +538,43 @@ fn resize(ctx: &mut Ctx) -> Result<()> {
                     }
                 }
                 ctx.barrier("round")?;
+            }
+            Ok(())
+        },
+    )
+}
+
+/// The size changes more often than there is room for news while the client hears nothing: what it hears
+/// when it hears again is the last.
+fn resize_unheard(ctx: &mut Ctx) -> Result<()> {
+    /// More than its send queue has places for.
+    const SIZES: u64 = 400;
+    const LAST: u64 = (16 << 20) + SIZES * 4096;
+    weather::prepare(&ctx.env)?;
+    with(
+        ctx,
+        || Backing::file(16 << 20),
+        (&[], &["-i", "1"]),
+        |ctx, end| {
+            match end {
+                End::Target(backing) => {
+                    let _silence = Weather::new(&ctx.env, "loss 100%")?;
+                    for i in 1..=SIZES {
+                        backing.resize((16 << 20) + i * 4096)?;
+                        store("subsystems", NAME, "revalidate_size", "1")?;
+                    }
+                }
+                End::Client(path) => {
+                    until("the last size", Duration::from_secs(30), || {
+                        Ok((Disk::open(path)?.size as u64 == LAST).then_some(()))
+                    })?;
+                }
+            }
+            ctx.barrier("told")?;
+            if ctx.first() {
+                let clients = show("subsystems", NAME, "clients")?;
+                // By the first connection: another one would have begun with the last size.
+                ensure!(clients.contains("epoch 1 "), "{clients}");
             }
             Ok(())
         },
