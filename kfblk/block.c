@@ -368,7 +368,6 @@ void kfblk_rq_end(struct kfblk_disk *disk, u32 queue, u32 tag, enum kfblk_verdic
 	blk_mq_complete_request(rq);
 }
 
-/* Ends a request with the target's @err. Any context. */
 /* What a target says is an error of the device, and not what has the layers above try again for ever. */
 static blk_status_t status_of(int err)
 {
@@ -385,6 +384,7 @@ static blk_status_t status_of(int err)
 	}
 }
 
+/* Ends a request with the target's @err. Any context. */
 void kfblk_rq_fail(struct kfblk_disk *disk, u32 queue, u32 tag, int err)
 {
 	struct request *rq = blk_mq_tag_to_rq(disk->set.tags[queue], tag);
