@@ -9,7 +9,7 @@
 use super::Figure;
 use crate::harness::guest::{load, run, unload, until};
 use crate::harness::{Ctx, Env};
-use anyhow::{ensure, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -211,14 +211,19 @@ fn traces(device: &Path, whose: &str) -> Result<()> {
             .spawn()?;
         // The clock runs on while fio waits for the host to bring its pages, so it is asked for requests.
         // It goes on until it is killed.
-        until("fio's requests", LIMIT * 60, || {
+        let traced = until("fio's requests", LIMIT * 60, || {
+            if let Some(status) = fio.try_wait()? {
+                bail!("fio has ended: {status}");
+            }
             Ok((done(device)? >= idle + WARM).then_some(()))
-        })?;
-        let before = done(device)?;
-        let name = format!("{whose}-{}-{}", job.rw, job.depth);
-        let traced = super::profile::traced(&name, || {
-            std::thread::sleep(Duration::from_millis(60));
-            Ok(done(device)? - before)
+        })
+        .and_then(|()| {
+            let before = done(device)?;
+            let name = format!("{whose}-{}-{}", job.rw, job.depth);
+            super::profile::traced(&name, || {
+                std::thread::sleep(Duration::from_millis(60));
+                Ok(done(device)? - before)
+            })
         });
         fio.kill()?;
         fio.wait()?;
