@@ -774,8 +774,12 @@ impl WorkItem for Endpoint {
     fn run(this: Arc<Endpoint>) {
         this.worker.store(work::current(), Ordering::Release);
         while let Some(todo) = this.take() {
-            if matches!(todo, Todo::Event(CmEventKind::Disconnected, _)) {
+            if let Todo::Event(kind @ CmEventKind::Disconnected, status) = todo {
                 this.path.await_answers();
+                // What they say goes before what the peer did for it.
+                if this.inbox.lock().put_behind_failure(kind, status) {
+                    continue;
+                }
             }
             let (Some(call), Some(sink)) = Self::act(&this, todo) else {
                 continue;

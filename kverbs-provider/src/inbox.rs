@@ -91,6 +91,20 @@ impl Inbox {
         self.failed.get_or_insert((err, serving));
     }
 
+    /// Puts an event back, behind what has failed since it was taken. Whether anything has.
+    pub(crate) fn put_behind_failure(&mut self, kind: CmEventKind, status: i32) -> bool {
+        let failed = matches!(self.failed, Some((err, _)) if err != 0);
+        if failed {
+            self.put(&CmEvent {
+                kind,
+                status,
+                data: &[],
+                qp_num: 0,
+            });
+        }
+        failed
+    }
+
     /// What fails from now on fails because we end the connection.
     pub(crate) fn expect_failures(&mut self) {
         self.fail(0, false);

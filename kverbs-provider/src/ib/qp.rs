@@ -131,6 +131,8 @@ struct Core<H: Completions> {
     steps: AtomicUsize,
     /// The device failed one of them.
     broken: AtomicBool,
+    /// It was moved to ERR by us.
+    ended: AtomicBool,
     handler: Arc<H>,
     pd: Arc<Pd>,
 }
@@ -265,6 +267,7 @@ impl<H: Completions> QueuePair<H> {
             size,
             steps: AtomicUsize::new(0),
             broken: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
             handler: handler.clone(),
             pd: pd.clone(),
         };
@@ -385,12 +388,16 @@ impl<H: Completions> QueuePair<H> {
         self.0.broken.load(Ordering::Relaxed)
     }
 
-    /// Whether the device has moved it to ERR by itself. False where the device does not say.
+    /// Whether the device has moved it to ERR by itself, and nobody has by [`QueuePair::fail`]. False
+    /// where the device does not say.
     ///
-    /// Until [`QueuePair::fail`] that means that something failed on it. Of some failures the device says
-    /// nothing else: rxe that finds a key ended in the middle of an answer to a read raises no event, and
-    /// its completions of what gets flushed may come late.
+    /// Of some failures it says nothing else: rxe that finds a key ended in the middle of an answer to a
+    /// read raises no event, and its completions of what gets flushed may come late.
     pub(crate) fn has_failed(&self) -> bool {
+        // Callers of either take turns: they hold the endpoint's lock.
+        if self.0.ended.load(Ordering::Relaxed) {
+            return false;
+        }
         let mut attr = raw::ib_qp_attr::default();
         let mut init = raw::ib_qp_init_attr::default();
         let mask = raw::ib_qp_attr_mask_IB_QP_STATE as c_int;
@@ -401,6 +408,7 @@ impl<H: Completions> QueuePair<H> {
 
     /// Moves it to ERR: what is posted gets flushed.
     pub(crate) fn fail(&self) {
+        self.0.ended.store(true, Ordering::Relaxed);
         let mut attr = raw::ib_qp_attr {
             qp_state: raw::ib_qp_state_IB_QPS_ERR,
             ..Default::default()

@@ -85,9 +85,14 @@ pub fn scan(log: &str) -> Vec<Complaint> {
 /// until all processors have seen the rest. An emulated processor may still run what was translated while
 /// it was. The kernel, which knows of no breakpoint any more, ends with an oops that shows the code: the
 /// byte before where the processor is, at which it has stopped, is not 0xcc.
+///
+/// If the log complains of anything but that and its consequence, it is not all that there is to be said.
 pub fn is_stale_breakpoint(log: &str) -> bool {
+    let trap = |line: &str| line.contains("Oops: int3:");
+    let panic = |line: &str| line.contains("Kernel panic - not syncing: Fatal exception");
+    let others = |line: &str| is_complaint(line) && !trap(line) && !panic(line);
     let mut lines = log.lines();
-    if !lines.any(|line| line.contains("Oops: int3:")) {
+    if log.lines().any(others) || !lines.any(trap) {
         return false;
     }
     let code = lines.find_map(|line| line.split_once(" Code: "));
@@ -129,6 +134,12 @@ mod tests {
             &with("0f <1f>").replace("int3", "invalid opcode")
         ));
         assert!(!is_stale_breakpoint("[    2.7] Oops: int3: 0000 [#1]\n"));
+        let before = "[    2.6] UBSAN: array-index-out-of-bounds in x.c:1:2\n";
+        assert!(!is_stale_breakpoint(
+            &(before.to_owned() + &with("0f <1f>"))
+        ));
+        let panic = "[    2.8] Kernel panic - not syncing: Fatal exception in interrupt\n";
+        assert!(is_stale_breakpoint(&(with("0f <1f>") + panic)));
     }
 
     #[test]

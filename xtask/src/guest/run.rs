@@ -2,6 +2,7 @@
 
 //! One run of one job in one set of guests, from power-on to the verdict.
 
+use super::accel::Accel;
 use super::klog::{self, Complaint};
 use super::node::{ports, Guest};
 use super::protocol::{Config, Event, Order, Topology};
@@ -40,6 +41,8 @@ pub struct Outcome {
     pub timed_out: bool,
     /// Whether a guest ended that should not have.
     pub died: bool,
+    /// Whether the guests' processors were emulated.
+    pub emulated: bool,
     /// Where the kernel logs are.
     pub logs: Vec<PathBuf>,
 }
@@ -219,6 +222,7 @@ impl Guests<'_> {
             state.take(guest, event);
         }
         let mut outcome = state.outcome;
+        outcome.emulated = self.accel == Accel::Tcg;
         for guest in &guests {
             let log = guest.log();
             for mut complaint in klog::scan(&log) {
@@ -272,7 +276,12 @@ impl Guests<'_> {
                     "the guest did not get ready; the end of its kernel log:\n{}",
                     ends.join("\n---\n")
                 );
-                if logs.iter().any(|log| klog::is_stale_breakpoint(log)) {
+                let stale = |log: &String| {
+                    klog::scan(log)
+                        .iter()
+                        .any(|c| klog::is_stale_breakpoint(&c.around))
+                };
+                if self.accel == Accel::Tcg && logs.iter().any(stale) {
                     return Err(NotUp(text).into());
                 }
                 bail!(text);

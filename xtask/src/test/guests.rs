@@ -296,7 +296,7 @@ pub(super) fn not_ours(outcome: &Outcome) -> bool {
             && line.contains(" at rxe_completer+")
     };
     // An oops is followed by a panic, which counts by itself if it is far behind.
-    let stale = |c: &Complaint| klog::is_stale_breakpoint(&c.around);
+    let stale = |c: &Complaint| outcome.emulated && klog::is_stale_breakpoint(&c.around);
     let any_stale = outcome.complaints.iter().any(|(_, c)| stale(c));
     let panic =
         |line: &str| any_stale && line.contains("Kernel panic - not syncing: Fatal exception");
@@ -363,6 +363,12 @@ mod tests {
         assert!(!not_ours(&with(&[])));
         assert!(!not_ours(&with(&[own, pool])));
         let stale = "[ 2.7] Oops: int3: 0000 [#1] SMP NOPTI\n[ 2.7] Code: ff ff 0f <1f> 44 00 00";
-        assert!(not_ours(&with(&[stale])));
+        assert!(!not_ours(&with(&[stale])));
+        let emulated = |lines: &[&str]| Outcome {
+            emulated: true,
+            ..with(lines)
+        };
+        assert!(not_ours(&emulated(&[stale])));
+        assert!(!not_ours(&emulated(&[stale, pool])));
     }
 }
