@@ -36,6 +36,7 @@ pub const TESTS: &[Test] = &[
     .seconds(1200)
     .on(LONG_TESTS),
     Test::pair("keys.p03_both_sides_are_told", both_told).seconds(30),
+    Test::pair("keys.p03_told_why_by_who_leaves", leaves_at_once).seconds(30),
     Test::pair("keys.p04_old_keys_read_nothing_again_and_again", old_keys).seconds(20),
     Test::pair("keys.p04_guesses_from_outside_never_hit", guess_outside).seconds(60),
     Test::pair("keys.p04_guesses_from_inside_hit_one_in_128", guess_inside)
@@ -377,6 +378,55 @@ fn both_told(ctx: &mut Ctx) -> Result<()> {
         let more = side.dev.eq_read(side.eq.handle, 0);
         refused(more, libc::EAGAIN, "a second event")?;
         ensure!(cq.read().is_none(), "a completion too many");
+        ctx.barrier("told")?;
+    }
+    Ok(())
+}
+
+/// P3: an exporter that revokes and leaves at once, so that its goodbye may be faster than its answer. The
+/// initiator's operations and its event say the same.
+fn leaves_at_once(ctx: &mut Ctx) -> Result<()> {
+    const SIZE: u64 = 64 << 10;
+    let mut bench = Bench::new(ctx, SIZE as usize)?;
+    for round in 0..24u64 {
+        let ep = bench.fresh(ctx)?;
+        let (side, cq) = (&bench.side, &bench.cq);
+        if ctx.first() {
+            let (slot, remote) = side.export(bench.region, 0, SIZE, REMOTE)?;
+            ctx.ctl.send(&remote)?;
+            ctx.barrier("the key works")?;
+            std::thread::sleep(Duration::from_micros(2000 + round * 1777 % 9000));
+            side.dev.key_revoke(slot)?;
+            std::thread::sleep(Duration::from_micros(round * 250));
+            match side.dev.shutdown(ep) {
+                Err(e) if e.errno.0 != libc::ENOTCONN => return Err(e.into()),
+                _ => {}
+            }
+            side.event(KFI_SHUTDOWN)?;
+            side.dev.close(slot)?;
+        } else {
+            let r: Remote = ctx.ctl.recv()?;
+            ctx.barrier("the key works")?;
+            let piece = [iov(bench.region, 0, SIZE)];
+            let make = |context| match round % 2 {
+                0 => op::write(context, &piece, r.addr, r.key),
+                _ => op::read(context, &piece, r.addr, r.key),
+            };
+            let ends = run_to_the_end(side, ep, cq, make)?;
+            let first = ends.iter().find(|e| e.err != 0);
+            let down = side.event(KFI_SHUTDOWN)?;
+            let want = match first.map(|e| e.err as i32) {
+                Some(libc::EACCES) => libc::EACCES,
+                // It was flushed, or nothing was on its way: the peer left.
+                None | Some(libc::ECANCELED) => 0,
+                Some(_) => bail!("round {round}: {first:?}"),
+            };
+            ensure!(
+                down.raw.err as i32 == want,
+                "round {round}: {first:?}, and then {:?}",
+                down.raw
+            );
+        }
         ctx.barrier("told")?;
     }
     Ok(())
