@@ -347,9 +347,16 @@ impl Endpoint {
                     other => other,
                 }
             }
+            Disconnected if connecting && Self::is_accepted(ctl) => {
+                // The peer was connected, or it could not disconnect: its goodbye was faster than its
+                // "ready to use".
+                self.inbox.lock().put_bare(kind, status);
+                self.up(ctl)
+            }
             Disconnected | TimewaitExit => {
                 // The peer may disconnect because of what failed here, and be faster than the news of it.
-                let failed = |qp: &QueuePair<Self>| ctl.phase == Phase::Connected && qp.has_failed();
+                let failed =
+                    |qp: &QueuePair<Self>| ctl.phase == Phase::Connected && qp.has_failed();
                 let err = match ctl.qp.as_ref().is_some_and(failed) {
                     true => bindings::ECONNABORTED,
                     false => 0,
@@ -364,6 +371,11 @@ impl Endpoint {
             }
             _ => None,
         }
+    }
+
+    /// Whether the peer's request was accepted, and nobody here has ended that.
+    fn is_accepted(ctl: &Ctl) -> bool {
+        ctl.offered.is_some() && ctl.qp.as_ref().is_some_and(|qp| !qp.is_ended())
     }
 
     /// Whether what the peer said last says nothing about auth keys.
@@ -730,12 +742,7 @@ impl Endpoint {
                     id.disconnect();
                 }
                 // A connection that ends at our wish ends now, whatever the peer does.
-                this.inbox.lock().put(&CmEvent {
-                    kind: CmEventKind::Disconnected,
-                    status: 0,
-                    data: &[],
-                    qp_num: 0,
-                });
+                this.inbox.lock().put_bare(CmEventKind::Disconnected, 0);
                 Self::schedule(this.as_arc_borrow());
                 Ok(())
             }
@@ -810,6 +817,10 @@ impl CmHandler for Endpoint {
 
 impl Completions for Endpoint {
     fn sent(this: ArcBorrow<'_, Self>, slot: u32, last: bool, wc: &Wc) {
+        // Before nothing waits for it any more, so that a goodbye that does finds it.
+        if let Some(err) = Path::fatal(wc.status) {
+            this.inbox.lock().fail(err, false);
+        }
         let why = this.path.sent(slot, last, wc);
         Self::fail(this, why, false);
     }

@@ -91,16 +91,21 @@ impl Inbox {
         self.failed.get_or_insert((err, serving));
     }
 
+    /// Puts in an event that the peer says nothing with, or that was taken out.
+    pub(crate) fn put_bare(&mut self, kind: CmEventKind, status: i32) {
+        self.put(&CmEvent {
+            kind,
+            status,
+            data: &[],
+            qp_num: 0,
+        });
+    }
+
     /// Puts an event back, behind what has failed since it was taken. Whether anything has.
     pub(crate) fn put_behind_failure(&mut self, kind: CmEventKind, status: i32) -> bool {
         let failed = matches!(self.failed, Some((err, _)) if err != 0);
         if failed {
-            self.put(&CmEvent {
-                kind,
-                status,
-                data: &[],
-                qp_num: 0,
-            });
+            self.put_bare(kind, status);
         }
         failed
     }

@@ -742,7 +742,7 @@ impl Path {
     }
 
     /// Every failure ends a connection; being flushed is only the consequence of one.
-    fn fatal(code: u32) -> Option<u32> {
+    pub(crate) fn fatal(code: u32) -> Option<u32> {
         match code {
             status::SUCCESS => None,
             status::FLUSH => Some(bindings::ECONNABORTED),

@@ -394,8 +394,7 @@ impl<H: Completions> QueuePair<H> {
     /// Of some failures it says nothing else: rxe that finds a key ended in the middle of an answer to a
     /// read raises no event, and its completions of what gets flushed may come late.
     pub(crate) fn has_failed(&self) -> bool {
-        // Callers of either take turns: they hold the endpoint's lock.
-        if self.0.ended.load(Ordering::Relaxed) {
+        if self.is_ended() {
             return false;
         }
         let mut attr = raw::ib_qp_attr::default();
@@ -404,6 +403,12 @@ impl<H: Completions> QueuePair<H> {
         // SAFETY: By the invariant of `Core`; both structures are ours.
         let ret = unsafe { raw::ib_query_qp(self.0.qp.as_ptr(), &mut attr, mask, &mut init) };
         ret == 0 && attr.qp_state == raw::ib_qp_state_IB_QPS_ERR
+    }
+
+    /// Whether [`QueuePair::fail`] was called.
+    pub(crate) fn is_ended(&self) -> bool {
+        // Callers of either take turns: they hold the endpoint's lock.
+        self.0.ended.load(Ordering::Relaxed)
     }
 
     /// Moves it to ERR: what is posted gets flushed.

@@ -416,10 +416,9 @@ fn leaves_at_once(ctx: &mut Ctx) -> Result<()> {
             let first = ends.iter().find(|e| e.err != 0);
             let down = side.event(KFI_SHUTDOWN)?;
             let want = match first.map(|e| e.err as i32) {
-                Some(libc::EACCES) => libc::EACCES,
                 // It was flushed, or nothing was on its way: the peer left.
                 None | Some(libc::ECANCELED) => 0,
-                Some(_) => bail!("round {round}: {first:?}"),
+                Some(why) => why,
             };
             ensure!(
                 down.raw.err as i32 == want,
