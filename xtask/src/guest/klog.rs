@@ -87,10 +87,9 @@ pub fn scan(log: &str) -> Vec<Complaint> {
 /// byte before where the processor is, at which it has stopped, is not 0xcc.
 ///
 /// If the log complains of anything but that and its consequence, it is not all that there is to be said.
-pub fn is_stale_breakpoint(log: &str) -> bool {
+fn is_stale_breakpoint(log: &str) -> bool {
     let trap = |line: &str| line.contains("Oops: int3:");
-    let panic = |line: &str| line.contains("Kernel panic - not syncing: Fatal exception");
-    let others = |line: &str| is_complaint(line) && !trap(line) && !panic(line);
+    let others = |line: &str| is_complaint(line) && !trap(line) && !is_panic_of_oops(line);
     let mut lines = log.lines();
     if log.lines().any(others) || !lines.any(trap) {
         return false;
@@ -98,6 +97,18 @@ pub fn is_stale_breakpoint(log: &str) -> bool {
     let code = lines.find_map(|line| line.split_once(" Code: "));
     let before = code.and_then(|(_, bytes)| bytes.split_once('<'));
     before.is_some_and(|(bytes, _)| !bytes.trim_end().ends_with("cc"))
+}
+
+/// Whether all complaints, of which there are some, are that and its consequence.
+pub fn are_stale_breakpoints(complaints: &[Complaint]) -> bool {
+    let stale = |c: &Complaint| is_stale_breakpoint(&c.around);
+    // An oops is followed by a panic, which counts by itself if it is far behind.
+    let excused = |c: &Complaint| stale(c) || is_panic_of_oops(&c.line);
+    complaints.iter().any(stale) && complaints.iter().all(excused)
+}
+
+fn is_panic_of_oops(line: &str) -> bool {
+    line.contains("Kernel panic - not syncing: Fatal exception")
 }
 
 /// The last `count` lines of a log.

@@ -276,12 +276,9 @@ impl Guests<'_> {
                     "the guest did not get ready; the end of its kernel log:\n{}",
                     ends.join("\n---\n")
                 );
-                let stale = |log: &String| {
-                    klog::scan(log)
-                        .iter()
-                        .any(|c| klog::is_stale_breakpoint(&c.around))
-                };
-                if self.accel == Accel::Tcg && logs.iter().any(stale) {
+                let complaints: Vec<Complaint> =
+                    logs.iter().flat_map(|log| klog::scan(log)).collect();
+                if self.accel == Accel::Tcg && klog::are_stale_breakpoints(&complaints) {
                     return Err(NotUp(text).into());
                 }
                 bail!(text);

@@ -295,13 +295,15 @@ pub(super) fn not_ours(outcome: &Outcome) -> bool {
         line.contains("WARNING: drivers/infiniband/sw/rxe/rxe_comp.c:")
             && line.contains(" at rxe_completer+")
     };
-    // An oops is followed by a panic, which counts by itself if it is far behind.
-    let stale = |c: &Complaint| outcome.emulated && klog::is_stale_breakpoint(&c.around);
-    let any_stale = outcome.complaints.iter().any(|(_, c)| stale(c));
-    let panic =
-        |line: &str| any_stale && line.contains("Kernel panic - not syncing: Fatal exception");
-    let excused = |c: &Complaint| rxes(&c.line) || stale(c) || panic(&c.line);
-    !outcome.complaints.is_empty() && outcome.complaints.iter().all(|(_, c)| excused(c))
+    let (of_rxe, others): (Vec<Complaint>, Vec<Complaint>) = outcome
+        .complaints
+        .iter()
+        .map(|(_, complaint)| complaint.clone())
+        .partition(|complaint| rxes(&complaint.line));
+    match others.is_empty() {
+        true => !of_rxe.is_empty(),
+        false => outcome.emulated && klog::are_stale_breakpoints(&others),
+    }
 }
 
 /// Whether a run that brought all results also ended as it should.
