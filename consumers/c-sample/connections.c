@@ -69,6 +69,7 @@ static bool told(struct test *t, int err, const void *said, size_t len)
 	EXPECT_EQ(t, kfi_eq_readerr(t->a.eq, &error, 0), -EAGAIN);
 	EXPECT(t, error.fid == &t->a.ep->fid && error.context == &t->a);
 	EXPECT_EQ(t, error.err, err);
+	EXPECT(t, !error.err_data == !error.err_data_size);
 	return EXPECT(t, error.err_data_size >= len && !memcmp(error.err_data, said, len));
 }
 

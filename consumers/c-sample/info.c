@@ -70,6 +70,53 @@ static void hints_are_heeded(struct test *t)
 	kfi_freeinfo(hints);
 }
 
+/* What is open says which provider, fabric and domain are meant. */
+static void open_objects(struct test *t)
+{
+	struct kfi_fabric_attr other = {};
+	struct kfid_fabric *fabric = NULL, not_ours = { .fid.fclass = KFI_CLASS_FABRIC };
+	struct kfi_info *hints = good_hints(t), *info = NULL, *list, *one;
+	char shm[] = "kshm", verbs[] = "kverbs", *own;
+
+	if (!hints)
+		return;
+	own = hints->fabric_attr->prov_name;
+	hints->fabric_attr->prov_name = NULL;
+	hints->fabric_attr->fabric = t->st->fabric;
+	hints->domain_attr->domain = t->st->domain;
+	EXPECT_EQ(t, kfi_getinfo(0, NULL, NULL, 0, hints, &info), 0);
+	for (one = info; one; one = one->next) {
+		EXPECT(t, !strcmp(one->fabric_attr->prov_name, own));
+		EXPECT(t, !strcmp(one->domain_attr->name, t->st->info->domain_attr->name));
+		EXPECT(t, one->fabric_attr->fabric == t->st->fabric);
+		EXPECT(t, one->domain_attr->domain == t->st->domain);
+	}
+	kfi_freeinfo(info);
+	/* Another one's is not its own. */
+	hints->domain_attr->domain = NULL;
+	hints->fabric_attr->fabric = &not_ours;
+	EXPECT_EQ(t, ask(0, 0, hints), -ENODATA);
+	hints->fabric_attr->fabric = NULL;
+	other.prov_name = strcmp(own, shm) ? shm : verbs;
+	if (!kfi_fabric(&other, &fabric, NULL)) {
+		hints->fabric_attr->fabric = fabric;
+		hints->domain_attr->domain = t->st->domain;
+		EXPECT_EQ(t, ask(0, 0, hints), -ENODATA);
+		hints->domain_attr->domain = NULL;
+		hints->fabric_attr->prov_name = own;
+		EXPECT_EQ(t, ask(0, 0, hints), -ENODATA);
+		EXPECT_EQ(t, kfi_close(&fabric->fid), 0);
+	}
+	hints->fabric_attr->fabric = NULL;
+	hints->fabric_attr->prov_name = own;
+	if (!EXPECT_EQ(t, kfi_getinfo(0, NULL, NULL, 0, hints, &list), 0))
+		list = NULL;
+	for (one = list; one; one = one->next)
+		EXPECT(t, !one->fabric_attr->fabric && !one->domain_attr->domain);
+	kfi_freeinfo(list);
+	kfi_freeinfo(hints);
+}
+
 static void addresses(struct test *t)
 {
 	struct kfi_info *hints = good_hints(t), *info = NULL;
@@ -184,6 +231,7 @@ static void wrong_names(struct test *t)
 
 const struct group info_tests[] = {
 	{ "hints_are_heeded", hints_are_heeded, false },
+	{ "open_objects_are_heeded", open_objects, false },
 	{ "addresses_as_texts", addresses, false },
 	{ "copies_and_texts", copies_and_texts, false },
 	{ "wrong_names", wrong_names, false },

@@ -92,6 +92,7 @@ static void with_data(struct test *t)
 	struct kfi_cq_tagged_entry entry = {};
 	struct buf *from, *to;
 	struct kfi_msg msg = {};
+	struct scatterlist sg;
 	struct kvec kv;
 	int i;
 
@@ -118,6 +119,12 @@ static void with_data(struct test *t)
 	EXPECT_EQ(t, kfi_sendmsg(t->a.ep, &msg, KFI_INJECT), 0);
 	completed(t, &t->b, to, KFI_MSG | KFI_RECV, 16);
 	EXPECT(t, filled(to->at + 300, 16, 1));
+	/* Of a scatterlist with fewer entries than are said, what is not there is no memory. */
+	sg_init_one(&sg, from->at, 16);
+	msg.type = KFI_SGL;
+	msg.msg_sgl = &sg;
+	msg.iov_count = 2;
+	EXPECT_EQ(t, kfi_sendmsg(t->a.ep, &msg, KFI_INJECT), -EINVAL);
 	EXPECT_EQ(t, kfi_cq_read(t->a.cq, &entry, 1), -EAGAIN);
 	EXPECT_EQ(t, kfi_inject(t->a.ep, from->at, PAGE_SIZE, 0), -EMSGSIZE);
 }

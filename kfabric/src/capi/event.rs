@@ -305,7 +305,10 @@ unsafe extern "C" fn readerr(
             data: 0,
             err: event.err as c_int,
             prov_errno: event.prov_errno as c_int,
-            err_data: said.as_mut_ptr().cast(),
+            err_data: match said.is_empty() {
+                true => ptr::null_mut(),
+                false => said.as_mut_ptr().cast(),
+            },
             err_data_size: said.len(),
         };
         // SAFETY: The caller's place.

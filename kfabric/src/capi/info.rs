@@ -11,12 +11,18 @@ use kernel::{
         c_int,
         c_void, //
     },
-    prelude::*, //
+    prelude::*,
+    str::CStr, //
 };
 
 use super::{
-    fabric::name,
+    fabric::{
+        name,
+        DomainObj,
+        FabricObj, //
+    },
     obj::{
+        self,
         code,
         enosys, //
     },
@@ -26,8 +32,12 @@ use super::{
 use crate::{
     auth::AuthKey,
     errno::enodata,
+    fabric::Fabric,
     net::Net,
-    object::name_str,
+    object::{
+        name_str,
+        set_name, //
+    },
     registry,
     uapi::{
         self,
@@ -277,6 +287,13 @@ unsafe fn wanted(hints: &raw::kfi_info) -> Result<InfoEntry> {
         if domain.auth_key_size > KFI_AUTH_KEY_MAX {
             return Err(enodata());
         }
+        if !domain.domain.is_null() {
+            // SAFETY: A domain that the caller has opened.
+            let open = unsafe { obj::try_get::<DomainObj>(domain.domain.cast()) };
+            let open = &open.ok_or_else(enodata)?.domain;
+            restrict(&mut want.domain_name, open.name())?;
+            of_fabric(&mut want, open.fabric())?;
+        }
     }
     // As it was said before there were modes of registration.
     if hints.mode & raw::KFI_LOCAL_MR != 0 {
@@ -286,11 +303,46 @@ unsafe fn wanted(hints: &raw::kfi_info) -> Result<InfoEntry> {
         want.prov_version = fabric.prov_version;
         // SAFETY: Texts or null.
         unsafe {
-            want.prov_name = name(fabric.prov_name)?;
-            want.fabric_name = name(fabric.name)?;
+            restrict(&mut want.prov_name, name_str(&name(fabric.prov_name)?)?)?;
+            restrict(&mut want.fabric_name, name_str(&name(fabric.name)?)?)?;
+        }
+        if !fabric.fabric.is_null() {
+            // SAFETY: A fabric that the caller has opened.
+            let open = unsafe { obj::try_get::<FabricObj>(fabric.fabric.cast()) };
+            of_fabric(&mut want, &open.ok_or_else(enodata)?.fabric)?;
         }
     }
     Ok(want)
+}
+
+/// Wants what an open fabric is of.
+///
+/// # Errors
+///
+/// `ENODATA`: another one is wanted.
+fn of_fabric(want: &mut InfoEntry, fabric: &Fabric) -> Result {
+    if fabric.net().as_ptr() != Net::current().as_ptr() {
+        return Err(enodata());
+    }
+    restrict(&mut want.prov_name, fabric.provider().name())?;
+    restrict(&mut want.fabric_name, fabric.name())
+}
+
+/// Wants just this name; the empty one is any.
+///
+/// # Errors
+///
+/// `ENODATA`: another one is wanted.
+fn restrict(wanted: &mut [u8], to: &str) -> Result {
+    let now = name_str(wanted)?;
+    if to.is_empty() || now.eq_ignore_ascii_case(to) {
+        return Ok(());
+    }
+    if !now.is_empty() {
+        return Err(enodata());
+    }
+    set_name(wanted, to);
+    Ok(())
 }
 
 /// A list of infos, ours until it is given away.
@@ -328,6 +380,30 @@ impl List {
             unsafe { (*self.last).next = list };
         }
         self.last = last;
+    }
+
+    /// Says whose infos these are, where a provider in C has left that out.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(super) fn sign(&mut self, name: &CStr, version: u32) -> Result {
+        let mut next = self.first;
+        // SAFETY: Members of a list of ours that ends with null, and their attributes, which nobody else
+        // knows.
+        while let Some(info) = unsafe { next.as_mut() } {
+            next = info.next;
+            // SAFETY: As above.
+            let Some(fabric) = (unsafe { info.fabric_attr.as_mut() }) else {
+                continue;
+            };
+            if fabric.prov_name.is_null() {
+                fabric.prov_name = text(name.to_bytes_with_nul())?;
+                fabric.prov_version = version;
+                fabric.api_version = API_VERSION;
+            }
+        }
+        Ok(())
     }
 
     /// Gives it away.
@@ -438,7 +514,12 @@ pub(super) fn offer(entry: &InfoEntry, hints: Option<&raw::kfi_info>) -> Result<
         if let Some(of) = hints.and_then(|hints| hints.ep_attr.as_ref()) {
             (ep.auth_key, ep.auth_key_size) = auth_copied(of.auth_key, of.auth_key_size)?;
         }
+        // What is open, and what is found is of.
+        if let Some(of) = hints.and_then(|hints| hints.fabric_attr.as_ref()) {
+            fabric.fabric = of.fabric;
+        }
         if let Some(of) = hints.and_then(|hints| hints.domain_attr.as_ref()) {
+            domain.domain = of.domain;
             (domain.auth_key, domain.auth_key_size) = auth_copied(of.auth_key, of.auth_key_size)?;
         }
     }

@@ -156,7 +156,7 @@ impl Descs {
 ///
 /// # Errors
 ///
-/// `EMSGSIZE`: more than any endpoint takes.
+/// `EMSGSIZE`: more than any endpoint takes. `EINVAL`: there are fewer pieces than was said.
 ///
 /// # Safety
 ///
@@ -167,6 +167,7 @@ unsafe fn gather(mut list: List, to: &mut [u8; KFI_INJECT_MAX]) -> Result<usize>
     while let Some(piece) = unsafe { list.pop() } {
         let from: *const u8 = match piece {
             Piece::Virt(addr, _) => addr.cast(),
+            Piece::Pages(page, ..) if page.is_null() => return Err(EINVAL),
             // SAFETY: A page of the consumer's, which is mapped (x86-64 has no others).
             Piece::Pages(page, offset, _) => unsafe {
                 crate::sys::kf_page_address(page).cast::<u8>().add(offset)

@@ -277,8 +277,12 @@ pub(super) unsafe fn getinfo(
             }
         }
         if answer == 0 {
+            let mut given = List::new();
             // SAFETY: A provider gives its list away.
-            unsafe { list.push(found) };
+            unsafe { given.push(found) };
+            given.sign(kept.0.name(), kept.get().version)?;
+            // SAFETY: As above.
+            unsafe { list.push(given.give()) };
         }
     }
 }
