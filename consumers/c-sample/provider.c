@@ -34,10 +34,67 @@ static struct kfi_ops fid_ops = {
 
 static struct kfi_ops_fabric fabric_ops = {
 	.size		= sizeof(struct kfi_ops_fabric),
-	.domain		= kfi_no_fabric_domain,
-	.passive_ep	= kfi_no_fabric_passive_ep,
-	.eq_open	= kfi_no_fabric_eq_open,
-	.wait_open	= kfi_no_fabric_wait_open,
+	.domain		= kfi_no_domain,
+	.passive_ep	= kfi_no_passive_ep,
+	.eq_open	= kfi_no_eq_open,
+	.wait_open	= kfi_no_wait_open,
+};
+
+/* What a provider that has nothing else makes of these; here for the compiler to look at. */
+static struct kfi_ops_domain __maybe_unused no_domain_ops = {
+	.size		= sizeof(struct kfi_ops_domain),
+	.av_open	= kfi_no_av_open,
+	.cq_open	= kfi_no_cq_open,
+	.endpoint	= kfi_no_endpoint,
+	.scalable_ep	= kfi_no_scalable_ep,
+	.cntr_open	= kfi_no_cntr_open,
+	.poll_open	= kfi_no_poll_open,
+	.stx_ctx	= kfi_no_stx_ctx,
+	.srx_ctx	= kfi_no_srx_ctx,
+	.query_atomic	= kfi_no_query_atomic,
+};
+
+static struct kfi_ops_ep __maybe_unused no_ep_ops = {
+	.size		= sizeof(struct kfi_ops_ep),
+	.cancel		= kfi_no_cancel,
+	.getopt		= kfi_no_getopt,
+	.setopt		= kfi_no_setopt,
+	.tx_ctx		= kfi_no_tx_ctx,
+	.rx_ctx		= kfi_no_rx_ctx,
+};
+
+static struct kfi_ops_cm __maybe_unused no_cm_ops = {
+	.size		= sizeof(struct kfi_ops_cm),
+	.setname	= kfi_no_setname,
+	.getname	= kfi_no_getname,
+	.getpeer	= kfi_no_getpeer,
+	.connect	= kfi_no_connect,
+	.listen		= kfi_no_listen,
+	.accept		= kfi_no_accept,
+	.reject		= kfi_no_reject,
+	.shutdown	= kfi_no_shutdown,
+	.join		= kfi_no_join,
+};
+
+static struct kfi_ops_av __maybe_unused no_av_ops = {
+	.size		= sizeof(struct kfi_ops_av),
+	.insert		= kfi_no_av_insert,
+	.insertsvc	= kfi_no_av_insertsvc,
+	.insertsym	= kfi_no_av_insertsym,
+};
+
+static struct kfi_ops_eq __maybe_unused no_eq_ops = {
+	.size		= sizeof(struct kfi_ops_eq),
+	.write		= kfi_no_eq_write,
+	.sread		= kfi_no_eq_sread,
+};
+
+static struct kfi_ops_cq __maybe_unused no_cq_ops = {
+	.size		= sizeof(struct kfi_ops_cq),
+	.readfrom	= kfi_no_cq_readfrom,
+	.sread		= kfi_no_cq_sread,
+	.sreadfrom	= kfi_no_cq_sreadfrom,
+	.signal		= kfi_no_cq_signal,
 };
 
 static int open_fabric(struct kfi_provider *provider, struct kfid_fabric **fabric)
@@ -66,25 +123,17 @@ static int second_fabric(struct kfi_fabric_attr *attr, struct kfid_fabric **fabr
 	return open_fabric(&second, fabric);
 }
 
-static int offer(const struct kfi_provider *provider, struct kfi_info **info)
+/* Whose it is kfabric says. */
+static int offer(struct kfi_info **info)
 {
-	struct kfi_info *made = kfi_allocinfo();
-
-	if (!made)
-		return -ENOMEM;
-	made->fabric_attr->prov_name = kstrdup(provider->name, GFP_KERNEL);
-	if (!made->fabric_attr->prov_name) {
-		kfi_freeinfo(made);
-		return -ENOMEM;
-	}
-	*info = made;
-	return 0;
+	*info = kfi_allocinfo();
+	return *info ? 0 : -ENOMEM;
 }
 
 static int first_getinfo(u32 version, const char *node, const char *service, u64 flags,
 			 struct kfi_info *hints, struct kfi_info **info)
 {
-	return offer(&first, info);
+	return offer(info);
 }
 
 /* One that is built on others asks what they have. */
@@ -97,7 +146,7 @@ static int second_getinfo(u32 version, const char *node, const char *service, u6
 		asked++;
 		kfi_freeinfo(below);
 	}
-	return offer(&second, info);
+	return offer(info);
 }
 
 static void cleanup(void)
@@ -130,7 +179,8 @@ static int count(const char *name)
 
 	kfi_getinfo(0, NULL, NULL, 0, NULL, &list);
 	for (info = list; info; info = info->next)
-		found += !strcmp(info->fabric_attr->prov_name, name);
+		found += info->fabric_attr->prov_name &&
+			 !strcmp(info->fabric_attr->prov_name, name);
 	kfi_freeinfo(list);
 	return found;
 }

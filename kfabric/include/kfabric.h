@@ -114,6 +114,11 @@ enum {
 	KFI_ADDR_CXI,
 };
 
+/* The published header has it, too. */
+#ifndef UINT64_MAX
+#define UINT64_MAX		U64_MAX
+#endif
+
 typedef u64 kfi_addr_t;
 
 #define KFI_ADDR_UNSPEC		U64_MAX

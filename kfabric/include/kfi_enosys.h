@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Calls that there are not, for the tables of providers that are written in C: kfi_no_GROUP_SLOT()
- * has the type of that slot, and answers -ENOSYS.
+ * Calls that there are not, for the tables of providers that are written in C: each has the type of
+ * the slot that it is called after, and answers -ENOSYS. Names are those of the published API.
  */
 #ifndef KFI_ENOSYS_H
 #define KFI_ENOSYS_H
 
 #include <kfi_atomic.h>
 #include <kfi_cm.h>
+#include <kfi_prov.h>
 #include <kfi_rma.h>
 #include <kfi_tagged.h>
 
@@ -32,83 +33,137 @@ static inline int kfi_no_ops_open(struct kfid *fid, const char *name, u64 flags,
 	return -ENOSYS;
 }
 
-static inline int kfi_no_fabric_domain(struct kfid_fabric *fabric, struct kfi_info *info,
-				       struct kfid_domain **dom, void *context)
+static inline int kfi_no_domain(struct kfid_fabric *fabric, struct kfi_info *info,
+				struct kfid_domain **dom, void *context)
 {
 	return -ENOSYS;
 }
 
-static inline int kfi_no_fabric_passive_ep(struct kfid_fabric *fabric, struct kfi_info *info,
-					   struct kfid_pep **pep, void *context)
+static inline int kfi_no_passive_ep(struct kfid_fabric *fabric, struct kfi_info *info,
+				    struct kfid_pep **pep, void *context)
 {
 	return -ENOSYS;
 }
 
-static inline int kfi_no_fabric_eq_open(struct kfid_fabric *fabric, struct kfi_eq_attr *attr,
-					struct kfid_eq **eq, kfi_event_handler event_handler,
-					void *context)
+static inline int kfi_no_eq_open(struct kfid_fabric *fabric, struct kfi_eq_attr *attr,
+				 struct kfid_eq **eq, kfi_event_handler event_handler,
+				 void *context)
 {
 	return -ENOSYS;
 }
 
-static inline int kfi_no_fabric_wait_open(struct kfid_fabric *fabric, struct kfi_wait_attr *attr,
-					  struct kfid_wait **waitset)
+static inline int kfi_no_wait_open(struct kfid_fabric *fabric, struct kfi_wait_attr *attr,
+				   struct kfid_wait **waitset)
 {
 	return -ENOSYS;
 }
 
-static inline int kfi_no_domain_av_open(struct kfid_domain *domain, struct kfi_av_attr *attr,
-					struct kfid_av **av, void *context)
+static inline int kfi_no_av_open(struct kfid_domain *domain, struct kfi_av_attr *attr,
+				 struct kfid_av **av, void *context)
 {
 	return -ENOSYS;
 }
 
-static inline int kfi_no_domain_cq_open(struct kfid_domain *domain, struct kfi_cq_attr *attr,
-					struct kfid_cq **cq, kfi_comp_handler comp_handler,
-					void *context)
+static inline int kfi_no_cq_open(struct kfid_domain *domain, struct kfi_cq_attr *attr,
+				 struct kfid_cq **cq, kfi_comp_handler comp_handler,
+				 void *context)
 {
 	return -ENOSYS;
 }
 
-static inline int kfi_no_domain_endpoint(struct kfid_domain *domain, struct kfi_info *info,
-					 struct kfid_ep **ep, void *context)
+static inline int kfi_no_endpoint(struct kfid_domain *domain, struct kfi_info *info,
+				  struct kfid_ep **ep, void *context)
 {
 	return -ENOSYS;
 }
 
-static inline int kfi_no_domain_scalable_ep(struct kfid_domain *domain, struct kfi_info *info,
-					    struct kfid_ep **sep, void *context)
+static inline int kfi_no_scalable_ep(struct kfid_domain *domain, struct kfi_info *info,
+				     struct kfid_ep **sep, void *context)
 {
 	return -ENOSYS;
 }
 
-static inline int kfi_no_domain_cntr_open(struct kfid_domain *domain, struct kfi_cntr_attr *attr,
-					  struct kfid_cntr **cntr, void *context)
+static inline int kfi_no_cntr_open(struct kfid_domain *domain, struct kfi_cntr_attr *attr,
+				   struct kfid_cntr **cntr, void *context)
 {
 	return -ENOSYS;
 }
 
-static inline int kfi_no_domain_poll_open(struct kfid_domain *domain, struct kfi_poll_attr *attr,
-					  struct kfid_poll **pollset)
+static inline int kfi_no_poll_open(struct kfid_domain *domain, struct kfi_poll_attr *attr,
+				   struct kfid_poll **pollset)
 {
 	return -ENOSYS;
 }
 
-static inline int kfi_no_domain_stx_ctx(struct kfid_domain *domain, struct kfi_tx_attr *attr,
-					struct kfid_stx **stx, void *context)
+static inline int kfi_no_stx_ctx(struct kfid_domain *domain, struct kfi_tx_attr *attr,
+				 struct kfid_stx **stx, void *context)
 {
 	return -ENOSYS;
 }
 
-static inline int kfi_no_domain_srx_ctx(struct kfid_domain *domain, struct kfi_rx_attr *attr,
-					struct kfid_ep **rx_ep, void *context)
+static inline int kfi_no_srx_ctx(struct kfid_domain *domain, struct kfi_rx_attr *attr,
+				 struct kfid_ep **rx_ep, void *context)
 {
 	return -ENOSYS;
 }
 
-static inline int kfi_no_domain_query_atomic(struct kfid_domain *domain, enum kfi_datatype datatype,
-					     enum kfi_op op, struct kfi_atomic_attr *attr,
-					     u64 flags)
+static inline int kfi_no_query_atomic(struct kfid_domain *domain, enum kfi_datatype datatype,
+				      enum kfi_op op, struct kfi_atomic_attr *attr,
+				      u64 flags)
+{
+	return -ENOSYS;
+}
+
+static inline int kfi_no_av_insert(struct kfid_av *av, const void *addr, size_t count,
+				   kfi_addr_t *kfi_addr, u64 flags, void *context)
+{
+	return -ENOSYS;
+}
+
+static inline int kfi_no_av_insertsvc(struct kfid_av *av, const char *node, const char *service,
+				      kfi_addr_t *kfi_addr, u64 flags, void *context)
+{
+	return -ENOSYS;
+}
+
+static inline int kfi_no_av_insertsym(struct kfid_av *av, const char *node, size_t nodecnt,
+				      const char *service, size_t svccnt, kfi_addr_t *kfi_addr,
+				      u64 flags, void *context)
+{
+	return -ENOSYS;
+}
+
+static inline ssize_t kfi_no_eq_write(struct kfid_eq *eq, u32 event, const void *buf, size_t len,
+				      u64 flags)
+{
+	return -ENOSYS;
+}
+
+static inline ssize_t kfi_no_eq_sread(struct kfid_eq *eq, u32 *event, void *buf, size_t len,
+				      int timeout, u64 flags)
+{
+	return -ENOSYS;
+}
+
+static inline ssize_t kfi_no_cq_readfrom(struct kfid_cq *cq, void *buf, size_t count,
+					 kfi_addr_t *src_addr)
+{
+	return -ENOSYS;
+}
+
+static inline ssize_t kfi_no_cq_sread(struct kfid_cq *cq, void *buf, size_t count,
+				      const void *cond, int timeout)
+{
+	return -ENOSYS;
+}
+
+static inline ssize_t kfi_no_cq_sreadfrom(struct kfid_cq *cq, void *buf, size_t count,
+					  kfi_addr_t *src_addr, const void *cond, int timeout)
+{
+	return -ENOSYS;
+}
+
+static inline int kfi_no_cq_signal(struct kfid_cq *cq)
 {
 	return -ENOSYS;
 }
@@ -147,79 +202,79 @@ static inline int kfi_no_mr_regsgl(struct kfid *fid, const struct scatterlist *s
 	return -ENOSYS;
 }
 
-static inline ssize_t kfi_no_ep_cancel(struct kfid *fid, void *context)
+static inline ssize_t kfi_no_cancel(struct kfid *fid, void *context)
 {
 	return -ENOSYS;
 }
 
-static inline int kfi_no_ep_getopt(struct kfid *fid, int level, int optname, void *optval,
-				   size_t *optlen)
+static inline int kfi_no_getopt(struct kfid *fid, int level, int optname, void *optval,
+				size_t *optlen)
 {
 	return -ENOSYS;
 }
 
-static inline int kfi_no_ep_setopt(struct kfid *fid, int level, int optname, const void *optval,
-				   size_t optlen)
+static inline int kfi_no_setopt(struct kfid *fid, int level, int optname, const void *optval,
+				size_t optlen)
 {
 	return -ENOSYS;
 }
 
-static inline int kfi_no_ep_tx_ctx(struct kfid_ep *sep, int index, struct kfi_tx_attr *attr,
-				   struct kfid_ep **tx_ep, void *context)
+static inline int kfi_no_tx_ctx(struct kfid_ep *sep, int index, struct kfi_tx_attr *attr,
+				struct kfid_ep **tx_ep, void *context)
 {
 	return -ENOSYS;
 }
 
-static inline int kfi_no_ep_rx_ctx(struct kfid_ep *sep, int index, struct kfi_rx_attr *attr,
-				   struct kfid_ep **rx_ep, void *context)
+static inline int kfi_no_rx_ctx(struct kfid_ep *sep, int index, struct kfi_rx_attr *attr,
+				struct kfid_ep **rx_ep, void *context)
 {
 	return -ENOSYS;
 }
 
-static inline int kfi_no_cm_setname(struct kfid *fid, void *addr, size_t addrlen)
+static inline int kfi_no_setname(struct kfid *fid, void *addr, size_t addrlen)
 {
 	return -ENOSYS;
 }
 
-static inline int kfi_no_cm_getname(struct kfid *fid, void *addr, size_t *addrlen)
+static inline int kfi_no_getname(struct kfid *fid, void *addr, size_t *addrlen)
 {
 	return -ENOSYS;
 }
 
-static inline int kfi_no_cm_getpeer(struct kfid_ep *ep, void *addr, size_t *addrlen)
+static inline int kfi_no_getpeer(struct kfid_ep *ep, void *addr, size_t *addrlen)
 {
 	return -ENOSYS;
 }
 
-static inline int kfi_no_cm_connect(struct kfid_ep *ep, const void *addr, const void *param,
-				    size_t paramlen)
+static inline int kfi_no_connect(struct kfid_ep *ep, const void *addr, const void *param,
+				 size_t paramlen)
 {
 	return -ENOSYS;
 }
 
-static inline int kfi_no_cm_listen(struct kfid_pep *pep)
+static inline int kfi_no_listen(struct kfid_pep *pep)
 {
 	return -ENOSYS;
 }
 
-static inline int kfi_no_cm_accept(struct kfid_ep *ep, const void *param, size_t paramlen)
+static inline int kfi_no_accept(struct kfid_ep *ep, const void *param, size_t paramlen)
 {
 	return -ENOSYS;
 }
 
-static inline int kfi_no_cm_reject(struct kfid_pep *pep, kfid_t handle, const void *param,
-				   size_t paramlen)
+static inline int kfi_no_reject(struct kfid_pep *pep, kfid_t handle, const void *param,
+				size_t paramlen)
 {
 	return -ENOSYS;
 }
 
-static inline int kfi_no_cm_shutdown(struct kfid_ep *ep, u64 flags)
+static inline int kfi_no_shutdown(struct kfid_ep *ep, u64 flags)
 {
 	return -ENOSYS;
 }
 
-static inline int kfi_no_cm_join(struct kfid_ep *ep, const void *addr, u64 flags,
-				 struct kfid_mc **mc, void *context)
+static inline int kfi_no_join(struct kfid_ep *ep, const void *addr, u64 flags,
+			      struct kfid_mc **mc, void *context)
 {
 	return -ENOSYS;
 }
