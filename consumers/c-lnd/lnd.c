@@ -347,30 +347,36 @@ void lnd_ep_close(struct lnd_ep *ep)
 	kfree(ep->space);
 }
 
-/* Has the peer write to, or read from, the first pages of our bulk data. */
+/*
+ * Has the peer write to, or read from, the first pages of our bulk data. One at a time; none after one
+ * that was not answered, which stays where it is until the endpoint is closed.
+ */
 int lnd_request(struct lnd_ep *ep, enum lnd_kind kind, unsigned int pages)
 {
-	struct lnd_tn tn = {
+	struct lnd_tn *tn = &ep->own;
+
+	if (tn->status == -ETIMEDOUT)
+		return tn->status;
+	*tn = (struct lnd_tn) {
 		.ep = ep,
 		.post = post_message,
 		.msg = ep->answers[LND_BUFS - 1].msg,
 	};
-
-	init_completion(&tn.done);
-	*tn.msg = (struct lnd_msg) {
-		.cookie = cpu_to_le64((unsigned long)&tn),
+	init_completion(&tn->done);
+	*tn->msg = (struct lnd_msg) {
+		.cookie = cpu_to_le64((unsigned long)tn),
 		.addr = cpu_to_le64(ep->bulk_mr->iova),
 		.key = cpu_to_le64(kfi_mr_key(ep->bulk_mr)),
 		.len = cpu_to_le32(pages * PAGE_SIZE),
 		.kind = cpu_to_le32(kind),
 	};
-	tn.request = *tn.msg;
-	WRITE_ONCE(ep->waiting, &tn);
-	post_or_replay(&tn);
-	if (!wait_for_completion_timeout(&tn.done, msecs_to_jiffies(LND_LIMIT_MS)))
-		tn.status = -ETIMEDOUT;
+	tn->request = *tn->msg;
+	WRITE_ONCE(ep->waiting, tn);
+	post_or_replay(tn);
+	if (!wait_for_completion_timeout(&tn->done, msecs_to_jiffies(LND_LIMIT_MS)))
+		tn->status = -ETIMEDOUT;
 	WRITE_ONCE(ep->waiting, NULL);
 	/* The completion of the message may be on its way yet. */
 	flush_work(&ep->tx_work);
-	return tn.status;
+	return tn->status;
 }

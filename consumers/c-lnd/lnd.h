@@ -93,6 +93,8 @@ struct lnd_ep {
 	struct kfid_mr		*bulk_mr;
 	/* What waits for an answer. */
 	struct lnd_tn		*waiting;
+	/* What we ask for. */
+	struct lnd_tn		own;
 	atomic_t		strange;
 };
 
