@@ -98,7 +98,7 @@ static void with_data(struct test *t)
 
 	if (!two(t, &from, &to))
 		return;
-	for (i = 0; i < 4; i++)
+	for (i = 0; i < 5; i++)
 		EXPECT_EQ(t, kfi_recv(t->b.ep, to->at + i * 100, 100, kfi_mr_desc(to->mr), 0, to), 0);
 	EXPECT_EQ(t, kfi_senddata(t->a.ep, from->at, 50, kfi_mr_desc(from->mr), 0x1234, 0, from), 0);
 	completed(t, &t->a, from, KFI_MSG | KFI_SEND, 50);
@@ -119,6 +119,12 @@ static void with_data(struct test *t)
 	EXPECT_EQ(t, kfi_sendmsg(t->a.ep, &msg, KFI_INJECT), 0);
 	completed(t, &t->b, to, KFI_MSG | KFI_RECV, 16);
 	EXPECT(t, filled(to->at + 300, 16, 1));
+	/* What is empty needs no memory. */
+	sg_init_table(&sg, 1);
+	msg.type = KFI_SGL;
+	msg.msg_sgl = &sg;
+	EXPECT_EQ(t, kfi_sendmsg(t->a.ep, &msg, KFI_INJECT), 0);
+	completed(t, &t->b, to, KFI_MSG | KFI_RECV, 0);
 	/* Of a scatterlist with fewer entries than are said, what is not there is no memory. */
 	sg_init_one(&sg, from->at, 16);
 	msg.type = KFI_SGL;

@@ -197,7 +197,8 @@ static int deregister(void *provider)
 static void two(struct test *t)
 {
 	struct kfi_provider bad = first;
-	struct kfi_fabric_attr attr = {};
+	struct kfi_fabric_attr attr = {}, wanted = {};
+	struct kfi_info hints = {}, *list;
 	struct kfid_fabric *fabric;
 	struct task_struct *task;
 	char name[] = "kfitest-c1";
@@ -221,6 +222,13 @@ static void two(struct test *t)
 		EXPECT_EQ(t, count("kfitest-c2"), 1);
 		EXPECT_EQ(t, asked, 2);
 		EXPECT(t, count(t->st->info->fabric_attr->prov_name) > 0);
+		/* Who has a fabric of somebody else's in mind does not mean them. */
+		hints.fabric_attr = &wanted;
+		wanted.fabric = t->st->fabric;
+		hints.caps = KFI_TAGGED;
+		asked = 0;
+		EXPECT_EQ(t, kfi_getinfo(0, NULL, NULL, 0, &hints, &list), -ENODATA);
+		EXPECT_EQ(t, asked, 0);
 		EXPECT_EQ(t, kfi_provider_deregister(&second), 0);
 		EXPECT_EQ(t, count("kfitest-c2"), 0);
 	}

@@ -538,6 +538,10 @@ u32 kfi_version(void);
  * @hints->domain_attr sets KFI_MR_LOCAL in its mr_mode, and says so that it registers its buffers.
  * May sleep.
  *
+ * A fabric or a domain in @hints is open, was opened from this namespace, and is looked at: what is
+ * found is of it, and has it, too. An info holds nothing: who closes the object does not give one
+ * that names it as hints again.
+ *
  * Return: 0; -ENODATA: nothing matches; -ENOSYS: a newer version than this; -EINVAL: no address,
  * or no such flags; -ENOMEM.
  */

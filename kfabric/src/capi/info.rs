@@ -291,6 +291,10 @@ unsafe fn wanted(hints: &raw::kfi_info) -> Result<InfoEntry> {
             // SAFETY: A domain that the caller has opened.
             let open = unsafe { obj::try_get::<DomainObj>(domain.domain.cast()) };
             let open = &open.ok_or_else(enodata)?.domain;
+            // A device that comes back is another one.
+            if open.is_gone() {
+                return Err(enodata());
+            }
             restrict(&mut want.domain_name, open.name())?;
             of_fabric(&mut want, open.fabric())?;
         }
@@ -313,6 +317,21 @@ unsafe fn wanted(hints: &raw::kfi_info) -> Result<InfoEntry> {
         }
     }
     Ok(want)
+}
+
+/// Whether hints name an open object of ours: then nobody else has what they want.
+///
+/// # Safety
+///
+/// Hints are as the header says.
+unsafe fn name_ours(hints: &raw::kfi_info) -> bool {
+    // SAFETY: Attributes, and open objects in them, or null.
+    unsafe {
+        let fabric = hints.fabric_attr.as_ref();
+        let domain = hints.domain_attr.as_ref();
+        fabric.is_some_and(|of| obj::try_get::<FabricObj>(of.fabric.cast()).is_some())
+            || domain.is_some_and(|of| obj::try_get::<DomainObj>(of.domain.cast()).is_some())
+    }
 }
 
 /// Wants what an open fabric is of.
@@ -514,7 +533,7 @@ pub(super) fn offer(entry: &InfoEntry, hints: Option<&raw::kfi_info>) -> Result<
         if let Some(of) = hints.and_then(|hints| hints.ep_attr.as_ref()) {
             (ep.auth_key, ep.auth_key_size) = auth_copied(of.auth_key, of.auth_key_size)?;
         }
-        // What is open, and what is found is of.
+        // The open objects that this was found for.
         if let Some(of) = hints.and_then(|hints| hints.fabric_attr.as_ref()) {
             fabric.fabric = of.fabric;
         }
@@ -670,7 +689,11 @@ pub(crate) unsafe extern "C" fn kf_c_getinfo(
         };
         // A provider in C reads addresses and flags by itself.
         // SAFETY: The caller's promise.
-        unsafe { prov::getinfo(version, node, service, flags, hints, &mut list)? };
+        unsafe {
+            if !hints.as_ref().is_some_and(|hints| name_ours(hints)) {
+                prov::getinfo(version, node, service, flags, hints, &mut list)?;
+            }
+        }
         match ours {
             Err(e) if e == ENOMEM || list.is_empty() => Err(e),
             _ => Ok(list),

@@ -165,6 +165,9 @@ unsafe fn gather(mut list: List, to: &mut [u8; KFI_INJECT_MAX]) -> Result<usize>
     let mut done = 0;
     // SAFETY: The caller's promise.
     while let Some(piece) = unsafe { list.pop() } {
+        if piece.len() == 0 {
+            continue;
+        }
         let from: *const u8 = match piece {
             Piece::Virt(addr, _) => addr.cast(),
             Piece::Pages(page, ..) if page.is_null() => return Err(EINVAL),
@@ -177,10 +180,8 @@ unsafe fn gather(mut list: List, to: &mut [u8; KFI_INJECT_MAX]) -> Result<usize>
             .get_mut(done..)
             .and_then(|rest| rest.get_mut(..piece.len()))
             .ok_or_else(|| kfi_error(kernel::bindings::EMSGSIZE))?;
-        if !room.is_empty() {
-            // SAFETY: The consumer's memory has as many bytes.
-            unsafe { ptr::copy_nonoverlapping(from, room.as_mut_ptr(), room.len()) };
-        }
+        // SAFETY: The consumer's memory has as many bytes.
+        unsafe { ptr::copy_nonoverlapping(from, room.as_mut_ptr(), room.len()) };
         done += piece.len();
     }
     Ok(done)
