@@ -127,8 +127,6 @@ static void with_data(struct test *t)
 	completed(t, &t->b, to, KFI_MSG | KFI_RECV, 0);
 	/* Of a scatterlist with fewer entries than are said, what is not there is no memory. */
 	sg_init_one(&sg, from->at, 16);
-	msg.type = KFI_SGL;
-	msg.msg_sgl = &sg;
 	msg.iov_count = 2;
 	EXPECT_EQ(t, kfi_sendmsg(t->a.ep, &msg, KFI_INJECT), -EINVAL);
 	EXPECT_EQ(t, kfi_cq_read(t->a.cq, &entry, 1), -EAGAIN);
