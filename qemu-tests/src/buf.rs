@@ -3,6 +3,7 @@
 //! Memory under test: a pattern that every byte can be checked against, and
 //! guard bytes around it that nobody may touch.
 
+use crate::harness::result::WRONG_DATA;
 use crate::sys::Map;
 use anyhow::{bail, Result};
 
@@ -190,7 +191,7 @@ impl Buf {
             .unwrap_or(near);
         let got = self.get(off + first as usize);
         bail!(
-            "byte {first} of {len} is {got:#04x}, not {:#04x}",
+            "{WRONG_DATA}byte {first} of {len} is {got:#04x}, not {:#04x}",
             pattern8(seed, first)
         )
     }
@@ -202,7 +203,10 @@ impl Buf {
     /// At the first byte that differs.
     pub fn check_value(&self, off: usize, len: usize, value: u8) -> Result<()> {
         match (off..off + len).find(|i| self.get(*i) != value) {
-            Some(i) => bail!("byte {i} is {:#04x}, not {value:#04x}", self.get(i)),
+            Some(i) => bail!(
+                "{WRONG_DATA}byte {i} is {:#04x}, not {value:#04x}",
+                self.get(i)
+            ),
             None => Ok(()),
         }
     }
@@ -221,7 +225,7 @@ impl Buf {
         });
         match bad {
             Some(at) => bail!(
-                "guard byte at {} from the buffer's start was changed",
+                "{WRONG_DATA}guard byte at {} from the buffer's start was changed",
                 at as i64 - self.start as i64
             ),
             None => Ok(()),
@@ -288,7 +292,10 @@ mod tests {
         for at in [0, 50, 97, 99] {
             buf.set(at, buf.get(at) ^ 1);
             let text = buf.check(1).unwrap_err().to_string();
-            assert!(text.starts_with(&format!("byte {at} of")), "{text}");
+            assert!(
+                text.starts_with(&format!("{WRONG_DATA}byte {at} of")),
+                "{text}"
+            );
             buf.set(at, buf.get(at) ^ 1);
         }
         buf.check(1).unwrap();

@@ -4,7 +4,7 @@
 //! export by is a disk too, of a client of its own.
 
 use crate::harness::guest::{load, module_users, run, unload, until};
-use crate::harness::{skip, Ctx};
+use crate::harness::{skip, Ctx, WRONG_DATA};
 use crate::sys::Map;
 use anyhow::{bail, Context, Result};
 use std::fs::{self, File};
@@ -352,7 +352,7 @@ pub fn is_filled(bytes: &[u8], at: usize, round: u64) -> Result<()> {
     let mut want = vec![0; bytes.len()];
     fill(&mut want, (at / 512) as u64, round);
     if let Some(i) = bytes.iter().zip(&want).position(|(a, b)| a != b) {
-        bail!("byte {} differs (round {round})", at + i);
+        bail!("{WRONG_DATA}byte {} differs (round {round})", at + i);
     }
     Ok(())
 }

@@ -20,7 +20,7 @@ pub mod weather;
 
 pub use ctl::Ctl;
 pub use env::{Env, Topology};
-pub use result::{skip, Outcome, Skip, Status};
+pub use result::{skip, Outcome, Skip, Status, WRONG_DATA};
 
 use anyhow::Result;
 use std::time::Duration;
@@ -39,8 +39,10 @@ pub const LONG: u8 = 16;
 pub const SHM: u8 = 32;
 /// … when there is plenty of time.
 pub const SHM_LONG: u8 = 64;
-/// Runs wherever there are two nodes.
-pub const PAIR: u8 = NETNS | TWO | SHM;
+/// Fails on purpose, to show how the test run judges.
+pub const PLANTED: u8 = 128;
+/// Runs on either provider between two nodes of one kernel.
+pub const PAIR: u8 = NETNS | SHM;
 
 /// One test.
 #[derive(Clone, Copy)]
@@ -69,12 +71,12 @@ impl Test {
         }
     }
 
-    /// A test that needs no peer. It runs on both nodes of the namespace topology, for what it
-    /// asks is the same everywhere.
+    /// A test that needs no peer. It runs on both nodes of the namespace topology at once, and not
+    /// in a guest of one node besides, because it asks the same there.
     pub const fn alone(name: &'static str, run: fn(&mut Ctx) -> Result<()>) -> Self {
         Self {
             name,
-            topologies: ONE | NETNS | SHM,
+            topologies: PAIR,
             seconds: 5,
             run,
             loses_peer: false,

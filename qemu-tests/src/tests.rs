@@ -50,6 +50,7 @@ pub mod library_keys;
 pub mod memory;
 pub mod modules;
 pub mod msg;
+pub mod planted;
 pub mod programs;
 pub mod promises;
 pub mod queues;
@@ -66,7 +67,43 @@ pub mod shm_unregistered;
 pub mod stress;
 pub mod uapi;
 
-use crate::harness::Test;
+use crate::harness::{Test, PAIR, TWO};
+
+/// Beginnings of names of tests that run between two guests too, because a wire or a second kernel
+/// matters to what they show. All others show the same between two network namespaces.
+const OVER_A_WIRE: &[&str] = &[
+    "atomic.nothing_is_lost",
+    "auth.p07_forged_",
+    "auth.p07_leaked_key_",
+    "auth.p07_peers_",
+    "auth.p07_refusal_",
+    "auth.p07_replayed_",
+    "blk.reads_and_writes",
+    "blkdev.reads_and_writes",
+    "cm.",
+    "cm_data.",
+    "death.p11_",
+    "death.sigkill_of_",
+    "flood.",
+    "kernel.c_lnd_between_nodes",
+    "keys.p01_no_key_no_reach",
+    "keys.p02_every_byte_at_both_edges",
+    "keys.p02_range_is_exact",
+    "keys.p03_",
+    "keys.p04_stale_key_stays_dead",
+    "keys.p11_",
+    "kfi.get",
+    "kfi.ping_and_serve",
+    "msg.both_ways_at_once",
+    "msg.order_is_kept",
+    "msg.send_64m",
+    "msg.send_sizes",
+    "rma.fence",
+    "rma.read_64m",
+    "rma.write_64m",
+    "rma.writedata",
+    "unexpected_msg.",
+];
 
 /// Every test there is.
 pub fn all() -> Vec<Test> {
@@ -128,11 +165,20 @@ pub fn all() -> Vec<Test> {
         shm_rings::TESTS,
         shm_unregistered::TESTS,
         containers::TESTS,
+        planted::TESTS,
     ];
     let of_devices: &[&'static [Test]] = &[interop::TESTS, crate::wire::TESTS, hosts::TESTS];
     let each = |topics: &[&'static [Test]]| topics.concat();
     let verbs = each(of_devices).into_iter().map(Test::verbs);
-    each(topics).into_iter().chain(verbs).collect()
+    let wired = |test: Test| {
+        let wire = OVER_A_WIRE.iter().any(|start| test.name.starts_with(start));
+        match wire && test.topologies & PAIR == PAIR {
+            true => test.on(test.topologies | TWO),
+            false => test,
+        }
+    };
+    let all = each(topics).into_iter().chain(verbs);
+    all.map(wired).collect()
 }
 
 /// The test of this name.

@@ -147,6 +147,7 @@ fn line(row: &Row) -> Line {
         seconds: row.seconds,
         place: PLACE.to_owned(),
         detail: row.detail.clone(),
+        fault: None,
     }
 }
 

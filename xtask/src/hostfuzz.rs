@@ -170,6 +170,7 @@ fn one(ctx: &Context, program: &Path, target: &str, seconds: u32) -> Result<Line
         seconds: (started.elapsed().as_millis() as f64) / 1000.0,
         place: "host".to_owned(),
         detail: String::new(),
+        fault: None,
     };
     if output.status.success() {
         let Some((runs, edges)) = numbers(&said) else {

@@ -6,6 +6,8 @@
 //! that are there for bugs of its class are run. It is caught when one of them
 //! fails or the kernel complains, and when the same tests find nothing in the
 //! modules as they are.
+//!
+//! The test run is tested too: tests that fail on purpose are judged as they must be.
 
 use crate::context::{Context, SeedBug};
 use crate::guest::output::by_line;
@@ -14,6 +16,7 @@ use crate::guest::{Guests, Job, Kernel, Nodes, Options};
 use crate::progress::clock;
 use crate::report::{Line, Report, Status};
 use crate::setup::Which;
+use crate::test;
 use anyhow::Result;
 use clap::ValueEnum as _;
 use std::path::PathBuf;
@@ -31,6 +34,10 @@ pub struct Args {
     /// Only this bug; may be given more than once.
     #[arg(long, value_enum, value_name = "BUG")]
     pub bug: Vec<SeedBug>,
+    /// Only the test of the test run itself: planted tests, each judged as TESTING.md says. With a
+    /// name, only the planted tests whose names contain it.
+    #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
+    pub planted: Option<String>,
     /// The kernel to run on: not every bug shows on the distribution's.
     #[arg(long, value_enum, default_value = "debug")]
     pub kernel: Kernel,
@@ -59,6 +66,13 @@ fn tests(bug: SeedBug) -> &'static [&'static str] {
 pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
     let started = Instant::now();
     let report = Report::new(args.report.as_deref())?;
+    if args.bug.is_empty() {
+        let only = args.planted.as_deref().unwrap_or_default();
+        test::planted::run(ctx, only, &report)?;
+    }
+    if args.planted.is_some() {
+        return Ok(report.finish());
+    }
     let bugs = match args.bug.as_slice() {
         [] => SeedBug::value_variants(),
         some => some,

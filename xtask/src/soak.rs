@@ -6,6 +6,8 @@
 //! Everything by chance begins with a seed that is printed, and with the same
 //! seed and time the same parts run with the same seeds again.
 
+mod nightly;
+
 use crate::context::Context;
 use crate::guest::output::by_line;
 use crate::guest::protocol::Stream;
@@ -31,6 +33,10 @@ pub struct Args {
     /// Only parts whose name contains this.
     #[arg(long, value_name = "PATTERN", default_value = "")]
     pub only: String,
+    /// Everything that is long, once, within 8 hours: the debug kernel's suite, all faults, the
+    /// fuzzer with its requirement, storms, the thousands of rounds.
+    #[arg(long, conflicts_with_all = ["minutes", "kernel"])]
+    pub nightly: bool,
 }
 
 /// Something to go on with.
@@ -182,6 +188,9 @@ struct Turn {
 /// When no guest can be made.
 pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
     let seed = args.seed.unwrap_or_else(any_seed);
+    if args.nightly {
+        return nightly::run(ctx, seed, &args.only);
+    }
     let prepare = |kernel| {
         let options = Options {
             kernel,

@@ -2,14 +2,18 @@
 
 //! `cargo xtask test`: everything that can show a fault, and the count.
 //!
-//! On the host the workspace's own tests; in guests, one boot for each
-//! topology, what `kfi-tests` has; and a short run on the other supported
-//! kernel series. What a guest's kernel said and what a run left behind count
-//! as tests too.
+//! On the host the workspace's own tests; in guests, for each topology, what
+//! `kfi-tests` has; and a short run on the other supported kernel series. What
+//! a guest's kernel said and what a run left behind count as tests too. Two
+//! parts run side by side where the machine allows it.
 
 mod boxed;
 mod guests;
 mod host;
+mod lanes;
+mod piece;
+pub mod planted;
+mod selection;
 mod session;
 
 use crate::context::Context;
@@ -18,12 +22,15 @@ use crate::lint;
 use crate::progress::clock;
 use crate::report::{Line, Report};
 use anyhow::Result;
+use guests::Prepared;
+use lanes::Task;
+use selection::Selection;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// The arguments of `test`.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub struct Args {
     /// The distribution's kernel, or one with every checker on.
     #[arg(long, value_enum, default_value = "stock")]
@@ -31,6 +38,12 @@ pub struct Args {
     /// Only tests whose name contains this.
     #[arg(long, value_name = "PATTERN", default_value = "")]
     pub only: String,
+    /// Only tests that the changes since REV can affect, uncommitted and new files included.
+    #[arg(long, value_name = "REV", num_args = 0..=1, default_missing_value = "HEAD")]
+    pub changed: Option<String>,
+    /// Do not repeat a failed test. The debug kernel is always strict.
+    #[arg(long)]
+    pub strict: bool,
     /// Run `lint` too, as a test of that name.
     #[arg(long)]
     pub lint: bool,
@@ -38,6 +51,16 @@ pub struct Args {
     /// `box.fuzz`, `box.fault`.
     #[arg(long)]
     pub boxed: bool,
+    /// Parts that run side by side [default: 2 where there are cores and memory for them].
+    #[arg(long, value_name = "N")]
+    pub lanes: Option<usize>,
+    /// Begin nothing in guests after so many minutes; what did not run then has failed [default: 80,
+    /// on the debug kernel 360].
+    #[arg(long, value_name = "N")]
+    pub minutes: Option<u64>,
+    /// Leave out the tests of the host.
+    #[arg(long)]
+    pub no_host: bool,
     /// Write results there as they come, one JSON object a line.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
@@ -47,25 +70,58 @@ pub struct Args {
 ///
 /// # Errors
 ///
-/// When there is no way to run tests at all (the report cannot be written,
-/// the programs do not build).
+/// When there is no way to run tests at all (the report cannot be written, the
+/// revision is unknown).
 pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
-    let started = Instant::now();
     let report = Arc::new(Report::new(args.report.as_deref())?);
+    run_into(ctx, args, &report)?;
+    Ok(report.finish())
+}
+
+/// Runs `test` and takes the results into `report`.
+///
+/// # Errors
+///
+/// When the revision is unknown.
+pub fn run_into(ctx: &Context, args: &Args, report: &Arc<Report>) -> Result<()> {
+    let started = Instant::now();
+    let chosen = Selection::new(ctx, &args.only, args.changed.as_deref())?;
+    let prepared = if chosen.has_guests() {
+        let prepared = Prepared::new(ctx, args.kernel, report);
+        report.stage("build", started.elapsed());
+        failed("guests", prepared, report)
+    } else {
+        None
+    };
+    let stages = prepared.as_ref().and_then(|prepared| {
+        let stages = prepared.stages(&chosen, args, started);
+        failed("guests", stages, report)
+    });
+    let stages = stages.unwrap_or_default();
+    let boxes = boxed::Boxes::new(ctx, started);
+    let mut tasks = guests::tasks(&stages, report);
     if args.lint {
-        lint(ctx, &report);
+        tasks.push(Task::new("lint", || lint(ctx, report)));
     }
-    host::run(ctx, &args.only, &report);
-    if let Err(error) = guests::run(ctx, args, &report, started) {
-        report.add(Line::failed("guests", "host", 0.0, format!("{error:#}")));
+    if chosen.has_host() && !args.no_host {
+        tasks.push(Task::new("host", || host::run(ctx, &args.only, report)));
     }
     if args.boxed {
-        if let Err(error) = boxed::run(ctx, &args.only, &report, started) {
-            report.add(Line::failed("boxed", "host", 0.0, format!("{error:#}")));
-        }
+        tasks.extend(boxes.tasks(&chosen, report));
     }
+    lanes::run(tasks, args.lanes.unwrap_or_else(lanes::count), report);
+    let again = Instant::now();
+    guests::repeat(&stages, report);
+    report.stage("repetitions", again.elapsed());
     println!("\ntook {}", clock(started.elapsed().as_secs()));
-    Ok(report.finish())
+    Ok(())
+}
+
+/// A result, or a failure in the report.
+fn failed<T>(name: &str, result: Result<T>, report: &Report) -> Option<T> {
+    result
+        .map_err(|error| report.add(Line::failed(name, "host", 0.0, format!("{error:#}"))))
+        .ok()
 }
 
 /// Runs `lint` as one test.
@@ -76,7 +132,7 @@ fn lint(ctx: &Context, report: &Report) {
         only: String::new(),
     };
     let faults = lint::check(ctx, &args).unwrap_or_else(|error| vec![format!("{error:#}")]);
-    let mut line = Line::check("lint", "host", &faults);
+    let mut line = Line::check("lint", "lint", &faults);
     line.seconds = started.elapsed().as_secs_f64();
     report.add(line);
 }

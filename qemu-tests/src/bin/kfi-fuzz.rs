@@ -69,6 +69,7 @@ fn main() -> ExitCode {
         seconds: started.elapsed().as_secs_f64(),
         place: "1 node".into(),
         detail,
+        fault: None,
     };
     line.print();
     ExitCode::from(u8::from(result.is_err()))

@@ -24,6 +24,8 @@ pub enum Topology {
     Shm,
     /// The same, and the tests that take minutes each.
     ShmLong,
+    /// Two network namespaces, and the tests that fail on purpose.
+    Planted,
 }
 
 impl Topology {
@@ -37,6 +39,7 @@ impl Topology {
             Self::Long => super::LONG,
             Self::Shm => super::SHM,
             Self::ShmLong => super::SHM_LONG,
+            Self::Planted => super::PLANTED,
         }
     }
 
@@ -50,7 +53,10 @@ impl Topology {
 
     /// Whether its nodes are on the same kernel.
     pub fn is_one_kernel(self) -> bool {
-        matches!(self, Self::Netns | Self::Shm | Self::ShmLong)
+        matches!(
+            self,
+            Self::Netns | Self::Shm | Self::ShmLong | Self::Planted
+        )
     }
 
     /// Its name in results.
@@ -63,6 +69,7 @@ impl Topology {
             Self::Long => "2 nodes, long",
             Self::Shm => "kshm",
             Self::ShmLong => "kshm, long",
+            Self::Planted => "planted",
         }
     }
 }
@@ -79,6 +86,7 @@ impl FromStr for Topology {
             "long" => Self::Long,
             "shm" => Self::Shm,
             "shm-long" => Self::ShmLong,
+            "planted" => Self::Planted,
             _ => bail!("no topology is called {text:?}: netns, 2, 1, smoke, long, shm, shm-long"),
         })
     }
@@ -94,6 +102,7 @@ impl fmt::Display for Topology {
             Self::Long => "long",
             Self::Shm => "shm",
             Self::ShmLong => "shm-long",
+            Self::Planted => "planted",
         })
     }
 }

@@ -17,6 +17,20 @@ pub enum Status {
     Skipped,
 }
 
+/// What a failed test found that no repetition excuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fault {
+    /// Bytes other than those that were written.
+    Data,
+    /// Something that outlived the test.
+    Leftover,
+}
+
+/// What an error about bytes that are not those that were written begins with. The error may have
+/// been text on its way from a thread or a process, so the text is what is looked for.
+pub const WRONG_DATA: &str = "wrong data: ";
+
 /// A result that a test tells beside its own: one of many that it found elsewhere.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Part {
@@ -55,6 +69,9 @@ pub struct Line {
     pub place: String,
     /// Why, unless it was well.
     pub detail: String,
+    /// What excludes that the test is repeated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<Fault>,
 }
 
 impl Line {
@@ -62,6 +79,18 @@ impl Line {
     pub fn print(&self) {
         let json = serde_json::to_string(self).unwrap_or_default();
         println!("KFI-RESULT {json}");
+    }
+}
+
+/// The fault in a test's words, of which the search for leftovers found `leaks`.
+pub fn fault_of(status: Status, detail: &str, leaks: &[String]) -> Option<Fault> {
+    if status != Status::Failed {
+        return None;
+    }
+    match (detail.contains(WRONG_DATA), leaks.is_empty()) {
+        (true, _) => Some(Fault::Data),
+        (false, false) => Some(Fault::Leftover),
+        (false, true) => None,
     }
 }
 
@@ -172,10 +201,24 @@ mod tests {
             seconds: 0.5,
             place: "netns".into(),
             detail: String::new(),
+            fault: None,
         };
         assert_eq!(
             serde_json::to_string(&line).unwrap(),
             r#"{"name":"a.b","status":"ok","seconds":0.5,"where":"netns","detail":""}"#
         );
+    }
+
+    #[test]
+    fn wrong_data_and_leftovers_are_faults_of_a_failed_test() {
+        let words = format!("round 3: {WRONG_DATA}byte 1 of 2 is 0x00, not 0x01");
+        assert_eq!(fault_of(Status::Failed, &words, &[]), Some(Fault::Data));
+        assert_eq!(fault_of(Status::Ok, &words, &[]), None);
+        let leaks = ["a key".to_owned()];
+        assert_eq!(
+            fault_of(Status::Failed, "EIO", &leaks),
+            Some(Fault::Leftover)
+        );
+        assert_eq!(fault_of(Status::Failed, "EIO", &[]), None);
     }
 }

@@ -4,7 +4,7 @@
 
 use super::child::Half;
 use super::leaks::Baseline;
-use super::result::{join, Line, Part};
+use super::result::{fault_of, join, Fault, Line, Part};
 use super::{ctl, Ctl, Env, Outcome, Status, Test};
 use anyhow::{bail, Context, Result};
 use serde::{Deserialize, Serialize};
@@ -146,12 +146,9 @@ fn lead_shown(
     println!("KFI-START {}", test.name);
     let result = lead_one(test, env, listener, line, baseline);
     let lost = result.is_err();
-    let (status, seconds, detail) = result.unwrap_or_else(|e| {
-        (
-            Status::Failed,
-            0.0,
-            format!("the nodes lost each other: {e:#}"),
-        )
+    let (status, seconds, detail, fault) = result.unwrap_or_else(|e| {
+        let why = format!("the nodes lost each other: {e:#}");
+        (Status::Failed, 0.0, why, None)
     });
     let place = env.topology.place().to_owned();
     Line {
@@ -160,6 +157,7 @@ fn lead_shown(
         seconds,
         place,
         detail,
+        fault,
     }
     .print();
     if lost && !test.loses_peer {
@@ -174,7 +172,7 @@ fn lead_one(
     listener: &TcpListener,
     line: &mut Ctl,
     baseline: &mut Baseline,
-) -> Result<(Status, f64, String)> {
+) -> Result<(Status, f64, String, Option<Fault>)> {
     line.set_limit(ANSWER)?;
     line.send(&Order::Run(test.name.to_owned()))?;
     let half = {
@@ -183,8 +181,10 @@ fn lead_one(
     };
     let mine = half.wait();
     if test.loses_peer {
-        let (status, detail) = join(&[(1, mine.clone())], &baseline.leaks());
-        return Ok((status, mine.seconds, detail));
+        let leaks = baseline.leaks();
+        let (status, detail) = join(&[(1, mine.clone())], &leaks);
+        let fault = fault_of(status, &detail, &leaks);
+        return Ok((status, mine.seconds, detail, fault));
     }
     line.set_limit(test.limit() + Duration::from_secs(90))?;
     let theirs: Outcome = line.recv().context("waiting for node 2 to end the test")?;
@@ -207,12 +207,14 @@ fn lead_one(
             status,
             seconds: 0.0,
             place,
+            fault: fault_of(status, &detail, &[]),
             detail,
         }
         .print();
     }
     let (status, detail) = join(&[(1, mine), (2, theirs)], &leaks);
-    Ok((status, seconds, detail))
+    let fault = fault_of(status, &detail, &leaks);
+    Ok((status, seconds, detail, fault))
 }
 
 fn follow(plan: &Plan, env: &Env) -> Result<()> {

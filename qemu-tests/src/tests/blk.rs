@@ -4,7 +4,7 @@
 
 use crate::disk::*;
 use crate::harness::guest::{run, until};
-use crate::harness::{Ctx, Test, LONG, NETNS, SHM, TWO};
+use crate::harness::{Ctx, Test, LONG, NETNS, SHM, TWO, WRONG_DATA};
 use crate::sys::{slowness, Map};
 use anyhow::{bail, ensure, Context, Result};
 use std::fs::{self, File};
@@ -346,7 +346,7 @@ fn file_system(ctx: &mut Ctx) -> Result<()> {
         for n in (0..20).filter(|n| *n != 3) {
             let got = fs::read(mounted.0.join(format!("file-{n}")))?;
             fill(&mut bytes, n as u64, 7);
-            ensure!(got == bytes, "file {n} differs");
+            ensure!(got == bytes, "{WRONG_DATA}file {n} differs");
         }
         mounted.unmount()
     })

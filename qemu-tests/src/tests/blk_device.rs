@@ -10,7 +10,7 @@ use crate::disk::{
 pub(super) use crate::disk::{export_device as export, Backing};
 use crate::harness::guest::{run, until};
 use crate::harness::weather::{self, Weather};
-use crate::harness::{Ctx, Test, NETNS, SHM, TWO};
+use crate::harness::{Ctx, Test, NETNS, SHM, TWO, WRONG_DATA};
 use crate::sys::{self, Map};
 use anyhow::{bail, ensure, Context, Result};
 use std::fs::{self, File};
@@ -250,7 +250,7 @@ fn odd_pieces(ctx: &mut Ctx) -> Result<()> {
                 let mut got = vec![0; MIB];
                 map.read(0, &mut got);
                 let wrong = got.iter().zip(&want).position(|(a, b)| a != b);
-                ensure!(wrong.is_none(), "memory differs at {wrong:?}");
+                ensure!(wrong.is_none(), "{WRONG_DATA}memory differs at {wrong:?}");
                 ctx.barrier("written")
             }
         },
@@ -746,7 +746,7 @@ fn removed_while_mounted(ctx: &mut Ctx) -> Result<()> {
         for n in 0..8 {
             let got = fs::read(mounted.0.join(format!("file-{n}")))?;
             fill(&mut bytes, n as u64, 7);
-            ensure!(got == bytes, "file {n} differs");
+            ensure!(got == bytes, "{WRONG_DATA}file {n} differs");
         }
         disconnect(NAME)?;
         // Errors, and nothing that hangs.

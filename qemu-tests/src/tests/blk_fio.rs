@@ -4,7 +4,7 @@
 
 use crate::disk::*;
 use crate::harness::guest::run;
-use crate::harness::{Ctx, Test, NETNS, SHM, TWO};
+use crate::harness::{Ctx, Test, NETNS, SHM, TWO, WRONG_DATA};
 use crate::sys::{slowness, Map};
 use anyhow::{ensure, Result};
 use std::fmt::Write as _;
@@ -78,7 +78,11 @@ fn fio(jobs: &str) -> Result<()> {
     std::fs::write(&file, jobs)?;
     let said = run("fio", &["--minimal", "--aux-path=/tmp", &file]);
     std::fs::remove_file(&file)?;
-    said.map(drop)
+    let wrong = |e: &anyhow::Error| format!("{e:#}").contains("verify failed");
+    match said {
+        Err(e) if wrong(&e) => Err(e.context(format!("{WRONG_DATA}fio"))),
+        said => said.map(drop),
+    }
 }
 
 fn all(ctx: &mut Ctx, of: Of) -> Result<()> {

@@ -5,7 +5,7 @@
 
 use crate::disk::*;
 use crate::harness::guest::until;
-use crate::harness::{skip, Ctx, Test, NETNS, SHM, TWO};
+use crate::harness::{skip, Ctx, Test, NETNS, SHM, TWO, WRONG_DATA};
 use anyhow::{bail, ensure, Context, Result};
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -135,7 +135,7 @@ impl Kind {
     }
 
     fn check(&self, device: &Path) -> Result<()> {
-        Self::run(self.check, device)
+        Self::run(self.check, device).with_context(|| format!("{WRONG_DATA}the file system"))
     }
 
     fn mount(&self, device: &Path) -> Result<Mounted> {
@@ -167,7 +167,7 @@ fn write(mounted: &Mounted, n: u64) -> io::Result<()> {
 fn right(mounted: &Mounted, n: u64) -> Result<()> {
     let path = path(mounted, n);
     let got = fs::read(&path).with_context(|| path.display().to_string())?;
-    ensure!(got == bytes(n), "{} differs", path.display());
+    ensure!(got == bytes(n), "{WRONG_DATA}{} differs", path.display());
     Ok(())
 }
 

@@ -5,7 +5,7 @@
 
 use crate::buf::Buf;
 use crate::harness::guest::run;
-use crate::harness::{skip, Ctx, Test};
+use crate::harness::{skip, Ctx, Test, WRONG_DATA};
 use crate::op::{self, iov};
 use crate::pair::{Opts, Pair, Remote, Side, LOCAL, REMOTE};
 use crate::sys::{self, Ended};
@@ -175,7 +175,7 @@ fn exchange(pair: &Pair, buf: &Buf, region: u64, places: [usize; 4]) -> Result<(
     ensure!(answer.len == MSG as u64, "{answer:?}");
     ensure!(
         buf.read(places[0], MSG) == pattern(2, MSG),
-        "the answer differs"
+        "{WRONG_DATA}the answer differs"
     );
 
     buf.write(0, &pattern(3, LEN));
@@ -187,7 +187,7 @@ fn exchange(pair: &Pair, buf: &Buf, region: u64, places: [usize; 4]) -> Result<(
     wait(1).context("word that it is written")?;
     ensure!(
         buf.read(LEN, LEN) == pattern(4, LEN),
-        "what the peer wrote differs"
+        "{WRONG_DATA}what the peer wrote differs"
     );
 
     wait(2).context("the peer's key")?;
@@ -203,7 +203,10 @@ fn exchange(pair: &Pair, buf: &Buf, region: u64, places: [usize; 4]) -> Result<(
         theirs.key,
     ))?;
     wait(51).context("reading")?;
-    ensure!(buf.read(0, LEN) == pattern(5, LEN), "what was read differs");
+    ensure!(
+        buf.read(0, LEN) == pattern(5, LEN),
+        "{WRONG_DATA}what was read differs"
+    );
     buf.write(0, &pattern(6, LEN));
     let far = theirs.addr + LEN as u64;
     pair.post(op::write(

@@ -5,7 +5,7 @@
 use super::msg::SIZES;
 use super::refused;
 use crate::buf::{pattern_bytes, Buf};
-use crate::harness::{skip, Ctx, Test, SMOKE, TWO};
+use crate::harness::{skip, Ctx, Test, SMOKE, TWO, WRONG_DATA};
 use crate::op::{self, iov};
 use crate::pair::{Pair, Remote, LONG, REMOTE};
 use crate::sys::{self, Map};
@@ -271,7 +271,7 @@ fn iov_forms(ctx: &mut Ctx) -> Result<()> {
         .iter()
         .flat_map(|&(off, len)| local.read(off, len))
         .collect();
-    ensure!(back == data, "what is read back differs");
+    ensure!(back == data, "{WRONG_DATA}what is read back differs");
     local.check_guards()?;
     ctx.barrier("done")
 }

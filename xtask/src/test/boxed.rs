@@ -3,16 +3,17 @@
 //! What there is time for on the debug kernel in every run of CI: a box of
 //! minutes for each rig. What does not fit is `cargo xtask soak`'s.
 
-use super::guests::not_ours;
-use super::session::{listen, State};
+use super::lanes::Task;
+use super::piece::not_ours;
+use super::selection::Selection;
+use super::session::{listen, Failures, State};
 use crate::context::Context;
 use crate::fault;
 use crate::guest::{Deadline, Guests, Job, Kernel, Nodes, Options};
 use crate::report::{Line, Report, Status};
 use crate::setup::{self, Which};
-use anyhow::Result;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 /// When the last of it ends at the latest, counted from the start of the whole run: what CI gives a
@@ -59,50 +60,99 @@ const PARTS: &[Part] = &[
     },
 ];
 
-/// Runs the parts whose names contain `only`, as far as there is time for them: `since` is when the
-/// whole run began. What there is no time for is skipped.
-///
-/// # Errors
-///
-/// When there is no debug kernel to be had.
-pub(super) fn run(ctx: &Context, only: &str, report: &Arc<Report>, since: Instant) -> Result<()> {
-    let left = || ALL.saturating_sub(since.elapsed());
-    let skip = |name: &str| {
-        let mut line = Line::failed(name, "debug", 0.0, "no time left");
-        line.status = Status::Skipped;
-        report.add(line);
-    };
-    let first = PARTS.first().map_or(Duration::ZERO, |part| part.limit);
-    if !setup::has_debug(ctx)? && left() < BUILDING + first {
-        skip("box");
-        return Ok(());
-    }
-    let options = Options {
-        kernel: Kernel::Debug,
-        // Where the fuzzer leaves the programs it runs, for those who want to run them again.
-        dir: Some(crate::fuzz::folder(ctx)?),
-        ..Options::default()
-    };
-    let guests = Guests::prepare(ctx, Which::Main, &options)?;
-    for part in PARTS.iter().filter(|part| part.name.contains(only)) {
-        if left() < part.limit {
-            skip(part.name);
-            continue;
+/// The boxes' guests, made by the first box that runs.
+pub(super) struct Boxes<'a> {
+    ctx: &'a Context,
+    /// When the whole run began.
+    since: Instant,
+    guests: OnceLock<Result<Guests<'a>, String>>,
+}
+
+impl<'a> Boxes<'a> {
+    /// Boxes of a run that began at `since`.
+    pub(super) fn new(ctx: &'a Context, since: Instant) -> Self {
+        Self {
+            ctx,
+            since,
+            guests: OnceLock::new(),
         }
-        let guests = guests.with_nodes(part.nodes).with_timeout(part.limit);
-        run_part(&guests, part, report);
     }
-    if "box.fault".contains(only) {
+
+    /// What is left of the time that the whole run has.
+    fn left(&self) -> Duration {
+        ALL.saturating_sub(self.since.elapsed())
+    }
+
+    /// A task for each chosen box.
+    pub(super) fn tasks<'b>(
+        &'b self,
+        chosen: &Selection,
+        report: &'b Arc<Report>,
+    ) -> Vec<Task<'b>> {
+        let mut tasks = Vec::new();
+        let has = |name: &str| name.contains(&chosen.only);
+        if has("box.fault") {
+            tasks.push(Task::new("box.fault", move || self.fault(report)));
+        }
+        for part in PARTS.iter().filter(|part| has(part.name)) {
+            tasks.push(Task::new(part.name, move || self.part(part, report)));
+        }
+        tasks
+    }
+
+    fn part(&self, part: &Part, report: &Arc<Report>) {
+        if let Some(guests) = self.guests(part.name, part.limit, report) {
+            let guests = guests.with_nodes(part.nodes).with_timeout(part.limit);
+            run_part(&guests, part, report);
+        }
+    }
+
+    /// Every call, at a choice of places.
+    fn fault(&self, report: &Arc<Report>) {
         let (least, most) = FAULTS;
-        if left() < least {
-            skip("box.fault");
-            return Ok(());
+        let Some(guests) = self.guests("box.fault", least, report) else {
+            return;
+        };
+        let guests = guests.with_timeout(self.left().min(most));
+        if let Err(error) = fault::test(&guests, "", true, report) {
+            report.add(Line::failed(
+                "fault",
+                "box.fault",
+                0.0,
+                format!("{error:#}"),
+            ));
         }
-        let guests = guests.with_timeout(left().min(most));
-        // Every call, at a choice of places.
-        fault::test(&guests, "", true, report)?;
     }
-    Ok(())
+
+    /// The guests for the box `name`, if the time that is left covers `need`. The first box builds the
+    /// debug kernel if it is not there yet; other boxes wait for that.
+    fn guests(&self, name: &str, need: Duration, report: &Report) -> Option<&Guests<'a>> {
+        let there = setup::has_debug(self.ctx).unwrap_or(false);
+        let building = if there { Duration::ZERO } else { BUILDING };
+        let mut line = Line::failed(name, "debug", 0.0, "no time left");
+        if self.left() < need + building {
+            line.status = Status::Skipped;
+            report.add(line);
+            return None;
+        }
+        let guests = self.guests.get_or_init(|| {
+            let options = Options {
+                kernel: Kernel::Debug,
+                // Where the fuzzer leaves the programs it runs, for another run of them.
+                dir: Some(crate::fuzz::folder(self.ctx).map_err(|error| format!("{error:#}"))?),
+                ..Options::default()
+            };
+            Guests::prepare(self.ctx, Which::Main, &options).map_err(|error| format!("{error:#}"))
+        });
+        match guests {
+            Ok(guests) => Some(guests),
+            Err(why) => {
+                line.detail.clone_from(why);
+                report.add(line);
+                None
+            }
+        }
+    }
 }
 
 /// Why a box is over before its time, without having failed.
@@ -120,6 +170,7 @@ fn run_part(guests: &Guests<'_>, part: &Part, report: &Arc<Report>) {
         place,
         &BTreeMap::new(),
         &Deadline::default(),
+        Failures::Count,
     );
     let outcome = guests.run(&Job::new(argv, sink));
     let state = state.lock().map(|mut state| std::mem::take(&mut *state));

@@ -244,6 +244,7 @@ fn libtest(mut cmd: Command, name: &str, place: &str, report: &Report) -> Result
             seconds: (now - last).as_millis() as f64 / 1000.0,
             place: place.to_owned(),
             detail,
+            fault: None,
         };
         last = now;
         if status == Status::Failed {

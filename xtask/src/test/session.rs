@@ -28,8 +28,21 @@ pub(super) struct State {
     pub(super) ended: Vec<String>,
     /// How many of them failed.
     pub(super) failed: usize,
+    /// Failures that the running test printed beside its own result.
+    parts: Vec<Line>,
     /// The last lines that were no results.
     words: VecDeque<String>,
+}
+
+/// What a line of a node's output says.
+#[derive(Debug, PartialEq)]
+enum Said {
+    /// Nothing that counts.
+    Nothing,
+    /// A result of the running test that is not its own, and that is well.
+    Part(Line),
+    /// A test's own result, and the failures it printed beside that.
+    Result(Line, Vec<Line>),
 }
 
 impl State {
@@ -38,31 +51,53 @@ impl State {
         self.words.iter().cloned().collect::<Vec<_>>().join("\n")
     }
 
-    /// Takes in a line of a node's output. Returns a test's result, if it is one.
-    fn take(&mut self, node: u8, line: &str) -> Option<Line> {
+    /// Takes in a line of a node's output.
+    fn take(&mut self, node: u8, line: &str) -> Said {
         if node == 1 {
             if let Some(name) = line.strip_prefix("KFI-START ") {
                 self.running = Some((name.trim().to_owned(), Instant::now()));
-                return None;
+                return Said::Nothing;
             }
             let result = line.strip_prefix("KFI-RESULT ");
             if let Some(result) = result.and_then(|text| serde_json::from_str::<Line>(text).ok()) {
-                self.running = None;
-                self.ended.push(result.name.clone());
-                self.failed += usize::from(result.status == Status::Failed);
-                return Some(result);
+                return self.result(result);
             }
         }
         if line.starts_with('#') || line.trim().is_empty() {
-            return None;
+            return Said::Nothing;
         }
         self.words.push_back(format!("[{node}] {line}"));
         if self.words.len() > KEPT {
             self.words.pop_front();
         }
         eprintln!("    [{node}] {line}");
-        None
+        Said::Nothing
     }
+
+    fn result(&mut self, result: Line) -> Said {
+        let failed = result.status == Status::Failed;
+        let own = !matches!(&self.running, Some((name, _)) if *name != result.name);
+        self.failed += usize::from(failed);
+        self.ended.push(result.name.clone());
+        if own {
+            self.running = None;
+            return Said::Result(result, std::mem::take(&mut self.parts));
+        }
+        if failed {
+            self.parts.push(result);
+            return Said::Nothing;
+        }
+        Said::Part(result)
+    }
+}
+
+/// What becomes of a failed test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Failures {
+    /// It has failed.
+    Count,
+    /// It runs again by itself when the rest has ended, unless its fault excludes that.
+    Repeat,
 }
 
 /// A sink that takes results into `report`, as of `place`, and keeps
@@ -73,21 +108,53 @@ pub(super) fn listen(
     place: &str,
     limits: &BTreeMap<String, u64>,
     deadline: &Deadline,
+    failures: Failures,
 ) -> Sink {
-    let (state, report) = (Arc::clone(state), Arc::clone(report));
-    let (place, limits) = (place.to_owned(), limits.clone());
-    let deadline = deadline.clone();
+    let report = Arc::clone(report);
+    let place = place.to_owned();
+    follow(state, limits, deadline, move |line, parts| {
+        let at = |line: Line| Line {
+            place: place.clone(),
+            ..line
+        };
+        let repeat = failures == Failures::Repeat
+            && line.status == Status::Failed
+            && line.fault.is_none()
+            && parts.iter().all(|part| part.fault.is_none());
+        if !repeat {
+            parts.into_iter().for_each(|part| report.add(at(part)));
+            return report.add(at(line));
+        }
+        // The parts run again with the test, and until then they are words of it.
+        let mut line = at(line);
+        for part in parts {
+            line.detail += &format!("\n{}: {}", part.name, part.detail);
+        }
+        report.postpone(line);
+    })
+}
+
+/// A sink that calls `result` with each result and the failures beside it, and
+/// keeps `deadline` at the end of the running test's time.
+pub(super) fn follow(
+    state: &Arc<Mutex<State>>,
+    limits: &BTreeMap<String, u64>,
+    deadline: &Deadline,
+    result: impl Fn(Line, Vec<Line>) + Send + Sync + 'static,
+) -> Sink {
+    let (state, limits, deadline) = (Arc::clone(state), limits.clone(), deadline.clone());
     by_line(move |node, _: Stream, line| {
         let Ok(mut state) = state.lock() else { return };
-        let result = state.take(node, line);
+        let said = state.take(node, line);
         let limit = match &state.running {
             Some((name, _)) => limits.get(name).copied().unwrap_or(60),
             None => 60,
         };
         deadline.set(Instant::now() + Duration::from_secs(limit) + PATIENCE);
-        if let Some(mut result) = result {
-            result.place.clone_from(&place);
-            report.add(result);
+        match said {
+            Said::Nothing => {}
+            Said::Part(line) => result(line, Vec::new()),
+            Said::Result(line, parts) => result(line, parts),
         }
     })
 }
@@ -99,13 +166,16 @@ mod tests {
     #[test]
     fn a_run_is_followed_by_what_node_1_says() {
         let mut state = State::default();
-        assert_eq!(state.take(1, "KFI-START a.b"), None);
+        assert_eq!(state.take(1, "KFI-START a.b"), Said::Nothing);
         assert_eq!(state.running.as_ref().map(|(n, _)| n.as_str()), Some("a.b"));
-        assert_eq!(state.take(2, "KFI-START c"), None);
+        assert_eq!(state.take(2, "KFI-START c"), Said::Nothing);
         assert_eq!(state.running.as_ref().map(|(n, _)| n.as_str()), Some("a.b"));
         let line =
             r#"KFI-RESULT {"name":"a.b","status":"ok","seconds":0.5,"where":"netns","detail":""}"#;
-        let result = state.take(1, line).unwrap();
+        let Said::Result(result, parts) = state.take(1, line) else {
+            panic!("no result");
+        };
+        assert!(parts.is_empty());
         assert_eq!((result.status, result.seconds), (Status::Ok, 0.5));
         assert!(state.running.is_none());
         assert_eq!(state.ended, ["a.b"]);
@@ -120,5 +190,26 @@ mod tests {
         state.take(1, "# a remark");
         assert!(state.words().ends_with("[1] word 99"));
         assert_eq!(state.words().lines().count(), KEPT);
+    }
+
+    #[test]
+    fn failed_parts_come_with_the_result_of_their_test() {
+        let mut state = State::default();
+        let line = |name: &str, status: &str| {
+            format!(
+                r#"KFI-RESULT {{"name":"{name}","status":"{status}","seconds":0.5,"where":"netns"}}"#
+            )
+        };
+        state.take(1, "KFI-START kernel.sample");
+        assert!(matches!(
+            state.take(1, &line("sample.one", "ok")),
+            Said::Part(_)
+        ));
+        assert_eq!(state.take(1, &line("sample.two", "failed")), Said::Nothing);
+        assert!(state.running.is_some());
+        let Said::Result(own, parts) = state.take(1, &line("kernel.sample", "failed")) else {
+            panic!("no result");
+        };
+        assert_eq!((own.name.as_str(), parts.len()), ("kernel.sample", 1));
     }
 }
