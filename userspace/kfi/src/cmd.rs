@@ -61,18 +61,52 @@ fn man(dir: &Path) -> Result<()> {
         let page = dir.join(name);
         std::fs::write(&page, text).on_file("write", &page)?;
     }
-    clap_mangen::generate_to(Cli::command(), dir).on_file("write into", dir)
+    let mut command = Cli::command().disable_help_subcommand(true);
+    command.build();
+    page(&command, dir)
+}
+
+/// Writes the pages of a command and of those below it, except where people wrote one.
+fn page(command: &clap::Command, dir: &Path) -> Result<()> {
+    let name = command.get_display_name().unwrap_or(command.get_name());
+    if written(name) {
+        return Ok(());
+    }
+    let mut text = Vec::new();
+    let rendered = clap_mangen::Man::new(command.clone()).render(&mut text);
+    let path = dir.join(format!("{name}.1"));
+    rendered.on_file("write", &path)?;
+    let mut text = String::from_utf8_lossy(&text).into_owned();
+    // A page by hand is of section 8.
+    for below in command.get_subcommands() {
+        let name = below.get_display_name().unwrap_or(below.get_name());
+        if written(name) {
+            let name = name.replace('-', "\\-");
+            text = text.replace(&format!("{name}(1)"), &format!("{name}(8)"));
+        }
+    }
+    std::fs::write(&path, text).on_file("write", &path)?;
+    command
+        .get_subcommands()
+        .filter(|below| !below.is_hide_set())
+        .try_for_each(|below| page(below, dir))
+}
+
+/// Whether people wrote the page of this name.
+fn written(name: &str) -> bool {
+    PAGES.iter().any(|(page, _)| *page == format!("{name}.8"))
 }
 
 /// Prints text; a closed pipe is an error that `main` takes for the end.
-pub(crate) fn print(text: &str) -> Result<()> {
+///
+/// # Errors
+///
+/// [`Failure::Output`].
+pub fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
-        .map_err(|source| Failure::Io {
-            what: "write to standard output".to_owned(),
-            source,
-        })
+        .map_err(Failure::Output)
 }
 
 /// Prints one JSON value on a line.

@@ -23,6 +23,9 @@ pub enum Failure {
         /// The system's error.
         source: std::io::Error,
     },
+    /// Writing to standard output.
+    #[error("write to standard output: {0}")]
+    Output(std::io::Error),
     /// Nothing offered matches what was asked for.
     #[error("getinfo: nothing matches (ENODATA)")]
     NoMatch,
@@ -70,10 +73,10 @@ pub enum Failure {
     Usage(String),
 }
 
-/// Opening the device says itself what was being done.
+/// Some errors say themselves what was being done.
 fn fabric(what: &str, source: &kfabric::Error) -> String {
     match source {
-        kfabric::Error::Open { .. } => source.to_string(),
+        kfabric::Error::Open { .. } | kfabric::Error::Resolve { .. } => source.to_string(),
         _ => format!("{what}: {source}"),
     }
 }
@@ -110,7 +113,7 @@ impl Failure {
         match self {
             Self::Fabric { source, .. } => source.hint(),
             Self::NoMatch => Some(
-                "list what there is: kfi info -l; load a provider: modprobe kverbs; see: rdma link",
+                "list what there is: kfi info -l; load a provider, kverbs or kshm; see: rdma link",
             ),
             Self::Daemon(kfauth::ClientError::Io { source, .. }) => Some(match source.kind() {
                 std::io::ErrorKind::PermissionDenied => {
@@ -128,7 +131,9 @@ impl Failure {
     pub fn errno(&self) -> Option<&'static str> {
         match self {
             Self::Fabric { source, .. } => source.errno().map(Errno::name),
-            Self::Io { source, .. } => source.raw_os_error().map(|n| Errno(n).name()),
+            Self::Io { source, .. } | Self::Output(source) => {
+                source.raw_os_error().map(|n| Errno(n).name())
+            }
             Self::NoMatch => Some("ENODATA"),
             Self::Refused { .. } => Some("ECONNREFUSED"),
             Self::Gone { .. } => Some("ENOTCONN"),

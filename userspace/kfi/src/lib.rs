@@ -9,6 +9,7 @@
 pub mod cli;
 pub mod cmd;
 pub mod error;
+pub mod say;
 pub mod session;
 pub mod stats;
 pub mod wire;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The `kfi` command.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
 use kfi::cli::Cli;
+use kfi::say;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -13,16 +13,13 @@ fn main() -> ExitCode {
     match kfi::cmd::run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read our output has had enough; that is not an error.
-        Err(kfi::error::Failure::Io { source, .. })
+        Err(kfi::error::Failure::Output(source))
             if source.kind() == std::io::ErrorKind::BrokenPipe =>
         {
             ExitCode::SUCCESS
         }
         Err(failure) => {
-            let mut text = format!("error: {failure}\n");
-            if let Some(hint) = failure.hint() {
-                text.push_str(&format!("hint: {hint}\n"));
-            }
+            say::complain(&failure);
             if json {
                 let object = serde_json::json!({
                     "error": failure.to_string(),
@@ -30,9 +27,9 @@ fn main() -> ExitCode {
                     "hint": failure.hint(),
                     "exit": failure.exit_code(),
                 });
-                println!("{object}");
+                // The error has been told; that this cannot be printed changes nothing.
+                let _ = kfi::cmd::print(&format!("{object}\n"));
             }
-            let _ = std::io::stderr().write_all(text.as_bytes());
             ExitCode::from(failure.exit_code())
         }
     }

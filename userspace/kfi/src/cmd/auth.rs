@@ -22,6 +22,7 @@ use kfauth::{
 
 use super::{print, print_json};
 use crate::error::{During, Failure, OnFile, Result};
+use crate::say::printable;
 
 /// Options of `kfi auth`.
 #[derive(Debug, Args)]
@@ -415,8 +416,9 @@ fn check(args: &CheckArgs, daemon: Option<&Path>, json: bool) -> Result<()> {
         let limits = verdict.limits.unwrap_or_default();
         let lifetime = verdict.lifetime.as_deref().unwrap_or("unlimited");
         print(&format!(
-            "allowed: {}, {limits} lifetime={lifetime}\n",
-            verdict.why
+            "allowed: {}, {limits} lifetime={}\n",
+            printable(&verdict.why),
+            printable(lifetime)
         ))?;
     }
     if verdict.allowed {

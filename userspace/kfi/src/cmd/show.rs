@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::{print, print_json};
 use crate::cli::{Show as Args, What};
 use crate::error::{During, Result};
+use crate::say::printable;
 use crate::stats::bytes;
 
 #[derive(Serialize)]
@@ -142,9 +143,10 @@ fn tree(objects: &[LiveObject]) -> String {
     owners.dedup();
     for (pid, comm) in owners {
         // Writing to a string cannot fail.
+        let shown = printable(comm);
         let _ = match pid {
-            0 => writeln!(t, "{comm} (another pid namespace)"),
-            pid => writeln!(t, "{comm} ({pid})"),
+            0 => writeln!(t, "{shown} (another pid namespace)"),
+            pid => writeln!(t, "{shown} ({pid})"),
         };
         let own: Vec<&LiveObject> = objects
             .iter()
@@ -174,7 +176,7 @@ fn branch(t: &mut String, all: &[&LiveObject], level: &[&LiveObject], indent: &s
         );
         for part in [name(object), &figures] {
             if !part.is_empty() {
-                let _ = write!(t, "  {part}");
+                let _ = write!(t, "  {}", printable(part));
             }
         }
         t.push('\n');
@@ -209,8 +211,10 @@ fn table(rows: &[Row]) -> String {
     aligned(&cells)
 }
 
-/// Rows with their columns below each other.
+/// Rows with their columns below each other, as a terminal may have them.
 pub(super) fn aligned<const N: usize>(cells: &[[String; N]]) -> String {
+    let shown = |row: &[String; N]| row.each_ref().map(|cell| printable(cell));
+    let cells: Vec<[String; N]> = cells.iter().map(shown).collect();
     let width = |column: usize| {
         cells
             .iter()
@@ -220,7 +224,7 @@ pub(super) fn aligned<const N: usize>(cells: &[[String; N]]) -> String {
     };
     let widths: Vec<usize> = (0..N).map(width).collect();
     let mut t = String::new();
-    for row in cells {
+    for row in &cells {
         let line: Vec<String> = row
             .iter()
             .zip(&widths)
@@ -321,5 +325,20 @@ mod tests {
             "{text}"
         );
         assert!(text.starts_with("app (7)\n"), "{text}");
+    }
+
+    #[test]
+    fn show_of_a_name_with_escapes_prints_no_control_character() {
+        let mut object = object(Kind::Region, 8, 0x30, 0, [8192, 0, 2]);
+        object.comm = "a\"b\n\u{1b}[31m\u{fffd}".into();
+        object.name = "n\r\u{9b}m".into();
+        let rows = [Row::new(&object)];
+        for text in [tree(&[object.clone()]), table(&rows)] {
+            let odd = |c: char| c.is_control() && c != '\n';
+            assert!(!text.contains(odd), "{text:?}");
+            assert!(text.contains("a\"b\\n\\u{1b}[31m"), "{text:?}");
+        }
+        assert_eq!(table(&rows).lines().count(), 2);
+        assert_eq!(tree(&[object]).lines().count(), 2);
     }
 }

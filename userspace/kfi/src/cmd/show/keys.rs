@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::{access, aligned};
 use crate::cmd::{print, print_json};
 use crate::error::Result;
+use crate::say::printable;
 
 /// Where the modules show their counters, to those who may look.
 const COUNTERS: &str = "/sys/kernel/debug/kfabric";
@@ -133,7 +134,7 @@ fn text(report: &Report) -> String {
     for (part, counters) in &report.counters {
         let each: Vec<_> = counters.iter().map(|(n, v)| format!("{n} {v}")).collect();
         // Writing to a string cannot fail.
-        let _ = writeln!(t, "{part}: {}", each.join(", "));
+        let _ = writeln!(t, "{}", printable(&format!("{part}: {}", each.join(", "))));
     }
     t
 }
