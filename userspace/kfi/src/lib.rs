@@ -8,7 +8,9 @@
 
 pub mod cli;
 pub mod cmd;
+mod ending;
 pub mod error;
+mod replace;
 pub mod say;
 pub mod session;
 pub mod stats;

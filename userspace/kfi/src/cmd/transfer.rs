@@ -2,9 +2,10 @@
 //! `kfi get` and `kfi put`: a file from or to a peer's export, by one-sided operations.
 
 use std::fs::File;
-use std::io::{IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Read, Seek};
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::time::Instant;
 
 use kfabric::{Access, Errno, Memory, Region, RemoteMem};
@@ -14,6 +15,8 @@ use sha2::{Digest, Sha256};
 use super::{print, print_json};
 use crate::cli::{Get, PeerArgs, Put};
 use crate::error::{During, Failure, OnFile, Result};
+use crate::replace::{at_once, spool, Target};
+use crate::say::{printable, stderr};
 use crate::session::{Conn, Node};
 use crate::stats::{bytes, mib_per_s};
 use crate::wire::{Kind, Msg, Service, Shape};
@@ -35,65 +38,6 @@ fn hex(words: [u64; 4]) -> String {
     words.iter().map(|w| format!("{w:016x}")).collect()
 }
 
-/// A file that goes when it is not wanted.
-pub(crate) struct TempFile {
-    file: File,
-    path: PathBuf,
-    kept: bool,
-}
-
-impl TempFile {
-    /// Makes one in the folder of `target`, so that it can take its place.
-    pub(crate) fn beside(target: &Path) -> Result<Self> {
-        let name = target.file_name().ok_or_else(|| {
-            Failure::Usage(format!("{}: not the name of a file", target.display()))
-        })?;
-        for attempt in 0..100 {
-            let mut own = std::ffi::OsString::from(".");
-            own.push(name);
-            own.push(format!(".kfi-{}-{attempt}", std::process::id()));
-            let path = target.with_file_name(own);
-            match File::options().write(true).create_new(true).open(&path) {
-                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
-                file => {
-                    return Ok(Self {
-                        file: file.on_file("create", &path)?,
-                        path,
-                        kept: false,
-                    })
-                }
-            }
-        }
-        Err(Failure::Usage(format!(
-            "{}: too many unfinished files beside it",
-            target.display()
-        )))
-    }
-
-    pub(crate) fn file(&self) -> &File {
-        &self.file
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Puts it in the target's place.
-    pub(crate) fn persist(mut self, target: &Path) -> Result<()> {
-        std::fs::rename(&self.path, target).on_file("rename to", target)?;
-        self.kept = true;
-        Ok(())
-    }
-}
-
-impl Drop for TempFile {
-    fn drop(&mut self) {
-        if !self.kept {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
 /// Shows how far it is, on a terminal.
 struct Progress {
     total: u64,
@@ -113,7 +57,7 @@ impl Progress {
         let percent = done * 100 / self.total.max(1);
         if self.shown.is_some_and(|shown| shown != percent) {
             self.shown = Some(percent);
-            eprint!("\r{percent:3} % of {}", bytes(self.total));
+            stderr(&format!("\r{percent:3} % of {}", bytes(self.total)));
         }
     }
 }
@@ -121,7 +65,7 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         if self.shown.is_some() {
-            eprint!("\r\x1b[K");
+            stderr("\r\x1b[K");
         }
     }
 }
@@ -135,23 +79,32 @@ struct Report<'a> {
     seconds: f64,
     mib_per_s: f64,
     sha256: String,
+    /// Standard output has the content.
+    #[serde(skip)]
+    beside: bool,
 }
 
 impl Report<'_> {
+    /// Prints it; where standard output takes the content, on standard error.
     fn print(&self, json: bool) -> Result<()> {
-        if json {
+        if json && !self.beside {
             return print_json(self);
         }
-        print(&format!(
+        let text = format!(
             "{} {}: {} in {:.3} s by {}, {:.1} MiB/s, sha256 {}\n",
             self.operation,
-            self.file.display(),
+            printable(&self.file.display().to_string()),
             bytes(self.bytes),
             self.seconds,
             self.provider,
             self.mib_per_s,
             self.sha256
-        ))
+        );
+        if self.beside {
+            stderr(&text);
+            return Ok(());
+        }
+        print(&text)
     }
 }
 
@@ -215,6 +168,37 @@ impl Client {
         self.conn.expect(answer)
     }
 
+    /// Sends the digest of all that was put, and learns whether it has replaced the peer's file.
+    fn settle_put(&mut self, total: u64, digest: [u64; 4]) -> Result<()> {
+        let [a, b, c, d] = digest;
+        self.conn
+            .send(&Msg::new(Kind::Digest, &[total, a, b, c, d]))?;
+        let msg = match self.conn.recv() {
+            // From here on the peer may have replaced it.
+            Err(Failure::Gone { .. }) => {
+                let what = "put: no answer, the file may have been replaced or not";
+                return Err(Failure::Gone { what });
+            }
+            msg => msg?,
+        };
+        let errno = Errno(i32::try_from(msg.status).unwrap_or(Errno::EIO.0));
+        match (msg.kind, errno) {
+            (Kind::Status, Errno(0)) => Ok(()),
+            (Kind::Status, Errno::EBADMSG) => Err(Failure::Corrupt {
+                what: "put",
+                detail: "the peer has other data than was sent".to_owned(),
+            }),
+            (Kind::Status, errno) => Err(Failure::Refused {
+                what: "put",
+                why: errno.to_string(),
+            }),
+            (kind, _) => Err(Failure::Protocol {
+                what: "put",
+                got: format!("{kind:?} instead of Status"),
+            }),
+        }
+    }
+
     /// The peer's errno, when that is why a request failed.
     fn offer(&mut self, what: &'static str, request: &Msg) -> Result<(u64, u64)> {
         self.conn.send(request)?;
@@ -245,10 +229,15 @@ impl Client {
 ///
 /// No connection, a refusal, a file that cannot be written, data that differs.
 pub fn get(args: &Get, json: bool) -> Result<()> {
+    let stdout = args.file == Path::new("-");
+    let target = match stdout {
+        true => Target::stdout()?,
+        false => Target::open(&args.file)?,
+    };
     let (_node, mut client) = Client::open(&args.peer, args.chunk)?;
     let start = Instant::now();
     let (total, segment) = client.offer("get", &Msg::new(Kind::Get, &[]))?;
-    let file = TempFile::beside(&args.file)?;
+    let mut file = target.begin()?;
     let mut hash = Sha256::new();
     let mut progress = Progress::new(total, json);
     let mut done = 0;
@@ -259,7 +248,7 @@ pub fn get(args: &Get, json: bool) -> Result<()> {
             hash.update(data);
             done += data.len() as u64;
             progress.at(done);
-            file.file().write_all(data).on_file("write", file.path())
+            file.write(data)
         })?;
         client.release(index)?;
     }
@@ -273,7 +262,7 @@ pub fn get(args: &Get, json: bool) -> Result<()> {
             detail,
         });
     }
-    file.persist(&args.file)?;
+    file.finish()?;
     drop(progress);
     let seconds = start.elapsed();
     Report {
@@ -284,6 +273,7 @@ pub fn get(args: &Get, json: bool) -> Result<()> {
         seconds: seconds.as_secs_f64(),
         mib_per_s: mib_per_s(total, seconds),
         sha256: hex(digest),
+        beside: stdout,
     }
     .print(json)
 }
@@ -327,14 +317,50 @@ fn place(n: u64, chunk: usize, len: u64) -> (usize, u64, usize) {
     (slot, at, part)
 }
 
+/// What is put, and its bytes. What does not say how long it is, is read to its end first.
+fn source(path: &Path) -> Result<(File, u64)> {
+    if path == Path::new("-") {
+        return spooled(&mut io::stdin().lock(), Path::new("standard input"));
+    }
+    // Without waiting for somebody to write to a FIFO.
+    let mut options = File::options();
+    let file = options.read(true).custom_flags(at_once()).open(path);
+    let mut file = file.on_file("open", path)?;
+    let meta = file.metadata().on_file("look at", path)?;
+    if !meta.is_file() {
+        let why = "not a regular file (what a program prints is put by the name -)";
+        return Err(Failure::Usage(format!("{}: {why}", path.display())));
+    }
+    match meta.len() {
+        // Of /proc, say.
+        0 => spooled(&mut file, path),
+        len => Ok((file, len)),
+    }
+}
+
+/// Says what the end of a file means that was longer when it was opened.
+fn shorter(e: io::Error) -> io::Error {
+    match e.kind() {
+        io::ErrorKind::UnexpectedEof => io::Error::other("it became shorter meanwhile"),
+        _ => e,
+    }
+}
+
+/// What can be read from there, in a file of its own.
+fn spooled(from: &mut dyn Read, path: &Path) -> Result<(File, u64)> {
+    let mut file = spool()?;
+    let len = io::copy(from, &mut file).on_file("read", path)?;
+    file.rewind().on_file("read", path)?;
+    Ok((file, len))
+}
+
 /// Runs `kfi put`.
 ///
 /// # Errors
 ///
 /// No connection, a refusal, a file that cannot be read or changes meanwhile.
 pub fn put(args: &Put, json: bool) -> Result<()> {
-    let mut file = File::open(&args.file).on_file("open", &args.file)?;
-    let total = file.metadata().on_file("look at", &args.file)?.len();
+    let (mut file, total) = source(&args.file)?;
     let (_node, mut client) = Client::open(&args.peer, args.chunk)?;
     let start = Instant::now();
     let (_, segment) = client.offer("put", &Msg::new(Kind::Put, &[total]))?;
@@ -344,7 +370,8 @@ pub fn put(args: &Put, json: bool) -> Result<()> {
         let len = (total - index * segment).min(segment);
         let remote = client.want(index, len)?;
         write_segment(&mut client, remote, len, |data| {
-            file.read_exact(data).on_file("read", &args.file)?;
+            let read = file.read_exact(data).map_err(shorter);
+            read.on_file("read", &args.file)?;
             hash.update(&*data);
             Ok(())
         })?;
@@ -352,15 +379,7 @@ pub fn put(args: &Put, json: bool) -> Result<()> {
         progress.at(index * segment + len);
     }
     let digest = digest_words(hash);
-    match client.settle(total, digest, Kind::Status) {
-        Err(Failure::Refused { why, .. }) => {
-            return Err(Failure::Corrupt {
-                what: "put",
-                detail: format!("the peer says: {why}"),
-            });
-        }
-        settled => settled?,
-    };
+    client.settle_put(total, digest)?;
     drop(progress);
     let seconds = start.elapsed();
     Report {
@@ -371,6 +390,7 @@ pub fn put(args: &Put, json: bool) -> Result<()> {
         seconds: seconds.as_secs_f64(),
         mib_per_s: mib_per_s(total, seconds),
         sha256: hex(digest),
+        beside: false,
     }
     .print(json)
 }
@@ -431,19 +451,5 @@ mod tests {
             empty,
             "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
         );
-    }
-
-    #[test]
-    fn a_temporary_file_leaves_nothing() {
-        let dir = std::env::temp_dir();
-        let target = dir.join(format!("kfi-test-{}", std::process::id()));
-        let temp = TempFile::beside(&target).unwrap();
-        let path = temp.path().to_owned();
-        assert!(path.exists());
-        drop(temp);
-        assert!(!path.exists());
-        TempFile::beside(&target).unwrap().persist(&target).unwrap();
-        assert!(target.exists());
-        std::fs::remove_file(&target).unwrap();
     }
 }

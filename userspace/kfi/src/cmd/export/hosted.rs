@@ -2,6 +2,8 @@
 //! A file whose cached pages are pinned, for peers to read.
 
 use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,6 +13,7 @@ use sha2::{Digest, Sha256};
 use super::SEGMENT;
 use crate::cmd::transfer::digest_words;
 use crate::error::{During, Failure, OnFile, Result};
+use crate::replace::at_once;
 
 /// A pinned file, on one domain.
 pub(super) struct Hosted {
@@ -19,10 +22,21 @@ pub(super) struct Hosted {
     digest: [u64; 4],
 }
 
+/// Reads all of `part`.
+fn read_at(file: &File, part: &mut [u8], at: u64) -> std::io::Result<()> {
+    file.read_exact_at(part, at).map_err(|e| match e.kind() {
+        ErrorKind::UnexpectedEof => std::io::Error::other("it became shorter meanwhile"),
+        _ => e,
+    })
+}
+
 impl Hosted {
     /// Maps a file and pins it, segment by segment; no byte is copied.
     pub(super) fn open(domain: &Domain, path: &Path) -> Result<Self> {
-        let file = File::open(path).on_file("open", path)?;
+        // Without waiting for somebody to write to a FIFO.
+        let mut options = File::options();
+        let file = options.read(true).custom_flags(at_once()).open(path);
+        let file = file.on_file("open", path)?;
         let meta = file.metadata().on_file("look at", path)?;
         if !meta.is_file() {
             return Err(Failure::Usage(format!(
@@ -31,6 +45,10 @@ impl Hosted {
             )));
         }
         let len = meta.len();
+        if len == 0 && (&file).read(&mut [0]).on_file("read", path)? != 0 {
+            let why = "has content but no length, as files of /proc have";
+            return Err(Failure::Usage(format!("{}: {why}", path.display())));
+        }
         let mut hash = Sha256::new();
         let mut segments = Vec::new();
         if len > 0 {
@@ -47,9 +65,10 @@ impl Hosted {
                 let region = domain
                     .register_with(memory.clone(), &attr)
                     .during("register")?;
-                for from in (0..range.len()).step_by(part.len()) {
-                    let part = &mut part[..(range.len() - from).min(1 << 20)];
-                    region.read_at(from, part);
+                // From the file: who reads from the mapping dies if the file becomes shorter.
+                for from in range.clone().step_by(part.len()) {
+                    let part = &mut part[..(range.end - from).min(1 << 20)];
+                    read_at(&file, part, from as u64).on_file("read", path)?;
                     hash.update(part);
                 }
                 segments.push(region);

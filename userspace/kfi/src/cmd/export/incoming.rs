@@ -2,22 +2,20 @@
 //! A put on its way into a file: a segment of memory at a time, then into a temporary file that
 //! takes the old one's place when all of it is there and right.
 
-use std::fs::File;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use kfabric::{Access, Domain, Memory, Region, RegionAttr};
 use sha2::{Digest, Sha256};
 
 use super::SEGMENT;
-use crate::cmd::transfer::{digest_words, TempFile};
-use crate::error::{During, OnFile, Result};
+use crate::cmd::transfer::digest_words;
+use crate::error::{During, Failure, Result};
+use crate::replace::{Target, Unfinished};
 
 /// A put on its way.
 pub(super) struct Incoming {
-    target: PathBuf,
-    file: TempFile,
+    file: Unfinished,
     hash: Sha256,
     total: u64,
     have: u64,
@@ -27,9 +25,17 @@ pub(super) struct Incoming {
 
 impl Incoming {
     pub(super) fn new(target: &Path, total: u64) -> Result<Self> {
+        // Opening a FIFO would wait for its reader.
+        let regular = match target.metadata() {
+            Ok(meta) => meta.is_file(),
+            Err(e) => e.kind() == std::io::ErrorKind::NotFound,
+        };
+        if !regular {
+            let what = format!("{}: not a regular file any more", target.display());
+            return Err(Failure::Usage(what));
+        }
         Ok(Self {
-            target: target.to_owned(),
-            file: TempFile::beside(target)?,
+            file: Target::open(target)?.begin()?,
             hash: Sha256::new(),
             total,
             have: 0,
@@ -64,10 +70,7 @@ impl Incoming {
             let part = &mut part[..(region.len() - from).min(1 << 20)];
             region.read_at(from, part);
             self.hash.update(&part);
-            self.file
-                .file()
-                .write_all(part)
-                .on_file("write", self.file.path())?;
+            self.file.write(part)?;
         }
         self.have += region.len() as u64;
         self.segments += 1;
@@ -85,8 +88,6 @@ impl Incoming {
 
     /// Puts the file in place.
     pub(super) fn commit(self) -> Result<()> {
-        let file: &File = self.file.file();
-        file.sync_all().on_file("write", self.file.path())?;
-        self.file.persist(&self.target)
+        self.file.finish()
     }
 }
