@@ -5,6 +5,8 @@
  * Between kfblk_disk_new() and the return of kfblk_disk_del() requests come to kfblk_rs_queue(). Each
  * that was taken ends by kfblk_rq_end(), once.
  */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
 #include <linux/bio.h>
 #include <linux/blk-mq.h>
 #include <linux/blkdev.h>
@@ -14,13 +16,18 @@
 #include <linux/rcupdate.h>
 #include <linux/slab.h>
 #include <linux/wait.h>
+#include <linux/workqueue.h>
 
 #include "helpers.h"
 
 /* Pieces of a request, at most. */
 #define KFBLK_SEGMENTS	64
-/* Connections that a request may end, each by what it itself asked for. */
-#define KFBLK_TRIES	8
+/*
+ * A request fails when its tries reach the limit. A connection that has ended because of the request
+ * counts as KFBLK_FAULT tries; one that has served others, and ended with the request in flight, as one.
+ */
+#define KFBLK_FAULT	2
+#define KFBLK_TRIES	16
 
 struct kfblk_disk {
 	void *owner;
@@ -29,6 +36,10 @@ struct kfblk_disk {
 	struct blk_mq_tag_set set;
 	struct gendisk *gd;
 	int index;
+	/* Ends the time for which requests wait for a connection. */
+	struct delayed_work fast_fail;
+	/* That time is over: requests fail while there is no connection. */
+	bool failing;
 	/* One of the tag set's owner, one of the disk's last user. */
 	refcount_t refs;
 };
@@ -121,6 +132,45 @@ static int kfblk_send(struct blk_mq_hw_ctx *hctx, struct request *rq)
 	return kfblk_rs_send(disk->owner, hctx->queue_num, rq->tag, &order);
 }
 
+/*
+ * Whether a request was issued by request-based dm, and is to be issued by the block layer's own worker:
+ * dm-rq.c issues its clones in RCU read-side sections, whatever the queue below says of blocking, and keys
+ * cannot be assigned there. A clone is the only request with an end_io that is neither passthrough nor a
+ * flush of our own queue's.
+ */
+static bool kfblk_is_clone(const struct request *rq)
+{
+	return rq->end_io && !(rq->rq_flags & (RQF_FLUSH_SEQ | RQF_DONTPREP));
+}
+
+/* Whether a request of a disk without a connection fails instead of waiting for the next one. */
+static bool kfblk_fails_fast(const struct kfblk_disk *disk, const struct request *rq)
+{
+	return blk_noretry_request(rq) || READ_ONCE(disk->failing);
+}
+
+/* Counts tries of a request; whether it has had all of them. */
+static bool kfblk_is_spent(struct request *rq, u32 tries)
+{
+	struct kfblk_pdu *pdu = blk_mq_rq_to_pdu(rq);
+
+	pdu->tries += tries;
+	return pdu->tries >= KFBLK_TRIES;
+}
+
+/*
+ * There is no connection. A request that may wait is parked on the requeue list, without a kick:
+ * there it neither is tried again and again, nor stands in the way of one that fails fast. Whoever
+ * ends the waiting kicks the list when no task is here any more (kfblk_disk_kick()).
+ */
+static blk_status_t kfblk_unconnected(struct kfblk_disk *disk, struct request *rq)
+{
+	if (kfblk_fails_fast(disk, rq))
+		return BLK_STS_TRANSPORT;
+	blk_mq_requeue_request(rq, false);
+	return BLK_STS_OK;
+}
+
 static blk_status_t kfblk_queue_rq(struct blk_mq_hw_ctx *hctx, const struct blk_mq_queue_data *bd)
 {
 	struct kfblk_disk *disk = hctx->queue->queuedata;
@@ -146,6 +196,12 @@ static blk_status_t kfblk_queue_rq(struct blk_mq_hw_ctx *hctx, const struct blk_
 	default:
 		return BLK_STS_NOTSUPP;
 	}
+	if (disk->device && kfblk_is_clone(rq)) {
+		pdu->tries = 0;
+		rq->rq_flags |= RQF_DONTPREP;
+		blk_mq_requeue_request(rq, true);
+		return BLK_STS_OK;
+	}
 	n = disk->device ? 0 : kfblk_map(rq, pdu->pieces);
 	if (!n && !disk->device)
 		return BLK_STS_IOERR;
@@ -165,6 +221,10 @@ static blk_status_t kfblk_queue_rq(struct blk_mq_hw_ctx *hctx, const struct blk_
 		return BLK_STS_OK;
 	case -EAGAIN:
 		return BLK_STS_RESOURCE;
+	case -ENOTCONN:
+		return kfblk_unconnected(disk, rq);
+	case -EREMOTEIO:
+		return kfblk_is_spent(rq, KFBLK_FAULT) ? BLK_STS_IOERR : BLK_STS_RESOURCE;
 	default:
 		return errno_to_blk_status(ret);
 	}
@@ -172,7 +232,9 @@ static blk_status_t kfblk_queue_rq(struct blk_mq_hw_ctx *hctx, const struct blk_
 
 static void kfblk_complete(struct request *rq)
 {
+	struct kfblk_disk *disk = rq->q->queuedata;
 	struct kfblk_pdu *pdu = blk_mq_rq_to_pdu(rq);
+	u32 tries = 0;
 
 	switch (pdu->verdict) {
 	case KFBLK_DONE:
@@ -182,14 +244,19 @@ static void kfblk_complete(struct request *rq)
 		blk_mq_end_request(rq, pdu->status);
 		break;
 	case KFBLK_BLAMED:
-		if (++pdu->tries == KFBLK_TRIES) {
-			blk_mq_end_request(rq, BLK_STS_IOERR);
-			break;
-		}
+		tries = KFBLK_FAULT - 1;
+		fallthrough;
+	case KFBLK_SUSPECT:
+		tries++;
 		fallthrough;
 	case KFBLK_AGAIN:
-		/* Until the disk is dead: then it fails where it is tried. */
-		blk_mq_requeue_request(rq, true);
+		if (kfblk_is_spent(rq, tries))
+			blk_mq_end_request(rq, BLK_STS_IOERR);
+		else if (kfblk_fails_fast(disk, rq))
+			blk_mq_end_request(rq, BLK_STS_TRANSPORT);
+		else
+			/* Until the disk is dead: then it fails where it is tried. */
+			blk_mq_requeue_request(rq, true);
 		break;
 	default:
 		blk_mq_end_request(rq, BLK_STS_IOERR);
@@ -203,6 +270,15 @@ static enum blk_eh_timer_return kfblk_timeout(struct request *rq)
 	/* The connection is what ends; with it, the request. */
 	kfblk_rs_timeout(disk->owner);
 	return BLK_EH_RESET_TIMER;
+}
+
+static void kfblk_fast_fail(struct work_struct *work)
+{
+	struct kfblk_disk *disk = container_of(to_delayed_work(work), struct kfblk_disk, fast_fail);
+
+	WRITE_ONCE(disk->failing, true);
+	pr_warn("%s: requests fail until there is a connection again\n", disk->gd->disk_name);
+	kfblk_disk_kick(disk);
 }
 
 static const struct blk_mq_ops kfblk_mq_ops = {
@@ -258,6 +334,7 @@ struct kfblk_disk *kfblk_disk_new(void *owner, const struct kfblk_shape *shape)
 		return ERR_PTR(-ENOMEM);
 	disk->owner = owner;
 	disk->device = shape->device;
+	INIT_DELAYED_WORK(&disk->fast_fail, kfblk_fast_fail);
 	if (shape->device) {
 		/* A key is for pages without gaps. */
 		lim.virt_boundary_mask = PAGE_SIZE - 1;
@@ -334,6 +411,7 @@ void kfblk_disk_free(struct kfblk_disk *disk)
 {
 	bool added = test_bit(GD_ADDED, &disk->gd->state);
 
+	cancel_delayed_work_sync(&disk->fast_fail);
 	put_disk(disk->gd);
 	blk_mq_free_tag_set(&disk->set);
 	/* Of what was never added the block layer gives nothing back. */
@@ -351,6 +429,28 @@ void kfblk_disk_quiesce(struct kfblk_disk *disk)
 void kfblk_disk_resume(struct kfblk_disk *disk)
 {
 	blk_mq_unquiesce_tagset(&disk->set);
+	blk_mq_kick_requeue_list(disk->gd->queue);
+}
+
+/* Requests that were parked are tried again: what has changed is seen by all that come from here on. */
+void kfblk_disk_kick(struct kfblk_disk *disk)
+{
+	/* One that has not seen the change is parked when this returns. */
+	blk_mq_wait_quiesce_done(&disk->set);
+	blk_mq_kick_requeue_list(disk->gd->queue);
+}
+
+/* There is no connection: in @ms milliseconds requests no longer wait for one. */
+void kfblk_disk_fail_in(struct kfblk_disk *disk, u64 ms)
+{
+	schedule_delayed_work(&disk->fast_fail, msecs_to_jiffies(min_t(u64, ms, INT_MAX)));
+}
+
+/* There is a connection. One caller of this and of kfblk_disk_fail_in() at a time. */
+void kfblk_disk_fail_no_more(struct kfblk_disk *disk)
+{
+	cancel_delayed_work_sync(&disk->fast_fail);
+	WRITE_ONCE(disk->failing, false);
 }
 
 void kfblk_disk_name(const struct kfblk_disk *disk, char *name, unsigned int size)

@@ -153,6 +153,9 @@ KFBLK_SHOW(disk_, device, 10)
 CONFIGFS_ATTR_RO(disk_, device);
 KFBLK_STORE(disk_, auth_key, 11)
 CONFIGFS_ATTR_WO(disk_, auth_key);
+KFBLK_SHOW(disk_, fast_io_fail_tmo, 12)
+KFBLK_STORE(disk_, fast_io_fail_tmo, 12)
+CONFIGFS_ATTR(disk_, fast_io_fail_tmo);
 
 static struct configfs_attribute *kfblk_disk_attrs[] = {
 	&disk_attr_addr_trtype,
@@ -162,6 +165,7 @@ static struct configfs_attribute *kfblk_disk_attrs[] = {
 	&disk_attr_client,
 	&disk_attr_nr_io_queues,
 	&disk_attr_ctrl_loss_tmo,
+	&disk_attr_fast_io_fail_tmo,
 	&disk_attr_reconnect_delay,
 	&disk_attr_enable,
 	&disk_attr_state,

@@ -55,6 +55,7 @@ enum kfblk_verdict {
 	KFBLK_AGAIN,		/* its connection has ended */
 	KFBLK_BLAMED,		/* the same, and because of it */
 	KFBLK_FAILED,
+	KFBLK_SUSPECT,		/* its connection has ended, and had served others */
 	/* With the target's own errno. */
 	KFBLK_ERROR,
 };
@@ -98,6 +99,9 @@ void kfblk_disk_del(struct kfblk_disk *disk);
 void kfblk_disk_free(struct kfblk_disk *disk);
 void kfblk_disk_quiesce(struct kfblk_disk *disk);
 void kfblk_disk_resume(struct kfblk_disk *disk);
+void kfblk_disk_kick(struct kfblk_disk *disk);
+void kfblk_disk_fail_in(struct kfblk_disk *disk, u64 ms);
+void kfblk_disk_fail_no_more(struct kfblk_disk *disk);
 void kfblk_disk_name(const struct kfblk_disk *disk, char *name, unsigned int size);
 void kfblk_rq_end(struct kfblk_disk *disk, u32 queue, u32 tag, enum kfblk_verdict verdict);
 
@@ -108,7 +112,10 @@ const struct kfblk_piece *kfblk_rq_pieces(struct kfblk_disk *disk, u32 queue, u3
 void kfblk_rq_copy(struct kfblk_disk *disk, u32 queue, u32 tag,
 		   const struct kfblk_piece *pieces, u32 count, bool to_request);
 
-/* Called by block.c; written in Rust (src/disk/request.rs). */
+/*
+ * Called by block.c; written in Rust (src/disk/request.rs). Of what they return -EAGAIN means later,
+ * -ENOTCONN that there is no connection now, and -EREMOTEIO later, if it is not the request's own fault.
+ */
 int kfblk_rs_queue(void *owner, u32 queue, u32 tag, bool write, u64 pos,
 		   struct kfblk_piece *pieces, u32 count);
 int kfblk_rs_send(void *owner, u32 queue, u32 tag, const struct kfblk_order *order);

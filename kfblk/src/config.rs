@@ -3,6 +3,7 @@
 
 use core::mem::ManuallyDrop;
 use kernel::{
+    bindings,
     ffi::{
         c_char,
         c_int,
@@ -146,6 +147,12 @@ pub(crate) fn size(text: &str) -> Result<u64> {
     };
     let count: u64 = number(digits.ok_or(EINVAL)?)?;
     count.checked_mul(1 << shift).ok_or(EINVAL)
+}
+
+/// `EREMOTEIO`: see `kfblk_rs_send()`.
+pub(crate) fn eremoteio() -> Error {
+    // CAST: An errno is a small number.
+    Error::from_errno(-(bindings::EREMOTEIO as i32))
 }
 
 /// What is wanted of a device, and of which provider, if one is said.

@@ -11,7 +11,8 @@
 //! While it is added, whoever adds it reads it, and nobody could remove it: a connection that is lost then
 //! is not waited for.
 //!
-//! While it is lost, requests wait; while it is dead, they fail. What a lost connection had on its way
+//! While it is lost, requests wait, unless they are to fail fast (`REQ_FAILFAST_*`, as dm-multipath's), or
+//! `fast_io_fail_tmo` is over; while it is dead, they fail. What a lost connection had on its way
 //! is tried again by the next one: a request that had been done is done twice, which for a block is the
 //! same, and the target has ended the old connection's keys before it lets a new one in, so that
 //! nothing late lands upon what came after.
@@ -166,6 +167,8 @@ struct Conf {
     auth: Option<AuthKey>,
     queues: u16,
     loss_tmo: i32,
+    /// Seconds after which requests no longer wait for a connection; negative: they always do.
+    fail_tmo: i32,
     delay: u32,
 }
 
@@ -252,6 +255,7 @@ impl Disk {
             auth: None,
             queues: 0,
             loss_tmo: 600,
+            fail_tmo: -1,
             delay: 10,
         };
         let run = Run {
@@ -323,6 +327,11 @@ impl Disk {
         if undone {
             self.undone.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Whether the connections that there are have served requests. Any context.
+    pub(crate) fn has_served(&self) -> bool {
+        self.done.load(Ordering::Relaxed)
     }
 
     /// Whether the connections were of no use though they were wanted. They have ended.
@@ -464,8 +473,9 @@ impl Disk {
         if let Some(block) = run.block {
             block.quiesce();
         }
+        let served = self.has_served();
         for lane in core::mem::take(&mut run.lanes) {
-            lane.close();
+            lane.close(served);
         }
         // The next ones say how large it is.
         self.capacity.store(0, Ordering::Relaxed);
@@ -491,6 +501,14 @@ impl Disk {
             run.since = None;
         }
         let since = *run.since.get_or_insert_with(Instant::now);
+        let fail_tmo = run.conf.as_ref().map_or(-1, |conf| conf.fail_tmo);
+        if let (State::Lost, Ok(tmo)) = (this.state(), u64::try_from(fail_tmo)) {
+            // CAST: Time goes forward.
+            let ms = since.elapsed().as_millis() as u64;
+            block.fail_in(tmo.saturating_mul(1000).saturating_sub(ms));
+        }
+        // From here on no request waits for us: each is parked, or fails.
+        block.resume();
         let mut err = if stuck { bindings::EIO } else { 0 };
         while this.state() == State::Lost {
             let Some(conf) = &run.conf else { break };
@@ -516,6 +534,7 @@ impl Disk {
                         block.resize(welcome.geometry.capacity);
                     }
                     run.welcome = Some(welcome);
+                    block.fail_no_more();
                     Self::install(this, &mut run, lanes, block);
                     this.advance(State::Lost, State::Live);
                     Self::look(this, &run);
@@ -530,7 +549,7 @@ impl Disk {
                 this.called.as_str()
             );
         }
-        block.resume();
+        block.kick();
     }
 
     fn enable(this: &Arc<Self>) -> Result {
@@ -707,6 +726,8 @@ impl Item for Disk {
                     5 => writeln!(out, "{}", conf.queues)?,
                     6 => writeln!(out, "{}", conf.loss_tmo)?,
                     7 => writeln!(out, "{}", conf.delay)?,
+                    12 if conf.fail_tmo < 0 => writeln!(out, "off")?,
+                    12 => writeln!(out, "{}", conf.fail_tmo)?,
                     8 => writeln!(out, "{}", u32::from(self.state() != State::Idle))?,
                     _ => return Err(EINVAL),
                 }
@@ -744,6 +765,13 @@ impl Item for Disk {
                     return Err(EINVAL);
                 }
                 this.set(|conf| conf.delay = delay)
+            }
+            12 => {
+                let fail_tmo = match text {
+                    "off" => -1,
+                    text => config::number(text)?,
+                };
+                this.set(|conf| conf.fail_tmo = fail_tmo)
             }
             11 => {
                 let auth = config::key(text)?;

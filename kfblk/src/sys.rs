@@ -108,6 +108,8 @@ pub(crate) enum Verdict {
     Blamed = 2,
     /// With an error.
     Failed = 3,
+    /// As [`Verdict::Again`], and the connection has served other requests.
+    Suspect = 4,
 }
 
 #[expect(
@@ -123,6 +125,9 @@ extern "C" {
     fn kfblk_disk_free(disk: *mut RawDisk);
     fn kfblk_disk_quiesce(disk: *mut RawDisk);
     fn kfblk_disk_resume(disk: *mut RawDisk);
+    fn kfblk_disk_kick(disk: *mut RawDisk);
+    fn kfblk_disk_fail_in(disk: *mut RawDisk, ms: u64);
+    fn kfblk_disk_fail_no_more(disk: *mut RawDisk);
     fn kfblk_disk_name(disk: *const RawDisk, name: *mut u8, size: c_uint);
     fn kfblk_disk_capacity(disk: *const RawDisk) -> u64;
     fn kfblk_disk_resize(disk: *mut RawDisk, capacity: u64);
@@ -337,6 +342,24 @@ impl Block {
     pub(crate) fn resume(self) {
         // SAFETY: By the type invariant.
         unsafe { kfblk_disk_resume(self.0.as_ptr()) }
+    }
+
+    /// Tries parked requests again. May sleep.
+    pub(crate) fn kick(self) {
+        // SAFETY: By the type invariant.
+        unsafe { kfblk_disk_kick(self.0.as_ptr()) }
+    }
+
+    /// Fails requests that find no connection, from `ms` milliseconds on.
+    pub(crate) fn fail_in(self, ms: u64) {
+        // SAFETY: By the type invariant.
+        unsafe { kfblk_disk_fail_in(self.0.as_ptr(), ms) }
+    }
+
+    /// Undoes [`Block::fail_in`]. May sleep.
+    pub(crate) fn fail_no_more(self) {
+        // SAFETY: By the type invariant.
+        unsafe { kfblk_disk_fail_no_more(self.0.as_ptr()) }
     }
 
     /// Its size, in bytes.

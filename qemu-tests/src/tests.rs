@@ -22,6 +22,7 @@ pub mod blk_fs;
 pub mod blk_hang;
 pub mod blk_identity;
 pub mod blk_liar;
+pub mod blk_paths;
 pub mod blk_rules;
 pub mod classes;
 pub mod cm;
@@ -147,6 +148,7 @@ pub fn all() -> Vec<Test> {
         blk_device::TESTS,
         blk_hang::TESTS,
         blk_liar::TESTS,
+        blk_paths::TESTS,
         blk_identity::TESTS,
         programs::TESTS,
         stress::TESTS,

@@ -154,7 +154,7 @@ impl Lane {
         let limits = domain.attr();
         let (entries, attr) = match device {
             true => (
-                TALK + message::SENDS + message::RECEIVES,
+                TALK + message::SENDS + message::RECEIVES + message::ASSIGNS,
                 EpAttr {
                     tx_size: TALK + message::SENDS,
                     rx_size: TALK + message::RECEIVES,
@@ -211,7 +211,7 @@ impl Lane {
         }
         let geometry = welcome.geometry;
         let io = match welcome.device {
-            Some(_) if device => Some(Io::new(domain, &ep, geometry)?),
+            Some(_) if device => Some(Io::new(domain, &ep, &cq, geometry)?),
             Some(_) => return Err(config::eproto()),
             None => None,
         };
@@ -297,12 +297,13 @@ impl Lane {
         })
     }
 
-    /// Ends it: every request that was posted has ended when this returns.
-    pub(crate) fn close(&self) {
+    /// Ends it: every request that was posted has ended when this returns. `served`: the connections that
+    /// there were have served requests.
+    pub(crate) fn close(&self, served: bool) {
         self.ep.close();
         self.hook.unlink();
         if let Some(io) = &self.io {
-            io.close();
+            io.close(served);
         }
     }
 }

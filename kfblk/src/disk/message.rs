@@ -31,10 +31,12 @@ use kernel::{
     }, //
 };
 use kfabric::{
+    cq::Cq,
     ep::Endpoint,
     fabric::Domain,
     key::{
         Assignment,
+        Failures,
         Key, //
     },
     memory::Memory,
@@ -95,10 +97,13 @@ const INBOXES: u32 = DEPTH + INBOXES_OF_ONE;
 pub(crate) const SENDS: u32 = 2 * DEPTH;
 /// Receives of a connection.
 pub(crate) const RECEIVES: u32 = INBOXES;
+/// Keys that may turn out not to have been made.
+pub(crate) const ASSIGNS: u32 = DEPTH;
 
 /// Contexts of operations; below, the tag or the inbox.
 const CAME: u64 = 2 << 32;
 const WENT: u64 = 3 << 32;
+const UNMADE: u64 = 4 << 32;
 const NUMBER: u64 = (1 << 32) - 1;
 /// What of a request's number is its tag.
 const TAG: u32 = 0xffff;
@@ -178,6 +183,7 @@ pub(crate) struct News {
 #[pin_data]
 pub(crate) struct Io {
     ep: Arc<Endpoint>,
+    cq: Arc<Cq>,
     slots: KVec<Slot>,
     inboxes: KVec<Buffer>,
     heads: Buffer,
@@ -193,6 +199,8 @@ pub(crate) struct Io {
     unflushed: SetOnce<Arc<Unflushed>>,
     /// Tags whose requests were answered and have a key yet.
     keyed: AtomicU64,
+    /// Tags whose requests' keys were not made, which ends the connection.
+    unmade: AtomicU64,
     since: Instant<Monotonic>,
     /// After how many milliseconds the device began to have no more for a key; 0: it has.
     short: AtomicU64,
@@ -225,6 +233,7 @@ impl Io {
     pub(crate) fn new(
         domain: &Arc<Domain>,
         ep: &Arc<Endpoint>,
+        cq: &Arc<Cq>,
         geometry: Geometry,
     ) -> Result<Arc<Self>> {
         let mut slots = KVec::with_capacity(DEPTH as usize, GFP_KERNEL)?;
@@ -244,6 +253,7 @@ impl Io {
         let io = Arc::pin_init(
             pin_init!(Self {
                 ep: ep.clone(),
+                cq: cq.clone(),
                 slots,
                 inboxes,
                 heads,
@@ -253,6 +263,7 @@ impl Io {
                 queue: SetOnce::new(),
                 unflushed: SetOnce::new(),
                 keyed: AtomicU64::new(0),
+                unmade: AtomicU64::new(0),
                 since: Instant::now(),
                 short: AtomicU64::new(0),
                 closed <- new_mutex!(false, "kfblk_closed"),
@@ -295,7 +306,8 @@ impl Io {
     ///
     /// # Errors
     ///
-    /// `EAGAIN`: not now. `ESTALE`: not by this connection; another one may. `EIO`: never.
+    /// `EAGAIN`: not now. `EREMOTEIO`: the same, but it may be the request's own fault. `ESTALE`: not by
+    /// this connection; another one may. `EIO`: never.
     pub(crate) fn send(&self, tag: u32, op: Op, flags: u8, pos: u64, len: u32) -> Result {
         let (block, queue) = *self.queue.as_ref().ok_or(EAGAIN)?;
         let slot = self.slots.get(tag as usize).ok_or(EIO)?;
@@ -312,7 +324,7 @@ impl Io {
             // SAFETY: The tag's last key is dead, which its request's end, or the failure to send it, waited
             // for. The pages are the request's until it ends, before which the room is empty again.
             unsafe { slot.fill(pieces) }.map_err(|_| EIO)?;
-            match self.assign(slot, op, len) {
+            match self.assign(tag, slot, op, len) {
                 Ok(carry) => carry,
                 Err(e) => {
                     // SAFETY: There is no key.
@@ -378,7 +390,7 @@ impl Io {
         Err(e)
     }
 
-    fn assign(&self, slot: &Slot, op: Op, len: u32) -> Result<Carry> {
+    fn assign(&self, tag: u32, slot: &Slot, op: Op, len: u32) -> Result<Carry> {
         // A slot that has nothing in reserve gets it here, which must not come back to us.
         let _no_io = NoIo::begin();
         let mut one = [Assignment {
@@ -392,8 +404,15 @@ impl Io {
             once: false,
             value: KeyValue::NONE,
         }];
-        // Should it not come to be, the target's operation fails, and the connection with it.
-        Key::assign_ordered(&mut one, None).map_err(|(_, e)| self.unassigned(e))?;
+        self.unmade.fetch_and(!(1 << tag), Ordering::AcqRel);
+        // Should it not come to be, the target's operation fails, and the connection with it: the request
+        // is what that counts for.
+        let failures = Failures {
+            cq: &self.cq,
+            context: UNMADE | u64::from(tag),
+            first: 0,
+        };
+        Key::assign_ordered(&mut one, Some(failures)).map_err(|(_, e)| self.unassigned(e))?;
         if self.short.load(Ordering::Relaxed) != 0 {
             self.short.store(0, Ordering::Relaxed);
         }
@@ -412,8 +431,21 @@ impl Io {
         if e == EINVAL || e == EMSGSIZE {
             return EIO;
         }
+        let passes = [
+            EAGAIN,
+            ENOMEM,
+            EBUSY,
+            EINTR,
+            ENOENT,
+            ETIMEDOUT,
+            config::enotconn(),
+        ];
         if e != ENOSPC {
-            return EAGAIN;
+            return if passes.contains(&e) {
+                EAGAIN
+            } else {
+                config::eremoteio()
+            };
         }
         // CAST: Time goes forward.
         let now = (self.since.elapsed().as_millis() as u64).max(1);
@@ -457,6 +489,14 @@ impl Io {
     /// An operation has ended. Any context; one caller at a time.
     pub(crate) fn completed(&self, entry: &CqEntry) -> News {
         let mut news = News::default();
+        if entry.context & !NUMBER == UNMADE {
+            // CAST: It is a tag.
+            let tag = (entry.context & NUMBER) as u32;
+            self.unmade
+                .fetch_or(1u64.checked_shl(tag).unwrap_or(0), Ordering::AcqRel);
+            news.lost = true;
+            return news;
+        }
         // Of what is sent nothing is heard but that it failed.
         if entry.err != 0 || entry.context & !NUMBER != CAME {
             news.lost = true;
@@ -625,8 +665,8 @@ impl Io {
     }
 
     /// After the endpoint was closed, with nobody in [`Io::completed`], and nobody there to send: ends
-    /// what is left, to be tried again.
-    pub(crate) fn close(&self) {
+    /// what is left, to be tried again. `served`: see [`Verdict::Suspect`].
+    pub(crate) fn close(&self, served: bool) {
         let mut closed = self.closed.lock();
         *closed = true;
         let Some((block, queue)) = self.queue.as_ref().copied() else {
@@ -642,9 +682,14 @@ impl Io {
                 let way = ways.get_mut(tag as usize);
                 way.is_some_and(|way| core::mem::take(&mut way.busy))
             };
+            let verdict = match self.unmade.load(Ordering::Acquire) & (1 << tag) {
+                0 if served => Verdict::Suspect,
+                0 => Verdict::Again,
+                _ => Verdict::Blamed,
+            };
             if busy {
                 // SAFETY: The request is that of the tag, and this is its only end.
-                unsafe { block.end(queue, tag, Verdict::Again) };
+                unsafe { block.end(queue, tag, verdict) };
             }
         }
     }

@@ -84,12 +84,15 @@ impl Slot {
 
 /// How a request ended, by its errno. What may be its own fault, and nobody else's, is what the peer, or
 /// the device, did not want of it; that nothing gets through is not.
-fn verdict(err: u32) -> Verdict {
+///
+/// `served`: the connection has served others.
+fn verdict(err: u32, served: bool) -> Verdict {
     match err {
         0 => Verdict::Done,
         bindings::EACCES | bindings::EFAULT | bindings::EMSGSIZE | bindings::EREMOTEIO => {
             Verdict::Blamed
         }
+        _ if served => Verdict::Suspect,
         _ => Verdict::Again,
     }
 }
@@ -160,7 +163,7 @@ impl Requests {
             return ended;
         }
         for (entry, place) in entries.iter().take(read).zip(&mut ended.list) {
-            let verdict = verdict(entry.err);
+            let verdict = verdict(entry.err, self.disk.has_served());
             match verdict {
                 Verdict::Done => done = true,
                 // Every failure ends the connection.
@@ -226,7 +229,8 @@ impl Ended {
     }
 }
 
-/// The block layer brings a request: 0, or a negative errno; `-EAGAIN`: later.
+/// The block layer brings a request: 0, or a negative errno; `-EAGAIN`: later; `-ENOTCONN`: there is no
+/// connection.
 ///
 /// # Safety
 ///
@@ -247,7 +251,7 @@ unsafe extern "C" fn kfblk_rs_queue(
     match disk.state() {
         State::Live | State::Leaving | State::Adding => {}
         // A connection that has failed still takes requests, only to fail them at once.
-        State::Lost => return EAGAIN.to_errno(),
+        State::Lost => return config::enotconn().to_errno(),
         State::Idle | State::Dead => return EIO.to_errno(),
     }
     let lane = disk.slot(queue).and_then(|slot| slot.get());
@@ -261,7 +265,8 @@ unsafe extern "C" fn kfblk_rs_queue(
         .map_or_else(|e| e.to_errno(), |()| 0)
 }
 
-/// The block layer brings a request of a device: 0, or a negative errno; `-EAGAIN`: later.
+/// The block layer brings a request of a device: 0, or a negative errno; `-EAGAIN`: later; `-ENOTCONN`:
+/// there is no connection; `-EREMOTEIO`: later, unless that has been said too often.
 ///
 /// # Safety
 ///
@@ -280,7 +285,7 @@ unsafe extern "C" fn kfblk_rs_send(
     let order = unsafe { &*order };
     match disk.state() {
         State::Live | State::Leaving | State::Adding => {}
-        State::Lost => return EAGAIN.to_errno(),
+        State::Lost => return config::enotconn().to_errno(),
         State::Idle | State::Dead => return EIO.to_errno(),
     }
     let lane = disk.slot(queue).and_then(|slot| slot.get());
@@ -294,7 +299,7 @@ unsafe extern "C" fn kfblk_rs_send(
         Err(e) if e == config::estale() => {
             disk.note(false, true);
             Disk::lost(&disk);
-            EAGAIN.to_errno()
+            config::enotconn().to_errno()
         }
         Err(e) => e.to_errno(),
     }

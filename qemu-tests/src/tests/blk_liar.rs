@@ -545,6 +545,7 @@ fn made_anew(ctx: &mut Ctx) -> Result<()> {
 /// A target that is none, on node 1: what it has heard of the disk that has connected to it.
 pub(super) struct Fake {
     liar: Liar,
+    side: Side,
     pep: u64,
 }
 
@@ -594,25 +595,46 @@ impl Fake {
         let at = SocketAddr::new(ctx.env.addr, PORT.parse()?);
         let (pep, _) = side.listen(at, 8)?;
         for device in kinds.iter().copied() {
-            let connreq = next_event(&side, KFI_CONNREQ)?;
-            let liar = Liar::open(side.again()?, connreq)?;
-            liar.side.dev.accept(liar.ep, &[])?;
-            next_event(&side, KFI_CONNECTED)?;
-            let hello = liar.next(WAIT)?.context("no question")?;
-            let hello = Question::read(&hello).map_err(|e| anyhow::anyhow!("{e:?}"))?;
-            ensure!(matches!(hello, Question::Hello(_)), "{hello:?}");
-            liar.welcomes(&match device {
-                false => Welcome::refusal(kfabric_pure::blk::device::OTHER_KIND),
-                true => *good,
-            })?;
+            let liar = Self::let_in(&side, good, device)?;
             if device {
-                return Ok(Self { liar, pep });
+                return Ok(Self { liar, side, pep });
             }
             // Until the disk has gone.
             while liar.next(WAIT)?.is_some() {}
             liar.side.dev.close(liar.ep)?;
         }
         bail!("nobody connects for a device")
+    }
+
+    /// Lets in the next connection, for memory or for a device, to what `good` says.
+    fn let_in(side: &Side, good: &Welcome, device: bool) -> Result<Liar> {
+        let connreq = next_event(side, KFI_CONNREQ)?;
+        let liar = Liar::open(side.again()?, connreq)?;
+        liar.side.dev.accept(liar.ep, &[])?;
+        next_event(side, KFI_CONNECTED)?;
+        let hello = liar.next(WAIT)?.context("no question")?;
+        let hello = Question::read(&hello).map_err(|e| anyhow::anyhow!("{e:?}"))?;
+        ensure!(matches!(hello, Question::Hello(_)), "{hello:?}");
+        liar.welcomes(&match device {
+            false => Welcome::refusal(kfabric_pure::blk::device::OTHER_KIND),
+            true => *good,
+        })?;
+        Ok(liar)
+    }
+
+    /// Ends the connection, and lets the disk in again.
+    pub(super) fn again(&mut self, good: &Welcome) -> Result<()> {
+        let Liar { cq, ep, region, .. } = &self.liar;
+        for handle in [*ep, cq.handle, *region] {
+            self.side.dev.close(handle)?;
+        }
+        self.liar = Self::let_in(&self.side, good, true)?;
+        Ok(())
+    }
+
+    /// Waits until what was said has gone.
+    pub(super) fn sent(&self) -> Result<()> {
+        self.liar.sent()
     }
 
     /// The next request; `None`: the disk is gone.

@@ -117,6 +117,9 @@ pub struct ConnectArgs {
     /// Seconds after which a lost connection is given up; -1: never
     #[arg(short = 'l', long, value_name = "SECONDS", allow_hyphen_values = true)]
     pub ctrl_loss_tmo: Option<i32>,
+    /// Seconds after which requests fail while a lost connection is made again; -1: they wait
+    #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
+    pub fast_io_fail_tmo: Option<i32>,
     /// Seconds between two tries to connect again
     #[arg(long, value_name = "SECONDS")]
     pub reconnect_delay: Option<u32>,
@@ -344,6 +347,10 @@ fn connect(args: &ConnectArgs, json: bool) -> Result<()> {
         }
         number(args.nr_io_queues.map(|n| n.to_string()), "nr_io_queues")?;
         number(args.ctrl_loss_tmo.map(|n| n.to_string()), "ctrl_loss_tmo")?;
+        number(
+            args.fast_io_fail_tmo.map(|n| n.to_string()),
+            "fast_io_fail_tmo",
+        )?;
         number(
             args.reconnect_delay.map(|n| n.to_string()),
             "reconnect_delay",

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! kfblk when a path is down: requests that fail fast, dm-multipath over two disks of an export, and
+//! requests that end each connection they are sent by. The roles are those of `blk_device`.
+
+use super::blk_liar::{patiently, welcome, Fake};
+use crate::disk::*;
+use crate::harness::guest::{run, until};
+use crate::harness::{skip, Ctx, Test, NETNS, SHM};
+use crate::pair::WAIT;
+use crate::sys::Map;
+use anyhow::{ensure, Context, Result};
+use kfabric_pure::blk::device::Op;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// The topic's tests.
+pub const TESTS: &[Test] = &[
+    Test::pair("blk.multipath_path_lost_fails_over_at_once", |ctx| {
+        multipath(ctx, Of::Memory, "0")
+    })
+    .seconds(20)
+    .on(NETNS),
+    Test::pair("blkdev.multipath_path_lost_fails_over_at_once", |ctx| {
+        multipath(ctx, Of::Device, "0")
+    })
+    .seconds(20)
+    .on(NETNS),
+    Test::pair("blkdev.multipath_of_bios_path_lost_fails_over", |ctx| {
+        multipath(ctx, Of::Device, "2 queue_mode bio")
+    })
+    .seconds(20)
+    .on(NETNS),
+    Test::pair("blk.fast_io_fail_tmo_over_fails_waiting_requests", |ctx| {
+        fast_io_fail(ctx, Of::Memory)
+    })
+    .seconds(20)
+    .on(NETNS | SHM),
+    Test::pair(
+        "blkdev.fast_io_fail_tmo_over_fails_waiting_requests",
+        |ctx| fast_io_fail(ctx, Of::Device),
+    )
+    .seconds(20)
+    .on(NETNS),
+    Test::pair(
+        "blkdev.request_that_ends_every_connection_fails_alone",
+        poison,
+    )
+    .seconds(20)
+    .on(NETNS),
+];
+
+/// The second port's name, and where it listens.
+const SECOND: &str = "blksecond";
+const SECOND_PORT: &str = "4423";
+/// The disk by the second path.
+const OTHER: &str = "blkother";
+/// The dm device over both.
+const OVER: &str = "kfblkpaths";
+/// How long work may take to go on, which is far less than a disk is given to connect again.
+const ON: Duration = Duration::from_secs(20);
+/// One connection, which is tried again for longer than the test takes.
+const OPTIONS: [&str; 6] = ["-i", "1", "--reconnect-delay", "1", "--ctrl-loss-tmo", "60"];
+
+/// The export's link at node 1's second port.
+fn second_link() -> PathBuf {
+    attr("ports", SECOND, "subsystems").join(NAME)
+}
+
+/// Offers the export at the second port, too.
+fn offer_second(ctx: &Ctx) -> Result<()> {
+    fs::create_dir(Path::new(ROOT).join("ports").join(SECOND))?;
+    for (what, value) in [
+        ("addr_trtype", ctx.provider().to_owned()),
+        ("addr_traddr", ctx.env.addr.to_string()),
+        ("addr_trsvcid", SECOND_PORT.to_owned()),
+    ] {
+        store("ports", SECOND, what, &value).context(what)?;
+    }
+    std::os::unix::fs::symlink(Path::new(ROOT).join("subsystems").join(NAME), second_link())?;
+    Ok(())
+}
+
+/// A multipath device over two disks, the first of which is used as long as it works.
+struct Over(PathBuf);
+
+impl Over {
+    fn new(first: &Path, second: &Path, features: &str) -> Result<Self> {
+        for module in ["dm-multipath", "dm-round-robin"] {
+            if let Err(e) = run("modprobe", &[module]) {
+                return skip(format!("{e:#}"));
+            }
+        }
+        let sectors = Disk::open_as(first, false)?.size / 512;
+        let path = |path: &Path| format!("round-robin 0 1 1 {} 1", path.display());
+        let (first, second) = (path(first), path(second));
+        let table = format!("0 {sectors} multipath {features} 0 2 1 {first} {second}");
+        run(
+            "dmsetup",
+            &["create", "--noudevsync", OVER, "--table", &table],
+        )?;
+        let over = Self(PathBuf::new());
+        let name = run(
+            "dmsetup",
+            &["info", "-c", "--noheadings", "-o", "blkdevname", OVER],
+        )?;
+        let path = Path::new("/dev").join(name.trim());
+        until("the device's file", ON, || Ok(path.exists().then_some(())))?;
+        std::mem::forget(over);
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        let _ = run("dmsetup", &["remove", "--noudevsync", "--retry", OVER]);
+    }
+}
+
+/// What dm-multipath sends fails at once when its path is down, and goes by the other path; a path that is
+/// there again is used again.
+fn multipath(ctx: &mut Ctx, of: Of, features: &str) -> Result<()> {
+    of.with_disk(ctx, "4M", &OPTIONS, |ctx, path| {
+        if ctx.first() {
+            offer_second(ctx)?;
+            ctx.barrier("second")?;
+            ctx.barrier("busy")?;
+            offer(ctx, false)?;
+            ctx.barrier("first is down")?;
+            ctx.barrier("went on")?;
+            offer(ctx, true)?;
+            ctx.barrier("first is up")?;
+            ctx.barrier("reinstated")?;
+            fs::remove_file(second_link())?;
+            ctx.barrier("second is down")?;
+            ctx.barrier("over")?;
+            return fs::remove_dir(Path::new(ROOT).join("ports").join(SECOND)).map_err(Into::into);
+        }
+        ctx.barrier("second")?;
+        let addr = ctx.env.peer.to_string();
+        let args = ["connect", &addr, NAME, "-p", SECOND_PORT];
+        let more = ["-d", OTHER, "-c", OTHER, "--provider", ctx.provider()];
+        let other = PathBuf::from(kfi(&[&args[..], &more, &OPTIONS].concat())?);
+        let over = Over::new(path, &other, features)?;
+        let ends = Load::run(&over.0, 4, |load| {
+            load.gets_on(ON)?;
+            ctx.barrier("busy")?;
+            ctx.barrier("first is down")?;
+            load.gets_on(ON)?;
+            let state = show("disks", NAME, "state")?;
+            ensure!(state == "connecting", "the first is {state}");
+            ctx.barrier("went on")?;
+            ctx.barrier("first is up")?;
+            wait_state(NAME, "live", ON)?;
+            let name = path.file_name().context("no name")?.to_string_lossy();
+            let number = fs::read_to_string(format!("/sys/block/{name}/dev"))?;
+            let again = format!("reinstate_path {}", number.trim());
+            run("dmsetup", &["message", OVER, "0", &again])?;
+            ctx.barrier("reinstated")?;
+            ctx.barrier("second is down")?;
+            load.gets_on(ON)
+        })?;
+        drop(over);
+        rounds(ends)?;
+        disconnect(OTHER)?;
+        ctx.barrier("over")
+    })
+}
+
+/// With `fast_io_fail_tmo`, requests wait no longer than that, those that come later fail at once, and the
+/// disk goes on when it connects again.
+fn fast_io_fail(ctx: &mut Ctx, of: Of) -> Result<()> {
+    let options = [&OPTIONS[..], &["--fast-io-fail-tmo", "1"]].concat();
+    of.with_disk(ctx, "1M", &options, |ctx, path| {
+        if ctx.first() {
+            ctx.barrier("open")?;
+            offer(ctx, false)?;
+            ctx.barrier("down")?;
+            ctx.barrier("failed")?;
+            offer(ctx, true)?;
+            return ctx.barrier("up");
+        }
+        ensure!(show("disks", NAME, "fast_io_fail_tmo")? == "1");
+        let disk = Disk::open(path)?;
+        let map = Map::anon(64 << 10)?;
+        write_filled(&disk, &map, 0, 64 << 10, 1)?;
+        ctx.barrier("open")?;
+        ctx.barrier("down")?;
+        wait_state(NAME, "connecting", ON)?;
+        for what in ["waited", "came later"] {
+            let read = disk.read(0, &map, 64 << 10);
+            let err = read.err().with_context(|| format!("what {what} is read"))?;
+            ensure!(err.raw_os_error() == Some(libc::ENOLINK), "{what}: {err}");
+            let state = show("disks", NAME, "state")?;
+            ensure!(state == "connecting", "{what}: the disk is {state}");
+        }
+        ctx.barrier("failed")?;
+        ctx.barrier("up")?;
+        wait_state(NAME, "live", ON)?;
+        map.set(0, 0);
+        disk.read(0, &map, 64 << 10)?;
+        let mut got = vec![0; 64 << 10];
+        map.read(0, &mut got);
+        is_filled(&got, 0, 1)
+    })
+}
+
+/// Where the request is that the target does not survive.
+const POISON: usize = 4 << 20;
+
+/// A target's connection ends whenever it gets a certain request, while others are served. That one fails
+/// in the end, the others do not, and the disk goes on.
+fn poison(ctx: &mut Ctx) -> Result<()> {
+    const LEN: usize = 64 << 10;
+    let loaded = Loaded::new(ctx)?;
+    if ctx.first() {
+        let mut fake = Fake::with(ctx, &welcome(), &[false, true])?;
+        let start = std::time::Instant::now();
+        let mut connections = 1;
+        while survives(&fake)? {
+            fake.again(&welcome())?;
+            connections += 1;
+        }
+        eprintln!("{connections} connections in {:?}", start.elapsed());
+        ensure!(connections > 8, "{connections} connections");
+        fake.end()?;
+        return loaded.end(ctx);
+    }
+    let device = patiently(ctx, &OPTIONS)?;
+    let disk = Disk::open(&device)?;
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| -> Result<u64> {
+            let map = Map::anon(4096)?;
+            for round in 0.. {
+                disk.read(0, &map, 4096)?;
+                if over.load(Ordering::Relaxed) {
+                    return Ok(round);
+                }
+            }
+            Ok(0)
+        });
+        let writer = scope.spawn(|| -> Result<std::io::Result<()>> {
+            let map = Map::anon(LEN)?;
+            Ok(write_filled(&disk, &map, POISON, LEN, 1))
+        });
+        let ended = until("the request fails", 3 * WAIT, || {
+            Ok(writer.is_finished().then_some(()))
+        });
+        over.store(true, Ordering::Relaxed);
+        ended?;
+        let wrote = writer.join().map_err(|_| anyhow::anyhow!("panicked"))??;
+        let err = wrote.err().context("it is written")?;
+        ensure!(err.raw_os_error() == Some(libc::EIO), "{err}");
+        let read = reader.join().map_err(|_| anyhow::anyhow!("panicked"))?;
+        eprintln!("{} reads", read.context("another request has failed")?);
+        ensure!(show("disks", NAME, "state")? == "live");
+        Ok(())
+    })?;
+    drop(disk);
+    disconnect(NAME)?;
+    loaded.end(ctx)
+}
+
+/// Serves a connection until it gets the request that it does not survive, and has served another; whether
+/// it did.
+fn survives(fake: &Fake) -> Result<bool> {
+    let (mut served, mut poisoned) = (false, false);
+    while !(served && poisoned) {
+        let Some(request) = fake.request()? else {
+            return Ok(false);
+        };
+        if request.op == Op::Write && request.pos == POISON as u64 {
+            poisoned = true;
+            continue;
+        }
+        fake.reply(&request)?;
+        served = true;
+        if poisoned {
+            fake.sent()?;
+        }
+    }
+    Ok(true)
+}
