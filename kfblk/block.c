@@ -230,6 +230,20 @@ static blk_status_t kfblk_queue_rq(struct blk_mq_hw_ctx *hctx, const struct blk_
 	}
 }
 
+/* Ends a request with the target's error. What the target cannot do it is not asked for again. */
+static void kfblk_refused(struct request *rq, blk_status_t status)
+{
+	if (status == BLK_STS_NOTSUPP) {
+		if (req_op(rq) == REQ_OP_WRITE_ZEROES)
+			blk_queue_disable_write_zeroes(rq->q);
+		else if (req_op(rq) == REQ_OP_DISCARD)
+			blk_queue_disable_discard(rq->q);
+		/* The caller has another way, so the block layer is not to complain. */
+		rq->rq_flags |= RQF_QUIET;
+	}
+	blk_mq_end_request(rq, status);
+}
+
 static void kfblk_complete(struct request *rq)
 {
 	struct kfblk_disk *disk = rq->q->queuedata;
@@ -241,7 +255,7 @@ static void kfblk_complete(struct request *rq)
 		blk_mq_end_request(rq, BLK_STS_OK);
 		break;
 	case KFBLK_ERROR:
-		blk_mq_end_request(rq, pdu->status);
+		kfblk_refused(rq, pdu->status);
 		break;
 	case KFBLK_BLAMED:
 		tries = KFBLK_FAULT - 1;

@@ -637,6 +637,12 @@ impl Fake {
         self.liar.sent()
     }
 
+    /// Says that a request has failed.
+    pub(super) fn refuse(&self, request: &Request, errno: i32) -> Result<()> {
+        let (number, status) = (request.number, errno.unsigned_abs());
+        self.liar.say(&[&Said::Reply { number, status }.write()])
+    }
+
     /// The next request; `None`: the disk is gone.
     pub(super) fn request(&self) -> Result<Option<Request>> {
         let Some(message) = self.liar.next(WAIT)? else {

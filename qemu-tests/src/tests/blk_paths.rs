@@ -10,7 +10,8 @@ use crate::harness::{skip, Ctx, Test, NETNS, SHM};
 use crate::pair::WAIT;
 use crate::sys::Map;
 use anyhow::{ensure, Context, Result};
-use kfabric_pure::blk::device::Op;
+use kfabric_pure::blk::device::{Limits, Op};
+use kfabric_pure::blk::Welcome;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,6 +48,12 @@ pub const TESTS: &[Test] = &[
     Test::pair(
         "blkdev.request_that_ends_every_connection_fails_alone",
         poison,
+    )
+    .seconds(20)
+    .on(NETNS),
+    Test::pair(
+        "blkdev.write_zeroes_unknown_to_target_is_asked_once",
+        zeroes,
     )
     .seconds(20)
     .on(NETNS),
@@ -283,4 +290,56 @@ fn survives(fake: &Fake) -> Result<bool> {
         }
     }
     Ok(true)
+}
+
+/// A target that says that it can zero, and cannot: it is asked once, the client's kernel does not complain,
+/// and what is to be zeroed is.
+fn zeroes(ctx: &mut Ctx) -> Result<()> {
+    const LEN: u32 = 256 << 10;
+    let good = Welcome {
+        device: Some(Limits {
+            physical: 512,
+            zeroes: 1 << 20,
+            ..Limits::default()
+        }),
+        ..welcome()
+    };
+    let loaded = Loaded::new(ctx)?;
+    if ctx.first() {
+        let fake = Fake::with(ctx, &good, &[false, true])?;
+        let (mut asked, mut written) = (0, 0);
+        while let Some(request) = fake.request()? {
+            match request.op {
+                Op::Zeroes => {
+                    asked += 1;
+                    fake.refuse(&request, libc::EOPNOTSUPP)?;
+                }
+                op => {
+                    written += u32::from(op == Op::Write) * request.len;
+                    fake.reply(&request)?;
+                }
+            }
+        }
+        fake.end()?;
+        ensure!(asked == 1, "it is asked {asked} times");
+        ensure!(written == 3 * LEN, "{written} bytes are written");
+        return loaded.end(ctx);
+    }
+    let device = patiently(ctx, &OPTIONS)?;
+    let name = device.file_name().context("no name")?.to_string_lossy();
+    let limit = format!("/sys/block/{name}/queue/write_zeroes_max_bytes");
+    let limit = || fs::read_to_string(&limit).map(|text| text.trim().to_owned());
+    ensure!(limit()? == "1048576", "before: {}", limit()?);
+    let path = device.display().to_string();
+    let complaint = format!("error, dev {name}");
+    let complaints = || -> Result<usize> { Ok(run("dmesg", &[])?.matches(&complaint).count()) };
+    let before = complaints()?;
+    for i in 0..3 {
+        let (at, len) = ((i * LEN).to_string(), LEN.to_string());
+        run("fallocate", &["--zero-range", "-o", &at, "-l", &len, &path])?;
+    }
+    ensure!(limit()? == "0", "after: {}", limit()?);
+    ensure!(complaints()? == before, "the kernel complains");
+    disconnect(NAME)?;
+    loaded.end(ctx)
 }
