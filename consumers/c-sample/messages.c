@@ -116,8 +116,11 @@ static void with_data(struct test *t)
 	msg.type = KFI_KVEC;
 	msg.msg_iov = &kv;
 	msg.iov_count = 1;
+	/* A message with KFI_INJECT completes as any other. */
+	msg.context = &msg;
 	EXPECT_EQ(t, kfi_sendmsg(t->a.ep, &msg, KFI_INJECT), 0);
 	completed(t, &t->b, to, KFI_MSG | KFI_RECV, 16);
+	completed(t, &t->a, &msg, KFI_MSG | KFI_SEND, 16);
 	EXPECT(t, filled(to->at + 300, 16, 1));
 	/* What is empty needs no memory. */
 	sg_init_table(&sg, 1);
@@ -125,6 +128,7 @@ static void with_data(struct test *t)
 	msg.msg_sgl = &sg;
 	EXPECT_EQ(t, kfi_sendmsg(t->a.ep, &msg, KFI_INJECT), 0);
 	completed(t, &t->b, to, KFI_MSG | KFI_RECV, 0);
+	completed(t, &t->a, &msg, KFI_MSG | KFI_SEND, 0);
 	/* Of a scatterlist with fewer entries than are said, what is not there is no memory. */
 	sg_init_one(&sg, from->at, 16);
 	msg.iov_count = 2;

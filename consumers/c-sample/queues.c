@@ -110,8 +110,11 @@ static void selective(struct test *t)
 	if (!buf || !once(t, buf))
 		return;
 	msg.context = &msg;
+	/* Of what is injected, too. */
+	EXPECT_EQ(t, kfi_recv(t->b.ep, NULL, 0, NULL, 0, t), 0);
+	EXPECT_EQ(t, kfi_sendmsg(t->a.ep, &msg, KFI_INJECT), 0);
 	EXPECT_EQ(t, kfi_recvmsg(t->b.ep, &msg, KFI_COMPLETION), 0);
-	EXPECT_EQ(t, kfi_sendmsg(t->a.ep, &msg, KFI_COMPLETION), 0);
+	EXPECT_EQ(t, kfi_sendmsg(t->a.ep, &msg, KFI_COMPLETION | KFI_INJECT), 0);
 	completed(t, &t->a, &msg, KFI_MSG | KFI_SEND, 0);
 	completed(t, &t->b, &msg, KFI_MSG | KFI_RECV, 0);
 	EXPECT_EQ(t, kfi_cq_read(t->a.cq, &entry, 1), -EAGAIN);

@@ -153,6 +153,35 @@ static void single(struct test *t)
 	EXPECT(t, !memcmp(e.local->at, "other", 5));
 }
 
+/* A message with KFI_INJECT completes as any other, and its buffer is the caller's at once. */
+static void injected(struct test *t)
+{
+	struct kfi_msg_rma msg = { .type = KFI_KVEC, .iov_count = 1, .rma_iov_count = 1 };
+	struct kfi_cq_tagged_entry entry;
+	struct kfi_rma_iov range;
+	struct ends e;
+	struct kvec kv;
+	u8 given[8];
+
+	if (!both(t, &e))
+		return;
+	begin(&e, true, 1);
+	fill(given, sizeof(given), 7);
+	kv = (struct kvec){ given, sizeof(given) };
+	range = (struct kfi_rma_iov){ e.addr, sizeof(given), e.key };
+	msg.msg_iov = &kv;
+	msg.rma_iov = &range;
+	msg.context = &msg;
+	EXPECT_EQ(t, kfi_writemsg(t->a.ep, &msg, KFI_INJECT), 0);
+	memset(given, 0, sizeof(given));
+	completed(t, &t->a, &msg, KFI_RMA | KFI_WRITE, sizeof(given));
+	EXPECT(t, filled(e.remote->at + TARGET, sizeof(given), 7));
+	EXPECT_EQ(t, kfi_inject_write(t->a.ep, given, sizeof(given), 0, e.addr, e.key), 0);
+	EXPECT_EQ(t, kfi_read(t->a.ep, e.local->at, 8, e.desc[0], 0, e.addr, e.key, &e), 0);
+	completed(t, &t->a, &e, KFI_RMA | KFI_READ, 8);
+	EXPECT_EQ(t, kfi_cq_read(t->a.cq, &entry, 1), -EAGAIN);
+}
+
 static void wrong_key(struct test *t)
 {
 	struct ends e;
@@ -169,6 +198,7 @@ static void wrong_key(struct test *t)
 const struct group rma_tests[] = {
 	{ "rma_in_all_forms", forms, true },
 	{ "rma_one_piece", single, true },
+	{ "writemsg_with_inject_completes", injected, true },
 	{ "rma_wrong_key", wrong_key, true },
 	{}
 };

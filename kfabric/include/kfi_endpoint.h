@@ -361,13 +361,17 @@ static inline ssize_t kfi_sendsgl(struct kfid_ep *ep, const struct scatterlist *
 	return ep->msg->sendsgl(ep, sgl, desc, count, dest_addr, context);
 }
 
-/* Sends a message, with flags: KFI_COMPLETION, KFI_INJECT, KFI_REMOTE_CQ_DATA, KFI_FENCE. */
+/*
+ * Sends a message, with flags: KFI_COMPLETION, KFI_INJECT, KFI_REMOTE_CQ_DATA, KFI_FENCE. With
+ * KFI_INJECT it is short and taken before the call returns, as by kfi_inject(), and yet completes as
+ * others do.
+ */
 static inline ssize_t kfi_sendmsg(struct kfid_ep *ep, const struct kfi_msg *msg, u64 flags)
 {
 	return ep->msg->sendmsg(ep, msg, flags);
 }
 
-/* Sends a short message, which is taken before the call returns. It has no completion. */
+/* Sends a short message, which is taken before the call returns. It has no completion unless it fails. */
 static inline ssize_t kfi_inject(struct kfid_ep *ep, const void *buf, size_t len,
 				 kfi_addr_t dest_addr)
 {

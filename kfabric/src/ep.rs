@@ -439,6 +439,11 @@ impl Endpoint {
         self.domain.cm_data_size(self.auth.under.key.is_some())
     }
 
+    /// Whether operations of this kind have an entry only if they ask for it (`KFI_COMPLETION`).
+    pub(crate) fn is_selective(&self, kind: OpKind) -> bool {
+        self.shared.cq(kind).is_some_and(|bound| bound.selective)
+    }
+
     /// Ends it if its grant is over; whether it did. It stays for its owner to close, who hears why.
     pub(crate) fn sweep(&self) -> bool {
         let Err(e) = self.auth.under.check() else {

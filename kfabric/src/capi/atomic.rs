@@ -21,7 +21,8 @@ use super::{
     },
     post::{
         core_flags,
-        Descs, //
+        Descs,
+        Flags, //
     },
     raw, //
 };
@@ -160,8 +161,7 @@ struct Order {
     descs: Descs,
     /// The peer's address and key.
     remote: (u64, u64),
-    /// As in C; none: the endpoint's own.
-    flags: Option<u64>,
+    flags: Flags,
     context: *mut c_void,
 }
 
@@ -175,7 +175,7 @@ impl Order {
             result: Values::None,
             descs: Descs::One(ptr::null_mut()),
             remote,
-            flags: None,
+            flags: Flags::Own,
             context,
         }
     }
@@ -189,7 +189,11 @@ impl Order {
         // SAFETY: The consumer passes one of ours.
         let this = unsafe { obj::get::<EpObj, _>(ep) };
         let (op, ty) = kind(self.kind, self.form)?;
-        let flags = core_flags(this, OpKind::Atomic, self.flags)?;
+        let mut flags = core_flags(this, OpKind::Atomic, self.flags)?;
+        if self.form != Form::Base {
+            // Operands are taken before this returns, whatever is asked for; results are not theirs.
+            flags &= !KFI_INJECT;
+        }
         let mut values = [0; KFI_INJECT_MAX];
         let mut taken = 0;
         if op.has_operand() {
@@ -279,7 +283,7 @@ unsafe fn order_of(
     Ok(Order {
         operands,
         result,
-        flags: Some(flags),
+        flags: Flags::Message(flags),
         ..Order::new(form, kind, (remote.addr, remote.key), msg.context)
     })
 }
@@ -359,7 +363,7 @@ unsafe extern "C" fn inject(
 ) -> isize {
     let order = Order {
         operands: Values::One(buf, count),
-        flags: Some(KFI_INJECT),
+        flags: Flags::Inject(KFI_INJECT),
         ..Order::new(Form::Base, (ty, op), (addr, key), ptr::null_mut())
     };
     // SAFETY: As above.

@@ -73,24 +73,43 @@ pub(super) fn check_own_flags(flags: u64) -> Result<u64> {
     Ok(flags)
 }
 
-/// The core's flags of an operation on an endpoint. `given`: as in C; none: the endpoint's own.
+/// Where the flags of an operation come from, as in C.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Flags {
+    /// From the endpoint: the call takes none.
+    Own,
+    /// From a call that takes them with a message.
+    Message(u64),
+    /// From a call that injects, which reports no success.
+    Inject(u64),
+}
+
+/// The core's flags of an operation on an endpoint.
+///
+/// To the core what is injected reports success only on demand. That is what `kfi_inject()` means, but
+/// in a message `KFI_INJECT` says no more than when its buffers may be used again: it completes as any
+/// other does.
 ///
 /// # Errors
 ///
 /// As [`check_flags`].
 #[inline]
-pub(super) fn core_flags(ep: &EpObj, kind: OpKind, given: Option<u64>) -> Result<u64> {
+pub(super) fn core_flags(ep: &EpObj, kind: OpKind, given: Flags) -> Result<u64> {
     let own = match kind {
         OpKind::Recv => ep.flags.1,
         _ => ep.flags.0,
     };
+    let of_message = matches!(given, Flags::Message(_));
     let given = match given {
-        Some(flags) => check_flags(flags)?,
-        None => own & KFI_COMPLETION,
+        Flags::Message(flags) | Flags::Inject(flags) => check_flags(flags)?,
+        Flags::Own => own & KFI_COMPLETION,
     };
     let mut flags = given & SAME;
     if given & u64::from(raw::KFI_FENCE) != 0 {
         flags |= KFI_FENCE;
+    }
+    if of_message && flags & KFI_INJECT != 0 && !ep.ep.is_selective(kind) {
+        flags |= KFI_COMPLETION;
     }
     Ok(flags)
 }
@@ -98,8 +117,7 @@ pub(super) fn core_flags(ep: &EpObj, kind: OpKind, given: Option<u64>) -> Result
 /// What is posted, beside local memory.
 struct Op {
     kind: OpKind,
-    /// As in C; none: the endpoint's own.
-    flags: Option<u64>,
+    flags: Flags,
     context: *mut c_void,
     data: Option<u64>,
     /// The peer's address and key.
@@ -110,7 +128,7 @@ impl Op {
     fn new(kind: OpKind, context: *mut c_void) -> Self {
         Self {
             kind,
-            flags: None,
+            flags: Flags::Own,
             context,
             data: None,
             remote: (0, 0),
@@ -227,7 +245,7 @@ unsafe fn post_injected(ep: &EpObj, op: &Op, flags: u64, list: List) -> Result {
 #[inline(always)]
 fn flags_of(ep: &EpObj, op: &Op) -> Result<u64> {
     let mut flags = core_flags(ep, op.kind, op.flags)?;
-    if op.data.is_some() && op.flags.is_none() {
+    if op.data.is_some() && op.flags == Flags::Own {
         flags |= KFI_REMOTE_CQ_DATA;
     }
     Ok(flags)
@@ -337,7 +355,7 @@ unsafe fn message(
     // SAFETY: A union of pointers.
     let list = unsafe { msg.__bindgen_anon_1.msg_iov }.cast();
     let op = Op {
-        flags: Some(flags),
+        flags: Flags::Message(flags),
         data: Some(msg.data),
         ..Op::new(kind, msg.context)
     };
@@ -377,7 +395,7 @@ unsafe fn one_sided(
         return EINVAL.to_errno() as isize;
     }
     let op = Op {
-        flags: Some(flags),
+        flags: Flags::Message(flags),
         data: Some(msg.data),
         remote: (remote.addr, remote.key),
         ..Op::new(kind, msg.context)
@@ -683,7 +701,7 @@ unsafe extern "C" fn inject(
     _peer: raw::kfi_addr_t,
 ) -> isize {
     let op = Op {
-        flags: Some(KFI_INJECT),
+        flags: Flags::Inject(KFI_INJECT),
         ..Op::new(OpKind::Send, ptr::null_mut())
     };
     // SAFETY: The consumer does as the header says.
@@ -698,7 +716,7 @@ unsafe extern "C" fn injectdata(
     _peer: raw::kfi_addr_t,
 ) -> isize {
     let op = Op {
-        flags: Some(KFI_INJECT | KFI_REMOTE_CQ_DATA),
+        flags: Flags::Inject(KFI_INJECT | KFI_REMOTE_CQ_DATA),
         data: Some(data),
         ..Op::new(OpKind::Send, ptr::null_mut())
     };
@@ -732,7 +750,7 @@ unsafe extern "C" fn inject_write(
     key: u64,
 ) -> isize {
     let op = Op {
-        flags: Some(KFI_INJECT),
+        flags: Flags::Inject(KFI_INJECT),
         remote: (addr, key),
         ..Op::new(OpKind::Write, ptr::null_mut())
     };
@@ -750,7 +768,7 @@ unsafe extern "C" fn inject_writedata(
     key: u64,
 ) -> isize {
     let op = Op {
-        flags: Some(KFI_INJECT | KFI_REMOTE_CQ_DATA),
+        flags: Flags::Inject(KFI_INJECT | KFI_REMOTE_CQ_DATA),
         data: Some(data),
         remote: (addr, key),
         ..Op::new(OpKind::Write, ptr::null_mut())
