@@ -38,6 +38,29 @@ static void names(struct test *t)
 	EXPECT_EQ(t, kfi_getname(&t->b.ep->fid, &own, &len), -KFI_ETOOSMALL);
 	EXPECT_EQ(t, len, sizeof(own));
 	EXPECT_EQ(t, kfi_setname(&t->b.ep->fid, &own, len), -EOPNOTSUPP);
+	EXPECT_EQ(t, kfi_getname(&t->b.ep->fid, &own, NULL), -EINVAL);
+	EXPECT_EQ(t, kfi_getpeer(t->b.ep, NULL, &len), -KFI_ETOOSMALL);
+	EXPECT_EQ(t, len, sizeof(own));
+}
+
+/* An address that is shorter than its family says, or none, is refused. */
+static void lengths(struct test *t)
+{
+	struct sockaddr_in *addr = t->st->info->src_addr, back;
+	struct kfid_pep *pep;
+	size_t len;
+
+	if (!EXPECT_EQ(t, kfi_passive_ep(t->st->fabric, t->st->info, &pep, t), 0))
+		return;
+	for (len = 0; len < sizeof(*addr); len++)
+		EXPECT_EQ(t, kfi_setname(&pep->fid, addr, len), -EINVAL);
+	EXPECT_EQ(t, kfi_setname(&pep->fid, NULL, sizeof(*addr)), -EINVAL);
+	EXPECT_EQ(t, kfi_setname(&pep->fid, addr, sizeof(*addr)), 0);
+	EXPECT_EQ(t, kfi_setname(&pep->fid, addr, SIZE_MAX), 0);
+	len = sizeof(back);
+	EXPECT_EQ(t, kfi_getname(&pep->fid, &back, &len), 0);
+	EXPECT(t, back.sin_addr.s_addr == addr->sin_addr.s_addr);
+	EXPECT_EQ(t, kfi_close(&pep->fid), 0);
 }
 
 /* Opens a, and has it ask for a connection to an address. */
@@ -188,6 +211,7 @@ static void half_bound(struct test *t)
 const struct group connection_tests[] = {
 	{ "connect_and_shut_down", connect_and_shut_down, true },
 	{ "names_of_both_sides", names, true },
+	{ "setname_with_a_short_address_is_refused", lengths, false },
 	{ "reject_with_data", reject, false },
 	{ "stale_request", stale_request, false },
 	{ "nobody_listens", nobody_listens, false },

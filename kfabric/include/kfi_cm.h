@@ -41,7 +41,10 @@ struct kfi_ops_cm {
 			void *context);
 };
 
-/* Sets a passive endpoint's address, before it listens. Others have it by their info. */
+/*
+ * Sets a passive endpoint's address, before it listens. Others have it by their info. -EINVAL: NULL, or
+ * no IP address, or @addrlen is less than its family takes.
+ */
 static inline int kfi_setname(struct kfid *fid, void *addr, size_t addrlen)
 {
 	struct kfid_ep *ep = container_of(fid, struct kfid_ep, fid);
@@ -78,7 +81,7 @@ static inline int kfi_listen(struct kfid_pep *pep)
 /**
  * kfi_connect() - connects
  * @ep: the endpoint
- * @addr: a socket address; NULL: the dest_addr of its info
+ * @addr: a socket address, as long as its family takes; NULL: the dest_addr of its info
  * @param: something for the peer
  * @paramlen: bytes of it, up to KFI_OPT_CM_DATA_SIZE
  *

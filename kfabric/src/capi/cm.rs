@@ -341,16 +341,26 @@ unsafe extern "C" fn reject(
 
 /// Copies an address out as far as there is room.
 ///
+/// # Errors
+///
+/// `KFI_ETOOSMALL`: it was cut off. `EINVAL`: no length is given.
+///
 /// # Safety
 ///
-/// `addr` has `*len` bytes.
+/// `len` is the caller's place, or null; `addr` has `*len` bytes, or is null.
 pub(super) unsafe fn address(found: &SockAddr, addr: *mut c_void, len: *mut usize) -> Result {
     // CAST: A `u32` fits.
     let bytes = found.data.get(..found.len as usize).ok_or(EINVAL)?;
+    if len.is_null() {
+        return Err(EINVAL);
+    }
     // SAFETY: The caller's promise.
     unsafe {
-        let room = *len;
-        ptr::copy_nonoverlapping(bytes.as_ptr(), addr.cast(), bytes.len().min(room));
+        // Nowhere there is no room.
+        let room = if addr.is_null() { 0 } else { *len };
+        if room != 0 {
+            ptr::copy_nonoverlapping(bytes.as_ptr(), addr.cast(), bytes.len().min(room));
+        }
         *len = bytes.len();
         if bytes.len() > room {
             return Err(kfi_error(raw::KFI_ETOOSMALL));
@@ -385,13 +395,13 @@ unsafe extern "C" fn getpeer(ep: *mut raw::kfid_ep, addr: *mut c_void, len: *mut
     code(unsafe { address(&peer, addr, len) })
 }
 
-unsafe extern "C" fn setname(fid: *mut raw::kfid, addr: *mut c_void, _len: usize) -> c_int {
+unsafe extern "C" fn setname(fid: *mut raw::kfid, addr: *mut c_void, len: usize) -> c_int {
     // SAFETY: The consumer passes one of ours.
     let Some(pep) = (unsafe { obj::try_get::<PepObj>(fid) }) else {
         return eopnotsupp().to_errno();
     };
-    // SAFETY: The caller's address.
-    let addr = unsafe { info::sockaddr(addr) };
+    // SAFETY: The caller's address, of as many bytes as it says, or null.
+    let addr = unsafe { info::given_addr(addr, len) };
     let mut state = pep.inner.state.lock();
     code(addr.and_then(|addr| {
         if state.pep.is_some() {

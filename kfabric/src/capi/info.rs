@@ -114,6 +114,9 @@ const _: () = {
     assert!(raw::kfi_cq_format_KFI_CQ_FORMAT_DATA == uapi::KFI_CQ_FORMAT_DATA);
 };
 
+/// Bytes of the longest socket address: of a `sockaddr_storage`.
+const ADDR_MAX: usize = 128;
+
 /// Capabilities for the core; none: there is nothing that has them.
 fn caps_in(caps: u64) -> Option<u64> {
     let mut core = caps & SAME;
@@ -148,7 +151,8 @@ unsafe fn address(addr: *const c_void, len: usize) -> Result<SockAddr> {
     if addr.is_null() || len == 0 {
         return Ok(found);
     }
-    // A `sockaddr_storage` is as good as what is in it.
+    // A `sockaddr_storage` is as good as what is in it, and no address is longer.
+    let len = len.min(ADDR_MAX);
     // SAFETY: The caller's promise.
     let bytes = unsafe { core::slice::from_raw_parts(addr.cast::<u8>(), len) };
     let family = bytes.first_chunk().copied().map(u16::from_ne_bytes);
@@ -163,16 +167,37 @@ unsafe fn address(addr: *const c_void, len: usize) -> Result<SockAddr> {
     Ok(found)
 }
 
-/// An address whose length its family says.
+/// The address that a call is given with its length.
 ///
 /// # Errors
 ///
-/// `EINVAL`: neither IPv4 nor IPv6.
+/// `EINVAL`: null, shorter than its family says, or neither IPv4 nor IPv6.
 ///
 /// # Safety
 ///
-/// `addr` is a socket address.
+/// `addr` has `len` bytes, or is null.
+pub(super) unsafe fn given_addr(addr: *const c_void, len: usize) -> Result<SockAddr> {
+    // SAFETY: The caller's promise.
+    let found = unsafe { address(addr, len)? };
+    match found.len {
+        0 => Err(EINVAL),
+        _ => Ok(found),
+    }
+}
+
+/// An address whose length its family says: that of a call that is given no length.
+///
+/// # Errors
+///
+/// `EINVAL`: null, or neither IPv4 nor IPv6.
+///
+/// # Safety
+///
+/// `addr` is a socket address, or null.
 pub(super) unsafe fn sockaddr(addr: *const c_void) -> Result<SockAddr> {
+    if addr.is_null() {
+        return Err(EINVAL);
+    }
     // SAFETY: Every socket address begins with its family.
     let family = u32::from(unsafe { addr.cast::<u16>().read_unaligned() });
     let len = match family {
