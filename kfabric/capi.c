@@ -30,16 +30,31 @@ u32 kfi_version(void)
 }
 EXPORT_SYMBOL_GPL(kfi_version);
 
-int kfi_getinfo(u32 version, const char *node, const char *service, u64 flags,
-		struct kfi_info *hints, struct kfi_info **info)
+int kfi_getinfo_by(struct module *user, u32 version, const char *node, const char *service,
+		   u64 flags, struct kfi_info *hints, struct kfi_info **info)
 {
-	return kf_c_getinfo(version, node, service, flags, hints, info);
+	return kf_c_getinfo(user, version, node, service, flags, hints, info);
+}
+EXPORT_SYMBOL_GPL(kfi_getinfo_by);
+
+/* Of who asks by name alone: which objects are its own is not known. */
+int (kfi_getinfo)(u32 version, const char *node, const char *service, u64 flags,
+		  struct kfi_info *hints, struct kfi_info **info)
+{
+	return kf_c_getinfo(NULL, version, node, service, flags, hints, info);
 }
 EXPORT_SYMBOL_GPL(kfi_getinfo);
 
-int kfi_fabric(struct kfi_fabric_attr *attr, struct kfid_fabric **fabric, void *context)
+int kfi_fabric_by(struct module *user, struct kfi_fabric_attr *attr, struct kfid_fabric **fabric,
+		  void *context)
 {
-	return kf_c_fabric(attr, fabric, context);
+	return kf_c_fabric(user, attr, fabric, context);
+}
+EXPORT_SYMBOL_GPL(kfi_fabric_by);
+
+int (kfi_fabric)(struct kfi_fabric_attr *attr, struct kfid_fabric **fabric, void *context)
+{
+	return kf_c_fabric(NULL, attr, fabric, context);
 }
 EXPORT_SYMBOL_GPL(kfi_fabric);
 

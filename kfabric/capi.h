@@ -26,9 +26,10 @@ struct page;
 struct scatterlist;
 
 /* Written in Rust. */
-int kf_c_getinfo(u32 version, const char *node, const char *service, u64 flags,
-		 const struct kfi_info *hints, struct kfi_info **info);
-int kf_c_fabric(const struct kfi_fabric_attr *attr, struct kfid_fabric **fabric, void *context);
+int kf_c_getinfo(struct module *user, u32 version, const char *node, const char *service,
+		 u64 flags, const struct kfi_info *hints, struct kfi_info **info);
+int kf_c_fabric(struct module *user, const struct kfi_fabric_attr *attr,
+		struct kfid_fabric **fabric, void *context);
 int kf_c_provider_register(struct kfi_provider *provider, struct module *owner);
 int kf_c_provider_deregister(struct kfi_provider *provider);
 

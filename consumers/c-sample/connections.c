@@ -189,6 +189,53 @@ static void listener_closes(struct test *t)
 	kfi_freeinfo(info);
 }
 
+/* A request is accepted on a fabric that was opened since, and refused by one of another provider. */
+static void fabric_anew(struct test *t)
+{
+	struct kfi_fabric_attr other = {};
+	struct kfid_fabric *fabric = NULL, *first = t->st->fabric, *strange = NULL;
+	struct kfid_domain *domain = NULL, *foreign;
+	struct kfi_info *request, *list = NULL;
+	char shm[] = "kshm", verbs[] = "kverbs";
+	struct kfid_ep *ep;
+
+	if (!ask(t, &t->st->addr))
+		return;
+	request = next_request(t);
+	if (!request)
+		return;
+	other.prov_name = strcmp(request->fabric_attr->prov_name, shm) ? shm : verbs;
+	if (!kfi_fabric(&other, &strange, NULL) &&
+	    !kfi_getinfo(0, NULL, NULL, 0, NULL, &list)) {
+		struct kfi_info *one = list;
+
+		while (one && strcmp(one->fabric_attr->prov_name, other.prov_name))
+			one = one->next;
+		if (one && !kfi_domain(strange, one, &foreign, NULL)) {
+			EXPECT_EQ(t, kfi_endpoint(foreign, request, &ep, NULL), -EINVAL);
+			EXPECT_EQ(t, kfi_close(&foreign->fid), 0);
+		}
+	}
+	kfi_freeinfo(list);
+	if (strange)
+		EXPECT_EQ(t, kfi_close(&strange->fid), 0);
+	if (EXPECT_EQ(t, kfi_fabric(request->fabric_attr, &fabric, t), 0) &&
+	    EXPECT_EQ(t, kfi_domain(fabric, request, &domain, t), 0)) {
+		/* Queues of this side are on its own fabric. */
+		request->domain_attr->domain = domain;
+		t->st->fabric = fabric;
+		if (side_open(t, &t->b, request, 0))
+			pair_connect(t, request);
+		t->st->fabric = first;
+	}
+	pair_close(t);
+	if (domain)
+		EXPECT_EQ(t, kfi_close(&domain->fid), 0);
+	if (fabric)
+		EXPECT_EQ(t, kfi_close(&fabric->fid), 0);
+	kfi_freeinfo(request);
+}
+
 static void half_bound(struct test *t)
 {
 	struct kfid_ep *ep;
@@ -212,6 +259,7 @@ const struct group connection_tests[] = {
 	{ "connect_and_shut_down", connect_and_shut_down, true },
 	{ "names_of_both_sides", names, true },
 	{ "setname_with_a_short_address_is_refused", lengths, false },
+	{ "request_with_the_fabric_opened_anew_is_accepted", fabric_anew, false },
 	{ "reject_with_data", reject, false },
 	{ "stale_request", stale_request, false },
 	{ "nobody_listens", nobody_listens, false },

@@ -70,6 +70,12 @@ static void hints_are_heeded(struct test *t)
 	kfi_freeinfo(hints);
 }
 
+/* Whether an info is of the fabric that the station has open. */
+static bool is_ours(struct test *t, const struct kfi_info *info)
+{
+	return !strcmp(info->fabric_attr->name, t->st->info->fabric_attr->name);
+}
+
 /* What is open says which provider, fabric and domain are meant. */
 static void open_objects(struct test *t)
 {
@@ -112,8 +118,131 @@ static void open_objects(struct test *t)
 	if (!EXPECT_EQ(t, kfi_getinfo(0, NULL, NULL, 0, hints, &list), 0))
 		list = NULL;
 	for (one = list; one; one = one->next)
-		EXPECT(t, !one->fabric_attr->fabric && !one->domain_attr->domain);
+		EXPECT(t, !one->fabric_attr->fabric == !is_ours(t, one));
 	kfi_freeinfo(list);
+	kfi_freeinfo(hints);
+}
+
+/* What was closed, or never was, is not followed, and finds nothing. */
+static void closed_objects(struct test *t)
+{
+	struct kfi_info *hints = good_hints(t);
+	struct kfid_fabric *fabric;
+	struct kfid_domain *domain;
+
+	if (!hints)
+		return;
+	hints->fabric_attr->fabric = (void *)0x1234;
+	EXPECT_EQ(t, ask(0, 0, hints), -ENODATA);
+	hints->domain_attr->domain = (void *)0x1234;
+	EXPECT_EQ(t, ask(0, 0, hints), -ENODATA);
+	hints->fabric_attr->fabric = NULL;
+	EXPECT_EQ(t, ask(0, 0, hints), -ENODATA);
+	hints->domain_attr->domain = (void *)t->st->fabric;
+	EXPECT_EQ(t, ask(0, 0, hints), -ENODATA);
+	hints->domain_attr->domain = NULL;
+	if (!EXPECT_EQ(t, kfi_fabric(t->st->info->fabric_attr, &fabric, t), 0))
+		goto out;
+	if (EXPECT_EQ(t, kfi_domain(fabric, t->st->info, &domain, t), 0)) {
+		hints->fabric_attr->fabric = fabric;
+		hints->domain_attr->domain = domain;
+		EXPECT_EQ(t, ask(0, 0, hints), 0);
+		EXPECT_EQ(t, kfi_close(&domain->fid), 0);
+		EXPECT_EQ(t, ask(0, 0, hints), -ENODATA);
+		hints->domain_attr->domain = NULL;
+		EXPECT_EQ(t, ask(0, 0, hints), 0);
+	}
+	EXPECT_EQ(t, kfi_close(&fabric->fid), 0);
+	hints->fabric_attr->fabric = fabric;
+	EXPECT_EQ(t, ask(0, 0, hints), -ENODATA);
+	hints->fabric_attr->fabric = NULL;
+out:
+	kfi_freeinfo(hints);
+}
+
+/* Whether all entries of our device name these objects. */
+static void names(struct test *t, struct kfi_info *list, struct kfid_fabric *fabric,
+		  struct kfid_domain *domain)
+{
+	struct kfi_info *one;
+	int seen = 0;
+
+	for (one = list; one; one = one->next) {
+		if (strcmp(one->domain_attr->name, t->st->info->domain_attr->name))
+			continue;
+		seen++;
+		EXPECT(t, one->fabric_attr->fabric == fabric);
+		EXPECT(t, one->domain_attr->domain == domain);
+	}
+	EXPECT(t, seen != 0);
+	kfi_freeinfo(list);
+}
+
+/* Of what is open the first is named; that of hints is named, and what is open on it. */
+static void first_instances(struct test *t)
+{
+	struct kfi_info *hints = good_hints(t), *list = NULL;
+	struct kfid_fabric *fabric;
+	struct kfid_domain *domain;
+
+	if (!hints)
+		return;
+	if (!EXPECT_EQ(t, kfi_fabric(t->st->info->fabric_attr, &fabric, t), 0))
+		goto out;
+	hints->fabric_attr->fabric = fabric;
+	if (EXPECT_EQ(t, kfi_getinfo(0, NULL, NULL, 0, hints, &list), 0))
+		names(t, list, fabric, NULL);
+	if (EXPECT_EQ(t, kfi_domain(fabric, t->st->info, &domain, t), 0)) {
+		if (EXPECT_EQ(t, kfi_getinfo(0, NULL, NULL, 0, hints, &list), 0))
+			names(t, list, fabric, domain);
+		hints->fabric_attr->fabric = NULL;
+		if (EXPECT_EQ(t, kfi_getinfo(0, NULL, NULL, 0, hints, &list), 0))
+			names(t, list, t->st->fabric, t->st->domain);
+		hints->domain_attr->domain = domain;
+		if (EXPECT_EQ(t, kfi_getinfo(0, NULL, NULL, 0, hints, &list), 0))
+			names(t, list, fabric, domain);
+		hints->domain_attr->domain = NULL;
+		/* Nothing of a module that is not known. */
+		if (EXPECT_EQ(t, (kfi_getinfo)(0, NULL, NULL, 0, hints, &list), 0))
+			names(t, list, NULL, NULL);
+		EXPECT_EQ(t, kfi_close(&domain->fid), 0);
+	}
+	EXPECT_EQ(t, kfi_close(&fabric->fid), 0);
+out:
+	hints->fabric_attr->fabric = NULL;
+	kfi_freeinfo(hints);
+}
+
+/* Peers reach memory only of those that serve all modes of it. */
+static void modes(struct test *t)
+{
+	static const int all = KFI_MR_LOCAL | KFI_MR_VIRT_ADDR | KFI_MR_PROV_KEY;
+	struct kfi_info *hints = good_hints(t), *info = NULL;
+
+	if (!hints)
+		return;
+	/* All modes would be KFI_LOCAL_MR, too, which says KFI_MR_LOCAL. */
+	hints->mode = 0;
+	hints->caps = KFI_MSG;
+	hints->domain_attr->mr_mode = KFI_MR_LOCAL;
+	EXPECT_EQ(t, ask(0, 0, hints), 0);
+	hints->caps = KFI_MSG | KFI_RMA | KFI_READ | KFI_WRITE;
+	EXPECT_EQ(t, ask(0, 0, hints), 0);
+	hints->caps = KFI_MSG | KFI_RMA | KFI_READ | KFI_WRITE | KFI_REMOTE_READ;
+	EXPECT_EQ(t, ask(0, 0, hints), -ENODATA);
+	hints->caps = KFI_MSG | KFI_RMA;
+	EXPECT_EQ(t, ask(0, 0, hints), -ENODATA);
+	hints->domain_attr->mr_mode = all & ~KFI_MR_PROV_KEY;
+	EXPECT_EQ(t, ask(0, 0, hints), -ENODATA);
+	hints->domain_attr->mr_mode = all & ~KFI_MR_LOCAL;
+	EXPECT_EQ(t, ask(0, 0, hints), -ENODATA);
+	hints->domain_attr->mr_mode = all;
+	EXPECT_EQ(t, ask(0, 0, hints), 0);
+	hints->caps = 0;
+	hints->domain_attr->mr_mode = KFI_MR_LOCAL;
+	if (EXPECT_EQ(t, kfi_getinfo(0, NULL, NULL, 0, hints, &info), 0))
+		EXPECT(t, !(info->caps & (KFI_REMOTE_READ | KFI_REMOTE_WRITE)));
+	kfi_freeinfo(info);
 	kfi_freeinfo(hints);
 }
 
@@ -143,7 +272,16 @@ static void addresses(struct test *t)
 		EXPECT(t, at && be16_to_cpu(at->sin_port) == 4711);
 	}
 	kfi_freeinfo(info);
-	EXPECT_EQ(t, kfi_getinfo(0, "nowhere", NULL, 0, hints, &info), -EINVAL);
+	/* A name that is no address names nothing. */
+	EXPECT_EQ(t, kfi_getinfo(0, "nowhere", NULL, 0, hints, &info), -ENODATA);
+	EXPECT_EQ(t, kfi_getinfo(0, node, "nothing", 0, hints, &info), -ENODATA);
+	hints->src_addr = kmemdup(own, sizeof(*own), GFP_KERNEL);
+	if (EXPECT(t, hints->src_addr)) {
+		hints->src_addrlen = sizeof(*own) - 1;
+		EXPECT_EQ(t, ask(0, 0, hints), -EINVAL);
+		hints->src_addrlen = sizeof(*own);
+		EXPECT_EQ(t, ask(0, 0, hints), 0);
+	}
 	kfi_freeinfo(hints);
 }
 
@@ -232,6 +370,9 @@ static void wrong_names(struct test *t)
 const struct group info_tests[] = {
 	{ "hints_are_heeded", hints_are_heeded, false },
 	{ "open_objects_are_heeded", open_objects, false },
+	{ "getinfo_with_closed_objects_in_hints_finds_nothing", closed_objects, false },
+	{ "getinfo_with_open_objects_names_the_first", first_instances, false },
+	{ "getinfo_with_remote_rights_needs_all_modes", modes, false },
 	{ "addresses_as_texts", addresses, false },
 	{ "copies_and_texts", copies_and_texts, false },
 	{ "wrong_names", wrong_names, false },

@@ -13,6 +13,7 @@
 #include <linux/atomic.h>
 #include <linux/completion.h>
 #include <linux/errno.h>
+#include <linux/init.h>
 #include <linux/limits.h>
 #include <linux/stddef.h>
 #include <linux/types.h>
@@ -143,8 +144,14 @@ enum kfi_av_type {
  * Registration modes: what the provider wants; in hints, what the caller can do.
  *
  * KFI_MR_LOCAL: local buffers lie in registered memory, and calls are given its descriptor
- * (kfi_mr_desc()). kfabric's own providers want that. KFI_MR_VIRT_ADDR: peers address the first
- * byte by kfid_mr.iova. KFI_MR_ENDPOINT: memory is bound to an endpoint and enabled before use.
+ * (kfi_mr_desc()). KFI_MR_VIRT_ADDR: peers address the first byte by kfid_mr.iova. KFI_MR_PROV_KEY:
+ * keys are the provider's choice (kfi_mr_key()). KFI_MR_ENDPOINT: memory is bound to an endpoint and
+ * enabled before use.
+ *
+ * kfabric's own providers want KFI_MR_LOCAL of all, and KFI_MR_VIRT_ADDR and KFI_MR_PROV_KEY of those
+ * that peers may reach: whose capabilities have KFI_REMOTE_READ or KFI_REMOTE_WRITE, or have KFI_RMA or
+ * KFI_ATOMIC without a direction, which stands for all of them. Hints that say less find nothing
+ * (-ENODATA); hints without capabilities find offers that no peer reaches.
  */
 #define KFI_MR_LOCAL		(1 << 1)
 #define KFI_MR_RAW		(1 << 2)
@@ -341,7 +348,7 @@ struct kfi_ep_attr {
 
 /**
  * struct kfi_domain_attr - a domain
- * @domain: the domain, if it is open
+ * @domain: the domain, if it is open (see kfi_getinfo())
  * @name: its name
  * @threading: which calls the caller has wait for each other
  * @control_progress: who makes control calls go on
@@ -401,7 +408,7 @@ struct kfi_domain_attr {
 
 /**
  * struct kfi_fabric_attr - a fabric
- * @fabric: the fabric, if it is open
+ * @fabric: the fabric, if it is open (see kfi_getinfo())
  * @name: its name; NULL: the provider's first
  * @prov_name: the provider's name
  * @prov_version: the provider's version
@@ -535,18 +542,27 @@ u32 kfi_version(void);
  *
  * Looks from the network namespace of the current task. A field of @hints that is zero or NULL
  * means that the caller does not care, but modes: there it serves none. Hence a caller that has
- * @hints->domain_attr sets KFI_MR_LOCAL in its mr_mode, and says so that it registers its buffers.
- * May sleep.
+ * @hints->domain_attr, as all have that call kfi_allocinfo(), sets mr_mode in it: KFI_MR_LOCAL, and
+ * KFI_MR_VIRT_ADDR and KFI_MR_PROV_KEY if peers may reach its memory. May sleep.
  *
- * A fabric or a domain in @hints is open, was opened from this namespace, and is looked at: what is
- * found is of it, and has it, too. An info holds nothing: who closes the object does not give one
- * that names it as hints again.
+ * A fabric or a domain in @hints restricts what is found to it. It is compared with those that are
+ * open in this namespace, and never followed: one that was closed finds nothing, unless a later one
+ * has its place. In the answer @fabric_attr->fabric and @domain_attr->domain are those of @hints; else,
+ * of the fabrics of this name that the calling module has open, the one that it opened first, and of
+ * the domains of this name that it has open on that fabric the first; NULL: it has none. An info holds
+ * nothing.
  *
- * Return: 0; -ENODATA: nothing matches; -ENOSYS: a newer version than this; -EINVAL: no address,
- * or no such flags; -ENOMEM.
+ * Return: 0; -ENODATA: nothing matches, or @node or @service is no number, or a fabric or domain in
+ * @hints is not open; -ENOSYS: a newer version than this; -EINVAL: an address in @hints is none, or no
+ * such flags; -ENOMEM.
  */
 int kfi_getinfo(u32 version, const char *node, const char *service, u64 flags,
 		struct kfi_info *hints, struct kfi_info **info);
+#define kfi_getinfo(...) kfi_getinfo_by(THIS_MODULE, __VA_ARGS__)
+
+/* kfi_getinfo() for a module. */
+int kfi_getinfo_by(struct module *user, u32 version, const char *node, const char *service,
+		   u64 flags, struct kfi_info *hints, struct kfi_info **info);
 
 /* Frees a list, and all that belongs to it. */
 void kfi_freeinfo(struct kfi_info *info);
@@ -597,9 +613,17 @@ struct kfid_fabric {
  *
  * It sees the network namespace of the current task, which stays as long. May sleep.
  *
+ * A fabric may be opened more than once, for instance for each connection. Each time makes an object
+ * of its own, on which its domains, queues and passive endpoints are opened.
+ *
  * Return: 0; -ENODEV: no such provider or fabric; -EINVAL: no provider named; -ENOMEM.
  */
 int kfi_fabric(struct kfi_fabric_attr *attr, struct kfid_fabric **fabric, void *context);
+#define kfi_fabric(...) kfi_fabric_by(THIS_MODULE, __VA_ARGS__)
+
+/* kfi_fabric() for a module. */
+int kfi_fabric_by(struct module *user, struct kfi_fabric_attr *attr, struct kfid_fabric **fabric,
+		  void *context);
 
 /* Whether a table is large enough to have a call, and has it. */
 #define KFI_CHECK_OP(ops, opstype, op) \
@@ -611,6 +635,11 @@ int kfi_fabric(struct kfi_fabric_attr *attr, struct kfid_fabric **fabric, void *
  *
  * May sleep. When it has succeeded no handler is called for the object any more, be it a queue or an
  * endpoint; and memory that was registered is no more used by any device.
+ *
+ * LOOK AT WHAT IT RETURNS, AND CLOSE IN THIS ORDER: endpoints and passive endpoints; queues, counters
+ * and memory; the domain; the fabric. An object that another one is bound to or opened on stays open
+ * (-EBUSY): a consumer that closes an event queue before the passive endpoint that is bound to it, and
+ * ignores the error, leaks the queue and the fabric, and kfabric.ko cannot be unloaded.
  *
  * Return: 0; -EBUSY: something is open on it or uses it, and it stays. Memory that operations still
  * use after a second is one such case: it has no key any more then, nor will it take operations, and

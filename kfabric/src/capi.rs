@@ -26,13 +26,31 @@ mod info;
 mod key;
 mod mr;
 mod obj;
+mod opened;
 mod post;
 mod prov;
 mod queue;
 mod raw;
 
-pub(crate) use prov::{
-    exit,
-    has,
-    init, //
-};
+pub(crate) use prov::has;
+
+/// Readies the lists. Once, at module load.
+///
+/// # Safety
+///
+/// Not called twice.
+pub(crate) unsafe fn init() {
+    // SAFETY: The caller's promise.
+    unsafe {
+        cm::init();
+        opened::init();
+        prov::init();
+    }
+}
+
+/// Frees what the lists hold. Once, at module unload.
+pub(crate) fn exit() {
+    cm::exit();
+    opened::exit();
+    prov::exit();
+}

@@ -60,75 +60,96 @@ struct Waiting {
     number: u64,
     /// Address of its passive endpoint.
     pep: u64,
+    /// Where it came in.
+    fabric: Arc<Fabric>,
     request: Arc<Request>,
 }
 
 /// Numbers of requests, as addresses: of nothing, so that who follows one finds out.
 static LAST: AtomicU64 = AtomicU64::new(1 << 63);
 
-/// The requests of a fabric.
-#[pin_data]
-pub(super) struct Requests {
-    #[pin]
-    waiting: Mutex<KVec<Waiting>>,
+kernel::sync::global_lock! {
+    // SAFETY: Initialised in the module's init, before anyone can listen.
+    unsafe(uninit) static REQUESTS: Mutex<KVec<Waiting>> = KVec::new();
 }
 
-impl Requests {
-    pub(super) fn new() -> Result<Arc<Self>> {
-        Arc::pin_init(
-            pin_init!(Self {
-                waiting <- new_mutex!(KVec::new(), "kfabric_capi_requests"),
-            }),
-            GFP_KERNEL,
-        )
-    }
+/// Readies the list of requests. Once, at module load.
+///
+/// # Safety
+///
+/// Not called twice.
+pub(super) unsafe fn init() {
+    // SAFETY: The caller's promise.
+    unsafe { REQUESTS.init() }
+}
 
-    /// Adds one; what C is to know it by.
-    pub(super) fn add(&self, request: Arc<Request>, pep: u64) -> Result<*mut raw::kfid> {
-        let number = LAST.fetch_add(1, Ordering::Relaxed);
-        let one = Waiting {
-            number,
-            pep,
-            request,
-        };
-        self.waiting.lock().push(one, GFP_KERNEL)?;
-        // CAST: Not followed by anybody.
-        Ok(number as *mut raw::kfid)
-    }
+/// Frees the list's memory. Once, at module unload, when no passive endpoint is open.
+pub(super) fn exit() {
+    let left = core::mem::replace(&mut *REQUESTS.lock(), KVec::new());
+    drop(left);
+}
 
-    /// Runs `answer` with a request, which is used up if that succeeds.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: there is none such. Else what `answer` says.
-    pub(super) fn answer<T>(
-        &self,
-        handle: *mut raw::kfid,
-        answer: impl FnOnce(&Arc<Request>) -> Result<T>,
-    ) -> Result<T> {
-        let request = {
-            let waiting = self.waiting.lock();
-            let found = waiting.iter().find(|one| one.number == handle as u64);
-            found.map(|one| one.request.clone()).ok_or(EINVAL)?
-        };
-        let result = answer(&request)?;
-        let used = self.remove(|one| one.number == handle as u64);
-        drop(used);
-        Ok(result)
-    }
+/// Adds a request that came to the passive endpoint at address `pep`, on `fabric`; what C is to know it
+/// by.
+pub(super) fn add_request(
+    request: Arc<Request>,
+    pep: u64,
+    fabric: &Arc<Fabric>,
+) -> Result<*mut raw::kfid> {
+    let number = LAST.fetch_add(1, Ordering::Relaxed);
+    let one = Waiting {
+        number,
+        pep,
+        fabric: fabric.clone(),
+        request,
+    };
+    REQUESTS.lock().push(one, GFP_KERNEL)?;
+    // CAST: Not followed by anybody.
+    Ok(number as *mut raw::kfid)
+}
 
-    /// Refuses what a passive endpoint has left.
-    fn forget(&self, pep: u64) {
-        while let Some(one) = self.remove(|one| one.pep == pep) {
-            drop(one);
-        }
-    }
+/// Whether both are one fabric, opened once or twice: a consumer may open it anew for each connection.
+fn is_same(a: &Fabric, b: &Fabric) -> bool {
+    // Opened without a name it is the provider's, whichever.
+    let names = a.name() == b.name() || a.name().is_empty() || b.name().is_empty();
+    names && a.net().as_ptr() == b.net().as_ptr() && a.provider().name() == b.provider().name()
+}
 
-    fn remove(&self, which: impl Fn(&Waiting) -> bool) -> Option<Waiting> {
-        let mut waiting = self.waiting.lock();
-        let at = waiting.iter().position(which)?;
-        waiting.remove(at).ok()
+/// Runs `answer` with a request that came in on `fabric`, by whichever object of it. The request is used
+/// up if that succeeds.
+///
+/// # Errors
+///
+/// `EINVAL`: there is none such. Else what `answer` says.
+pub(super) fn answer_request<T>(
+    handle: *mut raw::kfid,
+    fabric: &Fabric,
+    answer: impl FnOnce(&Arc<Request>) -> Result<T>,
+) -> Result<T> {
+    let request = {
+        let waiting = REQUESTS.lock();
+        let found = waiting
+            .iter()
+            .find(|one| one.number == handle as u64 && is_same(&one.fabric, fabric));
+        found.map(|one| one.request.clone()).ok_or(EINVAL)?
+    };
+    let result = answer(&request)?;
+    let used = remove_request(|one| one.number == handle as u64);
+    drop(used);
+    Ok(result)
+}
+
+/// Refuses what a passive endpoint has left.
+fn forget_requests(pep: u64) {
+    while let Some(one) = remove_request(|one| one.pep == pep) {
+        drop(one);
     }
+}
+
+fn remove_request(which: impl Fn(&Waiting) -> bool) -> Option<Waiting> {
+    let mut waiting = REQUESTS.lock();
+    let at = waiting.iter().position(which)?;
+    waiting.remove(at).ok()
 }
 
 /// What a passive endpoint is before and after it listens.
@@ -153,7 +174,6 @@ pub(super) struct PepObj {
     fid: Opaque<raw::kfid_pep>,
     inner: Arc<Inner>,
     fabric: Arc<Fabric>,
-    requests: Arc<Requests>,
 }
 
 // SAFETY: Begins with its structure, whose class this is.
@@ -224,7 +244,6 @@ fn open(
         fid: Opaque::uninit(),
         inner,
         fabric: fabric.fabric.clone(),
-        requests: fabric.requests.clone(),
     };
     Ok(place.put(object, context, |c| {
         c.ops = ptr::from_ref(&super::ep::EP_OPS).cast_mut();
@@ -256,7 +275,7 @@ unsafe extern "C" fn pep_close(fid: *mut raw::kfid) -> c_int {
         pep.unseen();
     }
     // CAST: An address.
-    this.requests.forget(fid as u64);
+    forget_requests(fid as u64);
     0
 }
 
@@ -336,7 +355,7 @@ unsafe extern "C" fn reject(
 ) -> c_int {
     // SAFETY: The consumer passes one of ours, and as much data as it says.
     let (this, data) = unsafe { (obj::get::<PepObj, _>(pep), param(data, len)) };
-    code(data.and_then(|data| this.requests.answer(handle, |request| request.reject(data))))
+    code(data.and_then(|data| answer_request(handle, &this.fabric, |request| request.reject(data))))
 }
 
 /// Copies an address out as far as there is room.

@@ -147,9 +147,8 @@ fn open(
     let ep = if info.handle.is_null() {
         make(None)?
     } else {
-        domain
-            .requests
-            .answer(info.handle, |request| make(Some(request)))?
+        let fabric = domain.domain.fabric();
+        cm::answer_request(info.handle, fabric, |request| make(Some(request)))?
     };
     let object = EpObj {
         fid: Opaque::uninit(),

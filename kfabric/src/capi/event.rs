@@ -24,7 +24,7 @@ use kernel::{
 };
 
 use super::{
-    cm::Requests,
+    cm,
     fabric::{
         check_wait,
         FabricObj, //
@@ -82,7 +82,6 @@ struct Said {
 pub(super) struct EqObj {
     fid: Opaque<raw::kfid_eq>,
     pub(super) eq: Arc<Eq>,
-    requests: Arc<Requests>,
     said: Arc<Said>,
 }
 
@@ -137,7 +136,6 @@ fn open(
     let object = EqObj {
         fid: Opaque::uninit(),
         eq,
-        requests: fabric.requests.clone(),
         said,
     };
     let made = place.put(object, context, |c| {
@@ -200,7 +198,7 @@ impl EqObj {
                 if let Some(key) = request.auth() {
                     info::set_auth(&list, key)?;
                 }
-                let handle = self.requests.add(request.clone(), event.context)?;
+                let handle = cm::add_request(request.clone(), event.context, self.eq.fabric())?;
                 info = list.give();
                 // SAFETY: One info, ours until it is in the buffer.
                 unsafe { (*info).handle = handle };

@@ -3,6 +3,7 @@
 
 use core::ptr;
 use kernel::{
+    bindings,
     ffi::{
         c_int,
         c_void, //
@@ -16,10 +17,7 @@ use super::{
     atomic,
     auth,
     av,
-    cm::{
-        self,
-        Requests, //
-    },
+    cm,
     ep,
     event,
     info,
@@ -30,6 +28,10 @@ use super::{
         enosys,
         Object,
         Place, //
+    },
+    opened::{
+        self,
+        User, //
     },
     prov,
     queue,
@@ -54,7 +56,6 @@ use crate::{
 pub(super) struct FabricObj {
     fid: Opaque<raw::kfid_fabric>,
     pub(super) fabric: Arc<Fabric>,
-    pub(super) requests: Arc<Requests>,
 }
 
 // SAFETY: Begins with its structure, whose class this is.
@@ -85,7 +86,6 @@ static FABRIC_OPS: raw::kfi_ops_fabric = raw::kfi_ops_fabric {
 pub(super) struct DomainObj {
     fid: Opaque<raw::kfid_domain>,
     pub(super) domain: Arc<Domain>,
-    pub(super) requests: Arc<Requests>,
     /// Memory is bound to an endpoint each.
     pub(super) ep_keys: bool,
 }
@@ -145,16 +145,20 @@ fn no_device(e: Error) -> Error {
     }
 }
 
-fn open(attr: &raw::kfi_fabric_attr, context: *mut c_void) -> Result<*mut raw::kfid_fabric> {
+fn open(
+    user: User,
+    attr: &raw::kfi_fabric_attr,
+    context: *mut c_void,
+) -> Result<*mut raw::kfid_fabric> {
     // SAFETY: A caller's attributes have texts or null.
     let (provider, fabric) = unsafe { (name(attr.prov_name)?, name(attr.name)?) };
     let place = Place::<FabricObj>::new()?;
     let fabric = Fabric::open(Net::current(), name_str(&provider)?, name_str(&fabric)?)
         .map_err(no_device)?;
+    opened::add_fabric(place.ptr(), user, &fabric)?;
     let object = FabricObj {
         fid: Opaque::uninit(),
         fabric,
-        requests: Requests::new()?,
     };
     Ok(place.put(object, context, |c| {
         c.ops = ptr::from_ref(&FABRIC_OPS).cast_mut();
@@ -162,13 +166,14 @@ fn open(attr: &raw::kfi_fabric_attr, context: *mut c_void) -> Result<*mut raw::k
     }))
 }
 
-/// See `kfi_fabric()`.
+/// See `kfi_fabric()`. `user`: the module that calls, or null.
 ///
 /// # Safety
 ///
 /// As the header says.
 #[no_mangle]
 pub(crate) unsafe extern "C" fn kf_c_fabric(
+    user: *mut bindings::module,
     attr: *const raw::kfi_fabric_attr,
     fabric: *mut *mut raw::kfid_fabric,
     context: *mut c_void,
@@ -184,7 +189,7 @@ pub(crate) unsafe extern "C" fn kf_c_fabric(
     if let Some(answer) = unsafe { prov::fabric(attr, fabric, context) } {
         return answer;
     }
-    code(open(attr, context).map(|made| {
+    code(open(User(user), attr, context).map(|made| {
         // SAFETY: The caller's place.
         unsafe { *fabric = made }
     }))
@@ -196,6 +201,7 @@ unsafe extern "C" fn fabric_close(fid: *mut raw::kfid) -> c_int {
     if let Err(e) = this.fabric.close() {
         return e.to_errno();
     }
+    opened::remove_fabric(fid);
     // SAFETY: It is closed, so nothing of the consumer's uses it.
     drop(unsafe { obj::take::<FabricObj>(fid) });
     0
@@ -226,10 +232,10 @@ fn open_domain(
     if ep_keys && domain.attr().caps & KFI_EP_KEYS == 0 {
         return Err(eopnotsupp());
     }
+    opened::add_domain(place.ptr(), &domain)?;
     let object = DomainObj {
         fid: Opaque::uninit(),
         domain,
-        requests: fabric.requests.clone(),
         ep_keys,
     };
     Ok(place.put(object, context, |c| {
@@ -258,6 +264,7 @@ unsafe extern "C" fn domain_close(fid: *mut raw::kfid) -> c_int {
     if let Err(e) = this.domain.close() {
         return e.to_errno();
     }
+    opened::remove_domain(fid);
     // SAFETY: It is closed, so nothing of the consumer's uses it.
     drop(unsafe { obj::take::<DomainObj>(fid) });
     0

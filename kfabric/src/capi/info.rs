@@ -6,6 +6,7 @@
 
 use core::ptr;
 use kernel::{
+    bindings,
     ffi::{
         c_char,
         c_int,
@@ -16,15 +17,15 @@ use kernel::{
 };
 
 use super::{
-    fabric::{
-        name,
-        DomainObj,
-        FabricObj, //
-    },
+    fabric::name,
     obj::{
-        self,
         code,
         enosys, //
+    },
+    opened::{
+        self,
+        Instances,
+        User, //
     },
     prov,
     raw, //
@@ -313,9 +314,8 @@ unsafe fn wanted(hints: &raw::kfi_info) -> Result<InfoEntry> {
             return Err(enodata());
         }
         if !domain.domain.is_null() {
-            // SAFETY: A domain that the caller has opened.
-            let open = unsafe { obj::try_get::<DomainObj>(domain.domain.cast()) };
-            let open = &open.ok_or_else(enodata)?.domain;
+            // One that was closed, or never was, is not followed.
+            let open = opened::domain(domain.domain).ok_or_else(enodata)?;
             // A device that comes back is another one.
             if open.is_gone() {
                 return Err(enodata());
@@ -336,9 +336,9 @@ unsafe fn wanted(hints: &raw::kfi_info) -> Result<InfoEntry> {
             restrict(&mut want.fabric_name, name_str(&name(fabric.name)?)?)?;
         }
         if !fabric.fabric.is_null() {
-            // SAFETY: A fabric that the caller has opened.
-            let open = unsafe { obj::try_get::<FabricObj>(fabric.fabric.cast()) };
-            of_fabric(&mut want, &open.ok_or_else(enodata)?.fabric)?;
+            // As above.
+            let open = opened::fabric(fabric.fabric).ok_or_else(enodata)?;
+            of_fabric(&mut want, &open)?;
         }
     }
     Ok(want)
@@ -350,13 +350,10 @@ unsafe fn wanted(hints: &raw::kfi_info) -> Result<InfoEntry> {
 ///
 /// Hints are as the header says.
 unsafe fn name_ours(hints: &raw::kfi_info) -> bool {
-    // SAFETY: Attributes, and open objects in them, or null.
-    unsafe {
-        let fabric = hints.fabric_attr.as_ref();
-        let domain = hints.domain_attr.as_ref();
-        fabric.is_some_and(|of| obj::try_get::<FabricObj>(of.fabric.cast()).is_some())
-            || domain.is_some_and(|of| obj::try_get::<DomainObj>(of.domain.cast()).is_some())
-    }
+    // SAFETY: Attributes, or null.
+    let (fabric, domain) = unsafe { (hints.fabric_attr.as_ref(), hints.domain_attr.as_ref()) };
+    fabric.is_some_and(|of| opened::fabric(of.fabric).is_some())
+        || domain.is_some_and(|of| opened::domain(of.domain).is_some())
 }
 
 /// Wants what an open fabric is of.
@@ -629,6 +626,27 @@ pub(super) fn offer(entry: &InfoEntry, hints: Option<&raw::kfi_info>) -> Result<
     Ok(list)
 }
 
+/// Has an offer name the objects that are open of what it offers.
+fn name_instances(list: &List, entry: &InfoEntry, user: User, net: &Net) -> Result {
+    let names = (
+        name_str(&entry.prov_name)?,
+        name_str(&entry.fabric_name)?,
+        name_str(&entry.domain_name)?,
+    );
+    // SAFETY: An info of ours has these attributes, which nobody else knows of yet.
+    let (fabric, domain) = unsafe {
+        let info = &mut *list.first;
+        (&mut *info.fabric_attr, &mut *info.domain_attr)
+    };
+    let given = Instances {
+        fabric: fabric.fabric,
+        domain: domain.domain,
+    };
+    let found = opened::instances(given, user, net, names);
+    (fabric.fabric, domain.domain) = (found.fabric, found.domain);
+    Ok(())
+}
+
 /// What the core's providers have.
 ///
 /// # Safety
@@ -639,6 +657,7 @@ unsafe fn of_core(
     service: *const c_char,
     flags: u64,
     hints: Option<&raw::kfi_info>,
+    user: User,
     list: &mut List,
 ) -> Result {
     let net = Net::current();
@@ -662,7 +681,9 @@ unsafe fn of_core(
                 addr.data.as_mut_ptr(),
                 &mut addr.len,
             )
-        })?;
+        })
+        // A name that is no address names nothing here.
+        .map_err(|_| enodata())?;
         if flags & raw::KFI_SOURCE != 0 {
             want.src_addr = addr;
         } else {
@@ -677,19 +698,22 @@ unsafe fn of_core(
         if port != [0; 2] && entry.src_addr.len != 0 {
             entry.src_addr.data[2..4].copy_from_slice(&port);
         }
+        let made = offer(&entry, hints)?;
+        name_instances(&made, &entry, user, &net)?;
         // SAFETY: The list is ours to give away.
-        unsafe { list.push(offer(&entry, hints)?.give()) };
+        unsafe { list.push(made.give()) };
     }
     Ok(())
 }
 
-/// See `kfi_getinfo()`.
+/// See `kfi_getinfo()`. `user`: the module that calls, or null.
 ///
 /// # Safety
 ///
 /// As the header says.
 #[no_mangle]
 pub(crate) unsafe extern "C" fn kf_c_getinfo(
+    user: *mut bindings::module,
     version: u32,
     node: *const c_char,
     service: *const c_char,
@@ -710,7 +734,7 @@ pub(crate) unsafe extern "C" fn kf_c_getinfo(
         let ours = match unsafe { hints.as_ref() } {
             _ if flags & !known != 0 => Err(EINVAL),
             // SAFETY: The caller's promise.
-            hints => unsafe { of_core(node, service, flags, hints, &mut list) },
+            hints => unsafe { of_core(node, service, flags, hints, User(user), &mut list) },
         };
         // A provider in C reads addresses and flags by itself.
         // SAFETY: The caller's promise.

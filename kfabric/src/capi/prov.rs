@@ -74,13 +74,13 @@ kernel::sync::global_lock! {
 /// # Safety
 ///
 /// Not called twice.
-pub(crate) unsafe fn init() {
+pub(super) unsafe fn init() {
     // SAFETY: The caller's promise.
     unsafe { PROVIDERS.init() }
 }
 
 /// Gives back what the lists took. Once, at module unload.
-pub(crate) fn exit() {
+pub(super) fn exit() {
     let mut lists = PROVIDERS.lock();
     lists.providers = KVec::new();
     lists.asked = KVec::new();
