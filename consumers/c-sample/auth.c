@@ -5,6 +5,7 @@
 #include <linux/bvec.h>
 #include <linux/cred.h>
 #include <linux/delay.h>
+#include <linux/minmax.h>
 #include <linux/sched.h>
 #include <linux/slab.h>
 #include <linux/string.h>
@@ -139,6 +140,59 @@ static void reach(struct test *t)
 		EXPECT_EQ(t, kfi_close(&mr->fid), 0);
 	if (dynamic)
 		EXPECT_EQ(t, kfi_close(&dynamic->fid), 0);
+}
+
+/* What an object says of the room in a request to connect. */
+static size_t room(struct test *t, struct kfid *fid)
+{
+	size_t value = 0, len = sizeof(value);
+
+	EXPECT_EQ(t, kfi_getopt(fid, KFI_OPT_ENDPOINT, KFI_OPT_CM_DATA_SIZE, &value, &len), 0);
+	return value;
+}
+
+/* As much as is said fits into a request, and no more. */
+static void connect_with_all(struct test *t)
+{
+	struct kfi_info *info = kfi_dupinfo(t->st->info), *request = NULL;
+	u8 said[256];
+	size_t fits;
+
+	if (!EXPECT(t, info))
+		return;
+	fill(said, sizeof(said), 5);
+	if (side_open(t, &t->a, info, 0)) {
+		fits = room(t, &t->a.ep->fid);
+		EXPECT_EQ(t, room(t, &t->st->pep->fid), fits);
+		EXPECT(t, fits > 0 && fits < sizeof(said));
+		EXPECT_EQ(t, kfi_connect(t->a.ep, &t->st->addr, said, fits + 1), -EINVAL);
+		if (EXPECT_EQ(t, kfi_connect(t->a.ep, &t->st->addr, said, fits), 0))
+			request = next_request(t);
+		if (request) {
+			fits = min(fits, sizeof(t->b.said));
+			EXPECT(t, t->b.said_len >= fits && !memcmp(t->b.said, said, fits));
+			EXPECT_EQ(t, kfi_reject(t->st->pep, request->handle, NULL, 0), 0);
+		}
+	}
+	kfi_freeinfo(request);
+	kfi_freeinfo(info);
+	side_close(t, &t->a);
+}
+
+static void data_sizes(struct test *t)
+{
+	struct kfi_info *info = kfi_dupinfo(t->st->info);
+	struct place place;
+
+	connect_with_all(t);
+	if (!EXPECT(t, info))
+		return;
+	if (name_key(t, info->ep_attr, ours, sizeof(ours))) {
+		if (listen_under(t, &place, info))
+			connect_with_all(t);
+		listen_no_more(t, &place);
+	}
+	kfi_freeinfo(info);
 }
 
 static void of_endpoints(struct test *t)
@@ -308,6 +362,7 @@ static void grants(struct test *t)
 }
 
 const struct group auth_tests[] = {
+	{ "connect_with_all_data_that_getopt_allows_fits", data_sizes, false },
 	{ "auth_keys_of_endpoints", of_endpoints, false },
 	{ "auth_key_of_a_domain", of_a_domain, false },
 	{ "auth_keys_keep_others_out", others, false },

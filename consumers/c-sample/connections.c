@@ -240,14 +240,25 @@ static void half_bound(struct test *t)
 {
 	struct kfid_ep *ep;
 	size_t value = 0, len = sizeof(value);
+	bool opened;
 
-	if (!EXPECT_EQ(t, kfi_endpoint(t->st->domain, t->st->info, &ep, NULL), 0))
+	/* As many contexts as there may be of a scalable endpoint; this is none. */
+	t->st->info->ep_attr->tx_ctx_cnt = SIZE_MAX;
+	EXPECT_EQ(t, kfi_endpoint(t->st->domain, t->st->info, &ep, NULL), -EINVAL);
+	t->st->info->ep_attr->tx_ctx_cnt = 4;
+	opened = EXPECT_EQ(t, kfi_endpoint(t->st->domain, t->st->info, &ep, NULL), 0);
+	t->st->info->ep_attr->tx_ctx_cnt = 1;
+	if (!opened)
 		return;
 	EXPECT_EQ(t, kfi_enable(ep), -EINVAL);
 	EXPECT_EQ(t, kfi_connect(ep, &t->st->addr, NULL, 0), -EINVAL);
 	EXPECT_EQ(t, kfi_ep_bind(ep, &t->st->domain->fid, 0), -EINVAL);
 	EXPECT_EQ(t, kfi_getopt(&ep->fid, KFI_OPT_ENDPOINT, KFI_OPT_CM_DATA_SIZE, &value, &len), 0);
 	EXPECT(t, value > 0);
+	EXPECT_EQ(t, kfi_getopt(&ep->fid, KFI_OPT_ENDPOINT, KFI_OPT_CM_DATA_SIZE, NULL, &len),
+		  -EINVAL);
+	EXPECT_EQ(t, kfi_getopt(&ep->fid, KFI_OPT_ENDPOINT, KFI_OPT_CM_DATA_SIZE, &value, NULL),
+		  -EINVAL);
 	EXPECT_EQ(t, kfi_getopt(&ep->fid, KFI_OPT_ENDPOINT, KFI_OPT_MIN_MULTI_RECV, &value, &len),
 		  -ENOPROTOOPT);
 	EXPECT_EQ(t, kfi_setopt(&ep->fid, KFI_OPT_ENDPOINT, KFI_OPT_MIN_MULTI_RECV, &value, len),

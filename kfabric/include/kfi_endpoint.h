@@ -189,9 +189,13 @@ static inline int kfi_passive_ep(struct kfid_fabric *fabric, struct kfi_info *in
  *
  * May sleep.
  *
+ * A request is accepted on a domain of its fabric and its device, by whichever object of that fabric:
+ * that of the passive endpoint, or one that was opened since. An endpoint has one context on each side,
+ * whatever tx_ctx_cnt and rx_ctx_cnt say.
+ *
  * Return: 0; -EKEYREJECTED: the peer that asks has not proven to have the endpoint's auth key;
- * -EINVAL: more than the domain has, or the request came in on another device, or was
- * answered, or its passive endpoint is closed; -ENOSYS: not of type KFI_EP_MSG.
+ * -EINVAL: more than the domain has, or KFI_SHARED_CONTEXT, or the request came in on another device,
+ * or was answered, or its passive endpoint is closed; -ENOSYS: not of type KFI_EP_MSG.
  */
 static inline int kfi_endpoint(struct kfid_domain *domain, struct kfi_info *info,
 			       struct kfid_ep **ep, void *context)
@@ -252,7 +256,10 @@ static inline int kfi_setopt(struct kfid *fid, int level, int optname, const voi
 	return ep->ops->setopt(fid, level, optname, optval, optlen);
 }
 
-/* Asks for an option. KFI_OPT_CM_DATA_SIZE: bytes that a request to connect may carry. */
+/*
+ * Asks for an option. KFI_OPT_CM_DATA_SIZE: bytes that fit in a request to connect: of an endpoint in
+ * its own, of a passive endpoint in one that comes to it. An auth key leaves less room.
+ */
 static inline int kfi_getopt(struct kfid *fid, int level, int optname, void *optval, size_t *optlen)
 {
 	struct kfid_ep *ep = container_of(fid, struct kfid_ep, fid);

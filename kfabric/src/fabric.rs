@@ -130,9 +130,36 @@ impl Fabric {
         &self.net
     }
 
+    /// Application bytes in a connection request that comes in here, to a passive endpoint with, or
+    /// without, an auth key: as many as may come by any of its devices.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn request_size(&self, keyed: bool) -> Result<u32> {
+        let mut offered = KVec::new();
+        let all = InfoEntry::default();
+        self.provider().getinfo(&self.net, &all, &mut offered)?;
+        let any = self.name().is_empty();
+        let ours = |entry: &&InfoEntry| any || name_str(&entry.fabric_name) == Ok(self.name());
+        let sizes = offered.iter().filter(ours).map(|entry| entry.cm_data_size);
+        Ok(cm_data_room(sizes.max().unwrap_or(0), keyed))
+    }
+
     /// Closes; `EBUSY` while a domain, event queue or passive endpoint is open on it.
     pub fn close(&self) -> Result {
         self.children.close()
+    }
+}
+
+/// Of a request's `size` bytes those that are the application's: an auth key's proof takes some.
+fn cm_data_room(size: u32, keyed: bool) -> u32 {
+    // CAST: A small number.
+    let room = KFI_AUTH_CM_DATA as u32;
+    if keyed {
+        size.min(room)
+    } else {
+        size
     }
 }
 
@@ -300,13 +327,7 @@ impl Domain {
 
     /// Application bytes in a connection request of an endpoint with, or without, an auth key.
     pub(crate) fn cm_data_size(&self, keyed: bool) -> u32 {
-        // CAST: A small number.
-        let room = KFI_AUTH_CM_DATA as u32;
-        if keyed {
-            self.attr.cm_data_size.min(room)
-        } else {
-            self.attr.cm_data_size
-        }
+        cm_data_room(self.attr.cm_data_size, keyed)
     }
 
     /// Its device's name.

@@ -327,6 +327,22 @@ unsafe extern "C" fn listen(pep: *mut raw::kfid_pep) -> c_int {
     code(this.listen(pep as u64))
 }
 
+/// Bytes that a request may carry that comes to a passive endpoint.
+///
+/// # Errors
+///
+/// What the provider says when it is asked.
+///
+/// # Safety
+///
+/// `fid` is that of an open passive endpoint of ours.
+pub(super) unsafe fn request_size(fid: *mut raw::kfid) -> Result<u32> {
+    // SAFETY: The caller's promise.
+    let this = unsafe { obj::get::<PepObj, _>(fid) };
+    let keyed = !this.inner.state.lock().auth.is_empty();
+    this.fabric.request_size(keyed)
+}
+
 /// Application data of a request or an answer.
 ///
 /// # Errors

@@ -48,6 +48,9 @@ use crate::{
     },
 };
 
+/// `KFI_SHARED_CONTEXT`, as a count of contexts.
+const SHARED_CONTEXT: usize = usize::MAX;
+
 /// An endpoint.
 #[repr(C)]
 pub(super) struct EpObj {
@@ -108,7 +111,8 @@ fn open(
         if ep.type_ != raw::kfi_ep_type_KFI_EP_UNSPEC && ep.type_ != KFI_EP_MSG {
             return Err(enosys());
         }
-        if ep.tx_ctx_cnt > 1 || ep.rx_ctx_cnt > 1 {
+        // One context of its own on each side, whatever a scalable endpoint would have.
+        if ep.tx_ctx_cnt == SHARED_CONTEXT || ep.rx_ctx_cnt == SHARED_CONTEXT {
             return Err(EINVAL);
         }
     }
@@ -261,14 +265,23 @@ unsafe extern "C" fn getopt(
 ) -> c_int {
     // CAST: Both are small.
     let option = (level as u32, name as u32);
-    // SAFETY: The consumer passes one of ours.
-    let this = unsafe { obj::try_get::<EpObj>(fid) };
-    let Some(this) = this.filter(|_| option == (raw::KFI_OPT_ENDPOINT, raw::KFI_OPT_CM_DATA_SIZE))
-    else {
+    if option != (raw::KFI_OPT_ENDPOINT, raw::KFI_OPT_CM_DATA_SIZE) {
         return no_option().to_errno();
+    }
+    // SAFETY: The consumer passes one of ours.
+    let size = match unsafe { obj::try_get::<EpObj>(fid) } {
+        Some(this) => Ok(this.ep.cm_data_size()),
+        // SAFETY: What is no endpoint of ours is a passive one.
+        None => unsafe { cm::request_size(fid) },
     };
-    // CAST: A `u32` fits.
-    let size = this.ep.domain().attr().cm_data_size as usize;
+    let size = match size {
+        // CAST: A `u32` fits.
+        Ok(size) => size as usize,
+        Err(e) => return e.to_errno(),
+    };
+    if value.is_null() || len.is_null() {
+        return EINVAL.to_errno();
+    }
     // SAFETY: The caller's places; the first has as many bytes as the second says.
     unsafe {
         let room = *len;
