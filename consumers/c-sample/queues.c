@@ -73,6 +73,84 @@ static void waiting(struct test *t)
 	EXPECT(t, kfi_eq_strerror(t->b.eq, 5, NULL, NULL, 0));
 }
 
+/* Takes the one completion by the kernel's wait queue: whether it came. */
+static bool by_head(struct test *t, struct kfid_cq *cq, struct wait_queue_head *head, void *context)
+{
+	struct kfi_cq_entry entry = {};
+	ssize_t got = -EAGAIN;
+
+	wait_event_timeout(*head, (got = kfi_cq_read(cq, &entry, 1)) != -EAGAIN,
+			   msecs_to_jiffies(LIMIT_MS));
+	return EXPECT_EQ(t, got, 1) && EXPECT(t, entry.op_context == context);
+}
+
+static int sender(void *test)
+{
+	struct test *t = test;
+
+	msleep(50);
+	return kfi_send(t->a.ep, NULL, 0, NULL, 0, t);
+}
+
+/* Queues that are waited for by a wait queue, and for ever. */
+static void wait_queues(struct test *t)
+{
+	struct kfi_cq_attr cq_attr = { .wait_obj = KFI_WAIT_QUEUE, .flags = KFI_SEND | KFI_RECV };
+	struct kfi_eq_attr eq_attr = { .wait_obj = KFI_WAIT_QUEUE };
+	struct kfi_info *info = kfi_dupinfo(t->st->info), *request = NULL;
+	struct wait_queue_head *cq_head = NULL, *eq_head = NULL;
+	struct kfi_cq_entry entry = {};
+	struct kfi_eq_cm_entry cm = {};
+	struct task_struct *task;
+	ssize_t got = -EAGAIN;
+	u32 event = 0;
+
+	if (!EXPECT(t, info))
+		return;
+	if (EXPECT_EQ(t, kfi_eq_open(t->st->fabric, &eq_attr, &t->a.eq, NULL, t), 0) &&
+	    EXPECT_EQ(t, kfi_cq_open(t->st->domain, &cq_attr, &t->a.cq, NULL, t), 0) &&
+	    EXPECT_EQ(t, kfi_endpoint(t->st->domain, info, &t->a.ep, t), 0)) {
+		EXPECT_EQ(t, kfi_ep_bind(t->a.ep, &t->a.eq->fid, 0), 0);
+		EXPECT_EQ(t, kfi_ep_bind(t->a.ep, &t->a.cq->fid, KFI_TRANSMIT | KFI_RECV), 0);
+		EXPECT_EQ(t, kfi_control(&t->a.cq->fid, KFI_GETWAIT, NULL), -EINVAL);
+		EXPECT_EQ(t, kfi_control(&t->a.cq->fid, KFI_BACKLOG, NULL), -ENOSYS);
+		EXPECT_EQ(t, kfi_control(&t->a.cq->fid, KFI_GETWAIT, &cq_head), 0);
+		EXPECT_EQ(t, kfi_control(&t->a.eq->fid, KFI_GETWAIT, &eq_head), 0);
+		if (EXPECT_EQ(t, kfi_connect(t->a.ep, &t->st->addr, NULL, 0), 0))
+			request = next_request(t);
+	}
+	if (!request || !side_open(t, &t->b, request, 0) ||
+	    !EXPECT_EQ(t, kfi_accept(t->b.ep, NULL, 0), 0) || !EXPECT(t, cq_head && eq_head))
+		goto out;
+	wait_event_timeout(*eq_head, (got = kfi_eq_read(t->a.eq, &event, &cm, sizeof(cm), 0)) !=
+			   -EAGAIN, msecs_to_jiffies(LIMIT_MS));
+	if (!EXPECT_EQ(t, got, sizeof(cm)) || !EXPECT_EQ(t, event, KFI_CONNECTED) ||
+	    !EXPECT_EQ(t, side_event(&t->b, &event), 0))
+		goto out;
+	EXPECT_EQ(t, kfi_recv(t->b.ep, NULL, 0, NULL, 0, t), 0);
+	EXPECT_EQ(t, kfi_recv(t->b.ep, NULL, 0, NULL, 0, t), 0);
+	EXPECT_EQ(t, kfi_send(t->a.ep, NULL, 0, NULL, 0, t), 0);
+	by_head(t, t->a.cq, cq_head, t);
+	/* Without a limit, by 0: nothing has been posted when it begins to wait. */
+	task = kthread_run(sender, t, "kfi_c_sample");
+	if (EXPECT(t, !IS_ERR(task))) {
+		EXPECT_EQ(t, kfi_cq_sread(t->a.cq, &entry, 1, NULL, 0), 1);
+		EXPECT(t, entry.op_context == t);
+	}
+	/* By a negative number. */
+	EXPECT_EQ(t, kfi_recv(t->b.ep, NULL, 0, NULL, 0, t), 0);
+	EXPECT_EQ(t, kfi_send(t->a.ep, NULL, 0, NULL, 0, request), 0);
+	EXPECT_EQ(t, kfi_cq_sread(t->a.cq, &entry, 1, NULL, -1), 1);
+	EXPECT(t, entry.op_context == request);
+	EXPECT_EQ(t, kfi_shutdown(t->b.ep, 0), 0);
+	EXPECT_EQ(t, kfi_eq_sread(t->a.eq, &event, &cm, sizeof(cm), 0, 0), sizeof(cm));
+	EXPECT_EQ(t, event, KFI_SHUTDOWN);
+out:
+	pair_close(t);
+	kfi_freeinfo(request);
+	kfi_freeinfo(info);
+}
+
 static void formats(struct test *t)
 {
 	struct kfi_cq_attr attr = { .size = 8 };
@@ -91,6 +169,15 @@ static void formats(struct test *t)
 	attr.wait_obj = KFI_WAIT_SET;
 	EXPECT_EQ(t, kfi_cq_open(domain, &attr, &cq, NULL, NULL), -ENOSYS);
 	attr.wait_obj = KFI_WAIT_UNSPEC;
+	attr.flags = KFI_MORE;
+	EXPECT_EQ(t, kfi_cq_open(domain, &attr, &cq, NULL, NULL), -EINVAL);
+	attr.flags = KFI_SEND | KFI_RECV | KFI_AFFINITY;
+	if (EXPECT_EQ(t, kfi_cq_open(domain, &attr, &cq, NULL, NULL), 0)) {
+		struct wait_queue_head *head;
+
+		EXPECT_EQ(t, kfi_control(&cq->fid, KFI_GETWAIT, &head), -ENOSYS);
+		EXPECT_EQ(t, kfi_close(&cq->fid), 0);
+	}
 	attr.size = SIZE_MAX;
 	EXPECT_EQ(t, kfi_cq_open(domain, &attr, &cq, NULL, NULL), -EINVAL);
 	if (EXPECT_EQ(t, kfi_cq_open(domain, NULL, &cq, NULL, NULL), 0))
@@ -211,6 +298,7 @@ const struct group queue_tests[] = {
 	{ "handlers_are_called", handlers, true },
 	{ "queues_are_waited_for", waiting, true },
 	{ "queues_of_all_formats", formats, false },
+	{ "sread_with_a_wait_queue_waits_for_ever", wait_queues, false },
 	{ "selective_completion", selective, false },
 	{ "counters", counters, false },
 	{ "counted_operations", counted, false },

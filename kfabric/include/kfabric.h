@@ -677,7 +677,7 @@ enum {
 	KFI_GETOPSFLAG,		/* u64 * */
 	KFI_SETOPSFLAG,		/* u64 * */
 	KFI_ALIAS,		/* struct kfi_alias * */
-	KFI_GETWAIT,		/* void ** */
+	KFI_GETWAIT,		/* struct wait_queue_head ** */
 	KFI_ENABLE,		/* NULL */
 	KFI_BACKLOG,		/* int * */
 	KFI_GET_RAW_MR,		/* struct kfi_mr_raw_attr * */

@@ -12,7 +12,8 @@
  * @KFI_WAIT_NONE: nothing; it reads, or has a handler
  * @KFI_WAIT_UNSPEC: the calls that wait (sread)
  * @KFI_WAIT_SET: a wait set
- * @KFI_WAIT_QUEUE: a wait queue of the kernel
+ * @KFI_WAIT_QUEUE: a wait queue of the kernel, which kfi_control() with KFI_GETWAIT gives: whoever
+ *	sleeps in it looks by reading. The calls that wait work, too
  */
 enum kfi_wait_obj {
 	KFI_WAIT_NONE,
@@ -55,8 +56,8 @@ struct kfid_poll {
 /**
  * struct kfi_eq_attr - an event queue
  * @size: requests to connect that may wait in it; 0: 64
- * @flags: 0
- * @wait_obj: KFI_WAIT_NONE or KFI_WAIT_UNSPEC
+ * @flags: KFI_AFFINITY, which is taken and has no effect, or 0
+ * @wait_obj: KFI_WAIT_NONE, KFI_WAIT_UNSPEC or KFI_WAIT_QUEUE
  * @signaling_vector: not used
  * @wait_set: not used
  */
@@ -223,9 +224,9 @@ enum kfi_cq_wait_cond {
 /**
  * struct kfi_cq_attr - a completion queue
  * @size: entries; 0: 1024
- * @flags: KFI_AFFINITY, which is taken and has no effect, or 0
+ * @flags: KFI_AFFINITY, KFI_SEND and KFI_RECV, which are taken and have no effect
  * @format: what an entry has
- * @wait_obj: KFI_WAIT_NONE or KFI_WAIT_UNSPEC
+ * @wait_obj: KFI_WAIT_NONE, KFI_WAIT_UNSPEC or KFI_WAIT_QUEUE
  * @signaling_vector: not used
  * @wait_cond: what ends a wait
  * @wait_set: not used
@@ -276,6 +277,7 @@ enum kfi_cntr_events {
 	KFI_CNTR_EVENTS_COMP,
 };
 
+/* A counter is waited for by kfi_cntr_wait(): @wait_obj is KFI_WAIT_NONE or KFI_WAIT_UNSPEC. */
 struct kfi_cntr_attr {
 	enum kfi_cntr_events	events;
 	enum kfi_wait_obj	wait_obj;
@@ -384,8 +386,9 @@ static inline ssize_t kfi_eq_write(struct kfid_eq *eq, u32 event, const void *bu
 }
 
 /*
- * kfi_eq_read() that waits, up to @timeout milliseconds (negative: for ever): -EAGAIN when they
- * have passed, -EINTR for a signal.
+ * kfi_eq_read() that waits, up to @timeout milliseconds: -EAGAIN when they have passed, -EINTR for a
+ * signal. Negative: for ever. 0: it does not wait; but of a queue with KFI_WAIT_QUEUE for ever, as in
+ * published providers.
  */
 static inline ssize_t kfi_eq_sread(struct kfid_eq *eq, u32 *event, void *buf, size_t len,
 				   int timeout, u64 flags)
@@ -434,7 +437,8 @@ static inline ssize_t kfi_cq_readerr(struct kfid_cq *cq, struct kfi_cq_err_entry
  * @buf: entries of the queue's format
  * @count: how many there is room for
  * @cond: with KFI_CQ_COND_THRESHOLD: a size_t, entries to wait for
- * @timeout: milliseconds; negative: for ever
+ * @timeout: milliseconds; negative: for ever; 0: it does not wait, but of a queue with
+ *	KFI_WAIT_QUEUE for ever, as in published providers
  *
  * Sleeps.
  *

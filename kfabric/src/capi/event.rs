@@ -27,6 +27,8 @@ use super::{
     cm,
     fabric::{
         check_wait,
+        deadline,
+        get_wait,
         FabricObj, //
     },
     info,
@@ -47,7 +49,6 @@ use crate::{
         EqHandler,
         Event, //
     },
-    sys::wait::Deadline,
     uapi, //
 };
 
@@ -83,6 +84,8 @@ pub(super) struct EqObj {
     fid: Opaque<raw::kfid_eq>,
     pub(super) eq: Arc<Eq>,
     said: Arc<Said>,
+    /// It is waited for by a wait queue of the kernel.
+    by_queue: bool,
 }
 
 // SAFETY: Begins with its structure, whose class this is.
@@ -96,7 +99,7 @@ static EQ: raw::kfi_ops = raw::kfi_ops {
     size: size_of::<raw::kfi_ops>(),
     close: Some(close),
     bind: Some(obj::no_bind),
-    control: Some(obj::no_control),
+    control: Some(control),
     ops_open: Some(obj::no_ops),
 };
 
@@ -115,9 +118,9 @@ fn open(
     handler: raw::kfi_event_handler,
     context: *mut c_void,
 ) -> Result<*mut raw::kfid_eq> {
-    let mut depth = 0;
+    let (mut depth, mut by_queue) = (0, false);
     if let Some(attr) = attr {
-        check_wait(attr.wait_obj, attr.wait_set)?;
+        by_queue = check_wait(attr.wait_obj, attr.wait_set)?;
         if attr.flags & !u64::from(raw::KFI_AFFINITY) != 0 {
             return Err(EINVAL);
         }
@@ -137,6 +140,7 @@ fn open(
         fid: Opaque::uninit(),
         eq,
         said,
+        by_queue,
     };
     let made = place.put(object, context, |c| {
         c.ops = ptr::from_ref(&OPS).cast_mut();
@@ -170,6 +174,14 @@ unsafe extern "C" fn close(fid: *mut raw::kfid) -> c_int {
     // SAFETY: It is closed: no event is added to it any more, and nobody uses it.
     drop(unsafe { obj::take::<EqObj>(fid) });
     0
+}
+
+unsafe extern "C" fn control(fid: *mut raw::kfid, command: c_int, arg: *mut c_void) -> c_int {
+    // SAFETY: The consumer passes one of ours, and what the command takes.
+    unsafe {
+        let this = obj::get::<EqObj, _>(fid);
+        code(get_wait(command, this.by_queue, this.eq.wait(), arg))
+    }
 }
 
 impl EqObj {
@@ -261,7 +273,7 @@ unsafe extern "C" fn sread(
 ) -> isize {
     // SAFETY: As for `read`.
     let this = unsafe { obj::get::<EqObj, _>(eq) };
-    let deadline = Deadline::in_ms(timeout);
+    let deadline = deadline(timeout, this.by_queue);
     loop {
         let left = deadline.left_ms();
         let waited = this.eq.wait().wait_until(|| this.eq.waiting() != 0, left);

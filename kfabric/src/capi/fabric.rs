@@ -45,6 +45,10 @@ use crate::{
     },
     net::Net,
     object::name_str,
+    sys::wait::{
+        Deadline,
+        WaitQueue, //
+    },
     uapi::{
         KFI_EP_KEYS,
         KFI_NAME_MAX, //
@@ -288,14 +292,57 @@ not_offered! {
     srx_ctx(*mut raw::kfid_domain, *mut raw::kfi_rx_attr, *mut *mut raw::kfid_ep, *mut c_void);
 }
 
-/// The error of a queue that is opened with what there is not.
-pub(super) fn check_wait(wait_obj: raw::kfi_wait_obj, wait_set: *mut raw::kfid_wait) -> Result {
-    match wait_obj {
-        raw::kfi_wait_obj_KFI_WAIT_NONE | raw::kfi_wait_obj_KFI_WAIT_UNSPEC => {}
-        _ => return Err(enosys()),
-    }
+/// Whether a queue's consumer waits by a wait queue of the kernel.
+///
+/// # Errors
+///
+/// `ENOSYS`: by something else than the calls that wait or a wait queue.
+pub(super) fn check_wait(
+    wait_obj: raw::kfi_wait_obj,
+    wait_set: *mut raw::kfid_wait,
+) -> Result<bool> {
     if !wait_set.is_null() {
         return Err(enosys());
     }
+    match wait_obj {
+        raw::kfi_wait_obj_KFI_WAIT_NONE | raw::kfi_wait_obj_KFI_WAIT_UNSPEC => Ok(false),
+        raw::kfi_wait_obj_KFI_WAIT_QUEUE => Ok(true),
+        _ => Err(enosys()),
+    }
+}
+
+/// Up to when a call waits that is given `timeout`. Zero is no wait, but of a queue with
+/// `KFI_WAIT_QUEUE`: published providers, whose consumers set it, wait for ever then.
+pub(super) fn deadline(timeout: c_int, by_queue: bool) -> Deadline {
+    match timeout {
+        0 if by_queue => Deadline::in_ms(-1),
+        ms => Deadline::in_ms(ms),
+    }
+}
+
+/// Answers `KFI_GETWAIT` of a queue that is waited for by `wait`.
+///
+/// # Errors
+///
+/// `ENOSYS`: another command, or it was not opened with `KFI_WAIT_QUEUE`. `EINVAL`: no place.
+///
+/// # Safety
+///
+/// With `KFI_GETWAIT` `arg` is the caller's place for a pointer, or null.
+pub(super) unsafe fn get_wait(
+    command: c_int,
+    by_queue: bool,
+    wait: &WaitQueue,
+    arg: *mut c_void,
+) -> Result {
+    // CAST: Commands are small.
+    if command as u32 != raw::KFI_GETWAIT || !by_queue {
+        return Err(enosys());
+    }
+    if arg.is_null() {
+        return Err(EINVAL);
+    }
+    // SAFETY: The caller's promise.
+    unsafe { *arg.cast::<*mut bindings::wait_queue_head>() = wait.as_ptr() };
     Ok(())
 }

@@ -30,11 +30,14 @@ use kernel::{
 use super::{
     fabric::{
         check_wait,
+        deadline,
+        get_wait,
         DomainObj, //
     },
     obj::{
         self,
         code,
+        enosys,
         kfi_error,
         Object,
         Place, //
@@ -143,6 +146,8 @@ pub(super) struct CqObj {
     pub(super) handler: Option<Arc<Handler>>,
     format: raw::kfi_cq_format,
     threshold: bool,
+    /// It is waited for by a wait queue of the kernel.
+    by_queue: bool,
 }
 
 // SAFETY: Begins with its structure, whose class this is.
@@ -156,7 +161,7 @@ static CQ: raw::kfi_ops = raw::kfi_ops {
     size: size_of::<raw::kfi_ops>(),
     close: Some(cq_close),
     bind: Some(obj::no_bind),
-    control: Some(obj::no_control),
+    control: Some(cq_control),
     ops_open: Some(obj::no_ops),
 };
 
@@ -177,10 +182,11 @@ fn open_cq(
     wanted: raw::kfi_comp_handler,
     context: *mut c_void,
 ) -> Result<*mut raw::kfid_cq> {
-    let (mut depth, mut format, mut threshold) = (0, 0, false);
+    let (mut depth, mut format, mut threshold, mut by_queue) = (0, 0, false, false);
     if let Some(attr) = attr {
-        check_wait(attr.wait_obj, attr.wait_set)?;
-        if attr.flags & !u64::from(raw::KFI_AFFINITY) != 0 {
+        by_queue = check_wait(attr.wait_obj, attr.wait_set)?;
+        // Hints, two of them of what kinds of entry there will be.
+        if attr.flags & !u64::from(raw::KFI_AFFINITY | raw::KFI_SEND | raw::KFI_RECV) != 0 {
             return Err(EINVAL);
         }
         depth = u32::try_from(attr.size).map_err(|_| EINVAL)?;
@@ -232,6 +238,7 @@ fn open_cq(
         handler: handler.clone(),
         format,
         threshold,
+        by_queue,
     };
     let made = place.put(object, context, |c| {
         c.ops = ptr::from_ref(&CQ_OPS).cast_mut();
@@ -270,6 +277,14 @@ unsafe extern "C" fn cq_close(fid: *mut raw::kfid) -> c_int {
     // SAFETY: It is closed: no entry is added to it any more, what was is told, and nobody uses it.
     drop(unsafe { obj::take::<CqObj>(fid) });
     0
+}
+
+unsafe extern "C" fn cq_control(fid: *mut raw::kfid, command: c_int, arg: *mut c_void) -> c_int {
+    // SAFETY: The consumer passes one of ours, and what the command takes.
+    unsafe {
+        let this = obj::get::<CqObj, _>(fid);
+        code(get_wait(command, this.by_queue, this.cq.wait(), arg))
+    }
 }
 
 /// What an entry is in one of the API's formats.
@@ -507,7 +522,7 @@ unsafe extern "C" fn sread(
     let heard = reading.heard.load(Ordering::Acquire);
     let signals = || reading.signals.load(Ordering::Acquire);
     let ready = || this.is_ready(wanted) || signals() != heard;
-    let deadline = Deadline::in_ms(timeout);
+    let deadline = deadline(timeout, this.by_queue);
     loop {
         let left = deadline.left_ms();
         if let Err(e) = this.cq.wait().wait_until(ready, left) {
@@ -609,7 +624,10 @@ fn open_cntr(
     context: *mut c_void,
 ) -> Result<*mut raw::kfid_cntr> {
     if let Some(attr) = attr {
-        check_wait(attr.wait_obj, attr.wait_set)?;
+        // A counter has no wait queue to give away.
+        if check_wait(attr.wait_obj, attr.wait_set)? {
+            return Err(enosys());
+        }
         if attr.events != raw::kfi_cntr_events_KFI_CNTR_EVENTS_COMP || attr.flags != 0 {
             return Err(EINVAL);
         }

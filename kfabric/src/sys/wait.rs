@@ -74,6 +74,11 @@ impl WaitQueue {
         })
     }
 
+    /// The C object, for a consumer in C to wait by.
+    pub(crate) fn as_ptr(&self) -> *mut bindings::wait_queue_head {
+        self.head.get()
+    }
+
     /// Wakes all who wait. Any context. What they wait for was written before.
     pub(crate) fn wake_all(&self) {
         // SAFETY: By the type invariant it is initialised.
