@@ -266,6 +266,54 @@ static void lists(struct test *t)
 	}
 }
 
+/* Every provider that has atomics writes values of 8 bytes, by all calls, in order. */
+static void writes(struct test *t)
+{
+	u64 given = GIVEN;
+	struct kfi_ioc ioc = { &given, 1 };
+	struct kfi_rma_ioc range;
+	struct kfi_msg_atomic msg = {
+		.msg_iov = &ioc,
+		.iov_count = 1,
+		.rma_iov = &range,
+		.rma_iov_count = 1,
+		.datatype = KFI_INT64,
+		.op = KFI_ATOMIC_WRITE,
+	};
+	struct kfi_cq_tagged_entry entry;
+	struct ends e;
+
+	if (!both(t, &e) || !is_offered(t))
+		return;
+	range = (struct kfi_rma_ioc){ e.addr, 1, e.key };
+	msg.context = &e;
+	EXPECT(t, has(t, BASE, KFI_ATOMIC_WRITE));
+	if (!once(t, &e, BASE, KFI_ATOMIC_WRITE, 0))
+		return;
+	begin(&e);
+	EXPECT_EQ(t, kfi_atomicv(t->a.ep, &ioc, NULL, 1, 0, e.addr, e.key, KFI_UINT64,
+				 KFI_ATOMIC_WRITE, &e), 0);
+	came(t, &e, BASE, GIVEN);
+	begin(&e);
+	EXPECT_EQ(t, kfi_atomicmsg(t->a.ep, &msg, KFI_INJECT), 0);
+	came(t, &e, BASE, GIVEN);
+	/* Behind an addition; a fetch behind it sees it. */
+	begin(&e);
+	EXPECT_EQ(t, kfi_atomic(t->a.ep, &given, 1, NULL, 0, e.addr, e.key, KFI_UINT64, KFI_SUM,
+				&e), 0);
+	EXPECT_EQ(t, kfi_inject_atomic(t->a.ep, &given, 1, 0, e.addr, e.key, KFI_UINT64,
+				       KFI_ATOMIC_WRITE), 0);
+	EXPECT_EQ(t, kfi_fetch_atomic(t->a.ep, NULL, 1, NULL, e.old, kfi_mr_desc(e.back->mr), 0,
+				      e.addr, e.key, KFI_UINT64, KFI_ATOMIC_READ, &e), 0);
+	completed(t, &t->a, &e, KFI_ATOMIC | KFI_WRITE, 8);
+	completed(t, &t->a, &e, KFI_ATOMIC | KFI_READ, 8);
+	EXPECT_EQ(t, *e.old, GIVEN);
+	EXPECT_EQ(t, *e.value, GIVEN);
+	EXPECT_EQ(t, kfi_cq_read(t->a.cq, &entry, 1), -EAGAIN);
+	EXPECT_EQ(t, kfi_atomic(t->a.ep, &given, 1, NULL, 0, e.addr + 4, e.key, KFI_UINT64,
+				KFI_ATOMIC_WRITE, &e), -EINVAL);
+}
+
 /* Several values at once, where there may be several. */
 static void several(struct test *t)
 {
@@ -332,6 +380,7 @@ static void refused(struct test *t)
 const struct group atomic_tests[] = {
 	{ "atomics_of_all_kinds", all, true },
 	{ "atomics_in_all_forms", lists, true },
+	{ "atomic_write_of_8_bytes_is_in_order", writes, true },
 	{ "atomics_of_several_values", several, true },
 	{ "atomics_that_are_refused", refused, true },
 	{}

@@ -8,6 +8,13 @@
  * with KFI_READ. The peer's memory is registered with KFI_ATOMIC, KFI_REMOTE_READ and
  * KFI_REMOTE_WRITE, or its key assigned with these, and the address is a multiple of a value's size.
  *
+ * Where the provider is kverbs KFI_ATOMIC_WRITE, of 8 bytes, is an RDMA WRITE, for verbs gives its
+ * consumers in the kernel no other. It is ordered behind what its endpoint posted before, and readers see
+ * the old value or the new one where the device stores 8 aligned bytes at once. It is not atomic against
+ * additions and comparisons that other endpoints do to the value meanwhile: a device may read the value
+ * for one of these, then store the written value, and then store over it. To set a value that others
+ * change meanwhile, compare and swap.
+ *
  * Beside what kfi_endpoint.h says calls return -EOPNOTSUPP: the domain does not do it; -EINVAL: there
  * is no such operation of this kind, or counts or the address do not fit; -EMSGSIZE: not as many at
  * once.

@@ -541,7 +541,7 @@ impl Path {
             let _ = tx.free.push_within_capacity(slot);
             return Err((e, token));
         }
-        if let (Some(data), Some(inject)) = (op.inject, &mut tx.inject) {
+        if let (Some(data), Some(inject)) = (atomic::payload(op), &mut tx.inject) {
             // The core has checked the length, and the slot's place is there.
             let data = &data[..data.len().min(INJECT_SIZE)];
             if !data.is_empty() {
