@@ -219,6 +219,16 @@ static inline int kfi_no_setopt(struct kfid *fid, int level, int optname, const 
 	return -ENOSYS;
 }
 
+static inline ssize_t kfi_no_rx_size_left(struct kfid_ep *ep)
+{
+	return -ENOSYS;
+}
+
+static inline ssize_t kfi_no_tx_size_left(struct kfid_ep *ep)
+{
+	return -ENOSYS;
+}
+
 static inline int kfi_no_tx_ctx(struct kfid_ep *sep, int index, struct kfi_tx_attr *attr,
 				struct kfid_ep **tx_ep, void *context)
 {

@@ -33,7 +33,14 @@ pub const TESTS: &[Test] = &[
     })
     .seconds(20)
     .on(ONE | NETNS | SHM),
-    Test::pair("kernel.c_lnd_between_nodes", between).seconds(10),
+    Test::pair("kernel.c_lnd_between_nodes", |c| {
+        between(c, "kfi_c_lnd", "tests=0 ")
+    })
+    .seconds(10),
+    Test::pair("kernel.c_msg_with_fabrics_opened_anew_moves_data", |c| {
+        between(c, "kfi_c_msg", "")
+    })
+    .seconds(10),
     Test::alone("kernel.registry", |c| {
         module(c, "kfi_registry_test", "", "kfi-registry")
     })
@@ -79,12 +86,11 @@ fn module(ctx: &mut Ctx, name: &str, params: &str, prefix: &str) -> Result<()> {
 const PORT: u16 = 7477;
 
 /// Data goes from a consumer on node 2 to one on node 1, and back.
-fn between(ctx: &mut Ctx) -> Result<()> {
-    let name = "kfi_c_lnd";
+fn between(ctx: &mut Ctx, name: &str, params: &str) -> Result<()> {
     // Where both are one kernel there is one module.
     let loads = ctx.first() || ctx.env.topology == Topology::Two;
     if loads {
-        load_with(name, &format!("tests=0 {}", provider(ctx)))?;
+        load_with(name, &format!("{params}{}", provider(ctx)))?;
     }
     ctx.barrier("loaded")?;
     let ip = if ctx.first() {
