@@ -49,7 +49,7 @@ pub const TESTS: &[Test] = &[
         "blkdev.request_that_ends_every_connection_fails_alone",
         poison,
     )
-    .seconds(20)
+    .seconds(40)
     .on(NETNS),
     Test::pair(
         "blkdev.write_zeroes_unknown_to_target_is_asked_once",
