@@ -3,6 +3,7 @@
  * Inline functions and operation tables for the Rust side. See helpers.h.
  */
 #include <linux/anon_inodes.h>
+#include <linux/cred.h>
 #include <linux/mm.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
@@ -11,6 +12,8 @@
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/seq_file.h>
+#include <linux/time_namespace.h>
+#include <linux/uidgid.h>
 #include <linux/vmalloc.h>
 #include <linux/workqueue.h>
 
@@ -176,12 +179,12 @@ struct mm_struct *kf_current_mm(void)
 }
 
 /* The same counter and the same limit as ib_umem, so that both sum up. */
-bool kf_mm_charge(struct mm_struct *mm, unsigned long pages)
+bool kf_mm_charge(struct mm_struct *mm, unsigned long pages, unsigned long besides)
 {
 	unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
 	unsigned long pinned = atomic64_add_return(pages, &mm->pinned_vm);
 
-	if (pinned > limit && !capable(CAP_IPC_LOCK)) {
+	if ((pinned > limit || besides > limit - pinned) && !capable(CAP_IPC_LOCK)) {
 		atomic64_sub(pages, &mm->pinned_vm);
 		return false;
 	}
@@ -199,6 +202,21 @@ void kf_mm_uncharge(struct mm_struct *mm, unsigned long pages)
 	atomic64_sub(pages, &mm->pinned_vm);
 }
 EXPORT_SYMBOL_GPL(kf_mm_uncharge);
+
+bool kf_mm_gone(struct mm_struct *mm)
+{
+	return !atomic_read(&mm->mm_users);
+}
+
+unsigned int kf_current_uid(void)
+{
+	return from_kuid(&init_user_ns, current_uid());
+}
+
+s64 kf_monotonic_here(s64 ns)
+{
+	return timens_ktime_to_host(CLOCK_MONOTONIC, ns);
+}
 
 void kf_mm_grab(struct mm_struct *mm)
 {
@@ -227,6 +245,7 @@ void kf_cond_resched(void)
 
 struct page *kf_alloc_block(unsigned int order)
 {
+	/* UNACCOUNTED: Memory of a consumer in the kernel. */
 	return alloc_pages(GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN, order);
 }
 

@@ -36,9 +36,15 @@ struct net *kf_get_net(struct net *net);
 void kf_put_net(struct net *net);
 
 struct mm_struct *kf_current_mm(void);
-bool kf_mm_charge(struct mm_struct *mm, unsigned long pages);
+/* @besides: pages that count against the limit and are not in the mm's own counter. */
+bool kf_mm_charge(struct mm_struct *mm, unsigned long pages, unsigned long besides);
 void kf_mm_charge_unchecked(struct mm_struct *mm, unsigned long pages);
 void kf_mm_uncharge(struct mm_struct *mm, unsigned long pages);
+/* Whether no process has it any more; the structure is held. */
+bool kf_mm_gone(struct mm_struct *mm);
+unsigned int kf_current_uid(void);
+/* A time of the current time namespace's CLOCK_MONOTONIC, as the kernel's own clock has it. */
+s64 kf_monotonic_here(s64 ns);
 void kf_mm_grab(struct mm_struct *mm);
 void kf_mm_drop(struct mm_struct *mm);
 bool kf_fatal_signal_pending(void);

@@ -2,6 +2,7 @@
 /*
  * Inline functions and macros of the RDMA headers for the Rust side. See helpers.h.
  */
+#include <linux/cgroup_rdma.h>
 #include <linux/inetdevice.h>
 #include <linux/kcov.h>
 #include <linux/module.h>
@@ -118,6 +119,37 @@ int kverbs_route_source(struct net *net, const struct sockaddr_storage *dst,
 #endif
 	return -EAFNOSUPPORT;
 }
+
+#ifdef CONFIG_CGROUP_RDMA
+static enum rdmacg_resource_type resource(bool handle)
+{
+	return handle ? RDMACG_RESOURCE_HCA_HANDLE : RDMACG_RESOURCE_HCA_OBJECT;
+}
+
+int kverbs_cg_charge(struct ib_device *dev, bool handle, void **cg)
+{
+	struct rdma_cgroup *found = NULL;
+	int ret = rdmacg_try_charge(&found, &dev->cg_device, resource(handle));
+
+	*cg = found;
+	return ret;
+}
+
+void kverbs_cg_uncharge(struct ib_device *dev, bool handle, void *cg)
+{
+	rdmacg_uncharge(cg, &dev->cg_device, resource(handle));
+}
+#else
+int kverbs_cg_charge(struct ib_device *dev, bool handle, void **cg)
+{
+	*cg = NULL;
+	return 0;
+}
+
+void kverbs_cg_uncharge(struct ib_device *dev, bool handle, void *cg)
+{
+}
+#endif
 
 int kverbs_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
 		     const struct ib_send_wr **bad)

@@ -28,6 +28,13 @@ int kverbs_gid_addr(struct ib_device *dev, u32 port, int index, struct net *net,
 int kverbs_route_source(struct net *net, const struct sockaddr_storage *dst,
 			struct sockaddr_storage *src);
 
+/*
+ * Charges one object (or, as a @handle, one opened device) to the current task's rdma cgroup, which
+ * *@cg then holds; NULL where there are no such cgroups. -EAGAIN: its limit.
+ */
+int kverbs_cg_charge(struct ib_device *dev, bool handle, void **cg);
+void kverbs_cg_uncharge(struct ib_device *dev, bool handle, void *cg);
+
 /* Queues. */
 int kverbs_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
 		     const struct ib_send_wr **bad);

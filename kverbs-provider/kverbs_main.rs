@@ -110,6 +110,7 @@ impl kernel::Module for Kverbs {
         let counts = stats::files();
         let queue = ib::work::WorkQueue::new()?;
         let client = ib::client::Client::register()?;
+        // UNACCOUNTED: Allocated at module load.
         let provider = Arc::new(provider::Verbs, GFP_KERNEL)?;
         Ok(Self {
             _registration: kfabric::registry::Registration::new(provider, module)?,

@@ -49,7 +49,7 @@ impl Bound {
             handle: AtomicU64::new(0),
             list <- new_mutex!(list, "kfabric_bound"),
         });
-        Arc::pin_init(made, GFP_KERNEL)
+        Arc::pin_init(made, GFP_KERNEL_ACCOUNT)
     }
 
     pub(crate) fn set_handle(&self, handle: u64) {
@@ -81,7 +81,7 @@ impl Bound {
         }
         let address = from_ref::<Key>(key).addr();
         list.keys
-            .try_create_and_insert(address, key.clone(), GFP_KERNEL)?;
+            .try_create_and_insert(address, key.clone(), GFP_KERNEL_ACCOUNT)?;
         Ok(())
     }
 

@@ -60,7 +60,7 @@ impl Cntr {
                 children: Children::new(),
                 domain,
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )
     }
 

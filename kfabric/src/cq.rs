@@ -105,7 +105,7 @@ impl Cq {
                 children: Children::new(),
                 domain,
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )
     }
 

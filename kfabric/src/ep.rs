@@ -178,7 +178,7 @@ impl Shared {
         let Some(eq) = self.eq.as_ref() else { return };
         let mut copy = KVec::new();
         // Short of memory the event comes without the peer's data rather than not at all.
-        let _ = copy.extend_from_slice(data, GFP_KERNEL);
+        let _ = copy.extend_from_slice(data, GFP_KERNEL_ACCOUNT);
         let (err, prov_errno) = err;
         let event = Event {
             kind,
@@ -362,7 +362,7 @@ impl Endpoint {
             false => None,
         };
         // Before a request is used up: nothing may fail after that.
-        let place = UniqueArc::new_uninit(GFP_KERNEL)?;
+        let place = UniqueArc::new_uninit(GFP_KERNEL_ACCOUNT)?;
         let shared = Arc::new(
             Shared {
                 handle: AtomicU64::new(0),
@@ -376,7 +376,7 @@ impl Endpoint {
                 completed: AtomicU64::new(0),
                 rings,
             },
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         let sink: Arc<dyn EndpointSink> = shared.clone();
         let ops = match request {
@@ -591,8 +591,10 @@ impl Endpoint {
         if sides.clone().any(|(_, place)| place.as_ref().is_some()) {
             return Err(EINVAL);
         }
+        // All holds first: if the queue is closed meanwhile, neither side is bound.
+        let mut holds = [Some(Held::new(cq)?), Some(Held::new(cq)?)].into_iter();
         for (_, place) in sides {
-            let cq = Held::new(cq)?;
+            let cq = holds.next().flatten().ok_or(EINVAL)?;
             if !place.populate(BoundCq { cq, selective }) {
                 return Err(EINVAL);
             }
@@ -619,8 +621,15 @@ impl Endpoint {
         if places.clone().any(|(_, place)| place.as_ref().is_some()) {
             return Err(EINVAL);
         }
+        // All holds first: if the counter is closed meanwhile, it is bound to no kind.
+        let mut holds = [const { None }; CNTR_KINDS.len()];
+        for hold in &mut holds {
+            *hold = Some(Held::new(cntr)?);
+        }
+        let mut holds = holds.into_iter();
         for (_, place) in places {
-            if !place.populate(Held::new(cntr)?) {
+            let hold = holds.next().flatten().ok_or(EINVAL)?;
+            if !place.populate(hold) {
                 return Err(EINVAL);
             }
         }
@@ -758,8 +767,11 @@ impl Endpoint {
         self.ending.run(|| {
             // Whoever binds or enables is done after this, and nobody begins to.
             drop(self.setup.lock());
-            self.ops.close();
             let shared = &self.shared;
+            // From here on no step is taken, and so no event is added: neither by the provider nor by the
+            // end of a grant. What was added before, the queue forgets below.
+            shared.state.store(KFI_STATE_DOWN, Ordering::Release);
+            self.ops.close();
             if let Some(rings) = &shared.rings {
                 rings.leave();
             }

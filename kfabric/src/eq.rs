@@ -160,7 +160,7 @@ impl Eq {
                 children: Children::new(),
                 fabric,
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )
     }
 

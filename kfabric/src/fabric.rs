@@ -114,7 +114,7 @@ impl Fabric {
             net,
             children: Children::new(),
         };
-        Ok(Arc::new(fabric, GFP_KERNEL)?)
+        Ok(Arc::new(fabric, GFP_KERNEL_ACCOUNT)?)
     }
 
     pub(crate) fn provider(&self) -> &dyn Provider {
@@ -166,11 +166,16 @@ fn cm_data_room(size: u32, keyed: bool) -> u32 {
 /// Hears that a domain's device is gone.
 struct Watch {
     gone: AtomicBool,
+    program: bool,
 }
 
 impl DomainSink for Watch {
     fn gone(&self) {
         self.gone.store(true, Ordering::Release);
+    }
+
+    fn is_program(&self) -> bool {
+        self.program
     }
 }
 
@@ -231,10 +236,28 @@ impl Domain {
         name: &str,
         auth: Option<&AuthKey>,
     ) -> Result<Arc<Self>> {
+        Self::make(fabric, name, auth, false)
+    }
+
+    /// As [`Domain::open_with`], for a program.
+    pub(crate) fn open_for_program(
+        fabric: &Arc<Fabric>,
+        name: &str,
+        auth: Option<&AuthKey>,
+    ) -> Result<Arc<Self>> {
+        Self::make(fabric, name, auth, true)
+    }
+
+    fn make(
+        fabric: &Arc<Fabric>,
+        name: &str,
+        auth: Option<&AuthKey>,
+        program: bool,
+    ) -> Result<Arc<Self>> {
         let held = Held::new(fabric)?;
         let groups = Groups::new()?;
         let gone = AtomicBool::new(false);
-        let watch = Arc::new(Watch { gone }, GFP_KERNEL)?;
+        let watch = Arc::new(Watch { gone, program }, GFP_KERNEL_ACCOUNT)?;
         let ops = fabric
             .provider()
             .open_domain(&fabric.net, fabric.name(), name, watch.clone())?;
@@ -252,7 +275,7 @@ impl Domain {
                 jobs <- Jobs::new(),
                 work <- new_work!("Domain::work"),
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )
     }
 
@@ -281,7 +304,7 @@ impl Domain {
 
     /// Queues the worker; if it is queued already it will see all.
     fn run_later(this: &Arc<Self>) {
-        let _ = sys::wq::queue().enqueue(this.clone());
+        let _ = sys::wq::jobs().enqueue(this.clone());
     }
 
     /// What it can do.

@@ -27,6 +27,7 @@ pub mod uapi;
 pub mod auth;
 mod bound;
 mod capi;
+mod charge;
 pub mod cntr;
 pub mod cq;
 mod dev;
@@ -63,6 +64,7 @@ struct Kfabric {
     // Dropped in this order: no new users, then what they left behind.
     _device: dev::Device,
     _auth: Auth,
+    _jobs: sys::wq::WorkQueue,
     _queue: sys::wq::WorkQueue,
     _faults: fault::Attributes,
     _key_counts: stats::Files,
@@ -77,6 +79,7 @@ impl kernel::Module for Kfabric {
         unsafe {
             registry::init();
             capi::init();
+            charge::init();
             auth::init();
         }
         let auth = Auth {
@@ -84,10 +87,12 @@ impl kernel::Module for Kfabric {
             _grants: Grants,
         };
         let queue = sys::wq::WorkQueue::new()?;
+        let jobs = sys::wq::WorkQueue::new_jobs()?;
         let counts = stats::Root::new();
         Ok(Self {
             _device: dev::Device::new()?,
             _auth: auth,
+            _jobs: jobs,
             _queue: queue,
             _faults: fault::Attributes::new(),
             _key_counts: seen::files(),
@@ -121,5 +126,6 @@ impl Drop for Providers {
     fn drop(&mut self) {
         registry::exit();
         capi::exit();
+        charge::exit();
     }
 }

@@ -168,6 +168,7 @@ impl Job {
 /// Asks the provider for what was told.
 fn make(domain: &Domain, orders: &[Order]) -> Result<(), (usize, Error)> {
     let batch = if orders.len() > 1 {
+        // UNACCOUNTED: Freed before the call returns; the caller may be a block device that serves another task.
         KVec::with_capacity(orders.len(), GFP_KERNEL).ok()
     } else {
         None
@@ -246,6 +247,7 @@ impl Jobs {
         if pending.waiting.len() + pending.taken >= PENDING {
             return Err((EAGAIN, job));
         }
+        // UNACCOUNTED: The domain keeps the list for all callers.
         if let Err(e) = pending.waiting.reserve(1, GFP_KERNEL) {
             return Err((e.into(), job));
         }

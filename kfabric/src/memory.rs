@@ -2,8 +2,8 @@
 //! Memory that a region covers: pinned pages of a process, or pages of the kernel; or a room, where keys
 //! find memory that is lent for as long as they live.
 //!
-//! Pinning follows `ib_umem` (drivers/infiniband/core/umem.c): long term, charged to
-//! `mm->pinned_vm` against `RLIMIT_MEMLOCK`, so that verbs and kfabric pins of one process sum up.
+//! Pinning follows `ib_umem` (drivers/infiniband/core/umem.c): long term, and charged
+//! ([`charge`](crate::charge)).
 //! Physically contiguous pages (huge pages above all) are kept as runs; finding the page of an
 //! offset is a binary search over runs, so its cost does not depend on the size of the window.
 //!
@@ -34,6 +34,7 @@ use kernel::{
 };
 
 use crate::{
+    charge::Owner,
     errno::eopnotsupp,
     fault,
     op::LentPiece,
@@ -66,57 +67,6 @@ pub struct Segment {
     pub offset: usize,
     /// Bytes.
     pub len: usize,
-}
-
-/// The owner of user memory.
-///
-/// # Invariants
-///
-/// `mm` is held by `mmgrab()`, and `pages` pages are charged to it.
-pub(crate) struct Owner {
-    mm: NonNull<bindings::mm_struct>,
-    addr: usize,
-    pages: usize,
-}
-
-// SAFETY: The structure may be held, charged and let go from any thread.
-unsafe impl Send for Owner {}
-// SAFETY: As above; with a shared reference it is only compared.
-unsafe impl Sync for Owner {}
-
-impl Owner {
-    /// Charges `pages` to the current task's memory.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`: its limit.
-    pub(crate) fn charge(addr: usize, pages: usize) -> Result<Self> {
-        // SAFETY: No preconditions.
-        let mm = NonNull::new(unsafe { sys::kf_current_mm() }).ok_or(EFAULT)?;
-        // SAFETY: The current task's `mm` is alive.
-        if !unsafe { sys::kf_mm_charge(mm.as_ptr(), pages) } {
-            return Err(ENOMEM);
-        }
-        // SAFETY: As above.
-        unsafe { sys::kf_mm_grab(mm.as_ptr()) };
-        // INVARIANT: Charged and grabbed.
-        Ok(Self { mm, addr, pages })
-    }
-
-    fn is_current(&self) -> bool {
-        // SAFETY: No preconditions.
-        self.mm.as_ptr() == unsafe { sys::kf_current_mm() }
-    }
-}
-
-impl Drop for Owner {
-    fn drop(&mut self) {
-        // SAFETY: By the type invariant the structure is alive and charged.
-        unsafe {
-            sys::kf_mm_uncharge(self.mm.as_ptr(), self.pages);
-            sys::kf_mm_drop(self.mm.as_ptr());
-        }
-    }
 }
 
 /// Where pages came from, which says how they go.
@@ -263,14 +213,18 @@ struct Filling {
     len: usize,
 }
 
-/// A part of the owner's charge that device registrations have taken over: it was given back when
-/// the device charged the same pages.
+/// A part of the owner's charge that device registrations have taken over: it was given back for the
+/// device to charge the same pages.
 ///
 /// Registrations of the same part are charged alike, so it does not matter which of them stands in:
-/// the charge comes back with the end of the last.
+/// the charge comes back with the end of the last. Before the first of them exists nothing is charged,
+/// and the pages are [lent](Owner::lend).
 struct Lent {
     offset: usize,
     len: usize,
+    /// Registrations that are being made.
+    starting: usize,
+    /// Registrations that there are.
     registrations: usize,
 }
 
@@ -298,7 +252,7 @@ fn pin(start: usize, count: usize, writable: bool) -> Result<Pages> {
     if writable {
         flags |= bindings::FOLL_WRITE;
     }
-    let mut batch = KVec::from_elem(ptr::null_mut::<bindings::page>(), BATCH, GFP_KERNEL)?;
+    let mut batch = KVec::from_elem(ptr::null_mut::<bindings::page>(), BATCH, GFP_KERNEL_ACCOUNT)?;
     while pages.count < count {
         // SAFETY: No preconditions.
         if unsafe { sys::kf_fatal_signal_pending() } {
@@ -391,7 +345,7 @@ impl Memory {
     ///
     /// `EINVAL`: none. `ENOMEM`.
     pub fn in_blocks(count: usize, order: u32) -> Result<Arc<Self>> {
-        let mut blocks = KVec::with_capacity(count, GFP_KERNEL)?;
+        let mut blocks = KVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
         // INVARIANT: The runs pushed below are those of the blocks, which do not move.
         let mut pages = Pages {
             runs: KVVec::new(),
@@ -405,7 +359,7 @@ impl Memory {
                 let page = block.first.as_ptr().wrapping_add(i);
                 pages.push(NonNull::new(page).ok_or(EINVAL)?)?;
             }
-            blocks.push(block, GFP_KERNEL)?;
+            blocks.push(block, GFP_KERNEL_ACCOUNT)?;
         }
         let len = pages.count << PAGE_SHIFT;
         if len == 0 {
@@ -464,7 +418,7 @@ impl Memory {
             source: Source::Room,
         };
         let filling = Filling {
-            runs: KVVec::with_capacity(pages.count, GFP_KERNEL)?,
+            runs: KVVec::with_capacity(pages.count, GFP_KERNEL_ACCOUNT)?,
             first: 0,
             len: 0,
         };
@@ -553,7 +507,7 @@ impl Memory {
                 room,
                 device <- new_mutex!(None),
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )
     }
 
@@ -644,10 +598,11 @@ impl Memory {
         self.room.is_some()
     }
 
-    /// Copies into the memory, for a consumer in the kernel. Returns bytes copied; none into a room.
+    /// Copies into the memory, for a consumer in the kernel. Returns bytes copied; none into a room or into
+    /// memory that was pinned for reading only.
     pub fn write(&self, offset: usize, data: &[u8]) -> usize {
         let mut done = 0;
-        if self.is_room() {
+        if self.is_room() || !self.writable {
             return done;
         }
         for seg in self.segments(offset, data.len()) {
@@ -718,24 +673,52 @@ impl Memory {
         if len == 0 || offset.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(EINVAL);
         }
-        {
+        let pages = self.pages_of(offset, len);
+        let stands_in = {
             let mut lent = self.device.lock();
             match &mut *lent {
                 None => {
                     *lent = Some(Lent {
                         offset,
                         len,
-                        registrations: 1,
+                        starting: 1,
+                        registrations: 0,
                     });
-                    // SAFETY: The owner's `mm` is alive and charged for at least these pages.
-                    unsafe { sys::kf_mm_uncharge(owner.mm.as_ptr(), self.pages_of(offset, len)) };
+                    owner.lend(pages);
+                    true
                 }
-                Some(part) if part.is(offset, len) => part.registrations += 1,
-                Some(_) => {}
+                Some(part) if part.is(offset, len) => {
+                    part.starting += 1;
+                    true
+                }
+                Some(_) => false,
             }
-        }
+        };
         // Without the lock: this may wait for the program (userfaultfd), a revoke must not.
-        register(owner.addr + offset).inspect_err(|_| self.take_back(offset, len))
+        let made = register(owner.addr + offset);
+        if stands_in {
+            self.registered(owner, (offset, len), made.is_ok());
+        }
+        made
+    }
+
+    /// A registration of a part, which was to stand in for the owner's charge, was made or was not.
+    fn registered(&self, owner: &Owner, (offset, len): (usize, usize), made: bool) {
+        let mut lent = self.device.lock();
+        // Another part, or none: the charge came back meanwhile, and this one counts on top.
+        let part = match &mut *lent {
+            Some(part) if part.is(offset, len) && part.starting != 0 => part,
+            _ => return,
+        };
+        part.starting -= 1;
+        let first = part.registrations == 0;
+        part.registrations += usize::from(made);
+        if first && (made || part.starting == 0) {
+            owner.lent(self.pages_of(offset, len), made);
+        }
+        if part.registrations == 0 && part.starting == 0 {
+            *lent = None;
+        }
     }
 
     /// A registration of a part ends: if that is lent to it, and to no other, the owner is charged
@@ -745,13 +728,13 @@ impl Memory {
         let (Some(owner), Some(part)) = (&self.owner, &mut *lent) else {
             return;
         };
-        if !part.is(offset, len) {
+        if !part.is(offset, len) || part.registrations == 0 {
             return;
         }
         part.registrations -= 1;
         if part.registrations == 0 {
-            // SAFETY: The owner's `mm` is alive.
-            unsafe { sys::kf_mm_charge_unchecked(owner.mm.as_ptr(), self.pages_of(offset, len)) };
+            owner.take_back(self.pages_of(offset, len));
+            // Those that are being made count on top.
             *lent = None;
         }
     }

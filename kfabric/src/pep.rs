@@ -135,7 +135,7 @@ impl Shared {
         let mut info = *info;
         set_name(&mut info.prov_name, self.fabric.provider().name());
         let mut copy = KVec::new();
-        copy.extend_from_slice(data, GFP_KERNEL)?;
+        copy.extend_from_slice(data, GFP_KERNEL_ACCOUNT)?;
         let request = Request {
             ops: req,
             taken: AtomicBool::new(false),
@@ -150,7 +150,7 @@ impl Shared {
             err: 0,
             prov_errno: 0,
             data: copy,
-            request: Some(Arc::new(request, GFP_KERNEL)?),
+            request: Some(Arc::new(request, GFP_KERNEL_ACCOUNT)?),
             source: self.source(),
         })
     }
@@ -233,9 +233,9 @@ impl PassiveEp {
         context: u64,
         keys: &[AuthKey],
     ) -> Result<Arc<Self>> {
-        let mut auth = KVec::with_capacity(keys.len(), GFP_KERNEL)?;
+        let mut auth = KVec::with_capacity(keys.len(), GFP_KERNEL_ACCOUNT)?;
         for key in keys {
-            auth.push(Under::of(Some(key)), GFP_KERNEL)?;
+            auth.push(Under::of(Some(key)), GFP_KERNEL_ACCOUNT)?;
         }
         Self::open_under(fabric, eq, addr, context, auth)
     }
@@ -250,9 +250,9 @@ impl PassiveEp {
         if !Arc::ptr_eq(eq.fabric(), fabric) {
             return Err(EINVAL);
         }
-        let mut proofs = KVec::with_capacity(auth.len(), GFP_KERNEL)?;
+        let mut proofs = KVec::with_capacity(auth.len(), GFP_KERNEL_ACCOUNT)?;
         for key in auth.iter().filter_map(|under| under.key.as_ref()) {
-            proofs.push(key.prover()?, GFP_KERNEL)?;
+            proofs.push(key.prover()?, GFP_KERNEL_ACCOUNT)?;
         }
         let shared = Arc::new(
             Shared {
@@ -262,7 +262,7 @@ impl PassiveEp {
                 fabric: fabric.clone(),
                 auth,
             },
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         let (provider, net) = (fabric.provider(), fabric.net());
         let held = Held::new(fabric)?;
@@ -282,7 +282,7 @@ impl PassiveEp {
                     ending <- Ending::new(),
                     fabric: held,
                 });
-                Arc::pin_init(pep, GFP_KERNEL)
+                Arc::pin_init(pep, GFP_KERNEL_ACCOUNT)
             })
             .inspect_err(|_| eq.settle(shared.source()))
     }

@@ -470,4 +470,11 @@ pub trait EndpointSink: Send + Sync {
 pub trait DomainSink: Send + Sync {
     /// The device is gone; see the module's text. Called at most once.
     fn gone(&self);
+
+    /// Whether a program opened the domain. What the provider makes of the device's for it is charged to
+    /// the calling task's rdma cgroup then, as uverbs does. Consumers in the kernel are not charged: there
+    /// the current task is not the one that uses the device.
+    fn is_program(&self) -> bool {
+        false
+    }
 }

@@ -244,7 +244,7 @@ impl Region {
                 auth: Apart { under, group: apart },
                 last <- new_work!("Region::last"),
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         );
         made.inspect_err(|_| {
             domain.pinned.fetch_sub(len, Ordering::Relaxed);

@@ -129,6 +129,7 @@ impl Registration {
             provider: provider.clone(),
             module,
         };
+        // UNACCOUNTED: A provider module registers it.
         list.push(entry, GFP_KERNEL)?;
         Ok(Self { provider })
     }
@@ -180,7 +181,7 @@ fn snapshot() -> Result<KVec<ProviderRef>> {
     let list = PROVIDERS.lock();
     for entry in list.iter() {
         if let Some(provider) = entry.get() {
-            all.push(provider, GFP_KERNEL)?;
+            all.push(provider, GFP_KERNEL_ACCOUNT)?;
         }
     }
     Ok(all)
@@ -211,7 +212,7 @@ pub fn getinfo(net: &Net, hints: Option<&InfoEntry>) -> Result<KVec<InfoEntry>> 
             entry.abi = KFI_ABI_VERSION;
             entry.dest_addr = hints.unwrap_or(&nothing).dest_addr;
             if let Some(entry) = crate::info::select(&entry, hints) {
-                found.push(entry, GFP_KERNEL)?;
+                found.push(entry, GFP_KERNEL_ACCOUNT)?;
             }
         }
     }

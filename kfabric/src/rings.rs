@@ -20,8 +20,8 @@ use kernel::{
 };
 
 use crate::{
+    charge::Owner,
     cq::Cq,
-    memory::Owner,
     new_irqlock,
     sys::{
         ring::StatusMem,

@@ -47,9 +47,16 @@ extern "C" {
     pub(crate) fn kf_put_net(net: *mut bindings::net);
 
     pub(crate) fn kf_current_mm() -> *mut bindings::mm_struct;
-    pub(crate) fn kf_mm_charge(mm: *mut bindings::mm_struct, pages: c_ulong) -> bool;
+    pub(crate) fn kf_mm_charge(
+        mm: *mut bindings::mm_struct,
+        pages: c_ulong,
+        besides: c_ulong,
+    ) -> bool;
     pub(crate) fn kf_mm_charge_unchecked(mm: *mut bindings::mm_struct, pages: c_ulong);
     pub(crate) fn kf_mm_uncharge(mm: *mut bindings::mm_struct, pages: c_ulong);
+    pub(crate) fn kf_mm_gone(mm: *mut bindings::mm_struct) -> bool;
+    pub(crate) fn kf_current_uid() -> c_uint;
+    pub(crate) fn kf_monotonic_here(ns: i64) -> i64;
     pub(crate) fn kf_mm_grab(mm: *mut bindings::mm_struct);
     pub(crate) fn kf_mm_drop(mm: *mut bindings::mm_struct);
     pub(crate) fn kf_fatal_signal_pending() -> bool;
@@ -176,6 +183,18 @@ pub(crate) fn cond_resched() {
 pub(crate) fn current_task() -> *mut bindings::task_struct {
     // SAFETY: No preconditions.
     unsafe { kf_current_task() }
+}
+
+/// A time of the current task's `CLOCK_MONOTONIC`, in nanoseconds, as the kernel's own clock has it. What
+/// no clock reaches stays so.
+pub(crate) fn monotonic_here(ns: u64) -> u64 {
+    let Ok(there) = i64::try_from(ns) else {
+        return ns;
+    };
+    // SAFETY: No preconditions.
+    let here = unsafe { kf_monotonic_here(there) };
+    // A time before the kernel's start has passed.
+    u64::try_from(here).unwrap_or(0)
 }
 
 /// Spins politely.

@@ -238,6 +238,7 @@ impl Names {
             secret: sys::random(),
             list <- new_mutex!(list, "kshm_names"),
         });
+        // UNACCOUNTED: Allocated at module load.
         Arc::pin_init(made, GFP_KERNEL)
     }
 

@@ -57,7 +57,9 @@ impl Shm {
             table: Table::new()?,
             names: Names::new()?,
         };
+        // UNACCOUNTED: Allocated at module load.
         let shm = Self(Arc::new(host, GFP_KERNEL)?);
+        // UNACCOUNTED: Allocated at module load.
         Ok(Arc::new(shm, GFP_KERNEL)?)
     }
 }
@@ -102,12 +104,12 @@ impl Provider for Shm {
             if heard && same_host(&addr, dest) {
                 info::prefer(&mut entry);
             }
-            out.push(entry, GFP_KERNEL)?;
+            out.push(entry, GFP_KERNEL_ACCOUNT)?;
             Ok(())
         })?;
         if out.len() == before {
             // Where there is no address there are service names.
-            out.push(info::entry(SockAddr::default(), heard), GFP_KERNEL)?;
+            out.push(info::entry(SockAddr::default(), heard), GFP_KERNEL_ACCOUNT)?;
         }
         Ok(())
     }

@@ -125,8 +125,10 @@ impl ClientOps for Device {
                 going: AtomicBool::new(false),
                 tick <- new_delayed_work!("kverbs_tick"),
             }),
+            // UNACCOUNTED: The device exists for all programs.
             GFP_KERNEL,
         )?;
+        // UNACCOUNTED: The device exists for all programs.
         DEVICES.lock().push(device.clone(), GFP_KERNEL)?;
         device.clone().arm();
         Ok(device)
@@ -150,9 +152,9 @@ impl ClientOps for Device {
 /// All devices.
 pub(crate) fn all() -> Result<KVec<Arc<Device>>> {
     let list = DEVICES.lock();
-    let mut copy = KVec::with_capacity(list.len(), GFP_KERNEL)?;
+    let mut copy = KVec::with_capacity(list.len(), GFP_KERNEL_ACCOUNT)?;
     for device in list.iter() {
-        copy.push(device.clone(), GFP_KERNEL)?;
+        copy.push(device.clone(), GFP_KERNEL_ACCOUNT)?;
     }
     Ok(copy)
 }

@@ -3,7 +3,11 @@
 
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::{
+        new_mutex,
+        Arc,
+        Mutex, //
+    }, //
 };
 
 use crate::{
@@ -16,6 +20,10 @@ use crate::{
     },
     handle::Handle,
     ib::{
+        charge::{
+            Charge,
+            Kind, //
+        },
         device::Live,
         dma,
         qp::QpSize,
@@ -59,11 +67,19 @@ use kfabric::{
 };
 
 /// Tells the core that the device is gone, after all else on it has ended.
-struct Gone(Arc<dyn DomainSink>);
+#[pin_data]
+struct Gone {
+    sink: Arc<dyn DomainSink>,
+    /// For the opened device, where that is a program's.
+    #[pin]
+    charge: Mutex<Option<Charge>>,
+}
 
 impl Resource for Gone {
     fn device_gone(&self) {
-        self.0.gone();
+        let charge = self.charge.lock().take();
+        drop(charge);
+        self.sink.gone();
     }
 }
 
@@ -73,6 +89,7 @@ pub(crate) struct Domain {
     group: Arc<Group>,
     attr: DomainAttr,
     lent_max: u32,
+    program: bool,
     ticket: Ticket,
 }
 
@@ -84,18 +101,30 @@ impl Domain {
         sink: Arc<dyn DomainSink>,
     ) -> Result<Arc<Self>> {
         let attr = info::domain_attr(live, device)?;
-        let holds = Arc::pin_init(Holds::new(), GFP_KERNEL)?;
-        let group = Group::new(live, device, holds, None, false)?;
-        let gone: Arc<dyn Resource> = Arc::new(Gone(sink), GFP_KERNEL)?;
+        let program = sink.is_program();
+        let charge = match program {
+            true => Some(Charge::new(live, device.ib(), Kind::Handle)?),
+            false => None,
+        };
+        let holds = Arc::pin_init(Holds::new(), GFP_KERNEL_ACCOUNT)?;
+        let group = Group::new(live, device, holds, None, false, program)?;
+        let gone: Arc<dyn Resource> = Arc::pin_init(
+            pin_init!(Gone {
+                sink,
+                charge <- new_mutex!(charge, "kverbs_domain"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )?;
         let ticket = device.resources.add(Class::Domain, gone)?;
         let domain = Self {
             device: device.clone(),
             group,
             attr,
             lent_max: dma::max_lent(live, device.ib()),
+            program,
             ticket,
         };
-        Ok(Arc::new(domain, GFP_KERNEL)?)
+        Ok(Arc::new(domain, GFP_KERNEL_ACCOUNT)?)
     }
 }
 
@@ -129,8 +158,8 @@ impl DomainOps for Domain {
     fn group(&self, proof: Option<Arc<dyn Proof>>, reuses: bool) -> Result<Arc<dyn GroupOps>> {
         let live = self.device.enter()?;
         let holds = self.group.holds().clone();
-        let group = Group::new(&live, &self.device, holds, proof, reuses)?;
-        let group: Arc<dyn GroupOps> = Arc::new(Shared(group), GFP_KERNEL)?;
+        let group = Group::new(&live, &self.device, holds, proof, reuses, self.program)?;
+        let group: Arc<dyn GroupOps> = Arc::new(Shared(group), GFP_KERNEL_ACCOUNT)?;
         Ok(group)
     }
 

@@ -564,7 +564,7 @@ impl Endpoint {
                 connecting: AtomicU32::new(0),
                 closing <- new_mutex!((), "kverbs_closing"),
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )
     }
 

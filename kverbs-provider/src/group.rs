@@ -29,6 +29,7 @@ use crate::{
     device::Device,
     endpoint::Endpoint,
     ib::{
+        charge::Charge,
         device::Live,
         dma::SgList,
         keyq::KeyQueue,
@@ -63,6 +64,8 @@ struct Registrar {
     /// processor's own nothing stays mapped, and one list does for all keys; elsewhere each key has
     /// its own.
     scratch: Option<SgList>,
+    /// For the queue, of which there are two objects. Kept when that is made anew, by whichever task.
+    charges: Option<[Option<Charge>; 2]>,
 }
 
 /// The part that ends with the device.
@@ -102,6 +105,7 @@ impl Resource for Inner {
             let mut registrar = self.registrar.lock();
             registrar.queue = None;
             registrar.scratch = None;
+            registrar.charges = None;
         }
         self.worn.lock().clear();
         // Under the lock, so that whoever finds nothing knows that nothing is left.
@@ -135,7 +139,7 @@ impl Holds {
     /// An endpoint's that is asked whether it holds something, until it is [removed](Self::remove).
     pub(crate) fn add(&self, endpoint: &Arc<Endpoint>) -> Result {
         let address = Arc::as_ptr(endpoint).addr();
-        let node = RBTreeNode::new(address, endpoint.clone(), GFP_KERNEL)?;
+        let node = RBTreeNode::new(address, endpoint.clone(), GFP_KERNEL_ACCOUNT)?;
         // It is new.
         let _ = self.endpoints.lock().insert(node);
         Ok(())
@@ -207,26 +211,32 @@ impl GroupOps for Shared {
 
 impl Group {
     /// Makes one of the domain that `holds` are of; with a `proof`, one whose endpoints connect only to
-    /// who has the same auth key; `reuses` values, which has one endpoint and no other.
+    /// who has the same auth key; `reuses` values, which has one endpoint and no other; what is made of the
+    /// device's for a `program` is charged.
     pub(crate) fn new(
         live: &Live<'_>,
         device: &Arc<Device>,
         holds: Arc<Holds>,
         proof: Option<Arc<dyn Proof>>,
         reuses: bool,
+        program: bool,
     ) -> Result<Arc<Self>> {
-        let pd = Arc::new(Pd::new(live, device.ib())?, GFP_KERNEL)?;
+        let pd = Arc::new(Pd::new(live, device.ib(), program)?, GFP_KERNEL_ACCOUNT)?;
         let lkey = pd.local_dma_lkey();
         let inner = Arc::pin_init(
             pin_init!(Inner {
                 pd <- new_mutex!(Some(pd), "kverbs_pd"),
-                registrar <- new_mutex!(Registrar { queue: None, scratch: None }, "kverbs_keyq"),
+                registrar <- new_mutex!(Registrar {
+                    queue: None,
+                    scratch: None,
+                    charges: None,
+                }, "kverbs_keyq"),
                 ready: AtomicBool::new(false),
                 worn <- new_mutex!(KVec::new(), "kverbs_worn"),
                 values <- Values::new(reuses),
                 base: if reuses { next_base() } else { 0 },
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         let ticket = device.resources.add(Class::Group, inner.clone())?;
         let group = Self {
@@ -237,7 +247,7 @@ impl Group {
             holds,
             proof,
         };
-        Ok(Arc::new(group, GFP_KERNEL)?)
+        Ok(Arc::new(group, GFP_KERNEL_ACCOUNT)?)
     }
 
     /// The device.
@@ -304,7 +314,7 @@ impl Group {
         let mut worn = self.inner.worn.lock();
         if worn.len() < WORN {
             // What cannot be kept comes again.
-            let _ = worn.push(mr, GFP_KERNEL);
+            let _ = worn.push(mr, GFP_KERNEL_ACCOUNT);
         }
     }
 
@@ -383,7 +393,11 @@ impl Group {
 
     fn ready_in(&self, live: &Live<'_>, registrar: &mut Registrar) -> Result {
         if registrar.queue.is_none() && self.fast_pages() != 0 {
-            registrar.queue = Some(KeyQueue::new(live, &self.pd()?)?);
+            let pd = self.pd()?;
+            if registrar.charges.is_none() {
+                registrar.charges = Some([pd.charge(live)?, pd.charge(live)?]);
+            }
+            registrar.queue = Some(KeyQueue::new(live, &pd)?);
         }
         if registrar.scratch.is_none() && !self.own_lists() {
             let list = SgList::new(self.device.ib(), self.fast_pages() as usize + 1)?;

@@ -99,9 +99,9 @@ impl Handle {
             return Err(EINVAL);
         }
         let endpoint = Endpoint::new(group, net, size, local, sink)?;
-        let listed: Arc<dyn Resource> = Arc::new(Listed(endpoint.clone()), GFP_KERNEL)?;
+        let listed: Arc<dyn Resource> = Arc::new(Listed(endpoint.clone()), GFP_KERNEL_ACCOUNT)?;
         let ticket = device.resources.add(Class::Endpoint, listed)?;
-        let handle = Arc::new(Self { endpoint, ticket }, GFP_KERNEL)?;
+        let handle = Arc::new(Self { endpoint, ticket }, GFP_KERNEL_ACCOUNT)?;
         group.holds().add(&handle.endpoint)?;
         if let Some(request) = request {
             // Nothing can fail after this.

@@ -52,6 +52,7 @@ use crate::{
     },
     ib::{
         self,
+        charge::Charge,
         device::Live,
         dma::SgList,
         mr::{
@@ -108,6 +109,8 @@ struct Slot {
     state: State,
     /// The scatter list of a fast registration, where it has to last as long as that.
     list: Option<SgList>,
+    /// For the region that it has in reserve or has made a key, whoever makes it anew.
+    charge: Option<Charge>,
 }
 
 /// The part that ends with the device.
@@ -219,7 +222,7 @@ impl Inner {
         let mem = self.region.mem();
         let opens = self.group.device().ib().opens();
         // Kept until another is found, for a device may hand out again what it got back last.
-        let mut old = KVec::<Mr>::with_capacity(KEPT_TRIES, GFP_KERNEL)?;
+        let mut old = KVec::<Mr>::with_capacity(KEPT_TRIES, GFP_KERNEL_ACCOUNT)?;
         let most = if opens { TRIES } else { KEPT_TRIES };
         let mut tries = 0;
         let found = loop {
@@ -253,7 +256,7 @@ impl Inner {
                 self.retire_full(mr, offset, len);
             } else {
                 // There is room.
-                let _ = old.push(mr, GFP_KERNEL);
+                let _ = old.push(mr, GFP_KERNEL_ACCOUNT);
             }
             if let Some(e) = e {
                 break Err(e);
@@ -285,6 +288,7 @@ impl Resource for Inner {
         self.end(&mut slot);
         slot.state = State::Free(None);
         slot.list = None;
+        slot.charge = None;
     }
 }
 
@@ -299,14 +303,18 @@ impl Key {
     pub(crate) fn new(region: Arc<Region>, group: Arc<Group>) -> Result<Self> {
         let device = group.device().clone();
         let live = device.enter()?;
+        let charge = group.pd()?.charge(&live)?;
         let inner = Arc::pin_init(
             pin_init!(Inner {
-                place <- new_mutex!(Slot { state: State::Free(None), list: None }, "kverbs_key"),
+                place <- new_mutex!(
+                    Slot { state: State::Free(None), list: None, charge },
+                    "kverbs_key"
+                ),
                 region,
                 group,
                 work <- new_delayed_work!("kverbs_refill"),
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         {
             let mut slot = inner.place.lock();
@@ -448,6 +456,7 @@ pub(crate) fn assign(device: &Device, batch: &mut [KeyAssign<'_>]) -> Result<(),
             inner(order).is_ok_and(|inner| Arc::ptr_eq(&inner.group, group))
         };
         let n = rest.iter().take_while(|order| of_group(order)).count();
+        // UNACCOUNTED: Freed before the call returns; the caller may be a block device that serves another task.
         let chain = (n > 1).then(|| KVec::with_capacity(n, GFP_KERNEL));
         done += match chain {
             Some(Ok(chain)) => {

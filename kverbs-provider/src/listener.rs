@@ -188,7 +188,7 @@ impl CmHandler for Inner {
             if inbox.requests.len() >= PENDING_MAX {
                 return Err(EAGAIN);
             }
-            inbox.requests.reserve(1, GFP_KERNEL)?;
+            inbox.requests.reserve(1, GFP_KERNEL_ACCOUNT)?;
             let request = Request::new(&device, incoming)?;
             // There is room for it.
             let _ = inbox.requests.push_within_capacity(request);
@@ -245,7 +245,7 @@ impl Listener {
                 gate <- Gatekeeper::new(proofs),
                 closing <- new_mutex!((), "kverbs_closing"),
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         let id = CmId::new(net, inner.clone())?;
         id.bind(addr)?;
@@ -253,7 +253,7 @@ impl Listener {
         if id.is_bound() {
             let device = device::find(|d| id.is_on(d.ib())).ok_or(ENODEV)?;
             let _live = device.enter()?;
-            let resource: Arc<dyn Resource> = Arc::new(Listed(inner.clone()), GFP_KERNEL)?;
+            let resource: Arc<dyn Resource> = Arc::new(Listed(inner.clone()), GFP_KERNEL_ACCOUNT)?;
             let ticket = device.resources.add(Class::Passive, resource)?;
             listed = Some((device.clone(), ticket));
             inner.ctl.lock().id = Some(id);
@@ -261,7 +261,7 @@ impl Listener {
             inner.ctl.lock().id = Some(id);
         }
         let listener = Self { inner, listed };
-        Ok(Arc::new(listener, GFP_KERNEL)?)
+        Ok(Arc::new(listener, GFP_KERNEL_ACCOUNT)?)
     }
 }
 

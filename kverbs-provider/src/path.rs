@@ -170,9 +170,9 @@ pub(crate) struct Path {
 
 /// 0 to `n` - 1, to be taken from the end.
 fn all_free(n: u32) -> Result<KVVec<u32>> {
-    let mut free = KVVec::with_capacity(n as usize, GFP_KERNEL | __GFP_NOWARN)?;
+    let mut free = KVVec::with_capacity(n as usize, GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?;
     for slot in (0..n).rev() {
-        free.push(slot, GFP_KERNEL)?;
+        free.push(slot, GFP_KERNEL_ACCOUNT)?;
     }
     Ok(free)
 }
@@ -181,7 +181,7 @@ fn all_free(n: u32) -> Result<KVVec<u32>> {
 fn none_held(n: u32, flags: Flags) -> Result<KVVec<Option<Waiting>>> {
     let mut places = KVVec::with_capacity(n as usize, flags)?;
     for _ in 0..n {
-        places.push(None, GFP_KERNEL)?;
+        places.push(None, GFP_KERNEL_ACCOUNT)?;
     }
     Ok(places)
 }
@@ -324,14 +324,14 @@ impl Path {
     /// Makes room for `size`, on `device`.
     pub(crate) fn new(size: QpSize, device: Arc<Device>) -> Result<impl PinInit<Self>> {
         // The application chose the size: that it is too much is no news for the log.
-        let flags = GFP_KERNEL | __GFP_NOWARN;
+        let flags = GFP_KERNEL_ACCOUNT | __GFP_NOWARN;
         let mut tx_slots = KVVec::with_capacity(size.tx as usize, flags)?;
         for _ in 0..size.tx {
-            tx_slots.push(TxSlot::default(), GFP_KERNEL)?;
+            tx_slots.push(TxSlot::default(), GFP_KERNEL_ACCOUNT)?;
         }
         let mut rx_slots = KVVec::with_capacity(size.rx as usize, flags)?;
         for _ in 0..size.rx {
-            rx_slots.push(None, GFP_KERNEL)?;
+            rx_slots.push(None, GFP_KERNEL_ACCOUNT)?;
         }
         let tx = Tx {
             qp: None,

@@ -90,7 +90,7 @@ impl Provider for Verbs {
                 if source.is_some_and(|source| sockaddr::same_host(&source, &addr)) {
                     info::prefer(&mut entry);
                 }
-                out.push(entry, GFP_KERNEL)?;
+                out.push(entry, GFP_KERNEL_ACCOUNT)?;
                 Ok(())
             })?;
         }

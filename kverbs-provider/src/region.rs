@@ -177,7 +177,7 @@ impl Region {
                 hold <- new_mutex!(None, "kverbs_region"),
                 mem: mem.clone(),
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         );
         let inner = match inner {
             Ok(inner) => inner,
@@ -201,7 +201,7 @@ impl Region {
                     pieces,
                     ticket,
                 };
-                Ok(Arc::new(region, GFP_KERNEL)?)
+                Ok(Arc::new(region, GFP_KERNEL_ACCOUNT)?)
             });
         if made.is_err() {
             inner.end();
@@ -225,7 +225,7 @@ impl Region {
         if mem.user().is_none() {
             return Self::fast(live, group, mem, access);
         }
-        let mut pieces = KVec::with_capacity(1, GFP_KERNEL)?;
+        let mut pieces = KVec::with_capacity(1, GFP_KERNEL_ACCOUNT)?;
         let addr = hidden_addr(group, mem, 0);
         let mr = user_mr(live, group, mem, 0, mem.len(), addr, access)?;
         let piece = Piece {
@@ -249,7 +249,7 @@ impl Region {
                 addr,
                 lkey: None,
             };
-            pieces.push(piece, GFP_KERNEL)?;
+            pieces.push(piece, GFP_KERNEL_ACCOUNT)?;
             start += len;
         }
         Ok(pieces)
@@ -298,8 +298,8 @@ impl Region {
                 addr,
                 lkey: Some(mr.lkey()),
             };
-            all.push((mr, list), GFP_KERNEL)?;
-            pieces.push(piece, GFP_KERNEL)?;
+            all.push((mr, list), GFP_KERNEL_ACCOUNT)?;
+            pieces.push(piece, GFP_KERNEL_ACCOUNT)?;
             start += len;
         }
         Ok((Hold::Fast(all), pieces))
@@ -372,7 +372,7 @@ impl RegionOps for Region {
 
     fn alloc_key(self: Arc<Self>, group: Option<&Arc<dyn GroupOps>>) -> Result<KBox<dyn KeyOps>> {
         let group = self.group.or_given(group)?.clone();
-        let key: KBox<dyn KeyOps> = KBox::new(Key::new(self, group)?, GFP_KERNEL)?;
+        let key: KBox<dyn KeyOps> = KBox::new(Key::new(self, group)?, GFP_KERNEL_ACCOUNT)?;
         Ok(key)
     }
 }

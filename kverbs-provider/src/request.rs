@@ -92,12 +92,12 @@ impl Request {
     /// Takes over a request that came in on `device`, which is registered.
     pub(crate) fn new(device: &Arc<Device>, incoming: Incoming<'_>) -> Result<Arc<Self>> {
         let mut message = KVec::new();
-        message.extend_from_slice(incoming.data, GFP_KERNEL)?;
+        message.extend_from_slice(incoming.data, GFP_KERNEL_ACCOUNT)?;
         let inner = Arc::pin_init(
             pin_init!(Inner {
                 id <- new_mutex!(None, "kverbs_request"),
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         let ticket = device.resources.add(Class::Passive, inner.clone())?;
         let request = Self {
@@ -108,7 +108,7 @@ impl Request {
             proven: SetOnce::new(),
             ticket,
         };
-        let request = Arc::new(request, GFP_KERNEL)?;
+        let request = Arc::new(request, GFP_KERNEL_ACCOUNT)?;
         let inner = request.inner.clone();
         *request.inner.id.lock() = Some(incoming.adopt(inner));
         Ok(request)

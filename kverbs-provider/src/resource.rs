@@ -74,7 +74,7 @@ impl Resources {
     pub(crate) fn add(&self, class: Class, resource: Arc<dyn Resource>) -> Result<Ticket> {
         let ticket = Ticket(class, self.next.fetch_add(1, Ordering::Relaxed));
         // Before the lock: what others' memory waits for may want it.
-        let node = RBTreeNode::new(ticket, resource, GFP_KERNEL)?;
+        let node = RBTreeNode::new(ticket, resource, GFP_KERNEL_ACCOUNT)?;
         // There is none of that number.
         let _ = self.list.lock().insert(node);
         Ok(ticket)

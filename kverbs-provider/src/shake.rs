@@ -305,7 +305,11 @@ impl Gatekeeper {
             return false;
         }
         while cookies.spent.len() <= index {
-            if cookies.spent.push(KVVec::new(), GFP_KERNEL).is_err() {
+            if cookies
+                .spent
+                .push(KVVec::new(), GFP_KERNEL_ACCOUNT)
+                .is_err()
+            {
                 return false;
             }
         }
@@ -316,7 +320,7 @@ impl Gatekeeper {
         if spent.contains(&made) || spent.len() >= SPENT_MAX {
             return false;
         }
-        spent.push(made, GFP_KERNEL).is_ok()
+        spent.push(made, GFP_KERNEL_ACCOUNT).is_ok()
     }
 
     /// Looks at a request from queue pair `qp` of the initiator at `ends`.

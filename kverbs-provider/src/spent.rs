@@ -107,6 +107,7 @@ where
 
 /// Acts on what is known of everybody's keys.
 fn with_all<R>(key: u32, act: impl FnOnce(&mut Spent) -> R) -> Result<R> {
+    // UNACCOUNTED: Key values stay known until the module unloads, for all programs.
     with(|| SPENT.lock(), key, GFP_KERNEL, act)
 }
 

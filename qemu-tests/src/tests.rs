@@ -6,6 +6,7 @@
 //! To add one: write `fn(&mut Ctx) -> Result<()>`, which both nodes run at
 //! once, and list it in its topic's `TESTS`.
 
+pub mod accounts;
 pub mod atomics;
 pub mod auth;
 pub mod auth_agent;
@@ -109,6 +110,7 @@ const OVER_A_WIRE: &[&str] = &[
 /// Every test there is.
 pub fn all() -> Vec<Test> {
     let topics: &[&'static [Test]] = &[
+        accounts::TESTS,
         getinfo::TESTS,
         msg::TESTS,
         rma::TESTS,

@@ -886,7 +886,8 @@ pub struct CntrWait {
     pub cntr: u64,
     /// Value to reach.
     pub threshold: u64,
-    /// When to give up: nanoseconds of `CLOCK_MONOTONIC`, absolute; `u64::MAX`: never.
+    /// When to give up: nanoseconds of `CLOCK_MONOTONIC` as the caller's time namespace has it, absolute;
+    /// `u64::MAX`: never.
     pub deadline: u64,
     /// Zero.
     pub reserved: u64,

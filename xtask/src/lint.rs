@@ -6,6 +6,7 @@
 
 mod files;
 mod kernel;
+mod memory;
 mod rust;
 mod text;
 
@@ -46,13 +47,14 @@ impl Lint<'_> {
 type Check = fn(&Lint<'_>) -> Result<Vec<String>>;
 
 /// The checks, quick ones first.
-const CHECKS: [(&str, Check); 12] = [
+const CHECKS: [(&str, Check); 13] = [
     ("spdx", text::spdx),
     ("unfinished", text::unfinished),
     ("hosts", text::hosts),
     ("paths", text::paths),
     ("whitespace", text::whitespace),
     ("size", text::size),
+    ("unaccounted", memory::unaccounted),
     ("fmt", rust::fmt),
     ("kernel-fmt", kernel::fmt),
     ("checkpatch", kernel::checkpatch),

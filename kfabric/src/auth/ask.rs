@@ -46,6 +46,8 @@ use crate::{
 
 /// Questions that may wait in all.
 const QUESTIONS_MAX: usize = 16_384;
+/// Questions of one user (effective uid) that may wait, so that no user fills the board.
+const USER_QUESTIONS_MAX: usize = QUESTIONS_MAX / 4;
 /// Denials that are remembered.
 const DENIALS_MAX: usize = 1024;
 
@@ -168,7 +170,7 @@ impl Seat {
                 current: AtomicBool::new(false),
                 wait <- WaitQueue::new(),
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )
     }
 
@@ -276,6 +278,7 @@ impl Board {
             until,
         };
         // Without memory it is asked again.
+        // UNACCOUNTED: The list belongs to the board, not to a program.
         let _ = self.denials.push(denial, GFP_KERNEL);
     }
 }
@@ -402,8 +405,9 @@ fn put(
     let Some(agent) = board.agent.clone() else {
         return Err((Verdict::NoAgent, enokey()));
     };
-    let (mut own, mut equal) = (0, None);
+    let (mut own, mut of_user, mut equal) = (0, 0, None);
     for question in &board.questions {
+        of_user += usize::from(question.task.uid == caller.task.uid);
         if question.task.process != caller.task.process {
             continue;
         }
@@ -417,13 +421,18 @@ fn put(
         question.waiters.fetch_add(1, Ordering::Relaxed);
         return Ok(Some(question));
     }
-    if own >= ASKS.load(Ordering::Relaxed) || board.questions.len() >= QUESTIONS_MAX {
+    if own >= ASKS.load(Ordering::Relaxed)
+        || of_user >= USER_QUESTIONS_MAX
+        || board.questions.len() >= QUESTIONS_MAX
+    {
         return Err((Verdict::Busy, EAGAIN));
     }
     board
         .questions
+        // UNACCOUNTED: A cgroup at its limit must not reclaim with the board locked. Bounded per user.
         .reserve(1, GFP_KERNEL)
         .map_err(|e| no_memory(e.into()))?;
+    // UNACCOUNTED: As above.
     let process = Arc::new(Process::current(), GFP_KERNEL).map_err(|e| no_memory(e.into()))?;
     let mut name = [0; KFI_NAME_MAX];
     set_name(&mut name, domain);
@@ -442,6 +451,7 @@ fn put(
             waiters: AtomicU32::new(1),
             settled <- Steps::new(),
         }),
+        // UNACCOUNTED: As above.
         GFP_KERNEL,
     )
     .map_err(no_memory)?;

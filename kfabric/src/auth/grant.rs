@@ -320,6 +320,7 @@ pub(crate) fn add(offer: Offer) -> Result<u64> {
         if grants.list.len() >= GRANTS_MAX {
             return Err(ENOSPC);
         }
+        // UNACCOUNTED: The list is shared by all grants.
         grants.list.reserve(1, GFP_KERNEL)?;
         let id = grants.last + 1;
         let number = offer.key.number();
@@ -338,6 +339,7 @@ pub(crate) fn add(offer: Offer) -> Result<u64> {
                 end: AtomicU64::new(end),
                 terms <- new_mutex!(terms, "kfabric_grant"),
             }),
+            // UNACCOUNTED: Installed by an administrator; allocated with all grants locked.
             GFP_KERNEL,
         )?;
         let at = grants.list.partition_point(|g| g.key.number() <= number);
@@ -360,6 +362,7 @@ fn reap(grants: &mut Grants, gone: &mut KVec<Arc<Grant>>) {
             at += 1;
             continue;
         }
+        // UNACCOUNTED: Freed before the call returns; allocated with all grants locked.
         if gone.reserve(1, GFP_KERNEL).is_err() {
             return;
         }
@@ -444,6 +447,7 @@ pub(super) fn settle(looked: bool) -> bool {
                 }
             }
             // A grant that cannot be put aside for want of memory stays until the next time.
+            // UNACCOUNTED: Freed before the call returns; allocated with all grants locked.
             if grant.is_drained() && gone.reserve(1, GFP_KERNEL).is_ok() {
                 if let Ok(grant) = grants.list.remove(at) {
                     // There is room.

@@ -5,6 +5,10 @@
 use kernel::{
     new_mutex,
     prelude::*,
+    rbtree::{
+        RBTree,
+        RBTreeNodeReservation, //
+    },
     sync::{
         Arc,
         Mutex, //
@@ -19,16 +23,15 @@ use crate::provider::{
 
 /// One that is in use.
 struct Used {
-    number: u64,
     group: Arc<dyn GroupOps>,
     users: usize,
 }
 
-/// The groups of a domain.
+/// The groups of a domain, by the number of their auth key.
 #[pin_data]
 pub(crate) struct Groups {
     #[pin]
-    list: Mutex<KVec<Used>>,
+    list: Mutex<RBTree<u64, Used>>,
 }
 
 /// The use of one.
@@ -43,8 +46,8 @@ pub(crate) struct GroupRef {
 impl Groups {
     /// None yet.
     pub(crate) fn new() -> Result<Arc<Self>> {
-        let made = pin_init!(Self { list <- new_mutex!(KVec::new(), "kfabric_groups") });
-        Arc::pin_init(made, GFP_KERNEL)
+        let made = pin_init!(Self { list <- new_mutex!(RBTree::new(), "kfabric_groups") });
+        Arc::pin_init(made, GFP_KERNEL_ACCOUNT)
     }
 
     /// That of `key`, made if there is none.
@@ -64,20 +67,16 @@ impl Groups {
             groups: this.clone(),
         };
         let number = key.number();
-        if let Some(used) = list.iter_mut().find(|used| used.number == number) {
+        if let Some(used) = list.get_mut(&number) {
             used.users += 1;
             return Ok(made(&used.group));
         }
-        list.reserve(1, GFP_KERNEL)?;
+        let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
         let group = domain.group(Some(key.prover()?), false)?;
         let result = made(&group);
-        let used = Used {
-            number,
-            group,
-            users: 1,
-        };
-        // There is room.
-        let _ = list.push_within_capacity(used);
+        let used = Used { group, users: 1 };
+        // There is none of that number.
+        let _ = list.insert(node.into_node(number, used));
         Ok(result)
     }
 }
@@ -93,14 +92,15 @@ impl Drop for GroupRef {
     fn drop(&mut self) {
         let mut list = self.groups.list.lock();
         let number = self.key.number();
-        let Some(at) = list.iter().position(|used| used.number == number) else {
-            return;
-        };
-        let last = list.get_mut(at).is_some_and(|used| {
+        let last = list.get_mut(&number).is_some_and(|used| {
             used.users -= 1;
             used.users == 0
         });
-        let gone = last.then(|| list.remove(at).ok());
+        let gone = if last {
+            list.remove_node(&number)
+        } else {
+            None
+        };
         drop(list);
         drop(gone);
     }

@@ -3,19 +3,30 @@
 //! when nothing does.
 
 use core::sync::atomic::{
+    AtomicU64,
     AtomicUsize,
     Ordering, //
 };
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    rbtree::{
+        RBTree,
+        RBTreeNodeReservation, //
+    },
+    sync::{
+        Arc,
+        SetOnce, //
+    }, //
 };
 
 use crate::{
     provider::Proof,
-    pure::proof::{
-        Mac,
-        MAC, //
+    pure::{
+        proof::{
+            Mac,
+            MAC, //
+        },
+        scramble::Scramble, //
     },
     sys::auth as sys_auth,
     uapi::KFI_AUTH_KEY_MAX,
@@ -42,7 +53,7 @@ impl Secret {
             bytes: [0; KFI_AUTH_KEY_MAX],
             len,
         };
-        let mut secret = KBox::new(none, GFP_KERNEL)?;
+        let mut secret = KBox::new(none, GFP_KERNEL_ACCOUNT)?;
         fill(secret.bytes.get_mut(..len).unwrap_or_default())?;
         Ok(secret)
     }
@@ -67,18 +78,23 @@ struct Value {
     secret: KBox<Secret>,
 }
 
-/// All that are in use, by hash.
-struct Keys {
-    list: KVVec<Arc<Value>>,
-    last: u64,
-}
+/// The auth keys in use, by hash and, among equal hashes, by number. None until there is one.
+///
+/// Nothing is allocated or freed with the tree locked: every open and close of an object with an auth key
+/// takes that lock.
+type Keys = Option<RBTree<(u64, u64), Arc<Value>>>;
 
 kernel::sync::global_lock! {
     // SAFETY: Initialised at module load, before anything uses it.
-    unsafe(uninit) static KEYS: Mutex<Keys> = Keys { list: KVVec::new(), last: 0 };
+    unsafe(uninit) static KEYS: Mutex<Keys> = None;
 }
 
-/// Readies the list.
+/// The permutation that numbers are drawn by.
+static NUMBERS: SetOnce<Scramble> = SetOnce::new();
+/// Numbers that have been drawn.
+static DRAWN: AtomicU64 = AtomicU64::new(0);
+
+/// Readies the tree and the permutation.
 ///
 /// # Safety
 ///
@@ -86,11 +102,47 @@ kernel::sync::global_lock! {
 pub(super) unsafe fn init() {
     // SAFETY: As the caller promises.
     unsafe { KEYS.init() }
+    let mut secret = [0; 16];
+    sys_auth::random(&mut secret);
+    // It is the first time.
+    let _ = NUMBERS.populate(Scramble::new(u128::from_ne_bytes(secret)));
 }
 
-/// Gives back the list's memory.
+/// Gives back the tree's memory.
 pub(super) fn exit() {
-    KEYS.lock().list = KVVec::new();
+    let keys = KEYS.lock().take();
+    drop(keys);
+}
+
+/// Returns a number that no auth key had before. It does not tell how many there were: whether the bytes
+/// of a key were new is nobody's business who only guesses them.
+fn number() -> u64 {
+    loop {
+        let plain = DRAWN.fetch_add(1, Ordering::Relaxed);
+        // 0 stands for "no auth key".
+        match NUMBERS.as_ref().map_or(0, |by| by.scramble(plain)) {
+            0 => {}
+            number => return number,
+        }
+    }
+}
+
+/// Finds the auth key of these bytes and counts one more user of it.
+fn find(keys: &Keys, hash: u64, bytes: &[u8]) -> Option<AuthKey> {
+    let keys = keys.as_ref()?;
+    let mut from = (hash, 0);
+    loop {
+        let at = keys.cursor_lower_bound(&from)?;
+        let (key, value) = at.current();
+        if key.0 != hash {
+            return None;
+        }
+        if sys_auth::same(value.secret.bytes(), bytes) {
+            value.users.fetch_add(1, Ordering::Relaxed);
+            return Some(AuthKey(value.clone()));
+        }
+        from = (hash, key.1.checked_add(1)?);
+    }
 }
 
 /// An auth key in use.
@@ -134,29 +186,31 @@ impl AuthKey {
     /// That of a secret.
     pub(crate) fn of(secret: KBox<Secret>) -> Result<Self> {
         let hash = sys_auth::hash(secret.bytes());
-        let mut keys = KEYS.lock();
-        let from = keys.list.partition_point(|value| value.hash < hash);
-        let found = keys.list[from..]
-            .iter()
-            .take_while(|value| value.hash == hash)
-            .find(|value| sys_auth::same(value.secret.bytes(), secret.bytes()));
-        if let Some(value) = found {
-            value.users.fetch_add(1, Ordering::Relaxed);
-            return Ok(Self(value.clone()));
+        if let Some(known) = find(&KEYS.lock(), hash, secret.bytes()) {
+            return Ok(known);
         }
-        keys.list.reserve(1, GFP_KERNEL)?;
+        let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
+        let number = number();
         let value = Value {
-            // Whether it is a new one is nobody's business who only guesses the bytes.
-            number: sys_auth::hash(&(keys.last + 1).to_ne_bytes()).max(1),
+            number,
             hash,
             users: AtomicUsize::new(1),
             secret,
         };
-        let value = Arc::new(value, GFP_KERNEL)?;
-        keys.last += 1;
-        // There is room.
-        let _ = keys.list.insert_within_capacity(from, value.clone());
-        Ok(Self(value))
+        let value = Arc::new(value, GFP_KERNEL_ACCOUNT)?;
+        let node = node.into_node((hash, number), value.clone());
+        let known = {
+            let mut keys = KEYS.lock();
+            // Another task may have added the same bytes since the first look.
+            let known = find(&keys, hash, value.secret.bytes());
+            if known.is_none() {
+                // The number is new.
+                let _ = keys.get_or_insert_with(RBTree::new).insert(node);
+                return Ok(Self(value));
+            }
+            known
+        };
+        known.ok_or(ENOMEM)
     }
 
     /// Its number, which is no other's as long as it is in use.
@@ -176,7 +230,7 @@ impl AuthKey {
 
     /// What proves to a peer that we have it.
     pub(crate) fn prover(&self) -> Result<Arc<dyn Proof>> {
-        let proof: Arc<dyn Proof> = Arc::new(Prover(self.clone()), GFP_KERNEL)?;
+        let proof: Arc<dyn Proof> = Arc::new(Prover(self.clone()), GFP_KERNEL_ACCOUNT)?;
         Ok(proof)
     }
 }
@@ -191,17 +245,15 @@ impl Clone for AuthKey {
 
 impl Drop for AuthKey {
     fn drop(&mut self) {
-        let mut keys = KEYS.lock();
-        if self.0.users.fetch_sub(1, Ordering::Relaxed) != 1 {
-            return;
-        }
-        let at = keys
-            .list
-            .iter()
-            .position(|value| value.number == self.0.number);
-        let last = at.and_then(|at| keys.list.remove(at).ok());
-        drop(keys);
-        drop(last);
+        let gone = {
+            let mut keys = KEYS.lock();
+            if self.0.users.fetch_sub(1, Ordering::Relaxed) != 1 {
+                return;
+            }
+            let key = (self.0.hash, self.0.number);
+            keys.as_mut().and_then(|keys| keys.remove_node(&key))
+        };
+        drop(gone);
     }
 }
 

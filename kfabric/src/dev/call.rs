@@ -67,6 +67,7 @@ use crate::{
     },
     registry,
     rings::End,
+    sys,
     uapi::*,
 };
 
@@ -294,7 +295,7 @@ fn domain_open(file: &File, call: &mut DomainOpen) -> Result<Made> {
     zero(&[call.flags, call.reserved, call.reserved2])?;
     let key = auth::read_key(call.auth_key, call.auth_key_size)?;
     let fabric = fabric(file, call.fabric)?;
-    let domain = Domain::open_with(&fabric, name_str(&call.name)?, key.as_ref())?;
+    let domain = Domain::open_for_program(&fabric, name_str(&call.name)?, key.as_ref())?;
     let attr = *domain.attr();
     call.caps = attr.caps;
     call.mr_mode = attr.mr_mode;
@@ -374,7 +375,7 @@ fn listen_under(file: &File, call: &PepOpen) -> Result<KVec<Under>> {
     if count > KFI_PEP_AUTH_KEYS_MAX || (count == 0) != (call.auth_keys == 0) {
         return Err(EINVAL);
     }
-    let mut found: KVec<Under> = KVec::with_capacity(count, GFP_KERNEL)?;
+    let mut found: KVec<Under> = KVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
     for index in 0..count {
         let mut one = AuthKeyRef::default();
         // CAST: Some bytes.
@@ -385,7 +386,7 @@ fn listen_under(file: &File, call: &PepOpen) -> Result<KVec<Under>> {
         if found.iter().any(|other| other.number() == key.number()) {
             return Err(EINVAL);
         }
-        found.push(Under::of(Some(&key)), GFP_KERNEL)?;
+        found.push(Under::of(Some(&key)), GFP_KERNEL_ACCOUNT)?;
     }
     if count == 0 {
         // Nobody could be let in by it, and others not listen there.
@@ -653,7 +654,9 @@ fn cntr_wait(file: &File, call: &mut CntrWait) -> Result<Made> {
     if call.reserved != 0 {
         return Err(EINVAL);
     }
-    cntr(file, call.cntr)?.wait(call.threshold, call.deadline)?;
+    // The program's clock is its time namespace's.
+    let deadline = sys::monotonic_here(call.deadline);
+    cntr(file, call.cntr)?.wait(call.threshold, deadline)?;
     Ok(Made::Done)
 }
 

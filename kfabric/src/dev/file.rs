@@ -13,6 +13,10 @@ use kernel::{
     bindings,
     cred::Credential,
     prelude::*,
+    rbtree::{
+        RBTree,
+        RBTreeNodeReservation, //
+    },
     sync::{
         aref::ARef,
         Arc,
@@ -46,7 +50,7 @@ pub(super) struct File {
     pub(super) opener: Opener,
     /// For one that is, or was, the agent.
     pub(super) seat: SetOnce<Arc<Seat>>,
-    /// Larger than that of every file opened before, which the list is in the order of.
+    /// No other file's.
     serial: u64,
 }
 
@@ -60,10 +64,14 @@ pub(super) struct Opener {
 
 kernel::sync::global_lock! {
     // SAFETY: Initialised at module load, before the device can be opened.
-    unsafe(uninit) static FILES: Mutex<KVVec<Arc<File>>> = KVVec::new();
+    unsafe(uninit) static FILES: Mutex<Files> = None;
 }
 
-/// Counts up under the list's lock.
+/// The open files, by serial number. Nothing is allocated with the tree locked: every open, every release
+/// and the end of every grant takes that lock.
+type Files = Option<RBTree<u64, Arc<File>>>;
+
+/// The next file's number.
 static SERIAL: AtomicU64 = AtomicU64::new(0);
 
 /// Readies the list of files. Once, at module load.
@@ -72,9 +80,10 @@ pub(super) fn init() {
     unsafe { FILES.init() }
 }
 
-/// Gives back what the list took. Once, when the device is gone and with it every file.
+/// Forgets the list. Once, when the device is gone and with it every file.
 pub(super) fn exit() {
-    *FILES.lock() = KVVec::new();
+    let files = FILES.lock().take();
+    drop(files);
 }
 
 impl File {
@@ -85,7 +94,7 @@ impl File {
             admin: is_admin_opener(),
             task: kernel::current!().group_leader().into(),
         };
-        let mut files = FILES.lock();
+        let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
         let file = Arc::pin_init(
             try_pin_init!(Self {
                 table <- Table::new(),
@@ -96,7 +105,9 @@ impl File {
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
-        files.push(file.clone(), GFP_KERNEL_ACCOUNT)?;
+        let node = node.into_node(file.serial, file.clone());
+        // There is none of that number.
+        let _ = FILES.lock().get_or_insert_with(RBTree::new).insert(node);
         Ok(file)
     }
 
@@ -110,9 +121,8 @@ impl File {
         let listed = {
             let mut files = FILES.lock();
             files
-                .iter()
-                .position(|file| Arc::ptr_eq(file, &this))
-                .and_then(|at| files.remove(at).ok())
+                .as_mut()
+                .and_then(|files| files.remove_node(&this.serial))
         };
         drop(listed);
     }
@@ -201,8 +211,9 @@ impl File {
         loop {
             let next = {
                 let files = FILES.lock();
-                let at = files.partition_point(|file| file.serial < from);
-                files.get(at).cloned()
+                let files = files.as_ref();
+                let at = files.and_then(|files| files.cursor_lower_bound(&from));
+                at.map(|at| at.current().1.clone())
             };
             let Some(file) = next else { return Ok(()) };
             from = file.serial + 1;

@@ -80,7 +80,7 @@ pub(super) struct QueueFile(ARef<KFile>);
 
 impl QueueFile {
     pub(super) fn new(queue: Queue) -> Result<Self> {
-        let queue = KBox::into_raw(KBox::new(queue, GFP_KERNEL)?);
+        let queue = KBox::into_raw(KBox::new(queue, GFP_KERNEL_ACCOUNT)?);
         // SAFETY: The file takes the box over; `kf_queue_release` gives it back.
         let file = from_err_ptr(unsafe { sys::kf_queue_file(queue.cast()) }).inspect_err(|_| {
             // SAFETY: No file took it over.

@@ -80,7 +80,7 @@ pub(super) fn alloc(file: &File, call: &mut KeyAlloc) -> Result<Made> {
     };
     // CAST: At most `KFI_KEY_ALLOC_MAX`.
     let count = call.count as usize;
-    let mut handles = KVec::with_capacity(count, GFP_KERNEL)?;
+    let mut handles = KVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
     let mut all = || -> Result {
         for i in 0..count {
             sys::pause()?;
@@ -216,7 +216,7 @@ pub(super) fn assign_many(file: &File, call: &mut KeyAssignMany) -> Result<Made>
     if count == 1 {
         return assign_next(file, call, &how);
     }
-    let Ok(mut given) = KVVec::with_capacity(count.min(CHAIN), GFP_KERNEL) else {
+    let Ok(mut given) = KVVec::with_capacity(count.min(CHAIN), GFP_KERNEL_ACCOUNT) else {
         return assign_next(file, call, &how);
     };
     let mut result = Ok(());
@@ -293,7 +293,7 @@ fn find(file: &File, array: u64, count: usize, given: &mut KVVec<Given>) -> Resu
                 entry: *entry,
                 value: Cell::new(KeyValue::NONE),
             };
-            given.push(slot, GFP_KERNEL)?;
+            given.push(slot, GFP_KERNEL_ACCOUNT)?;
         }
         read?;
     }
@@ -312,7 +312,7 @@ fn assign_found(
     how: &How<'_>,
 ) -> Result<(), (usize, Error)> {
     let batch = if found.len() > PART {
-        KVec::with_capacity(found.len(), GFP_KERNEL).ok()
+        KVec::with_capacity(found.len(), GFP_KERNEL_ACCOUNT).ok()
     } else {
         None
     };
@@ -468,7 +468,7 @@ fn list(file: &File, call: &KeyRevokeMany, found: &mut KVVec<Object>) -> Result 
         let (there, read) = user::read_entries(call.slots, HANDLE, found.len(), bytes);
         for handle in handles.iter().take(there) {
             let key = key(file, *handle)?;
-            found.push(Object::Key(key), GFP_KERNEL)?;
+            found.push(Object::Key(key), GFP_KERNEL_ACCOUNT)?;
         }
         read?;
     }
@@ -509,7 +509,9 @@ fn end_all(file: &File, call: &mut KeyRevokeMany, wanted: &dyn Fn(&Object) -> bo
         match key.try_revoke() {
             Some(had) => call.revoked += u64::from(had),
             // There is room.
-            None if left.reserve(1, GFP_KERNEL).is_ok() => drop(left.push_within_capacity(object)),
+            None if left.reserve(1, GFP_KERNEL_ACCOUNT).is_ok() => {
+                drop(left.push_within_capacity(object))
+            }
             // All others have to wait then.
             None => end_found(call, slice::from_mut(&mut object))?,
         }

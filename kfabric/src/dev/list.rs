@@ -229,6 +229,10 @@ pub(super) fn list(file: &File, call: &mut ObjList) -> Result<Made> {
     Ok(Made::Nothing)
 }
 
+/// Objects that `/proc/PID/fdinfo` shows one by one. It is rendered anew whenever it does not fit its
+/// buffer, at the expense of the reader.
+const SHOWN: u64 = 1024;
+
 /// Prints what a file holds, for `/proc/PID/fdinfo`.
 pub(super) fn show(file: &File, m: &SeqFile) {
     const NAMES: [&str; 11] = [
@@ -251,7 +255,10 @@ pub(super) fn show(file: &File, m: &SeqFile) {
         seq_print!(m, "kfabric-{name}:\t{count}\n");
     }
     let mut cells = 0..file.table.cells();
-    while let Ok(Some(info)) = next(file, &mut cells) {
+    for _ in 0..SHOWN {
+        let Ok(Some(info)) = next(file, &mut cells) else {
+            return;
+        };
         // CAST: A small number.
         let name = NAMES.get(info.kind as usize).unwrap_or(&"");
         seq_print!(
@@ -263,5 +270,9 @@ pub(super) fn show(file: &File, m: &SeqFile) {
             info.b,
             info.c
         );
+    }
+    let more = counts.iter().sum::<u64>().saturating_sub(SHOWN);
+    if more != 0 {
+        seq_print!(m, "and {more} more\n");
     }
 }

@@ -157,7 +157,7 @@ impl Key {
                 bound: bound.cloned(),
                 auth,
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         if let Some(bound) = bound {
             bound.add(&key)?;

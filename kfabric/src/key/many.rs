@@ -68,6 +68,7 @@ impl Key {
         if batch.len() == 1 {
             return Self::assign_singly(batch);
         }
+        // UNACCOUNTED: Freed before the call returns; the caller may be a block device that serves another task.
         let Ok(mut orders) = KVec::with_capacity(batch.len().min(CHAIN), GFP_KERNEL) else {
             return Self::assign_singly(batch);
         };

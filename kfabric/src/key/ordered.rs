@@ -189,6 +189,7 @@ impl Key {
     fn order_some(batch: &mut [Assignment<'_>], failures: Option<Failures<'_>>) -> (usize, Result) {
         let ready = || -> Result<(KVec<Order>, Option<Notice>)> {
             Ok((
+                // UNACCOUNTED: Freed before the call returns; the caller may be a block device that serves another task.
                 KVec::with_capacity(batch.len().min(CHAIN), GFP_KERNEL)?,
                 failures.map(Notice::new).transpose()?,
             ))

@@ -62,6 +62,7 @@ impl<T: ClientOps> Client<T> {
             remove: Some(Self::remove_callback),
             ..Default::default()
         };
+        // UNACCOUNTED: Allocated at module load.
         let client = KBox::pin(Opaque::new(init), GFP_KERNEL)?;
         CLIENT.store(client.get(), Ordering::Release);
         // SAFETY: The structure is filled in, pinned, and unregistered before it is freed.
@@ -80,6 +81,7 @@ impl<T: ClientOps> Client<T> {
         from_result(|| {
             let ptr = NonNull::new(ptr).ok_or(EINVAL)?;
             // SAFETY: The device is registered, as the caller says.
+            // UNACCOUNTED: The device exists for all programs.
             let device = Arc::pin_init(unsafe { Device::new(ptr) }, GFP_KERNEL)?;
             let data = T::add(device)?;
             // SAFETY: Device and client are registered during this callback. The core hands the

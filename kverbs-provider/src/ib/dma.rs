@@ -54,7 +54,7 @@ impl DmaMap {
         // INVARIANT: Pieces are added as they are mapped.
         let mut map = Self {
             device: device.clone(),
-            pieces: KVec::with_capacity(mem.segment_count(0, mem.len()), GFP_KERNEL)?,
+            pieces: KVec::with_capacity(mem.segment_count(0, mem.len()), GFP_KERNEL_ACCOUNT)?,
             writable: mem.writable(),
             mem: mem.clone(),
         };
@@ -64,7 +64,7 @@ impl DmaMap {
             if segment.len > max {
                 return Err(EIO);
             }
-            map.pieces.reserve(1, GFP_KERNEL)?;
+            map.pieces.reserve(1, GFP_KERNEL_ACCOUNT)?;
             fault::device()?;
             // SAFETY: The segment's pages are contiguous and held by `mem`; the device is
             // registered, as `_live` proves.
@@ -182,7 +182,7 @@ impl DmaBuf {
     /// Makes `len` zeroed bytes, one or more.
     pub(crate) fn new(_live: &Live<'_>, device: &Arc<Device>, len: usize) -> Result<Self> {
         // Larger ones may not be had in one piece, which is no news for the log.
-        let mut buf = KVec::from_elem(0u8, len, GFP_KERNEL | __GFP_NOWARN)?;
+        let mut buf = KVec::from_elem(0u8, len, GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?;
         fault::device()?;
         // SAFETY: The buffer is `kmalloc()`ed and stays in place while mapped; the device is
         // registered, as `_live` proves.
@@ -251,9 +251,9 @@ unsafe impl Sync for SgList {}
 impl SgList {
     /// Makes a list for up to `max` pieces.
     pub(crate) fn new(device: &Arc<Device>, max: usize) -> Result<Self> {
-        let mut list = KVVec::with_capacity(max, GFP_KERNEL)?;
+        let mut list = KVVec::with_capacity(max, GFP_KERNEL_ACCOUNT)?;
         for _ in 0..max {
-            list.push(bindings::scatterlist::default(), GFP_KERNEL)?;
+            list.push(bindings::scatterlist::default(), GFP_KERNEL_ACCOUNT)?;
         }
         // SAFETY: `list` has `max` entries.
         unsafe { raw::kverbs_sg_init(list.as_mut_ptr(), max as c_uint) };

@@ -78,10 +78,10 @@ unsafe extern "C" fn completed(_cq: *mut raw::ib_cq, context: *mut c_void) {
 impl KeyQueue {
     /// Makes and connects it.
     pub(crate) fn new(_live: &Live<'_>, pd: &Arc<Pd>) -> Result<Self> {
-        let woken = KBox::pin(Opaque::<bindings::completion>::zeroed(), GFP_KERNEL)?;
+        let woken = KBox::pin(Opaque::<bindings::completion>::zeroed(), GFP_KERNEL_ACCOUNT)?;
         // SAFETY: It is pinned memory of ours.
         unsafe { bindings::init_completion(woken.get()) };
-        let chain = KVec::with_capacity(CHAIN, GFP_KERNEL)?;
+        let chain = KVec::with_capacity(CHAIN, GFP_KERNEL_ACCOUNT)?;
         let depth = pd.device().max_qp_wr().clamp(2, DEPTH);
         fault::device()?;
         // SAFETY: The device is registered, as `_live` proves; the context outlives the queue.

@@ -15,6 +15,7 @@
 //!   safe code above it.
 //! * Making and dropping sleeps. Posting does not, and may be called from any context.
 
+pub(crate) mod charge;
 pub(crate) mod client;
 pub(crate) mod cm;
 mod compat;

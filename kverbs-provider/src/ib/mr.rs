@@ -13,6 +13,7 @@ use kernel::{
 };
 
 use super::{
+    charge::Charge,
     device::Live,
     dma::SgList,
     pd::Pd,
@@ -74,6 +75,7 @@ impl Access {
 pub(crate) struct Mr {
     ptr: NonNull<raw::ib_mr>,
     pd: Arc<Pd>,
+    charge: Option<Charge>,
 }
 
 // SAFETY: The C object may be used by any thread; changes take `&mut self`.
@@ -83,7 +85,7 @@ unsafe impl Sync for Mr {}
 
 impl Mr {
     /// Makes one for fast registration of up to `pages` pages, as many as the device's own limit
-    /// at most. It covers nothing yet.
+    /// at most. It covers nothing yet. It is charged to nobody: a worker may make it, for a slot that is.
     ///
     /// # Errors
     ///
@@ -99,6 +101,7 @@ impl Mr {
         Ok(Self {
             ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
             pd: pd.clone(),
+            charge: None,
         })
     }
 
@@ -107,13 +110,14 @@ impl Mr {
     ///
     /// To be called inside [`Memory::device_register`].
     pub(crate) fn user(
-        _live: &Live<'_>,
+        live: &Live<'_>,
         pd: &Arc<Pd>,
         addr: u64,
         len: u64,
         iova: u64,
         access: Access,
     ) -> Result<Self> {
+        let charge = pd.charge(live)?;
         fault::device()?;
         // SAFETY: The protection domain is alive. The address is checked by the call.
         let ptr = from_err_ptr(unsafe {
@@ -123,6 +127,7 @@ impl Mr {
         Ok(Self {
             ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
             pd: pd.clone(),
+            charge,
         })
     }
 
@@ -232,6 +237,8 @@ impl Mr {
             Ok(()) => {
                 // SAFETY: `this` is not used again, so `pd` is moved out once.
                 drop(unsafe { core::ptr::read(&this.pd) });
+                // SAFETY: As above.
+                drop(unsafe { core::ptr::read(&this.charge) });
                 Ok(())
             }
             Err(e) => Err((e, core::mem::ManuallyDrop::into_inner(this))),

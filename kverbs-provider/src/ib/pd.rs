@@ -9,6 +9,10 @@ use kernel::{
 };
 
 use super::{
+    charge::{
+        Charge,
+        Kind, //
+    },
     device::{
         Device,
         Live, //
@@ -26,6 +30,8 @@ use kfabric::fault;
 pub(crate) struct Pd {
     ptr: NonNull<raw::ib_pd>,
     device: Arc<Device>,
+    /// Of a program's.
+    charge: Option<Charge>,
 }
 
 // SAFETY: The C object may be used by any thread.
@@ -34,22 +40,41 @@ unsafe impl Send for Pd {}
 unsafe impl Sync for Pd {}
 
 impl Pd {
-    /// Makes one. It never has the unsafe global key (`IB_PD_UNSAFE_GLOBAL_RKEY`).
-    pub(crate) fn new(_live: &Live<'_>, device: &Arc<Device>) -> Result<Self> {
+    /// Makes one; with `program`, what is made in it is charged ([`Pd::charge`]), and itself. It never has
+    /// the unsafe global key (`IB_PD_UNSAFE_GLOBAL_RKEY`).
+    pub(crate) fn new(live: &Live<'_>, device: &Arc<Device>, program: bool) -> Result<Self> {
+        let charge = match program {
+            true => Some(Charge::new(live, device, Kind::Object)?),
+            false => None,
+        };
         fault::device()?;
-        // SAFETY: The device is registered, as `_live` proves; the name is static.
+        // SAFETY: The device is registered, as `live` proves; the name is static.
         let ptr = unsafe { raw::__ib_alloc_pd(device.as_ptr(), 0, CALLER.as_char_ptr()) };
         let ptr = from_err_ptr(ptr)?;
         // INVARIANT: It was just made.
         Ok(Self {
             ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
             device: device.clone(),
+            charge,
         })
     }
 
     /// The C object.
     pub(super) fn as_ptr(&self) -> *mut raw::ib_pd {
         self.ptr.as_ptr()
+    }
+
+    /// Charges the current task's cgroup for one object that is to be made in it; `None` if it is not a
+    /// program's.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN`: the cgroup's limit.
+    pub(crate) fn charge(&self, live: &Live<'_>) -> Result<Option<Charge>> {
+        match &self.charge {
+            Some(_) => Charge::new(live, &self.device, Kind::Object).map(Some),
+            None => Ok(None),
+        }
     }
 
     /// The device it is on.

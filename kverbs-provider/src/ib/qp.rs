@@ -31,6 +31,7 @@ use kernel::{
 };
 
 use super::{
+    charge::Charge,
     cm::{
         CmHandler,
         CmId, //
@@ -135,6 +136,8 @@ struct Core<H: Completions> {
     ended: AtomicBool,
     handler: Arc<H>,
     pd: Arc<Pd>,
+    /// For the queue pair and for its completion queue.
+    _charges: [Option<Charge>; 2],
 }
 
 // SAFETY: The C objects may be used by any thread; `slots` point to what `handler` keeps.
@@ -202,7 +205,7 @@ impl<H: Completions> QueuePair<H> {
     ///
     /// `port` may still change when the connection's address is known.
     pub(crate) fn new(
-        _live: &Live<'_>,
+        live: &Live<'_>,
         pd: &Arc<Pd>,
         handler: &Arc<H>,
         size: QpSize,
@@ -211,13 +214,14 @@ impl<H: Completions> QueuePair<H> {
         if size.sge as usize > MAX_SGE {
             return Err(EINVAL);
         }
+        let charges = [pd.charge(live)?, pd.charge(live)?];
         let slots = Self::slots(Arc::as_ptr(handler), size)?;
         let send = size.tx + QpSize::TX_EXTRA;
         let receive = size.rx + QpSize::RX_EXTRA;
         fault::device()?;
         // An entry for every work request there may be, also for those that complete only by
         // being flushed: the queue never overflows.
-        // SAFETY: The device is registered, as `_live` proves; the name is static.
+        // SAFETY: The device is registered, as `live` proves; the name is static.
         let cq = from_err_ptr(unsafe {
             raw::__ib_alloc_cq_any(
                 pd.device().as_ptr(),
@@ -270,14 +274,15 @@ impl<H: Completions> QueuePair<H> {
             ended: AtomicBool::new(false),
             handler: handler.clone(),
             pd: pd.clone(),
+            _charges: charges,
         };
         // INVARIANT: All as just made; if the allocation fails, dropping `core` undoes it.
-        Ok(Self(Arc::new(core, GFP_KERNEL)?))
+        Ok(Self(Arc::new(core, GFP_KERNEL_ACCOUNT)?))
     }
 
     fn slots(handler: *const H, size: QpSize) -> Result<KVVec<Slot<H>>> {
         let n = 2 * size.tx as usize + size.rx as usize + 1;
-        let mut slots = KVVec::with_capacity(n, GFP_KERNEL | __GFP_NOWARN)?;
+        let mut slots = KVVec::with_capacity(n, GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?;
         let mut add = |kind, count| -> Result {
             for index in 0..count {
                 let cqe = raw::ib_cqe {
@@ -289,7 +294,7 @@ impl<H: Completions> QueuePair<H> {
                     index,
                     kind,
                 };
-                slots.push(slot, GFP_KERNEL)?;
+                slots.push(slot, GFP_KERNEL_ACCOUNT)?;
             }
             Ok(())
         };

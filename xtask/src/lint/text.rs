@@ -98,7 +98,7 @@ pub(super) fn unfinished(lint: &Lint<'_>) -> Result<Vec<String>> {
 }
 
 /// Whether `word` stands in `line` by itself.
-fn has_word(line: &str, word: &str) -> bool {
+pub(super) fn has_word(line: &str, word: &str) -> bool {
     let inside = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     line.match_indices(word).any(|(at, _)| {
         !inside(line[..at].chars().next_back()) && !inside(line[at + word.len()..].chars().next())
