@@ -49,12 +49,7 @@ const PLANTS: &[Plant] = &[
     plant("planted.fails_once", Status::Flaky, None, 1),
     plant("planted.fails_always", Status::Failed, None, 2),
     plant("planted.finds_wrong_data", Status::Failed, None, 0),
-    plant(
-        "planted.leaves_a_process",
-        Status::Failed,
-        Some("leftovers.planted"),
-        0,
-    ),
+    plant("planted.leaves_a_process", Status::Failed, None, 0),
     plant(
         "planted.warns",
         Status::Failed,
