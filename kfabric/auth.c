@@ -108,6 +108,66 @@ void kf_auth_asker(struct kf_asker *asker)
 	kf_task_comm(current, asker->comm);
 }
 
+/*
+ * What the agent is told of the current task besides. A task that has left the cgroup with the id
+ * meanwhile has none that is known.
+ */
+void kf_auth_told(struct kf_told *told, u64 cgroup)
+{
+#ifdef CONFIG_CGROUPS
+	struct cgroup *cgrp;
+#endif
+
+	told->groups = get_current_groups();
+	told->userns = current_user_ns()->ns.inum;
+	told->cgroup = NULL;
+#ifdef CONFIG_CGROUPS
+	rcu_read_lock();
+	cgrp = task_dfl_cgroup(current);
+	if (cgroup_id(cgrp) == cgroup && cgroup_tryget(cgrp))
+		told->cgroup = cgrp;
+	rcu_read_unlock();
+#endif
+}
+
+void kf_auth_told_put(struct kf_told *told)
+{
+	put_group_info(told->groups);
+#ifdef CONFIG_CGROUPS
+	if (told->cgroup)
+		cgroup_put(told->cgroup);
+#endif
+}
+
+/* Whether the current task has the same groups. Sets of groups are shared, and never change. */
+bool kf_auth_told_groups_current(const struct kf_told *told)
+{
+	return current_cred()->group_info == told->groups;
+}
+
+/* Copies groups, from the one at `from` on, as far as there is room; how many there are in all. */
+unsigned int kf_auth_told_groups(const struct kf_told *told, unsigned int from, u32 *out,
+				 unsigned int room)
+{
+	const struct group_info *groups = told->groups;
+	unsigned int i;
+
+	for (i = 0; i < room && from + i < groups->ngroups; i++)
+		out[i] = from_kgid(&init_user_ns, groups->gid[from + i]);
+	return groups->ngroups;
+}
+
+/* The path of the cgroup from the root of the hierarchy; its length. */
+int kf_auth_told_path(const struct kf_told *told, char *buf, unsigned long len)
+{
+	int n = -ENOENT;
+#ifdef CONFIG_CGROUPS
+	if (told->cgroup)
+		n = cgroup_path(told->cgroup, buf, len);
+#endif
+	return n >= 0 && n >= len ? -ENAMETOOLONG : n;
+}
+
 bool kf_auth_in_group(u32 gid)
 {
 	kgid_t kgid = make_kgid(&init_user_ns, gid);

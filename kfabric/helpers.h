@@ -94,6 +94,13 @@ struct kf_asker {
 	u8 comm[16];
 };
 
+/* What the agent is told of that task besides. References: kf_auth_told_put(). */
+struct kf_told {
+	struct group_info *groups;
+	struct cgroup *cgroup;	/* NULL if it is not known */
+	u64 userns;
+};
+
 /* Called by the worker in auth.c; written in Rust (kfabric/src/auth/sweep.rs). */
 void kf_auth_tick(void);
 
@@ -109,6 +116,12 @@ void kf_auth_random(void *data, unsigned long len);
 u64 kf_auth_now_ms(void);
 u64 kf_auth_now_ns(void);
 void kf_auth_asker(struct kf_asker *asker);
+void kf_auth_told(struct kf_told *told, u64 cgroup);
+void kf_auth_told_put(struct kf_told *told);
+bool kf_auth_told_groups_current(const struct kf_told *told);
+unsigned int kf_auth_told_groups(const struct kf_told *told, unsigned int from, u32 *out,
+				 unsigned int room);
+int kf_auth_told_path(const struct kf_told *told, char *buf, unsigned long len);
 bool kf_auth_in_group(u32 gid);
 bool kf_auth_in_cgroup(u64 id);
 u64 kf_auth_net_cookie(const struct net *net);

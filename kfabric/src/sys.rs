@@ -23,7 +23,10 @@ use kernel::{
     prelude::*, //
 };
 
-use auth::Asker;
+use auth::{
+    Asker,
+    RawTold, //
+};
 
 #[expect(
     improper_ctypes,
@@ -123,6 +126,16 @@ extern "C" {
     pub(crate) fn kf_auth_now_ms() -> u64;
     pub(crate) fn kf_auth_now_ns() -> u64;
     pub(crate) fn kf_auth_asker(asker: *mut Asker);
+    pub(crate) fn kf_auth_told(told: *mut RawTold, cgroup: u64);
+    pub(crate) fn kf_auth_told_put(told: *mut RawTold);
+    pub(crate) fn kf_auth_told_groups_current(told: *const RawTold) -> bool;
+    pub(crate) fn kf_auth_told_groups(
+        told: *const RawTold,
+        from: c_uint,
+        out: *mut u32,
+        room: c_uint,
+    ) -> c_uint;
+    pub(crate) fn kf_auth_told_path(told: *const RawTold, buf: *mut u8, len: c_ulong) -> c_int;
     pub(crate) fn kf_auth_in_group(gid: u32) -> bool;
     pub(crate) fn kf_auth_in_cgroup(id: u64) -> bool;
     pub(crate) fn kf_auth_net_cookie(net: *const bindings::net) -> u64;

@@ -13,6 +13,9 @@ pub mod auth_agent;
 pub mod auth_hostile;
 pub mod auth_wire;
 pub mod authd;
+pub mod authd_busy;
+pub mod authd_recipe;
+pub mod authd_unknown;
 pub mod blk;
 pub mod blk_auth;
 pub mod blk_break;
@@ -155,6 +158,9 @@ pub fn all() -> Vec<Test> {
         programs::TESTS,
         stress::TESTS,
         authd::TESTS,
+        authd_busy::TESTS,
+        authd_recipe::TESTS,
+        authd_unknown::TESTS,
         classes::TESTS,
         death::TESTS,
         key_death::TESTS,

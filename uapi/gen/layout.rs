@@ -176,7 +176,8 @@ layouts! {
     }
     AgentNext {
         size, flags, auth_key, auth_key_size, rights, id, process, pid, uid, gid, left_ms, cgroup,
-        netns, comm, domain,
+        netns, comm, domain, groups, cgroup_path, groups_count, cgroup_path_size, userns, known,
+        reserved,
     }
     AgentAnswer {
         size, flags, id, verdict, match_, rights, max_keys, max_pinned, lifetime_ms, max_eps,
@@ -228,5 +229,5 @@ constants! {
     KFI_AUTH_SET_TIMEOUT, KFI_AUTH_SET_DENY, KFI_AUTH_SET_ASKS, KFI_AUTH_EP, KFI_AUTH_KEYS,
     KFI_MATCH_UID, KFI_MATCH_GID, KFI_MATCH_CGROUP, KFI_MATCH_NETNS, KFI_MATCH_PROCESS,
     KFI_GRANT_LIMITS, KFI_GRANT_LIFETIME, KFI_GRANT_VALID, KFI_GRANT_REVOKED, KFI_GRANT_EXPIRED,
-    KFI_AUTH_DENY, KFI_AUTH_ALLOW, KFI_CQ_RING_OFFSET,
+    KFI_KNOWN_GROUPS, KFI_KNOWN_CGROUP, KFI_AUTH_DENY, KFI_AUTH_ALLOW, KFI_CQ_RING_OFFSET,
 }

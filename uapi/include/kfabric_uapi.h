@@ -510,6 +510,12 @@
 /* State of a grant: its time is over, and not all has ended. */
 #define KFI_GRANT_EXPIRED 2
 
+/* What is known of who asks: all supplementary groups. */
+#define KFI_KNOWN_GROUPS 1
+
+/* What is known of who asks: the cgroup's path. */
+#define KFI_KNOWN_CGROUP 2
+
 /* Verdict: no. */
 #define KFI_AUTH_DENY 0
 
@@ -1756,6 +1762,9 @@ struct kfi_agent_open {
  *
  * Equal questions of a process are one. One that its process gives up (it was killed) is not asked
  * any more; the answer is -ENOENT.
+ *
+ * What the task is was taken when it asked: its user, groups, control group and namespaces belong to
+ * one moment. What is not in known the agent does not know: it is not the same as none.
  */
 struct kfi_agent_next {
 	/* Size of this structure. */
@@ -1791,6 +1800,31 @@ struct kfi_agent_next {
 	__u8 comm[16];
 	/* Out: name of the domain. */
 	__u8 domain[KFI_NAME_MAX];
+	/*
+	 * Pointer to room for its supplementary groups, each a 32-bit gid in the initial user namespace;
+	 * 0: not wanted.
+	 */
+	__u64 groups;
+	/*
+	 * Pointer to room for the path of its cgroup (v2), from the root of the hierarchy, without a
+	 * NUL; 0: not wanted.
+	 */
+	__u64 cgroup_path;
+	/*
+	 * In: groups that there is room for. Out: groups that the task has; only as many as there is
+	 * room for were written.
+	 */
+	__u32 groups_count;
+	/*
+	 * In: bytes that there is room for. Out: bytes of the path; 0 if it is not known or has no room.
+	 */
+	__u32 cgroup_path_size;
+	/* Out: inode number of its user namespace, as in /proc/PID/ns/user. */
+	__u64 userns;
+	/* Out: KFI_KNOWN_*. */
+	__u32 known;
+	/* Zero. */
+	__u32 reserved;
 };
 
 /*
@@ -2357,7 +2391,7 @@ _Static_assert(sizeof(struct kfi_agent_open) == 16, "size of kfi_agent_open");
 _Static_assert(__builtin_offsetof(struct kfi_agent_open, size) == 0, "kfi_agent_open.size");
 _Static_assert(__builtin_offsetof(struct kfi_agent_open, flags) == 4, "kfi_agent_open.flags");
 _Static_assert(__builtin_offsetof(struct kfi_agent_open, reserved) == 8, "kfi_agent_open.reserved");
-_Static_assert(sizeof(struct kfi_agent_next) == 152, "size of kfi_agent_next");
+_Static_assert(sizeof(struct kfi_agent_next) == 192, "size of kfi_agent_next");
 _Static_assert(__builtin_offsetof(struct kfi_agent_next, size) == 0, "kfi_agent_next.size");
 _Static_assert(__builtin_offsetof(struct kfi_agent_next, flags) == 4, "kfi_agent_next.flags");
 _Static_assert(__builtin_offsetof(struct kfi_agent_next, auth_key) == 8, "kfi_agent_next.auth_key");
@@ -2373,6 +2407,13 @@ _Static_assert(__builtin_offsetof(struct kfi_agent_next, cgroup) == 56, "kfi_age
 _Static_assert(__builtin_offsetof(struct kfi_agent_next, netns) == 64, "kfi_agent_next.netns");
 _Static_assert(__builtin_offsetof(struct kfi_agent_next, comm) == 72, "kfi_agent_next.comm");
 _Static_assert(__builtin_offsetof(struct kfi_agent_next, domain) == 88, "kfi_agent_next.domain");
+_Static_assert(__builtin_offsetof(struct kfi_agent_next, groups) == 152, "kfi_agent_next.groups");
+_Static_assert(__builtin_offsetof(struct kfi_agent_next, cgroup_path) == 160, "kfi_agent_next.cgroup_path");
+_Static_assert(__builtin_offsetof(struct kfi_agent_next, groups_count) == 168, "kfi_agent_next.groups_count");
+_Static_assert(__builtin_offsetof(struct kfi_agent_next, cgroup_path_size) == 172, "kfi_agent_next.cgroup_path_size");
+_Static_assert(__builtin_offsetof(struct kfi_agent_next, userns) == 176, "kfi_agent_next.userns");
+_Static_assert(__builtin_offsetof(struct kfi_agent_next, known) == 184, "kfi_agent_next.known");
+_Static_assert(__builtin_offsetof(struct kfi_agent_next, reserved) == 188, "kfi_agent_next.reserved");
 _Static_assert(sizeof(struct kfi_agent_answer) == 64, "size of kfi_agent_answer");
 _Static_assert(__builtin_offsetof(struct kfi_agent_answer, size) == 0, "kfi_agent_answer.size");
 _Static_assert(__builtin_offsetof(struct kfi_agent_answer, flags) == 4, "kfi_agent_answer.flags");
@@ -2548,6 +2589,8 @@ _Static_assert(KFI_GRANT_LIFETIME == 0x2ULL, "KFI_GRANT_LIFETIME");
 _Static_assert(KFI_GRANT_VALID == 0x0ULL, "KFI_GRANT_VALID");
 _Static_assert(KFI_GRANT_REVOKED == 0x1ULL, "KFI_GRANT_REVOKED");
 _Static_assert(KFI_GRANT_EXPIRED == 0x2ULL, "KFI_GRANT_EXPIRED");
+_Static_assert(KFI_KNOWN_GROUPS == 0x1ULL, "KFI_KNOWN_GROUPS");
+_Static_assert(KFI_KNOWN_CGROUP == 0x2ULL, "KFI_KNOWN_CGROUP");
 _Static_assert(KFI_AUTH_DENY == 0x0ULL, "KFI_AUTH_DENY");
 _Static_assert(KFI_AUTH_ALLOW == 0x1ULL, "KFI_AUTH_ALLOW");
 _Static_assert(KFI_CQ_RING_OFFSET == 0x1000ULL, "KFI_CQ_RING_OFFSET");

@@ -1706,6 +1706,9 @@ pub struct AgentOpen {
 ///
 /// Equal questions of a process are one. One that its process gives up (it was killed) is not asked
 /// any more; the answer is `-ENOENT`.
+///
+/// What the task is was taken when it asked: its user, groups, control group and namespaces belong to
+/// one moment. What is not in `known` the agent does not know: it is not the same as none.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct AgentNext {
@@ -1740,7 +1743,28 @@ pub struct AgentNext {
     pub comm: [u8; 16],
     /// Out: name of the domain.
     pub domain: [u8; KFI_NAME_MAX],
+    /// Pointer to room for its supplementary groups, each a 32-bit gid in the initial user namespace;
+    /// 0: not wanted.
+    pub groups: u64,
+    /// Pointer to room for the path of its cgroup (v2), from the root of the hierarchy, without a
+    /// NUL; 0: not wanted.
+    pub cgroup_path: u64,
+    /// In: groups that there is room for. Out: groups that the task has; only as many as there is
+    /// room for were written.
+    pub groups_count: u32,
+    /// In: bytes that there is room for. Out: bytes of the path; 0 if it is not known or has no room.
+    pub cgroup_path_size: u32,
+    /// Out: inode number of its user namespace, as in `/proc/PID/ns/user`.
+    pub userns: u64,
+    /// Out: `KFI_KNOWN_*`.
+    pub known: u32,
+    /// Zero.
+    pub reserved: u32,
 }
+/// What is known of who asks: all supplementary groups.
+pub const KFI_KNOWN_GROUPS: u32 = 1;
+/// What is known of who asks: the cgroup's path.
+pub const KFI_KNOWN_CGROUP: u32 = 2;
 
 impl Default for AgentNext {
     fn default() -> Self {

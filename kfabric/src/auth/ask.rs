@@ -78,6 +78,7 @@ pub(crate) struct Question {
     id: u64,
     process: Arc<Process>,
     task: sys_auth::Asker,
+    told: sys_auth::Told,
     netns: u64,
     key: AuthKey,
     rights: u32,
@@ -122,6 +123,7 @@ impl Question {
             && self.netns == caller.netns
             && self.rights == rights
             && self.key.is(key)
+            && self.told.has_groups_of_current()
     }
 
     /// The process's number as the current task sees it; 0: it does not.
@@ -144,6 +146,13 @@ impl Question {
         next.netns = self.netns;
         next.comm = self.task.comm;
         next.domain = self.domain;
+        next.userns = self.told.userns();
+        next.known = 0;
+    }
+
+    /// What the agent is told besides.
+    pub(crate) fn told(&self) -> &sys_auth::Told {
+        &self.told
     }
 
     /// The auth key.
@@ -442,6 +451,7 @@ fn put(
             id,
             process,
             task: caller.task,
+            told: sys_auth::Told::current(caller.task.cgroup),
             netns: caller.netns,
             key: key.clone(),
             rights,

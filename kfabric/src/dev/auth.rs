@@ -3,6 +3,7 @@
 
 use core::sync::atomic::Ordering;
 use kernel::{
+    page::PAGE_SIZE,
     prelude::*,
     sync::Arc, //
 };
@@ -263,16 +264,67 @@ fn seat(file: &File) -> Result<&Arc<Seat>> {
     file.seat.as_ref().ok_or(EINVAL)
 }
 
+/// Tells the agent the supplementary groups of who asks, as far as it has room.
+fn tell_groups(told: &sys_auth::Told, call: &mut AgentNext) -> Result {
+    let room = core::mem::take(&mut call.groups_count);
+    if call.groups == 0 {
+        return Ok(());
+    }
+    let mut part = [0_u32; 64];
+    let mut done = 0_u32;
+    loop {
+        let all = told.groups(done, &mut part);
+        // CAST: At most 64.
+        let n = all.min(room).saturating_sub(done).min(part.len() as u32);
+        call.groups_count = all;
+        if n == 0 {
+            if all <= room {
+                call.known |= KFI_KNOWN_GROUPS;
+            }
+            return Ok(());
+        }
+        let at = call.groups.saturating_add(u64::from(done) * 4);
+        // CAST: At most 64.
+        let some = part.get(..n as usize).unwrap_or_default();
+        user::write_bytes(at, some.as_bytes())?;
+        done += n;
+        sys::pause()?;
+    }
+}
+
+/// Tells the agent the path of the cgroup of who asks, if it has room.
+fn tell_cgroup(told: &sys_auth::Told, call: &mut AgentNext) -> Result {
+    let room = core::mem::take(&mut call.cgroup_path_size);
+    if call.cgroup_path == 0 {
+        return Ok(());
+    }
+    let mut buffer = KVVec::from_elem(0_u8, PAGE_SIZE, GFP_KERNEL)?;
+    let Ok(path) = told.path(&mut buffer) else {
+        return Ok(());
+    };
+    // CAST: A `u32` fits.
+    if path.len() > room as usize {
+        return Ok(());
+    }
+    user::write_bytes(call.cgroup_path, path)?;
+    // CAST: Less than a page.
+    call.cgroup_path_size = path.len() as u32;
+    call.known |= KFI_KNOWN_CGROUP;
+    Ok(())
+}
+
 pub(super) fn agent_next(file: &File, call: &mut AgentNext) -> Result<Made> {
-    zero(&[call.flags])?;
+    zero(&[call.flags, call.reserved])?;
     let question = ask::next(seat(file)?)?;
     question.tell(call);
     let bytes = question.key().bytes();
     let zeros = [0; KFI_AUTH_KEY_MAX];
     let rest = call.auth_key.saturating_add(bytes.len() as u64);
     let padding = zeros.get(bytes.len()..).unwrap_or_default();
-    let told =
-        user::write_bytes(call.auth_key, bytes).and_then(|()| user::write_bytes(rest, padding));
+    let told = user::write_bytes(call.auth_key, bytes)
+        .and_then(|()| user::write_bytes(rest, padding))
+        .and_then(|()| tell_groups(question.told(), call))
+        .and_then(|()| tell_cgroup(question.told(), call));
     let made = Made::Asked(question);
     if let Err(e) = told {
         made.undo(file);

@@ -5,6 +5,10 @@ use core::ptr::NonNull;
 use kernel::{
     bindings,
     error::to_result,
+    ffi::{
+        c_ulong,
+        c_void, //
+    },
     prelude::*, //
 };
 
@@ -36,6 +40,80 @@ impl Asker {
         // SAFETY: The structure is the C one, and ours.
         unsafe { sys::kf_auth_asker(&mut asker) };
         asker
+    }
+}
+
+/// `struct kf_told`.
+#[repr(C)]
+pub(crate) struct RawTold {
+    groups: *mut c_void,
+    cgroup: *mut c_void,
+    userns: u64,
+}
+
+/// What the agent is told of a task besides what is in [`Asker`], as it was when the task asked.
+///
+/// # Invariants
+///
+/// Filled in by `kf_auth_told()`, whose references it holds.
+pub(crate) struct Told(RawTold);
+
+// SAFETY: Sets of groups and cgroups are reference counted and used from any thread.
+unsafe impl Send for Told {}
+// SAFETY: As above; nothing in it changes.
+unsafe impl Sync for Told {}
+
+impl Told {
+    /// The current task's. `cgroup` is the id of the cgroup that is meant: if the task has left it,
+    /// the path is not known.
+    pub(crate) fn current(cgroup: u64) -> Self {
+        let mut raw = RawTold {
+            groups: core::ptr::null_mut(),
+            cgroup: core::ptr::null_mut(),
+            userns: 0,
+        };
+        // SAFETY: The structure is the C one, and ours.
+        unsafe { sys::kf_auth_told(&mut raw, cgroup) };
+        // INVARIANT: It has just been filled in.
+        Self(raw)
+    }
+
+    /// Inode number of the user namespace.
+    pub(crate) fn userns(&self) -> u64 {
+        self.0.userns
+    }
+
+    /// Whether the current task has the same supplementary groups.
+    pub(crate) fn has_groups_of_current(&self) -> bool {
+        // SAFETY: By the type invariant.
+        unsafe { sys::kf_auth_told_groups_current(&self.0) }
+    }
+
+    /// Copies supplementary groups, from the one at `from` on; how many there are in all.
+    pub(crate) fn groups(&self, from: u32, out: &mut [u32]) -> u32 {
+        let room = u32::try_from(out.len()).unwrap_or(u32::MAX);
+        // SAFETY: By the type invariant, and there is room for as many as are said.
+        unsafe { sys::kf_auth_told_groups(&self.0, from, out.as_mut_ptr(), room) }
+    }
+
+    /// The cgroup's path.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT` if it is not known. `ENAMETOOLONG` if it does not fit.
+    pub(crate) fn path<'a>(&self, room: &'a mut [u8]) -> Result<&'a [u8]> {
+        // SAFETY: By the type invariant, and there are as many bytes as are said.
+        let len =
+            unsafe { sys::kf_auth_told_path(&self.0, room.as_mut_ptr(), room.len() as c_ulong) };
+        to_result(len)?;
+        room.get(..usize::try_from(len).unwrap_or(0)).ok_or(EIO)
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant we hold the references.
+        unsafe { sys::kf_auth_told_put(&mut self.0) };
     }
 }
 

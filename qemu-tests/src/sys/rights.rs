@@ -10,14 +10,36 @@ use super::{check, Errno};
 ///
 /// What the calls answer.
 pub fn become_user(id: u32) -> Result<(), Errno> {
-    // SAFETY: No memory is passed but an empty list.
+    become_member(id, &[])
+}
+
+/// Becomes this user and group, and a member of other groups besides.
+///
+/// # Errors
+///
+/// What the calls answer.
+pub fn become_member(id: u32, groups: &[u32]) -> Result<(), Errno> {
+    // SAFETY: No memory is passed but a list of as many groups as are said.
     unsafe {
-        check(i64::from(libc::setgroups(0, std::ptr::null())))?;
+        check(i64::from(libc::setgroups(groups.len(), groups.as_ptr())))?;
         check(i64::from(libc::setresgid(id, id, id)))?;
         check(i64::from(libc::setresuid(id, id, id)))?;
         check(i64::from(libc::prctl(libc::PR_SET_DUMPABLE, 0)))?;
     }
     Ok(())
+}
+
+/// Has the calling thread's command name be these bytes.
+///
+/// # Errors
+///
+/// What `prctl(2)` answers.
+pub fn set_name(name: &std::ffi::CStr) -> Result<(), Errno> {
+    // SAFETY: The name ends, and is only read.
+    check(i64::from(unsafe {
+        libc::prctl(libc::PR_SET_NAME, name.as_ptr())
+    }))
+    .map(|_| ())
 }
 
 /// Moves the calling thread into new namespaces, as a container has them.

@@ -29,7 +29,7 @@ pub const TESTS: &[Test] = &[
 ];
 
 /// Has one of the two halves do it, for they are on one machine.
-fn once(ctx: &mut Ctx, test: fn(&mut Ctx) -> Result<()>) -> Result<()> {
+pub(super) fn once(ctx: &mut Ctx, test: fn(&mut Ctx) -> Result<()>) -> Result<()> {
     if ctx.first() {
         test(ctx)
     } else {
@@ -37,20 +37,20 @@ fn once(ctx: &mut Ctx, test: fn(&mut Ctx) -> Result<()>) -> Result<()> {
     }
 }
 
-const WAIT: Duration = Duration::from_secs(10);
+pub(super) const WAIT: Duration = Duration::from_secs(10);
 /// Auth keys, and how the policy calls them.
-const COMPUTE: &[u8] = b"kfi-tests: compute!";
-const STORAGE: &[u8] = b"kfi-tests: storage?";
+pub(super) const COMPUTE: &[u8] = b"kfi-tests: compute!";
+pub(super) const STORAGE: &[u8] = b"kfi-tests: storage?";
 
 /// A folder with a policy, its keys and a log, and the mode.
-struct Rig {
-    folder: PathBuf,
-    daemons: Vec<Child>,
+pub(super) struct Rig {
+    pub(super) folder: PathBuf,
+    pub(super) daemons: Vec<Child>,
 }
 
 impl Rig {
     /// Where grants are needed.
-    fn new() -> Result<Self> {
+    pub(super) fn new() -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("authd.{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
         let rig = Self {
@@ -64,11 +64,11 @@ impl Rig {
         Ok(rig)
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(super) fn path(&self, name: &str) -> String {
         self.folder.join(name).to_string_lossy().into_owned()
     }
 
-    fn write(&self, name: &str, content: &[u8]) -> Result<()> {
+    pub(super) fn write(&self, name: &str, content: &[u8]) -> Result<()> {
         let path = self.folder.join(name);
         std::fs::write(&path, content)?;
         Ok(std::fs::set_permissions(
@@ -78,18 +78,23 @@ impl Rig {
     }
 
     /// A policy with both keys and these jobs.
-    fn policy(&self, jobs: &str) -> Result<()> {
+    pub(super) fn policy(&self, jobs: &str) -> Result<()> {
         let keys = "[keys.compute]\nfile = \"compute\"\n[keys.storage]\nfile = \"storage\"\n";
         self.write("policy", format!("{keys}{jobs}").as_bytes())
     }
 
     /// Starts a daemon; returns when it is the agent and its socket answers.
-    fn start(&mut self) -> Result<u32> {
+    pub(super) fn start(&mut self) -> Result<u32> {
+        self.start_by(&mut Command::new("kfi-authd"))
+    }
+
+    /// … by a command that becomes one.
+    pub(super) fn start_by(&mut self, command: &mut Command) -> Result<u32> {
         let log = std::fs::File::options()
             .create(true)
             .append(true)
             .open(self.folder.join("log"))?;
-        let child = Command::new("kfi-authd")
+        let child = command
             .args([
                 "--policy",
                 &self.path("policy"),
@@ -115,7 +120,7 @@ impl Rig {
     }
 
     /// `kfi auth` by the daemon; `None`: it failed.
-    fn ask(&self, args: &[&str]) -> Result<Option<Value>> {
+    pub(super) fn ask(&self, args: &[&str]) -> Result<Option<Value>> {
         let daemon = format!("--daemon={}", self.path("socket"));
         let out = Command::new("kfi")
             .args(["--json", "auth", &daemon])
@@ -128,30 +133,30 @@ impl Rig {
     }
 
     /// … that must not fail.
-    fn asked(&self, args: &[&str]) -> Result<Value> {
+    pub(super) fn asked(&self, args: &[&str]) -> Result<Value> {
         let daemon = format!("--daemon={}", self.path("socket"));
         let text = run("kfi", &[&["--json", "auth", &daemon], args].concat())?;
         Ok(serde_json::from_str(&text)?)
     }
 
-    fn log(&self) -> String {
+    pub(super) fn log(&self) -> String {
         std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
 
     /// Waits for a word in the log.
-    fn logged(&self, word: &str) -> Result<()> {
+    pub(super) fn logged(&self, word: &str) -> Result<()> {
         let there = || Ok(self.log().contains(word).then_some(()));
         until(&format!("{word:?} in the log"), WAIT, there).with_context(|| self.log())
     }
 
     /// How the daemon that was started last ended.
-    fn ended(&mut self, which: usize) -> Result<Option<Ended>> {
+    pub(super) fn ended(&mut self, which: usize) -> Result<Option<Ended>> {
         let pid = self.daemons[which].id() as i32;
         Ok(sys::wait_pid(pid, WAIT)?)
     }
 
     /// No key's bytes are in the log.
-    fn keeps_silent(&self) -> Result<()> {
+    pub(super) fn keeps_silent(&self) -> Result<()> {
         let log = self.log();
         for key in [COMPUTE, STORAGE] {
             let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -184,7 +189,7 @@ impl Drop for Rig {
 }
 
 /// Opens an endpoint under an auth key.
-fn open(side: &Side, key: &[u8]) -> raw::Result<u64> {
+pub(super) fn open(side: &Side, key: &[u8]) -> raw::Result<u64> {
     let ep = side.dev.ep_open(&EpOpen {
         domain: side.domain.handle,
         auth_key: key.as_ptr() as u64,
@@ -195,16 +200,16 @@ fn open(side: &Side, key: &[u8]) -> raw::Result<u64> {
 }
 
 /// Opens and closes one.
-fn opens(side: &Side, key: &[u8]) -> Result<()> {
+pub(super) fn opens(side: &Side, key: &[u8]) -> Result<()> {
     Ok(side.dev.close(open(side, key)?)?)
 }
 
 /// Is refused with this errno.
-fn refused(side: &Side, key: &[u8], errno: i32) -> Result<()> {
+pub(super) fn refused(side: &Side, key: &[u8], errno: i32) -> Result<()> {
     super::refused(open(side, key), errno, "an endpoint")
 }
 
-const COMPUTE_FOR_ROOT: &str =
+pub(super) const COMPUTE_FOR_ROOT: &str =
     "[[job]]\nname = \"one\"\nkeys = [\"compute\"]\nusers = [0]\nlimits = { keys = 7 }\n";
 
 fn policy(ctx: &mut Ctx) -> Result<()> {

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the policy says of a process that wants to use an auth key. Nothing but that: no clock, no
 //! file, no state.
+//!
+//! Whether a job is about a process may be unknown, because something of the process is. Then the
+//! decision is never more open than it would be if that were known, whatever it is: a job that denies
+//! does deny, and a job that allows does not allow, and bounds what a later job allows.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use kfauth::{AuthKey, Limits, Looks, Rights};
@@ -20,10 +24,10 @@ pub struct Ask<'a> {
     pub uid: u32,
     /// Its effective gid.
     pub gid: u32,
-    /// Its supplementary groups, as far as known.
-    pub groups: Vec<u32>,
+    /// Its supplementary groups, if all are known.
+    pub groups: Option<Vec<u32>>,
     /// Its control group's path from the hierarchy's root, if known.
-    pub cgroup: Option<String>,
+    pub cgroup: Option<Vec<u8>>,
     /// Cookie of its network namespace.
     pub netns: u64,
 }
@@ -65,6 +69,8 @@ pub enum Denial {
     Denied(usize),
     /// This job allows something, but not all that was asked for.
     Rights(usize),
+    /// This job says no to what was asked for, and cannot be told not to be about the process.
+    Unknown(usize),
 }
 
 /// Decides. The first job that has the auth key and is about the process does; without any it is a
@@ -73,75 +79,211 @@ pub fn decide(policy: &Policy, ask: &Ask<'_>, world: &dyn World) -> Decision {
     let Some(key) = policy.find_key(ask.key) else {
         return Decision::Deny(Denial::UnknownKey);
     };
-    let about = |job: &Job| job.keys.contains(&key) && is_about(job, ask, world);
-    let Some(at) = policy.jobs.iter().position(about) else {
-        return Decision::Deny(Denial::NoJob);
-    };
-    let job = &policy.jobs[at];
-    let Some(gives) = &job.gives else {
-        return Decision::Deny(Denial::Denied(at));
-    };
-    if !gives.rights.contains(ask.rights) {
-        return Decision::Deny(Denial::Rights(at));
+    let mut bound = Bound::default();
+    for (at, job) in policy.jobs.iter().enumerate() {
+        if !job.keys.contains(&key) {
+            continue;
+        }
+        let about = is_about(job, ask, world);
+        let gives = job.gives.as_ref();
+        let fits = gives.filter(|gives| gives.rights.contains(ask.rights));
+        let (gives, about) = match (about, fits) {
+            (Some(false), _) => continue,
+            (Some(true), None) if gives.is_none() => return Decision::Deny(Denial::Denied(at)),
+            (Some(true), None) => return Decision::Deny(Denial::Rights(at)),
+            (None, None) => return Decision::Deny(Denial::Unknown(at)),
+            (about, Some(gives)) => (gives, about),
+        };
+        bound.meet(gives);
+        if about.is_some() {
+            return Decision::Allow {
+                job: at,
+                looks: looks(policy, key, at, gives, ask, world),
+                rights: bound.rights,
+                limits: bound.limits,
+                lifetime: bound.lifetime,
+            };
+        }
     }
-    Decision::Allow {
-        job: at,
-        looks: looks(job, gives, ask),
-        rights: gives.rights,
-        limits: gives.limits,
-        lifetime: gives.lifetime,
+    Decision::Deny(Denial::NoJob)
+}
+
+/// What all jobs allow that are, or may be, about the process.
+struct Bound {
+    rights: Rights,
+    limits: Limits,
+    lifetime: Duration,
+}
+
+impl Default for Bound {
+    fn default() -> Self {
+        Self {
+            rights: Rights::all(),
+            limits: Limits::default(),
+            lifetime: Duration::MAX,
+        }
     }
 }
 
-/// Whether a job is about a process: one of each kind that the job names.
-fn is_about(job: &Job, ask: &Ask<'_>, world: &dyn World) -> bool {
+impl Bound {
+    /// Takes away what a job does not allow.
+    fn meet(&mut self, gives: &Gives) {
+        self.rights &= gives.rights;
+        self.lifetime = self.lifetime.min(gives.lifetime);
+        self.limits = Limits {
+            pinned: least(self.limits.pinned, gives.limits.pinned),
+            keys: least(self.limits.keys, gives.limits.keys),
+            endpoints: least(self.limits.endpoints, gives.limits.endpoints),
+        };
+    }
+}
+
+/// The lower of two limits, of which none is no limit.
+fn least<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+/// Whether one of some is true; `None`: it is not known.
+fn any(all: impl Iterator<Item = Option<bool>>) -> Option<bool> {
+    let mut result = Some(false);
+    for one in all {
+        match one {
+            Some(true) => return Some(true),
+            Some(false) => {}
+            None => result = None,
+        }
+    }
+    result
+}
+
+/// Whether a job is about a process: one of each kind that the job names. `None`: it is not known.
+fn is_about(job: &Job, ask: &Ask<'_>, world: &dyn World) -> Option<bool> {
     let who = &job.who;
-    let group = |gid: &u32| ask.gid == *gid || ask.groups.contains(gid);
-    let cgroup = |above: &String| {
-        ask.cgroup
-            .as_deref()
-            .is_some_and(|path| is_below(path, above))
+    let uid = || Some(who.uids.is_empty() || who.uids.contains(&ask.uid));
+    let gid = || {
+        let groups = ask.groups.as_ref();
+        let is_in = |gid: &u32| match ask.gid == *gid {
+            true => Some(true),
+            false => groups.map(|groups| groups.contains(gid)),
+        };
+        match who.gids.is_empty() {
+            true => Some(true),
+            false => any(who.gids.iter().map(is_in)),
+        }
     };
-    let netns = |path: &std::path::PathBuf| world.netns(path) == Some(ask.netns);
-    (who.uids.is_empty() || who.uids.contains(&ask.uid))
-        && (who.gids.is_empty() || who.gids.iter().any(group))
-        && (who.cgroups.is_empty() || who.cgroups.iter().any(cgroup))
-        && (who.netns.is_empty() || who.netns.iter().any(netns))
+    let cgroup = || {
+        let is_in = |above: &String| Some(is_below(ask.cgroup.as_deref()?, above.as_bytes()));
+        match who.cgroups.is_empty() {
+            true => Some(true),
+            false => any(who.cgroups.iter().map(is_in)),
+        }
+    };
+    let netns = || {
+        let is_in = |path: &PathBuf| Some(world.netns(path)? == ask.netns);
+        match who.netns.is_empty() {
+            true => Some(true),
+            false => any(who.netns.iter().map(is_in)),
+        }
+    };
+    // What takes a look at the system comes last, if it comes to that.
+    let kinds: [&dyn Fn() -> Option<bool>; 4] = [&uid, &gid, &cgroup, &netns];
+    let mut about = Some(true);
+    for kind in kinds {
+        match kind() {
+            Some(true) => {}
+            Some(false) => return Some(false),
+            None => about = None,
+        }
+    }
+    about
 }
 
 /// Whether a control group is another one or below it.
-fn is_below(path: &str, above: &str) -> bool {
-    match path.strip_prefix(above.trim_end_matches('/')) {
-        Some(rest) => rest.is_empty() || rest.starts_with('/'),
+fn is_below(path: &[u8], above: &[u8]) -> bool {
+    let above = above.strip_suffix(b"/").unwrap_or(above);
+    match path.strip_prefix(above) {
+        Some(rest) => rest.is_empty() || rest.starts_with(b"/"),
         None => false,
     }
 }
 
-/// For whom an answer is. Never for a process that the job is not about: what the job names is
-/// looked at too, and where the kernel cannot look at that, the answer is for the process alone. One
-/// for a process is for that one as it is: if it becomes another user's, or goes elsewhere, it asks
-/// again.
-fn looks(job: &Job, gives: &Gives, ask: &Ask<'_>) -> Looks {
+/// For whom an answer is.
+///
+/// Never for a process that the job is not about, or that an earlier job with the auth key may be
+/// about, so that it decides: what the job names is looked at too, and where the kernel cannot look at
+/// what tells them apart, the answer is for the process alone. One for a process is for that one as it
+/// is: if it becomes another user's, or goes elsewhere, it asks again.
+fn looks(
+    policy: &Policy,
+    key: usize,
+    at: usize,
+    gives: &Gives,
+    ask: &Ask<'_>,
+    world: &dyn World,
+) -> Looks {
     const PROCESS: Looks = Looks::PROCESS.union(Looks::UID).union(Looks::NETNS);
+    let job = &policy.jobs[at];
+    let earlier = policy.jobs.iter().take(at);
+    let earlier: Vec<_> = earlier.filter(|job| job.keys.contains(&key)).collect();
     // The kernel takes the effective group of who asks. A job that is about another of its groups
     // would have the answer cover all members of that one.
     let group = job.who.gids.contains(&ask.gid);
-    let mut looks = match gives.per {
-        _ if !group && !job.who.gids.is_empty() => PROCESS,
-        Per::Process => PROCESS,
-        Per::User => Looks::UID,
-        Per::Cgroup => Looks::CGROUP,
+    let named = |mut looks: Looks| {
+        let named = [
+            (Looks::UID, !job.who.uids.is_empty()),
+            (Looks::GID, group),
+            (Looks::CGROUP, !job.who.cgroups.is_empty()),
+            (Looks::NETNS, !job.who.netns.is_empty()),
+        ];
+        for (look, named) in named {
+            looks.set(look, looks.contains(look) || named);
+        }
+        looks
     };
-    let named = [
-        (Looks::UID, !job.who.uids.is_empty()),
-        (Looks::GID, group),
-        (Looks::CGROUP, !job.who.cgroups.is_empty()),
-        (Looks::NETNS, !job.who.netns.is_empty()),
-    ];
-    for (look, named) in named {
-        looks.set(look, looks.contains(look) || named);
+    let wide = match gives.per {
+        _ if !group && !job.who.gids.is_empty() => None,
+        Per::Process => None,
+        Per::User => Some(Looks::UID),
+        Per::Cgroup => ask.cgroup.as_ref().map(|_| Looks::CGROUP),
+    };
+    let wide = wide.map(named);
+    if let Some(wide) = wide.filter(|wide| {
+        let mut earlier = earlier.iter();
+        earlier.all(|job| is_apart(job, *wide, ask, world))
+    }) {
+        return wide;
     }
+    let elsewhere = earlier.iter().any(|job| !job.who.cgroups.is_empty());
+    let mut looks = named(PROCESS);
+    looks.set(
+        Looks::CGROUP,
+        looks.contains(Looks::CGROUP) || elsewhere && ask.cgroup.is_some(),
+    );
     looks
+}
+
+/// Whether a job is certainly about none of those whom an answer for `looks` covers.
+fn is_apart(job: &Job, looks: Looks, ask: &Ask<'_>, world: &dyn World) -> bool {
+    let who = &job.who;
+    let names = |look: Looks, named: bool| looks.contains(look) && named;
+    if names(Looks::UID, !who.uids.is_empty()) && !who.uids.contains(&ask.uid) {
+        return true;
+    }
+    // Groups keep nobody apart: a process may be in any others besides.
+    if let Some(path) = ask.cgroup.as_deref() {
+        let apart = |other: &String| {
+            let other = other.as_bytes();
+            !is_below(path, other) && !is_below(other, path)
+        };
+        if names(Looks::CGROUP, !who.cgroups.is_empty()) && who.cgroups.iter().all(apart) {
+            return true;
+        }
+    }
+    let apart = |path: &PathBuf| world.netns(path).is_some_and(|other| other != ask.netns);
+    names(Looks::NETNS, !who.netns.is_empty()) && who.netns.iter().all(apart)
 }
 
 impl Decision {
@@ -159,6 +301,10 @@ impl Decision {
             Self::Deny(Denial::Rights(at)) => {
                 format!("{} does not give all of these rights", job(at))
             }
+            Self::Deny(Denial::Unknown(at)) => format!(
+                "{} says no, and may be about it: what it goes by is not known of the process",
+                job(at)
+            ),
         }
     }
 }

@@ -6,10 +6,13 @@
 
 #![forbid(unsafe_code)]
 
+mod answers;
 pub mod decide;
 pub mod log;
+mod names;
 pub mod notify;
 pub mod policy;
 mod requests;
 pub mod serve;
 pub mod socket;
+mod work;

@@ -154,19 +154,11 @@ pub struct System;
 
 impl Names for System {
     fn uid(&self, name: &str) -> Result<u32, String> {
-        match nix::unistd::User::from_name(name) {
-            Ok(Some(user)) => Ok(user.uid.as_raw()),
-            Ok(None) => Err(format!("no user is called `{name}`")),
-            Err(e) => Err(format!("user `{name}` cannot be looked up: {e}")),
-        }
+        crate::names::id("passwd", name)
     }
 
     fn gid(&self, name: &str) -> Result<u32, String> {
-        match nix::unistd::Group::from_name(name) {
-            Ok(Some(group)) => Ok(group.gid.as_raw()),
-            Ok(None) => Err(format!("no group is called `{name}`")),
-            Err(e) => Err(format!("group `{name}` cannot be looked up: {e}")),
-        }
+        crate::names::id("group", name)
     }
 
     fn key(&self, path: &Path) -> Result<AuthKey, String> {

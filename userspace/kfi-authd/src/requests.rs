@@ -201,7 +201,7 @@ fn check(policy: &Policy, request: &CheckRequest) -> Result<Verdict, No> {
         rights: rights(&request.rights)?,
         uid,
         gid,
-        groups,
+        groups: Some(groups),
         cgroup: process.cgroup().ok(),
         netns: netns_cookie(&netns).map_err(missing("its network namespace"))?,
     };

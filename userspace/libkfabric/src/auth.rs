@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 use std::mem::offset_of;
+use std::os::fd::BorrowedFd;
 
 use kfabric_uapi as abi;
 use zerocopy::IntoBytes;
@@ -74,6 +75,15 @@ pub(crate) fn given(at: usize, key: Option<&AuthKey>) -> (Vec<Buf<'_>>, u32) {
 /// `EMFILE` and the like.
 pub fn netns_cookie() -> std::result::Result<u64, Errno> {
     sys::netns_cookie()
+}
+
+/// Supplementary groups of who connected a local socket, as they were when it did (`SO_PEERGROUPS`).
+///
+/// # Errors
+///
+/// `ENOTSOCK`, `ENODATA` and the like.
+pub fn peer_groups(socket: BorrowedFd<'_>) -> std::result::Result<Vec<u32>, Errno> {
+    sys::peer_groups(socket)
 }
 
 impl Device {
@@ -176,17 +186,29 @@ impl Device {
         self.shared.call(Self::id(), &mut arg, &mut [])
     }
 
-    /// `KFI_IOC_AGENT_NEXT`: the next question, its auth key in the first bytes of `auth_key`.
+    /// `KFI_IOC_AGENT_NEXT`: the next question, its auth key in the first bytes of `auth_key`, and as
+    /// much of `groups` and `cgroup_path` filled in as it says.
     ///
     /// # Errors
     ///
     /// `EAGAIN`: nobody asks. `ESTALE`: another file is the agent. `EINVAL`: this never was.
-    pub fn agent_next(&self, auth_key: &mut [u8; abi::KFI_AUTH_KEY_MAX]) -> Result<abi::AgentNext> {
+    pub fn agent_next(
+        &self,
+        auth_key: &mut [u8; abi::KFI_AUTH_KEY_MAX],
+        groups: &mut [u32],
+        cgroup_path: &mut [u8],
+    ) -> Result<abi::AgentNext> {
         let mut arg: abi::AgentNext = sys::new();
-        let mut bufs = [Buf::output(
-            offset_of!(abi::AgentNext, auth_key),
-            auth_key.as_mut_slice(),
-        )];
+        arg.groups_count = u32::try_from(groups.len()).unwrap_or(u32::MAX);
+        arg.cgroup_path_size = u32::try_from(cgroup_path.len()).unwrap_or(u32::MAX);
+        let mut bufs = [
+            Buf::output(
+                offset_of!(abi::AgentNext, auth_key),
+                auth_key.as_mut_slice(),
+            ),
+            Buf::output(offset_of!(abi::AgentNext, groups), groups.as_mut_bytes()),
+            Buf::output(offset_of!(abi::AgentNext, cgroup_path), cgroup_path),
+        ];
         self.shared.call(Self::id(), &mut arg, &mut bufs)?;
         Ok(arg)
     }

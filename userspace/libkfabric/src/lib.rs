@@ -95,7 +95,7 @@ mod tests;
 
 pub use addr::resolve;
 pub use atomic::{AtomicForm, AtomicOp, Integer};
-pub use auth::{netns_cookie, AuthKey};
+pub use auth::{netns_cookie, peer_groups, AuthKey};
 pub use completion::{CompError, Completion, CompletionQueue};
 pub use counter::{Counter, CounterValue};
 pub use device::{Device, DEVICE_ENV, DEVICE_PATH};

@@ -10,6 +10,11 @@ use zeroize::Zeroizing;
 
 use crate::{grants, AuthKey, Limits, Looks, Process, Rights};
 
+/// Supplementary groups that a process can have (`NGROUPS_MAX`).
+const GROUPS_MAX: usize = 65_536;
+/// Bytes of a control group's path, at most (`PATH_MAX`).
+const PATH_MAX: usize = 4096;
+
 /// The one that the kernel asks whether a process may use an auth key.
 ///
 /// There is one on a machine. Opening another one takes over: the former is told [`Next::Over`],
@@ -71,8 +76,16 @@ pub struct Question {
     pub uid: u32,
     /// Effective gid, in the initial user namespace.
     pub gid: u32,
+    /// Its supplementary groups, in the initial user namespace. `None`: they are not known, which is
+    /// not the same as none.
+    pub groups: Option<Vec<u32>>,
     /// Id of its control group.
     pub cgroup: u64,
+    /// Path of its control group from the root of the hierarchy (version 2): bytes, not always text.
+    /// `None`: it is not known.
+    pub cgroup_path: Option<Vec<u8>>,
+    /// Inode number of its user namespace, as in `/proc/PID/ns/user`.
+    pub userns: u64,
     /// Cookie of its network namespace.
     pub netns: u64,
     /// How long there is left for an answer.
@@ -129,8 +142,9 @@ impl Agent {
     /// What the kernel says.
     pub fn next(&self) -> Result<Next> {
         let mut bytes = Zeroizing::new([0; uapi::KFI_AUTH_KEY_MAX]);
-        match self.device.agent_next(&mut bytes) {
-            Ok(raw) => Question::new(&raw, &bytes[..]).map(Next::Question),
+        let (mut groups, mut path) = (vec![0; GROUPS_MAX], vec![0; PATH_MAX]);
+        match self.device.agent_next(&mut bytes, &mut groups, &mut path) {
+            Ok(raw) => Question::new(&raw, &bytes[..], &groups, &path).map(Next::Question),
             Err(e) if e.errno() == Some(Errno::EAGAIN) => Ok(Next::Nothing),
             Err(e) if e.errno() == Some(Errno::ESTALE) => Ok(Next::Over),
             Err(e) => Err(e),
@@ -209,7 +223,12 @@ impl AsFd for Agent {
 }
 
 impl Question {
-    fn new(raw: &AgentNext, bytes: &[u8]) -> Result<Self> {
+    fn new(raw: &AgentNext, bytes: &[u8], groups: &[u32], path: &[u8]) -> Result<Self> {
+        let known = |what: u32| raw.known & what != 0;
+        let count = usize::try_from(raw.groups_count).unwrap_or(usize::MAX);
+        let groups = groups.get(..count).map(<[u32]>::to_vec);
+        let length = usize::try_from(raw.cgroup_path_size).unwrap_or(usize::MAX);
+        let path = path.get(..length).map(<[u8]>::to_vec);
         let size = usize::try_from(raw.auth_key_size).unwrap_or(usize::MAX);
         let key = bytes.get(..size).map(<[u8]>::to_vec).map(AuthKey::new);
         let Some(Ok(key)) = key else {
@@ -226,7 +245,10 @@ impl Question {
             process_id: raw.process,
             uid: raw.uid,
             gid: raw.gid,
+            groups: groups.filter(|_| known(uapi::KFI_KNOWN_GROUPS)),
             cgroup: raw.cgroup,
+            cgroup_path: path.filter(|_| known(uapi::KFI_KNOWN_CGROUP)),
+            userns: raw.userns,
             netns: raw.netns,
             left: Duration::from_millis(u64::from(raw.left_ms)),
             comm: text(&raw.comm),
@@ -266,14 +288,22 @@ mod tests {
             ..AgentNext::default()
         };
         raw.comm[..6].copy_from_slice(b"a\x1b[2Jb");
-        let question = Question::new(&raw, b"key\0\0").unwrap();
+        let question = Question::new(&raw, b"key\0\0", &[7, 8], b"/a\xff").unwrap();
+        assert_eq!((question.groups, question.cgroup_path), (None, None));
+        raw.known = uapi::KFI_KNOWN_GROUPS | uapi::KFI_KNOWN_CGROUP;
+        let question = Question::new(&raw, b"key\0\0", &[7, 8], b"/a\xff").unwrap();
+        assert_eq!(question.groups.as_deref(), Some(&[][..]));
+        (raw.groups_count, raw.cgroup_path_size) = (1, 3);
+        let question = Question::new(&raw, b"key\0\0", &[7, 8], b"/a\xff").unwrap();
+        assert_eq!(question.groups.as_deref(), Some(&[7][..]));
+        assert_eq!(question.cgroup_path.as_deref(), Some(&b"/a\xff"[..]));
         assert_eq!(question.key.expose(), b"key");
         assert_eq!(question.comm, "a?[2Jb");
         assert_eq!(question.rights, Rights::all());
         assert!(!format!("{question:?}").contains("107, 101, 121"));
         raw.auth_key_size = 6;
-        assert!(Question::new(&raw, b"key\0\0").is_err());
+        assert!(Question::new(&raw, b"key\0\0", &[], &[]).is_err());
         raw.auth_key_size = 0;
-        assert!(Question::new(&raw, b"key\0\0").is_err());
+        assert!(Question::new(&raw, b"key\0\0", &[], &[]).is_err());
     }
 }

@@ -29,6 +29,6 @@ pub use agent::{Agent, Next, Question, Terms};
 pub use client::{Client, ClientError};
 pub use grants::{Grant, Grants, Rule, Setting, State, Used, Whom};
 pub use key::{AuthKey, KeyError, KEY_MAX};
-pub use process::{cgroup_id, netns_cookie, Process, CGROUP_ROOT};
+pub use process::{cgroup_id, netns_cookie, peer_groups, Process, CGROUP_ROOT};
 pub use terms::{Limits, Looks, Mode, Rights};
 pub use text::{parse_size, parse_time, time_text};

@@ -73,13 +73,13 @@ impl Process {
         matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(0))
     }
 
-    /// Reads one of its files in `/proc`.
+    /// Reads one of its files in `/proc`: bytes, for some of what stands there is its own choice.
     ///
     /// # Errors
     ///
     /// `ESRCH` when it is gone.
-    pub fn read(&self, name: &str) -> io::Result<String> {
-        let text = std::fs::read_to_string(format!("/proc/{}/{name}", self.pid))?;
+    pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+        let text = std::fs::read(format!("/proc/{}/{name}", self.pid))?;
         if self.is_alive() {
             return Ok(text);
         }
@@ -96,15 +96,16 @@ impl Process {
         ids(&status).ok_or_else(|| io::Error::other("its status in /proc is not understood"))
     }
 
-    /// Its control group: path from the root of the hierarchy.
+    /// Its control group: path from the root of the hierarchy, as bytes.
     ///
     /// # Errors
     ///
     /// As [`Process::read`]; where it has none (there is no hierarchy of version 2).
-    pub fn cgroup(&self) -> io::Result<String> {
+    pub fn cgroup(&self) -> io::Result<Vec<u8>> {
         let text = self.read("cgroup")?;
-        let path = text.lines().find_map(|line| line.strip_prefix("0::"));
-        path.map(str::to_owned)
+        let mut lines = text.split(|byte| *byte == b'\n');
+        let path = lines.find_map(|line| line.strip_prefix(b"0::"));
+        path.map(<[u8]>::to_vec)
             .ok_or_else(|| io::Error::other("it has no control group of version 2"))
     }
 }
@@ -113,6 +114,15 @@ impl AsFd for Process {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// Supplementary groups of who connected a local socket, as they were when it did.
+///
+/// # Errors
+///
+/// What the kernel says.
+pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    kfabric::peer_groups(socket).map_err(io::Error::from)
 }
 
 /// Waits until `fd` is readable, has an error or is hung up; `false` when time ran out, or a signal
@@ -135,10 +145,11 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> kfabric::R
 }
 
 /// Effective ids and groups from `/proc/PID/status`.
-fn ids(status: &str) -> Option<(u32, u32, Vec<u32>)> {
+fn ids(status: &[u8]) -> Option<(u32, u32, Vec<u32>)> {
     let line = |name: &str| {
-        let mut lines = status.lines();
-        lines.find_map(|line| line.strip_prefix(name))
+        let mut lines = status.split(|byte| *byte == b'\n');
+        let line = lines.find_map(|line| line.strip_prefix(name.as_bytes()))?;
+        std::str::from_utf8(line).ok()
     };
     let effective = |name: &str| line(name)?.split_whitespace().nth(1)?.parse().ok();
     let groups = line("Groups:")?.split_whitespace();
@@ -191,10 +202,10 @@ mod tests {
 
     #[test]
     fn status_is_read() {
-        let text = "Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t10 20 \nX:\t1\n";
+        let text = b"Name:\t\xff\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t10 20 \nX:\t1\n";
         assert_eq!(ids(text), Some((2, 6, vec![10, 20])));
-        assert_eq!(ids("Uid:\t1\n"), None);
-        let none = "Uid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t \n";
+        assert_eq!(ids(b"Uid:\t1\n"), None);
+        let none = b"Uid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t \n";
         assert_eq!(ids(none), Some((2, 6, vec![])));
     }
 

@@ -478,6 +478,7 @@ fn auth(f: &Fixture) -> Vec<Specimen> {
             auth_key: place,
             ..Default::default()
         })
+        .reserved(&[field!(AgentNext.reserved, 4)])
         // The other node may be the agent by now.
         .may_fail(&[libc::EPERM, libc::EAGAIN, libc::ESTALE, libc::EINVAL]),
         specimen(AgentAnswer {

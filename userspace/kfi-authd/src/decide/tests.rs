@@ -9,13 +9,14 @@ use proptest::prelude::*;
 use super::*;
 use crate::policy::{AgentPart, NamedKey, Who};
 
-/// Network namespaces by their files.
+/// Network namespaces by their files. What is not in it is a namespace of no process here; what is
+/// `None` cannot be told.
 #[derive(Debug, Default)]
-struct Places(BTreeMap<PathBuf, u64>);
+struct Places(BTreeMap<PathBuf, Option<u64>>);
 
 impl World for Places {
     fn netns(&self, path: &Path) -> Option<u64> {
-        self.0.get(path).copied()
+        self.0.get(path).copied().unwrap_or(Some(99))
     }
 }
 
@@ -24,7 +25,13 @@ fn key(n: u8) -> AuthKey {
 }
 
 fn places() -> Places {
-    Places([(PathBuf::from("/n/1"), 11), (PathBuf::from("/n/2"), 12)].into())
+    Places(
+        [
+            (PathBuf::from("/n/1"), Some(11)),
+            (PathBuf::from("/n/2"), Some(12)),
+        ]
+        .into(),
+    )
 }
 
 fn who() -> impl Strategy<Value = Who> {
@@ -80,7 +87,7 @@ fn policy() -> impl Strategy<Value = Policy> {
 }
 
 /// What a process is and wants; its key by number, of which the policy has 0 to 2.
-type Process = (u8, u32, u32, u32, Vec<u32>, Option<String>, u64);
+type Process = (u8, u32, u32, u32, Vec<u32>, String, u64);
 
 fn process() -> impl Strategy<Value = Process> {
     let cgroup = prop_oneof![
@@ -96,7 +103,7 @@ fn process() -> impl Strategy<Value = Process> {
         0..4u32,
         0..4u32,
         proptest::collection::vec(0..4u32, 0..3),
-        proptest::option::weighted(0.9, cgroup.prop_map(str::to_owned)),
+        cgroup.prop_map(str::to_owned),
         10..14u64,
     )
 }
@@ -108,10 +115,15 @@ fn ask<'a>(key: &'a AuthKey, process: &Process) -> Ask<'a> {
         rights: Rights::from_bits_truncate(rights),
         uid,
         gid,
-        groups,
-        cgroup,
+        groups: Some(groups),
+        cgroup: Some(cgroup.into_bytes()),
         netns,
     }
+}
+
+/// The path of a control group as text.
+fn text(path: &Option<Vec<u8>>) -> Option<&str> {
+    std::str::from_utf8(path.as_deref()?).ok()
 }
 
 /// The same, said in another way: whom a job is about.
@@ -121,10 +133,15 @@ fn plainly_about(who: &Who, ask: &Ask<'_>) -> bool {
         about &= who.uids.contains(&ask.uid);
     }
     if !who.gids.is_empty() {
-        about &= who.gids.contains(&ask.gid) || ask.groups.iter().any(|gid| who.gids.contains(gid));
+        about &= who.gids.contains(&ask.gid)
+            || ask
+                .groups
+                .iter()
+                .flatten()
+                .any(|gid| who.gids.contains(gid));
     }
     if !who.cgroups.is_empty() {
-        about &= ask.cgroup.as_ref().is_some_and(|path| {
+        about &= text(&ask.cgroup).is_some_and(|path| {
             who.cgroups
                 .iter()
                 .any(|above| Path::new(path).starts_with(above))
@@ -164,6 +181,7 @@ proptest! {
                 let gives = policy.jobs[at].gives.as_ref().unwrap();
                 prop_assert!(!gives.rights.contains(ask.rights));
             }
+            (Decision::Deny(Denial::Unknown(_)), _) => prop_assert!(false, "all is known"),
             (Decision::Allow { job, rights, limits, .. }, first) => {
                 prop_assert_eq!(Some(job), first);
                 let gives = policy.jobs[job].gives.as_ref().unwrap();
@@ -189,15 +207,23 @@ proptest! {
         prop_assert!(!looks.is_empty());
         let second = Ask { rights: first.rights, ..ask(&key, &other) };
         // How the kernel reads a grant that was made so.
-        let below = |mine: &Option<String>, theirs: &Option<String>| match (mine, theirs) {
+        let below = |mine: &Option<Vec<u8>>, theirs: &Option<Vec<u8>>| match (text(mine), text(theirs)) {
             (Some(mine), Some(theirs)) => Path::new(theirs).starts_with(mine),
             _ => false,
         };
         let covered = (!looks.contains(Looks::UID) || second.uid == first.uid)
-            && (!looks.contains(Looks::GID) || second.gid == first.gid || second.groups.contains(&first.gid))
+            && (!looks.contains(Looks::GID) || second.gid == first.gid || second.groups.iter().flatten().any(|gid| *gid == first.gid))
             && (!looks.contains(Looks::CGROUP) || below(&first.cgroup, &second.cgroup))
             && (!looks.contains(Looks::NETNS) || second.netns == first.netns);
         prop_assume!(covered);
+        if !looks.contains(Looks::PROCESS) {
+            // Nor does an earlier job decide about it.
+            let decision = decide(&policy, &second, &places());
+            prop_assert!(
+                matches!(decision, Decision::Allow { job: same, .. } if same == job),
+                "{:?}", decision
+            );
+        }
         if looks.contains(Looks::PROCESS) {
             // The same process, which may have become all this since, but for its groups where the
             // kernel cannot look at these.
@@ -213,6 +239,200 @@ proptest! {
 
 #[test]
 fn control_groups_are_not_prefixes_of_names() {
-    assert!(is_below("/a/b", "/a") && is_below("/a", "/a") && is_below("/a", "/"));
-    assert!(!is_below("/ab", "/a") && !is_below("/", "/a"));
+    assert!(is_below(b"/a/b", b"/a") && is_below(b"/a", b"/a") && is_below(b"/a", b"/"));
+    assert!(!is_below(b"/ab", b"/a") && !is_below(b"/", b"/a"));
+    assert!(is_below(b"/a/\xff", b"/a") && !is_below(b"/a\xff", b"/a"));
+}
+
+/// What of a process is not known: its groups, its control group, and two files' namespaces.
+fn unknown() -> impl Strategy<Value = [bool; 4]> {
+    proptest::array::uniform4(proptest::bool::ANY)
+}
+
+/// Whether a limit is no more open than another, of which none is no limit.
+fn is_within<T: Ord>(one: Option<T>, other: Option<T>) -> bool {
+    match (one, other) {
+        (_, None) => true,
+        (None, Some(_)) => false,
+        (Some(one), Some(other)) => one <= other,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Whatever the process is in what is not known of it, it is allowed no more than if that were
+    /// known: so it is for the worst that it can be.
+    #[test]
+    fn decide_attribute_unknown_never_opens_more(
+        policy in policy(),
+        process in process(),
+        unknown in unknown(),
+    ) {
+        let key = key(process.0);
+        let known = ask(&key, &process);
+        let mut hidden = known.clone();
+        let mut places = places();
+        let [groups, cgroup, one, two] = unknown;
+        if groups {
+            hidden.groups = None;
+        }
+        if cgroup {
+            hidden.cgroup = None;
+        }
+        for (path, hide) in [("/n/1", one), ("/n/2", two)] {
+            if hide {
+                places.0.insert(PathBuf::from(path), None);
+            }
+        }
+        let Decision::Allow { looks, rights, limits, lifetime, .. } =
+            decide(&policy, &hidden, &places)
+        else {
+            return Ok(());
+        };
+        let decision = decide(&policy, &known, &self::places());
+        let Decision::Allow { rights: most, limits: at_most, lifetime: longest, looks: wide, .. } =
+            decision
+        else {
+            prop_assert!(false, "open, but {:?} of {:?}", decision, known);
+            return Ok(());
+        };
+        prop_assert!(most.contains(rights) && lifetime <= longest);
+        prop_assert!(is_within(limits.keys, at_most.keys), "{:?} {:?}", limits, at_most);
+        // And it covers no more: what tells it apart may be what is not known.
+        prop_assert!(
+            looks.contains(Looks::PROCESS) || looks.contains(wide),
+            "{:?} {:?}", looks, wide
+        );
+    }
+}
+
+/// A job about one kind, that denies or allows.
+fn plain_job(name: &str, who: Who, gives: Option<Per>) -> Job {
+    Job {
+        name: name.to_owned(),
+        line: 1,
+        keys: vec![0],
+        who,
+        gives: gives.map(|per| Gives {
+            per,
+            rights: Rights::all(),
+            limits: Limits::default(),
+            lifetime: Duration::from_secs(60),
+        }),
+    }
+}
+
+/// A policy of two jobs: who is denied, and user 1, who is allowed.
+fn denies_first(who: Who, per: Per) -> Policy {
+    let one = Who {
+        uids: vec![1],
+        ..Who::default()
+    };
+    Policy {
+        agent: AgentPart::default(),
+        keys: vec![NamedKey {
+            name: "key0".to_owned(),
+            key: key(0),
+        }],
+        jobs: vec![
+            plain_job("denied", who, None),
+            plain_job("allowed", one, Some(per)),
+        ],
+    }
+}
+
+fn banned() -> Who {
+    Who {
+        gids: vec![3],
+        ..Who::default()
+    }
+}
+
+fn logins() -> Who {
+    Who {
+        cgroups: vec!["/logins".to_owned()],
+        ..Who::default()
+    }
+}
+
+/// User 1, in `/jobs`.
+fn user_one(key: &AuthKey) -> Ask<'_> {
+    Ask {
+        key,
+        rights: Rights::all(),
+        uid: 1,
+        gid: 1,
+        groups: Some(vec![1]),
+        cgroup: Some(b"/jobs".to_vec()),
+        netns: 10,
+    }
+}
+
+#[test]
+fn decide_deny_job_with_unknown_attribute_denies() {
+    let key = key(0);
+    let ask = user_one(&key);
+    let unknown = Decision::Deny(Denial::Unknown(0));
+    let groups = Ask {
+        groups: None,
+        ..ask.clone()
+    };
+    let policy = denies_first(banned(), Per::Process);
+    assert!(matches!(
+        decide(&policy, &ask, &places()),
+        Decision::Allow { job: 1, .. }
+    ));
+    assert_eq!(decide(&policy, &groups, &places()), unknown);
+    let cgroup = Ask {
+        cgroup: None,
+        ..ask.clone()
+    };
+    let policy = denies_first(logins(), Per::Process);
+    assert!(matches!(
+        decide(&policy, &ask, &places()),
+        Decision::Allow { job: 1, .. }
+    ));
+    assert_eq!(decide(&policy, &cgroup, &places()), unknown);
+    let netns = Who {
+        netns: vec![PathBuf::from("/n/1")],
+        ..Who::default()
+    };
+    let policy = denies_first(netns, Per::Process);
+    assert!(matches!(
+        decide(&policy, &ask, &places()),
+        Decision::Allow { job: 1, .. }
+    ));
+    let nowhere = Places([(PathBuf::from("/n/1"), None)].into());
+    assert_eq!(decide(&policy, &ask, &nowhere), unknown);
+}
+
+#[test]
+fn looks_earlier_job_about_some_of_the_user_narrow_to_the_process() {
+    let key = key(0);
+    let ask = user_one(&key);
+    let looks = |policy: &Policy, ask: &Ask<'_>| match decide(policy, ask, &places()) {
+        Decision::Allow { looks, .. } => looks,
+        other => panic!("{other:?}"),
+    };
+    let process = Looks::PROCESS | Looks::UID | Looks::NETNS;
+    let policy = denies_first(banned(), Per::User);
+    assert_eq!(looks(&policy, &ask), process);
+    let policy = denies_first(logins(), Per::User);
+    assert_eq!(looks(&policy, &ask), process | Looks::CGROUP);
+    // Control groups that lie beside each other, and users, are apart.
+    let policy = denies_first(logins(), Per::Cgroup);
+    assert_eq!(looks(&policy, &ask), Looks::CGROUP | Looks::UID);
+    let two = Who {
+        uids: vec![2],
+        ..Who::default()
+    };
+    let policy = denies_first(two, Per::User);
+    assert_eq!(looks(&policy, &ask), Looks::UID);
+    // Without its path, nothing is said of a control group.
+    let hidden = Ask {
+        cgroup: None,
+        ..ask
+    };
+    assert_eq!(looks(&policy, &hidden), Looks::UID);
 }

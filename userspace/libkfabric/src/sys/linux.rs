@@ -125,6 +125,37 @@ pub(crate) fn monotonic_ns() -> u64 {
     u64::try_from(ts.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(ts.tv_nsec).unwrap_or(0)
 }
 
+/// Supplementary groups of who connected a local socket.
+pub(crate) fn peer_groups(socket: BorrowedFd<'_>) -> Result<Vec<u32>, Errno> {
+    let mut groups: Vec<u32> = vec![0; 64];
+    loop {
+        let room = groups.len() * size_of::<u32>();
+        let mut len = libc::socklen_t::try_from(room).unwrap_or(0);
+        // SAFETY: the option's value is an array of ids, and the pointer and the length are of one.
+        let rc = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &mut len,
+            )
+        };
+        let needed = usize::try_from(len).unwrap_or(0) / size_of::<u32>();
+        match (rc, Errno::last()) {
+            (0, _) => {
+                groups.truncate(needed);
+                return Ok(groups);
+            }
+            (_, Errno::ERANGE) if needed > groups.len() => groups.resize(needed, 0),
+            (_, e) => return Err(e),
+        }
+    }
+}
+
+/// `SO_PEERGROUPS`, which not every C library's headers have.
+const SO_PEERGROUPS: libc::c_int = 59;
+
 /// Cookie of the network namespace that the calling thread is in.
 pub(crate) fn netns_cookie() -> Result<u64, Errno> {
     let socket = std::os::unix::net::UnixDatagram::unbound()

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `kfi-authd` and what a process may hide: a job that denies is not escaped by being unreadable, nor by
+//! an answer that was meant for another.
+
+use super::authd::{once, open, Rig, COMPUTE, WAIT};
+use crate::auth::{Agent, Enforced};
+use crate::harness::guest::until;
+use crate::harness::{skip, Ctx, Test, ONE};
+use crate::pair::Side;
+use crate::sys::{self, rights, Ended};
+use anyhow::{ensure, Context, Result};
+use kfabric_uapi::*;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The topic's tests.
+pub const TESTS: &[Test] = &[
+    Test::alone(
+        "authd.p07_deny_group_of_process_with_odd_name_denies",
+        |c| once(c, odd_name),
+    )
+    .on(ONE),
+    Test::alone("authd.p07_deny_cgroup_with_odd_name_denies", |c| {
+        once(c, odd_cgroup)
+    })
+    .on(ONE),
+    Test::alone("authd.p07_deny_cgroup_of_thread_denies", |c| {
+        once(c, thread_cgroup)
+    })
+    .on(ONE),
+    Test::alone("authd.p07_answer_for_user_leaves_out_denied_cgroup", |c| {
+        once(c, wide_answer)
+    })
+    .on(ONE),
+    Test::alone("authd.p07_deny_netns_that_is_not_there_denies", |c| {
+        once(c, no_netns)
+    })
+    .on(ONE),
+    Test::alone("auth.question_tells_groups_and_cgroup", |c| {
+        once(c, question)
+    })
+    .on(ONE),
+];
+
+/// The user that is denied something, and allowed the rest.
+const USER: u32 = 2001;
+/// A group that is denied.
+const BANNED: u32 = 4001;
+const ALLOWED: &str = "[[job]]\nname = \"user\"\nkeys = [\"compute\"]\nusers = [2001]\n";
+
+/// A policy that denies, and then allows the user.
+fn denying(what: &str, per: &str) -> String {
+    format!(
+        "[[job]]\nname = \"banned\"\nkeys = [\"compute\"]\n{what}\ndeny = true\n\
+         {ALLOWED}per = \"{per}\"\n"
+    )
+}
+
+/// What comes of opening an endpoint in a process that has made itself ready: 0, or an errno.
+fn asks(side: &Side, ready: impl FnOnce() -> Result<()>) -> Result<i32> {
+    let child = sys::fork(|| match ready() {
+        Ok(()) => tries(side),
+        Err(e) => {
+            eprintln!("not ready: {e:#}");
+            255
+        }
+    })?;
+    match sys::wait_pid(child, WAIT)? {
+        Some(Ended::Exit(code)) => Ok(code),
+        end => anyhow::bail!("{end:?}"),
+    }
+}
+
+fn tries(side: &Side) -> i32 {
+    match open(side, COMPUTE) {
+        Ok(ep) => {
+            let _ = side.dev.close(ep);
+            0
+        }
+        Err(e) => e.errno.0,
+    }
+}
+
+/// It is denied, and the log says so.
+fn denied(rig: &Rig, got: i32) -> Result<()> {
+    ensure!(got == libc::EACCES, "{got}: {}", rig.log());
+    rig.logged("job banned")
+}
+
+fn odd_name(ctx: &mut Ctx) -> Result<()> {
+    let side = Side::open(ctx)?;
+    let mut rig = Rig::new()?;
+    rig.policy(&denying(&format!("groups = [{BANNED}]"), "process"))?;
+    rig.start()?;
+    let got = asks(&side, || Ok(rights::become_member(USER, &[7])?))?;
+    ensure!(
+        got == 0,
+        "{got}, though it is in no such group: {}",
+        rig.log()
+    );
+    let got = asks(&side, || {
+        rights::become_member(USER, &[7, BANNED])?;
+        Ok(rights::set_name(c"\xff\n\x1b[2J")?)
+    })?;
+    denied(&rig, got)?;
+    rig.keeps_silent()
+}
+
+/// Control groups that are gone with this.
+struct Groups(Vec<PathBuf>);
+
+impl Groups {
+    /// Makes these, each in the one before if it is below; `None`: there is no hierarchy.
+    fn new(names: &[&[u8]]) -> Result<Option<Self>> {
+        const ROOT: &str = "/sys/fs/cgroup";
+        if !Path::new(ROOT).join("cgroup.controllers").exists() {
+            return Ok(None);
+        }
+        let mut all = Self(Vec::new());
+        for name in names {
+            let path = Path::new(ROOT).join(OsStr::from_bytes(name));
+            fs::create_dir(&path).with_context(|| format!("{path:?}"))?;
+            all.0.push(path);
+        }
+        Ok(Some(all))
+    }
+
+    /// Puts the calling process into one.
+    fn join(&self, which: usize) -> Result<()> {
+        Ok(fs::write(self.0[which].join("cgroup.procs"), "0")?)
+    }
+}
+
+impl Drop for Groups {
+    fn drop(&mut self) {
+        for path in self.0.iter().rev() {
+            // A process that has just ended may still be in it.
+            let gone = || Ok(fs::remove_dir(path).ok());
+            if let Err(e) = until("a control group is gone", WAIT, gone) {
+                eprintln!("{path:?}: {e:#}");
+            }
+        }
+    }
+}
+
+fn odd_cgroup(ctx: &mut Ctx) -> Result<()> {
+    let Some(groups) = Groups::new(&[b"logins", b"logins/\xff", b"logins-not"])? else {
+        return skip("there are no control groups");
+    };
+    let side = Side::open(ctx)?;
+    let mut rig = Rig::new()?;
+    rig.policy(&denying("cgroups = [\"/logins\"]", "process"))?;
+    rig.start()?;
+    for (which, expected) in [(2, 0), (0, libc::EACCES), (1, libc::EACCES)] {
+        let got = asks(&side, || {
+            groups.join(which)?;
+            Ok(rights::become_user(USER)?)
+        })?;
+        let path = &groups.0[which];
+        ensure!(got == expected, "{path:?}: {got}: {}", rig.log());
+    }
+    rig.logged("cgroup=/logins/\\xff ")?;
+    rig.keeps_silent()
+}
+
+fn thread_cgroup(ctx: &mut Ctx) -> Result<()> {
+    let Some(groups) = Groups::new(&[b"logins", b"logins/threads"])? else {
+        return skip("there are no control groups");
+    };
+    fs::write(groups.0[1].join("cgroup.type"), "threaded")?;
+    let side = Side::open(ctx)?;
+    let mut rig = Rig::new()?;
+    rig.policy(&denying("cgroups = [\"/logins\"]", "process"))?;
+    rig.start()?;
+    let (side, groups) = (&side, &groups);
+    let child = sys::fork(|| {
+        // Its main thread stays in the group that the process is in.
+        let asks = || -> Result<i32> {
+            let thread = sys::thread_id().to_string();
+            fs::write(groups.0[1].join("cgroup.threads"), thread)?;
+            rights::become_user(USER)?;
+            Ok(tries(side))
+        };
+        if let Err(e) = groups.join(0) {
+            eprintln!("{e:#}");
+            return 255;
+        }
+        std::thread::scope(|scope| match scope.spawn(asks).join() {
+            Ok(Ok(code)) => code,
+            other => {
+                eprintln!("the thread: {other:?}");
+                255
+            }
+        })
+    })?;
+    let got = match sys::wait_pid(child, WAIT)? {
+        Some(Ended::Exit(code)) => code,
+        end => anyhow::bail!("{end:?}"),
+    };
+    denied(&rig, got)
+}
+
+fn wide_answer(ctx: &mut Ctx) -> Result<()> {
+    let Some(groups) = Groups::new(&[b"logins", b"jobs"])? else {
+        return skip("there are no control groups");
+    };
+    let side = Side::open(ctx)?;
+    let mut rig = Rig::new()?;
+    rig.policy(&denying("cgroups = [\"/logins\"]", "user"))?;
+    rig.start()?;
+    for (which, expected) in [(1, 0), (0, libc::EACCES), (1, 0)] {
+        let got = asks(&side, || {
+            groups.join(which)?;
+            Ok(rights::become_user(USER)?)
+        })?;
+        let path = &groups.0[which];
+        ensure!(got == expected, "{path:?}: {got}: {}", rig.log());
+    }
+    Ok(())
+}
+
+fn no_netns(ctx: &mut Ctx) -> Result<()> {
+    let side = Side::open(ctx)?;
+    let mut rig = Rig::new()?;
+    rig.policy(&denying("netns = [\"/run/netns/kfi-gone\"]", "process"))?;
+    rig.start()?;
+    let got = asks(&side, || Ok(rights::become_user(USER)?))?;
+    denied(&rig, got)?;
+    rig.logged("what it goes by is not known")
+}
+
+/// The question of a user in groups, as an agent with so much room has it.
+fn asked(ctx: &Ctx, room: usize, path: &mut [u8], groups: &mut Vec<u32>) -> Result<AgentNext> {
+    let side = Side::open(ctx)?;
+    let agent = Agent::open()?;
+    let child = sys::fork(|| match rights::become_member(USER, &[70_001, 5, 6]) {
+        Ok(()) => tries(&side),
+        Err(_) => 255,
+    })?;
+    sys::poll_in(agent.dev().as_fd(), WAIT)?;
+    let mut key = [0u8; KFI_AUTH_KEY_MAX];
+    *groups = vec![0; room];
+    let mut call = AgentNext {
+        auth_key: key.as_mut_ptr() as u64,
+        groups: groups.as_mut_ptr() as u64,
+        groups_count: room as u32,
+        cgroup_path: path.as_mut_ptr() as u64,
+        cgroup_path_size: path.len() as u32,
+        // What comes in has no meaning.
+        known: u32::MAX,
+        userns: u64::MAX,
+        ..Default::default()
+    };
+    let told = agent.dev().call(&mut call);
+    agent.deny(call.id)?;
+    let end = sys::wait_pid(child, WAIT)?;
+    ensure!(end == Some(Ended::Exit(libc::EACCES)), "{end:?}");
+    told?;
+    // The denial is remembered of that process alone.
+    Ok(call)
+}
+
+fn question(ctx: &mut Ctx) -> Result<()> {
+    let _mode = Enforced::new()?;
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let own = own.lines().find_map(|line| line.strip_prefix("0::"));
+    let (mut path, mut groups) = ([0xee_u8; 4096], Vec::new());
+    let call = asked(ctx, 4, &mut path, &mut groups)?;
+    groups.sort_unstable();
+    ensure!(groups == [0, 5, 6, 70_001], "{groups:?}");
+    ensure!(call.groups_count == 3, "{}", call.groups_count);
+    ensure!(call.known & KFI_KNOWN_GROUPS != 0, "{:#x}", call.known);
+    let ns = std::os::unix::fs::MetadataExt::ino(&fs::metadata("/proc/self/ns/user")?);
+    ensure!(call.userns == ns, "{} is not {ns}", call.userns);
+    if let Some(own) = own {
+        let told = path.get(..call.cgroup_path_size as usize);
+        ensure!(told == Some(own.as_bytes()), "{told:?} is not {own}");
+        ensure!(call.known & KFI_KNOWN_CGROUP != 0, "{:#x}", call.known);
+    }
+    // With less room it says that it does not know all.
+    let call = asked(ctx, 2, &mut [], &mut groups)?;
+    ensure!(call.groups_count == 3 && !groups.contains(&0), "{groups:?}");
+    ensure!(call.known == 0, "{:#x}", call.known);
+    ensure!(call.cgroup_path_size == 0, "{}", call.cgroup_path_size);
+    Ok(())
+}
