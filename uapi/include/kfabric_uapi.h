@@ -1097,7 +1097,10 @@ struct kfi_cntr_wait {
 	__u64 cntr;
 	/* Value to reach. */
 	__u64 threshold;
-	/* When to give up: nanoseconds of CLOCK_MONOTONIC, absolute; u64::MAX: never. */
+	/*
+	 * When to give up: nanoseconds of CLOCK_MONOTONIC as the caller's time namespace has it, absolute;
+	 * u64::MAX: never.
+	 */
 	__u64 deadline;
 	/* Zero. */
 	__u64 reserved;

@@ -298,7 +298,7 @@ fn tell_cgroup(told: &sys_auth::Told, call: &mut AgentNext) -> Result {
     if call.cgroup_path == 0 {
         return Ok(());
     }
-    let mut buffer = KVVec::from_elem(0_u8, PAGE_SIZE, GFP_KERNEL)?;
+    let mut buffer = KVVec::from_elem(0_u8, PAGE_SIZE, GFP_KERNEL_ACCOUNT)?;
     let Ok(path) = told.path(&mut buffer) else {
         return Ok(());
     };
