@@ -87,6 +87,25 @@ CONFIGFS_ATTR(subsystem_, device_uuid);
 KFBLK_STORE(subsystem_, revalidate_size, 17)
 CONFIGFS_ATTR_WO(subsystem_, revalidate_size);
 
+/* The same lists, however long they are: other attributes end with a page. */
+#define KFBLK_ALL(_name, _id)								\
+static ssize_t subsystem_##_name##_read(struct config_item *item, void *buf, size_t len)\
+{											\
+	return kfblk_rs_show_all(to_kfblk(item)->object, _id, buf, len);		\
+}											\
+CONFIGFS_BIN_ATTR_RO(subsystem_, _name, NULL, 0)
+
+KFBLK_ALL(all_clients, 3);
+KFBLK_ALL(all_fenced, 4);
+KFBLK_ALL(all_allowed_hosts, 8);
+
+static struct configfs_bin_attribute *kfblk_subsystem_bin_attrs[] = {
+	&subsystem_attr_all_clients,
+	&subsystem_attr_all_fenced,
+	&subsystem_attr_all_allowed_hosts,
+	NULL,
+};
+
 static struct configfs_attribute *kfblk_subsystem_attrs[] = {
 	&subsystem_attr_device_path,
 	&subsystem_attr_device_uuid,
@@ -189,6 +208,7 @@ static const struct configfs_item_operations kfblk_item_ops = {
 static const struct config_item_type kfblk_subsystem_type = {
 	.ct_item_ops	= &kfblk_item_ops,
 	.ct_attrs	= kfblk_subsystem_attrs,
+	.ct_bin_attrs	= kfblk_subsystem_bin_attrs,
 	.ct_owner	= THIS_MODULE,
 };
 

@@ -150,6 +150,7 @@ void *kfblk_rs_make(enum kfblk_kind kind, const char *name, int *err);
 void kfblk_rs_end(enum kfblk_kind kind, void *object);
 void kfblk_rs_put(enum kfblk_kind kind, void *object);
 ssize_t kfblk_rs_show(enum kfblk_kind kind, void *object, u32 attr, char *page);
+ssize_t kfblk_rs_show_all(void *object, u32 attr, void *buf, size_t len);
 int kfblk_rs_store(enum kfblk_kind kind, void *object, u32 attr, const char *page, size_t len);
 int kfblk_rs_link(void *port, void *subsystem);
 void kfblk_rs_unlink(void *port, void *subsystem);

@@ -69,11 +69,27 @@ pub(crate) trait Item {
 pub(crate) struct Text<'a> {
     page: &'a mut [u8],
     len: usize,
+    end: End,
+}
+
+/// What becomes of what there is no room for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// A line says that there are more.
+    More,
+    /// It is left out.
+    Cut,
+    /// There is no page: bytes are only counted.
+    Count,
 }
 
 impl Write for Text<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let end = self.len + text.len();
+        if self.end == End::Count {
+            self.len = end;
+            return Ok(());
+        }
         let place = self.page.get_mut(self.len..end).ok_or(fmt::Error)?;
         for (to, from) in place.iter_mut().zip(text.bytes()) {
             *to = from;
@@ -97,12 +113,19 @@ impl Text<'_> {
         items: impl IntoIterator<Item = T>,
         line: impl Fn(&mut Self, T) -> Result,
     ) -> Result {
-        let room = self.page.len().saturating_sub(MORE.len());
+        let room = match self.end {
+            End::More => self.page.len().saturating_sub(MORE.len()),
+            End::Cut => self.page.len(),
+            End::Count => usize::MAX,
+        };
         for item in items {
             let before = self.len;
             if line(self, item).is_err() || self.len > room {
                 self.len = before;
-                return Ok(self.write_str(MORE)?);
+                return match self.end {
+                    End::More => Ok(self.write_str(MORE)?),
+                    _ => Ok(()),
+                };
             }
         }
         Ok(())
@@ -275,7 +298,11 @@ unsafe extern "C" fn kfblk_rs_show(
 ) -> isize {
     // SAFETY: The caller's promise: a page, that is ours until we return.
     let page = unsafe { core::slice::from_raw_parts_mut(page, PAGE_SIZE) };
-    let mut text = Text { page, len: 0 };
+    let mut text = Text {
+        page,
+        len: 0,
+        end: End::More,
+    };
     // SAFETY: The caller's promise.
     let shown = unsafe {
         match kind {
@@ -289,6 +316,39 @@ unsafe extern "C" fn kfblk_rs_show(
         Ok(()) => text.len as isize,
         // CAST: An errno is small.
         Err(e) => e.to_errno() as isize,
+    }
+}
+
+/// A list of a subsystem is read, all of it: first, with no buffer, how many bytes that are.
+///
+/// # Safety
+///
+/// `object` is what was made for the folder; `buf` is null, or has `len` bytes.
+#[no_mangle]
+unsafe extern "C" fn kfblk_rs_show_all(
+    object: *mut c_void,
+    attr: u32,
+    buf: *mut u8,
+    len: usize,
+) -> isize {
+    let (page, end): (&mut [u8], _) = match buf.is_null() {
+        true => (&mut [], End::Count),
+        // SAFETY: The caller's promise: so many bytes, that are ours until we return.
+        false => unsafe {
+            core::ptr::write_bytes(buf, b'\n', len);
+            (core::slice::from_raw_parts_mut(buf, len), End::Cut)
+        },
+    };
+    let mut text = Text { page, len: 0, end };
+    // SAFETY: The caller's promise.
+    let shown = unsafe { with(object, |of: &Arc<Subsystem>| of.show(attr, &mut text)) };
+    match (shown, end) {
+        // CAST: An errno is small.
+        (Err(e), _) => e.to_errno() as isize,
+        // CAST: Memory has not as many bytes.
+        (Ok(()), End::Count) => text.len as isize,
+        // What it has become shorter by is empty lines: configfs gives out all of its buffer.
+        (Ok(()), _) => len as isize,
     }
 }
 

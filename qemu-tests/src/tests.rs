@@ -70,6 +70,7 @@ pub mod shm_revoked;
 pub mod shm_rings;
 pub mod shm_unregistered;
 pub mod stress;
+pub mod tools;
 pub mod uapi;
 
 use crate::harness::{Test, PAIR, TWO};
@@ -157,6 +158,7 @@ pub fn all() -> Vec<Test> {
         blk_identity::TESTS,
         programs::TESTS,
         stress::TESTS,
+        tools::TESTS,
         authd::TESTS,
         authd_busy::TESTS,
         authd_recipe::TESTS,

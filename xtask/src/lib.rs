@@ -12,6 +12,7 @@ pub mod fuzz;
 pub mod guest;
 pub mod hostfuzz;
 pub mod ide;
+pub mod install;
 pub mod lint;
 pub mod progress;
 pub mod report;

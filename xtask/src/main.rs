@@ -5,8 +5,8 @@
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use xtask::{
-    bench, build, context, demo, fault, fuzz, guest, hostfuzz, ide, lint, selftest, setup, soak,
-    test,
+    bench, build, context, demo, fault, fuzz, guest, hostfuzz, ide, install, lint, selftest, setup,
+    soak, test,
 };
 
 /// Sets up, builds, boots, tests and checks kfabric.
@@ -52,6 +52,8 @@ enum Command {
     Lint(lint::Args),
     /// Make rust-project.json, so that rust-analyzer understands the modules.
     Ide,
+    /// Install the programs, their man pages and the rest; with --kdir the modules, too.
+    Install(install::Args),
     /// Run make for somebody else's module, against our kernel and modules.
     Kmake(build::KmakeArgs),
 }
@@ -73,6 +75,7 @@ fn main() -> ExitCode {
         Command::Fuzz(args) => fuzz::run(&ctx, args),
         Command::Lint(args) => lint::run(&ctx, args),
         Command::Ide => ide::run(&ctx).map(|()| 0),
+        Command::Install(args) => install::run(&ctx, args).map(|()| 0),
         Command::Kmake(args) => build::kmake(&ctx, args),
     });
     match result {

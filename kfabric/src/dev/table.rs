@@ -168,8 +168,12 @@ impl Table {
         // empty when the table grows.)
         let base = free.chunks * CHUNK;
         free.list.reserve(base + CHUNK, GFP_KERNEL_ACCOUNT)?;
+        // Handles of one file are not to name anything in another. Half of the generations are left.
+        let mut first = [0u8; 4];
+        sys::auth::random(&mut first);
+        let first = (u32::from_ne_bytes(first) >> 1) + 1;
         let chunk = KBox::<Chunk>::init(
-            pin_init::init_array_from_fn(|_| Slot::new()),
+            pin_init::init_array_from_fn(|_| Slot::starting_at(first)),
             GFP_KERNEL_ACCOUNT,
         )?;
         // INVARIANT: Made by `into_raw`; the lock makes us the only one to grow.

@@ -587,14 +587,14 @@ fn auth_keys(ctx: &mut Ctx) -> Result<()> {
     let (a, b, c) = (a?, b?, c?);
     ensure!(AuthKey::new(b"").is_err() && AuthKey::new(&[1; 65]).is_err());
     ensure!(!format!("{a:?}").contains("job"), "{a:?} says it");
-    let under = |key| EndpointAttr {
-        auth_key: Some(key),
+    let under = |key: &AuthKey| EndpointAttr {
+        auth_key: Some(key.clone()),
         ..attr()
     };
     let region = lib.region(8192)?;
     if ctx.first() {
         let at = ctx.env.at(0);
-        let keys = [b, a];
+        let keys = [b.clone(), a.clone()];
         let pep = lib.fabric.passive_endpoint_under(&lib.eq, at, 0, &keys)?;
         pep.listen(0)?;
         ctx.ctl.send(&pep.local_addr()?.port())?;
@@ -602,21 +602,21 @@ fn auth_keys(ctx: &mut Ctx) -> Result<()> {
         ensure!(request.auth_key == Some(1), "{:?}", request.auth_key);
         ensure!(request.data == b"of a", "{:?}", request.data);
         // Not by an endpoint of the other job.
-        let refused = lib.domain.endpoint_for(request, &under(b));
+        let refused = lib.domain.endpoint_for(request, &under(&b));
         let refused = refused.err().context("taken by another job's endpoint")?;
         ensure!(
             refused.error.errno() == Some(Errno::EKEYREJECTED),
             "{}",
             refused.error
         );
-        let taken = lib.domain.endpoint_for(refused.object, &under(a));
+        let taken = lib.domain.endpoint_for(refused.object, &under(&a));
         let ep = lib.ready(taken.map_err(|r| r.error)?)?;
         ep.accept(b"welcome")?;
         lib.eq.wait(WAIT)?.connected()?;
         ctx.barrier("of a")?;
         let request = lib.eq.wait(WAIT)?.request()?;
         ensure!(request.auth_key == Some(0), "{:?}", request.auth_key);
-        let taken = lib.domain.endpoint_for(request, &under(b));
+        let taken = lib.domain.endpoint_for(request, &under(&b));
         let of_b = lib.ready(taken.map_err(|r| r.error)?)?;
         of_b.accept(b"and you")?;
         lib.eq.wait(WAIT)?.connected()?;
@@ -660,7 +660,7 @@ fn auth_keys(ctx: &mut Ctx) -> Result<()> {
             "with {what} auth key: {failed:?}"
         );
     }
-    let ep = lib.ready(lib.domain.endpoint(&under(a))?)?;
+    let ep = lib.ready(lib.domain.endpoint(&under(&a))?)?;
     ensure!(
         ep.cm_data_size() >= 4,
         "{} bytes of data",
@@ -670,7 +670,7 @@ fn auth_keys(ctx: &mut Ctx) -> Result<()> {
     let data = lib.eq.wait(WAIT)?.connected()?;
     ensure!(data == b"welcome", "{data:?}");
     ctx.barrier("of a")?;
-    let of_b = lib.ready(lib.domain.endpoint(&under(b))?)?;
+    let of_b = lib.ready(lib.domain.endpoint(&under(&b))?)?;
     of_b.connect(ctx.env.peer_at(port), b"of b")?;
     let data = lib.eq.wait(WAIT)?.connected()?;
     ensure!(data == b"and you", "{data:?}");

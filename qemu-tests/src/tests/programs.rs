@@ -25,7 +25,7 @@ pub const TESTS: &[Test] = &[
     Test::pair("kfi.put_is_refused_read_only", put_refused).seconds(8),
 ];
 
-fn kfi(args: &[&str]) -> Result<Output> {
+pub(super) fn kfi(args: &[&str]) -> Result<Output> {
     Command::new("kfi")
         .args(args)
         .stdin(Stdio::null())
@@ -34,7 +34,7 @@ fn kfi(args: &[&str]) -> Result<Output> {
 }
 
 /// Runs it; what it prints, which must be well.
-fn well(args: &[&str]) -> Result<String> {
+pub(super) fn well(args: &[&str]) -> Result<String> {
     let out = kfi(args)?;
     let said = String::from_utf8_lossy(&out.stdout).into_owned();
     if !out.status.success() {
@@ -49,7 +49,7 @@ fn well(args: &[&str]) -> Result<String> {
 }
 
 /// Its JSON, one value or one to a line.
-fn json(text: &str) -> Result<Vec<Value>> {
+pub(super) fn json(text: &str) -> Result<Vec<Value>> {
     let values: std::result::Result<Vec<Value>, _> = serde_json::Deserializer::from_str(text)
         .into_iter()
         .collect();
@@ -57,8 +57,8 @@ fn json(text: &str) -> Result<Vec<Value>> {
 }
 
 /// One that listens.
-struct Server {
-    child: Child,
+pub(super) struct Server {
+    pub(super) child: Child,
     out: BufReader<ChildStdout>,
     /// What it said when it listened.
     first: String,
@@ -66,7 +66,7 @@ struct Server {
 
 impl Server {
     /// Starts it, and waits until it listens.
-    fn start(args: &[&str]) -> Result<Self> {
+    pub(super) fn start(args: &[&str]) -> Result<Self> {
         let mut cmd = Command::new("kfi");
         cmd.args(args)
             .stdin(Stdio::null())

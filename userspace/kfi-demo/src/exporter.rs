@@ -3,18 +3,19 @@
 
 use std::fs::File;
 use std::net::SocketAddr;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kfabric::{Access, Domain, Key, Memory, Region, RegionAttr};
 use kfi::error::{During, Failure, OnFile, Result};
-use kfi::session::{Conn, Node, Select};
+use kfi::session::{Conn, News, Node, Select};
 use kfi::stats::bytes;
 use kfi::wire::{Kind, Msg, Service};
 use sha2::{Digest, Sha256};
 
-use crate::steps::{step, took, Ask, FILE, SCRATCH, SCRATCH_MEMORY, SLOTS};
+use crate::steps::{say, step, took, Ask, FILE, SCRATCH, SCRATCH_MEMORY, SLOTS};
 use crate::{Nodes, PORT};
 
 /// How long to wait for node 2's next connection, and for anything it does.
@@ -22,6 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What is exported.
 struct Export {
+    path: PathBuf,
+    /// The file itself: who reads from a mapping dies if the file becomes shorter.
+    opened: File,
     file: Region,
     scratch: Region,
     slots: Vec<Slot>,
@@ -53,18 +57,6 @@ fn pick_file() -> Result<PathBuf> {
         .filter(|path| size(path) > 1 << 20)
         .max_by_key(size);
     found.ok_or_else(|| Failure::Usage("no file to export: name one in KFI_DEMO_FILE".to_owned()))
-}
-
-/// SHA-256 of a region, in words.
-fn digest(region: &Region) -> [u64; 4] {
-    let mut hash = Sha256::new();
-    let mut part = vec![0; 1 << 20];
-    for at in (0..region.len()).step_by(part.len()) {
-        let part = &mut part[..(region.len() - at).min(1 << 20)];
-        region.read_at(at, part);
-        hash.update(&*part);
-    }
-    crate::reader::words(hash)
 }
 
 impl Export {
@@ -102,18 +94,35 @@ impl Export {
             })
             .collect();
         Ok(Self {
+            path,
+            opened: file,
             file: region,
             scratch,
             slots,
         })
     }
 
-    fn memory(&self, which: u64) -> Result<&Region> {
-        match which {
-            FILE => Ok(&self.file),
-            SCRATCH_MEMORY => Ok(&self.scratch),
-            other => Err(nonsense(&format!("memory {other}"))),
+    /// SHA-256 of what is exported, in words.
+    fn digest(&self, which: u64) -> Result<[u64; 4]> {
+        let region = match which {
+            FILE => &self.file,
+            SCRATCH_MEMORY => &self.scratch,
+            other => return Err(nonsense(&format!("memory {other}"))),
+        };
+        let mut hash = Sha256::new();
+        let mut part = vec![0; 1 << 20];
+        for at in (0..region.len()).step_by(part.len()) {
+            let part = &mut part[..(region.len() - at).min(1 << 20)];
+            match which {
+                FILE => self
+                    .opened
+                    .read_exact_at(part, at as u64)
+                    .on_file("read", &self.path)?,
+                _ => region.read_at(at, part),
+            }
+            hash.update(&*part);
         }
+        Ok(crate::reader::words(hash))
     }
 
     fn slot(&mut self, n: u64) -> Result<&mut Slot> {
@@ -203,12 +212,12 @@ impl Export {
         let ask = ask.ok_or_else(|| nonsense(&format!("{:?} {:?}", msg.kind, msg.n)))?;
         let numbers = match ask {
             Ask::Facts => {
-                let d = digest(&self.file);
+                let d = self.digest(FILE)?;
                 vec![self.file.len() as u64, d[0], d[1], d[2], d[3]]
             }
             Ask::Assign => self.assign(&msg.n)?.to_vec(),
             Ask::Revoke => vec![self.revoke(msg.n[1])?],
-            Ask::Digest => digest(self.memory(msg.n[1])?).to_vec(),
+            Ask::Digest => self.digest(msg.n[1])?.to_vec(),
             Ask::Cycle => self.cycle(msg.n[1], msg.n[2])?.to_vec(),
             Ask::End | Ask::Ready => Vec::new(),
         };
@@ -252,11 +261,12 @@ pub(crate) fn run(nodes: &Nodes) -> Result<()> {
         ..Select::default()
     };
     let node = Node::to(&select, peer)?;
-    println!(
+    let info = node.info();
+    say(&format!(
         "node 1 exports, on {} by {}",
-        node.info().domain(),
-        node.info().provider()
-    );
+        info.domain(),
+        info.provider()
+    ));
     let domain = node.first_domain()?;
     let mut export = Export::new(&domain)?;
     let listener = node.listen(SocketAddr::new(nodes.own, PORT))?;
@@ -266,7 +276,8 @@ pub(crate) fn run(nodes: &Nodes) -> Result<()> {
     let mut connections = 0;
     let mut previous = None;
     loop {
-        let Some(request) = listener.next_request(Service::Demo, PATIENCE)? else {
+        // It has no data messages.
+        let News::Request(request) = listener.next(Service::Demo, 1 << 20, PATIENCE)? else {
             let source = kfabric::Error::Timeout {
                 what: "waiting for node 2",
                 after: PATIENCE,
@@ -299,6 +310,8 @@ pub(crate) fn run(nodes: &Nodes) -> Result<()> {
     }
     drop(listener);
     export.close()?;
-    println!("node 1 is through: all as it should be, over {connections} connections");
+    say(&format!(
+        "node 1 is through: all as it should be, over {connections} connections"
+    ));
     Ok(())
 }

@@ -55,10 +55,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("error: {failure}");
-            if let Some(hint) = failure.hint() {
-                eprintln!("hint: {hint}");
-            }
+            kfi::say::complain(&failure);
             ExitCode::from(failure.exit_code())
         }
     }

@@ -11,7 +11,7 @@ use kfi::stats::{bytes, mib_per_s};
 use kfi::wire::{Kind, Msg, Service, Shape};
 use sha2::{Digest, Sha256};
 
-use crate::steps::{step, took, Ask, FILE, SCRATCH, SCRATCH_MEMORY};
+use crate::steps::{say, step, took, Ask, FILE, SCRATCH, SCRATCH_MEMORY};
 use crate::{Nodes, PORT};
 
 /// How long to wait for anything.
@@ -176,11 +176,12 @@ fn connect(node: &Node, peer: SocketAddr) -> Result<Conn> {
 pub(crate) fn run(nodes: &Nodes) -> Result<()> {
     let peer = SocketAddr::new(nodes.peer, PORT);
     let node = Node::to(&Select::default(), peer)?;
-    println!(
+    let info = node.info();
+    say(&format!(
         "node 2 reads, on {} by {}",
-        node.info().domain(),
-        node.info().provider()
-    );
+        info.domain(),
+        info.provider()
+    ));
     let start = Instant::now();
     let mut conn = connect(&node, peer)?;
     step(
@@ -219,7 +220,7 @@ pub(crate) fn run(nodes: &Nodes) -> Result<()> {
     check(after[..4] == sum, "file", "its content changed")?;
     step("the exported file is what it was", "sha256 matches");
     Reader::ask(&mut reader.conn, Ask::End, &[])?;
-    println!("node 2 is through: all as it should be");
+    say("node 2 is through: all as it should be");
     Ok(())
 }
 

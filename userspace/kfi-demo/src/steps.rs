@@ -54,7 +54,12 @@ pub(crate) const SCRATCH_MEMORY: u64 = 1;
 
 /// Prints a step that went as it should, with its figure.
 pub(crate) fn step(text: &str, figure: &str) {
-    println!("  ok  {text:<70} {figure:>20}");
+    say(&format!("  ok  {text:<70} {figure:>20}"));
+}
+
+/// Prints a line. That nobody takes it changes nothing: the exit status tells how it went.
+pub(crate) fn say(line: &str) {
+    let _ = kfi::cmd::print(&format!("{line}\n"));
 }
 
 /// A time, in the unit that reads best.

@@ -199,6 +199,9 @@ impl Common {
 /// Options of `kfi serve`.
 #[derive(Debug, Args)]
 pub struct Serve {
+    /// Most memory to register for one client, for example 64M or 1G
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
+    pub max_memory: u64,
     #[command(flatten)]
     #[allow(missing_docs, reason = "clap would print it")]
     pub listen: ListenArgs,
@@ -277,7 +280,8 @@ pub struct Get {
     #[command(flatten)]
     #[allow(missing_docs, reason = "clap would print it")]
     pub peer: PeerArgs,
-    /// Where to put it
+    /// Where to put it: a file, which is replaced when all is there and keeps its mode and owner; a
+    /// device or a FIFO, which takes it as it comes; - is standard output
     pub file: PathBuf,
     /// Bytes of one read
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256K")]
@@ -290,7 +294,7 @@ pub struct Put {
     #[command(flatten)]
     #[allow(missing_docs, reason = "clap would print it")]
     pub peer: PeerArgs,
-    /// What to put
+    /// What to put: a regular file; - is standard input
     pub file: PathBuf,
     /// Bytes of one write
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256K")]

@@ -95,7 +95,7 @@ fn serve(signals: &[i32], ready: &mpsc::Sender<()>) {
     let watched = Signals::new(signals);
     let _ = ready.send(());
     let Ok(mut watched) = watched else { return };
-    for signal in watched.forever() {
+    if let Some(signal) = watched.forever().next() {
         // Kept until the end: nothing is made, or made to stay, from here on.
         let mut all = all();
         // The newest first: what is in a folder before the folder.

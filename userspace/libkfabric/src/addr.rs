@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 use kfabric_uapi::SockAddr;
 
 use crate::error::{Error, Result};
+use crate::sys;
 
 /// Bytes of a `sockaddr_in`.
 const IN_LEN: u32 = 16;
@@ -57,20 +58,29 @@ pub(crate) fn from_abi(addr: &SockAddr) -> Option<SocketAddr> {
 }
 
 /// Turns a node and a port into an address: numeric forms (`192.0.2.1`, `2001:db8::1`,
-/// `fe80::1%eth0`) without asking anybody, names by the system's resolver.
+/// `fe80::1%eth0`, those of IPv6 also in brackets) without asking anybody, names by the system's
+/// resolver.
 ///
 /// # Errors
 ///
 /// [`Error::Resolve`] when the node is neither.
 pub fn resolve(node: &str, port: u16) -> Result<SocketAddr> {
-    if let Ok(ip) = node.parse::<IpAddr>() {
-        return Ok(SocketAddr::new(ip, port));
-    }
-    if let Some((ip, zone)) = node.split_once('%') {
-        if let Ok(ip) = ip.parse::<Ipv6Addr>() {
+    let inner = node.strip_prefix('[').and_then(|n| n.strip_suffix(']'));
+    let six = inner.unwrap_or(node);
+    let (ip, zone) = match six.split_once('%') {
+        Some((ip, zone)) => (ip, Some(zone)),
+        None => (six, None),
+    };
+    match (ip.parse::<IpAddr>(), zone) {
+        (Ok(IpAddr::V6(ip)), Some(zone)) => {
             let scope = scope_id(zone).ok_or_else(|| failed(node, port, "no such interface"))?;
             return Ok(SocketAddrV6::new(ip, port, 0, scope).into());
         }
+        (Ok(ip), None) if inner.is_none() || ip.is_ipv6() => {
+            return Ok(SocketAddr::new(ip, port));
+        }
+        _ if inner.is_some() => return Err(failed(node, port, "no IPv6 address in the brackets")),
+        _ => {}
     }
     let mut found = (node, port)
         .to_socket_addrs()
@@ -90,11 +100,8 @@ fn scope_id(zone: &str) -> Option<u32> {
     if let Ok(index) = zone.parse() {
         return Some(index);
     }
-    if zone.contains('/') {
-        return None;
-    }
-    let index = std::fs::read_to_string(format!("/sys/class/net/{zone}/ifindex")).ok()?;
-    index.trim().parse().ok()
+    // Of the network namespace that the caller is in, which need not be that of /sys.
+    sys::interface_index(zone)
 }
 
 #[cfg(test)]
@@ -126,5 +133,26 @@ mod tests {
             "[fe80::1%1]:5".parse().unwrap()
         );
         assert!(resolve("fe80::1%no/such", 5).is_err());
+    }
+
+    #[test]
+    fn resolve_of_an_ipv6_address_in_brackets_is_the_address() {
+        for (text, wanted) in [
+            ("[fe80::1%lo]", "[fe80::1%1]:5"),
+            ("[fe80::1%7]", "[fe80::1%7]:5"),
+            ("[2001:db8::1]", "[2001:db8::1]:5"),
+        ] {
+            assert_eq!(resolve(text, 5).unwrap(), wanted.parse().unwrap(), "{text}");
+        }
+        for text in [
+            "[192.0.2.7]",
+            "[fe80::1",
+            "[]",
+            "[name]",
+            "fe80::1%",
+            "fe80::1%nosuchif0",
+        ] {
+            assert!(resolve(text, 5).is_err(), "{text}");
+        }
     }
 }

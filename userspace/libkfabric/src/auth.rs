@@ -8,6 +8,7 @@ use std::os::fd::BorrowedFd;
 
 use kfabric_uapi as abi;
 use zerocopy::IntoBytes;
+use zeroize::Zeroize;
 
 use crate::device::Device;
 use crate::errno::Errno;
@@ -17,7 +18,10 @@ use crate::sys::{self, Buf};
 /// An auth key (`fi_domain(3)`, `fi_endpoint(3)`): opaque bytes that divide jobs. What is exported
 /// under one is reached by endpoints with the same one alone, and two endpoints connect if both have
 /// the same one. See `kfi_auth(7)`.
-#[derive(Clone, Copy, PartialEq, Eq)]
+///
+/// Dropping it overwrites its memory. (What was moved leaves its bytes behind, as the language has it:
+/// keep one in a place, and lend it.)
+#[derive(Clone, PartialEq, Eq)]
 pub struct AuthKey {
     bytes: [u8; abi::KFI_AUTH_KEY_MAX],
     len: usize,
@@ -48,6 +52,12 @@ impl AuthKey {
 
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
+    }
+}
+
+impl Drop for AuthKey {
+    fn drop(&mut self) {
+        self.bytes.zeroize();
     }
 }
 

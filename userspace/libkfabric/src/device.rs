@@ -14,7 +14,7 @@ use crate::errno::Errno;
 use crate::error::{Error, ObjectId, Result};
 use crate::fabric::Fabric;
 use crate::info::{Hints, Info};
-use crate::object::{Kind, LiveObject};
+use crate::object::{Handle, Kind, LiveObject};
 use crate::sys::{self, Backend, Buf};
 
 /// The device file.
@@ -30,6 +30,19 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Refuses an object of another device file: its handle is another object's in this one, or
+    /// nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Argument`], `EINVAL`.
+    pub(crate) fn owns(self: &Arc<Self>, object: &Handle) -> Result<()> {
+        if Arc::ptr_eq(self, &object.dev) {
+            return Ok(());
+        }
+        Err(Error::foreign(object.id))
+    }
+
     /// Makes a call; errors name `object`.
     pub(crate) fn call<T: Ioctl>(
         &self,

@@ -15,6 +15,7 @@ use crate::auth::{given, AuthKey};
 use crate::completion::CompletionQueue;
 use crate::counter::Counter;
 use crate::device::Shared;
+use crate::errno::Errno;
 use crate::error::{Error, ObjectId, Result, Returned};
 use crate::event::{EqInner, EventQueue};
 use crate::fabric::DomainInner;
@@ -50,6 +51,7 @@ impl PassiveEndpoint {
         keys: &[AuthKey],
     ) -> Result<Self> {
         let dev = &fabric.dev;
+        dev.owns(&eq.inner.handle)?;
         let mut arg: abi::PepOpen = sys::new();
         arg.fabric = fabric.raw();
         arg.eq = eq.inner.handle.raw();
@@ -131,7 +133,7 @@ fn name(dev: &Shared, id: ObjectId, peer: u32) -> Result<SocketAddr> {
 }
 
 /// How to open an endpoint. Zero means a default everywhere.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct EndpointAttr {
     /// Operations of the transmit side.
     pub tx_size: u32,
@@ -230,6 +232,11 @@ impl Endpoint {
         self.handle.id
     }
 
+    /// Its device file.
+    pub(crate) fn dev(&self) -> &Arc<Shared> {
+        &self.handle.dev
+    }
+
     /// Ends all keys that are bound to it, in one call; how many. See
     /// [`Region::revoke_keys`](crate::Region::revoke_keys).
     ///
@@ -270,6 +277,7 @@ impl Endpoint {
     }
 
     fn bind(&self, object: &Handle, flags: Bind, hold: Arc<dyn Any + Send + Sync>) -> Result<()> {
+        self.handle.dev.owns(object)?;
         let mut arg: abi::Bind = sys::new();
         arg.ep = self.handle.raw();
         arg.object = object.raw();
@@ -286,7 +294,7 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// `EINVAL` when it has one, or is enabled.
+    /// `EINVAL` when it has one, or is enabled, or the queue is of another device file.
     pub fn bind_event_queue(&self, eq: &EventQueue) -> Result<()> {
         self.bind(&eq.inner.handle, Bind::empty(), eq.inner.clone())?;
         if let Some(rings) = &self.rings {
@@ -420,7 +428,14 @@ impl Endpoint {
                 refused: None,
             });
         }
-        for chunk in batch.entries.chunks(abi::KFI_SUBMIT_MAX as usize) {
+        // What is of another device file is refused here; the kernel refuses the rest.
+        let own = |local: &Local<'_>| self.check(local).is_ok();
+        let good = batch.locals.iter().take_while(|local| own(local)).count();
+        if let (0, Some(first)) = (good, batch.locals.first()) {
+            self.check(first)?;
+        }
+        let (entries, foreign) = batch.entries.split_at(good);
+        for chunk in entries.chunks(abi::KFI_SUBMIT_MAX as usize) {
             match self.submit_entries(chunk) {
                 Ok(part) => {
                     accepted += part.accepted;
@@ -442,8 +457,17 @@ impl Endpoint {
         }
         Ok(Submitted {
             accepted,
-            refused: None,
+            refused: (!foreign.is_empty()).then_some(Errno::EINVAL),
         })
+    }
+
+    /// Refuses memory of another device file.
+    #[inline]
+    fn check(&self, local: &Local<'_>) -> Result<()> {
+        for region in local.regions.iter().flatten() {
+            self.handle.dev.owns(&region.handle)?;
+        }
+        Ok(())
     }
 
     fn submit_entries(&self, entries: &[abi::OpEntry]) -> Result<Submitted> {
@@ -451,6 +475,7 @@ impl Endpoint {
     }
 
     fn post_entry(&self, entry: &abi::OpEntry, local: &Local<'_>) -> Result<()> {
+        self.check(local)?;
         if let Some(rings) = &self.rings {
             match rings.post(entry, local) {
                 Ok(Posted::Here) => return Ok(()),
@@ -472,7 +497,8 @@ impl Endpoint {
     /// # Errors
     ///
     /// `EAGAIN` when the endpoint or a completion queue is full; `ENOTCONN`; `EACCES` when a region
-    /// does not allow the use; `EINVAL` for a range outside a region; `EMSGSIZE`.
+    /// does not allow the use; `EINVAL` for a range outside a region, or a region of another device
+    /// file; `EMSGSIZE`.
     pub fn post(&self, op: &Op<'_>) -> Result<()> {
         self.post_entry(&op.entry, &op.local)
     }

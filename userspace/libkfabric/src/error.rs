@@ -37,7 +37,7 @@ impl fmt::Display for ObjectId {
 #[non_exhaustive]
 pub enum Error {
     /// The device file could not be opened.
-    #[error("open {}: {errno}", path.display())]
+    #[error("open {}: {}", path.display(), of_file(*errno))]
     Open {
         /// The file.
         path: PathBuf,
@@ -89,7 +89,23 @@ pub enum Error {
     Ring(ObjectId),
 }
 
+/// What an errno says of a file, which is no object.
+fn of_file(errno: Errno) -> String {
+    match errno {
+        Errno::ENOENT => "no such file (ENOENT)".to_owned(),
+        errno => errno.to_string(),
+    }
+}
+
 impl Error {
+    /// An object was given to one of another device file.
+    pub(crate) fn foreign(object: ObjectId) -> Self {
+        Self::Argument {
+            what: "object of another device file",
+            why: object.to_string(),
+        }
+    }
+
     /// The error number, where there is one.
     pub fn errno(&self) -> Option<Errno> {
         match self {
@@ -112,7 +128,9 @@ impl Error {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Open { errno, .. } => match *errno {
-                Errno::ENOENT | Errno::ENODEV | Errno::ENXIO => Some("load the module: modprobe kfabric"),
+                Errno::ENOENT | Errno::ENODEV | Errno::ENXIO => Some(
+                    "the module is not loaded: modprobe kfabric if it is installed (cargo xtask install), else insmod kfabric.ko; then a provider, kverbs or kshm",
+                ),
                 Errno::EACCES | Errno::EPERM => {
                     Some("join the group that owns the device file (rdma by the shipped udev rule), or run as root")
                 }
@@ -178,7 +196,7 @@ fn call_hint(call: &str, errno: Errno) -> Option<&'static str> {
         ("KEY_ALLOC", Errno::ENOSPC) => "the device has no key slots left: close some",
         ("SUBMIT", Errno::EAGAIN) => "read completions, then submit again",
         ("FABRIC_OPEN", Errno::ENOENT) => {
-            "no provider of that name: modprobe kverbs, then see: kfi info -l"
+            "no provider of that name: load it (kverbs, kshm), then see: kfi info -l"
         }
         ("DOMAIN_OPEN", Errno::ENOENT) => "no device of that name: see kfi info and rdma link",
         ("LISTEN" | "PEP_OPEN", Errno::EADDRINUSE) => "another listener has that port",

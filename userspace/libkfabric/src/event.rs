@@ -346,6 +346,16 @@ impl ConnRequest {
         self.id.handle
     }
 
+    /// Its name in messages.
+    pub(crate) fn id(&self) -> ObjectId {
+        self.id
+    }
+
+    /// Whether it came by this device file.
+    pub(crate) fn is_of(&self, dev: &Arc<Shared>) -> bool {
+        self.dev.as_ref().is_some_and(|own| Arc::ptr_eq(own, dev))
+    }
+
     /// An endpoint took it over.
     pub(crate) fn used(mut self) {
         self.dev = None;

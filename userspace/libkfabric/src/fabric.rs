@@ -314,7 +314,12 @@ impl Domain {
         request: ConnRequest,
         attr: &EndpointAttr,
     ) -> std::result::Result<Endpoint, Returned<ConnRequest>> {
-        match Endpoint::open(&self.inner, attr, request.handle()) {
+        let dev = &self.inner.handle.dev;
+        let opened = match request.is_of(dev) {
+            true => Endpoint::open(&self.inner, attr, request.handle()),
+            false => Err(Error::foreign(request.id())),
+        };
+        match opened {
             Ok(endpoint) => {
                 request.used();
                 Ok(endpoint)

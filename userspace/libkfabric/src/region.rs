@@ -4,7 +4,7 @@
 
 use std::mem::offset_of;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 
 use kfabric_uapi as abi;
 use zerocopy::IntoBytes;
@@ -23,13 +23,26 @@ use crate::op::{RemoteMem, Segment};
 use crate::sub::Spare;
 use crate::sys::{self, Buf};
 
+/// An endpoint, by its name and its device file.
+#[derive(Clone)]
+struct BoundTo {
+    id: ObjectId,
+    dev: Weak<Shared>,
+}
+
+impl std::fmt::Debug for BoundTo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.id)
+    }
+}
+
 /// How to register memory.
 #[derive(Clone, Debug)]
 pub struct RegionAttr {
     access: Access,
     range: Option<Range<usize>>,
     dynamic_keys: bool,
-    endpoint: u64,
+    endpoint: Option<BoundTo>,
     reserved: usize,
     auth_key: Option<AuthKey>,
 }
@@ -41,7 +54,7 @@ impl RegionAttr {
             access,
             range: None,
             dynamic_keys: false,
-            endpoint: 0,
+            endpoint: None,
             reserved: 0,
             auth_key: None,
         }
@@ -82,7 +95,10 @@ impl RegionAttr {
     /// on that endpoint alone, and end before it does.
     #[must_use]
     pub fn endpoint(mut self, endpoint: &Endpoint) -> Self {
-        self.endpoint = endpoint.id().handle;
+        self.endpoint = Some(BoundTo {
+            id: endpoint.id(),
+            dev: Arc::downgrade(endpoint.dev()),
+        });
         self
     }
 }
@@ -138,7 +154,12 @@ impl Region {
         arg.addr = memory.address() + range.start as u64;
         arg.len = range.len() as u64;
         arg.access = attr.access.bits();
-        arg.ep = attr.endpoint;
+        if let Some(bound) = &attr.endpoint {
+            if bound.dev.as_ptr() != Arc::as_ptr(dev) {
+                return Err(Error::foreign(bound.id));
+            }
+            arg.ep = bound.id.handle;
+        }
         let at = offset_of!(abi::RegionReg, auth_key);
         let (mut bufs, size) = given(at, attr.auth_key.as_ref());
         arg.auth_key_size = size;
@@ -294,6 +315,10 @@ impl Region {
     /// As for [`Region::alloc_keys`]; `EINVAL` also for an endpoint without keys of its own, one of
     /// another domain, or a region that is bound to another one.
     pub fn alloc_keys_for(&self, endpoint: &Endpoint, count: usize) -> Result<Vec<Key>> {
+        let dev = &self.inner.handle.dev;
+        if !Arc::ptr_eq(dev, endpoint.dev()) {
+            return Err(Error::foreign(endpoint.id()));
+        }
         self.alloc(count, endpoint.id().handle, None)
     }
 

@@ -20,7 +20,8 @@ use kfabric_uapi::Ioctl;
 use crate::errno::Errno;
 
 pub(crate) use linux::{
-    monotonic_ns, netns_cookie, peer_groups, wait_any_readable, wait_readable, Kernel,
+    interface_index, monotonic_ns, netns_cookie, peer_groups, wait_any_readable, wait_readable,
+    Kernel,
 };
 pub(crate) use mapping::Mapping;
 pub(crate) use pipe::{Link, PipeMem, DATA};

@@ -2,15 +2,20 @@
 //! `kfi blk`: remote block devices, by kfblk's folders in configfs.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use kfauth::AuthKey;
 use serde::Serialize;
 
 use super::{print, print_json};
+use crate::ending::{wait_if_ending, OnSignal};
 use crate::error::{Failure, OnFile, Result};
+use crate::say::printable;
 
 /// Where kfblk is in configfs.
 const ROOT: &str = "/sys/kernel/config/kfblk";
@@ -164,6 +169,8 @@ struct Export {
     clients: Vec<String>,
     allowed: Vec<String>,
     fenced: Vec<String>,
+    /// Whether the three lists are.
+    complete: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -194,30 +201,84 @@ pub fn run(args: &Blk, json: bool) -> Result<()> {
             source: io::ErrorKind::NotFound.into(),
         });
     }
-    match &args.what {
+    let done = act(&args.what, json);
+    if done.is_err() {
+        // The parent is to see which signal it was.
+        wait_if_ending();
+    }
+    done
+}
+
+fn act(what: &What, json: bool) -> Result<()> {
+    match what {
         What::Export(args) => export(args),
         What::Unexport(args) => unexport(&args.name),
         What::Connect(args) => connect(args, json),
         What::List => list(json),
         What::Disconnect(args) => disconnect(&args.disk),
-        What::Fence(args) => set(&folder("subsystems", &args.name), "fence", &args.client),
-        What::Resize(args) => set(&folder("subsystems", &args.name), "revalidate_size", "1"),
-        What::Admit(args) => set(&folder("subsystems", &args.name), "admit", &args.client),
+        What::Fence(args) => of_client(args, "fence"),
+        What::Resize(args) => set(&exported(&args.name)?, "revalidate_size", "1"),
+        What::Admit(args) => of_client(args, "admit"),
         What::Allow(args) => {
-            let subsystem = folder("subsystems", &args.name);
-            set_key(&subsystem, Some(&args.client), &args.auth_key_file)
+            let client = client(&args.client)?;
+            set_key(&exported(&args.name)?, Some(client), &args.auth_key_file)
         }
-        What::Disallow(args) => set(&folder("subsystems", &args.name), "auth_key", &args.client),
+        What::Disallow(args) => of_client(args, "auth_key"),
     }
 }
 
-fn folder(kind: &str, name: &str) -> PathBuf {
-    Path::new(ROOT).join(kind).join(name)
+/// A name that is one folder's, and no path.
+fn name(name: &str) -> Result<&str> {
+    let bad = matches!(name, "" | "." | "..") || name.contains(['/', '\0']) || name.len() > 255;
+    match bad {
+        true => Err(Failure::Usage(format!("{name:?} is not a name"))),
+        false => Ok(name),
+    }
+}
+
+/// A name that is one word of an attribute.
+fn client(client: &str) -> Result<&str> {
+    if client.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        return Err(Failure::Usage(format!("{client:?} is not a name")));
+    }
+    name(client)
+}
+
+/// The folder of this name, which may be there or not.
+fn folder(kind: &str, called: &str) -> Result<PathBuf> {
+    Ok(Path::new(ROOT).join(kind).join(name(called)?))
+}
+
+/// The folder of an export.
+fn exported(called: &str) -> Result<PathBuf> {
+    let folder = folder("subsystems", called)?;
+    match folder.is_dir() {
+        true => Ok(folder),
+        false => Err(Failure::Io {
+            what: format!("no export is {called:?}"),
+            source: io::ErrorKind::NotFound.into(),
+        }),
+    }
+}
+
+/// Writes a client's name to an attribute of an export.
+fn of_client(args: &FenceArgs, attr: &str) -> Result<()> {
+    let client = client(&args.client)?;
+    set(&exported(&args.name)?, attr, client)
+}
+
+/// Writes an attribute that is there, in one call, which a signal may end.
+fn write(path: &Path, value: &[u8]) -> io::Result<()> {
+    let mut file = fs::File::options().write(true).open(path)?;
+    match file.write(value)? {
+        len if len == value.len() => Ok(()),
+        _ => Err(io::ErrorKind::WriteZero.into()),
+    }
 }
 
 fn set(folder: &Path, attr: &str, value: &str) -> Result<()> {
     let path = folder.join(attr);
-    fs::write(&path, value).on_file(&format!("write {value:?} to"), &path)
+    write(&path, value.as_bytes()).on_file(&format!("write {value:?} to"), &path)
 }
 
 /// Sets the auth key of a disk, or of an export's client, without anybody seeing it.
@@ -232,7 +293,7 @@ fn set_key(folder: &Path, client: Option<&str>, file: &Path) -> Result<()> {
         text.insert_str(0, client);
     }
     let path = folder.join("auth_key");
-    fs::write(&path, text.as_bytes()).on_file("write to", &path)
+    write(&path, text.as_bytes()).on_file("write to", &path)
 }
 
 fn get(folder: &Path, attr: &str) -> Result<String> {
@@ -243,8 +304,27 @@ fn get(folder: &Path, attr: &str) -> Result<String> {
         .to_owned())
 }
 
-fn lines(folder: &Path, attr: &str) -> Result<Vec<String>> {
-    Ok(get(folder, attr)?.lines().map(str::to_owned).collect())
+/// A list: by the attribute that has all of it, or by `attr`, which ends with a page, of an older
+/// module. Whether it is complete.
+fn lines(folder: &Path, all: &str, attr: &str) -> Result<(Vec<String>, bool)> {
+    let path = folder.join(all);
+    let text = match fs::read_to_string(&path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => get(folder, attr)?,
+        text => text.on_file("read", &path)?,
+    };
+    Ok(listed(&text))
+}
+
+/// The lines of a list, and whether there are no more.
+fn listed(text: &str) -> (Vec<String>, bool) {
+    let lines = text.lines().filter(|line| !line.is_empty());
+    let mut lines: Vec<String> = lines.map(str::to_owned).collect();
+    // No client's name is like that.
+    let more = lines.last().is_some_and(|last| last == "...");
+    if more {
+        lines.pop();
+    }
+    (lines, !more)
 }
 
 /// What is in a folder, in order.
@@ -263,17 +343,51 @@ fn names(folder: &Path) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Makes a folder and has `fill` fill it; if that fails the folder goes again.
+/// Makes a folder and has `fill` fill it; if that fails, or a signal ends it, the folder goes again.
 fn make(folder: &Path, fill: impl FnOnce() -> Result<()>) -> Result<()> {
-    fs::create_dir(folder).on_file("make", folder)?;
-    fill().inspect_err(|_| {
-        let _ = fs::remove_dir(folder);
-    })
+    let filled = Arc::new(AtomicBool::new(false));
+    let (gone, done) = (folder.to_owned(), filled.clone());
+    let made = OnSignal::making(
+        || fs::create_dir(folder),
+        move || {
+            // A call that waits in the kernel returns with the signal, except if it began right
+            // after it: then with another.
+            for _ in 0..500 {
+                if done.load(Ordering::Acquire) {
+                    break;
+                }
+                interrupt();
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let _ = fs::remove_dir(&gone);
+        },
+    );
+    let ((), undo) = match made {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            return Err(e).on_file("there is one of that name already:", folder)
+        }
+        made => made.on_file("make", folder)?,
+    };
+    let result = fill();
+    filled.store(true, Ordering::Release);
+    match result {
+        Ok(()) => undo.keep(|| Ok(())),
+        Err(e) => {
+            let _ = fs::remove_dir(folder);
+            Err(e)
+        }
+    }
+}
+
+/// Sends this process a signal that has been caught already.
+fn interrupt() {
+    let own = rustix::process::getpid();
+    let _ = rustix::process::kill_process(own, rustix::process::Signal::TERM);
 }
 
 fn export(args: &ExportArgs) -> Result<()> {
-    let subsystem = folder("subsystems", &args.name);
-    let port = folder("ports", &format!("{}-{}", args.listen, args.port));
+    let subsystem = folder("subsystems", &args.name)?;
+    let port = folder("ports", &format!("{}-{}", args.listen, args.port))?;
     make(&subsystem, || {
         if let Some(size) = &args.size {
             set(&subsystem, "attr_size", size)?;
@@ -319,7 +433,7 @@ fn export(args: &ExportArgs) -> Result<()> {
 }
 
 fn unexport(name: &str) -> Result<()> {
-    let subsystem = folder("subsystems", name);
+    let subsystem = exported(name)?;
     // Here, where it keeps nobody from the folders, it is waited for what a device does yet.
     set(&subsystem, "enable", "0")?;
     let ports = Path::new(ROOT).join("ports");
@@ -334,7 +448,7 @@ fn unexport(name: &str) -> Result<()> {
 }
 
 fn connect(args: &ConnectArgs, json: bool) -> Result<()> {
-    let disk = folder("disks", args.disk.as_ref().unwrap_or(&args.name));
+    let disk = folder("disks", args.disk.as_ref().unwrap_or(&args.name))?;
     make(&disk, || {
         let number = |n: Option<String>, attr| n.map_or(Ok(()), |n| set(&disk, attr, &n));
         number(args.provider.clone(), "addr_trtype")?;
@@ -368,7 +482,7 @@ fn connect(args: &ConnectArgs, json: bool) -> Result<()> {
 fn disks() -> Result<Vec<Disk>> {
     let mut found = Vec::new();
     for name in names(&Path::new(ROOT).join("disks"))? {
-        let at = folder("disks", &name);
+        let at = folder("disks", &name)?;
         found.push(Disk {
             device: get(&at, "device")?,
             state: get(&at, "state")?,
@@ -384,16 +498,21 @@ fn disks() -> Result<Vec<Disk>> {
 fn list(json: bool) -> Result<()> {
     let mut exports = Vec::new();
     for name in names(&Path::new(ROOT).join("subsystems"))? {
-        let at = folder("subsystems", &name);
+        let at = folder("subsystems", &name)?;
+        let (allowed, a) = lines(&at, "all_allowed_hosts", "allowed_hosts")?;
+        let (clients, b) = lines(&at, "all_clients", "clients")?;
+        let (fenced, c) = lines(&at, "all_fenced", "fence")?;
+        let complete = [a, b, c];
         exports.push(Export {
             device: get(&at, "device_path")?,
             size: get(&at, "attr_size")?.parse().unwrap_or(0),
             read_only: get(&at, "attr_read_only")? == "1",
             enabled: get(&at, "enable")? == "1",
             only_allowed: get(&at, "attr_allow_any_host")? == "0",
-            allowed: lines(&at, "allowed_hosts")?,
-            clients: lines(&at, "clients")?,
-            fenced: lines(&at, "fence")?,
+            complete: complete.iter().all(|complete| *complete),
+            allowed,
+            clients,
+            fenced,
             name,
         });
     }
@@ -416,45 +535,56 @@ fn list(json: bool) -> Result<()> {
             "" => format!("{} bytes", of.size),
             device => device.to_owned(),
         };
-        text += &format!("export {}: {what}, {rights}{enabled}\n", of.name);
+        let name = printable(&of.name);
+        text += &format!("export {name}: {}, {rights}{enabled}\n", printable(&what));
         if of.only_allowed {
             text += "  only allowed clients\n";
         }
         for client in &of.clients {
-            text += &format!("  client {client}\n");
+            text += &format!("  client {}\n", printable(client));
         }
         for client in &of.allowed {
-            text += &format!("  allowed {client}\n");
+            text += &format!("  allowed {}\n", printable(client));
         }
         for client in &of.fenced {
-            text += &format!("  fenced {client}\n");
+            text += &format!("  fenced {}\n", printable(client));
+        }
+        if !of.complete {
+            text += "  and more than the kernel tells\n";
         }
     }
     for of in &all.disks {
-        text += &format!(
-            "disk {}: {} {}, {} at {} port {}\n",
+        let line = format!(
+            "disk {}: {} {}, {} at {} port {}",
             of.name, of.device, of.state, of.subsystem, of.address, of.port
         );
+        text += &printable(&line);
+        text.push('\n');
     }
     print(&text)
 }
 
 /// The folder of a disk: by its name, or by its device's where no disk has that name or `/dev/` is said.
 fn disk_of(name: &str) -> Result<PathBuf> {
-    let own = folder("disks", name);
     let device = match name.strip_prefix("/dev/") {
-        None if own.is_dir() => return Ok(own),
-        device => device.unwrap_or(name),
+        Some(device) => device,
+        None => {
+            let own = folder("disks", name)?;
+            if own.is_dir() {
+                return Ok(own);
+            }
+            name
+        }
     };
     for disk in names(&Path::new(ROOT).join("disks"))? {
-        let disk = folder("disks", &disk);
+        let disk = folder("disks", &disk)?;
         // Others may be going.
         if get(&disk, "device").is_ok_and(|of| of == device) {
             return Ok(disk);
         }
     }
     Err(Failure::Io {
-        what: format!("no disk is {name}"),
+        what: format!("no disk is {name:?}"),
         source: io::ErrorKind::NotFound.into(),
     })
 }
@@ -464,4 +594,46 @@ fn disconnect(name: &str) -> Result<()> {
     // Here, where it keeps nobody from the folders, it is waited for what is written back.
     set(&disk, "enable", "0")?;
     fs::remove_dir(&disk).on_file("remove", &disk)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_of_a_path_is_refused() {
+        for bad in [
+            "",
+            ".",
+            "..",
+            "/tmp/victim",
+            "../../tmp/victim",
+            "a/b",
+            "a\0b",
+        ] {
+            assert!(matches!(name(bad), Err(Failure::Usage(_))), "{bad:?}");
+            assert!(folder("disks", bad).is_err() && exported(bad).is_err());
+            assert!(client(bad).is_err(), "{bad:?}");
+        }
+        assert!(name(&"n".repeat(256)).is_err());
+        assert!(client("two words").is_err() && client("a\nb").is_err());
+        let at = folder("disks", "..half").unwrap();
+        assert_eq!(at, Path::new("/sys/kernel/config/kfblk/disks/..half"));
+    }
+
+    #[test]
+    fn list_that_ends_with_dots_is_not_complete() {
+        let (names, complete) = listed("a\nb\n...\n");
+        assert!(names == ["a", "b"] && !complete);
+        let (names, complete) = listed("a\nb\n\n\n");
+        assert!(names == ["a", "b"] && complete);
+        assert!(listed("").1);
+    }
+
+    #[test]
+    fn write_of_a_missing_attribute_makes_no_file() {
+        let path = std::env::temp_dir().join(format!("kfi-test-{}-attr", std::process::id()));
+        assert!(write(&path, b"1").is_err());
+        assert!(!path.exists());
+    }
 }

@@ -5,14 +5,15 @@ mod hosted;
 mod incoming;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use kfabric::{Access, Domain, Errno, Key, ObjectId, Region};
+use kfabric::{Access, Domain, Errno, Key, Region};
 
 use super::print;
-use super::serve::listen_on;
+use super::serve::{listen_on, Offered};
 use crate::cli::Export as Args;
 use crate::error::{During, Failure, Result};
+use crate::say::{complain, printable};
 use crate::session::{Conn, Node};
 use crate::stats::bytes;
 use crate::wire::{Kind, Msg, Service};
@@ -28,12 +29,36 @@ fn segment_len(total: u64, index: u64) -> Option<u64> {
     (at < total).then(|| (total - at).min(SEGMENT))
 }
 
+/// The file, as peers get it.
+#[derive(Default)]
+struct Files {
+    /// Whether there is one.
+    there: bool,
+    /// It, pinned, on each domain that somebody came to for it.
+    hosted: Vec<(Weak<Domain>, Arc<Hosted>)>,
+}
+
+impl Files {
+    fn on(&self, domain: &Arc<Domain>) -> Option<Arc<Hosted>> {
+        let found = self
+            .hosted
+            .iter()
+            .find(|(at, _)| at.as_ptr() == Arc::as_ptr(domain));
+        found.map(|(_, hosted)| hosted.clone())
+    }
+
+    fn add(&mut self, domain: &Arc<Domain>, hosted: Arc<Hosted>) {
+        // What is pinned for a device that is gone serves nobody.
+        self.hosted.retain(|(at, _)| at.strong_count() != 0);
+        self.hosted.push((Arc::downgrade(domain), hosted));
+    }
+}
+
 /// What all connections share.
 struct Export<'a> {
     args: &'a Args,
     json: bool,
-    /// The file, on each domain that somebody came to for it. None: there is no file yet.
-    hosted: Mutex<Vec<(ObjectId, Arc<Hosted>)>>,
+    files: Mutex<Files>,
 }
 
 /// Runs it.
@@ -44,40 +69,71 @@ struct Export<'a> {
 pub fn run(args: &Args, json: bool) -> Result<()> {
     let node = Node::at(&args.listen.common.select(), args.listen.address()?)?;
     let domain = node.first_domain()?;
-    let hosted = match Hosted::open(&domain, &args.file) {
+    let shown = printable(&args.file.display().to_string());
+    let mut files = Files::default();
+    let what = match Hosted::open(&domain, &args.file) {
         Err(Failure::Io { source, .. })
             if args.writable && source.kind() == std::io::ErrorKind::NotFound =>
         {
-            None
+            format!("exporting {shown} (nothing yet)")
         }
-        hosted => Some((domain.id(), Arc::new(hosted?))),
+        hosted => {
+            let hosted = Arc::new(hosted?);
+            let what = format!("exporting {shown} ({})", bytes(hosted.len()));
+            files.there = true;
+            files.add(&domain, hosted);
+            what
+        }
     };
-    let what = match &hosted {
-        Some((_, h)) => format!("exporting {} ({})", args.file.display(), bytes(h.len())),
-        None => format!("exporting {} (nothing yet)", args.file.display()),
-    };
+    // From here on the node's own is the only one: when its device goes, it goes.
+    drop(domain);
     let export = Export {
         args,
         json,
-        hosted: Mutex::new(hosted.into_iter().collect()),
+        files: Mutex::new(files),
     };
     let handle = |conn: Conn| export.client(conn);
-    listen_on(&node, &args.listen, Service::File, json, &what, &handle)
+    let service = Offered {
+        service: Service::File,
+        // It has no data messages.
+        memory: 1 << 20,
+    };
+    listen_on(&node, &args.listen, service, json, &what, &handle)
 }
 
 impl Export<'_> {
     /// The file, pinned on the domain that a connection is on: keys work nowhere else.
-    fn current(&self, domain: &Domain) -> Result<Option<Arc<Hosted>>> {
-        let mut all = self.hosted.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, hosted)) = all.iter().find(|(at, _)| *at == domain.id()) {
-            return Ok(Some(hosted.clone()));
+    fn current(&self, domain: &Arc<Domain>) -> Result<Option<Arc<Hosted>>> {
+        let mut files = self.files();
+        if let Some(hosted) = files.on(domain) {
+            return Ok(Some(hosted));
         }
-        if all.is_empty() {
+        if !files.there {
             return Ok(None);
         }
         let hosted = Arc::new(Hosted::open(domain, &self.args.file)?);
-        all.push((domain.id(), hosted.clone()));
+        files.add(domain, hosted.clone());
         Ok(Some(hosted))
+    }
+
+    fn files(&self) -> MutexGuard<'_, Files> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A put has replaced the file, and its client has been told. The next one to get it pins it, if
+    /// that fails now.
+    fn replaced(&self, domain: &Arc<Domain>, total: u64) {
+        *self.files() = Files {
+            there: true,
+            hosted: Vec::new(),
+        };
+        let hosted = self.current(domain).map(|_| ());
+        for failed in [self.note(total), hosted]
+            .iter()
+            .filter_map(|r| r.as_ref().err())
+        {
+            complain(failed);
+        }
     }
 
     /// Serves one client.
@@ -150,28 +206,26 @@ impl Export<'_> {
                     conn.send(&Msg::new(Kind::Release, &[index]))?;
                 }
                 (Kind::Digest, None) if incoming.complete() => {
-                    let status = if incoming.digest() == words(&msg) {
-                        incoming.commit()?;
-                        let hosted = Hosted::open(&conn.domain, &self.args.file)?;
-                        *self.hosted.lock().unwrap_or_else(PoisonError::into_inner) =
-                            vec![(conn.domain.id(), Arc::new(hosted))];
-                        self.note(&self.args.file, total)?;
-                        Msg::new(Kind::Status, &[])
-                    } else {
-                        Msg::failed(Kind::Status, Errno::EBADMSG)
-                    };
-                    return conn.send(&status);
+                    if incoming.digest() != words(&msg) {
+                        return conn.send(&Msg::failed(Kind::Status, Errno::EBADMSG));
+                    }
+                    incoming.commit()?;
+                    let told = conn.send(&Msg::new(Kind::Status, &[]));
+                    self.replaced(&conn.domain, total);
+                    return told;
                 }
                 _ => return Err(nonsense(&msg)),
             }
         }
     }
 
-    fn note(&self, file: &Path, total: u64) -> Result<()> {
+    fn note(&self, total: u64) -> Result<()> {
+        let file: &Path = &self.args.file;
         if self.json {
             return super::print_json(&serde_json::json!({ "put": file, "bytes": total }));
         }
-        print(&format!("{} replaced: {}\n", file.display(), bytes(total)))
+        let shown = printable(&file.display().to_string());
+        print(&format!("{shown} replaced: {}\n", bytes(total)))
     }
 }
 

@@ -110,7 +110,7 @@ fn measure(node: &Node, peer: SocketAddr, args: &Args, size: u64, last: bool) ->
         operation,
         bandwidth: args.bandwidth,
         size,
-        count: args.warmup + args.iterations,
+        count: args.warmup.saturating_add(args.iterations),
         verify: args.verify,
         window: Plan::window_for(args.bandwidth, size),
     };
@@ -271,7 +271,7 @@ fn stream(
             }
         }
         if credit == 0 && posted == done {
-            credit += conn.expect(Kind::Credit)?.n[0];
+            credit = credit.saturating_add(conn.expect(Kind::Credit)?.n[0]);
             continue;
         }
         conn.completion()?.ok().during("ping")?;
@@ -281,7 +281,7 @@ fn stream(
                 let got = format!("{:?}", msg.kind);
                 return Err(Failure::Protocol { what: "ping", got });
             }
-            credit += msg.n[0];
+            credit = credit.saturating_add(msg.n[0]);
         }
         if done == warmup {
             start = Instant::now();

@@ -1,18 +1,39 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kfi serve`: the passive side of `kfi ping`.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kfabric::{Errno, Region};
+use kfabric::{ConnRequest, Errno, Region};
 use serde_json::json;
 
 use super::ping::plan::{Operation, Plan};
 use super::{print, print_json};
 use crate::cli::{ListenArgs, Serve as Args};
 use crate::error::{During, Failure, Result};
-use crate::session::{Conn, Done, Listener, Node};
+use crate::say::{complain, stderr};
+use crate::session::{Conn, Done, Listener, News, Node};
 use crate::wire::{Kind, Msg, Service};
+
+/// Connections that are served at once.
+const SEATS: usize = 128;
+/// … of one address.
+const SEATS_OF_ONE: usize = 64;
+/// How long to wait before trying again what the system refused; twice as long each time, up to
+const PAUSE: Duration = Duration::from_millis(100);
+/// this.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// What a server offers.
+#[derive(Clone, Copy)]
+pub(super) struct Offered {
+    /// Its service.
+    pub(super) service: Service,
+    /// Bytes of memory that one client may have registered for it.
+    pub(super) memory: u64,
+}
 
 /// Runs it.
 ///
@@ -20,27 +41,56 @@ use crate::wire::{Kind, Msg, Service};
 ///
 /// What listening says; with `--once`, what went wrong on the connection.
 pub fn run(args: &Args, json: bool) -> Result<()> {
-    listen(&args.listen, Service::Ping, json, "serving", &client)
+    let node = Node::at(&args.listen.common.select(), args.listen.address()?)?;
+    let offered = Offered {
+        service: Service::Ping,
+        memory: args.max_memory,
+    };
+    let handle = |conn: Conn| client(conn, args.max_memory);
+    listen_on(&node, &args.listen, offered, json, "serving", &handle)
 }
 
-/// Listens and has each connection handled on a thread of its own. A handler says whether its
-/// client is through, which ends a server that is to serve one.
-pub(super) fn listen(
-    args: &ListenArgs,
-    service: Service,
-    json: bool,
-    what: &str,
-    handle: &(dyn Fn(Conn) -> Result<bool> + Sync),
-) -> Result<()> {
-    let node = Node::at(&args.common.select(), args.address()?)?;
-    listen_on(&node, args, service, json, what, handle)
+/// The connections that are served, by their peers' addresses.
+#[derive(Default)]
+struct Seats(Mutex<Vec<IpAddr>>);
+
+/// One of them.
+struct Seat<'a> {
+    seats: &'a Seats,
+    of: IpAddr,
 }
 
-/// As [`listen`], on a node that is open already.
+impl Seats {
+    fn all(&self) -> MutexGuard<'_, Vec<IpAddr>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A seat for a peer; none: it has as many as it may have.
+    fn take(&self, of: IpAddr) -> Option<Seat<'_>> {
+        let mut all = self.all();
+        if all.iter().filter(|other| **other == of).count() >= SEATS_OF_ONE {
+            return None;
+        }
+        all.push(of);
+        Some(Seat { seats: self, of })
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        let mut all = self.seats.all();
+        if let Some(at) = all.iter().position(|of| *of == self.of) {
+            all.swap_remove(at);
+        }
+    }
+}
+
+/// Listens on an open node and has each connection handled on a thread of its own. A handler says
+/// whether its client is through, which ends a server that is to serve one.
 pub(super) fn listen_on(
     node: &Node,
     args: &ListenArgs,
-    service: Service,
+    offered: Offered,
     json: bool,
     what: &str,
     handle: &(dyn Fn(Conn) -> Result<bool> + Sync),
@@ -67,28 +117,88 @@ pub(super) fn listen_on(
         ))?;
     }
     let wait = args.common.wait();
+    let (listener, seats, waiting) = (&listener, Seats::default(), AtomicUsize::new(0));
+    let (seats, waiting) = (&seats, &waiting);
+    let mut pause = PAUSE;
     std::thread::scope(|scope| loop {
-        let Some(request) = listener.next_request(service, Duration::from_secs(3600))? else {
-            continue;
+        let request = match listener.next(
+            offered.service,
+            offered.memory,
+            Duration::from_secs(3600),
+        ) {
+            Ok(News::Request(request)) => request,
+            Ok(News::Lost { provider, errno }) => {
+                stderr(&format!(
+                    "{provider} does not listen on {address} any more: {errno}; trying again until it does\n"
+                ));
+                continue;
+            }
+            Ok(News::Back { provider }) => {
+                stderr(&format!("{provider} listens on {address} again\n"));
+                continue;
+            }
+            Ok(News::Nothing) => continue,
+            // The system refuses, and may not for ever.
+            Err(e) => {
+                complain(&e);
+                std::thread::sleep(pause);
+                pause = (2 * pause).min(LONGEST_PAUSE);
+                continue;
+            }
         };
-        let listener: &Listener<'_> = &listener;
+        pause = PAUSE;
         if args.once {
             if listener.accept(request, wait).and_then(handle)? {
                 return Ok(());
             }
             continue;
         }
-        scope.spawn(move || {
+        if waiting.load(Ordering::Relaxed) >= SEATS {
+            drop(request.reject(b"busy: too many clients"));
+            continue;
+        }
+        waiting.fetch_add(1, Ordering::Relaxed);
+        let given = Arc::new(Mutex::new(Some(request)));
+        let taken = given.clone();
+        let spawned = std::thread::Builder::new().spawn_scoped(scope, move || {
+            let request = taken.lock().unwrap_or_else(PoisonError::into_inner).take();
             // One client's fate is not the server's.
-            if let Err(e) = listener.accept(request, wait).and_then(handle) {
-                eprintln!("error: {e}");
+            if let Some(Err(e)) = request.map(|r| seated(listener, seats, r, wait, handle)) {
+                complain(&e);
             }
+            waiting.fetch_sub(1, Ordering::Relaxed);
         });
+        if let Err(source) = spawned {
+            waiting.fetch_sub(1, Ordering::Relaxed);
+            let request = given.lock().unwrap_or_else(PoisonError::into_inner).take();
+            drop(request.map(|request| request.reject(b"busy: no thread for another client")));
+            let what = "start a thread for a client".to_owned();
+            complain(&Failure::Io { what, source });
+        }
     })
 }
 
+/// Serves a client that has not too many connections already.
+fn seated(
+    listener: &Listener,
+    seats: &Seats,
+    request: ConnRequest,
+    wait: Duration,
+    handle: &(dyn Fn(Conn) -> Result<bool> + Sync),
+) -> Result<bool> {
+    let conn = listener.accept(request, wait)?;
+    let peer = conn.ep.peer_addr().during("getname")?.ip();
+    match seats.take(peer) {
+        Some(_seat) => handle(conn),
+        None => Err(Failure::Refused {
+            what: "serve",
+            why: format!("{peer} has {SEATS_OF_ONE} connections already"),
+        }),
+    }
+}
+
 /// Serves one connection's tests until the client goes.
-fn client(mut conn: Conn) -> Result<bool> {
+fn client(mut conn: Conn, memory: u64) -> Result<bool> {
     let mut last = false;
     loop {
         let msg = match conn.recv() {
@@ -104,6 +214,10 @@ fn client(mut conn: Conn) -> Result<bool> {
             conn.send(&Msg::failed(Kind::Ready, Errno::EINVAL))?;
             continue;
         };
+        if plan.bytes() > memory {
+            conn.send(&Msg::failed(Kind::Ready, Errno::EMSGSIZE))?;
+            continue;
+        }
         match test(&mut conn, &plan) {
             Ok(through) => last = through,
             Err(Failure::Gone { .. }) => return Ok(last),

@@ -60,6 +60,12 @@ impl Conn {
     /// Operations of the caller that each side holds, besides the control messages.
     pub const DEPTH: u32 = 64;
 
+    /// Bytes of the receive slots for messages of this shape.
+    pub(super) fn slot_bytes(shape: Shape) -> u64 {
+        let slot = shape.bytes.max(MSG_SIZE) as u64;
+        slot.saturating_mul((shape.window + WINDOW) as u64)
+    }
+
     pub(super) fn attr() -> EndpointAttr {
         let size = Self::DEPTH + u32::try_from(WINDOW).unwrap_or(0);
         EndpointAttr {
@@ -100,7 +106,7 @@ impl Conn {
             ep,
             domain,
             timeout: Duration::from_secs(10),
-            provider: provider.name().to_owned(),
+            provider: provider.name.clone(),
             cq,
             eq,
             slots,

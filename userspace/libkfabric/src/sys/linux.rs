@@ -156,6 +156,14 @@ pub(crate) fn peer_groups(socket: BorrowedFd<'_>) -> Result<Vec<u32>, Errno> {
 /// `SO_PEERGROUPS`, which not every C library's headers have.
 const SO_PEERGROUPS: libc::c_int = 59;
 
+/// Number of a network interface, in the network namespace that the calling thread is in.
+pub(crate) fn interface_index(name: &str) -> Option<u32> {
+    let name = std::ffi::CString::new(name).ok()?;
+    // SAFETY: a C string, for the length of the call.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    (index != 0).then_some(index)
+}
+
 /// Cookie of the network namespace that the calling thread is in.
 pub(crate) fn netns_cookie() -> Result<u64, Errno> {
     let socket = std::os::unix::net::UnixDatagram::unbound()

@@ -102,6 +102,14 @@ impl Plan {
         }
     }
 
+    /// Bytes of memory that the server registers for it.
+    pub fn bytes(&self) -> u64 {
+        match self.operation {
+            Operation::Send => 0,
+            _ => (self.stride() as u64).saturating_mul(self.window as u64 + 1),
+        }
+    }
+
     fn stride(&self) -> usize {
         self.size.max(1)
     }
