@@ -99,14 +99,20 @@ pub fn run_into(ctx: &Context, args: &Args, report: &Arc<Report>) -> Result<()> 
     });
     let stages = stages.unwrap_or_default();
     let boxes = boxed::Boxes::new(ctx, started);
-    let mut tasks = guests::tasks(&stages, report);
+    let mut tasks = Vec::new();
+    // The longest task first; but a kernel that is to be built must not hold up what needs none.
+    let boxes_first = boxes.are_ready();
+    if args.boxed && boxes_first {
+        tasks.extend(boxes.tasks(&chosen, report));
+    }
+    tasks.extend(guests::tasks(&stages, report));
     if args.lint {
         tasks.push(Task::new("lint", || lint(ctx, report)));
     }
     if chosen.has_host() && !args.no_host {
         tasks.push(Task::new("host", || host::run(ctx, &args.only, report)));
     }
-    if args.boxed {
+    if args.boxed && !boxes_first {
         tasks.extend(boxes.tasks(&chosen, report));
     }
     lanes::run(tasks, args.lanes.unwrap_or_else(lanes::count), report);

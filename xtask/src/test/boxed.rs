@@ -78,6 +78,11 @@ impl<'a> Boxes<'a> {
         }
     }
 
+    /// Whether the debug kernel need not be built first.
+    pub(super) fn are_ready(&self) -> bool {
+        setup::has_debug(self.ctx).unwrap_or(false)
+    }
+
     /// What is left of the time that the whole run has.
     fn left(&self) -> Duration {
         ALL.saturating_sub(self.since.elapsed())
@@ -127,8 +132,10 @@ impl<'a> Boxes<'a> {
     /// The guests for the box `name`, if the time that is left covers `need`. The first box builds the
     /// debug kernel if it is not there yet; other boxes wait for that.
     fn guests(&self, name: &str, need: Duration, report: &Report) -> Option<&Guests<'a>> {
-        let there = setup::has_debug(self.ctx).unwrap_or(false);
-        let building = if there { Duration::ZERO } else { BUILDING };
+        let building = match self.are_ready() {
+            true => Duration::ZERO,
+            false => BUILDING,
+        };
         let mut line = Line::failed(name, "debug", 0.0, "no time left");
         if self.left() < need + building {
             line.status = Status::Skipped;
@@ -145,6 +152,11 @@ impl<'a> Boxes<'a> {
             Guests::prepare(self.ctx, Which::Main, &options).map_err(|error| format!("{error:#}"))
         });
         match guests {
+            Ok(_) if self.left() < need => {
+                line.status = Status::Skipped;
+                report.add(line);
+                None
+            }
             Ok(guests) => Some(guests),
             Err(why) => {
                 line.detail.clone_from(why);
