@@ -12,8 +12,9 @@
  * @KFI_WAIT_NONE: nothing; it reads, or has a handler
  * @KFI_WAIT_UNSPEC: the calls that wait (sread)
  * @KFI_WAIT_SET: a wait set
- * @KFI_WAIT_QUEUE: a wait queue of the kernel, which kfi_control() with KFI_GETWAIT gives: whoever
- *	sleeps in it looks by reading. The calls that wait work, too
+ * @KFI_WAIT_QUEUE: a wait queue of the kernel, which kfi_control() with KFI_GETWAIT gives. A waiter
+ *	looks by reading: completions in the condition of a wait_event(); events, which may sleep, by
+ *	wait_woken(). The calls that wait work, too
  */
 enum kfi_wait_obj {
 	KFI_WAIT_NONE,

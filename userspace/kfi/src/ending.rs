@@ -78,33 +78,37 @@ fn watch() {
         // program.
         let spawned = std::thread::Builder::new()
             .name("signals".to_owned())
-            .spawn(move || serve(&signals, &ready));
+            .spawn(move || serve(&signals, ready));
         if spawned.is_ok() {
             let _ = started.recv();
         }
     });
 }
 
-fn serve(signals: &[i32], ready: &mpsc::Sender<()>) {
+fn serve(signals: &[i32], ready: mpsc::Sender<()>) {
+    let mut watched = match Signals::new(signals) {
+        Ok(watched) => watched,
+        // Without a descriptor for it, they end the program as ever.
+        Err(_) => return,
+    };
     let caught = CAUGHT.get_or_init(Arc::default);
     // A write beyond the file size limit then fails with EFBIG, and does not end the program.
     let _ = flag::register(SIGXFSZ, Arc::default());
     for signal in signals {
         let _ = flag::register(*signal, caught.clone());
     }
-    let watched = Signals::new(signals);
     let _ = ready.send(());
-    let Ok(mut watched) = watched else { return };
-    if let Some(signal) = watched.forever().next() {
-        // Kept until the end: nothing is made, or made to stay, from here on.
-        let mut all = all();
-        // The newest first: what is in a folder before the folder.
-        for (_, undo) in std::mem::take(&mut all.undo).into_iter().rev() {
-            undo();
-        }
-        let _ = low_level::emulate_default_handler(signal);
-        low_level::exit(128 + signal);
+    let Some(signal) = watched.forever().next() else {
+        return;
+    };
+    // Kept until the end: nothing is made, or made to stay, from here on.
+    let mut all = all();
+    // The newest first: what is in a folder before the folder.
+    for (_, undo) in std::mem::take(&mut all.undo).into_iter().rev() {
+        undo();
     }
+    let _ = low_level::emulate_default_handler(signal);
+    low_level::exit(128 + signal);
 }
 
 /// Undoes something if a signal ends the program while this lives.
