@@ -190,9 +190,12 @@ impl Shared {
             request: None,
             source: self.source(),
         };
-        eq.push_owed(event, || self.advance(&[from], to).is_ok());
+        // Who reads that it is connected finds its pages given back, if there are no rings.
         if let Some(rings) = &self.rings {
             rings.settle();
+        }
+        eq.push_owed(event, || self.advance(&[from], to).is_ok());
+        if let Some(rings) = &self.rings {
             if to == KFI_STATE_DOWN {
                 rings.end();
             }
