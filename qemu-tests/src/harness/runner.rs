@@ -242,7 +242,7 @@ fn follow(plan: &Plan, env: &Env) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Ctx, Topology};
+    use super::super::{Ctx, Topology, ONE};
     use super::*;
 
     fn nothing(_: &mut Ctx) -> Result<()> {
@@ -255,6 +255,7 @@ mod tests {
             Test::pair("b.last", nothing).loses_peer(),
             Test::pair("a.one", nothing),
             Test::alone("a.two", nothing),
+            Test::alone("c.one", nothing).on(ONE),
         ];
         let names = |plan: Plan| plan.tests.iter().map(|t| t.name).collect::<Vec<_>>();
         assert_eq!(
@@ -263,7 +264,7 @@ mod tests {
         );
         assert_eq!(
             names(Plan::choose(&all, Topology::One, &[], &[])),
-            ["a.two"]
+            ["c.one"]
         );
         assert_eq!(
             names(Plan::choose(&all, Topology::Netns, &["last".into()], &[])),
