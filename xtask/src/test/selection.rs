@@ -27,6 +27,7 @@ const ONE: &[&str] = &["netns", "1 node"];
 /// The topics that go through all of the core's objects, a few seconds each.
 const CORE: &[&str] = &[
     "msg.", "rma.", "cq.", "cm.", "mr.", "open.", "keys.p0", "death.", "uapi.", "modules.",
+    "memcg.",
 ];
 
 const fn row(
@@ -52,7 +53,13 @@ const TABLE: &[Row] = &[
     row("kfabric/src/auth", &["auth.", "authd."], ONE, false),
     row("kfabric/src/bound.rs", &["keys."], BOTH, false),
     row("kfabric/src/capi", &["kernel."], BOTH, false),
-    row("kfabric/src/cntr.rs", &["cntr."], BOTH, false),
+    row(
+        "kfabric/src/charge.rs",
+        &["mr.", "memcg.", "rdmacg."],
+        ONE,
+        false,
+    ),
+    row("kfabric/src/cntr.rs", &["cntr.", "counters."], BOTH, false),
     row(
         "kfabric/src/cq.rs",
         &["cq.", "cq_data.", "poll.", "resmgmt_test."],
@@ -89,7 +96,7 @@ const TABLE: &[Row] = &[
     row(
         "kverbs-provider/",
         &[
-            "msg.", "rma.", "cm.", "keys.", "death.", "device.", "atomic.",
+            "msg.", "rma.", "cm.", "keys.", "death.", "device.", "atomic.", "rdmacg.",
         ],
         NETNS,
         false,
@@ -98,7 +105,7 @@ const TABLE: &[Row] = &[
     row("pure/", CORE, BOTH, true),
     row("uapi/", &["uapi.", "lib."], NETNS, true),
     row("fuzz/", &[], &[], true),
-    row("userspace/", &["kfi.", "lib."], NETNS, true),
+    row("userspace/", &["kfi.", "lib.", "tools."], NETNS, true),
     row("userspace/kfi-authd/", &["authd.", "auth."], ONE, true),
     row("userspace/libkfauth/", &["authd.", "auth."], ONE, true),
     row("userspace/libkfabric/", &["lib.", "kfi."], NETNS, true),
