@@ -21,6 +21,7 @@
 #include <linux/timekeeping.h>
 #include <linux/user_namespace.h>
 #include <linux/workqueue.h>
+#include <net/ip.h>
 
 #include "helpers.h"
 
@@ -250,4 +251,23 @@ bool kf_auth_pid_gone(struct pid *pid)
 	gone = !pid_task(pid, PIDTYPE_TGID);
 	rcu_read_unlock();
 	return gone;
+}
+
+u32 kf_current_euid(void)
+{
+	return from_kuid(&init_user_ns, current_euid());
+}
+
+/* Root of the host, or of the container that the namespace is one of. */
+bool kf_net_is_root(const struct net *net, u32 uid)
+{
+	kuid_t kuid = make_kuid(&init_user_ns, uid);
+
+	return uid_eq(kuid, GLOBAL_ROOT_UID) || uid_eq(kuid, make_kuid(net->user_ns, 0));
+}
+
+bool kf_net_may_bind(struct net *net, u16 port)
+{
+	return !inet_port_requires_bind_service(net, port) ||
+	       ns_capable(net->user_ns, CAP_NET_BIND_SERVICE);
 }

@@ -34,6 +34,9 @@ struct net *kf_current_net(void);
 struct net *kf_init_net(void);
 struct net *kf_get_net(struct net *net);
 void kf_put_net(struct net *net);
+u32 kf_current_euid(void);
+bool kf_net_is_root(const struct net *net, u32 uid);
+bool kf_net_may_bind(struct net *net, u16 port);
 
 struct mm_struct *kf_current_mm(void);
 /* @besides: pages that count against the limit and are not in the mm's own counter. */

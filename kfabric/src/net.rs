@@ -4,9 +4,16 @@
 //! C header: [`include/net/net_namespace.h`](srctree/include/net/net_namespace.h)
 
 use core::ptr::NonNull;
-use kernel::bindings;
+use kernel::{
+    bindings,
+    prelude::*, //
+};
 
-use crate::sys;
+use crate::{
+    pure::addr::Address,
+    sys,
+    uapi::SockAddr, //
+};
 
 /// A network namespace. Devices and addresses are looked up in the one of whoever opened a
 /// fabric.
@@ -40,9 +47,48 @@ impl Net {
         Self(unsafe { NonNull::new_unchecked(net) })
     }
 
+    /// Checks that the current task may listen at an address of this namespace.
+    ///
+    /// # Errors
+    ///
+    /// - `EACCES` if the port is one of the system's (`net.ipv4.ip_unprivileged_port_start`) and the
+    ///   task lacks `CAP_NET_BIND_SERVICE` in the user namespace that owns this one.
+    pub(crate) fn may_listen(&self, addr: &SockAddr) -> Result {
+        // CAST: A `u32` fits.
+        let raw = addr.data.get(..addr.len as usize).unwrap_or_default();
+        let port = match Address::parse(raw) {
+            Address::V4 { port, .. } | Address::V6 { port, .. } => port,
+            _ => 0,
+        };
+        // SAFETY: By the type invariant the namespace is alive.
+        if port != 0 && !unsafe { sys::kf_net_may_bind(self.as_ptr(), port) } {
+            return Err(EACCES);
+        }
+        Ok(())
+    }
+
     /// The C object, valid as long as `self`.
     pub fn as_ptr(&self) -> *mut bindings::net {
         self.0.as_ptr()
+    }
+}
+
+/// The user that made something, which a provider keeps and does not look into.
+#[derive(Clone, Copy)]
+pub struct Owner(u32);
+
+impl Owner {
+    /// The user that the current task acts for.
+    pub fn current() -> Self {
+        // SAFETY: No preconditions.
+        Self(unsafe { sys::kf_current_euid() })
+    }
+
+    /// Whether the current task can rely on this user not to take what is meant for another at an
+    /// address of `net`: the task's own user, and root of the host or of the namespace.
+    pub fn is_trusted_in(self, net: &Net) -> bool {
+        // SAFETY: `net` holds the namespace.
+        self.0 == Self::current().0 || unsafe { sys::kf_net_is_root(net.as_ptr(), self.0) }
     }
 }
 

@@ -211,7 +211,8 @@ impl PassiveEp {
     ///
     /// # Errors
     ///
-    /// `EINVAL`: the queue is of another fabric. `EADDRINUSE`, `EADDRNOTAVAIL`.
+    /// `EINVAL`: the queue is of another fabric. `EACCES`: the caller may not listen at that port.
+    /// `EADDRINUSE`, `EADDRNOTAVAIL`.
     pub fn open(
         fabric: &Arc<Fabric>,
         eq: &Arc<Eq>,
@@ -250,6 +251,7 @@ impl PassiveEp {
         if !Arc::ptr_eq(eq.fabric(), fabric) {
             return Err(EINVAL);
         }
+        fabric.net().may_listen(addr)?;
         let mut proofs = KVec::with_capacity(auth.len(), GFP_KERNEL_ACCOUNT)?;
         for key in auth.iter().filter_map(|under| under.key.as_ref()) {
             proofs.push(key.prover()?, GFP_KERNEL_ACCOUNT)?;

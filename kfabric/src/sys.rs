@@ -48,6 +48,9 @@ extern "C" {
     pub(crate) fn kf_init_net() -> *mut bindings::net;
     pub(crate) fn kf_get_net(net: *mut bindings::net) -> *mut bindings::net;
     pub(crate) fn kf_put_net(net: *mut bindings::net);
+    pub(crate) fn kf_current_euid() -> u32;
+    pub(crate) fn kf_net_is_root(net: *const bindings::net, uid: u32) -> bool;
+    pub(crate) fn kf_net_may_bind(net: *mut bindings::net, port: u16) -> bool;
 
     pub(crate) fn kf_current_mm() -> *mut bindings::mm_struct;
     pub(crate) fn kf_mm_charge(

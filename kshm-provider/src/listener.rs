@@ -29,7 +29,10 @@ use crate::{
 };
 use kfabric::{
     errno::ekeyrejected,
-    net::Net,
+    net::{
+        Net,
+        Owner, //
+    },
     provider::{
         ConnRequestOps,
         ListenSink,
@@ -67,6 +70,8 @@ pub(crate) struct Inner {
     closing: Mutex<()>,
     /// The marks of auth keys: who connects has one of these, or none if there are none.
     marks: KVec<Mac>,
+    /// The user that listens.
+    owner: Owner,
 }
 
 impl_has_work! {
@@ -100,6 +105,11 @@ impl Inner {
         };
         let some = self.marks.iter().enumerate().filter(first);
         Iterator::chain(none.into_iter(), some.map(|(_, mark)| Some(*mark)))
+    }
+
+    /// The user that listens.
+    pub(crate) fn owner(&self) -> Owner {
+        self.owner
     }
 
     /// Somebody asks. The caller holds the lock of its own endpoint.
@@ -193,6 +203,7 @@ impl Listener {
                 worker: AtomicUsize::new(0),
                 closing <- new_mutex!((), "kshm_closing"),
                 marks,
+                owner: Owner::current(),
             }),
             GFP_KERNEL_ACCOUNT,
         )?;

@@ -333,17 +333,23 @@ impl Names {
         Some(proven.map(|proven| (listener, proven)))
     }
 
-    /// Whether somebody listens at `name`; where that says no port, at any port of its.
-    pub(crate) fn is_heard(&self, name: &Name) -> bool {
+    /// Whether a listener that the current task trusts is at `name`; where that says no port, at any
+    /// port of its.
+    ///
+    /// A port of kshm's says nothing about the same port of another provider's, which may be another
+    /// user's: one listener must not draw what was meant for the other.
+    pub(crate) fn is_heard(&self, net: &Net, name: &Name) -> bool {
+        let trusted = |heard: &Heard| heard.listener.owner().is_trusted_in(net);
         let list = self.list.lock();
         if name.is_service() {
             return list.under(name).is_some();
         }
         if name.port != 0 {
-            return list.at(name).is_some();
+            return list.at(name).is_some_and(trusted);
         }
         let heard = list.heard.iter().any(|(at, heard)| {
             at.net == name.net
+                && trusted(heard)
                 && match at.family == name.family {
                     true => at.is_any() || at.host == name.host,
                     false => heard.dual && name.family == AF_INET,

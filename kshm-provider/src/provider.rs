@@ -96,7 +96,7 @@ impl Provider for Shm {
                 return Ok(());
             }
             // One on this host may listen by another provider, too.
-            heard = self.0.names.is_heard(&name);
+            heard = self.0.names.is_heard(net, &name);
         }
         let before = out.len();
         sys::for_each_addr(net, |addr| {

@@ -66,6 +66,7 @@ pub mod shm_calls;
 pub mod shm_death;
 pub mod shm_killed;
 pub mod shm_names;
+pub mod shm_owner;
 pub mod shm_revoked;
 pub mod shm_rings;
 pub mod shm_unregistered;
@@ -169,6 +170,7 @@ pub fn all() -> Vec<Test> {
         modules::TESTS,
         shm::TESTS,
         shm_names::TESTS,
+        shm_owner::TESTS,
         shm_calls::TESTS,
         shm_death::TESTS,
         shm_revoked::TESTS,

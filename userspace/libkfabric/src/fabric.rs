@@ -105,7 +105,7 @@ impl Fabric {
     ///
     /// # Errors
     ///
-    /// `EADDRINUSE`, `EADDRNOTAVAIL`.
+    /// `EADDRINUSE`, `EADDRNOTAVAIL`. `EACCES`: a port below 1024, without `CAP_NET_BIND_SERVICE`.
     pub fn passive_endpoint(
         &self,
         eq: &EventQueue,

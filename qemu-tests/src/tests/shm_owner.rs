@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Whose listener a peer is led to: a port of kshm's may be another user's than the same port of verbs'.
+
+use crate::harness::{Ctx, Test, SHM};
+use crate::pair::Side;
+use crate::raw::{field_text, hints, to_sockaddr, Dev};
+use crate::sys::{self, Ended};
+use anyhow::{ensure, Context, Result};
+use kfabric_uapi::InfoEntry;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+/// The topic's tests.
+pub const TESTS: &[Test] = &[
+    Test::alone("shm.p07_listener_of_another_user_is_not_preferred", foreign).on(SHM),
+    Test::alone(
+        "cm.p12_listen_at_system_port_without_capability_is_refused",
+        system_port,
+    )
+    .on(SHM),
+];
+
+/// An unprivileged user.
+const USER: u32 = 2001;
+/// What kverbs ranks at least.
+const VERBS: u32 = 100;
+
+/// How kshm ranks for a peer at `at`.
+fn rank(dev: &Dev, at: SocketAddr) -> Result<u32> {
+    let wanted = InfoEntry {
+        dest_addr: to_sockaddr(at),
+        ..hints()
+    };
+    let list = dev.getinfo(Some(&wanted))?;
+    let shm = |entry: &&InfoEntry| field_text(&entry.prov_name) == "kshm";
+    let ranks = list.iter().filter(shm).map(|entry| entry.rank);
+    ranks.max().context("kshm is not offered")
+}
+
+/// Runs `f` as [`USER`] with a device file that root has opened; whether it succeeded.
+fn as_user(f: impl FnOnce(Dev) -> Result<()>) -> Result<i32> {
+    let dev = Dev::open()?;
+    let pid = sys::fork(|| {
+        let done = (|| {
+            sys::rights::become_user(USER)?;
+            f(dev)
+        })();
+        if let Err(e) = &done {
+            eprintln!("as another user: {e:#}");
+        }
+        i32::from(done.is_err())
+    })?;
+    Ok(pid)
+}
+
+fn ended_well(pid: i32) -> Result<()> {
+    let ended = sys::wait_pid(pid, Duration::from_secs(20))?;
+    ensure!(ended == Some(Ended::Exit(0)), "it ended with {ended:?}");
+    Ok(())
+}
+
+/// A user that listens by kshm at the address and port of another's verbs server gets nobody's
+/// connections: kshm comes first only for who listens there as the caller's user or as root.
+fn foreign(ctx: &mut Ctx) -> Result<()> {
+    let (listens, tell_port) = pipe()?;
+    let (tell_end, done) = pipe()?;
+    let env = ctx.env.clone();
+    let pid = as_user(|dev| {
+        let side = Side::on(dev, &env)?;
+        let (_pep, at) = side.listen(env.at(0), 0)?;
+        ensure!(
+            rank(&side.dev, at)? > VERBS,
+            "its own listener is not preferred"
+        );
+        write_port(&tell_port, at.port())?;
+        read_port(&tell_end).map(drop)
+    })?;
+    let port = read_port(&listens)?;
+    let dev = Dev::open()?;
+    let foreign = rank(&dev, ctx.env.at(port));
+    write_port(&done, 0)?;
+    ended_well(pid)?;
+    let foreign = foreign?;
+    ensure!(foreign < VERBS, "another user's listener ranks {foreign}");
+    // Root's own is preferred, to root and to others.
+    let side = Side::open(ctx)?;
+    let (_pep, at) = side.listen(ctx.env.at(0), 0)?;
+    ensure!(rank(&dev, at)? > VERBS, "root's listener is not preferred");
+    let pid = as_user(|dev| {
+        ensure!(rank(&dev, at)? > VERBS, "root's listener is not preferred");
+        Ok(())
+    })?;
+    ended_well(pid)
+}
+
+/// As with sockets.
+fn system_port(ctx: &mut Ctx) -> Result<()> {
+    const PORT: u16 = 777;
+    let env = ctx.env.clone();
+    let pid = as_user(|dev| {
+        let side = Side::on(dev, &env)?;
+        let Err(e) = side.listen(env.at(PORT), 0) else {
+            anyhow::bail!("it listens at port {PORT}");
+        };
+        let errno = e.downcast_ref::<crate::raw::CallError>().map(|e| e.errno.0);
+        ensure!(errno == Some(libc::EACCES), "{e:#}");
+        side.listen(env.at(7777), 0).map(drop)
+    })?;
+    ended_well(pid)?;
+    let side = Side::open(ctx)?;
+    side.listen(ctx.env.at(PORT), 0).context("as root")?;
+    Ok(())
+}
+
+type End = std::fs::File;
+
+/// What is written to the second comes out of the first.
+fn pipe() -> Result<(End, End)> {
+    let (from, to) = std::io::pipe()?;
+    let file = |fd: std::os::fd::OwnedFd| End::from(fd);
+    Ok((
+        file(from.as_fd().try_clone_to_owned()?),
+        file(to.as_fd().try_clone_to_owned()?),
+    ))
+}
+
+fn write_port(mut to: &End, port: u16) -> Result<()> {
+    Ok(std::io::Write::write_all(&mut to, &port.to_ne_bytes())?)
+}
+
+fn read_port(mut from: &End) -> Result<u16> {
+    let mut bytes = [0; 2];
+    std::io::Read::read_exact(&mut from, &mut bytes)?;
+    Ok(u16::from_ne_bytes(bytes))
+}
