@@ -167,6 +167,9 @@ fn call_hint(call: &str, errno: Errno) -> Option<&'static str> {
             "a grant of this auth key is over and something opened under it has not ended yet: try again"
         }
         ("GRANT_CHANGE" | "GRANT_REVOKE", Errno::ENOENT) => "see the grants there are: kfi auth list",
+        ("PEP_OPEN", Errno::EACCES) => {
+            "a port below 1024 takes CAP_NET_BIND_SERVICE; else the agent denied it: see its log"
+        }
         (_, Errno::EACCES) if call.ends_with("OPEN") => "denied by the agent: see its log",
         (_, Errno::ENOKEY) => {
             "grants are needed here (kfi auth mode), and there is no auth key, no grant, or no agent to ask"
