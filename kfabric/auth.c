@@ -258,7 +258,7 @@ u32 kf_current_euid(void)
 	return from_kuid(&init_user_ns, current_euid());
 }
 
-/* Root of the host, or of the container that the namespace is one of. */
+/* Whether @uid is root of the host, or of the user namespace that owns @net. */
 bool kf_net_is_root(const struct net *net, u32 uid)
 {
 	kuid_t kuid = make_kuid(&init_user_ns, uid);

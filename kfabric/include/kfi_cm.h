@@ -71,8 +71,8 @@ static inline int kfi_getpeer(struct kfid_ep *ep, void *addr, size_t *addrlen)
 
 /*
  * Listens: requests to connect come as KFI_CONNREQ from now on. -EADDRINUSE, -EADDRNOTAVAIL: its
- * address; -EACCES: its port, which the calling task may not use; -KFI_ENOEQ: it is bound to no
- * event queue.
+ * address; -EACCES: its port is below 1024, and the calling task lacks CAP_NET_BIND_SERVICE;
+ * -KFI_ENOEQ: it is bound to no event queue.
  */
 static inline int kfi_listen(struct kfid_pep *pep)
 {

@@ -190,7 +190,7 @@ impl Shared {
             request: None,
             source: self.source(),
         };
-        // Who reads that it is connected finds its pages given back, if there are no rings.
+        // A program that reads the event finds the pages given back, if there are no rings.
         if let Some(rings) = &self.rings {
             rings.settle();
         }

@@ -73,7 +73,8 @@ impl Net {
     }
 }
 
-/// The user that made something, which a provider keeps and does not look into.
+/// The effective user of the task that made an object. A provider keeps it, and does not look into
+/// it.
 #[derive(Clone, Copy)]
 pub struct Owner(u32);
 
@@ -84,8 +85,9 @@ impl Owner {
         Self(unsafe { sys::kf_current_euid() })
     }
 
-    /// Whether the current task can rely on this user not to take what is meant for another at an
-    /// address of `net`: the task's own user, and root of the host or of the namespace.
+    /// Whether this user is the current task's own, root of the host, or root of the user namespace
+    /// that owns `net`. The task can rely on such a user not to take what is meant for another at an
+    /// address of `net`.
     pub fn is_trusted_in(self, net: &Net) -> bool {
         // SAFETY: `net` holds the namespace.
         self.0 == Self::current().0 || unsafe { sys::kf_net_is_root(net.as_ptr(), self.0) }

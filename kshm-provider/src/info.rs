@@ -16,7 +16,7 @@ pub(crate) const NAME: &str = "shm";
 
 /// Preference where nothing is said of the peer: whoever it is, verbs reach it too.
 const RANK: u32 = 50;
-/// Preference where the peer is on this host and listens here, as a user that the asker trusts.
+/// Preference where the peer is on this host and listens by kshm, as a user that the caller trusts.
 const RANK_LOCAL: u32 = 300;
 
 /// Operations or receives of a side, at most.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Whose listener a peer is led to: a port of kshm's may be another user's than the same port of verbs'.
+//! Users that listen: one port number may be one user's over kshm and another's over verbs, and system
+//! ports take a capability.
 
 use crate::harness::{Ctx, Test, SHM};
 use crate::pair::Side;
@@ -8,8 +9,8 @@ use crate::raw::{field_text, hints, to_sockaddr, Dev};
 use crate::sys::{self, Ended};
 use anyhow::{ensure, Context, Result};
 use kfabric_uapi::InfoEntry;
+use std::io::{pipe, PipeReader, PipeWriter, Read, Write};
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// The topic's tests.
@@ -24,7 +25,7 @@ pub const TESTS: &[Test] = &[
 
 /// An unprivileged user.
 const USER: u32 = 2001;
-/// What kverbs ranks at least.
+/// How kverbs ranks for an address of this host.
 const VERBS: u32 = 100;
 
 /// How kshm ranks for a peer at `at`.
@@ -39,7 +40,7 @@ fn rank(dev: &Dev, at: SocketAddr) -> Result<u32> {
     ranks.max().context("kshm is not offered")
 }
 
-/// Runs `f` as [`USER`] with a device file that root has opened; whether it succeeded.
+/// Runs `f` as [`USER`] in a child, with a device file that root has opened. The child's id.
 fn as_user(f: impl FnOnce(Dev) -> Result<()>) -> Result<i32> {
     let dev = Dev::open()?;
     let pid = sys::fork(|| {
@@ -61,8 +62,8 @@ fn ended_well(pid: i32) -> Result<()> {
     Ok(())
 }
 
-/// A user that listens by kshm at the address and port of another's verbs server gets nobody's
-/// connections: kshm comes first only for who listens there as the caller's user or as root.
+/// kshm is preferred for a listener of the caller's own user and of root, and for no other: an
+/// unprivileged user that listens by kshm at a verbs server's address and port draws no clients.
 fn foreign(ctx: &mut Ctx) -> Result<()> {
     let (listens, tell_port) = pipe()?;
     let (tell_end, done) = pipe()?;
@@ -77,6 +78,8 @@ fn foreign(ctx: &mut Ctx) -> Result<()> {
         write_port(&tell_port, at.port())?;
         read_port(&tell_end).map(drop)
     })?;
+    // If the child fails, the pipe ends.
+    drop(tell_port);
     let port = read_port(&listens)?;
     let dev = Dev::open()?;
     let foreign = rank(&dev, ctx.env.at(port));
@@ -95,7 +98,7 @@ fn foreign(ctx: &mut Ctx) -> Result<()> {
     ended_well(pid)
 }
 
-/// As with sockets.
+/// A user without `CAP_NET_BIND_SERVICE` listens at no port below 1024, as with sockets.
 fn system_port(ctx: &mut Ctx) -> Result<()> {
     const PORT: u16 = 777;
     let env = ctx.env.clone();
@@ -114,24 +117,12 @@ fn system_port(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-type End = std::fs::File;
-
-/// What is written to the second comes out of the first.
-fn pipe() -> Result<(End, End)> {
-    let (from, to) = std::io::pipe()?;
-    let file = |fd: std::os::fd::OwnedFd| End::from(fd);
-    Ok((
-        file(from.as_fd().try_clone_to_owned()?),
-        file(to.as_fd().try_clone_to_owned()?),
-    ))
+fn write_port(mut to: &PipeWriter, port: u16) -> Result<()> {
+    Ok(to.write_all(&port.to_ne_bytes())?)
 }
 
-fn write_port(mut to: &End, port: u16) -> Result<()> {
-    Ok(std::io::Write::write_all(&mut to, &port.to_ne_bytes())?)
-}
-
-fn read_port(mut from: &End) -> Result<u16> {
+fn read_port(mut from: &PipeReader) -> Result<u16> {
     let mut bytes = [0; 2];
-    std::io::Read::read_exact(&mut from, &mut bytes)?;
+    from.read_exact(&mut bytes)?;
     Ok(u16::from_ne_bytes(bytes))
 }

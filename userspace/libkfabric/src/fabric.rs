@@ -105,7 +105,8 @@ impl Fabric {
     ///
     /// # Errors
     ///
-    /// `EADDRINUSE`, `EADDRNOTAVAIL`. `EACCES`: a port below 1024, without `CAP_NET_BIND_SERVICE`.
+    /// `EADDRINUSE`, `EADDRNOTAVAIL`. `EACCES`: the port is below 1024, and the
+    /// caller lacks `CAP_NET_BIND_SERVICE`.
     pub fn passive_endpoint(
         &self,
         eq: &EventQueue,
