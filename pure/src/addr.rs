@@ -1,40 +1,42 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Socket addresses as bytes: which of them can mean the same place.
+//! Socket addresses as bytes, and the rule by which two of them match.
 //!
-//! The bytes are a C `sockaddr_in` or `sockaddr_in6`: family in native byte order, the rest in
-//! network byte order. What is neither is [`Address::Unknown`] and matches nothing but itself.
+//! The bytes are a C `sockaddr_in` or `sockaddr_in6`: the family in native byte order, the rest in
+//! network byte order. Bytes of any other form become [`Address::Unknown`], which matches only
+//! equal bytes.
 
 /// `AF_INET`.
 const AF_INET: u16 = 2;
 /// `AF_INET6`.
 const AF_INET6: u16 = 10;
 
-/// An address, taken apart.
+/// A parsed socket address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Address<'a> {
-    /// None was given.
+    /// No address: the byte string is empty.
     None,
     /// IPv4.
     V4 {
-        /// The host; all zero: any.
+        /// The host address; all zero means any host.
         host: [u8; 4],
-        /// The port; 0: any.
+        /// The port; 0 means any port.
         port: u16,
     },
     /// IPv6.
     V6 {
-        /// The host; all zero: any.
+        /// The host address; all zero means any host.
         host: [u8; 16],
-        /// The port; 0: any.
+        /// The port; 0 means any port.
         port: u16,
-        /// The interface a link-local host is on; 0: not said. In the bytes' own order.
+        /// The interface of a link-local host, in the byte order of `sockaddr_in6`; 0 means
+        /// unspecified.
         scope: u32,
     },
-    /// Another family, or too few bytes for its own.
+    /// An address of another family, or one with too few bytes for its family.
     Unknown(&'a [u8]),
 }
 
-/// `N` bytes from `at` on.
+/// Returns the `N` bytes from offset `at` on.
 fn bytes<const N: usize>(raw: &[u8], at: usize) -> Option<[u8; N]> {
     raw.get(at..)?.first_chunk().copied()
 }
@@ -55,7 +57,7 @@ fn parse_v6(raw: &[u8]) -> Option<Address<'_>> {
 }
 
 impl<'a> Address<'a> {
-    /// Takes `raw` apart. Bytes behind the address are ignored.
+    /// Parses `raw`. Bytes after the address are ignored.
     pub fn parse(raw: &'a [u8]) -> Self {
         if raw.is_empty() {
             return Address::None;
@@ -68,10 +70,13 @@ impl<'a> Address<'a> {
         parsed.unwrap_or(Address::Unknown(raw))
     }
 
-    /// Whether something that is at `self` serves who asks for `wanted`: nothing asked for, or the
-    /// same host, where "any" on the asking side is served by each of its family.
+    /// Returns whether an object at address `self` serves a request for `wanted`.
     ///
-    /// Ports do not matter: they are chosen later. Scopes matter where both sides say one.
+    /// An absent `wanted` is served by every address. An "any" host is served by each address of
+    /// its family. Otherwise the hosts must be equal.
+    ///
+    /// Ports are ignored, because they are chosen later. Scopes are compared only if both addresses
+    /// have one.
     pub fn serves(&self, wanted: &Address<'_>) -> bool {
         match (self, wanted) {
             (_, Address::None) => true,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Atomics on integers (`fi_atomic(3)`): which there are, and what each makes of a value.
+//! Atomic operations on integers (`fi_atomic(3)`): the list of operations, and their results.
 //!
-//! Values travel as `u64`, of which the low bytes count.
+//! Values are passed as `u64`; only the low [`Datatype::size`] bytes count.
 
-/// Type of the values (`enum fi_datatype`): the integers of at most 8 bytes.
+/// Type of the values (`enum fi_datatype`): an integer of at most 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datatype {
     bytes: u32,
@@ -11,7 +11,7 @@ pub struct Datatype {
 }
 
 impl Datatype {
-    /// The one with libfabric's number: `FI_INT8` (0), `FI_UINT8`, … `FI_UINT64` (7).
+    /// Returns the type with libfabric's number: `FI_INT8` (0), `FI_UINT8`, … `FI_UINT64` (7).
     pub const fn new(number: u32) -> Option<Self> {
         if number > 7 {
             return None;
@@ -22,20 +22,20 @@ impl Datatype {
         })
     }
 
-    /// Bytes of a value.
+    /// Returns the size of a value in bytes.
     pub const fn size(self) -> usize {
         // CAST: 8 at most.
         self.bytes as usize
     }
 
-    /// The bits of a value.
+    /// Returns the mask of the bits that belong to a value.
     const fn mask(self) -> u64 {
         u64::MAX >> (64 - 8 * self.bytes)
     }
 
-    /// Compares two values.
+    /// Returns whether `a` is less than `b`.
     fn less(self, a: u64, b: u64) -> bool {
-        // A signed value's order is that of the unsigned one with the sign turned.
+        // Flipping the sign bits of two signed values turns their order into the unsigned order.
         let flip = if self.signed {
             1 << (8 * self.bytes - 1)
         } else {
@@ -45,61 +45,61 @@ impl Datatype {
     }
 }
 
-/// What an operation gives back, and takes.
+/// The operands and results of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Nothing comes back (`fi_atomic`).
+    /// `fi_atomic`: one operand, no result.
     Base,
-    /// What was there comes back (`fi_fetch_atomic`).
+    /// `fi_fetch_atomic`: the operation returns the old value.
     Fetch,
-    /// … and takes values to compare with, too (`fi_compare_atomic`).
+    /// `fi_compare_atomic`: the operation also takes a comparand, and returns the old value.
     Compare,
 }
 
-/// What is done (`enum fi_op`).
+/// Operation codes (`enum fi_op`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// The smaller one.
+    /// The smaller value.
     Min,
-    /// The larger one.
+    /// The larger value.
     Max,
-    /// The sum, which wraps.
+    /// The sum, wrapping.
     Sum,
-    /// The product, which wraps.
+    /// The product, wrapping.
     Prod,
-    /// 1 if either is not 0, else 0.
+    /// Logical OR: 1 if either value is not 0, else 0.
     Lor,
-    /// 1 if neither is 0, else 0.
+    /// Logical AND: 1 if neither value is 0, else 0.
     Land,
-    /// Bits of either.
+    /// Bitwise OR.
     Bor,
-    /// Bits of both.
+    /// Bitwise AND.
     Band,
-    /// 1 if one of them is 0 and the other is not, else 0.
+    /// Logical XOR: 1 if exactly one of the values is 0, else 0.
     Lxor,
-    /// Bits in which they differ.
+    /// Bitwise XOR.
     Bxor,
-    /// Only looks.
+    /// Reads the old value and stores nothing.
     Read,
-    /// Puts the operand there.
+    /// Stores the operand.
     Write,
-    /// Puts the operand there if what to compare with is equal to what is there.
+    /// Stores the operand if the comparand is equal to the old value.
     Cswap,
-    /// … if it is not.
+    /// Stores the operand if the comparand is not equal to the old value.
     CswapNe,
-    /// … if it is less or equal.
+    /// Stores the operand if the comparand is at most the old value.
     CswapLe,
-    /// … if it is less.
+    /// Stores the operand if the comparand is less than the old value.
     CswapLt,
-    /// … if it is greater or equal.
+    /// Stores the operand if the comparand is at least the old value.
     CswapGe,
-    /// … if it is greater.
+    /// Stores the operand if the comparand is greater than the old value.
     CswapGt,
-    /// Puts those bits of the operand there that are set in what to compare with.
+    /// Stores the bits of the operand that are set in the comparand.
     Mswap,
 }
 
-/// In the order of libfabric's numbers, from `FI_MIN` (0) on.
+/// All operations, in the order of libfabric's numbers, from `FI_MIN` (0) on.
 const OPS: [Op; 19] = [
     Op::Min,
     Op::Max,
@@ -123,13 +123,15 @@ const OPS: [Op; 19] = [
 ];
 
 impl Op {
-    /// The one with libfabric's number.
+    /// Returns the operation with libfabric's number.
     pub fn new(number: u32) -> Option<Self> {
         OPS.get(usize::try_from(number).ok()?).copied()
     }
 
-    /// Whether there is such an operation of a form: all but those that compare have the first two,
-    /// but to only look without fetching is nothing.
+    /// Returns whether the operation exists in `form`.
+    ///
+    /// Operations that compare exist only as [`Form::Compare`], and [`Op::Read`] only as
+    /// [`Form::Fetch`]. All others exist as [`Form::Base`] and [`Form::Fetch`].
     pub fn has(self, form: Form) -> bool {
         match self {
             Self::Cswap
@@ -144,12 +146,12 @@ impl Op {
         }
     }
 
-    /// Whether it takes an operand.
+    /// Returns whether the operation takes an operand.
     pub fn has_operand(self) -> bool {
         self != Self::Read
     }
 
-    /// What takes the place of `there`; `None` if it is to stay.
+    /// Returns the value that replaces `there`, or `None` if the old value stays.
     pub fn apply(self, ty: Datatype, there: u64, operand: u64, compare: u64) -> Option<u64> {
         let mask = ty.mask();
         let (there, operand, compare) = (there & mask, operand & mask, compare & mask);

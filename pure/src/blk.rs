@@ -1,46 +1,47 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! What kfblk's two ends say to each other, and which byte of a disk is behind which key.
+//! Wire protocol of kfblk, and the mapping from bytes of a disk to keys.
 //!
-//! An initiator asks, the target answers, one question at a time on each connection:
+//! On each connection the initiator sends one question at a time, and the target answers:
 //!
 //! ```text
-//!   HELLO  who, which subsystem  ---->
-//!   <----  WELCOME  what it is like, or why not
-//!   KEYS   from which on         ---->
+//!   HELLO  initiator, subsystem  ---->
+//!   <----  WELCOME  geometry, or an errno
+//!   KEYS   first chunk           ---->
 //!   <----  TABLE    up to [`TABLE_MAX`] keys
 //! ```
 //!
-//! A disk of memory is in chunks, each with a key of its own; no request goes across the border of two.
-//! What else is said of a disk that is a device is in [`device`]. All numbers are little endian. Nothing
-//! of what the peer says is believed before it is checked here.
+//! A memory-backed disk consists of chunks with one key each; no request crosses the border of two
+//! chunks. The messages of a block-backed disk are in [`device`]. All numbers are little endian.
+//! This module checks every field of a peer's message before a caller sees it.
 
 pub mod cache;
 pub mod device;
+pub mod share;
 
 use device::Limits;
 
-/// First bytes of each message.
+/// Magic number: the first bytes of each message.
 const MAGIC: u32 = 0x314b_424b;
-/// The version spoken.
+/// The protocol version.
 pub const VERSION: u8 = 4;
-/// Bytes of a name, at most; what follows it is zero.
+/// Size of a name field in bytes; the bytes after the name are zero.
 pub const NAME_MAX: usize = 64;
-/// Bytes of a session's number.
+/// Size of a session's identifier in bytes.
 pub const SESSION: usize = 16;
-/// Keys in one answer, at most.
+/// Maximum number of keys in one TABLE message.
 pub const TABLE_MAX: usize = 64;
-/// Bytes of the longest message.
+/// Size of the longest message in bytes.
 pub const MESSAGE_MAX: usize = HEAD + 8 + TABLE_MAX * ENTRY;
-/// Bytes of the longest question.
+/// Size of the longest question in bytes.
 pub const QUESTION_MAX: usize = HEAD + 8 + SESSION + 8 + 2 * NAME_MAX;
-/// Connections of a session, at most.
+/// Maximum number of connections of a session.
 pub const QUEUES_MAX: u16 = 16;
-/// Keys of a disk, at most.
+/// Maximum number of keys of a disk.
 pub const KEYS_MAX: u64 = 1 << 20;
 
 /// The disk must not be written to.
 pub const READ_ONLY: u32 = 1;
-/// It is a device; what it can do follows.
+/// The disk is block-backed; its [`Limits`] follow.
 const DEVICE: u32 = 2;
 
 const HEAD: usize = 8;
@@ -51,33 +52,33 @@ const WELCOME: u8 = 2;
 const KEYS: u8 = 3;
 const TABLE: u8 = 4;
 
-/// Why a message is none.
+/// Why a message is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// Too short, not of this protocol, or not of those that are expected.
+    /// Too short, not of this protocol, or not of an expected kind.
     Message,
-    /// Of another version, which is said.
+    /// Another protocol version, which is given.
     Version(u8),
-    /// A name that is none.
+    /// An invalid name.
     Name,
-    /// A disk as there can be none.
+    /// An impossible geometry.
     Geometry,
 }
 
-/// There is no room for the message.
+/// The buffer is too short for the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoom;
 
-/// A name: 1 to 63 printable characters of ASCII, none of them a slash or a space.
+/// A name: 1 to 63 printable ASCII characters, none of them a slash or a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name([u8; NAME_MAX]);
 
 impl Name {
-    /// Checks a text.
+    /// Checks `text` and copies it.
     ///
     /// # Errors
     ///
-    /// [`Broken::Name`].
+    /// - [`Broken::Name`] if `text` is not a valid name.
     pub fn new(text: &[u8]) -> Result<Self, Broken> {
         let good = |c: &u8| c.is_ascii_graphic() && *c != b'/';
         if text.is_empty() || text.len() >= NAME_MAX || !text.iter().all(good) {
@@ -99,95 +100,95 @@ impl Name {
         Self::new(text)
     }
 
-    /// The text, and zeroes behind it, one at least.
+    /// Returns the text, followed by at least one zero byte.
     pub fn bytes(&self) -> &[u8; NAME_MAX] {
         &self.0
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         let end = self.0.iter().position(|c| *c == 0).unwrap_or(NAME_MAX);
         let text = self.0.get(..end).unwrap_or_default();
         core::str::from_utf8(text).unwrap_or_default()
     }
 
-    /// A number, which is seldom another name's.
+    /// Returns a hash of the name; two names rarely have the same hash.
     pub fn number(&self) -> u64 {
         device::hash(self.0.iter())
     }
 }
 
-/// An initiator's first question.
+/// The initiator's first question on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Which of the session's connections this is.
+    /// The number of this connection in its session, from 0 on.
     pub queue: u16,
-    /// How many it has.
+    /// The number of connections of the session.
     pub queues: u16,
-    /// How many times the session has connected: connections of an earlier time are over.
+    /// How often the session has connected. Connections of an earlier epoch are closed.
     pub epoch: u32,
-    /// The session: a disk of the initiator's, from when it was made until it is removed.
+    /// Identifies the session: one disk of the initiator, from its creation to its removal.
     pub session: [u8; SESSION],
-    /// [`Name::number`] of what the initiator calls the disk. Of one name a client has one at a time, and
-    /// what was of that name before is over.
+    /// [`Name::number`] of the initiator's name for the disk. An initiator has one disk of a name
+    /// at a time, so earlier sessions of the same name are over.
     pub disk: u64,
-    /// Who asks.
+    /// The initiator's name.
     pub client: Name,
-    /// What it asks for.
+    /// The subsystem that the initiator wants.
     pub subsystem: Name,
 }
 
 /// A question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// The first.
+    /// The first question on a connection.
     Hello(Hello),
-    /// The keys of this chunk and those that follow.
+    /// Asks for the keys of this chunk and those that follow.
     Keys(u32),
 }
 
-/// What a disk is like.
+/// Size and layout of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Bytes.
+    /// Capacity in bytes.
     pub capacity: u64,
-    /// Bytes of a block, as a power of two.
+    /// Base-2 logarithm of the block size in bytes.
     pub block_shift: u32,
-    /// Bytes of a chunk, as a power of two.
+    /// Base-2 logarithm of the chunk size in bytes.
     pub chunk_shift: u32,
 }
 
-/// The answer to the first question.
+/// The answer to [`Hello`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
     /// 0, or the errno of the refusal.
     pub status: u32,
     /// [`READ_ONLY`], or nothing.
     pub flags: u32,
-    /// What it is like; of no meaning in a refusal.
+    /// Geometry of the disk; without meaning in a refusal.
     pub geometry: Geometry,
-    /// What it can do, if it is a device.
+    /// Limits of the block device; `None` for a memory-backed disk.
     pub device: Option<Limits>,
-    /// What the client was let in to: another number whenever the contents are others, and when it
-    /// was fenced meanwhile.
+    /// Identifies the contents that the initiator was admitted to. The number changes whenever the
+    /// contents are replaced, and whenever the initiator was fenced.
     pub instance: u64,
-    /// Another number whenever the target has started.
+    /// Identifies the target's run; the number changes whenever the target starts.
     pub boot: u64,
-    /// Of a device: which of all that this kernel of the target's has had it is. Until the target starts
-    /// again: then others count.
+    /// Of a block-backed disk: the device's sequence number in the target's kernel (`diskseq`).
+    /// Numbers of two runs of the target are not comparable.
     pub seq: u64,
 }
 
-/// A key, and the address that it begins at.
+/// A key, and the remote address of the first byte that it covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The key.
+    /// The key value.
     pub key: u64,
-    /// The address.
+    /// The remote address.
     pub addr: u64,
 }
 
-/// Puts a message together.
+/// Encodes a message.
 struct Writer<'a> {
     to: &'a mut [u8],
     at: usize,
@@ -212,11 +213,11 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Takes a message apart.
+/// Decodes a message.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// The kind, and the rest.
+    /// Returns the message's kind, and a reader of the bytes after the head.
     fn new(from: &'a [u8]) -> Result<(u8, Self), Broken> {
         let mut reader = Self(from);
         if reader.u32()? != MAGIC {
@@ -257,11 +258,11 @@ impl<'a> Reader<'a> {
 }
 
 impl Question {
-    /// Writes it; how many bytes it has.
+    /// Encodes the question and returns its size in bytes.
     ///
     /// # Errors
     ///
-    /// `to` is shorter than [`QUESTION_MAX`].
+    /// - [`NoRoom`] if `to` is shorter than the message; [`QUESTION_MAX`] bytes always suffice.
     pub fn write(&self, to: &mut [u8]) -> Result<usize, NoRoom> {
         let mut writer;
         match self {
@@ -283,11 +284,11 @@ impl Question {
         Ok(writer.at)
     }
 
-    /// Reads what a peer sent.
+    /// Decodes a question that a peer sent.
     ///
     /// # Errors
     ///
-    /// It is none.
+    /// - [`Broken`] if the bytes are not a valid question.
     pub fn read(from: &[u8]) -> Result<Self, Broken> {
         let (kind, mut reader) = Reader::new(from)?;
         let question = match kind {
@@ -315,7 +316,7 @@ impl Question {
 }
 
 impl Welcome {
-    /// A refusal.
+    /// Returns a refusal with the errno `status`.
     pub fn refusal(status: u32) -> Self {
         Self {
             status,
@@ -332,9 +333,12 @@ impl Welcome {
         }
     }
 
-    /// Whether what was connected to as `self` is still that: the same contents, that can do the same.
-    /// A device may have another capacity, and its contents outlive the target; but then nobody has seen
-    /// that it is the same, and one that has become smaller is not.
+    /// Returns whether the export behind answer `now` is still the one that answered with `self`:
+    /// the same contents with the same limits.
+    ///
+    /// The capacity of a block-backed disk may change, and its contents outlive the target. Once
+    /// the target has started again, [`Welcome::seq`] does not identify the device any more; a
+    /// device that has become smaller is then regarded as another one.
     pub fn is_still(&self, now: &Self) -> bool {
         let mut before = *self;
         if now.device.is_some() {
@@ -351,17 +355,17 @@ impl Welcome {
         before == *now
     }
 
-    /// Whether what was not flushed may have been lost since: the target has started again, and what it
-    /// has, has a cache.
+    /// Returns whether unflushed writes may be lost: the target has started again and the device
+    /// has a volatile write cache.
     pub fn may_have_lost(&self, now: &Self) -> bool {
         self.boot != now.boot && self.device.is_some_and(|limits| limits.cache)
     }
 
-    /// Writes it; how many bytes it has.
+    /// Encodes the answer and returns its size in bytes.
     ///
     /// # Errors
     ///
-    /// `to` is shorter than [`MESSAGE_MAX`].
+    /// - [`NoRoom`] if `to` is shorter than the message; [`MESSAGE_MAX`] bytes always suffice.
     pub fn write(&self, to: &mut [u8]) -> Result<usize, NoRoom> {
         let mut writer = Writer::new(to, WELCOME)?;
         let flags = match self.device {
@@ -382,11 +386,12 @@ impl Welcome {
         Ok(writer.at)
     }
 
-    /// Reads what a peer sent. The geometry of one that does not refuse is sound.
+    /// Decodes an answer that a peer sent. Unless the answer is a refusal, its geometry and limits
+    /// have been checked.
     ///
     /// # Errors
     ///
-    /// It is none.
+    /// - [`Broken`] if the bytes are not a valid answer.
     pub fn read(from: &[u8]) -> Result<Self, Broken> {
         let (kind, mut reader) = Reader::new(from)?;
         if kind != WELCOME {
@@ -420,11 +425,12 @@ impl Welcome {
     }
 }
 
-/// Writes an answer with keys, from chunk `first` on; how many bytes it has.
+/// Encodes a TABLE message with the keys from chunk `first` on and returns its size in bytes.
 ///
 /// # Errors
 ///
-/// More than [`TABLE_MAX`] keys, or `to` is shorter than [`MESSAGE_MAX`].
+/// - [`NoRoom`] if there are more than [`TABLE_MAX`] keys, or `to` is too short; [`MESSAGE_MAX`]
+///   bytes always suffice.
 pub fn write_table(
     to: &mut [u8],
     first: u32,
@@ -444,12 +450,13 @@ pub fn write_table(
     Ok(writer.at)
 }
 
-/// Reads an answer with keys from chunk `first` on, and has `each` take them; how many there are: one
-/// or more, and not more than `most`.
+/// Decodes a TABLE message with the keys from chunk `first` on and passes each to `each`. Returns
+/// the number of keys, which is at least 1 and at most `most`.
 ///
 /// # Errors
 ///
-/// It is none, or not that one.
+/// - [`Broken::Message`] if the bytes are not a valid TABLE message, or the keys begin at another
+///   chunk. `each` may have been called before.
 pub fn read_table(
     from: &[u8],
     first: u32,
@@ -475,11 +482,11 @@ pub fn read_table(
 }
 
 impl Geometry {
-    /// Whether there can be such a disk.
+    /// Checks whether a disk can have this geometry.
     ///
     /// # Errors
     ///
-    /// [`Broken::Geometry`].
+    /// - [`Broken::Geometry`] if it cannot.
     pub fn check(&self) -> Result<(), Broken> {
         let sound = matches!(self.block_shift, 9..=12)
             && matches!(self.chunk_shift, 12..=30)
@@ -494,19 +501,19 @@ impl Geometry {
         }
     }
 
-    /// Bytes of a chunk.
+    /// Returns the size of a chunk in bytes.
     pub fn chunk(&self) -> u64 {
         1u64.checked_shl(self.chunk_shift).unwrap_or(0)
     }
 
-    /// Chunks, the last of which may be shorter.
+    /// Returns the number of chunks, of which the last may be shorter.
     pub fn chunks(&self) -> u64 {
         let whole = self.capacity.checked_shr(self.chunk_shift).unwrap_or(0);
         let rest = self.capacity & self.chunk().wrapping_sub(1);
         whole + u64::from(rest != 0)
     }
 
-    /// The bytes of a chunk: where it begins, and how many it has. `None`: there is no such chunk.
+    /// Returns the first byte and the length of chunk `chunk`, or `None` if no such chunk exists.
     pub fn window(&self, chunk: u64) -> Option<(u64, u64)> {
         if chunk >= self.chunks() {
             return None;
@@ -515,8 +522,9 @@ impl Geometry {
         Some((start, self.chunk().min(self.capacity.checked_sub(start)?)))
     }
 
-    /// Which chunk [pos, pos + len) is in, and where. `None`: outside of the disk, in more than one,
-    /// or no bytes.
+    /// Returns the chunk that contains [pos, pos + len), and the offset of `pos` in that chunk.
+    ///
+    /// Returns `None` if the range is empty, outside of the disk, or in more than one chunk.
     pub fn place(&self, pos: u64, len: u64) -> Option<(u64, u64)> {
         let end = pos.checked_add(len)?;
         if len == 0 || end > self.capacity {
@@ -528,27 +536,35 @@ impl Geometry {
     }
 }
 
-/// Whether a connection may say that it is `client`. `owner`: whose the auth key is that its peer has
-/// proven to have. `keyed`: `client` has one. `any`: clients without one are believed, too.
+/// Returns whether a connection may use the initiator name `client`.
+///
+/// - `owner`: the initiator to which the peer's proven auth key is assigned, if any.
+/// - `keyed`: the name `client` has an auth key assigned.
+/// - `any`: the target accepts names without an auth key.
 pub fn believes(owner: Option<&Name>, client: &Name, keyed: bool, any: bool) -> bool {
     match owner {
-        // Who has one is nobody else, so that who was fenced does not come by another name.
+        // An owner of an auth key has only its own name: a fenced initiator must not return under
+        // another one.
         Some(owner) => owner == client,
         None => any && !keyed,
     }
 }
 
-/// What to do when a connection is lost or could not be made again.
+/// The next step after a connection is lost or an attempt to reconnect has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Try again, after so many milliseconds.
+    /// Reconnect after this many milliseconds.
     Retry(u64),
-    /// No more.
+    /// Fail the disk; do not reconnect.
     GiveUp,
 }
 
-/// Whether to try again. `loss_tmo` and `delay` are in seconds; `loss_tmo` below 0: for ever. `since`:
-/// milliseconds since the connection was lost. `err`: why the last try failed; 0: there was none yet.
+/// Returns whether and when to reconnect.
+///
+/// - `loss_tmo`: seconds until the initiator gives up; negative means never.
+/// - `delay`: seconds between two attempts.
+/// - `since`: milliseconds since the connection was lost.
+/// - `err`: errno of the last attempt; 0 if there was none yet.
 pub fn next(loss_tmo: i32, delay: u32, since: u64, err: u32) -> Next {
     if matches!(err, REVOKED | CHANGED) {
         return Next::GiveUp;
@@ -560,12 +576,12 @@ pub fn next(loss_tmo: i32, delay: u32, since: u64, err: u32) -> Next {
     match err {
         _ if left == 0 => Next::GiveUp,
         0 => Next::Retry(0),
-        // Not beyond the end: it is then that requests fail.
+        // Not later than the end of `loss_tmo`, when requests fail.
         _ => Next::Retry(u64::from(delay).saturating_mul(1000).min(left)),
     }
 }
 
-/// `EKEYREVOKED`: what a target answers whom it has fenced.
+/// `EKEYREVOKED`: the target's answer to a fenced initiator.
 pub const REVOKED: u32 = 128;
-/// `ESTALE`: what there is now is not what was connected to, or who asks was fenced since.
+/// `ESTALE`: the export's identity has changed, or the initiator was fenced since it connected.
 pub const CHANGED: u32 = 116;

@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! How much of a structure is copied when caller and kernel know different versions of it.
+//! Copy rule of structures for callers and kernels of different versions.
 //!
-//! A structure only ever grows at its end. What the caller has and the kernel does not know must
-//! be zero; what the kernel knows and the caller has not counts as zero.
+//! A structure only ever grows at its end. Bytes beyond the kernel's version must be zero. Bytes
+//! beyond the caller's version count as zero.
 
-/// Bytes a structure may claim at most: one page, as `copy_struct_from_user` users have it.
+/// Maximum size of a structure in bytes: one page, as other users of `copy_struct_from_user` have
+/// it.
 pub const SIZE_MAX: usize = 4096;
 
 /// Why a size was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SizeError {
-    /// Below the structure's first version.
+    /// The size is below that of the structure's first version.
     TooSmall,
-    /// Above [`SIZE_MAX`].
+    /// The size is above [`SIZE_MAX`].
     TooLarge,
-    /// The caller set something the kernel does not know.
+    /// A byte beyond the kernel's version is not zero.
     UnknownTail,
 }
 
 impl SizeError {
-    /// The positive errno: `EINVAL` or `E2BIG`.
+    /// Returns the positive errno: `EINVAL` or `E2BIG`.
     pub const fn errno(self) -> i32 {
         match self {
             SizeError::TooSmall => 22,
@@ -28,24 +29,28 @@ impl SizeError {
     }
 }
 
-/// What to do with the bytes of one structure.
+/// The parts of a structure's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyPlan {
-    /// Bytes to copy, in either direction.
+    /// Number of bytes to copy, in either direction.
     pub copy: usize,
-    /// Bytes behind them that the kernel knows and the caller has not: zero in the kernel's copy.
+    /// Number of bytes after the copied ones that only the kernel has; they are zero in the
+    /// kernel's copy.
     pub zero: usize,
-    /// Bytes behind the copied ones that the caller has and the kernel does not know: must be
-    /// zero on the way in, are left alone on the way out.
+    /// Number of bytes after the copied ones that only the caller has. They must be zero on input
+    /// and are left alone on output.
     pub tail: usize,
 }
 
-/// Decides what to copy of a structure for which the caller says `user` bytes, of which the kernel
-/// knows `kernel` bytes, and whose first version had `min` bytes.
+/// Plans the copy of a structure. `user` is the caller's size, `kernel` the kernel's, and `min` the
+/// size of the first version.
 ///
 /// # Errors
 ///
-/// [`SizeError::TooSmall`], [`SizeError::TooLarge`]. The tail is for [`check_tail`].
+/// - [`SizeError::TooSmall`] if `user` is below `min`.
+/// - [`SizeError::TooLarge`] if `user` is above [`SIZE_MAX`].
+///
+/// The caller checks the tail by [`check_tail`].
 pub const fn plan(user: usize, kernel: usize, min: usize) -> Result<CopyPlan, SizeError> {
     if user < min {
         return Err(SizeError::TooSmall);
@@ -72,7 +77,7 @@ pub const fn plan(user: usize, kernel: usize, min: usize) -> Result<CopyPlan, Si
 ///
 /// # Errors
 ///
-/// [`SizeError::UnknownTail`] when a byte is not zero.
+/// - [`SizeError::UnknownTail`] if a byte is not zero.
 pub fn check_tail(part: &[u8]) -> Result<(), SizeError> {
     if part.iter().all(|&byte| byte == 0) {
         Ok(())

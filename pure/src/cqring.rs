@@ -1,48 +1,52 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! The completion ring: room is promised before an operation starts, and never comes to lack.
+//! Completion ring: a reservation before each operation makes sure that its completion has a place.
 //!
-//! Three counters go up and wrap at 2^32. The kernel owns two: `promised`, one for every entry
-//! that was or will be written, and `head`, one for every entry that was written. The program owns
-//! `tail`, one for every entry it has read. Always `tail <= head <= promised`, and room is given
-//! only while `promised - tail` is below the capacity, so that every promise can be kept (P9).
+//! Three counters count up and wrap at 2^32. The kernel owns two: `promised` counts the
+//! reservations, and `head` counts the entries written. The program owns `tail`, the count of
+//! entries read. Always `tail <= head <= promised`. A reservation succeeds only while `promised -
+//! tail` is below the capacity, so each one can be kept (P9).
 //!
 //! ```text
 //!    tail            head             promised         tail + capacity
-//!     |--- unread ----|--- promised ---|----- room ------|
+//!     |--- unread ----|--- reserved ---|----- free ------|
 //! ```
 //!
-//! `tail` is the program's word and may lie. A tail that is not within `capacity` behind `head` is
-//! recognised and counts as "no room"; one that is but lies makes the program miss or re-read its
-//! own entries. Neither can make the kernel write outside the ring or another queue wait.
+//! `tail` is in memory that the program writes, so the value may be wrong. A tail that is not
+//! within `capacity` behind `head` is detected and counts as a full ring. Any other wrong tail only
+//! makes the program miss or re-read its own entries. In neither case does the kernel write outside
+//! the ring, and no other queue has to wait.
 
 use super::sync::{
     AtomicU32,
     Ordering, //
 };
 
-/// No room, or a tail that cannot be true: the operation is to be refused with `EAGAIN`.
+/// The ring is full, or the tail is invalid: the operation is refused with `EAGAIN`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// Whether a number of entries can be a ring's: a power of two, at most 2^31.
+/// Returns whether a ring can have this number of entries: a power of two, at most 2^31.
 pub const fn valid_capacity(entries: u32) -> bool {
     entries.is_power_of_two()
 }
 
-/// The kernel's account of one ring.
+/// The kernel's accounting of one ring.
 ///
-/// Reserving and giving back is lock-free and comes from any context. Writing entries is for one
-/// party at a time, which the caller sees to with the queue's own lock: [`Account::slot`], write
-/// the entry, [`Account::advance`], store the head it returns with release order.
+/// Reservations are made and returned without a lock. Context: any. Locking: entries are written
+/// under the queue's lock, in these steps:
 ///
-/// Why an entry that is overwritten has been read: entry `n`, counted from 0, is written by the
-/// `n + 1`st party that takes the queue's lock. Among those parties at least one raised `promised`
-/// to `n + 1` or more, for which it had loaded a tail that lets entry `n` be overwritten. It had
-/// the lock earlier or has it now, so the writer sees what it saw.
+/// 1. [`Account::slot`] returns the place of the entry.
+/// 2. The caller writes the entry.
+/// 3. [`Account::advance`] returns the new head, which the caller stores with release order.
+///
+/// An overwritten entry has always been read. Entry `n`, counted from 0, is written by the `n +
+/// 1`st party that takes the queue's lock. At least one of these parties raised `promised` to `n +
+/// 1` or more. To do so, that party had loaded a tail that permits to overwrite entry `n`. That
+/// party took the lock before the writer or is the writer, so the load happens before the write.
 ///
 /// # Invariants
 ///
-/// `head - tail` of an honest program, and `promised - head`, never exceed the capacity.
+/// `promised - head` never exceeds the capacity; nor does `head - tail` if the program is honest.
 pub struct Account {
     capacity: u32,
     promised: AtomicU32,
@@ -50,25 +54,26 @@ pub struct Account {
 }
 
 impl Account {
-    /// An empty ring of `capacity` entries. `None`: not a valid capacity.
+    /// Returns an empty ring of `capacity` entries, or `None` if the capacity is invalid.
     pub fn new(capacity: u32) -> Option<Self> {
         Self::starting_at(capacity, 0)
     }
 
-    /// An empty ring of at least `depth` entries. `None`: it would have more than 2^31.
+    /// Returns an empty ring of at least `depth` entries, or `None` if it would have more than
+    /// 2^31.
     pub fn at_least(depth: u32) -> Option<Self> {
         depth
             .checked_next_power_of_two()
             .map(|capacity| Self::with(capacity, 0))
     }
 
-    /// As [`Account::new`], with all counters at `start` (also the program's tail): for tests of
-    /// what happens when they wrap.
+    /// As [`Account::new`], with all counters (and the program's tail) at `start`. For tests of the
+    /// wrap.
     pub fn starting_at(capacity: u32, start: u32) -> Option<Self> {
         valid_capacity(capacity).then(|| Self::with(capacity, start))
     }
 
-    /// The capacity is valid.
+    /// Returns an empty ring. The caller has checked the capacity.
     fn with(capacity: u32, start: u32) -> Self {
         Self {
             capacity,
@@ -77,30 +82,30 @@ impl Account {
         }
     }
 
-    /// Entries of the ring.
+    /// Returns the number of entries of the ring.
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// Promises room for one entry. `tail` is what the program's tail was, loaded with acquire
-    /// order, at any time before this call.
+    /// Reserves one entry. `tail` is a value of the program's tail, loaded with acquire order
+    /// before this call.
     ///
     /// # Errors
     ///
-    /// [`Full`].
+    /// - [`Full`] if no entry is free or `tail` is invalid.
     pub fn reserve(&self, tail: u32) -> Result<(), Full> {
         self.reserve_many(tail, 1)
     }
 
-    /// Promises room for `count` entries, all or none. See [`Account::reserve`].
+    /// Reserves `count` entries, all or none. See [`Account::reserve`].
     ///
     /// # Errors
     ///
-    /// [`Full`].
+    /// - [`Full`] if fewer than `count` entries are free or `tail` is invalid.
     pub fn reserve_many(&self, tail: u32, count: u32) -> Result<(), Full> {
         let mut promised = self.promised.load(Ordering::Relaxed);
         loop {
-            // After the tail: an honest tail is then not ahead of this head.
+            // Loaded after the tail, so an honest tail is never ahead of this head.
             self.unread(tail).ok_or(Full)?;
             let used = promised.wrapping_sub(tail);
             match used.checked_add(count) {
@@ -119,32 +124,34 @@ impl Account {
         }
     }
 
-    /// Gives back one promise that no entry will be written for. The caller holds it.
+    /// Returns one reservation for which no entry will be written. The caller owns that
+    /// reservation.
     pub fn unreserve(&self) {
         let was = self.promised.fetch_sub(1, Ordering::Relaxed);
         debug_assert_ne!(was, self.head.load(Ordering::Relaxed), "a promise is held");
     }
 
-    /// Where the next entry goes. The caller holds a promise, and the queue's lock.
+    /// Returns the index of the next entry. The caller owns a reservation. Locking: caller holds
+    /// the queue's lock.
     pub fn slot(&self) -> u32 {
         self.head.load(Ordering::Relaxed) & (self.capacity - 1)
     }
 
-    /// Counts the entry written and returns the new head, which the caller stores in the shared
-    /// memory with release order. It uses up one promise.
+    /// Counts one entry as written and returns the new head. The caller then stores that head in
+    /// the shared memory with release order. Uses up one reservation.
     pub fn advance(&self) -> u32 {
         self.head.fetch_add(1, Ordering::Release).wrapping_add(1)
     }
 
-    /// Entries written so far.
+    /// Returns the number of entries written so far.
     pub fn head(&self) -> u32 {
         self.head.load(Ordering::Acquire)
     }
 
-    /// Promises for which no entry was written yet.
+    /// Returns the number of reservations whose entry is not written yet.
     pub fn outstanding(&self) -> u32 {
         let head = self.head.load(Ordering::Acquire);
-        // Promises given back meanwhile may bring this below zero for a moment.
+        // A reservation returned between the two loads may make the difference negative.
         let outstanding = self.promised.load(Ordering::Relaxed).wrapping_sub(head);
         if outstanding > self.capacity {
             0
@@ -153,28 +160,28 @@ impl Account {
         }
     }
 
-    /// Entries the program has not read, by its own word. `None`: its tail cannot be true.
+    /// Returns the number of unread entries according to `tail`, or `None` if `tail` is invalid.
     pub fn unread(&self, tail: u32) -> Option<u32> {
         let unread = self.head.load(Ordering::Acquire).wrapping_sub(tail);
         (unread <= self.capacity).then_some(unread)
     }
 }
 
-/// The memory of a ring as the program sees it.
+/// The memory of a ring, as the program maps it.
 pub trait RingMemory {
-    /// One entry.
+    /// Type of an entry.
     type Entry;
 
-    /// The kernel's head, with acquire order.
+    /// Loads the kernel's head with acquire order.
     fn load_head(&self) -> u32;
 
-    /// The program's tail.
+    /// Loads the program's tail.
     fn load_tail(&self) -> u32;
 
-    /// The program's tail, with release order.
+    /// Stores the program's tail with release order.
     fn store_tail(&self, tail: u32);
 
-    /// A copy of entry `index`, which is below the number of entries.
+    /// Copies entry `index`, which is below the number of entries.
     fn entry(&self, index: u32) -> Self::Entry;
 }
 
@@ -198,11 +205,11 @@ impl<M: RingMemory + ?Sized> RingMemory for &M {
     }
 }
 
-/// The head is where no kernel would leave it: somebody else wrote to the ring.
+/// The head is out of range: a party other than the kernel wrote to the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corrupt;
 
-/// The program's side: reads entries in order, each once.
+/// The program's side of a ring: reads each entry once, in order.
 pub struct Reader<M> {
     memory: M,
     entries: u32,
@@ -210,7 +217,7 @@ pub struct Reader<M> {
 }
 
 impl<M: RingMemory> Reader<M> {
-    /// Goes on where the ring's tail is. `None`: not a valid number of entries.
+    /// Continues at the ring's tail. Returns `None` if the number of entries is invalid.
     pub fn new(memory: M, entries: u32) -> Option<Self> {
         if !valid_capacity(entries) {
             return None;
@@ -223,11 +230,11 @@ impl<M: RingMemory> Reader<M> {
         })
     }
 
-    /// Entries waiting.
+    /// Returns the number of unread entries.
     ///
     /// # Errors
     ///
-    /// [`Corrupt`].
+    /// - [`Corrupt`] if the head is out of range.
     pub fn available(&self) -> Result<u32, Corrupt> {
         let waiting = self.memory.load_head().wrapping_sub(self.tail);
         if waiting <= self.entries {
@@ -237,23 +244,23 @@ impl<M: RingMemory> Reader<M> {
         }
     }
 
-    /// Takes one entry, if one waits.
+    /// Reads one entry, if the ring has an unread one.
     ///
     /// # Errors
     ///
-    /// [`Corrupt`].
+    /// - [`Corrupt`] if the head is out of range.
     pub fn read(&mut self) -> Result<Option<M::Entry>, Corrupt> {
         let mut taken = None;
         self.read_with(1, |entry| taken = Some(entry))?;
         Ok(taken)
     }
 
-    /// Takes up to `max` entries, gives each to `take`, then makes room for as many. Returns how
-    /// many there were.
+    /// Passes up to `max` entries to `take`, then frees their places. Returns the number of entries
+    /// read.
     ///
     /// # Errors
     ///
-    /// [`Corrupt`].
+    /// - [`Corrupt`] if the head is out of range.
     pub fn read_with(&mut self, max: u32, mut take: impl FnMut(M::Entry)) -> Result<u32, Corrupt> {
         let count = self.available()?.min(max);
         for _ in 0..count {
@@ -267,7 +274,7 @@ impl<M: RingMemory> Reader<M> {
         Ok(count)
     }
 
-    /// The memory.
+    /// Returns the ring's memory.
     pub fn memory(&self) -> &M {
         &self.memory
     }

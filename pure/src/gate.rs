@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! A gate: users go in and out until it is closed, and the last one out says so.
+//! A gate counts users inside, can be closed for good, and reports when the last user has left.
 //!
-//! It guards what may not end while somebody is inside: an endpoint with calls in it, a region
-//! with operations in flight. It neither waits nor wakes; its answers tell the caller when to.
+//! A gate guards an object that must not end while it is in use: an endpoint by calls, a region by
+//! operations in flight. The gate neither waits nor wakes; its return values say when the caller
+//! must do so.
 //!
-//! Exactly one party learns that a closed gate has emptied: the closer, if nobody was inside
-//! ([`Closing::drained`] with [`Closing::first`]), else the last to leave ([`Gate::exit`]). What
-//! users did inside happens before that party's next step.
+//! Exactly one party learns that a closed gate is drained. If no user was inside, that party is the
+//! closer ([`Closing::drained`] with [`Closing::first`]); else it is the last user to leave
+//! ([`Gate::exit`]). Ordering: the accesses of all users happen before that party's next step.
 
 use super::sync::{
     const_fn,
@@ -14,25 +15,25 @@ use super::sync::{
     Ordering, //
 };
 
-/// The gate is closed. The other bits count the users inside.
+/// Set once the gate is closed. The other bits count the users inside.
 const CLOSED: u32 = 1 << 31;
 
-/// What [`Gate::close`] found.
+/// Result of [`Gate::close`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "when `first && !drained`, the caller waits for the last exit"]
 pub struct Closing {
-    /// This call closed the gate; it had been open.
+    /// This call closed the gate, which was open before.
     pub first: bool,
-    /// Nobody is inside.
+    /// No user is inside.
     pub drained: bool,
 }
 
-/// Why [`Gate::close_if_idle`] did not close.
+/// Why [`Gate::close_if_idle`] did not close the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotIdle {
-    /// Somebody is inside.
+    /// At least one user is inside.
     Inside,
-    /// It is closed already.
+    /// The gate was closed before.
     Closed,
 }
 
@@ -45,19 +46,21 @@ pub struct Gate(AtomicU32);
 
 impl Gate {
     const_fn! {
-        /// An open gate with nobody inside.
+        /// Returns an open gate with no user inside.
         pub fn new() -> Self {
             Self(AtomicU32::new(0))
         }
     }
 
-    /// Goes in; each `true` is to be followed by one [`Gate::exit`].
+    /// Enters the gate. The caller pairs each `true` with one [`Gate::exit`].
     ///
-    /// `false`: closed (or 2^31 - 1 users are inside, which no machine has memory for).
+    /// Returns `false` if the gate is closed, or if 2^31 - 1 users are inside (no machine has
+    /// memory for so many).
     #[must_use]
     pub fn enter(&self) -> bool {
         let mut state = self.0.load(Ordering::Relaxed);
-        // The largest count would carry into `CLOSED`; it is refused like a closed gate.
+        // One more user would carry into `CLOSED`, so the largest count is refused like a closed
+        // gate.
         while state & CLOSED == 0 && state != CLOSED - 1 {
             match self.0.compare_exchange_weak(
                 state,
@@ -72,10 +75,10 @@ impl Gate {
         false
     }
 
-    /// Goes out. `true`: the gate is closed and this was the last user, so whoever waits for that
-    /// is to be woken.
+    /// Leaves the gate. Returns `true` if the gate is closed and this was the last user: the caller
+    /// then wakes the waiter.
     ///
-    /// Without a matching [`Gate::enter`] it does nothing.
+    /// A call without a matching [`Gate::enter`] changes nothing.
     #[must_use = "true means that the closer is to be woken"]
     pub fn exit(&self) -> bool {
         let mut state = self.0.load(Ordering::Relaxed);
@@ -83,8 +86,8 @@ impl Gate {
             match self.0.compare_exchange_weak(
                 state,
                 state - 1,
-                // Release: what this user did happens before the drained gate is seen.
-                // Acquire: what all users did happens before what follows a `true`.
+                // Release: this user's accesses happen before the drained gate is observed.
+                // Acquire: the accesses of all users happen before the steps that follow a `true`.
                 Ordering::AcqRel,
                 Ordering::Relaxed,
             ) {
@@ -95,7 +98,7 @@ impl Gate {
         false
     }
 
-    /// Lets nobody in any more. Those inside stay; the last of them gets `true` from its exit.
+    /// Closes the gate to new users. Users inside stay; the last [`Gate::exit`] returns `true`.
     pub fn close(&self) -> Closing {
         let was = self.0.fetch_or(CLOSED, Ordering::AcqRel);
         Closing {
@@ -104,11 +107,11 @@ impl Gate {
         }
     }
 
-    /// Closes it only if nobody is inside.
+    /// Closes the gate only if no user is inside.
     ///
     /// # Errors
     ///
-    /// [`NotIdle`]: it stays as it was.
+    /// - [`NotIdle`] if a user is inside or the gate was closed before; the gate is unchanged.
     pub fn close_if_idle(&self) -> Result<(), NotIdle> {
         self.0
             .compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Relaxed)
@@ -119,17 +122,17 @@ impl Gate {
             })
     }
 
-    /// Whether it is closed.
+    /// Returns whether the gate is closed.
     pub fn is_closed(&self) -> bool {
         self.0.load(Ordering::Acquire) & CLOSED != 0
     }
 
-    /// Whether it is closed and nobody is inside: the condition a closer waits for.
+    /// Returns whether the gate is closed and no user is inside: the condition a closer waits for.
     pub fn is_drained(&self) -> bool {
         self.0.load(Ordering::Acquire) == CLOSED
     }
 
-    /// Users inside at this moment.
+    /// Returns the number of users inside at this moment.
     pub fn users(&self) -> u32 {
         self.0.load(Ordering::Relaxed) & !CLOSED
     }

@@ -1,52 +1,52 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Whom a grant covers, how much it gives, and for how long.
+//! Rules of a grant: the tasks it covers, its limits, and its end.
 
-/// What a grant may look at; the bits are the interface's.
+/// Properties of a task that a rule can compare; the bits are those of the uapi.
 pub mod what {
     /// The effective uid.
     pub const UID: u32 = 1;
     /// The effective gid and the supplementary groups.
     pub const GID: u32 = 2;
-    /// The cgroup, and those it is in.
+    /// The cgroup and its ancestors.
     pub const CGROUP: u32 = 4;
     /// The network namespace.
     pub const NETNS: u32 = 8;
     /// The process.
     pub const PROCESS: u32 = 16;
-    /// All of them.
+    /// The union of all properties.
     pub const ALL: u32 = UID | GID | CGROUP | NETNS | PROCESS;
 }
 
-/// Rights that a grant may give; the bits are the interface's.
+/// Rights that a grant can contain; the bits are those of the uapi.
 pub mod right {
-    /// Endpoints.
+    /// Opening endpoints.
     pub const EP: u32 = 1;
-    /// Keys.
+    /// Assigning keys.
     pub const KEYS: u32 = 2;
-    /// All of them.
+    /// The union of both rights.
     pub const ALL: u32 = EP | KEYS;
 }
 
-/// Who asks.
+/// The task whose request is checked.
 pub trait Asker {
-    /// Its effective uid.
+    /// Returns the task's effective uid.
     fn uid(&self) -> u32;
-    /// Whether it is in a group.
+    /// Returns whether the task is in group `gid`.
     fn in_group(&self, gid: u32) -> bool;
-    /// Whether it is in a cgroup, or in one below it.
+    /// Returns whether the task is in cgroup `id` or in a descendant of `id`.
     fn in_cgroup(&self, id: u64) -> bool;
-    /// Its network namespace.
+    /// Returns the number of the task's network namespace.
     fn netns(&self) -> u64;
-    /// Its process; 0: not known.
+    /// Returns the number of the task's process; 0 means unknown.
     fn process(&self) -> u64;
 }
 
-/// Whom a grant is for. A field counts if its bit is set in `what`.
+/// The tasks that a grant covers. A field is compared only if its bit is set in `what`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// [`what`] bits.
+    /// Bits of [`what`] that select the compared fields.
     pub what: u32,
-    /// The user.
+    /// The effective uid.
     pub uid: u32,
     /// The group.
     pub gid: u32,
@@ -59,7 +59,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Whether it says anything, and nothing that is not to be looked at.
+    /// Returns whether the rule compares at least one property, and all other fields are zero.
     pub fn is_valid(&self) -> bool {
         let unless = |bit: u32, zero: bool| self.what & bit != 0 || zero;
         self.what != 0
@@ -71,44 +71,46 @@ impl Rule {
             && unless(what::PROCESS, self.process == 0)
     }
 
-    /// Whether all that it looks at is true of who asks.
+    /// Returns whether the task matches every compared property.
     pub fn covers(&self, asker: &impl Asker) -> bool {
         let unless = |bit: u32| self.what & bit == 0;
         self.what != 0
             && (unless(what::UID) || asker.uid() == self.uid)
             && (unless(what::NETNS) || asker.netns() == self.netns)
-            // What is not known is nobody's.
+            // An unknown process (0) matches no rule.
             && (unless(what::PROCESS) || (self.process != 0 && asker.process() == self.process))
             && (unless(what::GID) || asker.in_group(self.gid))
             && (unless(what::CGROUP) || asker.in_cgroup(self.cgroup))
     }
 }
 
-/// How much of each there may be at once; 0: as much as one likes.
+/// Upper limits of a grant's use at one time; 0 means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes in regions.
+    /// Bytes of registered memory.
     pub pinned: u64,
-    /// Keys.
+    /// The number of keys.
     pub keys: u32,
-    /// Endpoints.
+    /// The number of endpoints.
     pub eps: u32,
 }
 
-/// How much of each there is, or is to be added.
+/// An amount of resources, in use or requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
-    /// Bytes in regions.
+    /// Bytes of registered memory.
     pub pinned: u64,
-    /// Keys.
+    /// The number of keys.
     pub keys: u32,
-    /// Endpoints.
+    /// The number of endpoints.
     pub eps: u32,
 }
 
 impl Amount {
-    /// With `more`; nothing where that is beyond the limits. What `more` has nothing of may be
-    /// beyond them: a limit that was lowered stops only what it is about.
+    /// Returns the sum with `more`, or `None` if the sum exceeds `limits`.
+    ///
+    /// A resource that `more` does not request may exceed its limit: a lowered limit refuses only
+    /// requests for that resource.
     pub fn with(&self, more: &Amount, limits: &Limits) -> Option<Amount> {
         let fits = |sum: u64, more: u64, limit: u64| more == 0 || limit == 0 || sum <= limit;
         let sum = Amount {
@@ -122,7 +124,7 @@ impl Amount {
         ok.then_some(sum)
     }
 
-    /// Without `less`, which was added before.
+    /// Returns the amount without `less`, which was added before.
     pub fn without(&self, less: &Amount) -> Amount {
         Amount {
             pinned: self.pinned.saturating_sub(less.pinned),
@@ -131,16 +133,16 @@ impl Amount {
         }
     }
 
-    /// Whether nothing is left that reaches the fabric: then the auth key may be another's.
+    /// Returns whether no key and no endpoint is left; the auth key may then pass to another owner.
     pub fn is_drained(&self) -> bool {
         self.keys == 0 && self.eps == 0
     }
 }
 
-/// The end of what has none.
+/// End time of a grant without an end.
 pub const NEVER: u64 = u64::MAX;
 
-/// When what lasts `lifetime` (0: without end) from `now` on is over.
+/// Returns the end time of a grant with `lifetime` from `now` on; a `lifetime` of 0 has no end.
 pub fn end(now: u64, lifetime: u64) -> u64 {
     match lifetime {
         0 => NEVER,
@@ -148,7 +150,7 @@ pub fn end(now: u64, lifetime: u64) -> u64 {
     }
 }
 
-/// What is left at `now` of what ends at `end`; 0: it is over, or has no end.
+/// Returns the time from `now` to `end`; 0 if `end` has passed or is [`NEVER`].
 pub fn left(now: u64, end: u64) -> u64 {
     match end {
         NEVER => 0,
@@ -156,16 +158,16 @@ pub fn left(now: u64, end: u64) -> u64 {
     }
 }
 
-/// Why the grants there are do not do, the best first: a later one does not make it worse.
+/// Why no grant authorizes a request. If several grants fail, the greatest reason is reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Miss {
-    /// None covers who asks: the agent may know one.
+    /// No grant covers the task; the agent may supply one.
     #[default]
     Nothing,
-    /// One does, whose time is over.
+    /// A grant covers the task, but has expired.
     Expired,
-    /// One does, which was revoked.
+    /// A grant covers the task, but was revoked.
     Revoked,
-    /// One does, but is used up.
+    /// A grant covers the task, but its limit is reached.
     OverLimit,
 }

@@ -1,85 +1,89 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Operations that were accepted and are held back for a while.
+//! Queue of accepted operations whose posting to the device is deferred.
 //!
-//! They go in the order in which they came, each as soon as something was resumed as often as it
-//! waits for. Whoever resumes looks only at what says that something is held, so that is said
-//! whenever something stays behind, and then it is looked once more: between the two it may have
-//! been resumed by one who had not heard.
+//! Operations are released in order. Each has a target value of the resume count
+//! ([`Waiting::until`]) and is posted once the count has reached that value.
+//!
+//! A resuming party calls [`Held::release`] only if the caller's "deferred" flag is set. So
+//! [`Held::release`] sets the flag (`note`) before it returns with an operation left. It then reads
+//! the resume count again, because a resume between the two steps may have missed the flag.
 
 use core::ops::DerefMut;
 
 use super::ring::FixedRing;
 
-/// What a device took of an operation.
+/// How much of an operation the device accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// All its work requests.
+    /// The device accepted all work requests of the operation.
     All,
-    /// Some, and not the last: nothing says when they are done, and what is posted behind them would
-    /// overtake the rest.
+    /// The device accepted some work requests, but not the last.
+    ///
+    /// No completion will report the end of these, and work requests posted later would overtake
+    /// the missing ones.
     Part,
-    /// None.
+    /// The device accepted no work request.
     Nothing,
 }
 
-/// What came of [`Held::release`].
+/// Result of [`Held::release`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
-    /// Nothing is held any more.
+    /// No operation is deferred any more.
     All,
-    /// As much as was wanted went; there may be more.
+    /// The limit `most` was reached; more operations may be ready.
     Some,
-    /// What is left has to wait, and who resumes next hears of it.
+    /// The first remaining operation must wait; the flag is set, so the next resume sees it.
     Later,
-    /// This operation was not taken whole: no other may go. It is held on if nothing of it was
-    /// taken.
+    /// The device did not accept this operation whole, so no later one was posted. The operation
+    /// stays in the queue only if the device accepted none of its work requests.
     Refused(Taken),
 }
 
-/// A slot that is held.
+/// A slot whose operation is deferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// The slot.
+    /// The number of the slot.
     pub slot: u32,
-    /// How often it has to have been resumed.
+    /// The resume count from which on the operation may be posted.
     pub until: u64,
 }
 
-/// The slots of operations that are held, in order, in storage the caller provides.
+/// The slots of deferred operations, in order, in storage that the caller provides.
 pub struct Held<S> {
     ring: FixedRing<S>,
 }
 
 impl<S: DerefMut<Target = [Option<Waiting>]>> Held<S> {
-    /// None is. `cells`: room for as many as may be.
+    /// Returns an empty queue. The length of `cells` is its capacity.
     pub fn new(cells: S) -> Self {
         Self {
             ring: FixedRing::new(cells),
         }
     }
 
-    /// Whether none is.
+    /// Returns whether no operation is deferred.
     pub fn is_empty(&self) -> bool {
         self.ring.is_empty()
     }
 
-    /// Holds one behind all others.
+    /// Appends a slot.
     ///
     /// # Errors
     ///
-    /// Gives it back when there is no room.
+    /// Returns the slot if the queue is full.
     pub fn push(&mut self, one: Waiting) -> Result<(), Waiting> {
         self.ring.push(one)
     }
 
-    /// Takes out the first, whether it may go or not.
+    /// Removes the first slot, whether or not its operation may be posted yet.
     pub fn pop(&mut self) -> Option<u32> {
         self.ring.pop().map(|one| one.slot)
     }
 
-    /// Has `post` post what may go, up to `most`.
+    /// Calls `post` for each operation that may be posted, in order, at most `most` times.
     ///
-    /// `resumed` says how often it was resumed, and `note` that something is held.
+    /// `resumed` returns the resume count; `note` sets the caller's "deferred" flag.
     pub fn release(
         &mut self,
         most: usize,

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! What a provider offers and a caller asks for: matching as `fi_getinfo(3)` says.
+//! Matching of a provider's offer with a caller's hints, by the rules of `fi_getinfo(3)`.
 //!
-//! The rules, for a hint that is not zero (zero means "do not care", but for modes):
+//! These are the rules for a field of the hints that is not zero. Zero means "any", except for
+//! modes.
 //!
-//! * Capabilities: all that are asked for must be offered. A message or one-sided capability
-//!   without direction bits stands for all of its directions.
-//! * Modes: what the provider requires must be among what the caller serves. Here zero means that
-//!   the caller serves none; one who does not care says all ones.
-//! * Registration modes: the same, but modes that only concern targets of one-sided operations are
-//!   not required of a caller that asks for no such target.
-//! * Sizes and limits: what is asked for must not exceed what is offered.
-//! * Type, protocol, names: equal. Provider names regardless of ASCII case.
-//! * API version: not newer than the one offered. Provider version: not newer.
+//! * Capabilities: all requested ones must be offered. A message or one-sided capability without
+//!   direction bits stands for all of its directions.
+//! * Modes: each mode that the provider requires must be one that the caller supports. Zero means
+//!   that the caller supports none; all ones mean "any".
+//! * Registration modes: the same. Modes that only concern targets of one-sided operations are not
+//!   required if the caller requests no such target.
+//! * Sizes and limits: the requested value must not exceed the offered one.
+//! * Type, protocol, names: equal. Provider names are compared regardless of ASCII case.
+//! * API version and provider version: not newer than the offered one.
 //!
-//! What comes back has the primary capabilities that were asked for and every secondary one the
-//! provider offers; without asked-for capabilities it has all.
+//! The result has the requested primary capabilities and every secondary capability of the
+//! provider. If the hints request no capabilities, the result has all capabilities of the provider.
 
 use super::addr::Address;
 
@@ -32,8 +33,8 @@ pub const MSG_DIRECTIONS: u64 = 1 << 11 | 1 << 10;
 pub const RMA_TARGET: u64 = 1 << 12 | 1 << 13;
 /// Directions of one-sided operations: `FI_READ`, `FI_WRITE` and [`RMA_TARGET`].
 pub const RMA_DIRECTIONS: u64 = 1 << 8 | 1 << 9 | RMA_TARGET;
-/// Capabilities one has only if one asks for them: those above, `FI_MULTICAST`, `FI_COLLECTIVE`,
-/// `FI_NAMED_RX_CTX`, `FI_DIRECTED_RECV`. All others are secondary.
+/// Primary capabilities, which a caller has only on request: those above, `FI_MULTICAST`,
+/// `FI_COLLECTIVE`, `FI_NAMED_RX_CTX`, `FI_DIRECTED_RECV`. All others are secondary.
 pub const PRIMARY_CAPS: u64 = MSG
     | RMA
     | TAGGED
@@ -47,8 +48,8 @@ pub const PRIMARY_CAPS: u64 = MSG
 
 /// `FI_MR_LOCAL`.
 pub const MR_LOCAL: u64 = 1 << 2;
-/// Registration modes that concern targets alone: `FI_MR_RAW`, `FI_MR_VIRT_ADDR`,
-/// `FI_MR_PROV_KEY`, `FI_MR_RMA_EVENT`.
+/// Registration modes that concern only targets: `FI_MR_RAW`, `FI_MR_VIRT_ADDR`, `FI_MR_PROV_KEY`,
+/// `FI_MR_RMA_EVENT`.
 pub const MR_TARGET_MODES: u64 = 1 << 3 | 1 << 4 | 1 << 6 | 1 << 8;
 
 /// `FI_FORMAT_UNSPEC`.
@@ -60,32 +61,32 @@ pub const FORMAT_SOCKADDR_IN: u32 = 2;
 /// `FI_SOCKADDR_IN6`.
 pub const FORMAT_SOCKADDR_IN6: u32 = 3;
 
-/// One side of a match: an offer, or hints. The fields mean what their namesakes in `fi_info` do.
+/// One side of a match: an offer or hints. Each field has the meaning of its namesake in `fi_info`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attrs<'a> {
     /// Capabilities.
     pub caps: u64,
-    /// Modes required; in hints: served.
+    /// Modes: required by an offer, supported by hints.
     pub mode: u64,
-    /// Registration modes required; in hints: served.
+    /// Registration modes: required by an offer, supported by hints.
     pub mr_mode: u64,
-    /// Bytes in the longest operation.
+    /// Maximum length of an operation in bytes.
     pub max_msg_size: u64,
-    /// Bytes that may be injected.
+    /// Maximum length of an inject operation in bytes.
     pub inject_size: u64,
-    /// Operations of the transmit side.
+    /// Size of the transmit queue in operations.
     pub tx_size: u32,
-    /// Receives of the receive side.
+    /// Size of the receive queue in operations.
     pub rx_size: u32,
-    /// Scatter entries of one operation.
+    /// Maximum number of local buffers of an operation.
     pub iov_limit: u32,
-    /// Remote ranges of one operation.
+    /// Maximum number of remote ranges of an operation.
     pub rma_iov_limit: u32,
-    /// Bytes of remote completion data.
+    /// Size of remote completion data in bytes.
     pub cq_data_size: u32,
-    /// Significant bytes of a key.
+    /// Size of a key value in bytes.
     pub mr_key_size: u32,
-    /// Application bytes in a connection request.
+    /// Maximum application data of a connection request in bytes.
     pub cm_data_size: u32,
     /// Endpoint type.
     pub ep_type: u32,
@@ -97,7 +98,7 @@ pub struct Attrs<'a> {
     pub prov_version: u32,
     /// API version, major << 16 | minor.
     pub api_version: u32,
-    /// Source address, as a C socket address; empty: none.
+    /// Source address, as a C socket address; empty means none.
     pub src_addr: &'a [u8],
     /// Provider name; a NUL ends it.
     pub prov_name: &'a [u8],
@@ -107,7 +108,7 @@ pub struct Attrs<'a> {
     pub domain_name: &'a [u8],
 }
 
-/// A size or limit of which more was asked for than is offered.
+/// A size or limit for which the requested value exceeds the offered one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// [`Attrs::max_msg_size`].
@@ -130,39 +131,39 @@ pub enum Limit {
     CmDataSize,
 }
 
-/// Why an offer does not match: the first reason found.
+/// The first reason why an offer does not match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mismatch {
-    /// A newer API was asked for.
+    /// The requested API version is newer.
     ApiVersion,
-    /// Another provider.
+    /// The provider has another name.
     ProvName,
-    /// A newer version of the provider.
+    /// The requested provider version is newer.
     ProvVersion,
-    /// Another fabric.
+    /// The fabric has another name.
     FabricName,
-    /// Another domain.
+    /// The domain has another name.
     DomainName,
-    /// Another endpoint type.
+    /// The endpoint type differs.
     EpType,
-    /// Another protocol.
+    /// The protocol differs.
     Protocol,
-    /// An address format that the offer's addresses do not have.
+    /// The offer's addresses do not have the requested format.
     AddrFormat,
-    /// Another source address.
+    /// The source address differs.
     SrcAddr,
-    /// Capabilities that are not offered: these.
+    /// Requested capabilities that are not offered.
     Caps(u64),
-    /// Modes that are required and not served: these.
+    /// Required modes that are not supported by the caller.
     Mode(u64),
-    /// Registration modes that are required and not served: these.
+    /// Required registration modes that are not supported by the caller.
     MrMode(u64),
-    /// More than is offered.
+    /// The requested value exceeds the offered one.
     TooLarge(Limit),
 }
 
 impl Mismatch {
-    /// The name of the field concerned, as `fi_info` calls it.
+    /// Returns the name of the field concerned, as in `fi_info`.
     pub const fn field(self) -> &'static str {
         match self {
             Mismatch::ApiVersion => "api_version",
@@ -192,7 +193,7 @@ impl Mismatch {
     }
 }
 
-/// The bytes before the first NUL.
+/// Returns the bytes before the first NUL.
 pub fn name(raw: &[u8]) -> &[u8] {
     match raw.iter().position(|&byte| byte == 0) {
         Some(end) => raw.get(..end).unwrap_or(raw),
@@ -200,7 +201,7 @@ pub fn name(raw: &[u8]) -> &[u8] {
     }
 }
 
-/// Capabilities with the directions that are meant when none is named.
+/// Adds the directions that a capability without direction bits stands for.
 const fn with_directions(caps: u64) -> u64 {
     let mut all = caps;
     if caps & (MSG | TAGGED) != 0 && caps & MSG_DIRECTIONS == 0 {
@@ -212,12 +213,12 @@ const fn with_directions(caps: u64) -> u64 {
     all
 }
 
-/// Whether one who has these capabilities can be the target of one-sided operations.
+/// Returns whether a caller with these capabilities can be the target of one-sided operations.
 const fn is_rma_target(caps: u64) -> bool {
     caps & (RMA | ATOMIC) != 0 && with_directions(caps) & RMA_TARGET != 0
 }
 
-/// The registration modes that matter to one who has these capabilities.
+/// Returns the registration modes that concern a caller with these capabilities.
 const fn mr_modes_for(mr_mode: u64, caps: u64) -> u64 {
     if is_rma_target(caps) {
         mr_mode
@@ -228,7 +229,7 @@ const fn mr_modes_for(mr_mode: u64, caps: u64) -> u64 {
     }
 }
 
-/// Whether addresses of the offered format can be asked for in the wanted one.
+/// Returns whether addresses of format `have` satisfy a request for format `want`.
 const fn format_serves(have: u32, want: u32) -> bool {
     have == want
         || matches!(
@@ -240,7 +241,7 @@ const fn format_serves(have: u32, want: u32) -> bool {
         )
 }
 
-/// Refuses with `reason` unless the condition holds.
+/// Returns `reason` as the error unless the condition holds.
 fn require(holds: bool, reason: Mismatch) -> Result<(), Mismatch> {
     if holds {
         Ok(())
@@ -249,11 +250,11 @@ fn require(holds: bool, reason: Mismatch) -> Result<(), Mismatch> {
     }
 }
 
-/// Whether the offer satisfies the hints.
+/// Checks whether the offer satisfies the hints.
 ///
 /// # Errors
 ///
-/// The first reason why not.
+/// - [`Mismatch`]: the first reason why the offer does not match.
 pub fn matches(have: &Attrs<'_>, want: &Attrs<'_>) -> Result<(), Mismatch> {
     require(want.api_version <= have.api_version, Mismatch::ApiVersion)?;
     matches_names(have, want)?;
@@ -339,16 +340,18 @@ fn matches_limits(have: &Attrs<'_>, want: &Attrs<'_>) -> Result<(), Mismatch> {
     Ok(())
 }
 
-/// What is returned to the caller, given that the offer [`matches`] the hints.
+/// Returns the result for the caller, if the offer [`matches()`] the hints.
 ///
-/// Limits that an endpoint is opened with (`tx_size`, `rx_size`, `iov_limit`, `rma_iov_limit`,
-/// `inject_size`) are those asked for, where any were; all else is the offer's.
+/// `tx_size`, `rx_size`, `iov_limit`, `rma_iov_limit`, `inject_size` and `api_version` are the
+/// requested values, if the hints have any. Capabilities follow the rule above; all other fields
+/// are the offer's, without registration modes that do not concern the caller.
 pub fn negotiate<'a>(have: &Attrs<'a>, want: &Attrs<'_>) -> Attrs<'a> {
     let asked = |want: u32, have: u32| if want == 0 { have } else { want };
     let caps = negotiated_caps(have, want);
     Attrs {
         caps,
-        // Modes the caller does not serve are here only if they do not matter to it.
+        // Required modes that the caller does not support do not concern the caller, else `matches`
+        // had failed.
         mr_mode: if have.mr_mode & !want.mr_mode == 0 {
             have.mr_mode
         } else {
@@ -372,21 +375,21 @@ fn negotiated_caps(have: &Attrs<'_>, want: &Attrs<'_>) -> u64 {
     let have_caps = with_directions(have.caps);
     if want.caps != 0 {
         let primary = with_directions(want.caps & PRIMARY_CAPS);
-        // Directions that came with a capability, not by name, are those the provider has.
+        // Directions implied by a capability are limited to those of the provider.
         return (primary & have_caps) | (have_caps & !PRIMARY_CAPS);
     }
-    // One who serves not all modes of a target is none.
+    // A caller that does not support all modes of targets cannot be a target.
     if have.mr_mode & MR_TARGET_MODES & !want.mr_mode != 0 {
         return have_caps & !RMA_TARGET;
     }
     have_caps
 }
 
-/// Sorts by rank, larger first; equals stay in the order they came in (providers list their best
-/// first). For lists of some hundreds.
+/// Sorts by rank, larger first. Items of equal rank stay in order, because providers list their
+/// best first. Quadratic; for lists of a few hundred items.
 pub fn sort_by_rank<T>(items: &mut [T], rank: impl Fn(&T) -> u32) {
     for next in 1..items.len() {
-        // The items before `next` are sorted; it goes behind all that rank no less.
+        // The items before `next` are sorted; `next` goes after all items of at least its rank.
         let Some((sorted, rest)) = items.split_at_mut_checked(next) else {
             return;
         };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! The life of a key slot.
+//! State machine of a key slot.
 //!
 //! ```text
 //!             begin_assign            assigned(value)
@@ -11,106 +11,108 @@
 //!                 revoked: next generation
 //! ```
 //!
-//! An ordered assignment tells its key before it is valid: `promise(value)` leads from `Assigning`
-//! to `Promised`, and `assigned` or `assign_failed` from there as from `Assigning`.
+//! An ordered assignment returns its key value before the key is valid: `promise(value)` leads from
+//! `Assigning` to `Promised`. From there `assigned` and `assign_failed` lead on as from
+//! `Assigning`.
 //!
-//! Assigning and revoking take a provider's time, during which the caller may let go of the lock
-//! that guards the slot. Whoever began is the one to finish; everybody else hears `Busy`, which
-//! means "wait and look again", never "done". So a revoke that succeeds was its own, and when it
-//! returns the key is dead (P3).
+//! The provider needs time to assign or revoke a key, during which the caller may release the lock
+//! of the slot. The party that began a step also ends it. All other parties get `Busy`, which means
+//! "wait and look again", never "done". So a revoke that succeeds is the caller's own, and at its
+//! return the key is revoked (P3).
 //!
-//! Death (the region, the file or the device ends) may come at any moment and makes the slot
-//! accept no assignment any more. An assignment under way is then handed to its own caller to
-//! revoke ([`AssignOutcome::RevokeNow`]): no key outlives the death.
+//! The owner of the slot (region, file or device) may end at any moment; the slot then accepts no
+//! assignment any more. An assignment in flight is left to its own caller to revoke
+//! ([`AssignOutcome::RevokeNow`]), so no key outlives its owner.
 
-/// What a key gives.
+/// The memory that a key covers, and the access it permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grant {
-    /// First byte, counted from the region's start.
+pub struct Window {
+    /// First byte, counted from the start of the region.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
     /// Rights of peers ([`super::rights`]).
     pub access: u64,
-    /// It ends with the first operation that is done by it.
+    /// The key is revoked by the first operation that uses it.
     pub once: bool,
 }
 
-/// Where a slot is in its life.
+/// State of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Set aside, without a key.
+    /// Reserved, without a key.
     Reserved,
-    /// Getting a key; nobody has been told it yet.
-    Assigning(Grant),
-    /// Getting a key that somebody has been told already.
+    /// The provider is assigning a key whose value was not returned to any caller yet.
+    Assigning(Window),
+    /// The provider is assigning a key whose value was already returned to a caller.
     Promised {
-        /// What the key gives.
-        grant: Grant,
-        /// The key itself.
+        /// The memory and access of the key.
+        grant: Window,
+        /// The key value.
         value: u64,
     },
-    /// It has a key.
+    /// The slot has a valid key.
     Assigned {
-        /// What the key gives.
-        grant: Grant,
-        /// The key itself.
+        /// The memory and access of the key.
+        grant: Window,
+        /// The key value.
         value: u64,
     },
-    /// Losing its key. Until [`KeySlot::revoked`] the key may still work.
+    /// The provider is revoking the key. Until [`KeySlot::revoked`] the key may still work.
     Revoking {
-        /// What the key gives.
-        grant: Grant,
-        /// The key itself; `None` when nobody was told it.
+        /// The memory and access of the key.
+        grant: Window,
+        /// The key value; `None` if no caller got the value.
         value: Option<u64>,
     },
-    /// Given back; nothing leads out of here.
+    /// Released. This state is final.
     Freed,
 }
 
-/// Why a transition was refused. The slot is as it was.
+/// Why a transition was refused. The state is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyError {
-    /// It has a key already.
+    /// The slot has a key.
     Assigned,
-    /// An assignment or a revocation is under way: wait for it, then look again.
+    /// An assignment or a revocation is in flight: wait for its end, then look again.
     Busy,
-    /// It has no key.
+    /// The slot has no key.
     NotAssigned,
-    /// It was given back.
+    /// The slot was released.
     Freed,
-    /// What it belongs to is ending.
+    /// The slot's owner (region, file or device) is ending.
     Dying,
-    /// It has had as many keys as generations can count.
+    /// The slot has used all its generations.
     Exhausted,
-    /// Not a step of what is under way.
+    /// The call is not a step of the operation in flight.
     OutOfOrder,
 }
 
-/// What the caller of [`KeySlot::assigned`] is to do.
+/// Duty of the caller of [`KeySlot::assigned`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "`RevokeNow` hands over the duty to revoke"]
 pub enum AssignOutcome {
-    /// Tell the key.
+    /// The key is valid: return its value.
     Valid,
-    /// Death came meanwhile and the slot is in [`State::Revoking`]: revoke the key, then call
-    /// [`KeySlot::revoked`], and tell nobody.
+    /// The owner ended meanwhile and the slot is in [`State::Revoking`]: revoke the key, call
+    /// [`KeySlot::revoked`], and return no key value.
     RevokeNow,
 }
 
-/// What the caller of [`KeySlot::die`] is to do.
+/// Duty of the caller of [`KeySlot::die`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "`Revoke` hands over the duty to revoke"]
 pub enum Death {
-    /// There is no key; the slot is freed.
+    /// The slot had no key and is freed.
     Freed,
     /// The slot is in [`State::Revoking`]: revoke its key, then call [`KeySlot::revoked`].
     Revoke,
-    /// Somebody else's step is under way; after it there will be no key. Wait for it.
+    /// An assignment or revocation of another caller is in flight. Wait for its end; the slot then
+    /// has no key.
     Wait,
 }
 
-/// One slot. The caller's lock makes each call a single step.
+/// A key slot. Locking: the caller's lock makes each call a single step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeySlot {
     state: State,
@@ -119,12 +121,12 @@ pub struct KeySlot {
 }
 
 impl KeySlot {
-    /// A slot that was just set aside.
+    /// Returns a slot that was just reserved.
     pub const fn new() -> Self {
         Self::starting_at(1)
     }
 
-    /// A slot whose first key has this generation.
+    /// Returns a slot whose first key has this generation.
     pub const fn starting_at(generation: u64) -> Self {
         Self {
             state: State::Reserved,
@@ -133,22 +135,22 @@ impl KeySlot {
         }
     }
 
-    /// Where it is in its life.
+    /// Returns the state of the slot.
     pub const fn state(&self) -> State {
         self.state
     }
 
-    /// Goes up with every key that ends; a key that was revoked never has the present one.
+    /// Returns the number of the present or next key; a revoked key always has a lower one.
     pub const fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Whether what it belongs to is ending.
+    /// Returns whether the slot's owner is ending.
     pub const fn is_dying(&self) -> bool {
         self.dying
     }
 
-    /// Whether a peer may be able to use a key of this slot at this moment.
+    /// Returns whether a peer may be able to use a key of this slot at this moment.
     pub const fn may_be_reachable(&self) -> bool {
         matches!(
             self.state,
@@ -159,14 +161,17 @@ impl KeySlot {
         )
     }
 
-    /// Begins to give it a key. The caller then asks the provider, and ends with
-    /// [`KeySlot::assigned`] or [`KeySlot::assign_failed`].
+    /// Begins the assignment of a key. The caller then calls the provider, and ends the assignment
+    /// with [`KeySlot::assigned`] or [`KeySlot::assign_failed`].
     ///
     /// # Errors
     ///
-    /// [`KeyError::Assigned`], [`KeyError::Busy`], [`KeyError::Freed`], [`KeyError::Dying`],
-    /// [`KeyError::Exhausted`].
-    pub fn begin_assign(&mut self, grant: Grant) -> Result<(), KeyError> {
+    /// - [`KeyError::Assigned`] if the slot has a key.
+    /// - [`KeyError::Busy`] if an assignment or a revocation is in flight.
+    /// - [`KeyError::Freed`] if the slot was released.
+    /// - [`KeyError::Dying`] if the slot's owner is ending.
+    /// - [`KeyError::Exhausted`] if the slot has used all its generations.
+    pub fn begin_assign(&mut self, grant: Window) -> Result<(), KeyError> {
         match self.state {
             State::Freed => Err(KeyError::Freed),
             _ if self.dying => Err(KeyError::Dying),
@@ -182,11 +187,11 @@ impl KeySlot {
         }
     }
 
-    /// The provider is going to make the key `value`, which somebody is told now.
+    /// Records that the key will have the value `value`, which the caller returns now.
     ///
     /// # Errors
     ///
-    /// [`KeyError::OutOfOrder`].
+    /// - [`KeyError::OutOfOrder`] if the slot is not in [`State::Assigning`].
     pub fn promise(&mut self, value: u64) -> Result<(), KeyError> {
         let State::Assigning(grant) = self.state else {
             return Err(KeyError::OutOfOrder);
@@ -195,11 +200,12 @@ impl KeySlot {
         Ok(())
     }
 
-    /// The provider made the key `value`.
+    /// Records that the provider has assigned the key `value`.
     ///
     /// # Errors
     ///
-    /// [`KeyError::OutOfOrder`]; also if it is not the one that was promised.
+    /// - [`KeyError::OutOfOrder`] if no assignment is in flight, or `value` is not the promised
+    ///   one.
     pub fn assigned(&mut self, value: u64) -> Result<AssignOutcome, KeyError> {
         let (grant, told) = match self.state {
             State::Assigning(grant) => (grant, None),
@@ -207,7 +213,8 @@ impl KeySlot {
             _ => return Err(KeyError::OutOfOrder),
         };
         if self.dying {
-            // Who takes back what was told waits for its end.
+            // If the value was returned before, the revocation that names this value has to wait
+            // for it.
             self.state = State::Revoking { grant, value: told };
             return Ok(AssignOutcome::RevokeNow);
         }
@@ -215,11 +222,11 @@ impl KeySlot {
         Ok(AssignOutcome::Valid)
     }
 
-    /// The provider made no key.
+    /// Records that the provider has assigned no key.
     ///
     /// # Errors
     ///
-    /// [`KeyError::OutOfOrder`].
+    /// - [`KeyError::OutOfOrder`] if no assignment is in flight.
     pub fn assign_failed(&mut self) -> Result<(), KeyError> {
         let (State::Assigning(_) | State::Promised { .. }) = self.state else {
             return Err(KeyError::OutOfOrder);
@@ -228,12 +235,14 @@ impl KeySlot {
         Ok(())
     }
 
-    /// Begins to end its key. The caller then makes the provider revoke it, which cannot fail,
-    /// and ends with [`KeySlot::revoked`].
+    /// Begins the revocation of the key. The caller then calls the provider, whose revocation
+    /// cannot fail, and ends with [`KeySlot::revoked`].
     ///
     /// # Errors
     ///
-    /// [`KeyError::NotAssigned`], [`KeyError::Busy`], [`KeyError::Freed`].
+    /// - [`KeyError::NotAssigned`] if the slot has no key.
+    /// - [`KeyError::Busy`] if an assignment or a revocation is in flight.
+    /// - [`KeyError::Freed`] if the slot was released.
     pub fn begin_revoke(&mut self) -> Result<(), KeyError> {
         match self.state {
             State::Assigned { grant, value } => {
@@ -251,13 +260,16 @@ impl KeySlot {
         }
     }
 
-    /// As [`KeySlot::begin_revoke`], but only if its key is `value`: for an assigner whose word
-    /// did not arrive. The slot may have lost that key since, and have or get another one.
+    /// As [`KeySlot::begin_revoke`], but only if the key is `value`.
+    ///
+    /// For an assigner that could not return the key value to its caller. Meanwhile that key may
+    /// have been revoked, and the slot may have another one.
     ///
     /// # Errors
     ///
-    /// [`KeyError::NotAssigned`]: that key has ended. [`KeyError::Busy`]: it is just being ended.
-    /// [`KeyError::Freed`].
+    /// - [`KeyError::NotAssigned`] if that key was revoked.
+    /// - [`KeyError::Busy`] if that key is being assigned or revoked.
+    /// - [`KeyError::Freed`] if the slot was released.
     pub fn begin_take_back(&mut self, value: u64) -> Result<(), KeyError> {
         match self.state {
             State::Assigned { value: now, .. } if now != value => Err(KeyError::NotAssigned),
@@ -268,26 +280,29 @@ impl KeySlot {
         }
     }
 
-    /// The key is dead. The slot is reserved again, or freed if it is dying.
+    /// Records that the key is revoked. The slot becomes `Reserved`, or `Freed` if its owner is
+    /// ending.
     ///
     /// # Errors
     ///
-    /// [`KeyError::OutOfOrder`].
+    /// - [`KeyError::OutOfOrder`] if no revocation is in flight.
     pub fn revoked(&mut self) -> Result<(), KeyError> {
         let State::Revoking { .. } = self.state else {
             return Err(KeyError::OutOfOrder);
         };
-        // Not past the end: a slot at `u64::MAX` got no key.
+        // Cannot saturate in practice: a slot at `u64::MAX` accepts no assignment.
         self.generation = self.generation.saturating_add(1);
         self.state = self.without_key();
         Ok(())
     }
 
-    /// Gives the slot back.
+    /// Releases the slot.
     ///
     /// # Errors
     ///
-    /// [`KeyError::Assigned`]: revoke first. [`KeyError::Busy`], [`KeyError::Freed`].
+    /// - [`KeyError::Assigned`] if the slot has a key, which must be revoked first.
+    /// - [`KeyError::Busy`] if an assignment or a revocation is in flight.
+    /// - [`KeyError::Freed`] if the slot was released before.
     pub fn release(&mut self) -> Result<(), KeyError> {
         match self.state {
             State::Reserved => {
@@ -302,8 +317,8 @@ impl KeySlot {
         }
     }
 
-    /// What it belongs to ends. From now on it gets no key; whatever it has ends, by the hand
-    /// that the answer names. May be called again to look.
+    /// Ends the slot with its owner. From now on the slot accepts no assignment, and its key is
+    /// revoked by the party that the result names. The caller may call again to look at the state.
     pub fn die(&mut self) -> Death {
         self.dying = true;
         match self.state {

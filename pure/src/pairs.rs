@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Two lists of contiguous pieces, walked side by side: what is copied from where to where when
-//! memory on both ends consists of runs.
+//! Copy plan between two lists of contiguous runs: source and destination of each part.
 
-/// A contiguous piece: where it starts, and its bytes.
+/// A contiguous run: start address and length in bytes.
 pub type Run = (usize, usize);
 
-/// Bytes that are contiguous on both sides.
+/// A range that is contiguous on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pair {
-    /// Where they are.
+    /// Source address.
     pub from: usize,
-    /// Where they go.
+    /// Destination address.
     pub to: usize,
-    /// How many; never 0.
+    /// Length in bytes; never 0.
     pub len: usize,
 }
 
-/// Iterator of [`pairs`].
+/// Iterator returned by [`pairs`].
 pub struct Pairs<A, B> {
     from: A,
     to: B,
@@ -24,7 +23,7 @@ pub struct Pairs<A, B> {
     right: Run,
 }
 
-/// Walks both lists until the shorter one ends. Pieces without bytes are skipped.
+/// Walks both lists until the shorter one ends. Empty runs are skipped.
 pub fn pairs<A, B>(from: A, to: B) -> Pairs<A, B>
 where
     A: Iterator<Item = Run>,

@@ -1,84 +1,87 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Messages through a ring of bytes that two programs share, neither of which trusts the other.
+//! Messages in a byte ring that two processes share and in which neither trusts the other.
 //!
-//! One puts in, one takes out. A message travels in one or more pieces, each behind a head of its own,
-//! which is put in whole. What comes out of the shared memory is looked at once: a counter that cannot
-//! be true, a head that does not fit what is there or what came before, is a [`Lie`], and ends the
-//! conversation. All that a peer can do beyond that is to send other bytes than it should.
+//! One end puts messages in, the other takes them out. A message consists of one or more pieces.
+//! Each piece follows a head of its own, and head and piece are put in as a whole.
+//!
+//! Each value in the shared memory is loaded once and then checked. An impossible counter, and a
+//! head that contradicts the counters or the previous head, is a [`Lie`] and ends the connection.
+//! Otherwise a bad peer can only send other bytes than it should.
 //!
 //! ```text
 //!    head            tail             head + size
-//!     |--- to take ---|----- room ------|
+//!     |--- to take ---|----- free ------|
 //! ```
 //!
-//! Sleeping: who finds nothing says that it sleeps ([`Receiver::sleep`], [`Sender::sleep`]) and looks
-//! again; who put something in, or took something out, looks whether the other sleeps
-//! ([`Sender::wakes`], [`Receiver::wakes`]). A full barrier between the two steps of each sees to it
-//! that at least one sees the other.
+//! Sleep and wake: an end that finds nothing to do sets its sleep flag ([`Receiver::sleep`],
+//! [`Sender::sleep`]) and looks again. An end that has moved a counter checks the peer's sleep flag
+//! ([`Sender::wakes`], [`Receiver::wakes`]). Each end has a full barrier between its two steps, so
+//! at least one end sees the other's step.
 
-/// The shared memory. Counters and words may be anything at any time.
+/// The shared memory. The peer may change counters and words at any time.
 pub trait Memory {
-    /// Bytes put in, with acquire order.
+    /// Loads the count of bytes put in, with acquire order.
     fn load_tail(&self) -> u32;
 
-    /// Bytes put in, with release order.
+    /// Stores the count of bytes put in, with release order.
     fn store_tail(&self, tail: u32);
 
-    /// Bytes taken out, with acquire order.
+    /// Loads the count of bytes taken out, with acquire order.
     fn load_head(&self) -> u32;
 
-    /// Bytes taken out, with release order.
+    /// Stores the count of bytes taken out, with release order.
     fn store_head(&self, head: u32);
 
-    /// The word by which an end says that it sleeps.
+    /// Returns the sleep flag of the given end.
     fn asleep(&self, who: End) -> bool;
 
-    /// Sets that word, or clears it; whether it was set.
+    /// Sets or clears the sleep flag of the given end and returns the old value.
     fn set_asleep(&self, who: End, sleeps: bool) -> bool;
 
-    /// A full barrier.
+    /// Executes a full memory barrier.
     fn fence(&self);
 
-    /// The word at byte `at` of the data, a multiple of 8 below the size.
+    /// Loads the word at byte `at` of the data. `at` is a multiple of 8 below the size.
     fn word(&self, at: u32) -> u64;
 
-    /// Stores that word.
+    /// Stores the word at byte `at` of the data.
     fn set_word(&self, at: u32, value: u64);
 }
 
-/// The two ends.
+/// An end of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It puts in.
+    /// The end that puts messages in.
     Sender,
-    /// It takes out.
+    /// The end that takes messages out.
     Receiver,
 }
 
-/// The shared memory holds what no honest peer puts there.
+/// The shared memory holds a value that no honest peer writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lie;
 
-/// Bytes of a head.
+/// Size of a head in bytes.
 pub const HEAD: u32 = 24;
-/// Of its flags: it begins a message.
+/// Flag of a head: the piece begins a message.
 const FIRST: u32 = 1;
-/// It has data for the completion.
+/// Flag of a head: the message has remote completion data.
 const DATA: u32 = 2;
-/// It tells of a write that has been done.
+/// Flag of a head: the piece is a note, which reports an RMA write with completion data.
 const WRITTEN: u32 = 4;
 
-/// Whether a number of bytes can be a ring's: a power of two with room for some pieces.
+/// Returns whether a ring can have this size: a power of two from 256 to 2^30 bytes.
 pub const fn valid_size(size: u32) -> bool {
     size.is_power_of_two() && size >= 256 && size <= 1 << 30
 }
 
-/// Bytes of the longest piece: several fit, so that both ends work at the same time.
+/// Returns the length of the longest piece. Several such pieces fit, so both ends can work at the
+/// same time.
 const fn longest(size: u32) -> u32 {
     size / 4
 }
 
-/// Bytes that a piece takes.
+/// Returns the bytes that a piece occupies in the ring, with its head.
 const fn space(len: u32) -> u32 {
     HEAD + len.next_multiple_of(8)
 }
@@ -86,33 +89,33 @@ const fn space(len: u32) -> u32 {
 /// A piece of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Piece {
-    /// Bytes of the message, or of the write that it tells of.
+    /// Length in bytes of the message, or of the reported write.
     pub total: u64,
-    /// Where it begins in the message.
+    /// Offset of the piece in the message.
     pub at: u64,
-    /// Its bytes.
+    /// Length of the piece in bytes.
     pub len: u32,
-    /// Data for the message's completion. They travel with the first piece; who takes out has them
-    /// with each.
+    /// Remote completion data. In the ring the data is in the first head only; [`Receiver::peek`]
+    /// returns the data with each piece.
     pub data: Option<u32>,
-    /// It tells of a write, and has no bytes.
+    /// The piece is a note: it reports an RMA write and has no bytes.
     pub written: bool,
 }
 
 impl Piece {
-    /// Whether it is the first one.
+    /// Returns whether the piece is the first of its message.
     pub fn is_first(&self) -> bool {
         self.at == 0
     }
 
-    /// Whether it is the last one.
+    /// Returns whether the piece is the last of its message.
     pub fn is_last(&self) -> bool {
         self.written || self.at + u64::from(self.len) == self.total
     }
 }
 
-/// Splits `len` bytes at `from` where the ring ends, and gives `copy` where each part is and how far
-/// into the bytes.
+/// Splits the `len` bytes at counter `from` where the ring wraps. Calls `copy` for each part with
+/// its offset in the ring, its offset in the bytes, and its length.
 fn parts(size: u32, from: u32, len: u32, mut copy: impl FnMut(u32, u32, u32)) {
     let at = from & (size - 1);
     let first = len.min(size - at);
@@ -124,21 +127,21 @@ fn parts(size: u32, from: u32, len: u32, mut copy: impl FnMut(u32, u32, u32)) {
     }
 }
 
-/// The end that puts in.
+/// The end that puts messages in.
 pub struct Sender {
     size: u32,
     tail: u32,
-    /// As last seen.
+    /// The peer's counter when last loaded.
     head: u32,
 }
 
 impl Sender {
-    /// Of an empty ring. `None`: not a valid size.
+    /// Returns the sender of an empty ring, or `None` if the size is invalid.
     pub fn new(size: u32) -> Option<Self> {
         Self::starting_at(size, 0)
     }
 
-    /// As [`Sender::new`], with all counters at `start`: for tests of what happens when they wrap.
+    /// As [`Sender::new`], with all counters at `start`. For tests of the wrap.
     pub fn starting_at(size: u32, start: u32) -> Option<Self> {
         valid_size(size).then_some(Self {
             size,
@@ -153,11 +156,12 @@ impl Sender {
             .ok_or(Lie)
     }
 
-    /// How long the next piece is when `left` bytes are left. `None`: there is no room for it.
+    /// Returns the length of the next piece if `left` bytes of the message are left, or `None` if
+    /// the ring is full.
     ///
     /// # Errors
     ///
-    /// [`Lie`].
+    /// - [`Lie`] if the receiver's counter is impossible.
     pub fn room(&mut self, memory: &impl Memory, left: u64) -> Result<Option<u32>, Lie> {
         let most = longest(self.size);
         let len = u32::try_from(left).map_or(most, |left| left.min(most));
@@ -168,8 +172,9 @@ impl Sender {
         Ok((self.free()? >= space(len)).then_some(len))
     }
 
-    /// Puts a piece in, for which [`Sender::room`] said that there is room. `copy` is told where its
-    /// bytes go: where in the ring, how far into the piece, and how many.
+    /// Puts a piece into the ring. [`Sender::room`] must have returned the length of the piece
+    /// before. `copy` is called with the places of the bytes: offset in the ring, offset in the
+    /// piece, length.
     pub fn put(&mut self, memory: &impl Memory, piece: &Piece, copy: impl FnMut(u32, u32, u32)) {
         let mut flags = 0;
         if piece.is_first() {
@@ -195,38 +200,38 @@ impl Sender {
         memory.store_tail(self.tail);
     }
 
-    /// Says that it sleeps until there is room. It looks again before it does.
+    /// Sets the sender's sleep flag. The caller looks again with [`Sender::room`] before it sleeps.
     pub fn sleep(&self, memory: &impl Memory) {
         memory.set_asleep(End::Sender, true);
         memory.fence();
     }
 
-    /// After one or more pieces: whether the receiver is to be woken.
+    /// Returns whether the caller must wake the receiver. To be called after one or more pieces.
     pub fn wakes(&self, memory: &impl Memory) -> bool {
         memory.fence();
         memory.asleep(End::Receiver) && memory.set_asleep(End::Receiver, false)
     }
 }
 
-/// The end that takes out.
+/// The end that takes messages out.
 pub struct Receiver {
     size: u32,
     head: u32,
-    /// As last seen.
+    /// The peer's counter when last loaded.
     tail: u32,
-    /// Of a message that has begun: its bytes, how many came, and its data.
+    /// Of the message received in part: total length, bytes received, completion data.
     open: Option<(u64, u64, Option<u32>)>,
-    /// Nothing more comes than what was there.
+    /// The sender is closed; no piece beyond `tail` is accepted.
     over: bool,
 }
 
 impl Receiver {
-    /// Of an empty ring. `None`: not a valid size.
+    /// Returns the receiver of an empty ring, or `None` if the size is invalid.
     pub fn new(size: u32) -> Option<Self> {
         Self::starting_at(size, 0)
     }
 
-    /// As [`Sender::starting_at`].
+    /// As [`Receiver::new`], with all counters at `start`. For tests of the wrap.
     pub fn starting_at(size: u32, start: u32) -> Option<Self> {
         valid_size(size).then_some(Self {
             size,
@@ -237,28 +242,28 @@ impl Receiver {
         })
     }
 
-    /// The sender has gone: what is there now is all, whatever it still puts in.
+    /// Marks the sender as closed: only pieces that are in the ring now are accepted.
     pub fn finish(&mut self, memory: &impl Memory) {
         if !core::mem::replace(&mut self.over, true) {
             self.tail = memory.load_tail();
         }
     }
 
-    /// Whether there is something. Costs a look at one counter.
+    /// Returns whether the ring has bytes to take. Costs at most one load of a shared counter.
     pub fn has_some(&self, memory: &impl Memory) -> bool {
         self.tail != self.head || (!self.over && memory.load_tail() != self.head)
     }
 
-    /// Whether a message has come in part.
+    /// Returns whether a message was received in part.
     pub fn has_begun(&self) -> bool {
         self.open.is_some()
     }
 
-    /// The next piece, which stays.
+    /// Returns the next piece and leaves it in the ring.
     ///
     /// # Errors
     ///
-    /// [`Lie`].
+    /// - [`Lie`] if the sender's counter or the head is impossible.
     pub fn peek(&mut self, memory: &impl Memory) -> Result<Option<Piece>, Lie> {
         if self.tail == self.head && !self.over {
             self.tail = memory.load_tail();
@@ -289,7 +294,7 @@ impl Receiver {
             (false, Some(open)) if !written && data.is_none() => open,
             _ => return Err(Lie),
         };
-        // It goes on, and not beyond the end.
+        // A piece must make progress and must not exceed its message.
         let fits = match written {
             true => len == 0,
             false => (len != 0 || total == 0) && u64::from(len) <= total - at,
@@ -306,7 +311,7 @@ impl Receiver {
         }))
     }
 
-    /// Takes the piece that [`Receiver::peek`] has just shown; `copy` as in [`Sender::put`].
+    /// Takes the piece that the last [`Receiver::peek`] returned; `copy` as in [`Sender::put`].
     pub fn take(&mut self, memory: &impl Memory, piece: &Piece, copy: impl FnMut(u32, u32, u32)) {
         parts(self.size, self.head.wrapping_add(HEAD), piece.len, copy);
         self.head = self.head.wrapping_add(space(piece.len));
@@ -315,13 +320,14 @@ impl Receiver {
         self.open = (!piece.is_last()).then_some((piece.total, came, piece.data));
     }
 
-    /// Says that it sleeps until something comes. It looks again before it does.
+    /// Sets the receiver's sleep flag. The caller looks again with [`Receiver::peek`] before it
+    /// sleeps.
     pub fn sleep(&self, memory: &impl Memory) {
         memory.set_asleep(End::Receiver, true);
         memory.fence();
     }
 
-    /// After one or more pieces: whether the sender is to be woken.
+    /// Returns whether the caller must wake the sender. To be called after one or more pieces.
     pub fn wakes(&self, memory: &impl Memory) -> bool {
         memory.fence();
         memory.asleep(End::Sender) && memory.set_asleep(End::Sender, false)

@@ -1,41 +1,43 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! Ranges within ranges, pages, and memory that consists of runs.
 //!
-//! All numbers are bytes unless said otherwise. Nothing here overflows or panics, whatever the
+//! Numbers are bytes unless stated otherwise. No function here overflows or panics, whatever the
 //! input.
 
 /// Why a range was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeError {
-    /// It has no bytes, and none is not allowed here.
+    /// The range is empty, but must not be.
     Empty,
-    /// Offset plus length is more than 64 bits hold.
+    /// Offset plus length exceeds 64 bits.
     Overflow,
-    /// It ends behind the end of what it should lie in.
+    /// The range ends beyond the end of the whole.
     OutOfBounds,
 }
 
-/// `[offset, offset + len)`, known to lie within what it was checked against.
+/// A range `[offset, offset + len)` that was checked to lie within a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubRange {
     /// First byte.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
 impl SubRange {
-    /// The byte behind the last. Cannot overflow: [`sub_range`] saw to it.
+    /// Returns the first byte after the range. Cannot overflow: [`sub_range`] has checked the sum.
     pub const fn end(&self) -> u64 {
         self.offset.wrapping_add(self.len)
     }
 }
 
-/// Checks that `[offset, offset + len)` lies within `[0, of)`. No bytes are fine, also at the end.
+/// Checks that `[offset, offset + len)` lies within `[0, of)`. An empty range is valid, also at the
+/// end.
 ///
 /// # Errors
 ///
-/// [`RangeError::Overflow`], [`RangeError::OutOfBounds`].
+/// - [`RangeError::Overflow`] if `offset + len` exceeds 64 bits.
+/// - [`RangeError::OutOfBounds`] if the range ends beyond `of`.
 pub const fn sub_range(offset: u64, len: u64, of: u64) -> Result<SubRange, RangeError> {
     match offset.checked_add(len) {
         None => Err(RangeError::Overflow),
@@ -44,11 +46,11 @@ pub const fn sub_range(offset: u64, len: u64, of: u64) -> Result<SubRange, Range
     }
 }
 
-/// [`sub_range`] of at least one byte, as keys need it.
+/// As [`sub_range`], but the range must have at least one byte, as a key needs it.
 ///
 /// # Errors
 ///
-/// Those of [`sub_range`], and [`RangeError::Empty`].
+/// The errors of [`sub_range`], and [`RangeError::Empty`] if `len` is 0.
 pub const fn non_empty_sub_range(offset: u64, len: u64, of: u64) -> Result<SubRange, RangeError> {
     if len == 0 {
         return Err(RangeError::Empty);
@@ -56,10 +58,10 @@ pub const fn non_empty_sub_range(offset: u64, len: u64, of: u64) -> Result<SubRa
     sub_range(offset, len, of)
 }
 
-/// How many pages of `1 << page_shift` bytes `[addr, addr + len)` touches.
+/// Returns the number of pages of `1 << page_shift` bytes that `[addr, addr + len)` touches.
 ///
-/// `None`: the range does not fit in an address space of 64 bits (it may end exactly at its end),
-/// or the shift is no shift.
+/// Returns `None` if the range exceeds the 64-bit address space (it may end exactly at the end), or
+/// if `page_shift` is 64 or more.
 pub const fn pages_spanned(addr: u64, len: u64, page_shift: u32) -> Option<u64> {
     if page_shift >= u64::BITS {
         return None;
@@ -71,28 +73,30 @@ pub const fn pages_spanned(addr: u64, len: u64, page_shift: u32) -> Option<u64> 
         None => None,
         Some(last) => match ((last >> page_shift) - (addr >> page_shift)).checked_add(1) {
             Some(pages) => Some(pages),
-            // Only with pages of one byte and all 2^64 of them, which a `len` cannot say.
+            // Not reachable: only 2^64 pages of one byte overflow, and `len` is below 2^64.
             None => None,
         },
     }
 }
 
-/// A run: bytes that are contiguous in one way or another. Memory is a list of runs laid end to end,
-/// e.g. physically contiguous pieces.
+/// A run of contiguous bytes. Memory is a list of runs laid end to end, e.g. physically contiguous
+/// parts.
 ///
-/// Each starts where the one before ends, and the first at 0. An implementation that breaks this gets
-/// wrong pieces, never a panic.
+/// The first run starts at 0, and each other run starts at the end of the one before. An
+/// implementation that breaks this rule gets wrong pieces, never a panic.
 pub trait Run {
-    /// Where it starts in the whole.
+    /// Returns the start of the run in the whole.
     fn start(&self) -> u64;
 
-    /// Its bytes; 1 or more.
+    /// Returns the length of the run in bytes, at least 1.
     fn bytes(&self) -> u64;
 }
 
-/// The run that `offset` lies in: the last one that starts at or before it. `None` without one.
+/// Returns the index of the run that contains `offset`: the last run that starts at or before it.
+/// Returns `None` if there is no such run.
 ///
-/// An offset behind the end is in the last run here; the length of the whole is the caller's.
+/// An offset beyond the end yields the last run, because the length of the whole is not checked
+/// here.
 pub fn run_at<R: Run>(runs: &[R], offset: u64) -> Option<usize> {
     runs.partition_point(|run| run.start() <= offset)
         .checked_sub(1)
@@ -101,18 +105,18 @@ pub fn run_at<R: Run>(runs: &[R], offset: u64) -> Option<usize> {
 /// The part of one run that a range covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece<'a, R> {
-    /// Which run.
+    /// The run.
     pub run: &'a R,
-    /// First byte, counted from the run's start.
+    /// First byte, counted from the start of the run.
     pub offset: u64,
-    /// Bytes; never 0.
+    /// Length in bytes; never 0.
     pub len: u64,
 }
 
-/// Cuts a range into its [`Piece`]s, in order. Made by [`pieces`]; by default of nothing.
+/// Iterator over the [`Piece`]s of a range, in order. Returned by [`pieces`]; empty by default.
 pub struct Pieces<'a, R> {
     runs: core::slice::Iter<'a, R>,
-    /// Bytes of the next run that come before the range.
+    /// Bytes of the next run before the start of the range.
     before: u64,
     left: u64,
 }
@@ -131,7 +135,7 @@ impl<R> Default for Pieces<'_, R> {
 ///
 /// # Errors
 ///
-/// Those of [`sub_range`].
+/// The errors of [`sub_range`].
 pub fn pieces<R: Run>(runs: &[R], offset: u64, len: u64) -> Result<Pieces<'_, R>, RangeError> {
     let total = runs
         .last()

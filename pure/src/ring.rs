@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! First in, first out, in storage the caller provides.
+//! First-in-first-out queue in storage that the caller provides.
 //!
-//! The storage is anything that derefs to a slice of `Option<T>` (a vector, a box, a borrowed
-//! array); nothing is allocated here, so pushing works under any lock. It grows by being handed
-//! larger storage, which the caller made before it took the lock.
+//! The storage is any type that dereferences to a slice of `Option<T>` (a vector, a box, a borrowed
+//! array). The queue allocates nothing, so `push` works under any lock. To grow the queue, the
+//! caller allocates larger storage before it takes the lock, and then calls
+//! [`FixedRing::replace_storage`].
 
 use core::ops::DerefMut;
 
@@ -11,8 +12,8 @@ use core::ops::DerefMut;
 ///
 /// # Invariants
 ///
-/// `len` items lie in the cells from `head` on, wrapping at the end; all other cells are `None`.
-/// `head` is within the storage, or 0.
+/// - `len` items lie in the cells from `head` on, wrapping at the end; all other cells are `None`.
+/// - `head` is within the storage, or 0.
 pub struct FixedRing<S> {
     cells: S,
     head: usize,
@@ -20,7 +21,8 @@ pub struct FixedRing<S> {
 }
 
 impl<T, S: DerefMut<Target = [Option<T>]>> FixedRing<S> {
-    /// A queue in `cells`, empty: whatever they hold is dropped. Its capacity is their number.
+    /// Returns an empty queue in `cells`, whose length is the capacity. Items in `cells` are
+    /// dropped.
     pub fn new(mut cells: S) -> Self {
         for cell in cells.iter_mut() {
             *cell = None;
@@ -32,29 +34,29 @@ impl<T, S: DerefMut<Target = [Option<T>]>> FixedRing<S> {
         }
     }
 
-    /// Items it can hold.
+    /// Returns the maximum number of items.
     pub fn capacity(&self) -> usize {
         self.cells.len()
     }
 
-    /// Items waiting.
+    /// Returns the number of items in the queue.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether none waits.
+    /// Returns whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether there is no room.
+    /// Returns whether the queue is full.
     pub fn is_full(&self) -> bool {
         self.len >= self.cells.len()
     }
 
-    /// The cell of the item `nth` from the front; `nth` below the capacity.
+    /// Returns the cell of the `nth` item from the front; `nth` is below the capacity.
     fn index(&self, nth: usize) -> usize {
-        // Storage is at most isize::MAX cells, so that the sum does not overflow.
+        // Cannot overflow: a slice has at most `isize::MAX` cells.
         let sum = self.head + nth;
         if sum >= self.cells.len() {
             sum - self.cells.len()
@@ -67,7 +69,7 @@ impl<T, S: DerefMut<Target = [Option<T>]>> FixedRing<S> {
     ///
     /// # Errors
     ///
-    /// Gives the item back when there is no room.
+    /// - Returns the item if the queue is full.
     pub fn push(&mut self, item: T) -> Result<(), T> {
         if self.is_full() {
             return Err(item);
@@ -81,11 +83,11 @@ impl<T, S: DerefMut<Target = [Option<T>]>> FixedRing<S> {
         Ok(())
     }
 
-    /// Adds an item at the front: one that was taken and is not done with.
+    /// Adds an item at the front, such as one that was popped and is not complete.
     ///
     /// # Errors
     ///
-    /// Gives the item back when there is no room.
+    /// - Returns the item if the queue is full.
     pub fn push_front(&mut self, item: T) -> Result<(), T> {
         if self.is_full() {
             return Err(item);
@@ -100,7 +102,7 @@ impl<T, S: DerefMut<Target = [Option<T>]>> FixedRing<S> {
         Ok(())
     }
 
-    /// Takes the item at the front.
+    /// Removes and returns the item at the front.
     pub fn pop(&mut self) -> Option<T> {
         let item = self.cells.get_mut(self.head)?.take()?;
         self.head = self.index(1);
@@ -108,17 +110,17 @@ impl<T, S: DerefMut<Target = [Option<T>]>> FixedRing<S> {
         Some(item)
     }
 
-    /// The item at the front.
+    /// Returns the item at the front.
     pub fn peek(&self) -> Option<&T> {
         self.cells.get(self.head)?.as_ref()
     }
 
-    /// The item at the front, to change.
+    /// Returns the item at the front for modification.
     pub fn peek_mut(&mut self) -> Option<&mut T> {
         self.cells.get_mut(self.head)?.as_mut()
     }
 
-    /// The items from front to back.
+    /// Iterates over the items from front to back.
     pub fn iter<'a>(&'a self) -> impl Iterator<Item = &'a T> + 'a
     where
         T: 'a,
@@ -128,11 +130,11 @@ impl<T, S: DerefMut<Target = [Option<T>]>> FixedRing<S> {
 
     /// Moves the items, in order, to `cells` and returns the old storage, empty.
     ///
-    /// Whatever `cells` held is dropped.
+    /// Items in `cells` are dropped.
     ///
     /// # Errors
     ///
-    /// Gives `cells` back, untouched, when the items have no room there.
+    /// - Returns `cells` unchanged if its length is below the number of items.
     pub fn replace_storage(&mut self, mut cells: S) -> Result<S, S> {
         if cells.len() < self.len {
             return Err(cells);
@@ -140,7 +142,7 @@ impl<T, S: DerefMut<Target = [Option<T>]>> FixedRing<S> {
         for cell in cells.iter_mut() {
             *cell = self.pop();
         }
-        // All items are moved, as there are at least as many cells.
+        // All items were moved, because `cells` has at least as many places.
         let mut moved = Self {
             len: cells.iter().take_while(|cell| cell.is_some()).count(),
             cells,

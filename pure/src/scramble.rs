@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Numbers that cannot be guessed and never repeat: a counter, scrambled by a secret permutation.
+//! Unpredictable numbers that never repeat: a counter, encrypted with a secret permutation.
 //!
-//! The permutation is the block cipher Speck64/128 (Beaulieu et al., 2013). Each number stands for
-//! one plain number and back, so what does not repeat before does not repeat after, and who does
-//! not know the secret cannot tell a next one from chance.
+//! The permutation is the block cipher Speck64/128 (Beaulieu et al., 2013). A permutation maps
+//! different counters to different numbers. A party without the secret cannot tell the next number
+//! from a random one.
 
 /// Rounds of Speck64/128.
 const ROUNDS: usize = 27;
@@ -19,7 +19,7 @@ const fn round(x: u32, y: u32, key: u32) -> (u32, u32) {
 }
 
 const fn halves(number: u64) -> (u32, u32) {
-    // CAST: The low half is meant.
+    // CAST: Takes the low half.
     ((number >> 32) as u32, number as u32)
 }
 
@@ -29,9 +29,9 @@ const fn whole(x: u32, y: u32) -> u64 {
 }
 
 impl Scramble {
-    /// The one of this secret.
+    /// Returns the permutation of this secret.
     pub fn new(secret: u128) -> Self {
-        // CAST: Each takes its own quarter.
+        // CAST: Takes one quarter each.
         let quarter = |n: u32| (secret >> (32 * n)) as u32;
         let mut more = [quarter(1), quarter(2), quarter(3)];
         let mut key = quarter(0);
@@ -46,7 +46,7 @@ impl Scramble {
         Self { keys }
     }
 
-    /// What stands for `plain`.
+    /// Returns the number that `plain` is mapped to.
     pub fn scramble(&self, plain: u64) -> u64 {
         let (mut x, mut y) = halves(plain);
         for key in &self.keys {
@@ -55,7 +55,7 @@ impl Scramble {
         whole(x, y)
     }
 
-    /// What `number` stands for.
+    /// Returns the plain number that is mapped to `number`.
     pub fn plain(&self, number: u64) -> u64 {
         let (mut x, mut y) = halves(number);
         for key in self.keys.iter().rev() {

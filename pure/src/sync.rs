@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Atomics and cells: `core`'s, or loom's when loom checks every interleaving.
+//! Atomics and cells: those of `core`, or those of loom when loom checks every interleaving.
 
 #[cfg(not(loom))]
 pub(super) use core::sync::atomic::{
@@ -37,7 +37,8 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Defines a constructor that is `const`, except under loom, whose types cannot be.
+/// Defines a constructor that is `const`, except under loom, whose types have no `const`
+/// constructors.
 macro_rules! const_fn {
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($args:tt)*) -> $ret:ty $body:block) => {
         $(#[$meta])*

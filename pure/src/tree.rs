@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! The modules, as both compilers see them.
 //!
-//! | module | decides |
+//! | module | contents |
 //! |---|---|
-//! | [`addr`] | which socket addresses can mean the same place |
-//! | [`atomic`] | what an atomic operation makes of a value |
-//! | [`blk`] | what kfblk's two ends say, and which key a byte of a disk is behind |
-//! | [`copysize`] | how much of a structure that may have grown is copied |
-//! | [`cqring`] | whether a completion has room, where it goes, what a program reads |
-//! | [`gate`] | who may still enter, and who is the last to leave |
-//! | [`grant`] | whom a grant of an auth key covers, how much, how long |
-//! | [`hold`] | which operations that are held back may go |
-//! | [`info`] | what a provider's offer and a caller's hints have in common |
-//! | [`key`] | the life of a key slot |
-//! | [`pairs`] | which bytes go where, when both ends are in pieces |
-//! | [`pipe`] | what two programs put into a ring of bytes that they share |
-//! | [`proof`] | what peers say to each other to prove that they have an auth key |
-//! | [`range`] | what part of what lies where |
-//! | [`rights`] | which access implies, needs or allows which |
-//! | [`ring`] | first in, first out, in bounded storage |
-//! | [`scramble`] | which number stands for which, that nobody can guess |
-//! | [`slot`] | a table cell that is read without a lock |
-//! | [`spent`] | which keys of a hardware slot have been given out |
+//! | [`addr`] | matching of socket addresses |
+//! | [`atomic`] | results of atomic operations |
+//! | [`blk`] | kfblk's wire protocol, and the mapping from bytes of a disk to keys |
+//! | [`copysize`] | copy rule of structures that may have grown |
+//! | [`cqring`] | accounting of a completion ring, and the program's reader |
+//! | [`gate`] | user count of an object that can be closed |
+//! | [`grant`] | tasks that a grant covers, its limits and its end |
+//! | [`hold`] | queue of deferred operations |
+//! | [`info`] | matching of a provider's offer with a caller's hints |
+//! | [`key`] | state machine of a key slot |
+//! | [`key_values`] | already-issued key values of a hardware slot |
+//! | [`pairs`] | copy plan between two lists of runs |
+//! | [`pipe`] | messages in a byte ring that two processes share |
+//! | [`proof`] | messages of the auth handshake |
+//! | [`range`] | ranges, pages and runs |
+//! | [`rights`] | rules between access rights |
+//! | [`ring`] | first-in-first-out queue in bounded storage |
+//! | [`scramble`] | unpredictable numbers that never repeat |
+//! | [`sendq`] | scheduler of a send queue that one party runs at a time |
+//! | [`slot`] | a cell of the handle table, read without a lock |
 //! | [`wire`] | application data in connection messages |
 
 pub mod addr;
@@ -34,6 +35,7 @@ pub mod grant;
 pub mod hold;
 pub mod info;
 pub mod key;
+pub mod key_values;
 pub mod pairs;
 pub mod pipe;
 pub mod proof;
@@ -41,7 +43,7 @@ pub mod range;
 pub mod rights;
 pub mod ring;
 pub mod scramble;
+pub mod sendq;
 pub mod slot;
-pub mod spent;
 mod sync;
 pub mod wire;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Every interleaving and every permitted reordering of the lock-free parts, by loom.
+//! loom runs every interleaving and every permitted reordering of the lock-free parts.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p kfabric-pure --test loom --release`
 
@@ -21,7 +21,7 @@ use loom::{
     thread,
 };
 
-/// Something that only those inside may touch; loom reports whoever touches it unordered.
+/// Data that only users inside the gate may access. loom reports an unordered access.
 struct Guarded {
     gate: Gate,
     lasts: AtomicUsize,
@@ -39,7 +39,7 @@ impl Guarded {
 
     fn use_it(&self) {
         if self.gate.enter() {
-            // SAFETY: Shared access; loom checks that nobody frees it meanwhile.
+            // SAFETY: Shared access; loom checks that no other thread frees the data meanwhile.
             assert_eq!(self.data.with(|data| unsafe { *data }), 1);
             if self.gate.exit() {
                 self.free();
@@ -55,16 +55,16 @@ impl Guarded {
     }
 
     fn free(&self) {
-        // SAFETY: Exclusive access is what is being tested; loom checks it.
+        // SAFETY: Exclusive access is the property under test; loom checks it.
         self.data.with_mut(|data| unsafe { *data = 0 });
-        // After the access: these load with acquire order and would hide its lack.
+        // After the access, because these loads have acquire order and would hide a missing one.
         assert!(self.gate.is_drained());
         assert!(!self.gate.enter());
         self.lasts.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// Of a child that opens and a parent that closes, exactly one gets its way.
+/// A child enters while the parent closes: exactly one of them succeeds.
 #[test]
 fn gate_a_child_or_the_close() {
     loom::model(|| {
@@ -118,7 +118,7 @@ fn gate_two_closers() {
     });
 }
 
-/// A closer that waits for the drained gate by looking, not by being told.
+/// A closer polls for the drained gate instead of using the result of `exit`.
 #[test]
 fn gate_a_watched_drain_is_ordered() {
     loom::model(|| {
@@ -137,7 +137,7 @@ fn gate_a_watched_drain_is_ordered() {
         while !shared.0.is_drained() {
             thread::yield_now();
         }
-        // SAFETY: Exclusive access is what is being tested; loom checks it.
+        // SAFETY: Exclusive access is the property under test; loom checks it.
         shared.1.with_mut(|data| unsafe { *data = 0 });
         user.join().unwrap();
     });
@@ -208,7 +208,7 @@ fn slot_a_stale_handle_while_the_value_changes() {
     });
 }
 
-/// One who lists sees the old value or the new one, whole and by its own generation.
+/// A lister sees the old value or the new one, whole and with its own generation.
 #[test]
 fn slot_a_lister_while_the_value_changes() {
     loom::model(|| {
@@ -245,7 +245,7 @@ fn slot_one_of_two_publishers_gets_in() {
     });
 }
 
-/// A ring in shared memory whose entries may only be touched in turn.
+/// A ring in shared memory. loom checks that accesses to an entry are ordered.
 struct Ring {
     account: Account,
     lock: Mutex<()>,
@@ -254,7 +254,7 @@ struct Ring {
     entries: Vec<UnsafeCell<u32>>,
 }
 
-// SAFETY: That access to `entries` is ordered is what loom checks.
+// SAFETY: loom checks that accesses to `entries` are ordered.
 unsafe impl Sync for Ring {}
 // SAFETY: It holds plain data.
 unsafe impl Send for Ring {}
@@ -279,7 +279,7 @@ impl Ring {
     fn push(&self, value: u32) {
         let _guard = self.lock.lock().unwrap();
         let entry = &self.entries[self.account.slot() as usize];
-        // SAFETY: Exclusive access is what is being tested; loom checks it.
+        // SAFETY: Exclusive access is the property under test; loom checks it.
         entry.with_mut(|entry| unsafe { *entry = value });
         self.head.store(self.account.advance(), Ordering::Release);
     }
@@ -301,12 +301,12 @@ impl RingMemory for Ring {
     }
 
     fn entry(&self, index: u32) -> u32 {
-        // SAFETY: Shared access; loom checks that nobody writes meanwhile.
+        // SAFETY: Shared access; loom checks that no other thread writes meanwhile.
         self.entries[index as usize].with(|entry| unsafe { *entry })
     }
 }
 
-/// One producer goes round a ring of one entry while the program reads it, across the wrap.
+/// One producer fills a ring of one entry again and again while the program reads, across the wrap.
 #[test]
 fn ring_entries_are_read_before_they_are_overwritten() {
     loom::model(|| {
@@ -339,7 +339,7 @@ fn ring_entries_are_read_before_they_are_overwritten() {
     });
 }
 
-/// Two producers, one of which may have to give up, and a program: what was accepted arrives.
+/// Two producers, of which one may be refused, and a reader: every accepted entry arrives.
 #[test]
 fn ring_two_producers_lose_nothing() {
     let mut model = loom::model::Builder::new();
@@ -377,7 +377,7 @@ fn ring_two_producers_lose_nothing() {
     });
 }
 
-/// Of three who reserve at once in a ring of two, and give back, never more than two hold room.
+/// Two threads reserve and return the only entry of a ring: never do both own a reservation.
 #[test]
 fn ring_room_is_never_promised_twice() {
     let mut model = loom::model::Builder::new();
@@ -405,7 +405,7 @@ fn ring_room_is_never_promised_twice() {
     });
 }
 
-/// A number all of whose accesses are in one order. Loom has that of fences alone.
+/// A number whose accesses have one total order. loom gives such an order only to fences.
 struct Ordered(AtomicU64);
 
 impl Ordered {
@@ -437,16 +437,16 @@ impl Ordered {
     }
 }
 
-/// What is held of one connection, as a provider has it (`Path` and `Holds` of kverbs).
+/// Deferred operations of one connection, as in kverbs (`Path` and `Holds`).
 struct Holding {
     holds: Ordered,
     resumed: Ordered,
-    /// Whoever resumes is to look here.
+    /// The resuming party must call `look`.
     noted: Ordered,
-    /// Something is held.
+    /// At least one operation is deferred.
     holding: AtomicBool,
     held: Mutex<Held<Box<[Option<Waiting>]>>>,
-    /// What went, in order.
+    /// The released slots, in order.
     gone: Mutex<Vec<u32>>,
 }
 
@@ -504,7 +504,7 @@ impl Holding {
     }
 }
 
-/// Of one who posts and one who resumes, one sees that the operation may go.
+/// One thread posts and another resumes: at least one of them releases the operation.
 #[test]
 fn hold_nothing_stays_when_it_was_resumed() {
     loom::model(|| {
@@ -520,7 +520,7 @@ fn hold_nothing_stays_when_it_was_resumed() {
     });
 }
 
-/// Two operations, each behind a hold of its own, and a worker that ends both: they go in order.
+/// Two operations with one hold each, and a worker that resumes both: they are released in order.
 #[test]
 fn hold_two_holds_one_after_the_other() {
     let mut model = loom::model::Builder::new();
@@ -539,12 +539,12 @@ fn hold_two_holds_one_after_the_other() {
         shared.holds.add();
         shared.post(1);
         worker.join().unwrap();
-        // The second hold may have begun when it had ended.
+        // The second hold may have begun after the first one ended.
         shared.all_have_gone(&[0, 1]);
     });
 }
 
-/// Two who post at once, on one connection: what both leave goes, and only once.
+/// Two threads post on one connection at the same time: each operation is released exactly once.
 #[test]
 fn hold_two_who_post() {
     let mut model = loom::model::Builder::new();
@@ -570,7 +570,7 @@ fn hold_two_who_post() {
     });
 }
 
-/// The ring of two programs.
+/// A ring that two processes share.
 struct Piped {
     tail: AtomicU32,
     head: AtomicU32,
@@ -640,7 +640,7 @@ fn note(data: u32) -> Piece {
     }
 }
 
-/// A receiver that finds nothing and sleeps is woken, and then finds what was put in.
+/// A receiver that finds nothing and sleeps is woken, and then finds the message.
 #[test]
 fn pipe_no_message_is_slept_over() {
     loom::model(|| {
@@ -664,7 +664,7 @@ fn pipe_no_message_is_slept_over() {
             came = receiver.peek(&*shared).unwrap();
         }
         if came.is_none() {
-            // It would sleep for good if nobody woke it.
+            // If the receiver were not woken, it would sleep for ever.
             while !woken.load(Ordering::Acquire) {
                 thread::yield_now();
             }
@@ -675,7 +675,7 @@ fn pipe_no_message_is_slept_over() {
     });
 }
 
-/// A sender that finds no room and sleeps is woken, and then finds room.
+/// A sender that finds the ring full and sleeps is woken, and then finds space.
 #[test]
 fn pipe_no_room_is_slept_over() {
     loom::model(|| {
@@ -710,7 +710,7 @@ fn pipe_no_room_is_slept_over() {
             room = sender.room(&*shared, 0).unwrap();
         }
         assert_eq!(room, Some(0));
-        // It goes where the first one was, which has been looked at.
+        // The new piece replaces the first one, which was taken.
         sender.put(&*shared, &note(99), |_, _, _| {});
         receiver.join().unwrap();
     });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note
-//! Makes the C header from `abi.rs`: structures and constants by cbindgen, call numbers from the
-//! table of calls, and checks of every size and offset.
+//! Generates the C header from `abi.rs`: structures and constants by cbindgen, call numbers from
+//! the table of calls, and checks of every size and offset.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -17,11 +17,11 @@ const TOP: &str = "\
  * Generated from uapi/src/abi.rs by `cargo run -p kfabric-uapi --features header --bin gen-header`;
  * do not edit.
  *
- * The rules of every call: a structure starts with its size and flags. The kernel copies the
- * smaller of the two sizes; a tail that it does not know must be zero (E2BIG), a missing tail
- * counts as zero, a size below the first version's is EINVAL. Unknown flags and non-zero reserved
- * fields are EINVAL. A handle names an object of one open file and is never used again. A call that
- * fails changes nothing.
+ * Rules of every call: a structure starts with its size and flags. The kernel copies the smaller of
+ * its own size and the caller's. Bytes beyond the kernel's size must be zero (E2BIG); missing bytes
+ * count as zero. A size below the structure's first version is EINVAL. Unknown flags and non-zero
+ * reserved fields are EINVAL. A handle names an object of one open file and is never reused. A call
+ * that fails changes nothing.
  */
 #ifndef _UAPI_KFABRIC_H
 #define _UAPI_KFABRIC_H
@@ -33,7 +33,7 @@ const TOP: &str = "\
 
 const BOTTOM: &str = "\n#endif /* _UAPI_KFABRIC_H */\n";
 
-/// `InfoEntry` as `info_entry`.
+/// Converts a name such as `InfoEntry` to `info_entry`.
 fn snake(name: &str) -> String {
     let mut out = String::new();
     for c in name.chars() {
@@ -45,23 +45,24 @@ fn snake(name: &str) -> String {
     out
 }
 
-/// The C name of a structure.
+/// Returns the C name of a structure.
 fn tag(name: &str) -> String {
-    // Two Rust types for one C structure read oddly in C: the second says what it is for.
+    // `ObjectCall` and `ObjectCall2` have the same fields; in C the second one is named by its
+    // call.
     match name {
         "ObjectCall2" => "kfi_key_revoke".to_owned(),
         name => format!("kfi_{}", snake(name)),
     }
 }
 
-/// Turns Rust's documentation into C's: no links, C names.
+/// Converts Rust documentation to C comments: without links, with C names.
 fn comments(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some(at) = rest.find('[') {
         out.push_str(&rest[..at]);
         rest = &rest[at..];
-        // `[`Name`]` or `[`Name::field`]`.
+        // The link is [`Name`] or [`Name::field`].
         let linked = rest.strip_prefix("[`").and_then(|r| r.split_once("`]"));
         match linked {
             Some((name, after)) if !name.contains('\n') => {
@@ -75,7 +76,7 @@ fn comments(text: &str) -> String {
         }
     }
     out.push_str(rest);
-    // What Rust computes, C says by its own operator.
+    // Sizes are written with C's `sizeof`.
     for (name, _, _) in LAYOUTS {
         out = out.replace(
             &format!("size_of::<{name}>()"),
@@ -98,7 +99,7 @@ fn c_name(name: &str) -> String {
     }
 }
 
-/// Structures and constants.
+/// Generates structures and constants.
 fn bindings(source: &Path) -> Result<String, String> {
     let mut config = cbindgen::Config {
         language: cbindgen::Language::C,
@@ -112,7 +113,7 @@ fn bindings(source: &Path) -> Result<String, String> {
         .iter()
         .map(|(name, _, _)| ((*name).to_owned(), tag(name)));
     config.export.rename = tags.collect::<HashMap<_, _>>();
-    // Whether a call uses it or not.
+    // Include also structures that no call uses.
     config.export.include = LAYOUTS
         .iter()
         .map(|(name, _, _)| (*name).to_owned())
@@ -128,7 +129,7 @@ fn bindings(source: &Path) -> Result<String, String> {
     String::from_utf8(out).map_err(|e| e.to_string())
 }
 
-/// The kernel's types, for C programs of any standard.
+/// Replaces C99 integer types by the kernel's types, which C programs of any standard can use.
 fn kernel_types(text: &str) -> String {
     let pairs = [
         ("uint8_t", "__u8"),
@@ -144,7 +145,7 @@ fn kernel_types(text: &str) -> String {
         .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
 }
 
-/// Gives shifts and large numbers a type that holds them.
+/// Adds a type suffix to shifts and large numbers.
 fn constants(text: &str) -> String {
     let value = |line: &str| {
         let (name, value) = line.strip_prefix("#define ")?.split_once(' ')?;
@@ -165,7 +166,7 @@ fn constants(text: &str) -> String {
     lines.collect::<String>().replace("UINT64_MAX", "(~0ULL)")
 }
 
-/// Comments as the kernel writes them, tabs for indentation.
+/// Formats comments in kernel style, with tabs for indentation.
 fn kernel_style(text: &str) -> String {
     let mut out = String::new();
     let mut lines = text.lines();
@@ -198,10 +199,10 @@ fn kernel_style(text: &str) -> String {
     out
 }
 
-/// Numbers of the calls.
+/// Generates the numbers of the calls.
 fn calls() -> String {
     let mut out = String::from(
-        "/* The calls. The low byte selects one; the size is its first version's. */\n",
+        "/* The calls. The low byte selects one; the size is that of the first version. */\n",
     );
     for (number, name) in KFI_IOCTLS {
         let (nr, size) = (number & 0xff, (number >> 16) & 0x3fff);
@@ -215,10 +216,10 @@ fn calls() -> String {
     out
 }
 
-/// Checks that C sees what Rust sees.
+/// Generates checks that C and Rust agree on the layout.
 fn checks() -> String {
     let mut out = String::from(
-        "/* C sees what the kernel sees. */\n\
+        "/* Sizes, offsets and values are those of the kernel. */\n\
          #if defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L\n",
     );
     for (name, size, fields) in LAYOUTS {
@@ -244,14 +245,14 @@ fn checks() -> String {
     out
 }
 
-/// The header.
+/// Generates the header.
 ///
 /// # Errors
 ///
-/// What cbindgen says of the source.
+/// - The message of cbindgen if the source cannot be parsed.
 pub(crate) fn generate(source: &Path) -> Result<String, String> {
     let body = kernel_style(&constants(&kernel_types(&comments(&bindings(source)?))));
-    // The numbers of the calls use the type byte, which is among the constants.
+    // The numbers of the calls need the type byte, so they follow the constants.
     Ok(format!(
         "{TOP}{}\n{}\n{}{BOTTOM}",
         body.trim(),

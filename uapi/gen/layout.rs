@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note
-//! Where every field of every structure lies, as the compiler has it.
+//! Sizes and field offsets of every structure, as the Rust compiler computes them.
 //!
 //! Shared by the header's generator and by the test that compares it with `uapi.txt`.
 
@@ -10,7 +10,7 @@ pub(crate) type Layout = (&'static str, usize, &'static [(&'static str, usize)])
 
 macro_rules! layouts {
     ($($ty:ident { $($field:ident,)* })*) => {
-        /// Every structure of the interface, in the order of `abi.rs`.
+        /// All structures of the interface, in the order of `abi.rs`.
         pub(crate) const LAYOUTS: &[Layout] = &[$((
             stringify!($ty),
             size_of::<kfabric_uapi::$ty>(),
@@ -193,7 +193,7 @@ layouts! {
 
 macro_rules! constants {
     ($($name:ident,)*) => {
-        /// Every constant of the interface but the calls' numbers, in the order of `abi.rs`.
+        /// All constants of the interface except the calls' numbers, in the order of `abi.rs`.
         pub(crate) const CONSTANTS: &[(&str, u64)] =
             &[$((stringify!($name), kfabric_uapi::$name as u64)),*];
     };
@@ -225,6 +225,7 @@ constants! {
     KFI_ATOMIC_MSWAP, KFI_TYPE_FABRIC, KFI_TYPE_DOMAIN, KFI_TYPE_EQ, KFI_TYPE_CQ, KFI_TYPE_CNTR,
     KFI_TYPE_PEP, KFI_TYPE_EP, KFI_TYPE_REGION, KFI_TYPE_KEY, KFI_TYPE_CONNREQ, KFI_STATE_NEW,
     KFI_STATE_ENABLED, KFI_STATE_CONNECTING, KFI_STATE_CONNECTED, KFI_STATE_DOWN, KFI_AUTH_KEY_MAX,
+    KFI_AUTH_KEY_SAFE,
     KFI_PEP_AUTH_KEYS_MAX, KFI_AUTH_CM_DATA, KFI_AUTH_OPEN, KFI_AUTH_ENFORCE, KFI_AUTH_SET_MODE,
     KFI_AUTH_SET_TIMEOUT, KFI_AUTH_SET_DENY, KFI_AUTH_SET_ASKS, KFI_AUTH_EP, KFI_AUTH_KEYS,
     KFI_MATCH_UID, KFI_MATCH_GID, KFI_MATCH_CGROUP, KFI_MATCH_NETNS, KFI_MATCH_PROCESS,

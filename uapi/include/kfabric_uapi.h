@@ -5,11 +5,11 @@
  * Generated from uapi/src/abi.rs by `cargo run -p kfabric-uapi --features header --bin gen-header`;
  * do not edit.
  *
- * The rules of every call: a structure starts with its size and flags. The kernel copies the
- * smaller of the two sizes; a tail that it does not know must be zero (E2BIG), a missing tail
- * counts as zero, a size below the first version's is EINVAL. Unknown flags and non-zero reserved
- * fields are EINVAL. A handle names an object of one open file and is never used again. A call that
- * fails changes nothing.
+ * Rules of every call: a structure starts with its size and flags. The kernel copies the smaller of
+ * its own size and the caller's. Bytes beyond the kernel's size must be zero (E2BIG); missing bytes
+ * count as zero. A size below the structure's first version is EINVAL. Unknown flags and non-zero
+ * reserved fields are EINVAL. A handle names an object of one open file and is never reused. A call
+ * that fails changes nothing.
  */
 #ifndef _UAPI_KFABRIC_H
 #define _UAPI_KFABRIC_H
@@ -22,12 +22,10 @@
  */
 #define KFI_IOC_TYPE 191
 
-/*
- * Version of this interface as struct kfi_info_entry's abi reports it. It only tells; nothing depends on it.
- */
+/* Version of this interface, as struct kfi_info_entry's abi reports it. For information only. */
 #define KFI_ABI_VERSION 1
 
-/* The API version that info entries speak: libfabric 2.0 as FI_VERSION(2, 0). */
+/* API version of info entries: libfabric 2.0, as FI_VERSION(2, 0). */
 #define KFI_API_VERSION (2 << 16)
 
 /* Endpoint type: reliable, connected, message oriented (FI_EP_MSG). */
@@ -36,90 +34,112 @@
 /* Messages: send and receive (FI_MSG). */
 #define KFI_MSG (1ULL << 1)
 
-/* One-sided operations (FI_RMA). */
+/* RMA: one-sided operations (FI_RMA). */
 #define KFI_RMA (1ULL << 2)
 
 /*
- * Atomics (FI_ATOMIC). As access: peers may use the memory for them; takes
- * KFI_REMOTE_READ and KFI_REMOTE_WRITE with it.
+ * Atomics (FI_ATOMIC). As access right: peers may use the memory for atomics; requires
+ * KFI_REMOTE_READ and KFI_REMOTE_WRITE too.
  */
 #define KFI_ATOMIC (1ULL << 4)
 
-/* May read remotely, or allows local... see each use (FI_READ). */
+/*
+ * Endpoints can initiate reads. As access right: the memory may be the destination of a read
+ * (FI_READ).
+ */
 #define KFI_READ (1ULL << 8)
 
-/* May write remotely (FI_WRITE). */
+/*
+ * Endpoints can initiate writes. As access right: the memory may be the source of a write
+ * (FI_WRITE).
+ */
 #define KFI_WRITE (1ULL << 9)
 
-/* May receive, or: for the receiving side (FI_RECV). */
+/*
+ * Endpoints can receive. As access right: the memory may receive a message. In binds: the receive
+ * side (FI_RECV).
+ */
 #define KFI_RECV (1ULL << 10)
 
-/* May send, or: for the sending side (FI_SEND, equal to FI_TRANSMIT in binds below). */
+/*
+ * Endpoints can send. As access right: the memory may be the source of a message. In binds: the
+ * transmit side (FI_SEND, equal to FI_TRANSMIT).
+ */
 #define KFI_SEND (1ULL << 11)
 
 /* In binds: the transmit side (FI_TRANSMIT). */
 #define KFI_TRANSMIT KFI_SEND
 
-/* Peers may read (FI_REMOTE_READ). */
+/*
+ * Endpoints can be the target of reads. As access right: peers may read the memory
+ * (FI_REMOTE_READ).
+ */
 #define KFI_REMOTE_READ (1ULL << 12)
 
-/* Peers may write (FI_REMOTE_WRITE). */
+/*
+ * Endpoints can be the target of writes. As access right: peers may write the memory
+ * (FI_REMOTE_WRITE).
+ */
 #define KFI_REMOTE_WRITE (1ULL << 13)
 
-/* An operation carries, or a completion holds, remote completion data (FI_REMOTE_CQ_DATA). */
+/* An operation or a completion has remote completion data (FI_REMOTE_CQ_DATA). */
 #define KFI_REMOTE_CQ_DATA (1ULL << 17)
 
-/* An operation wants a completion entry though its queue is selective (FI_COMPLETION). */
+/* An operation requests a completion entry although its bind is selective (FI_COMPLETION). */
 #define KFI_COMPLETION (1ULL << 24)
 
 /*
- * The payload is taken before the call returns; no completion entry unless KFI_COMPLETION asks for
- * one (FI_INJECT).
+ * The payload is copied before the call returns. The operation has no completion entry unless
+ * KFI_COMPLETION requests one (FI_INJECT).
  */
 #define KFI_INJECT (1ULL << 25)
 
-/* Wait for earlier operations before this one starts (FI_FENCE). */
+/* The operation starts only after the earlier operations (FI_FENCE). */
 #define KFI_FENCE (1ULL << 22)
 
-/* In a bind: entries only for operations with KFI_COMPLETION (FI_SELECTIVE_COMPLETION). */
+/*
+ * In a bind: completion entries only for operations with KFI_COMPLETION
+ * (FI_SELECTIVE_COMPLETION).
+ */
 #define KFI_SELECTIVE_COMPLETION (1ULL << 59)
 
-/* The local peer is on another node (FI_REMOTE_COMM). */
+/* Endpoints can reach peers on other nodes (FI_REMOTE_COMM). */
 #define KFI_REMOTE_COMM (1ULL << 51)
 
-/* The peer may be on this node (FI_LOCAL_COMM). */
+/* Endpoints can reach peers on this node (FI_LOCAL_COMM). */
 #define KFI_LOCAL_COMM (1ULL << 50)
 
 /*
- * kfabric's own: dynamic keys (alloc, assign, revoke) are offered. No libfabric bit has this value.
+ * kfabric's own: the provider supports dynamic keys (alloc, assign, revoke). No libfabric bit has
+ * this value.
  */
 #define KFI_DYNAMIC_KEYS (1ULL << 40)
 
-/* kfabric's own: endpoints may have keys of their own (KFI_EP_OWN_KEYS). */
+/* kfabric's own: endpoints may have endpoint-scoped keys (KFI_EP_OWN_KEYS). */
 #define KFI_EP_KEYS (1ULL << 41)
 
 /*
- * kfabric's own: keys may end by themselves (KFI_KEY_SINGLE_USE). Verbs cannot: no device ends
- * a registration because it was used, and none tells the target that it was.
+ * kfabric's own: the provider supports single-use keys (KFI_KEY_SINGLE_USE). Verbs does not:
+ * no device revokes a registration after its use, or notifies the target of a use.
  */
 #define KFI_SINGLE_USE_KEYS (1ULL << 42)
 
-/* Reads and writes take local memory that is not registered (KFI_UNREGISTERED). */
+/* Reads and writes accept unregistered local memory (KFI_UNREGISTERED). */
 #define KFI_UNREGISTERED_RMA (1ULL << 43)
 
-/* Registration modes (FI_MR_*, fi_mr(3)): local buffers need a region. */
+/* Registration mode (FI_MR_*, fi_mr(3)): local buffers need a region. */
 #define KFI_MR_LOCAL (1ULL << 2)
 
-/* Remote addresses are virtual addresses of the exporter. */
+/* Registration mode: remote addresses are virtual addresses of the exporter. */
 #define KFI_MR_VIRT_ADDR (1ULL << 4)
 
-/* Memory must be backed by pages at registration. */
+/* Registration mode: memory must be backed by pages at registration. */
 #define KFI_MR_ALLOCATED (1ULL << 5)
 
-/* The provider chooses key values. */
+/* Registration mode: the provider chooses key values. */
 #define KFI_MR_PROV_KEY (1ULL << 6)
 
-/* The key of a region that has none (FI_KEY_NOTAVAIL). */
+/* Key value of a region without a key (FI_KEY_NOTAVAIL). */
 #define KFI_KEY_NOTAVAIL (~0ULL)
 
 /* Address format: any socket address (FI_SOCKADDR). */
@@ -131,101 +151,107 @@
 /* Address format: IPv6 (FI_SOCKADDR_IN6). */
 #define KFI_SOCKADDR_IN6 3
 
-/* Protocol: RC queue pairs through rdma_cm (FI_PROTO_RDMA_CM_IB_RC). */
+/* Protocol: RC queue pairs, connected by rdma_cm (FI_PROTO_RDMA_CM_IB_RC). */
 #define KFI_PROTO_RDMA_CM_IB_RC 1
 
 /* Protocol: copies inside one host (FI_PROTO_SHM). */
 #define KFI_PROTO_SHM 14
 
-/* Completion entry holds the context alone (FI_CQ_FORMAT_CONTEXT). */
+/* Completion format: context only (FI_CQ_FORMAT_CONTEXT). */
 #define KFI_CQ_FORMAT_CONTEXT 1
 
-/* … and flags and length (FI_CQ_FORMAT_MSG). */
+/* Completion format: context, flags, length (FI_CQ_FORMAT_MSG). */
 #define KFI_CQ_FORMAT_MSG 2
 
-/* … and buffer and completion data (FI_CQ_FORMAT_DATA). */
+/* Completion format: context, flags, length, buffer, completion data (FI_CQ_FORMAT_DATA). */
 #define KFI_CQ_FORMAT_DATA 3
 
-/* Event: a peer asks to connect (FI_CONNREQ). */
+/* Event: a connection request of a peer (FI_CONNREQ). */
 #define KFI_CONNREQ 1
 
 /* Event: an endpoint is connected (FI_CONNECTED). */
 #define KFI_CONNECTED 2
 
 /*
- * Event: a connection ended (FI_SHUTDOWN); struct kfi_eq_read's err is ENODEV when the device went.
+ * Event: a connection ended (FI_SHUTDOWN). struct kfi_eq_read's err is ENODEV if the device is removed.
  */
 #define KFI_SHUTDOWN 3
 
 /*
- * Event: connecting failed or was refused; struct kfi_eq_read's err and the refuser's data say why. Of a passive
- * endpoint: it listens no more, for the device that its address is on went (ENODEV).
- * (libfabric reports it by fi_eq_readerr; the value is kfabric's own.)
+ * Event: a connect failed or was refused; the reason is in struct kfi_eq_read's err, with the refuser's
+ * data. Of a passive endpoint: it no longer listens, because the device of its address is removed
+ * (ENODEV). libfabric reports this event by fi_eq_readerr; the value is kfabric's own.
  */
 #define KFI_CONN_ERROR 256
 
-/* Bytes in a name, with its NUL. */
+/* Size of a name in bytes, including its NUL. */
 #define KFI_NAME_MAX 64
 
-/* Scatter entries of one operation. */
+/* Maximum number of local buffers of one operation. */
 #define KFI_IOV_MAX 4
 
-/* Operations in one struct kfi_submit. */
+/* Maximum number of operations in one struct kfi_submit. */
 #define KFI_SUBMIT_MAX 1024
 
-/* Bytes of payload in one injected operation, at most; see struct kfi_info_entry's inject_size. */
+/* Maximum payload of one injected operation in bytes; see struct kfi_info_entry's inject_size. */
 #define KFI_INJECT_MAX 64
 
-/* Bytes of application data in a connection request or answer, at most. */
+/* Maximum application data of a connection request or answer in bytes. */
 #define KFI_CM_DATA_MAX 192
 
 /*
- * Key slots reserved in one struct kfi_key_alloc, and entries of a struct kfi_key_assign_many and of a
+ * Maximum number of key slots of one struct kfi_key_alloc, and of entries of one struct kfi_key_assign_many or
  * struct kfi_key_revoke_many.
  */
 #define KFI_KEY_ALLOC_MAX 4096
 
-/* Entries of a completion queue, at most. */
+/* Maximum number of entries of a completion queue. */
 #define KFI_CQ_SIZE_MAX (1ULL << 18)
 
-/* Waiting events of an event queue, at most. */
+/* Maximum number of waiting events of an event queue. */
 #define KFI_EQ_SIZE_MAX (1ULL << 16)
 
 /*
- * Flag of struct kfi_ep_open: the peer reaches by this endpoint what is bound to it (struct kfi_region_reg's ep,
- * struct kfi_key_alloc's ep), and nothing else of its domain; nor does any other endpoint give reach of that
- * (FI_MR_ENDPOINT). Closing the endpoint ends the keys that are bound to it first. In operations
- * of its own it may use regions that are bound to it, and of the others those in few pieces
- * (-EINVAL: this one is not). -EOPNOTSUPP without the capability KFI_EP_KEYS.
+ * Flag of struct kfi_ep_open: endpoint-scoped keys (FI_MR_ENDPOINT).
+ *
+ * The peer of this endpoint can access only regions and keys that are bound to the endpoint
+ * (struct kfi_region_reg's ep, struct kfi_key_alloc's ep). No other endpoint permits access to these. A close of the
+ * endpoint first revokes the keys that are bound to it.
+ *
+ * The endpoint's own operations may use regions that are bound to it. Of other regions they may
+ * use those that consist of few pieces (-EINVAL: too many). -EOPNOTSUPP: the provider lacks
+ * the capability KFI_EP_KEYS.
  */
 #define KFI_EP_OWN_KEYS 1
 
 /*
- * Flag of struct kfi_ep_open: its messages may go through rings that it shares with its peer (struct kfi_ep_rings),
- * if the peer's endpoint has the flag too, the provider can do that (kshm), neither has a counter,
- * and both programs may still pin the memory. Else they go the way that they do without the flag.
+ * Flag of struct kfi_ep_open: messages may use rings that the endpoint shares with its peer (struct kfi_ep_rings).
+ *
+ * Requirements: the peer's endpoint has the flag too, the provider supports rings (kshm), neither
+ * endpoint has a counter, and both programs may pin the memory. Otherwise messages are sent as
+ * without the flag.
  */
 #define KFI_EP_RINGS 2
 
-/* State of struct kfi_ep_rings: there is no connection yet. */
+/* State of struct kfi_ep_rings: not connected yet. */
 #define KFI_RINGS_UNKNOWN 0
 
-/* State of struct kfi_ep_rings: the connection has none. */
+/* State of struct kfi_ep_rings: the connection has no rings. */
 #define KFI_RINGS_NONE 1
 
-/* State of struct kfi_ep_rings: there they are. */
+/* State of struct kfi_ep_rings: the connection has rings. */
 #define KFI_RINGS_SHARED 2
 
-/* Bytes of a ring, with its words (struct kfi_ring_words). */
+/* Size of a ring in bytes, including its words (struct kfi_ring_words). */
 #define KFI_RING_SIZE (68 << 10)
 
-/* Offset of a ring's data, which are the rest of it. */
+/* Offset of the data of a ring; the data extends to the end of the ring. */
 #define KFI_RING_DATA 4096
 
-/* Flag of struct kfi_ep_wake: this end's queues, not the other's. */
+/* Flag of struct kfi_ep_wake: wakes the waiters of this end's queues instead. */
 #define KFI_WAKE_SELF 1
 
-/* Flag of struct kfi_eq_read: leave the event. */
+/* Flag of struct kfi_eq_read: leave the event in the queue. */
 #define KFI_EQ_PEEK 1
 
 /* Reads a counter. */
@@ -243,19 +269,21 @@
 /* Sets a counter's errors. */
 #define KFI_CNTR_SETERR 4
 
-/* Flag of struct kfi_region_reg: no key at registration; keys come by alloc and assign. */
+/*
+ * Flag of struct kfi_region_reg: no key at registration; key slots are reserved and assigned later.
+ */
 #define KFI_REGION_DYNAMIC_KEYS 1
 
 /*
- * Flag of struct kfi_key_assign and struct kfi_key_assign_many: a key ends with the first operation that is done by
- * it; of several at once one is done. The slot can be assigned again then. -EOPNOTSUPP without the
- * capability KFI_SINGLE_USE_KEYS.
+ * Flag of struct kfi_key_assign and struct kfi_key_assign_many: single-use keys. A key is revoked by the first
+ * operation that uses it; of several concurrent operations one succeeds. The slot can then be
+ * assigned again. -EOPNOTSUPP: the provider lacks the capability KFI_SINGLE_USE_KEYS.
  */
 #define KFI_KEY_SINGLE_USE 2
 
 /*
- * Flag of struct kfi_key_assign and struct kfi_key_assign_many: the keys are told at once, and valid before what is
- * posted afterwards.
+ * Flag of struct kfi_key_assign and struct kfi_key_assign_many: key values are returned at once, and the keys are
+ * valid before operations that are posted afterwards.
  */
 #define KFI_KEY_ORDERED 1
 
@@ -272,24 +300,25 @@
 #define KFI_REVOKE_FILE 3
 
 /*
- * Scope of struct kfi_key_revoke_many: all slots that are bound to an endpoint; -EINVAL for one without
- * keys of its own.
+ * Scope of struct kfi_key_revoke_many: all slots that are bound to an endpoint; -EINVAL for an endpoint
+ * without endpoint-scoped keys.
  */
 #define KFI_REVOKE_EP 4
 
 /*
- * Scope of struct kfi_key_revoke_many: all slots of the file whose keys are valid under an auth key. Nobody
- * is asked whether the caller may use that: the keys are its own.
+ * Scope of struct kfi_key_revoke_many: all slots of the file whose keys are valid under an auth key. No
+ * grant is needed, because the keys are the caller's own.
  */
 #define KFI_REVOKE_AUTH 5
 
 /*
  * In place of a region's handle in an struct kfi_iov: offset is an address of the caller's own memory,
- * which is neither registered nor pinned. It may be the only piece of a read or a write, where the
- * provider has the capability KFI_UNREGISTERED_RMA (-EOPNOTSUPP: it has not). The bytes are
- * copied before the call returns. -EFAULT: nothing can be copied there; what cannot be copied later
- * on ends the operation, and the connection, with EFAULT. -EAGAIN: operations before it are not
- * over yet.
+ * which is neither registered nor pinned.
+ *
+ * It must be the only piece of a read or a write. -EOPNOTSUPP: the provider lacks the capability
+ * KFI_UNREGISTERED_RMA. The bytes are copied before the call returns. -EFAULT: no byte can
+ * be copied. If a later byte cannot be copied, the operation and the connection end with EFAULT.
+ * -EAGAIN: earlier operations are still outstanding.
  */
 #define KFI_UNREGISTERED (~0ULL)
 
@@ -306,100 +335,100 @@
 #define KFI_OP_WRITE 3
 
 /*
- * Changes values in remote memory (fi_atomic(3)). Their address is a multiple of their size, else
- * -EINVAL; what the domain does not do (struct kfi_atomic_query) is -EOPNOTSUPP, more at once than it
- * does -EMSGSIZE. The key takes KFI_ATOMIC.
+ * Changes values in remote memory (fi_atomic(3)). The key needs the right KFI_ATOMIC.
+ * -EINVAL: the remote address is not a multiple of the value's size. -EOPNOTSUPP: the domain
+ * does not support the atomic (struct kfi_atomic_query). -EMSGSIZE: too many values.
  */
 #define KFI_OP_ATOMIC 4
 
-/* As KFI_OP_ATOMIC, and gives what was there (fi_fetch_atomic). */
+/* As KFI_OP_ATOMIC, and returns the old values (fi_fetch_atomic). */
 #define KFI_OP_FETCH_ATOMIC 5
 
-/* As KFI_OP_FETCH_ATOMIC, with values to compare with (fi_compare_atomic). */
+/* As KFI_OP_FETCH_ATOMIC, with comparands (fi_compare_atomic). */
 #define KFI_OP_COMPARE_ATOMIC 6
 
 /* Type of values (enum fi_datatype): 8 bits, signed. */
 #define KFI_INT8 0
 
-/* 8 bits, unsigned. */
+/* Type of values: 8 bits, unsigned. */
 #define KFI_UINT8 1
 
-/* 16 bits, signed. */
+/* Type of values: 16 bits, signed. */
 #define KFI_INT16 2
 
-/* 16 bits, unsigned. */
+/* Type of values: 16 bits, unsigned. */
 #define KFI_UINT16 3
 
-/* 32 bits, signed. */
+/* Type of values: 32 bits, signed. */
 #define KFI_INT32 4
 
-/* 32 bits, unsigned. */
+/* Type of values: 32 bits, unsigned. */
 #define KFI_UINT32 5
 
-/* 64 bits, signed. */
+/* Type of values: 64 bits, signed. */
 #define KFI_INT64 6
 
-/* 64 bits, unsigned. */
+/* Type of values: 64 bits, unsigned. */
 #define KFI_UINT64 7
 
-/* What an atomic does (enum fi_op): leaves the smaller one. */
+/* Atomic operation (enum fi_op): minimum. */
 #define KFI_ATOMIC_MIN 0
 
-/* Leaves the larger one. */
+/* Atomic operation: maximum. */
 #define KFI_ATOMIC_MAX 1
 
-/* Adds, and wraps. */
+/* Atomic operation: sum, wrapping. */
 #define KFI_ATOMIC_SUM 2
 
-/* Multiplies, and wraps. */
+/* Atomic operation: product, wrapping. */
 #define KFI_ATOMIC_PROD 3
 
-/* Logical or. */
+/* Atomic operation: logical OR. */
 #define KFI_ATOMIC_LOR 4
 
-/* Logical and. */
+/* Atomic operation: logical AND. */
 #define KFI_ATOMIC_LAND 5
 
-/* Bitwise or. */
+/* Atomic operation: bitwise OR. */
 #define KFI_ATOMIC_BOR 6
 
-/* Bitwise and. */
+/* Atomic operation: bitwise AND. */
 #define KFI_ATOMIC_BAND 7
 
-/* Logical exclusive or. */
+/* Atomic operation: logical exclusive OR. */
 #define KFI_ATOMIC_LXOR 8
 
-/* Bitwise exclusive or. */
+/* Atomic operation: bitwise exclusive OR. */
 #define KFI_ATOMIC_BXOR 9
 
-/* Reads; with KFI_OP_FETCH_ATOMIC alone, and without operands. */
+/* Atomic operation: read. Only with KFI_OP_FETCH_ATOMIC, without operands. */
 #define KFI_ATOMIC_READ 10
 
-/* Writes; fetching, that is a swap. */
+/* Atomic operation: write. With KFI_OP_FETCH_ATOMIC this is a swap. */
 #define KFI_ATOMIC_WRITE 11
 
 /*
- * With KFI_OP_COMPARE_ATOMIC alone, as all that follow: writes if what is compared with is equal
- * to what is there.
+ * Atomic operation: write if the comparand is equal to the old value. This and the following
+ * operations exist only with KFI_OP_COMPARE_ATOMIC.
  */
 #define KFI_ATOMIC_CSWAP 12
 
-/* … not equal. */
+/* Atomic operation: write if the comparand is not equal to the old value. */
 #define KFI_ATOMIC_CSWAP_NE 13
 
-/* … less or equal. */
+/* Atomic operation: write if the comparand is at most the old value. */
 #define KFI_ATOMIC_CSWAP_LE 14
 
-/* … less. */
+/* Atomic operation: write if the comparand is less than the old value. */
 #define KFI_ATOMIC_CSWAP_LT 15
 
-/* … greater or equal. */
+/* Atomic operation: write if the comparand is at least the old value. */
 #define KFI_ATOMIC_CSWAP_GE 16
 
-/* … greater. */
+/* Atomic operation: write if the comparand is greater than the old value. */
 #define KFI_ATOMIC_CSWAP_GT 17
 
-/* Writes those bits that are set in what is compared with. */
+/* Atomic operation: write the bits that are set in the comparand. */
 #define KFI_ATOMIC_MSWAP 18
 
 /* A fabric. */
@@ -429,7 +458,7 @@
 /* A key slot. */
 #define KFI_TYPE_KEY 9
 
-/* A connection request not yet answered. */
+/* A connection request without an answer. */
 #define KFI_TYPE_CONNREQ 10
 
 /* Endpoint state: opened. */
@@ -447,129 +476,136 @@
 /* Endpoint state: the connection ended. */
 #define KFI_STATE_DOWN 4
 
-/* Bytes of an auth key, at most. */
+/* Maximum size of an auth key in bytes. */
 #define KFI_AUTH_KEY_MAX 64
 
-/* Auth keys of a passive endpoint, at most. */
+/*
+ * Smallest size of an auth key that peers cannot guess, in bytes. Mode enforce refuses shorter keys
+ * (-EKEYREJECTED); in mode open the kernel logs their first use.
+ */
+#define KFI_AUTH_KEY_SAFE 16
+
+/* Maximum number of auth keys of a passive endpoint. */
 #define KFI_PEP_AUTH_KEYS_MAX 8
 
-/* Application bytes in a connection request of an endpoint with an auth key. */
+/* Maximum application data of a connection request in bytes, for an endpoint with an auth key. */
 #define KFI_AUTH_CM_DATA 21
 
 /* Mode: no grant is needed. */
 #define KFI_AUTH_OPEN 0
 
-/* Mode: nothing without a grant. */
+/* Mode: opens need a grant. */
 #define KFI_AUTH_ENFORCE 1
 
 /* Flag of struct kfi_auth_mode: sets the mode. */
 #define KFI_AUTH_SET_MODE 1
 
-/* Flag of struct kfi_auth_mode: sets the time for an answer. */
+/* Flag of struct kfi_auth_mode: sets the time for a decision. */
 #define KFI_AUTH_SET_TIMEOUT 2
 
-/* Flag of struct kfi_auth_mode: sets for how long a denial is remembered. */
+/* Flag of struct kfi_auth_mode: sets the time for which a denial is remembered. */
 #define KFI_AUTH_SET_DENY 4
 
-/* Flag of struct kfi_auth_mode: sets how many questions of a process may wait. */
+/* Flag of struct kfi_auth_mode: sets the maximum number of waiting upcalls of a process. */
 #define KFI_AUTH_SET_ASKS 8
 
-/* Right of a grant: to open endpoints and passive endpoints. */
+/* Right of a grant: open endpoints and passive endpoints. */
 #define KFI_AUTH_EP 1
 
-/* Right of a grant: to have keys: key slots, and regions with a key. */
+/* Right of a grant: open key slots, and regions with a key. */
 #define KFI_AUTH_KEYS 2
 
-/* What a grant looks at: the effective uid. */
+/* A grant compares the effective uid. */
 #define KFI_MATCH_UID 1
 
-/* What a grant looks at: the effective gid and the supplementary groups. */
+/* A grant compares the effective gid and the supplementary groups. */
 #define KFI_MATCH_GID 2
 
-/* What a grant looks at: the cgroup (v2), and those it is in. */
+/* A grant compares the cgroup (v2) and its ancestors. */
 #define KFI_MATCH_CGROUP 4
 
-/* What a grant looks at: the network namespace. */
+/* A grant compares the network namespace. */
 #define KFI_MATCH_NETNS 8
 
-/* What a grant looks at: the process. */
+/* A grant compares the process. */
 #define KFI_MATCH_PROCESS 16
 
-/* Flag of struct kfi_grant_change: the limits, all of them. */
+/* Flag of struct kfi_grant_change: changes the limits, all of them. */
 #define KFI_GRANT_LIMITS 1
 
-/* Flag of struct kfi_grant_change: for how long. */
+/* Flag of struct kfi_grant_change: changes the lifetime. */
 #define KFI_GRANT_LIFETIME 2
 
 /* State of a grant: valid. */
 #define KFI_GRANT_VALID 0
 
-/* State of a grant: revoked, and not all has ended. */
+/* State of a grant: revoked, but not all of its objects have ended. */
 #define KFI_GRANT_REVOKED 1
 
-/* State of a grant: its time is over, and not all has ended. */
+/* State of a grant: expired, but not all of its objects have ended. */
 #define KFI_GRANT_EXPIRED 2
 
-/* What is known of who asks: all supplementary groups. */
+/* The upcall contains all supplementary groups. */
 #define KFI_KNOWN_GROUPS 1
 
-/* What is known of who asks: the cgroup's path. */
+/* The upcall contains the path of the cgroup. */
 #define KFI_KNOWN_CGROUP 2
 
-/* Verdict: no. */
+/* Verdict: deny. */
 #define KFI_AUTH_DENY 0
 
-/* Verdict: yes. */
+/* Verdict: allow. */
 #define KFI_AUTH_ALLOW 1
 
-/* Bytes from the mapping's start to its first entry. */
+/* Offset in bytes of the first entry in the mapping. */
 #define KFI_CQ_RING_OFFSET 4096
 
 /*
- * A socket address: sockaddr_in or sockaddr_in6 in its first len bytes (network order as
- * in <netinet/in.h>), zero behind it. len 0: no address.
+ * A socket address: sockaddr_in or sockaddr_in6 in the first len bytes (network order as in
+ * <netinet/in.h>), then zeroes. A len of 0 means no address.
  *
- * Or a service name, for the providers that have such (kshm): len 28, family AF_UNIX, then up to
- * 26 bytes, of which the first is not zero; what is not used is zero. A name is one of the host,
- * whatever the namespaces.
+ * Or a service name, for providers that support such names (kshm). Then len is 28, the family is
+ * AF_UNIX, and up to 26 bytes follow, of which the first is not zero; unused bytes are zero. A
+ * service name belongs to the host, regardless of namespaces.
  */
 struct kfi_sock_addr {
-	/* Bytes of data in use: 0, 16 or 28. */
+	/* Number of bytes of data in use: 0, 16 or 28. */
 	__u32 len;
-	/* The address as the C structure lays it out. */
+	/* The address in the layout of the C structure. */
 	__u8 data[28];
 };
 
 /*
- * What a provider offers, or what a caller wants (a field that is zero means "do not care", but
- * for mode and mr_mode: there zero means that the caller serves none).
+ * Attributes that a provider offers, or hints of a caller.
  *
- * Fields mean what fi_getinfo(3), fi_domain(3) and fi_endpoint(3) say of their namesakes.
+ * In hints zero means "any", except for mode and mr_mode: there zero means that the caller
+ * supports none. Each field has the meaning of its namesake in fi_getinfo(3), fi_domain(3) or
+ * fi_endpoint(3).
  */
 struct kfi_info_entry {
 	/* Capabilities: KFI_MSG, KFI_RMA, … */
 	__u64 caps;
-	/* Modes that the provider requires of its user; in hints: those the caller can serve. */
+	/* Modes: required by the provider; in hints: supported by the caller. */
 	__u64 mode;
-	/* Registration modes: required by the provider; in hints: those the caller can serve. */
+	/* Registration modes: required by the provider; in hints: supported by the caller. */
 	__u64 mr_mode;
-	/* Bytes in the longest message or one-sided operation. */
+	/* Maximum length of a message or one-sided operation in bytes. */
 	__u64 max_msg_size;
-	/* Bytes that may be injected. */
+	/* Maximum length of an injected operation in bytes. */
 	__u64 inject_size;
-	/* Operations that the transmit side holds. */
+	/* Size of the transmit queue in operations. */
 	__u32 tx_size;
-	/* Receives that the receive side holds. */
+	/* Size of the receive queue in operations. */
 	__u32 rx_size;
-	/* Scatter entries of one operation. */
+	/* Maximum number of local buffers of one operation. */
 	__u32 iov_limit;
-	/* Remote ranges of one one-sided operation. */
+	/* Maximum number of remote ranges of one one-sided operation. */
 	__u32 rma_iov_limit;
-	/* Bytes of remote completion data. */
+	/* Size of remote completion data in bytes. */
 	__u32 cq_data_size;
-	/* Bytes of a key value that are significant. */
+	/* Size of a key value in bytes. */
 	__u32 mr_key_size;
-	/* Application bytes in a connection request. */
+	/* Maximum application data of a connection request in bytes. */
 	__u32 cm_data_size;
 	/* Endpoint type, KFI_EP_MSG. */
 	__u32 ep_type;
@@ -577,17 +613,17 @@ struct kfi_info_entry {
 	__u32 protocol;
 	/* Address format, KFI_SOCKADDR*. */
 	__u32 addr_format;
-	/* The provider's version, major << 16 | minor. */
+	/* Version of the provider, major << 16 | minor. */
 	__u32 prov_version;
-	/* API version spoken, major << 16 | minor; in hints: the one asked for (0: any). */
+	/* API version, major << 16 | minor; in hints: the requested one (0: any). */
 	__u32 api_version;
-	/* Interface version, KFI_ABI_VERSION. */
+	/* Version of this interface, KFI_ABI_VERSION. */
 	__u32 abi;
-	/* Larger is preferred; filled in by providers, ignored in hints. */
+	/* Rank: a larger one is preferred. Set by providers, ignored in hints. */
 	__u32 rank;
-	/* Source address, where one is meant. */
+	/* Source address, if any. */
 	struct kfi_sock_addr src_addr;
-	/* Destination address, where one is meant. */
+	/* Destination address, if any. */
 	struct kfi_sock_addr dest_addr;
 	/* Provider name, NUL padded. */
 	__u8 prov_name[KFI_NAME_MAX];
@@ -607,9 +643,9 @@ struct kfi_get_info {
 	__u64 hints;
 	/* Pointer to an array of struct kfi_info_entry. */
 	__u64 entries;
-	/* In: entries the array has room for. Out: entries that matched, which may be more. */
+	/* In: entries that the array can hold. Out: entries that matched, possibly more. */
 	__u32 count;
-	/* In: sizeof(struct kfi_info_entry) as the caller knows it. */
+	/* In: the caller's size of struct kfi_info_entry. */
 	__u32 entry_size;
 	/* Zero. */
 	__u64 reserved;
@@ -621,9 +657,9 @@ struct kfi_fabric_open {
 	__u32 size;
 	/* Zero. */
 	__u32 flags;
-	/* Provider name, NUL padded; -ENOENT when there is none of that name. */
+	/* Provider name, NUL padded; -ENOENT if no provider has that name. */
 	__u8 prov_name[32];
-	/* Fabric name, NUL padded; empty: the provider's first. */
+	/* Fabric name, NUL padded; empty: the provider's first fabric. */
 	__u8 fabric_name[KFI_NAME_MAX];
 	/* Out: handle. */
 	__u64 handle;
@@ -637,41 +673,41 @@ struct kfi_domain_open {
 	__u32 flags;
 	/* The fabric. */
 	__u64 fabric;
-	/* Domain name, NUL padded, as an info entry gave it. */
+	/* Domain name, NUL padded, as returned in an info entry. */
 	__u8 name[KFI_NAME_MAX];
-	/* Pointer to the auth key's bytes, or 0: the domain's default auth key is none. */
+	/* Pointer to the auth key's bytes; 0: the domain has no default auth key. */
 	__u64 auth_key;
 	/*
-	 * Bytes of the auth key: 0, or 1 to KFI_AUTH_KEY_MAX. What is opened on the domain without
-	 * one of its own has this one. Naming it here asks nobody; see struct kfi_auth_mode.
+	 * Size of the auth key in bytes: 0, or 1 to KFI_AUTH_KEY_MAX. An object opened on the domain
+	 * without its own auth key has this one. The domain itself needs no grant; see struct kfi_auth_mode.
 	 */
 	__u32 auth_key_size;
 	/* Zero. */
 	__u32 reserved;
 	/* Out: handle. */
 	__u64 handle;
-	/* Out: capabilities. */
+	/* Out: capabilities of the domain. */
 	__u64 caps;
 	/* Out: registration modes required. */
 	__u64 mr_mode;
-	/* Out: bytes in the longest operation. */
+	/* Out: maximum length of an operation in bytes. */
 	__u64 max_msg_size;
-	/* Out: bytes that may be injected. */
+	/* Out: maximum length of an injected operation in bytes. */
 	__u32 inject_size;
-	/* Out: operations that a transmit side may hold at most. */
+	/* Out: maximum size of a transmit queue in operations. */
 	__u32 max_tx_size;
-	/* Out: receives that a receive side may hold at most. */
+	/* Out: maximum size of a receive queue in operations. */
 	__u32 max_rx_size;
-	/* Out: scatter entries of one operation. */
+	/* Out: maximum number of local buffers of one operation. */
 	__u32 iov_limit;
 	/*
-	 * Out: application bytes in a connection request of an endpoint with the domain's auth key, or
-	 * without one where the domain has none.
+	 * Out: maximum application data of a connection request, in bytes. The value is for an
+	 * endpoint with the domain's auth key, or without one if the domain has none.
 	 */
 	__u32 cm_data_size;
 	/* Zero. */
 	__u32 reserved2;
-	/* Out: key slots the device can hold, about. */
+	/* Out: approximate number of key slots that the device can hold. */
 	__u64 max_keys;
 };
 
@@ -683,13 +719,11 @@ struct kfi_eq_open {
 	__u32 flags;
 	/* The fabric. */
 	__u64 fabric;
-	/*
-	 * Waiting events that the queue holds; 0: 64. Room for an endpoint's own events comes on top.
-	 */
+	/* Maximum number of waiting events; 0: 64. Events of endpoints have additional places. */
 	__u32 depth;
 	/*
-	 * Out: a descriptor that polls readable while an event waits. Closing it does not close
-	 * the queue.
+	 * Out: a descriptor that polls readable while an event waits. Its close does not close the
+	 * queue.
 	 */
 	__s32 fd;
 	/* Out: handle. */
@@ -704,18 +738,18 @@ struct kfi_cq_open {
 	__u32 flags;
 	/* The domain. */
 	__u64 domain;
-	/* Entries wanted; rounded up to a power of two; 0: 1024. */
+	/* Requested number of entries, rounded up to a power of two; 0: 1024. */
 	__u32 depth;
-	/* KFI_CQ_FORMAT_*; 0: context. */
+	/* KFI_CQ_FORMAT_*; 0: context only. */
 	__u32 format;
 	/*
-	 * Out: a descriptor to mmap the ring from (offset 0) and to poll: readable while an entry
-	 * waits. Closing it does not close the queue.
+	 * Out: a descriptor for mmap of the ring (offset 0) and for poll, readable while an entry
+	 * waits. Its close does not close the queue.
 	 */
 	__s32 fd;
-	/* Out: entries of the ring, a power of two. */
+	/* Out: number of entries of the ring, a power of two. */
 	__u32 entries;
-	/* Out: bytes to mmap: a struct kfi_cq_ring page, then the entries. */
+	/* Out: size of the mapping in bytes: a struct kfi_cq_ring page, then the entries. */
 	__u64 map_size;
 	/* Out: handle. */
 	__u64 handle;
@@ -737,7 +771,20 @@ struct kfi_cntr_open {
 	__u64 reserved;
 };
 
-/* KFI_IOC_PEP_OPEN. */
+/*
+ * KFI_IOC_PEP_OPEN.
+ *
+ * | errno | |
+ * |---|---|
+ * | -EINVAL | the address is none, the event queue is of another fabric, or an auth key is there twice |
+ * | -EACCES | the port is below net.ipv4.ip_unprivileged_port_start (1024 at first), and the caller lacks CAP_NET_BIND_SERVICE in the user namespace of the file's network namespace |
+ * | -EADDRINUSE | another listener has the port |
+ * | -EADDRNOTAVAIL | no local interface has the address |
+ * | -ENODEV | no RDMA device has the address |
+ * | -EOPNOTSUPP | auth keys, and the provider cannot prove them |
+ *
+ * What grants add is in struct kfi_auth_mode.
+ */
 struct kfi_pep_open {
 	/* Size of this structure. */
 	__u32 size;
@@ -745,24 +792,25 @@ struct kfi_pep_open {
 	__u32 flags;
 	/* The fabric. */
 	__u64 fabric;
-	/* The event queue that gets KFI_CONNREQ. */
+	/* The event queue for KFI_CONNREQ events. */
 	__u64 eq;
 	/*
-	 * Address to listen on; port 0: one is chosen, struct kfi_get_name tells it after listen.
+	 * Address to listen at. With port 0 a port is chosen, which struct kfi_get_name returns after listen.
 	 */
 	struct kfi_sock_addr addr;
-	/* The caller's value, returned in events. */
+	/* A value of the caller, returned in events. */
 	__u64 context;
 	/* Out: handle. */
 	__u64 handle;
 	/*
-	 * Pointer to an array of struct kfi_auth_key_ref: who connects must prove to have one of these, and its
-	 * request comes when it has (struct kfi_eq_read's auth_index). 0: who connects has no auth key.
+	 * Pointer to an array of struct kfi_auth_key_ref; 0: peers must have no auth key. A connecting peer
+	 * must prove that it has one of these auth keys. Only then its connection request becomes an
+	 * event (struct kfi_eq_read's auth_index).
 	 */
 	__u64 auth_keys;
 	/*
-	 * Auth keys in it, 0 to KFI_PEP_AUTH_KEYS_MAX; each only once (-EINVAL). Each counts as an
-	 * endpoint.
+	 * Number of auth keys, 0 to KFI_PEP_AUTH_KEYS_MAX; a duplicate is -EINVAL. Each counts as
+	 * an endpoint.
 	 */
 	__u32 auth_key_count;
 	/* Zero. */
@@ -778,30 +826,30 @@ struct kfi_ep_open {
 	/* The domain. */
 	__u64 domain;
 	/*
-	 * The request of a KFI_CONNREQ event, for an endpoint that accepts; else 0. A success
-	 * uses it up.
+	 * The connection request of a KFI_CONNREQ event, for an accepting endpoint; else 0. The
+	 * request is used up if the call succeeds.
 	 */
 	__u64 connreq;
-	/* Address to connect from; none: chosen by route. */
+	/* Address to connect from; empty: chosen by the route. */
 	struct kfi_sock_addr src_addr;
-	/* The caller's value, returned in events. */
+	/* A value of the caller, returned in events. */
 	__u64 context;
-	/* Operations of the transmit side; 0: 128. Out: what it got, no less. */
+	/* In: requested size of the transmit queue; 0: 128. Out: the actual size, not smaller. */
 	__u32 tx_size;
-	/* Receives of the receive side; 0: 128. Out: what it got, no less. */
+	/* In: requested size of the receive queue; 0: 128. Out: the actual size, not smaller. */
 	__u32 rx_size;
-	/* Scatter entries of an operation; 0: 1. Out: what it got. */
+	/* In: requested maximum of local buffers per operation; 0: 1. Out: the actual maximum. */
 	__u32 iov_limit;
 	/* Zero. */
 	__u32 reserved;
 	/*
-	 * Pointer to the endpoint's auth key, or 0: the domain's. With a request it has to be the one
-	 * that the peer has proven (-EKEYREJECTED).
+	 * Pointer to the endpoint's auth key; 0: that of the domain. With a connection request it must
+	 * be the auth key that the peer has proven (-EKEYREJECTED).
 	 */
 	__u64 auth_key;
 	/*
-	 * Bytes of the auth key. An endpoint has one; a program that has several opens an endpoint for
-	 * each, on one domain if it likes.
+	 * Size of the auth key in bytes. An endpoint has one auth key. A program with several auth
+	 * keys opens one endpoint for each, also on one domain.
 	 */
 	__u32 auth_key_size;
 	/* Zero. */
@@ -809,7 +857,8 @@ struct kfi_ep_open {
 	/* Out: handle. */
 	__u64 handle;
 	/*
-	 * Out: application bytes in its connection request. An endpoint with an auth key has less.
+	 * Out: maximum application data of a connection request of this endpoint in bytes. An endpoint
+	 * with an auth key has less.
 	 */
 	__u32 cm_data_size;
 	/* Zero. */
@@ -817,14 +866,15 @@ struct kfi_ep_open {
 };
 
 /*
- * KFI_IOC_EP_RINGS: whether the connection has rings, and where. It is known, and does not change
- * any more, once the connection is made or has failed; the endpoint's completion queues are woken
- * then (struct kfi_cq_ring's alarm).
+ * KFI_IOC_EP_RINGS: returns whether the connection has rings, and their descriptor.
  *
- * Rings are for messages alone, and of those for all: what two programs put into them, and which
- * receives they take it with, is theirs (kfabric::rings says what this project's library does).
- * The kernel never looks into them. One-sided operations are posted as ever, but nothing that takes
- * a receive of the peer's: it posts none.
+ * The state is final once the connection is made or has failed. At that moment the endpoint's
+ * completion queues are woken (struct kfi_cq_ring's alarm).
+ *
+ * Rings are for messages alone, and then for all messages. The two programs define the contents of
+ * the rings and the order of receives; kfabric::rings documents those of this project's library.
+ * The kernel never reads the contents. One-sided operations are posted as usual. Operations that
+ * consume a receive of the peer must not be posted, because the peer posts no receives.
  */
 struct kfi_ep_rings {
 	/* Size of this structure. */
@@ -833,60 +883,62 @@ struct kfi_ep_rings {
 	__u32 flags;
 	/* The endpoint. */
 	__u64 ep;
-	/* Out: KFI_RINGS_*. */
+	/* Out: state, KFI_RINGS_*. */
 	__u32 state;
 	/*
-	 * Out: with KFI_RINGS_SHARED a descriptor to map, each part once, and to close. The first
-	 * page (PROT_READ) is a struct kfi_rings_status; behind it (at the offset of one page) lie two rings of
-	 * KFI_RING_SIZE bytes. Else -1.
+	 * Out: with KFI_RINGS_SHARED a new descriptor, which the program closes; otherwise -1.
+	 * The descriptor's memory has two parts, and each can be mapped once. The first page
+	 * (PROT_READ) is a struct kfi_rings_status. At the offset of one page begin the two rings, of
+	 * KFI_RING_SIZE bytes each.
 	 */
 	__s32 fd;
-	/* Out: which of the two is this end's to write to: 0 or 1. The other is its peer's. */
+	/* Out: number of the ring that this end writes to, 0 or 1. The peer writes to the other. */
 	__u32 side;
-	/* Out: bytes of a page. */
+	/* Out: size of a page in bytes. */
 	__u32 page_size;
-	/* Out: bytes of both rings. */
+	/* Out: size of both rings in bytes. */
 	__u64 map_size;
 };
 
-/* The page of rings that only the kernel writes. */
+/* Status page of rings, written only by the kernel. */
 struct kfi_rings_status {
 	/*
-	 * 1: one of the two ends has ended the connection, or has died, or the connection has failed.
-	 * What had been put into a ring before is there.
+	 * 1: an end has ended the connection or has died, or the connection has failed. Messages put
+	 * into a ring before can still be read.
 	 */
 	__u32 ended;
 	/* Zero. */
 	__u32 reserved;
 };
 
-/* What the two ends agree on at the start of a ring. The kernel does not look at it. */
+/* Words at the start of a ring, used by the two ends. The kernel does not read them. */
 struct kfi_ring_words {
-	/* Bytes that were put in; wraps. Written by who sends. */
+	/* Count of bytes put in; wraps. Written by the sender. */
 	__u32 tail;
 	/* Zero. */
 	__u32 pad[31];
-	/* Bytes that were taken out; wraps. Written by who receives. */
+	/* Count of bytes taken out; wraps. Written by the receiver. */
 	__u32 head;
-	/*
-	 * Written by who receives, before the end of the conversation: why it ended, as an errno.
-	 */
+	/* Written by the receiver before it ends the connection: the reason, as an errno. */
 	__u32 failed;
 	/* Zero. */
 	__u32 pad2[30];
-	/* Set to 1 by who receives before it sleeps, and back by who sends when it wakes it. */
+	/* Set to 1 by the receiver before it sleeps; reset by the sender that wakes it. */
 	__u32 sleeps;
 	/* Zero. */
 	__u32 pad3[31];
-	/* The same the other way round: who sends waits for room. */
+	/*
+	 * Set to 1 by the sender before it sleeps until the ring has space; reset by the receiver that
+	 * wakes it.
+	 */
 	__u32 waits;
 	/* Zero. */
 	__u32 pad4[31];
 };
 
 /*
- * KFI_IOC_EP_WAKE: wakes who waits at the other end's completion queues. -ENOTCONN: the
- * endpoint has no rings.
+ * KFI_IOC_EP_WAKE: wakes the waiters of the peer's completion queues. -ENOTCONN: the endpoint
+ * has no rings.
  */
 struct kfi_ep_wake {
 	/* Size of this structure. */
@@ -897,7 +949,7 @@ struct kfi_ep_wake {
 	__u64 ep;
 };
 
-/* KFI_IOC_BIND. Before enable; a second bind of the same kind is -EINVAL. */
+/* KFI_IOC_BIND. Only before enable; a second bind of the same kind is -EINVAL. */
 struct kfi_bind {
 	/* Size of this structure. */
 	__u32 size;
@@ -914,7 +966,7 @@ struct kfi_bind {
 	__u64 bind_flags;
 };
 
-/* A call that needs no more than an object. */
+/* A call with an object as its only argument. */
 struct kfi_object_call {
 	/* Size of this structure. */
 	__u32 size;
@@ -934,7 +986,10 @@ struct kfi_key_revoke {
 	__u64 handle;
 };
 
-/* KFI_IOC_LISTEN. */
+/*
+ * KFI_IOC_LISTEN. -EINVAL: it listens already. -EADDRINUSE: another listener has the port.
+ * -EKEYREVOKED, -EKEYEXPIRED: a grant that the passive endpoint was opened under is over.
+ */
 struct kfi_listen {
 	/* Size of this structure. */
 	__u32 size;
@@ -942,13 +997,16 @@ struct kfi_listen {
 	__u32 flags;
 	/* The passive endpoint. */
 	__u64 pep;
-	/* Requests that may wait; 0: 64. */
+	/* Maximum number of waiting connection requests; 0: 64. */
 	__u32 backlog;
 	/* Zero. */
 	__u32 reserved;
 };
 
-/* KFI_IOC_CONNECT. */
+/*
+ * KFI_IOC_CONNECT: the outcome is an event. -EINVAL: the endpoint is not enabled, or was connected
+ * before; the address is none; or more application data than cm_data_size.
+ */
 struct kfi_connect {
 	/* Size of this structure. */
 	__u32 size;
@@ -956,17 +1014,21 @@ struct kfi_connect {
 	__u32 flags;
 	/* The endpoint, enabled. */
 	__u64 ep;
-	/* Whom to connect to. */
+	/* Address of the peer. */
 	struct kfi_sock_addr addr;
 	/* Pointer to application data for the peer's KFI_CONNREQ. */
 	__u64 param;
-	/* Bytes of it, up to cm_data_size. */
+	/* Size of the application data in bytes, up to cm_data_size. */
 	__u32 param_len;
 	/* Zero. */
 	__u32 reserved;
 };
 
-/* KFI_IOC_ACCEPT. */
+/*
+ * KFI_IOC_ACCEPT: the outcome is an event. -EINVAL: the endpoint is not enabled, was opened without
+ * a request, or was accepted before; or more application data than cm_data_size. -ECONNABORTED:
+ * the peer has given up, or the device has failed the request.
+ */
 struct kfi_accept {
 	/* Size of this structure. */
 	__u32 size;
@@ -976,7 +1038,7 @@ struct kfi_accept {
 	__u64 ep;
 	/* Pointer to application data for the peer's KFI_CONNECTED. */
 	__u64 param;
-	/* Bytes of it. */
+	/* Size of the application data in bytes. */
 	__u32 param_len;
 	/* Zero. */
 	__u32 reserved;
@@ -992,13 +1054,13 @@ struct kfi_reject {
 	__u64 connreq;
 	/* Pointer to application data for the peer's KFI_CONN_ERROR. */
 	__u64 param;
-	/* Bytes of it. */
+	/* Size of the application data in bytes. */
 	__u32 param_len;
 	/* Zero. */
 	__u32 reserved;
 };
 
-/* KFI_IOC_SHUTDOWN. */
+/* KFI_IOC_SHUTDOWN: the event comes at both ends. -ENOTCONN: there is no connection. */
 struct kfi_shutdown {
 	/* Size of this structure. */
 	__u32 size;
@@ -1008,7 +1070,7 @@ struct kfi_shutdown {
 	__u64 ep;
 };
 
-/* KFI_IOC_GETNAME. */
+/* KFI_IOC_GETNAME. -ENOTCONN: a passive endpoint has no peer. */
 struct kfi_get_name {
 	/* Size of this structure. */
 	__u32 size;
@@ -1016,7 +1078,7 @@ struct kfi_get_name {
 	__u32 flags;
 	/* An endpoint or passive endpoint. */
 	__u64 handle;
-	/* 0: its own address; 1: its peer's. */
+	/* 0: the endpoint's own address; 1: that of its peer. */
 	__u32 peer;
 	/* Zero. */
 	__u32 reserved;
@@ -1024,7 +1086,7 @@ struct kfi_get_name {
 	struct kfi_sock_addr addr;
 };
 
-/* KFI_IOC_EQ_READ. -EAGAIN when no event waits. */
+/* KFI_IOC_EQ_READ. -EAGAIN: no event waits. */
 struct kfi_eq_read {
 	/* Size of this structure. */
 	__u32 size;
@@ -1035,34 +1097,35 @@ struct kfi_eq_read {
 	/* Pointer to a buffer for application data. */
 	__u64 data;
 	/*
-	 * In: bytes it has room for; too little is -EMSGSIZE and the event stays. Out: bytes there.
+	 * In: size of the buffer in bytes; if too small, -EMSGSIZE, and the event stays. Out: bytes
+	 * stored.
 	 */
 	__u32 data_len;
 	/* Out: KFI_CONNREQ, KFI_CONNECTED, … */
 	__u32 event;
 	/*
-	 * Out: handle of the object that the event is about (the passive endpoint for a request).
+	 * Out: handle of the object of the event; for a connection request, the passive endpoint.
 	 */
 	__u64 object;
 	/* Out: that object's context. */
 	__u64 context;
 	/*
-	 * Out, for KFI_CONNREQ: the request, to open an endpoint with or to reject. struct kfi_close
-	 * refuses it too.
+	 * Out, for KFI_CONNREQ: the connection request, with which to open an endpoint, or to
+	 * reject. A struct kfi_close of it refuses it too.
 	 */
 	__u64 connreq;
-	/* Out: positive errno for KFI_CONN_ERROR and for a shutdown by failure; else 0. */
+	/* Out: positive errno for KFI_CONN_ERROR, and for a KFI_SHUTDOWN by failure; else 0. */
 	__u32 err;
-	/* Out: the provider's own code (verbs: the reject reason or CM status). */
+	/* Out: error code of the provider (verbs: the reject reason or CM status). */
 	__u32 prov_errno;
 	/*
-	 * Pointer to one struct kfi_info_entry (of this, its first, size) that a KFI_CONNREQ fills, or 0:
-	 * provider, fabric and domain to accept on, our address and the peer's.
+	 * Pointer to one struct kfi_info_entry of its first version's size, or 0. A KFI_CONNREQ stores there
+	 * the provider, fabric and domain to accept on, the local address and the peer's.
 	 */
 	__u64 info;
 	/*
-	 * Out, for KFI_CONNREQ: which auth key of the passive endpoint the peer has proven to have,
-	 * counted from 1; 0: that has none.
+	 * Out, for KFI_CONNREQ: the auth key of the passive endpoint that the peer has proven,
+	 * counted from 1. 0: the passive endpoint has no auth keys.
 	 */
 	__u32 auth_index;
 	/* Zero. */
@@ -1081,13 +1144,13 @@ struct kfi_cntr_ctl {
 	__u32 op;
 	/* Zero. */
 	__u32 reserved;
-	/* In: the operand. Out: operations that succeeded. */
+	/* In: the operand. Out: number of operations that succeeded. */
 	__u64 value;
-	/* Out: operations that failed. */
+	/* Out: number of operations that failed. */
 	__u64 errors;
 };
 
-/* KFI_IOC_CNTR_WAIT. Interruptible; -ETIMEDOUT; -EIO when the error count changed. */
+/* KFI_IOC_CNTR_WAIT. Interruptible; -ETIMEDOUT; -EIO if the error count changed. */
 struct kfi_cntr_wait {
 	/* Size of this structure. */
 	__u32 size;
@@ -1098,8 +1161,8 @@ struct kfi_cntr_wait {
 	/* Value to reach. */
 	__u64 threshold;
 	/*
-	 * When to give up: nanoseconds of CLOCK_MONOTONIC as the caller's time namespace has it, absolute;
-	 * u64::MAX: never.
+	 * Deadline: absolute nanoseconds of CLOCK_MONOTONIC in the caller's time namespace;
+	 * u64::MAX: none.
 	 */
 	__u64 deadline;
 	/* Zero. */
@@ -1109,10 +1172,12 @@ struct kfi_cntr_wait {
 /*
  * KFI_IOC_REGION_REG.
  *
- * The memory is pinned and charged to the caller's RLIMIT_MEMLOCK (-ENOMEM beyond it). The
- * region is what is pinned now, whatever is mapped at its addresses later; but where a device
- * needs a registration of its own (many scattered pages), that one, and each key of that sort,
- * takes what is mapped at its time, so a program must not remap memory under a region.
+ * The memory is pinned and charged to the caller's RLIMIT_MEMLOCK (-ENOMEM beyond the limit).
+ * The region consists of the pages pinned now, whatever is mapped at its addresses later.
+ *
+ * A program must not remap memory under a region. If a device needs its own registration (many
+ * scattered pages), this registration uses the pages mapped at that time. The same holds for each
+ * key that needs one.
  */
 struct kfi_region_reg {
 	/* Size of this structure. */
@@ -1123,50 +1188,53 @@ struct kfi_region_reg {
 	__u64 domain;
 	/* First byte of the memory; any alignment. */
 	__u64 addr;
-	/* Bytes; zero is -EINVAL. */
+	/* Length in bytes; zero is -EINVAL. */
 	__u64 len;
 	/*
-	 * What the memory may ever be used for: KFI_SEND, KFI_RECV, KFI_READ, KFI_WRITE,
-	 * KFI_REMOTE_READ, KFI_REMOTE_WRITE, and with both of these KFI_ATOMIC. RECV, READ and
-	 * REMOTE_WRITE change the memory and need a writable mapping. -EOPNOTSUPP: KFI_ATOMIC where
-	 * the domain has none.
+	 * Permitted uses of the memory: KFI_SEND, KFI_RECV, KFI_READ, KFI_WRITE,
+	 * KFI_REMOTE_READ, KFI_REMOTE_WRITE, and with both of these KFI_ATOMIC. RECV, READ
+	 * and REMOTE_WRITE change the memory and need a writable mapping. -EOPNOTSUPP:
+	 * KFI_ATOMIC on a domain without atomics.
 	 */
 	__u64 access;
 	/* Out: handle. */
 	__u64 handle;
 	/*
-	 * Out: the region's own key, if access has a remote right and no dynamic keys were asked
-	 * for; else KFI_KEY_NOTAVAIL.
+	 * Out: the region's own key, if access has a remote right and KFI_REGION_DYNAMIC_KEYS is
+	 * not set; else KFI_KEY_NOTAVAIL.
 	 */
 	__u64 key;
-	/* Out: the address at which a peer finds the region's first byte by that key. */
+	/* Out: remote address of the region's first byte, for use with that key. */
 	__u64 remote_addr;
-	/* Out: pages charged. */
+	/* Out: number of pages charged. */
 	__u64 pages;
 	/*
-	 * An endpoint of the domain with keys of its own (KFI_EP_OWN_KEYS) that the region, and
-	 * with it its key or key slots, is bound to; 0: none. Another endpoint is -EINVAL.
+	 * An endpoint of the domain with endpoint-scoped keys (KFI_EP_OWN_KEYS), to which the
+	 * region and its key or key slots are bound; 0: none. Any other endpoint is -EINVAL.
 	 */
 	__u64 ep;
 	/*
-	 * Pointer to the region's auth key, or 0: that of the endpoint it is bound to, else the
-	 * domain's. Another one than that endpoint's is -EINVAL. Endpoints with other auth keys may
-	 * use the region in operations of their own where it lies in few pieces (-EINVAL).
+	 * Pointer to the region's auth key; 0: that of the endpoint it is bound to, else that of the
+	 * domain. An auth key that differs from that endpoint's is -EINVAL. Endpoints with other
+	 * auth keys may use the region in their own operations if it consists of few pieces
+	 * (-EINVAL: too many).
 	 */
 	__u64 auth_key;
-	/* Bytes of the auth key. */
+	/* Size of the auth key in bytes. */
 	__u32 auth_key_size;
 	/* Zero. */
 	__u32 reserved;
 };
 
 /*
- * KFI_IOC_KEY_ALLOC: reserves all that an assign needs. All slots or none. -ENOSPC: no
- * key values are left that the device has not given out before.
+ * KFI_IOC_KEY_ALLOC: reserves all resources that an assignment needs, for all slots or none.
+ * -ENOSPC: the device has no key values left that were not issued before.
+ * -EDQUOT: more slots than the user's share of the device, or than the grant allows.
  *
- * A revoked key's part of it ends with the key, and the revocation has it anew before it returns.
- * If it cannot, the key has ended all the same; a little later a worker tries again, and so does
- * an assign that comes before, which may then fail for want of it (-ENOMEM, -ENOSPC).
+ * A revocation uses up the resources of its key and reserves new ones before it returns. If that
+ * fails, the key is revoked all the same. A worker tries again a little later, and so does an
+ * assignment before that. Such an assignment may fail for lack of resources (-ENOMEM,
+ * -ENOSPC).
  */
 struct kfi_key_alloc {
 	/* Size of this structure. */
@@ -1175,39 +1243,45 @@ struct kfi_key_alloc {
 	__u32 flags;
 	/* A region with dynamic keys. */
 	__u64 region;
-	/* Slots wanted, 1 to KFI_KEY_ALLOC_MAX. */
+	/* Number of slots, 1 to KFI_KEY_ALLOC_MAX. */
 	__u32 count;
 	/* Zero. */
 	__u32 reserved;
-	/* Pointer to count u64s for their handles. */
+	/* Pointer to count u64s for the handles of the slots. */
 	__u64 handles;
 	/*
-	 * An endpoint of the region's domain with keys of its own (KFI_EP_OWN_KEYS) that the slots
-	 * are bound to: their keys are valid on it alone, and end when it is closed, after which the
-	 * slots get no more (-ENOENT). 0: the one that the region is bound to, or none. Another
-	 * endpoint is -EINVAL, also on a region that is bound to one.
+	 * An endpoint of the region's domain with endpoint-scoped keys (KFI_EP_OWN_KEYS), to which
+	 * the slots are bound; 0: the region's endpoint, or none. The keys are valid on that endpoint
+	 * alone. Its close revokes them, and the slots accept no assignment any more (-ENOENT). Any
+	 * other endpoint is -EINVAL; on a bound region, so is any endpoint but the region's.
 	 */
 	__u64 ep;
 	/*
-	 * Pointer to the auth key under which the slots' keys are valid, or 0: that of the endpoint they
-	 * are bound to, else the region's. Another one than that endpoint's is -EINVAL.
+	 * Pointer to the auth key under which the slots' keys are valid; 0: that of the endpoint they
+	 * are bound to, else that of the region. An auth key that differs from that endpoint's is
+	 * -EINVAL.
 	 */
 	__u64 auth_key;
-	/* Bytes of the auth key. */
+	/* Size of the auth key in bytes. */
 	__u32 auth_key_size;
 	/* Zero. */
 	__u32 reserved2;
 };
 
 /*
- * KFI_IOC_KEY_ASSIGN. -EINVAL for an empty range, one that is not inside the region, or no
- * right; -EACCES for a right that the region was not registered for, or memory of another
- * process; -EBUSY when the slot has a key; -EMSGSIZE for more pages than the device can have a
- * key for; -ENOENT for no slot, or one that is closed meanwhile; -ENODEV when the device is
- * gone; -EIO or -ETIMEDOUT when it failed; -EKEYREVOKED or -EKEYEXPIRED when the grant of
- * the slot's auth key is over. The key is valid under the slot's auth key. -ENOMEM and -ENOSPC only
- * for a window that has to be registered in full, or as struct kfi_key_alloc says. With KFI_KEY_ORDERED as
- * struct kfi_key_assign_many with one entry, for less.
+ * KFI_IOC_KEY_ASSIGN. The key is valid under the slot's auth key.
+ *
+ * - -EINVAL: the range is empty or not inside the region, or access is empty.
+ * - -EACCES: a right that the region was not registered with, or memory of another process.
+ * - -EBUSY: the slot has a key.
+ * - -EMSGSIZE: more pages than one key of the device can cover.
+ * - -ENOENT: no such slot, or it was closed meanwhile.
+ * - -ENODEV: the device is removed. -EIO, -ETIMEDOUT: the device failed.
+ * - -EKEYREVOKED, -EKEYEXPIRED: the grant of the slot's auth key is revoked or expired.
+ * - -ENOMEM, -ENOSPC: only for a range that needs a full registration, or as described at
+ * struct kfi_key_alloc.
+ *
+ * With KFI_KEY_ORDERED the call works as a struct kfi_key_assign_many with one entry, at less cost.
  */
 struct kfi_key_assign {
 	/* Size of this structure. */
@@ -1218,16 +1292,16 @@ struct kfi_key_assign {
 	__u64 slot;
 	/* First byte, counted from the region's start. */
 	__u64 offset;
-	/* Bytes; 1 or more; offset + length within the region (-EINVAL). */
+	/* Length in bytes, at least 1; offset + length within the region (-EINVAL). */
 	__u64 length;
 	/*
 	 * KFI_REMOTE_READ, KFI_REMOTE_WRITE or both, and with both KFI_ATOMIC; within the region's
 	 * access (-EACCES).
 	 */
 	__u64 access;
-	/* Out: the value for peers. */
+	/* Out: the key value for peers. */
 	__u64 key;
-	/* Out: the address at which a peer finds the first byte. */
+	/* Out: remote address of the first byte. */
 	__u64 remote_addr;
 	/* As struct kfi_key_assign_many's cq; the entry's data and len are zero. */
 	__u64 cq;
@@ -1236,32 +1310,40 @@ struct kfi_key_assign {
 };
 
 /*
- * KFI_IOC_KEY_ASSIGN_MANY: assigns slots, of any regions, in order, and stops at the first that
- * is refused. When it returns the keys are valid everywhere. It costs far less than as many calls
- * of one, for the device is waited for once for each 64.
+ * KFI_IOC_KEY_ASSIGN_MANY: assigns slots of any regions, in order, and stops at the first
+ * refused entry. At the return the keys are valid everywhere. The call costs far less than single
+ * ones, because it waits for the device once per 64 keys.
  *
- * The call's error is the first entry's; when some were assigned it succeeds and done and err
- * say how far it came: the first done entries have their keys and no other got one. A slot that
- * is just being assigned or revoked by another call is waited for. Where the device refuses a
- * whole chain of up to 64, none of those has a key. What is used of an entry is fetched once; one
- * that cannot be read is refused (EFAULT). A key whose value cannot be stored in its entry is
- * revoked again (EFAULT). The call's own list of the entries takes memory: where there is none,
- * it assigns the next entry, or what it has listed, and stops with ENOMEM; done is not 0 then,
- * and another call goes on.
+ * If the first entry is refused, the call fails with its error. Otherwise the call succeeds: the
+ * first done entries have keys, no other entry has one, and err is the error of the next
+ * entry.
  *
- * With KFI_KEY_ORDERED the device is not waited for: the keys are told at once, and are valid
- * before anything takes effect that is posted on their domain afterwards, so a message that
- * carries one may follow immediately. (What is posted is held meanwhile. A key that cannot be told
- * beforehand, as those of windows beyond the device's fast registration, is waited for all the
- * same. The private data of KFI_IOC_CONNECT and KFI_IOC_ACCEPT is not held.) Should the device
- * fail after that, cq, a queue of the slots' domain, gets an error entry for up to 64 keys that
- * were asked for together: context is the call's, data the index of their first in entries,
- * len how many of them from there on came to be, and err why the next one did not: EIO,
- * ETIMEDOUT, ENODEV, ENOMEM or what the device says. The others' slots are as they were, and
- * what was told of them never worked. Room for it is reserved by the call, which stops with
- * EAGAIN when there is none or too much is to be made yet, and with EOPNOTSUPP where the
- * provider has no ordered keys. Until it is known how it went the queue does not close (EBUSY),
- * and a revocation waits.
+ * The call waits for a slot that another call is just assigning or revoking. If the device refuses
+ * a whole chain of up to 64 keys, no slot of that chain has a key. Each used field of an entry is
+ * fetched once. EFAULT: an entry cannot be read, or its key value cannot be stored; that key is
+ * revoked again. The call allocates a list of the entries. Without memory for it the call assigns
+ * at least one entry and stops with ENOMEM; a further call can go on.
+ *
+ * With KFI_KEY_ORDERED the call does not wait for the device: key values are returned at once.
+ * Each key is valid before any operation takes effect that is posted on the domain afterwards. So
+ * a message with the key may follow immediately; posted operations are deferred until then. A key
+ * whose value cannot be predicted, e.g. for a range beyond the device's fast registration, is
+ * waited for all the same. The private data of KFI_IOC_CONNECT and KFI_IOC_ACCEPT is not
+ * deferred.
+ *
+ * If the device fails after the return, cq reports that. cq is a completion queue of the
+ * slots' domain. It gets one error entry for up to 64 keys that were requested together:
+ *
+ * - context is that of the call.
+ * - data is the index of their first key in entries.
+ * - len is the number of keys from there on that were assigned.
+ * - err is the error of the next key: EIO, ETIMEDOUT, ENODEV, ENOMEM or an error of the
+ * device.
+ *
+ * The slots of that key and the following ones are as before the call, and their key values never
+ * worked. The call reserves this entry. It stops with EAGAIN if the queue is full or too many
+ * keys are still outstanding. It stops with EOPNOTSUPP if the provider has no ordered keys.
+ * Until the result is known, the queue cannot be closed (EBUSY), and a revocation waits.
  */
 struct kfi_key_assign_many {
 	/* Size of this structure. */
@@ -1270,20 +1352,20 @@ struct kfi_key_assign_many {
 	__u32 flags;
 	/* Pointer to an array of struct kfi_key_entry. */
 	__u64 entries;
-	/* Entries in it, 1 to KFI_KEY_ALLOC_MAX. */
+	/* Number of entries, 1 to KFI_KEY_ALLOC_MAX. */
 	__u32 count;
 	/* sizeof(struct kfi_key_entry); another value is -EINVAL. */
 	__u32 entry_size;
-	/* Out: entries that have their keys. */
+	/* Out: number of entries that have keys. */
 	__u32 done;
 	/*
-	 * Out: positive errno that stopped the rest, or 0; what struct kfi_key_assign says, EFAULT, ENOMEM
-	 * or (the process is being killed) EINTR.
+	 * Out: positive errno of the first refused entry, or 0: an error of struct kfi_key_assign, EFAULT,
+	 * ENOMEM, or EINTR if the process is being killed.
 	 */
 	__u32 err;
-	/* With KFI_KEY_ORDERED: a completion queue that hears of failures, or zero. Else zero. */
+	/* With KFI_KEY_ORDERED: a completion queue for failures, or zero. Else zero. */
 	__u64 cq;
-	/* With a cq: the context of its entries. Else zero. */
+	/* With a cq: the context of its error entries. Else zero. */
 	__u64 context;
 };
 
@@ -1293,27 +1375,28 @@ struct kfi_key_entry {
 	__u64 slot;
 	/* First byte, counted from the region's start. */
 	__u64 offset;
-	/* Bytes; 1 or more. */
+	/* Length in bytes, at least 1. */
 	__u64 length;
 	/* KFI_REMOTE_READ, KFI_REMOTE_WRITE or both, and with both KFI_ATOMIC. */
 	__u64 access;
-	/* Out: the value for peers. */
+	/* Out: the key value for peers. */
 	__u64 key;
-	/* Out: the address at which a peer finds the first byte. */
+	/* Out: remote address of the first byte. */
 	__u64 remote_addr;
 };
 
 /*
- * KFI_IOC_KEY_REVOKE_MANY: ends the keys of listed slots, of a region, of a domain, of an
- * endpoint or of the file. When it returns, nothing is read or written any more through any of the keys that they had
- * when it was called. The slots stay reserved and may be assigned anew.
+ * KFI_IOC_KEY_REVOKE_MANY: revokes the keys of listed slots, of a region, of a domain, of an
+ * endpoint or of the file. After the return no byte is read or written through any key that these
+ * slots had at the call. The slots stay reserved and can be assigned again.
  *
- * A slot without a key is passed over. Regions that were registered with a key of their own lose
- * it for good, if it is in the scope. What another call is just assigning or revoking is waited
- * for, after all the others have ended. A list is gone through in order, up to the first handle
- * that names no slot: the call's error is the first entry's; where some were dealt with it
- * succeeds, and done and err say how far it came. Signals do not stop it, but for one that
- * kills.
+ * Slots without a key are skipped. A region in the scope that was registered with its own key
+ * loses this key for ever. The call waits for slots that another call is just assigning or
+ * revoking, after all others are revoked.
+ *
+ * A list is processed in order, up to the first handle that names no slot. If that is the first
+ * entry, the call fails with its error. Otherwise the call succeeds, with the number of processed
+ * entries in done and the error in err. Only a fatal signal stops the call.
  */
 struct kfi_key_revoke_many {
 	/* Size of this structure. */
@@ -1323,8 +1406,8 @@ struct kfi_key_revoke_many {
 	/* KFI_REVOKE_*. */
 	__u32 scope;
 	/*
-	 * With KFI_REVOKE_SLOTS: slots listed, 1 to KFI_KEY_ALLOC_MAX. With KFI_REVOKE_AUTH: bytes
-	 * of the auth key, 1 to KFI_AUTH_KEY_MAX. Else zero.
+	 * With KFI_REVOKE_SLOTS: number of listed slots, 1 to KFI_KEY_ALLOC_MAX. With
+	 * KFI_REVOKE_AUTH: size of the auth key in bytes, 1 to KFI_AUTH_KEY_MAX. Else zero.
 	 */
 	__u32 count;
 	/*
@@ -1333,18 +1416,18 @@ struct kfi_key_revoke_many {
 	 */
 	__u64 object;
 	/*
-	 * With KFI_REVOKE_SLOTS: pointer to count u64s, the handles. With KFI_REVOKE_AUTH: pointer
-	 * to the auth key. Else zero.
+	 * With KFI_REVOKE_SLOTS: pointer to count u64s with the handles. With KFI_REVOKE_AUTH:
+	 * pointer to the auth key. Else zero.
 	 */
 	__u64 slots;
-	/* Out: entries of the list dealt with; 0 without a list. */
+	/* Out: number of processed entries of the list; 0 without a list. */
 	__u32 done;
 	/*
-	 * Out: positive errno that stopped the rest, or 0: ENOENT, EFAULT, ENOMEM or (the process
-	 * is being killed) EINTR.
+	 * Out: positive errno that stopped the list, or 0: ENOENT, EFAULT, ENOMEM, or EINTR if
+	 * the process is being killed.
 	 */
 	__u32 err;
-	/* Out: keys that this call ended. */
+	/* Out: number of keys that this call revoked. */
 	__u64 revoked;
 };
 
@@ -1354,47 +1437,47 @@ struct kfi_iov {
 	__u64 region;
 	/* First byte, counted from the region's start. */
 	__u64 offset;
-	/* Bytes. */
+	/* Length in bytes. */
 	__u64 len;
 };
 
-/* One operation of a struct kfi_submit. */
+/* An operation in the array of a struct kfi_submit. */
 struct kfi_op_entry {
 	/* KFI_OP_*. */
 	__u32 op;
 	/*
-	 * Entries of iov in use, 0 to the endpoint's iov_limit. With KFI_INJECT, and for
-	 * KFI_OP_ATOMIC: 0.
+	 * Number of entries of iov in use, 0 to the endpoint's iov_limit. Must be 0 with
+	 * KFI_INJECT and for KFI_OP_ATOMIC.
 	 */
 	__u32 iov_count;
 	/* KFI_COMPLETION, KFI_INJECT, KFI_REMOTE_CQ_DATA, KFI_FENCE. */
 	__u64 flags;
-	/* The caller's value, returned in the completion. */
+	/* A value of the caller, returned in the completion. */
 	__u64 context;
-	/* Completion data for the peer, with KFI_REMOTE_CQ_DATA; up to cq_data_size bytes. */
+	/* Remote completion data, with KFI_REMOTE_CQ_DATA; up to cq_data_size bytes. */
 	__u64 data;
-	/* For one-sided operations: the peer's address. */
+	/* For one-sided operations: the remote address. */
 	__u64 remote_addr;
 	/* For one-sided operations: the peer's key. */
 	__u64 key;
 	/*
-	 * With KFI_INJECT: pointer to the payload. For atomics: pointer to the operands, behind
-	 * which those to compare with lie. They are taken before the call returns.
+	 * With KFI_INJECT: pointer to the payload. For atomics: pointer to the operands, followed by
+	 * the comparands. All are copied before the call returns.
 	 */
 	__u64 inject;
-	/* Bytes there, up to KFI_INJECT_MAX. */
+	/* Size of the payload or of all operands in bytes, up to KFI_INJECT_MAX. */
 	__u64 inject_len;
-	/* For atomics: what is done, KFI_ATOMIC_*. Else zero. */
+	/* For atomics: the operation, KFI_ATOMIC_*. Else zero. */
 	__u32 atomic_op;
 	/* For atomics: type of the values, KFI_UINT64 and others. Else zero. */
 	__u32 datatype;
-	/* Local memory. Of a fetching atomic: where what was there goes. */
+	/* Local memory. For a fetching atomic: where the old values are stored. */
 	struct kfi_iov iov[KFI_IOV_MAX];
 };
 
 /*
- * KFI_IOC_ATOMIC_QUERY (fi_query_atomic): whether a domain has an atomic. -EOPNOTSUPP: it has
- * not; -EINVAL: nobody has.
+ * KFI_IOC_ATOMIC_QUERY (fi_query_atomic): returns whether a domain supports an atomic.
+ * -EOPNOTSUPP: the domain does not support the atomic. -EINVAL: no such atomic exists.
  */
 struct kfi_atomic_query {
 	/* Size of this structure. */
@@ -1409,17 +1492,18 @@ struct kfi_atomic_query {
 	__u32 atomic_op;
 	/* KFI_UINT64 and others. */
 	__u32 datatype;
-	/* Out: bytes of a value. */
+	/* Out: size of a value in bytes. */
 	__u32 value_size;
-	/* Out: values that one operation may have, at most. */
+	/* Out: maximum number of values of one operation. */
 	__u64 count;
 };
 
 /*
- * KFI_IOC_SUBMIT: posts operations in order and stops at the first that is refused.
+ * KFI_IOC_SUBMIT: posts operations in order and stops at the first refused one.
  *
- * The call's error is the first operation's; when some were accepted it succeeds and done
- * and err say how far it came. Each entry is fetched once.
+ * If the first operation is refused, the call fails with its error. Otherwise the call succeeds,
+ * with the number of accepted operations in done and the error of the next one in err. Each
+ * entry is fetched once.
  */
 struct kfi_submit {
 	/* Size of this structure. */
@@ -1430,22 +1514,22 @@ struct kfi_submit {
 	__u64 ep;
 	/* Pointer to an array of struct kfi_op_entry. */
 	__u64 ops;
-	/* Entries in it, 1 to KFI_SUBMIT_MAX. */
+	/* Number of entries, 1 to KFI_SUBMIT_MAX. */
 	__u32 count;
 	/* sizeof(struct kfi_op_entry); another value is -EINVAL. */
 	__u32 entry_size;
-	/* Out: operations accepted. */
+	/* Out: number of accepted operations. */
 	__u32 done;
 	/*
-	 * Out: positive errno that stopped the rest, or 0. EAGAIN: the endpoint or a completion
-	 * queue is full.
+	 * Out: positive errno of the first refused operation, or 0. EAGAIN: the endpoint or a
+	 * completion queue is full.
 	 */
 	__u32 err;
 };
 
 /*
- * KFI_IOC_CANCEL: asks for one receive to end with ECANCELED. -ENOENT: none waits;
- * -EOPNOTSUPP: the provider cannot.
+ * KFI_IOC_CANCEL: cancels one posted receive, which then completes with ECANCELED. -ENOENT:
+ * no such receive is posted; -EOPNOTSUPP: the provider cannot cancel.
  */
 struct kfi_cancel {
 	/* Size of this structure. */
@@ -1454,11 +1538,11 @@ struct kfi_cancel {
 	__u32 flags;
 	/* The endpoint. */
 	__u64 ep;
-	/* Context of the operation. */
+	/* Context of the receive. */
 	__u64 context;
 };
 
-/* KFI_IOC_CLOSE: -EBUSY while children are open. */
+/* KFI_IOC_CLOSE. -EBUSY: the object has open children. */
 struct kfi_close {
 	/* Size of this structure. */
 	__u32 size;
@@ -1469,8 +1553,11 @@ struct kfi_close {
 };
 
 /*
- * KFI_IOC_OBJ_LIST: objects of every open file where both who opened this one and the caller
- * have CAP_SYS_ADMIN, else of this file and of those that the caller's user opened, as this one.
+ * KFI_IOC_OBJ_LIST: lists objects.
+ *
+ * - If the opener of this file and the caller both have CAP_SYS_ADMIN: those of every open file.
+ * - Otherwise: those of this file. If the caller is the user that opened this file, also those of
+ * the other files that this user opened.
  */
 struct kfi_obj_list {
 	/* Size of this structure. */
@@ -1479,51 +1566,56 @@ struct kfi_obj_list {
 	__u32 flags;
 	/* Pointer to an array of struct kfi_obj_info. */
 	__u64 entries;
-	/* In: entries it has room for. Out: entries there are, which may be more. */
+	/* In: number of entries that the array can hold. Out: number of objects, possibly more. */
 	__u32 count;
-	/* sizeof(struct kfi_obj_info) as the caller knows it. */
+	/* The caller's size of struct kfi_obj_info. */
 	__u32 entry_size;
 	/* Zero. */
 	__u64 reserved[3];
 };
 
-/* One live object. */
+/* A live object in an struct kfi_obj_list. */
 struct kfi_obj_info {
 	/* KFI_TYPE_*. */
 	__u32 kind;
-	/* Process that opened the file, in the lister's pid namespace; 0: not visible there. */
+	/* Process that opened the file, in the caller's pid namespace; 0: not visible there. */
 	__u32 pid;
-	/* Handle in that file. */
+	/* Handle in that process's file. */
 	__u64 handle;
-	/* Handle of the object it was opened on; 0: none. */
+	/* Handle of the object on which this one was opened; 0: none. */
 	__u64 parent;
 	/*
-	 * By kind. Region: length. Key: length. Endpoint: operations outstanding. Queue: depth.
-	 * Counter: value. Domain: bytes pinned on it.
+	 * Depends on the kind. Region, key: length in bytes. Endpoint: outstanding operations. Queue:
+	 * depth. Counter: value. Domain: bytes pinned.
 	 */
 	__u64 a;
 	/*
-	 * By kind. Region: access. Key: access (0: not assigned). Endpoint: KFI_STATE_*.
-	 * Queue: entries waiting. Counter: errors.
+	 * Depends on the kind. Region: access. Key: access (0: not assigned). Endpoint: KFI_STATE_*.
+	 * Queue: waiting entries. Counter: errors.
 	 */
 	__u64 b;
-	/* By kind. Region: pages charged. Key: offset. Endpoint: operations ever completed. */
+	/*
+	 * Depends on the kind. Region: pages charged. Key: offset. Endpoint: operations completed so
+	 * far.
+	 */
 	__u64 c;
-	/* Command name of that process. */
+	/* Command name of the process. */
 	__u8 comm[16];
 	/*
-	 * Provider and domain, or address, as text. Key: its state (reserved, assigning,
-	 * promised: told but not yet made, assigned, used: it was for one use, revoking, closed),
-	 * a space, and how many keys the slot has had.
+	 * Provider and domain, or address, as text. Of a key: its state, a space, and the number of
+	 * keys that the slot has had. The states are reserved, assigning, promised (the key
+	 * value was returned, but the key is not valid yet), assigned, used (a single-use key that
+	 * was used), revoking and closed.
 	 */
 	__u8 name[KFI_NAME_MAX];
 	/*
-	 * Domain, endpoint, region, key: number of its auth key (struct kfi_grant_info's key); 0: none. Who may not
-	 * see all that there is sees 1 for each.
+	 * Domain, endpoint, region, key: number of the auth key (struct kfi_grant_info's key); 0: none. A
+	 * caller that may not see all objects sees 1 for every auth key.
 	 */
 	__u64 auth;
 	/*
-	 * Region, key: handle of the endpoint that it is bound to, which may be closed by now; 0: none.
+	 * Region, key: handle of the endpoint that the object is bound to, which may be closed; 0:
+	 * none.
 	 */
 	__u64 ep;
 };
@@ -1532,81 +1624,91 @@ struct kfi_obj_info {
 struct kfi_auth_key_ref {
 	/* Pointer to the bytes. */
 	__u64 addr;
-	/* How many, 1 to KFI_AUTH_KEY_MAX. */
+	/* Number of bytes, 1 to KFI_AUTH_KEY_MAX. */
 	__u32 size;
 	/* Zero. */
 	__u32 reserved;
 };
 
 /*
- * KFI_IOC_AUTH_MODE: shows what auth keys mean on this machine, and sets what flags says.
+ * KFI_IOC_AUTH_MODE: reads the enforcement of auth keys on this machine, and sets the values
+ * that flags names.
  *
- * An auth key divides. What is exported under one (the slot's or region's, else the domain's) is
- * reached by endpoints with the same one and by no others; endpoints of two hosts connect if both
- * kernels prove to each other to have the same one, or both have none.
+ * An auth key separates users. A key or region is exported under one auth key: that of the slot or
+ * region, else that of the domain. Only endpoints with the same auth key can access it. Endpoints
+ * of two hosts connect only if both kernels prove that they have the same auth key, or if both
+ * have none.
  *
- * With KFI_AUTH_OPEN whoever knows an auth key may use it. With KFI_AUTH_ENFORCE an endpoint,
- * a passive endpoint, a key slot, a region with a key of its own, and a region with an auth key,
- * are opened only under a grant that covers the caller. Where no grant does, the agent is asked, and
- * the call waits, killably. What was opened before stays. Consumers in the kernel are not asked.
+ * With KFI_AUTH_OPEN any program that knows an auth key may use it. With KFI_AUTH_ENFORCE the
+ * following opens need a grant that covers the caller:
+ *
+ * - an endpoint or a passive endpoint,
+ * - a key slot, or a region with its own key,
+ * - a region with an auth key.
+ *
+ * If there is no such grant, the kernel makes an upcall to the agent, and the call waits,
+ * killably. Objects opened before stay. Consumers in the kernel need no grant.
  *
  * | errno of a call that opens | |
  * |---|---|
  * | -EACCES | denied |
- * | -ENOKEY | no auth key, or no grant and no agent that could give one |
- * | -ETIMEDOUT | the agent did not answer in time |
- * | -EAGAIN | too many questions of this process, or of all, wait for the agent |
- * | -EDQUOT | beyond the limits of the grant |
- * | -EKEYREVOKED, -EKEYEXPIRED | the grant is over; what was opened under it gets this, too |
- * | -EKEYREJECTED | the peer has not proven to have the auth key (in events also) |
- * | -EOPNOTSUPP | the provider cannot keep auth keys apart |
+ * | -ENOKEY | no auth key, or no grant and no agent |
+ * | -ETIMEDOUT | the agent did not decide in time |
+ * | -EAGAIN | too many upcalls of this process (asks), of this effective uid (4,096), or in total (16,384) are waiting |
+ * | -EDQUOT | the limits of the grant are reached |
+ * | -EKEYREVOKED, -EKEYEXPIRED | the grant is revoked or expired; also returned for objects opened under it |
+ * | -EKEYREJECTED | the auth key is shorter than KFI_AUTH_KEY_SAFE; or the peer has not proven that it has the auth key (in events also) |
+ * | -EOPNOTSUPP | the provider does not support auth keys |
  *
- * The caller is the task that makes the call, with its effective uid and gids and its cgroup; its
+ * The caller is the task that makes the call, with its effective uid and gids and its cgroup. Its
  * network namespace is the one that the file was opened in.
  *
- * This call, those about grants and those of the agent are the administrator's: who opened the file
- * and the caller both need CAP_SYS_ADMIN in the initial user namespace (-EPERM).
+ * This call, the calls for grants and those of the agent are for the administrator. The opener of
+ * the file and the caller both need CAP_SYS_ADMIN in the initial user namespace (-EPERM).
  */
 struct kfi_auth_mode {
 	/* Size of this structure. */
 	__u32 size;
-	/* KFI_AUTH_SET_*: what to set; zero: nothing. */
+	/* KFI_AUTH_SET_*: the values to set; zero: none. */
 	__u32 flags;
-	/* KFI_AUTH_OPEN or KFI_AUTH_ENFORCE. Out: what is. */
+	/* KFI_AUTH_OPEN or KFI_AUTH_ENFORCE. Out: the present mode. */
 	__u32 mode;
 	/*
-	 * How long the agent has for an answer, in milliseconds, 1 to 600,000; 10,000 at first. Out:
-	 * what is.
+	 * Time for the agent's decision, in milliseconds, 1 to 600,000; initially 10,000. Out: the
+	 * present value.
 	 */
 	__u32 timeout_ms;
 	/*
-	 * For how long a denial is remembered, in milliseconds, up to 600,000; 1,000 at first. Out: what
-	 * is.
+	 * Time for which a denial is remembered, in milliseconds, up to 600,000; initially 1,000. Out:
+	 * the present value.
 	 */
 	__u32 deny_ms;
-	/* Questions of one process that may wait, 1 to 4096; 64 at first. Out: what is. */
+	/*
+	 * Maximum number of waiting upcalls of one process, 1 to 4096; initially 64. Out: the present
+	 * value.
+	 */
 	__u32 asks;
 	/*
-	 * Out: the agent's process, in the caller's pid namespace; 0: there is none, or not there.
+	 * Out: process of the agent, in the caller's pid namespace; 0: no agent, or not visible there.
 	 */
 	__u32 agent;
-	/* Out: 1 where there is an agent, else 0. */
+	/* Out: 1 if there is an agent, else 0. */
 	__u32 agents;
-	/* Out: grants there are. */
+	/* Out: number of grants. */
 	__u32 grants;
-	/* Out: questions without an answer. */
+	/* Out: number of upcalls without a decision. */
 	__u32 waiting;
 	/* Zero. */
 	__u64 reserved;
 };
 
 /*
- * KFI_IOC_GRANT_ADD: whoever all of match_ is true of may use the auth key from now on. A grant
- * stays until it is revoked or over, whatever becomes of the file.
+ * KFI_IOC_GRANT_ADD: permits the use of an auth key to each task that has all properties of
+ * match_. A grant stays until it is revoked or expires, also after the close of the file.
  *
- * -EBUSY: a grant of this auth key was revoked or is over, and something opened under it has not
- * ended yet. -ESRCH: the process is gone. -EBADF: no pidfd, no network namespace. -ENOSPC:
- * there are 65,536 grants.
+ * -EBUSY: an earlier grant of this auth key is revoked or expired, and an object opened under it
+ * has not ended yet. -ESRCH: the process has exited. -EBADF: not a pidfd, or not a network
+ * namespace. -ENOSPC: there are 65,536 grants.
  */
 struct kfi_grant_add {
 	/* Size of this structure. */
@@ -1615,9 +1717,9 @@ struct kfi_grant_add {
 	__u32 flags;
 	/* Pointer to the auth key. */
 	__u64 auth_key;
-	/* Bytes of it, 1 to KFI_AUTH_KEY_MAX. */
+	/* Size of the auth key in bytes, 1 to KFI_AUTH_KEY_MAX. */
 	__u32 auth_key_size;
-	/* KFI_MATCH_*; not zero. What is not named must be zero below. */
+	/* KFI_MATCH_*; not zero. Fields below that are not selected must be zero. */
 	__u32 match_;
 	/* KFI_AUTH_* rights; not zero. */
 	__u32 rights;
@@ -1626,36 +1728,41 @@ struct kfi_grant_add {
 	/* A group, in the initial user namespace. */
 	__u32 gid;
 	/*
-	 * A pidfd of the process (not of a thread). That process alone is meant, and no later one with
-	 * its number.
+	 * A pidfd of the process (not of a thread). A later process with the same pid is not covered.
 	 */
 	__s32 pidfd;
 	/* A descriptor of the network namespace. */
 	__s32 netns_fd;
-	/* Keys at once, at most; 0: no limit. A slot counts as one, and a region's own key. */
+	/*
+	 * Maximum number of keys at a time; 0: no limit. A slot counts as one, and so does a region's
+	 * own key.
+	 */
 	__u32 max_keys;
-	/* The id of the cgroup: the inode number of its directory. */
+	/* Id of the cgroup: the inode number of its directory. */
 	__u64 cgroup;
-	/* Bytes in regions at once, at most; 0: no limit. */
+	/* Maximum number of bytes pinned by regions at a time, in whole pages; 0: no limit. */
 	__u64 max_pinned;
-	/* For how long, in milliseconds; 0: without end. */
+	/* Lifetime in milliseconds; 0: no end. */
 	__u64 lifetime_ms;
-	/* Endpoints at once, at most; 0: no limit. */
+	/* Maximum number of endpoints at a time; 0: no limit. */
 	__u32 max_eps;
 	/* Zero. */
 	__u32 reserved;
-	/* Out: the grant, never used for another. */
+	/* Out: id of the grant, never reused. */
 	__u64 id;
 };
 
 /*
- * KFI_IOC_GRANT_CHANGE. What is beyond a lower limit stays. -ENOENT: no such grant, or it is
- * over.
+ * KFI_IOC_GRANT_CHANGE. Objects beyond a lowered limit stay. -ENOENT: no such grant, or it is
+ * revoked or expired.
  */
 struct kfi_grant_change {
 	/* Size of this structure. */
 	__u32 size;
-	/* KFI_GRANT_LIMITS, KFI_GRANT_LIFETIME; not zero. What is not named must be zero below. */
+	/*
+	 * KFI_GRANT_LIMITS, KFI_GRANT_LIFETIME; not zero. Fields below that are not selected must
+	 * be zero.
+	 */
 	__u32 flags;
 	/* The grant. */
 	__u64 id;
@@ -1670,10 +1777,13 @@ struct kfi_grant_change {
 };
 
 /*
- * KFI_IOC_GRANT_REVOKE: nothing more is opened under the grant, its endpoints are closed (the
- * peer sees the connection end; the owner gets an event with EKEYREVOKED) and its keys revoked,
- * when this returns. A key that is just being made under it dies as it comes to be. -ENOENT: no
- * such grant, or it is over. -EINTR: the task is being killed; it goes on all the same.
+ * KFI_IOC_GRANT_REVOKE: revokes a grant. At the return no object can be opened under it any
+ * more, its endpoints are closed and its keys are revoked.
+ *
+ * The peer sees the end of the connection; the owner gets an event with EKEYREVOKED. A key that
+ * is being assigned under the grant is revoked as soon as it is assigned. -ENOENT: no such
+ * grant, or it is revoked or expired. -EINTR: the task is being killed; the revocation continues
+ * all the same.
  */
 struct kfi_grant_revoke {
 	/* Size of this structure. */
@@ -1694,20 +1804,21 @@ struct kfi_grant_list {
 	__u32 flags;
 	/* Pointer to an array of struct kfi_grant_info. */
 	__u64 entries;
-	/* In: entries it has room for. Out: grants there are, which may be more. */
+	/* In: number of entries that the array can hold. Out: number of grants, possibly more. */
 	__u32 count;
-	/* sizeof(struct kfi_grant_info) as the caller knows it. */
+	/* The caller's size of struct kfi_grant_info. */
 	__u32 entry_size;
 	/* Zero. */
 	__u64 reserved;
 };
 
-/* One grant. Nothing here says anything about the auth key's bytes. */
+/* One grant. No field discloses bytes of the auth key. */
 struct kfi_grant_info {
 	/* The grant. */
 	__u64 id;
 	/*
-	 * Number of the auth key: any, and the same for the same bytes as long as anything uses them.
+	 * Number of the auth key: arbitrary, but the same for the same bytes as long as these are in
+	 * use.
 	 */
 	__u64 key;
 	/* KFI_MATCH_*. */
@@ -1730,25 +1841,27 @@ struct kfi_grant_info {
 	__u32 max_keys;
 	/* As struct kfi_grant_add's max_eps. */
 	__u32 max_eps;
-	/* Bytes in regions now. */
+	/* Bytes in regions at present. */
 	__u64 pinned;
-	/* Keys now. */
+	/* Number of keys at present. */
 	__u32 keys;
-	/* Endpoints now. */
+	/* Number of endpoints at present. */
 	__u32 eps;
-	/* Milliseconds left; 0: without end, or over. */
+	/* Remaining lifetime in milliseconds; 0: no end, or expired. */
 	__u64 left_ms;
 	/* KFI_GRANT_* state. */
 	__u32 state;
-	/* 1: the agent's answer; 0: installed. */
+	/* 1: from a decision of the agent; 0: from KFI_IOC_GRANT_ADD. */
 	__u32 answered;
 };
 
 /*
- * KFI_IOC_AGENT_OPEN: the file becomes the agent. A former one gets -ESTALE from now on, and what
- * it has not answered the new one is asked. The file polls readable while a question waits, and
- * POLLHUP once it is the agent no more. When it is closed there is no agent; who waits is denied
- * with -ENOKEY. -EALREADY: it is the agent.
+ * KFI_IOC_AGENT_OPEN: makes the file the agent. A former agent gets -ESTALE from now on, and
+ * its undecided upcalls pass to the new one.
+ *
+ * The file polls readable while an upcall waits, and POLLHUP once another file is the agent.
+ * After its close there is no agent, and waiting calls fail with -ENOKEY. -EALREADY: the file
+ * is the agent.
  */
 struct kfi_agent_open {
 	/* Size of this structure. */
@@ -1760,14 +1873,15 @@ struct kfi_agent_open {
 };
 
 /*
- * KFI_IOC_AGENT_NEXT: may this process use this auth key? -EAGAIN: nobody asks. -ESTALE: the
- * file is the agent no more. -EINVAL: it never was.
+ * KFI_IOC_AGENT_NEXT: reads one upcall: may this process use this auth key? -EAGAIN: no upcall
+ * waits. -ESTALE: another file has become the agent. -EINVAL: the file never was the agent.
  *
- * Equal questions of a process are one. One that its process gives up (it was killed) is not asked
- * any more; the answer is -ENOENT.
+ * Equal requests of a process make one upcall. If the process is killed, its upcall is cancelled;
+ * a decision then fails with -ENOENT.
  *
- * What the task is was taken when it asked: its user, groups, control group and namespaces belong to
- * one moment. What is not in known the agent does not know: it is not the same as none.
+ * The properties of the task were recorded when it made the request: user, groups, control group
+ * and namespaces are those of one moment. A property that is not in known is unknown, which is
+ * different from empty.
  */
 struct kfi_agent_next {
 	/* Size of this structure. */
@@ -1776,53 +1890,54 @@ struct kfi_agent_next {
 	__u32 flags;
 	/* Pointer to KFI_AUTH_KEY_MAX bytes for the auth key. */
 	__u64 auth_key;
-	/* Out: bytes of it. The rest is zero. */
+	/* Out: size of the auth key in bytes. The rest of the buffer is zero. */
 	__u32 auth_key_size;
-	/* Out: what is wanted, KFI_AUTH_* rights. */
+	/* Out: the requested KFI_AUTH_* rights. */
 	__u32 rights;
-	/* Out: the question. */
+	/* Out: id of the upcall. */
 	__u64 id;
 	/*
-	 * Out: the process: the inode number of its pidfd (fstat(2)), never another's. A pidfd that
-	 * pidfd_open(2) makes of pid is one of this process if its inode number is this.
+	 * Out: identifies the process: the inode number of its pidfd (fstat(2)), never reused. A
+	 * pidfd that pidfd_open(2) returns for pid belongs to this process if its inode number is
+	 * this value.
 	 */
 	__u64 process;
-	/* Out: the process, in the caller's pid namespace; 0: not there. */
+	/* Out: pid of the process in the caller's pid namespace; 0: not visible there. */
 	__u32 pid;
 	/* Out: effective uid, in the initial user namespace. */
 	__u32 uid;
 	/* Out: effective gid, in the initial user namespace. */
 	__u32 gid;
-	/* Out: milliseconds that are left for an answer. */
+	/* Out: milliseconds left for the decision. */
 	__u32 left_ms;
-	/* Out: id of its cgroup (v2). */
+	/* Out: id of the task's cgroup (v2). */
 	__u64 cgroup;
-	/* Out: cookie of its network namespace (SO_NETNS_COOKIE). */
+	/* Out: cookie of the task's network namespace (SO_NETNS_COOKIE). */
 	__u64 netns;
 	/* Out: command name. */
 	__u8 comm[16];
 	/* Out: name of the domain. */
 	__u8 domain[KFI_NAME_MAX];
 	/*
-	 * Pointer to room for its supplementary groups, each a 32-bit gid in the initial user namespace;
-	 * 0: not wanted.
+	 * Pointer to an array for the task's supplementary groups, each a 32-bit gid in the initial
+	 * user namespace; 0: not requested.
 	 */
 	__u64 groups;
 	/*
-	 * Pointer to room for the path of its cgroup (v2), from the root of the hierarchy, without a
-	 * NUL; 0: not wanted.
+	 * Pointer to a buffer for the path of the task's cgroup (v2), from the root of the hierarchy,
+	 * without a NUL; 0: not requested.
 	 */
 	__u64 cgroup_path;
 	/*
-	 * In: groups that there is room for. Out: groups that the task has; only as many as there is
-	 * room for were written.
+	 * In: number of groups that the array can hold. Out: number of groups of the task; only as
+	 * many as the array can hold were written.
 	 */
 	__u32 groups_count;
 	/*
-	 * In: bytes that there is room for. Out: bytes of the path; 0 if it is not known or has no room.
+	 * In: size of the buffer in bytes. Out: size of the path in bytes; 0 if unknown or too long.
 	 */
 	__u32 cgroup_path_size;
-	/* Out: inode number of its user namespace, as in /proc/PID/ns/user. */
+	/* Out: inode number of the task's user namespace, as in /proc/PID/ns/user. */
 	__u64 userns;
 	/* Out: KFI_KNOWN_*. */
 	__u32 known;
@@ -1831,25 +1946,26 @@ struct kfi_agent_next {
 };
 
 /*
- * KFI_IOC_AGENT_ANSWER: yes or no. A yes is a grant: for what match_ names of the process that
- * asks, with these limits, for so long. A no is remembered for a little while.
+ * KFI_IOC_AGENT_ANSWER: decides an upcall. An allow creates a grant with these limits and this
+ * lifetime, for the properties of the requester that match_ names. A denial is
+ * remembered for a short time (struct kfi_auth_mode's deny_ms).
  *
- * -ENOENT: there is no such question any more, or it was answered. -ESTALE: the file is the agent
- * no more. -EINVAL: it never was; or the rights do not cover the question. -EBUSY, -ENOSPC: as
- * struct kfi_grant_add; the question stays.
+ * -ENOENT: the upcall was cancelled or decided before. -ESTALE: another file has become the
+ * agent. -EINVAL: the file never was the agent, or the rights do not cover the request.
+ * -EBUSY, -ENOSPC: as struct kfi_grant_add; the upcall stays.
  */
 struct kfi_agent_answer {
 	/* Size of this structure. */
 	__u32 size;
 	/* Zero. */
 	__u32 flags;
-	/* The question. */
+	/* Id of the upcall. */
 	__u64 id;
-	/* KFI_AUTH_DENY or KFI_AUTH_ALLOW. With a denial all that follows is zero. */
+	/* KFI_AUTH_DENY or KFI_AUTH_ALLOW. With a denial all fields below are zero. */
 	__u32 verdict;
-	/* KFI_MATCH_*: for whom; 0: for the process that asks. */
+	/* KFI_MATCH_*: properties that the grant compares; 0: the requester. */
 	__u32 match_;
-	/* KFI_AUTH_* rights; 0: those that were asked for. */
+	/* KFI_AUTH_* rights; 0: the requested ones. */
 	__u32 rights;
 	/* As struct kfi_grant_add's max_keys. */
 	__u32 max_keys;
@@ -1861,32 +1977,32 @@ struct kfi_agent_answer {
 	__u32 max_eps;
 	/* Zero. */
 	__u32 reserved;
-	/* Out: the grant. */
+	/* Out: id of the grant. */
 	__u64 grant;
 };
 
 /*
  * The first page of a completion queue's mapping.
  *
- * The kernel writes entry head & (entries - 1), then head with release order. The program
- * loads head with acquire order, reads entries from tail up to it, then stores tail with
- * release order. Both count up and wrap at 2^32. The kernel never reads back what it wrote; a
- * tail that lies stops only this queue.
+ * The kernel writes entry head & (entries - 1), then stores head with release order. The
+ * program loads head with acquire order, reads the entries from tail up to head, then stores
+ * tail with release order. Both counters wrap at 2^32. The kernel never reads back its own
+ * writes. A wrong tail stops only this queue.
  */
 struct kfi_cq_ring {
-	/* Written by the kernel. */
+	/* Written by the kernel: count of entries written. */
 	__u32 head;
-	/* Written by the kernel: entries of the ring. */
+	/* Written by the kernel: number of entries of the ring. */
 	__u32 entries;
 	/* Written by the kernel: sizeof(struct kfi_cq_entry). */
 	__u32 entry_size;
-	/* Zero; keeps the two writers on cache lines of their own. */
+	/* Zero. Keeps the fields of the two writers on separate cache lines. */
 	__u32 pad[29];
-	/* Written by the program. */
+	/* Written by the program: count of entries read. */
 	__u32 tail;
 	/*
-	 * Set to 1 by the kernel when something has happened to an endpoint with rings (struct kfi_ep_rings),
-	 * and back by the program before it looks; the queue is readable meanwhile.
+	 * Set to 1 by the kernel on an event of an endpoint with rings (struct kfi_ep_rings). The program
+	 * resets it before it looks at the rings. While set, the queue polls readable.
 	 */
 	__u32 alarm;
 	/* Zero. */
@@ -1898,33 +2014,34 @@ struct kfi_cq_entry {
 	/* The operation's context. */
 	__u64 context;
 	/*
-	 * What completed: KFI_MSG|KFI_SEND, KFI_MSG|KFI_RECV, KFI_RMA|KFI_READ,
-	 * KFI_RMA|KFI_WRITE, KFI_ATOMIC|KFI_WRITE, KFI_ATOMIC|KFI_READ (it fetched), and
-	 * KFI_RMA|KFI_REMOTE_WRITE|KFI_REMOTE_CQ_DATA for a peer's write with data; plus
-	 * KFI_REMOTE_CQ_DATA. Not in format CONTEXT.
+	 * Kind of the completed operation: KFI_MSG|KFI_SEND, KFI_MSG|KFI_RECV, KFI_RMA|KFI_READ,
+	 * KFI_RMA|KFI_WRITE, KFI_ATOMIC|KFI_WRITE, KFI_ATOMIC|KFI_READ (a fetching atomic), or
+	 * KFI_RMA|KFI_REMOTE_WRITE|KFI_REMOTE_CQ_DATA for a peer's write with data. With remote
+	 * completion data, also KFI_REMOTE_CQ_DATA. Not in format CONTEXT.
 	 */
 	__u64 flags;
-	/* Bytes received or moved; 0 for what failed. Not in format CONTEXT. */
+	/* Bytes received or moved; 0 for a failed operation. Not in format CONTEXT. */
 	__u64 len;
-	/* Offset in the region of a receive's first byte. Format DATA only. */
+	/* Offset of a receive's first byte in its region. Format DATA only. */
 	__u64 buf;
-	/* The peer's completion data. Format DATA only. */
+	/* The peer's remote completion data. Format DATA only. */
 	__u64 data;
 	/*
-	 * 0, or the positive errno of a failure: ECANCELED for the flushed rest after a first error.
+	 * 0, or the positive errno of a failure: ECANCELED for operations flushed after a first
+	 * error.
 	 */
 	__u32 err;
-	/* The provider's own code (verbs: ib_wc_status). */
+	/* Error code of the provider (verbs: ib_wc_status). */
 	__u32 prov_errno;
 	/* Handle of the endpoint. */
 	__u64 ep;
 	/*
-	 * Bytes that did not fit, for a receive that was too short; 0 where the provider does not
-	 * tell (verbs does not).
+	 * Number of bytes that did not fit into a receive; 0 if the provider does not report this
+	 * number (verbs does not).
 	 */
 	__u64 olen;
 };
-/* The calls. The low byte selects one; the size is its first version's. */
+/* The calls. The low byte selects one; the size is that of the first version. */
 #define KFI_IOC_GETINFO _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x00, 40)
 #define KFI_IOC_FABRIC_OPEN _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x01, 112)
 #define KFI_IOC_DOMAIN_OPEN _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x02, 160)
@@ -1966,7 +2083,7 @@ struct kfi_cq_entry {
 #define KFI_IOC_EP_RINGS _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x26, 40)
 #define KFI_IOC_EP_WAKE _IOC(_IOC_READ | _IOC_WRITE, KFI_IOC_TYPE, 0x27, 16)
 
-/* C sees what the kernel sees. */
+/* Sizes, offsets and values are those of the kernel. */
 #if defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
 _Static_assert(sizeof(struct kfi_sock_addr) == 32, "size of kfi_sock_addr");
 _Static_assert(__builtin_offsetof(struct kfi_sock_addr, len) == 0, "kfi_sock_addr.len");
@@ -2572,6 +2689,7 @@ _Static_assert(KFI_STATE_CONNECTING == 0x2ULL, "KFI_STATE_CONNECTING");
 _Static_assert(KFI_STATE_CONNECTED == 0x3ULL, "KFI_STATE_CONNECTED");
 _Static_assert(KFI_STATE_DOWN == 0x4ULL, "KFI_STATE_DOWN");
 _Static_assert(KFI_AUTH_KEY_MAX == 0x40ULL, "KFI_AUTH_KEY_MAX");
+_Static_assert(KFI_AUTH_KEY_SAFE == 0x10ULL, "KFI_AUTH_KEY_SAFE");
 _Static_assert(KFI_PEP_AUTH_KEYS_MAX == 0x8ULL, "KFI_PEP_AUTH_KEYS_MAX");
 _Static_assert(KFI_AUTH_CM_DATA == 0x15ULL, "KFI_AUTH_CM_DATA");
 _Static_assert(KFI_AUTH_OPEN == 0x0ULL, "KFI_AUTH_OPEN");

@@ -1,49 +1,52 @@
 // SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note
 //! Numbers, structures and rings of the `/dev/kfabric` interface.
 //!
-//! # The rules of every call
+//! # Rules of every call
 //!
-//! * A structure starts with `size` (bytes the caller knows of) and `flags`. The kernel copies the
-//!   smaller of the two sizes; a caller's tail that the kernel does not know must be zero
-//!   (`-E2BIG`), a missing tail counts as zero, a `size` below the structure's first version is
-//!   `-EINVAL`. New fields are only appended; new meaning gets a new flag.
-//! * Unknown flags and non-zero reserved fields are `-EINVAL`. Pointers travel as `u64`.
-//! * A handle names an object of one open file. It holds a generation: a handle that was closed
-//!   never names another object (`-ENOENT`). A handle of another type is `-ENOENT` too.
-//! * Errors: `-ENOTTY` unknown call; `-EFAULT` bad pointer; `-EOPNOTSUPP` known but not offered by
-//!   this provider; `-EBUSY` children or operations left; `-ENODEV` device gone; `-EAGAIN` full.
-//!   A call that fails changes nothing. (The one exception is a program's own doing: it takes away
-//!   the memory of the answer while the call runs. What was opened is closed again then, and a key
-//!   that was assigned is revoked, but an operation that was posted and a key that was revoked
-//!   stay so, and a request that was accepted is refused.)
+//! * A structure starts with `size` (the caller's size of the structure in bytes) and `flags`. The
+//!   kernel copies the smaller of its own size and the caller's. Bytes beyond the kernel's size
+//!   must be zero (`-E2BIG`); missing bytes count as zero. A `size` below the structure's first
+//!   version is `-EINVAL`. New fields are only appended; a new meaning gets a new flag.
+//! * Unknown flags and non-zero reserved fields are `-EINVAL`. Pointers are passed as `u64`.
+//! * A handle names an object of one open file and contains a generation. The handle of a closed
+//!   object never names another object (`-ENOENT`). A handle of another type is `-ENOENT` too.
+//! * Errors: `-ENOTTY` unknown call; `-EFAULT` bad pointer; `-EOPNOTSUPP` known, but not supported
+//!   by this provider; `-EBUSY` open children or outstanding operations; `-ENODEV` the device is
+//!   removed; `-EAGAIN` full; `-EDQUOT` the user's share of the device driver's memory is
+//!   used up (kverbs: `user_mib`).
+//! * A call that fails changes nothing. The one exception: the program unmaps the memory of the
+//!   answer while the call runs. Then an opened object is closed again and an assigned key is
+//!   revoked. But posted operations and revoked keys stay so, and an accepted connection request is
+//!   refused.
 //!
 //! * Auth keys (`-EACCES`, `-ENOKEY`, …): see [`AuthMode`].
 //!
 //! Constants that libfabric has too carry libfabric's values (`fabric.h`, `fi_domain.h`,
 //! `fi_endpoint.h`, `fi_eq.h`), so a user-space provider passes them through.
 
-// The derives refuse implicit padding, which is what keeps kernel memory from leaking.
+// The derives refuse implicit padding, which could disclose kernel memory.
 use zerocopy_derive::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The ioctl type byte. 0xBF 00-3F is unlisted in Documentation/userspace-api/ioctl/ioctl-number.rst.
 pub const KFI_IOC_TYPE: u32 = 0xBF;
-/// Version of this interface as [`InfoEntry::abi`] reports it. It only tells; nothing depends on it.
+/// Version of this interface, as [`InfoEntry::abi`] reports it. For information only.
 pub const KFI_ABI_VERSION: u32 = 1;
-/// The API version that info entries speak: libfabric 2.0 as `FI_VERSION(2, 0)`.
+/// API version of info entries: libfabric 2.0, as `FI_VERSION(2, 0)`.
 pub const KFI_API_VERSION: u32 = 2 << 16;
 
-/// Encodes an ioctl number: read-write, of `size` bytes.
+/// Encodes the number of a read-write ioctl with a structure of `size` bytes.
 const fn iowr(nr: u32, size: usize) -> u32 {
     (3 << 30) | ((size as u32) << 16) | (KFI_IOC_TYPE << 8) | nr
 }
 
 /// A structure that an ioctl exchanges.
 ///
-/// The low byte of [`Ioctl::NR`] selects the call; the size in it is only the first version's.
+/// The low byte of [`Ioctl::NR`] selects the call. The size in the number is that of the
+/// structure's first version.
 pub trait Ioctl: zerocopy::FromBytes + zerocopy::IntoBytes + zerocopy::Immutable {
-    /// The ioctl number, complete with direction and size.
+    /// The ioctl number, with direction and size.
     const NR: u32;
-    /// Size in bytes of the structure's first version: a caller's `size` may not be less.
+    /// Size in bytes of the structure's first version, the least valid `size`.
     const MIN_SIZE: usize;
     /// Name of the call, for messages.
     const NAME: &'static str;
@@ -62,13 +65,13 @@ macro_rules! ioctls {
                 const NAME: &'static str = stringify!($name);
             }
         )*
-        /// Every call: number and name. The numbers' low bytes are contiguous from zero.
+        /// All calls, with number and name. The low bytes of the numbers are contiguous from zero.
         pub const KFI_IOCTLS: &[(u32, &str)] = &[$(($name, stringify!($name))),*];
     };
 }
 
 ioctls! {
-    /// Lists what providers offer: [`GetInfo`].
+    /// Lists the offers of providers: [`GetInfo`].
     KFI_IOC_GETINFO = 0x00, GetInfo, 40;
     /// Opens a fabric: [`FabricOpen`].
     KFI_IOC_FABRIC_OPEN = 0x01, FabricOpen, 112;
@@ -88,19 +91,19 @@ ioctls! {
     KFI_IOC_BIND = 0x08, Bind, 32;
     /// Makes an endpoint ready to post receives and connect: [`ObjectCall`].
     KFI_IOC_ENABLE = 0x09, ObjectCall, 16;
-    /// Starts listening on a passive endpoint; answers at once: [`Listen`].
+    /// Starts to listen on a passive endpoint; does not wait: [`Listen`].
     KFI_IOC_LISTEN = 0x0a, Listen, 24;
-    /// Starts connecting an endpoint; the outcome is an event: [`Connect`].
+    /// Starts to connect an endpoint; the result is an event: [`Connect`].
     KFI_IOC_CONNECT = 0x0b, Connect, 64;
-    /// Accepts the connection request the endpoint was opened with: [`Accept`].
+    /// Accepts the connection request that the endpoint was opened with: [`Accept`].
     KFI_IOC_ACCEPT = 0x0c, Accept, 32;
     /// Refuses a connection request: [`Reject`].
     KFI_IOC_REJECT = 0x0d, Reject, 32;
     /// Ends a connection: [`Shutdown`].
     KFI_IOC_SHUTDOWN = 0x0e, Shutdown, 16;
-    /// Asks for an endpoint's own or its peer's address: [`GetName`].
+    /// Returns the address of an endpoint or of its peer: [`GetName`].
     KFI_IOC_GETNAME = 0x0f, GetName, 56;
-    /// Takes one event from an event queue: [`EqRead`].
+    /// Reads one event from an event queue: [`EqRead`].
     KFI_IOC_EQ_READ = 0x10, EqRead, 72;
     /// Reads, adds to or sets a counter: [`CntrCtl`].
     KFI_IOC_CNTR_CTL = 0x11, CntrCtl, 40;
@@ -110,10 +113,10 @@ ioctls! {
     KFI_IOC_REGION_REG = 0x13, RegionReg, 80;
     /// Reserves key slots on a region: [`KeyAlloc`].
     KFI_IOC_KEY_ALLOC = 0x14, KeyAlloc, 40;
-    /// Gives a slot a key for a sub-range: [`KeyAssign`].
+    /// Assigns a key for a sub-range to a slot: [`KeyAssign`].
     KFI_IOC_KEY_ASSIGN = 0x15, KeyAssign, 64;
-    /// Ends a slot's key: [`ObjectCall2`]. When it returns, nothing is read or written through the
-    /// key any more. The slot stays reserved and may be assigned anew. `-EINVAL`: it has no key.
+    /// Revokes a slot's key: [`ObjectCall2`]. After the return no byte is read or written through
+    /// the key. The slot stays reserved and can be assigned again. `-EINVAL`: the slot has no key.
     KFI_IOC_KEY_REVOKE = 0x16, ObjectCall2, 16;
     /// Posts many operations: [`Submit`].
     KFI_IOC_SUBMIT = 0x17, Submit, 40;
@@ -123,31 +126,31 @@ ioctls! {
     KFI_IOC_CLOSE = 0x19, Close, 16;
     /// Lists live objects: [`ObjList`].
     KFI_IOC_OBJ_LIST = 0x1a, ObjList, 48;
-    /// Gives many slots their keys: [`KeyAssignMany`].
+    /// Assigns keys to many slots: [`KeyAssignMany`].
     KFI_IOC_KEY_ASSIGN_MANY = 0x1b, KeyAssignMany, 48;
-    /// Ends many keys: [`KeyRevokeMany`].
+    /// Revokes many keys: [`KeyRevokeMany`].
     KFI_IOC_KEY_REVOKE_MANY = 0x1c, KeyRevokeMany, 48;
-    /// Shows and sets what auth keys mean on this machine: [`AuthMode`].
+    /// Reads and sets the enforcement of auth keys on this machine: [`AuthMode`].
     KFI_IOC_AUTH_MODE = 0x1d, AuthMode, 48;
     /// Installs a grant: [`GrantAdd`].
     KFI_IOC_GRANT_ADD = 0x1e, GrantAdd, 88;
     /// Changes a grant's limits or its end: [`GrantChange`].
     KFI_IOC_GRANT_CHANGE = 0x1f, GrantChange, 40;
-    /// Takes a grant back: [`GrantRevoke`].
+    /// Revokes a grant: [`GrantRevoke`].
     KFI_IOC_GRANT_REVOKE = 0x20, GrantRevoke, 24;
     /// Lists grants: [`GrantList`].
     KFI_IOC_GRANT_LIST = 0x21, GrantList, 32;
-    /// Makes the file the agent that is asked for grants: [`AgentOpen`].
+    /// Makes the file the policy agent: [`AgentOpen`].
     KFI_IOC_AGENT_OPEN = 0x22, AgentOpen, 16;
-    /// Takes one question: [`AgentNext`].
+    /// Reads one upcall: [`AgentNext`].
     KFI_IOC_AGENT_NEXT = 0x23, AgentNext, 152;
-    /// Answers a question: [`AgentAnswer`].
+    /// Decides an upcall: [`AgentAnswer`].
     KFI_IOC_AGENT_ANSWER = 0x24, AgentAnswer, 64;
-    /// Asks which atomics a domain has: [`AtomicQuery`].
+    /// Returns whether a domain supports an atomic: [`AtomicQuery`].
     KFI_IOC_ATOMIC_QUERY = 0x25, AtomicQuery, 40;
-    /// Asks for an endpoint's rings: [`EpRings`].
+    /// Returns the rings of an endpoint: [`EpRings`].
     KFI_IOC_EP_RINGS = 0x26, EpRings, 40;
-    /// Wakes who waits at an end of rings: [`EpWake`].
+    /// Wakes the waiter at an end of rings: [`EpWake`].
     KFI_IOC_EP_WAKE = 0x27, EpWake, 16;
 }
 
@@ -158,60 +161,68 @@ pub const KFI_EP_MSG: u32 = 1;
 
 /// Messages: send and receive (`FI_MSG`).
 pub const KFI_MSG: u64 = 1 << 1;
-/// One-sided operations (`FI_RMA`).
+/// RMA: one-sided operations (`FI_RMA`).
 pub const KFI_RMA: u64 = 1 << 2;
-/// Atomics (`FI_ATOMIC`). As access: peers may use the memory for them; takes
-/// [`KFI_REMOTE_READ`] and [`KFI_REMOTE_WRITE`] with it.
+/// Atomics (`FI_ATOMIC`). As access right: peers may use the memory for atomics; requires
+/// [`KFI_REMOTE_READ`] and [`KFI_REMOTE_WRITE`] too.
 pub const KFI_ATOMIC: u64 = 1 << 4;
-/// May read remotely, or allows local... see each use (`FI_READ`).
+/// Endpoints can initiate reads. As access right: the memory may be the destination of a read
+/// (`FI_READ`).
 pub const KFI_READ: u64 = 1 << 8;
-/// May write remotely (`FI_WRITE`).
+/// Endpoints can initiate writes. As access right: the memory may be the source of a write
+/// (`FI_WRITE`).
 pub const KFI_WRITE: u64 = 1 << 9;
-/// May receive, or: for the receiving side (`FI_RECV`).
+/// Endpoints can receive. As access right: the memory may receive a message. In binds: the receive
+/// side (`FI_RECV`).
 pub const KFI_RECV: u64 = 1 << 10;
-/// May send, or: for the sending side (`FI_SEND`, equal to `FI_TRANSMIT` in binds below).
+/// Endpoints can send. As access right: the memory may be the source of a message. In binds: the
+/// transmit side (`FI_SEND`, equal to `FI_TRANSMIT`).
 pub const KFI_SEND: u64 = 1 << 11;
 /// In binds: the transmit side (`FI_TRANSMIT`).
 pub const KFI_TRANSMIT: u64 = KFI_SEND;
-/// Peers may read (`FI_REMOTE_READ`).
+/// Endpoints can be the target of reads. As access right: peers may read the memory
+/// (`FI_REMOTE_READ`).
 pub const KFI_REMOTE_READ: u64 = 1 << 12;
-/// Peers may write (`FI_REMOTE_WRITE`).
+/// Endpoints can be the target of writes. As access right: peers may write the memory
+/// (`FI_REMOTE_WRITE`).
 pub const KFI_REMOTE_WRITE: u64 = 1 << 13;
-/// An operation carries, or a completion holds, remote completion data (`FI_REMOTE_CQ_DATA`).
+/// An operation or a completion has remote completion data (`FI_REMOTE_CQ_DATA`).
 pub const KFI_REMOTE_CQ_DATA: u64 = 1 << 17;
-/// An operation wants a completion entry though its queue is selective (`FI_COMPLETION`).
+/// An operation requests a completion entry although its bind is selective (`FI_COMPLETION`).
 pub const KFI_COMPLETION: u64 = 1 << 24;
-/// The payload is taken before the call returns; no completion entry unless [`KFI_COMPLETION`] asks for
-/// one (`FI_INJECT`).
+/// The payload is copied before the call returns. The operation has no completion entry unless
+/// [`KFI_COMPLETION`] requests one (`FI_INJECT`).
 pub const KFI_INJECT: u64 = 1 << 25;
-/// Wait for earlier operations before this one starts (`FI_FENCE`).
+/// The operation starts only after the earlier operations (`FI_FENCE`).
 pub const KFI_FENCE: u64 = 1 << 22;
-/// In a bind: entries only for operations with [`KFI_COMPLETION`] (`FI_SELECTIVE_COMPLETION`).
+/// In a bind: completion entries only for operations with [`KFI_COMPLETION`]
+/// (`FI_SELECTIVE_COMPLETION`).
 pub const KFI_SELECTIVE_COMPLETION: u64 = 1 << 59;
-/// The local peer is on another node (`FI_REMOTE_COMM`).
+/// Endpoints can reach peers on other nodes (`FI_REMOTE_COMM`).
 pub const KFI_REMOTE_COMM: u64 = 1 << 51;
-/// The peer may be on this node (`FI_LOCAL_COMM`).
+/// Endpoints can reach peers on this node (`FI_LOCAL_COMM`).
 pub const KFI_LOCAL_COMM: u64 = 1 << 50;
-/// kfabric's own: dynamic keys (alloc, assign, revoke) are offered. No libfabric bit has this value.
+/// kfabric's own: the provider supports dynamic keys (alloc, assign, revoke). No libfabric bit has
+/// this value.
 pub const KFI_DYNAMIC_KEYS: u64 = 1 << 40;
-/// kfabric's own: endpoints may have keys of their own ([`KFI_EP_OWN_KEYS`]).
+/// kfabric's own: endpoints may have endpoint-scoped keys ([`KFI_EP_OWN_KEYS`]).
 pub const KFI_EP_KEYS: u64 = 1 << 41;
-/// kfabric's own: keys may end by themselves ([`KFI_KEY_SINGLE_USE`]). Verbs cannot: no device ends
-/// a registration because it was used, and none tells the target that it was.
+/// kfabric's own: the provider supports single-use keys ([`KFI_KEY_SINGLE_USE`]). Verbs does not:
+/// no device revokes a registration after its use, or notifies the target of a use.
 pub const KFI_SINGLE_USE_KEYS: u64 = 1 << 42;
-/// Reads and writes take local memory that is not registered ([`KFI_UNREGISTERED`]).
+/// Reads and writes accept unregistered local memory ([`KFI_UNREGISTERED`]).
 pub const KFI_UNREGISTERED_RMA: u64 = 1 << 43;
 
-/// Registration modes (`FI_MR_*`, fi_mr(3)): local buffers need a region.
+/// Registration mode (`FI_MR_*`, fi_mr(3)): local buffers need a region.
 pub const KFI_MR_LOCAL: u64 = 1 << 2;
-/// Remote addresses are virtual addresses of the exporter.
+/// Registration mode: remote addresses are virtual addresses of the exporter.
 pub const KFI_MR_VIRT_ADDR: u64 = 1 << 4;
-/// Memory must be backed by pages at registration.
+/// Registration mode: memory must be backed by pages at registration.
 pub const KFI_MR_ALLOCATED: u64 = 1 << 5;
-/// The provider chooses key values.
+/// Registration mode: the provider chooses key values.
 pub const KFI_MR_PROV_KEY: u64 = 1 << 6;
 
-/// The key of a region that has none (`FI_KEY_NOTAVAIL`).
+/// Key value of a region without a key (`FI_KEY_NOTAVAIL`).
 pub const KFI_KEY_NOTAVAIL: u64 = u64::MAX;
 
 /// Address format: any socket address (`FI_SOCKADDR`).
@@ -221,96 +232,97 @@ pub const KFI_SOCKADDR_IN: u32 = 2;
 /// Address format: IPv6 (`FI_SOCKADDR_IN6`).
 pub const KFI_SOCKADDR_IN6: u32 = 3;
 
-/// Protocol: RC queue pairs through rdma_cm (`FI_PROTO_RDMA_CM_IB_RC`).
+/// Protocol: RC queue pairs, connected by rdma_cm (`FI_PROTO_RDMA_CM_IB_RC`).
 pub const KFI_PROTO_RDMA_CM_IB_RC: u32 = 1;
 /// Protocol: copies inside one host (`FI_PROTO_SHM`).
 pub const KFI_PROTO_SHM: u32 = 14;
 
-/// Completion entry holds the context alone (`FI_CQ_FORMAT_CONTEXT`).
+/// Completion format: context only (`FI_CQ_FORMAT_CONTEXT`).
 pub const KFI_CQ_FORMAT_CONTEXT: u32 = 1;
-/// … and flags and length (`FI_CQ_FORMAT_MSG`).
+/// Completion format: context, flags, length (`FI_CQ_FORMAT_MSG`).
 pub const KFI_CQ_FORMAT_MSG: u32 = 2;
-/// … and buffer and completion data (`FI_CQ_FORMAT_DATA`).
+/// Completion format: context, flags, length, buffer, completion data (`FI_CQ_FORMAT_DATA`).
 pub const KFI_CQ_FORMAT_DATA: u32 = 3;
 
-/// Event: a peer asks to connect (`FI_CONNREQ`).
+/// Event: a connection request of a peer (`FI_CONNREQ`).
 pub const KFI_CONNREQ: u32 = 1;
 /// Event: an endpoint is connected (`FI_CONNECTED`).
 pub const KFI_CONNECTED: u32 = 2;
-/// Event: a connection ended (`FI_SHUTDOWN`); [`EqRead::err`] is `ENODEV` when the device went.
+/// Event: a connection ended (`FI_SHUTDOWN`). [`EqRead::err`] is `ENODEV` if the device is removed.
 pub const KFI_SHUTDOWN: u32 = 3;
-/// Event: connecting failed or was refused; [`EqRead::err`] and the refuser's data say why. Of a passive
-/// endpoint: it listens no more, for the device that its address is on went (`ENODEV`).
-/// (libfabric reports it by `fi_eq_readerr`; the value is kfabric's own.)
+/// Event: a connect failed or was refused; the reason is in [`EqRead::err`], with the refuser's
+/// data. Of a passive endpoint: it no longer listens, because the device of its address is removed
+/// (`ENODEV`). libfabric reports this event by `fi_eq_readerr`; the value is kfabric's own.
 pub const KFI_CONN_ERROR: u32 = 0x100;
 
 // ---- limits of the interface itself; a provider's own may be lower ----
 
-/// Bytes in a name, with its NUL.
+/// Size of a name in bytes, including its NUL.
 pub const KFI_NAME_MAX: usize = 64;
-/// Scatter entries of one operation.
+/// Maximum number of local buffers of one operation.
 pub const KFI_IOV_MAX: usize = 4;
-/// Operations in one [`Submit`].
+/// Maximum number of operations in one [`Submit`].
 pub const KFI_SUBMIT_MAX: u32 = 1024;
-/// Bytes of payload in one injected operation, at most; see [`InfoEntry::inject_size`].
+/// Maximum payload of one injected operation in bytes; see [`InfoEntry::inject_size`].
 pub const KFI_INJECT_MAX: usize = 64;
-/// Bytes of application data in a connection request or answer, at most.
+/// Maximum application data of a connection request or answer in bytes.
 pub const KFI_CM_DATA_MAX: usize = 192;
-/// Key slots reserved in one [`KeyAlloc`], and entries of a [`KeyAssignMany`] and of a
+/// Maximum number of key slots of one [`KeyAlloc`], and of entries of one [`KeyAssignMany`] or
 /// [`KeyRevokeMany`].
 pub const KFI_KEY_ALLOC_MAX: u32 = 4096;
-/// Entries of a completion queue, at most.
+/// Maximum number of entries of a completion queue.
 pub const KFI_CQ_SIZE_MAX: u32 = 1 << 18;
-/// Waiting events of an event queue, at most.
+/// Maximum number of waiting events of an event queue.
 pub const KFI_EQ_SIZE_MAX: u32 = 1 << 16;
 
-/// A socket address: `sockaddr_in` or `sockaddr_in6` in its first `len` bytes (network order as
-/// in `<netinet/in.h>`), zero behind it. `len` 0: no address.
+/// A socket address: `sockaddr_in` or `sockaddr_in6` in the first `len` bytes (network order as in
+/// `<netinet/in.h>`), then zeroes. A `len` of 0 means no address.
 ///
-/// Or a service name, for the providers that have such (kshm): `len` 28, family `AF_UNIX`, then up to
-/// 26 bytes, of which the first is not zero; what is not used is zero. A name is one of the host,
-/// whatever the namespaces.
+/// Or a service name, for providers that support such names (kshm). Then `len` is 28, the family is
+/// `AF_UNIX`, and up to 26 bytes follow, of which the first is not zero; unused bytes are zero. A
+/// service name belongs to the host, regardless of namespaces.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
 #[repr(C)]
 pub struct SockAddr {
-    /// Bytes of `data` in use: 0, 16 or 28.
+    /// Number of bytes of `data` in use: 0, 16 or 28.
     pub len: u32,
-    /// The address as the C structure lays it out.
+    /// The address in the layout of the C structure.
     pub data: [u8; 28],
 }
 
-/// What a provider offers, or what a caller wants (a field that is zero means "do not care", but
-/// for `mode` and `mr_mode`: there zero means that the caller serves none).
+/// Attributes that a provider offers, or hints of a caller.
 ///
-/// Fields mean what `fi_getinfo(3)`, `fi_domain(3)` and `fi_endpoint(3)` say of their namesakes.
+/// In hints zero means "any", except for `mode` and `mr_mode`: there zero means that the caller
+/// supports none. Each field has the meaning of its namesake in `fi_getinfo(3)`, `fi_domain(3)` or
+/// `fi_endpoint(3)`.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct InfoEntry {
     /// Capabilities: `KFI_MSG`, `KFI_RMA`, …
     pub caps: u64,
-    /// Modes that the provider requires of its user; in hints: those the caller can serve.
+    /// Modes: required by the provider; in hints: supported by the caller.
     pub mode: u64,
-    /// Registration modes: required by the provider; in hints: those the caller can serve.
+    /// Registration modes: required by the provider; in hints: supported by the caller.
     pub mr_mode: u64,
-    /// Bytes in the longest message or one-sided operation.
+    /// Maximum length of a message or one-sided operation in bytes.
     pub max_msg_size: u64,
-    /// Bytes that may be injected.
+    /// Maximum length of an injected operation in bytes.
     pub inject_size: u64,
-    /// Operations that the transmit side holds.
+    /// Size of the transmit queue in operations.
     pub tx_size: u32,
-    /// Receives that the receive side holds.
+    /// Size of the receive queue in operations.
     pub rx_size: u32,
-    /// Scatter entries of one operation.
+    /// Maximum number of local buffers of one operation.
     pub iov_limit: u32,
-    /// Remote ranges of one one-sided operation.
+    /// Maximum number of remote ranges of one one-sided operation.
     pub rma_iov_limit: u32,
-    /// Bytes of remote completion data.
+    /// Size of remote completion data in bytes.
     pub cq_data_size: u32,
-    /// Bytes of a key value that are significant.
+    /// Size of a key value in bytes.
     pub mr_key_size: u32,
-    /// Application bytes in a connection request.
+    /// Maximum application data of a connection request in bytes.
     pub cm_data_size: u32,
     /// Endpoint type, `KFI_EP_MSG`.
     pub ep_type: u32,
@@ -318,17 +330,17 @@ pub struct InfoEntry {
     pub protocol: u32,
     /// Address format, `KFI_SOCKADDR*`.
     pub addr_format: u32,
-    /// The provider's version, major << 16 | minor.
+    /// Version of the provider, major << 16 | minor.
     pub prov_version: u32,
-    /// API version spoken, major << 16 | minor; in hints: the one asked for (0: any).
+    /// API version, major << 16 | minor; in hints: the requested one (0: any).
     pub api_version: u32,
-    /// Interface version, [`KFI_ABI_VERSION`].
+    /// Version of this interface, [`KFI_ABI_VERSION`].
     pub abi: u32,
-    /// Larger is preferred; filled in by providers, ignored in hints.
+    /// Rank: a larger one is preferred. Set by providers, ignored in hints.
     pub rank: u32,
-    /// Source address, where one is meant.
+    /// Source address, if any.
     pub src_addr: SockAddr,
-    /// Destination address, where one is meant.
+    /// Destination address, if any.
     pub dest_addr: SockAddr,
     /// Provider name, NUL padded.
     pub prov_name: [u8; KFI_NAME_MAX],
@@ -357,9 +369,9 @@ pub struct GetInfo {
     pub hints: u64,
     /// Pointer to an array of [`InfoEntry`].
     pub entries: u64,
-    /// In: entries the array has room for. Out: entries that matched, which may be more.
+    /// In: entries that the array can hold. Out: entries that matched, possibly more.
     pub count: u32,
-    /// In: `size_of::<InfoEntry>()` as the caller knows it.
+    /// In: the caller's size of [`InfoEntry`].
     pub entry_size: u32,
     /// Zero.
     pub reserved: u64,
@@ -373,9 +385,9 @@ pub struct FabricOpen {
     pub size: u32,
     /// Zero.
     pub flags: u32,
-    /// Provider name, NUL padded; `-ENOENT` when there is none of that name.
+    /// Provider name, NUL padded; `-ENOENT` if no provider has that name.
     pub prov_name: [u8; 32],
-    /// Fabric name, NUL padded; empty: the provider's first.
+    /// Fabric name, NUL padded; empty: the provider's first fabric.
     pub fabric_name: [u8; KFI_NAME_MAX],
     /// Out: handle.
     pub handle: u64,
@@ -391,37 +403,37 @@ pub struct DomainOpen {
     pub flags: u32,
     /// The fabric.
     pub fabric: u64,
-    /// Domain name, NUL padded, as an info entry gave it.
+    /// Domain name, NUL padded, as returned in an info entry.
     pub name: [u8; KFI_NAME_MAX],
-    /// Pointer to the auth key's bytes, or 0: the domain's default auth key is none.
+    /// Pointer to the auth key's bytes; 0: the domain has no default auth key.
     pub auth_key: u64,
-    /// Bytes of the auth key: 0, or 1 to `KFI_AUTH_KEY_MAX`. What is opened on the domain without
-    /// one of its own has this one. Naming it here asks nobody; see [`AuthMode`].
+    /// Size of the auth key in bytes: 0, or 1 to `KFI_AUTH_KEY_MAX`. An object opened on the domain
+    /// without its own auth key has this one. The domain itself needs no grant; see [`AuthMode`].
     pub auth_key_size: u32,
     /// Zero.
     pub reserved: u32,
     /// Out: handle.
     pub handle: u64,
-    /// Out: capabilities.
+    /// Out: capabilities of the domain.
     pub caps: u64,
     /// Out: registration modes required.
     pub mr_mode: u64,
-    /// Out: bytes in the longest operation.
+    /// Out: maximum length of an operation in bytes.
     pub max_msg_size: u64,
-    /// Out: bytes that may be injected.
+    /// Out: maximum length of an injected operation in bytes.
     pub inject_size: u32,
-    /// Out: operations that a transmit side may hold at most.
+    /// Out: maximum size of a transmit queue in operations.
     pub max_tx_size: u32,
-    /// Out: receives that a receive side may hold at most.
+    /// Out: maximum size of a receive queue in operations.
     pub max_rx_size: u32,
-    /// Out: scatter entries of one operation.
+    /// Out: maximum number of local buffers of one operation.
     pub iov_limit: u32,
-    /// Out: application bytes in a connection request of an endpoint with the domain's auth key, or
-    /// without one where the domain has none.
+    /// Out: maximum application data of a connection request, in bytes. The value is for an
+    /// endpoint with the domain's auth key, or without one if the domain has none.
     pub cm_data_size: u32,
     /// Zero.
     pub reserved2: u32,
-    /// Out: key slots the device can hold, about.
+    /// Out: approximate number of key slots that the device can hold.
     pub max_keys: u64,
 }
 
@@ -435,10 +447,10 @@ pub struct EqOpen {
     pub flags: u32,
     /// The fabric.
     pub fabric: u64,
-    /// Waiting events that the queue holds; 0: 64. Room for an endpoint's own events comes on top.
+    /// Maximum number of waiting events; 0: 64. Events of endpoints have additional places.
     pub depth: u32,
-    /// Out: a descriptor that polls readable while an event waits. Closing it does not close
-    /// the queue.
+    /// Out: a descriptor that polls readable while an event waits. Its close does not close the
+    /// queue.
     pub fd: i32,
     /// Out: handle.
     pub handle: u64,
@@ -454,16 +466,16 @@ pub struct CqOpen {
     pub flags: u32,
     /// The domain.
     pub domain: u64,
-    /// Entries wanted; rounded up to a power of two; 0: 1024.
+    /// Requested number of entries, rounded up to a power of two; 0: 1024.
     pub depth: u32,
-    /// `KFI_CQ_FORMAT_*`; 0: context.
+    /// `KFI_CQ_FORMAT_*`; 0: context only.
     pub format: u32,
-    /// Out: a descriptor to mmap the ring from (offset 0) and to poll: readable while an entry
-    /// waits. Closing it does not close the queue.
+    /// Out: a descriptor for mmap of the ring (offset 0) and for poll, readable while an entry
+    /// waits. Its close does not close the queue.
     pub fd: i32,
-    /// Out: entries of the ring, a power of two.
+    /// Out: number of entries of the ring, a power of two.
     pub entries: u32,
-    /// Out: bytes to mmap: a [`CqRing`] page, then the entries.
+    /// Out: size of the mapping in bytes: a [`CqRing`] page, then the entries.
     pub map_size: u64,
     /// Out: handle.
     pub handle: u64,
@@ -488,6 +500,17 @@ pub struct CntrOpen {
 }
 
 /// `KFI_IOC_PEP_OPEN`.
+///
+/// | errno | |
+/// |---|---|
+/// | `-EINVAL` | the address is none, the event queue is of another fabric, or an auth key is there twice |
+/// | `-EACCES` | the port is below `net.ipv4.ip_unprivileged_port_start` (1024 at first), and the caller lacks `CAP_NET_BIND_SERVICE` in the user namespace of the file's network namespace |
+/// | `-EADDRINUSE` | another listener has the port |
+/// | `-EADDRNOTAVAIL` | no local interface has the address |
+/// | `-ENODEV` | no RDMA device has the address |
+/// | `-EOPNOTSUPP` | auth keys, and the provider cannot prove them |
+///
+/// What grants add is in [`AuthMode`].
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct PepOpen {
@@ -497,19 +520,20 @@ pub struct PepOpen {
     pub flags: u32,
     /// The fabric.
     pub fabric: u64,
-    /// The event queue that gets `KFI_CONNREQ`.
+    /// The event queue for `KFI_CONNREQ` events.
     pub eq: u64,
-    /// Address to listen on; port 0: one is chosen, [`GetName`] tells it after listen.
+    /// Address to listen at. With port 0 a port is chosen, which [`GetName`] returns after listen.
     pub addr: SockAddr,
-    /// The caller's value, returned in events.
+    /// A value of the caller, returned in events.
     pub context: u64,
     /// Out: handle.
     pub handle: u64,
-    /// Pointer to an array of [`AuthKeyRef`]: who connects must prove to have one of these, and its
-    /// request comes when it has ([`EqRead::auth_index`]). 0: who connects has no auth key.
+    /// Pointer to an array of [`AuthKeyRef`]; 0: peers must have no auth key. A connecting peer
+    /// must prove that it has one of these auth keys. Only then its connection request becomes an
+    /// event ([`EqRead::auth_index`]).
     pub auth_keys: u64,
-    /// Auth keys in it, 0 to `KFI_PEP_AUTH_KEYS_MAX`; each only once (`-EINVAL`). Each counts as an
-    /// endpoint.
+    /// Number of auth keys, 0 to `KFI_PEP_AUTH_KEYS_MAX`; a duplicate is `-EINVAL`. Each counts as
+    /// an endpoint.
     pub auth_key_count: u32,
     /// Zero.
     pub reserved: u32,
@@ -525,57 +549,65 @@ pub struct EpOpen {
     pub flags: u32,
     /// The domain.
     pub domain: u64,
-    /// The request of a `KFI_CONNREQ` event, for an endpoint that accepts; else 0. A success
-    /// uses it up.
+    /// The connection request of a `KFI_CONNREQ` event, for an accepting endpoint; else 0. The
+    /// request is used up if the call succeeds.
     pub connreq: u64,
-    /// Address to connect from; none: chosen by route.
+    /// Address to connect from; empty: chosen by the route.
     pub src_addr: SockAddr,
-    /// The caller's value, returned in events.
+    /// A value of the caller, returned in events.
     pub context: u64,
-    /// Operations of the transmit side; 0: 128. Out: what it got, no less.
+    /// In: requested size of the transmit queue; 0: 128. Out: the actual size, not smaller.
     pub tx_size: u32,
-    /// Receives of the receive side; 0: 128. Out: what it got, no less.
+    /// In: requested size of the receive queue; 0: 128. Out: the actual size, not smaller.
     pub rx_size: u32,
-    /// Scatter entries of an operation; 0: 1. Out: what it got.
+    /// In: requested maximum of local buffers per operation; 0: 1. Out: the actual maximum.
     pub iov_limit: u32,
     /// Zero.
     pub reserved: u32,
-    /// Pointer to the endpoint's auth key, or 0: the domain's. With a request it has to be the one
-    /// that the peer has proven (`-EKEYREJECTED`).
+    /// Pointer to the endpoint's auth key; 0: that of the domain. With a connection request it must
+    /// be the auth key that the peer has proven (`-EKEYREJECTED`).
     pub auth_key: u64,
-    /// Bytes of the auth key. An endpoint has one; a program that has several opens an endpoint for
-    /// each, on one domain if it likes.
+    /// Size of the auth key in bytes. An endpoint has one auth key. A program with several auth
+    /// keys opens one endpoint for each, also on one domain.
     pub auth_key_size: u32,
     /// Zero.
     pub reserved2: u32,
     /// Out: handle.
     pub handle: u64,
-    /// Out: application bytes in its connection request. An endpoint with an auth key has less.
+    /// Out: maximum application data of a connection request of this endpoint in bytes. An endpoint
+    /// with an auth key has less.
     pub cm_data_size: u32,
     /// Zero.
     pub reserved3: u32,
 }
 
-/// Flag of [`EpOpen`]: the peer reaches by this endpoint what is bound to it ([`RegionReg::ep`],
-/// [`KeyAlloc::ep`]), and nothing else of its domain; nor does any other endpoint give reach of that
-/// (`FI_MR_ENDPOINT`). Closing the endpoint ends the keys that are bound to it first. In operations
-/// of its own it may use regions that are bound to it, and of the others those in few pieces
-/// (`-EINVAL`: this one is not). `-EOPNOTSUPP` without the capability [`KFI_EP_KEYS`].
+/// Flag of [`EpOpen`]: endpoint-scoped keys (`FI_MR_ENDPOINT`).
+///
+/// The peer of this endpoint can access only regions and keys that are bound to the endpoint
+/// ([`RegionReg::ep`], [`KeyAlloc::ep`]). No other endpoint permits access to these. A close of the
+/// endpoint first revokes the keys that are bound to it.
+///
+/// The endpoint's own operations may use regions that are bound to it. Of other regions they may
+/// use those that consist of few pieces (`-EINVAL`: too many). `-EOPNOTSUPP`: the provider lacks
+/// the capability [`KFI_EP_KEYS`].
 pub const KFI_EP_OWN_KEYS: u32 = 1;
 
-/// Flag of [`EpOpen`]: its messages may go through rings that it shares with its peer ([`EpRings`]),
-/// if the peer's endpoint has the flag too, the provider can do that (kshm), neither has a counter,
-/// and both programs may still pin the memory. Else they go the way that they do without the flag.
+/// Flag of [`EpOpen`]: messages may use rings that the endpoint shares with its peer ([`EpRings`]).
+///
+/// Requirements: the peer's endpoint has the flag too, the provider supports rings (kshm), neither
+/// endpoint has a counter, and both programs may pin the memory. Otherwise messages are sent as
+/// without the flag.
 pub const KFI_EP_RINGS: u32 = 2;
 
-/// `KFI_IOC_EP_RINGS`: whether the connection has rings, and where. It is known, and does not change
-/// any more, once the connection is made or has failed; the endpoint's completion queues are woken
-/// then ([`CqRing::alarm`]).
+/// `KFI_IOC_EP_RINGS`: returns whether the connection has rings, and their descriptor.
 ///
-/// Rings are for messages alone, and of those for all: what two programs put into them, and which
-/// receives they take it with, is theirs (`kfabric::rings` says what this project's library does).
-/// The kernel never looks into them. One-sided operations are posted as ever, but nothing that takes
-/// a receive of the peer's: it posts none.
+/// The state is final once the connection is made or has failed. At that moment the endpoint's
+/// completion queues are woken ([`CqRing::alarm`]).
+///
+/// Rings are for messages alone, and then for all messages. The two programs define the contents of
+/// the rings and the order of receives; `kfabric::rings` documents those of this project's library.
+/// The kernel never reads the contents. One-sided operations are posted as usual. Operations that
+/// consume a receive of the peer must not be posted, because the peer posts no receives.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct EpRings {
@@ -585,69 +617,71 @@ pub struct EpRings {
     pub flags: u32,
     /// The endpoint.
     pub ep: u64,
-    /// Out: `KFI_RINGS_*`.
+    /// Out: state, `KFI_RINGS_*`.
     pub state: u32,
-    /// Out: with [`KFI_RINGS_SHARED`] a descriptor to map, each part once, and to close. The first
-    /// page (`PROT_READ`) is a [`RingsStatus`]; behind it (at the offset of one page) lie two rings of
-    /// [`KFI_RING_SIZE`] bytes. Else -1.
+    /// Out: with [`KFI_RINGS_SHARED`] a new descriptor, which the program closes; otherwise -1.
+    /// The descriptor's memory has two parts, and each can be mapped once. The first page
+    /// (`PROT_READ`) is a [`RingsStatus`]. At the offset of one page begin the two rings, of
+    /// [`KFI_RING_SIZE`] bytes each.
     pub fd: i32,
-    /// Out: which of the two is this end's to write to: 0 or 1. The other is its peer's.
+    /// Out: number of the ring that this end writes to, 0 or 1. The peer writes to the other.
     pub side: u32,
-    /// Out: bytes of a page.
+    /// Out: size of a page in bytes.
     pub page_size: u32,
-    /// Out: bytes of both rings.
+    /// Out: size of both rings in bytes.
     pub map_size: u64,
 }
 
-/// State of [`EpRings`]: there is no connection yet.
+/// State of [`EpRings`]: not connected yet.
 pub const KFI_RINGS_UNKNOWN: u32 = 0;
-/// State of [`EpRings`]: the connection has none.
+/// State of [`EpRings`]: the connection has no rings.
 pub const KFI_RINGS_NONE: u32 = 1;
-/// State of [`EpRings`]: there they are.
+/// State of [`EpRings`]: the connection has rings.
 pub const KFI_RINGS_SHARED: u32 = 2;
-/// Bytes of a ring, with its words ([`RingWords`]).
+/// Size of a ring in bytes, including its words ([`RingWords`]).
 pub const KFI_RING_SIZE: usize = 68 << 10;
-/// Offset of a ring's data, which are the rest of it.
+/// Offset of the data of a ring; the data extends to the end of the ring.
 pub const KFI_RING_DATA: usize = 4096;
 
-/// The page of rings that only the kernel writes.
+/// Status page of rings, written only by the kernel.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct RingsStatus {
-    /// 1: one of the two ends has ended the connection, or has died, or the connection has failed.
-    /// What had been put into a ring before is there.
+    /// 1: an end has ended the connection or has died, or the connection has failed. Messages put
+    /// into a ring before can still be read.
     pub ended: u32,
     /// Zero.
     pub reserved: u32,
 }
 
-/// What the two ends agree on at the start of a ring. The kernel does not look at it.
+/// Words at the start of a ring, used by the two ends. The kernel does not read them.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct RingWords {
-    /// Bytes that were put in; wraps. Written by who sends.
+    /// Count of bytes put in; wraps. Written by the sender.
     pub tail: u32,
     /// Zero.
     pub pad: [u32; 31],
-    /// Bytes that were taken out; wraps. Written by who receives.
+    /// Count of bytes taken out; wraps. Written by the receiver.
     pub head: u32,
-    /// Written by who receives, before the end of the conversation: why it ended, as an errno.
+    /// Written by the receiver before it ends the connection: the reason, as an errno.
     pub failed: u32,
     /// Zero.
     pub pad2: [u32; 30],
-    /// Set to 1 by who receives before it sleeps, and back by who sends when it wakes it.
+    /// Set to 1 by the receiver before it sleeps; reset by the sender that wakes it.
     pub sleeps: u32,
     /// Zero.
     pub pad3: [u32; 31],
-    /// The same the other way round: who sends waits for room.
+    /// Set to 1 by the sender before it sleeps until the ring has space; reset by the receiver that
+    /// wakes it.
     pub waits: u32,
     /// Zero.
     pub pad4: [u32; 31],
 }
 const _: () = assert!(core::mem::size_of::<RingWords>() == 512);
 
-/// `KFI_IOC_EP_WAKE`: wakes who waits at the other end's completion queues. `-ENOTCONN`: the
-/// endpoint has no rings.
+/// `KFI_IOC_EP_WAKE`: wakes the waiters of the peer's completion queues. `-ENOTCONN`: the endpoint
+/// has no rings.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct EpWake {
@@ -659,10 +693,10 @@ pub struct EpWake {
     pub ep: u64,
 }
 
-/// Flag of [`EpWake`]: this end's queues, not the other's.
+/// Flag of [`EpWake`]: wakes the waiters of this end's queues instead.
 pub const KFI_WAKE_SELF: u32 = 1;
 
-/// `KFI_IOC_BIND`. Before enable; a second bind of the same kind is `-EINVAL`.
+/// `KFI_IOC_BIND`. Only before enable; a second bind of the same kind is `-EINVAL`.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Bind {
@@ -679,7 +713,7 @@ pub struct Bind {
     pub bind_flags: u64,
 }
 
-/// A call that needs no more than an object.
+/// A call with an object as its only argument.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ObjectCall {
@@ -703,7 +737,8 @@ pub struct ObjectCall2 {
     pub handle: u64,
 }
 
-/// `KFI_IOC_LISTEN`.
+/// `KFI_IOC_LISTEN`. `-EINVAL`: it listens already. `-EADDRINUSE`: another listener has the port.
+/// `-EKEYREVOKED`, `-EKEYEXPIRED`: a grant that the passive endpoint was opened under is over.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Listen {
@@ -713,13 +748,14 @@ pub struct Listen {
     pub flags: u32,
     /// The passive endpoint.
     pub pep: u64,
-    /// Requests that may wait; 0: 64.
+    /// Maximum number of waiting connection requests; 0: 64.
     pub backlog: u32,
     /// Zero.
     pub reserved: u32,
 }
 
-/// `KFI_IOC_CONNECT`.
+/// `KFI_IOC_CONNECT`: the outcome is an event. `-EINVAL`: the endpoint is not enabled, or was connected
+/// before; the address is none; or more application data than `cm_data_size`.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Connect {
@@ -729,17 +765,19 @@ pub struct Connect {
     pub flags: u32,
     /// The endpoint, enabled.
     pub ep: u64,
-    /// Whom to connect to.
+    /// Address of the peer.
     pub addr: SockAddr,
     /// Pointer to application data for the peer's `KFI_CONNREQ`.
     pub param: u64,
-    /// Bytes of it, up to `cm_data_size`.
+    /// Size of the application data in bytes, up to `cm_data_size`.
     pub param_len: u32,
     /// Zero.
     pub reserved: u32,
 }
 
-/// `KFI_IOC_ACCEPT`.
+/// `KFI_IOC_ACCEPT`: the outcome is an event. `-EINVAL`: the endpoint is not enabled, was opened without
+/// a request, or was accepted before; or more application data than `cm_data_size`. `-ECONNABORTED`:
+/// the peer has given up, or the device has failed the request.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Accept {
@@ -751,7 +789,7 @@ pub struct Accept {
     pub ep: u64,
     /// Pointer to application data for the peer's `KFI_CONNECTED`.
     pub param: u64,
-    /// Bytes of it.
+    /// Size of the application data in bytes.
     pub param_len: u32,
     /// Zero.
     pub reserved: u32,
@@ -769,13 +807,13 @@ pub struct Reject {
     pub connreq: u64,
     /// Pointer to application data for the peer's `KFI_CONN_ERROR`.
     pub param: u64,
-    /// Bytes of it.
+    /// Size of the application data in bytes.
     pub param_len: u32,
     /// Zero.
     pub reserved: u32,
 }
 
-/// `KFI_IOC_SHUTDOWN`.
+/// `KFI_IOC_SHUTDOWN`: the event comes at both ends. `-ENOTCONN`: there is no connection.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Shutdown {
@@ -787,7 +825,7 @@ pub struct Shutdown {
     pub ep: u64,
 }
 
-/// `KFI_IOC_GETNAME`.
+/// `KFI_IOC_GETNAME`. `-ENOTCONN`: a passive endpoint has no peer.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct GetName {
@@ -797,7 +835,7 @@ pub struct GetName {
     pub flags: u32,
     /// An endpoint or passive endpoint.
     pub handle: u64,
-    /// 0: its own address; 1: its peer's.
+    /// 0: the endpoint's own address; 1: that of its peer.
     pub peer: u32,
     /// Zero.
     pub reserved: u32,
@@ -805,7 +843,7 @@ pub struct GetName {
     pub addr: SockAddr,
 }
 
-/// `KFI_IOC_EQ_READ`. `-EAGAIN` when no event waits.
+/// `KFI_IOC_EQ_READ`. `-EAGAIN`: no event waits.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct EqRead {
@@ -817,31 +855,32 @@ pub struct EqRead {
     pub eq: u64,
     /// Pointer to a buffer for application data.
     pub data: u64,
-    /// In: bytes it has room for; too little is `-EMSGSIZE` and the event stays. Out: bytes there.
+    /// In: size of the buffer in bytes; if too small, `-EMSGSIZE`, and the event stays. Out: bytes
+    /// stored.
     pub data_len: u32,
     /// Out: `KFI_CONNREQ`, `KFI_CONNECTED`, …
     pub event: u32,
-    /// Out: handle of the object that the event is about (the passive endpoint for a request).
+    /// Out: handle of the object of the event; for a connection request, the passive endpoint.
     pub object: u64,
     /// Out: that object's context.
     pub context: u64,
-    /// Out, for `KFI_CONNREQ`: the request, to open an endpoint with or to reject. [`Close`]
-    /// refuses it too.
+    /// Out, for `KFI_CONNREQ`: the connection request, with which to open an endpoint, or to
+    /// reject. A [`Close`] of it refuses it too.
     pub connreq: u64,
-    /// Out: positive errno for `KFI_CONN_ERROR` and for a shutdown by failure; else 0.
+    /// Out: positive errno for `KFI_CONN_ERROR`, and for a `KFI_SHUTDOWN` by failure; else 0.
     pub err: u32,
-    /// Out: the provider's own code (verbs: the reject reason or CM status).
+    /// Out: error code of the provider (verbs: the reject reason or CM status).
     pub prov_errno: u32,
-    /// Pointer to one [`InfoEntry`] (of this, its first, size) that a `KFI_CONNREQ` fills, or 0:
-    /// provider, fabric and domain to accept on, our address and the peer's.
+    /// Pointer to one [`InfoEntry`] of its first version's size, or 0. A `KFI_CONNREQ` stores there
+    /// the provider, fabric and domain to accept on, the local address and the peer's.
     pub info: u64,
-    /// Out, for `KFI_CONNREQ`: which auth key of the passive endpoint the peer has proven to have,
-    /// counted from 1; 0: that has none.
+    /// Out, for `KFI_CONNREQ`: the auth key of the passive endpoint that the peer has proven,
+    /// counted from 1. 0: the passive endpoint has no auth keys.
     pub auth_index: u32,
     /// Zero.
     pub reserved: u32,
 }
-/// Flag of [`EqRead`]: leave the event.
+/// Flag of [`EqRead`]: leave the event in the queue.
 pub const KFI_EQ_PEEK: u32 = 1;
 
 /// `KFI_IOC_CNTR_CTL`.
@@ -858,9 +897,9 @@ pub struct CntrCtl {
     pub op: u32,
     /// Zero.
     pub reserved: u32,
-    /// In: the operand. Out: operations that succeeded.
+    /// In: the operand. Out: number of operations that succeeded.
     pub value: u64,
-    /// Out: operations that failed.
+    /// Out: number of operations that failed.
     pub errors: u64,
 }
 /// Reads a counter.
@@ -874,7 +913,7 @@ pub const KFI_CNTR_ADDERR: u32 = 3;
 /// Sets a counter's errors.
 pub const KFI_CNTR_SETERR: u32 = 4;
 
-/// `KFI_IOC_CNTR_WAIT`. Interruptible; `-ETIMEDOUT`; `-EIO` when the error count changed.
+/// `KFI_IOC_CNTR_WAIT`. Interruptible; `-ETIMEDOUT`; `-EIO` if the error count changed.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct CntrWait {
@@ -886,8 +925,8 @@ pub struct CntrWait {
     pub cntr: u64,
     /// Value to reach.
     pub threshold: u64,
-    /// When to give up: nanoseconds of `CLOCK_MONOTONIC` as the caller's time namespace has it, absolute;
-    /// `u64::MAX`: never.
+    /// Deadline: absolute nanoseconds of `CLOCK_MONOTONIC` in the caller's time namespace;
+    /// `u64::MAX`: none.
     pub deadline: u64,
     /// Zero.
     pub reserved: u64,
@@ -895,10 +934,12 @@ pub struct CntrWait {
 
 /// `KFI_IOC_REGION_REG`.
 ///
-/// The memory is pinned and charged to the caller's `RLIMIT_MEMLOCK` (`-ENOMEM` beyond it). The
-/// region is what is pinned now, whatever is mapped at its addresses later; but where a device
-/// needs a registration of its own (many scattered pages), that one, and each key of that sort,
-/// takes what is mapped at its time, so a program must not remap memory under a region.
+/// The memory is pinned and charged to the caller's `RLIMIT_MEMLOCK` (`-ENOMEM` beyond the limit).
+/// The region consists of the pages pinned now, whatever is mapped at its addresses later.
+///
+/// A program must not remap memory under a region. If a device needs its own registration (many
+/// scattered pages), this registration uses the pages mapped at that time. The same holds for each
+/// key that needs one.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct RegionReg {
@@ -910,43 +951,46 @@ pub struct RegionReg {
     pub domain: u64,
     /// First byte of the memory; any alignment.
     pub addr: u64,
-    /// Bytes; zero is `-EINVAL`.
+    /// Length in bytes; zero is `-EINVAL`.
     pub len: u64,
-    /// What the memory may ever be used for: `KFI_SEND`, `KFI_RECV`, `KFI_READ`, `KFI_WRITE`,
-    /// `KFI_REMOTE_READ`, `KFI_REMOTE_WRITE`, and with both of these `KFI_ATOMIC`. `RECV`, `READ` and
-    /// `REMOTE_WRITE` change the memory and need a writable mapping. `-EOPNOTSUPP`: `KFI_ATOMIC` where
-    /// the domain has none.
+    /// Permitted uses of the memory: `KFI_SEND`, `KFI_RECV`, `KFI_READ`, `KFI_WRITE`,
+    /// `KFI_REMOTE_READ`, `KFI_REMOTE_WRITE`, and with both of these `KFI_ATOMIC`. `RECV`, `READ`
+    /// and `REMOTE_WRITE` change the memory and need a writable mapping. `-EOPNOTSUPP`:
+    /// `KFI_ATOMIC` on a domain without atomics.
     pub access: u64,
     /// Out: handle.
     pub handle: u64,
-    /// Out: the region's own key, if `access` has a remote right and no dynamic keys were asked
-    /// for; else `KFI_KEY_NOTAVAIL`.
+    /// Out: the region's own key, if `access` has a remote right and [`KFI_REGION_DYNAMIC_KEYS`] is
+    /// not set; else `KFI_KEY_NOTAVAIL`.
     pub key: u64,
-    /// Out: the address at which a peer finds the region's first byte by that key.
+    /// Out: remote address of the region's first byte, for use with that key.
     pub remote_addr: u64,
-    /// Out: pages charged.
+    /// Out: number of pages charged.
     pub pages: u64,
-    /// An endpoint of the domain with keys of its own ([`KFI_EP_OWN_KEYS`]) that the region, and
-    /// with it its key or key slots, is bound to; 0: none. Another endpoint is `-EINVAL`.
+    /// An endpoint of the domain with endpoint-scoped keys ([`KFI_EP_OWN_KEYS`]), to which the
+    /// region and its key or key slots are bound; 0: none. Any other endpoint is `-EINVAL`.
     pub ep: u64,
-    /// Pointer to the region's auth key, or 0: that of the endpoint it is bound to, else the
-    /// domain's. Another one than that endpoint's is `-EINVAL`. Endpoints with other auth keys may
-    /// use the region in operations of their own where it lies in few pieces (`-EINVAL`).
+    /// Pointer to the region's auth key; 0: that of the endpoint it is bound to, else that of the
+    /// domain. An auth key that differs from that endpoint's is `-EINVAL`. Endpoints with other
+    /// auth keys may use the region in their own operations if it consists of few pieces
+    /// (`-EINVAL`: too many).
     pub auth_key: u64,
-    /// Bytes of the auth key.
+    /// Size of the auth key in bytes.
     pub auth_key_size: u32,
     /// Zero.
     pub reserved: u32,
 }
-/// Flag of [`RegionReg`]: no key at registration; keys come by alloc and assign.
+/// Flag of [`RegionReg`]: no key at registration; key slots are reserved and assigned later.
 pub const KFI_REGION_DYNAMIC_KEYS: u32 = 1;
 
-/// `KFI_IOC_KEY_ALLOC`: reserves all that an assign needs. All slots or none. `-ENOSPC`: no
-/// key values are left that the device has not given out before.
+/// `KFI_IOC_KEY_ALLOC`: reserves all resources that an assignment needs, for all slots or none.
+/// `-ENOSPC`: the device has no key values left that were not issued before.
+/// `-EDQUOT`: more slots than the user's share of the device, or than the grant allows.
 ///
-/// A revoked key's part of it ends with the key, and the revocation has it anew before it returns.
-/// If it cannot, the key has ended all the same; a little later a worker tries again, and so does
-/// an assign that comes before, which may then fail for want of it (`-ENOMEM`, `-ENOSPC`).
+/// A revocation uses up the resources of its key and reserves new ones before it returns. If that
+/// fails, the key is revoked all the same. A worker tries again a little later, and so does an
+/// assignment before that. Such an assignment may fail for lack of resources (`-ENOMEM`,
+/// `-ENOSPC`).
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct KeyAlloc {
@@ -956,34 +1000,40 @@ pub struct KeyAlloc {
     pub flags: u32,
     /// A region with dynamic keys.
     pub region: u64,
-    /// Slots wanted, 1 to `KFI_KEY_ALLOC_MAX`.
+    /// Number of slots, 1 to `KFI_KEY_ALLOC_MAX`.
     pub count: u32,
     /// Zero.
     pub reserved: u32,
-    /// Pointer to `count` u64s for their handles.
+    /// Pointer to `count` u64s for the handles of the slots.
     pub handles: u64,
-    /// An endpoint of the region's domain with keys of its own ([`KFI_EP_OWN_KEYS`]) that the slots
-    /// are bound to: their keys are valid on it alone, and end when it is closed, after which the
-    /// slots get no more (`-ENOENT`). 0: the one that the region is bound to, or none. Another
-    /// endpoint is `-EINVAL`, also on a region that is bound to one.
+    /// An endpoint of the region's domain with endpoint-scoped keys ([`KFI_EP_OWN_KEYS`]), to which
+    /// the slots are bound; 0: the region's endpoint, or none. The keys are valid on that endpoint
+    /// alone. Its close revokes them, and the slots accept no assignment any more (`-ENOENT`). Any
+    /// other endpoint is `-EINVAL`; on a bound region, so is any endpoint but the region's.
     pub ep: u64,
-    /// Pointer to the auth key under which the slots' keys are valid, or 0: that of the endpoint they
-    /// are bound to, else the region's. Another one than that endpoint's is `-EINVAL`.
+    /// Pointer to the auth key under which the slots' keys are valid; 0: that of the endpoint they
+    /// are bound to, else that of the region. An auth key that differs from that endpoint's is
+    /// `-EINVAL`.
     pub auth_key: u64,
-    /// Bytes of the auth key.
+    /// Size of the auth key in bytes.
     pub auth_key_size: u32,
     /// Zero.
     pub reserved2: u32,
 }
 
-/// `KFI_IOC_KEY_ASSIGN`. `-EINVAL` for an empty range, one that is not inside the region, or no
-/// right; `-EACCES` for a right that the region was not registered for, or memory of another
-/// process; `-EBUSY` when the slot has a key; `-EMSGSIZE` for more pages than the device can have a
-/// key for; `-ENOENT` for no slot, or one that is closed meanwhile; `-ENODEV` when the device is
-/// gone; `-EIO` or `-ETIMEDOUT` when it failed; `-EKEYREVOKED` or `-EKEYEXPIRED` when the grant of
-/// the slot's auth key is over. The key is valid under the slot's auth key. `-ENOMEM` and `-ENOSPC` only
-/// for a window that has to be registered in full, or as [`KeyAlloc`] says. With `KFI_KEY_ORDERED` as
-/// [`KeyAssignMany`] with one entry, for less.
+/// `KFI_IOC_KEY_ASSIGN`. The key is valid under the slot's auth key.
+///
+/// - `-EINVAL`: the range is empty or not inside the region, or `access` is empty.
+/// - `-EACCES`: a right that the region was not registered with, or memory of another process.
+/// - `-EBUSY`: the slot has a key.
+/// - `-EMSGSIZE`: more pages than one key of the device can cover.
+/// - `-ENOENT`: no such slot, or it was closed meanwhile.
+/// - `-ENODEV`: the device is removed. `-EIO`, `-ETIMEDOUT`: the device failed.
+/// - `-EKEYREVOKED`, `-EKEYEXPIRED`: the grant of the slot's auth key is revoked or expired.
+/// - `-ENOMEM`, `-ENOSPC`: only for a range that needs a full registration, or as described at
+///   [`KeyAlloc`].
+///
+/// With `KFI_KEY_ORDERED` the call works as a [`KeyAssignMany`] with one entry, at less cost.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct KeyAssign {
@@ -995,14 +1045,14 @@ pub struct KeyAssign {
     pub slot: u64,
     /// First byte, counted from the region's start.
     pub offset: u64,
-    /// Bytes; 1 or more; offset + length within the region (`-EINVAL`).
+    /// Length in bytes, at least 1; offset + length within the region (`-EINVAL`).
     pub length: u64,
     /// `KFI_REMOTE_READ`, `KFI_REMOTE_WRITE` or both, and with both `KFI_ATOMIC`; within the region's
     /// access (`-EACCES`).
     pub access: u64,
-    /// Out: the value for peers.
+    /// Out: the key value for peers.
     pub key: u64,
-    /// Out: the address at which a peer finds the first byte.
+    /// Out: remote address of the first byte.
     pub remote_addr: u64,
     /// As [`KeyAssignMany::cq`]; the entry's `data` and `len` are zero.
     pub cq: u64,
@@ -1010,32 +1060,40 @@ pub struct KeyAssign {
     pub context: u64,
 }
 
-/// `KFI_IOC_KEY_ASSIGN_MANY`: assigns slots, of any regions, in order, and stops at the first that
-/// is refused. When it returns the keys are valid everywhere. It costs far less than as many calls
-/// of one, for the device is waited for once for each 64.
+/// `KFI_IOC_KEY_ASSIGN_MANY`: assigns slots of any regions, in order, and stops at the first
+/// refused entry. At the return the keys are valid everywhere. The call costs far less than single
+/// ones, because it waits for the device once per 64 keys.
 ///
-/// The call's error is the first entry's; when some were assigned it succeeds and `done` and `err`
-/// say how far it came: the first `done` entries have their keys and no other got one. A slot that
-/// is just being assigned or revoked by another call is waited for. Where the device refuses a
-/// whole chain of up to 64, none of those has a key. What is used of an entry is fetched once; one
-/// that cannot be read is refused (`EFAULT`). A key whose value cannot be stored in its entry is
-/// revoked again (`EFAULT`). The call's own list of the entries takes memory: where there is none,
-/// it assigns the next entry, or what it has listed, and stops with `ENOMEM`; `done` is not 0 then,
-/// and another call goes on.
+/// If the first entry is refused, the call fails with its error. Otherwise the call succeeds: the
+/// first `done` entries have keys, no other entry has one, and `err` is the error of the next
+/// entry.
 ///
-/// With `KFI_KEY_ORDERED` the device is not waited for: the keys are told at once, and are valid
-/// before anything takes effect that is posted on their domain afterwards, so a message that
-/// carries one may follow immediately. (What is posted is held meanwhile. A key that cannot be told
-/// beforehand, as those of windows beyond the device's fast registration, is waited for all the
-/// same. The private data of `KFI_IOC_CONNECT` and `KFI_IOC_ACCEPT` is not held.) Should the device
-/// fail after that, `cq`, a queue of the slots' domain, gets an error entry for up to 64 keys that
-/// were asked for together: `context` is the call's, `data` the index of their first in `entries`,
-/// `len` how many of them from there on came to be, and `err` why the next one did not: `EIO`,
-/// `ETIMEDOUT`, `ENODEV`, `ENOMEM` or what the device says. The others' slots are as they were, and
-/// what was told of them never worked. Room for it is reserved by the call, which stops with
-/// `EAGAIN` when there is none or too much is to be made yet, and with `EOPNOTSUPP` where the
-/// provider has no ordered keys. Until it is known how it went the queue does not close (`EBUSY`),
-/// and a revocation waits.
+/// The call waits for a slot that another call is just assigning or revoking. If the device refuses
+/// a whole chain of up to 64 keys, no slot of that chain has a key. Each used field of an entry is
+/// fetched once. `EFAULT`: an entry cannot be read, or its key value cannot be stored; that key is
+/// revoked again. The call allocates a list of the entries. Without memory for it the call assigns
+/// at least one entry and stops with `ENOMEM`; a further call can go on.
+///
+/// With `KFI_KEY_ORDERED` the call does not wait for the device: key values are returned at once.
+/// Each key is valid before any operation takes effect that is posted on the domain afterwards. So
+/// a message with the key may follow immediately; posted operations are deferred until then. A key
+/// whose value cannot be predicted, e.g. for a range beyond the device's fast registration, is
+/// waited for all the same. The private data of `KFI_IOC_CONNECT` and `KFI_IOC_ACCEPT` is not
+/// deferred.
+///
+/// If the device fails after the return, `cq` reports that. `cq` is a completion queue of the
+/// slots' domain. It gets one error entry for up to 64 keys that were requested together:
+///
+/// - `context` is that of the call.
+/// - `data` is the index of their first key in `entries`.
+/// - `len` is the number of keys from there on that were assigned.
+/// - `err` is the error of the next key: `EIO`, `ETIMEDOUT`, `ENODEV`, `ENOMEM` or an error of the
+///   device.
+///
+/// The slots of that key and the following ones are as before the call, and their key values never
+/// worked. The call reserves this entry. It stops with `EAGAIN` if the queue is full or too many
+/// keys are still outstanding. It stops with `EOPNOTSUPP` if the provider has no ordered keys.
+/// Until the result is known, the queue cannot be closed (`EBUSY`), and a revocation waits.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct KeyAssignMany {
@@ -1045,26 +1103,26 @@ pub struct KeyAssignMany {
     pub flags: u32,
     /// Pointer to an array of [`KeyEntry`].
     pub entries: u64,
-    /// Entries in it, 1 to `KFI_KEY_ALLOC_MAX`.
+    /// Number of entries, 1 to `KFI_KEY_ALLOC_MAX`.
     pub count: u32,
     /// `size_of::<KeyEntry>()`; another value is `-EINVAL`.
     pub entry_size: u32,
-    /// Out: entries that have their keys.
+    /// Out: number of entries that have keys.
     pub done: u32,
-    /// Out: positive errno that stopped the rest, or 0; what [`KeyAssign`] says, `EFAULT`, `ENOMEM`
-    /// or (the process is being killed) `EINTR`.
+    /// Out: positive errno of the first refused entry, or 0: an error of [`KeyAssign`], `EFAULT`,
+    /// `ENOMEM`, or `EINTR` if the process is being killed.
     pub err: u32,
-    /// With `KFI_KEY_ORDERED`: a completion queue that hears of failures, or zero. Else zero.
+    /// With `KFI_KEY_ORDERED`: a completion queue for failures, or zero. Else zero.
     pub cq: u64,
-    /// With a `cq`: the `context` of its entries. Else zero.
+    /// With a `cq`: the `context` of its error entries. Else zero.
     pub context: u64,
 }
-/// Flag of [`KeyAssign`] and [`KeyAssignMany`]: a key ends with the first operation that is done by
-/// it; of several at once one is done. The slot can be assigned again then. `-EOPNOTSUPP` without the
-/// capability [`KFI_SINGLE_USE_KEYS`].
+/// Flag of [`KeyAssign`] and [`KeyAssignMany`]: single-use keys. A key is revoked by the first
+/// operation that uses it; of several concurrent operations one succeeds. The slot can then be
+/// assigned again. `-EOPNOTSUPP`: the provider lacks the capability [`KFI_SINGLE_USE_KEYS`].
 pub const KFI_KEY_SINGLE_USE: u32 = 2;
-/// Flag of [`KeyAssign`] and [`KeyAssignMany`]: the keys are told at once, and valid before what is
-/// posted afterwards.
+/// Flag of [`KeyAssign`] and [`KeyAssignMany`]: key values are returned at once, and the keys are
+/// valid before operations that are posted afterwards.
 pub const KFI_KEY_ORDERED: u32 = 1;
 
 /// One assignment of a [`KeyAssignMany`]; the fields are those of [`KeyAssign`].
@@ -1075,27 +1133,28 @@ pub struct KeyEntry {
     pub slot: u64,
     /// First byte, counted from the region's start.
     pub offset: u64,
-    /// Bytes; 1 or more.
+    /// Length in bytes, at least 1.
     pub length: u64,
     /// `KFI_REMOTE_READ`, `KFI_REMOTE_WRITE` or both, and with both `KFI_ATOMIC`.
     pub access: u64,
-    /// Out: the value for peers.
+    /// Out: the key value for peers.
     pub key: u64,
-    /// Out: the address at which a peer finds the first byte.
+    /// Out: remote address of the first byte.
     pub remote_addr: u64,
 }
 const _: () = assert!(core::mem::size_of::<KeyEntry>() == 48);
 
-/// `KFI_IOC_KEY_REVOKE_MANY`: ends the keys of listed slots, of a region, of a domain, of an
-/// endpoint or of the file. When it returns, nothing is read or written any more through any of the keys that they had
-/// when it was called. The slots stay reserved and may be assigned anew.
+/// `KFI_IOC_KEY_REVOKE_MANY`: revokes the keys of listed slots, of a region, of a domain, of an
+/// endpoint or of the file. After the return no byte is read or written through any key that these
+/// slots had at the call. The slots stay reserved and can be assigned again.
 ///
-/// A slot without a key is passed over. Regions that were registered with a key of their own lose
-/// it for good, if it is in the scope. What another call is just assigning or revoking is waited
-/// for, after all the others have ended. A list is gone through in order, up to the first handle
-/// that names no slot: the call's error is the first entry's; where some were dealt with it
-/// succeeds, and `done` and `err` say how far it came. Signals do not stop it, but for one that
-/// kills.
+/// Slots without a key are skipped. A region in the scope that was registered with its own key
+/// loses this key for ever. The call waits for slots that another call is just assigning or
+/// revoking, after all others are revoked.
+///
+/// A list is processed in order, up to the first handle that names no slot. If that is the first
+/// entry, the call fails with its error. Otherwise the call succeeds, with the number of processed
+/// entries in `done` and the error in `err`. Only a fatal signal stops the call.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct KeyRevokeMany {
@@ -1105,21 +1164,21 @@ pub struct KeyRevokeMany {
     pub flags: u32,
     /// `KFI_REVOKE_*`.
     pub scope: u32,
-    /// With `KFI_REVOKE_SLOTS`: slots listed, 1 to `KFI_KEY_ALLOC_MAX`. With `KFI_REVOKE_AUTH`: bytes
-    /// of the auth key, 1 to `KFI_AUTH_KEY_MAX`. Else zero.
+    /// With `KFI_REVOKE_SLOTS`: number of listed slots, 1 to `KFI_KEY_ALLOC_MAX`. With
+    /// `KFI_REVOKE_AUTH`: size of the auth key in bytes, 1 to `KFI_AUTH_KEY_MAX`. Else zero.
     pub count: u32,
     /// With `KFI_REVOKE_REGION` the region, with `KFI_REVOKE_DOMAIN` the domain, with
     /// `KFI_REVOKE_EP` the endpoint. Else zero.
     pub object: u64,
-    /// With `KFI_REVOKE_SLOTS`: pointer to `count` u64s, the handles. With `KFI_REVOKE_AUTH`: pointer
-    /// to the auth key. Else zero.
+    /// With `KFI_REVOKE_SLOTS`: pointer to `count` u64s with the handles. With `KFI_REVOKE_AUTH`:
+    /// pointer to the auth key. Else zero.
     pub slots: u64,
-    /// Out: entries of the list dealt with; 0 without a list.
+    /// Out: number of processed entries of the list; 0 without a list.
     pub done: u32,
-    /// Out: positive errno that stopped the rest, or 0: `ENOENT`, `EFAULT`, `ENOMEM` or (the process
-    /// is being killed) `EINTR`.
+    /// Out: positive errno that stopped the list, or 0: `ENOENT`, `EFAULT`, `ENOMEM`, or `EINTR` if
+    /// the process is being killed.
     pub err: u32,
-    /// Out: keys that this call ended.
+    /// Out: number of keys that this call revoked.
     pub revoked: u64,
 }
 /// Scope of [`KeyRevokeMany`]: the slots of a list.
@@ -1130,19 +1189,20 @@ pub const KFI_REVOKE_REGION: u32 = 1;
 pub const KFI_REVOKE_DOMAIN: u32 = 2;
 /// Scope of [`KeyRevokeMany`]: all slots of the file.
 pub const KFI_REVOKE_FILE: u32 = 3;
-/// Scope of [`KeyRevokeMany`]: all slots that are bound to an endpoint; `-EINVAL` for one without
-/// keys of its own.
+/// Scope of [`KeyRevokeMany`]: all slots that are bound to an endpoint; `-EINVAL` for an endpoint
+/// without endpoint-scoped keys.
 pub const KFI_REVOKE_EP: u32 = 4;
-/// Scope of [`KeyRevokeMany`]: all slots of the file whose keys are valid under an auth key. Nobody
-/// is asked whether the caller may use that: the keys are its own.
+/// Scope of [`KeyRevokeMany`]: all slots of the file whose keys are valid under an auth key. No
+/// grant is needed, because the keys are the caller's own.
 pub const KFI_REVOKE_AUTH: u32 = 5;
 
 /// In place of a region's handle in an [`Iov`]: `offset` is an address of the caller's own memory,
-/// which is neither registered nor pinned. It may be the only piece of a read or a write, where the
-/// provider has the capability [`KFI_UNREGISTERED_RMA`] (`-EOPNOTSUPP`: it has not). The bytes are
-/// copied before the call returns. `-EFAULT`: nothing can be copied there; what cannot be copied later
-/// on ends the operation, and the connection, with `EFAULT`. `-EAGAIN`: operations before it are not
-/// over yet.
+/// which is neither registered nor pinned.
+///
+/// It must be the only piece of a read or a write. `-EOPNOTSUPP`: the provider lacks the capability
+/// [`KFI_UNREGISTERED_RMA`]. The bytes are copied before the call returns. `-EFAULT`: no byte can
+/// be copied. If a later byte cannot be copied, the operation and the connection end with `EFAULT`.
+/// `-EAGAIN`: earlier operations are still outstanding.
 pub const KFI_UNREGISTERED: u64 = u64::MAX;
 
 /// A piece of local memory: part of a region.
@@ -1153,39 +1213,39 @@ pub struct Iov {
     pub region: u64,
     /// First byte, counted from the region's start.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
-/// One operation of a [`Submit`].
+/// An operation in the array of a [`Submit`].
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct OpEntry {
     /// `KFI_OP_*`.
     pub op: u32,
-    /// Entries of `iov` in use, 0 to the endpoint's `iov_limit`. With `KFI_INJECT`, and for
-    /// `KFI_OP_ATOMIC`: 0.
+    /// Number of entries of `iov` in use, 0 to the endpoint's `iov_limit`. Must be 0 with
+    /// `KFI_INJECT` and for `KFI_OP_ATOMIC`.
     pub iov_count: u32,
     /// `KFI_COMPLETION`, `KFI_INJECT`, `KFI_REMOTE_CQ_DATA`, `KFI_FENCE`.
     pub flags: u64,
-    /// The caller's value, returned in the completion.
+    /// A value of the caller, returned in the completion.
     pub context: u64,
-    /// Completion data for the peer, with `KFI_REMOTE_CQ_DATA`; up to `cq_data_size` bytes.
+    /// Remote completion data, with `KFI_REMOTE_CQ_DATA`; up to `cq_data_size` bytes.
     pub data: u64,
-    /// For one-sided operations: the peer's address.
+    /// For one-sided operations: the remote address.
     pub remote_addr: u64,
     /// For one-sided operations: the peer's key.
     pub key: u64,
-    /// With `KFI_INJECT`: pointer to the payload. For atomics: pointer to the operands, behind
-    /// which those to compare with lie. They are taken before the call returns.
+    /// With `KFI_INJECT`: pointer to the payload. For atomics: pointer to the operands, followed by
+    /// the comparands. All are copied before the call returns.
     pub inject: u64,
-    /// Bytes there, up to `KFI_INJECT_MAX`.
+    /// Size of the payload or of all operands in bytes, up to `KFI_INJECT_MAX`.
     pub inject_len: u64,
-    /// For atomics: what is done, `KFI_ATOMIC_*`. Else zero.
+    /// For atomics: the operation, `KFI_ATOMIC_*`. Else zero.
     pub atomic_op: u32,
     /// For atomics: type of the values, `KFI_UINT64` and others. Else zero.
     pub datatype: u32,
-    /// Local memory. Of a fetching atomic: where what was there goes.
+    /// Local memory. For a fetching atomic: where the old values are stored.
     pub iov: [Iov; KFI_IOV_MAX],
 }
 const _: () = assert!(core::mem::size_of::<OpEntry>() == 72 + 96);
@@ -1198,74 +1258,74 @@ pub const KFI_OP_RECV: u32 = 1;
 pub const KFI_OP_READ: u32 = 2;
 /// Writes remote memory.
 pub const KFI_OP_WRITE: u32 = 3;
-/// Changes values in remote memory (`fi_atomic(3)`). Their address is a multiple of their size, else
-/// `-EINVAL`; what the domain does not do ([`AtomicQuery`]) is `-EOPNOTSUPP`, more at once than it
-/// does `-EMSGSIZE`. The key takes `KFI_ATOMIC`.
+/// Changes values in remote memory (`fi_atomic(3)`). The key needs the right `KFI_ATOMIC`.
+/// `-EINVAL`: the remote address is not a multiple of the value's size. `-EOPNOTSUPP`: the domain
+/// does not support the atomic ([`AtomicQuery`]). `-EMSGSIZE`: too many values.
 pub const KFI_OP_ATOMIC: u32 = 4;
-/// As [`KFI_OP_ATOMIC`], and gives what was there (`fi_fetch_atomic`).
+/// As [`KFI_OP_ATOMIC`], and returns the old values (`fi_fetch_atomic`).
 pub const KFI_OP_FETCH_ATOMIC: u32 = 5;
-/// As [`KFI_OP_FETCH_ATOMIC`], with values to compare with (`fi_compare_atomic`).
+/// As [`KFI_OP_FETCH_ATOMIC`], with comparands (`fi_compare_atomic`).
 pub const KFI_OP_COMPARE_ATOMIC: u32 = 6;
 
 /// Type of values (`enum fi_datatype`): 8 bits, signed.
 pub const KFI_INT8: u32 = 0;
-/// 8 bits, unsigned.
+/// Type of values: 8 bits, unsigned.
 pub const KFI_UINT8: u32 = 1;
-/// 16 bits, signed.
+/// Type of values: 16 bits, signed.
 pub const KFI_INT16: u32 = 2;
-/// 16 bits, unsigned.
+/// Type of values: 16 bits, unsigned.
 pub const KFI_UINT16: u32 = 3;
-/// 32 bits, signed.
+/// Type of values: 32 bits, signed.
 pub const KFI_INT32: u32 = 4;
-/// 32 bits, unsigned.
+/// Type of values: 32 bits, unsigned.
 pub const KFI_UINT32: u32 = 5;
-/// 64 bits, signed.
+/// Type of values: 64 bits, signed.
 pub const KFI_INT64: u32 = 6;
-/// 64 bits, unsigned.
+/// Type of values: 64 bits, unsigned.
 pub const KFI_UINT64: u32 = 7;
 
-/// What an atomic does (`enum fi_op`): leaves the smaller one.
+/// Atomic operation (`enum fi_op`): minimum.
 pub const KFI_ATOMIC_MIN: u32 = 0;
-/// Leaves the larger one.
+/// Atomic operation: maximum.
 pub const KFI_ATOMIC_MAX: u32 = 1;
-/// Adds, and wraps.
+/// Atomic operation: sum, wrapping.
 pub const KFI_ATOMIC_SUM: u32 = 2;
-/// Multiplies, and wraps.
+/// Atomic operation: product, wrapping.
 pub const KFI_ATOMIC_PROD: u32 = 3;
-/// Logical or.
+/// Atomic operation: logical OR.
 pub const KFI_ATOMIC_LOR: u32 = 4;
-/// Logical and.
+/// Atomic operation: logical AND.
 pub const KFI_ATOMIC_LAND: u32 = 5;
-/// Bitwise or.
+/// Atomic operation: bitwise OR.
 pub const KFI_ATOMIC_BOR: u32 = 6;
-/// Bitwise and.
+/// Atomic operation: bitwise AND.
 pub const KFI_ATOMIC_BAND: u32 = 7;
-/// Logical exclusive or.
+/// Atomic operation: logical exclusive OR.
 pub const KFI_ATOMIC_LXOR: u32 = 8;
-/// Bitwise exclusive or.
+/// Atomic operation: bitwise exclusive OR.
 pub const KFI_ATOMIC_BXOR: u32 = 9;
-/// Reads; with [`KFI_OP_FETCH_ATOMIC`] alone, and without operands.
+/// Atomic operation: read. Only with [`KFI_OP_FETCH_ATOMIC`], without operands.
 pub const KFI_ATOMIC_READ: u32 = 10;
-/// Writes; fetching, that is a swap.
+/// Atomic operation: write. With [`KFI_OP_FETCH_ATOMIC`] this is a swap.
 pub const KFI_ATOMIC_WRITE: u32 = 11;
-/// With [`KFI_OP_COMPARE_ATOMIC`] alone, as all that follow: writes if what is compared with is equal
-/// to what is there.
+/// Atomic operation: write if the comparand is equal to the old value. This and the following
+/// operations exist only with [`KFI_OP_COMPARE_ATOMIC`].
 pub const KFI_ATOMIC_CSWAP: u32 = 12;
-/// … not equal.
+/// Atomic operation: write if the comparand is not equal to the old value.
 pub const KFI_ATOMIC_CSWAP_NE: u32 = 13;
-/// … less or equal.
+/// Atomic operation: write if the comparand is at most the old value.
 pub const KFI_ATOMIC_CSWAP_LE: u32 = 14;
-/// … less.
+/// Atomic operation: write if the comparand is less than the old value.
 pub const KFI_ATOMIC_CSWAP_LT: u32 = 15;
-/// … greater or equal.
+/// Atomic operation: write if the comparand is at least the old value.
 pub const KFI_ATOMIC_CSWAP_GE: u32 = 16;
-/// … greater.
+/// Atomic operation: write if the comparand is greater than the old value.
 pub const KFI_ATOMIC_CSWAP_GT: u32 = 17;
-/// Writes those bits that are set in what is compared with.
+/// Atomic operation: write the bits that are set in the comparand.
 pub const KFI_ATOMIC_MSWAP: u32 = 18;
 
-/// `KFI_IOC_ATOMIC_QUERY` (`fi_query_atomic`): whether a domain has an atomic. `-EOPNOTSUPP`: it has
-/// not; `-EINVAL`: nobody has.
+/// `KFI_IOC_ATOMIC_QUERY` (`fi_query_atomic`): returns whether a domain supports an atomic.
+/// `-EOPNOTSUPP`: the domain does not support the atomic. `-EINVAL`: no such atomic exists.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct AtomicQuery {
@@ -1281,16 +1341,17 @@ pub struct AtomicQuery {
     pub atomic_op: u32,
     /// `KFI_UINT64` and others.
     pub datatype: u32,
-    /// Out: bytes of a value.
+    /// Out: size of a value in bytes.
     pub value_size: u32,
-    /// Out: values that one operation may have, at most.
+    /// Out: maximum number of values of one operation.
     pub count: u64,
 }
 
-/// `KFI_IOC_SUBMIT`: posts operations in order and stops at the first that is refused.
+/// `KFI_IOC_SUBMIT`: posts operations in order and stops at the first refused one.
 ///
-/// The call's error is the first operation's; when some were accepted it succeeds and `done`
-/// and `err` say how far it came. Each entry is fetched once.
+/// If the first operation is refused, the call fails with its error. Otherwise the call succeeds,
+/// with the number of accepted operations in `done` and the error of the next one in `err`. Each
+/// entry is fetched once.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Submit {
@@ -1302,19 +1363,19 @@ pub struct Submit {
     pub ep: u64,
     /// Pointer to an array of [`OpEntry`].
     pub ops: u64,
-    /// Entries in it, 1 to `KFI_SUBMIT_MAX`.
+    /// Number of entries, 1 to `KFI_SUBMIT_MAX`.
     pub count: u32,
     /// `size_of::<OpEntry>()`; another value is `-EINVAL`.
     pub entry_size: u32,
-    /// Out: operations accepted.
+    /// Out: number of accepted operations.
     pub done: u32,
-    /// Out: positive errno that stopped the rest, or 0. `EAGAIN`: the endpoint or a completion
-    /// queue is full.
+    /// Out: positive errno of the first refused operation, or 0. `EAGAIN`: the endpoint or a
+    /// completion queue is full.
     pub err: u32,
 }
 
-/// `KFI_IOC_CANCEL`: asks for one receive to end with `ECANCELED`. `-ENOENT`: none waits;
-/// `-EOPNOTSUPP`: the provider cannot.
+/// `KFI_IOC_CANCEL`: cancels one posted receive, which then completes with `ECANCELED`. `-ENOENT`:
+/// no such receive is posted; `-EOPNOTSUPP`: the provider cannot cancel.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Cancel {
@@ -1324,11 +1385,11 @@ pub struct Cancel {
     pub flags: u32,
     /// The endpoint.
     pub ep: u64,
-    /// Context of the operation.
+    /// Context of the receive.
     pub context: u64,
 }
 
-/// `KFI_IOC_CLOSE`: `-EBUSY` while children are open.
+/// `KFI_IOC_CLOSE`. `-EBUSY`: the object has open children.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Close {
@@ -1340,8 +1401,11 @@ pub struct Close {
     pub handle: u64,
 }
 
-/// `KFI_IOC_OBJ_LIST`: objects of every open file where both who opened this one and the caller
-/// have `CAP_SYS_ADMIN`, else of this file and of those that the caller's user opened, as this one.
+/// `KFI_IOC_OBJ_LIST`: lists objects.
+///
+/// - If the opener of this file and the caller both have `CAP_SYS_ADMIN`: those of every open file.
+/// - Otherwise: those of this file. If the caller is the user that opened this file, also those of
+///   the other files that this user opened.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ObjList {
@@ -1351,44 +1415,47 @@ pub struct ObjList {
     pub flags: u32,
     /// Pointer to an array of [`ObjInfo`].
     pub entries: u64,
-    /// In: entries it has room for. Out: entries there are, which may be more.
+    /// In: number of entries that the array can hold. Out: number of objects, possibly more.
     pub count: u32,
-    /// `size_of::<ObjInfo>()` as the caller knows it.
+    /// The caller's size of [`ObjInfo`].
     pub entry_size: u32,
     /// Zero.
     pub reserved: [u64; 3],
 }
 
-/// One live object.
+/// A live object in an [`ObjList`].
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ObjInfo {
     /// `KFI_TYPE_*`.
     pub kind: u32,
-    /// Process that opened the file, in the lister's pid namespace; 0: not visible there.
+    /// Process that opened the file, in the caller's pid namespace; 0: not visible there.
     pub pid: u32,
-    /// Handle in that file.
+    /// Handle in that process's file.
     pub handle: u64,
-    /// Handle of the object it was opened on; 0: none.
+    /// Handle of the object on which this one was opened; 0: none.
     pub parent: u64,
-    /// By kind. Region: length. Key: length. Endpoint: operations outstanding. Queue: depth.
-    /// Counter: value. Domain: bytes pinned on it.
+    /// Depends on the kind. Region, key: length in bytes. Endpoint: outstanding operations. Queue:
+    /// depth. Counter: value. Domain: bytes pinned.
     pub a: u64,
-    /// By kind. Region: access. Key: access (0: not assigned). Endpoint: `KFI_STATE_*`.
-    /// Queue: entries waiting. Counter: errors.
+    /// Depends on the kind. Region: access. Key: access (0: not assigned). Endpoint: `KFI_STATE_*`.
+    /// Queue: waiting entries. Counter: errors.
     pub b: u64,
-    /// By kind. Region: pages charged. Key: offset. Endpoint: operations ever completed.
+    /// Depends on the kind. Region: pages charged. Key: offset. Endpoint: operations completed so
+    /// far.
     pub c: u64,
-    /// Command name of that process.
+    /// Command name of the process.
     pub comm: [u8; 16],
-    /// Provider and domain, or address, as text. Key: its state (`reserved`, `assigning`,
-    /// `promised`: told but not yet made, `assigned`, `used`: it was for one use, `revoking`, `closed`),
-    /// a space, and how many keys the slot has had.
+    /// Provider and domain, or address, as text. Of a key: its state, a space, and the number of
+    /// keys that the slot has had. The states are `reserved`, `assigning`, `promised` (the key
+    /// value was returned, but the key is not valid yet), `assigned`, `used` (a single-use key that
+    /// was used), `revoking` and `closed`.
     pub name: [u8; KFI_NAME_MAX],
-    /// Domain, endpoint, region, key: number of its auth key ([`GrantInfo::key`]); 0: none. Who may not
-    /// see all that there is sees 1 for each.
+    /// Domain, endpoint, region, key: number of the auth key ([`GrantInfo::key`]); 0: none. A
+    /// caller that may not see all objects sees 1 for every auth key.
     pub auth: u64,
-    /// Region, key: handle of the endpoint that it is bound to, which may be closed by now; 0: none.
+    /// Region, key: handle of the endpoint that the object is bound to, which may be closed; 0:
+    /// none.
     pub ep: u64,
 }
 const _: () = assert!(core::mem::size_of::<ObjInfo>() == 48 + 80 + 8 + 8);
@@ -1411,7 +1478,7 @@ pub const KFI_TYPE_EP: u32 = 7;
 pub const KFI_TYPE_REGION: u32 = 8;
 /// A key slot.
 pub const KFI_TYPE_KEY: u32 = 9;
-/// A connection request not yet answered.
+/// A connection request without an answer.
 pub const KFI_TYPE_CONNREQ: u32 = 10;
 
 /// Endpoint state: opened.
@@ -1427,11 +1494,14 @@ pub const KFI_STATE_DOWN: u32 = 4;
 
 // ---- auth keys ----
 
-/// Bytes of an auth key, at most.
+/// Maximum size of an auth key in bytes.
 pub const KFI_AUTH_KEY_MAX: usize = 64;
-/// Auth keys of a passive endpoint, at most.
+/// Smallest size of an auth key that peers cannot guess, in bytes. Mode `enforce` refuses shorter keys
+/// (`-EKEYREJECTED`); in mode `open` the kernel logs their first use.
+pub const KFI_AUTH_KEY_SAFE: usize = 16;
+/// Maximum number of auth keys of a passive endpoint.
 pub const KFI_PEP_AUTH_KEYS_MAX: usize = 8;
-/// Application bytes in a connection request of an endpoint with an auth key.
+/// Maximum application data of a connection request in bytes, for an endpoint with an auth key.
 pub const KFI_AUTH_CM_DATA: usize = 21;
 
 /// An auth key: opaque bytes.
@@ -1440,103 +1510,111 @@ pub const KFI_AUTH_CM_DATA: usize = 21;
 pub struct AuthKeyRef {
     /// Pointer to the bytes.
     pub addr: u64,
-    /// How many, 1 to `KFI_AUTH_KEY_MAX`.
+    /// Number of bytes, 1 to `KFI_AUTH_KEY_MAX`.
     pub size: u32,
     /// Zero.
     pub reserved: u32,
 }
 const _: () = assert!(core::mem::size_of::<AuthKeyRef>() == 16);
 
-/// `KFI_IOC_AUTH_MODE`: shows what auth keys mean on this machine, and sets what `flags` says.
+/// `KFI_IOC_AUTH_MODE`: reads the enforcement of auth keys on this machine, and sets the values
+/// that `flags` names.
 ///
-/// An auth key divides. What is exported under one (the slot's or region's, else the domain's) is
-/// reached by endpoints with the same one and by no others; endpoints of two hosts connect if both
-/// kernels prove to each other to have the same one, or both have none.
+/// An auth key separates users. A key or region is exported under one auth key: that of the slot or
+/// region, else that of the domain. Only endpoints with the same auth key can access it. Endpoints
+/// of two hosts connect only if both kernels prove that they have the same auth key, or if both
+/// have none.
 ///
-/// With `KFI_AUTH_OPEN` whoever knows an auth key may use it. With `KFI_AUTH_ENFORCE` an endpoint,
-/// a passive endpoint, a key slot, a region with a key of its own, and a region with an auth key,
-/// are opened only under a grant that covers the caller. Where no grant does, the agent is asked, and
-/// the call waits, killably. What was opened before stays. Consumers in the kernel are not asked.
+/// With `KFI_AUTH_OPEN` any program that knows an auth key may use it. With `KFI_AUTH_ENFORCE` the
+/// following opens need a grant that covers the caller:
+///
+/// - an endpoint or a passive endpoint,
+/// - a key slot, or a region with its own key,
+/// - a region with an auth key.
+///
+/// If there is no such grant, the kernel makes an upcall to the agent, and the call waits,
+/// killably. Objects opened before stay. Consumers in the kernel need no grant.
 ///
 /// | errno of a call that opens | |
 /// |---|---|
 /// | `-EACCES` | denied |
-/// | `-ENOKEY` | no auth key, or no grant and no agent that could give one |
-/// | `-ETIMEDOUT` | the agent did not answer in time |
-/// | `-EAGAIN` | too many questions of this process, or of all, wait for the agent |
-/// | `-EDQUOT` | beyond the limits of the grant |
-/// | `-EKEYREVOKED`, `-EKEYEXPIRED` | the grant is over; what was opened under it gets this, too |
-/// | `-EKEYREJECTED` | the peer has not proven to have the auth key (in events also) |
-/// | `-EOPNOTSUPP` | the provider cannot keep auth keys apart |
+/// | `-ENOKEY` | no auth key, or no grant and no agent |
+/// | `-ETIMEDOUT` | the agent did not decide in time |
+/// | `-EAGAIN` | too many upcalls of this process (`asks`), of this effective uid (4,096), or in total (16,384) are waiting |
+/// | `-EDQUOT` | the limits of the grant are reached |
+/// | `-EKEYREVOKED`, `-EKEYEXPIRED` | the grant is revoked or expired; also returned for objects opened under it |
+/// | `-EKEYREJECTED` | the auth key is shorter than `KFI_AUTH_KEY_SAFE`; or the peer has not proven that it has the auth key (in events also) |
+/// | `-EOPNOTSUPP` | the provider does not support auth keys |
 ///
-/// The caller is the task that makes the call, with its effective uid and gids and its cgroup; its
+/// The caller is the task that makes the call, with its effective uid and gids and its cgroup. Its
 /// network namespace is the one that the file was opened in.
 ///
-/// This call, those about grants and those of the agent are the administrator's: who opened the file
-/// and the caller both need `CAP_SYS_ADMIN` in the initial user namespace (`-EPERM`).
+/// This call, the calls for grants and those of the agent are for the administrator. The opener of
+/// the file and the caller both need `CAP_SYS_ADMIN` in the initial user namespace (`-EPERM`).
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct AuthMode {
     /// Size of this structure.
     pub size: u32,
-    /// `KFI_AUTH_SET_*`: what to set; zero: nothing.
+    /// `KFI_AUTH_SET_*`: the values to set; zero: none.
     pub flags: u32,
-    /// `KFI_AUTH_OPEN` or `KFI_AUTH_ENFORCE`. Out: what is.
+    /// `KFI_AUTH_OPEN` or `KFI_AUTH_ENFORCE`. Out: the present mode.
     pub mode: u32,
-    /// How long the agent has for an answer, in milliseconds, 1 to 600,000; 10,000 at first. Out:
-    /// what is.
+    /// Time for the agent's decision, in milliseconds, 1 to 600,000; initially 10,000. Out: the
+    /// present value.
     pub timeout_ms: u32,
-    /// For how long a denial is remembered, in milliseconds, up to 600,000; 1,000 at first. Out: what
-    /// is.
+    /// Time for which a denial is remembered, in milliseconds, up to 600,000; initially 1,000. Out:
+    /// the present value.
     pub deny_ms: u32,
-    /// Questions of one process that may wait, 1 to 4096; 64 at first. Out: what is.
+    /// Maximum number of waiting upcalls of one process, 1 to 4096; initially 64. Out: the present
+    /// value.
     pub asks: u32,
-    /// Out: the agent's process, in the caller's pid namespace; 0: there is none, or not there.
+    /// Out: process of the agent, in the caller's pid namespace; 0: no agent, or not visible there.
     pub agent: u32,
-    /// Out: 1 where there is an agent, else 0.
+    /// Out: 1 if there is an agent, else 0.
     pub agents: u32,
-    /// Out: grants there are.
+    /// Out: number of grants.
     pub grants: u32,
-    /// Out: questions without an answer.
+    /// Out: number of upcalls without a decision.
     pub waiting: u32,
     /// Zero.
     pub reserved: u64,
 }
 /// Mode: no grant is needed.
 pub const KFI_AUTH_OPEN: u32 = 0;
-/// Mode: nothing without a grant.
+/// Mode: opens need a grant.
 pub const KFI_AUTH_ENFORCE: u32 = 1;
 /// Flag of [`AuthMode`]: sets the mode.
 pub const KFI_AUTH_SET_MODE: u32 = 1;
-/// Flag of [`AuthMode`]: sets the time for an answer.
+/// Flag of [`AuthMode`]: sets the time for a decision.
 pub const KFI_AUTH_SET_TIMEOUT: u32 = 2;
-/// Flag of [`AuthMode`]: sets for how long a denial is remembered.
+/// Flag of [`AuthMode`]: sets the time for which a denial is remembered.
 pub const KFI_AUTH_SET_DENY: u32 = 4;
-/// Flag of [`AuthMode`]: sets how many questions of a process may wait.
+/// Flag of [`AuthMode`]: sets the maximum number of waiting upcalls of a process.
 pub const KFI_AUTH_SET_ASKS: u32 = 8;
 
-/// Right of a grant: to open endpoints and passive endpoints.
+/// Right of a grant: open endpoints and passive endpoints.
 pub const KFI_AUTH_EP: u32 = 1;
-/// Right of a grant: to have keys: key slots, and regions with a key.
+/// Right of a grant: open key slots, and regions with a key.
 pub const KFI_AUTH_KEYS: u32 = 2;
 
-/// What a grant looks at: the effective uid.
+/// A grant compares the effective uid.
 pub const KFI_MATCH_UID: u32 = 1;
-/// What a grant looks at: the effective gid and the supplementary groups.
+/// A grant compares the effective gid and the supplementary groups.
 pub const KFI_MATCH_GID: u32 = 2;
-/// What a grant looks at: the cgroup (v2), and those it is in.
+/// A grant compares the cgroup (v2) and its ancestors.
 pub const KFI_MATCH_CGROUP: u32 = 4;
-/// What a grant looks at: the network namespace.
+/// A grant compares the network namespace.
 pub const KFI_MATCH_NETNS: u32 = 8;
-/// What a grant looks at: the process.
+/// A grant compares the process.
 pub const KFI_MATCH_PROCESS: u32 = 16;
 
-/// `KFI_IOC_GRANT_ADD`: whoever all of `match_` is true of may use the auth key from now on. A grant
-/// stays until it is revoked or over, whatever becomes of the file.
+/// `KFI_IOC_GRANT_ADD`: permits the use of an auth key to each task that has all properties of
+/// `match_`. A grant stays until it is revoked or expires, also after the close of the file.
 ///
-/// `-EBUSY`: a grant of this auth key was revoked or is over, and something opened under it has not
-/// ended yet. `-ESRCH`: the process is gone. `-EBADF`: no pidfd, no network namespace. `-ENOSPC`:
-/// there are 65,536 grants.
+/// `-EBUSY`: an earlier grant of this auth key is revoked or expired, and an object opened under it
+/// has not ended yet. `-ESRCH`: the process has exited. `-EBADF`: not a pidfd, or not a network
+/// namespace. `-ENOSPC`: there are 65,536 grants.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct GrantAdd {
@@ -1546,9 +1624,9 @@ pub struct GrantAdd {
     pub flags: u32,
     /// Pointer to the auth key.
     pub auth_key: u64,
-    /// Bytes of it, 1 to `KFI_AUTH_KEY_MAX`.
+    /// Size of the auth key in bytes, 1 to `KFI_AUTH_KEY_MAX`.
     pub auth_key_size: u32,
-    /// `KFI_MATCH_*`; not zero. What is not named must be zero below.
+    /// `KFI_MATCH_*`; not zero. Fields below that are not selected must be zero.
     pub match_: u32,
     /// `KFI_AUTH_*` rights; not zero.
     pub rights: u32,
@@ -1556,35 +1634,36 @@ pub struct GrantAdd {
     pub uid: u32,
     /// A group, in the initial user namespace.
     pub gid: u32,
-    /// A pidfd of the process (not of a thread). That process alone is meant, and no later one with
-    /// its number.
+    /// A pidfd of the process (not of a thread). A later process with the same pid is not covered.
     pub pidfd: i32,
     /// A descriptor of the network namespace.
     pub netns_fd: i32,
-    /// Keys at once, at most; 0: no limit. A slot counts as one, and a region's own key.
+    /// Maximum number of keys at a time; 0: no limit. A slot counts as one, and so does a region's
+    /// own key.
     pub max_keys: u32,
-    /// The id of the cgroup: the inode number of its directory.
+    /// Id of the cgroup: the inode number of its directory.
     pub cgroup: u64,
-    /// Bytes in regions at once, at most; 0: no limit.
+    /// Maximum number of bytes pinned by regions at a time, in whole pages; 0: no limit.
     pub max_pinned: u64,
-    /// For how long, in milliseconds; 0: without end.
+    /// Lifetime in milliseconds; 0: no end.
     pub lifetime_ms: u64,
-    /// Endpoints at once, at most; 0: no limit.
+    /// Maximum number of endpoints at a time; 0: no limit.
     pub max_eps: u32,
     /// Zero.
     pub reserved: u32,
-    /// Out: the grant, never used for another.
+    /// Out: id of the grant, never reused.
     pub id: u64,
 }
 
-/// `KFI_IOC_GRANT_CHANGE`. What is beyond a lower limit stays. `-ENOENT`: no such grant, or it is
-/// over.
+/// `KFI_IOC_GRANT_CHANGE`. Objects beyond a lowered limit stay. `-ENOENT`: no such grant, or it is
+/// revoked or expired.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct GrantChange {
     /// Size of this structure.
     pub size: u32,
-    /// `KFI_GRANT_LIMITS`, `KFI_GRANT_LIFETIME`; not zero. What is not named must be zero below.
+    /// `KFI_GRANT_LIMITS`, `KFI_GRANT_LIFETIME`; not zero. Fields below that are not selected must
+    /// be zero.
     pub flags: u32,
     /// The grant.
     pub id: u64,
@@ -1597,15 +1676,18 @@ pub struct GrantChange {
     /// As [`GrantAdd::lifetime_ms`], from now on.
     pub lifetime_ms: u64,
 }
-/// Flag of [`GrantChange`]: the limits, all of them.
+/// Flag of [`GrantChange`]: changes the limits, all of them.
 pub const KFI_GRANT_LIMITS: u32 = 1;
-/// Flag of [`GrantChange`]: for how long.
+/// Flag of [`GrantChange`]: changes the lifetime.
 pub const KFI_GRANT_LIFETIME: u32 = 2;
 
-/// `KFI_IOC_GRANT_REVOKE`: nothing more is opened under the grant, its endpoints are closed (the
-/// peer sees the connection end; the owner gets an event with `EKEYREVOKED`) and its keys revoked,
-/// when this returns. A key that is just being made under it dies as it comes to be. `-ENOENT`: no
-/// such grant, or it is over. `-EINTR`: the task is being killed; it goes on all the same.
+/// `KFI_IOC_GRANT_REVOKE`: revokes a grant. At the return no object can be opened under it any
+/// more, its endpoints are closed and its keys are revoked.
+///
+/// The peer sees the end of the connection; the owner gets an event with `EKEYREVOKED`. A key that
+/// is being assigned under the grant is revoked as soon as it is assigned. `-ENOENT`: no such
+/// grant, or it is revoked or expired. `-EINTR`: the task is being killed; the revocation continues
+/// all the same.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct GrantRevoke {
@@ -1629,21 +1711,22 @@ pub struct GrantList {
     pub flags: u32,
     /// Pointer to an array of [`GrantInfo`].
     pub entries: u64,
-    /// In: entries it has room for. Out: grants there are, which may be more.
+    /// In: number of entries that the array can hold. Out: number of grants, possibly more.
     pub count: u32,
-    /// `size_of::<GrantInfo>()` as the caller knows it.
+    /// The caller's size of [`GrantInfo`].
     pub entry_size: u32,
     /// Zero.
     pub reserved: u64,
 }
 
-/// One grant. Nothing here says anything about the auth key's bytes.
+/// One grant. No field discloses bytes of the auth key.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct GrantInfo {
     /// The grant.
     pub id: u64,
-    /// Number of the auth key: any, and the same for the same bytes as long as anything uses them.
+    /// Number of the auth key: arbitrary, but the same for the same bytes as long as these are in
+    /// use.
     pub key: u64,
     /// `KFI_MATCH_*`.
     pub match_: u32,
@@ -1665,31 +1748,33 @@ pub struct GrantInfo {
     pub max_keys: u32,
     /// As [`GrantAdd::max_eps`].
     pub max_eps: u32,
-    /// Bytes in regions now.
+    /// Bytes in regions at present.
     pub pinned: u64,
-    /// Keys now.
+    /// Number of keys at present.
     pub keys: u32,
-    /// Endpoints now.
+    /// Number of endpoints at present.
     pub eps: u32,
-    /// Milliseconds left; 0: without end, or over.
+    /// Remaining lifetime in milliseconds; 0: no end, or expired.
     pub left_ms: u64,
     /// `KFI_GRANT_*` state.
     pub state: u32,
-    /// 1: the agent's answer; 0: installed.
+    /// 1: from a decision of the agent; 0: from `KFI_IOC_GRANT_ADD`.
     pub answered: u32,
 }
 const _: () = assert!(core::mem::size_of::<GrantInfo>() == 104);
 /// State of a grant: valid.
 pub const KFI_GRANT_VALID: u32 = 0;
-/// State of a grant: revoked, and not all has ended.
+/// State of a grant: revoked, but not all of its objects have ended.
 pub const KFI_GRANT_REVOKED: u32 = 1;
-/// State of a grant: its time is over, and not all has ended.
+/// State of a grant: expired, but not all of its objects have ended.
 pub const KFI_GRANT_EXPIRED: u32 = 2;
 
-/// `KFI_IOC_AGENT_OPEN`: the file becomes the agent. A former one gets `-ESTALE` from now on, and what
-/// it has not answered the new one is asked. The file polls readable while a question waits, and
-/// `POLLHUP` once it is the agent no more. When it is closed there is no agent; who waits is denied
-/// with `-ENOKEY`. `-EALREADY`: it is the agent.
+/// `KFI_IOC_AGENT_OPEN`: makes the file the agent. A former agent gets `-ESTALE` from now on, and
+/// its undecided upcalls pass to the new one.
+///
+/// The file polls readable while an upcall waits, and `POLLHUP` once another file is the agent.
+/// After its close there is no agent, and waiting calls fail with `-ENOKEY`. `-EALREADY`: the file
+/// is the agent.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct AgentOpen {
@@ -1701,14 +1786,15 @@ pub struct AgentOpen {
     pub reserved: u64,
 }
 
-/// `KFI_IOC_AGENT_NEXT`: may this process use this auth key? `-EAGAIN`: nobody asks. `-ESTALE`: the
-/// file is the agent no more. `-EINVAL`: it never was.
+/// `KFI_IOC_AGENT_NEXT`: reads one upcall: may this process use this auth key? `-EAGAIN`: no upcall
+/// waits. `-ESTALE`: another file has become the agent. `-EINVAL`: the file never was the agent.
 ///
-/// Equal questions of a process are one. One that its process gives up (it was killed) is not asked
-/// any more; the answer is `-ENOENT`.
+/// Equal requests of a process make one upcall. If the process is killed, its upcall is cancelled;
+/// a decision then fails with `-ENOENT`.
 ///
-/// What the task is was taken when it asked: its user, groups, control group and namespaces belong to
-/// one moment. What is not in `known` the agent does not know: it is not the same as none.
+/// The properties of the task were recorded when it made the request: user, groups, control group
+/// and namespaces are those of one moment. A property that is not in `known` is unknown, which is
+/// different from empty.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct AgentNext {
@@ -1718,52 +1804,53 @@ pub struct AgentNext {
     pub flags: u32,
     /// Pointer to `KFI_AUTH_KEY_MAX` bytes for the auth key.
     pub auth_key: u64,
-    /// Out: bytes of it. The rest is zero.
+    /// Out: size of the auth key in bytes. The rest of the buffer is zero.
     pub auth_key_size: u32,
-    /// Out: what is wanted, `KFI_AUTH_*` rights.
+    /// Out: the requested `KFI_AUTH_*` rights.
     pub rights: u32,
-    /// Out: the question.
+    /// Out: id of the upcall.
     pub id: u64,
-    /// Out: the process: the inode number of its pidfd (`fstat(2)`), never another's. A pidfd that
-    /// `pidfd_open(2)` makes of `pid` is one of this process if its inode number is this.
+    /// Out: identifies the process: the inode number of its pidfd (`fstat(2)`), never reused. A
+    /// pidfd that `pidfd_open(2)` returns for `pid` belongs to this process if its inode number is
+    /// this value.
     pub process: u64,
-    /// Out: the process, in the caller's pid namespace; 0: not there.
+    /// Out: pid of the process in the caller's pid namespace; 0: not visible there.
     pub pid: u32,
     /// Out: effective uid, in the initial user namespace.
     pub uid: u32,
     /// Out: effective gid, in the initial user namespace.
     pub gid: u32,
-    /// Out: milliseconds that are left for an answer.
+    /// Out: milliseconds left for the decision.
     pub left_ms: u32,
-    /// Out: id of its cgroup (v2).
+    /// Out: id of the task's cgroup (v2).
     pub cgroup: u64,
-    /// Out: cookie of its network namespace (`SO_NETNS_COOKIE`).
+    /// Out: cookie of the task's network namespace (`SO_NETNS_COOKIE`).
     pub netns: u64,
     /// Out: command name.
     pub comm: [u8; 16],
     /// Out: name of the domain.
     pub domain: [u8; KFI_NAME_MAX],
-    /// Pointer to room for its supplementary groups, each a 32-bit gid in the initial user namespace;
-    /// 0: not wanted.
+    /// Pointer to an array for the task's supplementary groups, each a 32-bit gid in the initial
+    /// user namespace; 0: not requested.
     pub groups: u64,
-    /// Pointer to room for the path of its cgroup (v2), from the root of the hierarchy, without a
-    /// NUL; 0: not wanted.
+    /// Pointer to a buffer for the path of the task's cgroup (v2), from the root of the hierarchy,
+    /// without a NUL; 0: not requested.
     pub cgroup_path: u64,
-    /// In: groups that there is room for. Out: groups that the task has; only as many as there is
-    /// room for were written.
+    /// In: number of groups that the array can hold. Out: number of groups of the task; only as
+    /// many as the array can hold were written.
     pub groups_count: u32,
-    /// In: bytes that there is room for. Out: bytes of the path; 0 if it is not known or has no room.
+    /// In: size of the buffer in bytes. Out: size of the path in bytes; 0 if unknown or too long.
     pub cgroup_path_size: u32,
-    /// Out: inode number of its user namespace, as in `/proc/PID/ns/user`.
+    /// Out: inode number of the task's user namespace, as in `/proc/PID/ns/user`.
     pub userns: u64,
     /// Out: `KFI_KNOWN_*`.
     pub known: u32,
     /// Zero.
     pub reserved: u32,
 }
-/// What is known of who asks: all supplementary groups.
+/// The upcall contains all supplementary groups.
 pub const KFI_KNOWN_GROUPS: u32 = 1;
-/// What is known of who asks: the cgroup's path.
+/// The upcall contains the path of the cgroup.
 pub const KFI_KNOWN_CGROUP: u32 = 2;
 
 impl Default for AgentNext {
@@ -1772,12 +1859,13 @@ impl Default for AgentNext {
     }
 }
 
-/// `KFI_IOC_AGENT_ANSWER`: yes or no. A yes is a grant: for what `match_` names of the process that
-/// asks, with these limits, for so long. A no is remembered for a little while.
+/// `KFI_IOC_AGENT_ANSWER`: decides an upcall. An allow creates a grant with these limits and this
+/// lifetime, for the properties of the requester that `match_` names. A denial is
+/// remembered for a short time ([`AuthMode::deny_ms`]).
 ///
-/// `-ENOENT`: there is no such question any more, or it was answered. `-ESTALE`: the file is the agent
-/// no more. `-EINVAL`: it never was; or the rights do not cover the question. `-EBUSY`, `-ENOSPC`: as
-/// [`GrantAdd`]; the question stays.
+/// `-ENOENT`: the upcall was cancelled or decided before. `-ESTALE`: another file has become the
+/// agent. `-EINVAL`: the file never was the agent, or the rights do not cover the request.
+/// `-EBUSY`, `-ENOSPC`: as [`GrantAdd`]; the upcall stays.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct AgentAnswer {
@@ -1785,13 +1873,13 @@ pub struct AgentAnswer {
     pub size: u32,
     /// Zero.
     pub flags: u32,
-    /// The question.
+    /// Id of the upcall.
     pub id: u64,
-    /// `KFI_AUTH_DENY` or `KFI_AUTH_ALLOW`. With a denial all that follows is zero.
+    /// `KFI_AUTH_DENY` or `KFI_AUTH_ALLOW`. With a denial all fields below are zero.
     pub verdict: u32,
-    /// `KFI_MATCH_*`: for whom; 0: for the process that asks.
+    /// `KFI_MATCH_*`: properties that the grant compares; 0: the requester.
     pub match_: u32,
-    /// `KFI_AUTH_*` rights; 0: those that were asked for.
+    /// `KFI_AUTH_*` rights; 0: the requested ones.
     pub rights: u32,
     /// As [`GrantAdd::max_keys`].
     pub max_keys: u32,
@@ -1803,40 +1891,40 @@ pub struct AgentAnswer {
     pub max_eps: u32,
     /// Zero.
     pub reserved: u32,
-    /// Out: the grant.
+    /// Out: id of the grant.
     pub grant: u64,
 }
-/// Verdict: no.
+/// Verdict: deny.
 pub const KFI_AUTH_DENY: u32 = 0;
-/// Verdict: yes.
+/// Verdict: allow.
 pub const KFI_AUTH_ALLOW: u32 = 1;
 
 // ---- the completion ring ----
 
-/// Bytes from the mapping's start to its first entry.
+/// Offset in bytes of the first entry in the mapping.
 pub const KFI_CQ_RING_OFFSET: usize = 4096;
 
 /// The first page of a completion queue's mapping.
 ///
-/// The kernel writes entry `head & (entries - 1)`, then `head` with release order. The program
-/// loads `head` with acquire order, reads entries from `tail` up to it, then stores `tail` with
-/// release order. Both count up and wrap at 2^32. The kernel never reads back what it wrote; a
-/// `tail` that lies stops only this queue.
+/// The kernel writes entry `head & (entries - 1)`, then stores `head` with release order. The
+/// program loads `head` with acquire order, reads the entries from `tail` up to `head`, then stores
+/// `tail` with release order. Both counters wrap at 2^32. The kernel never reads back its own
+/// writes. A wrong `tail` stops only this queue.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct CqRing {
-    /// Written by the kernel.
+    /// Written by the kernel: count of entries written.
     pub head: u32,
-    /// Written by the kernel: entries of the ring.
+    /// Written by the kernel: number of entries of the ring.
     pub entries: u32,
     /// Written by the kernel: `size_of::<CqEntry>()`.
     pub entry_size: u32,
-    /// Zero; keeps the two writers on cache lines of their own.
+    /// Zero. Keeps the fields of the two writers on separate cache lines.
     pub pad: [u32; 29],
-    /// Written by the program.
+    /// Written by the program: count of entries read.
     pub tail: u32,
-    /// Set to 1 by the kernel when something has happened to an endpoint with rings ([`EpRings`]),
-    /// and back by the program before it looks; the queue is readable meanwhile.
+    /// Set to 1 by the kernel on an event of an endpoint with rings ([`EpRings`]). The program
+    /// resets it before it looks at the rings. While set, the queue polls readable.
     pub alarm: u32,
     /// Zero.
     pub pad2: [u32; 30],
@@ -1851,25 +1939,26 @@ const _: () = assert!(core::mem::size_of::<CqRing>() == 256);
 pub struct CqEntry {
     /// The operation's context.
     pub context: u64,
-    /// What completed: `KFI_MSG|KFI_SEND`, `KFI_MSG|KFI_RECV`, `KFI_RMA|KFI_READ`,
-    /// `KFI_RMA|KFI_WRITE`, `KFI_ATOMIC|KFI_WRITE`, `KFI_ATOMIC|KFI_READ` (it fetched), and
-    /// `KFI_RMA|KFI_REMOTE_WRITE|KFI_REMOTE_CQ_DATA` for a peer's write with data; plus
-    /// `KFI_REMOTE_CQ_DATA`. Not in format CONTEXT.
+    /// Kind of the completed operation: `KFI_MSG|KFI_SEND`, `KFI_MSG|KFI_RECV`, `KFI_RMA|KFI_READ`,
+    /// `KFI_RMA|KFI_WRITE`, `KFI_ATOMIC|KFI_WRITE`, `KFI_ATOMIC|KFI_READ` (a fetching atomic), or
+    /// `KFI_RMA|KFI_REMOTE_WRITE|KFI_REMOTE_CQ_DATA` for a peer's write with data. With remote
+    /// completion data, also `KFI_REMOTE_CQ_DATA`. Not in format CONTEXT.
     pub flags: u64,
-    /// Bytes received or moved; 0 for what failed. Not in format CONTEXT.
+    /// Bytes received or moved; 0 for a failed operation. Not in format CONTEXT.
     pub len: u64,
-    /// Offset in the region of a receive's first byte. Format DATA only.
+    /// Offset of a receive's first byte in its region. Format DATA only.
     pub buf: u64,
-    /// The peer's completion data. Format DATA only.
+    /// The peer's remote completion data. Format DATA only.
     pub data: u64,
-    /// 0, or the positive errno of a failure: `ECANCELED` for the flushed rest after a first error.
+    /// 0, or the positive errno of a failure: `ECANCELED` for operations flushed after a first
+    /// error.
     pub err: u32,
-    /// The provider's own code (verbs: `ib_wc_status`).
+    /// Error code of the provider (verbs: `ib_wc_status`).
     pub prov_errno: u32,
     /// Handle of the endpoint.
     pub ep: u64,
-    /// Bytes that did not fit, for a receive that was too short; 0 where the provider does not
-    /// tell (verbs does not).
+    /// Number of bytes that did not fit into a receive; 0 if the provider does not report this
+    /// number (verbs does not).
     pub olen: u64,
 }
 const _: () = assert!(core::mem::size_of::<CqEntry>() == 64);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note
-//! The C header is in step with `abi.rs`, and a C compiler takes it.
+//! The C header matches `abi.rs`, and a C compiler accepts the header.
 
 #[path = "../gen/header.rs"]
 mod header;
@@ -43,7 +43,7 @@ fn a_c_compiler_takes_the_header() {
         ]);
         gcc.arg(format!("-std={standard}")).arg(path());
         match gcc.output() {
-            // A machine without a C compiler cannot tell; those that build kernels have one.
+            // Without a C compiler this check is skipped; machines that build kernels have one.
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return,
             Err(e) => panic!("gcc: {e}"),
             Ok(out) => {

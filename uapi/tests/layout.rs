@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note
-//! The interface does not change by accident: sizes, offsets and call numbers are those of
-//! `uapi.txt`, and nothing of `abi.rs` is missing there.
+//! The interface does not change by accident: sizes, offsets and call numbers match `uapi.txt`, and
+//! `uapi.txt` lists every item of `abi.rs`.
 
 #[path = "../gen/layout.rs"]
 mod layout;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! What a device has acknowledged, and would lose with its power.
+//! Accounting of acknowledged writes that are still in the target's volatile write cache.
 //!
-//! Writes are counted when they are acknowledged. A flush covers those that had been when it was sent,
-//! and not what is acknowledged while it is under way.
+//! Each write is counted when it is acknowledged. A flush covers the writes that were acknowledged
+//! before the flush was sent, and none that are acknowledged while the flush is in flight.
 
 use super::super::sync::{
     AtomicU64,
@@ -13,19 +13,19 @@ use super::device::{
     PAST_CACHE, //
 };
 
-/// What a request does, once it has gone well.
+/// Effect of a successful request on the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing.
+    /// No effect.
     #[default]
     Nothing,
-    /// Something is in the cache.
+    /// The request has left data in the cache.
     Fills,
-    /// The first so many of what there was are past it.
+    /// The first this-many acknowledged writes are on stable storage.
     Covers(u64),
 }
 
-/// How many writes were acknowledged, and how many of them were flushed.
+/// Counts of acknowledged writes and of flushed ones.
 #[derive(Default)]
 pub struct Unflushed {
     acknowledged: AtomicU64,
@@ -33,17 +33,18 @@ pub struct Unflushed {
 }
 
 impl Unflushed {
-    /// What a request does that is about to be sent.
+    /// Returns the effect of a request that is about to be sent.
     pub fn effect(&self, op: Op, flags: u8) -> Effect {
         match op {
             Op::Write | Op::Zeroes if flags & PAST_CACHE == 0 => Effect::Fills,
             Op::Flush => Effect::Covers(self.acknowledged.load(Ordering::Acquire)),
-            // What is discarded may be what it was.
+            // Discarded blocks have undefined contents, so nothing can be lost.
             Op::Read | Op::Write | Op::Zeroes | Op::Discard => Effect::Nothing,
         }
     }
 
-    /// A request has gone well. Before anybody is told of it, who may flush then.
+    /// Records the success of a request. The caller does so before it completes the request,
+    /// because the completion may trigger a flush.
     pub fn done(&self, effect: Effect) {
         match effect {
             Effect::Nothing => {}
@@ -56,12 +57,13 @@ impl Unflushed {
         }
     }
 
-    /// Whether something was acknowledged and not flushed. Nothing is under way.
+    /// Returns whether an acknowledged write is unflushed. No request may be in flight.
     pub fn is_any(&self) -> bool {
         self.acknowledged.load(Ordering::Acquire) != self.covered.load(Ordering::Acquire)
     }
 
-    /// It is another device. Nothing is under way.
+    /// Treats all acknowledged writes as flushed, because the device is another one. No request may
+    /// be in flight.
     pub fn forget(&self) {
         let count = self.acknowledged.load(Ordering::Acquire);
         self.covered.store(count, Ordering::Release);

@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! What the ends say about a device: what it can do, what is to be done with it, what came of that.
+//! Messages of a block-backed disk: limits, requests, completions.
 //!
 //! ```text
 //!   REQUEST  read, write, ...     ---->
-//!   <----  (bytes) it has gone well
-//!   <----  DONE    several have gone well
-//!   <----  REPLY   how it ended
-//!   <----  NEWS    it has another capacity
+//!   <----  (data) success of one request
+//!   <----  DONE    success of several requests
+//!   <----  REPLY   status of one request
+//!   <----  NEWS    new capacity
 //! ```
 //!
-//! Few bytes go with the messages. More the target reads or writes itself, by a key that the request
-//! names, which is for those bytes, for that one way, and ends before the request does.
+//! Up to [`INLINE_MAX`] bytes travel with the messages. Longer data is read or written by the
+//! target with RMA, through a key in the request. That key covers only the request's bytes in one
+//! direction, and is revoked before the request completes.
 //!
-//! That a request has gone well is told by its number alone, as the completion data of a message that is
-//! the bytes that were read, or empty; or of the write by which the target puts them. So an answer is one
-//! packet where the bytes are. Of several that have gone well at once the numbers go in one message, unless
-//! an initiator waits for nothing else.
+//! The success of one request is reported by the request's number alone, as remote completion data.
+//! The data belongs to the message that carries the bytes read, to an empty message, or to the
+//! target's RMA write. So a successful read takes one packet. If several requests have succeeded at
+//! once, one DONE message carries their numbers, unless an initiator waits for a single request.
 //!
-//! Heads have one length each, so that what follows lands in memory of its own. The number by which
-//! the initiator knows a request is only repeated by the target, which finds nothing by it.
+//! Each kind of head has one fixed length, so that the bytes after the head land in a buffer of
+//! their own. The target only echoes a request's number and looks nothing up by it.
 
 use super::{
     Broken,
@@ -29,17 +30,18 @@ use super::{
     HEAD, //
 };
 
-/// First byte of an initiator's data when it connects for a device: the target needs more room then.
+/// First byte of the initiator's connection data for a block-backed disk, which needs larger
+/// message buffers at the target.
 pub const WANTED: u8 = 1;
-/// Requests of a connection that the initiator has on their way, at most.
+/// Maximum number of requests in flight on a connection.
 pub const DEPTH: u32 = 32;
-/// Bytes of one request, at most.
+/// Maximum size of one request in bytes.
 pub const LEN_MAX: u32 = 128 << 10;
-/// Bytes that go with a message, at most.
+/// Maximum number of data bytes in a message.
 pub const INLINE_MAX: u32 = 4096;
-/// Bytes of a request's head.
+/// Size of a REQUEST head in bytes.
 pub const REQUEST: usize = 48;
-/// Bytes of an answer that has a head.
+/// Size of a REPLY or NEWS message in bytes.
 pub const REPLY: usize = 16;
 
 const KIND_REQUEST: u8 = 5;
@@ -47,31 +49,31 @@ const KIND_REPLY: u8 = 6;
 const KIND_NEWS: u8 = 7;
 const KIND_DONE: u8 = 8;
 
-/// Requests of which one message says that they have gone well, at most.
+/// Maximum number of requests that one DONE message completes.
 pub const DONE_MAX: usize = 14;
-/// Bytes of that message, at most.
+/// Maximum size of a DONE message in bytes.
 pub const DONE: usize = HEAD + 4 * DONE_MAX;
 
-/// What a device is, and can do.
+/// Properties and limits of a block device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// It has a cache that is lost with its power, unless it is flushed.
+    /// The device has a volatile write cache.
     pub cache: bool,
-    /// Single writes can go past it.
+    /// The device supports forced unit access (FUA) writes.
     pub fua: bool,
-    /// It turns.
+    /// The device is rotational.
     pub rotational: bool,
-    /// Bytes that it writes at once.
+    /// Physical block size in bytes.
     pub physical: u32,
-    /// Bytes that it likes to be asked for at least; 0: nothing said.
+    /// Minimum I/O size in bytes; 0 if unknown.
     pub io_min: u32,
-    /// Bytes that it likes best; 0: nothing said.
+    /// Optimal I/O size in bytes; 0 if unknown.
     pub io_opt: u32,
-    /// Bytes that are discarded at once, at most; 0: none.
+    /// Maximum bytes of one discard; 0 if unsupported.
     pub discard: u32,
-    /// In multiples of so many bytes.
+    /// Discard granularity in bytes.
     pub granularity: u32,
-    /// Bytes that are zeroed at once, at most; 0: none.
+    /// Maximum bytes of one write-zeroes; 0 if unsupported.
     pub zeroes: u32,
 }
 
@@ -92,7 +94,7 @@ impl Limits {
             self.discard,
             self.granularity,
             self.zeroes,
-            // What this end does, which the other has to know.
+            // Constants of the protocol, which both ends must share.
             DEPTH,
             LEN_MAX,
             INLINE_MAX,
@@ -122,11 +124,11 @@ impl Limits {
         Ok(limits)
     }
 
-    /// Whether there can be such a device with blocks of `1 << block_shift` bytes.
+    /// Checks whether a device with blocks of `1 << block_shift` bytes can have these limits.
     ///
     /// # Errors
     ///
-    /// [`Broken::Geometry`].
+    /// - [`Broken::Geometry`] if it cannot.
     pub fn check(&self, block_shift: u32) -> Result<(), Broken> {
         let block = 1u32.checked_shl(block_shift).ok_or(Broken::Geometry)?;
         let whole = |bytes: u32| bytes & block.wrapping_sub(1) == 0;
@@ -145,24 +147,24 @@ impl Limits {
     }
 }
 
-/// What is to be done.
+/// Operation of a request. The values are those of `enum kfblk_op` in `block.c`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Op {
-    /// Bytes are read.
+    /// Read data.
     Read = 0,
-    /// Bytes are written.
+    /// Operation of a request. kfblk's `block.c` uses the same numbers.
     Write = 1,
-    /// What is in the cache is written.
+    /// Write the cache to stable storage.
     Flush = 2,
-    /// What is in the bytes is of no meaning any more.
+    /// Discard blocks; their contents become undefined.
     Discard = 3,
-    /// The bytes become zero.
+    /// Write zeroes.
     Zeroes = 4,
 }
 
 impl Op {
-    /// That of a number.
+    /// Returns the operation with this number.
     pub fn of(number: u8) -> Option<Self> {
         [
             Self::Read,
@@ -175,32 +177,32 @@ impl Op {
         .find(|op| *op as u8 == number)
     }
 
-    /// Whether the bytes themselves go from one end to the other.
+    /// Returns whether data is transferred between initiator and target.
     pub fn moves(self) -> bool {
         matches!(self, Self::Read | Self::Write)
     }
 
-    /// Whether it changes what the device has.
+    /// Returns whether the operation changes the contents of the device.
     pub fn changes(self) -> bool {
         matches!(self, Self::Write | Self::Discard | Self::Zeroes)
     }
 }
 
-/// It is not done before it is past the cache. Of writes.
+/// Flag of [`Op::Write`]: complete only once the data is on stable storage (FUA).
 pub const PAST_CACHE: u8 = 1;
-/// Zeroes take room. Of zeroes.
+/// Flag of [`Op::Zeroes`]: keep the blocks allocated.
 pub const KEEP_ROOM: u8 = 2;
 
-/// How the bytes of a request go.
+/// How the data of a request is transferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carry {
-    /// With the message, or there are none.
+    /// In the message, or the request has no data.
     Message,
-    /// The target fetches or puts them by this key.
+    /// By RMA of the target through this key.
     Key {
-        /// The key.
+        /// The key value.
         key: u64,
-        /// Where it begins.
+        /// The remote address of the first byte.
         addr: u64,
     },
 }
@@ -208,27 +210,27 @@ pub enum Carry {
 const CARRY_MESSAGE: u8 = 0;
 const CARRY_KEY: u8 = 1;
 
-/// What an initiator asks for.
+/// A request of the initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What is to be done.
+    /// The operation.
     pub op: Op,
-    /// [`PAST_CACHE`], [`KEEP_ROOM`].
+    /// [`PAST_CACHE`] or [`KEEP_ROOM`].
     pub flags: u8,
-    /// What the initiator knows it by.
+    /// The initiator's number of the request, which the target echoes.
     pub number: u32,
-    /// First byte of the device.
+    /// First byte on the device.
     pub pos: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
-    /// How they go.
+    /// How the data is transferred.
     pub carry: Carry,
-    /// The initiator waits for nothing else.
+    /// The initiator waits for this request alone.
     pub alone: bool,
 }
 
 impl Request {
-    /// Its head. What goes with it follows.
+    /// Encodes the head. Inline data follows.
     pub fn write(&self) -> [u8; REQUEST] {
         let mut head = [0; REQUEST];
         let (carry, key, addr) = match self.carry {
@@ -244,16 +246,16 @@ impl Request {
             writer.put(&key.to_le_bytes())?;
             writer.put(&addr.to_le_bytes())
         };
-        // It has room for exactly these.
+        // Cannot fail: the fields add up to `REQUEST` bytes.
         let _ = fill(&mut head);
         head
     }
 
-    /// Reads what a peer sent: a message of `len` bytes that begins with `head`.
+    /// Decodes a request that a peer sent: a message of `len` bytes that begins with `head`.
     ///
     /// # Errors
     ///
-    /// It is none, or what follows is not as much as it says.
+    /// - [`Broken`] if the head is invalid, or `len` is not the length that the head implies.
     pub fn read(head: &[u8; REQUEST], len: u64) -> Result<Self, Broken> {
         let (kind, mut reader) = Reader::new(head)?;
         if kind != KIND_REQUEST {
@@ -291,7 +293,7 @@ impl Request {
         Ok(request)
     }
 
-    /// Bytes that follow the head.
+    /// Returns the number of bytes that follow the head.
     pub fn behind(&self) -> u32 {
         match (self.op, self.carry) {
             (Op::Write, Carry::Message) => self.len,
@@ -299,12 +301,13 @@ impl Request {
         }
     }
 
-    /// Whether an initiator that keeps to the rules may ask that of a device of this kind.
-    /// Where the device ends is another question ([`Request::inside`]), for that may change.
+    /// Checks whether the protocol allows this request to a device with these limits.
+    ///
+    /// The end of the device is checked by [`Request::inside`], because the capacity may change.
     ///
     /// # Errors
     ///
-    /// [`Broken::Message`]: it may not.
+    /// - [`Broken`] if the request is not allowed.
     pub fn check(&self, geometry: &Geometry, limits: &Limits) -> Result<(), Broken> {
         let part = 1u64
             .checked_shl(geometry.block_shift)
@@ -327,7 +330,7 @@ impl Request {
         }
     }
 
-    /// Whether it is of bytes of a device that has `capacity`.
+    /// Returns whether the request ends within `capacity` bytes.
     pub fn inside(&self, capacity: u64) -> bool {
         self.pos
             .checked_add(self.len.into())
@@ -335,22 +338,22 @@ impl Request {
     }
 }
 
-/// What a target says in a message with a head.
+/// A message of the target that has a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {
-    /// A request has ended.
+    /// A request is complete.
     Reply {
-        /// What the initiator knows it by.
+        /// The initiator's number of the request.
         number: u32,
         /// 0, or an errno.
         status: u32,
     },
-    /// The device has so many bytes now.
+    /// The new capacity of the device in bytes.
     News(u64),
 }
 
 impl Said {
-    /// The message.
+    /// Encodes the message.
     pub fn write(&self) -> [u8; REPLY] {
         let mut head = [0; REPLY];
         let fill = |head: &mut [u8]| -> Result<(), NoRoom> {
@@ -366,16 +369,16 @@ impl Said {
                 }
             }
         };
-        // It has room for exactly these.
+        // Cannot fail: the fields take at most `REPLY` bytes.
         let _ = fill(&mut head);
         head
     }
 
-    /// Reads what a peer sent: a message of `len` bytes that begins with `head`.
+    /// Decodes a message that a peer sent: `len` bytes that begin with `head`.
     ///
     /// # Errors
     ///
-    /// It is none.
+    /// - [`Broken`] if the message is invalid.
     pub fn read(head: &[u8; REPLY], len: u64) -> Result<Self, Broken> {
         let (kind, mut reader) = Reader::new(head)?;
         let said = match kind {
@@ -394,11 +397,11 @@ impl Said {
     }
 }
 
-/// Says that requests have gone well: at most [`DONE_MAX`]. How many bytes that has.
+/// Encodes a DONE message for at most [`DONE_MAX`] requests and returns its size in bytes.
 ///
 /// # Errors
 ///
-/// There are more.
+/// - [`NoRoom`] if there are more than [`DONE_MAX`] numbers.
 pub fn write_done(to: &mut [u8; DONE], numbers: &[u32]) -> Result<usize, NoRoom> {
     let mut writer = Writer::new(to, KIND_DONE)?;
     for number in numbers {
@@ -407,11 +410,11 @@ pub fn write_done(to: &mut [u8; DONE], numbers: &[u32]) -> Result<usize, NoRoom>
     Ok(writer.at)
 }
 
-/// Reads such a message: the numbers.
+/// Decodes a DONE message and returns the numbers of the completed requests.
 ///
 /// # Errors
 ///
-/// It is none.
+/// - [`Broken`] if the message is invalid.
 pub fn read_done(from: &[u8]) -> Result<impl Iterator<Item = u32> + '_, Broken> {
     let (kind, reader) = Reader::new(from)?;
     let numbers = reader.0.chunks_exact(4);
@@ -423,19 +426,20 @@ pub fn read_done(from: &[u8]) -> Result<impl Iterator<Item = u32> + '_, Broken> 
     Ok(numbers.filter_map(number))
 }
 
-/// `EMEDIUMTYPE`: what a target answers who has connected for memory and asks for a device.
+/// `EMEDIUMTYPE`: the target's answer if the connection data was for a memory-backed disk and the
+/// subsystem is block-backed.
 pub const OTHER_KIND: u32 = 124;
 
-/// A UUID, as its text in small letters.
+/// A UUID, as text in small letters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uuid([u8; 36]);
 
 impl Uuid {
-    /// Checks a text.
+    /// Checks `text` and copies it.
     ///
     /// # Errors
     ///
-    /// [`Broken::Name`].
+    /// - [`Broken::Name`] if `text` is not a UUID.
     pub fn new(text: &[u8]) -> Result<Self, Broken> {
         let good = |(at, c): (usize, &u8)| match at {
             8 | 13 | 18 | 23 => *c == b'-',
@@ -449,22 +453,24 @@ impl Uuid {
         Ok(Self(uuid))
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         core::str::from_utf8(&self.0).unwrap_or_default()
     }
 }
 
-/// What a device export is known by: the same whenever the same path is exported under the same name,
-/// with the same UUID if it has one, for its contents outlive the export.
+/// Returns the identity of a block-backed export.
+///
+/// The identity depends only on subsystem name, path and UUID, because the contents of a device
+/// outlive the export.
 pub fn identity(name: &[u8], path: &[u8], uuid: Option<&Uuid>) -> u64 {
     let uuid = uuid.map_or("", Uuid::as_str).as_bytes();
-    // Only the last may have the sign between them.
+    // Only the path, which is the last part, may contain a newline.
     let parts = [name, b"\n", uuid, b"\n", path];
     hash(parts.into_iter().flatten())
 }
 
-/// FNV-1a: it need not be hard to find, only seldom the same.
+/// FNV-1a. Collisions must be rare, but not hard to construct.
 pub(super) fn hash<'a>(bytes: impl Iterator<Item = &'a u8>) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

@@ -37,7 +37,7 @@ fn which_forms_there_are() {
     }
 }
 
-/// What Rust's own integers say.
+/// The results of Rust's own integers.
 macro_rules! by_type {
     ($number:expr, $ty:ty, $there:expr, $operand:expr, $compare:expr) => {{
         let (a, b, c) = ($there as $ty, $operand as $ty, $compare as $ty);
@@ -67,7 +67,7 @@ macro_rules! by_type {
         let ty = Datatype::new($number).unwrap();
         for (_, op) in ops() {
             let got = op.apply(ty, $there, $operand, $compare);
-            // What stays is as good as what is put there anew.
+            // A `None` result leaves the old value, which counts as the new one.
             let after = got.map_or(a, |new| new as $ty);
             prop_assert_eq!(
                 after,
@@ -78,13 +78,13 @@ macro_rules! by_type {
                 b,
                 c
             );
-            // Nothing beyond the value's own bytes.
+            // No bit outside of the value's own bytes is set.
             prop_assert!(got.unwrap_or(0) <= u64::MAX >> (64 - <$ty>::BITS));
         }
     }};
 }
 
-/// Small values too, so that some are equal.
+/// Values, among them small ones, so that some are equal.
 fn value() -> impl Strategy<Value = u64> {
     prop_oneof![
         any::<u64>(),

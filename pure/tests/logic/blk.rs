@@ -84,7 +84,7 @@ fn who_is_believed() {
     let (one, other) = (Name::new(b"one").unwrap(), Name::new(b"other").unwrap());
     for any in [false, true] {
         for keyed in [false, true] {
-            // Who has an auth key is who has it, and nobody else.
+            // The owner of an auth key is believed under its own name only.
             assert!(believes(Some(&one), &one, keyed, any));
             assert!(!believes(Some(&other), &one, keyed, any));
             assert_eq!(believes(None, &one, keyed, any), any && !keyed);
@@ -96,7 +96,7 @@ fn who_is_believed() {
 fn when_to_give_up() {
     assert_eq!(next(600, 10, 0, 0), Next::Retry(0));
     assert_eq!(next(600, 10, 1000, 111), Next::Retry(10_000));
-    // It ends when it was said to, however long the waiting between two tries is.
+    // The last attempt is at the end of `loss_tmo`, however long the delay between two attempts is.
     assert_eq!(next(600, 10, 599_999, 111), Next::Retry(1));
     assert_eq!(next(10, 3600, 2000, 111), Next::Retry(8000));
     assert_eq!(next(600, 10, 600_000, 111), Next::GiveUp);
@@ -224,7 +224,7 @@ proptest! {
         prop_assert_eq!(got, keys);
     }
 
-    /// Whatever comes, nothing panics, and what is taken is sound.
+    /// Hostile bytes cause no panic, and every accepted message is valid.
     #[test]
     fn hostile_bytes(mut bytes in prop::collection::vec(any::<u8>(), 0..MESSAGE_MAX), kind in 0..6u8) {
         for (to, from) in bytes.iter_mut().zip(*b"KBK1") {
@@ -245,7 +245,7 @@ proptest! {
         }
     }
 
-    /// Chunks are side by side and cover the disk, and each byte is where its window says.
+    /// Chunks lie side by side and cover the disk, and each byte is within its chunk's window.
     #[test]
     fn places(geometry in geometry(), pos: u64, len in 1..1u64 << 20) {
         prop_assume!(geometry.check().is_ok());

@@ -7,7 +7,7 @@ use kfabric_pure::blk::device::{
 use kfabric_pure::blk::{Broken, Geometry, Welcome, MESSAGE_MAX};
 use proptest::prelude::*;
 
-/// Those of devices that there can be, whose blocks are of 512 bytes up to 4 KiB.
+/// Limits of possible devices, with blocks of 512 bytes to 4 KiB.
 pub(crate) fn limits() -> impl Strategy<Value = Limits> {
     let bytes = || (0..1u32 << 12).prop_map(|n| n << 12);
     (
@@ -220,7 +220,8 @@ fn what_is_still_the_same() {
         moved.instance = another;
         assert!(!device.is_still(&moved));
     }
-    // Another one at the same path. Of one boot that is seen.
+    // Another device at the same path. Within one run of the target, the sequence number shows
+    // that.
     let another = Welcome { seq: 2, ..device };
     assert!(!device.is_still(&another));
     let mut again = Welcome { boot: 2, ..another };
@@ -273,7 +274,7 @@ fn what_may_be_lost() {
         ..of
     };
     assert!(!through(device).may_have_lost(&through(again)));
-    // Memory is not there any more.
+    // The contents of a memory-backed disk do not outlive the target.
     let memory = |of: Welcome| Welcome { device: None, ..of };
     assert!(!memory(device).is_still(&memory(again)));
 }
@@ -300,7 +301,7 @@ fn what_is_not_flushed() {
         does(Op::Flush, 0);
         assert!(!of.is_any(), "{op:?} {flags}");
     }
-    // One that is acknowledged while it is flushed is not covered, whenever it was sent.
+    // A write acknowledged while a flush is in flight is not covered, whenever the write was sent.
     let write = of.effect(Op::Write, 0);
     let first = flush();
     of.done(write);
@@ -309,13 +310,13 @@ fn what_is_not_flushed() {
     assert!(of.is_any());
     of.done(second);
     assert!(!of.is_any());
-    // The earlier of two may end later.
+    // The earlier of two flushes may complete later.
     let first = flush();
     does(Op::Write, 0);
     of.done(flush());
     of.done(first);
     assert!(!of.is_any());
-    // What failed covers nothing.
+    // A failed flush covers nothing.
     does(Op::Write, 0);
     assert_eq!((flush(), of.is_any()), (Effect::Covers(6), true));
     of.forget();
@@ -378,7 +379,7 @@ proptest! {
         for head in [&mut head[..], &mut reply] {
             head[at] ^= with;
         }
-        // Two bytes of each head mean nothing yet.
+        // Two bytes of each head are reserved and ignored.
         let silent = at >= 6;
         prop_assert_eq!(Request::read(&head, REQUEST as u64).is_ok(), silent);
         prop_assert_eq!(Said::read(&reply, REPLY as u64).is_ok(), silent);
@@ -401,6 +402,6 @@ fn not_several() {
 
 #[test]
 fn numbers_fit() {
-    // One bit of a word for each request on its way.
+    // A word has one bit for each request in flight.
     const { assert!(DEPTH <= 64) };
 }

@@ -2,7 +2,7 @@
 use kfabric_pure::copysize::{check_tail, plan, CopyPlan, SizeError, SIZE_MAX};
 use proptest::prelude::*;
 
-/// What the dispatcher does with a plan: the kernel's copy of the caller's structure.
+/// Applies a plan as the dispatcher does: returns the kernel's copy of the caller's structure.
 fn copy_in(user: &[u8], kernel: usize, min: usize) -> Result<Vec<u8>, SizeError> {
     let CopyPlan { copy, zero, tail } = plan(user.len(), kernel, min)?;
     check_tail(&user[copy..copy + tail])?;
@@ -35,8 +35,8 @@ fn errors_are_the_documented_ones() {
 proptest! {
     #![proptest_config(crate::config())]
 
-    /// Whatever bytes come, the result is the caller's structure cut or zero-extended to the
-    /// kernel's size, or the documented error.
+    /// For any bytes, the result is the caller's structure, cut or zero-extended to the kernel's
+    /// size, or the documented error.
     #[test]
     fn any_structure(
         mut user in prop::collection::vec(any::<u8>(), 0..96),
@@ -66,7 +66,7 @@ proptest! {
         }
     }
 
-    /// Any three sizes: no overflow, and the parts add up.
+    /// For any three sizes nothing overflows, and the parts add up.
     #[test]
     fn parts_add_up(user: usize, kernel: usize, min: usize, small in 0..6000usize) {
         for user in [user, small] {

@@ -11,7 +11,7 @@ use std::{
 use kfabric_pure::cqring::{valid_capacity, Account, Corrupt, Full, Reader, RingMemory};
 use proptest::prelude::*;
 
-/// A ring for one thread.
+/// A ring that one thread uses.
 struct Ring {
     head: Cell<u32>,
     tail: Cell<u32>,
@@ -27,7 +27,7 @@ impl Ring {
         })
     }
 
-    /// The kernel's side of writing one entry.
+    /// Writes one entry, as the kernel does.
     fn push(&self, account: &Account, value: u32) {
         self.entries.borrow_mut()[account.slot() as usize] = value;
         self.head.set(account.advance());
@@ -174,8 +174,8 @@ fn starts() -> impl Strategy<Value = u32> {
 proptest! {
     #![proptest_config(crate::config())]
 
-    /// An honest program: never refused while there is room, never lost, never twice, in order,
-    /// also across the wrap of the counters.
+    /// An honest program is refused only if the ring is full. Each entry is read exactly once and
+    /// in order, also across the wrap of the counters.
     #[test]
     fn honest_program(
         log in 0..4u32,
@@ -217,8 +217,8 @@ proptest! {
         }
     }
 
-    /// A program that stores whatever it likes: the kernel never promises more than the ring
-    /// holds, writes only within it, and keeps every promise.
+    /// A program stores any tail: the kernel never reserves more than the ring holds, writes only
+    /// within the ring, and keeps every reservation.
     #[test]
     fn hostile_tail(
         log in 0..4u32,
@@ -229,7 +229,7 @@ proptest! {
         let account = Account::starting_at(capacity, start).unwrap();
         let mut promised = 0u32;
         for (step, lie) in steps {
-            // Lies around the truth, and any.
+            // Wrong tails near the right one, and arbitrary ones.
             let tail = if lie < 40 {
                 account.head().wrapping_add(lie).wrapping_sub(20)
             } else {
@@ -263,7 +263,7 @@ proptest! {
     }
 }
 
-/// A ring shared by threads, as shared memory would be.
+/// A ring that threads share, as shared memory would be.
 struct Shared {
     head: AtomicU32,
     tail: AtomicU32,
@@ -290,8 +290,8 @@ impl RingMemory for Shared {
     }
 }
 
-/// Producers that retry when full, one reader: every completion arrives once, each producer's in
-/// its order (P9), with the counters wrapping on the way.
+/// Producers retry when the ring is full; one reader reads. Every completion arrives once, those of
+/// each producer in order (P9), while the counters wrap.
 #[test]
 fn many_producers_one_reader() {
     const PRODUCERS: u64 = 3;
@@ -317,7 +317,8 @@ fn many_producers_one_reader() {
                         thread::yield_now();
                     }
                     if count % 7 == 3 {
-                        // The operation was refused after all; then it is tried again.
+                        // The operation was refused, so the reservation is returned; then the
+                        // producer tries again.
                         account.unreserve();
                         while account
                             .reserve(shared.tail.load(Ordering::Acquire))

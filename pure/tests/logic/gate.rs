@@ -112,7 +112,7 @@ proptest! {
     }
 }
 
-/// Threads hammer a gate while it closes; afterwards nobody is inside and one party knew.
+/// Threads use a gate while it closes: afterwards no user is inside, and exactly one party knew.
 #[test]
 fn nobody_inside_after_the_drain() {
     for _ in 0..if cfg!(miri) { 2 } else { 200 } {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Whom a grant covers, and its arithmetic.
+//! Tests of the tasks that a grant covers, and of its arithmetic.
 
 use kfabric_pure::grant::{end, left, what, Amount, Asker, Limits, Miss, Rule, NEVER};
 use proptest::prelude::*;
@@ -65,7 +65,7 @@ fn rule() -> impl Strategy<Value = Rule> {
 proptest! {
     #![proptest_config(crate::config())]
 
-    /// A rule covers exactly those of whom everything is true that it names.
+    /// A rule covers exactly the tasks that have every property that it names.
     #[test]
     fn covers_what_it_names(rule in rule(), task in task()) {
         let named = |bit: u32, is: bool| rule.what & bit == 0 || is;
@@ -78,7 +78,7 @@ proptest! {
         prop_assert_eq!(rule.covers(&task), expected);
     }
 
-    /// Each further condition covers no more.
+    /// A rule with more conditions covers no more tasks.
     #[test]
     fn more_conditions_cover_less(rule in rule(), task in task(), more in 0..32_u32) {
         let narrower = Rule { what: rule.what | more, ..rule };
@@ -87,7 +87,7 @@ proptest! {
         }
     }
 
-    /// However much comes and goes, what is there stays within the limits and nothing gets lost.
+    /// Amounts stay within the limits and add up, in any sequence of additions and removals.
     #[test]
     fn amounts_add_up(
         limits in (0..9_u64, 0..9_u32, 0..9_u32),
@@ -122,7 +122,7 @@ proptest! {
         prop_assert_eq!(now, Amount::default());
     }
 
-    /// What has an end has it, and is never taken for what has none.
+    /// A lifetime has an end, which is never [`NEVER`].
     #[test]
     fn ends(now in any::<u64>(), lifetime in any::<u64>()) {
         let end = end(now, lifetime);

@@ -12,7 +12,8 @@ fn waiting(slot: u32, until: u64) -> Waiting {
     Waiting { slot, until }
 }
 
-/// Releases with everything well; what went, and whether something was said to be held.
+/// Releases operations to a device that accepts all. Returns the slots, and whether the flag was
+/// set.
 fn release(
     held: &mut Held<Box<[Option<Waiting>]>>,
     most: usize,
@@ -43,7 +44,7 @@ fn each_goes_when_it_may() {
     assert_eq!(release(&mut all, 9, 2), (Released::All, vec![], false));
 }
 
-/// Room is used again while something is held all the time.
+/// The cells of the queue are reused while operations are deferred all the time.
 #[test]
 fn room_comes_back() {
     let mut all = held(2);
@@ -59,7 +60,7 @@ fn room_comes_back() {
     }
 }
 
-/// One who resumed just before something was said to be held has not looked.
+/// A resume just before the flag is set does not look; so `release` has to look again.
 #[test]
 fn looks_again() {
     let mut all = held(2);
@@ -88,7 +89,7 @@ fn nothing_overtakes_what_was_refused() {
         let released = all.release(9, || 0, || (), post);
         assert_eq!(released, Released::Refused(taken));
         assert_eq!(gone, [0, 1]);
-        // Of what a part was taken another one tells; all others end with what is held.
+        // A part of operation 1 was accepted, so another completion reports it; all others remain.
         let left: Vec<_> = std::iter::from_fn(|| all.pop()).collect();
         let first = if taken == Taken::Part { 2 } else { 1 };
         assert_eq!(left, (first..3).collect::<Vec<_>>());
@@ -98,8 +99,8 @@ fn nothing_overtakes_what_was_refused() {
 proptest! {
     #![proptest_config(super::config())]
 
-    /// Whatever comes and is resumed in whatever turns: all go, in order, none before its time, and
-    /// nothing stays behind unheard.
+    /// In any sequence of posts and resumes, all operations are released in order, none before its
+    /// time, and none stays without the flag.
     #[test]
     fn all_go_in_order(
         room in 1..6usize,

@@ -42,7 +42,7 @@ const ANY: Attrs<'static> = Attrs {
     domain_name: &[],
 };
 
-/// What an RC provider like ours offers.
+/// The offer of an RC provider such as kverbs.
 fn offer(src_addr: &[u8]) -> Attrs<'_> {
     Attrs {
         caps: MSG | RMA | MSG_DIRECTIONS | RMA_DIRECTIONS | REMOTE_COMM | DYNAMIC_KEYS,
@@ -181,7 +181,7 @@ fn capabilities() {
     assert_eq!(check(MSG | RMA | READ), Ok(()));
     assert_eq!(check(MSG | TAGGED), Err(Mismatch::Caps(TAGGED)));
     assert_eq!(check(MULTI_RECV), Err(Mismatch::Caps(MULTI_RECV)));
-    // An offer without directions has them all.
+    // An offer without directions has all of them.
     let bare = Attrs {
         caps: MSG | RMA,
         ..have
@@ -215,20 +215,20 @@ fn registration_modes_depend_on_what_is_asked() {
         };
         matches(&have, &want).map(|()| negotiate(&have, &want).mr_mode)
     };
-    // A target needs them all.
+    // A target needs all registration modes.
     assert_eq!(check(RMA, have.mr_mode), Ok(have.mr_mode));
     assert_eq!(
         check(RMA, MR_LOCAL | ALLOCATED),
         Err(Mismatch::MrMode(VIRT_ADDR | PROV_KEY))
     );
-    // Who only sends, or only initiates, need not serve those of a target.
+    // A caller that only sends or only initiates need not support the modes of targets.
     assert_eq!(check(MSG, MR_LOCAL | ALLOCATED), Ok(MR_LOCAL | ALLOCATED));
     assert_eq!(
         check(MSG | RMA | READ, MR_LOCAL | ALLOCATED),
         Ok(MR_LOCAL | ALLOCATED)
     );
     assert_eq!(check(MSG, 0), Err(Mismatch::MrMode(MR_LOCAL | ALLOCATED)));
-    // Without local registration nothing is left to require.
+    // Without `FI_MR_LOCAL` no mode is required of such a caller.
     let scalable = Attrs {
         mr_mode: VIRT_ADDR | PROV_KEY,
         ..have
@@ -254,7 +254,7 @@ fn returned_capabilities() {
         caps(MSG | RMA | REMOTE_COMM),
         MSG | RMA | MSG_DIRECTIONS | RMA_DIRECTIONS | secondary
     );
-    // Of a capability's directions one gets those that the provider has.
+    // A capability without directions has those of the provider.
     let receiver = Attrs {
         caps: MSG | RECV,
         ..have
@@ -262,7 +262,7 @@ fn returned_capabilities() {
     let want = Attrs { caps: MSG, ..ANY };
     assert_eq!(matches(&receiver, &want), Ok(()));
     assert_eq!(negotiate(&receiver, &want).caps, MSG | RECV);
-    // Hints that ask for nothing but do not serve a target's modes get no target.
+    // Hints without capabilities that do not support the modes of targets get no target.
     let want = Attrs {
         mr_mode: MR_LOCAL | ALLOCATED,
         ..ANY
@@ -409,11 +409,11 @@ prop_compose! {
 proptest! {
     #![proptest_config(crate::config())]
 
-    /// What is returned satisfies the hints it was made from, offers nothing the provider did not
-    /// and no primary capability that was not asked for.
+    /// The result satisfies the hints. It has nothing that the provider lacks, and no primary
+    /// capability that was not requested.
     #[test]
     fn what_matches_is_what_was_asked(have in small_attrs(), want in small_attrs()) {
-        // Few random pairs match as they are; make the hints weaker until this one does.
+        // Few random pairs match, so the hints are weakened until this one does.
         let want = Attrs {
             mode: want.mode | have.mode,
             caps: want.caps & have.caps,
@@ -432,12 +432,12 @@ proptest! {
         }
         prop_assert_eq!(got.mr_mode & !have.mr_mode, 0);
         prop_assert_eq!(got.mr_mode & !want.mr_mode & !MR_TARGET_MODES & (have.mr_mode & MR_LOCAL), 0);
-        // Asking again for what one got gets the same.
+        // The result, used as hints, matches and yields the same result.
         let again = Attrs { mode: u64::MAX, mr_mode: want.mr_mode | got.mr_mode, ..got };
         prop_assert_eq!(matches(&have, &again), Ok(()));
     }
 
-    /// Weaker hints never match less.
+    /// Weaker hints never match fewer offers.
     #[test]
     fn weaker_hints_match_more(have in small_attrs(), want in small_attrs()) {
         if matches(&have, &want).is_ok() {
@@ -456,7 +456,7 @@ proptest! {
         }
     }
 
-    /// Any bytes as names and addresses.
+    /// Any bytes are accepted as names and addresses.
     #[test]
     fn any_bytes(
         a in prop::collection::vec(any::<u8>(), 0..70),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-use kfabric_pure::key::{AssignOutcome, Death, Grant, KeyError, KeySlot, State};
+use kfabric_pure::key::{AssignOutcome, Death, KeyError, KeySlot, State, Window};
 
-const GRANT: Grant = Grant {
+const WINDOW: Window = Window {
     offset: 4096,
     len: 100,
     access: 1 << 12,
@@ -10,7 +10,7 @@ const GRANT: Grant = Grant {
 
 fn assigned() -> KeySlot {
     let mut slot = KeySlot::new();
-    slot.begin_assign(GRANT).unwrap();
+    slot.begin_assign(WINDOW).unwrap();
     assert_eq!(slot.assigned(77), Ok(AssignOutcome::Valid));
     slot
 }
@@ -21,14 +21,14 @@ fn a_whole_life() {
     assert_eq!(slot.state(), State::Reserved);
     assert_eq!(slot.generation(), 1);
     assert!(!slot.may_be_reachable());
-    slot.begin_assign(GRANT).unwrap();
-    assert_eq!(slot.state(), State::Assigning(GRANT));
+    slot.begin_assign(WINDOW).unwrap();
+    assert_eq!(slot.state(), State::Assigning(WINDOW));
     assert!(slot.may_be_reachable());
     assert_eq!(slot.assigned(77), Ok(AssignOutcome::Valid));
     assert_eq!(
         slot.state(),
         State::Assigned {
-            grant: GRANT,
+            grant: WINDOW,
             value: 77
         }
     );
@@ -37,19 +37,19 @@ fn a_whole_life() {
     slot.revoked().unwrap();
     assert_eq!(slot.state(), State::Reserved);
     assert_eq!(slot.generation(), 2);
-    slot.begin_assign(GRANT).unwrap();
+    slot.begin_assign(WINDOW).unwrap();
     slot.assign_failed().unwrap();
     assert_eq!(slot.state(), State::Reserved);
     slot.release().unwrap();
     assert_eq!(slot.state(), State::Freed);
 }
 
-/// Every call in every state: allowed with this result, or this error and no change.
+/// Every call in every state succeeds with the given result, or fails without a change.
 #[test]
 fn every_call_in_every_state() {
     let assigning = {
         let mut slot = KeySlot::new();
-        slot.begin_assign(GRANT).unwrap();
+        slot.begin_assign(WINDOW).unwrap();
         slot
     };
     let revoking = {
@@ -125,7 +125,7 @@ fn every_call_in_every_state() {
             assert_eq!(after == slot, failed, "{:?}", slot.state());
         };
         let mut copy = slot.clone();
-        assert_eq!(copy.begin_assign(GRANT), begin_assign);
+        assert_eq!(copy.begin_assign(WINDOW), begin_assign);
         unchanged_on_error(copy, begin_assign.is_err());
         let mut copy = slot.clone();
         assert_eq!(copy.assigned(1), finish);
@@ -150,17 +150,17 @@ fn death_in_every_state() {
     let mut slot = KeySlot::new();
     assert_eq!(slot.die(), Death::Freed);
     assert_eq!(slot.die(), Death::Freed);
-    assert_eq!(slot.begin_assign(GRANT), Err(KeyError::Freed));
+    assert_eq!(slot.begin_assign(WINDOW), Err(KeyError::Freed));
 
     let mut slot = assigned();
     assert_eq!(slot.die(), Death::Revoke);
     assert_eq!(slot.die(), Death::Wait);
-    assert_eq!(slot.begin_assign(GRANT), Err(KeyError::Dying));
+    assert_eq!(slot.begin_assign(WINDOW), Err(KeyError::Dying));
     slot.revoked().unwrap();
     assert_eq!(slot.die(), Death::Freed);
 
     let mut slot = KeySlot::new();
-    slot.begin_assign(GRANT).unwrap();
+    slot.begin_assign(WINDOW).unwrap();
     assert_eq!(slot.die(), Death::Wait);
     assert_eq!(slot.assigned(5), Ok(AssignOutcome::RevokeNow));
     assert!(slot.may_be_reachable());
@@ -169,13 +169,13 @@ fn death_in_every_state() {
     assert_eq!(slot.state(), State::Freed);
 
     let mut slot = KeySlot::new();
-    slot.begin_assign(GRANT).unwrap();
+    slot.begin_assign(WINDOW).unwrap();
     assert_eq!(slot.die(), Death::Wait);
     slot.assign_failed().unwrap();
     assert_eq!(slot.state(), State::Freed);
 }
 
-/// Only the key that is meant is taken back, never one that came after it.
+/// `begin_take_back` revokes only the named key, never a later one.
 #[test]
 fn taking_back_is_of_one_key() {
     let mut slot = assigned();
@@ -186,8 +186,8 @@ fn taking_back_is_of_one_key() {
     assert_eq!(slot.begin_take_back(77), Err(KeyError::Busy));
     slot.revoked().unwrap();
     assert_eq!(slot.begin_take_back(77), Err(KeyError::NotAssigned));
-    // What comes now is another key, whichever that will be; who takes back does not wait for it.
-    slot.begin_assign(GRANT).unwrap();
+    // Another key is being assigned now, and its value does not matter: the call does not wait.
+    slot.begin_assign(WINDOW).unwrap();
     assert_eq!(slot.begin_take_back(77), Err(KeyError::NotAssigned));
     assert_eq!(slot.assigned(78), Ok(AssignOutcome::Valid));
     assert_eq!(slot.begin_take_back(77), Err(KeyError::NotAssigned));
@@ -198,11 +198,12 @@ fn taking_back_is_of_one_key() {
     assert_eq!(slot.begin_take_back(78), Err(KeyError::Freed));
 }
 
-/// A key that was told and comes to be when the slot has died is taken back only when it is dead.
+/// The slot's owner ends while the promised key is being made: `begin_take_back` waits until that
+/// key is revoked.
 #[test]
 fn taking_back_waits_for_what_was_told() {
     let mut slot = KeySlot::new();
-    slot.begin_assign(GRANT).unwrap();
+    slot.begin_assign(WINDOW).unwrap();
     slot.promise(77).unwrap();
     assert_eq!(slot.die(), Death::Wait);
     assert_eq!(slot.begin_take_back(77), Err(KeyError::Busy));
@@ -213,23 +214,23 @@ fn taking_back_waits_for_what_was_told() {
     assert_eq!(slot.begin_take_back(77), Err(KeyError::Freed));
 }
 
-/// What was told beforehand comes to be, or never is; meanwhile nobody else takes a step.
+/// A promised key is assigned, or the assignment fails; meanwhile no other party takes a step.
 #[test]
 fn promises_are_kept_or_ended() {
     let mut slot = KeySlot::new();
     assert_eq!(slot.promise(77), Err(KeyError::OutOfOrder));
-    slot.begin_assign(GRANT).unwrap();
+    slot.begin_assign(WINDOW).unwrap();
     slot.promise(77).unwrap();
     assert!(slot.may_be_reachable());
     let promised = slot.clone();
     assert_eq!(slot.promise(78), Err(KeyError::OutOfOrder));
-    assert_eq!(slot.begin_assign(GRANT), Err(KeyError::Busy));
+    assert_eq!(slot.begin_assign(WINDOW), Err(KeyError::Busy));
     assert_eq!(slot.begin_revoke(), Err(KeyError::Busy));
     assert_eq!(slot.begin_take_back(77), Err(KeyError::Busy));
     assert_eq!(slot.begin_take_back(76), Err(KeyError::NotAssigned));
     assert_eq!(slot.release(), Err(KeyError::Busy));
     assert_eq!(slot.revoked(), Err(KeyError::OutOfOrder));
-    // Another key than the one that was told is none.
+    // A value other than the promised one is refused.
     assert_eq!(slot.assigned(78), Err(KeyError::OutOfOrder));
     assert_eq!(slot, promised);
 
@@ -250,12 +251,12 @@ fn promises_are_kept_or_ended() {
 #[test]
 fn generations_end() {
     let mut slot = KeySlot::starting_at(u64::MAX - 1);
-    slot.begin_assign(GRANT).unwrap();
+    slot.begin_assign(WINDOW).unwrap();
     assert_eq!(slot.assigned(1), Ok(AssignOutcome::Valid));
     slot.begin_revoke().unwrap();
     slot.revoked().unwrap();
     assert_eq!(slot.generation(), u64::MAX);
-    assert_eq!(slot.begin_assign(GRANT), Err(KeyError::Exhausted));
+    assert_eq!(slot.begin_assign(WINDOW), Err(KeyError::Exhausted));
     assert_eq!(slot.begin_revoke(), Err(KeyError::NotAssigned));
     slot.release().unwrap();
 }

@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! Every interleaving of batches of assignments, and of revocations, on slots that they share.
 //!
-//! A batch has many slots under way at once. It does as the core does (`Key::assign_many`): it
-//! begins slots in order; at one where something else is under way it first ends those that it
-//! began, and only then waits. So nobody waits while others wait for it, and every run ends.
+//! A batch has many slots in flight at once. It works as the core does (`Key::assign_many`): it
+//! begins slots in order. At a busy slot it first ends the assignments that it began, and only then
+//! waits. So no batch waits while others wait for it, and every run ends.
 //!
-//! A batch that is ordered (`Key::assign_ordered`) leaves what it began to a worker, who makes the
-//! keys of one job after the other and waits for nobody.
+//! An ordered batch (`Key::assign_ordered`) leaves its assignments to a worker. The worker makes
+//! the keys of one job after the other and never waits.
 
-use kfabric_pure::key::{AssignOutcome, Death, Grant, KeyError, KeySlot, State};
+use kfabric_pure::key::{AssignOutcome, Death, KeyError, KeySlot, State, Window};
 use std::collections::{BTreeSet, VecDeque};
 
-const GRANT: Grant = Grant {
+const WINDOW: Window = Window {
     offset: 0,
     len: 1,
     access: 1 << 12,
     once: false,
 };
 
-/// What an actor does, over these slots in this order.
+/// The work of an actor, over these slots in this order.
 #[derive(Clone, Debug)]
 enum Work {
     Assign(Vec<usize>),
-    /// Tells keys, and has them made later.
+    /// Promises keys, which the worker assigns later.
     Order(Vec<usize>),
-    /// Ends what has a key; what is under way it comes back to, and waits for.
+    /// Revokes the keys; the actor skips busy slots first and waits for them later.
     Revoke(Vec<usize>),
     /// Closes this slot.
     Die(usize),
@@ -32,30 +32,31 @@ enum Work {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum At {
-    /// An assigner: its slots from here on are to begin; those from `done` up to here have begun.
+    /// An assigner: the slots from `next` on have not begun; those from `done` to `next` have.
     Begin { done: usize, next: usize },
-    /// An orderer: this one has begun; its key is to be told.
+    /// An orderer: slot `next` has begun; the next step promises its key value.
     Promise { done: usize, next: usize },
-    /// An assigner: the chain is done; this one is to settle next, up to `end`. Of what has
-    /// settled, `dead` was closed meanwhile.
+    /// An assigner: the provider has made all keys; the next step settles slot `next`, up to `end`.
+    /// `dead`: the first settled slot that was closed meanwhile.
     Settle {
         next: usize,
         end: usize,
         dead: Option<usize>,
     },
-    /// An assigner: the key of this slot, which was closed meanwhile, is to end.
+    /// An assigner: slot `next` was closed meanwhile; the next step revokes its key.
     EndDead {
         next: usize,
         end: usize,
         dead: usize,
     },
-    /// An assigner: the key of this slot, behind `dead`, is to be taken back, up to `end`.
+    /// An assigner: the next step begins to revoke the key of slot `next`, behind `dead`, up to
+    /// `end`.
     TakeBack {
         next: usize,
         end: usize,
         dead: usize,
     },
-    /// An assigner: … which has begun.
+    /// An assigner: the revocation of slot `next` has begun.
     EndTaken {
         next: usize,
         end: usize,
@@ -63,25 +64,25 @@ enum At {
     },
     /// A closer: to begin, or to look again.
     Die,
-    /// A closer: ends the key.
+    /// A closer: revokes the key.
     EndDie,
-    /// A revoker: at this slot; whether it waits, and what it left.
+    /// A revoker at slot `next`: whether it waits, and whether it skipped a slot.
     Look { next: usize, wait: bool, left: bool },
-    /// A revoker: ends the key of this slot, then goes on.
+    /// A revoker: revokes the key of slot `next`, then goes on.
     End { next: usize, wait: bool, left: bool },
-    /// Refused at this slot, or through.
+    /// Ended: refused at this slot, or complete.
     Ended(Option<usize>),
 }
 
-/// Slots, and the keys that were told of them, that a worker is to make.
+/// Slots with promised key values, which a worker is to assign.
 type Job = VecDeque<(usize, u64)>;
 
 #[derive(Clone, Debug, Default)]
 struct Worker {
     jobs: VecDeque<Job>,
-    /// The key of this slot, which was closed meanwhile, is to end.
+    /// This slot was closed meanwhile; the next step revokes its key.
     dead: Option<usize>,
-    /// The device makes none.
+    /// The device fails every assignment.
     fails: bool,
 }
 
@@ -89,7 +90,7 @@ struct Worker {
 struct World {
     slots: Vec<KeySlot>,
     actors: Vec<(Work, At)>,
-    /// By actor: the key that each of its slots got from it.
+    /// By actor: the key value that each of its slots returned.
     told: Vec<Vec<Option<u64>>>,
     values: u64,
     worker: Worker,
@@ -126,7 +127,7 @@ impl World {
         )
     }
 
-    /// Whether it can go on: all can but one who waits.
+    /// Returns whether the actor can take a step: each actor can, except a waiting one.
     fn enabled(&self, actor: usize) -> bool {
         let (work, at) = &self.actors[actor];
         match (work, at) {
@@ -171,7 +172,7 @@ impl World {
                 match self.slots[over[next]].assigned(self.values).unwrap() {
                     AssignOutcome::Valid => Self::settled(next, end, dead),
                     AssignOutcome::RevokeNow => {
-                        // Only the first counts: where the batch ends.
+                        // Only the first one counts: it is where the batch ends.
                         let dead = dead.unwrap_or(next);
                         At::EndDead { next, end, dead }
                     }
@@ -236,7 +237,7 @@ impl World {
     fn order(&mut self, actor: usize, over: &[usize], done: usize, next: usize) -> At {
         let begun = over
             .get(next)
-            .map(|slot| self.slots[*slot].begin_assign(GRANT));
+            .map(|slot| self.slots[*slot].begin_assign(WINDOW));
         match begun {
             Some(Ok(())) => return At::Promise { done, next },
             None if done == next => return At::Ended(None),
@@ -249,7 +250,8 @@ impl World {
         }
         match begun {
             None => At::Ended(None),
-            // It looks again; if it has to wait then, it has nothing begun.
+            // The orderer looks again; if it has to wait then, no assignment of its own is in
+            // flight.
             Some(Err(KeyError::Busy)) => At::Begin { done: next, next },
             Some(refused) => {
                 let fine = [KeyError::Assigned, KeyError::Dying, KeyError::Freed];
@@ -259,7 +261,7 @@ impl World {
         }
     }
 
-    /// The worker makes the next key, or ends one that nobody is to have.
+    /// The worker assigns the next key, or revokes a key of a closed slot.
     fn work(&mut self) {
         if let Some(slot) = self.worker.dead.take() {
             return self.slots[slot].revoked().unwrap();
@@ -278,7 +280,7 @@ impl World {
         }
     }
 
-    /// An assigner has settled this one.
+    /// Returns the next state of an assigner that has settled slot `next`.
     fn settled(next: usize, end: usize, dead: Option<usize>) -> At {
         match (next + 1, dead) {
             (next, dead) if next < end => At::Settle { next, end, dead },
@@ -287,7 +289,8 @@ impl World {
         }
     }
 
-    /// An assigner has taken back this one, or it was the one that was closed.
+    /// Returns the next state of an assigner that has revoked slot `next` again, or found it
+    /// closed.
     fn taken(next: usize, end: usize, dead: usize) -> At {
         match next + 1 {
             next if next < end => At::TakeBack { next, end, dead },
@@ -304,12 +307,12 @@ impl World {
         let Some(slot) = over.get(next) else {
             return if done < next { settle } else { At::Ended(None) };
         };
-        match self.slots[*slot].begin_assign(GRANT) {
+        match self.slots[*slot].begin_assign(WINDOW) {
             Ok(()) => At::Begin {
                 done,
                 next: next + 1,
             },
-            // It ends what it has, and then looks again.
+            // The assigner ends its own assignments and then looks again.
             Err(_) if done < next => settle,
             Err(e) => {
                 let fine = [KeyError::Assigned, KeyError::Dying, KeyError::Freed];
@@ -320,7 +323,7 @@ impl World {
     }
 }
 
-/// Walks all states that can be reached; returns the ends.
+/// Walks all reachable states and collects the final ones.
 fn walk(world: World, seen: &mut BTreeSet<String>, ends: &mut Vec<World>) {
     let name = format!(
         "{:?} {:?} {:?} {:?}",
@@ -359,7 +362,7 @@ fn ends(slots: usize, work: &[Work]) -> Vec<World> {
     ends_of(World::new(slots, work))
 }
 
-/// With a device that makes no key that was ordered.
+/// As [`ends`], with a device that fails every ordered assignment.
 fn ends_of_failing(slots: usize, work: &[Work]) -> Vec<World> {
     let mut world = World::new(slots, work);
     world.worker.fails = true;
@@ -385,7 +388,7 @@ fn is_settled(slot: &KeySlot) -> bool {
 fn batches_in_opposite_orders_end() {
     let (up, down) = (Work::Assign(vec![0, 1, 2]), Work::Assign(vec![2, 1, 0]));
     for world in ends(3, &[up, down]) {
-        // Each slot has one key, whoever gave it.
+        // Each slot has one key, whichever batch assigned it.
         for slot in &world.slots {
             assert!(matches!(slot.state(), State::Assigned { .. }));
         }
@@ -439,7 +442,7 @@ fn a_close_in_the_middle_of_batches_ends() {
     ];
     for world in ends(3, &work) {
         assert_eq!(world.slots[1].state(), State::Freed);
-        // A slot has a key only if it was told, and the key is the one that was told.
+        // A slot has a key only if its value was returned, and the key has that value.
         for (i, slot) in world.slots.iter().enumerate() {
             let told = world
                 .actors
@@ -497,7 +500,7 @@ fn orders_in_opposite_orders_end() {
         }
         assert_eq!(world.values, 3);
     }
-    // Beside one who waits for the device, and holds slots meanwhile.
+    // The same beside an assigner that waits for the device and owns slots meanwhile.
     for world in ends(3, &[up.clone(), Work::Assign(vec![2, 1, 0])]) {
         assert_eq!(world.values, 3);
     }
@@ -515,7 +518,7 @@ fn orders_in_a_ring_end() {
     for world in ends(3, &ring) {
         assert_eq!(world.values, 3);
     }
-    // A slot that is there twice has its key by then.
+    // A slot that is in the order twice has its key by then.
     for world in ends(2, &[Work::Order(vec![0, 1, 0])]) {
         assert_eq!(world.actors[0].1, At::Ended(Some(2)));
     }
@@ -546,7 +549,7 @@ fn a_close_in_the_middle_of_orders_ends() {
     for world in ends(3, &work) {
         assert_eq!(world.slots[1].state(), State::Freed);
         for (i, slot) in world.slots.iter().enumerate() {
-            // A slot has a key only if it was told, and the key is the one that was told.
+            // A slot has a key only if its value was returned, and the key has that value.
             let told = |(work, told): (&(Work, At), &Vec<Option<u64>>)| match &work.0 {
                 Work::Order(over) => {
                     let at = over.iter().position(|slot| *slot == i)?;
@@ -563,7 +566,7 @@ fn a_close_in_the_middle_of_orders_ends() {
             match slot.state() {
                 State::Assigned { value, .. } => assert_eq!(told, [value]),
                 State::Freed => assert_eq!(i, 1),
-                // Its orderer ended at the slot that was closed.
+                // The orderer of this slot ended at the closed one.
                 state => assert_eq!((state, told), (State::Reserved, vec![])),
             }
         }
@@ -577,7 +580,7 @@ fn a_close_in_the_middle_of_orders_ends() {
     }
 }
 
-/// An endpoint that closes ends all that is bound to it, among it what is on its way.
+/// The close of an endpoint ends all keys that are bound to it, also those in flight.
 #[test]
 #[cfg_attr(miri, ignore = "no unsafe code, and long there")]
 fn all_that_is_bound_ends_with_the_endpoint() {

@@ -1,56 +1,57 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! Every interleaving of assign, revoke, release and death on one key slot.
 //!
-//! Each actor does one operation the way the core does: single steps under the slot's lock, and
-//! the provider's work, itself of several steps, outside of it. The test walks all interleavings,
-//! checks at every step what peers could reach, and at every end that the results are those of
-//! some order of indivisible operations that respects which ended before which began.
+//! Each actor does one operation the way the core does: single steps under the slot's lock, and the
+//! provider's work, itself of several steps, outside of it. The test walks all interleavings. At
+//! every step it checks which keys peers could use. At every end it checks that the results are
+//! those of some order of indivisible operations. In that order, an operation that ended before
+//! another began comes first.
 
-use kfabric_pure::key::{AssignOutcome, Death, Grant, KeyError, KeySlot, State};
+use kfabric_pure::key::{AssignOutcome, Death, KeyError, KeySlot, State, Window};
 
-/// An operation an actor does.
+/// The operation of an actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
     Assign,
-    /// An assign that the provider fails.
+    /// An assign whose provider fails.
     AssignFails,
-    /// An assign whose key cannot be told: what follows is a [`Op::TakeBack`].
+    /// An assign whose key value cannot be returned; a [`Op::TakeBack`] follows.
     AssignUntold,
-    /// Ends this key, if the slot has it still.
+    /// Revokes this key, if the slot still has it.
     TakeBack(u64),
-    /// An assign that is not waited for: tells a key, which a [`Op::Make`] makes later.
+    /// An ordered assign: returns a key value, which a [`Op::Make`] assigns later.
     Order,
-    /// … by a [`Op::MakeFails`].
+    /// An ordered assign with a [`Op::MakeFails`] later.
     OrderFails,
-    /// … by a [`Op::MakeOther`].
+    /// An ordered assign with a [`Op::MakeOther`] later.
     OrderOther,
-    /// … which could not be left to anybody, so that the key was told to nobody.
+    /// An ordered assign that no worker accepted, so that the value was not returned.
     OrderRefused,
-    /// Makes the key that was told.
+    /// Assigns the promised key.
     Make(u64),
-    /// The provider makes no such key.
+    /// The provider fails to assign the promised key.
     MakeFails(u64),
-    /// The provider makes another key than was told, which ends before anybody hears of it.
+    /// The provider assigns another value than the promised one; that key is revoked at once.
     MakeOther(u64),
     Revoke,
     Release,
     Die,
 }
 
-/// What an operation answered.
+/// The result of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
-    /// An assign: this key.
+    /// An assign succeeded with this key.
     Key(u64),
     Done,
     Assigned,
     NotAssigned,
-    /// Freed, or going to be.
+    /// The slot is freed, or is dying.
     Gone,
     ProviderFailed,
-    /// A taking back: of this key.
+    /// A [`Op::TakeBack`] revoked this key.
     TookBack(u64),
-    /// A taking back: the slot had lost this key before.
+    /// A [`Op::TakeBack`] failed: the slot had lost this key before.
     NotMine(u64),
     Busy,
 }
@@ -67,23 +68,23 @@ impl From<KeyError> for Answer {
     }
 }
 
-/// What an actor does next.
+/// The next step of an actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Begin,
-    /// Foresees the key, and tells it.
+    /// Predicts the key value and promises it.
     Promise,
-    /// The provider makes the key work.
+    /// The provider enables the key.
     HardwareOn,
     FinishAssign,
-    /// The provider ends what is not what was promised.
+    /// The provider disables a key whose value is not the promised one.
     HardwareOther,
-    /// The provider has made no key.
+    /// The provider has assigned no key.
     FailAssign,
-    /// The provider makes the key stop; then the operation ends with this answer.
+    /// The provider disables the key; then the operation ends with this answer.
     HardwareOff(Answer),
     FinishRevoke(Answer),
-    /// Until somebody else is through.
+    /// Waits until another actor has freed the slot.
     WaitFreed,
     Ended,
 }
@@ -112,18 +113,18 @@ impl Actor {
 #[derive(Clone)]
 struct World {
     slot: KeySlot,
-    /// The key that works in hardware.
+    /// The key that the hardware accepts.
     live: Option<u64>,
-    /// Keys somebody was told of and that were not revoked since.
+    /// Key values that were returned and not revoked since.
     told: Vec<u64>,
-    /// Keys whose revocation was reported.
+    /// Key values whose revocation was reported.
     revoked: Vec<u64>,
     last_value: u64,
     time: usize,
     actors: Vec<Actor>,
 }
 
-const GRANT: Grant = Grant {
+const WINDOW: Window = Window {
     offset: 0,
     len: 1,
     access: 1 << 12,
@@ -142,7 +143,7 @@ impl World {
             actors: ops.iter().map(|op| Actor::new(*op)).collect(),
         };
         if assigned_before {
-            world.slot.begin_assign(GRANT).unwrap();
+            world.slot.begin_assign(WINDOW).unwrap();
             assert_eq!(world.slot.assigned(0), Ok(AssignOutcome::Valid));
             world.live = Some(0);
             world.told.push(0);
@@ -154,7 +155,7 @@ impl World {
         match self.actors[index].next {
             Next::Ended => false,
             Next::WaitFreed => self.slot.state() == State::Freed,
-            // It waits, and looks again.
+            // A busy slot: the actor waits, and looks again.
             Next::Begin => match (self.actors[index].op, self.slot.state()) {
                 (Op::TakeBack(key), State::Revoking { value, .. }) => value != Some(key),
                 (Op::TakeBack(key), State::Promised { value, .. }) => value != key,
@@ -241,7 +242,7 @@ impl World {
             }
             Next::FailAssign => {
                 self.slot.assign_failed().unwrap();
-                // What was told never worked, and never will.
+                // The promised key never worked and never will.
                 self.revoked.append(&mut self.told);
                 self.end(index, Answer::ProviderFailed)
             }
@@ -267,11 +268,11 @@ impl World {
     fn begin(&mut self, index: usize, op: Op) -> Next {
         let begun = match op {
             Op::Assign | Op::AssignUntold => {
-                self.slot.begin_assign(GRANT).map(|()| Next::HardwareOn)
+                self.slot.begin_assign(WINDOW).map(|()| Next::HardwareOn)
             }
-            Op::AssignFails => self.slot.begin_assign(GRANT).map(|()| Next::FailAssign),
+            Op::AssignFails => self.slot.begin_assign(WINDOW).map(|()| Next::FailAssign),
             Op::Order | Op::OrderFails | Op::OrderOther | Op::OrderRefused => {
-                self.slot.begin_assign(GRANT).map(|()| Next::Promise)
+                self.slot.begin_assign(WINDOW).map(|()| Next::Promise)
             }
             Op::Make(_) | Op::MakeFails(_) | Op::MakeOther(_) => unreachable!("it has begun"),
             Op::Revoke => self
@@ -300,23 +301,23 @@ impl World {
         Next::Ended
     }
 
-    /// What must hold at every moment.
+    /// Checks the properties that hold at every moment.
     fn check(&self) {
         let state = self.slot.state();
         if let Some(live) = self.live {
-            // P1, P3: a key that works is one the slot knows of, and none that was revoked.
+            // P1, P3: a working key is known to the slot, and its revocation was not reported.
             assert!(self.slot.may_be_reachable(), "{live} works in {state:?}");
             assert!(!self.revoked.contains(&live));
         }
         if let State::Assigned { value, .. } = state {
-            // What is said to be assigned does work.
+            // An assigned key works.
             assert_eq!(self.live, Some(value));
         }
         assert!(self.told.len() <= 1);
     }
 }
 
-/// The slot as if every operation were indivisible.
+/// The slot, if every operation were indivisible.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Spec {
     Reserved,
@@ -325,11 +326,11 @@ enum Spec {
 }
 
 impl Spec {
-    /// The state after `op`, if `answer` is what the op would answer in this state.
+    /// Returns the state after `op`, if `answer` is the answer of `op` in this state.
     fn apply(self, op: Op, answer: Answer) -> Option<Spec> {
         let (expected, next) = match (op, self) {
             (Op::Die, _) => (Answer::Done, Spec::Freed),
-            // Who was told has the key from then on; that it is made changes nothing.
+            // An ordered key counts as assigned from its promise on, so making it changes nothing.
             (Op::Make(_), _) => (Answer::Done, self),
             (Op::MakeFails(key) | Op::MakeOther(key), Spec::Assigned(now)) if key == now => {
                 (Answer::ProviderFailed, Spec::Reserved)
@@ -370,13 +371,13 @@ impl Spec {
     }
 }
 
-/// Whether the operations still in `left` can be put in an order that explains their answers.
+/// Returns whether some order of the operations in `left` explains their answers.
 fn explainable(spec: Spec, left: &[&Actor], end: Spec) -> bool {
     if left.is_empty() {
         return spec == end;
     }
     left.iter().enumerate().any(|(index, actor)| {
-        // It may come next only if no other one had ended before it began.
+        // An operation may be next only if no other one ended before it began.
         let first = left.iter().all(|other| other.ended >= actor.began);
         let Some(next) = spec.apply(actor.op, actor.answer.unwrap()) else {
             return false;
@@ -396,7 +397,7 @@ fn check_history(world: &World, start: Spec) {
     };
     assert_eq!(world.live.is_some(), matches!(end, Spec::Assigned(_)));
     for actor in &world.actors {
-        // `Busy` is the answer only to one who met another on the way.
+        // Only an actor that met another operation in flight may get `Busy`.
         if actor.answer == Some(Answer::Busy) {
             assert!(world
                 .actors
@@ -419,7 +420,7 @@ fn check_history(world: &World, start: Spec) {
     assert!(explainable(start, &effective, end), "{:?}", answers());
 }
 
-/// Walks every interleaving; returns how many there were.
+/// Walks every interleaving and returns their number.
 fn walk(world: &World, start: Spec) -> usize {
     let mut count = 0;
     for index in 0..world.actors.len() {

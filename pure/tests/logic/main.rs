@@ -11,6 +11,7 @@ mod addr;
 mod atomic;
 mod blk;
 mod blk_device;
+mod blk_share;
 mod copysize;
 mod cqring;
 mod gate;
@@ -20,6 +21,7 @@ mod info;
 mod key;
 mod key_batch;
 mod key_history;
+mod key_values;
 mod pairs;
 mod pipe;
 mod proof;
@@ -27,14 +29,14 @@ mod range;
 mod rights;
 mod ring;
 mod scramble;
+mod sendq;
 mod slot;
-mod spent;
 mod wire;
 
-/// Steps of a sequence, at most, where one has many.
+/// Maximum number of steps of a generated sequence.
 const STEPS: usize = if cfg!(miri) { 24 } else { 200 };
 
-/// How long properties are tried: Miri is a thousand times slower, and has no files to write to.
+/// Number of cases per property. Miri is a thousand times slower, and has no files to write to.
 fn config() -> Config {
     Config {
         cases: if cfg!(miri) { 4 } else { 1024 },

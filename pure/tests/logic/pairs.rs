@@ -2,7 +2,7 @@
 use kfabric_pure::pairs::{pairs, Run};
 use proptest::prelude::*;
 
-/// Lays runs of these lengths out with gaps between them; also the address of each byte.
+/// Lays out runs of these lengths with gaps between them. Returns the runs and each byte's address.
 fn lay(lens: &[usize], base: usize) -> (Vec<Run>, Vec<usize>) {
     let mut at = base;
     let mut runs = Vec::new();

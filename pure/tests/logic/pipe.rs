@@ -8,7 +8,7 @@ use crate::STEPS;
 
 const SIZE: u32 = 1024;
 
-/// The shared memory, which a test may scribble on.
+/// The shared memory, which a test may overwrite.
 struct Shared {
     tail: Cell<u32>,
     head: Cell<u32>,
@@ -69,7 +69,7 @@ impl Memory for Shared {
     }
 }
 
-/// A message as the tests have it.
+/// A message of the tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Message {
     bytes: Vec<u8>,
@@ -96,7 +96,7 @@ fn message() -> impl Strategy<Value = Message> {
     ]
 }
 
-/// Puts one piece of a message in; how far it is then.
+/// Puts one piece of a message into the ring. Returns the length put so far.
 fn put(shared: &Shared, sender: &mut Sender, message: &Message, done: usize) -> Option<usize> {
     let left = message.bytes.len() - done;
     let len = sender.room(shared, left as u64).unwrap()?;
@@ -114,7 +114,7 @@ fn put(shared: &Shared, sender: &mut Sender, message: &Message, done: usize) -> 
     Some(done + len as usize)
 }
 
-/// Takes one piece out.
+/// Takes one piece out of the ring.
 fn take(shared: &Shared, receiver: &mut Receiver, to: &mut Vec<u8>) -> Result<Option<Piece>, Lie> {
     let Some(piece) = receiver.peek(shared)? else {
         return Ok(None);
@@ -179,7 +179,7 @@ fn what_comes_after_the_end_does_not() {
     put(&shared, &mut sender, &message, 0).unwrap();
     receiver.finish(&shared);
     for there in [true, true, false, false] {
-        // Whoever keeps the memory may go on.
+        // A process that still maps the memory may go on writing.
         put(&shared, &mut sender, &message, 0).unwrap();
         receiver.finish(&shared);
         assert_eq!(receiver.has_some(&shared), there);
@@ -203,18 +203,18 @@ fn what_is_no_head_ends_it() {
     let good = piece([FIRST | 8, 8, 0], 32).unwrap().unwrap();
     assert!(good.is_first() && good.is_last());
     for (words, tail) in [
-        // More than there is, by either counter.
+        // Longer than the bytes in the ring, by either counter.
         ([FIRST | 8, 8, 0], 31),
         ([FIRST | 16, 16, 0], 32),
         ([FIRST | 8, 8, 0], SIZE + 1),
         ([FIRST | 8, 8, 0], u32::MAX),
         ([FIRST | 8, 8, 0], 8),
         ([FIRST | u64::from(u32::MAX), u64::MAX, 0], SIZE),
-        // Longer than its message; a message that does not go on; one that has not begun.
+        // Longer than its message; a message that makes no progress; one that has not begun.
         ([FIRST | 8, 7, 0], 32),
         ([FIRST, 8, 0], 24),
         ([8, 8, 0], 32),
-        // An unknown flag; data that are none; a note with bytes.
+        // An unknown flag; invalid completion data; a note with bytes.
         ([8 << 32 | FIRST | 8, 8, 0], 32),
         ([3 << 32 | 8, 8, 1 << 32], 32),
         ([5 << 32 | 8, 8, 0], 32),
@@ -227,7 +227,8 @@ fn what_is_no_head_ends_it() {
 proptest! {
     #![proptest_config(crate::config())]
 
-    /// What goes in comes out, whatever the two ends do when, and wherever the counters are.
+    /// Messages come out as they went in, for any schedule of the two ends and any start of the
+    /// counters.
     #[test]
     fn all_comes_out_in_order(
         messages in prop::collection::vec(message(), 0..20),
@@ -268,8 +269,8 @@ proptest! {
         }
     }
 
-    /// Whatever a peer writes, when: a receiver stays within the ring and within messages, and comes
-    /// to an end.
+    /// For any writes of a peer, a receiver stays within the ring and within messages, and
+    /// terminates.
     #[test]
     fn scribbles_do_no_more_than_end_it(
         seed in prop::collection::vec(any::<u8>(), SIZE as usize),
@@ -286,7 +287,7 @@ proptest! {
                 0 => shared.store_tail(counter),
                 1 => shared.store_tail(receiver_like(&shared, counter)),
                 2 => shared.set_word(at * 8, word),
-                // Heads that nearly fit.
+                // Heads that are almost valid.
                 3 => shared.set_word(at * 8, word & 0x7_0000_00ff),
                 _ => shared.store_head(counter),
             }
@@ -303,7 +304,7 @@ proptest! {
     }
 }
 
-/// A tail that is near.
+/// Returns a tail near the head.
 fn receiver_like(shared: &Shared, by: u32) -> u32 {
     shared.load_head().wrapping_add(by % (SIZE + 64))
 }

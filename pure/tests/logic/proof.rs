@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Messages by which peers prove to have an auth key.
+//! Tests of the messages of the auth handshake.
 
 use std::collections::BTreeSet;
 
 use kfabric_pure::proof::{
-    challenge, hello, is_fresh, made_at, proof, refusal, reply, Ends, Frame, NotFrame, COOKIE_NS,
-    DATA_MAX,
+    busy, carry, challenge, hello, is_fresh, made_at, proof, refusal, reply, spend, Ends, Frame,
+    NotFrame, Spend, COOKIE_NS, DATA_MAX, VERSION,
 };
 use kfabric_pure::wire;
 use proptest::prelude::*;
@@ -20,6 +20,7 @@ fn frame(kind: u8, nonce: [u8; 16], mac: [u8; 16], data: &[u8]) -> Frame<'_> {
             data,
         },
         3 => Frame::Reply { mac, data },
+        4 => Frame::Busy { mac },
         _ => Frame::Refusal { mac, data },
     }
 }
@@ -35,10 +36,10 @@ fn v4(host: [u8; 4], port: u16) -> Vec<u8> {
 proptest! {
     #![proptest_config(crate::config())]
 
-    /// What is written is read, whatever pads it.
+    /// A message is decoded as it was encoded, with any padding.
     #[test]
     fn written_is_read(
-        kind in 0..5_u8,
+        kind in 0..6_u8,
         nonce in any::<[u8; 16]>(),
         mac in any::<[u8; 16]>(),
         data in prop::collection::vec(any::<u8>(), 0..=DATA_MAX),
@@ -55,13 +56,13 @@ proptest! {
         prop_assert!(frame.write(&mut [0; 256][..len - 1]).is_err());
     }
 
-    /// Nothing breaks the reader, and no plain message is taken for one of these.
+    /// Any bytes are decoded without a panic.
     #[test]
     fn anything_is_read(message in prop::collection::vec(any::<u8>(), 0..256)) {
         let _ = Frame::parse(&message);
     }
 
-    /// A plain message is plain, at the sizes that the connection manager has.
+    /// A plain message is recognised as plain, at each length that the connection manager has.
     #[test]
     fn plain_is_plain(data in prop::collection::vec(any::<u8>(), 0..=wire::REPLY_MAX - 1)) {
         let mut out = [0; wire::REPLY_MAX];
@@ -69,7 +70,7 @@ proptest! {
         prop_assert_eq!(Frame::parse(&out[..len]), Err(NotFrame::Plain));
     }
 
-    /// A MAC's text is another one where anything is another one.
+    /// A MAC's text differs whenever any of its inputs differs.
     #[test]
     fn every_text_is_its_own(
         a in any::<[u8; 16]>(), b in any::<[u8; 16]>(), qp in any::<u32>(), port in any::<u16>(),
@@ -84,17 +85,25 @@ proptest! {
             proof(ends, &a, qp, &[0]), proof(ends, &a, qp, &[0, 0]),
             reply(ends, &a, qp, &[]), reply(ends, &b, qp, &[]), reply(ends, &a, !qp, &[]),
             refusal(ends, &a, &[]), refusal(ends, &a, &[0]), refusal(ends, &b, &[]),
+            busy(ends, &a), busy(ends, &b),
         ].map(|text| text.bytes().to_vec());
-        let all: BTreeSet<_> = texts(&ends).into_iter().chain(texts(&turned)).collect();
-        prop_assert_eq!(all.len(), 32);
+        // The same addresses by other paths: either end's GID is another, or they are turned.
+        let paths = [ends.between(a, b), ends.between(b, a), ends.between(a, a), ends.between(b, b)];
+        let all: BTreeSet<_> = [ends, turned].iter().chain(&paths).flat_map(texts).collect();
+        prop_assert_eq!(all.len(), 6 * 18);
     }
 }
 
 #[test]
 fn another_version_is_told() {
-    assert_eq!(Frame::parse(&[0xf2, 1]), Err(NotFrame::Version(2)));
-    assert_eq!(Frame::parse(&[0xf1, 9]), Err(NotFrame::Broken));
-    assert_eq!(Frame::parse(&[0xf1]), Err(NotFrame::Broken));
+    let mark = 0xf0 | VERSION;
+    let other = VERSION - 1;
+    assert_eq!(
+        Frame::parse(&[0xf0 | other, 1]),
+        Err(NotFrame::Version(other))
+    );
+    assert_eq!(Frame::parse(&[mark, 9]), Err(NotFrame::Broken));
+    assert_eq!(Frame::parse(&[mark]), Err(NotFrame::Broken));
     assert_eq!(Frame::parse(&[]), Err(NotFrame::Plain));
 }
 
@@ -118,4 +127,61 @@ fn a_cookie_ages() {
 #[test]
 fn the_interface_says_how_much_data() {
     assert_eq!(DATA_MAX, 21);
+}
+
+#[test]
+fn gids_of_plain_addresses_are_those_of_roce() {
+    let ends = Ends::new(&v4([10, 0, 0, 1], 5), &v4([10, 0, 0, 2], 9));
+    let gid = |last: u8| [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, last];
+    assert_eq!(ends, ends.between(gid(1), gid(2)));
+    assert_ne!(ends, ends.between(gid(3), gid(2)));
+    assert_ne!(ends, ends.between(gid(1), gid(3)));
+}
+
+/// Connections of a job that starts, each at another time of the same second.
+fn burst(count: u64) -> impl Iterator<Item = u64> {
+    (0..count).map(|i| 7_000_000_000 + i * 123_457)
+}
+
+#[test]
+fn a_job_of_ten_thousand_ranks_connects_at_once() {
+    let now = 10_000_000_000;
+    let mut table = vec![0; 1 << 16];
+    for made in burst(10_000) {
+        assert_eq!(spend(&mut table, made, now), Spend::Good, "{made}");
+    }
+    // Each is good once.
+    for made in burst(10_000) {
+        assert_eq!(spend(&mut table, made, now), Spend::Spent, "{made}");
+    }
+    // All of them are too old later, and their places are free.
+    let later = now + 2 * COOKIE_NS;
+    for made in burst(10_000) {
+        assert_eq!(spend(&mut table, made, later), Spend::Spent, "{made}");
+        let fresh = made + 2 * COOKIE_NS;
+        assert_eq!(spend(&mut table, fresh, later), Spend::Good, "{fresh}");
+    }
+}
+
+#[test]
+fn a_full_table_says_so_and_forgets_nothing() {
+    let now = 10_000_000_000;
+    let mut table = vec![0; 64];
+    let outcomes: Vec<_> = burst(2000)
+        .map(|made| (made, spend(&mut table, made, now)))
+        .collect();
+    let good = outcomes.iter().filter(|(_, spend)| *spend == Spend::Good);
+    assert_eq!(good.count(), 64);
+    let mut larger = vec![0; 1 << 14];
+    assert!(carry(&table, &mut larger, now));
+    for (made, before) in outcomes {
+        let again = spend(&mut larger, made, now);
+        match before {
+            Spend::Good => assert_eq!(again, Spend::Spent),
+            // It was not noted, so it is good still.
+            _ => assert_eq!((before, again), (Spend::Full, Spend::Good)),
+        }
+    }
+    assert!(!carry(&larger, &mut vec![0; 64], now));
+    assert_eq!(spend(&mut [], 7_000_000_000, now), Spend::Full);
 }

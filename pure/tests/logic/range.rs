@@ -4,7 +4,7 @@ use kfabric_pure::range::{
 };
 use proptest::prelude::*;
 
-/// A run as whatever it says it is: where it starts, and its bytes.
+/// A run with any start and length.
 #[derive(Debug, PartialEq)]
 struct Said(u64, u64);
 
@@ -18,7 +18,7 @@ impl Run for Said {
     }
 }
 
-/// Runs of these lengths, end to end.
+/// Returns runs of these lengths, laid end to end.
 fn end_to_end(lens: &[u64]) -> Vec<Said> {
     let mut at = 0;
     let run = |len: &u64| {
@@ -163,7 +163,7 @@ proptest! {
         prop_assert_eq!(run_at(&runs, offset), expected);
     }
 
-    /// Runs that are no runs give wrong pieces, no panic and no end without one.
+    /// Invalid runs yield wrong pieces, but no panic and no endless iteration.
     #[test]
     fn hostile_runs_do_no_harm(
         runs in prop::collection::vec(any::<(u64, u64)>(), 0..20),

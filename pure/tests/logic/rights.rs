@@ -4,7 +4,7 @@ use kfabric_pure::rights::{
     ALL, LOCAL, READ, RECV, REMOTE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, SEND, WRITE,
 };
 
-/// Every subset of the seven rights.
+/// Returns every subset of the seven rights.
 fn subsets() -> impl Iterator<Item = u64> {
     const RIGHTS: [u64; 7] = [
         SEND,
@@ -39,7 +39,7 @@ fn values_are_libfabrics() {
     assert_eq!(LOCAL & REMOTE, 0);
 }
 
-/// Atomics read and write, so they come with both.
+/// Returns whether `access` has both rights that atomics require, or no right for atomics.
 fn complete(access: u64) -> bool {
     access & REMOTE_ATOMIC == 0 || access & REMOTE_READ != 0 && access & REMOTE_WRITE != 0
 }
@@ -79,7 +79,7 @@ fn every_combination_of_key_and_region() {
         for region in subsets() {
             assert_eq!(key_within(key, region), remote_only && key & region == key);
             assert!(!key_within(key | 1, region | 1));
-            // A key that may be written never comes from a mapping that may not.
+            // A key that permits writes never belongs to a read-only mapping.
             if key_within(key, region) && needs_write(key) {
                 assert!(needs_write(region));
             }

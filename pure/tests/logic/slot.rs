@@ -12,7 +12,7 @@ use kfabric_pure::slot::{Handle, Slot};
 use proptest::prelude::*;
 
 fn never() {
-    panic!("nobody is reading, so there is nothing to wait for");
+    panic!("no reader is inside, so a retirer need not wait");
 }
 
 #[test]
@@ -107,8 +107,8 @@ fn a_dropped_slot_drops_its_value() {
     assert_eq!(Arc::strong_count(&value), 1);
 }
 
-/// Readers clone, retirers compete, publishers refill: every value comes out exactly once, and
-/// nobody gets a value by another's generation.
+/// Readers clone, retirers compete, publishers refill: every value is retired exactly once, and no
+/// reader gets a value of another generation.
 #[test]
 fn many_threads_one_slot() {
     const ROUNDS: u32 = if cfg!(miri) { 6 } else { 3000 };
@@ -123,7 +123,7 @@ fn many_threads_one_slot() {
                 while done.load(Ordering::Relaxed) == 0 {
                     let read = slot.with(generation, |value| value.clone());
                     match read {
-                        // The value of a generation is its own number.
+                        // Each value is the number of its generation.
                         Some(value) => assert_eq!(*value, generation),
                         None => {
                             let now = slot.with_current(|current, value| (current, **value));
@@ -198,7 +198,7 @@ proptest! {
         let mut next = start;
         let mut live: Option<(u32, usize)> = None;
         for (count, (step, offset)) in steps.into_iter().enumerate() {
-            // Generations near the current one, stale, right and not yet used.
+            // Guesses near the current generation: stale, right and not yet used.
             let guess = next.wrapping_add(offset).wrapping_sub(2);
             let expected = live.filter(|(generation, _)| *generation == guess);
             match step {

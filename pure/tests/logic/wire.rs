@@ -13,7 +13,7 @@ fn no_data_is_one_zero_byte() {
     assert_eq!(decode(&out), b"");
 }
 
-/// The bytes that libfabric's verbs provider sends for these data.
+/// The bytes that libfabric's verbs provider sends for the same data.
 #[test]
 fn bytes_on_the_wire() {
     let mut out = [0; REQUEST_MAX];
@@ -38,7 +38,7 @@ fn hostile_sizes_and_nothing() {
 proptest! {
     #![proptest_config(crate::config())]
 
-    /// What goes in comes out, from a buffer padded like rdma_cm's.
+    /// Data is decoded as it was encoded, from a buffer padded like rdma_cm's.
     #[test]
     fn round_trip_through_padding(
         data in prop::collection::vec(any::<u8>(), 0..300),
