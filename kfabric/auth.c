@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What auth keys need of the kernel: who asks, HMAC, and a worker that looks after grants. See
- * src/auth.rs.
+ * Kernel functions for auth keys: the requester's identity, HMAC, and a worker
+ * that examines grants. See src/auth.rs.
  */
 #include <crypto/sha2.h>
 #include <crypto/utils.h>
@@ -70,9 +70,19 @@ void kf_auth_wipe(void *data, unsigned long len)
 }
 
 void kf_auth_hmac(const void *key, unsigned long key_len, const void *data, unsigned long len,
-		  u8 *out)
+		  u8 out[SHA256_DIGEST_SIZE])
 {
-	hmac_sha256_usingrawkey(key, key_len, data, len, out);
+	u8 size = key_len;
+	struct hmac_sha256_ctx ctx;
+
+	/*
+	 * HMAC pads the key with zeros. The length in the text makes a key and
+	 * the same key followed by zeros two keys.
+	 */
+	hmac_sha256_init_usingrawkey(&ctx, key, key_len);
+	hmac_sha256_update(&ctx, &size, sizeof(size));
+	hmac_sha256_update(&ctx, data, len);
+	hmac_sha256_final(&ctx, out);
 }
 EXPORT_SYMBOL_GPL(kf_auth_hmac);
 
@@ -110,8 +120,8 @@ void kf_auth_asker(struct kf_asker *asker)
 }
 
 /*
- * What the agent is told of the current task besides. A task that has left the cgroup with the id
- * meanwhile has none that is known.
+ * Stores more about the current task, for the agent. If the task has left the
+ * cgroup with the id @cgroup, told->cgroup is NULL.
  */
 void kf_auth_told(struct kf_told *told, u64 cgroup)
 {
@@ -140,13 +150,19 @@ void kf_auth_told_put(struct kf_told *told)
 #endif
 }
 
-/* Whether the current task has the same groups. Sets of groups are shared, and never change. */
+/*
+ * Returns whether the current task has the same group set. Group sets are
+ * immutable, so equal pointers mean equal groups.
+ */
 bool kf_auth_told_groups_current(const struct kf_told *told)
 {
 	return current_cred()->group_info == told->groups;
 }
 
-/* Copies groups, from the one at `from` on, as far as there is room; how many there are in all. */
+/*
+ * Copies up to @room groups, beginning with group number @from. Returns the
+ * number of all groups.
+ */
 unsigned int kf_auth_told_groups(const struct kf_told *told, unsigned int from, u32 *out,
 				 unsigned int room)
 {
@@ -158,7 +174,9 @@ unsigned int kf_auth_told_groups(const struct kf_told *told, unsigned int from, 
 	return groups->ngroups;
 }
 
-/* The path of the cgroup from the root of the hierarchy; its length. */
+/*
+ * Stores the cgroup's path from the root of the hierarchy. Returns its length.
+ */
 int kf_auth_told_path(const struct kf_told *told, char *buf, unsigned long len)
 {
 	int n = -ENOENT;
@@ -176,7 +194,9 @@ bool kf_auth_in_group(u32 gid)
 	return gid_valid(kgid) && in_egroup_p(kgid);
 }
 
-/* Whether the current task is in a cgroup, or in one below it. */
+/*
+ * Returns whether the current task is in the cgroup or in a descendant of it.
+ */
 bool kf_auth_in_cgroup(u64 id)
 {
 	bool found = false;
@@ -196,7 +216,7 @@ u64 kf_auth_net_cookie(const struct net *net)
 	return net->net_cookie;
 }
 
-/* The cookie of the namespace behind a descriptor. */
+/* Stores the cookie of the network namespace that @fd refers to. */
 int kf_auth_netns(int fd, u64 *cookie)
 {
 	struct net *net = get_net_ns_by_fd(fd);
@@ -208,7 +228,10 @@ int kf_auth_netns(int fd, u64 *cookie)
 	return 0;
 }
 
-/* The process behind a pidfd: the number that the file system of pidfds gives to no other. */
+/*
+ * Stores the inode number of the pidfd @fd. pidfs gives each process a number
+ * that no other process ever has.
+ */
 int kf_auth_pidfd(int fd, u64 *process)
 {
 	struct file *file = fget(fd);
@@ -236,13 +259,16 @@ void kf_auth_pid_put(struct pid *pid)
 	put_pid(pid);
 }
 
-/* As the current task sees it; 0 when it does not. */
+/*
+ * Returns the process's number in the current task's PID namespace, or 0 if it
+ * has none there.
+ */
 int kf_auth_pid_nr(struct pid *pid)
 {
 	return pid_vnr(pid);
 }
 
-/* Whether the process is gone. */
+/* Returns whether the process has exited. */
 bool kf_auth_pid_gone(struct pid *pid)
 {
 	bool gone;
@@ -258,7 +284,10 @@ u32 kf_current_euid(void)
 	return from_kuid(&init_user_ns, current_euid());
 }
 
-/* Whether @uid is root of the host, or of the user namespace that owns @net. */
+/*
+ * Returns whether @uid is root of the host, or of the user namespace that owns
+ * @net.
+ */
 bool kf_net_is_root(const struct net *net, u32 uid)
 {
 	kuid_t kuid = make_kuid(&init_user_ns, uid);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The kfi API for consumers written in C: what is exported to them, infos, and helpers for the
- * Rust side. See capi.h.
+ * The kfi API for consumers written in C: exported functions, infos, and
+ * helpers for Rust code. See capi.h.
  */
 #include <linux/export.h>
 #include <linux/inet.h>
@@ -37,7 +37,10 @@ int kfi_getinfo_by(struct module *user, u32 version, const char *node, const cha
 }
 EXPORT_SYMBOL_GPL(kfi_getinfo_by);
 
-/* Of who asks by name alone: which objects are its own is not known. */
+/*
+ * For a call through a function pointer: the calling module is unknown, so the
+ * infos name no open objects.
+ */
 int (kfi_getinfo)(u32 version, const char *node, const char *service, u64 flags,
 		  struct kfi_info *hints, struct kfi_info **info)
 {
@@ -64,7 +67,10 @@ int kfi_provider_register_by(struct kfi_provider *provider, struct module *owner
 }
 EXPORT_SYMBOL_GPL(kfi_provider_register_by);
 
-/* Of who asks by name alone: nothing holds the module then. */
+/*
+ * For a call through a function pointer: the calling module is unknown, so
+ * references do not hold it.
+ */
 int (kfi_provider_register)(struct kfi_provider *provider)
 {
 	return kf_c_provider_register(provider, NULL);
@@ -172,7 +178,9 @@ struct kfi_info *kfi_allocinfo(void)
 }
 EXPORT_SYMBOL_GPL(kfi_allocinfo);
 
-/* A copy of something that may not be there; false: no memory. */
+/*
+ * Copies @len bytes unless @from is NULL. Returns false if there is no memory.
+ */
 static bool dup_bytes(void *to, const void *from, size_t len)
 {
 	void *copy = NULL;
@@ -270,13 +278,13 @@ void *kf_c_copy(const void *bytes, size_t len)
 	return kmemdup(bytes, len, GFP_KERNEL);
 }
 
-/* Whether a text fits. */
+/* Copies a string; returns whether it fits. */
 bool kf_c_name(u8 *to, size_t size, const char *from)
 {
 	return strscpy_pad((char *)to, from, size) >= 0;
 }
 
-/* An address that is a text. @addr has room for 28 bytes. */
+/* Converts address and port from text. @addr has room for 28 bytes. */
 int kf_c_address(struct net *net, const char *node, const char *service, u8 *addr, u32 *len)
 {
 	struct sockaddr_storage found = {};
@@ -290,7 +298,9 @@ int kf_c_address(struct net *net, const char *node, const char *service, u8 *add
 	return 0;
 }
 
-/* The page that an address of the kernel's lies in; NULL: it is none. */
+/*
+ * Returns the page of a kernel address, or NULL if the address is not memory.
+ */
 struct page *kf_c_page(const void *addr)
 {
 	if (is_vmalloc_addr(addr))
@@ -298,7 +308,7 @@ struct page *kf_c_page(const void *addr)
 	return virt_addr_valid(addr) ? virt_to_page(addr) : NULL;
 }
 
-/* The physical address of memory that is mapped linearly; U64_MAX: it is not. */
+/* Returns the physical address of linearly mapped memory, or U64_MAX. */
 u64 kf_c_phys(const void *addr)
 {
 	return !is_vmalloc_addr(addr) && virt_addr_valid(addr) ? virt_to_phys((void *)addr) :
@@ -310,13 +320,13 @@ u64 kf_c_page_phys(struct page *page)
 	return page_to_phys(page);
 }
 
-/* The page that comes @index after another one in memory. */
+/* Returns the page that is @index pages after @page in memory. */
 struct page *kf_c_page_of(struct page *page, size_t index)
 {
 	return pfn_to_page(page_to_pfn(page) + index);
 }
 
-/* What an entry of a scatterlist says, and the next entry. */
+/* Stores the fields of a scatterlist's entry. Returns the next entry. */
 const struct scatterlist *kf_c_sg(const struct scatterlist *sg, struct page **page,
 				  size_t *offset, size_t *len)
 {
@@ -333,7 +343,10 @@ void kf_c_provider_init(struct kfi_provider *provider, struct module *owner)
 	atomic_set(&provider->ref_cnt, 1);
 }
 
-/* Keeps a provider that is registered; false: its module is going. */
+/*
+ * Takes a reference to a registered provider. Returns false if its module is
+ * being unloaded.
+ */
 bool kf_c_provider_get(struct kfi_provider *provider)
 {
 	if (!try_module_get(provider->context.internal[0]))
@@ -347,7 +360,10 @@ void kf_c_provider_put(struct kfi_provider *provider)
 	kfi_deref_provider(provider);
 }
 
-/* Lets go of the reference of being registered, which does not hold the module, and waits for others. */
+/*
+ * Drops the registration's reference, which does not hold the module. Waits
+ * until all other references are dropped.
+ */
 void kf_c_provider_end(struct kfi_provider *provider)
 {
 	if (!atomic_dec_and_test(&provider->ref_cnt))

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Between the C and the Rust of the kfi API for consumers written in C. The objects are made in
- * src/capi/; what is here is what C does better: structures that are only C's, and what Rust
- * cannot reach.
+ * Declarations shared by the C and the Rust code of the kfi API. Rust code in
+ * src/capi/ creates the objects. C code handles structures that only C knows,
+ * and calls functions that Rust cannot.
  */
 #ifndef KFABRIC_CAPI_H
 #define KFABRIC_CAPI_H
@@ -55,7 +55,7 @@ const struct scatterlist *kf_c_sg(const struct scatterlist *sg, struct page **pa
 				  size_t *offset, size_t *len);
 const char *kf_c_prov_error(int prov_errno, char *buf, size_t len);
 const char *kf_c_straddr(const void *addr, char *buf, size_t *len);
-/* Sorts @n parts of @size bytes, of which the first eight are what they are sorted by. */
+/* Sorts @n parts of @size bytes by their first eight bytes. */
 void kf_c_sort(void *parts, size_t n, size_t size);
 void kf_c_provider_init(struct kfi_provider *provider, struct module *owner);
 bool kf_c_provider_get(struct kfi_provider *provider);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Sizes and offsets of the kfi API's structures as the C compiler sees them. Compiled to assembly
- * only; Kbuild turns it into constants that src/capi/raw.rs compares with what bindgen made of the
- * same headers.
+ * The C compiler's sizes and offsets of the kfi API's structures. This file is
+ * compiled to assembly only. Kbuild makes constants from it, which
+ * src/capi/raw.rs compares with those of bindgen.
  */
 #include <linux/bvec.h>
 #include <linux/kbuild.h>

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/*
- * Values of the kfi API as text.
- */
+/* Text for values of the kfi API. */
 #include <linux/export.h>
 #include <linux/in.h>
 #include <linux/kernel.h>
@@ -11,7 +9,7 @@
 #include "capi.h"
 #include <kfi_trigger.h>
 
-/* Texts that take turns, and how long one may be. */
+/* Number of the buffers that kfi_tostr() uses in turn, and size of each. */
 #define TEXTS		4
 #define TEXT_SIZE	2048
 
@@ -76,7 +74,10 @@ const char *kfi_strerror(int errnum)
 }
 EXPORT_SYMBOL_GPL(kfi_strerror);
 
-/* A provider's error: in the caller's buffer, or if there is none without its number. */
+/*
+ * Formats a provider's error number into @buf. Without a buffer, returns a
+ * constant text.
+ */
 const char *kf_c_prov_error(int prov_errno, char *buf, size_t len)
 {
 	if (!buf || !len)
@@ -85,7 +86,10 @@ const char *kf_c_prov_error(int prov_errno, char *buf, size_t len)
 	return buf;
 }
 
-/* An address, as far as there is room; how much there were to be. */
+/*
+ * Formats an address, truncated to the buffer. Sets @len to the size of the
+ * whole text.
+ */
 const char *kf_c_straddr(const void *addr, char *buf, size_t *len)
 {
 	*len = snprintf(buf, *len, "%pISpc", addr) + 1;
@@ -192,7 +196,7 @@ static const struct word op_types[] = {
 	WORD(KFI_OP_COMPARE_ATOMIC), WORD(KFI_OP_CNTR_SET), WORD(KFI_OP_CNTR_ADD),
 };
 
-/* One of a list, or its number. */
+/* Appends the name of a value, or its number if the list has no name for it. */
 static void put_one(struct seq_buf *s, const struct word *words, size_t count, u64 value)
 {
 	size_t i;
@@ -206,7 +210,7 @@ static void put_one(struct seq_buf *s, const struct word *words, size_t count, u
 	seq_buf_printf(s, "%llu", value);
 }
 
-/* All bits, those without a name as a number. */
+/* Appends the names of all set bits, and a number for bits without a name. */
 static void put_bits(struct seq_buf *s, const struct word *words, size_t count, u64 value)
 {
 	const char *between = "";

@@ -2,8 +2,8 @@
 /*
  * Exports the Rust crate's symbols to the modules that use it.
  *
- * The list is generated from the object file. The types are not known to C and do not matter:
- * only addresses are taken.
+ * Kbuild generates the list from the object file. C does not know the types and
+ * needs only the addresses.
  */
 #include <linux/export.h>
 

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/*
- * Inline functions and operation tables for the Rust side. See helpers.h.
- */
+/* Inline functions and operation tables for Rust code. See helpers.h. */
 #include <linux/anon_inodes.h>
 #include <linux/cred.h>
 #include <linux/mm.h>
@@ -46,8 +44,8 @@ static void dev_show_fdinfo(struct seq_file *m, struct file *file)
 }
 
 /*
- * The owner is what keeps the module while a file is open: the kernel crate's miscdevice sets
- * none in 7.2.
+ * .owner holds the module while a file is open. The kernel crate's miscdevice
+ * sets no owner in Linux 7.2.
  */
 static const struct file_operations kf_dev_fops = {
 	.owner		= THIS_MODULE,
@@ -98,7 +96,10 @@ static int queue_mmap(struct file *file, struct vm_area_struct *vma)
 		return -ENODEV;
 	if (!ring || vma->vm_end - vma->vm_start > size)
 		return -EINVAL;
-	/* A private copy would never see an entry; nobody runs completions. */
+	/*
+	 * Refuse private mappings, which do not show new entries, and
+	 * executable ones.
+	 */
 	if (!(vma->vm_flags & VM_SHARED))
 		return -EINVAL;
 	if (vma->vm_flags & VM_EXEC)
@@ -109,7 +110,10 @@ static int queue_mmap(struct file *file, struct vm_area_struct *vma)
 			return -EPERM;
 		vm_flags_clear(vma, VM_MAYWRITE);
 	}
-	/* What remap_vmalloc_range() does for memory of vmalloc_user(), which cannot be charged. */
+	/*
+	 * As remap_vmalloc_range(). That function accepts only vmalloc_user()
+	 * memory, which cannot be charged to a cgroup.
+	 */
 	for (at = vma->vm_start; at < vma->vm_end; at += PAGE_SIZE, ring += PAGE_SIZE) {
 		ret = vm_insert_page(vma, at, vmalloc_to_page(ring));
 		if (ret)
@@ -178,16 +182,22 @@ struct mm_struct *kf_current_mm(void)
 	return current->mm;
 }
 
-/* The same counter and the same limit as ib_umem, so that both sum up. */
+/*
+ * Uses the counter and the limit of ib_umem, so that the two pin counts add up. A refused charge
+ * never shows in the counter: ib_umem adds before it compares, and would refuse a registration that
+ * fits.
+ */
 bool kf_mm_charge(struct mm_struct *mm, unsigned long pages, unsigned long besides)
 {
 	unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
-	unsigned long pinned = atomic64_add_return(pages, &mm->pinned_vm);
+	s64 pinned = atomic64_read(&mm->pinned_vm);
+	unsigned long sum;
 
-	if ((pinned > limit || besides > limit - pinned) && !capable(CAP_IPC_LOCK)) {
-		atomic64_sub(pages, &mm->pinned_vm);
-		return false;
-	}
+	do {
+		sum = pinned + pages;
+		if ((sum > limit || besides > limit - sum) && !capable(CAP_IPC_LOCK))
+			return false;
+	} while (!atomic64_try_cmpxchg(&mm->pinned_vm, &pinned, sum));
 	return true;
 }
 
@@ -211,6 +221,23 @@ bool kf_mm_gone(struct mm_struct *mm)
 unsigned int kf_current_uid(void)
 {
 	return from_kuid(&init_user_ns, current_uid());
+}
+
+static unsigned int kf_user_slots = 25;
+module_param_named(user_slots, kf_user_slots, uint, 0644);
+MODULE_PARM_DESC(user_slots, "percent of a device's key slots that one user may have (default 25)");
+
+static unsigned int kf_user_requests = 16384;
+module_param_named(user_requests, kf_user_requests, uint, 0644);
+MODULE_PARM_DESC(user_requests, "unanswered connection requests that one user may have by one provider (default 16384)");
+
+/*
+ * Returns a user's limit by its number in src/base/share.rs. 0: percentage of slots,
+ * 1: number of connection requests.
+ */
+u64 kf_user_limit(unsigned int what)
+{
+	return what == 0 ? READ_ONCE(kf_user_slots) : READ_ONCE(kf_user_requests);
 }
 
 s64 kf_monotonic_here(s64 ns)
@@ -245,7 +272,7 @@ void kf_cond_resched(void)
 
 struct page *kf_alloc_block(unsigned int order)
 {
-	/* UNACCOUNTED: Memory of a consumer in the kernel. */
+	/* UNACCOUNTED: The memory belongs to a kernel consumer. */
 	return alloc_pages(GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN, order);
 }
 
@@ -271,7 +298,7 @@ void kf_wait_init(struct wait_queue_head *head)
 
 void kf_wait_wake(struct wait_queue_head *head)
 {
-	/* The barrier in here pairs with poll_wait()'s. */
+	/* The barrier in wq_has_sleeper() pairs with that in poll_wait(). */
 	if (wq_has_sleeper(head))
 		wake_up_all(head);
 }
@@ -290,7 +317,10 @@ int kf_wait_moved_killable(struct wait_queue_head *head, const u64 *count, u64 s
 	return left < 0 ? -EINTR : 0;
 }
 
-/* Whether it is so when up to @ms milliseconds (negative: any number) have passed. */
+/*
+ * Waits up to @ms milliseconds (negative: no limit). Returns 1 if @ready
+ * returns true, 0 after the timeout, or -EINTR after a signal.
+ */
 int kf_wait_ready(struct wait_queue_head *head, bool (*ready)(const void *arg), const void *arg,
 		  int ms)
 {
@@ -307,7 +337,7 @@ void kf_wait_poll(struct file *file, struct wait_queue_head *head, struct poll_t
 
 void *kf_ring_alloc(unsigned long size)
 {
-	/* The program chose the size: that it is too much is no news for the log. */
+	/* No warning in the log if this fails: the program chose the size. */
 	return __vmalloc(size, GFP_KERNEL_ACCOUNT | __GFP_ZERO | __GFP_NOWARN);
 }
 
@@ -316,7 +346,7 @@ void kf_ring_free(void *ring)
 	vfree(ring);
 }
 
-void kf_task_comm(struct task_struct *task, u8 *comm)
+void kf_task_comm(struct task_struct *task, u8 comm[TASK_COMM_LEN])
 {
 	char buf[TASK_COMM_LEN];
 
@@ -324,7 +354,10 @@ void kf_task_comm(struct task_struct *task, u8 *comm)
 	memcpy(comm, buf, TASK_COMM_LEN);
 }
 
-/* As the current task sees it; 0 when it does not. */
+/*
+ * Returns the process's number in the current task's PID namespace, or 0 if it
+ * has none there.
+ */
 int kf_task_tgid(struct task_struct *task)
 {
 	return task_tgid_vnr(task);

@@ -1,18 +1,26 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What Rust cannot reach through the kernel crate's bindings: inline functions, macros, and
- * headers that the kernel's own bindgen run does not read. Nothing here decides anything.
+ * Kernel functions for Rust code, as far as the kernel crate's bindings lack
+ * them: inline functions, macros, and headers that the kernel's bindgen run does
+ * not read. These functions hold no policy.
+ *
+ * bindgen makes Rust declarations from this header (src/sys/raw.rs).
  */
 #ifndef KFABRIC_HELPERS_H
 #define KFABRIC_HELPERS_H
 
+#include <crypto/sha2.h>
 #include <linux/fs.h>
 #include <linux/mm.h>
 #include <linux/pid.h>
+#include <linux/sched.h>
 #include <linux/spinlock.h>
 #include <net/net_namespace.h>
 
-/* Called by the file operations in helpers.c; written in Rust (kfabric/src/dev/fops.rs). */
+/*
+ * Called by the file operations in helpers.c; written in Rust
+ * (src/chardev/fops.rs and queue_file.rs).
+ */
 int kf_dev_open(struct file *file, void **priv);
 void kf_dev_release(void *priv);
 long kf_dev_ioctl(void *priv, unsigned int cmd, unsigned long arg);
@@ -39,14 +47,19 @@ bool kf_net_is_root(const struct net *net, u32 uid);
 bool kf_net_may_bind(struct net *net, u16 port);
 
 struct mm_struct *kf_current_mm(void);
-/* @besides: pages that count against the limit and are not in the mm's own counter. */
+/* @besides: pages that count against the limit but not in mm->pinned_vm. */
 bool kf_mm_charge(struct mm_struct *mm, unsigned long pages, unsigned long besides);
 void kf_mm_charge_unchecked(struct mm_struct *mm, unsigned long pages);
 void kf_mm_uncharge(struct mm_struct *mm, unsigned long pages);
-/* Whether no process has it any more; the structure is held. */
+/*
+ * Returns whether no process uses @mm any more. The caller holds a reference.
+ */
 bool kf_mm_gone(struct mm_struct *mm);
 unsigned int kf_current_uid(void);
-/* A time of the current time namespace's CLOCK_MONOTONIC, as the kernel's own clock has it. */
+u64 kf_user_limit(unsigned int what);
+/*
+ * Converts a CLOCK_MONOTONIC time of the current time namespace to the host's.
+ */
 s64 kf_monotonic_here(s64 ns);
 void kf_mm_grab(struct mm_struct *mm);
 void kf_mm_drop(struct mm_struct *mm);
@@ -54,7 +67,10 @@ bool kf_fatal_signal_pending(void);
 struct task_struct *kf_current_task(void);
 void kf_cond_resched(void);
 unsigned long kf_page_to_pfn(const struct page *page);
-/* 1 << @order pages side by side, zeroed, or NULL; given back by __free_pages(). */
+/*
+ * Returns 1 << @order contiguous, zeroed pages, or NULL. __free_pages() frees
+ * them.
+ */
 struct page *kf_alloc_block(unsigned int order);
 void *kf_page_address(const struct page *page);
 void kf_unpin_range(struct page *page, unsigned long npages, bool dirty);
@@ -72,7 +88,7 @@ void kf_wait_poll(struct file *file, struct wait_queue_head *head,
 void *kf_ring_alloc(unsigned long size);
 void kf_ring_free(void *ring);
 
-void kf_task_comm(struct task_struct *task, u8 *comm);
+void kf_task_comm(struct task_struct *task, u8 comm[TASK_COMM_LEN]);
 int kf_task_tgid(struct task_struct *task);
 
 struct workqueue_struct *kf_wq_alloc(void);
@@ -81,30 +97,38 @@ void kf_cpu_relax(void);
 unsigned int kf_noio_save(void);
 void kf_noio_restore(unsigned int flags);
 
-/* Fault injection: 0, or the negative errno that a test wants (fault.c). */
+/*
+ * Fault injection: return 0, or the negative errno that a test injects
+ * (fault.c).
+ */
 void kf_fault_init(void);
 void kf_fault_exit(void);
 int kf_fault_pin(void);
 int kf_fault_device(void);
+int kf_fault_dereg(void);
 int kf_fault_answer(void);
+int kf_fault_cookie(void);
 
-/* Who asks to use an auth key (auth.c): the current task. */
+/* The requester of an auth key's use: the current task's process (auth.c). */
 struct kf_asker {
-	u64 process;
-	u64 cgroup;
-	u32 uid;
-	u32 gid;
-	u8 comm[16];
+	u64 process;		/* inode number of the process's pidfd */
+	u64 cgroup;		/* id of the cgroup (v2) */
+	u32 uid;		/* effective */
+	u32 gid;		/* effective */
+	u8 comm[TASK_COMM_LEN];
 };
 
-/* What the agent is told of that task besides. References: kf_auth_told_put(). */
+/*
+ * More about the requester, for the agent. kf_auth_told_put() drops the
+ * references.
+ */
 struct kf_told {
 	struct group_info *groups;
 	struct cgroup *cgroup;	/* NULL if it is not known */
 	u64 userns;
 };
 
-/* Called by the worker in auth.c; written in Rust (kfabric/src/auth/sweep.rs). */
+/* Called by the worker in auth.c; written in Rust (src/auth/reaper.rs). */
 void kf_auth_tick(void);
 
 int kf_auth_init(void);
@@ -114,7 +138,7 @@ u64 kf_auth_hash(const void *data, unsigned long len);
 bool kf_auth_same(const void *a, const void *b, unsigned long len);
 void kf_auth_wipe(void *data, unsigned long len);
 void kf_auth_hmac(const void *key, unsigned long key_len, const void *data, unsigned long len,
-		  u8 *out);
+		  u8 out[SHA256_DIGEST_SIZE]);
 void kf_auth_random(void *data, unsigned long len);
 u64 kf_auth_now_ms(void);
 u64 kf_auth_now_ns(void);
@@ -135,7 +159,7 @@ void kf_auth_pid_put(struct pid *pid);
 int kf_auth_pid_nr(struct pid *pid);
 bool kf_auth_pid_gone(struct pid *pid);
 
-/* What is seen from outside (seen.c). */
+/* Tracepoints and debugfs counters (seen.c). */
 void kf_trace_auth_decision(u64 process, u32 uid, u64 key, u64 grant, u32 rights,
 			    const char *verdict, int err);
 void kf_trace_key_assign(const void *slot, u64 generation, u64 offset, u64 len, u64 access,

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/*
- * What is seen of the module from outside: tracepoints, and counters in debugfs. See
- * src/seen.rs and src/stats.rs.
- */
+/* Tracepoints, and counters in debugfs. See src/base/trace.rs and src/base/stats.rs. */
 #include <linux/debugfs.h>
 
 #include "helpers.h"
@@ -29,7 +26,7 @@ void kf_trace_auth_decision(u64 process, u32 uid, u64 key, u64 grant, u32 rights
 
 static struct dentry *stats;
 
-/* As with all of debugfs, what cannot be had is done without. */
+/* As usual with debugfs, errors are ignored: the counters are missing then. */
 void kf_stats_init(void)
 {
 	stats = debugfs_create_dir("kfabric", NULL);

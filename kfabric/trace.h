@@ -2,8 +2,8 @@
 /*
  * Tracepoints: /sys/kernel/tracing/events/kfabric/.
  *
- * A slot is known by its address, which is hashed where it is printed; its generation counts the
- * keys that it has had.
+ * An event identifies a slot by the slot's address; %p prints a hash of it. The
+ * generation is the number of keys that the slot has had.
  */
 #undef TRACE_SYSTEM
 #define TRACE_SYSTEM kfabric
@@ -13,7 +13,7 @@
 
 #include <linux/tracepoint.h>
 
-/* A slot got a key, which is valid from now on; or (err) it did not. */
+/* A slot's assignment has ended: the key is valid, or @err is the error. */
 TRACE_EVENT(key_assign,
 	TP_PROTO(const void *slot, u64 generation, u64 offset, u64 len, u64 access, u64 key,
 		 int err),
@@ -41,7 +41,7 @@ TRACE_EVENT(key_assign,
 		  __entry->access, __entry->key, __entry->err)
 );
 
-/* A slot's key is dead: nothing is read or written through it any more. */
+/* A slot's key is revoked: no byte is read or written through it any more. */
 TRACE_EVENT(key_revoke,
 	TP_PROTO(const void *slot, u64 generation, u64 key),
 	TP_ARGS(slot, generation, key),
@@ -60,8 +60,9 @@ TRACE_EVENT(key_revoke,
 );
 
 /*
- * Whether a process may use an auth key. The process is known by its pidfd's inode number, the
- * auth key by its number; nothing here says anything about its bytes.
+ * The decision on a process's use of an auth key. The event has the inode
+ * number of the process's pidfd and the number of the auth key, and nothing of
+ * the auth key's bytes.
  */
 TRACE_EVENT(auth_decision,
 	TP_PROTO(u64 process, u32 uid, u64 auth, u64 grant, u32 rights, const char *verdict,

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The kfi API, version 1.7, for consumers and providers in the kernel that are written in C: what
- * there is (kfi_getinfo()), and what every object begins with.
+ * The kfi API, version 1.7, for kernel consumers and providers written in C.
+ * This header has queries (kfi_getinfo()), and the common start of all objects.
  *
- * Names, structures and values are those of the published kfi API. Where a value differs from the
- * one that libfabric and kfabric_uapi.h have, this header's holds for C in the kernel, and the two
- * headers are not to be included together.
+ * Names, structures and values are those of the published kfi API. Some values
+ * differ from those of libfabric and kfabric_uapi.h; for C code in the kernel,
+ * this header's values apply. A file must not include both headers.
  */
 #ifndef KFABRIC_H
 #define KFABRIC_H
@@ -49,12 +49,12 @@ struct kfid_wait;
 
 typedef struct kfid *kfid_t;
 
-/* Values of enumerations that are one provider's own have this bit. */
+/* A provider's own values of an enumeration have this bit. */
 #define KFI_PROV_SPECIFIC	(1U << 31)
 
 /*
- * Capabilities, and flags of calls. Bits 40 to 44 are in kfi_key.h; bits 60 to 63 are a provider's
- * own.
+ * Capabilities, and flags of calls. Bits 40 to 44 are in kfi_key.h. Each
+ * provider defines bits 60 to 63.
  */
 #define KFI_MSG			(1ULL << 1)
 #define KFI_RMA			(1ULL << 2)
@@ -101,10 +101,13 @@ typedef struct kfid *kfid_t;
 #define KFI_NAMED_RX_CTX	(1ULL << 58)
 #define KFI_DIRECTED_RECV	(1ULL << 59)
 
-/* Of kfi_ep_bind(): entries only for operations with KFI_COMPLETION. */
+/*
+ * Flag of kfi_ep_bind(): a successful operation has an entry only with
+ * KFI_COMPLETION.
+ */
 #define KFI_SELECTIVE_COMPLETION (1ULL << 59)
 
-/* Formats of addresses. */
+/* Address formats. */
 enum {
 	KFI_FORMAT_UNSPEC,
 	KFI_SOCKADDR,
@@ -115,7 +118,7 @@ enum {
 	KFI_ADDR_CXI,
 };
 
-/* The published header has it, too. */
+/* The published header defines this macro, too. */
 #ifndef UINT64_MAX
 #define UINT64_MAX		U64_MAX
 #endif
@@ -128,9 +131,10 @@ typedef u64 kfi_addr_t;
 #define KFI_SHARED_CONTEXT	U64_MAX
 
 /*
- * Bytes of an auth key, at most. Endpoints with the same one can connect to each other, having proven
- * that they have it, and reach memory and keys under it; others cannot. What has none of its own has
- * its domain's. Consumers in the kernel need no grant (kfi_auth.h).
+ * Maximum size of an auth key, in bytes. Endpoints with the same auth key can
+ * connect to each other, after each has proven the key. They can access memory
+ * and keys under this auth key; other endpoints cannot. An object without an
+ * auth key uses its domain's. Kernel consumers need no grant (kfi_auth.h).
  */
 #define KFI_AUTH_KEY_MAX	64
 
@@ -141,17 +145,21 @@ enum kfi_av_type {
 };
 
 /*
- * Registration modes: what the provider wants; in hints, what the caller can do.
+ * Registration modes: requirements of the provider; in hints, modes that the
+ * caller supports.
  *
- * KFI_MR_LOCAL: local buffers lie in registered memory, and calls are given its descriptor
- * (kfi_mr_desc()). KFI_MR_VIRT_ADDR: peers address the first byte by kfid_mr.iova. KFI_MR_PROV_KEY:
- * keys are the provider's choice (kfi_mr_key()). KFI_MR_ENDPOINT: memory is bound to an endpoint and
- * enabled before use.
+ * KFI_MR_LOCAL: local buffers are in registered memory, and each call passes
+ * the memory's descriptor (kfi_mr_desc()). KFI_MR_VIRT_ADDR: peers address the
+ * first byte by kfid_mr.iova. KFI_MR_PROV_KEY: the provider chooses key values
+ * (kfi_mr_key()). KFI_MR_ENDPOINT: the caller binds memory to an endpoint and
+ * enables it before use.
  *
- * kfabric's own providers want KFI_MR_LOCAL of all, and KFI_MR_VIRT_ADDR and KFI_MR_PROV_KEY of those
- * that peers may reach: whose capabilities have KFI_REMOTE_READ or KFI_REMOTE_WRITE, or have KFI_RMA or
- * KFI_ATOMIC without a direction, which stands for all of them. Hints that say less find nothing
- * (-ENODATA); hints without capabilities find offers that no peer reaches.
+ * kfabric's own providers require KFI_MR_LOCAL of every caller. They require
+ * KFI_MR_VIRT_ADDR and KFI_MR_PROV_KEY if peers can access the caller's memory:
+ * its capabilities have KFI_REMOTE_READ or KFI_REMOTE_WRITE. KFI_RMA or
+ * KFI_ATOMIC without a direction stands for all directions. If hints lack a
+ * required mode, kfi_getinfo() returns -ENODATA. Hints without capabilities
+ * find offers without remote access.
  */
 #define KFI_MR_LOCAL		(1 << 1)
 #define KFI_MR_RAW		(1 << 2)
@@ -181,7 +189,9 @@ enum kfi_resource_mgmt {
 	KFI_RM_ENABLED,
 };
 
-/* What stays in order behind what: read, write and send after read, write and send. */
+/*
+ * Ordering guarantees: a later read, write or send stays behind an earlier one.
+ */
 #define KFI_ORDER_NONE		0
 #define KFI_ORDER_RAR		(1 << 0)
 #define KFI_ORDER_RAW		(1 << 1)
@@ -204,7 +214,10 @@ enum kfi_ep_type {
 	KFI_EP_SOCK_DGRAM,
 };
 
-/* Protocols: endpoints of one protocol talk to each other, whatever their providers. */
+/*
+ * Protocols. Endpoints of the same protocol can communicate, whatever their
+ * providers.
+ */
 enum {
 	KFI_PROTO_UNSPEC,
 	KFI_PROTO_RDMA_CM_IB_RC,
@@ -219,10 +232,10 @@ enum {
 };
 
 /**
- * enum kfi_iov_type - what a structure's union lists memory by
- * @KFI_KVEC: kernel addresses: of pages, of kmalloc() or vmalloc()
+ * enum kfi_iov_type - type of a list of memory, selects a union's member
+ * @KFI_KVEC: kernel addresses: of pages, from kmalloc() or from vmalloc()
  * @KFI_BVEC: pages, with offset and length
- * @KFI_SGL: a scatterlist; its pages are what counts, mapped for a device or not
+ * @KFI_SGL: a scatterlist; its pages are used, mapped for a device or not
  */
 enum kfi_iov_type {
 	KFI_KVEC = 1,
@@ -243,19 +256,19 @@ enum {
 	KFI_TC_NETWORK_CTRL,
 };
 
-/* The traffic class of a code point of differentiated services. */
+/* Returns the traffic class of a DSCP (differentiated services code point). */
 static inline u32 kfi_tc_dscp_set(u8 dscp)
 {
 	return KFI_TC_DSCP | dscp;
 }
 
-/* The code point of a traffic class; 0 if it is not one. */
+/* Returns the DSCP of a traffic class, or 0 if the class has none. */
 static inline u8 kfi_tc_dscp_get(u32 tclass)
 {
 	return tclass & KFI_TC_DSCP ? (u8)tclass : 0;
 }
 
-/* Modes: what a provider wants of its user beside registrations. */
+/* Modes: requirements of the provider, other than registration modes. */
 #define KFI_CONTEXT		(1ULL << 59)
 #define KFI_MSG_PREFIX		(1ULL << 58)
 #define KFI_ASYNC_IOV		(1ULL << 57)
@@ -266,16 +279,16 @@ static inline u8 kfi_tc_dscp_get(u32 tclass)
 #define KFI_CONTEXT2		(1ULL << 52)
 
 /**
- * struct kfi_tx_attr - the transmit side of an endpoint
+ * struct kfi_tx_attr - transmit side of an endpoint
  * @caps: capabilities
  * @mode: modes
- * @op_flags: flags of operations whose call has none
+ * @op_flags: default flags, for calls without flags
  * @msg_order: KFI_ORDER_*, of messages and one-sided operations
  * @comp_order: KFI_ORDER_*, of completions
- * @inject_size: bytes that may be injected
- * @size: operations it holds
- * @iov_limit: local pieces of one operation
- * @rma_iov_limit: remote ranges of one operation
+ * @inject_size: maximum bytes of an injected operation
+ * @size: maximum number of outstanding operations
+ * @iov_limit: maximum number of local pieces of an operation
+ * @rma_iov_limit: maximum number of remote ranges of an operation
  * @tclass: traffic class
  */
 struct kfi_tx_attr {
@@ -292,15 +305,15 @@ struct kfi_tx_attr {
 };
 
 /**
- * struct kfi_rx_attr - the receive side of an endpoint
+ * struct kfi_rx_attr - receive side of an endpoint
  * @caps: capabilities
  * @mode: modes
- * @op_flags: flags of operations whose call has none
+ * @op_flags: default flags, for calls without flags
  * @msg_order: KFI_ORDER_*, of messages
  * @comp_order: KFI_ORDER_*, of completions
- * @total_buffered_recv: bytes that are kept for want of a receive
- * @size: receives it holds
- * @iov_limit: pieces of one receive
+ * @total_buffered_recv: bytes that the provider buffers if no receive is posted
+ * @size: maximum number of posted receives
+ * @iov_limit: maximum number of pieces of a receive
  */
 struct kfi_rx_attr {
 	u64		caps;
@@ -314,21 +327,22 @@ struct kfi_rx_attr {
 };
 
 /**
- * struct kfi_ep_attr - an endpoint
- * @type: its type
+ * struct kfi_ep_attr - attributes of an endpoint
+ * @type: type of the endpoint
  * @protocol: KFI_PROTO_*
- * @protocol_version: the protocol's version
- * @max_msg_size: bytes of the longest operation
+ * @protocol_version: version of the protocol
+ * @max_msg_size: maximum bytes of an operation
  * @msg_prefix_size: bytes left free before a message (KFI_MSG_PREFIX)
- * @max_order_raw_size: bytes up to which reads stay behind writes
- * @max_order_war_size: bytes up to which writes stay behind reads
- * @max_order_waw_size: bytes up to which writes stay behind writes
- * @mem_tag_format: which bits of a tag matter
- * @tx_ctx_cnt: transmit contexts
- * @rx_ctx_cnt: receive contexts
+ * @max_order_raw_size: maximum bytes for which reads stay behind writes
+ * @max_order_war_size: maximum bytes for which writes stay behind reads
+ * @max_order_waw_size: maximum bytes for which writes stay behind writes
+ * @mem_tag_format: mask of the significant bits of a tag
+ * @tx_ctx_cnt: number of transmit contexts
+ * @rx_ctx_cnt: number of receive contexts
  * @auth_key_size: bytes of @auth_key
- * @auth_key: the key of its job, instead of its domain's. Of a passive endpoint: what peers have to
- *	prove; of a request to connect: what the peer has proven
+ * @auth_key: auth key of the endpoint; NULL: the domain's. Of a passive
+ *	endpoint: the auth key that peers must prove. Of a connection request:
+ *	the auth key that the peer has proven
  */
 struct kfi_ep_attr {
 	enum kfi_ep_type	type;
@@ -347,33 +361,33 @@ struct kfi_ep_attr {
 };
 
 /**
- * struct kfi_domain_attr - a domain
- * @domain: the domain, if it is open (see kfi_getinfo())
- * @name: its name
- * @threading: which calls the caller has wait for each other
- * @control_progress: who makes control calls go on
- * @data_progress: who makes operations go on
- * @resource_mgmt: whether full queues are refused or overrun
- * @av_type: type of its address vectors
+ * struct kfi_domain_attr - attributes of a domain
+ * @domain: the open domain, see kfi_getinfo()
+ * @name: name of the domain
+ * @threading: calls that the caller serializes
+ * @control_progress: whether control operations progress without calls
+ * @data_progress: whether data operations progress without calls
+ * @resource_mgmt: whether a full queue refuses operations or is overrun
+ * @av_type: type of address vectors
  * @mr_mode: KFI_MR_*
- * @mr_key_size: bytes of a key
+ * @mr_key_size: bytes of a key value
  * @cq_data_size: bytes of data in a completion
- * @cq_cnt: completion queues that are good to have
- * @ep_cnt: endpoints
- * @tx_ctx_cnt: transmit contexts
- * @rx_ctx_cnt: receive contexts
- * @max_ep_tx_ctx: transmit contexts of one endpoint
- * @max_ep_rx_ctx: receive contexts of one endpoint
- * @max_ep_stx_ctx: shared transmit contexts
- * @max_ep_srx_ctx: shared receive contexts
- * @cntr_cnt: counters
- * @mr_iov_limit: pieces of one registration
+ * @cq_cnt: optimal number of completion queues
+ * @ep_cnt: number of endpoints
+ * @tx_ctx_cnt: number of transmit contexts
+ * @rx_ctx_cnt: number of receive contexts
+ * @max_ep_tx_ctx: maximum number of transmit contexts of an endpoint
+ * @max_ep_rx_ctx: maximum number of receive contexts of an endpoint
+ * @max_ep_stx_ctx: maximum number of shared transmit contexts
+ * @max_ep_srx_ctx: maximum number of shared receive contexts
+ * @cntr_cnt: number of counters
+ * @mr_iov_limit: maximum number of pieces of a registration
  * @caps: capabilities of the domain
  * @mode: modes
- * @auth_key: the auth key of what is opened on it without one of its own
+ * @auth_key: auth key of objects on the domain that have none of their own
  * @auth_key_size: bytes of @auth_key
- * @max_err_data: bytes that come with an error
- * @mr_cnt: registrations
+ * @max_err_data: maximum bytes of an error's data
+ * @mr_cnt: number of registrations
  * @tclass: traffic class
  */
 struct kfi_domain_attr {
@@ -407,12 +421,12 @@ struct kfi_domain_attr {
 };
 
 /**
- * struct kfi_fabric_attr - a fabric
- * @fabric: the fabric, if it is open (see kfi_getinfo())
- * @name: its name; NULL: the provider's first
- * @prov_name: the provider's name
- * @prov_version: the provider's version
- * @api_version: the version of this API that it speaks
+ * struct kfi_fabric_attr - attributes of a fabric
+ * @fabric: the open fabric, see kfi_getinfo()
+ * @name: name of the fabric; NULL: the provider's first
+ * @prov_name: name of the provider
+ * @prov_version: version of the provider
+ * @api_version: version of the API that the provider implements
  */
 struct kfi_fabric_attr {
 	struct kfid_fabric	*fabric;
@@ -423,25 +437,25 @@ struct kfi_fabric_attr {
 };
 
 /**
- * struct kfi_info - what a provider offers, or, as hints, what the caller wants
- * @next: the next of the list, or NULL
+ * struct kfi_info - an offer of a provider, or the caller's hints
+ * @next: next info of the list, or NULL
  * @caps: capabilities
  * @mode: modes
  * @addr_format: format of the addresses
  * @src_addrlen: bytes of @src_addr
  * @dest_addrlen: bytes of @dest_addr
- * @src_addr: own address
+ * @src_addr: the caller's address
  * @dest_addr: the peer's address
- * @handle: with a request to connect: the request, by a value that is never another's, to be passed
- *	on and not followed
+ * @handle: the connection request of a KFI_CONNREQ event: a value that no other
+ *	request ever has. Callers pass the value on and never follow it
  * @tx_attr: the transmit side
  * @rx_attr: the receive side
  * @ep_attr: the endpoint
  * @domain_attr: the domain
  * @fabric_attr: the fabric
  *
- * All that it points to but @handle and open objects is kmalloc()ed and the info's own:
- * kfi_freeinfo() frees it.
+ * The info owns all memory that it points to, except @handle and open objects.
+ * The memory is from kmalloc(), and kfi_freeinfo() frees it.
  */
 struct kfi_info {
 	struct kfi_info		*next;
@@ -487,20 +501,24 @@ struct kfi_eq_attr;
 struct kfi_wait_attr;
 
 /*
- * Told of entries in a completion queue. Any context: it must not sleep. It may post and read, and take
- * locks that are held around calls that post: it is not called inside of those.
+ * Called for entries in a completion queue. Context: any; must not sleep. The
+ * handler may post and read. It may take locks that callers hold while they
+ * post: no posting call calls it directly.
  */
 typedef void (*kfi_comp_handler)(struct kfid_cq *cq, void *context);
-/* Told of events in an event queue. Process context; it is to schedule work, and not to do it. */
+/*
+ * Called for events in an event queue. Context: process. The handler schedules
+ * work and returns.
+ */
 typedef void (*kfi_event_handler)(struct kfid_eq *eq, void *context);
 
 /**
- * struct kfi_ops - what can be done with any object
- * @size: bytes of the structure that its provider knows
- * @close: ends it
- * @bind: binds it to another object
- * @control: a KFI_* control command
- * @ops_open: finds a provider's own calls
+ * struct kfi_ops - calls that every object has
+ * @size: size of the structure in its provider's build, in bytes
+ * @close: closes the object
+ * @bind: binds the object to another object
+ * @control: performs a control command (KFI_*)
+ * @ops_open: returns a provider's own calls
  */
 struct kfi_ops {
 	size_t	size;
@@ -512,11 +530,11 @@ struct kfi_ops {
 };
 
 /**
- * struct kfid - what every object begins with
+ * struct kfid - common start of all objects
  * @fclass: KFI_CLASS_*
- * @context: the consumer's value
- * @ops: calls
- * @comp: done when @ref_cnt is 0
+ * @context: the consumer's context
+ * @ops: calls of the object
+ * @comp: completed when @ref_cnt is 0
  * @ref_cnt: for providers, see kfi_prov.h
  */
 struct kfid {
@@ -527,55 +545,71 @@ struct kfid {
 	atomic_t		ref_cnt;
 };
 
-/* The version of the API that kfabric.ko speaks: KFI_VERSION(1, 7). */
+/*
+ * Returns the version of the API that kfabric.ko implements, KFI_VERSION(1, 7).
+ */
 u32 kfi_version(void);
 
 /**
- * kfi_getinfo() - lists what there is
- * @version: the version of the API that the caller speaks; 0: any
- * @node: an address as text, or NULL
- * @service: a port as text, or NULL
- * @flags: KFI_SOURCE: @node and @service are the caller's own; KFI_NUMERICHOST: no other than
- *	numbers, which holds anyway
- * @hints: what is wanted, or NULL
- * @info: where the list goes, best first
+ * kfi_getinfo() - lists the providers' offers
+ * @version: version of the API that the caller uses; 0: any
+ * @node: address as text, or NULL
+ * @service: port as text, or NULL
+ * @flags: KFI_SOURCE: @node and @service are the caller's own; KFI_NUMERICHOST:
+ *	@node is a number, as is always required
+ * @hints: requirements, or NULL
+ * @info: where the list is stored, best offer first
  *
- * Looks from the network namespace of the current task. A field of @hints that is zero or NULL
- * means that the caller does not care, but modes: there it serves none. Hence a caller that has
- * @hints->domain_attr, as all have that call kfi_allocinfo(), sets mr_mode in it: KFI_MR_LOCAL, and
- * KFI_MR_VIRT_ADDR and KFI_MR_PROV_KEY if peers may reach its memory. May sleep.
+ * The call searches in the network namespace of the current task. May sleep.
  *
- * A fabric or a domain in @hints restricts what is found to it. It is compared with those that are
- * open in this namespace, and never followed: one that was closed finds nothing, unless a later one
- * has its place. In the answer @fabric_attr->fabric and @domain_attr->domain are those of @hints; else,
- * of the fabrics of this name that the calling module has open, the one that it opened first, and of
- * the domains of this name that it has open on that fabric the first; NULL: it has none. An info holds
- * nothing.
+ * If a field of @hints is zero or NULL, every value matches. Modes are the
+ * exception: zero means that the caller supports none. kfi_allocinfo()
+ * allocates @hints->domain_attr, so its callers must set mr_mode there:
+ * KFI_MR_LOCAL, and also KFI_MR_VIRT_ADDR and KFI_MR_PROV_KEY if peers can
+ * access the caller's memory.
  *
- * Return: 0; -ENODATA: nothing matches, or @node or @service is no number, or a fabric or domain in
- * @hints is not open; -ENOSYS: a newer version than this; -EINVAL: an address in @hints is none, or no
- * such flags; -ENOMEM.
+ * If @hints names an open fabric or domain, only offers on it match. Its
+ * pointer is compared with the objects that are open in this namespace, and
+ * never followed. A closed object matches no offer, unless a later object has
+ * the same address.
+ *
+ * The returned @fabric_attr->fabric and @domain_attr->domain are those of
+ * @hints. If @hints names none, fabric is the first one of this name that the
+ * calling module opened. domain is the first one of this name that the module
+ * opened on that fabric. Either is NULL if the module has none open. An info
+ * keeps no object open.
+ *
+ * Return: 0, or
+ * -ENODATA if no offer matches;
+ * -ENODATA if @node or @service is not a number;
+ * -ENODATA if a fabric or domain in @hints is not open;
+ * -ENOSYS if @version is newer than that of kfabric.ko;
+ * -EINVAL if an address in @hints is not valid, or a flag is unknown;
+ * -ENOMEM if there is no memory.
  */
 int kfi_getinfo(u32 version, const char *node, const char *service, u64 flags,
 		struct kfi_info *hints, struct kfi_info **info);
 #define kfi_getinfo(...) kfi_getinfo_by(THIS_MODULE, __VA_ARGS__)
 
-/* kfi_getinfo() for a module. */
+/* Like kfi_getinfo(), for the calling module @user. */
 int kfi_getinfo_by(struct module *user, u32 version, const char *node, const char *service,
 		   u64 flags, struct kfi_info *hints, struct kfi_info **info);
 
-/* Frees a list, and all that belongs to it. */
+/* Frees a list of infos, and all memory that the infos own. */
 void kfi_freeinfo(struct kfi_info *info);
 
-/* An info that says nothing, with all its attributes. NULL: no memory. */
+/* Returns an empty info with all attributes, or NULL if there is no memory. */
 struct kfi_info *kfi_allocinfo(void);
 
-/* A copy of one info (not of those behind it), with the same handle. NULL for @info: a new one. */
+/*
+ * Returns a copy of one info, with the same handle and without @info->next. If
+ * @info is NULL, returns a new info. Returns NULL if there is no memory.
+ */
 struct kfi_info *kfi_dupinfo(const struct kfi_info *info);
 
 /**
- * struct kfi_ops_fabric - what can be done with a fabric
- * @size: bytes of the structure that its provider knows
+ * struct kfi_ops_fabric - calls of a fabric
+ * @size: size of the structure in its provider's build, in bytes
  * @domain: see kfi_domain()
  * @passive_ep: see kfi_passive_ep()
  * @eq_open: see kfi_eq_open()
@@ -595,9 +629,9 @@ struct kfi_ops_fabric {
 
 /**
  * struct kfid_fabric - a fabric
- * @fid: what every object begins with
- * @ops: calls
- * @api_version: the version of the API that it speaks
+ * @fid: common start of all objects
+ * @ops: calls of the fabric
+ * @api_version: version of the API that the fabric implements
  */
 struct kfid_fabric {
 	struct kfid		fid;
@@ -607,16 +641,21 @@ struct kfid_fabric {
 
 /**
  * kfi_fabric() - opens a fabric
- * @attr: provider and name, as an info has them
- * @fabric: where it goes
- * @context: the caller's value
+ * @attr: provider and name, as in an info
+ * @fabric: where the fabric is stored
+ * @context: the fabric's context
  *
- * It sees the network namespace of the current task, which stays as long. May sleep.
+ * The fabric uses the network namespace of the current task, and keeps that
+ * namespace until it is closed. May sleep.
  *
- * A fabric may be opened more than once, for instance for each connection. Each time makes an object
- * of its own, on which its domains, queues and passive endpoints are opened.
+ * A consumer may open a fabric more than once, for instance for each
+ * connection. Each call creates a separate object, with its own domains, queues
+ * and passive endpoints.
  *
- * Return: 0; -ENODEV: no such provider or fabric; -EINVAL: no provider named; -ENOMEM.
+ * Return: 0, or
+ * -ENODEV if there is no such provider or fabric;
+ * -EINVAL if @attr names no provider;
+ * -ENOMEM if there is no memory.
  */
 int kfi_fabric(struct kfi_fabric_attr *attr, struct kfid_fabric **fabric, void *context);
 #define kfi_fabric(...) kfi_fabric_by(THIS_MODULE, __VA_ARGS__)
@@ -625,25 +664,30 @@ int kfi_fabric(struct kfi_fabric_attr *attr, struct kfid_fabric **fabric, void *
 int kfi_fabric_by(struct module *user, struct kfi_fabric_attr *attr, struct kfid_fabric **fabric,
 		  void *context);
 
-/* Whether a table is large enough to have a call, and has it. */
+/* Returns whether a table is large enough for a call, and has the call. */
 #define KFI_CHECK_OP(ops, opstype, op) \
 	((ops)->size > offsetof(opstype, op) && (ops)->op)
 
 /**
- * kfi_close() - ends an object
+ * kfi_close() - closes an object
  * @fid: the object
  *
- * May sleep. When it has succeeded no handler is called for the object any more, be it a queue or an
- * endpoint; and memory that was registered is no more used by any device.
+ * May sleep. After a successful return no handler is called for the queue or
+ * endpoint. After a successful return no device uses the registered memory.
  *
- * LOOK AT WHAT IT RETURNS, AND CLOSE IN THIS ORDER: endpoints and passive endpoints; queues, counters
- * and memory; the domain; the fabric. An object that another one is bound to or opened on stays open
- * (-EBUSY): a consumer that closes an event queue before the passive endpoint that is bound to it, and
- * ignores the error, leaks the queue and the fabric, and kfabric.ko cannot be unloaded.
+ * CHECK THE RETURN VALUE, AND CLOSE IN THIS ORDER: endpoints and passive
+ * endpoints; queues, counters and memory; the domain; the fabric. An object
+ * stays open (-EBUSY) if another object is bound to it or opened on it. Suppose
+ * a consumer closes an event queue before the passive endpoint that is bound to
+ * it, and ignores the error. Then the queue and the fabric leak, and kfabric.ko
+ * cannot be unloaded.
  *
- * Return: 0; -EBUSY: something is open on it or uses it, and it stays. Memory that operations still
- * use after a second is one such case: it has no key any more then, nor will it take operations, and
- * kfi_close() is to be called again.
+ * If operations still use memory after 1 s (LINGER_MS, src/capi/mr.rs), its
+ * close fails with -EBUSY, too. The memory then has no key and accepts no
+ * operations. The consumer must call kfi_close() again.
+ *
+ * Return: 0, or
+ * -EBUSY if another object or an operation uses the object: it stays open.
  */
 static inline int kfi_close(struct kfid *fid)
 {
@@ -670,7 +714,7 @@ struct kfi_mr_map_raw {
 	u64		*key;
 };
 
-/* Commands of kfi_control(), with what they are given. kfi_key.h has more. */
+/* Commands of kfi_control(), with their arguments. kfi_key.h has more. */
 enum {
 	KFI_GETFIDFLAG,		/* u64 * */
 	KFI_SETFIDFLAG,		/* u64 * */
@@ -689,13 +733,16 @@ enum {
 	KFI_REFRESH,		/* struct kfi_mr_modify * */
 };
 
-/* A control command. -ENOSYS: the object does not know it. */
+/*
+ * Performs a control command. Returns -ENOSYS if the object does not support
+ * it.
+ */
 static inline int kfi_control(struct kfid *fid, int command, void *arg)
 {
 	return fid->ops->control(fid, command, arg);
 }
 
-/* Another name of an object, with flags of its own. */
+/* Creates an alias of an object, with flags of its own. */
 static inline int kfi_alias(struct kfid *fid, struct kfid **alias_fid, u64 flags)
 {
 	struct kfi_alias alias = {
@@ -706,14 +753,14 @@ static inline int kfi_alias(struct kfid *fid, struct kfid **alias_fid, u64 flags
 	return kfi_control(fid, KFI_ALIAS, &alias);
 }
 
-/* A provider's own calls, by their name. */
+/* Returns a provider's own calls, by their name. */
 static inline int kfi_open_ops(struct kfid *fid, const char *name, u64 flags, void **ops,
 			       void *context)
 {
 	return fid->ops->ops_open(fid, name, flags, ops, context);
 }
 
-/* What kfi_tostr() is given. */
+/* Types of the values that kfi_tostr() formats. */
 enum kfi_type {
 	KFI_TYPE_INFO,
 	KFI_TYPE_EP_TYPE,
@@ -741,12 +788,12 @@ enum kfi_type {
 };
 
 /**
- * kfi_tostr() - a value as text, for messages
+ * kfi_tostr() - returns a value as text, for messages
  * @data: points to the value
- * @datatype: what it is
+ * @datatype: type of the value
  *
- * Return: a text in one of a few places that take turns: it is good until the call has been made
- * three times more, by whomever.
+ * Return: text in one of four buffers that all callers share. The text stays
+ * valid for three later calls, by any task; the fourth overwrites it.
  */
 char *kfi_tostr(const void *data, enum kfi_type datatype);
 
@@ -763,7 +810,7 @@ struct kfi_param {
 	const char		*value;
 };
 
-/* There are no parameters but those of modules. */
+/* kfabric has no parameters other than module parameters. */
 static inline int kfi_getparams(struct kfi_param **params, int *count)
 {
 	*params = NULL;
@@ -775,12 +822,12 @@ static inline void kfi_freeparams(struct kfi_param *params)
 {
 }
 
-/* Room for a provider's own use, where it has the mode KFI_CONTEXT. */
+/* Memory for the provider's own use, if it has the mode KFI_CONTEXT. */
 struct kfi_context {
 	void	*internal[4];
 };
 
-/* The same for KFI_CONTEXT2. */
+/* Memory for the provider's own use, if it has the mode KFI_CONTEXT2. */
 struct kfi_context2 {
 	void	*internal[8];
 };

@@ -1,23 +1,29 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Atomics of the kfi API. What kfi_endpoint.h says of posting holds here, too. Providers that do
- * some have KFI_ATOMIC among their capabilities; which, the queries below tell.
+ * Atomics of the kfi API. The rules for posting calls in kfi_endpoint.h apply.
+ * A provider with atomics has the capability KFI_ATOMIC; the queries below
+ * return the supported operations.
  *
- * Operands, and values to compare with, are taken before the call returns: they need no registration,
- * and their descriptors are not looked at. Results are named as local memory is, which is registered
- * with KFI_READ. The peer's memory is registered with KFI_ATOMIC, KFI_REMOTE_READ and
- * KFI_REMOTE_WRITE, or its key assigned with these, and the address is a multiple of a value's size.
+ * Operands and comparands are copied before the return: their memory needs no
+ * registration, and their descriptors are ignored. Memory for results is named
+ * as other local memory is, and is registered with KFI_READ. The peer's memory,
+ * or its key, has the rights KFI_ATOMIC, KFI_REMOTE_READ and KFI_REMOTE_WRITE.
+ * The address is a multiple of a value's size.
  *
- * Where the provider is kverbs KFI_ATOMIC_WRITE, of 8 bytes, is an RDMA WRITE, for verbs gives its
- * consumers in the kernel no other. It is ordered behind what its endpoint posted before, and readers see
- * the old value or the new one where the device stores 8 aligned bytes at once. It is not atomic against
- * additions and comparisons that other endpoints do to the value meanwhile: a device may read the value
- * for one of these, then store the written value, and then store over it. To set a value that others
- * change meanwhile, compare and swap.
+ * On kverbs KFI_ATOMIC_WRITE is an RDMA WRITE of 8 bytes, since verbs has no
+ * other for kernel consumers. The device executes the write after the
+ * endpoint's earlier operations. Readers see the old or the new value if the
+ * device stores 8 aligned bytes at once. The write is not atomic with respect
+ * to other endpoints' concurrent additions and compare-and-swaps. For one of
+ * these a device may read the value, then store the written value, and then
+ * overwrite it. To set a value that other endpoints change concurrently, use a
+ * compare-and-swap.
  *
- * Beside what kfi_endpoint.h says calls return -EOPNOTSUPP: the domain does not do it; -EINVAL: there
- * is no such operation of this kind, or counts or the address do not fit; -EMSGSIZE: not as many at
- * once.
+ * Calls return the errors of kfi_endpoint.h, and
+ * -EOPNOTSUPP if the domain does not support the operation;
+ * -EINVAL if the operation does not exist in this form;
+ * -EINVAL if the counts differ, or the address is not aligned;
+ * -EMSGSIZE if there are too many values.
  */
 #ifndef KFI_ATOMIC_H
 #define KFI_ATOMIC_H
@@ -25,7 +31,9 @@
 #include <kfabric.h>
 #include <kfi_endpoint.h>
 
-/* Flags of kfi_query_atomic(): of those that fetch, of those that compare. */
+/*
+ * Flags of kfi_query_atomic(): query fetching operations, comparing operations.
+ */
 #define KFI_FETCH_ATOMIC	(1ULL << 58)
 #define KFI_COMPARE_ATOMIC	(1ULL << 59)
 
@@ -46,16 +54,16 @@ struct kfi_atomic_attr {
 };
 
 /**
- * struct kfi_msg_atomic - an atomic, for the calls that take flags
+ * struct kfi_msg_atomic - an atomic, for the calls with flags
  * @msg_iov: local values
  * @desc: descriptors, one for each local piece
- * @iov_count: how many local pieces
- * @addr: the peer
+ * @iov_count: number of local pieces
+ * @addr: not used by connected endpoints
  * @rma_iov: the peer's values
- * @rma_iov_count: how many pieces of them: 1
- * @datatype: what they are
- * @op: what is done
- * @context: comes back in the completion
+ * @rma_iov_count: number of pieces in @rma_iov: 1
+ * @datatype: data type of the values
+ * @op: the operation
+ * @context: returned in the completion
  * @data: with KFI_REMOTE_CQ_DATA: data for the peer's completion
  */
 struct kfi_msg_atomic {
@@ -84,8 +92,8 @@ struct kfi_msg_compare {
 };
 
 /**
- * struct kfi_ops_atomic - atomics
- * @size: bytes of the structure that its provider knows
+ * struct kfi_ops_atomic - calls for atomics
+ * @size: size of the structure in its provider's build, in bytes
  * @write: see kfi_atomic()
  * @writev: see kfi_atomicv()
  * @writemsg: see kfi_atomicmsg()
@@ -142,7 +150,7 @@ struct kfi_ops_atomic {
 				  size_t *count);
 };
 
-/* Changes the peer's memory. */
+/* Changes values in the peer's memory. */
 static inline ssize_t kfi_atomic(struct kfid_ep *ep, const void *buf, size_t count, void *desc,
 				 kfi_addr_t dest_addr, u64 addr, u64 key,
 				 enum kfi_datatype datatype, enum kfi_op op, void *context)
@@ -150,7 +158,7 @@ static inline ssize_t kfi_atomic(struct kfid_ep *ep, const void *buf, size_t cou
 	return ep->atomic->write(ep, buf, count, desc, dest_addr, addr, key, datatype, op, context);
 }
 
-/* The same, of several pieces. */
+/* Like kfi_atomic(), but with operands in several pieces. */
 static inline ssize_t kfi_atomicv(struct kfid_ep *ep, const struct kfi_ioc *iov, void **desc,
 				  size_t count, kfi_addr_t dest_addr, u64 addr, u64 key,
 				  enum kfi_datatype datatype, enum kfi_op op, void *context)
@@ -159,13 +167,13 @@ static inline ssize_t kfi_atomicv(struct kfid_ep *ep, const struct kfi_ioc *iov,
 				  context);
 }
 
-/* The same, with flags. */
+/* Like kfi_atomic(), but with flags. */
 static inline ssize_t kfi_atomicmsg(struct kfid_ep *ep, const struct kfi_msg_atomic *msg, u64 flags)
 {
 	return ep->atomic->writemsg(ep, msg, flags);
 }
 
-/* The same of a little, which is taken before the call returns. */
+/* Like kfi_atomic(), but without a completion on success. */
 static inline ssize_t kfi_inject_atomic(struct kfid_ep *ep, const void *buf, size_t count,
 					kfi_addr_t dest_addr, u64 addr, u64 key,
 					enum kfi_datatype datatype, enum kfi_op op)
@@ -173,7 +181,7 @@ static inline ssize_t kfi_inject_atomic(struct kfid_ep *ep, const void *buf, siz
 	return ep->atomic->inject(ep, buf, count, dest_addr, addr, key, datatype, op);
 }
 
-/* Changes the peer's memory, and fetches what was there. */
+/* Changes values in the peer's memory, and fetches the previous values. */
 static inline ssize_t kfi_fetch_atomic(struct kfid_ep *ep, const void *buf, size_t count,
 				       void *desc, void *result, void *result_desc,
 				       kfi_addr_t dest_addr, u64 addr, u64 key,
@@ -183,7 +191,7 @@ static inline ssize_t kfi_fetch_atomic(struct kfid_ep *ep, const void *buf, size
 				     key, datatype, op, context);
 }
 
-/* The same, of several pieces. */
+/* Like kfi_fetch_atomic(), but with several pieces. */
 static inline ssize_t kfi_fetch_atomicv(struct kfid_ep *ep, const struct kfi_ioc *iov, void **desc,
 					size_t count, struct kfi_ioc *resultv, void **result_desc,
 					size_t result_count, kfi_addr_t dest_addr, u64 addr,
@@ -194,7 +202,7 @@ static inline ssize_t kfi_fetch_atomicv(struct kfid_ep *ep, const struct kfi_ioc
 				      dest_addr, addr, key, datatype, op, context);
 }
 
-/* The same, with flags. */
+/* Like kfi_fetch_atomic(), but with flags. */
 static inline ssize_t kfi_fetch_atomicmsg(struct kfid_ep *ep, const struct kfi_msg_atomic *msg,
 					  struct kfi_ioc *resultv, void **result_desc,
 					  size_t result_count, u64 flags)
@@ -202,7 +210,10 @@ static inline ssize_t kfi_fetch_atomicmsg(struct kfid_ep *ep, const struct kfi_m
 	return ep->atomic->readwritemsg(ep, msg, resultv, result_desc, result_count, flags);
 }
 
-/* Changes the peer's memory if it compares, and fetches what was there. */
+/*
+ * Fetches values of the peer's memory, and changes each value for which the
+ * comparison with its comparand holds.
+ */
 static inline ssize_t kfi_compare_atomic(struct kfid_ep *ep, const void *buf, size_t count,
 					 void *desc, const void *compare, void *compare_desc,
 					 void *result, void *result_desc, kfi_addr_t dest_addr,
@@ -213,7 +224,7 @@ static inline ssize_t kfi_compare_atomic(struct kfid_ep *ep, const void *buf, si
 				     result_desc, dest_addr, addr, key, datatype, op, context);
 }
 
-/* The same, of several pieces. */
+/* Like kfi_compare_atomic(), but with several pieces. */
 static inline ssize_t kfi_compare_atomicv(struct kfid_ep *ep, const struct kfi_ioc *iov,
 					  void **desc, size_t count, const struct kfi_ioc *comparev,
 					  void **compare_desc, size_t compare_count,
@@ -227,7 +238,7 @@ static inline ssize_t kfi_compare_atomicv(struct kfid_ep *ep, const struct kfi_i
 				      datatype, op, context);
 }
 
-/* The same, with flags. */
+/* Like kfi_compare_atomic(), but with flags. */
 static inline ssize_t kfi_compare_atomicmsg(struct kfid_ep *ep, const struct kfi_msg_atomic *msg,
 					    const struct kfi_ioc *comparev, void **compare_desc,
 					    size_t compare_count, struct kfi_ioc *resultv,
@@ -237,21 +248,21 @@ static inline ssize_t kfi_compare_atomicmsg(struct kfid_ep *ep, const struct kfi
 					result_desc, result_count, flags);
 }
 
-/* How many values kfi_atomic() takes of a kind. */
+/* Stores the maximum number of values of kfi_atomic(). */
 static inline int kfi_atomicvalid(struct kfid_ep *ep, enum kfi_datatype datatype, enum kfi_op op,
 				  size_t *count)
 {
 	return ep->atomic->writevalid(ep, datatype, op, count);
 }
 
-/* How many values kfi_fetch_atomic() takes of a kind. */
+/* Stores the maximum number of values of kfi_fetch_atomic(). */
 static inline int kfi_fetch_atomicvalid(struct kfid_ep *ep, enum kfi_datatype datatype,
 					enum kfi_op op, size_t *count)
 {
 	return ep->atomic->readwritevalid(ep, datatype, op, count);
 }
 
-/* How many values kfi_compare_atomic() takes of a kind. */
+/* Stores the maximum number of values of kfi_compare_atomic(). */
 static inline int kfi_compare_atomicvalid(struct kfid_ep *ep, enum kfi_datatype datatype,
 					  enum kfi_op op, size_t *count)
 {
@@ -259,8 +270,9 @@ static inline int kfi_compare_atomicvalid(struct kfid_ep *ep, enum kfi_datatype 
 }
 
 /*
- * What the domain can do of a kind: how many values at once, and bytes of each. KFI_FETCH_ATOMIC,
- * KFI_COMPARE_ATOMIC: of kfi_fetch_atomic(), of kfi_compare_atomic().
+ * Stores the maximum number of values of an operation on the domain, and the
+ * size of each value. @flags: 0 for kfi_atomic(), KFI_FETCH_ATOMIC for
+ * kfi_fetch_atomic(), KFI_COMPARE_ATOMIC for kfi_compare_atomic().
  */
 static inline int kfi_query_atomic(struct kfid_domain *domain, enum kfi_datatype datatype,
 				   enum kfi_op op, struct kfi_atomic_attr *attr, u64 flags)

@@ -14,8 +14,8 @@ struct kfid_mc {
 };
 
 /**
- * struct kfi_ops_cm - connections
- * @size: bytes of the structure that its provider knows
+ * struct kfi_ops_cm - calls for connections
+ * @size: size of the structure in its provider's build, in bytes
  * @setname: see kfi_setname()
  * @getname: see kfi_getname()
  * @getpeer: see kfi_getpeer()
@@ -42,8 +42,9 @@ struct kfi_ops_cm {
 };
 
 /*
- * Sets a passive endpoint's address, before it listens. Others have it by their info. -EINVAL: NULL, or
- * no IP address, or @addrlen is less than its family takes.
+ * Sets the address of a passive endpoint that does not listen yet. Other
+ * endpoints have the address of their info. Returns -EINVAL if @addr is NULL or
+ * not an IP address, or @addrlen is less than the family requires.
  */
 static inline int kfi_setname(struct kfid *fid, void *addr, size_t addrlen)
 {
@@ -53,8 +54,9 @@ static inline int kfi_setname(struct kfid *fid, void *addr, size_t addrlen)
 }
 
 /*
- * Asks for an endpoint's own address, passive or not. @addrlen: in: bytes of @addr, out: bytes of
- * the address. -KFI_ETOOSMALL: it was cut off.
+ * Copies the own address of an endpoint or passive endpoint. @addrlen is the
+ * size of @addr, and is set to the size of the address. Returns -KFI_ETOOSMALL
+ * if the address was truncated.
  */
 static inline int kfi_getname(struct kfid *fid, void *addr, size_t *addrlen)
 {
@@ -63,16 +65,17 @@ static inline int kfi_getname(struct kfid *fid, void *addr, size_t *addrlen)
 	return ep->cm->getname(fid, addr, addrlen);
 }
 
-/* Asks for the peer's address, as kfi_getname() does for the own. */
+/* Copies the peer's address, as kfi_getname() copies the own address. */
 static inline int kfi_getpeer(struct kfid_ep *ep, void *addr, size_t *addrlen)
 {
 	return ep->cm->getpeer(ep, addr, addrlen);
 }
 
 /*
- * Listens: requests to connect come as KFI_CONNREQ from now on. -EADDRINUSE, -EADDRNOTAVAIL: its
- * address; -EACCES: its port is below 1024, and the calling task lacks CAP_NET_BIND_SERVICE;
- * -KFI_ENOEQ: it is bound to no event queue.
+ * Listens: connection requests become KFI_CONNREQ events. Returns
+ * -EADDRINUSE, -EADDRNOTAVAIL if the address cannot be bound;
+ * -EACCES if the port is below 1024, and the task lacks CAP_NET_BIND_SERVICE;
+ * -KFI_ENOEQ if the passive endpoint is bound to no event queue.
  */
 static inline int kfi_listen(struct kfid_pep *pep)
 {
@@ -80,15 +83,17 @@ static inline int kfi_listen(struct kfid_pep *pep)
 }
 
 /**
- * kfi_connect() - connects
+ * kfi_connect() - connects an endpoint
  * @ep: the endpoint
- * @addr: a socket address, as long as its family takes; NULL: the dest_addr of its info
- * @param: something for the peer
- * @paramlen: bytes of it, up to KFI_OPT_CM_DATA_SIZE
+ * @addr: a whole socket address; NULL: the dest_addr of the endpoint's info
+ * @param: private data for the peer
+ * @paramlen: bytes of @param, up to KFI_OPT_CM_DATA_SIZE
  *
  * The outcome is an event: KFI_CONNECTED, or an error (kfi_eq_readerr()).
  *
- * Return: 0; -EINVAL: connected before, not completely bound, or too much for the peer.
+ * Return: 0, or
+ * -EINVAL if the endpoint was connected before, or lacks a bound queue;
+ * -EINVAL if there is too much private data.
  */
 static inline int kfi_connect(struct kfid_ep *ep, const void *addr, const void *param,
 			      size_t paramlen)
@@ -96,26 +101,32 @@ static inline int kfi_connect(struct kfid_ep *ep, const void *addr, const void *
 	return ep->cm->connect(ep, addr, param, paramlen);
 }
 
-/* Accepts the request that the endpoint was opened with; the outcome is an event. */
+/*
+ * Accepts the request that the endpoint was opened with. The outcome is an
+ * event.
+ */
 static inline int kfi_accept(struct kfid_ep *ep, const void *param, size_t paramlen)
 {
 	return ep->cm->accept(ep, param, paramlen);
 }
 
-/* Refuses a request (kfi_info.handle), which is used up. -EINVAL: there is none such. */
+/*
+ * Refuses a connection request (kfi_info.handle) and uses it up. Returns
+ * -EINVAL if the request does not exist or was answered.
+ */
 static inline int kfi_reject(struct kfid_pep *pep, kfid_t handle, const void *param,
 			     size_t paramlen)
 {
 	return pep->cm->reject(pep, handle, param, paramlen);
 }
 
-/* Ends a connection; both sides hear of it by an event. @flags: 0. */
+/* Disconnects. Both ends get a KFI_SHUTDOWN event. @flags: 0. */
 static inline int kfi_shutdown(struct kfid_ep *ep, u64 flags)
 {
 	return ep->cm->shutdown(ep, flags);
 }
 
-/* Joins a group of many. */
+/* Joins a multicast group. */
 static inline int kfi_join(struct kfid_ep *ep, const void *addr, u64 flags, struct kfid_mc **mc,
 			   void *context)
 {
@@ -123,7 +134,7 @@ static inline int kfi_join(struct kfid_ep *ep, const void *addr, u64 flags, stru
 		ep->cm->join(ep, addr, flags, mc, context) : -ENOSYS;
 }
 
-/* The address of such a group. */
+/* Returns the name of a multicast group. */
 static inline kfi_addr_t kfi_mc_addr(struct kfid_mc *mc)
 {
 	return mc->addr;

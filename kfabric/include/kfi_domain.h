@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Domains of the kfi API, and what is opened on them: memory, address vectors, queues.
+ * Domains of the kfi API, and the objects opened on them: registered memory,
+ * address vectors, queues.
  */
 #ifndef KFI_DOMAIN_H
 #define KFI_DOMAIN_H
@@ -17,9 +18,10 @@ struct scatterlist;
 #define KFI_SYNC_ERR		(1ULL << 58)
 
 /**
- * struct kfi_av_attr - an address vector
- * @type: its type, which makes no difference
- * @rx_ctx_bits: bits of names that are receive contexts' (kfi_rx_addr()), up to 32
+ * struct kfi_av_attr - attributes of an address vector
+ * @type: type of the vector; all types behave the same
+ * @rx_ctx_bits: bits of a name that select a receive context (kfi_rx_addr()),
+ *	up to 32
  * @count: not used
  * @ep_per_node: not used
  * @name: NULL
@@ -37,8 +39,8 @@ struct kfi_av_attr {
 };
 
 /**
- * struct kfi_ops_av - what can be done with an address vector
- * @size: bytes of the structure that its provider knows
+ * struct kfi_ops_av - calls of an address vector
+ * @size: size of the structure in its provider's build, in bytes
  * @insert: see kfi_av_insert()
  * @insertsvc: see kfi_av_insertsvc()
  * @insertsym: see kfi_av_insertsym()
@@ -69,10 +71,10 @@ struct kfid_av {
 
 /**
  * struct kfid_mr - registered memory
- * @fid: what every object begins with
- * @mem_desc: names it in local operations
- * @key: its key for peers, or KFI_KEY_NOTAVAIL
- * @iova: the address by which peers know its first byte
+ * @fid: common start of all objects
+ * @mem_desc: descriptor of the memory for local operations
+ * @key: key value for peers, or KFI_KEY_NOTAVAIL
+ * @iova: address of the first byte for peers
  */
 struct kfid_mr {
 	struct kfid	fid;
@@ -82,19 +84,20 @@ struct kfid_mr {
 };
 
 /**
- * struct kfi_mr_attr - what kfi_mr_regattr() registers
- * @type: which of the union
+ * struct kfi_mr_attr - memory for kfi_mr_regattr() to register
+ * @type: selects the member of the union
  * @mr_iov: kernel addresses
  * @mr_biov: pages
  * @mr_sgl: a scatterlist
- * @iov_count: how many
+ * @iov_count: number of pieces
  * @access: as for kfi_mr_reg()
  * @offset: 0
- * @requested_key: not used where the provider has KFI_MR_PROV_KEY
+ * @requested_key: not used if the provider has KFI_MR_PROV_KEY
  * @context: the object's context
  * @auth_key_size: bytes of @auth_key
- * @auth_key: the auth key that peers have to have proven, instead of the domain's or, bound to an
- *	endpoint, of the endpoint's, which it then is
+ * @auth_key: auth key that peers must prove to access the memory. NULL: the
+ *	domain's, or the bound endpoint's. Memory that is bound to an endpoint
+ *	accepts no other auth key than the endpoint's
  */
 struct kfi_mr_attr {
 	enum kfi_iov_type			type;
@@ -117,7 +120,7 @@ struct kfi_mr_modify {
 	struct kfi_mr_attr	attr;
 };
 
-/* What atomics work on. */
+/* Data types of atomics. */
 enum kfi_datatype {
 	KFI_INT8,
 	KFI_UINT8,
@@ -136,7 +139,7 @@ enum kfi_datatype {
 	KFI_DATATYPE_LAST,
 };
 
-/* What atomics do. */
+/* Operations of atomics. */
 enum kfi_op {
 	KFI_MIN,
 	KFI_MAX,
@@ -165,8 +168,8 @@ struct kfi_cntr_attr;
 struct kfi_cq_attr;
 
 /**
- * struct kfi_ops_domain - what can be opened on a domain
- * @size: bytes of the structure that its provider knows
+ * struct kfi_ops_domain - calls that open objects on a domain
+ * @size: size of the structure in its provider's build, in bytes
  * @av_open: see kfi_av_open()
  * @cq_open: see kfi_cq_open()
  * @endpoint: see kfi_endpoint()
@@ -200,8 +203,8 @@ struct kfi_ops_domain {
 };
 
 /**
- * struct kfi_ops_mr - how memory is registered
- * @size: bytes of the structure that its provider knows
+ * struct kfi_ops_mr - calls that register memory
+ * @size: size of the structure in its provider's build, in bytes
  * @reg: see kfi_mr_reg()
  * @regv: see kfi_mr_regv()
  * @regbv: see kfi_mr_regbv()
@@ -225,13 +228,13 @@ struct kfi_ops_mr {
 			  struct kfid_mr **mr, void *context);
 };
 
-/* Of kfi_domain_bind(): registrations end with an event. */
+/* Flag of kfi_domain_bind(): a registration completes with an event. */
 #define KFI_REG_MR	(1ULL << 59)
 
 /**
  * struct kfid_domain - a domain
- * @fid: what every object begins with
- * @ops: calls
+ * @fid: common start of all objects
+ * @ops: calls of the domain
  * @mr: calls that register memory
  */
 struct kfid_domain {
@@ -242,15 +245,19 @@ struct kfid_domain {
 
 /**
  * kfi_domain() - opens a domain
- * @fabric: on which fabric
- * @info: names it (domain_attr->name). With KFI_MR_ENDPOINT in its mr_mode, memory of the domain
- *	is bound to an endpoint each, and is reached by that endpoint's peer alone
- * @domain: where it goes
- * @context: the caller's value
+ * @fabric: the fabric
+ * @info: info whose domain_attr->name names the domain. If its mr_mode has
+ *	KFI_MR_ENDPOINT, each region of the domain must be bound to an endpoint.
+ *	Only that endpoint's peer can access the region
+ * @domain: where the domain is stored
+ * @context: the domain's context
  *
  * May sleep.
  *
- * Return: 0; -ENODEV: no such domain; -EOPNOTSUPP: it has no such mode; -EINVAL: no auth key of that size.
+ * Return: 0, or
+ * -ENODEV if the fabric has no domain of this name;
+ * -EOPNOTSUPP if the domain does not support KFI_MR_ENDPOINT;
+ * -EINVAL if the auth key's size is not valid.
  */
 static inline int kfi_domain(struct kfid_fabric *fabric, struct kfi_info *info,
 			     struct kfid_domain **domain, void *context)
@@ -258,7 +265,7 @@ static inline int kfi_domain(struct kfid_fabric *fabric, struct kfi_info *info,
 	return fabric->ops->domain(fabric, info, domain, context);
 }
 
-/* Binds a domain to an event queue, where operations of it are to end with an event. */
+/* Binds a domain to an event queue, for events of its operations. */
 static inline int kfi_domain_bind(struct kfid_domain *domain, struct kfid *fid, u64 flags)
 {
 	return domain->fid.ops->bind(&domain->fid, fid, flags);
@@ -266,11 +273,11 @@ static inline int kfi_domain_bind(struct kfid_domain *domain, struct kfid *fid, 
 
 /**
  * kfi_cq_open() - opens a completion queue
- * @domain: on which domain
- * @attr: what it is to be; NULL: as all zeroes
- * @cq: where it goes
- * @comp_handler: told of each entry, in any context, or NULL
- * @context: the handler's, and the queue's
+ * @domain: the domain
+ * @attr: the queue's attributes; NULL: all zero
+ * @cq: where the queue is stored
+ * @comp_handler: called for each entry, in any context, or NULL
+ * @context: the context of the queue, passed to the handler
  *
  * Return: 0 or a negative error number.
  */
@@ -303,22 +310,26 @@ static inline int kfi_poll_open(struct kfid_domain *domain, struct kfi_poll_attr
 
 /**
  * kfi_mr_reg() - registers memory
- * @domain: with which domain
- * @buf: kernel address: of pages, of kmalloc() or vmalloc()
+ * @domain: the domain
+ * @buf: kernel address: of pages, from kmalloc() or from vmalloc()
  * @len: bytes
- * @access: KFI_SEND, KFI_RECV, KFI_READ, KFI_WRITE, KFI_REMOTE_READ, KFI_REMOTE_WRITE; with the last
- *	two also KFI_ATOMIC, for peers' atomics
+ * @access: KFI_SEND, KFI_RECV, KFI_READ, KFI_WRITE, KFI_REMOTE_READ,
+ *	KFI_REMOTE_WRITE; with both remote rights also KFI_ATOMIC, for peers'
+ *	atomics
  * @offset: 0
- * @requested_key: not used where the provider has KFI_MR_PROV_KEY
+ * @requested_key: not used if the provider has KFI_MR_PROV_KEY
  * @flags: KFI_DYNAMIC_KEYS (kfi_key.h) or 0
- * @mr: where it goes
- * @context: the caller's value
+ * @mr: where the registered memory is stored
+ * @context: the context of the registered memory
  *
- * With a remote right it has a key for all of it, unless it has dynamic ones. The memory is the
- * caller's, and stays until kfi_close() has succeeded. May sleep.
+ * If @access has a remote right and @flags is 0, the memory has one key for all
+ * of its bytes. The caller owns the memory and keeps it until kfi_close() has
+ * succeeded. May sleep.
  *
- * Return: 0; -EFAULT: no kernel memory; -EINVAL: nothing, or unknown flags or rights; -EMSGSIZE:
- * more than the provider can export by one key.
+ * Return: 0, or
+ * -EFAULT if the address is not memory of the kernel;
+ * -EINVAL if @len is 0, or a flag or right is unknown;
+ * -EMSGSIZE if one key of the provider cannot export as much memory.
  */
 static inline int kfi_mr_reg(struct kfid_domain *domain, const void *buf, size_t len, u64 access,
 			     u64 offset, u64 requested_key, u64 flags, struct kfid_mr **mr,
@@ -329,8 +340,9 @@ static inline int kfi_mr_reg(struct kfid_domain *domain, const void *buf, size_t
 }
 
 /*
- * kfi_mr_reg() of several pieces, as one range of addresses. All but the first begin at a page,
- * all but the last end at one: -EINVAL.
+ * Like kfi_mr_reg(), but registers several pieces as one range of addresses.
+ * All pieces except the first begin at a page's start, and all except the last
+ * end at a page's end; otherwise returns -EINVAL.
  */
 static inline int kfi_mr_regv(struct kfid_domain *domain, const struct kvec *iov, size_t count,
 			      u64 access, u64 offset, u64 requested_key, u64 flags,
@@ -340,7 +352,7 @@ static inline int kfi_mr_regv(struct kfid_domain *domain, const struct kvec *iov
 				mr, context);
 }
 
-/* kfi_mr_regv() of pages. */
+/* Like kfi_mr_regv(), but registers pages. */
 static inline int kfi_mr_regbv(struct kfid_domain *domain, const struct bio_vec *biov,
 			       size_t count, u64 access, u64 offset, u64 requested_key,
 			       u64 flags, struct kfid_mr **mr, void *context)
@@ -349,7 +361,7 @@ static inline int kfi_mr_regbv(struct kfid_domain *domain, const struct bio_vec 
 				 mr, context);
 }
 
-/* kfi_mr_regv() of a scatterlist. */
+/* Like kfi_mr_regv(), but registers a scatterlist. */
 static inline int kfi_mr_regsgl(struct kfid_domain *domain, const struct scatterlist *sgl,
 				size_t count, u64 access, u64 offset, u64 requested_key,
 				u64 flags, struct kfid_mr **mr, void *context)
@@ -358,26 +370,29 @@ static inline int kfi_mr_regsgl(struct kfid_domain *domain, const struct scatter
 				  mr, context);
 }
 
-/* kfi_mr_regv(), kfi_mr_regbv() or kfi_mr_regsgl(), as the attributes say. */
+/*
+ * Registers memory as kfi_mr_regv(), kfi_mr_regbv() or kfi_mr_regsgl(); @attr
+ * selects which.
+ */
 static inline int kfi_mr_regattr(struct kfid_domain *domain, const struct kfi_mr_attr *attr,
 				 u64 flags, struct kfid_mr **mr)
 {
 	return domain->mr->regattr(&domain->fid, attr, flags, mr);
 }
 
-/* What names the memory in local operations. */
+/* Returns the descriptor of the memory for local operations. */
 static inline void *kfi_mr_desc(struct kfid_mr *mr)
 {
 	return mr->mem_desc;
 }
 
-/* Its key, or KFI_KEY_NOTAVAIL. */
+/* Returns the key value of the memory, or KFI_KEY_NOTAVAIL. */
 static inline u64 kfi_mr_key(struct kfid_mr *mr)
 {
 	return mr->key;
 }
 
-/* A key that is longer than 64 bits. */
+/* Stores a key that is longer than 64 bits. */
 static inline int kfi_mr_raw_attr(struct kfid_mr *mr, u64 *base_addr, u8 *raw_key,
 				  size_t *key_size, u64 flags)
 {
@@ -391,7 +406,7 @@ static inline int kfi_mr_raw_attr(struct kfid_mr *mr, u64 *base_addr, u8 *raw_ke
 	return mr->fid.ops->control(&mr->fid, KFI_GET_RAW_MR, &attr);
 }
 
-/* A short name for a peer's key that is longer than 64 bits. */
+/* Stores a short name for a peer's key that is longer than 64 bits. */
 static inline int kfi_mr_map_raw(struct kfid_domain *domain, u64 base_addr, u8 *raw_key,
 				 size_t key_size, u64 *key, u64 flags)
 {
@@ -406,19 +421,25 @@ static inline int kfi_mr_map_raw(struct kfid_domain *domain, u64 base_addr, u8 *
 	return domain->fid.ops->control(&domain->fid, KFI_MAP_RAW_MR, &map);
 }
 
-/* Gives such a name up. */
+/* Releases a name of kfi_mr_map_raw(). */
 static inline int kfi_mr_unmap_key(struct kfid_domain *domain, u64 key)
 {
 	return domain->fid.ops->control(&domain->fid, KFI_UNMAP_KEY, &key);
 }
 
-/* Binds memory to an endpoint, where the domain has KFI_MR_ENDPOINT; before kfi_mr_enable(). */
+/*
+ * Binds memory to an endpoint before kfi_mr_enable(), if the domain has
+ * KFI_MR_ENDPOINT.
+ */
 static inline int kfi_mr_bind(struct kfid_mr *mr, struct kfid *bfid, u64 flags)
 {
 	return mr->fid.ops->bind(&mr->fid, bfid, flags);
 }
 
-/* Tells of a changed mapping. Not needed for the kernel's memory. */
+/*
+ * Reports a changed mapping of the memory. The kernel's own memory does not
+ * need this call.
+ */
 static inline int kfi_mr_refresh(struct kfid_mr *mr, const struct kvec *iov, size_t count,
 				 u64 flags)
 {
@@ -434,16 +455,20 @@ static inline int kfi_mr_refresh(struct kfid_mr *mr, const struct kvec *iov, siz
 	return mr->fid.ops->control(&mr->fid, KFI_REFRESH, &modify);
 }
 
-/* Has memory that is bound to an endpoint registered; key and address are known then. */
+/*
+ * Registers memory that is bound to an endpoint. After the return key and
+ * address are valid.
+ */
 static inline int kfi_mr_enable(struct kfid_mr *mr)
 {
 	return mr->fid.ops->control(&mr->fid, KFI_ENABLE, NULL);
 }
 
 /*
- * Opens an address vector: a list of peers' addresses. Endpoints of type KFI_EP_MSG are connected, so
- * they are not bound to one, and take no names from it: who wants to connect looks an address up.
- * NULL for @attr: all zeroes. -ENOSYS: it has a name, to be shared.
+ * Opens an address vector: a table of peers' addresses. Endpoints of type
+ * KFI_EP_MSG are connected: they are not bound to an address vector, and their
+ * calls ignore its names. To connect, a consumer looks up the address. NULL for
+ * @attr: all zero. Returns -ENOSYS if the attributes have a name.
  */
 static inline int kfi_av_open(struct kfid_domain *domain, struct kfi_av_attr *attr,
 			      struct kfid_av **av, void *context)
@@ -451,16 +476,21 @@ static inline int kfi_av_open(struct kfid_domain *domain, struct kfi_av_attr *at
 	return domain->ops->av_open(domain, attr, av, context);
 }
 
-/* Binds one to an event queue, where insertions are to end with an event. -ENOSYS: they do not. */
+/*
+ * Binds an address vector to an event queue, for events of insertions. Returns
+ * -ENOSYS: insertions complete in the call.
+ */
 static inline int kfi_av_bind(struct kfid_av *av, struct kfid *fid, u64 flags)
 {
 	return av->fid.ops->bind(&av->fid, fid, flags);
 }
 
 /*
- * Inserts addresses (IPv4 or IPv6), one behind the other; how many were. The name of one that was not is
- * KFI_ADDR_NOTAVAIL, and with KFI_SYNC_ERR @context has room for as many ints, which get 0 or the error
- * number of each. -EINVAL: no such flags.
+ * Inserts IPv4 and IPv6 addresses that follow each other in memory. Returns the
+ * number of inserted addresses, or -EINVAL if a flag is unknown. An address
+ * that was not inserted gets the name KFI_ADDR_NOTAVAIL. With KFI_SYNC_ERR,
+ * @context points to @count ints; each is set to 0 or to the address's error
+ * number.
  */
 static inline int kfi_av_insert(struct kfid_av *av, const void *addr, size_t count,
 				kfi_addr_t *kfi_addr, u64 flags, void *context)
@@ -468,14 +498,20 @@ static inline int kfi_av_insert(struct kfid_av *av, const void *addr, size_t cou
 	return av->ops->insert(av, addr, count, kfi_addr, flags, context);
 }
 
-/* kfi_av_insert() of an address that is a text. -EINVAL: it is none. */
+/*
+ * Like kfi_av_insert(), but for an address as text. Returns -EINVAL if the text
+ * is not an address.
+ */
 static inline int kfi_av_insertsvc(struct kfid_av *av, const char *node, const char *service,
 				   kfi_addr_t *kfi_addr, u64 flags, void *context)
 {
 	return av->ops->insertsvc(av, node, service, kfi_addr, flags, context);
 }
 
-/* The same of addresses that follow each other: of each node all ports, then of the next node. */
+/*
+ * Like kfi_av_insertsvc(), but for consecutive addresses and ports: all ports
+ * of a node come before the next node.
+ */
 static inline int kfi_av_insertsym(struct kfid_av *av, const char *node, size_t nodecnt,
 				   const char *service, size_t svccnt, kfi_addr_t *kfi_addr,
 				   u64 flags, void *context)
@@ -483,27 +519,37 @@ static inline int kfi_av_insertsym(struct kfid_av *av, const char *node, size_t 
 	return av->ops->insertsym(av, node, nodecnt, service, svccnt, kfi_addr, flags, context);
 }
 
-/* Takes addresses out, whose names may be others' then. -EINVAL: one was not there. */
+/*
+ * Removes addresses; later insertions may use their names again. Returns
+ * -EINVAL if a name has no address.
+ */
 static inline int kfi_av_remove(struct kfid_av *av, kfi_addr_t *kfi_addr, size_t count, u64 flags)
 {
 	return av->ops->remove(av, kfi_addr, count, flags);
 }
 
-/* The address that was inserted. -KFI_ETOOSMALL: what there is room for; @addrlen says its size. */
+/*
+ * Copies the address that has this name, and stores its size in @addrlen. If
+ * the buffer is too small, the address is truncated, and the call returns
+ * -KFI_ETOOSMALL.
+ */
 static inline int kfi_av_lookup(struct kfid_av *av, kfi_addr_t kfi_addr, void *addr,
 				size_t *addrlen)
 {
 	return av->ops->lookup(av, kfi_addr, addr, addrlen);
 }
 
-/* An address as text, cut where there is no room; @len then says how much it takes. */
+/*
+ * Returns an address as text, truncated to the buffer. @len is set to the size
+ * of the whole text.
+ */
 static inline const char *kfi_av_straddr(struct kfid_av *av, const void *addr, char *buf,
 					 size_t *len)
 {
 	return av->ops->straddr(av, addr, buf, len);
 }
 
-/* The address of one of a peer's receive contexts. */
+/* Returns the name of one of a peer's receive contexts. */
 static inline kfi_addr_t kfi_rx_addr(kfi_addr_t kfi_addr, int rx_index, int rx_ctx_bits)
 {
 	return rx_ctx_bits ? ((kfi_addr_t)rx_index << (64 - rx_ctx_bits)) | kfi_addr : kfi_addr;

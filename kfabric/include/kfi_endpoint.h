@@ -2,15 +2,22 @@
 /*
  * Endpoints of the kfi API, and messages.
  *
- * Posting calls may be made from any context. They neither sleep nor allocate. Local memory is
- * named by address, page or list, and by the descriptor (kfi_mr_desc()) of the registration that
- * it lies in, one for each piece: every piece lies in one physically or virtually contiguous part
- * of it. The consumer leaves the memory alone until the operation has completed.
+ * Posting calls may run in any context; they neither sleep nor allocate. The
+ * caller names local memory by address, page or list. For each piece it passes
+ * the descriptor (kfi_mr_desc()) of a registration. Each piece must be within
+ * one part of that registration that is physically or virtually contiguous. The
+ * consumer does not use the memory until the operation has completed.
  *
- * They return 0; -EAGAIN: the endpoint or its queue is full, try when something has completed;
- * -EINVAL: no descriptor, memory outside of it, too many pieces, or flags that are not known;
- * -EACCES: memory that is not registered for it; -EMSGSIZE: more than a message may have;
- * -ENOTCONN; -EOPNOTSUPP: a completion of a level that there is not.
+ * Posting calls return 0, or
+ * -EAGAIN if the endpoint or its queue is full; the caller posts again after a
+ *   completion;
+ * -EINVAL if a piece has no descriptor or is outside its registration;
+ * -EINVAL if there are too many pieces, or a flag is unknown;
+ * -EACCES if the memory is not registered for the operation;
+ * -EMSGSIZE if the operation is longer than max_msg_size;
+ * -ENOTCONN if the endpoint is not connected;
+ * -EOPNOTSUPP if a flag asks for a completion level that kfabric does not
+ *   support.
  */
 #ifndef KFI_ENDPOINT_H
 #define KFI_ENDPOINT_H
@@ -21,14 +28,14 @@
 
 /**
  * struct kfi_msg - a message, for kfi_sendmsg() and kfi_recvmsg()
- * @type: which of the union
+ * @type: selects the member of the union
  * @msg_iov: kernel addresses
  * @msg_biov: pages
  * @msg_sgl: a scatterlist
  * @desc: descriptors, one for each piece
- * @iov_count: how many pieces
+ * @iov_count: number of pieces
  * @addr: not used by connected endpoints
- * @context: comes back in the completion
+ * @context: returned in the completion
  * @data: with KFI_REMOTE_CQ_DATA: data for the peer's completion
  */
 struct kfi_msg {
@@ -50,15 +57,15 @@ enum {
 	KFI_OPT_ENDPOINT,
 };
 
-/* Options of endpoints: a size_t each. */
+/* Options of endpoints; the value of each is a size_t. */
 enum {
 	KFI_OPT_MIN_MULTI_RECV,
 	KFI_OPT_CM_DATA_SIZE,
 };
 
 /**
- * struct kfi_ops_ep - what can be done with an endpoint
- * @size: bytes of the structure that its provider knows
+ * struct kfi_ops_ep - calls of an endpoint
+ * @size: size of the structure in its provider's build, in bytes
  * @cancel: see kfi_cancel()
  * @getopt: see kfi_getopt()
  * @setopt: see kfi_setopt()
@@ -78,8 +85,8 @@ struct kfi_ops_ep {
 };
 
 /**
- * struct kfi_ops_msg - messages
- * @size: bytes of the structure that its provider knows
+ * struct kfi_ops_msg - calls for messages
+ * @size: size of the structure in its provider's build, in bytes
  * @recv: see kfi_recv()
  * @recvv: see kfi_recvv()
  * @recvbv: see kfi_recvbv()
@@ -128,13 +135,13 @@ struct kfi_ops_tagged;
 
 /**
  * struct kfid_ep - an endpoint
- * @fid: what every object begins with
- * @ops: calls
- * @cm: connections
- * @msg: messages
- * @rma: one-sided operations
- * @tagged: messages with tags
- * @atomic: atomics
+ * @fid: common start of all objects
+ * @ops: calls of the endpoint
+ * @cm: calls for connections
+ * @msg: calls for messages
+ * @rma: calls for one-sided operations
+ * @tagged: calls for tagged messages
+ * @atomic: calls for atomics
  */
 struct kfid_ep {
 	struct kfid		fid;
@@ -147,10 +154,10 @@ struct kfid_ep {
 };
 
 /**
- * struct kfid_pep - a passive endpoint; it begins as an endpoint does
- * @fid: what every object begins with
- * @ops: calls
- * @cm: connections
+ * struct kfid_pep - a passive endpoint; begins with fields of an endpoint
+ * @fid: common start of all objects
+ * @ops: calls of the endpoint
+ * @cm: calls for connections
  */
 struct kfid_pep {
 	struct kfid		fid;
@@ -164,13 +171,13 @@ struct kfid_stx {
 };
 
 /**
- * kfi_passive_ep() - opens an endpoint that listens
- * @fabric: on which fabric
- * @info: its address (src_addr); port 0: any
- * @pep: where it goes
- * @context: the caller's value
+ * kfi_passive_ep() - opens a passive endpoint
+ * @fabric: the fabric
+ * @info: info with the address (src_addr); port 0: any free port
+ * @pep: where the passive endpoint is stored
+ * @context: the passive endpoint's context
  *
- * Its address is taken when it listens.
+ * kfi_listen() binds the address, not this call.
  *
  * Return: 0 or a negative error number.
  */
@@ -182,20 +189,26 @@ static inline int kfi_passive_ep(struct kfid_fabric *fabric, struct kfi_info *in
 
 /**
  * kfi_endpoint() - opens an endpoint
- * @domain: on which domain
- * @info: what it is to be; of a KFI_CONNREQ: the side that accepts, and the request is used up
- * @ep: where it goes
- * @context: the caller's value
+ * @domain: the domain
+ * @info: the endpoint's attributes. With the info of a KFI_CONNREQ, the
+ *	endpoint is the accepting end, and the call uses up the request
+ * @ep: where the endpoint is stored
+ * @context: the endpoint's context
  *
  * May sleep.
  *
- * A request is accepted on a domain of its fabric and its device, by whichever object of that fabric:
- * that of the passive endpoint, or one that was opened since. An endpoint has one context on each side,
- * whatever tx_ctx_cnt and rx_ctx_cnt say.
+ * A consumer accepts a request on a domain of the request's fabric and device.
+ * It may use any object of that fabric: that of the passive endpoint, or one
+ * opened later. An endpoint has one context on each side; tx_ctx_cnt and
+ * rx_ctx_cnt are ignored.
  *
- * Return: 0; -EKEYREJECTED: the peer that asks has not proven to have the endpoint's auth key;
- * -EINVAL: more than the domain has, or KFI_SHARED_CONTEXT, or the request came in on another device,
- * or was answered, or its passive endpoint is closed; -ENOSYS: not of type KFI_EP_MSG.
+ * Return: 0, or
+ * -EKEYREJECTED if the requesting peer has not proven the endpoint's auth key;
+ * -EINVAL if an attribute exceeds the domain's limits, or is
+ *   KFI_SHARED_CONTEXT;
+ * -EINVAL if the request arrived on another device, was answered, or its
+ *   passive endpoint is closed;
+ * -ENOSYS if the type is not KFI_EP_MSG.
  */
 static inline int kfi_endpoint(struct kfid_domain *domain, struct kfi_info *info,
 			       struct kfid_ep **ep, void *context)
@@ -203,7 +216,7 @@ static inline int kfi_endpoint(struct kfid_domain *domain, struct kfi_info *info
 	return domain->ops->endpoint(domain, info, ep, context);
 }
 
-/* Opens an endpoint of many contexts. */
+/* Opens a scalable endpoint, which has many contexts. */
 static inline int kfi_scalable_ep(struct kfid_domain *domain, struct kfi_info *info,
 				  struct kfid_ep **sep, void *context)
 {
@@ -211,35 +224,45 @@ static inline int kfi_scalable_ep(struct kfid_domain *domain, struct kfi_info *i
 }
 
 /*
- * Binds an endpoint: to an event queue; to a completion queue, for the sides that @flags names
- * (KFI_TRANSMIT, KFI_RECV), with KFI_SELECTIVE_COMPLETION if only operations with KFI_COMPLETION
- * are to have entries; to a counter, for the kinds that @flags names (KFI_SEND, KFI_RECV, KFI_READ,
- * KFI_WRITE). Before it is enabled.
+ * Binds an endpoint to another object, before the endpoint is enabled:
+ *
+ * - to an event queue;
+ * - to a completion queue, for the sides in @flags (KFI_TRANSMIT, KFI_RECV).
+ *   With KFI_SELECTIVE_COMPLETION, a successful operation has an entry only
+ *   with KFI_COMPLETION; a failed operation always has one;
+ * - to a counter, for the kinds of operations in @flags (KFI_SEND, KFI_RECV,
+ *   KFI_READ, KFI_WRITE).
  */
 static inline int kfi_ep_bind(struct kfid_ep *ep, struct kfid *bfid, u64 flags)
 {
 	return ep->fid.ops->bind(&ep->fid, bfid, flags);
 }
 
-/* Binds a passive endpoint to the event queue that its requests go to. */
+/* Binds a passive endpoint to the event queue for its connection requests. */
 static inline int kfi_pep_bind(struct kfid_pep *pep, struct kfid *bfid, u64 flags)
 {
 	return pep->fid.ops->bind(&pep->fid, bfid, flags);
 }
 
-/* Binds a scalable endpoint. */
+/* Binds a scalable endpoint to another object. */
 static inline int kfi_scalable_ep_bind(struct kfid_ep *sep, struct kfid *bfid, u64 flags)
 {
 	return sep->fid.ops->bind(&sep->fid, bfid, flags);
 }
 
-/* Readies an endpoint to take receives; kfi_connect() and kfi_accept() do it if it was not done. */
+/*
+ * Enables an endpoint: receives can be posted. kfi_connect() and kfi_accept()
+ * enable an endpoint that is not enabled yet.
+ */
 static inline int kfi_enable(struct kfid_ep *ep)
 {
 	return ep->fid.ops->control(&ep->fid, KFI_ENABLE, NULL);
 }
 
-/* Ends a posted receive of this context with -ECANCELED. -EOPNOTSUPP: it cannot. */
+/*
+ * Cancels one posted receive of this context: it completes with -ECANCELED.
+ * Returns -EOPNOTSUPP if the provider cannot cancel receives.
+ */
 static inline ssize_t kfi_cancel(struct kfid *fid, void *context)
 {
 	struct kfid_ep *ep = container_of(fid, struct kfid_ep, fid);
@@ -257,8 +280,10 @@ static inline int kfi_setopt(struct kfid *fid, int level, int optname, const voi
 }
 
 /*
- * Asks for an option. KFI_OPT_CM_DATA_SIZE: bytes that fit in a request to connect: of an endpoint in
- * its own, of a passive endpoint in one that comes to it. An auth key leaves less room.
+ * Returns the value of an option. KFI_OPT_CM_DATA_SIZE is the maximum number of
+ * bytes of private data in a connection request that the endpoint sends. For a
+ * passive endpoint it is that of a request that arrives. An auth key reduces the
+ * number.
  */
 static inline int kfi_getopt(struct kfid *fid, int level, int optname, void *optval, size_t *optlen)
 {
@@ -267,7 +292,7 @@ static inline int kfi_getopt(struct kfid *fid, int level, int optname, void *opt
 	return ep->ops->getopt(fid, level, optname, optval, optlen);
 }
 
-/* Another name of an endpoint, with flags of its own. */
+/* Creates an alias of an endpoint, with flags of its own. */
 static inline int kfi_ep_alias(struct kfid_ep *ep, struct kfid_ep **alias_ep, u64 flags)
 {
 	struct kfid *fid;
@@ -292,49 +317,49 @@ static inline int kfi_rx_context(struct kfid_ep *ep, int index, struct kfi_rx_at
 	return ep->ops->rx_ctx(ep, index, attr, rx_ep, context);
 }
 
-/* Opens a transmit context that endpoints share. */
+/* Opens a transmit context for endpoints to share. */
 static inline int kfi_stx_context(struct kfid_domain *domain, struct kfi_tx_attr *attr,
 				  struct kfid_stx **stx, void *context)
 {
 	return domain->ops->stx_ctx(domain, attr, stx, context);
 }
 
-/* Opens a receive context that endpoints share. */
+/* Opens a receive context for endpoints to share. */
 static inline int kfi_srx_context(struct kfid_domain *domain, struct kfi_rx_attr *attr,
 				  struct kfid_ep **rx_ep, void *context)
 {
 	return domain->ops->srx_ctx(domain, attr, rx_ep, context);
 }
 
-/* Takes a message. */
+/* Posts a receive of a message. */
 static inline ssize_t kfi_recv(struct kfid_ep *ep, void *buf, size_t len, void *desc,
 			       kfi_addr_t src_addr, void *context)
 {
 	return ep->msg->recv(ep, buf, len, desc, src_addr, context);
 }
 
-/* Takes a message into several pieces. */
+/* Posts a receive into several pieces. */
 static inline ssize_t kfi_recvv(struct kfid_ep *ep, const struct kvec *iov, void **desc,
 				size_t count, kfi_addr_t src_addr, void *context)
 {
 	return ep->msg->recvv(ep, iov, desc, count, src_addr, context);
 }
 
-/* Takes a message into pages. */
+/* Posts a receive into pages. */
 static inline ssize_t kfi_recvbv(struct kfid_ep *ep, const struct bio_vec *biov, void **desc,
 				 size_t count, kfi_addr_t src_addr, void *context)
 {
 	return ep->msg->recvbv(ep, biov, desc, count, src_addr, context);
 }
 
-/* Takes a message into a scatterlist. */
+/* Posts a receive into a scatterlist. */
 static inline ssize_t kfi_recvsgl(struct kfid_ep *ep, const struct scatterlist *sgl, void **desc,
 				  size_t count, kfi_addr_t src_addr, void *context)
 {
 	return ep->msg->recvsgl(ep, sgl, desc, count, src_addr, context);
 }
 
-/* Takes a message, with flags: KFI_COMPLETION. */
+/* Posts a receive, with flags: KFI_COMPLETION. */
 static inline ssize_t kfi_recvmsg(struct kfid_ep *ep, const struct kfi_msg *msg, u64 flags)
 {
 	return ep->msg->recvmsg(ep, msg, flags);
@@ -369,16 +394,20 @@ static inline ssize_t kfi_sendsgl(struct kfid_ep *ep, const struct scatterlist *
 }
 
 /*
- * Sends a message, with flags: KFI_COMPLETION, KFI_INJECT, KFI_REMOTE_CQ_DATA, KFI_FENCE. With
- * KFI_INJECT it is short and taken before the call returns, as by kfi_inject(), and yet completes as
- * others do.
+ * Sends a message, with flags: KFI_COMPLETION, KFI_INJECT, KFI_REMOTE_CQ_DATA,
+ * KFI_FENCE. With KFI_INJECT, the payload is short and copied before the
+ * return, as by kfi_inject(), but the message has a completion as other
+ * messages have.
  */
 static inline ssize_t kfi_sendmsg(struct kfid_ep *ep, const struct kfi_msg *msg, u64 flags)
 {
 	return ep->msg->sendmsg(ep, msg, flags);
 }
 
-/* Sends a short message, which is taken before the call returns. It has no completion unless it fails. */
+/*
+ * Sends a short message, whose payload is copied before the return. The message
+ * has a completion only if it fails.
+ */
 static inline ssize_t kfi_inject(struct kfid_ep *ep, const void *buf, size_t len,
 				 kfi_addr_t dest_addr)
 {
@@ -392,7 +421,7 @@ static inline ssize_t kfi_senddata(struct kfid_ep *ep, const void *buf, size_t l
 	return ep->msg->senddata(ep, buf, len, desc, data, dest_addr, context);
 }
 
-/* kfi_inject() with data for the peer's completion. */
+/* Like kfi_inject(), but with data for the peer's completion. */
 static inline ssize_t kfi_injectdata(struct kfid_ep *ep, const void *buf, size_t len, u64 data,
 				     kfi_addr_t dest_addr)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Calls that there are not, for the tables of providers that are written in C: each has the type of
- * the slot that it is called after, and answers -ENOSYS. Names are those of the published API.
+ * Functions that return -ENOSYS, for the tables of providers written in C. Each
+ * function has the type and the name of the call that it stands in for. The
+ * names are those of the published kfi API.
  */
 #ifndef KFI_ENOSYS_H
 #define KFI_ENOSYS_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Queues of the kfi API: events, completions, counters; and what waits for them.
+ * Event queues, completion queues and counters of the kfi API, and calls that wait for them.
  */
 #ifndef KFI_EQ_H
 #define KFI_EQ_H
@@ -8,13 +8,13 @@
 #include <kfabric.h>
 
 /**
- * enum kfi_wait_obj - what a consumer waits by
- * @KFI_WAIT_NONE: nothing; it reads, or has a handler
- * @KFI_WAIT_UNSPEC: the calls that wait (sread)
+ * enum kfi_wait_obj - wait object of a queue or counter
+ * @KFI_WAIT_NONE: none; the consumer polls, or has a handler
+ * @KFI_WAIT_UNSPEC: the consumer waits by calls (sread)
  * @KFI_WAIT_SET: a wait set
- * @KFI_WAIT_QUEUE: a wait queue of the kernel, which kfi_control() with KFI_GETWAIT gives. A waiter
- *	looks by reading: completions in the condition of a wait_event(); events, which may sleep, by
- *	wait_woken(). The calls that wait work, too
+ * @KFI_WAIT_QUEUE: a wait queue of the kernel, which kfi_control() with KFI_GETWAIT returns. A
+ *	waiter reads the queue: completions in the condition of a wait_event(); events, whose read
+ *	may sleep, by wait_woken(). The calls that wait work, too
  */
 enum kfi_wait_obj {
 	KFI_WAIT_NONE,
@@ -56,8 +56,8 @@ struct kfid_poll {
 
 /**
  * struct kfi_eq_attr - an event queue
- * @size: requests to connect that may wait in it; 0: 64
- * @flags: KFI_AFFINITY, which is taken and has no effect, or 0
+ * @size: connection requests that the queue can hold; 0: 64
+ * @flags: KFI_AFFINITY, which is accepted and has no effect, or 0
  * @wait_obj: KFI_WAIT_NONE, KFI_WAIT_UNSPEC or KFI_WAIT_QUEUE
  * @signaling_vector: not used
  * @wait_set: not used
@@ -88,14 +88,14 @@ struct kfi_eq_entry {
 };
 
 /**
- * struct kfi_eq_err_entry - an event that is an error
- * @fid: of which object
+ * struct kfi_eq_err_entry - an error event
+ * @fid: the object that failed
  * @context: the object's context
  * @data: 0
  * @err: positive error number
- * @prov_errno: the provider's own
- * @err_data: what the peer said, until the queue is read again
- * @err_data_size: bytes of it
+ * @prov_errno: error number that the provider defines
+ * @err_data: the peer's private data, valid until the next read of the queue
+ * @err_data_size: bytes of @err_data
  */
 struct kfi_eq_err_entry {
 	struct kfid	*fid;
@@ -109,9 +109,9 @@ struct kfi_eq_err_entry {
 
 /**
  * struct kfi_eq_cm_entry - KFI_CONNREQ, KFI_CONNECTED, KFI_SHUTDOWN
- * @fid: the endpoint; with KFI_CONNREQ the passive endpoint
- * @info: with KFI_CONNREQ: to open an endpoint with; the reader frees it
- * @data: what the peer said, as far as there is room
+ * @fid: the endpoint; of KFI_CONNREQ: the passive endpoint
+ * @info: of KFI_CONNREQ: the info with which the reader opens an endpoint; the reader frees it
+ * @data: the peer's private data, truncated to the size of the buffer
  */
 struct kfi_eq_cm_entry {
 	struct kfid	*fid;
@@ -120,8 +120,8 @@ struct kfi_eq_cm_entry {
 };
 
 /**
- * struct kfi_ops_eq - what can be done with an event queue
- * @size: bytes of the structure that its provider knows
+ * struct kfi_ops_eq - calls of an event queue
+ * @size: size of the structure in its provider's build, in bytes
  * @read: see kfi_eq_read()
  * @readerr: see kfi_eq_readerr()
  * @write: see kfi_eq_write()
@@ -147,7 +147,7 @@ struct kfid_eq {
 };
 
 /**
- * enum kfi_cq_format - what an entry of a completion queue has
+ * enum kfi_cq_format - format of the entries of a completion queue
  * @KFI_CQ_FORMAT_UNSPEC: as KFI_CQ_FORMAT_CONTEXT
  * @KFI_CQ_FORMAT_CONTEXT: struct kfi_cq_entry
  * @KFI_CQ_FORMAT_MSG: struct kfi_cq_msg_entry
@@ -190,16 +190,16 @@ struct kfi_cq_tagged_entry {
 };
 
 /**
- * struct kfi_cq_err_entry - an operation that failed
+ * struct kfi_cq_err_entry - completion of an operation that failed
  * @op_context: the operation's context
- * @flags: what it was
- * @len: bytes that came, of a receive
+ * @flags: the operation's type, as KFI_* flags
+ * @len: bytes that a receive has received
  * @buf: NULL
  * @data: the peer's data; of keys, see kfi_key.h
  * @tag: 0
- * @olen: bytes that did not fit
+ * @olen: bytes of the message that did not fit into the receive
  * @err: positive error number
- * @prov_errno: the provider's own
+ * @prov_errno: error number that the provider defines
  * @err_data: NULL
  * @err_data_size: 0
  */
@@ -225,11 +225,11 @@ enum kfi_cq_wait_cond {
 /**
  * struct kfi_cq_attr - a completion queue
  * @size: entries; 0: 1024
- * @flags: KFI_AFFINITY, KFI_SEND and KFI_RECV, which are taken and have no effect
- * @format: what an entry has
+ * @flags: KFI_AFFINITY, KFI_SEND and KFI_RECV, which are accepted and have no effect
+ * @format: format of the entries
  * @wait_obj: KFI_WAIT_NONE, KFI_WAIT_UNSPEC or KFI_WAIT_QUEUE
  * @signaling_vector: not used
- * @wait_cond: what ends a wait
+ * @wait_cond: meaning of the condition of kfi_cq_sread()
  * @wait_set: not used
  */
 struct kfi_cq_attr {
@@ -243,8 +243,8 @@ struct kfi_cq_attr {
 };
 
 /**
- * struct kfi_ops_cq - what can be done with a completion queue
- * @size: bytes of the structure that its provider knows
+ * struct kfi_ops_cq - calls of a completion queue
+ * @size: size of the structure in its provider's build, in bytes
  * @read: see kfi_cq_read()
  * @readfrom: see kfi_cq_readfrom()
  * @readerr: see kfi_cq_readerr()
@@ -278,7 +278,10 @@ enum kfi_cntr_events {
 	KFI_CNTR_EVENTS_COMP,
 };
 
-/* A counter is waited for by kfi_cntr_wait(): @wait_obj is KFI_WAIT_NONE or KFI_WAIT_UNSPEC. */
+/*
+ * Attributes of a counter. A waiter calls kfi_cntr_wait(): @wait_obj is KFI_WAIT_NONE or
+ * KFI_WAIT_UNSPEC.
+ */
 struct kfi_cntr_attr {
 	enum kfi_cntr_events	events;
 	enum kfi_wait_obj	wait_obj;
@@ -287,8 +290,8 @@ struct kfi_cntr_attr {
 };
 
 /**
- * struct kfi_ops_cntr - what can be done with a counter
- * @size: bytes of the structure that its provider knows
+ * struct kfi_ops_cntr - calls of a counter
+ * @size: size of the structure in its provider's build, in bytes
  * @read: see kfi_cntr_read()
  * @readerr: see kfi_cntr_readerr()
  * @add: see kfi_cntr_add()
@@ -319,7 +322,7 @@ static inline int kfi_wait(struct kfid_wait *waitset, int timeout)
 	return waitset->ops->wait(waitset, timeout);
 }
 
-/* Asks a poll set who has something to read. */
+/* Returns the contexts of those queues and counters of a poll set that have something to read. */
 static inline int kfi_poll(struct kfid_poll *pollset, void **context, int count)
 {
 	return pollset->ops->poll(pollset, context, count);
@@ -331,7 +334,7 @@ static inline int kfi_poll_add(struct kfid_poll *pollset, struct kfid *event_kfi
 	return pollset->ops->poll_add(pollset, event_kfid, flags);
 }
 
-/* Takes it out again. */
+/* Removes a queue from a poll set. */
 static inline int kfi_poll_del(struct kfid_poll *pollset, struct kfid *event_kfid, u64 flags)
 {
 	return pollset->ops->poll_del(pollset, event_kfid, flags);
@@ -339,11 +342,11 @@ static inline int kfi_poll_del(struct kfid_poll *pollset, struct kfid *event_kfi
 
 /**
  * kfi_eq_open() - opens an event queue
- * @fabric: on which fabric
- * @attr: what it is to be; NULL: as all zeroes
- * @eq: where it goes
- * @event_handler: told of each event, or NULL
- * @context: the handler's, and the queue's
+ * @fabric: the fabric
+ * @attr: the queue's attributes; NULL: all zero
+ * @eq: where the queue is stored
+ * @event_handler: called for each event, or NULL
+ * @context: the context of the queue, passed to the handler
  *
  * Return: 0 or a negative error number.
  */
@@ -355,17 +358,19 @@ static inline int kfi_eq_open(struct kfid_fabric *fabric, struct kfi_eq_attr *at
 }
 
 /**
- * kfi_eq_read() - takes the oldest event
+ * kfi_eq_read() - reads and removes the oldest event
  * @eq: the queue
- * @event: KFI_CONNREQ, KFI_CONNECTED or KFI_SHUTDOWN
- * @buf: a struct kfi_eq_cm_entry with room for the peer's data behind it
+ * @event: where the event's type is stored: KFI_CONNREQ, KFI_CONNECTED or KFI_SHUTDOWN
+ * @buf: a struct kfi_eq_cm_entry, followed by space for the peer's private data
  * @len: bytes of @buf
- * @flags: KFI_PEEK: the event stays, without its info; or 0
+ * @flags: 0, or KFI_PEEK: the event stays in the queue, and its info is not returned
  *
  * May sleep.
  *
- * Return: bytes written; -EAGAIN: no event; -KFI_EAVAIL: the oldest one is an error;
- * -KFI_ETOOSMALL: less than the structure.
+ * Return: bytes written, or
+ * -EAGAIN if there is no event;
+ * -KFI_EAVAIL if the oldest event is an error;
+ * -KFI_ETOOSMALL if @len is less than the structure.
  */
 static inline ssize_t kfi_eq_read(struct kfid_eq *eq, u32 *event, void *buf, size_t len,
 				  u64 flags)
@@ -373,7 +378,10 @@ static inline ssize_t kfi_eq_read(struct kfid_eq *eq, u32 *event, void *buf, siz
 	return eq->ops->read(eq, event, buf, len, flags);
 }
 
-/* Takes the oldest event if it is an error. Bytes written; -EAGAIN: it is not. May sleep. */
+/*
+ * Reads and removes the oldest event if it is an error. Returns the bytes written, or -EAGAIN if
+ * the oldest event is not an error. May sleep.
+ */
 static inline ssize_t kfi_eq_readerr(struct kfid_eq *eq, struct kfi_eq_err_entry *buf, u64 flags)
 {
 	return eq->ops->readerr(eq, buf, flags);
@@ -387,9 +395,9 @@ static inline ssize_t kfi_eq_write(struct kfid_eq *eq, u32 event, const void *bu
 }
 
 /*
- * kfi_eq_read() that waits, up to @timeout milliseconds: -EAGAIN when they have passed, -EINTR for a
- * signal. Negative: for ever. 0: it does not wait; but of a queue with KFI_WAIT_QUEUE for ever, as in
- * published providers.
+ * Like kfi_eq_read(), but waits up to @timeout milliseconds for an event. Returns -EAGAIN after the
+ * timeout, and -EINTR after a signal. Negative @timeout: no limit. 0: no wait, but no limit if the
+ * queue has KFI_WAIT_QUEUE, as in published providers. May sleep.
  */
 static inline ssize_t kfi_eq_sread(struct kfid_eq *eq, u32 *event, void *buf, size_t len,
 				   int timeout, u64 flags)
@@ -397,7 +405,7 @@ static inline ssize_t kfi_eq_sread(struct kfid_eq *eq, u32 *event, void *buf, si
 	return eq->ops->sread(eq, event, buf, len, timeout, flags);
 }
 
-/* A provider's error as text. */
+/* Returns a text for a provider's error number. */
 static inline const char *kfi_eq_strerror(struct kfid_eq *eq, int prov_errno,
 					  const void *err_data, char *buf, size_t len)
 {
@@ -405,45 +413,54 @@ static inline const char *kfi_eq_strerror(struct kfid_eq *eq, int prov_errno,
 }
 
 /**
- * kfi_cq_read() - takes completions
+ * kfi_cq_read() - reads and removes completions
  * @cq: the queue
  * @buf: entries of the queue's format
- * @count: how many there is room for
+ * @count: number of entries that fit into @buf
  *
- * Any context. With @count 0 nothing is taken.
+ * Context: any. If @count is 0, no completion is removed.
  *
- * Return: how many were taken; -EAGAIN: there are none; -KFI_EAVAIL: the oldest one is an error.
+ * Return: number of completions, or
+ * -EAGAIN if the queue is empty;
+ * -KFI_EAVAIL if the oldest completion is an error.
  */
 static inline ssize_t kfi_cq_read(struct kfid_cq *cq, void *buf, size_t count)
 {
 	return cq->ops->read(cq, buf, count);
 }
 
-/* kfi_cq_read() that tells whom they are of. Connected endpoints have one peer: KFI_ADDR_NOTAVAIL. */
+/*
+ * Like kfi_cq_read(), but also returns source addresses: always KFI_ADDR_NOTAVAIL, as a connected
+ * endpoint has one peer.
+ */
 static inline ssize_t kfi_cq_readfrom(struct kfid_cq *cq, void *buf, size_t count,
 				      kfi_addr_t *src_addr)
 {
 	return cq->ops->readfrom(cq, buf, count, src_addr);
 }
 
-/* Takes the oldest completion if it is an error. 1; -EAGAIN: it is not. Any context. */
+/*
+ * Reads and removes the oldest completion if it is an error. Returns 1, or -EAGAIN if the oldest
+ * completion is not an error. Context: any.
+ */
 static inline ssize_t kfi_cq_readerr(struct kfid_cq *cq, struct kfi_cq_err_entry *buf, u64 flags)
 {
 	return cq->ops->readerr(cq, buf, flags);
 }
 
 /**
- * kfi_cq_sread() - takes completions, and waits for them
+ * kfi_cq_sread() - waits for completions, and reads and removes them
  * @cq: the queue
  * @buf: entries of the queue's format
- * @count: how many there is room for
- * @cond: with KFI_CQ_COND_THRESHOLD: a size_t, entries to wait for
- * @timeout: milliseconds; negative: for ever; 0: it does not wait, but of a queue with
- *	KFI_WAIT_QUEUE for ever, as in published providers
+ * @count: number of entries that fit into @buf
+ * @cond: with KFI_CQ_COND_THRESHOLD: points to a size_t, the number of completions to wait for
+ * @timeout: milliseconds; negative: no limit; 0: no wait, but no limit if the queue has
+ *	KFI_WAIT_QUEUE, as in published providers
  *
  * Sleeps.
  *
- * Return: as kfi_cq_read(); -EAGAIN also: the time is up, or kfi_cq_signal(); -EINTR: a signal.
+ * Return: as kfi_cq_read(). Also -EAGAIN after the timeout or after kfi_cq_signal(), and -EINTR
+ * after a signal.
  */
 static inline ssize_t kfi_cq_sread(struct kfid_cq *cq, void *buf, size_t count, const void *cond,
 				   int timeout)
@@ -451,58 +468,60 @@ static inline ssize_t kfi_cq_sread(struct kfid_cq *cq, void *buf, size_t count, 
 	return cq->ops->sread(cq, buf, count, cond, timeout);
 }
 
-/* kfi_cq_sread() that tells whom they are of. */
+/* Like kfi_cq_sread(), but also returns source addresses, as kfi_cq_readfrom(). */
 static inline ssize_t kfi_cq_sreadfrom(struct kfid_cq *cq, void *buf, size_t count,
 				       kfi_addr_t *src_addr, const void *cond, int timeout)
 {
 	return cq->ops->sreadfrom(cq, buf, count, src_addr, cond, timeout);
 }
 
-/* Ends the wait of who waits, or of the next who would. Any context. */
+/*
+ * Ends the wait of all waiters of a queue. If there is no waiter, ends the next wait. Context: any.
+ */
 static inline int kfi_cq_signal(struct kfid_cq *cq)
 {
 	return cq->ops->signal(cq);
 }
 
-/* A provider's error as text. */
+/* Returns a text for a provider's error number. */
 static inline const char *kfi_cq_strerror(struct kfid_cq *cq, int prov_errno,
 					  const void *err_data, char *buf, size_t len)
 {
 	return cq->ops->strerror(cq, prov_errno, err_data, buf, len);
 }
 
-/* Operations that succeeded. Any context. */
+/* Returns the number of operations that succeeded. Context: any. */
 static inline u64 kfi_cntr_read(struct kfid_cntr *cntr)
 {
 	return cntr->ops->read(cntr);
 }
 
-/* Operations that failed. Any context. */
+/* Returns the number of operations that failed. Context: any. */
 static inline u64 kfi_cntr_readerr(struct kfid_cntr *cntr)
 {
 	return cntr->ops->readerr(cntr);
 }
 
-/* Adds to the first. Any context. */
+/* Adds to the number of operations that succeeded. Context: any. */
 static inline int kfi_cntr_add(struct kfid_cntr *cntr, u64 value)
 {
 	return cntr->ops->add(cntr, value);
 }
 
-/* Adds to the second. Any context. */
+/* Adds to the number of operations that failed. Context: any. */
 static inline int kfi_cntr_adderr(struct kfid_cntr *cntr, u64 value)
 {
 	return KFI_CHECK_OP(cntr->ops, struct kfi_ops_cntr, adderr) ?
 		cntr->ops->adderr(cntr, value) : -ENOSYS;
 }
 
-/* Sets the first. Any context. */
+/* Sets the number of operations that succeeded. Context: any. */
 static inline int kfi_cntr_set(struct kfid_cntr *cntr, u64 value)
 {
 	return cntr->ops->set(cntr, value);
 }
 
-/* Sets the second. Any context. */
+/* Sets the number of operations that failed. Context: any. */
 static inline int kfi_cntr_seterr(struct kfid_cntr *cntr, u64 value)
 {
 	return KFI_CHECK_OP(cntr->ops, struct kfi_ops_cntr, seterr) ?
@@ -510,8 +529,8 @@ static inline int kfi_cntr_seterr(struct kfid_cntr *cntr, u64 value)
 }
 
 /*
- * Waits until @threshold operations have succeeded, up to @timeout milliseconds (negative: for
- * ever). -KFI_EAVAIL: one failed meanwhile; -ETIMEDOUT; -EINTR.
+ * Waits until @threshold operations have succeeded, up to @timeout milliseconds (negative: no
+ * limit). Returns -KFI_EAVAIL if an operation failed meanwhile, -ETIMEDOUT, or -EINTR.
  */
 static inline int kfi_cntr_wait(struct kfid_cntr *cntr, u64 threshold, int timeout)
 {

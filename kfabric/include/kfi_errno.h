@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Error numbers of the kfi API: the kernel's, and a few more. Calls return them negated.
+ * Error numbers of the kfi API: the kernel's, and some of its own. Calls return
+ * the negated number.
  */
 #ifndef KFI_ERRNO_H
 #define KFI_ERRNO_H
@@ -44,21 +45,21 @@
 #define KFI_ECANCELED		ECANCELED
 #define KFI_EKEYREJECTED	EKEYREJECTED
 
-/* The API's own begin here. */
+/* The API's own error numbers begin here. */
 #define KFI_ERRNO_OFFSET	256
 
 /**
- * enum - error numbers of the API's own
- * @KFI_EOTHER: none of the others
+ * enum - the API's own error numbers
+ * @KFI_EOTHER: an error that has no number
  * @KFI_ETOOSMALL: the caller's buffer is too small
- * @KFI_EOPBADSTATE: not in this state
- * @KFI_EAVAIL: an error waits, to be read by readerr
- * @KFI_EBADFLAGS: no such flags
+ * @KFI_EOPBADSTATE: the object's state does not permit the operation
+ * @KFI_EAVAIL: the oldest entry is an error, to be read by a readerr call
+ * @KFI_EBADFLAGS: unknown flags
  * @KFI_ENOEQ: no event queue
- * @KFI_EDOMAIN: not the same domain
+ * @KFI_EDOMAIN: objects of different domains
  * @KFI_ENOCQ: no completion queue
- * @KFI_ECRC: a checksum is wrong
- * @KFI_ETRUNC: truncated
+ * @KFI_ECRC: wrong checksum
+ * @KFI_ETRUNC: truncated data
  * @KFI_ENOKEY: no key
  * @KFI_ENOAV: no address vector
  * @KFI_EOVERRUN: a queue has overrun
@@ -80,7 +81,10 @@ enum {
 	FI_ERRNO_MAX,
 };
 
-/* An error number, positive or negative, as text. Always the same text for the same number. */
+/*
+ * Returns an error number, positive or negative, as text. A number always has
+ * the same text.
+ */
 const char *kfi_strerror(int errnum);
 
 #endif

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Keys, for consumers written in C: what peers may reach of registered memory, and for how long.
- * These calls are kfabric's own, beside the published kfi API. Providers that offer them have
- * KFI_DYNAMIC_KEYS among their capabilities.
+ * Dynamic keys, for consumers written in C: a key opens a part of registered
+ * memory to peers until it is revoked. These calls extend the published kfi
+ * API. Providers that support them have the capability KFI_DYNAMIC_KEYS.
  *
- * A key is a slot: it is allocated once, then assigned to a part of the memory and revoked, any
- * number of times, which costs little. All calls may sleep.
+ * A consumer allocates a key slot once. Then it assigns the slot to a part of
+ * the memory and revokes it, any number of times, at low cost. All calls may
+ * sleep.
  */
 #ifndef KFI_KEY_H
 #define KFI_KEY_H
@@ -14,39 +15,45 @@
 #include <kfi_domain.h>
 #include <kfi_endpoint.h>
 
-/* Capability: keys by these calls. Flag of registrations: the memory has only such. */
+/*
+ * Capability: dynamic keys. Flag of registrations: the memory has dynamic keys
+ * only.
+ */
 #define KFI_DYNAMIC_KEYS	(1ULL << 40)
-/* Capability: endpoints with keys of their own (KFI_MR_ENDPOINT). */
+/* Capability: endpoints with endpoint-scoped keys (KFI_MR_ENDPOINT). */
 #define KFI_EP_KEYS		(1ULL << 41)
-/* Capability: keys that end with their first use (KFI_KEY_SINGLE_USE). */
+/* Capability: keys that their first use ends (KFI_KEY_SINGLE_USE). */
 #define KFI_SINGLE_USE_KEYS	(1ULL << 42)
 /*
- * Flag of assignments: the device is not waited for. The keys are told at once, and are valid
- * before anything takes effect that is posted on their domain afterwards.
+ * Flag of assignments: the call does not wait for the device. The key values
+ * are stored before the return. The keys become valid before any operation that
+ * is posted on the domain afterwards takes effect.
  */
 #define KFI_KEY_ORDERED		(1ULL << 43)
 /*
- * Flag of assignments: a key ends with the first operation that is done by it, whatever it was. Its
- * slot can be assigned again then without being revoked.
+ * Flag of assignments: the first operation that uses the key ends it. Its slot
+ * can then be assigned again without a revocation.
  */
 #define KFI_KEY_SINGLE_USE	(1ULL << 44)
 
-/* Class of keys. */
+/* Class of key slots. */
 #define KFI_CLASS_KEY		0x100
-/* Control command of memory: struct kfi_key_alloc. */
+/*
+ * Control command of registered memory; its argument is a struct kfi_key_alloc.
+ */
 #define KFI_ALLOC_KEYS		0x100
 
-/* Slots of one kfi_key_alloc(), and of one batch. */
+/* Maximum number of slots in one kfi_key_alloc(), and in one batch. */
 #define KFI_KEY_BATCH_MAX	4096
 
 /**
- * struct kfi_key_assignment - one of a batch
+ * struct kfi_key_assignment - one assignment of a batch
  * @key: the slot
- * @offset: first byte, counted from the memory's start
+ * @offset: first byte, relative to the start of the memory
  * @len: bytes
  * @access: KFI_REMOTE_READ, KFI_REMOTE_WRITE; with both also KFI_ATOMIC
  *
- * The outcome is in @key.
+ * The key value and its address are stored in @key.
  */
 struct kfi_key_assignment {
 	struct kfid_key	*key;
@@ -56,9 +63,11 @@ struct kfi_key_assignment {
 };
 
 /**
- * struct kfi_key_failures - who hears of it when the device fails what was ordered
- * @cq: a completion queue of the keys' domain, which gets an error entry for keys that were ordered
- *	together: data says which of the batch is their first, and len how many of them came to be
+ * struct kfi_key_failures - where failures of ordered assignments are reported
+ * @cq: completion queue of the slots' domain. If the device fails keys that were
+ *	assigned together, the queue gets one error entry. Its data is the index
+ *	of the first of these keys in the batch. Its len is the number of valid
+ *	ones
  * @context: the entry's op_context
  */
 struct kfi_key_failures {
@@ -67,8 +76,8 @@ struct kfi_key_failures {
 };
 
 /**
- * struct kfi_ops_key - what can be done with keys
- * @size: bytes of the structure that its provider knows
+ * struct kfi_ops_key - calls of key slots
+ * @size: size of the structure in its provider's build, in bytes
  * @assign: see kfi_key_assign_many()
  * @revoke: see kfi_key_revoke_many()
  */
@@ -80,11 +89,11 @@ struct kfi_ops_key {
 };
 
 /**
- * struct kfid_key - a slot
- * @fid: what every object begins with
- * @ops: calls
- * @key: its key, or KFI_KEY_NOTAVAIL
- * @addr: the address by which peers know the first byte
+ * struct kfid_key - a key slot
+ * @fid: common start of all objects
+ * @ops: calls of the slot
+ * @key: the slot's key value, or KFI_KEY_NOTAVAIL
+ * @addr: address of the key's first byte for peers
  */
 struct kfid_key {
 	struct kfid		fid;
@@ -94,13 +103,13 @@ struct kfid_key {
 };
 
 /**
- * struct kfi_key_alloc - what KFI_ALLOC_KEYS is given
- * @ep: the endpoint whose keys they are to be, or NULL
- * @count: how many
- * @keys: where they go
- * @context: the context of each
- * @auth_key: the auth key that peers have to have proven, or NULL
- * @auth_key_size: bytes of it
+ * struct kfi_key_alloc - argument of KFI_ALLOC_KEYS
+ * @ep: endpoint to which the slots are bound, or NULL
+ * @count: number of slots
+ * @keys: where the slots are stored
+ * @context: the context of each slot
+ * @auth_key: auth key that peers must prove, or NULL
+ * @auth_key_size: bytes of @auth_key
  */
 struct kfi_key_alloc {
 	struct kfid_ep	*ep;
@@ -112,17 +121,22 @@ struct kfi_key_alloc {
 };
 
 /**
- * kfi_key_alloc() - reserves slots
+ * kfi_key_alloc() - allocates key slots
  * @mr: memory that was registered with KFI_DYNAMIC_KEYS
- * @ep: the endpoint with keys of its own whose peer alone is to reach them, or NULL
- * @count: how many, up to KFI_KEY_BATCH_MAX
- * @keys: where they go
- * @context: the context of each
+ * @ep: endpoint with endpoint-scoped keys, whose peer alone can use the keys,
+ *	or NULL
+ * @count: number of slots, up to KFI_KEY_BATCH_MAX
+ * @keys: where the slots are stored
+ * @context: the context of each slot
  *
- * Each is closed by kfi_close(), which ends its key, before the memory is.
+ * The consumer closes each slot by kfi_close() before it closes the memory. The
+ * close revokes the slot's key.
  *
- * Return: 0; -ENOSPC: the device has no more; -EINVAL: the memory has no dynamic keys, or the
- * endpoint none of its own. On failure none is reserved.
+ * Return: 0, or
+ * -ENOSPC if the device has no more keys;
+ * -EINVAL if the memory has no dynamic keys, or the endpoint has no
+ *   endpoint-scoped keys.
+ * On failure no slot is allocated.
  */
 static inline int kfi_key_alloc(struct kfid_mr *mr, struct kfid_ep *ep, size_t count,
 				struct kfid_key **keys, void *context)
@@ -138,19 +152,22 @@ static inline int kfi_key_alloc(struct kfid_mr *mr, struct kfid_ep *ep, size_t c
 }
 
 /**
- * kfi_key_alloc_auth() - reserves slots under an auth key of their own
+ * kfi_key_alloc_auth() - allocates key slots with an auth key of their own
  * @mr: as for kfi_key_alloc()
  * @ep: as for kfi_key_alloc()
- * @auth_key: the key of a job, whose endpoints alone are to reach them
- * @auth_key_size: bytes of it, 1 to KFI_AUTH_KEY_MAX
+ * @auth_key: auth key of a job; only endpoints with this auth key can use the
+ *	slots' keys
+ * @auth_key_size: bytes of @auth_key, 1 to KFI_AUTH_KEY_MAX
  * @count: as for kfi_key_alloc()
  * @keys: as for kfi_key_alloc()
  * @context: as for kfi_key_alloc()
  *
- * Without one, keys are for endpoints with the memory's auth key, or @ep's.
+ * Slots of kfi_key_alloc() use the auth key of the memory or of @ep.
  *
- * Return: as kfi_key_alloc(); -EINVAL also: too many bytes, or the memory is bound to an endpoint with
- * another one; -EOPNOTSUPP: the provider cannot keep auth keys apart.
+ * Return: as kfi_key_alloc(), or
+ * -EINVAL if @auth_key_size is not valid, or the memory is bound to an endpoint
+ *   with another auth key;
+ * -EOPNOTSUPP if the provider cannot keep auth keys apart.
  */
 static inline int kfi_key_alloc_auth(struct kfid_mr *mr, struct kfid_ep *ep, const u8 *auth_key,
 				     size_t auth_key_size, size_t count, struct kfid_key **keys,
@@ -169,19 +186,24 @@ static inline int kfi_key_alloc_auth(struct kfid_mr *mr, struct kfid_ep *ep, con
 }
 
 /**
- * kfi_key_assign_many() - gives many slots their keys, in order
- * @batch: which slots, and what peers may reach by them
- * @count: how many, at least one
+ * kfi_key_assign_many() - assigns many slots, in order
+ * @batch: the assignments
+ * @count: number of assignments, at least 1
  * @flags: KFI_KEY_ORDERED, KFI_KEY_SINGLE_USE
- * @failures: with KFI_KEY_ORDERED: who hears of failures, or NULL
- * @done: where it goes how many from the start have their keys, or NULL
+ * @failures: with KFI_KEY_ORDERED: where failures are reported, or NULL
+ * @done: where the number of assigned slots, from the start, is stored, or NULL
  *
- * Without KFI_KEY_ORDERED the keys are valid everywhere when it returns; the device is waited for
- * once for 64 of them.
+ * Without KFI_KEY_ORDERED the keys are valid everywhere after the return. The
+ * call waits for the device once for each 64 keys.
  *
- * Return: 0; -EBUSY: a slot has a key; -EINVAL: not inside of the memory; -EACCES: rights that the
- * memory was not registered with; -EMSGSIZE: more than one key can have; -EAGAIN: the queue is
- * full; -EOPNOTSUPP: there are no keys for one use. Slots from the first that is refused have no keys of this call.
+ * Return: 0, or
+ * -EBUSY if a slot has a key;
+ * -EINVAL if the range is not within the memory;
+ * -EACCES if the memory was not registered with the rights;
+ * -EMSGSIZE if one key cannot cover as many bytes;
+ * -EAGAIN if the queue of ordered assignments or the completion queue is full;
+ * -EOPNOTSUPP if the provider has no single-use keys or no ordered assignments.
+ * The first slot that fails and all later slots get no key from this call.
  */
 static inline int kfi_key_assign_many(const struct kfi_key_assignment *batch, size_t count,
 				      u64 flags, const struct kfi_key_failures *failures,
@@ -190,7 +212,7 @@ static inline int kfi_key_assign_many(const struct kfi_key_assignment *batch, si
 	return batch->key->ops->assign(batch, count, flags, failures, done);
 }
 
-/* kfi_key_assign_many() of one. */
+/* Like kfi_key_assign_many(), but assigns one slot. */
 static inline int kfi_key_assign(struct kfid_key *key, u64 offset, u64 len, u64 access, u64 flags)
 {
 	struct kfi_key_assignment one = {
@@ -204,22 +226,26 @@ static inline int kfi_key_assign(struct kfid_key *key, u64 offset, u64 len, u64 
 }
 
 /**
- * kfi_key_revoke_many() - ends many keys
- * @keys: the slots; their order changes
- * @count: how many, at least one
- * @done: where it goes how many keys were ended, or NULL
+ * kfi_key_revoke_many() - revokes the keys of many slots
+ * @keys: the slots; the call changes their order
+ * @count: number of slots, at least 1
+ * @done: where the number of revoked keys is stored, or NULL
  *
- * When it returns nothing is read or written through any of the keys any more, however late a
- * peer's packets are. Slots without a key are passed over.
+ * After the return no byte is read or written through any of the keys, even by
+ * a packet that a peer sent earlier. Slots without a key are skipped.
  *
- * Return: 0; -EINTR: the task was killed while something else was under way on a slot.
+ * Return: 0, or
+ * -EINTR if the task was killed while it waited for another step of a slot.
  */
 static inline int kfi_key_revoke_many(struct kfid_key **keys, size_t count, size_t *done)
 {
 	return keys[0]->ops->revoke(keys, count, done);
 }
 
-/* Ends a key, as kfi_key_revoke_many() does. -EINVAL: it has none. */
+/*
+ * Revokes a slot's key as kfi_key_revoke_many(). Returns -EINVAL if the slot
+ * has no key.
+ */
 static inline int kfi_key_revoke(struct kfid_key *key)
 {
 	size_t done;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Messages to the kernel's log, with the module's name before them, and for those that somebody
- * will look for the place. A file that wants another name defines MODULE_NAME first.
+ * Macros that write to the kernel log. Each message begins with the module's
+ * name. Debug messages, warnings and errors also have the function and the
+ * line. To set another name, a file defines MODULE_NAME before the include.
  */
 #ifndef KFI_LOG_H
 #define KFI_LOG_H

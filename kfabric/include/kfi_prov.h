@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * For providers of the kfi API that are written in C. (Those written in Rust implement
- * kfabric::provider instead, and serve programs, too.)
+ * Registration of kfi providers that are written in C. (Providers written in
+ * Rust implement kfabric::provider instead, and also serve programs.)
  */
 #ifndef KFI_PROV_H
 #define KFI_PROV_H
@@ -12,19 +12,20 @@
 
 /**
  * struct kfi_provider - a provider
- * @version: its version
- * @kfi_version: the version of this API that it was written for
+ * @version: version of the provider
+ * @kfi_version: version of this API that the provider was written for
  * @context: for kfabric's own use
- * @name: its name, which no other provider has
- * @kgetinfo: lists what it offers, as kfi_getinfo() does
- * @kfabric: opens one of its fabrics
- * @cleanup: called when it has been deregistered; may be NULL
- * @comp: done when @ref_cnt is 0
- * @ref_cnt: who uses it
+ * @name: name of the provider; unique among all providers
+ * @kgetinfo: lists the provider's offers, as kfi_getinfo()
+ * @kfabric: opens a fabric of the provider
+ * @cleanup: called after the deregistration; may be NULL
+ * @comp: completed when @ref_cnt is 0
+ * @ref_cnt: number of references to the provider
  *
- * @kgetinfo and @kfabric are called without a lock, and may themselves call kfi_getinfo() and
- * kfi_fabric(). Whoever calls them holds the provider's module, and so does who has a reference
- * (kfi_ref_provider()): a provider takes one for each object that it makes.
+ * kfabric calls @kgetinfo and @kfabric without a lock; they may call
+ * kfi_getinfo() and kfi_fabric(). The caller holds the provider's module during
+ * these calls. Each reference (kfi_ref_provider()) holds the module, too. A
+ * provider takes a reference for each object that it creates.
  */
 struct kfi_provider {
 	u32			version;
@@ -42,39 +43,48 @@ struct kfi_provider {
 };
 
 /**
- * kfi_provider_register_by() - adds a provider
- * @provider: stays until it was deregistered
- * @owner: its module
+ * kfi_provider_register_by() - registers a provider
+ * @provider: the provider; must exist until it is deregistered
+ * @owner: the provider's module
  *
- * Return: 0; -EEXIST: there is one of that name, in whichever language; -EINVAL: no name, or a
- * name longer than 31 bytes, or a call is missing; -ENOSYS: written for another major version, or
- * a later one, of this API; -ENOMEM.
+ * Return: 0, or
+ * -EEXIST if a provider of this name is registered, in C or in Rust;
+ * -EINVAL if there is no name, or a name longer than 31 bytes;
+ * -EINVAL if @kgetinfo or @kfabric is missing;
+ * -ENOSYS if the provider was written for another major or a later minor
+ *   version;
+ * -ENOMEM if there is no memory.
  */
 int kfi_provider_register_by(struct kfi_provider *provider, struct module *owner);
 
-/* kfi_provider_register_by() of the module that calls. */
+/* Like kfi_provider_register_by(), with the calling module as the owner. */
 int kfi_provider_register(struct kfi_provider *provider);
 #define kfi_provider_register(provider) kfi_provider_register_by(provider, THIS_MODULE)
 
 /**
- * kfi_provider_deregister() - takes a provider out
- * @provider: one that was registered
+ * kfi_provider_deregister() - deregisters a provider
+ * @provider: a registered provider
  *
- * Returns when nobody calls it any more and all references (kfi_ref_provider()) are gone. May
- * sleep; not to be called from @kgetinfo or @kfabric.
+ * Waits until no call of the provider runs and all references
+ * (kfi_ref_provider()) are dropped. May sleep. Must not be called from
+ * @kgetinfo or @kfabric.
  *
- * Return: 0; -ENOENT: it is not registered, and nothing was waited for.
+ * Return: 0, or
+ * -ENOENT if the provider is not registered: the call does not wait then.
  */
 int kfi_provider_deregister(struct kfi_provider *provider);
 
-/* Keeps a provider, and its module: for each object that it makes, in a call of kfabric's. */
+/*
+ * Takes a reference to a provider and its module. A provider takes one for each
+ * object that it creates, in a call from kfabric.
+ */
 static inline void kfi_ref_provider(struct kfi_provider *provider)
 {
 	__module_get(provider->context.internal[0]);
 	atomic_inc(&provider->ref_cnt);
 }
 
-/* Lets go of it. */
+/* Drops a reference to a provider and its module. */
 static inline void kfi_deref_provider(struct kfi_provider *provider)
 {
 	struct module *owner = provider->context.internal[0];
@@ -84,27 +94,32 @@ static inline void kfi_deref_provider(struct kfi_provider *provider)
 	module_put(owner);
 }
 
-/* Readies a new object's counting, with one reference. */
+/* Initialises the reference count of a new object to 1. */
 static inline void kfi_init_id(struct kfid *fid)
 {
 	init_completion(&fid->comp);
 	atomic_set(&fid->ref_cnt, 1);
 }
 
-/* Keeps an object: while it is used, or used by another one. */
+/*
+ * Takes a reference to an object, for its use by a call or by another object.
+ */
 static inline void kfi_ref_id(struct kfid *fid)
 {
 	atomic_inc(&fid->ref_cnt);
 }
 
-/* Lets go of it. */
+/* Drops a reference to an object. */
 static inline void kfi_deref_id(struct kfid *fid)
 {
 	if (atomic_dec_and_test(&fid->ref_cnt))
 		complete(&fid->comp);
 }
 
-/* Lets go of the first reference, and waits for all others. */
+/*
+ * Drops the first reference to an object, and waits until all others are
+ * dropped.
+ */
 static inline void kfi_close_id(struct kfid *fid)
 {
 	kfi_deref_id(fid);

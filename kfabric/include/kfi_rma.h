@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * One-sided operations of the kfi API. What kfi_endpoint.h says of posting holds here, too.
+ * One-sided operations of the kfi API. The rules for posting calls in
+ * kfi_endpoint.h apply.
  */
 #ifndef KFI_RMA_H
 #define KFI_RMA_H
@@ -9,10 +10,10 @@
 #include <kfi_endpoint.h>
 
 /**
- * struct kfi_rma_iov - a range of the peer's
- * @addr: its address, as the peer told it
+ * struct kfi_rma_iov - a range of the peer's memory
+ * @addr: address that the peer passed to the caller
  * @len: bytes
- * @key: its key
+ * @key: key value
  */
 struct kfi_rma_iov {
 	u64	addr;
@@ -21,17 +22,17 @@ struct kfi_rma_iov {
 };
 
 /**
- * struct kfi_msg_rma - a one-sided operation, for kfi_readmsg() and kfi_writemsg()
- * @type: which of the union
+ * struct kfi_msg_rma - argument of kfi_readmsg() and kfi_writemsg()
+ * @type: selects the member of the union
  * @msg_iov: kernel addresses
  * @msg_biov: pages
  * @msg_sgl: a scatterlist
  * @desc: descriptors, one for each local piece
- * @iov_count: how many local pieces
+ * @iov_count: number of local pieces
  * @addr: not used by connected endpoints
- * @rma_iov: the peer's ranges, together as long as the local pieces
- * @rma_iov_count: how many, up to rma_iov_limit
- * @context: comes back in the completion
+ * @rma_iov: the peer's ranges, with as many bytes as the local pieces
+ * @rma_iov_count: number of the peer's ranges, up to rma_iov_limit
+ * @context: returned in the completion
  * @data: with KFI_REMOTE_CQ_DATA: data for the peer's completion
  */
 struct kfi_msg_rma {
@@ -51,8 +52,8 @@ struct kfi_msg_rma {
 };
 
 /**
- * struct kfi_ops_rma - one-sided operations
- * @size: bytes of the structure that its provider knows
+ * struct kfi_ops_rma - calls for one-sided operations
+ * @size: size of the structure in its provider's build, in bytes
  * @read: see kfi_read()
  * @readv: see kfi_readv()
  * @readbv: see kfi_readbv()
@@ -162,20 +163,29 @@ static inline ssize_t kfi_writesgl(struct kfid_ep *ep, const struct scatterlist 
 	return ep->rma->writesgl(ep, sgl, desc, count, dest_addr, addr, key, context);
 }
 
-/* Writes, with flags: KFI_COMPLETION, KFI_INJECT, KFI_REMOTE_CQ_DATA, KFI_FENCE. */
+/*
+ * Writes, with flags: KFI_COMPLETION, KFI_INJECT, KFI_REMOTE_CQ_DATA,
+ * KFI_FENCE.
+ */
 static inline ssize_t kfi_writemsg(struct kfid_ep *ep, const struct kfi_msg_rma *msg, u64 flags)
 {
 	return ep->rma->writemsg(ep, msg, flags);
 }
 
-/* Writes a little, which is taken before the call returns. It has no completion. */
+/*
+ * Writes a few bytes, which are copied before the return. The write has a
+ * completion only if it fails.
+ */
 static inline ssize_t kfi_inject_write(struct kfid_ep *ep, const void *buf, size_t len,
 				       kfi_addr_t dest_addr, u64 addr, u64 key)
 {
 	return ep->rma->inject(ep, buf, len, dest_addr, addr, key);
 }
 
-/* Writes, with data for a completion of the peer's, which takes a receive. */
+/*
+ * Writes, with data for a completion at the peer. The completion uses up one of
+ * the peer's posted receives.
+ */
 static inline ssize_t kfi_writedata(struct kfid_ep *ep, const void *buf, size_t len, void *desc,
 				    u64 data, kfi_addr_t dest_addr, u64 addr, u64 key,
 				    void *context)
@@ -183,7 +193,7 @@ static inline ssize_t kfi_writedata(struct kfid_ep *ep, const void *buf, size_t 
 	return ep->rma->writedata(ep, buf, len, desc, data, dest_addr, addr, key, context);
 }
 
-/* kfi_inject_write() with data for a completion of the peer's. */
+/* Like kfi_inject_write(), but with data for a completion at the peer. */
 static inline ssize_t kfi_inject_writedata(struct kfid_ep *ep, const void *buf, size_t len,
 					   u64 data, kfi_addr_t dest_addr, u64 addr, u64 key)
 {

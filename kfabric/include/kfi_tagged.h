@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Messages with tags of the kfi API. What kfi_endpoint.h says of posting holds here, too. Endpoints
- * of providers without KFI_TAGGED answer -ENOSYS.
+ * Tagged messages of the kfi API. The rules for posting calls in kfi_endpoint.h
+ * apply. If the provider lacks KFI_TAGGED, all calls return -ENOSYS.
  */
 #ifndef KFI_TAGGED_H
 #define KFI_TAGGED_H
@@ -9,22 +9,25 @@
 #include <kfabric.h>
 #include <kfi_endpoint.h>
 
-/* With KFI_PEEK: the message is kept for this context; a message so kept is thrown away. */
+/*
+ * Flags with KFI_PEEK: reserve the message for this context; discard a reserved
+ * message.
+ */
 #define KFI_CLAIM	(1ULL << 59)
 #define KFI_DISCARD	(1ULL << 58)
 
 /**
- * struct kfi_msg_tagged - a message with a tag, for kfi_tsendmsg() and kfi_trecvmsg()
- * @type: which of the union
+ * struct kfi_msg_tagged - argument of kfi_tsendmsg() and kfi_trecvmsg()
+ * @type: selects the member of the union
  * @msg_iov: kernel addresses
  * @msg_biov: pages
  * @msg_sgl: a scatterlist
  * @desc: descriptors, one for each piece
- * @iov_count: how many pieces
+ * @iov_count: number of pieces
  * @addr: the peer
  * @tag: the tag
- * @ignore: bits of the tag that do not matter
- * @context: comes back in the completion
+ * @ignore: mask of tag bits that are not compared
+ * @context: returned in the completion
  * @data: with KFI_REMOTE_CQ_DATA: data for the peer's completion
  */
 struct kfi_msg_tagged {
@@ -44,8 +47,8 @@ struct kfi_msg_tagged {
 };
 
 /**
- * struct kfi_ops_tagged - messages with tags
- * @size: bytes of the structure that its provider knows
+ * struct kfi_ops_tagged - calls for tagged messages
+ * @size: size of the structure in its provider's build, in bytes
  * @recv: see kfi_trecv()
  * @recvv: see kfi_trecvv()
  * @recvbv: see kfi_trecvbv()
@@ -88,14 +91,14 @@ struct kfi_ops_tagged {
 			   size_t count, kfi_addr_t dest_addr, u64 tag, void *context);
 };
 
-/* Takes a message of a tag. */
+/* Posts a receive of a tagged message. */
 static inline ssize_t kfi_trecv(struct kfid_ep *ep, void *buf, size_t len, void *desc,
 				kfi_addr_t src_addr, u64 tag, u64 ignore, void *context)
 {
 	return ep->tagged->recv(ep, buf, len, desc, src_addr, tag, ignore, context);
 }
 
-/* Takes it into several pieces. */
+/* Posts a tagged receive into several pieces. */
 static inline ssize_t kfi_trecvv(struct kfid_ep *ep, const struct kvec *iov, void **desc,
 				 size_t count, kfi_addr_t src_addr, u64 tag, u64 ignore,
 				 void *context)
@@ -103,7 +106,7 @@ static inline ssize_t kfi_trecvv(struct kfid_ep *ep, const struct kvec *iov, voi
 	return ep->tagged->recvv(ep, iov, desc, count, src_addr, tag, ignore, context);
 }
 
-/* Takes it into pages. */
+/* Posts a tagged receive into pages. */
 static inline ssize_t kfi_trecvbv(struct kfid_ep *ep, const struct bio_vec *biov, void **desc,
 				  size_t count, kfi_addr_t src_addr, u64 tag, u64 ignore,
 				  void *context)
@@ -111,7 +114,7 @@ static inline ssize_t kfi_trecvbv(struct kfid_ep *ep, const struct bio_vec *biov
 	return ep->tagged->recvbv(ep, biov, desc, count, src_addr, tag, ignore, context);
 }
 
-/* Takes it into a scatterlist. */
+/* Posts a tagged receive into a scatterlist. */
 static inline ssize_t kfi_trecvsgl(struct kfid_ep *ep, const struct scatterlist *sgl, void **desc,
 				   size_t count, kfi_addr_t src_addr, u64 tag, u64 ignore,
 				   void *context)
@@ -119,61 +122,61 @@ static inline ssize_t kfi_trecvsgl(struct kfid_ep *ep, const struct scatterlist 
 	return ep->tagged->recvsgl(ep, sgl, desc, count, src_addr, tag, ignore, context);
 }
 
-/* Takes it, with flags. */
+/* Posts a tagged receive, with flags. */
 static inline ssize_t kfi_trecvmsg(struct kfid_ep *ep, const struct kfi_msg_tagged *msg, u64 flags)
 {
 	return ep->tagged->recvmsg(ep, msg, flags);
 }
 
-/* Sends a message with a tag. */
+/* Sends a tagged message. */
 static inline ssize_t kfi_tsend(struct kfid_ep *ep, const void *buf, size_t len, void *desc,
 				kfi_addr_t dest_addr, u64 tag, void *context)
 {
 	return ep->tagged->send(ep, buf, len, desc, dest_addr, tag, context);
 }
 
-/* Sends it from several pieces. */
+/* Sends a tagged message from several pieces. */
 static inline ssize_t kfi_tsendv(struct kfid_ep *ep, const struct kvec *iov, void **desc,
 				 size_t count, kfi_addr_t dest_addr, u64 tag, void *context)
 {
 	return ep->tagged->sendv(ep, iov, desc, count, dest_addr, tag, context);
 }
 
-/* Sends it from pages. */
+/* Sends a tagged message from pages. */
 static inline ssize_t kfi_tsendbv(struct kfid_ep *ep, const struct bio_vec *biov, void **desc,
 				  size_t count, kfi_addr_t dest_addr, u64 tag, void *context)
 {
 	return ep->tagged->sendbv(ep, biov, desc, count, dest_addr, tag, context);
 }
 
-/* Sends it from a scatterlist. */
+/* Sends a tagged message from a scatterlist. */
 static inline ssize_t kfi_tsendsgl(struct kfid_ep *ep, const struct scatterlist *sgl, void **desc,
 				   size_t count, kfi_addr_t dest_addr, u64 tag, void *context)
 {
 	return ep->tagged->sendsgl(ep, sgl, desc, count, dest_addr, tag, context);
 }
 
-/* Sends it, with flags. */
+/* Sends a tagged message, with flags. */
 static inline ssize_t kfi_tsendmsg(struct kfid_ep *ep, const struct kfi_msg_tagged *msg, u64 flags)
 {
 	return ep->tagged->sendmsg(ep, msg, flags);
 }
 
-/* Sends a short one, which is taken before the call returns. */
+/* Sends a short tagged message, whose payload is copied before the return. */
 static inline ssize_t kfi_tinject(struct kfid_ep *ep, const void *buf, size_t len,
 				  kfi_addr_t dest_addr, u64 tag)
 {
 	return ep->tagged->inject(ep, buf, len, dest_addr, tag);
 }
 
-/* Sends it, with data for the peer's completion. */
+/* Sends a tagged message, with data for the peer's completion. */
 static inline ssize_t kfi_tsenddata(struct kfid_ep *ep, const void *buf, size_t len, void *desc,
 				    u64 data, kfi_addr_t dest_addr, u64 tag, void *context)
 {
 	return ep->tagged->senddata(ep, buf, len, desc, data, dest_addr, tag, context);
 }
 
-/* kfi_tinject() with data for the peer's completion. */
+/* Like kfi_tinject(), but with data for the peer's completion. */
 static inline ssize_t kfi_tinjectdata(struct kfid_ep *ep, const void *buf, size_t len, u64 data,
 				      kfi_addr_t dest_addr, u64 tag)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Operations of the kfi API that begin when a counter says so. Providers that cannot do that answer
- * kfi_control() with -ENOSYS.
+ * Triggered operations of the kfi API: operations that start when a counter
+ * reaches a value. If a provider does not support them, kfi_control() returns
+ * -ENOSYS.
  */
 #ifndef KFI_TRIGGER_H
 #define KFI_TRIGGER_H
@@ -78,7 +79,7 @@ struct kfi_op_cntr {
 	u64			value;
 };
 
-/* As large as struct kfi_context. */
+/* This structure must have the size of struct kfi_context. */
 struct kfi_triggered_context {
 	enum kfi_trigger_event			event_type;
 	union {
@@ -87,7 +88,7 @@ struct kfi_triggered_context {
 	} trigger;
 };
 
-/* As large as struct kfi_context2. */
+/* This structure must have the size of struct kfi_context2. */
 struct kfi_triggered_context2 {
 	enum kfi_trigger_event			event_type;
 	union {
@@ -97,12 +98,12 @@ struct kfi_triggered_context2 {
 };
 
 /**
- * struct kfi_deferred_work - an operation, and when it begins
+ * struct kfi_deferred_work - a triggered operation
  * @context: for the provider's own use
- * @threshold: value of @triggering_cntr at which it begins
- * @triggering_cntr: the counter that begins it
- * @completion_cntr: the counter that counts it
- * @op_type: which of the union
+ * @threshold: value of @triggering_cntr that starts the operation
+ * @triggering_cntr: counter that starts the operation
+ * @completion_cntr: counter that counts the operation's completion
+ * @op_type: selects the member of the union
  * @op: the operation
  */
 struct kfi_deferred_work {

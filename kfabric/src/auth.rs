@@ -1,36 +1,38 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Auth keys: who may use them, and what they keep apart.
+//! Auth keys: the processes that may use them, and the objects that they keep apart.
 //!
-//! * [`key`] — the bytes, known once, and what is proven with them.
-//! * [`grant`] — who may use which, how much, how long.
-//! * [`ask`] — the agent, and what it is asked.
-//! * [`group`] — a group of the provider's for each auth key of a domain.
-//! * [`sweep`] — the end of a grant.
+//! - [`auth_key`]: the bytes, stored once, and the proofs made with them.
+//! - [`grant`]: processes, auth keys, limits and lifetimes that are permitted.
+//! - [`agent`]: the agent and its upcalls.
+//! - [`group`]: a protection group of the provider for each auth key of a domain.
+//! - [`reaper`]: the end of a grant.
 //!
-//! What a program opens is admitted here ([`admit`]) before anything is made, holding no lock; what
-//! it is opened under ([`Under`]) stays with the object. Consumers in the kernel are not asked.
+//! Before a program's object is made, [`admit`] checks the program; the caller holds no lock. The
+//! auth key and the lease ([`Authorization`]) stay with the object. Kernel consumers are not
+//! checked.
 //!
-//! Locks, in the order in which they are taken: the board (`ask`), grants (`grant`), one grant's terms, keys
-//! (`key`). None of them is held while anybody is waited for.
+//! Lock order: the board (`agent`), grants (`grant`), one grant's terms, keys (`auth_key`). No task
+//! waits for another task while it holds one of them.
 
-pub(crate) mod ask;
+pub(crate) mod agent;
+pub(crate) mod auth_key;
 pub(crate) mod grant;
 pub(crate) mod group;
-pub(crate) mod key;
-pub(crate) mod seen;
-pub(crate) mod sweep;
+pub(crate) mod reaper;
+pub(crate) mod trace;
 
 use core::sync::atomic::{
+    AtomicBool,
     AtomicU32,
     Ordering, //
 };
 use kernel::prelude::*;
 
-pub use self::key::AuthKey;
+pub use self::auth_key::AuthKey;
 use self::{
     grant::Lease,
     group::GroupRef,
-    seen::Verdict, //
+    trace::Verdict, //
 };
 pub use crate::sys::auth::{
     now_ns,
@@ -38,17 +40,23 @@ pub use crate::sys::auth::{
     same, //
 };
 use crate::{
-    errno::enokey,
-    net::Net,
+    base::errno::{
+        ekeyrejected,
+        enokey, //
+    },
     pure::grant::{
         right,
         Amount,
         Asker,
         Miss, //
     },
-    sys::auth as sys_auth,
+    sys::{
+        auth as sys_auth,
+        net::Net, //
+    },
     uapi::{
         KFI_AUTH_ENFORCE,
+        KFI_AUTH_KEY_SAFE,
         KFI_AUTH_OPEN, //
     },
 };
@@ -56,33 +64,45 @@ use crate::{
 /// `KFI_AUTH_OPEN` or `KFI_AUTH_ENFORCE`.
 static MODE: AtomicU32 = AtomicU32::new(KFI_AUTH_OPEN);
 
-/// Readies it. Once, at module load.
+/// Whether the use of a short auth key was logged. Once per load, so that the log does not fill.
+static WARNED: AtomicBool = AtomicBool::new(false);
+
+/// Initialises the lists of auth keys, grants and upcalls.
 ///
 /// # Safety
 ///
 /// Called once, before anything else here.
 pub(crate) unsafe fn init() {
-    // SAFETY: As the caller promises.
+    // SAFETY: The caller's contract: this is called once, before anything else here.
     unsafe {
-        key::init();
+        auth_key::init();
         grant::init();
-        ask::init();
+        agent::init();
     }
 }
 
-/// Gives back what statics hold. Once, when no file is open any more and the worker has gone.
-pub(crate) fn exit() {
-    ask::exit();
-    grant::exit();
-    key::exit();
+/// Allocates what no call may allocate with a list locked.
+///
+/// # Errors
+///
+/// - `ENOMEM` if there is no memory.
+pub(crate) fn reserve() -> Result {
+    agent::reserve()
 }
 
-/// Whether grants are needed.
+/// Frees the lists. Called once, when no file is open and the worker has stopped.
+pub(crate) fn exit() {
+    agent::exit();
+    grant::exit();
+    auth_key::exit();
+}
+
+/// Returns whether the use of auth keys needs a grant.
 pub(crate) fn enforced() -> bool {
     MODE.load(Ordering::Acquire) == KFI_AUTH_ENFORCE
 }
 
-/// The mode.
+/// Returns the mode.
 pub(crate) fn mode() -> u32 {
     MODE.load(Ordering::Acquire)
 }
@@ -92,17 +112,17 @@ pub(crate) fn set_mode(mode: u32) {
     MODE.store(mode, Ordering::Release);
 }
 
-/// What is to be opened.
+/// Rights and amounts that a new object needs.
 #[derive(Clone, Copy)]
-pub(crate) struct Want {
-    /// The rights that it takes.
+pub(crate) struct ResourceRequest {
+    /// Rights that the object needs.
     pub(crate) rights: u32,
-    /// What it counts as.
+    /// Amounts that are charged to the grant.
     pub(crate) amount: Amount,
 }
 
-impl Want {
-    /// Endpoints.
+impl ResourceRequest {
+    /// The needs of `eps` endpoints.
     pub(crate) fn endpoints(eps: u32) -> Self {
         Self {
             rights: right::EP,
@@ -113,7 +133,7 @@ impl Want {
         }
     }
 
-    /// A region of so many bytes, and so many keys.
+    /// The needs of a region of `pinned` bytes, and of `keys` keys.
     pub(crate) fn memory(pinned: u64, keys: u32) -> Self {
         Self {
             rights: right::KEYS,
@@ -126,7 +146,7 @@ impl Want {
     }
 }
 
-/// The task that makes a call, as grants look at it.
+/// The calling task, with the attributes that grants match.
 pub(crate) struct Caller {
     pub(crate) task: sys_auth::Asker,
     pub(crate) netns: u64,
@@ -164,24 +184,31 @@ impl Asker for Caller {
     }
 }
 
-/// Whether the current task may open what it wants under `key`: the lease that it is charged to;
-/// none where grants are not needed. Asks the agent where no grant covers it. Holding no lock.
+/// Checks that the current task may use `want` under `key`; returns the lease that is charged.
+/// `None` in mode open. If no grant covers the task, makes an upcall to the agent. The caller holds
+/// no lock.
 ///
 /// # Errors
 ///
-/// See [`AuthMode`](crate::uapi::AuthMode). `EINTR`: the task was killed while it waited.
+/// See [`AuthMode`](crate::uapi::AuthMode), and:
+///
+/// - `EINTR` if the task was killed while it waited.
 pub(crate) fn admit(
     net: &Net,
     domain: &str,
     key: Option<&AuthKey>,
-    want: Want,
+    want: ResourceRequest,
 ) -> Result<Option<Lease>> {
+    let short = key.is_some_and(|key| key.bytes().len() < KFI_AUTH_KEY_SAFE);
     if !enforced() {
+        if short && !WARNED.swap(true, Ordering::Relaxed) {
+            pr_warn!("a program uses an auth key of less than 16 bytes: peers can guess the key\n");
+        }
         return Ok(None);
     }
     let caller = Caller::current(net);
     let told = |verdict: Verdict, grant: u64, result: Result<()>| {
-        seen::decided(
+        trace::decided(
             &caller,
             key.map_or(0, AuthKey::number),
             want.rights,
@@ -194,7 +221,11 @@ pub(crate) fn admit(
         told(Verdict::NoKey, 0, Err(enokey()));
         return Err(enokey());
     };
-    let mut wait = ask::Wait::new();
+    if short {
+        told(Verdict::Short, 0, Err(ekeyrejected()));
+        return Err(ekeyrejected());
+    }
+    let mut wait = agent::Wait::new();
     loop {
         let seen_grants = grant::changes();
         let miss = match grant::find(key, &caller, want) {
@@ -206,7 +237,7 @@ pub(crate) fn admit(
         };
         let (verdict, e) = match miss {
             (Miss::Nothing, _) => {
-                match ask::ask(&caller, domain, key, want.rights, seen_grants, &mut wait) {
+                match agent::ask(&caller, domain, key, want.rights, seen_grants, &mut wait) {
                     Ok(()) => continue,
                     Err(refused) => refused,
                 }
@@ -218,15 +249,15 @@ pub(crate) fn admit(
     }
 }
 
-/// What an object is opened under.
+/// Auth key of an object, and its charge to a grant.
 #[derive(Default)]
-pub(crate) struct Under {
+pub(crate) struct Authorization {
     pub(crate) key: Option<AuthKey>,
     pub(crate) lease: Option<Lease>,
 }
 
-impl Under {
-    /// An auth key, or none, and nobody was asked.
+impl Authorization {
+    /// An auth key or none, without a grant: for kernel consumers.
     pub(crate) fn of(key: Option<&AuthKey>) -> Self {
         Self {
             key: key.cloned(),
@@ -234,32 +265,33 @@ impl Under {
         }
     }
 
-    /// Whether its grant is still valid.
+    /// Checks that the object's grant is still valid.
     ///
     /// # Errors
     ///
-    /// `EKEYREVOKED`, `EKEYEXPIRED`.
+    /// - `EKEYREVOKED` if the grant was revoked.
+    /// - `EKEYEXPIRED` if its lifetime has ended.
     pub(crate) fn check(&self) -> Result {
         self.lease.as_ref().map_or(Ok(()), Lease::check)
     }
 
-    /// It has ended, and is charged no more.
+    /// Returns the charge, because the object has ended.
     pub(crate) fn end(&self) {
         if let Some(lease) = &self.lease {
             lease.end();
         }
     }
 
-    /// Number of the auth key; 0: none.
+    /// Number of the auth key; 0 for none.
     pub(crate) fn number(&self) -> u64 {
         self.key.as_ref().map_or(0, AuthKey::number)
     }
 }
 
-/// Under what something is exported, and the group that keeps it apart.
+/// Auth key and charge of an object that peers can access, and its protection group.
 #[derive(Default)]
-pub(crate) struct Apart {
-    pub(crate) under: Under,
-    /// The auth key's group; none: the domain's own, or an endpoint's.
+pub(crate) struct Scope {
+    pub(crate) under: Authorization,
+    /// The auth key's group; `None` for the domain's own, or an endpoint's.
     pub(crate) group: Option<GroupRef>,
 }

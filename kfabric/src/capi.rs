@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The kfi API for consumers and providers written in C (`kfabric/include/`).
 //!
-//! A thin layer over the objects that all consumers use: it turns C structures into theirs and back,
-//! and holds no policy. What a consumer gets is a box that begins with the structure the API says
-//! (`struct kfid_ep` and the like), whose tables of calls point to functions in here.
+//! This is a thin layer over the objects that all consumers use. It converts between C structures
+//! and the core's types, and holds no policy. Each object of a consumer is a box that begins with
+//! its C structure, such as `struct kfid_ep`. The structure's tables of calls point to functions in
+//! this module.
 //!
-//! What is assumed of consumers, as of all C in the kernel: pointers are what the headers say they
-//! are; an object is not used when [`kfi_close`](obj) of it has begun, nor its buffers before their
-//! operations are over. Calls on one object may come from several threads at once, but for those
-//! that change what it is (bind, enable, close).
+//! As with all C code in the kernel, the layer trusts its consumers:
+//!
+//! - Pointers are valid as the headers describe.
+//! - A consumer stops using an object before it calls [`kfi_close`](obj).
+//! - Buffers stay valid until their operations are complete.
+//! - Several threads may call functions on the same object at once, except for bind, enable and
+//!   close.
 
 #![expect(
     clippy::missing_safety_doc,
@@ -32,15 +36,13 @@ mod prov;
 mod queue;
 mod raw;
 
-pub(crate) use prov::has;
-
-/// Readies the lists. Once, at module load.
+/// Initialises the lists of the C API, at module load.
 ///
 /// # Safety
 ///
-/// Not called twice.
+/// The function is called once.
 pub(crate) unsafe fn init() {
-    // SAFETY: The caller's promise.
+    // SAFETY: By this function's contract it runs once.
     unsafe {
         cm::init();
         opened::init();
@@ -48,7 +50,7 @@ pub(crate) unsafe fn init() {
     }
 }
 
-/// Frees what the lists hold. Once, at module unload.
+/// Frees the memory of the lists, at module unload.
 pub(crate) fn exit() {
     cm::exit();
     opened::exit();

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0
 //! kfabric: kernel-mode libfabric.
 //!
-//! One framework through which storage code in the kernel and programs reach a fabric. Memory is
-//! pinned once and exported through many small keys, which are assigned and revoked without
-//! touching the pin.
+//! A framework through which kernel storage code and programs use a fabric. Memory is pinned once
+//! and exported through many small keys, which are assigned and revoked without a change to the
+//! pinned pages.
 //!
-//! This crate is the core. It holds every policy: who may do what, what is pinned and charged,
-//! which keys exist, what is closed in which order. Hardware is the business of providers, modules
-//! of their own that implement [`provider`] and register by [`registry::Registration`].
+//! This crate is the core. It holds all policy: permissions, pinning and charges, keys, and the
+//! order of closing. Providers drive the hardware. A provider is a separate module that implements
+//! [`provider`] and registers by [`provider::registry::Registration`].
 //!
-//! A consumer in the kernel uses the same objects as a program does through `/dev/kfabric`:
+//! A kernel consumer uses the same objects as a program does through `/dev/kfabric`:
 //!
-//! * [`registry::getinfo`] — what there is.
-//! * [`fabric::Fabric`], [`fabric::Domain`] — a provider, a device.
-//! * [`memory::Memory`], [`region::Region`], [`key::Key`] — memory, registered, exported.
-//! * [`cq::Cq`], [`cntr::Cntr`], [`eq::Eq`] — completions, counters, events.
-//! * [`pep::PassiveEp`], [`ep::Endpoint`] — connections and operations.
+//! - [`provider::registry::getinfo`]: the offers.
+//! - [`objects::fabric::Fabric`], [`objects::domain::Domain`]: a provider, a device.
+//! - [`memory::Memory`], [`key::Region`], [`key::Key`]: memory, registered, exported.
+//! - [`objects::cq::Cq`], [`objects::cntr::Cntr`], [`objects::eq::Eq`]: completions, counters, events.
+//! - [`objects::pep::PassiveEp`], [`ep::Endpoint`]: connections and operations.
+//! - [`objects::waiter::Waiter`]: the wait for completions and events.
 
 use kernel::prelude::*;
 
@@ -24,33 +25,27 @@ pub mod pure;
 #[path = "../../uapi/src/abi.rs"]
 pub mod uapi;
 
-pub mod auth;
-mod bound;
-mod capi;
-mod charge;
-pub mod cntr;
-pub mod cq;
-mod dev;
-pub mod ep;
-pub mod eq;
-pub mod errno;
-pub mod fabric;
-pub mod fault;
-mod info;
-pub mod key;
-mod later;
-pub mod memory;
-pub mod net;
-pub mod object;
-pub mod op;
-pub mod pep;
-pub mod provider;
-pub mod region;
-pub mod registry;
-pub mod rings;
-mod seen;
-pub mod stats;
+// The layers, lowest first. A layer imports only layers above it in this list.
 pub mod sys;
+
+pub mod base;
+
+pub mod memory;
+
+pub mod op;
+
+pub mod provider;
+
+pub mod auth;
+
+pub mod objects;
+
+pub mod key;
+
+pub mod ep;
+
+mod capi;
+mod chardev;
 
 module! {
     type: Kfabric,
@@ -61,15 +56,16 @@ module! {
 }
 
 struct Kfabric {
-    // Dropped in this order: no new users, then what they left behind.
-    _device: dev::Device,
+    // Dropped in this order: first the device file, so that no program opens objects, then the
+    // lists.
+    _device: chardev::Device,
     _auth: Auth,
     _jobs: sys::wq::WorkQueue,
     _queue: sys::wq::WorkQueue,
-    _faults: fault::Attributes,
-    _key_counts: stats::Files,
-    _auth_counts: stats::Files,
-    _counts: stats::Root,
+    _faults: base::fault::Attributes,
+    _key_counts: base::stats::Files,
+    _auth_counts: base::stats::Files,
+    _counts: base::stats::Root,
     _providers: Providers,
 }
 
@@ -77,40 +73,55 @@ impl kernel::Module for Kfabric {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         // SAFETY: A module's `init` runs once.
         unsafe {
-            registry::init();
+            provider::registry::init();
             capi::init();
-            charge::init();
+            memory::charge::init();
+            base::share::init();
             auth::init();
         }
+        auth::reaper::register(&Files);
         let auth = Auth {
             _worker: sys::auth::Worker::new()?,
             _grants: Grants,
         };
+        auth::reserve()?;
         let queue = sys::wq::WorkQueue::new()?;
         let jobs = sys::wq::WorkQueue::new_jobs()?;
-        let counts = stats::Root::new();
+        let counts = base::stats::Root::new();
         Ok(Self {
-            _device: dev::Device::new()?,
+            _device: chardev::Device::new()?,
             _auth: auth,
             _jobs: jobs,
             _queue: queue,
-            _faults: fault::Attributes::new(),
-            _key_counts: seen::files(),
-            _auth_counts: auth::seen::files(),
+            _faults: base::fault::Attributes::new(),
+            _key_counts: base::trace::files(),
+            _auth_counts: auth::trace::files(),
             _counts: counts,
             _providers: Providers,
         })
     }
 }
 
-/// Grants, and the worker that looks after them. Dropping it waits for the worker, then gives their
-/// memory back.
+/// The files of the character device, which hold the objects of grants.
+struct Files;
+
+impl auth::reaper::LeaseHolders for Files {
+    fn sweep(&self) -> Result {
+        chardev::sweep()
+    }
+
+    fn wait_swept(&self) -> Result {
+        chardev::swept()
+    }
+}
+
+/// Grants, and the worker that examines them. The drop waits for the worker, then frees the grants.
 struct Auth {
     _worker: sys::auth::Worker,
     _grants: Grants,
 }
 
-/// What grants hold.
+/// The lists of grants, auth keys and upcalls; the drop frees them.
 struct Grants;
 
 impl Drop for Grants {
@@ -119,13 +130,14 @@ impl Drop for Grants {
     }
 }
 
-/// The list of providers; dropping it gives its memory back.
+/// The list of providers; the drop frees it.
 struct Providers;
 
 impl Drop for Providers {
     fn drop(&mut self) {
-        registry::exit();
+        provider::registry::exit();
         capi::exit();
-        charge::exit();
+        memory::charge::exit();
+        base::share::exit();
     }
 }

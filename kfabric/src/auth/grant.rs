@@ -1,29 +1,34 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Grants. They are the machine's, and stay whatever becomes of who installed them.
+//! Grants. They belong to the machine, and outlive the processes that installed them.
 
-use core::sync::atomic::{
-    AtomicBool,
-    AtomicU32,
-    AtomicU64,
-    Ordering, //
+use core::{
+    mem::MaybeUninit,
+    sync::atomic::{
+        AtomicBool,
+        AtomicU32,
+        AtomicU64,
+        Ordering, //
+    }, //
 };
 use kernel::{
     new_mutex,
     prelude::*,
+    rbtree::RBTree,
     sync::{
         Arc,
-        Mutex, //
+        Mutex,
+        UniqueArc, //
     }, //
 };
 
 use super::{
-    key::AuthKey,
-    sweep,
+    auth_key::AuthKey,
+    reaper,
     Caller,
-    Want, //
+    ResourceRequest, //
 };
 use crate::{
-    errno::{
+    base::errno::{
         edquot,
         ekeyexpired,
         ekeyrevoked,
@@ -46,26 +51,28 @@ use crate::{
     uapi::*,
 };
 
-/// Grants there may be.
+/// Grants at most, on the machine.
 const GRANTS_MAX: usize = 65_536;
+/// Of these, answers to one user's upcalls (effective uid), so that no user fills the list.
+const USER_ANSWERS_MAX: usize = GRANTS_MAX / 4;
 
-/// What may change of a grant.
+/// The parts of a grant that can change.
 #[derive(Clone, Copy)]
 struct Terms {
     limits: Limits,
     used: Amount,
 }
 
-/// What a grant is to be.
-pub(crate) struct Offer {
+/// Description of a grant to install.
+pub(crate) struct NewGrant {
     pub(crate) key: AuthKey,
     pub(crate) rule: Rule,
     pub(crate) rights: u32,
     pub(crate) limits: Limits,
-    /// Milliseconds; 0: without end.
+    /// Lifetime in milliseconds; 0 for no end.
     pub(crate) lifetime: u64,
-    /// The process that asked, for an answer.
-    pub(crate) answered: Option<Arc<Process>>,
+    /// For an answer: the requester's process and its effective uid.
+    pub(crate) answered: Option<(Arc<Process>, u32)>,
 }
 
 /// A grant.
@@ -75,21 +82,22 @@ pub(crate) struct Grant {
     key: AuthKey,
     rule: Rule,
     rights: u32,
-    answered: Option<Arc<Process>>,
+    answered: Option<(Arc<Process>, u32)>,
     /// `KFI_GRANT_*`. Set under the list's lock; it only goes from valid to one of the others.
     state: AtomicU32,
-    /// When it is over, in milliseconds since boot.
+    /// When the grant ends, in milliseconds since boot.
     end: AtomicU64,
     #[pin]
     terms: Mutex<Terms>,
 }
 
 impl Grant {
-    /// Whether it is valid.
+    /// Checks that the grant is valid.
     ///
     /// # Errors
     ///
-    /// `EKEYREVOKED`, `EKEYEXPIRED`.
+    /// - `EKEYREVOKED` if the grant was revoked.
+    /// - `EKEYEXPIRED` if its lifetime has ended.
     fn check(&self) -> Result {
         match self.state.load(Ordering::Acquire) {
             KFI_GRANT_VALID if !self.is_late() => Ok(()),
@@ -98,7 +106,7 @@ impl Grant {
         }
     }
 
-    /// Whether its time is over, though nobody may have said so yet.
+    /// Returns whether the grant's lifetime has ended, even if its state is still valid.
     fn is_late(&self) -> bool {
         match self.end.load(Ordering::Relaxed) {
             NEVER => false,
@@ -119,10 +127,11 @@ impl Grant {
         self.terms.lock().used.is_drained()
     }
 
-    /// Whether it is of use to nobody: an answer about a process that is gone.
+    /// Returns whether the grant is useless: an answer for a process that has exited, with nothing
+    /// charged.
     fn is_orphan(&self) -> bool {
         self.rule.process != 0
-            && self.answered.as_ref().is_some_and(|of| of.is_gone())
+            && self.answered.as_ref().is_some_and(|(of, _)| of.is_gone())
             && self.terms.lock().used == Amount::default()
     }
 
@@ -151,7 +160,7 @@ impl Grant {
     }
 }
 
-/// What one object takes of a grant. Dropped, it is given back.
+/// The charge of one object to a grant. The drop returns the charge.
 pub(crate) struct Lease {
     grant: Arc<Grant>,
     amount: Amount,
@@ -159,21 +168,22 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// The grant.
+    /// The grant's id.
     pub(crate) fn id(&self) -> u64 {
         self.grant.id
     }
 
-    /// Whether the grant is still valid.
+    /// Checks that the grant is still valid.
     ///
     /// # Errors
     ///
-    /// `EKEYREVOKED`, `EKEYEXPIRED`.
+    /// - `EKEYREVOKED` if the grant was revoked.
+    /// - `EKEYEXPIRED` if its lifetime has ended.
     pub(crate) fn check(&self) -> Result {
         self.grant.check()
     }
 
-    /// Gives it back now: what it is for has ended, though it is still there.
+    /// Returns the charge before the drop: the object has ended, though it still exists.
     pub(crate) fn end(&self) {
         if !self.ended.swap(true, Ordering::AcqRel) {
             let mut terms = self.grant.terms.lock();
@@ -192,12 +202,12 @@ impl Drop for Lease {
 struct Grants {
     list: KVVec<Arc<Grant>>,
     last: u64,
-    /// When the worker is to look, in milliseconds since boot.
+    /// When the worker next examines the grants, in milliseconds since boot.
     next: u64,
 }
 
 impl Grants {
-    /// Those of an auth key.
+    /// Returns the grants for an auth key.
     fn of(&self, key: &AuthKey) -> &[Arc<Grant>] {
         let number = key.number();
         let from = self.list.partition_point(|g| g.key.number() < number);
@@ -205,15 +215,25 @@ impl Grants {
         self.list.get(from..to).unwrap_or_default()
     }
 
+    /// Returns whether the list is full, or the user has the maximum of answers.
+    fn is_full(&self, user: Option<u32>) -> bool {
+        let of_user = |grant: &&Arc<Grant>| grant.answered.as_ref().map(|(_, uid)| *uid) == user;
+        self.list.len() >= GRANTS_MAX
+            // Checked first, because a list below the limit needs no count.
+            || (user.is_some()
+                && self.list.len() >= USER_ANSWERS_MAX
+                && self.list.iter().filter(of_user).count() >= USER_ANSWERS_MAX)
+    }
+
     fn get(&self, id: u64) -> Option<&Arc<Grant>> {
         self.list.iter().find(|grant| grant.id == id)
     }
 
-    /// Sees to it that the worker looks at `when`.
+    /// Schedules the worker for `when` at the latest.
     fn wake_at(&mut self, when: u64) {
         if when < self.next {
             self.next = when;
-            sweep::wake_in(when.saturating_sub(now_ms()));
+            reaper::wake_in(when.saturating_sub(now_ms()));
         }
     }
 }
@@ -227,46 +247,50 @@ kernel::sync::global_lock! {
     };
 }
 
-/// Counts what may let somebody in who was not let in before.
+/// Counts changes that may admit a caller refused before.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
 
-/// Readies the list.
+/// Initialises the list.
 ///
 /// # Safety
 ///
 /// Called once, at module load.
 pub(super) unsafe fn init() {
-    // SAFETY: As the caller promises.
+    // SAFETY: The caller's contract: this is called once, at module load.
     unsafe { GRANTS.init() }
 }
 
-/// Gives back what the list holds.
+/// Frees the list.
 pub(super) fn exit() {
     let list = core::mem::replace(&mut GRANTS.lock().list, KVVec::new());
     drop(list);
 }
 
-/// Sees to it that the worker looks at `when`, in milliseconds since boot.
+/// Schedules the worker for `when` at the latest, in milliseconds since boot.
 pub(super) fn wake_at(when: u64) {
     GRANTS.lock().wake_at(when);
 }
 
-/// How often grants have come or have got larger.
+/// Returns how often grants were installed or changed.
 pub(crate) fn changes() -> u64 {
     CHANGES.load(Ordering::Acquire)
 }
 
-/// How many there are.
+/// Returns the number of grants.
 pub(crate) fn count() -> usize {
     GRANTS.lock().list.len()
 }
 
-/// A lease of what the caller wants under `key`, of the first grant that has it.
+/// Charges the first grant that covers the caller's request under `key`; returns the lease.
 ///
 /// # Errors
 ///
-/// Why there is none, and the errno for it.
-pub(crate) fn find(key: &AuthKey, caller: &Caller, want: Want) -> Result<Lease, (Miss, Error)> {
+/// The reason why no grant covers the request, and its errno.
+pub(crate) fn find(
+    key: &AuthKey,
+    caller: &Caller,
+    want: ResourceRequest,
+) -> Result<Lease, (Miss, Error)> {
     let mut miss = (Miss::Nothing, enokey());
     let mut worse = |other: (Miss, Error)| {
         if other.0 > miss.0 {
@@ -294,90 +318,134 @@ pub(crate) fn find(key: &AuthKey, caller: &Caller, want: Want) -> Result<Lease, 
     Err(miss)
 }
 
-/// Installs a grant; its id.
+/// Installs a grant and returns its id.
 ///
 /// # Errors
 ///
-/// `EINVAL`: no rule, or no right. `EBUSY`: the auth key is in quarantine. `ENOSPC`: too many.
-pub(crate) fn add(offer: Offer) -> Result<u64> {
-    if !offer.rule.is_valid() || offer.rights == 0 || offer.rights & !right::ALL != 0 {
+/// - `EINVAL` if the new grant has no rule or no right.
+/// - `EBUSY` if the auth key is in quarantine.
+/// - `ENOSPC` if there are too many grants, or too many answers to one user.
+/// - `ENOMEM` if there is no memory.
+pub(crate) fn add(mut new: NewGrant) -> Result<u64> {
+    loop {
+        match add_with(new, Room::new()?)? {
+            Ok(id) => return Ok(id),
+            Err(again) => new = again,
+        }
+    }
+}
+
+/// Memory for a new grant, allocated before any lock is taken.
+pub(super) struct Room {
+    place: UniqueArc<MaybeUninit<Grant>>,
+    /// A larger list, if the present one is full.
+    larger: KVVec<Arc<Grant>>,
+}
+
+impl Room {
+    /// Allocates the memory.
+    ///
+    /// # Errors
+    ///
+    /// - `ENOMEM` if there is no memory.
+    pub(super) fn new() -> Result<Self> {
+        let (count, capacity) = {
+            let grants = GRANTS.lock();
+            (grants.list.len(), grants.list.capacity())
+        };
+        let larger = if count == capacity {
+            // UNACCOUNTED: The list is shared by all grants.
+            KVVec::with_capacity(2 * count + 16, GFP_KERNEL)?
+        } else {
+            KVVec::new()
+        };
+        // UNACCOUNTED: An administrator, or the agent, installs the grant.
+        let place = UniqueArc::new_uninit(GFP_KERNEL)?;
+        Ok(Self { place, larger })
+    }
+}
+
+/// Installs a grant in `room` without an allocation, and returns its id. Gives `new` back if other
+/// grants have filled the list since `room` was allocated.
+///
+/// # Errors
+///
+/// The errors of [`add`], without `ENOMEM`.
+pub(super) fn add_with(new: NewGrant, room: Room) -> Result<Result<u64, NewGrant>> {
+    let Room { place, mut larger } = room;
+    if !new.rule.is_valid() || new.rights == 0 || new.rights & !right::ALL != 0 {
         return Err(EINVAL);
     }
-    let end = end(now_ms(), offer.lifetime);
-    let mut orphans = KVec::new();
+    let end = end(now_ms(), new.lifetime);
     let id = {
         let mut grants = GRANTS.lock();
         if grants
-            .of(&offer.key)
+            .of(&new.key)
             .iter()
             .any(|grant| grant.check().is_err())
         {
             return Err(EBUSY);
         }
-        if grants.list.len() >= GRANTS_MAX {
-            reap(&mut grants, &mut orphans);
+        let user = new.answered.as_ref().map(|(_, uid)| *uid);
+        if grants.is_full(user) {
+            reap(&mut grants);
         }
-        if grants.list.len() >= GRANTS_MAX {
+        if grants.is_full(user) {
             return Err(ENOSPC);
         }
-        // UNACCOUNTED: The list is shared by all grants.
-        grants.list.reserve(1, GFP_KERNEL)?;
+        let count = grants.list.len();
+        if count == grants.list.capacity() {
+            if larger.capacity() <= count {
+                return Ok(Err(new));
+            }
+            for grant in grants.list.drain_all() {
+                // Cannot fail: the buffer has room for more grants than these.
+                let _ = larger.push_within_capacity(grant);
+            }
+            core::mem::swap(&mut grants.list, &mut larger);
+        }
         let id = grants.last + 1;
-        let number = offer.key.number();
+        let number = new.key.number();
         let terms = Terms {
-            limits: offer.limits,
+            limits: new.limits,
             used: Amount::default(),
         };
-        let grant = Arc::pin_init(
-            pin_init!(Grant {
-                id,
-                key: offer.key,
-                rule: offer.rule,
-                rights: offer.rights,
-                answered: offer.answered,
-                state: AtomicU32::new(KFI_GRANT_VALID),
-                end: AtomicU64::new(end),
-                terms <- new_mutex!(terms, "kfabric_grant"),
-            }),
-            // UNACCOUNTED: Installed by an administrator; allocated with all grants locked.
-            GFP_KERNEL,
-        )?;
+        let made = place.pin_init_with(pin_init!(Grant {
+            id,
+            key: new.key,
+            rule: new.rule,
+            rights: new.rights,
+            answered: new.answered,
+            state: AtomicU32::new(KFI_GRANT_VALID),
+            end: AtomicU64::new(end),
+            terms <- new_mutex!(terms, "kfabric_grant"),
+        }));
+        let grant = match made {
+            Ok(grant) => grant.into(),
+            Err(never) => match never {},
+        };
         let at = grants.list.partition_point(|g| g.key.number() <= number);
-        // There is room.
+        // Cannot fail: the list has room, by the growth above.
         let _ = grants.list.insert_within_capacity(at, grant);
         grants.last = id;
         grants.wake_at(end);
         id
     };
-    drop(orphans);
     CHANGES.fetch_add(1, Ordering::Release);
-    Ok(id)
+    Ok(Ok(id))
 }
 
-/// Takes answers about processes that are gone off the list, some at a time.
-fn reap(grants: &mut Grants, gone: &mut KVec<Arc<Grant>>) {
-    let mut at = 0;
-    while at < grants.list.len() {
-        if !grants.list[at].is_orphan() {
-            at += 1;
-            continue;
-        }
-        // UNACCOUNTED: Freed before the call returns; allocated with all grants locked.
-        if gone.reserve(1, GFP_KERNEL).is_err() {
-            return;
-        }
-        if let Ok(grant) = grants.list.remove(at) {
-            // There is room.
-            let _ = gone.push_within_capacity(grant);
-        }
-    }
+/// Removes answers for exited processes from the list, in one pass: a user's processes may all exit
+/// at once.
+fn reap(grants: &mut Grants) {
+    grants.list.retain(|grant| !grant.is_orphan());
 }
 
-/// Changes a grant's limits, or its end, or both.
+/// Changes a grant's limits, its lifetime, or both.
 ///
 /// # Errors
 ///
-/// `ENOENT`: no such grant, or it is over.
+/// - `ENOENT` if there is no such grant, or it has ended.
 pub(crate) fn change(id: u64, limits: Option<Limits>, lifetime: Option<u64>) -> Result {
     let mut grants = GRANTS.lock();
     let grant = grants.get(id).ok_or(ENOENT)?.clone();
@@ -395,79 +463,85 @@ pub(crate) fn change(id: u64, limits: Option<Limits>, lifetime: Option<u64>) -> 
     Ok(())
 }
 
-/// Ends a grant: nothing more is opened under it. What was is for [`sweep`].
+/// Revokes a grant: no object is opened under it any more. [`reaper::sweep`] ends the open ones.
 ///
 /// # Errors
 ///
-/// `ENOENT`: no such grant, or it is over.
+/// - `ENOENT` if there is no such grant, or it has ended.
 pub(crate) fn revoke(id: u64) -> Result {
     let mut grants = GRANTS.lock();
     let grant = grants.get(id).ok_or(ENOENT)?;
     grant.check().map_err(|_| ENOENT)?;
     grant.state.store(KFI_GRANT_REVOKED, Ordering::Release);
-    // Should the caller not come to it.
-    let soon = now_ms() + sweep::AGAIN_MS;
+    // In case the caller does not sweep.
+    let soon = now_ms() + reaper::AGAIN_MS;
     grants.wake_at(soon);
     Ok(())
 }
 
-/// Takes back a grant of which nobody was told: unless somebody has already opened something under it,
-/// its auth key may be granted again at once.
+/// Revokes a grant whose id the agent did not get. If no object was opened under it meanwhile, the
+/// auth key can be granted again at once.
 pub(crate) fn withdraw(id: u64) {
     if revoke(id).is_ok() {
-        settle(false);
+        collect_ended(false);
     }
 }
 
-/// The grant behind `id`, if there is one.
-pub(crate) fn after(id: u64) -> Option<GrantInfo> {
-    let grants = GRANTS.lock();
-    let next = grants.list.iter().filter(|grant| grant.id > id);
-    next.min_by_key(|grant| grant.id).map(|grant| grant.info())
-}
-
-/// Declares those over whose time is over, forgets those of which nothing is left, and says whether
-/// there is one that is over and not yet forgotten. The worker's; `looked`: it looks, so it is to be woken
-/// anew.
-pub(super) fn settle(looked: bool) -> bool {
-    let mut gone = KVec::new();
-    let ending = {
-        let mut grants = GRANTS.lock();
-        let (mut next, mut ending) = (NEVER, false);
-        let mut at = 0;
-        while at < grants.list.len() {
-            let grant = &grants.list[at];
-            if grant.state.load(Ordering::Acquire) == KFI_GRANT_VALID {
-                if grant.is_late() {
-                    grant.state.store(KFI_GRANT_EXPIRED, Ordering::Release);
-                } else {
-                    next = next.min(grant.end.load(Ordering::Relaxed));
-                    at += 1;
-                    continue;
-                }
-            }
-            // A grant that cannot be put aside for want of memory stays until the next time.
-            // UNACCOUNTED: Freed before the call returns; allocated with all grants locked.
-            if grant.is_drained() && gone.reserve(1, GFP_KERNEL).is_ok() {
-                if let Ok(grant) = grants.list.remove(at) {
-                    // There is room.
-                    let _ = gone.push_within_capacity(grant);
-                }
+/// Returns all grants, by age. The list is locked for one pass, without allocation.
+///
+/// # Errors
+///
+/// - `ENOMEM` if the copy of the list cannot be allocated.
+pub(crate) fn all() -> Result<RBTree<u64, Arc<Grant>>> {
+    loop {
+        let count = count();
+        let mut all = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
+        {
+            let grants = GRANTS.lock();
+            if grants.list.len() > count {
+                // Grants were installed since the count: allocate a larger list.
                 continue;
             }
-            ending = true;
-            at += 1;
+            for grant in &grants.list {
+                // Cannot fail: the capacity was reserved above.
+                let _ = all.push_within_capacity(grant.clone());
+            }
         }
-        reap(&mut grants, &mut gone);
-        if ending {
-            next = next.min(now_ms() + sweep::AGAIN_MS);
+        let mut by_age = RBTree::new();
+        for grant in all {
+            by_age.try_create_and_insert(grant.id, grant, GFP_KERNEL_ACCOUNT)?;
         }
-        if looked {
-            grants.next = NEVER;
+        return Ok(by_age);
+    }
+}
+
+/// Marks grants as expired whose lifetime has ended, and removes ended grants without charges.
+/// Returns whether an ended grant remains.
+///
+/// `looked` is true if the worker calls: its next run is then scheduled anew.
+pub(super) fn collect_ended(looked: bool) -> bool {
+    let mut grants = GRANTS.lock();
+    let (mut next, mut ending) = (NEVER, false);
+    // In one pass, however many end at once: every task that opens an object waits for this lock.
+    grants.list.retain(|grant| {
+        if grant.state.load(Ordering::Acquire) == KFI_GRANT_VALID {
+            if !grant.is_late() {
+                next = next.min(grant.end.load(Ordering::Relaxed));
+                return true;
+            }
+            grant.state.store(KFI_GRANT_EXPIRED, Ordering::Release);
         }
-        grants.wake_at(next);
-        ending
-    };
-    drop(gone);
+        let drained = grant.is_drained();
+        ending |= !drained;
+        !drained
+    });
+    reap(&mut grants);
+    if ending {
+        next = next.min(now_ms() + reaper::AGAIN_MS);
+    }
+    if looked {
+        grants.next = NEVER;
+    }
+    grants.wake_at(next);
     ending
 }

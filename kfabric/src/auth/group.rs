@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! A group of the provider's for each auth key of a domain: made with its first use, shared, and
-//! kept while it is used.
+//! The protection groups of a domain's auth keys: one for each, created at its first use, shared,
+//! and dropped after its last use.
 
 use kernel::{
     new_mutex,
@@ -15,13 +15,13 @@ use kernel::{
     }, //
 };
 
-use super::key::AuthKey;
+use super::auth_key::AuthKey;
 use crate::provider::{
     DomainOps,
     GroupOps, //
 };
 
-/// One that is in use.
+/// A protection group in use.
 struct Used {
     group: Arc<dyn GroupOps>,
     users: usize,
@@ -34,27 +34,29 @@ pub(crate) struct Groups {
     list: Mutex<RBTree<u64, Used>>,
 }
 
-/// The use of one.
+/// A reference to a protection group in use.
 pub(crate) struct GroupRef {
-    // Dropped before what keeps the list.
+    // Dropped before the list's reference.
     group: Arc<dyn GroupOps>,
-    // Keeps the number, and with it the place on the list.
+    // Keeps the number in use, and so the entry of the list.
     key: AuthKey,
     groups: Arc<Groups>,
 }
 
 impl Groups {
-    /// None yet.
+    /// Creates an empty list.
     pub(crate) fn new() -> Result<Arc<Self>> {
         let made = pin_init!(Self { list <- new_mutex!(RBTree::new(), "kfabric_groups") });
         Arc::pin_init(made, GFP_KERNEL_ACCOUNT)
     }
 
-    /// That of `key`, made if there is none.
+    /// Returns the protection group of `key`; creates the group if there is none.
     ///
     /// # Errors
     ///
-    /// What the provider says: `EOPNOTSUPP`: it cannot keep any apart.
+    /// The provider's error, and:
+    ///
+    /// - `EOPNOTSUPP` if the provider cannot separate groups.
     pub(crate) fn get(
         this: &Arc<Self>,
         domain: &Arc<dyn DomainOps>,
@@ -75,7 +77,7 @@ impl Groups {
         let group = domain.group(Some(key.prover()?), false)?;
         let result = made(&group);
         let used = Used { group, users: 1 };
-        // There is none of that number.
+        // Cannot replace an entry: there is none of that number.
         let _ = list.insert(node.into_node(number, used));
         Ok(result)
     }

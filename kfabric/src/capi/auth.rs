@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Auth keys as C has them, and grants (`kfi_auth.h`).
+//! Auth keys in the form of the C API, and grants (`kfi_auth.h`).
 
 use kernel::{
     ffi::c_int,
@@ -13,12 +13,12 @@ use super::{
 use crate::{
     auth::{
         self,
-        ask,
+        agent,
         grant::{
             self,
-            Offer, //
+            NewGrant, //
         },
-        sweep,
+        reaper,
         AuthKey, //
     },
     pure::grant::{
@@ -31,7 +31,7 @@ use crate::{
     },
 };
 
-// What is passed on as it is.
+// These values are passed to the core unchanged.
 const _: () = {
     assert!(raw::KFI_AUTH_KEY_MAX as usize == KFI_AUTH_KEY_MAX);
     assert!(raw::KFI_AUTH_EP == uapi::KFI_AUTH_EP && raw::KFI_AUTH_KEYS == uapi::KFI_AUTH_KEYS);
@@ -42,11 +42,12 @@ const _: () = {
     assert!(raw::KFI_MATCH_PROCESS == uapi::KFI_MATCH_PROCESS);
 };
 
-/// The auth key of so many bytes; none where there are none.
+/// Returns the auth key of `len` bytes at `bytes`, or `None` if `len` is 0.
 ///
 /// # Errors
 ///
-/// `EINVAL`: more than one has, or a pointer to none.
+/// - `EINVAL` if `len` is larger than `KFI_AUTH_KEY_MAX`.
+/// - `EINVAL` if `bytes` is null and `len` is not 0.
 ///
 /// # Safety
 ///
@@ -58,36 +59,36 @@ pub(super) unsafe fn key(bytes: *const u8, len: usize) -> Result<Option<AuthKey>
     if bytes.is_null() || len > KFI_AUTH_KEY_MAX {
         return Err(EINVAL);
     }
-    // SAFETY: The caller's promise.
+    // SAFETY: By this function's contract `bytes` has `len` bytes; it is not null here.
     AuthKey::new(unsafe { core::slice::from_raw_parts(bytes, len) }).map(Some)
 }
 
-/// The auth key of an endpoint's attributes.
+/// Returns the auth key in an endpoint's attributes, or `None` if they name none.
 ///
 /// # Errors
 ///
-/// As [`key`].
+/// - As [`key`].
 ///
 /// # Safety
 ///
-/// The attributes are as the header says.
+/// The auth key of the attributes has as many bytes as its size states, or is null.
 pub(super) unsafe fn of_ep(attr: Option<&raw::kfi_ep_attr>) -> Result<Option<AuthKey>> {
     match attr {
-        // SAFETY: The caller's promise.
+        // SAFETY: By this function's contract on the auth key.
         Some(attr) => unsafe { key(attr.auth_key, attr.auth_key_size) },
         None => Ok(None),
     }
 }
 
-/// Adds a grant; its number.
+/// Adds a grant and returns its number.
 ///
 /// # Safety
 ///
-/// The attributes are as the header says.
+/// The auth key of the attributes has as many bytes as its size states, or is null.
 unsafe fn add(attr: &raw::kfi_grant_attr, netns: u64, process: u64) -> Result<u64> {
-    // SAFETY: The caller's promise.
+    // SAFETY: By this function's contract on the auth key.
     let key = unsafe { key(attr.auth_key, attr.auth_key_size)? }.ok_or(EINVAL)?;
-    let id = grant::add(Offer {
+    let id = grant::add(NewGrant {
         key: key.clone(),
         rule: Rule {
             what: attr.match_,
@@ -106,15 +107,15 @@ unsafe fn add(attr: &raw::kfi_grant_attr, netns: u64, process: u64) -> Result<u6
         lifetime: attr.lifetime_ms,
         answered: None,
     })?;
-    ask::look(&key);
+    agent::look(&key);
     Ok(id)
 }
 
-/// See `kfi_grant_add()`, whose C part says which namespace and which process are meant.
+/// Implements `kfi_grant_add()`. Its C part chooses the network namespace and the process.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// `attr` is valid as `kfi_auth.h` describes. `id` is a valid place for the grant's number.
 #[no_mangle]
 pub(crate) unsafe extern "C" fn kf_c_grant_add(
     attr: *const raw::kfi_grant_attr,
@@ -122,34 +123,60 @@ pub(crate) unsafe extern "C" fn kf_c_grant_add(
     process: u64,
     id: *mut u64,
 ) -> c_int {
-    // SAFETY: The caller's attributes.
+    // SAFETY: By this function's contract `attr` is valid.
     let added = unsafe { add(&*attr, netns, process) };
     code(added.map(|added| {
-        // SAFETY: The caller's place.
+        // SAFETY: By this function's contract `id` is valid.
         unsafe { *id = added }
     }))
 }
 
-/// See `kfi_grant_limit()`.
+/// Implements `kfi_grant_limit()`.
+///
+/// # Safety
+///
+/// No preconditions; unsafe because bindgen declares it so.
 #[no_mangle]
-pub(crate) extern "C" fn kf_c_grant_limit(id: u64, pinned: u64, keys: u32, eps: u32) -> c_int {
+pub(crate) unsafe extern "C" fn kf_c_grant_limit(
+    id: u64,
+    pinned: u64,
+    keys: u32,
+    eps: u32,
+) -> c_int {
     code(grant::change(id, Some(Limits { pinned, keys, eps }), None))
 }
 
-/// See `kfi_grant_extend()`.
+/// Implements `kfi_grant_extend()`.
+///
+/// # Safety
+///
+/// No preconditions; unsafe because bindgen declares it so.
 #[no_mangle]
-pub(crate) extern "C" fn kf_c_grant_extend(id: u64, lifetime_ms: u64) -> c_int {
+pub(crate) unsafe extern "C" fn kf_c_grant_extend(id: u64, lifetime_ms: u64) -> c_int {
     code(grant::change(id, None, Some(lifetime_ms)))
 }
 
-/// See `kfi_grant_revoke()`.
+/// Implements `kfi_grant_revoke()`.
+///
+/// # Safety
+///
+/// No preconditions; unsafe because bindgen declares it so.
 #[no_mangle]
-pub(crate) extern "C" fn kf_c_grant_revoke(id: u64) -> c_int {
-    code(grant::revoke(id).and_then(|()| sweep::sweep()))
+pub(crate) unsafe extern "C" fn kf_c_grant_revoke(id: u64) -> c_int {
+    code(grant::revoke(id).and_then(|()| reaper::sweep()))
 }
 
-/// See `kfi_auth_enforced()`.
+/// Implements `kfi_auth_enforced()`.
+///
+/// # Safety
+///
+/// No preconditions; unsafe because bindgen declares it so.
 #[no_mangle]
-pub(crate) extern "C" fn kf_c_auth_enforced() -> bool {
+pub(crate) unsafe extern "C" fn kf_c_auth_enforced() -> bool {
     auth::enforced()
 }
+
+crate::same_prototype!(
+    raw:
+    kf_c_grant_add, kf_c_grant_limit, kf_c_grant_extend, kf_c_grant_revoke, kf_c_auth_enforced,
+);

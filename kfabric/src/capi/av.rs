@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Address vectors: addresses of peers, by short names. Endpoints are connected, so what a name is
-//! good for is to be looked up, and connected to.
+//! Address vectors: tables of peers' addresses with a short name (`kfi_addr_t`) for each.
+//!
+//! kfabric's endpoints are connected. So a name serves only to look up the address for a connect.
 
 use core::ptr;
 use kernel::{
@@ -32,16 +33,16 @@ use super::{
     raw, //
 };
 use crate::{
-    fabric::Domain,
-    net::Net,
-    object::Held,
+    base::parent::Held,
+    objects::domain::Domain,
+    sys::net::Net,
     uapi::SockAddr, //
 };
 
-/// The longest contexts' part of a name, in bits.
+/// The most bits of a name that can select a receive context.
 const CTX_BITS_MAX: c_int = 32;
 
-/// Addresses by their names.
+/// The addresses of a vector. The index of an address is its name.
 #[pin_data]
 struct Table {
     #[pin]
@@ -54,11 +55,11 @@ struct Table {
 pub(super) struct AvObj {
     fid: Opaque<raw::kfid_av>,
     table: Arc<Table>,
-    /// The part of a name that is the address's, and not a receive context's.
+    /// Mask of the bits of a name that hold the index; the other bits select a receive context.
     mask: u64,
 }
 
-// SAFETY: Begins with its structure, whose class this is.
+// SAFETY: The `repr(C)` object begins with the C structure of this class.
 unsafe impl Object for AvObj {
     type C = raw::kfid_av;
     const CLASS: u32 = raw::KFI_CLASS_AV;
@@ -84,7 +85,7 @@ static OPS: raw::kfi_ops_av = raw::kfi_ops_av {
 };
 
 impl Table {
-    /// Gives an address a name.
+    /// Adds an address and returns its name.
     fn add(&self, addr: SockAddr) -> Result<u64> {
         let mut list = self.list.lock();
         let at = match list.iter().position(Option::is_none) {
@@ -98,11 +99,11 @@ impl Table {
         Ok(at as u64)
     }
 
-    /// Finds an address, and lets `act` change its place.
+    /// Calls `act` with the place of the address that has this name; `act` may change the place.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: there is none of this name.
+    /// - `EINVAL` if no address has this name, or `act` returns `None`.
     fn with<T>(
         &self,
         name: u64,
@@ -114,14 +115,14 @@ impl Table {
     }
 }
 
-/// See `kfi_av_open()`.
+/// Implements `kfi_av_open()`.
 pub(super) unsafe extern "C" fn open(
     domain: *mut raw::kfid_domain,
     attr: *mut raw::kfi_av_attr,
     av: *mut *mut raw::kfid_av,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: The consumer passes one of ours, and attributes or null.
+    // SAFETY: The consumer passes an open domain of this module, and attributes or null.
     let (domain, attr) = unsafe { (obj::get::<DomainObj, _>(domain), attr.as_ref()) };
     let go = || {
         let mut bits = 0;
@@ -156,18 +157,18 @@ pub(super) unsafe extern "C" fn open(
         }))
     };
     code(go().map(|made| {
-        // SAFETY: The caller's place.
+        // SAFETY: The caller passes a valid place for the result.
         unsafe { *av = made }
     }))
 }
 
 unsafe extern "C" fn close(fid: *mut raw::kfid) -> c_int {
-    // SAFETY: The consumer closes one of ours, which nobody uses any more.
+    // SAFETY: The consumer closes an address vector of this module and no longer uses it.
     drop(unsafe { obj::take::<AvObj>(fid) });
     0
 }
 
-/// Where the names of what is inserted go, and what became of each.
+/// The caller's arrays for the results of an insertion: names and error numbers.
 struct Told {
     names: *mut raw::kfi_addr_t,
     errors: *mut c_int,
@@ -176,15 +177,17 @@ struct Told {
 }
 
 impl Told {
-    /// The caller's places, with these flags.
+    /// Returns the results' state for an insertion with these flags.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: no such flags, or no place for what they want.
+    /// - `EINVAL` if a flag is unknown.
+    /// - `EINVAL` if `flags` has `KFI_SYNC_ERR` and `context` is null.
     ///
     /// # Safety
     ///
-    /// Each has room for as many as are told, or is null; `context` only with `KFI_SYNC_ERR`.
+    /// `names` has room for all inserted addresses, or is null. With `KFI_SYNC_ERR`, `context` has
+    /// room for as many error numbers, or is null.
     unsafe fn new(names: *mut raw::kfi_addr_t, flags: u64, context: *mut c_void) -> Result<Self> {
         let sync_err = flags & raw::KFI_SYNC_ERR != 0;
         if flags & !(raw::KFI_SYNC_ERR | u64::from(raw::KFI_MORE)) != 0
@@ -204,13 +207,14 @@ impl Told {
         })
     }
 
-    /// The next one.
+    /// Stores the result for the next address.
     fn tell(&mut self, made: Result<u64>) {
         let (name, err) = match made {
             Ok(name) => (name, 0),
             Err(e) => (u64::MAX, -e.to_errno()),
         };
-        // SAFETY: By the promise to `new` there is room for as many as are told.
+        // SAFETY: By the contract of `new()` each array has room for every inserted address, or is
+        // null.
         unsafe {
             if !self.names.is_null() {
                 *self.names.add(self.at) = name;
@@ -232,21 +236,23 @@ unsafe extern "C" fn insert(
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: The consumer passes one of ours, and room for as many as it says.
+    // SAFETY: The consumer passes an open address vector of this module. Its arrays have room for
+    // `count` results.
     let (this, told) = unsafe { (obj::get::<AvObj, _>(av), Told::new(names, flags, context)) };
     let mut told = match told {
         Ok(told) if count <= c_int::MAX as usize => told,
         _ => return EINVAL.to_errno(),
     };
-    // None once the place of the next one is not known.
+    // `None` after an invalid address: its length is unknown, and so is the position of the next
+    // one.
     let mut next = Some(addrs);
     for _ in 0..count {
         let addr = match next.filter(|next| !next.is_null()) {
-            // SAFETY: There is one more.
+            // SAFETY: The consumer passes `count` addresses; this is one of them.
             Some(at) => unsafe { info::sockaddr(at) },
             None => Err(EINVAL),
         };
-        // CAST: A small size.
+        // CAST: An address has at most 28 bytes.
         next = match (&addr, next) {
             (Ok(addr), Some(at)) => Some(at.wrapping_byte_add(addr.len as usize)),
             _ => None,
@@ -256,22 +262,23 @@ unsafe extern "C" fn insert(
     told.good
 }
 
-/// The address that texts name.
+/// Returns the address that a node's and a service's string name.
 ///
 /// # Errors
 ///
-/// `EINVAL`: they name none.
+/// - `EINVAL` if `node` is null, or the strings are no address and port.
 ///
 /// # Safety
 ///
-/// Texts or null.
+/// Both are terminated strings, or null.
 unsafe fn named(node: *const c_char, service: *const c_char) -> Result<SockAddr> {
     if node.is_null() {
         return Err(EINVAL);
     }
     let net = Net::current();
     let mut addr = SockAddr::default();
-    // SAFETY: The address has room for either family; the caller's promise.
+    // SAFETY: `addr.data` has room for both families. By this function's contract both strings are
+    // terminated, or null.
     kernel::error::to_result(unsafe {
         raw::kf_c_address(
             net.as_ptr(),
@@ -284,11 +291,11 @@ unsafe fn named(node: *const c_char, service: *const c_char) -> Result<SockAddr>
     Ok(addr)
 }
 
-/// The address that is so many nodes and so many ports after another one.
+/// Returns the address that is `node` addresses and `service` ports above `first`.
 ///
 /// # Errors
 ///
-/// `EINVAL`: there is none.
+/// - `EINVAL` if the port or the last 32 bits of the address overflow.
 fn after(first: &SockAddr, node: usize, service: usize) -> Result<SockAddr> {
     let mut addr = *first;
     let add = |bytes: [u8; 4], more: usize| -> Result<u32> {
@@ -298,7 +305,8 @@ fn after(first: &SockAddr, node: usize, service: usize) -> Result<SockAddr> {
     let port = add([0, 0, addr.data[2], addr.data[3]], service)?;
     let port = u16::try_from(port).map_err(|_| EINVAL)?;
     addr.data[2..4].copy_from_slice(&port.to_be_bytes());
-    // The last four bytes of the address: behind the port, or behind twelve others and the flow.
+    // Offset of the last 32 bits of the address. IPv4: after the port. IPv6: after the port, the
+    // flow information and the first 12 bytes.
     let at = if addr.len == 16 { 4 } else { 20 };
     let mut low = [0; 4];
     low.copy_from_slice(&addr.data[at..at + 4]);
@@ -316,7 +324,8 @@ unsafe extern "C" fn insertsym(
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: The consumer passes one of ours, texts or null, and room for as many as it says.
+    // SAFETY: The consumer passes an open address vector of this module, and strings or null. Its
+    // arrays have room for `nodes * services` results.
     let (this, first, told) = unsafe {
         (
             obj::get::<AvObj, _>(av),
@@ -345,7 +354,7 @@ unsafe extern "C" fn insertsvc(
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: As there.
+    // SAFETY: `insertsym()` has the same contract; the arrays have room for one result.
     unsafe { insertsym(av, node, 1, service, 1, name, flags, context) }
 }
 
@@ -355,14 +364,14 @@ unsafe extern "C" fn remove(
     count: usize,
     flags: u64,
 ) -> c_int {
-    // SAFETY: The consumer passes one of ours.
+    // SAFETY: The consumer passes an open address vector of this module.
     let this = unsafe { obj::get::<AvObj, _>(av) };
     if flags != 0 {
         return EINVAL.to_errno();
     }
     let mut result = Ok(());
     for i in 0..count {
-        // SAFETY: The caller has as many.
+        // SAFETY: The consumer passes `count` names.
         let name = unsafe { *names.add(i) } & this.mask;
         let gone = this.table.with(name, Option::take);
         result = result.and(gone.map(|_| ()));
@@ -376,10 +385,10 @@ unsafe extern "C" fn lookup(
     addr: *mut c_void,
     len: *mut usize,
 ) -> c_int {
-    // SAFETY: The consumer passes one of ours.
+    // SAFETY: The consumer passes an open address vector of this module.
     let this = unsafe { obj::get::<AvObj, _>(av) };
     let found = this.table.with(name & this.mask, |place| *place);
-    // SAFETY: The caller's buffer.
+    // SAFETY: The caller passes a buffer of `*len` bytes or null, and a valid `len` or null.
     code(found.and_then(|found| unsafe { cm::address(&found, addr, len) }))
 }
 
@@ -389,6 +398,6 @@ unsafe extern "C" fn straddr(
     buf: *mut c_char,
     len: *mut usize,
 ) -> *const c_char {
-    // SAFETY: The caller's address, and its buffer of the size that it says.
+    // SAFETY: The caller passes a socket address, and a buffer of `*len` bytes.
     unsafe { raw::kf_c_straddr(addr, buf, len) }
 }

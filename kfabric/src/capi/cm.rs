@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Passive endpoints, requests to connect, connections.
+//! Passive endpoints, connection requests and connections of the C API.
 
 use core::{
     ptr,
@@ -40,12 +40,12 @@ use super::{
 };
 use crate::{
     auth::AuthKey,
-    eq::Eq,
-    errno::eopnotsupp,
-    fabric::Fabric,
-    pep::{
-        PassiveEp,
-        Request, //
+    base::errno::eopnotsupp,
+    objects::{
+        conn_request::Request,
+        eq::Eq,
+        fabric::Fabric,
+        pep::PassiveEp, //
     },
     uapi::{
         SockAddr,
@@ -54,43 +54,46 @@ use crate::{
     },
 };
 
-/// A request that a consumer has read, and not answered. C knows it by a number, which is never
-/// another's, so that a stale one does no harm.
+/// A connection request that a consumer has read and not answered.
+///
+/// C code refers to the request by a number. A number is never reused, so a stale number matches no
+/// request.
 struct Waiting {
     number: u64,
-    /// Address of its passive endpoint.
+    /// Address of the passive endpoint that received the request.
     pep: u64,
-    /// Where it came in.
+    /// The passive endpoint's fabric.
     fabric: Arc<Fabric>,
     request: Arc<Request>,
 }
 
-/// Numbers of requests, as addresses: of nothing, so that who follows one finds out.
+/// The last request number. Numbers look like pointers to unmapped memory: a consumer that follows
+/// one faults.
 static LAST: AtomicU64 = AtomicU64::new(1 << 63);
 
 kernel::sync::global_lock! {
-    // SAFETY: Initialised in the module's init, before anyone can listen.
+    // SAFETY: The module's init calls `init()`, before any consumer can listen.
     unsafe(uninit) static REQUESTS: Mutex<KVec<Waiting>> = KVec::new();
 }
 
-/// Readies the list of requests. Once, at module load.
+/// Initialises the list of requests, at module load.
 ///
 /// # Safety
 ///
-/// Not called twice.
+/// Called only once.
 pub(super) unsafe fn init() {
-    // SAFETY: The caller's promise.
+    // SAFETY: By this function's contract it runs once.
     unsafe { REQUESTS.init() }
 }
 
-/// Frees the list's memory. Once, at module unload, when no passive endpoint is open.
+/// Frees the list's memory, at module unload, when no passive endpoint is open.
 pub(super) fn exit() {
     let left = core::mem::replace(&mut *REQUESTS.lock(), KVec::new());
     drop(left);
 }
 
-/// Adds a request that came to the passive endpoint at address `pep`, on `fabric`; what C is to know it
-/// by.
+/// Adds a request that the passive endpoint at address `pep` received on `fabric`. Returns the
+/// handle that identifies the request to C code.
 pub(super) fn add_request(
     request: Arc<Request>,
     pep: u64,
@@ -104,23 +107,24 @@ pub(super) fn add_request(
         request,
     };
     REQUESTS.lock().push(one, GFP_KERNEL)?;
-    // CAST: Not followed by anybody.
+    // CAST: The number is not a pointer; no code follows it.
     Ok(number as *mut raw::kfid)
 }
 
-/// Whether both are one fabric, opened once or twice: a consumer may open it anew for each connection.
+/// Whether both objects open the same fabric: a consumer may open a fabric anew per connection.
 fn is_same(a: &Fabric, b: &Fabric) -> bool {
-    // Opened without a name it is the provider's, whichever.
+    // A fabric that was opened without a name stands for any fabric of its provider.
     let names = a.name() == b.name() || a.name().is_empty() || b.name().is_empty();
     names && a.net().as_ptr() == b.net().as_ptr() && a.provider().name() == b.provider().name()
 }
 
-/// Runs `answer` with a request that came in on `fabric`, by whichever object of it. The request is used
-/// up if that succeeds.
+/// Runs `answer` with a request that arrived on `fabric`, through any object of that fabric. If
+/// `answer` succeeds, the request is removed.
 ///
 /// # Errors
 ///
-/// `EINVAL`: there is none such. Else what `answer` says.
+/// - `EINVAL` if no such request is unanswered on this fabric.
+/// - Any error of `answer`.
 pub(super) fn answer_request<T>(
     handle: *mut raw::kfid,
     fabric: &Fabric,
@@ -139,7 +143,7 @@ pub(super) fn answer_request<T>(
     Ok(result)
 }
 
-/// Refuses what a passive endpoint has left.
+/// Refuses the unanswered requests of a passive endpoint.
 fn forget_requests(pep: u64) {
     while let Some(one) = remove_request(|one| one.pep == pep) {
         drop(one);
@@ -152,10 +156,10 @@ fn remove_request(which: impl Fn(&Waiting) -> bool) -> Option<Waiting> {
     waiting.remove(at).ok()
 }
 
-/// What a passive endpoint is before and after it listens.
+/// State of a passive endpoint.
 struct Listening {
     addr: SockAddr,
-    /// What peers prove to have.
+    /// Auth keys that a peer must prove, if any.
     auth: KVec<AuthKey>,
     backlog: u32,
     eq: Option<Arc<Eq>>,
@@ -176,7 +180,7 @@ pub(super) struct PepObj {
     fabric: Arc<Fabric>,
 }
 
-// SAFETY: Begins with its structure, whose class this is.
+// SAFETY: The `repr(C)` object begins with the C structure of this class.
 unsafe impl Object for PepObj {
     type C = raw::kfid_pep;
     const CLASS: u32 = raw::KFI_CLASS_PEP;
@@ -191,7 +195,7 @@ static PEP: raw::kfi_ops = raw::kfi_ops {
     ops_open: Some(obj::no_ops),
 };
 
-/// Calls of endpoints that listen and of those that connect.
+/// Connection calls of endpoints and passive endpoints.
 pub(super) static OPS: raw::kfi_ops_cm = raw::kfi_ops_cm {
     size: size_of::<raw::kfi_ops_cm>(),
     setname: Some(setname),
@@ -210,7 +214,7 @@ fn open(
     info: Option<&raw::kfi_info>,
     context: *mut c_void,
 ) -> Result<*mut raw::kfid_pep> {
-    // SAFETY: A caller's info is as the header says, with its attributes or null.
+    // SAFETY: The caller's info is valid; each of its attributes is valid or null.
     let (addr, auth) = unsafe {
         let info = info.ok_or(EINVAL)?;
         let ep = info.ep_attr.as_ref();
@@ -257,30 +261,31 @@ pub(super) unsafe extern "C" fn passive_ep(
     pep: *mut *mut raw::kfid_pep,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: The consumer passes one of ours, and an info or null.
+    // SAFETY: The consumer passes an open fabric of this module, and an info or null.
     let (fabric, info) = unsafe { (obj::get::<FabricObj, _>(fabric), info.as_ref()) };
     code(open(fabric, info, context).map(|made| {
-        // SAFETY: The caller's place.
+        // SAFETY: The caller passes a valid place for the result.
         unsafe { *pep = made }
     }))
 }
 
 unsafe extern "C" fn pep_close(fid: *mut raw::kfid) -> c_int {
-    // SAFETY: The consumer closes one of ours, which nobody uses any more.
+    // SAFETY: The consumer closes a passive endpoint of this module and no longer uses it.
     let this = unsafe { obj::take::<PepObj>(fid) };
     let pep = this.inner.state.lock().pep.take();
     if let Some(pep) = pep {
         pep.close();
-        // Who reads a request just now adds it to those that are refused below.
+        // Wait for readers of the event queue: a reader may be adding a request, which
+        // `forget_requests()` must refuse.
         pep.unseen();
     }
-    // CAST: An address.
+    // CAST: A pointer to its address.
     forget_requests(fid as u64);
     0
 }
 
 unsafe extern "C" fn pep_bind(fid: *mut raw::kfid, bfid: *mut raw::kfid, flags: u64) -> c_int {
-    // SAFETY: The consumer passes one of ours, and another object.
+    // SAFETY: The consumer passes an open passive endpoint, and another open object.
     let (this, eq) = unsafe { (obj::get::<PepObj, _>(fid), obj::try_get::<EqObj>(bfid)) };
     let mut state = this.inner.state.lock();
     match eq {
@@ -291,13 +296,13 @@ unsafe extern "C" fn pep_bind(fid: *mut raw::kfid, bfid: *mut raw::kfid, flags: 
 }
 
 unsafe extern "C" fn pep_control(fid: *mut raw::kfid, command: c_int, arg: *mut c_void) -> c_int {
-    // SAFETY: The consumer passes one of ours.
+    // SAFETY: The consumer passes an open passive endpoint of this module.
     let this = unsafe { obj::get::<PepObj, _>(fid) };
-    // CAST: Commands are small.
+    // CAST: Command numbers are small and positive.
     if command as u32 != raw::KFI_BACKLOG {
         return enosys().to_errno();
     }
-    // SAFETY: The command takes an integer.
+    // SAFETY: The argument of `KFI_BACKLOG` is a pointer to an integer.
     let backlog = unsafe { arg.cast::<c_int>().as_ref() };
     match backlog.and_then(|backlog| u32::try_from(*backlog).ok()) {
         Some(backlog) => this.inner.state.lock().backlog = backlog,
@@ -321,33 +326,33 @@ impl PepObj {
 }
 
 unsafe extern "C" fn listen(pep: *mut raw::kfid_pep) -> c_int {
-    // SAFETY: The consumer passes one of ours.
+    // SAFETY: The consumer passes an open passive endpoint of this module.
     let this = unsafe { obj::get::<PepObj, _>(pep) };
-    // CAST: Events of it have its address.
+    // CAST: The endpoint's address is the context of its events.
     code(this.listen(pep as u64))
 }
 
-/// Bytes that a request may carry that comes to a passive endpoint.
+/// Returns how many bytes a request to a passive endpoint can carry.
 ///
 /// # Errors
 ///
-/// What the provider says when it is asked.
+/// - Any error of the provider's `request_size`.
 ///
 /// # Safety
 ///
-/// `fid` is that of an open passive endpoint of ours.
+/// `fid` is an open passive endpoint of this module.
 pub(super) unsafe fn request_size(fid: *mut raw::kfid) -> Result<u32> {
-    // SAFETY: The caller's promise.
+    // SAFETY: By this function's contract.
     let this = unsafe { obj::get::<PepObj, _>(fid) };
     let keyed = !this.inner.state.lock().auth.is_empty();
     this.fabric.request_size(keyed)
 }
 
-/// Application data of a request or an answer.
+/// The private data of a connection request or of an answer.
 ///
 /// # Errors
 ///
-/// `EINVAL`: more than any provider takes.
+/// - `EINVAL` if the data is longer than `KFI_CM_DATA_MAX`.
 ///
 /// # Safety
 ///
@@ -359,7 +364,7 @@ unsafe fn param<'a>(data: *const c_void, len: usize) -> Result<&'a [u8]> {
     if len > KFI_CM_DATA_MAX {
         return Err(EINVAL);
     }
-    // SAFETY: The caller's promise.
+    // SAFETY: By this function's contract `data` has `len` bytes; it is not null here.
     Ok(unsafe { core::slice::from_raw_parts(data.cast(), len) })
 }
 
@@ -369,29 +374,30 @@ unsafe extern "C" fn reject(
     data: *const c_void,
     len: usize,
 ) -> c_int {
-    // SAFETY: The consumer passes one of ours, and as much data as it says.
+    // SAFETY: The consumer passes an open passive endpoint, and `len` bytes of data or null.
     let (this, data) = unsafe { (obj::get::<PepObj, _>(pep), param(data, len)) };
     code(data.and_then(|data| answer_request(handle, &this.fabric, |request| request.reject(data))))
 }
 
-/// Copies an address out as far as there is room.
+/// Copies an address to the caller's buffer, truncated to the buffer's size.
 ///
 /// # Errors
 ///
-/// `KFI_ETOOSMALL`: it was cut off. `EINVAL`: no length is given.
+/// - `KFI_ETOOSMALL` if the buffer is too small.
+/// - `EINVAL` if `len` is null.
 ///
 /// # Safety
 ///
-/// `len` is the caller's place, or null; `addr` has `*len` bytes, or is null.
+/// `len` is valid or null; `addr` has room for `*len` bytes, or is null.
 pub(super) unsafe fn address(found: &SockAddr, addr: *mut c_void, len: *mut usize) -> Result {
     // CAST: A `u32` fits.
     let bytes = found.data.get(..found.len as usize).ok_or(EINVAL)?;
     if len.is_null() {
         return Err(EINVAL);
     }
-    // SAFETY: The caller's promise.
+    // SAFETY: By this function's contract on `len` and `addr`.
     unsafe {
-        // Nowhere there is no room.
+        // A null buffer has room for no byte.
         let room = if addr.is_null() { 0 } else { *len };
         if room != 0 {
             ptr::copy_nonoverlapping(bytes.as_ptr(), addr.cast(), bytes.len().min(room));
@@ -405,7 +411,7 @@ pub(super) unsafe fn address(found: &SockAddr, addr: *mut c_void, len: *mut usiz
 }
 
 unsafe extern "C" fn getname(fid: *mut raw::kfid, addr: *mut c_void, len: *mut usize) -> c_int {
-    // SAFETY: The consumer passes one of ours.
+    // SAFETY: The consumer passes an open endpoint or passive endpoint of this module.
     let pep = unsafe { obj::try_get::<PepObj>(fid) };
     let found = match pep {
         Some(pep) => {
@@ -416,26 +422,26 @@ unsafe extern "C" fn getname(fid: *mut raw::kfid, addr: *mut c_void, len: *mut u
                 .as_ref()
                 .map_or(configured, |pep| pep.local_addr())
         }
-        // SAFETY: What is not passive is an endpoint.
+        // SAFETY: The object is not a passive endpoint, so it is an endpoint.
         None => unsafe { obj::get::<EpObj, _>(fid) }.ep.local_addr(),
     };
-    // SAFETY: The caller's buffer.
+    // SAFETY: The caller passes a buffer of `*len` bytes, or null.
     code(unsafe { address(&found, addr, len) })
 }
 
 unsafe extern "C" fn getpeer(ep: *mut raw::kfid_ep, addr: *mut c_void, len: *mut usize) -> c_int {
-    // SAFETY: The consumer passes one of ours.
+    // SAFETY: The consumer passes an open endpoint of this module.
     let peer = unsafe { obj::get::<EpObj, _>(ep) }.ep.peer_addr();
-    // SAFETY: The caller's buffer.
+    // SAFETY: The caller passes a buffer of `*len` bytes, or null.
     code(unsafe { address(&peer, addr, len) })
 }
 
 unsafe extern "C" fn setname(fid: *mut raw::kfid, addr: *mut c_void, len: usize) -> c_int {
-    // SAFETY: The consumer passes one of ours.
+    // SAFETY: The consumer passes an open endpoint or passive endpoint of this module.
     let Some(pep) = (unsafe { obj::try_get::<PepObj>(fid) }) else {
         return eopnotsupp().to_errno();
     };
-    // SAFETY: The caller's address, of as many bytes as it says, or null.
+    // SAFETY: The caller passes an address of `len` bytes, or null.
     let addr = unsafe { info::given_addr(addr, len) };
     let mut state = pep.inner.state.lock();
     code(addr.and_then(|addr| {
@@ -447,7 +453,7 @@ unsafe extern "C" fn setname(fid: *mut raw::kfid, addr: *mut c_void, len: usize)
     }))
 }
 
-/// What connects or accepts is enabled, if it was not.
+/// Enables an endpoint that connects or accepts, unless it is enabled already.
 fn ready(this: &EpObj) -> Result {
     if this.ep.state() == KFI_STATE_NEW {
         return this.ep.enable();
@@ -461,7 +467,7 @@ unsafe extern "C" fn connect(
     data: *const c_void,
     len: usize,
 ) -> c_int {
-    // SAFETY: The consumer passes one of ours, an address or null, and as much data as it says.
+    // SAFETY: The consumer passes an open endpoint, an address or null, and `len` bytes or null.
     let (this, addr, data) = unsafe {
         let this = obj::get::<EpObj, _>(ep);
         let addr = if addr.is_null() {
@@ -483,7 +489,7 @@ unsafe extern "C" fn connect(
 }
 
 unsafe extern "C" fn accept(ep: *mut raw::kfid_ep, data: *const c_void, len: usize) -> c_int {
-    // SAFETY: The consumer passes one of ours, and as much data as it says.
+    // SAFETY: The consumer passes an open endpoint, and `len` bytes of data or null.
     let (this, data) = unsafe { (obj::get::<EpObj, _>(ep), param(data, len)) };
     code(data.and_then(|data| {
         ready(this)?;
@@ -495,7 +501,7 @@ unsafe extern "C" fn shutdown(ep: *mut raw::kfid_ep, flags: u64) -> c_int {
     if flags != 0 {
         return EINVAL.to_errno();
     }
-    // SAFETY: The consumer passes one of ours.
+    // SAFETY: The consumer passes an open endpoint of this module.
     code(unsafe { obj::get::<EpObj, _>(ep) }.ep.shutdown())
 }
 

@@ -41,7 +41,7 @@ use crate::{
         Endpoint,
         EpAttr, //
     },
-    pep::Request,
+    objects::conn_request::Request,
     uapi::{
         SockAddr,
         KFI_EP_MSG, //
@@ -56,15 +56,15 @@ const SHARED_CONTEXT: usize = usize::MAX;
 pub(super) struct EpObj {
     fid: Opaque<raw::kfid_ep>,
     pub(super) ep: Arc<Endpoint>,
-    /// Where it connects to unless somebody says.
+    /// Destination address of the info, for a `kfi_connect()` without an address.
     pub(super) dest: SockAddr,
-    /// Flags of operations whose call has none: of the transmit side, of the receive side.
+    /// Default flags of the transmit side and of the receive side, for calls without flags.
     pub(super) flags: (u64, u64),
-    /// Who is told of its completions.
+    /// Completion handlers of the bound completion queues.
     handlers: [Option<Arc<Handler>>; 2],
 }
 
-// SAFETY: Begins with its structure, whose class this is.
+// SAFETY: The `repr(C)` object begins with the C structure of this class.
 unsafe impl Object for EpObj {
     type C = raw::kfid_ep;
     const CLASS: u32 = raw::KFI_CLASS_EP;
@@ -79,7 +79,7 @@ static EP: raw::kfi_ops = raw::kfi_ops {
     ops_open: Some(obj::no_ops),
 };
 
-/// Calls of endpoints, passive or not.
+/// Table of the calls that endpoints and passive endpoints share.
 pub(super) static EP_OPS: raw::kfi_ops_ep = raw::kfi_ops_ep {
     size: size_of::<raw::kfi_ops_ep>(),
     cancel: Some(cancel),
@@ -89,7 +89,8 @@ pub(super) static EP_OPS: raw::kfi_ops_ep = raw::kfi_ops_ep {
     rx_ctx: Some(rx_ctx),
 };
 
-/// As a size of the core's; what is larger is more than any domain has.
+/// Returns a size as a `u32`. A larger size becomes the maximum, which exceeds every domain's
+/// limit.
 fn size(size: usize) -> u32 {
     u32::try_from(size).unwrap_or(u32::MAX)
 }
@@ -99,7 +100,7 @@ fn open(
     info: &raw::kfi_info,
     context: *mut c_void,
 ) -> Result<*mut raw::kfid_ep> {
-    // SAFETY: A caller's info, with its attributes or null.
+    // SAFETY: The caller's info is valid; each of its attributes is valid or null.
     let (tx, rx, ep) = unsafe {
         (
             info.tx_attr.as_ref(),
@@ -111,7 +112,8 @@ fn open(
         if ep.type_ != raw::kfi_ep_type_KFI_EP_UNSPEC && ep.type_ != KFI_EP_MSG {
             return Err(enosys());
         }
-        // One context of its own on each side, whatever a scalable endpoint would have.
+        // Context counts are ignored: an endpoint has exactly one context of its own on each side.
+        // Shared contexts are not supported.
         if ep.tx_ctx_cnt == SHARED_CONTEXT || ep.rx_ctx_cnt == SHARED_CONTEXT {
             return Err(EINVAL);
         }
@@ -130,19 +132,19 @@ fn open(
             rx.map_or(0, |rx| rx.iov_limit),
         ),
         src_addr: if info.handle.is_null() {
-            // SAFETY: As above.
+            // SAFETY: The caller's info is valid, with its source address.
             unsafe { info::src_addr(info)? }
         } else {
             SockAddr::default()
         },
-        // CAST: Events of it have its address.
+        // CAST: The endpoint's events carry the address of its C structure.
         context: place.ptr() as u64,
         own_keys: domain.ep_keys,
         reuse_values: false,
     };
-    // SAFETY: As above.
+    // SAFETY: The caller's info is valid, with its destination address.
     let dest = unsafe { info::dest_addr(info)? };
-    // SAFETY: As above.
+    // SAFETY: The auth key of the attributes has as many bytes as its size states, or is null.
     let auth = unsafe { auth::of_ep(ep)? };
     let make = |request: Option<&Arc<Request>>| match &auth {
         Some(key) => Endpoint::open_with(&domain.domain, &attr, request, key),
@@ -177,53 +179,55 @@ pub(super) unsafe extern "C" fn endpoint(
     ep: *mut *mut raw::kfid_ep,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: The consumer passes one of ours, and an info or null.
+    // SAFETY: The consumer passes an open domain of this module, and an info or null.
     let (domain, info) = unsafe { (obj::get::<DomainObj, _>(domain), info.as_ref()) };
     let made = info
         .ok_or(EINVAL)
         .and_then(|info| open(domain, info, context));
     code(made.map(|made| {
-        // SAFETY: The caller's place.
+        // SAFETY: The caller passes a valid place for the result.
         unsafe { *ep = made }
     }))
 }
 
 unsafe extern "C" fn close(fid: *mut raw::kfid) -> c_int {
-    // SAFETY: The consumer closes one of ours, which nobody uses any more but its operations.
+    // SAFETY: The consumer closes an endpoint of this module and makes no more calls on it.
     let this = unsafe { obj::get::<EpObj, _>(fid) };
-    // Its events have its address until this is over.
+    // Events carry the endpoint's address. Wait until no task reads such an event.
     this.ep.close();
     this.ep.unseen();
-    // The consumer's handler has been told of all then.
+    // Every completion of the endpoint is in its queues now. Wait until the consumer's handlers
+    // have returned for all of them.
     for handler in this.handlers.iter().flatten() {
         Handler::settle(handler);
     }
-    // SAFETY: As above, and they are over.
+    // SAFETY: The consumer makes no more calls on the endpoint. No operation, event or handler call
+    // refers to it any more.
     drop(unsafe { obj::take::<EpObj>(fid) });
     0
 }
 
 unsafe extern "C" fn bind(fid: *mut raw::kfid, bfid: *mut raw::kfid, flags: u64) -> c_int {
-    // SAFETY: The consumer passes one of ours, which nobody else changes or uses meanwhile, and
-    // another object, here and below.
+    // SAFETY: The consumer passes an open endpoint of this module and makes no other call on it
+    // during a bind.
     let this = unsafe { &mut *fid.cast::<EpObj>() };
     let ep = &this.ep;
-    // SAFETY: As above.
+    // SAFETY: The consumer passes another open object.
     let bound = if let Some(eq) = unsafe { obj::try_get::<EqObj>(bfid) } {
         if flags == 0 {
             ep.bind_eq(&eq.eq)
         } else {
             Err(EINVAL)
         }
-    // SAFETY: As above.
+    // SAFETY: The consumer passes another open object.
     } else if let Some(cq) = unsafe { obj::try_get::<CqObj>(bfid) } {
         ep.bind_cq(&cq.cq, flags).inspect(|()| {
-            // At most one queue for each side.
+            // There is a free place: each side accepts at most one queue.
             if let Some(place) = this.handlers.iter_mut().find(|place| place.is_none()) {
                 *place = cq.handler.clone();
             }
         })
-    // SAFETY: As above.
+    // SAFETY: The consumer passes another open object.
     } else if let Some(cntr) = unsafe { obj::try_get::<CntrObj>(bfid) } {
         ep.bind_cntr(&cntr.cntr, flags)
     } else {
@@ -233,22 +237,22 @@ unsafe extern "C" fn bind(fid: *mut raw::kfid, bfid: *mut raw::kfid, flags: u64)
 }
 
 unsafe extern "C" fn control(fid: *mut raw::kfid, command: c_int, _arg: *mut c_void) -> c_int {
-    // CAST: Commands are small.
+    // CAST: Commands are small positive numbers.
     if command as u32 != raw::KFI_ENABLE {
         return enosys().to_errno();
     }
-    // SAFETY: The consumer passes one of ours.
+    // SAFETY: The consumer passes an open endpoint of this module.
     code(unsafe { obj::get::<EpObj, _>(fid) }.ep.enable())
 }
 
 unsafe extern "C" fn cancel(fid: *mut raw::kfid, context: *mut c_void) -> isize {
-    // SAFETY: The consumer passes one of ours.
+    // SAFETY: The consumer passes an open endpoint or passive endpoint of this module.
     let cancelled = match unsafe { obj::try_get::<EpObj>(fid) } {
-        // CAST: The consumer's own pointer.
+        // CAST: The consumer's pointer fits in 64 bits; the core does not follow it.
         Some(this) => this.ep.cancel(context as u64),
         None => Err(EINVAL),
     };
-    // CAST: A `c_int` fits.
+    // CAST: An `isize` holds every `c_int`.
     code(cancelled) as isize
 }
 
@@ -263,26 +267,26 @@ unsafe extern "C" fn getopt(
     value: *mut c_void,
     len: *mut usize,
 ) -> c_int {
-    // CAST: Both are small.
+    // CAST: A negative number becomes one that no option has.
     let option = (level as u32, name as u32);
     if option != (raw::KFI_OPT_ENDPOINT, raw::KFI_OPT_CM_DATA_SIZE) {
         return no_option().to_errno();
     }
-    // SAFETY: The consumer passes one of ours.
+    // SAFETY: The consumer passes an open endpoint or passive endpoint of this module.
     let size = match unsafe { obj::try_get::<EpObj>(fid) } {
         Some(this) => Ok(this.ep.cm_data_size()),
-        // SAFETY: What is no endpoint of ours is a passive one.
+        // SAFETY: The object is not an endpoint, so it is a passive endpoint.
         None => unsafe { cm::request_size(fid) },
     };
     let size = match size {
-        // CAST: A `u32` fits.
+        // CAST: A `usize` holds every `u32`.
         Ok(size) => size as usize,
         Err(e) => return e.to_errno(),
     };
     if value.is_null() || len.is_null() {
         return EINVAL.to_errno();
     }
-    // SAFETY: The caller's places; the first has as many bytes as the second says.
+    // SAFETY: The caller passes a valid `len` and a buffer of `*len` bytes; neither is null here.
     unsafe {
         let room = *len;
         *len = size_of::<usize>();

@@ -44,7 +44,7 @@ use super::{
     raw, //
 };
 use crate::{
-    eq::{
+    objects::eq::{
         Eq,
         EqHandler,
         Event, //
@@ -52,26 +52,28 @@ use crate::{
     uapi, //
 };
 
-/// Tells the consumer's handler of events.
+/// Calls the consumer's event handler.
 ///
 /// # Invariants
 ///
-/// Null, or a queue that stays as long as events are added to it.
+/// Null, or a queue that is not freed while events are added to it.
 struct Told(AtomicPtr<raw::kfid_eq>);
 
 impl EqHandler for Told {
     fn event(&self) {
         let eq = self.0.load(Ordering::Acquire);
-        // SAFETY: By the type invariant it stays, and the consumer leaves the fields alone.
+        // SAFETY: By the type invariant the queue is not freed. The consumer does not write this
+        // field.
         let handler = unsafe { eq.as_ref() }.and_then(|eq| eq.event_handler);
         if let Some(handler) = handler {
-            // SAFETY: A handler is called in process context, with the context it was given.
+            // SAFETY: The core calls handlers in process context, as the header promises. The
+            // handler gets the context that the consumer passed.
             unsafe { handler(eq, (*eq).fid.context) }
         }
     }
 }
 
-/// What the last error came with, for those who read it.
+/// Error data of the event that the last `kfi_eq_readerr()` returned; `err_data` points here.
 #[pin_data]
 struct Said {
     #[pin]
@@ -84,11 +86,11 @@ pub(super) struct EqObj {
     fid: Opaque<raw::kfid_eq>,
     pub(super) eq: Arc<Eq>,
     said: Arc<Said>,
-    /// It is waited for by a wait queue of the kernel.
+    /// The consumer waits by a wait queue of the kernel (`KFI_WAIT_QUEUE`).
     by_queue: bool,
 }
 
-// SAFETY: Begins with its structure, whose class this is.
+// SAFETY: The `repr(C)` object begins with the C structure of this class.
 unsafe impl Object for EqObj {
     type C = raw::kfid_eq;
     const CLASS: u32 = raw::KFI_CLASS_EQ;
@@ -133,7 +135,7 @@ fn open(
         }),
         GFP_KERNEL,
     )?;
-    // INVARIANT: Nothing yet; below, the queue, which is closed before it is freed.
+    // INVARIANT: Null for now. Later it is the queue, which `close()` closes before it frees it.
     let told = Arc::new(Told(AtomicPtr::new(ptr::null_mut())), GFP_KERNEL)?;
     let eq = Eq::open(&fabric.fabric, depth, Some(told.clone()))?;
     let object = EqObj {
@@ -157,27 +159,27 @@ pub(super) unsafe extern "C" fn eq_open(
     handler: raw::kfi_event_handler,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: The consumer passes one of ours, and attributes or null.
+    // SAFETY: The consumer passes an open fabric of this module, and attributes or null.
     let (fabric, attr) = unsafe { (obj::get::<FabricObj, _>(fabric), attr.as_ref()) };
     code(open(fabric, attr, handler, context).map(|made| {
-        // SAFETY: The caller's place.
+        // SAFETY: The caller passes a valid place for the result.
         unsafe { *eq = made }
     }))
 }
 
 unsafe extern "C" fn close(fid: *mut raw::kfid) -> c_int {
-    // SAFETY: The consumer closes one of ours.
+    // SAFETY: The consumer closes an event queue of this module.
     let this = unsafe { obj::get::<EqObj, _>(fid) };
     if let Err(e) = this.eq.close() {
         return e.to_errno();
     }
-    // SAFETY: It is closed: no event is added to it any more, and nobody uses it.
+    // SAFETY: The queue is closed, so no event is added any more. The consumer no longer uses it.
     drop(unsafe { obj::take::<EqObj>(fid) });
     0
 }
 
 unsafe extern "C" fn control(fid: *mut raw::kfid, command: c_int, arg: *mut c_void) -> c_int {
-    // SAFETY: The consumer passes one of ours, and what the command takes.
+    // SAFETY: The consumer passes an open event queue of this module, and the command's argument.
     unsafe {
         let this = obj::get::<EqObj, _>(fid);
         code(get_wait(command, this.by_queue, this.eq.wait(), arg))
@@ -185,7 +187,8 @@ unsafe extern "C" fn control(fid: *mut raw::kfid, command: c_int, arg: *mut c_vo
 }
 
 impl EqObj {
-    /// Takes the oldest event, or looks at it: bytes written, and its kind.
+    /// Copies the oldest event to `buf` and removes the event, unless `flags` has `KFI_PEEK`.
+    /// Returns the number of bytes written and the event's kind.
     ///
     /// # Safety
     ///
@@ -212,14 +215,15 @@ impl EqObj {
                 }
                 let handle = cm::add_request(request.clone(), event.context, self.eq.fabric())?;
                 info = list.give();
-                // SAFETY: One info, ours until it is in the buffer.
+                // SAFETY: The list has one info. No other task has a pointer to it before the entry
+                // holds it.
                 unsafe { (*info).handle = handle };
             }
             let data = event.data.get(..room.min(event.data.len())).unwrap_or(&[]);
             let entry = buf.cast::<raw::kfi_eq_cm_entry>();
-            // CAST: The context of what events are of is the address of the object.
-            // SAFETY: There is room for the entry and the data behind it, which need not be
-            // aligned.
+            // CAST: An event's context is the address of the C object that the event is about.
+            // SAFETY: `buf` has room for the entry and `data` after it, as `len` was checked. The
+            // writes need no alignment.
             unsafe {
                 ptr::addr_of_mut!((*entry).fid).write_unaligned(event.context as *mut raw::kfid);
                 ptr::addr_of_mut!((*entry).info).write_unaligned(info);
@@ -233,20 +237,20 @@ impl EqObj {
     }
 }
 
-/// As C has it.
+/// Stores the event's kind, and returns the number of bytes or a negative error number.
 ///
 /// # Safety
 ///
-/// `event` is the caller's place.
+/// `event` is a valid place.
 unsafe fn answer(read: Result<(usize, u32)>, event: *mut u32) -> isize {
     match read {
         Ok((written, kind)) => {
-            // SAFETY: The caller's promise.
+            // SAFETY: By this function's contract `event` is valid.
             unsafe { *event = kind };
-            // CAST: Far below the largest.
+            // CAST: An entry with its data is far shorter than `isize::MAX`.
             written as isize
         }
-        // CAST: A `c_int` fits.
+        // CAST: An `isize` holds every `c_int`.
         Err(e) if e == ERESTARTSYS => EINTR.to_errno() as isize,
         Err(e) => e.to_errno() as isize,
     }
@@ -259,7 +263,8 @@ unsafe extern "C" fn read(
     len: usize,
     flags: u64,
 ) -> isize {
-    // SAFETY: The consumer passes one of ours, and a buffer of the length that it says.
+    // SAFETY: The consumer passes an open event queue of this module, a buffer of `len` bytes, and
+    // a valid place for the kind.
     unsafe { answer(obj::get::<EqObj, _>(eq).read(buf, len, flags), event) }
 }
 
@@ -271,19 +276,19 @@ unsafe extern "C" fn sread(
     timeout: c_int,
     flags: u64,
 ) -> isize {
-    // SAFETY: As for `read`.
+    // SAFETY: The consumer passes an open event queue of this module.
     let this = unsafe { obj::get::<EqObj, _>(eq) };
     let deadline = deadline(timeout, this.by_queue);
     loop {
         let left = deadline.left_ms();
         let waited = this.eq.wait().wait_until(|| this.eq.waiting() != 0, left);
         if let Err(e) = waited {
-            // CAST: A `c_int` fits.
+            // CAST: An `isize` holds every `c_int`.
             return e.to_errno() as isize;
         }
-        // SAFETY: As for `read`.
+        // SAFETY: This function has the contract of `read()`.
         let taken = unsafe { read(eq, event, buf, len, flags) };
-        // Another reader may have been faster. CAST: A `c_int` fits.
+        // If another reader took the event, wait again. CAST: An `isize` holds every `c_int`.
         if left == 0 || taken != EAGAIN.to_errno() as isize {
             return taken;
         }
@@ -295,7 +300,7 @@ unsafe extern "C" fn readerr(
     buf: *mut raw::kfi_eq_err_entry,
     _flags: u64,
 ) -> isize {
-    // SAFETY: The consumer passes one of ours.
+    // SAFETY: The consumer passes an open event queue of this module.
     let this = unsafe { obj::get::<EqObj, _>(eq) };
     let taken = this.eq.read_with(|event| {
         if event.kind != uapi::KFI_CONN_ERROR {
@@ -306,11 +311,12 @@ unsafe extern "C" fn readerr(
         let mut said = this.said.data.lock();
         *said = data;
         let fid = event.context as *mut raw::kfid;
-        // CAST: The context of what events are of is the address of the object; error numbers are
-        // small.
+        // CAST: An event's context is the address of the C object that the event is about. Error
+        // numbers are small.
         let entry = raw::kfi_eq_err_entry {
             fid,
-            // SAFETY: Closing it waits until nobody looks at an event of it.
+            // SAFETY: The object exists: its close waits until no task reads an event of the
+            // object.
             context: unsafe { (*fid).context },
             data: 0,
             err: event.err as c_int,
@@ -321,12 +327,12 @@ unsafe extern "C" fn readerr(
             },
             err_data_size: said.len(),
         };
-        // SAFETY: The caller's place.
+        // SAFETY: The caller passes a valid place for the entry.
         unsafe { *buf = entry };
         Ok(true)
     });
     match taken {
-        // CAST: A small size, and error numbers.
+        // CAST: An `isize` holds the size of the entry, and every `c_int`.
         Ok(()) => size_of::<raw::kfi_eq_err_entry>() as isize,
         Err(e) if e == ERESTARTSYS => EINTR.to_errno() as isize,
         Err(e) => e.to_errno() as isize,
@@ -340,7 +346,7 @@ unsafe extern "C" fn write(
     _len: usize,
     _flags: u64,
 ) -> isize {
-    // CAST: A `c_int` fits.
+    // CAST: An `isize` holds every `c_int`.
     enosys().to_errno() as isize
 }
 
@@ -351,6 +357,6 @@ unsafe extern "C" fn strerror(
     buf: *mut c_char,
     len: usize,
 ) -> *const c_char {
-    // SAFETY: The caller's buffer, or null.
+    // SAFETY: The caller passes a buffer of `len` bytes, or null.
     unsafe { prov_error(prov_errno, buf, len) }
 }

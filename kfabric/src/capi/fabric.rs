@@ -38,16 +38,20 @@ use super::{
     raw, //
 };
 use crate::{
-    errno::eopnotsupp,
-    fabric::{
-        Domain,
-        Fabric, //
+    base::{
+        errno::eopnotsupp,
+        name::name_str, //
     },
-    net::Net,
-    object::name_str,
-    sys::wait::{
-        Deadline,
-        WaitQueue, //
+    objects::{
+        domain::Domain,
+        fabric::Fabric, //
+    },
+    sys::{
+        net::Net,
+        wait::{
+            Deadline,
+            WaitQueue, //
+        },
     },
     uapi::{
         KFI_EP_KEYS,
@@ -62,7 +66,7 @@ pub(super) struct FabricObj {
     pub(super) fabric: Arc<Fabric>,
 }
 
-// SAFETY: Begins with its structure, whose class this is.
+// SAFETY: The `repr(C)` object begins with the C structure of this class.
 unsafe impl Object for FabricObj {
     type C = raw::kfid_fabric;
     const CLASS: u32 = raw::KFI_CLASS_FABRIC;
@@ -90,11 +94,11 @@ static FABRIC_OPS: raw::kfi_ops_fabric = raw::kfi_ops_fabric {
 pub(super) struct DomainObj {
     fid: Opaque<raw::kfid_domain>,
     pub(super) domain: Arc<Domain>,
-    /// Memory is bound to an endpoint each.
+    /// Each region must be bound to an endpoint (`KFI_MR_ENDPOINT`).
     pub(super) ep_keys: bool,
 }
 
-// SAFETY: Begins with its structure, whose class this is.
+// SAFETY: The `repr(C)` object begins with the C structure of this class.
 unsafe impl Object for DomainObj {
     type C = raw::kfid_domain;
     const CLASS: u32 = raw::KFI_CLASS_DOMAIN;
@@ -122,25 +126,26 @@ static DOMAIN_OPS: raw::kfi_ops_domain = raw::kfi_ops_domain {
     query_atomic: Some(atomic::query),
 };
 
-/// A C text as a name; null: the empty one.
+/// Returns a C string as a name; null becomes the empty name.
 ///
 /// # Errors
 ///
-/// `EINVAL`: too long.
+/// - `EINVAL` if the string is longer than a name.
 ///
 /// # Safety
 ///
-/// `text` is a text or null.
+/// `text` is a terminated string, or null.
 pub(super) unsafe fn name(text: *const kernel::ffi::c_char) -> Result<[u8; KFI_NAME_MAX]> {
     let mut name = [0; KFI_NAME_MAX];
-    // SAFETY: There is as much room as is said; the caller's promise.
+    // SAFETY: The buffer has `KFI_NAME_MAX` bytes. By this function's contract `text` is a
+    // terminated string; it is not null here.
     if !text.is_null() && !unsafe { raw::kf_c_name(name.as_mut_ptr(), KFI_NAME_MAX, text) } {
         return Err(EINVAL);
     }
     Ok(name)
 }
 
-/// What is not there is no such device to a C consumer.
+/// Turns `ENOENT` into `ENODEV`: the C API reports a missing fabric or domain as a missing device.
 fn no_device(e: Error) -> Error {
     if e == ENOENT {
         ENODEV
@@ -154,7 +159,7 @@ fn open(
     attr: &raw::kfi_fabric_attr,
     context: *mut c_void,
 ) -> Result<*mut raw::kfid_fabric> {
-    // SAFETY: A caller's attributes have texts or null.
+    // SAFETY: Both names of the caller's attributes are terminated strings, or null.
     let (provider, fabric) = unsafe { (name(attr.prov_name)?, name(attr.name)?) };
     let place = Place::<FabricObj>::new()?;
     let fabric = Fabric::open(Net::current(), name_str(&provider)?, name_str(&fabric)?)
@@ -170,11 +175,11 @@ fn open(
     }))
 }
 
-/// See `kfi_fabric()`. `user`: the module that calls, or null.
+/// Implements `kfi_fabric()`. `user` is the calling module, or null.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// `attr` is valid as `kfabric.h` describes, or null. `fabric` is a valid place, or null.
 #[no_mangle]
 pub(crate) unsafe extern "C" fn kf_c_fabric(
     user: *mut bindings::module,
@@ -182,31 +187,32 @@ pub(crate) unsafe extern "C" fn kf_c_fabric(
     fabric: *mut *mut raw::kfid_fabric,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: The caller's attributes, or null.
+    // SAFETY: By this function's contract `attr` is valid or null.
     let Some(attr) = (unsafe { attr.as_ref() }) else {
         return EINVAL.to_errno();
     };
     if attr.prov_name.is_null() || fabric.is_null() {
         return EINVAL.to_errno();
     }
-    // SAFETY: The name is a text, and the rest the caller's own.
+    // SAFETY: This function has the contract of `kfi_fabric()`; the provider's name is not null
+    // here.
     if let Some(answer) = unsafe { prov::fabric(attr, fabric, context) } {
         return answer;
     }
     code(open(User(user), attr, context).map(|made| {
-        // SAFETY: The caller's place.
+        // SAFETY: By this function's contract `fabric` is valid; it is not null here.
         unsafe { *fabric = made }
     }))
 }
 
 unsafe extern "C" fn fabric_close(fid: *mut raw::kfid) -> c_int {
-    // SAFETY: The consumer closes one of ours.
+    // SAFETY: The consumer closes a fabric of this module.
     let this = unsafe { obj::get::<FabricObj, _>(fid) };
     if let Err(e) = this.fabric.close() {
         return e.to_errno();
     }
     opened::remove_fabric(fid);
-    // SAFETY: It is closed, so nothing of the consumer's uses it.
+    // SAFETY: The fabric is closed: it has no open objects, and the consumer no longer uses it.
     drop(unsafe { obj::take::<FabricObj>(fid) });
     0
 }
@@ -216,12 +222,13 @@ fn open_domain(
     info: *const raw::kfi_info,
     context: *mut c_void,
 ) -> Result<*mut raw::kfid_domain> {
-    // SAFETY: A caller's info, with its attributes or null.
+    // SAFETY: The caller passes an info or null; its domain attributes are valid or null.
     let attr = unsafe {
         let info = info.as_ref().ok_or(EINVAL)?;
         info.domain_attr.as_ref().ok_or(EINVAL)?
     };
-    // SAFETY: The caller's attributes have texts or null, and as many bytes as they say.
+    // SAFETY: The name is a terminated string or null. The auth key has as many bytes as its size
+    // states, or is null.
     let (name, auth) = unsafe {
         (
             name(attr.name)?,
@@ -231,7 +238,7 @@ fn open_domain(
     let place = Place::<DomainObj>::new()?;
     let domain =
         Domain::open_with(&fabric.fabric, name_str(&name)?, auth.as_ref()).map_err(no_device)?;
-    // CAST: A bit each.
+    // CAST: The flag is one bit of a `c_int`.
     let ep_keys = attr.mr_mode & raw::KFI_MR_ENDPOINT as c_int != 0;
     if ep_keys && domain.attr().caps & KFI_EP_KEYS == 0 {
         return Err(eopnotsupp());
@@ -254,22 +261,22 @@ unsafe extern "C" fn domain(
     domain: *mut *mut raw::kfid_domain,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: The consumer passes one of ours.
+    // SAFETY: The consumer passes an open fabric of this module.
     let fabric = unsafe { obj::get::<FabricObj, _>(fabric) };
     code(open_domain(fabric, info, context).map(|made| {
-        // SAFETY: The caller's place.
+        // SAFETY: The caller passes a valid place for the result.
         unsafe { *domain = made }
     }))
 }
 
 unsafe extern "C" fn domain_close(fid: *mut raw::kfid) -> c_int {
-    // SAFETY: The consumer closes one of ours.
+    // SAFETY: The consumer closes a domain of this module.
     let this = unsafe { obj::get::<DomainObj, _>(fid) };
     if let Err(e) = this.domain.close() {
         return e.to_errno();
     }
     opened::remove_domain(fid);
-    // SAFETY: It is closed, so nothing of the consumer's uses it.
+    // SAFETY: The domain is closed: it has no open objects, and the consumer no longer uses it.
     drop(unsafe { obj::take::<DomainObj>(fid) });
     0
 }
@@ -292,11 +299,11 @@ not_offered! {
     srx_ctx(*mut raw::kfid_domain, *mut raw::kfi_rx_attr, *mut *mut raw::kfid_ep, *mut c_void);
 }
 
-/// Whether a queue's consumer waits by a wait queue of the kernel.
+/// Returns whether the consumer waits for a queue by a wait queue of the kernel.
 ///
 /// # Errors
 ///
-/// `ENOSYS`: by something else than the calls that wait or a wait queue.
+/// - `ENOSYS` if the attributes name a wait set, or a wait object other than a wait queue.
 pub(super) fn check_wait(
     wait_obj: raw::kfi_wait_obj,
     wait_set: *mut raw::kfid_wait,
@@ -311,8 +318,10 @@ pub(super) fn check_wait(
     }
 }
 
-/// Up to when a call waits that is given `timeout`. Zero is no wait, but of a queue with
-/// `KFI_WAIT_QUEUE`: published providers, whose consumers set it, wait for ever then.
+/// Returns the deadline of a wait with `timeout` in milliseconds; a negative timeout has none.
+///
+/// If `timeout` is 0 and the queue was opened with `KFI_WAIT_QUEUE`, the wait has no deadline
+/// either. Published kfi providers behave so, and their consumers set `KFI_WAIT_QUEUE`.
 pub(super) fn deadline(timeout: c_int, by_queue: bool) -> Deadline {
     match timeout {
         0 if by_queue => Deadline::in_ms(-1),
@@ -320,29 +329,33 @@ pub(super) fn deadline(timeout: c_int, by_queue: bool) -> Deadline {
     }
 }
 
-/// Answers `KFI_GETWAIT` of a queue that is waited for by `wait`.
+/// Performs `KFI_GETWAIT` on a queue whose waiters sleep on `wait`.
 ///
 /// # Errors
 ///
-/// `ENOSYS`: another command, or it was not opened with `KFI_WAIT_QUEUE`. `EINVAL`: no place.
+/// - `ENOSYS` if `command` is not `KFI_GETWAIT`.
+/// - `ENOSYS` if the queue was not opened with `KFI_WAIT_QUEUE`.
+/// - `EINVAL` if `arg` is null.
 ///
 /// # Safety
 ///
-/// With `KFI_GETWAIT` `arg` is the caller's place for a pointer, or null.
+/// With `KFI_GETWAIT`, `arg` is a valid place for a pointer, or null.
 pub(super) unsafe fn get_wait(
     command: c_int,
     by_queue: bool,
     wait: &WaitQueue,
     arg: *mut c_void,
 ) -> Result {
-    // CAST: Commands are small.
+    // CAST: Commands are small positive numbers.
     if command as u32 != raw::KFI_GETWAIT || !by_queue {
         return Err(enosys());
     }
     if arg.is_null() {
         return Err(EINVAL);
     }
-    // SAFETY: The caller's promise.
+    // SAFETY: By this function's contract `arg` is a valid place; it is not null here.
     unsafe { *arg.cast::<*mut bindings::wait_queue_head>() = wait.as_ptr() };
     Ok(())
 }
+
+crate::same_prototype!(raw: kf_c_fabric);

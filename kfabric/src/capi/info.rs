@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-//! `kfi_getinfo()`: hints and offers, between the C structures and the core's.
+//! `kfi_getinfo()`: converts hints and offers between C structures and the core's entries.
 //!
-//! Values that differ between the published kfi API and libfabric, whose the core has, are
-//! translated here and nowhere else.
+//! The core uses libfabric's values. Only this file translates values that differ in the published
+//! kfi API.
 
 use core::ptr;
 use kernel::{
@@ -32,14 +32,16 @@ use super::{
 };
 use crate::{
     auth::AuthKey,
-    errno::enodata,
-    fabric::Fabric,
-    net::Net,
-    object::{
-        name_str,
-        set_name, //
+    base::{
+        errno::enodata,
+        name::{
+            name_str,
+            set_name, //
+        },
     },
-    registry,
+    objects::fabric::Fabric,
+    provider::registry,
+    sys::net::Net,
     uapi::{
         self,
         InfoEntry,
@@ -51,7 +53,7 @@ use crate::{
 /// `KFI_VERSION(1, 7)`.
 pub(super) const API_VERSION: u32 = (raw::KFI_MAJOR_VERSION << 16) | raw::KFI_MINOR_VERSION;
 
-/// Capabilities and flags that have another value here: the C API's, the core's.
+/// Capabilities and flags whose values differ: the C API's value, the core's value.
 const MOVED: [(u64, u64); 3] = [
     (raw::KFI_LOCAL_COMM, uapi::KFI_LOCAL_COMM),
     (raw::KFI_REMOTE_COMM, uapi::KFI_REMOTE_COMM),
@@ -72,14 +74,14 @@ const SAME: u64 = uapi::KFI_MSG
     | uapi::KFI_SINGLE_USE_KEYS
     | uapi::KFI_EP_KEYS;
 
-/// Registration modes: the C API's, the core's.
+/// Registration modes: the C API's value, the core's value.
 const MR_MODES: [(u32, u64); 3] = [
     (raw::KFI_MR_LOCAL, uapi::KFI_MR_LOCAL),
     (raw::KFI_MR_VIRT_ADDR, uapi::KFI_MR_VIRT_ADDR),
     (raw::KFI_MR_PROV_KEY, uapi::KFI_MR_PROV_KEY),
 ];
 
-/// What stays in order on a reliable connection.
+/// Message orders that a reliable connection guarantees.
 const ORDER: u32 = raw::KFI_ORDER_RAR
     | raw::KFI_ORDER_RAW
     | raw::KFI_ORDER_RAS
@@ -88,7 +90,7 @@ const ORDER: u32 = raw::KFI_ORDER_RAR
     | raw::KFI_ORDER_SAW
     | raw::KFI_ORDER_SAS;
 
-// The rest of what is passed on as it is.
+// All other values that are passed through must be equal in both APIs.
 const _: () = {
     assert!(raw::KFI_MSG as u64 == uapi::KFI_MSG && raw::KFI_RMA as u64 == uapi::KFI_RMA);
     assert!(raw::KFI_READ as u64 == uapi::KFI_READ && raw::KFI_WRITE as u64 == uapi::KFI_WRITE);
@@ -115,10 +117,10 @@ const _: () = {
     assert!(raw::kfi_cq_format_KFI_CQ_FORMAT_DATA == uapi::KFI_CQ_FORMAT_DATA);
 };
 
-/// Bytes of the longest socket address: of a `sockaddr_storage`.
+/// Size of `sockaddr_storage`, which holds the longest socket address, in bytes.
 const ADDR_MAX: usize = 128;
 
-/// Capabilities for the core; none: there is nothing that has them.
+/// Converts capabilities to the core's. `None` if the core does not know one of the capabilities.
 fn caps_in(caps: u64) -> Option<u64> {
     let mut core = caps & SAME;
     let mut known = SAME;
@@ -138,11 +140,11 @@ fn caps_out(core: u64) -> u64 {
         .fold(core & SAME, |caps, (ours, _)| caps | ours)
 }
 
-/// The bytes of a C address.
+/// Copies a C socket address.
 ///
 /// # Errors
 ///
-/// `EINVAL`: longer than any.
+/// - `EINVAL` if the family is neither IPv4 nor IPv6, or `len` is too short for the family.
 ///
 /// # Safety
 ///
@@ -152,9 +154,9 @@ unsafe fn address(addr: *const c_void, len: usize) -> Result<SockAddr> {
     if addr.is_null() || len == 0 {
         return Ok(found);
     }
-    // A `sockaddr_storage` is as good as what is in it, and no address is longer.
+    // A caller may pass the size of `sockaddr_storage`. No address is longer.
     let len = len.min(ADDR_MAX);
-    // SAFETY: The caller's promise.
+    // SAFETY: By this function's contract `addr` has `len` bytes; it is not null here.
     let bytes = unsafe { core::slice::from_raw_parts(addr.cast::<u8>(), len) };
     let family = bytes.first_chunk().copied().map(u16::from_ne_bytes);
     let len = match family.map(u32::from) {
@@ -163,22 +165,22 @@ unsafe fn address(addr: *const c_void, len: usize) -> Result<SockAddr> {
         _ => return Err(EINVAL),
     };
     found.data[..len].copy_from_slice(bytes.get(..len).ok_or(EINVAL)?);
-    // CAST: As just chosen.
+    // CAST: `len` is 16 or 28.
     found.len = len as u32;
     Ok(found)
 }
 
-/// The address that a call is given with its length.
+/// Copies the address of a call that passes its length, too.
 ///
 /// # Errors
 ///
-/// `EINVAL`: null, shorter than its family says, or neither IPv4 nor IPv6.
+/// - `EINVAL` if `addr` is null, too short for its family, or neither IPv4 nor IPv6.
 ///
 /// # Safety
 ///
 /// `addr` has `len` bytes, or is null.
 pub(super) unsafe fn given_addr(addr: *const c_void, len: usize) -> Result<SockAddr> {
-    // SAFETY: The caller's promise.
+    // SAFETY: By this function's contract.
     let found = unsafe { address(addr, len)? };
     match found.len {
         0 => Err(EINVAL),
@@ -186,11 +188,11 @@ pub(super) unsafe fn given_addr(addr: *const c_void, len: usize) -> Result<SockA
     }
 }
 
-/// An address whose length its family says: that of a call that is given no length.
+/// Copies the address of a call that passes no length: the family determines the length.
 ///
 /// # Errors
 ///
-/// `EINVAL`: null, or neither IPv4 nor IPv6.
+/// - `EINVAL` if `addr` is null, or neither IPv4 nor IPv6.
 ///
 /// # Safety
 ///
@@ -199,53 +201,55 @@ pub(super) unsafe fn sockaddr(addr: *const c_void) -> Result<SockAddr> {
     if addr.is_null() {
         return Err(EINVAL);
     }
-    // SAFETY: Every socket address begins with its family.
+    // SAFETY: By this function's contract `addr` is a socket address, which begins with its family.
     let family = u32::from(unsafe { addr.cast::<u16>().read_unaligned() });
     let len = match family {
         kernel::bindings::AF_INET => 16,
         kernel::bindings::AF_INET6 => 28,
         _ => return Err(EINVAL),
     };
-    // SAFETY: An address of that family has as many bytes.
+    // SAFETY: By this function's contract `addr` is a whole address of that family.
     unsafe { address(addr, len) }
 }
 
-/// Own address of an info.
+/// Returns the source address of an info.
 ///
 /// # Safety
 ///
-/// The info is as the header says.
+/// The info is valid as `kfabric.h` describes.
 pub(super) unsafe fn src_addr(info: &raw::kfi_info) -> Result<SockAddr> {
-    // SAFETY: The caller's promise.
+    // SAFETY: By this function's contract the address has `src_addrlen` bytes, or is null.
     unsafe { address(info.src_addr, info.src_addrlen) }
 }
 
-/// The peer's address of an info.
+/// Returns the destination address of an info.
 ///
 /// # Safety
 ///
-/// The info is as the header says.
+/// The info is valid as `kfabric.h` describes.
 pub(super) unsafe fn dest_addr(info: &raw::kfi_info) -> Result<SockAddr> {
-    // SAFETY: The caller's promise.
+    // SAFETY: By this function's contract the address has `dest_addrlen` bytes, or is null.
     unsafe { address(info.dest_addr, info.dest_addrlen) }
 }
 
-/// As the size of something in the core; what is larger matches nothing.
+/// Converts a size to the core's type. A size that does not fit becomes the maximum, which no offer
+/// has.
 fn size(size: usize) -> u32 {
     u32::try_from(size).unwrap_or(u32::MAX)
 }
 
-/// What the hints want.
+/// Converts hints to the core's requirements.
 ///
 /// # Errors
 ///
-/// `ENODATA`: what nothing has. `EINVAL`: no address, or a name that is too long.
+/// - `ENODATA` if no offer can match.
+/// - `EINVAL` if an address is invalid, or a name is too long.
 ///
 /// # Safety
 ///
-/// The hints are as the header says.
+/// The hints are valid as `kfabric.h` describes.
 unsafe fn wanted(hints: &raw::kfi_info) -> Result<InfoEntry> {
-    // SAFETY: Attributes are there, or null.
+    // SAFETY: By this function's contract each attribute is valid or null.
     let (tx, rx, ep, domain, fabric) = unsafe {
         (
             hints.tx_attr.as_ref(),
@@ -260,9 +264,9 @@ unsafe fn wanted(hints: &raw::kfi_info) -> Result<InfoEntry> {
         mode: hints.mode,
         mr_mode: !0,
         addr_format: hints.addr_format,
-        // SAFETY: The caller's promise.
+        // SAFETY: By this function's contract the hints are valid.
         src_addr: unsafe { src_addr(hints)? },
-        // SAFETY: As above.
+        // SAFETY: By this function's contract the hints are valid.
         dest_addr: unsafe { dest_addr(hints)? },
         ..InfoEntry::default()
     };
@@ -294,9 +298,9 @@ unsafe fn wanted(hints: &raw::kfi_info) -> Result<InfoEntry> {
         }
     }
     if let Some(domain) = domain {
-        // CAST: Bits.
+        // CAST: The mode is a set of bits.
         let served = domain.mr_mode as u32;
-        // The kernel's memory has pages when it is registered.
+        // Kernel memory always has pages when a consumer registers it.
         want.mr_mode = uapi::KFI_MR_ALLOCATED;
         for (ours, theirs) in MR_MODES {
             if served & ours != 0 {
@@ -308,15 +312,15 @@ unsafe fn wanted(hints: &raw::kfi_info) -> Result<InfoEntry> {
         }
         want.mr_key_size = size(domain.mr_key_size);
         want.cq_data_size = size(domain.cq_data_size);
-        // SAFETY: A text or null.
+        // SAFETY: By this function's contract the name is a terminated string, or null.
         want.domain_name = unsafe { name(domain.name)? };
         if domain.auth_key_size > KFI_AUTH_KEY_MAX {
             return Err(enodata());
         }
         if !domain.domain.is_null() {
-            // One that was closed, or never was, is not followed.
+            // Do not follow the pointer: the domain may be closed, or may never have been open.
             let open = opened::domain(domain.domain).ok_or_else(enodata)?;
-            // A device that comes back is another one.
+            // A removed device does not return: a device that is added later makes a new domain.
             if open.is_gone() {
                 return Err(enodata());
             }
@@ -324,19 +328,19 @@ unsafe fn wanted(hints: &raw::kfi_info) -> Result<InfoEntry> {
             of_fabric(&mut want, open.fabric())?;
         }
     }
-    // As it was said before there were modes of registration.
+    // `KFI_LOCAL_MR` is the older form of `KFI_MR_LOCAL`.
     if hints.mode & raw::KFI_LOCAL_MR != 0 {
         want.mr_mode |= uapi::KFI_MR_LOCAL;
     }
     if let Some(fabric) = fabric {
         want.prov_version = fabric.prov_version;
-        // SAFETY: Texts or null.
+        // SAFETY: By this function's contract both names are terminated strings, or null.
         unsafe {
             restrict(&mut want.prov_name, name_str(&name(fabric.prov_name)?)?)?;
             restrict(&mut want.fabric_name, name_str(&name(fabric.name)?)?)?;
         }
         if !fabric.fabric.is_null() {
-            // As above.
+            // Do not follow the pointer: the fabric may be closed, or may never have been open.
             let open = opened::fabric(fabric.fabric).ok_or_else(enodata)?;
             of_fabric(&mut want, &open)?;
         }
@@ -344,23 +348,23 @@ unsafe fn wanted(hints: &raw::kfi_info) -> Result<InfoEntry> {
     Ok(want)
 }
 
-/// Whether hints name an open object of ours: then nobody else has what they want.
+/// Whether hints name an open object of kfabric itself: then no C provider has a matching offer.
 ///
 /// # Safety
 ///
-/// Hints are as the header says.
+/// The hints are valid as `kfabric.h` describes.
 unsafe fn name_ours(hints: &raw::kfi_info) -> bool {
-    // SAFETY: Attributes, or null.
+    // SAFETY: By this function's contract each attribute is valid or null.
     let (fabric, domain) = unsafe { (hints.fabric_attr.as_ref(), hints.domain_attr.as_ref()) };
     fabric.is_some_and(|of| opened::fabric(of.fabric).is_some())
         || domain.is_some_and(|of| opened::domain(of.domain).is_some())
 }
 
-/// Wants what an open fabric is of.
+/// Restricts the requirements to the provider and the name of an open fabric.
 ///
 /// # Errors
 ///
-/// `ENODATA`: another one is wanted.
+/// - `ENODATA` if the fabric is of another network namespace, or the hints name another fabric.
 fn of_fabric(want: &mut InfoEntry, fabric: &Fabric) -> Result {
     if fabric.net().as_ptr() != Net::current().as_ptr() {
         return Err(enodata());
@@ -369,11 +373,11 @@ fn of_fabric(want: &mut InfoEntry, fabric: &Fabric) -> Result {
     restrict(&mut want.fabric_name, fabric.name())
 }
 
-/// Wants just this name; the empty one is any.
+/// Restricts a required name to `to`. An empty `to` is no restriction.
 ///
 /// # Errors
 ///
-/// `ENODATA`: another one is wanted.
+/// - `ENODATA` if the hints require another name.
 fn restrict(wanted: &mut [u8], to: &str) -> Result {
     let now = name_str(wanted)?;
     if to.is_empty() || now.eq_ignore_ascii_case(to) {
@@ -386,7 +390,7 @@ fn restrict(wanted: &mut [u8], to: &str) -> Result {
     Ok(())
 }
 
-/// A list of infos, ours until it is given away.
+/// A list of infos, which is freed on drop unless `give()` passes it on.
 pub(super) struct List {
     first: *mut raw::kfi_info,
     last: *mut raw::kfi_info,
@@ -400,14 +404,14 @@ impl List {
         }
     }
 
-    /// Appends a list.
+    /// Appends a list of infos, and owns the list from then on.
     ///
     /// # Safety
     ///
-    /// `list` is one, and the caller's to give away, or null.
+    /// `list` is a list of infos that the caller owns, or null.
     pub(super) unsafe fn push(&mut self, list: *mut raw::kfi_info) {
         let mut last = list;
-        // SAFETY: Members of a list that ends with null.
+        // SAFETY: By this function's contract the members are infos; null ends the list.
         while let Some(info) = unsafe { last.as_ref() }.filter(|info| !info.next.is_null()) {
             last = info.next;
         }
@@ -417,24 +421,24 @@ impl List {
         if self.last.is_null() {
             self.first = list;
         } else {
-            // SAFETY: The last of ours.
+            // SAFETY: `self` owns the info at its end.
             unsafe { (*self.last).next = list };
         }
         self.last = last;
     }
 
-    /// Says whose infos these are, where a provider in C has left that out.
+    /// Enters the provider's name and version into the infos where the C provider left the name
+    /// empty.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`.
+    /// - `ENOMEM` if memory is exhausted.
     pub(super) fn sign(&mut self, name: &CStr, version: u32) -> Result {
         let mut next = self.first;
-        // SAFETY: Members of a list of ours that ends with null, and their attributes, which nobody else
-        // knows.
+        // SAFETY: `self` owns the infos and their attributes; null ends the list.
         while let Some(info) = unsafe { next.as_mut() } {
             next = info.next;
-            // SAFETY: As above.
+            // SAFETY: The attributes are valid or null, and `self` owns them.
             let Some(fabric) = (unsafe { info.fabric_attr.as_mut() }) else {
                 continue;
             };
@@ -447,7 +451,7 @@ impl List {
         Ok(())
     }
 
-    /// Gives it away.
+    /// Passes ownership of the list to the caller.
     pub(super) fn give(self) -> *mut raw::kfi_info {
         let first = self.first;
         core::mem::forget(self);
@@ -461,15 +465,15 @@ impl List {
 
 impl Drop for List {
     fn drop(&mut self) {
-        // SAFETY: Ours.
+        // SAFETY: `self` owns the list.
         unsafe { raw::kfi_freeinfo(self.first) }
     }
 }
 
-/// A copy of a name for C.
+/// Copies a name for C. The C code frees the copy.
 fn text(name: &[u8]) -> Result<*mut c_char> {
     let name = name_str(name)?;
-    // SAFETY: As many bytes as are said.
+    // SAFETY: The name has `name.len()` bytes.
     let copy = unsafe { raw::kf_c_text(name.as_ptr(), name.len()) };
     if copy.is_null() {
         return Err(ENOMEM);
@@ -477,14 +481,14 @@ fn text(name: &[u8]) -> Result<*mut c_char> {
     Ok(copy)
 }
 
-/// A copy of an address for C, and its length; null for none.
+/// Copies an address for C, with its length. An empty address yields null.
 fn copied(addr: &SockAddr) -> Result<(*mut c_void, usize)> {
     // CAST: A `u32` fits.
     let bytes = addr.data.get(..addr.len as usize).ok_or(EINVAL)?;
     if bytes.is_empty() {
         return Ok((ptr::null_mut(), 0));
     }
-    // SAFETY: As many bytes as are said.
+    // SAFETY: The slice has `bytes.len()` bytes.
     let copy = unsafe { raw::kf_c_copy(bytes.as_ptr().cast(), bytes.len()) };
     if copy.is_null() {
         return Err(ENOMEM);
@@ -492,7 +496,7 @@ fn copied(addr: &SockAddr) -> Result<(*mut c_void, usize)> {
     Ok((copy, bytes.len()))
 }
 
-/// A copy of an auth key for C; null for none.
+/// Copies an auth key for C. An empty key yields null.
 ///
 /// # Safety
 ///
@@ -501,7 +505,7 @@ unsafe fn auth_copied(bytes: *const u8, len: usize) -> Result<(*mut u8, usize)> 
     if bytes.is_null() || len == 0 {
         return Ok((ptr::null_mut(), 0));
     }
-    // SAFETY: The caller's promise.
+    // SAFETY: By this function's contract `bytes` has `len` bytes; it is not null here.
     let copy: *mut u8 = unsafe { raw::kf_c_copy(bytes.cast(), len) }.cast();
     if copy.is_null() {
         return Err(ENOMEM);
@@ -509,11 +513,11 @@ unsafe fn auth_copied(bytes: *const u8, len: usize) -> Result<(*mut u8, usize)> 
     Ok((copy, len))
 }
 
-/// Has an info say under which auth key an endpoint is opened with it.
+/// Enters the auth key into the endpoint attributes of the list's first info.
 pub(super) fn set_auth(list: &List, key: &AuthKey) -> Result {
     let bytes = key.bytes();
-    // SAFETY: As many bytes as there are; an info of ours has attributes of endpoints, which are the
-    // caller's alone.
+    // SAFETY: The slice has `bytes.len()` bytes. The list owns its infos, and each info has
+    // endpoint attributes.
     unsafe {
         let copy = auth_copied(bytes.as_ptr(), bytes.len())?;
         let attr = &mut *(*list.first).ep_attr;
@@ -522,14 +526,14 @@ pub(super) fn set_auth(list: &List, key: &AuthKey) -> Result {
     Ok(())
 }
 
-/// An offer of the core's as an info. Flags of operations, and auth keys, are as the hints have them.
+/// Makes an info of an offer of the core. Operation flags and auth keys are copied from the hints.
 pub(super) fn offer(entry: &InfoEntry, hints: Option<&raw::kfi_info>) -> Result<List> {
     let mut list = List::new();
-    // SAFETY: No preconditions; what it returns is ours.
+    // SAFETY: `kfi_allocinfo()` has no preconditions, and the caller owns its result.
     unsafe { list.push(raw::kfi_allocinfo()) };
-    // SAFETY: The info, with all its attributes, or null.
+    // SAFETY: `first` is the info just allocated, or null.
     let info = unsafe { list.first.as_mut() }.ok_or(ENOMEM)?;
-    // SAFETY: As above, and nobody else knows them.
+    // SAFETY: `kfi_allocinfo()` allocates all attributes, and `list` alone owns them.
     let (tx, rx, ep, domain, fabric) = unsafe {
         (
             &mut *info.tx_attr,
@@ -539,7 +543,7 @@ pub(super) fn offer(entry: &InfoEntry, hints: Option<&raw::kfi_info>) -> Result<
             &mut *info.fabric_attr,
         )
     };
-    // SAFETY: Hints are as the header says.
+    // SAFETY: The caller's hints are valid; each attribute is valid or null.
     let (tx_flags, rx_flags) = unsafe {
         (
             hints
@@ -550,12 +554,12 @@ pub(super) fn offer(entry: &InfoEntry, hints: Option<&raw::kfi_info>) -> Result<
                 .map_or(0, |rx| rx.op_flags),
         )
     };
-    // SAFETY: As above, and as many bytes as they say.
+    // SAFETY: The caller's hints are valid; each auth key has as many bytes as its size states.
     unsafe {
         if let Some(of) = hints.and_then(|hints| hints.ep_attr.as_ref()) {
             (ep.auth_key, ep.auth_key_size) = auth_copied(of.auth_key, of.auth_key_size)?;
         }
-        // The open objects that this was found for.
+        // Name the open objects of the hints: the offer was found for them.
         if let Some(of) = hints.and_then(|hints| hints.fabric_attr.as_ref()) {
             fabric.fabric = of.fabric;
         }
@@ -607,7 +611,7 @@ pub(super) fn offer(entry: &InfoEntry, hints: Option<&raw::kfi_info>) -> Result<
     domain.resource_mgmt = raw::kfi_resource_mgmt_KFI_RM_ENABLED;
     for (ours, theirs) in MR_MODES {
         if entry.mr_mode & theirs != 0 {
-            // CAST: A bit each.
+            // CAST: Each mode is one bit.
             domain.mr_mode |= ours as c_int;
         }
     }
@@ -615,7 +619,7 @@ pub(super) fn offer(entry: &InfoEntry, hints: Option<&raw::kfi_info>) -> Result<
     domain.cq_data_size = entry.cq_data_size as usize;
     domain.max_ep_tx_ctx = 1;
     domain.max_ep_rx_ctx = 1;
-    // CAST: As above.
+    // CAST: The platform is 64-bit.
     domain.mr_iov_limit = c_int::MAX as usize;
     domain.caps = info.caps & (raw::KFI_LOCAL_COMM | raw::KFI_REMOTE_COMM);
     domain.max_err_data = uapi::KFI_CM_DATA_MAX;
@@ -626,14 +630,15 @@ pub(super) fn offer(entry: &InfoEntry, hints: Option<&raw::kfi_info>) -> Result<
     Ok(list)
 }
 
-/// Has an offer name the objects that are open of what it offers.
+/// Enters the caller's open fabric and open domain of the same names into an offer.
 fn name_instances(list: &List, entry: &InfoEntry, user: User, net: &Net) -> Result {
     let names = (
         name_str(&entry.prov_name)?,
         name_str(&entry.fabric_name)?,
         name_str(&entry.domain_name)?,
     );
-    // SAFETY: An info of ours has these attributes, which nobody else knows of yet.
+    // SAFETY: The list owns its infos, and each has these attributes. No other task has a pointer
+    // yet.
     let (fabric, domain) = unsafe {
         let info = &mut *list.first;
         (&mut *info.fabric_attr, &mut *info.domain_attr)
@@ -647,11 +652,11 @@ fn name_instances(list: &List, entry: &InfoEntry, user: User, net: &Net) -> Resu
     Ok(())
 }
 
-/// What the core's providers have.
+/// Appends the offers of the core's providers to `list`.
 ///
 /// # Safety
 ///
-/// All is as the header says.
+/// The contract is that of `kfi_getinfo()`.
 unsafe fn of_core(
     node: *const c_char,
     service: *const c_char,
@@ -662,7 +667,7 @@ unsafe fn of_core(
 ) -> Result {
     let net = Net::current();
     let mut want = match hints {
-        // SAFETY: The caller's promise.
+        // SAFETY: By this function's contract the hints are valid.
         Some(hints) => unsafe { wanted(hints)? },
         None => InfoEntry {
             mode: !0,
@@ -672,7 +677,7 @@ unsafe fn of_core(
     };
     if !node.is_null() || !service.is_null() {
         let mut addr = SockAddr::default();
-        // SAFETY: The address has room for either family; the texts are such, or null.
+        // SAFETY: The buffer has room for both families; both strings are terminated, or null.
         kernel::error::to_result(unsafe {
             raw::kf_c_address(
                 net.as_ptr(),
@@ -682,7 +687,7 @@ unsafe fn of_core(
                 &mut addr.len,
             )
         })
-        // A name that is no address names nothing here.
+        // If the node or the service is no numeric address, no offer matches.
         .map_err(|_| enodata())?;
         if flags & raw::KFI_SOURCE != 0 {
             want.src_addr = addr;
@@ -700,17 +705,17 @@ unsafe fn of_core(
         }
         let made = offer(&entry, hints)?;
         name_instances(&made, &entry, user, &net)?;
-        // SAFETY: The list is ours to give away.
+        // SAFETY: `give()` passes ownership of the list.
         unsafe { list.push(made.give()) };
     }
     Ok(())
 }
 
-/// See `kfi_getinfo()`. `user`: the module that calls, or null.
+/// Implements `kfi_getinfo()`. `user` is the calling module, or null.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The contract is that of `kfi_getinfo()` in `kfabric.h`.
 #[no_mangle]
 pub(crate) unsafe extern "C" fn kf_c_getinfo(
     user: *mut bindings::module,
@@ -730,14 +735,14 @@ pub(crate) unsafe extern "C" fn kf_c_getinfo(
         }
         let mut list = List::new();
         let known = raw::KFI_SOURCE | raw::KFI_NUMERICHOST | raw::KFI_PROV_ATTR_ONLY;
-        // SAFETY: The caller's promise.
+        // SAFETY: By this function's contract the hints are valid, or null.
         let ours = match unsafe { hints.as_ref() } {
             _ if flags & !known != 0 => Err(EINVAL),
-            // SAFETY: The caller's promise.
+            // SAFETY: By this function's contract, which is that of `kfi_getinfo()`.
             hints => unsafe { of_core(node, service, flags, hints, User(user), &mut list) },
         };
-        // A provider in C reads addresses and flags by itself.
-        // SAFETY: The caller's promise.
+        // A C provider interprets addresses and flags itself.
+        // SAFETY: By this function's contract, which is that of `kfi_getinfo()`.
         unsafe {
             if !hints.as_ref().is_some_and(|hints| name_ours(hints)) {
                 prov::getinfo(version, node, service, flags, hints, &mut list)?;
@@ -749,7 +754,9 @@ pub(crate) unsafe extern "C" fn kf_c_getinfo(
         }
     };
     code(all().map(|list| {
-        // SAFETY: The caller's place.
+        // SAFETY: `info` is not null here: the caller passes a valid place.
         unsafe { *info = list.give() }
     }))
 }
+
+crate::same_prototype!(raw: kf_c_getinfo);

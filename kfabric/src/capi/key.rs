@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Keys: alloc, assign, revoke (`kfi_key.h`).
+//! Key slots: allocate, assign, revoke (`kfi_key.h`).
 
 use core::ptr;
 use kernel::{
@@ -23,23 +23,23 @@ use super::{
     raw, //
 };
 use crate::{
-    auth::Under,
+    auth::Authorization,
     key::{
         Assignment,
         Failures,
         Key, //
     },
-    provider::KeyValue,
+    provider::KeyValue, //
 };
 
-/// A slot.
+/// A key slot.
 #[repr(C)]
 pub(super) struct KeyObj {
     fid: Opaque<raw::kfid_key>,
     key: Arc<Key>,
 }
 
-// SAFETY: Begins with its structure, whose class this is.
+// SAFETY: The `repr(C)` object begins with the C structure of this class.
 unsafe impl Object for KeyObj {
     type C = raw::kfid_key;
     const CLASS: u32 = raw::KFI_CLASS_KEY;
@@ -60,21 +60,22 @@ static OPS: raw::kfi_ops_key = raw::kfi_ops_key {
     revoke: Some(revoke),
 };
 
-/// Reserves slots.
+/// Allocates `alloc.count` slots of a region, or none.
 ///
 /// # Safety
 ///
-/// What is asked for is as the header says.
+/// `alloc` is valid as `kfi_key.h` describes.
 pub(super) unsafe fn alloc(mr: &MrObj, alloc: &raw::kfi_key_alloc) -> Result {
     if alloc.count == 0 || alloc.count > raw::KFI_KEY_BATCH_MAX as usize {
         return Err(EINVAL);
     }
     let ep = match alloc.ep.is_null() {
         true => None,
-        // SAFETY: The caller's promise.
+        // SAFETY: By this function's contract `alloc.ep` is an open object, or null.
         false => Some(unsafe { obj::try_get::<EpObj>(alloc.ep.cast()) }.ok_or(EINVAL)?),
     };
-    // SAFETY: As above.
+    // SAFETY: By this function's contract the auth key has as many bytes as its size states, or is
+    // null.
     let auth = unsafe { auth::key(alloc.auth_key, alloc.auth_key_size)? };
     for i in 0..alloc.count {
         let made = || -> Result<*mut raw::kfid_key> {
@@ -83,7 +84,7 @@ pub(super) unsafe fn alloc(mr: &MrObj, alloc: &raw::kfi_key_alloc) -> Result {
             let key = match (&auth, ep) {
                 (Some(auth), ep) => {
                     let ep = ep.map(|ep| &*ep.ep);
-                    Key::alloc_under(region, ep, Under::of(Some(auth)))?
+                    Key::alloc_under(region, ep, Authorization::of(Some(auth)))?
                 }
                 (None, Some(ep)) => Key::alloc_for(region, &ep.ep)?,
                 (None, None) => Key::alloc(region)?,
@@ -98,11 +99,12 @@ pub(super) unsafe fn alloc(mr: &MrObj, alloc: &raw::kfi_key_alloc) -> Result {
             }))
         };
         match made() {
-            // SAFETY: The caller has room for as many.
+            // SAFETY: By this function's contract `alloc.keys` has room for `count` slots.
             Ok(key) => unsafe { *alloc.keys.add(i) = key },
             Err(e) => {
                 for at in 0..i {
-                    // SAFETY: Made above, and nobody knows it yet.
+                    // SAFETY: This call allocated the slot and has not returned it, so no other
+                    // task uses it.
                     unsafe { close((*alloc.keys.add(at)).cast()) };
                 }
                 return Err(e);
@@ -113,17 +115,17 @@ pub(super) unsafe fn alloc(mr: &MrObj, alloc: &raw::kfi_key_alloc) -> Result {
 }
 
 unsafe extern "C" fn close(fid: *mut raw::kfid) -> c_int {
-    // SAFETY: The consumer closes one of ours, which nobody uses any more.
+    // SAFETY: The consumer closes a slot of this module and no longer uses it.
     let this = unsafe { obj::take::<KeyObj>(fid) };
     this.key.close();
     0
 }
 
-/// Writes down how many were done, for those who want to know.
+/// Stores how many slots of a batch were assigned or revoked, and returns the error number.
 ///
 /// # Safety
 ///
-/// `done` is the caller's place, or null.
+/// `done` is a valid place, or null.
 unsafe fn tell<T>(
     result: Result<T, (usize, Error)>,
     all: impl FnOnce(T) -> usize,
@@ -134,19 +136,19 @@ unsafe fn tell<T>(
         Err((count, e)) => (count, Err(e)),
     };
     if !done.is_null() {
-        // SAFETY: The caller's promise.
+        // SAFETY: By this function's contract `done` is valid; it is not null here.
         unsafe { *done = count }
     }
     code(result)
 }
 
-/// Writes a slot's key where C sees it.
+/// Stores a slot's key value and address in the slot's C structure.
 ///
 /// # Safety
 ///
-/// One of ours.
+/// `key` is an open slot of this module.
 unsafe fn show(key: *mut raw::kfid_key, value: KeyValue) {
-    // SAFETY: The caller's promise.
+    // SAFETY: By this function's contract `key` is an open slot.
     unsafe {
         (*key).key = value.key;
         (*key).addr = value.remote_addr;
@@ -165,12 +167,12 @@ unsafe extern "C" fn assign(
         if count == 0 || count > raw::KFI_KEY_BATCH_MAX as usize || flags & !known != 0 {
             return Err((0, EINVAL));
         }
-        // SAFETY: The caller's batch has as many.
+        // SAFETY: The caller passes a batch of `count` assignments.
         let wanted = unsafe { core::slice::from_raw_parts(batch, count) };
         let mut list = KVec::with_capacity(count, GFP_KERNEL).map_err(|e| (0, e.into()))?;
         for one in wanted {
             let item = Assignment {
-                // SAFETY: The consumer passes ours.
+                // SAFETY: The consumer passes open slots of this module.
                 key: &unsafe { obj::get::<KeyObj, _>(one.key) }.key,
                 offset: one.offset,
                 len: one.len,
@@ -180,13 +182,13 @@ unsafe extern "C" fn assign(
             };
             list.push(item, GFP_KERNEL).map_err(|e| (0, e.into()))?;
         }
-        // SAFETY: The caller's, or null.
+        // SAFETY: The caller passes a valid `failures`, or null.
         let told = match unsafe { failures.as_ref() } {
-            // SAFETY: A queue of ours, or anything else.
+            // SAFETY: The consumer passes an open object, or null.
             Some(told) => match unsafe { obj::try_get::<CqObj>(told.cq.cast()) } {
                 Some(cq) => Some(Failures {
                     cq: &cq.cq,
-                    // CAST: The consumer's own pointer.
+                    // CAST: The consumer's pointer fits in 64 bits; the core does not follow it.
                     context: told.context as u64,
                     first: 0,
                 }),
@@ -204,22 +206,22 @@ unsafe extern "C" fn assign(
             Err((good, _)) => *good,
         };
         for (one, item) in wanted.iter().zip(&list).take(good) {
-            // SAFETY: As above.
+            // SAFETY: The consumer passes open slots of this module.
             unsafe { show(one.key, item.value) };
         }
         result
     };
-    // SAFETY: The caller's place, or null.
+    // SAFETY: The caller passes a valid place for the number, or null.
     unsafe { tell(go(), |()| count, done) }
 }
 
-/// A slot as C has it in a list.
+/// A slot in a consumer's list.
 #[repr(transparent)]
 struct Listed(*mut raw::kfid_key);
 
 impl AsRef<Key> for Listed {
     fn as_ref(&self) -> &Key {
-        // SAFETY: Lists are made by `revoke` only, of our objects.
+        // SAFETY: Only `revoke()` makes lists, and its consumer passes open slots of this module.
         unsafe { &obj::get::<KeyObj, _>(self.0).key }
     }
 }
@@ -232,15 +234,16 @@ unsafe extern "C" fn revoke(
     if count == 0 || count > raw::KFI_KEY_BATCH_MAX as usize {
         return EINVAL.to_errno();
     }
-    // SAFETY: The caller's list has as many, of our objects; `Listed` is transparent.
+    // SAFETY: The caller passes a list of `count` open slots of this module. `Listed` is
+    // transparent.
     let list = unsafe { core::slice::from_raw_parts_mut(keys.cast::<Listed>(), count) };
     let ended = Key::revoke_many(list);
     for one in list {
         if one.as_ref().value().is_none() {
-            // SAFETY: As above.
+            // SAFETY: The consumer passes open slots of this module.
             unsafe { show(one.0, KeyValue::NONE) };
         }
     }
-    // SAFETY: The caller's place, or null.
+    // SAFETY: The caller passes a valid place for the number, or null.
     unsafe { tell(ended, |ended| ended, done) }
 }

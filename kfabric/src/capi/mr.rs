@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Registered memory: the kernel's, by address, by pages, by scatterlist. It stays the consumer's.
+//! Registration of kernel memory by address, pages or scatterlist. The consumer keeps ownership of
+//! the memory.
 
 use core::{
     ops::Range,
@@ -47,54 +48,54 @@ use super::{
 };
 use crate::{
     auth::AuthKey,
-    ep::Endpoint,
-    fabric::Domain,
+    ep::{
+        Endpoint,
+        LocalMem, //
+    },
+    key::Region,
     memory::{
         Lender,
         Memory, //
     },
-    op::{
-        OpKind,
-        Segs, //
-    },
-    region::Region,
+    objects::domain::Domain,
+    op::OpKind,
     uapi::{
         KFI_DYNAMIC_KEYS,
         KFI_KEY_NOTAVAIL, //
     },
 };
 
-/// How long a close waits for operations that are just ending, in milliseconds.
+/// How long a close waits for operations that are completing, in milliseconds.
 const LINGER_MS: usize = 1000;
 
 /// A piece of the kernel's memory, as a consumer names it.
 #[derive(Clone, Copy)]
 pub(super) enum Piece {
-    /// By its address.
+    /// Kernel address and length.
     Virt(*const c_void, usize),
-    /// By its first page, where in that it begins, and its length.
+    /// First page, offset into that page, and length.
     Pages(*mut bindings::page, usize, usize),
 }
 
 /// A consumer's list of pieces.
 #[derive(Clone, Copy)]
 pub(super) enum List {
-    /// One piece.
+    /// A single piece: address and length.
     One(*const c_void, usize),
     /// Kernel addresses.
     Kvec(*const bindings::kvec, usize),
     /// Pages.
     Bvec(*const bindings::bio_vec, usize),
-    /// A scatterlist, from this entry on, and how many entries are left.
+    /// A scatterlist: the next entry, and the number of entries left.
     Sgl(*const bindings::scatterlist, usize),
 }
 
 impl List {
-    /// A list by its type.
+    /// Returns the list of type `ty` at `list`.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: no such type.
+    /// - `EINVAL` if `ty` is no type of list.
     pub(super) fn of(ty: raw::kfi_iov_type, list: *const c_void, count: usize) -> Result<Self> {
         Ok(match ty {
             raw::kfi_iov_type_KFI_KVEC => Self::Kvec(list.cast(), count),
@@ -104,11 +105,11 @@ impl List {
         })
     }
 
-    /// Takes the first piece off the list.
+    /// Removes the first piece from the list and returns it.
     ///
     /// # Safety
     ///
-    /// The list is as the header says.
+    /// The list is valid as `kfi_domain.h` describes.
     pub(super) unsafe fn pop(&mut self) -> Option<Piece> {
         match self {
             Self::One(addr, len) => {
@@ -118,28 +119,31 @@ impl List {
             }
             Self::Kvec(list, count) => {
                 *count = count.checked_sub(1)?;
-                // SAFETY: There was one left.
+                // SAFETY: By this function's contract the list has `count` entries, and `count` was
+                // not zero.
                 let one = unsafe { &**list };
                 *list = list.wrapping_add(1);
                 Some(Piece::Virt(one.iov_base, one.iov_len))
             }
             Self::Bvec(list, count) => {
                 *count = count.checked_sub(1)?;
-                // SAFETY: There was one left.
+                // SAFETY: By this function's contract the list has `count` entries, and `count` was
+                // not zero.
                 let one = unsafe { &**list };
                 *list = list.wrapping_add(1);
-                // CAST: `u32` fit.
+                // CAST: A `u32` fits.
                 let (offset, len) = (one.bv_offset as usize, one.bv_len as usize);
                 Some(Piece::Pages(one.bv_page, offset, len))
             }
             Self::Sgl(sg, count) => {
                 *count = count.checked_sub(1)?;
                 if sg.is_null() {
-                    // Fewer than was said: what is not there is no memory.
+                    // The scatterlist ends before `count` entries. A piece without a page makes the
+                    // call fail.
                     return Some(Piece::Pages(ptr::null_mut(), 0, 1));
                 }
                 let (mut page, mut offset, mut len) = (ptr::null_mut(), 0, 0);
-                // SAFETY: There was one left; the places are ours.
+                // SAFETY: `sg` is an entry of the scatterlist; the output places are locals.
                 *sg = unsafe { raw::kf_c_sg(*sg, &mut page, &mut offset, &mut len) };
                 Some(Piece::Pages(page, offset, len))
             }
@@ -154,7 +158,7 @@ impl Piece {
         }
     }
 
-    /// Where in its page it begins.
+    /// Offset into the first page.
     fn first(&self) -> usize {
         match *self {
             Self::Virt(addr, _) => addr.addr() & (PAGE_SIZE - 1),
@@ -162,24 +166,24 @@ impl Piece {
         }
     }
 
-    /// How many pages it touches.
+    /// Number of pages that the piece touches.
     fn pages(&self) -> usize {
         (self.first() + self.len()).div_ceil(PAGE_SIZE)
     }
 
-    /// The nth page that it touches.
+    /// Returns the page with index `nth` of the piece.
     ///
     /// # Errors
     ///
-    /// `EFAULT`: it is no memory of the kernel's.
+    /// - `EFAULT` if the address is not memory of the kernel.
     fn page(&self, nth: usize) -> Result<NonNull<bindings::page>> {
         let page = match *self {
-            // SAFETY: Any address can be asked for.
+            // SAFETY: `kf_c_page()` accepts any address.
             Self::Virt(addr, _) => unsafe {
                 raw::kf_c_page(addr.wrapping_byte_add(nth << PAGE_SHIFT))
             },
             Self::Pages(page, ..) if page.is_null() => page,
-            // SAFETY: Pages that the consumer has follow each other.
+            // SAFETY: The consumer's pages of one piece are contiguous.
             Self::Pages(page, offset, _) => unsafe {
                 raw::kf_c_page_of(page, (offset >> PAGE_SHIFT) + nth)
             },
@@ -187,17 +191,17 @@ impl Piece {
         NonNull::new(page).ok_or(EFAULT)
     }
 
-    /// Its physical address, if it has one.
+    /// Returns the physical address, if the piece has one.
     fn phys(&self) -> Option<u64> {
         match *self {
-            // SAFETY: Any address can be asked for.
+            // SAFETY: `kf_c_phys()` accepts any address.
             Self::Virt(addr, _) => match unsafe { raw::kf_c_phys(addr) } {
                 u64::MAX => None,
                 phys => Some(phys),
             },
             Self::Pages(page, ..) if page.is_null() => None,
             Self::Pages(page, offset, _) => {
-                // SAFETY: A page of the consumer's.
+                // SAFETY: The consumer passes a valid page.
                 let start = unsafe { raw::kf_c_page_phys(page) };
                 Some(start + offset as u64)
             }
@@ -205,7 +209,7 @@ impl Piece {
     }
 }
 
-/// Tells when lent memory is not used any more.
+/// Sets its flag when the core drops the last use of the borrowed memory.
 struct Gone(Arc<AtomicBool>);
 
 impl Lender for Gone {}
@@ -216,32 +220,35 @@ impl Drop for Gone {
     }
 }
 
-/// Bytes of a registration, at most, with what lies before it in its first page.
+/// The longest registration in bytes, including the unused start of its first page.
 const LONGEST: usize = isize::MAX as usize - PAGE_SIZE;
 
-/// Where a contiguous part of the memory is, by some kind of address.
+/// A contiguous part of the memory, in one kind of address.
 #[repr(C)]
 struct Part {
     start: u64,
     len: u64,
-    /// Its first byte, counted from the memory's start.
+    /// Offset of the part's first byte from the start of the memory.
     offset: u64,
 }
 
-/// Parts in the order of their addresses.
+// `kf_c_sort()` sorts parts by their first eight bytes.
+const _: () = assert!(core::mem::offset_of!(Part, start) == 0);
+
+/// The parts of a region, sorted by address.
 struct Index(KVec<Part>);
 
 impl Index {
     fn new(mut parts: KVec<Part>) -> Self {
-        // SAFETY: So many parts are there, each of which begins with its address.
+        // SAFETY: The vector has `len()` parts, and each begins with its address.
         unsafe { raw::kf_c_sort(parts.as_mut_ptr().cast(), parts.len(), size_of::<Part>()) };
         Self(parts)
     }
 
-    /// Where [addr, addr + len) is.
+    /// Returns the offset of [addr, addr + len) in the memory, if one part contains the range.
     fn find(&self, addr: u64, len: u64) -> Option<u64> {
         let part = match &self.0[..] {
-            // Most have one.
+            // Fast path: most regions have one part.
             [part] if part.start <= addr => part,
             parts => {
                 let behind = parts.partition_point(|part| part.start <= addr);
@@ -253,28 +260,28 @@ impl Index {
     }
 }
 
-/// Registered memory.
+/// A region of the C API.
 #[repr(C)]
 pub(super) struct MrObj {
     fid: Opaque<raw::kfid_mr>,
-    /// None before it is enabled, and once its close has begun.
+    /// `None` before the region is enabled, and once its close has begun.
     region: Option<Arc<Region>>,
     memory: Option<Arc<Memory>>,
-    /// The endpoint that it is bound to.
+    /// The endpoint that the region is bound to.
     ep: Option<Arc<Endpoint>>,
     virt: Index,
     phys: Index,
     gone: Arc<AtomicBool>,
     domain: Arc<Domain>,
-    /// Its own; none: the domain's, or its endpoint's.
+    /// The region's own auth key. `None`: the domain's or the bound endpoint's auth key applies.
     auth: Option<AuthKey>,
     access: u64,
     dynamic: bool,
-    /// It is to be bound and enabled.
+    /// The consumer must bind the region to an endpoint and enable it (`KFI_MR_ENDPOINT`).
     later: bool,
 }
 
-// SAFETY: Begins with its structure, whose class this is.
+// SAFETY: The `repr(C)` object begins with the C structure of this class.
 unsafe impl Object for MrObj {
     type C = raw::kfid_mr;
     const CLASS: u32 = raw::KFI_CLASS_MR;
@@ -298,25 +305,26 @@ pub(super) static OPS: raw::kfi_ops_mr = raw::kfi_ops_mr {
     regsgl: Some(regsgl),
 };
 
-/// The pages of a list of pieces: the first piece's begin, the length of all, and where they are by
-/// their addresses.
+/// Measures a list of pieces: offset in the first page, total length, and the parts by address.
 ///
 /// # Errors
 ///
-/// `EINVAL`: nothing, or a gap within a page.
+/// - `EINVAL` if the list is empty, a piece is empty, or a piece begins or ends within a page where
+///   the list continues.
+/// - `EINVAL` if the memory is longer than `LONGEST`.
 ///
 /// # Safety
 ///
-/// The list is as the header says.
+/// The list is valid as `kfi_domain.h` describes.
 unsafe fn measure(mut list: List) -> Result<(usize, usize, KVec<Part>)> {
     let (mut first, mut len, mut virt) = (None, 0usize, KVec::new());
-    // SAFETY: The caller's promise.
+    // SAFETY: By this function's contract the list is valid.
     while let Some(piece) = unsafe { list.pop() } {
         if piece.len() == 0 {
             return Err(EINVAL);
         }
         let begin = *first.get_or_insert(piece.first());
-        // What follows has room to count.
+        // The limit keeps later additions of lengths and offsets from overflowing.
         if piece.len() > LONGEST - begin - len {
             return Err(EINVAL);
         }
@@ -337,7 +345,7 @@ unsafe fn measure(mut list: List) -> Result<(usize, usize, KVec<Part>)> {
     Ok((first.ok_or(EINVAL)?, len, virt))
 }
 
-/// The pages of a list, in order.
+/// Iterates over the pages of a list, in order.
 struct PagesOf {
     list: List,
     piece: Option<Piece>,
@@ -352,7 +360,7 @@ impl Iterator for PagesOf {
             if let (Some(piece), Some(nth)) = (&self.piece, self.next.next()) {
                 return Some(piece.page(nth));
             }
-            // SAFETY: Whoever made this promised that the list is good.
+            // SAFETY: `register()` makes this iterator from a valid list, by its contract.
             let piece = unsafe { self.list.pop() }?;
             self.next = 0..piece.pages();
             self.piece = Some(piece);
@@ -360,13 +368,13 @@ impl Iterator for PagesOf {
     }
 }
 
-/// Where memory is by physical addresses.
+/// Returns the parts of the memory by physical address.
 fn physical(memory: &Memory) -> Result<KVec<Part>> {
     let mut parts = KVec::new();
     let mut offset = 0;
     for segment in memory.segments(0, memory.len()) {
         let part = Part {
-            // SAFETY: A page of the memory's.
+            // SAFETY: The page belongs to `memory`, which exists.
             start: unsafe { raw::kf_c_page_phys(segment.page) } + segment.offset as u64,
             len: segment.len as u64,
             offset,
@@ -377,11 +385,11 @@ fn physical(memory: &Memory) -> Result<KVec<Part>> {
     Ok(parts)
 }
 
-/// Registers what a list names.
+/// Registers the memory that a list names.
 ///
 /// # Safety
 ///
-/// The list, and the memory that it names, are as the header says.
+/// List and memory are valid as `kfi_domain.h` describes.
 unsafe fn register(
     fid: *mut raw::kfid,
     list: List,
@@ -389,14 +397,14 @@ unsafe fn register(
     auth: Option<AuthKey>,
     context: *mut c_void,
 ) -> Result<*mut raw::kfid_mr> {
-    // SAFETY: The consumer passes one of ours.
+    // SAFETY: The consumer passes an open domain of this module.
     let domain = unsafe { obj::get::<DomainObj, _>(fid) };
     if offset != 0 || flags & !KFI_DYNAMIC_KEYS != 0 {
         return Err(EINVAL);
     }
     let place = Place::<MrObj>::new()?;
     let gone = Arc::new(AtomicBool::new(false), GFP_KERNEL)?;
-    // SAFETY: The caller's promise.
+    // SAFETY: By this function's contract the list is valid.
     let (first, len, virt) = unsafe { measure(list)? };
     let lender = Arc::new(Gone(gone.clone()), GFP_KERNEL)?;
     let pages = PagesOf {
@@ -404,8 +412,8 @@ unsafe fn register(
         piece: None,
         next: 0..0,
     };
-    // SAFETY: The consumer keeps its memory until a close has succeeded, and that waits for the drop
-    // of the lender.
+    // SAFETY: The consumer keeps the memory until a close has succeeded. The close waits until the
+    // core drops the lender.
     let memory = unsafe { Memory::lend(lender, pages, first, len)? };
     let mut object = MrObj {
         fid: Opaque::uninit(),
@@ -425,7 +433,7 @@ unsafe fn register(
         object.enable()?;
     }
     let value = object.region.as_ref().map(|region| region.key());
-    // CAST: A descriptor is the address of what it describes.
+    // CAST: A descriptor is the address of its `MrObj`.
     let desc = place.ptr().cast();
     Ok(place.put(object, context, |c| {
         c.mem_desc = desc;
@@ -442,7 +450,7 @@ impl MrObj {
         let memory = self.memory.clone().ok_or(EINVAL)?;
         let (access, dynamic) = (self.access, self.dynamic);
         let region = match (&self.ep, &self.auth) {
-            // What is bound to an endpoint is under the endpoint's.
+            // A region that is bound to an endpoint must have the endpoint's auth key.
             (Some(ep), Some(key)) if ep.under().number() != key.number() => return Err(EINVAL),
             (Some(ep), _) => Region::register_for(ep, memory, access, dynamic)?,
             (None, _) if self.later => return Err(EINVAL),
@@ -453,21 +461,23 @@ impl MrObj {
         Ok(())
     }
 
-    /// The region.
+    /// The core's region.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: it is not enabled, or closing.
+    /// - `EINVAL` if the region is not enabled, or is closing.
     pub(super) fn region(&self) -> Result<&Arc<Region>> {
         self.region.as_ref().ok_or(EINVAL)
     }
 
-    /// Adds a piece of it to an operation.
+    /// Adds a piece of the region's memory to an operation.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: it is not inside, in one part. Else what [`Segs::push`] says.
-    pub(super) fn add(&self, segs: &mut Segs, kind: OpKind, piece: Piece) -> Result {
+    /// - `EINVAL` if no single part of the region contains the piece.
+    /// - `EINVAL` if the region is not enabled.
+    /// - Any error of [`LocalMem::push`].
+    pub(super) fn add(&self, segs: &mut LocalMem, kind: OpKind, piece: Piece) -> Result {
         let len = piece.len() as u64;
         let by_addr = match piece {
             Piece::Virt(addr, _) => self.virt.find(addr.addr() as u64, len),
@@ -480,121 +490,43 @@ impl MrObj {
     }
 }
 
-/// Puts what was registered where the caller wants it.
+/// Stores the new region at the caller's place, and returns 0 or the error number.
 ///
 /// # Safety
 ///
-/// `mr` is the caller's place.
+/// `mr` is a valid place for the result.
 unsafe fn answer(made: Result<*mut raw::kfid_mr>, mr: *mut *mut raw::kfid_mr) -> c_int {
     code(made.map(|made| {
-        // SAFETY: The caller's promise.
+        // SAFETY: By this function's contract `mr` is valid.
         unsafe { *mr = made }
     }))
 }
 
-unsafe extern "C" fn reg(
-    fid: *mut raw::kfid,
-    buf: *const c_void,
-    len: usize,
-    access: u64,
-    offset: u64,
-    _requested_key: u64,
-    flags: u64,
-    mr: *mut *mut raw::kfid_mr,
-    context: *mut c_void,
-) -> c_int {
-    // SAFETY: The consumer does as the header says, here and below.
-    unsafe {
-        answer(
-            register(
-                fid,
-                List::One(buf, len),
-                (access, offset, flags),
-                None,
-                context,
-            ),
-            mr,
-        )
-    }
+/// Defines the call that registers the memory of one form of list.
+macro_rules! reg_call {
+    ($name:ident: $form:ident($piece:ty)) => {
+        unsafe extern "C" fn $name(
+            fid: *mut raw::kfid,
+            list: *const $piece,
+            count: usize,
+            access: u64,
+            offset: u64,
+            _requested_key: u64,
+            flags: u64,
+            mr: *mut *mut raw::kfid_mr,
+            context: *mut c_void,
+        ) -> c_int {
+            let (list, how) = (List::$form(list, count), (access, offset, flags));
+            // SAFETY: The consumer fulfils the call's contract in `kfi_domain.h`.
+            unsafe { answer(register(fid, list, how, None, context), mr) }
+        }
+    };
 }
 
-unsafe extern "C" fn regv(
-    fid: *mut raw::kfid,
-    iov: *const bindings::kvec,
-    count: usize,
-    access: u64,
-    offset: u64,
-    _requested_key: u64,
-    flags: u64,
-    mr: *mut *mut raw::kfid_mr,
-    context: *mut c_void,
-) -> c_int {
-    // SAFETY: As above.
-    unsafe {
-        answer(
-            register(
-                fid,
-                List::Kvec(iov, count),
-                (access, offset, flags),
-                None,
-                context,
-            ),
-            mr,
-        )
-    }
-}
-
-unsafe extern "C" fn regbv(
-    fid: *mut raw::kfid,
-    biov: *const bindings::bio_vec,
-    count: usize,
-    access: u64,
-    offset: u64,
-    _requested_key: u64,
-    flags: u64,
-    mr: *mut *mut raw::kfid_mr,
-    context: *mut c_void,
-) -> c_int {
-    // SAFETY: As above.
-    unsafe {
-        answer(
-            register(
-                fid,
-                List::Bvec(biov, count),
-                (access, offset, flags),
-                None,
-                context,
-            ),
-            mr,
-        )
-    }
-}
-
-unsafe extern "C" fn regsgl(
-    fid: *mut raw::kfid,
-    sgl: *const bindings::scatterlist,
-    count: usize,
-    access: u64,
-    offset: u64,
-    _requested_key: u64,
-    flags: u64,
-    mr: *mut *mut raw::kfid_mr,
-    context: *mut c_void,
-) -> c_int {
-    // SAFETY: As above.
-    unsafe {
-        answer(
-            register(
-                fid,
-                List::Sgl(sgl, count),
-                (access, offset, flags),
-                None,
-                context,
-            ),
-            mr,
-        )
-    }
-}
+reg_call!(reg: One(c_void));
+reg_call!(regv: Kvec(bindings::kvec));
+reg_call!(regbv: Bvec(bindings::bio_vec));
+reg_call!(regsgl: Sgl(bindings::scatterlist));
 
 unsafe extern "C" fn regattr(
     fid: *mut raw::kfid,
@@ -603,14 +535,14 @@ unsafe extern "C" fn regattr(
     mr: *mut *mut raw::kfid_mr,
 ) -> c_int {
     let go = || {
-        // SAFETY: The caller's attributes, or null.
+        // SAFETY: The caller passes valid attributes, or null.
         let attr = unsafe { attr.as_ref() }.ok_or(EINVAL)?;
-        // SAFETY: As above.
+        // SAFETY: The auth key of valid attributes has `auth_key_size` bytes, or is null.
         let auth = unsafe { auth::key(attr.auth_key, attr.auth_key_size)? };
-        // SAFETY: A union of pointers.
+        // SAFETY: All members of the union are pointers.
         let list = unsafe { attr.__bindgen_anon_1.mr_iov }.cast();
         let list = List::of(attr.type_, list, attr.iov_count)?;
-        // SAFETY: As above.
+        // SAFETY: The consumer fulfils the contract of `kfi_mr_regattr()`.
         unsafe {
             register(
                 fid,
@@ -621,7 +553,7 @@ unsafe extern "C" fn regattr(
             )
         }
     };
-    // SAFETY: As above.
+    // SAFETY: The caller passes a valid place for the result.
     unsafe { answer(go(), mr) }
 }
 
@@ -632,7 +564,7 @@ impl MrObj {
         }
         self.region = None;
         self.memory = None;
-        // Operations that are over let go of it a moment later.
+        // Operations that have completed drop their reference to the memory a moment later.
         for _ in 0..LINGER_MS {
             if self.gone.load(Ordering::Acquire) {
                 return Ok(());
@@ -644,20 +576,20 @@ impl MrObj {
 }
 
 unsafe extern "C" fn close(fid: *mut raw::kfid) -> c_int {
-    // SAFETY: The consumer closes one of ours, which nobody uses but operations, and those do not
-    // know this.
+    // SAFETY: The consumer closes a region of this module and no longer uses it. Operations use the
+    // core's region, not this object.
     if let Err(e) = unsafe { &mut *fid.cast::<MrObj>() }.close() {
         return e.to_errno();
     }
-    // SAFETY: As above.
+    // SAFETY: The region is closed, and the consumer no longer uses it.
     drop(unsafe { obj::take::<MrObj>(fid) });
     0
 }
 
 unsafe extern "C" fn bind(fid: *mut raw::kfid, bfid: *mut raw::kfid, flags: u64) -> c_int {
-    // SAFETY: The consumer passes one of ours, which nobody else changes or uses meanwhile.
+    // SAFETY: The consumer passes a region of this module, and makes no other call on it meanwhile.
     let this = unsafe { &mut *fid.cast::<MrObj>() };
-    // SAFETY: The consumer passes another object.
+    // SAFETY: The consumer passes another open object.
     let ep = unsafe { obj::try_get::<EpObj>(bfid) };
     match ep {
         Some(ep) if flags == 0 && this.later && this.ep.is_none() => this.ep = Some(ep.ep.clone()),
@@ -667,10 +599,10 @@ unsafe extern "C" fn bind(fid: *mut raw::kfid, bfid: *mut raw::kfid, flags: u64)
 }
 
 unsafe extern "C" fn control(fid: *mut raw::kfid, command: c_int, arg: *mut c_void) -> c_int {
-    // CAST: Commands are small.
+    // CAST: Command numbers are small and positive.
     match command as u32 {
         raw::KFI_ENABLE => {
-            // SAFETY: As for `bind`.
+            // SAFETY: The consumer passes a region, and makes no other call on it meanwhile.
             let this = unsafe { &mut *fid.cast::<MrObj>() };
             if let Err(e) = this.enable() {
                 return e.to_errno();
@@ -678,7 +610,8 @@ unsafe extern "C" fn control(fid: *mut raw::kfid, command: c_int, arg: *mut c_vo
             let value = this.region.as_ref().map(|region| region.key());
             if let Some(value) = value {
                 let c: *mut raw::kfid_mr = this.fid.get();
-                // SAFETY: Its own structure.
+                // SAFETY: `c` is the C structure at the start of `this`, which this call borrows
+                // mutably.
                 unsafe {
                     (*c).key = value.key;
                     (*c).iova = value.remote_addr;
@@ -686,10 +619,10 @@ unsafe extern "C" fn control(fid: *mut raw::kfid, command: c_int, arg: *mut c_vo
             }
             0
         }
-        // The kernel's memory is what was registered.
+        // Nothing to do: the registered pages themselves are the kernel's memory.
         raw::KFI_REFRESH => 0,
         raw::KFI_ALLOC_KEYS => {
-            // SAFETY: The consumer passes one of ours, and what the command takes.
+            // SAFETY: The consumer passes an open region and the argument of `KFI_ALLOC_KEYS`.
             let (this, alloc) = unsafe {
                 (
                     obj::get::<MrObj, _>(fid),
@@ -699,7 +632,7 @@ unsafe extern "C" fn control(fid: *mut raw::kfid, command: c_int, arg: *mut c_vo
             let Some(alloc) = alloc else {
                 return EINVAL.to_errno();
             };
-            // SAFETY: As above.
+            // SAFETY: The consumer fulfils the contract of `KFI_ALLOC_KEYS`.
             code(unsafe { key::alloc(this, alloc) })
         }
         _ => enosys().to_errno(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What all objects of the C API share: how they are made, found and freed.
+//! Functions that all objects of the C API share: allocate, look up, free.
 
 use core::{
     mem::MaybeUninit,
@@ -16,22 +16,22 @@ use kernel::{
 
 use super::raw;
 
-/// A box that a consumer has by a pointer to the structure that it begins with.
+/// An object that a consumer names by a pointer to the C structure at the object's start.
 ///
 /// # Safety
 ///
-/// `repr(C)`, and begins with `Opaque<C>`, where `C` is the API's structure of the class `CLASS`, which
-/// begins with `struct kfid`.
+/// The type is `repr(C)` and begins with `Opaque<C>`. `C` is the C API's structure of the class
+/// `CLASS`, and begins with `struct kfid`.
 pub(super) unsafe trait Object: Sized {
-    /// The API's structure.
+    /// Structure of the C API.
     type C;
-    /// `KFI_CLASS_*`.
+    /// Class of the object, `KFI_CLASS_*`.
     const CLASS: u32;
-    /// Calls that every object has.
+    /// Table of the calls that every object has.
     const OPS: &'static raw::kfi_ops;
 }
 
-/// A place for an object that is not made yet, but has its address.
+/// Memory for an object whose address is needed before the object exists.
 pub(super) struct Place<T: Object>(KBox<MaybeUninit<T>>);
 
 impl<T: Object> Place<T> {
@@ -39,12 +39,13 @@ impl<T: Object> Place<T> {
         Ok(Self(KBox::new_uninit(GFP_KERNEL)?))
     }
 
-    /// Where the object will be.
+    /// Returns the address that the object will have.
     pub(super) fn ptr(&self) -> *mut T::C {
         ptr::from_ref(&*self.0).cast_mut().cast()
     }
 
-    /// Puts it there. `set` fills in the rest of the API's structure, which is zero.
+    /// Moves the object into its place. `set` fills in the rest of the C structure, which is
+    /// zeroed.
     pub(super) fn put(
         self,
         object: T,
@@ -53,8 +54,8 @@ impl<T: Object> Place<T> {
     ) -> *mut T::C {
         let made: *mut T = KBox::into_raw(KBox::write(self.0, object));
         let c: *mut T::C = made.cast();
-        // SAFETY: The object begins with a `T::C`, by the contract of `Object`, which nobody else
-        // knows of yet. All of these structures are plain data, for which zero is a value.
+        // SAFETY: By the contract of `Object` the object begins with a `T::C`. No other task has
+        // its address yet. All these structures are plain data, for which zero is a valid value.
         unsafe {
             ptr::write_bytes(c, 0, 1);
             raw::kf_c_init_fid(
@@ -69,57 +70,58 @@ impl<T: Object> Place<T> {
     }
 }
 
-/// The object.
+/// Returns the object at `c`.
 ///
 /// # Safety
 ///
-/// `c` is one of `T`'s, and is not closed while the reference lives.
+/// `c` is a `T` of this module, and no task closes the object during `'a`.
 pub(super) unsafe fn get<'a, T: Object, P>(c: *mut P) -> &'a T {
-    // SAFETY: The caller's promise.
+    // SAFETY: By this function's contract `c` is a `T` that exists during `'a`.
     unsafe { &*c.cast::<T>() }
 }
 
-/// The object, if it is of the class, and one of ours.
+/// Returns the object if it is a `T` of this module.
 ///
 /// # Safety
 ///
-/// `fid` is that of an open object of whatever kind, or null.
+/// `fid` is an open object of any class, which no task closes during `'a`, or null.
 pub(super) unsafe fn try_get<'a, T: Object>(fid: *mut raw::kfid) -> Option<&'a T> {
     if fid.is_null() {
         return None;
     }
-    // SAFETY: The caller's promise.
+    // SAFETY: By this function's contract `fid` is an open object; it is not null here.
     let (class, ops) = unsafe { ((*fid).fclass, (*fid).ops) };
-    // The table tells one of ours from one of a provider in C.
+    // The table distinguishes objects of this module from those of a provider written in C.
     if class != T::CLASS as usize || !ptr::eq(ops, T::OPS) {
         return None;
     }
-    // SAFETY: As just seen it is a `T`'s.
+    // SAFETY: Class and table show that the object is a `T` of this module.
     Some(unsafe { get::<T, _>(fid) })
 }
 
-/// Takes the object back.
+/// Returns ownership of the object.
 ///
 /// # Safety
 ///
-/// `fid` is one of `T`'s, and nobody uses it any more.
+/// `fid` is a `T` of this module, and no other task uses the object any more.
 pub(super) unsafe fn take<T: Object>(fid: *mut raw::kfid) -> KBox<T> {
-    // SAFETY: `Place::put` made the pointer from a box; the caller's promise.
+    // SAFETY: `Place::put()` made the pointer from a box. By this function's contract no other task
+    // uses the object.
     unsafe { KBox::from_raw(fid.cast()) }
 }
 
-/// 0 or a negative error number.
+/// Returns a result as 0 or a negative error number.
 pub(super) fn code(result: Result) -> c_int {
     result.map_or_else(|e| e.to_errno(), |()| 0)
 }
 
-/// An error number of the API's own.
+/// Returns an error with a number of the C API.
 pub(super) fn kfi_error(errno: u32) -> Error {
-    // CAST: Below 4096.
+    // CAST: Error numbers are below 4096.
     Error::from_errno(-(errno as c_int))
 }
 
-/// `ENOSYS`.
+/// Returns `ENOSYS`.
 pub(super) fn enosys() -> Error {
     kfi_error(kernel::bindings::ENOSYS)
 }

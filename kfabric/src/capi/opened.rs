@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The fabrics and the domains that consumers in C have open.
+//! Lists of the fabrics and domains that C consumers have open.
 //!
-//! Hints of `kfi_getinfo()` may name an object that was closed, or that never was: a pointer in hints
-//! is compared with these lists and is not followed. What `kfi_getinfo()` returns names the open
-//! objects of the module that calls.
+//! Hints of `kfi_getinfo()` may name an object that was closed or never existed. So a pointer in
+//! hints is compared with these lists and never followed. The infos that `kfi_getinfo()` returns
+//! name objects that the calling module has open.
 
 use core::ptr;
 use kernel::{
@@ -14,31 +14,31 @@ use kernel::{
 
 use super::raw;
 use crate::{
-    fabric::{
-        Domain,
-        Fabric, //
+    objects::{
+        domain::Domain,
+        fabric::Fabric, //
     },
-    net::Net,
+    sys::net::Net, //
 };
 
-/// The module that calls; null: it is not known. Compared only.
+/// The calling module, or null if unknown. The pointer is compared, never followed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct User(pub(super) *mut bindings::module);
 
-// SAFETY: The pointer is compared only.
+// SAFETY: The pointer is compared, never followed.
 unsafe impl Send for User {}
-// SAFETY: As above.
+// SAFETY: The pointer is compared, never followed.
 unsafe impl Sync for User {}
 
 /// An open object.
 struct Entry<T> {
-    /// Address of its C structure.
+    /// Address of the object's C structure.
     address: usize,
     user: User,
     core: Arc<T>,
 }
 
-/// Open objects of one kind, the one that was opened first in front.
+/// Open objects of one kind, in the order in which they were opened.
 struct List<T>(KVec<Entry<T>>);
 
 impl<T> List<T> {
@@ -71,24 +71,24 @@ struct Lists {
 }
 
 kernel::sync::global_lock! {
-    // SAFETY: Initialised in the module's init, before anything can be opened.
+    // SAFETY: The module's init calls `init()`, before any consumer can open an object.
     unsafe(uninit) static OPEN: Mutex<Lists> = Lists {
         fabrics: List::new(),
         domains: List::new(),
     };
 }
 
-/// Readies the lists. Once, at module load.
+/// Initialises the lists, at module load.
 ///
 /// # Safety
 ///
-/// Not called twice.
+/// The function is called once.
 pub(super) unsafe fn init() {
-    // SAFETY: The caller's promise.
+    // SAFETY: By this function's contract it runs once.
     unsafe { OPEN.init() }
 }
 
-/// Frees the lists' memory. Once, at module unload, when nothing is open.
+/// Frees the lists' memory, at module unload. No object is open then.
 pub(super) fn exit() {
     let mut open = OPEN.lock();
     open.fabrics = List::new();
@@ -99,16 +99,16 @@ pub(super) fn exit() {
 ///
 /// # Errors
 ///
-/// `ENOMEM`.
+/// - `ENOMEM` if there is no memory for the entry.
 pub(super) fn add_fabric(c: *mut raw::kfid_fabric, user: User, fabric: &Arc<Fabric>) -> Result {
     OPEN.lock().fabrics.add(c.addr(), user, fabric.clone())
 }
 
-/// Adds a domain, of the module that has its fabric open.
+/// Adds a domain. Its user is the module that opened the domain's fabric.
 ///
 /// # Errors
 ///
-/// `ENOMEM`.
+/// - `ENOMEM` if there is no memory for the entry.
 pub(super) fn add_domain(c: *mut raw::kfid_domain, domain: &Arc<Domain>) -> Result {
     let mut open = OPEN.lock();
     let of = open
@@ -120,42 +120,44 @@ pub(super) fn add_domain(c: *mut raw::kfid_domain, domain: &Arc<Domain>) -> Resu
     open.domains.add(c.addr(), user, domain.clone())
 }
 
-/// Removes a fabric, which has been closed.
+/// Removes a closed fabric.
 pub(super) fn remove_fabric(c: *mut raw::kfid) {
     let removed = OPEN.lock().fabrics.remove(c.addr());
-    // Without the lock.
+    // Outside the lock: this may be the last reference to the fabric.
     drop(removed);
 }
 
-/// Removes a domain, which has been closed.
+/// Removes a closed domain.
 pub(super) fn remove_domain(c: *mut raw::kfid) {
     let removed = OPEN.lock().domains.remove(c.addr());
-    // Without the lock.
+    // Outside the lock: this may be the last reference to the domain.
     drop(removed);
 }
 
-/// The fabric at this address; `None`: no open one of ours is there.
+/// Returns the open fabric of this module at this address, if there is one.
 pub(super) fn fabric(c: *mut raw::kfid_fabric) -> Option<Arc<Fabric>> {
     let open = OPEN.lock();
     open.fabrics.find(c.addr()).map(|entry| entry.core.clone())
 }
 
-/// The domain at this address; `None`: no open one of ours is there.
+/// Returns the open domain of this module at this address, if there is one.
 pub(super) fn domain(c: *mut raw::kfid_domain) -> Option<Arc<Domain>> {
     let open = OPEN.lock();
     open.domains.find(c.addr()).map(|entry| entry.core.clone())
 }
 
-/// What an info says of the objects that are open.
+/// The open objects that an info names; null if the info names none.
 #[derive(Clone, Copy)]
 pub(super) struct Instances {
     pub(super) fabric: *mut raw::kfid_fabric,
     pub(super) domain: *mut raw::kfid_domain,
 }
 
-/// Completes what hints name of an info's objects by those that `user` has open: the fabric that was
-/// opened first, and the domain that was opened first on that fabric. The names are those of the info:
-/// of its provider, its fabric and its domain.
+/// Adds objects that `user` has open to an info that names none.
+///
+/// The fabric is the first that `user` opened; if the hints name an open domain, it is the domain's
+/// fabric. The domain is the first that `user` opened on that fabric. The three names are the
+/// info's provider, fabric and domain.
 pub(super) fn instances(
     given: Instances,
     user: User,
@@ -168,7 +170,7 @@ pub(super) fn instances(
     }
     let open = OPEN.lock();
     if found.fabric.is_null() {
-        // The fabric of a domain that hints name is that of the domain.
+        // If the hints name an open domain, only its own fabric matches.
         let within = open.domains.find(given.domain.addr());
         let is_it = |entry: &&Entry<Fabric>| {
             let core = &entry.core;

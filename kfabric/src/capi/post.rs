@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Messages and one-sided operations, in all the forms that C has for them. Any context.
+//! Messages and one-sided operations, in every form of the C API. Context: any.
 
 use core::ptr;
 use kernel::{
@@ -26,12 +26,12 @@ use super::{
     raw, //
 };
 use crate::{
-    ep::Post,
-    errno::eopnotsupp,
-    op::{
-        OpKind,
-        Segs, //
+    base::errno::eopnotsupp,
+    ep::{
+        LocalMem,
+        Post, //
     },
+    op::OpKind,
     uapi::{
         KFI_COMPLETION,
         KFI_FENCE,
@@ -41,16 +41,18 @@ use crate::{
     },
 };
 
-/// Flags that the core knows by the same value.
+/// Flags whose value is the same in the core.
 const SAME: u64 = KFI_COMPLETION | KFI_INJECT | KFI_REMOTE_CQ_DATA;
-/// Flags that ask for no more than a completion always means, or give a hint.
+/// Flags that need no action: a promise that every completion keeps, or a hint.
 const MEANT: u64 = (raw::KFI_INJECT_COMPLETE | raw::KFI_TRANSMIT_COMPLETE | raw::KFI_MORE) as u64;
 
-/// The flags, if there are such.
+/// Returns `flags` if kfabric supports each flag.
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP`: a completion that says more than that the peer's side has it. `EINVAL`: unknown.
+/// - `EOPNOTSUPP` if `flags` has `KFI_DELIVERY_COMPLETE` or `KFI_COMMIT_COMPLETE`: a completion
+///   means no more than that the peer's side has the data.
+/// - `EINVAL` if a flag is unknown.
 pub(super) fn check_flags(flags: u64) -> Result<u64> {
     if flags & u64::from(raw::KFI_DELIVERY_COMPLETE | raw::KFI_COMMIT_COMPLETE) != 0 {
         return Err(eopnotsupp());
@@ -61,11 +63,12 @@ pub(super) fn check_flags(flags: u64) -> Result<u64> {
     Ok(flags)
 }
 
-/// Flags that an endpoint may have for all its operations: those that mean something then.
+/// Returns `flags` if an endpoint may have them as defaults for all its operations.
 ///
 /// # Errors
 ///
-/// As [`check_flags`]; `EOPNOTSUPP` for those that each operation has to name.
+/// - As [`check_flags`].
+/// - `EOPNOTSUPP` if a flag is valid only in the call of one operation.
 pub(super) fn check_own_flags(flags: u64) -> Result<u64> {
     if check_flags(flags)? & !(KFI_COMPLETION | MEANT) != 0 {
         return Err(eopnotsupp());
@@ -73,26 +76,27 @@ pub(super) fn check_own_flags(flags: u64) -> Result<u64> {
     Ok(flags)
 }
 
-/// Where the flags of an operation come from, as in C.
+/// Source of an operation's flags in the C API.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flags {
-    /// From the endpoint: the call takes none.
+    /// The endpoint's default flags: the call has no flags argument.
     Own,
-    /// From a call that takes them with a message.
+    /// Flags of a call that posts a message structure.
     Message(u64),
-    /// From a call that injects, which reports no success.
+    /// Flags of a call that injects: success has no completion.
     Inject(u64),
 }
 
-/// The core's flags of an operation on an endpoint.
+/// Returns the core's flags of an operation on an endpoint.
 ///
-/// To the core what is injected reports success only on demand. That is what `kfi_inject()` means, but
-/// in a message `KFI_INJECT` says no more than when its buffers may be used again: it completes as any
-/// other does.
+/// In the core an injected operation has a completion on success only with `KFI_COMPLETION`, as
+/// `kfi_inject()` requires. In a message, `KFI_INJECT` only lets the caller reuse its buffers after
+/// the return; the message completes as others do. So this function adds `KFI_COMPLETION` to such a
+/// message.
 ///
 /// # Errors
 ///
-/// As [`check_flags`].
+/// - As [`check_flags`].
 #[inline]
 pub(super) fn core_flags(ep: &EpObj, kind: OpKind, given: Flags) -> Result<u64> {
     let own = match kind {
@@ -114,13 +118,13 @@ pub(super) fn core_flags(ep: &EpObj, kind: OpKind, given: Flags) -> Result<u64> 
     Ok(flags)
 }
 
-/// What is posted, beside local memory.
+/// An operation without its local memory.
 struct Op {
     kind: OpKind,
     flags: Flags,
     context: *mut c_void,
     data: Option<u64>,
-    /// The peer's address and key.
+    /// Address and key of the peer's memory.
     remote: (u64, u64),
 }
 
@@ -136,52 +140,54 @@ impl Op {
     }
 }
 
-/// Descriptors.
+/// Descriptors of an operation's local memory.
 #[derive(Clone, Copy)]
 pub(super) enum Descs {
-    /// Of all pieces.
+    /// A descriptor that is valid for all pieces.
     One(*mut c_void),
-    /// One for each piece.
+    /// An array with a descriptor for each piece.
     Each(*mut *mut c_void),
 }
 
 impl Descs {
-    /// The registration that a piece is in.
+    /// Returns the region that contains the piece with index `nth`.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: none is named.
+    /// - `EINVAL` if the consumer passed no descriptor for the piece.
     ///
     /// # Safety
     ///
-    /// As the header says.
+    /// Each descriptor is that of an open region, or null. An array has more than `nth`
+    /// descriptors, or is null.
     pub(super) unsafe fn get<'a>(&self, nth: usize) -> Result<&'a MrObj> {
         let desc = match *self {
             Self::One(desc) => desc,
             Self::Each(list) if list.is_null() => ptr::null_mut(),
-            // SAFETY: There are as many as pieces.
+            // SAFETY: By this function's contract the array has more than `nth` descriptors.
             Self::Each(list) => unsafe { *list.add(nth) },
         };
         if desc.is_null() {
             return Err(EINVAL);
         }
-        // SAFETY: A descriptor is the address of one of ours.
+        // SAFETY: By this function's contract the descriptor is the address of an open `MrObj`.
         Ok(unsafe { obj::get::<MrObj, _>(desc) })
     }
 }
 
-/// Copies what is to be injected.
+/// Copies the payload of an injected operation and returns its length.
 ///
 /// # Errors
 ///
-/// `EMSGSIZE`: more than any endpoint takes. `EINVAL`: there are fewer pieces than was said.
+/// - `EMSGSIZE` if the payload is longer than `KFI_INJECT_MAX` bytes.
+/// - `EINVAL` if a scatterlist ends before its count of entries.
 ///
 /// # Safety
 ///
-/// The list is as the header says.
+/// List and memory are valid as `kfi_endpoint.h` describes.
 unsafe fn gather(mut list: List, to: &mut [u8; KFI_INJECT_MAX]) -> Result<usize> {
     let mut done = 0;
-    // SAFETY: The caller's promise.
+    // SAFETY: By this function's contract the list is valid.
     while let Some(piece) = unsafe { list.pop() } {
         if piece.len() == 0 {
             continue;
@@ -189,7 +195,8 @@ unsafe fn gather(mut list: List, to: &mut [u8; KFI_INJECT_MAX]) -> Result<usize>
         let from: *const u8 = match piece {
             Piece::Virt(addr, _) => addr.cast(),
             Piece::Pages(page, ..) if page.is_null() => return Err(EINVAL),
-            // SAFETY: A page of the consumer's, which is mapped (x86-64 has no others).
+            // SAFETY: The page is the consumer's and not null. On x86-64 every page has a kernel
+            // address.
             Piece::Pages(page, offset, _) => unsafe {
                 crate::sys::kf_page_address(page).cast::<u8>().add(offset)
             },
@@ -198,21 +205,22 @@ unsafe fn gather(mut list: List, to: &mut [u8; KFI_INJECT_MAX]) -> Result<usize>
             .get_mut(done..)
             .and_then(|rest| rest.get_mut(..piece.len()))
             .ok_or_else(|| kfi_error(kernel::bindings::EMSGSIZE))?;
-        // SAFETY: The consumer's memory has as many bytes.
+        // SAFETY: By this function's contract the piece has `piece.len()` bytes, as many as `room`.
+        // `room` is a local buffer, so the two do not overlap.
         unsafe { ptr::copy_nonoverlapping(from, room.as_mut_ptr(), room.len()) };
         done += piece.len();
     }
     Ok(done)
 }
 
-/// What the core is to post.
+/// Returns the core's form of an operation.
 #[inline(always)]
-fn wanted<'a>(op: &Op, flags: u64, inject: &'a [u8], segs: Segs) -> Post<'a> {
+fn wanted<'a>(op: &Op, flags: u64, inject: &'a [u8], segs: LocalMem) -> Post<'a> {
     let with_data = flags & KFI_REMOTE_CQ_DATA != 0;
     Post {
         kind: op.kind,
         flags,
-        // CAST: The consumer's own pointer.
+        // CAST: The consumer's pointer fits in 64 bits; the core does not follow it.
         context: op.context as u64,
         data: if with_data { op.data.unwrap_or(0) } else { 0 },
         remote_addr: op.remote.0,
@@ -223,25 +231,25 @@ fn wanted<'a>(op: &Op, flags: u64, inject: &'a [u8], segs: Segs) -> Post<'a> {
     }
 }
 
-/// Posts what is to be injected.
+/// Copies the payload of an injected operation and posts the operation.
 ///
 /// # Safety
 ///
-/// All is as the header says.
+/// As for [`gather`].
 #[inline(never)]
 unsafe fn post_injected(ep: &EpObj, op: &Op, flags: u64, list: List) -> Result {
     let mut short = [0; KFI_INJECT_MAX];
-    // SAFETY: The caller's promise.
+    // SAFETY: By this function's contract list and memory are valid.
     let len = unsafe { gather(list, &mut short)? };
     let short = short.get(..len).unwrap_or(&[]);
-    ep.ep.post(wanted(op, flags, short, Segs::new()))
+    ep.ep.post(wanted(op, flags, short, LocalMem::new()))
 }
 
-/// The core's flags of an operation.
+/// Returns the core's flags of an operation.
 ///
 /// # Errors
 ///
-/// As [`check_flags`].
+/// - As [`core_flags`].
 #[inline(always)]
 fn flags_of(ep: &EpObj, op: &Op) -> Result<u64> {
     let mut flags = core_flags(ep, op.kind, op.flags)?;
@@ -251,25 +259,27 @@ fn flags_of(ep: &EpObj, op: &Op) -> Result<u64> {
     Ok(flags)
 }
 
-/// Posts.
+/// Posts an operation on the memory in a list.
 ///
 /// # Safety
 ///
-/// All is as the header says.
+/// The endpoint is open and of this module. List, descriptors and memory are valid as
+/// `kfi_endpoint.h` describes.
 unsafe fn try_post(ep: *mut raw::kfid_ep, op: &Op, mut list: List, descs: Descs) -> Result {
-    // SAFETY: The consumer passes one of ours.
+    // SAFETY: By this function's contract the endpoint is open and of this module.
     let this = unsafe { obj::get::<EpObj, _>(ep) };
     let flags = flags_of(this, op)?;
     if flags & KFI_INJECT != 0 {
-        // SAFETY: The caller's promise.
+        // SAFETY: By this function's contract list and memory are valid.
         return unsafe { post_injected(this, op, flags, list) };
     }
-    let mut segs = Segs::new();
+    let mut segs = LocalMem::new();
     let mut nth = 0;
-    // SAFETY: The caller's promise.
+    // SAFETY: By this function's contract the list is valid.
     while let Some(piece) = unsafe { list.pop() } {
         if piece.len() != 0 {
-            // SAFETY: As above.
+            // SAFETY: By this function's contract each piece of the list has a descriptor, or none
+            // has.
             unsafe { descs.get(nth)? }.add(&mut segs, op.kind, piece)?;
         }
         nth += 1;
@@ -277,21 +287,23 @@ unsafe fn try_post(ep: *mut raw::kfid_ep, op: &Op, mut list: List, descs: Descs)
     this.ep.post(wanted(op, flags, &[], segs))
 }
 
-/// [`try_post`], as C has the outcome.
+/// Posts as [`try_post`]; returns 0 or a negative error number.
 ///
 /// # Safety
 ///
-/// As there.
+/// As for [`try_post`].
 unsafe fn post(ep: *mut raw::kfid_ep, op: Op, list: List, descs: Descs) -> isize {
-    // SAFETY: The caller's promise.
+    // SAFETY: This function has the contract of `try_post()`.
     answer(unsafe { try_post(ep, &op, list, descs) })
 }
 
-/// As [`try_post`], of one piece that is registered, with the endpoint's own flags: what most post.
+/// Posts an operation on one registered piece with the endpoint's default flags.
+///
+/// Most callers take this path; it is inlined into each call.
 ///
 /// # Safety
 ///
-/// As there.
+/// As for [`try_post`].
 #[inline(always)]
 unsafe fn try_one(
     ep: *mut raw::kfid_ep,
@@ -300,23 +312,23 @@ unsafe fn try_one(
     len: usize,
     desc: *mut c_void,
 ) -> Result {
-    // SAFETY: The consumer passes one of ours.
+    // SAFETY: By this function's contract the endpoint is open and of this module.
     let this = unsafe { obj::get::<EpObj, _>(ep) };
     let flags = flags_of(this, op)?;
-    let mut segs = Segs::new();
+    let mut segs = LocalMem::new();
     if len != 0 {
-        // SAFETY: As above.
+        // SAFETY: By this function's contract the descriptor is that of an open region, or null.
         let mr = unsafe { Descs::One(desc).get(0)? };
         mr.add(&mut segs, op.kind, Piece::Virt(buf, len))?;
     }
     this.ep.post(wanted(op, flags, &[], segs))
 }
 
-/// [`try_one`], as C has the outcome.
+/// Posts as [`try_one`]; returns 0 or a negative error number.
 ///
 /// # Safety
 ///
-/// As there.
+/// As for [`try_post`].
 #[inline(always)]
 unsafe fn post_one(
     ep: *mut raw::kfid_ep,
@@ -325,16 +337,16 @@ unsafe fn post_one(
     len: usize,
     desc: *mut c_void,
 ) -> isize {
-    // SAFETY: The caller's promise.
+    // SAFETY: This function has the contract of `try_one()`.
     answer(unsafe { try_one(ep, &op, buf, len, desc) })
 }
 
-/// An outcome, as C has it.
+/// Returns an outcome as 0 or a negative error number.
 #[inline(always)]
 fn answer(outcome: Result) -> isize {
     match outcome {
         Ok(()) => 0,
-        // CAST: A `c_int` fits.
+        // CAST: An `isize` holds every `c_int`.
         Err(e) => e.to_errno() as isize,
     }
 }
@@ -343,16 +355,16 @@ fn answer(outcome: Result) -> isize {
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The endpoint is open and of this module. The message is valid as `kfi_endpoint.h` describes.
 unsafe fn message(
     ep: *mut raw::kfid_ep,
     kind: OpKind,
     msg: *const raw::kfi_msg,
     flags: u64,
 ) -> isize {
-    // SAFETY: The caller's message.
+    // SAFETY: By this function's contract the message is valid.
     let msg = unsafe { &*msg };
-    // SAFETY: A union of pointers.
+    // SAFETY: All members of the union are pointers, so each is a valid value.
     let list = unsafe { msg.__bindgen_anon_1.msg_iov }.cast();
     let op = Op {
         flags: Flags::Message(flags),
@@ -360,9 +372,9 @@ unsafe fn message(
         ..Op::new(kind, msg.context)
     };
     match List::of(msg.type_, list, msg.iov_count) {
-        // SAFETY: As above.
+        // SAFETY: By this function's contract endpoint, list, descriptors and memory are valid.
         Ok(list) => unsafe { post(ep, op, list, Descs::Each(msg.desc)) },
-        // CAST: A `c_int` fits.
+        // CAST: An `isize` holds every `c_int`.
         Err(e) => e.to_errno() as isize,
     }
 }
@@ -371,27 +383,27 @@ unsafe fn message(
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The endpoint is open and of this module. The message is valid as `kfi_rma.h` describes.
 unsafe fn one_sided(
     ep: *mut raw::kfid_ep,
     kind: OpKind,
     msg: *const raw::kfi_msg_rma,
     flags: u64,
 ) -> isize {
-    // SAFETY: The caller's message.
+    // SAFETY: By this function's contract the message is valid.
     let msg = unsafe { &*msg };
-    // SAFETY: A union of pointers.
+    // SAFETY: All members of the union are pointers, so each is a valid value.
     let list = unsafe { msg.__bindgen_anon_1.msg_iov }.cast();
     let list = List::of(msg.type_, list, msg.iov_count);
     let (Ok(list), 1) = (list, msg.rma_iov_count) else {
-        // CAST: A `c_int` fits.
+        // CAST: An `isize` holds every `c_int`.
         return EINVAL.to_errno() as isize;
     };
-    // SAFETY: There is one.
+    // SAFETY: The message is valid and has one remote piece, as checked above.
     let remote = unsafe { &*msg.rma_iov };
-    // SAFETY: As above.
+    // SAFETY: By this function's contract the list is valid.
     if remote.len != unsafe { total(list) } {
-        // CAST: A `c_int` fits.
+        // CAST: An `isize` holds every `c_int`.
         return EINVAL.to_errno() as isize;
     }
     let op = Op {
@@ -400,208 +412,92 @@ unsafe fn one_sided(
         remote: (remote.addr, remote.key),
         ..Op::new(kind, msg.context)
     };
-    // SAFETY: As above.
+    // SAFETY: By this function's contract endpoint, list, descriptors and memory are valid.
     unsafe { post(ep, op, list, Descs::Each(msg.desc)) }
 }
 
-/// Bytes of a list.
+/// Returns the total length of a list in bytes.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The list is valid as `kfi_domain.h` describes.
 unsafe fn total(mut list: List) -> usize {
     let mut total = 0usize;
-    // SAFETY: The caller's promise.
+    // SAFETY: By this function's contract the list is valid.
     while let Some(piece) = unsafe { list.pop() } {
         total = total.saturating_add(piece.len());
     }
     total
 }
 
-unsafe extern "C" fn recv(
-    ep: *mut raw::kfid_ep,
-    buf: *mut c_void,
-    len: usize,
-    desc: *mut c_void,
-    _peer: raw::kfi_addr_t,
-    context: *mut c_void,
-) -> isize {
-    let op = Op::new(OpKind::Recv, context);
-    // SAFETY: The consumer does as the header says.
-    unsafe { post_one(ep, op, buf, len, desc) }
+/// Defines a call on one piece. A one-sided operation's names the peer's address and key.
+macro_rules! one_call {
+    ($name:ident: $kind:ident, $buf:ty $(, $addr:ident, $key:ident)?) => {
+        unsafe extern "C" fn $name(
+            ep: *mut raw::kfid_ep,
+            buf: $buf,
+            len: usize,
+            desc: *mut c_void,
+            _peer: raw::kfi_addr_t,
+            $($addr: u64, $key: u64,)?
+            context: *mut c_void,
+        ) -> isize {
+            let op = Op::new(OpKind::$kind, context);
+            $(let op = Op { remote: ($addr, $key), ..op };)?
+            // SAFETY: The consumer meets the header's contract for this call.
+            unsafe { post_one(ep, op, buf, len, desc) }
+        }
+    };
 }
 
-unsafe extern "C" fn recvv(
-    ep: *mut raw::kfid_ep,
-    list: *const kvec,
-    desc: *mut *mut c_void,
-    count: usize,
-    _peer: raw::kfi_addr_t,
-    context: *mut c_void,
-) -> isize {
-    let op = Op::new(OpKind::Recv, context);
-    // SAFETY: The consumer does as the header says.
-    unsafe { post(ep, op, List::Kvec(list, count), Descs::Each(desc)) }
+/// Defines a call on a list of one form, else as [`one_call`].
+macro_rules! list_call {
+    ($name:ident: $kind:ident, $form:ident($piece:ty) $(, $addr:ident, $key:ident)?) => {
+        unsafe extern "C" fn $name(
+            ep: *mut raw::kfid_ep,
+            list: *const $piece,
+            desc: *mut *mut c_void,
+            count: usize,
+            _peer: raw::kfi_addr_t,
+            $($addr: u64, $key: u64,)?
+            context: *mut c_void,
+        ) -> isize {
+            let op = Op::new(OpKind::$kind, context);
+            $(let op = Op { remote: ($addr, $key), ..op };)?
+            // SAFETY: The consumer meets the header's contract for this call.
+            unsafe { post(ep, op, List::$form(list, count), Descs::Each(desc)) }
+        }
+    };
 }
 
-unsafe extern "C" fn recvbv(
-    ep: *mut raw::kfid_ep,
-    list: *const bio_vec,
-    desc: *mut *mut c_void,
-    count: usize,
-    _peer: raw::kfi_addr_t,
-    context: *mut c_void,
-) -> isize {
-    let op = Op::new(OpKind::Recv, context);
-    // SAFETY: The consumer does as the header says.
-    unsafe { post(ep, op, List::Bvec(list, count), Descs::Each(desc)) }
-}
+one_call!(recv: Recv, *mut c_void);
+list_call!(recvv: Recv, Kvec(kvec));
+list_call!(recvbv: Recv, Bvec(bio_vec));
+list_call!(recvsgl: Recv, Sgl(scatterlist));
 
-unsafe extern "C" fn recvsgl(
-    ep: *mut raw::kfid_ep,
-    list: *const scatterlist,
-    desc: *mut *mut c_void,
-    count: usize,
-    _peer: raw::kfi_addr_t,
-    context: *mut c_void,
-) -> isize {
-    let op = Op::new(OpKind::Recv, context);
-    // SAFETY: The consumer does as the header says.
-    unsafe { post(ep, op, List::Sgl(list, count), Descs::Each(desc)) }
-}
+one_call!(send: Send, *const c_void);
+list_call!(sendv: Send, Kvec(kvec));
+list_call!(sendbv: Send, Bvec(bio_vec));
+list_call!(sendsgl: Send, Sgl(scatterlist));
+
+one_call!(read: Read, *mut c_void, addr, key);
+list_call!(readv: Read, Kvec(kvec), addr, key);
+list_call!(readbv: Read, Bvec(bio_vec), addr, key);
+list_call!(readsgl: Read, Sgl(scatterlist), addr, key);
+
+one_call!(write: Write, *const c_void, addr, key);
+list_call!(writev: Write, Kvec(kvec), addr, key);
+list_call!(writebv: Write, Bvec(bio_vec), addr, key);
+list_call!(writesgl: Write, Sgl(scatterlist), addr, key);
 
 unsafe extern "C" fn recvmsg(ep: *mut raw::kfid_ep, msg: *const raw::kfi_msg, flags: u64) -> isize {
-    // SAFETY: The consumer does as the header says.
+    // SAFETY: The consumer meets the header's contract for this call.
     unsafe { message(ep, OpKind::Recv, msg, flags) }
 }
 
-unsafe extern "C" fn send(
-    ep: *mut raw::kfid_ep,
-    buf: *const c_void,
-    len: usize,
-    desc: *mut c_void,
-    _peer: raw::kfi_addr_t,
-    context: *mut c_void,
-) -> isize {
-    let op = Op::new(OpKind::Send, context);
-    // SAFETY: The consumer does as the header says.
-    unsafe { post_one(ep, op, buf, len, desc) }
-}
-
-unsafe extern "C" fn sendv(
-    ep: *mut raw::kfid_ep,
-    list: *const kvec,
-    desc: *mut *mut c_void,
-    count: usize,
-    _peer: raw::kfi_addr_t,
-    context: *mut c_void,
-) -> isize {
-    let op = Op::new(OpKind::Send, context);
-    // SAFETY: The consumer does as the header says.
-    unsafe { post(ep, op, List::Kvec(list, count), Descs::Each(desc)) }
-}
-
-unsafe extern "C" fn sendbv(
-    ep: *mut raw::kfid_ep,
-    list: *const bio_vec,
-    desc: *mut *mut c_void,
-    count: usize,
-    _peer: raw::kfi_addr_t,
-    context: *mut c_void,
-) -> isize {
-    let op = Op::new(OpKind::Send, context);
-    // SAFETY: The consumer does as the header says.
-    unsafe { post(ep, op, List::Bvec(list, count), Descs::Each(desc)) }
-}
-
-unsafe extern "C" fn sendsgl(
-    ep: *mut raw::kfid_ep,
-    list: *const scatterlist,
-    desc: *mut *mut c_void,
-    count: usize,
-    _peer: raw::kfi_addr_t,
-    context: *mut c_void,
-) -> isize {
-    let op = Op::new(OpKind::Send, context);
-    // SAFETY: The consumer does as the header says.
-    unsafe { post(ep, op, List::Sgl(list, count), Descs::Each(desc)) }
-}
-
 unsafe extern "C" fn sendmsg(ep: *mut raw::kfid_ep, msg: *const raw::kfi_msg, flags: u64) -> isize {
-    // SAFETY: The consumer does as the header says.
+    // SAFETY: The consumer meets the header's contract for this call.
     unsafe { message(ep, OpKind::Send, msg, flags) }
-}
-
-unsafe extern "C" fn read(
-    ep: *mut raw::kfid_ep,
-    buf: *mut c_void,
-    len: usize,
-    desc: *mut c_void,
-    _peer: raw::kfi_addr_t,
-    addr: u64,
-    key: u64,
-    context: *mut c_void,
-) -> isize {
-    let op = Op {
-        remote: (addr, key),
-        ..Op::new(OpKind::Read, context)
-    };
-    // SAFETY: The consumer does as the header says.
-    unsafe { post_one(ep, op, buf, len, desc) }
-}
-
-unsafe extern "C" fn readv(
-    ep: *mut raw::kfid_ep,
-    list: *const kvec,
-    desc: *mut *mut c_void,
-    count: usize,
-    _peer: raw::kfi_addr_t,
-    addr: u64,
-    key: u64,
-    context: *mut c_void,
-) -> isize {
-    let op = Op {
-        remote: (addr, key),
-        ..Op::new(OpKind::Read, context)
-    };
-    // SAFETY: The consumer does as the header says.
-    unsafe { post(ep, op, List::Kvec(list, count), Descs::Each(desc)) }
-}
-
-unsafe extern "C" fn readbv(
-    ep: *mut raw::kfid_ep,
-    list: *const bio_vec,
-    desc: *mut *mut c_void,
-    count: usize,
-    _peer: raw::kfi_addr_t,
-    addr: u64,
-    key: u64,
-    context: *mut c_void,
-) -> isize {
-    let op = Op {
-        remote: (addr, key),
-        ..Op::new(OpKind::Read, context)
-    };
-    // SAFETY: The consumer does as the header says.
-    unsafe { post(ep, op, List::Bvec(list, count), Descs::Each(desc)) }
-}
-
-unsafe extern "C" fn readsgl(
-    ep: *mut raw::kfid_ep,
-    list: *const scatterlist,
-    desc: *mut *mut c_void,
-    count: usize,
-    _peer: raw::kfi_addr_t,
-    addr: u64,
-    key: u64,
-    context: *mut c_void,
-) -> isize {
-    let op = Op {
-        remote: (addr, key),
-        ..Op::new(OpKind::Read, context)
-    };
-    // SAFETY: The consumer does as the header says.
-    unsafe { post(ep, op, List::Sgl(list, count), Descs::Each(desc)) }
 }
 
 unsafe extern "C" fn readmsg(
@@ -609,80 +505,8 @@ unsafe extern "C" fn readmsg(
     msg: *const raw::kfi_msg_rma,
     flags: u64,
 ) -> isize {
-    // SAFETY: The consumer does as the header says.
+    // SAFETY: The consumer meets the header's contract for this call.
     unsafe { one_sided(ep, OpKind::Read, msg, flags) }
-}
-
-unsafe extern "C" fn write(
-    ep: *mut raw::kfid_ep,
-    buf: *const c_void,
-    len: usize,
-    desc: *mut c_void,
-    _peer: raw::kfi_addr_t,
-    addr: u64,
-    key: u64,
-    context: *mut c_void,
-) -> isize {
-    let op = Op {
-        remote: (addr, key),
-        ..Op::new(OpKind::Write, context)
-    };
-    // SAFETY: The consumer does as the header says.
-    unsafe { post_one(ep, op, buf, len, desc) }
-}
-
-unsafe extern "C" fn writev(
-    ep: *mut raw::kfid_ep,
-    list: *const kvec,
-    desc: *mut *mut c_void,
-    count: usize,
-    _peer: raw::kfi_addr_t,
-    addr: u64,
-    key: u64,
-    context: *mut c_void,
-) -> isize {
-    let op = Op {
-        remote: (addr, key),
-        ..Op::new(OpKind::Write, context)
-    };
-    // SAFETY: The consumer does as the header says.
-    unsafe { post(ep, op, List::Kvec(list, count), Descs::Each(desc)) }
-}
-
-unsafe extern "C" fn writebv(
-    ep: *mut raw::kfid_ep,
-    list: *const bio_vec,
-    desc: *mut *mut c_void,
-    count: usize,
-    _peer: raw::kfi_addr_t,
-    addr: u64,
-    key: u64,
-    context: *mut c_void,
-) -> isize {
-    let op = Op {
-        remote: (addr, key),
-        ..Op::new(OpKind::Write, context)
-    };
-    // SAFETY: The consumer does as the header says.
-    unsafe { post(ep, op, List::Bvec(list, count), Descs::Each(desc)) }
-}
-
-unsafe extern "C" fn writesgl(
-    ep: *mut raw::kfid_ep,
-    list: *const scatterlist,
-    desc: *mut *mut c_void,
-    count: usize,
-    _peer: raw::kfi_addr_t,
-    addr: u64,
-    key: u64,
-    context: *mut c_void,
-) -> isize {
-    let op = Op {
-        remote: (addr, key),
-        ..Op::new(OpKind::Write, context)
-    };
-    // SAFETY: The consumer does as the header says.
-    unsafe { post(ep, op, List::Sgl(list, count), Descs::Each(desc)) }
 }
 
 unsafe extern "C" fn writemsg(
@@ -690,7 +514,7 @@ unsafe extern "C" fn writemsg(
     msg: *const raw::kfi_msg_rma,
     flags: u64,
 ) -> isize {
-    // SAFETY: The consumer does as the header says.
+    // SAFETY: The consumer meets the header's contract for this call.
     unsafe { one_sided(ep, OpKind::Write, msg, flags) }
 }
 
@@ -704,7 +528,7 @@ unsafe extern "C" fn inject(
         flags: Flags::Inject(KFI_INJECT),
         ..Op::new(OpKind::Send, ptr::null_mut())
     };
-    // SAFETY: The consumer does as the header says.
+    // SAFETY: The consumer meets the header's contract for this call.
     unsafe { post(ep, op, List::One(buf, len), Descs::One(ptr::null_mut())) }
 }
 
@@ -720,7 +544,7 @@ unsafe extern "C" fn injectdata(
         data: Some(data),
         ..Op::new(OpKind::Send, ptr::null_mut())
     };
-    // SAFETY: The consumer does as the header says.
+    // SAFETY: The consumer meets the header's contract for this call.
     unsafe { post(ep, op, List::One(buf, len), Descs::One(ptr::null_mut())) }
 }
 
@@ -737,7 +561,7 @@ unsafe extern "C" fn senddata(
         data: Some(data),
         ..Op::new(OpKind::Send, context)
     };
-    // SAFETY: The consumer does as the header says.
+    // SAFETY: The consumer meets the header's contract for this call.
     unsafe { post_one(ep, op, buf, len, desc) }
 }
 
@@ -754,7 +578,7 @@ unsafe extern "C" fn inject_write(
         remote: (addr, key),
         ..Op::new(OpKind::Write, ptr::null_mut())
     };
-    // SAFETY: The consumer does as the header says.
+    // SAFETY: The consumer meets the header's contract for this call.
     unsafe { post(ep, op, List::One(buf, len), Descs::One(ptr::null_mut())) }
 }
 
@@ -773,7 +597,7 @@ unsafe extern "C" fn inject_writedata(
         remote: (addr, key),
         ..Op::new(OpKind::Write, ptr::null_mut())
     };
-    // SAFETY: The consumer does as the header says.
+    // SAFETY: The consumer meets the header's contract for this call.
     unsafe { post(ep, op, List::One(buf, len), Descs::One(ptr::null_mut())) }
 }
 
@@ -793,11 +617,11 @@ unsafe extern "C" fn writedata(
         remote: (addr, key),
         ..Op::new(OpKind::Write, context)
     };
-    // SAFETY: The consumer does as the header says.
+    // SAFETY: The consumer meets the header's contract for this call.
     unsafe { post_one(ep, op, buf, len, desc) }
 }
 
-/// Messages.
+/// Table of the calls for messages.
 pub(super) static MSG: raw::kfi_ops_msg = raw::kfi_ops_msg {
     size: size_of::<raw::kfi_ops_msg>(),
     recv: Some(recv),
@@ -815,7 +639,7 @@ pub(super) static MSG: raw::kfi_ops_msg = raw::kfi_ops_msg {
     sendsgl: Some(sendsgl),
 };
 
-/// One-sided operations.
+/// Table of the calls for one-sided operations.
 pub(super) static RMA: raw::kfi_ops_rma = raw::kfi_ops_rma {
     size: size_of::<raw::kfi_ops_rma>(),
     read: Some(read),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Providers written in C. They serve consumers written in C, by objects of their own.
+//! Providers written in C. They serve consumers written in C, with objects of their own.
 //!
-//! No lock is held while a provider runs, so it may itself ask what there is. A name is one
-//! provider's, in whichever language it is written: the core's list is locked first, then this one.
+//! No lock is held while a provider runs, so a provider may itself call `kfi_getinfo()`. A name
+//! belongs to one provider, in C or in Rust: the registry reserves it.
 
 use core::ptr;
 use kernel::{
@@ -25,43 +25,44 @@ use super::{
     raw, //
 };
 use crate::{
-    registry,
+    provider::registry,
     sys, //
 };
 
-/// A provider.
+/// A registered provider written in C.
 ///
 /// # Invariants
 ///
-/// Registered, which it stays until it is taken out of the list, and until all references that were
-/// taken before are given back.
+/// `provider` is registered: it stays in the list until it is deregistered, and in memory until all
+/// references taken before are returned.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Entry {
     provider: *mut raw::kfi_provider,
-    /// Larger than of those that were registered before.
+    /// Larger than the number of every provider registered before.
     number: u64,
 }
 
-// SAFETY: A provider is called from any thread, as its header says.
+// SAFETY: The header allows calls of a provider from any thread.
 unsafe impl Send for Entry {}
 
-/// Who is being asked, and by which task: a provider that asks what there is is not asked again.
+/// A call of `kgetinfo()` in progress: its provider and its task. A nested call of the same task
+/// skips that provider.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Asked(Entry, *mut bindings::task_struct);
 
-// SAFETY: The task is compared only.
+// SAFETY: The task pointer is only compared, never followed.
 unsafe impl Send for Asked {}
 
 struct Lists {
-    /// By number.
+    /// Sorted by `number`.
     providers: KVec<Entry>,
-    /// The largest number that one has had.
+    /// The largest number assigned so far.
     last: u64,
     asked: KVec<Asked>,
 }
 
 kernel::sync::global_lock! {
-    // SAFETY: Initialised in the module's init, before anyone can register.
+    // SAFETY: The module's init calls `init()`, before any provider can register.
     unsafe(uninit) static PROVIDERS: Mutex<Lists> = Lists {
         providers: KVec::new(),
         last: 0,
@@ -69,17 +70,17 @@ kernel::sync::global_lock! {
     };
 }
 
-/// Readies the lists. Once, at module load.
+/// Initialises the lists, at module load.
 ///
 /// # Safety
 ///
-/// Not called twice.
+/// Called only once.
 pub(super) unsafe fn init() {
-    // SAFETY: The caller's promise.
+    // SAFETY: By this function's contract it runs once.
     unsafe { PROVIDERS.init() }
 }
 
-/// Gives back what the lists took. Once, at module unload.
+/// Frees the lists' memory, at module unload.
 pub(super) fn exit() {
     let mut lists = PROVIDERS.lock();
     lists.providers = KVec::new();
@@ -88,34 +89,34 @@ pub(super) fn exit() {
 
 impl Entry {
     fn name(&self) -> &CStr {
-        // SAFETY: By the type invariant it is registered, with a name.
+        // SAFETY: By the type invariant the provider is registered, so it has a name.
         unsafe { CStr::from_char_ptr((*self.provider).name) }
     }
 }
 
-/// A provider that is kept from being deregistered.
+/// A reference to a provider: deregistration waits for its return.
 struct Kept(Entry);
 
 impl Kept {
-    /// The provider as it is.
+    /// The provider's C structure.
     fn get(&self) -> &raw::kfi_provider {
-        // SAFETY: By the invariant of `Entry` it stays until the reference is given back. What C
-        // changes in it meanwhile, its count, is not read here.
+        // SAFETY: By the invariant of `Entry` the provider stays until the reference is returned.
+        // The reference count, which C changes meanwhile, is not read here.
         unsafe { &*self.0.provider }
     }
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        // SAFETY: The reference that was taken with it.
+        // SAFETY: `self` owns the reference that `Lists::keep` took.
         unsafe { raw::kf_c_provider_put(self.0.provider) }
     }
 }
 
 impl Lists {
-    /// None: its module is going.
+    /// Takes a reference, unless the provider's module is being unloaded.
     fn keep(&self, entry: Entry) -> Option<Kept> {
-        // SAFETY: It is in the list, so it has at least the reference of being registered.
+        // SAFETY: The provider is in the list, so it has at least the registration's reference.
         unsafe { raw::kf_c_provider_get(entry.provider) }.then(|| Kept(entry))
     }
 
@@ -124,23 +125,13 @@ impl Lists {
     }
 }
 
-/// Whether there is one of this name.
-pub(crate) fn has(name: &str) -> bool {
-    let lists = PROVIDERS.lock();
-    let found = lists
-        .providers
-        .iter()
-        .any(|entry| entry.name().to_bytes() == name.as_bytes());
-    found
-}
-
 fn register(provider: *mut raw::kfi_provider, owner: *mut bindings::module) -> Result {
-    // SAFETY: The caller's provider, or null.
+    // SAFETY: The caller passes a valid provider, or null.
     let given = unsafe { provider.as_ref() }.ok_or(EINVAL)?;
     if given.name.is_null() || given.kgetinfo.is_none() || given.kfabric.is_none() {
         return Err(EINVAL);
     }
-    // SAFETY: A text, by the header.
+    // SAFETY: The header requires a terminated string.
     let name = unsafe { CStr::from_char_ptr(given.name) };
     let text = name.to_str().map_err(|_| EINVAL)?;
     if text.is_empty() || text.len() >= 32 {
@@ -150,29 +141,30 @@ fn register(provider: *mut raw::kfi_provider, owner: *mut bindings::module) -> R
     if major != raw::KFI_MAJOR_VERSION || minor > raw::KFI_MINOR_VERSION {
         return Err(enosys());
     }
-    registry::unless_taken(text, || {
-        let mut lists = PROVIDERS.lock();
-        if lists.find(name).is_some() {
-            return Err(EEXIST);
-        }
-        // Before anyone can find it.
-        // SAFETY: The caller's, of which nobody knows yet.
-        unsafe { raw::kf_c_provider_init(provider, owner) };
-        lists.last += 1;
-        // INVARIANT: From now on it is registered.
-        let entry = Entry {
-            provider,
-            number: lists.last,
-        };
-        Ok(lists.providers.push(entry, GFP_KERNEL)?)
-    })
+    registry::reserve_name(provider.addr(), text)?;
+    add(provider, owner).inspect_err(|_| registry::release_name(provider.addr()))
+}
+
+/// Adds a provider, whose name the caller has reserved.
+fn add(provider: *mut raw::kfi_provider, owner: *mut bindings::module) -> Result {
+    let mut lists = PROVIDERS.lock();
+    // Before any task can find the provider.
+    // SAFETY: The provider is the caller's, and no other task has a pointer to it yet.
+    unsafe { raw::kf_c_provider_init(provider, owner) };
+    lists.last += 1;
+    // INVARIANT: The provider is registered from here on.
+    let entry = Entry {
+        provider,
+        number: lists.last,
+    };
+    Ok(lists.providers.push(entry, GFP_KERNEL)?)
 }
 
 /// See `kfi_provider_register_by()`.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The contract is that of `kfi_provider_register_by()` in `kfi_prov.h`.
 #[no_mangle]
 pub(crate) unsafe extern "C" fn kf_c_provider_register(
     provider: *mut raw::kfi_provider,
@@ -185,7 +177,7 @@ pub(crate) unsafe extern "C" fn kf_c_provider_register(
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The contract is that of `kfi_provider_deregister()` in `kfi_prov.h`.
 #[no_mangle]
 pub(crate) unsafe extern "C" fn kf_c_provider_deregister(
     provider: *mut raw::kfi_provider,
@@ -201,7 +193,9 @@ pub(crate) unsafe extern "C" fn kf_c_provider_deregister(
     if taken.is_none() {
         return ENOENT.to_errno();
     }
-    // SAFETY: It was in the list, and only who took it out comes here.
+    registry::release_name(provider.addr());
+    // SAFETY: The provider was registered, and only the task that removed it from the list gets
+    // here.
     unsafe {
         raw::kf_c_provider_end(provider);
         if let Some(cleanup) = (*provider).cleanup {
@@ -211,15 +205,17 @@ pub(crate) unsafe extern "C" fn kf_c_provider_deregister(
     0
 }
 
-/// Asks them all, or the one that the hints name.
+/// Collects the offers of all providers, or of the provider that the hints name.
 ///
 /// # Errors
 ///
-/// `ENOMEM`. What a provider says hides no other's offers.
+/// - `ENOMEM` if memory is exhausted.
+///
+/// An error of one provider does not hide the other providers' offers.
 ///
 /// # Safety
 ///
-/// All is as `kfi_getinfo()` says.
+/// The contract is that of `kfi_getinfo()`.
 pub(super) unsafe fn getinfo(
     version: u32,
     node: *const c_char,
@@ -228,19 +224,19 @@ pub(super) unsafe fn getinfo(
     hints: *const raw::kfi_info,
     list: &mut List,
 ) -> Result {
-    // SAFETY: The caller's promise.
+    // SAFETY: By this function's contract hints and attributes are valid, or null.
     let named = unsafe {
         let fabric = hints.as_ref().and_then(|hints| hints.fabric_attr.as_ref());
         fabric.map_or(ptr::null(), |fabric| fabric.prov_name)
     };
-    // SAFETY: A text, if it is there.
+    // SAFETY: A provider name that is not null is a terminated string.
     let named = (!named.is_null()).then(|| unsafe { CStr::from_char_ptr(named) });
     let task = sys::current_task();
     let mut last = 0;
     loop {
         let (kept, asked) = {
             let mut lists = PROVIDERS.lock();
-            // The list may be another one than before.
+            // The list may have changed while it was not locked.
             let next = lists.providers.iter().find(|entry| entry.number > last);
             let Some(entry) = next.copied() else {
                 return Ok(());
@@ -264,7 +260,7 @@ pub(super) unsafe fn getinfo(
         };
         let mut found = ptr::null_mut();
         let answer = match kept.get().kgetinfo {
-            // SAFETY: The provider takes what `kfi_getinfo()` does.
+            // SAFETY: `kgetinfo()` has the contract of `kfi_getinfo()`, which holds here.
             Some(ask) => unsafe {
                 ask(version, node, service, flags, hints.cast_mut(), &mut found)
             },
@@ -278,26 +274,26 @@ pub(super) unsafe fn getinfo(
         }
         if answer == 0 {
             let mut given = List::new();
-            // SAFETY: A provider gives its list away.
+            // SAFETY: The provider passes ownership of the list that it returns.
             unsafe { given.push(found) };
             given.sign(kept.0.name(), kept.get().version)?;
-            // SAFETY: As above.
+            // SAFETY: `give()` passes ownership of a list of infos.
             unsafe { list.push(given.give()) };
         }
     }
 }
 
-/// Opens a fabric of one of these, if the name is one's.
+/// Opens a fabric by the C provider that the attributes name, if that provider is registered.
 ///
 /// # Safety
 ///
-/// All is as `kfi_fabric()` says; there is a name.
+/// The contract is that of `kfi_fabric()`; `attr.prov_name` is not null.
 pub(super) unsafe fn fabric(
     attr: &raw::kfi_fabric_attr,
     fabric: *mut *mut raw::kfid_fabric,
     context: *mut c_void,
 ) -> Option<c_int> {
-    // SAFETY: The caller's promise.
+    // SAFETY: By this function's contract the name is a terminated string.
     let name = unsafe { CStr::from_char_ptr(attr.prov_name) };
     let kept = {
         let lists = PROVIDERS.lock();
@@ -305,6 +301,8 @@ pub(super) unsafe fn fabric(
         lists.keep(*lists.providers.get(at)?)?
     };
     let open = kept.get().kfabric?;
-    // SAFETY: The provider takes what `kfi_fabric()` does.
+    // SAFETY: `kfabric()` has the contract of `kfi_fabric()`, which holds here.
     Some(unsafe { open(ptr::from_ref(attr).cast_mut(), fabric, context) })
 }
+
+crate::same_prototype!(raw: kf_c_provider_register, kf_c_provider_deregister);

@@ -45,15 +45,17 @@ use super::{
     raw, //
 };
 use crate::{
-    cntr::{
-        Cntr,
-        Counts, //
-    },
-    cq::{
-        Cq,
-        CqHandler, //
-    },
     new_irqlock,
+    objects::{
+        cntr::{
+            Cntr,
+            Counts, //
+        },
+        cq::{
+            Cq,
+            CqHandler, //
+        },
+    },
     sys::{
         self,
         wait::Deadline,
@@ -62,15 +64,14 @@ use crate::{
     uapi::CqEntry, //
 };
 
-/// The consumer's handler of entries.
+/// Calls the consumer's completion handler for a completion queue.
 #[pin_data]
 pub(super) struct Handler {
     /// # Invariants
     ///
-    /// Null, or a queue that stays as long as entries are added to it, and until the work item has
-    /// run.
+    /// Null, or a queue that is not freed before the last entry is added and the work item has run.
     cq: AtomicPtr<raw::kfid_cq>,
-    /// Calls that a worker is to make.
+    /// Handler calls that the work item still has to make.
     owed: AtomicU32,
     #[pin]
     work: Work<Handler>,
@@ -91,24 +92,28 @@ impl WorkItem for Handler {
 }
 
 impl Handler {
-    /// Waits until the handler has been told of all that has been added.
+    /// Waits until the handler has been called for every entry added so far.
     pub(super) fn settle(this: &Arc<Self>) {
         sys::wq::flush(this);
     }
 
     fn call(&self) {
         let cq = self.cq.load(Ordering::Acquire);
-        // SAFETY: By the type invariant it stays, and the consumer leaves the fields alone.
+        // SAFETY: By the type invariant the queue is not freed. The consumer does not write these
+        // fields.
         let handler = unsafe { cq.as_ref() }.and_then(|cq| cq.comp_handler);
         if let Some(handler) = handler {
-            // SAFETY: A handler may be called in any context, with the context it was given.
+            // SAFETY: The header allows handler calls in any context; the queue stores the
+            // handler's context.
             unsafe { handler(cq, (*cq).fid.context) }
         }
     }
 }
 
-/// Tells a handler of entries: at once or, where completions are told of inside the calls that post,
-/// by a worker. Whoever posts may hold a lock that the handler takes.
+/// Calls a handler when entries are added.
+///
+/// If the provider completes operations inside the posting calls, a worker makes the call: the
+/// poster may hold a lock that the handler takes.
 struct Told {
     handler: Arc<Handler>,
     later: bool,
@@ -120,20 +125,20 @@ impl CqHandler for Told {
             return self.handler.call();
         }
         self.handler.owed.fetch_add(1, Ordering::AcqRel);
-        // If it is queued already it has not looked yet.
+        // If the work item is already queued, it has not read `owed` yet and makes this call too.
         let _ = sys::wq::queue().enqueue(self.handler.clone());
     }
 }
 
-/// What readers share.
+/// State that the readers of a queue share.
 #[pin_data]
 struct Reading {
-    /// Held by who takes entries: there is one at a time.
+    /// Held by the reader that takes entries: one reader at a time.
     #[pin]
     turn: IrqLock<()>,
-    /// How often it was signalled.
+    /// Number of calls of `kfi_cq_signal()`.
     signals: AtomicU64,
-    /// Up to which signal somebody has returned for it.
+    /// The largest number of signals for which a waiter has returned.
     heard: AtomicU64,
 }
 
@@ -146,11 +151,11 @@ pub(super) struct CqObj {
     pub(super) handler: Option<Arc<Handler>>,
     format: raw::kfi_cq_format,
     threshold: bool,
-    /// It is waited for by a wait queue of the kernel.
+    /// The consumer waits by a wait queue of the kernel (`KFI_WAIT_QUEUE`).
     by_queue: bool,
 }
 
-// SAFETY: Begins with its structure, whose class this is.
+// SAFETY: The `repr(C)` object begins with the C structure of this class.
 unsafe impl Object for CqObj {
     type C = raw::kfid_cq;
     const CLASS: u32 = raw::KFI_CLASS_CQ;
@@ -185,7 +190,7 @@ fn open_cq(
     let (mut depth, mut format, mut threshold, mut by_queue) = (0, 0, false, false);
     if let Some(attr) = attr {
         by_queue = check_wait(attr.wait_obj, attr.wait_set)?;
-        // Hints, two of them of what kinds of entry there will be.
+        // These flags are hints; kfabric ignores them.
         if attr.flags & !u64::from(raw::KFI_AFFINITY | raw::KFI_SEND | raw::KFI_RECV) != 0 {
             return Err(EINVAL);
         }
@@ -198,7 +203,7 @@ fn open_cq(
         };
     }
     let core = match format {
-        // An entry with a tag has all others' fields, too.
+        // The core has no tags: an entry with data has all other fields of a tagged entry.
         raw::kfi_cq_format_KFI_CQ_FORMAT_TAGGED => raw::kfi_cq_format_KFI_CQ_FORMAT_DATA,
         other => other,
     };
@@ -215,8 +220,8 @@ fn open_cq(
     if wanted.is_some() {
         let made = Arc::pin_init(
             pin_init!(Handler {
-                // INVARIANT: Nothing yet; below, the queue, which is closed, and its work item
-                // waited for, before it is freed.
+                // INVARIANT: Null until the queue is made. Before the queue is freed, `cq_close()`
+                // closes it and waits for the work item.
                 cq: AtomicPtr::new(ptr::null_mut()),
                 owed: AtomicU32::new(0),
                 work <- new_work!("Handler::work"),
@@ -257,16 +262,16 @@ pub(super) unsafe extern "C" fn cq_open(
     handler: raw::kfi_comp_handler,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: The consumer passes one of ours, and attributes or null.
+    // SAFETY: The consumer passes an open domain of this module, and attributes or null.
     let (domain, attr) = unsafe { (obj::get::<DomainObj, _>(domain), attr.as_ref()) };
     code(open_cq(domain, attr, handler, context).map(|made| {
-        // SAFETY: The caller's place.
+        // SAFETY: The caller passes a valid place for the result.
         unsafe { *cq = made }
     }))
 }
 
 unsafe extern "C" fn cq_close(fid: *mut raw::kfid) -> c_int {
-    // SAFETY: The consumer closes one of ours.
+    // SAFETY: The consumer closes a completion queue of this module.
     let this = unsafe { obj::get::<CqObj, _>(fid) };
     if let Err(e) = this.cq.close() {
         return e.to_errno();
@@ -274,25 +279,26 @@ unsafe extern "C" fn cq_close(fid: *mut raw::kfid) -> c_int {
     if let Some(handler) = &this.handler {
         Handler::settle(handler);
     }
-    // SAFETY: It is closed: no entry is added to it any more, what was is told, and nobody uses it.
+    // SAFETY: The queue is closed: no entry is added any more, and the handler's work has run. The
+    // consumer no longer uses a queue that it closes.
     drop(unsafe { obj::take::<CqObj>(fid) });
     0
 }
 
 unsafe extern "C" fn cq_control(fid: *mut raw::kfid, command: c_int, arg: *mut c_void) -> c_int {
-    // SAFETY: The consumer passes one of ours, and what the command takes.
+    // SAFETY: The consumer passes an open completion queue and the command's argument.
     unsafe {
         let this = obj::get::<CqObj, _>(fid);
         code(get_wait(command, this.by_queue, this.cq.wait(), arg))
     }
 }
 
-/// What an entry is in one of the API's formats.
+/// An entry in one of the API's formats, made from an entry of the core.
 trait Format {
     fn of(entry: &CqEntry) -> Self;
 }
 
-// CAST: In all of them the consumer's own pointer, and sizes that fit, as the platform is 64-bit.
+// CAST: In all formats `context` is the consumer's own pointer. Sizes fit: the platform is 64-bit.
 
 impl Format for raw::kfi_cq_entry {
     #[inline(always)]
@@ -346,9 +352,9 @@ impl CqObj {
     ///
     /// # Safety
     ///
-    /// `buf` has room for them.
+    /// `buf` has room for `count` entries in the queue's format.
     unsafe fn read(&self, buf: *mut c_void, count: usize) -> Result<usize> {
-        // SAFETY: The caller's promise, in each format.
+        // SAFETY: By this function's contract `buf` has room for `count` entries of the format.
         unsafe {
             match self.format {
                 raw::kfi_cq_format_KFI_CQ_FORMAT_MSG => {
@@ -369,19 +375,19 @@ impl CqObj {
     ///
     /// # Safety
     ///
-    /// `buf` has room for them.
+    /// `buf` has room for `count` entries of type `T`.
     unsafe fn read_as<T: Format>(&self, buf: *mut T, count: usize) -> Result<usize> {
-        // Many look more often than there is something.
+        // Many consumers poll far more often than entries arrive: do not take the lock in vain.
         if self.cq.waiting() == 0 {
             return Err(EAGAIN);
         }
         let _turn = self.reading.turn.lock();
         let (mut at, mut failed) = (buf, false);
         let taken = self.cq.read_each(count, |entry| {
-            // An error stays, for who asks for it.
+            // An error stays in the queue until `kfi_cq_readerr()` takes it.
             failed = entry.err != 0;
             if !failed {
-                // SAFETY: The caller's promise: no more than `count` are taken.
+                // SAFETY: By this function's contract; `read_each()` takes at most `count` entries.
                 unsafe {
                     at.write(T::of(entry));
                     at = at.add(1);
@@ -392,14 +398,14 @@ impl CqObj {
         if taken != 0 {
             return Ok(taken);
         }
-        // Who wants none hears of an error, too.
+        // A call with a count of zero reports a pending error, too.
         match failed || (count == 0 && self.next_failed()) {
             true => Err(kfi_error(raw::KFI_EAVAIL)),
             false => Err(EAGAIN),
         }
     }
 
-    /// Whether there are so many entries, or the oldest is an error.
+    /// Whether at least `wanted` entries are queued, or the oldest entry is an error.
     fn is_ready(&self, wanted: usize) -> bool {
         // CAST: A `u32` fits.
         let waiting = self.cq.waiting() as usize;
@@ -412,7 +418,7 @@ impl CqObj {
         self.next_failed()
     }
 
-    /// The same, for who has the turn.
+    /// Like [`Self::is_failed`], for a caller that holds `turn`.
     fn next_failed(&self) -> bool {
         self.cq.peek().is_some_and(|entry| entry.err != 0)
     }
@@ -429,32 +435,32 @@ impl CqObj {
     }
 }
 
-/// A size or an error number.
+/// Converts a result to the API's form: a size or a negative error number.
 fn sized(result: Result<usize>) -> isize {
     match result {
-        // CAST: Far below the largest.
+        // CAST: Sizes are far below `isize::MAX`.
         Ok(size) => size as isize,
         // CAST: A `c_int` fits.
         Err(e) => e.to_errno() as isize,
     }
 }
 
-/// Nobody's address, for those who ask whose an entry is.
+/// Writes `KFI_ADDR_NOTAVAIL` as the source of each of `count` entries.
 ///
 /// # Safety
 ///
-/// `addrs` is null, or has room for `count`.
+/// `addrs` is null, or has room for `count` addresses.
 unsafe fn no_addr(addrs: *mut raw::kfi_addr_t, count: isize) {
     for i in 0..usize::try_from(count).unwrap_or(0) {
         if !addrs.is_null() {
-            // SAFETY: The caller's promise.
+            // SAFETY: By this function's contract `addrs` has room for `count` addresses.
             unsafe { *addrs.add(i) = u64::MAX }
         }
     }
 }
 
 unsafe extern "C" fn read(cq: *mut raw::kfid_cq, buf: *mut c_void, count: usize) -> isize {
-    // SAFETY: The consumer passes one of ours, with room for as many entries as it says.
+    // SAFETY: The consumer passes an open completion queue, and a buffer for `count` entries.
     sized(unsafe { obj::get::<CqObj, _>(cq).read(buf, count) })
 }
 
@@ -464,7 +470,7 @@ unsafe extern "C" fn readfrom(
     count: usize,
     addrs: *mut raw::kfi_addr_t,
 ) -> isize {
-    // SAFETY: As for `read`.
+    // SAFETY: The caller's contract is that of `read`; `addrs` has room for `count` addresses.
     unsafe {
         let taken = read(cq, buf, count);
         no_addr(addrs, taken);
@@ -477,13 +483,14 @@ unsafe extern "C" fn readerr(
     buf: *mut raw::kfi_cq_err_entry,
     _flags: u64,
 ) -> isize {
-    // SAFETY: The consumer passes one of ours.
+    // SAFETY: The consumer passes an open completion queue of this module.
     let this = unsafe { obj::get::<CqObj, _>(cq) };
     let Some(entry) = this.error() else {
         // CAST: A `c_int` fits.
         return EAGAIN.to_errno() as isize;
     };
-    // CAST: The consumer's own pointer; error numbers are small; the platform is 64-bit.
+    // CAST: `context` is the consumer's own pointer; error numbers are small; the platform is
+    // 64-bit.
     let entry = raw::kfi_cq_err_entry {
         op_context: entry.context as *mut c_void,
         flags: entry.flags,
@@ -497,7 +504,7 @@ unsafe extern "C" fn readerr(
         err_data: ptr::null_mut(),
         err_data_size: 0,
     };
-    // SAFETY: The caller's place.
+    // SAFETY: The caller passes a valid place for the entry.
     unsafe { *buf = entry };
     1
 }
@@ -509,16 +516,16 @@ unsafe extern "C" fn sread(
     cond: *const c_void,
     timeout: c_int,
 ) -> isize {
-    // SAFETY: The consumer passes one of ours.
+    // SAFETY: The consumer passes an open completion queue of this module.
     let this = unsafe { obj::get::<CqObj, _>(cq) };
     let wanted = if this.threshold && !cond.is_null() {
-        // SAFETY: With a threshold the condition is a size.
+        // SAFETY: With `KFI_CQ_COND_THRESHOLD` the condition points to a size.
         unsafe { cond.cast::<usize>().read() }.clamp(1, this.cq.entries() as usize)
     } else {
         1
     };
     let reading = &this.reading;
-    // A signal is for all who wait; one that came while nobody did, for the next.
+    // A signal wakes all waiters. A signal that no waiter has received ends the next wait.
     let heard = reading.heard.load(Ordering::Acquire);
     let signals = || reading.signals.load(Ordering::Acquire);
     let ready = || this.is_ready(wanted) || signals() != heard;
@@ -530,9 +537,9 @@ unsafe extern "C" fn sread(
         }
         let signals = signals();
         reading.heard.fetch_max(signals, Ordering::AcqRel);
-        // SAFETY: As for `read`.
+        // SAFETY: The caller's contract is that of `read`.
         let taken = unsafe { read(cq, buf, count) };
-        // Another reader may have been faster.
+        // Another reader may have taken the entries first.
         let again = taken == sized(Err(EAGAIN)) && count != 0;
         if !again || left == 0 || signals != heard {
             return taken;
@@ -548,7 +555,7 @@ unsafe extern "C" fn sreadfrom(
     cond: *const c_void,
     timeout: c_int,
 ) -> isize {
-    // SAFETY: As for `sread`.
+    // SAFETY: The caller's contract is that of `sread`; `addrs` has room for `count` addresses.
     unsafe {
         let taken = sread(cq, buf, count, cond, timeout);
         no_addr(addrs, taken);
@@ -557,7 +564,7 @@ unsafe extern "C" fn sreadfrom(
 }
 
 unsafe extern "C" fn signal(cq: *mut raw::kfid_cq) -> c_int {
-    // SAFETY: The consumer passes one of ours.
+    // SAFETY: The consumer passes an open completion queue of this module.
     let this = unsafe { obj::get::<CqObj, _>(cq) };
     this.reading.signals.fetch_add(1, Ordering::AcqRel);
     this.cq.wait().wake_all();
@@ -571,28 +578,28 @@ unsafe extern "C" fn strerror(
     buf: *mut c_char,
     len: usize,
 ) -> *const c_char {
-    // SAFETY: The caller's buffer, or null.
+    // SAFETY: The caller passes a buffer of `len` bytes, or null.
     unsafe { prov_error(prov_errno, buf, len) }
 }
 
-/// A provider's error as text: providers have numbers only.
+/// Returns a text for a provider's error number: providers define no texts of their own.
 ///
 /// # Safety
 ///
 /// `buf` has room for `len` bytes, or is null.
 pub(super) unsafe fn prov_error(prov_errno: c_int, buf: *mut c_char, len: usize) -> *const c_char {
-    // SAFETY: The caller's promise.
+    // SAFETY: By this function's contract `buf` has room for `len` bytes, or is null.
     unsafe { raw::kf_c_prov_error(prov_errno, buf, len) }
 }
 
-/// A counter.
+/// A counter of the C API.
 #[repr(C)]
 pub(super) struct CntrObj {
     fid: Opaque<raw::kfid_cntr>,
     pub(super) cntr: Arc<Cntr>,
 }
 
-// SAFETY: Begins with its structure, whose class this is.
+// SAFETY: The `repr(C)` object begins with the C structure of this class.
 unsafe impl Object for CntrObj {
     type C = raw::kfid_cntr;
     const CLASS: u32 = raw::KFI_CLASS_CNTR;
@@ -624,7 +631,7 @@ fn open_cntr(
     context: *mut c_void,
 ) -> Result<*mut raw::kfid_cntr> {
     if let Some(attr) = attr {
-        // A counter has no wait queue to give away.
+        // A counter exposes no wait queue of the kernel.
         if check_wait(attr.wait_obj, attr.wait_set)? {
             return Err(enosys());
         }
@@ -648,79 +655,79 @@ pub(super) unsafe extern "C" fn cntr_open(
     cntr: *mut *mut raw::kfid_cntr,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: The consumer passes one of ours, and attributes or null.
+    // SAFETY: The consumer passes an open domain of this module, and attributes or null.
     let (domain, attr) = unsafe { (obj::get::<DomainObj, _>(domain), attr.as_ref()) };
     code(open_cntr(domain, attr, context).map(|made| {
-        // SAFETY: The caller's place.
+        // SAFETY: The caller passes a valid place for the result.
         unsafe { *cntr = made }
     }))
 }
 
 unsafe extern "C" fn cntr_close(fid: *mut raw::kfid) -> c_int {
-    // SAFETY: The consumer closes one of ours.
+    // SAFETY: The consumer closes a counter of this module.
     let this = unsafe { obj::get::<CntrObj, _>(fid) };
     if let Err(e) = this.cntr.close() {
         return e.to_errno();
     }
-    // SAFETY: It is closed, so nothing uses it.
+    // SAFETY: The counter is closed, so nothing uses it.
     drop(unsafe { obj::take::<CntrObj>(fid) });
     0
 }
 
-/// The counter behind the C structure.
+/// Returns the core's counter behind the C structure.
 ///
 /// # Safety
 ///
-/// One of ours, and open.
+/// `cntr` is an open counter of this module.
 unsafe fn cntr_of<'a>(cntr: *mut raw::kfid_cntr) -> &'a Cntr {
-    // SAFETY: The caller's promise.
+    // SAFETY: By this function's contract `cntr` is an open counter.
     unsafe { &obj::get::<CntrObj, _>(cntr).cntr }
 }
 
 unsafe extern "C" fn cntr_read(cntr: *mut raw::kfid_cntr) -> u64 {
-    // SAFETY: The consumer passes one of ours, here and below.
+    // SAFETY: The consumer passes an open counter of this module.
     unsafe { cntr_of(cntr).read().value }
 }
 
 unsafe extern "C" fn cntr_readerr(cntr: *mut raw::kfid_cntr) -> u64 {
-    // SAFETY: As above.
+    // SAFETY: The consumer passes an open counter of this module.
     unsafe { cntr_of(cntr).read().errors }
 }
 
-/// Changes a counter.
+/// Changes the two values of a counter.
 ///
 /// # Safety
 ///
-/// One of ours, and open.
+/// `cntr` is an open counter of this module.
 unsafe fn change(cntr: *mut raw::kfid_cntr, change: impl FnOnce(&mut Counts)) -> c_int {
-    // SAFETY: The caller's promise.
+    // SAFETY: By this function's contract `cntr` is an open counter.
     unsafe { cntr_of(cntr).update(change) };
     0
 }
 
 unsafe extern "C" fn cntr_add(cntr: *mut raw::kfid_cntr, value: u64) -> c_int {
-    // SAFETY: As above.
+    // SAFETY: The consumer passes an open counter of this module.
     unsafe { change(cntr, |now| now.value = now.value.wrapping_add(value)) }
 }
 
 unsafe extern "C" fn cntr_set(cntr: *mut raw::kfid_cntr, value: u64) -> c_int {
-    // SAFETY: As above.
+    // SAFETY: The consumer passes an open counter of this module.
     unsafe { change(cntr, |now| now.value = value) }
 }
 
 unsafe extern "C" fn cntr_adderr(cntr: *mut raw::kfid_cntr, value: u64) -> c_int {
-    // SAFETY: As above.
+    // SAFETY: The consumer passes an open counter of this module.
     unsafe { change(cntr, |now| now.errors = now.errors.wrapping_add(value)) }
 }
 
 unsafe extern "C" fn cntr_seterr(cntr: *mut raw::kfid_cntr, value: u64) -> c_int {
-    // SAFETY: As above.
+    // SAFETY: The consumer passes an open counter of this module.
     unsafe { change(cntr, |now| now.errors = value) }
 }
 
 unsafe extern "C" fn cntr_wait(cntr: *mut raw::kfid_cntr, threshold: u64, timeout: c_int) -> c_int {
     let deadline = Deadline::in_ms(timeout);
-    // SAFETY: As above.
+    // SAFETY: The consumer passes an open counter of this module.
     let waited = unsafe { cntr_of(cntr).wait(threshold, deadline.at()) };
     code(waited.map_err(|e| {
         if e == EIO {

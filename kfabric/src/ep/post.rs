@@ -1,19 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Posting: what the core looks at before a provider is given an operation.
+//! Posting: the core's checks before the provider gets an operation.
 
 use kernel::prelude::*;
 
-use super::Endpoint;
+use super::{
+    endpoint::Endpoint,
+    local::LocalMem,
+    token::OpToken, //
+};
 use crate::{
-    errno::{
+    base::errno::{
         enotconn,
         eopnotsupp, //
     },
+    objects::domain::Domain,
     op::{
+        AtomicDesc,
         OpDesc,
-        OpKind,
-        OpToken,
-        Post, //
+        OpKind, //
+    },
+    pure::atomic::{
+        Datatype,
+        Form,
+        Op, //
     },
     uapi::*,
 };
@@ -21,24 +30,119 @@ use crate::{
 /// Flags an operation may carry.
 const OP_FLAGS: u64 = KFI_COMPLETION | KFI_INJECT | KFI_REMOTE_CQ_DATA | KFI_FENCE;
 
-impl Endpoint {
-    /// Posts one operation. Any context.
+/// An operation as a consumer posts it.
+pub struct Post<'a> {
+    /// The kind.
+    pub kind: OpKind,
+    /// `KFI_COMPLETION`, `KFI_INJECT`, `KFI_REMOTE_CQ_DATA`, `KFI_FENCE`.
+    pub flags: u64,
+    /// Returned in the completion.
+    pub context: u64,
+    /// Completion data for the peer.
+    pub data: u64,
+    /// The peer's address, for one-sided operations.
+    pub remote_addr: u64,
+    /// The peer's key, for one-sided operations.
+    pub key: u64,
+    /// With `KFI_INJECT`: the payload. For atomics: the operands, followed by the comparands.
+    pub inject: &'a [u8],
+    /// For atomics only: operation and type.
+    pub atomic: Option<(Op, Datatype)>,
+    /// Local memory. For [`OpKind::Fetch`]: destination of the former values.
+    pub segs: LocalMem,
+}
+
+impl<'a> Post<'a> {
+    /// Returns whether the operation only moves bytes of registered memory, as most do.
+    #[inline(always)]
+    fn is_plain(&self) -> bool {
+        self.flags & !KFI_COMPLETION == 0
+            && self.inject.is_empty()
+            && self.atomic.is_none()
+            && self.segs.is_registered()
+            && !matches!(self.kind, OpKind::Atomic | OpKind::Fetch)
+    }
+
+    /// Returns the description of an atomic, and the bytes of the remote values.
     ///
     /// # Errors
     ///
-    /// `EAGAIN`: the endpoint or its completion queue is full. `EINVAL`: unknown flags, a piece of
-    /// another domain, too many pieces. `EMSGSIZE`: longer than the domain allows. `ENOTCONN`.
-    /// `EOPNOTSUPP`: an atomic that the domain does not do; of those `EINVAL` also says that sizes or
-    /// the peer's address do not fit. `EOPNOTSUPP` also: lent memory ([`Segs::lend`](crate::op::Segs)),
-    /// which the provider does not take; of it `EMSGSIZE` also says that a piece is longer than
-    /// [`Domain::lent_max`](crate::fabric::Domain::lent_max), and `EAGAIN` that the device cannot be
-    /// given it just now.
+    /// - `EINVAL` if there is no such operation.
+    /// - `EINVAL` if the peer's address is no multiple of a value's size.
+    /// - `EINVAL` if operands, local memory and comparands differ in number.
+    /// - `EINVAL` if `KFI_INJECT` is set and the operation fetches.
+    /// - `EOPNOTSUPP` if the domain does not support the operation.
+    /// - `EMSGSIZE` if the domain does not support as many values at once.
+    #[inline(never)]
+    fn atomic(&self, domain: &Domain) -> Result<(AtomicDesc<'a>, u64)> {
+        let (op, ty) = self.atomic.ok_or(EINVAL)?;
+        let fetches = self.kind == OpKind::Fetch;
+        let form = match (op.has(Form::Compare), fetches) {
+            (true, true) => Form::Compare,
+            (false, true) => Form::Fetch,
+            (_, false) => Form::Base,
+        };
+        let most = domain.atomic(form, op, ty)?;
+        let first = match form {
+            Form::Compare => self.inject.len() / 2,
+            _ => self.inject.len(),
+        };
+        let (operands, compare) = self.inject.split_at_checked(first).ok_or(EINVAL)?;
+        let here = self.segs.len();
+        let len = if op.has_operand() {
+            operands.len() as u64
+        } else {
+            here
+        };
+        // `size` is a power of two, so `part` is the mask of its low bits.
+        let size = ty.size() as u64;
+        let count = len.checked_div(size).unwrap_or(0);
+        let part = size.wrapping_sub(1);
+        if count == 0
+            || (len | self.remote_addr) & part != 0
+            || (form == Form::Compare && compare.len() != operands.len())
+            || (!op.has_operand() && !operands.is_empty())
+            || here != if fetches { len } else { 0 }
+            || (fetches && self.flags & KFI_INJECT != 0)
+        {
+            return Err(EINVAL);
+        }
+        if count > most as u64 || self.inject.len() > KFI_INJECT_MAX {
+            return Err(EMSGSIZE);
+        }
+        let desc = AtomicDesc {
+            op,
+            ty,
+            operands,
+            compare,
+        };
+        Ok((desc, len))
+    }
+}
+
+impl Endpoint {
+    /// Posts one operation. Context: any.
+    ///
+    /// # Errors
+    ///
+    /// - `EAGAIN` if the endpoint or its completion queue is full.
+    /// - `EAGAIN` if the device cannot map borrowed pages now.
+    /// - `EINVAL` if `flags` has an unknown flag, a piece is of another domain, or there are too
+    ///   many pieces.
+    /// - `EINVAL` if an atomic's sizes or the peer's address do not match.
+    /// - `EMSGSIZE` if the operation is longer than the domain allows.
+    /// - `EMSGSIZE` if a borrowed piece exceeds
+    ///   [`Domain::lent_max`](crate::objects::domain::Domain::lent_max).
+    /// - `ENOTCONN` if the endpoint is not connected.
+    /// - `EOPNOTSUPP` if the domain does not support the atomic.
+    /// - `EOPNOTSUPP` if the provider does not accept borrowed pages
+    ///   ([`LocalMem::lend`](crate::ep::LocalMem)).
     pub fn post(&self, post: Post<'_>) -> Result {
         self.post_as(post, false)
     }
 
-    /// As [`Endpoint::post`], from a task that holds no lock: a provider that moves the bytes
-    /// itself may do so before this returns.
+    /// As [`Endpoint::post`], from a task that holds no lock. A provider that copies the bytes
+    /// itself may copy them before the return.
     ///
     /// # Errors
     ///
@@ -89,7 +193,7 @@ impl Endpoint {
             _ => post.flags & (KFI_INJECT | KFI_COMPLETION) != KFI_INJECT,
         };
         self.shared.reserve(queue)?;
-        // CAST: Injected bytes, or values, of which there are few.
+        // CAST: Injected bytes or values; both have small limits.
         let apart = desc.len.saturating_sub(here) as u32;
         let token = OpToken::reserved(&self.shared, post.segs, kind, post.context, apart, wanted);
         self.ops.post(&desc, token).map_err(|(error, token)| {
@@ -98,8 +202,8 @@ impl Endpoint {
         })
     }
 
-    /// Looks at an operation that does not just move bytes of registered memory, and says in `desc`
-    /// what it is. Few are, and the others are to be quick.
+    /// Checks an operation that is not a plain transfer of registered memory, and fills in `desc`.
+    /// Such operations are rare, and kept out of the fast path.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! An endpoint's part in [`rings`](crate::rings).
+//! An endpoint's part in [the rings](crate::provider::ring_pair).
 
 use kernel::{
     prelude::*,
@@ -10,37 +10,45 @@ use kernel::{
 };
 
 use super::{
-    BoundCq,
-    Endpoint,
-    Shared, //
+    endpoint::Endpoint,
+    shared::{
+        BoundCq,
+        Shared, //
+    }, //
 };
 use crate::{
-    cq::Cq,
-    errno::enotconn,
-    rings::End,
+    base::errno::enotconn,
+    provider::ring_pair::{
+        Alarm,
+        End,
+        Queues, //
+    },
     uapi::*, //
 };
 
 impl Shared {
-    /// Has the program look at its queues.
+    /// Sets the alarm of the endpoint's queues and wakes their waiters.
     pub(super) fn alarm(&self) {
         for bound in [&self.tx, &self.rx].into_iter().flat_map(SetOnce::as_ref) {
             bound.cq.alarm();
         }
     }
 
-    /// Its queues, if it has two (or one twice) and no counter.
-    pub(super) fn queues(&self) -> Option<[Arc<Cq>; 2]> {
+    /// Returns the endpoint's receive queue and, if it is another one, its transmit queue. `None` if
+    /// a queue is missing, or a counter is bound.
+    pub(super) fn queues(&self) -> Option<Queues> {
         if self.cntrs.iter().any(|cntr| cntr.as_ref().is_some()) {
             return None;
         }
         let cq = |bound: &SetOnce<BoundCq>| bound.as_ref().map(|bound| bound.cq.arc().clone());
-        Some([cq(&self.rx)?, cq(&self.tx)?])
+        let (rx, tx) = (cq(&self.rx)?, cq(&self.tx)?);
+        let other = !Arc::ptr_eq(&rx, &tx);
+        Some((rx, other.then_some(tx as Arc<dyn Alarm>)))
     }
 }
 
 impl Endpoint {
-    /// What became of its rings: `KFI_RINGS_*`, and where they are.
+    /// Returns the state of the endpoint's rings, `KFI_RINGS_*`, and the rings.
     pub(crate) fn rings(&self) -> (u32, Option<Arc<End>>) {
         let Some(rings) = &self.shared.rings else {
             return (KFI_RINGS_NONE, None);
@@ -52,11 +60,11 @@ impl Endpoint {
         }
     }
 
-    /// Wakes who waits for something of its rings: at its own queues, or at the other end's.
+    /// Wakes the waiters of the endpoint's own queues, or of the other end's.
     ///
     /// # Errors
     ///
-    /// `ENOTCONN`: it has none.
+    /// - `ENOTCONN` if the endpoint has no rings.
     pub(crate) fn wake(&self, own: bool) -> Result {
         let rings = self.shared.rings.as_ref().ok_or(enotconn())?;
         match rings.joined() {

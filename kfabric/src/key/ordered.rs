@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Keys that are told at once: what the caller of an ordered assignment does. What a worker does
-//! later is [`crate::later`]'s.
+//! The caller's side of ordered assignments, which return key values at once. The worker's side is
+//! [`ordered_worker`](super::ordered_worker).
 
 use core::slice;
 use kernel::{
@@ -9,42 +9,44 @@ use kernel::{
 };
 
 use super::{
-    refused,
-    Assignment,
-    Key,
-    Stop,
-    Wait,
-    CHAIN, //
-};
-use crate::{
-    errno::eopnotsupp,
-    fabric::Domain,
-    later::{
+    batch::Assignment,
+    ordered_worker::{
         Failures,
         Job,
         Notice,
         Order,
         Orders, //
     },
+    slot::{
+        refused,
+        Key,
+        Stop,
+        Wait,
+        CHAIN, //
+    }, //
+};
+use crate::{
+    base::errno::eopnotsupp,
+    objects::domain::Domain,
     provider::KeyValue,
     pure::key::KeyError,
     sys, //
 };
 
 impl Assignment<'_> {
-    /// Begins it and says which key it will give. Nothing if it does not go together with those
-    /// that began with `first`.
+    /// Begins the assignment and returns its key value. `None` if it cannot be in one job with the
+    /// assignments that began with `first`.
     fn promise(&self, first: Option<&Order>) -> Result<Option<Order>> {
         let key = self.key;
         let (domain, grant) = self.grant()?;
         let other = first.and_then(|first| first.key.domain());
-        // The first was asked whether it goes at all.
+        // For the first, the caller has checked these conditions.
         if let Some(other) = other {
             if !Arc::ptr_eq(other, domain) || !key.ops.chains(self.offset, self.len) {
                 return Ok(None);
             }
         }
-        // Nobody is waited for by one who has others waiting.
+        // Do not block while this batch already owns slots: two batches could deadlock.
         let wait = if first.is_none() {
             Wait::Killable
         } else {
@@ -66,32 +68,36 @@ impl Assignment<'_> {
                 grant,
                 value,
             })),
-            // Renewed by who has ended what else is under way.
+            // The caller refills the slot's reserve, after it has ordered the earlier assignments.
             Err(e) => key.assigned(Err(e)).map(|_| None),
         }
     }
 }
 
 impl Key {
-    /// Assigns many, in order, and does not wait for the device: the keys are told at once, and
-    /// are valid before anything takes effect that is posted on their domain afterwards, so a
-    /// message that carries one may follow immediately. What the provider cannot promise
-    /// beforehand (kverbs: windows beyond fast registration), or what there is no memory to ask
-    /// for, is waited for as in [`Key::assign_many`].
+    /// Assigns many keys, in order, without a wait for the device. The key values are returned at
+    /// once. The keys are valid before any operation posted later on their domain takes effect, so
+    /// a message with a key may be posted immediately. If the provider cannot predict a key
+    /// (kverbs: windows beyond fast registration), or memory is short, this call waits as
+    /// [`Key::assign_many`] does.
     ///
-    /// Should the device fail after that, `failures` hears of it: an error entry for up to [`CHAIN`]
-    /// keys that were asked for together. `data` says which of the batch is their first, and `len`
-    /// how many of them came to be. The others are as they were before, and what was told of them
-    /// never worked. Room for it is reserved here. A device that does not answer (`ETIMEDOUT`) is
-    /// not asked for what waited with that either. Keys all of whose slots are closed before they
-    /// are made need not be made, which is no failure.
+    /// If the device fails after the return, `failures` gets an error entry, for up to [`CHAIN`]
+    /// keys of one job. Its `data` is the index of their first in the batch; `len` says how many of
+    /// them are valid. The slots of the others are unchanged, and their returned values never
+    /// worked. The entry is reserved here. If a device does not respond (`ETIMEDOUT`), the jobs
+    /// waiting behind fail too, without a request to the device. If all slots of a job are closed
+    /// before their keys are made, the job is skipped without an error entry.
     ///
     /// # Errors
     ///
-    /// How many from the start were told, and why the next one was not: what
-    /// [`Key::assign_many`] says; `EAGAIN`: the queue is full, or too much is to be made yet;
-    /// `EINVAL`: the queue is another domain's; `EOPNOTSUPP`: the provider has no ordered
-    /// assignments. Beyond those no slot gets a key.
+    /// The number of values returned, from the start, and the next one's error. No later slot gets
+    /// a key.
+    ///
+    /// - The errors of [`Key::assign_many`].
+    /// - `EAGAIN` if the completion queue is full, or too many jobs are outstanding.
+    /// - `EINVAL` if the completion queue belongs to another domain.
+    /// - `ENOENT` if the completion queue is closed.
+    /// - `EOPNOTSUPP` if the provider has no ordered assignments.
     pub fn assign_ordered(
         batch: &mut [Assignment<'_>],
         failures: Option<Failures<'_>>,
@@ -124,7 +130,7 @@ impl Key {
             };
             done += n;
             match result {
-                // All that a job would have had, for the next one would meet the same.
+                // Assign as many singly as one job has; the next job would fail in the same way.
                 Err(e) if e == ENOMEM => {
                     let end = batch.len().min(done + CHAIN - n);
                     for item in batch.get_mut(done..end).unwrap_or_default() {
@@ -134,7 +140,7 @@ impl Key {
                     }
                 }
                 Err(e) => {
-                    // In case it was its reserve.
+                    // Refill the slot's reserve: that may be the failure's cause.
                     if let Some(item) = batch.get(done) {
                         item.key.renew();
                     }
@@ -146,7 +152,8 @@ impl Key {
         Ok(())
     }
 
-    /// Whether it has ordered assignments, whose failures can be told.
+    /// Checks that the slot supports ordered assignments, and that `failures` has a queue of its
+    /// domain.
     ///
     /// # Errors
     ///
@@ -162,7 +169,7 @@ impl Key {
         Ok(())
     }
 
-    /// Orders `item` as a job of its own, without a list.
+    /// Orders `item` as a job of its own, without allocating a list.
     fn order_one(item: &mut Assignment<'_>, failures: Option<Failures<'_>>) -> Result {
         let domain = item.key.domain().ok_or(EINVAL)?.clone();
         let notice = failures.map(Notice::new).transpose()?;
@@ -175,17 +182,18 @@ impl Key {
                 Ok(())
             }
             Err((e, job)) => {
-                // Nobody was told, so what was foreseen may be another's, and nothing was used up.
+                // The values were not returned to the caller: they may be issued again, and no
+                // reserve is used up.
                 for order in job.orders.iter() {
-                    let _ = order.key.settle(|slot| slot.life.assign_failed());
+                    let _ = order.key.complete_step(|slot| slot.life.assign_failed());
                 }
                 Err(e)
             }
         }
     }
 
-    /// Orders as many of `batch` as one job takes; how many, and why the next one was refused, if
-    /// it was.
+    /// Orders as many of `batch` as one job takes. Returns their number, and the error of the next
+    /// one, if there is one.
     fn order_some(batch: &mut [Assignment<'_>], failures: Option<Failures<'_>>) -> (usize, Result) {
         let ready = || -> Result<(KVec<Order>, Option<Notice>)> {
             Ok((
@@ -201,7 +209,7 @@ impl Key {
         let mut result = Ok(());
         for item in batch.iter().take(CHAIN) {
             match item.promise(orders.first()) {
-                // There is room.
+                // Cannot fail: the capacity was reserved above.
                 Ok(Some(order)) => drop(orders.push_within_capacity(order)),
                 Ok(None) => break,
                 Err(e) => {
@@ -221,8 +229,9 @@ impl Key {
         if let Err((e, job)) = Domain::make_later(&domain, Job { orders, notice }) {
             for (item, order) in batch.iter_mut().zip(&*job.orders) {
                 item.value = KeyValue::NONE;
-                // Nobody was told, so what was foreseen may be another's, and nothing was used up.
-                let _ = order.key.settle(|slot| slot.life.assign_failed());
+                // The values were not returned: they may be issued again, and no reserve is used
+                // up.
+                let _ = order.key.complete_step(|slot| slot.life.assign_failed());
             }
             if let (Err(_), Some(item)) = (result, batch.get(n)) {
                 item.key.renew_later();

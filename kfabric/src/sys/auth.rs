@@ -1,80 +1,60 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Who asks to use an auth key, and what is done with its bytes: `auth.c`.
+//! The requester of an auth key's use, and the cryptography on its bytes: `auth.c`.
 
 use core::ptr::NonNull;
 use kernel::{
     bindings,
     error::to_result,
-    ffi::{
-        c_ulong,
-        c_void, //
-    },
+    ffi::c_ulong,
     prelude::*, //
 };
 
-use crate::{
-    net::Net,
-    sys, //
+use crate::sys::{
+    self,
+    net::Net, //
 };
 
-/// `struct kf_asker`: the current task as a grant looks at it.
-#[derive(Clone, Copy, Default)]
-#[repr(C)]
-pub(crate) struct Asker {
-    /// Inode number of its process's pidfd.
-    pub(crate) process: u64,
-    /// Id of its cgroup (v2).
-    pub(crate) cgroup: u64,
-    /// Effective uid.
-    pub(crate) uid: u32,
-    /// Effective gid.
-    pub(crate) gid: u32,
-    /// Command name.
-    pub(crate) comm: [u8; 16],
+/// Attributes of the current task that grants match.
+pub(crate) use sys::kf_asker as Asker;
+
+impl Clone for Asker {
+    fn clone(&self) -> Self {
+        *self
+    }
 }
 
+impl Copy for Asker {}
+
 impl Asker {
-    /// The current task.
+    /// Reads the current task's attributes.
     pub(crate) fn current() -> Self {
         let mut asker = Self::default();
-        // SAFETY: The structure is the C one, and ours.
+        // SAFETY: `asker` is a valid C structure that this function owns.
         unsafe { sys::kf_auth_asker(&mut asker) };
         asker
     }
 }
 
-/// `struct kf_told`.
-#[repr(C)]
-pub(crate) struct RawTold {
-    groups: *mut c_void,
-    cgroup: *mut c_void,
-    userns: u64,
-}
-
-/// What the agent is told of a task besides what is in [`Asker`], as it was when the task asked.
+/// Further attributes of a requester for the agent, from the time of its upcall.
 ///
 /// # Invariants
 ///
-/// Filled in by `kf_auth_told()`, whose references it holds.
-pub(crate) struct Told(RawTold);
+/// The value was filled in by `kf_auth_told()`, and owns the references in it.
+pub(crate) struct Told(sys::kf_told);
 
-// SAFETY: Sets of groups and cgroups are reference counted and used from any thread.
+// SAFETY: Sets of groups and cgroups are reference counted, and any thread may use them.
 unsafe impl Send for Told {}
-// SAFETY: As above; nothing in it changes.
+// SAFETY: Nothing in the value changes, so threads may share it.
 unsafe impl Sync for Told {}
 
 impl Told {
-    /// The current task's. `cgroup` is the id of the cgroup that is meant: if the task has left it,
-    /// the path is not known.
+    /// Reads the current task's attributes. `cgroup` is the id of the requester's cgroup: if the
+    /// task has left it, the path is unknown.
     pub(crate) fn current(cgroup: u64) -> Self {
-        let mut raw = RawTold {
-            groups: core::ptr::null_mut(),
-            cgroup: core::ptr::null_mut(),
-            userns: 0,
-        };
-        // SAFETY: The structure is the C one, and ours.
+        let mut raw = sys::kf_told::default();
+        // SAFETY: `raw` is a valid C structure that this function owns.
         unsafe { sys::kf_auth_told(&mut raw, cgroup) };
-        // INVARIANT: It has just been filled in.
+        // INVARIANT: `kf_auth_told()` has just filled in the value.
         Self(raw)
     }
 
@@ -83,26 +63,28 @@ impl Told {
         self.0.userns
     }
 
-    /// Whether the current task has the same supplementary groups.
+    /// Returns whether the current task has the same supplementary groups.
     pub(crate) fn has_groups_of_current(&self) -> bool {
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant the references are valid.
         unsafe { sys::kf_auth_told_groups_current(&self.0) }
     }
 
-    /// Copies supplementary groups, from the one at `from` on; how many there are in all.
+    /// Copies supplementary groups, from number `from` on; returns the number of all groups.
     pub(crate) fn groups(&self, from: u32, out: &mut [u32]) -> u32 {
         let room = u32::try_from(out.len()).unwrap_or(u32::MAX);
-        // SAFETY: By the type invariant, and there is room for as many as are said.
+        // SAFETY: By the type invariant the references are valid; `out` has room for `room` groups.
         unsafe { sys::kf_auth_told_groups(&self.0, from, out.as_mut_ptr(), room) }
     }
 
-    /// The cgroup's path.
+    /// Writes the cgroup's path into `room`.
     ///
     /// # Errors
     ///
-    /// `ENOENT` if it is not known. `ENAMETOOLONG` if it does not fit.
+    /// - `ENOENT` if the path is unknown.
+    /// - `ENAMETOOLONG` if the path does not fit.
     pub(crate) fn path<'a>(&self, room: &'a mut [u8]) -> Result<&'a [u8]> {
-        // SAFETY: By the type invariant, and there are as many bytes as are said.
+        // SAFETY: By the type invariant the references are valid; `room` has as many bytes as
+        // passed.
         let len =
             unsafe { sys::kf_auth_told_path(&self.0, room.as_mut_ptr(), room.len() as c_ulong) };
         to_result(len)?;
@@ -112,115 +94,116 @@ impl Told {
 
 impl Drop for Told {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant we hold the references.
+        // SAFETY: By the type invariant the value owns the references.
         unsafe { sys::kf_auth_told_put(&mut self.0) };
     }
 }
 
-/// Whether the current task is in a group.
+/// Returns whether the current task is in a group.
 pub(crate) fn in_group(gid: u32) -> bool {
-    // SAFETY: No preconditions.
+    // SAFETY: The function has no preconditions.
     unsafe { sys::kf_auth_in_group(gid) }
 }
 
-/// Whether the current task is in a cgroup, or in one below it.
+/// Returns whether the current task is in a cgroup, or in one below it.
 pub(crate) fn in_cgroup(id: u64) -> bool {
-    // SAFETY: No preconditions.
+    // SAFETY: The function has no preconditions.
     unsafe { sys::kf_auth_in_cgroup(id) }
 }
 
-/// The cookie of a namespace, which no other ever has.
+/// Returns the cookie of a namespace, which no other namespace ever has.
 pub(crate) fn net_cookie(net: &Net) -> u64 {
-    // SAFETY: The namespace is held.
+    // SAFETY: `net` holds the namespace.
     unsafe { sys::kf_auth_net_cookie(net.as_ptr()) }
 }
 
-/// The cookie of the namespace behind a descriptor of the current task.
+/// Returns the cookie of the namespace behind a descriptor of the current task.
 ///
 /// # Errors
 ///
-/// `EBADF`: it is none.
+/// - `EBADF` if the descriptor is no network namespace.
 pub(crate) fn netns_of(fd: i32) -> Result<u64> {
     let mut cookie = 0;
-    // SAFETY: The place is ours.
+    // SAFETY: `cookie` is valid for a write.
     to_result(unsafe { sys::kf_auth_netns(fd, &mut cookie) })?;
     Ok(cookie)
 }
 
-/// The process behind a pidfd of the current task.
+/// Returns the process behind a pidfd of the current task.
 ///
 /// # Errors
 ///
-/// `EBADF`: it is none. `ESRCH`: the process is gone.
+/// - `EBADF` if the descriptor is no pidfd.
+/// - `ESRCH` if the process has exited.
 pub(crate) fn process_of(fd: i32) -> Result<u64> {
     let mut process = 0;
-    // SAFETY: The place is ours.
+    // SAFETY: `process` is valid for a write.
     to_result(unsafe { sys::kf_auth_pidfd(fd, &mut process) })?;
     Ok(process)
 }
 
-/// A process, which may be gone.
+/// A process, which may have exited.
 ///
 /// # Invariants
 ///
-/// Holds a reference (`get_pid()`).
+/// The value owns a reference (`get_pid()`).
 pub(crate) struct Process(NonNull<bindings::pid>);
 
-// SAFETY: `struct pid` is reference counted and used from any thread.
+// SAFETY: `struct pid` is reference counted, and any thread may use it.
 unsafe impl Send for Process {}
-// SAFETY: As above.
+// SAFETY: `struct pid` is reference counted, and threads may share it.
 unsafe impl Sync for Process {}
 
 impl Process {
-    /// The current task's.
+    /// Returns the current task's process.
     pub(crate) fn current() -> Self {
-        // SAFETY: No preconditions.
+        // SAFETY: The function has no preconditions.
         let pid = unsafe { sys::kf_auth_pid() };
-        // INVARIANT: The helper took a reference for us.
-        // SAFETY: The current task's process has a `struct pid` until the task is gone.
+        // INVARIANT: The helper took a reference, which the value owns.
+        // SAFETY: The current task's process has a `struct pid` until the task has exited.
         Self(unsafe { NonNull::new_unchecked(pid) })
     }
 
-    /// Its number as the current task sees it; 0: it does not.
+    /// The process's pid in the current task's namespace; 0 if it has none there.
     pub(crate) fn number(&self) -> u32 {
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant the pointer is valid.
         let number = unsafe { sys::kf_auth_pid_nr(self.0.as_ptr()) };
         u32::try_from(number).unwrap_or(0)
     }
 
-    /// Whether it is gone.
+    /// Returns whether the process has exited.
     pub(crate) fn is_gone(&self) -> bool {
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant the pointer is valid.
         unsafe { sys::kf_auth_pid_gone(self.0.as_ptr()) }
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant we hold a reference.
+        // SAFETY: By the type invariant the value owns a reference.
         unsafe { sys::kf_auth_pid_put(self.0.as_ptr()) }
     }
 }
 
-/// Milliseconds since boot, also of those asleep.
+/// Milliseconds since boot, including time in suspend.
 pub(crate) fn now_ms() -> u64 {
-    // SAFETY: No preconditions.
+    // SAFETY: The function has no preconditions.
     unsafe { sys::kf_auth_now_ms() }
 }
 
-/// Has the worker look after grants in `ms` milliseconds, and not when it was to before.
+/// Schedules the worker in `ms` milliseconds, in place of its former schedule.
 pub(crate) fn kick(ms: u32) {
-    // SAFETY: The worker is there while the module is: see `Worker`.
+    // SAFETY: The worker exists while the module is loaded: see `Worker`.
     unsafe { sys::kf_auth_kick(ms) }
 }
 
-/// The worker that looks after grants; dropping it waits for it.
+/// The worker that examines grants; the drop waits for it.
 pub(crate) struct Worker(());
 
 impl Worker {
-    /// Makes it. Once, at module load.
+    /// Creates the worker. Once, at module load.
     pub(crate) fn new() -> Result<Self> {
-        // SAFETY: Called once, and undone by drop.
+        // SAFETY: This is called once, and the drop undoes it.
         to_result(unsafe { sys::kf_auth_init() })?;
         Ok(Self(()))
     }
@@ -228,59 +211,59 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // SAFETY: `new` made it, and nobody kicks it any more: no file is open.
+        // SAFETY: `new` created the worker. No file is open, so no caller schedules it.
         unsafe { sys::kf_auth_exit() };
     }
 }
 
-/// A number that says nothing of `data` to who does not know this boot's secret.
+/// Returns a keyed hash of `data`, which discloses nothing without this boot's secret.
 pub(crate) fn hash(data: &[u8]) -> u64 {
-    // SAFETY: As many bytes as are said.
+    // SAFETY: `data` has as many bytes as passed.
     unsafe { sys::kf_auth_hash(data.as_ptr().cast(), data.len()) }
 }
 
-/// Whether two are the same, in a time that does not tell where they differ.
+/// Returns whether `a` and `b` are equal, in a time that does not depend on their difference.
 #[inline(never)]
 pub fn same(a: &[u8], b: &[u8]) -> bool {
     if a.len() != b.len() {
         return false;
     }
-    // SAFETY: Both have as many bytes as are said.
+    // SAFETY: Both slices have as many bytes as passed.
     unsafe { sys::kf_auth_same(a.as_ptr().cast(), b.as_ptr().cast(), a.len()) }
 }
 
-/// Zeroes, whether or not it is read again.
+/// Zeroes `data`; the compiler cannot omit the writes.
 pub(crate) fn wipe(data: &mut [u8]) {
-    // SAFETY: As many bytes as are said, and ours.
+    // SAFETY: `data` has as many bytes as passed, with exclusive access.
     unsafe { sys::kf_auth_wipe(data.as_mut_ptr().cast(), data.len()) }
 }
 
-/// HMAC-SHA256.
+/// Returns the HMAC-SHA256 of the length of `key` in one byte, followed by `data`.
 pub(crate) fn hmac(key: &[u8], data: &[u8]) -> [u8; 32] {
     let mut out = [0; 32];
-    // SAFETY: As many bytes as are said, and room for a digest.
+    // SAFETY: The slices have as many bytes as passed, and `out` has room for a digest.
     unsafe {
         sys::kf_auth_hmac(
             key.as_ptr().cast(),
             key.len(),
             data.as_ptr().cast(),
             data.len(),
-            out.as_mut_ptr(),
+            &mut out,
         )
     };
     out
 }
 
-/// Fills with random bytes.
+/// Fills `data` with random bytes.
 #[inline(never)]
 pub fn random(data: &mut [u8]) {
-    // SAFETY: As many bytes as are said, and ours.
+    // SAFETY: `data` has as many bytes as passed, with exclusive access.
     unsafe { sys::kf_auth_random(data.as_mut_ptr().cast(), data.len()) }
 }
 
-/// Nanoseconds since boot, also of those asleep.
+/// Nanoseconds since boot, including time in suspend.
 #[inline(never)]
 pub fn now_ns() -> u64 {
-    // SAFETY: No preconditions.
+    // SAFETY: The function has no preconditions.
     unsafe { sys::kf_auth_now_ns() }
 }

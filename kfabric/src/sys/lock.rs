@@ -22,7 +22,7 @@ pub struct IrqSpinBackend;
 /// A spin lock usable in any context. Make one with [`new_irqlock!`](crate::new_irqlock).
 pub type IrqLock<T> = Lock<T, IrqSpinBackend>;
 
-// SAFETY: The kernel's `spinlock_t` excludes everyone else between lock and unlock; `relock` is
+// SAFETY: The kernel's `spinlock_t` excludes all other holders between lock and unlock. `relock` is
 // the default, which uses `lock`.
 unsafe impl Backend for IrqSpinBackend {
     type State = bindings::spinlock_t;
@@ -43,7 +43,8 @@ unsafe impl Backend for IrqSpinBackend {
     #[inline]
     unsafe fn try_lock(ptr: *mut Self::State) -> Option<c_ulong> {
         let mut flags = 0;
-        // SAFETY: The caller guarantees that `ptr` is an initialised lock; `flags` is ours.
+        // SAFETY: The caller guarantees that `ptr` is an initialised lock; `flags` is a local
+        // variable.
         unsafe { super::kf_spin_trylock_irqsave(ptr, &mut flags) }.then_some(flags)
     }
 
@@ -55,7 +56,7 @@ unsafe impl Backend for IrqSpinBackend {
 
     #[inline]
     unsafe fn assert_is_held(ptr: *mut Self::State) {
-        // Without lockdep nobody knows, and the question is a call.
+        // Without lockdep the holder is unknown; skip the call.
         if cfg!(CONFIG_LOCKDEP) {
             // SAFETY: The caller guarantees that `ptr` is an initialised lock.
             unsafe { bindings::spin_assert_is_held(ptr) }

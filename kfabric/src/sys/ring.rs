@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Memory that the kernel and programs both see: the completion ring, and what two programs share.
+//! Memory that the kernel shares with programs: the completion ring, and the rings of two programs.
 
 use core::{
     ptr::NonNull,
@@ -33,9 +33,9 @@ pub(crate) struct RingMem {
     entries: u32,
 }
 
-// SAFETY: It is memory; every access below is by atomics or by a caller that excludes others.
+// SAFETY: All accesses below are atomic, or their callers exclude others; any thread may make them.
 unsafe impl Send for RingMem {}
-// SAFETY: As above.
+// SAFETY: All accesses below are atomic, or their callers exclude others.
 unsafe impl Sync for RingMem {}
 
 impl RingMem {
@@ -43,7 +43,7 @@ impl RingMem {
     pub(crate) fn new(entries: u32) -> Result<Self> {
         let bytes = entries as usize * size_of::<CqEntry>() + KFI_CQ_RING_OFFSET;
         let size = bytes.next_multiple_of(PAGE_SIZE);
-        // SAFETY: No preconditions.
+        // SAFETY: The function has no preconditions.
         let base = NonNull::new(unsafe { super::kf_ring_alloc(size) }).ok_or(ENOMEM)?;
         let ring = Self {
             base,
@@ -58,37 +58,37 @@ impl RingMem {
     }
 
     fn word(&self, offset: usize) -> &AtomicU32 {
-        // SAFETY: Callers pass offsets of aligned `u32` fields of the header page, which the type
-        // invariant says is there as long as `self`; programs access it by atomics too, and what
-        // they write is any `u32`.
+        // SAFETY: Callers pass offsets of aligned `u32` fields of the header page, which by the
+        // type invariant exists as long as `self`. Programs may write any `u32` concurrently;
+        // atomics allow that.
         unsafe { &*self.base.as_ptr().byte_add(offset).cast::<AtomicU32>() }
     }
 
-    /// What the program says it has read.
+    /// The tail that the program has written: the entries that it has read.
     pub(crate) fn tail(&self) -> u32 {
         self.word(core::mem::offset_of!(CqRing, tail))
             .load(Ordering::Acquire)
     }
 
-    /// Stores the tail, for a reader in the kernel.
+    /// Stores the tail, for a kernel reader.
     pub(crate) fn set_tail(&self, tail: u32) {
         self.word(core::mem::offset_of!(CqRing, tail))
             .store(tail, Ordering::Release)
     }
 
-    /// Shows entries up to `head` to the reader.
+    /// Publishes the entries up to `head` to the reader.
     pub(crate) fn set_head(&self, head: u32) {
         self.word(core::mem::offset_of!(CqRing, head))
             .store(head, Ordering::Release)
     }
 
-    /// Makes the queue readable until the program says that it has seen to it.
+    /// Sets the alarm: the queue polls as readable until the program clears the alarm.
     pub(crate) fn set_alarm(&self) {
         self.word(core::mem::offset_of!(CqRing, alarm))
             .store(1, Ordering::Release)
     }
 
-    /// Whether the program has not.
+    /// Returns whether the alarm is set.
     pub(crate) fn alarm(&self) -> bool {
         self.word(core::mem::offset_of!(CqRing, alarm))
             .load(Ordering::Acquire)
@@ -103,14 +103,14 @@ impl RingMem {
         unsafe { self.base.as_ptr().byte_add(offset) }.cast()
     }
 
-    /// Writes the entry at `index`. The caller excludes other writers of it.
+    /// Writes the entry at `index`. The caller excludes other writers of the entry.
     pub(crate) fn write(&self, index: u32, entry: &CqEntry) {
-        // SAFETY: `slot` is inside and aligned. A program may race by scribbling: the bytes are
-        // never read back for a decision.
+        // SAFETY: `slot` is inside the ring and aligned. A program may write the bytes
+        // concurrently; the kernel never reads them back for a decision.
         unsafe { self.slot(index).write_volatile(*entry) }
     }
 
-    /// Reads the entry at `index`, for a reader in the kernel.
+    /// Reads the entry at `index`, for a kernel reader.
     pub(crate) fn read(&self, index: u32) -> CqEntry {
         // SAFETY: `slot` is inside and aligned, and any bytes are a valid `CqEntry`.
         unsafe { self.slot(index).read_volatile() }
@@ -123,16 +123,17 @@ impl RingMem {
 }
 
 impl Drop for RingMem {
-    // In one place, whichever module drops the last reference to a queue.
+    // Compiled once, for all modules that drop the last reference to a queue.
     #[inline(never)]
     fn drop(&mut self) {
-        // SAFETY: By the type invariant it is ours. Pages that a program still maps live on until
-        // it unmaps them.
+        // SAFETY: By the type invariant `self` owns the allocation. Pages that a program still maps
+        // stay allocated until it unmaps them.
         unsafe { super::kf_ring_free(self.base.as_ptr()) }
     }
 }
 
-/// A page that only the kernel writes, and behind it memory of programs that it does not look at.
+/// A page that only the kernel writes, followed by memory of programs that the kernel does not
+/// read.
 ///
 /// # Invariants
 ///
@@ -142,25 +143,26 @@ pub(crate) struct StatusMem {
     size: usize,
 }
 
-// SAFETY: It is memory; the one access below is by an atomic.
+// SAFETY: The one access below is atomic, so any thread may make it.
 unsafe impl Send for StatusMem {}
-// SAFETY: As above.
+// SAFETY: The one access below is atomic.
 unsafe impl Sync for StatusMem {}
 
 impl StatusMem {
-    /// Allocates a page and `bytes` behind it (whole pages), zeroed.
+    /// Allocates a zeroed page, followed by `bytes` zeroed bytes (whole pages).
     pub(crate) fn new(bytes: usize) -> Result<Self> {
         let size = PAGE_SIZE + bytes;
-        // SAFETY: No preconditions.
+        // SAFETY: The function has no preconditions.
         let base = NonNull::new(unsafe { super::kf_ring_alloc(size) }).ok_or(ENOMEM)?;
-        // INVARIANT: Just allocated.
+        // INVARIANT: `kf_ring_alloc()` has just allocated `size` zeroed bytes.
         Ok(Self { base, size })
     }
 
-    /// Says that the connection is over. Whoever sees it sees what was in memory before.
+    /// Marks the connection as ended. A program that reads the mark sees all earlier writes to the
+    /// memory.
     pub(crate) fn set_ended(&self) {
         let at = core::mem::offset_of!(RingsStatus, ended);
-        // SAFETY: By the type invariant the first page is there, and programs only read it; the field
+        // SAFETY: By the type invariant the first page exists, and programs only read it; the field
         // is an aligned `u32`.
         let ended = unsafe { &*self.base.as_ptr().byte_add(at).cast::<AtomicU32>() };
         ended.store(1, Ordering::SeqCst);
@@ -175,7 +177,7 @@ impl StatusMem {
 impl Drop for StatusMem {
     #[inline(never)]
     fn drop(&mut self) {
-        // SAFETY: By the type invariant it is ours; as for a `RingMem`.
+        // SAFETY: By the type invariant `self` owns the allocation; mapped pages outlive this call.
         unsafe { super::kf_ring_free(self.base.as_ptr()) }
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Where one waits for another's step.
+//! A wait for another task's step.
 
 use core::sync::atomic::{
     AtomicU64,
@@ -13,10 +13,9 @@ use kernel::{
 use super::wait::WaitQueue;
 use crate::sys;
 
-/// Steps that are waited for.
+/// Counted steps, and a queue of their waiters.
 ///
-/// The kernel crate's `CondVar` cannot be waited on by one whom nothing wakes but a step or a
-/// signal that kills.
+/// The kernel crate's `CondVar` has no wait that only a step or a fatal signal ends.
 #[pin_data]
 pub(crate) struct Steps {
     taken: AtomicU64,
@@ -25,7 +24,7 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
-    /// None taken yet.
+    /// Creates a count of zero steps.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             taken: AtomicU64::new(0),
@@ -33,31 +32,31 @@ impl Steps {
         })
     }
 
-    /// How many were taken. To be asked under the lock that what is waited for is under.
+    /// Returns the number of steps taken. Locking: caller holds the lock of the awaited state.
     pub(crate) fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Takes one, and wakes who waits. To be called under that lock.
+    /// Counts a step and wakes all waiters. Locking: caller holds the lock of the awaited state.
     pub(crate) fn take(&self) {
         self.taken.fetch_add(1, Ordering::Release);
         self.queue.wake_all();
     }
 
-    /// Waits until there are more than `taken`. Holding no lock.
+    /// Waits until more than `taken` steps were taken. Locking: none held.
     pub(crate) fn wait(&self, taken: u64) {
-        // SAFETY: The head is initialised, and it and the count stay as long as `self`.
+        // SAFETY: The head is initialised, and both head and count stay as long as `self`.
         unsafe { sys::kf_wait_moved(self.queue.head.get(), self.taken.as_ptr(), taken) }
     }
 
-    /// As [`Steps::wait`], but no longer than `ms` milliseconds (0: without end).
+    /// As [`Steps::wait`], for at most `ms` milliseconds (0: no limit).
     ///
     /// # Errors
     ///
-    /// `EINTR`: the task is being killed.
+    /// - `EINTR` if the task is being killed.
     pub(crate) fn wait_killable(&self, taken: u64, ms: u32) -> Result {
         let (head, count) = (self.queue.head.get(), self.taken.as_ptr());
-        // SAFETY: As in `wait`.
+        // SAFETY: The head is initialised, and both head and count stay as long as `self`.
         to_result(unsafe { sys::kf_wait_moved_killable(head, count, taken, ms) })
     }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Where programs that poll a queue wait.
+//! The wait queue on which programs poll.
 //!
-//! The kernel crate's `PollCondVar` waits for an RCU grace period when it is dropped, because it
-//! may go before a file that polls it. Ours cannot: the file holds the queue. And a completion
-//! that nobody waits for takes no lock here.
+//! The drop of the kernel crate's `PollCondVar` waits for an RCU grace period, because a polling
+//! file may outlive it. Here the file holds the queue, so no grace period is needed. A completion
+//! without a waiter takes no lock here.
 
 use kernel::{
     bindings,
@@ -15,29 +15,29 @@ use kernel::{
 
 use crate::sys;
 
-/// Until when to wait.
+/// End of a wait, or none.
 pub(crate) struct Deadline(Option<u64>);
 
 impl Deadline {
-    /// In `ms` milliseconds; negative: never.
+    /// A deadline in `ms` milliseconds; none if `ms` is negative.
     pub(crate) fn in_ms(ms: i32) -> Self {
         let ms = u64::try_from(ms).ok();
         Self(ms.map(|ms| Self::now().saturating_add(ms * 1_000_000)))
     }
 
-    /// The monotonic clock, in nanoseconds.
+    /// Returns the monotonic clock, in nanoseconds.
     fn now() -> u64 {
-        // CAST: It is positive.
-        // SAFETY: No preconditions.
+        // CAST: The clock is positive.
+        // SAFETY: The function has no preconditions.
         unsafe { bindings::ktime_get() as u64 }
     }
 
-    /// As the clock has it; `u64::MAX`: never.
+    /// The deadline on the monotonic clock; `u64::MAX` for none.
     pub(crate) fn at(&self) -> u64 {
         self.0.unwrap_or(u64::MAX)
     }
 
-    /// Milliseconds until then, at least what is left; negative: any number.
+    /// Milliseconds until the deadline, rounded up; negative for no deadline.
     pub(crate) fn left_ms(&self) -> i32 {
         match self.0 {
             Some(at) => {
@@ -60,13 +60,13 @@ pub(crate) struct WaitQueue {
     pub(super) head: Opaque<bindings::wait_queue_head>,
 }
 
-// SAFETY: The C object has a lock of its own.
+// SAFETY: The C object has its own lock, so any thread may use it.
 unsafe impl Send for WaitQueue {}
-// SAFETY: As above.
+// SAFETY: The C object has its own lock, so threads may share it.
 unsafe impl Sync for WaitQueue {}
 
 impl WaitQueue {
-    /// One without waiters.
+    /// Creates a queue without waiters.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             // SAFETY: The slot is valid for writes, and pinned from then on.
@@ -74,49 +74,49 @@ impl WaitQueue {
         })
     }
 
-    /// The C object, for a consumer in C to wait by.
+    /// The C object, for a consumer in C that waits on it.
     pub(crate) fn as_ptr(&self) -> *mut bindings::wait_queue_head {
         self.head.get()
     }
 
-    /// Wakes all who wait. Any context. What they wait for was written before.
+    /// Wakes all waiters. Callers write the awaited state before. Context: any.
     pub(crate) fn wake_all(&self) {
-        // SAFETY: By the type invariant it is initialised.
+        // SAFETY: By the type invariant the head is initialised.
         unsafe { sys::kf_wait_wake(self.head.get()) }
     }
 
-    /// Waits until `ready`, up to `ms` milliseconds (negative: any number); whether it is. What it
-    /// looks at is written before [`WaitQueue::wake_all`].
+    /// Waits until `ready` returns true, up to `ms` milliseconds (negative: no limit). Returns its
+    /// last value. Writers change the awaited state before [`WaitQueue::wake_all`].
     ///
     /// # Errors
     ///
-    /// `EINTR`: a signal.
+    /// - `EINTR` if a signal arrives.
     pub(crate) fn wait_until<F: Fn() -> bool>(&self, ready: F, ms: i32) -> Result<bool> {
         /// # Safety
         ///
         /// `arg` points to an `F`.
         unsafe extern "C" fn call<F: Fn() -> bool>(arg: *const c_void) -> bool {
-            // SAFETY: The caller's promise.
+            // SAFETY: By the caller's contract `arg` points to an `F`.
             unsafe { (*arg.cast::<F>())() }
         }
         let arg = core::ptr::from_ref(&ready).cast();
-        // SAFETY: By the type invariant the head is initialised; `arg` is what `call` takes, and stays
-        // until the wait is over.
-        let answer = unsafe { sys::kf_wait_ready(self.head.get(), call::<F>, arg, ms) };
+        // SAFETY: By the type invariant the head is initialised. `arg` points to the `F` of
+        // `call`, which stays valid until the wait is over.
+        let answer = unsafe { sys::kf_wait_ready(self.head.get(), Some(call::<F>), arg, ms) };
         if answer < 0 {
             return Err(Error::from_errno(answer));
         }
         Ok(answer != 0)
     }
 
-    /// Has a poll of `file` wait here; whether there is something to wait for is looked at after.
+    /// Registers a poll of `file` on this queue. The caller checks the polled state afterwards.
     ///
     /// # Safety
     ///
     /// `self` stays until `file` is released.
     pub(crate) unsafe fn poll(&self, file: &File, table: *mut bindings::poll_table) {
-        // SAFETY: By the type invariant the head is initialised; the caller's promise is that it
-        // outlives the file, whose release ends all waiting on its behalf.
+        // SAFETY: By the type invariant the head is initialised. By the caller's contract it
+        // outlives the file, whose release ends all waits on its behalf.
         unsafe { sys::kf_wait_poll(file.as_ptr(), self.head.get(), table) }
     }
 }

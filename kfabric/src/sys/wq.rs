@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The module's own work queues: what must sleep but was found out where nothing may.
+//! The module's work queues: for work that sleeps, scheduled in contexts that may not sleep.
 //!
-//! They are the module's own so that unloading can wait for them; the system's queues cannot be
-//! flushed by a module.
+//! The queues belong to the module so that its unload can wait for them; a module cannot flush the
+//! system's queues.
 
 use core::sync::atomic::{
     AtomicPtr,
@@ -24,22 +24,22 @@ type Place = AtomicPtr<bindings::workqueue_struct>;
 static QUEUE: Place = Place::new(core::ptr::null_mut());
 static JOBS: Place = Place::new(core::ptr::null_mut());
 
-/// Keeps a queue alive; dropping it runs what is queued and waits.
+/// Keeps a queue alive; the drop runs the queued work and waits for it.
 pub(crate) struct WorkQueue(&'static Place);
 
 impl WorkQueue {
-    /// Makes [`queue`]. Once, at module load.
+    /// Creates [`queue`]. Once, at module load.
     pub(crate) fn new() -> Result<Self> {
         Self::make(&QUEUE)
     }
 
-    /// Makes [`jobs`]. Once, at module load.
+    /// Creates [`jobs`]. Once, at module load.
     pub(crate) fn new_jobs() -> Result<Self> {
         Self::make(&JOBS)
     }
 
     fn make(place: &'static Place) -> Result<Self> {
-        // SAFETY: No preconditions.
+        // SAFETY: The function has no preconditions.
         let wq = unsafe { super::kf_wq_alloc() };
         if wq.is_null() {
             return Err(ENOMEM);
@@ -52,29 +52,30 @@ impl WorkQueue {
 impl Drop for WorkQueue {
     fn drop(&mut self) {
         let wq = self.0.swap(core::ptr::null_mut(), Ordering::AcqRel);
-        // SAFETY: `new` made it and nobody else frees it. Nothing of the module is in use any
-        // more, so nothing new is queued.
+        // SAFETY: `new` created the queue, and only this frees it. No object of the module exists
+        // any more, so no work is queued.
         unsafe { super::kf_wq_free(wq) };
     }
 }
 
-/// The queue. Only while the module is loaded and something of it exists.
+/// The general queue. Only while the module is loaded and one of its objects exists.
 pub(crate) fn queue() -> &'static Queue {
     // SAFETY: Objects, the only users, exist only between load and unload, when the pointer is a
     // live work queue.
     unsafe { Queue::from_raw(QUEUE.load(Ordering::Acquire)) }
 }
 
-/// The queue of what block devices may wait for, by which memory becomes free: ordered keys. It has a
-/// rescuer of its own, so that items of the other queue, which may wait for the lock of a page or run a
-/// consumer's handler, do not hold it up. Only while the module is loaded and something of it exists.
+/// The queue for work that frees memory and that block devices wait for: ordered keys. Its own
+/// rescuer keeps it independent of the general queue, whose items may wait for a page lock or run a
+/// consumer's handler. Only while the module is loaded and one of its objects exists.
 pub(crate) fn jobs() -> &'static Queue {
-    // SAFETY: As above.
+    // SAFETY: Objects, the only users, exist only between load and unload, when the pointer is a
+    // live work queue.
     unsafe { Queue::from_raw(JOBS.load(Ordering::Acquire)) }
 }
 
-/// Waits until the work item, if it is queued or runs, has run and let go of what it held. Not to be
-/// called by the item.
+/// Waits until the work item, if it is queued or runs, has run and dropped its references. The item
+/// itself must not call it.
 pub(crate) fn flush<T: HasWork<T, ID>, const ID: u64>(this: &Arc<T>) {
     // SAFETY: `this` points to a live `T`, whose work item is initialised with it and stays as long.
     unsafe { bindings::flush_work(Work::raw_get(T::raw_get_work(Arc::as_ptr(this).cast_mut()))) };

@@ -1,0 +1,480 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Memory under a region: pages, as physically contiguous runs.
+//!
+//! Physically contiguous pages (huge pages above all) are kept as runs. The page of an offset is
+//! found by a binary search over runs, so its cost does not depend on the size of the window.
+
+use core::{
+    cell::UnsafeCell,
+    ptr::{
+        self,
+        NonNull, //
+    },
+};
+use kernel::{
+    alloc::flags::__GFP_NOWARN,
+    bindings,
+    page::{
+        Page,
+        PAGE_SHIFT,
+        PAGE_SIZE, //
+    },
+    prelude::*,
+    sync::{
+        new_mutex,
+        Arc,
+        Mutex, //
+    }, //
+};
+
+use super::{
+    charge::Owner,
+    device_reg::DevicePart,
+    placeholder::Filling, //
+};
+use crate::{
+    pure::range::{
+        self,
+        Pieces, //
+    },
+    sys, //
+};
+
+/// Physically contiguous pages.
+pub(super) struct Run {
+    /// First page of the run.
+    pub(super) page: NonNull<bindings::page>,
+    /// Number of pages.
+    pub(super) pages: usize,
+    /// Pages of all runs before it.
+    pub(super) before: usize,
+}
+
+/// A physically contiguous piece of memory.
+#[derive(Clone, Copy)]
+pub struct Segment {
+    /// Page that `offset` counts from; more pages follow it contiguously.
+    pub page: *mut bindings::page,
+    /// Bytes from that page's start. Less than a page.
+    pub offset: usize,
+    /// Bytes.
+    pub len: usize,
+}
+
+/// Origin of the pages, which decides how they are released.
+pub(super) enum Source {
+    /// Pinned one by one; marked dirty at the unpin if `dirty` is set.
+    Pinned { dirty: bool },
+    /// Owned pages.
+    Owned(#[expect(dead_code, reason = "held for its Drop")] KVVec<Page>),
+    /// Owned pages, allocated in blocks.
+    Blocks(#[expect(dead_code, reason = "held for its Drop")] KVec<Block>),
+    /// Pages of a lender, which keeps them until this reference is dropped.
+    Lent(#[expect(dead_code, reason = "held for its Drop")] Arc<dyn Lender>),
+    /// No pages: attach-on-assign.
+    Placeholder,
+}
+
+/// Physically contiguous pages from one allocation.
+///
+/// # Invariants
+///
+/// `first` is the first of `1 << order` pages, which the block owns and frees.
+pub(super) struct Block {
+    first: NonNull<bindings::page>,
+    order: u32,
+}
+
+impl Block {
+    fn alloc(order: u32) -> Result<Self> {
+        // SAFETY: The function has no preconditions. Callers are in process context and may sleep.
+        let first = unsafe { sys::kf_alloc_block(order) };
+        // INVARIANT: The pages were allocated just now.
+        Ok(Self {
+            first: NonNull::new(first).ok_or(ENOMEM)?,
+            order,
+        })
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant the block owns `1 << order` pages from `first`.
+        unsafe { bindings::__free_pages(self.first.as_ptr(), self.order) }
+    }
+}
+
+/// Keeper of pages of the kernel. Dropped when no region uses the pages any more.
+pub(crate) trait Lender: Send + Sync {}
+
+/// Pages, as contiguous runs in the order of the memory they make up.
+///
+/// # Invariants
+///
+/// - With [`Source::Pinned`] every page of `runs` is pinned once, and unpinned by the drop.
+/// - With [`Source::Owned`] and [`Source::Blocks`] the runs are those of the owned pages.
+/// - With [`Source::Lent`] the pages stay valid until the lender is dropped.
+/// - With [`Source::Placeholder`] there are no runs.
+pub(super) struct Pages {
+    pub(super) runs: KVVec<Run>,
+    pub(super) count: usize,
+    pub(super) source: Source,
+}
+
+impl Pages {
+    /// Appends a page. On failure the caller still owns the page.
+    pub(super) fn push(&mut self, page: NonNull<bindings::page>) -> Result {
+        if let Some(last) = self.runs.last_mut() {
+            // SAFETY: Both are pages of the kernel's memory map.
+            let (a, b) = unsafe {
+                (
+                    sys::kf_page_to_pfn(last.page.as_ptr()),
+                    sys::kf_page_to_pfn(page.as_ptr()),
+                )
+            };
+            if a + last.pages == b {
+                last.pages += 1;
+                self.count += 1;
+                return Ok(());
+            }
+        }
+        let run = Run {
+            page,
+            pages: 1,
+            before: self.count,
+        };
+        // A program's size decides the length, so a failed allocation is not logged.
+        self.runs.push(run, GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?;
+        self.count += 1;
+        Ok(())
+    }
+}
+
+impl range::Run for Run {
+    #[inline]
+    fn start(&self) -> u64 {
+        (self.before << PAGE_SHIFT) as u64
+    }
+
+    #[inline]
+    fn bytes(&self) -> u64 {
+        (self.pages << PAGE_SHIFT) as u64
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        let Source::Pinned { dirty } = self.source else {
+            return;
+        };
+        let runs = self.runs.iter();
+        #[cfg(kfabric_seed_bug = "missing-unpin")]
+        let runs = runs.skip(1);
+        for run in runs {
+            // SAFETY: By the type invariant the run's pages are pinned, and `self` owns the pins.
+            unsafe { sys::kf_unpin_range(run.page.as_ptr(), run.pages, dirty) };
+            // SAFETY: Regions are dropped in process context, which may sleep.
+            unsafe { sys::kf_cond_resched() };
+        }
+    }
+}
+
+/// Memory under a region.
+#[pin_data]
+pub struct Memory {
+    // Dropped in this order: pages are unpinned before their charge is returned.
+    pub(super) pages: Pages,
+    pub(super) owner: Option<Owner>,
+    /// Offset of the first byte in the first page.
+    pub(super) first: usize,
+    pub(super) len: usize,
+    pub(super) writable: bool,
+    /// Pages attached by [`Memory::fill`]; `None` if the memory has pages of its own.
+    pub(super) attached: Option<UnsafeCell<Filling>>,
+    /// Part of the charge that device registrations have taken over, if there is one.
+    #[pin]
+    pub(super) device: Mutex<Option<DevicePart>>,
+}
+
+// SAFETY: Pages and `mm` are reference counted, and any thread may use and release them.
+unsafe impl Send for Memory {}
+// SAFETY: All fields are only read, except the mutex and the filling. The contract of
+// [`Memory::fill`] excludes concurrent readers of the filling.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Takes ownership of pages of the kernel, such as a consumer's buffers.
+    ///
+    /// # Errors
+    ///
+    /// - `EINVAL` if there are no pages.
+    pub fn from_pages(owned: KVVec<Page>) -> Result<Arc<Self>> {
+        let len = owned.len() << PAGE_SHIFT;
+        if len == 0 {
+            return Err(EINVAL);
+        }
+        // INVARIANT: The runs pushed below are those of the owned pages, whose addresses do not
+        // change.
+        let mut pages = Pages {
+            runs: KVVec::new(),
+            count: 0,
+            source: Source::Owned(KVVec::new()),
+        };
+        for page in owned.iter() {
+            pages.push(NonNull::new(page.as_ptr()).ok_or(EINVAL)?)?;
+        }
+        pages.source = Source::Owned(owned);
+        Self::make(pages, None, 0, len, true)
+    }
+
+    /// Allocates `count` blocks of `1 << order` zeroed pages of the kernel. Each block is
+    /// physically contiguous, so few segments are mapped or registered.
+    ///
+    /// # Errors
+    ///
+    /// - `EINVAL` if `count` is 0.
+    /// - `ENOMEM` if an allocation fails.
+    pub fn in_blocks(count: usize, order: u32) -> Result<Arc<Self>> {
+        let mut blocks = KVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
+        // INVARIANT: The runs pushed below are those of the blocks, whose addresses do not change.
+        let mut pages = Pages {
+            runs: KVVec::new(),
+            count: 0,
+            source: Source::Owned(KVVec::new()),
+        };
+        for _ in 0..count {
+            let block = Block::alloc(order)?;
+            for i in 0..1 << order {
+                // The `struct page`s of a block are contiguous.
+                let page = block.first.as_ptr().wrapping_add(i);
+                pages.push(NonNull::new(page).ok_or(EINVAL)?)?;
+            }
+            blocks.push(block, GFP_KERNEL_ACCOUNT)?;
+        }
+        let len = pages.count << PAGE_SHIFT;
+        if len == 0 {
+            return Err(EINVAL);
+        }
+        pages.source = Source::Blocks(blocks);
+        Self::make(pages, None, 0, len, true)
+    }
+
+    /// Uses `len` bytes of the kernel's memory, which `lender` keeps, from byte `first` of the
+    /// first page.
+    ///
+    /// # Errors
+    ///
+    /// - `EINVAL` if `len` is 0 or does not match the number of pages.
+    /// - An error that `pages` returns.
+    ///
+    /// # Safety
+    ///
+    /// `pages` returns pages of the kernel's memory map, which all stay valid until `lender` is
+    /// dropped.
+    pub(crate) unsafe fn lend(
+        lender: Arc<dyn Lender>,
+        pages: impl Iterator<Item = Result<NonNull<bindings::page>>>,
+        first: usize,
+        len: usize,
+    ) -> Result<Arc<Self>> {
+        // INVARIANT: The runs pushed below stay until the lender is dropped.
+        let mut lent = Pages {
+            runs: KVVec::new(),
+            count: 0,
+            source: Source::Lent(lender),
+        };
+        for page in pages {
+            lent.push(page?)?;
+        }
+        if len == 0 || first >= PAGE_SIZE || (first + len).div_ceil(PAGE_SIZE) != lent.count {
+            return Err(EINVAL);
+        }
+        Self::make(lent, None, first, len, true)
+    }
+
+    pub(super) fn make(
+        pages: Pages,
+        owner: Option<Owner>,
+        first: usize,
+        len: usize,
+        writable: bool,
+    ) -> Result<Arc<Self>> {
+        Self::of(pages, owner, first, len, writable, None)
+    }
+
+    pub(super) fn of(
+        pages: Pages,
+        owner: Option<Owner>,
+        first: usize,
+        len: usize,
+        writable: bool,
+        attached: Option<UnsafeCell<Filling>>,
+    ) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                pages,
+                owner,
+                first,
+                len,
+                writable,
+                attached,
+                device <- new_mutex!(None),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+
+    /// The runs, and the offset of the first byte in the first page.
+    #[inline]
+    fn runs(&self) -> (&[Run], usize) {
+        match &self.attached {
+            None => (&self.pages.runs, self.first),
+            Some(filling) => {
+                // SAFETY: The caller of [`Memory::fill`] excludes concurrent readers.
+                let filling = unsafe { &*filling.get() };
+                (&filling.runs, filling.first)
+            }
+        }
+    }
+
+    /// Number of pages; the maximum for attach-on-assign.
+    pub fn page_count(&self) -> usize {
+        self.pages.count
+    }
+
+    /// Bytes; the maximum for attach-on-assign.
+    #[expect(clippy::len_without_is_empty, reason = "never empty")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes that have pages now: all, except for attach-on-assign.
+    pub(crate) fn filled(&self) -> usize {
+        match &self.attached {
+            None => self.len,
+            // SAFETY: The caller of [`Memory::fill`] excludes concurrent readers.
+            Some(filling) => unsafe { (*filling.get()).len },
+        }
+    }
+
+    /// Returns whether devices may write to the memory.
+    pub fn writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Pages charged to its owner; 0 for the kernel's memory.
+    pub fn charged(&self) -> usize {
+        self.owner.as_ref().map_or(0, |owner| owner.pages)
+    }
+
+    /// For user memory, the owner's address of the first byte.
+    pub fn user(&self) -> Option<usize> {
+        self.owner.as_ref().map(|owner| owner.addr)
+    }
+
+    /// Offset of the first byte in its page.
+    pub fn page_offset(&self) -> usize {
+        self.runs().1
+    }
+
+    /// Returns whether the current task owns the memory; true for the kernel's memory.
+    pub fn is_current(&self) -> bool {
+        self.owner.as_ref().is_none_or(Owner::is_current)
+    }
+
+    /// The contiguous pieces of [offset, offset + len). Empty if the range is not inside the
+    /// memory, or has no attached pages.
+    pub fn segments(&self, offset: usize, len: usize) -> Segments<'_> {
+        let end = offset.checked_add(len);
+        let inside = end.is_some_and(|end| end <= self.filled());
+        if !inside {
+            return Segments(Pieces::default());
+        }
+        let (runs, first) = self.runs();
+        let at = (first + offset) as u64;
+        Segments(range::pieces(runs, at, len as u64).unwrap_or_default())
+    }
+
+    /// Number of pieces that [`Memory::segments`] returns.
+    pub fn segment_count(&self, offset: usize, len: usize) -> usize {
+        let last = offset.saturating_add(len).saturating_sub(1);
+        if len == 0 || last >= self.filled() {
+            return 0;
+        }
+        let (runs, first) = self.runs();
+        let run = |at: usize| range::run_at(runs, (first + at) as u64).unwrap_or(0);
+        run(last) - run(offset) + 1
+    }
+
+    /// Returns whether the memory is attach-on-assign ([`Memory::placeholder`]).
+    pub(crate) fn is_placeholder(&self) -> bool {
+        self.attached.is_some()
+    }
+
+    /// Copies into the memory, for a kernel consumer. Returns the number of bytes copied; 0 for
+    /// attach-on-assign memory and memory pinned for reading only.
+    pub fn write(&self, offset: usize, data: &[u8]) -> usize {
+        let mut done = 0;
+        if self.is_placeholder() || !self.writable {
+            return done;
+        }
+        for seg in self.segments(offset, data.len()) {
+            // SAFETY: The segment's bytes belong to this memory and stay while it lives. Lowmem
+            // pages are mapped (x86-64 has no others), so their address is valid for `len` bytes.
+            // Peers and devices may race by design: the core does not interpret the bytes.
+            unsafe {
+                ptr::copy_nonoverlapping(
+                    data[done..].as_ptr(),
+                    sys::kf_page_address(seg.page).cast::<u8>().add(seg.offset),
+                    seg.len,
+                )
+            };
+            done += seg.len;
+        }
+        done
+    }
+
+    /// Copies out of the memory, for a kernel consumer. Returns the number of bytes copied; 0 for
+    /// attach-on-assign memory.
+    pub fn read(&self, offset: usize, out: &mut [u8]) -> usize {
+        let mut done = 0;
+        if self.is_placeholder() {
+            return done;
+        }
+        for seg in self.segments(offset, out.len()) {
+            // SAFETY: The segment's bytes belong to this memory and stay while it lives; see
+            // `write`.
+            unsafe {
+                ptr::copy_nonoverlapping(
+                    sys::kf_page_address(seg.page).cast::<u8>().add(seg.offset),
+                    out[done..].as_mut_ptr(),
+                    seg.len,
+                )
+            };
+            done += seg.len;
+        }
+        done
+    }
+}
+
+/// Iterator of [`Memory::segments`].
+pub struct Segments<'a>(Pieces<'a, Run>);
+
+impl Iterator for Segments<'_> {
+    type Item = Segment;
+
+    #[inline]
+    fn next(&mut self) -> Option<Segment> {
+        let piece = self.0.next()?;
+        // CAST: The platform is 64-bit.
+        let into = piece.offset as usize;
+        Some(Segment {
+            // The `struct page`s of a run are contiguous: on x86-64 they are a virtually contiguous
+            // array.
+            page: piece.run.page.as_ptr().wrapping_add(into >> PAGE_SHIFT),
+            offset: into & (PAGE_SIZE - 1),
+            // CAST: The platform is 64-bit.
+            len: piece.len as usize,
+        })
+    }
+}
