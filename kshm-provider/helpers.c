@@ -27,8 +27,8 @@ void *kshm_page_address(const struct page *page)
 }
 
 /*
- * memcpy() is the best there is on processors that copy strings by bytes as fast as they can. On
- * others it is a loop of loads and stores, where copying by words as copy_page() does is better.
+ * memcpy() is fastest on processors with fast short string moves (FSRM). On others memcpy() is a loop
+ * of loads and stores, and copying by words, as copy_page() does, is faster.
  */
 void kshm_copy(void *to, const void *from, size_t len)
 {
@@ -55,8 +55,8 @@ size_t kshm_fault_in(u64 at, size_t len, bool write)
 }
 
 /*
- * Not copy_from_user(), which takes the kernel's end for one object: what lies one behind the other
- * here may be of several folios.
+ * Not copy_from_user(), whose checks regard the kernel end as one object: contiguous bytes here may
+ * belong to several folios.
  */
 size_t kshm_copy_from_user(void *to, u64 from, size_t len)
 {
@@ -134,11 +134,6 @@ void kshm_cond_resched(void)
 bool kshm_fatal_signal_pending(void)
 {
 	return fatal_signal_pending(current);
-}
-
-struct task_struct *kshm_current(void)
-{
-	return current;
 }
 
 struct workqueue_struct *kshm_wq_alloc(const char *name)

@@ -2,12 +2,20 @@
 /*
  * Inline functions and macros of the RDMA headers for the Rust side. See helpers.h.
  */
+#include <linux/capability.h>
 #include <linux/cgroup_rdma.h>
+#include <linux/cred.h>
+#include <linux/dma-map-ops.h>
 #include <linux/inetdevice.h>
 #include <linux/kcov.h>
+#include <linux/mm.h>
 #include <linux/module.h>
+#include <linux/moduleparam.h>
 #include <linux/random.h>
 #include <linux/scatterlist.h>
+#include <linux/swiotlb.h>
+#include <linux/sysfs.h>
+#include <linux/user_namespace.h>
 #include <linux/workqueue.h>
 #include <net/addrconf.h>
 #include <net/ip6_route.h>
@@ -27,8 +35,8 @@ void kverbs_device_put(struct ib_device *dev)
 }
 
 /*
- * Not dev_name(): a rename frees what that points to. This array lies in the structure and always
- * ends with a NUL; one that is just being written is at worst the name of no device.
+ * Not dev_name(): a rename frees its string. This array is in the structure and always ends with a
+ * NUL. A read during a rename returns at worst a name that no device has.
  */
 void kverbs_device_name(struct ib_device *dev, char *name, unsigned int size)
 {
@@ -38,6 +46,18 @@ void kverbs_device_name(struct ib_device *dev, char *name, unsigned int size)
 void *kverbs_client_data(struct ib_device *dev, struct ib_client *client)
 {
 	return ib_get_client_data(dev, client);
+}
+
+/*
+ * The DMA layer copies between bounce buffers and memory only when memory is mapped and unmapped.
+ * It does not copy when the device has moved data.
+ */
+bool kverbs_bounces(struct ib_device *dev)
+{
+	if (ib_uses_virt_dma(dev))
+		return false;
+	return dev->cc_dma_bounce || is_swiotlb_force_bounce(dev->dma_device) ||
+	       !dev_is_dma_coherent(dev->dma_device);
 }
 
 bool kverbs_is_roce(struct ib_device *dev, u32 port)
@@ -64,7 +84,7 @@ int kverbs_gid_addr(struct ib_device *dev, u32 port, int index, struct net *net,
 		return -ENOENT;
 	rcu_read_lock();
 	ndev = rdma_read_gid_attr_ndev_rcu(attr);
-	/* A RoCE port has an entry per version; one is enough. */
+	/* A RoCE port has one entry per version; one of them is enough. */
 	if (!IS_ERR(ndev) && net_eq(dev_net(ndev), net) &&
 	    attr->gid_type == IB_GID_TYPE_ROCE_UDP_ENCAP) {
 		memset(addr, 0, sizeof(*addr));
@@ -80,6 +100,21 @@ int kverbs_gid_addr(struct ib_device *dev, u32 port, int index, struct net *net,
 	rcu_read_unlock();
 	rdma_put_gid_attr(attr);
 	return ret;
+}
+
+/*
+ * The connection manager connects a queue pair by the path's GIDs. The addresses in a request's
+ * private data are only a claim of its sender. A second path would escape the check.
+ */
+int kverbs_path_gids(const struct rdma_cm_id *id, u8 *local, u8 *peer)
+{
+	const struct rdma_route *route = &id->route;
+
+	if (!route->path_rec || route->num_pri_alt_paths != 1)
+		return -ENOTCONN;
+	memcpy(local, route->path_rec->sgid.raw, sizeof(route->path_rec->sgid.raw));
+	memcpy(peer, route->path_rec->dgid.raw, sizeof(route->path_rec->dgid.raw));
+	return 0;
 }
 
 int kverbs_route_source(struct net *net, const struct sockaddr_storage *dst,
@@ -151,6 +186,38 @@ void kverbs_cg_uncharge(struct ib_device *dev, bool handle, void *cg)
 }
 #endif
 
+static unsigned int user_mib;
+
+static u64 user_limit(void)
+{
+	u64 mib = READ_ONCE(user_mib);
+
+	return mib ? mib << 20 : (u64)totalram_pages() << PAGE_SHIFT >> 2;
+}
+
+static int user_mib_get(char *buf, const struct kernel_param *kp)
+{
+	return sysfs_emit(buf, "%llu\n", user_limit() >> 20);
+}
+
+static const struct kernel_param_ops user_mib_ops = {
+	.set = param_set_uint,
+	.get = user_mib_get,
+};
+
+module_param_cb(user_mib, &user_mib_ops, &user_mib, 0644);
+MODULE_PARM_DESC(user_mib, "MiB that devices may allocate for a user's objects, about; 0: a quarter of memory");
+
+u32 kverbs_user(void)
+{
+	return from_kuid(&init_user_ns, current_uid());
+}
+
+u64 kverbs_user_limit(void)
+{
+	return capable(CAP_SYS_RESOURCE) ? U64_MAX : user_limit();
+}
+
 int kverbs_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
 		     const struct ib_send_wr **bad)
 {
@@ -186,25 +253,52 @@ void kverbs_destroy_cq(struct ib_cq *cq)
 	ib_destroy_cq(cq);
 }
 
+/* Maximum moves to RESET until one holds. Each further move needs a failure of the one before. */
+#define RESETS 16
+
 /*
- * Lets a drained queue pair take no packet any more, and waits for those that are just being
- * handed to it. rxe hands a packet over first and wakes the queue pair's task afterwards; a peer
- * that still sends while its target is destroyed would else make it warn (rxe_sched_task() in
- * drivers/infiniband/sw/rxe/rxe_task.c). Receiving runs in an RCU read-side section.
+ * Moves a queue pair to RESET for good.
  *
- * One that was handed over while rxe_qp_reset() had the task disabled woke nobody: it would stay,
- * with its reference, and destroying wait for it for 50 seconds. The second reset takes it away.
+ * After an error, a pass of an rxe task sets the state to ERR without a check of the old state.
+ * rxe_requester() does so for each request that it flushes, and both tasks for errors of the
+ * peer. A pass that began earlier can thus undo the move, and the queue pair accepts packets
+ * again. The move waits until no pass runs, and a pass that begins in RESET sets no state.
+ * Therefore, a state that is RESET afterwards stays.
+ */
+static void reset(struct ib_qp *qp)
+{
+	struct ib_qp_init_attr init = {};
+	struct ib_qp_attr attr = {};
+	int left = RESETS;
+
+	do {
+		attr.qp_state = IB_QPS_RESET;
+		ib_modify_qp(qp, &attr, IB_QP_STATE);
+		if (ib_query_qp(qp, &attr, IB_QP_STATE, &init))
+			break;
+	} while (attr.qp_state != IB_QPS_RESET && --left);
+}
+
+/*
+ * Makes a drained queue pair refuse packets. Waits for packets that rxe is just queueing to it.
+ *
+ * The rxe driver queues a packet first and wakes the queue pair's task afterwards. If a peer still
+ * sent while the queue pair is destroyed, rxe would warn (rxe_sched_task() in
+ * drivers/infiniband/sw/rxe/rxe_task.c). Receiving runs in an RCU read-side section, except for
+ * packets between queue pairs of one device.
+ *
+ * A packet that was queued while rxe_qp_reset() had the task disabled woke no task. It would stay,
+ * with its reference, and the destruction would wait for it for 50 seconds. The last reset removes
+ * the packet.
  */
 static void quiesce(struct ib_qp *qp)
 {
-	struct ib_qp_attr attr = { .qp_state = IB_QPS_RESET };
-
-	ib_modify_qp(qp, &attr, IB_QP_STATE);
+	reset(qp);
 	synchronize_rcu_expedited();
-	ib_modify_qp(qp, &attr, IB_QP_STATE);
+	reset(qp);
 }
 
-/* How long a device may take to flush what is posted. It moves no data. */
+/* Time limit for a device to flush posted work requests. A flush moves no data. */
 #define FLUSH_TIME (10 * HZ)
 
 struct last {
@@ -218,9 +312,9 @@ static void last_done(struct ib_cq *cq, struct ib_wc *wc)
 }
 
 /*
- * As ib_drain_qp(), which waits for ever for a device that does not flush. Whether everything that
- * was posted has completed; if not, @receive and @send are in use until the queue pair and its
- * completion queue are gone.
+ * Drains like ib_drain_qp(), which would wait for ever for a device that does not flush. Returns
+ * whether all posted work requests have completed. If not, @receive and @send are in use until the
+ * queue pair and its completion queue are destroyed.
  */
 static bool drain(struct ib_qp *qp, struct last *receive, struct last *send)
 {
@@ -284,7 +378,7 @@ int kverbs_self_connect(struct ib_qp *qp, u32 port)
 	attr.qp_state = IB_QPS_RTR;
 	attr.path_mtu = port_attr.active_mtu;
 	attr.dest_qp_num = qp->qp_num;
-	/* Whoever has the same address could break it by a packet that is in sequence. */
+	/* Unpredictable: a sender with the same address could break the queue pair by a guess. */
 	attr.rq_psn = get_random_u32() & 0xffffff;
 	attr.sq_psn = attr.rq_psn;
 	attr.ah_attr.type = rdma_ah_find_type(dev, port);
@@ -315,7 +409,7 @@ out:
 	return ret;
 }
 
-/* Which way data goes when the device only reads, or writes too. */
+/* Returns the DMA direction for a device that reads, and if @writes, also writes. */
 static enum dma_data_direction direction(bool writes)
 {
 	return writes ? DMA_BIDIRECTIONAL : DMA_TO_DEVICE;
@@ -366,7 +460,7 @@ unsigned int kverbs_dma_max_seg_size(struct ib_device *dev)
 	return ib_dma_max_seg_size(dev);
 }
 
-/* Bytes that one kverbs_dma_map_page() maps, at most. */
+/* Returns the maximum bytes of one kverbs_dma_map_page(). */
 u32 kverbs_dma_max_page(struct ib_device *dev)
 {
 	if (ib_uses_virt_dma(dev))
@@ -423,7 +517,7 @@ int kverbs_set_access(struct ib_mr *mr, int access)
 	struct ib_mr *new;
 
 	new = mr->device->ops.rereg_user_mr(mr, IB_MR_REREG_ACCESS, 0, 0, 0, access, mr->pd, NULL);
-	/* One that is new would be for hardware, which is not asked. */
+	/* Only hardware returns a new region, and kverbs_sets_access() excludes hardware. */
 	if (WARN_ON_ONCE(new && !IS_ERR(new))) {
 		new->device = mr->device;
 		new->pd = mr->pd;
@@ -449,14 +543,14 @@ u32 kverbs_random(void)
 }
 
 #ifdef CONFIG_KCOV
-/* What a tracer asks for who wants to see callbacks that the kernel's own threads run. */
+/* The handle by which a tracer requests callbacks that the kernel's own threads execute. */
 #define KVERBS_KCOV_HANDLE 0x6b666931
 
 bool kverbs_cov_start(void)
 {
 	if (in_hardirq())
 		return false;
-	/* What is traced already stays so, and beginning may allocate. */
+	/* Code that is traced already stays traced, and a start may allocate. */
 	if (in_serving_softirq() ? current->kcov_softirq : current->kcov_mode || !preemptible())
 		return false;
 	kcov_remote_start(KVERBS_KCOV_HANDLE);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What the Rust side sees of the RDMA headers, and helpers for the inline functions and macros
- * among them. Nothing here decides anything.
+ * The RDMA headers for the Rust side, with helpers for their inline functions and macros. Helpers
+ * contain no policy.
  */
 #ifndef KVERBS_HELPERS_H
 #define KVERBS_HELPERS_H
@@ -16,24 +16,39 @@ void kverbs_device_get(struct ib_device *dev);
 void kverbs_device_put(struct ib_device *dev);
 void kverbs_device_name(struct ib_device *dev, char *name, unsigned int size);
 void *kverbs_client_data(struct ib_device *dev, struct ib_client *client);
+/* Returns whether the DMA layer copies between mapped memory and the device, or flushes caches. */
+bool kverbs_bounces(struct ib_device *dev);
 bool kverbs_is_roce(struct ib_device *dev, u32 port);
 bool kverbs_is_rc_capable(struct ib_device *dev, u32 port);
 /*
- * The address behind entry @index of a port's GID table, if its network device is in @net.
- * -ENOENT: no such entry or not one to be used; -ERANGE: past the table's end.
+ * Stores the address of entry @index of a port's GID table, if its network device is in @net.
+ * Returns -ENOENT if the entry is empty or unusable, or -ERANGE if it is past the table's end.
  */
 int kverbs_gid_addr(struct ib_device *dev, u32 port, int index, struct net *net,
 		    struct sockaddr_storage *addr);
-/* The source address that @net's routes choose towards @dst. */
+/*
+ * Stores the GIDs of a connection's only path, 16 bytes each. Returns -ENOTCONN if the connection
+ * has no path, or two.
+ */
+int kverbs_path_gids(const struct rdma_cm_id *id, u8 *local, u8 *peer);
+/* Stores the source address that @net's routes choose towards @dst. */
 int kverbs_route_source(struct net *net, const struct sockaddr_storage *dst,
 			struct sockaddr_storage *src);
 
 /*
- * Charges one object (or, as a @handle, one opened device) to the current task's rdma cgroup, which
- * *@cg then holds; NULL where there are no such cgroups. -EAGAIN: its limit.
+ * Charges one object (or, as a @handle, one opened device) to the current task's rdma cgroup, and
+ * stores a reference to the cgroup in *@cg. Stores NULL if the kernel has no such cgroups. Returns
+ * -EAGAIN if the cgroup's limit is reached.
  */
 int kverbs_cg_charge(struct ib_device *dev, bool handle, void **cg);
 void kverbs_cg_uncharge(struct ib_device *dev, bool handle, void *cg);
+
+/*
+ * Return the current task's user, and the bytes of the user's share. With CAP_SYS_RESOURCE, the
+ * share is not limited.
+ */
+u32 kverbs_user(void);
+u64 kverbs_user_limit(void);
 
 /* Queues. */
 int kverbs_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
@@ -45,15 +60,16 @@ int kverbs_req_notify_cq(struct ib_cq *cq);
 struct ib_cq *kverbs_create_cq(struct ib_device *dev, ib_comp_handler handler, void *context,
 			       int cqe);
 void kverbs_destroy_cq(struct ib_cq *cq);
-/* Brings a fresh RC queue pair to RTS, connected to itself. */
+/* Moves a new RC queue pair to RTS, connected to itself. */
 int kverbs_self_connect(struct ib_qp *qp, u32 port);
 /*
- * Destroys a queue pair and its completion queue, in bounded time. If it @flushes, what is posted
- * completes before, or ten seconds have passed; afterwards nothing does. Whether it did flush.
+ * Destroys a queue pair and its completion queue, in bounded time. If the device @flushes, waits up
+ * to ten seconds until all posted work requests have completed. No work request completes after the
+ * return. Returns whether all have completed.
  */
 bool kverbs_destroy_qp(struct ib_qp *qp, struct ib_cq *cq, bool flushes);
 
-/* Memory, which the device reads, and @writes to if so. */
+/* Mappings of memory. The device reads, and if @writes, it also writes. */
 bool kverbs_uses_virt_dma(struct ib_device *dev);
 u64 kverbs_dma_map_page(struct ib_device *dev, struct page *page, unsigned long offset,
 			size_t size, bool writes);
@@ -78,19 +94,19 @@ int kverbs_dma_map_sg(struct ib_device *dev, struct scatterlist *sg, int n,
 void kverbs_dma_unmap_sg(struct ib_device *dev, struct scatterlist *sg, int n,
 			 bool writes);
 void kverbs_rotate_key(struct ib_mr *mr, u8 key);
-/* Whether the rights of a registration of user memory can be changed where it is. */
+/* Returns whether the rights of a registration of user memory can be changed in place. */
 bool kverbs_sets_access(struct ib_device *dev);
 int kverbs_set_access(struct ib_mr *mr, int access);
 
-/* The rest. */
+/* Work queues and tasks. */
 struct workqueue_struct *kverbs_wq_alloc(const char *name, int at_once);
 struct task_struct *kverbs_current(void);
 u32 kverbs_random(void);
 
 #ifdef CONFIG_KCOV
 /*
- * Shows what runs from here on to whoever traces our callbacks; false: that is not to be. Then,
- * and only then, kverbs_cov_stop() is not to be called.
+ * Begins to record the executed code for the tracer of the provider's callbacks. Returns false if
+ * it did not begin. The caller calls kverbs_cov_stop() if, and only if, this returned true.
  */
 bool kverbs_cov_start(void);
 void kverbs_cov_stop(void);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Sizes and offsets as the C compiler sees them. Compiled to assembly only; Kbuild turns it into
- * constants that src/ib/raw.rs compares with what bindgen made of the same headers.
+ * Sizes and offsets by the C compiler. Compiled to assembly only; Kbuild converts the assembly into
+ * constants, which src/ib/raw.rs compares with the sizes that bindgen found in the same headers.
  */
 #include <linux/kbuild.h>
 

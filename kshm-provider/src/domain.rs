@@ -7,24 +7,23 @@ use kernel::{
 };
 
 use crate::{
-    endpoint::{
-        Endpoint,
-        Handle, //
-    },
-    group::{
-        Group,
-        Shared, //
-    },
+    conn::request::Request,
+    endpoint::Endpoint,
+    host::Host,
     info,
-    key,
-    provider::Host,
-    region::Region,
-    request::Request, //
+    key::{
+        group::{
+            Group,
+            Shared, //
+        },
+        slot, //
+    },
+    region::Region, //
 };
 use kfabric::{
     memory::Memory,
-    net::Net,
     provider::{
+        helpers::own_request,
         ConnRequestOps,
         DomainAttr,
         DomainOps,
@@ -41,7 +40,8 @@ use kfabric::{
         Form,
         Op, //
     },
-    uapi::KFI_INJECT_MAX,
+    sys::net::Net,
+    uapi::KFI_INJECT_MAX, //
 };
 
 /// A domain.
@@ -51,7 +51,7 @@ pub(crate) struct Domain {
 }
 
 impl Domain {
-    /// Makes one.
+    /// Creates a domain.
     pub(crate) fn new(host: &Arc<Host>) -> Result<Arc<Self>> {
         let domain = Self {
             host: host.clone(),
@@ -66,7 +66,7 @@ impl DomainOps for Domain {
         info::domain_attr()
     }
 
-    /// All that there is, as many at once as their operands have room.
+    /// Supports all operations, limited by the number of operands that fit into an inline payload.
     fn atomic(&self, form: Form, _op: Op, ty: Datatype) -> Option<usize> {
         let values = match form {
             Form::Compare => 2,
@@ -79,7 +79,7 @@ impl DomainOps for Domain {
         Some(u32::MAX)
     }
 
-    /// Who posts copies.
+    /// The poster itself copies, so a post may complete its operation.
     fn completes_in_post(&self) -> bool {
         true
     }
@@ -90,7 +90,7 @@ impl DomainOps for Domain {
         _access: u64,
         group: Option<&Arc<dyn GroupOps>>,
     ) -> Result<Arc<dyn RegionOps>> {
-        // What the memory may be used for the core checks with each operation.
+        // The core checks the access rights with each operation.
         let group = Group::or_given(&self.group, group)?;
         let region: Arc<dyn RegionOps> = Region::new(&self.host.table, group, mem)?;
         Ok(region)
@@ -102,7 +102,7 @@ impl DomainOps for Domain {
     }
 
     fn assign_keys(&self, batch: &mut [KeyAssign<'_>]) -> Result<(), (usize, Error)> {
-        key::assign(batch)
+        slot::assign(batch)
     }
 
     fn endpoint(
@@ -113,29 +113,10 @@ impl DomainOps for Domain {
         group: Option<&Arc<dyn GroupOps>>,
         sink: Arc<dyn EndpointSink>,
     ) -> Result<Arc<dyn EndpointOps>> {
-        let limits = info::domain_attr();
-        let too_large = attr.tx_size > limits.max_tx_size
-            || attr.rx_size > limits.max_rx_size
-            || attr.iov_limit > limits.iov_limit
-            || attr.inject_size > limits.inject_size;
-        if too_large || attr.tx_size == 0 || attr.rx_size == 0 {
-            return Err(EINVAL);
-        }
-        attr.inject_size = limits.inject_size;
-        let request = match request {
-            Some(request) => {
-                let ours = request.as_any().downcast_ref::<Request>().ok_or(EINVAL)?;
-                Some(ours)
-            }
-            None => None,
-        };
+        info::domain_attr().admit(attr)?;
+        let request = own_request::<Request>(request)?;
         let group = Group::or_given(&self.group, group)?;
-        let endpoint = Endpoint::new(&self.host, group, net, attr, sink)?;
-        let handle = Arc::new(Handle(endpoint), GFP_KERNEL_ACCOUNT)?;
-        if let Some(request) = request {
-            // Nothing can fail after this.
-            handle.0.take_over(request)?;
-        }
-        Ok(handle)
+        let endpoint = Endpoint::new(&self.host, group, net, attr, request, sink)?;
+        Ok(endpoint)
     }
 }

@@ -1,34 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Errors that the kernel crate has no constants for, and what else programs are told of one.
+//! Errors without constants in the kernel crate, and provider error codes.
 
 use kernel::{
     bindings,
     error::Error, //
 };
 
-/// `errno` as an error.
+/// Converts a positive errno.
 fn of(errno: u32) -> Error {
     // CAST: An errno is a small number.
     Error::from_errno(-(errno as i32))
 }
 
-/// `EADDRINUSE`: somebody listens there.
+/// `EADDRINUSE`: another listener has the address.
 pub(crate) fn eaddrinuse() -> Error {
     of(bindings::EADDRINUSE)
 }
 
-/// `EADDRNOTAVAIL`: it is not an address of this host's.
+/// `EADDRNOTAVAIL`: the address is not one of this host.
 pub(crate) fn eaddrnotavail() -> Error {
     of(bindings::EADDRNOTAVAIL)
 }
 
-/// `ECONNABORTED`: the peer did not wait.
-pub(crate) fn econnaborted() -> Error {
-    of(bindings::ECONNABORTED)
-}
-
-/// The provider's own code for an operation that failed with `err`: what verbs would say
-/// (`ib_wc_status`), so that programs need not tell the two apart.
+/// Returns the provider error code of an operation that failed with `err`. The codes are those of
+/// verbs (`ib_wc_status`), so that programs treat both providers alike.
 pub(crate) fn code(err: u32) -> u32 {
     match err {
         0 => 0,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What the provider says of itself.
+//! Attributes of the provider.
 
 use kfabric::{
     provider::DomainAttr,
@@ -7,21 +7,21 @@ use kfabric::{
 };
 
 use crate::{
-    names::Name,
-    table::MAX_KEYS, //
+    conn::addr::Name,
+    key::table::MAX_KEYS, //
 };
 
 /// The name of the only fabric, and of its only domain.
 pub(crate) const NAME: &str = "shm";
 
-/// Preference where nothing is said of the peer: whoever it is, verbs reach it too.
+/// Rank if the hints name no peer; verbs may reach the peer as well.
 const RANK: u32 = 50;
-/// Preference where the peer is on this host and listens by kshm, as a user that the caller trusts.
+/// Rank if the peer is on this host and listens by kshm, as a user that the caller trusts.
 const RANK_LOCAL: u32 = 300;
 
-/// Operations or receives of a side, at most.
+/// Maximum size of a transmit or receive queue in operations.
 const MAX_QUEUE: u32 = 4096;
-/// Bytes in the longest operation.
+/// Maximum length of an operation in bytes.
 const MAX_MSG: u64 = 1 << 31;
 
 const CAPS: u64 = KFI_MSG
@@ -41,7 +41,7 @@ const CAPS: u64 = KFI_MSG
 
 const MR_MODE: u64 = KFI_MR_LOCAL | KFI_MR_VIRT_ADDR | KFI_MR_ALLOCATED | KFI_MR_PROV_KEY;
 
-/// What it can do.
+/// Returns the attributes of the domain.
 pub(crate) fn domain_attr() -> DomainAttr {
     DomainAttr {
         caps: CAPS,
@@ -56,34 +56,21 @@ pub(crate) fn domain_attr() -> DomainAttr {
     }
 }
 
-/// An entry for an address of this host. `local`: the peer is known to be here, and to listen.
+/// Returns the entry of an address of this host. `local`: a trusted listener at the destination was
+/// found.
 pub(crate) fn entry(addr: SockAddr, local: bool) -> InfoEntry {
-    let attr = domain_attr();
     let mut entry = InfoEntry {
-        caps: attr.caps,
-        mr_mode: attr.mr_mode,
-        max_msg_size: attr.max_msg_size,
-        inject_size: u64::from(attr.inject_size),
-        tx_size: attr.max_tx_size,
-        rx_size: attr.max_rx_size,
-        iov_limit: attr.iov_limit,
-        rma_iov_limit: 1,
-        cq_data_size: 4,
         mr_key_size: 8,
-        cm_data_size: attr.cm_data_size,
-        ep_type: KFI_EP_MSG,
         protocol: KFI_PROTO_SHM,
         addr_format: Name::format(&addr),
         rank: if local { RANK_LOCAL } else { RANK },
-        src_addr: addr,
-        ..InfoEntry::default()
+        ..domain_attr().offer(NAME, addr)
     };
-    entry.fabric_name[..NAME.len()].copy_from_slice(NAME.as_bytes());
     entry.domain_name[..NAME.len()].copy_from_slice(NAME.as_bytes());
     entry
 }
 
-/// Raises an entry above others because it is at the wanted destination's own address.
+/// Raises the rank of the entry whose address is the destination's own.
 pub(crate) fn prefer(entry: &mut InfoEntry) {
     entry.rank += 50;
 }

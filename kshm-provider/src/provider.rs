@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The provider: what there is, and opening it.
+//! The provider: `fi_getinfo`, domains, and listeners.
 
 use kernel::{
     prelude::*,
@@ -7,18 +7,19 @@ use kernel::{
 };
 
 use crate::{
-    domain::Domain,
-    info,
-    listener::Listener,
-    names::{
-        Name,
-        Names, //
+    conn::{
+        addr::Name,
+        listener::Listener, //
     },
-    sys,
-    table::Table, //
+    domain::Domain,
+    host::Host,
+    info,
+    sys::addr::{
+        for_each_addr,
+        is_local, //
+    },
 };
 use kfabric::{
-    net::Net,
     provider::{
         DomainOps,
         DomainSink,
@@ -28,43 +29,30 @@ use kfabric::{
         Provider, //
     },
     pure::addr::Address,
+    sys::net::Net,
     uapi::{
         InfoEntry,
         SockAddr, //
     },
 };
 
-/// Its name.
+/// The name of the provider.
 const NAME: &str = "kshm";
-/// Its version, 1.0.
+/// The version of the provider: 1.0.
 const VERSION: u32 = 1 << 16;
 
-/// What all of it shares.
-pub(crate) struct Host {
-    /// All keys.
-    pub(crate) table: Arc<Table>,
-    /// Who listens.
-    pub(crate) names: Arc<Names>,
-}
-
-/// The provider.
+/// The kshm provider.
 pub(crate) struct Shm(Arc<Host>);
 
 impl Shm {
-    /// Makes it.
+    /// Creates the provider.
     pub(crate) fn new() -> Result<Arc<Self>> {
-        let host = Host {
-            table: Table::new()?,
-            names: Names::new()?,
-        };
         // UNACCOUNTED: Allocated at module load.
-        let shm = Self(Arc::new(host, GFP_KERNEL)?);
-        // UNACCOUNTED: Allocated at module load.
-        Ok(Arc::new(shm, GFP_KERNEL)?)
+        Ok(Arc::new(Self(Host::new()?), GFP_KERNEL)?)
     }
 }
 
-/// Whether both name the same host, whatever the port.
+/// Returns whether both addresses name the same host, whatever the port.
 fn same_host(a: &SockAddr, b: &SockAddr) -> bool {
     match (Address::parse(bytes(a)), Address::parse(bytes(b))) {
         (Address::V4 { host: a, .. }, Address::V4 { host: b, .. }) => a == b,
@@ -91,15 +79,15 @@ impl Provider for Shm {
         let mut heard = false;
         if dest.len != 0 {
             let name = Name::new(net, dest)?;
-            if !name.is_service() && !sys::is_local(net, dest) {
-                // A peer on another host is not for us.
+            if !name.is_service() && !is_local(net, dest) {
+                // The peer is on another host, which kshm cannot reach.
                 return Ok(());
             }
-            // One on this host may listen by another provider, too.
+            // A peer on this host may listen by another provider only.
             heard = self.0.names.is_heard(net, &name);
         }
         let before = out.len();
-        sys::for_each_addr(net, |addr| {
+        for_each_addr(net, |addr| {
             let mut entry = info::entry(addr, heard);
             if heard && same_host(&addr, dest) {
                 info::prefer(&mut entry);
@@ -108,7 +96,7 @@ impl Provider for Shm {
             Ok(())
         })?;
         if out.len() == before {
-            // Where there is no address there are service names.
+            // A namespace without addresses can still use service names.
             out.push(info::entry(SockAddr::default(), heard), GFP_KERNEL_ACCOUNT)?;
         }
         Ok(())
@@ -121,7 +109,7 @@ impl Provider for Shm {
         name: &str,
         _sink: Arc<dyn DomainSink>,
     ) -> Result<Arc<dyn DomainOps>> {
-        // There is no device that could go.
+        // There is no device that could be removed, so the sink is not needed.
         if (!fabric.is_empty() && fabric != info::NAME) || name != info::NAME {
             return Err(ENOENT);
         }
@@ -145,7 +133,7 @@ impl Provider for Shm {
         proofs: KVec<Arc<dyn Proof>>,
         sink: Arc<dyn ListenSink>,
     ) -> Result<Arc<dyn ListenerOps>> {
-        let listener: Arc<dyn ListenerOps> = Listener::new(&self.0, net, addr, proofs, sink)?;
+        let listener: Arc<dyn ListenerOps> = Listener::new(&self.0.names, net, addr, proofs, sink)?;
         Ok(listener)
     }
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Regions: pinned memory, of which nothing but the core's pin is needed. None of what is made here
-//! has a remote right (P1).
+//! Regions: memory that the core has pinned. A region has no remote rights; only keys have (P1).
 
 use core::any::Any;
 use kernel::{
@@ -8,9 +7,9 @@ use kernel::{
     sync::Arc, //
 };
 
-use crate::{
+use crate::key::{
     group::Group,
-    key::Key,
+    slot::Key,
     table::Table, //
 };
 use kfabric::{
@@ -30,7 +29,7 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// One of `mem`.
+    /// Creates a region of `mem`.
     pub(crate) fn new(
         table: &Arc<Table>,
         group: Arc<Group>,
@@ -44,20 +43,9 @@ impl Region {
         Ok(Arc::new(region, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// The memory.
+    /// Returns the memory.
     pub(crate) fn mem(&self) -> &Memory {
         &self.mem
-    }
-
-    /// The address that peers know the byte at `offset` by.
-    ///
-    /// For user memory that is the owner's own address. The kernel's addresses are nobody's
-    /// business: there it is the offset.
-    pub(crate) fn remote_addr(&self, offset: u64) -> u64 {
-        match self.mem.user() {
-            Some(addr) => addr as u64 + offset,
-            None => self.mem.page_offset() as u64 + offset,
-        }
     }
 }
 
@@ -68,8 +56,8 @@ impl RegionOps for Region {
 
     fn alloc_key(self: Arc<Self>, group: Option<&Arc<dyn GroupOps>>) -> Result<KBox<dyn KeyOps>> {
         let group = Group::or_given(&self.group, group)?;
-        let table = self.table.clone();
-        let key: KBox<dyn KeyOps> = KBox::new(Key::new(self, group, table)?, GFP_KERNEL_ACCOUNT)?;
+        let key = Key::new(self.mem.clone(), group, self.table.clone())?;
+        let key: KBox<dyn KeyOps> = KBox::new(key, GFP_KERNEL_ACCOUNT)?;
         Ok(key)
     }
 }

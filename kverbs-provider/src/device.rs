@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The devices there are, and what a device's coming and going does.
+//! The list of devices in use, and the handling of additions and removals.
 
 use core::sync::atomic::{
     AtomicBool,
@@ -30,24 +30,25 @@ use crate::{
         Resources, //
     },
 };
+use kfabric::base::errno::eopnotsupp;
 
 kernel::sync::global_lock! {
-    // SAFETY: Initialised in the module's init, before the client is registered.
+    // SAFETY: `List::new` initialises the lock at module load, before the client is registered.
     unsafe(uninit) static DEVICES: Mutex<KVec<Arc<Device>>> = KVec::new();
 }
 
-/// The list of devices in use; dropping it gives its memory back.
+/// Owns the list of devices in use. Dropping it frees the list.
 pub(crate) struct List(());
 
 impl List {
-    /// Readies the list.
+    /// Initialises the list.
     ///
     /// # Safety
     ///
-    /// Called once, at module load, before the client is registered.
+    /// The caller calls this function once, at module load, before the client is registered.
     #[expect(unsafe_code, reason = "a global lock is initialised so")]
     pub(crate) unsafe fn new() -> Self {
-        // SAFETY: The caller's promise.
+        // SAFETY: The caller calls `new` once, before any use of the lock.
         unsafe { DEVICES.init() };
         Self(())
     }
@@ -60,7 +61,7 @@ impl Drop for List {
     }
 }
 
-/// An RDMA device and what of ours is on it.
+/// An RDMA device and the provider's objects on it.
 #[pin_data]
 pub(crate) struct Device {
     ib: Arc<ib::device::Device>,
@@ -79,18 +80,19 @@ impl WorkItem for Device {
     type Pointer = Arc<Device>;
 
     fn run(this: Arc<Device>) {
+        this.ib.retry_parked();
         this.resources.tick(Class::Endpoint);
         this.arm();
     }
 }
 
 impl Device {
-    /// The device itself.
+    /// Returns the device of the RDMA core.
     pub(crate) fn ib(&self) -> &Arc<ib::device::Device> {
         &self.ib
     }
 
-    /// Proof that it is registered.
+    /// Returns proof that the device is registered.
     pub(crate) fn enter(&self) -> Result<Live<'_>> {
         self.ib.enter()
     }
@@ -101,7 +103,7 @@ impl Device {
         }
     }
 
-    /// Bytes in the longest operation on a port.
+    /// Returns the maximum bytes of an operation on the device's ports.
     pub(crate) fn max_msg_size(&self, live: &Live<'_>) -> Result<u64> {
         let mut least = crate::limits::MAX_MSG;
         for port in self.ports() {
@@ -110,7 +112,7 @@ impl Device {
         Ok(least)
     }
 
-    /// Ports through which connections can be made.
+    /// Returns the ports through which rdma_cm can connect.
     pub(crate) fn ports(&self) -> impl Iterator<Item = u32> + '_ {
         (1..=self.ib.ports()).filter(|port| self.ib.connects(*port))
     }
@@ -118,6 +120,12 @@ impl Device {
 
 impl ClientOps for Device {
     fn add(ib: Arc<ib::device::Device>) -> Result<Arc<Self>> {
+        if ib.bounces() {
+            // The same check as in `ib_umem`: with bounce buffers or caches, a device's writes
+            // would not reach memory that stays mapped.
+            pr_warn!("kverbs: a device whose DMA bounces or is not coherent is not used\n");
+            return Err(eopnotsupp());
+        }
         let device = Arc::pin_init(
             pin_init!(Self {
                 ib,
@@ -141,25 +149,37 @@ impl ClientOps for Device {
                 let _ = list.remove(at);
             }
         }
-        // Nobody makes anything any more; what there is, ends.
+        // From here on no object is created. All objects end, and consumers are notified.
         self.ib.retire();
         self.going.store(true, Ordering::Release);
         work::cancel_delayed(&self);
         self.resources.end_all();
+        // Registrations that wait for a program's page delay the device, but no other consumer.
+        self.ib.wait_for_late();
+        self.ib.end_parked();
     }
 }
 
-/// All devices.
+/// Returns all devices in use.
 pub(crate) fn all() -> Result<KVec<Arc<Device>>> {
-    let list = DEVICES.lock();
-    let mut copy = KVec::with_capacity(list.len(), GFP_KERNEL_ACCOUNT)?;
-    for device in list.iter() {
-        copy.push(device.clone(), GFP_KERNEL_ACCOUNT)?;
+    loop {
+        // Allocate before the lock: a program whose cgroup has to reclaim would block all others.
+        let count = DEVICES.lock().len();
+        let mut copy = KVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
+        let list = DEVICES.lock();
+        if list.len() > count {
+            // A device was added meanwhile.
+            continue;
+        }
+        for device in list.iter() {
+            // Cannot fail: the capacity was reserved above.
+            let _ = copy.push_within_capacity(device.clone());
+        }
+        return Ok(copy);
     }
-    Ok(copy)
 }
 
-/// The first device that `wanted` says yes to.
+/// Returns the first device for which `wanted` returns true.
 pub(crate) fn find(wanted: impl Fn(&Device) -> bool) -> Option<Arc<Device>> {
     DEVICES.lock().iter().find(|d| wanted(d)).cloned()
 }

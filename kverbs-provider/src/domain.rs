@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Domains: an open device.
+//! Domains: a device that a consumer has opened.
 
 use kernel::{
     prelude::*,
@@ -11,14 +11,10 @@ use kernel::{
 };
 
 use crate::{
-    atomic,
+    conn::request::Request,
+    data::atomic,
     device::Device,
-    group::{
-        Group,
-        Holds,
-        Shared, //
-    },
-    handle::Handle,
+    endpoint::Endpoint,
     ib::{
         charge::{
             Charge,
@@ -29,13 +25,20 @@ use crate::{
         qp::QpSize,
         wr::MAX_SGE, //
     },
-    info, key,
+    info,
+    key::{
+        assign,
+        deferred::Holds,
+        group::{
+            Group,
+            Shared, //
+        }, //
+    },
     limits::{
         INJECT_SIZE,
         PIECES, //
     },
     region::Region,
-    request::Request,
     resource::{
         Class,
         Resource,
@@ -44,7 +47,6 @@ use crate::{
 };
 use kfabric::{
     memory::Memory,
-    net::Net,
     provider::{
         ConnRequestOps,
         DomainAttr,
@@ -63,14 +65,15 @@ use kfabric::{
         Form,
         Op, //
     },
-    uapi::KFI_ATOMIC,
+    sys::net::Net,
+    uapi::KFI_ATOMIC, //
 };
 
-/// Tells the core that the device is gone, after all else on it has ended.
+/// Notifies the core of the device's removal, after all other resources have ended.
 #[pin_data]
 struct Gone {
     sink: Arc<dyn DomainSink>,
-    /// For the opened device, where that is a program's.
+    /// Charge for the opened device, if the domain is a program's.
     #[pin]
     charge: Mutex<Option<Charge>>,
 }
@@ -83,7 +86,7 @@ impl Resource for Gone {
     }
 }
 
-/// A domain.
+/// A domain of the provider.
 pub(crate) struct Domain {
     device: Arc<Device>,
     group: Arc<Group>,
@@ -141,14 +144,18 @@ impl DomainOps for Domain {
         Some(self.lent_max)
     }
 
+    fn region_slots(&self) -> u64 {
+        1
+    }
+
     fn register(
         &self,
         mem: &Arc<Memory>,
         _access: u64,
         group: Option<&Arc<dyn GroupOps>>,
     ) -> Result<Arc<dyn RegionOps>> {
-        // What the memory may be used for the core checks with each operation; the device is told
-        // whether it may write at all.
+        // The core checks the access of each operation. The device enforces only whether it may
+        // write at all.
         let live = self.device.enter()?;
         let group = self.group.or_given(group)?;
         let region: Arc<dyn RegionOps> = Region::new(&live, group, mem)?;
@@ -164,7 +171,7 @@ impl DomainOps for Domain {
     }
 
     fn assign_keys(&self, batch: &mut [KeyAssign<'_>]) -> Result<(), (usize, Error)> {
-        key::assign(&self.device, batch)
+        assign::assign(&self.device, batch)
     }
 
     fn hold(&self) {
@@ -191,7 +198,7 @@ impl DomainOps for Domain {
             return Err(EINVAL);
         }
         attr.inject_size = INJECT_SIZE as u32;
-        // Each scatter entry of the caller's may be several of the device's.
+        // Each scatter entry of the caller may need several entries of the device.
         let sge = (attr.iov_limit.max(1) * PIECES)
             .min(self.device.ib().max_sge())
             .min(MAX_SGE as u32);
@@ -207,7 +214,7 @@ impl DomainOps for Domain {
             }
             None => None,
         };
-        let handle: Arc<dyn EndpointOps> = Handle::new(
+        let endpoint: Arc<dyn EndpointOps> = Endpoint::new(
             self.group.or_given(group)?,
             net,
             size,
@@ -215,7 +222,7 @@ impl DomainOps for Domain {
             request,
             sink,
         )?;
-        Ok(handle)
+        Ok(endpoint)
     }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What verbs and the connection manager mean by their errors.
+//! Conversion of errors of verbs and of the connection manager to errnos.
 
 use kernel::{
     bindings,
@@ -11,19 +11,19 @@ use crate::ib::{
     wr::status, //
 };
 
-/// The errno of a work completion's status (positive; 0 for success).
+/// Returns the positive errno of a work completion's status; 0 for success.
 ///
 /// | status | errno |
 /// |---|---|
-/// | flushed after another's failure or the connection's end | `ECANCELED` |
-/// | message longer than the receive, or than the device can | `EMSGSIZE` |
-/// | the peer's key does not allow it | `EACCES` |
-/// | local memory may not be used so | `EFAULT` |
+/// | flushed after another failure or the connection's end | `ECANCELED` |
+/// | message longer than the receive, or than the device supports | `EMSGSIZE` |
+/// | the peer's key does not allow the operation | `EACCES` |
+/// | the local memory does not allow the operation | `EFAULT` |
 /// | the peer does not answer | `ETIMEDOUT` |
-/// | the peer has no receive posted, for too long | `ENOBUFS` |
-/// | the peer does not understand it (often: its receive is too short) or could not do it | `EREMOTEIO` |
-/// | the peer gave up | `ECONNABORTED` |
-/// | everything else | `EIO` |
+/// | the peer had no receive posted for too long | `ENOBUFS` |
+/// | the peer refused or failed the request (often: its receive is too short) | `EREMOTEIO` |
+/// | the peer aborted the operation | `ECONNABORTED` |
+/// | any other status | `EIO` |
 pub(crate) fn of_status(code: u32) -> u32 {
     match code {
         status::SUCCESS => 0,
@@ -39,8 +39,8 @@ pub(crate) fn of_status(code: u32) -> u32 {
     }
 }
 
-/// The same of a receive's status: there, on rxe, a queue pair "could not do it" when the message
-/// was longer than the receive.
+/// Returns the errno of a receive's status. On rxe, a local queue pair error of a receive means
+/// that the message was longer than the receive.
 pub(crate) fn of_receive(code: u32) -> u32 {
     match code {
         status::LOC_QP_OP => bindings::EMSGSIZE,
@@ -48,7 +48,7 @@ pub(crate) fn of_receive(code: u32) -> u32 {
     }
 }
 
-/// The errno with which a queue pair's own failure ends a connection.
+/// Returns the errno with which a queue pair's event ends a connection.
 pub(crate) fn of_event(event: QpEvent) -> u32 {
     match event {
         QpEvent::Access => bindings::EACCES,
@@ -57,7 +57,7 @@ pub(crate) fn of_event(event: QpEvent) -> u32 {
     }
 }
 
-/// The errno of a connection manager's negative status; `default` where it says nothing.
+/// Returns the errno of a connection manager's negative status, or `default` if it has none.
 pub(crate) fn of_cm(status: i32, default: u32) -> u32 {
     match status {
         -4095..=-1 => status.unsigned_abs(),
@@ -65,7 +65,7 @@ pub(crate) fn of_cm(status: i32, default: u32) -> u32 {
     }
 }
 
-/// An error as the positive number that events carry.
+/// Returns an error as the positive number in events.
 pub(crate) fn number(error: Error) -> u32 {
     error.to_errno().unsigned_abs()
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What the provider says of a device.
+//! Offers of the provider for a device.
 
 use kernel::prelude::*;
 
@@ -25,9 +25,9 @@ use kfabric::{
 /// The name of the only fabric.
 pub(crate) const FABRIC: &str = "rdma";
 
-/// Preference over other providers: what crosses hosts counts for less than what stays in one.
+/// Preference over other providers: a provider across hosts ranks below a provider within one host.
 const RANK: u32 = 100;
-/// Preference of the address that the route to the wanted destination starts at.
+/// Additional preference of the address at which the route to the wanted destination starts.
 const RANK_ROUTE: u32 = 50;
 
 const CAPS: u64 = KFI_MSG
@@ -45,10 +45,10 @@ const CAPS: u64 = KFI_MSG
 
 const MR_MODE: u64 = KFI_MR_LOCAL | KFI_MR_VIRT_ADDR | KFI_MR_ALLOCATED | KFI_MR_PROV_KEY;
 
-/// What a device can do.
+/// Returns the attributes of a device's domain.
 pub(crate) fn domain_attr(live: &Live<'_>, device: &Device) -> Result<DomainAttr> {
     let ib = device.ib();
-    // Each side has a few places of its own, and the completion queue serves both.
+    // Each side has a few work requests of its own, and the completion queue serves both sides.
     let queue = ib.max_qp_wr().min(ib.max_cqe() / 2).saturating_sub(4);
     let atomic = if ib.has_atomics() { KFI_ATOMIC } else { 0 };
     Ok(DomainAttr {
@@ -64,7 +64,7 @@ pub(crate) fn domain_attr(live: &Live<'_>, device: &Device) -> Result<DomainAttr
     })
 }
 
-/// An entry for a device, at an address of its.
+/// Returns an offer for a device at one of its addresses.
 pub(crate) fn entry(live: &Live<'_>, device: &Device, addr: SockAddr) -> Result<InfoEntry> {
     let attr = domain_attr(live, device)?;
     let mut entry = InfoEntry {
@@ -95,7 +95,7 @@ pub(crate) fn entry(live: &Live<'_>, device: &Device, addr: SockAddr) -> Result<
     Ok(entry)
 }
 
-/// Raises an entry above others because the route to the wanted destination starts there.
+/// Raises an offer's rank because the route to the wanted destination starts at its address.
 pub(crate) fn prefer(entry: &mut InfoEntry) {
     entry.rank += RANK_ROUTE;
 }

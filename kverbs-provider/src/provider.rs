@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The provider: what there is, and opening it.
+//! The provider: offers, and opening a domain.
 
 use kernel::{
     prelude::*,
@@ -7,20 +7,16 @@ use kernel::{
 };
 
 use crate::{
-    device::{
-        self,
-        Device, //
+    conn::{
+        addr,
+        listener::Listener, //
     },
+    device,
     domain::Domain,
-    ib::{
-        device::Live,
-        sockaddr, //
-    },
-    info,
-    listener::Listener, //
+    ib::sockaddr,
+    info, //
 };
 use kfabric::{
-    net::Net,
     provider::{
         DomainOps,
         DomainSink,
@@ -29,42 +25,24 @@ use kfabric::{
         Proof,
         Provider, //
     },
+    sys::net::Net,
     uapi::{
         InfoEntry,
         SockAddr, //
     },
 };
 
-/// Its name.
+/// The provider's name.
 const NAME: &str = "kverbs";
-/// Its version, 1.0.
+/// The provider's version, 1.0.
 const VERSION: u32 = 1 << 16;
 
 /// The verbs provider.
 pub(crate) struct Verbs;
 
-/// Whether `name` is what the NUL-padded `padded` holds.
+/// Returns whether the NUL-padded `padded` contains `name`.
 fn is_named(padded: &[u8], name: &str) -> bool {
     padded.split(|c| *c == 0).next() == Some(name.as_bytes())
-}
-
-/// Calls `each` with every address of `device` in `net`.
-fn for_each_addr(
-    _live: &Live<'_>,
-    device: &Device,
-    net: &Net,
-    mut each: impl FnMut(SockAddr) -> Result,
-) -> Result {
-    for port in device.ports() {
-        for index in 0.. {
-            match device.ib().gid_addr(port, index, net) {
-                Ok(addr) => each(addr)?,
-                Err(e) if e == ERANGE => break,
-                Err(_) => {}
-            }
-        }
-    }
-    Ok(())
 }
 
 impl Provider for Verbs {
@@ -77,15 +55,15 @@ impl Provider for Verbs {
     }
 
     fn getinfo(&self, net: &Net, hints: &InfoEntry, out: &mut KVec<InfoEntry>) -> Result {
-        // No route is no reason to offer nothing: it may come up.
+        // Without a route, still make offers: the route may exist later.
         let source = sockaddr::route_source(net, &hints.dest_addr).ok();
         for device in device::all()? {
-            // One that is just going has nothing to offer.
+            // A device that is being removed has no offers.
             let Ok(live) = device.enter() else { continue };
             if !device.ib().accessible(net) {
                 continue;
             }
-            for_each_addr(&live, &device, net, |addr| {
+            addr::for_each(&live, &device, net, |addr| {
                 let mut entry = info::entry(&live, &device, addr)?;
                 if source.is_some_and(|source| sockaddr::same_host(&source, &addr)) {
                     info::prefer(&mut entry);
@@ -112,10 +90,10 @@ impl Provider for Verbs {
         if !device.ib().accessible(net) {
             return Err(ENOENT);
         }
-        // In the shared mode of the RDMA core every namespace may use every device, but it can
-        // only connect through those that have an address in it.
+        // In the shared mode of the RDMA core every namespace may use every device. It can only
+        // connect through devices that have an address in it.
         let mut reachable = false;
-        for_each_addr(&live, &device, net, |_| {
+        addr::for_each(&live, &device, net, |_| {
             reachable = true;
             Ok(())
         })?;

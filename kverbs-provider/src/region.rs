@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Regions: memory as a device knows it for local use. None of what is made here has a remote
-//! right (P1).
+//! Regions: memory registered for a device's local use, always without remote rights (P1).
 //!
-//! Few contiguous pieces are mapped and named by a protection domain's own key, which costs
-//! next to nothing, and serves endpoints of all groups of the domain. What is registered serves
-//! those of its own group. User memory in more pieces gets a memory region of the device's
-//! (`ib_reg_user_mr()`), so that any part of it is one scatter entry. Kernel memory in more pieces
-//! is covered by fast registrations side by side.
+//! A region of few contiguous pieces is mapped and uses a protection domain's local key. This costs
+//! next to nothing and serves endpoints of all groups of the domain. A registered region serves the
+//! endpoints of its own group.
+//!
+//! User memory in more pieces gets a memory region of the device (`ib_reg_user_mr()`), so that any
+//! part is one scatter entry. Kernel memory in more pieces is covered by adjacent fast
+//! registrations.
 
 use core::any::Any;
 use kernel::{
@@ -19,11 +20,6 @@ use kernel::{
 };
 
 use crate::{
-    group::{
-        Group,
-        Registration,
-        Window, //
-    },
     ib::{
         device::Live,
         dma::{
@@ -36,11 +32,17 @@ use crate::{
         },
         wr::Sge, //
     },
-    key::Key,
-    limits::{
-        PIECES,
-        SOFT_PAGES, //
+    key::{
+        fast::Registration,
+        full::user_mr,
+        group::Group,
+        slot::Key,
+        window::{
+            hidden_addr,
+            Window, //
+        }, //
     },
+    limits::PIECES,
     resource::{
         Class,
         Resource,
@@ -56,28 +58,29 @@ use kfabric::{
     },
 };
 
-/// Part of a region that one scatter entry can name.
+/// A part of a region that one scatter entry can cover.
 struct Piece {
-    /// First byte, counted from the region's start.
+    /// Offset of the first byte from the region's start.
     start: usize,
     len: usize,
-    /// The device's address of it.
+    /// Device address of the first byte.
     addr: u64,
-    /// The key of its registration; none: it is mapped, and any protection domain's own does.
+    /// Key of the registration, or `None` if the piece is mapped and any group's local key is
+    /// valid.
     lkey: Option<u32>,
 }
 
-/// What the device holds of a region.
+/// Device resources of a region.
 enum Hold {
     /// Mapped pieces.
     Mapped(DmaMap),
     /// A registration of user memory.
     User(Mr),
-    /// Fast registrations side by side, each with its scatter list.
+    /// Adjacent fast registrations, each with its scatter list.
     Fast(KVec<(Mr, Option<SgList>)>),
 }
 
-/// The part that ends with the device.
+/// The part of a region that ends when the device is removed.
 #[pin_data]
 pub(crate) struct Inner {
     #[pin]
@@ -87,16 +90,35 @@ pub(crate) struct Inner {
 
 impl Inner {
     fn end(&self) {
-        // Under the lock, so that whoever finds nothing knows that nothing is left.
+        // Under the lock: a task that finds `None` then knows that no resource is left.
         let mut place = self.hold.lock();
         let Some(hold) = place.take() else {
             return;
         };
         match hold {
-            Hold::User(mr) => self.mem.device_unregister(0, self.mem.len(), || drop(mr)),
+            Hold::User(mr) => {
+                let len = self.mem.len();
+                let ended = self.mem.device_unregister(0, len, || mr.end());
+                self.retire(ended, None);
+            }
             Hold::Mapped(map) => drop(map),
-            // Each region before its list: fields drop in order.
-            Hold::Fast(all) => drop(all),
+            Hold::Fast(all) => {
+                for (mr, list) in all {
+                    self.retire(mr.end(), list);
+                }
+            }
+        }
+    }
+
+    /// Handles the result of ending a registration. If the driver refused, the region keeps its
+    /// pages. Peers never had a right to the pages.
+    fn retire(&self, ended: Result<(), (Error, Mr)>, list: Option<SgList>) {
+        if let Err((e, mr)) = ended {
+            pr_err!(
+                "kverbs: memory could not be deregistered ({}), keeping its pages\n",
+                e.to_errno()
+            );
+            mr.park(false, list, Some(self.mem.clone()));
         }
     }
 }
@@ -107,69 +129,17 @@ impl Resource for Inner {
     }
 }
 
-/// A region.
+/// A region of memory, mapped or registered for local use.
 pub(crate) struct Region {
     group: Arc<Group>,
     inner: Arc<Inner>,
-    /// In order, without gaps.
+    /// Pieces in order, without gaps.
     pieces: KVec<Piece>,
     ticket: Ticket,
 }
 
-/// Makes a registration of `len` bytes of user memory from `offset`, the first of which is known as
-/// `iova`.
-///
-/// # Errors
-///
-/// `ENOMEM`: more than the device can register. Else what [`Memory::device_register`] says.
-pub(crate) fn user_mr(
-    live: &Live<'_>,
-    group: &Group,
-    mem: &Memory,
-    offset: usize,
-    len: usize,
-    iova: u64,
-    access: Access,
-) -> Result<Mr> {
-    let pages = (mem.page_offset() + offset) % kernel::page::PAGE_SIZE + len;
-    let pages = pages.div_ceil(kernel::page::PAGE_SIZE);
-    if group.device().ib().uses_virt_dma() && pages > SOFT_PAGES {
-        return Err(ENOMEM);
-    }
-    let pd = group.pd()?;
-    mem.device_register(offset, len, |addr| {
-        Mr::user(live, &pd, addr as u64, len as u64, iova, access)
-    })
-}
-
-/// The address that peers know the byte at `offset` of `mem` by.
-///
-/// For user memory that is the owner's own address. The kernel's addresses are nobody's business:
-/// there it is the offset, with the in-page bits that registrations must keep.
-pub(crate) fn remote_addr(mem: &Memory, offset: usize) -> u64 {
-    match mem.user() {
-        Some(addr) => (addr + offset) as u64,
-        None => (mem.page_offset() + offset) as u64,
-    }
-}
-
-/// The address that a registration knows the byte at `offset` of `mem` by which gives peers
-/// nothing.
-///
-/// No key ever has such a one. rxe looks neither at rights nor at protection domains when a peer
-/// repeats a read that was good once, but only whether number and address still are, and such a
-/// registration may have a number that was a key's.
-pub(crate) fn hidden_addr(group: &Group, mem: &Memory, offset: usize) -> u64 {
-    let hidden = if group.device().ib().opens() {
-        1 << 63
-    } else {
-        0
-    };
-    remote_addr(mem, offset) | hidden
-}
-
 impl Region {
-    /// Maps `mem`.
+    /// Maps or registers `mem`.
     pub(crate) fn new(live: &Live<'_>, group: &Arc<Group>, mem: &Arc<Memory>) -> Result<Arc<Self>> {
         let (hold, pieces) = Self::hold(live, group, mem)?;
         let inner = Arc::pin_init(
@@ -211,7 +181,7 @@ impl Region {
 
     fn hold(live: &Live<'_>, group: &Group, mem: &Arc<Memory>) -> Result<(Hold, KVec<Piece>)> {
         if mem.segment_count(0, mem.len()) <= PIECES as usize {
-            // A mapping that the device cannot do in one piece has to be registered.
+            // A mapping that the device cannot make in one piece has to be registered.
             if let Ok(map) = DmaMap::new(live, group.device().ib(), mem) {
                 let pieces = Self::mapped_pieces(&map)?;
                 return Ok((Hold::Mapped(map), pieces));
@@ -234,7 +204,7 @@ impl Region {
             addr,
             lkey: Some(mr.lkey()),
         };
-        // There is room for it.
+        // Cannot fail: the capacity was reserved above.
         let _ = pieces.push_within_capacity(piece);
         Ok((Hold::User(mr), pieces))
     }
@@ -305,13 +275,15 @@ impl Region {
         Ok((Hold::Fast(all), pieces))
     }
 
-    /// The memory.
-    pub(crate) fn mem(&self) -> &Arc<Memory> {
+    /// Returns the region's memory.
+    fn mem(&self) -> &Arc<Memory> {
         &self.inner.mem
     }
 
-    /// The scatter entry for [offset, offset + len), which lies inside and is not empty, for an endpoint
-    /// in `group`; none: it is to be asked for by [`Region::for_each_sge`]. Any context.
+    /// Returns the scatter entry for [offset, offset + len), which lies inside and is not empty,
+    /// for an endpoint in `group`. If it returns `None`, the caller uses [`Region::for_each_sge`].
+    ///
+    /// Context: any.
     #[inline(always)]
     pub(crate) fn single_sge(&self, group: &Arc<Group>, offset: usize, len: usize) -> Option<Sge> {
         let [piece] = &self.pieces[..] else {
@@ -328,11 +300,14 @@ impl Region {
     }
 
     /// Calls `each` with the scatter entries for [offset, offset + len), which lies inside, for an
-    /// endpoint in `group`. Any context.
+    /// endpoint in `group`.
+    ///
+    /// Context: any.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: it is registered in another group. Else what `each` says.
+    /// - `EINVAL` if the region is registered in another group.
+    /// - An error that `each` returns.
     #[inline(always)]
     pub(crate) fn for_each_sge(
         &self,
@@ -372,14 +347,15 @@ impl RegionOps for Region {
 
     fn alloc_key(self: Arc<Self>, group: Option<&Arc<dyn GroupOps>>) -> Result<KBox<dyn KeyOps>> {
         let group = self.group.or_given(group)?.clone();
-        let key: KBox<dyn KeyOps> = KBox::new(Key::new(self, group)?, GFP_KERNEL_ACCOUNT)?;
+        let mem = self.mem().clone();
+        let key: KBox<dyn KeyOps> = KBox::new(Key::new(self, mem, group)?, GFP_KERNEL_ACCOUNT)?;
         Ok(key)
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // Off the list only when it has ended: a device that goes meanwhile waits for that.
+        // Remove the ticket last: a device removal in parallel waits until it is removed.
         self.inner.end();
         self.group.device().resources.remove(self.ticket);
     }

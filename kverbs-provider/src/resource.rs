@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What there is of ours on a device, so that it can be ended when the device goes.
+//! The provider's objects on a device, so that they can be ended when the device is removed.
 
 use core::sync::atomic::{
     AtomicU64,
@@ -18,38 +18,53 @@ use kernel::{
     }, //
 };
 
-/// Something on a device.
+/// Identifies a protection group: its address, while the group exists.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GroupId(usize);
+
+impl GroupId {
+    /// Returns the identity of the group at `address`.
+    pub(crate) fn new(address: usize) -> Self {
+        Self(address)
+    }
+}
+
+/// An object on a device.
 pub(crate) trait Resource: Send + Sync {
-    /// The device is going: when this returns, nothing of the RDMA core's is left of it. Called
-    /// at most once, in process context, without locks.
+    /// Frees all objects of the RDMA core before it returns, because the device is being removed.
+    ///
+    /// Called at most once. Context: process. Locking: none held.
     fn device_gone(&self);
 
-    /// Called every [`TICK_MS`](crate::limits::TICK_MS) or so. Does not sleep for long.
+    /// Does periodic work, about every [`TICK_MS`](crate::limits::TICK_MS). Does not sleep for
+    /// long.
     fn tick(&self) {}
 
-    /// Ends a connection with a positive errno: when this returns nothing reaches anything by it.
-    /// Who is told of that is told later, and not waited for: he may be waiting for the caller.
-    fn fail(&self, _err: u32) {}
+    /// Ends the connection with a positive errno, if it is of `group`.
+    ///
+    /// When this returns, no peer can access memory by the connection. The consumer is notified
+    /// later, because it may be waiting for the caller.
+    fn fail(&self, _group: GroupId, _err: u32) {}
 }
 
 /// The order in which resources are ended.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Class {
-    /// What could make endpoints: listeners and requests.
+    /// Objects that can create endpoints: listeners and requests.
     Passive,
-    /// Connections.
+    /// Connections of endpoints.
     Endpoint,
     /// Keys, which peers may be using.
     Key,
-    /// Mappings, which endpoints used.
+    /// Regions, which endpoints used.
     Region,
-    /// Protection domains.
+    /// Protection domains of groups.
     Group,
-    /// The core's domain, told last.
+    /// The core's domain, notified last.
     Domain,
 }
 
-/// A resource's place in the list.
+/// A resource's position in the list.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket(Class, u64);
 
@@ -62,7 +77,7 @@ pub(crate) struct Resources {
 }
 
 impl Resources {
-    /// None.
+    /// Returns an empty list.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             list <- new_mutex!(RBTree::new(), "kverbs_resources"),
@@ -70,68 +85,65 @@ impl Resources {
         })
     }
 
-    /// Adds one. To be called with proof that the device is registered, so that it is not missed.
+    /// Adds a resource. The caller has proof that the device is registered, so a removal finds it.
     pub(crate) fn add(&self, class: Class, resource: Arc<dyn Resource>) -> Result<Ticket> {
         let ticket = Ticket(class, self.next.fetch_add(1, Ordering::Relaxed));
-        // Before the lock: what others' memory waits for may want it.
+        // Allocate before the lock: memory reclaim may depend on a task that waits for the lock.
         let node = RBTreeNode::new(ticket, resource, GFP_KERNEL_ACCOUNT)?;
-        // There is none of that number.
+        // Cannot replace an entry: the number is new.
         let _ = self.list.lock().insert(node);
         Ok(ticket)
     }
 
-    /// Takes one out that has ended, if it is still there. Not before it has: the device would be
-    /// gone without waiting for it.
+    /// Removes a resource that has ended, if it is still listed. A removal before its end would let
+    /// a device removal finish without waiting for it.
     pub(crate) fn remove(&self, ticket: Ticket) {
         let taken = self.list.lock().remove(&ticket);
-        // Not under the lock.
+        // Drop the reference without the lock.
         drop(taken);
     }
 
-    /// Takes the first one out.
+    /// Removes the first resource.
     fn pop(&self) -> Option<Arc<dyn Resource>> {
         let mut list = self.list.lock();
         let ticket = *list.keys().next()?;
         list.remove(&ticket)
     }
 
-    /// Ends all.
+    /// Ends all resources in the order of their classes.
     pub(crate) fn end_all(&self) {
         while let Some(resource) = self.pop() {
             resource.device_gone();
         }
     }
 
-    /// Ends all connections with a positive errno.
-    pub(crate) fn fail_endpoints(&self, err: u32) {
-        let mut after = None;
+    /// Ends all connections of a group with a positive errno.
+    pub(crate) fn fail_endpoints(&self, group: GroupId, err: u32) {
+        self.for_each(Class::Endpoint, |resource| resource.fail(group, err));
+    }
+
+    /// Ticks all resources of a class.
+    pub(crate) fn tick(&self, class: Class) {
+        self.for_each(class, |resource| resource.tick());
+    }
+
+    /// Calls `act` with each resource of a class, without the lock. May miss resources that are
+    /// added meanwhile.
+    fn for_each(&self, class: Class, act: impl Fn(&dyn Resource)) {
+        let mut next = Ticket(class, 0);
         loop {
             let found = {
                 let list = self.list.lock();
-                let next = list
-                    .iter()
-                    .find(|(ticket, _)| ticket.0 == Class::Endpoint && Some(**ticket) > after);
-                next.map(|(ticket, resource)| (*ticket, resource.clone()))
+                list.cursor_lower_bound(&next).and_then(|cursor| {
+                    let (ticket, resource) = cursor.current();
+                    (ticket.0 == class).then(|| (*ticket, resource.clone()))
+                })
             };
-            let Some((ticket, resource)) = found else {
+            let Some((Ticket(_, number), resource)) = found else {
                 return;
             };
-            resource.fail(err);
-            after = Some(ticket);
-        }
-    }
-
-    /// Ticks all of a class.
-    pub(crate) fn tick(&self, class: Class) {
-        let list = self.list.lock();
-        // In order of class; there may be many keys after the endpoints.
-        for (ticket, resource) in list.iter() {
-            if ticket.0 > class {
-                break;
-            }
-            if ticket.0 == class {
-                resource.tick();
-            }
+            act(&*resource);
+            next = Ticket(class, number + 1);
         }
     }
 }

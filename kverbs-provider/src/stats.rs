@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What is counted of all devices: `/sys/kernel/debug/kfabric/kverbs/`.
+//! Counters of all devices: `/sys/kernel/debug/kfabric/kverbs/`.
 
-use kfabric::stats::{
+use kfabric::base::stats::{
     Counter,
     Files, //
 };
 
-/// Keys made by fast registration.
+/// Keys assigned by fast registration.
 pub(crate) static FAST: Counter = Counter::new();
-/// Keys made by full registration.
+/// Keys assigned by full registration.
 pub(crate) static FULL: Counter = Counter::new();
-/// Times that a device was waited for until registrations were done, up to a chain at once.
+/// Waits for a device to execute registrations, up to a chain at once.
 pub(crate) static WAITS: Counter = Counter::new();
-/// Memory regions that slots were given to have in reserve.
+/// Memory regions obtained as reserves of slots.
 pub(crate) static RESERVED: Counter = Counter::new();
-/// Times that a slot was left without what its next key takes, until a worker had it.
+/// Times that a slot lacked resources for its next key until a worker had obtained them.
 pub(crate) static SHORT: Counter = Counter::new();
-/// Memory regions that were not used because all their values had been.
+/// Memory regions that were not used because their key values are exhausted.
 pub(crate) static WORN: Counter = Counter::new();
 
-/// Makes the counters' files.
+/// Creates the files of the counters.
 pub(crate) fn files() -> Files {
     Files::new(
         c"kverbs",

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Charges to the rdma cgroup: what a program has of a device, as uverbs charges it.
+//! Charges for a program's device objects: to the rdma cgroup, as uverbs does, and to the user's
+//! share.
 
 use core::ptr::NonNull;
 use kernel::{
@@ -14,10 +15,14 @@ use super::{
         Device,
         Live, //
     },
-    raw, //
+    raw,
+    share::{
+        self,
+        Share, //
+    }, //
 };
 
-/// What is charged.
+/// The resource of the rdma cgroup that is charged.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// An opened device (`hca_handle`).
@@ -26,40 +31,63 @@ pub(crate) enum Kind {
     Object,
 }
 
-/// A charge; dropping it gives it back. To be dropped, as what it is for, before `ib_client.remove`
-/// returns.
+/// A charge; dropping it uncharges. Like the charged object, it must be dropped before
+/// `ib_client.remove` returns.
 ///
 /// # Invariants
 ///
-/// `cgroup` was charged for one `kind` on `device`, and is held by that; `None`: there are no rdma cgroups.
+/// `cgroup` was charged for one `kind` on `device`, and the charge keeps it alive. It is `None` if
+/// the kernel has no rdma cgroups.
 pub(crate) struct Charge {
     cgroup: Option<NonNull<c_void>>,
     kind: Kind,
     device: Arc<Device>,
+    _share: Share,
 }
 
-// SAFETY: A cgroup may be charged for and given back by any thread.
+// SAFETY: Any thread may charge and uncharge a cgroup.
 unsafe impl Send for Charge {}
-// SAFETY: As above; nothing is done with a shared reference.
+// SAFETY: Any thread may charge and uncharge a cgroup; a shared reference has no operations.
 unsafe impl Sync for Charge {}
 
 impl Charge {
-    /// Charges the current task's cgroup.
+    /// Charges the current task's cgroup and user for an object without queues.
     ///
     /// # Errors
     ///
-    /// `EAGAIN`: its limit (`rdma.max`). `ENOMEM`.
-    pub(crate) fn new(_live: &Live<'_>, device: &Arc<Device>, kind: Kind) -> Result<Self> {
+    /// The errors of [`Charge::of_queues`].
+    pub(crate) fn new(live: &Live<'_>, device: &Arc<Device>, kind: Kind) -> Result<Self> {
+        Self::of_queues(live, device, kind, 0)
+    }
+
+    /// Charges the current task's cgroup and user for an object whose queues have space for
+    /// `operations`.
+    ///
+    /// # Errors
+    ///
+    /// - `EAGAIN` if the cgroup's limit (`rdma.max`) is reached.
+    /// - `EDQUOT` if the user's limit (`user_mib`) is reached.
+    /// - `ENOMEM` if there is no memory.
+    pub(crate) fn of_queues(
+        _live: &Live<'_>,
+        device: &Arc<Device>,
+        kind: Kind,
+        operations: u32,
+    ) -> Result<Self> {
+        // CAST: A `usize` has at least 32 bits.
+        let queues = (operations as usize).saturating_mul(share::OPERATION);
+        let share = Share::new(queues.saturating_add(share::OBJECT))?;
         let mut cgroup = core::ptr::null_mut();
-        // SAFETY: The device is registered, as `_live` proves, and the place is ours.
+        // SAFETY: The device is registered, as `_live` proves, and `cgroup` is a local variable.
         to_result(unsafe {
             raw::kverbs_cg_charge(device.as_ptr(), kind == Kind::Handle, &mut cgroup)
         })?;
-        // INVARIANT: It was just charged.
+        // INVARIANT: The cgroup was charged above.
         Ok(Self {
             cgroup: NonNull::new(cgroup),
             kind,
             device: device.clone(),
+            _share: share,
         })
     }
 }
@@ -68,7 +96,7 @@ impl Drop for Charge {
     fn drop(&mut self) {
         if let Some(cgroup) = self.cgroup {
             let handle = self.kind == Kind::Handle;
-            // SAFETY: By the type invariant.
+            // SAFETY: By the type invariant `cgroup` was charged for this kind on this device.
             unsafe { raw::kverbs_cg_uncharge(self.device.as_ptr(), handle, cgroup.as_ptr()) };
         }
     }

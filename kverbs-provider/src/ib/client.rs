@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Hearing of RDMA devices that come and go.
+//! Registration for additions and removals of RDMA devices.
 
 use core::{
     marker::PhantomData,
@@ -26,19 +26,22 @@ use super::{
     CALLER, //
 };
 
-/// What is told of devices. Both are called in process context.
+/// Handler of device additions and removals.
+///
+/// Context: process.
 pub(crate) trait ClientOps: Send + Sync + Sized + 'static {
-    /// A device has come.
+    /// Handles the addition of a device.
     fn add(device: Arc<Device>) -> Result<Arc<Self>>;
 
-    /// It is going. When this returns nothing of ours is left on it.
+    /// Handles the removal of the device. When this returns, no object of the provider is on the
+    /// device.
     fn remove(self: Arc<Self>);
 }
 
-/// The registered structure, which the callbacks are not told. A module registers once.
+/// The registered structure, which callbacks do not receive. A module registers once.
 static CLIENT: AtomicPtr<raw::ib_client> = AtomicPtr::new(core::ptr::null_mut());
 
-/// A registration as client of the RDMA core. Dropping it says `remove` of every device.
+/// A registration as client of the RDMA core. Dropping it calls `remove` for every device.
 ///
 /// # Invariants
 ///
@@ -50,11 +53,11 @@ pub(crate) struct Client<T: ClientOps> {
 
 // SAFETY: The C structure is only used to unregister it.
 unsafe impl<T: ClientOps> Send for Client<T> {}
-// SAFETY: Nothing can be done with a shared reference.
+// SAFETY: A shared reference has no operations.
 unsafe impl<T: ClientOps> Sync for Client<T> {}
 
 impl<T: ClientOps> Client<T> {
-    /// Registers. `add` is called for every device there is before this returns.
+    /// Registers the client. `add` is called for every existing device before this returns.
     pub(crate) fn register() -> Result<Self> {
         let init = raw::ib_client {
             name: CALLER.as_char_ptr(),
@@ -67,7 +70,7 @@ impl<T: ClientOps> Client<T> {
         CLIENT.store(client.get(), Ordering::Release);
         // SAFETY: The structure is filled in, pinned, and unregistered before it is freed.
         to_result(unsafe { raw::ib_register_client(client.get()) })?;
-        // INVARIANT: It is registered.
+        // INVARIANT: The client was registered above.
         Ok(Self {
             client,
             _ops: PhantomData,
@@ -76,16 +79,16 @@ impl<T: ClientOps> Client<T> {
 
     /// # Safety
     ///
-    /// Called by the RDMA core with a device that is registered.
+    /// The caller is the RDMA core, with a registered device.
     unsafe extern "C" fn add_callback(ptr: *mut raw::ib_device) -> c_int {
         from_result(|| {
             let ptr = NonNull::new(ptr).ok_or(EINVAL)?;
-            // SAFETY: The device is registered, as the caller says.
+            // SAFETY: By the caller's contract the device is registered.
             // UNACCOUNTED: The device exists for all programs.
             let device = Arc::pin_init(unsafe { Device::new(ptr) }, GFP_KERNEL)?;
             let data = T::add(device)?;
-            // SAFETY: Device and client are registered during this callback. The core hands the
-            // `Arc` back to `remove_callback`.
+            // SAFETY: Device and client are registered during this callback. The core passes the
+            // `Arc` to `remove_callback`.
             unsafe {
                 raw::ib_set_client_data(
                     ptr.as_ptr(),
@@ -99,19 +102,19 @@ impl<T: ClientOps> Client<T> {
 
     /// # Safety
     ///
-    /// Called by the RDMA core, once, with a device and what `add_callback` gave it for that.
+    /// The caller is the RDMA core, once per device, with the device's data from `add_callback`.
     unsafe extern "C" fn remove_callback(_ptr: *mut raw::ib_device, data: *mut c_void) {
         if data.is_null() {
             return;
         }
-        // SAFETY: It is the `Arc` that `add_callback` let go of, and each is handed back once.
+        // SAFETY: The data is the `Arc` from `add_callback`, and the core passes each once.
         T::remove(unsafe { Arc::from_raw(data.cast::<T>().cast_const()) });
     }
 }
 
 impl<T: ClientOps> Drop for Client<T> {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant it is registered.
+        // SAFETY: By the type invariant the client is registered.
         unsafe { raw::ib_unregister_client(self.client.get()) }
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Connection manager identifiers: a listening address, a request, one end of a connection.
+//! Connection manager identifiers: a listening address, a request, or one end of a connection.
 //!
 //! C header: [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)
 
@@ -25,90 +25,95 @@ use super::{
     CALLER, //
 };
 use kfabric::{
-    errno::{
-        enotconn,
-        eopnotsupp, //
+    base::{
+        errno::{
+            enotconn,
+            eopnotsupp, //
+        },
+        fault, //
     },
-    fault,
-    net::Net,
+    pure::proof::Gid,
+    sys::net::Net,
     uapi::SockAddr, //
 };
 
-/// Bytes of private data in any message of the connection manager, at most.
+/// Maximum bytes of private data in any message of the connection manager.
 pub(crate) const DATA_MAX: usize = 255;
 
-/// The connection manager's reason "the peer refused", which may carry data.
+/// The connection manager's reason for a refusal by the peer's consumer, which may carry data.
 pub(crate) const REJ_CONSUMER: i32 = raw::ib_cm_rej_reason_IB_CM_REJ_CONSUMER_DEFINED as i32;
 
-/// What happened to an identifier.
+/// The kind of an event of an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CmEventKind {
-    /// The address is resolved and a device chosen.
+    /// The address is resolved, and the connection manager has chosen a device.
     AddrResolved,
     /// The route is resolved.
     RouteResolved,
-    /// There is no way to the address.
+    /// No route leads to the address.
     Unresolved,
-    /// The peer accepted; its data.
+    /// The peer accepted. Carries the peer's data.
     Response,
-    /// The connection is up.
+    /// The connection is established.
     Established,
     /// Connecting failed.
     ConnectError,
     /// The peer does not answer.
     Unreachable,
-    /// The peer, or its connection manager, refused; its data.
+    /// The peer or its connection manager refused. Carries the peer's data.
     Rejected,
-    /// The peer ended the connection, or answered that we did.
+    /// The peer ended the connection, or confirmed the local end.
     Disconnected,
-    /// The device is going.
+    /// The device is being removed.
     DeviceRemoval,
     /// The address moved to another device.
     AddrChange,
-    /// The peer can no longer send anything old.
+    /// The peer can no longer send old packets.
     TimewaitExit,
 }
 
 /// An event of an identifier.
 pub(crate) struct CmEvent<'a> {
-    /// What happened.
+    /// The kind of the event.
     pub(crate) kind: CmEventKind,
-    /// Negative errno, or for [`CmEventKind::Rejected`] the reason.
+    /// A negative errno, or the reason for [`CmEventKind::Rejected`].
     pub(crate) status: i32,
     /// The peer's private data.
     pub(crate) data: &'a [u8],
-    /// With [`CmEventKind::Response`]: the peer's queue pair.
+    /// The peer's queue pair, for [`CmEventKind::Response`].
     pub(crate) qp_num: u32,
 }
 
-/// Who hears of an identifier's events. Called in process context with the identifier locked:
-/// must only schedule.
+/// Handler of an identifier's events. The handler may only schedule work.
+///
+/// Context: process. Locking: the identifier is locked.
 pub(crate) trait CmHandler: Send + Sync + Sized + 'static {
-    /// Something happened.
+    /// Handles an event of the identifier.
     fn event(this: ArcBorrow<'_, Self>, event: CmEvent<'_>);
 
-    /// On a listening identifier: a peer asks to connect. To keep the request, adopt it.
+    /// Handles a connection request on a listening identifier. To keep the request, the handler
+    /// adopts it.
     ///
     /// # Errors
     ///
-    /// The request is then dropped, and refused by the connection manager.
+    /// - Any error: the request is dropped, and the connection manager refuses it.
     fn request(_this: ArcBorrow<'_, Self>, _request: Incoming<'_>) -> Result {
         Err(eopnotsupp())
     }
 }
 
-/// Parameters of a connection, as this side wants them or as the peer offers them.
+/// Parameters of a connection, as this side wants or the peer offers.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ConnParam {
-    /// Reads of the peer's that may be in flight towards us.
+    /// Maximum of the peer's reads in flight towards this side.
     pub(crate) responder_resources: u8,
-    /// Reads of ours that may be in flight.
+    /// Maximum of this side's reads in flight.
     pub(crate) initiator_depth: u8,
-    /// Times that an unanswered packet is sent again; below 7, which rxe takes for "for ever".
+    /// Retries of an unanswered packet; below 7, which means "for ever" on rxe.
     pub(crate) retry_count: u8,
-    /// Times that a message is sent again when the peer has no receive posted.
+    /// Retries of a message while the peer has no receive posted.
     pub(crate) rnr_retry_count: u8,
-    /// Our queue pair.
+    /// Number of the local queue pair.
     pub(crate) qp_num: u32,
 }
 
@@ -128,29 +133,30 @@ impl ConnParam {
     }
 }
 
-/// A request as it comes in, inside the handler of the listening identifier.
+/// A connection request inside the handler of the listening identifier.
 pub(crate) struct Incoming<'a> {
     id: NonNull<raw::rdma_cm_id>,
     adopted: &'a mut bool,
-    /// What the peer offers.
+    /// The peer's parameters.
     pub(crate) param: ConnParam,
     /// The peer's private data.
     pub(crate) data: &'a [u8],
 }
 
 impl Incoming<'_> {
-    /// Whether it came in on `device`.
+    /// Returns whether the request arrived on `device`.
     pub(crate) fn is_on(&self, device: &Device) -> bool {
         // SAFETY: The identifier is locked and alive during the handler.
         device.is(unsafe { (*self.id.as_ptr()).device })
     }
 
-    /// Takes the request over; its further events go to `handler`.
+    /// Moves the request's identifier out; its further events go to `handler`.
     pub(crate) fn adopt<H: CmHandler>(self, handler: Arc<H>) -> CmId<H> {
-        // SAFETY: The identifier is locked, so no other event is being handled.
+        // SAFETY: The identifier is locked, and the returned `CmId` keeps `handler` alive.
         unsafe { CmId::<H>::aim(self.id, &handler) };
         *self.adopted = true;
-        // INVARIANT: It is ours since the C handler will return 0, and its events go to `handler`.
+        // INVARIANT: The C handler will return 0, so the `CmId` owns it; its events go to
+        // `handler`.
         CmId {
             id: self.id,
             handler,
@@ -160,32 +166,33 @@ impl Incoming<'_> {
 
 /// A connection manager identifier.
 ///
-/// To be dropped in process context, not by its own handler.
+/// Context of the drop: process, but not the identifier's own handler.
 ///
 /// # Invariants
 ///
-/// `id` is ours; its handler is [`handle`] with `handler` as context.
+/// This object owns `id`, whose handler is [`handle`] with `handler` as context.
 pub(crate) struct CmId<H: CmHandler> {
     id: NonNull<raw::rdma_cm_id>,
     handler: Arc<H>,
 }
 
-// SAFETY: The C object may be used by any thread.
+// SAFETY: Any thread may use the C object.
 unsafe impl<H: CmHandler> Send for CmId<H> {}
-// SAFETY: As above; the connection manager locks.
+// SAFETY: Any thread may use the C object; the connection manager locks.
 unsafe impl<H: CmHandler> Sync for CmId<H> {}
 
 /// # Safety
 ///
-/// Called by the connection manager with an identifier whose context is an `H` that is alive.
+/// The caller is the connection manager, with an identifier whose context is a live `H` in an
+/// `Arc`.
 unsafe extern "C" fn handle<H: CmHandler>(
     id: *mut raw::rdma_cm_id,
     event: *mut raw::rdma_cm_event,
 ) -> c_int {
     let _traced = Traced::new();
-    // SAFETY: As the caller says; it is what an `Arc` holds.
+    // SAFETY: By the caller's contract the context is a live `H` in an `Arc`.
     let handler = unsafe { ArcBorrow::from_raw((*id).context.cast::<H>().cast_const()) };
-    // SAFETY: The event is valid during the call.
+    // SAFETY: The connection manager passes an event that is valid during the call.
     let event = unsafe { &*event };
     use CmEventKind::*;
     let kind = match event.event {
@@ -204,7 +211,7 @@ unsafe extern "C" fn handle<H: CmHandler>(
             };
             let ret = H::request(handler, request);
             return match (adopted, ret) {
-                // Whoever adopted it owns it, whatever else went wrong.
+                // The adopter owns the identifier, even if the handler failed afterwards.
                 (true, _) => 0,
                 (false, Ok(())) => EINVAL.to_errno(),
                 (false, Err(e)) => e.to_errno(),
@@ -237,23 +244,23 @@ unsafe extern "C" fn handle<H: CmHandler>(
         qp_num: param.qp_num,
     };
     H::event(handler, told);
-    // Anything else would make the connection manager destroy the identifier.
+    // With another value, the connection manager would destroy the identifier.
     0
 }
 
-/// Parameters and private data of an event.
+/// Returns the parameters and private data of an event.
 ///
 /// # Safety
 ///
-/// It is one of those that carry them.
+/// The event is of a kind that carries connection parameters.
 unsafe fn conn(event: &raw::rdma_cm_event) -> (ConnParam, &[u8]) {
     let param = core::ptr::from_ref(&event.param).cast::<raw::rdma_conn_param>();
-    // SAFETY: The caller says that this is what the union holds.
+    // SAFETY: By the caller's contract the union holds connection parameters.
     let param = unsafe { &*param };
     let data: &[u8] = if param.private_data.is_null() {
         &[]
     } else {
-        // SAFETY: The connection manager gives as many bytes as it says, for the call.
+        // SAFETY: The connection manager passes data of this length, valid during the call.
         unsafe {
             core::slice::from_raw_parts(
                 param.private_data.cast::<u8>(),
@@ -272,11 +279,11 @@ unsafe fn conn(event: &raw::rdma_cm_event) -> (ConnParam, &[u8]) {
 }
 
 impl<H: CmHandler> CmId<H> {
-    /// Makes an identifier for a reliable connection in `net`.
+    /// Creates an identifier for a reliable connection in `net`.
     pub(crate) fn new(net: &Net, handler: Arc<H>) -> Result<Self> {
         fault::device()?;
-        // SAFETY: The namespace is held by `net` and the identifier takes its own reference; the
-        // context lives as long as the identifier, by the type invariant; the name is static.
+        // SAFETY: `net` keeps the namespace alive, and the identifier takes its own reference. By
+        // the type invariant the context lives as long as the identifier. The name is static.
         let id = from_err_ptr(unsafe {
             raw::__rdma_create_kernel_id(
                 net.as_ptr(),
@@ -287,30 +294,30 @@ impl<H: CmHandler> CmId<H> {
                 CALLER.as_char_ptr(),
             )
         })?;
-        // INVARIANT: It was just made so.
+        // INVARIANT: The identifier was created above with `handle` and this handler.
         Ok(Self {
             id: NonNull::new(id).ok_or(ENOMEM)?,
             handler,
         })
     }
 
-    /// Sends the events of an identifier to `handler`.
+    /// Sets `handler` as the receiver of an identifier's events.
     ///
     /// # Safety
     ///
-    /// The identifier is locked, and from now on `handler` lives at least as long as it.
+    /// The caller has locked the identifier, and keeps `handler` alive as long as the identifier.
     unsafe fn aim(id: NonNull<raw::rdma_cm_id>, handler: &Arc<H>) {
-        // SAFETY: The lock excludes the connection manager, which alone reads these.
+        // SAFETY: The lock excludes the connection manager, the only reader of these fields.
         unsafe {
             (*id.as_ptr()).context = Arc::as_ptr(handler).cast_mut().cast();
             (*id.as_ptr()).event_handler = Some(handle::<H>);
         }
     }
 
-    /// Gives it another handler. When this returns the old one is not being called.
+    /// Replaces the handler. When this returns, no call of the old handler is in progress.
     pub(crate) fn hand_over<N: CmHandler>(self, handler: Arc<N>) -> CmId<N> {
         let this = core::mem::ManuallyDrop::new(self);
-        // SAFETY: By the type invariant; locked around the change.
+        // SAFETY: By the type invariant the identifier is alive; it is locked around the change.
         unsafe {
             raw::rdma_lock_handler(this.id.as_ptr());
             CmId::<N>::aim(this.id, &handler);
@@ -318,7 +325,7 @@ impl<H: CmHandler> CmId<H> {
         }
         // SAFETY: `this` is not used again, so `handler` is moved out once.
         drop(unsafe { core::ptr::read(&this.handler) });
-        // INVARIANT: The identifier moves over, and its events were just redirected.
+        // INVARIANT: The identifier is moved, and its events go to the new handler.
         CmId {
             id: this.id,
             handler,
@@ -329,35 +336,37 @@ impl<H: CmHandler> CmId<H> {
         self.id.as_ptr()
     }
 
-    /// Whether it is bound to `device`.
+    /// Returns whether the identifier is bound to `device`.
     pub(crate) fn is_on(&self, device: &Device) -> bool {
-        // SAFETY: By the type invariant; the pointer is only compared.
+        // SAFETY: By the type invariant the identifier is alive; the device pointer is only
+        // compared.
         device.is(unsafe { (*self.as_ptr()).device })
     }
 
-    /// Whether it is bound to any device.
+    /// Returns whether the identifier is bound to a device.
     pub(crate) fn is_bound(&self) -> bool {
-        // SAFETY: By the type invariant; the pointer is only compared.
+        // SAFETY: By the type invariant the identifier is alive; the device pointer is only
+        // compared.
         unsafe { !(*self.as_ptr()).device.is_null() }
     }
 
-    /// Binds it to a local address; port 0: one is chosen.
+    /// Binds the identifier to a local address. For port 0, the connection manager chooses a port.
     pub(crate) fn bind(&self, addr: &SockAddr) -> Result {
         let mut addr = Storage::new(addr)?;
         fault::device()?;
-        // SAFETY: By the type invariant; the address is copied.
+        // SAFETY: By the type invariant the identifier is alive; the address is copied.
         to_result(unsafe { raw::rdma_bind_addr(self.as_ptr(), addr.as_sockaddr()) })
     }
 
-    /// Starts to listen.
+    /// Starts to listen for connection requests.
     pub(crate) fn listen(&self, backlog: u32) -> Result {
         let backlog = c_int::try_from(backlog).unwrap_or(c_int::MAX);
         fault::device()?;
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant the identifier is alive.
         to_result(unsafe { raw::rdma_listen(self.as_ptr(), backlog) })
     }
 
-    /// Starts to resolve `dst`, from `src` if that is an address.
+    /// Starts to resolve `dst`, from `src` if `src` is an address.
     pub(crate) fn resolve_addr(&self, src: &SockAddr, dst: &SockAddr, timeout_ms: u32) -> Result {
         let mut from = Storage::default();
         let mut src_ptr = core::ptr::null_mut();
@@ -367,7 +376,7 @@ impl<H: CmHandler> CmId<H> {
         }
         let mut to = Storage::new(dst)?;
         fault::device()?;
-        // SAFETY: By the type invariant; the addresses are copied.
+        // SAFETY: By the type invariant the identifier is alive; the addresses are copied.
         let ret = to_result(unsafe {
             raw::rdma_resolve_addr(
                 self.as_ptr(),
@@ -376,7 +385,7 @@ impl<H: CmHandler> CmId<H> {
                 timeout_ms as c_ulong,
             )
         });
-        // `src_ptr` pointed into it.
+        // Keep `from` until here: `src_ptr` points into it.
         let _ = &from;
         ret
     }
@@ -384,34 +393,36 @@ impl<H: CmHandler> CmId<H> {
     /// Starts to resolve the route.
     pub(crate) fn resolve_route(&self, timeout_ms: u32) -> Result {
         fault::device()?;
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant the identifier is alive.
         to_result(unsafe { raw::rdma_resolve_route(self.as_ptr(), timeout_ms as c_ulong) })
     }
 
-    /// Sets how long an answer is waited for: 4.096 us times 2 to the `ack_timeout`; and how long
-    /// a peer is told to wait for a receive, in IBTA's encoding. Before the route is resolved or
-    /// the request accepted.
+    /// Sets the time to wait for an answer: 4.096 us times 2 to the power of `ack_timeout`. Also
+    /// sets the time that a peer without a posted receive has to wait, in IBTA's encoding.
+    ///
+    /// The caller sets both before the route is resolved or the request accepted.
     pub(crate) fn set_timers(&self, ack_timeout: u8, min_rnr_timer: u8) -> Result {
         fault::device()?;
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant the identifier is alive.
         unsafe {
             to_result(raw::rdma_set_ack_timeout(self.as_ptr(), ack_timeout))?;
             to_result(raw::rdma_set_min_rnr_timer(self.as_ptr(), min_rnr_timer))
         }
     }
 
-    /// Asks the peer to connect.
+    /// Sends a connection request.
     pub(crate) fn connect(&self, param: &ConnParam, data: &[u8]) -> Result {
         let mut raw = param.raw(data)?;
         fault::device()?;
-        // SAFETY: By the type invariant; parameters and data are copied.
+        // SAFETY: By the type invariant the identifier is alive; parameters and data are copied.
         to_result(unsafe { raw::rdma_connect(self.as_ptr(), &mut raw) })
     }
 
-    /// Accepts a request. On a failure it was refused.
+    /// Accepts a request. On a failure, the connection manager has refused the request.
     pub(crate) fn accept(&self, param: &ConnParam, data: &[u8]) -> Result {
         let mut raw = param.raw(data)?;
-        // SAFETY: By the type invariant; the call wants the identifier locked.
+        // SAFETY: By the type invariant the identifier is alive; it is locked, as the call
+        // requires.
         unsafe {
             raw::rdma_lock_handler(self.as_ptr());
             let ret = raw::rdma_accept(self.as_ptr(), &mut raw);
@@ -423,7 +434,8 @@ impl<H: CmHandler> CmId<H> {
     /// Answers a [`CmEventKind::Response`]: this side is ready to use.
     pub(crate) fn establish(&self) -> Result {
         fault::device()?;
-        // SAFETY: By the type invariant; the call wants the identifier locked.
+        // SAFETY: By the type invariant the identifier is alive; it is locked, as the call
+        // requires.
         unsafe {
             raw::rdma_lock_handler(self.as_ptr());
             let ret = raw::rdma_accept(self.as_ptr(), core::ptr::null_mut());
@@ -436,7 +448,7 @@ impl<H: CmHandler> CmId<H> {
     pub(crate) fn reject(&self, data: &[u8]) -> Result {
         let len = u8::try_from(data.len()).map_err(|_| EINVAL)?;
         fault::device()?;
-        // SAFETY: By the type invariant; the data is copied.
+        // SAFETY: By the type invariant the identifier is alive; the data is copied.
         to_result(unsafe {
             raw::rdma_reject(
                 self.as_ptr(),
@@ -447,19 +459,21 @@ impl<H: CmHandler> CmId<H> {
         })
     }
 
-    /// Ends a connection, or answers that the peer did. Does nothing without one.
+    /// Ends a connection, or confirms the peer's end. Has no effect without a connection.
     pub(crate) fn disconnect(&self) {
-        // SAFETY: By the type invariant. A failure says that there is nothing to end.
+        // SAFETY: By the type invariant the identifier is alive. An error means no connection to
+        // end.
         unsafe { raw::rdma_disconnect(self.as_ptr()) };
     }
 
-    /// Tells the connection manager that a message came before the peer's "ready to use".
+    /// Reports to the connection manager that a message arrived before the peer's "ready to use".
     pub(crate) fn notify_established(&self) {
-        // SAFETY: By the type invariant. A failure says that it knew already.
+        // SAFETY: By the type invariant the identifier is alive. An error means that it knew
+        // already.
         unsafe { raw::rdma_notify(self.as_ptr(), raw::ib_event_type_IB_EVENT_COMM_EST) };
     }
 
-    /// What a queue pair needs to get to `state` in this connection.
+    /// Returns the attributes with which a queue pair of this connection moves to `state`.
     pub(super) fn qp_attr(&self, state: raw::ib_qp_state) -> Result<(raw::ib_qp_attr, c_int)> {
         if !self.is_bound() {
             return Err(enotconn());
@@ -470,37 +484,54 @@ impl<H: CmHandler> CmId<H> {
         };
         let mut mask = 0;
         fault::device()?;
-        // SAFETY: By the type invariant, and it is bound.
+        // SAFETY: By the type invariant the identifier is alive, and it is bound.
         to_result(unsafe { raw::rdma_init_qp_attr(self.as_ptr(), &mut attr, &mut mask) })?;
         Ok((attr, mask))
     }
 
-    /// The port of the device, once bound.
+    /// Returns the device's port, once the identifier is bound.
     pub(crate) fn port(&self) -> u32 {
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant the identifier is alive.
         unsafe { (*self.as_ptr()).port_num }
     }
 
-    /// Its own address, as far as known.
+    /// Returns the local address, as far as known.
     pub(crate) fn local_addr(&self) -> SockAddr {
-        // SAFETY: By the type invariant; a torn read of an address that is just being resolved
-        // gives an address, if not a useful one.
+        // SAFETY: By the type invariant the identifier is alive. A torn read during address
+        // resolution gives a valid `SockAddr` with a wrong address.
         unsafe { Storage::read(&raw const (*self.as_ptr()).route.addr.src_addr) }
     }
 
-    /// The peer's address, as far as known.
+    /// Returns the GIDs of this side and of the peer, by which queue pairs of this connection are
+    /// connected. The identifier is a request, or its route is resolved.
+    ///
+    /// # Errors
+    ///
+    /// - `ENOTCONN` if the connection has no path, or an alternate path too.
+    pub(crate) fn path_gids(&self) -> Result<(Gid, Gid)> {
+        let (mut local, mut peer) = ([0; 16], [0; 16]);
+        // SAFETY: By the type invariant the identifier is alive and its path stays from then on;
+        // both arrays have 16 bytes.
+        to_result(unsafe {
+            raw::kverbs_path_gids(self.as_ptr(), local.as_mut_ptr(), peer.as_mut_ptr())
+        })?;
+        Ok((local, peer))
+    }
+
+    /// Returns the peer's address, as far as known.
     pub(crate) fn peer_addr(&self) -> SockAddr {
-        // SAFETY: As above.
+        // SAFETY: By the type invariant the identifier is alive. A torn read during address
+        // resolution gives a valid `SockAddr` with a wrong address.
         unsafe { Storage::read(&raw const (*self.as_ptr()).route.addr.dst_addr) }
     }
 }
 
 impl<H: CmHandler> Drop for CmId<H> {
     fn drop(&mut self) {
-        // The handler may be called until the identifier is destroyed.
+        // Keep the handler alive: it may be called until the identifier is destroyed.
         let _handler = &self.handler;
-        // SAFETY: By the type invariant it is ours. This waits for a running handler, refuses
-        // what was not answered and ends what is connected.
+        // SAFETY: By the type invariant this object owns the identifier. The call waits for a
+        // running handler, refuses an unanswered request and ends a connection.
         unsafe { raw::rdma_destroy_id(self.as_ptr()) };
     }
 }

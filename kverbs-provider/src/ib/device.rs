@@ -2,6 +2,7 @@
 //! An RDMA device, and the proof that it is still registered.
 
 use core::{
+    cell::Cell,
     ptr::NonNull,
     sync::atomic::{
         AtomicBool,
@@ -16,97 +17,119 @@ use kernel::{
         new_mutex,
         CondVar,
         Mutex, //
+    },
+    time::{
+        delay::fsleep,
+        Delta, //
     }, //
 };
 
 use super::{
     compat,
+    mr::Parked,
     raw,
     sockaddr, //
 };
 use kfabric::{
-    fault,
-    net::Net,
+    base::fault,
+    sys::net::Net,
     uapi::SockAddr, //
 };
 
 /// Bytes of a device's name, with its NUL (`IB_DEVICE_NAME_MAX`).
 pub(crate) const NAME_MAX: usize = 64;
 
-/// How the gate of a device stands.
+/// Pauses between attempts to deregister the parked regions of a device that is being removed, in
+/// milliseconds.
+const PARKED_MS: [i64; 5] = [10, 100, 400, 1000, 2000];
+
+/// State of a device's gate, which counts the [`Live`]s.
 struct Gate {
     /// The device is being or has been removed.
     closed: bool,
-    /// [`Live`]s there are.
+    /// [`Live`]s that do not wait for a program.
     inside: usize,
+    /// [`Live`]s that wait for a program ([`Live::outside`]), or did when the gate was closed.
+    outside: usize,
 }
 
 /// An RDMA device.
 ///
 /// # Invariants
 ///
-/// Holds a reference on the C structure, so its fields can be read for as long as this exists,
-/// also after the device was unregistered.
+/// This object holds a reference to the C structure. The structure's fields can be read as long as
+/// this object exists, even after the device was unregistered.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Device {
     ptr: NonNull<raw::ib_device>,
-    /// It has always flushed what was posted.
+    /// True while the device has always flushed posted work requests in time.
     flushes: AtomicBool,
     #[pin]
     gate: Mutex<Gate>,
     #[pin]
     left: CondVar,
+    /// Regions that the driver refused to deregister. Each holds its protection domain, which holds
+    /// this device, until [`Device::end_parked`].
+    #[pin]
+    parked: Mutex<KVec<Parked>>,
 }
 
-// SAFETY: The C structure is reference counted and used by any thread.
+// SAFETY: The C structure is reference counted, and any thread may use it.
 unsafe impl Send for Device {}
-// SAFETY: As above; what is read of it does not change.
+// SAFETY: Any thread may use the C structure; the fields that are read do not change.
 unsafe impl Sync for Device {}
 
 impl Device {
-    /// Takes hold of a device.
+    /// Takes a reference to a device.
     ///
     /// # Safety
     ///
-    /// `ptr` is a device that is registered now.
+    /// `ptr` is a registered device.
     pub(super) unsafe fn new(ptr: NonNull<raw::ib_device>) -> impl PinInit<Self> {
-        // SAFETY: The caller guarantees that the device is alive.
+        // SAFETY: By the caller's contract the device is alive.
         unsafe { raw::kverbs_device_get(ptr.as_ptr()) };
-        // INVARIANT: The reference was just taken. (Initialising does not fail.)
+        // INVARIANT: The reference was taken above, and initialising does not fail.
         pin_init!(Self {
             ptr,
             flushes: AtomicBool::new(true),
-            gate <- new_mutex!(Gate { closed: false, inside: 0 }),
+            gate <- new_mutex!(Gate { closed: false, inside: 0, outside: 0 }),
             left <- new_condvar!(),
+            parked <- new_mutex!(KVec::new(), "kverbs_parked"),
         })
     }
 
-    /// The C structure.
+    /// Returns the C structure.
     pub(super) fn as_ptr(&self) -> *mut raw::ib_device {
         self.ptr.as_ptr()
     }
 
     fn attrs(&self) -> &raw::ib_device_attr {
-        // SAFETY: By the type invariant the structure is there; attributes do not change once a
+        // SAFETY: By the type invariant the structure exists; attributes do not change once a
         // device is registered.
         unsafe { &(*self.as_ptr()).attrs }
     }
 
-    /// Proof that the device is registered.
+    /// Returns proof that the device is registered.
     ///
     /// # Errors
     ///
-    /// `ENODEV`: it is going or gone.
+    /// - `ENODEV` if the device is being removed, or was removed.
     pub(crate) fn enter(&self) -> Result<Live<'_>> {
         let mut gate = self.gate.lock();
         if gate.closed {
             return Err(ENODEV);
         }
         gate.inside += 1;
-        Ok(Live(self))
+        Ok(Live {
+            device: self,
+            late: Cell::new(false),
+        })
     }
 
-    /// Lets nobody in any more, and waits until everybody is out.
+    /// Closes the gate, and waits until every [`Live`] is dropped that does not wait for a program.
+    ///
+    /// A holder that waits for a program undoes its registration afterwards ([`Live::outside`]), so
+    /// all other objects on the device can end meanwhile. May sleep.
     pub(crate) fn retire(&self) {
         let mut gate = self.gate.lock();
         gate.closed = true;
@@ -115,110 +138,169 @@ impl Device {
         }
     }
 
-    /// Whether it is worth while to wait for what is posted to a failed queue pair.
+    /// Waits until every [`Live`] that waited for a program is dropped. Called after
+    /// [`Device::retire`].
+    pub(crate) fn wait_for_late(&self) {
+        let mut gate = self.gate.lock();
+        while gate.outside != 0 {
+            self.left.wait(&mut gate);
+        }
+    }
+
+    /// Keeps a region for [`Device::retry_parked`].
+    pub(super) fn park(&self, parked: Parked) {
+        let mut list = self.parked.lock();
+        // UNACCOUNTED: The region may outlive its program.
+        match list.reserve(1, GFP_KERNEL) {
+            // Cannot fail: the capacity was reserved above.
+            Ok(()) => drop(list.push_within_capacity(parked)),
+            // The region is never freed, nor its memory.
+            Err(_) => core::mem::forget(parked),
+        }
+    }
+
+    /// Tries once to deregister each parked region. Returns whether none is left.
+    pub(crate) fn retry_parked(&self) -> bool {
+        let mut list = core::mem::replace(&mut *self.parked.lock(), KVec::new());
+        let mut all = true;
+        for parked in list.drain_all() {
+            if let Err(parked) = parked.end() {
+                all = false;
+                self.park(parked);
+            }
+        }
+        all
+    }
+
+    /// Tries for 3.5 s to deregister the parked regions, after all other objects on the device have
+    /// ended. A region that the driver refuses until then is never freed.
+    pub(crate) fn end_parked(&self) {
+        for ms in PARKED_MS {
+            if self.retry_parked() {
+                return;
+            }
+            fsleep(Delta::from_millis(ms));
+        }
+        let mut list = core::mem::replace(&mut *self.parked.lock(), KVec::new());
+        for parked in list.drain_all() {
+            pr_err!("kverbs: a memory region of a device that is removed is never deregistered\n");
+            core::mem::forget(parked);
+        }
+    }
+
+    /// Returns whether the device flushes a failed queue pair in time, so that waiting is useful.
     pub(super) fn flushes(&self) -> bool {
         self.flushes.load(Ordering::Relaxed)
     }
 
-    /// It was waited for in vain. Once is enough: there may be a thousand queue pairs.
+    /// Records that the device did not flush in time. One timeout is enough, because there may be a
+    /// thousand queue pairs.
     pub(super) fn does_not_flush(&self) {
         self.flushes.store(false, Ordering::Relaxed);
     }
 
-    /// Whether `ptr` is this device.
+    /// Returns whether the DMA layer copies between mapped memory and the device, or flushes
+    /// caches.
+    pub(crate) fn bounces(&self) -> bool {
+        // SAFETY: By the type invariant the structure exists.
+        unsafe { raw::kverbs_bounces(self.as_ptr()) }
+    }
+
+    /// Returns whether `ptr` is this device.
     pub(super) fn is(&self, ptr: *const raw::ib_device) -> bool {
         core::ptr::eq(self.as_ptr(), ptr)
     }
 
-    /// Its name, NUL padded.
+    /// Returns the device's name, NUL padded.
     pub(crate) fn name(&self) -> [u8; NAME_MAX] {
         let mut name = [0; NAME_MAX];
-        // SAFETY: The device is there by the type invariant, and `name` has the size that is said.
+        // SAFETY: By the type invariant the structure exists, and `name` has `NAME_MAX` bytes.
         unsafe {
             raw::kverbs_device_name(self.as_ptr(), name.as_mut_ptr().cast(), NAME_MAX as c_uint)
         };
         name
     }
 
-    /// Its number of ports; the first one is 1.
+    /// Returns the number of ports; the first one is 1.
     pub(crate) fn ports(&self) -> u32 {
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant the structure exists.
         unsafe { (*self.as_ptr()).phys_port_cnt }
     }
 
-    /// Whether queue pairs of the port can be connected by rdma_cm over InfiniBand's protocol.
+    /// Returns whether rdma_cm can connect queue pairs of the port over InfiniBand's protocol.
     pub(crate) fn connects(&self, port: u32) -> bool {
-        // SAFETY: By the type invariant; callers pass a port of the device.
+        // SAFETY: By the type invariant the structure exists; callers pass a port of the device.
         unsafe { raw::kverbs_is_rc_capable(self.as_ptr(), port) }
     }
 
-    /// Whether processes of a network namespace may use it.
+    /// Returns whether processes of a network namespace may use the device.
     pub(crate) fn accessible(&self, net: &Net) -> bool {
-        // SAFETY: By the type invariant; the namespace is held by `net`.
+        // SAFETY: By the type invariant the structure exists; `net` keeps the namespace alive.
         unsafe { raw::rdma_dev_access_netns(self.as_ptr(), net.as_ptr()) }
     }
 
-    /// The address behind an entry of a port's GID table, if it is usable from `net`.
+    /// Returns the address of an entry of a port's GID table, if the entry is usable from `net`.
     ///
     /// # Errors
     ///
-    /// `ENOENT`: there is none or it is of no use. `ERANGE`: the table ends before it.
+    /// - `ENOENT` if the entry is empty or not usable.
+    /// - `ERANGE` if the table has no entry `index`.
     pub(crate) fn gid_addr(&self, port: u32, index: c_int, net: &Net) -> Result<SockAddr> {
         let mut out = sockaddr::Storage::default();
-        // SAFETY: The device is there; `Live` callers only, so its port data is too; `out` is
-        // large enough for any address.
+        // SAFETY: The structure exists, and so does its port data: callers have a `Live`. `out` has
+        // space for any address.
         to_result(unsafe {
             raw::kverbs_gid_addr(self.as_ptr(), port, index, net.as_ptr(), out.as_mut_ptr())
         })?;
         Ok(out.get())
     }
 
-    /// Bytes in the longest message of a port.
+    /// Returns the maximum message length of a port in bytes.
     pub(crate) fn max_msg_size(&self, _live: &Live<'_>, port: u32) -> Result<u64> {
         let mut attr = raw::ib_port_attr::default();
         fault::device()?;
-        // SAFETY: The device is registered, as `_live` proves, and `attr` is ours.
+        // SAFETY: The device is registered, as `_live` proves, and `attr` is a local variable.
         to_result(unsafe { raw::ib_query_port(self.as_ptr(), port, &mut attr) })?;
         Ok(u64::from(attr.max_msg_sz))
     }
 
-    /// Work requests that a queue may hold.
+    /// Returns the maximum number of work requests in a queue.
     pub(crate) fn max_qp_wr(&self) -> u32 {
         compat::limit(self.attrs().max_qp_wr)
     }
 
-    /// Whether it does atomics, at least against each other.
+    /// Returns whether the device has atomics, at least against other atomics of the device.
     pub(crate) fn has_atomics(&self) -> bool {
         self.attrs().atomic_cap != raw::ib_atomic_cap_IB_ATOMIC_NONE
     }
 
-    /// Entries that a completion queue may have.
+    /// Returns the maximum number of entries of a completion queue.
     pub(crate) fn max_cqe(&self) -> u32 {
         compat::limit(self.attrs().max_cqe)
     }
 
-    /// Scatter entries of every kind of work request.
+    /// Returns the maximum number of scatter entries that every kind of work request supports.
     pub(crate) fn max_sge(&self) -> u32 {
         let attrs = self.attrs();
         let all = compat::limit(attrs.max_send_sge).min(compat::limit(attrs.max_recv_sge));
         match compat::limit(attrs.max_sge_rd) {
-            // Not said.
+            // The device states no limit for reads.
             0 => all.max(1),
             reads => all.min(reads).max(1),
         }
     }
 
-    /// Memory regions it can hold.
+    /// Returns the maximum number of memory regions.
     pub(crate) fn max_mr(&self) -> u32 {
         compat::limit(self.attrs().max_mr)
     }
 
-    /// Pages of one fast registration; 0: it has none.
+    /// Returns the maximum number of pages of a fast registration, or 0 if the device has none.
     pub(crate) fn max_fast_reg_pages(&self) -> u32 {
         self.attrs().max_fast_reg_page_list_len
     }
 
-    /// Reads that a queue pair may have in flight as the one that asks, and as the one asked.
+    /// Returns the maximum reads in flight of a queue pair, as initiator and as responder.
     pub(crate) fn max_rd_atom(&self) -> (u8, u8) {
         let attrs = self.attrs();
         (
@@ -227,16 +309,17 @@ impl Device {
         )
     }
 
-    /// Whether a registration of a process's memory can be given other rights as it is
-    /// ([`Mr::open`](super::mr::Mr::open)): software can. Hardware may make another one of it.
+    /// Returns whether the rights of a registration of user memory can be changed in place
+    /// ([`Mr::open`](super::mr::Mr::open)). Software devices can; hardware may create another
+    /// region.
     pub(crate) fn opens(&self) -> bool {
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant the structure exists.
         unsafe { raw::kverbs_sets_access(self.as_ptr()) }
     }
 
-    /// Whether "DMA addresses" are the processor's own and mapping costs nothing.
+    /// Returns whether "DMA addresses" are the processor's own and mapping costs nothing.
     pub(crate) fn uses_virt_dma(&self) -> bool {
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant the structure exists.
         unsafe { raw::kverbs_uses_virt_dma(self.as_ptr()) }
     }
 }
@@ -244,20 +327,70 @@ impl Device {
 #[pinned_drop]
 impl PinnedDrop for Device {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: By the type invariant the reference is ours.
+        // SAFETY: By the type invariant this object holds the reference.
         unsafe { raw::kverbs_device_put(self.ptr.as_ptr()) }
     }
 }
 
-/// A registered device: while one exists, `ib_client.remove` does not return.
-pub(crate) struct Live<'a>(&'a Device);
+/// Proof that a device is registered: while one exists, `ib_client.remove` does not return.
+pub(crate) struct Live<'a> {
+    device: &'a Device,
+    /// True if the gate was closed while this was outside, where it is still counted.
+    late: Cell<bool>,
+}
+
+impl Live<'_> {
+    /// Runs `call`, which may wait for a program without a time limit. A removal of the device ends
+    /// all other objects meanwhile, and waits for this call last.
+    ///
+    /// # Errors
+    ///
+    /// - `ENODEV` if the device is being removed. `undo` ends the result of `call`, which the
+    ///   removal would miss.
+    /// - An error of `call`.
+    pub(crate) fn outside<T>(
+        &self,
+        call: impl FnOnce() -> Result<T>,
+        undo: impl FnOnce(T),
+    ) -> Result<T> {
+        let device = self.device;
+        if !self.late.get() {
+            let mut gate = device.gate.lock();
+            gate.inside -= 1;
+            gate.outside += 1;
+            if gate.inside == 0 {
+                device.left.notify_all();
+            }
+        }
+        let made = call();
+        if !self.late.get() {
+            let mut gate = device.gate.lock();
+            if gate.closed {
+                self.late.set(true);
+            } else {
+                gate.outside -= 1;
+                gate.inside += 1;
+            }
+        }
+        if !self.late.get() {
+            return made;
+        }
+        made.map(undo)?;
+        Err(ENODEV)
+    }
+}
 
 impl Drop for Live<'_> {
     fn drop(&mut self) {
-        let mut gate = self.0.gate.lock();
-        gate.inside -= 1;
-        if gate.inside == 0 {
-            self.0.left.notify_all();
+        let mut gate = self.device.gate.lock();
+        let left = if self.late.get() {
+            &mut gate.outside
+        } else {
+            &mut gate.inside
+        };
+        *left -= 1;
+        if *left == 0 {
+            self.device.left.notify_all();
         }
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Memory mapped for a device's local access, by the protection domain's own key.
+//! Memory mapped for a device's local access, by the protection domain's local key.
 
 use core::ptr;
 use kernel::{
@@ -18,12 +18,12 @@ use super::{
     raw, //
 };
 use kfabric::{
-    fault,
+    base::fault,
     memory::{
+        LentPiece,
         Memory,
         Segment, //
     },
-    op::LentPiece, //
 };
 
 /// A mapped piece of memory.
@@ -36,7 +36,8 @@ struct Mapped {
 ///
 /// # Invariants
 ///
-/// The pieces are mapped on `device` for the device to write to if `writable`, and `mem` keeps their pages.
+/// The pieces are mapped on `device`, for the device to write if `writable`. `mem` keeps their
+/// pages.
 pub(crate) struct DmaMap {
     device: Arc<Device>,
     pieces: KVec<Mapped>,
@@ -45,20 +46,20 @@ pub(crate) struct DmaMap {
 }
 
 impl DmaMap {
-    /// Maps all of `mem`, which is few contiguous pieces.
+    /// Maps all of `mem`, which has few contiguous pieces.
     ///
     /// # Errors
     ///
-    /// `EIO`: the device's mapping cannot take a piece as one.
+    /// - `EIO` if the device cannot map a piece as one.
     pub(crate) fn new(_live: &Live<'_>, device: &Arc<Device>, mem: &Arc<Memory>) -> Result<Self> {
-        // INVARIANT: Pieces are added as they are mapped.
+        // INVARIANT: The list is empty; the loop adds pieces after it has mapped them.
         let mut map = Self {
             device: device.clone(),
             pieces: KVec::with_capacity(mem.segment_count(0, mem.len()), GFP_KERNEL_ACCOUNT)?,
             writable: mem.writable(),
             mem: mem.clone(),
         };
-        // SAFETY: The device is there.
+        // SAFETY: The device is registered, as `_live` proves.
         let max = unsafe { raw::kverbs_dma_max_seg_size(device.as_ptr()) } as usize;
         for segment in mem.segments(0, mem.len()) {
             if segment.len > max {
@@ -66,7 +67,7 @@ impl DmaMap {
             }
             map.pieces.reserve(1, GFP_KERNEL_ACCOUNT)?;
             fault::device()?;
-            // SAFETY: The segment's pages are contiguous and held by `mem`; the device is
+            // SAFETY: The segment's pages are contiguous and `mem` keeps them; the device is
             // registered, as `_live` proves.
             let addr = unsafe {
                 raw::kverbs_dma_map_page(
@@ -77,7 +78,7 @@ impl DmaMap {
                     map.writable,
                 )
             };
-            // SAFETY: The device is there.
+            // SAFETY: The device is registered, as `_live` proves.
             if unsafe { raw::kverbs_dma_mapping_error(device.as_ptr(), addr) } != 0 {
                 return Err(EIO);
             }
@@ -89,7 +90,7 @@ impl DmaMap {
         Ok(map)
     }
 
-    /// Device addresses and lengths of the pieces, in order.
+    /// Returns device addresses and lengths of the pieces, in order.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
         self.pieces.iter().map(|piece| (piece.addr, piece.len))
     }
@@ -97,11 +98,11 @@ impl DmaMap {
 
 impl Drop for DmaMap {
     fn drop(&mut self) {
-        // The pages stay until they are unmapped.
+        // Keep the pages until they are unmapped.
         let _pages = &self.mem;
         for piece in &self.pieces {
-            // SAFETY: By the type invariant it is mapped so; nothing of ours outlives the
-            // device's registration.
+            // SAFETY: By the type invariant the piece is mapped so; each object of the provider
+            // ends before the device is unregistered.
             unsafe {
                 raw::kverbs_dma_unmap_page(
                     self.device.as_ptr(),
@@ -114,13 +115,16 @@ impl Drop for DmaMap {
     }
 }
 
-/// Maps pieces that are lent to an operation, for the device to write to if it `writes`. Any context.
-/// While this runs there is a queue pair on the device, so it is registered.
+/// Maps borrowed pages of an operation, for the device to write if it `writes`.
+///
+/// The caller has a queue pair on the device, so the device is registered. No piece is longer than
+/// [`max_lent`].
+///
+/// Context: any.
 ///
 /// # Errors
 ///
-/// `EAGAIN`: the mapping has no room just now: no piece is longer than [`max_lent`]. Nothing is mapped
-/// then.
+/// - `EAGAIN` if the device has no mapping resources for now. No page is mapped then.
 pub(crate) fn map_lent(device: &Device, pieces: &mut [LentPiece], writes: bool) -> Result {
     if !pieces.is_empty() {
         fault::device().map_err(|_| EAGAIN)?;
@@ -129,8 +133,8 @@ pub(crate) fn map_lent(device: &Device, pieces: &mut [LentPiece], writes: bool) 
         let Some(piece) = pieces.get_mut(i) else {
             break;
         };
-        // SAFETY: Whoever lends promises contiguous pages that stay; the device is registered, as the
-        // caller's queue pair is there.
+        // SAFETY: The consumer guarantees contiguous pages that stay. The device is registered,
+        // because the caller has a queue pair.
         let addr = unsafe {
             raw::kverbs_dma_map_page(
                 device.as_ptr(),
@@ -140,7 +144,7 @@ pub(crate) fn map_lent(device: &Device, pieces: &mut [LentPiece], writes: bool) 
                 writes,
             )
         };
-        // SAFETY: The device is there.
+        // SAFETY: The device is registered, because the caller has a queue pair.
         if unsafe { raw::kverbs_dma_mapping_error(device.as_ptr(), addr) } != 0 {
             unmap_lent(device, pieces.get_mut(..i).unwrap_or_default(), writes);
             return Err(EAGAIN);
@@ -150,24 +154,24 @@ pub(crate) fn map_lent(device: &Device, pieces: &mut [LentPiece], writes: bool) 
     Ok(())
 }
 
-/// Bytes in one piece that is lent, at most.
+/// Returns the maximum bytes of one borrowed piece.
 pub(crate) fn max_lent(_live: &Live<'_>, device: &Device) -> u32 {
     // SAFETY: The device is registered, as `_live` proves.
     unsafe { raw::kverbs_dma_max_page(device.as_ptr()) }
 }
 
-/// Undoes [`map_lent`], while the queue pair is there, or has only just gone.
+/// Unmaps the pages of [`map_lent`], while the queue pair exists or directly after its destruction.
 pub(crate) fn unmap_lent(device: &Device, pieces: &mut [LentPiece], writes: bool) {
     for piece in pieces {
-        // SAFETY: It was mapped so.
+        // SAFETY: `map_lent` has mapped the piece with these parameters.
         unsafe {
             raw::kverbs_dma_unmap_page(device.as_ptr(), piece.mapped, piece.len as usize, writes)
         };
     }
 }
 
-/// Memory of our own that a device reads, payload of injected operations, and writes: results of
-/// atomics that nobody wants.
+/// Memory of the provider that a device reads and writes: payload of injected operations, and
+/// results of atomics that are not read.
 ///
 /// # Invariants
 ///
@@ -179,9 +183,9 @@ pub(crate) struct DmaBuf {
 }
 
 impl DmaBuf {
-    /// Makes `len` zeroed bytes, one or more.
+    /// Allocates and maps `len` zeroed bytes, at least one.
     pub(crate) fn new(_live: &Live<'_>, device: &Arc<Device>, len: usize) -> Result<Self> {
-        // Larger ones may not be had in one piece, which is no news for the log.
+        // A large contiguous allocation may fail, and the failure is not logged.
         let mut buf = KVec::from_elem(0u8, len, GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?;
         fault::device()?;
         // SAFETY: The buffer is `kmalloc()`ed and stays in place while mapped; the device is
@@ -189,11 +193,11 @@ impl DmaBuf {
         let addr = unsafe {
             raw::kverbs_dma_map_single(device.as_ptr(), buf.as_mut_ptr().cast(), len, true)
         };
-        // SAFETY: The device is there.
+        // SAFETY: The device is registered, as `_live` proves.
         if unsafe { raw::kverbs_dma_mapping_error(device.as_ptr(), addr) } != 0 {
             return Err(EIO);
         }
-        // INVARIANT: It was just mapped.
+        // INVARIANT: The buffer was mapped above.
         Ok(Self {
             device: device.clone(),
             buf,
@@ -201,18 +205,19 @@ impl DmaBuf {
         })
     }
 
-    /// The device's address of the byte at `offset`.
+    /// Returns the device address of the byte at `offset`.
     pub(crate) fn addr_of(&self, offset: usize) -> u64 {
         self.addr + offset as u64
     }
 
-    /// Stores `data` at `offset`.
+    /// Stores `data` at `offset`. The caller has checked that `data` fits; excess bytes are cut
+    /// off.
     ///
-    /// The caller has checked that it fits; what does not is cut off. Any context.
+    /// Context: any.
     pub(crate) fn store(&mut self, offset: usize, data: &[u8]) {
         let len = data.len().min(self.buf.len().saturating_sub(offset));
-        // SAFETY: It is inside. No reference to it is made, for the device may just be writing
-        // elsewhere in the buffer.
+        // SAFETY: The range is inside the buffer. No reference is created, because the device may
+        // write elsewhere in the buffer at the same time.
         unsafe { ptr::copy_nonoverlapping(data.as_ptr(), self.buf.as_mut_ptr().add(offset), len) };
         let addr = self.addr_of(offset);
         // SAFETY: By the type invariant the range is mapped so.
@@ -222,19 +227,20 @@ impl DmaBuf {
 
 impl Drop for DmaBuf {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant the buffer is mapped so.
         unsafe {
             raw::kverbs_dma_unmap_single(self.device.as_ptr(), self.addr, self.buf.len(), true)
         };
     }
 }
 
-/// A scatter list, mapped piece by piece of a [`Memory`] for one fast registration at a time.
+/// A scatter list. It maps the pieces of a [`Memory`], for one fast registration at a time.
 ///
 /// # Invariants
 ///
-/// `list` is an initialised table; its first `mapped` entries are mapped on `device` in the
-/// direction of `writable`, and then `mem` keeps their pages: a room's, as long as there is the key.
+/// `list` is an initialised table. Its first `mapped` entries are mapped on `device` in the
+/// direction of `writable`, and `mem` keeps their pages. An attach-on-assign region has its pages
+/// as long as the key exists.
 pub(crate) struct SgList {
     device: Arc<Device>,
     list: KVVec<bindings::scatterlist>,
@@ -243,13 +249,13 @@ pub(crate) struct SgList {
     mem: Option<Arc<Memory>>,
 }
 
-// SAFETY: It is memory of ours; the pages named in it are held by `mem`.
+// SAFETY: The list owns its memory, and `mem` keeps the pages in its entries.
 unsafe impl Send for SgList {}
-// SAFETY: With a shared reference it can only be read.
+// SAFETY: A shared reference allows only reads.
 unsafe impl Sync for SgList {}
 
 impl SgList {
-    /// Makes a list for up to `max` pieces.
+    /// Allocates a list for up to `max` pieces.
     pub(crate) fn new(device: &Arc<Device>, max: usize) -> Result<Self> {
         let mut list = KVVec::with_capacity(max, GFP_KERNEL_ACCOUNT)?;
         for _ in 0..max {
@@ -257,7 +263,7 @@ impl SgList {
         }
         // SAFETY: `list` has `max` entries.
         unsafe { raw::kverbs_sg_init(list.as_mut_ptr(), max as c_uint) };
-        // INVARIANT: Initialised, and nothing is mapped.
+        // INVARIANT: The table was initialised above, and no entry is mapped.
         Ok(Self {
             device: device.clone(),
             list,
@@ -267,13 +273,14 @@ impl SgList {
         })
     }
 
-    /// Fills it with [offset, offset + len) of `mem` and maps that.
+    /// Fills the list with [offset, offset + len) of `mem` and maps the entries.
     ///
-    /// Returns how many entries the device sees.
+    /// Returns the number of entries that the device sees.
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE`: more pieces than there is room for. `EIO`: the mapping failed.
+    /// - `EMSGSIZE` if the range has more pieces than the list has entries.
+    /// - `EIO` if the mapping failed.
     pub(super) fn map(
         &mut self,
         mem: &Arc<Memory>,
@@ -301,11 +308,12 @@ impl SgList {
         if n == 0 {
             return Err(EINVAL);
         }
-        // The table ends after the entries in use, for as long as they are.
+        // End the table after the entries in use, as long as they are in use.
         // SAFETY: The entry is initialised.
         unsafe { raw::kverbs_sg_end(&mut self.list[n - 1]) };
         let nents = match fault::device() {
-            // SAFETY: The first `n` entries name pages that `mem` holds; the device is there.
+            // SAFETY: The first `n` entries have pages that `mem` keeps; the device is registered,
+            // because the caller has a `Live`.
             Ok(()) => unsafe {
                 raw::kverbs_dma_map_sg(
                     self.device.as_ptr(),
@@ -320,14 +328,14 @@ impl SgList {
             self.unend(n);
             return Err(EIO);
         }
-        // INVARIANT: They are mapped, and their pages held.
+        // INVARIANT: The first `n` entries are mapped, and `mem` keeps their pages.
         self.mapped = n;
         self.writable = writable;
         self.mem = Some(mem.clone());
         Ok(nents as usize)
     }
 
-    /// The entries, for the RDMA core.
+    /// Returns the entries, for the RDMA core.
     pub(super) fn as_mut_ptr(&mut self) -> *mut bindings::scatterlist {
         self.list.as_mut_ptr()
     }
@@ -339,11 +347,11 @@ impl SgList {
         }
     }
 
-    /// Unmaps what is mapped.
+    /// Unmaps the mapped entries.
     pub(crate) fn unmap(&mut self) {
         let n = core::mem::replace(&mut self.mapped, 0);
         if n != 0 {
-            // SAFETY: By the type invariant they are mapped so.
+            // SAFETY: By the type invariant the first `n` entries are mapped so.
             unsafe {
                 raw::kverbs_dma_unmap_sg(
                     self.device.as_ptr(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Memory regions as verbs means them: a range, rights, a local and a remote key.
+//! Memory regions of verbs: a range, access rights, a local and a remote key.
 
 use core::ptr::NonNull;
 use kernel::{
@@ -9,7 +9,11 @@ use kernel::{
     },
     page::PAGE_SIZE,
     prelude::*,
-    sync::Arc, //
+    sync::Arc,
+    time::{
+        delay::fsleep,
+        Delta, //
+    }, //
 };
 
 use super::{
@@ -20,21 +24,22 @@ use super::{
     raw, //
 };
 use kfabric::{
-    fault,
+    base::fault,
     memory::Memory, //
 };
 
-/// Rights of a memory region.
+/// Access rights of a memory region.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Access(raw::ib_access_flags);
 
 impl Access {
-    /// The device may read, by the local key.
+    /// The device may read by the local key.
     pub(crate) const LOCAL_READ: Self = Self(0);
-    /// The device may write, by the local key.
+    /// The device may write by the local key.
     pub(crate) const LOCAL_WRITE: Self = Self(raw::ib_access_flags_IB_ACCESS_LOCAL_WRITE);
 
-    /// Rights for peers. To be written to by a peer, the device must be able to write.
+    /// Returns the rights for peers. If peers may write or execute atomics, the device may write
+    /// too.
     pub(crate) fn remote(read: bool, write: bool, atomic: bool) -> Self {
         let mut bits = 0;
         if read {
@@ -50,46 +55,53 @@ impl Access {
         Self(bits)
     }
 
-    /// What is left of it without peers.
+    /// Returns the rights without those of peers.
     pub(crate) fn local(self) -> Self {
         Self(self.0 & raw::ib_access_flags_IB_ACCESS_LOCAL_WRITE)
     }
 
-    /// As the RDMA core takes it.
+    /// Returns the access flags of the RDMA core.
     pub(super) fn bits(self) -> c_int {
         // CAST: Only low bits are ever set.
         self.0 as c_int
     }
 
-    /// Whether the device may write.
+    /// Returns whether the device may write.
     pub(super) fn writes(self) -> bool {
         self.0 & raw::ib_access_flags_IB_ACCESS_LOCAL_WRITE != 0
     }
 }
 
+/// Pauses between attempts to deregister a region, in milliseconds. Drivers refuse while they have
+/// no memory, or after a command has timed out.
+const RETRY_MS: [i64; 6] = [1, 4, 16, 64, 128, 128];
+
 /// A memory region.
 ///
 /// # Invariants
 ///
-/// `ptr` is a memory region of ours in `pd`.
+/// This object owns `ptr`, a memory region in `pd`.
 pub(crate) struct Mr {
     ptr: NonNull<raw::ib_mr>,
     pd: Arc<Pd>,
     charge: Option<Charge>,
 }
 
-// SAFETY: The C object may be used by any thread; changes take `&mut self`.
+// SAFETY: Any thread may use the C object; changes take `&mut self`.
 unsafe impl Send for Mr {}
-// SAFETY: As above.
+// SAFETY: Any thread may use the C object; changes take `&mut self`.
 unsafe impl Sync for Mr {}
 
 impl Mr {
-    /// Makes one for fast registration of up to `pages` pages, as many as the device's own limit
-    /// at most. It covers nothing yet. It is charged to nobody: a worker may make it, for a slot that is.
+    /// Creates a region for fast registrations of up to `pages` pages, at most the device's limit.
+    ///
+    /// The region covers no memory yet. It has no charge, because a worker may create it; the slot
+    /// has the charge.
     ///
     /// # Errors
     ///
-    /// `ENOSPC`: the device has no more, which rxe says by `EINVAL`. `ENOMEM`.
+    /// - `ENOSPC` if the device has no more regions (rxe returns `EINVAL` then).
+    /// - `ENOMEM` if there is no memory.
     pub(crate) fn fast(_live: &Live<'_>, pd: &Arc<Pd>, pages: u32) -> Result<Self> {
         fault::device()?;
         // SAFETY: The protection domain is alive.
@@ -97,7 +109,7 @@ impl Mr {
             raw::ib_alloc_mr(pd.as_ptr(), raw::ib_mr_type_IB_MR_TYPE_MEM_REG, pages)
         })
         .map_err(|e| if e == EINVAL { ENOSPC } else { e })?;
-        // INVARIANT: It was just made.
+        // INVARIANT: The region was created above, in `pd`.
         Ok(Self {
             ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
             pd: pd.clone(),
@@ -105,10 +117,10 @@ impl Mr {
         })
     }
 
-    /// Registers `len` bytes at `addr` of the current process, the first of which is known as
-    /// `iova`, with the same offset in its page.
+    /// Registers `len` bytes at `addr` of the current process. Peers know the first byte as `iova`,
+    /// which has the same offset in its page.
     ///
-    /// To be called inside [`Memory::device_register`].
+    /// The caller calls this inside [`Memory::device_register`].
     pub(crate) fn user(
         live: &Live<'_>,
         pd: &Arc<Pd>,
@@ -119,11 +131,11 @@ impl Mr {
     ) -> Result<Self> {
         let charge = pd.charge(live)?;
         fault::device()?;
-        // SAFETY: The protection domain is alive. The address is checked by the call.
+        // SAFETY: The protection domain is alive. The call checks the address.
         let ptr = from_err_ptr(unsafe {
             raw::ib_reg_user_mr(pd.as_ptr(), addr, len, iova, access.bits())
         })?;
-        // INVARIANT: It was just made.
+        // INVARIANT: The region was created above, in `pd`.
         Ok(Self {
             ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
             pd: pd.clone(),
@@ -131,49 +143,50 @@ impl Mr {
         })
     }
 
-    /// Gives a registration of a process's memory other rights, and has peers know its first byte
-    /// as `iova`, where the device [opens](super::device::Device::opens). They begin when this
-    /// returns, at the latest.
+    /// Changes the rights of a registration of user memory, and makes `iova` the first byte's
+    /// address, if the device [opens](super::device::Device::opens). The rights are valid at the
+    /// latest when this returns.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// - An error of the driver.
     pub(crate) fn open(&mut self, iova: u64, access: Access) -> Result {
         fault::device()?;
-        // SAFETY: By the type invariant; nobody else changes it. Such a driver looks here, but not
-        // before the rights below let anybody in: the number is new, so no request was let in yet.
+        // SAFETY: By the type invariant the region is alive; `&mut self` excludes other changes.
+        // Such a driver reads `iova` only for admitted requests, and the key is new: none is
+        // admitted yet.
         unsafe { (*self.as_ptr()).iova = iova };
-        // SAFETY: By the type invariant; nobody else changes it.
+        // SAFETY: By the type invariant the region is alive; `&mut self` excludes other changes.
         to_result(unsafe { raw::kverbs_set_access(self.as_ptr(), access.bits()) })
     }
 
-    /// The C object.
+    /// Returns the C object.
     pub(super) fn as_ptr(&self) -> *mut raw::ib_mr {
         self.ptr.as_ptr()
     }
 
-    /// The key that work requests name it by.
+    /// Returns the local key, for work requests.
     pub(crate) fn lkey(&self) -> u32 {
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant the region is alive.
         unsafe { (*self.as_ptr()).lkey }
     }
 
-    /// The key that peers name it by.
+    /// Returns the remote key, for peers.
     pub(crate) fn rkey(&self) -> u32 {
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant the region is alive.
         unsafe { (*self.as_ptr()).rkey }
     }
 
-    /// Points a fresh fast region at [offset, offset + len) of `mem`.
-    /// Peers will know the first byte as `iova`, whose offset in its page is that of the byte.
+    /// Sets a new fast region to [offset, offset + len) of `mem`.
     ///
-    /// Nothing is reachable before the registration is posted and done
-    /// ([`KeyQueue::register`](super::keyq::KeyQueue::register)).
+    /// Peers will know the first byte as `iova`, which must have the byte's offset in its page.
+    /// They have no access before the registration has completed
+    /// ([`RegQueue::register`](super::reg_queue::RegQueue::register)).
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE`: it does not fit (too many pages, or gaps inside). `EIO`: the mapping failed, or moved
-    /// bytes inside their pages.
+    /// - `EMSGSIZE` if the range does not fit: too many pages, or gaps inside.
+    /// - `EIO` if the mapping failed, or moved bytes inside their pages.
     pub(crate) fn aim(
         &mut self,
         sg: &mut SgList,
@@ -185,7 +198,7 @@ impl Mr {
     ) -> Result {
         let n = sg.map(mem, offset, len, access.writes())?;
         let got = fault::device().and_then(|()| {
-            // SAFETY: Both are alive, and the first `n` entries are mapped.
+            // SAFETY: The region and the list are alive, and the first `n` entries are mapped.
             let got = unsafe {
                 raw::ib_map_mr_sg(
                     self.as_ptr(),
@@ -197,9 +210,9 @@ impl Mr {
             };
             to_result(got).map(|()| got as usize)
         });
-        // SAFETY: By the type invariant; nobody else changes it.
+        // SAFETY: By the type invariant the region is alive; `&mut self` excludes other changes.
         let (covered, at) = unsafe { ((*self.as_ptr()).length, (*self.as_ptr()).iova) };
-        // A mapping that moved the byte in its page (through bounce buffers) cannot be called so.
+        // If bounce buffers moved the byte inside its page, `iova` cannot be its address.
         let moved = got.is_ok() && (at ^ iova) & (PAGE_SIZE as u64 - 1) != 0;
         if moved {
             sg.unmap();
@@ -209,49 +222,139 @@ impl Mr {
             sg.unmap();
             return Err(got.err().unwrap_or(EMSGSIZE));
         }
-        // SAFETY: As above.
+        // SAFETY: By the type invariant the region is alive; `&mut self` excludes other changes.
         unsafe { (*self.as_ptr()).iova = iova };
         Ok(())
     }
 
-    /// Chooses the low byte of a fast region's keys, from its registration on.
+    /// Sets the low byte of a fast region's keys, before its registration.
     pub(crate) fn set_key(&mut self, byte: u8) {
-        // SAFETY: By the type invariant; nobody else changes it.
+        // SAFETY: By the type invariant the region is alive; `&mut self` excludes other changes.
         unsafe { raw::kverbs_rotate_key(self.as_ptr(), byte) }
     }
 
-    /// Ends it. After a success nothing is read or written through its keys any more: on every
-    /// driver deregistration waits for what is under way (on rxe a local invalidate does not).
-    ///
-    /// # Errors
-    ///
-    /// What the driver says; the region is then handed back, as it was.
-    pub(crate) fn end(self) -> Result<(), (Error, Self)> {
-        if let Err(e) = fault::device() {
-            return Err((e, self));
+    /// Requests deregistration from the driver once.
+    fn deregister(&self) -> Result {
+        fault::dereg()?;
+        // SAFETY: By the type invariant this object owns the region; callers do not use it after a
+        // success.
+        to_result(unsafe { raw::ib_dereg_mr_user(self.as_ptr(), core::ptr::null_mut()) })
+    }
+
+    /// Requests deregistration until the driver agrees, for up to 341 ms.
+    fn deregister_patiently(&self) -> Result {
+        let mut ended = fault::device().and_then(|()| self.deregister());
+        for ms in RETRY_MS {
+            if ended.is_ok() {
+                break;
+            }
+            fsleep(Delta::from_millis(ms));
+            ended = self.deregister();
         }
+        ended
+    }
+
+    /// Ends the region by `deregister`.
+    fn end_by(self, deregister: fn(&Self) -> Result) -> Result<(), (Error, Self)> {
         let this = core::mem::ManuallyDrop::new(self);
-        // SAFETY: By the type invariant it is ours; this is its end unless the driver refuses.
-        let ret = unsafe { raw::ib_dereg_mr_user(this.as_ptr(), core::ptr::null_mut()) };
-        match to_result(ret) {
+        match deregister(&this) {
             Ok(()) => {
                 // SAFETY: `this` is not used again, so `pd` is moved out once.
                 drop(unsafe { core::ptr::read(&this.pd) });
-                // SAFETY: As above.
+                // SAFETY: `this` is not used again, so `charge` is moved out once.
                 drop(unsafe { core::ptr::read(&this.charge) });
                 Ok(())
             }
             Err(e) => Err((e, core::mem::ManuallyDrop::into_inner(this))),
         }
     }
+
+    /// Deregisters the region. After a success, no byte is read or written through its keys.
+    ///
+    /// On every driver, deregistration waits for accesses in flight; a local invalidate on rxe does
+    /// not. May sleep, for 341 ms if the driver refuses.
+    ///
+    /// # Errors
+    ///
+    /// - The driver's last error, with the unchanged region, for [`Mr::park`].
+    pub(crate) fn end(self) -> Result<(), (Error, Self)> {
+        self.end_by(Self::deregister_patiently)
+    }
+
+    /// Parks a region that the driver refuses to deregister. Its device tries again with each tick.
+    /// Until then `list` stays mapped and `mem` pinned.
+    ///
+    /// If peers had rights to the region (`remote`), no queue pair can be created in its protection
+    /// domain meanwhile. The caller ends the existing queue pairs.
+    pub(crate) fn park(self, remote: bool, list: Option<SgList>, mem: Option<Arc<Memory>>) {
+        let pd = self.pd.clone();
+        if remote {
+            pd.taint();
+        }
+        pd.device().park(Parked {
+            mr: self,
+            remote,
+            list,
+            mem,
+        });
+    }
 }
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant it is ours.
-        let ret = unsafe { raw::ib_dereg_mr_user(self.as_ptr(), core::ptr::null_mut()) };
-        if ret != 0 {
-            pr_err!("kverbs: a memory region could not be deregistered ({ret})\n");
+        let Err(e) = self.deregister_patiently() else {
+            return;
+        };
+        pr_err!(
+            "kverbs: a memory region could not be deregistered ({}), trying again later\n",
+            e.to_errno()
+        );
+        let again = Self {
+            ptr: self.ptr,
+            pd: self.pd.clone(),
+            charge: self.charge.take(),
+        };
+        again.park(false, None, None);
+    }
+}
+
+/// A region that the driver has refused to deregister.
+pub(super) struct Parked {
+    mr: Mr,
+    /// True if the region taints its protection domain.
+    remote: bool,
+    list: Option<SgList>,
+    mem: Option<Arc<Memory>>,
+}
+
+impl Parked {
+    /// Requests deregistration once more.
+    ///
+    /// # Errors
+    ///
+    /// - The region, if the driver still refuses.
+    pub(super) fn end(self) -> Result<(), Self> {
+        let Self {
+            mr,
+            remote,
+            list,
+            mem,
+        } = self;
+        let pd = mr.pd.clone();
+        if let Err((_, mr)) = mr.end_by(Mr::deregister) {
+            return Err(Self {
+                mr,
+                remote,
+                list,
+                mem,
+            });
         }
+        if remote {
+            pd.untaint();
+        }
+        // Unmap before the pages are unpinned.
+        drop(list);
+        drop(mem);
+        Ok(())
     }
 }

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
-//! A protection domain: what keeps one group's memory from another group's queue pairs.
+//! Protection domains, which separate one group's memory from another group's queue pairs.
 
-use core::ptr::NonNull;
+use core::{
+    ptr::NonNull,
+    sync::atomic::{
+        AtomicUsize,
+        Ordering, //
+    }, //
+};
 use kernel::{
     error::from_err_ptr,
     prelude::*,
@@ -20,28 +26,30 @@ use super::{
     raw,
     CALLER, //
 };
-use kfabric::fault;
+use kfabric::base::fault;
 
 /// A protection domain.
 ///
 /// # Invariants
 ///
-/// `ptr` is a protection domain of ours on `device`.
+/// This object owns `ptr`, a protection domain on `device`.
 pub(crate) struct Pd {
     ptr: NonNull<raw::ib_pd>,
     device: Arc<Device>,
-    /// Of a program's.
+    /// Charge for a program's protection domain.
     charge: Option<Charge>,
+    /// Regions in the domain that peers may still reach although their keys were revoked.
+    tainted: AtomicUsize,
 }
 
-// SAFETY: The C object may be used by any thread.
+// SAFETY: Any thread may use the C object.
 unsafe impl Send for Pd {}
-// SAFETY: As above; what is read of it does not change.
+// SAFETY: Any thread may use the C object; the fields that are read do not change.
 unsafe impl Sync for Pd {}
 
 impl Pd {
-    /// Makes one; with `program`, what is made in it is charged ([`Pd::charge`]), and itself. It never has
-    /// the unsafe global key (`IB_PD_UNSAFE_GLOBAL_RKEY`).
+    /// Creates a protection domain. For a `program`, the domain and its objects ([`Pd::charge`])
+    /// are charged. The domain never has the unsafe global key (`IB_PD_UNSAFE_GLOBAL_RKEY`).
     pub(crate) fn new(live: &Live<'_>, device: &Arc<Device>, program: bool) -> Result<Self> {
         let charge = match program {
             true => Some(Charge::new(live, device, Kind::Object)?),
@@ -51,25 +59,27 @@ impl Pd {
         // SAFETY: The device is registered, as `live` proves; the name is static.
         let ptr = unsafe { raw::__ib_alloc_pd(device.as_ptr(), 0, CALLER.as_char_ptr()) };
         let ptr = from_err_ptr(ptr)?;
-        // INVARIANT: It was just made.
+        // INVARIANT: The protection domain was created above.
         Ok(Self {
             ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
             device: device.clone(),
             charge,
+            tainted: AtomicUsize::new(0),
         })
     }
 
-    /// The C object.
+    /// Returns the C object.
     pub(super) fn as_ptr(&self) -> *mut raw::ib_pd {
         self.ptr.as_ptr()
     }
 
-    /// Charges the current task's cgroup for one object that is to be made in it; `None` if it is not a
-    /// program's.
+    /// Charges the current task's cgroup and user for one new object in the domain. Returns `None`
+    /// if the domain does not belong to a program.
     ///
     /// # Errors
     ///
-    /// `EAGAIN`: the cgroup's limit.
+    /// - `EAGAIN` if the cgroup's limit is reached.
+    /// - `EDQUOT` if the user's limit is reached.
     pub(crate) fn charge(&self, live: &Live<'_>) -> Result<Option<Charge>> {
         match &self.charge {
             Some(_) => Charge::new(live, &self.device, Kind::Object).map(Some),
@@ -77,22 +87,51 @@ impl Pd {
         }
     }
 
-    /// The device it is on.
+    /// Charges like [`Pd::charge`], for an object whose queues have space for `operations`.
+    ///
+    /// # Errors
+    ///
+    /// - `EAGAIN` if the cgroup's limit is reached.
+    /// - `EDQUOT` if the user's limit is reached.
+    pub(crate) fn charge_queues(&self, live: &Live<'_>, operations: u32) -> Result<Option<Charge>> {
+        match &self.charge {
+            Some(_) => Charge::of_queues(live, &self.device, Kind::Object, operations).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the domain's device.
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
-    /// The key for local access to memory mapped by [`dma`](super::dma).
+    /// Returns whether a region in the domain outlives its key. If so, no queue pair can be
+    /// created.
+    pub(super) fn is_tainted(&self) -> bool {
+        self.tainted.load(Ordering::SeqCst) != 0
+    }
+
+    /// Records that a region in the domain outlives its key.
+    pub(super) fn taint(&self) {
+        self.tainted.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Records that a region that outlived its key has ended.
+    pub(super) fn untaint(&self) {
+        self.tainted.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Returns the key for local access to memory mapped by [`dma`](super::dma).
     pub(crate) fn local_dma_lkey(&self) -> u32 {
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant the protection domain is alive.
         unsafe { (*self.as_ptr()).local_dma_lkey }
     }
 }
 
 impl Drop for Pd {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant it is ours; whatever is on it holds the `Arc` that this
-        // is in, so nothing is.
+        // SAFETY: By the type invariant this object owns the protection domain. Each object in the
+        // domain holds the `Arc` of this value, so none is left.
         unsafe { raw::ib_dealloc_pd_user(self.as_ptr(), core::ptr::null_mut()) };
     }
 }

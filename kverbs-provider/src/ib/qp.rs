@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 //! A queue pair with a completion queue of its own, and the dispatch of its completions.
 //!
-//! Work requests are named by slots: 0 to `tx` - 1 on the send side, 0 to `rx` - 1 on the receive
-//! side. A send slot may carry several work requests of which only the last is signaled; the
+//! A slot identifies a work request: 0 to `tx` - 1 on the send side, 0 to `rx` - 1 on the receive
+//! side. A send slot may carry several work requests, of which only the last is signaled. The
 //! others complete (as "not last") only if they fail.
 
 use core::{
@@ -49,40 +49,48 @@ use super::{
     },
     CALLER, //
 };
-use kfabric::fault;
+use kfabric::base::fault;
 
-/// How a queue pair failed by itself.
+/// An asynchronous event of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum QpEvent {
-    /// A peer asked for what its key or ours does not allow.
+    /// An operation needed access that a key of the peer or of this side does not allow.
     Access,
-    /// A peer sent what makes no sense.
+    /// The peer sent an invalid request.
     Request,
     /// The queue pair or the device broke.
     Fatal,
-    /// A message came before the peer's "ready to use".
+    /// A message arrived before the peer's "ready to use".
     Established,
 }
 
-/// Who hears of a queue pair's completions.
+/// Handler of a queue pair's completions.
 pub(crate) trait Completions: Send + Sync + Sized + 'static {
-    /// A work request of a send slot ended. Process context, one at a time for a queue pair.
+    /// Handles the end of a work request of a send slot.
+    ///
+    /// Context: process. Calls for one queue pair do not overlap.
     fn sent(this: ArcBorrow<'_, Self>, slot: u32, last: bool, wc: &Wc);
 
-    /// A receive ended. As above.
+    /// Handles the end of a receive.
+    ///
+    /// Context: process. Calls for one queue pair do not overlap.
     fn received(this: ArcBorrow<'_, Self>, slot: u32, wc: &Wc);
 
-    /// The probe ended. As above.
+    /// Handles the end of the probe.
+    ///
+    /// Context: process. Calls for one queue pair do not overlap.
     fn probed(this: ArcBorrow<'_, Self>, wc: &Wc);
 
-    /// The queue pair changed by itself. Any context: may only schedule.
+    /// Handles an asynchronous event of the queue pair. The handler may only schedule work.
+    ///
+    /// Context: any.
     fn qp_event(this: ArcBorrow<'_, Self>, event: QpEvent);
 }
 
-/// How large a queue pair is to be.
+/// The size of a queue pair.
 #[derive(Clone, Copy)]
 pub(crate) struct QpSize {
-    /// Slots, and work requests in all, of the send side.
+    /// Slots of the send side, and the total of its work requests.
     pub(crate) tx: u32,
     /// Slots of the receive side.
     pub(crate) rx: u32,
@@ -91,13 +99,13 @@ pub(crate) struct QpSize {
 }
 
 impl QpSize {
-    /// Send work requests that are ours: the probe, and one to drain.
+    /// Send work requests of the provider itself: the probe, and one to drain.
     pub(crate) const TX_EXTRA: u32 = 2;
-    /// The same of the receive side: one to drain.
+    /// Receive work requests of the provider itself: one to drain.
     pub(crate) const RX_EXTRA: u32 = 1;
 }
 
-/// What a completion belongs to.
+/// The kind of work request to which a completion belongs.
 #[derive(Clone, Copy)]
 enum Kind {
     Last,
@@ -106,49 +114,49 @@ enum Kind {
     Probe,
 }
 
-/// What `wr_cqe` of a work request points to.
+/// The target of `wr_cqe` in a work request.
 #[repr(C)]
 struct Slot<H: Completions> {
-    /// First, because the core hands back a pointer to it.
+    /// The first field, because the RDMA core passes a pointer to it.
     cqe: raw::ib_cqe,
     handler: *const H,
     index: u32,
     kind: Kind,
 }
 
-/// The C objects and what their completions need.
+/// The C objects, and the state that their completions need.
 ///
 /// # Invariants
 ///
-/// `qp` is a queue pair of ours in `pd`, in INIT or later, with `cq` for both sides, which is
-/// ours too. `slots` holds `tx` slots for last, `tx` for other work requests, `rx` for receives
-/// and one for the probe; they do not move, and their `handler` is kept by `handler`.
+/// This object owns `qp` and `cq`. `qp` is a queue pair in `pd`, in INIT or later, with `cq` for
+/// both sides. `slots` holds `tx` slots for last work requests, `tx` for others, `rx` for receives
+/// and one for the probe. The slots do not move, and `handler` keeps their `handler` alive.
 struct Core<H: Completions> {
     qp: NonNull<raw::ib_qp>,
     cq: NonNull<raw::ib_cq>,
     slots: KVVec<Slot<H>>,
     size: QpSize,
-    /// Steps of [`QueuePair::connect`] that were taken.
+    /// Number of steps of [`QueuePair::connect`] that succeeded.
     steps: AtomicUsize,
-    /// The device failed one of them.
+    /// True if the device failed a step.
     broken: AtomicBool,
-    /// It was moved to ERR by us.
+    /// True if [`QueuePair::fail`] was called.
     ended: AtomicBool,
     handler: Arc<H>,
     pd: Arc<Pd>,
-    /// For the queue pair and for its completion queue.
+    /// Charges for the queue pair and its completion queue.
     _charges: [Option<Charge>; 2],
 }
 
-// SAFETY: The C objects may be used by any thread; `slots` point to what `handler` keeps.
+// SAFETY: Any thread may use the C objects; `handler` keeps the targets of `slots` alive.
 unsafe impl<H: Completions> Send for Core<H> {}
-// SAFETY: As above.
+// SAFETY: Any thread may use the C objects; `handler` keeps the targets of `slots` alive.
 unsafe impl<H: Completions> Sync for Core<H> {}
 
-/// A shared queue pair. The last one drops it: then every work request has completed, or never
-/// will if the device did not flush it in time.
+/// A shared queue pair. The last reference destroys it. After that, every work request has
+/// completed, or never will because the device did not flush it in time.
 ///
-/// To be dropped in process context.
+/// Context of the drop: process.
 pub(crate) struct QueuePair<H: Completions>(Arc<Core<H>>);
 
 impl<H: Completions> Clone for QueuePair<H> {
@@ -159,18 +167,18 @@ impl<H: Completions> Clone for QueuePair<H> {
 
 /// # Safety
 ///
-/// Called by the RDMA core with a completion of a work request that was posted with a [`Slot`] of
-/// a live [`Core`].
+/// The caller is the RDMA core, with a completion of a work request that was posted with a [`Slot`]
+/// of a live [`Core`].
 unsafe extern "C" fn done<H: Completions>(_cq: *mut raw::ib_cq, wc: *mut raw::ib_wc) {
     let _traced = Traced::new();
-    // SAFETY: `wc` is valid during the call.
+    // SAFETY: The RDMA core passes a `wc` that is valid during the call.
     let raw = unsafe { &*wc };
-    // The union's 8 bytes are the pointer that was posted.
+    // The union's 8 bytes are the posted pointer.
     let slot = raw.__bindgen_anon_1.bindgen_union_field as *const Slot<H>;
-    // SAFETY: As the caller says, it is a slot of ours, whose `Core` goes only when no handler can
-    // run any more: `ib_free_cq()` waits for those that do.
+    // SAFETY: By the caller's contract it points to a slot of a live `Core`. `Core` is freed only
+    // after `ib_free_cq()`, which waits for running handlers.
     let slot = unsafe { &*slot };
-    // SAFETY: By the invariant of `Core` its handler is what an `Arc` holds, and is kept.
+    // SAFETY: By the invariant of `Core`, an `Arc` keeps the handler alive.
     let handler = unsafe { ArcBorrow::from_raw(slot.handler) };
     let wc = Wc::new(raw);
     match slot.kind {
@@ -183,11 +191,11 @@ unsafe extern "C" fn done<H: Completions>(_cq: *mut raw::ib_cq, wc: *mut raw::ib
 
 /// # Safety
 ///
-/// Called by the RDMA core with the context that the queue pair was made with, while it exists.
+/// The caller is the RDMA core, with the context of a queue pair that exists.
 unsafe extern "C" fn event<H: Completions>(event: *mut raw::ib_event, context: *mut c_void) {
     // SAFETY: The context is the handler in its `Arc`, which outlives the queue pair.
     let handler = unsafe { ArcBorrow::from_raw(context.cast::<H>().cast_const()) };
-    // SAFETY: `event` is valid during the call.
+    // SAFETY: The RDMA core passes an `event` that is valid during the call.
     let what = match unsafe { (*event).event } {
         raw::ib_event_type_IB_EVENT_QP_ACCESS_ERR => QpEvent::Access,
         raw::ib_event_type_IB_EVENT_QP_REQ_ERR => QpEvent::Request,
@@ -201,9 +209,15 @@ unsafe extern "C" fn event<H: Completions>(event: *mut raw::ib_event, context: *
 }
 
 impl<H: Completions> QueuePair<H> {
-    /// Makes an RC queue pair in state INIT: receives may be posted.
+    /// Creates an RC queue pair in state INIT: receives may be posted.
     ///
     /// `port` may still change when the connection's address is known.
+    ///
+    /// # Errors
+    ///
+    /// - `EIO` if the driver has not yet deregistered the memory of a revoked key in the protection
+    ///   domain.
+    /// - An error of the device.
     pub(crate) fn new(
         live: &Live<'_>,
         pd: &Arc<Pd>,
@@ -214,13 +228,17 @@ impl<H: Completions> QueuePair<H> {
         if size.sge as usize > MAX_SGE {
             return Err(EINVAL);
         }
-        let charges = [pd.charge(live)?, pd.charge(live)?];
+        if pd.is_tainted() {
+            return Err(EIO);
+        }
+        let operations = size.tx.saturating_add(size.rx);
+        let charges = [pd.charge_queues(live, operations)?, pd.charge(live)?];
         let slots = Self::slots(Arc::as_ptr(handler), size)?;
         let send = size.tx + QpSize::TX_EXTRA;
         let receive = size.rx + QpSize::RX_EXTRA;
         fault::device()?;
-        // An entry for every work request there may be, also for those that complete only by
-        // being flushed: the queue never overflows.
+        // One entry for every work request that may be posted, also for those that complete only by
+        // a flush: the completion queue never overflows.
         // SAFETY: The device is registered, as `live` proves; the name is static.
         let cq = from_err_ptr(unsafe {
             raw::__ib_alloc_cq_any(
@@ -255,12 +273,12 @@ impl<H: Completions> QueuePair<H> {
         let qp = match made {
             Ok(qp) => qp,
             Err(e) => {
-                // SAFETY: It was made above and nothing uses it.
+                // SAFETY: The completion queue was created above, and no queue pair uses it.
                 unsafe { raw::ib_free_cq(cq) };
                 return Err(e);
             }
         };
-        // `from_err_ptr` does not return null here, but the type does not say so.
+        // `from_err_ptr` returned no null pointer, but its type allows one.
         let (Some(qp), Some(cq)) = (NonNull::new(qp), NonNull::new(cq)) else {
             return Err(ENOMEM);
         };
@@ -276,7 +294,8 @@ impl<H: Completions> QueuePair<H> {
             pd: pd.clone(),
             _charges: charges,
         };
-        // INVARIANT: All as just made; if the allocation fails, dropping `core` undoes it.
+        // INVARIANT: All fields are as created above; if the allocation fails, dropping `core`
+        // frees them.
         Ok(Self(Arc::new(core, GFP_KERNEL_ACCOUNT)?))
     }
 
@@ -305,7 +324,7 @@ impl<H: Completions> QueuePair<H> {
         Ok(slots)
     }
 
-    /// Takes a fresh queue pair from RESET to INIT; destroys it if that fails.
+    /// Moves a new queue pair from RESET to INIT, or destroys it if that fails.
     fn init(qp: *mut raw::ib_qp, port: u32) -> Result<*mut raw::ib_qp> {
         let mut attr = raw::ib_qp_attr {
             qp_state: raw::ib_qp_state_IB_QPS_INIT,
@@ -317,42 +336,45 @@ impl<H: Completions> QueuePair<H> {
             | raw::ib_qp_attr_mask_IB_QP_PORT
             | raw::ib_qp_attr_mask_IB_QP_ACCESS_FLAGS;
         let ret = fault::device().and_then(|()| {
-            // SAFETY: The queue pair was just made; `attr` is filled in as `mask` says.
+            // SAFETY: The queue pair was created by the caller; `attr` is filled in as `mask` says.
             to_result(unsafe { raw::ib_modify_qp(qp, &mut attr, mask as c_int) })
         });
         if let Err(e) = ret {
-            // SAFETY: Nobody else knows it yet.
+            // SAFETY: No other code has a pointer to the queue pair yet.
             unsafe { raw::ib_destroy_qp_user(qp, core::ptr::null_mut()) };
             return Err(e);
         }
         Ok(qp)
     }
 
-    /// Its number, for the connection manager.
+    /// Returns the queue pair's number, for the connection manager.
     pub(crate) fn number(&self) -> u32 {
-        // SAFETY: By the invariant of `Core`.
+        // SAFETY: By the invariant of `Core` the queue pair is alive.
         unsafe { (*self.0.qp.as_ptr()).qp_num }
     }
 
     fn modify(&self, attr: &mut raw::ib_qp_attr, mask: c_int) -> Result {
-        // SAFETY: By the invariant of `Core`; `attr` is filled in as `mask` says.
+        // SAFETY: By the invariant of `Core` the queue pair is alive; `attr` is filled in as `mask`
+        // says.
         to_result(unsafe { raw::ib_modify_qp(self.0.qp.as_ptr(), attr, mask) })
     }
 
-    /// Brings it to RTS, with the parameters that `id` has agreed upon. Reads in flight are
-    /// limited to what the device can do. After a failure it goes on where it was, unless it is
-    /// [`QueuePair::is_broken`] now.
+    /// Moves the queue pair to RTS, with the parameters that `id` has negotiated.
     ///
-    /// How often we send again is ours to say: on the accepting side the connection manager hands
-    /// on what the peer asked for its own, which may be 7 (on rxe for ever, so a dead peer would
-    /// not be noticed) or 0.
+    /// Reads in flight are limited to the device's capability. After a failure, the next call
+    /// continues with the failed step, unless [`QueuePair::is_broken`] is true.
     ///
-    /// How large packets may be is the asking side's to say, in four bits of which the connection
-    /// manager and rxe take any value: 0 gives rxe packets of -1 bytes.
+    /// The retry counts are this side's. On the accepting side, the connection manager would use
+    /// the peer's: 7 means for ever on rxe, so that a dead peer would not be noticed, and 0 is
+    /// possible.
+    ///
+    /// The connecting side chooses the path MTU, in four bits. The connection manager and rxe
+    /// accept any value: 0 makes rxe send packets of -1 bytes.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: the peer asks for packets of no size there is. Else what the device says.
+    /// - `EINVAL` if the peer asks for an undefined path MTU.
+    /// - An error of the device.
     pub(crate) fn connect<C: CmHandler>(
         &self,
         id: &CmId<C>,
@@ -380,24 +402,26 @@ impl<H: Completions> QueuePair<H> {
             fault::device()?;
             self.modify(&mut attr, mask)
                 .inspect_err(|_| self.0.broken.store(true, Ordering::Relaxed))?;
-            // Callers take turns: they hold the endpoint's lock.
+            // Relaxed suffices: callers hold the endpoint's control lock.
             self.0.steps.store(step + 1, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// Whether the device failed a step of connecting. What it did of that nobody knows: rxe that
-    /// has no memory on the way to RTR is in RTR then, without the task that would flush receives.
-    /// Such a queue pair is only to be dropped.
+    /// Returns whether the device failed a step of connecting.
+    ///
+    /// The queue pair's state is then unknown. Without memory on the way to RTR, rxe leaves the
+    /// queue pair in RTR without the task that would flush receives. Such a queue pair can only be
+    /// dropped.
     pub(crate) fn is_broken(&self) -> bool {
         self.0.broken.load(Ordering::Relaxed)
     }
 
-    /// Whether the device has moved it to ERR by itself, and nobody has by [`QueuePair::fail`]. False
-    /// where the device does not say.
+    /// Returns whether the device has moved the queue pair to ERR by itself, without a call of
+    /// [`QueuePair::fail`]. Returns false if the device does not answer the query.
     ///
-    /// Of some failures it says nothing else: rxe that finds a key ended in the middle of an answer to a
-    /// read raises no event, and its completions of what gets flushed may come late.
+    /// Some failures have no other sign: if a key ends in the middle of an answer to a read, rxe
+    /// raises no event, and the completions of flushed work requests may come late.
     pub(crate) fn has_failed(&self) -> bool {
         if self.is_ended() {
             return false;
@@ -405,25 +429,25 @@ impl<H: Completions> QueuePair<H> {
         let mut attr = raw::ib_qp_attr::default();
         let mut init = raw::ib_qp_init_attr::default();
         let mask = raw::ib_qp_attr_mask_IB_QP_STATE as c_int;
-        // SAFETY: By the invariant of `Core`; both structures are ours.
+        // SAFETY: By the invariant of `Core` the queue pair is alive; both structures are local.
         let ret = unsafe { raw::ib_query_qp(self.0.qp.as_ptr(), &mut attr, mask, &mut init) };
         ret == 0 && attr.qp_state == raw::ib_qp_state_IB_QPS_ERR
     }
 
-    /// Whether [`QueuePair::fail`] was called.
+    /// Returns whether [`QueuePair::fail`] was called.
     pub(crate) fn is_ended(&self) -> bool {
-        // Callers of either take turns: they hold the endpoint's lock.
+        // Relaxed suffices: callers of both functions hold the endpoint's control lock.
         self.0.ended.load(Ordering::Relaxed)
     }
 
-    /// Moves it to ERR: what is posted gets flushed.
+    /// Moves the queue pair to ERR: the device flushes posted work requests.
     pub(crate) fn fail(&self) {
         self.0.ended.store(true, Ordering::Relaxed);
         let mut attr = raw::ib_qp_attr {
             qp_state: raw::ib_qp_state_IB_QPS_ERR,
             ..Default::default()
         };
-        // From any state but RESET, in which it never is here, that is allowed.
+        // Allowed from any state but RESET, and `new` has moved the queue pair out of RESET.
         let _ = self.modify(&mut attr, raw::ib_qp_attr_mask_IB_QP_STATE as c_int);
     }
 
@@ -468,21 +492,25 @@ impl<H: Completions> QueuePair<H> {
         };
         let mut bad = ptr::null();
         fault::device()?;
-        // SAFETY: It is the first field of what its opcode says that it is a part of. The work
-        // request and its scatter list are read during the call only; the slot that it names stays
-        // until it has completed, by the invariant of `Core`.
+        // SAFETY: `whole` points to the structure that the opcode requires, whose first field is
+        // `head`. The work request and its scatter list are read during the call only. By the
+        // invariant of `Core`, the slot exists until the work request has completed.
         to_result(unsafe { raw::kverbs_post_send(self.0.qp.as_ptr(), whole, &mut bad) })
     }
 
-    /// Posts a work request of a send slot. Any context. The caller counts work requests and
-    /// stays within the queue's size.
+    /// Posts a work request of a send slot. The caller counts work requests and stays within the
+    /// queue's size.
+    ///
+    /// Context: any.
     pub(crate) fn post_send(&self, slot: u32, wr: &SendWr, sges: &[Sge], last: bool) -> Result {
         let more = if last { 0 } else { self.0.size.tx as usize };
         self.post(slot as usize + more, wr, sges, last)
     }
 
-    /// Posts the probe: a write of no bytes, which any RC peer answers. Any context; one at a
+    /// Posts the probe: a write of no bytes, which any RC peer answers. The caller posts one at a
     /// time.
+    ///
+    /// Context: any.
     pub(crate) fn post_probe(&self) -> Result {
         let wr = SendWr {
             opcode: Opcode::Write,
@@ -494,7 +522,9 @@ impl<H: Completions> QueuePair<H> {
         self.post(self.0.slots.len() - 1, &wr, &[], true)
     }
 
-    /// Posts a receive. Any context; each slot once at a time.
+    /// Posts a receive. The caller uses each slot once at a time.
+    ///
+    /// Context: any.
     pub(crate) fn post_recv(&self, slot: u32, sges: &[Sge]) -> Result {
         let index = 2 * self.0.size.tx as usize + slot as usize;
         let cqe = core::ptr::from_ref(&self.0.slots.get(index).ok_or(EINVAL)?.cqe);
@@ -504,18 +534,20 @@ impl<H: Completions> QueuePair<H> {
         wr.num_sge = sges.len() as c_int;
         let mut bad = core::ptr::null();
         fault::device()?;
-        // SAFETY: As for sends.
+        // SAFETY: The work request and its scatter list are read during the call only. By the
+        // invariant of `Core`, the slot exists until the work request has completed.
         to_result(unsafe { raw::kverbs_post_recv(self.0.qp.as_ptr(), &wr, &mut bad) })
     }
 }
 
 impl<H: Completions> Drop for Core<H> {
     fn drop(&mut self) {
-        // The handler has to be there for the completions that this brings about.
+        // Keep the handler alive for the completions that the destruction causes.
         let _handler = &self.handler;
         let broken = *self.broken.get_mut();
         let wait = !broken && self.pd.device().flushes();
-        // SAFETY: By the type invariant both are ours. This is the last user, so nobody posts.
+        // SAFETY: By the type invariant this object owns both. It is the last user, so no task
+        // posts.
         let flushed = unsafe { raw::kverbs_destroy_qp(self.qp.as_ptr(), self.cq.as_ptr(), wait) };
         if wait && !flushed {
             self.pd.device().does_not_flush();

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Callbacks in sight of a fuzzer.
+//! Coverage of callbacks for a fuzzer.
 //!
-//! A kernel with KCOV shows a task what it runs itself. What the kernel's threads run on its behalf
-//! has to be offered, which is done here. Without KCOV there is nothing of this.
+//! With KCOV, the kernel records the code that a task executes itself. Kernel threads that work for
+//! the task must enable the recording, which this module does. Without KCOV it does nothing.
 
-/// While it lives, what this thread runs is seen by whoever asked for it.
+/// While it exists, KCOV records the code that this thread executes, if a task has requested that.
 pub(crate) struct Traced {
     #[cfg(CONFIG_KCOV)]
     begun: bool,
 }
 
 impl Traced {
-    /// Begins; in any context.
+    /// Begins the recording.
+    ///
+    /// Context: any.
     pub(crate) fn new() -> Self {
         Self {
-            // SAFETY: No preconditions.
+            // SAFETY: The function has no preconditions.
             #[cfg(CONFIG_KCOV)]
             begun: unsafe { super::raw::kverbs_cov_start() },
         }
@@ -25,7 +27,7 @@ impl Traced {
 impl Drop for Traced {
     fn drop(&mut self) {
         if self.begun {
-            // SAFETY: It was begun, by this thread, and ends before anything around it.
+            // SAFETY: This thread began the recording in `new`, and recordings are nested.
             unsafe { super::raw::kverbs_cov_stop() }
         }
     }

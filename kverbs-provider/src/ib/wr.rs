@@ -8,10 +8,10 @@ use core::mem::{
 
 use super::raw;
 
-/// Scatter entries that a work request may have at most; they are put together on the stack.
+/// Maximum number of scatter entries of a work request; they are built on the stack.
 pub(crate) const MAX_SGE: usize = 16;
 
-/// One piece of local memory.
+/// A scatter entry: one piece of local memory.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Sge {
@@ -20,25 +20,26 @@ pub(crate) struct Sge {
     lkey: u32,
 }
 
-// It is passed as `struct ib_sge`.
+// The RDMA core reads `Sge` as `struct ib_sge`.
 const _: () = assert!(size_of::<Sge>() == size_of::<raw::ib_sge>());
 const _: () = assert!(offset_of!(Sge, addr) == offset_of!(raw::ib_sge, addr));
 const _: () = assert!(offset_of!(Sge, length) == offset_of!(raw::ib_sge, length));
 const _: () = assert!(offset_of!(Sge, lkey) == offset_of!(raw::ib_sge, lkey));
 
 impl Sge {
-    /// Memory at a device address, under a local key.
+    /// Returns the entry for memory at a device address, under a local key.
     pub(crate) fn new(addr: u64, length: u32, lkey: u32) -> Self {
         Self { addr, length, lkey }
     }
 }
 
-/// Room for the scatter entries of one work request, which nobody clears: apart from how many there
-/// are, for else the compiler would.
+/// Uninitialised space for the scatter entries of one work request.
+///
+/// The count is outside, in [`SgeList`]: inside, it would make the compiler clear the space.
 pub(crate) struct SgeRoom(MaybeUninit<[Sge; MAX_SGE]>);
 
 impl SgeRoom {
-    /// For a place on the stack.
+    /// Returns space on the stack.
     #[inline(always)]
     pub(crate) fn new() -> Self {
         Self(MaybeUninit::uninit())
@@ -49,58 +50,58 @@ impl SgeRoom {
 ///
 /// # Invariants
 ///
-/// The first `n` are there, and `n` is at most [`MAX_SGE`].
+/// The first `n` entries are written, and `n` is at most [`MAX_SGE`].
 pub(crate) struct SgeList<'a> {
     list: &'a mut SgeRoom,
     n: usize,
 }
 
 impl<'a> SgeList<'a> {
-    /// None.
+    /// Returns an empty list.
     #[inline(always)]
     pub(crate) fn new(list: &'a mut SgeRoom) -> Self {
-        // INVARIANT: None is there.
+        // INVARIANT: The first 0 entries are written.
         Self { list, n: 0 }
     }
 
-    /// Adds one, which is left out where there is no room.
+    /// Adds an entry, or drops it if the list has [`MAX_SGE`] entries.
     #[inline]
     pub(crate) fn push(&mut self, sge: Sge) {
         if self.n < MAX_SGE {
             let first: *mut Sge = self.list.0.as_mut_ptr().cast();
-            // SAFETY: It is inside, as just seen.
+            // SAFETY: The entry is inside the array, by the check above.
             unsafe { first.add(self.n).write(sge) };
-            // INVARIANT: It is written, and there was a place for it.
+            // INVARIANT: The entry `n` is written, and `n` was less than `MAX_SGE`.
             self.n += 1;
         }
     }
 
-    /// How many there are.
+    /// Returns the number of entries.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.n
     }
 
-    /// Takes all out.
+    /// Removes all entries.
     pub(crate) fn clear(&mut self) {
-        // INVARIANT: None is there.
+        // INVARIANT: The first 0 entries are written.
         self.n = 0;
     }
 
-    /// Those that are there.
+    /// Returns the entries.
     #[inline]
     pub(crate) fn get(&self) -> &[Sge] {
-        // SAFETY: By the type invariant the first `n` are written, and inside.
+        // SAFETY: By the type invariant the first `n` entries are written and inside the array.
         unsafe { core::slice::from_raw_parts(self.list.0.as_ptr().cast(), self.n) }
     }
 
-    /// Bytes of all.
+    /// Returns the total length of all entries in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.get().iter().map(|sge| u64::from(sge.length)).sum()
     }
 }
 
-/// What a send-side work request does.
+/// The operation of a send-side work request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Opcode {
     /// Sends a message.
@@ -109,22 +110,22 @@ pub(crate) enum Opcode {
     Read,
     /// Writes remote memory.
     Write,
-    /// Adds to a remote value, and reads what it was.
+    /// Adds to a remote value, and reads the old value.
     FetchAdd {
-        /// What is added.
+        /// The addend.
         add: u64,
     },
-    /// Puts something in the place of a remote value if it is as expected, and reads what it was.
+    /// Replaces a remote value if it equals `compare`, and reads the old value.
     CmpSwap {
-        /// What is expected.
+        /// The comparand.
         compare: u64,
-        /// What takes its place.
+        /// The new value.
         swap: u64,
     },
 }
 
 impl Opcode {
-    /// What an atomic compares with or adds, and what it puts there instead.
+    /// Returns the comparand or addend of an atomic, and the new value.
     pub(super) fn operands(self) -> (u64, u64) {
         match self {
             Self::FetchAdd { add } => (add, 0),
@@ -137,20 +138,20 @@ impl Opcode {
 /// A send-side work request without its local memory.
 #[derive(Clone, Copy)]
 pub(crate) struct SendWr {
-    /// What it does.
+    /// The operation.
     pub(crate) opcode: Opcode,
-    /// Completion data for the peer; with [`Opcode::Send`] and [`Opcode::Write`].
+    /// Completion data for the peer; for [`Opcode::Send`] and [`Opcode::Write`].
     pub(crate) imm: Option<u32>,
-    /// To wait for earlier reads.
+    /// True if the work request waits for earlier reads.
     pub(crate) fence: bool,
-    /// The peer's address, where one is meant.
+    /// The peer's address, or 0 if the operation has none.
     pub(crate) remote_addr: u64,
-    /// The peer's key, where one is meant.
+    /// The peer's key, or 0 if the operation has none.
     pub(crate) rkey: u32,
 }
 
 impl SendWr {
-    /// The opcode as the RDMA core knows it.
+    /// Returns the opcode of the RDMA core.
     pub(super) fn raw_opcode(&self) -> raw::ib_wr_opcode {
         match (self.opcode, self.imm) {
             (Opcode::Send, None) => raw::ib_wr_opcode_IB_WR_SEND,
@@ -164,60 +165,60 @@ impl SendWr {
     }
 }
 
-/// How a work request ended.
+/// A work completion.
 #[derive(Clone, Copy)]
 pub(crate) struct Wc {
-    /// `enum ib_wc_status`; 0 is success, and without it the rest is not known.
+    /// `enum ib_wc_status`. The other fields are valid only if it is 0 (success).
     pub(crate) status: u32,
-    /// For receives: bytes that came.
+    /// For receives: bytes received.
     pub(crate) byte_len: u32,
     /// For receives: the peer's completion data.
     pub(crate) imm: Option<u32>,
-    /// For receives: it was a peer's write with completion data that used the receive up.
+    /// For receives: true if a peer's write with completion data used up the receive.
     pub(crate) remote_write: bool,
 }
 
 impl Wc {
-    /// Takes what is known from the RDMA core's structure.
+    /// Copies the valid fields of the RDMA core's structure.
     pub(super) fn new(wc: &raw::ib_wc) -> Self {
         let ok = wc.status == raw::ib_wc_status_IB_WC_SUCCESS;
         let has_imm = ok && wc.wc_flags as u32 & raw::ib_wc_flags_IB_WC_WITH_IMM != 0;
         Self {
             status: wc.status,
             byte_len: if ok { wc.byte_len } else { 0 },
-            // The union's 4 bytes are the data as it came over the wire.
+            // The union's 4 bytes are the data in network byte order.
             imm: has_imm.then(|| u32::from_be(wc.ex.bindgen_union_field)),
             remote_write: ok && wc.opcode == raw::ib_wc_opcode_IB_WC_RECV_RDMA_WITH_IMM,
         }
     }
 }
 
-/// Statuses that the code above tells apart (`enum ib_wc_status`).
+/// Statuses that the provider distinguishes (`enum ib_wc_status`).
 pub(crate) mod status {
     use super::raw;
 
-    /// It went well.
+    /// The work request succeeded.
     pub(crate) const SUCCESS: u32 = raw::ib_wc_status_IB_WC_SUCCESS;
     /// The local buffer is too short, or the message too long.
     pub(crate) const LOC_LEN: u32 = raw::ib_wc_status_IB_WC_LOC_LEN_ERR;
-    /// The queue pair could not do it. For a receive that is, on rxe, a message too long for it.
+    /// The queue pair cannot execute the operation. On rxe, a message was too long for the receive.
     pub(crate) const LOC_QP_OP: u32 = raw::ib_wc_status_IB_WC_LOC_QP_OP_ERR;
-    /// Local memory may not be used so.
+    /// The local key does not allow the operation.
     pub(crate) const LOC_PROT: u32 = raw::ib_wc_status_IB_WC_LOC_PROT_ERR;
-    /// Flushed after another one's failure or the connection's end.
+    /// Flushed after another failure or the connection's end.
     pub(crate) const FLUSH: u32 = raw::ib_wc_status_IB_WC_WR_FLUSH_ERR;
-    /// Local memory may not be used so by a peer's operation.
+    /// The local memory does not allow a peer's operation.
     pub(crate) const LOC_ACCESS: u32 = raw::ib_wc_status_IB_WC_LOC_ACCESS_ERR;
-    /// The peer does not understand it.
+    /// The peer does not support the request.
     pub(crate) const REM_INV_REQ: u32 = raw::ib_wc_status_IB_WC_REM_INV_REQ_ERR;
-    /// The peer's key does not allow it.
+    /// The peer's key does not allow the operation.
     pub(crate) const REM_ACCESS: u32 = raw::ib_wc_status_IB_WC_REM_ACCESS_ERR;
-    /// The peer could not do it.
+    /// The peer failed to execute the operation.
     pub(crate) const REM_OP: u32 = raw::ib_wc_status_IB_WC_REM_OP_ERR;
     /// The peer does not answer.
     pub(crate) const RETRY_EXC: u32 = raw::ib_wc_status_IB_WC_RETRY_EXC_ERR;
-    /// The peer has no receive posted, for too long.
+    /// The peer had no receive posted for too long.
     pub(crate) const RNR_RETRY_EXC: u32 = raw::ib_wc_status_IB_WC_RNR_RETRY_EXC_ERR;
-    /// The peer gave up.
+    /// The peer aborted the operation.
     pub(crate) const REM_ABORT: u32 = raw::ib_wc_status_IB_WC_REM_ABORT_ERR;
 }

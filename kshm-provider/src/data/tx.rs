@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Transmit side: the send queue and its operations.
+
+use core::sync::atomic::Ordering;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+use super::{
+    budget::Budget,
+    local::local,
+    path::{
+        DataPath,
+        Owner,
+        Refused, //
+    },
+};
+use crate::{
+    errno,
+    key::table::Window,
+    sys::mem::{
+        self,
+        Piece, //
+    }, //
+};
+use kfabric::{
+    base::errno::enotconn,
+    ep::OpToken,
+    op::{
+        OpDesc,
+        OpKind,
+        Outcome, //
+    },
+    pure::{
+        atomic::{
+            Datatype,
+            Op, //
+        },
+        ring::FixedRing,
+        sendq::Event, //
+    },
+    uapi::KFI_INJECT_MAX, //
+};
+
+/// Operations in order, in storage that [`DataPath::new`] allocates.
+type Queue = FixedRing<KVVec<Option<TxOp>>>;
+
+/// An operation of the send queue.
+pub(super) struct TxOp {
+    pub(super) token: OpToken,
+    pub(super) kind: OpKind,
+    pub(super) imm: Option<u32>,
+    remote_addr: u64,
+    pub(super) key: u64,
+    pub(super) len: u64,
+    /// Bytes copied so far.
+    pub(super) done: u64,
+    /// Payload copied at the post. For an atomic: the operands, followed by the comparands.
+    pub(super) inject: Option<([u8; KFI_INJECT_MAX], usize)>,
+    /// Operation and type of an atomic.
+    pub(super) atomic: Option<(Op, Datatype)>,
+    /// The operation has claimed a single-use key, which no other operation can use any more.
+    pub(super) claimed: bool,
+}
+
+/// State of the transmit side under the lock.
+pub(super) struct Tx<E> {
+    pub(super) waiting: Queue,
+    /// The peer, from connect or accept until the close of this endpoint.
+    pub(super) peer: Option<Arc<E>>,
+}
+
+impl<E> Tx<E> {
+    /// Returns an empty send queue in `places`.
+    pub(super) fn new(places: KVVec<Option<TxOp>>) -> Self {
+        Self {
+            waiting: FixedRing::new(places),
+            peer: None,
+        }
+    }
+}
+
+impl TxOp {
+    /// Returns the operation, with a copy of its inline payload.
+    pub(super) fn new(op: &OpDesc<'_>, token: OpToken) -> Self {
+        let copied = |data: &[u8], more: &[u8]| {
+            // Cannot truncate: the core has checked the length.
+            let data = &data[..data.len().min(KFI_INJECT_MAX)];
+            let more = &more[..more.len().min(KFI_INJECT_MAX - data.len())];
+            let mut place = [0; KFI_INJECT_MAX];
+            let (first, rest) = place.split_at_mut(data.len());
+            first.copy_from_slice(data);
+            rest[..more.len()].copy_from_slice(more);
+            (place, data.len() + more.len())
+        };
+        let inject = match op.atomic {
+            Some(atomic) => Some(copied(atomic.operands, atomic.compare)),
+            None => op.inject.map(|data| copied(data, &[])),
+        };
+        Self {
+            token,
+            kind: op.kind,
+            imm: op.imm,
+            remote_addr: op.remote_addr,
+            key: op.key,
+            len: op.len,
+            done: 0,
+            inject,
+            atomic: op.atomic.map(|atomic| (atomic.op, atomic.ty)),
+            claimed: false,
+        }
+    }
+
+    /// Returns the start of the operation's remote range in the memory of `window`, if the peer's
+    /// group permits `access`. Claims a single-use key for this operation.
+    pub(super) fn find<E>(
+        &mut self,
+        window: &Window,
+        peer: &DataPath<E>,
+        access: u64,
+    ) -> Option<usize> {
+        let at = window.find(&peer.group, self.remote_addr, self.len, access)?;
+        if !self.claimed && !window.claim() {
+            return None;
+        }
+        self.claimed = true;
+        Some(at)
+    }
+
+    /// Copies the next `n` bytes to `to` and returns the number of bytes copied. The number is
+    /// lower than `n` only for unregistered memory.
+    pub(super) fn copy_to<'a>(&self, n: u64, to: impl Iterator<Item = Piece<'a>>) -> u64 {
+        match (&self.inject, self.token.unregistered()) {
+            (Some((data, len)), _) => {
+                // CAST: An inject payload is at most `KFI_INJECT_MAX` bytes.
+                let rest = data.get(self.done as usize..*len).unwrap_or_default();
+                mem::store(rest, to);
+            }
+            (None, Some(memory)) => {
+                return mem::copy_from_task(memory.addr.wrapping_add(self.done), to) as u64;
+            }
+            (None, None) => mem::copy(local(&self.token, self.done, n), to),
+        }
+        n
+    }
+
+    /// Copies the next `n` bytes from `from`, as [`TxOp::copy_to`] does in the other direction.
+    pub(super) fn copy_from<'a>(&self, n: u64, from: impl Iterator<Item = Piece<'a>>) -> u64 {
+        match self.token.unregistered() {
+            Some(memory) => mem::copy_to_task(from, memory.addr.wrapping_add(self.done)) as u64,
+            None => {
+                mem::copy(from, local(&self.token, self.done, n));
+                n
+            }
+        }
+    }
+}
+
+impl<E: Owner> DataPath<E> {
+    /// Posts any operation but a receive. The caller is inside the gate.
+    pub(super) fn post_send(
+        endpoint: &Arc<E>,
+        op: &OpDesc<'_>,
+        token: OpToken,
+    ) -> Result<(), Refused> {
+        let this = endpoint.path();
+        let op_ = TxOp::new(op, token);
+        {
+            let mut tx = this.tx.lock();
+            if !this.scheduler.state().is_open() {
+                return Err((enotconn(), op_.token));
+            }
+            if this.used.load(Ordering::Acquire) >= this.tx_size {
+                return Err((EAGAIN, op_.token));
+            }
+            if this.scheduler.apply(Event::Post).is_none() {
+                if let Err(op) = tx.waiting.push(op_) {
+                    return Err((EAGAIN, op.token));
+                }
+                this.used.fetch_add(1, Ordering::Relaxed);
+                return Ok(());
+            }
+            this.used.fetch_add(1, Ordering::Relaxed);
+        }
+        Self::run(endpoint, Some(op_), &mut Budget::caller(op.may_sleep));
+        Ok(())
+    }
+
+    /// Completes an operation with a positive errno or 0.
+    pub(super) fn complete(&self, place: &mut Option<TxOp>, err: u32) {
+        let Some(op) = place.take() else { return };
+        self.mark_used(&op);
+        let TxOp { token, .. } = op;
+        // Before the completion, because the consumer may post again as soon as it sees the
+        // completion.
+        self.used.fetch_sub(1, Ordering::Release);
+        token.complete(Outcome {
+            err,
+            prov_errno: errno::code(err),
+            ..Outcome::default()
+        });
+    }
+
+    /// Marks a claimed single-use key as used.
+    pub(super) fn mark_used(&self, op: &TxOp) {
+        if op.claimed {
+            let over = |window: &Window| window.over.store(true, Ordering::Release);
+            let _ = self.table.with(op.key, over);
+        }
+    }
+
+    /// Puts an operation back to the front of the send queue.
+    pub(super) fn put_back(&self, place: &mut Option<TxOp>) {
+        let Some(op) = place.take() else { return };
+        let lost = self.tx.lock().waiting.push_front(op);
+        // Cannot fail: the operation had a place before. A failure would cancel the operation.
+        drop(lost);
+    }
+}

@@ -1,0 +1,476 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Connections: the queue pair of an endpoint, and its connection to a peer.
+//!
+//! ```text
+//!  New --enable--> Enabled --connect/accept--> Connecting --> Connected
+//!                     |                            |              |
+//!                     +----------------------------+--------------+--> Down --close--> Closed
+//! ```
+//!
+//! Handlers of the connection manager and of completions only put events into the inbox and queue
+//! the work item. The work item ([`events`](super::events)) handles the events in process context,
+//! under the control lock, and calls the sink without any lock. A task that destroys the queue pair
+//! or the identifier holds the control lock.
+
+use core::sync::atomic::{
+    AtomicU32,
+    AtomicUsize,
+    Ordering, //
+};
+use kernel::{
+    bindings,
+    impl_has_work,
+    new_work,
+    prelude::*,
+    sync::{
+        new_mutex,
+        Arc,
+        ArcBorrow,
+        Mutex, //
+    },
+    workqueue::Work, //
+};
+
+use super::{
+    handshake::{
+        Handshake,
+        Proven, //
+    },
+    inbox::Inbox,
+    request, //
+};
+use crate::{
+    data::{
+        self,
+        DataPath,
+        Owner,
+        Refused, //
+    },
+    device::Device,
+    errno,
+    ib::{
+        cm::{
+            CmEventKind,
+            CmId,
+            ConnParam, //
+        },
+        dma::DmaBuf,
+        qp::{
+            Completions,
+            QpEvent,
+            QpSize,
+            QueuePair, //
+        },
+        work,
+        wr::Wc, //
+    },
+    key::{
+        deferred::Deferring,
+        group::Group, //
+    },
+    limits::{
+        ACK_TIMEOUT,
+        INJECT_SIZE,
+        MIN_RNR_TIMER, //
+    }, //
+};
+use kfabric::{
+    base::errno::enotconn,
+    ep::OpToken,
+    new_irqlock,
+    op::OpDesc,
+    provider::EndpointSink,
+    pure::wire,
+    sys::{
+        net::Net,
+        IrqLock, //
+    },
+    uapi::SockAddr, //
+};
+
+/// The phase of a connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    New,
+    Enabled,
+    Connecting,
+    Connected,
+    Down,
+    Closed,
+}
+
+/// The fields that the control lock protects.
+pub(super) struct Ctl {
+    pub(super) phase: Phase,
+    pub(super) qp: Option<QueuePair<Connection>>,
+    pub(super) id: Option<CmId<Connection>>,
+    /// The peer's parameters, on the accepting side.
+    pub(super) offered: Option<ConnParam>,
+    /// Framed application data for the connection request.
+    pub(super) message: [u8; wire::REQUEST_MAX],
+    pub(super) message_len: usize,
+    /// State of the auth handshake, on a connecting side with an auth key.
+    pub(super) handshake: Option<Handshake>,
+    /// The peer's proof of its auth key, on an accepting side with an auth key.
+    pub(super) proven: Option<Proven>,
+    pub(super) sink: Option<Arc<dyn EndpointSink>>,
+    pub(super) local: SockAddr,
+    pub(super) peer: SockAddr,
+}
+
+/// A call of the sink to make after the control lock is released.
+pub(super) enum Call {
+    Connected,
+    ConnError(u32, u32, bool),
+    Shutdown(u32),
+}
+
+/// An endpoint's queue pair and its connection.
+#[pin_data]
+pub(crate) struct Connection {
+    pub(super) device: Arc<Device>,
+    group: Arc<Group>,
+    pub(super) net: Net,
+    #[pin]
+    pub(super) ctl: Mutex<Ctl>,
+    #[pin]
+    pub(super) data: DataPath<Connection>,
+    #[pin]
+    pub(super) inbox: IrqLock<Inbox>,
+    #[pin]
+    work: Work<Connection>,
+    /// The task that runs the work item, or 0.
+    pub(super) worker: AtomicUsize,
+    /// Ticks that the peer has left to disconnect, if the connection is down.
+    pub(super) lingering: AtomicU32,
+    /// Ticks that the peer has left to complete the connection, while connecting or after an
+    /// accept.
+    pub(super) connecting: AtomicU32,
+    /// Held throughout a close.
+    #[pin]
+    closing: Mutex<()>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Connection { self.work }
+}
+
+impl Connection {
+    /// Returns the endpoint's group.
+    pub(crate) fn group(&self) -> &Arc<Group> {
+        &self.group
+    }
+
+    /// Queues the work item.
+    pub(super) fn schedule(this: ArcBorrow<'_, Self>) {
+        let this: Arc<Self> = this.into();
+        // If the work item is queued already, its run finds the new event.
+        let _ = work::queue().enqueue(this);
+    }
+
+    /// Reports a failure, either while serving the peer or of a local operation.
+    #[inline(always)]
+    pub(crate) fn fail(this: ArcBorrow<'_, Self>, why: Option<u32>, serving: bool) {
+        if let Some(err) = why {
+            Self::failed(this, err, serving);
+        }
+    }
+
+    #[cold]
+    fn failed(this: ArcBorrow<'_, Self>, err: u32, serving: bool) {
+        this.inbox.lock().fail(err, serving);
+        Self::schedule(this);
+    }
+
+    /// Reports a failure like [`Connection::fail`], and destroys the queue pair before it returns.
+    /// Does not wait for the sink.
+    pub(crate) fn fail_now(this: &Arc<Self>, err: u32) {
+        this.inbox.lock().fail(err, false);
+        {
+            let mut ctl = this.ctl.lock();
+            if let Some(id) = &ctl.id {
+                id.disconnect();
+            }
+            this.destroy(&mut ctl);
+        }
+        Self::schedule(this.as_arc_borrow());
+    }
+
+    /// Refuses further operations, and ignores the failures that follow.
+    fn quiet(&self) {
+        // Failures from now on are a consequence of the local stop.
+        self.inbox.lock().expect_failures();
+        self.data.stop();
+    }
+
+    /// Stops all operations of a connection. The device flushes the outstanding ones.
+    pub(super) fn halt(&self, ctl: &Ctl) {
+        self.quiet();
+        if let Some(qp) = &ctl.qp {
+            qp.fail();
+        }
+    }
+
+    /// Ends the connection. `err` is a positive errno, or 0.
+    pub(super) fn down(&self, ctl: &mut Ctl, err: u32, prov_errno: u32) -> Option<Call> {
+        self.halt(ctl);
+        let call = self.down_lingering(ctl, err, prov_errno);
+        if let Some(id) = &ctl.id {
+            id.disconnect();
+        }
+        self.destroy_unflushed(ctl);
+        call
+    }
+
+    /// Destroys a queue pair at once if its flush does not complete all operations.
+    pub(super) fn destroy_unflushed(&self, ctl: &mut Ctl) {
+        if self.data.is_torn() || ctl.qp.as_ref().is_some_and(QueuePair::is_broken) {
+            self.destroy(ctl);
+        }
+    }
+
+    /// Ends the connection like `down`, but leaves failing the queue pair to the device and
+    /// disconnecting to the peer.
+    ///
+    /// This is for a failure while serving the peer: the peer's operation must complete with the
+    /// error. The device reports the failure before it answers (rxe_resp.c). It sends no answer
+    /// from a queue pair that the driver failed meanwhile, and a local disconnect could overtake
+    /// the answer. If the connection still exists some ticks later, it is ended then.
+    pub(super) fn down_lingering(&self, ctl: &mut Ctl, err: u32, prov_errno: u32) -> Option<Call> {
+        self.quiet();
+        let call = match ctl.phase {
+            Phase::Connecting => {
+                let err = if err == 0 { bindings::ECONNRESET } else { err };
+                Some(Call::ConnError(err, prov_errno, false))
+            }
+            Phase::Connected => Some(Call::Shutdown(err)),
+            _ => None,
+        };
+        if ctl.phase != Phase::Closed {
+            ctl.phase = Phase::Down;
+        }
+        call
+    }
+
+    /// Destroys the queue pair and the identifier.
+    pub(super) fn destroy(&self, ctl: &mut Ctl) {
+        self.data.stop();
+        let qp = ctl.qp.take();
+        let id = ctl.id.take();
+        // Waits until all posted work has completed, or the device has had its time for it. The
+        // queue pair is dropped first: its event handler uses the identifier.
+        drop(qp);
+        drop(id);
+        self.data.sweep();
+    }
+
+    /// Creates the connection of an endpoint in `group`.
+    pub(crate) fn new(
+        group: &Arc<Group>,
+        net: &Net,
+        size: QpSize,
+        local: SockAddr,
+        sink: Arc<dyn EndpointSink>,
+    ) -> Result<Arc<Self>> {
+        let data = DataPath::<Self>::new(size, group.device().ib().clone())?;
+        Arc::pin_init(
+            pin_init!(Self {
+                device: group.device().clone(),
+                group: group.clone(),
+                net: net.clone(),
+                ctl <- new_mutex!(Ctl {
+                    phase: Phase::New,
+                    qp: None,
+                    id: None,
+                    offered: None,
+                    message: [0; wire::REQUEST_MAX],
+                    message_len: 0,
+                    handshake: None,
+                    proven: None,
+                    sink: Some(sink),
+                    local,
+                    peer: SockAddr::default(),
+                }, "kverbs_endpoint"),
+                data <- data,
+                inbox <- new_irqlock!(Inbox::new(), "kverbs_inbox"),
+                work <- new_work!("kverbs_endpoint"),
+                worker: AtomicUsize::new(0),
+                lingering: AtomicU32::new(0),
+                connecting: AtomicU32::new(0),
+                closing <- new_mutex!((), "kverbs_closing"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+
+    /// Makes this the accepting side of a request, and takes the request's identifier.
+    pub(crate) fn take_over(
+        this: &Arc<Self>,
+        id: CmId<request::Inner>,
+        param: ConnParam,
+        proven: Option<Proven>,
+    ) {
+        let mut ctl = this.ctl.lock();
+        ctl.proven = proven;
+        // Both timers are optional: on failure, the connection manager keeps its defaults.
+        let _ = id.set_timers(ACK_TIMEOUT, MIN_RNR_TIMER);
+        ctl.local = id.local_addr();
+        ctl.peer = id.peer_addr();
+        ctl.offered = Some(param);
+        ctl.id = Some(id.hand_over(this.clone()));
+    }
+
+    /// Checks the connection and its timeouts, once per tick.
+    pub(crate) fn tick(this: &Arc<Self>) {
+        Self::fail(this.as_arc_borrow(), this.data.tick(), false);
+        let over = |ticks: &AtomicU32| {
+            let down = |n: u32| n.checked_sub(1);
+            ticks.fetch_update(Ordering::AcqRel, Ordering::Acquire, down) == Ok(1)
+        };
+        if over(&this.lingering) {
+            this.inbox.lock().lingered();
+            Self::schedule(this.as_arc_borrow());
+        }
+        if over(&this.connecting) {
+            this.inbox.lock().late();
+            Self::schedule(this.as_arc_borrow());
+        }
+    }
+
+    /// Returns the endpoint's own address, as far as known.
+    pub(crate) fn local_addr(&self) -> SockAddr {
+        let ctl = self.ctl.lock();
+        ctl.id.as_ref().map_or(ctl.local, CmId::local_addr)
+    }
+
+    /// Returns the peer's address, as far as known.
+    pub(crate) fn peer_addr(&self) -> SockAddr {
+        self.ctl.lock().peer
+    }
+
+    /// Implements [`EndpointOps::post`](kfabric::provider::EndpointOps::post).
+    pub(crate) fn post(
+        this: ArcBorrow<'_, Self>,
+        op: &OpDesc<'_>,
+        token: OpToken,
+    ) -> Result<(), Refused> {
+        this.data.post(this, op, token)
+    }
+
+    /// Implements [`EndpointOps::enable`](kfabric::provider::EndpointOps::enable).
+    pub(crate) fn enable(this: &Arc<Self>) -> Result {
+        let live = this.device.enter()?;
+        let mut ctl = this.ctl.lock();
+        match ctl.phase {
+            Phase::New => {}
+            Phase::Down => return Err(Self::given_up()),
+            _ => return Err(EINVAL),
+        }
+        let port = match &ctl.id {
+            Some(id) => id.port(),
+            None => this.device.ports().next().ok_or(ENODEV)?,
+        };
+        let size = this.data.size();
+        let inject = DmaBuf::new(&live, this.device.ib(), size.tx as usize * INJECT_SIZE)?;
+        let qp = QueuePair::new(&live, &this.group.pd()?, this, size, port)?;
+        this.data.install(&qp, inject);
+        ctl.qp = Some(qp);
+        ctl.phase = Phase::Enabled;
+        Ok(())
+    }
+
+    /// Implements [`EndpointOps::shutdown`](kfabric::provider::EndpointOps::shutdown).
+    pub(crate) fn shutdown(this: &Arc<Self>) -> Result {
+        let mut guard = this.ctl.lock();
+        #[cfg(kfabric_seed_bug = "lock-order")]
+        let _closing = this.closing.lock();
+        let ctl = &mut *guard;
+        match ctl.phase {
+            // The end is an event, even if the peer does not answer.
+            Phase::Connecting | Phase::Connected => {
+                this.halt(ctl);
+                if let Some(id) = &ctl.id {
+                    id.disconnect();
+                }
+                // A local shutdown ends the connection now, whether or not the peer answers.
+                this.inbox.lock().put_bare(CmEventKind::Disconnected, 0);
+                Self::schedule(this.as_arc_borrow());
+                Ok(())
+            }
+            _ => Err(enotconn()),
+        }
+    }
+
+    /// Implements [`EndpointOps::close`](kfabric::provider::EndpointOps::close).
+    pub(crate) fn close(this: &Arc<Self>) {
+        let _closing = this.closing.lock();
+        let sink = {
+            let mut guard = this.ctl.lock();
+            let ctl = &mut *guard;
+            if ctl.phase == Phase::Closed {
+                return;
+            }
+            ctl.phase = Phase::Closed;
+            this.halt(ctl);
+            if let Some(id) = &ctl.id {
+                id.disconnect();
+            }
+            this.destroy(ctl);
+            ctl.sink.take()
+        };
+        // After the flush, no call of the sink is in progress.
+        if this.worker.load(Ordering::Acquire) != work::current() {
+            work::flush(this);
+        }
+        drop(sink);
+    }
+}
+
+impl Deferring for Connection {
+    fn resume(self: ArcBorrow<'_, Self>) {
+        self.data.resume(self);
+    }
+}
+
+impl Owner for Connection {
+    fn group(&self) -> &Arc<Group> {
+        &self.group
+    }
+
+    #[inline(always)]
+    fn fail(this: ArcBorrow<'_, Self>, err: u32) {
+        Self::failed(this, err, false);
+    }
+}
+
+impl Completions for Connection {
+    fn sent(this: ArcBorrow<'_, Self>, slot: u32, last: bool, wc: &Wc) {
+        // Record the failure before the operation completes, so that a disconnect caused by the
+        // completion finds it.
+        if let Some(err) = data::fatal(wc.status) {
+            this.inbox.lock().fail(err, false);
+        }
+        let why = this.data.sent(slot, last, wc);
+        Self::fail(this, why, false);
+    }
+
+    fn received(this: ArcBorrow<'_, Self>, slot: u32, wc: &Wc) {
+        let why = this.data.received(slot, wc);
+        Self::fail(this, why, true);
+    }
+
+    fn probed(this: ArcBorrow<'_, Self>, wc: &Wc) {
+        let why = this.data.probed(wc);
+        Self::fail(this, why, false);
+    }
+
+    fn qp_event(this: ArcBorrow<'_, Self>, event: QpEvent) {
+        match event {
+            QpEvent::Established => {
+                this.inbox.lock().established();
+                Self::schedule(this);
+            }
+            failure => Self::fail(this, Some(errno::of_event(failure)), true),
+        }
+    }
+}

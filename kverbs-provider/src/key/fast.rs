@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Fast registrations (`IB_WR_REG_MR`): the resources that a group's registrations share, and the
+//! chain that executes them.
+
+use core::sync::atomic::{
+    AtomicBool,
+    Ordering, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        new_mutex,
+        Arc,
+        Mutex, //
+    }, //
+};
+
+use super::{
+    group::Group,
+    window::Window, //
+};
+use crate::{
+    ib::{
+        charge::Charge,
+        device::Live,
+        dma::SgList,
+        mr::{
+            Access,
+            Mr, //
+        },
+        reg_queue::RegQueue, //
+    },
+    stats, //
+};
+use kfabric::memory::Memory;
+
+/// Resources that the fast registrations of a group use one after the other.
+struct Shared {
+    /// The queue is created with the first slot, and again after a failure.
+    queue: Option<RegQueue>,
+    /// Scatter list for the pages of one window, created with the first slot.
+    ///
+    /// If DMA addresses are the processor's own, no mapping has to last, and all keys share this
+    /// list. Otherwise, each key has its own list ([`Group::own_lists`]).
+    scratch: Option<SgList>,
+    /// Charges for the queue's two device objects. A replacement queue uses the same charges.
+    charges: Option<[Option<Charge>; 2]>,
+}
+
+/// The shared resources of a group, and their lock.
+#[pin_data]
+pub(super) struct Registrar {
+    #[pin]
+    resources: Mutex<Shared>,
+    /// True while all resources that a registration needs exist.
+    ready: AtomicBool,
+}
+
+impl Registrar {
+    /// Returns a registrar without resources.
+    pub(super) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            resources <- new_mutex!(Shared {
+                queue: None,
+                scratch: None,
+                charges: None,
+            }, "kverbs_registrar"),
+            ready: AtomicBool::new(false),
+        })
+    }
+
+    /// Frees the resources.
+    pub(super) fn end(&self) {
+        let mut shared = self.resources.lock();
+        shared.queue = None;
+        shared.scratch = None;
+        shared.charges = None;
+    }
+}
+
+/// A fast registration to execute.
+///
+/// The fields are dropped in order: the region before its list.
+pub(crate) struct Registration<'a> {
+    /// A region that has not been registered yet.
+    pub(crate) mr: Mr,
+    /// The scatter list that lasts as long as the key, if keys need their own
+    /// ([`Group::own_lists`]).
+    pub(crate) list: Option<SgList>,
+    /// The memory to register.
+    pub(crate) mem: &'a Arc<Memory>,
+    /// The part of the memory to register.
+    pub(crate) window: Window,
+    /// The access that peers get.
+    pub(crate) access: Access,
+    /// True if the registration may have been posted to the device.
+    pub(crate) posted: bool,
+}
+
+impl Group {
+    /// Registers up to [`CHAIN`](kfabric::key::CHAIN) regions in order, and waits until peers can
+    /// access them.
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// Returns the number of registrations from the start that succeeded, and the error of the next
+    /// one. The caller must end that registration and the later ones if they are `posted`, each
+    /// before its list. The device's queue uses none of them any more.
+    ///
+    /// - `EMSGSIZE` if the window does not fit a fast registration.
+    pub(crate) fn register(
+        &self,
+        live: &Live<'_>,
+        batch: &mut [Registration<'_>],
+    ) -> Result<(), (usize, Error)> {
+        let mut guard = self.registrar().resources.lock();
+        let shared = &mut *guard;
+        self.ready_in(live, shared).map_err(|e| (0, e))?;
+        let (mut good, mut why) = (0, None);
+        for one in batch.iter_mut() {
+            if let Err(e) = self.aim(shared, one) {
+                why = Some(e);
+                break;
+            }
+            good += 1;
+        }
+        if good != 0 {
+            let queue = shared.queue.as_mut().ok_or((0, ENODEV))?;
+            batch[..good].iter_mut().for_each(|one| one.posted = true);
+            let aimed = batch[..good].iter().map(|one| (&one.mr, one.access));
+            stats::WAITS.add(1);
+            if let Err(e) = queue.register(aimed) {
+                self.registrar().ready.store(false, Ordering::Relaxed);
+                shared.queue = None;
+                // Replace the queue now, for the next registration of any slot. A device that did
+                // not answer gets no further requests.
+                if e != ETIMEDOUT {
+                    let _ = self.ready_in(live, shared);
+                }
+                return Err((0, e));
+            }
+        }
+        why.map_or(Ok(()), |e| Err((good, e)))
+    }
+
+    /// Creates the resources that registrations share, so that a registration has to create none.
+    ///
+    /// If the resources exist, it does not wait. Otherwise, it waits for a registration in
+    /// progress.
+    pub(crate) fn ready(&self, live: &Live<'_>) -> Result {
+        if self.is_ready() {
+            return Ok(());
+        }
+        self.ready_in(live, &mut self.registrar().resources.lock())
+    }
+
+    /// Creates the resources like [`Group::ready`], but does not wait for a registration in
+    /// progress. The task that registers creates the resources itself.
+    pub(crate) fn try_ready(&self, live: &Live<'_>) -> Result {
+        if self.is_ready() {
+            return Ok(());
+        }
+        match self.registrar().resources.try_lock() {
+            Some(mut shared) => self.ready_in(live, &mut shared),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns whether all resources that a registration needs exist.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.registrar().ready.load(Ordering::Relaxed)
+    }
+
+    fn ready_in(&self, live: &Live<'_>, shared: &mut Shared) -> Result {
+        if shared.queue.is_none() && self.fast_pages() != 0 {
+            let pd = self.pd()?;
+            if shared.charges.is_none() {
+                shared.charges = Some([pd.charge(live)?, pd.charge(live)?]);
+            }
+            shared.queue = Some(RegQueue::new(live, &pd)?);
+        }
+        if shared.scratch.is_none() && !self.own_lists() {
+            let list = SgList::new(self.device().ib(), self.fast_pages() as usize + 1)?;
+            shared.scratch = Some(list);
+        }
+        self.registrar().ready.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Sets a registration's region to its window.
+    fn aim(&self, shared: &mut Shared, one: &mut Registration<'_>) -> Result {
+        let Window { offset, len, iova } = one.window;
+        if let Some(list) = &mut one.list {
+            return one.mr.aim(list, one.mem, offset, len, iova, one.access);
+        }
+        let list = shared.scratch.as_mut().ok_or(ENOMEM)?;
+        let aimed = one.mr.aim(list, one.mem, offset, len, iova, one.access);
+        // Frees the list for the next key. The region has the addresses, which need no mapping
+        // here.
+        list.unmap();
+        aimed
+    }
+}

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Protection groups: a protection domain and the resources that register keys in the group.
+//!
+//! Only queue pairs of a group can access the group's memory. Each domain has a group of its own
+//! and one group for each group that the core creates. A hold of operations applies to all groups
+//! of a domain.
+
+use core::{
+    any::Any,
+    ptr,
+    sync::atomic::{
+        AtomicU64,
+        Ordering, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        new_mutex,
+        Arc,
+        Mutex, //
+    }, //
+};
+
+use super::{
+    deferred::Holds,
+    fast::Registrar,
+    key_values::Values, //
+};
+use crate::{
+    device::Device,
+    ib::{
+        device::Live,
+        mr::Mr,
+        pd::Pd, //
+    },
+    limits::FAST_PAGES,
+    resource::{
+        Class,
+        GroupId,
+        Resource,
+        Ticket, //
+    }, //
+};
+use kfabric::provider::{
+    GroupOps,
+    Proof, //
+};
+
+/// The part of a group that is freed when the device is removed.
+#[pin_data]
+struct Inner {
+    #[pin]
+    pd: Mutex<Option<Arc<Pd>>>,
+    #[pin]
+    registrar: Registrar,
+    /// Regions whose key values are exhausted. If they were freed, a device that reuses the last
+    /// freed region first would return the same regions for ever.
+    #[pin]
+    worn: Mutex<KVec<Mr>>,
+    #[pin]
+    values: Values,
+    base: u64,
+}
+
+/// Returns the address base for a group that reuses values. The bases of 2^20 consecutive groups
+/// are distinct.
+fn next_base() -> u64 {
+    /// Bytes of one base's range: more than a kernel memory region has.
+    const PLACE: u64 = 1 << 42;
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    // Above all addresses of processes and below the addresses through which peers get no access.
+    let places = (1 << 62) / PLACE;
+    (1 << 62) + NEXT.fetch_add(1, Ordering::Relaxed) % places * PLACE
+}
+
+/// Maximum number of exhausted regions that a group keeps.
+const WORN: usize = 4096;
+
+impl Resource for Inner {
+    fn device_gone(&self) {
+        self.registrar.end();
+        self.worn.lock().clear();
+        // Under the lock: a task that finds `None` then knows that the resources above are freed.
+        *self.pd.lock() = None;
+    }
+}
+
+/// A protection group. Each object in a group has a reference to the group.
+pub(crate) struct Group {
+    device: Arc<Device>,
+    inner: Arc<Inner>,
+    ticket: Ticket,
+    lkey: u32,
+    holds: Arc<Holds>,
+    proof: Option<Arc<dyn Proof>>,
+}
+
+/// The core's reference to a group.
+pub(crate) struct Shared(pub(crate) Arc<Group>);
+
+impl GroupOps for Shared {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn is_worn(&self) -> bool {
+        self.0.inner.values.reuses() && !self.0.inner.worn.lock().is_empty()
+    }
+}
+
+impl Group {
+    /// Creates a group of the domain to which `holds` belongs.
+    ///
+    /// With a `proof`, the group's endpoints connect only to peers that have the same auth key. If
+    /// the group `reuses` values, it must have exactly one endpoint. For a `program`, the
+    /// protection domain and its objects are charged.
+    pub(crate) fn new(
+        live: &Live<'_>,
+        device: &Arc<Device>,
+        holds: Arc<Holds>,
+        proof: Option<Arc<dyn Proof>>,
+        reuses: bool,
+        program: bool,
+    ) -> Result<Arc<Self>> {
+        let pd = Arc::new(Pd::new(live, device.ib(), program)?, GFP_KERNEL_ACCOUNT)?;
+        let lkey = pd.local_dma_lkey();
+        let inner = Arc::pin_init(
+            pin_init!(Inner {
+                pd <- new_mutex!(Some(pd), "kverbs_pd"),
+                registrar <- Registrar::new(),
+                worn <- new_mutex!(KVec::new(), "kverbs_worn"),
+                values <- Values::new(reuses),
+                base: if reuses { next_base() } else { 0 },
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )?;
+        let ticket = device.resources.add(Class::Group, inner.clone())?;
+        let group = Self {
+            device: device.clone(),
+            inner,
+            ticket,
+            lkey,
+            holds,
+            proof,
+        };
+        Ok(Arc::new(group, GFP_KERNEL_ACCOUNT)?)
+    }
+
+    /// Returns the identity of the group, for comparisons while the group exists.
+    pub(crate) fn id(&self) -> GroupId {
+        GroupId::new(ptr::from_ref(self).addr())
+    }
+
+    /// Returns the device of the group.
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// Returns the proof of the auth key that endpoints exchange with their peers.
+    pub(crate) fn proof(&self) -> Option<&Arc<dyn Proof>> {
+        self.proof.as_ref()
+    }
+
+    /// Returns the group's protection domain.
+    ///
+    /// # Errors
+    ///
+    /// - `ENODEV` if the device was removed.
+    pub(crate) fn pd(&self) -> Result<Arc<Pd>> {
+        self.inner.pd.lock().clone().ok_or(ENODEV)
+    }
+
+    /// Returns the local key for mapped memory.
+    pub(crate) fn lkey(&self) -> u32 {
+        self.lkey
+    }
+
+    /// Returns the counts of holds of the group's domain.
+    pub(crate) fn holds(&self) -> &Arc<Holds> {
+        &self.holds
+    }
+
+    /// Returns the `given` group, or this group if the core gave none.
+    ///
+    /// # Errors
+    ///
+    /// - `EINVAL` if the given group belongs to another provider or another domain.
+    pub(crate) fn or_given<'a>(
+        self: &'a Arc<Self>,
+        given: Option<&'a Arc<dyn GroupOps>>,
+    ) -> Result<&'a Arc<Self>> {
+        let Some(given) = given else { return Ok(self) };
+        let Shared(group) = given.as_any().downcast_ref().ok_or(EINVAL)?;
+        if !Arc::ptr_eq(&group.holds, &self.holds) {
+            return Err(EINVAL);
+        }
+        Ok(group)
+    }
+
+    /// Returns the maximum number of pages of a fast registration, or 0 if the device has none.
+    pub(crate) fn fast_pages(&self) -> u32 {
+        self.device.ib().max_fast_reg_pages().min(FAST_PAGES)
+    }
+
+    /// Returns the resources that the group's fast registrations share.
+    pub(super) fn registrar(&self) -> &Registrar {
+        &self.inner.registrar
+    }
+
+    /// Returns the source of the values of the group's keys.
+    pub(crate) fn values(&self) -> &Values {
+        &self.inner.values
+    }
+
+    /// Returns the offset that is added to the addresses by which peers know the group's memory.
+    ///
+    /// A group that reuses values has a base of its own, so a reused value has other addresses.
+    /// When a peer repeats a read that succeeded before, rxe checks only value and address
+    /// ([`hidden_addr`](super::window::hidden_addr)).
+    pub(crate) fn base(&self) -> u64 {
+        self.inner.base
+    }
+
+    /// Keeps a region whose key values are exhausted, so that the device does not return it again.
+    ///
+    /// If the list is full, the region is freed.
+    pub(crate) fn keep_worn(&self, mr: Mr) {
+        let mut worn = self.inner.worn.lock();
+        if worn.len() < WORN {
+            // If allocation fails, the region is freed. The device may then return it again.
+            let _ = worn.push(mr, GFP_KERNEL_ACCOUNT);
+        }
+    }
+
+    /// Returns whether each key needs a scatter list of its own.
+    pub(crate) fn own_lists(&self) -> bool {
+        !self.device.ib().uses_virt_dma()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Remove the ticket last: a device removal in parallel waits until it is removed.
+        self.inner.device_gone();
+        self.device.resources.remove(self.ticket);
+    }
+}

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Key slots: their states, the region in reserve, and revoking a key.
+
+use core::any::Any;
+use kernel::{
+    bindings,
+    impl_has_delayed_work,
+    new_delayed_work,
+    prelude::*,
+    sync::{
+        new_mutex,
+        Arc,
+        Mutex, //
+    },
+    time::msecs_to_jiffies,
+    workqueue::{
+        DelayedWork,
+        WorkItem, //
+    }, //
+};
+
+use super::{
+    group::Group,
+    window::{
+        self,
+        Window, //
+    }, //
+};
+use crate::{
+    ib::{
+        self,
+        charge::Charge,
+        device::Live,
+        dma::SgList,
+        mr::Mr,
+        work, //
+    },
+    limits::REFILL_MS,
+    resource::{
+        Class,
+        Resource,
+        Ticket, //
+    },
+    stats, //
+};
+use kfabric::{
+    memory::Memory,
+    provider::{
+        KeyOps,
+        KeyValue,
+        RegionOps, //
+    },
+    sys::NoIo, //
+};
+
+/// Maximum number of regions that are tried to find a new key value.
+pub(super) const TRIES: usize = 64;
+
+/// State of a slot on the device.
+pub(super) enum State {
+    /// No key. The region is the reserve, if the slot has one.
+    Free(Option<Mr>),
+    /// No key. An assigner owns the reserve.
+    Taken,
+    /// A key by fast registration.
+    Fast(Mr),
+    /// A key by full registration of [offset, offset + length), and the reserve.
+    Full(Mr, usize, usize, Option<Mr>),
+}
+
+/// The fields that the slot's lock protects.
+pub(super) struct Slot {
+    pub(super) state: State,
+    /// The scatter list of a fast registration, if it has to last as long as the key.
+    pub(super) list: Option<SgList>,
+    /// Charge for the region in reserve or under the key. A replacement region uses the same
+    /// charge.
+    charge: Option<Charge>,
+}
+
+/// The part of a slot that ends when the device is removed.
+#[pin_data]
+pub(super) struct KeySlot {
+    #[pin]
+    pub(super) place: Mutex<Slot>,
+    pub(super) mem: Arc<Memory>,
+    /// Keeps the registration for local use as long as the slot.
+    _region: Arc<dyn RegionOps>,
+    /// The group in which the slot's keys are valid.
+    pub(super) group: Arc<Group>,
+    #[pin]
+    work: DelayedWork<Self>,
+}
+
+impl_has_delayed_work! {
+    impl HasDelayedWork<Self> for KeySlot { self.work }
+}
+
+impl WorkItem for KeySlot {
+    type Pointer = Arc<KeySlot>;
+
+    fn run(this: Arc<KeySlot>) {
+        // A block device may wait for the slot.
+        let _no_io = NoIo::begin();
+        if let Ok(live) = this.group.device().enter() {
+            // On failure, the next assignment tries again.
+            let _ = this.reserve(&live);
+        }
+    }
+}
+
+impl KeySlot {
+    /// Revokes the key, if the slot has one.
+    fn revoke(&self, slot: &mut Slot) {
+        match core::mem::replace(&mut slot.state, State::Free(None)) {
+            kept @ (State::Free(_) | State::Taken) => {
+                slot.state = kept;
+                return;
+            }
+            State::Fast(mr) => self.retire(mr.end(), &mut slot.list),
+            State::Full(mr, offset, len, reserve) => {
+                slot.state = State::Free(reserve);
+                self.retire_full(mr, offset, len);
+            }
+        }
+        if let Some(list) = &mut slot.list {
+            list.unmap();
+        }
+    }
+
+    /// Handles the result of ending a region whose scatter list is `list`.
+    ///
+    /// If the driver refused, every connection of the group ends. The group gets no new connection
+    /// before the driver has agreed. Until then the region keeps its mapping and its pages.
+    pub(super) fn retire(&self, ended: Result<(), (Error, Mr)>, list: &mut Option<SgList>) {
+        if let Err((e, mr)) = ended {
+            pr_err!(
+                "kverbs: revoke refused ({}), ending the connections that could use the key\n",
+                e.to_errno()
+            );
+            let (list, mem) = (list.take(), self.mem.clone());
+            mr.park(true, list, Some(mem));
+            let resources = &self.group.device().resources;
+            resources.fail_endpoints(self.group.id(), bindings::EIO);
+        }
+    }
+
+    /// Tries to obtain the resources for the slot's next assignment. Does not wait for a
+    /// registration.
+    fn reserve(&self, live: &Live<'_>) -> Result {
+        let had = self.refill(live, &mut self.place.lock());
+        let ready = self.group.try_ready(live);
+        had.and(ready)
+    }
+
+    /// Obtains a region as reserve, if the slot has neither a key nor a reserve.
+    ///
+    /// # Errors
+    ///
+    /// - `ENOSPC` if all tried regions have exhausted their key values.
+    pub(super) fn refill(&self, live: &Live<'_>, slot: &mut Slot) -> Result {
+        let State::Free(reserve) = &mut slot.state else {
+            return Ok(());
+        };
+        let group = &self.group;
+        let pages = self.pages();
+        if slot.list.is_none() && group.own_lists() {
+            slot.list = Some(SgList::new(group.device().ib(), pages as usize + 1)?);
+        }
+        if reserve.is_some() || pages == 0 {
+            return Ok(());
+        }
+        let pd = group.pd()?;
+        for _ in 0..TRIES {
+            let mut mr = Mr::fast(live, &pd, pages)?;
+            if let Some(byte) = group.values().draw(mr.rkey(), ib::random())? {
+                mr.set_key(byte);
+                stats::RESERVED.add(1);
+                *reserve = Some(mr);
+                return Ok(());
+            }
+            stats::WORN.add(1);
+            group.keep_worn(mr);
+        }
+        Err(ENOSPC)
+    }
+
+    /// Returns the pages that a fast registration of any window of the region needs, at most
+    /// [`Group::fast_pages`].
+    fn pages(&self) -> u32 {
+        let all = self.mem.page_count();
+        let fast = self.group.fast_pages();
+        u32::try_from(all).map_or(fast, |all| all.min(fast))
+    }
+
+    /// Returns the number of pages that a window touches.
+    fn window_pages(&self, offset: usize, len: usize) -> usize {
+        let first = (self.mem.page_offset() + offset) % kernel::page::PAGE_SIZE;
+        (first + len).div_ceil(kernel::page::PAGE_SIZE)
+    }
+
+    /// Returns the offset that is added to addresses ([`Group::base`]).
+    ///
+    /// For user memory the offset is 0: processes use their own addresses.
+    fn base(&self) -> u64 {
+        match self.mem.user() {
+            Some(_) => 0,
+            None => self.group.base(),
+        }
+    }
+
+    /// Returns the window of `len` bytes from `offset`, with its address for peers.
+    ///
+    /// # Errors
+    ///
+    /// - `EINVAL` if a number does not fit a `usize`.
+    pub(super) fn window(&self, offset: u64, len: u64) -> Result<Window> {
+        let offset = usize::try_from(offset)?;
+        Ok(Window {
+            offset,
+            len: usize::try_from(len)?,
+            iova: window::remote_addr(&self.mem, offset).wrapping_add(self.base()),
+        })
+    }
+
+    /// Returns whether a window fits a fast registration.
+    pub(super) fn is_fast(&self, window: &Window) -> bool {
+        self.window_pages(window.offset, window.len) <= self.pages() as usize
+    }
+}
+
+impl Resource for KeySlot {
+    fn device_gone(&self) {
+        let mut slot = self.place.lock();
+        self.revoke(&mut slot);
+        slot.state = State::Free(None);
+        slot.list = None;
+        slot.charge = None;
+    }
+}
+
+/// A key slot of a region.
+pub(crate) struct Key {
+    pub(super) inner: Arc<KeySlot>,
+    ticket: Ticket,
+}
+
+impl Key {
+    /// Creates a slot of `region`, whose memory is `mem`, without a key, and its first reserve.
+    pub(crate) fn new(
+        region: Arc<dyn RegionOps>,
+        mem: Arc<Memory>,
+        group: Arc<Group>,
+    ) -> Result<Self> {
+        let device = group.device().clone();
+        let live = device.enter()?;
+        let charge = group.pd()?.charge(&live)?;
+        let inner = Arc::pin_init(
+            pin_init!(KeySlot {
+                place <- new_mutex!(
+                    Slot { state: State::Free(None), list: None, charge },
+                    "kverbs_key"
+                ),
+                mem,
+                _region: region,
+                group,
+                work <- new_delayed_work!("kverbs_refill"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )?;
+        {
+            let mut slot = inner.place.lock();
+            inner.refill(&live, &mut slot)?;
+        }
+        inner.group.ready(&live)?;
+        let ticket = device.resources.add(Class::Key, inner.clone())?;
+        Ok(Self { inner, ticket })
+    }
+}
+
+impl KeyOps for Key {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn chains(&self, offset: u64, len: u64) -> bool {
+        let inner = &self.inner;
+        inner
+            .window(offset, len)
+            .is_ok_and(|window| inner.is_fast(&window))
+    }
+
+    fn foresees(&self) -> bool {
+        true
+    }
+
+    fn foresee(&self, offset: u64, len: u64) -> Result<KeyValue> {
+        let inner = &self.inner;
+        let window = inner.window(offset, len)?;
+        let live = inner.group.device().enter()?;
+        let mut slot = inner.place.lock();
+        inner.refill(&live, &mut slot)?;
+        match &slot.state {
+            State::Free(Some(mr)) if inner.is_fast(&window) => Ok(KeyValue {
+                key: u64::from(mr.rkey()),
+                remote_addr: window.iova,
+            }),
+            _ => Err(EINVAL),
+        }
+    }
+
+    fn forget(&self) {
+        let inner = &self.inner;
+        let mut slot = inner.place.lock();
+        if let State::Free(reserve) = &mut slot.state {
+            // The device has never received this key, so no work request names it.
+            drop(reserve.take());
+        }
+    }
+
+    fn revoke(&self) {
+        let inner = &self.inner;
+        inner.revoke(&mut inner.place.lock());
+    }
+
+    fn renew(&self, later: bool) {
+        let inner = &self.inner;
+        let lacks = |slot: &Slot| matches!(slot.state, State::Free(None));
+        let short = if later {
+            // The owner of the lock may be waiting for the device.
+            inner.place.try_lock().is_none_or(|slot| lacks(&slot))
+        } else {
+            lacks(&inner.place.lock())
+        };
+        if !short && inner.group.is_ready() {
+            return;
+        }
+        if !later {
+            let Ok(live) = inner.group.device().enter() else {
+                return;
+            };
+            match inner.reserve(&live) {
+                Ok(()) => return,
+                Err(e) => {
+                    stats::SHORT.add(1);
+                    // More time does not help: the values are exhausted until another user frees
+                    // regions.
+                    if e == ENOSPC && inner.group.is_ready() {
+                        return;
+                    }
+                }
+            }
+        }
+        // Fails only if the work is queued already, and then the queued work does the same.
+        let _ = work::spare().enqueue_delayed(inner.clone(), msecs_to_jiffies(REFILL_MS));
+    }
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        work::cancel_delayed(&self.inner);
+        // Remove the ticket last: a device removal in parallel waits until it is removed.
+        self.inner.device_gone();
+        let resources = &self.inner.group.device().resources;
+        resources.remove(self.ticket);
+    }
+}
