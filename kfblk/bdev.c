@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The device behind an export: opened by its path, and asked by bios that were made beforehand. Each
- * that was submitted ends in kfblk_rs_bio_end(), once.
+ * The block device behind an export: opened by path, and accessed by preallocated bios. Each
+ * submitted bio ends once, in kfblk_rs_bio_end().
  */
 #include <linux/bio.h>
 #include <linux/blkdev.h>
@@ -17,16 +17,15 @@ struct kfblk_bio {
 	u32 slot;
 };
 
-/* The numbers are those of enum Op (pure/src/blk/device.rs). */
 static const blk_opf_t kfblk_ops[] = {
-	REQ_OP_READ,
-	REQ_OP_WRITE | REQ_SYNC | REQ_IDLE,
-	REQ_OP_WRITE | REQ_PREFLUSH,
-	REQ_OP_DISCARD,
-	REQ_OP_WRITE_ZEROES,
+	[KFBLK_OP_READ]		= REQ_OP_READ,
+	[KFBLK_OP_WRITE]	= REQ_OP_WRITE | REQ_SYNC | REQ_IDLE,
+	[KFBLK_OP_FLUSH]	= REQ_OP_WRITE | REQ_PREFLUSH,
+	[KFBLK_OP_DISCARD]	= REQ_OP_DISCARD,
+	[KFBLK_OP_ZEROES]	= REQ_OP_WRITE_ZEROES,
 };
 
-/* Opens it, for @holder alone. */
+/* Opens a block device exclusively for @holder. */
 struct file *kfblk_bdev_open(const char *path, bool write, void *holder)
 {
 	blk_mode_t mode = BLK_OPEN_READ | (write ? BLK_OPEN_WRITE : 0);
@@ -34,7 +33,7 @@ struct file *kfblk_bdev_open(const char *path, bool write, void *holder)
 	return bdev_file_open_by_path(path, mode, holder, NULL);
 }
 
-/* Nothing of it is under way. */
+/* Closes the block device. No bio is in flight. */
 void kfblk_bdev_close(struct file *file)
 {
 	bdev_fput(file);
@@ -45,7 +44,7 @@ u64 kfblk_bdev_capacity(struct file *file)
 	return bdev_nr_bytes(file_bdev(file));
 }
 
-/* Another number whenever the kernel gets a disk, or the disk another medium. */
+/* Returns the disk sequence number, which changes with each new disk or medium. */
 u64 kfblk_bdev_seq(struct file *file)
 {
 	return file_bdev(file)->bd_disk->diskseq;
@@ -76,13 +75,13 @@ struct kfblk_bio *kfblk_bio_new(void)
 	return kzalloc_obj(struct kfblk_bio);
 }
 
-/* It is not under way. */
+/* Frees a bio, which is not in flight. */
 void kfblk_bio_free(struct kfblk_bio *of)
 {
 	kfree(of);
 }
 
-/* Any context. */
+/* Reports the end of a bio. Context: any. */
 static void kfblk_bio_end(struct bio *bio)
 {
 	struct kfblk_bio *of = container_of(bio, struct kfblk_bio, bio);
@@ -92,7 +91,7 @@ static void kfblk_bio_end(struct bio *bio)
 	kfblk_rs_bio_end(of->owner, of->slot, err);
 }
 
-/* May sleep. The first @len bytes of @pieces, if @op moves bytes, stay until it has ended. */
+/* Submits a bio. If the operation moves bytes, @pieces stay until the bio has ended. May sleep. */
 void kfblk_bio_submit(struct kfblk_bio *of, struct file *file, const struct kfblk_order *order,
 		      const struct kfblk_piece *pieces, u32 count)
 {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The block device: a tag set, a disk, and requests on their way to Rust and back.
+ * The block device: a tag set, a disk, and the path of requests to Rust and back.
  *
- * Between kfblk_disk_new() and the return of kfblk_disk_del() requests come to kfblk_rs_queue(). Each
- * that was taken ends by kfblk_rq_end(), once.
+ * Between kfblk_disk_new() and the return of kfblk_disk_del(), the block layer passes requests to
+ * kfblk_rs_queue() or kfblk_rs_send(). Each accepted request ends once, by kfblk_rq_end() or
+ * kfblk_rq_fail().
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -23,24 +24,28 @@
 /* Pieces of a request, at most. */
 #define KFBLK_SEGMENTS	64
 /*
- * A request fails when its tries reach the limit. A connection that has ended because of the request
- * counts as KFBLK_FAULT tries; one that has served others, and ended with the request in flight, as one.
+ * A request fails when its tries reach the limit. A connection that has ended because of the
+ * request counts as KFBLK_FAULT tries. A connection that has completed others, and ended with the
+ * request in flight, counts as one.
  */
 #define KFBLK_FAULT	2
 #define KFBLK_TRIES	16
 
 struct kfblk_disk {
 	void *owner;
-	/* Requests go as messages: kfblk_rs_send(). */
+	/* The export is block-backed: requests go to kfblk_rs_send(). */
 	bool device;
 	struct blk_mq_tag_set set;
 	struct gendisk *gd;
+	struct kfblk_counts __percpu *counts;
 	int index;
 	/* Ends the time for which requests wait for a connection. */
 	struct delayed_work fast_fail;
-	/* That time is over: requests fail while there is no connection. */
+	/* Calls kfblk_rs_look(), which queues the disk's work. */
+	struct delayed_work look;
+	/* fast_fail has run: requests fail while there is no connection. */
 	bool failing;
-	/* One of the tag set's owner, one of the disk's last user. */
+	/* One reference of the tag set's owner, one of the gendisk. */
 	refcount_t refs;
 };
 
@@ -52,12 +57,12 @@ struct kfblk_pdu {
 };
 
 static DEFINE_IDA(kfblk_ida);
-/* Disks that are still somebody's, who may be the last to close one that was removed. */
+/* Disks that are not freed yet. The last user of a removed disk may close it late. */
 static atomic_t kfblk_disks = ATOMIC_INIT(0);
 static DECLARE_WAIT_QUEUE_HEAD(kfblk_none);
 static int kfblk_major;
 
-/* Names the request's memory; how many pieces that is. */
+/* Fills @pieces with the request's memory. Returns their number; 0 if they do not fit. */
 static u32 kfblk_map(struct request *rq, struct kfblk_piece *pieces)
 {
 	const u32 max = queue_max_segment_size(rq->q);
@@ -92,7 +97,7 @@ static u32 kfblk_map(struct request *rq, struct kfblk_piece *pieces)
 	return n;
 }
 
-/* A request of a disk that is a device. */
+/* Sends a request to a block-backed export. */
 static int kfblk_send(struct blk_mq_hw_ctx *hctx, struct request *rq)
 {
 	struct kfblk_disk *disk = hctx->queue->queuedata;
@@ -101,28 +106,27 @@ static int kfblk_send(struct blk_mq_hw_ctx *hctx, struct request *rq)
 		.len = blk_rq_bytes(rq),
 	};
 
-	/* The numbers are those of enum Op (pure/src/blk/device.rs). */
 	switch (req_op(rq)) {
 	case REQ_OP_READ:
-		order.op = 0;
+		order.op = KFBLK_OP_READ;
 		order.moves = true;
 		break;
 	case REQ_OP_WRITE:
-		order.op = 1;
+		order.op = KFBLK_OP_WRITE;
 		order.moves = true;
 		if (rq->cmd_flags & REQ_FUA)
 			order.flags = KFBLK_PAST_CACHE;
 		break;
 	case REQ_OP_FLUSH:
-		order.op = 2;
+		order.op = KFBLK_OP_FLUSH;
 		order.pos = 0;
 		order.len = 0;
 		break;
 	case REQ_OP_DISCARD:
-		order.op = 3;
+		order.op = KFBLK_OP_DISCARD;
 		break;
 	case REQ_OP_WRITE_ZEROES:
-		order.op = 4;
+		order.op = KFBLK_OP_ZEROES;
 		if (rq->cmd_flags & REQ_NOUNMAP)
 			order.flags = KFBLK_KEEP_ROOM;
 		break;
@@ -132,24 +136,80 @@ static int kfblk_send(struct blk_mq_hw_ctx *hctx, struct request *rq)
 	return kfblk_rs_send(disk->owner, hctx->queue_num, rq->tag, &order);
 }
 
+struct kfblk_counts __percpu *kfblk_counts_new(u32 queues)
+{
+	return __alloc_percpu(queues * sizeof(struct kfblk_counts),
+			      __alignof__(struct kfblk_counts));
+}
+
+void kfblk_counts_free(struct kfblk_counts __percpu *counts)
+{
+	free_percpu(counts);
+}
+
+/* Adds a queue's counters to @sum. */
+void kfblk_counts_add(const struct kfblk_counts __percpu *counts, u32 queue,
+		      struct kfblk_counts *sum)
+{
+	int cpu;
+
+	for_each_possible_cpu(cpu) {
+		const struct kfblk_counts *of = per_cpu_ptr(counts, cpu) + queue;
+
+		sum->reads += READ_ONCE(of->reads);
+		sum->writes += READ_ONCE(of->writes);
+		sum->read_bytes += READ_ONCE(of->read_bytes);
+		sum->written_bytes += READ_ONCE(of->written_bytes);
+		sum->others += READ_ONCE(of->others);
+		sum->errors += READ_ONCE(of->errors);
+		sum->retries += READ_ONCE(of->retries);
+	}
+}
+
+static struct kfblk_counts __percpu *kfblk_counts_of(struct request *rq)
+{
+	struct kfblk_disk *disk = rq->q->queuedata;
+
+	return disk->counts + rq->mq_hctx->queue_num;
+}
+
+/* Counts a completed request, and ends it. */
+static void kfblk_end(struct request *rq, blk_status_t status)
+{
+	struct kfblk_counts __percpu *counts = kfblk_counts_of(rq);
+
+	if (status != BLK_STS_OK) {
+		this_cpu_inc(counts->errors);
+	} else if (req_op(rq) == REQ_OP_READ) {
+		this_cpu_inc(counts->reads);
+		this_cpu_add(counts->read_bytes, blk_rq_bytes(rq));
+	} else if (req_op(rq) == REQ_OP_WRITE) {
+		this_cpu_inc(counts->writes);
+		this_cpu_add(counts->written_bytes, blk_rq_bytes(rq));
+	} else {
+		this_cpu_inc(counts->others);
+	}
+	blk_mq_end_request(rq, status);
+}
+
 /*
- * Whether a request was issued by request-based dm, and is to be issued by the block layer's own worker:
- * dm-rq.c issues its clones in RCU read-side sections, whatever the queue below says of blocking, and keys
- * cannot be assigned there. A clone is the only request with an end_io that is neither passthrough nor a
- * flush of our own queue's.
+ * Returns whether request-based dm has issued a request, which the block layer's worker must issue
+ * instead. dm-rq.c issues its clones in RCU read-side sections, even if the queue below may block.
+ * Keys cannot be assigned there. A clone is the only request with an end_io that is neither
+ * passthrough nor a flush of this queue.
  */
 static bool kfblk_is_clone(const struct request *rq)
 {
 	return rq->end_io && !(rq->rq_flags & (RQF_FLUSH_SEQ | RQF_DONTPREP));
 }
 
-/* Whether a request of a disk without a connection fails instead of waiting for the next one. */
+/* Returns whether a request fails instead of waiting for the next connection. */
 static bool kfblk_fails_fast(const struct kfblk_disk *disk, const struct request *rq)
 {
 	return blk_noretry_request(rq) || READ_ONCE(disk->failing);
 }
 
-/* Counts tries of a request; whether it has had all of them. */
+/* Adds tries to a request. Returns whether they have reached the limit. */
 static bool kfblk_is_spent(struct request *rq, u32 tries)
 {
 	struct kfblk_pdu *pdu = blk_mq_rq_to_pdu(rq);
@@ -159,14 +219,16 @@ static bool kfblk_is_spent(struct request *rq, u32 tries)
 }
 
 /*
- * There is no connection. A request that may wait is parked on the requeue list, without a kick:
- * there it neither is tried again and again, nor stands in the way of one that fails fast. Whoever
- * ends the waiting kicks the list when no task is here any more (kfblk_disk_kick()).
+ * Handles a request without a connection. A request that may wait is parked on the requeue list,
+ * without a kick. So it is not retried in a loop, and does not delay requests that fail fast. The
+ * task that ends the wait kicks the list once no task is in this function (kfblk_disk_kick()).
  */
 static blk_status_t kfblk_unconnected(struct kfblk_disk *disk, struct request *rq)
 {
-	if (kfblk_fails_fast(disk, rq))
+	if (kfblk_fails_fast(disk, rq)) {
+		this_cpu_inc(kfblk_counts_of(rq)->errors);
 		return BLK_STS_TRANSPORT;
+	}
 	blk_mq_requeue_request(rq, false);
 	return BLK_STS_OK;
 }
@@ -189,7 +251,7 @@ static blk_status_t kfblk_queue_rq(struct blk_mq_hw_ctx *hctx, const struct blk_
 			return BLK_STS_NOTSUPP;
 		break;
 	case REQ_OP_WRITE:
-		/* The block layer only warns of it, and the target's key would end the connection. */
+		/* The block layer only warns. A write without the right would end the connection. */
 		if (get_disk_ro(disk->gd))
 			return BLK_STS_IOERR;
 		break;
@@ -224,13 +286,17 @@ static blk_status_t kfblk_queue_rq(struct blk_mq_hw_ctx *hctx, const struct blk_
 	case -ENOTCONN:
 		return kfblk_unconnected(disk, rq);
 	case -EREMOTEIO:
-		return kfblk_is_spent(rq, KFBLK_FAULT) ? BLK_STS_IOERR : BLK_STS_RESOURCE;
+		if (!kfblk_is_spent(rq, KFBLK_FAULT))
+			return BLK_STS_RESOURCE;
+		this_cpu_inc(kfblk_counts_of(rq)->errors);
+		return BLK_STS_IOERR;
 	default:
+		this_cpu_inc(kfblk_counts_of(rq)->errors);
 		return errno_to_blk_status(ret);
 	}
 }
 
-/* Ends a request with the target's error. What the target cannot do it is not asked for again. */
+/* Ends a request with the target's error. Disables unsupported operations. */
 static void kfblk_refused(struct request *rq, blk_status_t status)
 {
 	if (status == BLK_STS_NOTSUPP) {
@@ -238,10 +304,10 @@ static void kfblk_refused(struct request *rq, blk_status_t status)
 			blk_queue_disable_write_zeroes(rq->q);
 		else if (req_op(rq) == REQ_OP_DISCARD)
 			blk_queue_disable_discard(rq->q);
-		/* The caller has another way, so the block layer is not to complain. */
+		/* The caller has a fallback, so suppress the block layer's error message. */
 		rq->rq_flags |= RQF_QUIET;
 	}
-	blk_mq_end_request(rq, status);
+	kfblk_end(rq, status);
 }
 
 static void kfblk_complete(struct request *rq)
@@ -252,7 +318,7 @@ static void kfblk_complete(struct request *rq)
 
 	switch (pdu->verdict) {
 	case KFBLK_DONE:
-		blk_mq_end_request(rq, BLK_STS_OK);
+		kfblk_end(rq, BLK_STS_OK);
 		break;
 	case KFBLK_ERROR:
 		kfblk_refused(rq, pdu->status);
@@ -264,16 +330,18 @@ static void kfblk_complete(struct request *rq)
 		tries++;
 		fallthrough;
 	case KFBLK_AGAIN:
-		if (kfblk_is_spent(rq, tries))
-			blk_mq_end_request(rq, BLK_STS_IOERR);
-		else if (kfblk_fails_fast(disk, rq))
-			blk_mq_end_request(rq, BLK_STS_TRANSPORT);
-		else
-			/* Until the disk is dead: then it fails where it is tried. */
+		if (kfblk_is_spent(rq, tries)) {
+			kfblk_end(rq, BLK_STS_IOERR);
+		} else if (kfblk_fails_fast(disk, rq)) {
+			kfblk_end(rq, BLK_STS_TRANSPORT);
+		} else {
+			this_cpu_inc(kfblk_counts_of(rq)->retries);
+			/* Once the disk is dead, the retry fails the request. */
 			blk_mq_requeue_request(rq, true);
+		}
 		break;
 	default:
-		blk_mq_end_request(rq, BLK_STS_IOERR);
+		kfblk_end(rq, BLK_STS_IOERR);
 	}
 }
 
@@ -281,7 +349,7 @@ static enum blk_eh_timer_return kfblk_timeout(struct request *rq)
 {
 	struct kfblk_disk *disk = rq->q->queuedata;
 
-	/* The connection is what ends; with it, the request. */
+	/* Ends the connection, which then ends the request. */
 	kfblk_rs_timeout(disk->owner);
 	return BLK_EH_RESET_TIMER;
 }
@@ -293,6 +361,13 @@ static void kfblk_fast_fail(struct work_struct *work)
 	WRITE_ONCE(disk->failing, true);
 	pr_warn("%s: requests fail until there is a connection again\n", disk->gd->disk_name);
 	kfblk_disk_kick(disk);
+}
+
+static void kfblk_look(struct work_struct *work)
+{
+	struct kfblk_disk *disk = container_of(to_delayed_work(work), struct kfblk_disk, look);
+
+	kfblk_rs_look(disk->owner);
 }
 
 static const struct blk_mq_ops kfblk_mq_ops = {
@@ -324,8 +399,8 @@ static const struct block_device_operations kfblk_fops = {
 struct kfblk_disk *kfblk_disk_new(void *owner, const struct kfblk_shape *shape)
 {
 	/*
-	 * What memory has acknowledged is there, and there is nothing behind that: no cache to flush, no
-	 * FUA. A device has what it says.
+	 * Memory has no volatile cache, so a memory-backed export needs neither flush nor FUA. A
+	 * block-backed export has the features of its device.
 	 */
 	struct queue_limits lim = {
 		.logical_block_size	= shape->block_size,
@@ -348,9 +423,11 @@ struct kfblk_disk *kfblk_disk_new(void *owner, const struct kfblk_shape *shape)
 		return ERR_PTR(-ENOMEM);
 	disk->owner = owner;
 	disk->device = shape->device;
+	disk->counts = shape->counts;
 	INIT_DELAYED_WORK(&disk->fast_fail, kfblk_fast_fail);
+	INIT_DELAYED_WORK(&disk->look, kfblk_look);
 	if (shape->device) {
-		/* A key is for pages without gaps. */
+		/* A key covers pages without gaps. */
 		lim.virt_boundary_mask = PAGE_SIZE - 1;
 		lim.max_segment_size = UINT_MAX;
 	} else {
@@ -370,7 +447,7 @@ struct kfblk_disk *kfblk_disk_new(void *owner, const struct kfblk_shape *shape)
 	disk->set.queue_depth = shape->depth;
 	disk->set.numa_node = NUMA_NO_NODE;
 	disk->set.cmd_size = sizeof(struct kfblk_pdu);
-	/* Keys are assigned, which may wait. */
+	/* The queue may block, because it assigns keys. */
 	disk->set.flags = shape->device ? BLK_MQ_F_BLOCKING : 0;
 	disk->set.timeout = msecs_to_jiffies(shape->timeout_ms);
 	ret = blk_mq_alloc_tag_set(&disk->set);
@@ -386,7 +463,7 @@ struct kfblk_disk *kfblk_disk_new(void *owner, const struct kfblk_shape *shape)
 		ret = PTR_ERR(disk->gd);
 		goto out_ida;
 	}
-	/* The disk's own, given back by kfblk_free_disk(). */
+	/* Reference of the gendisk, dropped by kfblk_free_disk(). */
 	refcount_inc(&disk->refs);
 	disk->gd->major = kfblk_major;
 	disk->gd->first_minor = disk->index << 4;
@@ -414,27 +491,28 @@ int kfblk_disk_add(struct kfblk_disk *disk)
 	return add_disk(disk->gd);
 }
 
-/* No request comes after this. Those on their way end before it returns. */
+/* Removes the disk. No request comes after the return, and requests in flight have ended. */
 void kfblk_disk_del(struct kfblk_disk *disk)
 {
 	del_gendisk(disk->gd);
 }
 
-/* After kfblk_disk_del(), or instead of it if it was never added. */
+/* Frees the disk, after kfblk_disk_del(), or if the disk was never added. */
 void kfblk_disk_free(struct kfblk_disk *disk)
 {
 	bool added = test_bit(GD_ADDED, &disk->gd->state);
 
 	cancel_delayed_work_sync(&disk->fast_fail);
+	cancel_delayed_work_sync(&disk->look);
 	put_disk(disk->gd);
 	blk_mq_free_tag_set(&disk->set);
-	/* Of what was never added the block layer gives nothing back. */
+	/* If the disk was never added, the block layer does not call kfblk_free_disk(). */
 	if (!added)
 		kfblk_put(disk);
 	kfblk_put(disk);
 }
 
-/* Nobody is in kfblk_rs_queue() when this returns, nor comes there until kfblk_disk_resume(). */
+/* Holds requests back: no task is in kfblk_rs_queue() from the return until kfblk_disk_resume(). */
 void kfblk_disk_quiesce(struct kfblk_disk *disk)
 {
 	blk_mq_quiesce_tagset(&disk->set);
@@ -446,21 +524,21 @@ void kfblk_disk_resume(struct kfblk_disk *disk)
 	blk_mq_kick_requeue_list(disk->gd->queue);
 }
 
-/* Requests that were parked are tried again: what has changed is seen by all that come from here on. */
+/* Retries parked requests. All later requests see changes that were made before the call. */
 void kfblk_disk_kick(struct kfblk_disk *disk)
 {
-	/* One that has not seen the change is parked when this returns. */
+	/* After this wait, requests that have not seen the change are parked. */
 	blk_mq_wait_quiesce_done(&disk->set);
 	blk_mq_kick_requeue_list(disk->gd->queue);
 }
 
-/* There is no connection: in @ms milliseconds requests no longer wait for one. */
+/* Starts the time, @ms milliseconds, after which requests no longer wait for a connection. */
 void kfblk_disk_fail_in(struct kfblk_disk *disk, u64 ms)
 {
 	schedule_delayed_work(&disk->fast_fail, msecs_to_jiffies(min_t(u64, ms, INT_MAX)));
 }
 
-/* There is a connection. One caller of this and of kfblk_disk_fail_in() at a time. */
+/* Lets requests wait for a connection again. Not concurrent with kfblk_disk_fail_in(). */
 void kfblk_disk_fail_no_more(struct kfblk_disk *disk)
 {
 	cancel_delayed_work_sync(&disk->fast_fail);
@@ -472,7 +550,7 @@ void kfblk_disk_name(const struct kfblk_disk *disk, char *name, unsigned int siz
 	strscpy(name, disk->gd->disk_name, size);
 }
 
-/* Any context. */
+/* Ends a request with @verdict. Context: any. */
 void kfblk_rq_end(struct kfblk_disk *disk, u32 queue, u32 tag, enum kfblk_verdict verdict)
 {
 	struct request *rq = blk_mq_tag_to_rq(disk->set.tags[queue], tag);
@@ -482,7 +560,7 @@ void kfblk_rq_end(struct kfblk_disk *disk, u32 queue, u32 tag, enum kfblk_verdic
 	blk_mq_complete_request(rq);
 }
 
-/* What a target says is an error of the device, and not what has the layers above try again for ever. */
+/* Maps a target's errno to a status that does not make upper layers retry for ever. */
 static blk_status_t status_of(int err)
 {
 	switch (err) {
@@ -509,7 +587,7 @@ void kfblk_rq_fail(struct kfblk_disk *disk, u32 queue, u32 tag, int err)
 	blk_mq_complete_request(rq);
 }
 
-/* Names the request's memory, for as long as it is under way. Any context. */
+/* Returns the request's memory, valid until the request ends. Context: any. */
 const struct kfblk_piece *kfblk_rq_pieces(struct kfblk_disk *disk, u32 queue, u32 tag, u32 *count)
 {
 	struct request *rq = blk_mq_tag_to_rq(disk->set.tags[queue], tag);
@@ -519,7 +597,7 @@ const struct kfblk_piece *kfblk_rq_pieces(struct kfblk_disk *disk, u32 queue, u3
 	return pdu->pieces;
 }
 
-/* Copies a request's bytes to or from our own, in @pieces, which are as many. Any context. */
+/* Copies bytes between a request and @count @pieces. Context: any. */
 void kfblk_rq_copy(struct kfblk_disk *disk, u32 queue, u32 tag,
 		   const struct kfblk_piece *pieces, u32 count, bool to_request)
 {
@@ -557,7 +635,13 @@ u64 kfblk_disk_capacity(const struct kfblk_disk *disk)
 	return (u64)get_capacity(disk->gd) << SECTOR_SHIFT;
 }
 
-/* The device has another size now. */
+/* Queues the disk's work in @ms milliseconds, if that is not due earlier. */
+void kfblk_disk_look_in(struct kfblk_disk *disk, u32 ms)
+{
+	schedule_delayed_work(&disk->look, msecs_to_jiffies(ms));
+}
+
+/* Sets the capacity of the disk. */
 void kfblk_disk_resize(struct kfblk_disk *disk, u64 capacity)
 {
 	set_capacity_and_notify(disk->gd, capacity >> SECTOR_SHIFT);
@@ -572,7 +656,7 @@ int kfblk_block_init(void)
 void kfblk_block_exit(void)
 {
 	wait_event(kfblk_none, !atomic_read(&kfblk_disks));
-	/* Whoever was the last is out of this module's text then. */
+	/* The last caller of wake_up_all() may still be in this module's text. */
 	synchronize_rcu_tasks();
 	unregister_blkdev(kfblk_major, "kfblk");
 	ida_destroy(&kfblk_ida);

@@ -2,14 +2,15 @@
 /*
  * /sys/kernel/config/kfblk: objects that are made by mkdir, as nvmet's are.
  *
- *   subsystems/NAME	what is exported
- *   ports/NAME		where; ports/NAME/subsystems/ has links to what is exported there
- *   disks/NAME		what of another host is a block device here
+ *   subsystems/NAME	exports
+ *   ports/NAME		addresses; ports/NAME/subsystems/ has links to exports
+ *   disks/NAME		block devices of this host, by exports of targets
  */
 #include <linux/configfs.h>
 #include <linux/err.h>
 #include <linux/module.h>
 #include <linux/slab.h>
+#include <linux/string.h>
 
 #include "helpers.h"
 
@@ -53,41 +54,53 @@ static ssize_t _prefix##_name##_store(struct config_item *item, const char *page
 	return kfblk_store(item, _id, page, len);					\
 }
 
-/* The numbers are those of src/config.rs. */
-KFBLK_SHOW(subsystem_, attr_size, 0)
-KFBLK_STORE(subsystem_, attr_size, 0)
-CONFIGFS_ATTR(subsystem_, attr_size);
-KFBLK_SHOW(subsystem_, attr_read_only, 1)
-KFBLK_STORE(subsystem_, attr_read_only, 1)
-CONFIGFS_ATTR(subsystem_, attr_read_only);
-KFBLK_SHOW(subsystem_, enable, 2)
-KFBLK_STORE(subsystem_, enable, 2)
-CONFIGFS_ATTR(subsystem_, enable);
-KFBLK_SHOW(subsystem_, clients, 3)
-CONFIGFS_ATTR_RO(subsystem_, clients);
-KFBLK_SHOW(subsystem_, fence, 4)
-KFBLK_STORE(subsystem_, fence, 4)
-CONFIGFS_ATTR(subsystem_, fence);
-KFBLK_STORE(subsystem_, admit, 5)
-CONFIGFS_ATTR_WO(subsystem_, admit);
-KFBLK_SHOW(subsystem_, attr_allow_any_host, 6)
-KFBLK_STORE(subsystem_, attr_allow_any_host, 6)
-CONFIGFS_ATTR(subsystem_, attr_allow_any_host);
-KFBLK_STORE(subsystem_, auth_key, 7)
-CONFIGFS_ATTR_WO(subsystem_, auth_key);
-KFBLK_SHOW(subsystem_, allowed_hosts, 8)
-CONFIGFS_ATTR_RO(subsystem_, allowed_hosts);
+/* As KFBLK_STORE, for a secret: wipes the page into which configfs has copied the value. */
+#define KFBLK_STORE_SECRET(_prefix, _name, _id)						\
+static ssize_t _prefix##_name##_store(struct config_item *item, const char *page,	\
+				      size_t len)					\
+{											\
+	ssize_t ret = kfblk_store(item, _id, page, len);				\
+											\
+	memzero_explicit((void *)page, len);						\
+	return ret;									\
+}
 
-KFBLK_SHOW(subsystem_, device_path, 16)
-KFBLK_STORE(subsystem_, device_path, 16)
+KFBLK_SHOW(subsystem_, attr_size, KFBLK_SUBSYSTEM_ATTR_SIZE)
+KFBLK_STORE(subsystem_, attr_size, KFBLK_SUBSYSTEM_ATTR_SIZE)
+CONFIGFS_ATTR(subsystem_, attr_size);
+KFBLK_SHOW(subsystem_, attr_read_only, KFBLK_SUBSYSTEM_ATTR_READ_ONLY)
+KFBLK_STORE(subsystem_, attr_read_only, KFBLK_SUBSYSTEM_ATTR_READ_ONLY)
+CONFIGFS_ATTR(subsystem_, attr_read_only);
+KFBLK_SHOW(subsystem_, enable, KFBLK_SUBSYSTEM_ENABLE)
+KFBLK_STORE(subsystem_, enable, KFBLK_SUBSYSTEM_ENABLE)
+CONFIGFS_ATTR(subsystem_, enable);
+KFBLK_SHOW(subsystem_, clients, KFBLK_SUBSYSTEM_CLIENTS)
+CONFIGFS_ATTR_RO(subsystem_, clients);
+KFBLK_SHOW(subsystem_, fence, KFBLK_SUBSYSTEM_FENCE)
+KFBLK_STORE(subsystem_, fence, KFBLK_SUBSYSTEM_FENCE)
+CONFIGFS_ATTR(subsystem_, fence);
+KFBLK_STORE(subsystem_, admit, KFBLK_SUBSYSTEM_ADMIT)
+CONFIGFS_ATTR_WO(subsystem_, admit);
+KFBLK_SHOW(subsystem_, attr_allow_any_host, KFBLK_SUBSYSTEM_ATTR_ALLOW_ANY_HOST)
+KFBLK_STORE(subsystem_, attr_allow_any_host, KFBLK_SUBSYSTEM_ATTR_ALLOW_ANY_HOST)
+CONFIGFS_ATTR(subsystem_, attr_allow_any_host);
+KFBLK_STORE_SECRET(subsystem_, auth_key, KFBLK_SUBSYSTEM_AUTH_KEY)
+CONFIGFS_ATTR_WO(subsystem_, auth_key);
+KFBLK_SHOW(subsystem_, allowed_hosts, KFBLK_SUBSYSTEM_ALLOWED_HOSTS)
+CONFIGFS_ATTR_RO(subsystem_, allowed_hosts);
+KFBLK_SHOW(subsystem_, statistics, KFBLK_SUBSYSTEM_STATISTICS)
+CONFIGFS_ATTR_RO(subsystem_, statistics);
+
+KFBLK_SHOW(subsystem_, device_path, KFBLK_SUBSYSTEM_DEVICE_PATH)
+KFBLK_STORE(subsystem_, device_path, KFBLK_SUBSYSTEM_DEVICE_PATH)
 CONFIGFS_ATTR(subsystem_, device_path);
-KFBLK_SHOW(subsystem_, device_uuid, 18)
-KFBLK_STORE(subsystem_, device_uuid, 18)
+KFBLK_SHOW(subsystem_, device_uuid, KFBLK_SUBSYSTEM_DEVICE_UUID)
+KFBLK_STORE(subsystem_, device_uuid, KFBLK_SUBSYSTEM_DEVICE_UUID)
 CONFIGFS_ATTR(subsystem_, device_uuid);
-KFBLK_STORE(subsystem_, revalidate_size, 17)
+KFBLK_STORE(subsystem_, revalidate_size, KFBLK_SUBSYSTEM_REVALIDATE_SIZE)
 CONFIGFS_ATTR_WO(subsystem_, revalidate_size);
 
-/* The same lists, however long they are: other attributes end with a page. */
+/* Reads complete lists. Other attributes are limited to a page. */
 #define KFBLK_ALL(_name, _id)								\
 static ssize_t subsystem_##_name##_read(struct config_item *item, void *buf, size_t len)\
 {											\
@@ -95,14 +108,16 @@ static ssize_t subsystem_##_name##_read(struct config_item *item, void *buf, siz
 }											\
 CONFIGFS_BIN_ATTR_RO(subsystem_, _name, NULL, 0)
 
-KFBLK_ALL(all_clients, 3);
-KFBLK_ALL(all_fenced, 4);
-KFBLK_ALL(all_allowed_hosts, 8);
+KFBLK_ALL(all_clients, KFBLK_SUBSYSTEM_CLIENTS);
+KFBLK_ALL(all_fenced, KFBLK_SUBSYSTEM_FENCE);
+KFBLK_ALL(all_allowed_hosts, KFBLK_SUBSYSTEM_ALLOWED_HOSTS);
+KFBLK_ALL(all_statistics, KFBLK_SUBSYSTEM_STATISTICS);
 
 static struct configfs_bin_attribute *kfblk_subsystem_bin_attrs[] = {
 	&subsystem_attr_all_clients,
 	&subsystem_attr_all_fenced,
 	&subsystem_attr_all_allowed_hosts,
+	&subsystem_attr_all_statistics,
 	NULL,
 };
 
@@ -119,17 +134,18 @@ static struct configfs_attribute *kfblk_subsystem_attrs[] = {
 	&subsystem_attr_attr_allow_any_host,
 	&subsystem_attr_auth_key,
 	&subsystem_attr_allowed_hosts,
+	&subsystem_attr_statistics,
 	NULL,
 };
 
-KFBLK_SHOW(port_, addr_trtype, 0)
-KFBLK_STORE(port_, addr_trtype, 0)
+KFBLK_SHOW(port_, addr_trtype, KFBLK_PORT_ADDR_TRTYPE)
+KFBLK_STORE(port_, addr_trtype, KFBLK_PORT_ADDR_TRTYPE)
 CONFIGFS_ATTR(port_, addr_trtype);
-KFBLK_SHOW(port_, addr_traddr, 1)
-KFBLK_STORE(port_, addr_traddr, 1)
+KFBLK_SHOW(port_, addr_traddr, KFBLK_PORT_ADDR_TRADDR)
+KFBLK_STORE(port_, addr_traddr, KFBLK_PORT_ADDR_TRADDR)
 CONFIGFS_ATTR(port_, addr_traddr);
-KFBLK_SHOW(port_, addr_trsvcid, 2)
-KFBLK_STORE(port_, addr_trsvcid, 2)
+KFBLK_SHOW(port_, addr_trsvcid, KFBLK_PORT_ADDR_TRSVCID)
+KFBLK_STORE(port_, addr_trsvcid, KFBLK_PORT_ADDR_TRSVCID)
 CONFIGFS_ATTR(port_, addr_trsvcid);
 
 static struct configfs_attribute *kfblk_port_attrs[] = {
@@ -139,42 +155,44 @@ static struct configfs_attribute *kfblk_port_attrs[] = {
 	NULL,
 };
 
-KFBLK_SHOW(disk_, addr_trtype, 0)
-KFBLK_STORE(disk_, addr_trtype, 0)
+KFBLK_SHOW(disk_, addr_trtype, KFBLK_DISK_ADDR_TRTYPE)
+KFBLK_STORE(disk_, addr_trtype, KFBLK_DISK_ADDR_TRTYPE)
 CONFIGFS_ATTR(disk_, addr_trtype);
-KFBLK_SHOW(disk_, addr_traddr, 1)
-KFBLK_STORE(disk_, addr_traddr, 1)
+KFBLK_SHOW(disk_, addr_traddr, KFBLK_DISK_ADDR_TRADDR)
+KFBLK_STORE(disk_, addr_traddr, KFBLK_DISK_ADDR_TRADDR)
 CONFIGFS_ATTR(disk_, addr_traddr);
-KFBLK_SHOW(disk_, addr_trsvcid, 2)
-KFBLK_STORE(disk_, addr_trsvcid, 2)
+KFBLK_SHOW(disk_, addr_trsvcid, KFBLK_DISK_ADDR_TRSVCID)
+KFBLK_STORE(disk_, addr_trsvcid, KFBLK_DISK_ADDR_TRSVCID)
 CONFIGFS_ATTR(disk_, addr_trsvcid);
-KFBLK_SHOW(disk_, subsystem, 3)
-KFBLK_STORE(disk_, subsystem, 3)
+KFBLK_SHOW(disk_, subsystem, KFBLK_DISK_SUBSYSTEM)
+KFBLK_STORE(disk_, subsystem, KFBLK_DISK_SUBSYSTEM)
 CONFIGFS_ATTR(disk_, subsystem);
-KFBLK_SHOW(disk_, client, 4)
-KFBLK_STORE(disk_, client, 4)
+KFBLK_SHOW(disk_, client, KFBLK_DISK_CLIENT)
+KFBLK_STORE(disk_, client, KFBLK_DISK_CLIENT)
 CONFIGFS_ATTR(disk_, client);
-KFBLK_SHOW(disk_, nr_io_queues, 5)
-KFBLK_STORE(disk_, nr_io_queues, 5)
+KFBLK_SHOW(disk_, nr_io_queues, KFBLK_DISK_NR_IO_QUEUES)
+KFBLK_STORE(disk_, nr_io_queues, KFBLK_DISK_NR_IO_QUEUES)
 CONFIGFS_ATTR(disk_, nr_io_queues);
-KFBLK_SHOW(disk_, ctrl_loss_tmo, 6)
-KFBLK_STORE(disk_, ctrl_loss_tmo, 6)
+KFBLK_SHOW(disk_, ctrl_loss_tmo, KFBLK_DISK_CTRL_LOSS_TMO)
+KFBLK_STORE(disk_, ctrl_loss_tmo, KFBLK_DISK_CTRL_LOSS_TMO)
 CONFIGFS_ATTR(disk_, ctrl_loss_tmo);
-KFBLK_SHOW(disk_, reconnect_delay, 7)
-KFBLK_STORE(disk_, reconnect_delay, 7)
+KFBLK_SHOW(disk_, reconnect_delay, KFBLK_DISK_RECONNECT_DELAY)
+KFBLK_STORE(disk_, reconnect_delay, KFBLK_DISK_RECONNECT_DELAY)
 CONFIGFS_ATTR(disk_, reconnect_delay);
-KFBLK_SHOW(disk_, enable, 8)
-KFBLK_STORE(disk_, enable, 8)
+KFBLK_SHOW(disk_, enable, KFBLK_DISK_ENABLE)
+KFBLK_STORE(disk_, enable, KFBLK_DISK_ENABLE)
 CONFIGFS_ATTR(disk_, enable);
-KFBLK_SHOW(disk_, state, 9)
+KFBLK_SHOW(disk_, state, KFBLK_DISK_STATE)
 CONFIGFS_ATTR_RO(disk_, state);
-KFBLK_SHOW(disk_, device, 10)
+KFBLK_SHOW(disk_, device, KFBLK_DISK_DEVICE)
 CONFIGFS_ATTR_RO(disk_, device);
-KFBLK_STORE(disk_, auth_key, 11)
+KFBLK_STORE_SECRET(disk_, auth_key, KFBLK_DISK_AUTH_KEY)
 CONFIGFS_ATTR_WO(disk_, auth_key);
-KFBLK_SHOW(disk_, fast_io_fail_tmo, 12)
-KFBLK_STORE(disk_, fast_io_fail_tmo, 12)
+KFBLK_SHOW(disk_, fast_io_fail_tmo, KFBLK_DISK_FAST_IO_FAIL_TMO)
+KFBLK_STORE(disk_, fast_io_fail_tmo, KFBLK_DISK_FAST_IO_FAIL_TMO)
 CONFIGFS_ATTR(disk_, fast_io_fail_tmo);
+KFBLK_SHOW(disk_, statistics, KFBLK_DISK_STATISTICS)
+CONFIGFS_ATTR_RO(disk_, statistics);
 
 static struct configfs_attribute *kfblk_disk_attrs[] = {
 	&disk_attr_addr_trtype,
@@ -190,6 +208,7 @@ static struct configfs_attribute *kfblk_disk_attrs[] = {
 	&disk_attr_state,
 	&disk_attr_device,
 	&disk_attr_auth_key,
+	&disk_attr_statistics,
 	NULL,
 };
 

@@ -9,6 +9,7 @@
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/random.h>
+#include <linux/ratelimit.h>
 #include <linux/sched/signal.h>
 #include <linux/socket.h>
 #include <linux/string.h>
@@ -17,7 +18,7 @@
 
 #include "helpers.h"
 
-/* Each has a thread of its own for when there is no memory to make another. */
+/* Each queue has a rescuer thread, so its work runs even if no thread can be allocated. */
 struct workqueue_struct *kfblk_wq_alloc(const char *name)
 {
 	return alloc_workqueue("%s", WQ_UNBOUND | WQ_MEM_RECLAIM, 0, name);
@@ -28,7 +29,7 @@ void kfblk_wq_free(struct workqueue_struct *wq)
 	destroy_workqueue(wq);
 }
 
-/* A socket address of 16 or 28 bytes from texts. */
+/* Parses texts to a socket address of 16 or 28 bytes. */
 int kfblk_parse_addr(struct net *net, const char *addr, const char *port, u8 *out, u32 *len)
 {
 	struct sockaddr_storage ss = {};
@@ -46,7 +47,7 @@ void kfblk_random(void *data, unsigned long len)
 	get_random_bytes(data, len);
 }
 
-/* Pages that may be taken without the rest of the host being short of memory. */
+/* Returns the number of pages that can be allocated without a shortage for the host. */
 unsigned long kfblk_spare_pages(void)
 {
 	long spare = si_mem_available() - (long)(totalram_pages() / 16);
@@ -54,7 +55,7 @@ unsigned long kfblk_spare_pages(void)
 	return spare > 0 ? spare : 0;
 }
 
-/* Lets others run; whether the task is being killed. */
+/* Reschedules if necessary. Returns whether the task is being killed. */
 bool kfblk_breathe(void)
 {
 	cond_resched();
@@ -66,7 +67,19 @@ u32 kfblk_cpus(void)
 	return num_online_cpus();
 }
 
-/* The host's name, as whoever asks sees it. */
+/* Returns whether the rate limit permits another line of this kind. */
+bool kfblk_may_log(enum kfblk_log kind)
+{
+	static struct ratelimit_state states[KFBLK_LOG_KINDS] = {
+		[0 ... KFBLK_LOG_KINDS - 1] =
+			RATELIMIT_STATE_INIT(states, DEFAULT_RATELIMIT_INTERVAL,
+					     DEFAULT_RATELIMIT_BURST),
+	};
+
+	return __ratelimit(&states[kind]);
+}
+
+/* Writes the host's name in the caller's UTS namespace. */
 void kfblk_node_name(char *name, unsigned int size)
 {
 	strscpy(name, utsname()->nodename, size);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Registered memory for requests of a device, in few pieces, which C knows too.
+//! Registered memory for block-backed requests, in few pieces that C can use.
 
 use kernel::{
     prelude::*,
@@ -8,33 +8,36 @@ use kernel::{
 use kfabric::{
     ep::{
         Endpoint,
+        LocalMem,
         Post, //
     },
-    fabric::Domain,
-    memory::Memory,
-    op::{
+    key::Region,
+    memory::{
         LentPiece,
-        OpKind,
-        Segs, //
+        Memory, //
     },
+    objects::domain::Domain,
+    op::OpKind,
     pure::blk::device::LEN_MAX,
-    region::Region,
     uapi::{
         KFI_COMPLETION,
         KFI_INJECT,
-        KFI_REMOTE_CQ_DATA, //
-    }, //
+        KFI_REMOTE_CQ_DATA,
+        KFI_REMOTE_READ,
+        KFI_REMOTE_WRITE, //
+    },
 };
 
-/// Pages that lie side by side, as a power of two: what there is of them when memory is in pieces.
+/// Order of a contiguous allocation, low enough for fragmented memory.
 const ORDER: u32 = 3;
-/// Pieces that memory for a request is in, at most; as in `helpers.h`.
-const RUNS: usize = 4;
-/// Bytes of such a piece.
+/// Maximum number of pieces of the memory for a request.
+// CAST: There are few pieces.
+const RUNS: usize = crate::sys::KFBLK_RUNS as usize;
+/// Size of a piece, in bytes.
 pub(crate) const RUN: usize = kernel::page::PAGE_SIZE << ORDER;
 const _: () = assert!(RUN * RUNS == LEN_MAX as usize);
 
-/// Memory that is registered.
+/// Registered memory, in contiguous pieces.
 pub(crate) struct Buffer {
     region: Arc<Region>,
     pieces: KVec<LentPiece>,
@@ -42,21 +45,30 @@ pub(crate) struct Buffer {
 
 // SAFETY: The pieces name pages that the region keeps, and are only read.
 unsafe impl Send for Buffer {}
-// SAFETY: As above.
+// SAFETY: The pieces name pages that the region keeps, and are only read.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Room for the bytes of a request.
+    /// Allocates memory for the bytes of a request.
     pub(crate) fn new(domain: &Arc<Domain>, access: u64) -> Result<Self> {
         Self::of(domain, RUNS, access)
     }
 
-    /// One piece.
+    /// Allocates a single piece.
     pub(crate) fn run(domain: &Arc<Domain>, access: u64) -> Result<Self> {
         Self::of(domain, 1, access)
     }
 
+    /// Allocates memory for the bytes of a request, for which keys can be assigned.
+    pub(crate) fn with_keys(domain: &Arc<Domain>) -> Result<Self> {
+        Self::make(domain, RUNS, KFI_REMOTE_READ | KFI_REMOTE_WRITE, true)
+    }
+
     fn of(domain: &Arc<Domain>, runs: usize, access: u64) -> Result<Self> {
+        Self::make(domain, runs, access, false)
+    }
+
+    fn make(domain: &Arc<Domain>, runs: usize, access: u64, keys: bool) -> Result<Self> {
         let memory = Memory::in_blocks(runs, ORDER)?;
         let mut pieces = KVec::with_capacity(runs, GFP_KERNEL)?;
         for segment in memory.segments(0, memory.len()) {
@@ -69,17 +81,22 @@ impl Buffer {
             pieces.push(piece, GFP_KERNEL)?;
         }
         Ok(Self {
-            region: Region::register(domain, memory, access, false)?,
+            region: Region::register(domain, memory, access, keys)?,
             pieces,
         })
     }
 
-    /// Its pieces, in order.
+    /// Returns the region, for keys.
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Returns the pieces, in order.
     pub(crate) fn pieces(&self) -> &[LentPiece] {
         &self.pieces
     }
 
-    /// `len` bytes from `at` on, inside one of its pieces.
+    /// Returns `len` bytes from `at` on, if one piece contains them.
     pub(crate) fn piece(&self, at: usize, len: u32) -> Option<LentPiece> {
         let mut at = u32::try_from(at).ok()?;
         for piece in &self.pieces {
@@ -97,34 +114,34 @@ impl Buffer {
         None
     }
 
-    /// Copies in; how many bytes.
+    /// Copies `bytes` to offset `at`. Returns the number of bytes copied.
     pub(crate) fn write(&self, at: usize, bytes: &[u8]) -> usize {
         self.region.memory().write(at, bytes)
     }
 
-    /// Copies out; how many bytes.
+    /// Copies from offset `at` to `bytes`. Returns the number of bytes copied.
     pub(crate) fn read(&self, at: usize, bytes: &mut [u8]) -> usize {
         self.region.memory().read(at, bytes)
     }
 
-    /// Adds a part to an operation's memory.
-    pub(crate) fn add(&self, segs: &mut Segs, kind: OpKind, at: usize, len: usize) -> Result {
+    /// Adds a part of the buffer to an operation's segments.
+    pub(crate) fn add(&self, segs: &mut LocalMem, kind: OpKind, at: usize, len: usize) -> Result {
         segs.push(kind, self.region.clone(), at as u64, len as u64)
     }
 }
 
-/// Posts a message, or a receive. Any context.
-pub(crate) fn post(ep: &Endpoint, kind: OpKind, context: u64, segs: Segs) -> Result {
+/// Posts a send or a receive. Context: any.
+pub(crate) fn post(ep: &Endpoint, kind: OpKind, context: u64, segs: LocalMem) -> Result {
     post_rma(ep, kind, context, segs, (0, 0), None)
 }
 
-/// Posts an operation on what is behind a key, from an address on; or a message, with none. `data`: the
-/// peer's completion has that.
+/// Posts a one-sided operation, or a message if the key and address are 0. `data` is the completion
+/// data of the peer.
 pub(crate) fn post_rma(
     ep: &Endpoint,
     kind: OpKind,
     context: u64,
-    segs: Segs,
+    segs: LocalMem,
     (key, remote_addr): (u64, u64),
     data: Option<u32>,
 ) -> Result {
@@ -141,12 +158,13 @@ pub(crate) fn post_rma(
     })
 }
 
-/// Sends a short message, which is taken at once. It completes only if it fails. `data`: as above.
+/// Injects a short message. It completes only if it fails. `data` is the completion data of the
+/// peer.
 pub(crate) fn inject(ep: &Endpoint, context: u64, message: &[u8], data: Option<u32>) -> Result {
     inject_with(ep, context, message, data, 0)
 }
 
-/// The same, but completes in any case.
+/// Injects a short message. It completes in any case.
 pub(crate) fn inject_completing(ep: &Endpoint, context: u64, message: &[u8]) -> Result {
     inject_with(ep, context, message, None, KFI_COMPLETION)
 }
@@ -167,7 +185,7 @@ fn inject_with(
         key: 0,
         inject: message,
         atomic: None,
-        segs: Segs::new(),
+        segs: LocalMem::new(),
     })
 }
 

@@ -1,34 +1,42 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The exporting end.
+//! The target: exports of memory and block devices.
+
+mod block;
+mod connection;
+mod hosts;
+mod memory;
+pub(crate) mod port;
+mod protocol;
+pub(crate) mod subsystem;
 
 use core::sync::atomic::{
     AtomicU64,
     Ordering, //
 };
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 
 use crate::sys;
 
-pub(crate) mod bdev;
-pub(crate) mod device;
-pub(crate) mod hosts;
-pub(crate) mod lane;
-pub(crate) mod port;
-pub(crate) mod subsystem;
-
-/// Bytes that a key is for, as a power of two: what every device can register at once.
-pub(crate) const CHUNK_SHIFT: u32 = 20;
-/// Bytes of a block, as a power of two.
-pub(crate) const BLOCK_SHIFT: u32 = 9;
-
-/// Another number whenever the module is loaded.
+/// Random number, drawn at each load of the module.
 static BOOT: AtomicU64 = AtomicU64::new(0);
 
-/// Draws that number. Once, at module load.
+/// Draws the boot number. Called once, at module load.
 pub(crate) fn begin() {
     BOOT.store(u64::from_ne_bytes(sys::random()), Ordering::Relaxed);
 }
 
-/// By it a client knows that what this host's devices had in their caches may be gone.
+/// Returns the boot number. If it has changed, an initiator knows that write caches may be lost.
 pub(crate) fn boot() -> u64 {
     BOOT.load(Ordering::Relaxed)
+}
+
+/// Removes an object from a list. The caller drops it outside the list's lock.
+fn take_ptr<T>(list: &mut KVec<Arc<T>>, object: &T) -> Option<Arc<T>> {
+    let at = list
+        .iter()
+        .position(|of| core::ptr::eq::<T>(&**of, object))?;
+    list.remove(at).ok()
 }

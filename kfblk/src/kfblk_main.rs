@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 //! kfblk: a remote block device over kfabric.
 //!
-//! A *target* exports memory or a block device: subsystems, which are offered at ports. An *initiator*
-//! has a block device of it: a disk.
+//! A *target* exports memory or block devices: subsystems, which are offered at ports. An
+//! *initiator* has a block device for an export: a disk.
 //!
-//! Each connection of a disk of memory has keys of its own at the target, one for each chunk of
-//! the memory, that are valid on that connection alone; requests are one-sided reads and writes by
-//! them, from and to the pages that the block layer brings, and the target's processors do nothing for
-//! them. Fencing a client revokes its keys: when that has returned, nothing of it can land.
+//! Memory-backed exports: each connection of a disk has keys of its own at the target, one for each
+//! chunk of the memory. They are valid on that connection alone. Requests are one-sided reads and
+//! writes from and to the pages of the block layer, and do not involve the target's processors. A
+//! fence of an initiator revokes its keys: after the return, none of its writes lands.
 //!
-//! Of a device, requests are messages (`disk/message.rs`, `export/device.rs`), and the keys are the
-//! initiator's: one for each request's bytes, unless these go with the message. Fencing a client waits
-//! for what the device does for it, and has it do no more.
+//! Block-backed exports: requests are messages (`disk/message.rs`, `export/block.rs`). The
+//! initiator assigns a key for each request's bytes, unless these are part of the message. A fence
+//! of an initiator waits for its bios and prevents further ones.
 //!
-//! Everything is made through configfs (`configfs.c`, `config`). What the ends say to each other, and
-//! which byte is behind which key, is [`kfabric::pure::blk`].
+//! All objects are made through configfs (`configfs.c`, `config`). The protocol and the mapping of
+//! bytes to keys are in [`kfabric::pure::blk`].
 
 use kernel::{
     prelude::*,
@@ -24,13 +24,16 @@ use kernel::{
     }, //
 };
 
+mod attr;
 mod buffer;
 mod config;
 mod disk;
+mod errno;
 mod export;
-mod hook;
-mod pad;
+mod msg_buf;
+mod offer;
 mod sys;
+mod waiter;
 
 module! {
     type: Kfblk,
@@ -41,9 +44,10 @@ module! {
 }
 
 struct Kfblk {
-    // Dropped in this order: nobody makes anything, then nothing is under way.
+    // Fields are dropped in this order: first no task can make objects, then no operation is in
+    // flight.
     _config: sys::Configfs,
-    _hooks: Hooks,
+    _waiters: Waiters,
     _ports: sys::WorkQueue,
     _exports: sys::WorkQueue,
     _disks: sys::WorkQueue,
@@ -61,7 +65,7 @@ impl kernel::Module for Kfblk {
         let requests = sys::WorkQueue::for_requests()?;
         Ok(Self {
             _config: sys::Configfs::register()?,
-            _hooks: Hooks,
+            _waiters: Waiters,
             _ports: ports,
             _exports: exports,
             _disks: disks,
@@ -71,13 +75,13 @@ impl kernel::Module for Kfblk {
     }
 }
 
-/// Dropping it waits until the framework has let go of our handlers, whose code is ours: it does
-/// when the last of their operations is over, which may be a moment after the queue was closed.
-struct Hooks;
+/// Waits, when dropped, until the framework has released this module's handlers. It releases them
+/// after the last of their operations, possibly after the queue was closed.
+struct Waiters;
 
-impl Drop for Hooks {
+impl Drop for Waiters {
     fn drop(&mut self) {
-        while hook::Hook::live() != 0 {
+        while waiter::live() != 0 {
             fsleep(Delta::from_millis(1));
         }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Whom a subsystem believes: clients that have auth keys, and whether there may be others.
+//! The initiators that a subsystem allows: those with auth keys, and optionally all others.
 
 use kernel::prelude::*;
 use kfabric::{
@@ -10,7 +10,7 @@ use kfabric::{
     }, //
 };
 
-/// Clients with an auth key, at most.
+/// Initiators with an auth key, at most.
 const HOSTS_MAX: usize = 256;
 
 struct Host {
@@ -18,14 +18,14 @@ struct Host {
     key: AuthKey,
 }
 
-/// Whom a subsystem believes.
+/// The initiators that a subsystem allows.
 pub(crate) struct Hosts {
     any: bool,
     list: KVec<Host>,
 }
 
 impl Hosts {
-    /// All that say they are somebody.
+    /// Allows all initiators, without auth keys.
     pub(crate) fn new() -> Self {
         Self {
             any: true,
@@ -33,38 +33,39 @@ impl Hosts {
         }
     }
 
-    /// Whether clients without an auth key are believed.
+    /// Returns whether initiators without an auth key are allowed.
     pub(crate) fn any(&self) -> bool {
         self.any
     }
 
-    /// Sets that.
+    /// Sets whether initiators without an auth key are allowed.
     pub(crate) fn set_any(&mut self, any: bool) {
         self.any = any;
     }
 
-    /// The clients that have one.
+    /// Returns the initiators that have an auth key.
     pub(crate) fn clients(&self) -> impl Iterator<Item = &Name> {
         self.list.iter().map(|of| &of.client)
     }
 
-    /// Their auth keys.
+    /// Returns the initiators' auth keys.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &AuthKey> {
         self.list.iter().map(|of| &of.key)
     }
 
-    /// Whether a connection may say that it is `client`, whose peer has proven to have `key`.
+    /// Returns whether a peer that has proven `key` may claim the name `client`.
     pub(crate) fn believes(&self, key: Option<&AuthKey>, client: &Name) -> bool {
         let owner = key.and_then(|key| self.list.iter().find(|of| of.key.is(key)));
         let keyed = self.clients().any(|of| of == client);
         blk::believes(owner.map(|of| &of.client), client, keyed, self.any)
     }
 
-    /// From now on `client` has this one.
+    /// Sets the auth key of initiator `client`.
     ///
     /// # Errors
     ///
-    /// `EEXIST`: another client has it. `ENOSPC`: there are enough.
+    /// - `EEXIST` if another initiator has the key.
+    /// - `ENOSPC` if the list is full.
     pub(crate) fn set(&mut self, client: Name, key: AuthKey) -> Result {
         let other = |of: &Host| of.client != client && of.key.is(&key);
         if self.list.iter().any(other) {
@@ -81,11 +82,11 @@ impl Hosts {
         Ok(())
     }
 
-    /// It has none any more.
+    /// Removes the auth key of initiator `client`.
     ///
     /// # Errors
     ///
-    /// `ENOENT`: it had none.
+    /// - `ENOENT` if the initiator has no auth key.
     pub(crate) fn remove(&mut self, client: &Name) -> Result {
         let at = self.list.iter().position(|of| of.client == *client);
         drop(self.list.remove(at.ok_or(ENOENT)?));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Ports: where subsystems are offered.
+//! Ports: addresses at which subsystems are offered.
 
 use core::ptr;
 use kernel::{
@@ -19,64 +19,82 @@ use kernel::{
 };
 use kfabric::{
     auth::AuthKey,
-    eq::Eq,
-    fabric::{
-        Domain,
-        Fabric, //
+    base::name::name_str,
+    objects::{
+        domain::Domain,
+        eq::Eq,
+        fabric::Fabric,
+        pep::PassiveEp,
+        waiter::Waiter, //
     },
-    net::Net,
-    object::name_str,
-    pep::PassiveEp,
+    provider::registry,
     pure::blk::{
         device::WANTED,
+        share::{
+            self,
+            Limits,
+            Source,
+            Verdict, //
+        },
         Name, //
     },
-    registry,
+    sys::net::Net,
     uapi::*,
 };
 
 use super::{
-    lane::Lane,
-    subsystem::Subsystem, //
+    connection::Connection,
+    subsystem::Subsystem,
+    take_ptr, //
 };
 use crate::{
-    config::{
+    attr::{
         self,
         Item,
         Text, //
     },
-    hook::{
-        Hook,
-        Link, //
-    },
+    errno,
+    offer,
     sys,
+    waiter::{
+        self,
+        QueueWaiter,
+        Receiver, //
+    }, //
 };
 
 /// Connections of a port, at most.
-const LANES_MAX: usize = 4096;
-/// Connections that have not said what they want, at most: beyond, the oldest ends.
-const STRANGERS_MAX: usize = 64;
-/// The work item that has a port listen again.
+const CONNECTIONS_MAX: usize = 4096;
+/// Limits for a port's connections. One source address has a quarter of them.
+const LIMITS: Limits = Limits {
+    all: CONNECTIONS_MAX,
+    of_source: CONNECTIONS_MAX / 4,
+    strangers: 128,
+    strangers_of_source: 32,
+};
+/// Identifies the work item that makes a port listen again.
 const REPAIR: u64 = 1;
-/// Milliseconds between two tries to.
+/// Time between two attempts to listen, in milliseconds.
 const AGAIN: u32 = 1000;
 
-/// What a port is while it listens.
+/// Run-time state of a listening port.
 struct Station {
     // Dropped in this order.
     pep: Arc<PassiveEp>,
     eq: Arc<Eq>,
-    hook: Arc<Hook>,
+    waiter: Arc<QueueWaiter<Arc<Port>>>,
     domain: Arc<Domain>,
-    /// Whoever connects has one of these, if there are any.
+    /// Auth keys, one of which a peer must prove; empty if none is required.
     keys: KVec<AuthKey>,
 }
 
-/// Where a port is, from its first subsystem to its last.
+/// Domain and address of a port, from its first subsystem to its last.
 #[derive(Clone)]
 struct Place {
     domain: Arc<Domain>,
     addr: SockAddr,
+    /// Other hosts may reach the address.
+    is_wide: bool,
 }
 
 struct Inner {
@@ -84,20 +102,20 @@ struct Inner {
     traddr: Option<Name>,
     trsvcid: Option<Name>,
     subsystems: KVec<Arc<Subsystem>>,
-    /// Where its address is looked for: where the first subsystem was linked.
+    /// Network namespace of the task that linked the first subsystem.
     net: Option<Net>,
     place: Option<Place>,
     station: Option<Arc<Station>>,
-    lanes: KVec<Arc<Lane>>,
+    connections: KVec<Arc<Connection>>,
 }
 
-/// A port. It listens while a subsystem is linked to it.
+/// A port, which listens while a subsystem is linked.
 #[pin_data]
 pub(crate) struct Port {
     #[pin]
     inner: Mutex<Inner>,
-    /// Ends the waiting between two tries to listen again.
-    hook: Arc<Hook>,
+    /// Wakes the task that waits between two attempts to listen.
+    waiter: Arc<Waiter>,
     #[pin]
     work: Work<Port>,
     #[pin]
@@ -125,23 +143,42 @@ impl WorkItem<REPAIR> for Port {
     }
 }
 
-/// Where it is to listen.
+impl Receiver for Arc<Port> {
+    type Batch = ();
+
+    // A station has no completion queue.
+    fn completed(&self) {}
+
+    fn finish((): (), _may_sleep: bool) -> bool {
+        false
+    }
+
+    // The port's work handles connection requests.
+    fn event(&self) {
+        // Queued work needs no second entry: it reads the queue when it runs.
+        let _ = sys::exports().enqueue::<_, 0>(self.clone());
+    }
+}
+
+/// Finds the domain and the address to listen at.
 ///
 /// # Errors
 ///
-/// `EINVAL`: the address is not said. `ENODATA`: no device has it.
+/// - `EINVAL` if the address or service is not set.
+/// - `ENODATA` if no device has the address.
+/// - `EOPNOTSUPP` if the device has no endpoint-scoped keys.
 fn place(inner: &mut Inner) -> Result<Place> {
     let net = inner.net.get_or_insert_with(Net::current).clone();
     let traddr = inner.traddr.as_ref().ok_or(EINVAL)?;
     let trsvcid = inner.trsvcid.as_ref().ok_or(EINVAL)?;
     let addr = sys::parse_addr(&net, traddr, trsvcid)?;
-    let hints = config::hints(inner.trtype.as_ref());
+    let hints = offer::hints(inner.trtype.as_ref());
     let all = registry::getinfo(&net, Some(&hints))?;
-    // Without the port, which offers do not say.
+    // Offers carry no port number, so only the host parts are compared.
     let info = all
         .iter()
         .find(|info| info.src_addr.len == addr.len && host_of(&info.src_addr) == host_of(&addr))
-        .ok_or_else(config::enodata)?;
+        .ok_or_else(errno::enodata)?;
     let fabric = Fabric::open(
         net,
         name_str(&info.prov_name)?,
@@ -149,53 +186,59 @@ fn place(inner: &mut Inner) -> Result<Place> {
     )?;
     let domain = Domain::open(&fabric, name_str(&info.domain_name)?)?;
     if domain.attr().caps & KFI_EP_KEYS == 0 {
-        return Err(config::eopnotsupp());
+        return Err(errno::eopnotsupp());
     }
-    Ok(Place { domain, addr })
+    let is_wide = name_str(&info.prov_name)? != "kshm" && !is_loopback(&addr);
+    Ok(Place {
+        domain,
+        addr,
+        is_wide,
+    })
 }
 
 impl Station {
-    /// Listens at `place` for peers that have one of `keys`, if there are any.
+    /// Listens at `place`. If `keys` is not empty, each peer must prove one of them.
     ///
     /// # Errors
     ///
-    /// `EADDRINUSE`. Else what listening says.
+    /// - `EADDRINUSE` if the address is in use.
+    /// - Errors of [`PassiveEp::open_for`] and `listen`.
     fn open(port: &Arc<Port>, place: &Place, keys: KVec<AuthKey>) -> Result<Arc<Self>> {
         let fabric = place.domain.fabric();
-        let hook = Hook::new()?;
-        let eq = Eq::open(fabric, 0, Some(hook.clone()))?;
+        let waiter = QueueWaiter::<Arc<Port>>::new()?;
+        let eq = Eq::open(fabric, 0, Some(waiter.clone()))?;
         let pep = PassiveEp::open_for(fabric, &eq, &place.addr, 0, &keys)?;
         let domain = place.domain.clone();
         let station = Self {
             pep,
             eq,
-            hook,
+            waiter,
             domain,
             keys,
         };
         let station = Arc::new(station, GFP_KERNEL)?;
-        station.hook.link(Link::Port(port.clone()));
+        station.waiter.link(port.clone());
         station
             .pep
             .listen(0)
-            .inspect_err(|_| station.hook.unlink())?;
+            .inspect_err(|_| station.waiter.unlink())?;
         Ok(station)
     }
 
-    /// Whether it listens for these.
+    /// Returns whether the station listens for exactly these auth keys.
     fn is_for(&self, keys: &[AuthKey]) -> bool {
         let has = |key: &AuthKey| self.keys.iter().any(|of| of.is(key));
         self.keys.len() == keys.len() && keys.iter().all(has)
     }
 
-    /// No request comes after this.
+    /// Closes the passive endpoint: no connection request comes after the return.
     fn close(&self) {
         self.pep.close();
-        self.hook.unlink();
+        self.waiter.unlink();
     }
 }
 
-/// The host's part of an address.
+/// Returns the host part of an address.
 fn host_of(addr: &SockAddr) -> [u8; 16] {
     let mut host = [0; 16];
     let part = match addr.len {
@@ -208,8 +251,25 @@ fn host_of(addr: &SockAddr) -> [u8; 16] {
     host
 }
 
+/// Returns whether only this host can reach an address.
+fn is_loopback(addr: &SockAddr) -> bool {
+    let host = host_of(addr);
+    match addr.len {
+        16 => host.first() == Some(&127),
+        _ => u128::from_be_bytes(host) == 1,
+    }
+}
+
+/// Returns the address that a peer's connections are counted by.
+pub(super) fn source_of(addr: &SockAddr) -> Source {
+    match addr.len {
+        16 => share::source(addr.data.get(4..8).unwrap_or_default()),
+        _ => share::source(&host_of(addr)),
+    }
+}
+
 impl Port {
-    /// One that offers nothing yet.
+    /// Makes a port that offers no subsystem.
     pub(crate) fn new() -> Result<Arc<Self>> {
         let inner = Inner {
             trtype: None,
@@ -219,13 +279,13 @@ impl Port {
             net: None,
             place: None,
             station: None,
-            lanes: KVec::new(),
+            connections: KVec::new(),
         };
-        let hook = Hook::new()?;
+        let waiter = waiter::waiter()?;
         Arc::pin_init(
             pin_init!(Self {
                 inner <- new_mutex!(inner, "kfblk_port"),
-                hook,
+                waiter,
                 work <- new_work!("Port::work"),
                 repair <- new_work!("Port::repair"),
             }),
@@ -237,7 +297,8 @@ impl Port {
     ///
     /// # Errors
     ///
-    /// `EEXIST`: it is offered. Else what listening says.
+    /// - `EEXIST` if the port offers the subsystem already.
+    /// - Errors of [`place`] and [`Station::open`].
     pub(crate) fn link(this: &Arc<Self>, subsystem: &Arc<Subsystem>) -> Result {
         let mut inner = this.inner.lock();
         let is_it = |other: &Arc<Subsystem>| Arc::ptr_eq(other, subsystem);
@@ -245,28 +306,45 @@ impl Port {
             return Err(EEXIST);
         }
         inner.subsystems.push(subsystem.clone(), GFP_KERNEL)?;
-        // Before its auth keys are looked at: who changes them looks for its ports afterwards.
+        // Add the port before reading auth keys: a task that changes keys renews the ports
+        // afterwards.
         let listens = subsystem
             .add_port(this)
             .and_then(|()| Self::listen(this, &mut inner));
-        if listens.is_err() {
-            Self::take(this, &mut inner, subsystem);
+        match &listens {
+            Ok(()) => Self::warn(&inner, subsystem),
+            Err(_) => Self::take(this, &mut inner, subsystem),
         }
         listens
     }
 
-    /// Takes a subsystem off, and has those that are left listened for.
+    /// Warns of an export that every host in the network may use.
+    fn warn(inner: &Inner, subsystem: &Subsystem) {
+        let (Some(place), Some(station)) = (&inner.place, &inner.station) else {
+            return;
+        };
+        if station.keys.is_empty() && subsystem.is_for_all() && place.is_wide {
+            pr_warn!(
+                "export {}: every host that reaches {} may use the export, which has no auth keys\n",
+                subsystem.name().as_str(),
+                inner.traddr.as_ref().map_or("", Name::as_str)
+            );
+        }
+    }
+
+    /// Removes a subsystem, and listens for the remaining ones.
     fn take(this: &Arc<Self>, inner: &mut Inner, subsystem: &Subsystem) {
         subsystem.drop_port(this);
-        drop(config::take_ptr(&mut inner.subsystems, subsystem));
+        drop(take_ptr(&mut inner.subsystems, subsystem));
         Self::listen_or_later(this, inner);
     }
 
-    /// Listens for whoever may come to what is offered; not at all if that is nothing.
+    /// Listens for the initiators of the offered subsystems. If there is no subsystem, stops
+    /// listening.
     ///
     /// # Errors
     ///
-    /// What listening says. It does not listen then.
+    /// - Errors of [`place`] and [`Station::open`]. The port does not listen then.
     fn listen(this: &Arc<Self>, inner: &mut Inner) -> Result {
         if inner.subsystems.is_empty() {
             Self::listen_no_more(inner);
@@ -277,7 +355,7 @@ impl Port {
         if inner.place.as_ref().is_some_and(|of| of.domain.is_gone()) {
             Self::listen_no_more(inner);
             inner.place = None;
-            // What was had there is still to be ended.
+            // The work also ends the old device's connections and registrations.
             Self::listen_again(this);
         }
         Self::listen_for_all(this, inner).inspect_err(|_| Self::listen_no_more(inner))
@@ -301,19 +379,19 @@ impl Port {
             Some(place) => place.clone(),
             None => place(inner)?,
         };
-        // Who is just connecting has to try again.
+        // A peer that connects at this moment must try again.
         Self::listen_no_more(inner);
         inner.station = Some(Station::open(this, &place, keys)?);
         inner.place = Some(place);
         Ok(())
     }
 
-    /// The auth keys of what it offers are others. That cannot be undone, for who had the old ones is out.
+    /// Applies changed auth keys. Does not fail: connections with the old keys are already closed.
     pub(crate) fn renew(this: &Arc<Self>) {
         Self::listen_or_later(this, &mut this.inner.lock());
     }
 
-    /// Listens for whoever may come now; if it cannot, it tries until it does.
+    /// Listens for the present initiators. If that fails, schedules attempts until one succeeds.
     fn listen_or_later(this: &Arc<Self>, inner: &mut Inner) {
         let did = inner.station.is_some();
         if Self::listen(this, inner).is_err() {
@@ -324,13 +402,13 @@ impl Port {
         }
     }
 
-    /// Tries to listen until it does.
+    /// Schedules attempts to listen until one succeeds.
     fn listen_again(this: &Arc<Self>) {
-        // If it is queued already it will see to it.
+        // Queued work needs no second entry: it reads the port's state when it runs.
         let _ = sys::ports().enqueue::<_, REPAIR>(this.clone());
     }
 
-    /// Has it listen again, if it does not and should: whoever was served there comes back by itself.
+    /// Makes the port listen again if it should. Initiators reconnect on their own.
     fn repair(this: &Arc<Self>) {
         Self::clear(this, Domain::is_gone);
         let idle = |inner: &Inner| inner.subsystems.is_empty() || inner.station.is_some();
@@ -341,13 +419,13 @@ impl Port {
                     return;
                 }
             }
-            // Whatever ends the waiting: it is looked again.
+            // The loop checks the state again, whichever reason ends the wait.
             let done = || Ok(idle(&this.inner.lock()).then_some(()));
-            let _ = this.hook.until(AGAIN, done);
+            let _ = this.waiter.until(AGAIN, done);
         }
     }
 
-    /// The device that it listens on is gone. Another one may have the address later.
+    /// Handles the removal of the port's device. Another device may get the address later.
     fn lost(this: &Arc<Self>, station: &Arc<Station>) {
         {
             let mut inner = this.inner.lock();
@@ -360,30 +438,30 @@ impl Port {
         }
         station.close();
         pr_warn!("the device that a port listens on is gone\n");
-        // Of that one the end may not have been told yet.
+        // The domain may not report the removal yet.
         Self::clear(this, |of| {
             ptr::eq(of, &raw const *station.domain) || of.is_gone()
         });
         Self::listen_again(this);
     }
 
-    /// Ends what was had on devices for which `which` says so.
+    /// Ends connections and registrations on domains that `which` selects.
     fn clear(this: &Arc<Self>, which: impl Fn(&Domain) -> bool) {
-        while let Some(lane) = this.next_lane(|lane| which(lane.domain())) {
-            lane.end();
+        while let Some(connection) = this.next_connection(|connection| which(connection.domain())) {
+            connection.end();
         }
         loop {
             let found = {
                 let inner = this.inner.lock();
                 let mut all = inner.subsystems.iter();
-                all.find(|of| of.has_export(&which)).cloned()
+                all.find(|of| of.has_registration(&which)).cloned()
             };
             let Some(subsystem) = found else { return };
-            subsystem.close_exports(&which);
+            subsystem.close_registrations(&which);
         }
     }
 
-    /// Offers it no more: its connections through this port have ended when this returns.
+    /// Withdraws a subsystem. Its connections through this port have ended on return.
     pub(crate) fn unlink(this: &Arc<Self>, subsystem: &Arc<Subsystem>) {
         let (all, place) = {
             let mut inner = this.inner.lock();
@@ -391,24 +469,30 @@ impl Port {
             Self::take(this, &mut inner, subsystem);
             (inner.subsystems.is_empty(), place)
         };
-        while let Some(lane) = this.next_lane(|lane| all || lane.serves(subsystem)) {
-            lane.end();
+        while let Some(connection) =
+            this.next_connection(|connection| all || connection.serves(subsystem))
+        {
+            connection.end();
         }
         let own = place.map(|place| place.domain);
-        subsystem.close_exports(|of| {
+        subsystem.close_registrations(|of| {
             let own = own.as_ref();
             of.is_gone() || own.is_some_and(|own| ptr::eq(of, &raw const **own))
         });
-        this.hook.wake();
+        this.waiter.wake();
     }
 
-    /// One of its connections for which `which` says so.
-    fn next_lane(&self, which: impl Fn(&Lane) -> bool) -> Option<Arc<Lane>> {
+    /// Returns a connection that `which` selects.
+    fn next_connection(&self, which: impl Fn(&Connection) -> bool) -> Option<Arc<Connection>> {
         let inner = self.inner.lock();
-        inner.lanes.iter().find(|lane| which(lane)).cloned()
+        inner
+            .connections
+            .iter()
+            .find(|connection| which(connection))
+            .cloned()
     }
 
-    /// The subsystem of a name, if it is offered.
+    /// Returns the offered subsystem of this name.
     pub(crate) fn subsystem(&self, name: &Name) -> Option<Arc<Subsystem>> {
         let inner = self.inner.lock();
         inner
@@ -418,13 +502,27 @@ impl Port {
             .cloned()
     }
 
-    /// Forgets a connection that has ended.
-    pub(crate) fn forget(&self, lane: &Lane) {
-        let taken = config::take_ptr(&mut self.inner.lock().lanes, lane);
+    /// Returns how many other connections of the source of `connection` have memory for
+    /// block-backed requests. Connections with an auth key do not count.
+    pub(super) fn memory_of(&self, connection: &Connection) -> usize {
+        let inner = self.inner.lock();
+        let near = |of: &Connection| {
+            of.source() == connection.source() && !of.is_proven() && of.has_memory()
+        };
+        let others = inner
+            .connections
+            .iter()
+            .filter(|of| !ptr::eq(&raw const ***of, connection));
+        others.filter(|of| near(of)).count()
+    }
+
+    /// Removes a connection that has ended.
+    pub(super) fn forget(&self, connection: &Connection) {
+        let taken = take_ptr(&mut self.inner.lock().connections, connection);
         drop(taken);
     }
 
-    /// Takes requests to connect.
+    /// Handles connection requests.
     fn serve(this: &Arc<Self>) {
         loop {
             let station = this.inner.lock().station.clone();
@@ -438,23 +536,31 @@ impl Port {
             let Some(request) = &event.request else {
                 continue;
             };
-            let (all, strangers) = {
+            let (verdict, oldest) = {
                 let inner = this.inner.lock();
-                let strangers = inner.lanes.iter().filter(|lane| lane.is_stranger());
-                (inner.lanes.len(), strangers.count())
+                let connections = inner
+                    .connections
+                    .iter()
+                    .map(|connection| (connection.source(), connection.stage()));
+                let verdict =
+                    share::decide(connections, source_of(&request.info().dest_addr), &LIMITS);
+                match verdict {
+                    Verdict::InsteadOf(index) => (verdict, inner.connections.get(index).cloned()),
+                    _ => (verdict, None),
+                }
             };
-            if all >= LANES_MAX {
+            if verdict == Verdict::Refuse {
                 let _ = request.reject(&[]);
                 continue;
             }
-            if strangers >= STRANGERS_MAX {
-                if let Some(oldest) = this.next_lane(Lane::is_stranger) {
-                    oldest.end();
-                }
+            // The connection's work ends it, because that may take long and other requests wait
+            // here.
+            if let Some(oldest) = oldest {
+                oldest.doom();
             }
-            let device = event.data.first() == Some(&WANTED);
-            // What cannot be served is refused: the request is dropped.
-            let Ok(lane) = Lane::open(this, &station.domain, request, device) else {
+            let roomy = event.data.first() == Some(&WANTED);
+            // If the endpoint cannot be opened, dropping the request refuses it.
+            let Ok(connection) = Connection::open(this, &station.domain, request, roomy) else {
                 continue;
             };
             let kept = {
@@ -463,15 +569,18 @@ impl Port {
                     .station
                     .as_ref()
                     .is_some_and(|of| Arc::ptr_eq(of, &station));
-                open && inner.lanes.push(lane.clone(), GFP_KERNEL).is_ok()
+                open && inner
+                    .connections
+                    .push(connection.clone(), GFP_KERNEL)
+                    .is_ok()
             };
-            if !kept || lane.accept().is_err() {
-                lane.end();
+            if !kept || connection.accept().is_err() {
+                connection.end();
             }
         }
     }
 
-    /// What may be changed only while it does not listen.
+    /// Changes settings that are fixed while the port offers a subsystem.
     fn set(&self, set: impl FnOnce(&mut Inner)) -> Result {
         let mut inner = self.inner.lock();
         if !inner.subsystems.is_empty() {
@@ -483,15 +592,15 @@ impl Port {
 }
 
 impl Item for Port {
-    // Links keep a port from being removed.
+    // configfs links keep a port from being removed while it offers a subsystem.
     fn end(_this: &Arc<Self>) {}
 
     fn show(&self, attr: u32, out: &mut Text<'_>) -> Result {
         let inner = self.inner.lock();
         let name = match attr {
-            0 => &inner.trtype,
-            1 => &inner.traddr,
-            2 => &inner.trsvcid,
+            sys::KFBLK_PORT_ADDR_TRTYPE => &inner.trtype,
+            sys::KFBLK_PORT_ADDR_TRADDR => &inner.traddr,
+            sys::KFBLK_PORT_ADDR_TRSVCID => &inner.trsvcid,
             _ => return Err(EINVAL),
         };
         writeln!(out, "{}", name.as_ref().map_or("", Name::as_str))?;
@@ -499,11 +608,11 @@ impl Item for Port {
     }
 
     fn store(this: &Arc<Self>, attr: u32, text: &str) -> Result {
-        let name = Some(config::name(text)?);
+        let name = Some(attr::name(text)?);
         match attr {
-            0 => this.set(|inner| inner.trtype = name),
-            1 => this.set(|inner| inner.traddr = name),
-            2 => this.set(|inner| inner.trsvcid = name),
+            sys::KFBLK_PORT_ADDR_TRTYPE => this.set(|inner| inner.trtype = name),
+            sys::KFBLK_PORT_ADDR_TRADDR => this.set(|inner| inner.traddr = name),
+            sys::KFBLK_PORT_ADDR_TRSVCID => this.set(|inner| inner.trsvcid = name),
             _ => Err(EINVAL),
         }
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! A page of registered memory: room for a message to send and one to receive.
+//! The message buffer of a connection: a page of registered memory, for one message to send and one
+//! to receive.
 
 use kernel::{
     page::Page,
@@ -9,22 +10,20 @@ use kernel::{
 use kfabric::{
     ep::{
         Endpoint,
+        LocalMem,
         Post, //
     },
-    fabric::Domain,
+    key::Region,
     memory::Memory,
-    op::{
-        OpKind,
-        Segs, //
-    },
+    objects::domain::Domain,
+    op::OpKind,
     pure::blk::MESSAGE_MAX,
-    region::Region,
     uapi::*,
 };
 
-/// Where the message to send begins.
+/// Offset of the message to send.
 const SEND: usize = 0;
-/// Where the one that comes does.
+/// Offset of the received message.
 const RECV: usize = 2048;
 const _: () = assert!(MESSAGE_MAX <= RECV);
 
@@ -33,13 +32,13 @@ pub(crate) const CAME: u64 = 1 << 32;
 /// Context of the send.
 pub(crate) const WENT: u64 = CAME + 1;
 
-/// The memory.
-pub(crate) struct Pad {
+/// Message buffer of a connection.
+pub(crate) struct MsgBuf {
     region: Arc<Region>,
 }
 
-impl Pad {
-    /// Makes one.
+impl MsgBuf {
+    /// Allocates and registers a message buffer.
     pub(crate) fn new(domain: &Arc<Domain>) -> Result<Self> {
         let mut pages = KVVec::with_capacity(1, GFP_KERNEL)?;
         pages.push(Page::alloc_page(GFP_KERNEL | __GFP_ZERO)?, GFP_KERNEL)?;
@@ -50,11 +49,11 @@ impl Pad {
     }
 
     fn post(&self, ep: &Endpoint, kind: OpKind, at: usize, len: usize, context: u64) -> Result {
-        let mut segs = Segs::new();
+        let mut segs = LocalMem::new();
         segs.push(kind, self.region.clone(), at as u64, len as u64)?;
         ep.post(Post {
             kind,
-            // Also where only those are told that ask for it.
+            // Completes also if the endpoint's completions are selective.
             flags: KFI_COMPLETION,
             context,
             data: 0,
@@ -71,13 +70,13 @@ impl Pad {
         self.post(ep, OpKind::Recv, RECV, MESSAGE_MAX, CAME)
     }
 
-    /// Sends; completes with [`WENT`]. Not before the last one has.
+    /// Sends; completes with [`WENT`]. The previous send must have completed.
     pub(crate) fn send(&self, ep: &Endpoint, message: &[u8]) -> Result {
         self.region.memory().write(SEND, message);
         self.post(ep, OpKind::Send, SEND, message.len(), WENT)
     }
 
-    /// Copies what came; how many bytes fit.
+    /// Copies the received message. Returns the number of bytes copied.
     pub(crate) fn came(&self, len: u64, out: &mut [u8]) -> usize {
         let len = usize::try_from(len).unwrap_or(usize::MAX).min(out.len());
         let out = out.get_mut(..len).unwrap_or_default();

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Error codes that the kernel crate has no constants for.
+
+use kernel::{
+    bindings,
+    error::Error, //
+};
+
+pub(crate) use kfabric::base::errno::{
+    ecanceled,
+    edquot,
+    ekeyrevoked,
+    emediumtype,
+    enodata,
+    enotconn,
+    eopnotsupp,
+    eproto,
+    estale, //
+};
+
+/// Returns `EREMOTEIO`; see `kfblk_rs_send()`.
+pub(crate) fn eremoteio() -> Error {
+    // CAST: An errno is a small number.
+    Error::from_errno(-(bindings::EREMOTEIO as i32))
+}
