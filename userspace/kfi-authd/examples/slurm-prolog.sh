@@ -1,12 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Slurm's Prolog: gives a job's processes its auth keys, as root on each node.
+# Slurm's Prolog: grants a job's processes the use of its auth keys. Run as root on each node.
 #
-# A grant for each key, for the job's user and in the job's control group. For that to be there
-# before the prolog runs, slurm.conf has PrologFlags=Contain. KFI_CGROUP says where it is; empty:
-# the user's processes anywhere on the node.
+# Installs a grant per auth key, for the job's user in the job's control group. The control group must
+# exist before the prolog runs: set PrologFlags=Contain in slurm.conf. KFI_CGROUP is its path; if it
+# is empty, the grants cover the user's processes anywhere on the node.
 #
-# A failure here drains the node, which is what Slurm does with a prolog that fails.
+# Slurm drains the node if this script fails.
 set -eu
 
 job=${SLURM_JOB_ID:?is not set: Slurm runs this}
@@ -23,7 +23,7 @@ umask 077
 mkdir -p "$state"
 : > "$state/$job"
 for key in $keys; do
-	# The number goes into the file at once: what was granted is taken back even if the next fails.
+	# Recorded at once, so that the epilog revokes this grant even if the next one fails.
 	kfi auth --daemon="$socket" grant --key "$key" --uid "$uid" \
 		${cgroup:+--cgroup "$cgroup"} --lifetime "$lifetime" >> "$state/$job"
 done

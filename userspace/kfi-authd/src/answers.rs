@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the daemon has allowed, so that it is taken back if a new policy does not allow it.
+//! Answers given so far, so that they can be revoked when a new policy does not allow them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kfauth::{AuthKey, Grant, Grants, Limits, Looks, Rights};
@@ -10,10 +11,10 @@ use crate::decide::{decide, Ask, Decision, World};
 use crate::event;
 use crate::policy::Policy;
 
-/// Answers from which on those are forgotten whose grants are gone.
+/// Number of answers from which on those with ended grants are forgotten.
 const MANY: usize = 4096;
 
-/// Who asked, for what, and what the answer gave.
+/// An answer: the request and the terms.
 #[derive(Clone, Debug)]
 pub(crate) struct Given {
     key: AuthKey,
@@ -23,36 +24,37 @@ pub(crate) struct Given {
     groups: Option<Vec<u32>>,
     cgroup: Option<Vec<u8>>,
     netns: u64,
+    apart: bool,
     gave: Terms,
     when: Instant,
 }
 
-/// What an answer gives.
+/// The terms of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
-    /// For whom.
+    /// Attributes that select the processes covered.
     pub(crate) looks: Looks,
-    /// To do what.
+    /// Rights.
     pub(crate) rights: Rights,
-    /// How much.
+    /// Limits.
     pub(crate) limits: Limits,
-    /// For how long.
+    /// Lifetime of the grant.
     pub(crate) lifetime: Duration,
 }
 
-/// What is to become of an answer under another policy.
+/// The effect of a new policy on an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fate {
-    /// It stays.
+    /// The answer stays.
     Stays,
-    /// It gives less: these limits, or this time from now on.
+    /// The terms are reduced: to these limits, or to this lifetime from now on.
     Less(Option<Limits>, Option<Duration>),
-    /// It is taken back, and why.
+    /// The grant is revoked, with the reason.
     Ends(String),
 }
 
 impl Given {
-    /// What `ask` was given.
+    /// Records an answer, given now.
     pub(crate) fn new(ask: &Ask<'_>, gave: Terms) -> Self {
         Self {
             key: ask.key.clone(),
@@ -62,12 +64,13 @@ impl Given {
             groups: ask.groups.clone(),
             cgroup: ask.cgroup.clone(),
             netns: ask.netns,
+            apart: ask.apart,
             gave,
             when: Instant::now(),
         }
     }
 
-    /// What a policy makes of it.
+    /// Evaluates a policy for the recorded request.
     fn fate(&self, policy: &Policy, world: &dyn World, now: Instant) -> Fate {
         let ask = Ask {
             key: &self.key,
@@ -77,6 +80,7 @@ impl Given {
             groups: self.groups.clone(),
             cgroup: self.cgroup.clone(),
             netns: self.netns,
+            apart: self.apart,
         };
         let decision = decide(policy, &ask, world);
         let why = || decision.why(policy);
@@ -111,35 +115,36 @@ impl Given {
     }
 }
 
-/// Answers by their grants.
+/// Answers by the numbers of their grants.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     all: BTreeMap<u64, Given>,
 }
 
 impl Answers {
-    /// Remembers one.
+    /// Records an answer.
     pub(crate) fn add(&mut self, grant: u64, given: Given) {
         self.all.insert(grant, given);
     }
 
-    /// Adds others.
+    /// Adds all answers of `others`.
     pub(crate) fn join(&mut self, mut others: Self) {
         self.all.append(&mut others.all);
     }
 
-    /// Whether those are to be forgotten whose grants are gone, `since` of which were left the last
-    /// time.
+    /// Whether answers with ended grants should be forgotten. `since` is the number that remained
+    /// the last time.
     pub(crate) fn are_many(&self, since: usize) -> bool {
         self.all.len() >= since.saturating_mul(2).max(MANY)
     }
 
-    /// How many there are.
+    /// Number of answers.
     pub(crate) fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Forgets those whose grants are gone; how many answers there are of which nothing is known.
+    /// Forgets answers whose grants have ended. Returns the number of grants that are answers of a
+    /// former daemon.
     fn forget(&mut self, grants: &[Grant]) -> usize {
         let live: BTreeSet<u64> = grants.iter().map(|grant| grant.id).collect();
         self.all.retain(|id, _| live.contains(id));
@@ -147,14 +152,15 @@ impl Answers {
         grants.iter().filter(of_former).count()
     }
 
-    /// Forgets those whose grants are gone. May take long.
+    /// Forgets answers whose grants have ended. May take long.
     pub(crate) fn prune(&mut self, grants: &Grants) {
         if let Err(e) = grants.list().map(|list| self.forget(&list)) {
             event!(Warning, "grants cannot be listed: {e}");
         }
     }
 
-    /// Takes back, or lessens, what a policy does not give. May take long: ends what was opened.
+    /// Revokes or reduces grants that the policy does not allow. May take long: waits for
+    /// operations to end.
     pub(crate) fn revise(&mut self, policy: &Policy, world: &dyn World, grants: &Grants) {
         match grants.list().map(|list| self.forget(&list)) {
             Ok(0) => {}
@@ -189,6 +195,40 @@ impl Answers {
                 }
             }
         });
+    }
+}
+
+/// Answers that another thread looks through.
+#[derive(Debug, Default)]
+pub(crate) struct Looked(Arc<Mutex<Answers>>);
+
+/// The thread's side of [`Looked`].
+pub(crate) struct Look(Arc<Mutex<Answers>>);
+
+/// A thread that panicked leaves those that it has not come to.
+fn lock(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
+    answers.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Looked {
+    /// Hands answers over to a thread, which may never be.
+    pub(crate) fn begin(&self, answers: Answers) -> Look {
+        *lock(&self.0) = answers;
+        Look(self.0.clone())
+    }
+
+    /// Takes back the answers that a thread has left which was not started, or which panicked.
+    pub(crate) fn left(&self) -> Answers {
+        std::mem::take(&mut *lock(&self.0))
+    }
+}
+
+impl Look {
+    /// Looks through them; those that are left.
+    pub(crate) fn run(self, look: impl FnOnce(&mut Answers)) -> Answers {
+        let mut answers = lock(&self.0);
+        look(&mut answers);
+        std::mem::take(&mut *answers)
     }
 }
 
@@ -233,6 +273,48 @@ mod tests {
     }
 
     #[test]
+    fn looked_thread_that_never_was_or_panicked_loses_no_answer() {
+        let key = AuthKey::new(vec![1; 16]).unwrap();
+        let ask = Ask {
+            key: &key,
+            rights: Rights::all(),
+            uid: 1,
+            gid: 1,
+            groups: None,
+            cgroup: None,
+            netns: 1,
+            apart: false,
+        };
+        let gave = Terms {
+            looks: Looks::UID,
+            rights: Rights::all(),
+            limits: Limits::default(),
+            lifetime: Duration::from_secs(100),
+        };
+        let answers = || {
+            let mut answers = Answers::default();
+            for grant in 0..3 {
+                answers.add(grant, Given::new(&ask, gave));
+            }
+            answers
+        };
+        let looked = Looked::default();
+        drop(looked.begin(answers()));
+        assert_eq!(looked.left().len(), 3);
+        let look = looked.begin(answers());
+        let panics = move || look.run(|_| panic!("in the midst of it"));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
+        assert_eq!(looked.left().len(), 3);
+        let look = looked.begin(answers());
+        assert_eq!(
+            look.run(|answers| answers.all.retain(|id, _| *id != 1))
+                .len(),
+            2
+        );
+        assert_eq!(looked.left().len(), 0);
+    }
+
+    #[test]
     fn fate_stricter_policy_takes_back_or_lessens() {
         let key = AuthKey::new(vec![1; 16]).unwrap();
         let ask = Ask {
@@ -243,6 +325,7 @@ mod tests {
             groups: Some(Vec::new()),
             cgroup: Some(b"/a".to_vec()),
             netns: 1,
+            apart: false,
         };
         let gave = Terms {
             looks: Looks::UID,

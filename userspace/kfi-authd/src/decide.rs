@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the policy says of a process that wants to use an auth key. Nothing but that: no clock, no
-//! file, no state.
+//! The policy's decision on a request to use an auth key. Depends on the arguments alone: no clock,
+//! no files, no state.
 //!
-//! Whether a job is about a process may be unknown, because something of the process is. Then the
-//! decision is never more open than it would be if that were known, whatever it is: a job that denies
-//! does deny, and a job that allows does not allow, and bounds what a later job allows.
+//! An attribute of the process may be unknown, and with it whether a job is about the process. Then
+//! the decision never allows more than it would for any value of the attribute. A job that denies
+//! does deny. A job that allows does not allow by itself, but limits the terms of a later job.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,68 +13,73 @@ use kfauth::{AuthKey, Limits, Looks, Rights};
 
 use crate::policy::{Gives, Job, Per, Policy};
 
-/// A process, and what it wants.
+/// A request to use an auth key, with the attributes of the requesting process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask<'a> {
     /// The auth key.
     pub key: &'a AuthKey,
-    /// To do what.
+    /// The requested rights.
     pub rights: Rights,
-    /// Its effective uid.
+    /// Effective uid.
     pub uid: u32,
-    /// Its effective gid.
+    /// Effective gid.
     pub gid: u32,
-    /// Its supplementary groups, if all are known.
+    /// Supplementary groups; `None` if unknown.
     pub groups: Option<Vec<u32>>,
-    /// Its control group's path from the hierarchy's root, if known.
+    /// Path of the control group from the hierarchy's root; `None` if unknown.
     pub cgroup: Option<Vec<u8>>,
-    /// Cookie of its network namespace.
+    /// Cookie of the network namespace.
     pub netns: u64,
+    /// It is in another user namespace than the host's. There a process may leave its groups, and may
+    /// become any user that its own user has been delegated (subuid(5)): that it is not in a group, or is
+    /// not a user, is then its own choice.
+    pub apart: bool,
 }
 
-/// What a decision has to look up besides, and only where it comes to that.
+/// Lookups that a decision makes only if it depends on them.
 pub trait World {
-    /// The cookie of the network namespace that a file stands for; `None`: it cannot be told.
+    /// Returns the cookie of the network namespace that a file represents; `None` if it cannot be
+    /// determined.
     fn netns(&self, path: &Path) -> Option<u64>;
 }
 
 /// A decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Yes.
+    /// The request is allowed.
     Allow {
-        /// The job that says so, by its place in [`Policy::jobs`].
+        /// Index of the deciding job in [`Policy::jobs`].
         job: usize,
-        /// For whom the answer is.
+        /// Attributes that select the processes covered.
         looks: Looks,
-        /// To do what: no less than was asked for.
+        /// Rights, including all that were requested.
         rights: Rights,
-        /// How much.
+        /// Limits of the grant.
         limits: Limits,
-        /// For how long.
+        /// Lifetime of the grant.
         lifetime: Duration,
     },
-    /// No.
+    /// The request is denied.
     Deny(Denial),
 }
 
-/// Why not.
+/// The reason of a denial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denial {
     /// The policy has no such auth key.
     UnknownKey,
-    /// No job with this auth key is about such a process.
+    /// No job with this auth key is about the process.
     NoJob,
-    /// This job says no, by its place in [`Policy::jobs`].
+    /// The job with this index in [`Policy::jobs`] denies.
     Denied(usize),
-    /// This job allows something, but not all that was asked for.
+    /// The job with this index does not allow all requested rights.
     Rights(usize),
-    /// This job says no to what was asked for, and cannot be told not to be about the process.
+    /// The job with this index would deny the request, and may be about the process.
     Unknown(usize),
 }
 
-/// Decides. The first job that has the auth key and is about the process does; without any it is a
-/// denial.
+/// Decides a request. The first job that has the auth key and is about the process decides. If
+/// there is none, the request is denied.
 pub fn decide(policy: &Policy, ask: &Ask<'_>, world: &dyn World) -> Decision {
     let Some(key) = policy.find_key(ask.key) else {
         return Decision::Deny(Denial::UnknownKey);
@@ -108,7 +113,7 @@ pub fn decide(policy: &Policy, ask: &Ask<'_>, world: &dyn World) -> Decision {
     Decision::Deny(Denial::NoJob)
 }
 
-/// What all jobs allow that are, or may be, about the process.
+/// The terms that all jobs allow that are, or may be, about the process.
 struct Bound {
     rights: Rights,
     limits: Limits,
@@ -126,7 +131,7 @@ impl Default for Bound {
 }
 
 impl Bound {
-    /// Takes away what a job does not allow.
+    /// Reduces the terms to those that a job allows, too.
     fn meet(&mut self, gives: &Gives) {
         self.rights &= gives.rights;
         self.lifetime = self.lifetime.min(gives.lifetime);
@@ -138,7 +143,7 @@ impl Bound {
     }
 }
 
-/// The lower of two limits, of which none is no limit.
+/// Returns the lower limit; `None` means no limit.
 fn least<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),
@@ -146,10 +151,12 @@ fn least<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
     }
 }
 
-/// Whether one of some is true; `None`: it is not known.
+/// Whether any element is true; `None` if unknown.
 fn any(all: impl Iterator<Item = Option<bool>>) -> Option<bool> {
     let mut result = Some(false);
     for one in all {
+        #[cfg(kfabric_seed_bug = "unknown-opens")]
+        let one = one.or(Some(false));
         match one {
             Some(true) => return Some(true),
             Some(false) => {}
@@ -159,15 +166,21 @@ fn any(all: impl Iterator<Item = Option<bool>>) -> Option<bool> {
     result
 }
 
-/// Whether a job is about a process: one of each kind that the job names. `None`: it is not known.
+/// Returns whether a job applies to a process: each list of the job that is not empty has an entry
+/// that matches the process. `None` if unknown.
 fn is_about(job: &Job, ask: &Ask<'_>, world: &dyn World) -> Option<bool> {
     let who = &job.who;
-    let uid = || Some(who.uids.is_empty() || who.uids.contains(&ask.uid));
+    // A choice of the process does not escape a job that denies.
+    let sure = |is: bool| (is || !ask.apart || job.gives.is_some()).then_some(is);
+    let uid = || match who.uids.is_empty() {
+        true => Some(true),
+        false => sure(who.uids.contains(&ask.uid)),
+    };
     let gid = || {
         let groups = ask.groups.as_ref();
         let is_in = |gid: &u32| match ask.gid == *gid {
             true => Some(true),
-            false => groups.map(|groups| groups.contains(gid)),
+            false => groups.and_then(|groups| sure(groups.contains(gid))),
         };
         match who.gids.is_empty() {
             true => Some(true),
@@ -188,7 +201,7 @@ fn is_about(job: &Job, ask: &Ask<'_>, world: &dyn World) -> Option<bool> {
             false => any(who.netns.iter().map(is_in)),
         }
     };
-    // What takes a look at the system comes last, if it comes to that.
+    // Network namespaces come last: only they need a lookup on the system.
     let kinds: [&dyn Fn() -> Option<bool>; 4] = [&uid, &gid, &cgroup, &netns];
     let mut about = Some(true);
     for kind in kinds {
@@ -201,7 +214,7 @@ fn is_about(job: &Job, ask: &Ask<'_>, world: &dyn World) -> Option<bool> {
     about
 }
 
-/// Whether a control group is another one or below it.
+/// Whether a control group equals `above` or is below it.
 fn is_below(path: &[u8], above: &[u8]) -> bool {
     let above = above.strip_suffix(b"/").unwrap_or(above);
     match path.strip_prefix(above) {
@@ -210,12 +223,14 @@ fn is_below(path: &[u8], above: &[u8]) -> bool {
     }
 }
 
-/// For whom an answer is.
+/// Selects the processes that an answer covers.
 ///
-/// Never for a process that the job is not about, or that an earlier job with the auth key may be
-/// about, so that it decides: what the job names is looked at too, and where the kernel cannot look at
-/// what tells them apart, the answer is for the process alone. One for a process is for that one as it
-/// is: if it becomes another user's, or goes elsewhere, it asks again.
+/// The answer never covers a process that the job is not about. It never covers a process that an
+/// earlier job with the auth key may be about, because that job would decide. So the answer also
+/// compares the attributes that the job names. If the kernel cannot compare an attribute that makes
+/// the difference, the answer covers the requesting process alone. An answer for one process holds
+/// for its present attributes: after a change of user or network namespace, the process needs
+/// another answer.
 fn looks(
     policy: &Policy,
     key: usize,
@@ -228,8 +243,8 @@ fn looks(
     let job = &policy.jobs[at];
     let earlier = policy.jobs.iter().take(at);
     let earlier: Vec<_> = earlier.filter(|job| job.keys.contains(&key)).collect();
-    // The kernel takes the effective group of who asks. A job that is about another of its groups
-    // would have the answer cover all members of that one.
+    // The kernel compares the requester's effective group. If the job names another group of the
+    // requester, a grant by group would cover all members of the effective group.
     let group = job.who.gids.contains(&ask.gid);
     let named = |mut looks: Looks| {
         let named = [
@@ -265,14 +280,14 @@ fn looks(
     looks
 }
 
-/// Whether a job is certainly about none of those whom an answer for `looks` covers.
+/// Whether a job is certainly not about any process that an answer for `looks` covers.
 fn is_apart(job: &Job, looks: Looks, ask: &Ask<'_>, world: &dyn World) -> bool {
     let who = &job.who;
     let names = |look: Looks, named: bool| looks.contains(look) && named;
     if names(Looks::UID, !who.uids.is_empty()) && !who.uids.contains(&ask.uid) {
         return true;
     }
-    // Groups keep nobody apart: a process may be in any others besides.
+    // Groups do not separate processes: a process may have any other groups, too.
     if let Some(path) = ask.cgroup.as_deref() {
         let apart = |other: &String| {
             let other = other.as_bytes();
@@ -287,7 +302,7 @@ fn is_apart(job: &Job, looks: Looks, ask: &Ask<'_>, world: &dyn World) -> bool {
 }
 
 impl Decision {
-    /// Why, in words, for people and logs.
+    /// The reason in words, for users and logs.
     pub fn why(&self, policy: &Policy) -> String {
         let job = |at: &usize| {
             let job = &policy.jobs[*at];
@@ -302,7 +317,7 @@ impl Decision {
                 format!("{} does not give all of these rights", job(at))
             }
             Self::Deny(Denial::Unknown(at)) => format!(
-                "{} says no, and may be about it: what it goes by is not known of the process",
+                "{} would deny it, and may be about it: an attribute of the process is unknown",
                 job(at)
             ),
         }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What `kfi-authd` is made of: see kfi-authd(8).
+//! The agent of kfabric's auth keys, `kfi-authd(8)`.
 //!
-//! [`policy`] is read from a file, and [`decide`] asks nothing but it; [`serve`] is the loop around
-//! them, which hears the kernel, the socket ([`socket`]) and signals.
+//! [`policy`] is read from a file. [`decide`] decides by the policy alone. [`serve`] is the main
+//! loop, which handles the kernel's upcalls, the socket ([`socket`]) and signals.
 
 #![forbid(unsafe_code)]
 
@@ -11,6 +11,7 @@ pub mod decide;
 pub mod log;
 mod names;
 pub mod notify;
+mod pace;
 pub mod policy;
 mod requests;
 pub mod serve;

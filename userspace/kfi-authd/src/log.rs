@@ -1,36 +1,36 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The log: standard error, a line to an event, with levels as the journal reads them.
+//! The log: standard error, one line per event, with levels in the journal's form.
 //!
-//! Nothing that is written here has a key's bytes in it: keys are called by the policy's names, and
-//! what comes from others goes through [`plain`].
+//! No line contains bytes of an auth key: auth keys appear by their names in the policy. Text from
+//! other processes is passed through [`plain`].
 
 use std::fmt;
 use std::io::Write;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// How much an event matters; the numbers are syslog's.
+/// Level of an event; the numbers are those of syslog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// It could not be done.
+    /// An action failed.
     Error = 3,
-    /// Something is not as it should be.
+    /// A problem that the daemon could handle.
     Warning = 4,
-    /// Started, reloaded, taken over; denials.
+    /// Start, reload, takeover, and denials.
     Notice = 5,
-    /// Every decision, every grant.
+    /// Every decision and every grant.
     Info = 6,
-    /// What is of use when something is sought.
+    /// Details, for debugging.
     Debug = 7,
 }
 
 static MOST: AtomicU8 = AtomicU8::new(Level::Info as u8);
 
-/// Leaves out what matters less.
+/// Drops events above this level.
 pub fn set_level(level: Level) {
     MOST.store(level as u8, Ordering::Relaxed);
 }
 
-/// Writes an event. With the journal behind standard error, its level goes before it.
+/// Writes an event. If standard error is the journal, the level precedes each line.
 pub fn write(level: Level, what: fmt::Arguments<'_>) {
     if level as u8 > MOST.load(Ordering::Relaxed) {
         return;
@@ -40,7 +40,7 @@ pub fn write(level: Level, what: fmt::Arguments<'_>) {
     } else {
         format!("kfi-authd: {}: ", format!("{level:?}").to_lowercase())
     };
-    // Each line by itself, and each in one write, so that none is torn.
+    // One write per event, with the head on each line, so that lines are not interleaved.
     let mut text = String::new();
     for line in what.to_string().lines() {
         text.push_str(&head);
@@ -50,7 +50,7 @@ pub fn write(level: Level, what: fmt::Arguments<'_>) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// Writes an event: level, then as `format!`.
+/// Writes an event: the level, then arguments as for `format!`.
 #[macro_export]
 macro_rules! event {
     ($level:ident, $($what:tt)*) => {
@@ -58,7 +58,7 @@ macro_rules! event {
     };
 }
 
-/// Text of others, without what would make another line, or another terminal, of it.
+/// Replaces control characters in text of other processes.
 pub fn plain(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { '?' } else { c })

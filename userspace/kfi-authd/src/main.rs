@@ -9,7 +9,7 @@ use kfi_authd::log::{set_level, Level};
 use kfi_authd::policy::Policy;
 use kfi_authd::serve::{run, Failure, Options};
 
-/// Decides by a policy file who may use which of kfabric's auth keys.
+/// Decides by a policy file which processes may use which of kfabric's auth keys.
 #[derive(Debug, Parser)]
 #[command(name = "kfi-authd", version)]
 struct Cli {
@@ -21,13 +21,13 @@ struct Cli {
         default_value = "/etc/kfabric/authd.toml"
     )]
     policy: PathBuf,
-    /// Where the socket for `kfi auth` and job managers is to be
+    /// Path of the socket for `kfi auth` and job managers
     #[arg(short, long, value_name = "PATH", default_value = kfauth::protocol::SOCKET)]
     socket: PathBuf,
-    /// Only read the policy, say what is wrong with it, and end
+    /// Only check the policy, print its faults, and exit
     #[arg(long)]
     check: bool,
-    /// Log only denials and what needs care
+    /// Log denials and problems only
     #[arg(short, long, conflicts_with = "verbose")]
     quiet: bool,
     /// Log more than decisions

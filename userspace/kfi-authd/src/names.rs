@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Users and groups by their names: from `/etc/passwd` and `/etc/group`, and what is not there from
-//! the program getent(1).
+//! Lookup of users and groups by name: in `/etc/passwd` and `/etc/group`, then by the program
+//! getent(1).
 //!
-//! Not by the C library: the daemon is linked statically, and a static library that loads the name
-//! services of the host, of which a name may be, crashes.
+//! The C library is not used for this. The daemon is linked statically, and a static C library
+//! crashes when it loads the host's name services.
 
 use std::io::{self, Read};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// How long getent(1) may take.
+/// Maximum time of getent(1).
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Bytes of its answer, at most.
+/// Maximum bytes of its output.
 const ANSWER_MAX: u64 = 16 << 20;
 
-/// The number of a user, or of a group, by its name. `database`: `passwd` or `group`.
+/// Returns the number of a user or a group. `database` is `passwd` or `group`.
 ///
 /// # Errors
 ///
-/// In words, why there is none.
+/// The reason in words.
 pub(crate) fn id(database: &str, name: &str) -> Result<u32, String> {
     let what = if database == "group" { "group" } else { "user" };
     let none = || format!("no {what} is called `{name}`");
     let cannot = |e: &str| format!("{what} `{name}` cannot be looked up: {e}");
-    // What could not stand in a line, or is an option, means something else to getent.
+    // getent gives these another meaning: options, and text that cannot be part of a line.
     if name.is_empty() || name.starts_with('-') || name.contains([':', '\n', '\0']) {
         return Err(none());
     }
@@ -47,7 +47,7 @@ pub(crate) fn id(database: &str, name: &str) -> Result<u32, String> {
     }
 }
 
-/// The number in the line of this name; the fields are those of passwd(5) and group(5).
+/// Finds the number for a name in lines of passwd(5) or group(5).
 fn find(text: &[u8], name: &str) -> Option<u32> {
     let mut lines = text.split(|byte| *byte == b'\n');
     lines.find_map(|line| {
@@ -56,12 +56,12 @@ fn find(text: &[u8], name: &str) -> Option<u32> {
             return None;
         }
         let number = std::str::from_utf8(fields.nth(1)?).ok()?.parse().ok();
-        // The last number means "nobody in particular" to the kernel.
+        // The kernel uses the last number for "none".
         number.filter(|id| *id != u32::MAX)
     })
 }
 
-/// What getent(1) answers; nothing if there is no such name.
+/// Returns the output of getent(1); empty if the name does not exist.
 fn getent(database: &str, name: &str) -> io::Result<Vec<u8>> {
     let mut child = Command::new("getent")
         .args([database, name])
@@ -89,7 +89,7 @@ fn getent(database: &str, name: &str) -> io::Result<Vec<u8>> {
     let end = child.wait()?;
     match end.code() {
         Some(0) => text,
-        // One or more of the names were not found.
+        // Status 2: the name was not found.
         Some(2) => Ok(Vec::new()),
         _ => Err(text
             .err()

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Telling the service manager how it is: sd_notify(3), as a datagram of our own.
+//! Notification of the service manager: sd_notify(3), implemented with a datagram socket.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::{Duration, Instant};
 
-/// Tells it, if there is one that listens. A daemon goes on without.
+/// Sends a state to the service manager, if there is one. A failure is logged.
 pub fn tell(state: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else {
         return;
@@ -25,23 +25,24 @@ pub fn tell(state: &str) {
     }
 }
 
-/// What is told while a policy is loaded anew: since when, in microseconds of the monotonic clock.
+/// The state of a policy reload that begins now, in microseconds of the monotonic clock.
 pub fn reloading() -> String {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
     let usec = now.map_or(0, |t| t.tv_sec() * 1_000_000 + t.tv_nsec() / 1000);
     format!("RELOADING=1\nMONOTONIC_USEC={usec}")
 }
 
-/// The service manager's watchdog: it is told now and then that the daemon lives.
+/// The service manager's watchdog: the daemon notifies it regularly.
 #[derive(Debug)]
 pub struct Watchdog {
-    /// Between two tellings, if there is a watchdog.
+    /// Time between two notifications; `None` without a watchdog.
     every: Option<Duration>,
     next: Instant,
 }
 
 impl Watchdog {
-    /// As the service manager wants it: half of what it waits for.
+    /// Reads the watchdog's settings from the environment. Notifies it in half the time that it
+    /// allows.
     pub fn from_env() -> Self {
         let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
         let ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
@@ -52,12 +53,12 @@ impl Watchdog {
         }
     }
 
-    /// When it is to be told next.
+    /// Time of the next notification.
     pub fn next(&self) -> Option<Instant> {
         self.every.map(|_| self.next)
     }
 
-    /// Tells it, if it is time.
+    /// Notifies the watchdog if the time has come.
     pub fn beat(&mut self, now: Instant) {
         let Some(every) = self.every else { return };
         if now >= self.next {
@@ -70,7 +71,7 @@ impl Watchdog {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn reloading_has_a_time() {
+    fn reloading_state_has_a_time() {
         let text = super::reloading();
         let (_, usec) = text.split_once("MONOTONIC_USEC=").unwrap();
         assert!(usec.parse::<u64>().unwrap() > 0);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The policy: which keys there are, and who may use them.
+//! The policy: the auth keys, and the processes that may use them.
 //!
-//! A policy is read whole or not at all: [`Policy::load`] either gives a policy in which every name
-//! means something, or all that is wrong with the file, each with its line.
+//! A policy is loaded as a whole or not at all: [`Policy::load`] returns either a policy without
+//! faults, or all faults of the file with their lines.
 
 mod raw;
 
@@ -17,108 +17,109 @@ use kfauth::{AuthKey, Limits, Mode, Rights};
 use nix::fcntl::OFlag;
 use zeroize::Zeroizing;
 
-/// How long an answer holds where the policy does not say: an hour.
+/// Default lifetime of an answer: one hour.
 pub const LIFETIME: Duration = Duration::from_secs(3600);
-/// Bytes of a policy file, at most.
+/// Maximum bytes of a policy file.
 const FILE_MAX: u64 = 4 << 20;
 
-/// A policy in force.
+/// A policy, free of faults.
 #[derive(Debug)]
 pub struct Policy {
-    /// What concerns the daemon itself.
+    /// Settings of the daemon itself.
     pub agent: AgentPart,
-    /// The keys that it knows.
+    /// The auth keys that have a name.
     pub keys: Vec<NamedKey>,
-    /// Who may use them: the first that matches decides.
+    /// The rules. The first job that matches a request decides.
     pub jobs: Vec<Job>,
 }
 
-/// What a policy says of the daemon itself.
+/// A policy's settings of the daemon itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentPart {
-    /// The mode to set when the policy is taken, if any.
+    /// The mode to set when the policy is loaded, if any.
     pub mode: Option<Mode>,
-    /// Group, besides root, whose members may use the socket.
+    /// Group whose members may use the socket, in addition to root.
     pub socket_gid: Option<u32>,
 }
 
-/// A key with its name.
+/// An auth key with its name.
 #[derive(Debug)]
 pub struct NamedKey {
-    /// How the policy, the socket and the log call it.
+    /// Name of the auth key in the policy, on the socket and in the log.
     pub name: String,
-    /// Its bytes.
+    /// The auth key.
     pub key: AuthKey,
 }
 
-/// A rule: who may use which keys, and how much.
+/// A rule: the processes that may use some auth keys, and the terms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// Its name, for the log.
+    /// Name of the job, for the log.
     pub name: String,
-    /// Line of the policy where it begins.
+    /// Line of the policy where the job begins.
     pub line: usize,
-    /// Its keys, by their places in [`Policy::keys`].
+    /// The job's auth keys, as indices of [`Policy::keys`].
     pub keys: Vec<usize>,
-    /// Who it is about.
+    /// The processes that the job is about.
     pub who: Who,
-    /// What it allows; `None`: it denies.
+    /// The terms of the job; `None` for a job that denies.
     pub gives: Option<Gives>,
 }
 
-/// What a job allows.
+/// The terms of a job that allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gives {
-    /// For whom, and so by whom the limits are shared.
+    /// The processes that share an answer and its limits.
     pub per: Per,
-    /// To do what.
+    /// Rights.
     pub rights: Rights,
-    /// How much.
+    /// Limits.
     pub limits: Limits,
-    /// For how long an answer holds.
+    /// Lifetime of an answer.
     pub lifetime: Duration,
 }
 
-/// Whom a job is about: one of each kind that it names.
+/// The processes that a job is about. For each list that is not empty, a process must match an
+/// entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Who {
-    /// Users.
+    /// User ids.
     pub uids: Vec<u32>,
-    /// Groups.
+    /// Group ids.
     pub gids: Vec<u32>,
-    /// Control groups, each with all below it, by their paths from the hierarchy's root.
+    /// Control groups, including those below them: paths from the hierarchy's root.
     pub cgroups: Vec<String>,
-    /// Network namespaces, by files that stand for them, such as `/run/netns/blue`.
+    /// Network namespaces, by files that represent them, such as `/run/netns/blue`.
     pub netns: Vec<PathBuf>,
 }
 
-/// Who, besides the process that asked, an answer is for. They share its limits.
+/// The processes that an answer covers. They share its limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Per {
-    /// Nobody.
+    /// Only the requesting process.
     #[default]
     Process,
-    /// All processes of its user.
+    /// All processes of the requester's user.
     User,
-    /// All processes of its control group and below.
+    /// All processes of the requester's control group, and below.
     Cgroup,
 }
 
-/// Something wrong with a policy.
+/// A fault of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Line, from 1; 0: the file as a whole.
+    /// Line, from 1; 0 for the file as a whole.
     pub line: usize,
-    /// What is wrong, and with what.
+    /// Description of the fault.
     pub what: String,
 }
 
-/// Why a policy was not taken: all that is wrong with it.
+/// All faults of a policy that was not loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyError {
-    /// The file.
+    /// Path of the policy.
     pub path: PathBuf,
-    /// At least one.
+    /// The faults; at least one.
     pub faults: Vec<Fault>,
 }
 
@@ -139,17 +140,17 @@ impl fmt::Display for PolicyError {
 
 impl std::error::Error for PolicyError {}
 
-/// What a policy's names are looked up in.
+/// Lookup of the names in a policy.
 pub trait Names {
-    /// The user of this name.
+    /// Returns the user of this name.
     fn uid(&self, name: &str) -> Result<u32, String>;
-    /// The group of this name.
+    /// Returns the group of this name.
     fn gid(&self, name: &str) -> Result<u32, String>;
-    /// The key in this file.
+    /// Reads the auth key from this file.
     fn key(&self, path: &Path) -> Result<AuthKey, String>;
 }
 
-/// The names of this system.
+/// Lookup on this system.
 pub struct System;
 
 impl Names for System {
@@ -167,14 +168,15 @@ impl Names for System {
 }
 
 impl Policy {
-    /// Reads a policy file and the key files that it names.
+    /// Loads a policy file and the key files that it names.
     ///
-    /// Whoever may change the file decides who uses which key, so only its owner, root or the caller,
-    /// may; and where keys stand in it, nobody else may read it.
+    /// The content of the file decides on the use of auth keys. So only the owner (root or the
+    /// caller) may have write access. If the file contains keys, only the owner may have read
+    /// access.
     ///
     /// # Errors
     ///
-    /// All that is wrong with it.
+    /// All faults of the file.
     pub fn load(path: &Path) -> Result<Self, PolicyError> {
         let whole = |what: String| PolicyError {
             path: path.to_owned(),
@@ -218,12 +220,12 @@ impl Policy {
         })
     }
 
-    /// Reads a policy's text. Files that it names are relative to `folder`; `private` says that
-    /// nobody but its owner can read it, so that keys may stand in it.
+    /// Parses a policy's text. Relative file names refer to `folder`. `private` says that only the
+    /// owner can read the text, so that it may contain keys.
     ///
     /// # Errors
     ///
-    /// All that is wrong with it, in the order of its lines.
+    /// All faults of the text, in the order of the lines.
     pub fn parse(
         text: &str,
         folder: &Path,
@@ -233,9 +235,9 @@ impl Policy {
         raw::parse(text, folder, private, names)
     }
 
-    /// The key of these bytes, by its place.
+    /// Returns the index of an auth key in [`Policy::keys`].
     pub fn find_key(&self, key: &AuthKey) -> Option<usize> {
-        // All are compared, so that how long it takes does not tell which it was.
+        // Compares with all keys, so that the time does not reveal which one matches.
         let mut found = None;
         for (at, known) in self.keys.iter().enumerate() {
             if known.key == *key {
@@ -245,14 +247,14 @@ impl Policy {
         found
     }
 
-    /// The key of this name.
+    /// Returns the auth key of this name.
     pub fn key_named(&self, name: &str) -> Option<&NamedKey> {
         self.keys.iter().find(|key| key.name == name)
     }
 }
 
 impl Who {
-    /// Whether it names nobody in particular.
+    /// Whether the job is about all processes.
     pub fn is_anybody(&self) -> bool {
         *self == Self::default()
     }

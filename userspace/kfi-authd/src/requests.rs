@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What job managers ask for by the socket.
+//! Requests of job managers on the socket.
 
 use std::path::{Path, PathBuf};
 
@@ -9,6 +9,7 @@ use kfauth::protocol::{
 };
 use kfauth::{
     netns_cookie, parse_time, time_text, AuthKey, Grants, Mode, Process, Rights, Setting, Whom,
+    HOST_USERNS,
 };
 
 use crate::decide::{decide, Ask, Decision};
@@ -18,7 +19,7 @@ use crate::policy::Policy;
 use crate::serve::Here;
 use crate::socket::{refusal, Peer};
 
-/// Why a request is refused: in words, and its errno.
+/// Reason and errno of a refused request.
 struct No(String, Errno);
 
 impl From<Error> for No {
@@ -27,12 +28,12 @@ impl From<Error> for No {
     }
 }
 
-/// A wrong argument.
+/// Makes the refusal of a wrong argument.
 fn wrong(what: impl Into<String>) -> No {
     No(what.into(), Errno::EINVAL)
 }
 
-/// What could not be found or read of something that a request names.
+/// Makes the refusal of a request that names something that cannot be found or read.
 fn missing(what: &str) -> impl Fn(std::io::Error) -> No + '_ {
     move |e| {
         No(
@@ -42,7 +43,7 @@ fn missing(what: &str) -> impl Fn(std::io::Error) -> No + '_ {
     }
 }
 
-/// Answers a line.
+/// Answers one line.
 pub(crate) fn answer(policy: &Policy, grants: &Grants, peer: Peer, line: &[u8]) -> Answer {
     let request = match serde_json::from_slice(line) {
         Ok(request) => request,
@@ -103,7 +104,7 @@ fn set_mode(grants: &Grants, mode: Mode, peer: Peer, by: &str) -> Result<Answer,
     Ok(Answer::Rule(rule))
 }
 
-/// The key that is meant, and what the log calls it.
+/// Returns the auth key of a request, and its name for the log.
 fn key<'a>(policy: &'a Policy, named: &'a KeyRef) -> Result<(&'a AuthKey, &'a str), No> {
     match named {
         KeyRef::Name(name) => match policy.key_named(name) {
@@ -120,7 +121,7 @@ fn key<'a>(policy: &'a Policy, named: &'a KeyRef) -> Result<(&'a AuthKey, &'a st
     }
 }
 
-/// Rights by their names; none: all.
+/// Rights by their names; all rights if there are no names.
 fn rights(names: &[String]) -> Result<Rights, No> {
     if names.is_empty() {
         return Ok(Rights::all());
@@ -135,7 +136,7 @@ fn rights(names: &[String]) -> Result<Rights, No> {
 fn whom(request: &WhomRequest) -> Result<Whom, No> {
     if *request == WhomRequest::default() {
         return Err(wrong(
-            "for whom? uid, gid, cgroup, netns or process is wanted",
+            "a grant needs a condition: uid, gid, cgroup, netns or process",
         ));
     }
     let mut whom = Whom::new();
@@ -204,6 +205,7 @@ fn check(policy: &Policy, request: &CheckRequest) -> Result<Verdict, No> {
         groups: Some(groups),
         cgroup: process.cgroup().ok(),
         netns: netns_cookie(&netns).map_err(missing("its network namespace"))?,
+        apart: process.userns().map_err(missing("process"))? != HOST_USERNS,
     };
     if !process.is_alive() {
         return Err(No("the process is gone".to_owned(), Errno::ESRCH));

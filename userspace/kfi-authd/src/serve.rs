@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The daemon: it hears the kernel, the socket and signals, one after the other.
+//! The daemon's main loop: the kernel's upcalls, the socket, and signals.
 //!
-//! The loop itself waits for nothing else: what may take long is done beside it (`Work`), so that
-//! one's revocation, or a path that does not answer, keeps no other's question waiting.
+//! The loop never blocks on anything else. Slow work runs on other threads (`Work`): neither a
+//! revocation nor a path that does not respond delays another process's upcall.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -15,68 +15,69 @@ use std::time::{Duration, Instant};
 
 use kfabric::{Device, Errno};
 use kfauth::protocol::Answer;
-use kfauth::{netns_cookie, Agent, Grants, Next, Question, Setting, Terms};
+use kfauth::{netns_cookie, Agent, Grants, Next, Question, Setting, Terms, HOST_USERNS};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-use crate::answers::{self, Answers, Given};
+use crate::answers::{self, Answers, Given, Looked};
 use crate::decide::{decide, Ask, Decision, World};
 use crate::event;
 use crate::notify::{self, Watchdog};
+use crate::pace::Pace;
 use crate::policy::{Policy, PolicyError};
 use crate::requests;
 use crate::socket::{refusal, Connection, Socket};
 use crate::work::Work;
 
-/// Questions in a row that are answered before anything else is looked at.
+/// Maximum number of upcalls answered in a row, before other work.
 const ROW: usize = 64;
-/// How long a decision may wait for all the files of network namespaces that it looks at.
+/// Maximum time of one decision for all lookups of network namespaces.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What the daemon is told when it starts.
+/// Options of the daemon.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The policy file.
+    /// Path of the policy file.
     pub policy: PathBuf,
-    /// Where the socket is to be.
+    /// Path of the socket.
     pub socket: PathBuf,
 }
 
-/// Why it does not start, or ends.
+/// The failure for which the daemon does not start, or ends.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// The policy.
+    /// The policy has faults.
     #[error(transparent)]
     Policy(#[from] crate::policy::PolicyError),
-    /// The device.
+    /// A call on the device failed.
     #[error("{what}: {source}")]
     Device {
-        /// What was being done.
+        /// The step that failed.
         what: &'static str,
-        /// What it says.
+        /// The library's error.
         source: kfabric::Error,
     },
-    /// The socket.
+    /// The socket failed.
     #[error("{}: {source}", path.display())]
     Socket {
-        /// Its file.
+        /// Path of the socket.
         path: PathBuf,
-        /// What failed.
+        /// The cause.
         source: std::io::Error,
     },
-    /// Waiting, or signals.
+    /// Waiting or signal handling failed.
     #[error("{what}: {source}")]
     System {
-        /// What was being done.
+        /// The step that failed.
         what: &'static str,
-        /// What failed.
+        /// The cause.
         source: nix::Error,
     },
 }
 
-/// This machine's network namespaces.
+/// Lookup of network namespaces on this machine.
 pub(crate) struct Here;
 
 impl World for Here {
@@ -89,13 +90,13 @@ impl World for Here {
     }
 }
 
-/// Files that have not answered yet; each is set when it has.
+/// Files whose lookup has not finished. Each flag is set when it has.
 type Silent = RefCell<HashMap<PathBuf, Arc<AtomicBool>>>;
 
-/// As [`Here`], for a decision: a file that does not answer soon cannot be told.
+/// Like [`Here`], with a time limit: the namespace of a file that does not respond is unknown.
 struct Soon<'a> {
     silent: &'a Silent,
-    /// What is left of [`LOOK`].
+    /// Time that remains of [`LOOK`].
     left: Cell<Duration>,
 }
 
@@ -129,17 +130,19 @@ impl World for Soon<'_> {
     }
 }
 
-/// What was done beside the loop.
+/// The result of work on another thread.
 enum Done {
-    /// A request of a connection.
+    /// The answer to a request, with the number of its connection.
     Request(u64, Answer),
-    /// A policy was read.
+    /// A policy that was read.
     Policy(Result<Policy, PolicyError>),
-    /// Answers were looked through, for a new policy or not.
+    /// Answers that were revised. The flag says whether for a new policy.
     Answers(Answers, bool),
+    /// Answers were to be looked through, for a new policy or not, and some were not.
+    NotAnswers(bool),
 }
 
-/// The daemon at work.
+/// State of the main loop.
 struct Daemon {
     options: Options,
     policy: Arc<Policy>,
@@ -148,25 +151,28 @@ struct Daemon {
     socket: Socket,
     connections: Vec<Connection>,
     work: Work<Done>,
-    /// What has been allowed, but for what is just being looked through.
+    /// Answers given, except those that are being revised.
     answers: Answers,
-    /// Whether answers are being looked through, and how many were left the last time.
+    /// Answers that are being revised by another thread; empty otherwise.
+    looked: Looked,
+    /// Whether answers are being revised; and the number that remained the last time.
     revising: bool,
     kept: usize,
-    /// A policy is being read; another is to be read after it.
+    /// Whether a policy is being read; and whether to read it again afterwards.
     loading: bool,
     again: bool,
-    /// Answers are to be looked through for the policy in force, and then it is.
+    /// Whether answers still have to be revised for the present policy.
     stricter: bool,
     silent: Silent,
+    pace: Pace,
     watchdog: Watchdog,
 }
 
-/// Runs until it is told to end (`SIGTERM`, `SIGINT`) or another agent takes over. Grants stay.
+/// Runs the daemon until `SIGTERM` or `SIGINT`, or until another agent takes over. Grants stay.
 ///
 /// # Errors
 ///
-/// When it cannot start, or its device fails.
+/// If the daemon cannot start, or its device fails.
 pub fn run(options: &Options) -> Result<(), Failure> {
     let system = |what| move |source| Failure::System { what, source };
     let mut mask = SigSet::empty();
@@ -177,7 +183,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
     let signals = SignalFd::with_flags(&mask, flags).map_err(system("signalfd"))?;
 
-    // The policy first: with a bad one a former agent is left in its place.
+    // Loads the policy first: with a faulty one, a former agent stays in place.
     let policy = Policy::load(&options.policy)?;
     let device = |what| move |source| Failure::Device { what, source };
     let file = Device::open().map_err(device("open"))?;
@@ -201,12 +207,14 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         connections: Vec::new(),
         work,
         answers: Answers::default(),
+        looked: Looked::default(),
         revising: false,
         kept: 0,
         loading: false,
         again: false,
         stricter: false,
         silent: Silent::default(),
+        pace: Pace::default(),
         watchdog: Watchdog::from_env(),
     };
     daemon.in_force("started");
@@ -232,7 +240,8 @@ impl Daemon {
                 let mut flags = PollFlags::empty();
                 flags.set(PollFlags::POLLIN, connection.hears());
                 flags.set(PollFlags::POLLOUT, connection.speaks());
-                // One that hangs up while it is not heard would be reported for ever.
+                // A connection that is not polled for anything would report its hang-up in each
+                // turn.
                 if !flags.is_empty() {
                     fds.push(PollFd::new(connection.as_fd(), flags));
                 }
@@ -247,17 +256,21 @@ impl Daemon {
                 }
             }
             drop(fds);
-            self.watchdog.beat(Instant::now());
+            let now = Instant::now();
+            self.watchdog.beat(now);
+            for (uid, more) in self.pace.over(now) {
+                event!(Notice, "deny uid={uid}: {more} more questions in a second");
+            }
             while let Ok(Some(signal)) = signals.read_signal() {
                 if signal.ssi_signo == Signal::SIGHUP as u32 {
                     self.reload();
                 } else {
-                    event!(Notice, "ends, as it is told to; grants stay");
+                    event!(Notice, "ends on a signal; grants stay");
                     return Ok(());
                 }
             }
             if self.answer_all()? {
-                event!(Notice, "another agent has taken over: ends");
+                event!(Notice, "ends: another agent has taken over");
                 self.socket.leave();
                 return Ok(());
             }
@@ -268,25 +281,28 @@ impl Daemon {
         }
     }
 
-    /// How long there is nothing to do unless something comes.
+    /// Time until the next deadline.
     fn patience(&self, now: Instant) -> PollTimeout {
-        // Of a line that is here already nothing more is heard.
+        // A line that has been read already makes no descriptor readable.
         if self.connections.iter().any(Connection::has_line) {
             return PollTimeout::ZERO;
         }
         let ends = self.connections.iter().filter_map(Connection::deadline);
-        let first = ends.chain(self.watchdog.next()).min();
+        let first = ends
+            .chain(self.watchdog.next())
+            .chain(self.pace.next())
+            .min();
         let first = first.map(|first| first.saturating_duration_since(now));
         let rest = self.socket.rests(now);
         let Some(left) = first.into_iter().chain(rest).min() else {
             return PollTimeout::NONE;
         };
-        // A millisecond later rather than too early.
+        // One millisecond more, so that the deadline has passed when `poll` returns.
         let left = left.as_millis().saturating_add(1);
         PollTimeout::from(u16::try_from(left).unwrap_or(u16::MAX))
     }
 
-    /// Answers what is asked, up to a row; whether another agent has taken over.
+    /// Answers pending upcalls, up to [`ROW`]. Returns whether another agent has taken over.
     fn answer_all(&mut self) -> Result<bool, Failure> {
         for _ in 0..ROW {
             match self.agent.next() {
@@ -308,7 +324,7 @@ impl Daemon {
         Ok(false)
     }
 
-    /// Answers a question; whether another agent has taken over.
+    /// Answers an upcall. Returns whether another agent has taken over.
     fn answer(&mut self, question: &Question) -> bool {
         let ask = ask(question);
         let world = Soon {
@@ -357,19 +373,23 @@ impl Daemon {
                 given.map(|_| ())
             }
             Decision::Deny(_) => {
-                event!(Notice, "deny {about}: {why}");
+                if self.pace.writes(question.uid, Instant::now()) {
+                    event!(Notice, "deny {about}: {why}");
+                }
                 self.agent.deny(question)
             }
         };
         let Err(e) = result else { return false };
         match e.errno() {
             Some(Errno::ESTALE) => return true,
-            Some(Errno::ENOENT) => event!(Debug, "{about}: nobody waits for the answer any more"),
+            Some(Errno::ENOENT) => event!(Debug, "{about}: the request is no longer waiting"),
             _ => {
-                event!(
-                    Warning,
-                    "deny {about}: {why}, but the grant cannot be made: {e}"
-                );
+                if self.pace.writes(question.uid, Instant::now()) {
+                    event!(
+                        Warning,
+                        "deny {about}: {why}, but the grant cannot be made: {e}"
+                    );
+                }
                 if let Err(e) = self.agent.deny(question) {
                     event!(Debug, "{about}: {e}");
                 }
@@ -378,7 +398,7 @@ impl Daemon {
         false
     }
 
-    /// Puts a policy's own settings into force, and says so.
+    /// Applies the policy's settings of the daemon, and logs the policy.
     fn in_force(&self, how: &str) {
         if let Some(mode) = self.policy.agent.mode {
             let setting = Setting {
@@ -402,7 +422,7 @@ impl Daemon {
         );
     }
 
-    /// Has the policy read anew.
+    /// Starts reading the policy again, on another thread.
     fn reload(&mut self) {
         if self.loading || self.stricter {
             self.again = true;
@@ -429,12 +449,12 @@ impl Daemon {
         }
     }
 
-    /// Goes on with what was done beside the loop.
+    /// Handles the result of work on another thread.
     fn done(&mut self, done: Done) {
         match done {
             Done::Request(id, answer) => {
                 let mut connections = self.connections.iter_mut();
-                // It may have been dropped meanwhile.
+                // The connection may have been dropped meanwhile.
                 if let Some(connection) = connections.find(|there| there.id() == id) {
                     connection.answered(&answer);
                 }
@@ -446,7 +466,7 @@ impl Daemon {
                     if let Err(e) = self.socket.admit(group) {
                         event!(Error, "{}: {e}", self.options.socket.display());
                     }
-                    // Whoever is there by the old group is there no more.
+                    // Drops connections that only the old group admitted.
                     self.connections.retain(|there| there.is_admitted(group));
                 }
                 self.policy = Arc::new(policy);
@@ -465,6 +485,19 @@ impl Daemon {
                     Errno::EINVAL,
                 );
             }
+            Done::NotAnswers(for_policy) => {
+                self.revising = false;
+                self.answers.join(self.looked.left());
+                self.kept = self.answers.len();
+                if for_policy {
+                    self.stricter = false;
+                    let what = "answers of the old policy stay: they could not be looked through";
+                    event!(Error, "{what}");
+                    self.reloaded(what, Errno::EAGAIN);
+                } else if self.stricter {
+                    self.revise();
+                }
+            }
             Done::Answers(mut answers, for_policy) => {
                 self.revising = false;
                 self.kept = answers.len();
@@ -481,7 +514,7 @@ impl Daemon {
         }
     }
 
-    /// Tells the service manager how reloading ended, and begins anew if it is to.
+    /// Reports the end of a reload to the service manager, and starts another one if requested.
     fn reloaded(&mut self, status: &str, errno: Errno) {
         notify::tell(&format!("READY=1\nSTATUS={status}\nERRNO={}", errno.0));
         if std::mem::take(&mut self.again) {
@@ -489,27 +522,27 @@ impl Daemon {
         }
     }
 
-    /// Has the answers looked through: for the policy in force if that is new, else to forget those
-    /// whose grants are gone.
+    /// Starts revising the answers on another thread: for the present policy if that is new,
+    /// otherwise to forget answers whose grants have ended.
     fn revise(&mut self) {
         if self.revising {
             return;
         }
         self.revising = true;
         let for_policy = self.stricter;
-        let mut answers = std::mem::take(&mut self.answers);
+        // Where they stay if no thread can be started, or one that looks at them panics.
+        let looked = self.looked.begin(std::mem::take(&mut self.answers));
         let (policy, grants) = (self.policy.clone(), self.grants.clone());
         let look = move || {
-            match for_policy {
+            let answers = looked.run(|answers| match for_policy {
                 true => answers.revise(&policy, &Here, &grants),
                 false => answers.prune(&grants),
-            }
+            });
             Done::Answers(answers, for_policy)
         };
-        let failed = Done::Answers(Answers::default(), for_policy);
-        if let Err(e) = self.work.start(failed, look) {
-            event!(Error, "answers of the old policy stay: {e}");
-            self.done(Done::Answers(Answers::default(), for_policy));
+        if let Err(e) = self.work.start(Done::NotAnswers(for_policy), look) {
+            event!(Error, "no thread to look through answers: {e}");
+            self.done(Done::NotAnswers(for_policy));
         }
     }
 
@@ -520,7 +553,8 @@ impl Daemon {
         for connection in &mut self.connections {
             connection.hear();
             connection.expire(now);
-            // One request of each at a time, so that they are answered in order, and each has a thread.
+            // At most one request per connection at a time: answers stay in order, and each request
+            // has a thread.
             if let Some(line) = connection.take_line() {
                 let (policy, grants) = (self.policy.clone(), self.grants.clone());
                 let (id, peer) = (connection.id(), connection.peer);
@@ -540,7 +574,7 @@ impl Daemon {
     }
 }
 
-/// What the decision goes by: what the kernel tells, all of one moment.
+/// The request in an upcall. The kernel took all attributes at one moment.
 fn ask(question: &Question) -> Ask<'_> {
     Ask {
         key: &question.key,
@@ -550,5 +584,6 @@ fn ask(question: &Question) -> Ask<'_> {
         groups: question.groups.clone(),
         cgroup: question.cgroup_path.clone(),
         netns: question.netns,
+        apart: question.userns != HOST_USERNS,
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What may take long, done beside the loop: requests of the socket, reading a policy, and taking back
-//! what a new one does not give.
+//! Slow work on other threads: requests of the socket, reading a policy, and revising answers for a
+//! new one.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,24 +9,24 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Arc;
 
-/// Threads that each do one thing, and the place where what they have done is taken from.
+/// Starts one thread per piece of work, and collects the results.
 ///
-/// How many there are is the caller's matter.
+/// The caller limits the number of threads.
 #[derive(Debug)]
 pub(crate) struct Work<T> {
     done: Receiver<T>,
     tell: Sender<T>,
-    /// Readable when something is done.
+    /// Readable when a result is ready.
     woken: UnixStream,
     wake: Arc<UnixStream>,
 }
 
 impl<T: Send + 'static> Work<T> {
-    /// Nothing to do yet.
+    /// Makes an empty collection.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The errors of the system.
     pub(crate) fn new() -> io::Result<Self> {
         let (woken, wake) = UnixStream::pair()?;
         woken.set_nonblocking(true)?;
@@ -40,11 +40,11 @@ impl<T: Send + 'static> Work<T> {
         })
     }
 
-    /// Has something done; `failed` takes its place if that panics.
+    /// Runs `work` on a new thread. If `work` panics, its result is `failed`.
     ///
     /// # Errors
     ///
-    /// When the system has no thread.
+    /// If the system cannot start a thread.
     pub(crate) fn start(
         &self,
         failed: T,
@@ -54,16 +54,16 @@ impl<T: Send + 'static> Work<T> {
         let run = move || {
             let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or(failed);
             let _ = tell.send(done);
-            // A full pipe wakes as well.
+            // If the pipe is full, it wakes the loop as well.
             let _ = (&*wake).write(&[1]);
         };
         std::thread::Builder::new().spawn(run).map(drop)
     }
 
-    /// Takes something that is done.
+    /// Takes a result, if one is ready.
     pub(crate) fn next(&mut self) -> Option<T> {
         let mut bytes = [0; 64];
-        // Before it is looked: what is done after this wakes anew.
+        // Drains the pipe before looking: a later result makes it readable again.
         while matches!(self.woken.read(&mut bytes), Ok(n) if n == bytes.len()) {}
         self.done.try_recv().ok()
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Node 1: pins once, hands out and takes back keys.
+//! Node 1: pins the file once, then assigns and revokes keys.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -18,28 +18,28 @@ use sha2::{Digest, Sha256};
 use crate::steps::{say, step, took, Ask, FILE, SCRATCH, SCRATCH_MEMORY, SLOTS};
 use crate::{Nodes, PORT};
 
-/// How long to wait for node 2's next connection, and for anything it does.
+/// Timeout of waiting for node 2, and for each of its operations.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What is exported.
+/// The exported file and scratch memory.
 struct Export {
     path: PathBuf,
-    /// The file itself: who reads from a mapping dies if the file becomes shorter.
+    /// The open file: reading the mapping of a file that was truncated raises SIGBUS.
     opened: File,
     file: Region,
     scratch: Region,
     slots: Vec<Slot>,
 }
 
-/// A key slot of each memory.
+/// A pair of key slots: one of the file, one of the scratch memory.
 struct Slot {
     file: Key,
     scratch: Key,
-    /// Which has a key.
+    /// The memory whose slot has a key, if any.
     assigned: Option<u64>,
 }
 
-/// A real file of some size that a small system has: its own shell, its C library, this program.
+/// Picks a file of some size that a small system has: its shell, its C library, or this program.
 fn pick_file() -> Result<PathBuf> {
     if let Some(file) = std::env::var_os("KFI_DEMO_FILE") {
         return Ok(PathBuf::from(file));
@@ -102,7 +102,7 @@ impl Export {
         })
     }
 
-    /// SHA-256 of what is exported, in words.
+    /// SHA-256 of the present content of a memory, in words.
     fn digest(&self, which: u64) -> Result<[u64; 4]> {
         let region = match which {
             FILE => &self.file,
@@ -179,7 +179,7 @@ impl Export {
         Ok(nanos(time))
     }
 
-    /// Assigns and revokes one slot's key over and over, at offsets all over the file.
+    /// Assigns and revokes a slot's key many times, at offsets all over the file.
     fn cycle(&mut self, count: u64, window: u64) -> Result<[u64; 2]> {
         let len = self.file.len() as u64;
         if count == 0 || count > 1 << 20 || window == 0 || window > len {
@@ -206,7 +206,7 @@ impl Export {
         Ok([nanos(assigns), nanos(revokes)])
     }
 
-    /// Does what is asked; `true` when that was the end.
+    /// Executes a request of node 2. Returns `true` for the last one.
     fn answer(&mut self, conn: &mut Conn, msg: &Msg) -> Result<bool> {
         let ask = Ask::from_u64(msg.n[0]).filter(|_| msg.kind == Kind::Step);
         let ask = ask.ok_or_else(|| nonsense(&format!("{:?} {:?}", msg.kind, msg.n)))?;
@@ -226,7 +226,7 @@ impl Export {
         Ok(ask == Ask::End)
     }
 
-    /// Takes everything down, in order.
+    /// Closes all objects, in order.
     fn close(self) -> Result<()> {
         let start = Instant::now();
         for slot in self.slots {
@@ -255,7 +255,7 @@ fn nonsense(what: &str) -> Failure {
 pub(crate) fn run(nodes: &Nodes) -> Result<()> {
     let peer = SocketAddr::new(nodes.peer, PORT);
     let best = Node::to(&Select::default(), peer)?;
-    // Its keys are of one domain, so it listens by one provider.
+    // Keys belong to one domain, so node 1 listens through one provider.
     let select = Select {
         provider: Some(best.info().provider().to_owned()),
         ..Select::default()
@@ -270,13 +270,13 @@ pub(crate) fn run(nodes: &Nodes) -> Result<()> {
     let domain = node.first_domain()?;
     let mut export = Export::new(&domain)?;
     let listener = node.listen(SocketAddr::new(nodes.own, PORT))?;
-    // A refused access ends the connection, so node 2 comes again and again. Each connection is
-    // kept until the next: node 2 is to learn from its operation what was refused, and closing
-    // our side at once could overtake that answer.
+    // A refused access ends the connection, so node 2 connects many times. Each connection is kept
+    // until the next one. If this side closed at once, that could overtake the answer that tells
+    // node 2 of the refusal.
     let mut connections = 0;
     let mut previous = None;
     loop {
-        // It has no data messages.
+        // The demo has no data messages.
         let News::Request(request) = listener.next(Service::Demo, 1 << 20, PATIENCE)? else {
             let source = kfabric::Error::Timeout {
                 what: "waiting for node 2",

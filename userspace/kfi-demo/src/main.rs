@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The demo: two nodes, one file, keys that come and go.
+//! The demo: two nodes and one file, with keys that are assigned and revoked.
 //!
-//! Run at once on two nodes, each told who it is by the environment: `KFI_NODE` (1 or 2),
-//! `KFI_ADDR` (its own address) and `KFI_PEER` (the other's). Node 1 pins a file's cached pages and
-//! hands out keys as node 2 asks for them (`exporter`); node 2 reads by those keys, and checks that
-//! what a key does not give is refused (`reader`). `KFI_DEMO_FILE` names another file.
+//! Run one instance on each of two nodes. The environment variables `KFI_NODE` (1 or 2), `KFI_ADDR`
+//! (the node's own address) and `KFI_PEER` (the other node's) tell them apart. Node 1 pins a file's
+//! page cache, and assigns keys as node 2 requests them (`exporter`). Node 2 reads through these
+//! keys, and checks that accesses beyond a key are refused (`reader`). `KFI_DEMO_FILE` names
+//! another file.
 //!
-//! Every step is printed as it happens, with its measured figure. The exit status is 0 only if all
-//! of it was as it should be.
+//! Each step is printed with its measured figure. The exit status is 0 only if every step
+//! succeeded.
 
 #![forbid(unsafe_code)]
 
@@ -23,7 +24,7 @@ use kfi::error::{Failure, Result};
 /// Port of the demo.
 const PORT: u16 = 7472;
 
-/// What a node knows of the two.
+/// Addresses of the two nodes.
 struct Nodes {
     own: IpAddr,
     peer: IpAddr,
@@ -47,7 +48,7 @@ fn run() -> Result<()> {
     match std::env::var("KFI_NODE").as_deref() {
         Ok("1") => exporter::run(&nodes),
         Ok("2") => reader::run(&nodes),
-        _ => Err(Failure::Usage("KFI_NODE is to be 1 or 2".to_owned())),
+        _ => Err(Failure::Usage("KFI_NODE must be 1 or 2".to_owned())),
     }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Node 2: reads by the keys it is given, and tries what they do not give.
+//! Node 2: reads through the keys of node 1, and tries accesses beyond them.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -14,16 +14,16 @@ use sha2::{Digest, Sha256};
 use crate::steps::{say, step, took, Ask, FILE, SCRATCH, SCRATCH_MEMORY};
 use crate::{Nodes, PORT};
 
-/// How long to wait for anything.
+/// Timeout of each wait.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of one read.
 const CHUNK: usize = 256 << 10;
-/// Reads under way at a time.
+/// Maximum number of outstanding reads.
 const WINDOW: usize = 16;
 /// Bytes of a small piece.
 const PIECE: u64 = 8192;
 
-/// A digest in words, as they travel.
+/// A digest as four words, in the order of its printed form.
 pub(crate) fn words(hash: Sha256) -> [u64; 4] {
     let mut words = [0; 4];
     for (word, bytes) in words.iter_mut().zip(hash.finalize().chunks_exact(8)) {
@@ -36,7 +36,7 @@ struct Reader {
     node: Node,
     peer: SocketAddr,
     conn: Conn,
-    /// Where the file goes.
+    /// Buffer for the copy of the file, followed by the buffer for short pieces.
     copy: Region,
     /// Bytes of the file.
     len: usize,
@@ -73,7 +73,7 @@ impl Reader {
         Self::ask(&mut self.conn, Ask::Revoke, &[slot]).map(|_| ())
     }
 
-    /// A short read into the end of the buffer.
+    /// Makes a short read into the end of the buffer.
     fn read(&mut self, remote: RemoteMem, len: u64) -> Result<Completion> {
         let range = self.piece(len);
         self.conn
@@ -83,7 +83,7 @@ impl Reader {
         self.conn.completion()
     }
 
-    /// A short write from the end of the buffer.
+    /// Makes a short write from the end of the buffer.
     fn write(&mut self, remote: RemoteMem, len: u64) -> Result<Completion> {
         let range = self.piece(len);
         self.copy.fill(range.start, range.len(), 0xee);
@@ -94,7 +94,7 @@ impl Reader {
         self.conn.completion()
     }
 
-    /// Where short pieces go: behind the copy of the file.
+    /// Range for short pieces, behind the copy of the file.
     fn piece(&self, len: u64) -> std::ops::Range<usize> {
         self.len..self.len + usize::try_from(len.min(PIECE)).unwrap_or(0)
     }
@@ -104,7 +104,7 @@ impl Reader {
         self.copy.to_vec(range.start, range.len())
     }
 
-    /// Reads the whole file; its digest.
+    /// Reads the whole file. Returns its digest.
     fn read_file(&mut self, remote: RemoteMem) -> Result<[u64; 4]> {
         let chunks = self.len.div_ceil(CHUNK);
         let start = Instant::now();
@@ -132,8 +132,8 @@ impl Reader {
         Ok(words(hash))
     }
 
-    /// What must be refused: the operation fails with `EACCES`, the connection ends, and a new one
-    /// works.
+    /// Checks that an access was refused: the operation failed with `EACCES`, the connection has
+    /// ended, and a new connection works.
     fn refused(&mut self, what: &str, completion: Completion) -> Result<()> {
         match completion.error() {
             Some(error) if error.errno == Errno::EACCES => {}
@@ -164,7 +164,7 @@ fn check(right: bool, what: &str, detail: &str) -> Result<()> {
     Err(wrong(what, detail))
 }
 
-/// Connects, and sees to it that node 1 knows: an access that is refused before that ends the
+/// Connects, and waits until node 1 is connected, too. A refused access before that would end the
 /// connection while node 1 is still accepting it.
 fn connect(node: &Node, peer: SocketAddr) -> Result<Conn> {
     let mut conn = node.connect(peer, Service::Demo, Shape::default(), PATIENCE)?;
@@ -218,28 +218,28 @@ pub(crate) fn run(nodes: &Nodes) -> Result<()> {
 
     let after = Reader::ask(&mut reader.conn, Ask::Digest, &[FILE])?;
     check(after[..4] == sum, "file", "its content changed")?;
-    step("the exported file is what it was", "sha256 matches");
+    step("the exported file is unchanged", "sha256 matches");
     Reader::ask(&mut reader.conn, Ask::End, &[])?;
     say("node 2 is through: all as it should be");
     Ok(())
 }
 
-/// A key for all of the file gives all of the file.
+/// A key for the whole file gives access to the whole file.
 fn whole_file(reader: &mut Reader, sum: [u64; 4]) -> Result<()> {
     let key = reader.assign(0, FILE, 0, reader.len as u64, Access::REMOTE_READ)?;
     let copied = reader.read_file(key)?;
     check(copied == sum, "copy of the file", "its SHA-256 differs")?;
     let hex: String = sum.iter().map(|w| format!("{w:016x}")).collect();
     step(
-        "what was read is the file",
+        "the bytes read are the file's",
         &format!("sha256 {}…", &hex[..10]),
     );
     Ok(())
 }
 
-/// A key for a part gives that part, and not a byte more.
+/// A key for a range gives access to that range, and to no byte beyond.
 fn sub_range(reader: &mut Reader) -> Result<()> {
-    // Neither begins nor ends with a page.
+    // The range neither begins nor ends at a page boundary.
     let at = reader.len as u64 / 2 + 123;
     let key = reader.assign(1, FILE, at, PIECE, Access::REMOTE_READ)?;
     let start = Instant::now();
@@ -271,12 +271,12 @@ fn sub_range(reader: &mut Reader) -> Result<()> {
     }
     let completion = reader.write(key, PIECE)?;
     reader.refused("write within the sub-range", completion)?;
-    // The key outlives the connection.
+    // The key is still valid on the new connection.
     reader.read(key, 1)?.ok().during("read after a refusal")?;
     Ok(())
 }
 
-/// A read-only key refuses a write, where one with that right allows it.
+/// A read-only key refuses a write, which a key with write access allows.
 fn read_only(reader: &mut Reader) -> Result<()> {
     let (at, memory) = (4096 + 7, SCRATCH_MEMORY);
     let before = Reader::ask(&mut reader.conn, Ask::Digest, &[memory])?;
@@ -304,7 +304,7 @@ fn read_only(reader: &mut Reader) -> Result<()> {
         .ok()
         .during("write by a read-write key")?;
     let time = start.elapsed();
-    // The same, computed here.
+    // The expected digest, computed on this node.
     let mut expected = vec![0x5a; SCRATCH];
     let from = usize::try_from(at).unwrap_or(0);
     expected[from..from + PIECE as usize].fill(0xee);
@@ -320,7 +320,7 @@ fn read_only(reader: &mut Reader) -> Result<()> {
     reader.revoke(3)
 }
 
-/// A revoked key is dead, also when its slot has another key; others are not.
+/// A revoked key stays invalid even after its slot has another key; other keys stay valid.
 fn revoked(reader: &mut Reader) -> Result<()> {
     let old = reader.assign(2, FILE, 0, PIECE, Access::REMOTE_READ)?;
     reader
@@ -358,7 +358,7 @@ fn revoked(reader: &mut Reader) -> Result<()> {
     Ok(())
 }
 
-/// What a key costs.
+/// Measures the cost of a key.
 fn cost(reader: &mut Reader) -> Result<()> {
     let count = 200;
     for window in [4096, reader.len as u64] {

@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What node 2 asks of node 1, in the numbers of a control message, and how steps are printed.
+//! Requests of node 2 to node 1, as numbers of control messages, and the output of steps.
 //!
-//! A request is a `Step`: its first number says what. The answer is a `StepDone` with the numbers
-//! that stand with each request.
+//! A request is a `Step`, whose first number is the request. The answer is a `StepDone`; each
+//! request describes the numbers of its answer.
 
 use std::time::Duration;
 
-/// A request.
+/// A request of node 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Ask {
-    /// What is exported? Answer: bytes, then SHA-256 in four words.
+    /// Describe the exported file. Answer: bytes, then SHA-256 in four words.
     Facts = 1,
     /// Assign a key. n: slot, memory (0 the file, 1 the scratch), offset, length, rights.
     /// Answer: address, key, nanoseconds.
     Assign = 2,
     /// Revoke the key of a slot. n: slot. Answer: nanoseconds.
     Revoke = 3,
-    /// SHA-256 of what is exported, now. n: memory. Answer: four words.
+    /// Compute the SHA-256 of the present content. n: memory. Answer: four words.
     Digest = 4,
-    /// Assign and revoke many times. n: how often, bytes of the window. Answer: nanoseconds of all
-    /// assigns, of all revokes.
+    /// Assign and revoke many times. n: count, bytes of the window. Answer: total nanoseconds of
+    /// assigning, and of revoking.
     Cycle = 5,
-    /// It is over, and all was well.
+    /// The demo has ended successfully.
     End = 6,
-    /// Are you there? Node 1 knows of a connection a little later than node 2.
+    /// Confirm the connection: node 1 is connected a little later than node 2.
     Ready = 7,
 }
 
@@ -43,26 +43,26 @@ impl Ask {
     }
 }
 
-/// Key slots that node 1 has.
+/// Number of key slots on node 1.
 pub(crate) const SLOTS: usize = 4;
 /// Bytes of the scratch memory.
 pub(crate) const SCRATCH: usize = 64 << 10;
-/// The file, as a memory.
+/// Number of the file as a memory.
 pub(crate) const FILE: u64 = 0;
-/// The scratch memory, as a memory.
+/// Number of the scratch memory as a memory.
 pub(crate) const SCRATCH_MEMORY: u64 = 1;
 
-/// Prints a step that went as it should, with its figure.
+/// Prints a successful step, with its figure.
 pub(crate) fn step(text: &str, figure: &str) {
     say(&format!("  ok  {text:<70} {figure:>20}"));
 }
 
-/// Prints a line. That nobody takes it changes nothing: the exit status tells how it went.
+/// Prints a line. A failure is ignored: the exit status reports the outcome.
 pub(crate) fn say(line: &str) {
     let _ = kfi::cmd::print(&format!("{line}\n"));
 }
 
-/// A time, in the unit that reads best.
+/// Formats a time, in the unit that reads best.
 pub(crate) fn took(time: Duration) -> String {
     let us = time.as_secs_f64() * 1e6;
     match us {
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_a_unit_that_reads_well() {
+    fn took_picks_the_unit_by_size() {
         assert_eq!(took(Duration::from_nanos(56_710)), "56.7 us");
         assert_eq!(took(Duration::from_micros(59_286)), "59.3 ms");
         assert_eq!(took(Duration::from_millis(5346)), "5.35 s");

@@ -14,19 +14,19 @@ use crate::wire::PORT;
 
 const AFTER: &str = "\
 Exit status:
-  0  all was well
+  0  success
   1  the operation failed
   2  wrong usage
-  3  no kfabric device, no permission, or the device went away
-  4  nothing offered matches what was asked for
-  5  no connection: address, refusal, time-out, peer gone
-  6  data arrived that is not what was sent
-  7  the policy denies it (auth check)
+  3  no kfabric device, no permission, or the device was removed
+  4  no offer of a provider matches the request
+  5  no connection: address, refusal, time-out, or the peer disconnected
+  6  the data received differs from the data sent
+  7  the policy denies the request (auth check)
 
 Environment:
   KFABRIC_DEVICE  the device file, instead of /dev/kfabric
 
-Errors go to standard error as `error: what: reason (ERRNO)` with a line `hint: …` where there is one.";
+Errors go to standard error as `error: what: reason (ERRNO)`; a line `hint: …` follows if there is advice.";
 
 /// Shows, tests and uses kfabric, the kernel-mode libfabric.
 #[derive(Debug, Parser)]
@@ -35,30 +35,30 @@ pub struct Cli {
     /// Print JSON instead of text
     #[arg(long, global = true)]
     pub json: bool,
-    /// What to do
+    /// The command to run
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// The commands.
+/// The commands of `kfi`.
 #[derive(Debug, Subcommand)]
 #[non_exhaustive]
 pub enum Command {
-    /// List what providers offer, as fi_info does
+    /// List the offers of providers, as fi_info does
     Info(Info),
     /// Answer `kfi ping`
     Serve(Serve),
     /// Measure latency and bandwidth to a `kfi serve`
     Ping(Ping),
-    /// Let peers get a file's bytes, or put new ones, straight from or into memory
+    /// Let peers read a file, or replace it, by one-sided operations
     Export(Export),
     /// Read a peer's exported file by one-sided reads
     Get(Get),
     /// Write a file into a peer's export by one-sided writes
     Put(Put),
-    /// Show live objects and who owns them
+    /// Show live objects and their owners
     Show(Show),
-    /// Auth keys: who may use which, and how much
+    /// Manage auth keys: grants of their use, limits, and the mode
     Auth(crate::cmd::auth::Auth),
     /// Remote block devices: export, connect, fence
     Blk(crate::cmd::blk::Blk),
@@ -70,7 +70,7 @@ pub enum Command {
     /// Write the man pages into a directory
     #[command(hide = true)]
     Man {
-        /// The directory; made if it is not there
+        /// The directory; created if missing
         dir: PathBuf,
     },
 }
@@ -84,7 +84,7 @@ pub struct Info {
     /// Only this endpoint type: FI_EP_MSG, or msg
     #[arg(short = 't', long = "ep_type", alias = "ep-type", value_name = "TYPE")]
     pub ep_type: Option<String>,
-    /// Capabilities needed, for example `FI_MSG|FI_RMA` or msg,rma
+    /// Only offers with these capabilities, for example `FI_MSG|FI_RMA` or msg,rma
     #[arg(short, long, value_name = "CAP|CAP")]
     pub caps: Option<String>,
     /// Only this domain (device)
@@ -93,36 +93,36 @@ pub struct Info {
     /// Only this fabric
     #[arg(short, long, value_name = "NAME")]
     pub fabric: Option<String>,
-    /// Only what reaches this address
+    /// Only offers that reach this address
     #[arg(short, long, value_name = "ADDRESS")]
     pub node: Option<String>,
-    /// … at this port
+    /// Port of the address to reach
     #[arg(short = 'P', long, value_name = "PORT", default_value_t = 0)]
     pub port: u16,
-    /// Only what has this local address
+    /// Only offers with this local address
     #[arg(short, long, value_name = "ADDRESS")]
     pub source: Option<String>,
-    /// Everything there is to know
+    /// Show all fields
     #[arg(short, long)]
     pub verbose: bool,
     /// Only the providers and their versions
     #[arg(short, long)]
     pub list: bool,
-    /// The environment variables that matter
+    /// Show the environment variables that kfi reads
     #[arg(short, long)]
     pub env: bool,
 }
 
-/// Where to listen.
+/// The address to listen on.
 #[derive(Debug, Args)]
 pub struct ListenArgs {
-    /// Local address to listen on; all of them if none is given
+    /// Local address to listen on; by default all local addresses
     #[arg(short, long, value_name = "ADDRESS")]
     pub listen: Option<String>,
-    /// Port
+    /// Port to listen on
     #[arg(short, long, default_value_t = PORT)]
     pub port: u16,
-    /// Serve one connection, then end
+    /// Serve one connection, then exit
     #[arg(long)]
     pub once: bool,
     #[command(flatten)]
@@ -131,24 +131,24 @@ pub struct ListenArgs {
 }
 
 impl ListenArgs {
-    /// The address, resolved; `None`: all of them.
+    /// The address, resolved; `None` for all local addresses.
     ///
     /// # Errors
     ///
-    /// A name that cannot be resolved.
+    /// If the name cannot be resolved.
     pub fn address(&self) -> Result<Option<SocketAddr>> {
         let resolve = |name| kfabric::resolve(name, self.port).during("resolve");
         self.listen.as_deref().map(resolve).transpose()
     }
 }
 
-/// Whom to connect to.
+/// The peer to connect to.
 #[derive(Debug, Args)]
 pub struct PeerArgs {
     /// The peer's address or name
     #[arg(value_name = "ADDRESS")]
     pub peer: String,
-    /// Port
+    /// The peer's port
     #[arg(short, long, default_value_t = PORT)]
     pub port: u16,
     #[command(flatten)]
@@ -157,32 +157,33 @@ pub struct PeerArgs {
 }
 
 impl PeerArgs {
-    /// The peer, resolved.
+    /// The peer's address, resolved.
     ///
     /// # Errors
     ///
-    /// A name that cannot be resolved.
+    /// If the name cannot be resolved.
     pub fn address(&self) -> Result<SocketAddr> {
         kfabric::resolve(&self.peer, self.port).during("resolve")
     }
 }
 
-/// What every command on a connection takes.
+/// Options of every command that uses a connection.
 #[derive(Debug, Args)]
 pub struct Common {
-    /// Use this provider; else the best that reaches the peer, and to listen all there are
+    /// Use this provider; by default the best one that reaches the peer, and for listening all
+    /// providers
     #[arg(long, value_name = "NAME")]
     pub provider: Option<String>,
     /// Use this domain (device)
     #[arg(long, value_name = "NAME")]
     pub domain: Option<String>,
-    /// Give up when nothing happens for so many seconds
+    /// Fail after so many seconds without progress
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub timeout: u64,
 }
 
 impl Common {
-    /// Which provider and device.
+    /// The provider and device to use.
     pub fn select(&self) -> Select {
         Select {
             provider: self.provider.clone(),
@@ -190,7 +191,7 @@ impl Common {
         }
     }
 
-    /// How long to wait for anything.
+    /// Timeout of each wait.
     pub fn wait(&self) -> Duration {
         Duration::from_secs(self.timeout.clamp(1, 1 << 31))
     }
@@ -199,7 +200,7 @@ impl Common {
 /// Options of `kfi serve`.
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// Most memory to register for one client, for example 64M or 1G
+    /// Maximum memory to register for one client, for example 64M or 1G
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
     pub max_memory: u64,
     #[command(flatten)]
@@ -207,10 +208,10 @@ pub struct Serve {
     pub listen: ListenArgs,
 }
 
-/// What `kfi ping` measures.
+/// The operation that `kfi ping` measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Test {
-    /// Messages: half of a round trip; bandwidth one way
+    /// Messages: half of a round trip; for bandwidth, one direction
     Send,
     /// One-sided writes
     Write,
@@ -224,32 +225,32 @@ pub struct Ping {
     #[command(flatten)]
     #[allow(missing_docs, reason = "clap would print it")]
     pub peer: PeerArgs,
-    /// What to measure
+    /// The operation to measure
     #[arg(short = 'o', long, value_enum, default_value_t = Test::Send)]
     pub operation: Test,
-    /// Measure bandwidth, with many operations under way, instead of latency
+    /// Measure bandwidth, with many operations outstanding, instead of latency
     #[arg(short, long)]
     pub bandwidth: bool,
-    /// Bytes of one operation: a size such as 64, 4K, 1M, a list of them, or all
+    /// Bytes of one operation: a size such as 64, 4K or 1M, a list of sizes, or all
     #[arg(short = 'S', long, value_name = "SIZE", default_value = "64")]
     pub size: String,
-    /// Operations to measure
+    /// Number of operations to measure
     #[arg(short = 'I', long, value_name = "COUNT", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub iterations: u64,
-    /// Operations before the measurement
+    /// Number of operations before the measurement
     #[arg(short, long, value_name = "COUNT", default_value_t = 10)]
     pub warmup: u64,
-    /// Check that the data that arrives is what was sent
+    /// Check that the data received equals the data sent
     #[arg(short = 'c', long)]
     pub verify: bool,
 }
 
 impl Ping {
-    /// The sizes asked for.
+    /// The sizes to measure.
     ///
     /// # Errors
     ///
-    /// What is wrong with them, in words.
+    /// The fault of the argument, in words.
     pub fn sizes(&self) -> std::result::Result<Vec<u64>, String> {
         if self.size == "all" {
             return Ok((0..=22).map(|shift| 1 << shift).collect());
@@ -261,12 +262,12 @@ impl Ping {
 /// Options of `kfi export`.
 #[derive(Debug, Args)]
 pub struct Export {
-    /// The file
+    /// The file to export
     pub file: PathBuf,
-    /// Let peers put new content; each complete and verified put replaces the file
+    /// Let peers replace the file; a put takes effect when it is complete and verified
     #[arg(short, long)]
     pub writable: bool,
-    /// Largest put to take, for example 512M or 4G
+    /// Maximum bytes of a put, for example 512M or 4G
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "16G")]
     pub max_size: u64,
     #[command(flatten)]
@@ -280,8 +281,8 @@ pub struct Get {
     #[command(flatten)]
     #[allow(missing_docs, reason = "clap would print it")]
     pub peer: PeerArgs,
-    /// Where to put it: a file, which is replaced when all is there and keeps its mode and owner; a
-    /// device or a FIFO, which takes it as it comes; - is standard output
+    /// Where to store the content. A file is replaced when the content is complete, and keeps its
+    /// mode and owner. A device or a FIFO gets the content as it arrives. - is standard output
     pub file: PathBuf,
     /// Bytes of one read
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256K")]
@@ -294,30 +295,30 @@ pub struct Put {
     #[command(flatten)]
     #[allow(missing_docs, reason = "clap would print it")]
     pub peer: PeerArgs,
-    /// What to put: a regular file; - is standard input
+    /// The file to put: a regular file; - is standard input
     pub file: PathBuf,
     /// Bytes of one write
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256K")]
     pub chunk: u64,
 }
 
-/// What `kfi show` can show in more detail.
+/// Objects that `kfi show` can show in more detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum What {
-    /// Key slots, and what the modules have counted of keys (where debugfs may be read)
+    /// Key slots, and the modules' counters of keys (if debugfs is readable)
     Keys,
 }
 
 /// Options of `kfi show`.
 #[derive(Debug, Args)]
 pub struct Show {
-    /// Only these, in more detail
+    /// Only these objects, in more detail
     #[arg(value_enum)]
     pub what: Option<What>,
     /// Only objects of this process
     #[arg(short, long, value_name = "PID")]
     pub pid: Option<u32>,
-    /// A flat table instead of a tree
+    /// Print a flat table instead of a tree
     #[arg(short, long)]
     pub table: bool,
 }
@@ -328,12 +329,12 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_passes_clap_checks() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn sizes() {
+    fn ping_sizes_read_lists_and_all() {
         let parse = |size: &str| {
             let cli = Cli::parse_from(["kfi", "ping", "192.0.2.1", "-S", size]);
             let Command::Ping(ping) = cli.command else {

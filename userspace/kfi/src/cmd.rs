@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The commands.
+//! Implementation of the commands.
 
 pub mod auth;
 pub mod blk;
@@ -23,7 +23,7 @@ use crate::error::{Failure, OnFile, Result};
 ///
 /// # Errors
 ///
-/// What went wrong.
+/// The failure of the command.
 pub fn run(cli: Cli) -> Result<()> {
     let json = cli.json;
     match cli.command {
@@ -45,7 +45,7 @@ pub fn run(cli: Cli) -> Result<()> {
     }
 }
 
-/// The pages that people wrote: name and text.
+/// Man pages that are written by hand: name and text.
 const PAGES: &[(&str, &str)] = &[
     ("kfi-auth.8", include_str!("../../man/kfi-auth.8")),
     ("kfi-blk.8", include_str!("../../man/kfi-blk.8")),
@@ -66,7 +66,7 @@ fn man(dir: &Path) -> Result<()> {
     page(&command, dir)
 }
 
-/// Writes the pages of a command and of those below it, except where people wrote one.
+/// Writes the generated pages of a command and its subcommands, except those written by hand.
 fn page(command: &clap::Command, dir: &Path) -> Result<()> {
     let name = command.get_display_name().unwrap_or(command.get_name());
     if written(name) {
@@ -77,7 +77,7 @@ fn page(command: &clap::Command, dir: &Path) -> Result<()> {
     let path = dir.join(format!("{name}.1"));
     rendered.on_file("write", &path)?;
     let mut text = String::from_utf8_lossy(&text).into_owned();
-    // A page by hand is of section 8.
+    // Pages written by hand are in section 8.
     for below in command.get_subcommands() {
         let name = below.get_display_name().unwrap_or(below.get_name());
         if written(name) {
@@ -92,16 +92,16 @@ fn page(command: &clap::Command, dir: &Path) -> Result<()> {
         .try_for_each(|below| page(below, dir))
 }
 
-/// Whether people wrote the page of this name.
+/// Whether the page of this command is written by hand.
 fn written(name: &str) -> bool {
     PAGES.iter().any(|(page, _)| *page == format!("{name}.8"))
 }
 
-/// Prints text; a closed pipe is an error that `main` takes for the end.
+/// Prints text to standard output.
 ///
 /// # Errors
 ///
-/// [`Failure::Output`].
+/// - [`Failure::Output`] if writing fails. `main` ignores a closed pipe.
 pub fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is undone when a signal ends the program: INT, TERM and HUP.
+//! Cleanup when a signal ends the program: INT, TERM and HUP.
 //!
-//! A thread waits for these signals once something is to be undone. It undoes everything and then
-//! lets the signal end the program, so that the parent sees which one it was.
+//! A thread waits for these signals from the first registered cleanup on. The thread runs all
+//! cleanups, then lets the signal end the program, so that the parent process sees the signal.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use signal_hook::{flag, low_level};
 
 type Undo = Box<dyn FnOnce() + Send>;
 
-/// What is to be undone, by number, and the next number.
+/// Registered cleanups by number, and the next number.
 struct All {
     undo: BTreeMap<u64, Undo>,
     next: u64,
@@ -49,14 +49,14 @@ fn caught() -> bool {
         .is_some_and(|caught| caught.load(Ordering::Acquire))
 }
 
-/// Returns at once, except if a signal is ending the program: then never.
+/// Returns at once; does not return if a signal is ending the program.
 pub(crate) fn wait_if_ending() {
     while caught() {
         std::thread::sleep(Duration::from_secs(1));
     }
 }
 
-/// The signals that the parent has set to be ignored, as `nohup` does: a mask with bit 0 for signal 1.
+/// Signals that the parent process has set to be ignored, as `nohup` does. Bit 0 is signal 1.
 pub(crate) fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status
@@ -66,7 +66,7 @@ pub(crate) fn ignored() -> u64 {
     mask.unwrap_or(0)
 }
 
-/// Watches the signals on a thread of its own, from the first call on.
+/// Starts the thread that waits for the signals, on the first call.
 fn watch() {
     static WATCHING: OnceLock<()> = OnceLock::new();
     WATCHING.get_or_init(|| {
@@ -74,8 +74,7 @@ fn watch() {
         let mut signals = vec![SIGINT, SIGTERM, SIGHUP];
         signals.retain(|signal| ignored >> (signal - 1) & 1 == 0);
         let (ready, started) = mpsc::channel();
-        // The handlers are installed by the thread: without one, signals must go on ending the
-        // program.
+        // The thread installs the handlers: if it cannot be started, signals still end the program.
         let spawned = std::thread::Builder::new()
             .name("signals".to_owned())
             .spawn(move || serve(&signals, ready));
@@ -88,7 +87,7 @@ fn watch() {
 fn serve(signals: &[i32], ready: mpsc::Sender<()>) {
     let mut watched = match Signals::new(signals) {
         Ok(watched) => watched,
-        // Without a descriptor for it, they end the program as ever.
+        // Without a descriptor, the signals end the program as usual.
         Err(_) => return,
     };
     let caught = CAUGHT.get_or_init(Arc::default);
@@ -101,9 +100,9 @@ fn serve(signals: &[i32], ready: mpsc::Sender<()>) {
     let Some(signal) = watched.forever().next() else {
         return;
     };
-    // Kept until the end: nothing is made, or made to stay, from here on.
+    // Held until the program ends: no cleanup is registered or withdrawn from here on.
     let mut all = all();
-    // The newest first: what is in a folder before the folder.
+    // Newest first, so that files are removed before their directory.
     for (_, undo) in std::mem::take(&mut all.undo).into_iter().rev() {
         undo();
     }
@@ -111,17 +110,18 @@ fn serve(signals: &[i32], ready: mpsc::Sender<()>) {
     low_level::exit(128 + signal);
 }
 
-/// Undoes something if a signal ends the program while this lives.
+/// A cleanup that runs if a signal ends the program while this value lives.
 pub(crate) struct OnSignal(u64);
 
 impl OnSignal {
-    /// Has `undo` done if a signal ends the program.
+    /// Registers a cleanup.
     pub(crate) fn undo(undo: impl FnOnce() + Send + 'static) -> Self {
         watch();
         all().add(Box::new(undo))
     }
 
-    /// Makes something, and has it undone if a signal ends the program. None does in between.
+    /// Calls `make`, and registers the cleanup if `make` succeeds. No signal ends the program
+    /// between the two.
     pub(crate) fn making<T, E>(
         make: impl FnOnce() -> Result<T, E>,
         undo: impl FnOnce() + Send + 'static,
@@ -132,8 +132,8 @@ impl OnSignal {
         Ok((made, all.add(Box::new(undo))))
     }
 
-    /// Does what makes it stay. No signal ends the program meanwhile; afterwards nothing is undone
-    /// if it succeeded.
+    /// Calls `last`, the step that makes the result permanent, and withdraws the cleanup if `last`
+    /// succeeds. No signal ends the program meanwhile.
     pub(crate) fn keep<T, E>(&self, last: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let mut all = all();
         let done = last();

@@ -1,79 +1,79 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a command reports when it fails, and its exit status.
+//! Failures of a command, and the exit status for each.
 
 use kfabric::Errno;
 
-/// Why a command failed.
+/// The failure of a command.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// A call of the library.
+    /// A call of the library failed.
     #[error("{}", fabric(what, source))]
     Fabric {
-        /// What was being done.
+        /// The step that failed.
         what: &'static str,
         /// The library's error.
         source: kfabric::Error,
     },
-    /// Reading or writing a file or the terminal.
+    /// Reading or writing a file or the terminal failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done, with the file's name.
+        /// The step that failed, with the file's name.
         what: String,
         /// The system's error.
         source: std::io::Error,
     },
-    /// Writing to standard output.
+    /// Writing to standard output failed.
     #[error("write to standard output: {0}")]
     Output(std::io::Error),
-    /// Nothing offered matches what was asked for.
+    /// No offer of a provider matches the request.
     #[error("getinfo: nothing matches (ENODATA)")]
     NoMatch,
-    /// The peer said no, in words.
+    /// The peer refused, with a reason.
     #[error("{what}: refused by the peer: {why}")]
     Refused {
-        /// What was being done.
+        /// The step that failed.
         what: &'static str,
-        /// The peer's words.
+        /// The peer's reason.
         why: String,
     },
-    /// The peer went away.
+    /// The peer disconnected.
     #[error("{what}: the connection ended (ENOTCONN)")]
     Gone {
-        /// What was being done.
+        /// The step that failed.
         what: &'static str,
     },
-    /// The peer does not keep to the protocol, or speaks another version.
+    /// The peer breaks the protocol, or uses another version of it.
     #[error("{what}: unexpected message from the peer: {got} (EPROTO)")]
     Protocol {
-        /// What was being done.
+        /// The step that failed.
         what: &'static str,
-        /// What came.
+        /// The unexpected message.
         got: String,
     },
-    /// Data arrived that is not what was sent.
+    /// The data received differs from the data sent.
     #[error("{what}: data differs: {detail} (EBADMSG)")]
     Corrupt {
-        /// What was being done.
+        /// The step that failed.
         what: &'static str,
-        /// Where and how.
+        /// Position and kind of the difference.
         detail: String,
     },
-    /// An auth key that cannot be read, or is none.
+    /// An auth key cannot be read or is invalid.
     #[error("{0}")]
     AuthKey(#[from] kfauth::KeyError),
-    /// kfi-authd could not be asked, or refused.
+    /// kfi-authd cannot be reached, or refused the request.
     #[error("kfi-authd: {0}")]
     Daemon(#[from] kfauth::ClientError),
-    /// The policy does not allow it.
+    /// The policy denies the request.
     #[error("denied: {0} (EACCES)")]
     Denied(String),
-    /// An argument that only turned out wrong here.
+    /// An argument is wrong, which only the command could detect.
     #[error("{0} (EINVAL)")]
     Usage(String),
 }
 
-/// Some errors say themselves what was being done.
+/// Formats a library error. Some errors name the step themselves.
 fn fabric(what: &str, source: &kfabric::Error) -> String {
     match source {
         kfabric::Error::Open { .. } | kfabric::Error::Resolve { .. } => source.to_string(),
@@ -85,7 +85,7 @@ fn fabric(what: &str, source: &kfabric::Error) -> String {
 pub type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
-    /// The exit status: see `kfi --help`.
+    /// The exit status; `kfi --help` lists them.
     pub fn exit_code(&self) -> u8 {
         use kfabric::Error as E;
         match self {
@@ -108,26 +108,26 @@ impl Failure {
         }
     }
 
-    /// What to do about it.
+    /// Advice on how to solve the failure.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Fabric { source, .. } => source.hint(),
             Self::NoMatch => Some(
-                "list what there is: kfi info -l; load a provider, kverbs or kshm; see: rdma link",
+                "list the providers: kfi info -l; load a provider, kverbs or kshm; see: rdma link",
             ),
             Self::Daemon(kfauth::ClientError::Io { source, .. }) => Some(match source.kind() {
                 std::io::ErrorKind::PermissionDenied => {
-                    "its socket is for root and the group that its policy names"
+                    "only root and the group that its policy names may use its socket"
                 }
                 _ => "is it running? see: systemctl status kfi-authd",
             }),
-            Self::Gone { .. } => Some("look at the peer's own messages"),
+            Self::Gone { .. } => Some("see the peer's own messages"),
             Self::Protocol { .. } => Some("both sides need the same version of kfi"),
             _ => None,
         }
     }
 
-    /// The errno's name, where there is one.
+    /// The errno's name; `None` if the failure has no errno.
     pub fn errno(&self) -> Option<&'static str> {
         match self {
             Self::Fabric { source, .. } => source.errno().map(Errno::name),
@@ -150,13 +150,13 @@ impl Failure {
     }
 }
 
-/// Says what was being done when a call failed.
+/// Adds the step that failed to an error of the library.
 pub trait During<T> {
-    /// Adds it.
+    /// Adds the step.
     ///
     /// # Errors
     ///
-    /// The error, with what was being done.
+    /// The error, with the step.
     fn during(self, what: &'static str) -> Result<T>;
 }
 
@@ -169,9 +169,9 @@ impl<T, E: Into<kfabric::Error>> During<T> for std::result::Result<T, E> {
     }
 }
 
-/// Says which file could not be used.
+/// Adds the file's name to an error of the system.
 pub trait OnFile<T> {
-    /// Adds it.
+    /// Adds the name.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the `kfi` command is made of.
+//! The parts of the `kfi` command.
 //!
-//! [`session`] makes connections with bounded waits and small control messages ([`wire`]); the
-//! other modules are the commands. `kfi-demo` uses [`session`] too.
+//! [`session`] makes connections, with bounded waits and small control messages ([`wire`]). The
+//! other modules implement the commands. `kfi-demo` also uses [`session`].
 
 #![forbid(unsafe_code)]
 

@@ -12,7 +12,7 @@ fn main() -> ExitCode {
     let json = cli.json;
     match kfi::cmd::run(cli) {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read our output has had enough; that is not an error.
+        // The reader of the output has closed it, for example `head`: not an error.
         Err(kfi::error::Failure::Output(source))
             if source.kind() == std::io::ErrorKind::BrokenPipe =>
         {
@@ -27,7 +27,8 @@ fn main() -> ExitCode {
                     "hint": failure.hint(),
                     "exit": failure.exit_code(),
                 });
-                // The error has been told; that this cannot be printed changes nothing.
+                // The error is on standard error already; a failure to print it here changes
+                // nothing.
                 let _ = kfi::cmd::print(&format!("{object}\n"));
             }
             ExitCode::from(failure.exit_code())

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How content that arrives takes a file's place.
+//! Stores content that arrives in place of a file.
 //!
-//! | at the target's place | what happens |
+//! | target | effect |
 //! |---|---|
-//! | nothing | a new file, of the umask's mode, appears when all content is there and right |
-//! | a regular file | it is replaced then, and keeps mode, owner, ACL and extended attributes |
-//! | a regular file that cannot be replaced like that (other links to it, another's, a mount point) | its content is overwritten then |
-//! | a symbolic link | the file that it leads to is treated so; a link to nothing is refused |
-//! | a device, a FIFO | it takes the content as it arrives |
+//! | does not exist | a new file, with the umask's mode, appears when the content is complete and verified |
+//! | a regular file | is replaced at that time; mode, owner, ACL and extended attributes stay |
+//! | a regular file that cannot be replaced (it has other links, another owner, or is a mount point) | its content is overwritten at that time |
+//! | a symbolic link | the file that the link leads to is the target; a dangling link is refused |
+//! | a device or FIFO | gets the content as it arrives |
 //!
 //! Content from a peer is never set-user-ID or set-group-ID, and has no file capabilities.
 
@@ -30,56 +30,57 @@ use rustix::io::Errno;
 use crate::ending::OnSignal;
 use crate::error::{Failure, OnFile, Result};
 
-/// Bits of a mode that a file keeps when its content is a peer's: not set-user-ID, set-group-ID.
+/// Mode bits that a file keeps when its content comes from a peer: all but set-user-ID and
+/// set-group-ID.
 const KEPT: u32 = 0o1777;
 
-/// Flags of an open that neither waits nor takes a terminal.
+/// Flags of an open that neither blocks nor makes a terminal the controlling one.
 pub(crate) fn at_once() -> i32 {
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-    // CAST: Bits.
+    // CAST: Flag bits.
     flags.bits() as i32
 }
 
-/// What is at the target's place.
+/// The file at the target's path.
 enum There {
-    /// Nothing.
+    /// No file.
     Nothing,
     /// A regular file, open for writing.
     Regular(File),
-    /// What takes bytes as they come.
+    /// A device, FIFO or pipe, which gets bytes as they arrive.
     Stream(File),
 }
 
-/// A folder, and a name in it.
+/// A directory, and a name in the directory.
 #[derive(Clone)]
 struct Place {
     dir: Arc<OwnedFd>,
     name: OsString,
 }
 
-/// Where content is to go.
+/// The destination of content.
 pub(crate) struct Target {
-    /// As it was given, for messages.
+    /// The path as given, for messages.
     path: PathBuf,
     there: There,
-    /// None: a regular file whose name is not known, or a stream.
+    /// `None` for a stream, and for a regular file whose name is unknown.
     place: Option<Place>,
 }
 
-/// Content on its way to a target.
+/// Content that is being written to a target.
 pub(crate) struct Unfinished {
     target: Target,
-    /// What is written to.
+    /// The file that the content is written to.
     file: File,
-    /// Where `file` lies; none: it has no name, or is the target itself.
+    /// The name of `file`; `None` if `file` has no name, or is the target itself.
     temp: Option<Temp>,
 }
 
-/// A file that is removed when dropped, or when a signal ends the program.
+/// A temporary file: removed when dropped, or when a signal ends the program.
 struct Temp {
     at: Place,
     undo: OnSignal,
-    /// It has become the target.
+    /// Whether the file has become the target.
     kept: bool,
 }
 
@@ -108,25 +109,25 @@ impl Place {
         Some(dir.map(|dir| Self { dir, name }))
     }
 
-    /// Where an open file lies, if that can be said.
+    /// The place of an open file, if it can be determined.
     fn of_file(file: &File, meta: &Metadata) -> Option<Self> {
         let link = format!("/proc/self/fd/{}", file.as_raw_fd());
         let place = Self::of(&std::fs::read_link(link).ok()?)?.ok()?;
         place.is(meta).then_some(place)
     }
 
-    /// Whether this file lies here.
+    /// Whether the file is at this place.
     fn is(&self, meta: &Metadata) -> bool {
         let found = statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW);
         found.is_ok_and(|found| found.st_dev == meta.dev() && found.st_ino == meta.ino())
     }
 
-    /// A new file beside it.
+    /// Creates a temporary file in the same directory.
     fn beside(&self, mode: Mode) -> io::Result<(File, Temp)> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
         let mut attempt = 0;
         loop {
-            // Short: the target's own name may be as long as the file system allows.
+            // A short name: the target's own name may be as long as the file system allows.
             let name = OsString::from(format!(".kfi-{}-{attempt}", std::process::id()));
             let at = Self {
                 dir: self.dir.clone(),
@@ -151,14 +152,14 @@ impl Place {
     }
 }
 
-/// A file without a name, for content that has no other place yet.
+/// Creates a file without a name, for content that cannot be stored beside the target.
 pub(crate) fn spool() -> Result<File> {
     let dir = std::env::temp_dir();
     let place = Place {
         dir: folder(&dir).on_file("open", &dir)?,
         name: OsString::new(),
     };
-    // The name goes at once.
+    // Dropping `_temp` removes the name at once.
     let (file, _temp) = place
         .beside(Mode::RUSR | Mode::WUSR)
         .on_file("create a file in", &dir)?;
@@ -166,11 +167,11 @@ pub(crate) fn spool() -> Result<File> {
 }
 
 impl Target {
-    /// Looks what there is. Nothing is changed yet.
+    /// Examines the target, without changing it.
     ///
     /// # Errors
     ///
-    /// What opening it for writing says; a name of no file.
+    /// If the file cannot be opened for writing, or `path` is not the name of a file.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let flags = OFlags::NOCTTY.bits() as i32;
         let opened = File::options().write(true).custom_flags(flags).open(path);
@@ -196,7 +197,7 @@ impl Target {
         })
     }
 
-    /// Standard output.
+    /// The target for standard output.
     pub(crate) fn stdout() -> Result<Self> {
         let path = PathBuf::from("standard output");
         let out = io::stdout().as_fd().try_clone_to_owned();
@@ -207,7 +208,7 @@ impl Target {
         })
     }
 
-    /// Where a file that does not exist will be.
+    /// The place of a file that does not exist yet.
     fn new_place(path: &Path) -> Result<Place> {
         let shown = path.display();
         if path.symlink_metadata().is_ok_and(|meta| meta.is_symlink()) {
@@ -223,16 +224,16 @@ impl Target {
         place.ok_or_else(none)?.on_file("open", parent)
     }
 
-    /// Whether content goes there as it arrives.
+    /// Whether content is written to the target as it arrives.
     pub(crate) fn is_stream(&self) -> bool {
         matches!(self.there, There::Stream(_))
     }
 
-    /// Gets ready to take content.
+    /// Prepares to take content.
     ///
     /// # Errors
     ///
-    /// When there is no place for it.
+    /// If no temporary file can be created.
     pub(crate) fn begin(self) -> Result<Unfinished> {
         let (file, temp) = match (&self.there, &self.place) {
             (There::Stream(file), _) => (file.try_clone().on_file("write", &self.path)?, None),
@@ -241,7 +242,7 @@ impl Target {
                 let (file, temp) = place.beside(mode).on_file("create", &self.path)?;
                 (file, Some(temp))
             }
-            // Nobody may read what is meant for a file that few may read.
+            // The temporary file is readable for its owner only: the target may have few readers.
             (There::Regular(_), Some(place)) => match place.beside(Mode::RUSR | Mode::WUSR) {
                 Ok((file, temp)) => (file, Some(temp)),
                 Err(e) if elsewhere(&e) => (spool()?, None),
@@ -257,7 +258,7 @@ impl Target {
     }
 }
 
-/// Whether a folder takes no new file, while one that is in it may be written.
+/// Whether the directory cannot take a new file, although files in it may be writable.
 fn elsewhere(e: &io::Error) -> bool {
     use io::ErrorKind as K;
     matches!(
@@ -271,18 +272,19 @@ impl Unfinished {
     ///
     /// # Errors
     ///
-    /// What writing says.
+    /// If the write fails.
     pub(crate) fn write(&mut self, data: &[u8]) -> Result<()> {
         self.file
             .write_all(data)
             .on_file("write", &self.target.path)
     }
 
-    /// All of it is there: puts it in the target's place.
+    /// Puts the complete content in place of the target.
     ///
     /// # Errors
     ///
-    /// The target is as it was, except if it could only be overwritten, and that failed.
+    /// If that fails. The target is unchanged, except if it could only be overwritten and
+    /// overwriting failed.
     pub(crate) fn finish(mut self) -> Result<()> {
         let path = self.target.path.clone();
         self.put().on_file("replace", &path)
@@ -290,7 +292,7 @@ impl Unfinished {
 
     fn put(&mut self) -> io::Result<()> {
         if let There::Stream(file) = &self.target.there {
-            // Errors of a device may come late.
+            // A device may report write errors as late as here.
             return match file.metadata()?.file_type().is_block_device() {
                 true => file.sync_all(),
                 false => Ok(()),
@@ -305,7 +307,7 @@ impl Unfinished {
                 Err(Errno::EXIST) => {}
                 Err(e) => return Err(e.into()),
             }
-            // Somebody else has made one meanwhile.
+            // Another process has created the file meanwhile.
             match Target::open(&self.target.path) {
                 Ok(now) if !now.is_stream() => self.target = now,
                 _ => return Err(Errno::EXIST.into()),
@@ -318,7 +320,7 @@ impl Unfinished {
         if let (Some(temp), Some(place)) = (&self.temp, &self.target.place) {
             let alone = meta.nlink() == 1 && place.is(&meta);
             if alone && Arc::ptr_eq(&temp.at.dir, &place.dir) && dress(&self.file, old, &meta) {
-                // Its mode, owner and attributes are to be there as its content is.
+                // Owner, mode and attributes must be on disk before the rename, as the content is.
                 self.file.sync_all()?;
                 if temp.become_old(place).is_ok() {
                     return self.placed();
@@ -329,7 +331,7 @@ impl Unfinished {
         alone.keep(|| overwrite(&mut self.file, old, &meta))
     }
 
-    /// The temporary file has become the target.
+    /// Marks the temporary file as the target.
     fn placed(&mut self) -> io::Result<()> {
         if let Some(temp) = &mut self.temp {
             temp.kept = true;
@@ -339,12 +341,12 @@ impl Unfinished {
 }
 
 impl Temp {
-    /// Takes a name that nothing has.
+    /// Renames the file to a name that does not exist.
     fn become_new(&self, to: &Place) -> std::result::Result<(), Errno> {
         let (dir, name) = (&self.at.dir, &self.at.name);
         self.undo.keep(|| {
             match renameat_with(dir, name, &to.dir, &to.name, RenameFlags::NOREPLACE) {
-                // A file system that cannot promise it.
+                // The file system does not support `RENAME_NOREPLACE`.
                 Err(Errno::INVAL | Errno::NOSYS) => {
                     renameat_with(dir, name, &to.dir, &to.name, RenameFlags::empty())
                 }
@@ -353,7 +355,7 @@ impl Temp {
         })
     }
 
-    /// Takes the old file's name.
+    /// Renames the file over the old file.
     fn become_old(&self, to: &Place) -> std::result::Result<(), Errno> {
         let flags = RenameFlags::empty();
         let (dir, name) = (&self.at.dir, &self.at.name);
@@ -362,8 +364,8 @@ impl Temp {
     }
 }
 
-/// Gives a new file the owner, mode and extended attributes of the one that it replaces; whether it
-/// has all of them.
+/// Copies owner, mode and extended attributes of the old file to the new one. Returns whether all
+/// of them could be copied.
 fn dress(new: &File, old: &File, meta: &Metadata) -> bool {
     let Ok(own) = new.metadata() else {
         return false;
@@ -377,13 +379,14 @@ fn dress(new: &File, old: &File, meta: &Metadata) -> bool {
     fchmod(new, Mode::from_raw_mode(meta.mode() & KEPT)).is_ok() && same_attributes(new, old)
 }
 
-/// Whether an attribute says something of the content that was.
+/// Whether an extended attribute describes the old content, so that it must not be copied.
 fn of_content(name: &OsStr) -> bool {
     ["security.capability", "security.ima", "security.evm"]
         .iter()
         .any(|of| name == *of)
 }
 
+/// Copies extended attributes, and removes others. Returns whether both have the same afterwards.
 fn same_attributes(new: &File, old: &File) -> bool {
     let (Some(wanted), Some(there)) = (attributes(old), attributes(new)) else {
         return false;
@@ -397,16 +400,16 @@ fn same_attributes(new: &File, old: &File) -> bool {
             return false;
         }
     }
-    // Such as the access list that new files in the folder have.
+    // Removes others, such as the default ACL of the directory.
     there
         .iter()
         .filter(|name| !wanted.contains(name))
         .all(|name| fremovexattr(new, name.as_os_str()).is_ok())
 }
 
-/// The names of a file's attributes.
+/// Names of a file's extended attributes; `None` if they cannot be read.
 fn attributes(file: &File) -> Option<Vec<OsString>> {
-    // As long as a list may be (`XATTR_LIST_MAX`).
+    // Maximum length of a list (`XATTR_LIST_MAX`).
     let mut list = vec![0u8; 64 << 10];
     let len = match flistxattr(file, &mut list[..]) {
         Ok(len) => len,
@@ -420,7 +423,7 @@ fn attributes(file: &File) -> Option<Vec<OsString>> {
 }
 
 fn attribute(file: &File, name: &OsStr) -> Option<Vec<u8>> {
-    // As long as a value may be (`XATTR_SIZE_MAX`).
+    // Maximum length of a value (`XATTR_SIZE_MAX`).
     let mut value = vec![0u8; 64 << 10];
     let len = fgetxattr(file, name, &mut value[..]).ok()?;
     value.truncate(len);
@@ -430,7 +433,7 @@ fn attribute(file: &File, name: &OsStr) -> Option<Vec<u8>> {
 /// Copies one file's content over another's.
 fn overwrite(from: &mut File, to: &File, meta: &Metadata) -> io::Result<()> {
     let len = from.metadata()?.len();
-    // Before anything is lost.
+    // Reserve the space before any old content is lost.
     if len > 0 && fallocate(to, FallocateFlags::KEEP_SIZE, 0, len) == Err(Errno::NOSPC) {
         return Err(Errno::NOSPC.into());
     }

@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What programs say, without harm to a terminal, and without dying of one that takes nothing.
+//! Output of programs: safe for terminals, and robust against a closed output.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
 
 use crate::error::Failure;
 
-/// Whether a terminal may take a character for something other than text.
+/// Whether a terminal may interpret a character instead of showing it.
 fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(
             c,
-            // Invisible ones, line ends, and those that turn the direction of text.
+            // Invisible characters, line separators, and characters that change the direction of
+            // text.
             '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
                 | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
                 | '\u{e0000}'..='\u{e007f}'
         )
 }
 
-/// Text of others, such as a process's or a client's name, as a terminal may have it: what is no
-/// visible character is written as `\n` or `\u{1b}`.
+/// Makes text of other programs safe for a terminal, such as a process's or a client's name.
+/// Characters that are not visible are written as `\n` or `\u{1b}`.
 pub fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -33,16 +34,16 @@ pub fn printable(text: &str) -> String {
     out
 }
 
-/// Writes to standard error. There is nobody to tell if that fails.
+/// Writes to standard error. A failure is ignored: no other output is left to report it.
 pub fn stderr(text: &str) {
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Tells of a failure, and what to do about it.
+/// Reports a failure and its hint on standard error.
 pub fn complain(failure: &Failure) {
     let mut text = format!("error: {}\n", printable(&failure.to_string()));
     if let Some(hint) = failure.hint() {
-        // As above.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "hint: {hint}");
     }
     stderr(&text);

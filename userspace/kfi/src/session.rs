@@ -16,7 +16,7 @@ use crate::error::{During, Failure, Result};
 use crate::wire::{Hello, Service, Shape};
 pub use conn::{Conn, Done};
 
-/// Which provider and device to use; unset: whatever fits.
+/// The provider and device to use; `None` means any that fits.
 #[derive(Clone, Debug, Default)]
 pub struct Select {
     /// Provider name.
@@ -47,14 +47,14 @@ struct Provider {
 
 /// The devices of a provider.
 struct Devices {
-    /// What was offered: each device once. There is one at least.
+    /// The offers: one per device, at least one.
     infos: Vec<Info>,
-    /// The domains of the first of them.
+    /// Open domains of the first devices of `infos`, in order.
     domains: Vec<Arc<Domain>>,
 }
 
 impl Provider {
-    /// Opens a fabric of each provider that is offered.
+    /// Opens a fabric of each provider that has an offer.
     fn all(device: &Device, hints: &Hints) -> Result<Vec<Self>> {
         let mut providers: Vec<Self> = Vec::new();
         for info in device.info(hints).during("getinfo")? {
@@ -93,7 +93,8 @@ impl Provider {
         Ok(devices.domains[nth].clone())
     }
 
-    /// Opens an endpoint for a request, on the device that it came in on; none: that is not known.
+    /// Opens an endpoint for a connection request, on the device where the request arrived. Returns
+    /// `None` if no known device accepts the request, which then stays in `request`.
     fn endpoint_for(
         &self,
         request: &mut Option<ConnRequest>,
@@ -107,7 +108,7 @@ impl Provider {
             let Some(asked) = request.take() else { break };
             match domain.endpoint_for(asked, &Conn::attr()) {
                 Ok(endpoint) => return Ok(Some((domain, endpoint))),
-                // With several devices, only the one that it came in on takes it.
+                // With several devices, only the device where the request arrived accepts it.
                 Err(e) if matches!(e.error.errno(), Some(Errno::EINVAL | Errno::ENODEV)) => {
                     *request = Some(e.object);
                 }
@@ -117,7 +118,7 @@ impl Provider {
         Ok(None)
     }
 
-    /// Looks anew which devices there are: some may be gone, or new.
+    /// Reads the list of devices again: devices may have been removed or added.
     fn look(&self, device: &Device, hints: &Hints) -> Result<()> {
         let mut infos = device.info(hints).during("getinfo")?;
         infos.retain(|info| info.provider() == self.name);
@@ -137,7 +138,7 @@ impl Provider {
 }
 
 impl Devices {
-    /// Adds a device, which is offered once for each of its addresses.
+    /// Adds a device. A device is offered once per address.
     fn add(&mut self, info: Info) {
         let mut all = self.infos.iter();
         let fits = self
@@ -150,7 +151,7 @@ impl Devices {
     }
 }
 
-/// Whether what failed did so because there is no such device any more.
+/// Whether the failure means that the device has been removed.
 fn is_gone(e: &Failure) -> bool {
     let Failure::Fabric { source, .. } = e else {
         return false;
@@ -158,14 +159,14 @@ fn is_gone(e: &Failure) -> bool {
     matches!(source.errno(), Some(Errno::ENODEV | Errno::ENOENT))
 }
 
-/// What is open: a fabric of each provider that was offered, the best first.
+/// The open fabrics: one of each provider with an offer, best first.
 pub struct Node {
     device: Device,
     hints: Hints,
     providers: Vec<Arc<Provider>>,
 }
 
-/// An address without its port, as [`kfabric::resolve`] takes it: with the zone, if it has one.
+/// An address without its port, for [`kfabric::resolve`], with the zone if there is one.
 fn host(addr: SocketAddr) -> String {
     match addr {
         SocketAddr::V6(v6) if v6.scope_id() != 0 => format!("{}%{}", v6.ip(), v6.scope_id()),
@@ -174,20 +175,24 @@ fn host(addr: SocketAddr) -> String {
 }
 
 impl Node {
-    /// Opens what reaches `peer`.
+    /// Opens the fabrics that reach `peer`.
     ///
     /// # Errors
     ///
-    /// [`Failure::NoMatch`]; whatever opening says.
+    /// - [`Failure::NoMatch`] if no provider reaches the peer.
+    ///
+    /// Also those of opening the device and the fabrics.
     pub fn to(select: &Select, peer: SocketAddr) -> Result<Self> {
         Self::open(select.hints().destination(&host(peer), peer.port()))
     }
 
-    /// Opens what may listen on `addr`, or (none) on any address.
+    /// Opens the fabrics that can listen on `addr`, or on any address if `None`.
     ///
     /// # Errors
     ///
-    /// [`Failure::NoMatch`]; whatever opening says.
+    /// - [`Failure::NoMatch`] if no provider has the address.
+    ///
+    /// Also those of opening the device and the fabrics.
     pub fn at(select: &Select, addr: Option<SocketAddr>) -> Result<Self> {
         let hints = select.hints();
         Self::open(match addr.filter(|addr| !addr.ip().is_unspecified()) {
@@ -218,12 +223,13 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// What opening it says.
+    /// The errors of opening the domain.
     pub fn first_domain(&self) -> Result<Arc<Domain>> {
         self.providers[0].domain(0)
     }
 
-    /// Who is the best for the peer just now: which one is also a matter of by whom it listens.
+    /// Returns the best provider for the peer now; the choice depends on the providers that the
+    /// peer listens through.
     fn best(&self) -> Result<&Provider> {
         let infos = self.device.info(&self.hints).during("getinfo")?;
         let best = infos.first().ok_or(Failure::NoMatch)?;
@@ -232,12 +238,13 @@ impl Node {
         Ok(found.unwrap_or(&self.providers[0]))
     }
 
-    /// Connects to a peer. While nobody listens there it is tried again until time is up.
+    /// Connects to a peer. While no program listens there, retries until the timeout expires.
     ///
     /// # Errors
     ///
-    /// [`Failure::Refused`] when the peer says why it does not want to; otherwise what connecting
-    /// says.
+    /// - [`Failure::Refused`] if the peer refuses and gives a reason.
+    ///
+    /// Also those of connecting.
     pub fn connect(
         &self,
         peer: SocketAddr,
@@ -260,7 +267,7 @@ impl Node {
                     conn.timeout = timeout;
                     return Ok(conn);
                 }
-                // Time is up: what went wrong before says more.
+                // On a timeout, the last failed attempt explains more than the timeout.
                 Err(kfabric::Error::Timeout { what, .. }) => {
                     last.unwrap_or(kfabric::Error::Timeout {
                         what,
@@ -293,18 +300,20 @@ impl Node {
         }
     }
 
-    /// Listens on an address, by all providers: which one suits a peer depends on where it is.
+    /// Listens on an address through all providers: the best provider depends on where a peer is.
     ///
     /// # Errors
     ///
-    /// `EADDRINUSE`, `EADDRNOTAVAIL`.
+    /// - `EADDRINUSE` if the address is in use.
+    /// - `EADDRNOTAVAIL` if the address is not one of this host.
     pub fn listen(&self, addr: SocketAddr) -> Result<Listener> {
         let mut addr = addr;
         let mut doors = Vec::new();
-        // Whoever finds the one that reaches most peers finds the others.
+        // The first provider reaches most peers, and listens last: a peer that finds it listening
+        // finds the others listening, too.
         for provider in self.providers.iter().rev() {
             let door = Door::open(provider.clone(), addr)?;
-            // If the first one chose a port, it is everybody's.
+            // If the first provider chose the port, all providers use that port.
             addr.set_port(door.pep.local_addr().during("getname")?.port());
             doors.push(Arc::new(door));
         }
@@ -320,14 +329,14 @@ impl Node {
     }
 }
 
-/// Text of a refusal: printable, without the transport's padding.
+/// Text of a refusal: safe for terminals, without the transport's padding.
 fn text(data: &[u8]) -> String {
     let text = String::from_utf8_lossy(data);
     let text = text.trim_matches(|c: char| c == '\0' || c.is_whitespace());
     crate::say::printable(text)
 }
 
-/// Where those come in who connect by one provider.
+/// The passive endpoint of one provider, with its event queue.
 struct Door {
     provider: Arc<Provider>,
     pep: PassiveEndpoint,
@@ -344,40 +353,41 @@ impl Door {
     }
 }
 
-/// The doors of a listener.
+/// The passive endpoints of a listener.
 struct Doors {
     open: Vec<Arc<Door>>,
-    /// Providers that listened, and do not: their device is gone.
+    /// Providers that no longer listen, because their device was removed.
     lost: Vec<String>,
 }
 
-/// Listens for connections.
+/// Listens for connections through several providers.
 pub struct Listener {
     device: Device,
     hints: Hints,
     addr: SocketAddr,
-    /// One for each provider.
+    /// The passive endpoints, one per provider.
     doors: Mutex<Doors>,
 }
 
-/// What happens to a listener.
+/// The next event of a listener.
 #[derive(Debug)]
 pub enum News {
-    /// A request for the service.
+    /// A connection request for the service.
     Request(ConnRequest),
-    /// A provider listens no more. It is tried again each second, when the next news is waited for.
+    /// A provider no longer listens. The listener tries again each second, while the program waits
+    /// for the next event.
     Lost {
-        /// Its name.
+        /// Name of the provider.
         provider: String,
-        /// Why.
+        /// The cause.
         errno: Errno,
     },
-    /// A provider that was lost listens again.
+    /// A provider listens again.
     Back {
-        /// Its name.
+        /// Name of the provider.
         provider: String,
     },
-    /// Time is up.
+    /// The timeout expired.
     Nothing,
 }
 
@@ -386,11 +396,11 @@ impl Listener {
         self.doors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The address it listens on.
+    /// The address that the listener listens on.
     ///
     /// # Errors
     ///
-    /// The kernel's.
+    /// The errors of the kernel's `KFI_IOC_GETNAME` call.
     pub fn local_addr(&self) -> Result<SocketAddr> {
         match self.doors().open.first() {
             Some(door) => door.pep.local_addr().during("getname"),
@@ -398,18 +408,18 @@ impl Listener {
         }
     }
 
-    /// The names of the providers that it listens by.
+    /// Names of the providers that the listener listens through.
     pub fn providers(&self) -> Vec<String> {
         let doors = self.doors();
         doors.open.iter().map(|d| d.provider.name.clone()).collect()
     }
 
-    /// Waits for a request for one of our services; others are refused, and who would have more than
-    /// `memory` bytes registered here. Or for other news.
+    /// Waits for a connection request for `service`, or another event. Refuses requests for other
+    /// services, and requests that need more than `memory` bytes registered here.
     ///
     /// # Errors
     ///
-    /// The queue's.
+    /// The errors of the event queues.
     pub fn next(&self, service: Service, memory: u64, timeout: Duration) -> Result<News> {
         let end = Instant::now() + timeout;
         loop {
@@ -444,20 +454,20 @@ impl Listener {
             };
             match Hello::decode(&request.data) {
                 Some(hello) if hello.shape.window > Conn::DEPTH as usize => {
-                    drop(request.reject(b"too many messages under way"));
+                    drop(request.reject(b"too many messages outstanding"));
                 }
                 Some(hello) if Conn::slot_bytes(hello.shape) > memory => {
                     drop(request.reject(b"larger messages than this server takes"));
                 }
                 Some(hello) if hello.service == service => return Ok(News::Request(request)),
-                // That the peer is gone meanwhile is no reason to stop listening.
+                // If the peer has given up meanwhile, rejecting fails: the listener goes on.
                 Some(_) => drop(request.reject(b"another service listens here")),
                 None => drop(request.reject(b"not a kfi client of this version")),
             }
         }
     }
 
-    /// The device under a passive endpoint is gone: which provider's that was.
+    /// Removes a passive endpoint whose device was removed. Returns the provider's name.
     fn lose(&self, pep: u64) -> Option<String> {
         let mut doors = self.doors();
         let at = doors.open.iter().position(|d| d.pep.id().handle == pep)?;
@@ -466,7 +476,8 @@ impl Listener {
         Some(name)
     }
 
-    /// Listens by a provider that was lost, if one of its devices has the address again.
+    /// Listens again through a lost provider, if one of its devices has the address. Returns its
+    /// name.
     fn listen_again(&self) -> Option<String> {
         let providers = Provider::all(&self.device, &self.hints).ok()?;
         let mut doors = self.doors();
@@ -482,11 +493,11 @@ impl Listener {
         None
     }
 
-    /// Accepts a request.
+    /// Accepts a connection request.
     ///
     /// # Errors
     ///
-    /// What opening the endpoint or accepting says.
+    /// The errors of opening the endpoint and of accepting.
     pub fn accept(&self, request: ConnRequest, timeout: Duration) -> Result<Conn> {
         let shape = Hello::decode(&request.data).map_or(Shape::default(), |hello| hello.shape);
         let door = {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Figures from samples, as perftest names them.
+//! Statistics of samples, with the names of perftest.
 
 use std::time::Duration;
 
@@ -8,24 +8,24 @@ use serde::Serialize;
 /// Latencies in microseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Latency {
-    /// Smallest.
+    /// Smallest sample.
     pub min_us: f64,
-    /// Largest.
+    /// Largest sample.
     pub max_us: f64,
-    /// Median, which perftest calls typical.
+    /// Median; perftest calls it typical.
     pub typical_us: f64,
     /// Mean.
     pub avg_us: f64,
     /// Standard deviation.
     pub stdev_us: f64,
-    /// 99 of 100 are below.
+    /// 99 % of the samples are at most this.
     pub p99_us: f64,
-    /// 999 of 1000 are below.
+    /// 99.9 % of the samples are at most this.
     pub p999_us: f64,
 }
 
 impl Latency {
-    /// From samples, each divided by `parts`; `None` without any.
+    /// Computes latencies from samples, each divided by `parts`; `None` without samples.
     pub fn of(samples: &[Duration], parts: f64) -> Option<Self> {
         let mut us: Vec<f64> = samples
             .iter()
@@ -36,7 +36,7 @@ impl Latency {
         let count = us.len() as f64;
         let avg_us = us.iter().sum::<f64>() / count;
         let variance = us.iter().map(|v| (v - avg_us).powi(2)).sum::<f64>() / count;
-        // Nearest rank: the smallest sample that so many are not above.
+        // Nearest rank: the smallest sample that is not below so many per mille of the samples.
         let rank = |per_mille: usize| us[(us.len() * per_mille).div_ceil(1000).max(1) - 1];
         Some(Self {
             min_us,
@@ -55,7 +55,7 @@ pub fn mib_per_s(bytes: u64, time: Duration) -> f64 {
     bytes as f64 / (1 << 20) as f64 / time.as_secs_f64().max(1e-9)
 }
 
-/// Bytes as people write them: exact below 1 KiB, else with a unit that divides them, else rounded.
+/// Formats bytes: exact below 1 KiB, else in the largest unit, rounded if necessary.
 pub fn bytes(n: u64) -> String {
     let mut value = n as f64;
     let mut unit = "B";
@@ -73,11 +73,11 @@ pub fn bytes(n: u64) -> String {
     }
 }
 
-/// Reads a size: `64`, `4K`, `1M`, `2G`, also `KiB`, `k`.
+/// Reads a size in bytes: `64`, `4K`, `1M`, `2G`, also `KiB`, `k`.
 ///
 /// # Errors
 ///
-/// What is wrong with it, in words.
+/// The fault of the text, in words.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text
         .find(|c: char| !c.is_ascii_digit())
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_nearest_rank() {
+    fn latency_percentile_is_the_nearest_rank() {
         let samples: Vec<Duration> = (1..=1000).map(Duration::from_micros).collect();
         let l = Latency::of(&samples, 1.0).unwrap();
         let close = |a: f64, b: f64| (a - b).abs() < 1e-6;
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes() {
+    fn parse_size_reads_units_and_refuses_others() {
         for (text, n) in [
             ("0", 0),
             ("64", 64),

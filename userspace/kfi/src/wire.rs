@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What two `kfi` processes say to each other.
+//! The protocol between two `kfi` processes.
 //!
 //! # Connecting
 //!
@@ -10,34 +10,35 @@
 //! | 0–3 | `KFI\x01`: name and version of the protocol |
 //! | 4–7 | service: 1 ping, 2 file, 3 demo |
 //! | 8–13 | bytes of the largest data message, or 0 |
-//! | 14–15 | data messages that may be under way in one direction |
+//! | 14–15 | data messages that may be outstanding in one direction |
 //!
-//! A refusal's private data is the reason as text; an acceptance has none.
+//! If a request is refused, the private data is the reason as text. If it is accepted, there is
+//! none.
 //!
 //! # Messages
 //!
-//! An endpoint has one queue of receives, so every receive must take any message: both sides post
-//! them of one size, the larger of a control message's and the largest data message's. They post
-//! as many as there may be data messages under way, and [`WINDOW`] more for control messages, so
-//! that no message ever waits for a receive.
+//! An endpoint has one queue of receives, so every receive must fit any message. Both sides post
+//! receives of one size: the larger of a control message and the largest data message. Each side
+//! posts as many as data messages may be outstanding, and [`WINDOW`] more for control messages. So
+//! a message never waits for a receive.
 //!
-//! Control messages ([`Msg`]) carry [`CTL_DATA`] as completion data, which tells them from data
-//! messages. They are 64 bytes: kind, status (a positive errno, or 0) and seven numbers, little
-//! endian. What the numbers mean stands with each kind. Bulk data moves by one-sided operations;
+//! Control messages ([`Msg`]) carry [`CTL_DATA`] as completion data, which distinguishes them from
+//! data messages. They are 64 bytes: kind, status (a positive errno, or 0) and seven numbers,
+//! little endian. Each [`Kind`] describes its numbers. Bulk data moves by one-sided operations;
 //! only the tests of messages have data messages.
 
 /// Bytes of a control message.
 pub const MSG_SIZE: usize = 64;
-/// Control messages that may be under way in one direction.
+/// Number of control messages that may be outstanding in one direction.
 pub const WINDOW: usize = 2;
 /// Completion data of control messages.
 pub const CTL_DATA: u64 = 0x4b46;
-/// Name and version.
+/// Name and version of the protocol.
 const MAGIC: [u8; 4] = *b"KFI\x01";
 /// Default port.
 pub const PORT: u16 = 7471;
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
     /// `kfi ping` to `kfi serve`.
@@ -48,26 +49,26 @@ pub enum Service {
     Demo,
 }
 
-/// First words, as private data.
+/// The private data of a connection request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// What the connection is for.
+    /// The purpose of the connection.
     pub service: Service,
-    /// Data messages, if there will be any.
+    /// Data messages of the connection, if any.
     pub shape: Shape,
 }
 
-/// Data messages of a connection.
+/// Sizes and number of the data messages of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shape {
-    /// Bytes of the largest.
+    /// Bytes of the largest data message.
     pub bytes: usize,
-    /// How many may be under way in one direction.
+    /// Number of data messages that may be outstanding in one direction.
     pub window: usize,
 }
 
 impl Hello {
-    /// As bytes. Sizes beyond what the fields hold are cut to that.
+    /// Encodes the hello. Numbers too large for their fields are reduced to the maximum.
     pub fn encode(self) -> [u8; 16] {
         let mut out = [0; 16];
         out[..4].copy_from_slice(&MAGIC);
@@ -84,7 +85,7 @@ impl Hello {
         out
     }
 
-    /// From bytes. A transport may pad private data with zeros.
+    /// Decodes a hello; `None` if it is invalid. A transport may pad private data with zeros.
     pub fn decode(data: &[u8]) -> Option<Self> {
         let head: [u8; 16] = data.get(..16)?.try_into().ok()?;
         if head[..4] != MAGIC {
@@ -109,40 +110,42 @@ impl Hello {
     }
 }
 
-/// Kind of a control message, and what its numbers `n` mean.
+/// Kind of a control message. Each kind describes the numbers `n` of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
-    /// Ping: client asks for a test. n: operation (0 send, 1 write, 2 read), bandwidth (0, 1), bytes,
-    /// operations, verify (0, 1), window. Answer: [`Kind::Ready`].
+    /// Ping: the client requests a test. n: operation (0 send, 1 write, 2 read), bandwidth (0, 1),
+    /// bytes, operations, verify (0, 1), window. Answer: [`Kind::Ready`].
     Test = 1,
-    /// Ping: server is ready. n: address and key of its memory.
+    /// Ping: the server is ready. n: address and key of its memory.
     Ready = 2,
-    /// Ping: the server took messages and has room for as many more. n: count.
+    /// Ping: the server took messages, and has posted as many receives. n: count.
     Credit = 3,
-    /// Ping: the test is over, says the client; n: 1 if it was its last. Answer: the same; n: messages
-    /// that came, messages that were wrong.
+    /// Ping: the client has finished the test. n: 1 if it was the client's last test. Answer: the
+    /// same kind; n: messages received, messages with wrong data.
     Done = 4,
-    /// File: client wants to get. Answer: [`Kind::Offer`].
+    /// File: the client requests a get. Answer: [`Kind::Offer`].
     Get = 16,
-    /// File: client wants to put. n: bytes. Answer: [`Kind::Offer`].
+    /// File: the client requests a put. n: bytes. Answer: [`Kind::Offer`].
     Put = 17,
-    /// File: what there is. n: bytes, bytes of a segment.
+    /// File: the server's offer. n: bytes, bytes of a segment.
     Offer = 18,
-    /// File: client wants a segment. n: its index. Answer: [`Kind::Grant`].
+    /// File: the client requests a segment. n: its index. Answer: [`Kind::Grant`].
     Want = 19,
-    /// File: a segment's key. n: index, bytes, address, key.
+    /// File: the key of a segment. n: index, bytes, address, key.
     Grant = 20,
-    /// File: client is through with a segment. n: index. Answer: the same, once the key is revoked.
+    /// File: the client has finished a segment. n: index. Answer: the same kind, after the key was
+    /// revoked.
     Release = 21,
-    /// File: end of a transfer. n: bytes, then SHA-256 in 4 words. From the client, of what it got
-    /// or put. Answer: after a get the same of what was exported, after a put [`Kind::Status`].
+    /// File: end of a transfer. n: bytes, then the SHA-256 in 4 words, of the content that the
+    /// client read or wrote. Answer: for a get the same kind, of the exported content; for a put
+    /// [`Kind::Status`].
     Digest = 22,
-    /// Any: how something went, in the status.
+    /// Any service: the outcome of a request, in the status.
     Status = 23,
-    /// Demo: node 1 tells of a step. n: as the demo says.
+    /// Demo: node 1 reports a step. n: depends on the step.
     Step = 32,
-    /// Demo: node 2 is through with it. n: as the demo says.
+    /// Demo: node 2 has finished the step. n: depends on the step.
     StepDone = 33,
 }
 
@@ -171,16 +174,16 @@ impl Kind {
 /// A control message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Msg {
-    /// What it is.
+    /// Kind of the message.
     pub kind: Kind,
     /// 0, or a positive errno.
     pub status: u32,
-    /// Its numbers.
+    /// Numbers, whose meaning depends on the kind.
     pub n: [u64; 7],
 }
 
 impl Msg {
-    /// A message with up to seven numbers; more are dropped.
+    /// Makes a message with up to seven numbers; further numbers are dropped.
     pub fn new(kind: Kind, numbers: &[u64]) -> Self {
         let mut n = [0; 7];
         for (to, from) in n.iter_mut().zip(numbers) {
@@ -189,7 +192,7 @@ impl Msg {
         Self { kind, status: 0, n }
     }
 
-    /// A bad answer.
+    /// Makes an answer that reports an error.
     pub fn failed(kind: Kind, errno: kfabric::Errno) -> Self {
         Self {
             status: u32::try_from(errno.0).unwrap_or(5),
@@ -197,7 +200,7 @@ impl Msg {
         }
     }
 
-    /// As bytes.
+    /// Encodes the message.
     pub fn encode(&self) -> [u8; MSG_SIZE] {
         let mut out = [0; MSG_SIZE];
         out[..4].copy_from_slice(&(self.kind as u32).to_le_bytes());
@@ -208,7 +211,7 @@ impl Msg {
         out
     }
 
-    /// From bytes; `None` for an unknown kind or another length.
+    /// Decodes a message; `None` for an unknown kind or another length.
     pub fn decode(data: &[u8]) -> Option<Self> {
         let data: &[u8; MSG_SIZE] = data.try_into().ok()?;
         let u32_at =
@@ -230,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_come_back_as_they_went() {
+    fn msg_encoded_and_decoded_is_equal() {
         let msg = Msg {
             status: 13,
             ..Msg::new(
@@ -244,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn hello_survives_padding_and_refuses_others() {
+    fn hello_padded_is_read_and_other_versions_are_refused() {
         let shape = Shape {
             bytes: 1 << 40,
             window: 64,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The command with a standard output that takes nothing, and what needs no device.
+//! Tests of the command with an unwritable standard output, and of commands that need no device.
 
 use std::fs::File;
 use std::io::Write;
@@ -18,7 +18,7 @@ fn full() -> File {
     File::options().write(true).open("/dev/full").unwrap()
 }
 
-/// A pipe that nobody reads from.
+/// A pipe without a reader.
 fn broken() -> std::io::PipeWriter {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -30,7 +30,7 @@ fn said(out: &Output) -> String {
 }
 
 #[test]
-fn error_with_a_standard_output_that_takes_nothing_is_told_all_the_same() {
+fn error_with_an_unwritable_standard_output_goes_to_standard_error() {
     for output in [Stdio::from(full()), Stdio::from(broken())] {
         let out = kfi().args(["--json", "info"]).stdout(output).output();
         let out = out.unwrap();
@@ -54,7 +54,7 @@ fn output_to_a_full_device_is_an_error_and_to_a_closed_pipe_is_none() {
 }
 
 #[test]
-fn error_with_a_standard_error_that_takes_nothing_keeps_its_status() {
+fn error_with_an_unwritable_standard_error_keeps_its_status() {
     let out = kfi().arg("info").stderr(full()).output().unwrap();
     assert_eq!(out.status.code(), Some(3));
 }
@@ -70,7 +70,7 @@ fn error_of_a_name_with_escapes_prints_none() {
     assert!(text.contains("no\\u{1b}[31m\\nsuch"), "{text:?}");
 }
 
-/// A folder of a test.
+/// A temporary directory of a test.
 fn folder(name: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("kfi-output-{}-{name}", std::process::id()));
     let _ = std::fs::remove_dir_all(&path);
@@ -79,7 +79,7 @@ fn folder(name: &str) -> PathBuf {
 }
 
 #[test]
-fn put_of_what_is_no_regular_file_is_refused_before_anybody_is_asked() {
+fn put_of_a_source_that_is_no_regular_file_is_refused_before_connecting() {
     let dir = folder("put");
     let fifo = dir.join("fifo");
     let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
@@ -99,7 +99,7 @@ fn put_of_what_is_no_regular_file_is_refused_before_anybody_is_asked() {
         );
         assert!(said(&out).contains("not a regular file"), "{}", said(&out));
     }
-    // What has no length is read, and then it is the device that is missing.
+    // A source without a length is read first; then the missing device is the error.
     for path in ["/proc/self/status", "-"] {
         let mut child = kfi()
             .args(["put", "192.0.2.1", path])
@@ -107,7 +107,12 @@ fn put_of_what_is_no_regular_file_is_refused_before_anybody_is_asked() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        child.stdin.take().unwrap().write_all(b"content").unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        // Only `-` is standard input; the other child may have exited before a write.
+        if path == "-" {
+            stdin.write_all(b"content").unwrap();
+        }
+        drop(stdin);
         let out = child.wait_with_output().unwrap();
         assert_eq!(out.status.code(), Some(3), "{path}: {}", said(&out));
     }

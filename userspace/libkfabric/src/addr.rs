@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Socket addresses, between Rust's type and the interface's, and from names.
+//! Socket addresses: conversion to and from the kernel interface, and resolution of names.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, ToSocketAddrs};
@@ -9,12 +9,12 @@ use kfabric_uapi::SockAddr;
 use crate::error::{Error, Result};
 use crate::sys;
 
-/// Bytes of a `sockaddr_in`.
+/// Length of a `sockaddr_in` in bytes.
 const IN_LEN: u32 = 16;
-/// Bytes of a `sockaddr_in6`.
+/// Length of a `sockaddr_in6` in bytes.
 const IN6_LEN: u32 = 28;
 
-/// Lays an address out as C does.
+/// Converts an address to a C `sockaddr`; `None` becomes an empty one.
 pub(crate) fn to_abi(addr: Option<SocketAddr>) -> SockAddr {
     let mut out = SockAddr::default();
     match addr {
@@ -37,7 +37,7 @@ pub(crate) fn to_abi(addr: Option<SocketAddr>) -> SockAddr {
     out
 }
 
-/// Reads an address laid out as C does; `None` for none or an unknown family.
+/// Converts a C `sockaddr`; `None` if it is empty or of an unknown family.
 pub(crate) fn from_abi(addr: &SockAddr) -> Option<SocketAddr> {
     let d = &addr.data;
     let family = i32::from(u16::from_ne_bytes([d[0], d[1]]));
@@ -57,13 +57,13 @@ pub(crate) fn from_abi(addr: &SockAddr) -> Option<SocketAddr> {
     }
 }
 
-/// Turns a node and a port into an address: numeric forms (`192.0.2.1`, `2001:db8::1`,
-/// `fe80::1%eth0`, those of IPv6 also in brackets) without asking anybody, names by the system's
+/// Converts a node and a port to an address. Numeric nodes (`192.0.2.1`, `2001:db8::1`,
+/// `fe80::1%eth0`, IPv6 also in brackets) are parsed. Other nodes are names for the system's
 /// resolver.
 ///
 /// # Errors
 ///
-/// [`Error::Resolve`] when the node is neither.
+/// - [`Error::Resolve`] if the node is neither a numeric address nor a name that resolves.
 pub fn resolve(node: &str, port: u16) -> Result<SocketAddr> {
     let inner = node.strip_prefix('[').and_then(|n| n.strip_suffix(']'));
     let six = inner.unwrap_or(node);
@@ -95,12 +95,12 @@ fn failed(node: &str, port: u16, why: &str) -> Error {
     }
 }
 
-/// Number of a zone: given as a number, or by an interface's name.
+/// Returns the number of an IPv6 zone, which is a number or an interface's name.
 fn scope_id(zone: &str) -> Option<u32> {
     if let Ok(index) = zone.parse() {
         return Some(index);
     }
-    // Of the network namespace that the caller is in, which need not be that of /sys.
+    // In the caller's network namespace, which may be another one than that of /sys.
     sys::interface_index(zone)
 }
 
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn round_trip() {
+    fn address_converted_and_back_is_equal() {
         for text in [
             "192.0.2.7:18515",
             "[2001:db8::7]:1",
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn numeric_needs_no_resolver() {
+    fn resolve_of_a_numeric_address_parses_it() {
         assert_eq!(
             resolve("192.0.2.7", 5).unwrap(),
             "192.0.2.7:5".parse().unwrap()

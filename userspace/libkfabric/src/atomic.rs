@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What atomics do, and on what (`fi_atomic(3)`).
+//! Atomic operations and their data types (`fi_atomic(3)`).
 #![forbid(unsafe_code)]
 
 use kfabric_uapi as abi;
@@ -8,9 +8,9 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// Integers of a machine's own byte order that atomics work on.
+/// Integers in the machine's byte order that atomics work on.
 pub trait Integer: Copy + sealed::Sealed {
-    /// `KFI_INT8` and the others.
+    /// The `KFI_INT*` or `KFI_UINT*` constant.
     const DATATYPE: u32;
 }
 
@@ -36,60 +36,61 @@ integers! {
     u64 = KFI_UINT64,
 }
 
-/// What an atomic makes of a value (`enum fi_op`).
+/// The operator of an atomic (`enum fi_op`), applied to the peer's value and the operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 #[non_exhaustive]
 pub enum AtomicOp {
-    /// Leaves the smaller one.
+    /// Keeps the smaller value.
     Min = abi::KFI_ATOMIC_MIN,
-    /// Leaves the larger one.
+    /// Keeps the larger value.
     Max = abi::KFI_ATOMIC_MAX,
-    /// Adds, and wraps.
+    /// Adds; wraps on overflow.
     Sum = abi::KFI_ATOMIC_SUM,
-    /// Multiplies, and wraps.
+    /// Multiplies; wraps on overflow.
     Prod = abi::KFI_ATOMIC_PROD,
-    /// 1 if either is not 0.
+    /// Logical or: 1 if either value is not 0, else 0.
     Lor = abi::KFI_ATOMIC_LOR,
-    /// 1 if neither is 0.
+    /// Logical and: 1 if neither value is 0, else 0.
     Land = abi::KFI_ATOMIC_LAND,
-    /// Bits of either.
+    /// Bitwise or.
     Bor = abi::KFI_ATOMIC_BOR,
-    /// Bits of both.
+    /// Bitwise and.
     Band = abi::KFI_ATOMIC_BAND,
-    /// 1 if one of them is 0 and the other is not.
+    /// Logical exclusive or: 1 if exactly one value is 0, else 0.
     Lxor = abi::KFI_ATOMIC_LXOR,
-    /// Bits in which they differ.
+    /// Bitwise exclusive or.
     Bxor = abi::KFI_ATOMIC_BXOR,
-    /// Only looks; takes no operands.
+    /// Reads the value; takes no operands.
     Read = abi::KFI_ATOMIC_READ,
-    /// Puts the operand there.
+    /// Stores the operand.
     Write = abi::KFI_ATOMIC_WRITE,
-    /// Puts the operand there if what is compared with is equal to what is there.
+    /// Stores the operand if the comparand equals the value.
     Cswap = abi::KFI_ATOMIC_CSWAP,
-    /// … if it is not.
+    /// Stores the operand if the comparand does not equal the value.
     CswapNe = abi::KFI_ATOMIC_CSWAP_NE,
-    /// … if it is less or equal.
+    /// Stores the operand if the comparand is less than or equal to the value.
     CswapLe = abi::KFI_ATOMIC_CSWAP_LE,
-    /// … if it is less.
+    /// Stores the operand if the comparand is less than the value.
     CswapLt = abi::KFI_ATOMIC_CSWAP_LT,
-    /// … if it is greater or equal.
+    /// Stores the operand if the comparand is greater than or equal to the value.
     CswapGe = abi::KFI_ATOMIC_CSWAP_GE,
-    /// … if it is greater.
+    /// Stores the operand if the comparand is greater than the value.
     CswapGt = abi::KFI_ATOMIC_CSWAP_GT,
-    /// Puts those bits of the operand there that are set in what is compared with.
+    /// Stores those bits of the operand that are set in the comparand.
     Mswap = abi::KFI_ATOMIC_MSWAP,
 }
 
-/// What comes back of an atomic, and what it takes.
+/// The form of an atomic: its results and arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 #[non_exhaustive]
 pub enum AtomicForm {
-    /// Nothing comes back ([`Op::atomic`](crate::Op::atomic)).
+    /// No result ([`Op::atomic`](crate::Op::atomic)).
     Base = abi::KFI_OP_ATOMIC,
-    /// What was there comes back ([`Op::fetch_atomic`](crate::Op::fetch_atomic)).
+    /// Returns the previous values ([`Op::fetch_atomic`](crate::Op::fetch_atomic)).
     Fetch = abi::KFI_OP_FETCH_ATOMIC,
-    /// … and there is something to compare with ([`Op::compare_atomic`](crate::Op::compare_atomic)).
+    /// Returns the previous values, and takes comparands
+    /// ([`Op::compare_atomic`](crate::Op::compare_atomic)).
     Compare = abi::KFI_OP_COMPARE_ATOMIC,
 }

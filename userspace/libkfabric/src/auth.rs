@@ -1,137 +1,83 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Auth keys: what is opened under one, and the administrator's calls about them, with the
-//! interface's own structures. The crate `kfauth` makes something nicer of these.
+//! Auth keys ([`key`]), and the administrator's calls. The calls take the
+//! structures of the kernel interface; the crate `kfauth` wraps them.
 #![forbid(unsafe_code)]
+
+pub(crate) mod key;
 
 use std::mem::offset_of;
 use std::os::fd::BorrowedFd;
 
 use kfabric_uapi as abi;
 use zerocopy::IntoBytes;
-use zeroize::Zeroize;
 
 use crate::device::Device;
 use crate::errno::Errno;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::handle::DEVICE;
 use crate::sys::{self, Buf};
+use key::{given, AuthKey};
 
-/// An auth key (`fi_domain(3)`, `fi_endpoint(3)`): opaque bytes that divide jobs. What is exported
-/// under one is reached by endpoints with the same one alone, and two endpoints connect if both have
-/// the same one. See `kfi_auth(7)`.
-///
-/// Dropping it overwrites its memory. (What was moved leaves its bytes behind, as the language has it:
-/// keep one in a place, and lend it.)
-#[derive(Clone, PartialEq, Eq)]
-pub struct AuthKey {
-    bytes: [u8; abi::KFI_AUTH_KEY_MAX],
-    len: usize,
-}
-
-impl AuthKey {
-    /// A copy of `bytes`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Argument`]: none, or more than `KFI_AUTH_KEY_MAX`.
-    pub fn new(bytes: &[u8]) -> Result<Self> {
-        let mut key = Self {
-            bytes: [0; abi::KFI_AUTH_KEY_MAX],
-            len: bytes.len(),
-        };
-        match key.bytes.get_mut(..bytes.len()) {
-            Some(place) if !bytes.is_empty() => place.copy_from_slice(bytes),
-            _ => {
-                return Err(Error::Argument {
-                    what: "auth key",
-                    why: format!("{} bytes", bytes.len()),
-                })
-            }
-        }
-        Ok(key)
-    }
-
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-}
-
-impl Drop for AuthKey {
-    fn drop(&mut self) {
-        self.bytes.zeroize();
-    }
-}
-
-impl std::fmt::Debug for AuthKey {
-    /// Says nothing of the bytes.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("AuthKey(…)")
-    }
-}
-
-/// The bytes of an auth key that may be given, and how many, for a call's pointer `at`.
-pub(crate) fn given(at: usize, key: Option<&AuthKey>) -> (Vec<Buf<'_>>, u32) {
-    match key {
-        // CAST: At most `KFI_AUTH_KEY_MAX`.
-        Some(key) => (vec![Buf::input(at, key.bytes())], key.len as u32),
-        None => (Vec::new(), 0),
-    }
-}
-
-/// Cookie of the network namespace that the calling thread is in: no other one has it until the
-/// machine boots anew. [`abi::AgentNext::netns`] and [`abi::GrantInfo::netns`] are such.
+/// Returns the cookie of the calling thread's network namespace. The cookie is unique until the
+/// next boot. [`abi::AgentNext::netns`] and [`abi::GrantInfo::netns`] are such cookies.
 ///
 /// # Errors
 ///
-/// `EMFILE` and the like.
+/// - `EMFILE` or another errno of `socket(2)` or `getsockopt(2)`.
 pub fn netns_cookie() -> std::result::Result<u64, Errno> {
     sys::netns_cookie()
 }
 
-/// Supplementary groups of who connected a local socket, as they were when it did (`SO_PEERGROUPS`).
+/// Returns the supplementary groups of the process that connected a local socket, as of the time of
+/// connecting (`SO_PEERGROUPS`).
 ///
 /// # Errors
 ///
-/// `ENOTSOCK`, `ENODATA` and the like.
+/// - `ENOTSOCK`, `ENODATA` or another errno of `getsockopt(2)`.
 pub fn peer_groups(socket: BorrowedFd<'_>) -> std::result::Result<Vec<u32>, Errno> {
     sys::peer_groups(socket)
 }
 
 impl Device {
-    /// Ends all keys of this open file that are valid under an auth key, in one call; how many. See
-    /// [`Region::revoke_keys`](crate::Region::revoke_keys).
+    /// Revokes all keys of this open file that are valid under an auth key, in one call. Returns
+    /// their number. See [`Region::revoke_keys`](crate::Region::revoke_keys).
     ///
     /// # Errors
     ///
-    /// [`Error::Call`].
+    /// - [`Error::Call`](crate::Error::Call) if the kernel refuses the call.
     pub fn revoke_keys_under(&self, key: &AuthKey) -> Result<u64> {
         let mut arg: abi::KeyRevokeMany = sys::new();
         arg.scope = abi::KFI_REVOKE_AUTH;
         let (mut bufs, size) = given(offset_of!(abi::KeyRevokeMany, slots), Some(key));
         arg.count = size;
-        self.shared.call(Self::id(), &mut arg, &mut bufs)?;
+        self.shared.call(DEVICE, &mut arg, &mut bufs)?;
         Ok(arg.revoked)
     }
 
-    /// `KFI_IOC_AUTH_MODE`: sets what `arg.flags` says, and tells how it is then. `size` is set here,
-    /// as in the calls below.
+    /// `KFI_IOC_AUTH_MODE`: sets the fields that `arg.flags` selects, and returns the mode that is
+    /// in force afterwards. This function fills in `size`, as do the calls below.
     ///
     /// # Errors
     ///
-    /// `EPERM`, `EINVAL`.
+    /// - `EPERM` if the caller is not the administrator.
+    /// - `EINVAL` for unknown flags or values.
     pub fn auth_mode(&self, arg: abi::AuthMode) -> Result<abi::AuthMode> {
         let mut arg = abi::AuthMode {
             size: size::<abi::AuthMode>(),
             ..arg
         };
-        self.shared.call(Self::id(), &mut arg, &mut [])?;
+        self.shared.call(DEVICE, &mut arg, &mut [])?;
         Ok(arg)
     }
 
-    /// `KFI_IOC_GRANT_ADD`: the grant's number.
+    /// `KFI_IOC_GRANT_ADD`: adds a grant and returns its number.
     ///
     /// # Errors
     ///
-    /// What [`abi::GrantAdd`] says, `EPERM`, `EINVAL`.
+    /// - `EPERM` if the caller is not the administrator.
+    /// - `EINVAL` for bad values.
+    ///
+    /// [`abi::GrantAdd`] lists the others.
     pub fn grant_add(&self, arg: abi::GrantAdd, auth_key: &[u8]) -> Result<u64> {
         let mut arg = abi::GrantAdd {
             size: size::<abi::GrantAdd>(),
@@ -139,39 +85,44 @@ impl Device {
             ..arg
         };
         let mut bufs = [Buf::input(offset_of!(abi::GrantAdd, auth_key), auth_key)];
-        self.shared.call(Self::id(), &mut arg, &mut bufs)?;
+        self.shared.call(DEVICE, &mut arg, &mut bufs)?;
         Ok(arg.id)
     }
 
-    /// `KFI_IOC_GRANT_CHANGE`.
+    /// `KFI_IOC_GRANT_CHANGE`: changes a grant.
     ///
     /// # Errors
     ///
-    /// What [`abi::GrantChange`] says, `EPERM`, `EINVAL`.
+    /// - `EPERM` if the caller is not the administrator.
+    /// - `EINVAL` for bad values.
+    ///
+    /// [`abi::GrantChange`] lists the others.
     pub fn grant_change(&self, arg: abi::GrantChange) -> Result<()> {
         let mut arg = abi::GrantChange {
             size: size::<abi::GrantChange>(),
             ..arg
         };
-        self.shared.call(Self::id(), &mut arg, &mut [])
+        self.shared.call(DEVICE, &mut arg, &mut [])
     }
 
-    /// `KFI_IOC_GRANT_REVOKE`.
+    /// `KFI_IOC_GRANT_REVOKE`: revokes a grant.
     ///
     /// # Errors
     ///
-    /// What [`abi::GrantRevoke`] says, `EPERM`.
+    /// - `EPERM` if the caller is not the administrator.
+    ///
+    /// [`abi::GrantRevoke`] lists the others.
     pub fn grant_revoke(&self, id: u64) -> Result<()> {
         let mut arg: abi::GrantRevoke = sys::new();
         arg.id = id;
-        self.shared.call(Self::id(), &mut arg, &mut [])
+        self.shared.call(DEVICE, &mut arg, &mut [])
     }
 
-    /// `KFI_IOC_GRANT_LIST`: all grants.
+    /// `KFI_IOC_GRANT_LIST`: returns all grants.
     ///
     /// # Errors
     ///
-    /// `EPERM`.
+    /// - `EPERM` if the caller is not the administrator.
     pub fn grants(&self) -> Result<Vec<abi::GrantInfo>> {
         self.grow(|room: &mut [abi::GrantInfo]| {
             let mut arg: abi::GrantList = sys::new();
@@ -181,7 +132,7 @@ impl Device {
                 offset_of!(abi::GrantList, entries),
                 room.as_mut_bytes(),
             )];
-            self.shared.call(Self::id(), &mut arg, &mut bufs)?;
+            self.shared.call(DEVICE, &mut arg, &mut bufs)?;
             Ok(arg.count)
         })
     }
@@ -190,18 +141,21 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `EALREADY`: it is. `EPERM`.
+    /// - `EPERM` if the caller is not the administrator.
+    /// - `EALREADY` if this open file is the agent already.
     pub fn agent_open(&self) -> Result<()> {
         let mut arg: abi::AgentOpen = sys::new();
-        self.shared.call(Self::id(), &mut arg, &mut [])
+        self.shared.call(DEVICE, &mut arg, &mut [])
     }
 
-    /// `KFI_IOC_AGENT_NEXT`: the next question, its auth key in the first bytes of `auth_key`, and as
-    /// much of `groups` and `cgroup_path` filled in as it says.
+    /// `KFI_IOC_AGENT_NEXT`: takes the next upcall. Fills in its auth key, groups and cgroup path,
+    /// as many bytes and entries as the result says.
     ///
     /// # Errors
     ///
-    /// `EAGAIN`: nobody asks. `ESTALE`: another file is the agent. `EINVAL`: this never was.
+    /// - `EAGAIN` if no upcall is pending.
+    /// - `ESTALE` if another open file has become the agent.
+    /// - `EINVAL` if this open file never was the agent.
     pub fn agent_next(
         &self,
         auth_key: &mut [u8; abi::KFI_AUTH_KEY_MAX],
@@ -219,26 +173,26 @@ impl Device {
             Buf::output(offset_of!(abi::AgentNext, groups), groups.as_mut_bytes()),
             Buf::output(offset_of!(abi::AgentNext, cgroup_path), cgroup_path),
         ];
-        self.shared.call(Self::id(), &mut arg, &mut bufs)?;
+        self.shared.call(DEVICE, &mut arg, &mut bufs)?;
         Ok(arg)
     }
 
-    /// `KFI_IOC_AGENT_ANSWER`: the grant's number after a yes.
+    /// `KFI_IOC_AGENT_ANSWER`: answers an upcall; returns the grant's number if the answer allows.
     ///
     /// # Errors
     ///
-    /// What [`abi::AgentAnswer`] says.
+    /// [`abi::AgentAnswer`] lists them.
     pub fn agent_answer(&self, arg: abi::AgentAnswer) -> Result<u64> {
         let mut arg = abi::AgentAnswer {
             size: size::<abi::AgentAnswer>(),
             ..arg
         };
-        self.shared.call(Self::id(), &mut arg, &mut [])?;
+        self.shared.call(DEVICE, &mut arg, &mut [])?;
         Ok(arg.grant)
     }
 }
 
-/// A structure's size as its first field has it.
+/// Size of a structure, for its first field.
 fn size<T>() -> u32 {
     u32::try_from(size_of::<T>()).unwrap_or(u32::MAX)
 }

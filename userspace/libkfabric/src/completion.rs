@@ -3,33 +3,24 @@
 #![forbid(unsafe_code)]
 
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use kfabric_uapi as abi;
 use zerocopy::FromZeros;
 
+use crate::domain::inner::DomainInner;
 use crate::errno::Errno;
-use crate::error::{Error, ObjectId, Result, Returned};
-use crate::fabric::DomainInner;
+use crate::error::{Error, Result, Returned};
+use crate::failure::CompError;
 use crate::flags::{CompFlags, Format};
-use crate::object::{Handle, Kind};
-use crate::rings::Queue;
+use crate::handle::{debug_by_handle, Handle};
+use crate::object::{Kind, ObjectId};
+use crate::rings::queue::{CqInner, Queue};
 use crate::sys::{self, Deadline, Ring};
 
-pub(crate) struct CqInner {
-    pub(crate) handle: Handle,
-    pub(crate) ring: Ring,
-    /// How much of a completion there is.
-    pub(crate) format: Format,
-    /// For endpoints with rings.
-    pub(crate) direct: Queue,
-    fd: OwnedFd,
-    _domain: Arc<DomainInner>,
-}
-
-/// A queue of completions, read from shared memory.
+/// A completion queue (`fi_cq(3)`). Its entries are read from shared memory.
 pub struct CompletionQueue {
     pub(crate) inner: Arc<CqInner>,
 }
@@ -65,22 +56,22 @@ impl CompletionQueue {
         })
     }
 
-    /// Its name in messages, with its handle.
+    /// The queue's name in error messages, with its handle.
     pub fn id(&self) -> ObjectId {
         self.inner.handle.id
     }
 
-    /// Entries that it holds.
+    /// Number of entries that the queue holds.
     pub fn capacity(&self) -> u32 {
         self.inner.ring.capacity()
     }
 
-    /// Takes as many completions as wait and fit, without a system call. Any number of threads may
-    /// read at once; each completion is returned once.
+    /// Takes as many completions as are ready and fit in `to`, without a system call. Any number of
+    /// threads may read at once; each completion is returned once.
     ///
     /// # Errors
     ///
-    /// [`Error::Ring`].
+    /// - [`Error::Ring`] if the shared memory is corrupt.
     pub fn read(&self, to: &mut [Completion]) -> Result<usize> {
         let mut raw = [abi::CqEntry::new_zeroed(); 32];
         let mut done = 0;
@@ -98,11 +89,11 @@ impl CompletionQueue {
         Ok(done)
     }
 
-    /// Takes one completion if one waits.
+    /// Takes one completion if one is ready.
     ///
     /// # Errors
     ///
-    /// [`Error::Ring`].
+    /// - [`Error::Ring`] if the shared memory is corrupt.
     pub fn read_one(&self) -> Result<Option<Completion>> {
         let mut one = [abi::CqEntry::default()];
         let n = self.fill(&mut one)?;
@@ -117,7 +108,7 @@ impl CompletionQueue {
         n.ok_or_else(|| Error::Ring(self.id()))
     }
 
-    /// Whether a completion waits.
+    /// Returns whether a completion can be read.
     pub fn is_ready(&self) -> bool {
         if self.inner.direct.is_used() {
             self.inner.progress();
@@ -126,10 +117,13 @@ impl CompletionQueue {
         self.inner.ring.waiting()
     }
 
-    /// Whether a program that is about to wait for the descriptor ([`AsFd`]) may do so (`fi_trywait(3)`);
-    /// else it reads first. Needed with endpoints that may have rings
-    /// ([`EndpointAttr::rings`](crate::EndpointAttr::rings)), each time before it waits, when it has
-    /// read all: what they complete the kernel does not know of. One thread at a time waits so.
+    /// Returns whether the program may wait for the descriptor ([`AsFd`]) now (`fi_trywait(3)`). If
+    /// not, the program reads the queue first.
+    ///
+    /// Needed with endpoints that may have rings
+    /// ([`EndpointAttr::rings`](crate::EndpointAttr::rings)): the kernel does not know of
+    /// completions that rings make. Call it before each wait, after reading all entries. Only one
+    /// thread at a time may wait in this way.
     pub fn try_wait(&self) -> bool {
         if !self.inner.direct.is_used() {
             return !self.inner.ring.waiting();
@@ -142,11 +136,11 @@ impl CompletionQueue {
         may
     }
 
-    /// Waits until a completion waits; `false` when time ran out.
+    /// Waits until a completion can be read. Returns `false` if the timeout expires first.
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] for `poll`.
+    /// - [`Error::Call`] if `poll` fails.
     pub fn wait_ready(&self, timeout: Duration) -> Result<bool> {
         if self.inner.direct.is_used() {
             return self.wait_direct(timeout);
@@ -157,7 +151,8 @@ impl CompletionQueue {
         self.poll(timeout)
     }
 
-    /// As [`CompletionQueue::wait_ready`], where the descriptor does not know all.
+    /// [`CompletionQueue::wait_ready`] for a queue with ring endpoints, whose descriptor does not
+    /// show every completion.
     fn wait_direct(&self, timeout: Duration) -> Result<bool> {
         let deadline = Deadline::after(timeout);
         loop {
@@ -167,7 +162,7 @@ impl CompletionQueue {
             let waiting = self.inner.direct.enter();
             let left = deadline.left();
             let over = self.inner.arm() && !self.poll(left)?;
-            // Time is over also for who is kept busy.
+            // The timeout also ends the wait of a thread that keeps finding work for other threads.
             if over || left.is_zero() {
                 drop(waiting);
                 return Ok(self.is_ready());
@@ -185,11 +180,15 @@ impl CompletionQueue {
         })
     }
 
-    /// Takes one completion, waiting for it.
+    /// Takes one completion; waits for one if none is ready.
     ///
     /// # Errors
     ///
-    /// [`Error::Timeout`]. A failed operation is no error of this call: see [`Completion::ok`].
+    /// - [`Error::Timeout`] if no completion comes in time.
+    /// - [`Error::Call`] if `poll` fails.
+    /// - [`Error::Ring`] if the shared memory is corrupt.
+    ///
+    /// The failure of an operation is not an error of this call: see [`Completion::ok`].
     pub fn wait(&self, timeout: Duration) -> Result<Completion> {
         let deadline = Deadline::after(timeout);
         loop {
@@ -197,7 +196,7 @@ impl CompletionQueue {
                 return Ok(completion);
             }
             let left = deadline.left();
-            // Also when the descriptor says "readable" for another reason than an entry.
+            // A readable descriptor does not always mean that there is an entry.
             if !self.wait_ready(left)? || left.is_zero() {
                 return Err(Error::Timeout {
                     what: "waiting for a completion",
@@ -207,80 +206,70 @@ impl CompletionQueue {
         }
     }
 
-    /// Closes it; given back while an endpoint uses it.
+    /// Closes the queue. On failure the queue is returned in [`Returned`].
     ///
     /// # Errors
     ///
-    /// `EBUSY`.
+    /// - `EBUSY` while an endpoint uses the queue.
     pub fn close(self) -> std::result::Result<(), Returned<Self>> {
-        match self.inner.handle.close() {
-            Ok(()) => Ok(()),
-            Err(error) => Err(Returned {
-                object: self,
-                error,
-            }),
-        }
+        Returned::on_error(self.inner.handle.close(), self)
     }
 }
 
 impl AsFd for CompletionQueue {
-    /// Readable while a completion waits; see also [`CompletionQueue::try_wait`].
+    /// Readable while a completion can be read; see also [`CompletionQueue::try_wait`].
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.fd.as_fd()
     }
 }
 
-impl fmt::Debug for CompletionQueue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.handle.fmt(f)
-    }
-}
+debug_by_handle!(CompletionQueue, inner.handle);
 
-/// One completion.
+/// One completion: the outcome of one operation.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Completion {
     raw: abi::CqEntry,
 }
 
 impl Completion {
-    /// The operation's context.
+    /// The context that the operation was posted with.
     pub fn context(&self) -> u64 {
         self.raw.context
     }
 
-    /// What completed. Not in format `Context`.
+    /// The kind of operation. Zero in format `Context`.
     pub fn flags(&self) -> CompFlags {
         CompFlags::from_bits_retain(self.raw.flags)
     }
 
-    /// Bytes received or moved. Not in format `Context`.
+    /// Bytes received or moved. Zero in format `Context`.
     pub fn len(&self) -> u64 {
         self.raw.len
     }
 
-    /// Whether nothing was received or moved.
+    /// Returns whether no byte was received or moved.
     pub fn is_empty(&self) -> bool {
         self.raw.len == 0
     }
 
-    /// Offset in the region of a receive's first byte. Format `Data` only.
+    /// Offset of a receive's first byte in its region. Only in format `Data`.
     pub fn offset(&self) -> u64 {
         self.raw.buf
     }
 
-    /// The peer's completion data, if it sent any. Format `Data` only.
+    /// The peer's completion data, if the peer sent any. Only in format `Data`.
     pub fn data(&self) -> Option<u64> {
         self.flags()
             .contains(CompFlags::REMOTE_CQ_DATA)
             .then_some(self.raw.data)
     }
 
-    /// Handle of the endpoint.
+    /// Handle of the endpoint that the operation was posted on.
     pub fn endpoint(&self) -> u64 {
         self.raw.ep
     }
 
-    /// The failure, if it is one (`fi_cq_readerr`).
+    /// The failure, if the operation failed (`fi_cq_readerr`).
     #[inline]
     pub fn error(&self) -> Option<CompError> {
         (self.raw.err != 0).then(|| CompError {
@@ -293,11 +282,11 @@ impl Completion {
         })
     }
 
-    /// The completion if the operation succeeded.
+    /// Returns the completion if the operation succeeded.
     ///
     /// # Errors
     ///
-    /// [`Error::Completion`].
+    /// - [`Error::Completion`] if the operation failed.
     #[inline]
     pub fn ok(self) -> Result<Self> {
         match self.error() {
@@ -327,22 +316,4 @@ impl fmt::Debug for Completion {
         }
         s.finish()
     }
-}
-
-/// How an operation failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("operation {context:#x} on endpoint {endpoint:#x}: {errno}, provider code {prov_errno}")]
-pub struct CompError {
-    /// Why. `ECANCELED`: flushed after an earlier failure.
-    pub errno: Errno,
-    /// The provider's own code (verbs: `ib_wc_status`).
-    pub prov_errno: u32,
-    /// The operation's context.
-    pub context: u64,
-    /// Handle of the endpoint.
-    pub endpoint: u64,
-    /// What failed.
-    pub flags: CompFlags,
-    /// Bytes that did not fit.
-    pub olen: u64,
 }

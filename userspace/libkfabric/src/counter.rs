@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Counters.
+//! Counters of completed operations (`fi_cntr(3)`).
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use kfabric_uapi as abi;
 
+use crate::domain::inner::DomainInner;
 use crate::errno::Errno;
-use crate::error::{Error, ObjectId, Result, Returned};
-use crate::fabric::DomainInner;
-use crate::object::{Handle, Kind};
+use crate::error::{Error, Result, Returned};
+use crate::handle::{debug_by_handle, Handle};
+use crate::object::{Kind, ObjectId};
 use crate::sys;
 
-/// What a counter says.
+/// The two values of a counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CounterValue {
     /// Operations that succeeded.
@@ -27,7 +28,7 @@ pub(crate) struct CounterInner {
     _domain: Arc<DomainInner>,
 }
 
-/// Counts operations that ended.
+/// A counter of completed operations.
 pub struct Counter {
     pub(crate) inner: Arc<CounterInner>,
 }
@@ -47,7 +48,7 @@ impl Counter {
         })
     }
 
-    /// Its name in messages, with its handle.
+    /// The counter's name in error messages, with its handle.
     pub fn id(&self) -> ObjectId {
         self.inner.handle.id
     }
@@ -64,56 +65,57 @@ impl Counter {
         })
     }
 
-    /// Reads it.
+    /// Reads the counter.
     ///
     /// # Errors
     ///
-    /// [`Error::Call`].
+    /// - [`Error::Call`] if the kernel refuses the call.
     pub fn read(&self) -> Result<CounterValue> {
         self.control(abi::KFI_CNTR_READ, 0)
     }
 
-    /// Adds to it.
+    /// Adds to the number of successes.
     ///
     /// # Errors
     ///
-    /// [`Error::Call`].
+    /// - [`Error::Call`] if the kernel refuses the call.
     pub fn add(&self, value: u64) -> Result<CounterValue> {
         self.control(abi::KFI_CNTR_ADD, value)
     }
 
-    /// Sets it.
+    /// Sets the number of successes.
     ///
     /// # Errors
     ///
-    /// [`Error::Call`].
+    /// - [`Error::Call`] if the kernel refuses the call.
     pub fn set(&self, value: u64) -> Result<CounterValue> {
         self.control(abi::KFI_CNTR_SET, value)
     }
 
-    /// Adds to its errors.
+    /// Adds to the number of failures.
     ///
     /// # Errors
     ///
-    /// [`Error::Call`].
+    /// - [`Error::Call`] if the kernel refuses the call.
     pub fn add_errors(&self, value: u64) -> Result<CounterValue> {
         self.control(abi::KFI_CNTR_ADDERR, value)
     }
 
-    /// Sets its errors.
+    /// Sets the number of failures.
     ///
     /// # Errors
     ///
-    /// [`Error::Call`].
+    /// - [`Error::Call`] if the kernel refuses the call.
     pub fn set_errors(&self, value: u64) -> Result<CounterValue> {
         self.control(abi::KFI_CNTR_SETERR, value)
     }
 
-    /// Waits until it reaches `threshold`.
+    /// Waits until the number of successes reaches `threshold`.
     ///
     /// # Errors
     ///
-    /// [`Error::Timeout`]; `EIO` when its error count changed.
+    /// - [`Error::Timeout`] if the timeout expires first.
+    /// - `EIO` if the number of failures changes.
     pub fn wait(&self, threshold: u64, timeout: Duration) -> Result<()> {
         let wait = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         let mut arg: abi::CntrWait = sys::new();
@@ -130,24 +132,14 @@ impl Counter {
         }
     }
 
-    /// Closes it; given back while an endpoint uses it.
+    /// Closes the counter. On failure the counter is returned in [`Returned`].
     ///
     /// # Errors
     ///
-    /// `EBUSY`.
+    /// - `EBUSY` while an endpoint uses the counter.
     pub fn close(self) -> std::result::Result<(), Returned<Self>> {
-        match self.inner.handle.close() {
-            Ok(()) => Ok(()),
-            Err(error) => Err(Returned {
-                object: self,
-                error,
-            }),
-        }
+        Returned::on_error(self.inner.handle.close(), self)
     }
 }
 
-impl std::fmt::Debug for Counter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.inner.handle.fmt(f)
-    }
-}
+debug_by_handle!(Counter, inner.handle);

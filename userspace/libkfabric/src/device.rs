@@ -1,123 +1,44 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The device file: where everything starts.
+//! The device file, on which all other objects are opened.
 #![forbid(unsafe_code)]
 
 use std::mem::offset_of;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use kfabric_uapi::{self as abi, Ioctl};
+use kfabric_uapi as abi;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::errno::Errno;
-use crate::error::{Error, ObjectId, Result};
+use crate::error::{Error, Result};
 use crate::fabric::Fabric;
+use crate::handle::{Shared, DEVICE};
 use crate::info::{Hints, Info};
-use crate::object::{Handle, Kind, LiveObject};
+use crate::object::LiveObject;
+use crate::revoke::revoked;
 use crate::sys::{self, Backend, Buf};
 
-/// The device file.
+/// Path of the device file.
 pub const DEVICE_PATH: &str = "/dev/kfabric";
 /// Environment variable that names another device file.
 pub const DEVICE_ENV: &str = "KFABRIC_DEVICE";
 
-/// An open device file, shared by all objects on it.
-pub(crate) struct Shared {
-    pub(crate) backend: Box<dyn Backend>,
-    /// Handles that could not be closed yet, because an operation held them.
-    orphans: Mutex<Vec<ObjectId>>,
-}
-
-impl Shared {
-    /// Refuses an object of another device file: its handle is another object's in this one, or
-    /// nothing.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Argument`], `EINVAL`.
-    pub(crate) fn owns(self: &Arc<Self>, object: &Handle) -> Result<()> {
-        if Arc::ptr_eq(self, &object.dev) {
-            return Ok(());
-        }
-        Err(Error::foreign(object.id))
-    }
-
-    /// Makes a call; errors name `object`.
-    pub(crate) fn call<T: Ioctl>(
-        &self,
-        object: ObjectId,
-        arg: &mut T,
-        bufs: &mut [Buf<'_>],
-    ) -> Result<()> {
-        let name = T::NAME.strip_prefix("KFI_IOC_").unwrap_or(T::NAME);
-        sys::call(&*self.backend, arg, bufs).map_err(|errno| Error::Call {
-            call: name,
-            object,
-            errno,
-        })
-    }
-
-    /// Closes a handle, and those left over from before if they can be closed by now.
-    pub(crate) fn close(&self, id: ObjectId) -> Result<()> {
-        let mut arg: abi::Close = sys::new();
-        arg.handle = id.handle;
-        self.call(id, &mut arg, &mut [])?;
-        let mut orphans =
-            std::mem::take(&mut *self.orphans.lock().unwrap_or_else(PoisonError::into_inner));
-        // Newest first: children before parents.
-        let mut left = Vec::new();
-        while let Some(id) = orphans.pop() {
-            let mut arg: abi::Close = sys::new();
-            arg.handle = id.handle;
-            if self
-                .call(id, &mut arg, &mut [])
-                .is_err_and(|e| e.errno() == Some(Errno::EBUSY))
-            {
-                left.push(id);
-            }
-        }
-        left.reverse();
-        self.orphans
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .extend(left);
-        Ok(())
-    }
-
-    /// Keeps a handle to be closed later.
-    pub(crate) fn orphan(&self, id: ObjectId) {
-        self.orphans
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(id);
-    }
-
-    /// Takes over a descriptor that a call gave out.
-    pub(crate) fn take_fd(&self, call: &'static str, object: ObjectId, fd: i32) -> Result<OwnedFd> {
-        self.backend.take_fd(fd).map_err(|errno| Error::Call {
-            call,
-            object,
-            errno,
-        })
-    }
-}
-
-/// The open device.
+/// An open device file.
 ///
-/// Its objects keep it open. When the last is gone, or the process dies, the kernel tears down
-/// whatever is left.
+/// All objects opened on it keep the file open. When the last of them is dropped, or the process
+/// ends, the kernel closes whatever is left.
 #[derive(Clone)]
 pub struct Device {
     pub(crate) shared: Arc<Shared>,
 }
 
 impl Device {
-    /// Opens `/dev/kfabric`, or what the environment variable `KFABRIC_DEVICE` names.
+    /// Opens the file that the environment variable `KFABRIC_DEVICE` names, or else `/dev/kfabric`.
     ///
     /// # Errors
     ///
-    /// [`Error::Open`].
+    /// - [`Error::Open`] if the file cannot be opened.
     pub fn open() -> Result<Self> {
         let path =
             std::env::var_os(DEVICE_ENV).map_or_else(|| PathBuf::from(DEVICE_PATH), PathBuf::from);
@@ -128,7 +49,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`Error::Open`].
+    /// - [`Error::Open`] if the file cannot be opened.
     pub fn open_path(path: &Path) -> Result<Self> {
         let kernel = sys::Kernel::open(path).map_err(|errno| Error::Open {
             path: path.to_owned(),
@@ -139,44 +60,33 @@ impl Device {
 
     pub(crate) fn with_backend(backend: Box<dyn Backend>) -> Self {
         Self {
-            shared: Arc::new(Shared {
-                backend,
-                orphans: Mutex::new(Vec::new()),
-            }),
+            shared: Shared::new(backend),
         }
     }
 
-    /// Ends all keys of all regions that were registered through this device file, in one call; how
-    /// many. See [`Region::revoke_keys`](crate::Region::revoke_keys).
+    /// Revokes all keys of all regions that were registered through this device file, in one call.
+    /// Returns their number. See [`Region::revoke_keys`](crate::Region::revoke_keys).
     ///
     /// # Errors
     ///
-    /// [`Error::Call`].
+    /// - [`Error::Call`] if the kernel refuses the call.
     pub fn revoke_keys(&self) -> Result<u64> {
         let mut arg: abi::KeyRevokeMany = sys::new();
         arg.scope = abi::KFI_REVOKE_FILE;
-        crate::region::revoked(&self.shared, Self::id(), &mut arg, &mut [])
+        revoked(&self.shared, DEVICE, &mut arg, &mut [])
     }
 
-    /// The device itself, in messages.
-    pub(crate) fn id() -> ObjectId {
-        ObjectId {
-            kind: Kind::Device,
-            handle: 0,
-        }
-    }
-
-    /// What the loaded providers offer that matches the hints, best first (`fi_getinfo(3)`).
+    /// Returns the offers of the loaded providers that match the hints, best first
+    /// (`fi_getinfo(3)`). If none matches (`ENODATA` of the kernel), the list is empty.
     ///
-    /// For a peer on this host kshm comes first if the peer listens by it, else what reaches most
-    /// peers. So who is to be found by the best way listens by each provider that is offered
-    /// ([`EventQueue::wait_any`](crate::EventQueue::wait_any)).
-    ///
-    /// That nothing matched (`ENODATA` of the kernel) is no error here: the list is empty.
+    /// For a peer on this host, kshm is first if the peer listens through kshm; otherwise the
+    /// provider that reaches most peers is first. So a server should listen through each provider
+    /// that is offered ([`EventQueue::wait_any`](crate::EventQueue::wait_any)).
     ///
     /// # Errors
     ///
-    /// [`Error::Call`]; [`Error::Resolve`] for a node that is no address.
+    /// - [`Error::Resolve`] if a node cannot be resolved.
+    /// - [`Error::Call`] if the kernel refuses the call.
     pub fn info(&self, hints: &Hints) -> Result<Vec<Info>> {
         let hints = hints.to_abi()?;
         let size = u32::try_from(size_of::<abi::InfoEntry>()).unwrap_or(u32::MAX);
@@ -188,7 +98,7 @@ impl Device {
                 Buf::input(offset_of!(abi::GetInfo, hints), hints.as_bytes()),
                 Buf::output(offset_of!(abi::GetInfo, entries), room.as_mut_bytes()),
             ];
-            self.shared.call(Self::id(), &mut arg, &mut bufs)?;
+            self.shared.call(DEVICE, &mut arg, &mut bufs)?;
             Ok(arg.count)
         });
         let found = match found {
@@ -198,11 +108,12 @@ impl Device {
         Ok(found.into_iter().map(Info::new).collect())
     }
 
-    /// Every live object: of all open files for an administrator, else of the caller's user.
+    /// Returns live objects: those of all open files for an administrator, else those of the
+    /// caller's user.
     ///
     /// # Errors
     ///
-    /// [`Error::Call`].
+    /// - [`Error::Call`] if the kernel refuses the call.
     pub fn objects(&self) -> Result<Vec<LiveObject>> {
         let size = u32::try_from(size_of::<abi::ObjInfo>()).unwrap_or(u32::MAX);
         let found = self.grow(|room: &mut [abi::ObjInfo]| {
@@ -213,13 +124,13 @@ impl Device {
                 offset_of!(abi::ObjList, entries),
                 room.as_mut_bytes(),
             )];
-            self.shared.call(Self::id(), &mut arg, &mut bufs)?;
+            self.shared.call(DEVICE, &mut arg, &mut bufs)?;
             Ok(arg.count)
         })?;
         Ok(found.iter().map(LiveObject::from_abi).collect())
     }
 
-    /// Asks again with more room until everything fits.
+    /// Calls `ask` with larger and larger buffers until the whole list fits.
     pub(crate) fn grow<T: FromZeros + Clone>(
         &self,
         ask: impl Fn(&mut [T]) -> Result<u32>,
@@ -231,7 +142,7 @@ impl Device {
                 room.truncate(there);
                 return Ok(room);
             }
-            // Some more, because the list may grow between two calls.
+            // A quarter more than needed, because the list may grow between two calls.
             room = vec![T::new_zeroed(); there + there / 4];
         }
     }
@@ -240,17 +151,18 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `ENOENT` when the provider has gone, `ENODEV`.
+    /// - `ENOENT` if the provider has been unloaded.
+    /// - `ENODEV` if the device is gone.
     pub fn fabric(&self, info: &Info) -> Result<Fabric> {
         self.fabric_by_name(info.provider(), info.fabric())
     }
 
-    /// Opens a fabric by the names of provider and fabric; an empty fabric name means the
-    /// provider's first.
+    /// Opens a fabric by the names of provider and fabric. With an empty fabric name, opens the
+    /// provider's first fabric.
     ///
     /// # Errors
     ///
-    /// `ENOENT` for an unknown name.
+    /// - `ENOENT` if no provider or fabric has that name.
     pub fn fabric_by_name(&self, provider: &str, fabric: &str) -> Result<Fabric> {
         Fabric::open(&self.shared, provider, fabric)
     }
@@ -261,7 +173,7 @@ impl AsFd for Device {
     ///
     /// # Panics
     ///
-    /// On a device that has none, which only this crate's own unit tests make.
+    /// If the device has no descriptor. Only the fake device of this crate's unit tests has none.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared
             .backend

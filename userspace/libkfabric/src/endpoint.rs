@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Endpoints: listening ones and connected ones.
+//! Endpoints: attributes, binding and connecting. [`passive`] has listening endpoints, [`post`] the
+//! operations.
 #![forbid(unsafe_code)]
+
+mod passive;
+mod post;
 
 use std::any::Any;
 use std::mem::offset_of;
@@ -8,119 +12,23 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kfabric_uapi as abi;
-use zerocopy::IntoBytes;
 
 use crate::addr;
-use crate::auth::{given, AuthKey};
+use crate::auth::key::{given, AuthKey};
 use crate::completion::CompletionQueue;
 use crate::counter::Counter;
-use crate::device::Shared;
-use crate::errno::Errno;
-use crate::error::{Error, ObjectId, Result, Returned};
-use crate::event::{EqInner, EventQueue};
-use crate::fabric::DomainInner;
+use crate::domain::inner::DomainInner;
+use crate::error::{Error, Result, Returned};
+use crate::event::EventQueue;
 use crate::flags::Bind;
-use crate::object::{Handle, Kind};
-use crate::op::{Batch, Local, Op, RemoteMem, Segment, Submitted};
-use crate::rings::{Posted, Rings};
+use crate::handle::{debug_by_handle, Handle, Shared};
+use crate::object::{Kind, ObjectId};
+use crate::revoke::revoke_all;
+use crate::rings::Rings;
 use crate::sys::{self, Buf};
+pub use passive::PassiveEndpoint;
 
-/// Listens for connection requests.
-#[derive(Debug)]
-pub struct PassiveEndpoint {
-    handle: Handle,
-    _eq: Held<EqInner>,
-    _fabric: Arc<Handle>,
-}
-
-/// Something kept alive, of no interest in messages.
-struct Held<T>(#[allow(dead_code, reason = "kept for its drop")] Arc<T>);
-
-impl<T> std::fmt::Debug for Held<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("…")
-    }
-}
-
-impl PassiveEndpoint {
-    pub(crate) fn open(
-        fabric: &Arc<Handle>,
-        eq: &EventQueue,
-        addr: SocketAddr,
-        context: u64,
-        keys: &[AuthKey],
-    ) -> Result<Self> {
-        let dev = &fabric.dev;
-        dev.owns(&eq.inner.handle)?;
-        let mut arg: abi::PepOpen = sys::new();
-        arg.fabric = fabric.raw();
-        arg.eq = eq.inner.handle.raw();
-        arg.addr = addr::to_abi(Some(addr));
-        arg.context = context;
-        let refer = |key: &AuthKey| abi::AuthKeyRef {
-            addr: key.bytes().as_ptr().expose_provenance() as u64,
-            // CAST: At most `KFI_AUTH_KEY_MAX`.
-            size: key.bytes().len() as u32,
-            reserved: 0,
-        };
-        let keys: Vec<_> = keys.iter().map(refer).collect();
-        let mut bufs = Vec::new();
-        if !keys.is_empty() {
-            let at = offset_of!(abi::PepOpen, auth_keys);
-            bufs.push(Buf::input(at, keys.as_bytes()));
-            arg.auth_key_count = u32::try_from(keys.len()).unwrap_or(u32::MAX);
-        }
-        dev.call(fabric.id, &mut arg, &mut bufs)?;
-        let handle = Handle::new(dev, Kind::PassiveEndpoint, arg.handle);
-        Ok(Self {
-            handle,
-            _eq: Held(eq.inner.clone()),
-            _fabric: fabric.clone(),
-        })
-    }
-
-    /// Its name in messages, with its handle.
-    pub fn id(&self) -> ObjectId {
-        self.handle.id
-    }
-
-    /// Starts listening; `backlog` requests may wait (0: a default).
-    ///
-    /// # Errors
-    ///
-    /// `EADDRINUSE`, `EADDRNOTAVAIL`, `EINVAL` when it listens already.
-    pub fn listen(&self, backlog: u32) -> Result<()> {
-        let mut arg: abi::Listen = sys::new();
-        arg.pep = self.handle.raw();
-        arg.backlog = backlog;
-        self.handle.dev.call(self.id(), &mut arg, &mut [])
-    }
-
-    /// The address it listens on.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Call`].
-    pub fn local_addr(&self) -> Result<SocketAddr> {
-        name(&self.handle.dev, self.id(), 0)
-    }
-
-    /// Closes it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Call`], with the endpoint given back.
-    pub fn close(self) -> std::result::Result<(), Returned<Self>> {
-        match self.handle.close() {
-            Ok(()) => Ok(()),
-            Err(error) => Err(Returned {
-                object: self,
-                error,
-            }),
-        }
-    }
-}
-
+/// Asks the kernel for an endpoint's own address (`peer` 0) or the peer's (1).
 fn name(dev: &Shared, id: ObjectId, peer: u32) -> Result<SocketAddr> {
     let mut arg: abi::GetName = sys::new();
     arg.handle = id.handle;
@@ -132,53 +40,56 @@ fn name(dev: &Shared, id: ObjectId, peer: u32) -> Result<SocketAddr> {
     })
 }
 
-/// How to open an endpoint. Zero means a default everywhere.
+/// Attributes of an endpoint to open. Zero means the default, for every field.
 #[derive(Clone, Debug, Default)]
 pub struct EndpointAttr {
-    /// Operations of the transmit side.
+    /// Number of operations that the transmit side holds.
     pub tx_size: u32,
-    /// Receives of the receive side.
+    /// Number of receives that the receive side holds.
     pub rx_size: u32,
-    /// Scatter entries of an operation.
+    /// Number of scatter entries per operation.
     pub iov_limit: u32,
-    /// The caller's value, returned in events.
+    /// A value of the program's choice, returned in events.
     pub context: u64,
-    /// Address to connect from; none: chosen by route.
+    /// Address to connect from; `None`: chosen by the route.
     pub source: Option<SocketAddr>,
-    /// It has keys of its own: the peer reaches by it what is bound to it
+    /// Gives the endpoint keys of its own (`FI_MR_ENDPOINT`). Through this endpoint the peer
+    /// reaches only memory whose keys are bound to it
     /// ([`Region::alloc_keys_for`](crate::Region::alloc_keys_for),
-    /// [`RegionAttr::endpoint`](crate::RegionAttr::endpoint)), and nothing else of its domain. They
-    /// end before it does.
+    /// [`RegionAttr::endpoint`](crate::RegionAttr::endpoint)), and no other memory of the domain.
+    /// These keys are revoked before the endpoint is closed.
     pub own_keys: bool,
-    /// Its auth key; none: the domain's.
+    /// Auth key of the endpoint; `None`: the domain's.
     pub auth_key: Option<AuthKey>,
-    /// Its messages may go through memory that it shares with its peer, without a system call: if the
-    /// peer is a program on this host that has asked for it too, over a provider that can do that
-    /// (kshm), and neither has a counter. Else they go as ever. With it
+    /// Sends messages through memory that is shared with the peer, without a system call.
+    /// Conditions: the peer is a program on the same host and asked for rings, too; the provider is
+    /// kshm; neither endpoint has a counter. Otherwise messages go through the kernel. With rings:
     ///
-    /// * a message is sent as soon as it is in that memory, which says nothing of its receive: one
-    ///   that is too long for it ends the connection, with `EMSGSIZE` at the receive;
-    /// * messages move while either program posts, or reads or waits for the queues that the endpoint
-    ///   is bound to: one that is long is not sent while its sender sleeps elsewhere;
-    /// * [`CompletionQueue::try_wait`] comes before each wait for a queue's descriptor;
-    /// * both ends are charged 140 KiB against `RLIMIT_MEMLOCK` (who may not pin as much goes without).
+    /// - A send completes when the message is in the shared memory, before the peer receives it. A
+    ///   message that is too long for its receive ends the connection; the receive fails with
+    ///   `EMSGSIZE`.
+    /// - Messages move only while either program posts, or reads or waits for the endpoint's
+    ///   queues. A long message stops moving while its sender sleeps elsewhere.
+    /// - [`CompletionQueue::try_wait`] must precede each wait for a queue's descriptor.
+    /// - Each end is charged 140 KiB against `RLIMIT_MEMLOCK`. If that exceeds a program's limit,
+    ///   the connection has no rings.
     ///
-    /// `kfi_rings(7)` has the whole of it.
+    /// `kfi_rings(7)` describes rings in full.
     pub rings: bool,
 }
 
-/// A connected, message-oriented, reliable endpoint.
+/// A connected, message-oriented, reliable endpoint (`FI_EP_MSG`).
 ///
-/// Life: open, bind queues, [`enable`](Endpoint::enable), post receives,
+/// Life cycle: open, bind queues, [`enable`](Endpoint::enable), post receives,
 /// [`connect`](Endpoint::connect) or [`accept`](Endpoint::accept), wait for
 /// [`Event::Connected`](crate::Event::Connected).
 pub struct Endpoint {
-    // Dropped first: before the queues it is bound to.
+    // Dropped first, so that the kernel's endpoint is closed before the queues it is bound to.
     handle: Handle,
     size: (u32, u32),
     iov_limit: u32,
     cm_data_size: u32,
-    /// What it is bound to, kept until it is closed.
+    /// Queues and counters that the endpoint is bound to, kept alive until it is closed.
     bound: Box<Mutex<Vec<Arc<dyn Any + Send + Sync>>>>,
     rings: Option<Arc<Rings>>,
     _domain: Arc<DomainInner>,
@@ -227,33 +138,34 @@ impl Endpoint {
         })
     }
 
-    /// Its name in messages, with its handle.
+    /// The endpoint's name in error messages, with its handle.
     pub fn id(&self) -> ObjectId {
         self.handle.id
     }
 
-    /// Its device file.
+    /// The device file that the endpoint was opened on.
     pub(crate) fn dev(&self) -> &Arc<Shared> {
         &self.handle.dev
     }
 
-    /// Ends all keys that are bound to it, in one call; how many. See
+    /// Revokes all keys that are bound to the endpoint, in one call. Returns their number. See
     /// [`Region::revoke_keys`](crate::Region::revoke_keys).
     ///
     /// # Errors
     ///
-    /// `EINVAL` for one without keys of its own.
+    /// - `EINVAL` if the endpoint has no keys of its own ([`EndpointAttr::own_keys`]).
     pub fn revoke_keys(&self) -> Result<u64> {
-        crate::region::revoke_all(&self.handle, abi::KFI_REVOKE_EP)
+        revoke_all(&self.handle, abi::KFI_REVOKE_EP)
     }
 
-    /// Application bytes in its connection request, at most. With an auth key they are fewer.
+    /// Maximum bytes of the program's data in a connection request. An auth key reduces the
+    /// maximum.
     pub fn cm_data_size(&self) -> usize {
         self.cm_data_size as usize
     }
 
-    /// Whether its messages go through rings ([`EndpointAttr::rings`]); none: not known yet, as it is
-    /// not connected.
+    /// Returns whether messages go through rings ([`EndpointAttr::rings`]). `None` until the
+    /// endpoint is connected.
     pub fn has_rings(&self) -> Option<bool> {
         let Some(rings) = &self.rings else {
             return Some(false);
@@ -261,17 +173,17 @@ impl Endpoint {
         rings.known()
     }
 
-    /// Operations that the transmit side holds.
+    /// Number of operations that the transmit side holds.
     pub fn tx_size(&self) -> u32 {
         self.size.0
     }
 
-    /// Receives that the receive side holds.
+    /// Number of receives that the receive side holds.
     pub fn rx_size(&self) -> u32 {
         self.size.1
     }
 
-    /// Scatter entries of one operation.
+    /// Number of scatter entries per operation.
     pub fn iov_limit(&self) -> u32 {
         self.iov_limit
     }
@@ -290,11 +202,12 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Binds the event queue that gets its connection events.
+    /// Binds the event queue that gets the endpoint's connection events.
     ///
     /// # Errors
     ///
-    /// `EINVAL` when it has one, or is enabled, or the queue is of another device file.
+    /// - `EINVAL` if the endpoint has an event queue or is enabled.
+    /// - [`Error::Argument`] if the queue belongs to another device file.
     pub fn bind_event_queue(&self, eq: &EventQueue) -> Result<()> {
         self.bind(&eq.inner.handle, Bind::empty(), eq.inner.clone())?;
         if let Some(rings) = &self.rings {
@@ -303,11 +216,13 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Binds a completion queue to a side or both, selectively if asked to.
+    /// Binds a completion queue to one side or both; selectively if `flags` says so.
     ///
     /// # Errors
     ///
-    /// `EINVAL` when that side has one, or is enabled, or the queue is of another domain.
+    /// - `EINVAL` if a side has a queue already, the endpoint is enabled, or the queue belongs to
+    ///   another domain.
+    /// - [`Error::Argument`] if the queue belongs to another device file.
     pub fn bind_completion_queue(&self, cq: &CompletionQueue, flags: Bind) -> Result<()> {
         self.bind(&cq.inner.handle, flags, cq.inner.clone())?;
         if let Some(rings) = &self.rings {
@@ -316,20 +231,22 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Binds a counter to kinds of operations.
+    /// Binds a counter to the kinds of operations in `flags`.
     ///
     /// # Errors
     ///
-    /// `EINVAL` as for queues.
+    /// - `EINVAL` if a kind has a counter already, the endpoint is enabled, or the counter belongs
+    ///   to another domain.
+    /// - [`Error::Argument`] if the counter belongs to another device file.
     pub fn bind_counter(&self, counter: &Counter, flags: Bind) -> Result<()> {
         self.bind(&counter.inner.handle, flags, counter.inner.clone())
     }
 
-    /// Makes it ready to post receives and to connect.
+    /// Enables the endpoint: it then takes receives and can be connected.
     ///
     /// # Errors
     ///
-    /// `EINVAL` when a queue is missing or it is enabled already.
+    /// - `EINVAL` if a queue is missing or the endpoint is enabled already.
     pub fn enable(&self) -> Result<()> {
         let mut arg: abi::ObjectCall = sys::new();
         arg.handle = self.handle.raw();
@@ -340,11 +257,12 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Starts connecting, with data for the peer. The outcome is an event.
+    /// Starts connecting, with `data` for the peer. The outcome is an event.
     ///
     /// # Errors
     ///
-    /// `EINVAL` in another state, or for more data than the domain's `cm_data_size`.
+    /// - `EINVAL` if the endpoint is in another state, or `data` is longer than
+    ///   [`Endpoint::cm_data_size`].
     pub fn connect(&self, addr: SocketAddr, data: &[u8]) -> Result<()> {
         let mut arg: abi::Connect = sys::new();
         arg.ep = self.handle.raw();
@@ -354,12 +272,14 @@ impl Endpoint {
         self.handle.dev.call(self.id(), &mut arg, &mut bufs)
     }
 
-    /// Accepts the request it was opened for, with data for the peer. The outcome is an event.
+    /// Accepts the connection request that the endpoint was opened for, with `data` for the peer.
+    /// The outcome is an event.
     ///
     /// # Errors
     ///
-    /// As for [`Endpoint::connect`]; and `ECONNABORTED`: it cannot be accepted any more, because
-    /// the peer gave up or the device has failed it.
+    /// - `EINVAL` if the endpoint is in another state, or `data` is too long.
+    /// - `ECONNABORTED` if the request can no longer be accepted: the peer gave up, or the device
+    ///   failed the request.
     pub fn accept(&self, data: &[u8]) -> Result<()> {
         let mut arg: abi::Accept = sys::new();
         arg.ep = self.handle.raw();
@@ -368,11 +288,11 @@ impl Endpoint {
         self.handle.dev.call(self.id(), &mut arg, &mut bufs)
     }
 
-    /// Ends the connection. Operations not done complete with `ECANCELED`.
+    /// Ends the connection. Outstanding operations complete with `ECANCELED`.
     ///
     /// # Errors
     ///
-    /// `ENOTCONN`.
+    /// - `ENOTCONN` if the endpoint is not connected.
     pub fn shutdown(&self) -> Result<()> {
         let mut arg: abi::Shutdown = sys::new();
         arg.ep = self.handle.raw();
@@ -384,265 +304,35 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Its own address.
+    /// Returns the endpoint's own address.
     ///
     /// # Errors
     ///
-    /// [`Error::Call`].
+    /// - [`Error::Argument`] if no address is known yet.
+    /// - [`Error::Call`] if the kernel refuses the call.
     pub fn local_addr(&self) -> Result<SocketAddr> {
         name(&self.handle.dev, self.id(), 0)
     }
 
-    /// Its peer's address.
+    /// Returns the peer's address.
     ///
     /// # Errors
     ///
-    /// `ENOTCONN`.
+    /// - `ENOTCONN` if the endpoint is not connected.
     pub fn peer_addr(&self) -> Result<SocketAddr> {
         name(&self.handle.dev, self.id(), 1)
     }
 
-    /// Posts operations in order, in one call for up to `KFI_SUBMIT_MAX`; stops at the first that
-    /// is refused.
+    /// Disconnects and closes the endpoint.
     ///
     /// # Errors
     ///
-    /// When the very first is refused: its errno, `EAGAIN` if the endpoint or a queue is full.
-    pub fn submit(&self, batch: &Batch<'_>) -> Result<Submitted> {
-        let mut accepted = 0;
-        if self.rings.is_some() {
-            for (entry, local) in batch.entries.iter().zip(&batch.locals) {
-                match self.post_entry(entry, local) {
-                    Ok(()) => accepted += 1,
-                    Err(e) if accepted == 0 => return Err(e),
-                    Err(e) => {
-                        return Ok(Submitted {
-                            accepted,
-                            refused: e.errno(),
-                        })
-                    }
-                }
-            }
-            return Ok(Submitted {
-                accepted,
-                refused: None,
-            });
-        }
-        // What is of another device file is refused here; the kernel refuses the rest.
-        let own = |local: &Local<'_>| self.check(local).is_ok();
-        let good = batch.locals.iter().take_while(|local| own(local)).count();
-        if let (0, Some(first)) = (good, batch.locals.first()) {
-            self.check(first)?;
-        }
-        let (entries, foreign) = batch.entries.split_at(good);
-        for chunk in entries.chunks(abi::KFI_SUBMIT_MAX as usize) {
-            match self.submit_entries(chunk) {
-                Ok(part) => {
-                    accepted += part.accepted;
-                    if part.accepted < chunk.len() {
-                        return Ok(Submitted {
-                            accepted,
-                            refused: part.refused,
-                        });
-                    }
-                }
-                Err(e) if accepted == 0 => return Err(e),
-                Err(e) => {
-                    return Ok(Submitted {
-                        accepted,
-                        refused: e.errno(),
-                    })
-                }
-            }
-        }
-        Ok(Submitted {
-            accepted,
-            refused: (!foreign.is_empty()).then_some(Errno::EINVAL),
-        })
-    }
-
-    /// Refuses memory of another device file.
-    #[inline]
-    fn check(&self, local: &Local<'_>) -> Result<()> {
-        for region in local.regions.iter().flatten() {
-            self.handle.dev.owns(&region.handle)?;
-        }
-        Ok(())
-    }
-
-    fn submit_entries(&self, entries: &[abi::OpEntry]) -> Result<Submitted> {
-        submit(&self.handle.dev, self.id(), entries)
-    }
-
-    fn post_entry(&self, entry: &abi::OpEntry, local: &Local<'_>) -> Result<()> {
-        self.check(local)?;
-        if let Some(rings) = &self.rings {
-            match rings.post(entry, local) {
-                Ok(Posted::Here) => return Ok(()),
-                Ok(Posted::Kernel) => {}
-                Err(errno) => {
-                    return Err(Error::Call {
-                        call: "SUBMIT",
-                        object: self.id(),
-                        errno,
-                    })
-                }
-            }
-        }
-        self.submit_entries(std::slice::from_ref(entry)).map(|_| ())
-    }
-
-    /// Posts one operation.
-    ///
-    /// # Errors
-    ///
-    /// `EAGAIN` when the endpoint or a completion queue is full; `ENOTCONN`; `EACCES` when a region
-    /// does not allow the use; `EINVAL` for a range outside a region, or a region of another device
-    /// file; `EMSGSIZE`.
-    pub fn post(&self, op: &Op<'_>) -> Result<()> {
-        self.post_entry(&op.entry, &op.local)
-    }
-
-    /// Sends a message.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Endpoint::post`], here and below.
-    pub fn send(&self, local: Segment<'_>, context: u64) -> Result<()> {
-        self.post(&Op::send(&[local]).context(context))
-    }
-
-    /// Sends a message from pieces.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Endpoint::post`].
-    pub fn sendv(&self, local: &[Segment<'_>], context: u64) -> Result<()> {
-        self.post(&Op::send(local).context(context))
-    }
-
-    /// Sends a message with completion data.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Endpoint::post`].
-    pub fn senddata(&self, local: Segment<'_>, data: u64, context: u64) -> Result<()> {
-        self.post(&Op::send(&[local]).data(data).context(context))
-    }
-
-    /// Sends bytes that are taken at once; there is no completion.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Endpoint::post`]; `EMSGSIZE` beyond the domain's `inject_size`.
-    pub fn inject(&self, payload: &[u8]) -> Result<()> {
-        self.post(&Op::inject_send(payload))
-    }
-
-    /// Posts a receive.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Endpoint::post`].
-    pub fn recv(&self, local: Segment<'_>, context: u64) -> Result<()> {
-        self.post(&Op::recv(&[local]).context(context))
-    }
-
-    /// Posts a receive into pieces.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Endpoint::post`].
-    pub fn recvv(&self, local: &[Segment<'_>], context: u64) -> Result<()> {
-        self.post(&Op::recv(local).context(context))
-    }
-
-    /// Reads a peer's memory.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Endpoint::post`].
-    pub fn read(&self, local: Segment<'_>, remote: RemoteMem, context: u64) -> Result<()> {
-        self.post(&Op::read(&[local], remote).context(context))
-    }
-
-    /// Reads a peer's memory into pieces.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Endpoint::post`].
-    pub fn readv(&self, local: &[Segment<'_>], remote: RemoteMem, context: u64) -> Result<()> {
-        self.post(&Op::read(local, remote).context(context))
-    }
-
-    /// Writes a peer's memory.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Endpoint::post`].
-    pub fn write(&self, local: Segment<'_>, remote: RemoteMem, context: u64) -> Result<()> {
-        self.post(&Op::write(&[local], remote).context(context))
-    }
-
-    /// Writes a peer's memory from pieces.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Endpoint::post`].
-    pub fn writev(&self, local: &[Segment<'_>], remote: RemoteMem, context: u64) -> Result<()> {
-        self.post(&Op::write(local, remote).context(context))
-    }
-
-    /// Writes a peer's memory and completes one of its receives with `data`.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Endpoint::post`].
-    pub fn writedata(
-        &self,
-        local: Segment<'_>,
-        remote: RemoteMem,
-        data: u64,
-        context: u64,
-    ) -> Result<()> {
-        self.post(&Op::write(&[local], remote).data(data).context(context))
-    }
-
-    /// Asks for posted receives with this context to end with `ECANCELED`.
-    ///
-    /// # Errors
-    ///
-    /// `ENOENT` when none waits, `EOPNOTSUPP` when the provider cannot.
-    pub fn cancel(&self, context: u64) -> Result<()> {
-        if let Some(done) = self.rings.as_ref().and_then(|rings| rings.cancel(context)) {
-            return done.map_err(|errno| Error::Call {
-                call: "CANCEL",
-                object: self.id(),
-                errno,
-            });
-        }
-        let mut arg: abi::Cancel = sys::new();
-        arg.ep = self.handle.raw();
-        arg.context = context;
-        self.handle.dev.call(self.id(), &mut arg, &mut [])
-    }
-
-    /// Disconnects and closes it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Call`], with the endpoint given back.
+    /// - [`Error::Call`] if the kernel refuses the call. The endpoint is returned in [`Returned`].
     pub fn close(self) -> std::result::Result<(), Returned<Self>> {
         if let Some(rings) = &self.rings {
             rings.begin_end();
         }
-        match self.handle.close() {
-            Ok(()) => Ok(()),
-            Err(error) => Err(Returned {
-                object: self,
-                error,
-            }),
-        }
+        Returned::on_error(self.handle.close(), self)
     }
 }
 
@@ -655,23 +345,4 @@ impl Drop for Endpoint {
     }
 }
 
-/// Posts operations in one call.
-pub(crate) fn submit(dev: &Shared, id: ObjectId, entries: &[abi::OpEntry]) -> Result<Submitted> {
-    let mut arg: abi::Submit = sys::new();
-    arg.ep = id.handle;
-    arg.count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
-    arg.entry_size = u32::try_from(size_of::<abi::OpEntry>()).unwrap_or(u32::MAX);
-    let mut bufs = [Buf::input(offset_of!(abi::Submit, ops), entries.as_bytes())];
-    dev.call(id, &mut arg, &mut bufs)?;
-    let refused = (arg.err != 0).then(|| crate::Errno(i32::try_from(arg.err).unwrap_or(libc::EIO)));
-    Ok(Submitted {
-        accepted: arg.done as usize,
-        refused,
-    })
-}
-
-impl std::fmt::Debug for Endpoint {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.handle.fmt(f)
-    }
-}
+debug_by_handle!(Endpoint, handle);

@@ -16,7 +16,7 @@ macro_rules! errnos {
                 pub const $name: Self = Self($value);
             )*
 
-            /// The symbolic name, for example `EBUSY`; `E?` for a number without one.
+            /// The symbolic name, for example `EBUSY`; `E?` for an unknown number.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => stringify!($name),)*
@@ -24,7 +24,7 @@ macro_rules! errnos {
                 }
             }
 
-            /// What the number means, in words.
+            /// The meaning of the number, in words.
             pub fn text(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)*
@@ -43,7 +43,7 @@ errnos! {
     ENXIO = libc::ENXIO, "no such device or address";
     E2BIG = libc::E2BIG, "structure or list too long";
     EBADF = libc::EBADF, "bad file descriptor";
-    EAGAIN = libc::EAGAIN, "full or nothing there, try again";
+    EAGAIN = libc::EAGAIN, "queue full or empty, try again";
     ENOMEM = libc::ENOMEM, "not enough memory";
     EACCES = libc::EACCES, "access denied";
     EFAULT = libc::EFAULT, "bad address";
@@ -54,7 +54,7 @@ errnos! {
     ENFILE = libc::ENFILE, "too many open files in the system";
     EMFILE = libc::EMFILE, "too many open files";
     ENOTTY = libc::ENOTTY, "call unknown to this kernel module";
-    ENOSPC = libc::ENOSPC, "no room left";
+    ENOSPC = libc::ENOSPC, "no space left";
     EPIPE = libc::EPIPE, "connection is down";
     ERANGE = libc::ERANGE, "out of range";
     ENOSYS = libc::ENOSYS, "not implemented";
@@ -66,7 +66,7 @@ errnos! {
     EOVERFLOW = libc::EOVERFLOW, "value too large";
     EMSGSIZE = libc::EMSGSIZE, "message too long";
     EPROTONOSUPPORT = libc::EPROTONOSUPPORT, "protocol not supported";
-    EOPNOTSUPP = libc::EOPNOTSUPP, "not offered by this provider";
+    EOPNOTSUPP = libc::EOPNOTSUPP, "not supported by this provider";
     EAFNOSUPPORT = libc::EAFNOSUPPORT, "address family not supported";
     EADDRINUSE = libc::EADDRINUSE, "address in use";
     EADDRNOTAVAIL = libc::EADDRNOTAVAIL, "address not available";
@@ -108,7 +108,7 @@ errnos! {
 }
 
 impl Errno {
-    /// The calling thread's last one.
+    /// The calling thread's `errno`.
     pub(crate) fn last() -> Self {
         Self(
             std::io::Error::last_os_error()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What can go wrong, told so that somebody can act on it.
+//! Errors, and hints on how to solve them.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -7,30 +7,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::errno::Errno;
-use crate::event::ConnFailure;
-use crate::object::Kind;
+use crate::failure::{CompError, ConnFailure};
+use crate::object::ObjectId;
 
 /// Result of this crate's calls.
 pub type Result<T> = std::result::Result<T, Error>;
-
-/// Names an object in messages: what it is and its handle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ObjectId {
-    /// What it is.
-    pub kind: Kind,
-    /// Its handle; 0 for the device itself.
-    pub handle: u64,
-}
-
-impl fmt::Display for ObjectId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.handle == 0 {
-            write!(f, "{}", self.kind)
-        } else {
-            write!(f, "{} {:#x}", self.kind, self.handle)
-        }
-    }
-}
 
 /// An error of this crate.
 #[derive(Debug, thiserror::Error)]
@@ -39,9 +20,9 @@ pub enum Error {
     /// The device file could not be opened.
     #[error("open {}: {}", path.display(), of_file(*errno))]
     Open {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         errno: Errno,
     },
     /// The kernel refused a call.
@@ -49,9 +30,9 @@ pub enum Error {
     Call {
         /// The call, for example `EP_OPEN`.
         call: &'static str,
-        /// The object that it was made on (for an open: the parent).
+        /// The object that the call was made on (for an open: the parent).
         object: ObjectId,
-        /// Why.
+        /// The cause.
         errno: Errno,
     },
     /// An argument was refused before it reached the kernel.
@@ -59,23 +40,23 @@ pub enum Error {
     Argument {
         /// The argument.
         what: &'static str,
-        /// What is wrong with it.
+        /// The fault of the argument.
         why: String,
     },
     /// A name could not be turned into an address.
     #[error("resolve {name}: {why}")]
     Resolve {
-        /// The name and service asked for.
+        /// The name and service to resolve.
         name: String,
-        /// What the resolver said.
+        /// The resolver's message.
         why: String,
     },
-    /// Time ran out.
+    /// A wait reached its timeout.
     #[error("{what}: timed out after {after:?}")]
     Timeout {
-        /// What was waited for.
+        /// The object of the wait.
         what: &'static str,
-        /// How long.
+        /// The timeout.
         after: Duration,
     },
     /// Connecting failed or was refused.
@@ -83,13 +64,13 @@ pub enum Error {
     Connect(Box<ConnFailure>),
     /// An operation completed with an error.
     #[error(transparent)]
-    Completion(#[from] crate::completion::CompError),
-    /// The completion ring says what it never may; the queue is unusable.
+    Completion(#[from] CompError),
+    /// The completion ring holds impossible values; the queue is unusable.
     #[error("completion ring of {0} is inconsistent")]
     Ring(ObjectId),
 }
 
-/// What an errno says of a file, which is no object.
+/// The message for the errno of a file, for which "no such object" would be misleading.
 fn of_file(errno: Errno) -> String {
     match errno {
         Errno::ENOENT => "no such file (ENOENT)".to_owned(),
@@ -98,7 +79,7 @@ fn of_file(errno: Errno) -> String {
 }
 
 impl Error {
-    /// An object was given to one of another device file.
+    /// Makes the error for an object of another device file.
     pub(crate) fn foreign(object: ObjectId) -> Self {
         Self::Argument {
             what: "object of another device file",
@@ -106,7 +87,7 @@ impl Error {
         }
     }
 
-    /// The error number, where there is one.
+    /// The error number; `None` for an error without one.
     pub fn errno(&self) -> Option<Errno> {
         match self {
             Self::Open { errno, .. } | Self::Call { errno, .. } => Some(*errno),
@@ -119,17 +100,17 @@ impl Error {
         }
     }
 
-    /// Whether the same call may succeed later: a queue was full.
+    /// Whether the same call may succeed later, because a queue is full.
     pub fn is_full(&self) -> bool {
         self.errno() == Some(Errno::EAGAIN)
     }
 
-    /// What to do about it, where something general can be said.
+    /// Advice on how to solve the error, if there is general advice.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Open { errno, .. } => match *errno {
                 Errno::ENOENT | Errno::ENODEV | Errno::ENXIO => Some(
-                    "the module is not loaded: modprobe kfabric if it is installed (cargo xtask install), else insmod kfabric.ko; then a provider, kverbs or kshm",
+                    "the module is not loaded: modprobe kfabric (if not installed: insmod kfabric.ko), then a provider, kverbs or kshm",
                 ),
                 Errno::EACCES | Errno::EPERM => {
                     Some("join the group that owns the device file (rdma by the shipped udev rule), or run as root")
@@ -146,7 +127,7 @@ impl Error {
                 _ => None,
             },
             Self::Completion(e) => match e.errno {
-                Errno::ECANCELED => Some("an earlier operation failed, its completion says why"),
+                Errno::ECANCELED => Some("an earlier operation failed: see its completion"),
                 Errno::EACCES => Some("the peer's key does not cover this access: wrong range or rights, or revoked"),
                 _ => None,
             },
@@ -155,40 +136,42 @@ impl Error {
     }
 }
 
-/// Advice by call and errno.
+/// Advice for the failure of a call.
 fn call_hint(call: &str, errno: Errno) -> Option<&'static str> {
     Some(match (call, errno) {
         (
             "AUTH_MODE" | "GRANT_ADD" | "GRANT_CHANGE" | "GRANT_REVOKE" | "GRANT_LIST"
             | "AGENT_OPEN" | "AGENT_NEXT" | "AGENT_ANSWER",
             Errno::EPERM,
-        ) => "auth keys are the administrator's (CAP_SYS_ADMIN); job managers go by kfi-authd's socket",
+        ) => "only an administrator (CAP_SYS_ADMIN) manages auth keys; job managers use kfi-authd's socket",
         ("GRANT_ADD" | "AGENT_ANSWER", Errno::EBUSY) => {
-            "a grant of this auth key is over and something opened under it has not ended yet: try again"
+            "a grant of this auth key has ended, but an object opened under it still exists: try again"
         }
-        ("GRANT_CHANGE" | "GRANT_REVOKE", Errno::ENOENT) => "see the grants there are: kfi auth list",
+        ("GRANT_CHANGE" | "GRANT_REVOKE", Errno::ENOENT) => "list the grants: kfi auth list",
         ("PEP_OPEN", Errno::EACCES) => {
-            "a port below 1024 takes CAP_NET_BIND_SERVICE; else the agent denied it: see its log"
+            "a port below 1024 needs CAP_NET_BIND_SERVICE; otherwise the agent denied the request: see the agent's log"
         }
-        (_, Errno::EACCES) if call.ends_with("OPEN") => "denied by the agent: see its log",
+        (_, Errno::EACCES) if call.ends_with("OPEN") => "denied by the agent: see the agent's log",
         (_, Errno::ENOKEY) => {
-            "grants are needed here (kfi auth mode), and there is no auth key, no grant, or no agent to ask"
+            "grants are required here (kfi auth mode), but an auth key, a grant or the agent is missing"
         }
-        (_, Errno::EDQUOT) => "beyond the limits of the auth key's grant: see kfi auth list",
-        (_, Errno::EKEYREVOKED | Errno::EKEYEXPIRED) => "the auth key's grant is over: ask for another",
-        (_, Errno::ENODEV) => "the device under it went away: close it and open another",
+        (_, Errno::EDQUOT) => {
+            "beyond the limits of the auth key's grant (kfi auth list), or of the user (user_mib in kfi info -v)"
+        }
+        (_, Errno::EKEYREVOKED | Errno::EKEYEXPIRED) => "the auth key's grant has ended: request another one",
+        (_, Errno::ENODEV) => "the device was removed: close the object and open another one",
         (_, Errno::ENOTTY) => "the loaded kfabric module is older than this program",
         (_, Errno::E2BIG) => "the loaded kfabric module is older than this program",
         ("REGION_REG", Errno::ENOMEM) => {
             "raise the locked-memory limit: ulimit -l, or LimitMEMLOCK= in the unit"
         }
         ("REGION_REG", Errno::EFAULT) => {
-            "the range is not mapped, or not writable for the access asked for"
+            "the range is not mapped, or not writable although the access needs it"
         }
         ("REGION_REG", Errno::EOPNOTSUPP) => {
             "the mapping's kind cannot be pinned long-term (a shared file mapping?)"
         }
-        ("CLOSE", Errno::EBUSY) => "close its children and let its operations end first",
+        ("CLOSE", Errno::EBUSY) => "close the object's children and wait for its operations first",
         ("KEY_ASSIGN" | "KEY_ASSIGN_MANY", Errno::EBUSY) => "revoke the slot's key first",
         ("KEY_ASSIGN" | "KEY_ASSIGN_MANY", Errno::EACCES) => {
             "rights must lie within the region's access"
@@ -204,18 +187,25 @@ fn call_hint(call: &str, errno: Errno) -> Option<&'static str> {
         ("DOMAIN_OPEN", Errno::ENOENT) => "no device of that name: see kfi info and rdma link",
         ("LISTEN" | "PEP_OPEN", Errno::EADDRINUSE) => "another listener has that port",
         ("LISTEN" | "PEP_OPEN", Errno::EADDRNOTAVAIL) => "no local interface has that address",
-        (_, Errno::EOPNOTSUPP) => "this provider does not offer it: see kfi info -v",
+        (_, Errno::EOPNOTSUPP) => "this provider does not support it: see kfi info -v",
         _ => return None,
     })
 }
 
-/// A call took an object, failed, and gives the object back.
+/// The error of a call that takes an object by value, with the object.
 #[derive(Debug)]
 pub struct Returned<T> {
-    /// The object, as usable as before.
+    /// The object, unchanged.
     pub object: T,
-    /// Why the call failed.
+    /// The error of the call.
     pub error: Error,
+}
+
+impl<T> Returned<T> {
+    /// Adds `object` to the error of a call on the object.
+    pub(crate) fn on_error<U>(outcome: Result<U>, object: T) -> std::result::Result<U, Self> {
+        outcome.map_err(|error| Self { object, error })
+    }
 }
 
 impl<T> From<Returned<T>> for Error {

@@ -1,39 +1,44 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Event queues: connections asked for, made, lost.
+//! Event queues: connection requests, connections made, connections lost.
 #![forbid(unsafe_code)]
 
 use std::fmt;
 use std::mem::offset_of;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use kfabric_uapi as abi;
+use zerocopy::IntoBytes;
 
-use crate::device::Shared;
+use crate::addr;
 use crate::errno::Errno;
-use crate::error::{Error, ObjectId, Result, Returned};
-use crate::object::{Handle, Kind};
+use crate::error::{Error, Result, Returned};
+use crate::failure::ConnFailure;
+use crate::handle::{debug_by_handle, Handle, Shared};
+use crate::object::{Kind, ObjectId};
 use crate::rings::Rings;
 use crate::sys::{self, Buf, Deadline};
 
 pub(crate) struct EqInner {
     pub(crate) handle: Handle,
-    /// Those of its endpoints that may have rings.
+    /// Endpoints bound to the queue that may have rings.
     rings: Mutex<Vec<Weak<Rings>>>,
     fd: OwnedFd,
     _fabric: Arc<Handle>,
 }
 
 impl EqInner {
-    /// An endpoint that may have rings is bound to it.
+    /// Registers an endpoint that may have rings.
     pub(crate) fn add(&self, rings: &Arc<Rings>) {
         let mut all = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|other| other.strong_count() != 0);
         all.push(Arc::downgrade(rings));
     }
 
-    /// There is an event of an endpoint: it may know by now what it has, or that it is over.
+    /// Handles an event of an endpoint: its ring state may be known now, or its connection may have
+    /// ended.
     fn happened(&self, object: u64) {
         let found = {
             let all = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
@@ -49,7 +54,7 @@ impl EqInner {
     }
 }
 
-/// A queue of events.
+/// An event queue (`fi_eq(3)`).
 pub struct EventQueue {
     pub(crate) inner: Arc<EqInner>,
 }
@@ -73,49 +78,56 @@ impl EventQueue {
         })
     }
 
-    /// Its name in messages, with its handle.
+    /// The queue's name in error messages, with its handle.
     pub fn id(&self) -> ObjectId {
         self.inner.handle.id
     }
 
-    /// Takes an event if one waits.
+    /// Takes an event if one is ready.
     ///
     /// # Errors
     ///
-    /// [`Error::Call`].
+    /// - [`Error::Call`] if the kernel refuses the call.
     pub fn read(&self) -> Result<Option<Event>> {
         let dev = &self.inner.handle.dev;
         let mut data = [0; abi::KFI_CM_DATA_MAX];
         let mut arg: abi::EqRead = sys::new();
         arg.eq = self.inner.handle.raw();
         arg.data_len = u32::try_from(data.len()).unwrap_or(u32::MAX);
-        let mut bufs = [Buf::output(offset_of!(abi::EqRead, data), &mut data)];
+        let mut info = abi::InfoEntry::default();
+        let mut bufs = [
+            Buf::output(offset_of!(abi::EqRead, data), &mut data),
+            Buf::output(offset_of!(abi::EqRead, info), info.as_mut_bytes()),
+        ];
         match dev.call(self.id(), &mut arg, &mut bufs) {
             Ok(()) => {
                 self.inner.happened(arg.object);
                 let len = data.len().min(arg.data_len as usize);
-                Ok(Some(Event::from_abi(dev, &arg, &data[..len])))
+                let peer = addr::from_abi(&info.dest_addr);
+                Ok(Some(Event::from_abi(dev, &arg, &data[..len], peer)))
             }
             Err(e) if e.errno() == Some(Errno::EAGAIN) => Ok(None),
             Err(e) => Err(e),
         }
     }
 
-    /// Takes an event, waiting for one.
+    /// Takes an event; waits for one if none is ready.
     ///
     /// # Errors
     ///
-    /// [`Error::Timeout`]; [`Error::Call`].
+    /// - [`Error::Timeout`] if no event comes in time.
+    /// - [`Error::Call`] if the kernel refuses the call.
     pub fn wait(&self, timeout: Duration) -> Result<Event> {
         Self::wait_any(&[self], timeout)
     }
 
-    /// Takes an event of whichever of `queues` has one, waiting for it: who listens by several
-    /// providers has a queue of each.
+    /// Takes an event from any of `queues`; waits for one if none is ready. A program that listens
+    /// through several providers has one queue per provider.
     ///
     /// # Errors
     ///
-    /// As [`EventQueue::wait`].
+    /// - [`Error::Timeout`] if no event comes in time, or `queues` is empty.
+    /// - [`Error::Call`] if the kernel refuses the call.
     pub fn wait_any(queues: &[&Self], timeout: Duration) -> Result<Event> {
         let deadline = Deadline::after(timeout);
         let late = || Error::Timeout {
@@ -137,56 +149,46 @@ impl EventQueue {
                 object: first.id(),
                 errno,
             })?;
-            // Also when a descriptor says "readable" for another reason than an event.
+            // A readable descriptor does not always mean that there is an event.
             if !there || left.is_zero() {
                 return Err(late());
             }
         }
     }
 
-    /// Closes it; given back while an endpoint uses it.
+    /// Closes the queue. On failure the queue is returned in [`Returned`].
     ///
     /// # Errors
     ///
-    /// `EBUSY`.
+    /// - `EBUSY` while an endpoint uses the queue.
     pub fn close(self) -> std::result::Result<(), Returned<Self>> {
-        match self.inner.handle.close() {
-            Ok(()) => Ok(()),
-            Err(error) => Err(Returned {
-                object: self,
-                error,
-            }),
-        }
+        Returned::on_error(self.inner.handle.close(), self)
     }
 }
 
 impl AsFd for EventQueue {
-    /// Readable while an event waits.
+    /// Readable while an event is ready.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.fd.as_fd()
     }
 }
 
-impl fmt::Debug for EventQueue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.handle.fmt(f)
-    }
-}
+debug_by_handle!(EventQueue, inner.handle);
 
-/// An event. `object` is the handle of what it is about, `context` the value given when that was
-/// opened.
+/// An event. `object` is the handle of the object concerned; `context` is the value that the object
+/// was opened with.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A peer asks to connect.
+    /// A connection request of a peer (`FI_CONNREQ`).
     ConnRequest(ConnRequest),
     /// An endpoint is connected.
     Connected {
         /// The endpoint.
         object: u64,
-        /// Its context.
+        /// The endpoint's context.
         context: u64,
-        /// What the accepting peer sent along.
+        /// Private data of the accepting peer.
         data: Vec<u8>,
     },
     /// Connecting failed or was refused.
@@ -195,47 +197,31 @@ pub enum Event {
     Shutdown {
         /// The endpoint.
         object: u64,
-        /// Its context.
+        /// The endpoint's context.
         context: u64,
-        /// Why, if it was not by the peer's wish.
+        /// The cause; `None` if the peer disconnected on purpose.
         errno: Option<Errno>,
     },
     /// An event that this crate does not know.
     Other {
-        /// Its number.
+        /// Number of the event.
         event: u32,
-        /// What it is about.
+        /// Handle of the object concerned.
         object: u64,
-        /// Its context.
+        /// The object's context.
         context: u64,
-        /// Positive errno, or none.
+        /// Errno of the event, positive; `None` without an error.
         errno: Option<Errno>,
     },
 }
 
-/// Why a connection did not come about.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConnFailure {
-    /// The endpoint.
-    pub object: u64,
-    /// Its context.
-    pub context: u64,
-    /// `ECONNREFUSED`: refused, or nobody listens; `ETIMEDOUT`; `EHOSTUNREACH`; …
-    pub errno: Errno,
-    /// The provider's own code.
-    pub prov_errno: u32,
-    /// What the refusing peer sent along.
-    pub data: Vec<u8>,
-}
-
-impl fmt::Display for ConnFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, provider code {}", self.errno, self.prov_errno)
-    }
-}
-
 impl Event {
-    fn from_abi(dev: &Arc<Shared>, arg: &abi::EqRead, data: &[u8]) -> Self {
+    fn from_abi(
+        dev: &Arc<Shared>,
+        arg: &abi::EqRead,
+        data: &[u8],
+        peer: Option<SocketAddr>,
+    ) -> Self {
         let (object, context) = (arg.object, arg.context);
         let errno = (arg.err != 0).then(|| Errno(i32::try_from(arg.err).unwrap_or(libc::EIO)));
         match arg.event {
@@ -252,6 +238,7 @@ impl Event {
                     context,
                     data: data.to_vec(),
                     auth_key: arg.auth_index.checked_sub(1),
+                    peer,
                 })
             }
             abi::KFI_CONNECTED => Self::Connected {
@@ -280,12 +267,12 @@ impl Event {
         }
     }
 
-    /// The connection's answer, where that is what was waited for.
+    /// Returns the private data of the accepting peer, if this event is a connection.
     ///
     /// # Errors
     ///
-    /// [`Error::Connect`] when connecting failed or the connection ended at once;
-    /// [`Error::Argument`] for an event of another kind.
+    /// - [`Error::Connect`] if connecting failed or the connection ended at once.
+    /// - [`Error::Argument`] for an event of another kind.
     pub fn connected(self) -> Result<Vec<u8>> {
         match self {
             Self::Connected { data, .. } => Ok(data),
@@ -308,11 +295,11 @@ impl Event {
         }
     }
 
-    /// The connection request, where that is what was waited for.
+    /// Returns the connection request, if this event is one.
     ///
     /// # Errors
     ///
-    /// [`Error::Argument`] for an event of another kind.
+    /// - [`Error::Argument`] for an event of another kind.
     pub fn request(self) -> Result<ConnRequest> {
         match self {
             Self::ConnRequest(request) => Ok(request),
@@ -324,8 +311,9 @@ impl Event {
     }
 }
 
-/// A peer's wish to connect, to be answered by [`crate::Domain::endpoint_for`] and
-/// [`crate::Endpoint::accept`], or by [`ConnRequest::reject`]. Dropping it rejects it.
+/// A connection request (`FI_CONNREQ`). Accept it by [`crate::Domain::endpoint_for`] and
+/// [`crate::Endpoint::accept`], or refuse it by [`ConnRequest::reject`]. Dropping the request
+/// refuses it.
 pub struct ConnRequest {
     dev: Option<Arc<Shared>>,
     id: ObjectId,
@@ -333,39 +321,42 @@ pub struct ConnRequest {
     pub listener: u64,
     /// The passive endpoint's context.
     pub context: u64,
-    /// What the peer sent along.
+    /// Private data of the peer.
     pub data: Vec<u8>,
-    /// Which of the passive endpoint's auth keys the peer has proven to have, counted from 0. The
-    /// endpoint that takes it needs the same one.
+    /// Index (from 0) of the passive endpoint's auth key that the peer has proven to have. The
+    /// endpoint that accepts the request needs the same auth key.
     pub auth_key: Option<u32>,
+    /// The peer's address, as it says.
+    pub peer: Option<SocketAddr>,
 }
 
 impl ConnRequest {
-    /// Its handle.
+    /// The request's handle.
     pub fn handle(&self) -> u64 {
         self.id.handle
     }
 
-    /// Its name in messages.
+    /// The request's name in error messages.
     pub(crate) fn id(&self) -> ObjectId {
         self.id
     }
 
-    /// Whether it came by this device file.
+    /// Whether the request arrived through this device file.
     pub(crate) fn is_of(&self, dev: &Arc<Shared>) -> bool {
         self.dev.as_ref().is_some_and(|own| Arc::ptr_eq(own, dev))
     }
 
-    /// An endpoint took it over.
+    /// Marks the request as taken over by an endpoint.
     pub(crate) fn used(mut self) {
         self.dev = None;
     }
 
-    /// Refuses it, with data for the peer.
+    /// Refuses the request, with data for the peer.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for too much data, `ENOENT` when the peer gave up already.
+    /// - `EINVAL` if `data` is too long.
+    /// - `ENOENT` if the peer has given up already.
     pub fn reject(mut self, data: &[u8]) -> Result<()> {
         match self.dev.take() {
             Some(dev) => reject(&dev, self.id, data),
@@ -388,7 +379,7 @@ fn reject(dev: &Shared, id: ObjectId, data: &[u8]) -> Result<()> {
 impl Drop for ConnRequest {
     fn drop(&mut self) {
         if let Some(dev) = self.dev.take() {
-            // Only fails when the peer is gone, which is as good.
+            // Fails only if the peer has given up: nothing is left to refuse.
             let _ = reject(&dev, self.id, &[]);
         }
     }

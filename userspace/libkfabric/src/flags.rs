@@ -5,7 +5,8 @@
 use kfabric_uapi as abi;
 
 bitflags::bitflags! {
-    /// Capabilities of a provider, or those wanted of it (`fi_getinfo(3)`).
+    /// Capabilities: offered by a provider, or requested in [`Hints`](crate::Hints)
+    /// (`fi_getinfo(3)`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Caps: u64 {
         /// Messages.
@@ -30,21 +31,22 @@ bitflags::bitflags! {
         const LOCAL_COMM = abi::KFI_LOCAL_COMM;
         /// Peers on other nodes.
         const REMOTE_COMM = abi::KFI_REMOTE_COMM;
-        /// Keys by alloc, assign and revoke.
+        /// Keys that are assigned and revoked without a new registration
+        /// ([`Region::alloc_keys`](crate::Region::alloc_keys)).
         const DYNAMIC_KEYS = abi::KFI_DYNAMIC_KEYS;
         /// Endpoints may have keys of their own ([`EndpointAttr::own_keys`](crate::EndpointAttr)).
         const EP_KEYS = abi::KFI_EP_KEYS;
-        /// Keys may end with the first operation that is done by them
+        /// Keys that the first operation through them revokes
         /// ([`Key::assign_once`](crate::Key::assign_once)).
         const SINGLE_USE_KEYS = abi::KFI_SINGLE_USE_KEYS;
-        /// Reads and writes take memory that is not registered ([`Op::read_into`](crate::Op::read_into),
-        /// [`Op::write_from`](crate::Op::write_from)).
+        /// Reads and writes on memory of the program that is not registered
+        /// ([`Op::read_into`](crate::Op::read_into), [`Op::write_from`](crate::Op::write_from)).
         const UNREGISTERED_RMA = abi::KFI_UNREGISTERED_RMA;
         /// Bits that this crate does not know.
         const _ = !0;
     }
 
-    /// What registered memory, or a key, may be used for.
+    /// Uses of registered memory, or of a key.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Access: u64 {
         /// As the source of a send.
@@ -55,21 +57,21 @@ bitflags::bitflags! {
         const READ = abi::KFI_READ;
         /// As the source of a write to remote memory.
         const WRITE = abi::KFI_WRITE;
-        /// Peers may read it.
+        /// Reads by peers.
         const REMOTE_READ = abi::KFI_REMOTE_READ;
-        /// Peers may write it.
+        /// Writes by peers.
         const REMOTE_WRITE = abi::KFI_REMOTE_WRITE;
-        /// Peers may use it for atomics; takes both of the former.
+        /// Atomics by peers; needs `REMOTE_READ` and `REMOTE_WRITE`, too.
         const ATOMIC = abi::KFI_ATOMIC;
         /// Every local use.
         const LOCAL = abi::KFI_SEND | abi::KFI_RECV | abi::KFI_READ | abi::KFI_WRITE;
-        /// Peers may read and write it.
+        /// Reads and writes by peers.
         const REMOTE = abi::KFI_REMOTE_READ | abi::KFI_REMOTE_WRITE;
         /// Bits that this crate does not know.
         const _ = !0;
     }
 
-    /// Which side of an endpoint a queue or counter serves.
+    /// The side of an endpoint that a queue or counter is bound to.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Bind: u64 {
         /// The sending side. For a counter: sends.
@@ -80,20 +82,21 @@ bitflags::bitflags! {
         const READ = abi::KFI_READ;
         /// For a counter: writes, and other atomics.
         const WRITE = abi::KFI_WRITE;
-        /// For a queue: entries only for operations that ask for one ([`crate::Op::completion`]).
+        /// For a queue: a successful operation has an entry only if it asks for one
+        /// ([`crate::Op::completion`]).
         const SELECTIVE = abi::KFI_SELECTIVE_COMPLETION;
         /// Bits that this crate does not know.
         const _ = !0;
     }
 
-    /// What completed.
+    /// The kind of operation that completed.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct CompFlags: u64 {
         /// A message operation.
         const MSG = abi::KFI_MSG;
         /// A one-sided operation.
         const RMA = abi::KFI_RMA;
-        /// An atomic; with `READ` one that fetched.
+        /// An atomic; with `READ` an atomic that fetched.
         const ATOMIC = abi::KFI_ATOMIC;
         /// A read of remote memory.
         const READ = abi::KFI_READ;
@@ -111,36 +114,36 @@ bitflags::bitflags! {
         const _ = !0;
     }
 
-    /// Registration modes a provider requires (`fi_mr(3)`).
+    /// Registration modes that a provider requires (`fi_mr(3)`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct MrMode: u64 {
-        /// Local buffers need a region.
+        /// Local buffers need a region (`FI_MR_LOCAL`).
         const LOCAL = abi::KFI_MR_LOCAL;
-        /// Remote addresses are the exporter's virtual addresses.
+        /// Remote addresses are the exporter's virtual addresses (`FI_MR_VIRT_ADDR`).
         const VIRT_ADDR = abi::KFI_MR_VIRT_ADDR;
-        /// Memory is backed by pages at registration.
+        /// Memory must have pages when it is registered (`FI_MR_ALLOCATED`).
         const ALLOCATED = abi::KFI_MR_ALLOCATED;
-        /// The provider chooses key values.
+        /// The provider chooses key values (`FI_MR_PROV_KEY`).
         const PROV_KEY = abi::KFI_MR_PROV_KEY;
         /// Bits that this crate does not know.
         const _ = !0;
     }
 }
 
-/// How much of a completion the queue fills in.
+/// Fields of a completion that a queue fills in (`enum fi_cq_format`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// The context alone.
     Context,
-    /// And flags and length.
+    /// Context, flags and length.
     Msg,
-    /// And buffer and the peer's data.
+    /// Context, flags, length, buffer offset and the peer's data.
     #[default]
     Data,
 }
 
 impl Format {
-    /// The interface's number.
+    /// The `KFI_CQ_FORMAT_*` constant.
     pub(crate) fn to_abi(self) -> u32 {
         match self {
             Self::Context => abi::KFI_CQ_FORMAT_CONTEXT,
@@ -149,7 +152,7 @@ impl Format {
         }
     }
 
-    /// Leaves of a completion what a queue of this format has.
+    /// Clears the fields of a successful completion that the format does not include.
     pub(crate) fn apply(self, entry: &mut abi::CqEntry) {
         if entry.err != 0 {
             return;

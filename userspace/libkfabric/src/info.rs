@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What providers offer, and what is wanted of them.
+//! Offers of providers, and hints for choosing among them.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::flags::{Caps, MrMode};
 use crate::object::{put_text, text};
 
-/// One offer of a provider: a fabric, a domain on it, and what they can do.
+/// One offer of a provider: a fabric, a domain on the fabric, and their capabilities and limits.
 #[derive(Clone)]
 pub struct Info {
     raw: Box<abi::InfoEntry>,
@@ -37,22 +37,22 @@ impl Info {
         str_of(&self.raw.domain_name)
     }
 
-    /// Capabilities.
+    /// Capabilities of the offer.
     pub fn caps(&self) -> Caps {
         Caps::from_bits_retain(self.raw.caps)
     }
 
-    /// Registration modes required.
+    /// Registration modes that the provider requires.
     pub fn mr_mode(&self) -> MrMode {
         MrMode::from_bits_retain(self.raw.mr_mode)
     }
 
-    /// Source address, where one is meant.
+    /// Source address, if the hints had an address.
     pub fn source(&self) -> Option<SocketAddr> {
         addr::from_abi(&self.raw.src_addr)
     }
 
-    /// Destination address, where one is meant.
+    /// Destination address, if the hints had one.
     pub fn destination(&self) -> Option<SocketAddr> {
         addr::from_abi(&self.raw.dest_addr)
     }
@@ -62,7 +62,7 @@ impl Info {
         (self.raw.prov_version >> 16, self.raw.prov_version & 0xffff)
     }
 
-    /// The entry as the kernel gave it: limits and numbers.
+    /// The entry as the kernel returned it, with all limits.
     pub fn raw(&self) -> &abi::InfoEntry {
         &self.raw
     }
@@ -80,15 +80,16 @@ impl std::fmt::Debug for Info {
     }
 }
 
-/// Borrowed text from a NUL-padded array; empty when it is no UTF-8.
+/// Borrows text from a NUL-padded array; empty if the text is not UTF-8.
 fn str_of(bytes: &[u8]) -> &str {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     std::str::from_utf8(&bytes[..end]).unwrap_or_default()
 }
 
-/// What is wanted of a provider. Whatever is not set does not matter.
+/// Requirements for an offer. A field that is not set matches every offer.
 ///
 /// ```
+/// # use libkfabric as kfabric;
 /// use kfabric::{Caps, Hints};
 ///
 /// let hints = Hints::new().caps(Caps::MSG | Caps::RMA).provider("kverbs").destination("192.0.2.7", 7471);
@@ -119,7 +120,7 @@ impl Default for Hints {
 }
 
 impl Hints {
-    /// Nothing wanted and every mode served: everything matches.
+    /// Makes hints that match every offer: no requirement, and every mode is accepted.
     pub fn new() -> Self {
         Self {
             caps: Caps::empty(),
@@ -139,21 +140,21 @@ impl Hints {
         }
     }
 
-    /// Capabilities needed.
+    /// Capabilities that the program needs.
     #[must_use]
     pub fn caps(mut self, caps: Caps) -> Self {
         self.caps = caps;
         self
     }
 
-    /// Modes that the caller can serve; by default all.
+    /// Modes that the program supports; by default all.
     #[must_use]
     pub fn mode(mut self, mode: u64) -> Self {
         self.mode = mode;
         self
     }
 
-    /// Registration modes that the caller can serve; by default all.
+    /// Registration modes that the program supports; by default all.
     #[must_use]
     pub fn mr_mode(mut self, mr_mode: MrMode) -> Self {
         self.mr_mode = mr_mode;
@@ -174,21 +175,21 @@ impl Hints {
         self
     }
 
-    /// API version asked for: major << 16 | minor.
+    /// API version of the program: major << 16 | minor.
     #[must_use]
     pub fn api_version(mut self, api_version: u32) -> Self {
         self.api_version = api_version;
         self
     }
 
-    /// Bytes that one operation must be able to carry.
+    /// Bytes that one operation must be able to transfer.
     #[must_use]
     pub fn max_msg_size(mut self, bytes: u64) -> Self {
         self.max_msg_size = bytes;
         self
     }
 
-    /// Operations that the two sides of an endpoint must hold.
+    /// Numbers of operations that the two sides of an endpoint must hold.
     #[must_use]
     pub fn sizes(mut self, tx: u32, rx: u32) -> Self {
         self.tx_size = tx;
@@ -196,35 +197,35 @@ impl Hints {
         self
     }
 
-    /// Provider, by name.
+    /// Name of the provider.
     #[must_use]
     pub fn provider(mut self, name: &str) -> Self {
         self.provider = name.to_owned();
         self
     }
 
-    /// Fabric, by name.
+    /// Name of the fabric.
     #[must_use]
     pub fn fabric(mut self, name: &str) -> Self {
         self.fabric = name.to_owned();
         self
     }
 
-    /// Domain (device), by name.
+    /// Name of the domain (the device).
     #[must_use]
     pub fn domain(mut self, name: &str) -> Self {
         self.domain = name.to_owned();
         self
     }
 
-    /// Local address: `fi_getinfo`'s node and service with `FI_SOURCE`.
+    /// Local address: node and service of `fi_getinfo` with `FI_SOURCE`.
     #[must_use]
     pub fn source(mut self, node: &str, port: u16) -> Self {
         self.source = Some((node.to_owned(), port));
         self
     }
 
-    /// Peer's address: `fi_getinfo`'s node and service.
+    /// The peer's address: node and service of `fi_getinfo`.
     #[must_use]
     pub fn destination(mut self, node: &str, port: u16) -> Self {
         self.destination = Some((node.to_owned(), port));

@@ -1,6 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Safe Rust over `/dev/kfabric`, the kernel-mode libfabric.
 //!
+//! # Dependency
+//!
+//! Programs call this crate `kfabric`. The package has another name, because the kernel module's
+//! crate is `kfabric`, too:
+//!
+//! ```toml
+//! [dependencies]
+//! kfabric = { package = "libkfabric", path = "…/userspace/libkfabric" }
+//! ```
+//!
 //! # Objects
 //!
 //! ```text
@@ -11,18 +21,19 @@
 //!                 └ PassiveEndpoint
 //! ```
 //!
-//! An object holds what it was opened on and what is bound to it, so nothing is closed under its
-//! user, and using an object after closing it does not compile: `close` takes the object. Where the
-//! kernel refuses to close (an operation still moves the memory), the object comes back in
-//! [`Returned`]. Dropping an object closes it.
+//! An object keeps the objects that it was opened on and those that are bound to it. So no object
+//! is closed while another one uses it. Using an object after closing it does not compile: `close`
+//! takes the object by value. If the kernel refuses to close an object (an operation still moves
+//! the memory), `close` returns the object in [`Returned`]. Dropping an object closes it.
 //!
 //! Every object is `Send` and `Sync`: operations take `&self` and the kernel orders them.
 //!
 //! # Example
 //!
-//! Reads a peer's memory, whose address and key came as the connection's private data:
+//! Reads a peer's memory. The address and the key arrive as the connection's private data:
 //!
 //! ```no_run
+//! # use libkfabric as kfabric;
 //! use kfabric::*;
 //! use std::time::Duration;
 //!
@@ -57,15 +68,16 @@
 //!
 //! # Waiting
 //!
-//! Nothing blocks unless it takes a [`Duration`](std::time::Duration). [`EventQueue`] and
-//! [`CompletionQueue`] are pollable ([`AsFd`](std::os::fd::AsFd)), for `poll`, `epoll`, io_uring
-//! and every async runtime. Completions are read from shared memory, without a system call.
+//! A function blocks only if it takes a [`Duration`](std::time::Duration). [`EventQueue`] and
+//! [`CompletionQueue`] are pollable ([`AsFd`](std::os::fd::AsFd)): use `poll`, `epoll`, io_uring or
+//! any async runtime. Completions are read from shared memory, without a system call.
 //!
 //! # Where the `unsafe` is
 //!
-//! In the private module `sys`: system calls, mappings, the ring's words. Everything else forbids
-//! it. Registered memory is changed by the device and by peers while the program runs, so it is
-//! never lent as a slice: [`Memory`] copies in and out.
+//! Only the private module `sys` contains `unsafe` code: system calls, mappings and the words of
+//! the ring. All other modules forbid it. The device and peers change registered memory while the
+//! program runs, so this crate never returns registered memory as a slice: [`Memory`] copies in and
+//! out.
 
 #![deny(missing_docs, unsafe_code)]
 
@@ -75,19 +87,23 @@ mod auth;
 mod completion;
 mod counter;
 mod device;
+mod domain;
 mod endpoint;
 mod errno;
 mod error;
 mod event;
 mod fabric;
+mod failure;
 mod flags;
+mod handle;
 mod info;
 mod memory;
 mod object;
 mod op;
 mod region;
+mod remote;
+mod revoke;
 mod rings;
-mod sub;
 #[allow(unsafe_code, reason = "the one layer that talks to the kernel")]
 mod sys;
 #[cfg(test)]
@@ -95,22 +111,25 @@ mod tests;
 
 pub use addr::resolve;
 pub use atomic::{AtomicForm, AtomicOp, Integer};
-pub use auth::{netns_cookie, peer_groups, AuthKey};
-pub use completion::{CompError, Completion, CompletionQueue};
+pub use auth::key::AuthKey;
+pub use auth::{netns_cookie, peer_groups};
+pub use completion::{Completion, CompletionQueue};
 pub use counter::{Counter, CounterValue};
 pub use device::{Device, DEVICE_ENV, DEVICE_PATH};
+pub use domain::Domain;
 pub use endpoint::{Endpoint, EndpointAttr, PassiveEndpoint};
 pub use errno::Errno;
-pub use error::{Error, ObjectId, Result, Returned};
-pub use event::{ConnFailure, ConnRequest, Event, EventQueue};
-pub use fabric::{Domain, Fabric};
+pub use error::{Error, Result, Returned};
+pub use event::{ConnRequest, Event, EventQueue};
+pub use fabric::Fabric;
+pub use failure::{CompError, ConnFailure};
 pub use flags::{Access, Bind, Caps, CompFlags, Format, MrMode};
 pub use info::{Hints, Info};
 pub use memory::Memory;
-pub use object::{Kind, LiveObject};
-pub use op::{Batch, Op, RemoteMem, Segment, Submitted};
-pub use region::{Assigned, Grant, Key, Region, RegionAttr};
-pub use sub::SubRegion;
+pub use object::{Kind, LiveObject, ObjectId};
+pub use op::{Batch, Op, Segment, Submitted};
+pub use region::{Assigned, Grant, Key, Region, RegionAttr, SubRegion};
+pub use remote::RemoteMem;
 
-/// The interface's own numbers and structures, for what this crate does not wrap.
+/// The structures and constants of the kernel interface, for calls that this crate does not wrap.
 pub use kfabric_uapi as uapi;

@@ -9,62 +9,63 @@ use std::sync::{PoisonError, RwLock};
 use crate::error::{Error, Result};
 use crate::sys::Mapping;
 
-/// Memory that may be registered: mapped here, changed by devices and peers at any time.
+/// Memory that may be registered: a mapping whose bytes devices and peers change at any time.
 ///
-/// It is therefore never lent as a slice; [`Memory::read_at`] and [`Memory::write_at`] copy. What a
-/// copy sees of a transfer that is still under way is some mixture of old and new bytes. One thread
-/// at a time copies in; threads that fill parts of their own do better with a memory each.
+/// For this reason the memory is never returned as a slice; [`Memory::read_at`] and
+/// [`Memory::write_at`] copy. A copy made during a transfer holds a mixture of old and new bytes.
+/// Only one thread at a time copies in. Threads that fill separate parts should use one `Memory`
+/// each.
 pub struct Memory {
     map: Mapping,
-    /// Keeps this process's threads from copying in and out at once, which the language does not
-    /// allow. Devices and peers do not ask.
+    /// Held for reading while a thread copies out, and for writing while a thread copies in: Rust
+    /// does not allow both at once. Devices and peers do not take this lock.
     copying: RwLock<()>,
 }
 
 impl Memory {
-    /// Zeroed memory of `len` bytes, page aligned, with huge pages where the system has them.
+    /// Allocates `len` zeroed bytes, page aligned, with huge pages where the system has them.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for length zero, `ENOMEM`.
+    /// - [`Error::Argument`] if `len` is zero or memory is missing.
     pub fn anonymous(len: usize) -> Result<Self> {
         let map = Mapping::anonymous(len).map_err(|e| failed("map memory", e))?;
         map.advise_huge();
         Ok(Self::from_mapping(map))
     }
 
-    /// The first `len` bytes of a file: the very pages that the system caches it in, read-only.
-    /// What others write to the file meanwhile shows.
+    /// Maps the first `len` bytes of a file read-only: the pages of the page cache. Later writes to
+    /// the file are visible.
     ///
     /// # Errors
     ///
-    /// What `mmap(2)` says; `EINVAL` for length zero.
+    /// - [`Error::Argument`] if `len` is zero or `mmap(2)` fails.
     pub fn from_file(file: &File, len: usize) -> Result<Self> {
         Ok(Self::from_mapping(
             Mapping::file(file.as_fd(), len).map_err(|e| failed("map file", e))?,
         ))
     }
 
-    /// As [`Memory::from_file`], writable, and private: what is written stays in this process.
+    /// Like [`Memory::from_file`], but writable and private: writes stay in this process.
     ///
     /// # Errors
     ///
-    /// As for [`Memory::from_file`].
+    /// The errors of [`Memory::from_file`].
     pub fn from_file_private(file: &File, len: usize) -> Result<Self> {
         Ok(Self::from_mapping(
             Mapping::private_file(file.as_fd(), len).map_err(|e| failed("map file", e))?,
         ))
     }
 
-    /// As [`Memory::from_file`], writable, and shared with everybody who maps it (for example a
-    /// memfd).
+    /// Like [`Memory::from_file`], but writable and shared with every process that maps the file
+    /// (for example a memfd).
     ///
-    /// Not every file system's pages may be pinned for long and written: registering can answer
+    /// Some file systems do not allow long-term pins of writable pages: registering then fails with
     /// `EFAULT` or `EOPNOTSUPP`.
     ///
     /// # Errors
     ///
-    /// As for [`Memory::from_file`].
+    /// The errors of [`Memory::from_file`].
     pub fn from_file_shared(file: &File, len: usize) -> Result<Self> {
         Ok(Self::from_mapping(
             Mapping::shared(file.as_fd(), len).map_err(|e| failed("map file", e))?,
@@ -76,8 +77,8 @@ impl Memory {
         Self { map, copying }
     }
 
-    /// For who copies to or from a ring: with `write` as [`Memory::write_at`] does, else as
-    /// [`Memory::read_at`].
+    /// Calls `copy` with the mapping, under the lock for copying in (`write`) or out. For copies
+    /// from and to a ring.
     pub(crate) fn with_map<R>(&self, write: bool, copy: impl FnOnce(&Mapping) -> R) -> R {
         if write {
             let _alone = self.copying.write().unwrap_or_else(PoisonError::into_inner);
@@ -87,27 +88,27 @@ impl Memory {
         copy(&self.map)
     }
 
-    /// Bytes.
+    /// Length in bytes.
     #[allow(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
         self.map.len()
     }
 
-    /// Whether it may be written.
+    /// Whether the program may write the memory.
     pub fn writable(&self) -> bool {
         self.map.writable()
     }
 
-    /// Its address in this process.
+    /// Address of the memory in this process.
     pub fn address(&self) -> u64 {
         self.map.address()
     }
 
-    /// Copies `to.len()` bytes out, from offset `at`.
+    /// Copies `to.len()` bytes at offset `at` out of the memory.
     ///
     /// # Panics
     ///
-    /// When the range is not within the memory.
+    /// If the range is not within the memory.
     pub fn read_at(&self, at: usize, to: &mut [u8]) {
         let len = to.len();
         let _others = self.copying.read().unwrap_or_else(PoisonError::into_inner);
@@ -118,11 +119,11 @@ impl Memory {
         );
     }
 
-    /// Copies bytes in, to offset `at`.
+    /// Copies bytes into the memory, at offset `at`.
     ///
     /// # Panics
     ///
-    /// When the range is not within the memory, or it is read-only.
+    /// If the range is not within the memory, or the memory is read-only.
     pub fn write_at(&self, at: usize, from: &[u8]) {
         let _alone = self.copying.write().unwrap_or_else(PoisonError::into_inner);
         assert!(
@@ -133,11 +134,11 @@ impl Memory {
         );
     }
 
-    /// Sets `len` bytes at offset `at`.
+    /// Sets `len` bytes at offset `at` to `byte`.
     ///
     /// # Panics
     ///
-    /// As for [`Memory::write_at`].
+    /// If the range is not within the memory, or the memory is read-only.
     pub fn fill(&self, at: usize, len: usize, byte: u8) {
         let _alone = self.copying.write().unwrap_or_else(PoisonError::into_inner);
         assert!(
@@ -151,7 +152,7 @@ impl Memory {
     ///
     /// # Panics
     ///
-    /// As for [`Memory::read_at`].
+    /// If the range is not within the memory.
     pub fn to_vec(&self, at: usize, len: usize) -> Vec<u8> {
         let mut out = vec![0; len];
         self.read_at(at, &mut out);

@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Handles that close themselves, and the list of live objects.
+//! Kinds and names of objects, and the list of live objects.
 #![forbid(unsafe_code)]
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
 
 use kfabric_uapi as abi;
 
-use crate::device::Shared;
-use crate::errno::Errno;
-use crate::error::{ObjectId, Result};
-
-/// What an object is.
+/// The kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Kind {
@@ -38,12 +32,12 @@ pub enum Kind {
     Key,
     /// A connection request.
     ConnRequest,
-    /// Something this crate does not know; the number is the kernel's.
+    /// A kind that this crate does not know; the number is the kernel's.
     Other(u32),
 }
 
 impl Kind {
-    /// From the interface's number.
+    /// Converts a `KFI_TYPE_*` constant.
     pub fn from_abi(kind: u32) -> Self {
         match kind {
             abi::KFI_TYPE_FABRIC => Self::Fabric,
@@ -60,7 +54,7 @@ impl Kind {
         }
     }
 
-    /// In words.
+    /// The kind in words, for messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Device => "device",
@@ -84,82 +78,38 @@ impl fmt::Display for Kind {
         f.write_str(self.name())
     }
 }
-
-/// A handle of the kernel's, closed when dropped.
-pub(crate) struct Handle {
-    pub(crate) dev: Arc<Shared>,
-    pub(crate) id: ObjectId,
-    closed: AtomicBool,
+/// Names an object in messages: its kind and handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ObjectId {
+    /// The kind of object.
+    pub kind: Kind,
+    /// The object's handle; 0 for the device itself.
+    pub handle: u64,
 }
 
-impl Handle {
-    pub(crate) fn new(dev: &Arc<Shared>, kind: Kind, handle: u64) -> Self {
-        Self {
-            dev: dev.clone(),
-            id: ObjectId { kind, handle },
-            closed: AtomicBool::new(false),
-        }
-    }
-
-    pub(crate) fn raw(&self) -> u64 {
-        self.id.handle
-    }
-
-    /// Closes now; afterwards dropping does nothing.
-    pub(crate) fn close(&self) -> Result<()> {
-        self.dev.close(self.id)?;
-        self.forget();
-        Ok(())
-    }
-
-    /// The kernel used the handle up: nothing is left to close.
-    pub(crate) fn forget(&self) {
-        self.closed.store(true, Ordering::Relaxed);
-    }
-}
-
-impl Handle {
-    /// Closes it, now or with the file.
-    pub(crate) fn end(&self) {
-        if self.closed.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        // An operation may still hold it: then it is tried again when the next object goes, and
-        // at the latest closed with the file.
-        if self
-            .dev
-            .close(self.id)
-            .is_err_and(|e| e.errno() == Some(Errno::EBUSY))
-        {
-            self.dev.orphan(self.id);
-        }
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-impl fmt::Debug for Handle {
+impl fmt::Display for ObjectId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.id)
+        if self.handle == 0 {
+            write!(f, "{}", self.kind)
+        } else {
+            write!(f, "{} {:#x}", self.kind, self.handle)
+        }
     }
 }
 
-/// A live object of some process, as the kernel lists it.
+/// A live object of any process, as the kernel lists it.
 #[derive(Clone, Debug)]
 pub struct LiveObject {
-    /// What it is.
+    /// The kind of object.
     pub kind: Kind,
-    /// Process that opened the file, in the caller's pid namespace; 0: not visible there.
+    /// The process that opened the device file, in the caller's pid namespace; 0 if not visible
+    /// there.
     pub pid: u32,
-    /// That process's command name.
+    /// Command name of the process.
     pub comm: String,
-    /// Handle, in that file.
+    /// Handle of the object, in that device file.
     pub handle: u64,
-    /// Handle of the object it was opened on; 0: none.
+    /// Handle of the parent; 0 for none.
     pub parent: u64,
     /// Provider and domain, or address, as text.
     pub name: String,
@@ -181,13 +131,13 @@ impl LiveObject {
     }
 }
 
-/// Text from a NUL-padded array.
+/// Copies text out of a NUL-padded array.
 pub(crate) fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// Puts text into a NUL-padded array; `false` when it does not fit with its NUL.
+/// Copies text into a NUL-padded array. Returns `false` if the text and its NUL do not fit.
 #[must_use]
 pub(crate) fn put_text(to: &mut [u8], text: &str) -> bool {
     if text.len() >= to.len() || text.bytes().any(|b| b == 0) {

@@ -1,70 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Operations and batches of them.
+//! Operations, batches of operations, and the call that posts them.
 #![forbid(unsafe_code)]
 
+use std::mem::offset_of;
 use std::ops::Range;
 use std::sync::Arc;
 
 use kfabric_uapi as abi;
 use kfabric_uapi::{Iov, OpEntry};
+use zerocopy::IntoBytes;
 
 use crate::atomic::{AtomicForm, AtomicOp, Integer};
 use crate::errno::Errno;
-use crate::region::RegionInner;
+use crate::error::Result;
+use crate::handle::Shared;
+use crate::object::ObjectId;
+use crate::region::inner::RegionInner;
+use crate::remote::RemoteMem;
+use crate::sys::{self, Buf};
 
-/// Memory of a peer: where it is and the key that opens it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct RemoteMem {
-    /// Address of its first byte.
-    pub addr: u64,
-    /// The key.
-    pub key: u64,
-}
-
-impl RemoteMem {
-    /// Bytes of [`RemoteMem::to_raw`].
-    pub const RAW_LEN: usize = 16;
-
-    /// What a peer needs, as bytes to hand over (`fi_mr_raw_attr(3)`): address and key, the most
-    /// significant byte first. [`RemoteMem::from_raw`] takes them, on a machine of any kind.
-    pub fn to_raw(self) -> [u8; Self::RAW_LEN] {
-        (u128::from(self.addr) << 64 | u128::from(self.key)).to_be_bytes()
-    }
-
-    /// What [`RemoteMem::to_raw`] gave (`fi_mr_map_raw(3)`). There is nothing to unmap: kfabric's
-    /// keys are of 64 bits at most.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Argument`](crate::Error::Argument): not so many bytes.
-    pub fn from_raw(raw: &[u8]) -> crate::Result<Self> {
-        let raw: [u8; Self::RAW_LEN] = raw.try_into().map_err(|_| crate::Error::Argument {
-            what: "raw key",
-            why: format!("{} bytes, not {}", raw.len(), Self::RAW_LEN),
-        })?;
-        let both = u128::from_be_bytes(raw);
-        Ok(Self {
-            // CAST: One half each.
-            addr: (both >> 64) as u64,
-            key: both as u64,
-        })
-    }
-
-    /// The same, `bytes` further on.
-    #[must_use]
-    pub fn offset(self, bytes: u64) -> Self {
-        Self {
-            addr: self.addr.wrapping_add(bytes),
-            ..self
-        }
-    }
-}
-
-/// A part of a region, as an operation's local memory.
+/// A part of a region, as local memory of an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'a> {
     iov: Iov,
-    /// None: it is not registered.
+    /// `None` for memory that is not registered.
     region: Option<&'a Arc<RegionInner>>,
 }
 
@@ -89,19 +48,20 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// What an operation uses of this process, which its entry only names.
+/// Objects of this process that an operation uses, and that its entry names by handle.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Local<'a> {
-    /// The regions of its pieces.
+    /// The regions of the segments.
     pub(crate) regions: [Option<&'a Arc<RegionInner>>; abi::KFI_IOV_MAX],
-    /// What is injected.
+    /// The bytes to inject.
     pub(crate) payload: &'a [u8],
 }
 
-/// An operation: what `fi_sendmsg`, `fi_recvmsg`, `fi_readmsg`, `fi_writemsg` and `fi_atomicmsg`
-/// take.
+/// An operation: the arguments of `fi_sendmsg`, `fi_recvmsg`, `fi_readmsg`, `fi_writemsg` and
+/// `fi_atomicmsg`.
 ///
 /// ```no_run
+/// # use libkfabric as kfabric;
 /// # fn f(ep: &kfabric::Endpoint, region: &kfabric::Region, peer: kfabric::RemoteMem) -> kfabric::Result<()> {
 /// use kfabric::Op;
 ///
@@ -124,7 +84,7 @@ impl<'a> Op<'a> {
             key: remote.key,
             ..OpEntry::default()
         };
-        // One too many is the kernel's to refuse, with the endpoint's own limit.
+        // The kernel refuses too many segments: it knows the endpoint's limit.
         entry.iov_count = u32::try_from(local.len()).unwrap_or(u32::MAX);
         let mut named = Local::default();
         let places = entry.iov.iter_mut().zip(&mut named.regions);
@@ -160,16 +120,19 @@ impl<'a> Op<'a> {
         Self::new(abi::KFI_OP_WRITE, local, remote)
     }
 
-    /// Reads a peer's memory into memory that is not registered: it is there when posting returns, and
-    /// a completion comes as with any other. For providers with
-    /// [`Caps::UNREGISTERED_RMA`](crate::Caps::UNREGISTERED_RMA), others say `EOPNOTSUPP`. `EAGAIN`:
-    /// operations before it are not over yet.
+    /// Reads a peer's memory into memory that is not registered. The bytes are there when posting
+    /// returns; a completion follows as for any operation. Needs a provider with
+    /// [`Caps::UNREGISTERED_RMA`](crate::Caps::UNREGISTERED_RMA).
+    ///
+    /// Posting fails with `EOPNOTSUPP` on other providers, and with `EAGAIN` while earlier
+    /// operations are outstanding.
     pub fn read_into(local: &'a mut [u8], remote: RemoteMem) -> Self {
         let at = local.as_mut_ptr().expose_provenance();
         Self::read(&[Segment::unregistered(at, local.len())], remote)
     }
 
-    /// As [`Op::read_into`], the other way: writes a peer's memory from memory that is not registered.
+    /// Writes a peer's memory from memory that is not registered. Conditions as for
+    /// [`Op::read_into`].
     pub fn write_from(local: &'a [u8], remote: RemoteMem) -> Self {
         let at = local.as_ptr().expose_provenance();
         Self::write(&[Segment::unregistered(at, local.len())], remote)
@@ -200,15 +163,16 @@ impl<'a> Op<'a> {
         all
     }
 
-    /// Changes a peer's values, one for each operand (`fi_atomic`). The operands are taken at once.
-    /// Which operations there are, and how many values at a time,
-    /// [`Domain::query_atomic`](crate::Domain::query_atomic) says; the key has to allow
+    /// Changes values of a peer, one per operand (`fi_atomic`). The operands are copied when the
+    /// operation is posted. [`Domain::query_atomic`](crate::Domain::query_atomic) returns whether a
+    /// provider supports `op`, and for how many values at a time. The key must allow
     /// [`Access::ATOMIC`](crate::Access::ATOMIC).
     pub fn atomic<T: Integer>(op: AtomicOp, operands: &'a [T], remote: RemoteMem) -> Self {
         Self::atomic_of(AtomicForm::Base, op, operands, &[], remote)
     }
 
-    /// As [`Op::atomic`]; what was there goes to `result`, of as many bytes (`fi_fetch_atomic`).
+    /// Like [`Op::atomic`], and fetches the previous values into `result`, which has the same
+    /// length as the operands (`fi_fetch_atomic`).
     pub fn fetch_atomic<T: Integer>(
         op: AtomicOp,
         operands: &'a [T],
@@ -218,8 +182,8 @@ impl<'a> Op<'a> {
         Self::atomic_of(AtomicForm::Fetch, op, operands, result, remote)
     }
 
-    /// As [`Op::fetch_atomic`], with values to compare with (`fi_compare_atomic`): they lie in
-    /// `values` behind the operands, and are as many.
+    /// Like [`Op::fetch_atomic`], with comparands (`fi_compare_atomic`). `values` holds the
+    /// operands, followed by as many comparands.
     pub fn compare_atomic<T: Integer>(
         op: AtomicOp,
         values: &'a [T],
@@ -229,17 +193,17 @@ impl<'a> Op<'a> {
         Self::atomic_of(AtomicForm::Compare, op, values, result, remote)
     }
 
-    /// Sends bytes that are taken at once, without a completion (`fi_inject`).
+    /// Sends a copy of `payload`. A success has no completion (`fi_inject`).
     pub fn inject_send(payload: &'a [u8]) -> Self {
         Self::send(&[]).inject(payload)
     }
 
-    /// Writes bytes that are taken at once, without a completion (`fi_inject_write`).
+    /// Writes a copy of `payload`. A success has no completion (`fi_inject_write`).
     pub fn inject_write(payload: &'a [u8], remote: RemoteMem) -> Self {
         Self::write(&[], remote).inject(payload)
     }
 
-    /// The value to find in its completion.
+    /// Sets the context, which the completion carries.
     #[must_use]
     #[inline]
     pub fn context(mut self, context: u64) -> Self {
@@ -247,7 +211,7 @@ impl<'a> Op<'a> {
         self
     }
 
-    /// Completion data for the peer. For a write, the peer must have a receive posted.
+    /// Adds completion data for the peer. For a write, the peer must have a receive posted.
     #[must_use]
     pub fn data(mut self, data: u64) -> Self {
         self.entry.flags |= abi::KFI_REMOTE_CQ_DATA;
@@ -255,14 +219,14 @@ impl<'a> Op<'a> {
         self
     }
 
-    /// Asks for a completion where the queue is bound selectively.
+    /// Requests a completion from a queue that is bound selectively.
     #[must_use]
     pub fn completion(mut self) -> Self {
         self.entry.flags |= abi::KFI_COMPLETION;
         self
     }
 
-    /// Starts only when all earlier operations are done.
+    /// Delays the operation until all earlier operations have completed.
     #[must_use]
     pub fn fence(mut self) -> Self {
         self.entry.flags |= abi::KFI_FENCE;
@@ -270,44 +234,44 @@ impl<'a> Op<'a> {
     }
 }
 
-/// Operations gathered to go in few calls.
+/// Operations that are posted together, with few system calls.
 #[derive(Clone, Debug, Default)]
 pub struct Batch<'a> {
     pub(crate) entries: Vec<OpEntry>,
-    /// Of each.
+    /// The local memory of each entry.
     pub(crate) locals: Vec<Local<'a>>,
 }
 
 impl<'a> Batch<'a> {
-    /// None yet.
+    /// Makes an empty batch.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds one.
+    /// Adds an operation.
     pub fn push(&mut self, op: Op<'a>) -> &mut Self {
         self.entries.push(op.entry);
         self.locals.push(op.local);
         self
     }
 
-    /// How many.
+    /// Number of operations.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether the batch holds no operation.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Forgets all.
+    /// Removes all operations.
     pub fn clear(&mut self) {
         self.entries.clear();
         self.locals.clear();
     }
 
-    /// Forgets the first `count`: those that were accepted.
+    /// Removes the first `count` operations, for example those that were accepted.
     pub fn remove_first(&mut self, count: usize) {
         let count = count.min(self.entries.len());
         self.entries.drain(..count);
@@ -331,11 +295,26 @@ impl<'a> FromIterator<Op<'a>> for Batch<'a> {
     }
 }
 
-/// How far a batch came.
+/// The outcome of posting a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Submitted {
-    /// Operations accepted: the first so many.
+    /// Number of operations accepted; they are the first ones.
     pub accepted: usize,
-    /// Why the next one was refused; `EAGAIN`: the endpoint or a completion queue is full.
+    /// The error of the next operation. `EAGAIN` if the endpoint or a completion queue is full.
     pub refused: Option<Errno>,
+}
+
+/// Posts operations with one `KFI_IOC_SUBMIT` call.
+pub(crate) fn submit(dev: &Shared, id: ObjectId, entries: &[abi::OpEntry]) -> Result<Submitted> {
+    let mut arg: abi::Submit = sys::new();
+    arg.ep = id.handle;
+    arg.count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
+    arg.entry_size = u32::try_from(size_of::<abi::OpEntry>()).unwrap_or(u32::MAX);
+    let mut bufs = [Buf::input(offset_of!(abi::Submit, ops), entries.as_bytes())];
+    dev.call(id, &mut arg, &mut bufs)?;
+    let refused = (arg.err != 0).then(|| Errno(i32::try_from(arg.err).unwrap_or(libc::EIO)));
+    Ok(Submitted {
+        accepted: arg.done as usize,
+        refused,
+    })
 }

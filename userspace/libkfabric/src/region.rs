@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Registered memory and the keys that let peers reach it.
+//! Registered memory. [`key`] has the keys through which peers access it, [`sub`] its sub-regions.
 #![forbid(unsafe_code)]
+
+pub(crate) mod inner;
+mod key;
+mod sub;
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -9,21 +13,25 @@ use std::sync::{Arc, PoisonError, Weak};
 use kfabric_uapi as abi;
 use zerocopy::IntoBytes;
 
-use crate::auth::{given, AuthKey};
-use crate::completion::CompletionQueue;
-use crate::device::Shared;
+use crate::auth::key::{given, AuthKey};
+use crate::domain::inner::DomainInner;
 use crate::endpoint::Endpoint;
 use crate::errno::Errno;
-use crate::error::{Error, ObjectId, Result, Returned};
-use crate::fabric::DomainInner;
+use crate::error::{Error, Result, Returned};
 use crate::flags::Access;
+use crate::handle::{Handle, Shared};
 use crate::memory::Memory;
-use crate::object::{Handle, Kind};
-use crate::op::{RemoteMem, Segment};
-use crate::sub::Spare;
+use crate::object::{Kind, ObjectId};
+use crate::op::Segment;
+use crate::remote::RemoteMem;
+use crate::revoke::revoke_all;
 use crate::sys::{self, Buf};
+use inner::RegionInner;
+pub use key::{Assigned, Grant, Key};
+use sub::Spare;
+pub use sub::SubRegion;
 
-/// An endpoint, by its name and its device file.
+/// An endpoint that a region is to be bound to, by its name and device file.
 #[derive(Clone)]
 struct BoundTo {
     id: ObjectId,
@@ -36,7 +44,7 @@ impl std::fmt::Debug for BoundTo {
     }
 }
 
-/// How to register memory.
+/// Attributes of a region to register.
 #[derive(Clone, Debug)]
 pub struct RegionAttr {
     access: Access,
@@ -48,7 +56,8 @@ pub struct RegionAttr {
 }
 
 impl RegionAttr {
-    /// All of it, for these uses; with a key of its own if they are remote ones.
+    /// Registers all of the memory, for these uses. If they include remote access, the registration
+    /// returns a key.
     pub fn new(access: Access) -> Self {
         Self {
             access,
@@ -60,39 +69,41 @@ impl RegionAttr {
         }
     }
 
-    /// Only this part, in bytes.
+    /// Registers only this part, in bytes.
     #[must_use]
     pub fn range(mut self, range: Range<usize>) -> Self {
         self.range = Some(range);
         self
     }
 
-    /// No key at registration: keys come by [`Region::alloc_keys`] and [`Key::assign`].
+    /// Registers without a key: keys are assigned later, by [`Region::alloc_keys`] and
+    /// [`Key::assign`].
     #[must_use]
     pub fn dynamic_keys(mut self) -> Self {
         self.dynamic_keys = true;
         self
     }
 
-    /// No key at registration, and slots reserved for `count` sub-regions
-    /// ([`Region::sub_region`]) that are to be live at once: `sub_mr_cnt` of `fi_mr(3)`.
+    /// Registers without a key, and reserves slots for `count` sub-regions ([`Region::sub_region`])
+    /// that exist at the same time: `sub_mr_cnt` of `fi_mr(3)`.
     #[must_use]
     pub fn sub_regions(mut self, count: usize) -> Self {
         self.reserved = count;
         self.dynamic_keys()
     }
 
-    /// The auth key under which its keys are valid, those without one of their own; none: that of
-    /// the endpoint it is bound to, or the domain's.
+    /// Sets the auth key under which the region's keys are valid, except keys with an auth key of
+    /// their own. The default is the auth key of the endpoint that the region is bound to, or else
+    /// the domain's.
     #[must_use]
     pub fn auth_key(mut self, key: AuthKey) -> Self {
         self.auth_key = Some(key);
         self
     }
 
-    /// Binds it to an endpoint with keys of its own
-    /// ([`EndpointAttr::own_keys`](crate::EndpointAttr)), and with it all its keys: they are valid
-    /// on that endpoint alone, and end before it does.
+    /// Binds the region and all its keys to an endpoint with keys of its own
+    /// ([`EndpointAttr::own_keys`](crate::EndpointAttr)). The keys are valid on that endpoint
+    /// alone, and are revoked before it is closed.
     #[must_use]
     pub fn endpoint(mut self, endpoint: &Endpoint) -> Self {
         self.endpoint = Some(BoundTo {
@@ -103,24 +114,7 @@ impl RegionAttr {
     }
 }
 
-pub(crate) struct RegionInner {
-    pub(crate) handle: Handle,
-    pub(crate) memory: Arc<Memory>,
-    pub(crate) first: usize,
-    pub(crate) len: usize,
-    pub(crate) access: Access,
-    remote: Option<RemoteMem>,
-    pages: u64,
-    pub(crate) domain: Arc<DomainInner>,
-}
-
-impl std::fmt::Debug for RegionInner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.handle.fmt(f)
-    }
-}
-
-/// Pinned memory of a domain. Offsets count from the region's start.
+/// A memory region (`fi_mr(3)`): pinned memory of a domain. Offsets count from the region's start.
 pub struct Region {
     spare: Spare,
     inner: Arc<RegionInner>,
@@ -193,52 +187,55 @@ impl Region {
         Ok(region)
     }
 
-    /// Reserved slots that no sub-region uses.
+    /// Reserved slots that are not in use by a sub-region.
     pub(crate) fn spare(&self) -> &Spare {
         &self.spare
     }
 
-    /// Its name in messages, with its handle.
+    /// The region's name in error messages, with its handle.
     pub fn id(&self) -> ObjectId {
         self.inner.handle.id
     }
 
-    /// Bytes.
+    /// Length in bytes.
     #[allow(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
         self.inner.len
     }
 
-    /// What it may be used for.
+    /// Uses that the region allows.
     pub fn access(&self) -> Access {
         self.inner.access
     }
 
-    /// Pages charged to `RLIMIT_MEMLOCK`.
+    /// Number of pages charged to `RLIMIT_MEMLOCK`.
     pub fn pages(&self) -> u64 {
         self.inner.pages
     }
 
-    /// The memory under it.
+    /// The memory that the region was registered on.
     pub fn memory(&self) -> &Arc<Memory> {
         &self.inner.memory
     }
 
-    /// Where peers find it, if it has a key of its own.
+    /// Address and key for peers, if the region was registered with a key.
     pub fn remote(&self) -> Option<RemoteMem> {
         self.inner.remote
     }
 
-    /// A part of it, to use in an operation. The kernel checks the range.
+    /// A part of the region, for use in an operation. The kernel checks the range when the
+    /// operation is posted.
     pub fn segment(&self, range: Range<usize>) -> Segment<'_> {
         Segment::new(&self.inner, range)
     }
 
-    /// All of it, to use in an operation.
+    /// The whole region, for use in an operation.
     pub fn all(&self) -> Segment<'_> {
         self.segment(0..self.inner.len)
     }
 
+    /// Returns the offset in the memory of `len` bytes at `at` of the region; panics outside the
+    /// region.
     fn within(&self, at: usize, len: usize) -> usize {
         let fits = at.checked_add(len).is_some_and(|end| end <= self.inner.len);
         assert!(
@@ -249,71 +246,77 @@ impl Region {
         self.inner.first + at
     }
 
-    /// Copies bytes out.
+    /// Copies bytes out of the region.
     ///
     /// # Panics
     ///
-    /// When the range is not within the region.
+    /// If the range is not within the region.
     pub fn read_at(&self, at: usize, to: &mut [u8]) {
         self.inner.memory.read_at(self.within(at, to.len()), to);
     }
 
-    /// Copies `len` bytes out into a new vector.
+    /// Copies `len` bytes out of the region into a new vector.
     ///
     /// # Panics
     ///
-    /// As for [`Region::read_at`].
+    /// If the range is not within the region.
     pub fn to_vec(&self, at: usize, len: usize) -> Vec<u8> {
         self.inner.memory.to_vec(self.within(at, len), len)
     }
 
-    /// Copies bytes in.
+    /// Copies bytes into the region.
     ///
     /// # Panics
     ///
-    /// When the range is not within the region, or its memory is read-only.
+    /// If the range is not within the region, or its memory is read-only.
     pub fn write_at(&self, at: usize, from: &[u8]) {
         self.inner
             .memory
             .write_at(self.within(at, from.len()), from);
     }
 
-    /// Sets `len` bytes.
+    /// Sets `len` bytes to `byte`.
     ///
     /// # Panics
     ///
-    /// As for [`Region::write_at`].
+    /// If the range is not within the region, or its memory is read-only.
     pub fn fill(&self, at: usize, len: usize, byte: u8) {
         self.inner.memory.fill(self.within(at, len), len, byte);
     }
 
-    /// Reserves key slots: whatever later assigns need. All of them or none.
+    /// Reserves `count` key slots, with everything that later assignments need. Reserves all or
+    /// none.
     ///
     /// # Errors
     ///
-    /// `ENOSPC`; `EINVAL` on a region without dynamic keys, or for 0 or more than
-    /// `KFI_KEY_ALLOC_MAX`.
+    /// - `ENOSPC` if the provider has not enough free slots.
+    /// - `EINVAL` if the region has no dynamic keys, or `count` is 0 or more than
+    ///   `KFI_KEY_ALLOC_MAX`.
     pub fn alloc_keys(&self, count: usize) -> Result<Vec<Key>> {
         self.alloc(count, 0, None)
     }
 
-    /// As [`Region::alloc_keys`]; the keys are valid under `key`, for endpoints that have that one.
+    /// Like [`Region::alloc_keys`], but the keys are valid under the auth key `key`: only endpoints
+    /// with that auth key accept them.
     ///
     /// # Errors
     ///
-    /// As there, and where an auth key may not be used what `kfi_auth(7)` says.
+    /// The errors of [`Region::alloc_keys`]. If `key` may not be used: see `kfi_auth(7)`.
     pub fn alloc_keys_under(&self, key: &AuthKey, count: usize) -> Result<Vec<Key>> {
         self.alloc(count, 0, Some(key))
     }
 
-    /// As [`Region::alloc_keys`], but binds the slots to an endpoint with keys of its own
-    /// ([`EndpointAttr::own_keys`](crate::EndpointAttr)): their keys are valid on that one alone, and
-    /// end when it is closed, after which the slots get no more (`ENOENT`).
+    /// Like [`Region::alloc_keys`], but binds the slots to an endpoint with keys of its own
+    /// ([`EndpointAttr::own_keys`](crate::EndpointAttr)). The slots' keys are valid on that
+    /// endpoint alone, and are revoked when it is closed. After that, assigning to the slots fails
+    /// with `ENOENT`.
     ///
     /// # Errors
     ///
-    /// As for [`Region::alloc_keys`]; `EINVAL` also for an endpoint without keys of its own, one of
-    /// another domain, or a region that is bound to another one.
+    /// - `EINVAL` if the endpoint has no keys of its own or belongs to another domain, or the
+    ///   region is bound to another endpoint.
+    ///
+    /// Also those of [`Region::alloc_keys`].
     pub fn alloc_keys_for(&self, endpoint: &Endpoint, count: usize) -> Result<Vec<Key>> {
         let dev = &self.inner.handle.dev;
         if !Arc::ptr_eq(dev, endpoint.dev()) {
@@ -324,7 +327,8 @@ impl Region {
 
     fn alloc(&self, count: usize, endpoint: u64, key: Option<&AuthKey>) -> Result<Vec<Key>> {
         let dev = &self.inner.handle.dev;
-        // Too many is the kernel's to refuse, but the room must be what the call says it is.
+        // The kernel refuses a `count` that is too large, but the buffer must match the `count` in
+        // the call.
         let wanted = u32::try_from(count).map_err(|_| Error::Argument {
             what: "number of keys",
             why: format!("{count} is more than any device holds"),
@@ -346,31 +350,33 @@ impl Region {
         Ok(handles.iter().map(key).collect())
     }
 
-    /// Ends all its keys, in one call; how many. When this returns no byte is read or written
-    /// through any of them any more. Slots stay and can be assigned anew; a key that the region was
-    /// registered with goes for good.
+    /// Revokes all keys of the region, in one call. Returns their number.
+    ///
+    /// After the return no byte is read or written through any of them. Slots remain and can be
+    /// assigned again. If the region was registered with a key, that key is revoked for good.
     ///
     /// # Errors
     ///
-    /// [`Error::Call`].
+    /// - [`Error::Call`] if the kernel refuses the call.
     pub fn revoke_keys(&self) -> Result<u64> {
         revoke_all(&self.inner.handle, abi::KFI_REVOKE_REGION)
     }
 
-    /// Closes it: unpins the memory. Given back while a key, a sub-region or an operation uses it.
+    /// Closes the region and unpins the memory. On failure the region is returned in [`Returned`].
     ///
     /// # Errors
     ///
-    /// `EBUSY`.
+    /// - `EBUSY` while a key, a sub-region or an operation uses the region.
     pub fn close(self) -> std::result::Result<(), Returned<Self>> {
-        // While there is a sub-region its slot keeps the region, and those in reserve stay.
+        // While a sub-region exists, its slot uses the region: keep the reserved slots, too.
         if Arc::strong_count(&self.spare) == 1 {
             self.spare
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .clear();
         }
-        // Who else has it is a key, which the kernel knows of too, or a message's way through a ring.
+        // Other references belong to keys, which the kernel knows of, and to messages that wait for
+        // a ring, which it does not.
         let closed = match Arc::strong_count(&self.inner) {
             1 => self.inner.handle.close(),
             _ => Err(Error::Call {
@@ -379,333 +385,12 @@ impl Region {
                 errno: Errno::EBUSY,
             }),
         };
-        match closed {
-            Ok(()) => Ok(()),
-            Err(error) => Err(Returned {
-                object: self,
-                error,
-            }),
-        }
+        Returned::on_error(closed, self)
     }
 }
 
 impl std::fmt::Debug for Region {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} of {} bytes", self.inner.handle.id, self.inner.len)
-    }
-}
-
-/// Ends all keys of an object; how many.
-pub(crate) fn revoke_all(of: &Handle, scope: u32) -> Result<u64> {
-    let mut arg: abi::KeyRevokeMany = sys::new();
-    arg.scope = scope;
-    arg.object = of.raw();
-    revoked(&of.dev, of.id, &mut arg, &mut [])
-}
-
-/// Makes a revoking call, to its end.
-pub(crate) fn revoked(
-    dev: &Shared,
-    of: ObjectId,
-    arg: &mut abi::KeyRevokeMany,
-    bufs: &mut [Buf<'_>],
-) -> Result<u64> {
-    dev.call(of, arg, bufs)?;
-    match stopped(arg.err) {
-        None => Ok(arg.revoked),
-        Some(errno) => Err(Error::Call {
-            call: "KEY_REVOKE_MANY",
-            object: of,
-            errno,
-        }),
-    }
-}
-
-/// What stopped a batch.
-fn stopped(err: u32) -> Option<Errno> {
-    (err != 0).then(|| Errno(i32::try_from(err).unwrap_or(libc::EIO)))
-}
-
-/// What a slot's key is to give: one of [`Key::assign_many`].
-#[derive(Clone, Copy, Debug)]
-pub struct Grant<'a> {
-    /// The slot.
-    pub key: &'a Key,
-    /// First byte, counted from the region's start.
-    pub offset: u64,
-    /// Bytes.
-    pub length: u64,
-    /// Rights of peers.
-    pub access: Access,
-}
-
-/// How far [`Key::assign_many`] came.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Assigned {
-    /// Where peers find what the first slots were assigned to, in order.
-    pub remotes: Vec<RemoteMem>,
-    /// Why the next slot, and with it the rest, got no key; `None`: all did.
-    pub refused: Option<Errno>,
-}
-
-/// A reserved key slot of a region. Dropping or closing it revokes its key first.
-pub struct Key {
-    handle: Handle,
-    _region: Arc<RegionInner>,
-}
-
-impl Key {
-    /// Its name in messages, with its handle.
-    pub fn id(&self) -> ObjectId {
-        self.handle.id
-    }
-
-    /// Makes `length` bytes at `offset` of the region reachable for peers with these rights, and
-    /// says where they find them. The key works when this returns.
-    ///
-    /// # Errors
-    ///
-    /// `EBUSY` while it has a key; `EINVAL` outside the region; `EACCES` beyond its access.
-    pub fn assign(&self, offset: u64, length: u64, access: Access) -> Result<RemoteMem> {
-        self.give(offset, length, access, 0, None)
-    }
-
-    fn give(
-        &self,
-        offset: u64,
-        length: u64,
-        access: Access,
-        flags: u32,
-        failures: Option<(&CompletionQueue, u64)>,
-    ) -> Result<RemoteMem> {
-        let mut arg: abi::KeyAssign = sys::new();
-        arg.flags = flags;
-        if let Some((cq, context)) = failures {
-            (arg.cq, arg.context) = (cq.inner.handle.raw(), context);
-        }
-        arg.slot = self.handle.raw();
-        arg.offset = offset;
-        arg.length = length;
-        arg.access = access.bits();
-        self.handle.dev.call(self.id(), &mut arg, &mut [])?;
-        Ok(RemoteMem {
-            addr: arg.remote_addr,
-            key: arg.key,
-        })
-    }
-
-    /// As [`Key::assign`], but the key ends with the first operation that is done by it. Only where
-    /// a provider has the capability [`Caps::SINGLE_USE_KEYS`](crate::Caps::SINGLE_USE_KEYS).
-    ///
-    /// # Errors
-    ///
-    /// As for [`Key::assign`]; `EOPNOTSUPP`: no key of the provider's ends by itself.
-    pub fn assign_once(&self, offset: u64, length: u64, access: Access) -> Result<RemoteMem> {
-        self.give(offset, length, access, abi::KFI_KEY_SINGLE_USE, None)
-    }
-
-    /// Assigns many slots, of any regions of one device file, in order; one call for up to
-    /// `KFI_KEY_ALLOC_MAX`. The keys work when this returns. Stops at the first that is refused.
-    /// For each key this costs a small part of what [`Key::assign`] does.
-    ///
-    /// ```no_run
-    /// # use kfabric::*;
-    /// # fn main() -> kfabric::Result<()> {
-    /// # let device = Device::open()?;
-    /// # let info = device.info(&Hints::new())?.remove(0);
-    /// # let domain = device.fabric(&info)?.domain(&info)?;
-    /// let attr = RegionAttr::new(Access::REMOTE_READ).dynamic_keys();
-    /// let region = domain.register_with(Memory::anonymous(1 << 20)?, &attr)?;
-    /// let keys = region.alloc_keys(256)?;
-    /// let page = |(i, key)| Grant {
-    ///     key,
-    ///     offset: 4096 * i as u64,
-    ///     length: 4096,
-    ///     access: Access::REMOTE_READ,
-    /// };
-    /// let grants: Vec<_> = keys.iter().enumerate().map(page).collect();
-    /// let assigned = Key::assign_many(&grants)?;
-    /// assert_eq!(assigned.refused, None);
-    /// // … a peer reads `assigned.remotes` …
-    /// assert_eq!(Key::revoke_many(&keys)?, 256);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// When the very first is refused: what [`Key::assign`] says. [`Error::Argument`]: slots of
-    /// more than one device file.
-    pub fn assign_many(grants: &[Grant<'_>]) -> Result<Assigned> {
-        Self::assign_all(grants, 0, None)
-    }
-
-    /// As [`Key::assign_many`], but does not wait for the device: the keys are told at once, and
-    /// work before anything takes effect that is posted on their domain afterwards. A message that
-    /// carries one may follow immediately.
-    ///
-    /// Should the device fail after that, `failures` (a queue, and the context of its entries)
-    /// of the keys' domain gets an error entry for up to 64 keys that were asked for together: its
-    /// data is the index of their first among up to `KFI_KEY_ALLOC_MAX` grants, its length says how
-    /// many of them came to be. Without it nobody hears of that, and a peer's operation by such a
-    /// key is refused. The queue closes when it is known how all went.
-    ///
-    /// # Errors
-    ///
-    /// As [`Key::assign_many`]; `EAGAIN`: the queue is full, or too much is to be made yet;
-    /// `EINVAL`: the queue is another domain's; `EOPNOTSUPP`: the provider has no ordered keys.
-    pub fn assign_ordered(
-        grants: &[Grant<'_>],
-        failures: Option<(&CompletionQueue, u64)>,
-    ) -> Result<Assigned> {
-        Self::assign_all(grants, abi::KFI_KEY_ORDERED, failures)
-    }
-
-    fn assign_all(
-        grants: &[Grant<'_>],
-        flags: u32,
-        failures: Option<(&CompletionQueue, u64)>,
-    ) -> Result<Assigned> {
-        let mut all = Assigned::default();
-        let Some(first) = grants.first().map(|grant| grant.key) else {
-            return Ok(all);
-        };
-        let cq = failures.map(|(cq, _)| &cq.inner.handle);
-        first.same_file(grants.iter().map(|grant| &grant.key.handle).chain(cq))?;
-        if let [one] = grants {
-            // Less to read and to write.
-            let (offset, length, access) = (one.offset, one.length, one.access);
-            let remote = first.give(offset, length, access, flags, failures)?;
-            all.remotes.push(remote);
-            return Ok(all);
-        }
-        let mut arg: abi::KeyAssignMany = sys::new();
-        arg.flags = flags;
-        if let Some((cq, context)) = failures {
-            (arg.cq, arg.context) = (cq.inner.handle.raw(), context);
-        }
-        while let Some(rest) = grants
-            .get(all.remotes.len()..)
-            .filter(|rest| !rest.is_empty())
-        {
-            let before = all.remotes.len();
-            let chunk = rest.get(..abi::KFI_KEY_ALLOC_MAX as usize).unwrap_or(rest);
-            let refused = match first.assign_chunk(chunk, arg, &mut all.remotes) {
-                Ok(refused) => refused,
-                Err(e) if all.remotes.is_empty() => return Err(e),
-                Err(e) => e.errno().or(Some(Errno(libc::EIO))),
-            };
-            let further = all.remotes.len() > before;
-            match refused {
-                None if further => {}
-                // Memory was missing for the call's list, and the next entry may do without. (Not
-                // where a queue counts from the call's first.)
-                Some(Errno(libc::ENOMEM)) if further && arg.cq == 0 => {}
-                _ => {
-                    // A call that did nothing and does not say why is none of ours.
-                    all.refused = refused.or(Some(Errno(libc::EIO)));
-                    break;
-                }
-            }
-        }
-        Ok(all)
-    }
-
-    /// Assigns what fits one call; what stopped it.
-    fn assign_chunk(
-        &self,
-        grants: &[Grant<'_>],
-        mut arg: abi::KeyAssignMany,
-        remotes: &mut Vec<RemoteMem>,
-    ) -> Result<Option<Errno>> {
-        let entry = |grant: &Grant<'_>| abi::KeyEntry {
-            slot: grant.key.handle.raw(),
-            offset: grant.offset,
-            length: grant.length,
-            access: grant.access.bits(),
-            ..Default::default()
-        };
-        let mut entries: Vec<_> = grants.iter().map(entry).collect();
-        arg.count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
-        arg.entry_size = u32::try_from(size_of::<abi::KeyEntry>()).unwrap_or(u32::MAX);
-        let at = offset_of!(abi::KeyAssignMany, entries);
-        let mut bufs = [Buf::output(at, entries.as_mut_bytes())];
-        let of = grants.first().map_or(self.id(), |grant| grant.key.id());
-        self.handle.dev.call(of, &mut arg, &mut bufs)?;
-        let told = entries.iter().take(arg.done as usize);
-        remotes.extend(told.map(|entry| RemoteMem {
-            addr: entry.remote_addr,
-            key: entry.key,
-        }));
-        Ok(stopped(arg.err))
-    }
-
-    /// Ends the keys of many slots of one device file; how many. Slots without a key are passed
-    /// over. When this returns no byte is read or written through any of the keys any more.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Argument`]: slots of more than one device file.
-    pub fn revoke_many<'a>(keys: impl IntoIterator<Item = &'a Key>) -> Result<u64> {
-        let keys: Vec<_> = keys.into_iter().collect();
-        let Some(first) = keys.first() else {
-            return Ok(0);
-        };
-        first.same_file(keys.iter().map(|key| &key.handle))?;
-        let mut ended = 0;
-        for chunk in keys.chunks(abi::KFI_KEY_ALLOC_MAX as usize) {
-            let slots: Vec<_> = chunk.iter().map(|key| key.handle.raw()).collect();
-            let mut arg: abi::KeyRevokeMany = sys::new();
-            arg.scope = abi::KFI_REVOKE_SLOTS;
-            arg.count = u32::try_from(slots.len()).unwrap_or(u32::MAX);
-            let at = offset_of!(abi::KeyRevokeMany, slots);
-            let mut bufs = [Buf::input(at, slots.as_bytes())];
-            ended += revoked(&first.handle.dev, first.id(), &mut arg, &mut bufs)?;
-        }
-        Ok(ended)
-    }
-
-    /// Refuses objects of another device file: their handles mean nothing in this one.
-    fn same_file<'a>(&self, mut handles: impl Iterator<Item = &'a Handle>) -> Result<()> {
-        if handles.all(|handle| Arc::ptr_eq(&handle.dev, &self.handle.dev)) {
-            return Ok(());
-        }
-        Err(Error::Argument {
-            what: "keys",
-            why: "they are of more than one device file".into(),
-        })
-    }
-
-    /// Ends the key. When this returns no byte is read or written through it any more. The slot
-    /// stays and can be assigned anew; the old value never works again.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` when it has no key.
-    pub fn revoke(&self) -> Result<()> {
-        let mut arg: abi::ObjectCall2 = sys::new();
-        arg.handle = self.handle.raw();
-        self.handle.dev.call(self.id(), &mut arg, &mut [])
-    }
-
-    /// Gives the slot back, revoking its key first.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Call`], with the slot given back.
-    pub fn close(self) -> std::result::Result<(), Returned<Self>> {
-        match self.handle.close() {
-            Ok(()) => Ok(()),
-            Err(error) => Err(Returned {
-                object: self,
-                error,
-            }),
-        }
-    }
-}
-
-impl std::fmt::Debug for Key {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.handle.fmt(f)
     }
 }

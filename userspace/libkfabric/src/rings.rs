@@ -3,82 +3,76 @@
 //!
 //! [`EndpointAttr::rings`]: crate::EndpointAttr::rings
 //!
-//! An endpoint that asked for rings keeps its receives here. When it is connected it learns whether
-//! there are rings, which the kernel has settled for both ends and which never changes: if not, it
-//! hands the receives to the kernel, in order, and from then on all goes there. If so, a message is
-//! copied into the ring and is complete, and whoever posts a receive or reads the completion queue
-//! takes messages out ([`kfabric_pure::pipe`]). One-sided operations stay the kernel's, which has
-//! done them when the call returns; what takes a receive of the peer's, a write with data, is
-//! a write, and a note in the ring that it was made.
+//! An endpoint that was opened with rings keeps its posted receives in this module. After
+//! connecting, the endpoint asks the kernel whether the connection has rings. The kernel decides
+//! that once, for both ends, and the answer never changes.
 //!
-//! Locks: `order` (posting to the kernel), then `rx` or `tx`, then what a completion queue holds.
+//! - Without rings, the endpoint posts the kept receives to the kernel, in order. From then on all
+//!   operations go to the kernel.
+//! - With rings, a send copies the message into the ring and completes at once. A thread that posts
+//!   a receive or reads the completion queue takes messages out ([`kfabric_pure::pipe`]).
+//!
+//! One-sided operations always go to the kernel, which has executed them when the call returns. A
+//! write with completion data also uses up a receive of the peer. Such a write is executed by the
+//! kernel, and followed by a note of the write in the ring.
+//!
+//! Locking: `order` (posting to the kernel), then `rx` or `tx`, then the locks of a completion
+//! queue.
 #![forbid(unsafe_code)]
 
 mod message;
-mod queue;
+mod post;
+pub(crate) mod queue;
+mod rx;
+mod tx;
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
 
-use kfabric_pure::pipe::{Piece, Receiver, Sender, HEAD};
+use kfabric_pure::pipe::{Receiver, Sender};
 use kfabric_uapi as abi;
-use kfabric_uapi::{CqEntry, OpEntry};
 
-use crate::completion::CqInner;
+use crate::domain::inner::DomainInner;
 use crate::errno::Errno;
-use crate::error::{ObjectId, Result};
-use crate::fabric::DomainInner;
-use crate::op::Local;
+use crate::handle::Shared;
+use crate::object::ObjectId;
 use crate::sys::{self, Link, DATA};
-use message::{Asked, Message, Receive};
-pub(crate) use queue::{Pushed, Queue};
+pub(crate) use post::Posted;
+use queue::{CqInner, Pushed};
+use rx::Rx;
+use tx::Tx;
 
-/// Nothing is known yet.
+/// State of `Rings::mode`: the kernel has not decided yet, or was not asked.
 const UNKNOWN: u8 = 0;
-/// There are none: all is the kernel's.
+/// State of `Rings::mode`: the connection has no rings; the kernel executes all operations.
 const NONE: u8 = 1;
-/// There they are.
+/// State of `Rings::mode`: the rings are mapped.
 const SHARED: u8 = 2;
-/// There are some that cannot be used: the connection is over.
+/// State of `Rings::mode`: the rings cannot be used, so the connection has ended.
 const LOST: u8 = 3;
 
-/// Where a side's completions go.
+/// The completion queue of one side (transmit or receive).
 struct Bound {
     cq: Arc<CqInner>,
     selective: bool,
 }
 
 impl Bound {
+    /// Whether a successful operation with these flags gets a completion.
     fn wants(&self, flags: u64) -> bool {
         let asked = flags & abi::KFI_COMPLETION != 0;
         asked || (!self.selective && flags & abi::KFI_INJECT == 0)
     }
 
+    /// Whether a waiter of the queue must be woken.
     fn is_awaited(&self) -> bool {
         self.cq.is_awaited()
     }
 }
 
-/// The receive side.
-struct Rx {
-    receives: VecDeque<Receive>,
-    pipe: Receiver,
-    /// No more receives, and none is left.
-    over: bool,
-}
-
-/// The transmit side.
-struct Tx {
-    /// Messages that did not fit yet.
-    pending: VecDeque<Message>,
-    pipe: Sender,
-    over: bool,
-}
-
-/// What an endpoint that asked for rings has here.
+/// The library's half of an endpoint that was opened with rings.
 pub(crate) struct Rings {
     domain: Arc<DomainInner>,
     id: ObjectId,
@@ -91,23 +85,16 @@ pub(crate) struct Rings {
     tx_queue: OnceLock<Bound>,
     rx: Mutex<Rx>,
     tx: Mutex<Tx>,
-    /// Something is pending.
+    /// Whether `Tx::pending` holds a message. Read without the lock.
     pending: AtomicBool,
-    /// There are none, and the kernel has not taken all receives yet.
+    /// The connection has no rings, and the kernel has not accepted all kept receives yet.
     owed: AtomicBool,
+    /// Held while an operation is posted to the kernel, so that messages stay in order.
     order: Mutex<()>,
 }
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Where an operation goes.
-pub(crate) enum Posted {
-    /// It is accepted.
-    Here,
-    /// It is the kernel's.
-    Kernel,
 }
 
 impl Rings {
@@ -148,7 +135,7 @@ impl Rings {
         self.id
     }
 
-    /// It is bound to a queue.
+    /// Binds a completion queue to the sides in `flags`. The kernel has bound it before.
     pub(crate) fn bind(self: &Arc<Self>, cq: &Arc<CqInner>, flags: u64) {
         let selective = flags & abi::KFI_SELECTIVE_COMPLETION != 0;
         let sides = [
@@ -170,7 +157,7 @@ impl Rings {
         self.mode.load(Ordering::Acquire)
     }
 
-    /// Whether there are any.
+    /// Returns whether the connection has rings; `None` until the kernel has decided.
     pub(crate) fn known(&self) -> Option<bool> {
         let pushed = self.learn();
         self.alert(pushed, None);
@@ -184,11 +171,12 @@ impl Rings {
         self.owed.load(Ordering::Acquire)
     }
 
-    fn dev(&self) -> &crate::device::Shared {
+    fn dev(&self) -> &Shared {
         &self.domain.handle.dev
     }
 
-    /// Learns what became of the connection, if it does not know and there is one by now.
+    /// Asks the kernel whether the connection has rings, if that is unknown. Maps the rings, or
+    /// posts the kept receives to the kernel.
     pub(crate) fn learn(&self) -> Pushed {
         let mut pushed = Pushed::default();
         if self.mode() != UNKNOWN || !self.enabled.load(Ordering::Acquire) {
@@ -202,7 +190,7 @@ impl Rings {
         arg.ep = self.id.handle;
         let asked = self.dev().call(self.id, &mut arg, &mut []);
         let mode = match arg.state {
-            // Nobody may ever look again.
+            // Final, because a receive would wait for ever if no later call asked again.
             _ if asked.is_err() => LOST,
             abi::KFI_RINGS_UNKNOWN => return pushed,
             abi::KFI_RINGS_SHARED => match self.map(&arg) {
@@ -224,7 +212,8 @@ impl Rings {
         }
         self.mode.store(mode, Ordering::Release);
         if mode == SHARED {
-            // Who sleeps has not told the peer.
+            // A waiter that sleeps already has not set its sleep flag in the rings: wake it to do
+            // that.
             pushed |= Pushed {
                 rx: self.queue(true).is_some_and(Bound::is_awaited),
                 tx: self.queue(false).is_some_and(Bound::is_awaited),
@@ -250,28 +239,6 @@ impl Rings {
         link.ok()
     }
 
-    /// Gives the kernel the receives, which were posted before it was known that they are its. Those for
-    /// which it has no room just now stay.
-    fn hand_over(&self, rx: &mut Rx) -> bool {
-        let mut pushed = false;
-        while let Some(receive) = rx.receives.pop_front() {
-            match self.submit(&receive.entry()) {
-                Ok(_) => self.release(true),
-                Err(e) if e.errno() == Some(Errno::EAGAIN) => {
-                    rx.receives.push_front(receive);
-                    break;
-                }
-                Err(_) => pushed |= self.complete_rx(&receive, libc::ECANCELED, None),
-            }
-        }
-        pushed
-    }
-
-    fn submit(&self, entry: &OpEntry) -> Result<Option<Errno>> {
-        crate::endpoint::submit(self.dev(), self.id, std::slice::from_ref(entry))
-            .map(|submitted| submitted.refused)
-    }
-
     fn queue(&self, rx: bool) -> Option<&Bound> {
         match rx {
             true => self.rx_queue.get(),
@@ -292,71 +259,15 @@ impl Rings {
         }
     }
 
-    /// Completes a receive that had room reserved, with the last piece of what it got; whether somebody
-    /// waits for that.
-    fn complete_rx(&self, receive: &Receive, err: i32, piece: Option<&Piece>) -> bool {
-        let Some(bound) = self.rx_queue.get() else {
-            return false;
-        };
-        if err == 0 && !receive.wanted {
-            bound.cq.direct.release();
-            return false;
-        }
-        let (mut flags, mut len, mut data) = (abi::KFI_MSG | abi::KFI_RECV, 0, 0);
-        if let Some(piece) = piece {
-            len = piece.total;
-            if piece.written {
-                flags = abi::KFI_RMA | abi::KFI_REMOTE_WRITE;
-            }
-            if let Some(value) = piece.data {
-                flags |= abi::KFI_REMOTE_CQ_DATA;
-                data = u64::from(value);
-            }
-        }
-        bound.cq.push(CqEntry {
-            context: receive.context,
-            flags,
-            len,
-            buf: receive.offset(),
-            data,
-            // A positive errno.
-            err: err.unsigned_abs(),
-            prov_errno: err.unsigned_abs(),
-            ep: self.id.handle,
-            ..CqEntry::default()
-        })
-    }
-
-    /// Completes a message of `len` bytes that had room reserved; whether somebody waits for that.
-    fn complete_tx(&self, context: u64, len: u64, wanted: bool, err: i32) -> bool {
-        let Some(bound) = self.tx_queue.get() else {
-            return false;
-        };
-        if err == 0 && !wanted {
-            bound.cq.direct.release();
-            return false;
-        }
-        bound.cq.push(CqEntry {
-            context,
-            flags: abi::KFI_MSG | abi::KFI_SEND,
-            len: if err == 0 { len } else { 0 },
-            // A positive errno.
-            err: err.unsigned_abs(),
-            prov_errno: err.unsigned_abs(),
-            ep: self.id.handle,
-            ..CqEntry::default()
-        })
-    }
-
-    /// Ends the connection: the peer has broken the rules, or sent too much.
+    /// Ends the connection: the peer broke the protocol, or sent more than a receive holds.
     fn end(&self) {
         let mut arg: abi::Shutdown = sys::new();
         arg.ep = self.id.handle;
-        // Else it is over.
+        // A failure means that the connection has already ended.
         let _ = self.dev().call(self.id, &mut arg, &mut []);
     }
 
-    /// Wakes the peer. Else there is nobody.
+    /// Wakes the waiters of the peer. A failure means that the peer has disconnected.
     fn wake_peer(&self) {
         self.wake(0);
     }
@@ -368,7 +279,8 @@ impl Rings {
         self.dev().call(self.id, &mut arg, &mut []).is_ok()
     }
 
-    /// Wakes who waits at the queues that got something, but for one that is being looked at.
+    /// Wakes the waiters of the queues in `pushed`, except of `but`: the caller is reading that
+    /// queue.
     #[inline]
     pub(crate) fn alert(&self, pushed: Pushed, but: Option<&CqInner>) {
         if pushed.rx || pushed.tx {
@@ -383,18 +295,20 @@ impl Rings {
             };
             let same = but.is_some_and(|but| std::ptr::eq(but, Arc::as_ptr(&bound.cq)));
             if !same {
-                // Else it was just closed, by which the kernel wakes them.
+                // A failure means that the endpoint was just closed; the close has woken the
+                // waiters.
                 self.wake_self();
             }
         }
     }
 
-    /// Wakes who waits at its queues, unless the kernel has it no more.
+    /// Wakes the waiters of this endpoint's queues. Returns `false` if the kernel has closed the
+    /// endpoint.
     fn wake_self(&self) -> bool {
         self.wake(abi::KFI_WAKE_SELF)
     }
 
-    /// Takes what came, and sends what waits.
+    /// Takes received messages out of the ring, and puts pending messages in.
     pub(crate) fn progress(&self) -> Pushed {
         let Some(link) = self.link.get() else {
             return match self.is_owed() {
@@ -409,7 +323,8 @@ impl Rings {
         pushed
     }
 
-    /// Says that this end sleeps, if it then finds nothing.
+    /// Sets this end's sleep flags in the rings. The caller looks at the rings again before it
+    /// sleeps.
     pub(crate) fn sleep(&self) {
         let Some(link) = self.link.get() else { return };
         lock(&self.rx).pipe.sleep(&link.theirs);
@@ -419,122 +334,7 @@ impl Rings {
         }
     }
 
-    /// Takes messages out, as long as there are receives for them; at one time about as much as a ring
-    /// holds, whatever the peer puts in meanwhile.
-    fn take(&self, link: &Link, rx: &mut Rx) -> Pushed {
-        let ring = &link.theirs;
-        let (mut pushed, mut more, mut took, mut why) = (false, false, 0, None);
-        // All that the peer sent is there then; and what it puts in afterwards is nothing to us.
-        let ended = link.ended();
-        if ended {
-            rx.pipe.finish(ring);
-        }
-        while !rx.over {
-            if took >= DATA {
-                more = true;
-                break;
-            }
-            let piece = match rx.pipe.peek(ring) {
-                Ok(Some(piece)) => piece,
-                Ok(None) if ended => {
-                    pushed |= self.flush_rx(rx);
-                    break;
-                }
-                Ok(None) => break,
-                Err(_) => {
-                    why = Some(libc::EIO);
-                    break;
-                }
-            };
-            let Some(receive) = rx.receives.front() else {
-                break;
-            };
-            if !piece.written && piece.total > receive.len {
-                why = Some(libc::EMSGSIZE);
-                break;
-            }
-            let mut whole = true;
-            rx.pipe.take(ring, &piece, |at, from, len| {
-                whole &= receive.store(ring, at, piece.at + u64::from(from), len);
-            });
-            took += (HEAD + piece.len) as usize;
-            if !whole {
-                why = Some(libc::EFAULT);
-                break;
-            }
-            if piece.is_last() {
-                pushed |= self.complete_rx(receive, 0, Some(&piece));
-                rx.receives.pop_front();
-            }
-        }
-        if let Some(err) = why {
-            // It is the first receive that it concerns, if there is one.
-            if let Some(receive) = rx.receives.pop_front() {
-                pushed |= self.complete_rx(&receive, err, None);
-            }
-            ring.failed().store(err.unsigned_abs(), Ordering::Relaxed);
-            pushed |= self.flush_rx(rx);
-            self.end();
-        } else if took != 0 && rx.pipe.wakes(ring) {
-            self.wake_peer();
-        }
-        Pushed {
-            more,
-            ..Pushed::rx(pushed)
-        }
-    }
-
-    fn flush_rx(&self, rx: &mut Rx) -> bool {
-        rx.over = true;
-        let mut pushed = false;
-        while let Some(receive) = rx.receives.pop_front() {
-            pushed |= self.complete_rx(&receive, libc::ECANCELED, None);
-        }
-        pushed
-    }
-
-    /// Puts messages in that wait, as many as there is room for.
-    fn give(&self, link: &Link, tx: &mut Tx) -> bool {
-        if tx.over || tx.pending.is_empty() {
-            return false;
-        }
-        if link.ended() {
-            return self.flush_tx(link, tx);
-        }
-        let (mut pushed, mut gave, mut said) = (false, false, false);
-        while let Some(message) = tx.pending.front_mut() {
-            let before = message.done;
-            match message.put(&link.ours, &mut tx.pipe) {
-                Ok(true) => gave = true,
-                Ok(false) => {
-                    gave |= message.done != before;
-                    // Who waits may have said that it sleeps when nothing was pending.
-                    if said || !self.is_awaited() {
-                        break;
-                    }
-                    said = true;
-                    tx.pipe.sleep(&link.ours);
-                    continue;
-                }
-                Err(_) => {
-                    self.end();
-                    return pushed | self.flush_tx(link, tx);
-                }
-            }
-            if let Some(message) = tx.pending.pop_front() {
-                pushed |= self.sent(&message);
-            }
-        }
-        if tx.pending.is_empty() {
-            self.pending.store(false, Ordering::Relaxed);
-        }
-        if gave && tx.pipe.wakes(&link.ours) {
-            self.wake_peer();
-        }
-        pushed
-    }
-
-    /// Whether somebody waits at one of its queues.
+    /// Whether one of this endpoint's queues has a waiter that must be woken.
     fn is_awaited(&self) -> bool {
         [true, false]
             .into_iter()
@@ -542,306 +342,8 @@ impl Rings {
             .any(Bound::is_awaited)
     }
 
-    fn sent(&self, message: &Message) -> bool {
-        // The note of a write has no completion of its own.
-        message.written.is_none()
-            && self.complete_tx(message.context, message.len, message.wanted, 0)
-    }
-
-    fn flush_tx(&self, link: &Link, tx: &mut Tx) -> bool {
-        tx.over = true;
-        self.pending.store(false, Ordering::Relaxed);
-        let mut pushed = false;
-        // What was too long for its receive is what failed.
-        let failed = link.ours.failed().load(Ordering::Relaxed);
-        let mut err = match failed == libc::EMSGSIZE.unsigned_abs() {
-            true => libc::EREMOTEIO,
-            false => libc::ECANCELED,
-        };
-        while let Some(message) = tx.pending.pop_front() {
-            if message.written.is_none() {
-                pushed |= self.complete_tx(message.context, message.len, message.wanted, err);
-            }
-            err = libc::ECANCELED;
-        }
-        pushed
-    }
-
-    /// Posts an operation, or says that it is the kernel's.
-    ///
-    /// # Errors
-    ///
-    /// As [`Endpoint::post`](crate::Endpoint::post).
-    pub(crate) fn post(
-        &self,
-        entry: &OpEntry,
-        local: &Local<'_>,
-    ) -> std::result::Result<Posted, Errno> {
-        if self.mode() == NONE {
-            return Ok(Posted::Kernel);
-        }
-        let asked = match entry.op {
-            abi::KFI_OP_RECV | abi::KFI_OP_SEND => {
-                Asked::new(&self.domain, entry, local, self.iov_limit)?
-            }
-            abi::KFI_OP_WRITE if entry.flags & abi::KFI_REMOTE_CQ_DATA != 0 => {
-                if !self.enabled.load(Ordering::Acquire) {
-                    return Err(Errno::EINVAL);
-                }
-                return self.write_with_data(entry);
-            }
-            _ => return self.one_sided(entry),
-        };
-        if !self.enabled.load(Ordering::Acquire) {
-            return Err(Errno::EINVAL);
-        }
-        match entry.op {
-            abi::KFI_OP_RECV => self.receive(&asked),
-            _ => self.send(&asked),
-        }
-    }
-
-    fn receive(&self, asked: &Asked<'_>) -> std::result::Result<Posted, Errno> {
-        let Some(bound) = self.rx_queue.get() else {
-            return Ok(Posted::Kernel);
-        };
-        let mut rx = lock(&self.rx);
-        match self.mode() {
-            // It was handed over to, meanwhile.
-            NONE => return Ok(Posted::Kernel),
-            LOST => return Err(Errno(libc::ENOTCONN)),
-            _ => {}
-        }
-        let link = self.link.get();
-        if link.is_some_and(Link::ended) {
-            // There may be messages yet.
-            if let Some(link) = link {
-                self.take(link, &mut rx);
-            }
-        }
-        if rx.over {
-            return Err(Errno(libc::ENOTCONN));
-        }
-        if rx.receives.len() >= self.size.1 as usize {
-            return Err(Errno::EAGAIN);
-        }
-        bound.cq.reserve()?;
-        rx.receives
-            .push_back(asked.receive(bound.wants(asked.flags())));
-        let pushed = link
-            .filter(|link| rx.pipe.has_some(&link.theirs))
-            .map_or_else(Pushed::default, |link| self.take(link, &mut rx));
-        drop(rx);
-        self.alert(pushed, None);
-        Ok(Posted::Here)
-    }
-
-    /// The rings, for something to send; none: it is the kernel's.
-    fn connected(&self) -> std::result::Result<Option<&Link>, Errno> {
-        if self.mode() == UNKNOWN {
-            let pushed = self.learn();
-            self.alert(pushed, None);
-        }
-        match self.mode() {
-            NONE => Ok(None),
-            // Nothing that is sent waits for the receives.
-            UNKNOWN if self.is_owed() => Ok(None),
-            SHARED => match self.link.get() {
-                Some(link) if !link.ended() => Ok(Some(link)),
-                _ => Err(Errno(libc::ENOTCONN)),
-            },
-            _ => Err(Errno(libc::ENOTCONN)),
-        }
-    }
-
-    fn send(&self, asked: &Asked<'_>) -> std::result::Result<Posted, Errno> {
-        let Some(link) = self.connected()? else {
-            return Ok(Posted::Kernel);
-        };
-        let bound = self.tx_queue.get();
-        let wanted = bound.is_some_and(|bound| bound.wants(asked.flags()));
-        let mut tx = lock(&self.tx);
-        self.reserve(false)?;
-        let result = match self.send_now(link, &mut tx, asked, wanted) {
-            Some(pushed) => Ok(pushed),
-            None => self.enter(link, &mut tx, asked.message(wanted)),
-        };
-        drop(tx);
-        let tx = result.inspect_err(|_| self.release(false))?;
-        self.alert(Pushed::tx(tx), None);
-        Ok(Posted::Here)
-    }
-
-    /// Sends a message for which there is room, without keeping it; whether that completed something
-    /// that is waited for. `None`: it goes the other way.
-    fn send_now(&self, link: &Link, tx: &mut Tx, asked: &Asked<'_>, wanted: bool) -> Option<bool> {
-        if tx.over || !tx.pending.is_empty() {
-            return None;
-        }
-        // A lie is seen again by who takes the other way.
-        if !asked.put(&link.ours, &mut tx.pipe).is_ok_and(|all| all) {
-            return None;
-        }
-        if tx.pipe.wakes(&link.ours) {
-            self.wake_peer();
-        }
-        Some(self.complete_tx(asked.context(), asked.len, wanted, 0))
-    }
-
-    /// Sends a message now, or when there is room. Whether something completed.
-    fn enter(
-        &self,
-        link: &Link,
-        tx: &mut Tx,
-        mut message: Message,
-    ) -> std::result::Result<bool, Errno> {
-        let mut pushed = self.give(link, tx);
-        if tx.over {
-            return Err(Errno(libc::ENOTCONN));
-        }
-        if !tx.pending.is_empty() {
-            // The write that a note tells of is made.
-            if message.written.is_none() && tx.pending.len() >= self.size.0 as usize {
-                return Err(Errno::EAGAIN);
-            }
-            tx.pending.push_back(message);
-            return Ok(pushed);
-        }
-        match message.put(&link.ours, &mut tx.pipe) {
-            Ok(true) => {
-                if tx.pipe.wakes(&link.ours) {
-                    self.wake_peer();
-                }
-                pushed |= self.sent(&message);
-            }
-            Ok(false) => {
-                let begun = message.done != 0;
-                tx.pending.push_back(message);
-                self.pending.store(true, Ordering::Relaxed);
-                if begun && tx.pipe.wakes(&link.ours) {
-                    self.wake_peer();
-                }
-                pushed |= self.give(link, tx);
-            }
-            Err(_) => {
-                self.end();
-                return Err(Errno(libc::ENOTCONN));
-            }
-        }
-        Ok(pushed)
-    }
-
-    /// Whether all that was sent before is on its way, so that the kernel may go on with what is its.
-    fn in_turn(&self, link: &Link) -> std::result::Result<(), Errno> {
-        let mut tx = lock(&self.tx);
-        let pushed = Pushed::tx(self.give(link, &mut tx));
-        let turn = tx.pending.is_empty();
-        drop(tx);
-        self.alert(pushed, None);
-        match turn {
-            true => Ok(()),
-            false => Err(Errno::EAGAIN),
-        }
-    }
-
-    /// Posts what is the kernel's, which has done it when this returns: nobody else is at it.
-    fn one_sided(&self, entry: &OpEntry) -> std::result::Result<Posted, Errno> {
-        // Refused in any state but this, and by the kernel where that does it.
-        let Ok(Some(link)) = self.connected() else {
-            return Ok(Posted::Kernel);
-        };
-        let _order = lock(&self.order);
-        self.in_turn(link)?;
-        self.submit(entry)
-            .map_err(|e| e.errno().unwrap_or(Errno::EIO))?;
-        Ok(Posted::Here)
-    }
-
-    /// Writes, then tells the peer.
-    fn write_with_data(&self, entry: &OpEntry) -> std::result::Result<Posted, Errno> {
-        let Some(link) = self.connected()? else {
-            return Ok(Posted::Kernel);
-        };
-        let data = u32::try_from(entry.data).map_err(|_| Errno::EINVAL)?;
-        let mut write = *entry;
-        write.flags &= !abi::KFI_REMOTE_CQ_DATA;
-        write.data = 0;
-        // Nothing, which is refused if what is before it failed.
-        let probe = OpEntry {
-            op: abi::KFI_OP_WRITE,
-            flags: abi::KFI_INJECT,
-            context: queue::probe_context(),
-            ..OpEntry::default()
-        };
-        let _order = lock(&self.order);
-        self.in_turn(link)?;
-        let submit = |entries: &[OpEntry]| crate::endpoint::submit(self.dev(), self.id, entries);
-        let errno = |e: crate::Error| e.errno().unwrap_or(Errno::EIO);
-        let mut refused = submit(&[write, probe]).map_err(errno)?.refused;
-        // Half a second in all.
-        for pause in (0..1000).map(Duration::from_micros) {
-            if refused != Some(Errno::EAGAIN) {
-                break;
-            }
-            // Entries that nobody read: they have a place here, too.
-            if self.tx_queue.get().is_some_and(|bound| bound.cq.fetch()) {
-                self.wake_self();
-            }
-            std::thread::sleep(pause);
-            refused = submit(&[probe]).err().map(errno);
-        }
-        if refused == Some(Errno::EAGAIN) {
-            // Whether it was made will not be known, so nothing may come after it.
-            self.end();
-        }
-        if refused.is_some() {
-            // The write was accepted, and its completion says why.
-            return Ok(Posted::Here);
-        }
-        let len = match entry.flags & abi::KFI_INJECT {
-            0 => entry
-                .iov
-                .iter()
-                .take(entry.iov_count as usize)
-                .map(|iov| iov.len)
-                .sum(),
-            _ => entry.inject_len,
-        };
-        let note = Message::note(len, data);
-        // Should it be over by now, there is nobody to tell.
-        let entered = self.enter(link, &mut lock(&self.tx), note);
-        let pushed = Pushed::tx(entered.unwrap_or(false));
-        self.alert(pushed, None);
-        Ok(Posted::Here)
-    }
-
-    /// Ends one receive of this context; none: it is the kernel's to.
-    pub(crate) fn cancel(&self, context: u64) -> Option<std::result::Result<(), Errno>> {
-        let mut rx = lock(&self.rx);
-        if self.mode() == NONE {
-            return None;
-        }
-        // The first may be full in part.
-        let begun = usize::from(rx.pipe.has_begun());
-        let found = rx
-            .receives
-            .iter()
-            .skip(begun)
-            .position(|receive| receive.context == context);
-        let Some(receive) = found.and_then(|at| rx.receives.remove(begun + at)) else {
-            if self.is_owed() {
-                return None;
-            }
-            return Some(Err(Errno(libc::ENOENT)));
-        };
-        let pushed = Pushed::rx(self.complete_rx(&receive, libc::ECANCELED, None));
-        drop(rx);
-        self.alert(pushed, None);
-        Some(Ok(()))
-    }
-
-    /// Before the kernel's endpoint is closed: who waits for receives of one that knows nothing yet is
-    /// woken by it.
+    /// Cancels the receives of an endpoint whose ring state is unknown, and wakes their waiters.
+    /// Called before the kernel's endpoint is closed: the wake needs its handle.
     pub(crate) fn begin_end(&self) {
         let mut rx = lock(&self.rx);
         if self.mode() != UNKNOWN {
@@ -853,9 +355,11 @@ impl Rings {
         self.alert(pushed, None);
     }
 
-    /// The kernel's endpoint is closed: takes what had come, and ends the rest.
+    /// Called after the kernel's endpoint is closed: takes the messages that have arrived, and
+    /// cancels the other operations.
     pub(crate) fn finish(self: &Arc<Self>) {
-        // Who waits at a queue was woken by the kernel, looks at this endpoint, and does the same.
+        // The kernel has woken the waiters of the queues; each of them also progresses this
+        // endpoint.
         self.progress();
         {
             let mut rx = lock(&self.rx);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The layer that talks to the kernel: typed calls, mappings, waiting.
 //!
-//! Everything above works on [`Backend`], which the kernel implements in [`linux`] and a fake
-//! implements for the unit tests. Calls travel as bytes plus the slices their pointers mean, so
-//! that only [`linux`] ever makes a pointer.
+//! The rest of the crate works on [`Backend`]: the kernel ([`linux`]), or a fake in unit tests. A
+//! call consists of a structure as bytes, and of the slices for its pointer fields. So only
+//! [`linux`] makes pointers.
 
 #[cfg(test)]
 pub(crate) mod fake;
@@ -27,19 +27,19 @@ pub(crate) use mapping::Mapping;
 pub(crate) use pipe::{Link, PipeMem, DATA};
 pub(crate) use ring::Ring;
 
-/// A slice that a pointer field of a call's structure stands for.
+/// A slice for a pointer field of a call's structure.
 pub(crate) struct Buf<'a> {
     /// Offset of the pointer field in the structure.
     pub(crate) at: usize,
-    /// What it points to.
+    /// The slice.
     pub(crate) data: BufData<'a>,
 }
 
-/// See [`Buf`].
+/// Direction and bytes of a [`Buf`].
 pub(crate) enum BufData<'a> {
-    /// The kernel reads it.
+    /// The kernel reads the bytes.
     In(&'a [u8]),
-    /// The kernel writes it.
+    /// The kernel writes the bytes.
     Out(&'a mut [u8]),
 }
 
@@ -59,19 +59,19 @@ impl<'a> Buf<'a> {
     }
 }
 
-/// Who answers calls: the kernel, or a fake of it.
+/// The receiver of calls: the kernel, or a fake in unit tests.
 pub(crate) trait Backend: Send + Sync {
-    /// Makes call `nr` with a structure as bytes. Each [`Buf`]'s pointer is filled in; the counts
-    /// that say how long the slices are have been set by the caller.
+    /// Makes call `nr` with a structure as bytes. Fills in the pointer of each [`Buf`]. The caller
+    /// has set the fields that hold the lengths of the slices.
     fn call(&self, nr: u32, arg: &mut [u8], bufs: &mut [Buf<'_>]) -> Result<(), Errno>;
 
-    /// Takes over a descriptor that a call gave out.
+    /// Takes ownership of a descriptor that a call returned.
     fn take_fd(&self, fd: i32) -> Result<OwnedFd, Errno>;
 
     /// Maps `len` bytes of a completion queue's descriptor.
     fn map(&self, fd: BorrowedFd<'_>, len: usize) -> Result<Mapping, Errno>;
 
-    /// Maps the rings behind a descriptor.
+    /// Maps a connection's rings and their status page.
     fn map_rings(
         &self,
         fd: BorrowedFd<'_>,
@@ -82,21 +82,21 @@ pub(crate) trait Backend: Send + Sync {
         Link::map(fd, side, page, bytes)
     }
 
-    /// Waits until a descriptor is readable; `false` when time ran out.
+    /// Waits until a descriptor is readable; returns `false` if the timeout expires first.
     fn wait(&self, fd: BorrowedFd<'_>, timeout: Duration) -> Result<bool, Errno> {
         wait_readable(fd, timeout)
     }
 
-    /// Waits until one of some descriptors is readable; `false` when time ran out.
+    /// Waits until one of `fds` is readable; returns `false` if the timeout expires first.
     fn wait_any(&self, fds: &[BorrowedFd<'_>], timeout: Duration) -> Result<bool, Errno> {
         wait_any_readable(fds, timeout)
     }
 
-    /// The device's own descriptor, where there is one.
+    /// The device's own descriptor; `None` for the fake.
     fn device_fd(&self) -> Option<BorrowedFd<'_>>;
 }
 
-/// When waiting ends. Also for times that no clock reaches.
+/// The end of a wait. Works for timeouts beyond the range of [`Instant`], too.
 pub(crate) struct Deadline {
     timeout: Duration,
     end: Option<Instant>,
@@ -108,7 +108,7 @@ impl Deadline {
         Self { timeout, end }
     }
 
-    /// How long there is left.
+    /// Time that remains.
     pub(crate) fn left(&self) -> Duration {
         self.end.map_or(self.timeout, |end| {
             end.saturating_duration_since(Instant::now())
@@ -116,7 +116,7 @@ impl Deadline {
     }
 }
 
-/// A call's structure: zero but for its size.
+/// Makes a call's structure: its size filled in, all other fields zero.
 pub(crate) fn new<T: Ioctl>() -> T {
     let mut arg = T::new_zeroed();
     let size = u32::try_from(size_of::<T>()).unwrap_or(u32::MAX);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The library against a fake kernel.
+//! Tests of the library on a fake kernel.
 #![forbid(unsafe_code)]
 
 mod rings;
@@ -42,7 +42,7 @@ fn endpoint(fabric: &Fabric, ep: &Endpoint, domain: &Domain) -> (EventQueue, Com
     (eq, cq)
 }
 
-/// Two endpoints that are connected, with their queues.
+/// Two connected endpoints, with their queues.
 struct Pair {
     a: Endpoint,
     a_cq: CompletionQueue,
@@ -51,16 +51,17 @@ struct Pair {
     domain: Domain,
 }
 
+/// Connects two endpoints without rings.
 fn pair(device: &Device) -> Pair {
     pair_with(device, false, false)
 }
 
-/// One or both ask for rings.
+/// Connects two endpoints; each is opened with rings if its flag says so.
 fn pair_with(device: &Device, a_rings: bool, b_rings: bool) -> Pair {
     pair_when(device, a_rings, b_rings, |_, _| ())
 }
 
-/// As [`pair_with`]; `before` runs when `a` is enabled, and knows of no connection.
+/// Like [`pair_with`]; calls `before` when `a` is enabled but not connected.
 fn pair_when(
     device: &Device,
     a_rings: bool,
@@ -105,7 +106,7 @@ fn pair_when(
 }
 
 #[test]
-fn info_grows_until_it_fits() {
+fn info_longer_than_the_buffer_is_complete() {
     let (_, device) = device();
     let infos = device.info(&Hints::new().provider("fake")).unwrap();
     assert_eq!(infos.len(), 70);
@@ -116,7 +117,7 @@ fn info_grows_until_it_fits() {
 }
 
 #[test]
-fn a_parent_comes_back_while_it_has_children() {
+fn close_of_a_parent_with_children_returns_it() {
     let (fake, device) = device();
     let (fabric, domain) = fabric(&device);
     let Returned {
@@ -135,7 +136,7 @@ fn a_parent_comes_back_while_it_has_children() {
 }
 
 #[test]
-fn dropping_in_any_order_leaves_nothing() {
+fn drop_in_any_order_closes_every_object() {
     let (fake, device) = device();
     let Pair {
         a,
@@ -148,7 +149,7 @@ fn dropping_in_any_order_leaves_nothing() {
         .register(Memory::anonymous(64).unwrap(), Access::LOCAL)
         .unwrap();
     let keys = region.alloc_keys(3).unwrap();
-    // Parents first: they stay until their children are gone.
+    // Parents are dropped first: they stay open until their children are dropped.
     drop(domain);
     drop((a_cq, b_cq));
     drop(region);
@@ -160,7 +161,7 @@ fn dropping_in_any_order_leaves_nothing() {
 }
 
 #[test]
-fn sub_regions_have_parts_of_their_own() {
+fn sub_region_of_a_sub_region_stays_within_it() {
     let (fake, device) = device();
     let (_fabric, domain) = fabric(&device);
     let both = Access::REMOTE_READ | Access::REMOTE_WRITE;
@@ -171,16 +172,16 @@ fn sub_regions_have_parts_of_their_own() {
     let before = fake.0.lock().unwrap().count();
     let first = region.sub_region(100..300, both).unwrap();
     assert_eq!((first.offset(), first.len()), (100, 200));
-    // A part of the part, with fewer rights.
+    // A sub-region of the sub-region, with less access.
     let inner = first
         .sub_region(&region, 50..60, Access::REMOTE_READ)
         .unwrap();
     assert_eq!((inner.offset(), inner.len()), (150, 10));
     assert_eq!(inner.remote().addr, first.remote().addr + 50);
     assert_ne!(inner.remote().key, first.remote().key);
-    // Both slots had been reserved.
+    // Both used slots that were reserved.
     assert_eq!(fake.0.lock().unwrap().count(), before);
-    // Nothing that the parent does not give.
+    // No access beyond the parent's.
     let beyond = inner.sub_region(&region, 0..5, both).unwrap_err();
     assert_eq!(beyond.errno(), Some(Errno(libc::EACCES)));
     for range in [0..11, 10..11, std::ops::Range { start: 5, end: 4 }] {
@@ -188,14 +189,14 @@ fn sub_regions_have_parts_of_their_own() {
         assert!(matches!(outside.unwrap_err(), Error::Argument { .. }));
     }
     assert!(region.sub_region(4096..4097, both).is_err());
-    // Busy from above, in any order of trying.
+    // Parents cannot be closed before their children.
     let Returned { object, error } = first.close().unwrap_err();
     assert_eq!(error.errno(), Some(Errno::EBUSY));
     let region = region.close().unwrap_err().object;
     assert_eq!(fake.0.lock().unwrap().count(), before);
     inner.close().unwrap();
     object.close().unwrap();
-    // What was given back is used again.
+    // The returned slots are used again.
     let again = region.sub_region(0..1, both).unwrap();
     assert_eq!(fake.0.lock().unwrap().count(), before);
     drop(again);
@@ -204,7 +205,7 @@ fn sub_regions_have_parts_of_their_own() {
 }
 
 #[test]
-fn raw_keys_come_back() {
+fn remote_mem_to_raw_and_back_is_equal() {
     let there = RemoteMem {
         addr: 0x0102_0304_0506_0708,
         key: 0xfff0_f1f2_f3f4_f5f6,
@@ -218,7 +219,7 @@ fn raw_keys_come_back() {
 }
 
 #[test]
-fn what_an_operation_holds_is_closed_later() {
+fn region_used_by_an_operation_is_closed_with_the_next_object() {
     let (fake, device) = device();
     let (_fabric, domain) = fabric(&device);
     let region = domain
@@ -231,7 +232,7 @@ fn what_an_operation_holds_is_closed_later() {
     drop(region);
     assert_eq!(fake.0.lock().unwrap().count(), before);
     fake.0.lock().unwrap().hold(handle, false);
-    // Anything closed takes it along.
+    // The next close also closes the handle that was busy.
     domain.counter().unwrap_err();
     domain
         .completion_queue(4, Format::Msg)
@@ -242,7 +243,7 @@ fn what_an_operation_holds_is_closed_later() {
 }
 
 #[test]
-fn messages_arrive() {
+fn send_and_inject_are_received() {
     let (_, device) = device();
     let p = pair(&device);
     let memory = Memory::anonymous(4096).unwrap();
@@ -255,7 +256,7 @@ fn messages_arrive() {
     let came = p.b_cq.wait(SOON).unwrap().ok().unwrap();
     assert_eq!((came.context(), came.len(), came.data()), (1, 5, Some(9)));
     assert_eq!(region.to_vec(100, 5), b"hello");
-    // Injected: nothing completes at the sender.
+    // An injected send has no completion.
     p.b.recv(region.segment(200..300), 3).unwrap();
     p.a.inject(b"bye").unwrap();
     assert_eq!(p.b_cq.wait(SOON).unwrap().ok().unwrap().len(), 3);
@@ -265,7 +266,7 @@ fn messages_arrive() {
 }
 
 #[test]
-fn a_batch_stops_where_it_is_refused() {
+fn submit_stops_at_the_first_refused_operation() {
     let (fake, device) = device();
     let p = pair(&device);
     let region = p
@@ -294,7 +295,7 @@ fn a_batch_stops_where_it_is_refused() {
 }
 
 #[test]
-fn keys_open_and_close_memory() {
+fn key_revoked_refuses_a_read() {
     let (_, device) = device();
     let p = pair(&device);
     let region = p
@@ -327,7 +328,7 @@ fn keys_open_and_close_memory() {
 }
 
 #[test]
-fn keys_come_and_go_in_batches() {
+fn assign_many_and_revoke_many_split_by_the_calls_limit() {
     let (fake, device) = device();
     let p = pair(&device);
     let region = || {
@@ -347,11 +348,11 @@ fn keys_come_and_go_in_batches() {
     let before = fake.0.lock().unwrap().calls.len();
     let all = Key::assign_many(&grants).unwrap();
     assert_eq!((all.remotes.len(), all.refused), (4106, None));
-    // Two calls: one has its limit.
+    // Two calls: each takes at most `KFI_KEY_ALLOC_MAX` slots.
     assert_eq!(fake.0.lock().unwrap().calls.len(), before + 2);
     assert_eq!(Key::revoke_many(&keys[..100]).unwrap(), 100);
     assert_eq!(Key::revoke_many(&keys[..101]).unwrap(), 1);
-    // The first 101 can be assigned anew; the next has a key.
+    // The first 101 slots can be assigned again; the next slot still has a key.
     let again = Key::assign_many(&grants).unwrap();
     assert_eq!(again.remotes.len(), 101);
     assert_eq!(again.refused, Some(Errno::EBUSY));
@@ -363,7 +364,7 @@ fn keys_come_and_go_in_batches() {
     assert_eq!(device.revoke_keys().unwrap(), 0);
     assert_eq!(Key::assign_many(&[]).unwrap(), Assigned::default());
     assert_eq!(Key::revoke_many([]).unwrap(), 0);
-    // Told beforehand, with a queue of the same file or without.
+    // Ordered keys, with and without a failure queue of the same file.
     for failures in [None, Some((&p.a_cq, 7))] {
         let all = Key::assign_ordered(&grants[..3], failures).unwrap();
         assert_eq!((all.remotes.len(), all.refused), (3, None));
@@ -374,7 +375,7 @@ fn keys_come_and_go_in_batches() {
     let error = Key::assign_ordered(&grants[..1], None).unwrap_err();
     assert_eq!(error.errno(), Some(Errno::EBUSY));
     keys[0].revoke().unwrap();
-    // Another file's slots are none of this one's.
+    // Objects of another device file are refused.
     let (_, other) = self::device();
     let q = pair(&other);
     let error = Key::assign_ordered(&grants[..3], Some((&q.a_cq, 7))).unwrap_err();
@@ -389,7 +390,7 @@ fn keys_come_and_go_in_batches() {
 }
 
 #[test]
-fn whichever_queue_has_an_event() {
+fn wait_any_takes_the_event_of_any_queue() {
     let (_, device) = device();
     let (fabric, domain) = fabric(&device);
     let eqs = [10, 11].map(|at| {
@@ -418,7 +419,7 @@ fn whichever_queue_has_an_event() {
 }
 
 #[test]
-fn a_request_is_answered_or_rejected() {
+fn conn_request_is_accepted_rejected_or_returned() {
     let (_, device) = device();
     let (fabric, domain) = fabric(&device);
     let eq = fabric.event_queue(0).unwrap();
@@ -429,7 +430,7 @@ fn a_request_is_answered_or_rejected() {
         Error::Connect(failure) => *failure,
         other => panic!("{other}"),
     };
-    // In words.
+    // Refused by `reject`.
     ep.connect(port(8), &[]).unwrap();
     eq.wait(SOON)
         .unwrap()
@@ -442,11 +443,11 @@ fn a_request_is_answered_or_rejected() {
         (failure.errno, &failure.data[..]),
         (Errno::ECONNREFUSED, &b"not you"[..])
     );
-    // By forgetting it.
+    // Refused by dropping the request.
     ep.connect(port(8), &[]).unwrap();
     drop(eq.wait(SOON).unwrap());
     assert_eq!(refused().data, b"");
-    // An endpoint that cannot be opened gives it back.
+    // If the endpoint cannot be opened, the request is returned.
     ep.connect(port(8), &[]).unwrap();
     let request = eq.wait(SOON).unwrap().request().unwrap();
     let (other, other_device) = self::device();
@@ -458,7 +459,7 @@ fn a_request_is_answered_or_rejected() {
     domain
         .endpoint_for(back.object, &EndpointAttr::default())
         .unwrap();
-    // Nobody there.
+    // No passive endpoint has that port.
     drop(pep);
     ep.connect(port(9), &[]).unwrap();
     assert_eq!(refused().errno, Errno::ECONNREFUSED);
@@ -468,7 +469,7 @@ fn a_request_is_answered_or_rejected() {
 }
 
 #[test]
-fn many_threads_read_each_completion_once() {
+fn completion_read_by_many_threads_is_returned_once() {
     let (fake, device) = device();
     let p = pair(&device);
     let ep = p.a.id().handle;
@@ -489,7 +490,7 @@ fn many_threads_read_each_completion_once() {
             });
         }
         for context in 0..ALL {
-            // Room: what was written but not read is less than the ring.
+            // Wait for space: fewer entries are unread than the ring holds.
             while context - count.load(Ordering::Relaxed) >= u64::from(p.a_cq.capacity()) {
                 std::thread::yield_now();
             }
@@ -505,7 +506,7 @@ fn many_threads_read_each_completion_once() {
 }
 
 #[test]
-fn errors_say_what_to_do() {
+fn errors_of_common_causes_have_hints() {
     let (fake, device) = device();
     let (_fabric, domain) = fabric(&device);
     fake.0.lock().unwrap().fail = Some((abi::KFI_IOC_REGION_REG, Errno::ENOMEM));
@@ -523,7 +524,7 @@ fn errors_say_what_to_do() {
 }
 
 #[test]
-fn waiting_for_ever_is_possible() {
+fn wait_with_the_longest_timeout_returns_the_completion() {
     let (_, device) = device();
     let p = pair(&device);
     let region = p
@@ -536,7 +537,7 @@ fn waiting_for_ever_is_possible() {
 }
 
 #[test]
-fn memory_keeps_to_its_bounds() {
+fn memory_access_out_of_bounds_panics() {
     let memory = Memory::anonymous(100).unwrap();
     memory.write_at(90, &[7; 10]);
     assert_eq!(memory.to_vec(89, 11)[..2], [0, 7]);
@@ -559,7 +560,7 @@ fn object_of_another_device_file_is_refused_where_it_is_used() {
             .unwrap()
     };
     let (own, foreign) = (region(&mine.domain), region(&theirs));
-    // By construction the numbers may be the same: that is why it is looked at.
+    // Handles of two files may have the same numbers, so the library must compare the files.
     let is_foreign = |error: Error| {
         assert_eq!(error.errno(), Some(Errno::EINVAL), "{error}");
         assert!(error.to_string().contains("another device file"), "{error}");
@@ -578,7 +579,7 @@ fn object_of_another_device_file_is_refused_where_it_is_used() {
     assert_eq!(
         (done.accepted, done.refused),
         (1, Some(Errno::EINVAL)),
-        "what is before it goes"
+        "the operation before it is posted"
     );
     let ep = mine.domain.endpoint(&EndpointAttr::default()).unwrap();
     let eq = their_fabric.event_queue(0).unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The agent's side of the device: questions, and answers to them.
+//! The agent's side of the device: upcalls, and the answers to them.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -10,18 +10,19 @@ use zeroize::Zeroizing;
 
 use crate::{grants, AuthKey, Limits, Looks, Process, Rights};
 
-/// Supplementary groups that a process can have (`NGROUPS_MAX`).
+/// Maximum number of supplementary groups of a process (`NGROUPS_MAX`).
 const GROUPS_MAX: usize = 65_536;
-/// Bytes of a control group's path, at most (`PATH_MAX`).
+/// Maximum bytes of a control group's path (`PATH_MAX`).
 const PATH_MAX: usize = 4096;
 
-/// The one that the kernel asks whether a process may use an auth key.
+/// The agent: the process that decides whether another process may use an auth key. The kernel
+/// makes an upcall to the agent for each use that no grant covers.
 ///
-/// There is one on a machine. Opening another one takes over: the former is told [`Next::Over`],
-/// and what it has not answered the new one is asked. Dropping it leaves the machine without an
-/// agent; grants stay.
+/// A machine has at most one agent. Opening a second agent replaces the first: the first agent gets
+/// [`Next::Over`], and the second one gets the upcalls that are still pending. After dropping the
+/// agent the machine has no agent; grants stay.
 ///
-/// An agent that allows a user everything, and everybody else nothing:
+/// This agent allows one user everything, and denies all other users:
 ///
 /// ```no_run
 /// use kfauth::{Agent, Next, Terms};
@@ -47,70 +48,71 @@ pub struct Agent {
     device: Device,
 }
 
-/// What there is for the agent to do.
+/// The outcome of asking for an upcall.
 #[derive(Debug)]
 pub enum Next {
-    /// To answer this.
+    /// An upcall that the agent must answer.
     Question(Question),
-    /// Nothing, for now.
+    /// No upcall is pending.
     Nothing,
-    /// Nothing any more: another agent has taken over.
+    /// Another agent has replaced this one.
     Over,
 }
 
-/// May this process use this auth key?
+/// An upcall: a process's request to use an auth key.
 #[derive(Debug)]
 pub struct Question {
-    /// Its number, which the answer bears.
+    /// Number of the upcall, which the answer carries.
     pub id: u64,
     /// The auth key.
     pub key: AuthKey,
-    /// What is wanted.
+    /// The rights that the process needs.
     pub rights: Rights,
-    /// The process, in the agent's pid namespace; 0: not visible there. A number alone may soon be
-    /// another's: see [`Question::process`].
+    /// The process, in the agent's pid namespace; 0 if not visible there. A pid may soon belong to
+    /// another process: see [`Question::process`].
     pub pid: u32,
-    /// The process, as [`Process::id`] has it.
+    /// The process, in the form of [`Process::id`].
     pub process_id: u64,
     /// Effective uid, in the initial user namespace.
     pub uid: u32,
     /// Effective gid, in the initial user namespace.
     pub gid: u32,
-    /// Its supplementary groups, in the initial user namespace. `None`: they are not known, which is
-    /// not the same as none.
+    /// Supplementary groups, in the initial user namespace. `None`: unknown. An empty list: no
+    /// groups.
     pub groups: Option<Vec<u32>>,
-    /// Id of its control group.
+    /// Id of the process's control group.
     pub cgroup: u64,
-    /// Path of its control group from the root of the hierarchy (version 2): bytes, not always text.
-    /// `None`: it is not known.
+    /// Path of the control group from the root of the hierarchy (v2), not always UTF-8. `None`:
+    /// unknown.
     pub cgroup_path: Option<Vec<u8>>,
-    /// Inode number of its user namespace, as in `/proc/PID/ns/user`.
+    /// Inode number of the process's user namespace, as in `/proc/PID/ns/user`.
     pub userns: u64,
-    /// Cookie of its network namespace.
+    /// Cookie of the process's network namespace.
     pub netns: u64,
-    /// How long there is left for an answer.
+    /// Time that remains for an answer.
     pub left: Duration,
-    /// Command name: the process's own choice, and nothing to decide by.
+    /// Command name. The process chooses it, so no decision may depend on it.
     pub comm: String,
-    /// The domain that it wants to use the auth key on.
+    /// Name of the domain on which the process uses the auth key.
     pub domain: String,
 }
 
-/// What comes with a yes.
+/// The terms of an answer that allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// For whom: whoever has all of this in common with the process that asked. Empty: that process.
+    /// Attributes that select the processes allowed: those that equal the requester in all of them.
+    /// Empty: the requesting process alone.
     pub looks: Looks,
-    /// To do what. Empty: what was asked for.
+    /// Rights that are allowed. Empty: the requested rights.
     pub rights: Rights,
-    /// How much.
+    /// Limits of the grant.
     pub limits: Limits,
-    /// For how long; `None`: until it is revoked.
+    /// Lifetime of the grant; `None`: until it is revoked.
     pub lifetime: Option<Duration>,
 }
 
 impl Default for Terms {
-    /// For the process, to do what it asked for, without limits or end.
+    /// The requesting process alone, with the requested rights, without limits or expiry.
     fn default() -> Self {
         Self {
             looks: Looks::empty(),
@@ -122,12 +124,13 @@ impl Default for Terms {
 }
 
 impl Agent {
-    /// Becomes the agent, in the place of a former one if there is any. The device's file is the
-    /// agent from now on, and for as long as anything holds it.
+    /// Becomes the agent, and replaces a former agent. The open device file is the agent as long as
+    /// it stays open.
     ///
     /// # Errors
     ///
-    /// `EPERM` for who is no administrator; `EALREADY` when this device file is the agent.
+    /// - `EPERM` if the caller is not the administrator.
+    /// - `EALREADY` if this device file is the agent already.
     pub fn open(device: &Device) -> Result<Self> {
         device.agent_open()?;
         Ok(Self {
@@ -135,11 +138,12 @@ impl Agent {
         })
     }
 
-    /// The next question, without waiting.
+    /// Takes the next upcall, without waiting.
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// - [`Error::Call`] if the kernel refuses the call.
+    /// - [`Error::Argument`] if the upcall has an invalid auth key.
     pub fn next(&self) -> Result<Next> {
         let mut bytes = Zeroizing::new([0; uapi::KFI_AUTH_KEY_MAX]);
         let (mut groups, mut path) = (vec![0; GROUPS_MAX], vec![0; PATH_MAX]);
@@ -151,11 +155,12 @@ impl Agent {
         }
     }
 
-    /// The next question, waiting for it; [`Next::Nothing`] when time is up, or a signal came.
+    /// Takes the next upcall; waits for one if none is pending. Returns [`Next::Nothing`] if the
+    /// timeout expires first, or a signal arrives.
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// The errors of [`Agent::next`].
     pub fn wait(&self, timeout: Duration) -> Result<Next> {
         let end = std::time::Instant::now().checked_add(timeout);
         loop {
@@ -172,14 +177,16 @@ impl Agent {
         }
     }
 
-    /// Says yes; the grant that this makes.
+    /// Allows the request. Returns the number of the grant that this creates.
     ///
     /// # Errors
     ///
-    /// `ENOENT`: nobody waits for this answer any more. `ESTALE`: another one is the agent. `EBUSY`: a
-    /// grant of this auth key is over, and something opened under it has not ended yet; the question
-    /// stays, and can be answered with no. `EINVAL` for a limit or a lifetime of zero, and for rights
-    /// that are not all that was asked for.
+    /// - `ENOENT` if the request is no longer waiting for an answer.
+    /// - `ESTALE` if another process has become the agent.
+    /// - `EBUSY` if an object exists that was opened under an earlier, ended grant of the auth key.
+    ///   The upcall stays pending, and can be denied.
+    /// - `EINVAL` if a limit or the lifetime is zero, or the rights do not include all requested
+    ///   rights.
     pub fn allow(&self, question: &Question, terms: &Terms) -> Result<u64> {
         let (max_pinned, max_keys, max_eps) = grants::limits(&terms.limits)?;
         self.device.agent_answer(AgentAnswer {
@@ -195,11 +202,12 @@ impl Agent {
         })
     }
 
-    /// Says no, which the kernel remembers for a moment.
+    /// Denies the request. The kernel remembers the denial for a short time.
     ///
     /// # Errors
     ///
-    /// `ENOENT`: nobody waits for this answer any more. `ESTALE`: another one is the agent.
+    /// - `ENOENT` if the request is no longer waiting for an answer.
+    /// - `ESTALE` if another process has become the agent.
     pub fn deny(&self, question: &Question) -> Result<()> {
         let answer = AgentAnswer {
             id: question.id,
@@ -209,14 +217,14 @@ impl Agent {
         self.device.agent_answer(answer).map(|_| ())
     }
 
-    /// The device that it is the agent of.
+    /// The device file that is the agent.
     pub fn device(&self) -> &Device {
         &self.device
     }
 }
 
 impl AsFd for Agent {
-    /// Readable while there is a question; hung up once another one is the agent.
+    /// Readable while an upcall is pending; hung up after another process has become the agent.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.device.as_fd()
     }
@@ -256,18 +264,18 @@ impl Question {
         })
     }
 
-    /// The process that asks, held by a pidfd. For what the question itself does not tell; of the
-    /// rest, believe the question.
+    /// Opens the requesting process by pidfd, to read attributes that the upcall does not contain.
+    /// For the others, trust the upcall.
     ///
     /// # Errors
     ///
-    /// `ESRCH`: it is gone, or not visible from here.
+    /// - `ESRCH` if the process has ended, or is not visible from here.
     pub fn process(&self) -> std::io::Result<Process> {
         Process::known(self.pid, self.process_id)
     }
 }
 
-/// Text from a NUL-padded array, without characters that would spoil a log.
+/// Copies text out of a NUL-padded array, with control characters replaced, for logs.
 fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     let text = String::from_utf8_lossy(&bytes[..end]);
@@ -280,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn questions_are_read() {
+    fn question_from_the_kernels_entry_is_complete() {
         let mut raw = AgentNext {
             auth_key_size: 3,
             rights: 3,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Speaking with a running `kfi-authd`.
+//! The client of a running `kfi-authd`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use crate::protocol::{line, Answer, Refusal, Request};
 
-/// How long the daemon may take for an answer: revoking waits for what has to end.
+/// Maximum time for an answer: a revocation waits for operations to end.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Bytes of an answer, at most: a list of all the grants there can be.
+/// Maximum bytes of an answer: a list of all grants that can exist.
 const ANSWER_MAX: u64 = 64 << 20;
 
 /// A connection to the daemon.
@@ -34,27 +34,27 @@ pub struct Client {
     path: PathBuf,
 }
 
-/// Why the daemon could not be asked, or did not do it.
+/// The failure of a request to the daemon.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// The socket.
+    /// Connecting or communicating failed.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Its file.
+        /// Path of the socket.
         path: PathBuf,
-        /// What failed.
+        /// The cause.
         source: std::io::Error,
     },
-    /// It says what this version does not understand.
+    /// The daemon's answer is not understood.
     #[error("{}: not an answer: {why}", path.display())]
     Protocol {
-        /// Its file.
+        /// Path of the socket.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault of the answer.
         why: String,
     },
-    /// It refused.
+    /// The daemon refused the request.
     #[error("{}", refusal(.0))]
     Refused(Refusal),
 }
@@ -71,7 +71,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Io`].
+    /// - [`ClientError::Io`] if the daemon is not running, or the caller may not connect.
     pub fn connect(path: &Path) -> Result<Self, ClientError> {
         let connect = || {
             let stream = UnixStream::connect(path)?;
@@ -89,12 +89,13 @@ impl Client {
         })
     }
 
-    /// Makes a request and waits for its answer, which is not [`Answer::Error`].
+    /// Makes a request, and waits for its answer. Never returns [`Answer::Error`].
     ///
     /// # Errors
     ///
-    /// [`ClientError::Refused`] with what the daemon says; [`ClientError::Io`],
-    /// [`ClientError::Protocol`].
+    /// - [`ClientError::Refused`] if the daemon refuses the request.
+    /// - [`ClientError::Io`] if communicating fails.
+    /// - [`ClientError::Protocol`] if the answer is not understood.
     pub fn ask(&mut self, request: &Request) -> Result<Answer, ClientError> {
         let io = |source| ClientError::Io {
             path: self.path.clone(),
@@ -105,7 +106,8 @@ impl Client {
             why,
         };
         let ask = line(request).map_err(|e| protocol(e.to_string()))?;
-        // A daemon that refuses the caller has hung up already, and said why.
+        // A daemon that refuses the caller has sent its reason and hung up by now: read before
+        // checking.
         let sent = self.stream.get_mut().write_all(&ask);
         let mut text = String::new();
         let read = (&mut self.stream).take(ANSWER_MAX).read_line(&mut text);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Grants: who may use an auth key, whether anybody asks or not. And the mode.
+//! Grants, which allow processes to use an auth key without an upcall, and the mode.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use crate::process::cgroup_id;
 use crate::{AuthKey, Limits, Looks, Mode, Process, Rights};
 
-/// Opens a file that stands for a network namespace: never what would block, or do something by being
-/// opened, for the path may be somebody's who may do less.
+/// Opens a file that represents a network namespace. Opens regular files only, and never blocks:
+/// the path may come from a less privileged user.
 fn open_namespace(path: &Path) -> io::Result<OwnedFd> {
     let no = || io::Error::new(io::ErrorKind::InvalidInput, "not a network namespace");
     if !std::fs::metadata(path)?.is_file() {
@@ -33,7 +33,7 @@ fn open_namespace(path: &Path) -> io::Result<OwnedFd> {
 
 /// The grants of a machine.
 ///
-/// They are the kernel's: they stay when who installed them goes.
+/// The kernel holds the grants. A grant outlives the process that installed it.
 ///
 /// ```no_run
 /// use kfauth::{AuthKey, Grants, Limits, Rights, Whom};
@@ -56,7 +56,7 @@ pub struct Grants {
     device: Device,
 }
 
-/// Whom a grant is for: all that is said must be true.
+/// The processes that a grant covers: those that meet all conditions that are set.
 #[derive(Debug, Default)]
 pub struct Whom {
     uid: Option<u32>,
@@ -66,109 +66,113 @@ pub struct Whom {
     process: Option<Process>,
 }
 
-/// A grant, as the kernel lists it. Nothing of the auth key but a number.
+/// A grant, as the kernel lists it. Represents the auth key by a number only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// Its number, never another's.
+    /// Number of the grant, never used again.
     pub id: u64,
-    /// Number of the auth key: the same for the same bytes while anything uses them.
+    /// Number of the auth key. Equal bytes have the same number while the auth key is in use.
     pub key: u64,
-    /// The user it is for.
+    /// Condition: the user's id.
     pub uid: Option<u32>,
-    /// The group it is for.
+    /// Condition: the group's id.
     pub gid: Option<u32>,
-    /// Id of the control group it is for, with all below.
+    /// Condition: id of the control group, or of one above.
     pub cgroup: Option<u64>,
-    /// Cookie of the network namespace it is for.
+    /// Condition: cookie of the network namespace.
     pub netns: Option<u64>,
-    /// Id of the process it is for ([`Process::id`]).
+    /// Condition: id of the process ([`Process::id`]).
     pub process: Option<u64>,
-    /// What it allows.
+    /// Names of the rights that the grant allows.
     pub rights: Vec<String>,
-    /// How much.
+    /// Limits of the grant.
     pub limits: Limits,
-    /// How much of that is in use.
+    /// Current use under the grant.
     pub used: Used,
-    /// Milliseconds that are left; `None`: without end, or over.
+    /// Milliseconds until the grant expires; `None`: it does not expire, or has ended.
     pub left_ms: Option<u64>,
-    /// How it is.
+    /// State of the grant.
     pub state: State,
-    /// Whether it is the agent's answer; else it was installed.
+    /// Whether the grant is the agent's answer to an upcall; otherwise it was installed.
     pub answered: bool,
 }
 
-/// What is there now under a grant.
+/// Current use under a grant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Used {
     /// Bytes in regions.
     pub pinned: u64,
-    /// Keys.
+    /// Number of keys.
     pub keys: u32,
-    /// Endpoints and passive ones.
+    /// Number of endpoints and passive endpoints.
     pub endpoints: u32,
 }
 
-/// How a grant is.
+/// State of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// In force.
+    /// The grant is in force.
     Valid,
-    /// Revoked; what was opened under it is still ending.
+    /// The grant is revoked; objects opened under it are still being closed.
     Revoked,
-    /// Its time is over; what was opened under it is still ending.
+    /// The grant has expired; objects opened under it are still being closed.
     Expired,
 }
 
-/// What auth keys mean on a machine, and who decides.
+/// The authorization settings of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
     /// The mode.
     pub mode: Mode,
-    /// How long the agent has for an answer.
+    /// Time within which the agent must answer an upcall, in milliseconds.
     pub timeout_ms: u32,
-    /// For how long a denial is remembered.
+    /// Time for which the kernel remembers a denial, in milliseconds.
     pub deny_ms: u32,
-    /// Questions of one process that may wait.
+    /// Maximum number of upcalls of one process that may be pending.
     pub asks: u32,
-    /// Whether there is an agent.
+    /// Set if an agent is running.
     pub agent: bool,
-    /// Its process, where it is visible.
+    /// The agent's process; `None` if not visible in the caller's pid namespace.
     pub agent_pid: Option<u32>,
-    /// Grants there are.
+    /// Number of grants.
     pub grants: u32,
-    /// Questions without an answer.
+    /// Number of pending upcalls.
     pub waiting: u32,
 }
 
-/// What to set of a [`Rule`]; what is `None` stays.
+/// Settings to change in a [`Rule`]; a field that is `None` keeps its value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Setting {
     /// The mode.
     pub mode: Option<Mode>,
-    /// How long the agent has for an answer: 1 ms to 10 minutes.
+    /// Time within which the agent must answer: 1 ms to 10 minutes.
     pub timeout: Option<Duration>,
-    /// For how long a denial is remembered: up to 10 minutes.
+    /// Time for which a denial is remembered: at most 10 minutes.
     pub deny: Option<Duration>,
-    /// Questions of one process that may wait: 1 to 4096.
+    /// Maximum number of upcalls of one process that may be pending: 1 to 4096.
     pub asks: Option<u32>,
 }
 
 impl Grants {
-    /// Those of the machine that the device is on.
+    /// Returns the grants of the machine that `device` is on.
     pub fn of(device: &Device) -> Self {
         Self {
             device: device.clone(),
         }
     }
 
-    /// Installs a grant; its number. It stays until it is revoked or its lifetime is over.
+    /// Installs a grant, and returns its number. The grant stays until it is revoked or expires.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for nobody, no rights, and a limit or lifetime of zero; `EBUSY` while something opened
-    /// under an earlier grant of the auth key, which is over, has not ended; `ESRCH` when the process
-    /// is gone; `ENOSPC`; `EPERM`.
+    /// - `EINVAL` if there is no condition, `rights` is empty, or a limit or the lifetime is
+    ///   zero.
+    /// - `EBUSY` while an object exists that was opened under an earlier, ended grant of the auth
+    ///   key.
+    /// - `ESRCH` if the process has ended.
+    /// - `ENOSPC` if there are too many grants.
+    /// - `EPERM` if the caller is not the administrator.
     pub fn add(
         &self,
         key: &AuthKey,
@@ -190,12 +194,14 @@ impl Grants {
         self.device.grant_add(add, key.expose())
     }
 
-    /// Changes all limits of a grant, its end, or both. What is beyond a lower limit stays.
-    /// `lifetime`: from now on; `Some(None)`: without end.
+    /// Replaces all limits of a grant, its remaining lifetime, or both. Use beyond a lowered limit
+    /// stays. `lifetime` counts from now; `Some(None)`: the grant does not expire.
     ///
     /// # Errors
     ///
-    /// `ENOENT`: there is none, or it is over. `EINVAL` for nothing to change, and for zero.
+    /// - `ENOENT` if no grant has that number, or the grant has ended.
+    /// - `EINVAL` if nothing is to change, or a limit or the lifetime is zero.
+    /// - `EPERM` if the caller is not the administrator.
     pub fn change(
         &self,
         id: u64,
@@ -217,41 +223,43 @@ impl Grants {
         self.device.grant_change(change)
     }
 
-    /// Takes a grant back. When it returns the endpoints opened under it are closed and the keys
+    /// Revokes a grant. After the return the endpoints opened under it are closed and the keys are
     /// revoked.
     ///
     /// # Errors
     ///
-    /// `ENOENT`: there is none, or it is over.
+    /// - `ENOENT` if no grant has that number, or the grant has ended.
+    /// - `EPERM` if the caller is not the administrator.
     pub fn revoke(&self, id: u64) -> Result<()> {
         self.device.grant_revoke(id)
     }
 
-    /// All grants, the oldest first.
+    /// Returns all grants, oldest first.
     ///
     /// # Errors
     ///
-    /// `EPERM`.
+    /// - `EPERM` if the caller is not the administrator.
     pub fn list(&self) -> Result<Vec<Grant>> {
         let mut all: Vec<Grant> = self.device.grants()?.iter().map(Grant::from).collect();
         all.sort_by_key(|grant| grant.id);
         Ok(all)
     }
 
-    /// The mode, and who decides.
+    /// Returns the authorization settings.
     ///
     /// # Errors
     ///
-    /// `EPERM`.
+    /// - `EPERM` if the caller is not the administrator.
     pub fn rule(&self) -> Result<Rule> {
         self.set(&Setting::default())
     }
 
-    /// Sets the mode and what goes with it; how it is then.
+    /// Changes authorization settings, and returns all settings as they are afterwards.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for what is out of its range; `EPERM`.
+    /// - `EINVAL` if a value is out of its range.
+    /// - `EPERM` if the caller is not the administrator.
     pub fn set(&self, setting: &Setting) -> Result<Rule> {
         let ms = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
         let mut arg = uapi::AuthMode::default();
@@ -286,12 +294,13 @@ impl Grants {
 }
 
 impl Whom {
-    /// Nobody in particular: say more, for the kernel takes no grant for everybody.
+    /// Makes an empty set of conditions. Add at least one: the kernel refuses a grant that covers
+    /// all processes.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// … with this effective uid, in the initial user namespace.
+    /// Adds a condition: this effective uid, in the initial user namespace.
     #[must_use]
     pub fn uid(self, uid: u32) -> Self {
         Self {
@@ -300,7 +309,7 @@ impl Whom {
         }
     }
 
-    /// … with this group, effective or supplementary.
+    /// Adds a condition: this group, effective or supplementary.
     #[must_use]
     pub fn gid(self, gid: u32) -> Self {
         Self {
@@ -309,11 +318,12 @@ impl Whom {
         }
     }
 
-    /// … in this control group or below: its path from the root of the hierarchy, or its directory.
+    /// Adds a condition: this control group or one below. `path` is relative to the root of the
+    /// hierarchy, or is the control group's directory.
     ///
     /// # Errors
     ///
-    /// When it is not there.
+    /// If the control group does not exist.
     pub fn cgroup(self, path: &str) -> io::Result<Self> {
         Ok(Self {
             cgroup: Some(cgroup_id(path)?),
@@ -321,11 +331,12 @@ impl Whom {
         })
     }
 
-    /// … with the device opened in this network namespace: a file that stands for it.
+    /// Adds a condition: the device was opened in this network namespace. `path` is a file that
+    /// represents the namespace, such as `/proc/PID/ns/net`.
     ///
     /// # Errors
     ///
-    /// When it cannot be opened.
+    /// If the file cannot be opened, or is not a regular file.
     pub fn netns(self, path: &Path) -> io::Result<Self> {
         Ok(Self {
             netns: Some(open_namespace(path)?),
@@ -333,7 +344,7 @@ impl Whom {
         })
     }
 
-    /// … this process.
+    /// Adds a condition: this process.
     #[must_use]
     pub fn process(self, process: Process) -> Self {
         Self {
@@ -342,7 +353,7 @@ impl Whom {
         }
     }
 
-    /// What of a process it looks at.
+    /// The attributes of a process that the conditions concern.
     pub fn looks(&self) -> Looks {
         let mut looks = Looks::empty();
         looks.set(Looks::UID, self.uid.is_some());
@@ -402,7 +413,7 @@ impl From<&GrantInfo> for Grant {
     }
 }
 
-/// Limits as the interface has them: 0 is none, so that cannot be said.
+/// Converts limits for the kernel interface, where 0 means no limit; refuses limits of 0.
 pub(crate) fn limits(limits: &Limits) -> Result<(u64, u32, u32)> {
     if limits.has_zero() {
         return Err(Error::Argument {
@@ -418,7 +429,7 @@ pub(crate) fn limits(limits: &Limits) -> Result<(u64, u32, u32)> {
     ))
 }
 
-/// A lifetime as the interface has it, rounded up; 0 is without end.
+/// Converts a lifetime to milliseconds, rounded up; 0 means that the grant does not expire.
 pub(crate) fn lifetime(lifetime: Option<Duration>) -> Result<u64> {
     let Some(lifetime) = lifetime else {
         return Ok(0);
@@ -438,7 +449,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_said_is_zero() {
+    fn conditions_not_set_are_zero() {
         let mut add = GrantAdd::default();
         Whom::new().uid(7).gid(8).fill(&mut add);
         assert_eq!(add.match_, uapi::KFI_MATCH_UID | uapi::KFI_MATCH_GID);
@@ -453,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_is_no_limit_and_no_time() {
+    fn limit_or_lifetime_of_zero_is_refused() {
         let none = Limits {
             keys: Some(0),
             ..Limits::default()
@@ -467,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_is_read() {
+    fn grant_from_the_kernels_entry_is_complete() {
         let raw = GrantInfo {
             id: 9,
             key: 3,

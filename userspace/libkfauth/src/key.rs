@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An auth key's bytes, kept so that they neither linger nor show.
+//! The bytes of an auth key, protected against leaks through memory and output.
 
 use std::fmt;
 use std::fs::File;
@@ -10,16 +10,17 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use zeroize::{Zeroize, Zeroizing};
 
-/// Bytes of an auth key, at most.
+/// Maximum bytes of an auth key.
 pub const KEY_MAX: usize = kfabric::uapi::KFI_AUTH_KEY_MAX;
-/// What a key file begins with when hexadecimal digits follow.
+/// Prefix of a key file with hexadecimal digits.
 const HEX: &[u8] = b"hex:";
-/// Bytes of a key file, at most: a key in hexadecimal digits, with a few blanks.
+/// Maximum bytes of a key file: a key in hexadecimal digits, with some blanks.
 const FILE_MAX: u64 = 4096;
 
-/// An auth key: 1 to [`KEY_MAX`] bytes that mean nothing to anybody but those who compare them.
+/// An auth key: 1 to [`KEY_MAX`] bytes, which kfabric only compares.
 ///
-/// Dropping it overwrites its memory. It has no way of being printed but [`AuthKey::expose`].
+/// Dropping the key overwrites its memory. Only [`AuthKey::expose`] and [`AuthKey::expose_hex`]
+/// return the bytes; no formatting shows them.
 ///
 /// ```
 /// use kfauth::AuthKey;
@@ -32,48 +33,48 @@ const FILE_MAX: u64 = 4096;
 #[derive(Clone)]
 pub struct AuthKey(Zeroizing<Vec<u8>>);
 
-/// What is wrong with a key. It never holds any of the key's bytes.
+/// The fault of a key. Never contains bytes of the key.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// It has no bytes, or too many.
+    /// The key has no bytes, or too many.
     #[error("a key has 1 to {KEY_MAX} bytes, this one has {0}")]
     Length(usize),
-    /// Not hexadecimal digits, two for each byte.
+    /// The text is not made of hexadecimal digits, two per byte.
     #[error("not a key: two hexadecimal digits for each byte are wanted (character {0})")]
     Hex(usize),
-    /// It could not be read.
+    /// The key could not be read.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// Others than its owner could read or change the file.
+    /// Users other than the file's owner can read or change the file.
     #[error("{}: {why}", path.display())]
     Unsafe {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it, and what to do.
+        /// The fault of the file, and a remedy.
         why: String,
     },
-    /// The file has no key in it.
+    /// The file does not contain a key.
     #[error("{}: {source}", path.display())]
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault of the content.
         source: Box<KeyError>,
     },
 }
 
 impl AuthKey {
-    /// Takes bytes over.
+    /// Takes ownership of `bytes`.
     ///
     /// # Errors
     ///
-    /// [`KeyError::Length`].
+    /// - [`KeyError::Length`] if there are no bytes, or more than [`KEY_MAX`].
     pub fn new(bytes: Vec<u8>) -> Result<Self, KeyError> {
         let bytes = Zeroizing::new(bytes);
         match bytes.len() {
@@ -82,14 +83,14 @@ impl AuthKey {
         }
     }
 
-    /// Reads hexadecimal digits, two for each byte. Blanks, line ends and colons between bytes are
-    /// passed over.
+    /// Reads hexadecimal digits, two per byte. Skips blanks, line ends and colons between bytes.
     ///
     /// # Errors
     ///
-    /// [`KeyError::Hex`] with the number of the first wrong character, from 1; [`KeyError::Length`].
+    /// - [`KeyError::Hex`] for another character, with its position, from 1.
+    /// - [`KeyError::Length`] if there are no bytes, or more than [`KEY_MAX`].
     pub fn from_hex(text: &str) -> Result<Self, KeyError> {
-        // All of it at once: a vector that grows leaves copies behind.
+        // Full capacity from the start: a growing vector leaves copies of the key behind.
         let mut bytes = Zeroizing::new(Vec::with_capacity(KEY_MAX + 1));
         let mut high = None;
         let mut count = 0;
@@ -100,7 +101,7 @@ impl AuthKey {
                 }
                 return Err(KeyError::Hex(at + 1));
             };
-            // CAST: a digit is below 16.
+            // CAST: a hexadecimal digit is below 16.
             let digit = digit as u8;
             match high.take() {
                 None => high = Some(digit),
@@ -121,11 +122,11 @@ impl AuthKey {
         }
     }
 
-    /// Reads what a key file may hold: the key's bytes as they are, or `hex:` and hexadecimal digits.
+    /// Reads the content of a key file: the bytes of the key, or `hex:` and hexadecimal digits.
     ///
     /// # Errors
     ///
-    /// [`KeyError::Hex`], [`KeyError::Length`].
+    /// The errors of [`AuthKey::new`] and [`AuthKey::from_hex`].
     pub fn from_content(content: &[u8]) -> Result<Self, KeyError> {
         let Some(digits) = content.strip_prefix(HEX) else {
             return Self::new(content.to_vec());
@@ -134,13 +135,14 @@ impl AuthKey {
         Self::from_hex(text)
     }
 
-    /// Reads a key file: see [`AuthKey::from_content`]. Only its owner, who is root or the caller,
-    /// may have rights to it.
+    /// Reads a key file (see [`AuthKey::from_content`]). The owner must be root or the caller, and
+    /// only the owner may have access.
     ///
     /// # Errors
     ///
-    /// [`KeyError::Io`]; [`KeyError::Unsafe`] for a file that others may read or change, or that is
-    /// somebody else's; [`KeyError::Content`].
+    /// - [`KeyError::Io`] if the file cannot be read.
+    /// - [`KeyError::Unsafe`] if another user owns, can read or can change the file.
+    /// - [`KeyError::Content`] if the content is not a key.
     pub fn from_file(path: &Path) -> Result<Self, KeyError> {
         let io = |source| KeyError::Io {
             path: path.to_owned(),
@@ -150,7 +152,7 @@ impl AuthKey {
             path: path.to_owned(),
             why,
         };
-        // A pipe without a writer is not to be waited for; what was opened is what is checked.
+        // Does not block on a pipe without a writer. The checks apply to the opened file.
         let file = File::options()
             .read(true)
             .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
@@ -180,11 +182,13 @@ impl AuthKey {
         })
     }
 
-    /// Reads to the end of a stream, such as standard input: see [`AuthKey::from_content`].
+    /// Reads a stream to its end, such as standard input (see [`AuthKey::from_content`]).
     ///
     /// # Errors
     ///
-    /// [`KeyError::Io`] (of the file `-`), [`KeyError::Hex`], [`KeyError::Length`].
+    /// - [`KeyError::Io`] (with the path `-`) if the stream cannot be read.
+    ///
+    /// Also those of [`AuthKey::from_content`].
     pub fn from_reader(reader: impl Read) -> Result<Self, KeyError> {
         let room = usize::try_from(FILE_MAX).unwrap_or(usize::MAX) + 1;
         let mut content = Zeroizing::new(Vec::with_capacity(room));
@@ -198,12 +202,12 @@ impl AuthKey {
         Self::from_content(&content)
     }
 
-    /// The bytes. Whoever calls this answers for where they go.
+    /// Returns the bytes. The caller is responsible for the secrecy of any copy.
     pub fn expose(&self) -> &[u8] {
         &self.0
     }
 
-    /// The bytes as hexadecimal digits, for a channel that only the right ones read.
+    /// Returns the bytes as hexadecimal digits, for a channel with authorized readers only.
     pub fn expose_hex(&self) -> Zeroizing<String> {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut text = Zeroizing::new(String::with_capacity(self.0.len() * 2));
@@ -214,14 +218,14 @@ impl AuthKey {
         text
     }
 
-    /// How many bytes it has.
+    /// Number of bytes.
     #[expect(clippy::len_without_is_empty, reason = "a key is never empty")]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 }
 
-/// Takes as long wherever two keys of one length differ.
+/// Compares in constant time, if the lengths are equal.
 impl PartialEq for AuthKey {
     fn eq(&self, other: &Self) -> bool {
         if self.0.len() != other.0.len() {
@@ -247,7 +251,7 @@ impl Zeroize for AuthKey {
     }
 }
 
-/// Hexadecimal digits. What is refused is not repeated in the message.
+/// Reads hexadecimal digits. Error messages do not repeat the refused text.
 impl<'de> serde::Deserialize<'de> for AuthKey {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         use serde::de::Error;
@@ -269,7 +273,7 @@ impl<'de> serde::Deserialize<'de> for AuthKey {
                 self.visit_str(&text)
             }
 
-            // serde's own messages would repeat these.
+            // serde's own messages would repeat these values.
             fn visit_i64<E: Error>(self, _: i64) -> Result<AuthKey, E> {
                 Err(E::custom(
                     "a key is a string of hexadecimal digits, in quotation marks",
@@ -292,7 +296,7 @@ impl<'de> serde::Deserialize<'de> for AuthKey {
                 self.visit_i64(0)
             }
         }
-        // Whatever it is: what `deserialize_str` says of a number has the number in it.
+        // Not `deserialize_str`: its message for a number contains the number.
         from.deserialize_any(Digits)
     }
 }
@@ -304,7 +308,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn hexadecimal_digits() {
+    fn from_hex_reads_digits_and_reports_the_position() {
         for (text, bytes) in [
             ("00", &[0][..]),
             ("aBc0", &[0xab, 0xc0]),
@@ -324,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn files() {
+    fn from_file_with_wrong_mode_or_content_is_refused() {
         let path = std::env::temp_dir().join(format!("kfauth.{}.key", std::process::id()));
         let write = |content: &[u8], mode: u32| {
             std::fs::write(&path, content).unwrap();
@@ -359,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_is_not_repeated() {
+    fn refused_key_text_is_not_repeated_in_the_error() {
         for text in ["\"secretsecret\"", "12345678", "-7", "1.5e300"] {
             let said = serde_json::from_str::<AuthKey>(text)
                 .unwrap_err()
@@ -371,7 +375,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn digits_and_bytes_are_the_same(bytes in proptest::collection::vec(any::<u8>(), 1..=KEY_MAX)) {
+        fn key_to_hex_and_back_is_equal(bytes in proptest::collection::vec(any::<u8>(), 1..=KEY_MAX)) {
             let key = AuthKey::new(bytes.clone()).unwrap();
             prop_assert_eq!(key.expose(), &bytes[..]);
             let again = AuthKey::from_hex(&key.expose_hex()).unwrap();

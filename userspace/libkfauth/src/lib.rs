@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Grants, modes and the agent's side of kfabric's auth keys.
+//! Administration of kfabric's auth keys: grants, modes, and the agent.
 //!
-//! For who administers a machine, and for who writes an agent of their own instead of running
-//! `kfi-authd`. What it is all about is told in kfi_auth(7).
+//! For administrators of a machine, and for authors of an agent of their own in place of
+//! `kfi-authd`. `kfi_auth(7)` explains the concepts.
 //!
-//! * [`Grants`] installs, changes, lists and revokes grants, and shows and sets the mode.
-//! * [`Agent`] is asked by the kernel where no grant says yes, and answers.
-//! * [`AuthKey`] holds a key's bytes, reads them from files, and overwrites them when it goes.
-//! * [`protocol`] is what `kfi-authd` speaks on its socket, and [`Client`] speaks with it: for job
-//!   managers, which need no right of an administrator for that.
+//! - [`Grants`] installs, changes, lists and revokes grants, and shows and sets the mode.
+//! - [`Agent`] takes the kernel's upcalls: requests that no grant covers. The agent allows or
+//!   denies them.
+//! - [`AuthKey`] holds an auth key's bytes, reads them from files, and overwrites them when
+//!   dropped.
+//! - [`protocol`] is the protocol of `kfi-authd`'s socket, and [`Client`] its client side. Job
+//!   managers use it; it needs no administrator's rights.
 //!
-//! All of it but the client needs `CAP_SYS_ADMIN` in the initial user namespace, for who opens the
-//! device as for who makes the call (`EPERM`).
+//! Everything but the client needs `CAP_SYS_ADMIN` in the initial user namespace, both when the
+//! device is opened and when a call is made (`EPERM`).
 
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
@@ -29,6 +31,6 @@ pub use agent::{Agent, Next, Question, Terms};
 pub use client::{Client, ClientError};
 pub use grants::{Grant, Grants, Rule, Setting, State, Used, Whom};
 pub use key::{AuthKey, KeyError, KEY_MAX};
-pub use process::{cgroup_id, netns_cookie, peer_groups, Process, CGROUP_ROOT};
+pub use process::{cgroup_id, netns_cookie, peer_groups, Process, CGROUP_ROOT, HOST_USERNS};
 pub use terms::{Limits, Looks, Mode, Rights};
 pub use text::{parse_size, parse_time, time_text};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Processes, control groups and network namespaces, as the kernel's grants name them.
+//! Processes, control groups and network namespaces, as the kernel's grants identify them.
 
 use std::fs::File;
 use std::io;
@@ -12,10 +12,14 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{pidfd_open, Pid, PidfdFlags};
 use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
 
-/// Where the hierarchy of control groups (version 2) is mounted.
+/// Mount point of the control group hierarchy (v2).
 pub const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 
-/// A process, held by a pidfd: never another one that got its number.
+/// Inode number of the host's own user namespace, in which the agent is (`USER_NS_INIT_INO` of
+/// `linux/nsfs.h`).
+pub const HOST_USERNS: u64 = 0xEFFF_FFFD;
+
+/// A process, held by a pidfd, so that a reused pid cannot be mistaken for it.
 #[derive(Debug)]
 pub struct Process {
     fd: OwnedFd,
@@ -24,11 +28,11 @@ pub struct Process {
 }
 
 impl Process {
-    /// The process that has this number now.
+    /// Opens the process that has this pid now.
     ///
     /// # Errors
     ///
-    /// `ESRCH` when there is none.
+    /// - `ESRCH` if no process has this pid.
     pub fn open(pid: u32) -> io::Result<Self> {
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let raw = raw
@@ -38,13 +42,13 @@ impl Process {
         Ok(Self { fd, pid, id })
     }
 
-    /// The process that the kernel means by number and [`uapi::AgentNext::process`].
+    /// Opens the process that an upcall identifies, by pid and [`uapi::AgentNext::process`].
     ///
     /// [`uapi::AgentNext::process`]: kfabric::uapi::AgentNext::process
     ///
     /// # Errors
     ///
-    /// `ESRCH` when it is gone, also where its number is another's by now.
+    /// - `ESRCH` if the process has ended, even if its pid belongs to another process by now.
     pub fn known(pid: u32, id: u64) -> io::Result<Self> {
         let process = Self::open(pid)?;
         if process.id == id {
@@ -53,17 +57,18 @@ impl Process {
         Err(rustix::io::Errno::SRCH.into())
     }
 
-    /// Its number.
+    /// The process's pid.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Its id: the inode number of its pidfd, which no other process ever has.
+    /// The process's id: the inode number of its pidfd, never used again.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Whether it runs. What was read of it in `/proc` before this said so was its own.
+    /// Whether the process is running. If so, anything read from `/proc/PID` before was about this
+    /// process.
     pub fn is_alive(&self) -> bool {
         let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
         let now = Timespec {
@@ -73,11 +78,12 @@ impl Process {
         matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(0))
     }
 
-    /// Reads one of its files in `/proc`: bytes, for some of what stands there is its own choice.
+    /// Reads one of the process's files in `/proc`. Returns bytes: the process chooses some of the
+    /// content.
     ///
     /// # Errors
     ///
-    /// `ESRCH` when it is gone.
+    /// - `ESRCH` if the process has ended.
     pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
         let text = std::fs::read(format!("/proc/{}/{name}", self.pid))?;
         if self.is_alive() {
@@ -86,21 +92,34 @@ impl Process {
         Err(rustix::io::Errno::SRCH.into())
     }
 
-    /// Its effective uid, its effective gid, and its supplementary groups.
+    /// Effective uid, effective gid and supplementary groups.
     ///
     /// # Errors
     ///
-    /// As [`Process::read`].
+    /// The errors of [`Process::read`].
     pub fn ids(&self) -> io::Result<(u32, u32, Vec<u32>)> {
         let status = self.read("status")?;
         ids(&status).ok_or_else(|| io::Error::other("its status in /proc is not understood"))
     }
 
-    /// Its control group: path from the root of the hierarchy, as bytes.
+    /// Inode number of its user namespace.
     ///
     /// # Errors
     ///
-    /// As [`Process::read`]; where it has none (there is no hierarchy of version 2).
+    /// `ESRCH` when it is gone.
+    pub fn userns(&self) -> io::Result<u64> {
+        let number = std::fs::metadata(format!("/proc/{}/ns/user", self.pid))?.ino();
+        if self.is_alive() {
+            return Ok(number);
+        }
+        Err(rustix::io::Errno::SRCH.into())
+    }
+
+    /// Path of the control group, from the root of the hierarchy, as bytes.
+    ///
+    /// # Errors
+    ///
+    /// If the process has no control group of version 2. Also those of [`Process::read`].
     pub fn cgroup(&self) -> io::Result<Vec<u8>> {
         let text = self.read("cgroup")?;
         let mut lines = text.split(|byte| *byte == b'\n');
@@ -116,20 +135,20 @@ impl AsFd for Process {
     }
 }
 
-/// Supplementary groups of who connected a local socket, as they were when it did.
+/// Supplementary groups of the process that connected a local socket, as of the time of connecting.
 ///
 /// # Errors
 ///
-/// What the kernel says.
+/// The errors of `getsockopt(2)`.
 pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     kfabric::peer_groups(socket).map_err(io::Error::from)
 }
 
-/// Waits until `fd` is readable, has an error or is hung up; `false` when time ran out, or a signal
-/// came.
+/// Waits until `fd` is readable, has an error or is hung up. Returns `false` if the timeout expires
+/// first, or a signal arrives.
 pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> kfabric::Result<bool> {
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    // A day is as good as for ever: the caller asks again.
+    // At most a day: the caller tries again until its own timeout.
     let time = Timespec {
         tv_sec: i64::try_from(timeout.as_secs().min(86_400)).unwrap_or(86_400),
         tv_nsec: i64::from(timeout.subsec_nanos()),
@@ -157,19 +176,20 @@ fn ids(status: &[u8]) -> Option<(u32, u32, Vec<u32>)> {
     Some((effective("Uid:")?, effective("Gid:")?, groups.ok()?))
 }
 
-/// The id of a control group: of its path from the root of the hierarchy, or of its directory.
+/// Returns the id of a control group. `path` is relative to the root of the hierarchy, or is the
+/// control group's directory.
 ///
 /// # Errors
 ///
-/// When it is not there, or is no control group.
+/// If `path` does not exist or is not a control group.
 pub fn cgroup_id(path: &str) -> io::Result<u64> {
     let directory = cgroup_directory(path);
-    // Every control group has this file, and nothing else does.
+    // Every control group has this file, and no other directory has it.
     std::fs::metadata(directory.join("cgroup.controllers"))?;
     Ok(std::fs::metadata(directory)?.ino())
 }
 
-/// The directory of a control group: `path` itself where it is one already.
+/// Directory of a control group; `path` itself if it is a directory of the hierarchy.
 fn cgroup_directory(path: &str) -> PathBuf {
     if Path::new(path).starts_with(CGROUP_ROOT) {
         return PathBuf::from(path);
@@ -178,15 +198,15 @@ fn cgroup_directory(path: &str) -> PathBuf {
     Path::new(CGROUP_ROOT).join(below)
 }
 
-/// The cookie of the network namespace that a file stands for, such as `/run/netns/blue` or
-/// `/proc/self/ns/net`. No other one has it until the machine boots anew.
+/// Cookie of the network namespace that a file represents, such as `/run/netns/blue` or
+/// `/proc/self/ns/net`. The cookie is unique until the next boot.
 ///
 /// # Errors
 ///
-/// When the file is none, or the caller may not enter the namespace.
+/// If the file does not represent a network namespace, or the caller may not enter the namespace.
 pub fn netns_cookie(path: &Path) -> io::Result<u64> {
     let file = File::open(path)?;
-    // Entering it is a thread's own matter, and this one's ends with it.
+    // In a thread of its own: entering a namespace affects the calling thread alone.
     let look = move || -> io::Result<u64> {
         move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
         kfabric::netns_cookie().map_err(io::Error::from)
@@ -201,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn status_is_read() {
+    fn ids_are_read_from_the_status_file() {
         let text = b"Name:\t\xff\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t10 20 \nX:\t1\n";
         assert_eq!(ids(text), Some((2, 6, vec![10, 20])));
         assert_eq!(ids(b"Uid:\t1\n"), None);
@@ -210,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_held() {
+    fn process_that_has_ended_is_not_alive() {
         let mut child = std::process::Command::new("sleep")
             .arg("100")
             .spawn()
@@ -232,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn control_groups_have_directories() {
+    fn cgroup_path_is_below_the_root() {
         for (path, directory) in [
             ("/", "/sys/fs/cgroup/"),
             ("/a/b", "/sys/fs/cgroup/a/b"),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What `kfi-authd` speaks on its socket: JSON, a request to a line, and a line for each answer, in
+//! The protocol of `kfi-authd`'s socket: JSON, one request per line, and one line per answer, in
 //! order.
 //!
 //! ```text
@@ -15,17 +15,17 @@
 //! < {"error":{"what":"the mode is root's","errno":"EPERM"}}
 //! ```
 //!
-//! Requests come from root and from the members of a group that the policy names; others cannot
-//! connect (`EACCES`). No answer has a key's bytes in it.
+//! Only root and members of the group that the policy names can connect (others: `EACCES`). No
+//! answer contains the bytes of an auth key.
 
 use serde::{Deserialize, Serialize, Serializer};
 use zeroize::Zeroizing;
 
 use crate::{AuthKey, Grant, Limits, Mode, Rule};
 
-/// Where the socket is, if nothing else is said.
+/// Default path of the socket.
 pub const SOCKET: &str = "/run/kfi-authd/socket";
-/// Bytes of a request with its line end, at most.
+/// Maximum bytes of a request, with its line end.
 pub const LINE_MAX: usize = 64 << 10;
 
 /// A request.
@@ -37,28 +37,28 @@ pub enum Request {
     Grant(GrantRequest),
     /// Changes a grant's limits or its end: [`Answer::Changed`].
     Change(ChangeRequest),
-    /// Takes grants back: [`Answer::Revoked`].
+    /// Revokes grants: [`Answer::Revoked`].
     Revoke {
-        /// Their numbers. One that is over is passed over.
+        /// Numbers of the grants. A grant that has ended is skipped.
         grants: Vec<u64>,
     },
     /// Lists all grants: [`Answer::Grants`].
     List,
-    /// What the policy says of a process, without asking for anything: [`Answer::Verdict`].
+    /// Evaluates the policy for a process, without side effects: [`Answer::Verdict`].
     Check(CheckRequest),
-    /// The mode, and who decides: [`Answer::Rule`].
+    /// Returns the authorization settings: [`Answer::Rule`].
     Rule,
-    /// Sets the mode, for root: [`Answer::Rule`].
+    /// Sets the mode, for root only: [`Answer::Rule`].
     Mode(Mode),
 }
 
-/// An auth key, by the policy's name or by its bytes.
+/// An auth key, by its name in the policy or by its bytes.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KeyRef {
-    /// What the policy calls it.
+    /// Name of the auth key in the policy.
     Name(String),
-    /// Its bytes, as hexadecimal digits.
+    /// The bytes, as hexadecimal digits.
     #[serde(serialize_with = "digits")]
     Hex(AuthKey),
 }
@@ -69,20 +69,21 @@ pub enum KeyRef {
 pub struct GrantRequest {
     /// The auth key.
     pub key: KeyRef,
-    /// For whom.
+    /// The processes that the grant covers.
     pub whom: WhomRequest,
-    /// Names of rights; none: all.
+    /// Names of rights; empty: all rights.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rights: Vec<String>,
-    /// How much.
+    /// Limits of the grant.
     #[serde(default)]
     pub limits: Limits,
-    /// For how long, such as `8h`; not said: without end.
+    /// Lifetime, such as `8h`; omitted: the grant does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifetime: Option<String>,
 }
 
-/// For whom a grant is: all that is said must be true, and something must be said.
+/// The processes that a grant covers: those that meet all conditions that are set. At least one
+/// must be set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct WhomRequest {
@@ -92,10 +93,10 @@ pub struct WhomRequest {
     /// The effective gid, or a supplementary group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gid: Option<u32>,
-    /// The control group, or one above: its path from the hierarchy's root.
+    /// The control group or one above: its path from the hierarchy's root.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
-    /// The network namespace: a file that stands for it.
+    /// The network namespace: path of a file that represents it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub netns: Option<String>,
     /// The process.
@@ -103,11 +104,11 @@ pub struct WhomRequest {
     pub process: Option<ProcessRef>,
 }
 
-/// A process, by its number and by what keeps the number from meaning another.
+/// A process, by its pid and its id. The id detects that the pid belongs to another process by now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ProcessRef {
-    /// Its number, in the daemon's pid namespace.
+    /// The pid, in the daemon's pid namespace.
     pub pid: u32,
     /// [`Process::id`](crate::Process::id): the inode number of its pidfd.
     pub id: u64,
@@ -117,17 +118,17 @@ pub struct ProcessRef {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ChangeRequest {
-    /// Its number.
+    /// Number of the grant.
     pub grant: u64,
-    /// All its limits anew.
+    /// New values of all limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
-    /// For how long from now on, such as `8h`, or `unlimited`.
+    /// New lifetime from now on, such as `8h`, or `unlimited`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifetime: Option<String>,
 }
 
-/// A question about the policy.
+/// A request to evaluate the policy.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct CheckRequest {
@@ -135,7 +136,7 @@ pub struct CheckRequest {
     pub key: KeyRef,
     /// The process.
     pub pid: u32,
-    /// Names of rights; none: all.
+    /// Names of rights; empty: all rights.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rights: Vec<String>,
 }
@@ -149,54 +150,55 @@ pub enum Answer {
     Grant(u64),
     /// The number of the grant that was changed.
     Changed(u64),
-    /// How many grants were taken back.
+    /// Number of grants that were revoked.
     Revoked(u64),
     /// All grants.
     Grants(Vec<Grant>),
-    /// What the policy says.
+    /// The policy's decision.
     Verdict(Verdict),
-    /// The mode, and who decides.
+    /// The authorization settings.
     Rule(Rule),
-    /// It was not done.
+    /// The request failed.
     Error(Refusal),
 }
 
-/// What a policy says of a process and an auth key.
+/// A policy's decision on a process and an auth key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// Whether it may.
+    /// Whether the process may use the auth key.
     pub allowed: bool,
-    /// Which part of the policy says so, and why.
+    /// The part of the policy that decides, and its reason.
     pub why: String,
-    /// With a yes: how much.
+    /// Limits, if allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
-    /// With a yes: for how long, such as `1h`.
+    /// Lifetime of the grant, such as `1h`, if allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifetime: Option<String>,
 }
 
-/// Why something was not done.
+/// The cause of a failed request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// In words.
+    /// The cause in words.
     pub what: String,
-    /// Name of the errno, such as `EBUSY`; empty where there is none.
+    /// Name of the errno, such as `EBUSY`; empty if there is none.
     #[serde(default)]
     pub errno: String,
 }
 
+/// Serializes an auth key as hexadecimal digits.
 fn digits<S: Serializer>(key: &AuthKey, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(&key.expose_hex())
 }
 
-/// A request or an answer as a line.
+/// Serializes a request or an answer as a line.
 ///
 /// # Errors
 ///
-/// None that these types can have.
+/// Never for the types of this module.
 pub fn line(value: &impl Serialize) -> serde_json::Result<Zeroizing<Vec<u8>>> {
-    // Room from the start: a vector that grows leaves copies of a key behind.
+    // Enough capacity from the start: a growing vector leaves copies of a key behind.
     let mut line = Zeroizing::new(Vec::with_capacity(4096));
     serde_json::to_writer(&mut *line, value)?;
     line.push(b'\n');
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_lines_are_understood() {
+    fn request_lines_of_the_documentation_are_read() {
         assert!(matches!(request("\"list\""), Request::List));
         assert!(matches!(request("\"rule\""), Request::Rule));
         assert!(matches!(
@@ -236,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_go_there_and_do_not_come_back() {
+    fn request_with_a_key_is_read_and_never_shown() {
         let key = AuthKey::from_hex("5ec2e75ec2e7").unwrap();
         let ask = Request::Check(CheckRequest {
             key: KeyRef::Hex(key.clone()),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The words of auth keys: modes, rights, limits.
+//! Terms of auth keys: modes, rights, limits.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,18 +8,18 @@ use bitflags::bitflags;
 use kfabric::uapi;
 use serde::{Deserialize, Serialize};
 
-/// What auth keys mean on a machine.
+/// The mode of a machine: whether the use of auth keys needs a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// No grant is needed: whoever knows an auth key uses it.
+    /// No grant is needed: a process that knows an auth key may use it.
     Open,
-    /// No grant, no endpoint and no key.
+    /// Opening an endpoint or having a key needs a grant.
     Enforce,
 }
 
 impl Mode {
-    /// The interface's number.
+    /// The `KFI_AUTH_*` constant.
     pub fn to_abi(self) -> u32 {
         match self {
             Self::Open => uapi::KFI_AUTH_OPEN,
@@ -27,7 +27,7 @@ impl Mode {
         }
     }
 
-    /// From the interface's number. What a later kernel may add is at least as strict.
+    /// Converts a `KFI_AUTH_*` constant. An unknown mode of a later kernel counts as `Enforce`.
     pub fn from_abi(mode: u32) -> Self {
         match mode {
             uapi::KFI_AUTH_OPEN => Self::Open,
@@ -58,18 +58,18 @@ impl fmt::Display for Mode {
 }
 
 bitflags! {
-    /// What a grant allows.
+    /// Rights that a grant allows.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Rights: u32 {
-        /// To open endpoints and passive endpoints.
+        /// Opening endpoints and passive endpoints.
         const ENDPOINTS = uapi::KFI_AUTH_EP;
-        /// To have keys: key slots, and regions with a key.
+        /// Having keys: key slots, and regions registered with a key.
         const KEYS = uapi::KFI_AUTH_KEYS;
     }
 }
 
 impl Rights {
-    /// The names of those that are there, as [`Rights::from_str`] reads them.
+    /// Names of the rights in the set, in the form that [`Rights::from_str`] reads.
     pub fn names(self) -> Vec<&'static str> {
         let all = [(Self::ENDPOINTS, "endpoints"), (Self::KEYS, "keys")];
         let there = all.iter().filter(|(right, _)| self.contains(*right));
@@ -80,7 +80,7 @@ impl Rights {
 impl FromStr for Rights {
     type Err = String;
 
-    /// One right.
+    /// Reads the name of one right.
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "endpoints" => Ok(Self::ENDPOINTS),
@@ -97,14 +97,15 @@ impl fmt::Display for Rights {
 }
 
 bitflags! {
-    /// What of a process a grant looks at. A grant covers who all of it is true of.
+    /// Attributes of a process that a grant compares. The grant covers a process if all selected
+    /// attributes match.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Looks: u32 {
         /// The effective uid.
         const UID = uapi::KFI_MATCH_UID;
         /// The effective gid and the supplementary groups.
         const GID = uapi::KFI_MATCH_GID;
-        /// The cgroup (v2) and those it is in.
+        /// The control group (v2), and those above it.
         const CGROUP = uapi::KFI_MATCH_CGROUP;
         /// The network namespace that the device file was opened in.
         const NETNS = uapi::KFI_MATCH_NETNS;
@@ -113,21 +114,21 @@ bitflags! {
     }
 }
 
-/// How much may be there at once under a grant; `None`: as much as there is.
+/// Limits on simultaneous use under a grant; `None`: unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
     /// Bytes in regions.
     pub pinned: Option<u64>,
-    /// Keys: each slot, and each region's own.
+    /// Number of keys: one per key slot, and one per region registered with a key.
     pub keys: Option<u32>,
-    /// Endpoints and passive ones.
+    /// Number of endpoints and passive endpoints.
     pub endpoints: Option<u32>,
 }
 
 impl Limits {
-    /// Whether one of them is 0, which the interface has for no limit. To allow none of something is
-    /// a matter of [`Rights`].
+    /// Whether a limit is 0. The kernel interface takes 0 for unlimited. To forbid a use, omit its
+    /// right from [`Rights`].
     pub fn has_zero(&self) -> bool {
         self.pinned == Some(0) || self.keys == Some(0) || self.endpoints == Some(0)
     }
@@ -151,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_come_back() {
+    fn mode_rights_and_limits_to_text_and_back_are_equal() {
         for mode in [Mode::Open, Mode::Enforce] {
             assert_eq!(mode.to_string().parse(), Ok(mode));
             assert_eq!(Mode::from_abi(mode.to_abi()), mode);

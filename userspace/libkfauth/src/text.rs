@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sizes and times as people write them, in policies and on command lines.
+//! Sizes and times as text, for policies and command lines.
 
 use std::time::Duration;
 
-/// Splits `12K` into the number and what follows.
+/// Splits a text such as `12K` into the number and the unit.
 fn number<'a>(text: &'a str, what: &str) -> Result<(u64, &'a str), String> {
     let digits = text
         .find(|c: char| !c.is_ascii_digit())
@@ -24,7 +24,7 @@ fn number<'a>(text: &'a str, what: &str) -> Result<(u64, &'a str), String> {
 ///
 /// # Errors
 ///
-/// What is wrong with it, in words.
+/// The fault of the text, in words.
 pub fn parse_size(text: &str) -> Result<Option<u64>, String> {
     if text == "unlimited" {
         return Ok(None);
@@ -57,7 +57,7 @@ pub fn parse_size(text: &str) -> Result<Option<u64>, String> {
 ///
 /// # Errors
 ///
-/// What is wrong with it, in words.
+/// The fault of the text, in words.
 pub fn parse_time(text: &str) -> Result<Duration, String> {
     let (number, unit) = number(text, "a time, such as 90s, 15m, 8h or 7d")?;
     let millis = match unit {
@@ -72,7 +72,7 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
             ))
         }
     };
-    // The kernel counts nanoseconds in 64 bits.
+    // The kernel holds nanoseconds in 64 bits.
     let most = u64::MAX / 1_000_000;
     match number.checked_mul(millis).filter(|all| *all <= most) {
         Some(all) => Ok(Duration::from_millis(all)),
@@ -80,8 +80,8 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A time in the largest unit that divides it, as [`parse_time`] reads it; below a second with `ms`,
-/// rounded up.
+/// Formats a time in the largest unit that divides it, in the form that [`parse_time`] reads.
+/// Fractions of a second are formatted in ms, rounded up.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -111,7 +111,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn sizes() {
+    fn parse_size_reads_units_and_refuses_others() {
         for (text, n) in [
             ("0", 0),
             ("4K", 4096),
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn times() {
+    fn parse_time_reads_units_and_refuses_others() {
         for (text, ms) in [
             ("90", 90_000),
             ("500ms", 500),
@@ -155,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn times_come_back(ms in 0..u64::MAX / 1_000_000) {
+        fn time_to_text_and_back_is_equal(ms in 0..u64::MAX / 1_000_000) {
             let time = Duration::from_millis(ms);
             prop_assert_eq!(parse_time(&time_text(time)), Ok(time));
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Decisions, and what holds of all of them.
+//! Tests of decisions, and properties of all decisions.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::policy::{AgentPart, NamedKey, Who};
 
-/// Network namespaces by their files. What is not in it is a namespace of no process here; what is
-/// `None` cannot be told.
+/// Network namespaces by file. A file that is not listed is a namespace of no process here; `None`
+/// is an unknown one.
 #[derive(Debug, Default)]
 struct Places(BTreeMap<PathBuf, Option<u64>>);
 
@@ -86,7 +86,7 @@ fn policy() -> impl Strategy<Value = Policy> {
     })
 }
 
-/// What a process is and wants; its key by number, of which the policy has 0 to 2.
+/// Attributes and request of a process. The number of its key is one of 0 to 2 in the policy.
 type Process = (u8, u32, u32, u32, Vec<u32>, String, u64);
 
 fn process() -> impl Strategy<Value = Process> {
@@ -118,6 +118,7 @@ fn ask<'a>(key: &'a AuthKey, process: &Process) -> Ask<'a> {
         groups: Some(groups),
         cgroup: Some(cgroup.into_bytes()),
         netns,
+        apart: false,
     }
 }
 
@@ -126,7 +127,7 @@ fn text(path: &Option<Vec<u8>>) -> Option<&str> {
     std::str::from_utf8(path.as_deref()?).ok()
 }
 
-/// The same, said in another way: whom a job is about.
+/// A second implementation of the question whether a job is about a process.
 fn plainly_about(who: &Who, ask: &Ask<'_>) -> bool {
     let mut about = true;
     if !who.uids.is_empty() {
@@ -160,7 +161,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn the_first_job_that_is_about_it_decides(policy in policy(), process in process()) {
+    fn first_job_about_the_process_decides(policy in policy(), process in process()) {
         let key = key(process.0);
         let ask = ask(&key, &process);
         let decision = decide(&policy, &ask, &places());
@@ -191,10 +192,10 @@ proptest! {
         }
     }
 
-    /// Whoever an answer covers, the policy would have said yes to by the same job, had it asked
-    /// first and were that the only one.
+    /// Every process that an answer covers would be allowed by the same job, if that job were the
+    /// only one of the policy.
     #[test]
-    fn an_answer_covers_nobody_that_the_job_is_not_about(
+    fn answer_covers_only_processes_that_the_job_is_about(
         mut policy in policy(),
         process in process(),
         other in process(),
@@ -206,7 +207,7 @@ proptest! {
         };
         prop_assert!(!looks.is_empty());
         let second = Ask { rights: first.rights, ..ask(&key, &other) };
-        // How the kernel reads a grant that was made so.
+        // The kernel's interpretation of a grant with these attributes.
         let below = |mine: &Option<Vec<u8>>, theirs: &Option<Vec<u8>>| match (text(mine), text(theirs)) {
             (Some(mine), Some(theirs)) => Path::new(theirs).starts_with(mine),
             _ => false,
@@ -217,7 +218,7 @@ proptest! {
             && (!looks.contains(Looks::NETNS) || second.netns == first.netns);
         prop_assume!(covered);
         if !looks.contains(Looks::PROCESS) {
-            // Nor does an earlier job decide about it.
+            // No earlier job decides about the other process.
             let decision = decide(&policy, &second, &places());
             prop_assert!(
                 matches!(decision, Decision::Allow { job: same, .. } if same == job),
@@ -225,8 +226,8 @@ proptest! {
             );
         }
         if looks.contains(Looks::PROCESS) {
-            // The same process, which may have become all this since, but for its groups where the
-            // kernel cannot look at these.
+            // The same process, which may have got these attributes since. Its groups are the same
+            // if the kernel does not compare them.
             prop_assert!(looks.contains(Looks::UID | Looks::NETNS));
             let groups = (first.gid, &first.groups) == (second.gid, &second.groups);
             prop_assume!(looks.contains(Looks::GID) || groups);
@@ -238,18 +239,18 @@ proptest! {
 }
 
 #[test]
-fn control_groups_are_not_prefixes_of_names() {
+fn cgroup_with_a_common_name_prefix_is_not_below() {
     assert!(is_below(b"/a/b", b"/a") && is_below(b"/a", b"/a") && is_below(b"/a", b"/"));
     assert!(!is_below(b"/ab", b"/a") && !is_below(b"/", b"/a"));
     assert!(is_below(b"/a/\xff", b"/a") && !is_below(b"/a\xff", b"/a"));
 }
 
-/// What of a process is not known: its groups, its control group, and two files' namespaces.
+/// Attributes that are unknown: the groups, the control group, and the namespaces of two files.
 fn unknown() -> impl Strategy<Value = [bool; 4]> {
     proptest::array::uniform4(proptest::bool::ANY)
 }
 
-/// Whether a limit is no more open than another, of which none is no limit.
+/// Whether a limit is not above another one; `None` means no limit.
 fn is_within<T: Ord>(one: Option<T>, other: Option<T>) -> bool {
     match (one, other) {
         (_, None) => true,
@@ -261,8 +262,8 @@ fn is_within<T: Ord>(one: Option<T>, other: Option<T>) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever the process is in what is not known of it, it is allowed no more than if that were
-    /// known: so it is for the worst that it can be.
+    /// With unknown attributes a process is allowed no more than with any values of these
+    /// attributes.
     #[test]
     fn decide_attribute_unknown_never_opens_more(
         policy in policy(),
@@ -299,7 +300,7 @@ proptest! {
         };
         prop_assert!(most.contains(rights) && lifetime <= longest);
         prop_assert!(is_within(limits.keys, at_most.keys), "{:?} {:?}", limits, at_most);
-        // And it covers no more: what tells it apart may be what is not known.
+        // The answer covers no more processes either: an unknown attribute may separate them.
         prop_assert!(
             looks.contains(Looks::PROCESS) || looks.contains(wide),
             "{:?} {:?}", looks, wide
@@ -307,7 +308,7 @@ proptest! {
     }
 }
 
-/// A job about one kind, that denies or allows.
+/// A job about one kind of attribute, which denies or allows.
 fn plain_job(name: &str, who: Who, gives: Option<Per>) -> Job {
     Job {
         name: name.to_owned(),
@@ -323,7 +324,7 @@ fn plain_job(name: &str, who: Who, gives: Option<Per>) -> Job {
     }
 }
 
-/// A policy of two jobs: who is denied, and user 1, who is allowed.
+/// A policy of two jobs: the given processes are denied, then user 1 is allowed.
 fn denies_first(who: Who, per: Per) -> Policy {
     let one = Who {
         uids: vec![1],
@@ -366,6 +367,7 @@ fn user_one(key: &AuthKey) -> Ask<'_> {
         groups: Some(vec![1]),
         cgroup: Some(b"/jobs".to_vec()),
         netns: 10,
+        apart: false,
     }
 }
 
@@ -420,7 +422,7 @@ fn looks_earlier_job_about_some_of_the_user_narrow_to_the_process() {
     assert_eq!(looks(&policy, &ask), process);
     let policy = denies_first(logins(), Per::User);
     assert_eq!(looks(&policy, &ask), process | Looks::CGROUP);
-    // Control groups that lie beside each other, and users, are apart.
+    // Control groups beside each other, and different users, are separate.
     let policy = denies_first(logins(), Per::Cgroup);
     assert_eq!(looks(&policy, &ask), Looks::CGROUP | Looks::UID);
     let two = Who {
@@ -429,10 +431,78 @@ fn looks_earlier_job_about_some_of_the_user_narrow_to_the_process() {
     };
     let policy = denies_first(two, Per::User);
     assert_eq!(looks(&policy, &ask), Looks::UID);
-    // Without its path, nothing is said of a control group.
+    // Without the path, the answer cannot compare the control group.
     let hidden = Ask {
         cgroup: None,
         ..ask
     };
     assert_eq!(looks(&policy, &hidden), Looks::UID);
+}
+
+/// A choice of a process in a user namespace of its own neither opens a key that a job denies, nor closes one
+/// that a job allows.
+#[test]
+fn decide_process_in_another_user_namespace_does_not_escape_denial() {
+    let key = key(0);
+    let ask = |uid, apart| Ask {
+        key: &key,
+        rights: Rights::all(),
+        uid,
+        gid: 7,
+        groups: Some(Vec::new()),
+        cgroup: Some(b"/a".to_vec()),
+        netns: 11,
+        apart,
+    };
+    let job = |who, gives| Job {
+        name: "job".to_owned(),
+        line: 1,
+        keys: vec![0],
+        who,
+        gives,
+    };
+    let gives = Gives {
+        per: Per::Process,
+        rights: Rights::all(),
+        limits: Limits::default(),
+        lifetime: Duration::from_secs(60),
+    };
+    let anybody = job(Who::default(), Some(gives.clone()));
+    let of = |who: Who| Policy {
+        agent: AgentPart::default(),
+        keys: vec![NamedKey {
+            name: "key".to_owned(),
+            key: key.clone(),
+        }],
+        jobs: vec![job(who, None), anybody.clone()],
+    };
+    let groups = of(Who {
+        gids: vec![8],
+        ..Who::default()
+    });
+    let users = of(Who {
+        uids: vec![1000],
+        ..Who::default()
+    });
+    for policy in [&groups, &users] {
+        let decided = |apart| decide(policy, &ask(100_000, apart), &places());
+        assert!(matches!(decided(false), Decision::Allow { job: 1, .. }));
+        assert_eq!(decided(true), Decision::Deny(Denial::Unknown(0)));
+    }
+    // A job that allows others is not about it.
+    let mut others = of(Who::default());
+    others.jobs[0] = job(
+        Who {
+            uids: vec![1000],
+            ..Who::default()
+        },
+        Some(Gives {
+            lifetime: Duration::from_secs(1),
+            ..gives
+        }),
+    );
+    let decided = decide(&others, &ask(100_000, true), &places());
+    assert!(
+        matches!(decided, Decision::Allow { job: 1, lifetime, .. } if lifetime.as_secs() == 60)
+    );
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The policy file as it is written, and how it becomes a [`Policy`].
+//! The policy file's structure, and its conversion to a [`Policy`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,9 +13,9 @@ use toml::Spanned;
 
 use super::{AgentPart, Fault, Gives, Job, NamedKey, Names, Per, Policy, Who, LIFETIME};
 
-/// Why a limit is not 0.
+/// The fault of a limit of 0.
 const NOT_ZERO: &str = "a limit is 1 at least: to allow none, leave the right out";
-/// Longest name of a key or a job.
+/// Maximum length of the name of a key or a job.
 const NAME_MAX: usize = 64;
 
 #[derive(Deserialize)]
@@ -75,7 +75,7 @@ struct RawLimits {
     endpoints: Option<Spanned<Name>>,
 }
 
-/// A name, or the number that it stands for.
+/// A name or a number.
 enum Name {
     Text(String),
     Number(u64),
@@ -110,7 +110,7 @@ impl<'de> Deserialize<'de> for Name {
     }
 }
 
-/// What has been found wrong so far, with the text that places lie in.
+/// The faults found so far, and the text of the policy.
 struct Faults<'a> {
     text: &'a str,
     all: Vec<Fault>,
@@ -122,7 +122,7 @@ impl Faults<'_> {
         1 + before.filter(|byte| **byte == b'\n').count()
     }
 
-    /// Adds one, at the place of a value.
+    /// Adds a fault at the line of a value.
     fn at<T>(&mut self, value: &Spanned<T>, what: impl Into<String>) {
         let line = self.line(value.span().start);
         self.all.push(Fault {
@@ -131,13 +131,13 @@ impl Faults<'_> {
         });
     }
 
-    /// The value, or `None` and what was wrong with it is noted.
+    /// Returns the value of `result`, or records its error as a fault and returns `None`.
     fn take<T, U>(&mut self, at: &Spanned<U>, result: Result<T, String>) -> Option<T> {
         result.map_err(|what| self.at(at, what)).ok()
     }
 }
 
-/// Checks how a key or a job is called: the name goes into logs, a line each.
+/// Checks the name of a key or a job. Log lines contain these names.
 fn name_is_fine(name: &str) -> Result<(), String> {
     let fine = |c: char| c.is_ascii_alphanumeric() || "._-+@:".contains(c);
     if (1..=NAME_MAX).contains(&name.len()) && name.chars().all(fine) {
@@ -148,10 +148,10 @@ fn name_is_fine(name: &str) -> Result<(), String> {
     ))
 }
 
-/// A user or group, as number or by name.
+/// Returns a user or group, given by number or by name.
 fn id(name: &Name, look_up: impl Fn(&str) -> Result<u32, String>) -> Result<u32, String> {
     match name {
-        // The last number means "nobody in particular" to the kernel.
+        // The kernel uses the last number for "none".
         Name::Number(n) => match u32::try_from(*n) {
             Ok(id) if id != u32::MAX => Ok(id),
             _ => Err(format!("{n} is not the number of a user or group")),
@@ -160,7 +160,7 @@ fn id(name: &Name, look_up: impl Fn(&str) -> Result<u32, String>) -> Result<u32,
     }
 }
 
-/// A control group's path from the root of the hierarchy, without a slash at its end.
+/// Checks a control group's path from the root of the hierarchy, without a slash at its end.
 fn cgroup(path: &str) -> Result<String, String> {
     let parts_fine = path
         .split('/')
@@ -175,7 +175,7 @@ fn cgroup(path: &str) -> Result<String, String> {
     ))
 }
 
-/// A file that stands for a network namespace.
+/// Checks the path of a file that represents a network namespace.
 fn netns(path: &str) -> Result<PathBuf, String> {
     if path.starts_with('/') {
         return Ok(PathBuf::from(path));
@@ -185,7 +185,7 @@ fn netns(path: &str) -> Result<PathBuf, String> {
     ))
 }
 
-/// A count, or `unlimited`.
+/// Reads a count, or `unlimited`.
 fn count(value: &Name) -> Result<Option<u32>, String> {
     match value {
         Name::Number(0) => Err(NOT_ZERO.to_owned()),
@@ -209,19 +209,19 @@ fn size(value: &Name) -> Result<Option<u64>, String> {
     Ok(size)
 }
 
-/// Whom an answer is for besides the process that asks.
+/// Reads the set of processes that share an answer.
 fn per(text: &str) -> Result<Per, String> {
     match text {
         "process" => Ok(Per::Process),
         "user" => Ok(Per::User),
         "cgroup" => Ok(Per::Cgroup),
         _ => Err(format!(
-            "`{text}` is not what an answer can be for: `process`, `user` or `cgroup`"
+            "`{text}` is no set of processes for an answer: `process`, `user` or `cgroup`"
         )),
     }
 }
 
-/// A time in which an answer holds: not none at all.
+/// Reads the lifetime of an answer, which must not be zero.
 fn lifetime(text: &str) -> Result<Duration, String> {
     match parse_time(text) {
         Ok(Duration::ZERO) => Err("a lifetime of nothing: use `deny = true`".to_owned()),
@@ -360,7 +360,7 @@ fn job(
     for name in raw.keys.get_ref() {
         match known.get(name.get_ref()) {
             Some(at) => keys.extend(*at),
-            // Somebody may have put the bytes there.
+            // `known` contains a key with faults, too: its faults are reported already.
             None => faults.at(name, "no key is called so".to_owned()),
         }
     }
@@ -372,12 +372,11 @@ fn job(
         && raw.cgroups.is_empty()
         && raw.netns.is_empty();
     if nobody && !raw.anybody {
-        let what =
-            "says not whom it is about: name users, groups, cgroups or netns, or `anybody = true`";
+        let what = "names no processes: add users, groups, cgroups or netns, or `anybody = true`";
         faults.at(&raw.name, format!("{called} {what}"));
     }
     if raw.anybody && !nobody {
-        let what = "is about anybody, and about somebody in particular";
+        let what = "has `anybody = true`, and names processes as well";
         faults.at(&raw.name, format!("{called} {what}"));
     }
     let who = who(raw, names, faults);
@@ -419,14 +418,14 @@ fn job(
     }
 }
 
-/// A message without what stands in double quotes.
+/// Removes text in double quotes from a message.
 fn unquoted(message: &str) -> String {
     let parts = message.split('"').enumerate();
     let shown = parts.map(|(i, part)| if i % 2 == 0 { part } else { "…" });
     shown.collect::<Vec<_>>().join("\"")
 }
 
-/// See [`Policy::parse`].
+/// Implements [`Policy::parse`].
 pub(super) fn parse(
     text: &str,
     folder: &Path,
@@ -440,15 +439,15 @@ pub(super) fn parse(
     let raw: RawPolicy = match toml::from_str(text) {
         Ok(raw) => raw,
         Err(error) => {
-            // Only the message: its usual form repeats the line, which may hold a key.
+            // Only the message: the full form repeats the line, which may contain a key.
             let line = error.span().map_or(0, |span| faults.line(span.start));
-            // Nor a value, which the parser puts into quotes.
+            // Nor a value, which the parser puts into double quotes.
             let what = unquoted(error.message());
             return Err(vec![Fault { line, what }]);
         }
     };
     let (agent, default) = agent(&raw.agent, names, &mut faults);
-    // A key that is wrong is told of where it stands, and not again by each job that names it.
+    // A faulty key is reported once, and not again for each job that names the key.
     let mut known: BTreeMap<String, Option<usize>> = raw
         .keys
         .keys()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Policies, good and bad.
+//! Tests of valid and faulty policies.
 
 use proptest::prelude::*;
 
@@ -35,14 +35,14 @@ fn parse(text: &str, private: bool) -> Result<Policy, Vec<Fault>> {
     Policy::parse(text, Path::new("/etc/k"), private, &Fake)
 }
 
-/// Lines and words of what is wrong.
+/// Lines and descriptions of a text's faults.
 fn faults(text: &str) -> Vec<(usize, String)> {
     let faults = parse(text, true).expect_err("it is wrong");
     faults.into_iter().map(|f| (f.line, f.what)).collect()
 }
 
 #[test]
-fn the_example_is_understood() {
+fn example_policy_has_no_fault() {
     let text = include_str!("../../examples/authd.toml");
     struct Any;
     impl Names for Any {
@@ -61,7 +61,7 @@ fn the_example_is_understood() {
 }
 
 #[test]
-fn a_policy_is_read() {
+fn policy_with_every_setting_is_read() {
     let text = "
 [agent]
 mode = \"enforce\"
@@ -108,13 +108,13 @@ per = \"user\"
         endpoints: None,
     };
     assert_eq!(gives.limits, limits);
-    // The same, where others may read it.
+    // The same text, if others may read it.
     let said = parse(text, false).unwrap_err();
     assert_eq!((said.len(), said[0].line), (1, 9), "{said:?}");
 }
 
 #[test]
-fn all_that_is_wrong_is_told_with_its_line() {
+fn every_fault_is_reported_with_its_line() {
     let text = "[keys.x]
 file = \"nowhere\"
 [keys.\"y z\"]
@@ -137,7 +137,7 @@ per = \"host\"
         (2, "/etc/k/nowhere"),
         (3, "a name has"),
         (3, "`file` or `hex`"),
-        (5, "not whom it is about"),
+        (5, "names no processes"),
         (6, "no key is called so"),
         (7, "line 4 already"),
         (9, "has no keys"),
@@ -162,7 +162,7 @@ per = \"host\"
 }
 
 #[test]
-fn what_toml_refuses_has_its_line_and_no_key() {
+fn toml_error_has_its_line_and_no_key() {
     for (text, line) in [
         ("[keys.x]\nhex = \"5ec2e75ec2zz\"\n", 2),
         ("[keys.x]\nhex = 52352352\n", 2),
@@ -182,7 +182,7 @@ fn what_toml_refuses_has_its_line_and_no_key() {
 }
 
 #[test]
-fn files_that_others_may_change_are_refused() {
+fn load_of_a_file_with_a_wrong_mode_is_refused() {
     use std::os::unix::fs::PermissionsExt;
     let path = std::env::temp_dir().join(format!("kfi-authd.{}.toml", std::process::id()));
     std::fs::write(&path, "[keys.x]\nhex = \"00\"\n").unwrap();
@@ -212,7 +212,7 @@ proptest! {
         }
     }
 
-    /// Names of nothing and numbers out of range make faults, never panics.
+    /// Unknown names and numbers out of range are faults, never panics.
     #[test]
     fn any_values_are_taken_or_refused(
         name in ".{0,80}",

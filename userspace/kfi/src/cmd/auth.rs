@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kfi auth`: grants of auth keys, and the mode.
 //!
-//! An administrator works straight on the device; with `--daemon` it is kfi-authd that is asked, by
-//! whoever may use its socket.
+//! By default an administrator's calls on the device. With `--daemon`, requests to kfi-authd, by
+//! any user that may use its socket.
 
 mod list;
 
@@ -27,85 +27,85 @@ use crate::say::printable;
 /// Options of `kfi auth`.
 #[derive(Debug, Args)]
 pub struct Auth {
-    /// Ask kfi-authd by its socket instead of the device
+    /// Use kfi-authd's socket instead of the device
     #[arg(long, global = true, value_name = "SOCKET", num_args = 0..=1, require_equals = true, default_missing_value = SOCKET)]
     pub daemon: Option<PathBuf>,
-    /// What to do
+    /// The command to run
     #[command(subcommand)]
     pub what: What,
 }
 
-/// What `kfi auth` can do.
+/// The commands of `kfi auth`.
 #[derive(Debug, Subcommand)]
 pub enum What {
-    /// Show the grants: whom they cover, limits and use, and when they end
+    /// Show grants: processes covered, limits and use, and remaining lifetime
     List,
     /// Install a grant, and print its number
     Grant(GrantArgs),
-    /// Change a grant's limits, all of them, or its end
+    /// Replace a grant's limits, its lifetime, or both
     Change(ChangeArgs),
-    /// Take grants back: their endpoints are closed and their keys revoked when it returns
+    /// Revoke grants: after the return their endpoints are closed and their keys revoked
     Revoke(RevokeArgs),
-    /// Ask kfi-authd what its policy says of a process; nothing is given
+    /// Ask kfi-authd for its policy's decision on a process; changes nothing
     Check(CheckArgs),
     /// Show the mode and the agent, or set the mode
     Mode(ModeArgs),
 }
 
-/// Which auth key. Its bytes are never an argument: everybody sees those.
+/// The auth key. Its bytes are never an argument: all users can read arguments.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct KeyArgs {
-    /// The auth key in this file, as its bytes or as `hex:` and digits; - is standard input
+    /// File with the auth key, as bytes or as `hex:` and digits; - is standard input
     #[arg(short, long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
-    /// The auth key that kfi-authd's policy calls so
+    /// Name of the auth key in kfi-authd's policy
     #[arg(short = 'n', long, value_name = "NAME")]
     pub key: Option<String>,
 }
 
-/// How much a grant allows at once.
+/// Limits of a grant.
 #[derive(Debug, Args)]
 pub struct LimitArgs {
     /// Bytes in regions, such as 64G
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub pinned: Option<u64>,
-    /// Keys
+    /// Number of keys
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub keys: Option<u32>,
-    /// Endpoints
+    /// Number of endpoints
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub endpoints: Option<u32>,
 }
 
-/// Options of `kfi auth grant`. Of whom it is for, all must be true.
+/// Options of `kfi auth grant`. The grant covers processes that meet all conditions.
 #[derive(Debug, Args)]
 pub struct GrantArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "clap would print it")]
     pub key: KeyArgs,
-    /// For this user, by number
+    /// Only this user, by number
     #[arg(long)]
     pub uid: Option<u32>,
-    /// For this group, by number
+    /// Only this group, by number
     #[arg(long)]
     pub gid: Option<u32>,
-    /// For this control group and those below: its path from the hierarchy's root
+    /// Only this control group and those below: its path from the hierarchy's root
     #[arg(long, value_name = "PATH")]
     pub cgroup: Option<String>,
-    /// For this network namespace: a file, such as /run/netns/NAME
+    /// Only this network namespace: a file, such as /run/netns/NAME
     #[arg(long, value_name = "PATH")]
     pub netns: Option<String>,
-    /// For this process
+    /// Only this process
     #[arg(long)]
     pub pid: Option<u32>,
-    /// To do this: endpoints, keys; all of it if nothing is said
+    /// Rights: endpoints, keys; by default both
     #[arg(long, value_name = "RIGHT,…", value_delimiter = ',')]
     pub rights: Vec<String>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "clap would print it")]
     pub limits: LimitArgs,
-    /// For so long, such as 90s, 8h or 7d; without end if nothing is said
+    /// Lifetime, such as 90s, 8h or 7d; by default unlimited
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub lifetime: Option<Duration>,
 }
@@ -113,15 +113,15 @@ pub struct GrantArgs {
 /// Options of `kfi auth change`.
 #[derive(Debug, Args)]
 pub struct ChangeArgs {
-    /// The grant
+    /// Number of the grant
     pub grant: u64,
     #[command(flatten)]
     #[allow(missing_docs, reason = "clap would print it")]
     pub limits: LimitArgs,
-    /// No limits any more
+    /// Remove all limits
     #[arg(long, conflicts_with_all = ["pinned", "keys", "endpoints"])]
     pub unlimited: bool,
-    /// For so long from now on; 0 is without end
+    /// Lifetime from now on; 0 is unlimited
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub lifetime: Option<Duration>,
 }
@@ -130,12 +130,12 @@ pub struct ChangeArgs {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = true)]
 pub struct RevokeArgs {
-    /// The grants; one that is over is passed over
+    /// Numbers of the grants; a grant that has ended is skipped
     pub grants: Vec<u64>,
-    /// All that an agent has given
+    /// All grants that are answers of an agent
     #[arg(long)]
     pub answered: bool,
-    /// All there are
+    /// All grants
     #[arg(long)]
     pub all: bool,
 }
@@ -146,10 +146,10 @@ pub struct CheckArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "clap would print it")]
     pub key: KeyArgs,
-    /// The process; the one that runs kfi if nothing is said
+    /// The process; by default kfi itself
     #[arg(long)]
     pub pid: Option<u32>,
-    /// To do this: endpoints, keys; all of it if nothing is said
+    /// Rights: endpoints, keys; by default both
     #[arg(long, value_name = "RIGHT,…", value_delimiter = ',')]
     pub rights: Vec<String>,
 }
@@ -157,15 +157,15 @@ pub struct CheckArgs {
 /// Options of `kfi auth mode`.
 #[derive(Debug, Args)]
 pub struct ModeArgs {
-    /// open: no grant is needed; enforce: nothing without one
+    /// open: no grant is needed; enforce: every use needs a grant
     pub mode: Option<Mode>,
-    /// How long an agent has for an answer
+    /// Time within which the agent must answer
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub timeout: Option<Duration>,
-    /// For how long a denial is remembered
+    /// Time for which a denial is remembered
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub deny: Option<Duration>,
-    /// Questions of one process that may wait
+    /// Maximum number of upcalls of one process that may be pending
     #[arg(long, value_name = "COUNT")]
     pub asks: Option<u32>,
 }
@@ -182,7 +182,7 @@ fn time(text: &str) -> std::result::Result<Duration, String> {
 }
 
 impl KeyArgs {
-    /// For the daemon, which knows names.
+    /// The auth key for the daemon, which knows names.
     fn to_ref(&self) -> Result<KeyRef> {
         match &self.key {
             Some(name) => Ok(KeyRef::Name(name.clone())),
@@ -190,7 +190,7 @@ impl KeyArgs {
         }
     }
 
-    /// For the device, which does not.
+    /// The auth key for the device, which does not know names.
     fn bytes(&self) -> Result<AuthKey> {
         match &self.key_file {
             Some(path) if path == Path::new("-") => {
@@ -198,7 +198,8 @@ impl KeyArgs {
             }
             Some(path) => Ok(AuthKey::from_file(path)?),
             None => Err(Failure::Usage(
-                "names of auth keys are kfi-authd's: add --daemon, or use --key-file".to_owned(),
+                "only kfi-authd knows names of auth keys: add --daemon, or use --key-file"
+                    .to_owned(),
             )),
         }
     }
@@ -225,7 +226,7 @@ fn rights(names: &[String]) -> Result<Rights> {
     Ok(rights)
 }
 
-/// Who is asked.
+/// The receiver of the requests.
 enum Asked {
     Device(Grants),
     Daemon(Client),
@@ -392,14 +393,14 @@ fn whom(args: &GrantArgs, process: Option<Process>) -> Result<Whom> {
         whom = whom.process(process);
     }
     if whom.looks().is_empty() {
-        let what = "for whom? --uid, --gid, --cgroup, --netns or --pid is wanted";
+        let what = "a grant needs a condition: --uid, --gid, --cgroup, --netns or --pid";
         return Err(Failure::Usage(what.to_owned()));
     }
     Ok(whom)
 }
 
 fn check(args: &CheckArgs, daemon: Option<&Path>, json: bool) -> Result<()> {
-    // Only kfi-authd knows its policy.
+    // Only kfi-authd knows the policy.
     let mut client = Client::connect(daemon.unwrap_or(Path::new(SOCKET)))?;
     let request = Request::Check(CheckRequest {
         key: args.key.to_ref()?,
@@ -427,11 +428,11 @@ fn check(args: &CheckArgs, daemon: Option<&Path>, json: bool) -> Result<()> {
     Err(Failure::Denied(verdict.why))
 }
 
-/// Runs it.
+/// Runs `kfi auth`.
 ///
 /// # Errors
 ///
-/// The kernel's or the daemon's; a file that cannot be read.
+/// The errors of the kernel or the daemon. Also if a file cannot be read.
 pub fn run(args: &Auth, json: bool) -> Result<()> {
     if let What::Check(check_args) = &args.what {
         return check(check_args, args.daemon.as_deref(), json);

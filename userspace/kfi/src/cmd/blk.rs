@@ -1,159 +1,158 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `kfi blk`: remote block devices, by kfblk's folders in configfs.
+//! `kfi blk`: remote block devices, through kfblk's directories in configfs.
+
+mod configfs;
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
-use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use kfauth::AuthKey;
 use serde::Serialize;
+use zeroize::Zeroizing;
 
 use super::{print, print_json};
-use crate::ending::{wait_if_ending, OnSignal};
+use crate::ending::wait_if_ending;
 use crate::error::{Failure, OnFile, Result};
 use crate::say::printable;
+use configfs::{client, exported, folder, get, lines, make, names, set, write, ROOT};
 
-/// Where kfblk is in configfs.
-const ROOT: &str = "/sys/kernel/config/kfblk";
-/// The port that is used where none is said.
+/// Default port of exports.
 const PORT: u16 = 4421;
 
 /// Options of `kfi blk`.
 #[derive(Debug, Args)]
 pub struct Blk {
-    /// What to do
+    /// The command to run
     #[command(subcommand)]
     pub what: What,
 }
 
-/// What `kfi blk` can do.
+/// The commands of `kfi blk`.
 #[derive(Debug, Subcommand)]
 pub enum What {
     /// Export memory of this host, or a block device
     Export(ExportArgs),
-    /// Take an export back: its clients lose it, and its contents are gone
+    /// Remove an export: its initiators lose it, and memory contents are lost
     Unexport(NameArgs),
-    /// Make a block device of another host's export, and print its name
+    /// Create a disk from another host's export, and print the block device's name
     Connect(ConnectArgs),
-    /// Show exports, their clients, and disks
+    /// Show exports, their initiators, and disks
     List,
     /// Remove a disk
     Disconnect(DiskArgs),
-    /// Take a client's keys: nothing of it lands when this returns, and it is not let in again
+    /// Fence an initiator: after the return none of its writes lands, and it cannot connect again
     Fence(FenceArgs),
-    /// Let a fenced client in again
+    /// Allow a fenced initiator to connect again
     Admit(FenceArgs),
-    /// Look how large an exported device is now, and tell its clients
+    /// Read the size of an exported device again, and notify the initiators
     Resize(NameArgs),
-    /// Give a client an auth key, with which alone it is let in from now on
+    /// Set an initiator's auth key; from then on it needs that key to connect
     Allow(AllowArgs),
-    /// Take it away again
+    /// Remove an initiator's auth key
     Disallow(FenceArgs),
 }
 
 /// Options of `kfi blk export`.
 #[derive(Debug, Args)]
 pub struct ExportArgs {
-    /// Its name
+    /// Name of the export
     pub name: String,
-    /// So many bytes of memory, such as 64M
+    /// Export memory of this size, such as 64M
     #[arg(short, long, required_unless_present = "device")]
     pub size: Option<String>,
-    /// This block device, for which nobody else has a use
+    /// Export this block device; it must not be in use otherwise
     #[arg(short, long, value_name = "PATH", conflicts_with = "size")]
     pub device: Option<String>,
-    /// What the device is known by: clients do not go on with one of another UUID
+    /// UUID of the device; an initiator does not reconnect to a device with another UUID
     #[arg(long, requires = "device")]
     pub uuid: Option<String>,
-    /// Nobody may write
+    /// Refuse writes
     #[arg(short, long)]
     pub read_only: bool,
-    /// Only clients with an auth key, which `kfi blk allow` gives them, are let in
+    /// Admit only initiators with an auth key, which `kfi blk allow` sets
     #[arg(short, long)]
     pub only_allowed: bool,
-    /// The address to offer it at
+    /// Address to listen on
     #[arg(short, long, value_name = "ADDRESS")]
     pub listen: String,
-    /// The port
+    /// Port to listen on
     #[arg(short, long, default_value_t = PORT)]
     pub port: u16,
-    /// By this provider
+    /// Listen through this provider
     #[arg(long, value_name = "NAME")]
     pub provider: Option<String>,
 }
 
-/// An export.
+/// Argument that names an export.
 #[derive(Debug, Args)]
 pub struct NameArgs {
-    /// Its name
+    /// Name of the export
     pub name: String,
 }
 
 /// Options of `kfi blk connect`.
 #[derive(Debug, Args)]
 pub struct ConnectArgs {
-    /// The other host's address
+    /// Address of the exporting host
     pub address: String,
-    /// The export's name
+    /// Name of the export
     pub name: String,
-    /// The port
+    /// Port of the export
     #[arg(short, long, default_value_t = PORT)]
     pub port: u16,
-    /// By this provider
+    /// Connect through this provider
     #[arg(long, value_name = "NAME")]
     pub provider: Option<String>,
-    /// What the disk is called here; the export's name if nothing is said
+    /// Name of the disk on this host; by default the export's name
     #[arg(short, long, value_name = "NAME")]
     pub disk: Option<String>,
-    /// Who we say we are; the host's name if nothing is said
+    /// Name of this host as an initiator; by default its host name
     #[arg(short, long, value_name = "NAME")]
     pub client: Option<String>,
-    /// The auth key in this file, as its bytes or as `hex:` and digits, which proves that; - is standard
-    /// input
+    /// File with the auth key that proves the initiator's name, as bytes or as `hex:` and digits; -
+    /// is standard input
     #[arg(short = 'k', long, value_name = "FILE")]
     pub auth_key_file: Option<PathBuf>,
-    /// Connections, each with a queue
+    /// Number of connections, each with a queue
     #[arg(short = 'i', long, value_name = "COUNT")]
     pub nr_io_queues: Option<u16>,
-    /// Seconds after which a lost connection is given up; -1: never
+    /// Seconds after which reconnecting is given up; -1: never
     #[arg(short = 'l', long, value_name = "SECONDS", allow_hyphen_values = true)]
     pub ctrl_loss_tmo: Option<i32>,
-    /// Seconds after which requests fail while a lost connection is made again; -1: they wait
+    /// Seconds after which requests fail while reconnecting; -1: requests wait
     #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
     pub fast_io_fail_tmo: Option<i32>,
-    /// Seconds between two tries to connect again
+    /// Seconds between two attempts to reconnect
     #[arg(long, value_name = "SECONDS")]
     pub reconnect_delay: Option<u32>,
 }
 
-/// A disk.
+/// Argument that names a disk.
 #[derive(Debug, Args)]
 pub struct DiskArgs {
-    /// What it is called, here or in /dev
+    /// Name of the disk, here or in /dev
     pub disk: String,
 }
 
-/// A client of an export.
+/// Arguments that name an initiator of an export.
 #[derive(Debug, Args)]
 pub struct FenceArgs {
-    /// The export
+    /// Name of the export
     pub name: String,
-    /// The client
+    /// Name of the initiator
     pub client: String,
 }
 
-/// A client of an export, and its auth key.
+/// Arguments that name an initiator of an export, and its auth key.
 #[derive(Debug, Args)]
 pub struct AllowArgs {
-    /// The export
+    /// Name of the export
     pub name: String,
-    /// The client
+    /// Name of the initiator
     pub client: String,
-    /// The auth key in this file, as its bytes or as `hex:` and digits; - is standard input
+    /// File with the auth key, as bytes or as `hex:` and digits; - is standard input
     #[arg(short = 'k', long, value_name = "FILE")]
     pub auth_key_file: PathBuf,
 }
@@ -169,7 +168,7 @@ struct Export {
     clients: Vec<String>,
     allowed: Vec<String>,
     fenced: Vec<String>,
-    /// Whether the three lists are.
+    /// Set if all three lists are complete.
     complete: bool,
 }
 
@@ -193,7 +192,7 @@ struct All {
 ///
 /// # Errors
 ///
-/// What went wrong, with the file that said so.
+/// The failure, with the file that reported it.
 pub fn run(args: &Blk, json: bool) -> Result<()> {
     if !Path::new(ROOT).is_dir() {
         return Err(Failure::Io {
@@ -203,7 +202,7 @@ pub fn run(args: &Blk, json: bool) -> Result<()> {
     }
     let done = act(&args.what, json);
     if done.is_err() {
-        // The parent is to see which signal it was.
+        // If a signal is ending the program, the parent process must see the signal.
         wait_if_ending();
     }
     done
@@ -227,162 +226,29 @@ fn act(what: &What, json: bool) -> Result<()> {
     }
 }
 
-/// A name that is one folder's, and no path.
-fn name(name: &str) -> Result<&str> {
-    let bad = matches!(name, "" | "." | "..") || name.contains(['/', '\0']) || name.len() > 255;
-    match bad {
-        true => Err(Failure::Usage(format!("{name:?} is not a name"))),
-        false => Ok(name),
-    }
-}
-
-/// A name that is one word of an attribute.
-fn client(client: &str) -> Result<&str> {
-    if client.contains(|c: char| c.is_whitespace() || c.is_control()) {
-        return Err(Failure::Usage(format!("{client:?} is not a name")));
-    }
-    name(client)
-}
-
-/// The folder of this name, which may be there or not.
-fn folder(kind: &str, called: &str) -> Result<PathBuf> {
-    Ok(Path::new(ROOT).join(kind).join(name(called)?))
-}
-
-/// The folder of an export.
-fn exported(called: &str) -> Result<PathBuf> {
-    let folder = folder("subsystems", called)?;
-    match folder.is_dir() {
-        true => Ok(folder),
-        false => Err(Failure::Io {
-            what: format!("no export is {called:?}"),
-            source: io::ErrorKind::NotFound.into(),
-        }),
-    }
-}
-
-/// Writes a client's name to an attribute of an export.
+/// Writes an initiator's name to an attribute of an export.
 fn of_client(args: &FenceArgs, attr: &str) -> Result<()> {
     let client = client(&args.client)?;
     set(&exported(&args.name)?, attr, client)
 }
 
-/// Writes an attribute that is there, in one call, which a signal may end.
-fn write(path: &Path, value: &[u8]) -> io::Result<()> {
-    let mut file = fs::File::options().write(true).open(path)?;
-    match file.write(value)? {
-        len if len == value.len() => Ok(()),
-        _ => Err(io::ErrorKind::WriteZero.into()),
-    }
-}
-
-fn set(folder: &Path, attr: &str, value: &str) -> Result<()> {
-    let path = folder.join(attr);
-    write(&path, value.as_bytes()).on_file(&format!("write {value:?} to"), &path)
-}
-
-/// Sets the auth key of a disk, or of an export's client, without anybody seeing it.
+/// Sets the auth key of a disk, or of an export's initiator, without showing it.
 fn set_key(folder: &Path, client: Option<&str>, file: &Path) -> Result<()> {
     let key = match file == Path::new("-") {
         true => AuthKey::from_reader(io::stdin().lock())?,
         false => AuthKey::from_file(file)?,
     };
-    let mut text = key.expose_hex();
+    let digits = key.expose_hex();
+    // Sized before it is filled: a string that grows leaves a copy that nothing overwrites.
+    let room = client.map_or(0, |client| client.len() + 1) + digits.len();
+    let mut text = Zeroizing::new(String::with_capacity(room));
     if let Some(client) = client {
-        text.insert(0, ' ');
-        text.insert_str(0, client);
+        text.push_str(client);
+        text.push(' ');
     }
+    text.push_str(&digits);
     let path = folder.join("auth_key");
     write(&path, text.as_bytes()).on_file("write to", &path)
-}
-
-fn get(folder: &Path, attr: &str) -> Result<String> {
-    let path = folder.join(attr);
-    Ok(fs::read_to_string(&path)
-        .on_file("read", &path)?
-        .trim()
-        .to_owned())
-}
-
-/// A list: by the attribute that has all of it, or by `attr`, which ends with a page, of an older
-/// module. Whether it is complete.
-fn lines(folder: &Path, all: &str, attr: &str) -> Result<(Vec<String>, bool)> {
-    let path = folder.join(all);
-    let text = match fs::read_to_string(&path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => get(folder, attr)?,
-        text => text.on_file("read", &path)?,
-    };
-    Ok(listed(&text))
-}
-
-/// The lines of a list, and whether there are no more.
-fn listed(text: &str) -> (Vec<String>, bool) {
-    let lines = text.lines().filter(|line| !line.is_empty());
-    let mut lines: Vec<String> = lines.map(str::to_owned).collect();
-    // No client's name is like that.
-    let more = lines.last().is_some_and(|last| last == "...");
-    if more {
-        lines.pop();
-    }
-    (lines, !more)
-}
-
-/// What is in a folder, in order.
-fn names(folder: &Path) -> Result<Vec<String>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).on_file("read", folder)? {
-        let entry = entry.on_file("read", folder)?;
-        if entry
-            .file_type()
-            .is_ok_and(|t| t.is_dir() || t.is_symlink())
-        {
-            found.push(entry.file_name().to_string_lossy().into_owned());
-        }
-    }
-    found.sort();
-    Ok(found)
-}
-
-/// Makes a folder and has `fill` fill it; if that fails, or a signal ends it, the folder goes again.
-fn make(folder: &Path, fill: impl FnOnce() -> Result<()>) -> Result<()> {
-    let filled = Arc::new(AtomicBool::new(false));
-    let (gone, done) = (folder.to_owned(), filled.clone());
-    let made = OnSignal::making(
-        || fs::create_dir(folder),
-        move || {
-            // A call that waits in the kernel returns with the signal, except if it began right
-            // after it: then with another.
-            for _ in 0..500 {
-                if done.load(Ordering::Acquire) {
-                    break;
-                }
-                interrupt();
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            let _ = fs::remove_dir(&gone);
-        },
-    );
-    let ((), undo) = match made {
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-            return Err(e).on_file("there is one of that name already:", folder)
-        }
-        made => made.on_file("make", folder)?,
-    };
-    let result = fill();
-    filled.store(true, Ordering::Release);
-    match result {
-        Ok(()) => undo.keep(|| Ok(())),
-        Err(e) => {
-            let _ = fs::remove_dir(folder);
-            Err(e)
-        }
-    }
-}
-
-/// Sends this process a signal that has been caught already.
-fn interrupt() {
-    let own = rustix::process::getpid();
-    let _ = rustix::process::kill_process(own, rustix::process::Signal::TERM);
 }
 
 fn export(args: &ExportArgs) -> Result<()> {
@@ -434,7 +300,8 @@ fn export(args: &ExportArgs) -> Result<()> {
 
 fn unexport(name: &str) -> Result<()> {
     let subsystem = exported(name)?;
-    // Here, where it keeps nobody from the folders, it is waited for what a device does yet.
+    // Disables first: this waits for the device's outstanding requests without blocking the
+    // directories.
     set(&subsystem, "enable", "0")?;
     let ports = Path::new(ROOT).join("ports");
     for port in names(&ports)? {
@@ -564,7 +431,8 @@ fn list(json: bool) -> Result<()> {
     print(&text)
 }
 
-/// The folder of a disk: by its name, or by its device's where no disk has that name or `/dev/` is said.
+/// Directory of a disk: by the disk's name, or else by its device's name. With `/dev/`, by the
+/// device's name only.
 fn disk_of(name: &str) -> Result<PathBuf> {
     let device = match name.strip_prefix("/dev/") {
         Some(device) => device,
@@ -578,7 +446,7 @@ fn disk_of(name: &str) -> Result<PathBuf> {
     };
     for disk in names(&Path::new(ROOT).join("disks"))? {
         let disk = folder("disks", &disk)?;
-        // Others may be going.
+        // Another disk may be being removed: ignore its errors.
         if get(&disk, "device").is_ok_and(|of| of == device) {
             return Ok(disk);
         }
@@ -591,49 +459,11 @@ fn disk_of(name: &str) -> Result<PathBuf> {
 
 fn disconnect(name: &str) -> Result<()> {
     let disk = disk_of(name)?;
-    // Here, where it keeps nobody from the folders, it is waited for what is written back.
+    // Disables first: this waits for written data to be flushed without blocking the directories.
     set(&disk, "enable", "0")?;
-    fs::remove_dir(&disk).on_file("remove", &disk)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn name_of_a_path_is_refused() {
-        for bad in [
-            "",
-            ".",
-            "..",
-            "/tmp/victim",
-            "../../tmp/victim",
-            "a/b",
-            "a\0b",
-        ] {
-            assert!(matches!(name(bad), Err(Failure::Usage(_))), "{bad:?}");
-            assert!(folder("disks", bad).is_err() && exported(bad).is_err());
-            assert!(client(bad).is_err(), "{bad:?}");
-        }
-        assert!(name(&"n".repeat(256)).is_err());
-        assert!(client("two words").is_err() && client("a\nb").is_err());
-        let at = folder("disks", "..half").unwrap();
-        assert_eq!(at, Path::new("/sys/kernel/config/kfblk/disks/..half"));
-    }
-
-    #[test]
-    fn list_that_ends_with_dots_is_not_complete() {
-        let (names, complete) = listed("a\nb\n...\n");
-        assert!(names == ["a", "b"] && !complete);
-        let (names, complete) = listed("a\nb\n\n\n");
-        assert!(names == ["a", "b"] && complete);
-        assert!(listed("").1);
-    }
-
-    #[test]
-    fn write_of_a_missing_attribute_makes_no_file() {
-        let path = std::env::temp_dir().join(format!("kfi-test-{}-attr", std::process::id()));
-        assert!(write(&path, b"1").is_err());
-        assert!(!path.exists());
+    match fs::remove_dir(&disk) {
+        // A `connect` that this has ended removes the folder, too.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.on_file("remove", &disk),
     }
 }

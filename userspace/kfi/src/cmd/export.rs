@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `kfi export`: a file's bytes for peers to read, or to replace.
+//! `kfi export`: lets peers read a file, or replace it.
 
 mod hosted;
 mod incoming;
@@ -20,21 +20,21 @@ use crate::wire::{Kind, Msg, Service};
 use hosted::Hosted;
 use incoming::Incoming;
 
-/// Bytes of a segment: what has one key, and for a put is held in memory at a time.
+/// Bytes of a segment. A segment has one key; a put holds one segment in memory at a time.
 const SEGMENT: u64 = 64 << 20;
 
-/// Bytes of segment `index` of `total`; `None` when there is no such segment.
+/// Bytes of segment `index` of a file of `total` bytes; `None` if the segment does not exist.
 fn segment_len(total: u64, index: u64) -> Option<u64> {
     let at = index.checked_mul(SEGMENT)?;
     (at < total).then(|| (total - at).min(SEGMENT))
 }
 
-/// The file, as peers get it.
+/// The exported file.
 #[derive(Default)]
 struct Files {
-    /// Whether there is one.
+    /// Set if the file exists.
     there: bool,
-    /// It, pinned, on each domain that somebody came to for it.
+    /// The pinned file, for each domain that a client has used.
     hosted: Vec<(Weak<Domain>, Arc<Hosted>)>,
 }
 
@@ -48,24 +48,24 @@ impl Files {
     }
 
     fn add(&mut self, domain: &Arc<Domain>, hosted: Arc<Hosted>) {
-        // What is pinned for a device that is gone serves nobody.
+        // Drops pins on domains whose device was removed: no client can use them.
         self.hosted.retain(|(at, _)| at.strong_count() != 0);
         self.hosted.push((Arc::downgrade(domain), hosted));
     }
 }
 
-/// What all connections share.
+/// State shared by all connections.
 struct Export<'a> {
     args: &'a Args,
     json: bool,
     files: Mutex<Files>,
 }
 
-/// Runs it.
+/// Runs `kfi export`.
 ///
 /// # Errors
 ///
-/// A file that cannot be read or pinned; what listening says.
+/// If the file cannot be read or pinned, or listening fails.
 pub fn run(args: &Args, json: bool) -> Result<()> {
     let node = Node::at(&args.listen.common.select(), args.listen.address()?)?;
     let domain = node.first_domain()?;
@@ -85,7 +85,7 @@ pub fn run(args: &Args, json: bool) -> Result<()> {
             what
         }
     };
-    // From here on the node's own is the only one: when its device goes, it goes.
+    // From here on only the node owns the domain, so that a removed device's domain is closed.
     drop(domain);
     let export = Export {
         args,
@@ -95,14 +95,14 @@ pub fn run(args: &Args, json: bool) -> Result<()> {
     let handle = |conn: Conn| export.client(conn);
     let service = Offered {
         service: Service::File,
-        // It has no data messages.
+        // This service has no data messages.
         memory: 1 << 20,
     };
     listen_on(&node, &args.listen, service, json, &what, &handle)
 }
 
 impl Export<'_> {
-    /// The file, pinned on the domain that a connection is on: keys work nowhere else.
+    /// Returns the file, pinned on a connection's domain: keys of other domains do not work there.
     fn current(&self, domain: &Arc<Domain>) -> Result<Option<Arc<Hosted>>> {
         let mut files = self.files();
         if let Some(hosted) = files.on(domain) {
@@ -120,8 +120,8 @@ impl Export<'_> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A put has replaced the file, and its client has been told. The next one to get it pins it, if
-    /// that fails now.
+    /// Called when a put has replaced the file and its client was notified. Pins the new file; if
+    /// that fails, the next get tries again.
     fn replaced(&self, domain: &Arc<Domain>, total: u64) {
         *self.files() = Files {
             there: true,
@@ -160,7 +160,7 @@ impl Export<'_> {
             }
         };
         match served {
-            // Keys and temporary files are gone with the connection.
+            // The keys and temporary files were dropped with the connection.
             Err(Failure::Gone { .. }) => Ok(false),
             Err(e) => {
                 let errno = match &e {
@@ -168,7 +168,7 @@ impl Export<'_> {
                     Failure::Io { source, .. } => source.raw_os_error().map_or(Errno::EIO, Errno),
                     _ => Errno::EIO,
                 };
-                // The client is told if it can be; what went wrong is reported in any case.
+                // Notifies the client if possible. The caller reports the failure in any case.
                 let _ = conn
                     .send(&Msg::failed(Kind::Status, errno))
                     .and_then(|()| conn.flush());
@@ -199,7 +199,7 @@ impl Export<'_> {
                     open = Some((index, region, key));
                 }
                 (Kind::Release, Some((current, region, key))) if current == index => {
-                    // From here on the peer cannot change what is being written out.
+                    // Revokes the key first: from here on the peer cannot change the segment.
                     key.close().during("revoke key")?;
                     incoming.take(&region)?;
                     region.close().during("unregister")?;
@@ -245,7 +245,7 @@ fn words(msg: &Msg) -> [u64; 4] {
     [msg.n[1], msg.n[2], msg.n[3], msg.n[4]]
 }
 
-/// A key for a segment, and the message that says so.
+/// Assigns a key to a segment, and makes the message for the client.
 fn grant(region: &Region, index: u64, len: u64, access: Access) -> Result<(Key, Msg)> {
     let mut keys = region.alloc_keys(1).during("reserve key")?;
     let key = keys.pop().ok_or(Failure::Protocol {
@@ -259,7 +259,8 @@ fn grant(region: &Region, index: u64, len: u64, access: Access) -> Result<(Key, 
     ))
 }
 
-/// Serves a get: one key at a time, of this connection alone, revoked when it is through with it.
+/// Serves a get. The connection has one key at a time, revoked when the client has finished the
+/// segment.
 fn get(conn: &mut Conn, hosted: &Hosted) -> Result<()> {
     conn.send(&Msg::new(Kind::Offer, &[hosted.len(), SEGMENT]))?;
     let mut open: Option<(u64, Key)> = None;

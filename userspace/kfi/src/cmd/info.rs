@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `kfi info`: what providers offer, with fi_info's habits.
+//! `kfi info`: the offers of providers, in the output formats of fi_info.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,7 +11,7 @@ use super::{print, print_json};
 use crate::cli::Info as Args;
 use crate::error::{During, Failure, Result};
 
-/// Capabilities by libfabric's names; kfabric's own has its own prefix.
+/// Capabilities by libfabric's names. kfabric's own capabilities have the prefix `KFI_`.
 const CAPS: &[(&str, Caps)] = &[
     ("FI_MSG", Caps::MSG),
     ("FI_RMA", Caps::RMA),
@@ -62,9 +62,18 @@ struct Offer {
     cm_data_size: u32,
     api_version: String,
     rank: u32,
+    /// MiB that devices may allocate for the objects of each user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user_mib: Option<u64>,
 }
 
-/// Names of the bits set; what has no name comes as a number.
+/// A user's share of what devices allocate, where the provider has one.
+fn user_mib(provider: &str) -> Option<u64> {
+    let path = format!("/sys/module/{provider}/parameters/user_mib");
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// Names of the bits that are set. Bits without a name are shown as one number.
 fn names(bits: u64, known: impl Iterator<Item = (&'static str, u64)>) -> Vec<String> {
     let mut left = bits;
     let mut out = Vec::new();
@@ -127,10 +136,11 @@ impl Offer {
             cm_data_size: raw.cm_data_size,
             api_version: version(raw.api_version),
             rank: raw.rank,
+            user_mib: user_mib(info.provider()),
         }
     }
 
-    /// The stanza of `fi_info`.
+    /// The default output of `fi_info`.
     fn stanza(&self) -> String {
         format!(
             "provider: {}\n    fabric: {}\n    domain: {}\n    version: {}\n    type: {}\n    protocol: {}\n",
@@ -138,7 +148,7 @@ impl Offer {
         )
     }
 
-    /// The nested form of `fi_info -v`.
+    /// The nested output of `fi_info -v`.
     fn verbose(&self) -> String {
         let list = |names: &[String]| format!("[ {} ]", names.join(", "));
         let none = || "(none)".to_owned();
@@ -171,6 +181,9 @@ impl Offer {
         line(2, "mr_key_size", &self.mr_key_size);
         line(2, "cq_data_size", &self.cq_data_size);
         line(2, "cm_data_size", &self.cm_data_size);
+        if let Some(mib) = self.user_mib {
+            line(2, "user_mib", &mib);
+        }
         line(1, "fabric_attr", &"");
         line(2, "name", &self.fabric);
         line(2, "prov_name", &self.provider);
@@ -181,7 +194,7 @@ impl Offer {
     }
 }
 
-/// Reads `FI_MSG|FI_RMA`, `msg,rma`, `KFI_DYNAMIC_KEYS`.
+/// Reads capabilities such as `FI_MSG|FI_RMA`, `msg,rma` or `KFI_DYNAMIC_KEYS`.
 fn parse_caps(text: &str) -> Result<Caps> {
     let mut caps = Caps::empty();
     for word in text.split(['|', ',', ' ']).filter(|w| !w.is_empty()) {
@@ -238,11 +251,13 @@ fn hints(args: &Args) -> Result<Hints> {
     Ok(hints)
 }
 
-/// Runs it.
+/// Runs `kfi info`.
 ///
 /// # Errors
 ///
-/// [`Failure::NoMatch`]; the kernel's.
+/// - [`Failure::NoMatch`] if no offer matches.
+///
+/// Also those of the kernel.
 pub fn run(args: &Args, json: bool) -> Result<()> {
     if args.env {
         return env(json);
@@ -275,7 +290,34 @@ pub fn run(args: &Args, json: bool) -> Result<()> {
     } else {
         Offer::stanza
     };
-    print(&offers.iter().map(one).collect::<String>())
+    let mut text = offers.iter().map(one).collect::<String>();
+    if args.verbose {
+        text.push_str(&limits(&|name| {
+            std::fs::read_to_string(format!("/sys/module/kfabric/parameters/{name}")).ok()
+        }));
+    }
+    print(&text)
+}
+
+/// The limits of one user, which hold for all without `CAP_SYS_RESOURCE`: parameters of the module.
+fn limits(parameter: &dyn Fn(&str) -> Option<String>) -> String {
+    let mut text = String::from("---\nuser_limits:\n");
+    for (name, unit) in [
+        ("user_slots", " % of the key slots of a device"),
+        (
+            "user_requests",
+            " unanswered connection requests by a provider",
+        ),
+    ] {
+        let value = parameter(name);
+        let shown = match value.as_deref().map(str::trim) {
+            None => "(unknown)".to_owned(),
+            Some(value) => format!("{value}{unit}"),
+        };
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "    {name}: {shown}");
+    }
+    text
 }
 
 fn env(json: bool) -> Result<()> {
@@ -295,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn caps_by_name() {
+    fn parse_caps_reads_names() {
         assert_eq!(parse_caps("FI_MSG|FI_RMA").unwrap(), Caps::MSG | Caps::RMA);
         assert_eq!(
             parse_caps("msg,dynamic_keys").unwrap(),
@@ -306,7 +348,17 @@ mod tests {
     }
 
     #[test]
-    fn unknown_bits_show() {
+    fn limits_of_a_user_are_shown() {
+        let shown = limits(&|name| match name {
+            "user_slots" => Some("25\n".to_owned()),
+            _ => None,
+        });
+        assert!(shown.contains("user_slots: 25 % of the key slots of a device\n"));
+        assert!(shown.contains("user_requests: (unknown)\n"));
+    }
+
+    #[test]
+    fn names_of_unknown_bits_are_a_number() {
         let shown = names(0b110 | 1 << 60, CAPS.iter().map(|(n, c)| (*n, c.bits())));
         assert_eq!(shown, ["FI_MSG", "FI_RMA", "0x1000000000000000"]);
     }

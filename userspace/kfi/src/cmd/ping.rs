@@ -73,11 +73,13 @@ impl Report {
     }
 }
 
-/// Runs it.
+/// Runs `kfi ping`.
 ///
 /// # Errors
 ///
-/// No connection; [`Failure::Corrupt`] with `--verify`.
+/// - [`Failure::Corrupt`] with `--verify`, if data differs.
+///
+/// Also those of connecting.
 pub fn run(args: &Args, json: bool) -> Result<()> {
     let sizes = args.sizes().map_err(Failure::Usage)?;
     let peer = args.peer.address()?;
@@ -97,7 +99,7 @@ pub fn run(args: &Args, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// Measures one size, on a connection of its own: its receives have that size.
+/// Measures one size, on a connection of its own, whose receives have that size.
 fn measure(node: &Node, peer: SocketAddr, args: &Args, size: u64, last: bool) -> Result<Report> {
     let size =
         usize::try_from(size).map_err(|_| Failure::Usage(format!("size {size}: too large")))?;
@@ -144,7 +146,8 @@ fn measure(node: &Node, peer: SocketAddr, args: &Args, size: u64, last: bool) ->
         report.ops_per_s = Some(args.iterations as f64 / time.as_secs_f64().max(1e-9));
     } else {
         let samples = one_by_one(conn, &plan, &region, remote, args.warmup)?;
-        // Of a round trip, half is one way; a one-sided operation is over when it is acknowledged.
+        // Half of a round trip is one direction; a one-sided operation has completed when it is
+        // acknowledged.
         let parts = if operation == Operation::Send {
             2.0
         } else {
@@ -153,7 +156,7 @@ fn measure(node: &Node, peer: SocketAddr, args: &Args, size: u64, last: bool) ->
         report.latency = Latency::of(&samples, parts);
     }
     conn.send(&Msg::new(Kind::Done, &[u64::from(last)]))?;
-    // Credit for the last messages may come after they have all been sent.
+    // Credit messages for the last messages may still arrive.
     let done = conn.expect_past(&[Kind::Credit], Kind::Done)?;
     if done.n[1] != 0 {
         let detail = format!("{} of {} messages of {size} bytes", done.n[1], done.n[0]);
@@ -173,7 +176,7 @@ fn differs(plan: &Plan, number: u64) -> Failure {
     }
 }
 
-/// One operation after the other; the time of each.
+/// Runs one operation after the other; returns the time of each.
 fn one_by_one(
     conn: &mut Conn,
     plan: &Plan,
@@ -222,7 +225,7 @@ fn one_by_one(
             right = !plan.verify || slots.to_vec(range.start, len) == plan.pattern(sent);
             conn.repost(slot)?;
         } else if plan.verify {
-            // What was written is read back.
+            // Reads the written data back.
             if plan.operation == Operation::Write {
                 conn.ep
                     .read(plan.segment(region, 1), remote, 0)
@@ -238,7 +241,8 @@ fn one_by_one(
     Ok(samples)
 }
 
-/// As many operations at a time as the window holds; the time of all after the warm-up.
+/// Keeps as many operations outstanding as the window holds; returns the time of all after the
+/// warm-up.
 fn stream(
     conn: &mut Conn,
     plan: &Plan,
@@ -251,7 +255,8 @@ fn stream(
             plan.fill(region, slot, slot as u64);
         }
     }
-    // A message needs a receive at the peer, which says when it has more; the rest does not.
+    // A message needs a receive at the peer, which reports receives that it posts again. One-sided
+    // operations need none.
     let mut credit = plan.window as u64;
     let (mut posted, mut done) = (0, 0);
     let mut start = Instant::now();
@@ -289,7 +294,8 @@ fn stream(
     }
     let time = start.elapsed();
     if plan.verify && plan.operation != Operation::Send {
-        // All go to one place at the peer: it holds the last write, and is what every read gives.
+        // All operations use one range at the peer. After writes the range holds the last write;
+        // every read returns the same bytes.
         let last = (plan.count - 1) % plan.window as u64;
         let (slot, number) = match plan.operation {
             Operation::Write => (0, last),

@@ -2,11 +2,10 @@
 //! `kfi serve`: the passive side of `kfi ping`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kfabric::{ConnRequest, Errno, Region};
+use kfabric::{Errno, Region};
 use serde_json::json;
 
 use super::ping::plan::{Operation, Plan};
@@ -14,32 +13,32 @@ use super::{print, print_json};
 use crate::cli::{ListenArgs, Serve as Args};
 use crate::error::{During, Failure, Result};
 use crate::say::{complain, stderr};
-use crate::session::{Conn, Done, Listener, News, Node};
+use crate::session::{Conn, Done, News, Node};
 use crate::wire::{Kind, Msg, Service};
 
-/// Connections that are served at once.
+/// Maximum number of connections served at once.
 const SEATS: usize = 128;
-/// … of one address.
+/// Maximum number of connections of one address.
 const SEATS_OF_ONE: usize = 64;
-/// How long to wait before trying again what the system refused; twice as long each time, up to
+/// First pause before trying again after an error of the system; doubled each time.
 const PAUSE: Duration = Duration::from_millis(100);
-/// this.
+/// Longest pause before trying again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// What a server offers.
+/// A server's service and limit.
 #[derive(Clone, Copy)]
 pub(super) struct Offered {
-    /// Its service.
+    /// The service.
     pub(super) service: Service,
-    /// Bytes of memory that one client may have registered for it.
+    /// Maximum bytes of memory registered for one client.
     pub(super) memory: u64,
 }
 
-/// Runs it.
+/// Runs `kfi serve`.
 ///
 /// # Errors
 ///
-/// What listening says; with `--once`, what went wrong on the connection.
+/// If listening fails; with `--once`, also the failure of the connection.
 pub fn run(args: &Args, json: bool) -> Result<()> {
     let node = Node::at(&args.listen.common.select(), args.listen.address()?)?;
     let offered = Offered {
@@ -50,29 +49,36 @@ pub fn run(args: &Args, json: bool) -> Result<()> {
     listen_on(&node, &args.listen, offered, json, "serving", &handle)
 }
 
-/// The connections that are served, by their peers' addresses.
+/// The connections being served or accepted, by the peers' addresses; `None`: the address is not known.
 #[derive(Default)]
-struct Seats(Mutex<Vec<IpAddr>>);
+struct Seats(Mutex<Vec<Option<IpAddr>>>);
 
-/// One of them.
+/// A connection's place in [`Seats`].
 struct Seat<'a> {
     seats: &'a Seats,
-    of: IpAddr,
+    of: Option<IpAddr>,
 }
 
 impl Seats {
-    fn all(&self) -> MutexGuard<'_, Vec<IpAddr>> {
+    fn all(&self) -> MutexGuard<'_, Vec<Option<IpAddr>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A seat for a peer; none: it has as many as it may have.
-    fn take(&self, of: IpAddr) -> Option<Seat<'_>> {
+    /// Takes a place for a peer.
+    ///
+    /// # Errors
+    ///
+    /// The reason, for the peer: all places are taken, or its address has [`SEATS_OF_ONE`] already.
+    fn take(&self, of: Option<IpAddr>) -> std::result::Result<Seat<'_>, &'static [u8]> {
         let mut all = self.all();
+        if all.len() >= SEATS {
+            return Err(b"busy: too many clients");
+        }
         if all.iter().filter(|other| **other == of).count() >= SEATS_OF_ONE {
-            return None;
+            return Err(b"busy: too many connections of one address");
         }
         all.push(of);
-        Some(Seat { seats: self, of })
+        Ok(Seat { seats: self, of })
     }
 }
 
@@ -85,8 +91,8 @@ impl Drop for Seat<'_> {
     }
 }
 
-/// Listens on an open node and has each connection handled on a thread of its own. A handler says
-/// whether its client is through, which ends a server that is to serve one.
+/// Listens, and handles each connection on a thread of its own. A handler returns whether its
+/// client has finished, which ends a server with `--once`.
 pub(super) fn listen_on(
     node: &Node,
     args: &ListenArgs,
@@ -97,7 +103,7 @@ pub(super) fn listen_on(
 ) -> Result<()> {
     let listener = match args.address()? {
         Some(address) => node.listen(address)?,
-        // All of IPv6 includes all of IPv4, where there is IPv6.
+        // If there is IPv6, listening on all IPv6 addresses includes all IPv4 addresses.
         None => match node.listen((Ipv6Addr::UNSPECIFIED, args.port).into()) {
             Err(Failure::Fabric { source, .. }) if source.errno() != Some(Errno::EADDRINUSE) => {
                 node.listen((Ipv4Addr::UNSPECIFIED, args.port).into())?
@@ -117,8 +123,8 @@ pub(super) fn listen_on(
         ))?;
     }
     let wait = args.common.wait();
-    let (listener, seats, waiting) = (&listener, Seats::default(), AtomicUsize::new(0));
-    let (seats, waiting) = (&seats, &waiting);
+    let (listener, seats) = (&listener, Seats::default());
+    let seats = &seats;
     let mut pause = PAUSE;
     std::thread::scope(|scope| loop {
         let request = match listener.next(
@@ -138,7 +144,7 @@ pub(super) fn listen_on(
                 continue;
             }
             Ok(News::Nothing) => continue,
-            // The system refuses, and may not for ever.
+            // The failure may be temporary: wait, then go on.
             Err(e) => {
                 complain(&e);
                 std::thread::sleep(pause);
@@ -153,23 +159,27 @@ pub(super) fn listen_on(
             }
             continue;
         }
-        if waiting.load(Ordering::Relaxed) >= SEATS {
-            drop(request.reject(b"busy: too many clients"));
-            continue;
-        }
-        waiting.fetch_add(1, Ordering::Relaxed);
+        // Before it is accepted: a peer that does not go on would have all seats for as long as it is waited
+        // for.
+        let seat = match seats.take(request.peer.map(|peer| peer.ip())) {
+            Ok(seat) => seat,
+            Err(why) => {
+                drop(request.reject(why));
+                continue;
+            }
+        };
         let given = Arc::new(Mutex::new(Some(request)));
         let taken = given.clone();
         let spawned = std::thread::Builder::new().spawn_scoped(scope, move || {
             let request = taken.lock().unwrap_or_else(PoisonError::into_inner).take();
-            // One client's fate is not the server's.
-            if let Some(Err(e)) = request.map(|r| seated(listener, seats, r, wait, handle)) {
+            let served = request.map(|request| listener.accept(request, wait).and_then(handle));
+            // The failure of one client does not end the server.
+            if let Some(Err(e)) = served {
                 complain(&e);
             }
-            waiting.fetch_sub(1, Ordering::Relaxed);
+            drop(seat);
         });
         if let Err(source) = spawned {
-            waiting.fetch_sub(1, Ordering::Relaxed);
             let request = given.lock().unwrap_or_else(PoisonError::into_inner).take();
             drop(request.map(|request| request.reject(b"busy: no thread for another client")));
             let what = "start a thread for a client".to_owned();
@@ -178,26 +188,7 @@ pub(super) fn listen_on(
     })
 }
 
-/// Serves a client that has not too many connections already.
-fn seated(
-    listener: &Listener,
-    seats: &Seats,
-    request: ConnRequest,
-    wait: Duration,
-    handle: &(dyn Fn(Conn) -> Result<bool> + Sync),
-) -> Result<bool> {
-    let conn = listener.accept(request, wait)?;
-    let peer = conn.ep.peer_addr().during("getname")?.ip();
-    match seats.take(peer) {
-        Some(_seat) => handle(conn),
-        None => Err(Failure::Refused {
-            what: "serve",
-            why: format!("{peer} has {SEATS_OF_ONE} connections already"),
-        }),
-    }
-}
-
-/// Serves one connection's tests until the client goes.
+/// Runs the tests that a client requests, until it disconnects.
 fn client(mut conn: Conn, memory: u64) -> Result<bool> {
     let mut last = false;
     loop {
@@ -226,7 +217,7 @@ fn client(mut conn: Conn, memory: u64) -> Result<bool> {
                     Failure::Fabric { source, .. } => source.errno().unwrap_or(Errno::EIO),
                     _ => Errno::EIO,
                 };
-                // The client is told if it can be; what went wrong is reported in any case.
+                // Notifies the client if possible. The caller reports the failure in any case.
                 let _ = conn
                     .send(&Msg::failed(Kind::Ready, errno))
                     .and_then(|()| conn.flush());
@@ -241,7 +232,7 @@ fn test(conn: &mut Conn, plan: &Plan) -> Result<bool> {
         conn.send(&Msg::failed(Kind::Ready, Errno::EMSGSIZE))?;
         return Ok(false);
     }
-    // Messages come in the connection's slots; one-sided operations need memory of their own.
+    // Messages use the connection's receive slots; one-sided operations need memory of their own.
     let region = match plan.operation {
         Operation::Send => None,
         _ => Some(plan.register(&conn.domain)?),
@@ -262,7 +253,7 @@ fn test(conn: &mut Conn, plan: &Plan) -> Result<bool> {
     Ok(done.n[0] == 1)
 }
 
-/// Sends every message back.
+/// Sends each message back.
 fn echo(conn: &mut Conn, plan: &Plan) -> Result<u64> {
     let (mut came, mut answered) = (0, 0);
     while answered < plan.count {
@@ -274,8 +265,8 @@ fn echo(conn: &mut Conn, plan: &Plan) -> Result<u64> {
             Done::Message { slot, len } => {
                 let (region, range) = conn.slot(slot, len);
                 conn.ep.send(region.segment(range), 0).during("send")?;
-                // The peer sends the next message when it has the answer, so the slot is not
-                // overwritten before.
+                // The peer sends its next message after this answer, so the slot is not overwritten
+                // too early.
                 conn.repost(slot)?;
                 came += 1;
             }
@@ -284,7 +275,7 @@ fn echo(conn: &mut Conn, plan: &Plan) -> Result<u64> {
     Ok(came)
 }
 
-/// Takes messages, checks them, and tells the peer how many more there is room for.
+/// Takes messages, checks them, and notifies the peer of receives that are posted again.
 fn sink(conn: &mut Conn, plan: &Plan) -> Result<(u64, u64)> {
     let (mut wrong, mut credit) = (0, 0);
     for came in 0..plan.count {
@@ -295,7 +286,7 @@ fn sink(conn: &mut Conn, plan: &Plan) -> Result<(u64, u64)> {
         if plan.verify {
             let right = region.to_vec(range.start, len) == plan.pattern(came % plan.window as u64);
             wrong += u64::from(!right);
-            // A message that does not come is noticed, too.
+            // Clears the slot, so that a missing message is detected, too.
             region.fill(range.start, len, 0);
         }
         conn.repost(slot)?;
@@ -307,4 +298,29 @@ fn sink(conn: &mut Conn, plan: &Plan) -> Result<(u64, u64)> {
         }
     }
     Ok((plan.count, wrong))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seats_of_peers_that_are_not_accepted_yet_are_bounded() {
+        let seats = Seats::default();
+        let one = Some(IpAddr::from(Ipv4Addr::LOCALHOST));
+        let mut taken: Vec<_> = (0..SEATS_OF_ONE).map(|_| seats.take(one).ok()).collect();
+        assert!(taken.iter().all(Option::is_some));
+        assert!(seats.take(one).is_err_and(|why| why.ends_with(b"address")));
+        let other = Some(IpAddr::from(Ipv6Addr::LOCALHOST));
+        taken.extend((SEATS_OF_ONE..SEATS).map(|n| match n % 2 {
+            0 => seats.take(other).ok(),
+            _ => seats.take(None).ok(),
+        }));
+        assert!(taken.iter().all(Option::is_some));
+        assert!(seats
+            .take(other)
+            .is_err_and(|why| why.ends_with(b"clients")));
+        taken.pop();
+        assert!(seats.take(other).is_ok());
+    }
 }

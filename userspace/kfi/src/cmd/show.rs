@@ -55,7 +55,7 @@ fn access(bits: u64) -> String {
     set.collect::<Vec<_>>().join("+")
 }
 
-/// The kernel's figures by the names they have for the kind.
+/// The kernel's figures, with their names for the kind of object.
 fn figures(object: &LiveObject) -> BTreeMap<&'static str, serde_json::Value> {
     let (a, b, c) = (object.raw.a, object.raw.b, object.raw.c);
     let mut out = BTreeMap::new();
@@ -102,7 +102,7 @@ fn figures(object: &LiveObject) -> BTreeMap<&'static str, serde_json::Value> {
     out
 }
 
-/// The figures as a line for people.
+/// The figures as one line of text.
 fn summary(figures: &BTreeMap<&'static str, serde_json::Value>) -> String {
     let one = |(name, value): (&&str, &serde_json::Value)| match (*name, value) {
         ("length" | "pinned", v) => format!("{name} {}", bytes(v.as_u64().unwrap_or(0))),
@@ -112,7 +112,7 @@ fn summary(figures: &BTreeMap<&'static str, serde_json::Value>) -> String {
     figures.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// Its name, if it has one: a key's is its state.
+/// The object's name. For a key slot it is empty: the kernel's name of a slot is its state.
 fn name(object: &LiveObject) -> &str {
     match object.kind {
         Kind::Key => "",
@@ -134,8 +134,8 @@ impl Row {
     }
 }
 
-/// Objects as a tree for each process. Handles are unique within a file only, and a process may
-/// have several files; an object then hangs below the first that fits.
+/// Objects as one tree per process. Handles are unique within a device file only, and a process may
+/// have several files: an object appears below the first parent that matches.
 fn tree(objects: &[LiveObject]) -> String {
     let mut t = String::new();
     let mut owners: Vec<(u32, &str)> = objects.iter().map(|o| (o.pid, o.comm.as_str())).collect();
@@ -160,7 +160,8 @@ fn tree(objects: &[LiveObject]) -> String {
 }
 
 fn branch(t: &mut String, all: &[&LiveObject], level: &[&LiveObject], indent: &str) {
-    // A parent is opened before its child; a list that is not a tree stops here.
+    // A parent is older than its children, so the tree is finite. This limit stops at an
+    // inconsistent list.
     if indent.chars().count() > 64 {
         return;
     }
@@ -211,7 +212,7 @@ fn table(rows: &[Row]) -> String {
     aligned(&cells)
 }
 
-/// Rows with their columns below each other, as a terminal may have them.
+/// Formats rows in aligned columns, safe for terminals.
 pub(super) fn aligned<const N: usize>(cells: &[[String; N]]) -> String {
     let shown = |row: &[String; N]| row.each_ref().map(|cell| printable(cell));
     let cells: Vec<[String; N]> = cells.iter().map(shown).collect();
@@ -235,11 +236,11 @@ pub(super) fn aligned<const N: usize>(cells: &[[String; N]]) -> String {
     t
 }
 
-/// Runs it.
+/// Runs `kfi show`.
 ///
 /// # Errors
 ///
-/// The kernel's.
+/// The errors of the kernel.
 pub fn run(args: &Args, json: bool) -> Result<()> {
     let device = Device::open().during("open")?;
     let mut objects = device.objects().during("list objects")?;
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_has_every_object_once() {
+    fn tree_shows_every_object_once() {
         let rights = Access::REMOTE_READ.bits();
         let objects = [
             object(Kind::Fabric, 1, 0x10, 0, [0; 3]),

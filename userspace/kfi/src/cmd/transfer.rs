@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `kfi get` and `kfi put`: a file from or to a peer's export, by one-sided operations.
+//! `kfi get` and `kfi put`: transfer a file from or to a peer's export, by one-sided operations.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Seek};
@@ -21,10 +21,10 @@ use crate::session::{Conn, Node};
 use crate::stats::{bytes, mib_per_s};
 use crate::wire::{Kind, Msg, Service, Shape};
 
-/// Operations under way at a time.
+/// Maximum number of outstanding operations.
 const WINDOW: usize = 8;
 
-/// A digest as it travels: four words, big endian as it is printed.
+/// Converts a digest to four words, big endian in the order of its printed form.
 pub(crate) fn digest_words(hash: Sha256) -> [u64; 4] {
     let bytes = hash.finalize();
     let mut words = [0; 4];
@@ -38,7 +38,7 @@ fn hex(words: [u64; 4]) -> String {
     words.iter().map(|w| format!("{w:016x}")).collect()
 }
 
-/// Shows how far it is, on a terminal.
+/// Progress of a transfer, shown on a terminal.
 struct Progress {
     total: u64,
     shown: Option<u64>,
@@ -79,13 +79,13 @@ struct Report<'a> {
     seconds: f64,
     mib_per_s: f64,
     sha256: String,
-    /// Standard output has the content.
+    /// Set if standard output gets the content.
     #[serde(skip)]
     beside: bool,
 }
 
 impl Report<'_> {
-    /// Prints it; where standard output takes the content, on standard error.
+    /// Prints the report: on standard error if standard output gets the content.
     fn print(&self, json: bool) -> Result<()> {
         if json && !self.beside {
             return print_json(self);
@@ -108,7 +108,7 @@ impl Report<'_> {
     }
 }
 
-/// A connection to an export, with a buffer of as many chunks as may be under way.
+/// A connection to an export, with a buffer for [`WINDOW`] chunks.
 struct Client {
     conn: Conn,
     chunk: usize,
@@ -137,7 +137,7 @@ impl Client {
         ))
     }
 
-    /// Asks for a segment's key.
+    /// Requests the key of a segment.
     fn want(&mut self, index: u64, len: u64) -> Result<RemoteMem> {
         self.conn.send(&Msg::new(Kind::Want, &[index]))?;
         let grant = self.conn.expect(Kind::Grant)?;
@@ -154,13 +154,13 @@ impl Client {
         })
     }
 
-    /// Gives it back.
+    /// Reports a segment as finished.
     fn release(&mut self, index: u64) -> Result<()> {
         self.conn.send(&Msg::new(Kind::Release, &[index]))?;
         self.conn.expect(Kind::Release).map(|_| ())
     }
 
-    /// Sends our digest and takes the peer's answer.
+    /// Sends the digest, and takes the peer's answer.
     fn settle(&mut self, total: u64, digest: [u64; 4], answer: Kind) -> Result<Msg> {
         let [a, b, c, d] = digest;
         self.conn
@@ -168,13 +168,14 @@ impl Client {
         self.conn.expect(answer)
     }
 
-    /// Sends the digest of all that was put, and learns whether it has replaced the peer's file.
+    /// Sends the digest of the content that was put. Returns whether the content has replaced the
+    /// peer's file.
     fn settle_put(&mut self, total: u64, digest: [u64; 4]) -> Result<()> {
         let [a, b, c, d] = digest;
         self.conn
             .send(&Msg::new(Kind::Digest, &[total, a, b, c, d]))?;
         let msg = match self.conn.recv() {
-            // From here on the peer may have replaced it.
+            // From here on the peer may have replaced its file.
             Err(Failure::Gone { .. }) => {
                 let what = "put: no answer, the file may have been replaced or not";
                 return Err(Failure::Gone { what });
@@ -199,7 +200,7 @@ impl Client {
         }
     }
 
-    /// The peer's errno, when that is why a request failed.
+    /// Sends a request and takes the offer. Converts a refusal's errno to a reason in words.
     fn offer(&mut self, what: &'static str, request: &Msg) -> Result<(u64, u64)> {
         self.conn.send(request)?;
         let offer = self.conn.recv()?;
@@ -227,7 +228,7 @@ impl Client {
 ///
 /// # Errors
 ///
-/// No connection, a refusal, a file that cannot be written, data that differs.
+/// If connecting fails, the peer refuses, the file cannot be written, or the data differs.
 pub fn get(args: &Get, json: bool) -> Result<()> {
     let stdout = args.file == Path::new("-");
     let target = match stdout {
@@ -300,7 +301,7 @@ fn read_segment(
                 .during("read")?;
             posted += 1;
         }
-        // An endpoint's operations end in order.
+        // Operations of an endpoint complete in order.
         client.conn.completion()?.ok().during("read")?;
         let (slot, _, part) = place(done, chunk, len);
         client.buffer.read_at(slot, &mut data[..part]);
@@ -309,7 +310,7 @@ fn read_segment(
     Ok(())
 }
 
-/// Of chunk `n`: where in the buffer, where in the segment, how many bytes.
+/// For chunk `n`: offset in the buffer, offset in the segment, bytes.
 fn place(n: u64, chunk: usize, len: u64) -> (usize, u64, usize) {
     let slot = usize::try_from(n % WINDOW as u64).unwrap_or(0) * chunk;
     let at = n * chunk as u64;
@@ -317,28 +318,28 @@ fn place(n: u64, chunk: usize, len: u64) -> (usize, u64, usize) {
     (slot, at, part)
 }
 
-/// What is put, and its bytes. What does not say how long it is, is read to its end first.
+/// The content to put, and its length. A source without a known length is first read to its end.
 fn source(path: &Path) -> Result<(File, u64)> {
     if path == Path::new("-") {
         return spooled(&mut io::stdin().lock(), Path::new("standard input"));
     }
-    // Without waiting for somebody to write to a FIFO.
+    // Does not wait for a writer of a FIFO.
     let mut options = File::options();
     let file = options.read(true).custom_flags(at_once()).open(path);
     let mut file = file.on_file("open", path)?;
     let meta = file.metadata().on_file("look at", path)?;
     if !meta.is_file() {
-        let why = "not a regular file (what a program prints is put by the name -)";
+        let why = "not a regular file (to put a program's output, use the name -)";
         return Err(Failure::Usage(format!("{}: {why}", path.display())));
     }
     match meta.len() {
-        // Of /proc, say.
+        // A file without a length, such as those of /proc.
         0 => spooled(&mut file, path),
         len => Ok((file, len)),
     }
 }
 
-/// Says what the end of a file means that was longer when it was opened.
+/// Replaces the error for the end of a file that was longer when it was opened.
 fn shorter(e: io::Error) -> io::Error {
     match e.kind() {
         io::ErrorKind::UnexpectedEof => io::Error::other("it became shorter meanwhile"),
@@ -346,7 +347,7 @@ fn shorter(e: io::Error) -> io::Error {
     }
 }
 
-/// What can be read from there, in a file of its own.
+/// Copies all content of `from` to a temporary file.
 fn spooled(from: &mut dyn Read, path: &Path) -> Result<(File, u64)> {
     let mut file = spool()?;
     let len = io::copy(from, &mut file).on_file("read", path)?;
@@ -358,7 +359,7 @@ fn spooled(from: &mut dyn Read, path: &Path) -> Result<(File, u64)> {
 ///
 /// # Errors
 ///
-/// No connection, a refusal, a file that cannot be read or changes meanwhile.
+/// If connecting fails, the peer refuses, or the file cannot be read or changes meanwhile.
 pub fn put(args: &Put, json: bool) -> Result<()> {
     let (mut file, total) = source(&args.file)?;
     let (_node, mut client) = Client::open(&args.peer, args.chunk)?;
@@ -445,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn digests_print_as_sha256sum_does() {
+    fn digest_prints_as_sha256sum() {
         let empty = hex(digest_words(Sha256::new()));
         assert_eq!(
             empty,

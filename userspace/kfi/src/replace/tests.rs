@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What can be at a target's place, and what becomes of it.
+//! Tests of each kind of target, and of its state afterwards.
 
 use super::*;
 use std::fs;
@@ -8,7 +8,7 @@ use std::os::unix::fs::{symlink, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
-/// A folder of a test.
+/// A temporary directory of a test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -41,7 +41,7 @@ impl Drop for Folder {
     }
 }
 
-/// What a transfer does.
+/// Makes a transfer to a target.
 fn transfer(target: &Path, content: &[u8]) -> Result<()> {
     let mut file = Target::open(target)?.begin()?;
     for part in content.chunks(7) {
@@ -59,7 +59,7 @@ fn replace_of_a_private_file_keeps_mode_owner_and_attributes() {
     let folder = Folder::new("private");
     let path = folder.file("secret", b"the old content, which is longer", 0o600);
     let old = File::open(&path).unwrap();
-    // As root, another's; the folder's own access list must not show.
+    // As root, the file belongs to another user. The directory's default ACL must not be inherited.
     let root = std::os::unix::fs::chown(&path, Some(5), Some(60)).is_ok();
     let label = fsetxattr(&old, "user.kfi", b"label", XattrFlags::empty()).is_ok();
     let before = fs::metadata(&path).unwrap();
@@ -76,7 +76,7 @@ fn replace_of_a_private_file_keeps_mode_owner_and_attributes() {
         let name = OsStr::new("user.kfi");
         assert_eq!(attribute(&new, name).as_deref(), Some(&b"label"[..]));
     }
-    // It was replaced, not overwritten: who reads the old one goes on.
+    // Replaced, not overwritten: readers of the old file are not disturbed.
     assert_ne!(after.ino(), before.ino());
     assert_eq!(folder.names(), ["secret"]);
 }
@@ -197,7 +197,7 @@ fn unfinished_file_that_is_dropped_leaves_the_target_as_it_was() {
     let path = folder.file("file", b"old", 0o644);
     let mut file = Target::open(&path).unwrap().begin().unwrap();
     file.write(b"half of the new").unwrap();
-    // Nobody but its owner may read what is not yet in place.
+    // The temporary file is readable for its owner only.
     let temp = folder.names().into_iter().find(|n| n != "file").unwrap();
     assert_eq!(mode(&folder.0.join(temp)), 0o600);
     drop(file);
@@ -207,7 +207,7 @@ fn unfinished_file_that_is_dropped_leaves_the_target_as_it_was() {
 
 const AS_CHILD: &str = "KFI_TEST_UNFINISHED";
 
-/// Only as a child of the tests below: begins to replace a file, says so, and waits.
+/// Runs only as a child of the tests below: begins to replace a file, reports that, and waits.
 #[test]
 fn child_of_the_tests_of_signals() {
     let Some(path) = std::env::var_os(AS_CHILD) else {
@@ -226,7 +226,7 @@ fn child_of_the_tests_of_signals() {
     std::thread::sleep(std::time::Duration::from_secs(60));
 }
 
-/// Runs the above by a shell that has done `first`.
+/// Runs the test above through a shell that has executed `first`.
 fn child(path: &Path, first: &str) -> std::process::Child {
     let own = std::env::current_exe().unwrap();
     let test = "replace::tests::child_of_the_tests_of_signals";
@@ -239,7 +239,7 @@ fn child(path: &Path, first: &str) -> std::process::Child {
     child.stdout(Stdio::piped()).spawn().unwrap()
 }
 
-/// Returns what else it says.
+/// Waits until the child has begun. Returns the rest of its output.
 fn wait_until_unfinished(child: &mut std::process::Child) -> std::process::ChildStdout {
     let mut out = child.stdout.take().unwrap();
     let mut said = Vec::new();
@@ -257,7 +257,7 @@ fn unfinished_file_of_a_program_ended_by_a_signal_goes() {
     let folder = Folder::new("signal");
     let path = folder.file("file", b"old", 0o644);
     let mut signals = vec![Signal::INT, Signal::TERM, Signal::HUP];
-    // What the tests' own parent ignores is ignored by programs, too.
+    // A signal that the test's parent ignores is also ignored by its children.
     signals.retain(|signal| crate::ending::ignored() >> (signal.as_raw() - 1) & 1 == 0);
     for signal in signals {
         let mut child = child(&path, "");

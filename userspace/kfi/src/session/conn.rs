@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One connection: its endpoint, its queues, its messages.
+//! One connection: its endpoint, its queues, its control messages.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,27 +14,27 @@ use super::Provider;
 use crate::error::{During, Failure, Result};
 use crate::wire::{Kind, Msg, Shape, CTL_DATA, MSG_SIZE, WINDOW};
 
-/// Context bit of receives; those of the caller's operations may not have it.
+/// Context bit of receives. Contexts of the caller's operations do not have it.
 const RECV: u64 = 1 << 63;
-/// Context bit of sends of control messages; as above.
+/// Context bit of sends of control messages. Contexts of the caller's operations do not have it.
 const CTL_SEND: u64 = 1 << 62;
 
 /// A connection: an endpoint, its queues and its control messages.
 pub struct Conn {
-    /// The endpoint, for the caller's own operations. Their contexts are below 2^62.
+    /// The endpoint, for the caller's own operations, whose contexts must be below 2^62.
     pub ep: Endpoint,
     /// The domain, for the caller's own regions.
     pub domain: Arc<Domain>,
-    /// How long to wait for anything.
+    /// Timeout of each wait.
     pub timeout: Duration,
-    /// The name of the provider that it is by.
+    /// Name of the provider.
     pub provider: String,
     cq: CompletionQueue,
     pub(super) eq: EventQueue,
-    /// Receive slots.
+    /// Memory of the receive slots.
     slots: Region,
     slot_size: usize,
-    /// Send slots, for control messages.
+    /// Memory of the send slots, for control messages.
     out: Region,
     free: Vec<usize>,
     inbox: VecDeque<Msg>,
@@ -42,25 +42,25 @@ pub struct Conn {
     down: bool,
 }
 
-/// A completion of one of the caller's operations, or a data message that came.
+/// A completion of one of the caller's operations, or a received data message.
 #[derive(Clone, Copy, Debug)]
 pub enum Done {
-    /// An operation ended, well or not.
+    /// An operation has completed, successfully or not.
     Operation(Completion),
-    /// A data message lies in a slot, until [`Conn::repost`].
+    /// A data message was received into a slot. It stays there until [`Conn::repost`].
     Message {
-        /// The slot.
+        /// Index of the slot.
         slot: usize,
-        /// Its bytes.
+        /// Bytes of the message.
         len: usize,
     },
 }
 
 impl Conn {
-    /// Operations of the caller that each side holds, besides the control messages.
+    /// Number of the caller's operations that each side holds, beside the control messages.
     pub const DEPTH: u32 = 64;
 
-    /// Bytes of the receive slots for messages of this shape.
+    /// Bytes of all receive slots for messages of this shape.
     pub(super) fn slot_bytes(shape: Shape) -> u64 {
         let slot = shape.bytes.max(MSG_SIZE) as u64;
         slot.saturating_mul((shape.window + WINDOW) as u64)
@@ -96,7 +96,7 @@ impl Conn {
             Failure::Usage(format!("{count} messages of {slot_size} bytes: too large"))
         })?;
         let slots = Memory::anonymous(bytes).during("allocate")?;
-        // An answer may be sent from where the question lies.
+        // SEND as well: an answer may be sent straight from the slot of the request.
         let slots = domain
             .register(slots, Access::RECV | Access::SEND)
             .during("register")?;
@@ -123,17 +123,19 @@ impl Conn {
         Ok(conn)
     }
 
-    /// Memory of the receive slots, and where in it a message of `len` bytes lies.
+    /// Memory of the receive slots, and the range of a message of `len` bytes in slot `slot`.
     pub fn slot(&self, slot: usize, len: usize) -> (&Region, std::ops::Range<usize>) {
         let at = slot * self.slot_size;
         (&self.slots, at..at + len)
     }
 
-    /// Lets a slot take another message.
+    /// Posts a slot's receive again.
     ///
     /// # Errors
     ///
-    /// [`Failure::Gone`]; the kernel's.
+    /// - [`Failure::Gone`] if the connection has ended.
+    ///
+    /// Also those of the kernel.
     pub fn repost(&self, slot: usize) -> Result<()> {
         let (region, range) = self.slot(slot, self.slot_size);
         gone(
@@ -142,7 +144,7 @@ impl Conn {
         )
     }
 
-    /// The event queue of this connection.
+    /// The event queue of the connection.
     pub fn events(&self) -> &EventQueue {
         &self.eq
     }
@@ -152,7 +154,7 @@ impl Conn {
         self.down
     }
 
-    /// Sorts one completion in; `false` when none came in time.
+    /// Processes one completion. Returns `false` if none comes before the timeout expires.
     fn pump(&mut self, timeout: Duration) -> Result<bool> {
         let completion = match self.cq.read_one().during("read completions")? {
             Some(completion) => completion,
@@ -191,7 +193,7 @@ impl Conn {
             })?;
         self.inbox.push_back(msg);
         match self.repost(slot) {
-            // What came before the end still counts.
+            // Messages that were received before the connection ended still count.
             Err(Failure::Gone { .. }) => self.down = true,
             posted => posted?,
         }
@@ -202,7 +204,8 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// [`Failure::Gone`]; a timeout when the peer takes no messages.
+    /// - [`Failure::Gone`] if the connection has ended.
+    /// - A timeout if the peer takes no messages.
     pub fn send(&mut self, msg: &Msg) -> Result<()> {
         let end = Instant::now() + self.timeout;
         let slot = loop {
@@ -227,11 +230,11 @@ impl Conn {
         sent
     }
 
-    /// Waits until all control messages sent have arrived.
+    /// Waits until all control messages have been sent.
     ///
     /// # Errors
     ///
-    /// As for [`Conn::send`].
+    /// - A timeout if the peer takes no messages.
     pub fn flush(&mut self) -> Result<()> {
         let end = Instant::now() + self.timeout;
         while self.free.len() < WINDOW && !self.down {
@@ -242,22 +245,24 @@ impl Conn {
         Ok(())
     }
 
-    /// Takes a control message, waiting for it.
+    /// Takes a control message; waits for one.
     ///
     /// # Errors
     ///
-    /// [`Failure::Gone`]; a timeout.
+    /// - [`Failure::Gone`] if the connection has ended.
+    /// - A timeout if no message comes in time.
     pub fn recv(&mut self) -> Result<Msg> {
         let timeout = self.timeout;
         self.recv_within(timeout)?
             .ok_or_else(|| self.late("receive"))
     }
 
-    /// Takes a control message, waiting up to `timeout`; `None`: none came.
+    /// Takes a control message; waits for one up to `timeout`. Returns `None` if no message comes
+    /// in time.
     ///
     /// # Errors
     ///
-    /// [`Failure::Gone`].
+    /// - [`Failure::Gone`] if the connection has ended.
     pub fn recv_within(&mut self, timeout: Duration) -> Result<Option<Msg>> {
         let end = Instant::now() + timeout;
         loop {
@@ -273,21 +278,23 @@ impl Conn {
         }
     }
 
-    /// Takes a message of one kind.
+    /// Takes a control message of one kind.
     ///
     /// # Errors
     ///
-    /// As for [`Conn::recv`]; [`Failure::Protocol`] for another kind, [`Failure::Refused`] for one
-    /// with a bad status.
+    /// - [`Failure::Protocol`] for a message of another kind.
+    /// - [`Failure::Refused`] for a message with an error status.
+    ///
+    /// Also those of [`Conn::recv`].
     pub fn expect(&mut self, kind: Kind) -> Result<Msg> {
         self.expect_past(&[], kind)
     }
 
-    /// As [`Conn::expect`], dropping messages of other kinds that may still come before it.
+    /// Like [`Conn::expect`], but drops earlier messages of the kinds in `drop`.
     ///
     /// # Errors
     ///
-    /// As for [`Conn::expect`].
+    /// The errors of [`Conn::expect`].
     pub fn expect_past(&mut self, drop: &[Kind], kind: Kind) -> Result<Msg> {
         loop {
             let msg = self.recv()?;
@@ -312,11 +319,12 @@ impl Conn {
         }
     }
 
-    /// Takes what is next: the end of an operation, or a data message. Waits for it.
+    /// Takes the next completion or data message; waits for one.
     ///
     /// # Errors
     ///
-    /// A timeout; [`Failure::Gone`] when nothing more can come.
+    /// - [`Failure::Gone`] if the connection has ended and nothing is outstanding.
+    /// - A timeout if nothing comes in time.
     pub fn take(&mut self) -> Result<Done> {
         let end = Instant::now() + self.timeout;
         loop {
@@ -324,7 +332,7 @@ impl Conn {
                 return Ok(done);
             }
             let left = end.saturating_duration_since(Instant::now());
-            // Operations that are under way when the connection ends are flushed at once.
+            // Outstanding operations are flushed as soon as the connection ends.
             let left = if self.down {
                 left.min(Duration::from_secs(2))
             } else {
@@ -340,11 +348,13 @@ impl Conn {
         }
     }
 
-    /// Takes the end of an operation, well or not, where no data message can come.
+    /// Takes the next completion, in a phase without data messages.
     ///
     /// # Errors
     ///
-    /// As for [`Conn::take`]; [`Failure::Protocol`] for a message.
+    /// - [`Failure::Protocol`] for a data message.
+    ///
+    /// Also those of [`Conn::take`].
     pub fn completion(&mut self) -> Result<Completion> {
         match self.take()? {
             Done::Operation(completion) => Ok(completion),
@@ -364,7 +374,7 @@ impl Conn {
     }
 }
 
-/// Tells "the connection is down" from other errors.
+/// Converts the errors of an ended connection to [`Failure::Gone`].
 fn gone(result: kfabric::Result<()>, what: &'static str) -> Result<()> {
     match result {
         Err(e)

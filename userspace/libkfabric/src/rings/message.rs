@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is sent through a ring, and a receive that waits for it.
+//! Messages that are sent through a ring, and receives that wait for them.
 //!
-//! A message that has room is copied into the ring from where its operation says ([`Asked`]). Only what
-//! has to wait keeps its memory: a receive ([`Receive`]), and a message for which there is no room yet
-//! ([`Message`]).
+//! If a message fits, it is copied into the ring straight from the operation's memory ([`Asked`]).
+//! Only waiting operations keep their memory alive: a receive ([`Receive`]), and a message that
+//! does not fit yet ([`Message`]).
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -12,28 +12,30 @@ use kfabric_pure::pipe::{Lie, Piece, Sender};
 use kfabric_uapi as abi;
 use kfabric_uapi::{Iov, OpEntry};
 
+use crate::domain::inner::DomainInner;
 use crate::errno::Errno;
-use crate::fabric::DomainInner;
 use crate::flags::Access;
 use crate::op::Local;
-use crate::region::RegionInner;
+use crate::region::inner::RegionInner;
 use crate::sys::PipeMem;
 
-/// A send or a receive that may be made.
+/// A send or receive whose arguments have been checked.
 pub(super) struct Asked<'a> {
     entry: &'a OpEntry,
     local: &'a Local<'a>,
-    /// Bytes, or room for them.
+    /// Bytes to send, or capacity of the receive.
     pub(super) len: u64,
     data: Option<u32>,
 }
 
 impl<'a> Asked<'a> {
-    /// Of an operation.
+    /// Checks an operation.
     ///
     /// # Errors
     ///
-    /// What the kernel says of such an operation.
+    /// - `EACCES` if a region does not allow the use.
+    /// - `EINVAL` for a range outside its region, a region of another domain, or bad flags.
+    /// - `EMSGSIZE` if the message is too long.
     #[inline]
     pub(super) fn new(
         domain: &Arc<DomainInner>,
@@ -85,18 +87,18 @@ impl<'a> Asked<'a> {
         })
     }
 
-    /// The value for its completion.
+    /// The operation's context, for its completion.
     pub(super) fn context(&self) -> u64 {
         self.entry.context
     }
 
-    /// `KFI_*` of its entry.
+    /// The operation's `KFI_*` flags.
     pub(super) fn flags(&self) -> u64 {
         self.entry.flags
     }
 
     fn pieces(&self) -> impl Iterator<Item = (&Arc<RegionInner>, &Iov)> {
-        // There are regions for just those that count.
+        // `regions` has exactly as many entries as `iov_count` says.
         self.local
             .regions
             .iter()
@@ -109,7 +111,7 @@ impl<'a> Asked<'a> {
         for (part, (region, iov)) in parts.iter_mut().zip(self.pieces()) {
             *part = Some(Part {
                 region: region.clone(),
-                // CAST: Inside the region, as it was checked.
+                // CAST: Inside the region: checked in `new`.
                 offset: iov.offset as usize,
                 len: iov.len as usize,
             });
@@ -117,7 +119,7 @@ impl<'a> Asked<'a> {
         parts
     }
 
-    /// As a receive that waits.
+    /// Makes a receive that is kept until a message comes.
     #[inline]
     pub(super) fn receive(&self, wanted: bool) -> Receive {
         Receive {
@@ -129,7 +131,7 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// As a message that waits.
+    /// Makes a message that is kept until the ring has space.
     pub(super) fn message(&self, wanted: bool) -> Message {
         let mut inject = [0; abi::KFI_INJECT_MAX];
         for (to, from) in inject.iter_mut().zip(self.local.payload) {
@@ -148,7 +150,7 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// Puts all of it into the ring, if there is room; whether there was.
+    /// Copies the whole message into the ring if it fits. Returns whether it did.
     #[inline]
     pub(super) fn put(&self, ring: &PipeMem, pipe: &mut Sender) -> Result<bool, Lie> {
         let Some(len) = pipe
@@ -167,7 +169,7 @@ impl<'a> Asked<'a> {
         let injected = self.entry.flags & abi::KFI_INJECT != 0;
         pipe.put(ring, &piece, |at, from, n| match injected {
             true => inject(ring, at, self.local.payload, from.into(), n),
-            // CAST: Inside the region, as it was checked.
+            // CAST: Inside the region: checked in `new`.
             false => load(
                 ring,
                 at,
@@ -181,6 +183,7 @@ impl<'a> Asked<'a> {
     }
 }
 
+/// Checks that `iov` lies within a region of `domain` that allows the use.
 fn check(
     domain: &Arc<DomainInner>,
     region: &RegionInner,
@@ -197,7 +200,7 @@ fn check(
     }
 }
 
-/// A piece of memory that is kept.
+/// A range of a region, kept alive.
 struct Part {
     region: Arc<RegionInner>,
     offset: usize,
@@ -205,6 +208,7 @@ struct Part {
 }
 
 impl Part {
+    /// Region, offset in the region, and bytes.
     fn get(&self) -> (&RegionInner, usize, usize) {
         (&self.region, self.offset, self.len)
     }
@@ -213,9 +217,9 @@ impl Part {
 type Parts = [Option<Part>; abi::KFI_IOV_MAX];
 const NO_PARTS: Parts = [const { None }; abi::KFI_IOV_MAX];
 
-/// Calls `each` for the parts of `len` bytes from byte `from` on of some memory (region, offset there,
-/// bytes): region, offset in its memory, bytes before it of these, bytes. Whether there are as many,
-/// and `each` has never said no.
+/// Splits `len` bytes, from byte `from` on, over `memory` (region, offset in the region, bytes).
+/// Calls `each` with region, offset in the region's memory, bytes before this part, and bytes.
+/// Returns whether `memory` was long enough and `each` never returned `false`.
 #[inline]
 fn walk<'a>(
     memory: impl Iterator<Item = (&'a RegionInner, usize, usize)>,
@@ -223,7 +227,7 @@ fn walk<'a>(
     len: u32,
     mut each: impl FnMut(&RegionInner, usize, usize, usize) -> bool,
 ) -> bool {
-    // CAST: Within memory of this process, as it was checked.
+    // CAST: Within memory of this process: checked in `Asked::new`.
     let (mut skip, mut left, mut before) = (from as usize, len as usize, 0);
     for (region, offset, bytes) in memory {
         if left == 0 {
@@ -243,7 +247,7 @@ fn walk<'a>(
     left == 0
 }
 
-/// Copies `len` bytes from byte `from` on of some memory to `at` of the ring.
+/// Copies `len` bytes of `memory`, from byte `from` on, to byte `at` of the ring.
 #[inline]
 fn load<'a>(
     ring: &PipeMem,
@@ -253,34 +257,35 @@ fn load<'a>(
     memory: impl Iterator<Item = (&'a RegionInner, usize, usize)>,
 ) {
     walk(memory, from, len, |region, of, before, n| {
-        // CAST: Less than a ring.
+        // CAST: Less than the ring's size.
         let at = at + before as u32;
         let copy = |map: &_| ring.fill(at, map, of, n);
         region.memory.with_map(false, copy).is_some()
     });
 }
 
+/// Copies `len` bytes of an injected payload, from byte `from` on, to byte `at` of the ring.
 fn inject(ring: &PipeMem, at: u32, payload: &[u8], from: u64, len: u32) {
-    // CAST: Some bytes.
+    // CAST: At most `KFI_INJECT_MAX`.
     let from = from as usize;
     let bytes = payload.get(from..from + len as usize);
     let _ = ring.fill_from(at, bytes.unwrap_or_default());
 }
 
-/// A receive that waits.
+/// A posted receive that has no message yet.
 pub(super) struct Receive {
     pub(super) context: u64,
     /// `KFI_*` of its entry.
     flags: u64,
-    /// Room.
+    /// Capacity in bytes.
     pub(super) len: u64,
-    /// A success has a completion.
+    /// Set if a success gets a completion.
     pub(super) wanted: bool,
     parts: Parts,
 }
 
 impl Receive {
-    /// As the kernel has it.
+    /// The receive as an entry of `KFI_IOC_SUBMIT`.
     pub(super) fn entry(&self) -> OpEntry {
         let mut entry = OpEntry {
             op: abi::KFI_OP_RECV,
@@ -299,17 +304,18 @@ impl Receive {
         entry
     }
 
-    /// Offset of its first byte in its region.
+    /// Offset of the receive's first byte in its region.
     pub(super) fn offset(&self) -> u64 {
         self.parts[0].as_ref().map_or(0, |part| part.offset as u64)
     }
 
-    /// Stores `len` bytes at `at` of the ring as those from byte `from` on; whether they have a place.
+    /// Copies `len` bytes at byte `at` of the ring to byte `from` of the receive. Returns whether
+    /// they fit.
     #[inline]
     pub(super) fn store(&self, ring: &PipeMem, at: u32, from: u64, len: u32) -> bool {
         let memory = self.parts.iter().map_while(Option::as_ref).map(Part::get);
         walk(memory, from, len, |region, to, before, n| {
-            // CAST: Less than a ring.
+            // CAST: Less than the ring's size.
             let at = at + before as u32;
             let copy = |map: &_| ring.empty(at, map, to, n);
             region.memory.with_map(true, copy).is_some()
@@ -317,17 +323,17 @@ impl Receive {
     }
 }
 
-/// A message that waits for room.
+/// A message that is not in the ring yet, or only in part.
 pub(super) struct Message {
     pub(super) context: u64,
-    /// A success has a completion.
+    /// Set if a success gets a completion.
     pub(super) wanted: bool,
-    /// Its bytes.
+    /// Bytes of the message.
     pub(super) len: u64,
-    /// Bytes that are in the ring.
+    /// Bytes that are in the ring already.
     pub(super) done: u64,
     data: Option<u32>,
-    /// It is the note of a write of so many bytes.
+    /// For the note of a write: the bytes written.
     pub(super) written: Option<u64>,
     injected: bool,
     inject: [u8; abi::KFI_INJECT_MAX],
@@ -335,7 +341,7 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// That a write of `len` bytes was made.
+    /// Makes the note that tells the peer of a write of `len` bytes.
     pub(super) fn note(len: u64, data: u32) -> Self {
         Self {
             context: 0,
@@ -350,7 +356,8 @@ impl Message {
         }
     }
 
-    /// Puts it into the ring, as far as there is room; whether that is all of it.
+    /// Copies the rest of the message into the ring, as far as it fits. Returns whether all of it
+    /// is in.
     pub(super) fn put(&mut self, ring: &PipeMem, pipe: &mut Sender) -> Result<bool, Lie> {
         loop {
             let Some(len) = pipe.room(ring, self.len - self.done)? else {

@@ -1,25 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a completion queue has beside the kernel's ring: completions that are made here.
+//! Completion queues: the ring that the kernel fills, and the library's part with the completions of
+//! endpoints with rings.
 //!
-//! All in it are older than what the kernel's ring holds of the same endpoint: before something is
-//! put here the ring is emptied into it.
+//! For each endpoint, all entries here are older than those in the kernel's ring. To ensure this,
+//! the entries of the kernel's ring are moved here before an entry is added here.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use kfabric_uapi::CqEntry;
 
 use super::{lock, Rings};
-use crate::completion::CqInner;
+use crate::domain::inner::DomainInner;
+use crate::flags::Format;
+use crate::handle::Handle;
+use crate::sys::Ring;
 
-/// Which of an endpoint's queues got something that somebody waits for.
+/// Which queues of an endpoint got an entry and have a waiter that must be woken.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Pushed {
     pub(super) rx: bool,
     pub(super) tx: bool,
-    /// There is more in the ring, which was left for another time.
+    /// The ring holds more messages, which are left for the next call.
     pub(super) more: bool,
 }
 
@@ -47,20 +52,21 @@ impl std::ops::BitOrAssign for Pushed {
     }
 }
 
-/// See the module.
+/// The library's part of a completion queue.
 #[derive(Default)]
 pub(crate) struct Queue {
-    /// An endpoint with rings was bound to it, ever.
+    /// An endpoint with rings is bound to the queue, or has been.
     used: AtomicBool,
     endpoints: Mutex<Vec<Arc<Rings>>>,
     entries: Mutex<VecDeque<CqEntry>>,
-    /// How many there are, for who only looks. Changed under their lock.
+    /// Number of `entries`, read without their lock and changed under it.
     made: AtomicUsize,
-    /// Entries that are, or may yet come to be, made here and not read.
+    /// Completions that are reserved, or made here and not read yet. Bounds `entries`.
     promised: AtomicU32,
-    /// Threads that wait for its descriptor, or are about to.
+    /// Threads that wait for the queue's descriptor, or are about to.
     waiters: AtomicU32,
-    /// A program was told that it may. It does, for all that is known here, until it asks again.
+    /// Set while the program itself may wait for the descriptor: from a successful `try_wait` on,
+    /// until the next one fails.
     outside: AtomicBool,
 }
 
@@ -74,33 +80,34 @@ impl Queue {
         lock(&self.endpoints).retain(|other| !Arc::ptr_eq(other, endpoint));
     }
 
-    /// Whether there is anything but the kernel's ring.
+    /// Whether completions may come from anywhere but the kernel's ring.
     pub(crate) fn is_used(&self) -> bool {
         self.used.load(Ordering::Acquire)
     }
 
+    /// Returns one reserved place.
     pub(super) fn release(&self) {
         self.promised.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether somebody waits, or is about to.
+    /// Whether a thread waits for the descriptor, or is about to.
     fn has_waiters(&self) -> bool {
         self.waiters.load(Ordering::Relaxed) != 0 || self.outside.load(Ordering::Relaxed)
     }
 
-    /// A thread is about to wait for the descriptor.
+    /// Counts the calling thread as a waiter until the result is dropped.
     pub(crate) fn enter(&self) -> Waiting<'_> {
         self.waiters.fetch_add(1, Ordering::SeqCst);
         Waiting(self)
     }
 
-    /// The program is about to; or it was told that it may not.
+    /// Records whether the program waits for the descriptor itself.
     pub(crate) fn set_outside(&self, waits: bool) {
         self.outside.store(waits, Ordering::SeqCst);
     }
 }
 
-/// A thread that waits.
+/// A thread that is counted as a waiter.
 pub(crate) struct Waiting<'a>(&'a Queue);
 
 impl Drop for Waiting<'_> {
@@ -109,8 +116,21 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// The context of an operation that only asks whether those before it went well: an address that is
-/// nobody else's. It completes when the connection ends just then, and no program has posted it.
+/// The part of a completion queue that endpoints keep alive.
+pub(crate) struct CqInner {
+    pub(crate) handle: Handle,
+    pub(crate) ring: Ring,
+    /// Which fields of an entry are filled in.
+    pub(crate) format: Format,
+    /// Completions of endpoints with rings, which the library makes itself.
+    pub(crate) direct: Queue,
+    pub(crate) fd: OwnedFd,
+    pub(crate) _domain: Arc<DomainInner>,
+}
+
+/// The context of the library's own probe writes ([`Rings`]): the address of a static, which no
+/// program uses as a context by chance. A probe completes only if the connection ends at that
+/// moment.
 pub(super) fn probe_context() -> u64 {
     static PLACE: AtomicU32 = AtomicU32::new(0);
     // CAST: Addresses have 64 bits.
@@ -118,11 +138,11 @@ pub(super) fn probe_context() -> u64 {
 }
 
 impl CqInner {
-    /// Promises room for one completion that is made here.
+    /// Reserves a place for one completion.
     ///
     /// # Errors
     ///
-    /// `EAGAIN`.
+    /// - `EAGAIN` if as many places are reserved as the queue holds.
     pub(super) fn reserve(&self) -> Result<(), crate::Errno> {
         let promised = &self.direct.promised;
         if promised.fetch_add(1, Ordering::Relaxed) >= self.ring.capacity() {
@@ -132,18 +152,20 @@ impl CqInner {
         Ok(())
     }
 
-    /// Takes what the kernel's ring holds. One that lies shows when it is read.
+    /// Moves the entries of the kernel's ring to `entries`. A corrupt ring is reported when it is
+    /// read next.
     #[inline(never)]
     fn empty(&self, entries: &mut VecDeque<CqEntry>) {
         let mut some = [CqEntry::default(); 8];
         while let Some(n @ 1..) = self.of_kernel(&mut some) {
             entries.extend(&some[..n]);
-            // They are not of those that are promised here, but read as if they were.
+            // These entries had no place reserved, but reading them releases one each: reserve it
+            // now.
             self.direct.promised.fetch_add(n as u32, Ordering::Relaxed);
         }
     }
 
-    /// Takes entries of the kernel's ring, but for those of operations that are the library's own.
+    /// Takes entries of the kernel's ring, without those of the library's own operations.
     fn of_kernel(&self, to: &mut [CqEntry]) -> Option<usize> {
         loop {
             let n = self.ring.take(to)?;
@@ -160,8 +182,8 @@ impl CqInner {
         }
     }
 
-    /// As [`CqInner::push`] does, for who needs room in the kernel's ring; whether somebody waits for
-    /// what is there.
+    /// Moves the entries of the kernel's ring here, to free space in that ring. Returns whether a
+    /// waiter must be woken.
     pub(super) fn fetch(&self) -> bool {
         let mut entries = lock(&self.direct.entries);
         self.empty(&mut entries);
@@ -169,14 +191,17 @@ impl CqInner {
         !entries.is_empty() && self.is_awaited()
     }
 
-    /// Whether somebody waits who is not woken yet. Asked under a lock that who waits takes after it said
-    /// so, to look at what that lock is for: so it sees what was put there, or is seen. While the alarm
-    /// is set nobody sleeps: who clears it looks again.
+    /// Returns whether a waiter must be woken.
+    ///
+    /// Locking: caller holds the lock that guards the entries or messages concerned. A waiter
+    /// announces itself first, then takes that lock to look once more. So either the waiter sees
+    /// the new entry, or this function sees the waiter. While the alarm is set no waiter sleeps:
+    /// clearing the alarm is followed by another look.
     pub(super) fn is_awaited(&self) -> bool {
         self.direct.has_waiters() && !self.ring.alarm()
     }
 
-    /// Adds a completion for which room is promised; whether somebody waits for one.
+    /// Adds a completion; its place was reserved. Returns whether a waiter must be woken.
     pub(super) fn push(&self, mut entry: CqEntry) -> bool {
         self.format.apply(&mut entry);
         let mut entries = lock(&self.direct.entries);
@@ -188,22 +213,24 @@ impl CqInner {
         self.is_awaited()
     }
 
-    /// Has all endpoints take and send; after an alarm, those that know nothing ask.
+    /// Moves messages for all endpoints of the queue. If the alarm is set, endpoints without a
+    /// known ring state ask the kernel.
     pub(crate) fn progress(&self) {
         let alarm = self.ring.alarm();
-        // It is for who waits, if somebody does.
+        // If there are waiters, the alarm is meant for them: leave it set.
         if alarm && !self.direct.has_waiters() {
             self.ring.clear_alarm();
             fence(Ordering::SeqCst);
             if self.direct.has_waiters() {
-                // One who just came may have slept when it was set.
+                // A thread that began to wait meanwhile may have counted on the alarm.
                 self.wake_others();
             }
         }
         self.look(alarm);
     }
 
-    /// The alarm stays as it is. Whether there is more than was looked at.
+    /// Moves messages for all endpoints, and leaves the alarm unchanged. Returns whether a ring
+    /// holds more.
     fn look(&self, learn: bool) -> bool {
         let mut more = false;
         for endpoint in lock(&self.direct.endpoints).iter() {
@@ -218,11 +245,12 @@ impl CqInner {
         more
     }
 
-    /// Before the descriptor is waited for, by who has said that it waits: whether it may be. All who
-    /// could have something for this queue wake it from then on.
+    /// Prepares for waiting on the descriptor: returns whether the caller may wait. From then on,
+    /// the kernel and every peer wake the queue when they have something for it.
     ///
-    /// The alarm is cleared first. An endpoint that is connected later than it is asked here sets it,
-    /// and so does a peer that sees that this end sleeps: nothing clears it before the wait.
+    /// The caller is registered as a waiter ([`Queue::enter`], [`Queue::set_outside`]). The alarm
+    /// is cleared first. It is set again if an endpoint connects after it was asked here, and if a
+    /// peer finds this end's sleep flag set. Until the wait, nothing else clears it.
     pub(crate) fn arm(&self) -> bool {
         self.ring.clear_alarm();
         fence(Ordering::SeqCst);
@@ -236,14 +264,14 @@ impl CqInner {
         !more && !self.has_entries()
     }
 
-    /// Whether there is something to read.
+    /// Returns whether an entry can be read.
     pub(crate) fn has_entries(&self) -> bool {
         self.ring.waiting() || !lock(&self.direct.entries).is_empty()
     }
 
-    /// Reads up to `to.len()` entries; `None` as for the ring.
+    /// Reads up to `to.len()` entries; `None` if the kernel's ring is corrupt.
     pub(crate) fn read(&self, to: &mut [CqEntry]) -> Option<usize> {
-        // What is there is read before more is made.
+        // Read existing entries before making more.
         let n = self.take_some(to)?;
         if n != 0 {
             return Some(n);
@@ -252,8 +280,8 @@ impl CqInner {
         self.take_some(to)
     }
 
-    /// As [`CqInner::take`], without the lock where there is nothing. What another thread is just moving
-    /// may be missed; who is about to wait asks [`CqInner::has_entries`].
+    /// Like [`CqInner::take`], but without a lock if the queue looks empty. An entry that another
+    /// thread is moving may be missed; before waiting, call [`CqInner::has_entries`].
     fn take_some(&self, to: &mut [CqEntry]) -> Option<usize> {
         let made = self.direct.made.load(Ordering::Relaxed);
         if made == 0 && !self.ring.waiting() {
@@ -262,7 +290,7 @@ impl CqInner {
         self.take(to)
     }
 
-    /// Takes entries that are here, or in the kernel's ring.
+    /// Takes entries from `entries`, then from the kernel's ring.
     fn take(&self, to: &mut [CqEntry]) -> Option<usize> {
         let mut entries = lock(&self.direct.entries);
         let mut n = 0;
@@ -275,14 +303,14 @@ impl CqInner {
         }
         if n != 0 {
             self.direct.made.store(entries.len(), Ordering::Relaxed);
-            // CAST: As many as were promised.
+            // CAST: At most the number of reserved places, a `u32`.
             self.direct.promised.fetch_sub(n as u32, Ordering::Relaxed);
         }
         if n < to.len() {
             n += match self.of_kernel(&mut to[n..]) {
                 Some(more) => more,
                 None if n == 0 => return None,
-                // Whoever reads next is told.
+                // The next read reports the corrupt ring.
                 None => 0,
             };
         }
@@ -294,7 +322,7 @@ impl CqInner {
         Some(n)
     }
 
-    /// Wakes who waits: by one of the endpoints that the kernel has yet.
+    /// Wakes the queue's waiters, through any endpoint that the kernel still has open.
     fn wake_others(&self) {
         let endpoints = lock(&self.direct.endpoints);
         let _ = endpoints.iter().any(|endpoint| endpoint.wake_self());

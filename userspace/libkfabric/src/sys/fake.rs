@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A kernel for the unit tests: objects with parents, connections and messages inside one process.
 //!
-//! It keeps the interface's promises as far as the library relies on them (who may close when, what
-//! an event says, when a completion is there), not the provider's.
+//! The fake keeps the kernel's promises that the library relies on: the order of closing, the
+//! contents of events, the time of completions. It does not behave like a provider.
 
 use core::mem::offset_of;
 use std::collections::{BTreeMap, VecDeque};
@@ -18,27 +18,27 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::{Backend, Buf, BufData, Deadline, Mapping};
 use crate::errno::Errno;
 
-/// An object.
+/// An object of the fake device.
 #[derive(Default)]
 struct Object {
     kind: u32,
     parent: u64,
-    /// What it uses besides its parent.
+    /// Objects in use, beside the parent.
     uses: Vec<u64>,
     context: u64,
-    /// Event queue: what waits.
+    /// Event queue: events that are ready.
     events: VecDeque<(abi::EqRead, Vec<u8>)>,
-    /// Completion queue: its memory, and how much of it.
+    /// Completion queue: its memory, and the number of entries.
     ring: Option<(Mapping, u32)>,
-    /// Endpoint: its peer; key: its value; passive endpoint: its port.
+    /// Endpoint: handle of the peer. Key slot: key value. Passive endpoint: port.
     number: u64,
-    /// Endpoint: receives that wait.
+    /// Endpoint: posted receives.
     receives: VecDeque<abi::OpEntry>,
-    /// Endpoint or region: operations that hold it.
+    /// Endpoint or region: number of operations that use the object.
     busy: u32,
-    /// Region: where its memory is.
+    /// Region: address of its memory.
     addr: u64,
-    /// Endpoint: it asked for rings.
+    /// Endpoint: opened with rings.
     rings: bool,
 }
 
@@ -47,11 +47,11 @@ struct Object {
 pub(crate) struct State {
     objects: BTreeMap<u64, Object>,
     last: u64,
-    /// Calls that have been made.
+    /// Numbers of all calls so far.
     pub(crate) calls: Vec<u32>,
-    /// The rings of a connection; there is one, in a test that has any.
+    /// The rings of the connection. A test has at most one connection with rings.
     rings: Option<File>,
-    /// The next call of this number fails so.
+    /// Number of a call that fails once, with the error.
     pub(crate) fail: Option<(u32, Errno)>,
 }
 
@@ -81,7 +81,7 @@ impl State {
             .ok_or(Errno::ENOENT)
     }
 
-    /// Gives a slot a key: its value, and where the first byte is.
+    /// Assigns a key to a slot. Returns the key value and the address of the first byte.
     fn assign(&mut self, slot: u64, offset: u64) -> Result<(u64, u64), Errno> {
         self.last += 1;
         let value = self.last;
@@ -95,7 +95,7 @@ impl State {
         Ok((value, at))
     }
 
-    /// The slots of a region, of a domain or of all.
+    /// Returns the slots of a region, of a domain or of the whole device.
     fn keys_of(&mut self, scope: u32, of: u64) -> Result<Vec<u64>, Errno> {
         match scope {
             abi::KFI_REVOKE_REGION => drop(self.get(of, abi::KFI_TYPE_REGION)?),
@@ -118,12 +118,12 @@ impl State {
             .collect())
     }
 
-    /// Objects that there are, by kind.
+    /// Number of live objects.
     pub(crate) fn count(&self) -> usize {
         self.objects.keys().filter(|handle| **handle != 0).count()
     }
 
-    /// Makes an object look used by an operation, or no longer.
+    /// Marks an object as used by an operation, or as not used.
     pub(crate) fn hold(&mut self, handle: u64, busy: bool) {
         if let Some(object) = self.objects.get_mut(&handle) {
             object.busy = u32::from(busy);
@@ -176,7 +176,7 @@ impl State {
         Ok(connreq)
     }
 
-    /// Puts an entry into an endpoint's completion queue.
+    /// Adds an entry to an endpoint's completion queue.
     pub(crate) fn complete(&mut self, ep: u64, entry: abi::CqEntry) {
         let Some(cq) = self.queue_of(ep, abi::KFI_TYPE_CQ) else {
             return;
@@ -200,7 +200,7 @@ impl State {
         head.store(at.wrapping_add(1), Ordering::Release);
     }
 
-    /// What a pair of endpoints has got.
+    /// Answers `KFI_IOC_EP_RINGS`.
     fn rings(&mut self, call: &mut abi::EpRings) -> Result<(), Errno> {
         let (peer, rings) = {
             let ep = self.get(call.ep, abi::KFI_TYPE_EP)?;
@@ -231,7 +231,7 @@ impl State {
         Ok(())
     }
 
-    /// Has an endpoint's program look at its queues.
+    /// Sets the alarm of an endpoint's completion queues.
     fn alarm(&self, ep: u64) {
         let Some(ep) = self.objects.get(&ep) else {
             return;
@@ -255,7 +255,7 @@ impl State {
         Ok(())
     }
 
-    /// The connection is over.
+    /// Marks the connection of the rings as ended.
     fn end_rings(&mut self, ep: u64) {
         let peer = self.objects.get(&ep).map_or(0, |ep| ep.number);
         if let Some(file) = &self.rings {
@@ -332,7 +332,8 @@ impl State {
                 } else {
                     (from, remote)
                 };
-                // SAFETY: as above; the address is one that an assign gave out.
+                // SAFETY: the ranges are memory of live regions of this test; the address comes
+                // from an assignment.
                 unsafe { std::ptr::copy(source, target, len) };
             }
         }
@@ -348,7 +349,7 @@ impl State {
     }
 }
 
-/// The fake device.
+/// A fake device.
 #[derive(Clone, Default)]
 pub(crate) struct Fake(pub(crate) Arc<Mutex<State>>);
 
@@ -374,13 +375,13 @@ fn output(bufs: &mut [Buf<'_>], at: usize, bytes: &[u8]) {
     }
 }
 
-/// A descriptor that is readable.
+/// Returns a descriptor that is always readable.
 fn readable() -> i32 {
     File::open("/dev/null").expect("there is one").into_raw_fd()
 }
 
 fn memfd(len: usize) -> OwnedFd {
-    // SAFETY: a literal name, and a descriptor that is ours.
+    // SAFETY: the name is a literal; the new descriptor has no other owner.
     let fd = unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"ring".as_ptr(), 0)) };
     let file = File::from(fd);
     file.set_len(len as u64).expect("room");
@@ -649,7 +650,7 @@ impl Backend for Fake {
     }
 
     fn take_fd(&self, fd: i32) -> Result<OwnedFd, Errno> {
-        // SAFETY: made by the call just before, for this purpose.
+        // SAFETY: the call just before made the descriptor for this caller.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
@@ -657,7 +658,7 @@ impl Backend for Fake {
         Mapping::shared(fd, len)
     }
 
-    /// A completion queue's is readable while there is an entry, or the alarm is set.
+    /// A completion queue's descriptor is readable while an entry is ready or the alarm is set.
     fn wait(&self, fd: BorrowedFd<'_>, timeout: Duration) -> Result<bool, Errno> {
         let file = File::from(fd.try_clone_to_owned().expect("a descriptor"));
         if file.metadata().is_ok_and(|it| it.len() == 0) {

@@ -34,11 +34,11 @@ impl Backend for Kernel {
             arg[buf.at..buf.at + 8].copy_from_slice(&(address as u64).to_ne_bytes());
         }
         loop {
-            // SAFETY: `arg` is a structure of the interface for this call, with its own length in
-            // its first field, so the kernel stays inside it. The pointers in it are those of
-            // `bufs`, borrowed for the call, and the callers (this crate's typed layer) set the
-            // counts from those slices' lengths. Memory to register is named by number only: the
-            // kernel pins its pages, and `Memory` never lends them as a slice.
+            // SAFETY: `arg` is the structure of call `nr`, with its own length in its first field,
+            // so the kernel stays inside it. Its pointers are those of `bufs`, borrowed for the
+            // call. The callers (this crate's typed layer) set the counts from the lengths of those
+            // slices. Memory to register is passed as a number only: the kernel pins its pages, and
+            // `Memory` never returns them as a slice.
             let rc = unsafe {
                 libc::ioctl(
                     self.file.as_raw_fd(),
@@ -49,8 +49,8 @@ impl Backend for Kernel {
             if rc >= 0 {
                 return Ok(());
             }
-            // Every call may be made again after a signal: one that fails changed nothing, and
-            // deadlines are absolute.
+            // Every call may be repeated after a signal: a call that fails with `EINTR` changed
+            // nothing, and deadlines are absolute.
             let errno = Errno::last();
             if errno != Errno::EINTR {
                 return Err(errno);
@@ -62,8 +62,8 @@ impl Backend for Kernel {
         if fd < 0 {
             return Err(Errno::EBADF);
         }
-        // SAFETY: the kernel just installed this descriptor for us in a successful call, and each
-        // answer is taken once.
+        // SAFETY: the kernel installed this descriptor in a successful call, and the caller takes
+        // each returned descriptor once.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
@@ -76,12 +76,13 @@ impl Backend for Kernel {
     }
 }
 
-/// Waits until `fd` is readable, has an error or is hung up; `false` when time ran out.
+/// Waits until `fd` is readable, has an error or is hung up. Returns `false` if the timeout expires
+/// first.
 pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> Result<bool, Errno> {
     poll(&mut [polled(&fd)], timeout)
 }
 
-/// As [`wait_readable`], of whichever of `fds` is the first.
+/// Like [`wait_readable`], for any one of `fds`.
 pub(crate) fn wait_any_readable(fds: &[BorrowedFd<'_>], timeout: Duration) -> Result<bool, Errno> {
     poll(&mut fds.iter().map(polled).collect::<Vec<_>>(), timeout)
 }
@@ -98,9 +99,9 @@ fn poll(fds: &mut [libc::pollfd], timeout: Duration) -> Result<bool, Errno> {
     let deadline = Deadline::after(timeout);
     loop {
         let left = deadline.left();
-        // Rounded up, so that waiting never turns into spinning for the last part.
+        // Rounded up: a timeout of 0 ms would make the last part of the wait a busy loop.
         let ms = i32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX);
-        // SAFETY: so many valid pollfds, for the length of the call.
+        // SAFETY: a valid array of pollfds and its length, for the duration of the call.
         let rc = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, ms) };
         match rc {
             0 if left.is_zero() || deadline.left().is_zero() => return Ok(false),
@@ -125,13 +126,13 @@ pub(crate) fn monotonic_ns() -> u64 {
     u64::try_from(ts.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(ts.tv_nsec).unwrap_or(0)
 }
 
-/// Supplementary groups of who connected a local socket.
+/// Supplementary groups of the process that connected a local socket.
 pub(crate) fn peer_groups(socket: BorrowedFd<'_>) -> Result<Vec<u32>, Errno> {
     let mut groups: Vec<u32> = vec![0; 64];
     loop {
         let room = groups.len() * size_of::<u32>();
         let mut len = libc::socklen_t::try_from(room).unwrap_or(0);
-        // SAFETY: the option's value is an array of ids, and the pointer and the length are of one.
+        // SAFETY: the option's value is an array of ids; pointer and length describe `groups`.
         let rc = unsafe {
             libc::getsockopt(
                 socket.as_raw_fd(),
@@ -153,24 +154,24 @@ pub(crate) fn peer_groups(socket: BorrowedFd<'_>) -> Result<Vec<u32>, Errno> {
     }
 }
 
-/// `SO_PEERGROUPS`, which not every C library's headers have.
+/// `SO_PEERGROUPS`; some C libraries' headers lack it.
 const SO_PEERGROUPS: libc::c_int = 59;
 
-/// Number of a network interface, in the network namespace that the calling thread is in.
+/// Number of a network interface, in the calling thread's network namespace.
 pub(crate) fn interface_index(name: &str) -> Option<u32> {
     let name = std::ffi::CString::new(name).ok()?;
-    // SAFETY: a C string, for the length of the call.
+    // SAFETY: a C string, for the duration of the call.
     let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
     (index != 0).then_some(index)
 }
 
-/// Cookie of the network namespace that the calling thread is in.
+/// Cookie of the calling thread's network namespace.
 pub(crate) fn netns_cookie() -> Result<u64, Errno> {
     let socket = std::os::unix::net::UnixDatagram::unbound()
         .map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::EIO)))?;
     let mut cookie = 0u64;
     let mut len = libc::socklen_t::try_from(size_of::<u64>()).unwrap_or(0);
-    // SAFETY: the option's value is a u64, and that is what the pointer and the length are of.
+    // SAFETY: the option's value is a u64; pointer and length describe `cookie`.
     let rc = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Mapped memory that others change while we use it: copied in and out, never lent.
+//! Memory that devices and peers change at any time: copied in and out, never returned as a slice.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -41,7 +41,7 @@ impl Mapping {
             return Err(Errno::last());
         }
         let base = NonNull::new(base.cast()).ok_or(Errno::EFAULT)?;
-        // INVARIANT: mmap gave `len` bytes with these rights, unmapped only in `drop`.
+        // INVARIANT: mmap returned `len` bytes with these rights, unmapped only in `drop`.
         Ok(Self {
             base,
             len,
@@ -50,7 +50,7 @@ impl Mapping {
         })
     }
 
-    /// Zeroed private memory.
+    /// Maps zeroed private memory.
     pub(crate) fn anonymous(len: usize) -> Result<Self, Errno> {
         Self::map(
             len,
@@ -60,18 +60,18 @@ impl Mapping {
         )
     }
 
-    /// A file's cached pages, read-only.
+    /// Maps a file's page cache, read-only.
     pub(crate) fn file(fd: BorrowedFd<'_>, len: usize) -> Result<Self, Errno> {
         Self::map(len, libc::PROT_READ, libc::MAP_SHARED, fd.as_raw_fd())
     }
 
-    /// A file's bytes; writes stay in this process.
+    /// Maps a file; writes stay in this process.
     pub(crate) fn private_file(fd: BorrowedFd<'_>, len: usize) -> Result<Self, Errno> {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         Self::map(len, prot, libc::MAP_PRIVATE, fd.as_raw_fd())
     }
 
-    /// Memory shared with the kernel.
+    /// Maps memory that is shared with the kernel or other processes.
     pub(crate) fn shared(fd: BorrowedFd<'_>, len: usize) -> Result<Self, Errno> {
         Self::map(
             len,
@@ -81,7 +81,7 @@ impl Mapping {
         )
     }
 
-    /// A part of what a descriptor shares.
+    /// Maps `len` bytes at offset `at` of a descriptor.
     pub(crate) fn part(
         fd: BorrowedFd<'_>,
         at: usize,
@@ -93,14 +93,14 @@ impl Mapping {
         Self::map_at(len, prot, libc::MAP_SHARED, fd.as_raw_fd(), at)
     }
 
-    /// Memory that somebody else keeps.
+    /// Wraps memory that the caller owns.
     ///
     /// # Safety
     ///
     /// `base` points to `len` bytes, readable (and writable if `writable`), that stay mapped while
-    /// the result lives, and no reference to them is used while a peer or the device may write.
+    /// the result lives. No reference to the bytes is used while a peer or the device may write.
     pub(crate) unsafe fn borrowed(base: NonNull<u8>, len: usize, writable: bool) -> Self {
-        // INVARIANT: the caller's promise.
+        // INVARIANT: by the caller's contract.
         Self {
             base,
             len,
@@ -109,7 +109,7 @@ impl Mapping {
         }
     }
 
-    /// Asks for huge pages; without them it works too.
+    /// Advises the kernel to use huge pages. A failure changes nothing.
     pub(crate) fn advise_huge(&self) {
         // SAFETY: the range is this mapping's own; the advice changes no content.
         unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, libc::MADV_HUGEPAGE) };
@@ -127,6 +127,7 @@ impl Mapping {
         self.base.as_ptr().expose_provenance() as u64
     }
 
+    /// Returns the address of byte `at` if `len` bytes from there on are within the mapping.
     pub(super) fn check(&self, at: usize, len: usize) -> Option<NonNull<u8>> {
         let end = at.checked_add(len)?;
         if end > self.len {
@@ -136,17 +137,18 @@ impl Mapping {
         Some(unsafe { self.base.add(at) })
     }
 
-    /// Copies out; `None` when the range is not within. Not while another thread copies in.
+    /// Copies out; `None` if the range is not within the mapping. Locking: no other thread copies
+    /// in.
     pub(crate) fn read(&self, at: usize, to: &mut [u8]) -> Option<()> {
         let from = self.check(at, to.len())?;
-        // SAFETY: both ranges are valid for the length and cannot overlap: nobody has a reference
-        // into a mapping. A device writing at the same time yields old or new bytes.
+        // SAFETY: both ranges are valid for the length. They cannot overlap, because no references
+        // into a mapping exist. A device writing at the same time yields old or new bytes.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), to.len()) };
         Some(())
     }
 
-    /// Copies in; `None` when the range is not within, or the memory is read-only. Not while another
-    /// thread copies.
+    /// Copies in; `None` if the range is not within the mapping, or the mapping is read-only.
+    /// Locking: no other thread copies.
     pub(crate) fn write(&self, at: usize, from: &[u8]) -> Option<()> {
         if !self.writable {
             return None;
@@ -157,7 +159,7 @@ impl Mapping {
         Some(())
     }
 
-    /// Sets bytes; `None` as for [`Mapping::write`].
+    /// Sets `len` bytes at `at` to `byte`; `None` as for [`Mapping::write`].
     pub(crate) fn fill(&self, at: usize, len: usize, byte: u8) -> Option<()> {
         if !self.writable {
             return None;
@@ -168,7 +170,7 @@ impl Mapping {
         Some(())
     }
 
-    /// A shared 32-bit word; `None` when not within, not aligned or not writable.
+    /// Returns a shared 32-bit word; `None` if it is not within the mapping, aligned and writable.
     pub(crate) fn word32(&self, at: usize) -> Option<&AtomicU32> {
         let word = self.check(at, 4)?;
         if !self.writable || !word.addr().get().is_multiple_of(align_of::<AtomicU32>()) {
@@ -178,8 +180,8 @@ impl Mapping {
         Some(unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) })
     }
 
-    /// Looks at a shared 32-bit word, of read-only memory too; `None` when not within or not aligned.
-    /// What whoever wrote it had written before is seen.
+    /// Loads a shared 32-bit word, of read-only memory, too; `None` if it is not within the mapping
+    /// and aligned. Ordering: acquire; pairs with the release store of the word's writer.
     pub(crate) fn look32(&self, at: usize) -> Option<u32> {
         let word = self.check(at, 4)?;
         if !word.addr().get().is_multiple_of(align_of::<AtomicU32>()) {
@@ -189,7 +191,7 @@ impl Mapping {
         Some(unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) }.load(Ordering::Acquire))
     }
 
-    /// A shared 64-bit word; `None` as for [`Mapping::word32`].
+    /// Returns a shared 64-bit word; `None` as for [`Mapping::word32`].
     pub(crate) fn word64(&self, at: usize) -> Option<&AtomicU64> {
         let word = self.check(at, 8)?;
         if !self.writable || !word.addr().get().is_multiple_of(align_of::<AtomicU64>()) {
@@ -203,22 +205,23 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.owned {
-            // SAFETY: mapped by this object with this length, and nobody has a reference into it.
-            // Pages that the kernel has pinned stay until their last operation is over.
+            // SAFETY: mapped by this object with this length, and no references into the mapping
+            // exist. Pages that the kernel has pinned stay until their last operation has
+            // completed.
             unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
         }
     }
 }
 
 impl crate::Memory {
-    /// Memory that the caller keeps, for example part of its own arena.
+    /// Wraps memory that the caller owns, for example a part of its own arena.
     ///
     /// # Safety
     ///
     /// `base` points to `len` bytes, readable (and writable if `writable`), that stay mapped while
-    /// the result lives; no reference to them is used while a peer or the device may write them.
+    /// the result lives. No reference to the bytes is used while a peer or the device may write.
     pub unsafe fn from_raw_parts(base: NonNull<u8>, len: usize, writable: bool) -> Self {
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: by the caller's contract, which is the same.
         Self::from_mapping(unsafe { Mapping::borrowed(base, len, writable) })
     }
 }

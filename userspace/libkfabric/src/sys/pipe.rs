@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A ring of bytes that this process shares with its peer, and the page that says whether it still
-//! has one.
+//! The memory of a connection's rings: two rings of bytes shared with the peer, and the status
+//! page, written by the kernel alone.
 
 use std::mem::offset_of;
 use std::os::fd::BorrowedFd;
@@ -18,7 +18,7 @@ use crate::errno::Errno;
 pub(crate) const DATA: usize = KFI_RING_SIZE - KFI_RING_DATA;
 const _: () = assert!(DATA.is_power_of_two());
 
-/// One of the two rings.
+/// One of the two rings of a connection.
 ///
 /// # Invariants
 ///
@@ -28,10 +28,10 @@ pub(crate) struct PipeMem {
     _map: Arc<Mapping>,
 }
 
-// SAFETY: it is memory of a mapping, which may be used from any thread; words are only accessed by
-// atomics, and bytes are copied by one thread at a time on this side.
+// SAFETY: the memory of a mapping may be used from any thread. Words are only accessed atomically,
+// and on this side one thread at a time copies bytes.
 unsafe impl Send for PipeMem {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for PipeMem {}
 
 impl PipeMem {
@@ -39,7 +39,7 @@ impl PipeMem {
         let at = index.checked_mul(KFI_RING_SIZE)?;
         map.word64(at)?;
         let base = map.check(at, KFI_RING_SIZE)?;
-        // INVARIANT: both were just checked, and the mapping stays as long as this.
+        // INVARIANT: both conditions were just checked, and `_map` keeps the mapping.
         Some(Self {
             base,
             _map: map.clone(),
@@ -48,37 +48,40 @@ impl PipeMem {
 
     fn word32(&self, at: usize) -> &AtomicU32 {
         debug_assert!(at + 4 <= KFI_RING_DATA);
-        // SAFETY: callers pass offsets of fields of `RingWords`, which by the type invariant lie
-        // inside, aligned; they are only accessed atomically here.
+        // SAFETY: callers pass offsets of fields of `RingWords`. By the type invariant these lie
+        // within the mapping, aligned. The words are only accessed atomically.
         unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(at).cast()) }
     }
 
     fn word64(&self, at: u32) -> &AtomicU64 {
         let at = KFI_RING_DATA + (at as usize & (DATA - 8));
-        // SAFETY: the masked offset is a multiple of 8 inside the data; otherwise as above. The same
-        // bytes are copied plainly when they are a message's, by the one side whose they are then.
+        // SAFETY: the masked offset is a multiple of 8 within the data, so the word lies within the
+        // mapping, aligned. As message bytes the same memory is copied without atomics, only by the
+        // side that owns the bytes at that time.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at).cast()) }
     }
 
+    /// Returns the address of byte `at` of the data, if `len` bytes from there on are within it.
     fn data(&self, at: u32, len: usize) -> Option<NonNull<u8>> {
         if (at as usize).checked_add(len)? > DATA {
             return None;
         }
-        // SAFETY: inside the data.
+        // SAFETY: within the data, checked above.
         Some(unsafe { self.base.add(KFI_RING_DATA + at as usize) })
     }
 
-    /// Copies bytes of `from` into the ring; `None` when a range is not within.
+    /// Copies `len` bytes of `from` into the ring; `None` if a range is not within its memory.
     pub(crate) fn fill(&self, at: u32, from: &Mapping, from_at: usize, len: usize) -> Option<()> {
         let to = self.data(at, len)?;
         let from = from.check(from_at, len)?;
-        // SAFETY: both ranges are valid for the length. A peer, or a device, that writes to them at
-        // the same time yields old or new bytes. `copy` allows for a program that registered a ring.
+        // SAFETY: both ranges are valid for the length. A peer or a device that writes them at the
+        // same time yields old or new bytes. `copy` allows overlap, for a program that registered a
+        // ring.
         unsafe { std::ptr::copy(from.as_ptr(), to.as_ptr(), len) };
         Some(())
     }
 
-    /// As [`PipeMem::fill`], from a slice.
+    /// Copies a slice into the ring; `None` if the range is not within the ring.
     pub(crate) fn fill_from(&self, at: u32, from: &[u8]) -> Option<()> {
         let to = self.data(at, from.len())?;
         // SAFETY: as in `fill`.
@@ -86,7 +89,8 @@ impl PipeMem {
         Some(())
     }
 
-    /// Copies bytes of the ring out; `None` when a range is not within, or `to` is read-only.
+    /// Copies `len` bytes of the ring to `to`; `None` if a range is not within its memory, or `to`
+    /// is read-only.
     pub(crate) fn empty(&self, at: u32, to: &Mapping, to_at: usize, len: usize) -> Option<()> {
         if !to.writable() {
             return None;
@@ -98,7 +102,7 @@ impl PipeMem {
         Some(())
     }
 
-    /// Why the receiving end has ended it; 0: it has not said.
+    /// The errno for which the receiving end ended the connection; 0 for none.
     pub(crate) fn failed(&self) -> &AtomicU32 {
         self.word32(offset_of!(RingWords, failed))
     }
@@ -155,17 +159,17 @@ impl Memory for PipeMem {
     }
 }
 
-/// Both rings of a connection.
+/// Both rings of a connection, and their status page.
 pub(crate) struct Link {
-    /// What this end puts into.
+    /// The ring that this end puts messages into.
     pub(crate) ours: PipeMem,
-    /// What the peer does.
+    /// The ring that the peer puts messages into.
     pub(crate) theirs: PipeMem,
     status: Mapping,
 }
 
 impl Link {
-    /// Maps them.
+    /// Maps the rings. `side` is the index of the ring that this end writes.
     pub(crate) fn map(
         fd: BorrowedFd<'_>,
         side: u32,
@@ -182,7 +186,7 @@ impl Link {
         })
     }
 
-    /// Whether the connection is over. What the peer put in before that is there then.
+    /// Whether the connection has ended. If so, all bytes that the peer put in before are visible.
     pub(crate) fn ended(&self) -> bool {
         self.status
             .look32(offset_of!(RingsStatus, ended))

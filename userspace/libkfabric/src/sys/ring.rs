@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The completion ring, read without a call and without a lock.
+//! The completion ring, read without a system call and without a lock.
 //!
-//! Any number of threads may read. A reader copies entries and then moves `tail` over them with a
-//! compare-and-swap: if another reader was faster, the copy is thrown away and made anew, so an
-//! entry is returned exactly once, and the kernel never overwrites one that somebody goes on to
-//! use.
+//! Any number of threads may read. A reader copies entries, then moves `tail` past them with a
+//! compare-and-swap. If another reader was faster, the copy is discarded and made anew. So each
+//! entry is returned exactly once, and the kernel never overwrites an entry that a reader goes on
+//! to use.
 
 use core::mem::offset_of;
 use std::ptr::NonNull;
@@ -19,8 +19,9 @@ use super::Mapping;
 ///
 /// # Invariants
 ///
-/// `base` points to the start of `_map`, aligned to 8 and writable, which holds the words of the ring
-/// and behind them `entries` entries of `stride` bytes, a multiple of 8 not below that of a `CqEntry`.
+/// `base` points to the start of `_map`, aligned to 8 and writable. There lie the words of the
+/// ring, followed by `entries` entries of `stride` bytes. `stride` is a multiple of 8, and not less
+/// than the size of a `CqEntry`.
 pub(crate) struct Ring {
     base: NonNull<u8>,
     _map: Mapping,
@@ -28,14 +29,14 @@ pub(crate) struct Ring {
     stride: usize,
 }
 
-// SAFETY: it is memory of a mapping, which may be used from any thread, and words of it are only
-// accessed by atomics.
+// SAFETY: the memory of a mapping may be used from any thread, and the words of the ring are only
+// accessed atomically.
 unsafe impl Send for Ring {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Ring {}
 
 impl Ring {
-    /// Checks what the ring says of itself; `None` when it does not fit its mapping.
+    /// Checks the sizes in the ring; `None` if the ring does not fit its mapping.
     pub(crate) fn new(map: Mapping) -> Option<Self> {
         let entries = map
             .word32(offset_of!(CqRing, entries))?
@@ -54,7 +55,7 @@ impl Ring {
         }
         map.word64(0)?;
         let base = map.check(0, KFI_CQ_RING_OFFSET)?;
-        // INVARIANT: all of that was just checked.
+        // INVARIANT: checked above.
         Some(Self {
             base,
             _map: map,
@@ -63,15 +64,15 @@ impl Ring {
         })
     }
 
-    /// Entries that the ring holds.
+    /// Number of entries that the ring holds.
     pub(crate) fn capacity(&self) -> u32 {
         self.entries
     }
 
     fn word32(&self, at: usize) -> &AtomicU32 {
         debug_assert!(at + 4 <= size_of::<CqRing>());
-        // SAFETY: callers pass offsets of fields of `CqRing`, which by the type invariant lie inside,
-        // aligned; they are only accessed atomically here.
+        // SAFETY: callers pass offsets of fields of `CqRing`. By the type invariant these lie
+        // within the mapping, aligned. The words are only accessed atomically.
         unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(at).cast()) }
     }
 
@@ -83,15 +84,16 @@ impl Ring {
         self.word32(offset_of!(CqRing, tail))
     }
 
-    /// Takes up to `to.len()` entries; `None` when the ring is inconsistent.
+    /// Takes up to `to.len()` entries; `None` if the ring is inconsistent.
     pub(crate) fn take(&self, to: &mut [CqEntry]) -> Option<usize> {
         let (head, tail) = (self.head(), self.tail());
         loop {
             let from = tail.load(Ordering::Relaxed);
-            // Acquire: entries before `head` are there once `head` is seen.
+            // Ordering: acquire; pairs with the kernel's release store of `head`, which follows its
+            // entries.
             let waiting = head.load(Ordering::Acquire).wrapping_sub(from);
             if waiting > self.entries {
-                // Either another reader moved on between the two loads, or the ring lies.
+                // Either another reader moved `tail` between the two loads, or the ring is corrupt.
                 if tail.load(Ordering::Relaxed) != from {
                     continue;
                 }
@@ -105,7 +107,8 @@ impl Ring {
             for (i, entry) in (0..step).zip(to.iter_mut()) {
                 self.load(from.wrapping_add(i), entry);
             }
-            // Release: the copies are done before the kernel may write there again.
+            // Ordering: release; the copies are complete before the kernel may overwrite the
+            // entries.
             let next = from.wrapping_add(step);
             if tail
                 .compare_exchange(from, next, Ordering::Release, Ordering::Relaxed)
@@ -116,17 +119,17 @@ impl Ring {
         }
     }
 
-    /// Whether an entry waits.
+    /// Returns whether an entry is ready.
     pub(crate) fn waiting(&self) -> bool {
         self.head().load(Ordering::Acquire) != self.tail().load(Ordering::Relaxed)
     }
 
-    /// Whether the kernel has us look at more than entries.
+    /// Whether the alarm is set: the kernel reports a change of an endpoint with rings.
     pub(crate) fn alarm(&self) -> bool {
         self.alarm_word().load(Ordering::Acquire) != 0
     }
 
-    /// From now on it tells us again.
+    /// Clears the alarm. The kernel sets it again at the next change.
     pub(crate) fn clear_alarm(&self) {
         self.alarm_word().store(0, Ordering::SeqCst);
     }
@@ -135,12 +138,13 @@ impl Ring {
         self.word32(offset_of!(CqRing, alarm))
     }
 
+    /// Copies the entry at a free-running index.
     fn load(&self, index: u32, entry: &mut CqEntry) {
         let slot = (index & (self.entries - 1)) as usize;
         let at = KFI_CQ_RING_OFFSET + slot * self.stride;
         for (i, word) in entry.as_mut_bytes().chunks_exact_mut(8).enumerate() {
-            // SAFETY: `slot` is below `entries`, and the word within an entry, so by the type invariant
-            // it lies inside, aligned; it is only accessed atomically here.
+            // SAFETY: `slot` is below `entries`, and the word is within an entry. By the type
+            // invariant it lies within the mapping, aligned. It is only accessed atomically.
             let from = unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at + i * 8).cast()) };
             word.copy_from_slice(&from.load(Ordering::Relaxed).to_ne_bytes());
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Rings, between two endpoints of one process.
+//! Tests of rings, between two endpoints of one process.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn calls(fake: &Fake, nr: u32) -> usize {
 }
 
 #[test]
-fn messages_make_no_call() {
+fn message_with_rings_makes_no_system_call() {
     let (fake, device) = device();
     let pair = pair_with(&device, true, true);
     assert_eq!(
@@ -39,7 +39,7 @@ fn messages_make_no_call() {
 }
 
 #[test]
-fn one_that_does_not_ask_goes_by_the_kernel() {
+fn message_without_rings_goes_through_the_kernel() {
     let (fake, device) = device();
     let pair = pair_with(&device, false, true);
     let memory = region(&pair.domain, 4096);
@@ -53,7 +53,7 @@ fn one_that_does_not_ask_goes_by_the_kernel() {
 }
 
 #[test]
-fn a_long_message_goes_as_there_is_room() {
+fn long_message_moves_as_the_ring_gets_space() {
     const LEN: usize = 1_000_003;
     let (_, device) = device();
     let pair = pair_with(&device, true, true);
@@ -80,7 +80,7 @@ fn a_long_message_goes_as_there_is_room() {
 }
 
 #[test]
-fn too_long_ends_it_for_both() {
+fn message_longer_than_its_receive_ends_the_connection() {
     let (_, device) = device();
     let pair = pair_with(&device, true, true);
     let memory = region(&pair.domain, 1 << 20);
@@ -108,7 +108,7 @@ fn too_long_ends_it_for_both() {
 }
 
 #[test]
-fn receives_are_refused_as_the_kernel_refuses_them() {
+fn receive_with_bad_arguments_fails_as_in_the_kernel() {
     let (_, device) = device();
     let pair = pair_with(&device, true, true);
     let memory = Memory::anonymous(4096).unwrap();
@@ -123,7 +123,7 @@ fn receives_are_refused_as_the_kernel_refuses_them() {
     for i in 0..64 {
         pair.a.recv(memory.segment(0..1), i).unwrap();
     }
-    // The queue's 64 entries are promised.
+    // All 64 entries of the queue are reserved.
     assert_eq!(
         errno(pair.a.recv(memory.segment(0..1), 64)),
         Some(libc::EAGAIN)
@@ -145,13 +145,13 @@ fn receives_are_refused_as_the_kernel_refuses_them() {
 }
 
 #[test]
-fn one_that_does_not_learn_is_over() {
+fn endpoint_whose_ring_query_fails_cancels_its_receives() {
     let (fake, device) = device();
     let mut kept = None;
     let pair = pair_when(&device, true, true, |domain, a| {
         let memory = region(domain, 64);
         a.recv(memory.all(), 1).unwrap();
-        // Also a write that is to tell: it is not the kernel's.
+        // A write with data is refused, too: it does not go to the kernel.
         let to = RemoteMem { addr: 0, key: 1 };
         let early = a.writedata(memory.all(), to, 7, 2).unwrap_err();
         assert_eq!(early.errno(), Some(Errno(libc::ENOTCONN)));
@@ -168,7 +168,7 @@ fn one_that_does_not_learn_is_over() {
 }
 
 #[test]
-fn receives_that_the_kernel_has_no_room_for_are_kept() {
+fn receives_refused_by_the_kernel_with_eagain_are_kept() {
     let (fake, device) = device();
     let mut kept = None;
     let pair = pair_when(&device, true, false, |domain, a| {
@@ -181,7 +181,7 @@ fn receives_that_the_kernel_has_no_room_for_are_kept() {
         fake.0.lock().unwrap().fail = Some((abi::KFI_IOC_SUBMIT, Errno::EAGAIN));
     });
     assert_eq!(pair.a_cq.read_one().unwrap(), None);
-    // The first was refused once.
+    // Four calls for three receives: the first call was refused once.
     assert_eq!(calls(&fake, abi::KFI_IOC_SUBMIT), 4);
     assert_eq!(pair.a.has_rings(), Some(false));
     for i in 0..3u8 {
@@ -194,7 +194,7 @@ fn receives_that_the_kernel_has_no_room_for_are_kept() {
 }
 
 #[test]
-fn who_reads_leaves_the_alarm_to_who_waits() {
+fn read_without_wait_leaves_the_alarm_to_the_waiter() {
     let (_, device) = device();
     let pair = pair_with(&device, true, true);
     let memory = region(&pair.domain, 4096);
@@ -206,13 +206,13 @@ fn who_reads_leaves_the_alarm_to_who_waits() {
     assert!(!ring.alarm());
     pair.a.inject(b"one").unwrap();
     assert!(ring.alarm());
-    // Another thread's.
+    // Read as if by another thread.
     assert!(pair.b_cq.read_one().unwrap().is_some());
     pair.a.inject(b"two").unwrap();
     assert!(ring.alarm(), "it sleeps over the second");
     assert!(!pair.b_cq.try_wait());
     assert!(pair.b_cq.read_one().unwrap().is_some());
-    // Nobody is told that it may wait: who polls clears it.
+    // No `try_wait` has succeeded since: polling clears the alarm.
     pair.b.recv(memory.segment(0..64), 2).unwrap();
     pair.a.inject(b"three").unwrap();
     assert!(pair.b_cq.read_one().unwrap().is_some());
@@ -220,12 +220,12 @@ fn who_reads_leaves_the_alarm_to_who_waits() {
 }
 
 #[test]
-fn what_waits_for_room_is_told_to_the_peer_while_somebody_sleeps() {
+fn pending_message_with_a_sleeping_sender_sets_the_sleep_flag() {
     let (_, device) = device();
     let pair = pair_with(&device, true, true);
     let memory = region(&pair.domain, 1 << 20);
     assert!(pair.a_cq.try_wait());
-    // By another thread.
+    // Sent as if by another thread.
     pair.a.send(memory.segment(0..1 << 19), 1).unwrap();
     assert!(!pair.a_cq.inner.ring.alarm());
     pair.b.recv(memory.segment(1 << 19..1 << 20), 2).unwrap();
@@ -233,10 +233,10 @@ fn what_waits_for_room_is_told_to_the_peer_while_somebody_sleeps() {
     assert!(pair.a_cq.inner.ring.alarm(), "it sleeps beside the room");
 }
 
-/// One thread of each end sleeps in the queue, and another posts, reads now and then, and goes on when
-/// all of a round has come: by the one that sleeps, if by nobody else.
+/// One thread at each end sleeps in the queue. Another posts, reads now and then, and goes on when
+/// a whole round has completed, with entries read by either thread.
 #[test]
-fn one_sleeps_while_another_works() {
+fn sleeping_and_working_threads_read_every_completion() {
     const ROUNDS: u64 = 400;
     const LONG: usize = 150_000;
     let (_, device) = device();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How grants and the mode are shown.
+//! Output of grants and the mode.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::cmd::{print, print_json};
 use crate::error::Result;
 use crate::stats::bytes;
 
-/// Whom a grant covers.
+/// The conditions of a grant, as text.
 fn whom(grant: &Grant) -> String {
     let mut parts = Vec::new();
     let mut part = |name: &str, value: Option<u64>| {
@@ -24,7 +24,7 @@ fn whom(grant: &Grant) -> String {
     parts.join(" ")
 }
 
-/// How much is in use, of how much.
+/// Use and limit, as text.
 fn use_of(used: String, limit: Option<String>) -> String {
     format!("{used}/{}", limit.unwrap_or_else(|| "-".to_owned()))
 }
@@ -57,7 +57,7 @@ fn cells(grant: &Grant) -> [String; 9] {
 ///
 /// # Errors
 ///
-/// When it cannot be printed.
+/// If printing fails.
 pub(super) fn grants(all: &[Grant], json: bool) -> Result<()> {
     if json {
         return print_json(&all);
@@ -81,11 +81,11 @@ pub(super) fn grants(all: &[Grant], json: bool) -> Result<()> {
     print(&aligned(&rows))
 }
 
-/// Shows the mode.
+/// Shows the authorization settings.
 ///
 /// # Errors
 ///
-/// When it cannot be printed.
+/// If printing fails.
 pub(super) fn rule(rule: &Rule, json: bool) -> Result<()> {
     if json {
         return print_json(rule);
@@ -113,7 +113,7 @@ mod tests {
     use kfauth::{Limits, Used};
 
     #[test]
-    fn a_grant_is_a_row() {
+    fn cells_of_a_grant_show_conditions_and_use() {
         let grant = Grant {
             id: 7,
             key: 2,

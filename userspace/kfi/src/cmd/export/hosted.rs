@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A file whose cached pages are pinned, for peers to read.
+//! A file whose page cache is pinned for peers to read.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -33,7 +33,7 @@ fn read_at(file: &File, part: &mut [u8], at: u64) -> std::io::Result<()> {
 impl Hosted {
     /// Maps a file and pins it, segment by segment; no byte is copied.
     pub(super) fn open(domain: &Domain, path: &Path) -> Result<Self> {
-        // Without waiting for somebody to write to a FIFO.
+        // Does not wait for a writer of a FIFO.
         let mut options = File::options();
         let file = options.read(true).custom_flags(at_once()).open(path);
         let file = file.on_file("open", path)?;
@@ -65,7 +65,8 @@ impl Hosted {
                 let region = domain
                     .register_with(memory.clone(), &attr)
                     .during("register")?;
-                // From the file: who reads from the mapping dies if the file becomes shorter.
+                // Read the file, not the mapping: reading the mapping of a file that was truncated
+                // raises SIGBUS.
                 for from in range.clone().step_by(part.len()) {
                     let part = &mut part[..(range.end - from).min(1 << 20)];
                     read_at(&file, part, from as u64).on_file("read", path)?;

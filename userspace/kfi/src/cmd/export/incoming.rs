@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A put on its way into a file: a segment of memory at a time, then into a temporary file that
-//! takes the old one's place when all of it is there and right.
+//! A put in progress: each segment is received into memory, then written to a temporary file. The
+//! temporary file replaces the target when the content is complete and verified.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::cmd::transfer::digest_words;
 use crate::error::{During, Failure, Result};
 use crate::replace::{Target, Unfinished};
 
-/// A put on its way.
+/// A put in progress.
 pub(super) struct Incoming {
     file: Unfinished,
     hash: Sha256,
@@ -44,7 +44,7 @@ impl Incoming {
         })
     }
 
-    /// Index of the segment to come.
+    /// Index of the next segment.
     pub(super) fn next_segment(&self) -> u64 {
         self.segments
     }
@@ -63,7 +63,7 @@ impl Incoming {
         domain.register_with(memory, &attr).during("register")
     }
 
-    /// Writes a full segment out.
+    /// Writes a complete segment to the file.
     pub(super) fn take(&mut self, region: &Region) -> Result<()> {
         let mut part = vec![0; 1 << 20];
         for from in (0..region.len()).step_by(part.len()) {
@@ -86,7 +86,7 @@ impl Incoming {
         digest_words(self.hash.clone())
     }
 
-    /// Puts the file in place.
+    /// Puts the file in place of the target.
     pub(super) fn commit(self) -> Result<()> {
         self.file.finish()
     }

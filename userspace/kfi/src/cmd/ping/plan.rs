@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One test of `kfi ping`, as both sides understand it.
+//! The plan of one test of `kfi ping`, in the form that both sides exchange.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::error::{During, Result};
 use crate::session::Conn;
 use crate::wire::{Kind, Msg, Shape};
 
-/// What is measured.
+/// The operation to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Messages.
@@ -20,28 +20,28 @@ pub enum Operation {
     Read,
 }
 
-/// A test.
+/// The plan of one test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// What is measured.
+    /// The operation to measure.
     pub operation: Operation,
-    /// Many at a time, instead of one.
+    /// Many operations at a time, to measure bandwidth.
     pub bandwidth: bool,
     /// Bytes of an operation.
     pub size: usize,
-    /// Operations, with those of the warm-up.
+    /// Number of operations, including the warm-up.
     pub count: u64,
-    /// Whether data is checked.
+    /// Set if data is to be checked.
     pub verify: bool,
-    /// Operations under way at a time.
+    /// Maximum number of outstanding operations.
     pub window: usize,
 }
 
-/// Bytes of buffer to stay within where the window allows it.
+/// Size of the buffer that the window should not exceed.
 const BUFFER: usize = 64 << 20;
 
 impl Plan {
-    /// A window for a size: as many as the endpoint takes, but no more buffer than is reasonable.
+    /// The window for a size: as large as the endpoint allows, within `BUFFER` if possible.
     pub fn window_for(bandwidth: bool, size: usize) -> usize {
         if !bandwidth {
             return 1;
@@ -49,7 +49,7 @@ impl Plan {
         (BUFFER / size.max(1)).clamp(2, Conn::DEPTH as usize)
     }
 
-    /// As a message.
+    /// Encodes the plan as a message.
     pub fn encode(&self) -> Msg {
         let operation = match self.operation {
             Operation::Send => 0,
@@ -69,7 +69,7 @@ impl Plan {
         Msg::new(Kind::Test, &numbers)
     }
 
-    /// From a message; `None` when it makes no sense.
+    /// Decodes a message; `None` if the plan is invalid.
     pub fn decode(msg: &Msg) -> Option<Self> {
         let [operation, bandwidth, size, count, verify, window, _] = msg.n;
         let plan = Self {
@@ -85,13 +85,13 @@ impl Plan {
             verify: verify != 0,
             window: usize::try_from(window).ok()?,
         };
-        // No more buffer than a client of ours would ask for.
+        // Refuses buffers larger than any that a kfi client requests.
         let sane =
             plan.window == Self::window_for(plan.bandwidth, plan.size) && plan.size <= 1 << 40;
         sane.then_some(plan)
     }
 
-    /// The data messages of the connection that it needs.
+    /// The data messages that the test needs on its connection.
     pub fn shape(&self) -> Shape {
         match self.operation {
             Operation::Send => Shape {
@@ -102,7 +102,7 @@ impl Plan {
         }
     }
 
-    /// Bytes of memory that the server registers for it.
+    /// Bytes of memory that the server registers for the test.
     pub fn bytes(&self) -> u64 {
         match self.operation {
             Operation::Send => 0,
@@ -114,11 +114,11 @@ impl Plan {
         self.size.max(1)
     }
 
-    /// Registers a buffer with a slot for each operation of the window, and one to compare.
+    /// Registers a buffer: a slot for each operation of the window, and one to compare with.
     ///
     /// # Errors
     ///
-    /// The kernel's.
+    /// The errors of registering.
     pub fn register(&self, domain: &Domain) -> Result<Region> {
         let memory = Memory::anonymous(self.stride() * (self.window + 1)).during("allocate")?;
         domain
@@ -131,7 +131,7 @@ impl Plan {
         at..at + self.size
     }
 
-    /// A slot, as an operation's memory.
+    /// A slot, as local memory of an operation.
     pub fn segment<'r>(&self, region: &'r Region, slot: usize) -> Segment<'r> {
         region.segment(self.range(slot))
     }
@@ -143,18 +143,18 @@ impl Plan {
         (0..self.size).map(byte).collect()
     }
 
-    /// Whether a slot holds message `number`.
+    /// Returns whether a slot holds message `number`.
     pub fn matches(&self, region: &Region, slot: usize, number: u64) -> bool {
         let range = self.range(slot);
         region.to_vec(range.start, range.len()) == self.pattern(number)
     }
 
-    /// Puts message `number` into a slot.
+    /// Writes message `number` into a slot.
     pub fn fill(&self, region: &Region, slot: usize, number: u64) {
         region.write_at(self.range(slot).start, &self.pattern(number));
     }
 
-    /// Forgets a slot's message, so that one that does not come is noticed.
+    /// Clears a slot, so that a missing message is detected.
     pub fn clear(&self, region: &Region, slot: usize) {
         region.fill(self.range(slot).start, self.size, 0);
     }
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plans_come_back_as_they_went() {
+    fn plan_encoded_and_decoded_is_equal() {
         let plan = Plan {
             operation: Operation::Read,
             bandwidth: true,
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_differ() {
+    fn pattern_of_another_number_differs() {
         let plan = Plan {
             operation: Operation::Send,
             bandwidth: false,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `kfi show keys`: key slots, and what the modules have counted.
+//! `kfi show keys`: key slots, and the modules' counters.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,7 +13,7 @@ use crate::cmd::{print, print_json};
 use crate::error::Result;
 use crate::say::printable;
 
-/// Where the modules show their counters, to those who may look.
+/// Directory of the modules' counters, readable by root.
 const COUNTERS: &str = "/sys/kernel/debug/kfabric";
 
 /// A key slot.
@@ -24,15 +24,15 @@ struct Slot {
     pid: u32,
     comm: String,
     state: String,
-    /// Keys that it has had.
+    /// Number of keys that the slot has had.
     keys: u64,
-    /// First byte, counted from the region's start.
+    /// Offset of the first byte in the region.
     offset: Option<u64>,
     length: Option<u64>,
     access: Option<String>,
-    /// The auth key's number, where it has one.
+    /// Number of the auth key, if there is one.
     auth: Option<u64>,
-    /// The endpoint on which alone its keys are valid, where it is bound to one.
+    /// Handle of the endpoint that the slot is bound to, if there is one.
     endpoint: Option<String>,
 }
 
@@ -42,13 +42,13 @@ type Counters = BTreeMap<String, BTreeMap<String, u64>>;
 #[derive(Serialize)]
 struct Report {
     slots: Vec<Slot>,
-    /// Empty where they cannot be read.
+    /// Empty if the counters cannot be read.
     counters: Counters,
 }
 
-/// In which state a slot is, and how many keys it has had.
+/// State of a slot, and the number of keys that it has had.
 pub(super) fn state(object: &LiveObject) -> (&str, u64) {
-    // A kernel that says nothing of a slot's state still tells whether it has a key.
+    // An older kernel does not report the state, but reports whether the slot has a key.
     let assigned = object.raw.b != 0;
     let plain = if assigned { "assigned" } else { "reserved" };
     match object.name.split_once(' ') {
@@ -98,7 +98,7 @@ impl Slot {
     }
 }
 
-/// What is counted below `root`: a folder for each part, a file for each counter.
+/// Reads the counters below `root`: a directory per part, a file per counter.
 fn counters(root: &Path) -> Counters {
     let names = |path: &Path| -> Vec<std::path::PathBuf> {
         let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
@@ -139,11 +139,11 @@ fn text(report: &Report) -> String {
     t
 }
 
-/// Prints the keys among `objects`.
+/// Prints the key slots among `objects`.
 ///
 /// # Errors
 ///
-/// When nothing can be printed.
+/// If printing fails.
 pub(super) fn run(objects: &[LiveObject], json: bool) -> Result<()> {
     let keys = objects.iter().filter(|o| o.kind == Kind::Key);
     let report = Report {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_told_by_its_state() {
+    fn slot_state_comes_from_the_kernels_name() {
         let rights = Access::REMOTE_READ.bits();
         let slot = key("assigned 4", [4096, rights, 100]);
         assert_eq!((slot.state.as_str(), slot.keys), ("assigned", 4));
@@ -183,13 +183,13 @@ mod tests {
         let mut o = object(Kind::Key, 9, 0x40, 0x30, [0; 3]);
         (o.raw.auth, o.raw.ep) = (0x1f, 0x50);
         assert_eq!(Slot::new(&o).cells()[8..], ["1f", "0x50"]);
-        // As a kernel told it that had no word for it.
+        // As an older kernel reports a slot, without a state.
         assert_eq!(key("", [8, rights, 0]).state, "assigned");
         assert_eq!(key("", [0; 3]).state, "reserved");
     }
 
     #[test]
-    fn counters_are_read_where_there_are_any() {
+    fn counters_of_a_directory_are_read_and_others_skipped() {
         let root = std::env::temp_dir().join(format!("kfi-counters-{}", std::process::id()));
         std::fs::create_dir_all(root.join("keys")).unwrap();
         std::fs::write(root.join("keys/assigned"), "17\n").unwrap();

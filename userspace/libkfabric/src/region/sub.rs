@@ -1,46 +1,48 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Regions within regions, as `fi_mr(3)` of libfabric 2 has them (`base_mr`, `sub_mr_cnt`).
+//! Sub-regions: regions within regions, as in `fi_mr(3)` of libfabric 2 (`base_mr`, `sub_mr_cnt`).
 //!
-//! A sub-region is a key: a part of a region that peers may reach, with rights of its own. It costs
-//! no pin, and goes without touching that of the base. Sub-regions of sub-regions are keys beside
-//! each other over the same base; what their parent does not give they cannot.
+//! A sub-region is a key: peers access a part of a region through it, with access of its own. A
+//! sub-region pins no memory; closing it leaves the base's pins unchanged. A sub-region of a
+//! sub-region is another key over the same base. It never allows more than its parent.
 #![forbid(unsafe_code)]
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::auth::AuthKey;
+use super::{Key, Region};
+use crate::auth::key::AuthKey;
 use crate::errno::Errno;
-use crate::error::{Error, ObjectId, Result, Returned};
+use crate::error::{Error, Result, Returned};
 use crate::flags::Access;
-use crate::op::RemoteMem;
-use crate::region::{Key, Region};
+use crate::object::ObjectId;
+use crate::remote::RemoteMem;
 
-/// Reserved slots that no sub-region uses.
+/// Reserved slots that are not in use by a sub-region.
 pub(crate) type Spare = Arc<Mutex<Vec<Key>>>;
 
 struct Inner {
-    /// `None` once it is given back.
+    /// `None` once the slot was returned to `spare`.
     key: Option<Key>,
     spare: Spare,
-    /// First byte, counted from the base's start.
+    /// Offset of the first byte in the base.
     first: u64,
     len: u64,
     access: Access,
     remote: RemoteMem,
-    /// Stays as long.
+    /// Kept alive, so that the parent's key lasts as long as this one.
     _parent: Option<Arc<Inner>>,
 }
 
-/// A part of a region that peers may reach.
+/// A sub-region: a part of a region that peers access through a key.
 ///
-/// Dropped, its key ends. One that has sub-regions of its own and is dropped ends with the last of
-/// them. [`SubRegion::close`] tells.
+/// Dropping the sub-region revokes its key. While it has sub-regions of its own, the key stays
+/// until the last of those is dropped, too; [`SubRegion::close`] reports that case.
 pub struct SubRegion {
     inner: Arc<Inner>,
     id: ObjectId,
 }
 
+/// Makes the error for a range that is not within `len` bytes.
 fn outside(range: &Range<u64>, len: u64) -> Error {
     Error::Argument {
         what: "range of a sub-region",
@@ -48,7 +50,7 @@ fn outside(range: &Range<u64>, len: u64) -> Error {
     }
 }
 
-/// Makes a key for `range` of a base.
+/// Assigns a slot of the base to `range`: a reserved slot, or else a new one.
 fn make(
     base: &Region,
     range: Range<u64>,
@@ -64,7 +66,7 @@ fn make(
     assigned(key, spare.clone(), range, access, parent)
 }
 
-/// Gives `key` to `range`; afterwards it goes to `spare`.
+/// Assigns `key` to `range`. When the sub-region ends, its slot is returned to `spare`.
 fn assigned(
     key: Key,
     spare: Spare,
@@ -100,7 +102,7 @@ fn assigned(
 }
 
 impl Inner {
-    /// Has the slot, which has no key, serve another.
+    /// Returns the slot, which has no key, to the spare slots.
     fn keep_slot(&mut self) {
         if let Some(key) = self.key.take() {
             self.spare
@@ -113,7 +115,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // A slot whose key cannot be revoked is closed, which ends the key.
+        // If the key cannot be revoked, the slot is closed, which revokes the key.
         if self.key.as_ref().is_some_and(|key| key.revoke().is_ok()) {
             self.keep_slot();
         }
@@ -121,17 +123,21 @@ impl Drop for Inner {
 }
 
 impl Region {
-    /// Makes a part of it reachable for peers with these rights. The key works when this returns.
+    /// Makes a sub-region: peers get `access` to a part of the region. The key is valid when this
+    /// returns.
     ///
-    /// Slots that were reserved at registration ([`RegionAttr::sub_regions`]) are used first, and
-    /// again when a sub-region ends; then it reserves more.
+    /// Slots reserved at registration ([`RegionAttr::sub_regions`]) are used first, and used again
+    /// after a sub-region ends. When none is left, a new slot is allocated.
     ///
     /// [`RegionAttr::sub_regions`]: crate::RegionAttr::sub_regions
     ///
     /// # Errors
     ///
-    /// `EACCES` beyond the region's access, `EINVAL` for an empty range, no remote right, or a
-    /// region without dynamic keys, `ENOSPC`; [`Error::Argument`] for a range that is not within it.
+    /// - `EACCES` for access that the region does not allow.
+    /// - `EINVAL` if `range` is empty, `access` has no remote access, or the region has no dynamic
+    ///   keys.
+    /// - `ENOSPC` if the provider has no free slot.
+    /// - [`Error::Argument`] if `range` is not within the region.
     pub fn sub_region(&self, range: Range<u64>, access: Access) -> Result<SubRegion> {
         let len = self.len() as u64;
         if range.start > range.end || range.end > len {
@@ -140,12 +146,11 @@ impl Region {
         make(self, range, access, None)
     }
 
-    /// As [`Region::sub_region`], under an auth key of its own. Its slot is none of those that were
-    /// reserved.
+    /// Like [`Region::sub_region`], under an auth key of its own. The slot is always a new one.
     ///
     /// # Errors
     ///
-    /// As there, and where an auth key may not be used what `kfi_auth(7)` says.
+    /// The errors of [`Region::sub_region`]. If the auth key may not be used: see `kfi_auth(7)`.
     pub fn sub_region_under(
         &self,
         key: &AuthKey,
@@ -157,44 +162,48 @@ impl Region {
             return Err(outside(&range, len));
         }
         let slot = self.alloc_keys_under(key, 1)?.remove(0);
-        // Not to be mixed with the others; it closes when the sub-region ends.
+        // The slot belongs to another auth key than the spare ones: it is closed when the
+        // sub-region ends.
         assigned(slot, Spare::default(), range, access, None)
     }
 }
 
 impl SubRegion {
-    /// The name of its key slot in messages, with its handle.
+    /// The name of the sub-region's key slot in error messages, with its handle.
     pub fn id(&self) -> ObjectId {
         self.id
     }
 
-    /// Where peers find it.
+    /// Address and key for peers.
     pub fn remote(&self) -> RemoteMem {
         self.inner.remote
     }
 
-    /// What peers may do with it.
+    /// Access that peers have.
     pub fn access(&self) -> Access {
         self.inner.access
     }
 
-    /// Bytes.
+    /// Length in bytes.
     #[allow(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> u64 {
         self.inner.len
     }
 
-    /// Where it begins, counted from the base's start.
+    /// Offset of the first byte in the base.
     pub fn offset(&self) -> u64 {
         self.inner.first
     }
 
-    /// Makes a part of this one a sub-region by itself, over the same `base`, with a key of its own.
+    /// Makes a sub-region of a part of this sub-region, over the same `base`, with a key of its
+    /// own.
     ///
     /// # Errors
     ///
-    /// `EACCES` for a right that this one does not give; else as for [`Region::sub_region`].
-    /// [`Error::Argument`] also for another base.
+    /// - `EACCES` for access that this sub-region does not allow.
+    /// - [`Error::Argument`] if `base` is not this sub-region's base.
+    ///
+    /// Also those of [`Region::sub_region`].
     pub fn sub_region(&self, base: &Region, range: Range<u64>, access: Access) -> Result<Self> {
         let inner = &self.inner;
         if !Arc::ptr_eq(base.spare(), &inner.spare) {
@@ -217,12 +226,14 @@ impl SubRegion {
         make(base, range, access, Some(inner.clone()))
     }
 
-    /// Ends it. When this returns no byte is read or written through its key any more. Given back
-    /// while it has sub-regions of its own.
+    /// Revokes the key and returns the slot. After the return no byte is read or written through
+    /// the key. On failure the sub-region is returned in [`Returned`].
     ///
     /// # Errors
     ///
-    /// `EBUSY`; what [`Key::revoke`] says.
+    /// - `EBUSY` while the sub-region has sub-regions of its own.
+    ///
+    /// Also those of [`Key::revoke`].
     pub fn close(self) -> std::result::Result<(), Returned<Self>> {
         let id = self.id;
         let busy = |inner| Returned {
@@ -239,12 +250,12 @@ impl SubRegion {
                 inner.keep_slot();
                 Ok(())
             }
-            // It ended with all keys of the base.
+            // The key was revoked before, with all keys of the base.
             Err(e) if e.errno() == Some(Errno::EINVAL) => {
                 inner.keep_slot();
                 Ok(())
             }
-            // It ended with the endpoint that it was of, and its slot did.
+            // The key and the slot ended with the endpoint that they were bound to.
             Err(e) if e.errno() == Some(Errno::ENOENT) => Ok(()),
             Err(error) => Err(Returned {
                 object: Self {

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The part of a region that keys and operations keep alive.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use crate::domain::inner::DomainInner;
+use crate::flags::Access;
+use crate::handle::{debug_by_handle, Handle};
+use crate::memory::Memory;
+use crate::remote::RemoteMem;
+
+pub(crate) struct RegionInner {
+    pub(crate) handle: Handle,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) first: usize,
+    pub(crate) len: usize,
+    pub(crate) access: Access,
+    /// Address and key of a region that was registered with a key.
+    pub(super) remote: Option<RemoteMem>,
+    pub(super) pages: u64,
+    pub(crate) domain: Arc<DomainInner>,
+}
+
+debug_by_handle!(RegionInner, handle);
