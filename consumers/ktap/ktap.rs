@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Test results in KTAP (Documentation/dev-tools/ktap.rst), for modules that test by being loaded.
+//! Test results in KTAP (Documentation/dev-tools/ktap.rst), for modules that run tests when they
+//! are loaded.
 //!
-//! A source file that each such module compiles into itself. Results go to the kernel log as they
-//! come, a line each behind the module's name, and are kept for a file in debugfs.
+//! Each such module compiles this source file into itself. Results are printed to the kernel log as
+//! they come, one line each after the module's name, and kept for a file in debugfs.
 
 use core::{
     borrow::Borrow,
@@ -17,29 +18,29 @@ use kernel::{
     prelude::*, //
 };
 
-/// Why a test did not pass.
+/// The reason why a test did not pass.
 pub(crate) struct Failure {
     at: &'static Location<'static>,
     what: What,
 }
 
 enum What {
-    /// A call failed that should not have.
+    /// A call failed unexpectedly.
     Call(Error),
     /// A condition does not hold.
     Condition(&'static str),
-    /// Two values differ: what was compared, what it is, what it should be.
+    /// Two values differ: the expression, the actual value, the expected value.
     Differs(&'static str, i64, i64),
-    /// It cannot be run here.
+    /// The test cannot run here.
     #[allow(dead_code, reason = "not every module that compiles this skips tests")]
     Skip(&'static str),
 }
 
-/// How a test ended.
+/// Result of a test.
 pub(crate) type Outcome = Result<(), Failure>;
 
 impl Failure {
-    /// The test cannot be run here.
+    /// Returns the failure of a test that cannot run here.
     #[allow(dead_code, reason = "not every module that compiles this skips tests")]
     #[track_caller]
     pub(crate) fn skip(why: &'static str) -> Self {
@@ -49,7 +50,7 @@ impl Failure {
         }
     }
 
-    /// `condition` should hold and does not.
+    /// Returns the failure of a condition that does not hold.
     #[track_caller]
     pub(crate) fn condition(condition: &'static str) -> Self {
         Self {
@@ -58,7 +59,7 @@ impl Failure {
         }
     }
 
-    /// `what` should be `wanted` and is `got`.
+    /// Returns the failure of a comparison: the expression, the actual value, the expected value.
     #[track_caller]
     pub(crate) fn differs(what: &'static str, got: i64, wanted: i64) -> Self {
         Self {
@@ -85,7 +86,7 @@ impl From<kernel::alloc::AllocError> for Failure {
     }
 }
 
-/// Writes source text, which may be of several lines, as one.
+/// Writes source text of several lines as one line.
 fn one_line(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     text.lines()
         .try_for_each(|line| f.write_str(line.trim_start()))
@@ -109,9 +110,9 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What tests count in.
+/// A number that tests compare.
 pub(crate) trait Number {
-    /// The number, as it is compared and shown.
+    /// Returns the number for comparison and output.
     fn number(self) -> i64;
 }
 
@@ -129,7 +130,7 @@ impl Number for u32 {
 
 impl Number for u64 {
     fn number(self) -> i64 {
-        // CAST: One to one, which is all that comparing needs.
+        // CAST: One to one, which suffices for a comparison.
         self as i64
     }
 }
@@ -141,12 +142,12 @@ impl Number for usize {
     }
 }
 
-/// The number, as it is compared and shown.
+/// Returns the number for comparison and output.
 pub(crate) fn number(value: impl Number) -> i64 {
     value.number()
 }
 
-/// A result as one number: 0, or the negative errno.
+/// Returns a result as a number: 0, or the negative errno.
 pub(crate) fn errno<T>(result: &Result<T>) -> i64 {
     match result {
         Ok(_) => 0,
@@ -154,7 +155,7 @@ pub(crate) fn errno<T>(result: &Result<T>) -> i64 {
     }
 }
 
-/// Leaves the test unless the condition holds.
+/// Returns from the test unless the condition holds.
 #[macro_export]
 macro_rules! check {
     ($condition:expr) => {
@@ -164,7 +165,7 @@ macro_rules! check {
     };
 }
 
-/// Leaves the test unless both numbers are the same.
+/// Returns from the test unless both numbers are equal.
 #[macro_export]
 macro_rules! check_eq {
     ($got:expr, $wanted:expr) => {{
@@ -179,7 +180,7 @@ macro_rules! check_eq {
     }};
 }
 
-/// Leaves the test unless the call fails with this error.
+/// Returns from the test unless the call fails with this error.
 #[macro_export]
 macro_rules! check_err {
     ($call:expr, $wanted:expr) => {{
@@ -195,7 +196,7 @@ macro_rules! check_err {
     }};
 }
 
-/// A module parameter's value: series 7.2 lends it, 7.3 hands it out.
+/// Returns a module parameter's value, which series 7.2 returns by reference and 7.3 by value.
 pub(crate) fn parameter(value: impl Borrow<i32>) -> i32 {
     *value.borrow()
 }
@@ -217,7 +218,7 @@ impl fmt::Debug for Report {
     }
 }
 
-/// One run of a module's tests.
+/// A run of a module's tests.
 pub(crate) struct Ktap {
     report: Report,
     number: usize,
@@ -228,7 +229,7 @@ pub(crate) struct Ktap {
 macro_rules! line {
     ($ktap:expr, $($arg:tt)*) => {{
         pr_info!("{}\n", fmt!($($arg)*));
-        // Short of memory the file lacks a line; the log has it.
+        // Without memory the file lacks this line; the kernel log has it.
         let _ = writeln!($ktap.report, "{}", fmt!($($arg)*));
     }};
 }
@@ -246,7 +247,7 @@ impl Ktap {
         ktap
     }
 
-    /// Runs one test.
+    /// Runs a test.
     pub(crate) fn test(&mut self, name: &str, test: impl FnOnce() -> Outcome) {
         self.number += 1;
         let number = self.number;
@@ -264,7 +265,7 @@ impl Ktap {
         }
     }
 
-    /// Says something beside the results.
+    /// Prints a note.
     #[allow(
         dead_code,
         reason = "not every module that compiles this has something to say"
@@ -277,7 +278,7 @@ impl Ktap {
     ///
     /// # Errors
     ///
-    /// `EIO`: a test did not pass.
+    /// - `EIO` if a test did not pass.
     pub(crate) fn end(mut self) -> Result<Report> {
         let (passed, failed) = (self.number - self.failed, self.failed);
         line!(self, "# {passed} passed, {failed} failed");
@@ -288,7 +289,7 @@ impl Ktap {
     }
 }
 
-/// The file `results` in a debugfs folder; both go when this is dropped.
+/// The file `results` in a debugfs folder. The drop removes both.
 pub(crate) struct Results {
     // Dropped before its folder.
     _file: Pin<KBox<debugfs::File<Report>>>,
