@@ -2,7 +2,7 @@
 
 //! Socket addresses as bytes from a program.
 //!
-//! Input: one byte, where the first address ends; two addresses.
+//! Input: one byte with the end of the first address; two addresses.
 
 #![no_main]
 
@@ -25,7 +25,7 @@ fuzz_target!(|input: &[u8]| {
         }
         assert!(parsed.serves(&Address::None));
         assert!(parsed.serves(&parsed));
-        // What is behind an address says nothing.
+        // Bytes after an address are ignored.
         if matches!(parsed, Address::V4 { .. } | Address::V6 { .. }) {
             let longer = [raw, &[0xff]].concat();
             assert_eq!(Address::parse(&longer), parsed);

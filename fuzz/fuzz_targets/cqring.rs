@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The completion ring with a program at its other end that lies: about its
-//! tail to the kernel, about head and entries to the library's reader.
+//! The completion ring with a hostile peer: a wrong tail for the kernel, wrong head and entries for
+//! the library's reader.
 //!
-//! Input: the ring's size and where its counters start, then steps.
+//! Input: the ring's size and the start of its counters, then steps.
 
 #![no_main]
 
@@ -18,7 +18,7 @@ fuzz_target!(|input: &[u8]| {
     let _ = reader(&mut input);
 });
 
-/// What the program sees. Anybody may have written any of it.
+/// The memory that the program sees. Any party may have written any of it.
 struct Shared {
     head: Cell<u32>,
     tail: Cell<u32>,
@@ -48,7 +48,7 @@ impl RingMemory for Shared {
     }
 }
 
-/// The kernel's side, with a model that counts.
+/// The kernel's side, compared with a model that counts.
 fn kernel(input: &mut Unstructured<'_>) -> Result<()> {
     let capacity = 1u32 << input.int_in_range(0..=6)?;
     let start: u32 = input.arbitrary()?;
@@ -58,7 +58,7 @@ fn kernel(input: &mut Unstructured<'_>) -> Result<()> {
     let (mut promised, mut head, mut tail) = (start, start, start);
     for _ in 0..input.arbitrary::<u8>()? {
         match input.int_in_range(0..=4)? {
-            // The program says something, most often something near the truth.
+            // The program stores a tail, most often one near the right value.
             0 => tail = input.arbitrary()?,
             1 => tail = head.wrapping_add(input.arbitrary::<i8>()? as u32),
             2 => {
@@ -83,7 +83,7 @@ fn kernel(input: &mut Unstructured<'_>) -> Result<()> {
             _ => {}
         }
         assert_eq!(account.head(), head);
-        // No lie makes it promise more than there is.
+        // No wrong tail makes the kernel reserve more entries than there are.
         assert!(promised.wrapping_sub(head) <= capacity);
         assert_eq!(account.outstanding(), promised.wrapping_sub(head));
         let unread = head.wrapping_sub(tail);
@@ -92,7 +92,7 @@ fn kernel(input: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The program's side: it never asks for an entry that is not there, nor for more than there are.
+/// The program's side: the reader never reads an entry that does not exist.
 fn reader(input: &mut Unstructured<'_>) -> Result<()> {
     let entries: u32 = match input.arbitrary::<bool>()? {
         true => 1 << input.int_in_range(0..=31)?,
@@ -112,7 +112,7 @@ fn reader(input: &mut Unstructured<'_>) -> Result<()> {
     for _ in 0..input.arbitrary::<u8>()? {
         match input.int_in_range(0..=2)? {
             0 => shared.head.set(input.arbitrary()?),
-            // Somebody else's hand in what is the reader's own.
+            // Another party overwrites the reader's own counter.
             1 => shared.tail.set(input.arbitrary()?),
             _ => {
                 let max = u32::from(input.arbitrary::<u8>()?);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What a caller's hints and a provider's offer have in common.
+//! Matching of a caller's hints with a provider's offer.
 //!
 //! Input: an offer and hints, field by field, and ranks to sort.
 
@@ -14,7 +14,7 @@ fuzz_target!(|input: &[u8]| {
     let _ = run(&mut Unstructured::new(input));
 });
 
-/// Attributes; `near` are some to differ little from, so that some match.
+/// Returns attributes that differ little from `near`, so that some match.
 fn attrs<'a>(input: &mut Unstructured<'a>, near: &Attrs<'a>) -> Result<Attrs<'a>> {
     let mut made = *near;
     let of = |near: u64, input: &mut Unstructured<'a>| -> Result<u64> {
@@ -63,7 +63,7 @@ fn attrs<'a>(input: &mut Unstructured<'a>, near: &Attrs<'a>) -> Result<Attrs<'a>
 fn run(input: &mut Unstructured<'_>) -> Result<()> {
     let have = attrs(input, &Attrs::default())?;
     let want = attrs(input, &have)?;
-    // Whoever wants nothing and serves everything is served.
+    // A caller that requests nothing and supports all modes matches every offer.
     let any = Attrs {
         mode: u64::MAX,
         mr_mode: u64::MAX,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A key slot under any order of steps, also wrong ones: a key that was told
-//! is revoked before the slot gets another or is given back.
+//! A key slot under any order of steps, also invalid ones. A key whose value was returned is
+//! revoked before the slot has another key or is released.
 //!
-//! Input: the first generation, then one byte a step.
+//! Input: the first generation, then one byte per step.
 
 #![no_main]
 
@@ -22,7 +22,7 @@ fn run(input: &mut Unstructured<'_>) -> Result<()> {
         _ => input.arbitrary()?,
     };
     let mut slot = KeySlot::starting_at(first);
-    // The key that a peer may have been told and that was not revoked.
+    // The key value that a peer may have, and that was not revoked.
     let mut told: Option<u64> = None;
     let mut dying = false;
     let mut value = 0;
@@ -30,7 +30,7 @@ fn run(input: &mut Unstructured<'_>) -> Result<()> {
         let (before, generation) = (slot.clone(), slot.generation());
         let well = match input.int_in_range(0..=6)? {
             0 => {
-                let grant = Grant {
+                let grant = Window {
                     offset: 0,
                     len: 1,
                     access: 1,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Ranges: offsets and lengths as a program or a peer may name them, and
-//! regions laid out in runs. Compared with arithmetic that cannot overflow.
+//! Ranges: offsets and lengths as a program or a peer may name them, and regions that consist of
+//! runs. Results are compared with arithmetic that cannot overflow.
 //!
-//! Input: offset, length, size (eight bytes each), page shift (one byte), then
-//! lengths of runs, two bytes each.
+//! Input: offset, length, size (eight bytes each), page shift (one byte), then lengths of runs, two
+//! bytes each.
 
 #![no_main]
 
@@ -12,7 +12,7 @@ use kfabric_pure::range::*;
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 
-/// A run: where it starts, and its bytes.
+/// A run: start and length in bytes.
 struct Part(u64, u64);
 
 impl Run for Part {
@@ -26,7 +26,7 @@ impl Run for Part {
 }
 
 fuzz_target!(|input: &[u8]| {
-    // Input that ends early says nothing more.
+    // Input that is too short is ignored.
     let _ = run(&mut Unstructured::new(input));
 });
 
@@ -44,7 +44,7 @@ fn run(input: &mut Unstructured<'_>) -> Result<()> {
         runs.push(Part(total, len));
         total += len;
     }
-    // Ranges near the region as well as anywhere.
+    // Ranges near the region, and anywhere.
     for (offset, len) in [
         (offset, len),
         (offset % (total + 2), len % (total + 2)),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Rights of regions and keys: whatever bits are asked for, a key never gives
-//! what its region does not, and memory that may change is mapped so.
+//! Rights of regions and keys. For any bits, a key never has a right that its region lacks, and
+//! memory that may change is mapped writable.
 //!
 //! Input: the region's bits and the key's, eight bytes each.
 
@@ -30,10 +30,10 @@ fuzz_target!(|input: &[u8]| {
         assert!(valid_key_access(key));
         assert_eq!(key & !region, 0);
         assert!(has_remote(region));
-        // What a peer may write is mapped to be written.
+        // Memory that a peer may write is mapped writable.
         assert!(key & REMOTE_WRITE == 0 || needs_write(region));
     }
-    // An operation that changes memory needs memory that may change.
+    // An operation that changes memory needs a writable mapping.
     for what in [Use::Recv, Use::Read] {
         assert!(!op_allowed(what, region) || needs_write(region));
     }

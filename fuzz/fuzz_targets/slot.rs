@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A handle table with a program that names anything: a handle reaches the
-//! value it was given for, and nothing once that is gone.
+//! A handle table, and a program that uses any handle. A handle reaches the value that it was
+//! issued for, and nothing once that value is removed.
 //!
-//! Input: generations to start at, then steps.
+//! Input: first generations, then steps.
 
 #![no_main]
 
@@ -28,7 +28,7 @@ fn run(input: &mut Unstructured<'_>) -> Result<()> {
             _ => input.arbitrary()?,
         }));
     }
-    // By handle; and every handle there ever was.
+    // Live values by handle, and all handles ever issued.
     let mut live: HashMap<u64, Rc<u64>> = HashMap::new();
     let mut ever: Vec<u64> = Vec::new();
     let mut values = 0u64;
@@ -71,7 +71,7 @@ fn run(input: &mut Unstructured<'_>) -> Result<()> {
                 assert_eq!(found, live.get(&raw).cloned());
             }
             _ => {
-                let taken = cell.retire(handle.generation, || panic!("nobody is inside"));
+                let taken = cell.retire(handle.generation, || panic!("no reader is inside"));
                 assert_eq!(taken, live.remove(&raw));
             }
         }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Structures of the ioctl interface as a program may hand them in: any size
-//! it claims, any bytes behind what the kernel knows. Does what the kernel
-//! does with them, on a copy of the program's memory that ends where the
-//! program's does.
+//! Structures of the ioctl interface as a program may pass them: any claimed size, any bytes after
+//! those that the kernel knows. The target works as the kernel does, on a copy of the program's
+//! memory that ends where the program's memory ends.
 //!
-//! Input: one byte, which structure; two, the size claimed; the bytes.
+//! Input: one byte that selects the structure; two with the claimed size; the bytes.
 
 #![no_main]
 
@@ -15,7 +14,7 @@ use libfuzzer_sys::fuzz_target;
 use std::mem::size_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// A structure from the outside, and back.
+/// Copies a structure in, and back out.
 fn one<T: FromBytes + IntoBytes + Immutable>(min: usize, claimed: usize, bytes: &[u8]) {
     let plan = match plan(claimed, size_of::<T>(), min) {
         Err(SizeError::TooSmall) => return assert!(claimed < min),
@@ -25,7 +24,7 @@ fn one<T: FromBytes + IntoBytes + Immutable>(min: usize, claimed: usize, bytes: 
     };
     assert_eq!(plan.copy + plan.zero, size_of::<T>());
     assert_eq!(plan.copy + plan.tail, claimed);
-    // A program whose memory ends before its structure gets EFAULT.
+    // EFAULT, if the program's memory ends before its structure.
     let Some(theirs) = bytes.get(..claimed) else {
         return;
     };
@@ -37,11 +36,11 @@ fn one<T: FromBytes + IntoBytes + Immutable>(min: usize, claimed: usize, bytes: 
     if !fine {
         return;
     }
-    // What goes back is what came, and nothing of ours beside it.
+    // The bytes copied out are the ones copied in, followed by zeroes.
     let out = value.as_bytes();
     assert_eq!(&out[..plan.copy], known);
     assert!(out[plan.copy..].iter().all(|byte| *byte == 0));
-    // Every pattern of bytes is a value.
+    // Every bit pattern is a valid value.
     match T::read_from_bytes(out) {
         Ok(again) => assert_eq!(again.as_bytes(), out),
         Err(_) => panic!("not a value"),

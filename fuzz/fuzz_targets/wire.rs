@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Private data of connection messages: what comes from a peer is cut to the
-//! data in it, and what is sent is what the other end cuts out.
+//! Private data of connection messages: a peer's message is cut to the data in it, and the other
+//! end cuts an encoded message to the same data.
 //!
-//! Input: one byte, the room for a message; the rest is the message that came,
-//! and the data to be sent.
+//! Input: one byte with the size of the buffer; the rest is a peer's message, and the data to
+//! encode.
 
 #![no_main]
 
@@ -24,14 +24,14 @@ fuzz_target!(|input: &[u8]| {
         }
     }
 
-    // Room around the message that must stay as it is.
+    // Bytes after the buffer, which must not change.
     let room = usize::from(room);
     let mut out = vec![0xa5; room + 8];
     match encode(bytes, &mut out[..room]) {
         Ok(len) => {
             assert_eq!(len, HEADER + bytes.len());
             assert_eq!(decode(&out[..len]), bytes);
-            // The connection manager pads it with whatever it has.
+            // The connection manager pads the message with arbitrary bytes.
             assert_eq!(decode(&out), bytes);
             assert!(out[len..].iter().all(|byte| *byte == 0xa5));
         }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * A peer made of libfabric's user-space verbs provider (FI_EP_MSG): what a
- * kfabric endpoint must be able to talk to.
+ * A peer made of libfabric's user-space verbs provider (FI_EP_MSG), to which a
+ * kfabric endpoint must be able to talk.
  *
  *   fi_msg_peer connect ADDRESS PORT
  *   fi_msg_peer listen ADDRESS PORT
  *
- * Either way it then does the same things, in lockstep with the kfabric side
+ * Either way the peer then takes the same steps, in lockstep with the kfabric side
  * (tests/interop.rs):
  *
  *   1. application data both ways while connecting;
@@ -15,10 +15,10 @@
  *      u64); reads LEN bytes there, which must be pattern 3; writes LEN bytes
  *      of pattern 4 behind them; says "written";
  *   4. sends the address and key of memory of its own, LEN bytes of pattern 5
- *      and LEN of room; waits for a message; the room must hold pattern 6;
+ *      and LEN bytes of space; waits for a message; the space must hold pattern 6;
  *   5. sends a message with completion data; says goodbye.
  *
- * Byte i of pattern p is (i * 7 + p * 31) & 0xff. Exit status 0: all was so.
+ * Byte i of pattern p is (i * 7 + p * 31) & 0xff. Exit status 0: every step succeeded.
  */
 #include <arpa/inet.h>
 #include <rdma/fabric.h>
@@ -80,7 +80,7 @@ static void check(const char *what, const uint8_t *at, size_t len, int pattern)
 		}
 }
 
-/* Waits for an event; what came with it must be `data`. */
+/* Waits for an event, whose data must be `data`. */
 static struct fi_info *event(uint32_t wanted, const char *data)
 {
 	char buf[sizeof(struct fi_eq_cm_entry) + 512];
@@ -255,7 +255,7 @@ int main(int argc, char **argv)
 	else
 		do_listen(argv[2], argv[3]);
 	talk();
-	/* The other side ends it, or has done so. */
+	/* The other side closes the connection, or has done so. */
 	event(FI_SHUTDOWN, NULL);
 	fi_close(&ep->fid);
 	fi_close(&mr->fid);

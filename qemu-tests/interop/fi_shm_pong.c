@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * fi_shm_pong LEN ROUNDS: messages between two endpoints of libfabric's own shm provider, both of
- * which this one thread polls, so that nothing but the way of a message is counted. Prints the
+ * which this one thread polls, so that only the way of a message is counted. Prints the
  * nanoseconds of one message: a receive posted, the message sent, both completions read.
  */
 #include <stdint.h>

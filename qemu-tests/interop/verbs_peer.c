@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * A raw verbs peer that does exactly what it is told, also what makes no
- * sense: the hands of the wire fuzzer (src/wire.rs), which is its head.
+ * A raw verbs peer that executes the commands of the wire fuzzer (src/wire.rs),
+ * senseless ones too.
  *
  *   verbs_peer
  *
@@ -9,11 +9,11 @@
  * "err ERRNO". S is a slot, 0 to SLOTS - 1; HEX is "-" for no bytes.
  *
  *   resolve S ADDRESS PORT      an identifier with a route
- *   qp S                        a queue pair for it: ok NUMBER
- *   connect S PARAM HEX         asks; PARAM is seven numbers, see param()
+ *   qp S                        a queue pair for the identifier: ok NUMBER
+ *   connect S PARAM HEX         sends a request; PARAM is seven numbers, see param()
  *   listen S ADDRESS            listens: ok PORT
  *   take L S MS                 slot S gets the next request of listener L: ok HEX
- *   accept S PARAM HEX          answers it
+ *   accept S PARAM HEX          accepts the request
  *   reject S HEX
  *   wait S MS                   the next event: ok KIND STATUS HEX, or ok none
  *   rts S                       the queue pair to RTS: ok THEIR-NUMBER RQ-PSN SQ-PSN
@@ -27,8 +27,8 @@
  *   post S OP LEN ADDR KEY A B  posts an operation; OP is an enum ibv_wr_opcode
  *   poll S N MS                 waits for N completions: ok STATUS:OPCODE:ID ...
  *   mem                         its memory: ok ADDR KEY LEN (a slot must be resolved)
- *   fill BYTE                   sets every byte of it
- *   find HEX                    ok HOW-OFTEN these bytes are in it
+ *   fill BYTE                   sets every byte of the memory
+ *   find HEX                    counts these bytes in the memory: ok COUNT
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -115,7 +115,7 @@ static struct slot *slot(char **at)
 	return &slots[(unsigned long)num(at) % SLOTS];
 }
 
-/* The protection domain and the memory, on the first device that is seen. */
+/* Allocates the protection domain and the memory, on the first device. */
 static int prepare(struct ibv_context *ctx)
 {
 	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ |
@@ -129,7 +129,7 @@ static int prepare(struct ibv_context *ctx)
 	return mr ? 0 : -1;
 }
 
-/* Waits for an event of a kind; -1 when another comes, or none. */
+/* Waits for an event of a kind. Returns -1 if another comes, or none. */
 static int expect(struct slot *s, enum rdma_cm_event_type kind)
 {
 	struct rdma_cm_event *event;
@@ -499,7 +499,7 @@ int main(void)
 {
 	static char line[4096];
 
-	/* Whoever gives the commands is gone, or will be. */
+	/* The fuzzer has exited, or is about to. */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	while (fgets(line, sizeof(line), stdin)) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * What registering memory costs through user-space verbs, to compare with.
+ * Measures the cost of registering memory through user-space verbs, for comparison.
  *
  *   verbs_reg DEVICE BYTES ROUNDS [held]
  *
  * Prints the nanoseconds that one ibv_reg_mr and ibv_dereg_mr take together,
- * averaged over ROUNDS, of memory that is there already. When held, it says so
- * once it is warm and waits for a line before it goes on, and so it does after
+ * averaged over ROUNDS, of populated memory. With `held`, the program prints a
+ * line once it is warm and waits for a line before it goes on, and again after
  * the rounds.
  */
 #include <infiniband/verbs.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Auth keys as tests use them: the mode, grants, and an agent.
+//! Helpers for tests of auth keys: the mode, grants, and an agent.
 
 use crate::raw::{self, Dev};
 use crate::sys;
@@ -11,35 +11,35 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-/// An auth key that is not there in any output unless somebody lets it out.
+/// An auth key whose bytes occur in no output unless the kernel leaks them.
 pub const KEY: &[u8] = b"\xa7kfi-secret-of-job-1\x5a";
-/// Another one.
+/// Another auth key.
 pub const OTHER: &[u8] = b"\xa7kfi-secret-of-job-2\x5a";
 
-/// Rights of all sorts.
+/// Rights to endpoints and keys.
 pub const BOTH: u32 = KFI_AUTH_EP | KFI_AUTH_KEYS;
 
-/// Sets what `flags` of a mode call say.
+/// Sets the parts of the mode that `flags` select.
 ///
 /// # Errors
 ///
-/// What the call answers.
+/// The call's errno.
 pub fn set(dev: &Dev, want: &AuthMode) -> raw::Result<AuthMode> {
     let mut call = *want;
     dev.call(&mut call)?;
     Ok(call)
 }
 
-/// Shows the mode.
+/// Returns the mode.
 ///
 /// # Errors
 ///
-/// What the call answers.
+/// The call's errno.
 pub fn mode(dev: &Dev) -> raw::Result<AuthMode> {
     set(dev, &AuthMode::default())
 }
 
-/// Mode enforce, until it is dropped; then all is as at first and no grant is left.
+/// Mode `enforce` until drop, which restores the defaults and revokes all grants.
 pub struct Enforced(Dev);
 
 impl Enforced {
@@ -47,7 +47,7 @@ impl Enforced {
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn new() -> raw::Result<Self> {
         let this = Self(Dev::open()?);
         set(
@@ -61,16 +61,16 @@ impl Enforced {
         Ok(this)
     }
 
-    /// The administrator's file.
+    /// Returns the administrator's file.
     pub fn dev(&self) -> &Dev {
         &self.0
     }
 
-    /// Sets how long the agent has.
+    /// Sets the agent's timeout.
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn timeout(&self, ms: u32) -> raw::Result<()> {
         set(
             &self.0,
@@ -90,7 +90,7 @@ impl Drop for Enforced {
     }
 }
 
-/// Sets all that an administrator sets to what it is at first, and revokes every grant.
+/// Restores the defaults of all settings, and revokes every grant.
 pub fn reset(dev: &Dev) {
     let first = AuthMode {
         flags: KFI_AUTH_SET_MODE | KFI_AUTH_SET_TIMEOUT | KFI_AUTH_SET_DENY | KFI_AUTH_SET_ASKS,
@@ -106,7 +106,7 @@ pub fn reset(dev: &Dev) {
     }
 }
 
-/// A grant of `key` to whoever `with` fills in.
+/// Returns a grant of `key`; the caller fills in the subject.
 pub fn grant(key: &[u8]) -> GrantAdd {
     GrantAdd {
         auth_key: key.as_ptr() as u64,
@@ -116,7 +116,7 @@ pub fn grant(key: &[u8]) -> GrantAdd {
     }
 }
 
-/// A grant of `key` to the superuser.
+/// Returns a grant of `key` to the superuser.
 pub fn to_root(key: &[u8]) -> GrantAdd {
     GrantAdd {
         match_: KFI_MATCH_UID,
@@ -124,11 +124,11 @@ pub fn to_root(key: &[u8]) -> GrantAdd {
     }
 }
 
-/// Installs a grant; its id.
+/// Installs a grant. Returns its id.
 ///
 /// # Errors
 ///
-/// What the call answers.
+/// The call's errno.
 pub fn add(dev: &Dev, want: &GrantAdd) -> raw::Result<u64> {
     let mut call = *want;
     dev.call(&mut call)?;
@@ -139,7 +139,7 @@ pub fn add(dev: &Dev, want: &GrantAdd) -> raw::Result<u64> {
 ///
 /// # Errors
 ///
-/// What the call answers.
+/// The call's errno.
 pub fn revoke(dev: &Dev, id: u64) -> raw::Result<()> {
     dev.call(&mut GrantRevoke {
         id,
@@ -147,11 +147,11 @@ pub fn revoke(dev: &Dev, id: u64) -> raw::Result<()> {
     })
 }
 
-/// All grants.
+/// Lists all grants.
 ///
 /// # Errors
 ///
-/// What the call answers.
+/// The call's errno.
 pub fn list(dev: &Dev) -> raw::Result<Vec<GrantInfo>> {
     let mut room = vec![GrantInfo::default(); 4096];
     let mut call = GrantList {
@@ -165,16 +165,16 @@ pub fn list(dev: &Dev) -> raw::Result<Vec<GrantInfo>> {
     Ok(room)
 }
 
-/// The inode number of a descriptor.
+/// Returns the inode number of a descriptor.
 ///
 /// # Errors
 ///
-/// What `fstat(2)` answers.
+/// The errno of `fstat(2)`.
 pub fn inode(fd: BorrowedFd<'_>) -> std::io::Result<u64> {
     Ok(File::from(fd.try_clone_to_owned()?).metadata()?.ino())
 }
 
-/// A question as the agent has it.
+/// A question, as the agent receives it.
 #[derive(Clone, Debug)]
 pub struct Question {
     /// The structure as the kernel filled it.
@@ -191,23 +191,23 @@ impl Agent {
     ///
     /// # Errors
     ///
-    /// What the calls answer.
+    /// The errno of the failed call.
     pub fn open() -> raw::Result<Self> {
         let dev = Dev::open()?;
         dev.call(&mut AgentOpen::default())?;
         Ok(Self(dev))
     }
 
-    /// Its file.
+    /// Returns the agent's file.
     pub fn dev(&self) -> &Dev {
         &self.0
     }
 
-    /// The next question, if there is one now.
+    /// Returns the next question, if there is one now.
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn next(&self) -> raw::Result<Question> {
         let mut key = vec![0xee_u8; KFI_AUTH_KEY_MAX];
         let mut raw = AgentNext {
@@ -223,7 +223,7 @@ impl Agent {
     ///
     /// # Errors
     ///
-    /// What the calls answer; `EAGAIN` when none comes.
+    /// The errno of the failed call; `EAGAIN` if none comes.
     pub fn wait(&self, timeout: Duration) -> raw::Result<Question> {
         let _ = sys::poll_in(self.0.as_fd(), timeout);
         self.next()
@@ -233,18 +233,18 @@ impl Agent {
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn answer(&self, want: &AgentAnswer) -> raw::Result<u64> {
         let mut call = *want;
         self.0.call(&mut call)?;
         Ok(call.grant)
     }
 
-    /// Yes, for the process that asks.
+    /// Allows the asking process.
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn allow(&self, id: u64) -> raw::Result<u64> {
         self.answer(&AgentAnswer {
             id,
@@ -254,11 +254,11 @@ impl Agent {
         })
     }
 
-    /// No.
+    /// Denies the question.
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn deny(&self, id: u64) -> raw::Result<u64> {
         self.answer(&AgentAnswer {
             id,
@@ -267,11 +267,11 @@ impl Agent {
     }
 }
 
-/// Reserves key slots under an auth key; their handles.
+/// Reserves key slots under an auth key. Returns their handles.
 ///
 /// # Errors
 ///
-/// What the call answers.
+/// The call's errno.
 pub fn slots(dev: &Dev, region: u64, key: &[u8], count: u32) -> raw::Result<Vec<u64>> {
     let mut handles = vec![0_u64; count as usize];
     let at = handles.as_mut_ptr() as u64;
@@ -286,11 +286,11 @@ pub fn slots(dev: &Dev, region: u64, key: &[u8], count: u32) -> raw::Result<Vec<
     Ok(handles)
 }
 
-/// Ends all keys of the file that are under an auth key; how many.
+/// Revokes all keys of the file that are under an auth key. Returns their number.
 ///
 /// # Errors
 ///
-/// What the call answers.
+/// The call's errno.
 pub fn revoke_keys(dev: &Dev, key: &[u8]) -> raw::Result<u64> {
     let mut call = KeyRevokeMany {
         scope: KFI_REVOKE_AUTH,
@@ -306,12 +306,12 @@ pub fn revoke_keys(dev: &Dev, key: &[u8]) -> raw::Result<u64> {
 ///
 /// # Errors
 ///
-/// What the call answers.
+/// The call's errno.
 pub fn endpoint(dev: &Dev, domain: u64, key: &[u8]) -> raw::Result<EpOpen> {
     dev.ep_open(&keyed(domain, key))
 }
 
-/// What opens an endpoint with an auth key, or without.
+/// Returns the arguments that open an endpoint with an auth key, or without.
 pub fn keyed(domain: u64, key: &[u8]) -> EpOpen {
     EpOpen {
         domain,
@@ -325,7 +325,7 @@ pub fn keyed(domain: u64, key: &[u8]) -> EpOpen {
     }
 }
 
-/// Auth keys as a passive endpoint names them, which borrows their bytes.
+/// Returns references to auth keys, as a passive endpoint takes them; they borrow the bytes.
 pub fn refs(keys: &[&[u8]]) -> Vec<AuthKeyRef> {
     let one = |key: &&[u8]| AuthKeyRef {
         addr: key.as_ptr() as u64,
@@ -335,7 +335,7 @@ pub fn refs(keys: &[&[u8]]) -> Vec<AuthKeyRef> {
     keys.iter().map(one).collect()
 }
 
-/// The descriptor's number, as the interface takes it.
+/// Returns the descriptor's number, as the interface takes it.
 pub fn number(fd: &OwnedFd) -> i32 {
     fd.as_raw_fd()
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Benchmarks: ours beside a peer's, in one run, as a ratio.
+//! Benchmarks: kfabric beside a peer, in one run, as a ratio.
 //!
-//! Absolute figures mean little under emulation; a ratio of two figures of one
-//! run does. Both nodes run the same list in lockstep, node 1 prints. Waiting
-//! is by events throughout, on both sides of the comparison.
+//! Absolute figures mean little under emulation; a ratio of two figures of one run does. Both nodes
+//! run the same list in lockstep; node 1 prints. All waiting is by events, on both sides of the
+//! comparison.
 
 mod auth;
 mod blk;
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 pub use profile::run as profile;
 
-/// A benchmark: its name, and what both nodes run.
+/// A benchmark: its name, and the function that both nodes run.
 type Bench = (&'static str, fn(&mut Ctx) -> Result<()>);
 
 const BENCHES: &[Bench] = &[
@@ -51,13 +51,13 @@ struct Figure<'a> {
     wanted: Option<&'a str>,
 }
 
-/// Three significant digits are more than there is to know.
+/// Rounds to three significant digits; more are noise.
 fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
 impl Figure<'_> {
-    /// Prints it, on the node that leads.
+    /// Prints the figure on the leading node.
     fn print(mut self, ctx: &Ctx) {
         if !ctx.first() {
             return;
@@ -75,7 +75,7 @@ impl Figure<'_> {
     }
 }
 
-/// Builds a C program of ours in the guest; where it is.
+/// Builds a C program of ours in the guest. Returns its path.
 fn build(name: &str, source: &str, library: &str) -> Result<PathBuf> {
     let program = std::env::temp_dir().join(format!("{name}.{}", std::process::id()));
     let file = program.with_extension("c");
@@ -89,7 +89,7 @@ fn build(name: &str, source: &str, library: &str) -> Result<PathBuf> {
 ///
 /// # Errors
 ///
-/// When a name is unknown, or one of them cannot be run.
+/// If a name is unknown, or a benchmark cannot be run.
 pub fn run(names: &[String], env: &Env) -> Result<()> {
     if let Some(name) = names.iter().find(|n| BENCHES.iter().all(|(b, _)| b != n)) {
         let all: Vec<_> = BENCHES.iter().map(|(name, _)| *name).collect();

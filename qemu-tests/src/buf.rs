@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Memory under test: a pattern that every byte can be checked against, and
-//! guard bytes around it that nobody may touch.
+//! Memory under test: a pattern against which every byte can be checked, and guard bytes around it
+//! that must not change.
 
 use crate::harness::result::WRONG_DATA;
 use crate::sys::Map;
 use anyhow::{bail, Result};
 
-/// Guard bytes on each side, at least.
+/// Minimum number of guard bytes on each side.
 pub const GUARD: usize = 4096;
 const GUARD_WORD: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 
-/// The eight pattern bytes of `seed` at word `index` (splitmix64).
+/// Returns the eight pattern bytes of `seed` at word `index` (splitmix64).
 pub fn pattern64(seed: u64, index: u64) -> u64 {
     let mut z = seed.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -19,12 +19,12 @@ pub fn pattern64(seed: u64, index: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The pattern byte of `seed` at `offset`.
+/// Returns the pattern byte of `seed` at `offset`.
 pub fn pattern8(seed: u64, offset: u64) -> u8 {
     pattern64(seed, offset / 8).to_le_bytes()[(offset % 8) as usize]
 }
 
-/// `len` pattern bytes from `offset` on.
+/// Returns `len` pattern bytes from `offset` on.
 pub fn pattern_bytes(seed: u64, offset: u64, len: usize) -> Vec<u8> {
     (0..len as u64)
         .map(|i| pattern8(seed, offset + i))
@@ -39,20 +39,20 @@ pub struct Buf {
 }
 
 impl Buf {
-    /// `len` bytes from a page's start on.
+    /// Creates a buffer of `len` bytes from a page's start on.
     ///
     /// # Errors
     ///
-    /// When there is no memory.
+    /// If there is no memory.
     pub fn new(len: usize) -> Result<Self> {
         Self::at(len, 0)
     }
 
-    /// `len` bytes, the first one `skew` bytes into a page.
+    /// Creates a buffer of `len` bytes that begins `skew` bytes into a page.
     ///
     /// # Errors
     ///
-    /// When there is no memory.
+    /// If there is no memory.
     pub fn at(len: usize, skew: usize) -> Result<Self> {
         let total = GUARD + skew + len + GUARD;
         Ok(Self::inside(
@@ -62,7 +62,7 @@ impl Buf {
         ))
     }
 
-    /// `len` bytes of a mapping from `start` on; the rest of it guards them.
+    /// Creates a buffer over `len` bytes of a mapping from `start` on, guarded by the rest.
     pub fn inside(map: Map, start: usize, len: usize) -> Self {
         assert!(start + len <= map.len());
         let buf = Self { map, start, len };
@@ -70,40 +70,40 @@ impl Buf {
         buf
     }
 
-    /// All of a mapping, with nothing to guard it.
+    /// Creates a buffer over a whole mapping, without guard bytes.
     pub fn whole(map: Map) -> Self {
         let len = map.len();
         Self { map, start: 0, len }
     }
 
-    /// Calls `f` for each guarding byte that is near enough to be looked at.
+    /// Calls `f` for each guard byte that is near enough to be checked.
     fn guards(&self, mut f: impl FnMut(&Map, usize)) {
         let end = self.start + self.len;
         (self.start.saturating_sub(GUARD)..self.start).for_each(|at| f(&self.map, at));
         (end..self.map.len().min(end + GUARD)).for_each(|at| f(&self.map, at));
     }
 
-    /// The mapping it is in.
+    /// Returns the buffer's mapping.
     pub fn map(&self) -> &Map {
         &self.map
     }
 
-    /// The mapping it is in, to change it.
+    /// Returns the buffer's mapping, to change it.
     pub fn map_mut(&mut self) -> &mut Map {
         &mut self.map
     }
 
-    /// Address of its first byte.
+    /// Returns the address of the first byte.
     pub fn addr(&self) -> u64 {
         self.map.addr() + self.start as u64
     }
 
-    /// Its bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has none.
+    /// Returns whether the length is zero.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -119,7 +119,7 @@ impl Buf {
         );
     }
 
-    /// Calls `word` for every eight pattern bytes of a part and `byte` for what is left.
+    /// Calls `word` for every eight pattern bytes of a part and `byte` for the remaining bytes.
     fn each(
         &self,
         off: usize,
@@ -137,7 +137,7 @@ impl Buf {
         (i..len).for_each(|i| byte(&self.map, at + i, i as u64));
     }
 
-    /// Fills it with the pattern of `seed`.
+    /// Fills the buffer with the pattern of `seed`.
     pub fn fill(&self, seed: u64) {
         self.fill_part(0, self.len, seed);
     }
@@ -152,7 +152,7 @@ impl Buf {
         );
     }
 
-    /// Checks it against the pattern of `seed`, and its guards.
+    /// Checks the buffer against the pattern of `seed`, and the guard bytes.
     ///
     /// # Errors
     ///
@@ -211,7 +211,7 @@ impl Buf {
         }
     }
 
-    /// Checks that nobody has touched the bytes around it.
+    /// Checks that the guard bytes are unchanged.
     ///
     /// # Errors
     ///
@@ -232,19 +232,19 @@ impl Buf {
         }
     }
 
-    /// One byte.
+    /// Returns the byte at `off`.
     pub fn get(&self, off: usize) -> u8 {
         assert!(off < self.len);
         self.map.get(self.start + off)
     }
 
-    /// Sets one byte.
+    /// Sets the byte at `off`.
     pub fn set(&self, off: usize, value: u8) {
         assert!(off < self.len);
         self.map.set(self.start + off, value);
     }
 
-    /// Eight bytes as a number.
+    /// Returns eight bytes as a number.
     pub fn get64(&self, off: usize) -> u64 {
         assert!(off + 8 <= self.len);
         self.map.get64(self.start + off)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What tests of kfblk are made of. Node 1 exports, node 2 has the disk; what node 1 looks at its
-//! export by is a disk too, of a client of its own.
+//! Building blocks of kfblk's tests. Node 1 exports, node 2 has the disk. Node 1 reads its export
+//! through a disk too, as an initiator of its own.
 
 use crate::harness::guest::{load, module_users, run, unload, until};
 use crate::harness::{skip, Ctx, WRONG_DATA};
@@ -20,33 +20,34 @@ mod backing;
 
 pub use backing::{export_device, Backing, Of, NULLB};
 
-/// kfblk's folders.
+/// kfblk's folder in configfs.
 pub const ROOT: &str = "/sys/kernel/config/kfblk";
-/// The export's name, and the disk's.
+/// Name of the export, and of the disk.
 pub const NAME: &str = "blktest";
-/// The disk that node 1 looks by.
+/// Name of the disk through which node 1 reads.
 pub const WATCH: &str = "blkwatch";
-/// Where node 1 listens.
+/// Port on which node 1 listens.
 pub const PORT: &str = "4421";
 /// A MiB.
 pub const MIB: usize = 1 << 20;
 
-/// The module, on this kernel, for one test; and what is exported, if that is a device of this node's.
+/// The module, on this kernel, for one test; and the exported device, if the export is
+/// block-backed.
 pub struct Loaded {
     ours: bool,
     backing: Option<Backing>,
 }
 
 impl Loaded {
-    /// Loads it, once on each kernel.
+    /// Loads the module, once on each kernel.
     ///
     /// # Errors
     ///
-    /// When it does not load; when there is none, the test is skipped.
+    /// If the module does not load. If there is no module, the test is skipped.
     pub fn new(ctx: &mut Ctx) -> Result<Self> {
         let ours = ctx.first() || !one_kernel(ctx);
         if ours && module_users("kfblk").is_some() {
-            sweep().context("what an earlier test left")?;
+            sweep().context("the remains of an earlier test")?;
         }
         let loaded = if ours { load("kfblk") } else { Ok(()) };
         ctx.barrier("loaded")?;
@@ -62,11 +63,11 @@ impl Loaded {
         })
     }
 
-    /// Unloads it.
+    /// Unloads the module.
     ///
     /// # Errors
     ///
-    /// When it stays in use.
+    /// If it stays in use.
     pub fn end(self, ctx: &mut Ctx) -> Result<()> {
         ctx.barrier("unload")?;
         if self.ours {
@@ -76,16 +77,16 @@ impl Loaded {
     }
 }
 
-/// Whether both nodes are on the same kernel.
+/// Returns whether both nodes are on the same kernel.
 pub fn one_kernel(ctx: &Ctx) -> bool {
     ctx.env.topology.is_one_kernel()
 }
 
-/// Takes away what a test left that failed, and the module.
+/// Removes everything that a failed test left, and the module.
 ///
 /// # Errors
 ///
-/// When something stays.
+/// If something stays.
 pub fn sweep() -> Result<()> {
     let inside = |kind: &str| -> Result<Vec<String>> {
         let mut found = Vec::new();
@@ -106,20 +107,20 @@ pub fn sweep() -> Result<()> {
     unload("kfblk")
 }
 
-/// Runs `kfi blk`; what it says.
+/// Runs `kfi blk`. Returns its output.
 ///
 /// # Errors
 ///
-/// When it fails.
+/// If it fails.
 pub fn kfi(args: &[&str]) -> Result<String> {
     Ok(run("kfi", &[&["blk"], args].concat())?.trim().to_owned())
 }
 
-/// Exports so many bytes on this node.
+/// Exports `size` bytes on this node.
 ///
 /// # Errors
 ///
-/// What `kfi` says.
+/// `kfi`'s error message.
 pub fn export(ctx: &Ctx, size: &str, more: &[&str]) -> Result<()> {
     let addr = ctx.env.addr.to_string();
     let args = [
@@ -128,11 +129,11 @@ pub fn export(ctx: &Ctx, size: &str, more: &[&str]) -> Result<()> {
     kfi(&[&args[..], &["--provider", ctx.provider()], more].concat()).map(drop)
 }
 
-/// Connects from node 2, or from node 1 as who looks.
+/// Connects from node 2, or from node 1 to read the export.
 ///
 /// # Errors
 ///
-/// What `kfi` says.
+/// `kfi`'s error message.
 pub fn connect(ctx: &Ctx, disk: &str, more: &[&str]) -> Result<PathBuf> {
     let addr = if ctx.first() {
         ctx.env.addr
@@ -146,7 +147,7 @@ pub fn connect(ctx: &Ctx, disk: &str, more: &[&str]) -> Result<PathBuf> {
 ///
 /// # Errors
 ///
-/// What `kfi` says.
+/// `kfi`'s error message.
 pub fn connect_to(ctx: &Ctx, addr: IpAddr, disk: &str, more: &[&str]) -> Result<PathBuf> {
     let far = Far {
         addr: addr.to_string(),
@@ -155,14 +156,14 @@ pub fn connect_to(ctx: &Ctx, addr: IpAddr, disk: &str, more: &[&str]) -> Result<
     far.connect(NAME, disk, more)
 }
 
-/// Who exports, for any thread.
+/// The exporting node, usable from any thread.
 pub struct Far {
     addr: String,
     provider: String,
 }
 
 impl Far {
-    /// The other node.
+    /// Returns the other node.
     pub fn of(ctx: &Ctx) -> Self {
         Self {
             addr: ctx.env.peer.to_string(),
@@ -170,11 +171,11 @@ impl Far {
         }
     }
 
-    /// Connects to an export, as a client that is called as the disk.
+    /// Connects to an export, as an initiator with the disk's name.
     ///
     /// # Errors
     ///
-    /// What `kfi` says.
+    /// `kfi`'s error message.
     pub fn connect(&self, export: &str, disk: &str, more: &[&str]) -> Result<PathBuf> {
         let args = ["connect", &self.addr, export, "--port", PORT];
         let who = [
@@ -197,21 +198,21 @@ impl Far {
 ///
 /// # Errors
 ///
-/// What `kfi` says.
+/// `kfi`'s error message.
 pub fn disconnect(disk: &str) -> Result<()> {
     kfi(&["disconnect", disk]).map(drop)
 }
 
-/// The file of an attribute.
+/// Returns the path of an attribute.
 pub fn attr(kind: &str, name: &str, attr: &str) -> PathBuf {
     Path::new(ROOT).join(kind).join(name).join(attr)
 }
 
-/// What an attribute says.
+/// Reads an attribute.
 ///
 /// # Errors
 ///
-/// When it cannot be read.
+/// If it cannot be read.
 pub fn show(kind: &str, name: &str, what: &str) -> Result<String> {
     let path = attr(kind, name, what);
     Ok(fs::read_to_string(&path)
@@ -224,7 +225,7 @@ pub fn show(kind: &str, name: &str, what: &str) -> Result<String> {
 ///
 /// # Errors
 ///
-/// The kernel's.
+/// The kernel's error.
 pub fn store(kind: &str, name: &str, what: &str, value: &str) -> io::Result<()> {
     fs::write(attr(kind, name, what), value)
 }
@@ -233,36 +234,36 @@ pub fn store(kind: &str, name: &str, what: &str, value: &str) -> io::Result<()> 
 ///
 /// # Errors
 ///
-/// When it does not come to it.
+/// If the disk does not reach it.
 pub fn wait_state(disk: &str, state: &str, limit: Duration) -> Result<()> {
     until(&format!("{disk} is {state}"), limit, || {
         Ok((show("disks", disk, "state")? == state).then_some(()))
     })
 }
 
-/// A device that is read and written without a cache.
+/// A block device that is read and written without a cache.
 pub struct Disk {
-    /// Its file.
+    /// File of the device.
     pub file: File,
-    /// Its bytes.
+    /// Size in bytes.
     pub size: usize,
 }
 
 impl Disk {
-    /// Opens it.
+    /// Opens a disk.
     ///
     /// # Errors
     ///
-    /// When it cannot be opened.
+    /// If it cannot be opened.
     pub fn open(path: &Path) -> Result<Self> {
         Self::open_as(path, true)
     }
 
-    /// Opens it, to be written to or not.
+    /// Opens a disk, for writing or not.
     ///
     /// # Errors
     ///
-    /// When it cannot be opened.
+    /// If it cannot be opened.
     pub fn open_as(path: &Path, write: bool) -> Result<Self> {
         let file = File::options()
             .read(true)
@@ -280,7 +281,7 @@ impl Disk {
     ///
     /// # Errors
     ///
-    /// The system's.
+    /// The error of the system call.
     pub fn write(&self, at: usize, buf: &Map, len: usize) -> io::Result<()> {
         self.io(at, buf, len, true)
     }
@@ -289,7 +290,7 @@ impl Disk {
     ///
     /// # Errors
     ///
-    /// The system's.
+    /// The error of the system call.
     pub fn read(&self, at: usize, buf: &Map, len: usize) -> io::Result<()> {
         self.io(at, buf, len, false)
     }
@@ -302,11 +303,11 @@ impl Disk {
         }
     }
 
-    /// All of it, block by block of a MiB.
+    /// Reads the whole disk, block by block of a MiB.
     ///
     /// # Errors
     ///
-    /// When it cannot be read.
+    /// If it cannot be read.
     pub fn contents(&self) -> Result<Vec<u8>> {
         let buf = Map::anon(MIB)?;
         let mut all = vec![0; self.size];
@@ -320,7 +321,8 @@ impl Disk {
     }
 }
 
-/// The bytes of sector `sector` in round `round`: all are different.
+/// Fills `buf` with the bytes of sector `sector` in round `round`; each sector and round has its
+/// own.
 pub fn fill(buf: &mut [u8], sector: u64, round: u64) {
     for (i, part) in buf.chunks_mut(512).enumerate() {
         let mut x = (sector + i as u64) ^ (round << 40) ^ 0x9e37_79b9_7f4a_7c15;
@@ -331,11 +333,11 @@ pub fn fill(buf: &mut [u8], sector: u64, round: u64) {
     }
 }
 
-/// Writes the bytes of a round to a place.
+/// Writes the bytes of a round at a position.
 ///
 /// # Errors
 ///
-/// The system's.
+/// The error of the system call.
 pub fn write_filled(disk: &Disk, map: &Map, at: usize, len: usize, round: u64) -> io::Result<()> {
     let mut bytes = vec![0; len];
     fill(&mut bytes, (at / 512) as u64, round);
@@ -343,11 +345,11 @@ pub fn write_filled(disk: &Disk, map: &Map, at: usize, len: usize, round: u64) -
     disk.write(at, map, len)
 }
 
-/// Checks that these are the bytes of a round at a place.
+/// Checks that `bytes` are those of a round at a position.
 ///
 /// # Errors
 ///
-/// When one is not.
+/// If a byte differs.
 pub fn is_filled(bytes: &[u8], at: usize, round: u64) -> Result<()> {
     let mut want = vec![0; bytes.len()];
     fill(&mut want, (at / 512) as u64, round);
@@ -357,20 +359,20 @@ pub fn is_filled(bytes: &[u8], at: usize, round: u64) -> Result<()> {
     Ok(())
 }
 
-/// The module, and an export of memory of `size` on node 1.
+/// Loads the module, and exports `size` bytes of memory on node 1.
 ///
 /// # Errors
 ///
-/// When there is none.
+/// If that fails.
 pub fn begin(ctx: &mut Ctx, size: &str) -> Result<Loaded> {
     Of::Memory.begin(ctx, size)
 }
 
-/// Takes export and module away, and the device that was exported.
+/// Removes the export, the module and the exported device.
 ///
 /// # Errors
 ///
-/// When one of them stays.
+/// If one of them stays.
 pub fn end(ctx: &mut Ctx, mut loaded: Loaded) -> Result<()> {
     ctx.barrier("disconnected")?;
     if ctx.first() {
@@ -380,12 +382,12 @@ pub fn end(ctx: &mut Ctx, mut loaded: Loaded) -> Result<()> {
     loaded.end(ctx)
 }
 
-/// The module, an export of memory of `size` on node 1, a disk on node 2; `test` of both with the disk's
-/// path (node 1's is empty), and everything taken away.
+/// Loads the module, exports `size` bytes of memory on node 1, connects a disk on node 2, runs
+/// `test` on both with the disk's path (empty on node 1), and removes everything.
 ///
 /// # Errors
 ///
-/// The test's, or when something does not go away.
+/// The error of the test, or of the removal.
 pub fn with_disk(
     ctx: &mut Ctx,
     size: &str,
@@ -395,11 +397,11 @@ pub fn with_disk(
     Of::Memory.with_disk(ctx, size, options, test)
 }
 
-/// Whether the target listens.
+/// Starts or stops the target's listening.
 ///
 /// # Errors
 ///
-/// When it cannot, or did.
+/// If it cannot, or already did.
 pub fn offer(ctx: &Ctx, on: bool) -> Result<()> {
     let port = format!("{}-{PORT}", ctx.env.addr);
     let link = attr("ports", &port, "subsystems").join(NAME);
@@ -411,7 +413,7 @@ pub fn offer(ctx: &Ctx, on: bool) -> Result<()> {
     Ok(())
 }
 
-/// Writers that read what they have written, each on a MiB of its own, over and over.
+/// Writers that write and read back a MiB of their own, over and over.
 pub struct Load {
     stop: AtomicBool,
     rounds: AtomicU64,
@@ -419,12 +421,12 @@ pub struct Load {
 }
 
 impl Load {
-    /// Has so many at work while `during` goes on. With what each has ended: its last round, or the
-    /// error of a request.
+    /// Runs writers while `during` runs. Returns each writer's result: its last round, or the error
+    /// of a request.
     ///
     /// # Errors
     ///
-    /// That of `during`; a wrong byte.
+    /// The error of `during`; a wrong byte.
     pub fn run(
         path: &Path,
         writers: usize,
@@ -483,11 +485,11 @@ impl Load {
         }
     }
 
-    /// Waits until all get on.
+    /// Waits until all writers progress.
     ///
     /// # Errors
     ///
-    /// When they do not.
+    /// If they do not.
     pub fn gets_on(&self, limit: Duration) -> Result<()> {
         let before = self.rounds.load(Ordering::Relaxed);
         until("work goes on", limit, || {
@@ -497,7 +499,7 @@ impl Load {
     }
 }
 
-/// That none of the writers has failed; the round of each.
+/// Checks that no writer has failed. Returns the round of each.
 ///
 /// # Errors
 ///
@@ -508,15 +510,15 @@ pub fn rounds(ends: Vec<io::Result<u64>>) -> Result<Vec<u64>> {
         .collect()
 }
 
-/// A file system on a disk, mounted somewhere of this test's own.
+/// A file system on a disk, mounted in a folder of this test.
 pub struct Mounted(pub PathBuf);
 
 impl Mounted {
-    /// Mounts it.
+    /// Mounts the file system.
     ///
     /// # Errors
     ///
-    /// When it is none of that kind.
+    /// If it is not of that kind.
     pub fn new(device: &Path, kind: &str) -> Result<Self> {
         let at = PathBuf::from(format!("/tmp/blk-{}", std::process::id()));
         fs::create_dir_all(&at)?;
@@ -526,11 +528,11 @@ impl Mounted {
         Ok(Self(at))
     }
 
-    /// Unmounts it.
+    /// Unmounts the file system.
     ///
     /// # Errors
     ///
-    /// When it is in use.
+    /// If it is in use.
     pub fn unmount(self) -> Result<()> {
         run("umount", &[&self.0.display().to_string()])?;
         fs::remove_dir(&self.0)?;

@@ -4,17 +4,17 @@
 //!
 //! A [`Case`](sweep::Case) makes one call. The sweep runs it again and again: with the first
 //! allocation in it failing, then the second, until it has run without a failure; then the same
-//! with page allocations, user copies, pins and what the device is asked for ([`inject::Kind`]).
-//! Each time that the call fails
+//! with page allocations, user copies, pins and calls of the device ([`inject::Kind`]). Each time
+//! that the call fails
 //!
 //! * its errno must be one that the failure explains,
 //! * its structure must not have been written to,
 //! * objects, descriptors and pins of this process must be as before,
 //! * and the same call, made again without a failure, must succeed.
 //!
-//! Failures in the connection manager's own tasks are in [`background`]; what runs in the kernel
-//! (the API for consumers) is the module `kfi-fault`, whose results [`kernel`] reads. That an
-//! assignment on a key slot takes no memory at all is shown in [`reserve`].
+//! Failures in the connection manager's own tasks are in [`background`]; the API for kernel
+//! consumers is swept by the module `kfi_test_fault`, whose results [`kernel`] reads. [`reserve`] shows
+//! that an assignment on a key slot allocates no memory.
 //!
 //! This needs a kernel with fault injection.
 
@@ -31,33 +31,33 @@ use crate::harness::{Env, Skip};
 use anyhow::Result;
 use sweep::{Case, Row, Verdict};
 
-/// How much is swept.
+/// Extent of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     /// Every place.
     Whole,
     /// Each of the first places, then fewer and fewer, for half a minute.
     Quick,
-    /// None: each call is made once, on any kernel, which tests the cases.
+    /// None: each call is made once, on any kernel, to test the cases.
     Dry,
 }
 
-/// Says that a sweep begins: if the guest dies, that is the one.
+/// Reports that a sweep begins: if the guest dies, this sweep was the cause.
 fn begin(name: &str) {
     println!("KFI-FAULT-BEGIN {name}");
 }
 
-/// Whether a name contains one of the patterns, which commas separate.
+/// Returns whether a name contains one of the patterns, which commas separate.
 fn is_one(name: &str, patterns: &str) -> bool {
     patterns.split(',').any(|pattern| name.contains(pattern))
 }
 
-/// Runs every case whose name contains one of `only`, printing a row for each as it ends; whether all
-/// passed.
+/// Runs every case whose name contains one of `only`, printing a row for each as it ends. Returns
+/// whether all passed.
 ///
 /// # Errors
 ///
-/// When the kernel cannot inject failures.
+/// If the kernel cannot inject failures.
 pub fn run(env: &Env, only: &str, how: How) -> Result<bool> {
     let quick = how == How::Quick;
     let knobs = match how {

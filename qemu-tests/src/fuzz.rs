@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A fuzzer of `/dev/kfabric` and its rings that is led by coverage.
+//! A coverage-guided fuzzer of `/dev/kfabric` and its rings.
 //!
-//! A [program](program) is a list of calls that use each other's results. It is made by chance
-//! ([`generate`]) from what is known of the interface ([`shape`]), or by changing one that was
-//! worth keeping ([`corpus`]); it is run by some threads on the same file ([`execute`]), and kept
-//! when it reaches code of our modules ([`kcov`]) or gets an answer that none before it did. On a
-//! kernel that does not tell what runs, answers alone lead.
+//! A [program](program) is a list of calls that use each other's results. Programs are generated at
+//! random ([`generate`]) from a description of the interface ([`shape`]), or by changing a kept one
+//! ([`corpus`]). Some threads run a program on the same file ([`execute`]). A program is kept if it
+//! reaches new code of our modules ([`kcov`]) or gets a new answer. On a kernel without kcov,
+//! answers alone guide the fuzzer.
 //!
-//! A finding is what the kernel complains about, a call that does not come back, something left
-//! behind when a file is closed, or a machine on which two endpoints cannot talk afterwards. The
-//! programs about to be run are written to a file first, whose text runs them again.
+//! A finding is a kernel complaint, a call that does not return, an object that outlives its file,
+//! or a machine on which two endpoints cannot talk afterwards. Each program is written to a file
+//! before it runs; the text of the file runs it again.
 
 pub mod corpus;
 pub mod execute;
@@ -41,64 +41,64 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use world::World;
 
-/// Programs that are written down together before they run.
+/// Number of programs that are written down together before they run.
 const BATCH: usize = 16;
-/// How often it is told how far it is.
+/// Interval of progress reports.
 const TELL: Duration = Duration::from_secs(20);
-/// How often it is looked for what was left behind.
+/// Interval of leak checks.
 const CHECK: Duration = Duration::from_secs(60);
-/// Runs that making one program smaller may take.
+/// Maximum number of runs for shrinking one program.
 const SMALLER: usize = 60;
-/// Bytes that a user without rights may pin.
+/// Bytes that an unprivileged user may pin.
 const PINNED: u64 = 128 << 10;
-/// Time that it may take.
+/// Time limit of shrinking.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The file, in the folder that the host sees, of the programs that run just now.
+/// Name of the file, in the folder that the host sees, of the running programs.
 pub const CURRENT: &str = "fuzz-current.txt";
-/// The file of the programs of the batch before.
+/// Name of the file of the batch before.
 pub const BEFORE: &str = "fuzz-before.txt";
-/// The file of what was worth keeping.
+/// Name of the file of kept programs.
 pub const KEPT: &str = "fuzz-corpus.txt";
-/// The file of what code was reached: module, section, offset.
+/// Name of the file of reached code: module, section, offset.
 pub const REACHED: &str = "fuzz-reached.txt";
 
-/// The file of how far it is.
+/// Name of the progress file.
 pub const TALLY: &str = "fuzz-tally.json";
 
-/// What to do.
+/// Options of a fuzzing run.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where chance begins.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// For how long.
+    /// Duration of the run.
     pub time: Duration,
-    /// Where files go.
+    /// Folder of the output files.
     pub dir: Option<PathBuf>,
 }
 
-/// How far it is.
+/// Progress of a fuzzing run.
 #[derive(Debug, Default, Serialize)]
 pub struct Tally {
-    /// Programs run.
+    /// Number of programs run.
     pub programs: u64,
-    /// Calls made.
+    /// Number of calls made.
     pub calls: u64,
-    /// Places in our modules' code that were reached.
+    /// Number of reached places in our modules' code.
     pub reached: usize,
-    /// Answers: pairs of a call and its error.
+    /// Number of answers: pairs of a call and its errno.
     pub answers: usize,
-    /// Programs kept.
+    /// Number of programs kept.
     pub corpus: usize,
-    /// Whether the kernel told which code ran.
+    /// True if the kernel reports coverage.
     pub coverage: bool,
-    /// Whether it could be made to fail inside.
+    /// True if the kernel injects failures.
     pub failing: bool,
-    /// Seconds.
+    /// Duration in seconds.
     pub seconds: u64,
 }
 
-/// A fuzzer at work.
+/// A running fuzzer.
 struct Fuzzer {
     options: Options,
     machine: Machine,
@@ -109,11 +109,11 @@ struct Fuzzer {
     started: Instant,
 }
 
-/// Fuzzes, and tells how it went.
+/// Fuzzes. Returns the final tally.
 ///
 /// # Errors
 ///
-/// What was found, or what is missing to begin.
+/// A finding, or a missing prerequisite.
 pub fn run(options: Options) -> Result<Tally> {
     let mut fuzzer = Fuzzer::new(options)?;
     fuzzer.load()?;
@@ -139,7 +139,7 @@ pub fn run(options: Options) -> Result<Tally> {
 ///
 /// # Errors
 ///
-/// What was found, or when the text is none.
+/// A finding, or a text that cannot be parsed.
 pub fn replay(text: &str, times: usize, dir: Option<PathBuf>) -> Result<Tally> {
     let programs = split(text)?;
     ensure!(!programs.is_empty(), "no program in there");
@@ -169,8 +169,7 @@ impl Fuzzer {
         let slow = slow.and_then(|n| n.parse().ok()).unwrap_or(1);
         let world = World::find(env.addr, env.addr6)?;
         fail_quietly();
-        // Users without rights are to come further than the door, and soon to the end of what
-        // they may pin.
+        // Unprivileged users must be able to open the device, and soon reach their pinning limit.
         std::fs::set_permissions("/dev/kfabric", std::fs::Permissions::from_mode(0o666))?;
         os::limit_pinned(PINNED);
         let baseline = Baseline::take();
@@ -195,8 +194,8 @@ impl Fuzzer {
         })
     }
 
-    /// Runs what is written and planned, and the corpus, so that what they reach is known; in half
-    /// the time there is. The corpus comes in an order of the seed's.
+    /// Runs the written and planned programs, and the corpus, to learn their coverage, in half of
+    /// the time. The seed decides the corpus's order.
     fn load(&mut self) -> Result<()> {
         let given = [Corpus::written()?, sweep::programs()?].concat();
         self.load_some(&given, Corpus::give)?;
@@ -212,7 +211,7 @@ impl Fuzzer {
         self.tell()
     }
 
-    /// Runs programs, and has `add` take those that show something new.
+    /// Runs programs, and passes those that show something new to `add`.
     fn load_some(&mut self, programs: &[Program], add: fn(&mut Corpus, Program)) -> Result<()> {
         for batch in programs.chunks(BATCH) {
             let late = self.started.elapsed() > self.options.time / 2;
@@ -242,7 +241,7 @@ impl Fuzzer {
         run.points
     }
 
-    /// The next programs.
+    /// Returns the next programs.
     fn batch(&mut self) -> Vec<Program> {
         let rng = &mut self.rng;
         let mut batch = Vec::with_capacity(BATCH);
@@ -272,9 +271,9 @@ impl Fuzzer {
         Ok(())
     }
 
-    /// Keeps a program that showed something new, or as much of it as still shows it.
+    /// Keeps a program that showed something new, reduced to the calls that still show it.
     fn keep(&mut self, program: &Program, new: HashSet<kcov::Point>) {
-        // What does not show again is chance, and counts, but leads nowhere.
+        // A result that does not show again is counted, and not followed.
         let begun = Instant::now();
         let again = self.run(program);
         let mut wanted: HashSet<_> = new.intersection(&again).copied().collect();
@@ -304,7 +303,7 @@ impl Fuzzer {
         }
     }
 
-    /// Writes programs where they outlive this machine.
+    /// Writes programs to a file that outlives this machine.
     fn write_down(&self, batch: &[Program]) -> Result<()> {
         let Some(dir) = &self.options.dir else {
             return Ok(());
@@ -339,7 +338,7 @@ impl Fuzzer {
         Ok(())
     }
 
-    /// Looks for what was left behind, and whether two endpoints can still talk.
+    /// Checks for leaked objects, and that two endpoints can still talk.
     fn check(&mut self) -> Result<()> {
         let left = self.baseline.leaks();
         ensure!(left.is_empty(), "left behind: {}", left.join("; "));
@@ -357,8 +356,8 @@ impl Fuzzer {
     }
 }
 
-/// Has failing allocations be told of to who asked for them, and not to the log; those that may
-/// sleep fail too.
+/// Makes injected failures return errnos without log lines, and includes allocations that may
+/// sleep.
 fn fail_quietly() {
     let base = "/sys/kernel/debug";
     for (file, value) in [
@@ -371,7 +370,7 @@ fn fail_quietly() {
         ("fail_page_alloc/min-order", "0"),
         ("fail_usercopy/verbose", "0"),
     ] {
-        // Not there on a kernel that cannot.
+        // The file is missing on a kernel without fault injection.
         let _ = std::fs::write(format!("{base}/{file}"), value);
     }
 }

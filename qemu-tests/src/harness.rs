@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What runs the tests: two runners, one on each node, in lockstep.
+//! Runner of the tests: one process on each node, in lockstep.
 //!
-//! Node 1 leads. For each test it tells node 2 its name; both start a child
-//! process that runs the test, the two children joined by a TCP connection of
-//! their own ([`Ctl`]); both wait for their child, look for what it left
-//! behind ([`leaks`]) and node 1 prints one result. A child that crashes or
+//! Node 1 leads. For each test it sends node 2 the name; both start a child process that runs the
+//! test, and the two children share a TCP connection of their own ([`Ctl`]). Both wait for their
+//! child and check for leftovers ([`leaks`]), and node 1 prints one result. A child that crashes or
 //! hangs fails its test and nothing else.
 
 pub mod child;
@@ -33,34 +32,34 @@ pub const NETNS: u8 = 2;
 pub const TWO: u8 = 4;
 /// Is part of the short check of a kernel series.
 pub const SMOKE: u8 = 8;
-/// Runs between two guests, when there is plenty of time.
+/// Runs between two guests, in runs with plenty of time.
 pub const LONG: u8 = 16;
 /// Runs over the intra-node provider, between two processes of one guest.
 pub const SHM: u8 = 32;
-/// … when there is plenty of time.
+/// Runs over the intra-node provider, in runs with plenty of time.
 pub const SHM_LONG: u8 = 64;
 /// Fails on purpose, to show how the test run judges.
 pub const PLANTED: u8 = 128;
 /// Runs on either provider between two nodes of one kernel.
 pub const PAIR: u8 = NETNS | SHM;
 
-/// One test.
+/// A test of the list.
 #[derive(Clone, Copy)]
 pub struct Test {
-    /// `topic.what_holds`, unique.
+    /// Unique name, `topic.subject_condition_expected`.
     pub name: &'static str,
-    /// Where it runs: [`ONE`], [`NETNS`], …
+    /// Topologies that the test runs in: [`ONE`], [`NETNS`], …
     pub topologies: u8,
-    /// Seconds it takes on a slow machine; the limit is ten times that, and 30 at least.
+    /// Seconds on a slow machine; the limit is ten times that, and at least 30.
     pub seconds: u32,
-    /// The test, run on both nodes at once.
+    /// Body of the test, run on both nodes at once.
     pub run: fn(&mut Ctx) -> Result<()>,
-    /// Node 2 is gone for good afterwards; such a test comes last.
+    /// Whether node 2 is lost afterwards; such a test comes last.
     pub loses_peer: bool,
 }
 
 impl Test {
-    /// A test of two nodes, five seconds.
+    /// Creates a test of two nodes, of five seconds.
     pub const fn pair(name: &'static str, run: fn(&mut Ctx) -> Result<()>) -> Self {
         Self {
             name,
@@ -71,8 +70,8 @@ impl Test {
         }
     }
 
-    /// A test that needs no peer. It runs on both nodes of the namespace topology at once, and not
-    /// in a guest of one node besides, because it asks the same there.
+    /// Creates a test that needs no peer. It runs on both nodes of the namespace topology at once,
+    /// and not also in a guest of one node, because it would show the same there.
     pub const fn alone(name: &'static str, run: fn(&mut Ctx) -> Result<()>) -> Self {
         Self {
             name,
@@ -83,19 +82,19 @@ impl Test {
         }
     }
 
-    /// … that takes so long.
+    /// Sets the test's duration.
     #[must_use]
     pub const fn seconds(self, seconds: u32) -> Self {
         Self { seconds, ..self }
     }
 
-    /// … that runs there instead.
+    /// Sets the topologies that the test runs in.
     #[must_use]
     pub const fn on(self, topologies: u8) -> Self {
         Self { topologies, ..self }
     }
 
-    /// … that runs there too.
+    /// Adds topologies that the test runs in.
     #[must_use]
     pub const fn also(self, topologies: u8) -> Self {
         Self {
@@ -104,7 +103,7 @@ impl Test {
         }
     }
 
-    /// … that is about RDMA devices, and not about what every provider does.
+    /// Restricts the test to RDMA devices.
     #[must_use]
     pub const fn verbs(self) -> Self {
         Self {
@@ -113,7 +112,7 @@ impl Test {
         }
     }
 
-    /// … after which node 2 is gone.
+    /// Marks a test that loses node 2.
     #[must_use]
     pub const fn loses_peer(self) -> Self {
         Self {
@@ -122,36 +121,36 @@ impl Test {
         }
     }
 
-    /// When it has failed, on a kernel without checkers.
+    /// Returns the time limit on a kernel without checkers.
     pub fn limit(&self) -> Duration {
         Duration::from_secs(u64::from(self.seconds.max(3)) * 10)
     }
 }
 
-/// What a test knows about where it runs, and its line to its other half.
+/// Environment of a running test, and the line to its other half.
 pub struct Ctx {
-    /// This node and its peer.
+    /// Node of this half, and its peer.
     pub env: Env,
     /// The line to the other half.
     pub ctl: Ctl,
 }
 
 impl Ctx {
-    /// Whether this is node 1, which listens where it matters.
+    /// Returns whether this is node 1, the listening side.
     pub fn first(&self) -> bool {
         self.env.node == 1
     }
 
-    /// The provider under test.
+    /// Returns the provider under test.
     pub fn provider(&self) -> &str {
         &self.env.provider
     }
 
-    /// Waits until the other half is here too.
+    /// Waits until the other half is at the same place.
     ///
     /// # Errors
     ///
-    /// When it is elsewhere, gone, or late.
+    /// If it is elsewhere, has ended, or is late.
     pub fn barrier(&mut self, label: &str) -> Result<()> {
         self.ctl.barrier(label)
     }

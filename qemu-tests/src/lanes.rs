@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Connections made many at a time, for what ends each of them.
+//! Many connections at a time, for tests that end each of them.
 //!
-//! A refused access ends a reliable connection, so whoever tries many refused
-//! ones needs as many connections.
+//! A refused access ends a reliable connection, so a test of many refused accesses needs as many
+//! connections.
 
 use crate::buf::Buf;
 use crate::harness::Ctx;
@@ -14,58 +14,58 @@ use anyhow::{bail, ensure, Context, Result};
 use kfabric_uapi::*;
 use std::net::SocketAddr;
 
-/// Connections there are at once.
+/// Number of connections.
 pub const LANES: usize = 16;
 /// Bytes that one operation of [`Lanes::attempt`] may move.
 pub const SPAN: u64 = 16 << 10;
-/// What [`Lanes::attempt`] writes.
+/// Byte that [`Lanes::attempt`] writes.
 pub const WRITTEN: u8 = 0x77;
-/// What lies where [`Lanes::attempt`] reads to before it reads.
+/// Byte at the destination of [`Lanes::attempt`]'s reads before the read.
 pub const UNREAD: u8 = 0xee;
 
 /// Connections between the nodes, each with a completion queue of its own.
 pub struct Lanes {
-    /// What they are on.
+    /// Side of the connections.
     pub side: Side,
-    /// Completions of each.
+    /// Completion queue of each connection.
     pub cqs: Vec<Cq>,
-    /// The endpoints; empty before [`Lanes::connect`].
+    /// Handles of the endpoints; empty before [`Lanes::connect`].
     pub eps: Vec<u64>,
-    /// How many of them, from the first on, have keys of their own.
+    /// Number of endpoints, from the first on, with endpoint-scoped keys.
     pub own_keys: usize,
-    /// Auth keys of them, in turn; none: they have none. The same on both nodes.
+    /// Auth keys of the endpoints, in turn; empty: no auth keys. Both nodes have the same.
     pub auth: &'static [&'static [u8]],
-    /// Where node 1 listens.
+    /// Address of node 1's listener.
     at: SocketAddr,
-    /// What is written, and behind it what is read into.
+    /// Source of writes, and behind it the destination of reads.
     local: Buf,
-    /// Its regions, one under each auth key: a device lets endpoints use no other's.
+    /// Regions of `local`, one under each auth key: a device lets endpoints use no other's.
     regions: Vec<u64>,
-    /// The auth keys of these.
+    /// Auth keys of the regions.
     keys: &'static [&'static [u8]],
 }
 
-/// The auth key of a lane, of which there are these in turn; empty: none.
+/// Returns the auth key of a connection; the keys are used in turn. Empty: none.
 fn key_of(auth: &'static [&'static [u8]], lane: usize) -> &'static [u8] {
     auth.iter().cycle().nth(lane).copied().unwrap_or(&[])
 }
 
 impl Lanes {
-    /// None yet; both nodes call it.
+    /// Creates an empty set; both nodes call this.
     ///
     /// # Errors
     ///
-    /// What the calls answer.
+    /// The errno of the failed call.
     pub fn new(ctx: &mut Ctx) -> Result<Self> {
         Self::under(ctx, &[])
     }
 
-    /// None yet, and all that there will be have one of these auth keys, in turn; both nodes call
-    /// it.
+    /// Creates an empty set, whose connections will use these auth keys in turn; both nodes call
+    /// this.
     ///
     /// # Errors
     ///
-    /// What the calls answer.
+    /// The errno of the failed call.
     pub fn under(ctx: &mut Ctx, auth: &'static [&'static [u8]]) -> Result<Self> {
         let side = Side::open(ctx)?;
         let cqs: raw::Result<Vec<_>> = (0..LANES)
@@ -117,14 +117,14 @@ impl Lanes {
         })
     }
 
-    /// Closes what there is and makes [`LANES`] new ones; both nodes call it.
+    /// Closes the connections and makes [`LANES`] new ones; both nodes call this.
     ///
     /// # Errors
     ///
-    /// What the calls answer, or no connection in time.
+    /// The errno of the failed call, or no connection in time.
     pub fn connect(&mut self, ctx: &mut Ctx) -> Result<()> {
         let side = &self.side;
-        // Whoever only serves would end what the other still uses.
+        // A node that only serves would close connections that the other still uses.
         ctx.barrier("lanes used")?;
         for ep in self.eps.drain(..) {
             side.dev.close(ep).context("closing a lane")?;
@@ -148,7 +148,7 @@ impl Lanes {
                 self.eps.push(ep);
             }
         }
-        // A request may be told before an earlier connection is.
+        // The event of a request may arrive before that of an earlier connection.
         let mut up = 0;
         if ctx.first() {
             self.eps.resize(LANES, 0);
@@ -175,11 +175,11 @@ impl Lanes {
         ctx.barrier("lanes connected")
     }
 
-    /// Writes to or reads from the peer over one of them; the errno, 0 for a success.
+    /// Writes to or reads from the peer over one connection. Returns the errno, 0 for a success.
     ///
     /// # Errors
     ///
-    /// When no answer comes, or what a read has left in local memory is not what it says.
+    /// If no completion comes, or the local memory does not match the read's result.
     pub fn attempt(
         &self,
         lane: usize,
@@ -207,24 +207,24 @@ impl Lanes {
         Ok(errno)
     }
 
-    /// The region that a lane uses locally.
+    /// Returns the region that a connection uses locally.
     fn region_of(&self, lane: usize) -> u64 {
         let key = key_of(self.auth, lane);
         let at = self.keys.iter().position(|k| *k == key);
         self.regions[at.unwrap_or(0)]
     }
 
-    /// The region of what is written and read locally, of lanes without an auth key.
+    /// Returns the local region of connections without an auth key.
     pub fn region(&self) -> u64 {
         self.region_of(0)
     }
 
-    /// `len` bytes of [`WRITTEN`], for lanes without an auth key.
+    /// Returns `len` bytes of [`WRITTEN`], for connections without an auth key.
     pub fn source(&self, len: u64) -> Iov {
         self.source_of(0, len)
     }
 
-    /// `len` bytes of [`WRITTEN`] for a lane.
+    /// Returns `len` bytes of [`WRITTEN`] for a connection.
     pub fn source_of(&self, lane: usize, len: u64) -> Iov {
         iov(self.region_of(lane), 0, len)
     }

@@ -1,22 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The tests and benchmarks that run inside guests, and what they are made of.
+//! The tests and benchmarks that run inside guests, and their building blocks.
 //!
-//! * [`raw`]: `/dev/kfabric` call by call, nothing in between. Most tests ask
-//!   what the kernel does with one exact call, a wrong one as often as a right
-//!   one, so they speak to it directly.
-//! * [`pair`]: two connected endpoints, one on each node, in a few lines;
-//!   [`lanes`]: many, for what ends each of them.
+//! * [`raw`]: `/dev/kfabric` call by call, without a library. Most tests check the kernel's answer
+//!   to one exact call, invalid as often as valid, so they call it directly.
+//! * [`pair`]: two connected endpoints, one on each node, in a few lines; [`lanes`]: many
+//!   connections, for tests that end each of them.
 //! * [`disk`]: kfblk's two ends.
-//! * [`harness`]: runs the list on both nodes in lockstep, each test in a
-//!   process of its own, and looks for what it left behind.
-//! * [`storm`]: everything at once, and everything taken away.
-//! * [`tests`]: the tests by topic; [`bench`]: the benchmarks; [`fault`]: every call with
-//!   failures injected; [`fuzz`]: the fuzzer.
-//! * [`wire`]: a peer that keeps to no rule.
+//! * [`harness`]: runs the list on both nodes in lockstep, each test in a process of its own, and
+//!   checks for leftovers.
+//! * [`storm`]: everything at once, while resources are taken away.
+//! * [`tests`]: the tests by topic; [`bench`]: the benchmarks; [`fault`]: every call with failures
+//!   injected; [`fuzz`]: the fuzzer.
+//! * [`wire`]: a peer that breaks every rule.
 //!
-//! `unsafe` is in [`sys`], and in [`fuzz::os`] and [`fuzz::kcov`] what only the
-//! fuzzer needs.
+//! `unsafe` is in [`sys`], and, for the fuzzer alone, in [`fuzz::os`] and [`fuzz::kcov`].
 
 #![deny(unsafe_code)]
 

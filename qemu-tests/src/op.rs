@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Operations as a test writes them down.
+//! Constructors of operations.
 
 use kfabric_uapi::*;
 
-/// A piece of a region.
+/// Returns a piece of a region.
 pub fn iov(region: u64, offset: u64, len: u64) -> Iov {
     Iov {
         region,
@@ -24,17 +24,17 @@ fn entry(op: u32, context: u64, iovs: &[Iov]) -> OpEntry {
     entry
 }
 
-/// A send.
+/// Returns a send.
 pub fn send(context: u64, iovs: &[Iov]) -> OpEntry {
     entry(KFI_OP_SEND, context, iovs)
 }
 
-/// A receive.
+/// Returns a receive.
 pub fn recv(context: u64, iovs: &[Iov]) -> OpEntry {
     entry(KFI_OP_RECV, context, iovs)
 }
 
-/// A write to a peer's memory.
+/// Returns a write to a peer's memory.
 pub fn write(context: u64, iovs: &[Iov], remote_addr: u64, key: u64) -> OpEntry {
     OpEntry {
         remote_addr,
@@ -43,7 +43,7 @@ pub fn write(context: u64, iovs: &[Iov], remote_addr: u64, key: u64) -> OpEntry 
     }
 }
 
-/// A read of a peer's memory.
+/// Returns a read of a peer's memory.
 pub fn read(context: u64, iovs: &[Iov], remote_addr: u64, key: u64) -> OpEntry {
     OpEntry {
         remote_addr,
@@ -52,8 +52,9 @@ pub fn read(context: u64, iovs: &[Iov], remote_addr: u64, key: u64) -> OpEntry {
     }
 }
 
-/// An atomic, its kind in `op` (`KFI_OP_ATOMIC` and others): `what` is done to values of `datatype`.
-/// `values`, the operands and behind them those to compare with, must live until it is submitted.
+/// Returns an atomic of form `op` (`KFI_OP_ATOMIC` and others). The pair names the atomic operation
+/// and the type of its values. `values`, the operands and behind them the compare values, must live
+/// until the operation is submitted.
 pub fn atomic(
     op: u32,
     (what, datatype): (u32, u32),
@@ -72,7 +73,8 @@ pub fn atomic(
     }
 }
 
-/// Makes a send or write carry its payload in the call; `data` must live until it is submitted.
+/// Makes a send or write carry its payload in the call; `data` must live until the operation is
+/// submitted.
 pub fn inject(mut entry: OpEntry, data: &[u8]) -> OpEntry {
     entry.flags |= KFI_INJECT;
     entry.inject = data.as_ptr() as u64;

@@ -2,9 +2,9 @@
 
 //! Two connected endpoints, one on each node, in a few lines.
 //!
-//! [`Side`] is what one node opens: file, fabric, domain, event queue.
-//! [`Pair`] adds a completion queue and an endpoint connected to the other
-//! node's. Both nodes run the same constructor; node 1 listens.
+//! [`Side`] has the objects that one node opens: file, fabric, domain, event queue. [`Pair`] adds a
+//! completion queue and an endpoint connected to the other node's. Both nodes run the same
+//! constructor; node 1 listens.
 
 use crate::auth;
 use crate::buf::Buf;
@@ -19,9 +19,9 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// How long a small operation or an event may take: far longer than it does.
+/// Time limit of a small operation or an event; far longer than either takes.
 pub const WAIT: Duration = Duration::from_secs(30);
-/// How long a large operation may take on a slow machine.
+/// Time limit of a large operation on a slow machine.
 pub const LONG: Duration = Duration::from_secs(240);
 
 /// Every local right.
@@ -29,23 +29,23 @@ pub const LOCAL: u64 = KFI_SEND | KFI_RECV | KFI_READ | KFI_WRITE;
 /// Every remote right.
 pub const REMOTE: u64 = KFI_REMOTE_READ | KFI_REMOTE_WRITE;
 
-/// What a node opens.
+/// Objects that a node opens.
 pub struct Side {
     /// The open device file.
     pub dev: Dev,
     /// The fabric's handle.
     pub fabric: u64,
-    /// The domain: its handle and what it can do.
+    /// The domain: its handle and capabilities.
     pub domain: DomainOpen,
     /// The event queue.
     pub eq: Eq,
 }
 
-/// The info entry of this node's own device and address.
+/// Returns the info entry of this node's own device and address.
 ///
 /// # Errors
 ///
-/// When the provider offers none.
+/// If the provider offers none.
 pub fn own_info(dev: &Dev, env: &Env) -> Result<InfoEntry> {
     let wanted = InfoEntry {
         prov_name: name_field(&env.provider),
@@ -69,7 +69,7 @@ impl Side {
     ///
     /// # Errors
     ///
-    /// What the calls answer.
+    /// The errno of the failed call.
     pub fn open(ctx: &Ctx) -> Result<Self> {
         Self::of(&ctx.env)
     }
@@ -78,7 +78,7 @@ impl Side {
     ///
     /// # Errors
     ///
-    /// What the calls answer.
+    /// The errno of the failed call.
     pub fn of(env: &Env) -> Result<Self> {
         Self::on(Dev::open()?, env)
     }
@@ -87,7 +87,7 @@ impl Side {
     ///
     /// # Errors
     ///
-    /// What the calls answer.
+    /// The errno of the failed call.
     pub fn on(dev: Dev, env: &Env) -> Result<Self> {
         let info = own_info(&dev, env)?;
         let fabric = dev.fabric_open(&env.provider, &raw::field_text(&info.fabric_name))?;
@@ -101,11 +101,11 @@ impl Side {
         })
     }
 
-    /// The same objects by another descriptor.
+    /// Returns the same objects through another descriptor.
     ///
     /// # Errors
     ///
-    /// What `dup(2)` answers.
+    /// The errno of `dup(2)`.
     pub fn again(&self) -> Result<Self> {
         Ok(Self {
             dev: self.dev.dup()?,
@@ -122,7 +122,7 @@ impl Side {
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn reg(&self, buf: &Buf, access: u64) -> raw::Result<RegionReg> {
         self.reg_at(buf.addr(), buf.len() as u64, access)
     }
@@ -131,7 +131,7 @@ impl Side {
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn reg_at(&self, addr: u64, len: u64, access: u64) -> raw::Result<RegionReg> {
         self.dev.region_reg(
             self.domain.handle,
@@ -142,21 +142,21 @@ impl Side {
         )
     }
 
-    /// Gives a part of a region a key: the slot, and what a peer needs.
+    /// Assigns a key to a part of a region. Returns the slot, and the address and key for a peer.
     ///
     /// # Errors
     ///
-    /// What the calls answer.
+    /// The errno of the failed call.
     pub fn export(&self, region: u64, offset: u64, len: u64, access: u64) -> Result<(u64, Remote)> {
         let slot = self.dev.key_alloc(region, 1)?[0];
         Ok((slot, self.assign(slot, offset, len, access)?))
     }
 
-    /// Assigns a slot a key.
+    /// Assigns a key to a slot.
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn assign(&self, slot: u64, offset: u64, len: u64, access: u64) -> Result<Remote> {
         let k = self.dev.key_assign(slot, offset, len, access)?;
         Ok(Remote {
@@ -166,30 +166,30 @@ impl Side {
         })
     }
 
-    /// A completion queue.
+    /// Opens a completion queue.
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn cq(&self, depth: u32, format: u32) -> raw::Result<Cq> {
         self.dev.cq_open(self.domain.handle, depth, format)
     }
 
-    /// Starts to listen on an address; the passive endpoint and where it listens.
+    /// Listens on an address. Returns the passive endpoint, and its address.
     ///
     /// # Errors
     ///
-    /// What the calls answer.
+    /// The errno of the failed call.
     pub fn listen(&self, addr: SocketAddr, backlog: u32) -> Result<(u64, SocketAddr)> {
         self.listen_under(addr, backlog, &[])
     }
 
-    /// As [`Side::listen`], for peers with any of some auth keys; without any for those that have
-    /// none.
+    /// Listens as [`Side::listen`] does, for peers with any of some auth keys; without auth keys,
+    /// for peers that have none.
     ///
     /// # Errors
     ///
-    /// What the calls answer.
+    /// The errno of the failed call.
     pub fn listen_under(
         &self,
         addr: SocketAddr,
@@ -222,7 +222,7 @@ impl Side {
     ///
     /// # Errors
     ///
-    /// What the calls answer.
+    /// The errno of the failed call.
     pub fn endpoint(&self, opts: &Opts, cq: &Cq, connreq: u64) -> Result<EpOpen> {
         let ep = self.dev.ep_open(&EpOpen {
             flags: if opts.own_keys { KFI_EP_OWN_KEYS } else { 0 }
@@ -265,7 +265,7 @@ impl Side {
     ///
     /// # Errors
     ///
-    /// When none comes, or another.
+    /// If none comes, or another.
     pub fn event(&self, kind: u32) -> Result<Event> {
         let event = self
             .dev
@@ -280,22 +280,22 @@ impl Side {
     }
 }
 
-/// What a peer needs to reach exported memory.
+/// Address and key of exported memory, for a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remote {
     /// Address of the first byte.
     pub addr: u64,
-    /// The key.
+    /// Key of the memory.
     pub key: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
 impl Remote {
-    /// Where in a shared page the word lies that says that it is there; the rest comes behind it.
+    /// Offset in a shared page of the word that marks the entry as present; the entry follows.
     const THERE: usize = 4;
 
-    /// Leaves it in a page that is shared with who called `fork`.
+    /// Stores the entry in a page that is shared with the parent process.
     pub fn leave_in(&self, shared: &Map) {
         shared.set64(8, self.addr);
         shared.set64(16, self.key);
@@ -303,11 +303,11 @@ impl Remote {
         shared.store32(Self::THERE, 1);
     }
 
-    /// Tells the other node what a child has left in the page that is shared with it.
+    /// Sends the other node the entry that a child has stored in the shared page.
     ///
     /// # Errors
     ///
-    /// When the child left nothing in time, or the other node is not there.
+    /// If the child stored none in time, or the other node does not answer.
     pub fn tell_of(ctx: &mut Ctx, shared: &Map) -> Result<()> {
         until("a connection", WAIT, || {
             Ok((shared.load32(Self::THERE) == 1).then_some(()))
@@ -320,32 +320,32 @@ impl Remote {
     }
 }
 
-/// How a pair is made.
+/// Options of a pair.
 #[derive(Clone, Debug)]
 pub struct Opts {
-    /// The endpoint's context.
+    /// Context of the endpoint.
     pub context: u64,
-    /// Operations of the transmit side.
+    /// Number of operations in the transmit queue.
     pub tx_size: u32,
-    /// Receives of the receive side.
+    /// Number of receives in the receive queue.
     pub rx_size: u32,
-    /// Scatter entries of an operation.
+    /// Number of scatter entries of an operation.
     pub iov_limit: u32,
-    /// Entries of the completion queue.
+    /// Number of entries in the completion queue.
     pub cq_depth: u32,
-    /// Format of its entries.
+    /// Format of the entries.
     pub cq_format: u32,
-    /// Entries only where asked for.
+    /// True if only marked operations leave entries.
     pub selective: bool,
     /// Counters to bind, with their flags.
     pub counters: Vec<(u64, u64)>,
-    /// Over IPv6.
+    /// True for a connection over IPv6.
     pub v6: bool,
-    /// With keys of its own.
+    /// True for endpoint-scoped keys.
     pub own_keys: bool,
-    /// Asking for rings.
+    /// True if the endpoint asks for rings.
     pub rings: bool,
-    /// Its auth key; empty: none.
+    /// Auth key of the endpoint; empty: none.
     pub auth_key: &'static [u8],
 }
 
@@ -370,41 +370,41 @@ impl Default for Opts {
 
 /// An endpoint connected to the other node's.
 pub struct Pair {
-    /// What it was opened on.
+    /// Side of the endpoint.
     pub side: Side,
-    /// Its completions, of both sides.
+    /// Completion queue of both directions.
     pub cq: Cq,
-    /// Its handle.
+    /// Handle of the endpoint.
     pub ep: u64,
-    /// What it was given.
+    /// Attributes that the endpoint got.
     pub got: EpOpen,
 }
 
 impl Pair {
-    /// A pair as the defaults make it.
+    /// Makes a pair with the default options.
     ///
     /// # Errors
     ///
-    /// What the calls answer, on either node.
+    /// The errno of the failed call, on either node.
     pub fn new(ctx: &mut Ctx) -> Result<Self> {
         Self::with(ctx, &Opts::default())
     }
 
-    /// A pair as `opts` say.
+    /// Makes a pair with options.
     ///
     /// # Errors
     ///
-    /// What the calls answer, on either node.
+    /// The errno of the failed call, on either node.
     pub fn with(ctx: &mut Ctx, opts: &Opts) -> Result<Self> {
         let side = Side::open(ctx)?;
         Self::on(ctx, side, opts)
     }
 
-    /// A pair on a side that is open already.
+    /// Makes a pair on an open side.
     ///
     /// # Errors
     ///
-    /// What the calls answer, on either node.
+    /// The errno of the failed call, on either node.
     pub fn on(ctx: &mut Ctx, side: Side, opts: &Opts) -> Result<Self> {
         let cq = side.cq(opts.cq_depth, opts.cq_format)?;
         let got = connect(ctx, &side, opts, &cq)?;
@@ -416,16 +416,16 @@ impl Pair {
         })
     }
 
-    /// The device file.
+    /// Returns the device file.
     pub fn dev(&self) -> &Dev {
         &self.side.dev
     }
 
-    /// Registers a buffer for everything, without keys; the region's handle.
+    /// Registers a buffer for all operations, without keys. Returns the region's handle.
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn reg(&self, buf: &Buf) -> Result<u64> {
         Ok(self.side.reg(buf, LOCAL | REMOTE)?.handle)
     }
@@ -434,7 +434,7 @@ impl Pair {
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn post(&self, op: OpEntry) -> raw::Result<()> {
         self.dev().submit(self.ep, &[op]).map(|_| ())
     }
@@ -443,7 +443,7 @@ impl Pair {
     ///
     /// # Errors
     ///
-    /// When one is refused.
+    /// If one is refused.
     pub fn post_all(&self, ops: &[OpEntry]) -> Result<()> {
         let (done, err) = self.dev().submit(self.ep, ops)?;
         ensure!(
@@ -454,20 +454,20 @@ impl Pair {
         Ok(())
     }
 
-    /// Takes a completion, good or bad.
+    /// Takes a completion, successful or not.
     ///
     /// # Errors
     ///
-    /// When none comes in time.
+    /// If none comes in time.
     pub fn wait_any(&self, timeout: Duration) -> Result<CqEntry> {
         Ok(self.cq.wait(timeout)?)
     }
 
-    /// Takes a good completion.
+    /// Takes a successful completion.
     ///
     /// # Errors
     ///
-    /// When none comes in time, or a bad one.
+    /// If none comes in time, or one with an error.
     pub fn wait_for(&self, timeout: Duration) -> Result<CqEntry> {
         let e = self.wait_any(timeout)?;
         ensure!(
@@ -480,20 +480,20 @@ impl Pair {
         Ok(e)
     }
 
-    /// Takes a good completion of a small operation.
+    /// Takes a successful completion of a small operation.
     ///
     /// # Errors
     ///
-    /// When none comes in time, or a bad one.
+    /// If none comes in time, or one with an error.
     pub fn wait(&self) -> Result<CqEntry> {
         self.wait_for(WAIT)
     }
 
-    /// Takes the good completion of this context.
+    /// Takes the successful completion of this context.
     ///
     /// # Errors
     ///
-    /// When another comes, none in time, or a bad one.
+    /// If another comes, none in time, or one with an error.
     pub fn wait_context(&self, context: u64) -> Result<CqEntry> {
         let e = self.wait_for(LONG)?;
         ensure!(
@@ -504,11 +504,11 @@ impl Pair {
         Ok(e)
     }
 
-    /// Takes a bad completion; its errno.
+    /// Takes a completion with an error. Returns its errno.
     ///
     /// # Errors
     ///
-    /// When none comes in time, or a good one.
+    /// If none comes in time, or a successful one.
     pub fn wait_err(&self) -> Result<i32> {
         let e = self.wait_any(WAIT)?;
         ensure!(e.err != 0, "completion {:#x} succeeded", e.context);
@@ -519,7 +519,7 @@ impl Pair {
     ///
     /// # Errors
     ///
-    /// When it is refused or fails.
+    /// If it is refused or fails.
     pub fn write(
         &self,
         region: u64,
@@ -541,7 +541,7 @@ impl Pair {
     ///
     /// # Errors
     ///
-    /// When it is refused or fails.
+    /// If it is refused or fails.
     pub fn read(
         &self,
         region: u64,
@@ -560,16 +560,16 @@ impl Pair {
     }
 }
 
-/// The name of an entry's errno.
+/// Returns an entry's errno.
 pub fn name(err: u32) -> crate::sys::Errno {
     crate::sys::Errno(err as i32)
 }
 
-/// Connects an endpoint to the other node's, which runs the same; node 1 listens.
+/// Connects an endpoint to the other node's, which calls this too; node 1 listens.
 ///
 /// # Errors
 ///
-/// What the calls answer, on either node.
+/// The errno of the failed call, on either node.
 pub fn connect(ctx: &mut Ctx, side: &Side, opts: &Opts, cq: &Cq) -> Result<EpOpen> {
     if ctx.first() {
         let addr = if opts.v6 {
@@ -602,7 +602,7 @@ pub fn connect(ctx: &mut Ctx, side: &Side, opts: &Opts, cq: &Cq) -> Result<EpOpe
 ///
 /// # Errors
 ///
-/// What the calls answer.
+/// The errno of the failed call.
 pub fn accept_one(side: &Side, opts: &Opts, cq: &Cq) -> Result<EpOpen> {
     let request = side.event(KFI_CONNREQ)?;
     let ep = side.endpoint(opts, cq, request.raw.connreq)?;
@@ -620,7 +620,7 @@ pub fn accept_one(side: &Side, opts: &Opts, cq: &Cq) -> Result<EpOpen> {
 ///
 /// # Errors
 ///
-/// What the calls answer.
+/// The errno of the failed call.
 pub fn connect_one(side: &Side, opts: &Opts, cq: &Cq, addr: SocketAddr) -> Result<EpOpen> {
     let ep = side.endpoint(opts, cq, 0)?;
     side.dev.connect(ep.handle, addr, &[])?;

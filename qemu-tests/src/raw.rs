@@ -2,9 +2,8 @@
 
 //! `/dev/kfabric` call by call.
 //!
-//! One method per ioctl, handles as bare numbers, no bookkeeping: a test can
-//! make any call in any order, also a wrong one. Closing the [`Dev`] closes
-//! all that was opened through it.
+//! One method per ioctl, handles as bare numbers, no bookkeeping: a test can make any call in any
+//! order, also an invalid one. Closing the [`Dev`] closes every object that was opened through it.
 
 use crate::sys::{self, Errno, Map};
 use kfabric_uapi::*;
@@ -18,9 +17,9 @@ use zerocopy::{FromBytes, FromZeros};
 /// A refused call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallError {
-    /// Which call.
+    /// Name of the call.
     pub call: &'static str,
-    /// What it answered.
+    /// Errno of the call.
     pub errno: Errno,
 }
 
@@ -32,14 +31,14 @@ impl fmt::Display for CallError {
 
 impl std::error::Error for CallError {}
 
-/// What a call gives.
+/// Result of a call.
 pub type Result<T> = std::result::Result<T, CallError>;
 
 fn fail(call: &'static str) -> impl FnOnce(Errno) -> CallError {
     move |errno| CallError { call, errno }
 }
 
-/// The device file's path; `KFABRIC_DEVICE` overrides it.
+/// Returns the device file's path; `KFABRIC_DEVICE` overrides it.
 pub fn device_path() -> String {
     std::env::var("KFABRIC_DEVICE").unwrap_or_else(|_| "/dev/kfabric".into())
 }
@@ -54,12 +53,12 @@ impl AsFd for Dev {
     }
 }
 
-/// An event queue.
+/// An event queue and its descriptor.
 #[derive(Debug)]
 pub struct Eq {
-    /// Its handle.
+    /// Handle of the queue.
     pub handle: u64,
-    /// Polls readable while an event waits.
+    /// Descriptor that polls readable while an event waits.
     pub fd: OwnedFd,
 }
 
@@ -72,7 +71,7 @@ pub struct Event {
     pub data: Vec<u8>,
 }
 
-/// Hints of a caller that serves every registration mode and wants nothing in particular.
+/// Returns hints of a caller that supports every registration mode and has no preference.
 pub fn hints() -> InfoEntry {
     InfoEntry {
         mr_mode: KFI_MR_LOCAL | KFI_MR_VIRT_ADDR | KFI_MR_ALLOCATED | KFI_MR_PROV_KEY,
@@ -87,13 +86,13 @@ pub fn name_field<const N: usize>(name: &str) -> [u8; N] {
     field
 }
 
-/// The text of a NUL-padded field.
+/// Returns the text of a NUL-padded field.
 pub fn field_text(field: &[u8]) -> String {
     let end = field.iter().position(|b| *b == 0).unwrap_or(field.len());
     String::from_utf8_lossy(&field[..end]).into_owned()
 }
 
-/// A socket address as the interface has it.
+/// Converts a socket address to the interface's form.
 pub fn to_sockaddr(addr: SocketAddr) -> SockAddr {
     let mut out = SockAddr::default();
     match addr {
@@ -115,7 +114,7 @@ pub fn to_sockaddr(addr: SocketAddr) -> SockAddr {
     out
 }
 
-/// A socket address from the interface's; `None`: there is none, or it is broken.
+/// Converts a socket address from the interface's form; `None`: there is none, or it is malformed.
 pub fn from_sockaddr(addr: &SockAddr) -> Option<SocketAddr> {
     let d = &addr.data;
     let family = i32::from(u16::from_ne_bytes([d[0], d[1]]));
@@ -136,7 +135,7 @@ impl Dev {
     ///
     /// # Errors
     ///
-    /// What `open(2)` answers.
+    /// The errno of `open(2)`.
     pub fn open() -> Result<Self> {
         match File::options().read(true).write(true).open(device_path()) {
             Ok(file) => Ok(Self(file.into())),
@@ -144,16 +143,16 @@ impl Dev {
         }
     }
 
-    /// Takes a descriptor for an open `/dev/kfabric`, right or wrong.
+    /// Takes a descriptor for an open `/dev/kfabric`, whether it is one or not.
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self(fd)
     }
 
-    /// Another descriptor of the same open file.
+    /// Duplicates the descriptor of the open file.
     ///
     /// # Errors
     ///
-    /// What `dup(2)` answers.
+    /// The errno of `dup(2)`.
     pub fn dup(&self) -> std::io::Result<Self> {
         Ok(Self(self.0.try_clone()?))
     }
@@ -162,7 +161,7 @@ impl Dev {
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn call<T: Ioctl>(&self, arg: &mut T) -> Result<()> {
         let size = std::mem::size_of::<T>() as u32;
         arg.as_mut_bytes()[..4].copy_from_slice(&size.to_ne_bytes());
@@ -171,11 +170,11 @@ impl Dev {
         Ok(())
     }
 
-    /// Makes a call with bytes as they are; on success they are what came back.
+    /// Makes a call with raw bytes; on success they hold the kernel's answer.
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn call_bytes(&self, nr: u32, arg: &mut [u8]) -> std::result::Result<(), Errno> {
         sys::ioctl(self.as_fd(), nr, arg.as_mut_ptr() as usize).map(|_| ())
     }
@@ -184,16 +183,16 @@ impl Dev {
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn call_at(&self, nr: u32, at: usize) -> std::result::Result<(), Errno> {
         sys::ioctl(self.as_fd(), nr, at).map(|_| ())
     }
 
-    /// Lists what providers offer.
+    /// Lists the providers' info entries.
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn getinfo(&self, hints: Option<&InfoEntry>) -> Result<Vec<InfoEntry>> {
         let mut entries = vec![InfoEntry::default(); 64];
         loop {
@@ -214,11 +213,11 @@ impl Dev {
         }
     }
 
-    /// Opens a fabric; its handle.
+    /// Opens a fabric. Returns its handle.
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn fabric_open(&self, provider: &str, name: &str) -> Result<u64> {
         let mut arg = FabricOpen::new_zeroed();
         arg.prov_name = name_field(provider);
@@ -231,7 +230,7 @@ impl Dev {
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn domain_open(&self, fabric: u64, name: &str) -> Result<DomainOpen> {
         let mut arg = DomainOpen::new_zeroed();
         arg.fabric = fabric;
@@ -244,7 +243,7 @@ impl Dev {
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn eq_open(&self, fabric: u64, depth: u32) -> Result<Eq> {
         let mut arg = EqOpen {
             fabric,
@@ -262,7 +261,7 @@ impl Dev {
     ///
     /// # Errors
     ///
-    /// What the call, or then `mmap(2)`, answers.
+    /// The errno of the call, or of `mmap(2)`.
     pub fn cq_open(&self, domain: u64, depth: u32, format: u32) -> Result<Cq> {
         let mut arg = CqOpen {
             domain,
@@ -274,11 +273,11 @@ impl Dev {
         Cq::new(&arg)
     }
 
-    /// Opens a counter; its handle.
+    /// Opens a counter. Returns its handle.
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn cntr_open(&self, domain: u64) -> Result<u64> {
         let mut arg = CntrOpen {
             domain,
@@ -288,11 +287,11 @@ impl Dev {
         Ok(arg.handle)
     }
 
-    /// Opens a passive endpoint; its handle.
+    /// Opens a passive endpoint. Returns its handle.
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn pep_open(&self, fabric: u64, eq: u64, addr: SocketAddr, context: u64) -> Result<u64> {
         let addr = to_sockaddr(addr);
         let mut arg = PepOpen {
@@ -306,11 +305,11 @@ impl Dev {
         Ok(arg.handle)
     }
 
-    /// Opens an endpoint as `want` says; the structure with what it got.
+    /// Opens an endpoint with the attributes of `want`. Returns the attributes that it got.
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn ep_open(&self, want: &EpOpen) -> Result<EpOpen> {
         let mut arg = *want;
         self.call(&mut arg)?;
@@ -321,7 +320,7 @@ impl Dev {
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn bind(&self, ep: u64, object: u64, bind_flags: u64) -> Result<()> {
         self.call(&mut Bind {
             ep,
@@ -335,7 +334,7 @@ impl Dev {
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn enable(&self, handle: u64) -> Result<()> {
         self.call(&mut ObjectCall {
             handle,
@@ -347,7 +346,7 @@ impl Dev {
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn listen(&self, pep: u64, backlog: u32) -> Result<()> {
         self.call(&mut Listen {
             pep,
@@ -360,7 +359,7 @@ impl Dev {
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn connect(&self, ep: u64, addr: SocketAddr, data: &[u8]) -> Result<()> {
         self.call(&mut Connect {
             ep,
@@ -371,11 +370,11 @@ impl Dev {
         })
     }
 
-    /// Accepts.
+    /// Accepts a connection request.
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn accept(&self, ep: u64, data: &[u8]) -> Result<()> {
         self.call(&mut Accept {
             ep,
@@ -385,11 +384,11 @@ impl Dev {
         })
     }
 
-    /// Refuses.
+    /// Rejects a connection request.
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn reject(&self, connreq: u64, data: &[u8]) -> Result<()> {
         self.call(&mut Reject {
             connreq,
@@ -399,11 +398,11 @@ impl Dev {
         })
     }
 
-    /// Ends a connection.
+    /// Shuts a connection down.
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn shutdown(&self, ep: u64) -> Result<()> {
         self.call(&mut Shutdown {
             ep,
@@ -411,11 +410,11 @@ impl Dev {
         })
     }
 
-    /// The address of an endpoint, or of its peer.
+    /// Returns the address of an endpoint, or of its peer.
     ///
     /// # Errors
     ///
-    /// What the call answers; `EADDRNOTAVAIL` here when the answer has none.
+    /// The call's errno; `EADDRNOTAVAIL` if the answer has no address.
     pub fn getname(&self, handle: u64, peer: bool) -> Result<SocketAddr> {
         let mut arg = GetName {
             handle,
@@ -430,7 +429,7 @@ impl Dev {
     ///
     /// # Errors
     ///
-    /// What the call answers: `EAGAIN` when none waits.
+    /// The call's errno: `EAGAIN` if none waits.
     pub fn eq_read(&self, eq: u64, flags: u32) -> Result<Event> {
         let mut data = vec![0u8; 4096];
         let mut raw = EqRead {
@@ -449,7 +448,7 @@ impl Dev {
     ///
     /// # Errors
     ///
-    /// What the call answers; `ETIMEDOUT` when time is up.
+    /// The call's errno; `ETIMEDOUT` if time is up.
     pub fn eq_wait(&self, eq: &Eq, timeout: Duration) -> Result<Event> {
         let end = Instant::now() + sys::patience(timeout);
         loop {
@@ -464,11 +463,11 @@ impl Dev {
         }
     }
 
-    /// A counter's value and errors.
+    /// Returns a counter's value and errors.
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn cntr_read(&self, cntr: u64) -> Result<(u64, u64)> {
         let mut arg = CntrCtl {
             cntr,
@@ -483,7 +482,7 @@ impl Dev {
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn cntr_ctl(&self, cntr: u64, op: u32, value: u64) -> Result<()> {
         self.call(&mut CntrCtl {
             cntr,
@@ -497,7 +496,7 @@ impl Dev {
     ///
     /// # Errors
     ///
-    /// What the call answers: `ETIMEDOUT`, `EIO`.
+    /// The call's errno: `ETIMEDOUT`, `EIO`.
     pub fn cntr_wait(&self, cntr: u64, threshold: u64, timeout: Duration) -> Result<()> {
         let deadline = sys::monotonic_ns() + sys::patience(timeout).as_nanos() as u64;
         self.call(&mut CntrWait {
@@ -512,7 +511,7 @@ impl Dev {
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn region_reg(
         &self,
         domain: u64,
@@ -533,22 +532,22 @@ impl Dev {
         Ok(arg)
     }
 
-    /// Registers memory as `want` says.
+    /// Registers memory with the attributes of `want`.
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn call_region(&self, want: &RegionReg) -> Result<RegionReg> {
         let mut arg = *want;
         self.call(&mut arg)?;
         Ok(arg)
     }
 
-    /// Reserves key slots; their handles.
+    /// Reserves key slots. Returns their handles.
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn key_alloc(&self, region: u64, count: u32) -> Result<Vec<u64>> {
         let mut handles = vec![0u64; count as usize];
         let at = handles.as_mut_ptr() as u64;
@@ -561,11 +560,11 @@ impl Dev {
         Ok(handles)
     }
 
-    /// As [`Dev::key_alloc`], bound to an endpoint.
+    /// Reserves key slots as [`Dev::key_alloc`] does, bound to an endpoint.
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn key_alloc_for(&self, region: u64, ep: u64, count: u32) -> Result<Vec<u64>> {
         let mut handles = vec![0u64; count as usize];
         let at = handles.as_mut_ptr() as u64;
@@ -583,7 +582,7 @@ impl Dev {
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn key_assign(
         &self,
         slot: u64,
@@ -606,7 +605,7 @@ impl Dev {
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn key_revoke(&self, handle: u64) -> Result<()> {
         self.call(&mut ObjectCall2 {
             handle,
@@ -614,11 +613,11 @@ impl Dev {
         })
     }
 
-    /// Assigns many keys; how many got theirs, and the errno that stopped the rest or 0.
+    /// Assigns many keys. Returns the number assigned, and the errno that stopped the rest, or 0.
     ///
     /// # Errors
     ///
-    /// What the call answers, the first entry's refusal.
+    /// The errno of the call, that is, of the first entry.
     pub fn key_assign_many(&self, entries: &mut [KeyEntry]) -> Result<(usize, i32)> {
         let mut arg = KeyAssignMany {
             entries: entries.as_mut_ptr() as u64,
@@ -630,12 +629,12 @@ impl Dev {
         Ok((arg.done as usize, arg.err as i32))
     }
 
-    /// Assigns many keys without waiting for the device; as [`Dev::key_assign_many`]. `cq` hears of
-    /// failures, unless it is 0, by entries with `context`.
+    /// Assigns many keys without waiting for the device. Returns the same as
+    /// [`Dev::key_assign_many`]. Unless `cq` is 0, it gets entries with `context` for failures.
     ///
     /// # Errors
     ///
-    /// What the call answers, the first entry's refusal.
+    /// The errno of the call, that is, of the first entry.
     pub fn key_assign_ordered(
         &self,
         entries: &mut [KeyEntry],
@@ -655,11 +654,11 @@ impl Dev {
         Ok((arg.done as usize, arg.err as i32))
     }
 
-    /// Assigns a key without waiting for the device; as [`Dev::key_assign_ordered`].
+    /// Assigns a key without waiting for the device, as [`Dev::key_assign_ordered`] does.
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn key_order(&self, want: &KeyEntry, cq: u64, context: u64) -> Result<KeyAssign> {
         let mut arg = KeyAssign {
             flags: KFI_KEY_ORDERED,
@@ -675,11 +674,11 @@ impl Dev {
         Ok(arg)
     }
 
-    /// Revokes the keys of slots: the call as it came back.
+    /// Revokes the keys of slots. Returns the call's structure.
     ///
     /// # Errors
     ///
-    /// What the call answers, the first slot's refusal.
+    /// The errno of the call, that is, of the first slot.
     pub fn key_revoke_slots(&self, slots: &[u64]) -> Result<KeyRevokeMany> {
         let mut arg = KeyRevokeMany {
             scope: KFI_REVOKE_SLOTS,
@@ -691,11 +690,11 @@ impl Dev {
         Ok(arg)
     }
 
-    /// Revokes all keys of a region, of a domain or (`object` 0) of the file; how many.
+    /// Revokes all keys of a region, of a domain or (`object` 0) of the file. Returns their number.
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn key_revoke_all(&self, scope: u32, object: u64) -> Result<u64> {
         let mut arg = KeyRevokeMany {
             scope,
@@ -706,11 +705,11 @@ impl Dev {
         Ok(arg.revoked)
     }
 
-    /// Posts operations; how many were accepted, and the errno that stopped the rest or 0.
+    /// Posts operations. Returns the number accepted, and the errno that stopped the rest, or 0.
     ///
     /// # Errors
     ///
-    /// What the call answers, the first operation's refusal.
+    /// The errno of the call, that is, of the first operation.
     pub fn submit(&self, ep: u64, ops: &[OpEntry]) -> Result<(usize, i32)> {
         let mut arg = Submit {
             ep,
@@ -723,11 +722,11 @@ impl Dev {
         Ok((arg.done as usize, arg.err as i32))
     }
 
-    /// Asks whether a domain has an atomic: how many values at a time.
+    /// Queries an atomic of a domain. Returns the number of values per operation.
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn query_atomic(&self, domain: u64, op: u32, what: u32, datatype: u32) -> Result<u64> {
         let mut arg = AtomicQuery {
             domain,
@@ -744,7 +743,7 @@ impl Dev {
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn cancel(&self, ep: u64, context: u64) -> Result<()> {
         self.call(&mut Cancel {
             ep,
@@ -757,7 +756,7 @@ impl Dev {
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn close(&self, handle: u64) -> Result<()> {
         self.call(&mut Close {
             handle,
@@ -769,7 +768,7 @@ impl Dev {
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn obj_list(&self) -> Result<Vec<ObjInfo>> {
         let mut entries = vec![ObjInfo::new_zeroed(); 4096];
         let mut arg = ObjList {
@@ -786,16 +785,16 @@ impl Dev {
 
 /// A completion queue with its ring mapped.
 pub struct Cq {
-    /// Its handle.
+    /// Handle of the queue.
     pub handle: u64,
-    /// Polls readable while an entry waits.
+    /// Descriptor that polls readable while an entry waits.
     pub fd: OwnedFd,
-    /// Entries of the ring.
+    /// Number of entries of the ring.
     pub entries: u32,
     map: Map,
 }
 
-/// Where the program's index is in the ring's first page.
+/// Offset of the program's index in the ring's first page.
 const TAIL: usize = std::mem::offset_of!(CqRing, tail);
 
 impl Cq {
@@ -811,22 +810,22 @@ impl Cq {
         })
     }
 
-    /// The ring's memory.
+    /// Returns the ring's memory.
     pub fn map(&self) -> &Map {
         &self.map
     }
 
-    /// The kernel's index.
+    /// Returns the kernel's index.
     pub fn head(&self) -> u32 {
         self.map.load32(0)
     }
 
-    /// The program's index.
+    /// Returns the program's index.
     pub fn tail(&self) -> u32 {
         self.map.load32(TAIL)
     }
 
-    /// Sets the program's index, to the truth or to a lie.
+    /// Sets the program's index, to a true or a false value.
     pub fn set_tail(&self, tail: u32) {
         self.map.store32(TAIL, tail);
     }
@@ -849,7 +848,7 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// What `poll(2)` answers; `ETIMEDOUT` when time is up.
+    /// The errno of `poll(2)`; `ETIMEDOUT` if time is up.
     pub fn wait(&self, timeout: Duration) -> Result<CqEntry> {
         let end = Instant::now() + sys::patience(timeout);
         loop {

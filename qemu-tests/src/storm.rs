@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Storms: processes that use kfabric in every way, and everything they live
-//! on taken away from them at random moments.
+//! Storms: processes use kfabric in every way, while their resources are taken away at random
+//! moments.
 //!
-//! One round of a storm is a test, and one seed: the seed makes the [`plan`],
-//! a list of blows with their moments, the same on both nodes. Each node has
-//! a [`crew`] of workers, processes that connect, send, write and read under
-//! keys and check every byte ([`session`]), or open and close all there is in
-//! every state ([`churn`]). [`chaos`] does to them what the plan says. When
-//! the plan is done the sky clears, and
+//! One round of a storm is a test, and one seed: the seed makes the [`plan`], a list of blows with
+//! their times, the same on both nodes. Each node has a [`crew`] of workers, processes that
+//! connect, send, write and read under keys and check every byte ([`session`]), or open and close
+//! all kinds of objects in every state ([`churn`]). [`chaos`] executes the plan. When the plan is
+//! done, the machine is restored, and
 //!
-//! * every worker, the old ones too, gets something done in bounded time: none hangs;
-//! * all are killed, and nothing is left of them: no object, no pinned page, no RDMA resource;
+//! * every worker, the old ones too, completes a cycle in bounded time: none hangs;
+//! * all workers are killed, and nothing is left of them: no object, no pinned page, no RDMA
+//!   resource;
 //! * the modules unload, load, and a fresh transfer works.
 //!
-//! What a worker may meet are errors. A wrong byte, a completion twice or
-//! never, a counter that disagrees, a call that does not return: any of these
-//! fails the round.
+//! A worker may meet errnos. A wrong byte, a completion twice or never, a counter that disagrees,
+//! or a call that does not return fails the round.
 
 pub mod chaos;
 pub mod churn;
@@ -35,17 +34,17 @@ use crew::Crew;
 use plan::{Plan, Wire};
 use std::time::Duration;
 
-/// How long the blows of a round go on.
+/// Duration of a round's blows.
 pub const ROUND: Duration = Duration::from_secs(20);
-/// How long a worker may take to get something done once the sky is clear: the provider's bounds
-/// for a silent peer and for connecting, and room for a slow machine.
+/// Time within which a worker must complete a cycle once the machine is restored: the provider's
+/// bounds for a silent peer and for connecting, with a margin for a slow machine.
 const CALM: Duration = Duration::from_secs(120);
 
-/// A round of a storm, with the seed that this run of the tests has.
+/// Runs a round of a storm, with the seed of this run.
 ///
 /// # Errors
 ///
-/// When anything is wrong; the seed is in the error.
+/// If a check fails; the error names the seed.
 pub fn round(ctx: &mut Ctx) -> Result<()> {
     let seed = if ctx.first() {
         let seed = ctx.env.seed;
@@ -92,7 +91,7 @@ fn blow(ctx: &mut Ctx, seed: u64, plan: &Plan) -> Result<()> {
 
 /// Waits until no object is left on this machine.
 fn nothing_left(ctx: &mut Ctx) -> Result<()> {
-    // In one guest, the other node's dead are seen too.
+    // In one guest, the other node's dead processes are seen too.
     ctx.barrier("killed")?;
     let dev = Dev::open().context("opening the device file after the storm")?;
     until("objects go away", Duration::from_secs(20), || {
@@ -100,12 +99,12 @@ fn nothing_left(ctx: &mut Ctx) -> Result<()> {
     })
 }
 
-/// The modules have no user any more: they go, and come again.
+/// Unloads and loads the modules, which have no user any more.
 fn reload(ctx: &Ctx) -> Result<()> {
     if ctx.env.topology != Topology::Two && !ctx.first() {
         return Ok(());
     }
-    for name in ["kfi_sample", "kverbs", "kshm", "kfabric"] {
+    for name in ["kfi_test_rust_api", "kverbs", "kshm", "kfabric"] {
         if module_users(name).is_some() {
             unload(name).context("after the storm")?;
         }

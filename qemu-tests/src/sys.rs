@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The system calls that the tests need and the standard library does not
-//! have. All `unsafe` of the crate is here.
+//! System calls that the tests need and the standard library lacks. All `unsafe` of the crate is
+//! here.
 
 pub mod remap;
 pub mod rights;
@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 pub mod net;
 pub mod uffd;
 
-/// How many times longer things may take here than on a kernel without checkers: `KFI_SLOW`, which
-/// xtask sets.
+/// Returns how many times longer a step may take here than on a kernel without checkers:
+/// `KFI_SLOW`, which xtask sets.
 pub fn slowness() -> u32 {
     static SLOW: OnceLock<u32> = OnceLock::new();
     *SLOW.get_or_init(|| {
@@ -27,7 +27,7 @@ pub fn slowness() -> u32 {
     })
 }
 
-/// A time limit, made for a kernel without checkers, as it is to be on this one.
+/// Scales a time limit for a kernel without checkers to this kernel.
 pub fn patience(limit: Duration) -> Duration {
     limit * slowness()
 }
@@ -37,12 +37,12 @@ pub fn patience(limit: Duration) -> Duration {
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// The number that the last failed system call left.
+    /// Returns the errno of the last failed system call.
     pub fn last() -> Self {
         Self(io::Error::last_os_error().raw_os_error().unwrap_or(0))
     }
 
-    /// Its name, where it is one that a test is likely to meet.
+    /// Returns the errno's name, if a test is likely to meet it.
     pub fn name(self) -> &'static str {
         match self.0 {
             0 => "0",
@@ -112,11 +112,11 @@ fn check(value: i64) -> Result<i64, Errno> {
     }
 }
 
-/// `ioctl(2)` with a bare number for its argument, right or wrong.
+/// Makes `ioctl(2)` with a bare number as argument, valid or not.
 ///
 /// # Errors
 ///
-/// What the call answers.
+/// The call's errno.
 pub fn ioctl(fd: BorrowedFd<'_>, nr: u32, arg: usize) -> Result<i32, Errno> {
     // SAFETY: A request that writes to memory is given the address of a live
     // structure of the request's size by `raw`; tests of wrong addresses give
@@ -125,28 +125,28 @@ pub fn ioctl(fd: BorrowedFd<'_>, nr: u32, arg: usize) -> Result<i32, Errno> {
     check(i64::from(r)).map(|v| v as i32)
 }
 
-/// Takes over a descriptor that the kernel has just made for us, or that our parent left open for
-/// us; nobody else may use the number.
+/// Takes ownership of a descriptor that the kernel has just created for the caller, or that the
+/// parent left open; no other code may use the number.
 pub fn own_fd(fd: RawFd) -> OwnedFd {
     assert!(fd >= 0, "the kernel answered with descriptor {fd}");
-    // SAFETY: It was installed for the caller alone, who passes it on once.
+    // SAFETY: The descriptor was installed for the caller alone, which passes it on once.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// Waits until a descriptor is readable (or has an error); false: time is up.
+/// Waits until a descriptor is readable or has an error. Returns false if time is up.
 ///
 /// # Errors
 ///
-/// What `poll(2)` answers.
+/// The errno of `poll(2)`.
 pub fn poll_in(fd: BorrowedFd<'_>, timeout: Duration) -> Result<bool, Errno> {
     Ok(poll(fd, libc::POLLIN, timeout)? != 0)
 }
 
-/// `poll(2)` of one descriptor; the events that are there.
+/// Makes `poll(2)` on one descriptor. Returns the events.
 ///
 /// # Errors
 ///
-/// What the call answers; interruptions are waited out.
+/// The call's errno; an interrupted call is repeated.
 pub fn poll(fd: BorrowedFd<'_>, events: i16, timeout: Duration) -> Result<i16, Errno> {
     let end = Instant::now() + timeout;
     loop {
@@ -171,11 +171,11 @@ pub fn poll(fd: BorrowedFd<'_>, events: i16, timeout: Duration) -> Result<i16, E
 pub struct Epoll(OwnedFd);
 
 impl Epoll {
-    /// An empty set.
+    /// Creates an empty set.
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn new() -> Result<Self, Errno> {
         // SAFETY: No memory is passed.
         let fd = check(i64::from(unsafe {
@@ -184,11 +184,11 @@ impl Epoll {
         Ok(Self(own_fd(fd as RawFd)))
     }
 
-    /// Adds a descriptor for `events`, to be told of with `token`.
+    /// Adds a descriptor for `events`, which are reported with `token`.
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn add(&self, fd: BorrowedFd<'_>, events: i32, token: u64) -> Result<(), Errno> {
         let mut ev = libc::epoll_event {
             events: events as u32,
@@ -206,11 +206,11 @@ impl Epoll {
         check(i64::from(r)).map(|_| ())
     }
 
-    /// Waits for one event; its token.
+    /// Waits for one event. Returns its token.
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn wait(&self, timeout: Duration) -> Result<Option<u64>, Errno> {
         let mut ev = libc::epoll_event { events: 0, u64: 0 };
         let ms = timeout.as_millis() as i32;
@@ -220,8 +220,8 @@ impl Epoll {
     }
 }
 
-/// A mapping of memory, to be read and written only through volatile accesses:
-/// a peer or the kernel may change it at any time.
+/// A mapping of memory, accessed only by volatile reads and writes, because a peer or the kernel
+/// may change it at any time.
 pub struct Map {
     addr: *mut u8,
     len: usize,
@@ -246,61 +246,61 @@ impl Map {
         })
     }
 
-    /// Private anonymous memory.
+    /// Maps private anonymous memory.
     ///
     /// # Errors
     ///
-    /// What `mmap(2)` answers.
+    /// The errno of `mmap(2)`.
     pub fn anon(len: usize) -> Result<Self, Errno> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         Self::mmap(len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
     }
 
-    /// Anonymous memory that children share.
+    /// Maps anonymous memory that children share.
     ///
     /// # Errors
     ///
-    /// What `mmap(2)` answers.
+    /// The errno of `mmap(2)`.
     pub fn shared(len: usize) -> Result<Self, Errno> {
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
         Self::mmap(len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
     }
 
-    /// Anonymous memory in huge pages of the reserved pool.
+    /// Maps anonymous memory in huge pages of the reserved pool.
     ///
     /// # Errors
     ///
-    /// What `mmap(2)` answers: `ENOMEM` when none are reserved.
+    /// The errno of `mmap(2)`: `ENOMEM` if none are reserved.
     pub fn huge(len: usize) -> Result<Self, Errno> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
         Self::mmap(len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
     }
 
-    /// A file's pages, shared; writable or not.
+    /// Maps a file's pages, shared; writable or not.
     ///
     /// # Errors
     ///
-    /// What `mmap(2)` answers.
+    /// The errno of `mmap(2)`.
     pub fn file(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<Self, Errno> {
         let prot = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
         Self::mmap(len, prot, libc::MAP_SHARED, fd.as_raw_fd(), 0)
     }
 
-    /// A file's pages, private.
+    /// Maps a file's pages, private.
     ///
     /// # Errors
     ///
-    /// What `mmap(2)` answers.
+    /// The errno of `mmap(2)`.
     pub fn file_private(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<Self, Errno> {
         let prot = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
         Self::mmap(len, prot, libc::MAP_PRIVATE, fd.as_raw_fd(), 0)
     }
 
-    /// Any mapping of a descriptor at `offset`, with `PROT_*` and `MAP_*` as given.
+    /// Maps a descriptor at `offset`, with any `PROT_*` and `MAP_*`.
     ///
     /// # Errors
     ///
-    /// What `mmap(2)` answers.
+    /// The errno of `mmap(2)`.
     pub fn raw(
         fd: BorrowedFd<'_>,
         len: usize,
@@ -311,17 +311,17 @@ impl Map {
         Self::mmap(len, prot, flags & !libc::MAP_FIXED, fd.as_raw_fd(), offset)
     }
 
-    /// Its first address.
+    /// Returns the first address.
     pub fn addr(&self) -> u64 {
         self.addr as u64
     }
 
-    /// Its bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has none.
+    /// Returns whether the length is zero.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -387,13 +387,12 @@ impl Map {
         unsafe { self.at(off, 4).cast::<u32>().write_volatile(value) }
     }
 
-    /// Adds to a number of 1, 2, 4 or 8 bytes at an aligned offset, by one instruction of the processor;
+    /// Adds to a number of 1, 2, 4 or 8 bytes at an aligned offset, by one processor instruction;
     /// it wraps.
     pub fn add(&self, off: usize, bytes: usize, value: u64) {
         assert!(off.is_multiple_of(bytes));
         let p = self.at(off, bytes);
-        // SAFETY: In the mapping, which is writable, and aligned; whoever else changes it while somebody
-        // adds does so by atomics.
+        // SAFETY: In the mapping, which is writable, and aligned; concurrent changes are atomic.
         unsafe {
             match bytes {
                 1 => _ = AtomicU8::from_ptr(p).fetch_add(value as u8, Ordering::SeqCst),
@@ -420,12 +419,12 @@ impl Map {
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), p, data.len()) }
     }
 
-    /// Reads `len` bytes at `at` of a file into its start, or writes them from there, in one call of
-    /// the system; how many were.
+    /// Reads `len` bytes at `at` of a file to the mapping's start, or writes them from there, in
+    /// one system call. Returns the number of bytes.
     ///
     /// # Errors
     ///
-    /// The system's.
+    /// The error of the system call.
     pub fn transfer(
         &self,
         fd: BorrowedFd<'_>,
@@ -436,11 +435,11 @@ impl Map {
         self.transfer_parts(fd, at, &[(0, len)], write)
     }
 
-    /// As [`Map::transfer`], for some parts one after the other: where each begins, and how long it is.
+    /// Does [`Map::transfer`] with some parts in turn; each has an offset and a length.
     ///
     /// # Errors
     ///
-    /// The system's.
+    /// The error of the system call.
     pub fn transfer_parts(
         &self,
         fd: BorrowedFd<'_>,
@@ -465,22 +464,22 @@ impl Map {
         usize::try_from(done).map_err(|_| io::Error::last_os_error())
     }
 
-    /// `madvise(2)` over all of it.
+    /// Makes `madvise(2)` over the whole mapping.
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn advise(&self, advice: i32) -> Result<(), Errno> {
-        // SAFETY: Our own mapping; what is advised keeps it mapped.
+        // SAFETY: Our own mapping; the advice keeps it mapped.
         let r = unsafe { libc::madvise(self.addr.cast(), self.len, advice) };
         check(i64::from(r)).map(|_| ())
     }
 
-    /// Moves it to another address (`mremap(2)`).
+    /// Moves the mapping to another address (`mremap(2)`).
     ///
     /// # Errors
     ///
-    /// What the calls answer.
+    /// The errno of the failed call.
     pub fn relocate(&mut self) -> Result<(), Errno> {
         let place = Self::mmap(
             self.len,
@@ -490,8 +489,8 @@ impl Map {
             0,
         )?;
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // SAFETY: Our own mapping, to a place that is ours and holds nothing; nobody has an
-        // address inside the old one but through `self`.
+        // SAFETY: Our own mapping, moved to a place that we own and that holds nothing; addresses
+        // inside the old place exist only through `self`.
         let p = unsafe { libc::mremap(self.addr.cast(), self.len, self.len, flags, place.addr) };
         if p == libc::MAP_FAILED {
             return Err(Errno::last());
@@ -502,11 +501,11 @@ impl Map {
         Ok(())
     }
 
-    /// Unmaps part of it; that part must not be touched any more.
+    /// Unmaps a part, which must not be accessed any more.
     ///
     /// # Errors
     ///
-    /// What `munmap(2)` answers.
+    /// The errno of `munmap(2)`.
     pub fn punch(&mut self, off: usize, len: usize) -> Result<(), Errno> {
         let p = self.at(off, len);
         // SAFETY: Our own mapping; the caller gives the part up.
@@ -522,11 +521,11 @@ impl Drop for Map {
     }
 }
 
-/// A file in memory.
+/// Creates a file in memory.
 ///
 /// # Errors
 ///
-/// What `memfd_create(2)` answers.
+/// The errno of `memfd_create(2)`.
 pub fn memfd(len: u64) -> io::Result<File> {
     // SAFETY: A valid string.
     let fd = unsafe { libc::memfd_create(c"kfi-tests".as_ptr(), libc::MFD_CLOEXEC) };
@@ -538,13 +537,13 @@ pub fn memfd(len: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// Runs `f` in a forked child of a process with a single thread; its process id.
+/// Runs `f` in a forked child of a single-threaded process. Returns the child's process id.
 ///
-/// The child ends with what `f` returns as its status.
+/// The child exits with the value of `f` as its status.
 ///
 /// # Errors
 ///
-/// What `fork(2)` answers.
+/// The errno of `fork(2)`.
 pub fn fork(f: impl FnOnce() -> i32) -> Result<i32, Errno> {
     // SAFETY: The tests that fork have one thread, so the child finds every
     // lock free.
@@ -560,17 +559,17 @@ pub fn fork(f: impl FnOnce() -> i32) -> Result<i32, Errno> {
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// By itself, with this status.
+    /// Exit with this status.
     Exit(i32),
-    /// By this signal.
+    /// Death by this signal.
     Signal(i32),
 }
 
-/// Takes in a child that has ended; `None`: it still runs.
+/// Collects an exited child; `None`: the child still runs.
 ///
 /// # Errors
 ///
-/// What `waitpid(2)` answers.
+/// The errno of `waitpid(2)`.
 pub fn try_wait_pid(pid: i32) -> Result<Option<Ended>, Errno> {
     let mut status = 0;
     // SAFETY: A valid place for the status.
@@ -585,11 +584,11 @@ pub fn try_wait_pid(pid: i32) -> Result<Option<Ended>, Errno> {
     }
 }
 
-/// Waits for a child; `None`: it still runs when time is up.
+/// Waits for a child; `None`: the child still runs when time is up.
 ///
 /// # Errors
 ///
-/// What `waitpid(2)` answers.
+/// The errno of `waitpid(2)`.
 pub fn wait_pid(pid: i32, timeout: Duration) -> Result<Option<Ended>, Errno> {
     let end = Instant::now() + patience(timeout);
     loop {
@@ -603,11 +602,11 @@ pub fn wait_pid(pid: i32, timeout: Duration) -> Result<Option<Ended>, Errno> {
     }
 }
 
-/// A pidfd.
+/// Opens a pidfd.
 ///
 /// # Errors
 ///
-/// What `pidfd_open(2)` answers.
+/// The errno of `pidfd_open(2)`.
 pub fn pidfd(pid: i32) -> Result<OwnedFd, Errno> {
     // SAFETY: No memory is passed.
     let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
@@ -618,7 +617,7 @@ pub fn pidfd(pid: i32) -> Result<OwnedFd, Errno> {
 ///
 /// # Errors
 ///
-/// What `kill(2)` answers.
+/// The errno of `kill(2)`.
 pub fn kill(pid: i32, signal: i32) -> Result<(), Errno> {
     // SAFETY: No memory is passed.
     check(i64::from(unsafe { libc::kill(pid, signal) })).map(|_| ())
@@ -628,7 +627,7 @@ pub fn kill(pid: i32, signal: i32) -> Result<(), Errno> {
 ///
 /// # Errors
 ///
-/// What `setrlimit(2)` answers.
+/// The errno of `setrlimit(2)`.
 pub fn set_limit(resource: libc::__rlimit_resource_t, value: u64) -> Result<(), Errno> {
     let limit = libc::rlimit {
         rlim_cur: value,
@@ -641,11 +640,11 @@ pub fn set_limit(resource: libc::__rlimit_resource_t, value: u64) -> Result<(), 
     .map(|_| ())
 }
 
-/// Becomes user and group 65534 with no capability.
+/// Becomes user and group 65534 without capabilities.
 ///
 /// # Errors
 ///
-/// What the calls answer.
+/// The errno of the failed call.
 pub fn become_nobody() -> Result<(), Errno> {
     const NOBODY: u32 = 65534;
     // SAFETY: No memory is passed but an empty list.
@@ -661,7 +660,7 @@ pub fn become_nobody() -> Result<(), Errno> {
 ///
 /// # Errors
 ///
-/// What `unshare(2)` answers.
+/// The errno of `unshare(2)`.
 pub fn unshare_net() -> Result<(), Errno> {
     // SAFETY: No memory is passed.
     check(i64::from(unsafe { libc::unshare(libc::CLONE_NEWNET) })).map(|_| ())
@@ -671,7 +670,7 @@ pub fn unshare_net() -> Result<(), Errno> {
 ///
 /// # Errors
 ///
-/// What `setns(2)` answers.
+/// The errno of `setns(2)`.
 pub fn set_netns(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     // SAFETY: No memory is passed.
     check(i64::from(unsafe {
@@ -680,7 +679,7 @@ pub fn set_netns(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     .map(|_| ())
 }
 
-/// The calling thread's number, as `/proc/self/task` has it.
+/// Returns the calling thread's id, as in `/proc/self/task`.
 pub fn thread_id() -> i32 {
     // SAFETY: No memory is passed.
     unsafe { libc::gettid() }
@@ -692,11 +691,11 @@ pub fn die_with_parent() {
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
 }
 
-/// Whether an open descriptor is closed by `exec`.
+/// Returns whether `exec` closes a descriptor.
 ///
 /// # Errors
 ///
-/// What `fcntl(2)` answers.
+/// The errno of `fcntl(2)`.
 pub fn is_cloexec(fd: impl AsFd) -> Result<bool, Errno> {
     // SAFETY: No memory is passed.
     let r = unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), libc::F_GETFD) };
@@ -707,7 +706,7 @@ pub fn is_cloexec(fd: impl AsFd) -> Result<bool, Errno> {
 ///
 /// # Errors
 ///
-/// What `fcntl(2)` answers.
+/// The errno of `fcntl(2)`.
 pub fn keep_over_exec(fd: impl AsFd) -> Result<(), Errno> {
     // SAFETY: No memory is passed.
     let r = unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), libc::F_SETFD, 0) };
@@ -718,7 +717,7 @@ pub fn keep_over_exec(fd: impl AsFd) -> Result<(), Errno> {
 ///
 /// # Errors
 ///
-/// What `sendmsg(2)` answers.
+/// The errno of `sendmsg(2)`.
 pub fn send_fd(socket: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> Result<(), Errno> {
     let mut byte = 1u8;
     let mut iov = libc::iovec {
@@ -745,11 +744,11 @@ pub fn send_fd(socket: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> Result<(), Errno> 
     }
 }
 
-/// Takes one descriptor that [`send_fd`] sent.
+/// Receives one descriptor that [`send_fd`] sent.
 ///
 /// # Errors
 ///
-/// What `recvmsg(2)` answers; `ENOENT` when no descriptor came.
+/// The errno of `recvmsg(2)`; `ENOENT` if no descriptor came.
 pub fn recv_fd(socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let mut byte = 0u8;
     let mut iov = libc::iovec {
@@ -773,11 +772,11 @@ pub fn recv_fd(socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// `init_module(2)`'s twin: loads a module from a file.
+/// Loads a module from a file.
 ///
 /// # Errors
 ///
-/// What `finit_module(2)` answers.
+/// The errno of `finit_module(2)`.
 pub fn load_module(file: &File, params: &str) -> Result<(), Errno> {
     let params = std::ffi::CString::new(params).map_err(|_| Errno(libc::EINVAL))?;
     // SAFETY: A valid descriptor and string.
@@ -785,11 +784,11 @@ pub fn load_module(file: &File, params: &str) -> Result<(), Errno> {
     check(r).map(|_| ())
 }
 
-/// Unloads a module, not waiting for its users.
+/// Unloads a module without waiting for its users.
 ///
 /// # Errors
 ///
-/// What `delete_module(2)` answers: `EWOULDBLOCK` or `EBUSY` while it is in use.
+/// The errno of `delete_module(2)`: `EWOULDBLOCK` or `EBUSY` while it is in use.
 pub fn unload_module(name: &str) -> Result<(), Errno> {
     let name = std::ffi::CString::new(name).map_err(|_| Errno(libc::EINVAL))?;
     // SAFETY: A valid string.
@@ -797,7 +796,7 @@ pub fn unload_module(name: &str) -> Result<(), Errno> {
     check(r).map(|_| ())
 }
 
-/// Nanoseconds of `CLOCK_MONOTONIC`, as deadlines of the interface count them.
+/// Returns the nanoseconds of `CLOCK_MONOTONIC`, the clock of the interface's deadlines.
 pub fn monotonic_ns() -> u64 {
     let mut t = libc::timespec {
         tv_sec: 0,

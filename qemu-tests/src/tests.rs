@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The tests, by topic. Where libfabric's fabtests have a test of the same
-//! purpose, the topic bears its name.
+//! The tests, by topic. If libfabric's fabtests have a test of the same purpose, the topic bears
+//! its name.
 //!
-//! To add one: write `fn(&mut Ctx) -> Result<()>`, which both nodes run at
-//! once, and list it in its topic's `TESTS`.
+//! To add a test, write `fn(&mut Ctx) -> Result<()>`, which both nodes run at once, and list it in
+//! its topic's `TESTS`. Name it `<topic>.<subject>_<condition>_<expected>`, with `pNN_` in front if
+//! it shows promise NN.
 
 pub mod accounts;
 pub mod atomics;
 pub mod auth;
 pub mod auth_agent;
+pub mod auth_board;
 pub mod auth_hostile;
+pub mod auth_path;
+pub mod auth_size;
 pub mod auth_wire;
 pub mod authd;
 pub mod authd_busy;
@@ -20,6 +24,8 @@ pub mod blk;
 pub mod blk_auth;
 pub mod blk_break;
 pub mod blk_device;
+pub mod blk_events;
+pub mod blk_famine;
 pub mod blk_fence;
 pub mod blk_fio;
 pub mod blk_fs;
@@ -28,10 +34,14 @@ pub mod blk_identity;
 pub mod blk_liar;
 pub mod blk_paths;
 pub mod blk_rules;
+pub mod blk_share;
+pub mod bounds;
 pub mod classes;
 pub mod cm;
 pub mod containers;
 pub mod death;
+pub mod device_removal;
+pub mod examples;
 pub mod flood;
 pub mod getinfo;
 pub mod hosts;
@@ -45,6 +55,7 @@ pub mod key_groups;
 pub mod key_once;
 pub mod key_ordered;
 pub mod key_races;
+pub mod key_refused;
 pub mod key_rules;
 pub mod key_scale;
 pub mod key_seen;
@@ -53,6 +64,7 @@ pub mod keys;
 pub mod library;
 pub mod library_keys;
 pub mod memory;
+pub mod missing_pages;
 pub mod modules;
 pub mod msg;
 pub mod planted;
@@ -60,6 +72,7 @@ pub mod programs;
 pub mod promises;
 pub mod queues;
 pub mod rma;
+pub mod shares;
 pub mod shm;
 pub mod shm_atomics;
 pub mod shm_calls;
@@ -76,43 +89,43 @@ pub mod uapi;
 
 use crate::harness::{Test, PAIR, TWO};
 
-/// Beginnings of names of tests that run between two guests too, because a wire or a second kernel
-/// matters to what they show. All others show the same between two network namespaces.
+/// Beginnings of names of tests that run between two guests too, because their result depends on a
+/// wire or a second kernel. All other tests show the same between two network namespaces.
 const OVER_A_WIRE: &[&str] = &[
-    "atomic.nothing_is_lost",
+    "atomic.adds_from_two_connections_lose_no_update",
     "auth.p07_forged_",
     "auth.p07_leaked_key_",
     "auth.p07_peers_",
     "auth.p07_refusal_",
     "auth.p07_replayed_",
-    "blk.reads_and_writes",
-    "blkdev.reads_and_writes",
+    "blk.rw_of_each_size_reads_back",
+    "blkdev.rw_of_each_size_reads_back",
     "cm.",
     "cm_data.",
     "death.p11_",
     "death.sigkill_of_",
     "flood.",
-    "kernel.c_lnd_between_nodes",
-    "keys.p01_no_key_no_reach",
-    "keys.p02_every_byte_at_both_edges",
-    "keys.p02_range_is_exact",
+    "kernel.c_lnd_between_nodes_moves_data",
+    "keys.p01_region_without_key_is_unreachable",
+    "keys.p02_bytes_beyond_both_edges_are_refused",
+    "keys.p02_access_beyond_range_is_refused",
     "keys.p03_",
-    "keys.p04_stale_key_stays_dead",
+    "keys.p04_stale_key_after_reassign_is_refused",
     "keys.p11_",
-    "kfi.get",
-    "kfi.ping_and_serve",
-    "msg.both_ways_at_once",
-    "msg.order_is_kept",
-    "msg.send_64m",
-    "msg.send_sizes",
-    "rma.fence",
-    "rma.read_64m",
-    "rma.write_64m",
-    "rma.writedata",
+    "kfi.get_of_each_size_copies_file",
+    "kfi.ping_to_server_is_answered",
+    "msg.sends_both_ways_at_once_arrive",
+    "msg.sends_posted_together_complete_in_order",
+    "msg.send_of_64m_arrives",
+    "msg.send_of_each_size_arrives",
+    "rma.write_fenced_waits_for_read",
+    "rma.read_of_64m_arrives",
+    "rma.write_of_64m_arrives",
+    "rma.write_with_data_takes_a_receive",
     "unexpected_msg.",
 ];
 
-/// Every test there is.
+/// Returns every test.
 pub fn all() -> Vec<Test> {
     let topics: &[&'static [Test]] = &[
         accounts::TESTS,
@@ -122,6 +135,7 @@ pub fn all() -> Vec<Test> {
         queues::TESTS,
         cm::TESTS,
         memory::TESTS,
+        missing_pages::TESTS,
         flood::TESTS,
         key_rules::TESTS,
         keys::TESTS,
@@ -133,18 +147,23 @@ pub fn all() -> Vec<Test> {
         key_once::TESTS,
         key_ordered::TESTS,
         key_races::TESTS,
+        key_refused::TESTS,
         promises::TESTS,
         key_scale::TESTS,
         key_seen::TESTS,
         atomics::TESTS,
         auth::TESTS,
         auth_agent::TESTS,
+        auth_board::TESTS,
         auth_wire::TESTS,
         auth_hostile::TESTS,
+        auth_path::TESTS,
+        auth_size::TESTS,
         uapi::TESTS,
         library::TESTS,
         library_keys::TESTS,
         kernel::TESTS,
+        examples::TESTS,
         blk::TESTS,
         blk_auth::TESTS,
         blk_rules::TESTS,
@@ -156,6 +175,9 @@ pub fn all() -> Vec<Test> {
         blk_hang::TESTS,
         blk_liar::TESTS,
         blk_paths::TESTS,
+        blk_share::TESTS,
+        blk_events::TESTS,
+        blk_famine::TESTS,
         blk_identity::TESTS,
         programs::TESTS,
         stress::TESTS,
@@ -166,11 +188,14 @@ pub fn all() -> Vec<Test> {
         authd_unknown::TESTS,
         classes::TESTS,
         death::TESTS,
+        device_removal::TESTS,
         key_death::TESTS,
         modules::TESTS,
         shm::TESTS,
         shm_names::TESTS,
         shm_owner::TESTS,
+        shares::TESTS,
+        bounds::TESTS,
         shm_calls::TESTS,
         shm_death::TESTS,
         shm_revoked::TESTS,
@@ -195,22 +220,22 @@ pub fn all() -> Vec<Test> {
     all.map(wired).collect()
 }
 
-/// The test of this name.
+/// Returns the test called `name`.
 pub fn find(name: &str) -> Option<Test> {
     all().into_iter().find(|t| t.name == name)
 }
 
-/// Checks that a call was refused with this errno.
+/// Checks that a call was refused with `errno`.
 ///
 /// # Errors
 ///
-/// When it was not, or with another.
+/// If the call succeeded or failed with another errno.
 pub fn refused<T>(result: crate::raw::Result<T>, errno: i32, what: &str) -> anyhow::Result<()> {
     use crate::sys::Errno;
     match result {
         Err(e) if e.errno.0 == errno => Ok(()),
         Err(e) => anyhow::bail!("{what}: {e}, not {}", Errno(errno)),
-        Ok(_) => anyhow::bail!("{what}: taken, not refused with {}", Errno(errno)),
+        Ok(_) => anyhow::bail!("{what}: accepted, not refused with {}", Errno(errno)),
     }
 }
 

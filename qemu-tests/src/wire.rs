@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The wire fuzzer: what a peer can do to kfabric that keeps to no rule.
+//! The wire fuzzer: a peer that breaks every rule.
 //!
-//! Node 1 is a kfabric program ([`target`]). Node 2 has a raw verbs peer
-//! ([`peer`]) that sends whatever connection manager and device let it, and
-//! below those, datagrams put together by hand ([`roce`]). A round is a few
-//! connections with some dozens of mutated steps; then everything is ended and
-//! both sides look:
+//! Node 1 is a kfabric program ([`target`]). Node 2 has a raw verbs peer ([`peer`]), which sends
+//! everything that connection manager and device permit, and below them, handmade datagrams
+//! ([`roce`]). A round is a few connections with some dozens of mutated steps; then everything is
+//! closed and both sides check that:
 //!
-//! * bytes that no key gives away are as they were, and were not read;
-//! * the target has heard of the end of each connection, once;
-//! * each of its operations has completed, once;
-//! * the keys can be revoked and assigned again;
+//! * bytes that no key covers are unchanged, and were not read;
+//! * the target has got one shutdown event of each connection;
+//! * each of the target's operations has completed, once;
+//! * the keys can be revoked and assigned again,
 //!
-//! and now and then that an ordinary transfer works. The harness looks for
-//! what is left behind and for complaints of the kernel.
+//! and now and then that an ordinary transfer works. The harness checks for leftovers and kernel
+//! complaints.
 //!
-//! What happens by chance comes from a seed, which is printed with a failure
-//! and can be given back: `kfi-wire --seed S --from ROUND`.
+//! All random choices come from a seed, which is printed with a failure and can be passed again:
+//! `kfi-wire --seed S --from ROUND`.
 
 mod attack;
 mod datagrams;
@@ -36,46 +35,60 @@ use crate::sys::slowness as slow;
 use anyhow::{Context, Result};
 use attack::Attack;
 
-/// The tests.
+/// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("wire.hostile_handshakes", |c| run(c, handshakes::ask))
-        .seconds(25)
-        .on(NETNS),
-    Test::pair("wire.hostile_answers", |c| run(c, handshakes::answer))
-        .seconds(25)
-        .on(NETNS),
-    Test::pair("wire.hostile_operations", |c| run(c, operations::round))
-        .seconds(25)
-        .on(NETNS),
-    Test::pair("wire.packets_of_no_size", |c| once(c, datagrams::no_mtu)).on(NETNS),
-    Test::pair("wire.never_answers", handshakes::never_answers)
+    Test::pair("wire.hostile_handshakes_leave_target_sound", |c| {
+        run(c, handshakes::ask)
+    })
+    .seconds(25)
+    .on(NETNS),
+    Test::pair("wire.hostile_answers_leave_target_sound", |c| {
+        run(c, handshakes::answer)
+    })
+    .seconds(25)
+    .on(NETNS),
+    Test::pair("wire.hostile_operations_leave_target_sound", |c| {
+        run(c, operations::round)
+    })
+    .seconds(25)
+    .on(NETNS),
+    Test::pair("wire.requests_with_invalid_mtu_are_refused", |c| {
+        once(c, datagrams::no_mtu)
+    })
+    .on(NETNS),
+    Test::pair(
+        "wire.peer_never_answering_is_given_up",
+        handshakes::never_answers,
+    )
+    .seconds(150)
+    .on(LONG),
+    Test::pair("wire.peer_never_ready_is_given_up", handshakes::never_ready)
         .seconds(150)
         .on(LONG),
-    Test::pair("wire.never_ready", handshakes::never_ready)
-        .seconds(150)
-        .on(LONG),
-    Test::pair("wire.forged_datagrams", |c| run(c, datagrams::round))
-        .seconds(25)
-        .on(NETNS),
+    Test::pair("wire.forged_datagrams_leave_target_sound", |c| {
+        run(c, datagrams::round)
+    })
+    .seconds(25)
+    .on(NETNS),
 ];
 
-/// Seconds of each test where nobody says how many.
+/// Default duration of each test in seconds.
 const SECONDS: u64 = 8;
 
-/// What the environment says about how to run.
+/// Names of environment variables that control a run.
 pub mod env {
-    /// Seconds of each test.
+    /// Duration of each test in seconds.
     pub const SECONDS: &str = "KFI_WIRE_SECONDS";
-    /// The seed.
+    /// Seed of the random choices.
     pub const SEED: &str = "KFI_WIRE_SEED";
-    /// The first round.
+    /// Number of the first round.
     pub const FROM: &str = "KFI_WIRE_FROM";
-    /// How many rounds, at most.
+    /// Maximum number of rounds.
     pub const ROUNDS: &str = "KFI_WIRE_ROUNDS";
-    /// A file for what was done.
+    /// Path of the log of all steps.
     pub const LOG: &str = "KFI_WIRE_LOG";
 
-    /// A number of the environment, decimal or hexadecimal.
+    /// Reads a number from the environment, decimal or hexadecimal.
     pub fn number(name: &str) -> Option<u64> {
         let text = std::env::var(name).ok()?;
         match text.strip_prefix("0x") {
@@ -85,7 +98,7 @@ pub mod env {
     }
 }
 
-/// Runs a test: node 1 is the target, node 2 does `round` again and again.
+/// Runs a test: node 1 is the target, node 2 runs `round` again and again.
 fn run(ctx: &mut Ctx, round: fn(&mut Attack<'_>) -> Result<()>) -> Result<()> {
     if ctx.first() {
         return target::serve(ctx);
@@ -94,7 +107,7 @@ fn run(ctx: &mut Ctx, round: fn(&mut Attack<'_>) -> Result<()>) -> Result<()> {
     attack.run(round)
 }
 
-/// Runs a test that is always the same.
+/// Runs a test without random choices.
 fn once(ctx: &mut Ctx, round: fn(&mut Attack<'_>) -> Result<()>) -> Result<()> {
     if ctx.first() {
         return target::serve(ctx);
@@ -102,11 +115,11 @@ fn once(ctx: &mut Ctx, round: fn(&mut Attack<'_>) -> Result<()>) -> Result<()> {
     Attack::new(ctx)?.run_rounds(1, round)
 }
 
-/// A transfer between ordinary endpoints of both nodes.
+/// Moves bytes between ordinary endpoints of both nodes.
 ///
 /// # Errors
 ///
-/// When anything of it fails.
+/// If any step fails.
 fn fresh(ctx: &mut Ctx) -> Result<()> {
     const LEN: usize = 8192;
     let pair = Pair::new(ctx)?;

@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The debug kernel's checkers that speak only when asked.
+//! The debug kernel's checkers that report only on request.
 
 use std::path::Path;
 use std::time::Duration;
 
 const KMEMLEAK: &str = "/sys/kernel/debug/kmemleak";
-/// An object is suspected only when it is older than this, and unchanged since the scan before.
+/// Age beyond which kmemleak suspects an object, if it is unchanged since the scan before.
 const AGE: Duration = Duration::from_secs(6);
-/// Suspects that are printed; the rest is counted.
+/// Number of suspects that are printed; the rest is counted.
 const SHOWN: usize = 8;
 
-/// Forgets what leaked before our modules came.
+/// Clears leaks from before our modules were loaded.
 pub(crate) fn forget_leaks() {
     if suspects().is_some() {
         tell("clear");
     }
 }
 
-/// Memory that nothing points to any more, one text each; empty where the kernel does not look.
+/// Returns memory that no pointer refers to, one text per object; empty if the kernel has no
+/// kmemleak.
 pub(crate) fn leaks() -> Vec<String> {
     if suspects().is_none_or(|found| found.is_empty()) {
         return Vec::new();
     }
-    // A pointer that was on its way through a register in one scan is found in the next.
+    // A pointer that was in a register in one scan is found in the next.
     std::thread::sleep(AGE);
     let found = suspects().unwrap_or_default();
     let more = found.len().saturating_sub(SHOWN);
@@ -35,7 +36,7 @@ pub(crate) fn leaks() -> Vec<String> {
     texts
 }
 
-/// Scans, and reads what is suspected. None where the kernel has no such thing.
+/// Scans, and reads the suspects. Returns `None` if the kernel has no kmemleak.
 fn suspects() -> Option<Vec<String>> {
     if !Path::new(KMEMLEAK).exists() {
         return None;
@@ -50,7 +51,7 @@ fn tell(what: &str) {
     let _ = std::fs::write(KMEMLEAK, what);
 }
 
-/// Splits a report into objects; their content is left out.
+/// Splits a report into objects, without their content.
 fn objects(text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for line in text.lines() {
@@ -66,7 +67,7 @@ fn objects(text: &str) -> Vec<String> {
     found
 }
 
-/// Whether a line is a part of a hex dump: pairs of digits.
+/// Returns whether a line is a part of a hex dump: pairs of digits.
 fn is_dump(line: &str) -> bool {
     let pairs = line.split_whitespace().take(8);
     let mut count = 0;
@@ -79,8 +80,8 @@ fn is_dump(line: &str) -> bool {
     count == 8
 }
 
-/// Whether lockdep has switched itself off, which it does when it has found something or run out
-/// of room: from then on nothing is checked.
+/// Returns whether lockdep has switched itself off, which it does after a report or when it runs
+/// out of memory: from then on it checks nothing.
 pub(crate) fn lockdep_gave_up() -> bool {
     std::fs::read_to_string("/proc/lockdep_stats").is_ok_and(|text| {
         text.lines()

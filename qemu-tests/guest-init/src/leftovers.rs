@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What a run left behind: RDMA resources, pinned pages, references to our
-//! modules; and whether these unload without a word.
+//! Leftovers of a run: RDMA resources, pinned pages, references to our modules, and complaints
+//! while they unload.
 
 use crate::checkers;
 use crate::machine::run;
@@ -12,14 +12,14 @@ use std::io::Read as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::Duration;
 
-/// How things were before our modules were loaded.
+/// State before our modules were loaded.
 pub(crate) struct Baseline {
     resources: BTreeMap<String, i64>,
     pins: i64,
 }
 
 impl Baseline {
-    /// Takes it.
+    /// Records the state.
     pub(crate) fn take() -> Self {
         Self {
             resources: resources(),
@@ -28,22 +28,23 @@ impl Baseline {
     }
 }
 
-/// What is not as it was, or as it should be.
+/// Differences from the baseline, and other findings.
 #[derive(Default)]
 pub(crate) struct Found {
-    /// What the run left.
+    /// Leftovers of the run.
     pub(crate) left: Vec<String>,
-    /// What came up while unloading.
+    /// Findings while unloading.
     pub(crate) unload: Vec<String>,
 }
 
-/// Looks for leftovers and unloads our modules.
+/// Checks for leftovers and unloads our modules.
 pub(crate) fn look(config: &Config, baseline: &Baseline) -> Found {
     let mut found = Found::default();
     if config.ours.is_empty() {
         return found;
     }
-    // Once while the modules' names are known, and once for what only they pointed to.
+    // Scan once while the modules' names are known, and once for memory that only the modules
+    // pointed to.
     let mut leaks = checkers::leaks();
     let marker = log_end();
     for file in config.ours.iter().rev() {
@@ -98,7 +99,7 @@ pub(crate) fn look(config: &Config, baseline: &Baseline) -> Found {
     found
 }
 
-/// Tries again for a while: the end of a process is not the end of its work.
+/// Repeats a check for a while, because a process's work may end after its exit.
 fn settle<E>(mut check: impl FnMut() -> Result<(), E>) -> Result<(), E> {
     let mut last = check();
     for _ in 0..50 {
@@ -115,7 +116,7 @@ fn unload(name: &str) -> anyhow::Result<()> {
     run("rmmod", &[name]).map(drop)
 }
 
-/// How often a module is referred to; none when it is not loaded.
+/// Returns a module's reference count, or `None` if it is not loaded.
 fn refcount(name: &str) -> Option<u64> {
     std::fs::read_to_string(format!("/sys/module/{name}/refcnt"))
         .ok()?
@@ -124,7 +125,7 @@ fn refcount(name: &str) -> Option<u64> {
         .ok()
 }
 
-/// RDMA objects by kind and owner.
+/// Counts RDMA objects by kind and owner.
 fn resources() -> BTreeMap<String, i64> {
     let mut found = BTreeMap::new();
     for kind in ["pd", "cq", "qp", "cm_id", "mr"] {
@@ -138,7 +139,7 @@ fn resources() -> BTreeMap<String, i64> {
     found
 }
 
-/// Resources that were not there before.
+/// Returns resources that the baseline does not have.
 fn more_resources(baseline: &Baseline) -> Vec<String> {
     resources()
         .into_iter()
@@ -151,7 +152,7 @@ fn more_resources(baseline: &Baseline) -> Vec<String> {
         .collect()
 }
 
-/// Pages pinned for long and not yet unpinned.
+/// Returns the number of long-term pins.
 fn pins() -> i64 {
     let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
     let value = |name: &str| -> i64 {
@@ -162,7 +163,7 @@ fn pins() -> i64 {
     value("nr_foll_pin_acquired ") - value("nr_foll_pin_released ")
 }
 
-/// The kernel log, from here on.
+/// Opens the kernel log at its end.
 fn log_end() -> Option<std::fs::File> {
     use std::io::Seek as _;
     let mut log = std::fs::File::options()
@@ -174,11 +175,11 @@ fn log_end() -> Option<std::fs::File> {
     Some(log)
 }
 
-/// What has been logged since.
+/// Returns the log lines since `log` was opened.
 fn since(mut log: std::fs::File) -> String {
     let mut text = String::new();
     let mut record = [0; 8192];
-    // One record a read; the end is an error (nothing there yet).
+    // Each read returns one record; the end is an error (no record yet).
     while let Ok(count @ 1..) = log.read(&mut record) {
         text += &String::from_utf8_lossy(&record[..count]);
     }

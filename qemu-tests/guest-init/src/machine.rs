@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! File systems, ports, modules, processes: what a first process looks after.
+//! Duties of the first process: file systems, ports, modules, processes.
 
 use crate::protocol::Config;
 use anyhow::{bail, Context as _, Result};
@@ -14,7 +14,7 @@ use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Type, place, options.
+/// Type, place and options of each file system.
 const MOUNTS: [(&str, &str, &str); 8] = [
     ("devpts", "/dev/pts", "mode=620,ptmxmode=666"),
     ("tmpfs", "/dev/shm", "mode=1777"),
@@ -26,9 +26,9 @@ const MOUNTS: [(&str, &str, &str); 8] = [
     ("configfs", "/sys/kernel/config", ""),
 ];
 
-/// Mounts what every program expects.
+/// Mounts the file systems that programs expect.
 pub(crate) fn mount_all() -> Result<()> {
-    // configfs is a module; what lacks it does without.
+    // configfs is a module; kernels without it do without.
     let _ = run("modprobe", &["configfs"]);
     for (kind, at, options) in MOUNTS {
         let _ = std::fs::create_dir_all(at);
@@ -38,7 +38,7 @@ pub(crate) fn mount_all() -> Result<()> {
             Err(error) => bail!("mounting {at}: {error}"),
         }
     }
-    // A terminal's end of `/dev/ptmx`, and core files where nobody looks.
+    // A terminal's end of `/dev/ptmx`, and core files that are discarded.
     let _ = std::fs::write("/proc/sys/kernel/core_pattern", "|/bin/false");
     Ok(())
 }
@@ -55,7 +55,7 @@ pub(crate) fn mount_host() -> Result<()> {
     .context("mounting /host")
 }
 
-/// Gives the virtio ports the names that udev would give them.
+/// Creates the names of the virtio ports that udev would create.
 pub(crate) fn name_ports() -> Result<()> {
     let dir = Path::new("/dev/virtio-ports");
     std::fs::create_dir_all(dir)?;
@@ -80,7 +80,7 @@ pub(crate) fn open_port(name: &str) -> Result<File> {
         .with_context(|| format!("opening the port {name}"))
 }
 
-/// What this guest is to do.
+/// Reads the guest's configuration.
 pub(crate) fn config() -> Result<Config> {
     let line = std::fs::read_to_string("/proc/cmdline")?;
     let number = line
@@ -92,12 +92,12 @@ pub(crate) fn config() -> Result<Config> {
     serde_json::from_str(&text).context(path)
 }
 
-/// Loads a module of ours, and those of the kernel that it needs.
+/// Loads a module of ours, and the kernel's modules that it needs.
 pub(crate) fn load(file: &str) -> Result<()> {
     let path = format!("/kfi/ko/{file}");
     let depends = run("modinfo", &["--field", "depends", &path])?;
     for name in depends.trim().split(',').filter(|name| !name.is_empty()) {
-        // Those that are ours are loaded already.
+        // Our own modules are loaded already.
         if !Path::new("/sys/module").join(name).exists() {
             run("modprobe", &[name])?;
         }
@@ -105,7 +105,7 @@ pub(crate) fn load(file: &str) -> Result<()> {
     run("insmod", &[&path]).map(drop)
 }
 
-/// Runs a program to its end and returns what it printed.
+/// Runs a program to its end. Returns its output.
 pub(crate) fn run(program: &str, args: &[&str]) -> Result<String> {
     let output = Command::new(program)
         .args(args)
@@ -120,7 +120,7 @@ pub(crate) fn run(program: &str, args: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Waits for a process that ended, whoever's it was: every orphan is ours.
+/// Collects an exited process; every orphan is this process's child.
 pub(crate) fn reap(block: bool) -> Option<(i32, i32)> {
     let flags = (!block).then_some(WaitPidFlag::WNOHANG);
     loop {
@@ -136,7 +136,7 @@ pub(crate) fn reap(block: bool) -> Option<(i32, i32)> {
     }
 }
 
-/// Ends every other process.
+/// Kills every other process.
 pub(crate) fn kill_all() {
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         let _ = kill(Pid::from_raw(-1), signal);
@@ -150,7 +150,7 @@ pub(crate) fn kill_all() {
     }
 }
 
-/// Ends the guest.
+/// Powers the guest off.
 pub(crate) fn power_off() {
     nix::unistd::sync();
     let _ = reboot(RebootMode::RB_POWER_OFF);

@@ -2,10 +2,9 @@
 
 //! The first process of a guest.
 //!
-//! The initramfs has mounted the build root and hands over to this. It makes
-//! the machine a node (or two) of a fabric, runs the command it was given on
-//! each, looks for what that left behind, and powers off. What it says to
-//! xtask and is told by it stands in [`protocol`].
+//! The initramfs has mounted the build root and starts this process. It makes the machine a node
+//! (or two) of a fabric, runs the given command on each, checks for leftovers, and powers off.
+//! [`protocol`] defines its messages to and from xtask.
 
 mod checkers;
 mod leftovers;
@@ -60,7 +59,7 @@ impl Host {
         loop {
             let mut line = String::new();
             if self.orders.read_line(&mut line).context("an order")? == 0 {
-                // The host's end is not there (yet).
+                // The host's end is not connected (yet).
                 std::thread::sleep(Duration::from_millis(50));
                 continue;
             }
@@ -73,7 +72,7 @@ impl Host {
     }
 }
 
-/// The guest's life, from the mounted root to the order to finish.
+/// Runs the guest's life, from the mounted root to the order to finish.
 fn live() -> Result<()> {
     machine::name_ports()?;
     let mut host = Host::open()?;
@@ -119,7 +118,7 @@ fn live() -> Result<()> {
     })
 }
 
-/// Makes this machine what the configuration says.
+/// Sets the machine up as the configuration says.
 fn prepare() -> Result<(Config, leftovers::Baseline)> {
     let config = machine::config()?;
     if config.host {

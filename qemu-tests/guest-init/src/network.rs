@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Network devices, addresses, and an rxe on each node's.
+//! Network devices, addresses, and an rxe for each node.
 
 use crate::machine::run;
 use crate::protocol::{Config, Topology};
 use anyhow::{Context as _, Result};
 
-/// The devices' MTU: with it rxe's is 4096.
+/// MTU of the devices; with it rxe's is 4096.
 const MTU: &str = "4400";
-/// Packets that may wait to be sent.
+/// Number of packets that may wait to be sent.
 const QUEUE: &str = "20000";
 
 /// A node's addresses and devices.
@@ -26,7 +26,7 @@ pub(crate) struct Place {
     pub(crate) netns: Option<String>,
 }
 
-/// Where a node is.
+/// Returns the addresses and devices of a node.
 pub(crate) fn place(topology: Topology, node: u8) -> Place {
     Place {
         addr: format!("10.77.0.{node}"),
@@ -40,7 +40,7 @@ pub(crate) fn place(topology: Topology, node: u8) -> Place {
     }
 }
 
-/// The node a node talks to.
+/// Returns the peer of a node.
 pub(crate) fn peer(topology: Topology, node: u8) -> u8 {
     match topology {
         Topology::One => node,
@@ -52,10 +52,10 @@ pub(crate) fn peer(topology: Topology, node: u8) -> u8 {
 pub(crate) fn up(config: &Config) -> Result<()> {
     run("modprobe", &["-a", "rdma_rxe", "rdma_ucm", "ib_uverbs"])?;
     run("ip", &["link", "set", "lo", "up"])?;
-    // The distribution's fq_codel drops what a slow machine lets wait for 5 ms, and says so, if at
-    // all, of another packet. rxe answers a read with as many packets as it takes: after a loss in
-    // the middle it sends the rest of a gigabyte in vain. So a queue that drops nothing before it
-    // is full, and then the packet that came last, which rxe sends again.
+    // The distribution's fq_codel drops packets that a slow machine delays for 5 ms, and reports a
+    // drop, if at all, for another packet. rxe answers a read with as many packets as it takes:
+    // after a loss in the middle it sends the rest of a gigabyte in vain. So use a queue that drops
+    // only when full, and then the last packet, which rxe retransmits.
     std::fs::write("/proc/sys/net/core/default_qdisc", "pfifo").context("choosing a queue")?;
     let name = match config.topology {
         Topology::Two => format!("node{}", config.nodes[0]),
@@ -98,11 +98,11 @@ fn node_up(topology: Topology, node: u8) -> Result<()> {
         dev,
         ..
     } = &place;
-    // Before it is up: that is when it gets its queue.
+    // Before the device is up, because then it gets its queue.
     ip(&format!("link set {netdev} mtu {MTU} txqueuelen {QUEUE}"))?;
     ip(&format!("link set {netdev} up"))?;
     ip(&format!("addr add {addr}/24 dev {netdev}"))?;
-    // Without waiting for a neighbour that might have it too.
+    // Without duplicate address detection, which takes time.
     ip(&format!("addr add {addr6}/64 dev {netdev} nodad"))?;
     let link = format!("link add {dev} type rxe netdev {netdev}");
     let link: Vec<&str> = link.split(' ').collect();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A node's command: where its output goes and what it is told.
+//! A node's command: its output, and its environment.
 
 use crate::machine::open_port;
 use crate::network::{peer, place};
@@ -15,11 +15,11 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Where programs are looked for.
+/// Search path of programs.
 pub(crate) const PATH: &str =
     "/kfi/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Starts a node's command; returns its process.
+/// Starts a node's command. Returns its process.
 pub(crate) fn start(config: &Config, node: u8) -> Result<i32> {
     let place = place(config.topology, node);
     let other = crate::network::place(config.topology, peer(config.topology, node));
@@ -96,7 +96,7 @@ fn enter(netns: &File) -> nix::Result<()> {
     ] {
         mount(Some(kind), at, Some(kind), MsFlags::empty(), none)?;
     }
-    // A module; what lacks it does without.
+    // configfs is a module; kernels without it do without.
     let _ = mount(
         Some("configfs"),
         "/sys/kernel/config",
@@ -107,7 +107,7 @@ fn enter(netns: &File) -> nix::Result<()> {
     Ok(())
 }
 
-/// Gives the command the node's terminal.
+/// Connects the command to the node's terminal.
 fn attach_terminal(cmd: &mut Command, config: &Config, node: u8) -> Result<()> {
     let index = config
         .nodes
@@ -148,7 +148,7 @@ fn attach_terminal(cmd: &mut Command, config: &Config, node: u8) -> Result<()> {
     Ok(())
 }
 
-/// Says on the node's standard error why its command could not be started.
+/// Reports on the node's standard error why its command could not be started.
 pub(crate) fn complain(config: &Config, node: u8, error: &anyhow::Error) {
     let text = format!("{error:#}\n");
     let said = if config.interactive {

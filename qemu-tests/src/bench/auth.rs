@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What auth keys cost: opening an endpoint and assigning a key while grants are needed, beside the
-//! same while none are. The first opening, which the agent is asked about, is shown apart.
+//! Cost of auth keys: opening an endpoint and assigning a key in mode `enforce`, beside the same in
+//! mode `open`. The first open, which needs an answer of the agent, is shown separately.
 
 use super::memory::average;
 use super::Figure;
@@ -15,11 +15,11 @@ use anyhow::Result;
 use kfabric_uapi::*;
 use std::time::{Duration, Instant};
 
-/// How often one is opened, and a key assigned.
+/// Number of opens, and of assignments.
 const ROUNDS: u32 = 200;
-/// How often the agent is asked.
+/// Number of questions to the agent.
 const QUESTIONS: u32 = 20;
-/// An answer's lifetime in milliseconds: with one there is a clock to look at.
+/// Lifetime of an answer in milliseconds; with a lifetime, each use reads the clock.
 const LIFETIME: u64 = 3_600_000;
 const WANTED: Option<&str> = Some("<= 1.05");
 
@@ -37,8 +37,8 @@ fn figure(ctx: &Ctx, case: &str, value: f64, peer: (&str, f64), wanted: Option<&
     .print(ctx);
 }
 
-/// A rank's part of the machine: a slot under the auth key, or under none, and an endpoint that keeps
-/// the auth key's group.
+/// A rank's objects: a slot under the auth key, or under none, and an endpoint that keeps the auth
+/// key's protection group.
 struct Bench {
     side: Side,
     cq: Cq,
@@ -73,7 +73,7 @@ impl Bench {
         })
     }
 
-    /// Microseconds of opening an endpoint, and of having it ready to connect.
+    /// Measures opening an endpoint, and preparing it to connect, in microseconds.
     fn open(&self) -> Result<(f64, f64)> {
         let (mut opening, mut readying) = (Duration::ZERO, Duration::ZERO);
         let dev = &self.side.dev;
@@ -84,7 +84,7 @@ impl Bench {
             dev.bind(ep.handle, self.side.eq.handle, 0)?;
             dev.bind(ep.handle, self.cq.handle, KFI_TRANSMIT | KFI_RECV)?;
             dev.enable(ep.handle)?;
-            // The first warms up.
+            // The first round warms up.
             if round > 0 {
                 opening += took;
                 readying += start.elapsed();
@@ -95,7 +95,7 @@ impl Bench {
         Ok((each(opening), each(readying)))
     }
 
-    /// Microseconds of assigning a key and revoking it.
+    /// Measures assigning a key and revoking it, in microseconds.
     fn assign(&self) -> Result<f64> {
         average(ROUNDS, || {
             self.side.dev.key_assign(self.slot, 0, 4096, REMOTE)?;
@@ -103,15 +103,15 @@ impl Bench {
         })
     }
 
-    /// Opening an endpoint, having it ready, and assigning a key.
+    /// Measures opening an endpoint, preparing it, and assigning a key.
     fn all(&self) -> Result<[f64; 3]> {
         let (open, ready) = self.open()?;
         Ok([open, ready, self.assign()?])
     }
 }
 
-/// Microseconds of opening an endpoint that no grant covers yet: the agent is asked, by another
-/// process, and says yes.
+/// Measures opening an endpoint that no grant covers yet, in microseconds: the agent, another
+/// process, allows it.
 fn asked(ctx: &Ctx) -> Result<f64> {
     let mode = Enforced::new()?;
     let agent = Agent::open()?;
@@ -141,7 +141,7 @@ fn asked(ctx: &Ctx) -> Result<f64> {
         for grant in auth::list(mode.dev())? {
             auth::revoke(mode.dev(), grant.id)?;
         }
-        // What is over is forgotten, or it would be told instead of asked about.
+        // Wait until expired grants are removed, or the open would find them and send no question.
         while !auth::list(mode.dev())?.is_empty() {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -151,7 +151,7 @@ fn asked(ctx: &Ctx) -> Result<f64> {
     Ok(sum.as_secs_f64() * 1e6 / f64::from(QUESTIONS))
 }
 
-/// All of it, on node 1: the mode is the machine's.
+/// Runs the whole benchmark on node 1, because the mode is machine-wide.
 pub(super) fn run(ctx: &mut Ctx) -> Result<()> {
     if ctx.first() {
         let plain = Bench::new(ctx, &[])?.all()?;

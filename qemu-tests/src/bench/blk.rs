@@ -2,9 +2,9 @@
 
 //! A remote disk: kfblk beside nvme-rdma and nvmet, through fio.
 //!
-//! Both go over one rxe in the guest's first network namespace, which is the only one that the
-//! NVMe modules know, and so to themselves: rxe hands such packets on without a network device.
-//! Each disk has one queue, no scheduler, and as many bytes behind it, all written once before.
+//! Both use one rxe in the guest's first network namespace, the only one that the NVMe modules
+//! support, and so connect to themselves: rxe delivers such packets without a network device. Each
+//! disk has one queue, no scheduler, and as many bytes behind it, all written once before.
 
 use super::Figure;
 use crate::harness::guest::{load, run, unload, until};
@@ -23,30 +23,30 @@ const SIZE: u64 = 64 << 20;
 const NETDEV: &str = "kfb0";
 const DEV: &str = "rxeb";
 const ADDR: &str = "10.78.0.1";
-/// The export's name, the disk's and the client's.
+/// Name of the export, the disk and the initiator.
 const NAME: &str = "bench";
 const NQN: &str = "kfabric-bench";
 const PORT: &str = "4420";
 const BACKING: &str = "/dev/ram0";
 const TARGET: &str = "/sys/kernel/config/nvmet";
-/// What the peer needs; the rest comes and goes with it.
+/// Modules of the peer; their dependencies load and unload with them.
 const MODULES: [&str; 2] = ["nvmet-rdma", "nvme-rdma"];
 
-/// How long a device may take to come.
+/// Time within which a device must appear.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Requests of a traced job before those that are looked at.
+/// Number of warm-up requests of a traced job.
 const WARM: usize = 64;
 
-/// What fio does.
+/// A job of fio.
 struct Job {
     case: &'static str,
-    /// fio's name of it.
+    /// fio's name of the access pattern.
     rw: &'static str,
     block: usize,
     depth: u32,
     count: usize,
-    /// The ratio, of memory and of a device.
+    /// Wanted ratio, of a memory-backed and of a block-backed export.
     wanted: [&'static str; 2],
 }
 
@@ -88,7 +88,7 @@ fn first(args: &str) -> Result<String> {
     Ok(run("nsenter", &all)?.trim().to_owned())
 }
 
-/// A network device that leads to itself, with an rxe, while it lives.
+/// A network device that leads to itself, with an rxe, removed on drop.
 struct Link;
 
 impl Link {
@@ -109,7 +109,7 @@ impl Drop for Link {
     }
 }
 
-/// Waits for a disk, and takes what would sort its requests away.
+/// Waits for a disk, and removes its request scheduler.
 fn appears(device: &Path) -> Result<()> {
     let name = device.file_name().context("no name")?.to_string_lossy();
     let scheduler = format!("/sys/block/{name}/queue/scheduler");
@@ -119,7 +119,7 @@ fn appears(device: &Path) -> Result<()> {
     fs::write(&scheduler, "none").with_context(|| scheduler.clone())
 }
 
-/// Writes all of a disk, so that there is memory behind every block.
+/// Writes the whole disk, so that there is memory behind every block.
 fn fill(device: &Path) -> Result<()> {
     let to = format!("of={}", device.display());
     let count = format!("count={}", SIZE >> 20);
@@ -130,7 +130,7 @@ fn fill(device: &Path) -> Result<()> {
     .map(drop)
 }
 
-/// What fio is told.
+/// Returns fio's arguments.
 fn arguments(device: &Path, job: &Job) -> Vec<String> {
     let fixed = [
         "--name=bench",
@@ -155,12 +155,12 @@ fn arguments(device: &Path, job: &Job) -> Vec<String> {
     all
 }
 
-/// Operations a second.
+/// Runs fio. Returns the operations per second.
 fn fio(device: &Path, job: &Job) -> Result<f64> {
     let args = arguments(device, job);
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let said = run("fio", &args)?;
-    // It may say something before.
+    // fio may print other lines before.
     let json = said.find('{').map_or("", |at| &said[at..]);
     let report: Value = serde_json::from_str(json).with_context(|| said.clone())?;
     let side = if job.rw.ends_with("read") {
@@ -182,7 +182,7 @@ fn fio(device: &Path, job: &Job) -> Result<f64> {
     Ok(iops)
 }
 
-/// Requests that a disk has done.
+/// Returns the number of requests that a disk has completed.
 fn done(device: &Path) -> Result<usize> {
     let name = device.file_name().context("no name")?.to_string_lossy();
     let stat = fs::read_to_string(format!("/sys/block/{name}/stat"))?;
@@ -190,13 +190,13 @@ fn done(device: &Path) -> Result<usize> {
         .split_whitespace()
         .map(str::parse)
         .collect::<Result<_, _>>()?;
-    // Reads and writes.
+    // Sum of reads and writes.
     Ok(fields.first().unwrap_or(&0) + fields.get(4).unwrap_or(&0))
 }
 
-/// Traces a part of each job. `whose` is what the traces' names begin with.
+/// Traces a part of each job. The traces' names begin with `whose`.
 fn traces(device: &Path, whose: &str) -> Result<()> {
-    // Its modules were not there before.
+    // The modules were not loaded before.
     let symbols = fs::read("/proc/kallsyms")?;
     fs::write(format!("/host/kallsyms.{whose}"), symbols)?;
     for job in &JOBS {
@@ -209,8 +209,8 @@ fn traces(device: &Path, whose: &str) -> Result<()> {
             .args(arguments(device, &long))
             .stdout(Stdio::null())
             .spawn()?;
-        // The clock runs on while fio waits for the host to bring its pages, so it is asked for requests.
-        // It goes on until it is killed.
+        // fio's clock runs on while it waits for the host to bring its pages, so progress is
+        // measured in requests. fio runs until killed.
         let traced = until("fio's requests", LIMIT * 60, || {
             if let Some(status) = fio.try_wait()? {
                 bail!("fio has ended: {status}");
@@ -232,7 +232,7 @@ fn traces(device: &Path, whose: &str) -> Result<()> {
     Ok(())
 }
 
-/// Operations a second of every job.
+/// Runs every job. Returns the operations per second.
 fn jobs(device: &Path) -> Result<Vec<f64>> {
     // A little of each first, to warm up.
     JOBS.iter()
@@ -247,7 +247,7 @@ fn jobs(device: &Path) -> Result<Vec<f64>> {
         .collect()
 }
 
-/// Ours: an export of `what`, as `kfi blk export` takes it.
+/// Exports through kfblk, with the arguments of `kfi blk export`, and runs `jobs` on the disk.
 fn ours<T>(what: &str, jobs: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
     load("kfblk")?;
     let at = format!("--port {PORT} --provider kverbs");
@@ -275,7 +275,7 @@ fn store(path: &str, value: &str) -> Result<()> {
     fs::write(&path, value).with_context(|| path.display().to_string())
 }
 
-/// Exports a device by nvmet.
+/// Exports a device through nvmet.
 fn export(device: &str) -> Result<()> {
     let subsystem = format!("subsystems/{NQN}");
     let space = format!("{subsystem}/namespaces/1");
@@ -305,7 +305,7 @@ fn unexport() -> Result<()> {
     Ok(())
 }
 
-/// Connects nvme-rdma; its controller's number.
+/// Connects nvme-rdma. Returns the controller's number.
 fn attach() -> Result<u32> {
     let mut file = File::options()
         .read(true)
@@ -323,7 +323,7 @@ fn attach() -> Result<u32> {
     number.with_context(|| format!("nvme-fabrics says {said:?}"))
 }
 
-/// A disk in memory.
+/// Creates a disk in memory.
 fn backing() -> Result<()> {
     let size = format!("rd_size={}", SIZE >> 10);
     run("modprobe", &["brd", "rd_nr=1", &size])?;
@@ -334,9 +334,9 @@ fn backing() -> Result<()> {
     fill(device)
 }
 
-/// The peer: the disk in memory, exported by nvmet.
+/// Exports the disk in memory through nvmet, and runs `jobs` on the peer's disk.
 fn theirs<T>(jobs: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
-    // Without the layer that chooses among paths, of which there is one.
+    // Without the multipath layer, because there is one path.
     run("modprobe", &["nvme-core", "multipath=N"])?;
     run("modprobe", &["-a", "nvmet-rdma", "nvme-rdma"])?;
     export(BACKING)?;
@@ -353,7 +353,7 @@ fn theirs<T>(jobs: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
     Ok(done)
 }
 
-/// Where the time goes, of a device's export and of the peer.
+/// Traces a block-backed export, and the peer.
 pub(super) fn profile(_: &Env) -> Result<()> {
     let link = Link::new()?;
     backing()?;
@@ -364,7 +364,7 @@ pub(super) fn profile(_: &Env) -> Result<()> {
     Ok(())
 }
 
-/// All of it.
+/// Runs the whole benchmark.
 pub(super) fn run_all(ctx: &mut Ctx) -> Result<()> {
     if ctx.first() {
         let link = Link::new()?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What an operation costs consumers in the kernel: by the kfi API and by the Rust API, beside the
-//! same loop by verbs alone. Modules measure; each connects the device to itself.
+//! Cost of an operation to kernel consumers: through the kfi API and through the Rust API, beside
+//! the same loop through verbs alone. Modules measure; each connects the device to itself.
 
 use super::Figure;
 use crate::harness::{Ctx, Status};
@@ -9,18 +9,18 @@ use crate::tests::kernel::{results, results_with};
 use anyhow::{ensure, Context, Result};
 use std::collections::BTreeMap;
 
-/// Kind, bytes, and operations under way.
+/// Kind, bytes, and number of outstanding operations.
 type Case = (String, usize, usize);
 
-/// Ways to do it, as the modules call them, and in words.
+/// Measured APIs: the modules' names, and the names in the output.
 const OURS: [(&str, &str); 2] = [("kfi", "C"), ("rust", "Rust")];
-/// The same of the peers, and what the ratio should be.
+/// Peers: the modules' names, the names in the output, and the wanted ratio.
 const PEERS: [(&str, &str, Option<&str>); 2] = [
     ("core", "ib_post_send, ib_alloc_cq", Some("<= 1.05")),
     ("raw", "ib_post_send, ib_poll_cq", None),
 ];
 
-/// What a note tells: the way, the case, and nanoseconds of one operation.
+/// Parses a note: the way, the case, and nanoseconds per operation.
 fn read(note: &str) -> Option<(String, Case, f64)> {
     let words: Vec<_> = note.strip_prefix("loop ")?.split(' ').collect();
     let [way, kind, len, depth, nanos, count] = words[..] else {
@@ -31,7 +31,7 @@ fn read(note: &str) -> Option<(String, Case, f64)> {
     Some((way.to_owned(), case, nanos / count))
 }
 
-/// A size in words.
+/// Returns a size as text.
 fn size(len: usize) -> String {
     match len {
         1024.. => format!("{} KiB", len >> 10),
@@ -40,8 +40,8 @@ fn size(len: usize) -> String {
 }
 
 fn table(ctx: &Ctx) -> Result<()> {
-    let mut told = results("kfi_c_bench")?;
-    told.extend(results_with("kfi_bench", "loops=1")?);
+    let mut told = results("kfi_bench_c")?;
+    told.extend(results_with("kfi_bench_rust", "loops=1")?);
     let mut cases: BTreeMap<Case, BTreeMap<String, f64>> = BTreeMap::new();
     for part in told {
         ensure!(part.status == Status::Ok, "{}: {}", part.name, part.detail);
@@ -71,7 +71,7 @@ fn table(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// All of it.
+/// Runs the whole benchmark.
 pub(super) fn run(ctx: &mut Ctx) -> Result<()> {
     if ctx.first() {
         table(ctx)?;

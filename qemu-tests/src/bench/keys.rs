@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What keys cost: assigned and revoked, one by one and 64 at once, waited for and ordered, for
-//! windows and regions of many sizes, beside registering and deregistering the window with verbs.
+//! Cost of keys: assigned and revoked, one by one and 64 at once, waited-for and ordered, for
+//! windows and regions of many sizes, beside registering and deregistering the window through
+//! verbs.
 
 use super::memory::{average, memory, verbs, verbs_reg};
 use super::Figure;
@@ -17,12 +18,13 @@ use std::time::{Duration, Instant};
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// A window, how often one is assigned, and how often a batch.
+/// A window, and the numbers of single assignments and of batches.
 struct Window {
     len: usize,
     rounds: u32,
     batches: u32,
-    /// What a pair, and a key of a batch, may cost of a registration and deregistration.
+    /// Wanted cost of a pair, and of a key of a batch, relative to a registration and
+    /// deregistration.
     wanted: (Option<&'static str>, Option<&'static str>),
 }
 
@@ -45,7 +47,7 @@ const WINDOWS: [Window; 4] = [
         batches: 4,
         wanted: (Some("<= 0.3"), Some("<= 0.2")),
     },
-    // More than a fast registration covers.
+    // More than `IB_WR_REG_MR` covers.
     Window {
         len: 2 * MIB,
         rounds: 20,
@@ -56,10 +58,10 @@ const WINDOWS: [Window; 4] = [
 
 const REGIONS: [usize; 6] = [4 * KIB, 64 * KIB, MIB, 2 * MIB, 16 * MIB, 256 * MIB];
 
-/// Keys of a batch.
+/// Number of keys of a batch.
 const BATCH: usize = 64;
 
-/// A size in words.
+/// Returns a size as text.
 fn size(len: usize) -> String {
     match len {
         MIB.. => format!("{} MiB", len / MIB),
@@ -89,14 +91,14 @@ fn figure(
     .print(ctx);
 }
 
-/// So long a program pauses that workers have had their turn.
+/// Pause that lets workers finish.
 const PAUSE: Duration = Duration::from_millis(25);
 
 fn average_of(sum: Duration, count: u32) -> f64 {
     sum.as_secs_f64() * 1e6 / f64::from(count)
 }
 
-/// Microseconds of an assign and of a revoke.
+/// Measures an assign and a revoke, in microseconds.
 fn pair(side: &Side, slot: u64, offset: usize, window: &Window) -> Result<(f64, f64)> {
     let (mut assigning, mut revoking) = (Duration::ZERO, Duration::ZERO);
     let (offset, length) = (offset as u64, window.len as u64);
@@ -106,7 +108,7 @@ fn pair(side: &Side, slot: u64, offset: usize, window: &Window) -> Result<(f64, 
         let took = start.elapsed();
         let start = Instant::now();
         side.dev.key_revoke(slot)?;
-        // The first warms up.
+        // The first round warms up.
         if round > 0 {
             assigning += took;
             revoking += start.elapsed();
@@ -116,8 +118,8 @@ fn pair(side: &Side, slot: u64, offset: usize, window: &Window) -> Result<(f64, 
     Ok((each(assigning), each(revoking)))
 }
 
-/// Microseconds of an assign that is ordered, alone: where nothing else is under way, so that a
-/// worker has to be woken, and as one of many in a row.
+/// Measures an ordered assign, in microseconds: alone, so that a worker has to be woken, and as one
+/// of many in a row.
 fn ordered(side: &Side, slots: &[u64], offset: usize, window: &Window) -> Result<(f64, f64)> {
     let order = |slot: u64| -> Result<Duration> {
         let entry = KeyEntry {
@@ -155,8 +157,8 @@ fn ordered(side: &Side, slots: &[u64], offset: usize, window: &Window) -> Result
     Ok((average_of(alone, rounds), average_of(in_a_row, count)))
 }
 
-/// Microseconds of assigning and revoking a key, 64 at once; and of assigning one where that is
-/// ordered.
+/// Measures assigning and revoking a key, 64 at once, and assigning one by an ordered batch, in
+/// microseconds.
 fn batch(side: &Side, slots: &[u64], region: usize, window: &Window) -> Result<(f64, f64)> {
     let entry = |(i, slot): (usize, &u64)| KeyEntry {
         slot: *slot,
@@ -187,7 +189,7 @@ fn batch(side: &Side, slots: &[u64], region: usize, window: &Window) -> Result<(
     Ok((each(value), each(ordered)))
 }
 
-/// The table: every window in every region that holds it.
+/// Prints the table: every window in every region that holds it.
 fn table(ctx: &Ctx) -> Result<()> {
     const PEER: &str = "ibv_reg_mr + ibv_dereg_mr of the window";
     let program = verbs_reg()?;
@@ -213,7 +215,7 @@ fn table(ctx: &Ctx) -> Result<()> {
             show("assign", assign, "us", None);
             show("revoke", revoke, "us", None);
             show("pair", assign + revoke, "us", window.wanted.0);
-            // Beyond fast registration an ordered assign is waited for all the same.
+            // Beyond `IB_WR_REG_MR` an ordered assign is waited for all the same.
             let wanted = (window.len == 4 * KIB).then_some("<= 0.15");
             let (alone, in_a_row) = ordered(&side, &slots, offset, window)?;
             show("ordered assign", alone, "us", wanted);
@@ -237,11 +239,11 @@ fn table(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// The same of the kernel's own memory, measured by a module. Verbs has nothing of the kind for a
-/// process; beside it is what a process pays for a window of its own.
+/// Measures the same on the kernel's own memory, in a module. Verbs has no counterpart for a
+/// process, so the figure beside it is the cost of a process's window.
 fn kernel_table(ctx: &Ctx) -> Result<()> {
     let program = verbs_reg()?;
-    for told in results("kfi_bench")? {
+    for told in results("kfi_bench_rust")? {
         ensure!(told.status == Status::Ok, "{}: {}", told.name, told.detail);
         for note in &told.notes {
             let Some(figures) = note.strip_prefix("keys ") else {
@@ -267,7 +269,7 @@ fn kernel_table(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// One more key beside 10 live ones and beside 100,000.
+/// Measures one more key beside 10 assigned ones and beside 100,000.
 fn many_live(ctx: &Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
     let buf = memory(4 * KIB)?;
@@ -296,12 +298,12 @@ fn many_live(ctx: &Ctx) -> Result<()> {
         let peer = ("the same, 10 keys live", before);
         figure(ctx, &case, assign, "us", peer, Some("<= 1.1"));
     }
-    // The file's end takes them.
+    // Closing the file frees them.
     Ok(())
 }
 
 /// Node 2 writes while node 1 assigns and revokes: both together beside one after the other. With
-/// one processor that is the work itself, and what they cost each other.
+/// one processor the figure is the work itself, and the cost to each other.
 fn beside_writes(ctx: &mut Ctx) -> Result<()> {
     const WRITES: u32 = 600;
     const PAIRS: u32 = 600;
@@ -326,7 +328,7 @@ fn beside_writes(ctx: &mut Ctx) -> Result<()> {
         }
         Ok(())
     };
-    // Warm, then the writes alone, the pairs alone, both.
+    // Warm up, then the writes alone, the pairs alone, both.
     let mut took = Vec::new();
     for (write, assign) in [(true, true), (true, false), (false, true), (true, true)] {
         ctx.barrier("next")?;
@@ -348,7 +350,7 @@ fn beside_writes(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// All of it.
+/// Runs the whole benchmark.
 pub(super) fn run(ctx: &mut Ctx) -> Result<()> {
     if ctx.first() {
         table(ctx)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What registering memory costs.
+//! Cost of registering memory.
 
 use super::{build, Figure};
 use crate::buf::Buf;
@@ -11,14 +11,14 @@ use crate::sys::Map;
 use anyhow::{Context, Result};
 use std::time::Instant;
 
-/// What verbs needs to register and deregister `len` bytes, in microseconds.
+/// Measures verbs' registering and deregistering of `len` bytes, in microseconds.
 pub(super) fn verbs(ctx: &Ctx, program: &std::path::Path, len: usize, rounds: u32) -> Result<f64> {
     let args = [&*ctx.env.dev, &len.to_string(), &rounds.to_string()];
     let said = run(&program.to_string_lossy(), &args)?;
     Ok(said.trim().parse::<f64>().with_context(|| said.clone())? / 1000.0)
 }
 
-/// Runs `f` once to warm up and `rounds` times; microseconds of each.
+/// Runs `f` once to warm up and `rounds` times. Returns the average in microseconds.
 pub(super) fn average(rounds: u32, mut f: impl FnMut() -> Result<()>) -> Result<f64> {
     f()?;
     let start = Instant::now();
@@ -26,7 +26,7 @@ pub(super) fn average(rounds: u32, mut f: impl FnMut() -> Result<()>) -> Result<
     Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(rounds))
 }
 
-/// Memory that is there, in pages of 4 KiB.
+/// Returns populated memory, in pages of 4 KiB.
 pub(super) fn memory(len: usize) -> Result<Buf> {
     let map = Map::anon(len)?;
     map.advise(libc::MADV_NOHUGEPAGE)?;
@@ -43,7 +43,7 @@ pub(super) fn verbs_reg() -> Result<std::path::PathBuf> {
     )
 }
 
-/// Registering and closing a region, beside `ibv_reg_mr` and `ibv_dereg_mr`.
+/// Measures registering and closing a region, beside `ibv_reg_mr` and `ibv_dereg_mr`.
 pub(super) fn reg(ctx: &mut Ctx) -> Result<()> {
     if ctx.first() {
         let program = verbs_reg()?;

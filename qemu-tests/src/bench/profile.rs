@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Keys, registrations, operations and disks for `cargo xtask bench --profile`: the machine traces what is
-//! executed between two requests, and the build tool tells whose instructions they were.
+//! Keys, registrations, operations and disks for `cargo xtask bench --profile`: the machine traces
+//! execution between two requests, and the build tool attributes the instructions.
 //!
-//! Prints a line `KFI-TRACE NAME COUNT` for each trace: of how many keys, operations or requests it is.
+//! Prints a line `KFI-TRACE NAME COUNT` for each trace: the number of its keys, operations or
+//! requests.
 
 use super::memory::{memory, verbs_reg};
 use super::shm::{Ends, Twin};
@@ -19,13 +20,13 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// What is traced, of a window that is the region.
+/// Work to trace on a window that covers its region.
 struct Size {
-    /// Its bytes.
+    /// Length of the window in bytes.
     len: usize,
-    /// What is traced is this often done, and as often before, to warm up.
+    /// Number of traced repetitions, and of as many before, to warm up.
     rounds: u32,
-    /// What the names of its traces end with.
+    /// Suffix of the traces' names.
     suffix: &'static str,
 }
 
@@ -35,7 +36,7 @@ const SIZES: [Size; 2] = [
         rounds: 100,
         suffix: "",
     },
-    // A trace of it is long.
+    // Few rounds, because a trace of them is long.
     Size {
         len: 1 << 20,
         rounds: 10,
@@ -43,10 +44,10 @@ const SIZES: [Size; 2] = [
     },
 ];
 
-/// Keys of a batch.
+/// Number of keys of a batch.
 const BATCH: usize = 64;
 
-/// Traces what `f` does; it returns how many it did.
+/// Traces `f`, which returns the number of things that it did.
 pub(super) fn traced(name: &str, f: impl FnOnce() -> Result<usize>) -> Result<()> {
     ask_host(&format!("trace {name}"))?;
     let done = f();
@@ -55,12 +56,12 @@ pub(super) fn traced(name: &str, f: impl FnOnce() -> Result<usize>) -> Result<()
     Ok(())
 }
 
-/// Traces `count` keys or operations, which `f` makes.
+/// Traces `f`, which makes `count` keys or operations.
 fn count(name: &str, count: usize, f: impl FnOnce() -> Result<()>) -> Result<()> {
     traced(name, || f().map(|()| count))
 }
 
-/// Registering and deregistering with verbs, in a program that waits where it is told.
+/// Traces registering and deregistering through verbs, in a program that waits at the right places.
 fn registering(env: &Env, size: &Size) -> Result<()> {
     let mut child = Command::new(verbs_reg()?)
         .args([
@@ -90,7 +91,7 @@ fn registering(env: &Env, size: &Size) -> Result<()> {
     Ok(())
 }
 
-/// Keys one at a time and in batches.
+/// Traces keys, one at a time and in batches.
 fn keys(env: &Env, size: &Size) -> Result<()> {
     let side = Side::of(env)?;
     let buf = memory(size.len)?;
@@ -127,7 +128,7 @@ fn keys(env: &Env, size: &Size) -> Result<()> {
     count(&name("batch"), rounds * BATCH, || batches(rounds))?;
     // A worker refills the slots' reserves.
     std::thread::sleep(Duration::from_millis(50));
-    // Each alone, and none revoked until all are there.
+    // Assign each alone, and revoke none before all are assigned.
     count(&name("ordered"), BATCH, || {
         for slot in &slots {
             let got = side.dev.key_order(&entry(slot), 0, 0)?;
@@ -139,7 +140,7 @@ fn keys(env: &Env, size: &Size) -> Result<()> {
     Ok(())
 }
 
-/// Writes of a page into another process: ours, and the kernel's own.
+/// Traces writes of a page into another process: kshm's, and the kernel's own.
 fn copies(env: &Env) -> Result<()> {
     const LEN: usize = 4096;
     const ROUNDS: usize = 100;
@@ -165,14 +166,14 @@ fn copies(env: &Env) -> Result<()> {
     count("vm-writev", ROUNDS, kernels)
 }
 
-/// Writes of 8 bytes, 16 at once, in the kernel: by the kfi API, and by verbs alone. With each is
-/// traced how it is set up.
+/// Traces writes of 8 bytes, 16 at once, in the kernel: through the kfi API, and through verbs
+/// alone. Each trace includes its setup.
 fn loops(_: &Env) -> Result<()> {
-    // As many as the module does, and the tenth of them to warm up.
+    // As many as the module makes, and a tenth more to warm up.
     const COUNT: usize = 704;
     for (way, name) in [(0, "kfi-write"), (1, "verbs-write")] {
         count(name, COUNT, || {
-            for part in results_with("kfi_c_bench", &format!("only={way},1,0,1"))? {
+            for part in results_with("kfi_bench_c", &format!("only={way},1,0,1"))? {
                 ensure!(part.status == Status::Ok, "{}: {}", part.name, part.detail);
             }
             Ok(())
@@ -181,7 +182,7 @@ fn loops(_: &Env) -> Result<()> {
     Ok(())
 }
 
-/// Keys and registrations of all sizes, and copies.
+/// Traces keys and registrations of all sizes, and copies.
 fn all_keys(env: &Env) -> Result<()> {
     for size in &SIZES {
         registering(env, size)?;
@@ -190,21 +191,21 @@ fn all_keys(env: &Env) -> Result<()> {
     copies(env)
 }
 
-/// Does what is to be profiled.
+/// A function to profile.
 type Profile = fn(&Env) -> Result<()>;
 
-/// What can be traced.
+/// Every profile.
 const PROFILES: [(&str, Profile); 3] = [
     ("keys", all_keys),
     ("kernel", loops),
     ("blk", super::blk::profile),
 ];
 
-/// Runs on both nodes; node 1 is traced. All that is named, or all.
+/// Runs profiles by name, or all, on both nodes; node 1 is traced.
 ///
 /// # Errors
 ///
-/// When something fails, a name is unknown, or the machine cannot trace.
+/// If one fails, a name is unknown, or the machine cannot trace.
 pub fn run(names: &[String], env: &Env) -> Result<()> {
     if let Some(name) = names.iter().find(|n| PROFILES.iter().all(|(p, _)| p != n)) {
         bail!("nothing to trace is called {name:?}");

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What a message through rings costs, beside one of libfabric's own shm provider. One thread has
-//! both ends, so that nothing is counted but the way of a message: no switch to the peer, and no look
-//! in vain.
+//! Cost of a message through rings, beside one of libfabric's own shm provider. One thread has both
+//! ends, so that only the way of a message is counted: no switch to the peer, and no poll in vain.
 
 use super::{build, Figure};
 use crate::harness::{guest, Ctx, Env};
@@ -13,7 +12,7 @@ use kfabric::{
     Hints, Memory, Region,
 };
 
-/// One end.
+/// An end of a connection.
 struct End {
     ep: Endpoint,
     cq: CompletionQueue,
@@ -67,7 +66,7 @@ fn ends(env: &Env, len: usize) -> Result<(End, End)> {
     Ok((a, b))
 }
 
-/// A message: a receive posted, it sent, both completions read.
+/// Sends one message: posts a receive, sends, reads both completions.
 fn one(from: &End, to: &End, len: usize) -> Result<()> {
     to.ep.recv(to.region.segment(len..2 * len), 1)?;
     from.ep.send(from.region.segment(0..len), 2)?;
@@ -85,7 +84,7 @@ fn one(from: &End, to: &End, len: usize) -> Result<()> {
     Ok(())
 }
 
-/// Messages of some lengths.
+/// Measures messages of some lengths.
 pub(super) fn run(ctx: &mut Ctx) -> Result<()> {
     if ctx.first() {
         let program = build(
@@ -115,7 +114,7 @@ pub(super) fn run(ctx: &mut Ctx) -> Result<()> {
             let value = (crate::sys::monotonic_ns() - start) as f64 / f64::from(2 * rounds);
             let args = [len.to_string(), rounds.to_string()];
             let out = guest::run(&program, &[args[0].as_str(), args[1].as_str()])?;
-            let peer: f64 = out.trim().parse().context("what fi_shm_pong prints")?;
+            let peer: f64 = out.trim().parse().context("the output of fi_shm_pong")?;
             Figure {
                 bench: "shm",
                 case,

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What one copy between two processes of a host costs, beside the kernel's own
-//! (`process_vm_writev`, which pins the target's pages anew each time and needs the right to debug
-//! it).
+//! Cost of one copy between two processes of a host, beside the kernel's own (`process_vm_writev`,
+//! which pins the target's pages anew each time and needs the right to debug the target).
 
 use super::memory::{average, memory};
 use super::Figure;
@@ -14,7 +13,7 @@ use crate::sys::{self, rights::process_vm};
 use anyhow::{ensure, Result};
 use kfabric_uapi::*;
 
-/// Bytes, and how often.
+/// Names, bytes, and numbers of copies.
 const CASES: [(&str, usize, u32); 5] = [
     ("4 KiB", 4 << 10, 500),
     ("64 KiB", 64 << 10, 200),
@@ -23,7 +22,7 @@ const CASES: [(&str, usize, u32); 5] = [
     ("64 MiB", 64 << 20, 3),
 ];
 
-/// Two ends, connected.
+/// Two connected ends.
 pub(super) struct Ends {
     pub(super) ours: Side,
     pub(super) theirs: Side,
@@ -32,7 +31,7 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    /// Over kshm.
+    /// Connects two ends over kshm.
     pub(super) fn new(env: &Env) -> Result<Self> {
         let env = &Env {
             provider: "kshm".into(),
@@ -57,10 +56,10 @@ impl Ends {
         })
     }
 
-    /// Posts one operation and waits for it.
+    /// Posts one operation and waits for its completion.
     pub(super) fn run(&self, op: OpEntry) -> Result<()> {
         self.ours.dev.submit(self.ep, &[op])?;
-        // It is there when the call returns, but for what a worker does.
+        // The completion is there when the call returns, except for work of a worker.
         let done = match self.cq.read() {
             Some(done) => done,
             None => self.cq.wait(LONG)?,
@@ -70,7 +69,7 @@ impl Ends {
     }
 }
 
-/// A process with the same memory at the same place, its own pages.
+/// A process with the same memory at the same place, in pages of its own.
 pub(super) struct Twin(pub(super) i32);
 
 impl Twin {
@@ -100,7 +99,7 @@ impl Drop for Twin {
     }
 }
 
-/// Writes and reads.
+/// Measures writes and reads.
 pub(super) fn run(ctx: &mut Ctx) -> Result<()> {
     if ctx.first() {
         for (name, len, rounds) in CASES {
@@ -121,7 +120,7 @@ pub(super) fn run(ctx: &mut Ctx) -> Result<()> {
                 let peer_value = average(rounds, || {
                     let mut done = 0;
                     while done < len {
-                        // Never short: the pages are there.
+                        // Never short, because the pages are mapped.
                         done += process_vm(twin.0, read, near.map(), far.addr(), len)?;
                     }
                     Ok(())

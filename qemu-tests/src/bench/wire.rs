@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What moving bytes costs, beside perftest.
+//! Cost of moving bytes, beside perftest.
 
 use super::Figure;
 use crate::buf::Buf;
@@ -13,7 +13,8 @@ use kfabric_uapi::*;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Runs a perftest program on both nodes, node 2 as the client; the column of its result line.
+/// Runs a perftest program on both nodes, node 2 as the initiator. Returns a column of its result
+/// line.
 fn perftest(ctx: &mut Ctx, program: &str, size: usize, rounds: u32, column: usize) -> Result<f64> {
     let mut cmd = Command::new(program);
     cmd.args([
@@ -52,13 +53,13 @@ fn perftest(ctx: &mut Ctx, program: &str, size: usize, rounds: u32, column: usiz
     let out = guard.join().map_err(|_| anyhow::anyhow!("panicked"))??;
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     let mine = result_line(&text, size, column);
-    // The client's counts: it is what asks.
+    // The initiator's figure counts.
     let theirs: Option<f64> = ctx.ctl.exchange(&mine)?;
     let counted = if ctx.first() { theirs } else { mine };
     counted.with_context(|| format!("{program} says {text}"))
 }
 
-/// The figure in a column of the line that starts with the size.
+/// Returns the figure in a column of the line that starts with the size.
 fn result_line(text: &str, size: usize, column: usize) -> Option<f64> {
     text.lines().find_map(|line| {
         let words: Vec<_> = line.split_whitespace().collect();
@@ -66,12 +67,12 @@ fn result_line(text: &str, size: usize, column: usize) -> Option<f64> {
     })
 }
 
-/// perftest's average of a latency.
+/// Column of perftest's average latency.
 const LAT_AVERAGE: usize = 5;
-/// perftest's average of a bandwidth.
+/// Column of perftest's average bandwidth.
 const BW_AVERAGE: usize = 3;
 
-/// Half of a round trip of messages, and a read; microseconds.
+/// Measures half a round trip of messages, and a read, in microseconds.
 pub(super) fn latency(ctx: &mut Ctx) -> Result<()> {
     const ROUNDS: u32 = 1000;
     let send = ping_pong(ctx, 64, ROUNDS)?;
@@ -99,8 +100,8 @@ pub(super) fn latency(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Operations of 64 KiB, many under way; MiB a second. perftest writes by polling only, which one
-/// processor cannot do, so writes have no peer.
+/// Measures operations of 64 KiB, many outstanding, in MiB per second. perftest writes by polling
+/// only, which does not work on one processor, so writes have no peer.
 pub(super) fn bandwidth(ctx: &mut Ctx) -> Result<()> {
     const SIZE: usize = 64 << 10;
     const ROUNDS: u32 = 1000;
@@ -183,7 +184,7 @@ fn ping_pong(ctx: &mut Ctx, size: usize, rounds: u32) -> Result<f64> {
     Ok(if client { mine } else { theirs })
 }
 
-/// Node 2 sends, `depth` at once, into receives that node 1 keeps posted; MiB a second.
+/// Node 2 sends, `depth` at once, into receives that node 1 keeps posted. Returns MiB per second.
 fn stream(ctx: &mut Ctx, size: usize, rounds: u32, depth: u32) -> Result<f64> {
     let opts = Opts {
         tx_size: depth,
@@ -225,7 +226,7 @@ fn stream(ctx: &mut Ctx, size: usize, rounds: u32, depth: u32) -> Result<f64> {
         }
     }
     let theirs: f64 = ctx.ctl.exchange(&start.elapsed().as_secs_f64())?;
-    // The sender knows when the last one was taken.
+    // The sender knows when the last message was received.
     let seconds = if receiver {
         theirs
     } else {
@@ -234,7 +235,8 @@ fn stream(ctx: &mut Ctx, size: usize, rounds: u32, depth: u32) -> Result<f64> {
     Ok(size as f64 * f64::from(rounds) / seconds / f64::from(1 << 20))
 }
 
-/// Node 2 reads or writes node 1, `depth` at once: microseconds of one, MiB a second.
+/// Node 2 reads from or writes to node 1, `depth` at once. Returns microseconds per operation, and
+/// MiB per second.
 fn one_sided(
     ctx: &mut Ctx,
     size: usize,

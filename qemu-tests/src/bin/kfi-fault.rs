@@ -24,7 +24,7 @@ struct Args {
     list: bool,
 }
 
-/// Exit status where the kernel cannot inject failures.
+/// Exit status if the kernel cannot inject failures.
 const SKIPPED: u8 = 77;
 
 fn main() -> ExitCode {

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// The name of the run among the tests.
+/// Name of the run in results.
 const NAME: &str = "fuzz.ioctl";
 
 #[derive(Parser)]
@@ -22,27 +22,27 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Fuzz for some time
+    /// Fuzz for a given time
     Run {
-        /// How long
+        /// Duration in seconds
         #[arg(long, default_value_t = 90)]
         seconds: u64,
-        /// Where chance begins: decimal, or 0x and hexadecimal
+        /// Seed of the random choices: decimal, or 0x and hexadecimal
         #[arg(long, value_parser = seed)]
         seed: Option<u64>,
-        /// Folder for the programs that run, the corpus and what was reached [default: the
-        /// host's, where there is one]
+        /// Folder for the running programs, the corpus and the reached code [default: the host's,
+        /// if there is one]
         #[arg(long)]
         dir: Option<PathBuf>,
     },
     /// Run the programs of a file again
     Replay {
-        /// The file
+        /// File with the programs
         file: PathBuf,
-        /// How often
+        /// Number of repetitions
         #[arg(long, default_value_t = 1)]
         times: usize,
-        /// Folder for what was reached
+        /// Folder for the reached code
         #[arg(long)]
         dir: Option<PathBuf>,
     },
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(result.is_err()))
 }
 
-/// The folder that the host sees.
+/// Returns the folder that the host sees.
 fn host() -> Option<PathBuf> {
     let dir = PathBuf::from("/host");
     dir.is_dir().then_some(dir)

@@ -20,34 +20,34 @@ struct Args {
 enum Command {
     /// List the tests
     List {
-        /// One JSON object a line
+        /// One JSON object per line
         #[arg(long)]
         json: bool,
-        /// Only those of this topology: netns, 2, 1, smoke, shm
+        /// Only tests of this topology: netns, 2, 1, smoke, shm
         #[arg(long)]
         topology: Option<Topology>,
     },
     /// Run tests; started on both nodes at once
     Run {
-        /// How the nodes lie: netns, 2, 1, smoke, long, shm, shm-long
+        /// Layout of the nodes: netns, 2, 1, smoke, long, shm, shm-long
         #[arg(long)]
         topology: Topology,
-        /// Only those whose name contains one of these
+        /// Only tests whose name contains one of these
         #[arg(long, value_delimiter = ',')]
         only: Vec<String>,
-        /// Only these
+        /// Only the tests with these names
         #[arg(long, value_delimiter = ',')]
         names: Vec<String>,
-        /// None whose name contains one of these
+        /// No tests whose name contains one of these
         #[arg(long, value_delimiter = ',')]
         except: Vec<String>,
-        /// Begin no test after so many seconds
+        /// Begin no test after this many seconds
         #[arg(long)]
         seconds: Option<u64>,
-        /// Where chance begins; otherwise it is drawn, and printed
+        /// Seed of random tests; if not given, it is drawn and printed
         #[arg(long)]
         seed: Option<u64>,
-        /// Go on until the seconds are over or a test fails, each time with the next seed
+        /// Repeat until the seconds are over or a test fails, each time with the next seed
         #[arg(long, requires = "seconds")]
         again: bool,
     },
@@ -63,13 +63,13 @@ enum Command {
     },
     /// Run benchmarks; started on both nodes at once
     Bench {
-        /// Only these
+        /// Only the benchmarks with these names
         names: Vec<String>,
     },
-    /// Let what keys and operations cost be traced; started on both nodes at once
+    /// Let the host trace the cost of keys and operations; started on both nodes at once
     #[command(hide = true)]
     Profile {
-        /// Only these
+        /// Only the profiles with these names
         names: Vec<String>,
     },
 }

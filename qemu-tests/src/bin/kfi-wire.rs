@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The wire fuzzer for longer than the tests run it: started on both nodes at
-//! once, with the same arguments. Prints what `kfi-tests run` prints, and on
-//! node 2 what it did.
+//! Runs the wire fuzzer for longer than the tests do: started on both nodes at once, with the same
+//! arguments. Prints the output of `kfi-tests run`, and on node 2 its steps.
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
@@ -16,25 +15,25 @@ use std::process::ExitCode;
     args_conflicts_with_subcommands = true
 )]
 struct Args {
-    /// How long, all tests together
+    /// Seconds of all tests together
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// The seed, decimal or 0x…; otherwise one that nobody has chosen
+    /// The seed, decimal or 0x…; drawn if not given
     #[arg(long)]
     seed: Option<String>,
-    /// The first round
+    /// Number of the first round
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Rounds of each test, at most
+    /// Maximum number of rounds of each test
     #[arg(long)]
     rounds: Option<u64>,
     /// Only tests whose name contains this
     #[arg(long, default_value = "")]
     only: String,
-    /// Add what was done to this file: all steps of a round that fails
+    /// Append all steps of a failing round to this file
     #[arg(long)]
     log: Option<String>,
-    /// How the nodes lie: netns, 2
+    /// Layout of the nodes: netns, 2
     #[arg(long, default_value = "netns")]
     topology: Topology,
     #[command(subcommand)]
@@ -65,7 +64,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The tests, with the limits that their time asks for.
+/// Returns the tests, with limits that match their time.
 fn tests() -> Vec<Test> {
     let seconds = env::number(env::SECONDS).unwrap_or(0) as u32;
     let sized = |t: &Test| t.seconds(t.seconds.max(30 + seconds / 5)).on(PAIR);
@@ -89,7 +88,7 @@ fn run(args: &Args) -> Result<u8> {
             .to_string_lossy()
             .into_owned()
     });
-    // The tests are processes of their own, which read it from there.
+    // The tests run in processes of their own, which read the variables.
     std::env::set_var(env::SECONDS, each.to_string());
     std::env::set_var(env::FROM, args.from.to_string());
     std::env::set_var(env::LOG, &log);

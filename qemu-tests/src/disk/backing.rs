@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What is exported: memory, or a device of node 1's. The same tests go over both.
+//! Backings of an export: memory, or a block device of node 1's. The same tests run over both.
 
 use super::{
     connect, disconnect, end, export, is_filled, kfi, Disk, Loaded, MIB, NAME, PORT, WATCH,
@@ -14,32 +14,32 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A device of `null_blk` has the name of its folder.
+/// Folder of the `null_blk` device, which has the folder's name.
 pub const NULLB: &str = "/sys/kernel/config/nullb/blkback";
-/// Its file.
+/// Path of the `null_blk` device.
 const DEVICE: &str = "/dev/blkback";
 
-/// A device of node 1's, for one test.
+/// A block device of node 1's, for one test.
 pub enum Backing {
-    /// Of memory, made by `null_blk`.
+    /// A `null_blk` device in memory.
     Null(PathBuf),
-    /// A file in memory, and what it was before it was a device.
+    /// A loop device over a file in memory: the device, and the file.
     Loop(PathBuf, PathBuf),
 }
 
 impl Backing {
-    /// One of `null_blk`'s of 16 MiB, with more options.
+    /// Creates a `null_blk` device of 16 MiB, with more options.
     ///
     /// # Errors
     ///
-    /// When it cannot be made; without `null_blk` the test is skipped.
+    /// If it cannot be created; without `null_blk` the test is skipped.
     pub fn null(options: &[(&str, &str)]) -> Result<Self> {
         if run("modprobe", &["null_blk", "nr_devices=0"]).is_err() {
             return skip("no null_blk");
         }
         let at = Path::new(NULLB);
         if at.is_dir() {
-            // What a test left that failed.
+            // Remains of a failed test.
             fs::remove_dir(at)?;
         }
         fs::create_dir(at)?;
@@ -54,21 +54,21 @@ impl Backing {
         Ok(Self::Null(path))
     }
 
-    /// A file of so many bytes.
+    /// Creates a loop device of `size` bytes.
     ///
     /// # Errors
     ///
-    /// When it cannot be made; without loop devices the test is skipped.
+    /// If it cannot be created; without loop devices the test is skipped.
     pub fn file(size: u64) -> Result<Self> {
         let path = format!("/tmp/blk-backing-{}", std::process::id());
         Self::file_at(path.into(), size)
     }
 
-    /// A file of so many bytes, somewhere.
+    /// Creates a loop device over a file of `size` bytes at `path`.
     ///
     /// # Errors
     ///
-    /// As [`Backing::file`].
+    /// The errors of [`Backing::file`].
     pub fn file_at(path: PathBuf, size: u64) -> Result<Self> {
         const SET_FD: u32 = 0x4c00;
         const GET_FREE: u32 = 0x4c82;
@@ -93,11 +93,11 @@ impl Backing {
         Ok(Self::Loop(device, path))
     }
 
-    /// Gives a file another size.
+    /// Resizes the device.
     ///
     /// # Errors
     ///
-    /// The system's; it is no file.
+    /// The error of the system call, or a device that is no file.
     pub fn resize(&self, size: u64) -> Result<()> {
         const SET_CAPACITY: u32 = 0x4c07;
         let Self::Loop(device, file) = self else {
@@ -108,11 +108,11 @@ impl Backing {
         Ok(())
     }
 
-    /// Opens a device, whoever else has it.
+    /// Opens a device, without exclusive use.
     ///
     /// # Errors
     ///
-    /// The system's.
+    /// The error of the system call.
     pub fn open(path: &Path) -> Result<File> {
         File::options()
             .read(true)
@@ -121,23 +121,23 @@ impl Backing {
             .with_context(|| path.display().to_string())
     }
 
-    /// Its file.
+    /// Returns the device's path.
     pub fn path(&self) -> &Path {
         match self {
             Self::Null(path) | Self::Loop(path, _) => path,
         }
     }
 
-    /// What it has now.
+    /// Returns the device's current contents.
     ///
     /// # Errors
     ///
-    /// When it cannot be read.
+    /// If they cannot be read.
     pub fn contents(&self) -> Result<Vec<u8>> {
         Disk::open_as(self.path(), false)?.contents()
     }
 
-    /// A number of the kernel's statistics of it.
+    /// Returns a number of the device's kernel statistics.
     fn stat(&self, field: usize) -> Result<u64> {
         let name = self.path().file_name().context("no name")?;
         let path = Path::new("/sys/block").join(name).join("stat");
@@ -149,20 +149,20 @@ impl Backing {
         Ok(field.parse()?)
     }
 
-    /// How often it was flushed.
+    /// Returns the number of flushes.
     ///
     /// # Errors
     ///
-    /// When the kernel does not say.
+    /// If the kernel does not report it.
     pub fn flushes(&self) -> Result<u64> {
         self.stat(15)
     }
 
-    /// Takes it away.
+    /// Removes the device.
     ///
     /// # Errors
     ///
-    /// When somebody has it.
+    /// If it is in use.
     pub fn end(self) -> Result<()> {
         match self {
             Self::Null(_) => {
@@ -184,7 +184,7 @@ impl Backing {
 ///
 /// # Errors
 ///
-/// What `kfi` says.
+/// `kfi`'s error message.
 pub fn export_device(ctx: &Ctx, path: &Path, more: &[&str]) -> Result<()> {
     let addr = ctx.env.addr.to_string();
     let path = path.display().to_string();
@@ -194,19 +194,19 @@ pub fn export_device(ctx: &Ctx, path: &Path, more: &[&str]) -> Result<()> {
     kfi(&[&args[..], &["--provider", ctx.provider()], more].concat()).map(drop)
 }
 
-/// What a test has exported.
+/// Kind of a test's export.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Of {
-    /// Memory: read and written by RMA.
+    /// Memory-backed: read and written by RMA.
     Memory,
-    /// A device: asked by messages.
+    /// Block-backed: served by messages.
     Device,
-    /// A device with a cache that has to be flushed, and that can discard.
+    /// Block-backed with a volatile cache and discard.
     Cached,
 }
 
 impl Of {
-    /// A device to export, if that is what it is, for which `size` is so many MiB and an `M`.
+    /// Creates the device for a block-backed export; `size` is a number of MiB and an `M`.
     fn backing(self, size: &str) -> Result<Option<Backing>> {
         let more: &[(&str, &str)] = match self {
             Self::Memory => return Ok(None),
@@ -217,11 +217,11 @@ impl Of {
         Backing::null(&[&[("size", mib)], more].concat()).map(Some)
     }
 
-    /// Exports it on this node, once more if it is a device that was exported before.
+    /// Exports on this node. A device that was exported before is exported again.
     ///
     /// # Errors
     ///
-    /// What `kfi` says.
+    /// `kfi`'s error message.
     pub fn export(self, ctx: &Ctx, size: &str) -> Result<()> {
         match self {
             Self::Memory => export(ctx, size, &[]),
@@ -229,11 +229,11 @@ impl Of {
         }
     }
 
-    /// The module, and an export of `size` on node 1.
+    /// Loads the module, and exports `size` bytes on node 1.
     ///
     /// # Errors
     ///
-    /// When there is none.
+    /// If that fails.
     pub fn begin(self, ctx: &mut Ctx, size: &str) -> Result<Loaded> {
         let mut loaded = Loaded::new(ctx)?;
         if ctx.first() {
@@ -244,11 +244,11 @@ impl Of {
         Ok(loaded)
     }
 
-    /// As [`super::with_disk`].
+    /// Runs a test as [`super::with_disk`] does.
     ///
     /// # Errors
     ///
-    /// The test's, or when something does not go away.
+    /// The error of the test, or of the removal.
     pub fn with_disk(
         self,
         ctx: &mut Ctx,
@@ -271,11 +271,12 @@ impl Of {
         end(ctx, loaded)
     }
 
-    /// What node 1 sees of it: memory by a disk of its own, a device itself.
+    /// Returns the contents as node 1 sees them: of memory through a disk of its own, of a device
+    /// directly.
     ///
     /// # Errors
     ///
-    /// When it cannot be read.
+    /// If they cannot be read.
     pub fn contents(self, ctx: &Ctx) -> Result<Vec<u8>> {
         if self != Self::Memory {
             return Disk::open_as(Path::new(DEVICE), false)?.contents();
@@ -286,11 +287,11 @@ impl Of {
         all
     }
 
-    /// What node 2's writers wrote last is what node 1 sees. Node 1's `rounds` say nothing.
+    /// Checks that node 1 sees the last bytes of node 2's writers. Node 1's `rounds` are ignored.
     ///
     /// # Errors
     ///
-    /// When it is not.
+    /// If bytes differ.
     pub fn compare(self, ctx: &mut Ctx, rounds: &[u64]) -> Result<()> {
         if ctx.first() {
             let rounds: Vec<u64> = ctx.ctl.recv()?;

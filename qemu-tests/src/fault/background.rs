@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Failures in tasks that work for a connection behind everybody's back.
+//! Failures in tasks that work for a connection in the background.
 //!
-//! Connecting is a call that returns at once; what it begins goes on in the connection manager's
-//! and the provider's own workers. Here one thing fails in any task, at one place after the other,
-//! while two endpoints connect. Whatever it is, each end that has begun must hear how it ended,
-//! and afterwards everything can be closed and nothing is left.
+//! A connect returns at once; the connection manager's and the provider's workers go on. Here one
+//! step fails in any task, at one place after the other, while two endpoints connect. In every case
+//! each end that has begun must get its result, and afterwards everything can be closed and nothing
+//! is left.
 
 use super::inject::{Everywhere, Kind, Knobs};
 use super::lab::Lab;
@@ -19,14 +19,14 @@ use kfabric_uapi::*;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// How long an end may not know how it ended: a lost message is sent again for a minute.
+/// Time within which an end must know its result; a lost message is retried for a minute.
 const PATIENCE: Duration = Duration::from_secs(200);
 /// More places than there are.
 const MOST: u32 = 1000;
 
-/// Connecting with failures of a kind.
+/// A connect with failures of one kind.
 pub struct Background {
-    /// Its name in the table.
+    /// Name of the case in the table.
     pub name: &'static str,
     kind: Kind,
 }
@@ -57,8 +57,8 @@ fn sweep(kind: Kind, env: &Env, knobs: &Knobs, quick: bool, row: &mut Row) -> Re
     let lab = Lab::open(env)?;
     let mut watch = Watch::open()?;
     let addr = lab.addr;
-    // Allocations by anybody else are not ours to fail: only those below a function of the
-    // provider count. What a call of our own allocates has its own cases.
+    // Allocations of other code must not fail, so only those below a function of the provider
+    // count. Allocations of the tested calls have cases of their own.
     let (only, except) = if kind == Kind::Device {
         (None, None)
     } else {
@@ -93,30 +93,30 @@ fn sweep(kind: Kind, env: &Env, knobs: &Knobs, quick: bool, row: &mut Row) -> Re
     bail!("the sweep does not end");
 }
 
-/// How far an end is.
+/// Progress of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// It has not begun, or has failed in a call, which told.
+    /// The end has not begun, or its call has failed and returned an errno.
     Idle,
-    /// It waits to hear.
+    /// The end waits for its event.
     Waiting,
-    /// It is connected.
+    /// The end is connected.
     Up,
-    /// It has heard that it is not.
+    /// The end has got a failure event.
     Down,
 }
 
-/// Both ends of a connection that is being made.
+/// Both ends of a connection in progress.
 struct Attempt<'a> {
     lab: &'a Lab,
     client: (u64, End),
     server: (u64, End),
-    /// The first failure that somebody heard of.
+    /// The first reported failure.
     why: Option<Errno>,
 }
 
-/// Connects two endpoints as far as it goes, and waits until both know; `None`: they were
-/// connected, and then ended as they should.
+/// Connects two endpoints as far as possible, and waits until both have their result. Returns
+/// `None` if they were connected and then shut down properly.
 fn connect(lab: &Lab, addr: std::net::SocketAddr) -> Result<Option<Errno>> {
     let mut attempt = Attempt {
         lab,
@@ -137,13 +137,13 @@ fn connect(lab: &Lab, addr: std::net::SocketAddr) -> Result<Option<Errno>> {
     Ok(attempt.why)
 }
 
-/// One end is up and the other is not: the one will hear of it.
+/// Returns whether one end is connected and the other has failed: the first will get an event.
 fn half(a: &Attempt<'_>) -> bool {
     (a.client.1 == End::Up) != (a.server.1 == End::Up)
 }
 
 impl Attempt<'_> {
-    /// Notes a failure that a call told, if it did.
+    /// Records a failure that a call returned.
     fn told<T>(&mut self, answer: Result<T>) -> Result<Option<T>> {
         match answer {
             Ok(value) => Ok(Some(value)),
@@ -168,7 +168,7 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Takes a request and accepts it; one that cannot be is refused.
+    /// Takes a request and accepts it; a request that cannot be accepted is rejected.
     fn answer(&mut self, connreq: u64) -> Result<()> {
         let lab = self.lab;
         let server = lab.enabled(connreq);
@@ -180,7 +180,7 @@ impl Attempt<'_> {
             }
             return Ok(());
         }
-        // Its endpoint may have been opened and not enabled.
+        // The endpoint may have been opened and not enabled.
         close_all_but(lab, self.client.0)
     }
 
@@ -227,7 +227,7 @@ impl Attempt<'_> {
     }
 }
 
-/// Closes what there is of endpoints and requests in the lab's file.
+/// Closes all endpoints and requests in the lab's file.
 fn close_all(lab: &Lab) -> Result<()> {
     close_all_but(lab, 0)?;
     lab.drain();
@@ -248,7 +248,7 @@ fn close_all_but(lab: &Lab, keep: u64) -> Result<()> {
     Ok(())
 }
 
-/// Where a module's code is.
+/// Returns the address range of a module's code.
 fn module(name: &str) -> Result<(u64, u64)> {
     let modules = std::fs::read_to_string("/proc/modules")?;
     let line = modules.lines().find(|l| l.split(' ').next() == Some(name));
@@ -263,7 +263,7 @@ fn module(name: &str) -> Result<(u64, u64)> {
     Ok((from, from + size))
 }
 
-/// Where a module's function is.
+/// Returns the address range of a module's function.
 fn function(name: &str, of: &str) -> Result<(u64, u64)> {
     let tag = format!("[{of}]");
     let symbols = std::fs::read_to_string("/proc/kallsyms")?;

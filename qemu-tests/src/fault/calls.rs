@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The cases, by what the call is about.
+//! The cases, by the subject of their calls.
 
 pub mod authority;
 pub mod blk;
@@ -12,7 +12,7 @@ pub mod operations;
 
 use super::sweep::Case;
 
-/// Every case of a program's calls, and of an administrator's.
+/// Returns every case of a program's calls, and of an administrator's.
 pub fn all() -> Vec<&'static Case> {
     [
         files::CASES,

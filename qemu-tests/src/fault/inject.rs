@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Making the nth thing of a kind fail: `/proc/self/task/TID/fail-nth` and the attributes in
-//! debugfs (Documentation/fault-injection).
+//! Injects the nth failure of a kind: `/proc/self/task/TID/fail-nth` and the attributes in debugfs
+//! (Documentation/fault-injection).
 
 use crate::harness::skip;
 use crate::sys::{self, Errno};
@@ -10,7 +10,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-/// What is made to fail.
+/// A kind of call that is made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// An allocation of the slab allocator (`kmalloc()` and the like).
@@ -21,15 +21,15 @@ pub enum Kind {
     Copy,
     /// Pinning user memory.
     Pin,
-    /// Something that the device is asked for.
+    /// A call of the device driver.
     Device,
 }
 
 impl Kind {
-    /// All of them.
+    /// Every kind.
     pub const ALL: [Self; 5] = [Self::Slab, Self::Page, Self::Copy, Self::Pin, Self::Device];
 
-    /// Its name in the table.
+    /// Returns the kind's name in the table.
     pub fn name(self) -> &'static str {
         match self {
             Self::Slab => "slab",
@@ -40,7 +40,7 @@ impl Kind {
         }
     }
 
-    /// Its folder in debugfs.
+    /// Returns the kind's folder in debugfs.
     fn folder(self) -> &'static str {
         match self {
             Self::Slab => "failslab",
@@ -51,7 +51,7 @@ impl Kind {
         }
     }
 
-    /// The errno that it explains.
+    /// Returns the errno that a failure of this kind gives.
     pub fn errno(self) -> i32 {
         match self {
             Self::Slab | Self::Page => libc::ENOMEM,
@@ -65,16 +65,16 @@ const DEBUGFS: &str = "/sys/kernel/debug";
 
 /// The attributes of this kernel, and this thread's counter.
 pub struct Knobs {
-    /// What counts down to the failure: that of the thread that opened it. None: nothing fails.
+    /// Countdown of the thread that opened it; `None`: no failure is injected.
     nth: Option<File>,
 }
 
 impl Knobs {
-    /// Readies fault injection for the calling thread.
+    /// Prepares fault injection for the calling thread.
     ///
     /// # Errors
     ///
-    /// When this kernel has none.
+    /// If this kernel has none.
     pub fn open() -> Result<Self> {
         for kind in Kind::ALL {
             if !path(kind, "verbose").exists() {
@@ -83,7 +83,7 @@ impl Knobs {
                     kind.folder()
                 ));
             }
-            // Injected failures are no news; a warning that one causes is.
+            // Injected failures must not be logged; warnings that they cause must be.
             set(kind, "verbose", "0")?;
             set(kind, "probability", "0")?;
             set(kind, "stacktrace-depth", "0")?;
@@ -102,39 +102,39 @@ impl Knobs {
         Ok(Self { nth: Some(nth) })
     }
 
-    /// Attributes of any kernel, by which nothing fails.
+    /// Returns knobs that inject no failure, for any kernel.
     pub fn dry() -> Self {
         Self { nth: None }
     }
 
-    /// Whether nothing fails.
+    /// Returns whether no failure is injected.
     pub fn is_dry(&self) -> bool {
         self.nth.is_none()
     }
 
-    /// Lets only failures of this kind happen.
+    /// Selects the kind of failures.
     ///
     /// # Errors
     ///
-    /// When an attribute cannot be set.
+    /// If an attribute cannot be set.
     pub fn choose(&self, kind: Kind) -> Result<()> {
         if self.is_dry() {
             return Ok(());
         }
         for other in Kind::ALL {
-            // With a depth of 0 no stack is looked at: a kind whose range does not start at 0 is
-            // never let through, nor counted.
+            // With a stack depth of 0 no stack is checked: a kind whose range does not start at 0
+            // neither fails nor counts.
             let start = if other == kind { "0" } else { "1" };
             set(other, "require-start", start)?;
         }
         Ok(())
     }
 
-    /// Makes the `nth` of the chosen kind in this thread fail, from now on.
+    /// Makes the `nth` call of the chosen kind in this thread fail, from now on.
     ///
     /// # Errors
     ///
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub fn arm(&self, nth: u32) -> Result<()> {
         let Some(file) = &self.nth else {
             return Ok(());
@@ -143,11 +143,11 @@ impl Knobs {
             .context("setting fail-nth")
     }
 
-    /// Ends it; whether the failure has happened.
+    /// Disarms the failure. Returns whether it has happened.
     ///
     /// # Errors
     ///
-    /// When the kernel refuses twice.
+    /// If the kernel refuses twice.
     pub fn disarm(&self) -> Result<bool> {
         let Some(file) = &self.nth else {
             return Ok(false);
@@ -155,7 +155,7 @@ impl Knobs {
         let mut text = [0u8; 16];
         let mut happened = match file.read_at(&mut text, 0) {
             Ok(n) => &text[..n] == b"0\n",
-            // Asking was what failed: it had not happened before.
+            // The read itself failed, so the failure had not happened before.
             Err(e) if e.raw_os_error() == Some(libc::EFAULT) => false,
             Err(e) => return Err(e).context("reading fail-nth"),
         };
@@ -170,11 +170,11 @@ impl Knobs {
         Ok(happened)
     }
 
-    /// Runs `f` with the `nth` failure; its answer, and whether the failure happened.
+    /// Runs `f` with the `nth` failure. Returns its answer, and whether the failure happened.
     ///
     /// # Errors
     ///
-    /// When the kernel refuses to be told.
+    /// If the kernel refuses.
     pub fn with<T>(
         &self,
         nth: u32,
@@ -186,21 +186,21 @@ impl Knobs {
     }
 }
 
-/// Every allocation of the calling thread failing, while it is wanted.
+/// Makes every allocation of the calling thread fail on demand.
 pub struct Famine {
-    /// Whether this thread's fail.
+    /// The `make-it-fail` file of this thread.
     mine: File,
 }
 
 impl Famine {
-    /// The kinds.
+    /// Kinds of allocations.
     const KINDS: [Kind; 2] = [Kind::Slab, Kind::Page];
 
-    /// Readies it. Not beside [`Knobs::with`].
+    /// Prepares the famine. Not to be used beside [`Knobs::with`].
     ///
     /// # Errors
     ///
-    /// When an attribute cannot be set.
+    /// If an attribute cannot be set.
     pub fn new(knobs: &Knobs) -> Result<Self> {
         knobs.choose(Kind::Slab)?;
         let own = format!("/proc/self/task/{}/make-it-fail", sys::thread_id());
@@ -217,12 +217,12 @@ impl Famine {
         Ok(this)
     }
 
-    /// Runs `f` with every allocation in the kernel failing that it asks for. What `f` touches has
-    /// to have been touched before.
+    /// Runs `f` while every kernel allocation of this thread fails. User memory that `f` uses must
+    /// have been touched before.
     ///
     /// # Errors
     ///
-    /// When the kernel refuses to be told.
+    /// If the kernel refuses.
     pub fn with<T>(&self, f: impl FnOnce() -> T) -> Result<T> {
         self.mine.write_all_at(b"1", 0).context("make-it-fail")?;
         let answer = f();
@@ -244,18 +244,18 @@ impl Drop for Famine {
 /// Failures of one kind in any task, one at a time.
 pub struct Everywhere {
     kind: Kind,
-    /// How many the kernel has counted since it was booted: it fails what makes that a multiple of
-    /// the interval, and does not count where that is 1.
+    /// Number of calls counted since boot. The kernel fails a call if the count is a multiple of
+    /// the interval, and does not count if the interval is 1.
     counted: u64,
 }
 
 impl Everywhere {
-    /// Readies failures of a kind. Where `only` is given, just those count that are called by code
-    /// in that range of addresses, and not by any in `except`.
+    /// Prepares failures of a kind. If `only` is set, calls count only if made below code in that
+    /// address range, and not below any in `except`.
     ///
     /// # Errors
     ///
-    /// When an attribute cannot be set.
+    /// If an attribute cannot be set.
     pub fn new(kind: Kind, only: Option<(u64, u64)>, except: Option<(u64, u64)>) -> Result<Self> {
         let this = Self { kind, counted: 0 };
         let range = |name: &str, (from, to): (u64, u64)| -> Result<()> {
@@ -270,11 +270,11 @@ impl Everywhere {
         Ok(this)
     }
 
-    /// Lets the `nth` from now on fail, and no other.
+    /// Makes the `nth` call from now on fail, and no other.
     ///
     /// # Errors
     ///
-    /// When an attribute cannot be set.
+    /// If an attribute cannot be set.
     pub fn arm(&mut self, nth: u32) -> Result<()> {
         let interval = self.counted + u64::from(nth);
         set(self.kind, "interval", &interval.to_string())?;
@@ -282,12 +282,12 @@ impl Everywhere {
         set(self.kind, "probability", "100")
     }
 
-    /// Ends it; whether the failure has happened. If not there is nothing to be armed again: what
-    /// was counted is not known.
+    /// Disarms the failure. Returns whether it has happened. If not, it cannot be armed again,
+    /// because the count is unknown.
     ///
     /// # Errors
     ///
-    /// When an attribute cannot be read or set.
+    /// If an attribute cannot be read or set.
     pub fn disarm(&mut self) -> Result<bool> {
         set(self.kind, "probability", "0")?;
         let happened = get(self.kind, "times")? == 0;

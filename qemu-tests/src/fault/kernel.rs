@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The API for consumers in the kernel: the module `kfi-fault` sweeps it, once for each kind.
+//! The API for kernel consumers: the module `kfi_test_fault` sweeps it, once for each kind.
 
 use super::inject::{Kind, Knobs};
 use super::sweep::{Count, Row};
@@ -11,17 +11,17 @@ use anyhow::Result;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// What the names of its rows begin with.
+/// Prefix of the rows' names.
 pub const PREFIX: &str = "kernel.";
 
-/// The kinds that a consumer in the kernel meets: it copies nothing from a program.
+/// Kinds of failures that a kernel consumer meets; it copies nothing from a program.
 const KINDS: [Kind; 3] = [Kind::Slab, Kind::Page, Kind::Device];
 
-/// Sweeps, and makes rows of what the module tells, of those whose name is `wanted`.
+/// Sweeps the cases whose name is `wanted`, and makes rows of the module's reports.
 ///
 /// # Errors
 ///
-/// When the module does not load or tells nothing.
+/// If the module does not load or reports nothing.
 pub fn run(wanted: impl Fn(&str) -> bool) -> Result<Vec<Row>> {
     let knobs = Knobs::open()?;
     let mut rows: BTreeMap<String, Row> = BTreeMap::new();
@@ -29,7 +29,7 @@ pub fn run(wanted: impl Fn(&str) -> bool) -> Result<Vec<Row>> {
         knobs.choose(kind)?;
         let start = Instant::now();
         let mut baseline = Baseline::take();
-        let told = results("kfi_fault");
+        let told = results("kfi_test_fault");
         let left = baseline.leaks();
         let parts = match told {
             Ok(parts) => parts,

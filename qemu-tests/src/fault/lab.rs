@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What cases begin with: an open device, and a connection to oneself.
+//! Starting state of the cases: an open device, and a connection to itself.
 
 use crate::harness::Env;
 use crate::pair::own_info;
@@ -12,38 +12,38 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// How long something may take that needs the device. A kernel with every checker is slow.
+/// Time limit of steps that need the device; a kernel with every checker is slow.
 pub const WAIT: Duration = Duration::from_secs(60);
 
-/// An open device.
+/// An open device and its objects.
 pub struct Lab {
-    /// Flags of the endpoints that it opens.
+    /// Flags of the endpoints that the lab opens.
     pub flags: u32,
-    /// The node.
+    /// Node of the test.
     pub env: Env,
-    /// The device's info entry.
+    /// Info entry of the device.
     pub info: InfoEntry,
-    /// The file.
+    /// File of the device.
     pub dev: Dev,
-    /// The fabric.
+    /// Handle of the fabric.
     pub fabric: u64,
-    /// The domain.
+    /// Handle of the domain.
     pub domain: u64,
-    /// Events of endpoints.
+    /// Event queue of endpoints.
     pub eq: Eq,
-    /// Completions of endpoints.
+    /// Completion queue of endpoints.
     pub cq: Cq,
-    /// Where connection requests come in.
+    /// Event queue of connection requests.
     pub door: Eq,
-    /// Where it listens.
+    /// Address of the listener.
     pub addr: SocketAddr,
 }
 
 /// Two endpoints of one file that are connected to each other.
 pub struct Link {
-    /// The one that connected.
+    /// Handle of the connecting end.
     pub client: u64,
-    /// The one that accepted.
+    /// Handle of the accepting end.
     pub server: u64,
 }
 
@@ -52,7 +52,7 @@ impl Lab {
     ///
     /// # Errors
     ///
-    /// What the calls answer.
+    /// The errno of the failed call.
     pub fn open(env: &Env) -> Result<Self> {
         let dev = Dev::open()?;
         let info = own_info(&dev, env)?;
@@ -84,7 +84,7 @@ impl Lab {
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn another_domain(&self) -> Result<u64> {
         let name = field_text(&self.info.domain_name);
         Ok(self.dev.domain_open(self.fabric, &name)?.handle)
@@ -94,7 +94,7 @@ impl Lab {
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn endpoint(&self, connreq: u64) -> Result<u64> {
         let want = EpOpen {
             flags: self.flags,
@@ -111,7 +111,7 @@ impl Lab {
     ///
     /// # Errors
     ///
-    /// What the calls answer.
+    /// The errno of the failed call.
     pub fn bound(&self, connreq: u64) -> Result<u64> {
         let ep = self.endpoint(connreq)?;
         self.dev.bind(ep, self.eq.handle, 0)?;
@@ -123,7 +123,7 @@ impl Lab {
     ///
     /// # Errors
     ///
-    /// What the calls answer.
+    /// The errno of the failed call.
     pub fn enabled(&self, connreq: u64) -> Result<u64> {
         let ep = self.bound(connreq)?;
         self.dev.enable(ep)?;
@@ -134,7 +134,7 @@ impl Lab {
     ///
     /// # Errors
     ///
-    /// When none comes, or another.
+    /// If none comes, or another.
     pub fn event(&self, kind: u32) -> Result<Event> {
         let event = self
             .dev
@@ -148,12 +148,12 @@ impl Lab {
         Ok(event)
     }
 
-    /// Waits until an endpoint that asks to connect has heard that it was refused. A refusal that
-    /// was lost (`lost`: it may be) is asked for again, and given.
+    /// Waits until a connecting endpoint gets its rejection. If the rejection may be lost (`lost`),
+    /// the request is repeated and rejected again.
     ///
     /// # Errors
     ///
-    /// When it does not hear.
+    /// If no rejection comes.
     pub fn refused(&self, lost: bool) -> Result<Event> {
         let end = std::time::Instant::now() + WAIT;
         while lost && std::time::Instant::now() < end {
@@ -167,11 +167,11 @@ impl Lab {
         self.event(KFI_CONN_ERROR)
     }
 
-    /// An endpoint that asks to connect, with the request still in its queue.
+    /// Returns a connecting endpoint whose request is still in the listener's queue.
     ///
     /// # Errors
     ///
-    /// What the calls answer.
+    /// The errno of the failed call.
     pub fn knock(&self) -> Result<u64> {
         let client = self.enabled(0)?;
         self.dev.connect(client, self.addr, b"knock")?;
@@ -180,22 +180,22 @@ impl Lab {
         Ok(client)
     }
 
-    /// An endpoint that asks to connect, and its request.
+    /// Returns a connecting endpoint, and its request.
     ///
     /// # Errors
     ///
-    /// What the calls answer.
+    /// The errno of the failed call.
     pub fn request(&self) -> Result<(u64, u64)> {
         let client = self.knock()?;
         let event = self.dev.eq_read(self.door.handle, 0)?;
         Ok((client, event.raw.connreq))
     }
 
-    /// Two connected endpoints.
+    /// Returns two connected endpoints.
     ///
     /// # Errors
     ///
-    /// What the calls answer.
+    /// The errno of the failed call.
     pub fn link(&self) -> Result<Link> {
         let (client, connreq) = self.request()?;
         let server = self.enabled(connreq)?;
@@ -210,7 +210,7 @@ impl Lab {
     ///
     /// # Errors
     ///
-    /// What the calls answer.
+    /// The errno of the failed call.
     pub fn unlink(&self, link: Link) -> Result<()> {
         self.dev.close(link.client)?;
         self.dev.close(link.server)?;
@@ -218,7 +218,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Takes what completions there are; how many.
+    /// Takes all completions. Returns their number.
     pub fn drain(&self) -> usize {
         std::iter::from_fn(|| self.cq.read()).count()
     }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What a key slot has in reserve is all that an assignment takes: with every allocation of the
-//! caller's task failing it succeeds all the same, the first time and whenever the slot has had a
-//! key, which a revocation has ended.
+//! Key slots' reserves: an assignment needs nothing else. With every allocation of the caller's
+//! task failing it succeeds, the first time and after each revocation.
 
 use super::calls::memory::{register, touch};
 use super::inject::{Famine, Knobs};
@@ -14,15 +13,15 @@ use anyhow::{ensure, Context, Result};
 use kfabric_uapi::*;
 use std::time::{Duration, Instant};
 
-/// Keys that each slot gets: more than a number of the device has values.
+/// Number of keys that each slot is assigned; more than a hardware slot has values.
 const ROUNDS: u64 = 301;
 /// Pages of the region.
 const PAGES: usize = 256;
 const PAGE: usize = 4096;
 
-/// One way to assign.
+/// A way to assign.
 pub struct Case {
-    /// Its name in the table.
+    /// Name of the case in the table.
     pub name: &'static str,
     run: fn(&Bench<'_>) -> Result<()>,
 }
@@ -56,7 +55,7 @@ pub fn run(case: &Case, env: &Env, knobs: &Knobs) -> Row {
     Row::of(case.name, |_| in_lab(case, env, knobs))
 }
 
-/// A region without keys, in a domain that has had none, and memory that runs out.
+/// A region without keys, in a domain that has had none, and a way to exhaust memory.
 struct Bench<'a> {
     lab: &'a Lab,
     region: u64,
@@ -82,7 +81,7 @@ impl Bench<'_> {
         Ok(self.lab.dev.key_alloc(self.region, count)?)
     }
 
-    /// That memory does run out: a new slot cannot be had.
+    /// Checks that memory is exhausted: a new slot cannot be allocated.
     fn control(&self) -> Result<()> {
         let got = self
             .famine
@@ -100,7 +99,7 @@ impl Bench<'_> {
     }
 }
 
-/// A window, of another size and place each time.
+/// Returns a window; each round has another size and place.
 fn window(round: u64) -> (u64, u64) {
     let pages = 1 + round * 7 % PAGES as u64;
     (0, pages * PAGE as u64)
@@ -121,8 +120,8 @@ fn single(bench: &Bench<'_>) -> Result<()> {
     bench.close(&slots)
 }
 
-/// Assigns all with `call`, which says how far it came, as often as that takes. Each time it comes
-/// further, and then it was only the memory for a list that was missing.
+/// Assigns all entries with `call`, which returns its progress, in as many calls as needed. Each
+/// call must progress, and only the memory for a list may be missing.
 fn all(
     bench: &Bench<'_>,
     entries: &mut [KeyEntry],
@@ -161,7 +160,7 @@ fn batch(bench: &Bench<'_>) -> Result<()> {
     let dev = &bench.lab.dev;
     let slots = bench.slots(70)?;
     for round in 0..ROUNDS {
-        // Very many now and then.
+        // Now and then a large number.
         let some = if round % 100 == 0 { 70 } else { 4 };
         let mut entries = entries(&slots[..some], round);
         all(bench, &mut entries, |rest| dev.key_assign_many(rest))
@@ -196,8 +195,8 @@ fn ordered(bench: &Bench<'_>) -> Result<()> {
     Ok(dev.close(cq.handle)?)
 }
 
-/// A window beyond fast registration is registered in full, which takes memory; what the slot has in
-/// reserve stays, and serves the next small one.
+/// A window beyond `IB_WR_REG_MR` is registered by `ib_reg_user_mr`, which needs memory. The slot's
+/// reserve stays, and serves the next small window.
 fn full(bench: &Bench<'_>) -> Result<()> {
     let dev = &bench.lab.dev;
     let map = Map::anon((PAGES + 1) * PAGE)?;
@@ -212,7 +211,7 @@ fn full(bench: &Bench<'_>) -> Result<()> {
         let got = bench.famine.with(assign)?;
         got.with_context(|| format!("round {round}"))?;
         dev.key_revoke(slot)?;
-        // In want, what is registered in full is refused, and costs the slot nothing either.
+        // Without memory such a window is refused, and the slot's reserve stays.
         let large = || dev.key_assign(slot, 0, map.len() as u64, KFI_REMOTE_READ);
         let refused = bench.famine.with(large)?;
         let error = refused.err().context("registered with nothing")?;
@@ -225,8 +224,8 @@ fn full(bench: &Bench<'_>) -> Result<()> {
     Ok(dev.close(region)?)
 }
 
-/// A revocation that cannot have anything anew ends the key all the same. It says so in a counter,
-/// and a little later there is a reserve again.
+/// A revocation that cannot refill the reserve revokes the key all the same. A counter shows it,
+/// and a little later the reserve is refilled.
 fn revoke(bench: &Bench<'_>) -> Result<()> {
     const SHORT: &str = "/sys/kernel/debug/kfabric/kverbs/short";
     const RESERVED: &str = "/sys/kernel/debug/kfabric/kverbs/reserved";

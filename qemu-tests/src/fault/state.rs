@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What a call that fails must leave as it was.
+//! State that a failed call must not change.
 
 use crate::harness::{guest, leaks};
 use crate::raw::Dev;
@@ -9,7 +9,7 @@ use kfabric_uapi::*;
 use std::fmt;
 use zerocopy::FromZeros;
 
-/// One object: its kind and handle, and what of it does not change by itself.
+/// One object: its kind and handle, and the fields that do not change by themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Thing {
     kind: u32,
@@ -35,7 +35,7 @@ impl fmt::Display for Thing {
 }
 
 impl State {
-    /// How it is not as it was before.
+    /// Describes the difference from `before`.
     pub fn since(&self, before: &Self) -> String {
         let all = |state: &Self, other: &Self| -> String {
             let own = state.things.iter().filter(|t| !other.things.contains(t));
@@ -52,7 +52,7 @@ impl State {
     }
 }
 
-/// Looks, through a file of its own, without making anything.
+/// Reads the state through a file of its own, without creating objects.
 pub struct Watch {
     dev: Dev,
     room: Vec<ObjInfo>,
@@ -63,7 +63,7 @@ impl Watch {
     ///
     /// # Errors
     ///
-    /// What `open(2)` answers.
+    /// The errno of `open(2)`.
     pub fn open() -> Result<Self> {
         Ok(Self {
             dev: Dev::open()?,
@@ -71,11 +71,11 @@ impl Watch {
         })
     }
 
-    /// How things are now.
+    /// Returns the current state.
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn look(&mut self) -> Result<State> {
         let mut arg = ObjList {
             entries: self.room.as_mut_ptr() as u64,
@@ -105,7 +105,7 @@ impl Watch {
     }
 }
 
-/// Of an object's numbers those that only calls change.
+/// Returns the numbers of an object that only calls change.
 fn facts(o: &ObjInfo) -> [u64; 2] {
     match o.kind {
         KFI_TYPE_REGION | KFI_TYPE_DOMAIN | KFI_TYPE_KEY => [o.a, o.b],

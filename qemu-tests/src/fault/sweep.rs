@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The sweep: one case, every kind of failure, every place.
+//! The sweep: runs one case with each kind of failure at each place.
 
 use super::inject::{Kind, Knobs};
 use super::lab::Lab;
@@ -15,32 +15,32 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// More places than any call has: reaching it means that a sweep does not end.
+/// More places than any call has: a sweep that reaches it does not end.
 const MOST: u32 = 3000;
-/// How long a quick sweep goes on with failures of one kind.
+/// Time limit of a quick sweep, per kind of failure.
 const QUICK: Duration = Duration::from_secs(30);
 
-/// A sweep, or all that is around one.
+/// A sweep, or the steps around one.
 pub type Run<'a> = &'a mut dyn FnMut() -> Result<()>;
 
-/// One call, made in one way.
+/// A call, made in a certain way.
 pub struct Case {
-    /// The call: an ioctl's name, or `open`, `mmap`, …
+    /// Name of the call: an ioctl, or `open`, `mmap`, …
     pub call: &'static str,
     /// The way, if there are several.
     pub way: &'static str,
-    /// Makes it once: readies what it needs, makes it through [`Shot`], undoes it.
+    /// Prepares the call, makes it once through [`Shot`], and undoes it.
     pub run: fn(&mut Lab, &mut Shot<'_>) -> Result<()>,
-    /// What it may answer beside the errnos of the kinds, and why is in the case.
+    /// Errnos that the call may return besides those of the kinds; the case says why.
     pub also: &'static [i32],
-    /// Has it swept amid what all its runs need, and takes that away.
+    /// Prepares the environment of all runs, calls the sweep, and undoes it.
     pub amid: fn(&Env, Run<'_>) -> Result<()>,
-    /// It takes minutes: a quick sweep of all does without.
+    /// Whether the case takes minutes; a quick sweep skips it then.
     pub long: bool,
 }
 
 impl Case {
-    /// A case.
+    /// Creates a case.
     pub const fn new(
         call: &'static str,
         way: &'static str,
@@ -56,25 +56,25 @@ impl Case {
         }
     }
 
-    /// … that may answer these too.
+    /// Adds errnos that the call may return.
     #[must_use]
     pub const fn also(self, also: &'static [i32]) -> Self {
         Self { also, ..self }
     }
 
-    /// … that is swept amid this.
+    /// Sets the environment of the sweep.
     #[must_use]
     pub const fn amid(self, amid: fn(&Env, Run<'_>) -> Result<()>) -> Self {
         Self { amid, ..self }
     }
 
-    /// … that takes minutes.
+    /// Marks a case that takes minutes.
     #[must_use]
     pub const fn long(self) -> Self {
         Self { long: true, ..self }
     }
 
-    /// Its name in the table.
+    /// Returns the case's name in the table.
     pub fn name(&self) -> String {
         match self.way {
             "" => self.call.to_owned(),
@@ -83,45 +83,45 @@ impl Case {
     }
 }
 
-/// How a case ended.
+/// Result of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// All held.
+    /// Every check held.
     Ok,
-    /// Something did not.
+    /// A check failed.
     Failed,
 }
 
-/// Failures of one kind: how many were injected, and how many of them the call failed with (the
-/// rest it made up for).
+/// Number of injected failures of one kind, and of those that made the call fail; the call made up
+/// for the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
-    /// Injected.
+    /// Number of injected failures.
     pub injected: u32,
-    /// Failed with.
+    /// Number of failed calls.
     pub failed: u32,
 }
 
 /// A row of the table.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
-    /// The case.
+    /// Name of the case.
     pub name: String,
-    /// By kind.
+    /// Counts by kind.
     pub counts: BTreeMap<String, Count>,
-    /// What the call answered, and how often.
+    /// Answers of the call, and how often each came.
     pub errnos: BTreeMap<String, u32>,
-    /// Seconds it took.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// How it ended.
+    /// Result of the case.
     pub verdict: Verdict,
-    /// Why, unless it was well.
+    /// Cause of a failure, else empty.
     pub detail: String,
 }
 
 impl Row {
-    /// An empty row.
+    /// Creates an empty row.
     pub fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -133,14 +133,14 @@ impl Row {
         }
     }
 
-    /// A row of something that could not be run.
+    /// Creates the row of a case that could not be run.
     pub fn broken(name: &str, why: &str) -> Self {
         let mut row = Self::new(name);
         row.fail(why);
         row
     }
 
-    /// The row of something that is run: how long it took, and what it left behind, which fails it.
+    /// Runs a case and returns its row, with its duration. A leftover fails the case.
     pub fn of(name: &str, run: impl FnOnce(&mut Self) -> Result<()>) -> Self {
         let start = Instant::now();
         let mut row = Self::new(name);
@@ -156,7 +156,7 @@ impl Row {
         row
     }
 
-    /// Notes that something did not hold.
+    /// Records a failed check.
     pub fn fail(&mut self, why: &str) {
         self.verdict = Verdict::Failed;
         if !self.detail.is_empty() {
@@ -165,7 +165,7 @@ impl Row {
         self.detail += why;
     }
 
-    /// Notes an injected failure, and what the call answered.
+    /// Records an injected failure, and the call's answer.
     pub fn count(&mut self, kind: Kind, answer: Option<Errno>) {
         let count = self.counts.entry(kind.name().to_owned()).or_default();
         count.injected += 1;
@@ -175,7 +175,7 @@ impl Row {
         }
     }
 
-    /// Prints it.
+    /// Prints the row.
     #[must_use]
     pub fn told(self) -> Self {
         let json = serde_json::to_string(&self).unwrap_or_default();
@@ -184,7 +184,7 @@ impl Row {
     }
 }
 
-/// The next place: each of the first, and in a quick sweep fewer and fewer of the others.
+/// Returns the next place. The first places are all tried; in a quick sweep later ones grow sparse.
 pub fn next(nth: u32, quick: bool) -> u32 {
     if quick && nth >= 8 {
         nth + nth / 2
@@ -246,7 +246,7 @@ fn one_kind(
         }
         went.with_context(at)?;
         ensure!(made, "the case made no call");
-        // What the worker of ordered keys holds is let go of after the keys are there.
+        // The worker of ordered keys releases its references after the keys are assigned.
         let end = Instant::now() + patience(Duration::from_secs(5));
         let mut after = watch.look().with_context(at)?;
         while after != before && Instant::now() < end {
@@ -266,7 +266,7 @@ fn one_kind(
     }
 }
 
-/// The one call of a case that is made with a failure in it.
+/// The one call of a case that is made with an injected failure.
 pub struct Shot<'a> {
     knobs: &'a Knobs,
     kind: Kind,
@@ -279,26 +279,26 @@ pub struct Shot<'a> {
 }
 
 impl Shot<'_> {
-    /// What is made to fail.
+    /// Returns the kind of the injected failure.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Whether the failure has happened.
+    /// Returns whether the failure has happened.
     pub fn hit(&self) -> bool {
         self.hit
     }
 
-    /// Whether the call has failed.
+    /// Returns whether the call has failed.
     pub fn failed(&self) -> bool {
         self.answer.is_some()
     }
 
-    /// Makes the call once; its answer. A failure must be one that is explained.
+    /// Makes the call once and returns its answer. A failed call must have an expected errno.
     ///
     /// # Errors
     ///
-    /// When it is not.
+    /// If the errno is not expected.
     pub fn once<T>(
         &mut self,
         f: impl FnOnce() -> raw::Result<T>,
@@ -318,11 +318,11 @@ impl Shot<'_> {
         Ok(answer)
     }
 
-    /// Makes the call; if it fails, nothing must have changed, and again it must succeed.
+    /// Makes the call. If it fails, nothing must have changed, and a second call must succeed.
     ///
     /// # Errors
     ///
-    /// When that is not so.
+    /// If either does not hold.
     pub fn call<T>(&mut self, mut f: impl FnMut() -> raw::Result<T>) -> Result<T> {
         let before = self.watch.look()?;
         match self.once(&mut f)? {
@@ -337,11 +337,12 @@ impl Shot<'_> {
         }
     }
 
-    /// Makes an ioctl as [`Shot::call`] does; its answer. One that fails must not have written.
+    /// Makes an ioctl as [`Shot::call`] does, and returns its answer. A failed ioctl must not have
+    /// written.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// The errors of [`Shot::call`].
     pub fn ioctl<T: Ioctl + Copy>(&mut self, dev: &Dev, arg: &T) -> Result<T> {
         let size = std::mem::size_of::<T>() as u32;
         let mut sent = *arg;

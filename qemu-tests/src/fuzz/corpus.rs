@@ -1,66 +1,66 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Programs worth keeping: each showed something that none before it had.
+//! Kept programs: each showed something new.
 
 use super::program::{join, split, Program};
 use super::rng::Rng;
 use anyhow::{Context, Result};
 use std::collections::HashSet;
 
-/// The corpus of the repository.
+/// The repository's corpus.
 const KEPT: &str = include_str!("../../fuzz-corpus/ioctl.txt");
-/// What was written by hand, for what chance does not come by.
+/// Programs written by hand, for cases that random generation does not reach.
 const WRITTEN: &str = include_str!("../../fuzz-corpus/written.txt");
 
-/// Programs to make others of.
+/// Programs that mutation starts from.
 #[derive(Default)]
 pub struct Corpus {
     programs: Vec<Program>,
-    /// Programs that are made or written, and need not be kept.
+    /// Generated or written programs, which need not be kept.
     given: HashSet<String>,
 }
 
 impl Corpus {
-    /// That of the repository.
+    /// Returns the repository's corpus.
     ///
     /// # Errors
     ///
-    /// When it cannot be read.
+    /// If it cannot be read.
     pub fn kept() -> Result<Vec<Program>> {
         split(KEPT).context("the corpus")
     }
 
-    /// The programs written by hand.
+    /// Returns the programs written by hand.
     ///
     /// # Errors
     ///
-    /// When they cannot be read.
+    /// If they cannot be read.
     pub fn written() -> Result<Vec<Program>> {
         split(WRITTEN).context("the programs written by hand")
     }
 
-    /// Adds one that will be there the next time, too.
+    /// Adds a program that the next run will have, too.
     pub fn give(&mut self, program: Program) {
         self.given.insert(program.text());
         self.programs.push(program);
     }
 
-    /// Adds one.
+    /// Adds a program.
     pub fn add(&mut self, program: Program) {
         self.programs.push(program);
     }
 
-    /// How many there are.
+    /// Returns the number of programs.
     pub fn len(&self) -> usize {
         self.programs.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether the corpus is empty.
     pub fn is_empty(&self) -> bool {
         self.programs.is_empty()
     }
 
-    /// One of them, new ones more often.
+    /// Picks a program, a new one more often.
     pub fn pick<'a>(&'a self, rng: &mut Rng) -> Option<&'a Program> {
         if self.programs.is_empty() {
             return None;
@@ -70,7 +70,7 @@ impl Corpus {
         Some(rng.pick(&self.programs[from..]))
     }
 
-    /// The text of those to keep.
+    /// Returns the text of the programs to keep.
     pub fn text(&self) -> String {
         let kept = |program: &&Program| !self.given.contains(&program.text());
         let kept: Vec<_> = self.programs.iter().filter(kept).cloned().collect();
@@ -98,7 +98,7 @@ mod tests {
         assert!(KEPT.len() < 300 << 10, "{} bytes", KEPT.len());
     }
 
-    /// An operation written where the structure once ended is no operation.
+    /// An operation is invalid if it is written beyond the structure's end.
     #[test]
     fn what_must_work_names_whole_operations() {
         let text = include_str!("../../fuzz-corpus/well.txt");

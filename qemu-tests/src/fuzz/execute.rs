@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Makes a program's calls: some threads on the same files, and a guard that interrupts what
-//! waits for too long.
+//! Executes programs: some threads make the calls on the same files, and a guard interrupts calls
+//! that wait too long.
 
 use super::kcov::{answer, Kcov, Point, Text};
 use super::os::{self, Arena};
@@ -21,20 +21,20 @@ use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Open files that a program may have.
+/// Number of open files that a program may have.
 pub(super) const FILES: usize = 4;
 /// Bytes between the structures of two calls.
 const SLOT: u32 = 512;
-/// A call that waits longer than this is interrupted.
+/// Time after which a waiting call is interrupted.
 const NUDGE: Duration = Duration::from_millis(400);
-/// Calls of which each has another allocation or copy fail, at most.
+/// Maximum number of repetitions with another failing allocation or copy each.
 const FAILING: u16 = 150;
-/// A call is made again and again for no longer than this.
+/// Time limit of repeating a call.
 const AGAIN: Duration = Duration::from_secs(3);
-/// A call that takes longer than this hangs.
+/// Time after which a call counts as hung.
 const HANG: Duration = Duration::from_secs(60);
 
-/// Which points are known already.
+/// Set of known points.
 pub struct Known(Vec<AtomicU64>);
 
 impl Known {
@@ -43,20 +43,20 @@ impl Known {
         Self((0..=last / 64).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// Whether a point is known.
+    /// Returns whether a point is known.
     pub fn has(&self, point: Point) -> bool {
         let word = self.0.get(point as usize / 64);
         word.is_some_and(|word| word.load(Ordering::Relaxed) & (1 << (point % 64)) != 0)
     }
 
-    /// From now on it is.
+    /// Adds a point.
     pub fn add(&self, point: Point) {
         if let Some(word) = self.0.get(point as usize / 64) {
             word.fetch_or(1 << (point % 64), Ordering::Relaxed);
         }
     }
 
-    /// All that are.
+    /// Returns all known points.
     pub fn all(&self) -> impl Iterator<Item = Point> + '_ {
         let words = self.0.iter().enumerate();
         words
@@ -66,7 +66,7 @@ impl Known {
     }
 }
 
-/// What a call of the running program gave.
+/// Results of the running program's calls.
 #[derive(Default)]
 struct Results {
     handle: AtomicU64,
@@ -76,7 +76,7 @@ struct Results {
     errno: AtomicI32,
 }
 
-/// What all threads have in common.
+/// State that all threads share.
 pub(super) struct Shared {
     pub(super) arena: Arena,
     pub(super) world: World,
@@ -84,22 +84,22 @@ pub(super) struct Shared {
     pub(super) known: Known,
     pub(super) files: [AtomicI32; FILES],
     results: Vec<Results>,
-    /// The fuzzer's own descriptors are below.
+    /// Lowest descriptor that may be a program's.
     floor: AtomicI32,
-    /// Rings that are mapped: address and bytes.
+    /// Mapped rings: address and length.
     pub(super) maps: Mutex<Vec<(u64, u64)>>,
     pub(super) slow: u32,
-    /// Waits in the running program that nothing came of.
+    /// Number of waits in the running program that timed out.
     pub(super) waits: AtomicU32,
     points: Mutex<HashSet<Point>>,
     calls: AtomicU64,
     since: Instant,
-    /// For each thread: its number, and since when it is in a call (milliseconds, 0: it is not).
+    /// Id of each thread, and the start of its current call (milliseconds; 0: in no call).
     threads: [(AtomicU64, AtomicU64); THREADS],
 }
 
 impl Shared {
-    /// The number that a value stands for now.
+    /// Returns the number that a value stands for now.
     pub(super) fn number(&self, value: Val) -> u64 {
         match value {
             Val::Num(n) => n,
@@ -122,7 +122,7 @@ impl Shared {
         }
     }
 
-    /// The descriptor that a value stands for; one that is not a program's is none.
+    /// Returns the descriptor that a value stands for, or -1 if it is not a program's.
     pub(super) fn fd(&self, value: Val) -> i32 {
         match i32::try_from(self.number(value)) {
             Ok(fd) if fd >= self.floor() => fd,
@@ -130,12 +130,12 @@ impl Shared {
         }
     }
 
-    /// The lowest descriptor that may be a program's.
+    /// Returns the lowest descriptor that may be a program's.
     pub(super) fn floor(&self) -> i32 {
         self.floor.load(Ordering::Relaxed)
     }
 
-    /// The device's file that a value stands for.
+    /// Returns the device's file that a value stands for.
     pub(super) fn file(&self, value: Val) -> i32 {
         self.slot(value).load(Ordering::Relaxed)
     }
@@ -157,7 +157,7 @@ impl Shared {
         place.store(value, Ordering::Relaxed);
     }
 
-    /// Whether a call of the running program failed.
+    /// Returns whether a call of the running program failed.
     pub(super) fn failed(&self, index: usize) -> bool {
         let result = self.results.get(index);
         result.is_some_and(|result| result.errno.load(Ordering::Relaxed) != 0)
@@ -167,7 +167,7 @@ impl Shared {
         self.since.elapsed().as_millis() as u64 + 1
     }
 
-    /// The bytes of a call's structure.
+    /// Returns the bytes of a call's structure.
     fn bytes(&self, op: &Op) -> Vec<u8> {
         let shape = op.shape();
         let size = match shape.field("size") {
@@ -204,7 +204,7 @@ impl Shared {
         bytes
     }
 
-    /// Makes a call; what it answers, and whether what was to fail in it did.
+    /// Makes a call. Returns its answer, and whether the injected failure happened.
     fn make(&self, index: usize, op: &Op, fail: Failing<'_>) -> (Result<(), Errno>, bool) {
         let shape = op.shape();
         match shape.what {
@@ -233,7 +233,7 @@ impl Shared {
         }
     }
 
-    /// Takes over what a call gave.
+    /// Stores the results of a call.
     fn take(&self, index: usize, op: &Op, place: u64) {
         let mut word = [0; 8];
         for out in &op.shape().outs {
@@ -250,18 +250,18 @@ impl Shared {
     }
 }
 
-/// Which allocation of this thread is going to fail.
+/// Number of this thread's allocation that will fail.
 struct Failing<'a>(u16, Option<&'a mut File>);
 
 impl Failing<'_> {
-    /// Runs `f`; what it says, and whether the allocation failed in it.
+    /// Runs `f`. Returns its result, and whether the injected failure happened.
     fn during<R>(self, f: impl FnOnce() -> R) -> (R, bool) {
         let Self(nth @ 1.., Some(file)) = self else {
             return (f(), false);
         };
         let _ = file.write_all_at(nth.to_string().as_bytes(), 0);
         let result = f();
-        // What is left of the count: nothing, if it came to that. Asking may be what fails.
+        // The remaining count is zero if the failure happened. The read itself may fail.
         let mut left = [0; 8];
         let read = file.read_at(&mut left, 0);
         let mut failed = read.is_ok_and(|n| &left[..n] == b"0\n");
@@ -273,7 +273,7 @@ impl Failing<'_> {
     }
 }
 
-/// One thread that makes calls.
+/// A thread that makes calls.
 struct Caller {
     number: usize,
     shared: Arc<Shared>,
@@ -282,7 +282,7 @@ struct Caller {
 }
 
 impl Caller {
-    /// The one that the current thread is.
+    /// Returns the caller of the current thread.
     fn here(number: usize, shared: &Arc<Shared>) -> Self {
         let thread = os::thread_id();
         shared.threads[number].0.store(thread, Ordering::Relaxed);
@@ -295,7 +295,7 @@ impl Caller {
         }
     }
 
-    /// Runs `f` in sight of the guard and of the coverage.
+    /// Runs `f` under the guard and with coverage.
     fn seen<R>(&mut self, f: impl FnOnce(&Shared, Option<&mut File>) -> R) -> R {
         let busy = &self.shared.threads[self.number].1;
         busy.store(self.shared.now(), Ordering::Relaxed);
@@ -317,7 +317,7 @@ impl Caller {
         }
         let until = Instant::now() + AGAIN;
         let errno = if op.fail == ALL {
-            // What a call makes that does not fail stays until the program ends.
+            // Objects of a call that does not fail stay until the program ends.
             let mut each = 1..=FAILING;
             loop {
                 let more = Instant::now() < until;
@@ -336,8 +336,8 @@ impl Caller {
         errno
     }
 
-    /// Makes a call as often as it is to be; its last errno, and whether what was to fail in that
-    /// did.
+    /// Makes a call as often as its text says. Returns its last errno, and whether the injected
+    /// failure happened.
     fn calls(&mut self, index: usize, op: &Op, nth: u16, until: Instant) -> (i32, bool) {
         let mut times = 1;
         let (answered, failed) = self.seen(|shared, mut fail| {
@@ -373,24 +373,24 @@ pub struct Machine {
     orders: Vec<Sender<Order>>,
     done: Receiver<()>,
     remote: Option<Kcov>,
-    /// For what programs do to the machine.
+    /// An administrator's file, to undo programs' changes to the machine.
     admin: Option<Dev>,
 }
 
-/// What running a program showed.
+/// Result of running a program.
 pub struct Run {
-    /// What is not known yet.
+    /// Points that were not known.
     pub points: HashSet<Point>,
-    /// Calls made.
+    /// Number of calls made.
     pub calls: u64,
 }
 
 impl Machine {
-    /// Starts the threads. The current one is the first of them from now on.
+    /// Starts the threads. The current thread is the first of them from now on.
     ///
     /// # Errors
     ///
-    /// When there is no memory to be had.
+    /// If there is no memory.
     pub fn new(world: World, slow: u32) -> std::io::Result<Self> {
         os::catch_nudges();
         let shared = Arc::new(Shared {
@@ -439,7 +439,7 @@ impl Machine {
         }
         let remote = remote.recv().ok().flatten();
         let admin = Dev::open().ok();
-        // All that stays open is open now.
+        // All permanent descriptors are open now.
         shared.floor.store(os::free_fd(), Ordering::Relaxed);
         Ok(Self {
             shared,
@@ -451,27 +451,27 @@ impl Machine {
         })
     }
 
-    /// Whether this kernel tells which code runs.
+    /// Returns whether this kernel reports coverage.
     pub fn sees(&self) -> bool {
         self.caller.kcov.is_some()
     }
 
-    /// Whether calls inside a call can be made to fail.
+    /// Returns whether this kernel injects failures.
     pub fn fails(&self) -> bool {
         self.caller.fail.is_some()
     }
 
-    /// Which points are known.
+    /// Returns the known points.
     pub fn known(&self) -> &Known {
         &self.shared.known
     }
 
-    /// Where our modules' code lies.
+    /// Returns the addresses of our modules' code.
     pub fn text(&self) -> &Text {
         &self.shared.text
     }
 
-    /// Runs a program on a file of its own; everything it made is gone afterwards.
+    /// Runs a program on a file of its own, and removes everything that it made.
     pub fn run(&mut self, program: &Program) -> Run {
         let before = self.shared.calls.load(Ordering::Relaxed);
         self.prepare();
@@ -506,7 +506,7 @@ impl Machine {
         }
     }
 
-    /// The text of the program that ran last, with what its calls answered.
+    /// Returns the text of the last program, with the answers of its calls.
     pub fn answers(&self, program: &Program) -> String {
         let mut out = String::new();
         for (line, result) in program.text().lines().zip(&self.shared.results) {
@@ -519,8 +519,8 @@ impl Machine {
         out
     }
 
-    /// Runs a program whose calls wait for each other, and tells each one's name and error
-    /// (0: none).
+    /// Runs a program whose calls wait for each other. Returns each call's name and errno (0:
+    /// none).
     pub fn run_watched(&mut self, program: &Program) -> Vec<(&'static str, i32)> {
         self.prepare();
         let mut answers = Vec::new();
@@ -532,7 +532,7 @@ impl Machine {
         answers
     }
 
-    /// Has the mode as it was, if a program may have set it, and lets no grant stay.
+    /// Restores the mode, if a program may have set it, and revokes all grants.
     fn restore(&self, program: &Program) {
         let Some(admin) = &self.admin else { return };
         if !program.ops.iter().any(|op| op.shape().name == "auth_mode") {
@@ -575,7 +575,7 @@ impl Machine {
         });
     }
 
-    /// Closes and unmaps all that the program left.
+    /// Closes and unmaps everything that the program left.
     fn tidy(&mut self) {
         self.caller.seen(|shared, _| {
             let maps = shared
@@ -595,7 +595,7 @@ impl Machine {
     }
 }
 
-/// Interrupts calls that wait, and ends the whole when one cannot be interrupted.
+/// Interrupts waiting calls, and ends the fuzzer if a call cannot be interrupted.
 fn guard(shared: &Shared) {
     let slow = shared.slow;
     loop {
@@ -608,7 +608,7 @@ fn guard(shared: &Shared) {
                 continue;
             }
             os::nudge(thread.load(Ordering::Relaxed));
-            // Who waits for the agent waits for no more than that one's end, or this one's.
+            // A task that waits for the agent waits only until the agent, or this file, is closed.
             drop(Agent::open());
             if took > HANG * slow {
                 hang(thread.load(Ordering::Relaxed));
@@ -617,7 +617,7 @@ fn guard(shared: &Shared) {
     }
 }
 
-/// Tells where a thread hangs, and ends.
+/// Reports where a thread hangs, and exits.
 fn hang(thread: u64) {
     let read = |name: &str| {
         std::fs::read_to_string(format!("/proc/self/task/{thread}/{name}")).unwrap_or_default()
@@ -630,5 +630,5 @@ fn hang(thread: u64) {
     std::process::exit(3);
 }
 
-/// The last of the ioctls that close an object, for a child that closes what its parent has.
+/// The last of the ioctls that close an object, for a child that closes its parent's objects.
 pub(super) const CLOSE: u32 = KFI_IOC_CLOSE;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Programs by chance, and changes to them.
+//! Random programs, and random changes to programs.
 //!
-//! A program that is made begins with calls that bring objects into a state worth being in (a
-//! connected pair, a region with keys), so that what chance adds finds something to break.
+//! A new program begins with a scene that brings objects into an interesting state (a connected
+//! pair, a region with keys), so that the random calls behind it have something to break.
 
 use super::program::{usual, Op, Program, Val, ALL, MAX_OPS, THREADS};
 use super::rng::Rng;
@@ -11,12 +11,12 @@ use super::scene;
 use super::shape::{book, Area, Class, Kind, Part, Shape, What};
 use super::world::NAMES;
 
-/// How many of 100 values are not what the field asks for.
+/// Percentage of values that do not match their field.
 const WRONG: u64 = 5;
-/// How deep objects are made for objects.
+/// Maximum depth of objects created for objects.
 const DEPTH: usize = 6;
 
-/// A new program.
+/// Returns a new program.
 pub fn program(rng: &mut Rng) -> Program {
     let mut program = Program::default();
     if rng.chance(70) {
@@ -31,7 +31,7 @@ pub fn program(rng: &mut Rng) -> Program {
     program
 }
 
-/// Another program, made of one that was worth keeping, and sometimes of a second.
+/// Returns a change of a kept program, sometimes combined with a second one.
 pub fn mutate(rng: &mut Rng, base: &Program, other: &Program) -> Program {
     let mut program = base.clone();
     for _ in 0..1 + rng.below(4) {
@@ -67,12 +67,12 @@ fn choose(rng: &mut Rng) -> usize {
     0
 }
 
-/// Adds a call, and before it those that make what it needs.
+/// Adds a call, and before it the calls that create its arguments.
 fn add(program: &mut Program, rng: &mut Rng, shape: usize, depth: usize) -> usize {
     let mut op = Op::new(shape);
     for (i, field) in book()[shape].fields.iter().enumerate() {
         op.vals[i] = value(program, rng, &book()[shape], i, depth);
-        // Most calls are as they should be but for one thing.
+        // Most calls are valid except for one field.
         if matches!(
             field.class,
             Class::File | Class::Place(_) | Class::Tail | Class::Size(_) | Class::Zero
@@ -94,7 +94,7 @@ fn insert(program: &mut Program, rng: &mut Rng, at: usize, shape: usize) {
     program.insert(at, new);
 }
 
-/// Gives one field of one call another value.
+/// Changes one field of one call.
 fn change(program: &mut Program, rng: &mut Rng) {
     if program.ops.is_empty() {
         return;
@@ -116,7 +116,7 @@ fn change(program: &mut Program, rng: &mut Rng) {
     program.ops[at].vals[field] = value;
 }
 
-/// Has a call made once more, by another thread at the same time, or later.
+/// Repeats a call, in another thread at the same time, or later.
 fn repeat(program: &mut Program, rng: &mut Rng) {
     if program.ops.is_empty() {
         return;
@@ -164,7 +164,7 @@ fn spice(program: &mut Program, rng: &mut Rng) {
     }
 }
 
-/// A value for field `index` of a call of `shape` after `program`.
+/// Returns a value for field `index` of a call of `shape` after `program`.
 fn value(program: &mut Program, rng: &mut Rng, shape: &Shape, index: usize, depth: usize) -> Val {
     let field = &shape.fields[index];
     if rng.chance(WRONG) {
@@ -242,7 +242,7 @@ fn value(program: &mut Program, rng: &mut Rng, shape: &Shape, index: usize, dept
     }
 }
 
-/// Where a structure may lie, rightly or wrongly.
+/// Returns a valid or invalid place for a structure.
 fn place(rng: &mut Rng) -> Val {
     match rng.below(8) {
         0 | 1 => Val::Mem(Area::Edge, 4096 - 4 * rng.below(64) as u32),
@@ -264,7 +264,7 @@ fn pointer(rng: &mut Rng, area: Area) -> Val {
     Val::Mem(area, off)
 }
 
-/// Any value at all.
+/// Returns any value.
 fn wild(program: &Program, rng: &mut Rng) -> Val {
     match rng.below(6) {
         0 => Val::Num(rng.any()),
@@ -286,7 +286,7 @@ fn wild(program: &Program, rng: &mut Rng) -> Val {
     }
 }
 
-/// Something that was made earlier, or is made now.
+/// Returns the result of an earlier call, or of a new one.
 fn handle(program: &mut Program, rng: &mut Rng, user: &Shape, kinds: &[Kind], depth: usize) -> Val {
     let part = |kind: Kind| match (kind, user.what) {
         (Kind::Cq | Kind::Eq | Kind::Epoll | Kind::Rings, What::Sys(_)) => Part::Fd,
@@ -305,7 +305,7 @@ fn handle(program: &mut Program, rng: &mut Rng, user: &Shape, kinds: &[Kind], de
         return Val::Num(0);
     }
     if !there.is_empty() && !rng.chance(10) {
-        // What was made last is most often in the state that is wanted.
+        // The latest object is most often in the wanted state.
         let (op, kind) = if rng.chance(50) {
             there[there.len() - 1]
         } else {
@@ -324,7 +324,7 @@ fn handle(program: &mut Program, rng: &mut Rng, user: &Shape, kinds: &[Kind], de
     Val::Res(op, part(kind))
 }
 
-/// A key or an address that an earlier call gave.
+/// Returns a key or an address that an earlier call returned.
 fn result(program: &Program, rng: &mut Rng, part: Part) -> Val {
     let there: Vec<usize> = (0..program.ops.len())
         .filter(|i| {

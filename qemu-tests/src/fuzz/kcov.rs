@@ -1,57 +1,57 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Which code of our modules ran: `/sys/kernel/debug/kcov`.
+//! Coverage of our modules' code: `/sys/kernel/debug/kcov`.
 //!
-//! A thread that enabled it finds, in memory that it shares with the kernel, the address behind
-//! each basic block that it ran through. Only those in the text of our modules count, and they are
-//! counted from the module's section on, so that runs can be compared.
+//! A thread that enabled kcov shares memory with the kernel, in which the kernel stores the address
+//! of each basic block that the thread ran. Only addresses in our modules' text count, relative to
+//! the module's section, so that runs can be compared.
 
 use std::collections::HashSet;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Words that a thread's memory has.
+/// Number of words of a thread's memory.
 const WORDS: usize = 1 << 16;
 
 const INIT_TRACE: u64 = 0x8008_6301;
 const ENABLE: u64 = 0x6364;
 const REMOTE_ENABLE: u64 = 0x4018_6366;
 
-/// What our modules' callbacks name when the kernel calls them from a thread of its own: the same
+/// Handle under which our modules' callbacks are traced when a kernel thread calls them; the same
 /// number as in `kverbs-provider/helpers.c`.
 const REMOTE: u64 = 0x6b66_6931;
 
 /// Modules whose code counts.
 pub const MODULES: [&str; 3] = ["kfabric", "kverbs", "kshm"];
 
-/// A piece of code of our modules, or another thing that a program showed: see [`Text::place`].
+/// A piece of code of our modules, or another result of a program: see [`Text::place`].
 pub type Point = u32;
 
-/// Points below this are code: which module, and which byte of its text.
+/// Points below this are code: the module, and the byte of its text.
 const MODULE_SPAN: u32 = 1 << 24;
 
-/// The point of a call that ended with this error (0: none).
+/// Returns the point of a call that ended with this errno (0: none).
 pub fn answer(shape: usize, errno: i32) -> Point {
     MODULE_SPAN * MODULES.len() as u32 + (shape as u32) * 256 + (errno as u32 & 255)
 }
 
-/// Whether a point is code of our modules.
+/// Returns whether a point is code of our modules.
 pub fn is_code(point: Point) -> bool {
     point < MODULE_SPAN * MODULES.len() as u32
 }
 
-/// Where our modules' text lies.
+/// Addresses of our modules' text.
 #[derive(Debug, Default)]
 pub struct Text {
-    /// Module, section, address, in the order of addresses.
+    /// Module, section and address, in the order of addresses.
     sections: Vec<(usize, String, u64)>,
 }
 
-/// No module's text is as large.
+/// No module's text is larger.
 const LARGEST: u64 = MODULE_SPAN as u64;
 
 impl Text {
-    /// Reads it from `/sys/module`.
+    /// Reads the addresses from `/sys/module`.
     pub fn read() -> Self {
         let mut sections = Vec::new();
         for (index, module) in MODULES.iter().enumerate() {
@@ -69,17 +69,17 @@ impl Text {
         Self { sections }
     }
 
-    /// The first byte of a module's text.
+    /// Returns the point of the first byte of a module's text.
     fn base(&self, module: usize) -> u64 {
         let first = self.sections.iter().find(|section| section.0 == module);
         first.map_or(0, |section| section.2)
     }
 
-    /// The point of an address, if it is code of ours.
+    /// Returns the point of an address in our code.
     fn point(&self, addr: u64) -> Option<Point> {
         let after = self.sections.partition_point(|section| section.2 <= addr);
         let (module, _, at) = self.sections.get(after.checked_sub(1)?)?;
-        // The next section's code may be another module's, far behind our last.
+        // Beyond the last section the code may be another module's.
         if addr - at >= LARGEST {
             return None;
         }
@@ -87,7 +87,7 @@ impl Text {
         (off < MODULE_SPAN).then(|| *module as u32 * MODULE_SPAN + off)
     }
 
-    /// A point as module, section and offset.
+    /// Returns a point as module, section and offset.
     pub fn place(&self, point: Point) -> Option<String> {
         let module = (point / MODULE_SPAN) as usize;
         let addr = self.base(module) + u64::from(point % MODULE_SPAN);
@@ -97,7 +97,7 @@ impl Text {
     }
 }
 
-/// One thread's memory of what it ran.
+/// One thread's record of the code that it ran.
 pub struct Kcov {
     words: *const AtomicU64,
     _fd: OwnedFd,
@@ -136,7 +136,7 @@ impl Kcov {
         })
     }
 
-    /// From now on what this thread runs is seen. `None`: this kernel cannot.
+    /// Records the code that this thread runs from now on. Returns `None` if this kernel cannot.
     pub fn here() -> Option<Self> {
         let kcov = Self::open()?;
         // SAFETY: No memory is passed.
@@ -144,7 +144,7 @@ impl Kcov {
         (r == 0).then_some(kcov)
     }
 
-    /// What the kernel's own threads run for our modules is seen; to be enabled by a thread that
+    /// Records the code that kernel threads run for our modules; to be enabled by a thread that
     /// does nothing else.
     pub fn elsewhere() -> Option<Self> {
         #[repr(C)]
@@ -173,12 +173,13 @@ impl Kcov {
         unsafe { &*self.words.add(index) }
     }
 
-    /// Forgets.
+    /// Clears the record.
     pub fn clear(&self) {
         self.word(0).store(0, Ordering::Relaxed);
     }
 
-    /// Adds what was run since to `points`, unless it is `known`; how many addresses there were.
+    /// Adds the code that ran since to `points`, unless it is `known`. Returns the number of
+    /// addresses.
     pub fn collect(
         &self,
         text: &Text,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The system calls of the fuzzer, and the memory that its programs use. All its `unsafe` is here
-//! and in [`kcov`](super::kcov).
+//! The fuzzer's system calls, and the memory that its programs use. All its `unsafe` is here and in
+//! [`kcov`](super::kcov).
 
 use super::shape::Area;
 use crate::sys::{self, Errno};
@@ -11,18 +11,18 @@ use std::time::{Duration, Instant};
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
 
-/// A system call by its number.
+/// Makes a system call by its number.
 ///
-/// What it is given is a program's: numbers, and addresses that point into the program's own
-/// memory, to nothing, or to the kernel. The calls made through it neither map over memory that is
-/// not a program's nor close descriptors that are not.
+/// The arguments come from a program: numbers, and addresses that point into the program's own
+/// memory, to unmapped memory, or to the kernel. Calls made through this function neither map over
+/// memory nor close descriptors that are not a program's.
 ///
 /// # Errors
 ///
-/// What the call answers.
+/// The call's errno.
 pub fn call(nr: libc::c_long, args: [u64; 6]) -> Result<u64, Errno> {
     let [a, b, c, d, e, f] = args;
-    // SAFETY: See above: the kernel checks addresses, and what it may write to is a program's.
+    // SAFETY: See above: the kernel checks addresses, and may write only to a program's memory.
     let r = unsafe { libc::syscall(nr, a, b, c, d, e, f) };
     if r < 0 {
         return Err(Errno::last());
@@ -46,32 +46,32 @@ const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
 /// The memory that programs point into.
 ///
-/// All but the private pages is a file's, mapped twice: programs get the addresses of the view,
-/// where some pages are missing or read-only; the fuzzer itself reads and writes through the other
-/// mapping, which is always whole.
+/// All but the private pages is a file, mapped twice. Programs get addresses of the view, in which
+/// some pages are missing or read-only. The fuzzer itself reads and writes through the other
+/// mapping, which is always complete.
 pub struct Arena {
     file: std::fs::File,
     view: u64,
     alias: u64,
 }
 
-/// Where an area begins, counted from the first.
+/// Returns the first page of an area.
 fn start(area: Area) -> usize {
     let before = Area::ALL.iter().take_while(|other| **other != area);
     before.map(|other| other.pages() * PAGE).sum()
 }
 
-/// Bytes of the areas that are the file's.
+/// Returns the number of bytes of the file's areas.
 fn shared() -> usize {
     start(Area::Play)
 }
 
 impl Arena {
-    /// Maps it.
+    /// Maps the memory.
     ///
     /// # Errors
     ///
-    /// What the calls answer.
+    /// The errno of the failed call.
     pub fn new() -> std::io::Result<Self> {
         let to_io = |e: Errno| std::io::Error::from_raw_os_error(e.0);
         let file = sys::memfd(shared() as u64)?;
@@ -94,11 +94,11 @@ impl Arena {
         Ok(arena)
     }
 
-    /// Makes every page what it was at first, and zero.
+    /// Restores every page, filled with zeroes.
     ///
     /// # Errors
     ///
-    /// What `mmap(2)` answers.
+    /// The errno of `mmap(2)`.
     pub fn reset(&self) -> Result<(), Errno> {
         for area in Area::ALL {
             let (prot, flags, fd) = match area {
@@ -122,18 +122,18 @@ impl Arena {
         Ok(())
     }
 
-    /// The address of a byte of an area, or of one past it, as programs use it.
+    /// Returns the address of a byte of an area, or of the byte behind it, in the programs' view.
     pub fn addr(&self, area: Area, off: u32) -> u64 {
         self.view + start(area) as u64 + u64::from(off)
     }
 
-    /// The part of the file that `len` bytes at an address are, cut where the file ends.
+    /// Returns the part of the file behind `len` bytes at an address, cut at the file's end.
     fn within(&self, addr: u64, len: usize) -> Option<(usize, usize)> {
         let at = usize::try_from(addr.checked_sub(self.view)?).ok()?;
         (at < shared()).then(|| (at, len.min(shared() - at)))
     }
 
-    /// Whether `pages` pages from `addr` on are ones that a program may map anew.
+    /// Returns whether a program may map `pages` pages from `addr` on anew.
     pub fn is_play(&self, addr: u64, pages: u64) -> bool {
         let first = self.addr(Area::Shm, 0);
         let end = self.addr(Area::Play, 0) + (Area::Play.pages() * PAGE) as u64;
@@ -145,16 +145,16 @@ impl Arena {
         unsafe { std::ptr::write_bytes((self.alias as usize + at) as *mut u8, byte, len) };
     }
 
-    /// Writes what of `bytes` has a place at a program's address.
+    /// Writes the part of `bytes` that has a place at a program's address.
     pub fn write(&self, addr: u64, bytes: &[u8]) {
         if let Some((at, len)) = self.within(addr, bytes.len()) {
             let to = (self.alias as usize + at) as *mut u8;
-            // SAFETY: As `fill`; what races for it is a program's own doing.
+            // SAFETY: As in `fill`; racing accesses are a program's own.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, len) };
         }
     }
 
-    /// Reads what is at a program's address; zeroes where that is not in the file.
+    /// Reads from a program's address; zeroes for bytes that are not in the file.
     pub fn read(&self, addr: u64, out: &mut [u8]) {
         if let Some((at, len)) = self.within(addr, out.len()) {
             let from = (self.alias as usize + at) as *const u8;
@@ -163,8 +163,7 @@ impl Arena {
         }
     }
 
-    /// Writes two values in turn to a word, for another thread's call to see now one, now the
-    /// other.
+    /// Writes two values in turn to a word, so that another thread's call sees one or the other.
     pub fn flip(&self, addr: u64, value: u64, times: u64) {
         let Some((at, 8)) = self.within(addr & !7, 8) else {
             return;
@@ -183,13 +182,13 @@ impl Arena {
     }
 }
 
-/// Reads or writes four bytes of this process's memory, wherever they are; `false`: they are not.
+/// Writes four bytes of this process's memory. Returns false if they are not mapped.
 pub fn poke(addr: u64, value: u32) -> bool {
     let mut value = value;
     transfer(addr, &mut value, true)
 }
 
-/// Reads four bytes of this process's memory, if they are there.
+/// Reads four bytes of this process's memory, if they are mapped.
 pub fn peek(addr: u64) -> Option<u32> {
     let mut value = 0;
     transfer(addr, &mut value, false).then_some(value)
@@ -217,7 +216,7 @@ fn transfer(addr: u64, value: &mut u32, write: bool) -> bool {
     moved == 4
 }
 
-/// `poll(2)` once; the events, also when a signal or nothing came.
+/// Makes one `poll(2)`. Returns the events, also after a signal or a timeout.
 pub fn poll(fd: i32, events: i16, ms: i32) -> i16 {
     let mut one = libc::pollfd {
         fd,
@@ -229,11 +228,11 @@ pub fn poll(fd: i32, events: i16, ms: i32) -> i16 {
     one.revents
 }
 
-/// A new set with one descriptor in it, waited for once.
+/// Waits once on a new set with one descriptor.
 ///
 /// # Errors
 ///
-/// What the calls answer.
+/// The errno of the failed call.
 pub fn epoll(fd: i32, events: u32, ms: i32) -> Result<i32, Errno> {
     let set = call(
         libc::SYS_epoll_create1,
@@ -248,11 +247,11 @@ pub fn epoll(fd: i32, events: u32, ms: i32) -> Result<i32, Errno> {
     Ok(set)
 }
 
-/// Forks; the child runs `f`, which makes system calls and nothing else, and ends. Waits for it.
+/// Forks. The child runs `f`, which makes system calls only, and exits; the parent waits for it.
 ///
 /// # Errors
 ///
-/// What `fork(2)` answers.
+/// The errno of `fork(2)`.
 pub fn fork(f: impl FnOnce()) -> Result<(), Errno> {
     // SAFETY: The child of a process with threads makes system calls alone, and ends.
     let pid = unsafe { libc::fork() };
@@ -273,7 +272,7 @@ pub fn fork(f: impl FnOnce()) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Has `SIGUSR1` interrupt calls and do nothing else.
+/// Makes `SIGUSR1` interrupt calls and do nothing else.
 pub fn catch_nudges() {
     extern "C" fn nothing(_: i32) {}
     let handler = nothing as extern "C" fn(i32);
@@ -285,12 +284,12 @@ pub fn catch_nudges() {
     }
 }
 
-/// This thread's number.
+/// Returns the calling thread's id.
 pub fn thread_id() -> u64 {
     call(libc::SYS_gettid, [0; 6]).unwrap_or(0)
 }
 
-/// Interrupts what a thread of this process waits for.
+/// Interrupts the call in which a thread of this process waits.
 pub fn nudge(thread: u64) {
     let pid = u64::from(std::process::id());
     let _ = call(
@@ -299,12 +298,12 @@ pub fn nudge(thread: u64) {
     );
 }
 
-/// How many descriptors may be open, from now on.
+/// Limits the number of open descriptors from now on.
 pub fn limit_files(count: u64) {
     limit(libc::RLIMIT_NOFILE, count);
 }
 
-/// How many bytes may be pinned by who has no rights, from now on.
+/// Limits the bytes that an unprivileged user may pin from now on.
 pub fn limit_pinned(bytes: u64) {
     limit(libc::RLIMIT_MEMLOCK, bytes);
 }
@@ -313,7 +312,7 @@ fn limit(what: libc::__rlimit_resource_t, value: u64) {
     // SAFETY: Valid structures.
     unsafe {
         let mut limit: libc::rlimit = std::mem::zeroed();
-        // Where copies are made to fail this may fail, too, and nothing was told then.
+        // Injected copy failures hit this call too; then the limit is unknown.
         if libc::getrlimit(what, &raw mut limit) != 0 {
             return;
         }
@@ -322,9 +321,9 @@ fn limit(what: libc::__rlimit_resource_t, value: u64) {
     }
 }
 
-/// The lowest descriptor that is free.
+/// Returns the lowest free descriptor.
 pub fn free_fd() -> i32 {
-    // SAFETY: No memory is passed but a valid string; what is opened is closed.
+    // SAFETY: The only memory passed is a valid string; the opened descriptor is closed.
     unsafe {
         let fd = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
         libc::close(fd);
@@ -332,10 +331,10 @@ pub fn free_fd() -> i32 {
     }
 }
 
-/// Takes this thread's rights away, or gives them back.
+/// Drops the calling thread's privileges, or restores them.
 pub fn become_nobody(nobody: bool) {
     const KEEP: u64 = u32::MAX as u64;
     let user = if nobody { 65534 } else { 0 };
-    // The system call changes the calling thread alone, unlike the library's function.
+    // The system call changes the calling thread alone; the library's function changes all threads.
     let _ = call(libc::SYS_setresuid, [KEEP, user, KEEP, 0, 0, 0]);
 }

@@ -10,20 +10,21 @@
 //! fail:2 r4 = cq_open domain=r1 depth=0x40
 //! ```
 //!
-//! Only what is not as usual is written. `r2` is what the call of that number gave, `r2.key`
-//! another thing that it gave. `~1` hands the call to another thread and does not wait for it;
-//! `fail:2` has the second allocation or user copy in it fail, `fail:all` makes it again and again
-//! until each has failed; `x100` makes it as many times; `nobody` makes it without rights.
+//! Fields with their usual values are left out. `r2` is the main result of the call with that
+//! number, `r2.key` another result. `~1` makes another thread run the call and does not wait for
+//! it. `fail:2` makes the second allocation or user copy in the call fail; `fail:all` repeats the
+//! call until each has failed. `x100` repeats the call as many times. The word "nobody" runs the
+//! call as an unprivileged user.
 
 use super::shape::{book, named, Area, Class, Field, Part, Shape};
 use anyhow::{bail, ensure, Context, Result};
 use std::fmt::Write;
 
-/// Calls of a program, at most.
+/// Maximum number of calls of a program.
 pub const MAX_OPS: usize = 64;
-/// Threads that make calls.
+/// Number of threads that make calls.
 pub const THREADS: usize = 3;
-/// [`Op::fail`]: one after the other.
+/// [`Op::fail`]: each allocation and copy in turn.
 pub const ALL: u16 = u16::MAX;
 
 /// A field's value.
@@ -31,37 +32,38 @@ pub const ALL: u16 = u16::MAX;
 pub enum Val {
     /// A number.
     Num(u64),
-    /// What an earlier call gave.
+    /// The result of an earlier call.
     Res(usize, Part),
     /// An address.
     Mem(Area, u32),
 }
 
-/// One call.
+/// A call of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Op {
-    /// Its place in the [`book`].
+    /// Index of the call in the [`book`].
     pub shape: usize,
     /// A value for each field.
     pub vals: Vec<Val>,
-    /// Which thread makes it; 0 waits for it.
+    /// Thread that makes the call; 0 waits for it.
     pub thread: u8,
-    /// Which allocation or copy in it fails; 0: none, [`ALL`].
+    /// Number of the allocation or copy that fails; 0: none, or [`ALL`].
     pub fail: u16,
-    /// How often it is made.
+    /// Number of repetitions.
     pub times: u16,
-    /// It is made as a user without rights.
+    /// Whether the call is made as an unprivileged user.
     pub nobody: bool,
 }
 
 /// A list of calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
-    /// The calls.
+    /// Calls in order.
     pub ops: Vec<Op>,
 }
 
-/// The value of a field that nothing was said of. Each call's structure has a slot of its own.
+/// Returns the value of a field that the text leaves out. Each call's structure has a slot of its
+/// own.
 pub fn usual(field: &Field) -> Val {
     match field.class {
         Class::Place(area) => Val::Mem(area, u32::MAX),
@@ -73,7 +75,7 @@ pub fn usual(field: &Field) -> Val {
 }
 
 impl Op {
-    /// A call with the usual values.
+    /// Returns a call with the usual values.
     pub fn new(shape: usize) -> Self {
         Self {
             shape,
@@ -85,19 +87,19 @@ impl Op {
         }
     }
 
-    /// Its shape.
+    /// Returns the call's shape.
     pub fn shape(&self) -> &'static Shape {
         &book()[self.shape]
     }
 
-    /// The value of a field.
+    /// Returns the value of a field.
     pub fn get(&self, name: &str) -> Val {
         self.shape()
             .field(name)
             .map_or(Val::Num(0), |i| self.vals[i])
     }
 
-    /// Sets a field that there is.
+    /// Sets a field, which must exist.
     pub fn set(&mut self, name: &str, value: Val) {
         if let Some(i) = self.shape().field(name) {
             self.vals[i] = value;
@@ -166,7 +168,7 @@ fn number(text: &str) -> Result<u64> {
 }
 
 impl Program {
-    /// Its text, a line for each call.
+    /// Returns the program's text, one line per call.
     pub fn text(&self) -> String {
         let mut out = String::new();
         for (i, op) in self.ops.iter().enumerate() {
@@ -198,11 +200,11 @@ impl Program {
         out
     }
 
-    /// Reads a text; empty lines and lines that begin with `#` do not count.
+    /// Parses a text; empty lines and lines that begin with `#` are skipped.
     ///
     /// # Errors
     ///
-    /// When it is not one of a program.
+    /// If the text is not a program.
     pub fn parse(text: &str) -> Result<Self> {
         let mut program = Self::default();
         for line in text.lines() {
@@ -216,7 +218,7 @@ impl Program {
         Ok(program)
     }
 
-    /// Takes call `at` out; what used it gets zeroes.
+    /// Removes call `at`; users of its result get zeroes.
     pub fn remove(&mut self, at: usize) {
         self.ops.remove(at);
         self.renumber(|op| match op {
@@ -226,14 +228,15 @@ impl Program {
         });
     }
 
-    /// Puts `ops` in before call `at`; what they use is counted in the program as it will be.
+    /// Inserts `ops` before call `at`; the numbers that they use are those of the resulting
+    /// program.
     pub fn insert(&mut self, at: usize, ops: Vec<Op>) {
         let more = ops.len();
         self.renumber(|op| Some(if op >= at { op + more } else { op }));
         self.ops.splice(at..at, ops);
     }
 
-    /// Gives calls other numbers where they are used; `None`: there is none any more.
+    /// Renumbers calls in the fields that use them; `None`: the call is removed.
     pub fn renumber(&mut self, to: impl Fn(usize) -> Option<usize>) {
         for op in &mut self.ops {
             for value in &mut op.vals {
@@ -283,10 +286,10 @@ fn parse_op(line: &str) -> Result<Op> {
     Ok(op)
 }
 
-/// The line between programs in a file.
+/// Line between programs in a file.
 const BETWEEN: &str = "---";
 
-/// The text of many programs.
+/// Returns the text of many programs.
 pub fn join(programs: &[Program]) -> String {
     let mut out = String::new();
     for program in programs {
@@ -297,11 +300,11 @@ pub fn join(programs: &[Program]) -> String {
     out
 }
 
-/// Reads a text of many programs.
+/// Parses a text of many programs.
 ///
 /// # Errors
 ///
-/// As [`Program::parse`].
+/// The errors of [`Program::parse`].
 pub fn split(text: &str) -> Result<Vec<Program>> {
     let mut programs = Vec::new();
     let mut one = String::new();

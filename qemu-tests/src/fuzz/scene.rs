@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Beginnings of programs: calls that bring objects into a state worth being in.
+//! Scenes: first calls of a program, which bring objects into an interesting state.
 
 use super::program::{Op, Program, Val};
 use super::rng::Rng;
 use super::shape::{named, Area, Part};
 use kfabric_uapi::*;
 
-/// Adds calls by their text; `$0`, `$1`, … are the numbers of calls named in `uses`.
+/// Adds a call by name; `$0`, `$1`, … are the numbers of the calls named in `uses`.
 fn put(program: &mut Program, name: &str, sets: &[(&str, Val)]) -> usize {
     let Some(shape) = named(name) else { return 0 };
     let mut op = Op::new(shape);
@@ -29,12 +29,12 @@ fn fd(op: usize) -> Val {
 const EVERY_ACCESS: u64 =
     KFI_SEND | KFI_RECV | KFI_READ | KFI_WRITE | KFI_REMOTE_READ | KFI_REMOTE_WRITE;
 
-/// The socket addresses by number, as the executor has them: our own, with a port.
+/// Numbers of the socket addresses, as the executor has them: the node's own, with a port.
 const LISTENER: u64 = 1;
-/// How long a connection may take to be told of.
+/// Time within which a connection must be reported, in milliseconds.
 const PATIENCE: u64 = 300;
 
-/// One of the beginnings.
+/// Adds one of the scenes.
 pub fn any(program: &mut Program, rng: &mut Rng) {
     match rng.below(10) {
         0..=2 => {
@@ -94,7 +94,7 @@ fn keys(program: &mut Program, rng: &mut Rng) {
     }
 }
 
-/// Two slots that are assigned at once, and perhaps revoked.
+/// Assigns two slots at once, and perhaps revokes them.
 fn batch(program: &mut Program, rng: &mut Rng, region: usize) {
     for place in 0..2 {
         let slot = put(program, "key_alloc", &[("region", res(region))]);
@@ -113,7 +113,7 @@ fn batch(program: &mut Program, rng: &mut Rng, region: usize) {
     }
 }
 
-/// What an endpoint consists of.
+/// Objects of an endpoint.
 struct Made {
     fabric: usize,
     domain: usize,
@@ -123,7 +123,7 @@ struct Made {
     ep: usize,
 }
 
-/// An enabled endpoint with queues; with `with`, on the same domain and queues as another.
+/// Adds an enabled endpoint with queues; with `with`, on the same domain and queues as another.
 fn endpoint(program: &mut Program, rng: &mut Rng, with: Option<(&Made, usize)>) -> Made {
     let (fabric, domain, eq, request) = match with {
         Some((made, request)) => (made.fabric, made.domain, made.eq, res(request)),
@@ -215,7 +215,7 @@ fn event(program: &mut Program, eq: usize, sets: &[(&str, Val)]) -> usize {
     put(program, "eq_read", &all)
 }
 
-/// Two endpoints of this process that are connected, and mostly what they send each other.
+/// Adds two connected endpoints of this process, and usually messages between them.
 pub fn pair(program: &mut Program, rng: &mut Rng) {
     let client = endpoint(program, rng, None);
     let eq = put(program, "eq_open", &[("fabric", res(client.fabric))]);

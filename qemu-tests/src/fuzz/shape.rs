@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What there is to call, and what each field of each call may sensibly be.
+//! The callable interface, and the sensible values of each field of each call.
 //!
-//! One [`Shape`] for each ioctl of the interface, for each structure that an ioctl points to, and
-//! for each other system call that makes sense on our descriptors and memory.
+//! There is one [`Shape`] for each ioctl, for each structure that an ioctl points to, and for each
+//! other system call that makes sense on our descriptors and memory.
 
 use kfabric_uapi::*;
 use std::mem::offset_of;
 use std::sync::OnceLock;
 
-/// What a call makes, and what a field wants.
+/// Kind of object that a call makes, or that a field refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Kind {
@@ -27,24 +27,24 @@ pub enum Kind {
     Map,
     /// A set of descriptors.
     Epoll,
-    /// A descriptor of what two programs share.
+    /// A descriptor of memory that two programs share.
     Rings,
 }
 
-/// A piece of the program's memory.
+/// A part of the program's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Area {
-    /// The structures of calls, one slot for each.
+    /// Structures of calls, one slot for each.
     Call,
     /// Operations to submit.
     Ops,
-    /// Anything else that a call points to.
+    /// Other memory that a call points to.
     Data,
-    /// A page whose neighbour is not there.
+    /// A page whose neighbour is not mapped.
     Edge,
-    /// The neighbour.
+    /// The unmapped neighbour.
     Hole,
-    /// Pages that cannot be written.
+    /// Read-only pages.
     Ro,
     /// Shared pages to register.
     Shm,
@@ -53,7 +53,7 @@ pub enum Area {
 }
 
 impl Area {
-    /// Every area, in the order in which they lie.
+    /// Every area, in address order.
     pub const ALL: [Area; 8] = [
         Area::Call,
         Area::Ops,
@@ -65,7 +65,7 @@ impl Area {
         Area::Play,
     ];
 
-    /// Its name in a program's text.
+    /// Returns the area's name in a program's text.
     pub fn name(self) -> &'static str {
         match self {
             Area::Call => "call",
@@ -79,7 +79,7 @@ impl Area {
         }
     }
 
-    /// Its pages.
+    /// Returns the area's number of pages.
     pub fn pages(self) -> usize {
         match self {
             Area::Call => 8,
@@ -93,7 +93,7 @@ impl Area {
     }
 }
 
-/// Which name is meant.
+/// Kind of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Name {
@@ -102,60 +102,60 @@ pub enum Name {
     Domain,
 }
 
-/// What values a field may have.
+/// Class of values that a field may have.
 #[derive(Clone, Copy, Debug)]
 pub enum Class {
-    /// Which open file, 0 to 3.
+    /// An open file, 0 to 3.
     File,
-    /// Where the structure lies.
+    /// Address of the structure.
     Place(Area),
-    /// The size that the structure says it has.
+    /// Size that the structure states.
     Size(u32),
-    /// What fills the structure beyond what the kernel knows.
+    /// Bytes beyond the structure that the kernel knows.
     Tail,
-    /// A handle of one of these.
+    /// A handle of one of these kinds.
     Handle(&'static [Kind]),
-    /// A descriptor of one of these.
+    /// A descriptor of one of these kinds.
     Fd(&'static [Kind]),
-    /// A key's value.
+    /// A key value.
     Key,
-    /// An address that goes with a key.
+    /// An address that belongs to a key.
     At,
     /// Any of these bits.
     Bits(&'static [u64]),
-    /// One of these, the first unless told otherwise.
+    /// A number of this list, usually the first.
     Num(&'static [u64]),
     /// A pointer.
     Ptr(Area, u32),
     /// A pointer, or mostly none.
     Maybe(Area, u32),
-    /// One of the socket addresses.
+    /// A socket address of the list.
     Addr,
-    /// One of the names of a sort.
+    /// A name of this kind.
     Name(Name),
     /// Milliseconds from now; `u64::MAX`: never.
     Deadline,
-    /// Nothing but zero is right.
+    /// Only zero is valid.
     Zero,
 }
 
 /// A field of a structure, or an argument.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
-    /// Its name.
+    /// Name of the field.
     pub name: &'static str,
-    /// Where it lies; [`NOWHERE`]: not in the structure.
+    /// Offset of the field; [`NOWHERE`]: not in the structure.
     pub at: usize,
-    /// Its bytes.
+    /// Width in bytes.
     pub width: usize,
-    /// What it may be.
+    /// Class of its values.
     pub class: Class,
 }
 
-/// The place of an argument that is in no structure.
+/// Offset of an argument that is in no structure.
 pub const NOWHERE: usize = usize::MAX;
 
-/// What a call gives back.
+/// Part of a call's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// A handle, or a mapping's address.
@@ -164,24 +164,24 @@ pub enum Part {
     Fd,
     /// A key.
     Key,
-    /// The address that goes with it.
+    /// The address that belongs to the key.
     At,
-    /// The handle, one generation later.
+    /// The handle with the next generation.
     Later,
-    /// The handle next to it.
+    /// The handle with the next index.
     Next,
 }
 
-/// Where a result stands.
+/// Position of a result.
 #[derive(Clone, Copy, Debug)]
 pub struct Out {
-    /// What it is.
+    /// Part of the result.
     pub part: Part,
-    /// Its place in the structure.
+    /// Offset in the structure.
     pub at: usize,
-    /// Its bytes.
+    /// Width in bytes.
     pub width: usize,
-    /// It is what the pointer there points to.
+    /// Whether a pointer at this offset points to the result.
     pub via: bool,
 }
 
@@ -217,39 +217,39 @@ pub enum Sys {
 pub enum What {
     /// An ioctl of this number.
     Ioctl(u32),
-    /// No call: the structure is written to this area, `slot` times its size from the start.
+    /// No call: the structure is written to this area, at `slot` times its size.
     Write(Area),
     /// Another system call.
     Sys(Sys),
 }
 
-/// A call.
+/// Description of a call.
 #[derive(Debug)]
 pub struct Shape {
-    /// Its name in a program's text.
+    /// Name in a program's text.
     pub name: &'static str,
-    /// How it is made.
+    /// How the call is made.
     pub what: What,
-    /// Its structure's bytes.
+    /// Size of the structure in bytes.
     pub size: usize,
     /// Fields and arguments.
     pub fields: Vec<Field>,
     /// Results.
     pub outs: Vec<Out>,
-    /// What it makes.
+    /// Kind of the object that the call makes.
     pub makes: Option<Kind>,
-    /// How often it is chosen, relative to the others.
+    /// Relative frequency of the call.
     pub weight: usize,
 }
 
 impl Shape {
-    /// The place of a field among [`Shape::fields`].
+    /// Returns the index of a field in [`Shape::fields`].
     pub fn field(&self, name: &str) -> Option<usize> {
         self.fields.iter().position(|field| field.name == name)
     }
 }
 
-/// Bytes of the field that `_field` shows.
+/// Returns the width of the field that `_field` selects.
 const fn width<T, F>(_field: fn(&T) -> &F) -> usize {
     size_of::<F>()
 }
@@ -426,13 +426,13 @@ const MODES: &[u64] = &[
 const FDS: &[Kind] = &[Kind::Cq, Kind::Eq, Kind::Epoll, Kind::Rings];
 const PAGE_COUNTS: &[u64] = &[1, 0, 2, 4, 16, 64];
 
-/// Every call there is, made once.
+/// Returns every call, built once.
 pub fn book() -> &'static [Shape] {
     static BOOK: OnceLock<Vec<Shape>> = OnceLock::new();
     BOOK.get_or_init(shapes)
 }
 
-/// The place in [`book`] of the call of this name.
+/// Returns the index in [`book`] of the call called `name`.
 pub fn named(name: &str) -> Option<usize> {
     book().iter().position(|shape| shape.name == name)
 }
@@ -506,8 +506,8 @@ fn shapes() -> Vec<Shape> {
         ioctl!("submit", Submit, 8, None,
             [flags Bits(&[]), ep Handle(&[K::Ep]), ops Ptr(Area::Ops, 0), count Num(&[1, 0, 2, 3, 4, 5, 9, 64, 1024, 1025]),
              entry_size Num(&[168, 0, 167, 169, 336])], []),
-        // The mode is left to programs that are written: those that may open nothing find nothing. It
-        // is as it was when one is over.
+        // Only written programs change the mode, because a mode that forbids opens hides everything
+        // else. It is restored after each program.
         ioctl!("auth_mode", AuthMode, 2, None,
             [flags Bits(&[2, 4, 8]), mode Num(&[0, 1, 2]), timeout_ms Num(&[1, 0, 100, 600_001]), deny_ms Num(&[0, 1, 600_001]),
              asks Num(&[64, 0, 1, 4097]), reserved Zero], []),
@@ -575,7 +575,8 @@ fn shapes() -> Vec<Shape> {
         makes: None,
         weight: 7,
     });
-    // In the place of operations: a call of the other kind reads them as its own, which is a try too.
+    // At the place of operations: a call of the other kind reads these bytes as its own, which is a
+    // test too.
     let mut entry = vec![slot(&[0, 1, 2, 3, 4, 5, 6, 7, 63, 64])];
     entry.push(Field {
         name: "of",
@@ -627,7 +628,7 @@ fn shapes() -> Vec<Shape> {
     all
 }
 
-/// The calls that are no ioctl.
+/// Returns the system calls that are not ioctls.
 fn system_calls() -> Vec<Shape> {
     use Class::*;
     use Kind as K;
@@ -669,7 +670,7 @@ fn system_calls() -> Vec<Shape> {
                 arg("off", Num(&[0, 4096, 8192, 1 << 32, u64::MAX - 4095])),
                 arg("prot", Num(&[3, 0, 1, 2, 4, 5, 7])),
                 arg("flags", Num(&[1, 2, 0x8001, 0x2001, 0x4002])),
-                // Far from everything, page tables are missing, too.
+                // Far away, page tables are missing, too.
                 arg("hint", Num(&[0, 1 << 45, 1 << 44, 1 << 63])),
             ],
         ),

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Programs by plan: each call of some that work, with each of its fields wrong by itself, and with
-//! each allocation and copy in it failing.
+//! Systematic programs: each call of some working programs, with each of its fields invalid by
+//! itself, and with each allocation and copy in it failing.
 //!
-//! What chance needs thousands of programs for is here in some dozens, which run before all others.
+//! Random generation needs thousands of programs to reach the same cases; here some dozens suffice,
+//! which run before all others.
 
 use super::program::{split, usual, Op, Program, Val, ALL, MAX_OPS};
 use super::shape::{Area, Class, Field, Part, Sys, What};
@@ -11,17 +12,17 @@ use super::world::NAMES;
 use anyhow::{Context, Result};
 use std::collections::HashSet;
 
-/// The programs that work.
+/// The working programs.
 const WORKING: &str = include_str!("../../fuzz-corpus/sweep.txt");
 
-/// All of them.
+/// Returns all systematic programs.
 ///
 /// # Errors
 ///
-/// When those that work cannot be read.
+/// If the working programs cannot be read.
 pub fn programs() -> Result<Vec<Program>> {
     let mut out = Vec::new();
-    // A call that sets other fields is another.
+    // A call that sets other fields is another call.
     let mut seen = HashSet::new();
     for working in split(WORKING).context("the programs to sweep")? {
         for at in 0..working.ops.len() {
@@ -42,12 +43,12 @@ pub fn programs() -> Result<Vec<Program>> {
     Ok(out)
 }
 
-/// The programs for call `at` of one that works.
+/// Adds the programs for call `at` of a working program.
 fn sweep(working: &Program, at: usize, out: &mut Vec<Program>) {
     let before = &working.ops[..at];
     let op = &working.ops[at];
     let mut each: Vec<Vec<Op>> = Vec::new();
-    // What was written is looked at by a later call.
+    // A later call reads the written structure.
     let mut follows = Vec::new();
     if matches!(op.shape().what, What::Write(_)) {
         let next = |op: &&Op| matches!(op.shape().what, What::Ioctl(_));
@@ -64,7 +65,7 @@ fn sweep(working: &Program, at: usize, out: &mut Vec<Program>) {
                 other.vals[i] = value;
                 let mut ops = Vec::new();
                 if matches!(field.class, Class::Tail) {
-                    // There is one only behind what the kernel knows.
+                    // Such a value exists only behind the fields that the kernel knows.
                     other.set("size", Val::Num(op.shape().size as u64 + 16));
                 }
                 ops.push(other);
@@ -85,8 +86,8 @@ fn with(before: &[Op], ops: &[Op]) -> Program {
     Program { ops: all }
 }
 
-/// Values for a field that test its borders. Those that some call may take come last, as they
-/// change what is there.
+/// Returns values that test a field's limits. Values that some call may accept come last, because
+/// they change the state.
 fn wrong(before: &[Op], field: &Field) -> Vec<Val> {
     let numbers = |values: &[u64]| values.iter().copied().map(Val::Num).collect::<Vec<_>>();
     let places = |area: Area, off: u32| {
@@ -165,7 +166,7 @@ mod tests {
                 );
             }
         }
-        // They run before the time that there is goes to chance.
+        // They run before the remaining time goes to random programs.
         assert!(all.len() < 400, "{}", all.len());
     }
 }

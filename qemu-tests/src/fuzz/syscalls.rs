@@ -12,16 +12,16 @@ use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Milliseconds that a program waits for an event, at most.
+/// Maximum time that a program waits for an event, in milliseconds.
 const LONGEST: u64 = 200;
 
-/// An ioctl of the device.
+/// Makes an ioctl on the device.
 pub(super) fn ioctl(fd: i32, nr: u32, at: u64) -> Result<u64, Errno> {
     let args = [i64::from(fd) as u64, u64::from(nr), at, 0, 0, 0];
     call(libc::SYS_ioctl, args)
 }
 
-/// Opens the device; -1 when that fails.
+/// Opens the device; -1 on failure.
 pub(super) fn open_device() -> i32 {
     let path = c"/dev/kfabric".as_ptr() as u64;
     let flags = (libc::O_RDWR | libc::O_CLOEXEC) as u64;
@@ -87,7 +87,7 @@ pub(super) fn make(shared: &Shared, sys: Sys, index: usize, op: &Op) -> Result<(
             if fd < 0 {
                 return Err(Errno(libc::EBADF));
             }
-            // What takes time is worth waiting for, but not in vain again and again.
+            // A wait is worthwhile, but not in vain again and again.
             let ms = match number("ms") {
                 ms @ 0..=10 => ms as u32,
                 _ if shared.waits.load(Ordering::Relaxed) > 1 => 10,
@@ -97,7 +97,7 @@ pub(super) fn make(shared: &Shared, sys: Sys, index: usize, op: &Op) -> Result<(
             if events == 0 && ms > 10 {
                 shared.waits.fetch_add(1, Ordering::Relaxed);
             }
-            // What came is told apart like errors are.
+            // The events are distinguished like errnos.
             (events != 0).then_some(()).ok_or(Errno(libc::ETIME))
         }
         Sys::Epoll => {
@@ -141,7 +141,7 @@ pub(super) fn make(shared: &Shared, sys: Sys, index: usize, op: &Op) -> Result<(
     }
 }
 
-/// Puts a file into a slot, and closes what was there.
+/// Puts a file into a slot, and closes the file that was there.
 fn swap_file(shared: &Shared, op: &Op, field: &str, fd: i32) {
     let old = shared.slot(op.get(field)).swap(fd, Ordering::Relaxed);
     if old >= 0 {
@@ -149,7 +149,7 @@ fn swap_file(shared: &Shared, op: &Op, field: &str, fd: i32) {
     }
 }
 
-/// The ring that a call names: address and bytes.
+/// Returns the ring that a call names: address and length.
 fn ring(shared: &Shared, op: &Op) -> Result<(u64, u64), Errno> {
     let at = shared.number(op.get("map"));
     let maps = shared.maps.lock().map_err(|_| Errno(libc::EINVAL))?;
@@ -157,7 +157,7 @@ fn ring(shared: &Shared, op: &Op) -> Result<(u64, u64), Errno> {
     found.copied().ok_or(Errno(libc::EINVAL))
 }
 
-/// Takes pages away. Others take their place, so that nothing of the fuzzer's comes to lie there.
+/// Unmaps pages. Other pages take their place, so that no memory of the fuzzer is mapped there.
 fn cover(at: u64, len: u64) -> Result<(), Errno> {
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED) as u64;
     call(
@@ -192,7 +192,7 @@ fn mmap(shared: &Shared, index: usize, op: &Op) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Reads entries as an honest program does.
+/// Reads entries as a correct program does.
 fn consume(shared: &Shared, op: &Op) -> Result<(), Errno> {
     let (base, _) = ring(shared, op)?;
     let head = os::peek(base + offset_of!(CqRing, head) as u64).ok_or(Errno(libc::EFAULT))?;
@@ -204,7 +204,7 @@ fn consume(shared: &Shared, op: &Op) -> Result<(), Errno> {
         return Err(Errno(libc::EAGAIN));
     }
     os::poke(place, tail.wrapping_add(count));
-    // Which error the oldest entry has is told apart as answers are.
+    // The errno of the oldest entry is distinguished as answers are.
     let entries = os::peek(base + offset_of!(CqRing, entries) as u64).unwrap_or(1);
     let entry = u64::from(tail & entries.wrapping_sub(1)) * size_of::<CqEntry>() as u64;
     let at = base + KFI_CQ_RING_OFFSET as u64 + entry + offset_of!(CqEntry, err) as u64;
@@ -214,7 +214,7 @@ fn consume(shared: &Shared, op: &Op) -> Result<(), Errno> {
     }
 }
 
-/// Calls that our descriptors have no use for.
+/// Makes calls that our descriptors do not support.
 fn io(shared: &Shared, op: &Op) -> Result<(), Errno> {
     let fd = i64::from(shared.fd(op.get("fd"))) as u64;
     let file = i64::from(shared.file(op.get("file"))) as u64;
@@ -235,7 +235,7 @@ fn io(shared: &Shared, op: &Op) -> Result<(), Errno> {
     .map(|_| ())
 }
 
-/// Does something to pages that may be registered.
+/// Changes pages that may be registered.
 fn memory(shared: &Shared, op: &Op) -> Result<(), Errno> {
     let at = shared.number(op.get("at")) & !(PAGE as u64 - 1);
     let pages = shared.number(op.get("pages"));
@@ -261,8 +261,8 @@ fn memory(shared: &Shared, op: &Op) -> Result<(), Errno> {
     .map(|_| ())
 }
 
-/// Opens counters until the file has no handle left that takes no memory. If the call before was
-/// made and failed for that, it still has none.
+/// Opens counters until the file has no free handle that needs no memory. If the call before did
+/// the same and failed for that reason, there still is none.
 fn fill(shared: &Shared, index: usize, op: &Op) -> Result<(), Errno> {
     const CHUNK: u64 = 256;
     if index
@@ -293,7 +293,7 @@ fn fill(shared: &Shared, index: usize, op: &Op) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A child that has the same file: it makes a call on it, or only ends.
+/// Forks a child with the same file: it makes a call on the file, or only exits.
 fn fork(shared: &Shared, index: usize, op: &Op) -> Result<(), Errno> {
     let fd = shared.file(op.get("file"));
     let handle = shared.number(op.get("handle"));

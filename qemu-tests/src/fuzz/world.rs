@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What programs name by small numbers: addresses and names, right and wrong ones.
+//! Addresses and names, valid and invalid, that programs refer to by small numbers.
 
 use super::shape::Name;
 use crate::raw::{name_field, to_sockaddr, Dev};
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use kfabric_uapi::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The port that programs listen on.
+/// Port on which programs listen.
 const PORT: u16 = 20_000;
 
 /// Names and addresses of this machine.
@@ -19,17 +19,17 @@ pub struct World {
     addrs: Vec<SockAddr>,
 }
 
-/// Names of each sort: the right one, those wrong in some way, and those of the intra-node provider.
+/// Number of names of each kind: the valid one, invalid ones, and those of the intra-node provider.
 pub const NAMES: u64 = 16;
-/// The last of them.
+/// Number of the intra-node provider's name.
 const INTRA_NODE: u64 = NAMES - 1;
 
 impl World {
-    /// Finds them: of the first RDMA device with an address like `addr`.
+    /// Finds the names and addresses of the first RDMA device with an address like `addr`.
     ///
     /// # Errors
     ///
-    /// When there is no device.
+    /// If there is no device.
     pub fn find(addr: IpAddr, addr6: Option<Ipv6Addr>) -> Result<Self> {
         let mut hints = crate::raw::hints();
         hints.src_addr = to_sockaddr(SocketAddr::new(addr, 0));
@@ -44,13 +44,13 @@ impl World {
         })
     }
 
-    /// Socket address `number`.
+    /// Returns socket address `number`.
     pub fn addr(&self, number: u64) -> SockAddr {
         self.addrs[(number % self.addrs.len() as u64) as usize]
     }
 
-    /// The bytes of a name's field: the right name, one that is wrong in the way of `number`, or
-    /// another provider's.
+    /// Returns the bytes of a name's field: the valid name, one that is invalid in the way of
+    /// `number`, or another provider's.
     pub fn name(&self, name: Name, number: u64, width: usize) -> Vec<u8> {
         let right = match name {
             Name::Provider => &self.provider,
@@ -72,7 +72,7 @@ impl World {
             3 => field.fill(b'x'),
             4 => field[..2].copy_from_slice(&[0xff, 0xfe]),
             5 => field[width - 1] = 1,
-            // Letters of two to four bytes, whole and not.
+            // Letters of two to four bytes, whole and cut off.
             6 => put(&mut field, "naïve € 𝄞 name".as_bytes()),
             7 => put(&mut field, b"cut off \xc3"),
             8 => put(&mut field, b"cut off \xe2\x82"),
@@ -90,7 +90,7 @@ impl World {
     }
 }
 
-/// A service's name: what the intra-node provider has for addresses.
+/// Returns a service name, the address form of the intra-node provider.
 fn service(name: &[u8]) -> SockAddr {
     let mut addr = SockAddr {
         len: 28,
@@ -101,7 +101,7 @@ fn service(name: &[u8]) -> SockAddr {
     addr
 }
 
-/// Addresses: our own first, then such as lead nowhere.
+/// Returns addresses: the node's own first, then unreachable ones.
 fn addresses(addr: IpAddr, addr6: Ipv6Addr) -> Vec<SockAddr> {
     let at = |ip: IpAddr, port| to_sockaddr(SocketAddr::new(ip, port));
     let four = |a, b, c, d| IpAddr::V4(Ipv4Addr::new(a, b, c, d));
@@ -129,7 +129,7 @@ fn addresses(addr: IpAddr, addr6: Ipv6Addr) -> Vec<SockAddr> {
         bent(|addr| addr.len = 0),
         bent(|addr| addr.len = u32::MAX),
         service(b"kfi"),
-        // Every sort of byte that is not written as it is.
+        // Every kind of byte that is written with an escape.
         service(b"a\t\r\n'\"\\\x01\x7f\x80\xff"),
         service(&[b'n'; 26]),
         service(&[0xff; 25]),

@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 /// Exit status of a half that cannot run here.
 const SKIPPED: i32 = 77;
 
-/// Runs a test in this process, with the line that `fd` is; its exit status.
+/// Runs a test in this process, with `fd` as the line to the other half. Returns the exit status.
 pub fn main(test: &Test, env: Env, fd: RawFd) -> i32 {
     sys::die_with_parent();
-    // The runner has left this descriptor open for us alone.
+    // The runner has left this descriptor open for this process alone.
     let stream = TcpStream::from(sys::own_fd(fd));
     let limit = test.limit();
     let result = Ctl::new(stream, limit).and_then(|ctl| {
@@ -45,17 +45,17 @@ pub fn main(test: &Test, env: Env, fd: RawFd) -> i32 {
     }
 }
 
-/// What marks a line of a half's output as a result beside its own.
+/// Prefix of an output line that is a result beside the half's own.
 const PART: &str = "KFI-PART ";
 
-/// Tells a result beside the test's own.
+/// Reports a result beside the test's own.
 pub fn tell(part: &Part) {
     if let Ok(json) = serde_json::to_string(part) {
         println!("{PART}{json}");
     }
 }
 
-/// Takes the results told beside its own out of a half's output.
+/// Extracts the additional results from a half's output.
 fn parts(said: &str) -> (Vec<Part>, String) {
     let mut parts = Vec::new();
     let mut rest = String::new();
@@ -74,7 +74,7 @@ fn parts(said: &str) -> (Vec<Part>, String) {
     (parts, rest)
 }
 
-/// A half that runs.
+/// A running half.
 pub struct Half {
     child: Child,
     log: PathBuf,
@@ -87,7 +87,7 @@ impl Half {
     ///
     /// # Errors
     ///
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn start(test: &Test, env: &Env, line: &TcpStream) -> Result<Self> {
         sys::keep_over_exec(line)?;
         let log = std::env::temp_dir().join(format!("kfi-tests.{}.{}.log", env.node, test.name));
@@ -118,7 +118,7 @@ impl Half {
         })
     }
 
-    /// Waits for it, kills it when its time is up, and kills what it left running.
+    /// Waits for the half, kills it when its time is up, and kills the processes that it left.
     pub fn wait(mut self) -> Outcome {
         let pid = self.child.id() as i32;
         let mut late = String::new();
@@ -158,7 +158,7 @@ impl Half {
     }
 }
 
-/// What an exit status and the last words mean.
+/// Judges an exit status and the last words.
 fn judge(status: Option<ExitStatus>, said: &str) -> (Status, String) {
     let words = last_words(said);
     let Some(status) = status else {
@@ -175,7 +175,7 @@ fn judge(status: Option<ExitStatus>, said: &str) -> (Status, String) {
     }
 }
 
-/// The end of an output, short enough for one line.
+/// Returns the end of an output, short enough for one line.
 fn last_words(said: &str) -> String {
     const MOST: usize = 1200;
     let text = said.trim().replace('\n', " / ");
@@ -185,7 +185,7 @@ fn last_words(said: &str) -> String {
     }
 }
 
-/// Where a process's threads are in the kernel, to be shown when it hangs.
+/// Returns the kernel stacks of a process's threads, to be shown when it hangs.
 pub fn where_it_is(pid: i32) -> String {
     let mut out = String::new();
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {

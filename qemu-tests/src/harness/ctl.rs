@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A line between the nodes: JSON values over TCP, one to a line.
+//! A line between the nodes: JSON values over TCP, one per line.
 
 use super::result::PEER_GONE;
 use crate::sys::{patience, poll_in};
@@ -12,10 +12,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// The port that node 1 takes connections on.
+/// Port on which node 1 accepts connections.
 pub const PORT: u16 = 18_599;
 
-/// One end of the line.
+/// An end of the line.
 pub struct Ctl {
     reader: BufReader<TcpStream>,
     writer: TcpStream,
@@ -32,7 +32,7 @@ impl Ctl {
     ///
     /// # Errors
     ///
-    /// When the socket does not take its settings.
+    /// If the socket refuses its settings.
     pub fn new(stream: TcpStream, limit: Duration) -> Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(patience(limit)))?;
@@ -48,7 +48,7 @@ impl Ctl {
     ///
     /// # Errors
     ///
-    /// When the socket does not take it.
+    /// If the socket refuses it.
     pub fn set_limit(&self, limit: Duration) -> Result<()> {
         Ok(self.writer.set_read_timeout(Some(patience(limit)))?)
     }
@@ -57,18 +57,18 @@ impl Ctl {
     ///
     /// # Errors
     ///
-    /// When the other end is gone.
+    /// If the other end has closed the line.
     pub fn send<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<()> {
         let mut line = serde_json::to_vec(value)?;
         line.push(b'\n');
         self.writer.write_all(&line).context(PEER_GONE)
     }
 
-    /// Takes a value.
+    /// Receives a value.
     ///
     /// # Errors
     ///
-    /// When the other end is gone or late, or sends something else.
+    /// If the other end has closed the line, is late, or sends another type.
     pub fn recv<T: DeserializeOwned>(&mut self) -> Result<T> {
         let mut line = String::new();
         match self.reader.read_line(&mut line) {
@@ -83,20 +83,20 @@ impl Ctl {
             .with_context(|| format!("unexpected word {line:?} from the other half"))
     }
 
-    /// Whether a value waits to be taken, or the other end is gone.
+    /// Returns whether a value can be received, or the other end has closed the line.
     ///
     /// # Errors
     ///
-    /// What `poll(2)` answers.
+    /// The errno of `poll(2)`.
     pub fn is_ready(&self) -> Result<bool> {
         Ok(!self.reader.buffer().is_empty() || poll_in(self.as_fd(), Duration::ZERO)?)
     }
 
-    /// Sends a value and takes the other end's of the same kind.
+    /// Sends a value and receives one of the same type.
     ///
     /// # Errors
     ///
-    /// As [`Ctl::send`] and [`Ctl::recv`].
+    /// The errors of [`Ctl::send`] and [`Ctl::recv`].
     pub fn exchange<T: Serialize + DeserializeOwned>(&mut self, mine: &T) -> Result<T> {
         self.send(mine)?;
         self.recv()
@@ -106,7 +106,7 @@ impl Ctl {
     ///
     /// # Errors
     ///
-    /// When it is elsewhere, gone, or late.
+    /// If it is elsewhere, has ended, or is late.
     pub fn barrier(&mut self, label: &str) -> Result<()> {
         let theirs: String = self
             .exchange(&label.to_owned())
@@ -122,7 +122,7 @@ impl Ctl {
 ///
 /// # Errors
 ///
-/// When the port is taken.
+/// If the port is in use.
 pub fn listen() -> Result<TcpListener> {
     let any: SocketAddr = (std::net::Ipv6Addr::UNSPECIFIED, PORT).into();
     let listener = TcpListener::bind(any)
@@ -132,11 +132,11 @@ pub fn listen() -> Result<TcpListener> {
     Ok(listener)
 }
 
-/// Takes a connection from node 2.
+/// Accepts a connection from node 2.
 ///
 /// # Errors
 ///
-/// When none comes in time.
+/// If none comes in time.
 pub fn accept(listener: &TcpListener, limit: Duration) -> Result<TcpStream> {
     let end = Instant::now() + patience(limit);
     loop {
@@ -155,11 +155,11 @@ pub fn accept(listener: &TcpListener, limit: Duration) -> Result<TcpStream> {
     }
 }
 
-/// Connects to node 1, which may not be there yet.
+/// Connects to node 1, which may not listen yet.
 ///
 /// # Errors
 ///
-/// When it does not come in time.
+/// If node 1 does not listen in time.
 pub fn connect(addr: SocketAddr, limit: Duration) -> Result<TcpStream> {
     let end = Instant::now() + patience(limit);
     loop {

@@ -1,35 +1,35 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Where the tests run, as the guest's first process tells it.
+//! The environment of the tests, as set by the guest's first process.
 
 use anyhow::{bail, Context, Result};
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::str::FromStr;
 
-/// How the nodes lie.
+/// Layout of the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
-    /// One guest, no peer.
+    /// A guest without a peer.
     One,
-    /// One guest, two network namespaces.
+    /// A guest with two network namespaces.
     Netns,
     /// Two guests.
     Two,
-    /// Either of the last two, with the few tests that a new kernel must pass.
+    /// `Netns` or `Two`, with the few tests that a new kernel must pass.
     Smoke,
     /// Two guests, and the tests that take minutes each.
     Long,
     /// One guest, two processes, and the intra-node provider.
     Shm,
-    /// The same, and the tests that take minutes each.
+    /// `Shm` with the tests that take minutes each.
     ShmLong,
     /// Two network namespaces, and the tests that fail on purpose.
     Planted,
 }
 
 impl Topology {
-    /// Its bit in [`Test::topologies`](super::Test::topologies).
+    /// Returns the topology's bit in [`Test::topologies`](super::Test::topologies).
     pub fn bit(self) -> u8 {
         match self {
             Self::One => super::ONE,
@@ -43,7 +43,7 @@ impl Topology {
         }
     }
 
-    /// The provider that it is there for.
+    /// Returns the provider that the topology tests.
     fn provider(self) -> &'static str {
         match self {
             Self::Shm | Self::ShmLong => "kshm",
@@ -51,7 +51,7 @@ impl Topology {
         }
     }
 
-    /// Whether its nodes are on the same kernel.
+    /// Returns whether its nodes are on the same kernel.
     pub fn is_one_kernel(self) -> bool {
         matches!(
             self,
@@ -59,7 +59,7 @@ impl Topology {
         )
     }
 
-    /// Its name in results.
+    /// Returns the topology's name in results.
     pub fn place(self) -> &'static str {
         match self {
             Self::One => "1 node",
@@ -107,32 +107,32 @@ impl fmt::Display for Topology {
     }
 }
 
-/// This node, and its peer.
+/// A node, and its peer.
 #[derive(Clone, Debug)]
 pub struct Env {
-    /// How the nodes lie.
+    /// Layout of the nodes.
     pub topology: Topology,
-    /// 1 or 2.
+    /// Number of the node: 1 or 2.
     pub node: u8,
-    /// Its address.
+    /// Address of the node.
     pub addr: IpAddr,
-    /// Its peer's; its own where there is no peer.
+    /// Address of the peer; the node's own if it has no peer.
     pub peer: IpAddr,
-    /// Its IPv6 address, where it has one.
+    /// IPv6 address of the node, if any.
     pub addr6: Option<Ipv6Addr>,
-    /// Its peer's.
+    /// IPv6 address of the peer, if any.
     pub peer6: Option<Ipv6Addr>,
-    /// Its RDMA device.
+    /// Name of the RDMA device.
     pub dev: String,
-    /// The network device under that.
+    /// Name of the network device under the RDMA device.
     pub netdev: String,
-    /// The provider under test.
+    /// Name of the provider under test.
     pub provider: String,
-    /// What tests by chance start from.
+    /// Seed of random tests.
     pub seed: u64,
 }
 
-/// A seed that nobody has asked for.
+/// Returns a seed if none was given.
 fn any_seed() -> u64 {
     let now = std::time::SystemTime::UNIX_EPOCH.elapsed();
     // Short enough to be typed.
@@ -144,11 +144,11 @@ fn var(name: &str) -> Option<String> {
 }
 
 impl Env {
-    /// Reads it from the environment.
+    /// Reads the environment.
     ///
     /// # Errors
     ///
-    /// When something is missing or unreadable.
+    /// If a variable is missing or unreadable.
     pub fn read(topology: Topology) -> Result<Self> {
         let addr: IpAddr = var("KFI_ADDR")
             .context("KFI_ADDR is not set")?
@@ -184,22 +184,22 @@ impl Env {
         })
     }
 
-    /// Whether there is a peer at all.
+    /// Returns whether the node has a peer.
     pub fn has_peer(&self) -> bool {
         self.peer != self.addr
     }
 
-    /// Its address with a port.
+    /// Returns the node's address with a port.
     pub fn at(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.addr, port)
     }
 
-    /// Its peer's address with a port.
+    /// Returns the peer's address with a port.
     pub fn peer_at(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.peer, port)
     }
 
-    /// Its IPv6 address with a port.
+    /// Returns the node's IPv6 address with a port.
     pub fn at6(&self, port: u16) -> Option<SocketAddr> {
         Some(SocketAddr::V6(SocketAddrV6::new(
             self.addr6?,
@@ -209,7 +209,7 @@ impl Env {
         )))
     }
 
-    /// Its peer's IPv6 address with a port.
+    /// Returns the peer's IPv6 address with a port.
     pub fn peer_at6(&self, port: u16) -> Option<SocketAddr> {
         Some(SocketAddr::V6(SocketAddrV6::new(
             self.peer6?,
@@ -219,7 +219,7 @@ impl Env {
         )))
     }
 
-    /// The network device's number where its address needs one, else 0.
+    /// Returns the network device's index if the address needs one, else 0.
     fn scope(&self) -> Option<u32> {
         let link_local = self.addr6?.segments()[0] & 0xffc0 == 0xfe80;
         if !link_local {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What a test does to the guest around it.
+//! Actions of a test on its guest.
 
 use anyhow::{bail, Context, Result};
 use std::fs::{self, File};
@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// The line to the host, which acts on this guest: there in the two-guest topology.
+/// The line to the host, which acts on this guest; present in the two-guest topology.
 const CONTROL: &str = "/dev/virtio-ports/kfi.ctl";
-/// Where control groups are.
+/// Root of the control groups.
 const GROUPS: &str = "/sys/fs/cgroup";
 
-/// Asks the host for something: `link off`, `link on`, `freeze SECONDS`, `kill`. Returns when it
+/// Requests an action of the host: `link off`, `link on`, `freeze SECONDS`, `kill`. Returns when it
 /// is done.
 ///
 /// # Errors
 ///
-/// When there is no host that listens, or it cannot.
+/// If no host listens, or the action fails.
 pub fn ask_host(what: &str) -> Result<()> {
     let mut port = File::options()
         .read(true)
@@ -38,11 +38,11 @@ pub fn ask_host(what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs a program; its output.
+/// Runs a program. Returns its output.
 ///
 /// # Errors
 ///
-/// When it cannot be run or fails.
+/// If it cannot be run or fails.
 pub fn run(program: &str, args: &[&str]) -> Result<String> {
     let out = Command::new(program)
         .args(args)
@@ -56,7 +56,7 @@ pub fn run(program: &str, args: &[&str]) -> Result<String> {
     Ok(said)
 }
 
-/// A control group that counts memory; `None`: the kernel has none.
+/// Creates a control group that counts memory. Returns `None` if the kernel has none.
 pub fn memory_group(name: &str) -> Option<PathBuf> {
     let root = Path::new(GROUPS);
     fs::write(root.join("cgroup.subtree_control"), "+memory").ok()?;
@@ -65,15 +65,15 @@ pub fn memory_group(name: &str) -> Option<PathBuf> {
     Some(group)
 }
 
-/// Has a control group of its own count the memory of this process.
+/// A control group that counts the memory of this process.
 pub struct MemoryGroup(PathBuf);
 
 impl MemoryGroup {
-    /// Puts this process there; `None`: the kernel counts none.
+    /// Moves this process into the group. Returns `None` if the kernel counts no memory.
     ///
     /// # Errors
     ///
-    /// When it cannot be moved.
+    /// If it cannot be moved.
     pub fn join(name: &str) -> Result<Option<Self>> {
         let Some(group) = memory_group(name).map(Self) else {
             return Ok(None);
@@ -82,11 +82,11 @@ impl MemoryGroup {
         Ok(Some(group))
     }
 
-    /// Bytes that it has now.
+    /// Returns the bytes charged now.
     ///
     /// # Errors
     ///
-    /// When they cannot be read.
+    /// If they cannot be read.
     pub fn current(&self) -> Result<u64> {
         let text = fs::read_to_string(self.0.join("memory.current"))?;
         Ok(text.trim().parse()?)
@@ -100,11 +100,11 @@ impl Drop for MemoryGroup {
     }
 }
 
-/// Tries again and again until `f` gives something; `what` is for the error.
+/// Calls `f` repeatedly until it returns a value. The first argument names the event in the error.
 ///
 /// # Errors
 ///
-/// When time is up.
+/// If time is up.
 pub fn until<T>(
     what: &str,
     limit: Duration,
@@ -123,20 +123,41 @@ pub fn until<T>(
     }
 }
 
-/// Users of a loaded module; `None`: it is not loaded.
+/// Checks that the end of four times as many objects does not take more than nine times as long.
+/// `end` makes as many objects as it is told to, ends them, and returns how long the end took.
+///
+/// A busy host prolongs some measurements. So the shortest of up to three counts, for each number.
+///
+/// # Errors
+///
+/// If the end takes longer than that, or `end` fails.
+pub fn ends_in_linear_time(few: u32, mut end: impl FnMut(u32) -> Result<Duration>) -> Result<()> {
+    let (mut one, mut four) = (Duration::MAX, Duration::MAX);
+    for _ in 0..3 {
+        one = one.min(end(few)?);
+        four = four.min(end(4 * few)?);
+        // A walk through all objects at each end takes sixteen times as long.
+        if four < one * 9 || four < Duration::from_millis(100) {
+            return Ok(());
+        }
+    }
+    bail!("{few} objects end in {one:?}, four times as many in {four:?}")
+}
+
+/// Returns the number of users of a loaded module, or `None` if it is not loaded.
 pub fn module_users(name: &str) -> Option<i64> {
     let path = format!("/sys/module/{name}/refcnt");
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// Where the build puts the modules.
+/// Folder of the built modules.
 const MODULES: &str = "/kfi/ko";
 
 /// Loads one of our modules.
 ///
 /// # Errors
 ///
-/// When it is not there or does not load.
+/// If it is missing or does not load.
 pub fn load(name: &str) -> Result<()> {
     load_with(name, "")
 }
@@ -145,7 +166,7 @@ pub fn load(name: &str) -> Result<()> {
 ///
 /// # Errors
 ///
-/// When it is not there or does not load.
+/// If it is missing or does not load.
 pub fn load_with(name: &str, params: &str) -> Result<()> {
     let spelt = [name.to_owned(), name.replace('_', "-")];
     let paths = spelt.map(|n| std::path::Path::new(MODULES).join(n + ".ko"));
@@ -157,11 +178,11 @@ pub fn load_with(name: &str, params: &str) -> Result<()> {
     crate::sys::load_module(&file, params).with_context(|| format!("loading {name}"))
 }
 
-/// Unloads a module, waiting a little for users that are about to go.
+/// Unloads a module, waiting a little for its last users.
 ///
 /// # Errors
 ///
-/// When it stays in use.
+/// If it stays in use.
 pub fn unload(name: &str) -> Result<()> {
     until(
         &format!("unloading {name}"),

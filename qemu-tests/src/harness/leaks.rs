@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What a test must not leave behind: objects, pinned pages, RDMA resources,
-//! a complaint in the kernel's log.
+//! State that a test must not leave behind: objects, pinned pages, RDMA resources, a complaint in
+//! the kernel's log.
 
 use crate::raw::{field_text, Dev};
 use crate::sys;
@@ -13,7 +13,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How long teardown may take after the last descriptor is closed.
+/// Time limit of teardown after the last descriptor is closed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Lines of the kernel's log that a test must not cause.
@@ -38,7 +38,7 @@ const COMPLAINTS: &[&str] = &[
 /// RDMA resources: `device kind` to count.
 type Rdma = BTreeMap<String, u64>;
 
-/// The state to come back to.
+/// The state before a test.
 pub struct Baseline {
     pinned: i64,
     rdma: Rdma,
@@ -46,7 +46,7 @@ pub struct Baseline {
 }
 
 impl Baseline {
-    /// Takes the state as it is.
+    /// Records the current state.
     pub fn take() -> Self {
         let log = File::options()
             .read(true)
@@ -62,7 +62,7 @@ impl Baseline {
         }
     }
 
-    /// What is there that was not; waits a while for it to go.
+    /// Returns new objects and resources; waits a while for them to disappear.
     pub fn leaks(&mut self) -> Vec<String> {
         let end = Instant::now() + sys::patience(PATIENCE);
         let mut left = loop {
@@ -73,7 +73,7 @@ impl Baseline {
             std::thread::sleep(Duration::from_millis(50));
         };
         if !left.is_empty() {
-            // Not to be charged to the tests that follow.
+            // Later tests must not be charged for them.
             self.pinned = pinned();
             self.rdma = rdma();
         }
@@ -102,7 +102,7 @@ impl Baseline {
         };
         let mut found = Vec::new();
         let mut record = [0u8; 8192];
-        // One record a read. A lost record is an error once, then reading goes on.
+        // Each read returns one record. A lost record is an error once, then reading goes on.
         let mut errors = 0;
         while errors < 3 {
             match log.read(&mut record) {
@@ -127,7 +127,7 @@ impl Baseline {
     }
 }
 
-/// Live objects of every file.
+/// Returns the live objects of every file.
 fn objects() -> Vec<String> {
     let Ok(list) = Dev::open().and_then(|dev| dev.obj_list()) else {
         return Vec::new();
@@ -144,7 +144,7 @@ fn objects() -> Vec<String> {
         .collect()
 }
 
-/// An object kind's name.
+/// Returns an object kind's name.
 pub fn kind_name(kind: u32) -> &'static str {
     match kind {
         KFI_TYPE_FABRIC => "fabric",
@@ -161,9 +161,9 @@ pub fn kind_name(kind: u32) -> &'static str {
     }
 }
 
-/// Long-term pins of pages on this machine, now.
+/// Returns the current number of long-term pins on this machine.
 pub fn pinned() -> i64 {
-    // Folds the counts that the processors keep to themselves.
+    // Folds in the per-CPU counts.
     let _ = std::fs::read("/proc/sys/vm/stat_refresh");
     let stat = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
     let get = |name: &str| -> i64 {
@@ -201,7 +201,7 @@ fn parse_rdma(text: &str) -> Rdma {
     all
 }
 
-/// Pages of `VmPin` of this process, in bytes.
+/// Returns `VmPin` of this process, in bytes.
 pub fn vm_pin() -> u64 {
     status_kib("VmPin:") * 1024
 }

@@ -1,88 +1,88 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! How a test ended, and the lines that say so.
+//! Results of tests, and the lines that report them.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How a test ended.
+/// Status of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// All held.
+    /// Every check held.
     Ok,
-    /// Something did not.
+    /// A check failed.
     Failed,
-    /// It cannot run here; the detail says why.
+    /// The test cannot run here; the detail says why.
     Skipped,
 }
 
-/// What a failed test found that no repetition excuses.
+/// A finding of a failed test that excludes a repetition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fault {
-    /// Bytes other than those that were written.
+    /// Bytes differ from those that were written.
     Data,
-    /// Something that outlived the test.
+    /// An object outlived the test.
     Leftover,
 }
 
-/// What an error about bytes that are not those that were written begins with. The error may have
-/// been text on its way from a thread or a process, so the text is what is looked for.
+/// Prefix of an error about bytes that differ from those written. A thread or a process may have
+/// passed the error on as text, so the runner searches the text.
 pub const WRONG_DATA: &str = "wrong data: ";
 
-/// A result that a test tells beside its own: one of many that it found elsewhere.
+/// A result that a test reports beside its own, one of many.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Part {
-    /// Its name.
+    /// Name of the result.
     pub name: String,
-    /// How it ended.
+    /// Status of the result.
     pub status: Status,
-    /// Why, unless it was well.
+    /// Cause of a failure, else empty.
     pub detail: String,
 }
 
-/// One half's end of a test.
+/// Result of one half of a test.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
-    /// How it ended.
+    /// Status of the half.
     pub status: Status,
-    /// Seconds it took.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// Why, unless it was well.
+    /// Cause of a failure, else empty.
     pub detail: String,
-    /// Results told beside its own.
+    /// Additional results.
     pub parts: Vec<Part>,
 }
 
 /// The result line of a test, as the build tool reads it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Line {
-    /// The test.
+    /// Name of the test.
     pub name: String,
-    /// How it ended.
+    /// Status of the test.
     pub status: Status,
-    /// Seconds.
+    /// Duration in seconds.
     pub seconds: f64,
     /// Topology: `netns`, `2 nodes`, `1 node`.
     #[serde(rename = "where")]
     pub place: String,
-    /// Why, unless it was well.
+    /// Cause of a failure, else empty.
     pub detail: String,
-    /// What excludes that the test is repeated.
+    /// The finding that excludes a repetition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<Fault>,
 }
 
 impl Line {
-    /// Prints it.
+    /// Prints the line.
     pub fn print(&self) {
         let json = serde_json::to_string(self).unwrap_or_default();
         println!("KFI-RESULT {json}");
     }
 }
 
-/// The fault in a test's words, of which the search for leftovers found `leaks`.
+/// Returns the fault in a test's words, or in `leaks`, the result of the leftover check.
 pub fn fault_of(status: Status, detail: &str, leaks: &[String]) -> Option<Fault> {
     if status != Status::Failed {
         return None;
@@ -94,11 +94,11 @@ pub fn fault_of(status: Status, detail: &str, leaks: &[String]) -> Option<Fault>
     }
 }
 
-/// Joins what both halves and the search for leftovers say.
+/// Joins the results of both halves and of the leftover check.
 pub fn join(halves: &[(u8, Outcome)], leaks: &[String]) -> (Status, String) {
     let mut status = Status::Ok;
     let mut detail = Vec::new();
-    // A half that only says that the other one went away is not the cause.
+    // A half that only reports the end of the other one is not the cause.
     let cause = |o: &Outcome| o.status == Status::Failed && !o.detail.contains(PEER_GONE);
     let caused = halves.iter().any(|(_, o)| cause(o));
     for (node, outcome) in halves {
@@ -124,7 +124,7 @@ pub fn join(halves: &[(u8, Outcome)], leaks: &[String]) -> (Status, String) {
     (status, detail.join(" | "))
 }
 
-/// What a half says whose other half has ended.
+/// Words of a half whose other half has ended.
 pub const PEER_GONE: &str = "the other half of the test is gone";
 
 /// The error of a test that cannot run here.

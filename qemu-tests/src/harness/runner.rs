@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The two runners. Node 1 leads, node 2 does as it is told.
+//! The two runners. Node 1 leads, node 2 follows its orders.
 
 use super::child::Half;
 use super::leaks::Baseline;
@@ -12,36 +12,35 @@ use std::net::TcpListener;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-/// How long the nodes wait for each other at the start.
+/// Time for which the nodes wait for each other at the start.
 const START: Duration = Duration::from_secs(120);
-/// How long an answer may take that needs no work.
+/// Time limit of an answer that needs no work.
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// What node 1 tells node 2.
+/// An order of node 1 to node 2.
 #[derive(Debug, Serialize, Deserialize)]
 enum Order {
-    /// Run your half.
+    /// Run one half of the test.
     Run(String),
-    /// Look for leftovers.
+    /// Check for leftovers.
     Look,
-    /// That was all.
+    /// No orders follow.
     End,
 }
 
-/// What is to be run.
+/// The tests to run, and their limits.
 pub struct Plan {
     /// The tests, in order.
     pub tests: Vec<Test>,
-    /// No test begins after this.
+    /// Time after which no test begins.
     pub time: Option<Duration>,
-    /// Go through them again and again, each time with the next seed, until time is up or one
-    /// fails.
+    /// Whether the tests are repeated, each time with the next seed, until time is up or one fails.
     pub again: bool,
 }
 
 impl Plan {
-    /// Chooses from all tests: those of the topology, whose name contains `only` and is one of
-    /// `names` (empty: any). What loses the peer comes last.
+    /// Chooses the topology's tests whose name contains `only` and is one of `names` (empty: any).
+    /// A test that loses the peer comes last.
     pub fn choose(
         all: &[Test],
         topology: super::Topology,
@@ -63,11 +62,11 @@ impl Plan {
     }
 }
 
-/// Runs the plan on this node; whether nothing failed.
+/// Runs the plan on this node. Returns whether no test failed.
 ///
 /// # Errors
 ///
-/// When the nodes do not find each other, or lose each other.
+/// If the nodes do not find each other, or lose each other.
 pub fn run(plan: &Plan, env: &Env) -> Result<bool> {
     if env.node == 1 {
         // Without a peer, the other half runs on this node too.
@@ -115,7 +114,7 @@ fn lead(plan: &Plan, env: &Env) -> Result<bool> {
                 .with_context(|| format!("node 2 is lost; {} tests were not run", rest - 1))?;
             counts[status as usize] += 1;
             if test.loses_peer {
-                // Node 2 is gone. The host boots both again for what is left.
+                // Node 2 has ended. The host boots both guests again for the remaining tests.
                 println!("# {} tests were not begun: node 2 is gone", rest - 1);
                 break;
             }

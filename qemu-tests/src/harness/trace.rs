@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A buffer of the kernel's trace events of our own.
+//! A buffer of its own for the kernel's trace events.
 
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 
-/// Some events are traced; dropping it ends that. One in a process at a time.
+/// Tracing of some events, which ends on drop. A process may have one at a time.
 pub struct Trace {
     dir: PathBuf,
     events: PathBuf,
 }
 
 impl Trace {
-    /// Has all of these events from now on, as `filter` says: a system's (`kfabric`), or one of a
+    /// Traces events from now on, filtered by `filter`: those of a system (`kfabric`), or one of a
     /// system (`raw_syscalls/sys_enter`).
     ///
     /// # Errors
     ///
-    /// When there are no such events, or no place for them.
+    /// If there are no such events, or no buffer for them.
     pub fn new(events: &str, filter: Option<&str>) -> Result<Self> {
         let name = format!("kfi-tests-{}", std::process::id());
         let dir = Path::new("/sys/kernel/tracing/instances").join(name);
@@ -37,20 +37,20 @@ impl Trace {
         std::fs::write(&path, on).with_context(|| path.display().to_string())
     }
 
-    /// Ends it; what there is by then stays.
+    /// Stops tracing; recorded events stay.
     ///
     /// # Errors
     ///
-    /// When the kernel does not let it.
+    /// If the kernel refuses.
     pub fn stop(&self) -> Result<()> {
         self.set("0")
     }
 
-    /// What the kernel says of each event of this name.
+    /// Returns the kernel's text of each event called `name`.
     ///
     /// # Errors
     ///
-    /// When it cannot be read.
+    /// If it cannot be read.
     pub fn events(&self, name: &str) -> Result<Vec<String>> {
         let text = std::fs::read_to_string(self.dir.join("trace"))?;
         let marker = format!(" {name}: ");

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Bad weather on the wire: netem on what a node sends.
+//! Faults on the wire: netem on a node's sent packets.
 //!
-//! A packet that the machine itself drops on its way out is an error to rxe, and the end of its
-//! queue pair. netem is no such place: what it loses counts as sent. That holds as long as its
-//! queue is never full, so it gets a long one, and as long as it is not put there or taken away
-//! while somebody sends: then the machine drops everything for a moment. So once there it stays,
-//! and fine weather is netem that does nothing.
+//! A packet that the machine itself drops while sending is an error to rxe, and the end of its
+//! queue pair. A packet that netem drops counts as sent. That holds only if netem's queue is never
+//! full, so the queue is long, and if netem is not added or removed while packets are sent, because
+//! then the machine drops everything for a moment. So netem stays once added, and fine weather is
+//! netem without faults.
 
 use super::guest::run;
 use super::Env;
 use anyhow::Result;
 
-/// Packets that may wait in netem.
+/// Maximum number of packets that wait in netem.
 const QUEUE: &str = "100000";
-/// What stays as it was unless it is said.
+/// Settings that a specification does not mention are reset to these.
 const NOTHING: [&str; 4] = ["corrupt", "0%", "rate", "0bit"];
 
 fn tc(env: &Env, how: &str, spec: &str) -> Result<()> {
@@ -25,40 +25,39 @@ fn tc(env: &Env, how: &str, spec: &str) -> Result<()> {
     run("tc", &args).map(drop)
 }
 
-/// Makes the weather on what this node sends, as `tc-netem(8)` spells it: `loss 5% delay 2ms`.
-/// It replaces the weather that there was.
+/// Sets the faults of this node's sent packets, as `tc-netem(8)` spells them: `loss 5% delay 2ms`.
+/// Earlier faults are replaced.
 ///
 /// # Errors
 ///
-/// When `tc` cannot do it.
+/// If `tc` fails.
 pub fn make(env: &Env, spec: &str) -> Result<()> {
     tc(env, "replace", spec)
 }
 
-/// Puts up the place where weather is made, and makes it fine: before anybody sends what is not
-/// to be lost in doing so.
+/// Adds netem without faults, before any packets are sent that must not be lost by the addition.
 ///
 /// # Errors
 ///
-/// When `tc` cannot do it.
+/// If `tc` fails.
 pub fn prepare(env: &Env) -> Result<()> {
     make(env, "")
 }
 
-/// Makes the weather fine again. There may never have been any.
+/// Removes the faults. There may never have been any.
 pub fn clear(env: &Env) {
     let _ = tc(env, "change", "");
 }
 
-/// Bad weather that ends with this.
+/// Faults that end when this value is dropped.
 pub struct Weather(Env);
 
 impl Weather {
-    /// [`make`]s it.
+    /// Sets faults with [`make`].
     ///
     /// # Errors
     ///
-    /// When `tc` cannot do it.
+    /// If `tc` fails.
     pub fn new(env: &Env, spec: &str) -> Result<Self> {
         make(env, spec)?;
         Ok(Self(env.clone()))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Does what the plan says, undoes it in time, and clears the sky at the end.
+//! Executes the plan, undoes each blow in time, and restores the machine at the end.
 
 use super::crew::Crew;
 use super::plan::{Blow, Plan, Wire};
@@ -12,12 +12,12 @@ use anyhow::{bail, ensure, Context, Result};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a command may take that changes the machine.
+/// Time limit of a command that changes the machine.
 const COMMAND: Duration = Duration::from_secs(60);
-/// Memory that a hog leaves.
+/// Memory that a hog leaves free.
 const LEFT: u64 = 48 << 20;
 
-/// What is to be done again later.
+/// A repair to be made later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Repair {
     Up,
@@ -30,14 +30,14 @@ enum Repair {
     Mend,
 }
 
-/// What happens to a node.
+/// Blows on a node.
 pub struct Chaos<'a> {
     env: &'a Env,
     repairs: Vec<(Instant, Repair)>,
 }
 
 impl<'a> Chaos<'a> {
-    /// Nothing yet.
+    /// Returns a state without blows.
     pub fn new(env: &'a Env) -> Self {
         Self {
             env,
@@ -45,13 +45,13 @@ impl<'a> Chaos<'a> {
         }
     }
 
-    /// Goes through the plan.
+    /// Executes the plan.
     ///
     /// # Errors
     ///
-    /// When a worker says that something is wrong, or what must be possible is not.
+    /// If a worker reports an error, or a necessary step fails.
     pub fn run(&mut self, plan: &Plan, crew: &mut Crew) -> Result<()> {
-        // What a device is down for counts as lost addresses, unless told otherwise.
+        // By default a network device that goes down loses its addresses.
         let keep = format!("net.ipv6.conf.{}.keep_addr_on_down=1", self.env.netdev);
         let _ = run("sysctl", &["-qw", &keep]);
         let start = Instant::now();
@@ -64,7 +64,7 @@ impl<'a> Chaos<'a> {
                     self.strike(action.blow, crew)
                         .with_context(|| action.blow.to_string())?;
                 }
-                // What happens to one end of a wire may cost the other its device.
+                // A blow to one end of a wire may cost the other end its device.
                 if let Blow::Down(t) | Blow::Unplug(t) = action.blow {
                     self.later(t + Duration::from_millis(300), Repair::Mend);
                 }
@@ -74,11 +74,11 @@ impl<'a> Chaos<'a> {
         Ok(())
     }
 
-    /// Clears the sky and waits until every worker has got something done.
+    /// Restores the machine and waits until every worker has completed a cycle.
     ///
     /// # Errors
     ///
-    /// When one does not, in time.
+    /// If a worker does not, in time.
     pub fn calm(&mut self, crew: &mut Crew, limit: Duration) -> Result<()> {
         let end = Instant::now() + patience(limit);
         self.repair(far())?;
@@ -107,10 +107,10 @@ impl<'a> Chaos<'a> {
         }
     }
 
-    /// Puts back what can be put back, after a failure: the nodes still have to talk.
+    /// Makes all repairs after a failure: the nodes still have to talk.
     pub fn clear(&mut self) {
         weather::clear(self.env);
-        // Each of them on its own, whatever the others come to.
+        // Each repair by itself, whether or not the others succeed.
         for what in std::mem::take(&mut self.repairs) {
             self.repairs = vec![what];
             if let Err(e) = self.repair(far()) {
@@ -140,7 +140,7 @@ impl<'a> Chaos<'a> {
                 self.later(t, Repair::Plug);
             }
             Blow::Delete(t) => {
-                // It may be gone already.
+                // The device may have been removed already.
                 let _ = self.command("rdma", &["link", "delete", &self.env.dev]);
                 self.later(t, Repair::Add);
             }
@@ -161,7 +161,7 @@ impl<'a> Chaos<'a> {
         Ok(())
     }
 
-    /// Repairs what is due by `now`.
+    /// Makes the repairs that are due by `now`.
     fn repair(&mut self, now: Instant) -> Result<()> {
         let (due, rest) = self.repairs.drain(..).partition(|(at, _)| *at <= now);
         self.repairs = rest;
@@ -176,11 +176,11 @@ impl<'a> Chaos<'a> {
                 Repair::Add | Repair::Mend => self.mend()?,
                 Repair::Fine => weather::clear(self.env),
                 Repair::Hog(pid) => {
-                    // The kernel may have been faster.
+                    // The kernel may have killed it first.
                     let _ = sys::kill(pid, libc::SIGKILL);
                     ensure!(
                         sys::wait_pid(pid, COMMAND)?.is_some(),
-                        "who took all memory does not die {}",
+                        "the memory hog does not die {}",
                         where_it_is(pid)
                     );
                 }
@@ -190,7 +190,7 @@ impl<'a> Chaos<'a> {
         Ok(())
     }
 
-    /// Sees that the device is there and can connect: rxe's queue pair for management does not
+    /// Makes sure that the device exists and can connect: rxe's management queue pair does not
     /// survive a packet that the machine itself drops.
     fn mend(&self) -> Result<()> {
         let gone = self.repairs.iter().any(|(_, r)| *r == Repair::Add);
@@ -203,7 +203,7 @@ impl<'a> Chaos<'a> {
             .exists();
         if there {
             let list = || self.command("rdma", &["resource", "show", "qp"]);
-            // A device of the other node's that goes meanwhile makes it fail.
+            // Fails if a device of the other node's is removed meanwhile.
             let again = |_| {
                 std::thread::sleep(Duration::from_millis(500));
                 list()
@@ -227,7 +227,7 @@ impl<'a> Chaos<'a> {
         .map(drop)
     }
 
-    /// Unloads the provider, which must work when nobody uses it, and loads it.
+    /// Unloads the provider, which must succeed when it is unused, and loads it.
     fn unload(&self, crew: &mut Crew) -> Result<()> {
         if self.env.topology == Topology::Two {
             crew.kill_all()?;
@@ -239,7 +239,7 @@ impl<'a> Chaos<'a> {
             load("kshm")?;
             return crew.fill();
         }
-        // The other node's workers use it, or not just now; and it may try the same.
+        // The other node's workers may use it at the moment, and may unload it too.
         let name = self.env.provider.as_str();
         match sys::unload_module(name) {
             Ok(()) => load(name).or_else(|e| match module_users(name) {
@@ -251,7 +251,7 @@ impl<'a> Chaos<'a> {
         }
     }
 
-    /// Runs a program that must end in time; what it says.
+    /// Runs a program with a time limit. Returns its output.
     fn command(&self, program: &str, args: &[&str]) -> Result<String> {
         let mut child = Command::new(program)
             .args(args)
@@ -278,12 +278,12 @@ impl<'a> Chaos<'a> {
     }
 }
 
-/// A moment by which everything is due.
+/// Returns a time by which everything is due.
 fn far() -> Instant {
     Instant::now() + Duration::from_secs(3600)
 }
 
-/// Takes all memory but a little; the process that has it, the first that the kernel kills.
+/// Takes all memory but a little. Returns the process that has it, which the kernel kills first.
 fn hog() -> Result<i32> {
     let text = std::fs::read_to_string("/proc/meminfo")?;
     let free: u64 = text
@@ -304,7 +304,7 @@ fn hog() -> Result<i32> {
     Ok(pid)
 }
 
-/// Takes the second processor offline or back; without one nothing happens.
+/// Takes the second processor offline or back; with one processor it does nothing.
 fn processor(online: bool) {
     let value = if online { "1" } else { "0" };
     let _ = std::fs::write("/sys/devices/system/cpu/cpu1/online", value);

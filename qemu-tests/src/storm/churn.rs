@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What a worker on its own does: it opens, registers, assigns, listens,
-//! connects to nobody and closes, in every order that is allowed and some that
-//! is not, and stops at any point.
+//! Work of a loner: it opens, registers, assigns, listens, connects without a peer and closes, in
+//! every valid order and in some invalid ones, and stops at any point.
 
 use super::worker::{Want, Worker};
 use crate::buf::Buf;
@@ -13,7 +12,7 @@ use anyhow::{ensure, Result};
 use kfabric_uapi::*;
 use std::time::Duration;
 
-/// What is open.
+/// Open objects.
 struct Things {
     side: Side,
     cqs: Vec<Cq>,
@@ -22,11 +21,11 @@ struct Things {
     eps: Vec<u64>,
 }
 
-/// One life of an open file.
+/// Runs one life of an open file.
 ///
 /// # Errors
 ///
-/// When it is disturbed, or something is wrong.
+/// If the worker is disturbed, or an error is found.
 pub fn turn(w: &mut Worker<'_>) -> Result<()> {
     let side = w.side()?;
     let mut t = Things {
@@ -49,7 +48,7 @@ pub fn turn(w: &mut Worker<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The most bytes that a worker registers at once.
+/// Returns the maximum number of bytes that a worker registers at once.
 fn most(want: Want) -> u64 {
     match want {
         Want::Memory => 12 << 20,
@@ -97,11 +96,11 @@ fn step(w: &mut Worker<'_>, t: &mut Things) -> Result<()> {
             }
         }
         5 => {
-            w.at("connecting to nobody");
+            w.at("connecting without a listener");
             let Some(ep) = t.eps.last() else {
                 return Ok(());
             };
-            // Once only, and the answer may come in the middle of anything.
+            // Only once, and the answer may come at any time.
             let _ = dev.connect(*ep, w.env.peer_at(9), &[1, 2, 3]);
             std::thread::sleep(Duration::from_micros(w.rng.below(5000)));
         }
@@ -121,7 +120,7 @@ fn step(w: &mut Worker<'_>, t: &mut Things) -> Result<()> {
             if let Some((region, buf)) = t.bufs.pop() {
                 let closed = dev.close(region);
                 let errno = closed.err().map_or(0, |e| e.errno.0);
-                // One with keys, or with a receive posted, stays.
+                // An object with keys or with a posted receive stays.
                 ensure!(
                     errno == 0 || errno == libc::EBUSY,
                     "closing a region: {errno}"
@@ -138,7 +137,7 @@ fn step(w: &mut Worker<'_>, t: &mut Things) -> Result<()> {
             if n > 0 {
                 let handle = t.handles.swap_remove(w.rng.below(n) as usize);
                 let errno = dev.close(handle).err().map_or(0, |e| e.errno.0);
-                // A region's slots may be closed later than the region is tried.
+                // Slots may be closed after the attempt to close their region.
                 ensure!(
                     errno == 0 || errno == libc::EBUSY,
                     "closing something: {errno}"

@@ -14,17 +14,17 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How long a process may take to die that was killed.
+/// Time within which a killed process must die.
 const DYING: Duration = Duration::from_secs(60);
-/// Bytes that a worker in a control group may have.
+/// Memory limit of a worker in a control group.
 const LITTLE: &str = "10M";
 
 struct Slot {
     pid: i32,
     want: Want,
-    /// Lives so far.
+    /// Number of lives so far.
     lives: u64,
-    /// When it moves again.
+    /// Time when the stopped worker continues.
     stopped: Option<Instant>,
 }
 
@@ -34,7 +34,7 @@ pub struct Crew {
     seed: u64,
     board: Map,
     slots: Vec<Slot>,
-    /// Whether new workers lack things.
+    /// True if new workers lack resources.
     want: bool,
     groups: Option<PathBuf>,
 }
@@ -44,7 +44,7 @@ impl Crew {
     ///
     /// # Errors
     ///
-    /// When they cannot be started.
+    /// If they cannot be started.
     pub fn new(env: &Env, seed: u64) -> Result<Self> {
         let mut crew = Self {
             env: env.clone(),
@@ -71,12 +71,12 @@ impl Crew {
         Page::new(&self.board, slot)
     }
 
-    /// Starts a slot's next life. What it does depends on the seed and on nothing else.
+    /// Starts a slot's next life, whose work depends on the seed alone.
     fn start(&mut self, slot: u32) -> Result<()> {
         let lives = self.slots[slot as usize].lives;
         let seed = self.seed ^ u64::from(self.env.node) << 56 ^ u64::from(slot) << 48 ^ lives << 20;
         let mut rng = Rng::of(!seed);
-        // Memory is what those want that work alone; the others need all they have.
+        // Workers that run alone may lack memory; workers of pairs need all they have.
         let want = match rng.below(6) {
             _ if !self.want => Want::Nothing,
             0 => Want::Files,
@@ -102,11 +102,11 @@ impl Crew {
         Ok(())
     }
 
-    /// Takes in workers that ended, and starts others in their place.
+    /// Collects exited workers, and starts others in their place.
     ///
     /// # Errors
     ///
-    /// When one ended that says that something is wrong, or by a signal that nobody sends.
+    /// If a worker reported an error, or was killed by a signal that the storm does not send.
     pub fn tend(&mut self) -> Result<()> {
         for slot in 0..WORKERS {
             let s = &self.slots[slot as usize];
@@ -124,7 +124,7 @@ impl Crew {
     }
 
     fn judge(&self, slot: u32, end: Ended) -> Result<()> {
-        // Who takes too much memory, or is near to one who does, is killed by the kernel.
+        // The kernel kills a worker that takes too much memory, or one near it.
         if end == Ended::Signal(libc::SIGKILL) {
             return Ok(());
         }
@@ -143,7 +143,7 @@ impl Crew {
     ///
     /// # Errors
     ///
-    /// When there is no such worker.
+    /// If there is no such worker.
     pub fn kill(&mut self, slot: u32) -> Result<()> {
         Ok(sys::kill(self.slots[slot as usize].pid, libc::SIGKILL)?)
     }
@@ -152,21 +152,21 @@ impl Crew {
     ///
     /// # Errors
     ///
-    /// When there is no such worker.
+    /// If there is no such worker.
     pub fn stop(&mut self, slot: u32, length: Duration) -> Result<()> {
         let s = &mut self.slots[slot as usize];
         s.stopped = Some(Instant::now() + length);
         Ok(sys::kill(s.pid, libc::SIGSTOP)?)
     }
 
-    /// Kills all and waits until they are dead. No others take their place.
+    /// Kills all workers and waits until they are dead. No others take their place.
     ///
     /// # Errors
     ///
-    /// When one does not die, or ended in another way just before.
+    /// If a worker does not die, or had an error just before.
     pub fn kill_all(&mut self) -> Result<()> {
         for s in self.slots.iter().filter(|s| s.pid != 0) {
-            // It may have ended and been taken in.
+            // The worker may have exited and been collected.
             let _ = sys::kill(s.pid, libc::SIGKILL);
         }
         for slot in 0..WORKERS {
@@ -187,11 +187,11 @@ impl Crew {
         Ok(())
     }
 
-    /// Starts a worker in every place that has none.
+    /// Starts a worker in every empty place.
     ///
     /// # Errors
     ///
-    /// When one cannot be started.
+    /// If a worker cannot be started.
     pub fn fill(&mut self) -> Result<()> {
         open_to_all();
         (0..WORKERS)
@@ -201,11 +201,11 @@ impl Crew {
             .try_for_each(|slot| self.start(slot))
     }
 
-    /// From now on nobody lacks anything, and nobody stands still.
+    /// Ends all shortages and stops.
     ///
     /// # Errors
     ///
-    /// When there is no such worker any more.
+    /// If a worker no longer exists.
     pub fn relieve(&mut self) -> Result<()> {
         self.want = false;
         open_to_all();
@@ -220,12 +220,12 @@ impl Crew {
         Ok(())
     }
 
-    /// What every slot has got done so far.
+    /// Returns the number of completed cycles of every slot.
     pub fn cycles(&self) -> Vec<u64> {
         (0..WORKERS).map(|slot| self.page(slot).cycles()).collect()
     }
 
-    /// Where those are that have not got anything done since `before`.
+    /// Returns the steps of workers that completed no cycle since `before`.
     pub fn idle_since(&self, before: &[u64]) -> Vec<String> {
         (0..WORKERS)
             .filter(|slot| self.page(*slot).cycles() == before[*slot as usize])
@@ -240,11 +240,11 @@ impl Crew {
             .collect()
     }
 
-    /// Ends it all.
+    /// Ends all workers.
     ///
     /// # Errors
     ///
-    /// As [`Crew::kill_all`].
+    /// The errors of [`Crew::kill_all`].
     pub fn end(&mut self) -> Result<()> {
         let ended = self.kill_all();
         if let Some(group) = self.groups.take() {
@@ -253,7 +253,7 @@ impl Crew {
         ended
     }
 
-    /// What it has done.
+    /// Returns a summary of the crew's work.
     pub fn summary(&self) -> String {
         let slots: Vec<String> = (0..WORKERS)
             .map(|slot| {
@@ -271,14 +271,14 @@ impl Crew {
     }
 }
 
-/// The device file's mode is the administrator's affair; some workers are nobody.
+/// Opens the device file to all users, because some workers are unprivileged.
 fn open_to_all() {
     use std::os::unix::fs::PermissionsExt;
     let all = fs::Permissions::from_mode(0o666);
     let _ = fs::set_permissions(crate::raw::device_path(), all);
 }
 
-/// A control group with little memory, where the kernel has such.
+/// Creates a control group with little memory, if the kernel has any.
 fn groups(node: u8) -> Option<PathBuf> {
     let group = memory_group(&format!("storm-{node}"))?;
     fs::write(group.join("memory.max"), LITTLE).ok()?;

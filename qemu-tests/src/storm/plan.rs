@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What happens when: a list made of a seed and nothing else.
+//! The schedule of blows: a list made from a seed alone.
 
 use crate::harness::Topology;
 use crate::tests::stress::Rng;
 use std::fmt;
 use std::time::Duration;
 
-/// Workers on each node, by the number of their slot: first the pairs, whose halves have the same
-/// number on both nodes, then those that work alone.
+/// Number of pairs. Workers are numbered by slot: first pairs, whose halves have the same number on
+/// both nodes, then loners.
 pub const PAIRS: u32 = 3;
-/// See [`PAIRS`].
+/// Number of loners: see [`PAIRS`].
 pub const LONERS: u32 = 2;
-/// All workers of a node.
+/// Number of workers of a node.
 pub const WORKERS: u32 = PAIRS + LONERS;
 
-/// Weathers, as netem spells them.
+/// Wire faults, as netem spells them.
 const WEATHERS: [&str; 6] = [
     "loss 3%",
     "delay 2ms 1ms reorder 10% 25%",
@@ -25,26 +25,26 @@ const WEATHERS: [&str; 6] = [
     crate::tests::hosts::MIXED,
 ];
 
-/// What is done to a node.
+/// A blow to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blow {
     /// A worker is killed.
     Kill(u32),
     /// All workers are killed at once.
     KillAll,
-    /// A worker stands still for a while.
+    /// A worker is frozen for a while.
     Stop(u32, Duration),
     /// The network device is down for a while.
     Down(Duration),
     /// The cable is pulled for a while.
     Unplug(Duration),
-    /// The RDMA device is deleted, and made again after a while.
+    /// The RDMA device is deleted, and created again after a while.
     Delete(Duration),
-    /// The provider is unloaded, if it lets itself be, and loaded.
+    /// The provider is unloaded, if it is unused, and loaded.
     Unload,
-    /// Packets suffer for a while.
+    /// Packets suffer faults for a while.
     Weather(&'static str, Duration),
-    /// Somebody takes all memory for a while.
+    /// A process takes all memory for a while.
     Hog(Duration),
     /// A processor is taken offline for a while.
     Processor(Duration),
@@ -67,30 +67,30 @@ impl fmt::Display for Blow {
     }
 }
 
-/// A blow and its moment.
+/// A blow and its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Action {
-    /// When, after the beginning.
+    /// Time since the beginning.
     pub at: Duration,
-    /// To which node.
+    /// Number of the node.
     pub node: u8,
-    /// What.
+    /// The blow.
     pub blow: Blow,
 }
 
-/// What is between the nodes.
+/// Kind of wire between the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wire {
-    /// A cable: they are guests of their own.
+    /// A cable: the nodes are guests of their own.
     Cable,
     /// Network devices of one guest.
     Devices,
-    /// Nothing: they are processes of one guest, and use no device.
+    /// None: the nodes are processes of one guest, and use no device.
     None,
 }
 
 impl Wire {
-    /// That of a topology.
+    /// Returns the wire of a topology.
     pub fn of(topology: Topology) -> Self {
         match topology {
             Topology::Two => Self::Cable,
@@ -103,15 +103,15 @@ impl Wire {
 /// All blows of a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// In the order of their moments.
+    /// Blows in time order.
     pub actions: Vec<Action>,
-    /// How long it all goes on.
+    /// Length of the round.
     pub length: Duration,
     seed: u64,
 }
 
 impl Plan {
-    /// The plan of a seed.
+    /// Returns the plan of a seed.
     pub fn new(seed: u64, length: Duration, wire: Wire) -> Self {
         let mut rng = Rng::of(seed);
         let mut actions = Vec::new();
@@ -132,7 +132,7 @@ impl Plan {
         }
     }
 
-    /// The plan for people, a line for each blow.
+    /// Returns the plan as text, a line for each blow.
     pub fn lines(&self) -> impl Iterator<Item = String> + '_ {
         let head = format!(
             "seed {}: {} blows in {} s",

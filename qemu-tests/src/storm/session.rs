@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What a pair of workers does: one asks by message, the other lends a window
-//! of its memory under a key, the first reads and writes it and says so, the
-//! other checks every byte, revokes the key and answers. Again and again, with
-//! forks, moved and unmapped memory in between, until somebody is disturbed or
-//! ends it, in one of many ways.
+//! Work of a pair of workers. One half requests by message; the other offers a window of its memory
+//! under a key. The first writes and reads the window and reports it. The other checks every byte,
+//! revokes the key and answers. Both repeat that, with forks, moved and unmapped memory in between,
+//! until one is disturbed or ends the session, in one of many ways.
 
 use super::worker::{disturbed, Worker, BOUND};
 use crate::buf::Buf;
@@ -17,37 +16,37 @@ use kfabric_uapi::*;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Ports that the listening halves have, by their slots.
+/// Base of the listening halves' ports; the slot is added.
 const PORTS: u16 = 21_000;
 /// Bytes of a message: its head, and as many pattern bytes as the head says.
 const MESSAGE: usize = 2048;
 /// Bytes of a head.
 const HEAD: usize = 64;
-/// Receives that are posted.
+/// Number of posted receives.
 const RECEIVES: usize = 4;
-/// Bytes that windows are lent from.
+/// Bytes of the memory that windows are taken from.
 const LENT: usize = 96 << 10;
-/// How long a connection may take that is going to be.
+/// Time limit of a successful connect.
 const CONNECT: Duration = Duration::from_secs(6);
 
-/// What a message says.
+/// Head of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Head {
     kind: u64,
     seq: u64,
-    /// Of the pattern in the rest of the message.
+    /// Seed of the pattern in the rest of the message.
     seed: u64,
     len: u64,
     remote: Remote,
 }
 
-/// Give me a window.
+/// Requests a window.
 const ASK: u64 = 1;
-/// There it is, filled with the pattern of the sequence number.
+/// Offers a window, filled with the pattern of the sequence number.
 const LEND: u64 = 2;
-/// I have written the pattern of the seed.
+/// Reports that the pattern of the seed is written.
 const DONE: u64 = 3;
-/// I have seen it, the key is dead.
+/// Reports that the pattern was checked and the key revoked.
 const SEEN: u64 = 4;
 
 impl Head {
@@ -104,7 +103,7 @@ impl Head {
     }
 }
 
-/// One half's connection, and the count of what it has posted.
+/// One half's connection, and the counts of its posted operations.
 struct Line {
     side: Side,
     cq: Cq,
@@ -112,17 +111,17 @@ struct Line {
     cntr: u64,
     mail: Buf,
     region: u64,
-    /// Contexts of what is posted and not completed.
+    /// Contexts of operations that are posted and not completed.
     open: BTreeMap<u64, bool>,
     next: u64,
-    /// Transmit operations that ended well and badly.
+    /// Numbers of successful and failed transmit operations.
     sent: (u64, u64),
-    /// Messages that came, with the place of each.
+    /// Received messages, with the place of each.
     came: Vec<(usize, usize)>,
     broken: bool,
 }
 
-/// Where the one message to be sent stands among the receives.
+/// Offset of the one outgoing message, behind the receives.
 const OUT: usize = RECEIVES * MESSAGE;
 
 impl Line {
@@ -157,8 +156,8 @@ impl Line {
         (0..RECEIVES).try_for_each(|i| self.receive(i))
     }
 
-    /// Posts an operation; the context it was given. Refused by a connection that is over is no
-    /// error, but the end of it.
+    /// Posts an operation. Returns its context. A refusal by an ended connection is no error, but
+    /// the end of the session.
     fn post(&mut self, mut op: OpEntry, place: usize) -> Result<u64> {
         op.context = self.next << 8 | place as u64;
         self.next += 1;
@@ -197,7 +196,7 @@ impl Line {
         Ok(())
     }
 
-    /// Waits until `ready`, accounting for what completes. Every wait is bounded.
+    /// Waits until `ready`, accounting for completions. Every wait is bounded.
     fn wait(&mut self, what: &str, ready: impl Fn(&Self) -> bool) -> Result<()> {
         let end = Instant::now() + patience(2 * BOUND);
         while !ready(self) {
@@ -216,12 +215,12 @@ impl Line {
         Ok(())
     }
 
-    /// Looks whether there is news of the connection.
+    /// Checks for events of the connection.
     fn events(&mut self) -> Result<()> {
         match self.side.dev.eq_read(self.side.eq.handle, KFI_EQ_PEEK) {
             Err(e) if e.errno.0 == libc::EAGAIN => Ok(()),
             Err(e) => Err(e.into()),
-            // Somebody else is at the door: the old one must be dead.
+            // Another peer requests a connection: the old one must be dead.
             Ok(e) if e.raw.event == KFI_CONNREQ => disturbed("a new peer"),
             Ok(e) if e.raw.object == self.ep => disturbed("the connection is over"),
             Ok(_) => self
@@ -233,7 +232,7 @@ impl Line {
         }
     }
 
-    /// Waits for an operation of ours.
+    /// Waits for the completion of an own operation.
     fn finish(&mut self, context: u64, what: &str) -> Result<()> {
         self.wait(what, |line| !line.open.contains_key(&context))?;
         if self.broken {
@@ -249,7 +248,7 @@ impl Line {
         self.finish(context, "a send")
     }
 
-    /// The next message, which is of this kind.
+    /// Receives the next message, which must be of this kind.
     fn hear(&mut self, kind: u64, seq: u64) -> Result<Head> {
         self.wait("a message", |line| !line.came.is_empty())?;
         let (place, len) = self.came.remove(0);
@@ -264,7 +263,7 @@ impl Line {
         Ok(head)
     }
 
-    /// Closes the endpoint, after which all that was posted has completed, once each.
+    /// Closes the endpoint; afterwards every posted operation has completed, once.
     fn close(&mut self) -> Result<()> {
         if self.ep == 0 {
             return Ok(());
@@ -311,11 +310,11 @@ fn connected(line: &Line) -> Result<()> {
     }
 }
 
-/// The half that asks: one session.
+/// Runs one session of the requesting half.
 ///
 /// # Errors
 ///
-/// When it is disturbed, or something is wrong.
+/// If the worker is disturbed, or an error is found.
 pub fn use_it(w: &mut Worker<'_>) -> Result<()> {
     let mut line = Line::new(w.side()?)?;
     line.endpoint(0)?;
@@ -333,18 +332,18 @@ pub fn use_it(w: &mut Worker<'_>) -> Result<()> {
 fn leave(w: &mut Worker<'_>, mut line: Line, result: Result<()>) -> Result<()> {
     w.at("leaving");
     if w.one_in(3) {
-        // The end of the file is the end of all.
+        // Closing the file closes everything.
         return result;
     }
     if result.is_ok() && w.one_in(3) {
-        // It may have ended by itself.
+        // The connection may have ended by itself.
         let _ = line.side.dev.shutdown(line.ep);
     }
     line.close()?;
     result
 }
 
-/// One exchange, from the side that asks.
+/// Makes one exchange as the requesting half.
 fn ask(w: &mut Worker<'_>, line: &mut Line, seq: u64) -> Result<()> {
     w.at("asking");
     line.send(&Head::new(ASK, seq, w))?;
@@ -360,14 +359,14 @@ fn ask(w: &mut Worker<'_>, line: &mut Line, seq: u64) -> Result<()> {
         distract(w, &mut buf)?;
     }
     line.finish(context, "a read")?;
-    buf.check(seed_lent(lent.seed)).context("what was read")?;
+    buf.check(seed_lent(lent.seed)).context("the bytes read")?;
     w.at("writing");
     let mut done = Head::new(DONE, seq, w);
     done.remote.len = len;
     buf.fill(done.seed);
     let unmapped = w.one_in(4);
     let context = if unmapped {
-        // What is written is what was there when it was pinned.
+        // The write moves the bytes that were there when the memory was pinned.
         drop(buf);
         line.post(op::write(0, &[iov(region, 0, len)], addr, key), 0)?
     } else {
@@ -393,7 +392,7 @@ fn seed_lent(seed: u64) -> u64 {
     seed ^ 0x1e57
 }
 
-/// Uses a key that was revoked: it is refused, and that ends the connection.
+/// Uses a revoked key: the access is refused, and the connection ends.
 fn stale(w: &Worker<'_>, line: &mut Line, addr: u64, key: u64) -> Result<()> {
     w.at("using a dead key");
     let before = line.sent;
@@ -406,7 +405,7 @@ fn stale(w: &Worker<'_>, line: &mut Line, addr: u64, key: u64) -> Result<()> {
     }
 }
 
-/// Does to its own memory what programs do.
+/// Changes its own memory as programs do.
 fn distract(w: &mut Worker<'_>, buf: &mut Buf) -> Result<()> {
     match w.rng.below(4) {
         0 => buf.map_mut().relocate()?,
@@ -430,11 +429,11 @@ fn distract(w: &mut Worker<'_>, buf: &mut Buf) -> Result<()> {
     Ok(())
 }
 
-/// The half that lends: listens, and serves some sessions.
+/// Listens as the offering half, and serves some sessions.
 ///
 /// # Errors
 ///
-/// When it is disturbed, or something is wrong.
+/// If the worker is disturbed, or an error is found.
 pub fn serve(w: &mut Worker<'_>) -> Result<()> {
     let mut side = w.side()?;
     w.at("listening");
@@ -447,9 +446,9 @@ pub fn serve(w: &mut Worker<'_>) -> Result<()> {
                 Ok(e) if e.raw.event == KFI_CONNREQ => break e.raw.connreq,
                 Ok(_) => {}
                 Err(CallError { errno, .. }) if errno.0 == libc::ETIMEDOUT => {
-                    // The device may have gone from under the listener, which is told nothing.
+                    // The device may have been removed under the listener, which gets no event.
                     if Instant::now() > end {
-                        return disturbed("nobody comes");
+                        return disturbed("no peer comes");
                     }
                 }
                 Err(e) => return Err(e.into()),
@@ -484,7 +483,7 @@ pub fn serve(w: &mut Worker<'_>) -> Result<()> {
                     ..
                 } = line;
                 for handle in [region, cq.handle, cntr] {
-                    dev.close(handle).context("closing what a session had")?;
+                    dev.close(handle).context("closing a session's objects")?;
                 }
                 side = s;
             }
@@ -496,7 +495,7 @@ pub fn serve(w: &mut Worker<'_>) -> Result<()> {
     Ok(())
 }
 
-/// One exchange, from the side that lends.
+/// Makes one exchange as the offering half.
 fn lend(w: &mut Worker<'_>, line: &mut Line, seq: u64) -> Result<()> {
     const AROUND: u64 = 512;
     w.at("waiting for a question");
@@ -519,7 +518,7 @@ fn lend(w: &mut Worker<'_>, line: &mut Line, seq: u64) -> Result<()> {
     line.side.dev.key_revoke(slot).context("revoking")?;
     let check = |when: &str| -> Result<()> {
         buf.check_part(offset as usize, len as usize, done.seed)
-            .with_context(|| format!("what was written, {when}"))?;
+            .with_context(|| format!("the bytes written, {when}"))?;
         buf.check_value((offset - AROUND) as usize, AROUND as usize, 0x77)?;
         buf.check_value((offset + len) as usize, AROUND as usize, 0x77)?;
         buf.check_guards()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! One worker's life: what it does again and again, what it may meet, and the
-//! page on which it writes down how it goes.
+//! One worker's life: its repeated work, the errors that it may meet, and the page on which it
+//! records its progress.
 
 use super::plan::PAIRS;
 use super::{churn, session};
@@ -14,11 +14,11 @@ use anyhow::{anyhow, Result};
 use std::fmt;
 use std::time::Duration;
 
-/// How long anything may take that a worker waits for: the provider's bound for a silent peer, and
-/// as much again for a slow machine.
+/// Time limit of a worker's waits: the provider's bound for a silent peer, and as much again for a
+/// slow machine.
 pub const BOUND: Duration = Duration::from_secs(40);
 
-/// What took what a worker needs: nothing that it could help, and no fault of what it uses.
+/// Error of a worker that lost a resource to the storm; neither the worker nor kfabric is at fault.
 #[derive(Debug)]
 pub struct Disturbed(pub String);
 
@@ -30,7 +30,7 @@ impl fmt::Display for Disturbed {
 
 impl std::error::Error for Disturbed {}
 
-/// Ends what a worker does because it was disturbed.
+/// Ends a worker's step because the storm disturbed it.
 ///
 /// # Errors
 ///
@@ -39,7 +39,7 @@ pub fn disturbed<T>(why: impl Into<String>) -> Result<T> {
     Err(Disturbed(why.into()).into())
 }
 
-/// What a call may answer when the ground shakes.
+/// Errnos that a call may return during a storm.
 const TOLERABLE: &[i32] = &[
     libc::ENOENT,
     libc::ENXIO,
@@ -59,7 +59,7 @@ const TOLERABLE: &[i32] = &[
     libc::ECONNABORTED,
 ];
 
-/// Whether an error only says that a worker was disturbed.
+/// Returns whether an error only shows that a worker was disturbed.
 fn is_tolerable(e: &anyhow::Error) -> bool {
     if e.is::<Disturbed>() {
         return true;
@@ -71,20 +71,20 @@ fn is_tolerable(e: &anyhow::Error) -> bool {
     errno.is_some_and(|e| TOLERABLE.contains(&e))
 }
 
-/// What a worker has less of than it would like.
+/// Resource that a worker lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// Of nothing.
+    /// The worker lacks nothing.
     Nothing,
-    /// Of memory that it may pin.
+    /// Memory that it may pin.
     Pins,
-    /// Of descriptors.
+    /// Descriptors.
     Files,
-    /// Of memory: it is in a control group with little.
+    /// Memory: the worker is in a control group with little.
     Memory,
 }
 
-/// A worker's page: what it writes there is there when it is dead.
+/// A worker's page, which outlives the worker.
 pub struct Page<'a> {
     map: &'a Map,
     at: usize,
@@ -99,7 +99,7 @@ const TEXT: usize = 24;
 const STEP: usize = 2048;
 
 impl<'a> Page<'a> {
-    /// The page of a slot.
+    /// Returns the page of a slot.
     pub fn new(map: &'a Map, slot: u32) -> Self {
         Self {
             map,
@@ -112,17 +112,17 @@ impl<'a> Page<'a> {
         self.map.set64(at, self.map.get64(at) + 1);
     }
 
-    /// How often the slot's workers got something done.
+    /// Returns how many cycles the slot's workers have completed.
     pub fn cycles(&self) -> u64 {
         self.map.get64(self.at + CYCLES)
     }
 
-    /// How often they were disturbed.
+    /// Returns how often they were disturbed.
     pub fn troubles(&self) -> u64 {
         self.map.get64(self.at + TROUBLES)
     }
 
-    /// What went wrong.
+    /// Returns the recorded error.
     pub fn fault(&self) -> String {
         let len = (self.map.get64(self.at + TEXT_LEN) as usize).min(STEP - TEXT);
         let mut text = vec![0; len];
@@ -136,7 +136,7 @@ impl<'a> Page<'a> {
         self.map.set64(self.at + TEXT_LEN, bytes.len() as u64);
     }
 
-    /// What the worker is, or was last, about to do.
+    /// Returns the worker's current or last step.
     pub fn step(&self) -> String {
         let mut text = [0; 64];
         self.map.read(self.at + STEP, &mut text);
@@ -147,19 +147,19 @@ impl<'a> Page<'a> {
 
 /// A worker.
 pub struct Worker<'a> {
-    /// The node it works on.
+    /// Node on which the worker runs.
     pub env: &'a Env,
-    /// Its slot.
+    /// Slot of the worker.
     pub slot: u32,
-    /// Its own choices.
+    /// Generator of the worker's choices.
     pub rng: Rng,
-    /// What it lacks.
+    /// Resource that the worker lacks.
     pub want: Want,
     page: Page<'a>,
 }
 
 impl<'a> Worker<'a> {
-    /// A worker of a slot.
+    /// Creates a worker of a slot.
     pub fn new(env: &'a Env, slot: u32, seed: u64, want: Want, board: &'a Map) -> Self {
         Self {
             env,
@@ -170,7 +170,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Says what it is about to do.
+    /// Records the next step.
     pub fn at(&self, step: &str) {
         let mut text = [0; 64];
         let bytes = &step.as_bytes()[..step.len().min(63)];
@@ -178,21 +178,21 @@ impl<'a> Worker<'a> {
         self.page.map.write(self.page.at + STEP, &text);
     }
 
-    /// Says that it got something done.
+    /// Records a completed cycle.
     pub fn done(&self) {
         self.page.add(CYCLES);
     }
 
-    /// Once in `n` times.
+    /// Returns true once in `n` times.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.rng.below(n) == 0
     }
 
-    /// Opens its side.
+    /// Opens the worker's side.
     ///
     /// # Errors
     ///
-    /// [`Disturbed`] where there is no device to open it on, else what the calls answer.
+    /// [`Disturbed`] if there is no device, else the errno of the failed call.
     pub fn side(&self) -> Result<Side> {
         self.at("opening");
         Side::of(self.env).map_err(|e| match e.downcast_ref::<CallError>() {
@@ -201,7 +201,7 @@ impl<'a> Worker<'a> {
         })
     }
 
-    /// Works until it is killed; its exit status when something is wrong.
+    /// Works until killed. Returns the exit status after an error.
     pub fn live(&mut self) -> i32 {
         if let Err(e) = self.lack() {
             self.page
@@ -231,18 +231,18 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Whether this is the half of its pair that listens.
+    /// Returns whether this half of its pair listens.
     fn serves(&self) -> bool {
         u32::from(self.env.node) % 2 == self.slot % 2
     }
 
-    /// Takes its own means away. The control group is its keeper's affair.
+    /// Gives up the worker's own resources. The crew sets the control group.
     fn lack(&self) -> Result<()> {
         match self.want {
             Want::Pins => {
                 sys::set_limit(libc::RLIMIT_MEMLOCK, 160 << 10)?;
                 sys::become_nobody()?;
-                // Another user's process does not see its parent's death any more.
+                // Another user's process is not notified of its parent's death.
                 sys::die_with_parent();
             }
             Want::Files => sys::set_limit(libc::RLIMIT_NOFILE, 12)?,

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Sockets below UDP: to see every packet of this network namespace, and to
-//! send packets with headers of one's own.
+//! Sockets below UDP: they see every packet of this network namespace, and send packets with
+//! headers of the test's own.
 
 use super::{check, own_fd, Errno};
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-/// A socket that sees every packet, in and out, from the IP header on.
+/// Opens a socket that sees every packet, in and out, from the IP header on.
 ///
 /// # Errors
 ///
-/// What `socket(2)` answers.
+/// The errno of `socket(2)`.
 pub fn packet_socket() -> Result<OwnedFd, Errno> {
-    // CAST: The number of a protocol has 16 bits.
+    // CAST: A protocol number has 16 bits.
     let protocol = i32::from((libc::ETH_P_ALL as u16).to_be());
     let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: No memory is involved.
@@ -21,9 +21,9 @@ pub fn packet_socket() -> Result<OwnedFd, Errno> {
         libc::socket(libc::AF_PACKET, kind, protocol)
     }))?;
     let fd = own_fd(fd as i32);
-    // Room for what comes while nobody looks.
+    // Buffer for packets that arrive between reads.
     let room: i32 = 8 << 20;
-    // SAFETY: A valid descriptor and an option of the size told.
+    // SAFETY: A valid descriptor and an option of the stated size.
     let r = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -36,16 +36,16 @@ pub fn packet_socket() -> Result<OwnedFd, Errno> {
     check(i64::from(r)).map(|_| fd)
 }
 
-/// Takes a packet, if one waits; how long it is, and whether it goes out.
+/// Takes a packet, if one waits. Returns its length, and whether it is outgoing.
 ///
 /// # Errors
 ///
-/// What `recvfrom(2)` answers.
+/// The errno of `recvfrom(2)`.
 pub fn take_packet(fd: BorrowedFd<'_>, buf: &mut [u8]) -> Result<Option<(usize, bool)>, Errno> {
     // SAFETY: All zero is an address of no family.
     let mut from: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     let mut len = std::mem::size_of_val(&from) as u32;
-    // SAFETY: A valid descriptor; the buffer and the address have the sizes told.
+    // SAFETY: A valid descriptor; the buffer and the address have the stated sizes.
     let r = unsafe {
         libc::recvfrom(
             fd.as_raw_fd(),
@@ -66,11 +66,11 @@ pub fn take_packet(fd: BorrowedFd<'_>, buf: &mut [u8]) -> Result<Option<(usize, 
     }
 }
 
-/// A socket that sends IPv4 packets as they are, header included.
+/// Opens a socket that sends IPv4 packets unchanged, header included.
 ///
 /// # Errors
 ///
-/// What `socket(2)` answers.
+/// The errno of `socket(2)`.
 pub fn raw_socket() -> Result<OwnedFd, Errno> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     // SAFETY: No memory is involved.
@@ -84,7 +84,7 @@ pub fn raw_socket() -> Result<OwnedFd, Errno> {
 ///
 /// # Errors
 ///
-/// What `sendto(2)` answers.
+/// The errno of `sendto(2)`.
 pub fn send_packet(fd: BorrowedFd<'_>, to: Ipv4Addr, packet: &[u8]) -> Result<(), Errno> {
     let to = libc::sockaddr_in {
         sin_family: libc::AF_INET as u16,
@@ -94,7 +94,7 @@ pub fn send_packet(fd: BorrowedFd<'_>, to: Ipv4Addr, packet: &[u8]) -> Result<()
         },
         sin_zero: [0; 8],
     };
-    // SAFETY: A valid descriptor; packet and address have the sizes told.
+    // SAFETY: A valid descriptor; packet and address have the stated sizes.
     let r = unsafe {
         libc::sendto(
             fd.as_raw_fd(),

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Mappings that change: their rights, their place, and what lies under them.
+//! Mappings that change: their protection, their place, and their pages.
 
 use super::{check, Errno, Map};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 impl Map {
-    /// Changes what may be done with a part of it; a part that may not be
-    /// read or written must not be.
+    /// Changes the protection of a part, which callers must not access against it.
     ///
     /// # Errors
     ///
-    /// What `mprotect(2)` answers.
+    /// The errno of `mprotect(2)`.
     pub fn protect(&self, off: usize, len: usize, prot: i32) -> Result<(), Errno> {
         let p = self.at(off, len);
         // SAFETY: Our own mapping, which stays mapped.
@@ -19,12 +18,12 @@ impl Map {
         check(i64::from(r)).map(|_| ())
     }
 
-    /// Moves its pages to another address, where the mapping that is returned
-    /// has them, and puts fresh anonymous memory in their place.
+    /// Moves the pages to another address, returns the mapping there, and puts fresh anonymous
+    /// memory in their place.
     ///
     /// # Errors
     ///
-    /// What `mmap(2)` or `mremap(2)` answers.
+    /// The errno of `mmap(2)` or `mremap(2)`.
     pub fn move_away(&mut self) -> Result<Map, Errno> {
         let moved = Map::anon(self.len)?;
         // SAFETY: Both mappings are ours and as long as is said. The new one's
@@ -45,15 +44,15 @@ impl Map {
         Ok(moved)
     }
 
-    /// Puts fresh anonymous memory in its place.
+    /// Puts fresh anonymous memory in the mapping's place.
     ///
     /// # Errors
     ///
-    /// What `mmap(2)` answers.
+    /// The errno of `mmap(2)`.
     pub fn replace(&mut self) -> Result<(), Errno> {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        // SAFETY: What is mapped over is our own mapping, or the hole it left.
+        // SAFETY: The new mapping replaces our own mapping, or the hole it left.
         let p = unsafe { libc::mmap(self.addr.cast(), self.len, prot, flags, -1, 0) };
         if p == libc::MAP_FAILED {
             return Err(Errno::last());
@@ -61,21 +60,21 @@ impl Map {
         Ok(())
     }
 
-    /// The first `piece` bytes of a file, shared, `count` times one after the
-    /// other: much address space with little memory.
+    /// Maps the first `piece` bytes of a file, shared, `count` times one after the other: much
+    /// address space with little memory.
     ///
     /// # Errors
     ///
-    /// What `mmap(2)` answers.
+    /// The errno of `mmap(2)`.
     pub fn repeated(fd: BorrowedFd<'_>, piece: usize, count: usize) -> Result<Self, Errno> {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // What may not be touched asks for no memory.
+        // Memory without access is not accounted.
         let map = Map::mmap(piece * count, libc::PROT_NONE, flags, -1, 0)?;
         for i in 0..count {
             let at = map.at(i * piece, piece);
             let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-            // SAFETY: What is mapped over is a part of our own mapping.
+            // SAFETY: The new mapping replaces a part of our own mapping.
             let p = unsafe { libc::mmap(at.cast(), piece, prot, flags, fd.as_raw_fd(), 0) };
             if p == libc::MAP_FAILED {
                 return Err(Errno::last());
@@ -85,11 +84,11 @@ impl Map {
     }
 }
 
-/// Runs the calling thread on one processor only.
+/// Pins the calling thread to one processor.
 ///
 /// # Errors
 ///
-/// What `sched_setaffinity(2)` answers.
+/// The errno of `sched_setaffinity(2)`.
 pub fn run_on_cpu(cpu: usize) -> Result<(), Errno> {
     // SAFETY: All zeroes is an empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Having fewer rights, and using those that a process may have over another.
+//! Dropping rights, and using the rights that a process has over another.
 
 use super::{check, Errno};
 
-/// Becomes this user and group, with no capability, and not to be debugged.
+/// Becomes this user and group, without capabilities, and undebuggable.
 ///
 /// # Errors
 ///
-/// What the calls answer.
+/// The errno of the failed call.
 pub fn become_user(id: u32) -> Result<(), Errno> {
     become_member(id, &[])
 }
 
-/// Becomes this user and group, and a member of other groups besides.
+/// Becomes this user and group, and a member of other groups.
 ///
 /// # Errors
 ///
-/// What the calls answer.
+/// The errno of the failed call.
 pub fn become_member(id: u32, groups: &[u32]) -> Result<(), Errno> {
     // SAFETY: No memory is passed but a list of as many groups as are said.
     unsafe {
@@ -29,11 +29,11 @@ pub fn become_member(id: u32, groups: &[u32]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Has the calling thread's command name be these bytes.
+/// Sets the calling thread's command name.
 ///
 /// # Errors
 ///
-/// What `prctl(2)` answers.
+/// The errno of `prctl(2)`.
 pub fn set_name(name: &std::ffi::CStr) -> Result<(), Errno> {
     // SAFETY: The name ends, and is only read.
     check(i64::from(unsafe {
@@ -46,18 +46,18 @@ pub fn set_name(name: &std::ffi::CStr) -> Result<(), Errno> {
 ///
 /// # Errors
 ///
-/// What `unshare(2)` answers.
+/// The errno of `unshare(2)`.
 pub fn unshare(flags: i32) -> Result<(), Errno> {
     // SAFETY: No memory is passed.
     check(i64::from(unsafe { libc::unshare(flags) })).map(|_| ())
 }
 
-/// The kernel's own single copy between processes: `len` bytes from `from` here to `to` there, or
-/// (`read`) the other way round. Bytes copied.
+/// Makes the kernel's own single copy between processes: `len` bytes from `from` here to `to`
+/// there, or (`read`) the reverse. Returns the number of bytes copied.
 ///
 /// # Errors
 ///
-/// What `process_vm_writev(2)` answers.
+/// The errno of `process_vm_writev(2)`.
 pub fn process_vm(
     pid: i32,
     read: bool,

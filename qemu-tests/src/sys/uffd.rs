@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Page faults that wait until the test lets them go on: `userfaultfd(2)`.
+//! Page faults that wait until the test resolves them: `userfaultfd(2)`.
 
 use super::{check, poll_in, Errno, Map};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -22,13 +22,13 @@ pub struct Missing<'a> {
 }
 
 impl<'a> Missing<'a> {
-    /// From now on whoever touches a page that is missing waits.
+    /// Makes every access to a missing page wait from now on.
     ///
     /// # Errors
     ///
-    /// What the calls answer.
+    /// The errno of the failed call.
     pub fn watch(map: &'a Map) -> Result<Self, Errno> {
-        // One that blocks cannot be polled.
+        // A blocking descriptor cannot be polled.
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
         // SAFETY: No pointer is passed.
         let fd = check(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) })?;
@@ -41,18 +41,18 @@ impl<'a> Missing<'a> {
         Ok(this)
     }
 
-    /// Makes `arg`'s call; none has more than four words.
+    /// Makes the ioctl `request`; no argument has more than four words.
     fn call(&self, request: libc::c_ulong, arg: &mut [u64; 4]) -> Result<(), Errno> {
         // SAFETY: The structure is as large as the largest of the calls' and ours to write.
         let r = unsafe { libc::ioctl(self.fd.as_raw_fd(), request, arg.as_mut_ptr()) };
         check(i64::from(r)).map(|_| ())
     }
 
-    /// Takes away all pages from `off` on.
+    /// Drops all pages from `off` on.
     ///
     /// # Errors
     ///
-    /// What `madvise(2)` answers.
+    /// The errno of `madvise(2)`.
     pub fn drop_from(&self, off: usize) -> Result<(), Errno> {
         let len = self.map.len() - off;
         let at = self.map.at(off, len);
@@ -61,25 +61,25 @@ impl<'a> Missing<'a> {
         check(i64::from(r)).map(|_| ())
     }
 
-    /// Whether somebody waits, in this time.
+    /// Returns whether a task waits for a page, within `timeout`.
     ///
     /// # Errors
     ///
-    /// What `poll(2)` answers.
+    /// The errno of `poll(2)`.
     pub fn is_waited_for(&self, timeout: Duration) -> Result<bool, Errno> {
         poll_in(self.fd.as_fd(), timeout)
     }
 
-    /// Fills all pages from `off` on with zeroes, and lets go on who waits for them.
+    /// Fills all pages from `off` on with zeroes, and wakes the waiters.
     ///
     /// # Errors
     ///
-    /// What the call answers.
+    /// The call's errno.
     pub fn fill_from(&self, off: usize) -> Result<(), Errno> {
         for off in (off..self.map.len()).step_by(PAGE) {
             let page = [self.map.addr() + off as u64, PAGE as u64, 0, 0];
             match self.call(UFFDIO_ZEROPAGE, &mut { page }) {
-                // It is there.
+                // The page is present.
                 Err(Errno(libc::EEXIST)) => {}
                 other => other?,
             }

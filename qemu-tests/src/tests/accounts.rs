@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What programs have is charged: to their memory cgroup, their rdma cgroup and their lockable memory.
+//! Charges for programs' objects: to the memory cgroup, the rdma cgroup and the lockable memory.
 
 use super::refused;
 use crate::auth::{self, Enforced};
 use crate::buf::Buf;
-use crate::harness::guest::memory_group;
+use crate::harness::guest::{ends_in_linear_time, memory_group, until};
 use crate::harness::leaks::vm_pin;
 use crate::harness::{skip, Ctx, Env, Test, ONE, SHM};
 use crate::pair::{Opts, Side, LOCAL, REMOTE, WAIT};
@@ -13,8 +13,10 @@ use crate::raw::{self, field_text, Dev};
 use crate::sys::{self, Ended, Map};
 use anyhow::{bail, ensure, Context, Result};
 use kfabric_uapi::*;
+use std::cell::Cell;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use zerocopy::FromZeros;
@@ -36,6 +38,11 @@ pub const TESTS: &[Test] = &[
     )
     .on(ONE),
     Test::alone(
+        "rdmacg.endpoints_beyond_the_share_of_a_user_end_with_edquot",
+        user_share,
+    )
+    .on(ONE),
+    Test::alone(
         "auth.p12_ends_of_many_auth_keys_take_linear_time",
         ends_of_keys,
     )
@@ -47,7 +54,7 @@ pub const TESTS: &[Test] = &[
     )
     .on(ONE)
     .seconds(10),
-    Test::alone("mr.p05_memlock_counts_what_exited_children_pinned", orphans).on(ONE | SHM),
+    Test::alone("mr.p05_memlock_counts_pins_of_exited_children", orphans).on(ONE | SHM),
     Test::alone(
         "counters.deadline_in_a_time_namespace_is_of_its_clock",
         time_namespace,
@@ -74,15 +81,15 @@ fn nobody(
     user(NOBODY, memlock, prepare, f)
 }
 
-/// As [`nobody`], as user `id`.
-fn user(
+/// Runs `f` in a child, after `prepare`, as user `id` with this much lockable memory.
+pub(super) fn user(
     id: u32,
     memlock: u64,
     prepare: impl FnOnce() -> Result<()>,
     f: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
-    // The device file's mode is the administrator's affair, and not what is tested here.
+    // The administrator sets the device file's mode, which is not tested here.
     fs::set_permissions(raw::device_path(), fs::Permissions::from_mode(0o666))?;
     let pid = sys::fork(|| {
         let run = || {
@@ -104,11 +111,11 @@ fn user(
     Ok(())
 }
 
-/// A control group that goes with it.
+/// A control group, removed on drop.
 struct Group(PathBuf);
 
 impl Group {
-    /// Makes one with this controller; `None`: the kernel has none.
+    /// Creates a group with this controller. Returns `None` if the kernel has none.
     fn new(name: &str, controller: &str) -> Result<Option<Self>> {
         let Some(path) = memory_group(name) else {
             return Ok(None);
@@ -140,14 +147,14 @@ impl Drop for Group {
     }
 }
 
-/// Bytes charged to a group of memory.
+/// Returns the bytes charged to a memory cgroup.
 fn charged(group: &Path) -> Result<u64> {
     Ok(fs::read_to_string(group.join("memory.current"))?
         .trim()
         .parse()?)
 }
 
-/// Makes `count` objects of a kind, which are to be charged with at least `each` bytes.
+/// Makes `count` objects of a kind, and checks that at least `each` bytes are charged for each.
 fn grows(
     group: &Path,
     what: &str,
@@ -155,7 +162,7 @@ fn grows(
     each: u64,
     mut make: impl FnMut() -> Result<()>,
 ) -> Result<()> {
-    // What the kernel charges ahead for each processor.
+    // Bytes that the kernel charges ahead for each processor.
     const AHEAD: u64 = 512 << 10;
     make()?;
     let before = charged(group)?;
@@ -214,7 +221,7 @@ fn each_kind(group: &Path, env: &Env, kverbs: bool) -> Result<()> {
         dev.key_alloc(region, 1)?;
         Ok(())
     })?;
-    // Without a queue pair, which comes with enabling.
+    // Without a queue pair, which enabling creates.
     let each = if kverbs { 32 << 10 } else { 2 << 10 };
     let want = EpOpen {
         tx_size: 256,
@@ -227,11 +234,12 @@ fn each_kind(group: &Path, env: &Env, kverbs: bool) -> Result<()> {
     })
 }
 
-/// A program that opens endpoints without end comes to the limit of its memory cgroup; the machine does not
-/// come to its own.
+/// A program that opens endpoints without end reaches the limit of its memory cgroup, and the
+/// machine does not run out of memory.
 fn endpoints_bounded(ctx: &mut Ctx) -> Result<()> {
     const LIMIT: u64 = 64 << 20;
-    // Each takes some 13 MiB, of which 3 are not the device driver's and charged.
+    // Each endpoint takes some 13 MiB, of which 3 are charged, because they are not the device
+    // driver's.
     const MOST: u32 = 40;
     let Some(group) = Group::new(&format!("endpoints-{}", ctx.env.node), "+memory")? else {
         return skip("the kernel has no memory cgroups");
@@ -239,7 +247,8 @@ fn endpoints_bounded(ctx: &mut Ctx) -> Result<()> {
     group.set("memory.max", &LIMIT.to_string())?;
     let env = ctx.env.clone();
     let prepare = || {
-        // The group's own end of memory is to be an errno, not the child's end.
+        // When the group's memory is exhausted, calls must return an errno, and the child must not
+        // be killed.
         fs::write("/proc/self/oom_score_adj", "-1000")?;
         group.join()
     };
@@ -262,14 +271,14 @@ fn endpoints_bounded(ctx: &mut Ctx) -> Result<()> {
         }
         bail!("{MOST} endpoints fit {LIMIT} bytes")
     })?;
-    // Others are not concerned.
+    // Other programs are unaffected.
     let side = Side::open(ctx)?;
     let cq = side.cq(64, 0)?;
     side.endpoint(&Opts::default(), &cq, 0).map(|_| ())
 }
 
-/// Opened devices, protection domains, queues and memory regions of a program are charged to its rdma
-/// cgroup, which refuses more than it may have.
+/// A program's opened devices, protection domains, queues and memory regions are charged to its
+/// rdma cgroup, which refuses more than its limit.
 fn rdma_limit(ctx: &mut Ctx) -> Result<()> {
     let Some(group) = Group::new(&format!("rdma-{}", ctx.env.node), "+rdma")? else {
         return skip("the kernel has no rdma cgroups");
@@ -310,7 +319,7 @@ fn rdma_limit(ctx: &mut Ctx) -> Result<()> {
                 .context("keys have a queue pair and a queue for all, and a region for each")?;
             refused(side.dev.key_alloc(region, 1), libc::EAGAIN, "a third key")?;
             is(1, 7).context("after a refusal")?;
-            // What a key is made of changes; how much it is does not.
+            // The key's hardware object changes; the number of objects does not.
             for _ in 0..3 {
                 side.assign(slots[0], 0, 4096, REMOTE)?;
                 side.dev.key_revoke(slots[0])?;
@@ -339,13 +348,95 @@ fn rdma_limit(ctx: &mut Ctx) -> Result<()> {
     is(0, 0).context("after the process")
 }
 
-/// Opens `count` domains, each with an auth key of its own, and closes the file: how long that takes.
+/// `user_mib` bounds the device's memory for a user's endpoints. Another user has another
+/// share, and `kfi info -v` shows how large it is.
+fn user_share(ctx: &mut Ctx) -> Result<()> {
+    const PARAMETER: &str = "/sys/module/kverbs/parameters/user_mib";
+    const OTHER: u32 = 2201;
+    // The limit is the machine's.
+    if !ctx.first() {
+        return Ok(());
+    }
+    // Of 1,024 operations each way; two of them are 5 MiB.
+    let open = |side: &Side| {
+        let cq = side.cq(64, 0)?;
+        let opts = Opts {
+            tx_size: 1024,
+            rx_size: 1024,
+            ..Default::default()
+        };
+        side.endpoint(&opts, &cq, 0)
+    };
+    let refused = |side: &Side| -> Result<()> {
+        let ep = open(side);
+        let errno = ep
+            .as_ref()
+            .err()
+            .and_then(|e| e.downcast_ref::<raw::CallError>());
+        ensure!(
+            errno.is_some_and(|e| e.errno.0 == libc::EDQUOT),
+            "beyond the share: {ep:?}"
+        );
+        Ok(())
+    };
+    let before = fs::read_to_string(PARAMETER)?;
+    ensure!(before.trim().parse::<u64>()? > 64, "{before} MiB at first");
+    fs::write(PARAMETER, "4")?;
+    let full = Map::shared(4096)?;
+    let other = Cell::new(0);
+    let env = ctx.env.clone();
+    let result = nobody(
+        1 << 20,
+        || {
+            // Another user opens an endpoint when the first user's share is full.
+            let opens = || -> Result<()> {
+                until("the share is full", WAIT, || {
+                    Ok((full.get(0) != 0).then_some(()))
+                })?;
+                sys::rights::become_user(OTHER)?;
+                let side = Side::of(&env)?;
+                open(&side)?;
+                refused(&side)
+            };
+            let pid = sys::fork(|| match opens() {
+                Ok(()) => 0,
+                Err(e) => {
+                    eprintln!("the other user: {e:#}");
+                    1
+                }
+            })?;
+            other.set(pid);
+            Ok(())
+        },
+        || {
+            let side = Side::of(&env)?;
+            let first = open(&side)?;
+            refused(&side)?;
+            full.set(0, 1);
+            let end = sys::wait_pid(other.get(), Duration::from_secs(60))?;
+            ensure!(end == Some(Ended::Exit(0)), "the other user: {end:?}");
+            side.dev.close(first.handle)?;
+            open(&side).context("after the first endpoint's end")?;
+            Ok(())
+        },
+    );
+    let shown = Command::new("kfi").args(["info", "-v"]).output()?;
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    fs::write(PARAMETER, "0")?;
+    result?;
+    ensure!(shown.contains("user_mib: 4\n"), "{shown}");
+    ensure!(fs::read_to_string(PARAMETER)? == before, "not as before");
+    Ok(())
+}
+
+/// Opens `count` domains, each with an auth key of its own, and closes the file. Returns how long
+/// the close takes.
 fn end_with_keys(env: &Env, count: u32) -> Result<Duration> {
     let dev = Dev::open()?;
     let info = crate::pair::own_info(&dev, env)?;
     let fabric = dev.fabric_open(&env.provider, &field_text(&info.fabric_name))?;
     for number in 0..count {
-        let key = u64::from(number).to_ne_bytes();
+        let key = u128::from(number).to_ne_bytes();
         let mut call = DomainOpen::new_zeroed();
         call.fabric = fabric;
         call.name = info.domain_name;
@@ -358,27 +449,20 @@ fn end_with_keys(env: &Env, count: u32) -> Result<Duration> {
     Ok(start.elapsed())
 }
 
-/// The end of a file does not take longer for each auth key the more there are.
+/// Closing a file takes no longer per auth key if there are more of them.
 fn ends_of_keys(ctx: &mut Ctx) -> Result<()> {
-    // In a debug kernel all takes longer, and more is not to be found out.
+    // On a debug kernel everything takes longer, and more auth keys show nothing more.
     let few = 16_000 / sys::slowness().max(1);
-    let one = end_with_keys(&ctx.env, few)?;
-    let four = end_with_keys(&ctx.env, 4 * few)?;
-    eprintln!("{few} auth keys end in {one:?}, four times as many in {four:?}");
-    // Sixteen times as long where each end walks the list of all.
-    ensure!(
-        four < one * 9 || four < Duration::from_millis(100),
-        "{few} auth keys end in {one:?}, four times as many in {four:?}"
-    );
-    Ok(())
+    ends_in_linear_time(few, |count| end_with_keys(&ctx.env, count))
 }
 
-/// While a device takes the charge of a region over nobody else is let in on its account.
+/// While a device takes over the charge of a region, no other region is charged in its place.
 fn charge_changes_hands(ctx: &mut Ctx) -> Result<()> {
     const POOL: &str = "/proc/sys/vm/nr_hugepages";
     const LEN: u64 = 4 << 20;
     if !ctx.first() {
-        // The same user's: what one half's processes pin when they exit counts against the other's.
+        // Both halves run as one user: pages that one half's processes pin when they exit count
+        // against the other's.
         return Ok(());
     }
     fs::write(POOL, "4")?;
@@ -410,7 +494,7 @@ fn charge_changes_hands(ctx: &mut Ctx) -> Result<()> {
                 });
                 let mut others = 0;
                 let mut all = 0;
-                // Both threads are to have their chances.
+                // Both threads must have run often enough.
                 let enough = |all| all >= tries && keys.load(Ordering::Relaxed) >= tries / 10;
                 while !enough(all) && !assigner.is_finished() {
                     all += 1;
@@ -418,7 +502,7 @@ fn charge_changes_hands(ctx: &mut Ctx) -> Result<()> {
                 }
                 over.store(true, Ordering::Relaxed);
                 assigner.join().map_err(|_| anyhow::anyhow!("a panic"))??;
-                eprintln!("{keys:?} keys, {all} tries, {others} let in");
+                eprintln!("{keys:?} keys, {all} tries, {others} admitted");
                 Ok(others)
             })?;
             ensure!(
@@ -437,7 +521,7 @@ fn charge_changes_hands(ctx: &mut Ctx) -> Result<()> {
 fn orphans(ctx: &mut Ctx) -> Result<()> {
     const LEN: u64 = 16 * 4096;
     let env = ctx.env.clone();
-    // The other node's are not to count.
+    // The other node's pins must not count.
     let id = 3000 + u32::from(env.node);
     user(
         id,
@@ -446,7 +530,7 @@ fn orphans(ctx: &mut Ctx) -> Result<()> {
         || {
             let side = Side::of(&env)?;
             let found = Map::shared(4096)?;
-            // Pins all that the limit allows; the region's handle, or the errno.
+            // Pins as much as the limit allows. Returns the region's handle, or the errno.
             let child = || -> Result<std::result::Result<u64, i32>> {
                 let pid = sys::fork(|| {
                     let run = || -> Result<()> {
@@ -487,7 +571,7 @@ fn orphans(ctx: &mut Ctx) -> Result<()> {
     )
 }
 
-/// The deadline of a wait is one of the clock that the program reads, in a time namespace, too.
+/// In a time namespace, the deadline of a wait is on the clock that the program reads.
 fn time_namespace(ctx: &mut Ctx) -> Result<()> {
     for offset in [1000, -2] {
         let env = ctx.env.clone();
@@ -514,7 +598,7 @@ fn in_time_namespace(env: &Env, offset: i64) -> Result<bool> {
         return Ok(false);
     }
     fs::write("/proc/self/timens_offsets", format!("monotonic {offset} 0"))?;
-    // Children are in it.
+    // Children run in the new namespace.
     let pid = sys::fork(|| {
         let run = || -> Result<()> {
             let side = Side::of(env)?;
@@ -547,9 +631,10 @@ fn in_time_namespace(env: &Env, offset: i64) -> Result<bool> {
     Ok(true)
 }
 
-/// When the close of an endpoint has returned no event of it comes, though its grant ends at the same time.
+/// When the close of an endpoint has returned, no event of the endpoint comes, though its grant is
+/// revoked at the same time.
 fn no_event_after_close(ctx: &mut Ctx) -> Result<()> {
-    // The mode is one for both nodes.
+    // Both nodes share the mode.
     if !ctx.first() {
         return Ok(());
     }
@@ -558,7 +643,7 @@ fn no_event_after_close(ctx: &mut Ctx) -> Result<()> {
     let cq = side.cq(64, 0)?;
     let rounds = 1500 / sys::slowness().max(1);
     for round in 0..rounds {
-        let key = (u64::from(round) + 1).to_ne_bytes();
+        let key = (u128::from(round) + 1).to_ne_bytes();
         let grant = auth::add(mode.dev(), &auth::to_root(&key))?;
         let (pep, at) = side.listen_under(ctx.env.at(0), 4, &[&key])?;
         let ep = side
@@ -572,7 +657,7 @@ fn no_event_after_close(ctx: &mut Ctx) -> Result<()> {
         std::thread::scope(|scope| -> Result<()> {
             let revoked = scope.spawn(|| auth::revoke(mode.dev(), grant));
             side.dev.close(ep)?;
-            // Requests are the passive endpoint's.
+            // Requests belong to the passive endpoint.
             while let Ok(event) = side.dev.eq_read(side.eq.handle, 0) {
                 ensure!(
                     event.raw.event == KFI_CONNREQ,
@@ -595,7 +680,7 @@ fn no_event_after_close(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Looking at a process is not made long by how many objects it has.
+/// Reading a process's fdinfo takes bounded time, however many objects it has.
 fn fdinfo_bounded(ctx: &mut Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
     let fabric = field_text(&crate::pair::own_info(&side.dev, &ctx.env)?.fabric_name);

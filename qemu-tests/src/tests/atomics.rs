@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Atomics (fabtests: `rdm_atomic`, `atomic_verify`): what a domain says that it has it does, and
-//! against each other nothing is lost.
+//! Atomics (fabtests: `rdm_atomic`, `atomic_verify`): a domain performs every operation that it
+//! offers, and concurrent operations lose no update.
 
 use super::key_batches::{entry, joined};
 use super::keys::hammer;
@@ -23,26 +23,35 @@ use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("atomic.what_is_offered_is_done", what_is_offered)
+    Test::pair("atomic.each_offered_op_matches_the_model", what_is_offered)
         .seconds(20)
         .also(SMOKE),
-    Test::pair("atomic.nothing_is_lost", nothing_is_lost).seconds(20),
-    Test::pair("atomic.a_lock_by_comparison", a_lock).seconds(20),
-    Test::pair("atomic.p02_rights_and_edges", rights).seconds(20),
+    Test::pair(
+        "atomic.adds_from_two_connections_lose_no_update",
+        nothing_is_lost,
+    )
+    .seconds(20),
+    Test::pair("atomic.lock_by_compare_and_swap_excludes", a_lock).seconds(20),
+    Test::pair(
+        "atomic.p02_access_beyond_rights_or_range_is_refused",
+        rights,
+    )
+    .seconds(20),
     Test::pair("atomic.p03_counters_stand_still_after_revoke", |ctx| {
         stands_still(ctx, false)
     })
     .seconds(30),
-    Test::pair("atomic.p03_counters_stand_still_after_ordered", |ctx| {
-        stands_still(ctx, true)
-    })
+    Test::pair(
+        "atomic.p03_counters_of_ordered_keys_stand_still_after_revoke",
+        |ctx| stands_still(ctx, true),
+    )
     .seconds(30),
-    Test::pair("atomic.refused_arguments", refused_arguments),
-    Test::pair("atomic.counters_and_entries", counters),
-    Test::pair("atomic.library", library),
+    Test::pair("atomic.bad_arguments_are_refused", refused_arguments),
+    Test::pair("atomic.completed_ops_count_as_reads_and_writes", counters),
+    Test::pair("atomic.ops_by_library_match_the_model", library),
 ];
 
-/// What a peer needs for atomics.
+/// Rights for atomics.
 const ALL: u64 = REMOTE | KFI_ATOMIC;
 
 /// The forms, with their numbers.
@@ -52,10 +61,10 @@ const FORMS: [(u32, Form); 3] = [
     (KFI_OP_COMPARE_ATOMIC, Form::Compare),
 ];
 
-/// A sum of 8 bytes, which every provider has that has any.
+/// A sum of 8 bytes, which every provider with atomics has.
 const SUM: (u32, u32) = (KFI_ATOMIC_SUM, KFI_UINT64);
 
-/// A pair, and memory on both sides: what is changed is node 1's.
+/// A pair, and memory on both sides; the operations change node 1's.
 struct Bench {
     pair: Pair,
     buf: Buf,
@@ -95,7 +104,7 @@ impl Bench {
         (self.remote.addr + offset, self.remote.key)
     }
 
-    /// Does one with a value at the start, and gives what it fetched.
+    /// Runs an operation on a value at the start of the memory. Returns the bytes that it fetched.
     fn run(&self, form: u32, what: (u32, u32), values: &[u8], size: usize) -> Result<Vec<u8>> {
         let result = [iov(self.region, 4096, size as u64)];
         let result = if form == KFI_OP_ATOMIC {
@@ -109,7 +118,7 @@ impl Bench {
         Ok(self.buf.read(4096, size))
     }
 
-    /// Puts a value at the start of the peer's memory.
+    /// Writes a value at the start of the peer's memory.
     fn put(&self, bytes: &[u8]) -> Result<()> {
         self.buf.write(4096, bytes);
         let (addr, key) = self.at(0);
@@ -117,7 +126,7 @@ impl Bench {
         self.pair.write(self.region, 4096, len, addr, key)
     }
 
-    /// The value at the start of the peer's memory.
+    /// Reads the value at the start of the peer's memory.
     fn look(&self, size: usize) -> Result<u64> {
         let (addr, key) = self.at(0);
         self.pair.read(self.region, 4096, size as u64, addr, key)?;
@@ -131,7 +140,8 @@ fn value(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(all)
 }
 
-/// Every operation of every form and type: done as the model says, or refused as not there.
+/// Tries every operation of every form and type: it matches the model, or is refused as
+/// unsupported.
 fn what_is_offered(ctx: &mut Ctx) -> Result<()> {
     const VALUES: [u64; 6] = [
         0,
@@ -208,15 +218,15 @@ fn what_is_offered(ctx: &mut Ctx) -> Result<()> {
         }
     }
     ensure!(offered >= 8, "{offered} offered");
-    // What a processor does has all of them.
+    // A processor performs all of them.
     let lacks = ctx.provider() == "kshm" && offered < all;
     ensure!(!lacks, "{offered} offered of {all}");
     eprintln!("{offered} kinds of atomics");
     ctx.barrier("done")
 }
 
-/// Two connections add to one value at once, fetching and not: every sum counts, and no two fetched
-/// the same.
+/// Two connections add to one value at once, fetching and not: every sum counts, and no two fetch
+/// the same value.
 fn nothing_is_lost(ctx: &mut Ctx) -> Result<()> {
     const ROUNDS: usize = 300;
     let bench = Bench::new(ctx)?;
@@ -292,7 +302,7 @@ fn nothing_is_lost(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// A counter that is no atomic's, guarded by a lock that is: two connections, one at a time.
+/// A plain counter under a lock by compare-and-swap: two connections, one at a time.
 fn a_lock(ctx: &mut Ctx) -> Result<()> {
     const ROUNDS: u64 = 40;
     let bench = Bench::new(ctx)?;
@@ -307,7 +317,7 @@ fn a_lock(ctx: &mut Ctx) -> Result<()> {
     let (addr, key) = bench.at(8);
     let pair = &bench.pair;
     for round in 0..ROUNDS {
-        // Somebody else has it first, now and then.
+        // Another owner has the lock first, now and then.
         if round % 4 == 0 {
             let old = bench.run(KFI_OP_COMPARE_ATOMIC, cswap, &both(7, 0), 8)?;
             ensure!(value(&old) == 0, "the lock was {old:?}");
@@ -332,8 +342,8 @@ fn a_lock(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// P2: a key allows atomics only if it was asked to, and on its own bytes alone; a region has to
-/// allow them first.
+/// P2: a key allows atomics only if that was requested, and on its own bytes alone. Its region must
+/// allow them, too.
 fn rights(ctx: &mut Ctx) -> Result<()> {
     let bench = Bench::new(ctx)?;
     let side = &bench.pair.side;
@@ -353,7 +363,7 @@ fn rights(ctx: &mut Ctx) -> Result<()> {
         refused(alone, libc::EINVAL, &format!("a region for {access:#x}"))?;
         side.dev.close(slot)?;
     }
-    // Each on a connection of its own, which it ends.
+    // Each case ends its connection, so it has one of its own.
     for case in 0..6 {
         let pair = Pair::on(ctx, Side::open(ctx)?, &Opts::default())?;
         if ctx.first() {
@@ -362,7 +372,7 @@ fn rights(ctx: &mut Ctx) -> Result<()> {
             let region = pair.side.reg(&buf, LOCAL | ALL)?.handle;
             let access = [REMOTE, KFI_REMOTE_READ, KFI_REMOTE_WRITE, ALL, ALL, ALL][case];
             let (slot, remote) = pair.side.export(region, 64, 64, access)?;
-            // Behind the key, before it, and where it was.
+            // Behind the key, before it, and at its old place.
             let addr = remote
                 .addr
                 .wrapping_add([0, 0, 0, 64, 0u64.wrapping_sub(8), 0][case]);
@@ -390,12 +400,12 @@ fn rights(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// Form, operation and type, operands, room, and what is wrong.
+/// Form, operation and type, operands, result memory, and the fault.
 type Case<'a> = (u32, (u32, u32), &'a [u8], &'a [Iov], &'a str);
 
-/// P3: peers count without pause, each by a key of its own; from the return of a revocation on its
-/// counter stands still, at once and 100 ms later. With `ordered` the key is told before the device
-/// has it, a message brings it to the peer, and every other one is revoked at once.
+/// P3: peers count without pause, each through a key of its own. From the return of a revocation on
+/// the key's counter stands still, at once and 100 ms later. With `ordered` the key is assigned by
+/// an ordered batch, a message brings it to the peer, and every other key is revoked at once.
 fn stands_still(ctx: &mut Ctx, ordered: bool) -> Result<()> {
     let turns = if sys::slowness() > 1 { 3 } else { 12 };
     let mut lanes = Lanes::new(ctx)?;
@@ -416,8 +426,8 @@ fn stands_still(ctx: &mut Ctx, ordered: bool) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// Node 2 of [`stands_still`]: each lane takes its key from a message and counts until it is refused;
-/// no value comes that is beyond what its owner says it saw last.
+/// Plays node 2 of [`stands_still`]: each connection takes its key from a message and counts until
+/// it is refused. No fetched value exceeds the last value that the owner saw.
 fn count_without_pause(ctx: &mut Ctx, lanes: &Lanes, region: u64, buf: &Buf) -> Result<()> {
     buf.clear(0);
     let dev = &lanes.side.dev;
@@ -446,7 +456,7 @@ fn count_without_pause(ctx: &mut Ctx, lanes: &Lanes, region: u64, buf: &Buf) -> 
     ctx.barrier("refused")
 }
 
-/// Node 1 of [`stands_still`].
+/// Plays node 1 of [`stands_still`].
 fn stop_counting(
     ctx: &mut Ctx,
     lanes: &Lanes,
@@ -474,7 +484,7 @@ fn stop_counting(
         if !ordered || lane % 2 == 1 {
             let end = Instant::now() + sys::patience(WAIT);
             while counter(lane) < 3 {
-                ensure!(Instant::now() < end, "nobody counts on lane {lane}");
+                ensure!(Instant::now() < end, "no count on lane {lane}");
                 std::thread::sleep(Duration::from_micros(20));
             }
         }
@@ -496,7 +506,7 @@ fn stop_counting(
     std::thread::sleep(Duration::from_millis(100));
     same("100 ms later")?;
     let counted: Vec<u64> = ctx.ctl.recv()?;
-    // What was done and not answered any more is no more than what was posted at once.
+    // Operations that were performed but not answered are at most as many as were posted at once.
     for (lane, (done, seen)) in last.iter().zip(&counted).enumerate() {
         let fine = (*seen..=*seen + 4).contains(done);
         ensure!(fine, "lane {lane}: {done} were done, {seen} answered");
@@ -506,7 +516,7 @@ fn stop_counting(
     Ok(slots.iter().try_for_each(|slot| dev.close(*slot))?)
 }
 
-/// What does not fit together is refused when it is posted, and the connection stays.
+/// Arguments that do not fit together are refused when posted, and the connection stays.
 fn refused_arguments(ctx: &mut Ctx) -> Result<()> {
     let bench = Bench::new(ctx)?;
     if ctx.first() {
@@ -534,7 +544,7 @@ fn refused_arguments(ctx: &mut Ctx) -> Result<()> {
             SUM,
             &one,
             &room(8),
-            "room for what does not come back",
+            "memory for a result that does not come back",
         ),
         (fetch, SUM, &one, &[], "no room"),
         (fetch, SUM, &one, &room(7), "too little room"),
@@ -594,12 +604,12 @@ fn refused_arguments(ctx: &mut Ctx) -> Result<()> {
     let source = bench.pair.side.reg(&bench.buf, KFI_WRITE)?.handle;
     let not_there = op::atomic(fetch, SUM, &one, &[iov(source, 0, 8)], at);
     no(not_there, libc::EACCES, "room that may not be read into")?;
-    // All that has changed nothing.
+    // None of the refused operations changed anything.
     ensure!(bench.look(8)? == 0, "something was done");
     ctx.barrier("tried")
 }
 
-/// Atomics count as writes, those that fetch as reads; their entries say which.
+/// Atomics count as writes, fetching ones as reads; their completions say which.
 fn counters(ctx: &mut Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
     let domain = side.domain.handle;
@@ -627,7 +637,7 @@ fn counters(ctx: &mut Ctx) -> Result<()> {
         let entry = bench.pair.wait_context(1)?;
         ensure!((entry.flags, entry.len) == (flags, 8), "{entry:?}");
     }
-    // One whose end nobody is told, but the counter.
+    // An operation whose completion only the counter shows.
     bench.pair.post(op::with_flags(base, KFI_INJECT))?;
     bench.pair.dev().cntr_wait(writes, 2, WAIT)?;
     let dev = bench.pair.dev();
@@ -635,13 +645,13 @@ fn counters(ctx: &mut Ctx) -> Result<()> {
     ensure!(counts == ((1, 0), (2, 0)), "{counts:?}");
     ensure!(
         bench.pair.cq.read().is_none(),
-        "an entry of what was injected"
+        "an entry of an injected operation"
     );
     ctx.barrier("tried")?;
     ctx.barrier("done")
 }
 
-/// The same by libkfabric.
+/// Runs the same through libkfabric.
 fn library(ctx: &mut Ctx) -> Result<()> {
     let lib = Lib::open(ctx)?;
     let count = lib

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Who may use an auth key: grants, the agent, and the errno of every refusal.
+//! Use of auth keys: grants, the agent, and the errno of every refusal.
 //!
-//! The mode is the machine's, so each of these has the machine to itself: node 1 sets it, and node 2
-//! does nothing.
+//! The mode is machine-wide, so each of these tests has the machine to itself: node 1 sets the
+//! mode, and node 2 does nothing.
 
 use super::refused;
 use crate::auth::{self, keyed, to_root, Agent, Enforced, KEY, OTHER};
@@ -20,37 +20,56 @@ use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("auth.p07_matrix", |ctx| led(ctx, matrix))
-        .on(NETNS | SHM)
-        .seconds(15),
-    Test::pair("auth.p07_every_match_kind", |ctx| led(ctx, matches))
-        .on(NETNS | SHM)
-        .seconds(10),
-    Test::pair("auth.p07_limits_of_a_grant", |ctx| led(ctx, limits))
-        .on(NETNS | SHM)
-        .seconds(10),
-    Test::pair("auth.p07_slot_of_another_key_is_charged", |ctx| {
-        led(ctx, charged)
+    Test::pair(
+        "auth.p07_open_in_each_matrix_cell_returns_documented_errno",
+        |ctx| led(ctx, matrix),
+    )
+    .on(NETNS | SHM)
+    .seconds(15),
+    Test::pair(
+        "auth.p07_grant_of_each_match_kind_covers_only_its_subject",
+        |ctx| led(ctx, matches),
+    )
+    .on(NETNS | SHM)
+    .seconds(10),
+    Test::pair("auth.p07_grant_at_its_limits_refuses_more", |ctx| {
+        led(ctx, limits)
     })
     .on(NETNS | SHM)
     .seconds(10),
-    Test::pair("auth.p07_nobody_listens_without_a_key", |ctx| {
+    Test::pair(
+        "auth.p07_slot_under_other_auth_key_is_charged_to_its_grant",
+        |ctx| led(ctx, charged),
+    )
+    .on(NETNS | SHM)
+    .seconds(10),
+    Test::pair("auth.p07_listen_without_granted_key_is_refused", |ctx| {
         led(ctx, listeners)
     })
     .on(NETNS | SHM)
     .seconds(10),
-    Test::pair("auth.p07_pids_are_not_processes", |ctx| led(ctx, processes))
-        .on(NETNS | SHM)
-        .seconds(10),
-    Test::pair("auth.p07_revoked_and_expired", |ctx| led(ctx, ends))
-        .on(NETNS | SHM)
-        .seconds(15),
-    Test::pair("auth.p07_administrators_only", |ctx| led(ctx, nobody))
-        .on(NETNS | SHM)
-        .seconds(10),
-    Test::pair("auth.p08_bytes_are_seen_nowhere", |ctx| led(ctx, unseen))
-        .on(NETNS | SHM)
-        .seconds(15),
+    Test::pair(
+        "auth.p07_grant_to_exited_pid_covers_no_later_process",
+        |ctx| led(ctx, processes),
+    )
+    .on(NETNS | SHM)
+    .seconds(10),
+    Test::pair(
+        "auth.p07_grant_revoked_or_expired_ends_its_objects",
+        |ctx| led(ctx, ends),
+    )
+    .on(NETNS | SHM)
+    .seconds(15),
+    Test::pair("auth.p07_admin_calls_by_others_are_refused", |ctx| {
+        led(ctx, nobody)
+    })
+    .on(NETNS | SHM)
+    .seconds(10),
+    Test::pair("auth.p08_auth_key_in_use_shows_its_bytes_nowhere", |ctx| {
+        led(ctx, unseen)
+    })
+    .on(NETNS | SHM)
+    .seconds(15),
 ];
 
 /// Runs a test on node 1 alone.
@@ -60,7 +79,7 @@ pub(super) fn led(ctx: &mut Ctx, run: fn(&Ctx) -> Result<()>) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// What an administrator installs before a cell of the matrix.
+/// Grant that an administrator installs before a cell of the matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Grant {
     None,
@@ -68,7 +87,7 @@ enum Grant {
     Others,
 }
 
-/// What the agent does.
+/// Behaviour of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Says {
     NotThere,
@@ -77,7 +96,8 @@ enum Says {
     Nothing,
 }
 
-/// Mode, grant, agent, key given: what comes of it. `ARCHITECTURE.md` has the same table.
+/// Returns the expected errno for a mode, grant, agent and key. `docs/design/auth.md` has the same
+/// table.
 fn expected(enforced: bool, grant: Grant, says: Says, key: bool) -> i32 {
     match (enforced, key, grant, says) {
         (false, ..) | (true, true, Grant::Ours, _) => 0,
@@ -89,11 +109,11 @@ fn expected(enforced: bool, grant: Grant, says: Says, key: bool) -> i32 {
     }
 }
 
-/// Serves questions in a process of its own until it is dropped.
+/// A child process that serves questions until this value is dropped.
 pub(super) struct Served(i32);
 
 impl Served {
-    /// An agent that does the same with every question.
+    /// Starts an agent that treats every question alike.
     pub(super) fn start(each: impl Fn(&Agent, &auth::Question) + 'static) -> Result<Self> {
         let agent = Agent::open()?;
         let pid = sys::fork(move || {
@@ -115,8 +135,8 @@ impl Drop for Served {
     }
 }
 
-/// The errno of opening an endpoint and a slot on a fresh file; 0: both are open.
-fn try_all(ctx: &Ctx, key: &[u8]) -> Result<[i32; 2]> {
+/// Opens an endpoint and a slot on a fresh file. Returns an errno for each; 0 if it was opened.
+pub(super) fn try_all(ctx: &Ctx, key: &[u8]) -> Result<[i32; 2]> {
     let side = Side::of(&ctx.env)?;
     let errno = |r: crate::raw::Result<()>| r.map_or_else(|e| e.errno.0, |()| 0);
     let ep = errno(
@@ -152,7 +172,7 @@ fn try_all(ctx: &Ctx, key: &[u8]) -> Result<[i32; 2]> {
     Ok([ep, slots])
 }
 
-/// Each cell of the matrix, for endpoints and for keys.
+/// Checks each cell of the matrix, for endpoints and for keys.
 fn matrix(ctx: &Ctx) -> Result<()> {
     let mut cells = 0;
     for enforced in [false, true] {
@@ -161,7 +181,7 @@ fn matrix(ctx: &Ctx) -> Result<()> {
                 for given in [false, true] {
                     let mode = Enforced::new()?;
                     mode.timeout(100)?;
-                    // What one cell denies the next is not to hear.
+                    // A denial in one cell must not be cached for the next.
                     auth::set(
                         mode.dev(),
                         &AuthMode {
@@ -219,7 +239,8 @@ fn matrix(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// A grant covers exactly whom it names: user, group, cgroup, namespace, process, and all at once.
+/// A grant covers exactly its subject: user, group, cgroup, namespace, process, and all of them at
+/// once.
 fn matches(ctx: &Ctx) -> Result<()> {
     let mode = Enforced::new()?;
     let side = Side::of(&ctx.env)?;
@@ -367,7 +388,11 @@ fn matches(ctx: &Ctx) -> Result<()> {
         }
         auth::revoke(dev, id)?;
     }
-    refused(auth::add(dev, &base), libc::EINVAL, "nobody")?;
+    refused(
+        auth::add(dev, &base),
+        libc::EINVAL,
+        "a grant without a subject",
+    )?;
     refused(
         auth::add(
             dev,
@@ -450,7 +475,7 @@ fn matches(ctx: &Ctx) -> Result<()> {
     )
 }
 
-/// Limits are of the grant as a whole, over files, and can be changed.
+/// Limits apply to the grant as a whole, across files, and can be changed.
 fn limits(ctx: &Ctx) -> Result<()> {
     let mode = Enforced::new()?;
     let id = auth::add(
@@ -510,8 +535,9 @@ fn limits(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// A slot under another auth key than its region's gives that one's holders all of the region, so the
-/// region's length is charged to its grant, for each slot; one under the region's own is not.
+/// A slot under another auth key than its region's lets the holders of that key reach the whole
+/// region. So the region's length is charged to that key's grant, for each slot. A slot under the
+/// region's own auth key is not charged.
 fn charged(ctx: &Ctx) -> Result<()> {
     const LEN: u64 = 8192;
     let mode = Enforced::new()?;
@@ -573,8 +599,8 @@ fn charged(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Where grants are needed nobody listens without an auth key, nor with one that no grant covers: all
-/// of a listener's have to be, and each counts.
+/// If grants are required, a program can listen only with auth keys that grants cover: every key of
+/// a listener needs a grant, and each is counted.
 fn listeners(ctx: &Ctx) -> Result<()> {
     let mode = Enforced::new()?;
     let id = auth::add(mode.dev(), &to_root(KEY))?;
@@ -607,7 +633,8 @@ fn listeners(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// A grant to a process is none to a later one with its number, and none once it is gone.
+/// A grant to a process covers neither a later process with the same number nor any process after
+/// the first has exited.
 fn processes(ctx: &Ctx) -> Result<()> {
     let mode = Enforced::new()?;
     let side = Side::of(&ctx.env)?;
@@ -640,7 +667,7 @@ fn processes(ctx: &Ctx) -> Result<()> {
         libc::EBADF,
         "no pidfd",
     )?;
-    // The same number again: the kernel is told to give it next.
+    // Reuse the number: the kernel is set to issue it next.
     let child = sys::fork(|| {
         std::thread::sleep(Duration::from_secs(30));
         0
@@ -679,7 +706,8 @@ fn processes(ctx: &Ctx) -> Result<()> {
     )
 }
 
-/// What was opened under a grant ends with it, and everybody learns which way.
+/// Objects that were opened under a grant end with the grant, and every user of them gets the
+/// reason.
 fn ends(ctx: &Ctx) -> Result<()> {
     let mode = Enforced::new()?;
     for (lifetime_ms, errno) in [(0, libc::EKEYREVOKED), (300, libc::EKEYEXPIRED)] {
@@ -753,7 +781,7 @@ fn ends(ctx: &Ctx) -> Result<()> {
             .into_iter()
             .filter(|o| o.kind == KFI_TYPE_KEY && o.a != 0);
         ensure!(keys.count() == 0, "a key is left");
-        // It may be another's now.
+        // Another process may have the number now.
         let id = auth::add(
             mode.dev(),
             &GrantAdd {
@@ -766,7 +794,8 @@ fn ends(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Who is no administrator, or was handed an administrator's file, gets none of it.
+/// A process that is no administrator, or that was handed an administrator's file, is refused every
+/// administrator's call.
 fn nobody(_ctx: &Ctx) -> Result<()> {
     let handed = Dev::open()?;
     let child = sys::fork(move || {
@@ -799,7 +828,7 @@ fn nobody(_ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Whether the bytes, or what `%*ph` makes of them, are in a text.
+/// Returns whether the bytes, or their `%*ph` form, are in a text.
 fn shows(text: &[u8], key: &[u8]) -> bool {
     let core = &key[1..key.len() - 1];
     let hex: String = core.iter().map(|b| format!("{b:02x}")).collect();
@@ -807,7 +836,7 @@ fn shows(text: &[u8], key: &[u8]) -> bool {
         || text.windows(hex.len()).any(|w| w == hex.as_bytes())
 }
 
-/// The bytes of an auth key come to light nowhere.
+/// Checks that the bytes of an auth key appear nowhere.
 fn unseen(ctx: &Ctx) -> Result<()> {
     let trace = "/sys/kernel/tracing";
     let event = format!("{trace}/events/kfabric/enable");

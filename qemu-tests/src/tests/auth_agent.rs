@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The agent that is asked for grants (P7): what it answers, when it does not, and who asks.
+//! The agent that decides about grants (P7): its upcalls and answers, missing answers, and the
+//! asking processes.
 
 use super::auth::{led, Served};
 use super::refused;
@@ -16,35 +17,51 @@ use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("auth.p07_agent_answers", |ctx| led(ctx, answers))
-        .on(NETNS | SHM)
-        .seconds(10),
-    Test::pair("auth.p07_agent_answers_late", |ctx| led(ctx, late))
-        .on(NETNS | SHM)
-        .seconds(10),
-    Test::pair("auth.p07_equal_questions_are_one", |ctx| led(ctx, equal))
-        .on(NETNS | SHM)
-        .seconds(10),
-    Test::pair("auth.p07_agent_lies", |ctx| led(ctx, lies))
-        .on(NETNS | SHM)
-        .seconds(10),
-    Test::pair("auth.p07_agent_replaced_and_killed", |ctx| {
+    Test::pair("auth.p07_agent_answer_in_time_becomes_grant", |ctx| {
+        led(ctx, answers)
+    })
+    .on(NETNS | SHM)
+    .seconds(10),
+    Test::pair("auth.p07_agent_answer_too_late_admits_no_process", |ctx| {
+        led(ctx, late)
+    })
+    .on(NETNS | SHM)
+    .seconds(10),
+    Test::pair("auth.p07_equal_questions_at_once_are_merged", |ctx| {
+        led(ctx, equal)
+    })
+    .on(NETNS | SHM)
+    .seconds(10),
+    Test::pair("auth.p07_agent_giving_wrong_answer_gets_errno", |ctx| {
+        led(ctx, lies)
+    })
+    .on(NETNS | SHM)
+    .seconds(10),
+    Test::pair("auth.p07_agent_killed_passes_questions_to_next", |ctx| {
         led(ctx, replaced)
     })
     .on(NETNS | SHM)
     .seconds(10),
-    Test::pair("auth.p07_asker_killed", |ctx| led(ctx, asker_killed))
-        .on(NETNS | SHM)
-        .seconds(10),
-    Test::pair("auth.p07_a_thousand_questions", |ctx| led(ctx, thousand))
-        .on(NETNS | SHM)
-        .seconds(60),
-    Test::pair("auth.p07_flood_starves_nobody", |ctx| led(ctx, flood))
-        .on(NETNS | SHM)
-        .seconds(20),
+    Test::pair("auth.p07_asking_process_killed_withdraws_question", |ctx| {
+        led(ctx, asker_killed)
+    })
+    .on(NETNS | SHM)
+    .seconds(10),
+    Test::pair(
+        "auth.p07_thousand_questions_at_once_are_all_answered",
+        |ctx| led(ctx, thousand),
+    )
+    .on(NETNS | SHM)
+    .seconds(60),
+    Test::pair("auth.p07_question_flood_starves_no_other_process", |ctx| {
+        led(ctx, flood)
+    })
+    .on(NETNS | SHM)
+    .seconds(20),
 ];
 
-/// What the agent is told is so, and its answer is a grant; a denial is remembered for a while.
+/// The question describes the process truly, an allowing answer becomes a grant, and a denial is
+/// cached for a while.
 fn answers(ctx: &Ctx) -> Result<()> {
     let mode = Enforced::new()?;
     let agent = Agent::open()?;
@@ -91,8 +108,8 @@ fn answers(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// An answer that comes when the time is up, or after a no, is none: nobody is let in by it then or
-/// later.
+/// An answer that comes after the timeout, or after a denial, has no effect: no process is admitted
+/// by it then or later.
 fn late(ctx: &Ctx) -> Result<()> {
     let mode = Enforced::new()?;
     mode.timeout(200)?;
@@ -107,7 +124,7 @@ fn late(ctx: &Ctx) -> Result<()> {
     let side = Side::of(&ctx.env)?;
     let open = || auth::endpoint(&side.dev, side.domain.handle, KEY);
     for _ in 0..2 {
-        // This one takes the question while it waits, and is not there to answer it in time.
+        // This agent takes the question while the process waits, and does not answer in time.
         let asker = std::thread::scope(|scope| -> Result<_> {
             let asker = scope.spawn(open);
             let question = agent.wait(Duration::from_secs(20))?;
@@ -134,7 +151,7 @@ fn late(ctx: &Ctx) -> Result<()> {
     })?;
     refused(denied, libc::EACCES, "a no")?;
     ensure!(auth::list(mode.dev())?.is_empty(), "a grant of it");
-    // It is asked anew.
+    // A new question is sent.
     let served = std::thread::scope(|scope| -> Result<_> {
         let asker = scope.spawn(open);
         let question = agent.wait(Duration::from_secs(20))?;
@@ -145,8 +162,8 @@ fn late(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Threads that ask the same at once are one question, and one answer serves them all: a yes, a no, and
-/// none.
+/// Threads that ask the same at once share one question, and one answer serves them all: allow,
+/// deny, and timeout.
 fn equal(ctx: &Ctx) -> Result<()> {
     const THREADS: usize = 12;
     let mode = Enforced::new()?;
@@ -158,7 +175,7 @@ fn equal(ctx: &Ctx) -> Result<()> {
             let open = || auth::endpoint(&side.dev, side.domain.handle, key);
             let askers: Vec<_> = (0..THREADS).map(|_| scope.spawn(open)).collect();
             let question = agent.wait(Duration::from_secs(20))?;
-            // Those that come later join it, or find the answer.
+            // Later threads join the question, or find the answer.
             std::thread::sleep(sys::patience(Duration::from_millis(300)));
             refused(agent.next(), libc::EAGAIN, "a second question")?;
             ensure!(auth::mode(mode.dev())?.waiting == 1, "not one question");
@@ -184,12 +201,12 @@ fn equal(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// An agent that says what is not so is told, and harms nobody.
+/// An agent that gives a wrong answer gets an errno, and harms no process.
 fn lies(ctx: &Ctx) -> Result<()> {
     let mode = Enforced::new()?;
     mode.timeout(3000)?;
     let agent = Agent::open()?;
-    refused(agent.next(), libc::EAGAIN, "nobody asks")?;
+    refused(agent.next(), libc::EAGAIN, "no question")?;
     refused(agent.allow(1 << 40), libc::ENOENT, "an unknown question")?;
     let bad = |want: AgentAnswer, errno, what| refused(agent.answer(&want), errno, what);
     bad(
@@ -267,7 +284,8 @@ fn lies(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// A new agent is asked what the old one has not answered; without any, who waits is denied at once.
+/// A new agent receives the questions that the old one has not answered. Without an agent, waiting
+/// processes are denied at once.
 fn replaced(ctx: &Ctx) -> Result<()> {
     let mode = Enforced::new()?;
     let old = Agent::open()?;
@@ -309,7 +327,7 @@ fn replaced(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Killing who asks takes its question back.
+/// Killing the asking process withdraws its question.
 fn asker_killed(ctx: &Ctx) -> Result<()> {
     let mode = Enforced::new()?;
     let agent = Agent::open()?;
@@ -331,11 +349,12 @@ fn asker_killed(ctx: &Ctx) -> Result<()> {
     refused(
         agent.allow(question.raw.id),
         libc::ENOENT,
-        "an answer to nobody",
+        "an answer to a withdrawn question",
     )
 }
 
-/// A thousand at once, by a hundred processes of ten threads, answered in no order: all get theirs.
+/// A thousand questions at once, of a hundred processes with ten threads each, answered in random
+/// order: every thread gets its own answer.
 fn thousand(ctx: &Ctx) -> Result<()> {
     const PROCESSES: usize = 100;
     const THREADS: u8 = 10;
@@ -352,7 +371,7 @@ fn thousand(ctx: &Ctx) -> Result<()> {
                 let threads = (0..THREADS)
                     .map(|i| {
                         scope.spawn(move || {
-                            let got = auth::endpoint(&side.dev, side.domain.handle, &[i, 1, 2]);
+                            let got = auth::endpoint(&side.dev, side.domain.handle, &[i; 16]);
                             let want = if i % 2 == 0 { 0 } else { libc::EACCES };
                             got.map_or_else(|e| e.errno.0, |_| 0) != want
                         })
@@ -394,7 +413,8 @@ fn thousand(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// One process that asks for more than it may is told so, and another one's question gets through.
+/// A process that asks more than its limit gets an errno, and another process's question gets
+/// through.
 fn flood(ctx: &Ctx) -> Result<()> {
     let mode = Enforced::new()?;
     auth::set(
@@ -414,7 +434,7 @@ fn flood(ctx: &Ctx) -> Result<()> {
         std::thread::scope(|scope| {
             for i in 0..32_u8 {
                 scope.spawn(move || {
-                    let _ = auth::endpoint(&side.dev, side.domain.handle, &[i, 7]);
+                    let _ = auth::endpoint(&side.dev, side.domain.handle, &[i; 16]);
                 });
             }
         });
@@ -424,6 +444,8 @@ fn flood(ctx: &Ctx) -> Result<()> {
     while auth::mode(mode.dev())?.waiting < 8 && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(5));
     }
+    let waiting = auth::mode(mode.dev())?.waiting;
+    ensure!(waiting == 8, "{waiting} questions wait");
     let env = ctx.env.clone();
     let other = sys::fork(move || match Side::of(&env) {
         Ok(side) => {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Peers that are hostile while auth keys are proven (P7): they speak to the connection manager alone,
-//! know the auth key, so that what they say is right, and then change it. Each is refused with an error
-//! of its own, hears nothing of the application and is not heard by it, and harms nobody who comes
-//! after.
+//! Hostile peers during the auth handshake (P7). They speak to the connection manager directly,
+//! know the auth key and so can build valid messages, and then change them. Each is refused with an
+//! error of its own, exchanges no data with the application, and harms no later peer.
 
 use super::auth_wire::{accept, connect, endpoint, listen};
 use super::classes::raw_cm::{nobodys_qp, CmEvent, RawCm, CONNECT_REQUEST, REJECTED};
@@ -19,37 +18,41 @@ use std::net::SocketAddr;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("auth.p07_forged_requests", requests)
+    Test::pair("auth.p07_forged_requests_are_refused_unheard", requests)
         .on(NETNS | TWO)
         .seconds(30),
-    Test::pair("auth.p07_replayed_requests", replayed)
+    Test::pair("auth.p07_replayed_requests_are_refused", replayed)
         .on(NETNS | TWO)
         .seconds(15),
-    Test::pair("auth.p07_forged_answers", answers)
+    Test::pair("auth.p07_forged_answers_fail_the_connect", answers)
         .on(NETNS | TWO)
         .seconds(60),
-    Test::pair("auth.p07_device_goes_between_two_requests", removed)
-        .on(NETNS)
-        .seconds(30),
+    Test::pair(
+        "auth.p07_device_removed_mid_handshake_fails_the_connect",
+        removed,
+    )
+    .on(NETNS)
+    .seconds(30),
 ];
 
-/// Where the hostile one listens.
+/// Port of the hostile listener.
 const PORT: u16 = 7472;
-/// The application's data; none of it is zero, as padding is.
-const DATA: &[u8] = b"application's";
-/// First byte of what is about auth keys, without the version.
+/// The application's data; no byte is zero, because padding is.
+pub(super) const DATA: &[u8] = b"application's";
+/// First byte of handshake data, without the version.
 const MARK: u8 = 0xf0;
-/// What the kernel says to who has not proven.
+/// The kernel's refusal of a peer that has not proven the auth key.
 const UNPROVEN: [u8; 2] = [MARK | VERSION, 0];
 /// The length of a hello, and of a challenge.
 const HELLO: usize = 2 + NONCE + MAC;
 
-/// HMAC-SHA256, as much of it as is said.
-fn mac(key: &[u8], text: &Text) -> Mac {
+/// Computes the handshake's MAC: HMAC-SHA256 of the key's length and the text, truncated.
+pub(super) fn mac(key: &[u8], text: &Text) -> Mac {
     let mut block = [0u8; 64];
     block[..key.len()].copy_from_slice(key);
     let inner = Sha256::new()
         .chain_update(block.map(|byte| byte ^ 0x36))
+        .chain_update([key.len() as u8])
         .chain_update(text.bytes())
         .finalize();
     let outer = Sha256::new()
@@ -61,8 +64,8 @@ fn mac(key: &[u8], text: &Text) -> Mac {
     mac
 }
 
-/// A frame's bytes.
-fn bytes(frame: Frame<'_>) -> Result<Vec<u8>> {
+/// Encodes a frame.
+pub(super) fn bytes(frame: Frame<'_>) -> Result<Vec<u8>> {
     let mut room = [0; 196];
     match frame.write(&mut room) {
         Ok(len) => Ok(room[..len].to_vec()),
@@ -70,15 +73,15 @@ fn bytes(frame: Frame<'_>) -> Result<Vec<u8>> {
     }
 }
 
-/// A message with a bit of each byte flipped, cut off at each length, and of each other version; and
-/// what is wrong with it.
+/// Returns the message with a bit of each byte flipped, cut off at each length, and in each other
+/// version, each with a description.
 fn mutations(message: &[u8]) -> Vec<(String, Vec<u8>)> {
     let mut all = Vec::new();
     for at in 0..message.len() {
         let mut other = message.to_vec();
         other[at] ^= 1 << (at % 8);
         all.push((format!("byte {at} is another"), other));
-        // Zeros are put behind what is sent.
+        // The connection manager pads with zeros.
         if message[at..].iter().any(|byte| *byte != 0) {
             all.push((format!("{at} bytes of it"), message[..at].to_vec()));
         }
@@ -91,17 +94,17 @@ fn mutations(message: &[u8]) -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// An identifier that is about to ask.
-struct Ask {
+/// A raw connection identifier that is about to send a connection request.
+pub(super) struct Ask {
     cm: RawCm,
-    ends: Ends,
-    qp: u32,
-    /// Our address.
+    pub(super) ends: Ends,
+    pub(super) qp: u32,
+    /// Own address, as bytes.
     from: Vec<u8>,
 }
 
 impl Ask {
-    fn new(to: SocketAddr) -> Result<Self> {
+    pub(super) fn new(to: SocketAddr) -> Result<Self> {
         Self::from(&[], to, nobodys_qp())
     }
 
@@ -117,53 +120,58 @@ impl Ask {
         })
     }
 
-    fn hello(&self, key: &[u8]) -> Result<(Nonce, Vec<u8>)> {
-        // Nobody minds which.
+    pub(super) fn hello(&self, key: &[u8]) -> Result<(Nonce, Vec<u8>)> {
+        // Any nonce will do.
         let nonce = self.qp.to_ne_bytes().repeat(4);
         let nonce = *nonce.first_chunk().context("a nonce")?;
         let mac = mac(key, &proof::hello(&self.ends, &nonce, self.qp));
         Ok((nonce, bytes(Frame::Hello { nonce, mac })?))
     }
 
-    fn proof(&self, key: &[u8], cookie: &Nonce) -> Result<(Mac, Vec<u8>)> {
+    pub(super) fn proof(&self, key: &[u8], cookie: &Nonce) -> Result<(Mac, Vec<u8>)> {
         let (cookie, data) = (*cookie, DATA);
         let mac = mac(key, &proof::proof(&self.ends, &cookie, self.qp, data));
         Ok((mac, bytes(Frame::Proof { cookie, mac, data })?))
     }
 
-    /// Asks, and is refused with this.
-    fn ask(&mut self, message: &[u8]) -> Result<Vec<u8>> {
+    /// Sends a connection request that must be refused. Returns the refusal's data.
+    pub(super) fn ask(&mut self, message: &[u8]) -> Result<Vec<u8>> {
         self.cm.connect_as(self.qp, message)?;
         Ok(self.cm.wait(REJECTED)?.data)
     }
 }
 
-/// A cookie of the listener's, for who has the auth key.
-fn cookie(key: &[u8], to: SocketAddr) -> Result<Nonce> {
+/// Obtains a cookie of the listener, as a holder of the auth key.
+pub(super) fn cookie(key: &[u8], to: SocketAddr) -> Result<Nonce> {
     let mut ask = Ask::new(to)?;
     let (nonce, hello) = ask.hello(key)?;
     let said = ask.ask(&hello)?;
-    let Ok(Frame::Challenge { cookie, mac: got }) = Frame::parse(&said) else {
+    cookie_of(&said, &ask, &nonce, key)
+}
+
+/// The cookie in the answer to a hello of `nonce`.
+pub(super) fn cookie_of(said: &[u8], ask: &Ask, nonce: &Nonce, key: &[u8]) -> Result<Nonce> {
+    let Ok(Frame::Challenge { cookie, mac: got }) = Frame::parse(said) else {
         bail!("no challenge: {said:x?}");
     };
     ensure!(
-        got == mac(key, &proof::challenge(&ask.ends, &nonce, &cookie)),
+        got == mac(key, &proof::challenge(&ask.ends, nonce, &cookie)),
         "another's challenge"
     );
     Ok(cookie)
 }
 
-/// Whether it was refused for want of a proof, and told nothing else.
-fn unproven(said: &[u8]) -> Result<()> {
+/// Checks that a refusal says that the proof is missing, and nothing else.
+pub(super) fn unproven(said: &[u8]) -> Result<()> {
     let (first, rest) = said.split_at(UNPROVEN.len().min(said.len()));
     ensure!(
         first == UNPROVEN && rest.iter().all(|byte| *byte == 0),
-        "it is told {said:x?}"
+        "it gets {said:x?}"
     );
     Ok(())
 }
 
-/// The listener's application has heard of nobody, and hears of who comes in honestly.
+/// Checks that the listener's application has had no event, and gets one from an honest peer.
 fn heard_of_nobody(side: &Side) -> Result<()> {
     let none = side.dev.eq_read(side.eq.handle, 0);
     ensure!(
@@ -176,7 +184,7 @@ fn heard_of_nobody(side: &Side) -> Result<()> {
     Ok(())
 }
 
-/// Connects honestly.
+/// Connects as an honest peer.
 fn honestly(ctx: &Ctx, side: &Side, port: u16) -> Result<()> {
     let cq = side.cq(0, 0)?;
     let (_ep, event) = connect(ctx, side, &cq, KEY, port, DATA)?;
@@ -187,8 +195,8 @@ fn honestly(ctx: &Ctx, side: &Side, port: u16) -> Result<()> {
     Ok(())
 }
 
-/// Requests that are cut off, changed at any byte, of another version, without the proof, or with one
-/// of something else.
+/// Sends requests that are cut off, changed at any byte, of another version, without the proof, or
+/// with a proof of other data.
 fn requests(ctx: &mut Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
     if ctx.first() {
@@ -201,7 +209,7 @@ fn requests(ctx: &mut Ctx) -> Result<()> {
     }
     let [port, other]: [u16; 2] = ctx.ctl.recv()?;
     let (to, other) = (ctx.env.peer_at(port), ctx.env.peer_at(other));
-    // Each is made for its own identifier, and changed then.
+    // Each message is built for its own identifier, and then changed.
     let lengths = Ask::new(to)?.hello(KEY)?.1.len();
     ensure!(lengths == HELLO, "a hello of {lengths} bytes");
     let good = cookie(KEY, to)?;
@@ -251,7 +259,8 @@ fn requests(ctx: &mut Ctx) -> Result<()> {
         ("a challenge", &kind(2)),
         ("a reply", &kind(4)),
         ("a refusal", &kind(5)),
-        ("a kind that is not there", &kind(6)),
+        ("that it is busy", &kind(6)),
+        ("a kind that is not there", &kind(7)),
     ];
     for (what, make) in wrong {
         let mut ask = Ask::new(to)?;
@@ -263,8 +272,8 @@ fn requests(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// A recording of a connection that was asked for rightly is good for nothing, from where it was
-/// recorded and from elsewhere.
+/// Replays the recording of a valid connection request, from the recorded address and from another:
+/// both are refused.
 fn replayed(ctx: &mut Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
     if ctx.first() {
@@ -299,7 +308,7 @@ fn replayed(ctx: &mut Ctx) -> Result<()> {
         "the application's refusal: {said:x?}"
     );
     drop(ask);
-    // The same bytes from the same address and queue pair; then from others.
+    // Replay from the same address and queue pair, then from others.
     unproven(&again()?.ask(&message)?).context("the proof")?;
     unproven(&Ask::new(to)?.ask(&message)?).context("the proof, from elsewhere")?;
     unproven(&Ask::from(&from, to, nobodys_qp())?.ask(&message)?)
@@ -316,7 +325,7 @@ fn replayed(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// A request to the hostile one.
+/// A connection request to the hostile listener.
 struct Asked {
     id: u32,
     ends: Ends,
@@ -331,30 +340,32 @@ fn asked(cm: &mut RawCm) -> Result<Asked> {
     Ok(Asked { id, ends, qp, data })
 }
 
-/// What the hostile one says.
+/// Answers of the hostile listener.
 #[derive(Clone, Copy, Debug)]
 enum Say {
-    /// What is right after a hello.
+    /// The valid answer to a hello.
     Challenge,
-    /// What is right after a proof, to accept and to refuse.
+    /// The valid answer to a proof, for accepting and refusing.
     Reply,
     Refusal,
-    /// A reply as another queue pair than the one that accepts.
+    /// A reply computed for another queue pair than the accepting one.
     OthersReply,
-    /// The reply to the proof of another connection.
+    /// The reply to another connection's proof.
     OldReply,
+    /// That there is no memory for another connection, rightly after a proof.
+    Busy,
     /// A refusal that proves nothing.
     Forged,
-    /// What was asked.
+    /// The bytes of the request.
     Echo,
-    /// Data, and nothing about auth keys.
+    /// Application data without handshake data.
     Plain,
     Nothing,
     Unproven,
 }
 
-/// How the hostile one answers: the hello or the proof, by accepting or by refusing, with this, changed
-/// by that one of [`mutations`], if by any; and what comes of it.
+/// One answer of the hostile listener: to the hello or to the proof, accepting or refusing, with
+/// this content, changed by the given entry of [`mutations`], and the expected result.
 #[derive(Clone, Copy, Debug)]
 struct Answer {
     proven: bool,
@@ -364,28 +375,31 @@ struct Answer {
 }
 
 impl Answer {
-    /// No bytes in a refusal of who has proven are what the connection manager says for an application
-    /// that has gone; all else is no proof.
+    /// Returns the expected errno. The connection manager sends an empty refusal to a proven peer
+    /// for an application that has exited; every other answer is no proof.
     fn errno(&self) -> i32 {
         let nothing = matches!(
             (self.say, self.change),
-            (Say::Nothing, _) | (Say::Refusal, Some(NOTHING))
+            (Say::Nothing, _) | (Say::Refusal | Say::Busy, Some(NOTHING))
         );
         if self.proven && !self.accepts && nothing {
             return libc::ECONNREFUSED;
+        }
+        if self.proven && !self.accepts && matches!(self.say, Say::Busy) && self.change.is_none() {
+            return libc::EAGAIN;
         }
         libc::EKEYREJECTED
     }
 }
 
-/// The place in [`mutations`] of what is cut off before its first byte.
+/// Index in [`mutations`] of the message cut off before its first byte.
 const NOTHING: usize = 1;
 
-/// What there was to answer.
+/// The request to be answered.
 struct Said {
     ends: Ends,
     nonce: Nonce,
-    /// Of the proof, once it is there, and the proof.
+    /// MAC of the proof, once it has arrived, and the proof.
     mac: Mac,
     message: Vec<u8>,
 }
@@ -410,6 +424,10 @@ impl Said {
                 let mac = mac(KEY, &proof::refusal(ends, &self.mac, data));
                 bytes(Frame::Refusal { mac, data })
             }
+            Say::Busy => {
+                let mac = mac(KEY, &proof::busy(ends, &self.mac));
+                bytes(Frame::Busy { mac })
+            }
             Say::Forged => {
                 let mac = [0x5a; MAC];
                 bytes(Frame::Refusal { mac, data })
@@ -422,7 +440,7 @@ impl Said {
     }
 }
 
-/// Answers one that connects.
+/// Answers one connecting peer.
 fn serve(cm: &mut RawCm, answer: &Answer) -> Result<()> {
     let mut request = asked(cm)?;
     let Ok(Frame::Hello { nonce, mac: got }) = Frame::parse(&request.data) else {
@@ -461,7 +479,7 @@ fn serve(cm: &mut RawCm, answer: &Answer) -> Result<()> {
     let qp = nobodys_qp();
     let mut message = said.say(answer.say, qp)?;
     if let Some(at) = answer.change {
-        // Their number depends on what is zero by chance.
+        // The number of cuts depends on which bytes happen to be zero.
         let mut all = mutations(&message);
         message = all.swap_remove(at.min(all.len() - 1)).1;
     }
@@ -476,8 +494,8 @@ fn serve(cm: &mut RawCm, answer: &Answer) -> Result<()> {
     cm.destroy(request.id)
 }
 
-/// Answers that are cut off, changed at any byte, of another version, without a proof, with one of
-/// something else, and refusals that are not the application's.
+/// Answers that are cut off, changed at any byte, of another version, without a proof, with a proof
+/// of other data, and refusals that are not the application's.
 fn answers(ctx: &mut Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
     let cq = side.cq(0, 0)?;
@@ -516,7 +534,7 @@ fn answers(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// What is answered, wrongly each time.
+/// Returns all wrong answers.
 fn list() -> Vec<Answer> {
     use Say::*;
     let mut all = Vec::new();
@@ -524,13 +542,15 @@ fn list() -> Vec<Answer> {
         (
             false,
             false,
-            &[Refusal, Forged, Echo, Plain, Nothing, Unproven][..],
+            &[Refusal, Busy, Forged, Echo, Plain, Nothing, Unproven][..],
         ),
         (false, true, &[Challenge, Reply, Echo, Plain, Nothing]),
         (
             true,
             false,
-            &[Challenge, Reply, Forged, Echo, Plain, Nothing, Unproven],
+            &[
+                Challenge, Reply, Busy, Forged, Echo, Plain, Nothing, Unproven,
+            ],
         ),
         (
             true,
@@ -538,6 +558,7 @@ fn list() -> Vec<Answer> {
             &[
                 Challenge,
                 Refusal,
+                Busy,
                 OthersReply,
                 OldReply,
                 Echo,
@@ -558,6 +579,7 @@ fn list() -> Vec<Answer> {
         (false, false, Challenge, HELLO),
         (true, true, Reply, DATED),
         (true, false, Refusal, DATED),
+        (true, false, Busy, 2 + MAC),
     ] {
         // A flip and a cut for each byte, and each other version.
         all.extend((0..2 * len + 15).map(|at| Answer {
@@ -570,12 +592,12 @@ fn list() -> Vec<Answer> {
     all
 }
 
-/// The device goes when the hello is answered and the proof not yet sent: whatever comes first, who
-/// connects hears that it has gone, and nothing keeps it.
+/// Removes the device after the hello is answered and before the proof is sent: the connecting
+/// program gets an error, in every order, and no handshake keeps the device.
 fn removed(ctx: &mut Ctx) -> Result<()> {
     const ROUNDS: u64 = 8;
     for round in 0..ROUNDS {
-        // Listens until the round is over.
+        // The hostile peer listens until the round is over.
         let mut hostile = None;
         if ctx.first() {
             let side = Side::open(ctx)?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Auth keys between peers: both kernels prove to have one, what is exported under one is out of
-//! reach under another, and the end of a grant ends what runs under it.
+//! Auth keys between peers: both kernels prove that they have one, memory exported under one key is
+//! unreachable under another, and the end of a grant ends its objects.
 
 use super::auth::led;
 use super::refused;
@@ -18,30 +18,43 @@ use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("auth.p07_peers_prove_the_same_key", same_key),
-    Test::pair("auth.p07_peers_without_it_are_rejected", without).seconds(15),
-    Test::pair("auth.p07_refusal_of_the_application", refusal),
-    Test::pair("auth.p07_leaked_key_of_another_group", leaked),
-    Test::pair("auth.p07_seven_steps", seven_steps).seconds(15),
-    Test::pair("auth.p07_namespaces_of_one_user", namespaces).on(NETNS),
-    Test::pair("auth.p07_keys_of_an_endpoint_and_ordered", own_keys)
-        .on(NETNS | SHM)
-        .seconds(15),
-    Test::pair("auth.p07_revoked_in_mid_transfer", mid_transfer)
-        .on(NETNS | SHM)
-        .seconds(15),
-    Test::pair("auth.p07_revoked_has_ended", |ctx| led(ctx, has_ended))
-        .on(NETNS | SHM)
-        .seconds(20),
+    Test::pair("auth.p07_peers_with_the_same_key_connect", same_key),
+    Test::pair("auth.p07_peers_without_the_key_are_rejected", without).seconds(15),
+    Test::pair("auth.p07_refusal_by_application_delivers_its_data", refusal),
+    Test::pair("auth.p07_leaked_key_in_another_group_is_refused", leaked),
+    Test::pair("auth.p07_rank_through_seven_steps_connects", seven_steps).seconds(15),
+    Test::pair(
+        "auth.p07_namespaces_of_one_user_need_own_grants",
+        namespaces,
+    )
+    .on(NETNS),
+    Test::pair(
+        "auth.p07_endpoint_and_ordered_keys_end_with_their_grant",
+        own_keys,
+    )
+    .on(NETNS | SHM)
+    .seconds(15),
+    Test::pair(
+        "auth.p07_grant_revoked_mid_transfer_ends_endpoint_and_keys",
+        mid_transfer,
+    )
+    .on(NETNS | SHM)
+    .seconds(15),
+    Test::pair(
+        "auth.p07_grant_revocation_returned_leaves_no_key_live",
+        |ctx| led(ctx, has_ended),
+    )
+    .on(NETNS | SHM)
+    .seconds(20),
 ];
 
-/// Listens for peers with any of `keys`; the port.
+/// Listens for peers with any of `keys`. Returns the port.
 pub(super) fn listen(ctx: &Ctx, side: &Side, keys: &[&[u8]]) -> Result<(u64, u16)> {
     let (pep, at) = side.listen_under(ctx.env.at(0), 0, keys)?;
     Ok((pep, at.port()))
 }
 
-/// An enabled endpoint with an auth key, or (empty) without.
+/// Returns an enabled endpoint with an auth key, or (empty) without.
 pub(super) fn endpoint(
     side: &Side,
     cq: &crate::raw::Cq,
@@ -71,7 +84,7 @@ fn endpoint_with(
     Ok(ep)
 }
 
-/// The outcome of connecting with an auth key.
+/// Returns the result of connecting with an auth key.
 pub(super) fn connect(
     ctx: &Ctx,
     side: &Side,
@@ -99,7 +112,7 @@ pub(super) fn accept(
     Ok((ep, request))
 }
 
-/// Connected under `key` at both ends, node 1 listening.
+/// Connects under `key` at both ends; node 1 listens.
 fn pair(ctx: &mut Ctx, side: &Side, cq: &crate::raw::Cq, key: &[u8]) -> Result<EpOpen> {
     let ep = if ctx.first() {
         let (pep, port) = listen(ctx, side, &[key])?;
@@ -166,8 +179,8 @@ fn same_key(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// Peers with another auth key, or none where one is wanted, or one where none is, are rejected with
-/// an error of its own, and the listener's application hears of none of them.
+/// Peers with another auth key, without a required one, or with one that is not expected, are
+/// rejected with an errno of its own, and the listener's application gets no event of them.
 fn without(ctx: &mut Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
     let cq = side.cq(0, 0)?;
@@ -184,8 +197,10 @@ fn without(ctx: &mut Ctx) -> Result<()> {
         return Ok(());
     }
     let [with_key, plain]: [u16; 2] = ctx.ctl.recv()?;
+    let padded = [KEY, &[0]].concat();
     for (what, key, port) in [
         ("another auth key", OTHER, with_key),
+        ("the auth key and a zero", &padded, with_key),
         ("no auth key", &[][..], with_key),
         ("an auth key where there is none", KEY, plain),
     ] {
@@ -204,7 +219,7 @@ fn without(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("tried")
 }
 
-/// The application's own refusal of a peer that has proven is that, with its data.
+/// The application's own rejection of a proven peer arrives as such, with its data.
 fn refusal(ctx: &mut Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
     let cq = side.cq(0, 0)?;
@@ -224,7 +239,8 @@ fn refusal(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("refused")
 }
 
-/// A valid key of one group is useless to a peer of another on the same domain; the device refuses it.
+/// A valid key of one protection group is useless to a peer of another on the same domain; the
+/// device refuses it.
 fn leaked(ctx: &mut Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
     let (mine, others) = (side.cq(0, 0)?, side.cq(0, 0)?);
@@ -243,7 +259,7 @@ fn leaked(ctx: &mut Ctx) -> Result<()> {
             auth_key_size: KEY.len() as u32,
             ..Default::default()
         })?;
-        // One under the region's auth key, one under another.
+        // One slot under the region's auth key, one under another.
         let mut slots = [0_u64; 2];
         for (i, key) in [KEY, OTHER].into_iter().enumerate() {
             side.dev.call(&mut KeyAlloc {
@@ -259,7 +275,7 @@ fn leaked(ctx: &mut Ctx) -> Result<()> {
         let b = side.assign(slots[1], 4096, 4096, REMOTE)?;
         ctx.ctl.send(&[a, b])?;
         ctx.barrier("tried")?;
-        // The first of each page was written, under its own auth key.
+        // The first bytes of each page were written, under the page's own auth key.
         buf.check_value(0, 64, 9)?;
         buf.check_value(64, 4032, 7)?;
         buf.check_value(4096, 64, 9)?;
@@ -303,7 +319,7 @@ fn leaked(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// Of two network namespaces whose users have the same uid a grant by namespace lets one in.
+/// Two network namespaces have users with the same uid: a grant by namespace admits one of them.
 fn namespaces(ctx: &mut Ctx) -> Result<()> {
     let mode = if ctx.first() {
         Some(Enforced::new()?)
@@ -343,8 +359,8 @@ fn namespaces(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Keys of an endpoint's own and ordered ones where grants are needed: they have the endpoint's auth
-/// key, are good on it alone, are charged, and end with the grant, also those that were just ordered.
+/// If grants are required, endpoint-scoped and ordered keys have the endpoint's auth key, are valid
+/// on it alone, are charged, and are revoked with the grant, even if they were just ordered.
 fn own_keys(ctx: &mut Ctx) -> Result<()> {
     let mode = if ctx.first() {
         Some(Enforced::new()?)
@@ -375,7 +391,7 @@ fn keys_of_own(ctx: &mut Ctx, mode: Option<&Enforced>, id: u64) -> Result<()> {
             let (ep, event) = connect(ctx, &side, cq, KEY, port, &[])?;
             ensure!(event.raw.event == KFI_CONNECTED, "{:?}", event.raw);
             eps.push(ep.handle);
-            // The other side may hear of it later, and is not to hear of the next request before.
+            // The other side may get the event later, but must not get the next request before it.
             ctx.barrier("connected")?;
         }
         let list: Vec<(usize, Remote, i32)> = ctx.ctl.recv()?;
@@ -423,7 +439,7 @@ fn keys_of_own(ctx: &mut Ctx, mode: Option<&Enforced>, id: u64) -> Result<()> {
         })
     };
     let (of_one, of_both) = (order(own, 0)?, order(common, 4096)?);
-    // What is bound to an endpoint has its auth key, and no other.
+    // A slot bound to an endpoint has the endpoint's auth key, and accepts no other.
     let mut slot = 0_u64;
     refused(
         dev.call(&mut KeyAlloc {
@@ -440,13 +456,14 @@ fn keys_of_own(ctx: &mut Ctx, mode: Option<&Enforced>, id: u64) -> Result<()> {
     )?;
     let used = auth::list(mode.dev())?;
     let used = used.iter().find(|grant| grant.id == id).context("it")?;
-    // A peer on this machine has two under the same grant.
+    // A peer on the same machine has two more under the same grant.
     let eps = match ctx.env.topology.is_one_kernel() {
         true => 4,
         false => 2,
     };
     ensure!((used.eps, used.keys) == (eps, 2), "{used:?}");
-    // What is ordered is there before what this node posts, and the line between tests is not posted.
+    // An ordered key is valid before a message that this node posts, but the control line between
+    // the nodes is not ordered with it.
     for slot in [own, common] {
         crate::harness::guest::until("the key", WAIT, || {
             let all = dev.obj_list()?;
@@ -461,7 +478,7 @@ fn keys_of_own(ctx: &mut Ctx, mode: Option<&Enforced>, id: u64) -> Result<()> {
     ctx.barrier("tried")?;
     buf.check_value(0, 64, 9)?;
     buf.check_value(4096, 64, 9)?;
-    // Many are ordered, and the grant ends.
+    // Order many keys, and revoke the grant.
     let slots = dev.key_alloc(region, 64)?;
     let mut entries: Vec<_> = slots
         .iter()
@@ -474,7 +491,7 @@ fn keys_of_own(ctx: &mut Ctx, mode: Option<&Enforced>, id: u64) -> Result<()> {
         .collect();
     ensure!(dev.key_assign_ordered(&mut entries, 0, 0)? == (64, 0));
     auth::revoke(mode.dev(), id)?;
-    // When the call returns, also those that the worker was just making.
+    // When the call has returned, the keys that the worker was just assigning are revoked, too.
     let all = dev.obj_list()?;
     let live = |o: &&ObjInfo| o.kind == KFI_TYPE_KEY && o.a != 0;
     ensure!(!all.iter().any(|o| live(&o)), "{:?}", all.iter().find(live));
@@ -485,7 +502,7 @@ fn keys_of_own(ctx: &mut Ctx, mode: Option<&Enforced>, id: u64) -> Result<()> {
     )
 }
 
-/// A region under the auth key.
+/// Registers a region under the auth key.
 fn keyed_region(side: &Side, buf: &Buf, access: u64) -> Result<RegionReg> {
     Ok(side.dev.call_region(&RegionReg {
         flags: KFI_REGION_DYNAMIC_KEYS,
@@ -499,8 +516,8 @@ fn keyed_region(side: &Side, buf: &Buf, access: u64) -> Result<RegionReg> {
     })?)
 }
 
-/// When the call that revokes a grant has returned, no key of it is just being ended, whoever ends it:
-/// the worker, which comes after a while, or its owner.
+/// When the call that revokes a grant has returned, no key of it is still being revoked, neither by
+/// the delayed worker nor by its owner.
 fn has_ended(ctx: &Ctx) -> Result<()> {
     const KEYS: u32 = 512;
     let mode = Enforced::new()?;
@@ -541,8 +558,9 @@ fn has_ended(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// The seven steps: the job manager has keys, starts ranks and hands them theirs; a rank opens an
-/// endpoint; the kernel asks; yes: it is made, with its keys; the peer's kernel wants proof; no: it is not.
+/// The seven steps: the job manager has keys, starts ranks and passes them theirs. A rank opens an
+/// endpoint, and the kernel asks the agent. If the agent allows it, the endpoint is opened, with
+/// its keys, and the peer's kernel demands proof. If the agent denies it, the open fails.
 fn seven_steps(ctx: &mut Ctx) -> Result<()> {
     let here = ctx.first() || !ctx.env.topology.is_one_kernel();
     let mode = if here { Some(Enforced::new()?) } else { None };
@@ -617,8 +635,8 @@ fn rank(ctx: &mut Ctx) -> Result<()> {
     buf.check_value(0, 4096, 1)
 }
 
-/// Revoking the grant of a rank that is being written to ends its endpoint and its keys; it and its
-/// peer hear of it.
+/// Revokes the grant of a rank that is being written to: the rank's endpoint and keys end, and the
+/// rank and its peer get an event.
 fn mid_transfer(ctx: &mut Ctx) -> Result<()> {
     let mode = if ctx.first() {
         Some(Enforced::new()?)
@@ -639,7 +657,7 @@ fn mid_transfer(ctx: &mut Ctx) -> Result<()> {
     let result = written_to(ctx, &admin, id);
     let after = ctx.barrier("over");
     if mode.is_none() {
-        // On a machine of its own nobody else does.
+        // On a machine of its own no other node revokes it.
         let _ = auth::revoke(&admin, id);
     }
     drop(mode);
@@ -678,7 +696,7 @@ fn written_to(ctx: &mut Ctx, admin: &crate::raw::Dev, id: u64) -> Result<()> {
             "{:?}",
             down.raw
         );
-        // Nothing is written any more.
+        // No byte is written any more.
         buf.clear(0);
         ctx.barrier("ended")?;
         buf.check_value(0, 64 << 10, 0)?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `kfi-authd`, the agent as a service, and `kfi auth`. The mode is the machine's, so these run on
-//! one node, and each ends with mode `open` and without grants, also when it fails.
+//! `kfi-authd`, the agent as a service, and `kfi auth`. The mode is machine-wide, so these tests
+//! run on one node, and each ends with mode `open` and without grants, also when it fails.
 
 use crate::harness::guest::{run, until};
 use crate::harness::{Ctx, Test, ONE};
@@ -20,15 +20,27 @@ use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::alone("authd.policy_decides_and_is_reloaded", |c| once(c, policy)).on(ONE),
-    Test::alone("authd.grants_outlive_the_daemon", |c| once(c, restart)).on(ONE),
-    Test::alone("authd.another_one_takes_over", |c| once(c, takeover)).on(ONE),
-    Test::alone("authd.socket_is_for_root", |c| once(c, socket)).on(ONE),
-    Test::alone("authd.kfi_auth", |c| once(c, commands)).on(ONE),
-    Test::alone("authd.slurm_prolog_and_epilog", |c| once(c, slurm)).on(ONE),
+    Test::alone("authd.policy_reloaded_decides_anew", |c| once(c, policy)).on(ONE),
+    Test::alone("authd.grants_after_daemon_exit_stay", |c| once(c, restart)).on(ONE),
+    Test::alone("authd.second_daemon_started_takes_over", |c| {
+        once(c, takeover)
+    })
+    .on(ONE),
+    Test::alone("authd.socket_used_by_others_is_refused", |c| {
+        once(c, socket)
+    })
+    .on(ONE),
+    Test::alone("authd.kfi_auth_by_administrator_manages_grants", |c| {
+        once(c, commands)
+    })
+    .on(ONE),
+    Test::alone("authd.slurm_prolog_grants_and_epilog_revokes", |c| {
+        once(c, slurm)
+    })
+    .on(ONE),
 ];
 
-/// Has one of the two halves do it, for they are on one machine.
+/// Runs a test on one of the two halves, because both share a machine.
 pub(super) fn once(ctx: &mut Ctx, test: fn(&mut Ctx) -> Result<()>) -> Result<()> {
     if ctx.first() {
         test(ctx)
@@ -38,18 +50,18 @@ pub(super) fn once(ctx: &mut Ctx, test: fn(&mut Ctx) -> Result<()>) -> Result<()
 }
 
 pub(super) const WAIT: Duration = Duration::from_secs(10);
-/// Auth keys, and how the policy calls them.
+/// Auth keys, and their names in the policy.
 pub(super) const COMPUTE: &[u8] = b"kfi-tests: compute!";
 pub(super) const STORAGE: &[u8] = b"kfi-tests: storage?";
 
-/// A folder with a policy, its keys and a log, and the mode.
+/// A folder with a policy, its keys and a log; and the mode.
 pub(super) struct Rig {
     pub(super) folder: PathBuf,
     pub(super) daemons: Vec<Child>,
 }
 
 impl Rig {
-    /// Where grants are needed.
+    /// Creates a rig on a machine that requires grants.
     pub(super) fn new() -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("authd.{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
@@ -77,18 +89,18 @@ impl Rig {
         )?)
     }
 
-    /// A policy with both keys and these jobs.
+    /// Writes a policy with both keys and these jobs.
     pub(super) fn policy(&self, jobs: &str) -> Result<()> {
         let keys = "[keys.compute]\nfile = \"compute\"\n[keys.storage]\nfile = \"storage\"\n";
         self.write("policy", format!("{keys}{jobs}").as_bytes())
     }
 
-    /// Starts a daemon; returns when it is the agent and its socket answers.
+    /// Starts a daemon. Returns its process id when it is the agent and its socket answers.
     pub(super) fn start(&mut self) -> Result<u32> {
         self.start_by(&mut Command::new("kfi-authd"))
     }
 
-    /// … by a command that becomes one.
+    /// Starts a daemon through `command`, as [`Self::start`] does.
     pub(super) fn start_by(&mut self, command: &mut Command) -> Result<u32> {
         let log = std::fs::File::options()
             .create(true)
@@ -119,7 +131,7 @@ impl Rig {
         Ok(pid)
     }
 
-    /// `kfi auth` by the daemon; `None`: it failed.
+    /// Runs `kfi auth` through the daemon. Returns its output, or `None` if it failed.
     pub(super) fn ask(&self, args: &[&str]) -> Result<Option<Value>> {
         let daemon = format!("--daemon={}", self.path("socket"));
         let out = Command::new("kfi")
@@ -132,7 +144,7 @@ impl Rig {
         Ok(Some(serde_json::from_slice(&out.stdout)?))
     }
 
-    /// … that must not fail.
+    /// Runs `kfi auth`, which must succeed.
     pub(super) fn asked(&self, args: &[&str]) -> Result<Value> {
         let daemon = format!("--daemon={}", self.path("socket"));
         let text = run("kfi", &[&["--json", "auth", &daemon], args].concat())?;
@@ -149,13 +161,13 @@ impl Rig {
         until(&format!("{word:?} in the log"), WAIT, there).with_context(|| self.log())
     }
 
-    /// How the daemon that was started last ended.
+    /// Returns how the daemon number `which` ended.
     pub(super) fn ended(&mut self, which: usize) -> Result<Option<Ended>> {
         let pid = self.daemons[which].id() as i32;
         Ok(sys::wait_pid(pid, WAIT)?)
     }
 
-    /// No key's bytes are in the log.
+    /// Checks that no key's bytes are in the log.
     pub(super) fn keeps_silent(&self) -> Result<()> {
         let log = self.log();
         for key in [COMPUTE, STORAGE] {
@@ -199,12 +211,12 @@ pub(super) fn open(side: &Side, key: &[u8]) -> raw::Result<u64> {
     Ok(ep.handle)
 }
 
-/// Opens and closes one.
+/// Opens and closes an endpoint under an auth key.
 pub(super) fn opens(side: &Side, key: &[u8]) -> Result<()> {
     Ok(side.dev.close(open(side, key)?)?)
 }
 
-/// Is refused with this errno.
+/// Checks that an open is refused with `errno`.
 pub(super) fn refused(side: &Side, key: &[u8], errno: i32) -> Result<()> {
     super::refused(open(side, key), errno, "an endpoint")
 }
@@ -220,7 +232,7 @@ fn policy(ctx: &mut Ctx) -> Result<()> {
     let pid = rig.start()? as i32;
     opens(&side, COMPUTE)?;
     refused(&side, STORAGE, libc::EACCES)?;
-    refused(&side, b"of nobody", libc::EACCES)?;
+    refused(&side, b"an unlisted auth key", libc::EACCES)?;
     let grants = rig.asked(&["list"])?;
     let given = &grants[0];
     ensure!(
@@ -250,7 +262,7 @@ fn policy(ctx: &mut Ctx) -> Result<()> {
     rig.policy(&format!("{COMPUTE_FOR_ROOT}{job}"))?;
     sys::kill(pid, libc::SIGHUP)?;
     rig.logged("reloaded: ")?;
-    // The denial is remembered for a moment.
+    // The denial is cached for a moment.
     let yes = || Ok(open(&side, STORAGE).ok());
     let ep = until("the new policy's yes", WAIT, yes).with_context(|| rig.log())?;
     side.dev.close(ep)?;
@@ -303,7 +315,7 @@ fn socket(_: &mut Ctx) -> Result<()> {
     let mut rig = Rig::new()?;
     rig.policy("")?;
     rig.start()?;
-    // Not the folder's mode, but the socket's, keeps others out.
+    // The mode of the socket, not that of the folder, must keep other users out.
     std::fs::set_permissions(&rig.folder, Permissions::from_mode(0o755))?;
     let path = rig.folder.join("socket");
     let child = sys::fork(move || {
@@ -364,7 +376,8 @@ fn commands(ctx: &mut Ctx) -> Result<()> {
         "revoked twice"
     );
     side.dev.close(ep)?;
-    // Names are the daemon's, bytes are no argument, and a file that others read is none.
+    // Names belong to the daemon, bytes may not be arguments, and a file that others can read is
+    // refused.
     std::fs::set_permissions(&key, Permissions::from_mode(0o644))?;
     for args in [&["--key", "compute"][..], &["--key-file", &key]] {
         let out = Command::new("kfi")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `kfi-authd` when it has much to do, or nothing to do it with: one's slow request keeps no other
-//! waiting, and what it tells the service manager.
+//! `kfi-authd` under load and short of resources: one peer's slow request delays no other, and the
+//! service manager is notified.
 
 use super::authd::{once, open, opens, refused, Rig, COMPUTE, COMPUTE_FOR_ROOT, STORAGE, WAIT};
 use crate::harness::guest::until;
@@ -27,24 +27,25 @@ pub const TESTS: &[Test] = &[
         once(c, descriptors)
     })
     .on(ONE),
-    Test::alone("authd.p07_stricter_policy_ends_answers", |c| {
+    Test::alone("authd.p07_stricter_policy_reloaded_narrows_grants", |c| {
         once(c, stricter)
     })
     .on(ONE),
-    Test::alone("authd.reload_that_failed_is_reported", |c| {
+    Test::alone("authd.reload_of_bad_policy_is_reported", |c| {
         once(c, reported)
     })
     .on(ONE),
 ];
 
-/// A revocation takes its time for each endpoint; meanwhile others are asked about.
+/// Revokes a grant that many endpoints use, which takes long; meanwhile other questions are
+/// answered.
 fn slow_revocation(ctx: &mut Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
     let mut rig = Rig::new()?;
     let job = "[[job]]\nname = \"all\"\nkeys = [\"storage\"]\nanybody = true\n";
     rig.policy(job)?;
     rig.start()?;
-    // Until the revocation takes longer than an answer.
+    // Grow the grant until its revocation takes longer than an answer.
     for count in [500, 1000, 2000, 4000] {
         let id = rig.asked(&["grant", "--key", "compute", "--uid", "0"])?["grant"].clone();
         let endpoints: Vec<_> = (0..count)
@@ -52,7 +53,7 @@ fn slow_revocation(ctx: &mut Ctx) -> Result<()> {
             .collect::<raw::Result<_>>()?;
         let mut job_manager = UnixStream::connect(rig.folder.join("socket"))?;
         job_manager.write_all(format!("{{\"revoke\":{{\"grants\":[{id}]}}}}\n").as_bytes())?;
-        // It has begun when nothing more is opened.
+        // The revocation has begun when no endpoint can be opened any more.
         until("the revocation begins", WAIT, || {
             match open(&side, COMPUTE) {
                 Ok(ep) => side.dev.close(ep)?,
@@ -94,9 +95,9 @@ fn descriptors(ctx: &mut Ctx) -> Result<()> {
         .map(|_| UnixStream::connect(&path))
         .collect::<std::io::Result<Vec<_>>>()?;
     rig.logged("accept")?;
-    // Each question is a turn of its loop.
+    // Each question makes the daemon's loop run once.
     for _ in 0..50 {
-        refused(&side, b"of nobody", libc::EACCES)?;
+        refused(&side, b"an unlisted auth key", libc::EACCES)?;
         opens(&side, COMPUTE)?;
         let mut client = &there[0];
         client.write_all(b"\"rule\"\n")?;
@@ -105,7 +106,7 @@ fn descriptors(ctx: &mut Ctx) -> Result<()> {
     }
     let log = rig.log();
     let lines = log.lines().filter(|line| line.contains("accept")).count();
-    ensure!(lines == 1, "{lines} lines of what it cannot accept: {log}");
+    ensure!(lines == 1, "{lines} lines about refused connections: {log}");
     drop(there);
     rig.logged("connections are accepted again")?;
     rig.asked(&["list"])?;
@@ -147,7 +148,7 @@ fn reported(_: &mut Ctx) -> Result<()> {
     let mut rig = Rig::new()?;
     let manager = UnixDatagram::bind(rig.folder.join("manager"))?;
     manager.set_read_timeout(Some(sys::patience(WAIT)))?;
-    // The next message with this in it.
+    // Receives the next message and checks that it contains the word.
     let told = |what: &str| -> Result<String> {
         let mut room = [0; 1024];
         loop {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! README's recipe for auth keys, typed as it is written.
+//! Types README's recipe for auth keys as it is written.
 
 use super::authd::{once, WAIT};
 use crate::harness::guest::{run, until};
@@ -19,7 +19,7 @@ pub const TESTS: &[Test] = &[Test::alone("authd.recipe_of_readme_works_as_writte
 .on(ONE)];
 
 const README: &str = include_str!("../../../README.md");
-/// What the recipe copies.
+/// Files that the recipe copies.
 const EXAMPLES: [(&str, &str); 2] = [
     (
         "authd.toml",
@@ -30,7 +30,7 @@ const EXAMPLES: [(&str, &str); 2] = [
         include_str!("../../../userspace/kfi-authd/examples/kfi-authd.service"),
     ),
 ];
-/// What a guest has not: each is enough for the recipe.
+/// Programs that a guest lacks; each stand-in suffices for the recipe.
 const PROGRAMS: [(&str, &str); 2] = [
     (
         "openssl",
@@ -45,7 +45,7 @@ const PROGRAMS: [(&str, &str); 2] = [
          until [ -S /run/kfi-authd/socket ]; do kill -0 $! || exit 1; done ;; esac\n",
     ),
 ];
-/// The users and groups that the example names.
+/// Users and groups that the example names.
 const NAMES: [(&str, &str); 2] = [
     (
         "/etc/passwd",
@@ -54,7 +54,7 @@ const NAMES: [(&str, &str); 2] = [
     ("/etc/group", "slurm:x:2003:\nblue:x:2004:\n"),
 ];
 
-/// A folder like the source tree, and what the recipe leaves behind.
+/// A folder like the source tree, and the files that the recipe leaves behind.
 struct Machine {
     folder: PathBuf,
     names: Vec<(&'static str, Option<Vec<u8>>)>,
@@ -115,7 +115,7 @@ impl Drop for Machine {
     }
 }
 
-/// The agent's process, if there is one.
+/// Returns the agent's process, if there is one.
 fn agent() -> Result<Option<i32>> {
     let text = run("kfi", &["--json", "auth", "mode"])?;
     let rule: serde_json::Value = serde_json::from_str(&text)?;
@@ -125,7 +125,7 @@ fn agent() -> Result<Option<i32>> {
 fn recipe(_: &mut Ctx) -> Result<()> {
     let machine = Machine::new()?;
     let (_, section) = README
-        .split_once("## Who may use what\n")
+        .split_once("## Access by auth keys\n")
         .context("the section")?;
     let block = section.split("```").nth(1).context("the recipe")?;
     let path = std::env::var("PATH").unwrap_or_default();

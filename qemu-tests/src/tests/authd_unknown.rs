@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `kfi-authd` and what a process may hide: a job that denies is not escaped by being unreadable, nor by
-//! an answer that was meant for another.
+//! `kfi-authd` and properties that a process may hide: a process escapes a denying job neither by
+//! being unreadable nor by an answer that was meant for another process.
 
 use super::authd::{once, open, Rig, COMPUTE, WAIT};
 use crate::auth::{Agent, Enforced};
 use crate::harness::guest::until;
 use crate::harness::{skip, Ctx, Test, ONE};
 use crate::pair::Side;
-use crate::sys::{self, rights, Ended};
+use crate::sys::{self, rights, Ended, Map};
 use anyhow::{ensure, Context, Result};
 use kfabric_uapi::*;
 use std::ffi::OsStr;
@@ -36,23 +36,26 @@ pub const TESTS: &[Test] = &[
         once(c, wide_answer)
     })
     .on(ONE),
-    Test::alone("authd.p07_deny_netns_that_is_not_there_denies", |c| {
-        once(c, no_netns)
-    })
+    Test::alone("authd.p07_deny_missing_netns_denies", |c| once(c, no_netns)).on(ONE),
+    Test::alone(
+        "authd.p07_deny_group_left_in_a_user_namespace_denies",
+        |c| once(c, left_group),
+    )
     .on(ONE),
-    Test::alone("auth.question_tells_groups_and_cgroup", |c| {
-        once(c, question)
-    })
+    Test::alone(
+        "auth.agent_next_with_short_arrays_reports_full_counts",
+        |c| once(c, question),
+    )
     .on(ONE),
 ];
 
-/// The user that is denied something, and allowed the rest.
+/// A user for which one job denies a key and another allows it.
 const USER: u32 = 2001;
-/// A group that is denied.
+/// A group to which a job denies a key.
 const BANNED: u32 = 4001;
 const ALLOWED: &str = "[[job]]\nname = \"user\"\nkeys = [\"compute\"]\nusers = [2001]\n";
 
-/// A policy that denies, and then allows the user.
+/// Returns a policy that denies, and then allows the user.
 fn denying(what: &str, per: &str) -> String {
     format!(
         "[[job]]\nname = \"banned\"\nkeys = [\"compute\"]\n{what}\ndeny = true\n\
@@ -60,7 +63,7 @@ fn denying(what: &str, per: &str) -> String {
     )
 }
 
-/// What comes of opening an endpoint in a process that has made itself ready: 0, or an errno.
+/// Opens an endpoint in a process that has run `ready`. Returns 0 or the errno.
 fn asks(side: &Side, ready: impl FnOnce() -> Result<()>) -> Result<i32> {
     let child = sys::fork(|| match ready() {
         Ok(()) => tries(side),
@@ -85,7 +88,7 @@ fn tries(side: &Side) -> i32 {
     }
 }
 
-/// It is denied, and the log says so.
+/// Checks that the open was denied and that the log names the job.
 fn denied(rig: &Rig, got: i32) -> Result<()> {
     ensure!(got == libc::EACCES, "{got}: {}", rig.log());
     rig.logged("job banned")
@@ -110,11 +113,59 @@ fn odd_name(ctx: &mut Ctx) -> Result<()> {
     rig.keeps_silent()
 }
 
-/// Control groups that are gone with this.
+/// A member of a denied group that leaves it in a user namespace, where groups were delegated to its user, is
+/// denied all the same.
+fn left_group(ctx: &mut Ctx) -> Result<()> {
+    let side = Side::open(ctx)?;
+    let mut rig = Rig::new()?;
+    rig.policy(&denying(&format!("groups = [{BANNED}]"), "process"))?;
+    rig.start()?;
+    // 1: it is in its namespace. 2: groups are delegated there. 3: there are no user namespaces.
+    let step = Map::shared(4096)?;
+    let child = sys::fork(|| {
+        let ready = || -> Result<()> {
+            rights::become_member(USER, &[7, BANNED])?;
+            if rights::unshare(libc::CLONE_NEWUSER).is_err() {
+                step.store32(0, 3);
+                return Ok(());
+            }
+            step.store32(0, 1);
+            until("the delegation", WAIT, || {
+                Ok((step.load32(0) == 2).then_some(()))
+            })?;
+            Ok(rights::become_member(0, &[])?)
+        };
+        match ready() {
+            Ok(()) => tries(&side),
+            Err(e) => {
+                eprintln!("not ready: {e:#}");
+                255
+            }
+        }
+    })?;
+    until("the user namespace", WAIT, || {
+        Ok((step.load32(0) != 0).then_some(()))
+    })?;
+    if step.load32(0) == 1 {
+        // As newgidmap(1) does, which leaves setgroups(2) allowed.
+        for map in ["uid_map", "gid_map"] {
+            fs::write(format!("/proc/{child}/{map}"), format!("0 {USER} 1\n"))?;
+        }
+        step.store32(0, 2);
+    }
+    match sys::wait_pid(child, WAIT)? {
+        Some(Ended::Exit(_)) if step.load32(0) == 3 => skip("there are no user namespaces"),
+        Some(Ended::Exit(got)) => denied(&rig, got),
+        end => anyhow::bail!("{end:?}"),
+    }
+}
+
+/// Control groups, removed on drop.
 struct Groups(Vec<PathBuf>);
 
 impl Groups {
-    /// Makes these, each in the one before if it is below; `None`: there is no hierarchy.
+    /// Creates control groups, each below the one before if its path says so. Returns `None` if
+    /// there is no hierarchy.
     fn new(names: &[&[u8]]) -> Result<Option<Self>> {
         const ROOT: &str = "/sys/fs/cgroup";
         if !Path::new(ROOT).join("cgroup.controllers").exists() {
@@ -129,7 +180,7 @@ impl Groups {
         Ok(Some(all))
     }
 
-    /// Puts the calling process into one.
+    /// Moves the calling process into group `which`.
     fn join(&self, which: usize) -> Result<()> {
         Ok(fs::write(self.0[which].join("cgroup.procs"), "0")?)
     }
@@ -138,7 +189,7 @@ impl Groups {
 impl Drop for Groups {
     fn drop(&mut self) {
         for path in self.0.iter().rev() {
-            // A process that has just ended may still be in it.
+            // A process that has just exited may still be in the group.
             let gone = || Ok(fs::remove_dir(path).ok());
             if let Err(e) = until("a control group is gone", WAIT, gone) {
                 eprintln!("{path:?}: {e:#}");
@@ -178,7 +229,7 @@ fn thread_cgroup(ctx: &mut Ctx) -> Result<()> {
     rig.start()?;
     let (side, groups) = (&side, &groups);
     let child = sys::fork(|| {
-        // Its main thread stays in the group that the process is in.
+        // The main thread stays in the process's group.
         let asks = || -> Result<i32> {
             let thread = sys::thread_id().to_string();
             fs::write(groups.0[1].join("cgroup.threads"), thread)?;
@@ -230,10 +281,10 @@ fn no_netns(ctx: &mut Ctx) -> Result<()> {
     rig.start()?;
     let got = asks(&side, || Ok(rights::become_user(USER)?))?;
     denied(&rig, got)?;
-    rig.logged("what it goes by is not known")
+    rig.logged("an attribute of the process is unknown")
 }
 
-/// The question of a user in groups, as an agent with so much room has it.
+/// Returns the question about a user in groups, as an agent with `room` group entries receives it.
 fn asked(ctx: &Ctx, room: usize, path: &mut [u8], groups: &mut Vec<u32>) -> Result<AgentNext> {
     let side = Side::open(ctx)?;
     let agent = Agent::open()?;
@@ -250,7 +301,7 @@ fn asked(ctx: &Ctx, room: usize, path: &mut [u8], groups: &mut Vec<u32>) -> Resu
         groups_count: room as u32,
         cgroup_path: path.as_mut_ptr() as u64,
         cgroup_path_size: path.len() as u32,
-        // What comes in has no meaning.
+        // Input values of output fields have no meaning.
         known: u32::MAX,
         userns: u64::MAX,
         ..Default::default()
@@ -260,7 +311,7 @@ fn asked(ctx: &Ctx, room: usize, path: &mut [u8], groups: &mut Vec<u32>) -> Resu
     let end = sys::wait_pid(child, WAIT)?;
     ensure!(end == Some(Ended::Exit(libc::EACCES)), "{end:?}");
     told?;
-    // The denial is remembered of that process alone.
+    // The denial is cached for that process alone.
     Ok(call)
 }
 
@@ -281,7 +332,7 @@ fn question(ctx: &mut Ctx) -> Result<()> {
         ensure!(told == Some(own.as_bytes()), "{told:?} is not {own}");
         ensure!(call.known & KFI_KNOWN_CGROUP != 0, "{:#x}", call.known);
     }
-    // With less room it says that it does not know all.
+    // With less room the call reports the full count.
     let call = asked(ctx, 2, &mut [], &mut groups)?;
     ensure!(call.groups_count == 3 && !groups.contains(&0), "{groups:?}");
     ensure!(call.known == 0, "{:#x}", call.known);

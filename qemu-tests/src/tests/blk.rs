@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! kfblk: remote block devices, by `kfi blk`: [`crate::disk`] says which node does what.
+//! kfblk: remote block devices, through `kfi blk`. [`crate::disk`] describes the nodes' roles.
 
 use crate::disk::*;
 use crate::harness::guest::{run, until};
@@ -13,57 +13,68 @@ use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("blk.reads_and_writes", reads_and_writes)
+    Test::pair("blk.rw_of_each_size_reads_back", reads_and_writes)
         .seconds(20)
         .on(NETNS | TWO | SHM),
-    Test::pair("blk.many_queues_at_once", many_at_once)
+    Test::pair("blk.rw_from_many_queues_at_once_reads_back", many_at_once)
         .seconds(30)
         .on(NETNS | SHM),
-    Test::pair("blk.limits_and_attributes", limits)
+    Test::pair("blk.attributes_of_connected_disk_match_export", limits)
         .seconds(15)
         .on(NETNS),
-    Test::pair("blk.read_only", read_only)
+    Test::pair("blk.write_to_read_only_export_is_refused", read_only)
         .seconds(15)
         .on(NETNS | SHM),
-    Test::pair("blk.refusals", refusals).seconds(20).on(NETNS),
-    Test::pair("blk.connect_rounds", |ctx| {
+    Test::pair("blk.kfi_blk_with_bad_arguments_is_refused", refusals)
+        .seconds(20)
+        .on(NETNS),
+    Test::pair("blk.connect_again_and_again_leaves_nothing", |ctx| {
         connect_rounds(ctx, Of::Memory, 20)
     })
     .seconds(40)
     .on(NETNS | SHM),
-    Test::pair("blk.connect_1000_rounds", |ctx| {
+    Test::pair("blk.connect_1000_times_leaves_nothing", |ctx| {
         connect_rounds(ctx, Of::Memory, 1000)
     })
     .seconds(600)
     .on(LONG),
-    Test::pair("blkdev.connect_rounds", |ctx| {
+    Test::pair("blkdev.connect_again_and_again_leaves_nothing", |ctx| {
         connect_rounds(ctx, Of::Device, 30)
     })
     .seconds(60)
     .on(NETNS),
-    Test::pair("blkdev.connect_1000_rounds", |ctx| {
+    Test::pair("blkdev.connect_1000_times_leaves_nothing", |ctx| {
         connect_rounds(ctx, Of::Device, 1000)
     })
     .seconds(600)
     .on(LONG),
-    Test::pair("blk.file_system", file_system)
+    Test::pair("blk.file_system_remounted_keeps_files", file_system)
         .seconds(30)
         .on(NETNS),
-    Test::pair("blk.removed_while_open", removed_while_open)
-        .seconds(20)
-        .on(NETNS | SHM),
-    Test::pair("blk.removed_while_mounted", removed_while_mounted)
-        .seconds(30)
-        .on(NETNS),
-    Test::pair("blk.target_comes_back", target_comes_back)
+    Test::pair(
+        "blk.disconnect_of_open_disk_fails_its_io",
+        removed_while_open,
+    )
+    .seconds(20)
+    .on(NETNS | SHM),
+    Test::pair(
+        "blk.disconnect_of_mounted_disk_fails_its_io",
+        removed_while_mounted,
+    )
+    .seconds(30)
+    .on(NETNS),
+    Test::pair("blk.target_back_in_time_resumes_io", target_comes_back)
         .seconds(60)
         .on(NETNS | SHM),
-    Test::pair("blk.target_stays_away", target_stays_away)
+    Test::pair("blk.target_away_too_long_fails_disk", target_stays_away)
         .seconds(40)
         .on(NETNS),
-    Test::pair("blk.what_comes_back_is_another", another)
-        .seconds(40)
-        .on(NETNS | SHM),
+    Test::pair(
+        "blk.reconnect_to_recreated_export_or_after_fence_fails_disk",
+        another,
+    )
+    .seconds(40)
+    .on(NETNS | SHM),
 ];
 
 fn reads_and_writes(ctx: &mut Ctx) -> Result<()> {
@@ -80,7 +91,7 @@ fn reads_and_writes(ctx: &mut Ctx) -> Result<()> {
         ensure!(disk.size == 9 * MIB, "{} bytes", disk.size);
         ensure!(disk.contents()?.iter().all(|b| *b == 0), "not zeroed");
         let map = Map::anon(4 * MIB)?;
-        // Every size, at odd places, over the borders of chunks.
+        // Every size, at odd positions, across chunk borders.
         let sizes = [512, 4096, 8192, 12 * 512, 64 << 10, 128 << 10, MIB, 3 * MIB];
         let (mut at, mut i) = (0, 0);
         while at < disk.size - 512 {
@@ -177,7 +188,7 @@ fn limits(ctx: &mut Ctx) -> Result<()> {
         ensure!(show("disks", NAME, "device")? == name);
         let e = store("disks", NAME, "ctrl_loss_tmo", "1").err();
         ensure!(e.and_then(|e| e.raw_os_error()) == Some(libc::EBUSY));
-        // Flushing has nothing to do, and does not fail.
+        // A memory-backed export has nothing to flush; a flush succeeds.
         Disk::open(path)?.file.sync_all()?;
         let list = kfi(&["list"])?;
         ensure!(
@@ -232,19 +243,19 @@ fn refusals(ctx: &mut Ctx) -> Result<()> {
         ensure!(kfi(&["list"])?.is_empty());
         export(ctx, "1M", &[])?;
         fails(&["export", NAME, "--size", "1M", "-l", &own], "os error 17")?;
-        // The port is there, and its provider is another.
+        // The port exists with another provider.
         let same = ["export", "second", "--size", "1M", "-l", &own, "-p", PORT];
         fails(
-            &[&same[..], &["--provider", "nobody"]].concat(),
-            "not by nobody alone",
+            &[&same[..], &["--provider", "missing"]].concat(),
+            "not by missing alone",
         )?;
         ensure!(!kfi(&["list"])?.contains("second"));
-        fails(&["admit", NAME, "nobody"], "os error 2")?;
+        fails(&["admit", NAME, "stranger"], "os error 2")?;
     }
     ctx.barrier("exported")?;
     if !ctx.first() {
         let to = |name, port| ["connect", &peer, name, "-p", port, "--disk", NAME];
-        // Nobody listens; there is no such export.
+        // No target listens; no such export exists.
         fails(&to(NAME, "4499"), "os error 111")?;
         fails(&to("nothing", PORT), "os error 2")?;
         fails(
@@ -255,18 +266,18 @@ fn refusals(ctx: &mut Ctx) -> Result<()> {
     }
     ctx.barrier("refused")?;
     if ctx.first() {
-        // What is fenced is not let in.
+        // A fenced initiator is not admitted.
         kfi(&["fence", NAME, NAME])?;
         ensure!(kfi(&["list"])?.contains(&format!("fenced {NAME}")));
     }
     ctx.barrier("fenced")?;
     if !ctx.first() {
-        let refused = connect(ctx, NAME, &[]).err().context("let in")?;
+        let refused = connect(ctx, NAME, &[]).err().context("admitted")?;
         ensure!(
             format!("{refused:#}").contains("os error 128"),
             "{refused:#}"
         );
-        // By another name it is.
+        // Under another name the initiator is admitted.
         let args = ["connect", &peer, NAME, "-p", PORT, "--disk", NAME];
         kfi(&[&args[..], &["--client", "another"]].concat())?;
         disconnect(NAME)?;
@@ -283,7 +294,8 @@ fn refusals(ctx: &mut Ctx) -> Result<()> {
     end(ctx, loaded)
 }
 
-/// A disk comes, has what the one before wrote, and goes. Nothing is left of any.
+/// Connects a disk, checks the bytes of the disk before, writes and disconnects, `count` times.
+/// Afterwards nothing of any disk is left.
 fn connect_rounds(ctx: &mut Ctx, of: Of, count: u64) -> Result<()> {
     const PART: usize = 256 << 10;
     // With checkers a round takes seconds.
@@ -298,7 +310,7 @@ fn connect_rounds(ctx: &mut Ctx, of: Of, count: u64) -> Result<()> {
             let device = connect(ctx, NAME, &[])?;
             let disk = Disk::open(&device)?;
             let map = Map::anon(PART)?;
-            // Over the border of two chunks.
+            // The range crosses the border of two chunks.
             let at = MIB - PART / 2;
             if round > 0 {
                 disk.read(at, &map, PART)?;
@@ -362,7 +374,7 @@ fn removed_while_open(ctx: &mut Ctx) -> Result<()> {
         disconnect(NAME)?;
         ensure!(disk.read(0, &map, 4096).is_err(), "read from nothing");
         ensure!(disk.write(0, &map, 4096).is_err(), "written to nothing");
-        // The next one has a device of its own.
+        // The next disk has a block device of its own.
         let other = connect(ctx, NAME, &[])?;
         let again = Disk::open(&other)?;
         is_filled(&again.contents()?[..MIB], 0, 1)?;
@@ -381,7 +393,7 @@ fn removed_while_mounted(ctx: &mut Ctx) -> Result<()> {
         let mounted = Mounted::new(&device, "ext4")?;
         fs::write(mounted.0.join("file"), vec![7; 100_000])?;
         disconnect(NAME)?;
-        // Errors, and nothing that hangs.
+        // Writes fail; none hangs.
         let wrote = File::create(mounted.0.join("more")).and_then(|file| file.sync_all());
         ensure!(wrote.is_err(), "written to nothing");
         mounted.unmount()?;
@@ -405,7 +417,7 @@ fn target_comes_back(ctx: &mut Ctx) -> Result<()> {
             let ends = Load::run(path, 4, |load| {
                 for _ in 0..3 {
                     ctx.barrier("again")?;
-                    // It goes on by itself.
+                    // The disk goes on without help.
                     load.gets_on(Duration::from_secs(30))?;
                 }
                 Ok(())
@@ -431,7 +443,7 @@ fn target_stays_away(ctx: &mut Ctx) -> Result<()> {
         ctx.barrier("away")?;
         let start = Instant::now();
         let failed = disk.write(0, &map, 4096);
-        ensure!(failed.is_err(), "written to nobody");
+        ensure!(failed.is_err(), "written to no target");
         let took = start.elapsed();
         ensure!(
             took < crate::sys::patience(Duration::from_secs(60)),
@@ -444,8 +456,8 @@ fn target_stays_away(ctx: &mut Ctx) -> Result<()> {
     })
 }
 
-/// A disk whose connections are made again to other contents, or after it was fenced though it has been
-/// admitted by then, fails, and writes nothing onto what is there.
+/// A disk fails, and changes no byte, if it reconnects to a recreated export, or after it was
+/// fenced, even if it was admitted again.
 fn another(ctx: &mut Ctx) -> Result<()> {
     let anew = || -> Result<()> {
         store("subsystems", NAME, "enable", "0")?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! kfblk: clients that have auth keys. The roles are those of `blk`.
+//! kfblk: initiators with auth keys. The roles are those of `blk`.
 
 use super::modules::{add_link, delete_link};
 use crate::disk::{
@@ -20,20 +20,27 @@ use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("blk.auth_keys_of_clients", auth_keys)
+    Test::pair("blk.initiator_with_wrong_auth_key_is_refused", auth_keys)
         .seconds(60)
         .on(NETNS | TWO | SHM),
-    Test::pair("blk.p03_disallowed_while_it_writes", disallowed)
-        .seconds(30)
-        .on(NETNS | SHM),
-    Test::pair("blk.auth_keys_change_as_the_device_goes", device_goes)
-        .seconds(60)
-        .on(NETNS),
+    Test::pair(
+        "blk.p03_initiator_disallowed_while_writing_loses_its_keys",
+        disallowed,
+    )
+    .seconds(30)
+    .on(NETNS | SHM),
+    Test::pair(
+        "blk.auth_key_changed_during_device_removal_counts",
+        device_goes,
+    )
+    .seconds(60)
+    .on(NETNS),
 ];
 
 /// Another export at the same port.
 const SECOND: &str = "blksecond";
-/// What a target answers whom it does not believe, whom it has fenced, and who has no auth key of its.
+/// Errnos for an initiator that has not proven its auth key, that is fenced, or that has no auth
+/// key of the export.
 const UNBELIEVED: i32 = libc::EACCES;
 const FENCED: i32 = libc::EKEYREVOKED;
 const UNPROVEN: i32 = libc::EKEYREJECTED;
@@ -69,7 +76,7 @@ fn allow(export: &str, client: &str, key: &KeyFile) -> Result<()> {
     kfi(&["allow", export, client, "-k", &key.path()]).map(drop)
 }
 
-/// Connects from node 2, and gives the disk's device.
+/// Connects from node 2. Returns the disk's block device.
 fn connect(ctx: &Ctx, export: &str, client: &str, key: Option<&KeyFile>) -> Result<PathBuf> {
     let (peer, path) = (ctx.env.peer.to_string(), key.map(KeyFile::path));
     let mut args = vec![
@@ -83,7 +90,7 @@ fn connect(ctx: &Ctx, export: &str, client: &str, key: Option<&KeyFile>) -> Resu
     Ok(PathBuf::from(kfi(&args)?))
 }
 
-/// It is let in, and does what a disk does.
+/// Checks that a disk connects and works.
 fn works(ctx: &Ctx, export: &str, client: &str, key: &KeyFile) -> Result<()> {
     let device = connect(ctx, export, client, Some(key)).with_context(|| client.to_owned())?;
     until("the device's file", Duration::from_secs(5), || {
@@ -97,14 +104,14 @@ fn works(ctx: &Ctx, export: &str, client: &str, key: &KeyFile) -> Result<()> {
 
 fn refused(ctx: &Ctx, client: &str, key: Option<&KeyFile>, errno: i32) -> Result<()> {
     let Err(e) = connect(ctx, NAME, client, key) else {
-        bail!("{client} is let in");
+        bail!("{client} is admitted");
     };
     let want = format!("os error {errno})");
     ensure!(format!("{e:#}").contains(&want), "{client}: {e:#}");
     Ok(())
 }
 
-/// Everybody with an auth key of its own, at one port; fenced; by another name.
+/// Connects each initiator with an auth key of its own, at one port; fences one; uses another name.
 fn auth_keys(ctx: &mut Ctx) -> Result<()> {
     let loaded = Loaded::new(ctx)?;
     let keys: Vec<_> = (0..4).map(KeyFile::new).collect::<Result<_>>()?;
@@ -133,14 +140,16 @@ fn auth_keys(ctx: &mut Ctx) -> Result<()> {
         works(ctx, NAME, "one", one)?;
         works(ctx, NAME, "other", other)?;
         works(ctx, SECOND, "third", third)?;
-        // With none, one of nobody, another client's, and one of the other export's.
+        // Without a key, with an unknown one, with another initiator's, and with the other
+        // export's.
         for client in ["one", "stranger"] {
             refused(ctx, client, None, UNPROVEN)?;
             refused(ctx, client, Some(nobody), UNPROVEN)?;
             refused(ctx, client, Some(other), UNBELIEVED)?;
             refused(ctx, client, Some(third), UNBELIEVED)?;
         }
-        // The other export is for others, too, if they have what the port wants.
+        // The other export admits other initiators, too, if they prove a key that the port
+        // requires.
         works(ctx, SECOND, "stranger", one)?;
         ensure!(connect(ctx, SECOND, "third", Some(one)).is_err());
     }
@@ -160,7 +169,7 @@ fn auth_keys(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("still fenced")?;
     if ctx.first() {
         kfi(&["admit", NAME, "one"])?;
-        // Another key takes the first one's place.
+        // Another key replaces the first.
         allow(NAME, "one", nobody)?;
     }
     ctx.barrier("admitted")?;
@@ -176,7 +185,7 @@ fn auth_keys(ctx: &mut Ctx) -> Result<()> {
     loaded.end(ctx)
 }
 
-/// A client that is not believed any more has lost its keys when the call returns.
+/// When the call that disallows an initiator returns, the initiator's keys are revoked.
 fn disallowed(ctx: &mut Ctx) -> Result<()> {
     let loaded = Loaded::new(ctx)?;
     let key = KeyFile::new(1)?;
@@ -225,8 +234,8 @@ fn disallowed(ctx: &mut Ctx) -> Result<()> {
     loaded.end(ctx)
 }
 
-/// The auth keys of a port change while its device goes, and while it comes back. Whatever a change says
-/// meanwhile, who has the key that counts in the end is let in by itself, and who has the other is not.
+/// Changes the auth keys of a port while its device is removed, and while it comes back. Afterwards
+/// an initiator with the final key is admitted, and one with the other key is refused.
 fn device_goes(ctx: &mut Ctx) -> Result<()> {
     const ROUNDS: usize = 8;
     const LIMIT: Duration = Duration::from_secs(60);
@@ -249,7 +258,7 @@ fn device_goes(ctx: &mut Ctx) -> Result<()> {
                         if stop.load(Ordering::Relaxed) {
                             break;
                         }
-                        // There may be nothing to listen on.
+                        // There may be no device to listen on.
                         let key = format!("guest {}", format!("{:02x}", 3 + guest).repeat(32));
                         let key = if guest == 4 { "guest" } else { &key };
                         done += u64::from(store("subsystems", NAME, "auth_key", key).is_ok());
@@ -272,7 +281,7 @@ fn device_goes(ctx: &mut Ctx) -> Result<()> {
             ctx.barrier("changed")?;
         } else {
             ctx.barrier("changed")?;
-            until("it is let in", LIMIT, || {
+            until("the disk is admitted", LIMIT, || {
                 match connect(ctx, NAME, "one", Some(now)) {
                     Ok(_) => disconnect(NAME).map(Some),
                     Err(_) => Ok(None),

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! kfblk when something breaks under load: the wire, the target's device, what it exports, its
-//! machine.
+//! kfblk when a part breaks under load: the wire, the target's device, its export, its machine.
 
 use super::blk_device::{with, Backing, End, PLAIN};
 use super::death::revive_rxe;
@@ -20,89 +19,89 @@ use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("blk.wire_silent_for_5_seconds", |ctx| {
+    Test::pair("blk.wire_silent_for_5_seconds_delays_io", |ctx| {
         cut(ctx, Of::Memory, silence, Duration::from_secs(5))
     })
     .seconds(60)
     .on(TWO),
-    Test::pair("blk.wire_silent_for_a_minute", |ctx| {
+    Test::pair("blk.wire_silent_for_a_minute_delays_io", |ctx| {
         cut(ctx, Of::Memory, silence, Duration::from_secs(60))
     })
     .seconds(150)
     .on(LONG),
-    Test::pair("blk.cable_pulled_for_5_seconds", |ctx| {
+    Test::pair("blk.cable_pulled_for_5_seconds_delays_io", |ctx| {
         cut(ctx, Of::Memory, pull, Duration::from_secs(5))
     })
     .seconds(60)
     .on(TWO),
-    Test::pair("blk.cable_pulled_for_a_minute", |ctx| {
+    Test::pair("blk.cable_pulled_for_a_minute_delays_io", |ctx| {
         cut(ctx, Of::Memory, pull, Duration::from_secs(60))
     })
     .seconds(150)
     .on(LONG),
-    Test::pair("blkdev.wire_silent_for_5_seconds", |ctx| {
+    Test::pair("blkdev.wire_silent_for_5_seconds_delays_io", |ctx| {
         cut(ctx, Of::Device, silence, Duration::from_secs(5))
     })
     .seconds(60)
     .on(TWO),
-    Test::pair("blkdev.wire_silent_for_a_minute", |ctx| {
+    Test::pair("blkdev.wire_silent_for_a_minute_delays_io", |ctx| {
         cut(ctx, Of::Device, silence, Duration::from_secs(60))
     })
     .seconds(150)
     .on(LONG),
-    Test::pair("blkdev.cable_pulled_for_5_seconds", |ctx| {
+    Test::pair("blkdev.cable_pulled_for_5_seconds_delays_io", |ctx| {
         cut(ctx, Of::Device, pull, Duration::from_secs(5))
     })
     .seconds(60)
     .on(TWO),
-    Test::pair("blkdev.cable_pulled_for_a_minute", |ctx| {
+    Test::pair("blkdev.cable_pulled_for_a_minute_delays_io", |ctx| {
         cut(ctx, Of::Device, pull, Duration::from_secs(60))
     })
     .seconds(150)
     .on(LONG),
-    Test::pair("blk.wire_silent_for_too_long", |ctx| {
+    Test::pair("blk.wire_silent_for_too_long_fails_disk", |ctx| {
         too_long(ctx, Of::Memory)
     })
     .seconds(60)
     .on(NETNS),
-    Test::pair("blkdev.wire_silent_for_too_long", |ctx| {
+    Test::pair("blkdev.wire_silent_for_too_long_fails_disk", |ctx| {
         too_long(ctx, Of::Device)
     })
     .seconds(60)
     .on(LONG),
-    Test::pair("blk.target_device_goes_and_comes", |ctx| {
+    Test::pair("blk.target_device_removed_and_added_resumes_io", |ctx| {
         target_device(ctx, Of::Memory)
     })
     .seconds(60)
     .on(NETNS),
-    Test::pair("blkdev.target_device_goes_and_comes", |ctx| {
+    Test::pair("blkdev.target_device_removed_and_added_resumes_io", |ctx| {
         target_device(ctx, Of::Device)
     })
     .seconds(60)
     .on(NETNS),
-    Test::pair("blk.target_starts_anew", starts_anew)
+    Test::pair("blk.target_with_new_memory_fails_disk", starts_anew)
         .seconds(40)
         .on(NETNS),
-    Test::pair("blk.target_killed_and_restarted", |ctx| {
+    Test::pair("blk.target_killed_and_restarted_fails_disk", |ctx| {
         killed(ctx, Of::Memory)
     })
     .seconds(60)
     .on(TWO),
-    Test::pair("blkdev.target_killed_and_restarted", |ctx| {
+    Test::pair("blkdev.target_killed_and_restarted_resumes_io", |ctx| {
         killed(ctx, Of::Device)
     })
     .seconds(60)
     .on(TWO),
-    Test::pair("blk.target_machine_dies", machine_dies)
+    Test::pair("blk.target_machine_dead_fails_disk", machine_dies)
         .seconds(60)
         .on(TWO)
         .loses_peer(),
-    Test::pair("blkdev.goes_on_when_its_keys_are_used_up", used_up)
+    Test::pair("blkdev.connection_with_exhausted_keys_is_replaced", used_up)
         .seconds(200)
         .on(LONG),
 ];
 
-/// For who tries to connect again for as long as any test goes on.
+/// Options of an initiator that reconnects for as long as any test goes on.
 const PATIENT: [&str; 6] = [
     "-i",
     "2",
@@ -111,22 +110,23 @@ const PATIENT: [&str; 6] = [
     "--ctrl-loss-tmo",
     "600",
 ];
-/// For who gives up soon.
+/// Options of an initiator that gives up soon.
 const IMPATIENT: [&str; 6] = ["-i", "2", "--reconnect-delay", "1", "--ctrl-loss-tmo", "5"];
-/// A device's export, and the disk of it.
+/// A block-backed export, and its disk.
 const DEVICE: &str = "blkdevice";
-/// Writers at work.
+/// Number of writers.
 const WRITERS: usize = 4;
-/// How long work may take to go on: a try to connect that nobody answers takes 20 s.
+/// Time within which work must go on: a connection attempt without an answer takes 20 s.
 const ON: Duration = Duration::from_secs(240);
-/// How long a disk may take to be given up.
+/// Time within which a disk must be given up.
 const DEAD: Duration = Duration::from_secs(300);
 
-/// Where the device has no more for keys than a disk needs, each of those is had again and again, until a
-/// connection has had all its values: another one takes its place, and no request knows.
+/// If the device has no more hardware slots than a disk needs, each is used again and again, until
+/// a connection has exhausted its key values. Another connection takes its place, and no request
+/// fails.
 fn used_up(ctx: &mut Ctx) -> Result<()> {
     const LEN: usize = 8192;
-    /// Each writes and reads. A hardware slot has 128 keys, and there are 32.
+    /// Each round writes and reads. A hardware slot has 128 keys, and there are 32 slots.
     const ROUNDS: u64 = 5000;
     if sys::slowness() > 1 {
         return skip("half a million slots take too long here");
@@ -170,7 +170,7 @@ fn used_up(ctx: &mut Ctx) -> Result<()> {
     )
 }
 
-/// That every writer was told of the end.
+/// Checks that every writer got an error.
 fn all_failed(ends: &[io::Result<u64>]) -> Result<()> {
     ensure!(
         ends.len() == WRITERS && ends.iter().all(|end| end.is_err()),
@@ -179,9 +179,9 @@ fn all_failed(ends: &[io::Result<u64>]) -> Result<()> {
     Ok(())
 }
 
-/// Nothing gets through, and neither node is told.
+/// Drops all packets; neither node is notified.
 fn silence(ctx: &mut Ctx, length: Duration) -> Result<()> {
-    // Until all of the test's own talk has been answered: TCP waits longer and longer.
+    // Wait until all of the test's own messages have been acknowledged, because TCP would back off.
     std::thread::sleep(Duration::from_millis(500));
     let cut = Weather::new(&ctx.env, "loss 100%")?;
     std::thread::sleep(length);
@@ -189,7 +189,8 @@ fn silence(ctx: &mut Ctx, length: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Node 2's cable is pulled: that machine drops what it sends, which its device does not outlive.
+/// Pulls node 2's cable: the machine drops the packets that it sends, which its device does not
+/// survive.
 fn pull(ctx: &mut Ctx, length: Duration) -> Result<()> {
     if !ctx.first() {
         std::thread::sleep(Duration::from_millis(500));
@@ -198,7 +199,7 @@ fn pull(ctx: &mut Ctx, length: Duration) -> Result<()> {
         ask_host("link on")?;
         ctx.ctl.send(&())?;
     } else {
-        // Says nothing meanwhile: TCP waits longer and longer.
+        // Send nothing meanwhile, because TCP would back off.
         let () = ctx.ctl.recv()?;
     }
     if revive_rxe(ctx)? && ctx.first() {
@@ -208,8 +209,8 @@ fn pull(ctx: &mut Ctx, length: Duration) -> Result<()> {
     Ok(())
 }
 
-/// The wire is cut while node 2 writes, and comes back before it gives up: requests wait, and all of
-/// them are done.
+/// Cuts the wire while node 2 writes, and restores it before node 2 gives up: requests wait, and
+/// all of them complete.
 fn cut(
     ctx: &mut Ctx,
     of: Of,
@@ -244,14 +245,14 @@ fn cut(
     })
 }
 
-/// Nothing gets through for longer than a disk waits: requests fail, and it can be removed while
-/// there is nobody to talk to. The target forgets it, and the next disk works.
+/// Drops all packets for longer than a disk waits: requests fail, and the disk can be removed
+/// without a peer. The target forgets the initiator, and the next disk works.
 fn too_long(ctx: &mut Ctx, of: Of) -> Result<()> {
     weather::prepare(&ctx.env)?;
     let loaded = of.begin(ctx, "4M")?;
     let mut last = Vec::new();
     if ctx.first() {
-        // Says nothing meanwhile: TCP waits longer and longer.
+        // Send nothing meanwhile, because TCP would back off.
         let () = ctx.ctl.recv()?;
         until("the client is forgotten", ON, || {
             Ok(show("subsystems", NAME, "clients")?
@@ -270,7 +271,7 @@ fn too_long(ctx: &mut Ctx, of: Of) -> Result<()> {
         all_failed(&ends)?;
         let map = Map::anon(4096)?;
         let disk = Disk::open_as(&device, false)?;
-        ensure!(disk.read(0, &map, 4096).is_err(), "read from nobody");
+        ensure!(disk.read(0, &map, 4096).is_err(), "read without a target");
         drop(disk);
         disconnect(NAME)?;
         ensure!(!device.exists(), "{} is still there", device.display());
@@ -286,7 +287,7 @@ fn too_long(ctx: &mut Ctx, of: Of) -> Result<()> {
     end(ctx, loaded)
 }
 
-/// The target's device is removed and comes back: its port listens again by itself.
+/// Removes the target's device and adds it again: the target's port listens again by itself.
 fn target_device(ctx: &mut Ctx, of: Of) -> Result<()> {
     const TIMES: usize = 3;
     of.with_disk(ctx, "4M", &PATIENT, |ctx, path| {
@@ -314,7 +315,7 @@ fn target_device(ctx: &mut Ctx, of: Of) -> Result<()> {
     })
 }
 
-/// That nobody has written to the memory that this node exports.
+/// Checks that no initiator has written to the memory that this node exports.
 fn untouched(ctx: &Ctx) -> Result<()> {
     let all = Of::Memory.contents(ctx)?;
     let landed = all.iter().position(|b| *b != 0);
@@ -322,8 +323,8 @@ fn untouched(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// The target loses what it exports, as one does that starts anew, and exports as much under the same
-/// name: the disk fails, and nothing of what waited is written to that.
+/// The target loses its export, as in a restart, and exports memory of the same size under the same
+/// name: the disk fails, and no waiting write reaches the new memory.
 fn starts_anew(ctx: &mut Ctx) -> Result<()> {
     with_disk(ctx, "4M", &PATIENT, |ctx, path| {
         if ctx.first() {
@@ -344,16 +345,16 @@ fn starts_anew(ctx: &mut Ctx) -> Result<()> {
     })
 }
 
-/// What is exported, and again by a target that was killed.
+/// Size of the export, before and after the target is killed.
 const SIZE: &str = "4M";
-/// Our modules but for kfblk, in the order in which they are unloaded.
+/// Modules without kfblk, in the order in which they are unloaded.
 const MODULES: [&str; 3] = ["kshm", "kverbs", "kfabric"];
 
-/// This node loses its device and all our modules while it is asked for something, and gets them again.
-/// If it is `silent`, it says nothing any more from before that until all is back, as a machine does that
+/// Removes this node's device and unloads all our modules under load, and restores them. If
+/// `silent`, the node sends nothing from before that until everything is back, like a machine that
 /// is switched off and boots.
 fn restart(ctx: &Ctx, of: Of, silent: bool) -> Result<()> {
-    // Until all of the test's own talk has been answered.
+    // Wait until all of the test's own messages have been acknowledged.
     std::thread::sleep(Duration::from_millis(500));
     let cut = silent.then(|| Weather::new(&ctx.env, "loss 100%"));
     let cut = cut.transpose()?;
@@ -370,10 +371,10 @@ fn restart(ctx: &Ctx, of: Of, silent: bool) -> Result<()> {
     Ok(())
 }
 
-/// The target is killed while node 2 writes, and comes back before node 2 gives up. A device's contents
-/// outlive that: work goes on, and all that was acknowledged is there, each byte of which a writer reads
-/// in every round. Memory's do not: the disk fails, nobody reads a byte of what is there instead, and
-/// nothing of what waited is written to that.
+/// Kills the target while node 2 writes, and restores it before node 2 gives up. A device's
+/// contents survive: work goes on, and all acknowledged bytes are there, each of which a writer
+/// reads in every round. Memory's contents do not: the disk fails, no reader gets a byte of the new
+/// memory, and no waiting write reaches it.
 fn killed(ctx: &mut Ctx, of: Of) -> Result<()> {
     let kills: &[bool] = match of {
         Of::Memory => &[true],
@@ -414,10 +415,10 @@ fn killed(ctx: &mut Ctx, of: Of) -> Result<()> {
     })
 }
 
-/// Node 2, the target here, is gone at once: that of memory and that of a device. Node 1's disks fail, and
-/// can be removed.
+/// Node 2, the target of a memory-backed and a block-backed export here, disappears at once. Node
+/// 1's disks fail, and can be removed.
 fn machine_dies(ctx: &mut Ctx) -> Result<()> {
-    // Each has the module on a kernel of its own.
+    // Each node has the module on a kernel of its own.
     let _loaded = Loaded::new(ctx)?;
     if !ctx.first() {
         export(ctx, "4M", &[])?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! kfblk: exports of block devices. Node 1 has the device, and looks at it directly; node 2 has the disk.
+//! kfblk: block-backed exports. Node 1 has the device, and reads it directly; node 2 has the disk.
 
 use super::blk::make_fs;
 use crate::disk::{
@@ -22,65 +22,87 @@ use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("blkdev.reads_and_writes", reads_and_writes)
+    Test::pair("blkdev.rw_of_each_size_reads_back", reads_and_writes)
         .seconds(40)
         .on(NETNS | TWO | SHM),
-    Test::pair("blkdev.memory_in_odd_pieces", odd_pieces)
+    Test::pair("blkdev.rw_of_odd_pieces_reads_back", odd_pieces)
         .seconds(20)
         .on(NETNS | SHM),
-    Test::pair("blkdev.many_queues_at_once", many_at_once)
-        .seconds(40)
-        .on(NETNS | SHM),
-    Test::pair("blkdev.limits", limits).seconds(20).on(NETNS),
-    Test::pair("blkdev.large_blocks", large_blocks)
+    Test::pair(
+        "blkdev.rw_from_many_queues_at_once_reads_back",
+        many_at_once,
+    )
+    .seconds(40)
+    .on(NETNS | SHM),
+    Test::pair("blkdev.limits_of_disk_match_the_device", limits)
         .seconds(20)
         .on(NETNS),
-    Test::pair("blkdev.flush_and_fua", flush_and_fua)
-        .seconds(20)
-        .on(NETNS | SHM),
-    Test::pair("blkdev.discard_and_zeroes", discard_and_zeroes)
+    Test::pair("blkdev.rw_of_large_blocks_reads_back", large_blocks)
         .seconds(20)
         .on(NETNS),
-    Test::pair("blkdev.read_only", read_only)
+    Test::pair(
+        "blkdev.flush_and_fua_on_disk_reach_the_device",
+        flush_and_fua,
+    )
+    .seconds(20)
+    .on(NETNS | SHM),
+    Test::pair(
+        "blkdev.discard_and_zeroes_on_disk_reach_the_device",
+        discard_and_zeroes,
+    )
+    .seconds(20)
+    .on(NETNS),
+    Test::pair("blkdev.write_to_read_only_export_is_refused", read_only)
         .seconds(20)
         .on(NETNS),
-    Test::pair("blkdev.resize", resize).seconds(30).on(NETNS),
-    Test::pair("blkdev.resized_while_nobody_hears", resize_unheard)
-        .seconds(60)
-        .on(NETNS),
-    Test::pair("blkdev.an_error_is_one_requests", errors)
-        .seconds(20)
-        .on(NETNS),
-    Test::pair("blkdev.what_cannot_be_exported", refusals)
-        .seconds(20)
-        .on(NETNS),
-    Test::pair("blkdev.target_comes_back", target_comes_back)
-        .seconds(90)
-        .on(NETNS | SHM),
-    Test::pair("blkdev.removed_while_mounted", removed_while_mounted)
+    Test::pair("blkdev.resize_of_device_resizes_the_disk", resize)
         .seconds(30)
         .on(NETNS),
-    Test::pair("blkdev.keys_end_with_requests", keys)
+    Test::pair(
+        "blkdev.resize_while_initiator_is_deaf_reports_last_size",
+        resize_unheard,
+    )
+    .seconds(60)
+    .on(NETNS),
+    Test::pair("blkdev.device_error_in_one_request_fails_it_alone", errors)
+        .seconds(20)
+        .on(NETNS),
+    Test::pair("blkdev.export_of_unsuitable_path_is_refused", refusals)
+        .seconds(20)
+        .on(NETNS),
+    Test::pair("blkdev.target_back_in_time_resumes_io", target_comes_back)
+        .seconds(90)
+        .on(NETNS | SHM),
+    Test::pair(
+        "blkdev.disconnect_of_mounted_disk_fails_its_io",
+        removed_while_mounted,
+    )
+    .seconds(30)
+    .on(NETNS),
+    Test::pair("blkdev.key_of_completed_request_is_revoked", keys)
         .seconds(20)
         .on(NETNS | SHM),
-    Test::pair("blkdev.p03_nothing_lands_after_a_fence", fence)
-        .seconds(60)
-        .on(NETNS | SHM),
+    Test::pair(
+        "blkdev.p03_fence_during_writes_lets_no_byte_land_after_return",
+        fence,
+    )
+    .seconds(60)
+    .on(NETNS | SHM),
 ];
 
 /// Options of a `null_blk` device of 16 MiB.
 pub(super) const PLAIN: &[(&str, &str)] = &[];
-/// With a cache that has to be flushed, and that nothing goes past.
+/// Options of a device with a volatile cache that no write bypasses.
 pub(super) const CACHED: &[(&str, &str)] = &[("cache_size", "8"), ("fua", "0")];
 
-/// What a node has in [`with`].
+/// State of a node in [`with`].
 pub(super) enum End<'a> {
     Target(&'a Backing),
     Client(&'a Path),
 }
 
-/// The module, a device exported by node 1, a disk of it on node 2; `test` of both, and everything taken
-/// away.
+/// Loads the module, exports a device of node 1, connects a disk on node 2, runs `test` on both,
+/// and removes everything.
 pub(super) fn with(
     ctx: &mut Ctx,
     make: impl FnOnce() -> Result<Backing>,
@@ -112,7 +134,7 @@ pub(super) fn with(
     ctx.barrier("disconnected")?;
     if let Some(backing) = backing {
         kfi(&["unexport", NAME])?;
-        // Nobody has it any more.
+        // Exclusive use shows that no other user has the device.
         File::options()
             .read(true)
             .custom_flags(libc::O_EXCL)
@@ -123,7 +145,7 @@ pub(super) fn with(
     loaded.end(ctx)
 }
 
-/// Writes all but the last sector in every size, at odd places, and reads it back.
+/// Writes all but the last sector in every size, at odd positions, and reads it back.
 fn write_all(disk: &Disk, round: u64) -> Result<()> {
     let map = Map::anon(4 * MIB)?;
     let sizes = [
@@ -194,8 +216,8 @@ fn reads_and_writes(ctx: &mut Ctx) -> Result<()> {
     )
 }
 
-/// Memory that neither begins nor ends with a page, in pieces with gaps: each byte has its place, and
-/// nothing between them changes.
+/// Uses memory that neither begins nor ends with a page, in pieces with gaps: each byte arrives at
+/// its place, and no byte between them changes.
 fn odd_pieces(ctx: &mut Ctx) -> Result<()> {
     const AT: usize = 3 * 512;
     const PARTS: &[(usize, usize)] = &[
@@ -257,7 +279,7 @@ fn odd_pieces(ctx: &mut Ctx) -> Result<()> {
     )
 }
 
-/// Has some threads write and read parts of their own, each byte in turn, until `over`.
+/// Threads write and read parts of their own, in rounds, until `over`.
 fn work(path: &Path, over: impl Fn(u64) -> bool + Sync, done: &AtomicU64) -> Result<()> {
     const THREADS: usize = 8;
     const PART: usize = 2 * MIB;
@@ -337,7 +359,7 @@ fn limits(ctx: &mut Ctx) -> Result<()> {
                 let list = kfi(&["list"])?;
                 let line = format!("export {NAME}: {}, read-write", backing.path().display());
                 ensure!(list.contains(&line), "{list}");
-                // It is nobody else's.
+                // The device is in exclusive use.
                 let e = File::options()
                     .read(true)
                     .custom_flags(libc::O_EXCL)
@@ -446,7 +468,7 @@ fn flush_and_fua(ctx: &mut Ctx) -> Result<()> {
     )
 }
 
-/// `BLKDISCARD` and `BLKZEROOUT`.
+/// Issues `BLKDISCARD` or `BLKZEROOUT`.
 fn range(disk: &Disk, zeroes: bool, at: u64, len: u64) -> Result<()> {
     let nr = if zeroes { 0x127f } else { 0x1277 };
     let arg = [at, len];
@@ -544,10 +566,10 @@ fn resize(ctx: &mut Ctx) -> Result<()> {
     )
 }
 
-/// The size changes more often than there is room for news while the client hears nothing: what it hears
-/// when it hears again is the last.
+/// The size changes more often than the target has message buffers while the initiator receives
+/// nothing: when it receives again, it gets the last size.
 fn resize_unheard(ctx: &mut Ctx) -> Result<()> {
-    /// More than its send queue has places for.
+    /// More than the target's send queue holds.
     const SIZES: u64 = 160;
     const LAST: u64 = (16 << 20) + SIZES * 4096;
     weather::prepare(&ctx.env)?;
@@ -577,7 +599,7 @@ fn resize_unheard(ctx: &mut Ctx) -> Result<()> {
             // rxe gives a connection up after 3.8 s of silence, however slow the machine is.
             if ctx.first() && lasted < Duration::from_secs(3) {
                 let clients = show("subsystems", NAME, "clients")?;
-                // By the first connection: another one would have begun with the last size.
+                // Over the first connection: a second one would have begun with the last size.
                 ensure!(clients.contains("epoch 1 "), "{clients}");
             }
             Ok(())
@@ -596,7 +618,7 @@ fn errors(ctx: &mut Ctx) -> Result<()> {
                 ctx.barrier("bad")?;
                 ctx.barrier("tried")?;
                 let clients = show("subsystems", NAME, "clients")?;
-                // The connection is the first.
+                // The connection is still the first.
                 ensure!(clients.contains("epoch 1 "), "{clients}");
                 Ok(())
             }
@@ -661,7 +683,7 @@ fn refusals(ctx: &mut Ctx) -> Result<()> {
     loaded.end(ctx)
 }
 
-/// The target ends and begins again, once by its port and once by the export itself: a device's contents
+/// The target stops and starts, once by its port and once by the export itself: a device's contents
 /// stay.
 fn target_comes_back(ctx: &mut Ctx) -> Result<()> {
     let options = [
@@ -706,7 +728,7 @@ fn target_comes_back(ctx: &mut Ctx) -> Result<()> {
                 for _ in 0..4 {
                     told = told.and(ctx.barrier("again"));
                     let before = rounds.load(Ordering::Relaxed);
-                    // It goes on by itself.
+                    // The disk goes on without help.
                     let on = until("work goes on", Duration::from_secs(60), || {
                         Ok((rounds.load(Ordering::Relaxed) > before + 8).then_some(()))
                     });
@@ -749,7 +771,7 @@ fn removed_while_mounted(ctx: &mut Ctx) -> Result<()> {
             ensure!(got == bytes, "{WRONG_DATA}file {n} differs");
         }
         disconnect(NAME)?;
-        // Errors, and nothing that hangs.
+        // Writes fail; none hangs.
         let wrote = File::create(mounted.0.join("more")).and_then(|file| file.sync_all());
         ensure!(wrote.is_err(), "written to nothing");
         mounted.unmount()?;
@@ -762,8 +784,8 @@ fn removed_while_mounted(ctx: &mut Ctx) -> Result<()> {
     loaded.end(ctx)
 }
 
-/// Keys are assigned for what does not go with messages, one for each request, and are gone when the
-/// requests are over. Both nodes are one kernel here.
+/// A request whose data do not go with the message has a key, which is revoked when the request
+/// completes. Both nodes are one kernel here.
 fn keys(ctx: &mut Ctx) -> Result<()> {
     const ROUNDS: u64 = 20;
     let count = |what: &str| -> Result<u64> {
@@ -800,15 +822,15 @@ fn keys(ctx: &mut Ctx) -> Result<()> {
     )
 }
 
-/// Rounds of fencing a client that writes as fast as it can. When the call has returned, not a byte of
-/// the device changes any more.
+/// Fences an initiator that writes as fast as it can, in rounds. When the call has returned, no
+/// byte of the device changes any more.
 fn fence(ctx: &mut Ctx) -> Result<()> {
     const ROUNDS: u64 = 10;
     const SIZE: usize = 16 * MIB;
     let loaded = Loaded::new(ctx)?;
     let mut backing = None;
     if ctx.first() {
-        // Slow enough that some are always under way.
+        // Slow enough that some writes are always outstanding.
         let slow = [("irqmode", "2"), ("completion_nsec", "1000000")];
         let made = Backing::null(&slow)?;
         export(ctx, made.path(), &[])?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! kfblk: fences. Of a client that writes as fast as it can not a byte lands when the call that
-//! fences it has returned.
+//! kfblk: fences. When the call that fences an initiator has returned, no byte of that initiator's
+//! writes lands any more, however fast it writes.
 
 use crate::disk::*;
 use crate::harness::guest::until;
@@ -14,45 +14,47 @@ use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("blk.p03_nothing_lands_after_a_fence", |ctx| {
-        fences(ctx, 100)
-    })
+    Test::pair(
+        "blk.p03_fence_during_writes_lets_no_byte_land_after_return",
+        |ctx| fences(ctx, 100),
+    )
     .seconds(60)
     .on(TWO | SHM),
-    Test::pair("blk.p03_nothing_lands_in_10k_fences", |ctx| {
-        fences(ctx, 10_000)
-    })
+    Test::pair(
+        "blk.p03_fence_10k_times_lets_no_byte_land_after_return",
+        |ctx| fences(ctx, 10_000),
+    )
     .seconds(4000)
     .on(LONG),
 ];
 
-/// Clients at a time, each with a part of the export of its own.
+/// Number of initiators at a time, each with a part of the export of its own.
 const CLIENTS: usize = 8;
 const SIZE: &str = "512K";
 const PART: usize = 64 << 10;
-/// Who writes to a part, half of it each, and bytes of a write.
+/// Writers of a part, each with half of it, and bytes of a write.
 const WRITERS: usize = 2;
 const PIECE: usize = 16 << 10;
-/// Longer than it takes until a packet is sent again that has had no answer.
+/// Longer than the retransmission time of an unacknowledged packet.
 const AGAIN: Duration = Duration::from_millis(700);
 
-/// A client, and its disk.
+/// Returns the name of initiator `n` and of its disk.
 fn client(n: usize) -> String {
     format!("{NAME}-{n}")
 }
 
-/// Where its part is.
+/// Returns the range of an initiator's part.
 fn part(n: usize) -> std::ops::Range<usize> {
     n * PART..(n + 1) * PART
 }
 
-/// In which order they are fenced in a round: another one is the first in each. That one may be fenced
-/// before it is connected.
+/// Returns the order in which the initiators are fenced in a round; each round begins with another
+/// one. The first may be fenced before it is connected.
 fn order(round: usize) -> impl Iterator<Item = usize> {
     (0..CLIENTS).map(move |i| (round + i) % CLIENTS)
 }
 
-/// `count` fences, as many in a round as there are clients.
+/// Makes `count` fences, as many in a round as there are initiators.
 fn fences(ctx: &mut Ctx, count: usize) -> Result<()> {
     // With checkers a round takes a quarter of a minute.
     let count = if slowness() > 1 {
@@ -70,7 +72,7 @@ fn fences(ctx: &mut Ctx, count: usize) -> Result<()> {
     end(ctx, loaded)
 }
 
-/// Node 1's half: fences one after the other, and looks.
+/// Node 1's half: fences one initiator after the other, and checks the memory.
 fn fence(ctx: &mut Ctx, rounds: usize) -> Result<()> {
     let watch = Disk::open_as(&connect(ctx, WATCH, &["-i", "1"])?, false)?;
     let map = Map::anon(PART)?;
@@ -95,7 +97,7 @@ fn fence(ctx: &mut Ctx, rounds: usize) -> Result<()> {
             watch.read(part(n).start, &map, PART)?;
             map.read(0, &mut after[part(n)]);
         }
-        // All that they had on their way has ended.
+        // All outstanding requests of the fenced initiators have ended.
         ctx.barrier("failed")?;
         if round % 10 == 0 {
             std::thread::sleep(AGAIN);
@@ -114,7 +116,7 @@ fn fence(ctx: &mut Ctx, rounds: usize) -> Result<()> {
             store("subsystems", NAME, "admit", &client(n))?;
         }
         ctx.barrier("admitted")?;
-        // The disks that were fenced are gone, and have not come back before.
+        // The fenced disks are removed, and have not reconnected before.
         ctx.barrier("gone")?;
         landed("admitted")?;
         before = after;
@@ -123,9 +125,9 @@ fn fence(ctx: &mut Ctx, rounds: usize) -> Result<()> {
     disconnect(WATCH)
 }
 
-/// Node 2's half: disks that are written to until they fail, others in each round.
+/// Node 2's half: writes to disks until they fail, new ones in each round.
 fn are_fenced(ctx: &mut Ctx, rounds: usize) -> Result<()> {
-    // What they are to be is said once.
+    // The options of a disk are set at its first connect.
     for n in 0..CLIENTS {
         connect(ctx, &client(n), &["--reconnect-delay", "1"])?;
         store("disks", &client(n), "enable", "0")?;
@@ -154,17 +156,17 @@ fn are_fenced(ctx: &mut Ctx, rounds: usize) -> Result<()> {
         }
         ctx.barrier("gone")?;
     }
-    eprintln!("{rounds} rounds, {writes} writes, {refused} clients were not let in");
+    eprintln!("{rounds} rounds, {writes} writes, {refused} initiators were not admitted");
     ensure!(writes > rounds * CLIENTS, "that is not full speed");
     (0..CLIENTS).try_for_each(|n| disconnect(&client(n)))
 }
 
-/// The disk of client `n`, which is fenced as number `i`; how many writes were done, unless it was not
-/// let in.
+/// Writes to the disk of initiator `n`, which is fenced as number `i`. Returns the number of
+/// completed writes, or `None` if the disk was not admitted.
 fn is_fenced(n: usize, i: usize, round: usize) -> Result<Option<usize>> {
     let disk = client(n);
-    // One has more connections than one. Only the first, which may never write, does not try to make a lost
-    // one again: on a busy machine that is not only the fence's doing.
+    // Disk 3 has several connections. Disk 0, which may never write, does not reconnect: on a busy
+    // machine a connection may also be lost for other reasons than the fence.
     let queues = if i == 3 { "4" } else { "1" };
     let patience = if i == 0 { "0" } else { "-1" };
     store("disks", &disk, "nr_io_queues", queues)?;
@@ -194,8 +196,8 @@ fn is_fenced(n: usize, i: usize, round: usize) -> Result<Option<usize>> {
     Ok(Some(done))
 }
 
-/// Writes bytes that are in no other write of this round or the one before, over and over; how many
-/// writes were done.
+/// Writes bytes that occur in no other write of this round or the one before, over and over.
+/// Returns the number of completed writes.
 fn write_until_it_fails(path: &Path, at: usize, len: usize, round: usize) -> Result<usize> {
     let disk = Disk::open(path)?;
     let map = Map::anon(PIECE)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! kfblk under fio: every byte is read again, and has the checksum that it was written with.
+//! kfblk under fio: every written byte is read again, and must have its checksum.
 
 use crate::disk::*;
 use crate::harness::guest::run;
@@ -13,39 +13,42 @@ use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("blk.fio_all_mixes_and_depths", |ctx| all(ctx, Of::Memory))
-        .seconds(60)
-        .on(TWO),
-    Test::pair("blkdev.fio_all_mixes_and_depths", |ctx| {
+    Test::pair("blk.fio_of_all_mixes_and_depths_verifies", |ctx| {
+        all(ctx, Of::Memory)
+    })
+    .seconds(60)
+    .on(TWO),
+    Test::pair("blkdev.fio_of_all_mixes_and_depths_verifies", |ctx| {
         all(ctx, Of::Device)
     })
     .seconds(60)
     .on(TWO),
-    Test::pair("blk.fio_finds_a_wrong_byte", wrong)
+    Test::pair("blk.fio_after_one_byte_changed_finds_it", wrong)
         .seconds(20)
         .on(NETNS),
-    Test::pair("blk.fio_while_the_target_goes_and_comes", |ctx| {
+    Test::pair("blk.fio_while_target_stops_and_returns_verifies", |ctx| {
         goes_and_comes(ctx, Of::Memory)
     })
     .seconds(60)
     .on(NETNS),
-    Test::pair("blkdev.fio_while_the_target_goes_and_comes", |ctx| {
-        goes_and_comes(ctx, Of::Device)
-    })
+    Test::pair(
+        "blkdev.fio_while_target_stops_and_returns_verifies",
+        |ctx| goes_and_comes(ctx, Of::Device),
+    )
     .seconds(60)
     .on(SHM),
 ];
 
-/// What is written, and what reads it back when it has been written.
+/// fio's modes that write, and the mode that then reads the bytes back.
 const MIXES: [(&str, Option<&str>); 4] = [
     ("write", Some("read")),
     ("randwrite", Some("randread")),
     ("rw", None),
     ("randrw", None),
 ];
-/// Requests on their way: the last are more than the disk has at once.
+/// Queue depths; the last exceeds the disk's depth.
 const DEPTHS: [u32; 5] = [1, 4, 16, 64, 300];
-/// Bytes of a request, and KiB of all in turn.
+/// Block sizes, and KiB of each job.
 const BLOCKS: [(&str, u32); 5] = [
     ("512", 128),
     ("4k", 1024),
@@ -54,7 +57,7 @@ const BLOCKS: [(&str, u32); 5] = [
     ("1m", 8192),
 ];
 
-/// fio's words for a job on a disk.
+/// Returns the common options of a job on a disk.
 fn head(path: &Path) -> String {
     format!(
         "[global]\nfilename={}\ndirect=1\nioengine=libaio\nthread=1\nverify=crc32c\n\
@@ -63,7 +66,7 @@ fn head(path: &Path) -> String {
     )
 }
 
-/// A job that begins when the one before it has ended; a smaller one where all is slow.
+/// Adds a job that begins when the one before it has ended; a smaller job under checkers.
 fn job(to: &mut String, rw: &str, block: &str, kib: u32, depth: u32) {
     let kib = if slowness() > 1 { kib / 4 } else { kib };
     let _ = write!(
@@ -86,7 +89,7 @@ fn fio(jobs: &str) -> Result<()> {
 }
 
 fn all(ctx: &mut Ctx, of: Of) -> Result<()> {
-    // A device's disk has fewer requests at once.
+    // A block-backed disk has a smaller queue depth.
     let less = if of == Of::Memory { 1 } else { 2 };
     of.with_disk(ctx, "16M", &["-i", "2"], |ctx, path| {
         if ctx.first() {
@@ -104,14 +107,14 @@ fn all(ctx: &mut Ctx, of: Of) -> Result<()> {
                 }
             }
         }
-        // All sizes at once, by many at once.
+        // All block sizes at once, by many jobs at once.
         jobs += "[many]\nstonewall\nrw=randrw\nbssplit=512/30:4k/40:64k/30\nsize=1m\n\
                  offset_increment=4m\nnumjobs=4\niodepth=32\n";
         fio(&jobs)
     })
 }
 
-/// One byte that another client changes is one too many.
+/// If another initiator changes a single byte, fio reports it.
 fn wrong(ctx: &mut Ctx) -> Result<()> {
     const AT: usize = 100 * 512;
     with_disk(ctx, "2M", &[], |ctx, path| {
@@ -147,7 +150,7 @@ fn wrong(ctx: &mut Ctx) -> Result<()> {
     })
 }
 
-/// The target stops listening again and again: what fio asks for waits, and all of it is done.
+/// The target stops listening again and again: fio's requests wait, and all of them complete.
 fn goes_and_comes(ctx: &mut Ctx, of: Of) -> Result<()> {
     const TIMES: usize = 3;
     let options = [

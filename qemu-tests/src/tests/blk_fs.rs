@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! kfblk under file systems with a journal: made, filled, checked; their target goes and comes
-//! back; their disk is taken away.
+//! kfblk under journaling file systems: they are created, filled and checked; their target
+//! disappears and comes back; their disk is removed.
 
 use crate::disk::*;
 use crate::harness::guest::until;
@@ -16,55 +16,57 @@ use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("blk.ext4_made_filled_checked", |ctx| {
+    Test::pair("blk.ext4_filled_and_remounted_checks_clean", |ctx| {
         filled(ctx, Of::Memory, &EXT4)
     })
     .seconds(40)
     .on(TWO),
-    Test::pair("blk.xfs_made_filled_checked", |ctx| {
+    Test::pair("blk.xfs_filled_and_remounted_checks_clean", |ctx| {
         filled(ctx, Of::Memory, &XFS)
     })
     .seconds(60)
     .on(TWO),
-    Test::pair("blk.ext4_outlives_the_target", |ctx| {
+    Test::pair("blk.ext4_while_target_is_away_waits", |ctx| {
         outlives(ctx, Of::Memory, &EXT4)
     })
     .seconds(40)
     .on(TWO),
-    Test::pair("blk.xfs_outlives_the_target", |ctx| {
+    Test::pair("blk.xfs_while_target_is_away_waits", |ctx| {
         outlives(ctx, Of::Memory, &XFS)
     })
     .seconds(40)
     .on(NETNS),
-    Test::pair("blk.ext4_loses_its_disk", |ctx| {
+    Test::pair("blk.ext4_losing_its_disk_keeps_synced_files", |ctx| {
         loses(ctx, Of::Memory, &EXT4)
     })
     .seconds(40)
     .on(NETNS | TWO),
-    Test::pair("blk.xfs_loses_its_disk", |ctx| loses(ctx, Of::Memory, &XFS))
-        .seconds(40)
-        .on(NETNS),
-    Test::pair("blkdev.ext4_made_filled_checked", |ctx| {
+    Test::pair("blk.xfs_losing_its_disk_keeps_synced_files", |ctx| {
+        loses(ctx, Of::Memory, &XFS)
+    })
+    .seconds(40)
+    .on(NETNS),
+    Test::pair("blkdev.ext4_filled_and_remounted_checks_clean", |ctx| {
         filled(ctx, Of::Cached, &EXT4)
     })
     .seconds(40)
     .on(NETNS),
-    Test::pair("blkdev.xfs_made_filled_checked", |ctx| {
+    Test::pair("blkdev.xfs_filled_and_remounted_checks_clean", |ctx| {
         filled(ctx, Of::Device, &XFS)
     })
     .seconds(60)
     .on(SHM),
-    Test::pair("blkdev.ext4_outlives_the_target", |ctx| {
+    Test::pair("blkdev.ext4_while_target_is_away_waits", |ctx| {
         outlives(ctx, Of::Cached, &EXT4)
     })
     .seconds(40)
     .on(TWO),
-    Test::pair("blkdev.ext4_loses_its_disk", |ctx| {
+    Test::pair("blkdev.ext4_losing_its_disk_keeps_synced_files", |ctx| {
         loses(ctx, Of::Cached, &EXT4)
     })
     .seconds(40)
     .on(SHM),
-    Test::pair("blkdev.xfs_loses_its_disk", |ctx| {
+    Test::pair("blkdev.xfs_losing_its_disk_keeps_synced_files", |ctx| {
         loses(ctx, Of::Cached, &XFS)
     })
     .seconds(40)
@@ -94,7 +96,7 @@ const XFS: Kind = Kind {
 };
 
 impl Kind {
-    /// Skips the test where there is no such file system, or not its tools: on both nodes alike.
+    /// Skips the test, on both nodes alike, if the file system or its tools are missing.
     fn needed(&self) -> Result<()> {
         for program in [self.make[0], self.check[0]] {
             let paths = std::env::var_os("PATH").unwrap_or_default();
@@ -115,7 +117,7 @@ impl Kind {
 
     fn run(words: &[&str], device: &Path) -> Result<()> {
         let mut cmd = Command::new(words[0]);
-        // So mkfs.xfs makes one as small as its makers' tests use.
+        // With these, mkfs.xfs makes a file system as small as xfstests use.
         for name in ["TEST_DEV", "TEST_DIR", "QA_CHECK_FS"] {
             cmd.env(name, "1");
         }
@@ -143,7 +145,7 @@ impl Kind {
     }
 }
 
-/// The bytes of file `n`.
+/// Returns the bytes of file `n`.
 fn bytes(n: u64) -> Vec<u8> {
     let mut bytes = vec![0; 1000 + (n as usize * 7919) % 300_000];
     fill(&mut bytes, n, 7);
@@ -155,7 +157,7 @@ fn path(mounted: &Mounted, n: u64) -> PathBuf {
     dir.join(format!("file-{n}"))
 }
 
-/// Writes file `n`, so that it is on the disk when this returns.
+/// Writes file `n`, and syncs it to the disk.
 fn write(mounted: &Mounted, n: u64) -> io::Result<()> {
     let path = path(mounted, n);
     fs::create_dir_all(path.parent().unwrap_or(&mounted.0))?;
@@ -171,7 +173,7 @@ fn right(mounted: &Mounted, n: u64) -> Result<()> {
     Ok(())
 }
 
-/// A file system is filled until nothing fits any more; some of it is removed, and written again.
+/// Fills a file system until no file fits any more; removes some files, and writes them again.
 fn filled(ctx: &mut Ctx, of: Of, kind: &Kind) -> Result<()> {
     kind.needed()?;
     of.with_disk(ctx, kind.size, &[], |ctx, device| {
@@ -202,7 +204,7 @@ fn filled(ctx: &mut Ctx, of: Of, kind: &Kind) -> Result<()> {
         }
         mounted.unmount()?;
         kind.check(device)?;
-        // Not from a cache.
+        // Reconnect, so that no byte comes from a cache.
         disconnect(NAME)?;
         let device = connect(ctx, NAME, &[])?;
         kind.check(&device)?;
@@ -214,11 +216,11 @@ fn filled(ctx: &mut Ctx, of: Of, kind: &Kind) -> Result<()> {
     })
 }
 
-/// As many files as fit.
+/// Number of files, which all fit.
 const FILES: u64 = 60;
 
-/// Writes files, over and over, while `during` goes on; how many times one was, and why not once
-/// more.
+/// Writes files over and over while `during` runs. Returns the number of writes, and the error that
+/// stopped them.
 fn busy(
     mounted: &Mounted,
     during: impl FnOnce(&AtomicU64) -> Result<()>,
@@ -254,7 +256,7 @@ fn gets_on(done: &AtomicU64) -> Result<()> {
     })
 }
 
-/// The target goes and comes back: whoever writes files waits, and hears of nothing.
+/// The target disappears and comes back: writers wait, and get no error.
 fn outlives(ctx: &mut Ctx, of: Of, kind: &Kind) -> Result<()> {
     const TIMES: usize = 2;
     kind.needed()?;
@@ -292,11 +294,11 @@ fn outlives(ctx: &mut Ctx, of: Of, kind: &Kind) -> Result<()> {
     })
 }
 
-/// The disk is removed under a file system that is written to: that hears of it, and can be
-/// unmounted. By the next disk all is there that had been synced before.
+/// The disk is removed under a file system that is written to: writers get errors, and the file
+/// system can be unmounted. Through the next disk every file is there that had been synced before.
 ///
-/// Of a file that is being synced just then nothing is known: ext4 may say that it is on the disk
-/// when it is not (see TESTING.md).
+/// A file that is being synced at the removal has no known state: ext4 may report that it is on the
+/// disk when it is not (see TESTING.md).
 fn loses(ctx: &mut Ctx, of: Of, kind: &Kind) -> Result<()> {
     kind.needed()?;
     let loaded = of.begin(ctx, kind.size)?;
@@ -309,7 +311,7 @@ fn loses(ctx: &mut Ctx, of: Of, kind: &Kind) -> Result<()> {
             gets_on(done)?;
             before = done.load(Ordering::Relaxed);
             disconnect(NAME)?;
-            // It fails, and does not wait.
+            // Writes fail, and do not wait.
             until("it fails", Duration::from_secs(30), || {
                 Ok(write(&mounted, 1000).is_err().then_some(()))
             })
@@ -318,7 +320,7 @@ fn loses(ctx: &mut Ctx, of: Of, kind: &Kind) -> Result<()> {
         mounted.unmount()?;
         let device = connect(ctx, NAME, &[])?;
         let mounted = kind.mount(&device)?;
-        // But for those that were being written anew.
+        // Except files that were being written anew.
         let anew: Vec<u64> = (before..=count).map(|n| n % FILES).collect();
         let kept: Vec<u64> = (0..before.min(FILES))
             .filter(|n| !anew.contains(n))

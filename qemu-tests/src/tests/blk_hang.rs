@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! kfblk: what does not answer for longer than a request waits: a device, or the wire. The roles are those
-//! of `blk_device`.
+//! kfblk: a device or a wire that does not answer for longer than a request waits. The roles are
+//! those of `blk_device`.
 
 use super::blk::make_fs;
 use super::blk_device::{export, Backing};
@@ -19,47 +19,59 @@ use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("blkdev.timeout_while_the_device_hangs", timeout)
-        .seconds(20)
-        .on(NETNS | SHM),
-    Test::pair("blkdev.timeout_for_good_and_the_next_session", for_good)
-        .seconds(60)
-        .on(NETNS | SHM),
-    Test::pair("blkdev.a_device_that_hangs_holds_up_no_other", others)
-        .seconds(30)
-        .on(NETNS | SHM),
-    Test::pair("blk.timeout_on_a_wire_that_is_late", late_wire)
-        .seconds(30)
-        .on(NETNS),
+    Test::pair(
+        "blkdev.timeout_on_hung_device_completes_requests_once_it_answers",
+        timeout,
+    )
+    .seconds(20)
+    .on(NETNS | SHM),
+    Test::pair(
+        "blkdev.timeout_of_disk_on_hung_device_delays_next_session",
+        for_good,
+    )
+    .seconds(60)
+    .on(NETNS | SHM),
+    Test::pair(
+        "blkdev.fence_waiting_for_hung_device_delays_no_other_initiator",
+        others,
+    )
+    .seconds(30)
+    .on(NETNS | SHM),
+    Test::pair(
+        "blk.timeout_on_late_wire_completes_requests_once",
+        late_wire,
+    )
+    .seconds(30)
+    .on(NETNS),
 ];
 
-/// Milliseconds that a request waits here, and those that it waits if nobody says how many.
+/// Request timeout of these tests, and the default one, in milliseconds.
 const SOON: u32 = 1000;
 const USUAL: u32 = 30_000;
-/// How long things may take that have to come.
+/// Time within which an expected event must come.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Long enough for what should not come.
+/// Time for which an unexpected event must not come.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// Bytes of a request that has a key, and of one that goes with its message.
+/// Bytes of a request with a key, and of one whose data go with its message.
 const LONG: usize = 64 << 10;
 const SHORT: usize = 4 << 10;
-/// With one connection.
+/// Options for a single connection.
 const ONE: &[&str] = &["-i", "1"];
-/// Where each of the requests has its bytes.
+/// Offsets of the requests' bytes.
 const LONG_WRITE: usize = 0;
 const SHORT_WRITE: usize = MIB;
 const LONG_READ: usize = 2 * MIB;
 
-/// A device that can be made not to answer: a file on a file system, which is frozen then. What comes
-/// after a write waits behind it.
+/// A device that can be made not to answer: a file on a file system that is frozen then. Requests
+/// behind a write wait for it.
 struct Hanging {
     under: Backing,
     mounted: Mounted,
     over: Backing,
 }
 
-/// While it lives, the device does not answer.
+/// While this value lives, the device does not answer.
 struct Frozen(File);
 
 impl Hanging {
@@ -82,7 +94,7 @@ impl Hanging {
         Ok(Frozen(at))
     }
 
-    /// Waits until it has something to do that it does not do.
+    /// Waits until the device has a request that it does not complete.
     fn is_stuck(&self) -> Result<()> {
         let name = self.over.path().file_name().context("no name")?;
         let path = Path::new("/sys/block").join(name).join("inflight");
@@ -107,14 +119,14 @@ impl Drop for Frozen {
     }
 }
 
-/// How long requests of a disk wait that begin from now on.
+/// Sets the timeout of a disk's future requests.
 fn set_timeout(device: &Path, ms: u32) -> Result<()> {
     let name = device.file_name().context("no name")?;
     let path = Path::new("/sys/block").join(name).join("queue/io_timeout");
     fs::write(&path, ms.to_string()).with_context(|| path.display().to_string())
 }
 
-/// The module, and on node 1 a device that is exported.
+/// Loads the module, and on node 1 exports a device.
 fn begin_hanging(ctx: &mut Ctx) -> Result<(Loaded, Option<Hanging>)> {
     let loaded = Loaded::new(ctx)?;
     let mut hanging = None;
@@ -136,7 +148,7 @@ fn end_hanging(ctx: &mut Ctx, loaded: Loaded, hanging: Option<Hanging>) -> Resul
     loaded.end(ctx)
 }
 
-/// Keys that there are: both nodes are one kernel here.
+/// Counts the keys; both nodes are one kernel here.
 fn keys() -> Result<i64> {
     let _ = run("mount", &["-t", "debugfs", "none", "/sys/kernel/debug"]);
     let count = |what: &str| -> Result<i64> {
@@ -171,8 +183,9 @@ fn read(device: &Path, at: usize, len: usize, round: u64) -> Result<()> {
     is_filled(&got, at, round)
 }
 
-/// The device hangs for longer than requests wait. Their connection ends, and their keys with it; when it
-/// answers again they are done, and what comes afterwards lands on what came before.
+/// Hangs the device for longer than requests wait. Their connection ends and their keys are
+/// revoked. When the device answers again, they complete, and later writes land after the earlier
+/// ones.
 fn timeout(ctx: &mut Ctx) -> Result<()> {
     let (loaded, hanging) = begin_hanging(ctx)?;
     if let Some(hanging) = &hanging {
@@ -207,6 +220,7 @@ fn timeout(ctx: &mut Ctx) -> Result<()> {
             "--ctrl-loss-tmo",
             "600",
         ];
+        let none = keys()?;
         let device = &connect(ctx, NAME, &options)?;
         for (at, len) in [(LONG_WRITE, LONG), (SHORT_WRITE, SHORT), (LONG_READ, LONG)] {
             write(device, at, len, 1)?;
@@ -224,8 +238,11 @@ fn timeout(ctx: &mut Ctx) -> Result<()> {
             all.push(scope.spawn(|| read(device, LONG_READ, LONG, 1)));
             wait_state(NAME, "connecting", LIMIT)?;
             set_timeout(device, USUAL)?;
-            wait_keys(idle)?;
-            ensure!(!all.iter().any(|one| one.is_finished()), "who answered?");
+            wait_keys(none)?;
+            ensure!(
+                !all.iter().any(|one| one.is_finished()),
+                "a request completed on a hung device"
+            );
             ctx.barrier("lost")?;
             ctx.barrier("answers")?;
             for one in all {
@@ -245,8 +262,9 @@ fn timeout(ctx: &mut Ctx) -> Result<()> {
     end_hanging(ctx, loaded, hanging)
 }
 
-/// It hangs for longer than the disk waits: requests fail, and the disk can be removed. The client's next
-/// session is not let in before the device has done what the last one has asked it for.
+/// Hangs the device for longer than the disk waits: requests fail, and the disk can be removed. The
+/// initiator's next session is not admitted before the device has completed the last session's
+/// requests.
 fn for_good(ctx: &mut Ctx) -> Result<()> {
     let (loaded, hanging) = begin_hanging(ctx)?;
     if let Some(hanging) = &hanging {
@@ -269,7 +287,7 @@ fn for_good(ctx: &mut Ctx) -> Result<()> {
         ctx.barrier("ready")?;
         ctx.barrier("hangs")?;
         let wrote = write(&device, LONG_WRITE, LONG, 2);
-        ensure!(wrote.is_err(), "who answered?");
+        ensure!(wrote.is_err(), "a write succeeded on a hung device");
         let state = show("disks", NAME, "state")?;
         ensure!(state == "dead", "the disk is {state}");
         disconnect(NAME)?;
@@ -278,7 +296,10 @@ fn for_good(ctx: &mut Ctx) -> Result<()> {
         let device = thread::scope(|scope| -> Result<PathBuf> {
             let next = scope.spawn(|| far.connect(NAME, NAME, ONE));
             thread::sleep(MOMENT);
-            ensure!(!next.is_finished(), "it is let in beside what is under way");
+            ensure!(
+                !next.is_finished(),
+                "it is admitted beside outstanding requests"
+            );
             ctx.barrier("asked again")?;
             ctx.barrier("answers")?;
             next.join().map_err(|_| anyhow::anyhow!("panicked"))?
@@ -291,14 +312,15 @@ fn for_good(ctx: &mut Ctx) -> Result<()> {
     end_hanging(ctx, loaded, hanging)
 }
 
-/// Another export at the same port, which does not hang.
+/// Another export at the same port, whose device does not hang.
 const SECOND: &str = "blksecond";
-/// Clients: one that has nothing under way, one that comes later, one of the other export.
+/// Initiators: an idle one, one that connects later, and one of the other export.
 const IDLE: &str = "blkidle";
 const LATE: &str = "blklate";
 const OTHER: &str = "blkother";
 
-/// While a client is fenced whose requests hang, others are let in and fenced, of that export and of another.
+/// While an initiator with hanging requests is fenced, others are admitted and fenced, on that
+/// export and on another.
 fn others(ctx: &mut Ctx) -> Result<()> {
     let (loaded, hanging) = begin_hanging(ctx)?;
     if let Some(hanging) = &hanging {
@@ -323,11 +345,14 @@ fn others(ctx: &mut Ctx) -> Result<()> {
             kfi(&["fence", SECOND, OTHER])?;
             ctx.barrier("fenced there")?;
             ctx.barrier("seen")?;
-            until("another is let in", LIMIT, || {
+            until("another is admitted", LIMIT, || {
                 let clients = show("subsystems", NAME, "clients")?;
                 Ok(clients.contains(&format!("{LATE} queue")).then_some(()))
             })?;
-            ensure!(!fencing.is_finished(), "what hangs was not waited for");
+            ensure!(
+                !fencing.is_finished(),
+                "the fence did not wait for the hung request"
+            );
             drop(frozen);
             let fenced = fencing.join().map_err(|_| anyhow::anyhow!("panicked"))?;
             fenced.map(drop)
@@ -359,14 +384,14 @@ fn others_clients(ctx: &mut Ctx) -> Result<()> {
         ensure!(write(&other, 0, SHORT, 2).is_err(), "{OTHER} is not fenced");
         disconnect(OTHER)?;
         ctx.barrier("seen")?;
-        // It is let in, and then waits for what it reads of the device.
+        // The late initiator is admitted, and then waits for its read of the device.
         let late = scope.spawn(|| far.connect(NAME, LATE, ONE));
         ctx.barrier("answers")?;
         let late = late.join().map_err(|_| anyhow::anyhow!("panicked"))??;
         write(&late, SHORT_WRITE, SHORT, 1)?;
         read(&late, SHORT_WRITE, SHORT, 1)?;
         disconnect(LATE)?;
-        // The fence waited for it, so it may have been done.
+        // The fence waited for the request, so it may have succeeded.
         let _ = hangs.join().map_err(|_| anyhow::anyhow!("panicked"))?;
         Ok(())
     })?;
@@ -377,8 +402,8 @@ fn others_clients(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("gone")
 }
 
-/// What a disk sends is late by more than its requests wait: their connection ends, they are done by the
-/// next one, and what arrives of the first ones then lands on nothing.
+/// Delays the wire beyond the request timeout: the connection ends, the next one completes the
+/// requests, and late packets of the first one land nowhere.
 fn late_wire(ctx: &mut Ctx) -> Result<()> {
     const WRITERS: usize = 4;
     weather::prepare(&ctx.env)?;
@@ -393,7 +418,7 @@ fn late_wire(ctx: &mut Ctx) -> Result<()> {
     with_disk(ctx, "4M", &options, |ctx, path| {
         let mut last = Vec::new();
         if ctx.first() {
-            // Says nothing meanwhile: TCP waits longer and longer.
+            // Sends nothing on the control channel meanwhile, because TCP would back off.
             let () = ctx.ctl.recv()?;
             until("the first connections are over", LIMIT, || {
                 let clients = show("subsystems", NAME, "clients")?;
@@ -403,7 +428,7 @@ fn late_wire(ctx: &mut Ctx) -> Result<()> {
             let ends = Load::run(path, WRITERS, |load| {
                 load.gets_on(LIMIT)?;
                 set_timeout(path, SOON / 2)?;
-                // An operation fails by itself later than that.
+                // An operation times out by itself later than that.
                 let late = Weather::new(&ctx.env, "delay 3000ms")?;
                 wait_state(NAME, "connecting", LIMIT)?;
                 set_timeout(path, USUAL)?;

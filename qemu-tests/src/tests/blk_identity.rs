@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! kfblk: whether what a disk of a device comes back to is what it was. Node 1 has the target, which in
-//! some tests is a program that says what a target that has started again would.
+//! kfblk: whether a block-backed disk reconnects to the device that it had before. Node 1 has the
+//! target; in some tests a program plays a target that has restarted.
 
 use super::blk_device::{export, Backing, CACHED, PLAIN};
 use super::blk_liar::{patiently, welcome, Fake};
@@ -20,24 +20,33 @@ use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("blkdev.what_was_not_flushed", unflushed)
-        .seconds(120)
-        .on(NETNS),
-    Test::pair("blkdev.which_device_it_is", identity)
-        .seconds(120)
-        .on(NETNS),
-    Test::pair("blkdev.another_device_at_its_path", another)
+    Test::pair(
+        "blkdev.reconnect_after_restart_with_unflushed_writes_fails_disk",
+        unflushed,
+    )
+    .seconds(120)
+    .on(NETNS),
+    Test::pair(
+        "blkdev.reconnect_to_changed_identity_or_smaller_size_fails_disk",
+        identity,
+    )
+    .seconds(120)
+    .on(NETNS),
+    Test::pair("blkdev.reconnect_to_replaced_device_fails_disk", another)
         .seconds(60)
         .on(NETNS),
-    Test::pair("blkdev.resized_while_it_connects", resized)
+    Test::pair("blkdev.connect_during_resize_ends_with_final_size", resized)
         .seconds(60)
         .on(NETNS),
-    Test::pair("blkdev.target_starts_again", starts_again)
-        .seconds(60)
-        .on(TWO),
+    Test::pair(
+        "blkdev.target_restart_with_unflushed_writes_fails_disk",
+        starts_again,
+    )
+    .seconds(60)
+    .on(TWO),
 ];
 
-/// For who tries to connect again for as long as any test goes on.
+/// Options of an initiator that tries to reconnect for as long as any test goes on.
 const PATIENT: [&str; 6] = [
     "-i",
     "1",
@@ -46,32 +55,32 @@ const PATIENT: [&str; 6] = [
     "--ctrl-loss-tmo",
     "600",
 ];
-/// How long a disk may take to be given up.
+/// Time within which a disk must be given up.
 const DEAD: Duration = Duration::from_secs(60);
 
-/// What a disk has been told before its target goes.
+/// State of the disk's writes before its target is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Before {
     Nothing,
     Written,
     Flushed,
-    /// That a write has gone well, while a flush was under way that was sent before.
+    /// A write has succeeded while a flush that was sent before it was outstanding.
     WrittenMeanwhile,
 }
 
-/// Where a client reads when it has done all that it does before.
+/// Position that the initiator reads after its last step before the loss.
 const MARK: usize = 6 * MIB;
 
-/// A target goes, and comes back as `now`.
+/// A target that is removed and comes back as `now`.
 struct Case {
     before: Before,
     first: Welcome,
     now: Welcome,
-    /// The disk goes on.
+    /// True if the disk must go on.
     stays: bool,
 }
 
-/// What has a cache.
+/// Returns the welcome of a target whose device has a write cache.
 fn cached() -> Welcome {
     Welcome {
         device: Some(Limits {
@@ -83,7 +92,7 @@ fn cached() -> Welcome {
     }
 }
 
-/// Has a disk meet each.
+/// Plays each case with a disk.
 fn meet(ctx: &mut Ctx, cases: &[Case]) -> Result<()> {
     let loaded = Loaded::new(ctx)?;
     for (i, case) in cases.iter().enumerate() {
@@ -124,7 +133,7 @@ fn is_met(ctx: &mut Ctx, case: &Case) -> Result<()> {
     ctx.barrier("gone")?;
     let fake = Fake::with(ctx, &case.now, &[true])?;
     while let Some(request) = fake.request()? {
-        // It may have gone just now.
+        // The disk may have disconnected just now.
         let _ = fake.reply(&request);
     }
     fake.end()
@@ -158,8 +167,8 @@ fn meets(ctx: &mut Ctx, case: &Case) -> Result<()> {
     disconnect(NAME)
 }
 
-/// Whether a disk goes on as it should: that it does not is said by errors. One without a cache is never
-/// asked to flush.
+/// Checks that the disk goes on, or fails with errors, as `stays` says. A disk without a write
+/// cache is never asked to flush.
 fn goes_on(disk: &Disk, cached: bool, stays: bool) -> Result<()> {
     let map = Map::anon(4096)?;
     let read = disk.read(2 * MIB, &map, 512);
@@ -176,8 +185,8 @@ fn goes_on(disk: &Disk, cached: bool, stays: bool) -> Result<()> {
     wait_state(NAME, "dead", DEAD)
 }
 
-/// A target that has started again may have lost what was acknowledged and not flushed: who flushes then
-/// is not told that all is well.
+/// Reconnects to a target that has restarted, so may have lost acknowledged, unflushed writes: the
+/// disk fails, and a flush returns an error.
 fn unflushed(ctx: &mut Ctx) -> Result<()> {
     let first = cached();
     let again = Welcome { boot: 2, ..first };
@@ -196,9 +205,9 @@ fn unflushed(ctx: &mut Ctx) -> Result<()> {
         case(Before::Written, again, false),
         case(Before::Flushed, again, true),
         case(Before::WrittenMeanwhile, again, false),
-        // It has lost its connection only.
+        // Only the connection was lost.
         case(Before::Written, first, true),
-        // Nothing can be lost.
+        // A write-through device cannot lose acknowledged writes.
         Case {
             before: Before::Written,
             first: through(first),
@@ -209,7 +218,8 @@ fn unflushed(ctx: &mut Ctx) -> Result<()> {
     meet(ctx, &cases)
 }
 
-/// Whether it is the same device is seen while the target runs. After that only size and names are left.
+/// Checks the device's identity on reconnect: while the target runs, by its sequence number; after
+/// a restart, by size and names only.
 fn identity(ctx: &mut Ctx) -> Result<()> {
     let first = cached();
     let sized = |of: Welcome, capacity| {
@@ -225,7 +235,7 @@ fn identity(ctx: &mut Ctx) -> Result<()> {
         (again, true),
         (sized(again, whole / 2), false),
         (sized(again, whole * 2), true),
-        // That has been seen to become smaller.
+        // The running target has reported this shrinking.
         (sized(first, whole / 2), true),
     ]
     .map(|(now, stays)| Case {
@@ -237,7 +247,7 @@ fn identity(ctx: &mut Ctx) -> Result<()> {
     meet(ctx, &cases)
 }
 
-/// A disk does not go on with what has taken the place of its device.
+/// Replaces the exported device while the disk is away: the disk fails.
 fn another(ctx: &mut Ctx) -> Result<()> {
     const UUID: &str = "01234567-89ab-cdef-0123-456789abcdef";
     const OTHER: &str = "11234567-89ab-cdef-0123-456789abcdef";
@@ -277,7 +287,7 @@ fn another(ctx: &mut Ctx) -> Result<()> {
             write_filled(&disk, &map, MIB, 4096, 1)?;
             ctx.barrier("written")?;
             ctx.barrier("again")?;
-            goes_on(&disk, false, stays).with_context(|| format!("{what} is another"))?;
+            goes_on(&disk, false, stays).with_context(|| format!("replaced: {what}"))?;
             drop(disk);
             disconnect(NAME)?;
             ctx.barrier("seen")?;
@@ -287,7 +297,7 @@ fn another(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// The same as of what was not flushed, with a target that does start again.
+/// Plays the unflushed case with a target that really restarts.
 fn starts_again(ctx: &mut Ctx) -> Result<()> {
     for flushed in [true, false] {
         let loaded = Loaded::new(ctx)?;
@@ -334,8 +344,8 @@ fn starts_again(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// A device that changes its size all the time: whoever connects meanwhile is let in, and has the size that
-/// it has in the end.
+/// Resizes a device all the time while initiators connect: each is admitted and ends with the final
+/// size.
 fn resized(ctx: &mut Ctx) -> Result<()> {
     const ROUNDS: usize = 20;
     let loaded = Loaded::new(ctx)?;
@@ -368,7 +378,7 @@ fn resized(ctx: &mut Ctx) -> Result<()> {
                     if over.load(Ordering::Relaxed) {
                         return Ok(size);
                     }
-                    // Who is told is to hear all of it.
+                    // An initiator must receive the whole notification.
                     std::thread::sleep(Duration::from_millis(2));
                 }
                 Ok(0)

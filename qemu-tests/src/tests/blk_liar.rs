@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! kfblk and peers that do not keep to the rules: a program that says it is a client of a device, and one
-//! that says it is a target.
+//! kfblk and peers that break the protocol: a program that plays an initiator of a block-backed
+//! export, and one that plays a target.
 
 use super::blk_device::{export, Backing};
 use crate::disk::{
@@ -27,34 +27,43 @@ use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("blk.who_does_not_say_who_it_is", strangers)
+    Test::pair("blk.hello_malformed_or_repeated_is_refused", strangers)
         .seconds(30)
         .on(NETNS),
-    Test::pair("blkdev.clients_that_lie", clients)
+    Test::pair(
+        "blkdev.initiator_breaking_protocol_is_disconnected",
+        clients,
+    )
+    .seconds(60)
+    .on(NETNS),
+    Test::pair("blkdev.key_of_request_used_otherwise_is_refused", keys)
         .seconds(60)
         .on(NETNS),
-    Test::pair("blkdev.keys_are_for_one_request", keys)
+    Test::pair(
+        "blkdev.disk_recreated_during_old_write_waits_for_it",
+        made_anew,
+    )
+    .seconds(60)
+    .on(NETNS),
+    Test::pair("blkdev.target_breaking_protocol_is_disconnected", targets)
         .seconds(60)
         .on(NETNS),
-    Test::pair("blkdev.a_disk_made_anew_waits", made_anew)
-        .seconds(60)
-        .on(NETNS),
-    Test::pair("blkdev.targets_that_lie", targets)
-        .seconds(60)
-        .on(NETNS),
-    Test::pair("blk.refused_unheard", unheard)
-        .seconds(30)
-        .on(NETNS | SHM),
+    Test::pair(
+        "blk.refusal_before_target_disconnects_reaches_disk",
+        unheard,
+    )
+    .seconds(30)
+    .on(NETNS | SHM),
 ];
 
 const DEPTH: u64 = 16;
-/// Where memory to send from, and to receive into, begins in a liar's.
+/// Offsets of a liar's send and receive buffers.
 const SEND: u64 = 0;
 const RECV: u64 = 1 << 20;
 const ROOM: u64 = 8192;
-/// Where a liar's operations on memory do.
+/// Offset of the memory that a liar's operations use.
 const DATA: u64 = 2 << 20;
-/// Contexts.
+/// Contexts of a liar's operations.
 const SENT: u64 = 1 << 32;
 const MOVED: u64 = 2 << 32;
 
@@ -76,7 +85,7 @@ impl Liar {
         Ok(liar)
     }
 
-    /// One at which nothing arrives that is said to it.
+    /// Returns a liar that receives no message.
     fn deaf(side: Side, connreq: u64) -> Result<Self> {
         let map = Map::anon(4 << 20)?;
         let cq = side.cq(128, KFI_CQ_FORMAT_DATA)?;
@@ -123,7 +132,7 @@ impl Liar {
         self.say(&[&message[..len]])
     }
 
-    /// Waits until what was said has gone.
+    /// Waits until every sent message has completed.
     fn sent(&self) -> Result<()> {
         while self.cq.wait(WAIT)?.context != SENT {}
         Ok(())
@@ -139,12 +148,12 @@ impl Liar {
         self.post(send)
     }
 
-    /// What comes next: a message, or nothing because the connection has ended.
+    /// Returns the next message, or `None` if the connection has ended.
     fn next(&self, limit: Duration) -> Result<Option<Vec<u8>>> {
         Ok(self.heard(limit)?.map(|(bytes, _)| bytes))
     }
 
-    /// As above, with the completion data.
+    /// Returns the next message with its completion data, or `None` if the connection has ended.
     fn heard(&self, limit: Duration) -> Result<Option<(Vec<u8>, Option<u64>)>> {
         loop {
             let entry = self.cq.wait(limit)?;
@@ -157,7 +166,7 @@ impl Liar {
                 self.map.read(at as usize, &mut bytes);
                 let over = |e: &CallError| e.errno.0 == libc::ENOTCONN;
                 match self.listen(entry.context) {
-                    // It was the last.
+                    // That was the last message.
                     Err(e) if e.downcast_ref().is_some_and(over) => {}
                     listens => listens?,
                 }
@@ -167,7 +176,7 @@ impl Liar {
         }
     }
 
-    /// A write or a read by a key; whether it went well.
+    /// Writes or reads through a key. Returns whether the operation succeeded.
     fn moves(&self, write: bool, len: u64, (addr, key): (u64, u64)) -> Result<bool> {
         let part = [op::iov(self.region, DATA, len)];
         self.post(match write {
@@ -186,11 +195,11 @@ impl Liar {
     }
 }
 
-fn name(text: &str) -> Result<Name> {
+pub(super) fn name(text: &str) -> Result<Name> {
     Name::new(text.as_bytes()).map_err(|e| anyhow::anyhow!("{e:?}"))
 }
 
-/// Connects, and has not said anything yet.
+/// Connects, and sends no message yet.
 fn stranger(ctx: &Ctx, wants: &[u8]) -> Result<Liar> {
     let liar = Liar::open(Side::open(ctx)?, 0)?;
     let peer = SocketAddr::new(ctx.env.peer, PORT.parse()?);
@@ -199,14 +208,14 @@ fn stranger(ctx: &Ctx, wants: &[u8]) -> Result<Liar> {
     Ok(liar)
 }
 
-fn written(question: &Question) -> Result<Vec<u8>> {
+pub(super) fn written(question: &Question) -> Result<Vec<u8>> {
     let mut message = [0; QUESTION_MAX];
     let len = question.write(&mut message).ok().context("no room")?;
     Ok(message[..len].to_vec())
 }
 
-/// What a client of one queue says first.
-fn hello(epoch: u32) -> Result<Hello> {
+/// Returns the first message of an initiator with one queue.
+pub(super) fn hello(epoch: u32) -> Result<Hello> {
     Ok(Hello {
         queue: 0,
         queues: 1,
@@ -218,7 +227,7 @@ fn hello(epoch: u32) -> Result<Hello> {
     })
 }
 
-/// Who does not begin as the rules say is let in to nothing, and its connection ends.
+/// An initiator whose first message is malformed is not admitted, and its connection ends.
 fn strangers(ctx: &mut Ctx) -> Result<()> {
     let loaded = begin(ctx, "4M")?;
     if ctx.first() {
@@ -232,7 +241,7 @@ fn strangers(ctx: &mut Ctx) -> Result<()> {
     let good = hello(1)?;
     let said = |hello: Hello| written(&Question::Hello(hello));
     let whole = said(good)?;
-    // Two names of one size are the end of it.
+    // The message ends with two names of one size.
     let at_client = whole.len() - 2 * std::mem::size_of::<Name>();
     let mut nameless = whole.clone();
     nameless[at_client..].fill(0);
@@ -263,19 +272,19 @@ fn strangers(ctx: &mut Ctx) -> Result<()> {
                 ..good
             })?,
         ),
-        ("keys, before it is let in", written(&Question::Keys(0))?),
+        ("keys, before it is admitted", written(&Question::Keys(0))?),
     ];
     for (what, message) in lies {
         let liar = stranger(ctx, &[])?;
         liar.say(&[message])?;
         if let Some(answer) = liar.next(WAIT).context(*what)? {
             let welcome = Welcome::read(&answer).map_err(|e| anyhow::anyhow!("{what}: {e:?}"))?;
-            ensure!(welcome.status != 0, "{what}: it is let in");
+            ensure!(welcome.status != 0, "{what}: it is admitted");
             let more = liar.next(WAIT).context(*what)?;
             ensure!(more.is_none(), "{what}: it goes on");
         }
     }
-    // Who keeps to the rules is let in once, and no more.
+    // An initiator that keeps to the protocol is admitted once, and no more.
     let liar = stranger(ctx, &[])?;
     liar.say(&[&whole])?;
     let answer = liar.next(WAIT)?.context("no answer")?;
@@ -290,7 +299,7 @@ fn strangers(ctx: &mut Ctx) -> Result<()> {
     end(ctx, loaded)
 }
 
-/// Connects as a client of the export; what it was told.
+/// Connects as an initiator of the export. Returns the target's welcome.
 fn client(ctx: &Ctx, times: u32) -> Result<(Liar, Welcome)> {
     client_as(ctx, hello(times)?)
 }
@@ -328,12 +337,12 @@ fn answer(liar: &Liar) -> Result<(u32, Vec<u8>)> {
             }
         }
     };
-    // It is only repeated.
+    // The target only repeats the number.
     ensure!(number == 0xfeed_beef, "{number:#x}");
     Ok((status, bytes))
 }
 
-/// Whatever a client asks for: what is not of the rules ends its connection, and changes nothing.
+/// An initiator's request that breaks the protocol ends the connection, and changes nothing.
 fn clients(ctx: &mut Ctx) -> Result<()> {
     let loaded = Loaded::new(ctx)?;
     if ctx.first() {
@@ -342,9 +351,9 @@ fn clients(ctx: &mut Ctx) -> Result<()> {
         ctx.barrier("exported")?;
         ctx.barrier("tried")?;
         let all = backing.contents()?;
-        ensure!(all[..4096].iter().all(|b| *b == 0x5a), "what was written");
+        ensure!(all[..4096].iter().all(|b| *b == 0x5a), "the written bytes");
         ensure!(all[4096..].iter().all(|b| *b == 0), "something was written");
-        // Nobody is left.
+        // No initiator is left.
         until("clients are gone", Duration::from_secs(10), || {
             let clients = show("subsystems", NAME, "clients")?;
             Ok(clients.is_empty().then_some(()))
@@ -363,13 +372,13 @@ fn clients(ctx: &mut Ctx) -> Result<()> {
     let limits = welcome.device.context("no device")?;
     let capacity = welcome.geometry.capacity;
     ensure!(limits.discard != 0 && capacity == 16 << 20, "{welcome:?}");
-    // One who keeps to the rules is served.
+    // A valid initiator is served.
     let good = request(Op::Write, 0, 4096, message);
     liar.say(&[&good.write(), &[0x5a; 4096]])?;
     ensure!(answer(&liar)? == (0, vec![]), "not written");
     liar.say(&[&request(Op::Read, 0, 512, message).write()])?;
     ensure!(answer(&liar)? == (0, vec![0x5a; 512]), "not read");
-    // What is behind the end is an error of that request.
+    // A position behind the end is an error of that request.
     for pos in [capacity, capacity - 512, 1 << 60, 0u64.wrapping_sub(512)] {
         liar.say(&[&request(Op::Write, pos, 1024, message).write(), &[1; 1024]])?;
         ensure!(answer(&liar)?.0 == libc::EIO as u32, "written at {pos}");
@@ -455,14 +464,14 @@ fn clients(ctx: &mut Ctx) -> Result<()> {
         let (liar, _) = client(ctx, 2 + i as u32)?;
         liar.say(&[message])?;
         let start = Instant::now();
-        // A read by no key is answered behind what ends the connection.
+        // A read without a key is answered before the connection ends.
         while liar.next(WAIT).context(*what)?.is_some() {
             ensure!(start.elapsed() < WAIT, "{what}: it is served");
         }
     }
-    // More at once than there is room for waits, and is served.
+    // More requests at once than the target has buffers wait, and are served.
     let (liar, _) = client(ctx, 1000)?;
-    // Nor need each be answered by itself.
+    // The target may answer several at once.
     let mut flush = request(Op::Flush, 0, 0, message);
     flush.alone = false;
     liar.map.write(SEND as usize, &flush.write());
@@ -491,9 +500,9 @@ fn clients(ctx: &mut Ctx) -> Result<()> {
     loaded.end(ctx)
 }
 
-/// A client's disk is made anew, while the target still has a connection of the one before, which has a
-/// write under way: the new one is let in when that has ended, and not before. Another disk of the same
-/// client changes nothing.
+/// An initiator's disk is recreated while the target still has a connection of the old one with an
+/// outstanding write. The new disk is admitted when that write has ended, and not before. Another
+/// disk of the same initiator changes nothing.
 fn made_anew(ctx: &mut Ctx) -> Result<()> {
     let loaded = Loaded::new(ctx)?;
     if ctx.first() {
@@ -530,8 +539,8 @@ fn made_anew(ctx: &mut Ctx) -> Result<()> {
         ..before
     };
     let (last, _) = client_as(ctx, anew)?;
-    ensure!(!under_way()?, "a write before is under way");
-    // Its connection has ended, answered or not.
+    ensure!(!under_way()?, "an earlier write is outstanding");
+    // The old connection has ended, answered or not.
     while first.next(WAIT)?.is_some() {}
     other.say(&[&write.write(), &[3; 4096]])?;
     ensure!(answer(&other)?.0 == 0, "another disk is not served");
@@ -542,14 +551,15 @@ fn made_anew(ctx: &mut Ctx) -> Result<()> {
     loaded.end(ctx)
 }
 
-/// A target that is none, on node 1: what it has heard of the disk that has connected to it.
+/// A program that plays a target, on node 1, with the messages of the disk that has connected to
+/// it.
 pub(super) struct Fake {
     liar: Liar,
     side: Side,
     pep: u64,
 }
 
-/// Waits for an event of this kind, whoever else goes meanwhile; its request.
+/// Waits for an event of this kind, and ignores disconnects of others. Returns its request.
 fn next_event(side: &Side, kind: u32) -> Result<u64> {
     loop {
         let event = side.dev.eq_wait(&side.eq, WAIT)?;
@@ -562,7 +572,7 @@ fn next_event(side: &Side, kind: u32) -> Result<u64> {
 
 const CAPACITY: u64 = 8 << 20;
 
-/// What it says that it has.
+/// Returns the welcome of the fake target.
 pub(super) fn welcome() -> Welcome {
     Welcome {
         status: 0,
@@ -583,31 +593,38 @@ pub(super) fn welcome() -> Welcome {
 }
 
 impl Fake {
-    /// Lets a disk in.
+    /// Admits a disk.
     fn new(ctx: &Ctx) -> Result<Self> {
-        // Whoever connects for memory is told that it is a device.
+        // An initiator that connects for memory learns that the export is a device.
         Self::with(ctx, &welcome(), &[false, true])
     }
 
-    /// Lets a disk in that connects so often, for memory or for a device, to what `good` says.
+    /// Admits a disk that connects once per entry of `kinds`, for memory or for a device, with the
+    /// welcome `good`.
     pub(super) fn with(ctx: &Ctx, good: &Welcome, kinds: &[bool]) -> Result<Self> {
         let side = Side::open(ctx)?;
-        let at = SocketAddr::new(ctx.env.addr, PORT.parse()?);
-        let (pep, _) = side.listen(at, 8)?;
+        let (pep, _) = side.listen(SocketAddr::new(ctx.env.addr, PORT.parse()?), 8)?;
         for device in kinds.iter().copied() {
             let liar = Self::let_in(&side, good, device)?;
             if device {
                 return Ok(Self { liar, side, pep });
             }
-            // Until the disk has gone.
             while liar.next(WAIT)?.is_some() {}
             liar.side.dev.close(liar.ep)?;
         }
-        bail!("nobody connects for a device")
+        bail!("no disk connects for a device")
     }
 
-    /// Lets in the next connection, for memory or for a device, to what `good` says.
-    fn let_in(side: &Side, good: &Welcome, device: bool) -> Result<Liar> {
+    /// Accepts the connection of a disk, reads its question, and does not answer.
+    pub(super) fn silent(ctx: &Ctx) -> Result<Self> {
+        let side = Side::open(ctx)?;
+        let (pep, _) = side.listen(SocketAddr::new(ctx.env.addr, PORT.parse()?), 8)?;
+        let liar = Self::hear(&side)?;
+        Ok(Self { liar, side, pep })
+    }
+
+    /// Accepts the next connection, and reads its question.
+    fn hear(side: &Side) -> Result<Liar> {
         let connreq = next_event(side, KFI_CONNREQ)?;
         let liar = Liar::open(side.again()?, connreq)?;
         liar.side.dev.accept(liar.ep, &[])?;
@@ -615,6 +632,12 @@ impl Fake {
         let hello = liar.next(WAIT)?.context("no question")?;
         let hello = Question::read(&hello).map_err(|e| anyhow::anyhow!("{e:?}"))?;
         ensure!(matches!(hello, Question::Hello(_)), "{hello:?}");
+        Ok(liar)
+    }
+
+    /// Admits the next connection, for memory or for a device, with the welcome `good`.
+    fn let_in(side: &Side, good: &Welcome, device: bool) -> Result<Liar> {
+        let liar = Self::hear(side)?;
         liar.welcomes(&match device {
             false => Welcome::refusal(kfabric_pure::blk::device::OTHER_KIND),
             true => *good,
@@ -622,7 +645,7 @@ impl Fake {
         Ok(liar)
     }
 
-    /// Ends the connection, and lets the disk in again.
+    /// Ends the connection, and admits the disk again.
     pub(super) fn again(&mut self, good: &Welcome) -> Result<()> {
         let Liar { cq, ep, region, .. } = &self.liar;
         for handle in [*ep, cq.handle, *region] {
@@ -632,18 +655,24 @@ impl Fake {
         Ok(())
     }
 
-    /// Waits until what was said has gone.
+    /// Waits until every sent message has completed.
     pub(super) fn sent(&self) -> Result<()> {
         self.liar.sent()
     }
 
-    /// Says that a request has failed.
+    /// Announces another capacity of the device.
+    pub(super) fn news(&self, capacity: u64) -> Result<()> {
+        self.liar.say(&[&Said::News(capacity).write()])?;
+        self.sent()
+    }
+
+    /// Answers that a request has failed.
     pub(super) fn refuse(&self, request: &Request, errno: i32) -> Result<()> {
         let (number, status) = (request.number, errno.unsigned_abs());
         self.liar.say(&[&Said::Reply { number, status }.write()])
     }
 
-    /// The next request; `None`: the disk is gone.
+    /// Returns the next request; `None`: the disk has disconnected.
     pub(super) fn request(&self) -> Result<Option<Request>> {
         let Some(message) = self.liar.next(WAIT)? else {
             return Ok(None);
@@ -653,8 +682,8 @@ impl Fake {
         Ok(Some(request.map_err(|e| anyhow::anyhow!("{e:?}"))?))
     }
 
-    /// The next request that is by a key. Those before it are served: what is read is zero.
-    fn next(&self) -> Result<Request> {
+    /// Returns the next request that has a key. Requests before it are served; reads return zeroes.
+    pub(super) fn next(&self) -> Result<Request> {
         loop {
             let request = self.request()?.context("the disk is gone")?;
             if matches!(request.carry, Carry::Key { .. }) {
@@ -678,22 +707,23 @@ impl Fake {
     }
 }
 
-/// What a target tries with a request's key.
+/// A target's access through a request's key.
 #[derive(Clone, Copy, Debug)]
 enum Try {
-    /// What it is for.
+    /// The access that the key is for.
     Right,
-    /// One byte more.
+    /// The right access and a byte more.
     Wider,
-    /// One byte before.
+    /// The right access, beginning a byte before.
     Before,
-    /// The other way.
+    /// The opposite direction.
     OtherWay,
-    /// What it is for, but after the answer, when the request has ended.
+    /// The right access, but after the answer, when the request has completed.
     Later,
 }
 
-/// A request's key is for its bytes, its way, and no longer than the request.
+/// A request's key is valid for the request's bytes and direction, and only until the request
+/// completes.
 fn keys(ctx: &mut Ctx) -> Result<()> {
     let loaded = Loaded::new(ctx)?;
     const LEN: u32 = 64 << 10;
@@ -713,7 +743,7 @@ fn keys(ctx: &mut Ctx) -> Result<()> {
                 };
                 let op = if reads { Op::Read } else { Op::Write };
                 ensure!(request.op == op && request.len == LEN, "{request:?}");
-                // A target writes what is read.
+                // A target writes the data of a read.
                 let at = (addr, key);
                 let len = u64::from(LEN);
                 let (write, len, at, good) = match what {
@@ -736,7 +766,7 @@ fn keys(ctx: &mut Ctx) -> Result<()> {
                 ctx.barrier("tried")?;
                 fake.end()?;
             } else {
-                // It does not come back.
+                // The disk does not reconnect.
                 let options = ["-i", "1", "--ctrl-loss-tmo", "0"];
                 let device = patiently(ctx, &options)?;
                 let disk = Disk::open(&device)?;
@@ -760,9 +790,9 @@ fn keys(ctx: &mut Ctx) -> Result<()> {
     loaded.end(ctx)
 }
 
-/// Connects when somebody listens.
+/// Connects once a target listens.
 pub(super) fn patiently(ctx: &Ctx, options: &[&str]) -> Result<std::path::PathBuf> {
-    until("somebody listens", WAIT, || {
+    until("the target listens", WAIT, || {
         match connect(ctx, NAME, options) {
             Ok(device) => Ok(Some(device)),
             Err(e) if format!("{e:#}").contains("os error 111") => Ok(None),
@@ -771,15 +801,15 @@ pub(super) fn patiently(ctx: &Ctx, options: &[&str]) -> Result<std::path::PathBu
     })
 }
 
-/// A message that says that these have gone well.
+/// Encodes a message that these requests have succeeded.
 fn done(numbers: &[u32]) -> Result<Vec<u8>> {
     let mut message = [0; DONE];
     let len = write_done(&mut message, numbers).ok().context("no room")?;
     Ok(message[..len].to_vec())
 }
 
-/// What a target says that is not of the rules ends the connection; the request fails, and nothing else
-/// happens.
+/// A target's message that breaks the protocol ends the connection. The request fails, and nothing
+/// else happens.
 fn targets(ctx: &mut Ctx) -> Result<()> {
     let loaded = Loaded::new(ctx)?;
     const KINDS: usize = 13;
@@ -793,22 +823,22 @@ fn targets(ctx: &mut Ctx) -> Result<()> {
             magic[0] ^= 1;
             let liar = &fake.liar;
             match kind {
-                // Of a request that there is not, or not any more.
+                // Of a request that does not exist, or has completed.
                 0 => liar.tell(number ^ 1, &[])?,
                 1 => liar.tell(number ^ 0x4000, &[])?,
                 2 => liar.tell(number.wrapping_sub(1 << 16), &[])?,
-                // With bytes that nobody waits for.
+                // With bytes that no request waits for.
                 3 => liar.tell(number, &[9; 512])?,
                 4 => liar.say(&[&reply, &[9; 512]])?,
                 5 => liar.say(&[&magic])?,
                 6 => liar.say(&[&magic[..7]])?,
                 7 => liar.say(&[&done(&[number ^ 1, number])?])?,
                 8 => liar.say(&[&done(&[])?])?,
-                // Of a size that there cannot be.
+                // Of an impossible size.
                 9 => liar.say(&[&Said::News(u64::MAX).write()])?,
                 10 => liar.say(&[&Said::News(CAPACITY + 100).write()])?,
                 11 => liar.say(&[&Said::News(0).write()])?,
-                // Twice.
+                // The same answer twice.
                 _ => {
                     fake.reply(&request)?;
                     liar.sent()?;
@@ -837,15 +867,14 @@ fn targets(ctx: &mut Ctx) -> Result<()> {
     loaded.end(ctx)
 }
 
-/// A disk is told why it is refused, also where the target has gone before what the disk said is known to
-/// have arrived.
+/// A disk gets the reason of its rejection, even if the target disconnects before the disk's
+/// message is acknowledged.
 fn unheard(ctx: &mut Ctx) -> Result<()> {
     const WHY: i32 = libc::EKEYREVOKED;
     let loaded = Loaded::new(ctx)?;
     if ctx.first() {
         let side = Side::open(ctx)?;
-        let at = SocketAddr::new(ctx.env.addr, PORT.parse()?);
-        let (pep, _) = side.listen(at, 8)?;
+        let (pep, _) = side.listen(SocketAddr::new(ctx.env.addr, PORT.parse()?), 8)?;
         ctx.barrier("listens")?;
         let connreq = next_event(&side, KFI_CONNREQ)?;
         let liar = Liar::deaf(side.again()?, connreq)?;
@@ -862,7 +891,7 @@ fn unheard(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("listens")?;
     let e = connect(ctx, NAME, &["-i", "1"])
         .err()
-        .context("it is let in")?;
+        .context("the disk is admitted")?;
     let why = format!("os error {WHY})");
     ensure!(format!("{e:#}").contains(&why), "{e:#}");
     ctx.barrier("refused")?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! kfblk when a path is down: requests that fail fast, dm-multipath over two disks of an export, and
-//! requests that end each connection they are sent by. The roles are those of `blk_device`.
+//! kfblk when a path is down: requests that fail fast, dm-multipath over two disks of one export,
+//! and requests that end every connection which carries them. The roles are those of `blk_device`.
 
 use super::blk_liar::{patiently, welcome, Fake};
 use crate::disk::*;
@@ -45,33 +45,30 @@ pub const TESTS: &[Test] = &[
     )
     .seconds(20)
     .on(NETNS),
+    Test::pair("blkdev.request_ending_every_connection_fails_alone", poison)
+        .seconds(40)
+        .on(NETNS),
     Test::pair(
-        "blkdev.request_that_ends_every_connection_fails_alone",
-        poison,
-    )
-    .seconds(40)
-    .on(NETNS),
-    Test::pair(
-        "blkdev.write_zeroes_unknown_to_target_is_asked_once",
+        "blkdev.write_zeroes_unknown_to_target_is_tried_once",
         zeroes,
     )
     .seconds(20)
     .on(NETNS),
 ];
 
-/// The second port's name, and where it listens.
+/// Name of the second port, at which the export is offered too.
 const SECOND: &str = "blksecond";
 const SECOND_PORT: &str = "4423";
-/// The disk by the second path.
+/// Disk over the second path.
 const OTHER: &str = "blkother";
-/// The dm device over both.
+/// The dm device over both disks.
 const OVER: &str = "kfblkpaths";
-/// How long work may take to go on, which is far less than a disk is given to connect again.
+/// Time within which work must go on; far less than the time that a disk has for reconnecting.
 const ON: Duration = Duration::from_secs(20);
-/// One connection, which is tried again for longer than the test takes.
+/// One connection, retried for longer than the test takes.
 const OPTIONS: [&str; 6] = ["-i", "1", "--reconnect-delay", "1", "--ctrl-loss-tmo", "60"];
 
-/// The export's link at node 1's second port.
+/// Returns the export's link at node 1's second port.
 fn second_link() -> PathBuf {
     attr("ports", SECOND, "subsystems").join(NAME)
 }
@@ -90,7 +87,7 @@ fn offer_second(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// A multipath device over two disks, the first of which is used as long as it works.
+/// A multipath device over two disks; the first is used as long as it works.
 struct Over(PathBuf);
 
 impl Over {
@@ -126,8 +123,8 @@ impl Drop for Over {
     }
 }
 
-/// What dm-multipath sends fails at once when its path is down, and goes by the other path; a path that is
-/// there again is used again.
+/// dm-multipath's requests fail at once when their path is down, and go by the other path. A path
+/// that is up again is used again.
 fn multipath(ctx: &mut Ctx, of: Of, features: &str) -> Result<()> {
     of.with_disk(ctx, "4M", &OPTIONS, |ctx, path| {
         if ctx.first() {
@@ -176,8 +173,8 @@ fn multipath(ctx: &mut Ctx, of: Of, features: &str) -> Result<()> {
     })
 }
 
-/// With `fast_io_fail_tmo`, requests wait no longer than that, those that come later fail at once, and the
-/// disk goes on when it connects again.
+/// With `fast_io_fail_tmo`, waiting requests fail after that time, later requests fail at once, and
+/// the disk goes on when it has reconnected.
 fn fast_io_fail(ctx: &mut Ctx, of: Of) -> Result<()> {
     let options = [&OPTIONS[..], &["--fast-io-fail-tmo", "1"]].concat();
     of.with_disk(ctx, "1M", &options, |ctx, path| {
@@ -198,7 +195,7 @@ fn fast_io_fail(ctx: &mut Ctx, of: Of) -> Result<()> {
         wait_state(NAME, "connecting", ON)?;
         for what in ["waited", "came later"] {
             let read = disk.read(0, &map, 64 << 10);
-            let err = read.err().with_context(|| format!("what {what} is read"))?;
+            let err = read.err().with_context(|| format!("reading {what}"))?;
             ensure!(err.raw_os_error() == Some(libc::ENOLINK), "{what}: {err}");
             let state = show("disks", NAME, "state")?;
             ensure!(state == "connecting", "{what}: the disk is {state}");
@@ -214,11 +211,11 @@ fn fast_io_fail(ctx: &mut Ctx, of: Of) -> Result<()> {
     })
 }
 
-/// Where the request is that the target does not survive.
+/// Position of the request that the target does not survive.
 const POISON: usize = 4 << 20;
 
-/// A target's connection ends whenever it gets a certain request, while others are served. That one fails
-/// in the end, the others do not, and the disk goes on.
+/// A target's connection ends whenever it gets a certain request, while other requests are served.
+/// That request fails in the end, the others succeed, and the disk goes on.
 fn poison(ctx: &mut Ctx) -> Result<()> {
     const LEN: usize = 64 << 10;
     let loaded = Loaded::new(ctx)?;
@@ -271,8 +268,8 @@ fn poison(ctx: &mut Ctx) -> Result<()> {
     loaded.end(ctx)
 }
 
-/// Serves a connection until it gets the request that it does not survive, and has served another; whether
-/// it did.
+/// Serves a connection until it gets the request that the target does not survive. Returns whether
+/// another request was served before.
 fn survives(fake: &Fake) -> Result<bool> {
     let (mut served, mut poisoned) = (false, false);
     while !(served && poisoned) {
@@ -292,8 +289,8 @@ fn survives(fake: &Fake) -> Result<bool> {
     Ok(true)
 }
 
-/// A target that says that it can zero, and cannot: it is asked once, the client's kernel does not complain,
-/// and what is to be zeroed is.
+/// A target claims that it can write zeroes, and cannot: the initiator asks once, its kernel does
+/// not complain, and the range is zeroed.
 fn zeroes(ctx: &mut Ctx) -> Result<()> {
     const LEN: u32 = 256 << 10;
     let good = Welcome {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! kfblk: what bounds it, and what it bounds. [`crate::disk`] says which node does what.
+//! kfblk: its limits, and the limits that it sets. [`crate::disk`] describes the nodes' roles.
 
 use super::modules::{add_link, delete_link};
 use crate::disk::{
@@ -20,28 +20,30 @@ use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("blk.disks_by_name_while_one_connects", names)
-        .seconds(20)
-        .on(NETNS | SHM),
-    Test::pair("blk.connections_alone_are_no_progress", no_progress)
+    Test::pair(
+        "blk.disk_by_name_while_another_connects_is_found_at_once",
+        names,
+    )
+    .seconds(20)
+    .on(NETNS | SHM),
+    Test::pair("blk.reconnects_without_progress_fail_disk", no_progress)
         .seconds(60)
         .on(NETNS),
-    Test::pair("blk.a_request_outlives_connections", outlives)
+    Test::pair("blk.request_over_ten_lost_connections_completes", outlives)
         .seconds(90)
         .on(NETNS),
-    Test::pair("blk.device_goes_under_requests", device_goes)
+    Test::pair("blk.device_removed_under_requests_resumes_io", device_goes)
         .seconds(60)
         .on(NETNS),
-    Test::pair("blk.connections_are_numbered", numbered)
+    Test::pair("blk.connect_beyond_connection_limit_is_refused", numbered)
         .seconds(60)
         .on(NETNS),
-    Test::pair("blk.export_beyond_memory", beyond_memory)
+    Test::pair("blk.export_beyond_memory_is_refused", beyond_memory)
         .seconds(20)
         .on(NETNS),
 ];
 
-/// Node 1 takes no packets that a connection's data comes in, while what connections are made with gets
-/// through.
+/// Node 1 drops packets with a connection's data; connection setup gets through.
 struct Narrow<'a>(&'a str);
 
 impl<'a> Narrow<'a> {
@@ -68,13 +70,13 @@ impl Drop for Narrow<'_> {
     }
 }
 
-/// A disk is found by its name before another one's device of that name, and nobody waits for one that is
-/// just connecting.
+/// A disk is found by its name before another disk's block device of that name, and no command
+/// waits for a disk that is just connecting.
 fn names(ctx: &mut Ctx) -> Result<()> {
     const SLOW: &str = "blkslow";
     with_disk(ctx, "1M", &["-i", "1"], |ctx, path| {
         if ctx.first() {
-            // Who is asked, and does not answer.
+            // A listener that does not answer the request.
             let side = Side::open(ctx)?;
             let (_pep, at) = side.listen(ctx.env.at(0), 0)?;
             ctx.ctl.send(&at.port())?;
@@ -104,7 +106,7 @@ fn names(ctx: &mut Ctx) -> Result<()> {
             ensure!(!slow.is_finished(), "it was waited for");
             ctx.barrier("seen")?;
             let slow = slow.join().map_err(|_| anyhow::anyhow!("panicked"))?;
-            ensure!(slow.is_err(), "connected to nobody");
+            ensure!(slow.is_err(), "connected to a silent listener");
             Ok(())
         })
     })
@@ -124,7 +126,7 @@ fn no_progress(ctx: &mut Ctx) -> Result<()> {
         let map = Map::anon(64 << 10)?;
         ctx.barrier("narrow")?;
         let wrote = disk.write(0, &map, 64 << 10);
-        ensure!(wrote.is_err(), "written through what nothing gets through");
+        ensure!(wrote.is_err(), "written through a blocked wire");
         let state = show("disks", NAME, "state")?;
         ensure!(state == "dead", "the disk is {state}");
         drop(disk);
@@ -132,7 +134,7 @@ fn no_progress(ctx: &mut Ctx) -> Result<()> {
     })
 }
 
-/// How often the one client of the export has connected; `None`: it is not.
+/// Returns the connect count of the export's only initiator; `None`: it is not connected.
 fn epoch() -> Result<Option<u64>> {
     let clients = show("subsystems", NAME, "clients")?;
     let mut words = clients.split_whitespace();
@@ -141,7 +143,7 @@ fn epoch() -> Result<Option<u64>> {
 }
 
 fn outlives(ctx: &mut Ctx) -> Result<()> {
-    // More than a request may end by itself.
+    // More losses than a request may cause by itself.
     const LOSSES: u64 = 10;
     const LEN: usize = 64 << 10;
     let options = [
@@ -162,7 +164,7 @@ fn outlives(ctx: &mut Ctx) -> Result<()> {
                 last = until("it connects again", Duration::from_secs(15), || {
                     Ok(epoch()?.filter(|epoch| *epoch > last))
                 })?;
-                // So that it is tried.
+                // Long enough for the write to be tried.
                 std::thread::sleep(Duration::from_millis(300));
                 offer(ctx, false)?;
                 offer(ctx, true)?;
@@ -210,7 +212,7 @@ fn rounds(path: &Path, n: usize, stop: &AtomicBool, done: &AtomicU64) -> Result<
     Ok(())
 }
 
-/// The disk's own device goes and comes back while requests are posted by four threads.
+/// Removes the disk's own device and adds it again while four threads post requests.
 fn device_goes(ctx: &mut Ctx) -> Result<()> {
     let options = [
         "-i",
@@ -248,7 +250,7 @@ fn device_goes(ctx: &mut Ctx) -> Result<()> {
             };
             let went = go_and_come();
             if went.is_err() {
-                // Else they wait for a disk that waits for a device.
+                // Otherwise they wait for a disk that waits for a device.
                 let _ = add_link(ctx);
             }
             stop.store(true, Ordering::Relaxed);
@@ -260,8 +262,8 @@ fn device_goes(ctx: &mut Ctx) -> Result<()> {
     })
 }
 
-/// A client has as many connections as it may, and no more; one that shows all its clients says where the
-/// page ends.
+/// An initiator has at most as many connections as the limit allows. The attribute that lists the
+/// connections marks where the page ends.
 fn numbered(ctx: &mut Ctx) -> Result<()> {
     const DISKS: usize = 4;
     let loaded = Loaded::new(ctx)?;
@@ -280,12 +282,12 @@ fn numbered(ctx: &mut Ctx) -> Result<()> {
         for n in 0..DISKS {
             one(n).with_context(|| format!("disk {n}"))?;
         }
-        let refused = one(DISKS).err().context("one more is let in")?;
+        let refused = one(DISKS).err().context("one more is admitted")?;
         ensure!(
             format!("{refused:#}").contains("os error 122"),
             "{refused:#}"
         );
-        // Another client has its own.
+        // Another initiator has a limit of its own.
         connect(ctx, NAME, &["-i", "1"])?;
         disconnect(NAME)?;
     }
@@ -320,7 +322,7 @@ fn numbered(ctx: &mut Ctx) -> Result<()> {
     loaded.end(ctx)
 }
 
-/// A number of `/proc/meminfo` or `/proc/vmstat`.
+/// Reads a number of `/proc/meminfo` or `/proc/vmstat`.
 fn number(file: &str, name: &str) -> Result<u64> {
     let text = fs::read_to_string(file)?;
     let line = text.lines().find(|line| line.starts_with(name));

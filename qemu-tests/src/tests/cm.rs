@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Connections (fabtests: `cm_data`).
+//! Connection management (fabtests: `cm_data`).
 
 use super::refused;
 use crate::buf::{pattern_bytes, Buf};
@@ -16,29 +16,48 @@ use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("cm.connect_and_shutdown", connect_and_shutdown).also(SMOKE),
-    Test::pair("cm.ipv6", ipv6),
-    Test::pair("cm.names", names),
-    Test::pair("cm.receives_before_connect", receives_before_connect),
-    Test::pair("cm_data.both_ways", data_both_ways),
-    Test::pair("cm_data.rejected", rejected),
-    Test::pair("cm_data.too_long", data_too_long),
-    Test::pair("cm.nobody_listens", nobody_listens),
-    Test::pair("cm.peer_that_gives_up_is_told", peer_gives_up),
-    Test::pair("cm.nobody_there", nobody_there).seconds(12),
     Test::pair(
-        "cm.request_is_dropped_by_close",
+        "cm.shutdown_after_connect_notifies_peer",
+        connect_and_shutdown,
+    )
+    .also(SMOKE),
+    Test::pair("cm.connect_over_ipv6_succeeds", ipv6),
+    Test::pair("cm.names_of_connected_endpoints_match", names),
+    Test::pair(
+        "cm.receives_posted_before_connect_complete",
+        receives_before_connect,
+    ),
+    Test::pair("cm_data.data_of_each_size_arrive_both_ways", data_both_ways),
+    Test::pair("cm_data.reject_with_data_delivers_them", rejected),
+    Test::pair("cm_data.data_too_long_are_refused", data_too_long),
+    Test::pair("cm.connect_without_listener_is_refused", nobody_listens),
+    Test::pair("cm.accept_after_peer_gave_up_fails", peer_gives_up),
+    Test::pair(
+        "cm.connect_to_absent_host_fails_in_bounded_time",
+        nobody_there,
+    )
+    .seconds(12),
+    Test::pair(
+        "cm.request_at_file_close_is_rejected",
         request_is_dropped_by_close,
     ),
     Test::pair(
-        "cm.listener_closes_with_requests",
+        "cm.listener_closed_with_requests_rejects_them",
         listener_closes_with_requests,
     ),
-    Test::alone("cm.port_is_taken", port_is_taken),
-    Test::pair("cm.wrong_states", wrong_states),
-    Test::pair("cm.close_while_connecting", close_while_connecting).seconds(8),
-    Test::pair("cm.connect_again_and_again", connect_again_and_again).seconds(15),
-    Test::pair("cm.deep_backlog", deep_backlog).seconds(8),
+    Test::alone("cm.listen_at_port_in_use_is_refused", port_is_taken),
+    Test::pair("cm.calls_in_wrong_state_are_refused", wrong_states),
+    Test::pair(
+        "cm.close_while_connecting_leaves_nothing",
+        close_while_connecting,
+    )
+    .seconds(8),
+    Test::pair(
+        "cm.connect_repeated_succeeds_each_time",
+        connect_again_and_again,
+    )
+    .seconds(15),
+    Test::pair("cm.requests_in_deep_backlog_are_all_served", deep_backlog).seconds(8),
 ];
 
 fn connect_and_shutdown(ctx: &mut Ctx) -> Result<()> {
@@ -103,7 +122,7 @@ fn names(ctx: &mut Ctx) -> Result<()> {
     ensure!(own.ip() == ctx.env.addr, "its own name is {own}");
     ensure!(peer.ip() == ctx.env.peer, "its peer's name is {peer}");
     let theirs: (SocketAddr, SocketAddr) = ctx.ctl.exchange(&(own, peer))?;
-    // The passive side's own port is the one it listens on; the other's is its own affair.
+    // The passive side's port is its listening port; the active side's is ephemeral.
     if !ctx.first() {
         ensure!(
             theirs.0.port() == peer.port(),
@@ -146,7 +165,7 @@ fn receives_before_connect(ctx: &mut Ctx) -> Result<()> {
         ep
     };
     side.event(KFI_CONNECTED)?;
-    // No barrier: what was posted first must take what comes at once.
+    // No barrier: receives posted before the connect must take messages that come at once.
     let sends: Vec<_> = (0..8)
         .map(|i| op::send(100 + i, &[iov(region, 2048, 64)]))
         .collect();
@@ -261,7 +280,7 @@ fn rejected(ctx: &mut Ctx) -> Result<()> {
         ctx.barrier("refused")?;
     }
     if ctx.first() {
-        // A request that is closed is refused too.
+        // A closed request is rejected too.
         let request = side.event(KFI_CONNREQ)?;
         side.dev.close(request.raw.connreq)?;
         side.dev.close(pep)?;
@@ -318,7 +337,7 @@ fn nobody_listens(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// An address on the link that nobody has: an error in bounded time.
+/// Connects to an unused address on the link: an error in bounded time.
 fn nobody_there(ctx: &mut Ctx) -> Result<()> {
     let IpAddr::V4(own) = ctx.env.addr else {
         return skip("this node has no IPv4 address");
@@ -374,7 +393,7 @@ fn listener_closes_with_requests(ctx: &mut Ctx) -> Result<()> {
                 .unwrap_or(false)
                 .then_some(()))
         })?;
-        // One taken and not answered, one still in the queue.
+        // One request taken and not answered, one still in the queue.
         match side.dev.close(pep) {
             Ok(()) => {}
             Err(e) if e.errno.0 == libc::EBUSY => {
@@ -402,7 +421,7 @@ fn listener_closes_with_requests(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// A peer that does not wait for the answer: whoever answers then is told so, whatever it is at.
+/// The peer does not wait for the answer: every later step of answering fails.
 fn peer_gives_up(ctx: &mut Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
     let cq = side.cq(0, 0)?;
@@ -555,7 +574,7 @@ fn close_while_connecting(ctx: &mut Ctx) -> Result<()> {
             .with_context(|| format!("closing number {i}"))?;
     }
     ctx.barrier("done")?;
-    // Requests of connections that were given up may or may not be there; accepting one fails softly.
+    // Requests of abandoned connections may or may not be there; accepting one fails without harm.
     while let Ok(request) = side.dev.eq_read(side.eq.handle, 0) {
         if request.raw.event == KFI_CONNREQ {
             if let Ok(ep) = side.endpoint(&Opts::default(), &cq, request.raw.connreq) {
@@ -567,8 +586,8 @@ fn close_while_connecting(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("closed")
 }
 
-/// The next event of a kind; a request for the next connection, which may come before the last
-/// one's end is told, waits in `early`.
+/// Returns the next event of a kind. A request for the next connection may come before the shutdown
+/// event of the last one; it waits in `early`.
 fn out_of_order(side: &Side, early: &mut Vec<Event>, kind: u32) -> Result<Event> {
     if kind == KFI_CONNREQ && !early.is_empty() {
         return Ok(early.remove(0));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Containers over the intra-node provider: two unprivileged users in namespaces of their own of every
-//! kind, which share nothing but a service's name and, or not, an auth key. With one they write to each
-//! other's memory and talk over rings.
+//! Containers over the intra-node provider: two unprivileged users in namespaces of their own of
+//! every kind, which share only a service name and, in one case, an auth key. With the key they
+//! write to each other's memory and talk over rings.
 
 use super::refused;
 use super::shm::{listen_at, nameless, service};
@@ -24,16 +24,16 @@ use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] =
-    &[Test::pair("shm.p07_containers_meet_by_an_auth_key", containers).on(SHM)];
+    &[Test::pair("shm.p07_containers_sharing_an_auth_key_connect", containers).on(SHM)];
 
 const DEVICE: &str = "/dev/kfabric";
 
-/// The user of a node's container.
+/// Returns the user of a node's container.
 fn user(node: u8) -> u32 {
     3000 + u32::from(node)
 }
 
-/// Both may use one auth key, the second another one besides.
+/// Both nodes may use one auth key, the second another one as well.
 fn containers(ctx: &mut Ctx) -> Result<()> {
     let mut admin = None;
     if ctx.first() {
@@ -48,7 +48,7 @@ fn containers(ctx: &mut Ctx) -> Result<()> {
                 },
             )?;
         }
-        // A container's runtime gives it the device.
+        // A container's runtime provides the device.
         set_permissions(DEVICE, Permissions::from_mode(0o666)).context(DEVICE)?;
         admin = Some(enforced);
     }
@@ -62,7 +62,7 @@ fn containers(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// What a process ends with.
+/// Returns a process's exit status.
 fn status(result: Result<()>) -> i32 {
     match result {
         Ok(()) => 0,
@@ -73,7 +73,7 @@ fn status(result: Result<()>) -> i32 {
     }
 }
 
-/// Becomes its user, and goes into the container: process ids are new for children alone.
+/// Becomes the node's user, and enters the container: only children have new process ids.
 fn enter(ctx: &mut Ctx) -> Result<()> {
     sys::rights::become_user(user(ctx.env.node))?;
     sys::rights::unshare(
@@ -98,7 +98,7 @@ fn enter(ctx: &mut Ctx) -> Result<()> {
 
 const NAME: &str = "shm.containers";
 
-/// An enabled endpoint under an auth key, which asks for rings.
+/// Opens an enabled endpoint under an auth key, which asks for rings.
 fn endpoint(side: &Side, cq: &Cq, key: &[u8], connreq: u64) -> Result<u64> {
     let ep = side.dev.ep_open(&EpOpen {
         flags: KFI_EP_RINGS,
@@ -124,7 +124,7 @@ fn memory(side: &Side, buf: &Buf, access: u64) -> Result<RegionReg> {
     })?)
 }
 
-/// What became of an endpoint's rings.
+/// Returns the state of an endpoint's rings.
 fn asked(side: &Side, ep: u64) -> Result<EpRings> {
     let mut call = EpRings {
         ep,
@@ -141,14 +141,14 @@ fn wake(side: &Side, ep: u64) -> raw::Result<()> {
     })
 }
 
-/// An end of rings.
+/// One end of a pair of rings.
 struct Rings<'a> {
     side: &'a Side,
     cq: &'a Cq,
     ep: u64,
     status: Map,
     shared: Map,
-    /// Where the ring that is this end's to write to begins, and the other.
+    /// Offset of the ring that this end writes, and of the other ring.
     mine: usize,
     theirs: usize,
 }
@@ -173,22 +173,22 @@ impl<'a> Rings<'a> {
         })
     }
 
-    /// Puts a message in, and wakes the other end.
+    /// Writes a message, and wakes the other end.
     fn tell(&self, text: &[u8]) -> Result<()> {
         self.shared.write(self.mine + KFI_RING_DATA, text);
         self.shared.store32(self.mine, text.len() as u32);
         Ok(wake(self.side, self.ep)?)
     }
 
-    /// Before the other end is told that this one sleeps.
+    /// Resets the alarm before the other end is informed that this end sleeps.
     fn lie_down(&self) {
         self.cq.map().store32(ALARM, 0);
     }
 
-    /// Sleeps until it is woken, and takes the message out.
+    /// Sleeps until woken, and takes the message.
     fn hear(&self, text: &[u8]) -> Result<()> {
         let woken = sys::poll_in(self.cq.fd.as_fd(), sys::patience(WAIT))?;
-        ensure!(woken, "nobody wakes it");
+        ensure!(woken, "it is not woken");
         let len = self.shared.load32(self.theirs) as usize;
         let mut got = vec![0; text.len()];
         self.shared.read(self.theirs + KFI_RING_DATA, &mut got);
@@ -201,7 +201,7 @@ impl<'a> Rings<'a> {
     }
 }
 
-/// Where a queue's alarm is.
+/// Offset of a queue's alarm.
 const ALARM: usize = offset_of!(CqRing, alarm);
 
 fn serve(ctx: &mut Ctx) -> Result<()> {
@@ -217,7 +217,7 @@ fn serve(ctx: &mut Ctx) -> Result<()> {
     let buf = Buf::new(4096)?;
     let region = memory(&side, &buf, LOCAL | REMOTE)?;
     ctx.barrier("listens")?;
-    // Of those without it nobody hears.
+    // Peers without the key cause no event.
     let request = side.event(KFI_CONNREQ)?;
     ensure!(request.data == b"has it", "{request:?}");
     let ep = endpoint(&side, &cq, KEY, request.raw.connreq)?;
@@ -272,9 +272,13 @@ fn ask(ctx: &mut Ctx) -> Result<()> {
     let none = asked(&side, ep)?;
     ensure!(
         none.state != KFI_RINGS_SHARED && none.fd == -1,
-        "rings with who has another key: {none:?}"
+        "rings with a peer under another key: {none:?}"
     );
-    refused(wake(&side, ep), libc::ENOTCONN, "waking who has another")?;
+    refused(
+        wake(&side, ep),
+        libc::ENOTCONN,
+        "waking a peer under another key",
+    )?;
     side.dev.close(ep)?;
     let (ep, yes) = connect(KEY, b"has it")?;
     ensure!(yes.raw.event == KFI_CONNECTED, "{yes:?}");
@@ -296,7 +300,7 @@ fn ask(ctx: &mut Ctx) -> Result<()> {
     rings.hear(b"from the other")?;
     ctx.barrier("heard")?;
     ctx.barrier("closed")?;
-    until("the end is told", WAIT, || {
+    until("the shutdown event", WAIT, || {
         Ok(rings.has_ended().then_some(()))
     })
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Whatever dies, the other end hears of it in bounded time, and nothing of
-//! the dead stays (P11).
+//! Death of a process, device or guest: the peer is notified in bounded time, and nothing of the
+//! dead one stays (P11).
 
 use super::keys::hammer;
 use super::modules::{add_link, delete_link};
@@ -18,31 +18,56 @@ use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("death.sigkill_of_a_writer", |c| peer_dies(c, Role::Writes)).seconds(15),
-    Test::pair("death.sigkill_of_a_reader", |c| peer_dies(c, Role::Reads)).seconds(15),
-    Test::pair("death.sigkill_of_a_sender", |c| peer_dies(c, Role::Sends)).seconds(15),
-    Test::pair("death.sigkill_of_a_target", target_dies).seconds(15),
-    Test::pair("death.sigkill_while_idle", |c| peer_dies(c, Role::Idles)).seconds(10),
-    Test::alone("death.sigkill_at_random_points", random_points).seconds(15),
-    Test::alone("death.sigkill_while_pinning", while_pinning).seconds(10),
-    Test::pair("death.p11_cut_off_mid_transfer", |c| cut_off(c, true))
-        .seconds(30)
-        .on(TWO),
-    Test::pair("death.p11_cut_off_while_idle", |c| cut_off(c, false))
-        .seconds(30)
-        .on(TWO),
+    Test::pair("death.sigkill_of_writer_notifies_peer", |c| {
+        peer_dies(c, Role::Writes)
+    })
+    .seconds(15),
+    Test::pair("death.sigkill_of_reader_notifies_peer", |c| {
+        peer_dies(c, Role::Reads)
+    })
+    .seconds(15),
+    Test::pair("death.sigkill_of_sender_notifies_peer", |c| {
+        peer_dies(c, Role::Sends)
+    })
+    .seconds(15),
+    Test::pair("death.sigkill_of_target_fails_peers_ops", target_dies).seconds(15),
+    Test::pair("death.sigkill_while_idle_notifies_peer", |c| {
+        peer_dies(c, Role::Idles)
+    })
+    .seconds(10),
+    Test::alone(
+        "death.sigkill_at_random_points_leaves_nothing",
+        random_points,
+    )
+    .seconds(15),
+    Test::alone("death.sigkill_while_pinning_ends_at_once", while_pinning).seconds(10),
+    Test::pair("death.p11_cut_off_mid_transfer_ends_in_bounded_time", |c| {
+        cut_off(c, true)
+    })
+    .seconds(30)
+    .on(TWO),
+    Test::pair("death.p11_cut_off_while_idle_ends_in_bounded_time", |c| {
+        cut_off(c, false)
+    })
+    .seconds(30)
+    .on(TWO),
     Test::pair("death.p11_storm_leaves_nothing", crate::storm::round).seconds(45),
-    Test::pair("death.frozen_peer", frozen).seconds(20).on(TWO),
-    Test::pair("death.p11_guest_killed_at_anything", super::hosts::killed)
-        .seconds(60)
-        .on(TWO)
-        .loses_peer(),
+    Test::pair("death.frozen_peer_goes_on_or_ends_cleanly", frozen)
+        .seconds(20)
+        .on(TWO),
+    Test::pair(
+        "death.p11_guest_killed_at_any_work_notifies_peer",
+        super::hosts::killed,
+    )
+    .seconds(60)
+    .on(TWO)
+    .loses_peer(),
 ];
 
-/// How long an end may take to hear of the other's death.
+/// Time within which an end must be notified of the other's death.
 const NEWS: Duration = Duration::from_secs(60);
 
-/// What the one that dies does when it dies.
+/// Work of the victim when it is killed.
 #[derive(Clone, Copy, PartialEq)]
 enum Role {
     Writes,
@@ -51,7 +76,7 @@ enum Role {
     Idles,
 }
 
-/// Waits until the end of this connection is told, and its receives have ended once each.
+/// Waits until the end of this connection is reported, and its receives have completed once each.
 fn hear_the_end(side: &Side, cq: &Cq, ep: u64, receives: usize) -> Result<()> {
     let start = Instant::now();
     let down = side
@@ -78,11 +103,11 @@ fn hear_the_end(side: &Side, cq: &Cq, ep: u64, receives: usize) -> Result<()> {
     Ok(())
 }
 
-/// Waits until no object of a process is left.
+/// Waits until a process has no object left.
 ///
 /// # Errors
 ///
-/// When some stay.
+/// If some objects stay.
 pub fn nothing_left_of(dev: &Dev, pid: i32) -> Result<()> {
     until(
         "objects of the dead go away",
@@ -97,7 +122,7 @@ pub fn nothing_left_of(dev: &Dev, pid: i32) -> Result<()> {
     )
 }
 
-/// Node 2's process is killed at different moments of its work.
+/// Kills node 2's process at different moments of its work.
 fn peer_dies(ctx: &mut Ctx, role: Role) -> Result<()> {
     const ROUNDS: u64 = 8;
     const RECEIVES: usize = 32;
@@ -114,7 +139,7 @@ fn peer_dies(ctx: &mut Ctx, role: Role) -> Result<()> {
             let ops: Vec<_> = (0..RECEIVES as u64)
                 .map(|i| op::recv(i, &[iov(region, 0, 4096)]))
                 .collect();
-            // The peer may be dead before the receives are posted, or while they are.
+            // The peer may die before or while the receives are posted.
             let posted = match side.dev.submit(ep, &ops) {
                 Err(e) if e.errno.0 == libc::ENOTCONN => 0,
                 other => other?.0,
@@ -171,13 +196,13 @@ fn peer_dies(ctx: &mut Ctx, role: Role) -> Result<()> {
             "round {round}: {end:?}"
         );
         nothing_left_of(&side.dev, pid).with_context(|| format!("round {round}"))?;
-        // The next connection is not to come before the end of this one.
+        // The next connection must not come before the end of this one.
         ctx.barrier("heard")?;
     }
     ctx.barrier("rounds done")
 }
 
-/// Node 2's process is killed while node 1 writes to and reads from it.
+/// Kills node 2's process while node 1 writes to its memory and reads from it.
 fn target_dies(ctx: &mut Ctx) -> Result<()> {
     const ROUNDS: u64 = 8;
     let side = Side::open(ctx)?;
@@ -237,13 +262,13 @@ fn target_dies(ctx: &mut Ctx) -> Result<()> {
             "round {round}: {end:?}"
         );
         nothing_left_of(&side.dev, pid)?;
-        // The next connection is not to come before the end of this one.
+        // The next connection must not come before the end of this one.
         ctx.barrier("heard")?;
     }
     ctx.barrier("rounds done")
 }
 
-/// A process that opens, connects to itself, registers, assigns and closes all the time is killed.
+/// Kills a process that opens, connects to itself, registers, assigns and closes all the time.
 fn random_points(ctx: &mut Ctx) -> Result<()> {
     let dev = Dev::open()?;
     let env = ctx.env.clone();
@@ -316,11 +341,11 @@ fn while_pinning(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// A fresh pair moves bytes: whatever happened, a new start works.
+/// Moves bytes between a fresh pair: a new start works after any failure.
 ///
 /// # Errors
 ///
-/// When it does not.
+/// If the transfer fails.
 pub fn fresh_transfer(ctx: &mut Ctx) -> Result<()> {
     let pair = Pair::new(ctx)?;
     let buf = Buf::new(100_000)?;
@@ -335,7 +360,7 @@ pub fn fresh_transfer(ctx: &mut Ctx) -> Result<()> {
     }
 }
 
-/// Hammers node 1's memory until it fails, and hears of the end.
+/// Hammers node 1's memory until an operation fails, and waits for the shutdown event.
 fn hammer_to_the_end(ctx: &mut Ctx, pair: &Pair, region: u64, remote: Remote) -> Result<()> {
     let piece = [iov(region, 0, 64 << 10)];
     let start = Instant::now();
@@ -351,7 +376,7 @@ fn hammer_to_the_end(ctx: &mut Ctx, pair: &Pair, region: u64, remote: Remote) ->
     Ok(())
 }
 
-/// Node 2's cable is pulled.
+/// Pulls node 2's cable.
 fn cut_off(ctx: &mut Ctx, busy: bool) -> Result<()> {
     let pair = Pair::new(ctx)?;
     let buf = Buf::new(64 << 10)?;
@@ -382,7 +407,7 @@ fn cut_off(ctx: &mut Ctx, busy: bool) -> Result<()> {
             "{:?}",
             down.raw
         );
-        ensure!(down.raw.err != 0, "a cut is told as an orderly end");
+        ensure!(down.raw.err != 0, "a cut is reported as an orderly end");
         cutter
             .join()
             .map_err(|_| anyhow::anyhow!("the cutter panicked"))?
@@ -392,12 +417,12 @@ fn cut_off(ctx: &mut Ctx, busy: bool) -> Result<()> {
         ctx.env.node,
         start.elapsed().as_secs_f64()
     );
-    // Closing what is cut off is bounded too.
+    // Closing an endpoint that is cut off is bounded too.
     let start = Instant::now();
     let closed = pair.dev().close(pair.ep);
     let closing = start.elapsed();
     if !ctx.first() {
-        // Long enough for the other end to notice by itself that nobody answers.
+        // Long enough for the other end to notice by itself that its peer does not answer.
         std::thread::sleep(Duration::from_secs(15));
         ask_host("link on")?;
     }
@@ -414,13 +439,13 @@ fn cut_off(ctx: &mut Ctx, busy: bool) -> Result<()> {
     fresh_transfer(ctx)
 }
 
-/// Makes the device anew where its queue pair for management is dead: rxe's does not survive a
-/// packet that the machine itself drops, which a pulled cable makes it do, and nobody who uses the
-/// device can mend that. Whether it was.
+/// Recreates the device if its management queue pair is dead. rxe's does not survive a packet that
+/// the machine itself drops, as a pulled cable makes it do, and no user of the device can repair
+/// it. Returns whether the device was recreated.
 ///
 /// # Errors
 ///
-/// When it cannot be made.
+/// If the device cannot be created.
 pub fn revive_rxe(ctx: &Ctx) -> Result<bool> {
     let all = run("rdma", &["resource", "show", "qp"])?;
     let own = all
@@ -439,7 +464,7 @@ pub fn revive_rxe(ctx: &Ctx) -> Result<bool> {
     Ok(true)
 }
 
-/// Node 2 stands still for a while: the connection lives on or ends cleanly.
+/// Freezes node 2 for a while: the connection lives on or ends cleanly.
 fn frozen(ctx: &mut Ctx) -> Result<()> {
     let pair = Pair::new(ctx)?;
     let buf = Buf::new(64 << 10)?;

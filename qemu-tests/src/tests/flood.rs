@@ -11,9 +11,13 @@ use anyhow::{ensure, Context, Result};
 use kfabric_uapi::*;
 
 /// The topic's tests.
-pub const TESTS: &[Test] = &[Test::pair("flood.p09_100k_operations", flood_100k).seconds(60)];
+pub const TESTS: &[Test] = &[Test::pair(
+    "flood.p09_100k_ops_with_full_queues_complete_once",
+    flood_100k,
+)
+.seconds(60)];
 
-/// Messages of the flood: fewer where checkers watch every one of them.
+/// Returns the number of messages of the flood; fewer under checkers, which watch every message.
 fn total() -> u64 {
     100_000 / u64::from(sys::slowness())
 }
@@ -25,10 +29,10 @@ const CREDIT: u64 = 128;
 /// Context of a credit message's receive.
 const CREDIT_CONTEXT: u64 = 1 << 40;
 
-/// 10⁵ sends with full queues, in batches, each of them and of their receives completing once.
+/// Makes 10⁵ sends with full queues, in batches; each send and each receive completes once.
 ///
-/// The receiver grants credits as it posts receives, so what is measured is full queues and not
-/// the receiver-not-ready timer.
+/// The receiver grants credits as it posts receives, so the test measures full queues and not the
+/// receiver-not-ready timer.
 fn flood_100k(ctx: &mut Ctx) -> Result<()> {
     let size = DEPTH as u32;
     let opts = Opts {
@@ -60,7 +64,8 @@ fn flood_100k(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Posts from `from` up to `to` until something is full; how far it came, and whether it was.
+/// Posts from `from` up to `to` until a queue is full. Returns the number reached, and whether a
+/// queue was full.
 fn post_until_full(
     pair: &Pair,
     from: u64,
@@ -83,7 +88,7 @@ fn post_until_full(
     Ok((at, false))
 }
 
-/// Takes one completion or more; calls `each` with the contexts.
+/// Takes at least one completion; calls `each` with the contexts.
 fn take(pair: &Pair, mut each: impl FnMut(u64) -> Result<()>) -> Result<()> {
     let mut entry = Some(pair.wait()?);
     while let Some(e) = entry {
@@ -94,7 +99,7 @@ fn take(pair: &Pair, mut each: impl FnMut(u64) -> Result<()>) -> Result<()> {
     Ok(())
 }
 
-/// Counts a completion of the flood, the first and only one of its operation.
+/// Counts a completion of the flood, which must be the first of its operation.
 fn count_once(seen: &mut [u8], context: u64) -> Result<()> {
     let count = seen
         .get_mut(context as usize)
@@ -146,7 +151,7 @@ fn flood_send(pair: &Pair, make: impl Fn(u64) -> OpEntry) -> Result<u64> {
         })
         .with_context(|| format!("{done} of {posted} sends done, {credits} granted"))?;
         credits += granted * CREDIT;
-        // The last credits, short of a whole message, come of themselves.
+        // The last credits, fewer than a message stands for, need no message.
         if total - credits.min(total) < CREDIT {
             credits = total;
         }

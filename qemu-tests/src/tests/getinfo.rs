@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What providers offer, and the objects on top (fabtests: `getinfo_test`).
+//! Info entries of providers, and opening and closing objects (fabtests: `getinfo_test`).
 
 use super::refused;
 use crate::harness::{Ctx, Test, SMOKE};
@@ -11,14 +11,23 @@ use kfabric_uapi::*;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::alone("getinfo.lists_own_device", lists_own_device).also(SMOKE),
-    Test::alone("getinfo.hints_narrow", hints_narrow),
-    Test::alone("getinfo.short_array_tells_count", short_array_tells_count),
-    Test::alone("open.wrong_names", wrong_names),
-    Test::alone("open.close_order_is_kept", close_order_is_kept),
-    Test::alone("open.closed_handles_stay_dead", closed_handles_stay_dead),
-    Test::alone("open.objects_are_listed", objects_are_listed),
-    Test::alone("open.fdinfo_tells", fdinfo_tells),
+    Test::alone("getinfo.without_hints_lists_own_device", lists_own_device).also(SMOKE),
+    Test::alone("getinfo.with_hints_narrows_the_list", hints_narrow),
+    Test::alone(
+        "getinfo.with_short_array_returns_full_count",
+        short_array_tells_count,
+    ),
+    Test::alone("open.object_with_wrong_name_is_refused", wrong_names),
+    Test::alone(
+        "open.close_of_object_in_use_is_refused",
+        close_order_is_kept,
+    ),
+    Test::alone(
+        "open.handle_after_close_is_refused",
+        closed_handles_stay_dead,
+    ),
+    Test::alone("open.objects_while_open_are_listed", objects_are_listed),
+    Test::alone("open.fdinfo_of_open_file_shows_its_objects", fdinfo_tells),
 ];
 
 fn lists_own_device(ctx: &mut Ctx) -> Result<()> {
@@ -77,7 +86,7 @@ fn hints_narrow(ctx: &mut Ctx) -> Result<()> {
         caps: 1 << 3,
         ..hints()
     };
-    refused_or_empty(&dev, &odd, "a capability that nobody has")?;
+    refused_or_empty(&dev, &odd, "a capability that no provider has")?;
     let odd = InfoEntry {
         domain_name: name_field("no-such-domain"),
         ..hints()
@@ -161,7 +170,7 @@ fn wrong_names(ctx: &mut Ctx) -> Result<()> {
         libc::ENOENT,
         "an empty provider name",
     )?;
-    // Which fabrics there are is the provider's to say, when a domain of it is opened.
+    // The provider knows its fabrics, so a wrong name is found when a domain is opened.
     let info = own_info(&dev, &ctx.env)?;
     let opened = dev.fabric_open(ctx.provider(), "no-such-fabric");
     let used = opened.and_then(|f| dev.domain_open(f, &field_text(&info.domain_name)));

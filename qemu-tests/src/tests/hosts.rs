@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Two hosts and a wire that loses, reorders, doubles, delays and spoils
-//! packets, or is cut for seconds or a minute; a host that stands still for a
-//! while. No hang, no wrong byte, and an error within the provider's bounds
-//! (`kverbs-provider/src/limits.rs`) where there is one.
+//! Two hosts and a wire that loses, reorders, duplicates, delays and corrupts packets, or is cut
+//! for seconds or a minute; and a host that freezes for a while. No call hangs, no byte is wrong,
+//! and an error comes within the provider's bounds (`kverbs-provider/src/limits.rs`).
 
 use super::death::{fresh_transfer, revive_rxe};
 use crate::buf::Buf;
@@ -20,53 +19,70 @@ use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("hosts.loss_of_1_percent", |c| transfers(c, "loss 1%"))
-        .seconds(10)
-        .on(TWO),
-    Test::pair("hosts.loss_of_5_percent", |c| transfers(c, "loss 5%"))
-        .seconds(20)
-        .on(TWO),
-    Test::pair("hosts.reordering", |c| {
+    Test::pair("hosts.loss_of_1_percent_delivers_all", |c| {
+        transfers(c, "loss 1%")
+    })
+    .seconds(10)
+    .on(TWO),
+    Test::pair("hosts.loss_of_5_percent_delivers_all", |c| {
+        transfers(c, "loss 5%")
+    })
+    .seconds(20)
+    .on(TWO),
+    Test::pair("hosts.reordering_of_packets_delivers_all", |c| {
         transfers(c, "delay 3ms reorder 10% 25%")
     })
     .seconds(10)
     .on(TWO),
-    Test::pair("hosts.duplication", |c| transfers(c, "duplicate 10%"))
-        .seconds(10)
-        .on(TWO),
-    Test::pair("hosts.delay_and_jitter", |c| {
+    Test::pair("hosts.duplication_of_packets_delivers_all_once", |c| {
+        transfers(c, "duplicate 10%")
+    })
+    .seconds(10)
+    .on(TWO),
+    Test::pair("hosts.delay_and_jitter_of_packets_deliver_all", |c| {
         transfers(c, "delay 20ms 5ms rate 400mbit")
     })
     .seconds(15)
     .on(TWO),
-    Test::pair("hosts.corruption", |c| transfers(c, "corrupt 2%"))
-        .seconds(15)
-        .on(TWO),
-    Test::pair("hosts.all_weathers_at_once", |c| transfers(c, MIXED)).seconds(20),
-    Test::pair("hosts.connecting_in_bad_weather", connecting)
+    Test::pair("hosts.corruption_of_packets_delivers_all_unchanged", |c| {
+        transfers(c, "corrupt 2%")
+    })
+    .seconds(15)
+    .on(TWO),
+    Test::pair("hosts.faults_of_all_kinds_at_once_deliver_all", |c| {
+        transfers(c, MIXED)
+    })
+    .seconds(20),
+    Test::pair("hosts.connect_over_faulty_wire_succeeds", connecting)
         .seconds(40)
         .on(LONG),
-    Test::pair("hosts.short_silence_is_survived", short_silence)
-        .seconds(10)
-        .on(LONG),
-    Test::pair("hosts.p11_partition_of_5_seconds", |c| {
-        partition(c, Duration::from_secs(5))
-    })
+    Test::pair(
+        "hosts.silence_below_timeout_keeps_connection",
+        short_silence,
+    )
+    .seconds(10)
+    .on(LONG),
+    Test::pair(
+        "hosts.p11_partition_of_5_seconds_goes_on_or_ends_cleanly",
+        |c| partition(c, Duration::from_secs(5)),
+    )
     .seconds(20)
     .on(TWO),
-    Test::pair("hosts.p11_partition_of_a_minute", |c| {
+    Test::pair("hosts.p11_partition_of_a_minute_is_reported_in_time", |c| {
         partition(c, Duration::from_secs(75))
     })
     .seconds(120)
     .on(LONG),
-    Test::pair("hosts.p11_frozen_for_15_seconds", |c| {
-        frozen(c, Duration::from_secs(15))
-    })
+    Test::pair(
+        "hosts.p11_frozen_for_15_seconds_goes_on_or_ends_cleanly",
+        |c| frozen(c, Duration::from_secs(15)),
+    )
     .seconds(25)
     .on(LONG),
-    Test::pair("hosts.p11_frozen_for_100_seconds", |c| {
-        frozen(c, Duration::from_secs(100))
-    })
+    Test::pair(
+        "hosts.p11_frozen_for_100_seconds_is_reported_in_time",
+        |c| frozen(c, Duration::from_secs(100)),
+    )
     .seconds(150)
     .on(LONG),
     Test::pair("hosts.disorder_beyond_measure_ends_cleanly", disorder)
@@ -74,24 +90,24 @@ pub const TESTS: &[Test] = &[
         .on(TWO),
 ];
 
-/// Everything at once, as on a bad day.
+/// All faults at once.
 pub const MIXED: &str = "delay 2ms reorder 5% 25% loss 1% duplicate 1% corrupt 0.5%";
 
-/// How long an end may take to hear that its peer is gone: the provider's bound is 10 s.
+/// Time within which an end must be notified that its peer is gone; the provider's bound is 10 s.
 const NEWS: Duration = Duration::from_secs(60);
-/// How long a send may be stalled, with time to notice.
+/// Time for which a send may be stalled, with a margin for noticing.
 const STALL: Duration = Duration::from_secs(90);
-/// How long connecting may take to fail when nobody answers: the connection manager sends its
-/// request sixteen times, 80 s in all.
+/// Time within which connecting fails without an answer: the connection manager sends its request
+/// sixteen times, 80 s in all.
 const CONNECTING: Duration = Duration::from_secs(240);
 
-/// Messages each way, and how many receives are posted.
+/// Number of messages each way, and of posted receives.
 const MESSAGES: usize = 100;
-/// The longest message.
+/// Bytes of the longest message.
 const LONGEST: usize = 12_000;
-/// Bytes of a window that gets a key of its own.
+/// Bytes of a window with a key of its own.
 const WINDOW: usize = 48 << 10;
-/// Windows written and read.
+/// Number of windows written and read.
 const WINDOWS: usize = 8;
 
 /// Messages and one-sided transfers arrive whole, once and in order.
@@ -113,7 +129,7 @@ fn transfers(ctx: &mut Ctx, spec: &str) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// The length of message `i`.
+/// Returns the length of message `i`.
 fn length(i: usize) -> usize {
     match i % 7 {
         0 => 1,
@@ -152,7 +168,7 @@ fn messages(ctx: &mut Ctx, pair: &Pair) -> Result<()> {
         }
         let e = pair
             .wait_for(WAIT)
-            .with_context(|| format!("{sent} sent, {flying} on their way, {came} came"))?;
+            .with_context(|| format!("{sent} sent, {flying} outstanding, {came} received"))?;
         if e.context >= SENT {
             // Completions are in order, so the oldest place in the window is free.
             ensure!(e.context == SENT + (sent - flying) as u64, "{e:?}");
@@ -211,13 +227,13 @@ fn windows(ctx: &mut Ctx, pair: &Pair) -> Result<()> {
         }
         ctx.barrier("written")?;
         if first {
-            buf.check(round).context("what was written")?;
+            buf.check(round).context("the bytes written")?;
             buf.fill(100 + round);
         }
         ctx.barrier("filled")?;
         if !first {
             all(op::read).context("reading")?;
-            buf.check(100 + round).context("what was read")?;
+            buf.check(100 + round).context("the bytes read")?;
         }
         ctx.barrier("read")?;
         for slot in slots {
@@ -228,7 +244,7 @@ fn windows(ctx: &mut Ctx, pair: &Pair) -> Result<()> {
     Ok(())
 }
 
-/// Connections are made and ended while the weather is bad.
+/// Makes and ends connections over a faulty wire.
 fn connecting(ctx: &mut Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
     let cq = side.cq(0, 0)?;
@@ -240,7 +256,8 @@ fn connecting(ctx: &mut Ctx) -> Result<()> {
             let ep = accept_one(&side, &Opts::default(), &cq)
                 .with_context(|| format!("round {round}"))?
                 .handle;
-            // An end that comes before the beginning is told as a failure to connect.
+            // Close only when both ends are connected: an earlier shutdown would be reported as a
+            // failed connect.
             ctx.barrier("connected")?;
             let down = side.dev.eq_wait(&side.eq, NEWS).context("the end")?;
             ensure!(
@@ -265,7 +282,7 @@ fn connecting(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// A wire that is silent for less time than answers are waited for costs no connection.
+/// A silence shorter than the acknowledgement timeout costs no connection.
 fn short_silence(ctx: &mut Ctx) -> Result<()> {
     const LENGTH: Duration = Duration::from_millis(1500);
     weather::prepare(&ctx.env)?;
@@ -283,7 +300,7 @@ fn short_silence(ctx: &mut Ctx) -> Result<()> {
         if !ctx.first() {
             buf.fill(5);
             let written = pair.write(region, 0, 64 << 10, remote.addr, remote.key);
-            // A machine that was busy may have made the silence longer than it was to be.
+            // A busy machine may have made the silence longer than planned.
             if start.elapsed() < 2 * LENGTH {
                 written.context("a short silence")?;
             }
@@ -295,7 +312,8 @@ fn short_silence(ctx: &mut Ctx) -> Result<()> {
     fresh_transfer(ctx)
 }
 
-/// A listener that takes requests and never answers them, and the queue for what connects to it.
+/// A listener that takes requests and never answers them, and the queue of an endpoint that
+/// connects to it.
 struct Unanswered {
     side: Side,
     cq: Cq,
@@ -303,7 +321,7 @@ struct Unanswered {
 }
 
 impl Unanswered {
-    /// Node 1's endpoint is connecting to node 2, which does not answer.
+    /// Connects node 1's endpoint to node 2, which does not answer.
     fn new(ctx: &mut Ctx) -> Result<Self> {
         let side = Side::open(ctx)?;
         let cq = side.cq(0, 0)?;
@@ -328,7 +346,7 @@ impl Unanswered {
             .side
             .dev
             .eq_wait(&self.side.eq, CONNECTING)
-            .context("connecting to nobody")?;
+            .context("connecting to a dead host")?;
         ensure!(
             no.raw.event == KFI_CONN_ERROR && no.raw.object == self.ep,
             "{:?}",
@@ -366,14 +384,14 @@ fn the_end(pair: &Pair, what: &str) -> Result<Event> {
     Ok(down)
 }
 
-/// A busy and an idle connection, for one and the same end.
+/// A busy and an idle connection, which end for the same cause.
 struct Both {
     busy: Pair,
     idle: Pair,
     buf: Buf,
     region: u64,
     theirs: Remote,
-    /// Receives posted on the idle one.
+    /// Number of receives posted on the idle connection.
     waiting: u64,
 }
 
@@ -402,7 +420,7 @@ impl Both {
         })
     }
 
-    /// Writes on the busy one until it fails, or until `until`.
+    /// Writes on the busy connection until it fails, or until `until`.
     fn hammer(&self, until: Instant) -> Result<(u64, bool)> {
         let piece = [iov(self.region, 0, 16 << 10)];
         let (mut done, mut flying, mut failed) = (0, 0, false);
@@ -433,7 +451,8 @@ impl Both {
         Ok((done, failed))
     }
 
-    /// Whether a connection has ended, and if so that it did with an event and all receives.
+    /// Returns whether the idle connection has ended. If so, it must have ended with an event and
+    /// all receives.
     fn idle_ended(&self) -> Result<bool> {
         match self.idle.dev().eq_read(self.idle.side.eq.handle, 0) {
             Err(e) if e.errno.0 == libc::EAGAIN => return Ok(false),
@@ -452,7 +471,7 @@ impl Both {
         Ok(())
     }
 
-    /// Closes both, which is bounded.
+    /// Closes both connections, in bounded time.
     fn close(self) -> Result<()> {
         let start = Instant::now();
         self.busy.dev().close(self.busy.ep)?;
@@ -463,8 +482,8 @@ impl Both {
     }
 }
 
-/// Packets overtake each other so much that a transfer may never get on: then it ends as one to a
-/// silent peer does.
+/// Packets overtake each other so much that a transfer may make no progress: then it ends as with a
+/// silent peer.
 fn disorder(ctx: &mut Ctx) -> Result<()> {
     weather::prepare(&ctx.env)?;
     let both = Both::new(ctx)?;
@@ -482,9 +501,9 @@ fn disorder(ctx: &mut Ctx) -> Result<()> {
     fresh_transfer(ctx)
 }
 
-/// Nothing gets through for a while, in either direction, and neither end is told.
+/// Drops all packets for a while, in both directions; neither end is notified.
 fn partition(ctx: &mut Ctx, length: Duration) -> Result<()> {
-    // Longer than it takes to notice.
+    // Longer than the time to notice.
     let certain = length > NEWS;
     weather::prepare(&ctx.env)?;
     let both = Both::new(ctx)?;
@@ -514,7 +533,7 @@ fn partition(ctx: &mut Ctx, length: Duration) -> Result<()> {
                 start.elapsed()
             );
             let down = the_end(&both.idle, "idle")?;
-            ensure!(down.raw.err != 0, "a cut is told as an orderly end");
+            ensure!(down.raw.err != 0, "a cut is reported as an orderly end");
             both.receives_ended()?;
         }
         cutter
@@ -542,10 +561,10 @@ fn partition(ctx: &mut Ctx, length: Duration) -> Result<()> {
     fresh_transfer(ctx)
 }
 
-/// Node 2 stands still, and what is sent to it waits in this machine, which to rxe is no silence:
-/// it sends nothing again. A connection lives through that, up to the bound for stalled sends.
+/// Freezes node 2. Packets to it wait in this machine, which is no silence to rxe, so rxe
+/// retransmits nothing. A connection survives that, up to the bound for stalled sends.
 fn frozen(ctx: &mut Ctx, length: Duration) -> Result<()> {
-    // Longer than a stalled send is waited for.
+    // Longer than the bound for stalled sends.
     let certain = length > STALL;
     let both = Both::new(ctx)?;
     ctx.barrier("before")?;
@@ -574,12 +593,12 @@ fn frozen(ctx: &mut Ctx, length: Duration) -> Result<()> {
     fresh_transfer(ctx)
 }
 
-/// Node 2's machine is gone at once, in the middle of transfers, beside an idle connection, and
-/// before it has answered a request.
+/// Kills node 2's machine in the middle of transfers, beside an idle connection, and before it has
+/// answered a request.
 ///
 /// # Errors
 ///
-/// When node 1 does not hear of it all, in time.
+/// If node 1 is not notified of each in time.
 pub fn killed(ctx: &mut Ctx) -> Result<()> {
     let both = Both::new(ctx)?;
     let attempt = Unanswered::new(ctx)?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The wire, shared with libfabric's user-space verbs provider: node 1 is a
-//! kfabric endpoint, node 2 `interop/fi_msg_peer.c`, built in the guest.
+//! Wire compatibility with libfabric's user-space verbs provider: node 1 is a kfabric endpoint,
+//! node 2 is `interop/fi_msg_peer.c`, built in the guest.
 
 use crate::buf::Buf;
 use crate::harness::guest::run;
@@ -18,16 +18,22 @@ use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("interop.libfabric_verbs_connects", |c| talk(c, true)).seconds(15),
-    Test::pair("interop.libfabric_verbs_accepts", |c| talk(c, false)).seconds(15),
+    Test::pair("interop.libfabric_verbs_connecting_exchanges_data", |c| {
+        talk(c, true)
+    })
+    .seconds(15),
+    Test::pair("interop.libfabric_verbs_accepting_exchanges_data", |c| {
+        talk(c, false)
+    })
+    .seconds(15),
 ];
 
-/// Sizes and words as the peer's source has them.
+/// Sizes and words, as in the peer's source.
 const MSG: usize = 5000;
 const LEN: usize = 100_000;
 const PORT: u16 = 47_123;
 
-/// The peer's pattern.
+/// Returns the peer's pattern.
 fn pattern(p: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + p * 31) as u8).collect()
 }
@@ -101,7 +107,7 @@ fn ensure_built(failed: Option<String>) -> Result<()> {
     }
 }
 
-/// Data of a request or an answer: what came may be longer, padded by the fabric.
+/// Checks the data of a request or an answer, which the fabric may have padded.
 fn starts_with(data: &[u8], wanted: &str) -> Result<()> {
     if !data.starts_with(wanted.as_bytes()) {
         bail!("{data:?} came, not {wanted:?}");
@@ -114,7 +120,8 @@ fn kfabric_side(ctx: &mut Ctx, peer_connects: bool) -> Result<()> {
     let cq = side.cq(0, KFI_CQ_FORMAT_DATA)?;
     let buf = Buf::new(4 * LEN)?;
     let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
-    // Where the peer's four messages go, and its word that it has heard of all of its own.
+    // Places of the peer's four messages, and of its word that all its own operations have
+    // completed.
     let places = [2 * LEN, 2 * LEN + 8192, 2 * LEN + 16_384, 2 * LEN + 24_576];
     let receives: Vec<_> = (0..5)
         .map(|i| op::recv(i, &[iov(region, places[i as usize % 4] as u64, 8192)]))
@@ -187,7 +194,7 @@ fn exchange(pair: &Pair, buf: &Buf, region: u64, places: [usize; 4]) -> Result<(
     wait(1).context("word that it is written")?;
     ensure!(
         buf.read(LEN, LEN) == pattern(4, LEN),
-        "{WRONG_DATA}what the peer wrote differs"
+        "{WRONG_DATA}the bytes that the peer wrote differ"
     );
 
     wait(2).context("the peer's key")?;
@@ -205,7 +212,7 @@ fn exchange(pair: &Pair, buf: &Buf, region: u64, places: [usize; 4]) -> Result<(
     wait(51).context("reading")?;
     ensure!(
         buf.read(0, LEN) == pattern(5, LEN),
-        "{WRONG_DATA}what was read differs"
+        "{WRONG_DATA}the bytes read differ"
     );
     buf.write(0, &pattern(6, LEN));
     let far = theirs.addr + LEN as u64;
@@ -224,7 +231,7 @@ fn exchange(pair: &Pair, buf: &Buf, region: u64, places: [usize; 4]) -> Result<(
         last.flags & KFI_REMOTE_CQ_DATA != 0 && last.data == 0xfeed,
         "{last:?}"
     );
-    // Who disconnects may take its last acknowledgement along, and the peer would wait for that.
+    // A disconnect may cancel the last acknowledgement, and the peer would wait for that.
     wait(4).context("the peer's last word")?;
     Ok(())
 }

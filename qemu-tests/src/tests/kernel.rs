@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Tests that run in the kernel: modules that test by being loaded and tell
-//! in KTAP, line by line, in the kernel's log. Each line becomes a result.
+//! Tests that run in the kernel: modules that run tests when loaded and report in KTAP, line by
+//! line, in the kernel's log. Each line becomes a result.
 
 use crate::harness::child::tell;
 use crate::harness::guest::{load_with, unload, until};
@@ -18,43 +18,43 @@ use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::alone("kernel.consumer", |c| {
-        module(c, "kfi_sample", &entry(c)?, "kfi-sample")
+    Test::alone("kernel.rust_consumer_module_loaded_passes", |c| {
+        module(c, "kfi_test_rust_api", &entry(c)?, "kfi-rust")
     })
     .seconds(30)
     .on(ONE | NETNS | SHM),
-    Test::alone("kernel.c_consumer", |c| {
-        module(c, "kfi_c_sample", &provider(c), "kfi-c")
+    Test::alone("kernel.c_consumer_module_loaded_passes", |c| {
+        module(c, "kfi_test_c_api", &provider(c), "kfi-c")
     })
     .seconds(30)
     .on(ONE | NETNS | SHM),
-    Test::alone("kernel.c_lnd", |c| {
-        module(c, "kfi_c_lnd", &provider(c), "kfi-lnd")
+    Test::alone("kernel.c_lnd_module_loaded_passes", |c| {
+        module(c, "kfi_test_c_lnd", &provider(c), "kfi-lnd")
     })
     .seconds(20)
     .on(ONE | NETNS | SHM),
-    Test::pair("kernel.c_lnd_between_nodes", |c| {
-        between(c, "kfi_c_lnd", "tests=0 ")
+    Test::pair("kernel.c_lnd_between_nodes_moves_data", |c| {
+        between(c, "kfi_test_c_lnd", "tests=0 ")
     })
     .seconds(10),
     Test::pair("kernel.c_msg_with_fabrics_opened_anew_moves_data", |c| {
-        between(c, "kfi_c_msg", "")
+        between(c, "kfi_test_c_msg", "")
     })
     .seconds(10),
-    Test::alone("kernel.registry", |c| {
-        module(c, "kfi_registry_test", "", "kfi-registry")
+    Test::alone("kernel.registry_module_loaded_passes", |c| {
+        module(c, "kfi_test_registry", "", "kfi-registry")
     })
     .seconds(20)
     .on(ONE),
 ];
 
-/// The parameter that has a module use the provider under test.
+/// Returns the parameter that selects the provider under test.
 fn provider(ctx: &Ctx) -> String {
     format!("provider={}", ctx.env.provider)
 }
 
-/// The parameter that has a module use the first entry of the provider under test: of the Rust modules'
-/// parameters each is a number.
+/// Returns the parameter that selects the first entry of the provider under test. Parameters of the
+/// Rust modules are numbers.
 fn entry(ctx: &Ctx) -> Result<String> {
     let wanted = InfoEntry {
         caps: KFI_MSG | KFI_RMA | KFI_DYNAMIC_KEYS,
@@ -62,7 +62,7 @@ fn entry(ctx: &Ctx) -> Result<String> {
         ..hints()
     };
     let mut list = Dev::open()?.getinfo(Some(&wanted))?;
-    // As the module does: no address that needs a scope.
+    // As the module does, skip addresses that need a scope.
     let plain = |e: &InfoEntry| match from_sockaddr(&e.src_addr) {
         Some(SocketAddr::V4(_)) => true,
         Some(SocketAddr::V6(six)) => six.ip().segments()[0] & 0xffc0 != 0xfe80,
@@ -74,7 +74,7 @@ fn entry(ctx: &Ctx) -> Result<String> {
     Ok(format!("entry={at}"))
 }
 
-/// Loads a module on node 1 and tells its results, with a prefix before their names.
+/// Loads a module on node 1 and reports its results, with a prefix before their names.
 fn module(ctx: &mut Ctx, name: &str, params: &str, prefix: &str) -> Result<()> {
     if ctx.first() {
         run(name, params, prefix)?;
@@ -82,12 +82,12 @@ fn module(ctx: &mut Ctx, name: &str, params: &str, prefix: &str) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// The port of [`between`].
+/// Port of [`between`].
 const PORT: u16 = 7477;
 
-/// Data goes from a consumer on node 2 to one on node 1, and back.
+/// Moves data from a consumer on node 2 to one on node 1, and back.
 fn between(ctx: &mut Ctx, name: &str, params: &str) -> Result<()> {
-    // Where both are one kernel there is one module.
+    // If both nodes are one kernel, there is one module.
     let loads = ctx.first() || ctx.env.topology == Topology::Two;
     if loads {
         load_with(name, &format!("{params}{}", provider(ctx)))?;
@@ -105,18 +105,16 @@ fn between(ctx: &mut Ctx, name: &str, params: &str) -> Result<()> {
     let done = if ctx.first() {
         role("serve").context("serving")
     } else {
-        until(
-            "somebody is served",
-            Duration::from_secs(5),
-            || match role("connect") {
+        until("the peer listens", Duration::from_secs(5), || {
+            match role("connect") {
                 Ok(()) => Ok(Some(())),
-                // Nobody listens yet.
+                // The other node does not listen yet.
                 Err(e) if matches!(e.raw_os_error(), Some(libc::ECONNREFUSED | libc::ENODATA)) => {
                     Ok(None)
                 }
                 Err(e) => Err(e).context("connecting"),
-            },
-        )
+            }
+        })
     };
     ctx.barrier("done")?;
     if loads {
@@ -146,38 +144,34 @@ fn run(name: &str, params: &str, prefix: &str) -> Result<()> {
     Ok(())
 }
 
-/// One result of a module.
+/// A result of a module.
 pub struct Found {
-    /// Its name.
+    /// Name of the result.
     pub name: String,
     /// How it ended.
     pub status: Status,
-    /// Why, unless it was well.
+    /// Cause of the failure, empty if the result is ok.
     pub detail: String,
-    /// What the module said before it.
+    /// Comments that the module printed before the result.
     pub notes: Vec<String>,
 }
 
-/// Loads a module that tests by being loaded, unloads it, and gives what it told.
+/// Loads a module that runs tests when loaded, unloads it, and returns its results.
 ///
 /// # Errors
 ///
-/// When it did not tell all that it had planned, or does not load though all passed.
+/// If results of the plan are missing, or the module does not load though all passed.
 pub fn results(name: &str) -> Result<Vec<Found>> {
     results_with(name, "")
 }
 
-/// As [`results`], of a module with parameters.
+/// Loads a module with parameters, as [`results`] does.
 ///
 /// # Errors
 ///
-/// As [`results`].
+/// The same as of [`results`].
 pub fn results_with(name: &str, params: &str) -> Result<Vec<Found>> {
-    let mut log = File::options()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK)
-        .open("/dev/kmsg")?;
-    log.seek(SeekFrom::End(0))?;
+    let mut log = log_end()?;
     let loaded = load_with(name, params);
     if let Err(e) = &loaded {
         if e.to_string().contains("is not in") {
@@ -207,8 +201,18 @@ pub fn results_with(name: &str, params: &str) -> Result<Vec<Found>> {
     Ok(parts)
 }
 
-/// New records of the kernel's log that start with `prefix`, without it.
-fn records(log: &mut File, prefix: &str) -> String {
+/// Opens the kernel's log at its end.
+pub(super) fn log_end() -> Result<File> {
+    let mut log = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open("/dev/kmsg")?;
+    log.seek(SeekFrom::End(0))?;
+    Ok(log)
+}
+
+/// Returns new records of the kernel's log that start with `prefix`, without it.
+pub(super) fn records(log: &mut File, prefix: &str) -> String {
     let mut text = String::new();
     let mut record = [0u8; 8192];
     loop {
@@ -232,13 +236,13 @@ fn records(log: &mut File, prefix: &str) -> String {
     }
 }
 
-/// Whether as many results are there as were planned.
+/// Returns whether all planned results are there.
 fn finished(text: &str) -> bool {
     let (plan, parts) = parse(text);
     plan == Some(parts.len())
 }
 
-/// Reads KTAP: the plan, and the results, each with the comments before it if it failed.
+/// Parses KTAP: the plan, and the results; a failed result with the comments before it.
 fn parse(text: &str) -> (Option<usize>, Vec<Found>) {
     let mut plan = None;
     let mut parts = Vec::new();
@@ -269,7 +273,7 @@ fn parse(text: &str) -> (Option<usize>, Vec<Found>) {
     (plan, parts)
 }
 
-/// A result line's status, and what follows its number.
+/// Parses a result line: the status, and the text behind the number.
 fn result(line: &str) -> Option<(Status, &str)> {
     let (status, rest) = match line.strip_prefix("not ok ") {
         Some(rest) => (Status::Failed, rest),

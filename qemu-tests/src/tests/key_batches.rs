@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Many keys in one call: assigned, and revoked.
+//! Calls that assign or revoke many keys.
 
 use super::keys::{hammer, try_all, Bench, Try};
 use super::refused;
@@ -17,21 +17,38 @@ use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("keys.p01_batch_is_valid_when_it_returns", batch_of_64)
-        .seconds(60)
-        .also(SMOKE),
-    Test::pair("keys.p02_batch_of_all_sizes", all_sizes).seconds(60),
-    Test::pair("keys.p03_mass_revocation_is_synchronous", mass_revocation).seconds(40),
-    Test::alone("keys.batch_stops_at_the_first_refused", first_refused),
-    Test::alone("keys.batch_revocation_rules", revocation_rules),
-    Test::alone("keys.batch_copy_out_faults", copy_out_faults),
-    Test::alone("keys.batch_of_4096", largest).seconds(30),
-    Test::pair("keys.p03_own_key_is_revoked_for_good", own_key_revoked).seconds(10),
+    Test::pair(
+        "keys.p01_batch_assign_returned_is_valid_at_once",
+        batch_of_64,
+    )
+    .seconds(60)
+    .also(SMOKE),
+    Test::pair("keys.p02_batch_of_all_sizes_keeps_each_range", all_sizes).seconds(60),
+    Test::pair(
+        "keys.p03_mass_revocation_under_writes_lets_no_byte_land_after_return",
+        mass_revocation,
+    )
+    .seconds(40),
+    Test::alone("keys.batch_with_refused_entry_stops_there", first_refused),
+    Test::alone(
+        "keys.batch_revocation_of_each_scope_spares_the_rest",
+        revocation_rules,
+    ),
+    Test::alone(
+        "keys.batch_with_unwritable_entry_keeps_no_key",
+        copy_out_faults,
+    ),
+    Test::alone("keys.batch_of_4096_assigns_all", largest).seconds(30),
+    Test::pair(
+        "keys.p03_region_key_revoked_is_gone_for_good",
+        own_key_revoked,
+    )
+    .seconds(10),
 ];
 
 pub(super) const PAGE: u64 = 4096;
 
-/// An entry for the window [offset, offset + length).
+/// Returns an entry for the window [offset, offset + length).
 pub(super) fn entry(slot: u64, offset: u64, length: u64) -> KeyEntry {
     KeyEntry {
         slot,
@@ -43,7 +60,7 @@ pub(super) fn entry(slot: u64, offset: u64, length: u64) -> KeyEntry {
     }
 }
 
-/// Assigns all of a batch.
+/// Assigns every entry of a batch.
 pub(super) fn assign_all(dev: &Dev, entries: &mut [KeyEntry]) -> Result<()> {
     let got = dev.key_assign_many(entries)?;
     ensure!(got == (entries.len(), 0), "assigned: {got:?}");
@@ -59,7 +76,7 @@ fn remotes(entries: &[KeyEntry]) -> Vec<Remote> {
     entries.iter().map(remote).collect()
 }
 
-/// The slots of this process that have a key.
+/// Returns the slots of this process that have a key.
 pub(super) fn with_key(dev: &Dev) -> Result<BTreeSet<u64>> {
     let me = std::process::id();
     let all = dev.obj_list()?;
@@ -70,8 +87,8 @@ pub(super) fn with_key(dev: &Dev) -> Result<BTreeSet<u64>> {
         .collect())
 }
 
-/// P1, P3: a batch of 64 works from its return on, each key in its own window; after the return of
-/// one revoking call none does.
+/// P1, P3: a batch of 64 works from its return on, each key in its own window. After the return of
+/// one revoking call no key works.
 fn batch_of_64(ctx: &mut Ctx) -> Result<()> {
     const COUNT: u64 = 64;
     let mut bench = Bench::new(ctx, (COUNT * PAGE) as usize)?;
@@ -125,7 +142,7 @@ fn batch_of_64(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// P2: in one batch windows of a byte and of more than a fast registration reaches, of two regions
+/// P2: one batch assigns windows from one byte to more than `IB_WR_REG_MR` covers, of two regions
 /// in two domains.
 fn all_sizes(ctx: &mut Ctx) -> Result<()> {
     const SIZE: u64 = 6 << 20;
@@ -157,7 +174,7 @@ fn all_sizes(ctx: &mut Ctx) -> Result<()> {
         assign_all(dev, &mut entries)?;
         let keys: BTreeSet<_> = entries.iter().map(|e| e.key).collect();
         ensure!(keys.len() == entries.len(), "a key came twice");
-        // Three of each length are enough to try.
+        // Trying three keys of each length is enough.
         let some = entries.iter().enumerate();
         for (i, e) in some.filter(|(i, _)| [0, 12, 24].contains(&(i / 7))) {
             if i % 7 == 6 {
@@ -193,12 +210,13 @@ fn all_sizes(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// P3: once the call has returned, a peer that hammers windows over a connection each, so that a
-/// refusal at one stops no other, changes not one byte of them. What is not in the scope lives on.
+/// P3: once the call has returned, a peer that hammers windows changes not one byte of them. Each
+/// window has a connection of its own, so that a refusal stops no other writer. Keys outside the
+/// scope stay valid.
 fn mass_revocation(ctx: &mut Ctx) -> Result<()> {
     const COUNT: usize = 32;
     const SIZE: usize = COUNT * PAGE as usize;
-    // One window for each writer, among them the first and the last to be revoked.
+    // One window for each writer, with the first and the last to be revoked.
     const HIT: [usize; 4] = [0, 11, 21, COUNT - 1];
     let bench = Bench::new(ctx, SIZE)?;
     let cqs: Vec<_> = HIT
@@ -240,7 +258,7 @@ fn mass_revocation(ctx: &mut Ctx) -> Result<()> {
                 }
                 _ => (dev.key_revoke_all(KFI_REVOKE_FILE, 0)?, 33),
             };
-            // From here on the memory is ours alone.
+            // From here on no peer may change the memory.
             bench.buf.clear(0);
             for _ in 0..20 {
                 let bad = (0..SIZE).step_by(8).find(|i| bench.buf.get64(*i) != 0);
@@ -287,14 +305,15 @@ fn mass_revocation(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// What a thread says.
+/// Joins a thread and returns its result.
 pub(super) fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
     thread
         .join()
         .unwrap_or_else(|_| Err(anyhow::anyhow!("panic")))
 }
 
-/// P3: a region that was registered with a key loses it for good, and only where the scope has it.
+/// P3: a region that was registered with a key loses the key for good, and only if the scope
+/// contains the region.
 fn own_key_revoked(ctx: &mut Ctx) -> Result<()> {
     let mut bench = Bench::new(ctx, 4096)?;
     bench.buf.clear(0x5a);
@@ -331,7 +350,7 @@ fn own_key_revoked(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// Slots of one page each of a region of 128.
+/// Slots of one page each, of a region of 128 pages.
 pub(super) struct Slots {
     pub(super) side: Side,
     pub(super) region: u64,
@@ -364,7 +383,8 @@ impl Slots {
     }
 }
 
-/// What is before the refused entry is assigned and told; what is after is as it was.
+/// Entries before the refused one are assigned and their keys returned; entries after it are
+/// unchanged.
 fn first_refused(ctx: &mut Ctx) -> Result<()> {
     const COUNT: usize = 130;
     let all = Slots::new(ctx, COUNT as u32)?;
@@ -394,14 +414,14 @@ fn first_refused(ctx: &mut Ctx) -> Result<()> {
             }
             let told: Vec<_> = entries.iter().map(|e| e.key != KFI_KEY_NOTAVAIL).collect();
             let wanted: Vec<_> = (0..COUNT).map(|i| i < k).collect();
-            ensure!(told == wanted, "{what}: other keys are told");
+            ensure!(told == wanted, "{what}: other keys are returned");
             let wanted = all.slots.iter().copied().take(k).chain([taken]).collect();
             ensure!(with_key(dev)? == wanted, "{what}: other slots have keys");
             let revoked = dev.key_revoke_slots(&all.slots)?.revoked;
             ensure!(revoked == k as u64, "{what}: {revoked} revoked");
         }
     }
-    // A slot that is there twice has its key by then.
+    // The slot that is listed twice has a key by then.
     let mut entries = all.entries();
     entries[20].slot = entries[3].slot;
     let got = dev.key_assign_many(&mut entries)?;
@@ -432,7 +452,7 @@ fn revocation_rules(ctx: &mut Ctx) -> Result<()> {
     let dev = &all.side.dev;
     let own = Buf::new(4096)?;
     let domain = all.side.domain.handle;
-    // A region with a key of its own loses it with all others.
+    // A region's own key is revoked with all others.
     let own_key = dev.region_reg(domain, own.addr(), 4096, LOCAL | REMOTE, 0)?;
     let name = crate::pair::own_info(dev, &ctx.env)?.domain_name;
     let other = dev.domain_open(all.side.fabric, &crate::raw::field_text(&name))?;
@@ -446,7 +466,7 @@ fn revocation_rules(ctx: &mut Ctx) -> Result<()> {
     let far_slot = dev.key_alloc(far.handle, 1)?[0];
     let mut entries = all.entries();
     assign_all(dev, &mut entries)?;
-    // Slots without keys, and a slot twice, are passed over.
+    // Slots without keys, and a repeated slot, are skipped.
     let twice = [all.slots[0], all.slots[1], all.slots[0]];
     let got = dev.key_revoke_slots(&twice)?;
     ensure!((got.done, got.revoked) == (3, 2), "{got:?}");
@@ -467,9 +487,9 @@ fn revocation_rules(ctx: &mut Ctx) -> Result<()> {
     let rest = dev.key_revoke_all(KFI_REVOKE_FILE, 0)?;
     ensure!(rest == 1, "{rest} of the file, not the region's own");
     ensure!(dev.key_revoke_all(KFI_REVOKE_DOMAIN, domain)? == 0, "none");
-    // Slots are reserved as before.
+    // The slots still have their reserves.
     assign_all(dev, &mut entries)?;
-    // Each scope leaves what is outside.
+    // Each scope spares keys outside it.
     dev.key_assign(far_slot, 0, 1, REMOTE)?;
     let near = dev.key_revoke_all(KFI_REVOKE_DOMAIN, domain)?;
     ensure!(near == 100, "{near} of the domain");
@@ -528,14 +548,15 @@ fn revocation_rules(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// A key whose value cannot be stored does not stay.
+/// A key whose value cannot be written back is revoked.
 fn copy_out_faults(ctx: &mut Ctx) -> Result<()> {
     let all = Slots::new(ctx, 128)?;
     let dev = &all.side.dev;
     let entries = all.entries();
     let bytes = zerocopy::IntoBytes::as_bytes(entries.as_slice());
     let map = Map::anon(3 * PAGE as usize)?;
-    // The second page can be read only; entry 85 lies across its start.
+    // The second page of the array is read-only. In the first case entry 85 begins before that page
+    // and ends in it, so that the kernel cannot write its key value.
     let size = std::mem::size_of::<KeyEntry>();
     for (start, good) in [(0, 85), (PAGE as usize - 40 * size, 40), (PAGE as usize, 0)] {
         map.protect(0, map.len(), libc::PROT_READ | libc::PROT_WRITE)?;
@@ -562,7 +583,7 @@ fn copy_out_faults(ctx: &mut Ctx) -> Result<()> {
         let ended = dev.key_revoke_all(KFI_REVOKE_FILE, 0)?;
         ensure!(ended == u64::from(good), "from {start}: {ended} revoked");
     }
-    // A list of slots that ends in nothing.
+    // A list of slots that ends at an unmapped page.
     let mut entries = entries;
     assign_all(dev, &mut entries)?;
     map.protect(0, map.len(), libc::PROT_READ | libc::PROT_WRITE)?;
@@ -576,7 +597,7 @@ fn copy_out_faults(ctx: &mut Ctx) -> Result<()> {
         ..Default::default()
     };
     dev.call(&mut arg)?;
-    // What lies behind the mapping is not ours to know; if nothing does, the list ends there.
+    // The mapping's neighbour is unknown; if it is unmapped, the list ends there.
     ensure!(arg.done >= 64 && arg.revoked == 64, "{arg:?}");
     Ok(())
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A process is killed in every state that its keys can be in: nothing stays of them, who was just
-//! using one hears why it ended, and the next process has all it needs at once.
+//! A process is killed in every state of its keys: nothing of them stays, the peer that was using a
+//! key gets the reason, and the next process has all its resources at once.
 
 use super::death::nothing_left_of;
 use super::library::Lib;
@@ -21,19 +21,23 @@ use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::alone("keys.p05_sigkill_in_every_state", sigkill).seconds(90),
-    Test::pair("keys.p11_sigkill_in_every_state_is_told", told).seconds(60),
+    Test::alone(
+        "keys.p05_sigkill_in_every_key_state_leaves_nothing",
+        sigkill,
+    )
+    .seconds(90),
+    Test::pair("keys.p11_sigkill_in_every_key_state_notifies_peer", told).seconds(60),
 ];
 
 const PAGE: u64 = 4096;
 
-/// What a process has when it is killed.
+/// Objects of a process when it is killed.
 struct Victim<'a> {
     side: Side,
     region: u64,
     map: Map,
     env: Env,
-    /// The parent's, who waits for a word in it.
+    /// The parent waits for a word in this memory.
     word: &'a Map,
 }
 
@@ -57,7 +61,7 @@ impl<'a> Victim<'a> {
         &self.side.dev
     }
 
-    /// It is in its state, or about to go in and out of it without end.
+    /// Reports that the process is in its state, or about to enter and leave it without end.
     fn ready(&self) {
         self.word.store32(0, 1);
     }
@@ -66,14 +70,14 @@ impl<'a> Victim<'a> {
         Ok(self.dev().key_alloc(self.region, count)?)
     }
 
-    /// Slots with keys for a page each.
+    /// Allocates and assigns slots with a page each.
     fn keys(&self, count: u32) -> Result<Vec<u64>> {
         let slots = self.slots(count)?;
         self.assign(&slots)?;
         Ok(slots)
     }
 
-    /// A page for each slot.
+    /// Returns an entry of one page for each slot.
     fn entries(slots: &[u64]) -> Vec<KeyEntry> {
         let entry = |(i, slot): (u64, &u64)| KeyEntry {
             slot: *slot,
@@ -98,7 +102,7 @@ impl<'a> Victim<'a> {
         Ok(())
     }
 
-    /// An endpoint with keys of its own, and slots that are bound to it.
+    /// Opens an endpoint with endpoint-scoped keys, and slots that are bound to it.
     fn bound(&self, count: u32) -> Result<(u64, Vec<u64>)> {
         let ep = self.dev().ep_open(&EpOpen {
             flags: KFI_EP_OWN_KEYS,
@@ -115,10 +119,10 @@ impl<'a> Victim<'a> {
     }
 }
 
-/// A state of a key, and how a process gets there.
+/// A key state, and the function that brings a process there.
 type Path = (&'static str, fn(&Victim<'_>) -> Result<()>);
 
-/// Every state of a key, and the ways between them.
+/// Every state of a key, and the transitions between them.
 const PATHS: &[Path] = &[
     ("reserving", |v| {
         v.ready();
@@ -176,7 +180,7 @@ const PATHS: &[Path] = &[
             v.assign(&slots)?;
         }
     }),
-    // For 2 ms its slots have nothing in reserve.
+    // For 2 ms the slots have nothing in reserve.
     ("revoked", |v| {
         let slots = v.keys(300)?;
         v.dev().key_revoke_slots(&slots)?;
@@ -190,7 +194,7 @@ const PATHS: &[Path] = &[
             slots.iter().try_for_each(|slot| v.dev().close(*slot))?;
         }
     }),
-    // Told, and not made yet; or on the way there.
+    // The keys are returned and not assigned yet, or about to be.
     ("promised", |v| {
         let slots = v.slots(500)?;
         v.ready();
@@ -273,7 +277,7 @@ const PATHS: &[Path] = &[
         let inner = |i: u64| outer.sub_region(&base, i * 99..(i + 1) * 99, Access::REMOTE_READ);
         let mut all: Vec<_> = (0..30).map(inner).collect::<kfabric::Result<_>>()?;
         v.ready();
-        // One after the other goes and comes again.
+        // One sub-region after the other is dropped and created again.
         for i in (0..30).cycle() {
             let next = inner(i)?;
             all.push(next);
@@ -289,7 +293,7 @@ const PATHS: &[Path] = &[
     }),
 ];
 
-/// Starts a process that does this, and then nothing.
+/// Starts a process that runs `work`, and then does nothing.
 fn start(state: &str, work: impl FnOnce() -> Result<()>) -> Result<i32> {
     let pid = sys::fork(|| {
         if let Err(e) = work() {
@@ -300,14 +304,14 @@ fn start(state: &str, work: impl FnOnce() -> Result<()>) -> Result<i32> {
     Ok(pid)
 }
 
-/// Goes into a state, and stays there.
+/// Brings the process into a state, and stays there.
 fn stay(victim: &Victim<'_>, path: fn(&Victim<'_>) -> Result<()>) -> Result<()> {
     path(victim)?;
     std::thread::sleep(Duration::from_secs(600));
     Ok(())
 }
 
-/// Kills it, and waits until nothing is left of it.
+/// Kills a process, and waits until nothing of it is left.
 fn end(dev: &Dev, pid: i32) -> Result<()> {
     sys::kill(pid, libc::SIGKILL)?;
     let ended = sys::wait_pid(pid, WAIT)?;
@@ -315,7 +319,7 @@ fn end(dev: &Dev, pid: i32) -> Result<()> {
     nothing_left_of(dev, pid)
 }
 
-/// P5: whatever state a process's keys are in when it is killed, nothing stays of them.
+/// P5: in whatever state a process's keys are when it is killed, nothing of them stays.
 fn sigkill(ctx: &mut Ctx) -> Result<()> {
     let dev = Dev::open()?;
     for (state, path) in PATHS {
@@ -328,7 +332,7 @@ fn sigkill(ctx: &mut Ctx) -> Result<()> {
             end(&dev, pid).context(what)?;
         }
     }
-    // What came back is of use again.
+    // Freed resources can be used again.
     let side = Side::open(ctx)?;
     let buf = Buf::new(PAGE as usize)?;
     let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
@@ -336,19 +340,19 @@ fn sigkill(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// What the peer of one that is killed may find in its way: the key ends before the connection.
+/// Errors that the peer of a killed process may get: the key is revoked before the connection ends.
 const FIRST: [(i32, u32); 2] = [
     (libc::EACCES, REM_ACCESS_ERR),
     (libc::ECANCELED, WR_FLUSH_ERR),
 ];
 /// `IB_WC_WR_FLUSH_ERR`.
 const WR_FLUSH_ERR: u32 = 5;
-/// Where the victim is told to go on, behind what it tells of itself.
+/// Offset of the word that lets the victim go on, behind its own words.
 const GO: usize = 64;
 
-/// P11: the peer of a process that is killed, whatever state its keys are in, writes by one of them
-/// without pause. What it did is done, one operation says why it ended, the rest is flushed, and
-/// one event follows. The next process, of which it is the peer, is there at once.
+/// P11: the peer of a killed process, in every key state, writes through one of its keys without
+/// pause. Completed operations stay completed, one operation names the reason, the rest is flushed,
+/// and one event follows. The next process, with the same peer, is there at once.
 fn told(ctx: &mut Ctx) -> Result<()> {
     const SIZE: u64 = 64 << 10;
     let side = Side::open(ctx)?;
@@ -370,7 +374,7 @@ fn told(ctx: &mut Ctx) -> Result<()> {
             ctx.ctl.send(&true)?;
             let ends = run_to_the_end(&side, ep, &cq, make).context(*state)?;
             let good = ends.iter().take_while(|e| e.err == 0).count();
-            // Where nothing was on its way there is nothing to flush.
+            // Without outstanding operations there is nothing to flush.
             let first = ends.get(good);
             if let Some(first) = first {
                 let is = (first.err as i32, first.prov_errno);
@@ -383,7 +387,7 @@ fn told(ctx: &mut Ctx) -> Result<()> {
             ensure!(down.raw.object == ep, "{state}: {:?}", down.raw);
             let why = down.raw.err as i32;
             let errno = first.map_or(0, |first| first.err as i32);
-            // The end of the connection may be heard of before the refusal is.
+            // The shutdown event may come before the refusal.
             ensure!(
                 [0, errno].contains(&why),
                 "{state}: {errno}, but {:?}",
@@ -406,7 +410,7 @@ fn told(ctx: &mut Ctx) -> Result<()> {
             let victim = Victim::new(&ctx.env, &word)?;
             let (side, window) = (&victim.side, Map::anon(SIZE as usize)?);
             let cq = side.cq(0, 0)?;
-            // Not of the region whose keys come and go.
+            // A key of a region whose keys do not change.
             let region = side.reg_at(window.addr(), SIZE, LOCAL | REMOTE)?.handle;
             let (_, r) = side.export(region, 0, SIZE, KFI_REMOTE_WRITE)?;
             connect_one(side, &Opts::default(), &cq, peer)?;
@@ -418,7 +422,7 @@ fn told(ctx: &mut Ctx) -> Result<()> {
         };
         let pid = start(state, work)?;
         Remote::tell_of(ctx, &word)?;
-        // One has been done, which the peer has heard of.
+        // At least one write has completed at the peer.
         ensure!(ctx.ctl.recv::<bool>()?, "{state}: nothing worked");
         word.store32(GO, 1);
         until(state, WAIT, || Ok((word.load32(0) == 1).then_some(())))?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Keys of an endpoint's own: valid on it alone, and ended before it.
+//! Endpoint-scoped keys: valid on one endpoint alone, and revoked before the endpoint is closed.
 
 use super::key_batches::{assign_all, entry, joined, with_key, PAGE};
 use super::keys::hammer;
@@ -20,19 +20,39 @@ use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("keys.p02_endpoint_keys_work_there_alone", there_alone).seconds(10),
-    Test::pair("keys.p02_endpoint_keys_in_mixed_batches", mixed).seconds(20),
-    Test::pair("keys.p03_endpoint_close_revokes_first", close_revokes).seconds(20),
-    Test::pair("keys.p03_endpoint_mass_revocation", mass_revocation).seconds(20),
-    Test::pair("keys.endpoint_uses_what_is_bound", local_use).seconds(10),
-    Test::alone("keys.endpoint_rules", rules),
-    Test::alone("keys.endpoint_races_with_close", races).seconds(20),
+    Test::pair(
+        "keys.p02_endpoint_key_on_other_endpoint_is_refused",
+        there_alone,
+    )
+    .seconds(10),
+    Test::pair(
+        "keys.p02_endpoint_keys_in_mixed_batch_work_on_their_endpoint",
+        mixed,
+    )
+    .seconds(20),
+    Test::pair(
+        "keys.p03_endpoint_closed_under_writers_revokes_its_keys_first",
+        close_revokes,
+    )
+    .seconds(20),
+    Test::pair(
+        "keys.p03_endpoint_mass_revocation_revokes_its_keys_only",
+        mass_revocation,
+    )
+    .seconds(20),
+    Test::pair(
+        "keys.endpoint_in_local_ops_accepts_own_regions_only",
+        local_use,
+    )
+    .seconds(10),
+    Test::alone("keys.endpoint_binding_with_bad_arguments_is_refused", rules),
+    Test::alone("keys.endpoint_races_with_close_leave_nothing", races).seconds(20),
 ];
 
-/// How many lanes of node 1 have keys of their own.
+/// Number of node 1's connections with endpoint-scoped keys.
 const OWN: usize = LANES / 2;
 
-/// Lanes of which the first [`OWN`] of node 1 have keys of their own.
+/// Opens connections, of which the first [`OWN`] of node 1 have endpoint-scoped keys.
 fn lanes(ctx: &mut Ctx) -> Result<Lanes> {
     let mut lanes = Lanes::new(ctx)?;
     lanes.own_keys = if ctx.first() { OWN } else { 0 };
@@ -43,7 +63,8 @@ fn lanes(ctx: &mut Ctx) -> Result<Lanes> {
     Ok(lanes)
 }
 
-/// Node 2 tries a list of (lane, write, remote, whether it works); a refusal ends the lane.
+/// Node 2 tries a list of (connection, write, remote, whether it works); a refusal ends the
+/// connection.
 fn try_on(ctx: &mut Ctx, lanes: &Lanes, list: &[(usize, bool, Remote, bool)]) -> Result<()> {
     if ctx.first() {
         ctx.ctl.send(&list)?;
@@ -61,8 +82,8 @@ fn try_on(ctx: &mut Ctx, lanes: &Lanes, list: &[(usize, bool, Remote, bool)]) ->
     ctx.barrier("tried")
 }
 
-/// P2: a key that is bound to an endpoint works on that one and on no other; on an endpoint with
-/// keys of its own no key of the domain works.
+/// P2: a key that is bound to an endpoint works on that endpoint and on no other. On an endpoint
+/// with endpoint-scoped keys no key of the domain works.
 fn there_alone(ctx: &mut Ctx) -> Result<()> {
     let mut lanes = lanes(ctx)?;
     let buf = Buf::new(4 * PAGE as usize)?;
@@ -99,7 +120,7 @@ fn there_alone(ctx: &mut Ctx) -> Result<()> {
             list.push((2, write, whole, true));
             list.push((OWN, write, common, true));
         }
-        // Each ends its lane, so each has one of its own.
+        // Each access ends its connection, so each has one of its own.
         list.push((0, true, second, false));
         list.push((1, false, first, false));
         list.push((2, true, common, false));
@@ -117,9 +138,9 @@ fn there_alone(ctx: &mut Ctx) -> Result<()> {
     lanes.connect(ctx)
 }
 
-/// P2: one call assigns slots of the domain and of many endpoints, also one that is not waited for;
-/// a message that follows at once, on an endpoint of another group, carries keys that work, each
-/// on its own.
+/// P2: one call assigns slots of the domain and of many endpoints, waited-for or ordered. A message
+/// that is posted at once, on an endpoint of another protection group, carries the keys, and each
+/// key works on its own endpoint.
 fn mixed(ctx: &mut Ctx) -> Result<()> {
     let rounds = if sys::slowness() > 1 { 12 } else { 150 };
     let lanes = lanes(ctx)?;
@@ -142,11 +163,11 @@ fn mixed(ctx: &mut Ctx) -> Result<()> {
     let message = [iov(local, 0, 16 * speaker as u64)];
     for round in 0..rounds {
         if ctx.first() {
-            // The peer has its receive posted: from the order on nothing is waited for.
+            // The peer has posted its receive: from the order on no call waits.
             ctx.barrier("posted")?;
             let of = |(i, slot): (usize, &u64)| entry(*slot, i as u64 * PAGE, PAGE);
             let mut entries: Vec<_> = slots.iter().enumerate().map(of).collect();
-            // Lanes of one group are never neighbours in it.
+            // Connections of one protection group are never neighbours in this order.
             entries.sort_by_key(|e| (e.offset / PAGE * 5) % 16);
             if round % 3 == 0 {
                 assign_all(dev, &mut entries)?;
@@ -184,8 +205,8 @@ fn mixed(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// P3: peers write without pause; when closing their endpoint has returned nothing lands any more,
-/// and its slots have no key and get none.
+/// P3: peers write without pause. When closing their endpoint has returned, no byte lands any more,
+/// and its slots have no key and cannot be assigned one.
 fn close_revokes(ctx: &mut Ctx) -> Result<()> {
     let lanes = lanes(ctx)?;
     let dev = &lanes.side.dev;
@@ -247,7 +268,7 @@ fn close_revokes(ctx: &mut Ctx) -> Result<()> {
     Ok(dev.close(region)?)
 }
 
-/// P3: one call ends all keys that are bound to an endpoint, and no others.
+/// P3: one call revokes all keys that are bound to an endpoint, and no others.
 fn mass_revocation(ctx: &mut Ctx) -> Result<()> {
     const COUNT: u32 = 300;
     let lanes = lanes(ctx)?;
@@ -285,13 +306,13 @@ fn mass_revocation(ctx: &mut Ctx) -> Result<()> {
     try_on(ctx, &lanes, &list)
 }
 
-/// What an endpoint with keys of its own may use in operations of its own.
+/// Checks which memory an endpoint with endpoint-scoped keys may use in its own operations.
 fn local_use(ctx: &mut Ctx) -> Result<()> {
     const PIECES: usize = 16;
     let lanes = lanes(ctx)?;
     let side = &lanes.side;
     let (ep, cq) = (lanes.eps[0], &lanes.cqs[0]);
-    // The same page again and again lies in as many pieces.
+    // The same page repeated gives as many pieces.
     let file = sys::memfd(PAGE)?;
     let len = PIECES as u64 * PAGE;
     let buf = Buf::whole(Map::repeated(file.as_fd(), PAGE as usize, PIECES)?);
@@ -309,12 +330,12 @@ fn local_use(ctx: &mut Ctx) -> Result<()> {
         })?;
         ensure!(bound.key == KFI_KEY_NOTAVAIL, "it has a key");
         ctx.barrier("posted")?;
-        // Where it is a device that has to tell them apart.
+        // Only a device (kverbs) distinguishes the two registrations.
         let apart = ctx.provider() == "kverbs";
         if apart {
             let pieces = [iov(many, 0, len)];
             let sent = side.dev.submit(ep, &[op::send(1, &pieces)]);
-            refused(sent, libc::EINVAL, "what is registered elsewhere")?;
+            refused(sent, libc::EINVAL, "a region registered elsewhere")?;
         }
         for (region, len) in [(one, PAGE), (bound.handle, len)] {
             side.dev
@@ -323,11 +344,11 @@ fn local_use(ctx: &mut Ctx) -> Result<()> {
             ensure!(sent.err == 0, "{sent:?}");
         }
         if apart {
-            // Of the domain's endpoints none may use what is bound and registered.
+            // No endpoint of the domain may use the bound, registered region.
             let sent = side
                 .dev
                 .submit(lanes.eps[OWN], &[op::send(3, &[iov(bound.handle, 0, len)])]);
-            refused(sent, libc::EINVAL, "what is bound to another")?;
+            refused(sent, libc::EINVAL, "a region bound to another")?;
         }
     } else {
         for i in 0..2 {
@@ -342,7 +363,7 @@ fn local_use(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// An endpoint that is not connected; with keys of its own or without.
+/// Opens an endpoint that is not connected, with or without endpoint-scoped keys.
 fn unconnected(side: &Side, own_keys: bool) -> Result<u64> {
     let flags = if own_keys { KFI_EP_OWN_KEYS } else { 0 };
     let ep = side.dev.ep_open(&EpOpen {
@@ -353,7 +374,7 @@ fn unconnected(side: &Side, own_keys: bool) -> Result<u64> {
     Ok(ep.handle)
 }
 
-/// What binding refuses, and that a refusal changes nothing.
+/// Checks which bindings are refused, and that a refusal changes nothing.
 fn rules(ctx: &mut Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
     let dev = &side.dev;
@@ -394,7 +415,7 @@ fn rules(ctx: &mut Ctx) -> Result<()> {
         refused(reg(ep, 0), errno, "registering for it")?;
     }
     ensure!(vm_pin() == pinned, "pages are left");
-    // Bound as a whole: its slots are, too, and to no other.
+    // If a region is bound as a whole, its slots are bound to the same endpoint, and to no other.
     let bound = reg(own, KFI_REGION_DYNAMIC_KEYS)?.handle;
     refused(alloc(bound, other), libc::EINVAL, "bound to another")?;
     let slots = [dev.key_alloc(bound, 1)?[0], alloc(bound, own)?[0]];
@@ -402,7 +423,7 @@ fn rules(ctx: &mut Ctx) -> Result<()> {
     for slot in slots {
         dev.key_assign(slot, 0, PAGE, REMOTE)?;
     }
-    // Whoever looks sees what is bound to which.
+    // The object list shows which object is bound to which endpoint.
     let listed = dev.obj_list()?;
     for (handle, ep) in [(slots[0], own), (slots[1], own), (whole, own), (region, 0)] {
         let of_this = |o: &&ObjInfo| o.pid == std::process::id() && o.handle == handle;
@@ -412,17 +433,17 @@ fn rules(ctx: &mut Ctx) -> Result<()> {
     let ended = dev.key_revoke_all(KFI_REVOKE_EP, own)?;
     ensure!(ended == 3, "{ended} keys were bound");
     dev.key_assign(slots[0], 0, PAGE, REMOTE)?;
-    // The handle goes with the first close, the keys before.
+    // The first close frees the handle; the keys were revoked before.
     dev.close(own)?;
     for slot in slots {
         let again = dev.key_assign(slot, 0, PAGE, REMOTE);
-        refused(again, libc::ENOENT, "a slot of what is closed")?;
+        refused(again, libc::ENOENT, "a slot of a closed endpoint")?;
         dev.close(slot)?;
     }
     refused(dev.key_alloc(bound, 1), libc::ENOENT, "a slot on the rest")?;
     dev.close(bound)?;
     dev.close(whole)?;
-    // Slots first, then what they are bound to.
+    // Close the slots first, then the objects that they are bound to.
     let slot = alloc(region, other)?[0];
     dev.key_assign(slot, 0, PAGE, REMOTE)?;
     dev.close(slot)?;
@@ -433,8 +454,8 @@ fn rules(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Threads reserve, assign, revoke and close on endpoints that another closes meanwhile: whatever
-/// comes first, nothing is left.
+/// Threads reserve, assign, revoke and close on endpoints that another thread closes meanwhile: in
+/// every order nothing is left.
 fn races(ctx: &mut Ctx) -> Result<()> {
     let rounds = if sys::slowness() > 1 { 20 } else { 200 };
     let side = Side::open(ctx)?;

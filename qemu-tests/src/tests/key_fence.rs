@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! P3 where windows are wider than a fast registration reaches, and where one call ends all keys of
-//! an endpoint: peers write and read without pause meanwhile.
+//! P3 if windows are wider than `IB_WR_REG_MR` reaches, and if one call revokes all keys of an
+//! endpoint, while peers write and read without pause.
 
 use super::key_batches::{assign_all, entry, joined};
 use super::keys::hammer;
@@ -21,49 +21,57 @@ use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("keys.p03_nothing_lands_in_wide_windows", |ctx| {
-        nothing_lands(ctx, &WIDE, 6)
-    })
-    .seconds(60),
-    Test::pair("keys.p03_nothing_lands_after_revoking_an_endpoint", |ctx| {
-        nothing_lands(ctx, &ENDPOINT, 6)
-    })
+    Test::pair(
+        "keys.p03_revoke_of_wide_windows_lets_no_byte_land_after_return",
+        |ctx| nothing_lands(ctx, &WIDE, 6),
+    )
     .seconds(60),
     Test::pair(
-        "keys.p03_nothing_lands_after_revoking_an_auth_key",
+        "keys.p03_revoke_of_endpoint_keys_lets_no_byte_land_after_return",
+        |ctx| nothing_lands(ctx, &ENDPOINT, 6),
+    )
+    .seconds(60),
+    Test::pair(
+        "keys.p03_revoke_of_auth_key_lets_no_byte_land_after_return",
         auth_key,
     )
     .seconds(30),
-    Test::pair("keys.p03_all_that_runs_both_ways_is_told", both_ways).seconds(30),
-    Test::pair("keys.p03_nothing_lands_in_10k_wide_windows", |ctx| {
-        nothing_lands(ctx, &WIDE, 625)
-    })
+    Test::pair(
+        "keys.p03_revoke_fails_inflight_ops_in_both_directions",
+        both_ways,
+    )
+    .seconds(30),
+    Test::pair(
+        "keys.p03_revoke_of_10k_wide_windows_lets_no_byte_land_after_return",
+        |ctx| nothing_lands(ctx, &WIDE, 625),
+    )
     .seconds(1800)
     .on(LONG_TESTS),
-    Test::pair("keys.p03_nothing_lands_of_10k_endpoints", |ctx| {
-        nothing_lands(ctx, &ENDPOINT, 625)
-    })
+    Test::pair(
+        "keys.p03_revoke_of_10k_endpoints_keys_lets_no_byte_land_after_return",
+        |ctx| nothing_lands(ctx, &ENDPOINT, 625),
+    )
     .seconds(1800)
     .on(LONG_TESTS),
 ];
 
-/// What a lane's peer reaches, and how that ends.
+/// The windows that a connection's peer reaches, and how they are revoked.
 struct Plan {
-    /// Offset and length of its windows, each with a key. Of the first the peer writes or reads a
-    /// part in every other operation, of the rest in turn.
+    /// Offset and length of the windows, each with a key. In every other operation the peer writes
+    /// or reads a part of the first window, in the rest a part of the others in turn.
     windows: &'static [(u64, u64)],
-    /// With keys of the endpoint's own, which one call ends.
+    /// Whether the keys are endpoint-scoped, so that one call revokes them all.
     endpoint: bool,
 }
 
-/// Bytes of a lane.
+/// Bytes of one connection's part.
 const LANE: usize = 3 << 20;
-/// More than a fast registration reaches: registered in full, at odd edges.
+/// One window with odd edges, too wide for `IB_WR_REG_MR`: it is registered by `ib_reg_user_mr`.
 const WIDE: Plan = Plan {
     windows: &[(777, (2 << 20) + 4320)],
     endpoint: false,
 };
-/// One registered in full, and fast ones.
+/// One window registered by `ib_reg_user_mr`, and some by `IB_WR_REG_MR`.
 const ENDPOINT: Plan = Plan {
     windows: &[
         (777, (1 << 20) + 100_000),
@@ -74,14 +82,14 @@ const ENDPOINT: Plan = Plan {
     endpoint: true,
 };
 
-/// What the target puts there when it is its own again. What a peer writes is another byte.
+/// Byte that the target writes once the memory is its own again. Peers write other bytes.
 const OWN: u8 = 0x11;
-/// What is there before.
+/// Byte of the memory before a round.
 const BEFORE: u8 = 0;
 
-/// P3: peers write to even lanes and read from odd ones without pause. What the target puts into
-/// the windows when the revocation has returned is there at once and 100 ms later, every byte of
-/// it, and no peer has read any of it. As often as `turns` say, on [`LANES`] lanes.
+/// P3: peers write to even connections and read from odd ones without pause. After the revocation
+/// has returned, the target fills the windows: every byte is there at once and 100 ms later, and no
+/// peer has read any of it. Makes `turns` rounds on [`LANES`] connections.
 fn nothing_lands(ctx: &mut Ctx, plan: &Plan, turns: usize) -> Result<()> {
     let mut lanes = Lanes::new(ctx)?;
     if plan.endpoint && ctx.first() {
@@ -113,12 +121,12 @@ fn nothing_lands(ctx: &mut Ctx, plan: &Plan, turns: usize) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// Whether the peer of a lane reads.
+/// Returns whether the peer of a connection reads.
 fn reads(lane: usize) -> bool {
     lane % 2 == 1
 }
 
-/// Node 2: each lane goes on until it is refused.
+/// Node 2: runs each connection until an operation is refused.
 fn run_all(ctx: &mut Ctx, lanes: &Lanes, region: u64, buf: &Buf) -> Result<()> {
     let remotes: Vec<Vec<Remote>> = ctx.ctl.recv()?;
     buf.clear(BEFORE);
@@ -134,7 +142,7 @@ fn run_all(ctx: &mut Ctx, lanes: &Lanes, region: u64, buf: &Buf) -> Result<()> {
             };
             let to = windows[which as usize];
             let len = to.len.min(SPAN);
-            // All of it comes to be written, and its edges often.
+            // In time the whole window is written, its edges often.
             let last = to.len - len;
             let at = match n % 8 {
                 1 => 0,
@@ -156,11 +164,15 @@ fn run_all(ctx: &mut Ctx, lanes: &Lanes, region: u64, buf: &Buf) -> Result<()> {
         running.into_iter().try_for_each(joined)
     })?;
     let seen = (0..buf.len()).find(|at| buf.get(*at) == OWN);
-    ensure!(seen.is_none(), "what came afterwards was read, at {seen:?}");
+    ensure!(
+        seen.is_none(),
+        "bytes written afterwards were read, at {seen:?}"
+    );
     ctx.barrier("refused")
 }
 
-/// Node 1: ends one lane's keys after the other's; how many had been written to by then.
+/// Node 1: revokes the keys of one connection after the other. Returns the number of connections
+/// that had been written to before.
 fn revoke_all(
     ctx: &mut Ctx,
     lanes: &Lanes,
@@ -237,7 +249,7 @@ fn wait_for_writes(buf: &Buf, lane: usize, plan: &Plan) -> Result<()> {
 }
 
 impl Plan {
-    /// The words within each window of a lane.
+    /// Returns the words within each window of a connection.
     fn words(&self, lane: usize) -> impl Iterator<Item = usize> + '_ {
         self.windows.iter().flat_map(move |(offset, len)| {
             let at = lane * LANE + *offset as usize;
@@ -259,17 +271,17 @@ impl Plan {
     }
 }
 
-/// Keys under each auth key of [`auth_key`].
+/// Number of keys under each auth key of [`auth_key`].
 const OF_AUTH: usize = 64;
-/// Bytes of each one's window.
+/// Bytes of each key's window.
 const PART: usize = 4096;
 
-/// P3: one call ends all keys under an auth key while peers write through each of them without
-/// pause. What the target puts into their windows then is there at once and 100 ms later, and the
-/// keys under another auth key go on working, before and after.
+/// P3: one call revokes all keys under an auth key while peers write through each of them without
+/// pause. After the call has returned, the target fills their windows: every byte is there at once
+/// and 100 ms later. Keys under another auth key work before and after.
 fn auth_key(ctx: &mut Ctx) -> Result<()> {
     let turns = if sys::slowness() > 1 { 2 } else { 6 };
-    // Lanes take turns, and so do keys: that of number i is under the auth key of lane i.
+    // Connections and keys alternate: key number i is under the auth key of connection i.
     let mut lanes = Lanes::under(ctx, &[KEY, OTHER])?;
     let buf = Buf::new(2 * OF_AUTH * PART)?;
     let region = lanes.side.reg(&buf, LOCAL | REMOTE)?.handle;
@@ -286,8 +298,8 @@ fn auth_key(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// Node 2 of [`auth_key`]: lanes of the one auth key write until they are refused, those of the other
-/// until they are told to stop.
+/// Plays node 2 of [`auth_key`]: connections of the one auth key write until they are refused,
+/// connections of the other until node 1 stops them.
 fn write_under_auth_keys(ctx: &mut Ctx, lanes: &Lanes) -> Result<()> {
     let remotes: Vec<Remote> = ctx.ctl.recv()?;
     let stop = AtomicBool::new(false);
@@ -324,7 +336,7 @@ fn write_under_auth_keys(ctx: &mut Ctx, lanes: &Lanes) -> Result<()> {
     ctx.barrier("ended")
 }
 
-/// Node 1 of [`auth_key`].
+/// Plays node 1 of [`auth_key`].
 fn revoke_auth_key(
     ctx: &mut Ctx,
     lanes: &Lanes,
@@ -371,7 +383,7 @@ fn revoke_auth_key(
     };
     same("when it had returned")?;
     ensure!(ended == OF_AUTH as u64, "{ended} keys ended");
-    // The other's work on: each of their windows is written to anew.
+    // The other auth key's keys work on: each of their windows is written anew.
     for part in (1..2 * OF_AUTH).step_by(2) {
         let all = (part * PART..(part + 1) * PART).step_by(8);
         all.for_each(|at| buf.set64(at, 0));
@@ -388,20 +400,21 @@ fn revoke_auth_key(
     Ok(all.try_for_each(|slot| dev.close(*slot))?)
 }
 
-/// Receives of each side of [`both_ways`].
+/// Number of receives on each side of [`both_ways`].
 const RECEIVES: u64 = 4;
-/// The context of the first of them; that of writes counts from 0.
+/// Context of the first receive; contexts of writes count from 0.
 const RECEIVE: u64 = 1 << 32;
 
-/// How the operations of one side ended.
+/// How the operations of one side completed.
 struct Ends {
-    /// Its writes, in order.
+    /// Completions of the writes, in order.
     writes: Vec<CqEntry>,
-    /// Its receives.
+    /// Completions of the receives.
     receives: Vec<CqEntry>,
 }
 
-/// Writes without pause until the connection ends, and takes in all that was posted on it.
+/// Writes without pause until the connection ends, and collects the completions of all posted
+/// operations.
 fn until_the_end(lanes: &Lanes, lane: usize, to: Remote) -> Result<Ends> {
     const DEPTH: usize = 8;
     let (dev, ep) = (&lanes.side.dev, lanes.eps[lane]);
@@ -434,10 +447,10 @@ fn until_the_end(lanes: &Lanes, lane: usize, to: Remote) -> Result<Ends> {
     }
 }
 
-/// P3: both sides write to each other and have receives posted when node 1 ends the key that node 2
-/// writes by. Node 2 is told of the one operation that was refused, all else of this connection is
-/// flushed, each operation once, and each side hears of the end once. A connection beside it, with
-/// a key of its own, goes on.
+/// P3: both sides write to each other and have receives posted when node 1 revokes the key that
+/// node 2 writes through. Node 2 gets an error for the one refused operation. Every other operation
+/// of the connection is flushed, each once, and each side gets one shutdown event. Another
+/// connection, with a key of its own, goes on.
 fn both_ways(ctx: &mut Ctx) -> Result<()> {
     const REFUSED: (i32, u32) = (libc::EACCES, 10);
     let mut lanes = Lanes::new(ctx)?;
@@ -499,7 +512,7 @@ fn both_ways(ctx: &mut Ctx) -> Result<()> {
             down.raw
         );
 
-        // Beside it nothing has happened.
+        // The other connection is unaffected.
         for write in [true, false] {
             let r = theirs.1;
             let errno = lanes.attempt(1, write, r.len, r.addr, r.key)?;

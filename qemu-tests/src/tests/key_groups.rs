@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Who reaches what where endpoints have keys of their own: regions that are bound before they have
-//! a key, the same bytes for different peers, and guesses from one endpoint at another's.
+//! Reach of endpoint-scoped keys: regions that are bound before they have a key, the same bytes for
+//! different peers, and guesses from one endpoint at another's keys.
 
 use super::key_batches::{entry, with_key, PAGE};
 use super::keys::{hammer, Try};
@@ -21,8 +21,16 @@ use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("keys.p02_bound_region_gets_its_keys_later", bound_region).seconds(15),
-    Test::pair("keys.p02_same_bytes_for_different_peers", same_bytes).seconds(40),
+    Test::pair(
+        "keys.p02_bound_region_key_on_other_endpoint_is_refused",
+        bound_region,
+    )
+    .seconds(15),
+    Test::pair(
+        "keys.p02_same_bytes_for_each_peer_have_its_rights",
+        same_bytes,
+    )
+    .seconds(40),
     Test::pair("keys.p04_guesses_at_another_endpoint_never_hit", guess).seconds(60),
     Test::pair(
         "keys.p04_guesses_from_another_auth_key_never_hit",
@@ -31,7 +39,7 @@ pub const TESTS: &[Test] = &[
     .seconds(60),
 ];
 
-/// An endpoint with keys of its own that is not connected.
+/// Opens an unconnected endpoint with endpoint-scoped keys.
 pub(super) fn own_endpoint(side: &Side) -> Result<EpOpen> {
     Ok(side.dev.ep_open(&EpOpen {
         flags: KFI_EP_OWN_KEYS,
@@ -49,8 +57,9 @@ fn has_own_keys(ctx: &Ctx, side: &Side) -> Result<()> {
     Ok(())
 }
 
-/// MR_ENDPOINT: a region is bound to an endpoint that is not enabled, has no key then, gets one
-/// later, and is reached on that endpoint alone. Closing it under a peer that writes ends the key.
+/// `FI_MR_ENDPOINT`: a region is bound to an endpoint that is not enabled, has no key then, is
+/// assigned one later, and is reached on that endpoint alone. Closing the endpoint under a writing
+/// peer revokes the key.
 fn bound_region(ctx: &mut Ctx) -> Result<()> {
     const SIZE: u64 = 64 << 10;
     let side = Side::open(ctx)?;
@@ -82,7 +91,7 @@ fn bound_region(ctx: &mut Ctx) -> Result<()> {
             let errnos = [run(0, r, true)?, run(0, r, false)?];
             ensure!(errnos == [0; 2], "on the endpoint itself: {errnos:?}");
         }
-        // Another one with keys of its own, and one of the domain's.
+        // Another endpoint with endpoint-scoped keys, and one of the domain's.
         let errnos = [run(1, &early, true)?, run(2, &late, false)?];
         ensure!(errnos == [libc::EACCES; 2], "on others: {errnos:?}");
         ctx.barrier("tried")?;
@@ -109,7 +118,7 @@ fn bound_region(ctx: &mut Ctx) -> Result<()> {
     let region = bound.handle;
     let slots = dev.key_alloc(region, 2)?;
     ensure!(with_key(dev)?.is_empty(), "a slot has a key");
-    // One before the endpoint is enabled, one when it is connected.
+    // One slot before the endpoint is enabled, one when it is connected.
     let early = side.assign(slots[0], 0, SIZE / 2, REMOTE)?;
     let other = own_endpoint(&side)?;
     let plain = dev.ep_open(&EpOpen {
@@ -157,9 +166,9 @@ fn bound_region(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Lanes of one role; there are four roles.
+/// Number of connections of a role; there are four roles.
 const OF_ROLE: usize = LANES / 4;
-/// What peers of each role may do with the same bytes. The last are without keys of their own.
+/// Rights of each role's peers to the same bytes. The last role has no endpoint-scoped keys.
 const ROLES: [(&str, u64); 4] = [
     ("reader", KFI_REMOTE_READ),
     ("writer", KFI_REMOTE_WRITE),
@@ -167,8 +176,8 @@ const ROLES: [(&str, u64); 4] = [
     ("common reader", KFI_REMOTE_READ),
 ];
 
-/// P2: different peers have different rights to the same bytes: each by the key for its endpoint,
-/// and by no other peer's.
+/// P2: different peers have different rights to the same bytes: each through the key for its
+/// endpoint, and through no other peer's.
 fn same_bytes(ctx: &mut Ctx) -> Result<()> {
     const AT: u64 = 100;
     const LEN: u64 = 3000;
@@ -192,7 +201,7 @@ fn same_bytes(ctx: &mut Ctx) -> Result<()> {
     };
     for turn in 0..turns {
         lanes.connect(ctx)?;
-        // Whose key each lane tries in the end: over the turns everybody's.
+        // The lane whose key each connection tries in the end: over the turns every other one's.
         let victim = |lane: usize| (lane + 1 + turn * 15 / turns) % LANES;
         if ctx.first() {
             buf.clear(0x5a);
@@ -231,7 +240,7 @@ fn same_bytes(ctx: &mut Ctx) -> Result<()> {
             }
         }
         for lane in 0..LANES {
-            // In every fourth turn what its own key does not give.
+            // In every fourth turn an access beyond the own key's rights.
             let (of, write) = match turn % 4 {
                 0 if lane / OF_ROLE != 2 => (lane, !right(lane, true)),
                 _ => (victim(lane), (turn + lane) % 2 == 0),
@@ -250,8 +259,8 @@ fn same_bytes(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// P4: neither the keys of an endpoint's own, nor values near them, reach anything from another
-/// endpoint of the same domain, with keys of its own or without.
+/// P4: neither endpoint-scoped keys, nor values near them, reach anything from another endpoint of
+/// the same domain, with endpoint-scoped keys or without.
 fn guess(ctx: &mut Ctx) -> Result<()> {
     const COUNT: u32 = 48;
     let mut lanes = Lanes::new(ctx)?;
@@ -263,7 +272,7 @@ fn guess(ctx: &mut Ctx) -> Result<()> {
     lanes.own_keys = LANES / 2;
     let secret = Buf::new((2 << 20) + 8192)?;
     secret.clear(0x66);
-    // Never connected, so nobody may reach what is bound to it.
+    // An endpoint that is never connected, so no peer may reach memory bound to it.
     let ep = own_endpoint(&lanes.side)?.handle;
     let dev = &lanes.side.dev;
     let region = lanes.side.reg(&secret, LOCAL | REMOTE)?.handle;
@@ -271,7 +280,7 @@ fn guess(ctx: &mut Ctx) -> Result<()> {
     let mut entries: Vec<_> = slots.iter().map(|slot| entry(*slot, 0, PAGE)).collect();
     let got = dev.key_assign_many(&mut entries)?;
     ensure!(got == (COUNT as usize, 0), "{got:?}");
-    // And one that is registered in full.
+    // And a key over a window registered by `ib_reg_user_mr`.
     let full = dev.key_alloc_for(region, ep, 1)?[0];
     let wide = lanes.side.assign(full, 0, secret.len() as u64, REMOTE)?;
     slots.push(full);
@@ -286,7 +295,7 @@ fn guess(ctx: &mut Ctx) -> Result<()> {
         let key = key & u64::from(u32::MAX);
         Try::new(&what, i % 3 != 0, 8, secret.addr(), key, false)
     };
-    // Once by lanes with keys of their own first, once by the others.
+    // Once on connections with endpoint-scoped keys first, once on the others.
     let mut list: Vec<_> = guesses.iter().enumerate().map(try_of).collect();
     let half: Vec<_> = list[..keys.len()].to_vec();
     list.extend(half.into_iter().rev());
@@ -297,8 +306,8 @@ fn guess(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// P4: neither the keys under an auth key, nor values near them, reach anything from endpoints of the
-/// same domain that have another auth key. From those that have it each works.
+/// P4: neither keys under an auth key, nor values near them, reach anything from endpoints of the
+/// same domain under another auth key. From endpoints under the same auth key each works.
 fn guess_auth(ctx: &mut Ctx) -> Result<()> {
     const COUNT: u32 = 32;
     let mut lanes = Lanes::under(ctx, &[KEY, OTHER])?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Keys for one use: the first operation that is done by one ends it.
+//! Single-use keys: the first operation through one revokes it.
 
 use super::refused;
 use crate::buf::Buf;
@@ -13,17 +13,25 @@ use kfabric_uapi::*;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("keys.p02_once_is_once", one_after_the_other).seconds(20),
-    Test::pair("keys.p02_once_of_many_at_once", at_once).seconds(30),
-    Test::pair("keys.once_refusals_use_nothing_up", refusals).seconds(20),
-    Test::alone("keys.once_rules", rules),
-    Test::pair("keys.once_used_one_assigned_by_two", by_two).seconds(30),
+    Test::pair(
+        "keys.p02_once_key_used_refuses_second_op",
+        one_after_the_other,
+    )
+    .seconds(20),
+    Test::pair("keys.p02_once_key_used_by_many_at_once_admits_one", at_once).seconds(30),
+    Test::pair("keys.once_key_refusing_op_stays_valid", refusals).seconds(20),
+    Test::alone("keys.once_key_unused_revokes_like_others", rules),
+    Test::pair(
+        "keys.once_key_used_and_assigned_by_two_succeeds_once",
+        by_two,
+    )
+    .seconds(30),
 ];
 
-/// What a peer needs for everything.
+/// Rights for every operation.
 const ALL: u64 = REMOTE | KFI_ATOMIC;
 
-/// Skips where no key ends by itself.
+/// Skips the test if no key revokes itself.
 fn offered(side: &Side) -> Result<()> {
     if side.domain.caps & KFI_SINGLE_USE_KEYS == 0 {
         return skip("the device has no keys for one use");
@@ -48,7 +56,7 @@ fn assign_once(side: &Side, slot: u64, offset: u64, len: u64, access: u64) -> Re
     })
 }
 
-/// Memory of node 1, and a slot for all of it.
+/// Registers memory on node 1, with a slot for the whole.
 fn target(lanes: &Lanes, len: usize) -> Result<(Buf, u64)> {
     let buf = Buf::new(len)?;
     buf.clear(0);
@@ -56,8 +64,8 @@ fn target(lanes: &Lanes, len: usize) -> Result<(Buf, u64)> {
     Ok((buf, lanes.side.dev.key_alloc(region, 1)?[0]))
 }
 
-/// One operation of each kind is done by such a key, and no other afterwards; the slot shows it, and
-/// is assigned again without more ado.
+/// One operation of each kind succeeds through a single-use key, and no other afterwards. The slot
+/// shows that, and can be assigned again at once.
 fn one_after_the_other(ctx: &mut Ctx) -> Result<()> {
     const LARGE: u64 = 5 << 20;
     let mut lanes = Lanes::new(ctx)?;
@@ -81,7 +89,7 @@ fn one_after_the_other(ctx: &mut Ctx) -> Result<()> {
             ctx.barrier("refused")?;
         }
         buf.check_value(16, LARGE as usize - 16, WRITTEN)?;
-        // A used one is revoked like any other.
+        // A used key is revoked like any other.
         lanes.side.dev.key_revoke(slot)?;
         refused(lanes.side.dev.key_revoke(slot), libc::EINVAL, "twice")?;
         return ctx.barrier("done");
@@ -111,7 +119,7 @@ fn one_after_the_other(ctx: &mut Ctx) -> Result<()> {
         ensure!(entry.err == 0, "{kind}: {entry:?}");
         ctx.barrier("used")?;
         ctx.barrier("seen")?;
-        // By another connection, too.
+        // Another connection is refused as well.
         for lane in [i, LANES - 1 - i] {
             let errno = lanes.attempt(lane, lane == i, 8, at.0, at.1)?;
             ensure!(
@@ -124,7 +132,7 @@ fn one_after_the_other(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// Sixteen connections use one key at once: one of them does.
+/// Sixteen connections use one key at once: exactly one operation succeeds.
 fn at_once(ctx: &mut Ctx) -> Result<()> {
     const ROUNDS: usize = 12;
     let mut lanes = Lanes::new(ctx)?;
@@ -168,8 +176,8 @@ fn at_once(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// Two threads assign a slot whose key is used up: one of them does, the other is told that it has a key,
-/// and that key is not taken back for the used one.
+/// Two threads assign a slot whose key is used up: one succeeds. The other gets `EBUSY`, and does
+/// not revoke the new key in place of the used one.
 fn by_two(ctx: &mut Ctx) -> Result<()> {
     const ROUNDS: usize = 40;
     let mut lanes = Lanes::new(ctx)?;
@@ -230,7 +238,7 @@ fn by_two(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// What is refused does nothing, so it uses nothing up; what moves no byte does not either.
+/// A refused operation, and one that moves no byte, does not use the key up.
 fn refusals(ctx: &mut Ctx) -> Result<()> {
     let mut lanes = Lanes::new(ctx)?;
     offered(&lanes.side)?;
@@ -261,7 +269,8 @@ fn refusals(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// Assigned, revoked and closed without ever being used, they are as others are; also in batches.
+/// Assigns, revokes and closes single-use keys that are never used, also in batches: they behave
+/// like other keys.
 fn rules(ctx: &mut Ctx) -> Result<()> {
     const COUNT: u32 = 70;
     let side = Side::open(ctx)?;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Keys that are told before the device has them: what carries one may follow at once.
+//! Ordered assignment: the call returns a key before the device has registered the window, and a
+//! message that carries the key may be posted at once.
 
 use super::key_batches::{assign_all, entry, joined, with_key, Slots, PAGE};
 use super::keys::Bench;
@@ -21,38 +22,70 @@ use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("keys.ordered_message_may_follow_at_once", message_follows).seconds(60),
-    Test::alone("keys.ordered_rules", rules),
-    Test::alone("keys.ordered_races", races).seconds(30),
-    Test::pair("keys.p09_ordered_held_at_the_end", held_at_the_end).seconds(30),
-    Test::pair("keys.p09_ordered_some_held_all_the_time", held_all_the_time).seconds(30),
-    Test::pair("keys.ordered_orders_starve_nobody", orders_starve_nobody).seconds(30),
-    Test::pair("keys.ordered_failure_is_told", failure).seconds(10),
-    Test::pair("keys.p09_ordered_release_refused", release_refused).seconds(30),
-    Test::pair("keys.ordered_silent_device", silence).seconds(30),
-    // Counts a module's users, of which the other half would be one.
-    Test::pair("keys.ordered_leaves_with_the_file", leaves_with_the_file).on(ONE | SHM),
-    Test::pair("keys.ordered_race_with_removal", removal)
+    Test::pair(
+        "keys.ordered_key_sent_at_once_works_for_peer",
+        message_follows,
+    )
+    .seconds(60),
+    Test::alone("keys.ordered_assign_with_bad_arguments_is_refused", rules),
+    Test::alone(
+        "keys.ordered_assign_against_revoke_and_close_leaves_no_key",
+        races,
+    )
+    .seconds(30),
+    Test::pair(
+        "keys.p09_ordered_ops_deferred_at_disconnect_complete_once",
+        held_at_the_end,
+    )
+    .seconds(30),
+    Test::pair(
+        "keys.p09_ordered_queue_always_deferring_completes_in_order",
+        held_all_the_time,
+    )
+    .seconds(30),
+    Test::pair(
+        "keys.ordered_assign_without_pause_starves_no_sender",
+        orders_starve_nobody,
+    )
+    .seconds(30),
+    Test::pair("keys.ordered_assign_failed_by_device_is_reported", failure).seconds(10),
+    Test::pair(
+        "keys.p09_ordered_deferred_op_failed_by_device_completes_once",
+        release_refused,
+    )
+    .seconds(30),
+    Test::pair(
+        "keys.ordered_assign_on_silent_device_times_out_once",
+        silence,
+    )
+    .seconds(30),
+    // These tests count a module's users, and the other half of a pair would be one.
+    Test::pair(
+        "keys.ordered_assign_at_file_close_releases_provider",
+        leaves_with_the_file,
+    )
+    .on(ONE | SHM),
+    Test::pair("keys.ordered_assign_race_with_removal_is_reported", removal)
         .seconds(60)
         .on(NETNS),
 ];
 
-/// Keys of a batch, at most.
+/// Maximum number of keys in a batch.
 const MOST: usize = 64;
-/// Messages behind the one with the keys, each with its number.
+/// Messages sent after the one with the keys, each with its number.
 const BEHIND: u64 = 3;
-/// Where in the buffer of messages what is sent begins.
+/// Offset of outgoing messages in the message buffer.
 const OUT: u64 = 2048;
-/// What a message has for each key: address and key.
+/// Bytes that a message holds for each key: address and key.
 const PER_KEY: usize = 16;
-// Contexts of the peer's operations; the numbered messages' count up.
+// Contexts of the peer's operations; contexts of the numbered messages count up.
 const KEYS: u64 = 10;
 const WRITE: u64 = 11;
 const NUMBER: u64 = 20;
 const REST: u64 = u64::MAX;
 
-/// The message that carries a key is sent as soon as the key is told, and the peer uses it as soon
-/// as it is there: it always works, and what was sent arrives in order.
+/// Sends the message that carries a key as soon as the call returns the key; the peer uses the key
+/// as soon as the message is there. Every use succeeds, and messages arrive in order.
 fn message_follows(ctx: &mut Ctx) -> Result<()> {
     const ROUNDS: u64 = 600;
     let mut bench = Bench::new(ctx, MOST * PAGE as usize)?;
@@ -84,7 +117,7 @@ fn message_follows(ctx: &mut Ctx) -> Result<()> {
             } else {
                 dev.key_assign_ordered(&mut entries, bench.cq.handle, 99)?
             };
-            // From here on it is a race that the kernel decides.
+            // From here on the kernel decides the order of events.
             for (i, e) in entries.iter().enumerate() {
                 let at = OUT as usize + i * PER_KEY;
                 messages.set64(at, e.remote_addr);
@@ -102,7 +135,7 @@ fn message_follows(ctx: &mut Ctx) -> Result<()> {
                 )?;
             }
             ensure!(got == (count, 0), "round {round}: {got:?}");
-            // What is injected has no completion.
+            // An injected message has no completion.
             let both: BTreeSet<_> = [done("one of two")?, done("the other")?]
                 .map(|e| e.context)
                 .into();
@@ -128,7 +161,7 @@ fn message_follows(ctx: &mut Ctx) -> Result<()> {
         for round in 0..ROUNDS {
             let behind = std::cell::Cell::new(0);
             // Waits for this completion, or (`REST`) for all numbered messages, which otherwise
-            // come when they like.
+            // complete at any time.
             let until = |wanted: u64| -> Result<CqEntry> {
                 loop {
                     let entry = done(&format!("round {round}"))?;
@@ -218,7 +251,7 @@ fn rules(ctx: &mut Ctx) -> Result<()> {
         refused(dev.call(&mut one), errno, what)?;
     }
     ensure!(with_key(dev)?.is_empty(), "a refused call assigned");
-    // A second key is refused, and the first one stays.
+    // A second assignment is refused, and the first key stays valid.
     let one = dev.key_order(&entries[0], cq.handle, 1)?;
     refused(
         dev.key_order(&entries[0], cq.handle, 1),
@@ -228,26 +261,26 @@ fn rules(ctx: &mut Ctx) -> Result<()> {
     ensure!(one.key != KFI_KEY_NOTAVAIL, "{one:?}");
     ensure!(with_key(dev)?.len() == 1, "{:?}", with_key(dev)?);
     dev.key_revoke(all.slots[0])?;
-    // Without a queue nobody hears of failures.
+    // Without a queue failures are not reported.
     let got = dev.key_assign_ordered(&mut entries, 0, 0)?;
     ensure!(got == (130, 0), "{got:?}");
     let keys: BTreeSet<_> = entries.iter().map(|e| e.key).collect();
     ensure!(keys.len() == 130, "a key came twice");
     let got = dev.key_revoke_slots(&all.slots)?;
     ensure!((got.done, got.revoked) == (130, 130), "{got:?}");
-    // Up to the first that is refused; a slot that is there twice has its key by then.
+    // The batch stops at the first refused entry: the slot that is listed twice has a key by then.
     entries[100].slot = entries[3].slot;
     let got = dev.key_assign_ordered(&mut entries, cq.handle, 1)?;
     ensure!(got == (100, libc::EBUSY), "{got:?}");
     let revoked = dev.key_revoke_all(KFI_REVOKE_FILE, 0)?;
     ensure!(revoked == 100, "{revoked} revoked");
-    // Nothing failed.
+    // No assignment failed.
     ensure!(cq.read().is_none(), "a completion");
     dev.close(cq.handle)?;
     assign_all(dev, &mut all.entries())
 }
 
-/// Operations that are held when the connection ends complete, each once, without a close: P9.
+/// P9: operations that are deferred when the connection ends complete, each once, without a close.
 fn held_at_the_end(ctx: &mut Ctx) -> Result<()> {
     const ROUNDS: u64 = 40;
     const SENDS: u64 = 6;
@@ -259,7 +292,7 @@ fn held_at_the_end(ctx: &mut Ctx) -> Result<()> {
         if ctx.first() {
             let mut sent = 0;
             for i in 0..SENDS {
-                // Each waits for an assignment of its own.
+                // Each operation waits for an assignment of its own.
                 let slots = &slots[i as usize * 10..][..10];
                 let mut entries: Vec<_> = slots.iter().map(|slot| entry(*slot, 0, 1)).collect();
                 dev.key_assign_ordered(&mut entries, 0, 0)?;
@@ -270,7 +303,7 @@ fn held_at_the_end(ctx: &mut Ctx) -> Result<()> {
                 }
                 if round % 2 == 0 && i == round / 2 % SENDS {
                     match dev.shutdown(ep) {
-                        // The other end was first.
+                        // The other end has shut down first.
                         Err(e) if e.errno.0 == libc::ENOTCONN => {}
                         other => other?,
                     }
@@ -285,7 +318,7 @@ fn held_at_the_end(ctx: &mut Ctx) -> Result<()> {
             }
             dev.key_revoke_slots(&slots)?;
         } else {
-            // No receives: what was sent stays on its way until the connection ends.
+            // Without receives the sent messages stay outstanding until the connection ends.
             std::thread::sleep(Duration::from_micros(round * 97 % 2000));
             dev.shutdown(ep).ok();
         }
@@ -294,8 +327,7 @@ fn held_at_the_end(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// A small queue in which there is always something that is held: all of what passes through it
-/// completes, in order.
+/// Uses a small queue that always holds a deferred operation: all operations complete, in order.
 fn held_all_the_time(ctx: &mut Ctx) -> Result<()> {
     const SIZE: u32 = 4;
     const COUNT: u32 = 100 * SIZE;
@@ -344,7 +376,7 @@ fn held_all_the_time(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// Two threads that order keys without pause do not keep a third from sending.
+/// Two threads that order keys without pause do not keep a third thread from sending.
 fn orders_starve_nobody(ctx: &mut Ctx) -> Result<()> {
     const SENDS: u64 = 100;
     let mut bench = Bench::new(ctx, MOST * PAGE as usize)?;
@@ -393,7 +425,7 @@ fn orders_starve_nobody(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// Ordered and waited-for assignments, revocations and closes of the same slots, all at once.
+/// Makes ordered and waited-for assignments, revocations and closes of the same slots, all at once.
 fn races(ctx: &mut Ctx) -> Result<()> {
     const ROUNDS: u64 = 60;
     for round in 0..ROUNDS {
@@ -437,8 +469,8 @@ fn races(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Should the device refuse afterwards, the queue hears how many keys came to be; the others' slots
-/// are as they were.
+/// If the device fails an ordered assignment, the queue reports how many keys were assigned. The
+/// slots of other batches are unchanged.
 fn failure(ctx: &mut Ctx) -> Result<()> {
     const COUNT: u32 = 8;
     if !Path::new(KNOBS).exists() {
@@ -449,8 +481,8 @@ fn failure(ctx: &mut Ctx) -> Result<()> {
         let dev = &all.side.dev;
         let cq = all.side.cq(0, 0)?;
         quiet()?;
-        // The device is asked twice for each window, and once more for each in the chain; and
-        // once for each slot that has nothing in reserve yet.
+        // The device is called twice for each window, once more for each work request of the chain,
+        // and once for each slot that has nothing in reserve yet.
         for before in [0, 1, 4, 15, 16, 20, 23] {
             let mut entries = all.entries();
             let context = 40 + u64::from(before);
@@ -470,18 +502,18 @@ fn failure(ctx: &mut Ctx) -> Result<()> {
             let most = if before < 16 { before / 2 } else { COUNT - 1 };
             ensure!(good <= u64::from(most), "after {before}: {told:?}");
             let told: BTreeSet<_> = entries.iter().map(|e| e.key).collect();
-            // It waits until all slots have settled.
+            // The revocation waits until no slot is in `Assigning`.
             let ended = dev.key_revoke_slots(&all.slots)?.revoked;
             ensure!(ended == good, "after {before}: {ended} revoked");
             assign_all(dev, &mut entries)?;
-            // P4: what was told, though it never worked, is no other grant's.
+            // P4: a returned key value is not issued again, even if the key never worked.
             let again = entries.iter().find(|e| told.contains(&e.key));
             ensure!(again.is_none(), "after {before}: {again:?} came twice");
             dev.key_revoke_slots(&all.slots)?;
-            // What was reserved is had anew in the background, asking the device too.
+            // The reserve is refilled in the background, which calls the device too.
             std::thread::sleep(Duration::from_millis(100));
         }
-        // One alone, at each place at which the device is asked for it.
+        // A single assignment, failing at each of its calls of the device.
         let slot = all.slots[0];
         for before in 0..3 {
             let context = 90 + u64::from(before);
@@ -496,7 +528,7 @@ fn failure(ctx: &mut Ctx) -> Result<()> {
             let is = (ended.err, ended.context, ended.data, ended.len);
             let wanted = (libc::EIO as u32, context, 0, 0);
             ensure!(is == wanted, "one, {before}: {ended:?}");
-            // It has no key, and nothing that could be revoked.
+            // The slot has no key that could be revoked.
             ensure!(with_key(dev)?.is_empty(), "one, {before}: a key is left");
             let ended = dev.key_revoke_slots(&[slot])?.revoked;
             ensure!(ended == 0, "one, {before}: {ended} revoked");
@@ -511,10 +543,10 @@ fn failure(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// P9: the device refuses one of the operations that were held, which nobody waits for any more: all
-/// of them complete, once each, the connection ends, and what was told of keys is so.
+/// P9: the device fails one of the deferred operations, for which no caller waits any more. All of
+/// them complete, once each, the connection ends, and the reported number of keys is right.
 fn release_refused(ctx: &mut Ctx) -> Result<()> {
-    // So many that they take longer to make than it takes to send.
+    // Enough keys that assigning them takes longer than sending.
     const COUNT: u32 = MOST as u32;
     const SENDS: u32 = 6;
     if !Path::new(KNOBS).exists() {
@@ -527,7 +559,7 @@ fn release_refused(ctx: &mut Ctx) -> Result<()> {
         let ep = bench.fresh(ctx)?;
         let dev = &bench.side.dev;
         if ctx.first() {
-            // So that all slots have something in reserve: the device is then asked thrice for each.
+            // Let all slots fill their reserves: the device is then called thrice for each.
             std::thread::sleep(sys::patience(Duration::from_millis(50)));
             let mut entries: Vec<_> = slots.iter().map(|slot| entry(*slot, 0, 8)).collect();
             let send = |i| op::send(u64::from(i), &[iov(bench.region, 0, 8)]);
@@ -546,8 +578,8 @@ fn release_refused(ctx: &mut Ctx) -> Result<()> {
             failed?;
             ensure!(told? == (COUNT as usize, 0), "not all were told");
             let (taken, _) = sent.unwrap_or((0, 0));
-            // What else asks the device meanwhile (probes of connections, on either node) may have
-            // been refused instead.
+            // Another call of the device (a probe of a connection, on either node) may have been
+            // failed instead.
             let ended = dev.eq_wait(&bench.side.eq, Duration::from_millis(500));
             let hit = ended.is_ok() && taken == SENDS as usize;
             if ended.is_err() {
@@ -569,12 +601,12 @@ fn release_refused(ctx: &mut Ctx) -> Result<()> {
         }
         ctx.barrier("ended")?;
     }
-    // In the others the keys were there so soon that nothing was held.
+    // In the other rounds the keys were assigned so soon that no operation was deferred.
     ensure!(!ctx.first() || hits > 0, "nothing was held");
     ctx.barrier("done")
 }
 
-/// When closing the file has returned, nothing of what was ordered through it keeps the provider.
+/// When closing a file has returned, no ordered work of the file keeps the provider in use.
 fn leaves_with_the_file(ctx: &mut Ctx) -> Result<()> {
     let path = format!("/sys/module/{}/refcnt", ctx.provider());
     if !ctx.first() {
@@ -600,8 +632,8 @@ fn leaves_with_the_file(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// A device that does not answer is waited for once for all that waits, and not at all for slots that
-/// are closed. What was posted behind that goes.
+/// If a device does not answer, all waiting work waits for it once, and closed slots do not wait at
+/// all. Operations posted behind that work are released.
 fn silence(ctx: &mut Ctx) -> Result<()> {
     const COUNT: u64 = 16;
     if !Path::new(SILENCE).exists() {
@@ -639,7 +671,7 @@ fn silence(ctx: &mut Ctx) -> Result<()> {
     };
     quiet_of(SILENCE)?;
     set_of(SILENCE, "space", 0)?;
-    // The first, before the others are there, and the next with all of them.
+    // The first silence hits before the other assignments are queued, the next hits all of them.
     set_of(SILENCE, "times", 2)?;
     set_of(SILENCE, "probability", 100)?;
     let all = (|| -> Result<()> {
@@ -652,12 +684,15 @@ fn silence(ctx: &mut Ctx) -> Result<()> {
     let sent = bench.cq.wait(LONG)?;
     ensure!(sent.err == 0, "{sent:?}");
     let revoked = dev.key_revoke_slots(&slots)?.revoked;
-    ensure!(revoked == 0, "{revoked} of what failed were keys");
+    ensure!(
+        revoked == 0,
+        "{revoked} of the failed assignments were keys"
+    );
     let mut entries: Vec<_> = slots.iter().map(|slot| entry(*slot, 0, 8)).collect();
     assign_all(dev, &mut entries)?;
     dev.key_revoke_slots(&slots)?;
 
-    // The second silence is left over for the third key.
+    // The second silence is used up by the third key.
     set_of(SILENCE, "times", 2)?;
     set_of(SILENCE, "probability", 100)?;
     let closed = (|| -> Result<()> {
@@ -675,9 +710,9 @@ fn silence(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// Where tests say which calls of the device are to fail.
+/// Directory of the knobs that select failing device calls.
 const KNOBS: &str = "/sys/kernel/debug/fail_kfabric_device";
-/// Where they say when it is to be silent.
+/// Directory of the knobs that select silent device calls.
 const SILENCE: &str = "/sys/kernel/debug/fail_kfabric_answer";
 
 fn set_of(knobs: &str, knob: &str, value: u32) -> Result<()> {
@@ -689,7 +724,7 @@ fn set(knob: &str, value: u32) -> Result<()> {
     set_of(KNOBS, knob, value)
 }
 
-/// Nothing but the failure itself is to be seen of it.
+/// Silences the kernel's report of an injected failure; the failure itself remains.
 fn quiet_of(knobs: &str) -> Result<()> {
     for knob in ["verbose", "stacktrace-depth", "require-start"] {
         set_of(knobs, knob, 0)?;
@@ -701,8 +736,8 @@ fn quiet() -> Result<()> {
     quiet_of(KNOBS)
 }
 
-/// The device goes while keys are still to be made: the queue hears of it, or the call does, and
-/// nothing waits for ever.
+/// Removes the device while assignments are outstanding: the queue or the call reports the failure,
+/// and no task waits for ever.
 fn removal(ctx: &mut Ctx) -> Result<()> {
     if ctx.first() {
         let rounds = if sys::slowness() > 1 { 2 } else { 6 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Keys while everything happens at once: batches, closing, death, removal, and what stalls.
+//! Keys under concurrency: batches, closing, death, removal, and stalled assignments.
 
 use super::key_batches::{assign_all, entry, joined, with_key, Slots, PAGE};
 use super::keys::hammer;
@@ -21,26 +21,33 @@ use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::alone("keys.p04_batches_race", race).seconds(30),
-    Test::pair("keys.p02_batches_race_under_a_peer", under_peer).seconds(30),
-    Test::alone("keys.p03_batches_race_with_death", death).seconds(30),
-    Test::pair("keys.p03_batches_race_with_removal", removal)
+    Test::alone("keys.p04_batches_racing_repeat_no_key", race).seconds(30),
+    Test::pair(
+        "keys.p02_batches_racing_under_peer_stay_in_windows",
+        under_peer,
+    )
+    .seconds(30),
+    Test::alone("keys.p03_batches_race_with_death_leaves_nothing", death).seconds(30),
+    Test::pair("keys.p03_batches_race_with_removal_leaves_no_key", removal)
         .seconds(60)
         .on(NETNS),
-    Test::alone("keys.p03_stalled_assign_holds_up_no_other", stalled)
-        .seconds(30)
-        .verbs(),
+    Test::alone(
+        "keys.p03_stalled_assign_in_batch_delays_no_other_slot",
+        stalled,
+    )
+    .seconds(30)
+    .verbs(),
 ];
 
-/// Keys that were told, of which none may come twice.
+/// Keys that calls have returned; none may be returned twice.
 #[derive(Default)]
 struct Told(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
-    /// The slot of each.
+    /// The slot of each key.
     slots: BTreeMap<u64, u64>,
-    /// The last one, for a peer.
+    /// The last key, for a peer.
     last: Option<Remote>,
 }
 
@@ -61,7 +68,7 @@ impl Told {
         Ok(())
     }
 
-    /// The last key that nobody has taken yet; `None` when the race is over.
+    /// Returns the last key that no peer has taken yet; `None` when the race is over.
     fn next(&self, stop: &AtomicBool) -> Option<Remote> {
         while !stop.load(Ordering::Relaxed) {
             if let Some(last) = self.known().last.take() {
@@ -73,10 +80,10 @@ impl Told {
     }
 }
 
-/// What a race explains.
+/// Errnos that a race explains.
 const RACED: [i32; 3] = [libc::EBUSY, libc::EINVAL, libc::ENOENT];
 
-/// Fails on what no race explains.
+/// Fails on an errno that no race explains.
 fn may<T>(result: crate::raw::Result<T>, what: &str) -> Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -85,7 +92,7 @@ fn may<T>(result: crate::raw::Result<T>, what: &str) -> Result<Option<T>> {
     }
 }
 
-/// One thread's turn in the race, on slots that the others use too.
+/// Makes one thread's turn in the race, on slots that the other threads use too.
 fn turn(all: &Slots, told: &Told, who: u64, round: u64) -> Result<()> {
     let dev = &all.side.dev;
     let shift = (round * 7 + who * 13) as usize % all.slots.len();
@@ -142,7 +149,7 @@ fn run_race(all: &Slots, told: &Told, stop: &AtomicBool) -> Result<()> {
                         went = turn(all, told, who, round);
                         round += 1;
                     }
-                    // What failed in one ends all.
+                    // A failure in one thread stops all.
                     stop.store(true, Ordering::Relaxed);
                     went
                 })
@@ -152,8 +159,8 @@ fn run_race(all: &Slots, told: &Told, stop: &AtomicBool) -> Result<()> {
     })
 }
 
-/// Batches, single calls, mass revocation and closing, all on the same slots at once: nobody waits
-/// for ever, no key comes twice (P4), and in the end nothing is left.
+/// Batches, single calls, mass revocation and closing run on the same slots at once: no task waits
+/// for ever, no key is issued twice (P4), and in the end nothing is left.
 fn race(ctx: &mut Ctx) -> Result<()> {
     let all = Slots::new(ctx, 100)?;
     let stop = AtomicBool::new(false);
@@ -181,9 +188,10 @@ fn race(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// P2, P3: a peer writes without pause by whatever key was told last in the race, and what it writes is
-/// that key's value. Each is only in the window of a slot that it was told for; when the last
-/// revocation has returned nothing changes any more, and none of the last keys reaches anything.
+/// P2, P3: a peer writes without pause through the last key that the race returned, and writes that
+/// key's value. Each value is only in the window of the slot that the key was returned for. When
+/// the last revocation has returned, no byte changes any more, and none of the last keys reaches
+/// anything.
 fn under_peer(ctx: &mut Ctx) -> Result<()> {
     let turns = if sys::slowness() > 1 { 2 } else { 5 };
     let mut lanes = Lanes::new(ctx)?;
@@ -206,7 +214,7 @@ fn under_peer(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// Node 2 of [`under_peer`]; how often it has written.
+/// Plays node 2 of [`under_peer`]. Returns the number of writes.
 fn write_by_the_last(ctx: &mut Ctx, lanes: &mut Lanes) -> Result<u64> {
     let values = Buf::new(8 * LANES)?;
     let region = lanes.side.reg(&values, LOCAL)?.handle;
@@ -228,7 +236,7 @@ fn write_by_the_last(ctx: &mut Ctx, lanes: &mut Lanes) -> Result<u64> {
         ctx.ctl.send(&done)?;
         written += done;
     }
-    // By now there is none.
+    // By now no key is left.
     lanes.connect(ctx)?;
     ctx.barrier("revoked")?;
     for (lane, r) in last.iter().enumerate() {
@@ -239,7 +247,7 @@ fn write_by_the_last(ctx: &mut Ctx, lanes: &mut Lanes) -> Result<u64> {
     Ok(written)
 }
 
-/// Node 1 of [`under_peer`].
+/// Plays node 1 of [`under_peer`].
 fn race_under_peer(ctx: &mut Ctx, lanes: &mut Lanes, all: &Slots, told: &Told) -> Result<()> {
     lanes.connect(ctx)?;
     let stop = AtomicBool::new(false);
@@ -275,7 +283,7 @@ fn race_under_peer(ctx: &mut Ctx, lanes: &mut Lanes, all: &Slots, told: &Told) -
     same("100 ms later")
 }
 
-/// `kill -9` in the middle of all that: nothing is left of it.
+/// Kills the process with `SIGKILL` in the middle of the race: nothing of it is left.
 fn death(ctx: &mut Ctx) -> Result<()> {
     for round in 0..12u64 {
         let buddy = || -> Result<()> {
@@ -305,8 +313,8 @@ fn death(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// The device goes in the middle of all that: the calls fail, nobody hangs, and no key is left on
-/// it.
+/// Removes the device in the middle of the race: the calls fail, no task hangs, and no key is left
+/// on the device.
 fn removal(ctx: &mut Ctx) -> Result<()> {
     if ctx.first() {
         remove_under_batches(ctx)?;
@@ -331,7 +339,7 @@ fn remove_under_batches(ctx: &Ctx) -> Result<()> {
                     other => bail!("assigned {other:?}, gone: {is_gone}"),
                 }
                 dev.key_revoke_slots(&all.slots)?;
-                // Now and then what was reserved is had anew in the background.
+                // Now and then the reserve is refilled in the background.
                 std::thread::sleep(Duration::from_millis(turn % 4));
             }
             Ok(())
@@ -347,7 +355,7 @@ fn remove_under_batches(ctx: &Ctx) -> Result<()> {
             raced
         })
         .with_context(|| format!("round {round}"))?;
-        // A slot of a device that is gone has nothing to revoke, and closes.
+        // Slots of a removed device have nothing to revoke, and can be closed.
         dev.key_revoke_all(KFI_REVOKE_FILE, 0)?;
         all.slots.iter().try_for_each(|slot| dev.close(*slot))?;
     }
@@ -356,8 +364,8 @@ fn remove_under_batches(ctx: &Ctx) -> Result<()> {
     assign_all(&all.side.dev, &mut all.entries())
 }
 
-/// An assignment that waits for the program keeps no other slot of its batch waiting, nor of a list
-/// that is revoked: all the others' keys end first.
+/// An assignment that waits for the program delays no other slot, neither of its batch nor of a
+/// revoked list: the keys of all other slots are revoked first.
 fn stalled(ctx: &mut Ctx) -> Result<()> {
     const SIZE: usize = 2 << 20;
     const LAST: usize = SIZE - PAGE as usize;
@@ -379,7 +387,7 @@ fn stalled(ctx: &mut Ctx) -> Result<()> {
     let slots = dev.key_alloc(region.handle, 7)?;
     let missing = uffd::Missing::watch(&map)?;
     let within = sys::patience(Duration::from_secs(10));
-    // Before it, itself, after it; and one of its own.
+    // Slots before the stalled one, the stalled one, and slots after it; and a slot of its own.
     let mut entries: Vec<_> = (0..6).map(|i| entry(slots[i], 0, PAGE)).collect();
     entries[3].length = SIZE as u64;
     for (round, how) in ["a list", "the region", "the file", "a killed close"]
@@ -395,12 +403,12 @@ fn stalled(ctx: &mut Ctx) -> Result<()> {
                 ensure!(missing.is_waited_for(within)?, "nothing stalls");
                 let wanted = [0, 1, 2, 6].map(|i| slots[i]).into();
                 ensure!(with_key(dev)? == wanted, "{:?} have keys", with_key(dev)?);
-                // Those before it are through, and those after it were not begun.
+                // Slots before the stalled one are done, and slots after it are not begun.
                 dev.key_revoke(slots[0])?;
                 dev.key_assign(slots[0], 0, PAGE, REMOTE)?;
                 dev.key_assign(slots[5], 0, PAGE, REMOTE)?;
                 dev.key_revoke(slots[5])?;
-                // Whoever waits for the stalled one can be killed.
+                // A task that waits for the stalled slot can be killed.
                 killed(|| dev.key_revoke(slots[3]).map(drop))?;
                 killed(|| dev.key_revoke_slots(&[slots[3]]).map(drop))?;
                 if round == 3 {
@@ -429,14 +437,14 @@ fn stalled(ctx: &mut Ctx) -> Result<()> {
             let assigned = joined(assigner)?;
             let revoked = joined(revoker?)?;
             if round == 3 {
-                // It was closed by one who did not live to see the end of it.
+                // The closing process was killed before the close had ended.
                 ensure!(assigned == (3, libc::ENOENT), "{how}: {assigned:?}");
                 ensure!(revoked == 4, "{how}: {revoked} revoked");
                 dev.close(slots[3])?;
                 return Ok(());
             }
             ensure!(assigned == (6, 0), "{how}: {assigned:?} assigned");
-            // The stalled one, for certain; what came after it may have come too late.
+            // The stalled slot's key for certain; later slots may have been assigned too late.
             ensure!((5..=7).contains(&revoked), "{how}: {revoked} revoked");
             let left = with_key(dev)?;
             let late = [slots[4], slots[5]].into();
@@ -449,7 +457,7 @@ fn stalled(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// A process that makes a call which does not return can be killed.
+/// Kills a process in a call that does not return.
 fn killed(call: impl FnOnce() -> crate::raw::Result<()>) -> Result<()> {
     let pid = sys::fork(|| i32::from(call().is_err()))?;
     std::thread::sleep(Duration::from_millis(100));

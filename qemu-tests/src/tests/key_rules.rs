@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What may be asked of key slots, without a peer.
+//! Rules of key slots that can be tested without a peer.
 
 use super::refused;
 use crate::buf::Buf;
@@ -12,11 +12,15 @@ use kfabric_uapi::*;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::alone("keys.alloc_and_assign_rules", rules).also(SMOKE),
-    Test::alone("keys.alloc_limits", alloc_limits),
-    Test::alone("keys.slots_are_used_again", slots_are_used_again),
-    Test::alone("keys.many_keys", many_keys).seconds(10),
-    Test::alone("keys.p05_busy_region_stays", busy_region_stays),
+    Test::alone(
+        "keys.alloc_and_assign_with_bad_arguments_are_refused",
+        rules,
+    )
+    .also(SMOKE),
+    Test::alone("keys.alloc_beyond_limits_is_refused", alloc_limits),
+    Test::alone("keys.slot_assigned_again_has_new_key", slots_are_used_again),
+    Test::alone("keys.keys_of_2000_slots_differ", many_keys).seconds(10),
+    Test::alone("keys.p05_region_with_key_refuses_close", busy_region_stays),
 ];
 
 fn rules(ctx: &mut Ctx) -> Result<()> {
@@ -29,7 +33,7 @@ fn rules(ctx: &mut Ctx) -> Result<()> {
         refused(dev.key_assign(slot, off, len, access), errno, what)
     };
     no(0, 0, KFI_REMOTE_READ, libc::EINVAL, "an empty range")?;
-    // Who has no keys that end by themselves says so.
+    // A domain without single-use keys refuses them.
     if side.domain.caps & KFI_SINGLE_USE_KEYS == 0 {
         let mut once = KeyAssign {
             flags: KFI_KEY_SINGLE_USE,
@@ -118,7 +122,7 @@ fn rules(ctx: &mut Ctx) -> Result<()> {
     dev.close(slot).context("closing a slot revokes")?;
     refused(dev.key_revoke(slot), libc::ENOENT, "revoking a closed slot")?;
     dev.close(region)?;
-    // No dynamic keys were asked for: none are to be had.
+    // The region has no dynamic keys, so it has no slots.
     let plain = dev.region_reg(side.domain.handle, buf.addr(), 100, LOCAL | REMOTE, 0)?;
     match dev.key_alloc(plain.handle, 1) {
         Err(e) if [libc::EINVAL, libc::EOPNOTSUPP].contains(&e.errno.0) => Ok(()),
@@ -201,7 +205,7 @@ fn many_keys(ctx: &mut Ctx) -> Result<()> {
         ensure!(keys.insert(k.key), "key {:#x} was given out twice", k.key);
     }
     refused(dev.close(region), libc::EBUSY, "closing the region")?;
-    // The file's end takes them all.
+    // Closing the file frees them all.
     Ok(())
 }
 

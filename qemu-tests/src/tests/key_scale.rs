@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Very many keys, and very many regions, within the memory that is documented for each
-//! (`kfi_mr(3)`), and all keys that the device can have. They take memory, and a kernel without
+//! Very many keys, and very many regions, within the memory that `kfi_mr(3)` documents for each,
+//! and all keys that the device can have. These tests need much memory, and a kernel without
 //! checkers, whose allocations are larger.
 
 use super::key_groups::own_endpoint;
@@ -21,29 +21,38 @@ use std::time::Instant;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("keys.scale_100k_keys_on_one_region", many_keys)
-        .seconds(60)
-        .on(LONG),
-    Test::pair("keys.scale_10k_regions_on_one_file", many_regions)
-        .seconds(30)
-        .on(LONG),
-    Test::pair("keys.p04_all_values_of_a_hardware_slot", all_values)
-        .seconds(200)
-        .on(LONG),
+    Test::pair(
+        "keys.scale_100k_keys_on_one_region_stay_within_documented_memory",
+        many_keys,
+    )
+    .seconds(60)
+    .on(LONG),
+    Test::pair(
+        "keys.scale_10k_regions_on_one_file_stay_within_documented_memory",
+        many_regions,
+    )
+    .seconds(30)
+    .on(LONG),
+    Test::pair(
+        "keys.p04_hardware_slot_with_exhausted_values_repeats_none",
+        all_values,
+    )
+    .seconds(200)
+    .on(LONG),
 ];
 
 const PAGE: u64 = 4096;
-/// Keys of a hardware slot that never come again; as many more are for endpoints that reuse them.
+/// Values of a hardware slot that are issued once; as many more are for endpoints that reuse them.
 const VALUES: u64 = 128;
-/// Hardware slots that are given back when all others are taken.
+/// Hardware slots that are freed when all others are used.
 const FREED: usize = 2;
-/// Bytes of kernel memory for a slot, and for each page of its region up to 256: as documented.
+/// Documented bytes of kernel memory for a slot, and for each page of its region up to 256.
 const SLOT: u64 = 1536;
 const SLOT_PAGE: u64 = 16;
-/// Bytes of kernel memory for a region of a page.
+/// Documented bytes of kernel memory for a region of one page.
 const REGION: u64 = 1024;
 
-/// Bytes that the kernel's allocations take.
+/// Returns the bytes that the kernel's allocations use.
 fn allocated() -> Result<u64> {
     let info = std::fs::read_to_string("/proc/meminfo")?;
     let line = info.lines().find_map(|l| l.strip_prefix("Slab:"));
@@ -51,7 +60,7 @@ fn allocated() -> Result<u64> {
     Ok(kib.context("no line for Slab")? * 1024)
 }
 
-/// Checks what each of `count` things has taken since `before`.
+/// Checks the memory that each of `count` objects has used since `before`.
 fn within(before: u64, count: usize, documented: u64) -> Result<()> {
     let each = allocated()?.saturating_sub(before) / count as u64;
     eprintln!("{each} bytes each");
@@ -62,13 +71,13 @@ fn within(before: u64, count: usize, documented: u64) -> Result<()> {
     Ok(())
 }
 
-/// Tells how long something took, and counts on from now.
+/// Prints the time since `start`, and restarts the clock.
 fn lap(start: &mut Instant, what: &str) {
     eprintln!("{what}: {:.1} s", start.elapsed().as_secs_f64());
     *start = Instant::now();
 }
 
-/// Assigns all entries in calls as long as they may be.
+/// Assigns all entries, in calls as long as allowed.
 fn assign_all(dev: &Dev, entries: &mut [KeyEntry]) -> Result<()> {
     for part in entries.chunks_mut(KFI_KEY_ALLOC_MAX as usize) {
         let got = dev.key_assign_many(part)?;
@@ -77,7 +86,7 @@ fn assign_all(dev: &Dev, entries: &mut [KeyEntry]) -> Result<()> {
     Ok(())
 }
 
-/// Of `all` about 64, with the first and the last.
+/// Picks about 64 of `all`, with the first and the last.
 fn some(all: &[KeyEntry]) -> Vec<KeyEntry> {
     let step = (all.len() / 63).max(1);
     all.iter()
@@ -87,7 +96,7 @@ fn some(all: &[KeyEntry]) -> Vec<KeyEntry> {
         .collect()
 }
 
-/// What a peer needs for each.
+/// Returns the remote addresses and keys of `entries`.
 fn remotes(entries: &[KeyEntry]) -> Vec<Remote> {
     let remote = |e: &KeyEntry| Remote {
         addr: e.remote_addr,
@@ -112,7 +121,7 @@ fn use_each(ctx: &mut Ctx, bench: &mut Bench, entries: &[KeyEntry]) -> Result<()
     ctx.barrier("written")
 }
 
-/// 100,000 live keys on one region of more pages than a slot keeps room for.
+/// Assigns 100,000 keys on one region of more pages than a slot reserves page entries for.
 fn many_keys(ctx: &mut Ctx) -> Result<()> {
     const COUNT: usize = 100_000;
     const STRIDE: u64 = 80;
@@ -156,7 +165,7 @@ fn many_keys(ctx: &mut Ctx) -> Result<()> {
                 .check_part(at, 64, i as u64)
                 .with_context(|| format!("key {i}"))?;
         }
-        // One goes, and no other.
+        // Revoke one key, and no other.
         let dev = &bench.side.dev;
         dev.key_revoke(picked[7].slot)?;
         for i in [6, 8, 7] {
@@ -180,11 +189,11 @@ fn many_keys(ctx: &mut Ctx) -> Result<()> {
         ensure!(revoked == COUNT as u64 - 1, "{revoked} revoked");
         lap(&mut clock, "revoking");
     }
-    // The file's end takes the slots.
+    // Closing the file frees the slots.
     ctx.barrier("revoked")
 }
 
-/// 10,000 regions on one file, a key on each.
+/// Registers 10,000 regions on one file, with a key on each.
 fn many_regions(ctx: &mut Ctx) -> Result<()> {
     const COUNT: usize = 10_000;
     if sys::slowness() > 1 {
@@ -226,7 +235,10 @@ fn many_regions(ctx: &mut Ctx) -> Result<()> {
             let at = (e.remote_addr - map.addr()) as usize;
             let wanted = (0..8).map(|word| pattern64(i as u64, word).to_le());
             let words = (0..8).map(|word| map.get64(at + word * 8));
-            ensure!(words.eq(wanted), "what key {i} wrote is not there");
+            ensure!(
+                words.eq(wanted),
+                "the bytes written through key {i} are not there"
+            );
         }
         let dev = &bench.side.dev;
         for (region, e) in regions.iter().zip(&entries).take(COUNT / 2) {
@@ -238,13 +250,13 @@ fn many_regions(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("closed")
 }
 
-/// Takes all that the device has for keys: slots of a region.
+/// Allocates slots of a region until the device has no more.
 pub(super) fn take_all(dev: &Dev, region: u64) -> Result<Vec<u64>> {
     let (mut slots, mut count) = (Vec::new(), KFI_KEY_ALLOC_MAX);
     while count > 0 {
         match dev.key_alloc(region, count) {
             Ok(more) => slots.extend(more),
-            // All or none.
+            // A call allocates all its slots or none.
             Err(e) if e.errno.0 == libc::ENOSPC => count /= 2,
             Err(e) => return Err(e.into()),
         }
@@ -252,9 +264,9 @@ pub(super) fn take_all(dev: &Dev, region: u64) -> Result<Vec<u64>> {
     Ok(slots)
 }
 
-/// P4: where slots have taken all hardware slots but one, that one comes again and again: each of
-/// its keys has a value of its own, the oldest is refused after each wrap, and when all values have
-/// been used there is no key rather than an old one.
+/// P4: slots use all hardware slots except one, which is assigned again and again. Each of its keys
+/// has a value of its own, and the oldest is refused after each wrap. When all values have been
+/// issued, the device refuses an assign rather than repeat a value.
 fn all_values(ctx: &mut Ctx) -> Result<()> {
     if sys::slowness() > 1 {
         return skip("half a million slots take too long here");
@@ -270,7 +282,7 @@ fn all_values(ctx: &mut Ctx) -> Result<()> {
     let mut slots = take_all(&lanes.side.dev, region)?;
     lap(&mut clock, &format!("reserving {}", slots.len()));
     let slot = *slots.last().context("no slots")?;
-    // By hardware slot, its first key: rxe has one number more than it gives out.
+    // First key of each hardware slot. rxe has one slot number more than it allocates.
     let (mut seen, mut oldest, mut tried) = (HashSet::new(), HashMap::new(), 0);
     let worn = || -> Result<Option<u64>> { Ok(counters()?.get("kverbs/worn").copied()) };
     let before = worn()?;
@@ -301,13 +313,13 @@ fn all_values(ctx: &mut Ctx) -> Result<()> {
         .downcast_ref()
         .map(|e: &crate::raw::CallError| e.errno.0);
     ensure!(errno == Some(libc::ENOSPC), "at the end: {refusal:#}");
-    // What has had all its values is kept away, and counted.
+    // A hardware slot whose values are exhausted is set aside and counted.
     let after = worn()?;
     ensure!(after > before, "{before:?} worn, then {after:?}");
-    // Tests before this one may have used some.
+    // Earlier tests may have used some values.
     let count = seen.len();
     ensure!(count > 80 * oldest.len(), "{count} keys only");
-    // What is used up is kept from all; these are not.
+    // An exhausted slot is withheld from all users; these slots are not.
     for slot in slots.drain(..FREED) {
         lanes.side.dev.close(slot)?;
     }
@@ -325,7 +337,8 @@ fn all_values(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("used up")
 }
 
-/// Assigns and revokes until there is no key any more. All of them, and how many hardware slots they had.
+/// Assigns and revokes until no key is left. Returns the keys, and the number of hardware slots
+/// behind them.
 fn until_none(side: &Side, slot: u64) -> Result<(BTreeSet<u64>, usize)> {
     let (mut had, mut indices) = (BTreeSet::new(), BTreeSet::new());
     loop {
@@ -340,14 +353,15 @@ fn until_none(side: &Side, slot: u64) -> Result<(BTreeSet<u64>, usize)> {
     }
 }
 
-/// Where few hardware slots are free, two endpoints with keys of their own, one after the other: the values
-/// that the first had do not come again when it is gone.
+/// With few free hardware slots, two endpoints with endpoint-scoped keys run one after the other:
+/// values issued for the first do not come again when it is closed.
 fn own_values(side: &Side, region: u64) -> Result<BTreeSet<u64>> {
     let dev = &side.dev;
     let first = own_endpoint(side)?.handle;
     let slot = dev.key_alloc_for(region, first, 1)?[0];
     let (mut had, indices) = until_none(side, slot)?;
-    // In turn; what is used up is kept, and one number more than the device gives out is left.
+    // The endpoints use the slots in turn. Exhausted slots are set aside, and the number that the
+    // device never allocates is left.
     ensure!(
         indices >= FREED && had.len() > 80 * indices,
         "{} keys of {indices} hardware slots",
@@ -367,7 +381,7 @@ fn own_values(side: &Side, region: u64) -> Result<BTreeSet<u64>> {
     Ok(had)
 }
 
-/// Node 2 of [`all_values`].
+/// Plays node 2 of [`all_values`].
 fn try_oldest(ctx: &mut Ctx, lanes: &mut Lanes) -> Result<()> {
     let mut tried = 0;
     while let Some((oldest, now)) = ctx.ctl.recv::<Option<(Remote, Remote)>>()? {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What people see of keys: `kfi show keys`, counters, tracepoints. And P6 in counts: what is done
-//! for a key is the same whatever its region is.
+//! Observability of keys: `kfi show keys`, counters, tracepoints. And P6 in counts: assigning a key
+//! takes the same work whatever region it is on.
 
 use super::key_batches::joined;
 use super::refused;
@@ -20,16 +20,22 @@ use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::alone("keys.seen_by_kfi_show", shown).verbs(),
-    Test::alone("keys.seen_by_kfi_show_for_whom", shown_for_whom),
-    Test::alone("keys.seen_by_tracepoints", traced)
-        .seconds(8)
-        .verbs(),
-    Test::alone("keys.seen_in_counters", counted).on(ONE),
-    Test::alone("keys.seen_in_counters_who_waits", waits)
+    Test::alone("keys.seen_by_kfi_show_with_and_without_key", shown).verbs(),
+    Test::alone(
+        "keys.seen_by_kfi_show_with_endpoint_and_auth_key",
+        shown_for_whom,
+    ),
+    Test::alone(
+        "keys.seen_by_tracepoints_on_assign_revoke_and_failure",
+        traced,
+    )
+    .seconds(8)
+    .verbs(),
+    Test::alone("keys.seen_in_counters_for_single_and_batch", counted).on(ONE),
+    Test::alone("keys.seen_in_counters_for_each_waiter_once", waits)
         .on(ONE)
         .seconds(8),
-    Test::alone("keys.p06_same_work_for_any_region", same_work)
+    Test::alone("keys.p06_same_work_for_small_and_large_region", same_work)
         .seconds(15)
         .on(ONE),
 ];
@@ -79,8 +85,8 @@ fn shown(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Of a slot that is bound to an endpoint it names that, and of one under an auth key the number that
-/// stands for this; with keys and without.
+/// For a slot that is bound to an endpoint, `kfi show` names the endpoint. For a slot under an auth
+/// key it shows the auth key's number, with keys and without.
 fn shown_for_whom(ctx: &mut Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
     if side.domain.caps & KFI_EP_KEYS == 0 {
@@ -101,7 +107,7 @@ fn shown_for_whom(ctx: &mut Ctx) -> Result<()> {
         dev.key_alloc_for(region, plain, 1)?[0],
         auth::slots(dev, region, auth::KEY, 1)?[0],
         auth::slots(dev, region, auth::OTHER, 1)?[0],
-        // It has its endpoint's auth key.
+        // The slot has its endpoint's auth key.
         dev.key_alloc_for(region, under, 1)?[0],
     ];
     let number = |handle: u64| -> Result<u64> {
@@ -165,7 +171,7 @@ fn shown_for_whom(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// The fields of each event of this name.
+/// Returns the fields of each event called `name`.
 fn fields(trace: &Trace, name: &str) -> Result<Vec<BTreeMap<String, String>>> {
     let of = |text: &String| {
         let pairs = text.split_whitespace().filter_map(|f| f.split_once('='));
@@ -187,7 +193,7 @@ fn traced(ctx: &mut Ctx) -> Result<()> {
         keys.push(side.assign(slot, 10 + i, 1000 + i, KFI_REMOTE_READ)?.key);
         side.dev.key_revoke(slot)?;
     }
-    // What the device has to register in full must still be mapped.
+    // A window registered by `ib_reg_user_mr` must still be mapped.
     map.punch(1 << 20, 4096)?;
     match side.dev.key_assign(slot, 77, 3 << 20, KFI_REMOTE_READ) {
         Err(e) => ensure!(e.errno.0 == libc::EFAULT, "{e}"),
@@ -215,13 +221,13 @@ fn traced(ctx: &mut Ctx) -> Result<()> {
         ensure!(revoke["generation"] == generation.to_string(), "{revoke:?}");
     }
     let failed = assigns.iter().find(|e| e["offset"] == "77");
-    let failed = failed.context("no event of what failed")?;
+    let failed = failed.context("no event of the failure")?;
     let err = (-libc::EFAULT).to_string();
     ensure!(failed["err"] == err && failed["length"] == (3 << 20).to_string());
     Ok(())
 }
 
-/// Everything that the modules have counted, `part/name`.
+/// Returns all counters of the modules as `part/name`.
 pub(super) fn counters() -> Result<BTreeMap<String, u64>> {
     let root = Path::new("/sys/kernel/debug/kfabric");
     let mut all = BTreeMap::new();
@@ -235,7 +241,7 @@ pub(super) fn counters() -> Result<BTreeMap<String, u64>> {
     Ok(all)
 }
 
-/// What was counted while `f` ran, of these.
+/// Returns how much the counters `names` grew while `f` ran.
 fn counting<const N: usize>(names: [&str; N], f: impl FnOnce() -> Result<()>) -> Result<[u64; N]> {
     let before = counters()?;
     f()?;
@@ -257,7 +263,7 @@ const KEYS: [&str; 4] = [
 ];
 const VERBS: [&str; 3] = ["kverbs/fast", "kverbs/full", "kverbs/waits"];
 
-/// The counts are of the whole machine, so nobody else may be on it.
+/// The counters are machine-wide, so no other test may run on the machine.
 fn counted(ctx: &mut Ctx) -> Result<()> {
     if !ctx.first() {
         return Ok(());
@@ -281,7 +287,7 @@ fn counted(ctx: &mut Ctx) -> Result<()> {
     };
     let names = [KEYS.as_slice(), VERBS.as_slice()].concat();
     let names: [&str; 7] = names.try_into().map_err(|_| anyhow::anyhow!("names"))?;
-    // One wait for all of a batch.
+    // One wait for the whole batch.
     let got = counting(names, batch)?;
     ensure!(got == [64, 0, 0, 0, 64, 0, 1], "a batch: {got:?}");
     let got = counting(names, || {
@@ -301,8 +307,8 @@ fn counted(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Whoever meets another on a slot is counted, once, and the others on other slots are not: one
-/// assigns, and the page it needs is not there yet.
+/// A task that waits for another task on a slot is counted, once; tasks on other slots are not. The
+/// first task assigns and waits for a page that is not mapped yet.
 fn waits(ctx: &mut Ctx) -> Result<()> {
     const SIZE: usize = 2 << 20;
     const LAST: usize = SIZE - PAGE as usize;
@@ -327,7 +333,7 @@ fn waits(ctx: &mut Ctx) -> Result<()> {
                 let assigner = scope.spawn(|| Ok(dev.key_assign(slots[0], 0, SIZE as u64, REMOTE)));
                 let steps = || -> Result<_> {
                     ensure!(missing.is_waited_for(within)?, "nothing stalls");
-                    // On another slot nobody waits.
+                    // Tasks on another slot do not wait.
                     side.assign(slots[1], 0, PAGE, REMOTE)?;
                     dev.key_revoke(slots[1])?;
                     let before = counters()?.get("keys/waits").copied();
@@ -345,7 +351,7 @@ fn waits(ctx: &mut Ctx) -> Result<()> {
                 joined(second?)?;
                 match stays {
                     true => Ok(assigned.map(drop)?),
-                    // It was closed meanwhile.
+                    // The slot was closed meanwhile.
                     false => refused(assigned, libc::ENOENT, "assigning"),
                 }
             })
@@ -362,13 +368,13 @@ fn waits(ctx: &mut Ctx) -> Result<()> {
     ensure!(waited == 1, "assigning: {waited}");
     dev.key_revoke(slots[0])?;
     let waited = met(&|| Ok(dev.close(slots[0])?), false)?;
-    // For the assignment, and perhaps for the end of the key that came of it.
+    // One wait for the assignment, and perhaps one for the revocation that followed.
     ensure!((1..=2).contains(&waited), "closing: {waited}");
     Ok(())
 }
 
-/// P6: a window of 4 KiB costs the same pins, registrations, waits and reserves in a region of a
-/// page and in one of 256 MiB. (That the time is the same is for `cargo xtask bench keys` to show.)
+/// P6: a window of 4 KiB costs the same pins, registrations, waits and reserves in a region of one
+/// page and in one of 256 MiB. (`cargo xtask bench keys` compares the times.)
 fn same_work(ctx: &mut Ctx) -> Result<()> {
     const ROUNDS: u64 = 200;
     const NAMES: [&str; 5] = [

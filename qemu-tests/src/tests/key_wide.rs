@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Keys for parts of memory of any size and make: 2 MiB pages, and 1 GiB of which no two pages lie
-//! next to each other.
+//! Keys for parts of memory of any size and layout: 2 MiB pages, and 1 GiB of which no two pages
+//! are adjacent.
 
 use super::keys::{try_all, Bench, Try};
 use crate::buf::{pattern64, Buf};
@@ -15,29 +15,32 @@ use std::os::unix::fs::FileExt;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("keys.p05_windows_of_huge_pages", huge).seconds(20),
-    Test::pair("keys.p05_windows_of_a_scattered_gigabyte", scattered)
-        .seconds(40)
-        .on(NETNS),
+    Test::pair("keys.p05_windows_over_huge_pages_reach_exact_bytes", huge).seconds(20),
+    Test::pair(
+        "keys.p05_windows_over_scattered_gigabyte_reach_exact_bytes",
+        scattered,
+    )
+    .seconds(40)
+    .on(NETNS),
 ];
 
 const PAGE: usize = 4096;
-/// The most that one operation of these tests moves.
+/// Largest length that one operation of these tests moves.
 const SPAN: u64 = 16 << 10;
 /// The pattern of the memory.
 const SEED: u64 = 7;
 
-/// A part of memory, from this byte on, so many.
+/// A part of memory: offset and length.
 type Window = (u64, u64);
 
-/// What page `page` holds: no two are alike, and no two words of one.
+/// Returns the content of page `page`. No two pages, and no two words of a page, are equal.
 fn page_of(page: usize) -> Vec<u8> {
     let first = pattern64(SEED, page as u64);
     let word = |i: u64| first.wrapping_add(i).to_le_bytes();
     (0..PAGE as u64 / 8).flat_map(word).collect()
 }
 
-/// What lies in `len` bytes from `at` on.
+/// Returns the content of `len` bytes from `at` on.
 fn content(at: u64, len: u64) -> Vec<u8> {
     let (first, skip) = (at as usize / PAGE, at as usize % PAGE);
     let pages = (skip + len as usize).div_ceil(PAGE);
@@ -45,13 +48,13 @@ fn content(at: u64, len: u64) -> Vec<u8> {
     all[skip..skip + len as usize].to_vec()
 }
 
-/// What a peer makes of it.
+/// Returns the bytes that a peer writes in place of `content`.
 fn inverted(content: &[u8]) -> Vec<u8> {
     content.iter().map(|byte| !byte).collect()
 }
 
-/// The parts of a window that a peer tries: single bytes and odd pieces at both edges, and pieces
-/// across every kind of border within.
+/// Returns the parts of a window that a peer tries: single bytes and odd pieces at both edges, and
+/// pieces across every kind of border within.
 fn pieces((at, len): Window) -> Vec<Window> {
     let mut all = vec![(at, 1), (at + len - 1, 1)];
     for some in [777, SPAN] {
@@ -59,7 +62,7 @@ fn pieces((at, len): Window) -> Vec<Window> {
         all.push((at, some));
         all.push((at + len - some, some));
     }
-    // Across a page's border, and that of a huge page.
+    // Pieces across the border of a page and of a huge page.
     for border in [PAGE as u64, 2 << 20] {
         let middle = (at + len / 2).next_multiple_of(border);
         if middle >= at + 333 && middle + 555 <= at + len {
@@ -69,8 +72,8 @@ fn pieces((at, len): Window) -> Vec<Window> {
     all
 }
 
-/// Node 1 gives each window a key; node 2 reads and then writes pieces of each, and is refused the
-/// bytes around it. Afterwards every page of the memory is what it should be.
+/// Node 1 assigns each window a key. Node 2 reads and then writes pieces of each, and is refused
+/// the bytes around it. Afterwards every page of the memory is checked.
 fn through_windows(ctx: &mut Ctx, map: Option<Map>, windows: &[Window]) -> Result<()> {
     let mut bench = Bench::new(ctx, SPAN as usize)?;
     let len = map.as_ref().map_or(0, Map::len) as u64;
@@ -131,7 +134,7 @@ fn through_windows(ctx: &mut Ctx, map: Option<Map>, windows: &[Window]) -> Resul
     ctx.barrier("done")
 }
 
-/// Node 2 reads or writes one piece.
+/// Reads or writes one piece on node 2.
 fn through(bench: &Bench, (at, len): Window, addr: u64, key: u64, write: bool) -> Result<()> {
     let there = content(at, len);
     let buf: &Buf = &bench.buf;
@@ -149,7 +152,7 @@ fn through(bench: &Bench, (at, len): Window, addr: u64, key: u64, write: bool) -
     }
 }
 
-/// Checks every page: what was written is, and nothing else.
+/// Checks every page: the written pieces are there, and nothing else has changed.
 fn check_all(map: &Map, written: &[Window]) -> Result<()> {
     let mut got = vec![0; PAGE];
     for page in 0..map.len() / PAGE {
@@ -225,14 +228,14 @@ fn huge(ctx: &mut Ctx) -> Result<()> {
     result
 }
 
-/// Touches pages in an order in which no two follow each other, so that they get memory that does
-/// not lie so either; how many do all the same.
+/// Touches pages in an order in which no two follow each other, so that their memory is scattered.
+/// Returns the number of pages that are adjacent all the same.
 fn scatter(map: &Map) -> Result<usize> {
     let count = map.len() / PAGE;
     ensure!(count.is_power_of_two(), "{count} pages");
     map.advise(libc::MADV_NOHUGEPAGE)?;
     for i in 0..count {
-        // An odd factor: each page once.
+        // The factor is odd, so each page is touched once.
         fill(map, i.wrapping_mul(77_777) % count);
     }
     let file = std::fs::File::open("/proc/self/pagemap")?;
@@ -246,12 +249,15 @@ fn scatter(map: &Map) -> Result<usize> {
         entry & ((1 << 55) - 1)
     };
     let frames: Vec<u64> = entries.chunks(8).map(frame).collect();
-    ensure!(frames.iter().all(|frame| *frame != 0), "no frames are told");
+    ensure!(
+        frames.iter().all(|frame| *frame != 0),
+        "no page frames are visible"
+    );
     Ok(frames.windows(2).filter(|two| two[0] + 1 == two[1]).count())
 }
 
-/// P5: 1 GiB of 4 KiB pages, of which hardly two lie next to each other, with windows of a byte and
-/// of all of it.
+/// P5: 1 GiB of 4 KiB pages, of which hardly two are adjacent, with windows from one byte to the
+/// whole.
 fn scattered(ctx: &mut Ctx) -> Result<()> {
     const SIZE: u64 = 1 << 30;
     const MIB: u64 = 1 << 20;
@@ -261,7 +267,7 @@ fn scattered(ctx: &mut Ctx) -> Result<()> {
         (4095, 2),
         (123 * 4096 + 777, 3 * 4096 + 5),
         (512 * MIB - 3333, 6666),
-        // The most that a fast registration reaches, and the least that it does not.
+        // The largest length that `IB_WR_REG_MR` reaches, and the smallest that it does not.
         (300 * MIB + 4096, MIB),
         (400 * MIB + 1, MIB),
         (500 * MIB + 4001, MIB + 4097),

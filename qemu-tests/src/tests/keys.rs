@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Keys and the promises P1, P2, P3, P5 that hold for them.
+//! Keys and their promises P1, P2, P3, P5.
 //!
-//! A refused access ends the connection on both sides (the fabric's rule, not
-//! ours), so tests of refusals make a fresh one for each.
+//! A refused access ends the connection on both sides (a rule of the fabric), so tests of refusals
+//! connect anew for each.
 
 use super::modules::{add_link, delete_link};
 use super::refused;
@@ -21,23 +21,42 @@ use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("keys.p01_no_key_no_reach", no_key_no_reach).seconds(15),
-    Test::pair("keys.p01_local_use_needs_no_key", local_use),
-    Test::pair("keys.p02_range_is_exact", range_is_exact).seconds(20),
-    Test::pair("keys.p02_rights_are_exact", rights_are_exact).seconds(8),
-    Test::pair("keys.p02_other_domain_is_refused", other_domain).seconds(8),
-    Test::pair("keys.p02_large_range_is_exact", large_range).seconds(15),
-    Test::pair("keys.p02_many_windows", many_windows).seconds(10),
-    Test::pair("keys.p03_revoke_refuses", revoke_refuses)
+    Test::pair(
+        "keys.p01_region_without_key_is_unreachable",
+        no_key_no_reach,
+    )
+    .seconds(15),
+    Test::pair("keys.p01_region_without_key_works_locally", local_use),
+    Test::pair("keys.p02_access_beyond_range_is_refused", range_is_exact).seconds(20),
+    Test::pair("keys.p02_access_beyond_rights_is_refused", rights_are_exact).seconds(8),
+    Test::pair("keys.p02_key_on_other_domain_is_refused", other_domain).seconds(8),
+    Test::pair("keys.p02_access_beyond_large_range_is_refused", large_range).seconds(15),
+    Test::pair(
+        "keys.p02_writes_through_adjacent_windows_stay_within_each",
+        many_windows,
+    )
+    .seconds(10),
+    Test::pair("keys.p03_access_after_revoke_is_refused", revoke_refuses)
         .seconds(8)
         .also(SMOKE),
-    Test::pair("keys.p03_revoke_is_synchronous", revoke_is_synchronous).seconds(40),
-    Test::pair("keys.p03_revoke_under_reads", revoke_under_reads).seconds(15),
-    Test::pair("keys.p04_stale_key_stays_dead", stale_key).seconds(30),
-    Test::pair("keys.p04_no_key_comes_twice", no_key_twice)
-        .seconds(60)
-        .on(NETNS),
-    Test::pair("keys.p05_pages_stay_while_key_lives", pages_stay),
+    Test::pair(
+        "keys.p03_revoke_under_writes_lets_no_byte_land_after_return",
+        revoke_is_synchronous,
+    )
+    .seconds(40),
+    Test::pair(
+        "keys.p03_revoke_under_reads_shows_no_later_byte",
+        revoke_under_reads,
+    )
+    .seconds(15),
+    Test::pair("keys.p04_stale_key_after_reassign_is_refused", stale_key).seconds(30),
+    Test::pair(
+        "keys.p04_keys_of_recreated_device_never_repeat",
+        no_key_twice,
+    )
+    .seconds(60)
+    .on(NETNS),
+    Test::pair("keys.p05_pages_under_live_key_stay_pinned", pages_stay),
     Test::pair(
         "keys.cve_2023_25775_zero_length_grants_nothing",
         zero_length,
@@ -69,7 +88,7 @@ impl Bench {
         })
     }
 
-    /// A fresh connection; both nodes call it.
+    /// Makes a fresh connection; both nodes call this.
     pub(super) fn fresh(&mut self, ctx: &mut Ctx) -> Result<u64> {
         if let Some(ep) = self.ep.take() {
             self.side
@@ -84,7 +103,7 @@ impl Bench {
         Ok(ep)
     }
 
-    /// Runs one operation on the live connection; its errno, 0 for a success.
+    /// Runs one operation on the live connection. Returns its errno, 0 for a success.
     fn run(&self, op: OpEntry) -> Result<i32> {
         let ep = self.ep.context("no connection")?;
         self.side.dev.submit(ep, &[op])?;
@@ -100,7 +119,7 @@ impl Bench {
     }
 }
 
-/// What node 2 is to try, and whether it must succeed.
+/// An access that node 2 tries, and whether it must succeed.
 #[derive(serde::Serialize, serde::Deserialize, Clone, Debug)]
 pub(super) struct Try {
     pub(super) what: String,
@@ -124,8 +143,8 @@ impl Try {
     }
 }
 
-/// Node 1 passes a list, node 2 tries each on a connection that is fresh where the last one was
-/// refused. A refusal must say so: `EACCES`, or `EREMOTEIO` where the fabric knows no more.
+/// Node 1 passes a list; node 2 tries each access, on a fresh connection if the last one was
+/// refused. A refusal must be `EACCES`, or `EREMOTEIO` if the fabric knows no more.
 pub(super) fn try_all(ctx: &mut Ctx, bench: &mut Bench, list: Vec<Try>) -> Result<()> {
     let list: Vec<Try> = if ctx.first() {
         ctx.ctl.send(&list)?;
@@ -162,7 +181,7 @@ pub(super) fn try_all(ctx: &mut Ctx, bench: &mut Bench, list: Vec<Try>) -> Resul
     Ok(())
 }
 
-/// P1: neither a neighbour's key nor a guess reaches a region that has none.
+/// P1: neither a neighbour's key nor a guess reaches a region without a key.
 fn no_key_no_reach(ctx: &mut Ctx) -> Result<()> {
     let mut bench = Bench::new(ctx, 16 << 10)?;
     bench.buf.clear(0x5a);
@@ -204,8 +223,9 @@ fn no_key_no_reach(ctx: &mut Ctx) -> Result<()> {
     try_all(ctx, &mut bench, list)
 }
 
-/// P1: a region that gets its keys later has none until then, nor has a slot of it. Its owner sends
-/// from it, receives into it, and writes from it to a peer's memory and reads that all the same.
+/// P1: a region whose keys come later has none until then, nor has a slot of it. Its owner sends
+/// from it, receives into it, and writes from it to a peer's memory and reads from there all the
+/// same.
 fn local_use(ctx: &mut Ctx) -> Result<()> {
     const SIZE: u64 = 4096;
     let mut bench = Bench::new(ctx, 4 * SIZE as usize)?;
@@ -230,7 +250,7 @@ fn local_use(ctx: &mut Ctx) -> Result<()> {
         done(op::send(2, &piece(0)))?;
         ctx.barrier("written")?;
         bench.buf.check_part(2 * SIZE as usize, SIZE as usize, 1)?;
-        // What it has a key for later, and not before.
+        // After an assign the key works, and not before.
         let key: Remote = ctx.ctl.recv()?;
         ensure!(bench.read(SIZE, key.addr, key.key)? == 0, "its key");
         bench.buf.check_part(0, SIZE as usize, 1)?;
@@ -254,7 +274,7 @@ fn local_use(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("posted")?;
     dev.submit(ep, &[op::recv(3, &piece(1))])?;
     dev.submit(ep, &[op::send(1, &piece(0))])?;
-    // The peer answers once it has the message, which may be told before that it has it.
+    // The peer answers once it has the message, which may be before the send's completion.
     let mut both = [bench.cq.wait(LONG)?, bench.cq.wait(LONG)?];
     both.sort_by_key(|e| e.context);
     let told = both.map(|e| (e.err, e.context, e.len));
@@ -271,7 +291,7 @@ fn local_use(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("read")
 }
 
-/// P2: not a byte before, not a byte behind, at any alignment.
+/// P2: no byte before or behind the range is reachable, at any alignment.
 fn range_is_exact(ctx: &mut Ctx) -> Result<()> {
     let mut bench = Bench::new(ctx, 32 << 10)?;
     bench.buf.clear(0x5a);
@@ -358,7 +378,7 @@ fn rights_are_exact(ctx: &mut Ctx) -> Result<()> {
     try_all(ctx, &mut bench, list)
 }
 
-/// A key of one domain is nothing to endpoints of another.
+/// A key of one domain is invalid on endpoints of another.
 fn other_domain(ctx: &mut Ctx) -> Result<()> {
     let mut bench = Bench::new(ctx, 4096)?;
     bench.buf.clear(0x5a);
@@ -404,7 +424,7 @@ fn other_domain(ctx: &mut Ctx) -> Result<()> {
     try_all(ctx, &mut bench, list)
 }
 
-/// Ranges beyond what one fast registration reaches.
+/// Ranges longer than `IB_WR_REG_MR` covers.
 fn large_range(ctx: &mut Ctx) -> Result<()> {
     const SIZE: u64 = 20 << 20;
     let mut bench = Bench::new(ctx, SIZE as usize)?;
@@ -462,7 +482,7 @@ fn large_range(ctx: &mut Ctx) -> Result<()> {
     try_all(ctx, &mut bench, list)
 }
 
-/// Many keys on one region, next to each other: each write lands in its own window.
+/// Many adjacent keys on one region: each write lands in its own window.
 fn many_windows(ctx: &mut Ctx) -> Result<()> {
     const COUNT: usize = 100;
     const SIZE: usize = 777;
@@ -526,11 +546,11 @@ fn revoke_refuses(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Keeps `depth` operations posted until one fails; how many succeeded.
+/// Keeps `depth` operations posted until one fails. Returns the number of successes.
 ///
 /// # Errors
 ///
-/// When a call is refused for another reason, or nothing completes.
+/// If a call is refused for another reason, or nothing completes.
 pub fn hammer(
     dev: &Dev,
     ep: u64,
@@ -579,7 +599,7 @@ fn revoke_is_synchronous(ctx: &mut Ctx) -> Result<()> {
             let (slot, remote) = bench.side.export(bench.region, 0, SIZE as u64, REMOTE)?;
             bench.buf.clear(0);
             ctx.ctl.send(&remote)?;
-            // Not before the writes have begun.
+            // Do not revoke before the writes have begun.
             let end = Instant::now() + crate::sys::patience(Duration::from_secs(20));
             while bench.buf.get64(0) == 0 && bench.buf.get64(SIZE - 8) == 0 {
                 ensure!(Instant::now() < end, "round {round}: no write arrives");
@@ -587,7 +607,7 @@ fn revoke_is_synchronous(ctx: &mut Ctx) -> Result<()> {
             }
             std::thread::sleep(Duration::from_micros(round * 137 % 3000));
             bench.side.dev.key_revoke(slot)?;
-            // From here on the memory is ours alone.
+            // From here on no peer may change the memory.
             bench.buf.clear(0);
             for _ in 0..50 {
                 let bad = (0..SIZE).step_by(8).find(|i| bench.buf.get64(*i) != 0);
@@ -611,7 +631,7 @@ fn revoke_is_synchronous(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// P3 for reads: nothing that is written after revoke has returned is ever seen by the peer.
+/// P3 for reads: the peer never sees bytes that are written after revoke has returned.
 fn revoke_under_reads(ctx: &mut Ctx) -> Result<()> {
     const SIZE: usize = 16 << 10;
     let mut bench = Bench::new(ctx, SIZE)?;
@@ -647,8 +667,8 @@ fn revoke_under_reads(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// P4: a slot that is assigned again, as often as hardware's key bits need to come round, has
-/// another key each time, and the first one stays dead.
+/// P4: a slot that is assigned again, often enough for the hardware's key bits to wrap, has another
+/// key each time, and the first key stays invalid.
 fn stale_key(ctx: &mut Ctx) -> Result<()> {
     let mut bench = Bench::new(ctx, 8192)?;
     bench.fresh(ctx)?;
@@ -679,8 +699,8 @@ fn stale_key(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// P4: a device that is made anew numbers its keys from the beginning, so that one hardware slot
-/// has key after key, more than its low byte can tell apart. No value comes twice all the same.
+/// P4: a recreated device numbers its keys from the beginning, so one hardware slot has more keys
+/// in turn than its low byte can distinguish. No value is issued twice all the same.
 fn no_key_twice(ctx: &mut Ctx) -> Result<()> {
     const ROUNDS: usize = 300;
     if sys::slowness() > 1 {
@@ -700,7 +720,7 @@ fn no_key_twice(ctx: &mut Ctx) -> Result<()> {
             ensure!(slot.insert(key), "round {round}: {key:#x} came back");
             oldest.get_or_insert(key);
         }
-        // Another test may have had some of them.
+        // Another test may have used some of the values.
         let most = had.values().map(BTreeSet::len).max().unwrap_or(0);
         ensure!(
             most > 80 && had.len() > 1,
@@ -727,7 +747,8 @@ fn no_key_twice(ctx: &mut Ctx) -> Result<()> {
     }
 }
 
-/// P5: pages stay pinned and charged until the key is gone, whoever closes what.
+/// P5: pages stay pinned and charged until the key is gone, in whatever order the objects are
+/// closed.
 fn pages_stay(ctx: &mut Ctx) -> Result<()> {
     let pair = Pair::new(ctx)?;
     let buf = Buf::new(40_960)?;
@@ -752,8 +773,8 @@ fn pages_stay(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// An operation of no bytes moves none, whatever its key and address say, and opens no way for one
-/// that has some; a region or key of no bytes is not to be had.
+/// An operation of zero bytes moves none, whatever its key and address, and opens no way for a
+/// longer one. A region or key of zero bytes is refused.
 fn zero_length(ctx: &mut Ctx) -> Result<()> {
     let mut bench = Bench::new(ctx, 4096)?;
     bench.buf.clear(0x5a);
@@ -769,7 +790,7 @@ fn zero_length(ctx: &mut Ctx) -> Result<()> {
                     true => bench.write(0, addr, key)?,
                     false => bench.read(0, addr, key)?,
                 };
-                // The first may have ended the connection.
+                // The first operation may have ended the connection.
                 let more = match writes {
                     true => bench.write(1, addr, key),
                     false => bench.read(1, addr, key),

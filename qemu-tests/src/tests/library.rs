@@ -17,31 +17,34 @@ use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("lib.messages", messages),
-    Test::pair("lib.one_sided_and_keys", one_sided),
-    Test::pair("lib.batch_stops_where_refused", batch),
-    Test::pair("lib.refusals_say_why", refusals),
-    Test::alone("lib.close_gives_back", close_gives_back),
-    Test::pair("lib.sub_regions", sub_regions),
-    Test::alone("lib.own_keys_end_with_the_endpoint", own_keys),
-    Test::alone("lib.errors_name_call_and_object", errors),
-    Test::pair("lib.endpoints_are_shared_by_threads", threads),
-    Test::alone("lib.counters", counters),
-    Test::pair("lib.p02_auth_keys", auth_keys),
+    Test::pair("lib.messages_of_each_size_arrive", messages),
+    Test::pair("lib.one_sided_ops_with_keys_succeed", one_sided),
+    Test::pair("lib.batch_beyond_queue_depth_is_accepted_in_part", batch),
+    Test::pair("lib.rejected_connection_delivers_the_reason", refusals),
+    Test::alone("lib.close_refused_returns_the_object", close_gives_back),
+    Test::pair("lib.sub_region_in_use_keeps_its_base", sub_regions),
+    Test::alone("lib.endpoint_keys_after_close_are_invalid", own_keys),
+    Test::alone("lib.error_of_failed_call_names_call_and_object", errors),
+    Test::pair("lib.endpoint_shared_by_threads_completes_each_op", threads),
+    Test::alone("lib.counter_waited_past_its_value_times_out", counters),
+    Test::pair(
+        "lib.p02_memory_under_other_auth_key_is_unreachable",
+        auth_keys,
+    ),
 ];
 
-/// What one node opens through the library.
+/// Objects that one node opens through the library.
 pub(super) struct Lib {
     pub(super) device: Device,
     fabric: Fabric,
     pub(super) domain: Domain,
     pub(super) eq: EventQueue,
     pub(super) cq: CompletionQueue,
-    /// Endpoints ask for rings.
+    /// True if endpoints ask for rings.
     pub(super) rings: bool,
 }
 
-/// As much of an endpoint as every test here needs.
+/// Returns endpoint attributes that suffice for every test here.
 fn attr() -> EndpointAttr {
     EndpointAttr {
         iov_limit: 4,
@@ -78,7 +81,7 @@ impl Lib {
         })
     }
 
-    /// As [`Lib::open`], with endpoints that ask for rings.
+    /// Opens the library as [`Lib::open`] does, with endpoints that ask for rings.
     pub(super) fn with_rings(ctx: &Ctx, rings: bool) -> Result<Self> {
         Ok(Self {
             rings,
@@ -100,12 +103,12 @@ impl Lib {
         Ok(ep)
     }
 
-    /// An endpoint connected to the other node's, with the data that came along.
+    /// Returns an endpoint connected to the other node's.
     pub(super) fn connect(&self, ctx: &mut Ctx) -> Result<Endpoint> {
         self.connect_when(ctx, |_| Ok(()))
     }
 
-    /// As [`Lib::connect`]; `before` runs when the endpoint is enabled.
+    /// Connects as [`Lib::connect`] does; `before` runs when the endpoint is enabled.
     pub(super) fn connect_when(
         &self,
         ctx: &mut Ctx,
@@ -141,13 +144,13 @@ impl Lib {
         Ok(pep)
     }
 
-    /// An enabled endpoint for who asked.
+    /// Returns an enabled endpoint for a connection request.
     pub(super) fn endpoint_for(&self, request: ConnRequest) -> Result<Endpoint> {
         let ep = self.domain.endpoint_for(request, &self.attr());
         self.ready(ep.map_err(|r| r.error)?)
     }
 
-    /// Serves the next one that asks, and tells the other node where.
+    /// Accepts the next connection request, and sends the other node the address.
     pub(super) fn accept_one(&self, ctx: &mut Ctx) -> Result<Endpoint> {
         let pep = self.listen(ctx.env.at(0))?;
         ctx.ctl.send(&pep.local_addr()?.port())?;
@@ -157,14 +160,14 @@ impl Lib {
         Ok(ep)
     }
 
-    /// An enabled endpoint that asks at an address.
+    /// Returns an enabled endpoint that requests a connection to `peer`.
     pub(super) fn ask(&self, peer: SocketAddr) -> Result<Endpoint> {
         let ep = self.ready(self.domain.endpoint(&self.attr())?)?;
         ep.connect(peer, &[])?;
         Ok(ep)
     }
 
-    /// Connects to one who does.
+    /// Connects to a listening peer.
     pub(super) fn connect_to(&self, peer: SocketAddr) -> Result<Endpoint> {
         let ep = self.ask(peer)?;
         self.eq.wait(WAIT)?.connected()?;
@@ -181,7 +184,7 @@ fn messages(ctx: &mut Ctx) -> Result<()> {
     messages_over(ctx, false)
 }
 
-/// With rings, or without.
+/// Runs the message test, with rings or without.
 pub(super) fn messages_over(ctx: &mut Ctx, rings: bool) -> Result<()> {
     let lib = Lib::with_rings(ctx, rings)?;
     let ep = lib.connect(ctx)?;
@@ -240,7 +243,7 @@ fn one_sided(ctx: &mut Ctx) -> Result<()> {
     one_sided_over(ctx, false)
 }
 
-/// With rings, or without.
+/// Runs the one-sided test, with rings or without.
 pub(super) fn one_sided_over(ctx: &mut Ctx, rings: bool) -> Result<()> {
     let lib = Lib::with_rings(ctx, rings)?;
     let ep = lib.connect(ctx)?;
@@ -255,11 +258,11 @@ pub(super) fn one_sided_over(ctx: &mut Ctx, rings: bool) -> Result<()> {
         ctx.barrier("read and written")?;
         ensure!(
             region.to_vec(20_000, 5000) == pattern_bytes(4, 0, 5000),
-            "what was written"
+            "the bytes written"
         );
         ensure!(
             region.to_vec(1000, 10) == pattern_bytes(3, 1000, 10),
-            "what was not"
+            "the bytes around them"
         );
         keys[0].revoke()?;
         ensure!(keys[0].revoke().is_err(), "revoking a key twice");
@@ -281,13 +284,13 @@ pub(super) fn one_sided_over(ctx: &mut Ctx, rings: bool) -> Result<()> {
     lib.cq.wait(WAIT)?.ok()?;
     ensure!(
         region.to_vec(0, 50_000) == pattern_bytes(3, 0, 50_000),
-        "what was read"
+        "the bytes read"
     );
     ep.read(region.segment(7..17), part, 2)?;
     lib.cq.wait(WAIT)?.ok()?;
     ensure!(
         region.to_vec(7, 10) == pattern_bytes(3, 1000, 10),
-        "what was read of a part"
+        "the bytes read of a part"
     );
     region.write_at(0, &pattern_bytes(4, 0, 5000));
     ep.write(region.segment(0..5000), all.offset(20_000), 3)?;
@@ -312,7 +315,7 @@ fn batch(ctx: &mut Ctx) -> Result<()> {
     batch_over(ctx, false)
 }
 
-/// With rings, or without.
+/// Runs the batch test, with rings or without.
 pub(super) fn batch_over(ctx: &mut Ctx, rings: bool) -> Result<()> {
     let lib = Lib::with_rings(ctx, rings)?;
     let ep = lib.connect(ctx)?;
@@ -346,7 +349,7 @@ fn refusals(ctx: &mut Ctx) -> Result<()> {
         pep.listen(0)?;
         ctx.ctl.send(&pep.local_addr()?.port())?;
         lib.eq.wait(WAIT)?.request()?.reject(b"not today")?;
-        // One that is dropped is refused too.
+        // A dropped request is rejected too.
         drop(lib.eq.wait(WAIT)?.request()?);
         return ctx.barrier("refused");
     }
@@ -407,7 +410,7 @@ fn close_gives_back(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Sub-regions at two levels give their part, and each keeps what it is made of.
+/// Sub-regions at two levels reach their part, and each keeps its base in use.
 fn sub_regions(ctx: &mut Ctx) -> Result<()> {
     let lib = Lib::open(ctx)?;
     let ep = lib.connect(ctx)?;
@@ -442,7 +445,7 @@ fn sub_regions(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// A key that is bound to an endpoint is not one any more when that is closed.
+/// A key that is bound to an endpoint is invalid once the endpoint is closed.
 fn own_keys(ctx: &mut Ctx) -> Result<()> {
     let lib = Lib::open(ctx)?;
     let own = EndpointAttr {
@@ -521,7 +524,7 @@ fn threads(ctx: &mut Ctx) -> Result<()> {
     threads_over(ctx, false)
 }
 
-/// With rings, or without.
+/// Runs the thread test, with rings or without.
 pub(super) fn threads_over(ctx: &mut Ctx, rings: bool) -> Result<()> {
     const EACH: u64 = 200;
     let lib = Lib::with_rings(ctx, rings)?;
@@ -540,7 +543,7 @@ pub(super) fn threads_over(ctx: &mut Ctx, rings: bool) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// Three threads post, this one takes what completes.
+/// Three threads post; the calling thread takes the completions.
 fn hammer(lib: &Lib, ep: &Endpoint, region: &Region, remote: RemoteMem, each: u64) -> Result<u64> {
     std::thread::scope(|s| {
         for t in 0..3usize {
@@ -579,8 +582,8 @@ fn counters(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Two jobs on one listener: who has one of its auth keys connects, and reaches what is exported under
-/// that one and nothing else.
+/// Two jobs use one listener: a peer with one of its auth keys connects, and reaches memory
+/// exported under that key and nothing else.
 fn auth_keys(ctx: &mut Ctx) -> Result<()> {
     let lib = Lib::open(ctx)?;
     let [a, b, c] = [b"job a", b"job b", b"job c"].map(|bytes| AuthKey::new(bytes));
@@ -601,7 +604,7 @@ fn auth_keys(ctx: &mut Ctx) -> Result<()> {
         let request = lib.eq.wait(WAIT)?.request()?;
         ensure!(request.auth_key == Some(1), "{:?}", request.auth_key);
         ensure!(request.data == b"of a", "{:?}", request.data);
-        // Not by an endpoint of the other job.
+        // An endpoint of the other job cannot accept it.
         let refused = lib.domain.endpoint_for(request, &under(&b));
         let refused = refused.err().context("taken by another job's endpoint")?;
         ensure!(
@@ -631,7 +634,7 @@ fn auth_keys(ctx: &mut Ctx) -> Result<()> {
         ensure!(
             region.to_vec(4096, 100) == pattern_bytes(3, 0, 100)
                 && region.to_vec(4196, 3996) == pattern_bytes(3, 4196, 3996),
-            "what b's peer wrote"
+            "the bytes that b's peer wrote"
         );
         let ended = lib.device.revoke_keys_under(&a)?;
         ensure!(ended == 1, "{ended} ended");
@@ -680,14 +683,14 @@ fn auth_keys(ctx: &mut Ctx) -> Result<()> {
     lib.cq.wait(WAIT)?.ok()?;
     ensure!(
         region.to_vec(0, 4096) == pattern_bytes(3, 0, 4096),
-        "what was read"
+        "the bytes read"
     );
     // The sub-region under b is for b's peers.
     of_b.read(region.segment(4096..8192), remote(theirs), 2)?;
     lib.cq.wait(WAIT)?.ok()?;
     ensure!(
         region.to_vec(4096, 4096) == pattern_bytes(3, 4096, 4096),
-        "what b's peer read"
+        "the bytes that b's peer read"
     );
     of_b.write(region.segment(0..100), remote(theirs), 3)?;
     lib.cq.wait(WAIT)?.ok()?;

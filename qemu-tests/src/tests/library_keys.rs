@@ -13,17 +13,25 @@ use kfabric::{
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("lib.p02_sub_regions_give_what_is_theirs", exact).seconds(20),
-    Test::pair("lib.p03_sub_regions_end_one_by_one", ends).seconds(10),
-    Test::pair("lib.raw_keys_go_as_bytes", raw_keys).seconds(10),
-    Test::alone("lib.sub_region_rules", rules),
+    Test::pair(
+        "lib.p02_sub_region_key_grants_exactly_its_range_and_rights",
+        exact,
+    )
+    .seconds(20),
+    Test::pair("lib.p03_sub_region_closed_revokes_its_key_alone", ends).seconds(10),
+    Test::pair(
+        "lib.raw_key_sent_as_bytes_works_and_flipped_is_refused",
+        raw_keys,
+    )
+    .seconds(10),
+    Test::alone("lib.sub_region_with_bad_arguments_is_refused", rules),
 ];
 
 const BOTH: Access = Access::REMOTE;
 const SIZE: usize = 16 << 10;
-/// The pattern in a base.
+/// Seed of the base's pattern.
 const SEED: u64 = 3;
-/// What node 2 writes.
+/// Byte that node 2 writes.
 const WRITTEN: u8 = 0x77;
 
 fn base(lib: &Lib, access: Access, reserved: usize) -> Result<Region> {
@@ -35,7 +43,7 @@ fn base(lib: &Lib, access: Access, reserved: usize) -> Result<Region> {
     Ok(base)
 }
 
-/// How many objects of a kind this process has.
+/// Counts this process's objects of a kind.
 fn count(lib: &Lib, kind: Kind) -> Result<usize> {
     let me = std::process::id();
     let all = lib.device.objects()?;
@@ -46,17 +54,17 @@ fn has_errno<T>(result: &kfabric::Result<T>, errno: Errno) -> bool {
     matches!(result, Err(e) if e.errno() == Some(errno))
 }
 
-/// What node 2 is to try, and whether it must succeed.
+/// An access that node 2 tries, and whether it must succeed.
 #[derive(serde::Serialize, serde::Deserialize, Clone, Debug)]
 struct Probe {
     what: String,
     /// A raw key.
     raw: Vec<u8>,
     write: bool,
-    /// Counted from where the raw key points.
+    /// Offset from the address that the raw key holds.
     at: i64,
     len: usize,
-    /// What is read there, in the base, if it is to work.
+    /// Offset in the base of the bytes that a successful read returns.
     base: Option<u64>,
 }
 
@@ -73,8 +81,8 @@ impl Probe {
     }
 }
 
-/// Node 1 passes a list, node 2 tries each over a connection that has refused nothing yet. What is
-/// refused ends it for both, with the same reason.
+/// Node 1 passes a list; node 2 tries each access over a connection that has refused nothing yet. A
+/// refused access ends the connection for both sides, with the same reason.
 fn try_all(ctx: &mut Ctx, lib: &Lib, local: &Region, list: Vec<Probe>) -> Result<()> {
     let list = match ctx.first() {
         true => {
@@ -88,7 +96,7 @@ fn try_all(ctx: &mut Ctx, lib: &Lib, local: &Region, list: Vec<Probe>) -> Result
         let ep = match live.take() {
             Some(ep) => ep,
             None => {
-                // Of those before.
+                // Discard events of earlier connections.
                 while lib.eq.read()?.is_some() {}
                 lib.connect(ctx)?
             }
@@ -136,8 +144,8 @@ fn try_one(lib: &Lib, ep: &Endpoint, local: &Region, probe: &Probe) -> Result<()
     Ok(())
 }
 
-/// P2: sub-regions, at three levels and over the same bytes, give their own range with their own
-/// rights, and not a byte or a right of those around them.
+/// P2: sub-regions, at three levels and over the same bytes, grant exactly their own range and
+/// rights, and no byte or right of the regions around them.
 fn exact(ctx: &mut Ctx) -> Result<()> {
     let lib = Lib::open(ctx)?;
     let base = base(&lib, Access::LOCAL | BOTH, 4)?;
@@ -150,7 +158,7 @@ fn exact(ctx: &mut Ctx) -> Result<()> {
     let reader = outer.sub_region(&base, 100..600, Access::REMOTE_READ)?;
     let writer = outer.sub_region(&base, 100..600, Access::REMOTE_WRITE)?;
     let inner = reader.sub_region(&base, 200..210, Access::REMOTE_READ)?;
-    ensure!(count(&lib, Kind::Key)? == 4, "what is reserved is not used");
+    ensure!(count(&lib, Kind::Key)? == 4, "a reserved slot is not used");
     for (sub, at, len) in [
         (&outer, 1000, 8000),
         (&reader, 1100, 500),
@@ -161,7 +169,7 @@ fn exact(ctx: &mut Ctx) -> Result<()> {
         let beyond = sub.remote().addr - outer.remote().addr;
         ensure!(beyond == at - 1000, "{sub:?} is {beyond} bytes behind");
     }
-    // What works, reads first: they see what nobody has written.
+    // Accesses that work, reads first, because they must see unwritten bytes.
     let mut list = Vec::new();
     for (sub, write) in [
         (&outer, false),
@@ -202,8 +210,8 @@ fn exact(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// P3: each ends by itself and leaves the others as they are; one that was let go ends with the
-/// last of its own; the base is busy until then.
+/// P3: closing one sub-region leaves the others valid. A dropped sub-region is freed with the last
+/// sub-region within it, and the base is busy until then.
 fn ends(ctx: &mut Ctx) -> Result<()> {
     let lib = Lib::open(ctx)?;
     let base = base(&lib, Access::LOCAL | BOTH, 3)?;
@@ -230,7 +238,7 @@ fn ends(ctx: &mut Ctx) -> Result<()> {
     };
     ensure!(busy(&kept.error), "{}", kept.error);
     let inner = kept.object;
-    // Nobody has it any more but what is within it.
+    // Only sub-regions within `outer` still use it.
     drop(outer);
     let base = match base.close() {
         Ok(()) => bail!("a base with sub-regions is closed"),
@@ -245,7 +253,7 @@ fn ends(ctx: &mut Ctx) -> Result<()> {
     try_all(ctx, &lib, &base, list)?;
 
     inner.close().map_err(|r| r.error)?;
-    // Another one has a slot of those that ended, and none of their keys.
+    // The new sub-region reuses a freed slot, and none of the earlier key values.
     let next = base.sub_region(1000..3000, BOTH)?;
     ensure!(count(&lib, Kind::Key)? == 3, "a slot too many");
     let list = vec![works(&next), fails(of_outer), fails(of_inner)];
@@ -257,7 +265,8 @@ fn ends(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Raw keys go in a message, as bytes; the peer uses each, and one with any bit changed is refused.
+/// Sends raw keys in a message, as bytes. The peer uses each; a key with any bit flipped is
+/// refused.
 fn raw_keys(ctx: &mut Ctx) -> Result<()> {
     const COUNT: usize = 32;
     const PART: usize = 100;
@@ -279,7 +288,7 @@ fn raw_keys(ctx: &mut Ctx) -> Result<()> {
         for i in 0..COUNT {
             ensure!(
                 base.to_vec(i * PART, PART) == [i as u8 + 1; PART],
-                "part {i} is not what was written to it"
+                "part {i} does not hold the bytes written to it"
             );
         }
         ensure!(base.to_vec(COUNT * PART, 1) == [0], "too much was written");
@@ -292,7 +301,7 @@ fn raw_keys(ctx: &mut Ctx) -> Result<()> {
         for (i, raw) in blob.chunks(RemoteMem::RAW_LEN).enumerate() {
             base.fill(0, PART, i as u8 + 1);
             let remote = RemoteMem::from_raw(raw)?;
-            ensure!(remote.to_raw() == raw, "{raw:?} is not what comes back");
+            ensure!(remote.to_raw() == raw, "{raw:?} does not come back");
             ep.write(base.segment(0..PART), remote, 1)?;
             lib.cq
                 .wait(WAIT)?
@@ -309,7 +318,7 @@ fn raw_keys(ctx: &mut Ctx) -> Result<()> {
     let mut list = Vec::new();
     if ctx.first() {
         let sub = base.sub_region(8000..8100, BOTH)?;
-        // Bits of the 24 that are the device's choice, and of the eight that are drawn.
+        // Bits of the 24 that the device chooses, and of the eight that are random.
         for bit in [0, 3, 7, 8, 13, 23, 31] {
             let mut probe = Probe::new(&sub, true, 0, 1, false);
             probe.what = format!("bit {bit} changed");
@@ -324,7 +333,7 @@ fn raw_keys(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// What making them refuses, and that a refusal costs no slot.
+/// Checks which sub-regions are refused, and that a refusal costs no slot.
 fn rules(ctx: &mut Ctx) -> Result<()> {
     let lib = Lib::open(ctx)?;
     let read = Access::REMOTE_READ;
@@ -341,7 +350,10 @@ fn rules(ctx: &mut Ctx) -> Result<()> {
         let made = outer.sub_region(&base, range, read);
         ensure!(argument(&made), "outside of its parent: {made:?}");
     }
-    #[allow(clippy::reversed_empty_ranges, reason = "it is what is refused")]
+    #[allow(
+        clippy::reversed_empty_ranges,
+        reason = "the reversed range must be refused"
+    )]
     for made in [
         base.sub_region(2..1, read),
         outer.sub_region(&base, 2..1, read),
@@ -363,14 +375,15 @@ fn rules(ctx: &mut Ctx) -> Result<()> {
         ensure!(has_errno(&made, Errno::EINVAL), "{made:?}");
     }
     ensure!(count(&lib, Kind::Key)? == 4, "a refusal cost a slot");
-    // More than were reserved are had all the same, and kept for the next.
+    // More sub-regions than were reserved are allocated on demand, and their slots are kept for
+    // reuse.
     for _ in 0..3 {
         let subs: kfabric::Result<Vec<_>> =
             (0..5).map(|i| base.sub_region(i..i + 1, BOTH)).collect();
         subs?;
         ensure!(count(&lib, Kind::Key)? == 8, "slots are not used again");
     }
-    // What ended with all keys of the base can be let go.
+    // A sub-region whose key was revoked with all keys of the base can be closed.
     ensure!(base.revoke_keys()? == 1, "another number had a key");
     outer.close().map_err(|r| r.error)?;
     base.close().map_err(|r| r.error)?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Registered memory: what may be registered, what it costs, what a process
-//! may do with it meanwhile (fabtests: `unmap_mem`).
+//! Registered memory: valid ranges, their cost, and the changes that a process may make meanwhile
+//! (fabtests: `unmap_mem`).
 
 use super::refused;
 use crate::buf::Buf;
@@ -17,20 +17,39 @@ use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::alone("mr.pins_and_unpins", pins_and_unpins).also(SMOKE),
-    Test::alone("mr.bad_ranges", bad_ranges),
-    Test::alone("mr.holes_are_refused", holes_are_refused),
-    Test::alone("mr.read_only_mapping", read_only_mapping),
-    Test::alone("mr.memlock_limit", memlock_limit),
+    Test::alone(
+        "mr.region_registered_stays_pinned_until_close",
+        pins_and_unpins,
+    )
+    .also(SMOKE),
+    Test::alone("mr.range_out_of_bounds_is_refused", bad_ranges),
+    Test::alone("mr.range_with_hole_is_refused", holes_are_refused),
+    Test::alone(
+        "mr.read_only_mapping_registers_for_reading_only",
+        read_only_mapping,
+    ),
+    Test::alone("mr.memlock_limit_exceeded_is_enomem", memlock_limit),
     Test::alone("mr.memlock_overlap_is_charged_twice", memlock_overlap),
-    Test::alone("mr.freed_by_close_and_exit", freed_by_exit),
-    Test::alone("mr.whole_gigabyte_range_is_bounded", absurd_sizes),
-    Test::pair("mr.huge_pages", huge_pages),
-    Test::pair("mr.file_pages", file_pages),
-    Test::pair("mr.fork_while_pinned", fork_while_pinned),
-    Test::pair("mr.fork_child_cannot_use_parents", fork_child_uses_file),
-    Test::pair("unmap_mem.munmap_while_pinned", munmap_while_pinned),
-    Test::pair("unmap_mem.remap_while_pinned", remap_while_pinned),
+    Test::alone("mr.region_at_process_exit_is_freed", freed_by_exit),
+    Test::alone("mr.range_beyond_memory_is_refused_at_once", absurd_sizes),
+    Test::pair("mr.huge_pages_registered_carry_data", huge_pages),
+    Test::pair("mr.file_pages_registered_carry_data", file_pages),
+    Test::pair(
+        "mr.fork_while_pinned_leaves_pages_to_parent",
+        fork_while_pinned,
+    ),
+    Test::pair(
+        "mr.fork_child_with_inherited_file_does_no_harm",
+        fork_child_uses_file,
+    ),
+    Test::pair(
+        "unmap_mem.munmap_while_pinned_keeps_key_valid",
+        munmap_while_pinned,
+    ),
+    Test::pair(
+        "unmap_mem.remap_while_pinned_reaches_old_pages",
+        remap_while_pinned,
+    ),
     Test::pair("mr.close_while_in_use_waits_or_refuses", close_while_in_use),
 ];
 
@@ -126,7 +145,7 @@ fn holes_are_refused(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// What would change memory needs a mapping that may be changed, or a private one.
+/// A region with rights that change memory needs a writable mapping, or a private one.
 fn read_only_mapping(ctx: &mut Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
     let file = sys::memfd(8192)?;
@@ -167,7 +186,7 @@ fn read_only_mapping(ctx: &mut Ctx) -> Result<()> {
 
 /// Runs `f` in a child without privileges and with this much lockable memory.
 fn unprivileged(limit: u64, f: impl FnOnce() -> Result<()>) -> Result<()> {
-    // The device file's mode is the administrator's affair, and not what is tested here.
+    // The administrator sets the device file's mode, which is not tested here.
     sys_chmod(0o666)?;
     let pid = sys::fork(|| {
         let run = || {
@@ -178,7 +197,7 @@ fn unprivileged(limit: u64, f: impl FnOnce() -> Result<()>) -> Result<()> {
         match run() {
             Ok(()) => 0,
             Err(e) => {
-                eprintln!("as nobody: {e:#}");
+                eprintln!("as uid 65534: {e:#}");
                 1
             }
         }
@@ -237,7 +256,8 @@ fn memlock_limit(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// As verbs does, and for the same reason: nobody has to keep count of who shares a page.
+/// Overlapping regions are charged twice, as verbs does, because counting the users of each page
+/// would cost too much.
 fn memlock_overlap(ctx: &mut Ctx) -> Result<()> {
     let env = ctx.env.clone();
     unprivileged(20 * 4096, || {
@@ -249,7 +269,7 @@ fn memlock_overlap(ctx: &mut Ctx) -> Result<()> {
         refused(side.reg(&buf, LOCAL), libc::ENOMEM, "a third time")?;
         side.dev.close(a.handle)?;
         ensure!(vm_pin() == 10 * 4096, "VmPin is {}", vm_pin());
-        // Left open: the file's end gives it back.
+        // Left open: closing the file frees the region.
         let _ = b;
         drop(side);
         ensure!(vm_pin() == 0, "VmPin is {} after the file's end", vm_pin());
@@ -274,7 +294,7 @@ fn freed_by_exit(ctx: &mut Ctx) -> Result<()> {
                     let _ = sys::kill(std::process::id() as i32, signal);
                     std::thread::sleep(Duration::from_secs(10));
                 }
-                // Ends with all of it open.
+                // Exit with all objects open.
                 std::mem::forget(side);
                 Ok(())
             };
@@ -284,13 +304,13 @@ fn freed_by_exit(ctx: &mut Ctx) -> Result<()> {
         let end = sys::wait_pid(pid, Duration::from_secs(30))?;
         let want = signal.map_or(Ended::Exit(0), Ended::Signal);
         ensure!(end == Some(want), "{end:?}, not {want:?}");
-        // That its pages are unpinned too is for the runner to see.
+        // The runner checks that the pages are unpinned too.
         super::death::nothing_left_of(&dev, pid)?;
     }
     ctx.barrier("done")
 }
 
-/// Far more than there is: refused at once, killable, and nothing is left pinned.
+/// Registers far more memory than there is: refused at once, killable, and no page stays pinned.
 fn absurd_sizes(ctx: &mut Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
     let start = std::time::Instant::now();
@@ -329,7 +349,7 @@ fn there_and_back(ctx: &mut Ctx, pair: &Pair, buf: &Buf, seed: u64) -> Result<()
 
 fn huge_pages(ctx: &mut Ctx) -> Result<()> {
     const POOL: &str = "/proc/sys/vm/nr_hugepages";
-    // Of the same pool where the nodes share a kernel.
+    // If the nodes share a kernel, they share the pool.
     let want = if ctx.env.topology == crate::harness::Topology::Two {
         8
     } else {
@@ -351,7 +371,7 @@ fn huge_pages(ctx: &mut Ctx) -> Result<()> {
     };
     if result.is_ok() {
         ctx.barrier("done")?;
-        // Transparent ones, at an address of the kernel's choosing.
+        // Transparent huge pages, at an address of the kernel's choosing.
         let map = Map::anon(16 << 20)?;
         map.advise(libc::MADV_HUGEPAGE)?;
         let pair = Pair::new(ctx)?;
@@ -361,7 +381,7 @@ fn huge_pages(ctx: &mut Ctx) -> Result<()> {
     result
 }
 
-/// Pages of a file: shared ones in memory, private ones of a file on disk.
+/// Registers pages of a file: shared ones in memory, private ones of a file on disk.
 fn file_pages(ctx: &mut Ctx) -> Result<()> {
     let pair = Pair::new(ctx)?;
     let file = sys::memfd(1 << 20)?;
@@ -372,8 +392,8 @@ fn file_pages(ctx: &mut Ctx) -> Result<()> {
     there_and_back(ctx, &pair, &Buf::inside(map, 4099, 300_000), 50)
 }
 
-/// A fork leaves pinned pages to the parent: the child's writes are not seen by peers, and
-/// peers' writes are seen by the parent.
+/// After a fork the pinned pages are the parent's: peers do not see the child's writes, and the
+/// parent sees peers' writes.
 fn fork_while_pinned(ctx: &mut Ctx) -> Result<()> {
     let pair = Pair::new(ctx)?;
     let buf = Buf::at(50_000, 100)?;
@@ -383,7 +403,8 @@ fn fork_while_pinned(ctx: &mut Ctx) -> Result<()> {
         ctx.barrier("child wrote")?;
         buf.clear(0);
         pair.read(region, 0, 50_000, remote.addr, remote.key)?;
-        buf.check(1).context("what is read is not the parent's")?;
+        buf.check(1)
+            .context("the bytes read are not the parent's")?;
         ctx.barrier("read")?;
         buf.fill(2);
         pair.write(region, 0, 50_000, remote.addr, remote.key)?;
@@ -419,14 +440,15 @@ fn fork_while_pinned(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// A child that inherits the file cannot have its own memory taken for the parent's.
+/// A child that inherits the file cannot pass its own memory off as the parent's.
 fn fork_child_uses_file(ctx: &mut Ctx) -> Result<()> {
     let pair = Pair::new(ctx)?;
     let buf = Buf::new(4096)?;
     buf.fill(1);
     let region = pair.reg(&buf)?;
     let pid = sys::fork(|| {
-        // Whatever this answers, it must not hurt: what is pinned is charged to who pins.
+        // Either answer is fine if it does no harm: pinned pages are charged to the pinning
+        // process.
         let mine = Buf::new(8192).and_then(|b| Ok((pair.side.reg(&b, LOCAL)?.handle, vm_pin())));
         match mine {
             Ok((_, 8192)) => 0,
@@ -441,7 +463,7 @@ fn fork_child_uses_file(ctx: &mut Ctx) -> Result<()> {
     let end = sys::wait_pid(pid, crate::pair::WAIT)?;
     ensure!(end == Some(Ended::Exit(0)), "the child: {end:?}");
     ensure!(vm_pin() == 4096, "VmPin of the parent is {}", vm_pin());
-    // The child's end closes nothing of the parent's.
+    // The child's exit closes none of the parent's objects.
     if ctx.first() {
         pair.post(op::recv(1, &[iov(region, 0, 4096)]))?;
         ctx.barrier("receive posted")?;
@@ -453,7 +475,7 @@ fn fork_child_uses_file(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// Unmapped memory stays reachable by its key, and charged, until key and region are gone.
+/// Unmapped memory stays reachable through its key, and charged, until key and region are gone.
 fn munmap_while_pinned(ctx: &mut Ctx) -> Result<()> {
     let pair = Pair::new(ctx)?;
     if ctx.first() {
@@ -485,7 +507,7 @@ fn munmap_while_pinned(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// Other memory at the same addresses is not what the key means.
+/// The key does not reach other memory at the same addresses.
 fn remap_while_pinned(ctx: &mut Ctx) -> Result<()> {
     let pair = Pair::new(ctx)?;
     let buf = Buf::new(64 << 10)?;
@@ -511,7 +533,8 @@ fn remap_while_pinned(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("written")
 }
 
-/// A region that operations still use: the close is refused, or the pages stay until they are over.
+/// Closes a region that operations still use: the close is refused, or the pages stay until the
+/// operations are over.
 fn close_while_in_use(ctx: &mut Ctx) -> Result<()> {
     let pair = Pair::new(ctx)?;
     let buf = Buf::new(4096)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Modules and devices that go away, in use and not (P11).
+//! Removal of modules and devices, in use and unused (P11).
 
 use super::death::fresh_transfer;
 use super::keys::hammer;
@@ -19,25 +19,33 @@ use std::time::{Duration, Instant};
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
     Test::pair("modules.rmmod_in_use_is_refused", rmmod_in_use).on(NETNS | SHM),
-    Test::pair("modules.unload_and_load", unload_and_load)
+    Test::pair("modules.reload_after_unload_works", unload_and_load)
         .seconds(10)
         .on(NETNS | SHM),
-    Test::pair("modules.unload_under_getinfo", unload_under_getinfo)
-        .seconds(10)
-        .on(NETNS | SHM),
-    Test::pair("device.gone_mid_transfer", |c| gone_mid_transfer(c, true))
-        .seconds(15)
-        .on(NETNS),
-    Test::pair("device.gone_under_the_writer", |c| {
+    Test::pair(
+        "modules.unload_under_getinfo_succeeds",
+        unload_under_getinfo,
+    )
+    .seconds(10)
+    .on(NETNS | SHM),
+    Test::pair("device.removed_mid_transfer_ends_all_ops", |c| {
+        gone_mid_transfer(c, true)
+    })
+    .seconds(15)
+    .on(NETNS),
+    Test::pair("device.removed_under_the_writer_ends_all_ops", |c| {
         gone_mid_transfer(c, false)
     })
     .seconds(15)
     .on(NETNS),
-    Test::pair("device.gone_while_idle", gone_while_idle)
-        .seconds(10)
-        .on(NETNS),
     Test::pair(
-        "device.gone_under_open_and_close",
+        "device.removed_while_idle_notifies_its_objects",
+        gone_while_idle,
+    )
+    .seconds(10)
+    .on(NETNS),
+    Test::pair(
+        "device.removed_under_open_and_close_gives_errnos",
         gone_under_open_and_close,
     )
     .seconds(15)
@@ -45,7 +53,7 @@ pub const TESTS: &[Test] = &[
 ];
 
 fn rmmod_in_use(ctx: &mut Ctx) -> Result<()> {
-    // An open file alone keeps the framework, not the provider.
+    // An open file alone keeps the framework in use, not the provider.
     let dev = Dev::open()?;
     ctx.barrier("open")?;
     if ctx.first() {
@@ -86,9 +94,9 @@ fn unload_and_load(ctx: &mut Ctx) -> Result<()> {
     for round in 0..3 {
         ctx.barrier("closed")?;
         if ctx.first() {
-            let sample = module_users("kfi_sample").is_some();
+            let sample = module_users("kfi_test_rust_api").is_some();
             if sample {
-                unload("kfi_sample")?;
+                unload("kfi_test_rust_api")?;
             }
             unload("kverbs")?;
             unload("kshm")?;
@@ -168,7 +176,7 @@ pub(super) fn add_link(ctx: &Ctx) -> Result<()> {
     })
 }
 
-/// Node 1's device is removed while node 2 hammers node 1 (`target`) or while node 1 hammers.
+/// Removes node 1's device while node 2 hammers node 1 (`target`) or while node 1 hammers node 2.
 fn gone_mid_transfer(ctx: &mut Ctx, target: bool) -> Result<()> {
     let pair = Pair::new(ctx)?;
     let buf = Buf::new(64 << 10)?;
@@ -226,8 +234,8 @@ fn gone_mid_transfer(ctx: &mut Ctx, target: bool) -> Result<()> {
     fresh_transfer(ctx)
 }
 
-/// What a node's objects do once their device is gone: the endpoint, and those of `more` that are
-/// told of it.
+/// Checks a node's objects after its device is removed: the endpoint, and the objects of `more`,
+/// which get an event.
 fn gone_objects(pair: &Pair, buf: &Buf, more: &[u64]) -> Result<()> {
     let (dev, side) = (pair.dev(), &pair.side);
     let mut waits: Vec<u64> = more.iter().copied().chain([pair.ep]).collect();
@@ -235,7 +243,7 @@ fn gone_objects(pair: &Pair, buf: &Buf, more: &[u64]) -> Result<()> {
         let down = dev
             .eq_wait(&side.eq, WAIT)
             .with_context(|| format!("the device's end is not told to {waits:x?}"))?;
-        // A passive endpoint is told that it listens no more.
+        // A passive endpoint gets an event that it listens no more.
         let kind = match more.contains(&down.raw.object) {
             true => KFI_CONN_ERROR,
             false => KFI_SHUTDOWN,
@@ -251,7 +259,7 @@ fn gone_objects(pair: &Pair, buf: &Buf, more: &[u64]) -> Result<()> {
     refused(
         dev.eq_read(side.eq.handle, 0),
         libc::EAGAIN,
-        "what has been told",
+        "an object whose event has come",
     )?;
     refused(
         side.reg(buf, LOCAL),
@@ -277,7 +285,7 @@ fn gone_objects(pair: &Pair, buf: &Buf, more: &[u64]) -> Result<()> {
     Ok(())
 }
 
-/// Regions with keys, a listener, an endpoint, all idle.
+/// Regions with keys, a listener and an endpoint, all idle.
 fn gone_while_idle(ctx: &mut Ctx) -> Result<()> {
     let pair = Pair::new(ctx)?;
     if ctx.first() {
@@ -315,7 +323,7 @@ fn gone_while_idle(ctx: &mut Ctx) -> Result<()> {
     fresh_transfer(ctx)
 }
 
-/// The device comes and goes while node 1 opens and closes everything on it.
+/// Removes and adds the device while node 1 opens and closes all kinds of objects on it.
 fn gone_under_open_and_close(ctx: &mut Ctx) -> Result<()> {
     if ctx.first() {
         let stop = std::sync::atomic::AtomicBool::new(false);

@@ -12,24 +12,30 @@ use kfabric_uapi::*;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("msg.send_sizes", send_sizes)
+    Test::pair("msg.send_of_each_size_arrives", send_sizes)
         .seconds(8)
         .also(SMOKE),
-    Test::pair("msg.send_64m", send_64m).seconds(30),
-    Test::pair("msg.unaligned", unaligned),
-    Test::pair("msg.iov", iov_forms),
-    Test::pair("msg.both_ways_at_once", both_ways_at_once).seconds(10),
-    Test::pair("msg.order_is_kept", order_is_kept),
-    Test::pair("msg.too_long_for_receive", too_long_for_receive),
-    Test::pair("inject_test.sizes", inject_sizes),
+    Test::pair("msg.send_of_64m_arrives", send_64m).seconds(30),
+    Test::pair("msg.send_unaligned_arrives", unaligned),
+    Test::pair("msg.send_of_scattered_pieces_arrives", iov_forms),
+    Test::pair("msg.sends_both_ways_at_once_arrive", both_ways_at_once).seconds(10),
+    Test::pair("msg.sends_posted_together_complete_in_order", order_is_kept),
     Test::pair(
-        "inject_test.buffer_is_free_at_once",
+        "msg.send_too_long_for_receive_fails_both_sides",
+        too_long_for_receive,
+    ),
+    Test::pair("inject_test.inject_of_each_size_arrives", inject_sizes),
+    Test::pair(
+        "inject_test.buffer_after_inject_is_free_at_once",
         inject_buffer_is_free_at_once,
     ),
-    Test::pair("inject_test.too_long", inject_too_long),
-    Test::pair("inject_test.entry_that_is_asked_for", inject_asked_for),
-    Test::pair("cq_data.senddata", senddata),
-    Test::pair("unexpected_msg.late_receive", late_receive).seconds(10),
+    Test::pair("inject_test.inject_too_long_is_refused", inject_too_long),
+    Test::pair(
+        "inject_test.inject_with_completion_flag_leaves_entry",
+        inject_asked_for,
+    ),
+    Test::pair("cq_data.send_with_data_delivers_it", senddata),
+    Test::pair("unexpected_msg.send_before_receive_arrives", late_receive).seconds(10),
 ];
 
 /// Sizes that every operation is tried with.
@@ -43,9 +49,9 @@ fn send_sizes(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Node 2 sends `size` bytes that start `skew` bytes into a page, node 1 receives and checks.
+/// Node 2 sends `size` bytes that start `skew` bytes into a page; node 1 receives and checks them.
 fn one_send(ctx: &mut Ctx, pair: &Pair, size: usize, skew: usize, seed: u64) -> Result<()> {
-    // A region is never empty, a message may be.
+    // A region is never empty; a message may be.
     let buf = Buf::at(size.max(1), skew)?;
     let region = pair.reg(&buf)?;
     if ctx.first() {
@@ -77,6 +83,8 @@ fn one_send(ctx: &mut Ctx, pair: &Pair, size: usize, skew: usize, seed: u64) -> 
         );
         buf.check(seed).context("the sender's own buffer")?;
     }
+    // A receiver that closes before the sender has its completion fails the send.
+    ctx.barrier("sent and received")?;
     pair.dev().close(region).context("closing the region")?;
     Ok(())
 }
@@ -101,12 +109,12 @@ fn unaligned(ctx: &mut Ctx) -> Result<()> {
         one_send(ctx, &pair, size, skew, i as u64)
             .with_context(|| format!("{size} bytes at {skew}"))?;
     }
-    // The two sides need not be aligned alike.
+    // The two sides may be aligned differently.
     let skew = if ctx.first() { 3 } else { 1001 };
     one_send(ctx, &pair, 50_000, skew, 99)
 }
 
-/// Pieces of very different sizes, one of them empty, scattered over two regions.
+/// Sends pieces of very different sizes, one of them empty, scattered over two regions.
 fn iov_forms(ctx: &mut Ctx) -> Result<()> {
     let pair = Pair::new(ctx)?;
     let (a, b) = (Buf::at(20_000, 5)?, Buf::at(9000, 4001)?);
@@ -157,6 +165,7 @@ fn iov_forms(ctx: &mut Ctx) -> Result<()> {
             pair.wait_context(1)?;
         }
     }
+    ctx.barrier("sent and received")?;
     ensure!(total > 0, "nothing was tried");
     let five = OpEntry {
         iov_count: 5,
@@ -201,6 +210,7 @@ fn both_ways_at_once(ctx: &mut Ctx) -> Result<()> {
         (0..COUNT).all(|i| seen[i] == 1 && seen[100 + i] == 1),
         "completions: {seen:?}"
     );
+    ctx.barrier("sent and received")?;
     for i in 0..COUNT {
         rx.check_part(i * SIZE, SIZE, (3 - node) * 1000 + i as u64)?;
     }
@@ -235,10 +245,10 @@ fn order_is_kept(ctx: &mut Ctx) -> Result<()> {
             ensure!(pair.wait()?.context == i, "sends complete out of order");
         }
     }
-    Ok(())
+    ctx.barrier("sent and received")
 }
 
-/// The first error is precise, on both sides; the rest is flushed.
+/// The first error names its cause on both sides; the remaining operations are flushed.
 fn too_long_for_receive(ctx: &mut Ctx) -> Result<()> {
     let pair = Pair::new(ctx)?;
     let buf = Buf::new(8192)?;
@@ -308,7 +318,8 @@ fn inject_sizes(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// An injected operation leaves an entry if it asks for one, on a selective queue and on another.
+/// An injected operation leaves a completion if its flag asks for one, on a selective queue and on
+/// another.
 fn inject_asked_for(ctx: &mut Ctx) -> Result<()> {
     for selective in [false, true] {
         let opts = Opts {
@@ -338,7 +349,7 @@ fn inject_asked_for(ctx: &mut Ctx) -> Result<()> {
             ensure!(entry.context == 1 && entry.err == 0, "{entry:?}");
         }
         ctx.barrier("came")?;
-        ensure!(pair.cq.read().is_none(), "an entry that nobody asked for");
+        ensure!(pair.cq.read().is_none(), "an entry without completion flag");
     }
     Ok(())
 }
@@ -413,7 +424,7 @@ fn senddata(ctx: &mut Ctx) -> Result<()> {
             pair.wait_context(3)?;
         }
     }
-    // Who has received may close before the sender hears of it.
+    // The receiver may close before the sender has its completion.
     ctx.barrier("received")?;
     let wide = op::with_data(op::send(3, &[iov(region, 0, 1)]), 1 << 32);
     refused(
@@ -423,7 +434,7 @@ fn senddata(ctx: &mut Ctx) -> Result<()> {
     )
 }
 
-/// A receiver that is late costs time, not the connection.
+/// A late receiver costs time, not the connection.
 fn late_receive(ctx: &mut Ctx) -> Result<()> {
     let pair = Pair::with(ctx, &Opts::default())?;
     let buf = Buf::new(4096)?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Tests of the test run: each fails in a way of its own, and `cargo xtask selftest` asks that the
-//! run judges each as TESTING.md says. They run in the topology `planted` alone.
+//! Tests of the test run: each fails in a way of its own, and `cargo xtask selftest` checks that
+//! the run judges each as TESTING.md says. They run in the topology `planted` alone.
 
 use crate::buf::Buf;
 use crate::harness::guest::ask_host;
@@ -25,7 +25,7 @@ pub const TESTS: &[Test] = &[
     Test::alone("planted.hangs", hangs).on(PLANTED),
 ];
 
-/// Whether this is a repetition.
+/// Returns whether the run repeats the test.
 fn is_again() -> bool {
     std::env::var_os("KFI_ATTEMPT").is_some()
 }
@@ -44,7 +44,8 @@ fn finds_wrong_data(_: &mut Ctx) -> Result<()> {
     buf.check(1)
 }
 
-/// Leaves a process behind that has the device open, in a process group that the runner does not know.
+/// Leaves a process behind that has the device open, in a process group that the runner does not
+/// know.
 fn leaves_a_process(ctx: &mut Ctx) -> Result<()> {
     if !ctx.first() || is_again() {
         return Ok(());
@@ -59,7 +60,7 @@ fn leaves_a_process(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Writes what a kernel that goes on after a warning would.
+/// Writes the lines of a kernel that goes on after a warning.
 fn warns(ctx: &mut Ctx) -> Result<()> {
     if ctx.first() {
         let mut log = std::fs::File::options().write(true).open("/dev/kmsg")?;

@@ -15,14 +15,14 @@ use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::alone("kfi.info", info),
-    Test::alone("kfi.show", show),
-    Test::alone("kfi.errors_and_statuses", errors).seconds(8),
-    Test::pair("kfi.ping_and_serve", ping).seconds(15),
-    Test::pair("kfi.no_provider_is_named", unnamed).seconds(15),
-    Test::pair("kfi.get", get).seconds(15),
-    Test::pair("kfi.put", put).seconds(15),
-    Test::pair("kfi.put_is_refused_read_only", put_refused).seconds(8),
+    Test::alone("kfi.info_of_own_device_lists_it", info),
+    Test::alone("kfi.show_of_open_objects_lists_them", show),
+    Test::alone("kfi.error_of_each_kind_has_documented_status", errors).seconds(8),
+    Test::pair("kfi.ping_to_server_is_answered", ping).seconds(15),
+    Test::pair("kfi.provider_left_out_uses_best_one", unnamed).seconds(15),
+    Test::pair("kfi.get_of_each_size_copies_file", get).seconds(15),
+    Test::pair("kfi.put_of_each_size_replaces_file", put).seconds(15),
+    Test::pair("kfi.put_to_read_only_server_is_refused", put_refused).seconds(8),
 ];
 
 pub(super) fn kfi(args: &[&str]) -> Result<Output> {
@@ -33,7 +33,7 @@ pub(super) fn kfi(args: &[&str]) -> Result<Output> {
         .context("kfi")
 }
 
-/// Runs it; what it prints, which must be well.
+/// Runs `kfi`, which must succeed. Returns its standard output.
 pub(super) fn well(args: &[&str]) -> Result<String> {
     let out = kfi(args)?;
     let said = String::from_utf8_lossy(&out.stdout).into_owned();
@@ -48,7 +48,7 @@ pub(super) fn well(args: &[&str]) -> Result<String> {
     Ok(said)
 }
 
-/// Its JSON, one value or one to a line.
+/// Parses JSON: one value, or one per line.
 pub(super) fn json(text: &str) -> Result<Vec<Value>> {
     let values: std::result::Result<Vec<Value>, _> = serde_json::Deserializer::from_str(text)
         .into_iter()
@@ -56,16 +56,16 @@ pub(super) fn json(text: &str) -> Result<Vec<Value>> {
     values.with_context(|| format!("not JSON: {text:?}"))
 }
 
-/// One that listens.
+/// A `kfi` process that listens.
 pub(super) struct Server {
     pub(super) child: Child,
     out: BufReader<ChildStdout>,
-    /// What it said when it listened.
+    /// First line that the server printed, once it listened.
     first: String,
 }
 
 impl Server {
-    /// Starts it, and waits until it listens.
+    /// Starts a server, and waits until it listens.
     pub(super) fn start(args: &[&str]) -> Result<Self> {
         let mut cmd = Command::new("kfi");
         cmd.args(args)
@@ -80,7 +80,7 @@ impl Server {
         Ok(Self { child, out, first })
     }
 
-    /// Waits for its end, which must be a good one; all that it said.
+    /// Waits for the server's successful exit. Returns all its output.
     fn ended(self) -> Result<String> {
         let Self {
             child,
@@ -137,13 +137,14 @@ fn show(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Exit statuses as the help tells them; an error has its line on standard error.
+/// Checks the exit statuses that the help lists, and the line on standard error that every error
+/// has.
 fn errors(ctx: &mut Ctx) -> Result<()> {
     let peer = ctx.env.addr.to_string();
     let cases: [(&[&str], i32); 4] = [
         (&["frobnicate"], 2),
         (&["info", "-p", "no-such-provider"], 4),
-        // Tried again until time is up.
+        // The tool retries until its time is up.
         (&["ping", &peer, "-p", "9", "--timeout", "1"], 5),
         (
             &["get", &peer, "/tmp/never", "-p", "9", "--timeout", "1"],
@@ -172,8 +173,8 @@ fn errors(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Node 1 runs the first command, by the provider `by` or by whatever there is, node 2 the second one,
-/// when the first one listens. Node 1 is given what it said.
+/// Node 1 runs the first command over provider `by`, or over any provider; when it listens, node 2
+/// runs the second command. Returns the server's output on node 1.
 fn together(
     ctx: &mut Ctx,
     by: Option<&str>,
@@ -198,7 +199,7 @@ fn together(
     }
 }
 
-/// Runs a client, which must say that it was served by this provider.
+/// Runs an initiating command, whose output must name this provider.
 fn served_by(provider: &str, args: &[&str]) -> Result<()> {
     let args = [&["--json"], args].concat();
     let values = json(&well(&args)?)?;
@@ -229,8 +230,9 @@ fn ping(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Who names no provider listens by each, and who connects uses the best that leads there: kshm to a
-/// peer on the same host, else verbs; verbs also where nobody listens by kshm.
+/// Without a named provider, a server listens over every provider, and a connecting program uses
+/// the best one that leads there: kshm to a peer on the same host, else verbs. It uses verbs also
+/// if no server listens over kshm.
 fn unnamed(ctx: &mut Ctx) -> Result<()> {
     let best = ctx.provider().to_owned();
     let (path, bytes) = file("unnamed", 5000, 5)?;
@@ -259,7 +261,7 @@ fn unnamed(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// A file of this size with a pattern in it.
+/// Creates a file of `len` bytes with a pattern.
 fn file(name: &str, len: usize, seed: u64) -> Result<(PathBuf, Vec<u8>)> {
     let path = std::env::temp_dir().join(format!("kfi-tests.{}.{name}", std::process::id()));
     let bytes = pattern_bytes(seed, 0, len);
@@ -267,7 +269,7 @@ fn file(name: &str, len: usize, seed: u64) -> Result<(PathBuf, Vec<u8>)> {
     Ok((path, bytes))
 }
 
-/// Sizes of files that are moved.
+/// Sizes of the files that are sent.
 const FILES: &[usize] = &[0, 1, 4097, 3_000_001];
 
 fn get(ctx: &mut Ctx) -> Result<()> {
@@ -292,7 +294,7 @@ fn get(ctx: &mut Ctx) -> Result<()> {
 fn put(ctx: &mut Ctx) -> Result<()> {
     let by = ctx.provider().to_owned();
     for &size in FILES {
-        // Each node its own: the one that is replaced, and the one that replaces it.
+        // Each node has its own file: the replaced one, or the replacement.
         let seed = u64::from(ctx.env.node) * 100 + size as u64;
         let (path, _) = file("put", if ctx.first() { 100 } else { size }, seed)?;
         let name = path.to_string_lossy().into_owned();

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The promises of keys (DESIGN section 3), where to show them takes many
-//! connections or a long time. What takes one connection is in
-//! [`keys`](super::keys), what takes a process that dies in
+//! The promises of keys (DESIGN section 3) whose tests take many connections or a long time. Tests
+//! with one connection are in [`keys`](super::keys), tests with a killed process in
 //! [`key_death`](super::key_death).
 
 use super::keys::{hammer, Bench, Try};
@@ -24,30 +23,36 @@ use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("keys.p02_every_byte_at_both_edges", edges).seconds(40),
+    Test::pair("keys.p02_bytes_beyond_both_edges_are_refused", edges).seconds(40),
     Test::pair("keys.p02_overlapping_keys_keep_their_rights", overlapping).seconds(20),
-    Test::pair("keys.p03_nothing_lands_after_revoke", |ctx| {
-        nothing_lands(ctx, Length::For(Duration::from_secs(25)))
-    })
+    Test::pair(
+        "keys.p03_revoke_under_16_writers_lets_no_byte_land_after_return",
+        |ctx| nothing_lands(ctx, Length::For(Duration::from_secs(25))),
+    )
     .seconds(45),
-    Test::pair("keys.p03_nothing_lands_in_10k_rounds", |ctx| {
-        nothing_lands(ctx, Length::Rounds(10_000))
-    })
+    Test::pair(
+        "keys.p03_revoke_in_10k_rounds_lets_no_byte_land_after_return",
+        |ctx| nothing_lands(ctx, Length::Rounds(10_000)),
+    )
     .seconds(1200)
     .on(LONG_TESTS),
-    Test::pair("keys.p03_both_sides_are_told", both_told).seconds(30),
-    Test::pair("keys.p03_told_why_by_who_leaves", leaves_at_once).seconds(30),
-    Test::pair("keys.p04_old_keys_read_nothing_again_and_again", old_keys).seconds(20),
+    Test::pair("keys.p03_revoke_under_ops_notifies_both_sides", both_told).seconds(30),
+    Test::pair(
+        "keys.p03_revoke_before_disconnect_reports_one_reason",
+        leaves_at_once,
+    )
+    .seconds(30),
+    Test::pair("keys.p04_old_key_tried_again_reads_nothing", old_keys).seconds(20),
     Test::pair("keys.p04_guesses_from_outside_never_hit", guess_outside).seconds(60),
     Test::pair("keys.p04_guesses_from_inside_hit_one_in_128", guess_inside)
         .seconds(60)
         .verbs(),
-    Test::pair("keys.p05_pages_stay_until_the_last_use", last_use).seconds(8),
+    Test::pair("keys.p05_pages_under_last_key_or_op_stay_pinned", last_use).seconds(8),
 ];
 
 const PAGE: u64 = 4096;
 
-/// Node 1 passes a list, node 2 tries each on a connection that has refused nothing yet.
+/// Node 1 passes a list; node 2 tries each access on a connection that has refused nothing yet.
 pub(super) fn try_each(ctx: &mut Ctx, lanes: &mut Lanes, list: Vec<Try>) -> Result<()> {
     let list: Vec<Try> = if ctx.first() {
         ctx.ctl.send(&list)?;
@@ -75,14 +80,14 @@ pub(super) fn try_each(ctx: &mut Ctx, lanes: &mut Lanes, list: Vec<Try>) -> Resu
     ctx.barrier("all tried")
 }
 
-/// Bytes beyond each edge that are tried, and within.
+/// Bytes tried beyond each edge, and within.
 const BEYOND: u64 = 8;
 const WITHIN: u64 = 32;
 
 /// P2: at both edges of a key each byte within can be read and written by itself, and none beyond.
 fn edges(ctx: &mut Ctx) -> Result<()> {
     const SIZE: usize = 3 << 20;
-    // Within a page; whole pages; more than a fast registration reaches.
+    // Windows within a page, of whole pages, and wider than `IB_WR_REG_MR` covers.
     const WINDOWS: [(u64, u64); 3] = [(5000, 3000), (16_384, 8192), (999_999, (1 << 20) + 4097)];
     let mut lanes = Lanes::new(ctx)?;
     if !ctx.first() {
@@ -97,7 +102,7 @@ fn edges(ctx: &mut Ctx) -> Result<()> {
         let (_, r) = lanes.side.export(region, offset, len, REMOTE)?;
         let mut probe = |at: i64| {
             let fine = (0..len as i64).contains(&at);
-            // Once changed by the peer a byte is what it has written.
+            // The peer may have changed the byte in an earlier access.
             for write in [true, false] {
                 let what = format!("byte {at} of [{offset}, +{len}), write {write}");
                 let addr = r.addr.wrapping_add_signed(at);
@@ -126,7 +131,7 @@ fn edges(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// P2: of keys that overlap each has its own rights to the bytes they share, and goes alone.
+/// P2: overlapping keys each have their own rights to the shared bytes, and are revoked alone.
 fn overlapping(ctx: &mut Ctx) -> Result<()> {
     const SHARED: u64 = 4000;
     const KEYS: [(&str, u64, u64, u64); 4] = [
@@ -147,7 +152,8 @@ fn overlapping(ctx: &mut Ctx) -> Result<()> {
         let values: BTreeSet<_> = keys.iter().map(|(_, r)| r.key).collect();
         ensure!(values.len() == KEYS.len(), "a value came twice");
     }
-    // All live; then one after the other goes, and each time the others do as before.
+    // First all keys are valid; then one after the other is revoked, and each time the others work
+    // as before.
     for gone in 0..=KEYS.len() {
         let mut list = Vec::new();
         if ctx.first() && gone > 0 {
@@ -169,7 +175,7 @@ fn overlapping(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// How long [`nothing_lands`] goes on.
+/// Length of a [`nothing_lands`] test.
 enum Length {
     For(Duration),
     Rounds(usize),
@@ -177,12 +183,12 @@ enum Length {
 
 /// Bytes of a window of [`nothing_lands`].
 const WINDOW: usize = 16 << 10;
-/// What the target puts there when it is its own again.
+/// Byte that the target writes once the memory is its own again.
 const OWN: u8 = 0x11;
 
-/// P3: a peer writes one pattern without pause; what the target puts into the window itself when a
-/// revocation has returned is there at once and 100 ms later, every byte of it. A round is the
-/// revocation of one key under its own writer.
+/// P3: a peer writes one pattern without pause. After a revocation has returned, the target fills
+/// the window: every byte is there at once and 100 ms later. A round revokes one key under its own
+/// writer.
 fn nothing_lands(ctx: &mut Ctx, length: Length) -> Result<()> {
     let mut lanes = Lanes::new(ctx)?;
     let buf = Buf::new(LANES * WINDOW)?;
@@ -218,7 +224,7 @@ fn nothing_lands(ctx: &mut Ctx, length: Length) -> Result<()> {
     Ok(())
 }
 
-/// Node 2 of [`nothing_lands`]: each lane writes into its window until it is refused.
+/// Plays node 2 of [`nothing_lands`]: each connection writes into its window until it is refused.
 fn write_without_pause(ctx: &mut Ctx, lanes: &Lanes) -> Result<()> {
     let remotes: Vec<Remote> = ctx.ctl.recv()?;
     let piece = [lanes.source(WINDOW as u64)];
@@ -239,7 +245,7 @@ fn write_without_pause(ctx: &mut Ctx, lanes: &Lanes) -> Result<()> {
     ctx.barrier("refused")
 }
 
-/// Node 1 of [`nothing_lands`]: revokes one key after the other.
+/// Plays node 1 of [`nothing_lands`]: revokes one key after the other.
 fn revoke_under_writers(
     ctx: &mut Ctx,
     lanes: &Lanes,
@@ -294,8 +300,8 @@ fn revoke_under_writers(
     look("before its writer had ended")
 }
 
-/// P3: revoking under running operations tells the initiator which of them was refused and that the
-/// rest was flushed; both sides hear of the end once and connect again at once.
+/// P3: a revocation under running operations tells the initiator which operation was refused and
+/// that the rest was flushed. Both sides get one shutdown event and reconnect at once.
 fn both_told(ctx: &mut Ctx) -> Result<()> {
     const SIZE: u64 = 64 << 10;
     const RECEIVES: u64 = 8;
@@ -303,9 +309,9 @@ fn both_told(ctx: &mut Ctx) -> Result<()> {
     let mut untold = 0;
     for round in 0..12u64 {
         let write = round % 2 == 0;
-        // Without one that is flushed, too.
+        // Also without a receive that is flushed.
         let receives = if round % 3 == 0 { 0 } else { RECEIVES };
-        // Nobody waits between the end of the last connection and this.
+        // No step waits between the end of the last connection and this one.
         let ep = bench.fresh(ctx)?;
         let (side, cq) = (&bench.side, &bench.cq);
         if ctx.first() {
@@ -326,9 +332,9 @@ fn both_told(ctx: &mut Ctx) -> Result<()> {
             }
             ensure!(ended.len() as u64 == receives, "a receive ended twice");
             let down = side.event(KFI_SHUTDOWN)?;
-            // What ends in the middle of an answer to a read the device does not tell. Whether flushed
-            // receives do, or the peer is faster, who disconnects for it: its queue pair has failed, but
-            // for the moment between rxe's answer and that.
+            // The device does not report a connection that ends in the middle of an answer to a
+            // read. Either a flushed receive reports it, or the peer disconnects first: its queue
+            // pair has failed, except in the moment between rxe's answer and that.
             let fine: &[i32] = match write {
                 true => &[libc::EACCES],
                 false => &[libc::EACCES, libc::ECONNABORTED, 0],
@@ -383,8 +389,8 @@ fn both_told(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// P3: an exporter that revokes and leaves at once, so that its goodbye may be faster than its answer. The
-/// initiator's operations and its event say the same.
+/// P3: an exporter revokes and exits at once, so its disconnect may overtake the refusal. The
+/// initiator's operations and its event give the same reason.
 fn leaves_at_once(ctx: &mut Ctx) -> Result<()> {
     const SIZE: u64 = 64 << 10;
     let mut bench = Bench::new(ctx, SIZE as usize)?;
@@ -416,7 +422,7 @@ fn leaves_at_once(ctx: &mut Ctx) -> Result<()> {
             let first = ends.iter().find(|e| e.err != 0);
             let down = side.event(KFI_SHUTDOWN)?;
             let want = match first.map(|e| e.err as i32) {
-                // It was flushed, or nothing was on its way: the peer left.
+                // The operation was flushed, or none was outstanding: the peer disconnected.
                 None | Some(libc::ECANCELED) => 0,
                 Some(why) => why,
             };
@@ -434,7 +440,7 @@ fn leaves_at_once(ctx: &mut Ctx) -> Result<()> {
 /// `IB_WC_REM_ACCESS_ERR`.
 pub(super) const REM_ACCESS_ERR: u32 = 10;
 
-/// Keeps operations posted, numbered from 0, until one fails; how all of them ended, which must be
+/// Keeps operations posted, numbered from 0, until one fails. Returns how each ended; they must end
 /// in order.
 pub(super) fn run_to_the_end(
     side: &Side,
@@ -465,7 +471,7 @@ pub(super) fn run_to_the_end(
 }
 
 /// P4: a peer reads with the same old key again and again, each time over a connection of its own,
-/// while the slot has another key, has had some more, and has none: no byte comes.
+/// while the slot has another key, has had more keys, and has none: no byte comes.
 fn old_keys(ctx: &mut Ctx) -> Result<()> {
     let turns = if sys::slowness() > 1 { 2 } else { 4 };
     let mut lanes = Lanes::new(ctx)?;
@@ -491,7 +497,7 @@ fn old_keys(ctx: &mut Ctx) -> Result<()> {
                     lanes.side.dev.key_revoke(slot)?;
                 }
                 live = None;
-                // Now and then it has none.
+                // Now and then the slot has no key.
                 for again in 0..(turn + lane) % 4 {
                     if again > 0 {
                         lanes.side.dev.key_revoke(slot)?;
@@ -507,7 +513,7 @@ fn old_keys(ctx: &mut Ctx) -> Result<()> {
                     let errno = lanes.attempt(lane, false, r.len, r.addr, r.key)?;
                     ensure!(errno == 0, "lane {lane}: the key that lives: errno {errno}");
                 }
-                // A byte, or all of it; it fails if one comes.
+                // Read one byte, or the whole window; the test fails if a byte comes.
                 let len = if lane % 3 == 0 { 1 } else { old.len };
                 let errno = lanes.attempt(lane, false, len, old.addr, old.key)?;
                 let what = live.map(|_| "another key lives");
@@ -522,8 +528,8 @@ fn old_keys(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// P4: from another domain no value reaches anything: not the live keys themselves, nor what is
-/// near them.
+/// P4: from another domain no key value reaches anything, neither the live keys themselves nor
+/// values near them.
 fn guess_outside(ctx: &mut Ctx) -> Result<()> {
     const COUNT: u32 = 64;
     let mut lanes = Lanes::new(ctx)?;
@@ -536,7 +542,7 @@ fn guess_outside(ctx: &mut Ctx) -> Result<()> {
     secret.clear(0x66);
     let region = other.reg(&secret, LOCAL | REMOTE)?.handle;
     let slots = other.dev.key_alloc(region, COUNT)?;
-    // Each for all of it: whichever is hit, it is seen.
+    // Each key covers the whole region, so a hit on any of them is seen.
     let keys: Result<Vec<_>> = slots
         .iter()
         .map(|slot| Ok(other.assign(*slot, 0, secret.len() as u64, REMOTE)?.key))
@@ -556,8 +562,8 @@ fn guess_outside(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// What somebody would guess who knows `key`: each bit of it, and what lies up to `n` beside it, or
-/// half as many of the device's slots.
+/// Returns guesses of an attacker with `key`: each bit flipped, `n` values beside it, and half
+/// as many of the device's slots.
 pub(super) fn near(key: u64, n: u64) -> Vec<(&'static str, u64)> {
     let bits = (0..32).map(|bit| ("one bit off", key ^ (1 << bit)));
     let up = (1..=n).map(|n| ("counted up", key.wrapping_add(n)));
@@ -567,8 +573,8 @@ pub(super) fn near(key: u64, n: u64) -> Vec<(&'static str, u64)> {
     bits.chain(up).chain(down).chain(next).chain(last).collect()
 }
 
-/// P4: from the same domain, who knows the hardware's slot of a key (on rxe those are counted up)
-/// finds it with one of 128 values: the documented rate, and no better.
+/// P4: from the same domain, an attacker that knows a key's hardware slot (rxe counts slots up) hits
+/// the key with one of 128 values: the documented rate, and no better.
 fn guess_inside(ctx: &mut Ctx) -> Result<()> {
     let mut lanes = Lanes::new(ctx)?;
     if !ctx.first() {
@@ -587,7 +593,7 @@ fn guess_inside(ctx: &mut Ctx) -> Result<()> {
         Try::new(&format!("{key:#x}"), false, 8, r.addr, key, guess == byte)
     };
     try_each(ctx, &mut lanes, list.map(guess).collect())?;
-    // Which of the 128 it is, is random: of 1000 draws hardly a value is left out.
+    // The value among the 128 is random: 1000 draws leave out hardly any.
     let mut bytes = BTreeSet::new();
     for _ in 0..1000 {
         lanes.side.dev.key_revoke(slot)?;
@@ -597,7 +603,7 @@ fn guess_inside(ctx: &mut Ctx) -> Result<()> {
     ensure!(bytes.len() > 110, "only {} low bytes", bytes.len());
     ensure!(
         bytes.iter().all(|byte| *byte < 128),
-        "what is for endpoints' own"
+        "a value of endpoint-scoped keys"
     );
     buf.check_value(0, PAGE as usize, 0x5a)?;
     ctx.barrier("done")

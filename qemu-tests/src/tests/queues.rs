@@ -16,31 +16,43 @@ use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("cq.formats", formats),
-    Test::pair("cq.selective", selective),
-    Test::pair("cq.two_queues", two_queues),
+    Test::pair("cq.entry_in_each_format_has_its_fields", formats),
     Test::pair(
-        "cq.p09_flush_completes_each_once",
+        "cq.selective_queue_reports_marked_ops_and_errors",
+        selective,
+    ),
+    Test::pair("cq.endpoint_with_two_queues_splits_completions", two_queues),
+    Test::pair(
+        "cq.p09_flush_on_disconnect_completes_each_once",
         flush_completes_each_once,
     ),
-    Test::alone("cq.depths", depths),
-    Test::alone("cq.ring_mapping_rules", ring_mapping_rules),
-    Test::pair("cq.lying_tail_hurts_only_its_owner", lying_tail),
-    Test::pair("poll.epoll_and_poll", epoll_and_poll),
-    Test::pair("resmgmt_test.full_queue_is_eagain", full_queue_is_eagain),
+    Test::alone("cq.depth_requested_is_rounded_up", depths),
+    Test::alone(
+        "cq.ring_mapping_with_bad_arguments_is_refused",
+        ring_mapping_rules,
+    ),
+    Test::pair("cq.tail_out_of_range_hurts_only_its_owner", lying_tail),
     Test::pair(
-        "resmgmt_test.full_endpoint_is_eagain",
+        "poll.descriptor_with_event_wakes_poll_and_epoll",
+        epoll_and_poll,
+    ),
+    Test::pair(
+        "resmgmt_test.post_to_full_queue_is_eagain",
+        full_queue_is_eagain,
+    ),
+    Test::pair(
+        "resmgmt_test.post_to_full_endpoint_is_eagain",
         full_endpoint_is_eagain,
     ),
     Test::pair(
-        "resmgmt_test.batch_is_taken_in_part",
+        "resmgmt_test.batch_beyond_queue_is_accepted_in_part",
         batch_is_taken_in_part,
     ),
-    Test::pair("cancel.posted_receive", cancel).seconds(3),
-    Test::pair("cntr.counts", counts),
-    Test::alone("cntr.ctl", cntr_ctl),
-    Test::alone("cntr.wait_times_out", cntr_wait),
-    Test::alone("eq.empty_is_eagain", eq_empty),
+    Test::pair("cancel.posted_receive_completes_with_ecanceled", cancel).seconds(3),
+    Test::pair("cntr.ops_of_each_kind_are_counted", counts),
+    Test::alone("cntr.ctl_of_each_kind_changes_values", cntr_ctl),
+    Test::alone("cntr.wait_past_deadline_times_out", cntr_wait),
+    Test::alone("eq.read_of_empty_queue_is_eagain", eq_empty),
 ];
 
 fn formats(ctx: &mut Ctx) -> Result<()> {
@@ -122,7 +134,7 @@ fn selective(ctx: &mut Ctx) -> Result<()> {
     }
     ctx.barrier("done")?;
     ensure!(pair.cq.read().is_none(), "more entries than were asked for");
-    // A failure has its entry whether asked for or not.
+    // A failure always has its entry.
     if ctx.first() {
         pair.post(op::recv(99, &[iov(region, 0, 64)]))?;
         ctx.barrier("last receive posted")?;
@@ -192,7 +204,7 @@ fn two_queues(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Whatever was accepted completes exactly once when the connection goes.
+/// Every accepted operation completes exactly once when the peer disconnects.
 fn flush_completes_each_once(ctx: &mut Ctx) -> Result<()> {
     const COUNT: u64 = 100;
     let pair = Pair::new(ctx)?;
@@ -322,7 +334,7 @@ fn lying_tail(ctx: &mut Ctx) -> Result<()> {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Another queue of the same file is as well as ever.
+    // Another queue of the same file works as before.
     let other = pair.side.cq(0, 0)?;
     ensure!(
         other.read().is_none() && other.head() == 0,
@@ -379,7 +391,7 @@ fn epoll_and_poll(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// A completion queue that nobody reads takes no more than it has room for (P9).
+/// A completion queue that is not read accepts only as many operations as it has entries (P9).
 fn full_queue_is_eagain(ctx: &mut Ctx) -> Result<()> {
     let opts = Opts {
         cq_depth: 16,
@@ -414,7 +426,7 @@ fn full_queue_is_eagain(ctx: &mut Ctx) -> Result<()> {
                 taken == u64::from(pair.cq.entries),
                 "round {round}: only {taken} were taken"
             );
-            // All done, none read: still no room.
+            // All operations are complete and none is read: the queue is still full.
             while pair.cq.head().wrapping_sub(pair.cq.tail()) < pair.cq.entries {
                 ensure!(Instant::now() < end, "the ring does not fill");
                 std::thread::sleep(Duration::from_millis(1));
@@ -478,7 +490,7 @@ fn batch_is_taken_in_part(ctx: &mut Ctx) -> Result<()> {
             "{done} taken, errno {err}"
         );
         (0..done as u64).try_for_each(|i| pair.wait_context(i).map(|_| ()))?;
-        // A bad one in the middle stops there; what is before it runs.
+        // A bad entry stops the batch; entries before it run.
         let mut ops: Vec<_> = (0..6).map(w).collect();
         ops[3].op = 77;
         let (done, err) = pair.dev().submit(pair.ep, &ops)?;
@@ -505,7 +517,7 @@ fn cancel(ctx: &mut Ctx) -> Result<()> {
     match pair.dev().cancel(pair.ep, 5) {
         Err(e) if e.errno.0 == libc::EOPNOTSUPP => return ctx.barrier("done"),
         Err(e) if e.errno.0 == libc::ENOENT => {}
-        other => bail!("cancelling what was not posted: {other:?}"),
+        other => bail!("cancelling an operation that was not posted: {other:?}"),
     }
     pair.post_all(&[
         op::recv(5, &[iov(region, 0, 8)]),
@@ -576,7 +588,7 @@ fn counts(ctx: &mut Ctx) -> Result<()> {
         ensure!(all == [(10, 0), (0, 0), (5, 0), (3, 0)], "{all:?}");
     }
     ctx.barrier("done")?;
-    // A failure counts as one, and wakes who waits.
+    // A failure counts as one, and wakes the waiter.
     if ctx.first() {
         pair.post(op::recv(50, &piece))?;
         ctx.barrier("last receive posted")?;
@@ -646,7 +658,7 @@ fn cntr_wait(ctx: &mut Ctx) -> Result<()> {
         libc::ETIMEDOUT,
         "a deadline in the past",
     )?;
-    // Another thread's add wakes it.
+    // Another thread's add wakes the waiter.
     std::thread::scope(|s| -> Result<()> {
         let waiter = s.spawn(|| dev.cntr_wait(c, 3, WAIT));
         for _ in 0..3 {

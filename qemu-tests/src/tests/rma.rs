@@ -15,28 +15,31 @@ use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("rma.write_sizes", write_sizes)
+    Test::pair("rma.write_of_each_size_arrives", write_sizes)
         .seconds(8)
         .also(SMOKE),
-    Test::pair("rma.read_sizes", read_sizes)
+    Test::pair("rma.read_of_each_size_arrives", read_sizes)
         .seconds(8)
         .also(SMOKE),
-    Test::pair("rma.write_64m", write_64m).seconds(30),
-    Test::pair("rma.read_64m", read_64m).seconds(30),
-    // In namespaces it would take as long again, and need all the memory twice.
-    Test::pair("rma.write_read_1g", write_read_1g)
+    Test::pair("rma.write_of_64m_arrives", write_64m).seconds(30),
+    Test::pair("rma.read_of_64m_arrives", read_64m).seconds(30),
+    // Between namespaces the test would take as long again, and need the memory twice.
+    Test::pair("rma.write_and_read_of_1g_arrive", write_read_1g)
         .seconds(120)
         .on(TWO),
-    Test::pair("rma.unaligned", unaligned).seconds(8),
-    Test::pair("rma.iov", iov_forms),
-    Test::pair("rma.writedata", writedata),
-    Test::pair("rma.inject_write", inject_write),
-    Test::pair("rma.fence", fence),
-    Test::pair("rma.own_key_of_a_region", own_key_of_a_region),
-    Test::pair("multi_mr.many_regions", many_regions).seconds(10),
+    Test::pair("rma.write_and_read_unaligned_arrive", unaligned).seconds(8),
+    Test::pair("rma.write_and_read_of_scattered_pieces_arrive", iov_forms),
+    Test::pair("rma.write_with_data_takes_a_receive", writedata),
+    Test::pair("rma.write_injected_leaves_no_entry", inject_write),
+    Test::pair("rma.write_fenced_waits_for_read", fence),
+    Test::pair(
+        "rma.region_without_dynamic_keys_has_own_key",
+        own_key_of_a_region,
+    ),
+    Test::pair("multi_mr.writes_to_many_regions_arrive", many_regions).seconds(10),
 ];
 
-/// Node 1 exports a buffer for everything; node 2 learns where it is.
+/// Node 1 exports a buffer with all rights; node 2 receives its address and key.
 pub fn exported(ctx: &mut Ctx, pair: &Pair, buf: &Buf) -> Result<(u64, Remote)> {
     let region = pair.reg(buf)?;
     if ctx.first() {
@@ -169,7 +172,7 @@ fn unaligned(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// One operation of 1 GiB each way, over one buffer of scattered 4 KiB pages.
+/// Moves 1 GiB each way in one operation, over one buffer of scattered 4 KiB pages.
 fn write_read_1g(ctx: &mut Ctx) -> Result<()> {
     const SIZE: usize = 1 << 30;
     const LIMIT: Duration = Duration::from_secs(900);
@@ -198,15 +201,15 @@ fn write_read_1g(ctx: &mut Ctx) -> Result<()> {
     let map = Map::anon(SIZE)?;
     map.advise(libc::MADV_NOHUGEPAGE)?;
     let buf = Buf::whole(map);
-    // Touched in an order that leaves no run of neighbours.
+    // Touch the pages in an order that leaves no run of neighbours.
     let pages = SIZE / 4096;
     (0..pages).for_each(|i| buf.set((i.wrapping_mul(7919) % pages) * 4096, 1));
     let marks = |f: &mut dyn FnMut(usize) -> Result<()>| (0..SIZE).step_by(1 << 20).try_for_each(f);
     let region = pair.reg(&buf)?;
     let (_, mine) = pair.side.export(region, 0, SIZE as u64, REMOTE)?;
     let remote: Remote = ctx.ctl.exchange(&mine)?;
-    // Both ways the data come from node 2: its end of the cable makes it wait when node 1 is slow.
-    // From node 1 a whole gigabyte of an answer would pile up, since rxe does not wait by itself.
+    // Both ways the data come from node 2: its queueing discipline makes it wait when node 1 is
+    // slow. A gigabyte sent by node 1 would pile up, since rxe does not wait by itself.
     let first = ctx.first();
     let whole = [iov(region, 0, SIZE as u64)];
     if !first {
@@ -271,12 +274,12 @@ fn iov_forms(ctx: &mut Ctx) -> Result<()> {
         .iter()
         .flat_map(|&(off, len)| local.read(off, len))
         .collect();
-    ensure!(back == data, "{WRONG_DATA}what is read back differs");
+    ensure!(back == data, "{WRONG_DATA}the bytes read back differ");
     local.check_guards()?;
     ctx.barrier("done")
 }
 
-/// A write with data uses up a receive of the target and shows in its queue.
+/// A write with data takes a receive of the target and appears in the target's queue.
 fn writedata(ctx: &mut Ctx) -> Result<()> {
     let pair = Pair::new(ctx)?;
     let buf = Buf::new(70_000)?;
@@ -328,7 +331,7 @@ fn inject_write(ctx: &mut Ctx) -> Result<()> {
             &data,
         ))?;
     }
-    // Injected writes leave no entry; a read behind them does, and comes after them.
+    // Injected writes leave no completion; a read behind them does, and comes after them.
     pair.read(region, 0, 1, remote.addr, remote.key)?;
     ensure!(pair.cq.read().is_none(), "an injected write left an entry");
     ctx.barrier("written")
@@ -358,7 +361,7 @@ fn fence(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// Without dynamic keys a region with remote rights has a key from the start, as libfabric's do.
+/// Without dynamic keys a region with remote rights has a key from the start, as in libfabric.
 fn own_key_of_a_region(ctx: &mut Ctx) -> Result<()> {
     let pair = Pair::new(ctx)?;
     let buf = Buf::at(10_000, 33)?;

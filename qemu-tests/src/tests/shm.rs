@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What is the intra-node provider's own: nobody needs rights over anybody, processes that share no
-//! network meet by a name.
+//! Properties of the intra-node provider alone: processes need no rights over each other, and
+//! processes without a common network connect by a service name.
 
 use super::refused;
 use crate::buf::Buf;
@@ -17,14 +17,16 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::alone("shm.ranks_first_for_a_peer_on_this_host", ranks).on(SHM),
-    Test::pair("shm.no_right_over_the_peer_is_needed", no_ptrace).on(SHM),
-    Test::pair("shm.meet_by_name_across_namespaces", by_name).on(SHM),
-    Test::alone("shm.names_are_checked", names).on(SHM),
-    Test::pair("shm.p02_keys_are_of_the_peers_domain", other_domain).on(SHM),
-    Test::pair("shm.sends_wait_for_receives", waits).on(SHM),
-    Test::pair("shm.cancel_takes_one_receive", cancel).on(SHM),
-    Test::pair("shm.sixty_four_mib", large).seconds(10).on(SHM),
+    Test::alone("shm.rank_for_listener_on_this_host_is_first", ranks).on(SHM),
+    Test::pair("shm.peers_without_ptrace_rights_exchange_data", no_ptrace).on(SHM),
+    Test::pair("shm.name_shared_across_namespaces_connects", by_name).on(SHM),
+    Test::alone("shm.name_in_use_or_empty_is_refused", names).on(SHM),
+    Test::pair("shm.p02_key_over_other_domain_is_refused", other_domain).on(SHM),
+    Test::pair("shm.sends_before_receives_wait_in_order", waits).on(SHM),
+    Test::pair("shm.cancel_of_posted_receive_ends_it_alone", cancel).on(SHM),
+    Test::pair("shm.transfer_of_64m_is_complete", large)
+        .seconds(10)
+        .on(SHM),
     Test::pair("shm.unload_in_use_is_refused", unload).on(SHM),
 ];
 
@@ -44,19 +46,19 @@ fn ranks(ctx: &mut Ctx) -> Result<()> {
     let list = dev.getinfo(Some(&here))?;
     ensure!(
         first(&list).as_deref() == Some("kshm"),
-        "to one who listens: {:?}",
+        "to a listener: {:?}",
         first(&list)
     );
-    // One who does not may be there for another provider.
+    // A host without a listener may be offered by another provider.
     side.dev.close(pep)?;
     let list = dev.getinfo(Some(&here))?;
     ensure!(
         first(&list).as_deref() != Some("kshm"),
-        "to one who does not listen: {:?}",
+        "without a listener: {:?}",
         first(&list)
     );
     let shm = |e: &InfoEntry| field_text(&e.prov_name) == "kshm";
-    // An address that is nobody's here (documentation's).
+    // An address of no host here (reserved for documentation).
     if let Ok(list) = dev.getinfo(Some(&to(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1))))) {
         ensure!(!list.iter().any(shm), "offered for a peer elsewhere");
     }
@@ -69,10 +71,10 @@ fn ranks(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Two unprivileged users that cannot be debugged, under the strictest rule there is.
+/// Two unprivileged users that cannot be debugged, under the strictest ptrace rule.
 fn no_ptrace(ctx: &mut Ctx) -> Result<()> {
     const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
-    // There is no way back from 3; the guest is thrown away.
+    // Value 3 cannot be lowered again; the guest is thrown away.
     std::fs::write(SCOPE, "3").context(SCOPE)?;
     ensure!(std::fs::read_to_string(SCOPE)?.trim() == "3", "{SCOPE}");
     let dev = Dev::open()?;
@@ -84,7 +86,7 @@ fn no_ptrace(ctx: &mut Ctx) -> Result<()> {
     let region = pair.reg(&buf)?;
     let (_, mine) = pair.side.export(region, 0, buf.len() as u64, REMOTE)?;
     let theirs: (Remote, u32) = ctx.ctl.exchange(&(mine, std::process::id()))?;
-    // The kernel's own single copy is refused here.
+    // The kernel's own single-copy call is refused here.
     let own = Map::anon(4096)?;
     let copied = sys::rights::process_vm(theirs.1 as i32, false, &own, theirs.0.addr, 8);
     ensure!(copied.is_err(), "process_vm_writev moved {copied:?} bytes");
@@ -103,7 +105,7 @@ fn no_ptrace(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// A service name as an address.
+/// Returns a service name as an address.
 pub(super) fn service(name: &str) -> SockAddr {
     let mut out = SockAddr {
         len: 28,
@@ -114,7 +116,7 @@ pub(super) fn service(name: &str) -> SockAddr {
     out
 }
 
-/// Listens for peers with any of `keys`, or (none) for those without.
+/// Listens for peers with any of `keys`, or (none) for peers without.
 pub(super) fn listen_at(
     side: &Side,
     addr: SockAddr,
@@ -146,7 +148,7 @@ fn connect_to(side: &Side, ep: u64, addr: SockAddr) -> crate::raw::Result<()> {
     })
 }
 
-/// A side that has no address of its own to be found by.
+/// Opens a side without an address of its own.
 pub(super) fn nameless(provider: &str) -> Result<Side> {
     let dev = Dev::open()?;
     let fabric = dev.fabric_open(provider, "shm")?;
@@ -160,7 +162,7 @@ pub(super) fn nameless(provider: &str) -> Result<Side> {
     })
 }
 
-/// As a container is: node 2 shares neither network, mounts, names nor users with node 1.
+/// Node 2 is like a container: it shares neither network, mounts, names nor users with node 1.
 fn by_name(ctx: &mut Ctx) -> Result<()> {
     let name = service("shm.by_name");
     if ctx.first() {
@@ -177,7 +179,7 @@ fn by_name(ctx: &mut Ctx) -> Result<()> {
         ctx.barrier("written")?;
         ensure!(
             buf.get(0) == 0x5a && buf.get(4095) == 0x5a,
-            "not what was written"
+            "other bytes than were written"
         );
         return ctx.barrier("done");
     }
@@ -186,7 +188,7 @@ fn by_name(ctx: &mut Ctx) -> Result<()> {
     sys::rights::unshare(flags)?;
     let side = nameless(ctx.provider())?;
     let cq = side.cq(0, 0)?;
-    // Its address means nothing here.
+    // Node 1's address is unknown here.
     let ep = side.endpoint(&Opts::default(), &cq, 0)?.handle;
     side.dev.connect(ep, ctx.env.peer_at(port), &[])?;
     let no = side.event(KFI_CONN_ERROR)?;
@@ -225,7 +227,7 @@ fn names(ctx: &mut Ctx) -> Result<()> {
         libc::EINVAL,
         "an empty name",
     )?;
-    // Nobody listens there any more.
+    // The listener is closed.
     let cq = side.cq(0, 0)?;
     let ep = side.endpoint(&Opts::default(), &cq, 0)?.handle;
     connect_to(&side, ep, name)?;
@@ -234,7 +236,7 @@ fn names(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// The right key by the wrong connection: to another domain of the same process.
+/// Uses the right key over the wrong connection: to another domain of the same process.
 fn other_domain(ctx: &mut Ctx) -> Result<()> {
     let pair = Pair::new(ctx)?;
     let buf = Buf::new(8192)?;
@@ -256,7 +258,7 @@ fn other_domain(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// Messages wait for receives, in order, as many as the transmit side holds.
+/// Messages wait for receives, in order, as many as the transmit queue holds.
 fn waits(ctx: &mut Ctx) -> Result<()> {
     const N: u64 = 16;
     let opts = Opts {
@@ -318,7 +320,7 @@ fn cancel(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// All of it arrives, both ways and as a message, in whatever pieces the memory lies.
+/// Moves large memory both ways and as a message, in whatever pieces the pages lie.
 fn large(ctx: &mut Ctx) -> Result<()> {
     const LEN: usize = 64 << 20;
     let pair = Pair::new(ctx)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Atomics between processes of one host are atomic against the processor's own, too.
+//! Atomics between processes of one host are atomic with respect to processor instructions, too.
 
 use crate::harness::guest::until;
 use crate::harness::{Ctx, Test, SHM};
@@ -12,12 +12,12 @@ use kfabric_uapi::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The topic's tests.
-pub const TESTS: &[Test] =
-    &[
-        Test::pair("shm.atomics_against_the_processors_own", against_processors)
-            .seconds(10)
-            .on(SHM),
-    ];
+pub const TESTS: &[Test] = &[Test::pair(
+    "shm.atomics_beside_cpu_instructions_lose_no_update",
+    against_processors,
+)
+.seconds(10)
+.on(SHM)];
 
 /// Bytes of a value, and its type.
 const WIDTHS: [(usize, u32); 4] = [
@@ -26,19 +26,20 @@ const WIDTHS: [(usize, u32); 4] = [
     (4, KFI_UINT32),
     (8, KFI_UINT64),
 ];
-/// Additions of the peer's for each width.
+/// Number of the peer's additions for each width.
 const ROUNDS: u64 = 20_000;
-/// What each of them adds.
+/// Value of each addition.
 const EACH: u64 = 3;
 
-/// A thread adds to a value by instructions of the processor while the peer's atomics add to it.
+/// A thread adds to a value by processor instructions while the peer's atomics add to the same
+/// value.
 fn against_processors(ctx: &mut Ctx) -> Result<()> {
     let pair = Pair::new(ctx)?;
     let map = Map::anon(4096)?;
     let access = REMOTE | KFI_ATOMIC;
     let region = pair.side.reg_at(map.addr(), 4096, LOCAL | access)?.handle;
     for (bytes, datatype) in WIDTHS {
-        // Aligned, with neighbours.
+        // The value is aligned, and has neighbours.
         let at = 64 + bytes;
         if ctx.first() {
             let (slot, remote) = pair.side.export(region, 0, 4096, access)?;
@@ -78,7 +79,7 @@ fn against_processors(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// Adds ones until the peer has added its own; how many.
+/// Adds ones until the peer has finished. Returns the number of additions.
 fn added_beside(ctx: &mut Ctx, map: &Map, at: usize, bytes: usize) -> Result<u64> {
     let (over, count) = (AtomicBool::new(false), AtomicU64::new(0));
     let counted = || count.load(Ordering::Relaxed);

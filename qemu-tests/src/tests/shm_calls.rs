@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What a message through rings costs in system calls, counted by the kernel: none where both ends
-//! poll, one wake-up for a receiver that sleeps.
+//! Counts, in the kernel, the system calls of a message through rings: none if both ends poll, one
+//! wake-up if the receiver sleeps.
 
 use super::library::Lib;
 use crate::harness::guest::until;
@@ -17,13 +17,16 @@ use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("shm_rings.no_call_where_both_poll", polling)
+    Test::pair(
+        "shm_rings.message_between_polling_ends_makes_no_syscall",
+        polling,
+    )
+    .seconds(10)
+    .on(SHM),
+    Test::pair("shm_rings.message_to_sleeping_end_makes_one_wake", sleeping)
         .seconds(10)
         .on(SHM),
-    Test::pair("shm_rings.one_wake_for_one_that_sleeps", sleeping)
-        .seconds(10)
-        .on(SHM),
-    Test::pair("shm_rings.one_wake_for_many", many)
+    Test::pair("shm_rings.messages_to_stopped_sleeper_make_one_wake", many)
         .seconds(10)
         .on(SHM),
 ];
@@ -36,13 +39,13 @@ struct Call {
 }
 
 impl Call {
-    /// Of `NR 16 (3, 2701bf27, 7ffd…)`.
+    /// Parses `NR 16 (3, 2701bf27, 7ffd…)`.
     fn parse(text: &str) -> Option<Self> {
         let (number, args) = text.strip_prefix("NR ")?.split_once(" (")?;
         let second = args.split(", ").nth(1)?;
         Some(Self {
             number: number.parse().ok()?,
-            // CAST: What a request has.
+            // CAST: An ioctl request has 32 bits.
             request: u64::from_str_radix(second, 16).ok()? as u32,
         })
     }
@@ -51,7 +54,7 @@ impl Call {
         self.number == libc::SYS_ioctl
     }
 
-    /// A wake-up of the other end, or of this one.
+    /// Returns whether the call wakes an end of the connection.
     fn is_wake(&self) -> bool {
         self.is_ioctl() && self.request == KFI_IOC_EP_WAKE
     }
@@ -61,10 +64,10 @@ impl Call {
     }
 }
 
-/// Tells a thread that polls without a call that it is to give up.
+/// Tells a thread that polls without a call to give up.
 type Over = AtomicBool;
 
-/// Calls `f` until it gives something, without a system call.
+/// Calls `f` until it returns a value, without a system call.
 fn spin<T>(over: &Over, mut f: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     loop {
         if let Some(value) = f()? {
@@ -77,7 +80,7 @@ fn spin<T>(over: &Over, mut f: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     }
 }
 
-/// Sets what it holds, however its scope ends.
+/// Sets the flag when the scope ends, on every path.
 struct Set<'a>(&'a AtomicBool);
 
 impl Drop for Set<'_> {
@@ -86,8 +89,9 @@ impl Drop for Set<'_> {
     }
 }
 
-/// Runs `work` in a thread of its own, on both nodes at once, and `beside` in this one; what system
-/// calls `work` made. `beside` has the ids of the other node's process and thread.
+/// Runs `work` in a thread of its own, on both nodes at once, and `beside` in the calling thread.
+/// Returns the system calls that `work` made. `beside` receives the ids of the other node's process
+/// and thread.
 fn calls_of(
     ctx: &mut Ctx,
     work: impl FnOnce(&Over) -> Result<()> + Send,
@@ -103,7 +107,7 @@ fn calls_of(
                 let _done = Set(&done);
                 work(&over)
             };
-            // What a thread calls at its end is none of it.
+            // Calls that a thread makes when it exits must not be counted.
             let _ = spin(&over, || Ok(None::<()>));
             result
         });
@@ -133,7 +137,7 @@ fn calls_of(
     })
 }
 
-/// Two connected ends, and who of them begins.
+/// Two connected ends; `first` marks the end that begins.
 struct Ends {
     lib: Lib,
     ep: Endpoint,
@@ -142,7 +146,7 @@ struct Ends {
 }
 
 impl Ends {
-    /// What is called once is called here.
+    /// Connects. Calls that are made once per connection are made here.
     fn new(ctx: &mut Ctx) -> Result<Self> {
         let lib = Lib::with_rings(ctx, true)?;
         let ep = lib.connect(ctx)?;
@@ -165,7 +169,8 @@ impl Ends {
         Ok(self.ep.recv(self.region.segment(0..64), 1)?)
     }
 
-    /// A message there and back, by who polls; the first sends it after `before`.
+    /// Sends a message and receives the answer, polling at both ends. The first end calls `before`
+    /// and then sends.
     fn turn(&self, over: &Over, before: impl FnOnce() -> Result<()>) -> Result<()> {
         self.receive()?;
         if self.first {
@@ -189,7 +194,7 @@ fn polling(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// Waits until a thread is in this state (`proc_pid_stat(5)`), or `done`.
+/// Waits until a thread is in `state` (`proc_pid_stat(5)`), or until `done`.
 fn is_in(state: char, (pid, thread): (u32, i32), done: &Over) -> Result<()> {
     let path = format!("/proc/{pid}/task/{thread}/stat");
     until(&format!("the other is in state {state}"), WAIT, || {
@@ -200,7 +205,8 @@ fn is_in(state: char, (pid, thread): (u32, i32), done: &Over) -> Result<()> {
     })
 }
 
-/// The first polls for the answers, and so is woken by nobody; the other is asleep each time.
+/// The first end polls for the answers, so no wake-up is sent to it; the other end is asleep each
+/// time.
 fn sleeping(ctx: &mut Ctx) -> Result<()> {
     const TURNS: u64 = 100;
     let ends = Ends::new(ctx)?;
@@ -251,13 +257,13 @@ fn sleeping(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// How many are polls, and how many ioctls.
+/// Counts the polls and the ioctls among `calls`.
 fn counts(calls: &[Call]) -> (u64, u64) {
     let of = |what: fn(&Call) -> bool| calls.iter().filter(|call| what(call)).count() as u64;
     (of(Call::is_poll), of(Call::is_ioctl))
 }
 
-/// A process that is stopped, until this is dropped.
+/// A process that is stopped until this value is dropped.
 struct Stopped(i32);
 
 impl Stopped {
@@ -273,7 +279,8 @@ impl Drop for Stopped {
     }
 }
 
-/// One that sleeps, and gets no time to wake, is woken once for all that comes.
+/// Sends many messages to a sleeping end that gets no time to wake: it is woken once for all of
+/// them.
 fn many(ctx: &mut Ctx) -> Result<()> {
     const MANY: u64 = 20;
     let ends = Ends::new(ctx)?;

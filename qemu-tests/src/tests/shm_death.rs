@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Processes that are killed at any point of their work over the intra-node provider, with messages by
-//! the kernel and by rings. Their peer hears of it in bounded time, nothing of them is left, and the
-//! next one works under the same name at once (P11).
+//! Kills processes at any point of their work over the intra-node provider, with messages carried
+//! by the kernel and by rings. The peer is notified in bounded time, nothing of the process is
+//! left, and the next process listens under the same name at once (P11).
 
 use super::death::nothing_left_of;
 use super::library::Lib;
@@ -22,29 +22,35 @@ use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("shm.p11_killed_at_random_points", |c| killed(c, 96))
-        .seconds(30)
-        .on(SHM),
-    Test::pair("shm.p11_killed_at_5000_random_points", |c| killed(c, 5000))
-        .seconds(1200)
-        .on(SHM_LONG),
+    Test::pair(
+        "shm.p11_kill_at_random_points_notifies_peer_and_leaves_nothing",
+        |c| killed(c, 96),
+    )
+    .seconds(30)
+    .on(SHM),
+    Test::pair(
+        "shm.p11_kill_at_5000_random_points_notifies_peer_and_leaves_nothing",
+        |c| killed(c, 5000),
+    )
+    .seconds(1200)
+    .on(SHM_LONG),
 ];
 
-/// Where the one that dies listens, each anew.
+/// Port on which each victim listens.
 const PORT: u16 = 7117;
 
-/// What an end does with its messages.
+/// How an end handles its messages.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     receives: bool,
     sends: bool,
-    /// Some of them, and the copies, are longer than a ring.
+    /// Some messages, and the copies, are longer than a ring.
     long: bool,
-    /// It reads and writes the other's memory, from and to memory that is registered, or not.
+    /// The end reads and writes the peer's memory, from and to registered or unregistered memory.
     copies: bool,
-    /// It sleeps until something has completed; else it polls.
+    /// The end sleeps until a completion; else it polls.
     sleeps: bool,
-    /// It waits a while now and then, so that the other end sleeps.
+    /// The end pauses now and then, so that the other end sleeps.
     pauses: bool,
 }
 
@@ -71,21 +77,21 @@ const ALL: Plan = Plan {
     ..NOTHING
 };
 
-/// What a round is about.
+/// Subject of a round.
 #[derive(Clone, Copy, Debug)]
 enum Way {
-    /// Messages by the kernel.
+    /// Messages carried by the kernel.
     Kernel,
-    /// By rings: what the one that dies does, and what its peer does.
+    /// Messages by rings: the plans of the victim and of its peer.
     Rings(Plan, Plan),
 }
 
-/// Of a round.
+/// Chooses the subject of a round.
 fn way(round: u64) -> Way {
-    // In each of both directions of connecting.
+    // Both directions of connecting take part.
     let sleeps = (round / 16).is_multiple_of(2);
     match round % 8 {
-        // It sends: short ones, and such as wait for room.
+        // The victim sends short messages, and messages that wait for space in the ring.
         1 => Way::Rings(SENDS, Plan { sleeps, ..RECEIVES }),
         2 => Way::Rings(
             Plan {
@@ -98,7 +104,7 @@ fn way(round: u64) -> Way {
                 ..RECEIVES
             },
         ),
-        // It receives, polling or asleep.
+        // The victim receives, polling or asleep.
         3 => Way::Rings(
             RECEIVES,
             Plan {
@@ -117,7 +123,7 @@ fn way(round: u64) -> Way {
                 ..SENDS
             },
         ),
-        // Both send and receive.
+        // Both ends send and receive.
         6 => Way::Rings(
             Plan { sleeps, ..ALL },
             Plan {
@@ -136,12 +142,12 @@ fn way(round: u64) -> Way {
     }
 }
 
-/// Whether it is the one that dies that listens in this round.
+/// Returns whether the victim listens in this round.
 fn victim_listens(round: u64) -> bool {
     (round / 8) % 2 == 1
 }
 
-/// How far the one that dies has come.
+/// Stages that the victim reaches.
 const LISTENS: u32 = 1;
 const WORKS: u32 = 2;
 
@@ -167,23 +173,24 @@ fn killed(ctx: &mut Ctx, rounds: u64) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// Pieces of memory that the kernel has mapped for kfabric: rings of all sorts.
+/// Counts the areas that the kernel has mapped for kfabric: rings of all kinds.
 fn kernel_areas() -> Result<usize> {
     let all = std::fs::read_to_string("/proc/vmallocinfo").context("/proc/vmallocinfo")?;
     Ok(all.lines().filter(|l| l.contains("[kfabric]")).count())
 }
 
-/// What it had for the one that has died, and for the connection, is given back.
+/// Waits until the kernel has freed the memory of the victim and of the connection.
 fn nothing_kept(areas: usize) -> Result<()> {
     until("the kernel's memory comes back", WAIT, || {
         Ok((kernel_areas()? <= areas).then_some(()))
     })
 }
 
-/// Where the other node listens, and memory of its: for the kernel's way, and for that by rings.
+/// Where the other node listens and its remote memory, for the kernel's way, and the port for
+/// rings.
 type Ports = (u16, Remote, u16);
 
-/// Starts a process, kills it at some point, and looks for what it has left.
+/// Starts a process, kills it at a random point, and checks that nothing of it is left.
 fn one_life(ctx: &mut Ctx, side: &Side, ports: Ports, round: u64) -> Result<()> {
     let stage = Map::shared(4096)?;
     let env = ctx.env.clone();
@@ -196,7 +203,7 @@ fn one_life(ctx: &mut Ctx, side: &Side, ports: Ports, round: u64) -> Result<()> 
             eprintln!("the one to be killed: {e:#}");
             return 1;
         }
-        // The other end has ended it.
+        // The other end has closed the connection.
         2
     })?;
     let chance = (round + ctx.env.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
@@ -212,7 +219,7 @@ fn one_life(ctx: &mut Ctx, side: &Side, ports: Ports, round: u64) -> Result<()> 
             reaches(LISTENS)?;
             ctx.ctl.send(&true)?;
         }
-        // Else it may be anywhere on its way there.
+        // Otherwise the victim may be anywhere on the way to that stage.
         if chance & 3 != 0 {
             reaches(WORKS)?;
         }
@@ -225,7 +232,7 @@ fn one_life(ctx: &mut Ctx, side: &Side, ports: Ports, round: u64) -> Result<()> 
     ctx.ctl.send(&true)
 }
 
-/// The life of one whose messages the kernel carries.
+/// Runs a victim whose messages the kernel carries.
 fn by_kernel(env: &Env, (port, theirs, _): Ports, way: u64, stage: &Map) -> Result<()> {
     let side = Side::of(env)?;
     let cq = side.cq(0, 0)?;
@@ -256,12 +263,12 @@ fn by_kernel(env: &Env, (port, theirs, _): Ports, way: u64, stage: &Map) -> Resu
     Ok(())
 }
 
-/// The life of one that has rings.
+/// Runs a victim whose messages go through rings.
 fn by_rings(env: &Env, (_, _, port): Ports, round: u64, plan: Plan, stage: &Map) -> Result<()> {
     let mut lib = Lib::of(env)?;
     lib.rings = true;
     let mut talk = if victim_listens(round) {
-        // The one before it has just died under this name.
+        // The victim before has just died under this name.
         let _pep = lib.listen(env.at(PORT)).context("a name that is free")?;
         stage.store32(0, LISTENS);
         let ep = lib.endpoint_for(lib.eq.wait(WAIT)?.request()?)?;
@@ -275,18 +282,18 @@ fn by_rings(env: &Env, (_, _, port): Ports, round: u64, plan: Plan, stage: &Map)
     talk.go_on()
 }
 
-/// The end that lives on.
+/// The surviving end.
 struct Survivor {
     side: Side,
     region: u64,
     _buf: Buf,
     lib: Lib,
     _pep: kfabric::PassiveEndpoint,
-    /// What the kernel has mapped for it alone.
+    /// Areas that the kernel has mapped for this end alone.
     areas: usize,
 }
 
-/// For how long nothing is to come before it is asked whether the other has died.
+/// Time without an event after which the survivor asks whether the victim has died.
 const QUIET: Duration = Duration::from_millis(20);
 
 fn is_timeout(e: &Error) -> bool {
@@ -307,7 +314,7 @@ impl Survivor {
         ctx.barrier("open")?;
         let areas = kernel_areas()?;
         ensure!(areas != 0, "the kernel shows none");
-        // From now on there are others.
+        // From now on other connections exist.
         ctx.ctl.send(&ports)?;
         Ok(Self {
             side,
@@ -340,7 +347,7 @@ impl Survivor {
         Ok(())
     }
 
-    /// Serves one that is killed at any time: before it asks, or connected.
+    /// Serves a victim that may be killed before it requests a connection, or while connected.
     fn serve_by_kernel(&self, ctx: &mut Ctx) -> Result<()> {
         let side = &self.side;
         let cq = side.cq(0, 0)?;
@@ -371,7 +378,7 @@ impl Survivor {
                     }
                 }
                 Ok(_) => {}
-                // Nothing for now.
+                // No event for now.
                 Err(_) if dead && up.is_none() => break,
                 Err(_) if !dead => dead = ctx.ctl.recv::<bool>()?,
                 Err(_) => {}
@@ -380,7 +387,7 @@ impl Survivor {
         Ok(side.dev.close(cq.handle)?)
     }
 
-    /// The same for one that has rings, which may be given the time to connect.
+    /// Serves a victim that has rings, which may be given the time to connect.
     fn serve(&self, ctx: &mut Ctx, plan: Plan) -> Result<()> {
         let mut dead = false;
         let end = Instant::now() + sys::patience(2 * WAIT);
@@ -395,7 +402,7 @@ impl Survivor {
                         Err(e) => bail!(e),
                     }
                 }
-                // Of one that was not accepted.
+                // The event is of a connection that was not accepted.
                 Ok(Event::ConnFailed(_) | Event::Shutdown { .. }) => {}
                 Ok(other) => bail!("{other:?}"),
                 Err(e) if !is_timeout(&e) => bail!(e),
@@ -409,7 +416,7 @@ impl Survivor {
     fn talk(&self, ep: Endpoint, plan: Plan) -> Result<()> {
         match self.lib.eq.wait(WAIT).context("connected or not")? {
             Event::Connected { .. } => {}
-            // It did not come so far.
+            // The victim died before it was connected.
             Event::ConnFailed(_) | Event::Shutdown { .. } => return Ok(()),
             other => bail!("{other:?}"),
         }
@@ -421,43 +428,43 @@ impl Survivor {
     }
 }
 
-/// Bytes of a long message: more than a ring holds.
+/// Bytes of a long message; a ring holds fewer.
 const LONG: usize = 100_000;
 /// Bytes of a short one.
 const SHORT: usize = 64;
 /// Bytes of a copy.
 const COPY: usize = 512 << 10;
-/// Receives and messages that are posted at a time.
+/// Number of receives and messages posted at a time.
 const RECV_SLOTS: u64 = 4;
 const SEND_SLOTS: u64 = 2;
-/// Where the memory for the other's copies and for one's own begins; before it lie the slots.
+/// Offset of the memory for the peer's copies and for own copies, behind the message slots.
 const WINDOW: usize = (RECV_SLOTS + SEND_SLOTS) as usize * LONG;
 const OWN: usize = WINDOW + COPY;
 
-/// What a completion is of: contexts.
+/// Contexts: the kind of operation of a completion.
 const RECV: u64 = 1;
 const SEND: u64 = 2;
 const COPIED: u64 = 3;
 
-/// A conversation: numbered messages, in both directions or one.
+/// A conversation: numbered messages, in one or both directions.
 struct Talk<'a> {
-    // Dropped first: the keys of a region that the endpoint's receives name.
+    // Dropped first: keys of a region that the endpoint's receives name.
     _keys: Vec<kfabric::Key>,
     ep: Endpoint,
     region: Region,
     lib: &'a Lib,
     plan: Plan,
-    /// What the other end lets be copied, when it has said so.
+    /// Memory that the other end offers, once its message has arrived.
     theirs: Option<RemoteMem>,
-    /// What this end lets be copied.
+    /// Memory that this end offers.
     mine: RemoteMem,
-    /// Memory that is not registered.
+    /// Unregistered memory.
     bare: Vec<u8>,
-    /// Posted so far, and completed.
+    /// Receives posted, and receives completed.
     receives: (u64, u64),
     sends: (u64, u64),
     copies: (u64, u64),
-    /// Messages that came.
+    /// Number of messages received.
     came: u64,
     over: bool,
 }
@@ -467,7 +474,7 @@ impl<'a> Talk<'a> {
         let region = lib.region(OWN + COPY)?;
         let keys = region.alloc_keys(1)?;
         let mine = keys[0].assign(WINDOW as u64, COPY as u64, Access::REMOTE)?;
-        // Over already: then there is nothing to learn.
+        // The connection has already ended.
         ensure!(ep.has_rings() == Some(true), "{:?}", ep.has_rings());
         Ok(Self {
             _keys: keys,
@@ -486,7 +493,7 @@ impl<'a> Talk<'a> {
         })
     }
 
-    /// Talks until the connection is over and all that was posted has completed once.
+    /// Talks until the connection is over and every posted operation has completed once.
     fn go_on(&mut self) -> Result<()> {
         let end = Instant::now() + sys::patience(2 * WAIT);
         for turn in 0u64.. {
@@ -513,7 +520,8 @@ impl<'a> Talk<'a> {
         Ok(())
     }
 
-    /// Whether an operation was taken; what is refused as the connection is over says so.
+    /// Returns whether an operation was accepted. A refusal must be the errno of an ended
+    /// connection.
     fn taken(&mut self, posted: kfabric::Result<()>) -> Result<bool> {
         match posted {
             Ok(()) => Ok(true),
@@ -535,7 +543,7 @@ impl<'a> Talk<'a> {
             }
             self.receives.0 += 1;
         }
-        // A copy is refused behind messages that wait for room.
+        // A copy is refused behind messages that wait for space.
         if self.plan.copies && self.copies.0 == self.copies.1 {
             self.copy()?;
         }
@@ -546,7 +554,8 @@ impl<'a> Talk<'a> {
         Ok(())
     }
 
-    /// A message: its number, what the other may copy, and at its end its number again.
+    /// Sends a message: its number, the memory that the peer may copy, and at its end its number
+    /// again.
     fn send(&mut self) -> Result<()> {
         let number = self.sends.0;
         let at = (RECV_SLOTS + number % SEND_SLOTS) as usize * LONG;
@@ -587,7 +596,7 @@ impl<'a> Talk<'a> {
         let (of, may) = match done.context() {
             RECV => (&mut self.receives, [libc::ECANCELED, libc::ECANCELED]),
             SEND => (&mut self.sends, [libc::ECANCELED, libc::ECANCELED]),
-            // Its keys end before it does.
+            // The peer's keys are revoked before the peer is removed.
             COPIED => (&mut self.copies, [libc::ECANCELED, libc::EACCES]),
             _ => bail!("{done:?}"),
         };
@@ -605,7 +614,7 @@ impl<'a> Talk<'a> {
         Ok(())
     }
 
-    /// Looks at a message.
+    /// Checks a received message.
     fn look(&mut self, at: usize, len: usize) -> Result<()> {
         ensure!(len == LONG || len == SHORT, "a message of {len} bytes");
         let number = self.came.to_ne_bytes();
@@ -621,7 +630,7 @@ impl<'a> Talk<'a> {
     }
 }
 
-/// Where a receive lies.
+/// Returns the offset of a receive slot.
 fn recv_slot(number: u64) -> usize {
     (number % RECV_SLOTS) as usize * LONG
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Who is killed while it copies stops copying: at once what only it can do, and the rest when the
-//! kernel closes its file. Told in bytes that come after the signal, not in time.
+//! A process that is killed while it copies stops copying: at once for copies that only it can
+//! make, and for the rest when the kernel closes its file. The tests count bytes that arrive after
+//! the signal, not time.
 
 use crate::harness::{Ctx, Test, SHM};
 use crate::op::{self, iov};
@@ -13,24 +14,29 @@ use std::time::Instant;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("shm.killed_in_a_long_copy", |c| rounds(c, false))
-        .seconds(15)
-        .on(SHM),
-    Test::pair("shm.killed_with_many_copies_posted", |c| rounds(c, true))
-        .seconds(15)
-        .on(SHM),
+    Test::pair("shm.kill_in_a_long_copy_stops_it_at_once", |c| {
+        rounds(c, false)
+    })
+    .seconds(15)
+    .on(SHM),
+    Test::pair("shm.kill_with_many_copies_posted_stops_them", |c| {
+        rounds(c, true)
+    })
+    .seconds(15)
+    .on(SHM),
 ];
 
 /// Bytes of a copy.
 const LEN: usize = 128 << 20;
 const PAGE: usize = 4096;
-/// Bytes that may still come of memory that is not registered: some times what is copied at a stretch.
+/// Bytes of unregistered memory that may still arrive: a multiple of the length that is copied in
+/// one stretch.
 const MORE: usize = 1 << 20;
-/// Copies of registered memory that are posted at once, and how many of them may be done: a worker goes
-/// on with them until the dead process' file is closed.
+/// Number of copies of registered memory posted at once, and how many of them may complete: a
+/// worker goes on until the dead process's file is closed.
 const POSTED: u64 = 32;
 const DONE: u64 = 16;
-/// How often it is tried to catch one in the middle.
+/// Number of attempts to kill in the middle of a copy.
 const ROUNDS: u32 = 20;
 
 fn opts() -> Opts {
@@ -41,7 +47,7 @@ fn opts() -> Opts {
     }
 }
 
-/// Node 1 lends memory and kills, when the first byte has come.
+/// Node 1 offers memory, and kills the copier when the first byte has arrived.
 fn rounds(ctx: &mut Ctx, registered: bool) -> Result<()> {
     if !ctx.first() {
         return copies(ctx, registered);
@@ -68,7 +74,7 @@ fn rounds(ctx: &mut Ctx, registered: bool) -> Result<()> {
     anyhow::bail!("none of {ROUNDS} was caught in the middle")
 }
 
-/// Has the copies begin, and kills when there is something of them.
+/// Starts the copies, and kills the copier once the first bytes have arrived.
 fn strike(ctx: &mut Ctx, map: &Map, pid: i32) -> Result<()> {
     let end = Instant::now() + sys::patience(WAIT);
     ctx.ctl.send(&true)?;
@@ -78,7 +84,7 @@ fn strike(ctx: &mut Ctx, map: &Map, pid: i32) -> Result<()> {
     Ok(sys::kill(pid, libc::SIGKILL)?)
 }
 
-/// Bytes that have come: of every page the first one tells.
+/// Counts the bytes that have arrived, by the first byte of every page.
 fn come(map: &Map) -> usize {
     let (mut low, mut high) = (0, LEN / PAGE);
     while low < high {
@@ -91,8 +97,8 @@ fn come(map: &Map) -> usize {
     low * PAGE
 }
 
-/// One long copy of memory that is not registered, which nobody else can go on with. Whether it was
-/// caught.
+/// Copies unregistered memory in one long copy, which no other task can finish. Returns whether the
+/// kill came in the middle.
 fn one(ctx: &mut Ctx, side: &Side, map: &Map, pid: i32) -> Result<bool> {
     let cq = side.cq(0, 0)?;
     let ep = accept_one(side, &opts(), &cq)?.handle;
@@ -110,7 +116,7 @@ fn one(ctx: &mut Ctx, side: &Side, map: &Map, pid: i32) -> Result<bool> {
     Ok(after < LEN)
 }
 
-/// Many copies of registered memory, each with data for a receive.
+/// Makes many copies of registered memory, each with data for a receive.
 fn many(ctx: &mut Ctx, side: &Side, map: &Map, (region, pid): (u64, i32)) -> Result<bool> {
     let cq = side.cq(0, 0)?;
     let ep = accept_one(side, &opts(), &cq)?.handle;
@@ -129,7 +135,7 @@ fn many(ctx: &mut Ctx, side: &Side, map: &Map, (region, pid): (u64, i32)) -> Res
     Ok(true)
 }
 
-/// Node 2 has children that copy until they are killed.
+/// Node 2 runs children that copy until they are killed.
 fn copies(ctx: &mut Ctx, registered: bool) -> Result<()> {
     let (port, theirs): (u16, Remote) = ctx.ctl.recv()?;
     let env = ctx.env.clone();
@@ -159,7 +165,7 @@ fn copies(ctx: &mut Ctx, registered: bool) -> Result<()> {
                     false => vec![write],
                 };
                 side.dev.submit(ep, &all)?;
-                // It is for the other node to end this.
+                // The other node ends this process.
                 std::thread::sleep(sys::patience(WAIT));
                 Ok(())
             };

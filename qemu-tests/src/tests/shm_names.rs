@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Where the intra-node provider listens: a service name is one of an auth key, and all addresses of
-//! IPv6 are those of IPv4, too.
+//! Addresses of listeners of the intra-node provider: a service name belongs to an auth key, and
+//! the IPv6 wildcard address covers IPv4, too.
 
 use super::refused;
 use super::shm::{listen_at, nameless, service};
@@ -16,12 +16,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::alone("shm.p07_names_are_of_an_auth_key", names).on(SHM),
-    Test::alone("shm.p12_many_listen_under_one_name", many).on(SHM),
-    Test::alone("shm.all_of_ipv6_is_all_of_ipv4", dual).on(SHM),
+    Test::alone("shm.p07_name_taken_under_other_auth_key_stays_free", names).on(SHM),
+    Test::alone(
+        "shm.p12_name_with_many_listeners_reaches_each_by_its_key",
+        many,
+    )
+    .on(SHM),
+    Test::alone("shm.wildcard_ipv6_listener_covers_ipv4", dual).on(SHM),
 ];
 
-/// Somebody who connects to `name` with an auth key.
+/// Opens a side that connects to `name` with an auth key.
 fn connect(ctx: &Ctx, name: SockAddr, key: &'static [u8]) -> Result<(Side, u64)> {
     let side = nameless(ctx.provider())?;
     let cq = side.cq(0, 0)?;
@@ -39,7 +43,7 @@ fn connect(ctx: &Ctx, name: SockAddr, key: &'static [u8]) -> Result<(Side, u64)>
     Ok((side, ep))
 }
 
-/// Some listen there, but nobody for those with this auth key.
+/// Programs listen at the name, but none under this auth key.
 fn rejected(ctx: &Ctx, name: SockAddr, key: &'static [u8]) -> Result<()> {
     let (side, _) = connect(ctx, name, key)?;
     let no = side.event(KFI_CONN_ERROR)?;
@@ -51,9 +55,9 @@ fn rejected(ctx: &Ctx, name: SockAddr, key: &'static [u8]) -> Result<()> {
     Ok(())
 }
 
-/// Whoever takes a name with a key of its own takes it from nobody.
+/// A listener that takes a name under a key of its own displaces no other listener.
 fn names(ctx: &mut Ctx) -> Result<()> {
-    const THIRD: &[u8] = b"nobody listens with it";
+    const THIRD: &[u8] = b"a key without listener";
     let name = service(&format!("shm.keyed.{}", std::process::id()));
     let mut listening = Vec::new();
     for keys in [&[OTHER][..], &[], &[KEY]] {
@@ -64,7 +68,7 @@ fn names(ctx: &mut Ctx) -> Result<()> {
     let more = nameless(ctx.provider())?;
     for keys in [&[KEY][..], &[], &[THIRD, OTHER]] {
         let again = listen_at(&more, name, &refs(keys));
-        refused(again, libc::EADDRINUSE, "a name that somebody has")?;
+        refused(again, libc::EADDRINUSE, "a name in use")?;
     }
     for (at, pep, key) in &listening {
         let _peer = connect(ctx, name, key)?;
@@ -72,7 +76,7 @@ fn names(ctx: &mut Ctx) -> Result<()> {
         ensure!(request.raw.object == *pep, "{:?}", request.raw);
     }
     rejected(ctx, name, THIRD)?;
-    // One goes, and the others stay; what went can come back.
+    // One listener closes, and the others stay. The closed one can listen again.
     let (side, pep, _) = &listening[1];
     side.dev.close(*pep)?;
     rejected(ctx, name, &[])?;
@@ -84,13 +88,13 @@ fn names(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// However many others listen under the name, and whatever they ask for.
+/// Any number of listeners share a name under different auth keys, whatever they request.
 fn many(ctx: &mut Ctx) -> Result<()> {
     const COUNT: usize = 300;
     const LAST: usize = KFI_PEP_AUTH_KEYS_MAX - 1;
-    // To those who prove it that is one auth key.
+    // These two byte strings are one auth key to peers that prove it.
     const TWICE: [&[u8]; 2] = [b"twice", b"twice\0"];
-    const NEW: &[u8] = b"nobody's yet";
+    const NEW: &[u8] = b"an unused key";
     let name = service(&format!("shm.many.{}", std::process::id()));
     let side = nameless(ctx.provider())?;
     let key = |at: usize, index: usize| -> &'static [u8] {
@@ -111,9 +115,9 @@ fn many(ctx: &mut Ctx) -> Result<()> {
             request.raw
         );
     }
-    // Nothing is left of one who is refused for one auth key of several.
+    // Nothing is left of a listener that is refused for one of several auth keys.
     let taken = listen_at(&side, name, &refs(&[NEW, key(1, LAST)]));
-    refused(taken, libc::EADDRINUSE, "a name that somebody has")?;
+    refused(taken, libc::EADDRINUSE, "a name in use")?;
     for key in [NEW, &[]] {
         rejected(ctx, name, key)?;
     }
@@ -125,7 +129,7 @@ fn many(ctx: &mut Ctx) -> Result<()> {
         side.dev.close(pep)?;
         rejected(ctx, name, TWICE[0])?;
     }
-    // Who goes, goes with all auth keys; its neighbours stay.
+    // A closed listener loses all its auth keys; its neighbours stay.
     side.dev.close(peps[1])?;
     for index in 0..=LAST {
         rejected(ctx, name, key(1, index))?;
@@ -140,7 +144,7 @@ fn many(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// As sockets do, and rdma_cm.
+/// Wildcard addresses conflict as they do for sockets and rdma_cm.
 fn dual(ctx: &mut Ctx) -> Result<()> {
     const ONLY: &str = "/proc/sys/net/ipv6/bindv6only";
     sys::rights::unshare(libc::CLONE_NEWNET)?;
@@ -176,11 +180,11 @@ fn dual(ctx: &mut Ctx) -> Result<()> {
         side.event(KFI_CONNREQ).with_context(|| format!("{ip}"))?;
     }
     side.dev.close(pep)?;
-    // Who listens there by IPv4 keeps it.
+    // An IPv4 listener keeps its port.
     let (pep, at) = side.listen(four(Ipv4Addr::LOCALHOST, 0), 0)?;
     let both = listen_at(&side, to_sockaddr(any(at.port())), &[]);
     refused(both, libc::EADDRINUSE, "all of IPv6")?;
-    // Where the two are apart they are here, too.
+    // If the system separates the two families, kshm separates them, too.
     std::fs::write(ONLY, "1").context(ONLY)?;
     let six = listen_at(&side, to_sockaddr(any(at.port())), &[]).context("IPv6 alone")?;
     side.dev.close(pep)?;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Users that listen: one port number may be one user's over kshm and another's over verbs, and system
-//! ports take a capability.
+//! Listening users: one port number may belong to one user over kshm and to another over verbs, and
+//! system ports need a capability.
 
-use crate::harness::{Ctx, Test, SHM};
+use crate::harness::{Ctx, Test, ONE, SHM};
 use crate::pair::Side;
 use crate::raw::{field_text, hints, to_sockaddr, Dev};
 use crate::sys::{self, Ended};
@@ -20,15 +20,15 @@ pub const TESTS: &[Test] = &[
         "cm.p12_listen_at_system_port_without_capability_is_refused",
         system_port,
     )
-    .on(SHM),
+    .on(SHM | ONE),
 ];
 
 /// An unprivileged user.
 const USER: u32 = 2001;
-/// How kverbs ranks for an address of this host.
+/// kverbs' rank for an address of this host.
 const VERBS: u32 = 100;
 
-/// How kshm ranks for a peer at `at`.
+/// Returns kshm's rank for a peer at `at`.
 fn rank(dev: &Dev, at: SocketAddr) -> Result<u32> {
     let wanted = InfoEntry {
         dest_addr: to_sockaddr(at),
@@ -40,7 +40,8 @@ fn rank(dev: &Dev, at: SocketAddr) -> Result<u32> {
     ranks.max().context("kshm is not offered")
 }
 
-/// Runs `f` as [`USER`] in a child, with a device file that root has opened. The child's id.
+/// Runs `f` as [`USER`] in a child, with a device file that root has opened. Returns the child's
+/// id.
 fn as_user(f: impl FnOnce(Dev) -> Result<()>) -> Result<i32> {
     let dev = Dev::open()?;
     let pid = sys::fork(|| {
@@ -62,8 +63,8 @@ fn ended_well(pid: i32) -> Result<()> {
     Ok(())
 }
 
-/// kshm is preferred for a listener of the caller's own user and of root, and for no other: an
-/// unprivileged user that listens by kshm at a verbs server's address and port draws no clients.
+/// kshm is preferred for listeners of the caller's own user and of root, and for no other: an
+/// unprivileged user that listens over kshm at a verbs server's address and port attracts no peers.
 fn foreign(ctx: &mut Ctx) -> Result<()> {
     let (listens, tell_port) = pipe()?;
     let (tell_end, done) = pipe()?;
@@ -87,7 +88,7 @@ fn foreign(ctx: &mut Ctx) -> Result<()> {
     ended_well(pid)?;
     let foreign = foreign?;
     ensure!(foreign < VERBS, "another user's listener ranks {foreign}");
-    // Root's own is preferred, to root and to others.
+    // Root's own listener is preferred, for root and for other users.
     let side = Side::open(ctx)?;
     let (_pep, at) = side.listen(ctx.env.at(0), 0)?;
     ensure!(rank(&dev, at)? > VERBS, "root's listener is not preferred");
@@ -100,20 +101,23 @@ fn foreign(ctx: &mut Ctx) -> Result<()> {
 
 /// A user without `CAP_NET_BIND_SERVICE` listens at no port below 1024, as with sockets.
 fn system_port(ctx: &mut Ctx) -> Result<()> {
-    const PORT: u16 = 777;
+    // The nodes of one host share its ports.
+    let port = 777 + u16::from(ctx.env.node);
     let env = ctx.env.clone();
     let pid = as_user(|dev| {
         let side = Side::on(dev, &env)?;
-        let Err(e) = side.listen(env.at(PORT), 0) else {
-            anyhow::bail!("it listens at port {PORT}");
+        let Err(e) = side.listen(env.at(port), 0) else {
+            anyhow::bail!("the user listens at port {port}");
         };
         let errno = e.downcast_ref::<crate::raw::CallError>().map(|e| e.errno.0);
-        ensure!(errno == Some(libc::EACCES), "{e:#}");
-        side.listen(env.at(7777), 0).map(drop)
+        ensure!(errno == Some(libc::EACCES), "port {port}: {e:#}");
+        let free = side.listen(env.at(0), 0).context("any port")?;
+        ensure!(free.1.port() >= 1024, "{}", free.1);
+        Ok(())
     })?;
     ended_well(pid)?;
     let side = Side::open(ctx)?;
-    side.listen(ctx.env.at(PORT), 0).context("as root")?;
+    side.listen(env.at(port), 0).context("as root")?;
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Keys that are revoked while somebody copies by them, from or to memory that is registered or not:
-//! when that has returned not a byte lands or leaves any more (P3).
+//! Keys that are revoked while a peer copies through them, from or to registered or unregistered
+//! memory: when the revocation has returned, no byte is written or read any more (P3).
 
 use super::library::Lib;
 use super::shm_unregistered::{read_into, stuck, write_from};
@@ -16,28 +16,33 @@ use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("shm.p03_revoked_amid_an_unregistered_write", |c| {
-        amid(c, true)
-    })
+    Test::pair(
+        "shm.p03_revoke_amid_unregistered_write_lets_no_byte_land_after_return",
+        |c| amid(c, true),
+    )
     .on(SHM),
-    Test::pair("shm.p03_revoked_amid_an_unregistered_read", |c| {
-        amid(c, false)
-    })
+    Test::pair(
+        "shm.p03_revoke_amid_unregistered_read_shows_no_later_byte",
+        |c| amid(c, false),
+    )
     .on(SHM),
-    Test::pair("shm_rings.p03_revoked_under_a_peer_that_copies", under_peer)
-        .seconds(10)
-        .on(SHM),
+    Test::pair(
+        "shm_rings.p03_revoke_under_copying_peer_lets_no_byte_pass",
+        under_peer,
+    )
+    .seconds(10)
+    .on(SHM),
 ];
 
-/// What the memory holds at first, and after its key was revoked.
+/// Bytes of the memory at first, and after the revocation.
 const OLD: u8 = 0x11;
 const NEW: u8 = 0x77;
 
-/// The copy waits for a page of its own memory, before which `there` bytes are: the key is revoked
-/// meanwhile, which waits for no page.
+/// The copy waits for a page of its own memory, before which there are `there` bytes. The key is
+/// revoked meanwhile; the revocation waits for no page.
 fn amid(ctx: &mut Ctx, write: bool) -> Result<()> {
     const LEN: usize = 40 * 4096;
-    // Before anything was copied, in the first stretch, and in a later one.
+    // Before the first copied byte, in the first stretch, and in a later one.
     for (i, there) in [0, 3 * 4096, 30 * 4096].into_iter().enumerate() {
         if ctx.first() {
             copies(ctx, write, LEN, there)
@@ -104,10 +109,10 @@ fn revokes(ctx: &mut Ctx, write: bool, len: usize, there: usize, all: bool) -> R
 
 /// Bytes that are copied in a race with revocation.
 const LEN: usize = 1 << 20;
-/// Writes with data of a round, at most.
+/// Maximum number of writes with data in a round.
 const NOTES: u64 = 32;
 
-/// A peer copies without pause, in all ways that there are, until the key is dead.
+/// A peer copies without pause, in all possible ways, until the key is revoked.
 fn under_peer(ctx: &mut Ctx) -> Result<()> {
     const ROUNDS: u64 = 30;
     let lib = Lib::with_rings(ctx, true)?;
@@ -130,10 +135,10 @@ fn under_peer(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// The end whose memory it is.
+/// Plays the end that owns the memory.
 fn revoke_soon(ctx: &mut Ctx, lib: &Lib, ep: &Endpoint, region: &Region, round: u64) -> Result<()> {
     region.fill(0, LEN, OLD);
-    // For what is told of writes. They hold no bytes.
+    // Receives for the data of writes; they hold no bytes.
     for i in 0..NOTES {
         ep.recv(region.segment(0..8), i)?;
     }
@@ -160,7 +165,7 @@ fn revoke_soon(ctx: &mut Ctx, lib: &Lib, ep: &Endpoint, region: &Region, round: 
     }
     ensure!(
         notes == told,
-        "{notes} writes are told of, {told} were made"
+        "{notes} writes are reported, {told} were made"
     );
     let there = region.to_vec(0, LEN);
     let other = there.iter().position(|b| *b != NEW);
@@ -168,7 +173,7 @@ fn revoke_soon(ctx: &mut Ctx, lib: &Lib, ep: &Endpoint, region: &Region, round: 
     Ok(())
 }
 
-/// The end that copies; how many copies were made.
+/// Plays the end that copies. Returns the number of copies.
 fn copy_on(ctx: &mut Ctx, lib: &Lib, ep: &Endpoint, region: &Region, round: u64) -> Result<u64> {
     let (addr, key): (u64, u64) = ctx.ctl.recv()?;
     let theirs = RemoteMem { addr, key };
@@ -185,7 +190,7 @@ fn copy_on(ctx: &mut Ctx, lib: &Lib, ep: &Endpoint, region: &Region, round: u64)
         };
         let op = if tells { op.data(1) } else { op };
         if let Err(e) = ep.post(&op.context(made)) {
-            // What was before it is just being cleared away.
+            // Earlier operations are just being cleaned up.
             if e.is_full() {
                 continue;
             }
@@ -206,6 +211,6 @@ fn copy_on(ctx: &mut Ctx, lib: &Lib, ep: &Endpoint, region: &Region, round: u64)
         3 => region.to_vec(0, LEN).contains(&NEW),
         _ => false,
     };
-    ensure!(!seen, "it has read what came there afterwards");
+    ensure!(!seen, "it has read bytes written afterwards");
     Ok(made)
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Messages between two programs on one host that go through rings: as the kernel's do, from sleep
-//! to wake, to a peer that has none, that breaks the rules, or that dies.
+//! Messages through rings between two programs on one host: as over the kernel, from sleep to wake,
+//! to a peer without rings, to one that breaks the rules, and to one that dies.
 
 use super::library::{batch_over, messages_over, one_sided_over, threads_over, Lib};
 use crate::buf::pattern_bytes;
@@ -21,43 +21,73 @@ use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("shm_rings.messages", |c| messages_over(c, true)).on(SHM),
-    Test::pair("shm_rings.one_sided", |c| one_sided_over(c, true)).on(SHM),
-    Test::pair("shm_rings.batch", |c| batch_over(c, true)).on(SHM),
-    Test::pair("shm_rings.threads", |c| threads_over(c, true)).on(SHM),
-    Test::pair("shm_rings.the_kernel_carries_nothing", nothing).on(SHM),
-    Test::pair("shm_rings.sleeping_and_waking", sleeping).on(SHM),
-    Test::pair("shm_rings.long_messages_both_ways", long).on(SHM),
-    Test::pair("shm_rings.a_write_with_data_is_before_what_follows", order).on(SHM),
-    Test::pair("shm_rings.too_long_for_its_receive", too_long).on(SHM),
-    Test::pair("shm_rings.a_peer_without", without).on(SHM),
-    Test::pair("shm_rings.receives_before_there_is_a_connection", early).on(SHM),
+    Test::pair("shm_rings.messages_of_each_size_arrive", |c| {
+        messages_over(c, true)
+    })
+    .on(SHM),
+    Test::pair("shm_rings.one_sided_ops_with_keys_succeed", |c| {
+        one_sided_over(c, true)
+    })
+    .on(SHM),
     Test::pair(
-        "shm_rings.what_was_sent_before_the_end_arrives",
+        "shm_rings.batch_beyond_queue_depth_is_accepted_in_part",
+        |c| batch_over(c, true),
+    )
+    .on(SHM),
+    Test::pair(
+        "shm_rings.endpoint_shared_by_threads_completes_each_op",
+        |c| threads_over(c, true),
+    )
+    .on(SHM),
+    Test::pair("shm_rings.messages_by_polling_bypass_the_kernel", nothing).on(SHM),
+    Test::pair("shm_rings.message_to_sleeper_wakes_it", sleeping).on(SHM),
+    Test::pair("shm_rings.long_messages_in_both_directions_arrive", long).on(SHM),
+    Test::pair("shm_rings.write_with_data_precedes_next_message", order).on(SHM),
+    Test::pair(
+        "shm_rings.message_too_long_for_receive_is_an_error",
+        too_long,
+    )
+    .on(SHM),
+    Test::pair(
+        "shm_rings.peer_without_rings_gets_messages_by_kernel",
+        without,
+    )
+    .on(SHM),
+    Test::pair("shm_rings.receives_posted_before_connect_complete", early).on(SHM),
+    Test::pair(
+        "shm_rings.message_sent_before_close_arrives",
         before_the_end,
     )
     .on(SHM),
-    Test::pair("shm_rings.cancel_takes_one_receive", cancel).on(SHM),
-    Test::pair("shm_rings.by_epoll", by_epoll).on(SHM),
-    Test::pair("shm_rings.one_sleeps_while_another_works", |c| {
+    Test::pair("shm_rings.cancel_of_posted_receive_ends_it_alone", cancel).on(SHM),
+    Test::pair("shm_rings.epoll_on_queue_descriptor_wakes", by_epoll).on(SHM),
+    Test::pair("shm_rings.sleeper_beside_working_thread_is_woken", |c| {
         sleeper(c, false)
     })
     .seconds(20)
     .on(SHM),
-    Test::pair("shm_rings.one_is_in_epoll_while_another_works", |c| {
-        sleeper(c, true)
-    })
+    Test::pair(
+        "shm_rings.epoll_sleeper_beside_working_thread_is_woken",
+        |c| sleeper(c, true),
+    )
     .seconds(20)
     .on(SHM),
-    Test::pair("shm_rings.p05_both_are_charged", charged).on(SHM),
-    Test::pair("shm_rings.who_connects_pays", paid).on(SHM),
-    Test::pair("shm_rings.p11_killed", killed)
+    Test::pair("shm_rings.p05_rings_are_charged_to_both_ends", charged).on(SHM),
+    Test::pair("shm_rings.connecting_program_pays_for_rings", paid).on(SHM),
+    Test::pair("shm_rings.p11_sender_killed_notifies_receiver", killed)
         .seconds(10)
         .on(SHM),
-    Test::pair("shm_rings.p12_a_peer_that_goes_on_after_the_end", goes_on).on(SHM),
-    Test::pair("shm_rings.p12_a_peer_that_scribbles", scribbles)
-        .seconds(10)
-        .on(SHM),
+    Test::pair(
+        "shm_rings.p12_peer_sending_after_close_adds_no_message",
+        goes_on,
+    )
+    .on(SHM),
+    Test::pair(
+        "shm_rings.p12_peer_scribbling_in_rings_does_no_harm",
+        scribbles,
+    )
+    .seconds(10)
+    .on(SHM),
 ];
 
 fn with_rings(ctx: &mut Ctx) -> Result<(Lib, Endpoint)> {
@@ -67,7 +97,8 @@ fn with_rings(ctx: &mut Ctx) -> Result<(Lib, Endpoint)> {
     Ok((lib, ep))
 }
 
-/// A message there and back, by who polls; the kernel has seen no operation of either endpoint.
+/// Sends a message and receives the answer, both by polling; the kernel has seen no operation of
+/// either endpoint.
 fn nothing(ctx: &mut Ctx) -> Result<()> {
     let (lib, ep) = with_rings(ctx)?;
     let region = lib.region(4096)?;
@@ -108,7 +139,7 @@ fn sleeping(ctx: &mut Ctx) -> Result<()> {
     for round in 0..500u64 {
         ep.recv(region.segment(0..64), round)?;
         if first {
-            // Now and then later than the other end falls asleep.
+            // Now and then send later than the other end falls asleep.
             if round % 50 == 0 {
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -124,7 +155,7 @@ fn sleeping(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// Many times what fits, in both directions at once.
+/// Sends messages of many times a ring's size, in both directions at once.
 fn long(ctx: &mut Ctx) -> Result<()> {
     const LEN: usize = 3_000_017;
     let (lib, ep) = with_rings(ctx)?;
@@ -136,7 +167,7 @@ fn long(ctx: &mut Ctx) -> Result<()> {
         ep.recv(region.segment(LEN..2 * LEN), 1)?;
         let parts = [region.segment(0..5), region.segment(5..LEN)];
         ep.post(&Op::send(&parts).data(70 + round).context(2))?;
-        // Behind it: it waits its turn.
+        // This message waits for the long one before it.
         ep.inject(b"behind")?;
         let mut seen = Vec::new();
         for _ in 0..2 {
@@ -159,7 +190,8 @@ fn long(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// What is written is there before its data come, and those before the next message.
+/// Written bytes are visible before the write's completion data, and the data arrive before the
+/// next message.
 fn order(ctx: &mut Ctx) -> Result<()> {
     const ROUNDS: u64 = 100;
     let (lib, ep) = with_rings(ctx)?;
@@ -189,7 +221,7 @@ fn order(ctx: &mut Ctx) -> Result<()> {
             }
         }
         ctx.barrier("all came")?;
-        // A key that is none: its data do not come, and the connection ends.
+        // With a revoked key the data do not arrive, and the connection ends.
         keys[0].revoke()?;
         ep.recv(region.segment(4096..4200), 777)?;
         ctx.barrier("revoked")?;
@@ -249,7 +281,7 @@ fn too_long(ctx: &mut Ctx) -> Result<()> {
         return ctx.barrier("done");
     }
     ctx.barrier("posted")?;
-    // So long that it is not sent before its receive is seen.
+    // The message is so long that it is still being sent when the receive is found too short.
     ep.send(region.segment(0..1 << 20), 5)?;
     ep.send(region.segment(0..10), 6)?;
     for (context, errno) in [(5, Errno(libc::EREMOTEIO)), (6, Errno::ECANCELED)] {
@@ -262,7 +294,8 @@ fn too_long(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// One end did not ask: all goes by the kernel, in order, and what was posted before that too.
+/// If one end did not ask for rings, the kernel carries all messages in order, also those posted
+/// before that was known.
 fn without(ctx: &mut Ctx) -> Result<()> {
     for asks in [1, 2] {
         let lib = Lib::with_rings(ctx, ctx.env.node == asks)?;
@@ -291,7 +324,7 @@ fn without(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Receives are posted before there is a connection; who posted them sleeps at once.
+/// Posts receives before the connection exists; the poster sleeps at once.
 fn early(ctx: &mut Ctx) -> Result<()> {
     let lib = Lib::with_rings(ctx, true)?;
     let region = lib.region(4096)?;
@@ -302,7 +335,7 @@ fn early(ctx: &mut Ctx) -> Result<()> {
         let ep = lib.connect_when(ctx, |ep| {
             ep.recv(part.segment(0..64), 1)?;
             ep.recv(part.segment(64..128), 2)?;
-            // It is there before the connection is, and looks nowhere else.
+            // The waiter waits before the connection exists, and polls nothing else.
             waits = Some(s.spawn(move || cq.wait(WAIT)));
             std::thread::sleep(Duration::from_millis(20));
             Ok(())
@@ -312,7 +345,7 @@ fn early(ctx: &mut Ctx) -> Result<()> {
             ep.inject(b"two")?;
         }
         let Some(waits) = waits else {
-            bail!("nobody waits");
+            bail!("no thread waits");
         };
         if !first {
             let got = waits
@@ -328,7 +361,7 @@ fn early(ctx: &mut Ctx) -> Result<()> {
             return ctx.barrier("closed");
         }
         ctx.barrier("came")?;
-        // Who waits hears of the end of the endpoint.
+        // The waiter is woken when the endpoint is closed.
         drop(ep);
         let got = waits.join().map_err(|_| anyhow::anyhow!("it died"))??;
         let err = got.error().context("something came")?;
@@ -337,7 +370,7 @@ fn early(ctx: &mut Ctx) -> Result<()> {
     })
 }
 
-/// A message is sent, and its sender goes: it arrives, also where its receive comes later.
+/// Sends a message and closes the sender: the message arrives, even if its receive is posted later.
 fn before_the_end(ctx: &mut Ctx) -> Result<()> {
     for late in [false, true] {
         let (lib, ep) = with_rings(ctx)?;
@@ -388,7 +421,7 @@ fn cancel(ctx: &mut Ctx) -> Result<()> {
     ensure!(got.context == 2 && got.errno == Errno::ECANCELED, "{got}");
     let none = ep.cancel(9).err().and_then(|e| e.errno());
     ensure!(none == Some(Errno(libc::ENOENT)), "{none:?}");
-    // A region that a receive is to fill stays.
+    // A region with posted receives cannot be closed.
     let Err(kept) = region.close() else {
         bail!("a region with receives is closed");
     };
@@ -403,7 +436,7 @@ fn cancel(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// Waiting for the descriptor, with the library's leave.
+/// Waits on the queue's descriptor, if the library permits it.
 fn by_epoll(ctx: &mut Ctx) -> Result<()> {
     let (lib, ep) = with_rings(ctx)?;
     let region = lib.region(4096)?;
@@ -414,7 +447,7 @@ fn by_epoll(ctx: &mut Ctx) -> Result<()> {
         ep.recv(region.segment(0..64), round)?;
         if first {
             ep.send(region.segment(100..110), 1000)?;
-            // What completed here is not slept over.
+            // The waiter does not sleep while a completion is there.
             ensure!(!lib.cq.try_wait(), "round {round}: it may sleep");
         }
         let mut left = if first { 2 } else { 1 };
@@ -426,7 +459,7 @@ fn by_epoll(ctx: &mut Ctx) -> Result<()> {
             if left > 0 && lib.cq.try_wait() {
                 ensure!(
                     epoll.wait(WAIT)?.is_some(),
-                    "round {round}: nobody wakes it"
+                    "round {round}: it is not woken"
                 );
             }
         }
@@ -437,8 +470,8 @@ fn by_epoll(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// At each end a thread sleeps in the queue, while another posts, reads now and then, and goes on when
-/// all of a round has come: by the one that sleeps, if by nobody else.
+/// At each end one thread sleeps on the queue, while another posts, reads now and then, and goes on
+/// when all messages of a round have come: through the sleeper, if through no other reader.
 fn sleeper(ctx: &mut Ctx, by_epoll: bool) -> Result<()> {
     const ROUNDS: u64 = 2000;
     const LONG: usize = 150_000;
@@ -475,7 +508,7 @@ fn sleeper(ctx: &mut Ctx, by_epoll: bool) -> Result<()> {
                 take(Some(done))?;
             }
             if seen.load(Ordering::SeqCst) < 2 * ROUNDS && cq.try_wait() {
-                ensure!(epoll.wait(2 * WAIT)?.is_some(), "nobody wakes it");
+                ensure!(epoll.wait(2 * WAIT)?.is_some(), "it is not woken");
             }
         }
         Ok(())
@@ -485,7 +518,7 @@ fn sleeper(ctx: &mut Ctx, by_epoll: bool) -> Result<()> {
             ep.recv(region.segment(0..LONG), round)?;
             let len = if pause() % 3 == 0 { LONG } else { 8 };
             ep.send(region.segment(LONG..LONG + len), round)?;
-            // The last are for who sleeps.
+            // The last messages are for the sleeper.
             let reads = if round == ROUNDS { 0 } else { pause() % 3 };
             for _ in 0..reads {
                 take(cq.read_one()?)?;
@@ -507,7 +540,7 @@ fn sleeper(ctx: &mut Ctx, by_epoll: bool) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// Both ends are, while they have it; who may not pin as much goes without.
+/// Both ends are charged for the rings; a program at its pinning limit connects without rings.
 fn charged(ctx: &mut Ctx) -> Result<()> {
     const RINGS: u64 = 4096 + 2 * KFI_RING_SIZE as u64;
     let before = vm_pin();
@@ -531,8 +564,8 @@ fn charged(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// The memory cgroup of who connects has the rings: who lets others connect does not pay for what those
-/// keep.
+/// Charges the rings to the memory cgroup of the connecting program: a listener does not pay for
+/// memory that its peers keep.
 fn paid(ctx: &mut Ctx) -> Result<()> {
     const EPS: u64 = 32;
     const RINGS: u64 = EPS * 2 * KFI_RING_SIZE as u64;
@@ -553,17 +586,17 @@ fn paid(ctx: &mut Ctx) -> Result<()> {
         true => (other, grown),
         false => (grown, other),
     };
-    eprintln!("{connects} bytes of who connects, {accepts} of who accepts");
-    // What else there is of a connection, both ends have.
+    eprintln!("{connects} bytes of the connecting end, {accepts} of the accepting end");
+    // Both ends are charged for the rest of a connection.
     ensure!(
         connects > accepts + RINGS / 2,
-        "{connects} bytes of who connects, {accepts} of who accepts"
+        "{connects} bytes of the connecting end, {accepts} of the accepting end"
     );
     ctx.barrier("done")
 }
 
-/// A peer sends without end and is killed at some point: the other has all that it says came, then
-/// hears of the end, in bounded time.
+/// Kills a peer that sends without pause: the other end receives every message that was announced,
+/// then the shutdown event, in bounded time.
 fn killed(ctx: &mut Ctx) -> Result<()> {
     const ROUNDS: u64 = 20;
     if ctx.first() {
@@ -571,7 +604,7 @@ fn killed(ctx: &mut Ctx) -> Result<()> {
         let region = lib.region(64 << 10)?;
         for round in 0..ROUNDS {
             let ep = lib.accept_one(ctx)?;
-            // It is there: it may die from now on.
+            // The peer is connected: it may die from now on.
             ctx.ctl.send(&true)?;
             ep.recv(region.all(), 0)?;
             let mut next = 0u64;
@@ -590,7 +623,8 @@ fn killed(ctx: &mut Ctx) -> Result<()> {
                     "round {round}: {there:?}, not {next}"
                 );
                 next += 1;
-                // One at a time, so that each message is looked at. At the end there is none.
+                // Receive one message at a time, so that each is checked. At the end the queue is
+                // empty.
                 match ep.recv(region.all(), 0) {
                     Ok(()) => {}
                     Err(e) if e.errno() == Some(Errno(libc::ENOTCONN)) => break,
@@ -634,7 +668,7 @@ fn killed(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// Connects by the calls alone, and asks for the rings, which nobody uses but the test.
+/// Connects by the raw calls, and asks for the rings, which only the test uses.
 fn bare(ctx: &mut Ctx) -> Result<(Side, Cq, EpRings)> {
     let side = Side::open(ctx)?;
     let port: u16 = ctx.ctl.recv()?;
@@ -653,13 +687,13 @@ fn bare(ctx: &mut Ctx) -> Result<(Side, Cq, EpRings)> {
     Ok((side, cq, rings))
 }
 
-/// A peer that writes anything into both rings, and into the page that it must not.
+/// A peer writes random bytes into both rings, and into the page that it must not change.
 fn scribbles(ctx: &mut Ctx) -> Result<()> {
     const ROUNDS: u64 = 40;
     /// Contexts of the bystander.
     const ANSWER: u64 = 1 << 32;
     const QUESTION: u64 = ANSWER + 1;
-    // A connection of the same queue that has nothing to do with it goes on.
+    // An unrelated connection of the same queue goes on.
     let (lib, bystander) = with_rings(ctx)?;
     if ctx.first() {
         let region = lib.region(256 << 10)?;
@@ -679,7 +713,7 @@ fn scribbles(ctx: &mut Ctx) -> Result<()> {
                 Ok(got.error().is_some())
             };
             for i in 0..1000 {
-                // Anything may come, or nothing.
+                // Any message may arrive, or none.
                 let _ = ep.recv(region.segment(0..64 << 10), i);
                 let _ = ep.send(region.segment(0..100), i);
                 let mut some = [Completion::default(); 8];
@@ -738,7 +772,7 @@ fn scribbles(ctx: &mut Ctx) -> Result<()> {
         for _ in 0..200 {
             for ring in 0..2 {
                 let base = ring * KFI_RING_SIZE;
-                // Words, and heads that nearly fit.
+                // Random words, and heads that nearly fit.
                 let word = [0, 128, 132, 256, 384][random() as usize % 5];
                 shared.store32(base + word, (random() % 70_000) as u32 & !7);
                 let at = base + KFI_RING_DATA + (random() as usize % 600) * 8;
@@ -753,7 +787,7 @@ fn scribbles(ctx: &mut Ctx) -> Result<()> {
         };
         let _ = side.dev.call(&mut wake.clone());
         ensure!(status.load32(0) <= 1, "the status is {}", status.load32(0));
-        // Asked while that goes on, and answered.
+        // The bystander's request is answered meanwhile.
         lib.cq.wait(WAIT)?.ok()?;
         let there = region.to_vec(0, 8);
         ensure!(there == round.to_ne_bytes(), "round {round}: {there:?}");
@@ -763,10 +797,10 @@ fn scribbles(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// A peer that closes its endpoint, keeps the memory and goes on sending: what was there at the end is
-/// all that comes, and then the operations hear that it is over.
+/// A peer closes its endpoint, keeps the memory and goes on sending: only messages written before
+/// the close arrive, and then the operations fail with the end of the connection.
 fn goes_on(ctx: &mut Ctx) -> Result<()> {
-    /// Bytes of a message's piece, and of what it says.
+    /// Bytes of a message in the ring, and of its content.
     const PIECE: usize = 32;
     const LEN: u64 = 8;
     const DATA: usize = KFI_RING_SIZE - KFI_RING_DATA;
@@ -776,7 +810,8 @@ fn goes_on(ctx: &mut Ctx) -> Result<()> {
         let ep = lib.accept_one(ctx)?;
         is_shutdown(&lib)?;
         ctx.barrier("ended")?;
-        // All that fits, if it is taken before it is known to be over, and once more.
+        // At most a ring's content is received if it is taken before the end is known, and once
+        // more.
         let most = 3 * DATA / PIECE;
         let mut came = 0;
         for i in 0.. {
@@ -800,7 +835,7 @@ fn goes_on(ctx: &mut Ctx) -> Result<()> {
     let base = rings.side as usize * KFI_RING_SIZE;
     for at in (0..DATA).step_by(PIECE) {
         let at = base + KFI_RING_DATA + at;
-        // A message of its own.
+        // A complete message.
         shared.set64(at, 1 << 32 | LEN);
         shared.set64(at + 8, LEN);
         shared.set64(at + 16, 0);

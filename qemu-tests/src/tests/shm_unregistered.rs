@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Reads and writes of memory that is not registered: copied by who posts, as it is mapped just then,
-//! and pinned by nobody.
+//! Reads and writes of unregistered memory: the posting task copies the memory as it is mapped just
+//! then, and no page is pinned.
 
 use super::refused;
 use crate::buf::Buf;
@@ -18,23 +18,47 @@ use std::os::fd::AsFd;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("shm.unregistered_memory_of_all_sorts", sorts).on(SHM),
-    Test::pair("shm.unregistered_large", large)
+    Test::pair("shm.unregistered_memory_of_each_kind_is_copied", sorts).on(SHM),
+    Test::pair("shm.unregistered_copy_of_large_memory_is_complete", large)
         .seconds(10)
         .on(SHM),
-    Test::pair("shm.unregistered_pins_nothing", pins_nothing).on(SHM),
-    Test::pair("shm.unregistered_bad_addresses", bad_addresses).on(SHM),
-    Test::pair("shm.unregistered_ends_in_the_middle", middle).on(SHM),
-    Test::pair("shm.unregistered_only_where_it_may_be", where_it_may).on(SHM),
-    Test::pair("shm.unregistered_behind_others", behind).on(SHM),
-    Test::pair("shm.unregistered_with_data", with_data).on(SHM),
-    Test::pair("shm.unregistered_slow_page", slow_page).on(SHM),
-    Test::pair("shm.unregistered_closed_meanwhile", closed).on(SHM),
-    Test::pair("shm.unregistered_killed_meanwhile", killed).on(SHM),
-    Test::pair("shm.unregistered_peer_goes_meanwhile", peer_goes).on(SHM),
+    Test::pair(
+        "shm.unregistered_copy_without_memlock_pins_nothing",
+        pins_nothing,
+    )
+    .on(SHM),
+    Test::pair(
+        "shm.unregistered_copy_at_bad_address_is_efault",
+        bad_addresses,
+    )
+    .on(SHM),
+    Test::pair("shm.unregistered_copy_over_hole_ends_connection", middle).on(SHM),
+    Test::pair(
+        "shm.unregistered_memory_in_other_ops_is_refused",
+        where_it_may,
+    )
+    .on(SHM),
+    Test::pair(
+        "shm.unregistered_copy_behind_waiting_send_is_eagain",
+        behind,
+    )
+    .on(SHM),
+    Test::pair(
+        "shm.unregistered_write_with_data_takes_a_receive",
+        with_data,
+    )
+    .on(SHM),
+    Test::pair(
+        "shm.unregistered_copy_at_slow_page_delays_no_other",
+        slow_page,
+    )
+    .on(SHM),
+    Test::pair("shm.unregistered_copy_at_close_ends_at_once", closed).on(SHM),
+    Test::pair("shm.unregistered_copy_at_kill_ends_at_once", killed).on(SHM),
+    Test::pair("shm.unregistered_copy_at_peers_end_ends_at_once", peer_goes).on(SHM),
 ];
 
-/// The other half, which only lends its memory.
+/// Plays the half that only offers its memory.
 fn lender(ctx: &mut Ctx, len: usize, receives: u64) -> Result<Buf> {
     let pair = Pair::new(ctx)?;
     let buf = Buf::new(len)?;
@@ -55,7 +79,7 @@ fn lender(ctx: &mut Ctx, len: usize, receives: u64) -> Result<Buf> {
     Ok(buf)
 }
 
-/// This half: connected, and what it may use.
+/// Plays the other half: returns a connected pair and the memory that it may use.
 fn user(ctx: &mut Ctx) -> Result<(Pair, Remote)> {
     let pair = Pair::new(ctx)?;
     let mine = Remote {
@@ -85,7 +109,7 @@ fn same(a: &Map, b: &Map) -> bool {
     a.len() == b.len() && (0..a.len()).all(|i| a.get(i) == b.get(i))
 }
 
-/// Writes all of `from`, reads it back into `to`.
+/// Writes all of `from`, and reads it back into `to`.
 fn there_and_back(pair: &Pair, theirs: &Remote, from: &Map, to: &Map, seed: u8) -> Result<()> {
     fill(from, seed);
     pair.post(write_from(from.addr(), from.len() as u64, theirs))?;
@@ -110,14 +134,15 @@ fn sorts(ctx: &mut Ctx) -> Result<()> {
     let all = [&anon, &shared, &of_file, &private];
     for (i, from) in all.iter().enumerate() {
         for (j, to) in all.iter().enumerate().filter(|(j, _)| *j != i) {
-            // A private mapping of the same file would show the other's bytes until it has its own.
+            // Before it has a page of its own, a private mapping of the same file would show the
+            // other mapping's bytes.
             private.set(0, 0);
             let seed = (i * 4 + j) as u8;
             there_and_back(&pair, &theirs, from, to, seed)
                 .with_context(|| format!("{i} to {j}"))?;
         }
     }
-    // What was never touched is zeroes, and what was never there comes.
+    // Untouched memory reads as zeroes, and missing pages are faulted in.
     let fresh = Map::anon(LEN)?;
     pair.post(write_from(fresh.addr(), LEN as u64, &theirs))?;
     pair.wait_context(1)?;
@@ -125,7 +150,7 @@ fn sorts(ctx: &mut Ctx) -> Result<()> {
     pair.post(read_into(back.addr(), LEN as u64, &theirs))?;
     pair.wait_context(2)?;
     ensure!((0..LEN).all(|i| back.get(i) == 0), "not zeroes");
-    // Nothing at all, from anywhere.
+    // Zero bytes, from any address.
     pair.post(write_from(0, 0, &theirs))?;
     pair.wait_context(1)?;
     ctx.barrier("used")
@@ -151,7 +176,7 @@ fn large(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("used")
 }
 
-/// `VmPin` and `VmLck` of this process, as `/proc/self/status` shows them.
+/// Returns `VmPin` and `VmLck` of this process, as `/proc/self/status` shows them.
 fn held() -> Result<Vec<String>> {
     let text = std::fs::read_to_string("/proc/self/status")?;
     let wanted = |line: &&str| line.starts_with("VmPin") || line.starts_with("VmLck");
@@ -191,7 +216,7 @@ fn bad_addresses(ctx: &mut Ctx) -> Result<()> {
     refused(
         pair.post(read_into(at, 64, &theirs)),
         libc::EFAULT,
-        "to what may not be written to",
+        "to read-only memory",
     )?;
     let far = u64::MAX;
     refused(
@@ -200,25 +225,25 @@ fn bad_addresses(ctx: &mut Ctx) -> Result<()> {
         "all there is",
     )?;
     ensure!(pair.cq.read().is_none(), "something was done");
-    // Nothing of that has ended anything.
+    // The refusals have not ended the connection.
     pair.post(write_from(at, 64, &theirs))?;
     pair.wait_context(1)?;
     there_and_back(&pair, &theirs, &good, &Map::anon(4096)?, 1)?;
     ctx.barrier("used")
 }
 
-/// A page of it is not there: what was before that is copied, and the connection ends.
+/// If a page is missing, the bytes before it are copied, and the connection ends.
 fn middle(ctx: &mut Ctx) -> Result<()> {
     const LEN: usize = 4 * 4096;
     if !ctx.first() {
         let buf = lender(ctx, LEN, 0)?;
         ensure!(
             buf.get(0) == 9 && buf.get(4096) == 9,
-            "what was there did not come"
+            "bytes before the hole did not arrive"
         );
         ensure!(
             (2 * 4096..LEN).all(|i| buf.get(i) == 0),
-            "what was not there came"
+            "bytes behind the hole arrived"
         );
         return Ok(());
     }
@@ -273,7 +298,8 @@ fn where_it_may(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("used")
 }
 
-/// What waits for the peer's receive is before it: nobody else may copy it later.
+/// An operation behind one that waits for the peer's receive is refused, because no other task may
+/// copy unregistered memory later.
 fn behind(ctx: &mut Ctx) -> Result<()> {
     let pair = Pair::new(ctx)?;
     let buf = Buf::new(4096)?;
@@ -298,7 +324,7 @@ fn behind(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("used")
 }
 
-/// With data for the peer, which takes a receive, before and after there is one.
+/// Writes with data for the peer, which take a receive, before and after the receive is posted.
 fn with_data(ctx: &mut Ctx) -> Result<()> {
     const N: u64 = 8;
     if !ctx.first() {
@@ -309,7 +335,7 @@ fn with_data(ctx: &mut Ctx) -> Result<()> {
     for i in 0..N {
         fill(&map, i as u8);
         pair.post(op::with_data(write_from(map.addr(), 4096, &theirs), i))?;
-        // It is the call that copies: what is changed now does not count.
+        // The call copies: a later change has no effect.
         fill(&map, 0xff);
         pair.wait_context(1)?;
         let back = Map::anon(4096)?;
@@ -321,8 +347,8 @@ fn with_data(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("used")
 }
 
-/// Posts `entry` in a thread of its own, with a page missing that only this thread brings, and calls
-/// `meanwhile` when it waits for that.
+/// Posts `entry` in a thread of its own, with a page missing that only the caller fills, and calls
+/// `meanwhile` while the thread waits for the page.
 pub(super) fn stuck(
     pair: &Pair,
     entry: OpEntry,
@@ -336,12 +362,12 @@ pub(super) fn stuck(
             true => meanwhile(),
             false => Ok(()),
         };
-        // Whatever happened, it must not wait for ever.
+        // Fill the page in every case: the thread must not wait for ever.
         missing.fill_from(0)?;
         let Ok(result) = poster.join() else {
             bail!("the thread that posts has panicked")
         };
-        ensure!(waits, "nobody waited for the page");
+        ensure!(waits, "no thread waited for the page");
         said?;
         Ok(result)
     })
@@ -357,7 +383,7 @@ fn slow_page(ctx: &mut Ctx) -> Result<()> {
     let missing = Missing::watch(&map)?;
     let good = Map::anon(64)?;
     let entry = write_from(map.addr(), LEN as u64, &theirs);
-    // Others are told to come again, and nothing else waits for it.
+    // Other operations get `EAGAIN`, and no other task waits for the page.
     let result = stuck(&pair, entry, &missing, || {
         let second = pair.post(write_from(good.addr(), 64, &theirs));
         refused(second, libc::EAGAIN, "beside one that waits for its page")
@@ -369,7 +395,7 @@ fn slow_page(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("used")
 }
 
-/// Closing does not wait for who brings the page: it ends the operation.
+/// A close does not wait for the page: it ends the operation.
 fn closed(ctx: &mut Ctx) -> Result<()> {
     const LEN: usize = 4 * 4096;
     if !ctx.first() {
@@ -390,7 +416,8 @@ fn closed(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("used")
 }
 
-/// Nor is the peer's end: what waits, and what waits behind it, is told at once.
+/// The peer's end does not wait for the page either: the waiting operation, and operations behind
+/// it, end at once.
 fn peer_goes(ctx: &mut Ctx) -> Result<()> {
     const LEN: usize = 4 * 4096;
     if !ctx.first() {
@@ -425,8 +452,8 @@ fn peer_goes(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("told")
 }
 
-/// Nor does the end of a process wait for that: it is as if that had posted nothing, and who shares the
-/// endpoint goes on.
+/// The exit of a process does not wait for the page: its operation ends without effect, and the
+/// other process that shares the endpoint goes on.
 fn killed(ctx: &mut Ctx) -> Result<()> {
     const LEN: usize = 4 * 4096;
     if !ctx.first() {
@@ -438,7 +465,7 @@ fn killed(ctx: &mut Ctx) -> Result<()> {
         let Ok(_missing) = Missing::watch(&map) else {
             return 2;
         };
-        // Nobody brings the page.
+        // No task fills the page.
         match pair.post(write_from(map.addr(), LEN as u64, &theirs)) {
             Ok(()) => 3,
             Err(_) => 4,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Many of everything, at once, and from several places (fabtests:
-//! `rdm_stress`, `multi_ep`).
+//! Many objects, many calls at once, and calls from several places (fabtests: `rdm_stress`,
+//! `multi_ep`).
 
 use super::refused;
 use crate::auth;
@@ -19,26 +19,52 @@ use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("multi_ep.300_endpoints", many_endpoints).seconds(30),
-    Test::pair("threads.one_file_two_threads", one_file_two_threads).seconds(8),
-    Test::pair("threads.close_under_submit", close_under_submit).seconds(10),
-    Test::alone("threads.close_races_with_itself", close_races).seconds(5),
-    Test::alone("fuzz.p12_random_calls", random_calls).seconds(10),
-    Test::pair("share.passed_descriptor", passed_descriptor),
-    Test::alone("share.other_network_namespace", other_network_namespace).verbs(),
-    Test::alone("share.descriptors_outlive_their_queue", descriptors_outlive),
+    Test::pair(
+        "multi_ep.300_endpoints_connected_at_once_move_their_bytes",
+        many_endpoints,
+    )
+    .seconds(30),
+    Test::pair(
+        "threads.open_and_close_beside_traffic_on_one_file_succeed",
+        one_file_two_threads,
+    )
+    .seconds(8),
+    Test::pair(
+        "threads.close_under_submit_returns_errno",
+        close_under_submit,
+    )
+    .seconds(10),
+    Test::alone("threads.close_from_many_threads_succeeds_once", close_races).seconds(5),
+    Test::alone(
+        "fuzz.p12_random_calls_return_errnos_and_leave_nothing",
+        random_calls,
+    )
+    .seconds(10),
+    Test::pair(
+        "share.descriptor_passed_to_process_keeps_its_objects",
+        passed_descriptor,
+    ),
+    Test::alone(
+        "share.device_of_other_netns_is_invisible",
+        other_network_namespace,
+    )
+    .verbs(),
+    Test::alone(
+        "share.queue_descriptor_outliving_its_file_polls_hung_up",
+        descriptors_outlive,
+    ),
 ];
 
-/// Numbers that look random and repeat from run to run (xorshift).
+/// A deterministic pseudo-random generator (xorshift).
 pub struct Rng(pub u64);
 
 impl Rng {
-    /// A row of its own for every seed, the small ones and zero too.
+    /// Returns the generator of `seed`. Every seed, also a small one or zero, has its own sequence.
     pub fn of(seed: u64) -> Self {
         Self(crate::buf::pattern64(seed, 0) | 1)
     }
 
-    /// The next one.
+    /// Draws the next number.
     pub fn draw(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -46,13 +72,14 @@ impl Rng {
         self.0
     }
 
-    /// One below `end`.
+    /// Draws a number below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
         self.draw() % end.max(1)
     }
 }
 
-/// All connected at once on one event and one completion queue, each moving its own bytes.
+/// Connects all endpoints at once on one event queue and one completion queue; each moves its own
+/// bytes.
 fn many_endpoints(ctx: &mut Ctx) -> Result<()> {
     const COUNT: usize = 300;
     let side = Side::open(ctx)?;
@@ -71,7 +98,7 @@ fn many_endpoints(ctx: &mut Ctx) -> Result<()> {
     if ctx.first() {
         let (pep, at) = side.listen(ctx.env.at(0), 64)?;
         ctx.ctl.send(&at.port())?;
-        // The next request may be told before this connection is.
+        // The event of the next request may arrive before the event of this connection.
         let mut up = 0;
         while up < COUNT {
             let event = side
@@ -139,7 +166,7 @@ fn many_endpoints(ctx: &mut Ctx) -> Result<()> {
             .with_context(|| format!("endpoint {id}"))?;
     }
     ctx.barrier("checked")?;
-    // Half are closed by name, half go with the file.
+    // Close half by handle; the file's close takes the other half.
     eps.iter()
         .step_by(2)
         .try_for_each(|ep| side.dev.close(*ep))?;
@@ -154,7 +181,7 @@ fn one_file_two_threads(ctx: &mut Ctx) -> Result<()> {
     let stop = AtomicBool::new(false);
     let (side, done) = (&pair.side, &stop);
     std::thread::scope(|s| -> Result<()> {
-        // One thread opens and closes all kinds of things …
+        // One thread opens and closes objects of all kinds …
         let other = s.spawn(move || -> Result<u32> {
             let mut rounds = 0;
             while !done.load(Ordering::Relaxed) {
@@ -192,7 +219,7 @@ fn one_file_two_threads(ctx: &mut Ctx) -> Result<()> {
     })
 }
 
-/// Whatever is closed under a thread that submits to it, the thread gets an errno.
+/// Closes an object while another thread submits to it: the submitting thread gets an errno.
 fn close_under_submit(ctx: &mut Ctx) -> Result<()> {
     for round in 0..12 {
         let pair = Pair::new(ctx)?;
@@ -225,7 +252,7 @@ fn close_under_submit(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Of several threads that close one thing, one succeeds.
+/// Closes one object from several threads: exactly one close succeeds.
 fn close_races(ctx: &mut Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
     let buf = Buf::new(4096)?;
@@ -254,7 +281,8 @@ fn close_races(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Random calls with random, half right contents: nothing but errnos, and the file's end takes all.
+/// Makes random calls with random and half-valid contents: they return errnos only, and closing the
+/// file frees everything.
 fn random_calls(ctx: &mut Ctx) -> Result<()> {
     let seed = 0x5eed_0000 + u64::from(ctx.env.node);
     let mut rng = Rng(seed);
@@ -280,7 +308,7 @@ fn random_calls(ctx: &mut Ctx) -> Result<()> {
                 };
                 bytes[at..at + 8].copy_from_slice(&value.to_ne_bytes());
             }
-            // A wait without end is asked for by right, and not what is tried here.
+            // A wait without a deadline is a valid request that this test must not make.
             if nr == KFI_IOC_CNTR_WAIT {
                 let at = std::mem::offset_of!(CntrWait, deadline);
                 bytes[at..at + 8].copy_from_slice(&1u64.to_ne_bytes());
@@ -309,14 +337,14 @@ fn random_calls(ctx: &mut Ctx) -> Result<()> {
             }
         }
     }
-    // Among them were an administrator's.
+    // Some of the calls were an administrator's, so reset the mode.
     auth::reset(&Dev::open()?);
     eprintln!("seed {seed:#x}: {calls} calls, {taken} taken");
     ensure!(calls > 1000 && taken > 0, "{calls} calls, {taken} taken");
     Ok(())
 }
 
-/// The file can be handed to another process, which then has what is in it.
+/// Passes the file to another process, which then owns the objects in it.
 fn passed_descriptor(ctx: &mut Ctx) -> Result<()> {
     let pair = Pair::new(ctx)?;
     let buf = Buf::new(4096)?;
@@ -334,7 +362,8 @@ fn passed_descriptor(ctx: &mut Ctx) -> Result<()> {
                 libc::EBUSY,
                 "closing a bound queue through another's descriptor",
             )?;
-            // The region is the opener's memory: what is sent is what is there, not what is here.
+            // The region is the opener's memory: the kernel sends the opener's bytes, not this
+            // process's.
             dev.submit(ep, &[op::recv(1, &[iov(region, 0, 64)])])?;
             Ok(())
         };
@@ -359,7 +388,7 @@ fn passed_descriptor(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// Devices of one network namespace are nothing to a file opened in another.
+/// Checks that a file opened in one network namespace sees no device of another.
 fn other_network_namespace(ctx: &mut Ctx) -> Result<()> {
     let env = ctx.env.clone();
     let outside = Dev::open()?;
@@ -387,7 +416,7 @@ fn other_network_namespace(ctx: &mut Ctx) -> Result<()> {
                     "another namespace's device",
                 )?;
             }
-            // A file keeps the namespace it was opened in.
+            // A file keeps the namespace in which it was opened.
             own_info(&outside, &env).context("a file opened before")?;
             Ok(())
         };
@@ -404,7 +433,7 @@ fn other_network_namespace(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Queue descriptors that are kept longer than queue and file poll hung up, and hurt nobody.
+/// Checks that queue descriptors kept longer than queue and file poll as hung up and do no harm.
 fn descriptors_outlive(ctx: &mut Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
     let cq = side.cq(8, 0)?;

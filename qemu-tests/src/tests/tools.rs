@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The command line tool where something is not as it expects: targets, files, devices, limits.
+//! The command line tool in unexpected circumstances: targets, files, devices, limits.
 
 use super::modules::{add_link, delete_link};
 use super::programs::{json, kfi, well, Server};
@@ -30,38 +30,41 @@ pub const TESTS: &[Test] = &[
     )
     .on(ONE)
     .seconds(10),
-    Test::alone("tools.put_of_no_regular_file_changes_nothing", put_odd)
+    Test::alone("tools.put_of_special_file_changes_nothing", put_odd)
         .on(ONE)
         .seconds(10),
     Test::alone(
-        "tools.export_of_a_file_truncated_meanwhile_is_no_sigbus",
+        "tools.export_of_file_truncated_meanwhile_gets_no_sigbus",
         truncated,
     )
     .on(ONE)
     .seconds(15),
     Test::alone(
-        "tools.serve_without_threads_refuses_and_goes_on",
+        "tools.serve_without_threads_refuses_and_keeps_serving",
         no_threads,
     )
     .on(ONE)
     .seconds(10),
     Test::alone(
-        "tools.serve_whose_device_returns_serves_again",
+        "tools.serve_after_device_returns_serves_again",
         device_returns,
     )
     .on(ONE)
     .seconds(20),
-    Test::alone("tools.show_of_a_name_with_escapes_prints_none", escapes).on(ONE),
-    Test::alone("tools.handles_of_two_files_differ", two_files).on(ONE),
+    Test::alone("tools.show_of_name_with_escapes_prints_no_escape", escapes).on(ONE),
+    Test::alone("tools.handle_of_another_file_is_unknown", two_files).on(ONE),
     Test::pair("tools.blk_connect_interrupted_leaves_no_disk", interrupted)
         .on(NETNS)
         .seconds(10),
-    Test::pair("tools.blk_list_of_many_fenced_clients_has_all", many_fenced)
-        .on(NETNS)
-        .seconds(10),
+    Test::pair(
+        "tools.blk_list_of_many_fenced_initiators_shows_all",
+        many_fenced,
+    )
+    .on(NETNS)
+    .seconds(10),
 ];
 
-/// A folder of a test, gone with it.
+/// A test's folder, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -79,7 +82,7 @@ impl Folder {
         Ok(path)
     }
 
-    /// Nothing unfinished is left.
+    /// Checks that no unfinished file is left.
     fn is_tidy(&self) -> Result<()> {
         for entry in fs::read_dir(&self.0)? {
             let name = entry?.file_name();
@@ -100,7 +103,7 @@ fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// A server of one command, on this node.
+/// Starts a server for one command, on this node.
 fn serve(ctx: &Ctx, args: &[&str]) -> Result<Server> {
     let addr = ctx.env.addr.to_string();
     Server::start(&[args, &["-l", &addr, "--json"]].concat())
@@ -190,7 +193,7 @@ fn put_private(ctx: &mut Ctx) -> Result<()> {
     let is = (meta.mode() & 0o7777, meta.uid(), meta.gid());
     ensure!(is == (0o600, 5, 60), "mode, owner and group are {is:?}");
     ensure!(fs::read(&private)? == bytes, "another content");
-    // What is got now is what was put.
+    // `get` now fetches the bytes of `put`.
     let back = folder.0.join("back");
     well(&["get", &peer, &text(&back)])?;
     ensure!(fs::read(&back)? == bytes, "another content comes back");
@@ -203,7 +206,7 @@ fn put_odd(ctx: &mut Ctx) -> Result<()> {
         return Ok(());
     }
     let folder = Folder::new("odd")?;
-    let target = folder.file("target", b"what was there", 0o644)?;
+    let target = folder.file("target", b"the old bytes", 0o644)?;
     let server = serve(ctx, &["export", "--writable", &text(&target)])?;
     let peer = ctx.env.addr.to_string();
     let fifo = folder.0.join("fifo");
@@ -211,9 +214,9 @@ fn put_odd(ctx: &mut Ctx) -> Result<()> {
     for odd in [text(&fifo), "/dev/zero".to_owned(), text(&folder.0)] {
         let out = kfi(&["put", &peer, &odd])?;
         ensure!(out.status.code() == Some(2), "{odd}: {}", out.status);
-        ensure!(fs::read(&target)? == b"what was there", "{odd} was put");
+        ensure!(fs::read(&target)? == b"the old bytes", "{odd} was put");
     }
-    // What says no length is put as it is.
+    // A file that reports no length is sent as it is.
     well(&["put", &peer, "/proc/version"])?;
     ensure!(
         fs::read(&target)? == fs::read("/proc/version")?,
@@ -232,7 +235,7 @@ fn put_odd(ctx: &mut Ctx) -> Result<()> {
     stop(server)
 }
 
-/// Bytes that take a while to be looked at.
+/// Bytes that take a while to be read.
 const MUCH: u64 = 96 << 20;
 
 fn truncated(ctx: &mut Ctx) -> Result<()> {
@@ -251,7 +254,7 @@ fn truncated(ctx: &mut Ctx) -> Result<()> {
         .stderr(Stdio::null())
         .spawn()?;
     let pid = child.id();
-    // It has pinned some and looks at it.
+    // The server has pinned some memory and reads it.
     let device = Device::open()?;
     until("a region", WAIT, || {
         let all = device.objects()?;
@@ -263,14 +266,14 @@ fn truncated(ctx: &mut Ctx) -> Result<()> {
     if ended.is_none() {
         child.kill()?;
         child.wait()?;
-        // It had seen all of it before.
+        // The server had read the whole file before.
         return skip("the file was looked at before it became shorter".to_owned());
     }
     ensure!(ended == Some(Ended::Exit(1)), "it ended with {ended:?}");
     Ok(())
 }
 
-/// A control group, gone with the test.
+/// A control group, removed with the test.
 struct Group(PathBuf);
 
 impl Group {
@@ -355,7 +358,7 @@ fn device_returns(ctx: &mut Ctx) -> Result<()> {
     well(&get)?;
     delete_link(ctx)?;
     add_link(ctx)?;
-    // They say nothing on standard output; that they listen again is to be found by trying.
+    // The servers print nothing; only a new connection shows that they listen again.
     well(&ping).context("after the device has come back")?;
     fs::remove_file(&to)?;
     well(&get).context("after the device has come back")?;
@@ -370,7 +373,7 @@ fn escapes(ctx: &mut Ctx) -> Result<()> {
     let buf = crate::buf::Buf::new(4096)?;
     let _region = side.reg(&buf, crate::pair::LOCAL)?;
     let pid = std::process::id().to_string();
-    // Nothing after it asks for the name.
+    // No later test uses the process name.
     fs::write("/proc/self/comm", NAME)?;
     for more in [&[][..], &["-t"], &["keys"]] {
         let said = well(&[&["show", "-p", &pid], more].concat())?;
@@ -387,7 +390,7 @@ fn escapes(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Handles of one file name nothing in another.
+/// Checks that a handle of one file is unknown to another file.
 fn two_files(ctx: &mut Ctx) -> Result<()> {
     let hints = Hints::new().provider(ctx.provider());
     let open = || -> Result<_> {
@@ -437,7 +440,7 @@ fn interrupted(ctx: &mut Ctx) -> Result<()> {
     let folder = attr("disks", "half", "");
     let signals = [libc::SIGINT, libc::SIGTERM];
     for signal in signals.into_iter().filter(|_| ctx.first()) {
-        // Nobody has this address.
+        // No host has this address.
         let mut child = Command::new("kfi")
             .args(["blk", "connect", "10.77.0.99", "a", "-d", "half"])
             .stdin(Stdio::null())
@@ -463,7 +466,7 @@ fn interrupted(ctx: &mut Ctx) -> Result<()> {
     loaded.end(ctx)
 }
 
-/// Clients whose names do not fit a page.
+/// Number of initiators whose names exceed a page.
 const MANY: usize = 250;
 
 fn many_fenced(ctx: &mut Ctx) -> Result<()> {

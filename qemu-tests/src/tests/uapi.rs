@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The rules of every ioctl: one right call of each kind, and all the ways to
-//! get exactly one thing of it wrong.
+//! Rules of every ioctl: one valid call of each kind, and every way to make exactly one part of it
+//! invalid.
 
 pub(super) mod specimen;
 
@@ -20,26 +20,42 @@ use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::alone("uapi.unknown_calls", unknown_calls),
-    Test::alone("uapi.sizes", |ctx| each(ctx, sizes)).seconds(8),
-    Test::alone("uapi.flags", |ctx| each(ctx, flags)).seconds(8),
-    Test::alone("uapi.reserved_fields", |ctx| each(ctx, reserved)).seconds(8),
-    Test::alone("uapi.handles", |ctx| each(ctx, handles)).seconds(8),
-    Test::alone("uapi.pointers", |ctx| each(ctx, pointers)).seconds(8),
-    Test::alone("uapi.failed_open_leaves_nothing", |ctx| {
+    Test::alone("uapi.unknown_call_is_enotty", unknown_calls),
+    Test::alone("uapi.wrong_size_is_refused", |ctx| each(ctx, sizes)).seconds(8),
+    Test::alone("uapi.unknown_flag_is_refused", |ctx| each(ctx, flags)).seconds(8),
+    Test::alone("uapi.nonzero_reserved_field_is_refused", |ctx| {
+        each(ctx, reserved)
+    })
+    .seconds(8),
+    Test::alone("uapi.wrong_handle_is_refused", |ctx| each(ctx, handles)).seconds(8),
+    Test::alone("uapi.bad_pointer_is_efault", |ctx| each(ctx, pointers)).seconds(8),
+    Test::alone("uapi.open_with_unwritable_answer_leaves_nothing", |ctx| {
         each(ctx, read_only_answer)
     })
     .seconds(8),
-    Test::alone("uapi.grown_structures_are_taken", |ctx| each(ctx, grown)).seconds(8),
-    Test::alone("uapi.all_of_it_unprivileged", unprivileged).seconds(15),
-    Test::alone("uapi.entry_sizes", entry_sizes),
-    Test::alone("uapi.submit_rules", submit_rules),
-    Test::alone("uapi.peek_and_short_event_buffer", event_buffer),
-    Test::alone("uapi.not_a_kfabric_file", not_a_kfabric_file),
-    Test::alone("uapi.files_do_not_read_or_write", no_read_write),
+    Test::alone("uapi.grown_structure_with_zero_tail_is_accepted", |ctx| {
+        each(ctx, grown)
+    })
+    .seconds(8),
+    Test::alone(
+        "uapi.rules_for_unprivileged_caller_are_the_same",
+        unprivileged,
+    )
+    .seconds(15),
+    Test::alone("uapi.wrong_entry_size_is_refused", entry_sizes),
+    Test::alone("uapi.submit_with_bad_arguments_is_refused", submit_rules),
+    Test::alone(
+        "uapi.event_read_with_peek_or_bad_buffer_stays",
+        event_buffer,
+    ),
+    Test::alone("uapi.call_on_other_file_is_enotty", not_a_kfabric_file),
+    Test::alone(
+        "uapi.read_write_and_mmap_of_file_are_refused",
+        no_read_write,
+    ),
 ];
 
-/// Runs `check` on one specimen of each call, then makes the call, which must then be taken.
+/// Runs `check` on one specimen of each call, then makes the call, which must then succeed.
 fn each(ctx: &mut Ctx, check: fn(&Fixture, &Specimen) -> Result<()>) -> Result<()> {
     each_of(&ctx.env, check)
 }
@@ -60,21 +76,21 @@ fn each_of(env: &Env, check: fn(&Fixture, &Specimen) -> Result<()>) -> Result<()
         let mut bytes = s.bytes.clone();
         match fixture.dev().call_bytes(s.nr, &mut bytes) {
             Ok(()) => {}
-            // What needs a peer is only known to fail for that reason.
+            // A call that needs a peer must fail for that reason alone.
             Err(e) => ensure!(s.may_fail.contains(&e.0), "{}: the right call: {e}", s.name),
         }
     }
     Ok(())
 }
 
-/// Makes a wrong call and checks the refusal.
+/// Makes an invalid call and checks the refusal.
 fn wrong(f: &Fixture, s: &Specimen, bytes: &[u8], errno: i32, what: &str) -> Result<()> {
     let mut bytes = bytes.to_vec();
     bytes.resize(bytes.len().max(8192), 0);
     match f.dev().call_bytes(s.nr, &mut bytes) {
         Err(e) if e.0 == errno => Ok(()),
         Err(e) => anyhow::bail!("{what}: {e}, not {}", Errno(errno)),
-        Ok(()) => anyhow::bail!("{what}: taken, not refused with {}", Errno(errno)),
+        Ok(()) => anyhow::bail!("{what}: accepted, not refused with {}", Errno(errno)),
     }
 }
 
@@ -119,12 +135,12 @@ fn sizes(f: &Fixture, s: &Specimen) -> Result<()> {
     Ok(())
 }
 
-/// The zero tail of a newer caller.
+/// The zero tail of a newer caller is accepted.
 fn grown(f: &Fixture, s: &Specimen) -> Result<()> {
     let own = s.bytes.len() as u32;
     let mut bytes = with_size(s, own + 128);
     bytes.resize(own as usize + 128, 0);
-    // A wrong flag tells that the size was not what it stumbled over.
+    // A wrong flag shows that the size was accepted.
     bytes[7] = 0x80;
     wrong(
         f,
@@ -205,7 +221,7 @@ fn pointers(f: &Fixture, s: &Specimen) -> Result<()> {
             other => anyhow::bail!("the structure at {at:#x}: {other:?}"),
         }
     }
-    // It ends where nothing is mapped, before its own end and just there.
+    // The structure ends at an unmapped page, before its own end and exactly there.
     let mut map = Map::anon(8192)?;
     map.punch(4096, 4096)?;
     let own = s.bytes.len();
@@ -238,7 +254,7 @@ fn pointers(f: &Fixture, s: &Specimen) -> Result<()> {
     Ok(())
 }
 
-/// The answer cannot be written: nothing may stay of what was opened.
+/// If the answer cannot be written, no opened object may stay.
 fn read_only_answer(f: &Fixture, s: &Specimen) -> Result<()> {
     if !s.opens {
         return Ok(());
@@ -289,7 +305,7 @@ fn unprivileged(ctx: &mut Ctx) -> Result<()> {
         match run() {
             Ok(()) => 0,
             Err(e) => {
-                eprintln!("as nobody: {e:#}");
+                eprintln!("as uid 65534: {e:#}");
                 1
             }
         }
@@ -325,7 +341,7 @@ fn unknown_calls(_: &mut Ctx) -> Result<()> {
             "type {kind:#x}: {answer:?}"
         );
     }
-    // TCGETS, FIONREAD: what a library asks of a file it does not know.
+    // TCGETS, FIONREAD: libraries call these on unknown files.
     for nr in [0x5401, 0x541b] {
         let answer = dev.call_bytes(nr, &mut bytes);
         ensure!(
@@ -336,7 +352,7 @@ fn unknown_calls(_: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Arrays have entries of a size of their own, which may be wrong too.
+/// Array entries have a size of their own, which may be wrong too.
 fn entry_sizes(ctx: &mut Ctx) -> Result<()> {
     let f = Fixture::new(&ctx.env)?;
     let room = vec![0u8; 1 << 16];
@@ -352,7 +368,7 @@ fn entry_sizes(ctx: &mut Ctx) -> Result<()> {
         let taken = f.dev().call(&mut arg).is_ok();
         ensure!(!taken, "GETINFO with entries of {entry_size} bytes: taken");
     }
-    // It has grown, by what it names last.
+    // The structure has grown by its last field.
     for entry_size in sizes(std::mem::offset_of!(ObjInfo, auth)) {
         let mut arg = ObjList {
             entries: at,
@@ -376,7 +392,7 @@ fn entry_sizes(ctx: &mut Ctx) -> Result<()> {
         let taken = f.dev().call(&mut arg).is_ok();
         ensure!(!taken, "SUBMIT with entries of {entry_size} bytes: taken");
     }
-    // Larger entries of a newer caller, the rest of each zero.
+    // Larger entries of a newer caller, with the rest of each zero.
     let size = std::mem::size_of::<InfoEntry>() + 64;
     let mut arg = GetInfo {
         entries: at,
@@ -471,7 +487,7 @@ fn submit_rules(ctx: &mut Ctx) -> Result<()> {
     let many = vec![recv; KFI_SUBMIT_MAX as usize + 1];
     refused(dev.submit(ep, &many), libc::EINVAL, "too many operations")?;
     ensure!(cq.read().is_none(), "a refused operation completed");
-    // Unused iov entries do not matter; the used ones may be empty.
+    // Unused iov entries do not matter; used ones may be empty.
     let mut odd = recv;
     odd.iov[3] = iov(u64::MAX, u64::MAX, u64::MAX);
     dev.submit(ep, &[odd]).context("rubbish behind the iov")?;
@@ -483,7 +499,7 @@ fn submit_rules(ctx: &mut Ctx) -> Result<()> {
 fn event_buffer(ctx: &mut Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
     let cq = side.cq(0, 0)?;
-    // An event that needs no peer: nobody listens at our own address.
+    // An event that needs no peer: no program listens at the own address.
     let ep = side.endpoint(&Default::default(), &cq, 0)?.handle;
     side.dev.connect(ep, ctx.env.at(9), &[])?;
     crate::harness::guest::until("an event", crate::pair::WAIT, || {

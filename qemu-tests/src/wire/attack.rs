@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Node 2: rounds of attacks, and what they have in common.
+//! Node 2: rounds of attacks, and their common parts.
 
 use super::datagrams::Wire;
 use super::peer::{Peer, SLOTS};
@@ -14,25 +14,25 @@ use std::fs::File;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-/// Rounds from one ordinary transfer to the next.
+/// Number of rounds between ordinary transfers.
 const FRESH: u64 = 25;
-/// What the peer's own memory holds.
+/// Content of the peer's own memory.
 const FILL: u8 = 0x11;
 
-/// Connection parameters and private data that are as they should be.
+/// Ordinary connection parameters and private data.
 pub(super) const ORDINARY: &str = "16 16 1 6 7 0 -1 00";
 
-/// A connection of the peer's, with what its device and the target's agreed on.
+/// A connection of the peer's, with the numbers that its device and the target's agreed on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
     pub(super) slot: u64,
-    /// Its own queue pair.
+    /// Number of the peer's queue pair.
     pub(super) own: u32,
-    /// The target's.
+    /// Number of the target's queue pair.
     pub(super) theirs: u32,
-    /// The number of the target's first packet.
+    /// Number of the target's first packet.
     pub(super) their_psn: u32,
-    /// The number of its own first packet.
+    /// Number of the peer's first packet.
     pub(super) own_psn: u32,
 }
 
@@ -44,16 +44,17 @@ pub(super) struct Attack<'a> {
     pub(super) bait: Bait,
     /// Address and key of the peer's memory.
     pub(super) mem: (u64, u64),
-    /// What the forger of datagrams keeps from round to round.
+    /// State that the forger of datagrams keeps from round to round.
     pub(super) wire: Option<Wire>,
-    /// Requests that must come in this round, and how many of them cannot be accepted.
+    /// Number of requests that must arrive in this round, and number of those that cannot be
+    /// accepted.
     pub(super) expect: Option<(u64, u64)>,
     seed: u64,
     steps: u64,
     connected: u64,
 }
 
-/// Bytes as the peer reads them.
+/// Encodes bytes as the peer parses them.
 pub(super) fn hex(bytes: &[u8]) -> String {
     if bytes.is_empty() {
         return "-".into();
@@ -64,13 +65,13 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Adds to a file.
+/// Appends text to a file.
 fn append(path: &str, text: &str) -> Result<()> {
     let mut file = File::options().append(true).create(true).open(path)?;
     Ok(writeln!(file, "{text}")?)
 }
 
-/// A seed that nobody has chosen.
+/// Returns a seed if none was given.
 fn any_seed() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(1, |t| t.as_nanos() as u64) & 0xffff_ffff
@@ -97,7 +98,7 @@ impl<'a> Attack<'a> {
         Ok(attack)
     }
 
-    /// After the peer's start: its memory.
+    /// Reads the memory's address and key after the peer has started.
     fn prepare(&mut self) -> Result<()> {
         let resolve = self.resolve_command(SLOTS - 1);
         self.must(&resolve)?;
@@ -107,12 +108,12 @@ impl<'a> Attack<'a> {
         Ok(())
     }
 
-    /// Does rounds until time is up.
+    /// Runs rounds until time is up.
     pub(super) fn run(&mut self, round: fn(&mut Attack<'a>) -> Result<()>) -> Result<()> {
         self.run_rounds(env::number(env::ROUNDS).unwrap_or(u64::MAX), round)
     }
 
-    /// Does at most so many rounds.
+    /// Runs at most `most` rounds.
     pub(super) fn run_rounds(
         &mut self,
         most: u64,
@@ -150,7 +151,7 @@ impl<'a> Attack<'a> {
         fresh(self.ctx).context("an ordinary transfer")
     }
 
-    /// How to have this round again, and what was done in it.
+    /// Returns the command that repeats this round, and the round's steps.
     fn words(&self, number: u64) -> String {
         let all = self.peer.trace.join("\n");
         eprintln!("{all}");
@@ -185,13 +186,13 @@ impl<'a> Attack<'a> {
         self.order(&Order::Begin { seed, polite, mem })
     }
 
-    /// Gives the target an order and waits until it has done it.
+    /// Gives the target an order and waits until it has executed it.
     pub(super) fn order(&mut self, order: &Order) -> Result<()> {
         self.ctx.ctl.send(order)?;
         self.ctx.ctl.recv()
     }
 
-    /// Ends all that the peer has, and looks.
+    /// Closes everything that the peer has, and checks the result.
     fn settle(&mut self) -> Result<()> {
         self.must("clear")?;
         self.ctx.ctl.send(&Order::Settle)?;
@@ -204,11 +205,11 @@ impl<'a> Attack<'a> {
             let got = (tally.requests, tally.aborted);
             ensure!(
                 got == expected,
-                "requests, and those refused for what they say: {got:?}, not {expected:?}"
+                "requests, and those rejected for their contents: {got:?}, not {expected:?}"
             );
         }
         let found = self.must(&format!("find {}", hex(&SECRET)))?;
-        ensure!(found == ["0"], "the peer has read what no key gives");
+        ensure!(found == ["0"], "the peer has read bytes that no key grants");
         Ok(())
     }
 
@@ -217,7 +218,7 @@ impl<'a> Attack<'a> {
         self.peer.ask(command)
     }
 
-    /// Gives the peer a command that must go well.
+    /// Gives the peer a command that must succeed.
     pub(super) fn must(&mut self, command: &str) -> Result<Vec<String>> {
         match self.peer.ask(command)? {
             Some(words) => Ok(words),
@@ -225,7 +226,7 @@ impl<'a> Attack<'a> {
         }
     }
 
-    /// Kills the peer in the middle of whatever it does.
+    /// Kills the peer in the middle of its work.
     pub(super) fn die(&mut self) -> Result<()> {
         self.peer.die()?;
         self.prepare()?;
@@ -236,7 +237,7 @@ impl<'a> Attack<'a> {
         format!("resolve {slot} {} {}", self.ctx.env.peer, self.bait.port)
     }
 
-    /// Connection parameters and private data, ordinary or not.
+    /// Returns connection parameters and private data, ordinary or not.
     pub(super) fn param(&mut self, ordinary: bool, room: u64) -> String {
         if ordinary {
             return ORDINARY.into();
@@ -255,7 +256,7 @@ impl<'a> Attack<'a> {
         let len = rng.pick(&[0, 1, 2, room - 1, room, room + 1, 255]);
         let len = if rng.one_in(3) { rng.below(room) } else { len };
         let mut data = rng.bytes(len as usize);
-        // Sizes that are true, or lie by a little or a lot.
+        // Lengths that are true, or wrong by a little or a lot.
         if let Some(size) = data.first_mut() {
             *size = rng.edge(len.saturating_sub(1)) as u8;
         }
@@ -263,7 +264,7 @@ impl<'a> Attack<'a> {
         format!("{} {}", words.join(" "), hex(&data))
     }
 
-    /// Connects as an ordinary peer does; `None` where the target has refused.
+    /// Connects as an ordinary peer does. Returns `None` if the target has rejected it.
     pub(super) fn connect(&mut self, slot: u64, param: &str) -> Result<Option<Link>> {
         let resolve = self.resolve_command(slot);
         self.must(&resolve)?;
@@ -292,7 +293,7 @@ impl<'a> Attack<'a> {
             .then_some(link))
     }
 
-    /// Where to aim: address, length and key, mostly near what is exported.
+    /// Returns a target for operations: address, length and key, mostly near the exported parts.
     pub(super) fn aim(&mut self) -> (u64, u64, u32) {
         let parts = self.bait.parts.clone();
         let rng = &mut self.rng;
@@ -330,7 +331,7 @@ impl<'a> Attack<'a> {
         (addr, len, key)
     }
 
-    /// Whether the keys give this much to one who wants `access`.
+    /// Returns whether the keys grant `access` to the range.
     pub(super) fn allowed(&self, addr: u64, len: u64, key: u32, access: u64) -> bool {
         len == 0
             || self.bait.parts.iter().any(|(remote, rights)| {
@@ -343,7 +344,7 @@ impl<'a> Attack<'a> {
             })
     }
 
-    /// Ends a connection in one of the ways there are.
+    /// Ends a connection in one of several ways.
     pub(super) fn end(&mut self, slot: u64) -> Result<()> {
         match self.rng.below(12) {
             0 => self.die(),
@@ -351,7 +352,7 @@ impl<'a> Attack<'a> {
                 let how = ["disconnect", "del", "delqp", "error"][n as usize % 4];
                 self.ask(&format!("{how} {slot}")).map(|_| ())
             }
-            // The end of the round ends it.
+            // The end of the round closes it.
             _ => Ok(()),
         }
     }

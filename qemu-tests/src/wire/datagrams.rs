@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Forged datagrams: what no device would send, with the checksum right,
-//! aimed at live queue pairs and at the connection manager.
+//! Forged datagrams: no device would send them, their checksum is right, and they are aimed at live
+//! queue pairs and at the connection manager.
 //!
-//! RoCE proves nothing about who sends, so a datagram that guesses everything
-//! right may well write to what a key gives, end a connection, or answer in
-//! the peer's place. It must not do more than the peer could.
+//! RoCE does not authenticate the sender. So a datagram that guesses everything right may well
+//! write to exported memory, end a connection, or answer in the peer's place. It must not do more
+//! than the peer could.
 
 use super::attack::{Attack, Link, ORDINARY};
 use super::rng::Rng;
@@ -18,15 +18,15 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Datagrams that are kept to be changed and sent again.
+/// Number of datagrams that are kept for changing and resending.
 const KEPT: usize = 256;
-/// Where the management datagram begins in one, and what it is for in that.
+/// Offset of the management datagram, and of its attribute.
 const MAD: usize = BTH + 8;
 const ATTRIBUTE: usize = MAD + 16;
-/// Behind the management datagram's own header: the connection manager's words.
+/// Offset of the connection manager's message, behind the management datagram's own header.
 const WORDS: usize = MAD + 24;
 
-/// A datagram that an honest end has sent.
+/// A datagram of an honest end.
 struct Seen {
     outgoing: bool,
     bth: Bth,
@@ -62,13 +62,13 @@ impl Wire {
         })
     }
 
-    /// Takes in what went over the wire, and looks at what the target sent.
+    /// Takes the packets on the wire, and checks those that the target sent.
     fn look(&mut self) -> Result<()> {
         let mut buf = [0u8; 8192];
         loop {
             let (len, outgoing) = match net::take_packet(self.sniff.as_fd(), &mut buf) {
                 Ok(Some(got)) => got,
-                // What was lost is not seen.
+                // Lost packets are not seen.
                 Ok(None) | Err(Errno(libc::ENOBUFS)) => break,
                 Err(e) => return Err(e).context("looking at packets"),
             };
@@ -84,12 +84,12 @@ impl Wire {
             };
             if !outgoing {
                 let leak = inner.windows(SECRET.len()).any(|bytes| bytes == SECRET);
-                ensure!(!leak, "the target sends what no key gives: {bth:?}");
+                ensure!(!leak, "the target sends bytes that no key grants: {bth:?}");
             }
             let whole = packet.len() - roce::ICRC;
             ensure!(
                 roce::icrc(packet).is_some_and(|crc| crc == packet[whole..]),
-                "the checksum is not what the devices have: {bth:?}"
+                "the checksum differs from the devices': {bth:?}"
             );
             if self.seen.len() == KEPT {
                 self.seen.remove(0);
@@ -112,7 +112,7 @@ impl Wire {
         }
     }
 
-    /// The number that the target expects next on a connection.
+    /// Returns the packet number that the target expects next on a connection.
     fn next_psn(&self, link: &Link) -> u32 {
         let last = self
             .seen
@@ -122,7 +122,7 @@ impl Wire {
         last.map_or(link.own_psn, |s| s.bth.psn.wrapping_add(1)) & 0xff_ffff
     }
 
-    /// The number of the target's last request on a connection.
+    /// Returns the packet number of the target's last request on a connection.
     fn asked_psn(&self, link: &Link) -> u32 {
         let last = self.seen.iter().rev().find(|s| {
             let answer =
@@ -133,11 +133,11 @@ impl Wire {
     }
 }
 
-/// Where a request says how large packets may be: the upper half of a byte.
+/// Offset of a request's path MTU: the upper half of a byte.
 const MTU: usize = WORDS + 50;
 
-/// Requests for packets of every size that there is not, which nobody may take: from one that is
-/// as it should be, by a stranger.
+/// Sends requests with every invalid path MTU, which the target must reject. Each is a valid
+/// request with another sender's numbers.
 pub(super) fn no_mtu(attack: &mut Attack<'_>) -> Result<()> {
     let mut wire = Wire::open(attack.ctx.env.addr, attack.ctx.env.peer)?;
     attack.begin(true)?;
@@ -163,12 +163,12 @@ pub(super) fn no_mtu(attack: &mut Attack<'_>) -> Result<()> {
     }
     let count = sizes.len() as u64;
     attack.expect = Some((1 + count, count));
-    // They are on their way, and what is decided about them takes its time.
+    // The requests are outstanding, and their handling takes time.
     std::thread::sleep(Duration::from_millis(500) * super::slow());
     Ok(())
 }
 
-/// Makes a request one of another party and another queue pair.
+/// Turns a request into one of another party and another queue pair.
 fn estrange(rng: &mut Rng, inner: &mut [u8]) {
     // The party's own number for the connection, the transaction, the queue pair.
     for (at, len) in [(WORDS, 4), (MAD + 8, 8), (WORDS + 32, 3)] {
@@ -177,7 +177,7 @@ fn estrange(rng: &mut Rng, inner: &mut [u8]) {
     }
 }
 
-/// A round.
+/// Runs a round.
 pub(super) fn round(attack: &mut Attack<'_>) -> Result<()> {
     let mut wire = match attack.wire.take() {
         Some(wire) => wire,
@@ -192,7 +192,7 @@ pub(super) fn round(attack: &mut Attack<'_>) -> Result<()> {
     done
 }
 
-/// A datagram with nothing wrong is taken and answered: the forger can forge.
+/// Checks that an unchanged datagram is accepted and answered: the forger can forge.
 fn prove(attack: &mut Attack<'_>, wire: &mut Wire) -> Result<()> {
     attack.begin(true)?;
     let link = attack.connect(0, ORDINARY)?;
@@ -228,7 +228,7 @@ fn forge_some(attack: &mut Attack<'_>, wire: &mut Wire) -> Result<()> {
         links.extend(attack.connect(slot, ORDINARY)?);
     }
     for link in &links {
-        // Something to change: what honest ends say.
+        // Messages of honest ends, to be changed later.
         for _ in 0..8 {
             attack.ask(&format!("recv {} 4096", link.slot))?;
         }
@@ -242,7 +242,7 @@ fn forge_some(attack: &mut Attack<'_>, wire: &mut Wire) -> Result<()> {
     wire.look()?;
     for _ in 0..1 + attack.rng.below(40) {
         let Some(link) = links.get(attack.rng.below(links.len() as u64) as usize) else {
-            // The target had no room for another connection.
+            // The target had no place for another connection.
             break;
         };
         let inner = forge(attack, wire, link);
@@ -261,7 +261,7 @@ fn forge_some(attack: &mut Attack<'_>, wire: &mut Wire) -> Result<()> {
             wire.look()?;
         }
     }
-    // What is on its way arrives, and is answered.
+    // Wait for outstanding packets and their answers.
     std::thread::sleep(Duration::from_millis(10));
     wire.look()?;
     for link in &links {
@@ -292,7 +292,7 @@ fn forge(attack: &mut Attack<'_>, wire: &Wire, link: &Link) -> Vec<u8> {
     }
 }
 
-/// A number near what is expected.
+/// Returns a number near the expected one.
 fn psn(rng: &mut Rng, expected: u32) -> u32 {
     match rng.below(8) {
         0 => expected.wrapping_sub(1 + rng.below(8) as u32),
@@ -302,7 +302,7 @@ fn psn(rng: &mut Rng, expected: u32) -> u32 {
     }
 }
 
-/// Puts a datagram together, with the padding it should have or another.
+/// Builds a datagram, with the right padding or another.
 fn put(rng: &mut Rng, mut bth: Bth, head: &[u8], len: usize) -> Vec<u8> {
     let pad = len.wrapping_neg() & 3;
     let told = if rng.one_in(8) {
@@ -329,7 +329,7 @@ fn put(rng: &mut Rng, mut bth: Bth, head: &[u8], len: usize) -> Vec<u8> {
     inner
 }
 
-/// A request of any kind, in its place or not.
+/// Builds a request of any kind, in its place or not.
 fn request(attack: &mut Attack<'_>, wire: &Wire, link: &Link) -> Vec<u8> {
     let (addr, len, key) = attack.aim();
     let rng = &mut attack.rng;
@@ -368,14 +368,14 @@ fn request(attack: &mut Attack<'_>, wire: &Wire, link: &Link) -> Vec<u8> {
     put(rng, Bth::new(op, link.theirs, number), &head, len)
 }
 
-/// Whether it may be an answer of which rxe's completer warns, and a warning ends the guest.
+/// Returns whether rxe's completer may warn of an answer; a warning ends the guest.
 ///
-/// There are wrong answers for which it ends the connection without giving the operation a status:
-/// it finds a success there, warns, and completes the operation with that (`COMPST_ERROR` in
-/// `rxe_comp.c`). They are parts of an answer out of their order, answers to an atomic operation
-/// where there was none, and syndromes that there are not.
+/// For some wrong answers rxe ends the connection without setting the operation's status. It then
+/// finds a success there, warns, and completes the operation with that (`COMPST_ERROR` in
+/// `rxe_comp.c`). These are parts of an answer out of order, answers to an atomic operation where
+/// there was none, and invalid syndromes.
 fn rxe_warns_of(inner: &[u8]) -> bool {
-    // Where there is none, rxe may take the checksum for it.
+    // If the syndrome is missing, rxe may take the checksum for it.
     let syndrome = inner.get(BTH).map(|syndrome| syndrome & 0xe0);
     match inner.first().copied() {
         Some(0x0d..=0x0f | opcode::ATOMIC_ACK) => true,
@@ -385,12 +385,12 @@ fn rxe_warns_of(inner: &[u8]) -> bool {
     }
 }
 
-/// An answer to what the target may have asked its peer.
+/// Builds an answer to a request that the target may have sent.
 fn answer(attack: &mut Attack<'_>, wire: &Wire, link: &Link) -> Vec<u8> {
     let rng = &mut attack.rng;
     let op = rng.pick(&[opcode::READ_ANSWER_ONLY, opcode::ACK]);
     let number = psn(rng, wire.asked_psn(link));
-    // Well, wait, or refused; and how many were taken.
+    // Success, not ready, or refused; and the number of accepted requests.
     let syndromes: &[u8] = match op {
         opcode::ACK => &[0x00, 0x1f, 0x20, 0x2e, 0x60, 0x61, 0x62, 0x63, 0x64, 0x7f],
         _ => &[0x00, 0x1f],
@@ -404,14 +404,14 @@ fn answer(attack: &mut Attack<'_>, wire: &Wire, link: &Link) -> Vec<u8> {
     put(rng, Bth::new(op, link.theirs, number), &head, len)
 }
 
-/// Something that was sent, changed a little.
+/// Returns an observed datagram, slightly changed.
 fn again(rng: &mut Rng, wire: &Wire, link: &Link) -> Vec<u8> {
     let Some(seen) = wire.seen.get(rng.below(wire.seen.len() as u64) as usize) else {
         return Vec::new();
     };
     let mut inner = seen.inner.clone();
     if !seen.outgoing || rng.one_in(2) {
-        // As if the target's own came back, or another connection's to this one.
+        // As if the target's own datagram came back, or another connection's to this one.
         let mut bth = seen.bth;
         bth.qpn = link.theirs;
         bth.psn = psn(rng, wire.next_psn(link));
@@ -421,7 +421,7 @@ fn again(rng: &mut Rng, wire: &Wire, link: &Link) -> Vec<u8> {
     inner
 }
 
-/// Changes some bytes from `from` on, and perhaps where it ends.
+/// Changes some bytes from `from` on, and perhaps the length.
 fn spoil(rng: &mut Rng, inner: &mut Vec<u8>, from: usize) {
     for _ in 0..rng.below(5) {
         let room = inner.len().saturating_sub(from);
@@ -438,7 +438,8 @@ fn spoil(rng: &mut Rng, inner: &mut Vec<u8>, from: usize) {
     }
 }
 
-/// Words of the connection manager: another's, at the wrong time, or from nobody.
+/// Returns a connection manager's message: another connection's, at the wrong time, or of an
+/// unknown party.
 fn management(rng: &mut Rng, wire: &Wire) -> Option<Vec<u8>> {
     let words: Vec<_> = wire
         .seen
@@ -448,11 +449,11 @@ fn management(rng: &mut Rng, wire: &Wire) -> Option<Vec<u8>> {
     let seen = words.get(rng.below(words.len() as u64) as usize)?;
     let mut inner = seen.inner.clone();
     match rng.below(4) {
-        // The same words mean something else.
+        // The same message with another attribute.
         0 => inner[ATTRIBUTE + 1] = 0x10 + rng.below(11) as u8,
-        // A party that nobody knows: a request is then a new one.
+        // An unknown party: a request is then a new one.
         1 => estrange(rng, &mut inner),
-        // Both parties the other way round.
+        // The two parties swapped.
         2 => {
             let (left, right) = inner[WORDS..].split_at_mut(4);
             left.swap_with_slice(&mut right[..4]);

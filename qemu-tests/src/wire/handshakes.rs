@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Handshakes: requests and answers with any parameters and private data, and
-//! ends at every step of the way.
+//! Handshakes: requests and answers with any parameters and private data, and disconnects at every
+//! step.
 
 use super::attack::{hex, Attack, ORDINARY};
 use super::peer::Peer;
@@ -14,12 +14,12 @@ use kfabric_uapi::{KFI_CONNREQ, KFI_CONN_ERROR};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Private data of a request, of an answer and of a refusal that the connection manager takes.
+/// Maximum private data of a request, of an answer and of a rejection.
 const ROOM: [u64; 3] = [56, 196, 148];
-/// The slot that listens.
+/// Slot of the listener.
 const LISTENER: u64 = 62;
 
-/// The peer connects.
+/// Connects as the peer.
 pub(super) fn ask(attack: &mut Attack<'_>) -> Result<()> {
     attack.begin(false)?;
     let many = attack.rng.one_in(12);
@@ -45,12 +45,11 @@ pub(super) fn ask(attack: &mut Attack<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Some steps in any order, most often the one that follows.
+/// Takes some steps in any order, most often the next regular one.
 ///
-/// Two would hang the peer's own kernel for minutes, and are left to forged
-/// datagrams: to refuse, or to be ready to use, before the other's answer. The
-/// connection manager then goes on asking until its retries are used up, and
-/// lets nobody destroy the identifier before.
+/// Two steps would hang the peer's own kernel for minutes, and are left to forged datagrams: to
+/// reject, or to report readiness, before the other's answer. The connection manager then resends
+/// until its retries are used up, and does not destroy the identifier before.
 fn steps(attack: &mut Attack<'_>, slot: u64, asking: bool) -> Result<()> {
     let mut answered = false;
     for step in 0..attack.rng.below(7) {
@@ -68,7 +67,7 @@ fn steps(attack: &mut Attack<'_>, slot: u64, asking: bool) -> Result<()> {
             }
             1 => drop(attack.ask(&format!("rts {slot}"))?),
             2 if answered => {
-                // Once: the second would be too late.
+                // Only once: a second answer would be too late.
                 answered = attack.ask(&format!("establish {slot}"))?.is_none();
                 if answered {
                     return Ok(());
@@ -98,7 +97,7 @@ fn steps(attack: &mut Attack<'_>, slot: u64, asking: bool) -> Result<()> {
     Ok(())
 }
 
-/// The peer listens, and answers in its own way.
+/// Listens as the peer, and answers in its own way.
 pub(super) fn answer(attack: &mut Attack<'_>) -> Result<()> {
     attack.begin(false)?;
     let listen = format!("listen {LISTENER} {}", attack.ctx.env.addr);
@@ -143,10 +142,11 @@ pub(super) fn answer(attack: &mut Attack<'_>) -> Result<()> {
     Ok(())
 }
 
-/// How long either side waits for the other (`CONNECT_TICKS` in kverbs-provider/src/limits.rs).
+/// Time for which either side waits for the other (`CONNECT_TICKS` in
+/// kverbs-provider/src/limits.rs).
 const BOUND: Duration = Duration::from_secs(120);
 
-/// Waits until an endpoint whose connecting began at `start` has been given up.
+/// Waits until the connect that began at `start` has failed.
 fn given_up(side: &Side, ep: u64, start: Instant) -> Result<()> {
     let end = side.dev.eq_wait(&side.eq, patience(BOUND + BOUND / 4))?.raw;
     let took = start.elapsed();
@@ -158,8 +158,8 @@ fn given_up(side: &Side, ep: u64, start: Instant) -> Result<()> {
     Ok(side.dev.close(ep)?)
 }
 
-/// The peer takes a request and never answers it. Its connection manager asks for a minute more
-/// each time that it is reminded, so it is the one who asked that must give up.
+/// The peer takes a request and never answers it. Its connection manager requests another minute
+/// with each reminder, so the requesting side must give up.
 pub(super) fn never_answers(ctx: &mut Ctx) -> Result<()> {
     if !ctx.first() {
         let mut peer = Peer::start(super::slow())?;
@@ -179,8 +179,8 @@ pub(super) fn never_answers(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("given up")
 }
 
-/// The peer is accepted and never says that it is ready. Its connection manager asks for a minute
-/// more each time that it is reminded, so it is the target that must give it up.
+/// The peer is accepted and never reports readiness. Its connection manager requests another minute
+/// with each reminder, so the target must give up.
 pub(super) fn never_ready(ctx: &mut Ctx) -> Result<()> {
     if !ctx.first() {
         let at: SocketAddr = ctx.ctl.recv()?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Operations: every one that verbs have, aimed at and around what the target
-//! exports, and connections that end in the middle of them.
+//! Operations: every verbs opcode, aimed at the target's exports and around them, and connections
+//! that end in the middle of operations.
 
 use super::attack::{Attack, Link, ORDINARY};
 use anyhow::{ensure, Result};
@@ -13,25 +13,25 @@ const WRITE_IMM: u64 = 1;
 const READ: u64 = 4;
 const CMP_SWAP: u64 = 5;
 const FETCH_ADD: u64 = 6;
-/// Some often, and every other one there is.
+/// Common opcodes several times, and every other opcode once.
 const OPCODES: [u64; 20] = [
     0, 0, 0, 1, 1, 2, 2, 3, 4, 4, 4, 4, 5, 6, 7, 8, 9, 10, 14, 15,
 ];
-/// Operations that the peer's queue holds.
+/// Maximum number of operations in the peer's queue.
 const MOST: u64 = 100;
 
-/// One operation that was posted: what it is and whether it may succeed.
+/// A posted operation, and whether it may succeed.
 struct Posted {
     what: String,
     allowed: bool,
 }
 
-/// A round.
+/// Runs a round.
 pub(super) fn round(attack: &mut Attack<'_>) -> Result<()> {
     attack.begin(true)?;
     let mut links = Vec::new();
     for slot in 0..1 + attack.rng.below(3) {
-        // Many reads at once, few resources for them, a peer that never asks twice.
+        // Many reads at once, few resources for them, a peer that never retries.
         let param = attack.rng.pick(&[
             ORDINARY,
             ORDINARY,
@@ -69,7 +69,7 @@ fn use_it(attack: &mut Attack<'_>, link: Link) -> Result<()> {
         let allowed = match opcode {
             WRITE | WRITE_IMM => attack.allowed(addr, len, key, KFI_REMOTE_WRITE),
             READ => attack.allowed(addr, len, key, KFI_REMOTE_READ),
-            // No key gives these.
+            // No key grants these.
             CMP_SWAP | FETCH_ADD | 14 | 15 => false,
             _ => true,
         };
@@ -82,18 +82,18 @@ fn use_it(attack: &mut Attack<'_>, link: Link) -> Result<()> {
             posted.push(Posted { what, allowed });
         }
         if !burst && attack.rng.one_in(3) {
-            // What comes may end the connection, and the rest is for nothing.
+            // A completion may end the connection; then the remaining operations are useless.
             look(attack, link.slot, &mut posted)?;
         }
     }
-    // Sometimes they are left on their way.
+    // Sometimes the operations are left outstanding.
     if attack.rng.one_in(3) {
         return Ok(());
     }
     look(attack, link.slot, &mut posted)
 }
 
-/// Takes completions in, which come in the order of posting.
+/// Takes completions, which come in the order of posting.
 fn look(attack: &mut Attack<'_>, slot: u64, posted: &mut Vec<Posted>) -> Result<()> {
     let ms = attack.rng.pick(&[1, 20, 200]);
     let many = posted.len() + 16;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The raw verbs peer (`interop/verbs_peer.c`): a process that does what it is
-//! told line by line, and can be killed in the middle of it.
+//! The raw verbs peer (`interop/verbs_peer.c`): a process that executes commands line by line, and
+//! can be killed in the middle of one.
 
 use crate::harness::child::where_it_is;
 use crate::harness::guest::run;
@@ -15,21 +15,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Slots of the peer: 0 to this, less one.
+/// Number of the peer's slots.
 pub const SLOTS: u64 = 64;
 
-/// How long any command may take, and to die: some make the peer's own connection manager wait
-/// until its retries are used up.
+/// Time limit of any command, and of dying: some commands make the peer's own connection manager
+/// wait until its retries are used up.
 const PATIENCE: Duration = Duration::from_secs(150);
 
-/// The peer at work.
+/// The running peer.
 pub struct Peer {
     program: PathBuf,
     child: Child,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
     slow: u32,
-    /// How often each command was given, and how long all of them took.
+    /// Number of uses of each command, and their total time.
     times: BTreeMap<String, (u32, Duration)>,
     /// Every command since the last [`Peer::forget`], with its answer.
     pub trace: Vec<String>,
@@ -65,11 +65,11 @@ fn spawn(program: &Path) -> Result<(Child, ChildStdin, BufReader<ChildStdout>)> 
 }
 
 impl Peer {
-    /// Builds and starts it.
+    /// Builds and starts the peer.
     ///
     /// # Errors
     ///
-    /// Where it cannot be built the test is skipped.
+    /// If it cannot be built, the test is skipped.
     pub fn start(slow: u32) -> Result<Self> {
         let program = match build() {
             Ok(program) => program,
@@ -87,16 +87,16 @@ impl Peer {
         })
     }
 
-    /// Forgets what it was told.
+    /// Clears the trace.
     pub fn forget(&mut self) {
         self.trace.clear();
     }
 
-    /// Gives a command; the words behind "ok", or `None` when it was refused.
+    /// Gives a command. Returns the words behind "ok", or `None` if it was refused.
     ///
     /// # Errors
     ///
-    /// When the peer dies of it or does not answer.
+    /// If the peer dies or does not answer.
     pub fn ask(&mut self, command: &str) -> Result<Option<Vec<String>>> {
         self.trace.push(command.to_owned());
         let start = Instant::now();
@@ -126,7 +126,7 @@ impl Peer {
         }
     }
 
-    /// What took how long, in words.
+    /// Returns the time of each command, as text.
     pub fn times(&self) -> String {
         let one = |(verb, (n, took)): (&String, &(u32, Duration))| {
             format!("{n} {verb} {} ms", took.as_millis())
@@ -134,11 +134,11 @@ impl Peer {
         self.times.iter().map(one).collect::<Vec<_>>().join(", ")
     }
 
-    /// Kills it, whatever it has open, and starts another.
+    /// Kills the peer, whatever objects it has, and starts another.
     ///
     /// # Errors
     ///
-    /// When it does not die, or no other starts.
+    /// If it does not die, or no other starts.
     pub fn die(&mut self) -> Result<()> {
         self.trace.push("(killed)".into());
         self.child.kill()?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Chance that can be had again: the same seed gives the same choices.
+//! Reproducible random numbers: a seed always gives the same choices.
 
 use crate::buf::pattern64;
 
@@ -12,38 +12,38 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// The one of this seed.
+    /// Returns the generator of `seed`.
     pub fn new(seed: u64) -> Self {
         Self { seed, next: 0 }
     }
 
-    /// Any number.
+    /// Draws any number.
     pub fn any(&mut self) -> u64 {
         self.next += 1;
         pattern64(self.seed, self.next)
     }
 
-    /// A number below `n`; 0 for 0.
+    /// Draws a number below `n`; 0 for 0.
     pub fn below(&mut self, n: u64) -> u64 {
         self.any() % n.max(1)
     }
 
-    /// True once in `n` times.
+    /// Returns true once in `n` times.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    /// One of some.
+    /// Picks an element of `from`.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
     }
 
-    /// Any bytes.
+    /// Draws random bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         (0..len).map(|_| self.any() as u8).collect()
     }
 
-    /// A number that code gets wrong: near the ends, near `near`, or any.
+    /// Draws a number that code often gets wrong: near the limits, near `near`, or any.
     pub fn edge(&mut self, near: u64) -> u64 {
         match self.below(6) {
             0 => 0,

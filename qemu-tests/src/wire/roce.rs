@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! RoCEv2 datagrams, taken apart and put together by hand.
+//! RoCEv2 datagrams, parsed and built by hand.
 //!
-//! A datagram to UDP port 4791 is a base transport header (BTH), headers that
-//! its opcode implies, payload, and a checksum over all that does not change
-//! on the way (iCRC). A device takes none whose checksum is wrong, so a forged
-//! one has to have it right.
+//! A datagram to UDP port 4791 is a base transport header (BTH), headers that its opcode implies,
+//! payload, and a checksum over everything that does not change on the way (iCRC). A device drops a
+//! datagram with a wrong checksum, so a forged one needs a right one.
 
 use std::net::Ipv4Addr;
 
-/// The port.
+/// RoCEv2's UDP port.
 pub const PORT: u16 = 4791;
 /// Bytes of the base transport header.
 pub const BTH: usize = 12;
 /// Bytes of the checksum.
 pub const ICRC: usize = 4;
-/// The port that forged ones come from, which devices do not use.
+/// Source port of forged datagrams, which devices do not use.
 const FORGED: u16 = 0x4b46;
 /// Bytes of the headers of IPv4 and UDP.
 const OUTER: usize = 20 + 8;
@@ -32,9 +31,9 @@ pub mod opcode {
     pub const WRITE_ONLY_IMM: u8 = 0x0b;
     /// A read.
     pub const READ: u8 = 0x0c;
-    /// What was read, in one packet.
+    /// Read data in one packet.
     pub const READ_ANSWER_ONLY: u8 = 0x10;
-    /// Acknowledges, or refuses.
+    /// Acknowledges or refuses.
     pub const ACK: u8 = 0x11;
     /// Answers an atomic operation.
     pub const ATOMIC_ACK: u8 = 0x12;
@@ -48,25 +47,25 @@ pub mod opcode {
     pub const UD_SEND_ONLY: u8 = 0x64;
 }
 
-/// What a datagram is put together from.
+/// A base transport header.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bth {
-    /// What it is.
+    /// Opcode of the datagram.
     pub opcode: u8,
     /// Solicited, migrated, two bits of padding, four of version.
     pub flags: u8,
-    /// Partition.
+    /// Partition key.
     pub pkey: u16,
-    /// To which queue pair.
+    /// Number of the destination queue pair.
     pub qpn: u32,
-    /// An answer is wanted.
+    /// True if an acknowledgement is requested.
     pub ack: bool,
-    /// Its number.
+    /// Packet sequence number.
     pub psn: u32,
 }
 
 impl Bth {
-    /// An ordinary one.
+    /// Returns an ordinary header.
     pub fn new(opcode: u8, qpn: u32, psn: u32) -> Self {
         Self {
             opcode,
@@ -78,7 +77,7 @@ impl Bth {
         }
     }
 
-    /// As bytes.
+    /// Encodes the header.
     pub fn bytes(&self) -> [u8; BTH] {
         let mut out = [0; BTH];
         out[0] = self.opcode;
@@ -90,7 +89,7 @@ impl Bth {
         out
     }
 
-    /// From bytes, if there are as many.
+    /// Decodes a header, if there are enough bytes.
     pub fn read(raw: &[u8]) -> Option<Self> {
         let raw: &[u8; BTH] = raw.first_chunk()?;
         let word = |at: usize| u32::from_be_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
@@ -105,7 +104,7 @@ impl Bth {
     }
 }
 
-/// The extended header of a one-sided operation: address, key, length.
+/// Encodes the extended header of a one-sided operation: address, key, length.
 pub fn reth(addr: u64, key: u32, len: u32) -> Vec<u8> {
     let mut out = addr.to_be_bytes().to_vec();
     out.extend(key.to_be_bytes());
@@ -113,7 +112,7 @@ pub fn reth(addr: u64, key: u32, len: u32) -> Vec<u8> {
     out
 }
 
-/// The extended header of an atomic operation: address, key, two operands.
+/// Encodes the extended header of an atomic operation: address, key, two operands.
 pub fn atomic_eth(addr: u64, key: u32, swap: u64, compare: u64) -> Vec<u8> {
     let mut out = addr.to_be_bytes().to_vec();
     out.extend(key.to_be_bytes());
@@ -122,7 +121,7 @@ pub fn atomic_eth(addr: u64, key: u32, swap: u64, compare: u64) -> Vec<u8> {
     out
 }
 
-/// Goes on with a CRC-32 (least significant bit first) over some bytes.
+/// Continues a CRC-32 (least significant bit first) over some bytes.
 fn crc32(crc: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(crc, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
@@ -131,31 +130,31 @@ fn crc32(crc: u32, bytes: &[u8]) -> u32 {
     })
 }
 
-/// The checksum of a packet, which begins with its IPv4 header and whose last
-/// [`ICRC`] bytes are the checksum's place.
+/// Computes the checksum of a packet, which begins with its IPv4 header and ends with [`ICRC`]
+/// bytes for the checksum.
 pub fn icrc(packet: &[u8]) -> Option<[u8; ICRC]> {
     let end = packet.len().checked_sub(ICRC)?;
     let mut head: [u8; OUTER + BTH] = *packet.get(..end)?.first_chunk()?;
-    // What changes on the way counts as all ones: class, hops and checksum of IP, checksum of
+    // Fields that change on the way count as all ones: class, hops and checksum of IP, checksum of
     // UDP, and a byte of the BTH that is reserved for routers.
     for at in [1, 8, 10, 11, 26, 27, OUTER + 4] {
         head[at] = 0xff;
     }
-    // What the eight bytes of a missing local header, all ones, leave.
+    // CRC of the eight bytes of a missing local header, which are all ones.
     let crc = crc32(0xdebb_20e3, &head);
     let crc = crc32(crc, &packet[OUTER + BTH..end]);
     Some((!crc).to_le_bytes())
 }
 
-/// A packet around `payload`, which begins with a BTH; the checksum is added.
-/// Where there is not even a BTH it is not right, nor can it be.
+/// Builds a packet around `payload`, which begins with a BTH, and adds the checksum. Without a
+/// complete BTH the checksum cannot be right.
 pub fn packet(from: Ipv4Addr, to: Ipv4Addr, id: u16, payload: &[u8]) -> Vec<u8> {
     let total = OUTER + payload.len() + ICRC;
     let mut out = vec![0x45, 0];
     out.extend((total as u16).to_be_bytes());
-    // The kernel fills in no identification but 0.
+    // The kernel fills in an identification if it is 0.
     out.extend(id.max(1).to_be_bytes());
-    // Not to be cut into pieces; hops; UDP; the kernel adds the checksum.
+    // Do not fragment; hops; UDP; the kernel adds the checksum.
     out.extend([0x40, 0, 64, 17, 0, 0]);
     out.extend(from.octets());
     out.extend(to.octets());
@@ -172,12 +171,12 @@ pub fn packet(from: Ipv4Addr, to: Ipv4Addr, id: u16, payload: &[u8]) -> Vec<u8> 
     out
 }
 
-/// Whether a packet was made by [`packet`].
+/// Returns whether [`packet`] built a packet.
 pub fn is_forged(packet: &[u8]) -> bool {
     packet.get(20..22) == Some(&FORGED.to_be_bytes())
 }
 
-/// A RoCEv2 datagram in a packet: its source and what is between UDP header and checksum.
+/// Parses a RoCEv2 datagram: its source, and the bytes between UDP header and checksum.
 pub fn payload(packet: &[u8]) -> Option<(Ipv4Addr, &[u8])> {
     let head: &[u8; OUTER] = packet.first_chunk()?;
     let port = u16::from_be_bytes([head[22], head[23]]);

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What the raw peer aims at: a kfabric program on node 1 that takes every
-//! connection, exports parts of a buffer, and counts what it hears.
+//! The target of the raw peer: a kfabric program on node 1 that accepts every connection, exports
+//! parts of a buffer, and counts its events.
 //!
-//! It does as an ordinary server does, whatever comes, until node 2 says that
-//! a round is over; then it looks whether all is as it must be.
+//! It behaves like an ordinary server until node 2 ends a round; then it checks its state.
 
 use super::rng::Rng;
 use super::{fresh, slow};
@@ -20,82 +19,82 @@ use serde::{Deserialize, Serialize};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// What no peer may read: these eight bytes, again and again.
+/// Eight bytes, repeated, that no peer may read.
 pub const SECRET: [u8; 8] = [0x5e, 0xc2, 0xe7, 0x91, 0x3b, 0xad, 0xca, 0x7e];
-/// What the readable part holds.
+/// Content of the readable part.
 const PUBLIC: u8 = 0x77;
-/// Bytes of the buffer, and of each exported part.
+/// Bytes of the buffer.
 const LEN: u64 = 64 << 10;
 /// Bytes of an exported part.
 pub const PART: u64 = 4096;
-/// Where the exported parts begin, and what they allow.
+/// Offsets and rights of the exported parts.
 const PARTS: [(u64, u64); 3] = [
     (16 << 10, KFI_REMOTE_READ | KFI_REMOTE_WRITE),
     (24 << 10, KFI_REMOTE_READ),
     (32 << 10, KFI_REMOTE_WRITE),
 ];
-/// Where what the target reads from its peer goes.
+/// Offset of the data that the target reads from its peer.
 const LANDING: u64 = 36 << 10;
-/// Where receives are, one each [`STEP`].
+/// Offset of the receives, one each [`STEP`].
 const RECEIVES: u64 = 40 << 10;
-/// Bytes from one receive to the next, of which the longest takes half.
+/// Bytes from one receive to the next; the longest receive takes half.
 const STEP: u64 = 1024;
-/// Receives of each connection.
+/// Number of receives of each connection.
 pub const DEPTH: u64 = 16;
-/// How long closing an endpoint may take, whatever the peer does.
+/// Time limit of closing an endpoint, whatever the peer does.
 const CLOSE: Duration = Duration::from_secs(20);
-/// Connections that are held at a time; what comes beyond is refused.
+/// Maximum number of connections; the target rejects further ones.
 const MOST: usize = 48;
 
-/// What node 2 says.
+/// An order of node 2.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Order {
     /// A round begins.
     Begin {
-        /// For what the target chooses by chance.
+        /// Seed of the target's random choices.
         seed: u64,
-        /// Every request is accepted.
+        /// True if every request is accepted.
         polite: bool,
-        /// Memory of the peer: the target uses each connection towards it.
+        /// Memory of the peer, which the target reads and writes over each connection.
         mem: Option<(u64, u64)>,
     },
-    /// Connect so many endpoints to this port.
+    /// Connect this many endpoints to this port.
     Dial(u16, u32),
-    /// The round is over.
+    /// End the round.
     Settle,
-    /// Do something ordinary with an ordinary peer.
+    /// Make an ordinary transfer with an ordinary peer.
     Fresh,
-    /// That was all.
+    /// No orders follow.
     End,
 }
 
-/// What the peer is told to aim at.
+/// The targets of the peer's attacks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Bait {
-    /// Where the target listens.
+    /// Port on which the target listens.
     pub port: u16,
-    /// The buffer's first byte, in the addresses of the exported parts.
+    /// Address of the buffer's first byte, in the address space of the exported parts.
     pub base: u64,
-    /// Its bytes.
+    /// Length of the buffer.
     pub len: u64,
-    /// What is exported, with rights.
+    /// Exported parts, with rights.
     pub parts: Vec<(Remote, u64)>,
-    /// Keys that were revoked.
+    /// Revoked keys.
     pub stale: Vec<u64>,
 }
 
-/// How a round went, as the target saw it.
+/// Result of a round, as the target saw it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Tally {
-    /// Requests that came.
+    /// Number of requests.
     pub requests: u64,
-    /// Those of them that could not be accepted.
+    /// Number of requests that could not be accepted.
     pub aborted: u64,
-    /// Connections that were up.
+    /// Number of established connections.
     pub connected: u64,
-    /// Completions that came, each once.
+    /// Number of completions.
     pub completions: u64,
-    /// What was not as it must be.
+    /// Violations found.
     pub faults: Vec<String>,
 }
 
@@ -104,7 +103,7 @@ enum State {
     /// Connecting or accepting.
     Opened,
     Connected,
-    /// Its end was told.
+    /// The shutdown was reported.
     Ended,
 }
 
@@ -127,22 +126,22 @@ struct Target {
     polite: bool,
     mem: Option<(u64, u64)>,
     conns: Vec<Conn>,
-    /// Requests that are left lying.
+    /// Requests that are left unanswered.
     ignored: Vec<u64>,
     tally: Tally,
 }
 
-/// Node 1 of every wire test.
+/// Plays node 1 of every wire test.
 ///
 /// # Errors
 ///
-/// When something cannot be set up. What the peer provokes goes into the tally.
+/// If a setup step fails. Violations that the peer provokes go into the tally.
 pub fn serve(ctx: &mut Ctx) -> Result<()> {
     let mut target = Target::new(ctx)?;
     ctx.ctl.send(&target.bait)?;
     loop {
         target.tend()?;
-        // An order and its answer take turns, so none waits in a buffer.
+        // An order and its answer alternate, so no order waits in a buffer.
         if !sys::poll_in(ctx.ctl.as_fd(), Duration::from_millis(2))? {
             continue;
         }
@@ -205,7 +204,7 @@ impl Target {
         self.tally.faults.push(what);
     }
 
-    /// Gives the parts keys.
+    /// Assigns keys to the parts.
     fn assign(&mut self) -> Result<()> {
         self.bait.parts.clear();
         for (slot, (offset, access)) in self.slots.iter().zip(PARTS) {
@@ -216,7 +215,7 @@ impl Target {
         Ok(())
     }
 
-    /// Takes the keys away, which the peer may have invalidated.
+    /// Revokes the keys, which the peer may have invalidated.
     fn revoke(&mut self) -> Result<()> {
         for slot in &self.slots {
             self.side.dev.key_revoke(*slot)?;
@@ -228,7 +227,7 @@ impl Target {
         Ok(())
     }
 
-    /// Puts in what must stay.
+    /// Writes the content that must stay.
     fn dress(&self) {
         let secret = u64::from_ne_bytes(SECRET);
         for at in (0..LEN as usize).step_by(8) {
@@ -244,12 +243,12 @@ impl Target {
         }
     }
 
-    /// Bytes that receive `i` takes.
+    /// Returns the length of receive `i`.
     fn receive_len(i: u64) -> u64 {
         [1, 64, 256, 512][i as usize % 4]
     }
 
-    /// Whether a peer, or an operation of the target's own, may change this word.
+    /// Returns whether a peer, or an operation of the target's own, may change this word.
     fn may_change(at: u64) -> bool {
         let written = PARTS.iter().any(|(offset, access)| {
             access & KFI_REMOTE_WRITE != 0 && (*offset..offset + PART).contains(&at)
@@ -261,7 +260,7 @@ impl Target {
         written || received || (LANDING..LANDING + PART).contains(&at)
     }
 
-    /// Looks whether everything that must stay has stayed.
+    /// Checks that the other words are unchanged.
     fn look(&mut self) {
         let secret = u64::from_ne_bytes(SECRET);
         let public = u64::from_ne_bytes([PUBLIC; 8]);
@@ -278,7 +277,7 @@ impl Target {
                 break;
             }
         }
-        // The first receive takes one byte: those behind it, in the same word.
+        // The first receive takes one byte; the other bytes of its word must stay.
         for i in (0..DEPTH).filter(|i| Self::receive_len(*i) == 1) {
             let at = (RECEIVES + i * STEP) as usize;
             if self.buf.read(at + 1, 7) != SECRET[1..] {
@@ -290,7 +289,7 @@ impl Target {
         }
     }
 
-    /// Takes in what has happened.
+    /// Handles all events and completions.
     fn tend(&mut self) -> Result<()> {
         loop {
             match self.side.dev.eq_read(self.side.eq.handle, 0) {
@@ -305,7 +304,7 @@ impl Target {
         Ok(())
     }
 
-    /// Takes in completions of a connection.
+    /// Takes the completions of a connection.
     fn reap(&mut self, i: usize) {
         let conn = &mut self.conns[i];
         let mut faults = Vec::new();
@@ -315,9 +314,11 @@ impl Target {
                 Some(at) => {
                     conn.open.swap_remove(at);
                 }
-                None => faults.push(format!("{e:?} completes what is not under way")),
+                None => faults.push(format!(
+                    "{e:?} completes an operation that is not outstanding"
+                )),
             }
-            // A write with immediate data takes a receive, and tells its own length.
+            // A write with immediate data takes a receive, and reports its own length.
             let received = e.context < DEPTH && e.flags & KFI_RMA == 0;
             if received && e.len > Self::receive_len(e.context) {
                 faults.push(format!("{e:?}: longer than its receive"));
@@ -356,7 +357,7 @@ impl Target {
         Ok(())
     }
 
-    /// What is done with a request is a matter of chance.
+    /// Handles a request in a random way.
     fn request(&mut self, connreq: u64) -> Result<()> {
         let choice = if self.polite { 9 } else { self.rng.below(10) };
         if choice == 0 || self.conns.len() >= MOST {
@@ -377,7 +378,7 @@ impl Target {
         let data = self.rng.bytes(len);
         match self.side.dev.accept(ep, &data) {
             Ok(()) => {}
-            // The peer has gone.
+            // The peer has disconnected.
             Err(e) if e.errno.0 == libc::ECONNABORTED => {
                 self.tally.aborted += 1;
                 return self.close(i);
@@ -397,7 +398,7 @@ impl Target {
         }
     }
 
-    /// An endpoint with its receives, for a request or (0) to connect.
+    /// Opens an endpoint with its receives, for a request or (0) to connect.
     fn endpoint(&mut self, connreq: u64) -> Result<Option<usize>> {
         let opts = Opts {
             tx_size: 16,
@@ -453,7 +454,7 @@ impl Target {
         Ok(())
     }
 
-    /// Uses a connection, if the peer has memory to use.
+    /// Uses a connection, if the peer has memory.
     fn work(&mut self, i: usize) {
         let Some((addr, key)) = self.mem else {
             return;
@@ -477,7 +478,7 @@ impl Target {
         }
     }
 
-    /// Closes an endpoint: what was under way completes then at the latest.
+    /// Closes an endpoint: outstanding operations complete then at the latest.
     fn close(&mut self, i: usize) -> Result<()> {
         let start = Instant::now();
         let closed = self.side.dev.close(self.conns[i].ep);
@@ -497,7 +498,7 @@ impl Target {
         Ok(())
     }
 
-    /// Waits until `done`, or so long.
+    /// Waits until `done`, or for at most `limit`.
     fn until(&mut self, limit: Duration, done: impl Fn(&Conn) -> bool) -> Result<bool> {
         let end = Instant::now() + limit * slow();
         loop {
@@ -512,7 +513,7 @@ impl Target {
         }
     }
 
-    /// The peer has ended all it had: so must everything here, once.
+    /// The peer has closed everything: here everything must end too, once.
     fn settle(&mut self) -> Result<Tally> {
         for connreq in std::mem::take(&mut self.ignored) {
             let _ = self.side.dev.reject(connreq, b"too late");
@@ -520,7 +521,7 @@ impl Target {
         if !self.until(Duration::from_secs(60), |c| c.state != State::Connected)? {
             self.fault("a connection does not end".into());
         }
-        // Who was never answered is not told that nobody will.
+        // A peer that was never answered gets no event.
         self.until(Duration::from_millis(100), |c| c.state == State::Ended)?;
         let flushed = |c: &Conn| c.state != State::Ended || c.open.is_empty();
         if !self.until(Duration::from_secs(30), flushed)? {
@@ -529,7 +530,7 @@ impl Target {
         while !self.conns.is_empty() {
             self.close(0)?;
         }
-        // Whatever else comes is one event too many, or a request.
+        // Any further event is an error, or a request.
         self.tend()?;
         while !self.conns.is_empty() {
             self.close(0)?;

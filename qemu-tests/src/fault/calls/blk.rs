@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! kfblk: what its administrator does, by one system call in configfs each. They are made by this
-//! task and not by `kfi`, for only this task's failures are injected: what connections do in work
-//! queues has none.
+//! Cases of kfblk's administration, by one system call in configfs each. This task makes the calls,
+//! not `kfi`, because only this task's failures are injected: work queues of connections get none.
 //!
-//! An answer is true if all that configfs shows is as it was after a failure ([`seen`]), and if the
-//! same call then does it.
+//! A failed call is right if everything that configfs shows is unchanged ([`seen`]), and if the
+//! same call then succeeds.
 
 use crate::disk::{attr, show, store, sweep, Backing, Disk, NAME, PORT, ROOT};
 use crate::fault::lab::{Lab, WAIT};
@@ -53,14 +52,14 @@ pub const CASES: &[Case] = &[
     Case::new("blk.unexport", "", unexport).amid(disk).long(),
 ];
 
-/// A device that does not answer when all are asked is not offered.
+/// A device that does not answer is not listed.
 const NO_DEVICE: &[i32] = &[libc::ENODATA];
 
-/// That; what the network says if there is no memory for a route; and what rxe says if it cannot have a
-/// queue pair's socket.
+/// The errno of [`NO_DEVICE`]; the network's, if there is no memory for a route; and rxe's, if it
+/// cannot get a queue pair's socket.
 const NO_CONNECTION: &[i32] = &[libc::ENODATA, libc::ENOBUFS, libc::ENFILE];
 
-/// Bytes that are exported: few, for each page is a place.
+/// Bytes that are exported; few, because each page is a place.
 const SIZE: usize = 64 << 10;
 /// An auth key in hexadecimal digits.
 const KEY: &str = "5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e";
@@ -73,7 +72,7 @@ fn port_name(env: &Env) -> String {
     format!("{}-{PORT}", env.addr)
 }
 
-/// Loads the module, and takes it away again with all that is left in it.
+/// Loads the module, and removes it with everything left in it.
 fn module(_: &Env, run: Run<'_>) -> Result<()> {
     load("kfblk")?;
     let ran = run();
@@ -81,7 +80,7 @@ fn module(_: &Env, run: Run<'_>) -> Result<()> {
     ran
 }
 
-/// … with what could be exported.
+/// Adds a subsystem to [`module`]'s environment.
 fn subsystem(env: &Env, run: Run<'_>) -> Result<()> {
     module(env, &mut || {
         fs::create_dir(folder("subsystems", NAME))?;
@@ -90,7 +89,7 @@ fn subsystem(env: &Env, run: Run<'_>) -> Result<()> {
     })
 }
 
-/// … which is a device.
+/// Adds a block-backed subsystem.
 fn device(env: &Env, run: Run<'_>) -> Result<()> {
     let backing = Backing::null(&[("size", "1")])?;
     let ran = subsystem(env, &mut || {
@@ -102,7 +101,7 @@ fn device(env: &Env, run: Run<'_>) -> Result<()> {
     ran
 }
 
-/// … with what is exported, and where it could be offered.
+/// Adds an enabled export, and a port for it.
 fn port(env: &Env, run: Run<'_>) -> Result<()> {
     subsystem(env, &mut || {
         store("subsystems", NAME, "enable", "1")?;
@@ -115,7 +114,7 @@ fn port(env: &Env, run: Run<'_>) -> Result<()> {
     })
 }
 
-/// … and is offered.
+/// Adds the export to the port.
 fn offered(env: &Env, run: Run<'_>) -> Result<()> {
     port(env, &mut || {
         symlink(folder("subsystems", NAME), link(env))?;
@@ -123,7 +122,7 @@ fn offered(env: &Env, run: Run<'_>) -> Result<()> {
     })
 }
 
-/// … with a disk that could be connected to it.
+/// Adds a disk that can connect to the export.
 fn disk(env: &Env, run: Run<'_>) -> Result<()> {
     offered(env, &mut || {
         fs::create_dir(folder("disks", NAME))?;
@@ -143,13 +142,13 @@ fn disk(env: &Env, run: Run<'_>) -> Result<()> {
     })
 }
 
-/// Where a subsystem is offered.
+/// Returns the link of the export at the port.
 fn link(env: &Env) -> PathBuf {
     attr("ports", &port_name(env), "subsystems").join(NAME)
 }
 
-/// All that can be read in configfs, but for clients, who come and go by themselves; which disks
-/// there are, and how often our modules are used.
+/// Reads everything in configfs except initiators, which come and go by themselves, and statistics,
+/// which count that; the names of the disks; and the use counts of our modules.
 fn seen() -> Result<BTreeMap<PathBuf, String>> {
     let mut all = BTreeMap::new();
     let mut rest = vec![PathBuf::from(ROOT)];
@@ -158,7 +157,10 @@ fn seen() -> Result<BTreeMap<PathBuf, String>> {
             let (entry, path) = entry.map(|entry| (entry.file_type(), entry.path()))?;
             if entry?.is_dir() {
                 rest.push(path.clone());
-            } else if path.ends_with("clients") {
+            } else if ["clients", "statistics", "all_statistics"]
+                .iter()
+                .any(|name| path.ends_with(name))
+            {
                 continue;
             }
             let text = match fs::symlink_metadata(&path)?.is_file() {
@@ -180,7 +182,7 @@ fn seen() -> Result<BTreeMap<PathBuf, String>> {
     Ok(all)
 }
 
-/// Waits until all is as it was: connections end a moment later.
+/// Waits until everything is unchanged; connections end a moment later.
 fn as_before(before: &BTreeMap<PathBuf, String>) -> Result<()> {
     let mut now = BTreeMap::new();
     until("all is as it was", Duration::from_secs(5), || {
@@ -202,7 +204,7 @@ fn as_before(before: &BTreeMap<PathBuf, String>) -> Result<()> {
     })
 }
 
-/// Makes the call; if it fails, nothing must have changed, and again it must succeed.
+/// Makes the call; if it fails, nothing must have changed, and a second call must succeed.
 fn call(shot: &mut Shot<'_>, mut f: impl FnMut() -> raw::Result<()>) -> Result<()> {
     let before = seen()?;
     let Err(errno) = shot.once(&mut f)? else {
@@ -212,7 +214,7 @@ fn call(shot: &mut Shot<'_>, mut f: impl FnMut() -> raw::Result<()>) -> Result<(
     f().with_context(|| format!("again, after {errno}"))
 }
 
-/// What a system call has answered.
+/// Converts the result of a system call.
 fn told(call: &'static str, answer: io::Result<()>) -> raw::Result<()> {
     answer.map_err(|e| CallError {
         call,
@@ -220,7 +222,7 @@ fn told(call: &'static str, answer: io::Result<()>) -> raw::Result<()> {
     })
 }
 
-/// Writes to an attribute, which was opened before: opening it is not kfblk's.
+/// Writes to an attribute that was opened before, because the open is not kfblk's code.
 fn write(
     shot: &mut Shot<'_>,
     kind: &str,
@@ -260,7 +262,7 @@ fn export(_: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
 fn offer(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let (to, at) = (folder("subsystems", NAME), link(&lab.env));
     call(shot, || told("symlink", symlink(&to, &at)))?;
-    ensure!(knock(lab)? == 0, "nobody listens");
+    ensure!(knock(lab)? == 0, "the port does not listen");
     Ok(fs::remove_file(&at)?)
 }
 
@@ -268,18 +270,18 @@ fn withdraw(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let at = link(&lab.env);
     symlink(folder("subsystems", NAME), &at)?;
     call(shot, || told("unlink", fs::remove_file(&at)))?;
-    ensure!(knock(lab)? == libc::ECONNREFUSED, "somebody listens");
+    ensure!(knock(lab)? == libc::ECONNREFUSED, "the port listens");
     Ok(())
 }
 
-/// Asks the port to connect, as somebody without an auth key; the errno that it is refused with.
+/// Requests a connection at the port, without an auth key. Returns the errno of the rejection.
 fn knock(lab: &Lab) -> Result<i32> {
     let ep = lab.enabled(0)?;
     let addr = SocketAddr::new(lab.env.addr, PORT.parse()?);
     lab.dev.connect(ep, addr, &[])?;
     let event = lab.dev.eq_wait(&lab.eq, WAIT)?;
     lab.dev.close(ep)?;
-    // Its end may have been told too.
+    // A shutdown may have been reported too.
     while lab.dev.eq_read(lab.eq.handle, 0).is_ok() {}
     Ok(match event.raw.event {
         KFI_CONNECTED => 0,
@@ -287,7 +289,7 @@ fn knock(lab: &Lab) -> Result<i32> {
     })
 }
 
-/// Waits until the port answers so: it listens again by itself.
+/// Waits until the port answers with `errno`: it listens again by itself.
 fn answers(lab: &Lab, errno: i32) -> Result<()> {
     until("the port's answer", WAIT, || {
         Ok((knock(lab)? == errno).then_some(()))
@@ -310,7 +312,7 @@ fn disallow(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     answers(lab, 0)
 }
 
-/// The disk works. A device whose file could not be made has none.
+/// Checks that the disk works. A disk whose device file could not be created has none.
 fn works(shot: &Shot<'_>) -> Result<()> {
     ensure!(show("disks", NAME, "state")? == "live", "it is not live");
     let path = Path::new("/dev").join(show("disks", NAME, "device")?);
@@ -322,7 +324,7 @@ fn works(shot: &Shot<'_>) -> Result<()> {
     Ok(disk.write(0, &Map::anon(4096)?, 4096)?)
 }
 
-/// Nobody is connected any more.
+/// Checks that no initiator is connected.
 fn alone() -> Result<()> {
     until("no client is left", WAIT, || {
         Ok(show("subsystems", NAME, "clients")?
@@ -345,7 +347,7 @@ fn disconnect(_: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     alone()
 }
 
-/// The disk, whose connection was ended for good, fails.
+/// Checks that a disk fails whose connection was ended for good.
 fn dies() -> Result<()> {
     until("the disk is dead", WAIT, || {
         Ok((show("disks", NAME, "state")? == "dead").then_some(()))

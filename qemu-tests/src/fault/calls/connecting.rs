@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Connections: from binding queues to the end.
+//! Cases of connections: from binding queues to shutdown.
 
 use crate::fault::lab::{Lab, WAIT};
 use crate::fault::sweep::{Case, Shot};
@@ -39,7 +39,7 @@ fn bind(lab: &Lab, shot: &mut Shot<'_>, object: u64, bind_flags: u64) -> Result<
     Ok(lab.dev.close(ep)?)
 }
 
-/// Bound to a queue whose room must grow.
+/// Binds a queue whose memory must grow.
 fn bind_eq(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let eq = lab.dev.eq_open(lab.fabric, 1)?;
     bind(lab, shot, eq.handle, 0)?;
@@ -79,7 +79,8 @@ fn listen(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     Ok(lab.dev.close(pep)?)
 }
 
-/// The network says `ENOBUFS` if there is no memory for a route, which it keeps for a while.
+/// The network returns `ENOBUFS` if there is no memory for a route, and repeats that errno for a
+/// while.
 fn connect(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let addr = lab.addr;
     let ep = lab.enabled(0)?;
@@ -102,8 +103,8 @@ fn connect(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     Ok(lab.dev.close(ep)?)
 }
 
-/// An accept that fails has refused the peer, which must hear of it; until then it may be tried
-/// again. What was posted before is completed in any case.
+/// A failed accept has rejected the peer, which must get an event; until then the accept may be
+/// retried. Receives posted before complete in every case.
 fn accept(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let (client, connreq) = lab.request()?;
     let ep = lab.enabled(connreq)?;
@@ -129,7 +130,7 @@ fn accept(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
         lab.event(KFI_CONNECTED)?;
     } else {
         lab.refused(true)?;
-        // It stays so, whatever failed.
+        // The state must stay, whichever step failed.
         let again = lab.dev.call(&mut want).map_err(|e| e.errno.0);
         ensure!(
             again == Err(libc::ECONNABORTED),

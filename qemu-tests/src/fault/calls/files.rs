@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What is done to descriptors: opening and closing the device, mapping and polling queues.
+//! Cases of descriptors: opening and closing the device, mapping and polling queues.
 
 use crate::fault::lab::Lab;
 use crate::fault::sweep::{Case, Shot};
@@ -43,7 +43,7 @@ fn open(_: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The last close ends everything, whatever fails meanwhile.
+/// The last close frees everything, whichever step fails meanwhile.
 fn close(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let mut other = Some(Lab::open(&lab.env)?);
     let memory = Map::anon(1 << 16)?;
@@ -56,7 +56,7 @@ fn close(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
         other.link()?;
         other.request()?;
     }
-    // A close tells nobody of a failure; the sweep looks for what it left.
+    // A close reports no failure; the sweep checks for leftovers.
     let answer = shot.once(|| {
         drop(other.take());
         Ok(())

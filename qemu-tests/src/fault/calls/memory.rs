@@ -41,13 +41,13 @@ pub const CASES: &[Case] = &[
     Case::new("KFI_IOC_CLOSE", "endpoint_with_keys", close_endpoint),
 ];
 
-/// What rxe says if it cannot have a queue pair's socket.
+/// rxe's errno if it cannot get a queue pair's socket.
 pub const NO_SOCKET: &[i32] = &[libc::ENFILE];
 
 const PAGE: usize = 4096;
 
-/// Gives every page of a mapping memory, one here and one there, so that neighbours rarely are
-/// neighbours in memory too.
+/// Populates every page of a mapping in scattered order, so that neighbours are rarely adjacent in
+/// memory.
 pub fn touch(map: &Map) {
     // A mapping of huge pages would be one piece.
     let _ = map.advise(libc::MADV_NOHUGEPAGE);
@@ -75,11 +75,11 @@ fn want(lab: &Lab, map: &Map, access: u64, flags: u32) -> RegionReg {
     }
 }
 
-/// Registers all of a mapping.
+/// Registers the whole mapping.
 ///
 /// # Errors
 ///
-/// What the call answers.
+/// The call's errno.
 pub fn register(lab: &Lab, map: &Map, flags: u32) -> Result<u64> {
     let mut arg = want(lab, map, LOCAL | REMOTE | KFI_ATOMIC, flags);
     lab.dev.call(&mut arg)?;
@@ -90,7 +90,7 @@ pub fn register(lab: &Lab, map: &Map, flags: u32) -> Result<u64> {
 ///
 /// # Errors
 ///
-/// What the call answers.
+/// The call's errno.
 pub fn assign(lab: &Lab, slot: u64, len: u64) -> Result<KeyAssign> {
     Ok(lab.dev.key_assign(slot, 0, len, KFI_REMOTE_READ)?)
 }
@@ -112,14 +112,14 @@ fn reg_contiguous(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     reg(lab, shot, &map, LOCAL, 1).map(|_| ())
 }
 
-/// In many pieces: the device registers it by itself.
+/// Many pieces: the device registers them by `ib_reg_user_mr`.
 fn reg_scattered(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let map = Map::anon(64 * PAGE)?;
     touch(&map);
     reg(lab, shot, &map, LOCAL | REMOTE, 1).map(|_| ())
 }
 
-/// In more than one batch of pins, so that some pages are pinned when one cannot be.
+/// More than one batch of pins, so that some pages are pinned if one fails.
 fn reg_large(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let map = Map::anon(600 * PAGE)?;
     touch(&map);
@@ -134,7 +134,7 @@ fn reg_own_key(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     Ok(())
 }
 
-/// An endpoint with keys of its own.
+/// Opens an endpoint with endpoint-scoped keys.
 fn own_ep(lab: &Lab) -> Result<u64> {
     let ep = lab.dev.ep_open(&EpOpen {
         flags: KFI_EP_OWN_KEYS,
@@ -144,7 +144,7 @@ fn own_ep(lab: &Lab) -> Result<u64> {
     Ok(ep.handle)
 }
 
-/// The key is made with a queue pair that the endpoint's keys have for themselves.
+/// The key is assigned through a queue pair that serves the endpoint's keys alone.
 fn reg_bound(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let map = Map::anon(PAGE)?;
     map.set(0, 1);
@@ -220,7 +220,7 @@ fn revoke_endpoint(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
         object: bound.ep,
         ..Default::default()
     };
-    // What is revoked stays so where the answer cannot be delivered.
+    // Keys stay revoked even if the answer cannot be delivered.
     if shot.once(|| lab.dev.call(&mut got))?.is_ok() {
         ensure!((got.err, got.revoked) == (0, 3), "{got:?}");
     }
@@ -289,7 +289,7 @@ fn key_alloc(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     Ok(lab.dev.close(region)?)
 }
 
-/// With what a domain makes for its first slot.
+/// The first slot includes the objects that a domain creates for it.
 fn key_alloc_first(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let domain = lab.another_domain()?;
     let usual = std::mem::replace(&mut lab.domain, domain);
@@ -299,7 +299,7 @@ fn key_alloc_first(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     Ok(lab.dev.close(domain)?)
 }
 
-/// What a slot has in reserve is all that such an assignment takes.
+/// Checks that such an assignment allocates nothing beyond the slot's reserve.
 fn wants_no_memory(shot: &Shot<'_>) -> Result<()> {
     let memory = matches!(shot.kind(), Kind::Slab | Kind::Page);
     ensure!(
@@ -325,7 +325,7 @@ fn assign_slot(lab: &Lab, shot: &mut Shot<'_>, slot: &Slot) -> Result<()> {
     Ok(())
 }
 
-/// The rights that a slot's key gives; 0: it has none.
+/// Returns the rights that a slot's key grants; 0 if the slot has no key.
 fn access(lab: &Lab, slot: u64) -> Result<u64> {
     let all = lab.dev.obj_list()?;
     let me = std::process::id();
@@ -333,7 +333,7 @@ fn access(lab: &Lab, slot: u64) -> Result<u64> {
     Ok(it.map_or(0, |o| o.b))
 }
 
-/// The first in its domain.
+/// The first assignment in its domain.
 fn assign_first(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let domain = lab.another_domain()?;
     let usual = std::mem::replace(&mut lab.domain, domain);
@@ -354,14 +354,14 @@ fn assign_small(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     slot.end(lab)
 }
 
-/// Too large for what the slot has in reserve: registered in full.
+/// A window beyond the slot's reserve: registered by `ib_reg_user_mr`.
 fn assign_large(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let slot = Slot::new(lab, 300)?;
     assign_slot(lab, shot, &slot)?;
     slot.end(lab)
 }
 
-/// A revoke never fails: where the device refuses, connections end instead.
+/// A revoke never fails: if the device refuses, connections are ended instead.
 fn revoke(lab: &Lab, shot: &mut Shot<'_>, pages: usize) -> Result<()> {
     let slot = Slot::new(lab, pages)?;
     assign(lab, slot.slot, (pages * PAGE) as u64)?;
@@ -373,7 +373,7 @@ fn revoke(lab: &Lab, shot: &mut Shot<'_>, pages: usize) -> Result<()> {
         },
     )?;
     ensure!(access(lab, slot.slot)? == 0, "the key lives on");
-    // What the revoke could not have for the next key, the next assign has.
+    // The next assign allocates the part of the reserve that the revoke could not.
     assign(lab, slot.slot, (pages * PAGE) as u64)?;
     slot.end(lab)
 }
@@ -414,7 +414,7 @@ impl Slots {
         })
     }
 
-    /// Which of them have a key: so many from the start, and no other.
+    /// Returns the number of slots with a key. They must be the first ones.
     fn assigned(&self, lab: &Lab) -> Result<usize> {
         let has = |e: &KeyEntry| Ok(access(lab, e.slot)? != 0);
         let has: Vec<bool> = self.entries.iter().map(has).collect::<Result<_>>()?;
@@ -440,8 +440,8 @@ impl Slots {
     }
 }
 
-/// Assigns all with a failure: what the call says it assigned has its key and is told, no other is;
-/// and afterwards the rest can be assigned.
+/// Assigns every entry with a failure: entries that the call reports as assigned have a key and its
+/// value, other entries have none. Afterwards the rest can be assigned.
 fn assign_many(lab: &Lab, shot: &mut Shot<'_>, lens: &[usize]) -> Result<()> {
     assign_by(lab, shot, lens, |entries| lab.dev.key_assign_many(entries))
 }
@@ -458,7 +458,7 @@ fn assign_by(
         went = answer;
     }
     let (done, err) = went;
-    // What was ordered only is made a little later.
+    // Ordered keys are assigned a little later.
     let end = Instant::now() + sys::patience(Duration::from_secs(5));
     while slots.assigned(lab)? < done && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));
@@ -492,7 +492,7 @@ fn assign_many_first(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     Ok(lab.dev.close(domain)?)
 }
 
-/// One chain of fast registrations.
+/// Assigns by one chain of `IB_WR_REG_MR` work requests.
 fn assign_many_small(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     assign_many(lab, shot, &[PAGE; 6])?;
     wants_no_memory(shot)
@@ -510,7 +510,7 @@ fn assign_one_ordered(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     Ok(lab.dev.close(cq.handle)?)
 }
 
-/// Told before they are made; a queue hears of failures.
+/// The keys are returned before they are assigned; a queue reports failures.
 fn assign_ordered(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let cq = lab.dev.cq_open(lab.domain, 0, 0)?;
     assign_by(lab, shot, &[PAGE; 6], |entries| {
@@ -520,14 +520,14 @@ fn assign_ordered(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     Ok(lab.dev.close(cq.handle)?)
 }
 
-/// Fast ones, with full ones between them.
+/// `IB_WR_REG_MR` windows, with `ib_reg_user_mr` windows between them.
 fn assign_many_mixed(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let large = 300 * PAGE;
     assign_many(lab, shot, &[PAGE, PAGE, large, PAGE, large, PAGE])
 }
 
-/// Revokes all with a failure: what a call that succeeds says it did is done, and a revocation
-/// stays when its answer cannot be delivered.
+/// Revokes every entry with a failure: keys that a successful call counts are revoked, and a
+/// revocation stays even if its answer cannot be delivered.
 fn revoke_many(lab: &Lab, shot: &mut Shot<'_>, slots: Slots, arg: &KeyRevokeMany) -> Result<()> {
     let count = slots.entries.len();
     let mut got = *arg;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Asking for what there is, and opening objects.
+//! Cases of listing and opening objects.
 
 use crate::fault::inject::Kind;
 use crate::fault::lab::Lab;
@@ -13,7 +13,7 @@ use zerocopy::FromZeros;
 
 /// The cases.
 pub const CASES: &[Case] = &[
-    // A device that does not answer is not offered.
+    // A device that does not answer is not listed.
     Case::new("KFI_IOC_GETINFO", "", getinfo).also(&[libc::ENODATA]),
     Case::new("KFI_IOC_OBJ_LIST", "", obj_list),
     Case::new("KFI_IOC_FABRIC_OPEN", "", fabric_open),
@@ -161,8 +161,8 @@ fn ep_open_rings(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     Ok(lab.dev.close(got.handle)?)
 }
 
-/// A failure must leave the request to be accepted later; but where it was the answer that could
-/// not be delivered, the request is refused.
+/// After a failure the request must stay acceptable. If the answer could not be delivered, the
+/// request is rejected.
 fn ep_open_request(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let (client, connreq) = lab.request()?;
     let want = want_ep(lab, connreq);
@@ -183,7 +183,7 @@ fn ep_open_request(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     Ok(lab.dev.close(client)?)
 }
 
-/// A file's first handle comes with the table's first cells.
+/// A file's first handle allocates the table's first cells.
 fn first_handles(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let dev = crate::raw::Dev::open()?;
     let mut want = FabricOpen::new_zeroed();
@@ -225,7 +225,7 @@ fn close_cntr(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     close(lab, shot, cntr)
 }
 
-/// With a request that nobody has read.
+/// Closes a passive endpoint with a request that was not read.
 fn close_pep(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let eq = lab.dev.eq_open(lab.fabric, 0)?;
     let pep = lab.dev.pep_open(lab.fabric, eq.handle, lab.env.at(0), 0)?;
@@ -235,13 +235,14 @@ fn close_pep(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let there = crate::sys::poll_in(std::os::fd::AsFd::as_fd(&eq.fd), crate::fault::lab::WAIT)?;
     ensure!(there, "no request came");
     close(lab, shot, pep)?;
-    // A refusal that was lost is made up for by the connection manager: nobody listens any more.
+    // The connection manager makes up for a lost rejection: no endpoint listens any more.
     lab.event(KFI_CONN_ERROR)?;
     lab.dev.close(client)?;
     Ok(lab.dev.close(eq.handle)?)
 }
 
-/// While connected, with a receive posted: it completes, and the peer hears of it.
+/// Closes a connected endpoint with a receive posted: the receive completes, and the peer gets an
+/// event.
 fn close_ep(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let link = lab.link()?;
     let recv = crate::op::recv(5, &[]);

@@ -28,7 +28,7 @@ pub const CASES: &[Case] = &[
     Case::new("KFI_IOC_CNTR_WAIT", "", cntr_wait),
 ];
 
-/// To a device that takes no work request the endpoint is as good as not connected.
+/// If a device refuses a work request, the endpoint acts as not connected.
 const NOT_POSTED: &[i32] = &[libc::ENOTCONN];
 
 /// A link, memory at both ends, and a key for it.
@@ -43,7 +43,7 @@ struct Bench {
 impl Bench {
     fn new(lab: &mut Lab) -> Result<Self> {
         let link = lab.link()?;
-        // In several pieces, so that one operation is several scatter entries.
+        // In several pieces, so that one operation has several scatter entries.
         let map = Map::anon(4 * 4096)?;
         memory::touch(&map);
         let region = memory::register(lab, &map, KFI_REGION_DYNAMIC_KEYS)?;
@@ -59,13 +59,13 @@ impl Bench {
         })
     }
 
-    /// Submits on the client with a failure, then makes sure of what was posted: each of
+    /// Submits on the client with a failure, then checks the posted operations: each of
     /// `operations` that was accepted completes once, and the rest can be posted afterwards.
     fn submit(&self, lab: &Lab, shot: &mut Shot<'_>, operations: &[OpEntry]) -> Result<()> {
         let mut arg = submission(self.link.client, operations);
         let answer = shot.once(|| lab.dev.call(&mut arg))?;
-        // The answer may be what could not be delivered: then operations were posted, and their
-        // completions tell.
+        // The answer may be undeliverable: then operations were posted, and their completions count
+        // them.
         let accepted = match answer {
             Ok(()) => arg.done as usize,
             Err(_) => self.outstanding_or_done(lab)?,
@@ -87,7 +87,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Operations that the client ever accepted in this case.
+    /// Returns the number of operations that the client accepted in this case.
     fn outstanding_or_done(&self, lab: &Lab) -> Result<usize> {
         let all = lab.dev.obj_list()?;
         let me = std::process::id();
@@ -117,7 +117,7 @@ fn submission(ep: u64, operations: &[OpEntry]) -> Submit {
     }
 }
 
-/// Waits for the good completion of this context.
+/// Waits for the successful completion of this context.
 fn complete(lab: &Lab, context: u64) -> Result<()> {
     let entry = lab
         .cq
@@ -130,7 +130,7 @@ fn complete(lab: &Lab, context: u64) -> Result<()> {
     Ok(())
 }
 
-/// A receive on the client while the server sends, then a send to the server's receive.
+/// Posts a receive on the client while the server sends, then a send to the server's receive.
 fn send_recv(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let bench = Bench::new(lab)?;
     let piece = [iov(bench.region, 100, 8000)];
@@ -159,7 +159,7 @@ fn send_recv(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     bench.end(lab)
 }
 
-/// An injected write has no completion of its own; the read behind it does.
+/// An injected write has no completion of its own; the read behind it has.
 fn inject(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let bench = Bench::new(lab)?;
     let payload = [7u8; 16];
@@ -196,7 +196,7 @@ fn write(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     bench.end(lab)
 }
 
-/// More than one batch of entries, so that some are posted when one cannot be.
+/// More than one batch of entries, so that some are posted if one fails.
 fn many(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let bench = Bench::new(lab)?;
     let (at, key) = (bench.key.remote_addr, bench.key.key);
@@ -230,7 +230,7 @@ fn query(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Two ends with rings, where the provider has them.
+/// Connects two ends with rings, if the provider has them.
 fn ringed(lab: &mut Lab) -> Result<Link> {
     lab.flags = KFI_EP_RINGS;
     let link = lab.link();
@@ -273,7 +273,7 @@ fn wake(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     lab.unlink(link)
 }
 
-/// No provider can cancel: that is the answer.
+/// No provider can cancel: the refusal is expected.
 fn cancel(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let ep = lab.enabled(0)?;
     lab.dev.submit(ep, &[op::recv(9, &[])])?;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What a process does to itself while a peer copies to and from its memory:
-//! it is killed, it forks, unmaps, moves, replaces itself (the bugs of knem
-//! and XPMEM).
+//! A process kills, forks, unmaps, moves or replaces itself while a peer copies to and from its
+//! memory (the bugs of knem and XPMEM).
 
 use super::times;
 use crate::buf::Buf;
@@ -20,11 +19,11 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Bytes that are copied at a time.
+/// Bytes of one copy.
 const SIZE: usize = 64 << 10;
 
-/// Node 2 writes to node 1's memory and reads it back, and finds what it wrote; node 1 does `act`
-/// to itself all the time, with the memory, and copies to and from node 2's.
+/// Node 2 writes to node 1's memory and reads the same bytes back, while node 1 runs `act` on
+/// itself and the memory all the time, and copies to and from node 2's memory.
 fn while_copying(
     ctx: &mut Ctx,
     mut buf: Buf,
@@ -33,7 +32,7 @@ fn while_copying(
     let pair = Pair::new(ctx)?;
     let region = pair.reg(&buf)?;
     let (_, mine) = pair.side.export(region, 0, SIZE as u64, REMOTE)?;
-    // How far the other has got.
+    // Progress of the other node.
     let news = Buf::new(4096)?;
     let told = pair.reg(&news)?;
     let (_, board) = pair.side.export(told, 0, 16, REMOTE)?;
@@ -47,7 +46,7 @@ fn while_copying(
         while news.get64(0) < rounds {
             ensure!(Instant::now() < end, "node 2 is at round {}", news.get64(0));
             act(&mut buf, acts).with_context(|| format!("act {acts}"))?;
-            // The other direction: what goes out and comes back is the same.
+            // The other direction: bytes written and read back are the same.
             scratch.fill(acts);
             pair.write(own, 0, SIZE as u64, theirs.addr, theirs.key)?;
             scratch.clear(0);
@@ -73,8 +72,8 @@ fn while_copying(
     Ok(buf)
 }
 
-/// Children get their parent's memory as it is, write to their own, and end; peers see the
-/// parent's alone.
+/// Children see their parent's memory, write to their own copy, and exit; peers see the parent's
+/// memory alone.
 pub(super) fn forked(ctx: &mut Ctx) -> Result<()> {
     let buf = Buf::new(SIZE)?;
     while_copying(ctx, buf, |buf, i| {
@@ -83,7 +82,7 @@ pub(super) fn forked(ctx: &mut Ctx) -> Result<()> {
             let mine = buf.check_value(0, SIZE, 0xcc).is_ok();
             i32::from(!mine)
         })?;
-        // Each other one is killed while it writes.
+        // Every second child is killed while it writes.
         if i % 2 == 1 {
             let _ = sys::kill(pid, libc::SIGKILL);
         }
@@ -98,8 +97,8 @@ pub(super) fn forked(ctx: &mut Ctx) -> Result<()> {
     .map(drop)
 }
 
-/// The memory is unmapped, and other memory mapped in its place again and again: peers reach what
-/// was registered, and never the other.
+/// Unmaps the memory and maps other memory in its place again and again: peers reach the registered
+/// pages, and never the new ones.
 pub(super) fn unmapped(ctx: &mut Ctx) -> Result<()> {
     let first = ctx.first();
     let buf = Buf::whole(Map::anon(SIZE)?);
@@ -120,8 +119,8 @@ pub(super) fn unmapped(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// The memory is moved to another address: peers reach it there, and not what is then at its old
-/// one.
+/// Moves the memory to another address: peers reach it there, and not the memory that is then at
+/// the old address.
 pub(super) fn moved(ctx: &mut Ctx) -> Result<()> {
     let first = ctx.first();
     let mut away: Option<Map> = None;
@@ -138,14 +137,14 @@ pub(super) fn moved(ctx: &mut Ctx) -> Result<()> {
     if first {
         buf.check_value(0, SIZE, 0x55)
             .context("a peer wrote to the old address")?;
-        // The last round's bytes are where the memory went.
+        // The last round's bytes are at the new address.
         let away = Buf::whole(away.context("it never moved")?);
         away.check(times(60) - 1).context("the new address")?;
     }
     Ok(())
 }
 
-/// How the owner of the memory goes.
+/// Ways in which the owner of the memory ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
     /// By a signal.
@@ -156,7 +155,7 @@ enum End {
     ExecWithFile,
 }
 
-/// The owner is killed.
+/// Kills the owner.
 pub(super) fn killed(ctx: &mut Ctx) -> Result<()> {
     for round in 0..times(8) {
         owner_ends(ctx, End::Kill, round).with_context(|| format!("round {round}"))?;
@@ -164,7 +163,7 @@ pub(super) fn killed(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// The owner becomes another program.
+/// Replaces the owner's program.
 pub(super) fn replaced(ctx: &mut Ctx) -> Result<()> {
     for round in 0..times(4) {
         for how in [End::Exec, End::ExecWithFile] {
@@ -174,8 +173,8 @@ pub(super) fn replaced(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// A process of node 1's that copies to and from node 2's memory, and whose memory node 2 copies
-/// to and from, ends as `how` says.
+/// A process of node 1's copies to and from node 2's memory, and node 2 copies to and from its
+/// memory; then it ends as `how` says.
 fn owner_ends(ctx: &mut Ctx, how: End, round: u64) -> Result<()> {
     let side = Side::open(ctx)?;
     if ctx.first() {
@@ -198,7 +197,7 @@ fn owner_ends(ctx: &mut Ctx, how: End, round: u64) -> Result<()> {
         _ => op::read(1, &piece, theirs.addr, theirs.key),
     };
     if how == End::ExecWithFile {
-        // The process is another program by now, and its memory still what the key means.
+        // The process runs another program by now, and the key still reaches the registered pages.
         ctx.barrier("replaced")?;
         for i in 0..20 {
             scratch.fill(i);
@@ -207,7 +206,7 @@ fn owner_ends(ctx: &mut Ctx, how: End, round: u64) -> Result<()> {
             scratch.clear(0);
             side.dev.submit(ep, &[copies(1)])?;
             ensure!(cq.wait(WAIT)?.err == 0, "a read after exec");
-            scratch.check(i).context("what is read back")?;
+            scratch.check(i).context("the bytes read back")?;
         }
         ctx.barrier("copied after exec")?;
     }
@@ -233,7 +232,7 @@ fn owner_ends(ctx: &mut Ctx, how: End, round: u64) -> Result<()> {
     ctx.barrier("ended")
 }
 
-/// Node 1's part: starts the owner, and ends it.
+/// Plays node 1: starts the owner, and ends it.
 fn end_owner(
     ctx: &mut Ctx,
     side: &Side,
@@ -269,7 +268,7 @@ fn end_owner(
         }
     }
     if how == End::Exec {
-        // It lives, and has nothing any more.
+        // The process lives, and has no objects any more.
         nothing_left_of(&side.dev, pid)?;
     }
     sys::kill(pid, libc::SIGKILL)?;
@@ -279,7 +278,7 @@ fn end_owner(
     ctx.barrier("ended")
 }
 
-/// The owner: exports memory, copies, and ends.
+/// Runs the owner: exports memory, copies, and ends.
 fn own(env: &Env, how: End, shared: &Map, peer: SocketAddr, target: Remote) -> Result<()> {
     let side = Side::of(env)?;
     let cq = side.cq(0, 0)?;
@@ -304,7 +303,7 @@ fn own(env: &Env, how: End, shared: &Map, peer: SocketAddr, target: Remote) -> R
         return Ok(());
     }
     if how == End::Exec {
-        // With operations of its own on their way.
+        // With own operations outstanding.
         std::thread::sleep(Duration::from_millis(20));
         let ops = [op::write(1, &piece, target.addr, target.key); 8];
         side.dev.submit(ep, &ops)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A descriptor in the hands of somebody with other rights than who opened it.
+//! A descriptor in the hands of a process with other rights than its opener.
 
 use crate::buf::Buf;
 use crate::harness::Ctx;
@@ -16,13 +16,13 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 
-/// Whatever a privileged program does with a descriptor that somebody else made its standard
-/// output: writing is refused, and a call has no more rights than who opened it. And a program
-/// that gave its privileges away has none by a descriptor it inherited.
+/// A privileged program may write to a descriptor that another user made its standard output: every
+/// write is refused, and a call has no more rights than the opener. A program that dropped its
+/// privileges has none through an inherited descriptor.
 pub(super) fn inherited_descriptor(ctx: &mut Ctx) -> Result<()> {
     let mode = std::fs::Permissions::from_mode(0o666);
     std::fs::set_permissions(device_path(), mode)?;
-    // Something of root's that is not for everybody's eyes.
+    // An object of root's that other users must not see.
     let secret = Side::open(ctx)?;
     let buf = Buf::new(4096)?;
     let region = secret.reg(&buf, LOCAL | REMOTE)?.handle;
@@ -35,7 +35,7 @@ pub(super) fn inherited_descriptor(ctx: &mut Ctx) -> Result<()> {
             sys::become_nobody()?;
             let side = Side::of(&env)?;
             sys::send_fd(theirs.as_fd(), side.dev.as_fd())?;
-            // Until the privileged one is done with it.
+            // Wait until the privileged process is done.
             (&theirs).read_exact(&mut [0])?;
             let me = std::process::id();
             let list = side.dev.obj_list()?;
@@ -46,7 +46,7 @@ pub(super) fn inherited_descriptor(ctx: &mut Ctx) -> Result<()> {
         match run() {
             Ok(()) => 0,
             Err(e) => {
-                eprintln!("nobody: {e:#}");
+                eprintln!("as uid 65534: {e:#}");
                 1
             }
         }
@@ -60,7 +60,7 @@ pub(super) fn inherited_descriptor(ctx: &mut Ctx) -> Result<()> {
     listed?;
     ensure!(end == Some(Ended::Exit(0)), "the attacker: {end:?}");
 
-    // The other way round.
+    // The reverse case.
     let me = std::process::id();
     let child = sys::fork(|| {
         let run = || -> Result<()> {
@@ -69,11 +69,11 @@ pub(super) fn inherited_descriptor(ctx: &mut Ctx) -> Result<()> {
             for o in secret.dev.obj_list()? {
                 ensure!(o.pid == me, "an object of process {} is shown", o.pid);
             }
-            // Its own memory is its own affair, its limit too.
+            // The process may register its own memory, within its own limit.
             let own = Buf::new(4096)?;
             let r = secret.reg(&own, LOCAL);
             refused(r, libc::ENOMEM, "a region beyond the child's limit")?;
-            // The opener's memory is not the child's to export.
+            // The child may not export the opener's memory.
             let more = secret.dev.key_alloc(region, 1)?[0];
             let r = secret.dev.key_assign(more, 0, 8, REMOTE);
             refused(r, libc::EACCES, "a key for another process's memory")?;
@@ -96,9 +96,9 @@ pub(super) fn inherited_descriptor(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Every way to write to a descriptor without knowing what it is.
+/// Tries every way to write to a descriptor of unknown type.
 fn writes_are_refused(mut file: File) -> Result<()> {
-    // What would be a call, were there calls by writing: a number, a size, an address.
+    // Bytes that would be a call if calls were made by writing: a number, a size, an address.
     let mut command = [0u8; 64];
     command[..4].copy_from_slice(&KFI_IOC_OBJ_LIST.to_ne_bytes());
     command[4..8].copy_from_slice(&48u32.to_ne_bytes());
@@ -118,14 +118,14 @@ fn writes_are_refused(mut file: File) -> Result<()> {
     let read = file.read(&mut command);
     ensure!(read.is_err(), "a read: {read:?}");
     let _ = file.seek(SeekFrom::Start(0));
-    // What copies without the program's memory: sendfile(2), splice(2), copy_file_range(2).
+    // Copies without the program's memory: sendfile(2), splice(2), copy_file_range(2).
     let mut source = sys::memfd(4096).map(|f| f.try_clone())??;
     let copied = std::io::copy(&mut source, &mut file);
     ensure!(copied.is_err(), "copied {copied:?} bytes");
     Ok(())
 }
 
-/// Root calls by a descriptor that nobody opened.
+/// Root makes calls through a descriptor that an unprivileged user opened.
 fn privileged_calls(dev: Dev, opener: u32) -> Result<()> {
     for o in dev.obj_list()? {
         ensure!(o.pid == opener, "an object of process {} is shown", o.pid);

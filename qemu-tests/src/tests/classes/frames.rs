@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! First messages of a connection that are not what they should be.
+//! Malformed first messages of a connection.
 
 use super::raw_cm::{RawCm, CONNECT_REQUEST};
 use super::times;
@@ -11,8 +11,9 @@ use anyhow::{ensure, Context, Result};
 use kfabric_uapi::*;
 use std::net::SocketAddr;
 
-/// Messages, and what of them is application data: one byte that says how much there is, and the
-/// data. The connection manager pads with zeros, so what is missing reads as such.
+/// Returns messages, and the application data of each: one byte says how many bytes of data there
+/// are, then the data follow. The connection manager pads with zeros, so missing bytes read as
+/// zeros.
 fn messages(most: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
     let text = b"some data".to_vec();
     let framed = |size: u8, data: &[u8]| [&[size][..], data].concat();
@@ -22,12 +23,12 @@ fn messages(most: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
         data
     };
     vec![
-        // As it should be.
+        // A valid message.
         (framed(9, &text), text.clone()),
-        // Nothing at all, and nothing said to be something.
+        // No data, and no data announced.
         (vec![], vec![]),
         (vec![0], vec![]),
-        // Less than was sent, more, and more than any message has.
+        // Fewer bytes announced than were sent, more, and more than any message has.
         (framed(4, &text), b"some".to_vec()),
         (framed(40, &text), padded(&text, 40)),
         (framed(255, &text), padded(&text, most)),
@@ -38,14 +39,14 @@ fn messages(most: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
     ]
 }
 
-/// Checks what the kernel made of a message: the data, or what it cut that to.
+/// Checks the data that the kernel extracted: the expected data, possibly truncated.
 fn same(got: &[u8], want: &[u8]) -> Result<()> {
     ensure!(got == want, "{got:x?} instead of {want:x?}");
     Ok(())
 }
 
-/// Node 2 sends requests, answers and refusals whose private data is cut off, too long, or says
-/// of itself what is not true; and goes away in each state of a connection.
+/// Node 2 sends requests, answers and refusals whose private data is cut off, too long, or has
+/// false lengths, and disappears in each state of a connection.
 pub(super) fn malformed_first_frames(ctx: &mut Ctx) -> Result<()> {
     for round in 0..times(4).min(2) {
         requests(ctx).with_context(|| format!("requests, round {round}"))?;
@@ -54,9 +55,9 @@ pub(super) fn malformed_first_frames(ctx: &mut Ctx) -> Result<()> {
     fresh_transfer(ctx)
 }
 
-/// To a listener of node 1's.
+/// Sends to a listener of node 1's.
 fn requests(ctx: &mut Ctx) -> Result<()> {
-    // 56 bytes of private data, of which the first is the size.
+    // Private data has 56 bytes, of which the first is the length.
     let list = messages(55);
     if !ctx.first() {
         let port: u16 = ctx.ctl.recv()?;
@@ -67,9 +68,12 @@ fn requests(ctx: &mut Ctx) -> Result<()> {
                 cm.resolve(to).with_context(|| format!("{message:x?}"))?;
                 cm.connect(message)?;
                 ctx.barrier("asked")?;
-                // It goes when the other has accepted, refused or not answered, and never says
-                // that the connection is there.
+                // The peer disappears after node 1 has accepted, refused or not answered, and never
+                // completes the connection.
                 ctx.barrier("answered")?;
+                drop(cm);
+                // The next request must not arrive before node 1 has read this connection's end.
+                ctx.barrier("ended")?;
             }
         }
         return ctx.barrier("over");
@@ -79,13 +83,14 @@ fn requests(ctx: &mut Ctx) -> Result<()> {
     ctx.ctl.send(&at.port())?;
     let cq = side.cq(0, 0)?;
     for (message, data) in &list {
-        // What says that it is about auth keys, and is nothing of the kind, the kernel refuses. If it
-        // were told, the next request would not be what it should be.
+        // The kernel refuses false handshake data. If it were reported to the application, the next
+        // request would not be the expected one.
         let refused = message.first().is_some_and(|first| *first >= 0xf0);
         for way in 0..3 {
             ctx.barrier("asked")?;
             if refused {
                 ctx.barrier("answered")?;
+                ctx.barrier("ended")?;
                 continue;
             }
             let event = side
@@ -100,24 +105,25 @@ fn requests(ctx: &mut Ctx) -> Result<()> {
                     ep = Some(made.handle);
                 }
                 1 => side.dev.reject(event.raw.connreq, b"no")?,
-                // Left to the end of the file.
+                // Closed with the file.
                 _ => {}
             }
             ctx.barrier("answered")?;
             if let Some(ep) = ep {
-                // The peer is gone before the connection was there, or is told to have gone.
+                // The peer disappeared before the connection existed, or a disconnect is reported.
                 let told = side.dev.eq_wait(&side.eq, WAIT)?;
                 let ends = [KFI_CONN_ERROR, KFI_SHUTDOWN, KFI_CONNECTED];
                 ensure!(ends.contains(&told.raw.event), "{:?}", told.raw);
                 side.dev.close(ep)?;
             }
+            ctx.barrier("ended")?;
         }
     }
     side.dev.close(pep)?;
     ctx.barrier("over")
 }
 
-/// To an endpoint of node 1's that connects.
+/// Sends to a connecting endpoint of node 1's.
 fn answers(ctx: &mut Ctx) -> Result<()> {
     const PORT: u16 = 7471;
     let list: Vec<_> = [(true, 195), (false, 147)]
@@ -150,7 +156,7 @@ fn answers(ctx: &mut Ctx) -> Result<()> {
     for (accept, (message, data)) in &list {
         let ep = side.endpoint(&Opts::default(), &cq, 0)?.handle;
         side.dev.connect(ep, ctx.env.peer_at(PORT), &[])?;
-        // A peer that says that it is about auth keys is none for an endpoint without one.
+        // For an endpoint without auth key, an answer with handshake data is invalid.
         let refused = message.first().is_some_and(|first| *first >= 0xf0);
         let want = if *accept && !refused {
             KFI_CONNECTED

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Numbers and addresses at their ends, and input that changes while it is looked at.
+//! Numbers and addresses at their limits, and input that changes while the kernel reads it.
 
 use super::{held, taken, times};
 use crate::buf::Buf;
@@ -16,7 +16,7 @@ use kfabric_uapi::*;
 use std::mem::{offset_of, size_of};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Why a call with an odd number in it may be refused.
+/// Errnos that may refuse a call with an odd number.
 const REASONS: &[i32] = &[
     libc::EINVAL,
     libc::E2BIG,
@@ -32,13 +32,13 @@ const REASONS: &[i32] = &[
     libc::EADDRNOTAVAIL,
 ];
 
-/// A number in a call that says how much of something there is.
+/// A number in a call that is a length or a count.
 struct Length {
     nr: u32,
     at: usize,
-    /// Four bytes, or eight.
+    /// Bytes of the number: 4 or 8.
     width: usize,
-    /// What must be refused: all beyond this.
+    /// Limit: larger values must be refused.
     most: u64,
 }
 
@@ -90,11 +90,11 @@ fn lengths(f: &Fixture) -> Vec<Length> {
     ]
 }
 
-/// Bytes that calls may write to. Behind them nothing is mapped.
+/// Bytes that calls may write to; the memory behind them is unmapped.
 const AREA: usize = 1 << 20;
 
-/// Numbers at the ends of what a field of `width` bytes can say, and around `own`, the size of the
-/// structure it is in.
+/// Returns numbers at the limits of a field of `width` bytes, and around `own`, the size of the
+/// structure that contains it.
 fn ends(width: usize, own: u64, most: u64) -> Vec<u64> {
     let max = if width == 4 {
         u64::from(u32::MAX)
@@ -111,8 +111,8 @@ fn ends(width: usize, own: u64, most: u64) -> Vec<u64> {
     values
 }
 
-/// Every number of every call that says how much: at 0 and 1, around the structure's own size, at
-/// its type's largest and less the structure's size.
+/// Sets every length and count of every call to 0 and 1, around the structure's own size, to its
+/// type's maximum and to that less the structure's size.
 pub(super) fn lengths_at_their_ends(ctx: &mut Ctx) -> Result<()> {
     let (mut calls, mut accepted) = (0, 0);
     let count = lengths(&Fixture::new(&ctx.env)?).len();
@@ -139,7 +139,7 @@ fn one_length(f: &Fixture, s: &Specimen, length: &Length, value: u64) -> Result<
     area.set(0, 0);
     let mut bytes = s.bytes.clone();
     let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
-    // What the call writes to ends where nothing is mapped.
+    // Output arrays end before unmapped memory.
     let outputs = [
         (<GetInfo as Ioctl>::NR, offset_of!(GetInfo, entries)),
         (<ObjList as Ioctl>::NR, offset_of!(ObjList, entries)),
@@ -156,7 +156,7 @@ fn one_length(f: &Fixture, s: &Specimen, length: &Length, value: u64) -> Result<
     put(length.at, &value.to_ne_bytes()[..length.width]);
     let before = (held(f.dev())?, vm_pin());
     let answer = f.dev().call_bytes(s.nr, &mut bytes);
-    // The area's end is a hole now, which it must not unmap once more.
+    // The area's end is a hole now, which drop must not unmap once more.
     std::mem::forget(area);
     match answer {
         Ok(()) => {
@@ -174,7 +174,7 @@ fn one_length(f: &Fixture, s: &Specimen, length: &Length, value: u64) -> Result<
     Ok(false)
 }
 
-/// The same for the numbers in an operation.
+/// Does the same with the numbers of an operation.
 fn operation_lengths(ctx: &mut Ctx) -> Result<()> {
     const SIZE: u64 = 8192;
     let side = Side::open(ctx)?;
@@ -189,7 +189,7 @@ fn operation_lengths(ctx: &mut Ctx) -> Result<()> {
     let own = size_of::<OpEntry>() as u64;
     let mut accepted = 0u32;
     for value in ends(8, own, SIZE) {
-        // Offset, length: inside, or not.
+        // Offset and length, and whether they lie inside.
         for (piece, fine) in [
             (iov(region, value, 1), value < SIZE),
             (iov(region, value, 0), value <= SIZE),
@@ -202,7 +202,7 @@ fn operation_lengths(ctx: &mut Ctx) -> Result<()> {
             ensure!(was == fine, "{piece:x?}: {was}, not {fine}");
             accepted += u32::from(was);
         }
-        // A receive has no payload of its own, and a send that has is not connected.
+        // A receive has no payload of its own, and a send with a payload is not connected.
         let odd = OpEntry {
             op: KFI_OP_SEND,
             flags: KFI_INJECT,
@@ -224,7 +224,7 @@ fn operation_lengths(ctx: &mut Ctx) -> Result<()> {
     buf.check_guards()
 }
 
-/// More pieces, receives or operations than there may be.
+/// Passes more pieces, receives or operations than the limits allow.
 pub(super) fn counts_beyond_limits(ctx: &mut Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
     let cq = side.cq(64, 0)?;
@@ -270,7 +270,7 @@ pub(super) fn counts_beyond_limits(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Ranges whose end is before their start, or would be once rounded to pages.
+/// Passes ranges whose end is before their start, or would be once rounded to pages.
 pub(super) fn ranges_that_wrap(ctx: &mut Ctx) -> Result<()> {
     let pair = Pair::new(ctx)?;
     let side = &pair.side;
@@ -304,7 +304,7 @@ pub(super) fn ranges_that_wrap(ctx: &mut Ctx) -> Result<()> {
             );
         }
     }
-    // From an address that is fine to where it wraps.
+    // From a valid address to the point where the range wraps.
     let end = u64::MAX - buf.addr();
     for len in [end - 4095, end, end + 1, end + 2, end + 4096, u64::MAX] {
         let r = side.reg_at(buf.addr(), len, LOCAL);
@@ -358,7 +358,7 @@ pub(super) fn ranges_that_wrap(ctx: &mut Ctx) -> Result<()> {
         };
         refused(pair.dev().call(&mut alloc), libc::EFAULT, "handles")?;
     }
-    // At the peer: the key is right, the range wraps or begins before the key's.
+    // At the peer: the key is valid, but the range wraps or begins before the key's range.
     ctx.barrier("asked here")?;
     if !ctx.first() {
         let at = remote.addr;
@@ -369,7 +369,7 @@ pub(super) fn ranges_that_wrap(ctx: &mut Ctx) -> Result<()> {
             let write = op::write(1, &[iov(region, 0, 16)], addr, remote.key);
             match pair.post(write) {
                 Ok(()) => ensure!(pair.wait_any(crate::pair::WAIT)?.err != 0, "{addr:#x}"),
-                // The first one that was refused ended the connection.
+                // The first refused operation ended the connection.
                 Err(e) => ensure!(i > 0 && e.errno.0 == libc::ENOTCONN, "{addr:#x}: {e}"),
             }
         }
@@ -379,11 +379,11 @@ pub(super) fn ranges_that_wrap(ctx: &mut Ctx) -> Result<()> {
     buf.check_guards()
 }
 
-/// An operation in memory that another thread changes all the time: what was checked is what is
-/// used, whatever is there afterwards.
+/// Another thread changes an operation in memory all the time: the kernel uses the value that it
+/// has checked, whatever is in memory afterwards.
 pub(super) fn fetched_once(ctx: &mut Ctx) -> Result<()> {
     const FINE: u64 = 40;
-    // A byte of one and the rest of the other is still one of the two.
+    // A byte of one value and the rest of the other still give one of the two.
     const WRONG: u64 = FINE | 1 << 40;
     let side = Side::open(ctx)?;
     let cq = side.cq(1024, KFI_CQ_FORMAT_DATA)?;
@@ -410,7 +410,7 @@ pub(super) fn fetched_once(ctx: &mut Ctx) -> Result<()> {
                 };
                 let ep = side.endpoint(&opts, &cq, 0)?;
                 let mut posted = 0;
-                // As often as an endpoint takes it.
+                // As many times as the endpoint accepts the operation.
                 for _ in 0..2048 {
                     let mut submit = Submit {
                         ep: ep.handle,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Objects that end while something is still about to use them.
+//! Objects that end just before another call or event uses them.
 
 use super::{taken, times};
 use crate::buf::Buf;
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// How often each operation of a number of them has ended.
+/// Counts how often each of a number of operations has completed.
 struct Ends(Vec<u8>);
 
 impl Ends {
@@ -28,17 +28,17 @@ impl Ends {
         Self(Vec::new())
     }
 
-    /// The next operation's context.
+    /// Returns the next operation's context.
     fn next(&self) -> u64 {
         self.0.len() as u64
     }
 
-    /// The next operation was accepted.
+    /// Records that the next operation was accepted.
     fn posted(&mut self) {
         self.0.push(0);
     }
 
-    /// Takes what lies in the queue.
+    /// Takes all completions from the queue.
     fn take(&mut self, cq: &Cq) -> Result<()> {
         while let Some(e) = cq.read() {
             let count = self.0.get_mut(e.context as usize);
@@ -49,7 +49,7 @@ impl Ends {
         Ok(())
     }
 
-    /// Checks that all have ended.
+    /// Checks that every operation has completed once.
     fn all(&self) -> Result<()> {
         let open = self.0.iter().filter(|n| **n == 0).count();
         ensure!(
@@ -100,8 +100,8 @@ fn connect_many(ctx: &mut Ctx, side: &Side, cq: &Cq, count: usize) -> Result<Vec
     Ok(eps)
 }
 
-/// The peer hears nothing any more, and its retransmission timer runs, while endpoints are closed
-/// one after the other: some just before, some just after it fires, some as it does.
+/// The peer receives nothing any more, and its retransmission timer runs, while endpoints are
+/// closed one after the other: some just before the timer fires, some just after, some as it fires.
 pub(super) fn closed_while_retransmitting(ctx: &mut Ctx) -> Result<()> {
     const AT_ONCE: usize = 64;
     let side = Side::open(ctx)?;
@@ -114,7 +114,7 @@ pub(super) fn closed_while_retransmitting(ctx: &mut Ctx) -> Result<()> {
         let cq = side.cq(1024, 0)?;
         let eps = connect_many(ctx, &side, &cq, AT_ONCE)?;
         if !ctx.first() {
-            // What is sent from here on goes to nobody.
+            // Packets sent from here on are lost.
             let lost = Weather::new(&ctx.env, "loss 100%")?;
             let closed = close_slowly(&side, &cq, &eps, region, theirs);
             drop(lost);
@@ -131,8 +131,8 @@ pub(super) fn closed_while_retransmitting(ctx: &mut Ctx) -> Result<()> {
     fresh_transfer(ctx)
 }
 
-/// Posts to each endpoint what nobody will answer, and closes them over the time in which the
-/// first retransmissions come.
+/// Posts to each endpoint operations that get no answer, and closes the endpoints over the time of
+/// the first retransmissions.
 fn close_slowly(side: &Side, cq: &Cq, eps: &[u64], region: u64, remote: Remote) -> Result<()> {
     let mut ends = Ends::new();
     for ep in eps {
@@ -157,7 +157,7 @@ fn close_slowly(side: &Side, cq: &Cq, eps: &[u64], region: u64, remote: Remote) 
     ends.all()
 }
 
-/// Receives that are posted, complete, are cancelled and are flushed by a close at once.
+/// Posts receives, completes, cancels and flushes them by a close, all at once.
 pub(super) fn completion_against_teardown(ctx: &mut Ctx) -> Result<()> {
     let seed = 0xc1a5_0000 + u64::from(ctx.env.node);
     eprintln!("seed {seed:#x}");
@@ -212,7 +212,7 @@ pub(super) fn completion_against_teardown(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// What ends a connection with many operations on their way.
+/// Causes that end a connection with many outstanding operations.
 #[derive(Clone, Copy, Debug)]
 enum Cause {
     WrongKey,
@@ -223,7 +223,7 @@ enum Cause {
     PeerCloses,
 }
 
-/// Whatever puts a queue pair into its error state, each operation of both sides ends once.
+/// Whatever puts a queue pair into its error state, each operation of both sides completes once.
 pub(super) fn operations_end_once(ctx: &mut Ctx) -> Result<()> {
     use Cause::*;
     for round in 0..times(4) {
@@ -251,7 +251,7 @@ fn one_end(ctx: &mut Ctx, cause: Cause) -> Result<()> {
         Ok(())
     };
     let part = [iov(region, 0, 1000)];
-    // Of 1000 bytes each; the one too long finds the last of them.
+    // Receives of 1000 bytes each; the message that is too long meets the last of them.
     (0..COUNT).try_for_each(|_| post(op::recv(0, &part)))?;
     ctx.barrier("receives posted")?;
     if !ctx.first() {
@@ -277,7 +277,7 @@ fn one_end(ctx: &mut Ctx, cause: Cause) -> Result<()> {
         match cause {
             Cause::PeerShutdown => {
                 std::thread::sleep(Duration::from_millis(10));
-                // It may have ended already.
+                // The connection may have ended already.
                 let over = [libc::ENOTCONN];
                 taken(pair.dev().shutdown(pair.ep), &over, "ending it")?;
             }
@@ -288,7 +288,7 @@ fn one_end(ctx: &mut Ctx, cause: Cause) -> Result<()> {
             _ => {}
         }
     }
-    // No close is needed for the operations to end, at either side.
+    // The operations complete at both sides without a close.
     until("all operations end", WAIT, || {
         ends.take(&pair.cq)?;
         Ok(ends.all().ok())
@@ -302,13 +302,13 @@ fn one_end(ctx: &mut Ctx, cause: Cause) -> Result<()> {
     ctx.barrier("closed")
 }
 
-/// Its errno, where a call was refused.
+/// Returns the errno of a refused call.
 fn errno_of(error: &anyhow::Error) -> Option<i32> {
     error.downcast_ref::<CallError>().map(|e| e.errno.0)
 }
 
-/// The device is renamed, and then removed and made again, while node 1 lists devices, opens
-/// things on it and connects.
+/// Renames the device, and then removes and recreates it, while node 1 lists devices, opens objects
+/// on it and connects.
 pub(super) fn renamed_and_removed(ctx: &mut Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
     if !ctx.first() {
@@ -316,7 +316,7 @@ pub(super) fn renamed_and_removed(ctx: &mut Ctx) -> Result<()> {
         ctx.ctl.send(&at.port())?;
         let over = AtomicBool::new(false);
         std::thread::scope(|s| -> Result<()> {
-            // Each other request is refused, the rest wait until the listener ends.
+            // Refuse every other request; the rest wait until the listener is closed.
             let refuser = s.spawn(|| -> Result<()> {
                 while !over.load(Ordering::Relaxed) {
                     let event = side.dev.eq_wait(&side.eq, Duration::from_millis(100));
@@ -375,7 +375,7 @@ pub(super) fn renamed_and_removed(ctx: &mut Ctx) -> Result<()> {
     fresh_transfer(ctx)
 }
 
-/// A device that has another name or is not there is told by one of these.
+/// Checks that an error is one that a renamed or removed device explains.
 fn expected(error: &anyhow::Error) -> Result<()> {
     const REASONS: &[i32] = &[
         libc::ENODEV,
@@ -385,7 +385,7 @@ fn expected(error: &anyhow::Error) -> Result<()> {
         libc::EADDRNOTAVAIL,
         libc::EHOSTUNREACH,
     ];
-    // Without an errno it is what `own_info` says by itself: no device for this address.
+    // An error without errno is `own_info`'s own: no device for this address.
     if let Some(errno) = errno_of(error) {
         ensure!(REASONS.contains(&errno), "{error:#}");
     }
@@ -404,7 +404,7 @@ fn churn(env: &crate::harness::Env, port: u16) -> Result<()> {
     let buf = Buf::new(2 << 20)?;
     let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
     let slots = side.dev.key_alloc(region, 2)?;
-    // A small one and one that needs a registration of its own.
+    // A small window, and one that needs `ib_reg_user_mr`.
     side.assign(slots[0], 5, 1000, REMOTE)?;
     side.assign(slots[1], 0, 2 << 20, REMOTE)?;
     let (pep, _) = side.listen(env.at(0), 0)?;
@@ -418,7 +418,7 @@ fn churn(env: &crate::harness::Env, port: u16) -> Result<()> {
     Ok(())
 }
 
-/// A name that the device has for a while.
+/// Temporary name of the device.
 const OTHER_NAME: &str = "rxe_by_another_name";
 
 fn rename_and_remove(env: &crate::harness::Env, done: impl Fn() -> u64) -> Result<()> {
@@ -453,7 +453,7 @@ fn rename_and_remove(env: &crate::harness::Env, done: impl Fn() -> u64) -> Resul
     Ok(())
 }
 
-/// Calls of other threads on an endpoint that one thread is just building, connecting and closing.
+/// Calls on an endpoint from other threads while one thread builds, connects and closes it.
 pub(super) fn half_built(ctx: &mut Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
     let cq = side.cq(4096, 0)?;
@@ -468,7 +468,8 @@ pub(super) fn half_built(ctx: &mut Ctx) -> Result<()> {
         domain: side.domain.handle,
         ..Default::default()
     };
-    // Not there yet, in another state, or ended: never anything else.
+    // Errnos of an endpoint that does not exist yet, is in another state, or has ended; no others
+    // may come.
     const REASONS: &[i32] = &[
         libc::ENOENT,
         libc::EINVAL,
@@ -517,11 +518,11 @@ pub(super) fn half_built(ctx: &mut Ctx) -> Result<()> {
             .collect();
         let end = Instant::now() + patience(Duration::from_secs(10));
         let build = || -> Result<()> {
-            // The others may keep the processors to themselves.
+            // The other threads may monopolize the processors.
             for _ in (0..times(400)).take_while(|_| Instant::now() < end) {
                 let ep = side.dev.ep_open(&bare)?.handle;
                 handle.store(ep, Ordering::Relaxed);
-                // Another thread may have been faster with any of these.
+                // Another thread may have made each of these calls first.
                 let _ = side.dev.bind(ep, side.eq.handle, 0);
                 let _ = side.dev.bind(ep, cq.handle, KFI_TRANSMIT | KFI_RECV);
                 let _ = side.dev.enable(ep);
@@ -545,8 +546,8 @@ pub(super) fn half_built(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// A close that is refused is as if it had not been asked for, however often, and the one that is
-/// taken ends all.
+/// A refused close changes nothing, however often it is called, and the accepted close frees
+/// everything.
 pub(super) fn refused_close(ctx: &mut Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
     let dev = &side.dev;
@@ -585,7 +586,7 @@ pub(super) fn refused_close(ctx: &mut Ctx) -> Result<()> {
                 })
             })
             .collect();
-        // Children come and go meanwhile, but there is always one.
+        // Children come and go meanwhile, but at least one is always there.
         let mut work = Ok(());
         while work.is_ok() && Instant::now() < end {
             work = (|| -> Result<()> {
@@ -604,7 +605,7 @@ pub(super) fn refused_close(ctx: &mut Ctx) -> Result<()> {
         eprintln!("{count} closes were refused");
         work
     })?;
-    // What could not be closed works, and can be closed when its turn comes.
+    // Objects whose close was refused still work, and can be closed in their turn.
     dev.submit(ep, &[op::recv(1, &[iov(region, 0, 64)])])?;
     dev.key_revoke(slot)?;
     side.assign(slot, 0, 8192, REMOTE)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Pinned memory: much of it, holes in it, and what a failure must not touch.
+//! Pinned memory: large amounts, holes, and state that a failure must not change.
 
 use super::{held, times};
 use crate::buf::Buf;
@@ -17,8 +17,8 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A region of as many pages as may be, in many pieces; the processor it is made on has time for
-/// others, and the kernel's watchdog nothing to say.
+/// Registers a region of the largest number of pages, in many pieces. The processor runs other
+/// tasks meanwhile, and the kernel's watchdog reports nothing.
 pub(super) fn largest_region(ctx: &mut Ctx) -> Result<()> {
     const PIECE: usize = 4 << 20;
     const WATCHDOG: &str = "/proc/sys/kernel/watchdog";
@@ -27,7 +27,7 @@ pub(super) fn largest_region(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("read")?;
     if ctx.first() {
         std::fs::write(WATCHDOG, "1")?;
-        // It complains after twice that; slow kernels keep the patience that they have.
+        // The watchdog reports after twice this time; slow kernels keep their setting.
         if times(1000) == 1000 {
             std::fs::write(THRESHOLD, "4")?;
         }
@@ -35,7 +35,7 @@ pub(super) fn largest_region(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("watched")?;
     let watched = std::fs::read_to_string(WATCHDOG)?;
     ensure!(watched.trim() == "1", "the watchdog is off");
-    // The same pages again and again: pieces without end. 1 GiB is what software devices take.
+    // The same pages repeated give the most pieces. 1 GiB is the limit of software devices.
     let file = sys::memfd(PIECE as u64)?;
     let whole = Map::repeated(file.as_fd(), PIECE, 257)?;
     let len = PIECE as u64 * times(256);
@@ -55,10 +55,10 @@ pub(super) fn largest_region(ctx: &mut Ctx) -> Result<()> {
             let region = side.reg_at(whole.addr(), len, LOCAL | REMOTE)?;
             let meanwhile = ran.load(Ordering::Relaxed) - before;
             eprintln!("{} pages, others ran {meanwhile} times", region.pages);
-            ensure!(meanwhile > 0, "nobody else ran on this processor");
+            ensure!(meanwhile > 0, "no other task ran on this processor");
             ensure!(region.pages == len / 4096, "{region:?}");
             ensure!(vm_pin() == len, "VmPin is {}", vm_pin());
-            // The end of it is as much part of it as the beginning.
+            // The region's end is usable like its beginning.
             let slot = side.dev.key_alloc(region.handle, 1)?[0];
             side.dev
                 .key_assign(slot, len - 4096, 4096, KFI_REMOTE_READ)?;
@@ -67,7 +67,7 @@ pub(super) fn largest_region(ctx: &mut Ctx) -> Result<()> {
             side.dev.close(slot)?;
             side.dev.close(region.handle)?;
             ensure!(vm_pin() == 0, "VmPin is {}", vm_pin());
-            // A page more than the device takes, of which the kernel need not say anything.
+            // One page more than the device takes; the kernel need not refuse it.
             let more = side.reg_at(whole.addr(), (1 << 30) + 1, LOCAL);
             if let Ok(region) = &more {
                 side.dev.close(region.handle)?;
@@ -88,10 +88,10 @@ pub(super) fn largest_region(ctx: &mut Ctx) -> Result<()> {
     result
 }
 
-/// A page of a range is missing, the first, one in the middle or the last, or may not be read:
-/// nothing stays pinned of those before it.
+/// The first, a middle or the last page of a range is missing or unreadable: no page before it
+/// stays pinned.
 pub(super) fn unmapped_pages(ctx: &mut Ctx) -> Result<()> {
-    // Pins are counted for the whole guest: one half does it, the other keeps still.
+    // Pins are counted for the whole guest, so only one half runs the test.
     if !ctx.first() {
         return Ok(());
     }
@@ -122,11 +122,11 @@ pub(super) fn unmapped_pages(ctx: &mut Ctx) -> Result<()> {
             map.punch(hole * 4096, 4096)?;
             refused(reg(LOCAL | REMOTE), libc::EFAULT, &what)?;
             ensure!(vm_pin() == 0, "{what}: VmPin is {}", vm_pin());
-            // The other node's test pins too where both are on one machine.
+            // The other node's test pins too if both are on one machine.
             if alone {
                 ensure!(pinned() == before, "{what}: pages stay pinned");
             }
-            // The rest of it goes with the process: the hole is not ours to unmap again.
+            // The process's exit unmaps the rest; the hole must not be unmapped again.
             std::mem::forget(map);
         }
     }
@@ -142,8 +142,8 @@ pub(super) fn unmapped_pages(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// One user's calls fail in every way there is, while another, with the same domain and the same
-/// pages, goes on as if nothing were.
+/// One user's calls fail in every way, while another user, with the same domain and the same pages,
+/// goes on undisturbed.
 pub(super) fn unwinding(ctx: &mut Ctx) -> Result<()> {
     const SIZE: usize = 64 * 4096;
     let pair = Pair::new(ctx)?;
@@ -175,12 +175,12 @@ pub(super) fn unwinding(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Calls that fail after they took something.
+/// Makes calls that fail after they have reserved something.
 fn failures(pair: &Pair, buf: &Buf, region: u64) -> Result<()> {
     let (dev, side) = (pair.dev(), &pair.side);
     let domain = side.domain.handle;
     let before = held(dev)?;
-    // The pages of the other user, and then one that is not there.
+    // The other user's pages, and then one that is not mapped.
     let far = buf.map().addr() + buf.map().len() as u64 - buf.addr();
     refused(
         side.reg_at(buf.addr(), far + (1 << 40), LOCAL),
@@ -194,7 +194,7 @@ fn failures(pair: &Pair, buf: &Buf, region: u64) -> Result<()> {
             "a region beyond the mapping",
         )
     })?;
-    // Half of the handles find a place.
+    // Only half of the handles can be written.
     let room = Map::anon(8192)?;
     room.protect(4096, 4096, libc::PROT_NONE)?;
     let mut keys = KeyAlloc {
@@ -218,7 +218,7 @@ fn failures(pair: &Pair, buf: &Buf, region: u64) -> Result<()> {
         "a second key",
     )?;
     dev.close(slot)?;
-    // A queue that is made and then finds no descriptor.
+    // A queue that is created and then gets no descriptor.
     let limit = std::fs::read_dir("/proc/self/fd")?.count() as u64 - 1;
     let full = sys::fork(|| {
         let run = || -> Result<()> {
@@ -243,8 +243,7 @@ fn failures(pair: &Pair, buf: &Buf, region: u64) -> Result<()> {
     })?;
     let end = sys::wait_pid(full, WAIT)?;
     ensure!(end == Some(Ended::Exit(0)), "without descriptors: {end:?}");
-    // An endpoint that cannot be had in that size, one that cannot be enabled, one that cannot
-    // connect.
+    // An endpoint of an impossible size, one that cannot be enabled, one that cannot connect.
     let large = EpOpen {
         domain,
         tx_size: side.domain.max_tx_size + 1,
@@ -266,7 +265,7 @@ fn failures(pair: &Pair, buf: &Buf, region: u64) -> Result<()> {
     dev.enable(bare.handle)?;
     let long = [0u8; KFI_CM_DATA_MAX];
     let nowhere = std::net::SocketAddr::from(([127, 0, 0, 1], 9));
-    // Where there is less room than a call has.
+    // If the fabric carries less data than a call.
     if (side.domain.cm_data_size as usize) < long.len() {
         let r = dev.connect(bare.handle, nowhere, &long);
         refused(r, libc::EINVAL, "too much data")?;
@@ -282,11 +281,11 @@ fn failures(pair: &Pair, buf: &Buf, region: u64) -> Result<()> {
     Ok(())
 }
 
-/// Threads register, export and close with exactly as much lockable memory as they may need at
-/// once: none is refused, and one page more is.
+/// Threads register, export and close with exactly as much lockable memory as they need together:
+/// no call is refused, and one page more is refused.
 pub(super) fn memlock_of_threads(ctx: &mut Ctx) -> Result<()> {
     const THREADS: usize = 3;
-    // Beyond what a fast registration covers, so that a key has a registration of its own.
+    // More pages than `IB_WR_REG_MR` covers, so a key has a registration of its own.
     const PAGES: usize = 300;
     use std::os::unix::fs::PermissionsExt;
     let mode = std::fs::Permissions::from_mode(0o666);
@@ -295,12 +294,12 @@ pub(super) fn memlock_of_threads(ctx: &mut Ctx) -> Result<()> {
     let rounds = times(60);
     let pid = sys::fork(|| {
         let run = || -> Result<()> {
-            // Twice: a key over all of a region is a registration of its own.
+            // Twice, because a key over a whole region is a registration of its own.
             let limit = THREADS * 2 * PAGES * 4096;
             sys::set_limit(libc::RLIMIT_MEMLOCK, limit as u64)?;
             sys::become_nobody()?;
             let side = Side::of(&env)?;
-            // Three times one thread's pages: the region's, and for each of two keys.
+            // Three times one thread's pages: for the region, and for each of two keys.
             keys_cost_once(&side, PAGES)?;
             std::thread::scope(|s| -> Result<()> {
                 let threads: Vec<_> = (0..THREADS)
@@ -316,7 +315,7 @@ pub(super) fn memlock_of_threads(ctx: &mut Ctx) -> Result<()> {
             })?;
             ensure!(vm_pin() == 0, "VmPin is {} at the end", vm_pin());
             at_the_limit(&side, PAGES, limit)?;
-            // All of the limit is there again, and no page more.
+            // The whole limit is available again, and no page more.
             let map = Map::anon(limit + 4096)?;
             let region = side.reg_at(map.addr(), limit as u64, LOCAL)?.handle;
             refused(
@@ -332,7 +331,7 @@ pub(super) fn memlock_of_threads(ctx: &mut Ctx) -> Result<()> {
         match run() {
             Ok(()) => 0,
             Err(e) => {
-                eprintln!("as nobody: {e:#}");
+                eprintln!("as uid 65534: {e:#}");
                 1
             }
         }
@@ -342,8 +341,8 @@ pub(super) fn memlock_of_threads(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Gives scattered memory one key after the other where there is room for just one. Now and then
-/// the device proposes a number that was a key's, on the other node's device too.
+/// Assigns keys to scattered memory one after the other with a limit for just one. Now and then the
+/// device proposes an already-issued value, on the other node's device too.
 fn at_the_limit(side: &Side, pages: usize, limit: usize) -> Result<()> {
     let map = Map::anon(pages * 4096)?;
     map.advise(libc::MADV_NOHUGEPAGE)?;
@@ -367,7 +366,7 @@ fn at_the_limit(side: &Side, pages: usize, limit: usize) -> Result<()> {
     Ok(())
 }
 
-/// Registers scattered memory, gives all of it a key, and closes it, again and again.
+/// Registers scattered memory, assigns a key over all of it, and closes it, again and again.
 fn register_and_close(side: &Side, pages: usize, thread: usize, rounds: u64) -> Result<()> {
     let map = Map::anon(pages * 4096)?;
     map.advise(libc::MADV_NOHUGEPAGE)?;
@@ -395,7 +394,7 @@ fn register_and_close(side: &Side, pages: usize, thread: usize, rounds: u64) -> 
     Ok(())
 }
 
-/// What a key over all of a region costs besides goes with it.
+/// Checks that the extra cost of a key over a whole region is freed with the key.
 fn keys_cost_once(side: &Side, pages: usize) -> Result<()> {
     let map = Map::anon(pages * 4096)?;
     map.advise(libc::MADV_NOHUGEPAGE)?;
@@ -421,9 +420,9 @@ fn keys_cost_once(side: &Side, pages: usize) -> Result<()> {
     Ok(())
 }
 
-/// P6: a key for a few bytes is assigned and revoked without a page being pinned, charged or
-/// registered anew, whether its region is a page or a thousand scattered ones. The counts are of
-/// the whole machine, so nobody else may be on it.
+/// P6: assigning and revoking a key for a few bytes pins, charges and registers no page anew,
+/// whether its region is one page or a thousand scattered ones. The counts are machine-wide, so no
+/// other test may run on the machine.
 pub(super) fn assign_is_small(ctx: &mut Ctx) -> Result<()> {
     if !ctx.first() {
         return Ok(());
@@ -436,9 +435,10 @@ pub(super) fn assign_is_small(ctx: &mut Ctx) -> Result<()> {
         (0..pages).for_each(|i| map.set((i * 7919 % pages) * 4096, 1));
         let region = side.reg_at(map.addr(), map.len() as u64, LOCAL | REMOTE)?;
         let slot = side.dev.key_alloc(region.handle, 1)?[0];
-        // What is made with the first use of all is made.
+        // The first use has made all lasting allocations.
         side.assign(slot, 0, 64, REMOTE)?;
-        // Counted with a key: one that was revoked gets its next region when there is time.
+        // Counted while a key is assigned: after a revocation the slot's next region is allocated
+        // in the background.
         let (before, charged) = (Cost::now()?, vm_pin());
         for i in 0..times(200) {
             side.dev.key_revoke(slot)?;
@@ -453,21 +453,21 @@ pub(super) fn assign_is_small(ctx: &mut Ctx) -> Result<()> {
     eprintln!("{costs:?}");
     for (pages, cost) in &costs {
         ensure!(cost.pinned == 0, "{pages} pages: {cost:?}");
-        // What the processor keeps in reserve may be filled up at any time, by a few pages.
+        // Per-CPU reserves may be refilled at any time, by a few pages.
         ensure!(cost.faults < 100, "{pages} pages: {cost:?}");
         ensure!(cost.regions == 0, "{pages} pages: {cost:?}");
     }
     Ok(())
 }
 
-/// What the machine did since it started, as far as it depends on how much memory is registered.
+/// Machine-wide counts that depend on the amount of registered memory.
 #[derive(Debug)]
 struct Cost {
-    /// Pages pinned, whether or not they were unpinned since.
+    /// Pages pinned since boot, whether or not they were unpinned.
     pinned: i64,
     /// Page faults of this process.
     faults: i64,
-    /// Memory regions of the device there are.
+    /// Number of the device's memory regions.
     regions: i64,
 }
 

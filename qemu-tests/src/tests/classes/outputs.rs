@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Answers that cannot be delivered.
+//! Answers that the kernel cannot write.
 
 use super::{held, times};
 use crate::harness::leaks::{pinned, vm_pin};
@@ -13,7 +13,7 @@ use std::mem::{offset_of, size_of};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a call may leave: objects and keys, descriptors, bytes pinned.
+/// State that a call may leave behind: objects and keys, descriptors, pinned bytes.
 type There = (Vec<String>, usize, u64);
 
 fn there(f: &Fixture) -> Result<There> {
@@ -21,10 +21,10 @@ fn there(f: &Fixture) -> Result<There> {
     Ok((held(f.dev())?, descriptors, vm_pin()))
 }
 
-/// Each call that answers something: where the answer lies on a page that is read-only, where it
-/// goes over into one that is not mapped, and where it becomes read-only while the call runs.
+/// Makes each call that writes an answer with the answer on a read-only page, running over into an
+/// unmapped page, and becoming read-only while the call runs.
 pub(super) fn answers_lost(ctx: &mut Ctx) -> Result<()> {
-    // Pins are counted for the whole guest: one half does it, the other keeps still.
+    // Pins are counted for the whole guest, so only one half runs the test.
     if !ctx.first() {
         return Ok(());
     }
@@ -44,7 +44,7 @@ pub(super) fn answers_lost(ctx: &mut Ctx) -> Result<()> {
         arrays(&f, s).context(name)?;
         sometimes(&f, s).context(name)?;
     }
-    // The other node's test pins pages too where both are on one machine.
+    // The other node's test pins pages too if both are on one machine.
     if !ctx.env.has_peer() {
         ensure!(
             pinned() == before,
@@ -59,11 +59,11 @@ fn is_assign(s: &Specimen) -> bool {
     [<KeyAssign as Ioctl>::NR, <KeyAssignMany as Ioctl>::NR].contains(&s.nr)
 }
 
-/// The answer's place is read-only from the start.
+/// Puts the answer on memory that is read-only from the start.
 fn never(f: &Fixture, s: &Specimen) -> Result<()> {
     let own = s.bytes.len();
     let map = Map::anon(8192)?;
-    // Ending with a page; going over into a page that may not be written, at every eight bytes.
+    // The structure ends with the page, then runs over into a read-only page at every eight bytes.
     for into in (0..own).step_by(8) {
         let at = 4096 - into;
         map.write(at, &s.bytes);
@@ -81,7 +81,7 @@ fn never(f: &Fixture, s: &Specimen) -> Result<()> {
     Ok(())
 }
 
-/// Arrays that the call fills end where they cannot be written, after 0, 1, … of their bytes.
+/// Ends output arrays at unwritable memory, after 0, 1, … of their bytes.
 fn arrays(f: &Fixture, s: &Specimen) -> Result<()> {
     let (at, step) = if s.nr == <GetInfo as Ioctl>::NR {
         (offset_of!(GetInfo, entries), size_of::<InfoEntry>())
@@ -100,7 +100,7 @@ fn arrays(f: &Fixture, s: &Specimen) -> Result<()> {
         bytes[at..at + 8].copy_from_slice(&place.to_ne_bytes());
         let before = there(f)?;
         let answer = f.dev().call_bytes(s.nr, &mut bytes);
-        // One entry may be all there is.
+        // There may be only one entry.
         if room == step && s.nr != <KeyAlloc as Ioctl>::NR && answer.is_ok() {
             continue;
         }
@@ -117,10 +117,10 @@ fn arrays(f: &Fixture, s: &Specimen) -> Result<()> {
     Ok(())
 }
 
-/// Another thread takes the right to write away and gives it back: whether the call is taken or
-/// not, nothing is half done.
+/// Another thread revokes and restores write permission: whether the call succeeds or fails, it is
+/// never half done.
 fn sometimes(f: &Fixture, s: &Specimen) -> Result<()> {
-    // Two mappings of one page: what is put there goes through the one that stays writable.
+    // Two mappings of one page: the test writes through the mapping that stays writable.
     let file = memfd(4096)?;
     let place = Map::file(file.as_fd(), 4096, true)?;
     let map = Map::file(file.as_fd(), 4096, true)?;
@@ -162,7 +162,7 @@ fn sometimes(f: &Fixture, s: &Specimen) -> Result<()> {
     Ok(())
 }
 
-/// Takes back what a call that was taken did.
+/// Undoes an accepted call.
 fn undo(f: &Fixture, s: &Specimen, map: &Map) -> Result<()> {
     let mut bytes = vec![0u8; s.bytes.len()];
     map.read(0, &mut bytes);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A peer that speaks to the connection manager alone: whatever private data
-//! it likes, and a queue pair that does not exist.
+//! A peer that uses the connection manager directly: with any private data, and a queue pair that
+//! does not exist.
 //!
 //! It uses `/dev/infiniband/rdma_cm` as `rdma/rdma_user_cm.h` defines it.
 
@@ -26,7 +26,7 @@ const REJECT: u32 = 9;
 const GET_EVENT: u32 = 12;
 const QUERY: u32 = 19;
 
-/// What happened, in `enum rdma_cm_event_type`.
+/// Event kinds, from `enum rdma_cm_event_type`.
 pub(in crate::tests) const ADDR_RESOLVED: u32 = 0;
 pub(in crate::tests) const ROUTE_RESOLVED: u32 = 2;
 pub(in crate::tests) const CONNECT_REQUEST: u32 = 4;
@@ -35,17 +35,16 @@ pub(in crate::tests) const REJECTED: u32 = 8;
 /// `RDMA_PS_TCP`, and the type of a reliable connection.
 const PORT_SPACE: u16 = 0x0106;
 const QP_RC: u8 = 2;
-/// Bytes of `struct rdma_ucm_event_resp` and more.
+/// Receive buffer size, at least that of `struct rdma_ucm_event_resp`.
 const EVENT_MAX: usize = 512;
 
-/// An identifier, or a listener with the identifiers of what it was asked.
+/// An identifier, or a listener with the identifiers of its requests.
 pub(in crate::tests) struct RawCm {
     file: File,
     id: u32,
 }
 
-/// An event: what happened, to which identifier, and what the peer said: its queue pair and private
-/// data.
+/// An event: its kind, its identifier, and the peer's queue pair and private data.
 #[derive(Debug)]
 pub(in crate::tests) struct CmEvent {
     pub(in crate::tests) kind: u32,
@@ -54,14 +53,15 @@ pub(in crate::tests) struct CmEvent {
     pub(in crate::tests) data: Vec<u8>,
 }
 
-/// A queue pair that nobody has; another each time, or it is taken for a stale one.
+/// Returns the number of a queue pair that does not exist. Each call returns another one, because a
+/// repeated number is taken for a stale connection.
 pub(in crate::tests) fn nobodys_qp() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0x0080_0000);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl RawCm {
-    /// A new identifier.
+    /// Creates an identifier.
     pub(in crate::tests) fn new() -> Result<Self> {
         let path = "/dev/infiniband/rdma_cm";
         let file = File::options()
@@ -71,7 +71,7 @@ impl RawCm {
             .context(path)?;
         let mut cm = Self { file, id: 0 };
         let mut answer = [0u8; 4];
-        // A name for it: events of one that has none are not told.
+        // The user-chosen id: events of an identifier without one are not delivered.
         let mut cmd = 1u64.to_ne_bytes().to_vec();
         cmd.extend((answer.as_mut_ptr() as u64).to_ne_bytes());
         cmd.extend(PORT_SPACE.to_ne_bytes());
@@ -94,14 +94,14 @@ impl RawCm {
         Ok(())
     }
 
-    /// The next event.
+    /// Reads the next event.
     fn event(&mut self) -> Result<CmEvent> {
         let mut room = [0u8; EVENT_MAX];
         let at = (room.as_mut_ptr() as u64).to_ne_bytes();
         self.command(GET_EVENT, &at, EVENT_MAX as u16)?;
         let word =
             |at: usize| u32::from_ne_bytes([room[at], room[at + 1], room[at + 2], room[at + 3]]);
-        // `struct rdma_ucm_conn_param` is at 20.
+        // `struct rdma_ucm_conn_param` is at offset 20.
         let said = usize::from(room[284]).min(256);
         Ok(CmEvent {
             kind: word(12),
@@ -111,14 +111,15 @@ impl RawCm {
         })
     }
 
-    /// The identifier.
+    /// Returns the identifier.
     pub(in crate::tests) fn id(&self) -> u32 {
         self.id
     }
 
-    /// Our socket address and the peer's, as bytes.
+    /// Returns the own socket address and the peer's, as bytes.
     pub(in crate::tests) fn places(&mut self, id: u32) -> Result<(Vec<u8>, Vec<u8>)> {
-        // `struct rdma_ucm_query_addr_resp`: two sizes at 12, two addresses from 16 on.
+        // `struct rdma_ucm_query_addr_resp`: two sizes at offset 12, two addresses from offset 16
+        // on.
         let mut room = [0u8; 288];
         let mut cmd = (room.as_mut_ptr() as u64).to_ne_bytes().to_vec();
         cmd.extend(id.to_ne_bytes());
@@ -133,7 +134,7 @@ impl RawCm {
         ))
     }
 
-    /// Waits for the next event of this kind; others are passed over.
+    /// Waits for the next event of this kind; other events are dropped.
     pub(in crate::tests) fn wait_for(&mut self, kind: u32) -> Result<CmEvent> {
         loop {
             let event = self.next()?;
@@ -162,12 +163,13 @@ impl RawCm {
         self.event()
     }
 
-    /// Finds the way to an address.
+    /// Resolves address and route of a peer.
     pub(in crate::tests) fn resolve(&mut self, to: SocketAddr) -> Result<()> {
         self.resolve_from(&[], to)
     }
 
-    /// Finds the way to an address, from one of ours (bytes of a socket address; none: any).
+    /// Resolves address and route of a peer, from an own address (bytes of a socket address; empty:
+    /// any).
     pub(in crate::tests) fn resolve_from(&mut self, from: &[u8], to: SocketAddr) -> Result<()> {
         let mut cmd = from.to_vec();
         cmd.resize(28, 0);
@@ -183,22 +185,22 @@ impl RawCm {
         self.wait(ROUTE_RESOLVED).context("the route").map(drop)
     }
 
-    /// `struct rdma_ucm_conn_param`.
+    /// Encodes a `struct rdma_ucm_conn_param`.
     fn param(qp: u32, private: &[u8]) -> Vec<u8> {
         let mut param = vec![0u8; 272];
         param[..4].copy_from_slice(&qp.to_ne_bytes());
         param[8..8 + private.len()].copy_from_slice(private);
-        // Length, shared receives, two depths, flow control, two counts, whether it is valid.
+        // Length, SRQ flag, two depths, flow control, two retry counts, valid flag.
         param[264..].copy_from_slice(&[private.len() as u8, 0, 1, 1, 0, 7, 7, 1]);
         param
     }
 
-    /// Asks to connect.
+    /// Sends a connection request.
     pub(in crate::tests) fn connect(&mut self, private: &[u8]) -> Result<()> {
         self.connect_as(nobodys_qp(), private)
     }
 
-    /// Asks to connect, as this queue pair.
+    /// Sends a connection request with this queue pair.
     pub(in crate::tests) fn connect_as(&mut self, qp: u32, private: &[u8]) -> Result<()> {
         let mut cmd = Self::param(qp, private);
         cmd.extend(self.id.to_ne_bytes());
@@ -208,7 +210,7 @@ impl RawCm {
 
     /// Listens at an address.
     pub(in crate::tests) fn listen(&mut self, at: SocketAddr) -> Result<()> {
-        // `struct rdma_ucm_bind_ip`: an answer that there is not, address, identifier.
+        // `struct rdma_ucm_bind_ip`: no answer, address, identifier.
         let mut cmd = 0u64.to_ne_bytes().to_vec();
         cmd.extend(&to_sockaddr(at).data[..28]);
         cmd.extend(self.id.to_ne_bytes());
@@ -218,19 +220,19 @@ impl RawCm {
         self.command(LISTEN, &cmd, 0).context("listening")
     }
 
-    /// Accepts a request.
+    /// Accepts a connection request.
     pub(in crate::tests) fn accept(&mut self, request: u32, private: &[u8]) -> Result<()> {
         self.accept_as(nobodys_qp(), request, private)
     }
 
-    /// Accepts a request, as this queue pair.
+    /// Accepts a connection request with this queue pair.
     pub(in crate::tests) fn accept_as(
         &mut self,
         qp: u32,
         request: u32,
         private: &[u8],
     ) -> Result<()> {
-        // With a name, so that its events are told.
+        // With a user-chosen id, so that events are delivered.
         let mut cmd = 1u64.to_ne_bytes().to_vec();
         cmd.extend(Self::param(qp, private));
         cmd.extend(request.to_ne_bytes());
@@ -238,7 +240,7 @@ impl RawCm {
         self.command(ACCEPT, &cmd, 0).context("accepting")
     }
 
-    /// Refuses a request.
+    /// Rejects a connection request.
     pub(in crate::tests) fn reject(&mut self, request: u32, private: &[u8]) -> Result<()> {
         let mut cmd = request.to_ne_bytes().to_vec();
         // IB_CM_REJ_CONSUMER_DEFINED.
@@ -249,7 +251,7 @@ impl RawCm {
         self.command(REJECT, &cmd, 0).context("refusing")
     }
 
-    /// Ends a request's identifier.
+    /// Destroys a request's identifier.
     pub(in crate::tests) fn destroy(&mut self, request: u32) -> Result<()> {
         let mut answer = [0u8; 4];
         let mut cmd = (answer.as_mut_ptr() as u64).to_ne_bytes().to_vec();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! One right call of each kind, and where in it what can be wrong is.
+//! One valid call of each kind, and the positions of the fields that tests make invalid.
 
 use crate::buf::Buf;
 use crate::harness::Env;
@@ -23,13 +23,13 @@ pub(in crate::tests) struct Fixture {
     pub(in crate::tests) slot: u64,
     pub(in crate::tests) assigned: u64,
     pub(in crate::tests) pep: u64,
-    /// Opened, nothing bound.
+    /// An endpoint, opened with nothing bound.
     pub(in crate::tests) new_ep: u64,
-    /// Bound, not enabled.
+    /// An endpoint, bound and not enabled.
     pub(in crate::tests) bound_ep: u64,
-    /// Enabled.
+    /// An enabled endpoint.
     pub(in crate::tests) ep: u64,
-    /// A handle of a closed counter.
+    /// Handle of a closed counter.
     pub(in crate::tests) closed: u64,
     info: InfoEntry,
     hints: Box<InfoEntry>,
@@ -44,7 +44,8 @@ pub(in crate::tests) struct Fixture {
 impl Fixture {
     pub(in crate::tests) fn new(env: &Env) -> Result<Self> {
         let mut own = Self::open(env, 0)?;
-        // The other file's handles must not also be ours by chance: they come after many others.
+        // The other file's handles must not be valid here by chance, so they come after many
+        // others.
         own.foreign = Some(Box::new(Self::open(env, 64)?));
         Ok(own)
     }
@@ -120,7 +121,7 @@ impl Fixture {
         &self.side.dev
     }
 
-    /// The slot that a batch assigns.
+    /// Returns the slot that a batch assigns.
     pub(in crate::tests) fn batched(&self) -> u64 {
         self.entry[0].slot
     }
@@ -137,34 +138,34 @@ impl Fixture {
 /// A handle field of a call.
 pub(in crate::tests) struct Handle {
     pub(in crate::tests) at: usize,
-    /// Zero means that there is none.
+    /// True if zero stands for no handle.
     pub(in crate::tests) optional: bool,
-    /// A handle of another type.
+    /// Handle of another type.
     pub(in crate::tests) wrong: u64,
     /// Another file's handle of the right type.
     pub(in crate::tests) foreign: u64,
 }
 
-/// A right call.
+/// A valid call.
 pub(in crate::tests) struct Specimen {
     pub(in crate::tests) name: &'static str,
     pub(in crate::tests) nr: u32,
     pub(in crate::tests) bytes: Vec<u8>,
-    /// Bytes of the structure's first version, which is still taken.
+    /// Bytes of the structure's first version, which is still accepted.
     pub(in crate::tests) first: usize,
-    /// Flags that are known.
+    /// Known flags.
     pub(in crate::tests) flags: u32,
-    /// Reserved fields: where, and bytes.
+    /// Reserved fields: offsets and lengths.
     pub(in crate::tests) reserved: &'static [(usize, usize)],
     /// Handle fields.
     pub(in crate::tests) handles: Vec<Handle>,
     /// Pointer fields.
     pub(in crate::tests) pointers: &'static [usize],
-    /// It opens something.
+    /// True if the call opens an object.
     pub(in crate::tests) opens: bool,
-    /// It may be made more than once.
+    /// Whether the call may be made repeatedly.
     pub(in crate::tests) repeats: bool,
-    /// What it may answer for want of a peer.
+    /// Errnos that the call may return for want of a peer.
     pub(in crate::tests) may_fail: &'static [i32],
 }
 
@@ -245,7 +246,7 @@ macro_rules! field {
     };
 }
 
-/// A right call of each kind, in an order in which all can be made.
+/// Returns a valid call of each kind, in an order in which all can be made.
 pub(in crate::tests) fn specimens(f: &Fixture) -> Vec<Specimen> {
     let mut list = opening(f);
     list.extend(connecting(f));
@@ -389,7 +390,7 @@ fn connecting(f: &Fixture) -> Vec<Specimen> {
         .handle(offset_of!(Connect, ep), f.pep, o.ep)
         .reserved(&[field!(Connect.reserved, 4)])
         .pointers(&[offset_of!(Connect, param)])
-        // Port 0 of its own address: refused at once, or later by an event.
+        // Port 0 of the own address: refused at once, or later by an event.
         .may_fail(&[libc::EINVAL, libc::EADDRNOTAVAIL, libc::ECONNREFUSED]),
         specimen(Accept {
             ep: f.ep,
@@ -400,7 +401,7 @@ fn connecting(f: &Fixture) -> Vec<Specimen> {
         .handle(offset_of!(Accept, ep), f.pep, o.ep)
         .reserved(&[field!(Accept.reserved, 4)])
         .may_fail(&[libc::EINVAL, libc::EISCONN, libc::EALREADY, libc::EBUSY]),
-        // The only right call needs a request, which needs a peer: every handle here is wrong.
+        // A valid call needs a request, which needs a peer: every handle here is wrong.
         specimen(Reject {
             connreq: f.ep,
             param: place,
@@ -426,7 +427,7 @@ fn connecting(f: &Fixture) -> Vec<Specimen> {
     ]
 }
 
-/// The calls about auth keys, which are an administrator's.
+/// Returns the calls about auth keys, which only an administrator may make.
 fn auth(f: &Fixture) -> Vec<Specimen> {
     let place = f.room();
     vec![
@@ -435,7 +436,7 @@ fn auth(f: &Fixture) -> Vec<Specimen> {
             .flags(KFI_AUTH_SET_MODE | KFI_AUTH_SET_TIMEOUT | KFI_AUTH_SET_DENY | KFI_AUTH_SET_ASKS)
             .repeats()
             .may_fail(&[libc::EPERM]),
-        // Over at once, so that none is left.
+        // Expires at once, so that no grant is left.
         specimen(GrantAdd {
             auth_key: place,
             auth_key_size: 9,
@@ -559,7 +560,7 @@ fn using(f: &Fixture) -> Vec<Specimen> {
         })
         .handle(offset_of!(Submit, ep), f.pep, o.ep)
         .pointers(&[offset_of!(Submit, ops)])
-        // Connecting to nobody may have ended it by now.
+        // Connecting without a listener may have ended it by now.
         .may_fail(&[libc::ENOTCONN]),
         specimen(AtomicQuery {
             domain,
@@ -580,7 +581,7 @@ fn using(f: &Fixture) -> Vec<Specimen> {
         })
         .handle(offset_of!(EpRings, ep), f.pep, o.ep)
         .repeats(),
-        // It has none.
+        // The endpoint has no rings.
         specimen(EpWake {
             ep: f.ep,
             ..Default::default()
@@ -604,7 +605,7 @@ fn using(f: &Fixture) -> Vec<Specimen> {
         .reserved(&[field!(ObjList.reserved, 24)])
         .pointers(&[offset_of!(ObjList, entries)])
         .repeats(),
-        // The domain has children, so the right call is refused; all else about it is right.
+        // The domain has children, so the valid call is refused; the rest of the call is valid.
         specimen(Close {
             handle: domain,
             ..Default::default()
