@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `cargo xtask bench`: benchmarks in a guest whose time is a count of
-//! instructions, so that a run is like the next whatever the host is doing.
+//! `cargo xtask bench`: benchmarks in a guest whose clock counts instructions, so that the load of
+//! the host does not change the results.
 //!
-//! `kfi-tests bench` prints a line `KFI-BENCH {…}` for each figure; here they
-//! become a table, and a file.
+//! `kfi-tests bench` prints a line `KFI-BENCH {…}` for each figure. This module prints these as a
+//! table and writes them to a file and to `docs/performance.md`.
 
+mod against;
+mod document;
 mod profile;
 
 use crate::context::Context;
@@ -24,53 +26,91 @@ use std::time::{Duration, Instant};
 /// The arguments of `bench`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only these benchmarks.
+    /// Run only these benchmarks.
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
-    /// Write figures there as they come, one JSON object a line.
+    /// Write figures to this file as they come, one JSON object a line.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
-    /// CPUs of the guest; they take turns.
+    /// Fail if a ratio is worse by more than 3 % than in this report of an earlier run.
+    #[arg(long, value_name = "FILE")]
+    pub against: Option<PathBuf>,
+    /// Write the tables of docs/performance.md from this run.
+    #[arg(long)]
+    pub write: bool,
+    /// Take the figures from this report instead of a run.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["report", "names"])]
+    pub from: Option<PathBuf>,
+    /// CPUs of the guest; with counted time they take turns.
     #[arg(long, value_name = "N", default_value = "1")]
     pub cpus: u32,
-    /// Measure wall-clock time instead: needs a quiet machine.
+    /// Measure wall-clock time instead; needs a quiet machine.
     #[arg(long)]
     pub real_time: bool,
-    /// Tell instead where each microsecond goes, from a trace of every instruction: of `keys`, of
-    /// operations in the `kernel`, or of requests of `blk`.
-    #[arg(long, conflicts_with_all = ["report", "real_time", "cpus"])]
+    /// Print instead a profile from a trace of every instruction: of `keys`, of operations in the
+    /// `kernel`, or of requests of `blk`.
+    #[arg(long, conflicts_with_all = ["report", "real_time", "cpus", "against", "write", "from"])]
     pub profile: bool,
     /// Kill the guest after this many seconds.
     #[arg(long, value_name = "S", default_value = "1800")]
     pub timeout: u64,
 }
 
-/// One figure.
+/// A figure, as the guest prints it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Figure {
     bench: String,
     case: String,
     value: f64,
     unit: String,
-    /// What it is compared with.
+    /// The implementation that ours is compared with.
     peer: Option<String>,
     peer_value: Option<f64>,
-    /// Ours by the peer's.
+    /// Our value divided by the peer's.
     ratio: Option<f64>,
-    /// What the ratio, or the value, should be.
+    /// The target of the ratio, or of the value.
     wanted: Option<Value>,
 }
 
-/// Runs `bench`; returns the exit status.
+/// Runs `bench` and returns the exit status.
 ///
 /// # Errors
 ///
-/// When something cannot be set up or built, or the report not be written.
+/// If a step of the setup or a build fails, or a report or the page cannot be read or written.
 pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
     if args.profile {
         return profile::run(ctx, &args.names, Duration::from_secs(args.timeout));
     }
     let started = Instant::now();
+    let before = args.against.as_deref().map(against::read).transpose()?;
+    let (figures, status) = match &args.from {
+        Some(report) => (against::read(report)?, 0),
+        None => measure(ctx, args)?,
+    };
+    print!("{}", table(&figures));
+    println!("took {}", clock(started.elapsed().as_secs()));
+    if figures.is_empty() {
+        eprintln!("error: no benchmark gave a figure");
+        return Ok(status.max(1));
+    }
+    if args.write {
+        let path = ctx.repo.join("docs/performance.md");
+        let page = std::fs::read_to_string(&path).context("reading docs/performance.md")?;
+        let page = document::write(&page, &figures)?;
+        std::fs::write(&path, page).context("writing docs/performance.md")?;
+    }
+    let worse = against::worse(&figures, &before.unwrap_or_default());
+    for line in &worse {
+        println!("worse: {line}");
+    }
+    Ok(match status {
+        0 => i32::from(!worse.is_empty()),
+        status => status,
+    })
+}
+
+/// Runs the benchmarks in a guest. Returns their figures and the guest's exit status.
+fn measure(ctx: &Context, args: &Args) -> Result<(Vec<Figure>, i32)> {
     let file = args
         .report
         .as_ref()
@@ -92,7 +132,7 @@ pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
         move |node, _, line| match parse(line) {
             Some(figure) => {
                 if let Some(mut file) = file.as_ref() {
-                    // Each at once: a run may be broken off.
+                    // Write each figure at once, because a run may be aborted.
                     if let Err(error) = writeln!(file, "{}", json(&figure)) {
                         eprintln!("error: writing the report: {error}");
                     }
@@ -114,19 +154,10 @@ pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
         .lock()
         .map(|figures| figures.clone())
         .unwrap_or_default();
-    print!("{}", table(&figures));
-    println!("took {}", clock(started.elapsed().as_secs()));
-    let nothing = figures.is_empty();
-    if nothing {
-        eprintln!("error: no benchmark gave a figure");
-    }
-    Ok(match outcome.status() {
-        0 => i32::from(nothing),
-        status => status,
-    })
+    Ok((figures, outcome.status()))
 }
 
-/// The figure that a line tells.
+/// Parses a line of the guest as a figure.
 fn parse(line: &str) -> Option<Figure> {
     serde_json::from_str(line.strip_prefix("KFI-BENCH ")?).ok()
 }
@@ -135,7 +166,7 @@ fn json(figure: &Figure) -> String {
     serde_json::to_string(figure).unwrap_or_default()
 }
 
-/// The figures as a table.
+/// Formats the figures as a table.
 fn table(figures: &[Figure]) -> String {
     let head = [
         "bench", "case", "value", "peer", "peer's", "ratio", "wanted",
@@ -181,7 +212,7 @@ fn table(figures: &[Figure]) -> String {
     text
 }
 
-/// A number with about four digits that matter.
+/// Formats a number with about four significant digits.
 fn number(value: f64) -> String {
     let digits = match value.abs() {
         size if size >= 1000.0 => 0,

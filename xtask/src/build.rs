@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `cargo xtask build`: the modules and the programs; `kmake`: somebody
-//! else's module against the same kernel and ours.
+//! `cargo xtask build` builds the modules and the programs. `kmake` builds an external module
+//! against the same kernel and our modules.
 
 pub mod modules;
 pub mod programs;
@@ -16,8 +16,7 @@ use std::path::PathBuf;
 /// The arguments of `build`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Build against this configured, Rust-enabled kernel tree, with this
-    /// machine's own tools.
+    /// Build against this configured, Rust-enabled kernel tree, with this machine's own tools.
     #[arg(long, value_name = "DIR")]
     pub kdir: Option<PathBuf>,
 }
@@ -25,7 +24,7 @@ pub struct Args {
 /// The arguments of `kmake`.
 #[derive(Debug, clap::Args)]
 pub struct KmakeArgs {
-    /// The module's folder (it has a Kbuild or a Makefile).
+    /// The module's folder, with a Kbuild or a Makefile.
     pub dir: PathBuf,
     /// More arguments for make: targets, variables.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -36,7 +35,7 @@ pub struct KmakeArgs {
 ///
 /// # Errors
 ///
-/// When something does not build.
+/// If a module or a program does not build.
 pub fn run(ctx: &Context, args: &Args) -> Result<()> {
     let built = match &args.kdir {
         Some(dir) => modules::build(ctx, &Toolbox::host(ctx, dir)?, Profile::Stock)?,
@@ -56,11 +55,11 @@ pub fn run(ctx: &Context, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Runs `kmake`; returns make's exit status.
+/// Runs `kmake` and returns make's exit status.
 ///
 /// # Errors
 ///
-/// When our own modules do not build, or the folder is not there.
+/// If our own modules do not build, or the folder does not exist.
 pub fn kmake(ctx: &Context, args: &KmakeArgs) -> Result<i32> {
     let dir = args
         .dir

@@ -2,25 +2,25 @@
 
 //! Commands that run inside the build root.
 //!
-//! Folders are bound in under their own paths, so that a compiler's messages
-//! name files where they are. The mounts live in a namespace of the command's
-//! own and end with it, as do its processes, also when xtask is killed.
+//! Folders are bind-mounted under their own paths, so that a compiler's messages contain valid
+//! paths. The mounts belong to a namespace of the command. Mounts and processes end with the
+//! command, also if xtask is killed.
 
 use anyhow::{bail, Context as _, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A folder bound into the root.
+/// A bind mount into the root.
 #[derive(Debug, Clone)]
 pub struct Bind {
-    /// The folder.
+    /// The folder outside of the root.
     pub from: PathBuf,
-    /// Where it is seen inside.
+    /// Path of the folder inside the root.
     pub at: PathBuf,
 }
 
 impl Bind {
-    /// Binds a folder under its own path.
+    /// Returns a bind mount of a folder under its own path.
     pub fn same(path: &Path) -> Self {
         Self {
             from: path.to_owned(),
@@ -29,8 +29,8 @@ impl Bind {
     }
 }
 
-/// Enters the root: binds, changes folder, runs. `/tmp` is each command's own: process numbers,
-/// which programs name their files by, are the same in all of them.
+/// Script that enters the root: mounts, changes the folder, runs the command. Each command has its
+/// own `/tmp`, because process numbers, by which programs name files, repeat in all commands.
 const ENTER: &str = r#"
 root=$1 cwd=$2; shift 2
 mount --rbind /proc "$root/proc"
@@ -45,10 +45,10 @@ shift
 exec chroot "$root" /usr/bin/env -C "$cwd" "$@"
 "#;
 
-/// A process namespace that ends with its first process.
+/// Options of unshare for a process namespace that ends with its first process.
 const TIED: [&str; 5] = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"];
 
-/// A command that, with all it starts, ends when xtask does, however that ends.
+/// Returns a command that ends, with all its child processes, when xtask ends in any way.
 pub fn tied(program: &str) -> Command {
     let mut cmd = Command::new("setpriv");
     cmd.args(["--pdeathsig", "KILL"]);
@@ -59,7 +59,7 @@ pub fn tied(program: &str) -> Command {
     cmd
 }
 
-/// A command `argv` to be run in `root`, in folder `cwd`, with `binds`.
+/// Returns a command that runs `argv` in `root`, in folder `cwd`, with `binds`.
 pub fn command(root: &Path, binds: &[Bind], cwd: &Path, argv: &[&str]) -> Command {
     let mut cmd = Command::new("setpriv");
     cmd.args(["--pdeathsig", "KILL", "unshare"]);
@@ -90,7 +90,7 @@ pub fn command(root: &Path, binds: &[Bind], cwd: &Path, argv: &[&str]) -> Comman
 ///
 /// # Errors
 ///
-/// When it cannot be started or fails; the end of the log is part of the error.
+/// If the command cannot be started or fails; the error contains the end of the log.
 pub fn run_logged(mut cmd: Command, log: &Path) -> Result<()> {
     if let Some(dir) = log.parent() {
         std::fs::create_dir_all(dir)?;
@@ -115,7 +115,7 @@ pub fn run_logged(mut cmd: Command, log: &Path) -> Result<()> {
     );
 }
 
-/// Whether this process has root's rights.
+/// Returns whether this process runs as root.
 pub fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt as _;
     std::fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)

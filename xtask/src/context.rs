@@ -1,43 +1,49 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Where things are: the checkout, the cache, the build output.
+//! Paths of the checkout, the cache and the build output, and settings of all commands.
 
 use anyhow::{Context as _, Result};
 use clap::ValueEnum as _;
 use std::path::{Path, PathBuf};
 
-/// The places every command works with.
+/// The paths and settings that every command uses.
 #[derive(Debug, Clone)]
 pub struct Context {
     /// The checkout.
     pub repo: PathBuf,
-    /// What `setup` makes, shared by all checkouts.
+    /// The cache, which `setup` fills and all checkouts share.
     pub cache: PathBuf,
-    /// What the checkout's own sources are built into.
+    /// The build output of this checkout.
     pub target: PathBuf,
-    /// A bug to build into the modules, to show that the tests find it.
+    /// A seeded bug to build in, to check that the tests find it.
     pub seed_bug: Option<SeedBug>,
 }
 
-/// A bug that the modules can be built with on purpose.
+/// A seeded bug, which the modules or a program can be built with on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum SeedBug {
     /// A run of pages is not unpinned.
     MissingUnpin,
     /// Two locks are taken in either order.
     LockOrder,
-    /// A queue is woken after its memory was given back.
+    /// A queue is woken after its memory was freed.
     UseAfterFree,
-    /// An operation is judged, fetched again, and used.
+    /// An operation is checked, fetched again, and used.
     DoubleFetch,
-    /// An operation that is flushed gets no completion.
+    /// A flushed operation has no completion.
     LostCompletion,
-    /// A call that fails half-way leaves what it made.
+    /// A call that fails half-way does not undo its steps.
     MissedError,
+    /// A program's counter is charged to no memory cgroup.
+    UnaccountedAllocation,
+    /// A rule of the daemon takes the unknown for false, so that a denying job does not deny.
+    UnknownOpens,
+    /// A registration waits for the program's page with a lock of its user held.
+    PageUnderLock,
 }
 
 impl SeedBug {
-    /// Its name, in the modules' sources and on the command line.
+    /// Returns the name of the bug, as in the modules' sources and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::MissingUnpin => "missing-unpin",
@@ -46,10 +52,21 @@ impl SeedBug {
             Self::DoubleFetch => "double-fetch",
             Self::LostCompletion => "lost-completion",
             Self::MissedError => "missed-error",
+            Self::UnaccountedAllocation => "unaccounted-allocation",
+            Self::UnknownOpens => "unknown-opens",
+            Self::PageUnderLock => "page-under-lock",
         }
     }
 
-    /// The bug that the environment asks for.
+    /// Returns the program with the bug; `None` if a module has the bug.
+    pub fn program(self) -> Option<&'static str> {
+        match self {
+            Self::UnknownOpens => Some("kfi-authd"),
+            _ => None,
+        }
+    }
+
+    /// Returns the bug that the environment selects.
     fn from_env() -> Result<Option<Self>> {
         let Some(name) = std::env::var_os("KFABRIC_SEED_BUG").filter(|name| !name.is_empty())
         else {
@@ -63,12 +80,12 @@ impl SeedBug {
 }
 
 impl Context {
-    /// Finds the places from the environment.
+    /// Returns the paths, as set by the environment.
     ///
     /// # Errors
     ///
-    /// When no cache folder can be named (neither `KFABRIC_CACHE`, nor
-    /// `XDG_CACHE_HOME`, nor `HOME` is set) or it cannot be made.
+    /// If neither `KFABRIC_CACHE`, nor `XDG_CACHE_HOME`, nor `HOME` is set, or the cache folder
+    /// cannot be created.
     pub fn new() -> Result<Self> {
         let repo = Path::new(env!("CARGO_MANIFEST_DIR"))
             .parent()
@@ -86,13 +103,18 @@ impl Context {
         })
     }
 
-    /// The folder logs of long steps are kept in.
+    /// Returns the seeded bug to build into the modules.
+    pub fn module_bug(&self) -> Option<SeedBug> {
+        self.seed_bug.filter(|bug| bug.program().is_none())
+    }
+
+    /// Returns the folder for logs of long steps.
     pub fn log_dir(&self) -> PathBuf {
         self.cache.join("logs")
     }
 }
 
-/// The cache folder that the environment asks for.
+/// Returns the cache folder that the environment selects.
 fn cache_dir(var: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
     let set = |name: &str| var(name).filter(|path| !path.as_os_str().is_empty());
     set("KFABRIC_CACHE")

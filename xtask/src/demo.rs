@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `cargo xtask demo`: two guests, one of which reads the other's memory.
+//! `cargo xtask demo`: two guests, of which one reads the other's memory.
 
 use crate::context::Context;
 use crate::guest::output::to_stdio;
@@ -10,17 +10,17 @@ use crate::setup::Which;
 use anyhow::{bail, Result};
 use std::time::{Duration, Instant};
 
-/// How long the guests may take: many times what they need.
+/// Time limit of the guests, many times the usual time.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// The program that is the demo.
+/// The demo program.
 const PROGRAM: &str = "kfi-demo";
 
-/// Runs `demo`; returns the exit status: 0 when all was as it should be.
+/// Runs `demo` and returns the exit status: 0 on success.
 ///
 /// # Errors
 ///
-/// When something cannot be set up or built.
+/// If a step of the setup or a build fails.
 pub fn run(ctx: &Context) -> Result<i32> {
     let started = Instant::now();
     let options = Options {
@@ -38,7 +38,7 @@ pub fn run(ctx: &Context) -> Result<i32> {
     let status = outcome.status();
     let took = clock(started.elapsed().as_secs());
     if status == 0 {
-        println!("the demo went as it should, in {took}");
+        println!("the demo succeeded, in {took}");
     } else {
         println!("the demo failed (status {status}), after {took}");
     }

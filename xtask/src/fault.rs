@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `cargo xtask fault`: every call with its 1st, 2nd, … nth failure of each kind, in a guest.
+//! `cargo xtask fault`: runs every call with its 1st, 2nd, … nth failure of each kind, in a guest.
 //!
-//! `kfi-fault` prints `KFI-FAULT-BEGIN name` and, when the sweep of a call has ended, a line
-//! `KFI-FAULT {…}`; here they become a table, or results of tests named `fault.…`.
+//! `kfi-fault` prints `KFI-FAULT-BEGIN name` before a sweep, and a line `KFI-FAULT {…}` when the
+//! sweep of a call has ended. This module prints these as a table, or reports them as tests named
+//! `fault.…`.
 
 use crate::context::Context;
 use crate::guest::output::by_line;
@@ -18,20 +19,20 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// The program that sweeps.
+/// The program that runs the sweeps.
 const PROGRAM: &str = "kfi-fault";
-/// Where results of tests say that they ran.
+/// The place of the results, as reports name it.
 const PLACE: &str = "fault";
-/// What can be made to fail, as rows name it.
+/// The kinds of injected failures, as rows name them.
 const KINDS: [&str; 5] = ["slab", "page", "copy", "pin", "device"];
 
 /// The arguments of `fault`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only calls whose name contains one of these.
+    /// Run only calls whose name contains one of these.
     #[arg(long, value_name = "PATTERN,…", default_value = "")]
     pub only: String,
-    /// Inject at fewer places: each of the first, then fewer and fewer.
+    /// Inject at fewer places: at each of the first, then at increasing distances.
     #[arg(long)]
     pub quick: bool,
     /// Kill the guest after this many seconds.
@@ -39,14 +40,14 @@ pub struct Args {
     pub timeout: u64,
 }
 
-/// Failures of one kind: injected, and how many of them the call failed with.
+/// Counts for one kind: injected failures, and those that made the call fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 struct Count {
     injected: u32,
     failed: u32,
 }
 
-/// The sweep of one call.
+/// The result of the sweep of one call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     name: String,
@@ -58,7 +59,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// A row of a sweep that did not end.
+    /// Returns the row of a sweep that did not end.
     fn broken(name: &str, why: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -75,11 +76,11 @@ impl Row {
     }
 }
 
-/// Runs `fault`; returns the exit status.
+/// Runs `fault` and returns the exit status.
 ///
 /// # Errors
 ///
-/// When something cannot be set up or built.
+/// If a step of the setup or a build fails.
 pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
     let started = Instant::now();
     let options = Options {
@@ -125,7 +126,7 @@ pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
 ///
 /// # Errors
 ///
-/// When the guest cannot be started.
+/// If the guest cannot be started.
 pub fn test(guests: &Guests<'_>, only: &str, quick: bool, report: &Arc<Report>) -> Result<()> {
     let only = only.strip_prefix("fault.").unwrap_or(only);
     let (rows, outcome) = sweep(guests, only, quick, {
@@ -139,7 +140,7 @@ pub fn test(guests: &Guests<'_>, only: &str, quick: bool, report: &Arc<Report>) 
     Ok(())
 }
 
-/// A row as a test's result.
+/// Converts a row to the result of a test.
 fn line(row: &Row) -> Line {
     Line {
         name: format!("fault.{}", row.name),
@@ -151,7 +152,7 @@ fn line(row: &Row) -> Line {
     }
 }
 
-/// Runs the program in a guest; each row is told as it comes.
+/// Runs the program in a guest and reports each row as it comes.
 fn sweep(
     guests: &Guests<'_>,
     only: &str,
@@ -202,8 +203,8 @@ fn parse(text: &str) -> Option<Row> {
     serde_json::from_str(text.strip_prefix("KFI-FAULT ")?).ok()
 }
 
-/// The rows as a table: by kind, how many failures were injected and, behind the slash, with how
-/// many of them the call failed (the rest it made up for).
+/// Formats the rows as a table. Each cell has the number of injected failures and, after the slash,
+/// the number of those that made the call fail; the call recovered from the others.
 fn table(rows: &[Row]) -> String {
     let mut lines = vec![vec!["call".to_owned()]];
     lines[0].extend(KINDS.map(str::to_owned));

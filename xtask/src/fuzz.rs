@@ -2,8 +2,8 @@
 
 //! `cargo xtask fuzz`: the fuzzer of the device and its rings, in a guest with the debug kernel.
 //!
-//! `kfi-fuzz` in the guest does the work (`qemu-tests/src/fuzz.rs`). Here its guest is started, and
-//! what it reached is compared with all there is to reach.
+//! `kfi-fuzz` in the guest does the work (`qemu-tests/src/fuzz.rs`). This module starts the guest
+//! and compares the covered code with all code.
 
 mod code;
 mod coverage;
@@ -20,41 +20,41 @@ use std::time::Duration;
 /// The arguments of `fuzz`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// How long.
+    /// Run time in minutes.
     #[arg(long, value_name = "N", default_value = "20")]
     pub minutes: u64,
-    /// Where chance begins [default: the time].
+    /// Seed of the random numbers [default: the time].
     #[arg(long, value_name = "S")]
     pub seed: Option<String>,
-    /// Run the programs of this file again, instead.
+    /// Run the programs of this file instead.
     #[arg(long, value_name = "FILE")]
     pub replay: Option<PathBuf>,
-    /// How often to run them.
+    /// Number of runs of these programs.
     #[arg(long, value_name = "N", default_value = "10")]
     pub times: u32,
-    /// Leave the programs worth keeping there.
+    /// Write the programs worth keeping to this folder.
     #[arg(long, value_name = "DIR")]
     pub corpus_out: Option<PathBuf>,
-    /// Fail when less than this part of the edges of the device or of the rings was reached.
+    /// Fail if the coverage of the device's or the rings' edges is below this percentage.
     #[arg(long, value_name = "PERCENT")]
     pub require: Option<f64>,
-    /// The kernel; only the debug kernel tells what was reached.
+    /// The kernel; only the debug kernel reports coverage.
     #[arg(long, value_enum, default_value = "debug")]
     pub kernel: Kernel,
 }
 
-/// The programs that were about to run, as the guest writes them.
+/// File of the guest with the programs that it runs now.
 const CURRENT: &str = "fuzz-current.txt";
-/// Those before.
+/// File with the programs that ran before.
 const BEFORE: &str = "fuzz-before.txt";
-/// What was worth keeping.
+/// File with the programs worth keeping.
 const KEPT: &str = "fuzz-corpus.txt";
-/// The code that was reached.
+/// File with the covered code.
 const REACHED: &str = "fuzz-reached.txt";
-/// How many programs and calls there were.
+/// File with the numbers of programs and calls.
 const TALLY: &str = "fuzz-tally.json";
 
-/// What of [`TALLY`] is of interest.
+/// The fields of [`TALLY`] that are used here.
 #[derive(serde::Deserialize)]
 struct Tally {
     programs: u64,
@@ -62,11 +62,11 @@ struct Tally {
     seconds: u64,
 }
 
-/// Runs `fuzz`; returns the exit status.
+/// Runs `fuzz` and returns the exit status.
 ///
 /// # Errors
 ///
-/// When something cannot be set up or built.
+/// If a step of the setup or a build fails.
 pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
     let dir = folder(ctx)?;
     let time = Duration::from_secs(args.minutes * 60);
@@ -96,7 +96,7 @@ pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
         nodes: Nodes::One,
         kernel: args.kernel,
         dir: Some(dir.clone()),
-        // A hang is found by the guest itself, long before.
+        // The guest itself detects a hang long before.
         timeout: Some(time.as_secs() + 1800),
         ..Options::default()
     };
@@ -108,7 +108,7 @@ pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
     if args.kernel == Kernel::Debug {
         let coverage = coverage::read(guests.root(), guests.modules(), &dir.join(REACHED))?;
         println!("{}", coverage.table());
-        let tally = std::fs::read(dir.join(TALLY)).context("how much ran was not written down")?;
+        let tally = std::fs::read(dir.join(TALLY)).context("the guest wrote no tally")?;
         let tally: Tally = serde_json::from_slice(&tally)?;
         println!(
             "{} programs of {} calls in {} s; {}",
@@ -118,11 +118,11 @@ pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
             coverage.line()
         );
         for name in args.require.iter().flat_map(|part| coverage.below(*part)) {
-            println!("too little of it was reached: {name}");
+            println!("coverage is below the requirement: {name}");
             status = status.max(1);
         }
     } else if args.require.is_some() {
-        bail!("only the debug kernel tells what was reached");
+        bail!("only the debug kernel reports coverage");
     }
     if let Some(out) = &args.corpus_out {
         std::fs::create_dir_all(out)?;
@@ -136,11 +136,11 @@ pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
     Ok(status)
 }
 
-/// The folder that a guest leaves its programs in, empty.
+/// Returns the empty folder in which a guest stores its programs.
 ///
 /// # Errors
 ///
-/// Those of the file system.
+/// If the folder cannot be created or emptied.
 pub fn folder(ctx: &Context) -> Result<PathBuf> {
     let dir = ctx.target.join("fuzz");
     std::fs::create_dir_all(&dir)?;
@@ -150,14 +150,14 @@ pub fn folder(ctx: &Context) -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// Says what a finding is to be had again with.
+/// Prints how to reproduce a finding.
 fn tell(dir: &Path) {
-    println!("a finding; the programs that ran:");
+    println!("finding; to run its programs again:");
     for name in [BEFORE, CURRENT] {
         let file = dir.join(name);
         if file.exists() {
             println!("    cargo xtask fuzz --replay {}", file.display());
         }
     }
-    println!("(copy them first: the next run writes there again)");
+    println!("(copy these files first: the next run overwrites them)");
 }

@@ -2,8 +2,7 @@
 
 //! `cargo xtask guest` and `shell`: guests with rxe up and the modules loaded.
 //!
-//! [`Guests::run`] is what everything that happens in guests goes through:
-//! the tests, the benchmarks and the demo too.
+//! [`Guests::run`] starts every guest of xtask, also for tests, benchmarks and the demo.
 
 pub mod accel;
 pub mod klog;
@@ -29,21 +28,21 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How many nodes, and where: the value of `--nodes`.
+/// Number and placement of nodes: the value of `--nodes`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Nodes {
-    /// One node, its own peer.
+    /// One node, which is its own peer.
     #[value(name = "1")]
     One,
     /// Two nodes in two network namespaces of one guest.
     Netns,
-    /// Two nodes, a guest each.
+    /// Two nodes, one guest each.
     #[value(name = "2")]
     Two,
 }
 
 impl Kernel {
-    /// How many times longer things take than on the distribution's kernel, at most.
+    /// Returns the maximum factor by which steps are slower than on the distribution's kernel.
     pub fn slowness(self) -> u32 {
         match self {
             Self::Stock => 1,
@@ -51,8 +50,9 @@ impl Kernel {
         }
     }
 
-    /// What its command line has besides. The stock kernel gets the cheapest checker it has; the
-    /// debug kernel's watchdogs get the patience that emulation needs.
+    /// Returns additional parameters of the kernel's command line. The stock kernel has its
+    /// cheapest checker enabled. The debug kernel's watchdogs have timeouts that suffice under
+    /// emulation.
     fn append(self) -> &'static str {
         match self {
             Self::Stock => "kfence.sample_interval=100",
@@ -71,20 +71,20 @@ impl From<Nodes> for Topology {
     }
 }
 
-/// Which kernel: the value of `--kernel`.
+/// The kernel of the guests: the value of `--kernel`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Kernel {
-    /// The distribution's, unmodified.
+    /// The kernel of the distribution, unmodified.
     #[default]
     Stock,
-    /// One built with every checker on.
+    /// A kernel with every checker enabled.
     Debug,
 }
 
-/// What a guest has of memory, unless told otherwise.
+/// Default memory of a guest.
 const MEM: &str = "2G";
 
-/// The same with the debug kernel, whose checkers keep books on every byte.
+/// Default memory of a guest with the debug kernel, whose checkers need memory for every byte.
 const DEBUG_MEM: &str = "4G";
 
 /// The options that `guest` and `shell` share.
@@ -93,10 +93,10 @@ pub struct Options {
     /// One node; two in network namespaces of one guest; two guests.
     #[arg(long, value_enum, default_value = "1")]
     pub nodes: Nodes,
-    /// The distribution's kernel, or one with every checker on.
+    /// The distribution's kernel, or one with every checker enabled.
     #[arg(long, value_enum, default_value = "stock")]
     pub kernel: Kernel,
-    /// Time is a count of instructions: slow, and the same in every run.
+    /// The guest's clock counts instructions: slow, but the same in every run.
     #[arg(long)]
     pub icount: bool,
     /// CPUs of each guest [default: 2; 1 with --icount].
@@ -105,7 +105,7 @@ pub struct Options {
     /// Memory of each guest.
     #[arg(long, value_name = "SIZE", default_value = MEM)]
     pub mem: String,
-    /// A folder to be mounted read-write at /host.
+    /// A folder to mount read-write at /host.
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Do not build or load the modules.
@@ -134,10 +134,10 @@ impl Default for Options {
 /// The arguments of `guest`.
 #[derive(Debug, clap::Args)]
 pub struct GuestArgs {
-    /// The guest.
+    /// Options of the guests.
     #[command(flatten)]
     pub options: Options,
-    /// What to run in it, as root, on every node at once.
+    /// Command to run as root, on every node at once.
     #[arg(last = true, required = true, value_name = "CMD")]
     pub argv: Vec<String>,
 }
@@ -145,19 +145,19 @@ pub struct GuestArgs {
 /// The arguments of `shell`.
 #[derive(Debug, clap::Args)]
 pub struct ShellArgs {
-    /// The guest.
+    /// Options of the guests.
     #[command(flatten)]
     pub options: Options,
-    /// What to run instead of a shell.
+    /// Command to run instead of a shell.
     #[arg(last = true, value_name = "CMD")]
     pub argv: Vec<String>,
 }
 
-/// Runs `guest`; returns the exit status.
+/// Runs `guest` and returns the exit status.
 ///
 /// # Errors
 ///
-/// When the guest cannot be built or started.
+/// If the guest cannot be built or started.
 pub fn run(ctx: &Context, args: &GuestArgs) -> Result<i32> {
     let guests = Guests::prepare(ctx, Which::Main, &args.options)?;
     let marked = args.options.nodes != Nodes::One;
@@ -167,11 +167,11 @@ pub fn run(ctx: &Context, args: &GuestArgs) -> Result<i32> {
     Ok(outcome.status())
 }
 
-/// Runs `shell`; returns the exit status.
+/// Runs `shell` and returns the exit status.
 ///
 /// # Errors
 ///
-/// When the guest cannot be built or started.
+/// If the guest cannot be built or started.
 pub fn shell(ctx: &Context, args: &ShellArgs) -> Result<i32> {
     let guests = Guests::prepare(ctx, Which::Main, &args.options)?;
     let argv = if args.argv.is_empty() {
@@ -180,7 +180,7 @@ pub fn shell(ctx: &Context, args: &ShellArgs) -> Result<i32> {
         args.argv.clone()
     };
     if args.options.nodes != Nodes::One {
-        eprintln!("  Ctrl-] goes from one node's shell to the other's; the guests end when both have ended");
+        eprintln!("  Ctrl-] switches between the nodes' shells; the guests end when both shells have ended");
     }
     let job = Job {
         interactive: true,
@@ -191,22 +191,22 @@ pub fn shell(ctx: &Context, args: &ShellArgs) -> Result<i32> {
     Ok(outcome.status())
 }
 
-/// What is to be run on every node.
+/// A command that runs on every node.
 pub struct Job {
     /// The command.
     pub argv: Vec<String>,
-    /// On terminals joined to this process's.
+    /// Connect the command to this process's terminal.
     pub interactive: bool,
-    /// More of the command's environment.
+    /// Additional environment variables of the command.
     pub env: BTreeMap<String, String>,
-    /// Where its output goes.
+    /// Destination of the command's output.
     pub sink: Sink,
-    /// When the guests are given up; it may move while they run.
+    /// The guests are killed at this time, which may be changed while they run.
     pub deadline: Option<Deadline>,
 }
 
 impl Job {
-    /// A command that nobody types into.
+    /// Returns a command without a terminal.
     pub fn new(argv: Vec<String>, sink: Sink) -> Self {
         Self {
             argv,
@@ -218,19 +218,19 @@ impl Job {
     }
 }
 
-/// A moment that others may move. Never, until it is set.
+/// A deadline that other threads may move. Not set at first.
 #[derive(Debug, Clone, Default)]
 pub struct Deadline(Arc<Mutex<Option<Instant>>>);
 
 impl Deadline {
-    /// Moves it.
+    /// Moves the deadline.
     pub fn set(&self, moment: Instant) {
         if let Ok(mut at) = self.0.lock() {
             *at = Some(moment);
         }
     }
 
-    /// Whether it lies in the past.
+    /// Returns whether the deadline has passed.
     pub fn passed(&self) -> bool {
         self.0
             .lock()
@@ -238,7 +238,7 @@ impl Deadline {
     }
 }
 
-/// Guests ready to be started, as often as need be.
+/// Prepared guests, which can be started any number of times.
 pub struct Guests<'a> {
     ctx: &'a Context,
     rig: Rig,
@@ -249,11 +249,11 @@ pub struct Guests<'a> {
 }
 
 impl<'a> Guests<'a> {
-    /// Sets up and builds all that the guests need.
+    /// Sets up and builds all parts of the guests.
     ///
     /// # Errors
     ///
-    /// When something cannot be set up or built.
+    /// If a step of the setup or a build fails.
     pub fn prepare(ctx: &'a Context, which: Which, options: &Options) -> Result<Self> {
         let (rig, profile) = match options.kernel {
             Kernel::Stock => (setup::ensure(ctx, which)?, modules::Profile::Stock),
@@ -285,7 +285,7 @@ impl<'a> Guests<'a> {
         })
     }
 
-    /// The same guests in another topology.
+    /// Returns the same guests in another topology.
     pub fn with_nodes(&self, nodes: Nodes) -> Self {
         Self {
             ctx: self.ctx,
@@ -300,21 +300,21 @@ impl<'a> Guests<'a> {
         }
     }
 
-    /// The same guests, with this long for a run.
+    /// Returns the same guests with another time limit.
     pub fn with_timeout(&self, limit: Duration) -> Self {
         let mut guests = self.with_nodes(self.options.nodes);
         guests.options.timeout = Some(limit.as_secs());
         guests
     }
 
-    /// The same guests, with this much memory, as QEMU takes it (`2G`).
+    /// Returns the same guests with another memory size, in QEMU's format (`2G`).
     #[must_use]
     pub fn with_mem(mut self, mem: &str) -> Self {
         self.options.mem = mem.to_owned();
         self
     }
 
-    /// The file of a program that guests find in `/kfi/bin`.
+    /// Returns the file of a program that guests find in `/kfi/bin`.
     pub fn program(&self, name: &str) -> Option<&Path> {
         self.programs
             .iter()
@@ -322,27 +322,27 @@ impl<'a> Guests<'a> {
             .find(|path| path.ends_with(name))
     }
 
-    /// The build root, where the tools are.
+    /// Returns the build root, which contains the tools.
     pub fn root(&self) -> &Path {
         &self.rig.root
     }
 
-    /// The modules, as they were built.
+    /// Returns the built modules.
     pub fn modules(&self) -> &[PathBuf] {
         self.modules.as_ref().map_or(&[], |built| &built.modules)
     }
 
-    /// The kernel's series.
+    /// Returns the kernel's series.
     pub fn series(&self) -> &str {
         &self.rig.choice.series
     }
 
-    /// The kernel's release.
+    /// Returns the kernel's release.
     pub fn release(&self) -> &str {
         &self.rig.choice.release
     }
 
-    /// The time the whole run may take.
+    /// Returns the time limit of the whole run.
     fn limit(&self) -> Option<Duration> {
         self.options.timeout.map(Duration::from_secs)
     }

@@ -2,10 +2,9 @@
 
 //! `cargo xtask hostfuzz`: the fuzzers of `fuzz/`, which need no guest.
 //!
-//! They are laid out for cargo-fuzz, but neither it nor a nightly toolchain is
-//! needed to run them: what it adds is flags of the compiler, and those are
-//! here. What a run finds that is new it keeps in the build output, and the
-//! next run goes on from there; the committed inputs are in `fuzz/seeds`.
+//! Their layout is that of cargo-fuzz, but neither cargo-fuzz nor a nightly toolchain is needed to
+//! run them: cargo-fuzz only adds compiler flags, which are set here. New inputs are kept in the
+//! build output, and the next run continues from these. The committed inputs are in `fuzz/seeds`.
 
 use crate::build::programs::cargo;
 use crate::context::Context;
@@ -17,14 +16,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// Seconds for each target where nobody says how many.
+/// Default run time for each target in seconds.
 pub const SECONDS: u32 = 5;
 
-/// The target; named, so that its flags do not reach build scripts and macros.
+/// The compilation target. With an explicit target the flags do not apply to build scripts and
+/// macros.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// What cargo-fuzz tells the compiler: coverage for libFuzzer, and
-/// AddressSanitizer, which the compiler calls unstable.
+/// The compiler flags of cargo-fuzz: coverage for libFuzzer, and AddressSanitizer, which is an
+/// unstable option.
 const FLAGS: &[&str] = &[
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -40,25 +40,25 @@ const FLAGS: &[&str] = &[
 /// The arguments of `hostfuzz`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Seconds for each target.
+    /// Run time for each target in seconds.
     #[arg(long, value_name = "N", default_value_t = SECONDS)]
     pub seconds: u32,
-    /// Only targets whose name contains this.
+    /// Run only targets whose name contains this.
     #[arg(long, value_name = "PATTERN", default_value = "")]
     pub only: String,
-    /// Give one target this input, once, and say what it does.
+    /// Run one target once with this input and print the result.
     #[arg(long, value_name = "FILE", requires = "only")]
     pub replay: Option<PathBuf>,
-    /// Write results there as they come, one JSON object a line.
+    /// Write results to this file as they come, one JSON object a line.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 }
 
-/// Runs `hostfuzz`; returns the exit status.
+/// Runs `hostfuzz` and returns the exit status.
 ///
 /// # Errors
 ///
-/// When the fuzzers do not build.
+/// If the fuzzers do not build.
 pub fn command(ctx: &Context, args: &Args) -> Result<i32> {
     if let Some(input) = &args.replay {
         let programs = build(ctx)?;
@@ -72,11 +72,11 @@ pub fn command(ctx: &Context, args: &Args) -> Result<i32> {
     Ok(report.finish())
 }
 
-/// Runs every target whose test `hostfuzz.TARGET` has `only` in its name.
+/// Runs every target whose test name `hostfuzz.TARGET` contains `only`.
 ///
 /// # Errors
 ///
-/// When the fuzzers do not build.
+/// If the fuzzers do not build.
 pub fn run(ctx: &Context, seconds_per_target: u32, only: &str, report: &Report) -> Result<()> {
     let chosen = |target: &String| format!("hostfuzz.{target}").contains(only);
     if !targets(ctx)?.iter().any(chosen) {
@@ -91,7 +91,7 @@ pub fn run(ctx: &Context, seconds_per_target: u32, only: &str, report: &Report) 
     Ok(())
 }
 
-/// The targets there are: one source each.
+/// Returns the targets; each source file is one.
 fn targets(ctx: &Context) -> Result<Vec<String>> {
     let dir = ctx.repo.join("fuzz/fuzz_targets");
     let mut found = Vec::new();
@@ -105,7 +105,7 @@ fn targets(ctx: &Context) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// A file's name without its ending.
+/// Returns a file's name without its extension.
 fn name(path: &Path) -> String {
     path.file_stem()
         .unwrap_or_default()
@@ -113,7 +113,7 @@ fn name(path: &Path) -> String {
         .into_owned()
 }
 
-/// Builds the targets; their programs.
+/// Builds the targets and returns their programs.
 fn build(ctx: &Context) -> Result<Vec<PathBuf>> {
     // libFuzzer is C++.
     host::ensure(ctx)?;
@@ -144,7 +144,7 @@ fn build(ctx: &Context) -> Result<Vec<PathBuf>> {
         .collect())
 }
 
-/// Runs one target for so long; its result.
+/// Runs one target for `seconds` and returns its result.
 fn one(ctx: &Context, program: &Path, target: &str, seconds: u32) -> Result<Line> {
     let started = Instant::now();
     let found = ctx.target.join("fuzz/corpus").join(target);
@@ -152,7 +152,7 @@ fn one(ctx: &Context, program: &Path, target: &str, seconds: u32) -> Result<Line
     for dir in [&found, &crashes] {
         std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
     }
-    // The first folder takes what is new, the others are only read.
+    // libFuzzer writes new inputs to the first folder and only reads the others.
     let output = Command::new(program)
         .arg(format!("-max_total_time={seconds}"))
         .arg("-timeout=10")
@@ -174,7 +174,7 @@ fn one(ctx: &Context, program: &Path, target: &str, seconds: u32) -> Result<Line
     };
     if output.status.success() {
         let Some((runs, edges)) = numbers(&said) else {
-            bail!("{target} says nothing of what it did:\n{said}");
+            bail!("{target} printed no result:\n{said}");
         };
         eprintln!("  {target}: {runs} inputs, {edges} edges reached");
     } else {
@@ -184,7 +184,7 @@ fn one(ctx: &Context, program: &Path, target: &str, seconds: u32) -> Result<Line
     Ok(line)
 }
 
-/// How many inputs were tried and how many edges of the program reached.
+/// Returns the number of tried inputs and of covered edges.
 fn numbers(said: &str) -> Option<(u64, u64)> {
     let after = |line: &str, word: &str| -> Option<u64> {
         let rest = line.split_once(word)?.1.trim_start();
@@ -197,7 +197,7 @@ fn numbers(said: &str) -> Option<(u64, u64)> {
     Some((runs, edges))
 }
 
-/// What a target that failed found, and how to see it again.
+/// Returns the finding of a failed target, and the command that reproduces it.
 fn why(said: &str, target: &str) -> String {
     let mut words: Vec<String> = said
         .lines()
@@ -206,7 +206,7 @@ fn why(said: &str, target: &str) -> String {
         })
         .map(str::to_owned)
         .collect();
-    // The words of a panic are on the line after it.
+    // The message of a panic is on the next line.
     let mut lines = said.lines();
     if lines.any(|line| line.contains("panicked at")) {
         words.extend(lines.next().map(str::to_owned));

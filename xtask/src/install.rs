@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `cargo xtask install`: modules, programs, man pages, completions, the udev rule and the unit.
+//! `cargo xtask install`: installs modules, programs, man pages, completions, the udev rule and the
+//! unit.
 
 use crate::build::modules::{self, Profile, Toolbox};
 use crate::context::Context;
@@ -13,38 +14,38 @@ use std::process::Command;
 /// The arguments of `install`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Install the modules, too, built against this configured, Rust-enabled kernel tree.
+    /// Also install the modules, built against this configured, Rust-enabled kernel tree.
     #[arg(long, value_name = "DIR")]
     pub kdir: Option<PathBuf>,
-    /// Put everything below this folder, for example to make a package of it.
+    /// Install below this folder, for example to make a package.
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub destdir: PathBuf,
-    /// Where programs, man pages and the rest go.
+    /// Prefix of programs, man pages and other files.
     #[arg(long, value_name = "DIR", default_value = "/usr/local")]
     pub prefix: PathBuf,
 }
 
 /// The modules of a running system; the others are for tests.
 const MODULES: [&str; 4] = ["kfabric.ko", "kverbs.ko", "kshm.ko", "kfblk.ko"];
-/// The programs, and the folder of the prefix for each.
+/// The programs, and the folder of each below the prefix.
 const PROGRAMS: [(&str, &str); 2] = [("kfi", "bin"), ("kfi-authd", "sbin")];
-/// The shells, and the file of each's completions below the prefix.
+/// The shells, and the file of each shell's completions below the prefix.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "share/bash-completion/completions/kfi"),
     ("zsh", "share/zsh/site-functions/_kfi"),
     ("fish", "share/fish/vendor_completions.d/kfi.fish"),
 ];
-/// Where the unit's program is in the repository's copy.
+/// Folder of the unit's program in the repository's copy.
 const UNIT_SBIN: &str = "/usr/sbin/";
 
-/// Where files go.
+/// Destination of files.
 struct Place<'a> {
     destdir: &'a Path,
     prefix: &'a Path,
 }
 
 impl Place<'_> {
-    /// A path as it will be, below the destination.
+    /// Returns a path below the destination folder.
     fn below(&self, path: &Path) -> PathBuf {
         self.destdir.join(path.strip_prefix("/").unwrap_or(path))
     }
@@ -53,7 +54,7 @@ impl Place<'_> {
         let to = self.below(path);
         let dir = to.parent().context("no folder")?;
         fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
-        // A program that runs cannot be written to, but another can take its place.
+        // A running program cannot be overwritten, but can be replaced by rename.
         let new = dir.join(format!(".kfabric-install-{}", std::process::id()));
         fs::write(&new, content)
             .and_then(|()| fs::set_permissions(&new, PermissionsExt::from_mode(mode)))
@@ -72,7 +73,7 @@ impl Place<'_> {
 ///
 /// # Errors
 ///
-/// When something does not build, or cannot be written.
+/// If a build fails, or a file cannot be written.
 pub fn run(ctx: &Context, args: &Args) -> Result<()> {
     if !args.prefix.is_absolute() {
         bail!("the prefix {} is not absolute", args.prefix.display());
@@ -89,7 +90,7 @@ pub fn run(ctx: &Context, args: &Args) -> Result<()> {
 }
 
 fn programs(ctx: &Context, place: &Place<'_>) -> Result<()> {
-    // This machine's own: they look users up as it does.
+    // Built for this machine, because the programs look up users with its C library.
     let target = ctx.target.join("install");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
@@ -174,7 +175,7 @@ fn kernel_modules(ctx: &Context, place: &Place<'_>, kdir: &Path) -> Result<()> {
     }
 }
 
-/// What a program of ours prints.
+/// Returns the output of one of our programs.
 fn said(command: &mut Command) -> Result<Vec<u8>> {
     let out = command
         .output()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The workings of `cargo xtask`, the project's daily tool.
+//! Implementation of `cargo xtask`, the project's daily tool.
 
 pub mod bench;
 pub mod build;

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `cargo xtask lint`: what can be told without running anything.
+//! `cargo xtask lint`: static checks.
 //!
-//! All checks run, each has a name, and a summary says which failed.
+//! All checks run. Each has a name, and a summary lists the failed ones.
 
+mod drawings;
+mod edges;
 mod files;
+mod imports;
 mod kernel;
+mod layers;
 mod memory;
+mod prose;
 mod rust;
 mod text;
 
@@ -20,21 +25,25 @@ use std::time::Instant;
 /// The arguments of `lint`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Format what is not formatted instead of telling so.
+    /// Format files instead of reporting unformatted ones.
     #[arg(long)]
     pub fix: bool,
-    /// Only checks whose name contains this.
+    /// Run only checks whose name contains this.
     #[arg(long, value_name = "PATTERN", default_value = "")]
     pub only: String,
+    /// Print the figures of the check `layers`.
+    #[arg(long, short)]
+    pub verbose: bool,
 }
 
-/// What a check works with.
+/// The inputs of a check.
 struct Lint<'a> {
     ctx: &'a Context,
     rig: Rig,
     /// Files under version control, and new ones that are not ignored.
     files: Vec<String>,
     fix: bool,
+    verbose: bool,
 }
 
 impl Lint<'_> {
@@ -43,48 +52,54 @@ impl Lint<'_> {
     }
 }
 
-/// A check returns what it has to say against the tree.
+/// A check returns its complaints.
 type Check = fn(&Lint<'_>) -> Result<Vec<String>>;
 
 /// The checks, quick ones first.
-const CHECKS: [(&str, Check); 13] = [
+const CHECKS: [(&str, Check); 18] = [
     ("spdx", text::spdx),
     ("unfinished", text::unfinished),
     ("hosts", text::hosts),
     ("paths", text::paths),
     ("whitespace", text::whitespace),
     ("size", text::size),
+    ("prose", prose::prose),
+    ("subjects", prose::subjects),
     ("unaccounted", memory::unaccounted),
+    ("edges", edges::edges),
+    ("layers", layers::layers),
     ("fmt", rust::fmt),
     ("kernel-fmt", kernel::fmt),
     ("checkpatch", kernel::checkpatch),
+    ("drawings", drawings::drawings),
     ("uapi-header", rust::uapi_header),
     ("clippy", rust::clippy),
     ("kernel-clippy", kernel::clippy),
 ];
 
-/// Runs `lint`; returns the exit status.
+/// Runs `lint` and returns the exit status.
 ///
 /// # Errors
 ///
-/// When what the checks need cannot be set up.
+/// If a tool or a tree that the checks need cannot be set up.
 pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
     let faults = check(ctx, args)?;
     Ok(i32::from(!faults.is_empty()))
 }
 
-/// Runs the checks and prints how each went. Returns the names of those that
-/// failed, each with what it said.
+/// Runs the checks and prints the result of each. Returns the names of the failed ones, each with
+/// its complaints.
 ///
 /// # Errors
 ///
-/// When what the checks need cannot be set up.
+/// If a tool or a tree that the checks need cannot be set up.
 pub fn check(ctx: &Context, args: &Args) -> Result<Vec<String>> {
     let lint = Lint {
         ctx,
         rig: setup::ensure(ctx, Which::Main)?,
         files: files::all(&ctx.repo)?,
         fix: args.fix,
+        verbose: args.verbose,
     };
     let mut failed = Vec::new();
     let mut passed = 0;

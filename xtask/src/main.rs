@@ -24,7 +24,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make what everything else needs: build root, kernel, rust/ metadata.
+    /// Make the build root, the kernel and the rust/ metadata, which all other commands need.
     Setup(setup::Args),
     /// Build the modules and the programs.
     Build(build::Args),
@@ -34,27 +34,27 @@ enum Command {
     Shell(guest::ShellArgs),
     /// Run every test, on the host and in guests.
     Test(test::Args),
-    /// Show that the tests find bugs: build some in, and see them caught.
+    /// Check that the tests find bugs: run them on modules with seeded bugs.
     Selftest(selftest::Args),
     /// Fuzz, on the host, every parser of untrusted bytes that needs no kernel.
     Hostfuzz(hostfuzz::Args),
-    /// Go on for as long as you like: storms, on one guest and on two, and what takes minutes.
+    /// Run storms and long tests, on one guest and on two, for any length of time.
     Soak(soak::Args),
-    /// Run the benchmarks, in a guest whose time is a count of instructions.
+    /// Run the benchmarks, in a guest whose clock counts instructions.
     Bench(bench::Args),
     /// Run every call with its 1st, 2nd, … nth failure, on the debug kernel.
     Fault(fault::Args),
-    /// Show one guest reading another's memory.
+    /// Show how one guest reads another guest's memory.
     Demo,
     /// Fuzz the device and its rings, in a guest with the debug kernel.
     Fuzz(fuzz::Args),
-    /// Check what can be checked without running anything.
+    /// Run the static checks.
     Lint(lint::Args),
-    /// Make rust-project.json, so that rust-analyzer understands the modules.
+    /// Write rust-project.json, so that rust-analyzer understands the modules.
     Ide,
-    /// Install the programs, their man pages and the rest; with --kdir the modules, too.
+    /// Install the programs, their man pages and more; with --kdir also the modules.
     Install(install::Args),
-    /// Run make for somebody else's module, against our kernel and modules.
+    /// Run make for an external module, against our kernel and modules.
     Kmake(build::KmakeArgs),
 }
 

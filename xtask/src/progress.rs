@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Progress of long steps: what, for how long, how much is left.
+//! Progress of long steps: name, elapsed time, remaining time.
 //!
-//! On a terminal the running step is one line that is rewritten; elsewhere
-//! (a CI log) a line when it starts, one every half minute, one when it ends.
-//! What is left is told from bytes where a step has them, and otherwise from
-//! how long the same step took the last time.
+//! On a terminal the running step is one line that is rewritten. Elsewhere (a CI log) a step prints
+//! a line at its start, one every half minute, and one at its end. The remaining time is computed
+//! from bytes if the step counts them, and otherwise from the last duration of the same step.
 
 use crate::context::Context;
 use std::collections::BTreeMap;
@@ -16,10 +15,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Tells how far a step is: done and total, in bytes.
+/// Returns the progress of a step: bytes done and in total.
 pub type Gauge = Box<dyn Fn() -> (u64, u64) + Send>;
 
-/// A long step being shown. Ends, badly, when dropped before [`Step::done`].
+/// A long step whose progress is shown. A drop before [`Step::done`] marks the step as failed.
 pub struct Step {
     what: String,
     started: Instant,
@@ -29,12 +28,12 @@ pub struct Step {
 }
 
 impl Step {
-    /// Starts showing `what`.
+    /// Starts to show a step of the given name.
     pub fn new(ctx: &Context, what: impl Into<String>) -> Self {
         Self::with_gauge(ctx, what, None)
     }
 
-    /// Starts showing `what`, whose advance `gauge` measures.
+    /// Starts to show a step whose progress `gauge` measures.
     pub fn with_gauge(ctx: &Context, what: impl Into<String>, gauge: Option<Gauge>) -> Self {
         let what = what.into();
         let durations = ctx.cache.join("durations.json");
@@ -61,13 +60,13 @@ impl Step {
         }
     }
 
-    /// Ends the step well and remembers how long it took.
+    /// Ends the step successfully and stores its duration.
     pub fn done(mut self) {
         let secs = self.started.elapsed().as_secs();
         self.end("✓");
         let mut all = load(&self.durations);
         all.insert(self.what.clone(), secs);
-        // Losing a duration costs a guess at the next run, nothing else.
+        // A lost duration only worsens the estimate of the next run.
         let _ = serde_json::to_string_pretty(&all)
             .map_err(std::io::Error::other)
             .and_then(|text| std::fs::write(&self.durations, text));
@@ -95,7 +94,7 @@ impl Drop for Step {
     }
 }
 
-/// Shows a step until told to stop.
+/// Shows a step until the other end of the channel asks to stop.
 fn show(
     what: &str,
     started: Instant,
@@ -127,7 +126,7 @@ fn show(
     }
 }
 
-/// How much is left, as far as that is known.
+/// Returns the remaining work or time, if known.
 fn left(elapsed: u64, expected: Option<u64>, bytes: Option<(u64, u64)>) -> String {
     if let Some((done, total)) = bytes.filter(|(_, total)| *total > 0) {
         let mib = |bytes: u64| bytes >> 20;
@@ -146,7 +145,7 @@ fn left(elapsed: u64, expected: Option<u64>, bytes: Option<(u64, u64)>) -> Strin
     }
 }
 
-/// Seconds as `m:ss`.
+/// Formats seconds as `m:ss`.
 pub fn clock(secs: u64) -> String {
     format!("{}:{:02}", secs / 60, secs % 60)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Results of tests: a line each as they come, a file, a summary, the count.
+//! Results of tests: a line for each result, a report file, a summary, the count.
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
@@ -10,59 +10,59 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// How many flaky tests a run may have. With one more the run fails.
+/// Maximum number of flaky tests of a passing run.
 pub const MAX_FLAKY: usize = 5;
-/// How many of the longest tests the summary names.
+/// Number of the longest tests in the summary.
 const LONGEST: usize = 10;
 
-/// How a test ended.
+/// Result of a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// It passed.
+    /// The test passed.
     Ok,
-    /// It failed, and passed when it ran again by itself in a fresh boot.
+    /// The test failed, and passed when it ran again by itself in a fresh boot.
     Flaky,
-    /// It did not.
+    /// The test failed.
     Failed,
-    /// It could not be run here.
+    /// The test could not run here.
     Skipped,
 }
 
-/// What a failed test found that no repetition excuses.
+/// A finding of a failed test after which the test is not repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fault {
-    /// Bytes other than those that were written.
+    /// Bytes other than the written ones.
     Data,
-    /// An object, a page or a process that outlived the test.
+    /// An object, a page or a process has outlived the test.
     Leftover,
-    /// The kernel complained, or the guest died or hung.
+    /// The kernel printed a complaint, or the guest died or hung.
     Guest,
 }
 
 /// The result of one test: one line of a report file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Line {
-    /// Its name.
+    /// Name of the test.
     pub name: String,
-    /// How it ended.
+    /// Result of the test.
     pub status: Status,
-    /// Seconds it took.
+    /// Duration of the test in seconds.
     pub seconds: f64,
-    /// Where it ran: `host`, `netns`, `2 nodes`, …
+    /// Place of the run: `host`, `netns`, `2 nodes`, …
     #[serde(rename = "where")]
     pub place: String,
-    /// Why it failed or was skipped.
+    /// Reason of a failure or a skip.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
-    /// What makes a failure one that is never repeated.
+    /// The finding after which the test is not repeated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<Fault>,
 }
 
 impl Line {
-    /// A result that is no run of anything: a check.
+    /// Returns the result of a check, which is not a run of a program.
     pub fn check(name: impl Into<String>, place: &str, faults: &[String]) -> Self {
         Self {
             name: name.into(),
@@ -78,7 +78,7 @@ impl Line {
         }
     }
 
-    /// A failure.
+    /// Returns a failure.
     pub fn failed(
         name: impl Into<String>,
         place: &str,
@@ -96,7 +96,7 @@ impl Line {
     }
 }
 
-/// Takes results in, from several threads.
+/// Collects results from several threads.
 pub struct Report {
     inner: Mutex<Inner>,
 }
@@ -104,7 +104,7 @@ pub struct Report {
 #[derive(Default)]
 struct Inner {
     lines: Vec<Line>,
-    /// Failures whose tests run again when the rest has ended.
+    /// Failures whose tests run again after all other tests.
     pending: Vec<Line>,
     stages: Vec<Stage>,
     file: Option<File>,
@@ -117,13 +117,12 @@ struct Stage {
 }
 
 impl Report {
-    /// A report that is also written to `file`, one JSON object a line, as
-    /// results come. A failure whose test runs again is written when its last
-    /// run has ended.
+    /// Returns a report that also writes results to `file`, one JSON object a line, as they come.
+    /// The failure of a test that runs again is written after its last run.
     ///
     /// # Errors
     ///
-    /// When the file cannot be made.
+    /// If the file cannot be created.
     pub fn new(file: Option<&Path>) -> Result<Self> {
         let file = file
             .map(|path| {
@@ -138,7 +137,7 @@ impl Report {
         })
     }
 
-    /// Takes a result in and shows it.
+    /// Adds a result and prints it.
     pub fn add(&self, line: Line) {
         if let Ok(mut inner) = self.inner.lock() {
             println!("{}", shown(&line));
@@ -146,8 +145,7 @@ impl Report {
         }
     }
 
-    /// Takes in a failure whose test runs again when the rest has ended, and
-    /// shows it.
+    /// Adds and prints a failure whose test runs again after all other tests.
     pub fn postpone(&self, line: Line) {
         if let Ok(mut inner) = self.inner.lock() {
             println!("{}; runs again at the end", shown(&line));
@@ -155,8 +153,8 @@ impl Report {
         }
     }
 
-    /// Hands out the failures whose tests are to run again. A failure that the
-    /// caller does not [`add`](Self::add) again is lost.
+    /// Removes and returns the failures whose tests must run again. The caller must
+    /// [`add`](Self::add) each of them again, or the failure is lost.
     pub fn take_postponed(&self) -> Vec<Line> {
         let inner = self.inner.lock();
         inner.map_or_else(
@@ -165,8 +163,8 @@ impl Report {
         )
     }
 
-    /// Notes how long a part of the run took. Parts may overlap; several times
-    /// of one name are added up.
+    /// Adds the duration of a part of the run. Parts may overlap; durations of the same name are
+    /// added up.
     pub fn stage(&self, name: &str, took: Duration) {
         let Ok(mut inner) = self.inner.lock() else {
             return;
@@ -180,7 +178,7 @@ impl Report {
         }
     }
 
-    /// Whether a test of this name ended at this place.
+    /// Returns whether a test of this name has ended at this place.
     pub fn has(&self, name: &str, place: &str) -> bool {
         self.inner.lock().is_ok_and(|inner| {
             let mut all = inner.lines.iter().chain(&inner.pending);
@@ -188,13 +186,13 @@ impl Report {
         })
     }
 
-    /// All final results.
+    /// Returns all final results.
     pub fn lines(&self) -> Vec<Line> {
         let inner = self.inner.lock();
         inner.map_or_else(|_| Vec::new(), |inner| inner.lines.clone())
     }
 
-    /// The final result of a test at a place.
+    /// Returns the final result of a test at a place.
     pub fn find(&self, name: &str, place: &str) -> Option<Line> {
         let inner = self.inner.lock().ok()?;
         let mut lines = inner.lines.iter();
@@ -203,9 +201,10 @@ impl Report {
             .cloned()
     }
 
-    /// Prints the parts with their times, the longest tests, every flaky and
-    /// every failed test with its detail and, last, the count. Returns the exit
-    /// status: 0 only when something ran, nothing failed, and at most
+    /// Prints the parts with their times, the longest tests, every flaky and every failed test with
+    /// its detail and, last, the count.
+    ///
+    /// Returns the exit status: 0 only if at least one test ran, none failed, and at most
     /// [`MAX_FLAKY`] tests were flaky.
     pub fn finish(&self) -> i32 {
         let Ok(mut inner) = self.inner.lock() else {
@@ -250,10 +249,10 @@ impl Inner {
         self.lines.iter().filter(move |line| line.status == status)
     }
 
-    /// Takes a final result in and writes it to the file.
+    /// Adds a final result and writes it to the file.
     fn take(&mut self, line: Line) {
         if let Some(file) = &mut self.file {
-            // A report that cannot be written must not pass for a whole one.
+            // A truncated report must not pass for a complete one.
             let written = serde_json::to_string(&line)
                 .map_err(std::io::Error::other)
                 .and_then(|text| writeln!(file, "{text}"));
@@ -279,7 +278,7 @@ impl Inner {
         }
     }
 
-    /// Prints the tests that took longest.
+    /// Prints the longest tests.
     fn show_longest(&self) {
         let mut lines: Vec<&Line> = self.lines.iter().filter(|l| l.seconds >= 1.0).collect();
         lines.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
@@ -293,7 +292,7 @@ impl Inner {
     }
 }
 
-/// The line that others read the count from.
+/// Formats the count, in a line that scripts read.
 pub fn count(passed: usize, failed: usize, skipped: usize) -> String {
     let mut text = format!("{passed} passed, {failed} failed");
     if skipped > 0 {
@@ -302,7 +301,7 @@ pub fn count(passed: usize, failed: usize, skipped: usize) -> String {
     text
 }
 
-/// A result as one line for a person.
+/// Formats a result as one line for people.
 fn shown(line: &Line) -> String {
     let word = match line.status {
         Status::Ok => "ok",

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `cargo xtask selftest`: the tests tested.
+//! `cargo xtask selftest`: tests of the tests.
 //!
-//! Each bug of [`SeedBug`] is built into the modules in turn, and the tests
-//! that are there for bugs of its class are run. It is caught when one of them
-//! fails or the kernel complains, and when the same tests find nothing in the
-//! modules as they are.
+//! Each bug of [`SeedBug`] is built into the modules, or into a program, in turn, and the tests for bugs of its class
+//! run. The bug is caught if one of these tests fails or the kernel prints a complaint, and if the
+//! same tests find nothing without the bug.
 //!
-//! The test run is tested too: tests that fail on purpose are judged as they must be.
+//! The test run is tested too: planted tests fail on purpose, and each must be judged correctly.
 
 use crate::context::{Context, SeedBug};
 use crate::guest::output::by_line;
@@ -23,46 +22,73 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How long the tests of a bug may take, on a kernel with every checker.
+/// Time limit of the tests of a bug, on a kernel with every checker.
 const LIMIT: Duration = Duration::from_secs(15 * 60);
-/// Where the tests run.
-const PLACE: &str = "netns";
+
+/// Place of tests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    nodes: Nodes,
+    topology: &'static str,
+}
+
+/// Two network namespaces of a guest.
+const NETNS: Place = Place {
+    nodes: Nodes::Netns,
+    topology: "netns",
+};
+/// A guest of one node.
+const ONE: Place = Place {
+    nodes: Nodes::One,
+    topology: "1",
+};
 
 /// The arguments of `selftest`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only this bug; may be given more than once.
+    /// Run only this bug; may be given more than once.
     #[arg(long, value_enum, value_name = "BUG")]
     pub bug: Vec<SeedBug>,
-    /// Only the test of the test run itself: planted tests, each judged as TESTING.md says. With a
-    /// name, only the planted tests whose names contain it.
+    /// Run only the planted tests of the test run itself, each judged as TESTING.md says. With a
+    /// name, run only the planted tests whose names contain it.
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
     pub planted: Option<String>,
-    /// The kernel to run on: not every bug shows on the distribution's.
+    /// The kernel to run on; not every bug shows on the distribution's.
     #[arg(long, value_enum, default_value = "debug")]
     pub kernel: Kernel,
-    /// Write results there as they come, one JSON object a line.
+    /// Write results to this file as they come, one JSON object a line.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 }
 
-/// The tests that are there for bugs of this class.
-fn tests(bug: SeedBug) -> &'static [&'static str] {
+/// Returns the place of a bug's tests.
+fn place(bug: SeedBug) -> Place {
     match bug {
-        SeedBug::MissingUnpin => &["mr.pins_and_unpins"],
-        SeedBug::LockOrder => &["cm.connect_and_shutdown"],
-        SeedBug::UseAfterFree => &["share.descriptors_outlive_their_queue"],
-        SeedBug::DoubleFetch => &["classes.double_fetch_what_is_checked_is_what_is_used"],
-        SeedBug::LostCompletion => &["cq.p09_flush_completes_each_once"],
-        SeedBug::MissedError => &["keys.alloc_limits"],
+        SeedBug::UnaccountedAllocation | SeedBug::UnknownOpens | SeedBug::PageUnderLock => ONE,
+        _ => NETNS,
     }
 }
 
-/// Runs `selftest`; returns the exit status.
+/// Returns the tests for bugs of this class.
+fn tests(bug: SeedBug) -> &'static [&'static str] {
+    match bug {
+        SeedBug::MissingUnpin => &["mr.region_registered_stays_pinned_until_close"],
+        SeedBug::LockOrder => &["cm.shutdown_after_connect_notifies_peer"],
+        SeedBug::UseAfterFree => &["share.queue_descriptor_outliving_its_file_polls_hung_up"],
+        SeedBug::DoubleFetch => &["classes.double_fetch_of_changing_op_uses_the_checked_value"],
+        SeedBug::LostCompletion => &["cq.p09_flush_on_disconnect_completes_each_once"],
+        SeedBug::MissedError => &["keys.alloc_beyond_limits_is_refused"],
+        SeedBug::UnaccountedAllocation => &["memcg.objects_of_a_program_are_charged"],
+        SeedBug::UnknownOpens => &["authd.p07_deny_missing_netns_denies"],
+        SeedBug::PageUnderLock => &["mr.p11_registration_beside_a_missing_page_does_not_wait"],
+    }
+}
+
+/// Runs `selftest` and returns the exit status.
 ///
 /// # Errors
 ///
-/// When there is no way to run tests at all.
+/// If no tests can run at all.
 pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
     let started = Instant::now();
     let report = Report::new(args.report.as_deref())?;
@@ -77,19 +103,27 @@ pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
         [] => SeedBug::value_variants(),
         some => some,
     };
-    let mut all: Vec<&str> = bugs.iter().flat_map(|bug| tests(*bug)).copied().collect();
-    all.sort_unstable();
-    all.dedup();
-    let sound = found(ctx, None, args.kernel, &all)?;
-    report.add(Line {
-        seconds: started.elapsed().as_secs_f64(),
-        ..Line::check("selftest.without-a-bug", PLACE, &sound)
-    });
+    for at in [NETNS, ONE] {
+        let here = bugs.iter().filter(|bug| place(**bug) == at);
+        let mut all: Vec<&str> = here.flat_map(|bug| tests(*bug)).copied().collect();
+        all.sort_unstable();
+        all.dedup();
+        if all.is_empty() {
+            continue;
+        }
+        let started = Instant::now();
+        let sound = found(ctx, None, args.kernel, at, &all)?;
+        report.add(Line {
+            seconds: started.elapsed().as_secs_f64(),
+            ..Line::check("selftest.without-a-bug", at.topology, &sound)
+        });
+    }
     for bug in bugs {
         let started = Instant::now();
-        let mut line = match found(ctx, Some(*bug), args.kernel, tests(*bug)) {
+        let at = place(*bug);
+        let mut line = match found(ctx, Some(*bug), args.kernel, at, tests(*bug)) {
             Ok(what) => verdict(*bug, &what),
-            Err(error) => Line::failed(name(*bug), PLACE, 0.0, format!("{error:#}")),
+            Err(error) => Line::failed(name(*bug), at.topology, 0.0, format!("{error:#}")),
         };
         line.seconds = started.elapsed().as_secs_f64();
         report.add(line);
@@ -102,10 +136,10 @@ fn name(bug: SeedBug) -> String {
     format!("selftest.{}", bug.name())
 }
 
-/// What is to be said of a bug, of which the tests and the kernel said this.
+/// Returns the result for a bug, from the findings of the tests and the kernel.
 fn verdict(bug: SeedBug, found: &[String]) -> Line {
     if found.is_empty() {
-        return Line::failed(name(bug), PLACE, 0.0, "NOT caught");
+        return Line::failed(name(bug), place(bug).topology, 0.0, "NOT caught");
     }
     for what in found {
         let first = what.lines().next().unwrap_or_default();
@@ -113,20 +147,21 @@ fn verdict(bug: SeedBug, found: &[String]) -> Line {
     }
     Line {
         detail: format!("caught by {}", found.join("; ")),
-        ..Line::check(name(bug), PLACE, &[])
+        ..Line::check(name(bug), place(bug).topology, &[])
     }
 }
 
-/// Runs tests with a bug in the modules, or none; what they and the kernel found.
+/// Runs tests with a bug built in, or without one. Returns the findings of the tests and the
+/// kernel.
 ///
 /// # Errors
 ///
-/// When they could not be run, or not to their end for no reason the kernel
-/// gave.
+/// If the tests could not run, or did not run to their end for no reason that the kernel gave.
 fn found(
     ctx: &Context,
     bug: Option<SeedBug>,
     kernel: Kernel,
+    at: Place,
     names: &[&str],
 ) -> Result<Vec<String>> {
     let ctx = Context {
@@ -134,7 +169,7 @@ fn found(
         ..ctx.clone()
     };
     let options = Options {
-        nodes: Nodes::Netns,
+        nodes: at.nodes,
         kernel,
         ..Options::default()
     };
@@ -152,7 +187,7 @@ fn found(
             None => eprintln!("    [{node}] {line}"),
         }
     });
-    let argv = ["kfi-tests", "run", "--topology", "netns", "--names"];
+    let argv = ["kfi-tests", "run", "--topology", at.topology, "--names"];
     let mut argv: Vec<String> = argv.map(str::to_owned).to_vec();
     argv.push(names.join(","));
     let outcome = guests.run(&Job::new(argv, sink))?;
@@ -160,7 +195,7 @@ fn found(
     judge(&outcome, &results.unwrap_or_default(), names)
 }
 
-/// What a run found.
+/// Returns the findings of a run.
 fn judge(outcome: &Outcome, results: &[Line], names: &[&str]) -> Result<Vec<String>> {
     let failed = results.iter().filter(|line| line.status == Status::Failed);
     let mut found: Vec<String> = failed
@@ -193,7 +228,7 @@ mod selftests {
     fn result(name: &str, status: Status) -> Line {
         Line {
             status,
-            ..Line::failed(name, PLACE, 0.0, "why")
+            ..Line::failed(name, "netns", 0.0, "why")
         }
     }
 

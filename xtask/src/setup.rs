@@ -2,11 +2,10 @@
 
 //! `cargo xtask setup`: build root, kernel, `rust/` metadata, initramfs.
 //!
-//! Everything is made once, kept in the cache (`KFABRIC_CACHE`, else
-//! `$XDG_CACHE_HOME/kfabric`, else `~/.cache/kfabric`) in stages keyed by what
-//! they are made from ([`stage`]), and shared by all checkouts. Which kernel
-//! was chosen is written down there; only an explicit `setup` asks the archive
-//! for a newer one.
+//! Each part is made once and kept in the cache (`KFABRIC_CACHE`, else `$XDG_CACHE_HOME/kfabric`,
+//! else `~/.cache/kfabric`), shared by all checkouts. The parts are stages whose keys depend on
+//! their inputs ([`stage`]). The cache records the chosen kernel; only an explicit `setup` asks the
+//! archive for a newer one.
 
 pub mod archive;
 pub mod debug;
@@ -23,41 +22,40 @@ use anyhow::{bail, Context as _, Result};
 use archive::{Archive, Mirror};
 use std::path::{Path, PathBuf};
 
-/// Everything needed to build modules and boot guests.
+/// All parts needed to build modules and boot guests.
 #[derive(Debug, Clone)]
 pub struct Rig {
     /// The build root.
     pub root: PathBuf,
-    /// Which kernel.
+    /// The chosen kernel.
     pub choice: Choice,
-    /// Its packages' content.
+    /// Content of the kernel's packages.
     pub packages: PathBuf,
-    /// Its configured tree.
+    /// The configured kernel tree.
     pub tree: PathBuf,
     /// The guests' initramfs.
     pub initrd: PathBuf,
 }
 
-/// Which of the supported kernels is meant.
+/// Selects one of the supported kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Which {
-    /// The one everything runs on: of the preferred series if there is one.
+    /// The kernel of most commands, of the preferred series if available.
     Main,
-    /// One of the other supported series, for smoke tests.
+    /// A kernel of another supported series, for smoke tests.
     Other,
 }
 
 /// The arguments of `setup`.
 #[derive(Debug, Default, clap::Args)]
 pub struct Args {
-    /// The kernel to use: a point release (7.2.11), a whole release, or a
-    /// series (7.3).
+    /// The kernel to use: a point release (7.2.11), a whole release, or a series (7.3).
     #[arg(long, value_name = "VERSION")]
     pub kernel_version: Option<String>,
-    /// Set up the other supported series as well.
+    /// Also set up the other supported series.
     #[arg(long)]
     pub all_series: bool,
-    /// Build the debug kernel as well.
+    /// Also build the debug kernel.
     #[arg(long)]
     pub debug_kernel: bool,
 }
@@ -66,7 +64,7 @@ pub struct Args {
 ///
 /// # Errors
 ///
-/// When something is missing that cannot be had; the error says what to do.
+/// If a required part is not available; the error says which step helps.
 pub fn run(ctx: &Context, args: &Args) -> Result<()> {
     let rig = prepare(ctx, Which::Main, true, args.kernel_version.as_deref())?;
     println!("kernel {}: ready", rig.choice.release);
@@ -84,30 +82,30 @@ pub fn run(ctx: &Context, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The rig as it was set up, or set up now.
+/// Returns the rig, and sets it up if necessary.
 ///
 /// # Errors
 ///
-/// Those of [`run`].
+/// The errors of [`run`].
 pub fn ensure(ctx: &Context, which: Which) -> Result<Rig> {
     prepare(ctx, which, false, None)
 }
 
-/// Whether there is a debug kernel already.
+/// Returns whether the debug kernel is built.
 ///
 /// # Errors
 ///
-/// When not even its base can be set up.
+/// If the rig that it is based on cannot be set up.
 pub fn has_debug(ctx: &Context) -> Result<bool> {
     let base = ensure(ctx, Which::Main)?;
     Ok(debug::present(ctx, &base).is_some())
 }
 
-/// The rig with the debug kernel, as it was set up, or set up now.
+/// Returns the rig with the debug kernel, and sets it up if necessary.
 ///
 /// # Errors
 ///
-/// Those of [`run`].
+/// The errors of [`run`].
 pub fn ensure_debug(ctx: &Context) -> Result<Rig> {
     let base = ensure(ctx, Which::Main)?;
     if let Some(rig) = debug::present(ctx, &base) {
@@ -118,7 +116,7 @@ pub fn ensure_debug(ctx: &Context) -> Result<Rig> {
 }
 
 fn prepare(ctx: &Context, which: Which, refresh: bool, wanted: Option<&str>) -> Result<Rig> {
-    // The variable is for one run, and changes nothing for others.
+    // The variable applies to one run and does not change the recorded choice.
     let for_now = std::env::var("KFABRIC_KERNEL_VERSION")
         .ok()
         .filter(|text| !text.is_empty() && which == Which::Main && wanted.is_none());
@@ -135,7 +133,7 @@ fn prepare(ctx: &Context, which: Which, refresh: bool, wanted: Option<&str>) -> 
         return Ok(rig);
     }
     let _lock = stage::lock(&ctx.cache, "setup")?;
-    // Another xtask may have done it while this one waited.
+    // Another xtask may have set up the rig while this one waited.
     if let Some(rig) = known().filter(|_| !refresh) {
         return Ok(rig);
     }
@@ -148,7 +146,7 @@ fn prepare(ctx: &Context, which: Which, refresh: bool, wanted: Option<&str>) -> 
     Ok(rig)
 }
 
-/// Asks the archive which kernel to take.
+/// Asks the archive for the kernel to use.
 fn resolve(
     ctx: &Context,
     archive: &Archive,
@@ -159,7 +157,7 @@ fn resolve(
     let index = match archive.index(ctx) {
         Ok(index) => index,
         Err(error) => {
-            // Without the archive, what was set up before still serves.
+            // Without the archive, the previous setup can still be used.
             let fits = |choice: &Choice| wanted.is_none_or(|wanted| choice.is(wanted));
             if let Some(choice) = before.filter(fits) {
                 eprintln!(
@@ -187,8 +185,7 @@ fn resolve(
     }
 }
 
-/// Makes what is missing for `choice`. The kernel comes while the build root
-/// is being made.
+/// Makes the missing parts for `choice`. The kernel is downloaded while the build root is made.
 fn make(ctx: &Context, mirror: &Mirror, archive: &Archive, choice: Choice) -> Result<Rig> {
     let (root, debs) = std::thread::scope(|scope| {
         let need_debs = kernel::packages(ctx, &choice).is_none();
@@ -216,7 +213,7 @@ fn make(ctx: &Context, mirror: &Mirror, archive: &Archive, choice: Choice) -> Re
     })
 }
 
-/// The rig for `choice`, if all of it is there.
+/// Returns the rig for `choice`, if all its parts exist.
 fn complete(ctx: &Context, choice: &Choice) -> Option<Rig> {
     Some(Rig {
         root: root::present(ctx)?,
@@ -227,7 +224,7 @@ fn complete(ctx: &Context, choice: &Choice) -> Option<Rig> {
     })
 }
 
-/// Where it is written down which kernel was chosen.
+/// Returns the file that records the chosen kernel.
 fn record_path(ctx: &Context, which: Which, for_now: Option<&str>) -> PathBuf {
     ctx.cache.join(match (which, for_now) {
         (_, Some(wanted)) => format!("kernel-wanted-{}.json", wanted.replace('/', "_")),
@@ -236,7 +233,7 @@ fn record_path(ctx: &Context, which: Which, for_now: Option<&str>) -> PathBuf {
     })
 }
 
-/// The kernel that was chosen, if it is (still) of a supported series.
+/// Returns the recorded kernel, if its series is still supported.
 fn recorded(place: &Path) -> Option<Choice> {
     let text = std::fs::read_to_string(place).ok()?;
     let choice: Choice = serde_json::from_str(&text).ok()?;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `cargo xtask soak`: what takes longer than anybody waits for after a change.
+//! `cargo xtask soak`: long tests, which take too long to run after every change.
 //!
-//! The [`PARTS`] take turns, each in guests of its own, until the time is up.
-//! Everything by chance begins with a seed that is printed, and with the same
-//! seed and time the same parts run with the same seeds again.
+//! The [`PARTS`] run in turns, each in its own guests, until the time is over. Random numbers start
+//! from a seed that is printed. With the same seed and time, the same parts run with the same seeds
+//! again.
 
 mod nightly;
 
@@ -21,45 +21,45 @@ use std::time::{Duration, Instant};
 /// The arguments of `soak`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// How long it goes on.
+    /// Run time in minutes.
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub minutes: u64,
-    /// Where chance begins [default: drawn from the clock].
+    /// Seed of the random numbers [default: from the clock].
     #[arg(long, value_name = "S")]
     pub seed: Option<u64>,
-    /// The distribution's kernel, or one with every checker on.
+    /// The distribution's kernel, or one with every checker enabled.
     #[arg(long, value_enum, default_value = "stock")]
     pub kernel: Kernel,
-    /// Only parts whose name contains this.
+    /// Run only parts whose name contains this.
     #[arg(long, value_name = "PATTERN", default_value = "")]
     pub only: String,
-    /// Everything that is long, once, within 8 hours: the debug kernel's suite, all faults, the
-    /// fuzzer with its requirement, storms, the thousands of rounds.
+    /// Run all long tests once, within 8 hours: the debug kernel's suite, all faults, the fuzzer
+    /// with its requirement, storms, the tests with thousands of rounds.
     #[arg(long, conflicts_with_all = ["minutes", "kernel"])]
     pub nightly: bool,
 }
 
-/// Something to go on with.
+/// A part of the soak.
 struct Part {
     name: &'static str,
     nodes: Nodes,
-    /// The command, but for `--seed S`.
+    /// The command without `--seed S`.
     command: &'static [&'static str],
-    /// How long its turn is.
+    /// Length of a turn.
     turn: Duration,
     length: Length,
-    /// The kernel it needs, whatever was asked for.
+    /// The required kernel, which overrides the option.
     kernel: Option<Kernel>,
 }
 
-/// How a part learns how long its turn is.
+/// Control of the length of a turn.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Length {
-    /// It is told the seconds, and goes round until then.
+    /// The command has an argument in seconds, and is repeated until then.
     Again,
-    /// It is told the seconds.
+    /// The command has an argument in seconds.
     Told,
-    /// It has a length of its own.
+    /// The command has its own length.
     Own,
 }
 
@@ -67,7 +67,7 @@ const fn minutes(n: u64) -> Duration {
     Duration::from_secs(n * 60)
 }
 
-/// All parts, in the order of their turns. To add one, add a row.
+/// All parts, in the order of their turns. A new part is a new row.
 const PARTS: &[Part] = &[
     Part {
         name: "storm-netns",
@@ -165,27 +165,27 @@ const PARTS: &[Part] = &[
     },
 ];
 
-/// The shortest turn that shows anything.
+/// The shortest useful turn.
 const LEAST: Duration = Duration::from_secs(90);
-/// What a turn may take beyond its time: booting, the last round, its aftermath.
+/// Additional time of a turn: boot, the last round, the end.
 const GRACE: Duration = minutes(8);
 
-/// How a turn went.
+/// Result of a turn.
 struct Turn {
     name: &'static str,
     seed: u64,
     took: Duration,
     passed: usize,
     failed: usize,
-    /// What was wrong.
+    /// Faults found in the turn.
     faults: Vec<String>,
 }
 
-/// Runs `soak`; returns the exit status: 0 only if nothing at all was wrong.
+/// Runs `soak` and returns the exit status: 0 only if no fault was found.
 ///
 /// # Errors
 ///
-/// When no guest can be made.
+/// If no guest can be prepared.
 pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
     let seed = args.seed.unwrap_or_else(any_seed);
     if args.nightly {
@@ -214,7 +214,7 @@ pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
         if left < LEAST && number > 0 {
             break;
         }
-        // What has a length of its own is left out when there is no time for it.
+        // A part with its own length is skipped if the remaining time is too short.
         if part.length == Length::Own && left < part.turn && number > 0 {
             if args.only.is_empty() {
                 continue;
@@ -240,7 +240,7 @@ pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
     Ok(i32::from(failed > 0 || turns.is_empty()))
 }
 
-/// A seed that nobody has asked for, short enough to be typed.
+/// Returns a random seed that is short enough to type.
 fn any_seed() -> u64 {
     let now = std::time::SystemTime::UNIX_EPOCH.elapsed();
     now.map_or(1, |time| u64::from(time.subsec_micros()))
@@ -261,7 +261,7 @@ fn show(turn: &Turn) {
     }
 }
 
-/// One turn of a part.
+/// Runs one turn of a part.
 fn one(
     guests: &Guests<'_>,
     part: &Part,
@@ -321,7 +321,7 @@ fn one(
     })
 }
 
-/// Takes in a line that a node printed: counts results, passes on the rest.
+/// Handles a line that a node printed: counts a result, prints any other line.
 fn hear(node: u8, stream: Stream, line: &str, passed: &mut usize, faults: &mut Vec<String>) {
     let result = line.strip_prefix("KFI-RESULT ").filter(|_| node == 1);
     let result = result.and_then(|text| serde_json::from_str::<crate::report::Line>(text).ok());

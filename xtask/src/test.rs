@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `cargo xtask test`: everything that can show a fault, and the count.
+//! `cargo xtask test`: runs all tests and prints the count.
 //!
-//! On the host the workspace's own tests; in guests, for each topology, what
-//! `kfi-tests` has; and a short run on the other supported kernel series. What
-//! a guest's kernel said and what a run left behind count as tests too. Two
-//! parts run side by side where the machine allows it.
+//! On the host: the workspace's own tests. In guests: the tests of `kfi-tests`, for each topology,
+//! and a short run on the other supported kernel series. Kernel complaints and leftovers of a run
+//! count as tests too. Two parts run in parallel if the machine is large enough.
 
 mod boxed;
 mod guests;
@@ -32,57 +31,56 @@ use std::time::Instant;
 /// The arguments of `test`.
 #[derive(Debug, Default, clap::Args)]
 pub struct Args {
-    /// The distribution's kernel, or one with every checker on.
+    /// The distribution's kernel, or one with every checker enabled.
     #[arg(long, value_enum, default_value = "stock")]
     pub kernel: Kernel,
-    /// Only tests whose name contains this.
+    /// Run only tests whose name contains this.
     #[arg(long, value_name = "PATTERN", default_value = "")]
     pub only: String,
-    /// Only tests that the changes since REV can affect, uncommitted and new files included.
+    /// Run only tests that the changes since REV can affect, with uncommitted and new files.
     #[arg(long, value_name = "REV", num_args = 0..=1, default_missing_value = "HEAD")]
     pub changed: Option<String>,
-    /// Do not repeat a failed test. The debug kernel is always strict.
+    /// Do not repeat a failed test. The debug kernel never repeats one.
     #[arg(long)]
     pub strict: bool,
-    /// Run `lint` too, as a test of that name.
+    /// Also run `lint`, as a test of that name.
     #[arg(long)]
     pub lint: bool,
-    /// Run a box of minutes of every rig on the debug kernel too: `box.suite`,
-    /// `box.fuzz`, `box.fault`.
+    /// Also run a few minutes of every rig on the debug kernel: `box.suite`, `box.fuzz`,
+    /// `box.fault`.
     #[arg(long)]
     pub boxed: bool,
-    /// Parts that run side by side [default: 2 where there are cores and memory for them].
+    /// Number of parts that run in parallel [default: 2 if there are cores and memory for them].
     #[arg(long, value_name = "N")]
     pub lanes: Option<usize>,
-    /// Begin nothing in guests after so many minutes; what did not run then has failed [default: 80,
-    /// on the debug kernel 360].
+    /// Start no test in guests after this many minutes; tests that did not run have failed
+    /// [default: 80, on the debug kernel 360].
     #[arg(long, value_name = "N")]
     pub minutes: Option<u64>,
-    /// Leave out the tests of the host.
+    /// Skip the tests of the host.
     #[arg(long)]
     pub no_host: bool,
-    /// Write results there as they come, one JSON object a line.
+    /// Write results to this file as they come, one JSON object a line.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 }
 
-/// Runs `test`; returns the exit status.
+/// Runs `test` and returns the exit status.
 ///
 /// # Errors
 ///
-/// When there is no way to run tests at all (the report cannot be written, the
-/// revision is unknown).
+/// If no tests can run at all (the report cannot be written, the revision is unknown).
 pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
     let report = Arc::new(Report::new(args.report.as_deref())?);
     run_into(ctx, args, &report)?;
     Ok(report.finish())
 }
 
-/// Runs `test` and takes the results into `report`.
+/// Runs `test` and adds the results to `report`.
 ///
 /// # Errors
 ///
-/// When the revision is unknown.
+/// If the revision is unknown.
 pub fn run_into(ctx: &Context, args: &Args, report: &Arc<Report>) -> Result<()> {
     let started = Instant::now();
     let chosen = Selection::new(ctx, &args.only, args.changed.as_deref())?;
@@ -100,7 +98,7 @@ pub fn run_into(ctx: &Context, args: &Args, report: &Arc<Report>) -> Result<()> 
     let stages = stages.unwrap_or_default();
     let boxes = boxed::Boxes::new(ctx, started);
     let mut tasks = Vec::new();
-    // The longest task first; but a kernel that is to be built must not hold up what needs none.
+    // The longest task first, except that the build of a kernel must not delay tasks without it.
     let boxes_first = boxes.are_ready();
     if args.boxed && boxes_first {
         tasks.extend(boxes.tasks(&chosen, report));
@@ -123,7 +121,7 @@ pub fn run_into(ctx: &Context, args: &Args, report: &Arc<Report>) -> Result<()> 
     Ok(())
 }
 
-/// A result, or a failure in the report.
+/// Returns a value, or reports the error as a failure.
 fn failed<T>(name: &str, result: Result<T>, report: &Report) -> Option<T> {
     result
         .map_err(|error| report.add(Line::failed(name, "host", 0.0, format!("{error:#}"))))
@@ -136,6 +134,7 @@ fn lint(ctx: &Context, report: &Report) {
     let args = lint::Args {
         fix: false,
         only: String::new(),
+        verbose: false,
     };
     let faults = lint::check(ctx, &args).unwrap_or_else(|error| vec![format!("{error:#}")]);
     let mut line = Line::check("lint", "lint", &faults);

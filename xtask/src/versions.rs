@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Which kernels are supported, and how one is picked from an archive.
+//! The supported kernels, and the choice of one from an archive.
 //!
-//! This is the one place that names them.
+//! Kernel versions are named only in this file.
 
 use anyhow::{bail, Result};
 use serde::{Deserialize, Serialize};
@@ -10,11 +10,11 @@ use std::cmp::Ordering;
 
 /// The supported series, the preferred one first.
 pub const SERIES: [&str; 2] = ["7.2", "7.3"];
-/// The distribution the build root and the kernels come from.
+/// The distribution of the build root and of the kernels.
 pub const SUITE: &str = "trixie";
-/// The part of it that carries the kernels.
+/// The suite of the distribution that contains the kernels.
 pub const KERNEL_SUITE: &str = "trixie-backports";
-/// Its architecture.
+/// The architecture of the distribution.
 pub const ARCH: &str = "amd64";
 
 /// The archive has no complete kernel of a series.
@@ -35,34 +35,34 @@ impl std::fmt::Display for NoKernel {
 
 impl std::error::Error for NoKernel {}
 
-/// One package of an archive's index.
+/// A package in an archive's index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Package {
-    /// Its name.
+    /// Name of the package.
     pub name: String,
-    /// Its version.
+    /// Version of the package.
     pub version: String,
-    /// How many bytes it has.
+    /// Size of the package in bytes.
     pub size: u64,
 }
 
-/// A kernel that can be set up: everything it needs is in the archive.
+/// A kernel whose packages are all in the archive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
     /// The series, `7.2`.
     pub series: String,
-    /// What `uname -r` says, `7.2.12+deb13-amd64`.
+    /// The output of `uname -r`, `7.2.12+deb13-amd64`.
     pub release: String,
     /// The packages' common version.
     pub version: String,
-    /// The package that holds the image.
+    /// The package of the image.
     pub image: String,
-    /// Bytes to download.
+    /// Size of the download in bytes.
     pub size: u64,
 }
 
 impl Choice {
-    /// The packages it is made of.
+    /// Returns the names of the kernel's packages.
     pub fn packages(&self) -> [String; 4] {
         [
             format!("linux-source-{}", self.series),
@@ -72,8 +72,8 @@ impl Choice {
         ]
     }
 
-    /// Whether it is what `wanted` names: a series, a point release (7.2.12)
-    /// or a whole release.
+    /// Returns whether `wanted` names this kernel: a series, a point release (7.2.12) or a whole
+    /// release.
     pub fn is(&self, wanted: &str) -> bool {
         self.series == wanted
             || self.release == wanted
@@ -83,7 +83,7 @@ impl Choice {
                 .is_some_and(|rest| rest.starts_with(['+', '-']))
     }
 
-    /// What follows the upstream version in the release: `+deb13-amd64`.
+    /// Returns the suffix of the release after the upstream version: `+deb13-amd64`.
     pub fn local_version(&self) -> &str {
         let end = self
             .release
@@ -93,7 +93,7 @@ impl Choice {
     }
 }
 
-/// Reads an archive's index (the `Packages` file).
+/// Parses an archive's index (the `Packages` file).
 pub fn parse_index(text: &str) -> Vec<Package> {
     text.split("\n\n")
         .filter_map(|stanza| {
@@ -114,8 +114,8 @@ pub fn parse_index(text: &str) -> Vec<Package> {
         .collect()
 }
 
-/// All kernels of `series` for which source, headers, modules and image are
-/// there in the same version, the newest first.
+/// Returns all kernels of `series` with source, headers, modules and image of the same version, the
+/// newest first.
 pub fn complete(index: &[Package], series: &str) -> Vec<Choice> {
     let find = |name: &str, version: &str| {
         index
@@ -151,12 +151,12 @@ pub fn complete(index: &[Package], series: &str) -> Vec<Choice> {
     found
 }
 
-/// Picks a kernel: `wanted` (`7.2.11`, or a whole release) if given, else the
-/// newest of the first series in `series` that has one.
+/// Returns the kernel `wanted` (`7.2.11`, or a whole release) if given, else the newest kernel of
+/// the first series in `series` that has one.
 ///
 /// # Errors
 ///
-/// When there is none, with what there is.
+/// If there is no such kernel; the error lists the existing ones.
 pub fn choose(index: &[Package], series: &[&str], wanted: Option<&str>) -> Result<Choice> {
     let all: Vec<Choice> = series
         .iter()
@@ -179,7 +179,7 @@ pub fn choose(index: &[Package], series: &[&str], wanted: Option<&str>) -> Resul
     }
 }
 
-/// Series in the archive that are newer than any supported one.
+/// Returns series in the archive that are newer than any supported one.
 pub fn newer_series(index: &[Package]) -> Vec<String> {
     let newest = SERIES
         .iter()
@@ -198,7 +198,7 @@ pub fn newer_series(index: &[Package]) -> Vec<String> {
     found
 }
 
-/// Compares two versions as the distribution's packaging tools do.
+/// Compares two versions by the rules of the distribution's packaging tools.
 pub fn compare(a: &str, b: &str) -> Ordering {
     let (mut a, mut b) = (a, b);
     loop {
@@ -216,7 +216,7 @@ pub fn compare(a: &str, b: &str) -> Ordering {
     }
 }
 
-/// Takes the leading run of digits (or of anything else) off `text`.
+/// Splits the leading run of digits, or of other characters, off `text`.
 fn split<'a>(text: &mut &'a str, digits: bool) -> &'a str {
     let end = text
         .find(|c: char| c.is_ascii_digit() != digits)

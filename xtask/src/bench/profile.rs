@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `cargo xtask bench --profile`: where each microsecond of a key, or of an operation, goes.
+//! `cargo xtask bench --profile`: the time that each part of the system needs for a key or an
+//! operation.
 //!
-//! QEMU writes down where every instruction lies that the guest executes while `kfi-tests profile`
-//! makes them, one instruction to a line. Each belongs to a function, by the guest's own list of
-//! symbols, and a function to a part of the system, by its module or its name. Nothing is sampled
-//! and nothing left out; with a count of instructions for a clock the sums are the times that the
-//! benchmarks measure.
+//! While `kfi-tests profile` runs, QEMU logs the address of every instruction that the guest
+//! executes, one a line. The guest's symbol table maps an address to a function, and module or name
+//! map a function to a part of the system. The profile is complete, not sampled. With a clock that
+//! counts instructions, the sums are the times that the benchmarks measure.
 
 use crate::context::Context;
 use crate::guest::output::by_line;
@@ -20,11 +20,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// One instruction takes so long with `-icount shift=1`, in microseconds.
+/// Duration of one instruction with `-icount shift=1`, in microseconds.
 const INSTRUCTION: f64 = 0.002;
 
-/// Parts of the kernel without a module of their own: what the names of their functions begin with
-/// or, after a `*`, contain. The first that fits.
+/// Parts of the kernel without their own module, with prefixes of function names or, after a `*`,
+/// substrings. The first match counts.
 const PARTS: &[(&str, &[&str])] = &[
     ("RCU", &["*rcu_", "*_rcu", "srcu"]),
     (
@@ -204,7 +204,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The part that a function belongs to.
+/// Returns the part that a function belongs to.
 fn part(name: &str, module: Option<&str>) -> String {
     if let Some(module) = module {
         return module.to_owned();
@@ -220,15 +220,15 @@ fn part(name: &str, module: Option<&str>) -> String {
         .to_owned()
 }
 
-/// The guest's functions, by where they begin.
+/// The guest's functions, sorted by start address.
 struct Symbols {
     starts: Vec<u64>,
-    /// Its name, and the part it is of.
+    /// Name and part of each function.
     names: Vec<(String, String)>,
 }
 
 impl Symbols {
-    /// Reads what `/proc/kallsyms` told.
+    /// Parses the text of `/proc/kallsyms`.
     fn read(text: &str) -> Self {
         let mut all: Vec<(u64, String, String)> = text
             .lines()
@@ -251,7 +251,8 @@ impl Symbols {
         }
     }
 
-    /// The function that an instruction lies in, as an index of `names`; none for a program's.
+    /// Returns the index in `names` of the function at an address; `None` for an address of a
+    /// program.
     fn find(&self, at: u64) -> Option<usize> {
         if at >> 63 == 0 {
             return None;
@@ -262,8 +263,8 @@ impl Symbols {
     }
 }
 
-/// Where the instruction lies that a line of QEMU's log tells of:
-/// `Trace 0: 0x7f… [cs/address/flags/…]`.
+/// Returns the address of the instruction in a line of QEMU's log: `Trace 0: 0x7f…
+/// [cs/address/flags/…]`.
 fn address(line: &[u8]) -> Option<u64> {
     let line = line.strip_prefix(b"Trace ")?;
     let open = line.iter().position(|c| *c == b'[')?;
@@ -271,11 +272,11 @@ fn address(line: &[u8]) -> Option<u64> {
     u64::from_str_radix(std::str::from_utf8(text).ok()?, 16).ok()
 }
 
-/// How many instructions of each function a trace has.
+/// Counts the instructions of each function in a trace.
 fn count(path: &Path, symbols: &Symbols) -> Result<HashMap<Option<usize>, u64>> {
     let file = File::open(path).with_context(|| path.display().to_string())?;
     let mut file = BufReader::with_capacity(1 << 20, file);
-    // Few places are executed very often.
+    // Few addresses are executed very often.
     let mut places: HashMap<u64, u64> = HashMap::new();
     let mut line = Vec::new();
     while file.read_until(b'\n', &mut line)? != 0 {
@@ -291,11 +292,11 @@ fn count(path: &Path, symbols: &Symbols) -> Result<HashMap<Option<usize>, u64>> 
     Ok(functions)
 }
 
-/// Runs it; returns the exit status.
+/// Runs the profile and returns the exit status.
 ///
 /// # Errors
 ///
-/// When something cannot be set up or built, or a trace not be read.
+/// If a step of the setup or a build fails, or a trace cannot be read.
 pub(super) fn run(ctx: &Context, names: &[String], limit: Duration) -> Result<i32> {
     let dir = ctx.target.join("profile");
     let _ = std::fs::remove_dir_all(&dir);
@@ -339,7 +340,7 @@ pub(super) fn run(ctx: &Context, names: &[String], limit: Duration) -> Result<i3
     let mut columns = Vec::new();
     for (name, keys) in &traces {
         let path = dir.join(format!("trace.{name}"));
-        // Modules may have come since the first.
+        // Further modules may have been loaded since the first trace.
         let own = name
             .split_once('-')
             .map(|(whose, _)| format!("kallsyms.{whose}"))
@@ -347,7 +348,7 @@ pub(super) fn run(ctx: &Context, names: &[String], limit: Duration) -> Result<i3
         let own = own.map(|file| symbols(&file)).transpose()?;
         let symbols = own.as_ref().unwrap_or(&all);
         let functions = count(&path, symbols)?;
-        // They are hundreds of megabytes.
+        // Traces have hundreds of megabytes.
         std::fs::remove_file(&path)?;
         let file = dir.join(format!("functions.{name}"));
         by_function(&functions, symbols, *keys, &file)?;
@@ -361,7 +362,7 @@ pub(super) fn run(ctx: &Context, names: &[String], limit: Duration) -> Result<i3
     Ok(0)
 }
 
-/// Microseconds of each part, for one of what was traced.
+/// Returns the microseconds of each part per traced object.
 fn parts(
     functions: &HashMap<Option<usize>, u64>,
     symbols: &Symbols,
@@ -394,7 +395,7 @@ fn by_function(
     Ok(file.flush()?)
 }
 
-/// A row for each part, most of the first column's first, and their sums.
+/// Formats a row for each part, sorted by the first column, largest first, and the sums.
 fn table(columns: &[(String, HashMap<String, f64>)]) -> String {
     let mut names: Vec<&String> = columns.iter().flat_map(|(_, parts)| parts.keys()).collect();
     names.sort();

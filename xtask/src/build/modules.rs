@@ -2,10 +2,9 @@
 
 //! The kernel modules, built by Kbuild outside the checkout's source folders.
 //!
-//! Sources are brought to `target/kbuild/RELEASE/PROFILE/` in the layout they
-//! have in the checkout, and built there in one order: the framework, the
-//! providers, the consumers; each sees the symbols of those before it, and
-//! the framework's crate metadata through the variable `KFABRIC`.
+//! Sources are copied to `target/kbuild/RELEASE/PROFILE/`, in the layout of the checkout, and built
+//! there in this order: framework, providers, consumers. Each module sees the symbols of the ones
+//! before it, and the framework's crate metadata through the variable `KFABRIC`.
 
 use super::sync::sync;
 use crate::chroot::{command, Bind};
@@ -16,27 +15,31 @@ use anyhow::{bail, Context as _, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The folders Kbuild sees.
-pub const FOLDERS: [&str; 7] = [
+/// The folders that Kbuild needs.
+pub const FOLDERS: [&str; 9] = [
     "kfabric",
     "kverbs-provider",
     "kshm-provider",
     "consumers",
+    "examples/c-module",
+    "examples/rust-module",
     "kfblk",
     "uapi",
     "pure",
 ];
-/// Those of them that are modules, in the order they are built and loaded.
+/// The folders of core modules, in the order in which they are built and loaded.
 pub const CORE: [&str; 3] = ["kfabric", "kverbs-provider", "kshm-provider"];
+/// The folders whose subfolders are consumers.
+const CONSUMERS: [&str; 3] = ["consumers/bench", "consumers/tests", "examples"];
 
-/// What a build is for; each has a folder of its own.
+/// Purpose of a build; each has its own folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
     /// For the stock kernel.
     Stock,
     /// For the debug kernel.
     Debug,
-    /// Checked by clippy; not to be loaded.
+    /// For clippy only; not for loading.
     Clippy,
 }
 
@@ -52,8 +55,8 @@ impl Profile {
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Stock => &[],
-            // Line numbers, for those who read a splat or count what was reached.
-            // KASAN's checks are calls, not branches, which would count as ours.
+            // Line numbers, for readers of splats and for coverage. KASAN's checks are calls,
+            // because branches would count as branches of our code.
             Self::Debug => &[
                 debug::LLVM,
                 "KRUSTFLAGS=-Cdebuginfo=1",
@@ -65,21 +68,21 @@ impl Profile {
     }
 }
 
-/// What is built with: a kernel tree, and where the tools are.
+/// A kernel tree, and the tools to build modules with.
 #[derive(Debug, Clone)]
 pub struct Toolbox {
     /// The kernel's release.
     pub release: String,
     /// The configured tree.
     pub kdir: PathBuf,
-    /// The build root, unless the host's own tools are used.
+    /// The build root; `None`: the host's own tools are used.
     pub root: Option<PathBuf>,
-    /// The folder of the program that checks C as well, if one shall.
+    /// The folder of sparse, if C is checked too.
     pub sparse: Option<PathBuf>,
 }
 
 impl Toolbox {
-    /// The tools that `setup` made.
+    /// Returns the tools that `setup` made.
     pub fn rig(rig: &Rig) -> Self {
         Self {
             release: rig.choice.release.clone(),
@@ -89,12 +92,12 @@ impl Toolbox {
         }
     }
 
-    /// This machine's own tools and the tree `kdir`.
+    /// Returns this machine's own tools and the tree `kdir`.
     ///
     /// # Errors
     ///
-    /// When modules written in Rust cannot be built with them; the error says
-    /// what is missing and how to get it.
+    /// If modules written in Rust cannot be built with these; the error says how to install the
+    /// missing part.
     pub fn host(ctx: &Context, kdir: &Path) -> Result<Self> {
         let kdir = kdir
             .canonicalize()
@@ -134,7 +137,7 @@ impl Toolbox {
         })
     }
 
-    /// A make for the module in `dir`, with our modules built in `ours` whose
+    /// Returns a make command for the module in `dir`. Our modules were built in `ours`; their
     /// symbols are in `symbols`.
     pub fn make(
         &self,
@@ -176,7 +179,7 @@ impl Toolbox {
                 let mut binds = vec![Bind::same(&self.kdir), Bind::same(&ctx.repo)];
                 binds.extend(self.sparse.as_deref().map(Bind::same));
                 if !dir.starts_with(&ctx.repo) {
-                    // Neighbours of a folder may be part of its sources.
+                    // A folder's sources may include files of neighbouring folders.
                     let around = dir
                         .parent()
                         .filter(|parent| parent.components().count() > 1);
@@ -188,7 +191,7 @@ impl Toolbox {
     }
 }
 
-/// Checks that the host's rustc is the one the tree's metadata was made with.
+/// Checks that the tree's metadata was made with the host's rustc.
 fn check_rustc(config: &str, release: &str) -> Result<()> {
     let wanted = config
         .lines()
@@ -211,25 +214,25 @@ fn check_rustc(config: &str, release: &str) -> Result<()> {
     Ok(())
 }
 
-/// What a build of the modules left.
+/// Result of a build of the modules.
 #[derive(Debug, Clone)]
 pub struct Built {
     /// The build folder.
     pub dir: PathBuf,
-    /// The modules, in the order they are loaded.
+    /// The modules, in loading order.
     pub modules: Vec<PathBuf>,
-    /// How many of them are loaded when a guest starts (the rest: consumers).
+    /// Number of core modules, which are loaded when a guest starts. The others are consumers.
     pub core: usize,
-    /// The lists of their symbols.
+    /// The lists of exported symbols.
     pub symbols: Vec<PathBuf>,
 }
 
-/// The folder that modules are built in.
+/// Returns the folder in which modules are built.
 pub fn folder(ctx: &Context, tools: &Toolbox, profile: Profile) -> PathBuf {
     let base = ctx.target.join("kbuild").join(&tools.release);
-    match ctx.seed_bug {
+    match ctx.module_bug() {
         None => base.join(profile.folder()),
-        // Never where anything looks for modules without a bug.
+        // A separate folder, so that a module with a bug is never used by mistake.
         Some(bug) => base.join(format!("{}-with-{}", profile.folder(), bug.name())),
     }
 }
@@ -238,14 +241,14 @@ pub fn folder(ctx: &Context, tools: &Toolbox, profile: Profile) -> PathBuf {
 ///
 /// # Errors
 ///
-/// When one does not build; the compiler's messages have been printed.
+/// If a module does not build; the compiler's messages have been printed.
 pub fn build(ctx: &Context, tools: &Toolbox, profile: Profile) -> Result<Built> {
     let dir = folder(ctx, tools, profile);
     let base = dir.parent().unwrap_or(&dir);
     let name = dir.file_name().unwrap_or_default().to_string_lossy();
     let _lock = stage::lock(base, &name)?;
     let sources = sync(&ctx.repo, &FOLDERS, &dir)?;
-    let bug = ctx.seed_bug.map_or("", SeedBug::name);
+    let bug = ctx.module_bug().map_or("", SeedBug::name);
     let mut parts = vec![sources, tools.kdir.display().to_string(), bug.to_owned()];
     parts.extend(tools.sparse.iter().map(|dir| dir.display().to_string()));
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
@@ -263,7 +266,7 @@ pub fn build(ctx: &Context, tools: &Toolbox, profile: Profile) -> Result<Built> 
     };
     let mut whole = true;
     for (folder, is_core) in folders(&dir)? {
-        if ctx.seed_bug.is_some() && !is_core {
+        if ctx.module_bug().is_some() && !is_core {
             continue;
         }
         let module_dir = dir.join(&folder);
@@ -291,17 +294,17 @@ pub fn build(ctx: &Context, tools: &Toolbox, profile: Profile) -> Result<Built> 
     Ok(built)
 }
 
-/// Whether what does not build is left out: an aid while several things are
-/// being worked on.
+/// Returns whether parts that do not build are left out: a help while several parts are being
+/// changed.
 pub fn keep_going() -> bool {
     std::env::var_os("KFABRIC_KEEP_GOING").is_some()
 }
 
-/// The modules' folders that are there, in order, and whether each is core.
+/// Returns the existing folders of modules, in order, and whether each is core.
 ///
 /// # Errors
 ///
-/// Those of the file system.
+/// If a folder cannot be read.
 pub fn folders(dir: &Path) -> Result<Vec<(String, bool)>> {
     let is_module = |name: &str| dir.join(name).join("Kbuild").exists();
     let mut found: Vec<(String, bool)> = CORE
@@ -310,12 +313,13 @@ pub fn folders(dir: &Path) -> Result<Vec<(String, bool)>> {
         .map(|name| ((*name).to_owned(), true))
         .collect();
     let mut consumers = vec!["kfblk".to_owned()];
-    if let Ok(entries) = std::fs::read_dir(dir.join("consumers")) {
+    for group in CONSUMERS {
+        let Ok(entries) = std::fs::read_dir(dir.join(group)) else {
+            continue;
+        };
         for entry in entries {
-            consumers.push(format!(
-                "consumers/{}",
-                entry?.file_name().to_string_lossy()
-            ));
+            let name = entry?.file_name();
+            consumers.push(format!("{group}/{}", name.to_string_lossy()));
         }
     }
     consumers.sort();
@@ -347,7 +351,7 @@ fn make_one(
         .iter()
         .map(|arg| (*arg).to_owned())
         .collect();
-    if let Some(bug) = ctx.seed_bug {
+    if let Some(bug) = ctx.module_bug() {
         args.push(format!("KFABRIC_SEED_BUG={}", bug.name()));
     }
     args.extend(["-s".into(), "modules".into()]);
@@ -367,7 +371,7 @@ fn make_one(
     Ok(())
 }
 
-/// Drops the lines Kbuild always prints for a module out of tree.
+/// Drops the lines that Kbuild prints for every out-of-tree module.
 fn without_noise(text: &str) -> String {
     const NOISE: [&str; 4] = [
         "Skipping BTF generation",
@@ -381,7 +385,7 @@ fn without_noise(text: &str) -> String {
         .collect()
 }
 
-/// The modules in a folder.
+/// Returns the modules in a folder.
 fn modules_in(dir: &Path) -> Result<Vec<PathBuf>> {
     let mut found: Vec<PathBuf> = std::fs::read_dir(dir)?
         .filter_map(|entry| Some(entry.ok()?.path()))

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The programs that run in guests: linked statically, so that the guest's
-//! libraries do not matter.
+//! The programs that run in guests. They are linked statically, so that the guest's libraries do
+//! not matter.
 
 use super::modules::keep_going;
-use crate::context::Context;
+use crate::context::{Context, SeedBug};
 use crate::progress::Step;
 use anyhow::{bail, Context as _, Result};
 use serde::Deserialize;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// The target; named, so that its flags do not reach build scripts and macros.
+/// The compilation target. With an explicit target the flags do not apply to build scripts and
+/// macros.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 #[derive(Deserialize)]
@@ -20,7 +21,7 @@ struct Message {
     executable: Option<PathBuf>,
 }
 
-/// The cargo that runs this.
+/// Returns a command for the cargo that runs xtask.
 pub fn cargo(ctx: &Context) -> Command {
     let mut cmd = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cmd.current_dir(&ctx.repo);
@@ -30,14 +31,14 @@ pub fn cargo(ctx: &Context) -> Command {
 /// The package of the guests' first process.
 const INIT: &str = "guest-init";
 
-/// Builds every program of the workspace but xtask; returns their paths.
+/// Builds every program of the workspace except xtask, and returns their paths.
 ///
-/// With `lenient`, or `KFABRIC_KEEP_GOING` set, those that do not build are
-/// left out, as long as the guests' first process does.
+/// With `lenient`, or `KFABRIC_KEEP_GOING` set, programs that do not build are left out. The
+/// guests' first process must build.
 ///
 /// # Errors
 ///
-/// When one does not build; the compiler's messages have been printed.
+/// If a program does not build; the compiler's messages have been printed.
 pub fn build(ctx: &Context, lenient: bool) -> Result<Vec<PathBuf>> {
     let lenient = lenient || keep_going();
     let step = Step::new(ctx, "build the programs");
@@ -64,16 +65,48 @@ pub fn build(ctx: &Context, lenient: bool) -> Result<Vec<PathBuf>> {
         .stderr(Stdio::inherit())
         .output()
         .context("starting cargo")?;
-    let found = executables(&String::from_utf8_lossy(&output.stdout));
+    let mut found = executables(&String::from_utf8_lossy(&output.stdout));
     let enough = lenient && found.iter().any(|path| path.ends_with(INIT));
     if !output.status.success() && !enough {
         bail!("the programs do not build");
     }
     step.done();
+    if let Some((bug, name)) = ctx.seed_bug.and_then(|bug| Some((bug, bug.program()?))) {
+        let with = build_with(ctx, bug, name)?;
+        found.retain(|path| !path.ends_with(name));
+        found.push(with);
+    }
     Ok(found)
 }
 
-/// The programs named in cargo's messages.
+/// Builds one program with a seeded bug, in a separate folder. Returns the program's path.
+fn build_with(ctx: &Context, bug: SeedBug, program: &str) -> Result<PathBuf> {
+    let step = Step::new(ctx, format!("build {program} with {}", bug.name()));
+    let flags = format!(
+        "-C target-feature=+crt-static --cfg kfabric_seed_bug=\"{}\"",
+        bug.name()
+    );
+    let output = cargo(ctx)
+        .args(["build", "--quiet", "--release", "--package", program])
+        .args(["--bin", program, "--target", TARGET])
+        .args(["--message-format", "json-render-diagnostics"])
+        .arg("--target-dir")
+        .arg(ctx.target.join(format!("programs-with-{}", bug.name())))
+        .env("RUSTFLAGS", flags)
+        .stderr(Stdio::inherit())
+        .output()
+        .context("starting cargo")?;
+    let mut found = executables(&String::from_utf8_lossy(&output.stdout));
+    match found.pop() {
+        Some(path) if output.status.success() && path.ends_with(program) => {
+            step.done();
+            Ok(path)
+        }
+        _ => bail!("{program} does not build"),
+    }
+}
+
+/// Returns the programs named in cargo's messages.
 fn executables(messages: &str) -> Vec<PathBuf> {
     messages
         .lines()

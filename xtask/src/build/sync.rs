@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Brings source folders into a build folder, touching only what differs.
+//! Copies source folders to a build folder, changing only files that differ.
 
 use crate::setup::stage;
 use anyhow::{Context as _, Result};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Names of what a build makes beside its sources.
+/// Suffixes of files that a build writes beside its sources.
 const MADE: [&str; 10] = [
     ".o",
     ".ko",
@@ -21,12 +21,12 @@ const MADE: [&str; 10] = [
     "modules.order",
 ];
 
-/// Copies `folders` of `from` into `to` and removes what a former call copied
-/// and is no longer there. Returns a key of everything that was found.
+/// Copies `folders` of `from` to `to`, and removes files of an earlier copy that no longer exist.
+/// Returns a key of all files.
 ///
 /// # Errors
 ///
-/// Those of the file system.
+/// If a file cannot be read or written.
 pub fn sync(from: &Path, folders: &[&str], to: &Path) -> Result<String> {
     let mut files = BTreeMap::new();
     for folder in folders {
@@ -82,7 +82,7 @@ fn collect(base: &Path, folder: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) -
     Ok(())
 }
 
-/// Whether a file of this name is a source, not something a build made.
+/// Returns whether a file of this name is a source, not a product of a build.
 fn is_source(name: &str) -> bool {
     !name.starts_with('.') && !name.ends_with('~') && !MADE.iter().any(|end| name.ends_with(end))
 }

@@ -1,69 +1,69 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What a module's machine code consists of, as `objdump` shows it: which places report to KCOV,
-//! and from which of them there is no way on but a panic.
+//! Analysis of a module's machine code, as `objdump` shows it: the places that report to KCOV, and
+//! those of them from which every path ends in a panic.
 
 use super::uses::Use;
 use std::collections::{BTreeMap, HashMap};
 
-/// The function that the compiler has every edge call.
+/// The function that the compiler calls on every edge.
 const REPORT: &str = "__sanitizer_cov_trace_pc";
 
-/// A place that reports: KCOV tells of the address behind the call.
+/// A place that reports to KCOV, which records the address after the call.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Site {
-    /// The section.
+    /// The section of the place.
     pub(super) section: String,
-    /// The address behind the call, in it.
+    /// Offset of the address after the call in its section.
     pub(super) at: u64,
-    /// The function.
+    /// The function that contains the place.
     pub(super) function: String,
-    /// From here no path returns: each ends in a call that does not come back.
+    /// Dead end: no path from here returns; each ends in a call that never returns.
     pub(super) dead_end: bool,
-    /// What leads to the function.
+    /// Kind of code that leads to the function.
     pub(super) use_: Use,
 }
 
-/// What a relocation refers to: a symbol, or a section and an offset in it.
+/// Target of a relocation: a symbol, or a section and an offset in it.
 pub(super) type Place = (String, u64);
 
-/// What an instruction does with the flow of control.
+/// Effect of an instruction on the flow of control.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Flow {
-    /// The next one.
+    /// Continues with the next instruction.
     On,
-    /// That one.
+    /// Jumps to an address.
     Jump(u64),
-    /// That one or the next.
+    /// Continues with the next instruction, or jumps to an address.
     Branch(u64),
-    /// Out of the function: back, or to where cannot be told.
+    /// Leaves the function: returns, or jumps to an unknown address.
     Out,
-    /// Nowhere: it does not come back.
+    /// Calls a function that never returns.
     End,
 }
 
-/// A function.
+/// A function of a module.
 #[derive(Default)]
 pub(super) struct Function {
-    /// The section.
+    /// The section of the function.
     pub(super) section: String,
-    /// Its symbol.
+    /// The symbol of the function.
     pub(super) name: String,
-    /// What it calls and jumps to: symbols, or sections and offsets.
+    /// Targets of calls and jumps: symbols, or sections and offsets.
     pub(super) calls: Vec<Place>,
-    /// What else it refers to: functions that others call for it, and tables of them.
+    /// Other references: functions that other code calls on its behalf, and tables of functions.
     pub(super) refers: Vec<Place>,
     code: BTreeMap<u64, Flow>,
-    /// Addresses behind calls of [`REPORT`].
+    /// Addresses after calls of [`REPORT`].
     sites: Vec<u64>,
     /// The last instruction, if it is a call or jump whose target a relocation may name.
     open: Option<u64>,
-    /// Its target, if no relocation does.
+    /// The target in that instruction, for use if no relocation names one.
     target: Option<u64>,
     reporting: bool,
 }
 
-/// Whether a function of this name never comes back.
+/// Returns whether a function of this name never returns.
 fn never_returns(symbol: &str) -> bool {
     let core = symbol.contains("4core") || symbol.contains("5alloc");
     (core && (symbol.contains("panick") || symbol.contains("_fail")))
@@ -111,7 +111,7 @@ impl Function {
         self.code.insert(at, flow);
     }
 
-    /// The last call or jump went where it says.
+    /// Resolves the last call or jump to the address in the instruction.
     fn settle(&mut self) {
         let to = self.target.take();
         self.calls.extend(to.map(|to| (self.section.clone(), to)));
@@ -122,7 +122,7 @@ impl Function {
             self.refers.push(place);
             return;
         };
-        // What the instruction says is what is behind it: another function, where it is the last.
+        // A relocation overrides the address in the instruction, which may be in the next function.
         self.target = None;
         let symbol = place.0.as_str();
         if let Some(flow) = self.code.get_mut(&at) {
@@ -142,12 +142,12 @@ impl Function {
         self.calls.push(place);
     }
 
-    /// Which instructions have a way out.
+    /// Returns for each instruction whether a path from it leaves the function.
     fn ways_out(&self) -> HashMap<u64, bool> {
         let addrs: Vec<u64> = self.code.keys().copied().collect();
         let next = |i: usize| addrs.get(i + 1).copied();
         let mut out: HashMap<u64, bool> = HashMap::new();
-        // Backwards again and again: loops are few and shallow.
+        // Iterates backwards until nothing changes; loops are few and shallow.
         loop {
             let mut changed = false;
             for (i, at) in addrs.iter().enumerate().rev() {
@@ -170,7 +170,7 @@ impl Function {
         }
     }
 
-    /// Its sites.
+    /// Returns the reporting places of the function.
     fn sites(&self) -> impl Iterator<Item = Site> + '_ {
         let out = self.ways_out();
         self.sites.iter().map(move |at| Site {
@@ -182,13 +182,13 @@ impl Function {
         })
     }
 
-    /// Its first instruction, and its last.
+    /// Returns the addresses of the first and last instructions.
     pub(super) fn span(&self) -> Option<(u64, u64)> {
         Some((*self.code.keys().next()?, *self.code.keys().next_back()?))
     }
 }
 
-/// Reads what `objdump -dr --no-show-raw-insn` says of a module.
+/// Parses the output of `objdump -dr --no-show-raw-insn` for a module.
 pub(super) fn functions(listing: &str) -> Vec<Function> {
     let mut all = Vec::new();
     let mut section = String::new();
@@ -205,7 +205,7 @@ pub(super) fn functions(listing: &str) -> Vec<Function> {
         } else if let Some((_, relocation)) = line.split_once(": R_X86_64_") {
             if let Some(mut place) = relocation.split_whitespace().nth(1).map(place) {
                 if place.0.starts_with('.') && relocation.starts_with('P') {
-                    // Counted from the end of the four bytes.
+                    // The offset counts from the end of the four bytes.
                     place.1 += 4;
                 }
                 function.relocation(place);
@@ -221,7 +221,7 @@ pub(super) fn functions(listing: &str) -> Vec<Function> {
     all
 }
 
-/// A place: `symbol+0x10` or `symbol-0x4`.
+/// Parses a place such as `symbol+0x10` or `symbol-0x4`.
 pub(super) fn place(text: &str) -> Place {
     let (name, off) = text.split_once('+').unwrap_or((text, "0"));
     let name = name.split_once("-0x").map_or(name, |(name, _)| name);
@@ -229,7 +229,7 @@ pub(super) fn place(text: &str) -> Place {
     (name.to_owned(), off)
 }
 
-/// The sites of a module's functions, with what leads to each of these.
+/// Returns the reporting places of all functions, with the use of each function.
 pub(super) fn sites(functions: &[Function], uses: &[Use]) -> Vec<Site> {
     let mut sites: Vec<Site> = Vec::new();
     for (function, use_) in functions.iter().zip(uses) {

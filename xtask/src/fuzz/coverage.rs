@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What was reached of all there is to reach, by source file.
+//! Coverage of the fuzzed modules by source file.
 
 use super::code::{functions, sites, Site};
 use super::uses::{data, references, uses, Roots, Use};
@@ -11,21 +11,20 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The modules that are fuzzed, the same as in `qemu-tests/src/fuzz/kcov.rs`, and their folders;
-/// each uses those behind it.
+/// The fuzzed modules, the same as in `qemu-tests/src/fuzz/kcov.rs`, and their folders. Each module
+/// uses those after it.
 const MODULES: [(&str, &str); 3] = [
     ("kverbs", "kverbs-provider"),
     ("kshm", "kshm-provider"),
     ("kfabric", "kfabric"),
 ];
 
-/// The parts of the whole, and the beginnings of the names of their files. The first that fits
-/// counts.
+/// Groups of source files, with prefixes of file names. The first match counts.
 const GROUPS: [(&str, &[&str]); 6] = [
     (
         "chardev",
         &[
-            "kfabric/src/dev",
+            "kfabric/src/chardev",
             "kfabric/helpers.c",
             "uapi/",
             "pure/src/copysize.rs",
@@ -35,7 +34,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     (
         "rings",
         &[
-            "kfabric/src/cq.rs",
+            "kfabric/src/objects/cq.rs",
             "kfabric/src/sys/ring.rs",
             "kfabric/src/sys/wait.rs",
             "pure/src/cqring.rs",
@@ -47,24 +46,24 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("other crates' code", &[""]),
 ];
 
-/// The first so many of [`GROUPS`] are what the fuzzer is for.
+/// Number of leading [`GROUPS`] that the fuzzer must cover.
 const WANTED: usize = 2;
 
-/// What counts as alive.
+/// Definition of live edges, printed with the table.
 const ALIVE: &str =
     "(alive: without edges that were not seen and from which every path ends in a panic, or in
  functions that only other modules, or only loading and unloading, lead to)\n";
 
-/// How code is shown.
+/// Options of objdump for code.
 const DISASSEMBLE: [&str; 2] = ["-dr", "--no-show-raw-insn"];
 
-/// Edges.
+/// Counts of edges.
 #[derive(Debug, Default, Clone, Copy)]
 struct Count {
     reached: usize,
     all: usize,
-    /// Of those not reached: those that no program can reach. From there is only a panic, nothing
-    /// leads there, or only the loading of the module.
+    /// Dead edges among the unreached ones: no program can reach them. Either every path from there
+    /// ends in a panic, or no code leads there, or only the loading of the module does.
     dead: usize,
 }
 
@@ -94,22 +93,22 @@ impl Count {
         self.all - self.dead
     }
 
-    /// How much of what is alive was reached.
+    /// Returns the percentage of live edges that were reached.
     fn percent(self) -> f64 {
         100.0 * self.reached as f64 / self.alive().max(1) as f64
     }
 }
 
-/// What was reached, by source file.
+/// Coverage by source file.
 pub(super) struct Coverage(BTreeMap<String, Count>);
 
-/// Reads what was reached, and leaves a list of what was not beside it.
+/// Reads the covered code, and writes a list of the uncovered code beside it.
 ///
 /// # Errors
 ///
-/// When the tools fail, or what was reached was not written down.
+/// If a tool fails, or the guest has not written the covered code.
 pub(super) fn read(root: &Path, modules: &[PathBuf], reached: &Path) -> Result<Coverage> {
-    let text = std::fs::read_to_string(reached).context("what was reached was not written down")?;
+    let text = std::fs::read_to_string(reached).context("the guest wrote no coverage")?;
     let mut files: BTreeMap<String, Count> = BTreeMap::new();
     let mut missed = String::new();
     let mut roots = Roots::default();
@@ -124,7 +123,7 @@ pub(super) fn read(root: &Path, modules: &[PathBuf], reached: &Path) -> Result<C
         let data = data(&tool(root, path, "objdump", &["-tr"], "")?);
         let uses = uses(&code, &data, &roots);
         let all = sites(&code, &uses.functions);
-        // What this module refers to is used in those behind it, too.
+        // References of this module are uses in the modules after it.
         let more = references(&code, &data, &uses);
         roots.running.extend(more.running);
         roots.loading.extend(more.loading);
@@ -163,7 +162,7 @@ pub(super) fn read(root: &Path, modules: &[PathBuf], reached: &Path) -> Result<C
 }
 
 impl Coverage {
-    /// The files of a group.
+    /// Returns the files of a group.
     fn files(&self, group: &str) -> impl Iterator<Item = (&String, &Count)> {
         let of = |file: &str| {
             let mut groups = GROUPS.iter();
@@ -188,7 +187,7 @@ impl Coverage {
         total
     }
 
-    /// All of it as text.
+    /// Formats all counts as a table.
     pub(super) fn table(&self) -> String {
         let mut out = format!(
             "{:<42} {:>6} {:>6} {:>7} {:>6}\n",
@@ -204,7 +203,7 @@ impl Coverage {
         out + &totals + &self.whole().row("all") + ALIVE
     }
 
-    /// The most important of it.
+    /// Formats the most important counts as one line.
     pub(super) fn line(&self) -> String {
         let whole = self.whole();
         let mut line = format!("{} of {} edges", whole.reached, whole.alive());
@@ -215,7 +214,7 @@ impl Coverage {
         line
     }
 
-    /// The groups that matter of which less than `percent` was reached.
+    /// Returns the wanted groups with a coverage below `percent`.
     pub(super) fn below(&self, percent: f64) -> Vec<&'static str> {
         let wanted = GROUPS[..WANTED].iter().map(|(name, _)| *name);
         wanted
@@ -224,8 +223,8 @@ impl Coverage {
     }
 }
 
-/// The name of a file, and its line, as a part of a module. What a provider has of the framework's
-/// and other code is the provider's.
+/// Returns a file and line as part of a module. Code of the framework that is compiled into a
+/// provider counts as the provider's.
 fn part(module: &str, folder: &str, source: String) -> String {
     if module == "kfabric" || source.starts_with(&format!("{folder}/")) {
         source
@@ -234,7 +233,7 @@ fn part(module: &str, folder: &str, source: String) -> String {
     }
 }
 
-/// The places that were reached in a module.
+/// Returns the covered places of a module.
 fn places(text: &str, module: &str) -> HashSet<(String, u64)> {
     let place = |line: &str| {
         let mut words = line.split_whitespace();
@@ -248,7 +247,7 @@ fn places(text: &str, module: &str) -> HashSet<(String, u64)> {
     text.lines().filter_map(place).collect()
 }
 
-/// For each site: the file of ours, and the line, that it came of.
+/// Returns for each place the source file and line of ours that it was compiled from.
 fn sources(root: &Path, module: &Path, all: &[Site]) -> Result<Vec<String>> {
     let mut names = Vec::with_capacity(all.len());
     let mut rest = all;
@@ -259,7 +258,7 @@ fn sources(root: &Path, module: &Path, all: &[Site]) -> Result<Vec<String>> {
             .count();
         let (part, tail) = rest.split_at(count);
         rest = tail;
-        // The call itself, not what is behind it.
+        // The address of the call itself, not of the instruction after it.
         let addrs: String = part
             .iter()
             .map(|site| format!("{:#x}\n", site.at - 1))
@@ -281,7 +280,7 @@ fn sources(root: &Path, module: &Path, all: &[Site]) -> Result<Vec<String>> {
         }
         if answers.len() != part.len() {
             bail!(
-                "addr2line told of {} of {} places",
+                "addr2line answered for {} of {} places",
                 answers.len(),
                 part.len()
             );
@@ -292,7 +291,7 @@ fn sources(root: &Path, module: &Path, all: &[Site]) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// A file of ours, from the root of the checkout, and its line.
+/// Returns a file of ours, relative to the checkout, and its line.
 fn ours(line: &str) -> Option<String> {
     let line = line.trim().trim_start_matches("(inlined by) ");
     let line = line.split(" (").next()?;
@@ -325,12 +324,12 @@ fn ours(line: &str) -> Option<String> {
         .rev()
         .find(|i| starts(*i) || main(parts[*i]).is_some())?;
     if let Some((_, folder)) = main(parts[at]) {
-        return Some(format!("{folder}/{}", parts[at]));
+        return Some(format!("{folder}/src/{}", parts[at]));
     }
     Some(parts[at..].join("/"))
 }
 
-/// What a tool of the build root says of a module.
+/// Returns the output of a tool of the build root for a module.
 fn tool(root: &Path, module: &Path, name: &str, args: &[&str], input: &str) -> Result<String> {
     let dir = module.parent().unwrap_or(module);
     let file = module.display().to_string();
@@ -369,8 +368,8 @@ mod tests {
     fn files_are_counted_from_the_checkouts_root() {
         let at = |line| ours(line).unwrap();
         assert_eq!(
-            at("/t/kbuild/7/debug/kfabric/src/dev/call.rs:12 (discriminator 3)"),
-            "kfabric/src/dev/call.rs:12"
+            at("/t/kbuild/7/debug/kfabric/src/chardev/dispatch.rs:12 (discriminator 3)"),
+            "kfabric/src/chardev/dispatch.rs:12"
         );
         assert_eq!(
             at("/t/debug/kfabric/src/../../pure/src/cqring.rs:9"),
@@ -381,8 +380,11 @@ mod tests {
             at(" (inlined by) /t/debug/kverbs-provider/src/ib/qp.rs:3"),
             "kverbs-provider/src/ib/qp.rs:3"
         );
-        assert_eq!(at("kverbs_main.rs:3"), "kverbs-provider/kverbs_main.rs:3");
-        assert_eq!(at("kshm_main.rs:3"), "kshm-provider/kshm_main.rs:3");
+        assert_eq!(
+            at("src/kverbs_main.rs:3"),
+            "kverbs-provider/src/kverbs_main.rs:3"
+        );
+        assert_eq!(at("src/kshm_main.rs:3"), "kshm-provider/src/kshm_main.rs:3");
         assert_eq!(
             ours("/usr/lib/rustlib/src/rust/library/core/src/option.rs:3"),
             None
@@ -396,7 +398,7 @@ mod tests {
         assert_eq!(of("kfabric", "kfabric", slot), slot);
         let shm = of("kshm", "kshm-provider", slot);
         assert_eq!(shm, "kshm-provider: pure/src/slot.rs:9");
-        let own = "kshm-provider/src/path.rs:9";
+        let own = "kshm-provider/src/data/path.rs:9";
         assert_eq!(of("kshm", "kshm-provider", own), own);
     }
 
@@ -409,9 +411,9 @@ mod tests {
             dead: 2,
         };
         for file in [
-            "kfabric/src/dev/call.rs",
-            "kfabric/src/cq.rs",
-            "kfabric/src/ep.rs",
+            "kfabric/src/chardev/dispatch.rs",
+            "kfabric/src/objects/cq.rs",
+            "kfabric/src/ep/endpoint.rs",
             "(none of ours)",
         ] {
             files.insert(file.to_owned(), count);

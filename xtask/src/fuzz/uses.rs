@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What leads to a module's functions: calls, and tables of functions in its data.
+//! Reachability of a module's functions: by calls, and by tables of functions in its data.
 
 use super::code::{place, Function, Place};
 use std::collections::{BTreeMap, HashMap};
 
-/// What leads to a function.
+/// Kind of code that leads to a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Use {
-    /// Nothing but modules that are not there.
+    /// No code, except modules that are not loaded.
     Nothing,
-    /// Only the module's own beginning and end.
+    /// Only the module's load and unload.
     Loading,
-    /// Something that happens in between.
+    /// Code that runs between load and unload.
     Running,
 }
 
-/// What leads into a module from elsewhere.
+/// References into a module from other code.
 #[derive(Debug, Default)]
 pub(super) struct Roots {
-    /// The kernel, by what it finds in the module's sections, and modules that use it.
+    /// From the kernel, by the module's sections, and from modules that use this one.
     pub(super) running: Vec<Place>,
-    /// The kernel when it loads and unloads the module.
+    /// From the kernel when it loads and unloads the module.
     pub(super) loading: Vec<Place>,
 }
 
@@ -32,22 +32,23 @@ struct Object {
     section: String,
     start: u64,
     end: u64,
-    /// What is named in it.
+    /// References in the object.
     refers: Vec<Place>,
 }
 
-/// What a module's data refers to.
+/// References of a module's data.
 #[derive(Debug, Default)]
 pub(super) struct Data {
-    /// Tables and other objects: they lead somewhere if something leads to them.
+    /// Tables and other objects, which count if other code refers to them.
     objects: Vec<Object>,
-    /// What is in the sections that the kernel reads.
+    /// References in the sections that the kernel reads.
     pub(super) roots: Roots,
 }
 
-/// Reads what `objdump -t -r` says of a module's data. What only describes the code, or offers it
-/// to other modules, does not count; nor do the sanitizer's constructors, which name every object
-/// there is.
+/// Parses the output of `objdump -t -r` for a module's data.
+///
+/// Sections that only describe code, or export it to other modules, do not count. Nor do the
+/// sanitizer's constructors, which refer to every object.
 pub(super) fn data(listing: &str) -> Data {
     const DESCRIBES: [&str; 12] = [
         ".text",
@@ -98,8 +99,7 @@ pub(super) fn data(listing: &str) -> Data {
     data
 }
 
-/// A line of the symbol table that tells of an object: where it is, seven flags, its section, a
-/// tab, how long it is, and its name.
+/// Parses a line of the symbol table for an object: offset, seven flags, section, tab, size, name.
 fn object(line: &str) -> Option<Object> {
     let (place, rest) = line.split_once('\t')?;
     let (start, rest_of_place) = place.split_once(' ')?;
@@ -118,7 +118,7 @@ fn object(line: &str) -> Option<Object> {
     })
 }
 
-/// The object, of sorted ones, that this place is in.
+/// Returns the object, of sorted ones, that contains this place.
 fn holder(objects: &[Object], section: &str, at: u64) -> Option<usize> {
     let behind = objects.partition_point(|o| (o.section.as_str(), o.start) <= (section, at));
     let index = behind.checked_sub(1)?;
@@ -126,19 +126,19 @@ fn holder(objects: &[Object], section: &str, at: u64) -> Option<usize> {
     (object.section == section && at < object.end).then_some(index)
 }
 
-/// A function, or an object, by its number.
+/// A function or an object, by its index.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Node {
     Function(usize),
     Object(usize),
 }
 
-/// A module: what is in it and leads to what.
+/// References between functions and objects of a module.
 struct Graph<'a> {
     functions: &'a [Function],
     objects: &'a [Object],
     by_name: HashMap<&'a str, Node>,
-    /// Functions by their beginnings.
+    /// Functions by start address.
     by_start: BTreeMap<(&'a str, u64), usize>,
 }
 
@@ -162,7 +162,7 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// What a call or a jump to this place is in.
+    /// Returns the function or object that contains the target of a call or jump.
     fn called(&self, (name, at): &Place) -> Option<Node> {
         if let Some(node) = self.by_name.get(name.as_str()) {
             return Some(*node);
@@ -172,8 +172,8 @@ impl<'a> Graph<'a> {
         (start.0 == name && *at <= last).then_some(Node::Function(*index))
     }
 
-    /// What has its address here: an object, or the beginning of a function. Places inside of one
-    /// are the arms of its own `match`.
+    /// Returns the object or function whose address is taken here. An address inside of a function
+    /// does not count, because it is an arm of the function's own `match`.
     fn named(&self, place: &Place) -> Option<Node> {
         let (name, at) = place;
         let function = || self.by_start.get(&(name.as_str(), *at)).copied();
@@ -184,9 +184,9 @@ impl<'a> Graph<'a> {
     }
 }
 
-/// What leads to each function and object of a module.
+/// Use of each function and object of a module.
 pub(super) struct Uses {
-    /// To each function.
+    /// Use of each function.
     pub(super) functions: Vec<Use>,
     objects: Vec<Use>,
 }
@@ -200,8 +200,8 @@ impl Uses {
     }
 }
 
-/// What leads to each function and object. `roots` is what leads into the module, besides its own
-/// data's.
+/// Computes the use of each function and object. `roots`: references into the module, besides those
+/// of its own data.
 pub(super) fn uses(functions: &[Function], data: &Data, roots: &Roots) -> Uses {
     let graph = Graph::new(functions, &data.objects);
     let mut uses = Uses {
@@ -215,7 +215,7 @@ pub(super) fn uses(functions: &[Function], data: &Data, roots: &Roots) -> Uses {
     let mut loading = all(&data.roots.loading, &roots.loading);
     let mut running = all(&data.roots.running, &roots.running);
     while let Some(node) = loading.pop() {
-        // What the beginning hands to others is used later.
+        // Objects that the load function passes on are used later.
         let Node::Function(index) = node else {
             running.push(node);
             continue;
@@ -226,7 +226,7 @@ pub(super) fn uses(functions: &[Function], data: &Data, roots: &Roots) -> Uses {
             let function = &graph.functions[index];
             loading.extend(function.calls.iter().filter_map(|p| graph.called(p)));
             let refers = function.refers.iter().filter_map(|p| graph.named(p));
-            // Its own address (in what it logs) it gives to nobody.
+            // A function's reference to its own address, for logs, is no use.
             running.extend(refers.filter(|refers| *refers != node));
         }
     }
@@ -249,8 +249,8 @@ pub(super) fn uses(functions: &[Function], data: &Data, roots: &Roots) -> Uses {
     uses
 }
 
-/// The symbols that what is in use refers to: what leads from this module into others. Places in
-/// its own sections are no other module's business.
+/// Returns references from used code to other modules. Places in the module's own sections are left
+/// out.
 pub(super) fn references(functions: &[Function], data: &Data, uses: &Uses) -> Roots {
     let mut out = Roots::default();
     let others = |places: &[Place]| -> Vec<Place> {
@@ -278,8 +278,8 @@ mod tests {
     use super::super::code::functions;
     use super::*;
 
-    /// Functions of a call of 5 bytes and a return, 0x10 apart: each one's name, and the line of a
-    /// relocation.
+    /// Returns functions of a 5-byte call and a return, 0x10 bytes apart, from names and
+    /// relocations.
     fn code(all: &[(&str, &str)]) -> Vec<Function> {
         let mut text = String::from("Disassembly of section .text:\n");
         for (i, (name, relocation)) in all.iter().enumerate() {
@@ -293,7 +293,7 @@ mod tests {
             };
             text += &format!(" {end:x}:\tret\n");
         }
-        // The listing's first is what is in front of all functions.
+        // The first element is the text before all functions.
         functions(&text).split_off(1)
     }
 
@@ -388,7 +388,7 @@ RELOCATION RECORDS FOR [_ftrace_events]:
             ("_op", NONE),
             ("_unnamed", NONE),
             ("_exported", NONE),
-            // A constructor of the sanitizer, which names every object.
+            // A constructor of the sanitizer, which refers to every object.
             ("_constructor", "&R_X86_64_PC32\t__unnamed_1-0x4"),
             ("_other", NONE),
         ]);

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What executes a guest's instructions: hardware only where that works.
+//! The accelerator of guests: hardware only if it works.
 //!
-//! `/dev/kvm` may exist, open and create machines, and still not run a guest.
-//! So a guest is booted under it once, with a short limit, and the finding is
-//! kept until the machine is booted anew. `KFABRIC_ACCEL` (`kvm` or `tcg`)
-//! overrides.
+//! `/dev/kvm` may exist, open and create machines, and still not run a guest. So a guest is booted
+//! under KVM once, with a short limit. The result is kept until the host reboots. `KFABRIC_ACCEL`
+//! (`kvm` or `tcg`) overrides the result.
 
 use super::qemu;
 use crate::context::Context;
@@ -16,23 +15,23 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// What executes a guest's instructions.
+/// The accelerator of a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accel {
-    /// Software emulation.
+    /// Emulation in software (TCG).
     Tcg,
-    /// Hardware.
+    /// Virtualization in hardware (KVM).
     Kvm,
 }
 
-/// How long a probed guest may take to show that it runs.
+/// Time limit of a probed guest.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Finds out what to use.
+/// Chooses the accelerator.
 ///
 /// # Errors
 ///
-/// When `KFABRIC_ACCEL` is set to something else than `kvm` or `tcg`.
+/// If `KFABRIC_ACCEL` is neither `kvm` nor `tcg`.
 pub fn choose(ctx: &Context, rig: &Rig) -> Result<Accel> {
     match std::env::var("KFABRIC_ACCEL").as_deref() {
         Ok("tcg") => return Ok(Accel::Tcg),
@@ -69,7 +68,7 @@ pub fn choose(ctx: &Context, rig: &Rig) -> Result<Accel> {
                     "  it does not: guests run in software emulation (KFABRIC_ACCEL overrides)"
                 );
             }
-            // Not knowing it the next time costs another probe, nothing else.
+            // Without the record, the next run probes again.
             let _ = std::fs::write(
                 &record,
                 format!("{key} {}\n", if works { "kvm" } else { "tcg" }),
@@ -80,7 +79,7 @@ pub fn choose(ctx: &Context, rig: &Rig) -> Result<Accel> {
     Ok(if works { Accel::Kvm } else { Accel::Tcg })
 }
 
-/// Whether a guest boots under KVM within the limit.
+/// Returns whether a guest boots under KVM within the limit.
 fn probe(ctx: &Context, rig: &Rig) -> bool {
     let console = ctx.cache.join(format!("probe-{}.log", std::process::id()));
     let mut cmd = qemu::program(rig);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Kernel logs: finding what a kernel complained about.
+//! Kernel logs: detection of complaints.
 
-/// What a kernel says when something is wrong with it.
+/// Texts of a kernel's complaints.
 const COMPLAINTS: [&str; 24] = [
     "BUG:",
     "BUG at ",
@@ -30,7 +30,7 @@ const COMPLAINTS: [&str; 24] = [
     "detected stalls on",
 ];
 
-/// Lines that contain one of these are about how the kernel is set up.
+/// Texts of harmless lines, which describe the kernel's setup.
 const HARMLESS: [&str; 6] = [
     "kfence: initialized",
     "KernelAddressSanitizer initialized",
@@ -43,19 +43,19 @@ const HARMLESS: [&str; 6] = [
 /// A complaint and the log around it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Complaint {
-    /// The line that tells.
+    /// The line of the complaint.
     pub line: String,
     /// The log around it.
     pub around: String,
 }
 
-/// Whether a line of a kernel log is a complaint.
+/// Returns whether a line of a kernel log is a complaint.
 pub fn is_complaint(line: &str) -> bool {
     COMPLAINTS.iter().any(|text| line.contains(text))
         && !HARMLESS.iter().any(|text| line.contains(text))
 }
 
-/// The complaints in a kernel log; those close to each other count as one.
+/// Returns the complaints in a kernel log. Complaints close to each other count as one.
 pub fn scan(log: &str) -> Vec<Complaint> {
     const BEFORE: usize = 5;
     const AFTER: usize = 60;
@@ -79,14 +79,16 @@ pub fn scan(log: &str) -> Vec<Complaint> {
     found
 }
 
-/// Whether a log tells of a breakpoint where there is none: the emulator's doing, not the kernel's.
+/// Returns whether a log shows an oops for a breakpoint that does not exist: a fault of the
+/// emulator, not of the kernel.
 ///
-/// The kernel changes its own code while it runs, by a breakpoint (`int3`, one byte 0xcc) that is there
-/// until all processors have seen the rest. An emulated processor may still run what was translated while
-/// it was. The kernel, which knows of no breakpoint any more, ends with an oops that shows the code: the
-/// byte before where the processor is, at which it has stopped, is not 0xcc.
+/// The kernel patches its own code at run time by a temporary breakpoint (`int3`, one byte 0xcc),
+/// until all processors have seen the rest of the patch. An emulated processor may still run code
+/// that was translated during this time. The kernel has no breakpoint there any more and ends with
+/// an oops that shows the code. The byte before the instruction pointer, where the processor has
+/// stopped, is not 0xcc.
 ///
-/// If the log complains of anything but that and its consequence, it is not all that there is to be said.
+/// A log with other complaints than this oops and its consequences does not match.
 fn is_stale_breakpoint(log: &str) -> bool {
     let trap = |line: &str| line.contains("Oops: int3:");
     let others = |line: &str| is_complaint(line) && !trap(line) && !is_panic_of_oops(line);
@@ -99,10 +101,10 @@ fn is_stale_breakpoint(log: &str) -> bool {
     before.is_some_and(|(bytes, _)| !bytes.trim_end().ends_with("cc"))
 }
 
-/// Whether all complaints, of which there are some, are that and its consequence.
+/// Returns whether there are complaints, and all are such an oops or its consequences.
 pub fn are_stale_breakpoints(complaints: &[Complaint]) -> bool {
     let stale = |c: &Complaint| is_stale_breakpoint(&c.around);
-    // An oops is followed by a panic, which counts by itself if it is far behind.
+    // An oops is followed by a panic, which is a complaint of its own if it is far behind.
     let excused = |c: &Complaint| stale(c) || is_panic_of_oops(&c.line);
     complaints.iter().any(stale) && complaints.iter().all(excused)
 }
@@ -111,7 +113,7 @@ fn is_panic_of_oops(line: &str) -> bool {
     line.contains("Kernel panic - not syncing: Fatal exception")
 }
 
-/// The last `count` lines of a log.
+/// Returns the last `count` lines of a log.
 pub fn tail(log: &str, count: usize) -> String {
     let lines: Vec<&str> = log.lines().collect();
     lines[lines.len().saturating_sub(count)..].join("\n")

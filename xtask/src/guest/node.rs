@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! One running guest: its QEMU, its sockets, what it asks for.
+//! A running guest: QEMU, its sockets, and the guest's control requests.
 
 use super::output::Sink;
 use super::protocol::{output_port, Event, Order, Stream, CTL_PORT, SYS_PORT};
@@ -18,13 +18,13 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A guest that was started.
+/// A started guest.
 pub struct Guest {
-    /// Its number, from 1.
+    /// Number of the guest, from 1.
     pub number: u8,
-    /// The nodes in it.
+    /// The nodes in the guest.
     pub nodes: Vec<u8>,
-    /// Its kernel log.
+    /// File of the kernel log.
     pub console: PathBuf,
     /// Sockets of the nodes' terminals.
     pub terminals: Vec<UnixStream>,
@@ -35,11 +35,11 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Starts a guest. `machine` gives the ports and sockets for [`ports`].
+    /// Starts a guest. `machine` contains the ports and sockets that [`ports`] returned.
     ///
     /// # Errors
     ///
-    /// When QEMU does not start; its message is part of the error.
+    /// If QEMU does not start; the error contains QEMU's message.
     pub fn start(
         number: u8,
         nodes: &[u8],
@@ -92,7 +92,7 @@ impl Guest {
         if let Some(stream) = control {
             let killed = Arc::clone(&killed);
             let dir = machine.host_dir.map(Path::to_owned);
-            // Not among `readers`: it may be in the middle of a freeze.
+            // Not among `readers`, because the thread may be in the middle of a freeze.
             std::thread::spawn(move || {
                 serve_control(number, stream, &qmp, dir.as_deref(), &killed)
             });
@@ -109,24 +109,24 @@ impl Guest {
         })
     }
 
-    /// Gives an order; a guest that is gone is noticed elsewhere.
+    /// Sends an order. A failure is ignored, because the end of a guest is noticed elsewhere.
     pub fn order(&mut self, order: &Order) {
         if let Ok(text) = serde_json::to_string(order) {
             let _ = writeln!(self.orders, "{text}");
         }
     }
 
-    /// Whether the guest still runs.
+    /// Returns whether the guest still runs.
     pub fn runs(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Whether a program in it asked for its end.
+    /// Returns whether a program in the guest requested its kill.
     pub fn was_killed(&self) -> bool {
         self.killed.load(Ordering::Relaxed)
     }
 
-    /// Ends the guest if it still runs, and takes in the rest of its output.
+    /// Kills the guest if it still runs, and reads the rest of its output.
     pub fn end(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -135,7 +135,7 @@ impl Guest {
         }
     }
 
-    /// Its kernel log so far.
+    /// Returns the kernel log so far.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.console).unwrap_or_default()).into_owned()
     }
@@ -147,7 +147,7 @@ impl Drop for Guest {
     }
 }
 
-/// The ports of a guest with `nodes`.
+/// Returns the ports of a guest with `nodes`, and their sockets.
 pub fn ports(nodes: &[u8], sockets: &Path, number: u8) -> Vec<(String, PathBuf)> {
     let mut names = vec![SYS_PORT.to_owned(), CTL_PORT.to_owned()];
     for node in nodes {
@@ -163,7 +163,7 @@ pub fn ports(nodes: &[u8], sockets: &Path, number: u8) -> Vec<(String, PathBuf)>
         .collect()
 }
 
-/// Which node's output a port carries, and which of the two.
+/// Returns the node and the stream of an output port.
 fn output_of(nodes: &[u8], port: &str) -> Option<(u8, Stream)> {
     nodes
         .iter()
@@ -171,8 +171,7 @@ fn output_of(nodes: &[u8], port: &str) -> Option<(u8, Stream)> {
         .find(|(node, stream)| output_port(*node, *stream) == port)
 }
 
-/// Accepts the connection that QEMU makes when it starts; what it says goes
-/// to the file `said`.
+/// Accepts the connection that QEMU makes at its start. QEMU's messages are in the file `said`.
 fn accept(listener: &UnixListener, child: &mut Child, said: &Path) -> Result<UnixStream> {
     let started = Instant::now();
     listener.set_nonblocking(true)?;
@@ -221,7 +220,7 @@ fn read_events(number: u8, stream: UnixStream, events: Sender<(u8, Event)>) -> J
     })
 }
 
-/// Does what a program in the guest asks of its machine.
+/// Executes the control requests of programs in the guest.
 fn serve_control(
     number: u8,
     stream: UnixStream,

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Where the output of commands in guests goes.
+//! Destinations of the output of commands in guests.
 
 use super::protocol::Stream;
 use std::io::Write as _;
 use std::sync::{Arc, Mutex};
 
-/// Takes a piece of a node's output; an empty piece is its end.
+/// Accepts a part of a node's output; an empty part is its end.
 pub type Sink = Arc<dyn Fn(u8, Stream, &[u8]) + Send + Sync>;
 
-/// To this process's own output; `marked` puts the node before each line.
+/// Returns a sink that writes to this process's own output. `marked`: with the node before each
+/// line.
 pub fn to_stdio(marked: bool) -> Sink {
     if marked {
         return by_line(|node, stream, line| {
@@ -19,10 +20,10 @@ pub fn to_stdio(marked: bool) -> Sink {
     Arc::new(|_, stream, bytes| write(stream, bytes))
 }
 
-/// Whose output, and what of it is no whole line yet.
+/// Node and stream, with their incomplete last line.
 type Rest = ((u8, Stream), Vec<u8>);
 
-/// Hands over whole lines, without their ends.
+/// Returns a sink that passes whole lines to `take`, without line ends.
 pub fn by_line(take: impl Fn(u8, Stream, &str) + Send + Sync + 'static) -> Sink {
     let rests: Mutex<Vec<Rest>> = Mutex::new(Vec::new());
     Arc::new(move |node, stream, bytes| {
@@ -51,7 +52,7 @@ pub fn by_line(take: impl Fn(u8, Stream, &str) + Send + Sync + 'static) -> Sink 
     })
 }
 
-/// Writes at once; a reader that went away is no concern of the guest's.
+/// Writes at once. Errors are ignored, because a closed output must not stop the guest.
 fn write(stream: Stream, bytes: &[u8]) {
     let _ = match stream {
         Stream::Out => {

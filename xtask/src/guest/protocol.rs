@@ -1,32 +1,33 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What xtask and a guest's first process say to each other.
+//! Protocol between xtask and a guest's first process, compiled into both.
 //!
-//! This file is compiled into both. A guest reads its [`Config`] from
-//! `/kfi/guest-N.json`; then, over the virtio port [`SYS_PORT`], one JSON
-//! object a line, it sends [`Event`]s and gets [`Order`]s:
+//! A guest reads its [`Config`] from `/kfi/guest-N.json`. Then it sends [`Event`]s and receives
+//! [`Order`]s over the virtio port [`SYS_PORT`], one JSON object a line:
 //!
 //! ```text
 //! guest  booted, networks up, modules loaded      Ready
-//! xtask  when all guests are                      Go
+//! xtask  when all guests are ready                Go
 //! guest  a node's command ended                   Exit
-//! xtask  when all commands have                   Finish
-//! guest  looked for leftovers, unloaded modules   Done, and powers off
+//! xtask  when all commands have ended             Finish
+//! guest  checked for leftovers, unloaded modules  Done, and powers off
 //! ```
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The port for events and orders.
+/// The port of events and orders.
 pub const SYS_PORT: &str = "kfi.sys";
-/// The port on which a program in the guest asks something of its machine: a
-/// line `link off`, `link on`, `freeze SECONDS` or `kill`, or `trace NAME` and
-/// `trace` to write where each instruction lies that is executed between them
-/// (to `trace.NAME` in the folder that is `/host`); answered by `ok` or
-/// `error …` (`kill` by nothing).
+/// The port of control requests of programs in the guest, one a line.
+///
+/// - `link off`, `link on`, `freeze SECONDS`, `kill`.
+/// - `trace NAME` starts a trace of every executed instruction's address, in `trace.NAME` in the
+///   folder `/host`; `trace` ends it.
+///
+/// The answer is `ok` or `error …`; a `kill` has no answer.
 pub const CTL_PORT: &str = "kfi.ctl";
 
-/// The port a node's standard output or error goes to.
+/// Returns the port of a node's standard output or error.
 pub fn output_port(node: u8, stream: Stream) -> String {
     match stream {
         Stream::Out => format!("kfi.{node}.out"),
@@ -34,7 +35,7 @@ pub fn output_port(node: u8, stream: Stream) -> String {
     }
 }
 
-/// One of a command's two output streams.
+/// An output stream of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
     /// Standard output.
@@ -43,22 +44,22 @@ pub enum Stream {
     Err,
 }
 
-/// How many nodes there are, and where.
+/// Number and placement of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Topology {
-    /// One node in one guest, its own peer.
+    /// One node in one guest, which is its own peer.
     #[serde(rename = "1")]
     One,
     /// Two nodes, in two network namespaces of one guest.
     #[serde(rename = "netns")]
     Netns,
-    /// Two nodes, a guest each.
+    /// Two nodes, one guest each.
     #[serde(rename = "2")]
     Two,
 }
 
 impl Topology {
-    /// The name used on command lines and in reports.
+    /// Returns the name used on command lines and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::One => "1",
@@ -68,63 +69,63 @@ impl Topology {
     }
 }
 
-/// What a guest is to do.
+/// Configuration of a guest.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Config {
-    /// The topology it is part of.
+    /// The topology of the run.
     pub topology: Topology,
     /// The nodes in this guest.
     pub nodes: Vec<u8>,
-    /// Module files in `/kfi/ko` to be loaded, in this order.
+    /// Module files in `/kfi/ko` to load, in this order.
     pub load: Vec<String>,
-    /// Every module of ours in `/kfi/ko`, in loading order: none of them may
-    /// be loaded, or in use, at the end.
+    /// All our modules in `/kfi/ko`, in loading order. At the end none of them may be loaded or in
+    /// use.
     pub ours: Vec<String>,
-    /// The command.
+    /// The command to run.
     pub argv: Vec<String>,
-    /// Each node's command gets a terminal.
+    /// Each node's command has a terminal.
     pub interactive: bool,
-    /// The terminal's rows and columns.
+    /// Rows and columns of the terminal.
     pub size: Option<(u16, u16)>,
-    /// Whether a folder of the host is to be mounted at `/host`.
+    /// Mount a folder of the host at `/host`.
     pub host: bool,
-    /// More of the command's environment.
+    /// Additional environment variables of the command.
     pub env: BTreeMap<String, String>,
 }
 
-/// What a guest tells.
+/// A message of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum Event {
-    /// Networks are up and modules loaded.
+    /// Networks are up and modules are loaded.
     Ready,
-    /// It could not be made ready.
+    /// The guest could not get ready.
     Fault {
-        /// Why.
+        /// The reason.
         text: String,
     },
-    /// A node's command ended.
+    /// A node's command has ended.
     Exit {
-        /// Which node's.
+        /// The node of the command.
         node: u8,
-        /// Its exit status, 128 + signal if one ended it.
+        /// Exit status, or 128 + signal if a signal killed the command.
         status: i32,
     },
-    /// Leftovers have been looked for, the modules unloaded.
+    /// The guest has checked for leftovers and unloaded the modules.
     Done {
-        /// What was left that should not have been.
+        /// Leftovers that should not exist.
         left: Vec<String>,
-        /// What was not as it should be when the modules were unloaded.
+        /// Faults found when the modules were unloaded.
         unload: Vec<String>,
     },
 }
 
-/// What xtask orders.
+/// A message of xtask.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "lowercase")]
 pub enum Order {
     /// Start the commands.
     Go,
-    /// Look for leftovers, unload, power off.
+    /// Check for leftovers, unload the modules, power off.
     Finish,
 }

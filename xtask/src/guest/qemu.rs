@@ -11,56 +11,56 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// A machine to be started.
+/// A machine to start.
 #[derive(Debug)]
 pub struct Machine<'a> {
     /// Kernel, initramfs, build root.
     pub rig: &'a Rig,
-    /// What executes its instructions.
+    /// The accelerator.
     pub accel: Accel,
-    /// Deterministic time: a count of instructions.
+    /// Deterministic time: the clock counts instructions.
     pub icount: bool,
     /// CPUs.
     pub cpus: u32,
-    /// Memory, as QEMU takes it (`2G`).
+    /// Memory size in QEMU's format (`2G`).
     pub mem: &'a str,
-    /// The folder of the run, `/kfi` in the guest.
+    /// The folder of the run, mounted at `/kfi` in the guest.
     pub share: &'a Path,
-    /// A folder to be mounted read-write at `/host`.
+    /// A folder to mount read-write at `/host`.
     pub host_dir: Option<&'a Path>,
-    /// Where the kernel's console goes.
+    /// File of the kernel's console.
     pub console: &'a Path,
-    /// Sockets xtask listens on: a port's name and the socket.
+    /// Names and sockets of the ports; xtask listens on the sockets.
     pub ports: &'a [(String, PathBuf)],
     /// Sockets of terminals, in the order of the guest's `/dev/hvcN`.
     pub terminals: &'a [PathBuf],
-    /// The control socket.
+    /// Control socket of QEMU.
     pub qmp: &'a Path,
     /// The network card's cable.
     pub cable: Option<Cable<'a>>,
-    /// More of the kernel's command line.
+    /// Additional parameters of the kernel's command line.
     pub append: &'a str,
 }
 
 /// One end of a cable between two guests.
 #[derive(Debug, Clone, Copy)]
 pub struct Cable<'a> {
-    /// The socket both ends know.
+    /// The socket of both ends.
     pub socket: &'a Path,
-    /// Which end: 1 connects, 2 listens.
+    /// Number of the end: 1 connects, 2 listens.
     pub end: u8,
 }
 
 /// The identifier of the guests' network card.
 pub const CARD: &str = "cable0";
 
-/// What every guest's kernel is told: complaints end the guest at once. An emulated clock that
-/// falls behind on a busy host is none.
+/// Parameters of every guest's kernel. A complaint ends the guest at once. `tsc=reliable` and
+/// `no_timer_check` switch off the checks of clocks, which fail on a busy host.
 const APPEND: &str = "console=ttyS0 panic=-1 panic_on_warn=1 oops=panic hung_task_panic=1 \
                       softlockup_panic=1 tsc=reliable no_timer_check no5lvl mitigations=off \
                       random.trust_cpu=on";
 
-/// QEMU itself, without arguments.
+/// Returns a command for QEMU without arguments.
 pub fn program(rig: &Rig) -> Command {
     let root = &rig.root;
     let libraries: Vec<String> = [
@@ -70,7 +70,7 @@ pub fn program(rig: &Rig) -> Command {
     .iter()
     .map(|dir| root.join(dir).display().to_string())
     .collect();
-    // QEMU ends with the thread that started it: xtask's first.
+    // QEMU ends with the thread that started it, which is xtask's first.
     let mut cmd = Command::new("setpriv");
     cmd.args(["--pdeathsig", "KILL"])
         .arg(root.join("usr/lib64/ld-linux-x86-64.so.2"))
@@ -87,7 +87,7 @@ pub fn program(rig: &Rig) -> Command {
 }
 
 impl Machine<'_> {
-    /// The command that starts the machine.
+    /// Returns the command that starts the machine.
     pub fn command(&self) -> Command {
         let mut cmd = program(self.rig);
         cmd.args(self.accel_args());
@@ -97,8 +97,8 @@ impl Machine<'_> {
 
     fn accel_args(&self) -> Vec<String> {
         let words: &[&str] = match (self.icount, self.accel) {
-            // An emulated `rep movsb` counts an instruction for each byte and
-            // would drown all else: take the string instructions away.
+            // An emulated `rep movsb` counts one instruction per byte, which would dominate all
+            // times. So the guest's processor has no fast string instructions.
             (true, _) => &[
                 "-accel",
                 "tcg,thread=single",
@@ -171,8 +171,8 @@ impl Machine<'_> {
         );
         add("-mon", "chardev=qmp,mode=control".into());
         if let Some(cable) = self.cable {
-            // The end that listens blocks when the other takes nothing, its whole guest with it
-            // (QEMU 10). It is guest 2, which is the one that tests freeze.
+            // If its peer does not read, the listening end blocks with its whole guest (QEMU 10).
+            // The listener is guest 2, because tests freeze guest 2.
             let side = if cable.end == 2 {
                 "server=on"
             } else {
@@ -185,9 +185,9 @@ impl Machine<'_> {
                     escape(cable.socket)
                 ),
             );
-            // Without merged receive buffers, which the driver takes from a page pool: rxe gives
-            // packets of a failed queue pair back under that queue pair's lock, giving one back to
-            // a page pool runs the next receive, and that wants the same lock.
+            // Without merged receive buffers, which the driver takes from a page pool. rxe frees
+            // packets of a failed queue pair under that queue pair's lock. Freeing a page-pool page
+            // runs the next receive, which needs the same lock.
             add(
                 "-device",
                 format!(
@@ -209,14 +209,14 @@ impl Machine<'_> {
     }
 }
 
-/// The rate of the time stamp counter, which guests in software emulation see as it is. They would
-/// measure it against an emulated timer, and on a busy machine be wrong by a factor, and their clock
-/// with it.
+/// Returns the rate of the time stamp counter, which emulated guests see unchanged. A guest would
+/// measure the rate against an emulated timer. On a busy host the result, and so the guest's clock,
+/// would be wrong by a factor.
 fn tsc_khz() -> u64 {
     const SPAN: Duration = Duration::from_millis(20);
     // SAFETY: Every x86-64 processor has the instruction.
     let counter = || unsafe { core::arch::x86_64::_rdtsc() };
-    // Being interrupted between the two readings makes one measurement wrong, not most.
+    // An interruption between the two readings spoils one measurement, but not most of them.
     let mut rates: Vec<u64> = (0..5)
         .map(|_| {
             let (time, from) = (Instant::now(), counter());
@@ -229,7 +229,7 @@ fn tsc_khz() -> u64 {
     rates[rates.len() / 2]
 }
 
-/// A path as part of an option with commas.
+/// Escapes a path as part of an option with commas.
 fn escape(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }

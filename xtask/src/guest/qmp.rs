@@ -18,7 +18,7 @@ impl Qmp {
     ///
     /// # Errors
     ///
-    /// When what is at the other end is no QEMU.
+    /// If the other end is not a QEMU.
     pub fn new(stream: UnixStream) -> Result<Self> {
         let mut qmp = Self {
             reader: BufReader::new(stream.try_clone()?),
@@ -30,11 +30,11 @@ impl Qmp {
         Ok(qmp)
     }
 
-    /// Executes one command.
+    /// Executes a command.
     ///
     /// # Errors
     ///
-    /// When QEMU refuses it or is gone.
+    /// If QEMU refuses the command or has ended.
     pub fn call(&mut self, command: &str, arguments: Value) -> Result<Value> {
         let request = json!({"execute": command, "arguments": arguments});
         writeln!(self.writer, "{request}").with_context(|| format!("QMP {command}"))?;
@@ -54,11 +54,11 @@ impl Qmp {
         }
     }
 
-    /// Gives an order that only the monitor for people has.
+    /// Executes a command of QEMU's human monitor.
     ///
     /// # Errors
     ///
-    /// When QEMU has something to say to it, or is gone.
+    /// If QEMU prints a message, or has ended.
     pub fn monitor(&mut self, order: &str) -> Result<()> {
         let said = self.call("human-monitor-command", json!({"command-line": order}))?;
         match said.as_str().map(str::trim) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! One run of one job in one set of guests, from power-on to the verdict.
+//! One run of a job in one set of guests, from power-on to the verdict.
 
 use super::accel::Accel;
 use super::klog::{self, Complaint};
@@ -17,38 +17,38 @@ use std::path::PathBuf;
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// How long a guest may take to get ready: far more than it needs.
+/// Time limit for a guest to get ready, far more than usual.
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
-/// How long a node may go on when its peer's guest has died.
+/// Time that a node may continue after its peer's guest has died.
 const GRACE: Duration = Duration::from_secs(30);
-/// How long a guest may take to unload and power off.
+/// Time limit for a guest to unload and power off.
 const FINISH_LIMIT: Duration = Duration::from_secs(90);
 
-/// How a run went.
+/// Result of a run.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Each node's exit status, of those that had one.
+    /// Exit status of each node whose command ended.
     pub statuses: BTreeMap<u8, i32>,
-    /// What the kernels complained about, and in which guest.
+    /// Complaints of the kernels, with the number of the guest.
     pub complaints: Vec<(u8, Complaint)>,
-    /// What was left behind that should not have been.
+    /// Leftovers that should not exist.
     pub left: Vec<String>,
-    /// What was wrong when the modules were unloaded.
+    /// Faults found when the modules were unloaded.
     pub unload: Vec<String>,
     /// Other faults of the run as a whole.
     pub problems: Vec<String>,
-    /// Whether it was ended for having taken too long.
+    /// The run was ended by its time limit.
     pub timed_out: bool,
-    /// Whether a guest ended that should not have.
+    /// A guest ended unexpectedly.
     pub died: bool,
-    /// Whether the guests' processors were emulated.
+    /// The guests' processors were emulated.
     pub emulated: bool,
-    /// Where the kernel logs are.
+    /// Files of the kernel logs.
     pub logs: Vec<PathBuf>,
 }
 
 impl Outcome {
-    /// The exit status of the run as a whole.
+    /// Returns the exit status of the run as a whole.
     pub fn status(&self) -> i32 {
         if self.timed_out {
             return 124;
@@ -60,8 +60,7 @@ impl Outcome {
         }
     }
 
-    /// Whether nothing is to be said against the run but for its commands'
-    /// exit statuses.
+    /// Returns whether the run had no fault, apart from exit statuses of commands.
     pub fn clean(&self) -> bool {
         !self.died
             && self.complaints.is_empty()
@@ -70,8 +69,7 @@ impl Outcome {
             && self.problems.is_empty()
     }
 
-    /// All that is to be said against the run but for its commands' exit
-    /// statuses.
+    /// Returns all faults of the run, apart from exit statuses of commands.
     pub fn faults(&self) -> Vec<String> {
         let complaints = self.complaints.iter().map(|(guest, complaint)| {
             format!("guest {guest}: {}\n{}", complaint.line, complaint.around)
@@ -82,7 +80,7 @@ impl Outcome {
         complaints.chain(others.cloned()).collect()
     }
 
-    /// Prints what went wrong, if anything did.
+    /// Prints all faults.
     pub fn report(&self) {
         for (guest, complaint) in &self.complaints {
             eprintln!(
@@ -104,7 +102,7 @@ impl Outcome {
     }
 }
 
-/// A guest did not get ready, and that was the emulator's doing.
+/// A guest did not get ready because of the emulator.
 #[derive(Debug)]
 struct NotUp(String);
 
@@ -116,7 +114,7 @@ impl fmt::Display for NotUp {
 
 impl std::error::Error for NotUp {}
 
-/// What is known of the nodes while they run.
+/// State of the nodes while they run.
 #[derive(Default)]
 struct State {
     ready: Vec<u8>,
@@ -127,12 +125,12 @@ struct State {
 impl Guests<'_> {
     /// Boots the guests, runs the job on every node, and ends the guests.
     ///
-    /// A guest that the emulator did not let come up is booted once more.
+    /// If a guest does not boot because of the emulator, the guests are booted once more.
     ///
     /// # Errors
     ///
-    /// When guests cannot be started. A job that fails, a kernel that
-    /// complains or a guest that dies is told in the [`Outcome`].
+    /// If guests cannot be started. A failed job, a kernel complaint and the death of a guest are
+    /// reported in the [`Outcome`].
     pub fn run(&self, job: &Job) -> Result<Outcome> {
         let result = self.run_once(job);
         match &result {
@@ -217,7 +215,7 @@ impl Guests<'_> {
         for guest in &mut guests {
             guest.end();
         }
-        // Events that came with a guest's last breath.
+        // Events that arrived just before a guest ended.
         while let Ok((guest, event)) = events.try_recv() {
             state.take(guest, event);
         }
@@ -238,7 +236,8 @@ impl Guests<'_> {
         result.map(|()| outcome)
     }
 
-    /// What the job's command finds in its environment beside what `guest-init` puts there.
+    /// Returns the environment of the job's command, in addition to the variables that `guest-init`
+    /// sets.
     fn environment(&self, job: &Job) -> BTreeMap<String, String> {
         let mut env = job.env.clone();
         let slow = self.options.kernel.slowness();
@@ -246,7 +245,7 @@ impl Guests<'_> {
         env
     }
 
-    /// Takes the guests through their life.
+    /// Takes the guests through all steps of a run.
     fn drive(
         &self,
         job: &Job,
@@ -258,7 +257,7 @@ impl Guests<'_> {
         let all = guests.len();
         let late = |limit: Duration| started.elapsed() > limit;
         let slow = self.options.kernel.slowness();
-        // Until all are ready.
+        // Step 1: until all guests are ready.
         loop {
             pump(events, state);
             if state.ready.len() == all {
@@ -288,7 +287,7 @@ impl Guests<'_> {
             guest.order(&Order::Go);
         }
         let _raw = job.interactive.then(|| tty::join(guests)).transpose()?;
-        // Until every node's command has ended, or its guest.
+        // Step 2: until every node's command, or its guest, has ended.
         let mut first_death = None;
         loop {
             pump(events, state);
@@ -332,7 +331,7 @@ impl Guests<'_> {
             }
         }
         drop(_raw);
-        // Leftovers, unloading, power-off.
+        // Step 3: leftovers, unload, power-off.
         for guest in guests.iter_mut() {
             guest.order(&Order::Finish);
         }
@@ -380,8 +379,7 @@ impl State {
     }
 }
 
-/// Tells of a guest that ended by itself; its kernel's complaint, if it has
-/// one, is told elsewhere.
+/// Describes a guest that ended by itself. Its kernel's complaint, if any, is reported elsewhere.
 fn death(guest: &Guest) -> String {
     let log = guest.log();
     let mut text = format!("guest {} ended before its command did", guest.number);
@@ -391,7 +389,7 @@ fn death(guest: &Guest) -> String {
     text
 }
 
-/// Takes in events for a moment.
+/// Handles events for a moment.
 fn pump(events: &Receiver<(u8, Event)>, state: &mut State) {
     match events.recv_timeout(Duration::from_millis(100)) {
         Ok((guest, event)) => state.take(guest, event),

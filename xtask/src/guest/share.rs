@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The folder of one run: programs, modules and orders, `/kfi` in the guests.
+//! Folder of one run: programs, modules and orders, mounted at `/kfi` in the guests.
 
 use super::protocol::Config;
 use crate::context::Context;
@@ -8,23 +8,22 @@ use anyhow::{Context as _, Result};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A run's folders; sockets have one of their own, because their paths must
-/// be short.
+/// Folders of a run. Sockets have a separate folder, because their paths must be short.
 pub struct RunDir {
     /// Logs, and the shared folder.
     pub dir: PathBuf,
-    /// `/kfi` in the guests.
+    /// The shared folder, mounted at `/kfi` in the guests.
     pub share: PathBuf,
-    /// The sockets.
+    /// Folder of the sockets.
     pub sockets: PathBuf,
 }
 
 impl RunDir {
-    /// Makes the folders of a new run; removes those of runs that are over.
+    /// Makes the folders of a new run and removes those of ended runs.
     ///
     /// # Errors
     ///
-    /// Those of the file system.
+    /// If a folder cannot be created.
     pub fn new(ctx: &Context) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!(
@@ -49,17 +48,17 @@ impl RunDir {
         })
     }
 
-    /// Puts `files` into the folder `sub` of what the guests see.
+    /// Copies `files` to the folder `sub` of the shared folder and returns their names.
     ///
     /// # Errors
     ///
-    /// Those of the file system.
+    /// If a file cannot be copied.
     pub fn add(&self, sub: &str, files: &[PathBuf]) -> Result<Vec<String>> {
         let mut names = Vec::new();
         for file in files {
             let name = file.file_name().unwrap_or_default();
             let to = self.share.join(sub).join(name);
-            // A link suffices: whoever builds anew replaces the file.
+            // A hard link suffices, because a build replaces files.
             if std::fs::hard_link(file, &to).is_err() {
                 std::fs::copy(file, &to).with_context(|| format!("copying {}", file.display()))?;
             }
@@ -68,17 +67,17 @@ impl RunDir {
         Ok(names)
     }
 
-    /// Writes down what a guest is to do.
+    /// Writes the configuration of a guest.
     ///
     /// # Errors
     ///
-    /// Those of the file system.
+    /// If the file cannot be written.
     pub fn configure(&self, guest: u8, config: &Config) -> Result<()> {
         let path = self.share.join(format!("guest-{guest}.json"));
         Ok(std::fs::write(path, serde_json::to_string_pretty(config)?)?)
     }
 
-    /// Where a guest's kernel log is kept.
+    /// Returns the file of a guest's kernel log.
     pub fn console(&self, guest: u8) -> PathBuf {
         self.dir.join(format!("console-{guest}.log"))
     }
@@ -86,13 +85,13 @@ impl RunDir {
 
 impl Drop for RunDir {
     fn drop(&mut self) {
-        // What stays is cleared away by the next run.
+        // The next run removes folders that remain.
         let _ = std::fs::remove_dir_all(&self.sockets);
         let _ = std::fs::remove_dir_all(&self.share);
     }
 }
 
-/// Removes folders `PREFIX PID-N` in `dir` whose process is gone.
+/// Removes folders `PREFIX PID-N` in `dir` whose process has ended.
 fn remove_old(dir: &Path, prefix: &str) {
     let Ok(entries) = std::fs::read_dir(dir) else {
         return;

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Splats, readable: names of Rust functions demangled, and for frames in our
-//! modules the line of the source.
+//! Readable splats: demangled names of Rust functions, and source lines for frames in our modules.
 
 use crate::chroot::{command, Bind};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// One frame: `name+0x12/0x34 [module]`.
+/// A frame of a backtrace: `name+0x12/0x34 [module]`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Frame {
     module: String,
@@ -15,11 +14,11 @@ struct Frame {
     offset: u64,
 }
 
-/// Where a function of a module lies: its section, and its place in it.
+/// Section and offset of each function of a module.
 type Functions = BTreeMap<String, (String, u64)>;
 
-/// Adds to each frame of `text` in one of `modules` (with debug information)
-/// where it is in the source, and demangles what is left.
+/// Adds the source line to each frame of `text` in one of `modules` (with debug information), and
+/// demangles the other names.
 pub(super) fn explain(root: &Path, modules: &[PathBuf], text: &str) -> String {
     let mut known: BTreeMap<String, (PathBuf, Functions)> = BTreeMap::new();
     let mut explained = String::new();
@@ -50,7 +49,7 @@ fn stem(path: &Path) -> String {
     stem.replace('-', "_")
 }
 
-/// The frame that a line of a kernel log shows, if it shows one in a module.
+/// Returns the frame in a line of a kernel log, if it is one of a module.
 fn frame_of(line: &str) -> Option<Frame> {
     let mut words = line.split_whitespace().peekable();
     while let Some(word) = words.next() {
@@ -70,7 +69,7 @@ fn frame_of(line: &str) -> Option<Frame> {
     None
 }
 
-/// Demangles what looks like a name of Rust's.
+/// Demangles words that look like names of Rust functions.
 fn demangle(line: &str) -> String {
     let word_end = |c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '.');
     let mut out = String::new();
@@ -105,7 +104,7 @@ fn functions(root: &Path, file: &Path) -> Functions {
     parse_functions(&tool(root, file, &["objdump", "-t", &path]))
 }
 
-/// Reads `objdump -t`: value, flags, section, size, name.
+/// Parses the output of `objdump -t`: value, flags, section, size, name.
 fn parse_functions(table: &str) -> Functions {
     table
         .lines()
@@ -122,18 +121,18 @@ fn parse_functions(table: &str) -> Functions {
         .collect()
 }
 
-/// The source lines of a place, the innermost inlined function first.
+/// Returns the source lines of a place, the innermost inlined function first.
 fn lines(root: &Path, file: &Path, section: &str, at: u64) -> Vec<String> {
     let path = file.display().to_string();
     let section = format!("--section={section}");
-    // The address of a frame is where the call returns to.
+    // The address of a frame is the return address of the call.
     let at = format!("{:#x}", at.saturating_sub(1));
     let argv = ["addr2line", "-i", "-e", &path, &section, &at];
     tool(root, file, &argv)
         .lines()
         .filter(|line| !line.starts_with("??"))
         .map(|line| match line.rfind("kbuild/") {
-            // The build folder's copy of a source: name it as in the checkout.
+            // The path is that of a copy in the build folder; it is shown as in the checkout.
             Some(start) => line[start..]
                 .splitn(4, '/')
                 .last()

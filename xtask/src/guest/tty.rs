@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Joins this process's terminal to the guests'.
+//! Connects this process's terminal to those of the guests.
 
 use super::node::Guest;
 use anyhow::Result;
@@ -10,17 +10,17 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
-/// Goes from one node's terminal to the other's (Ctrl-]).
+/// Switches to the other node's terminal (Ctrl-]).
 const SWITCH: u8 = 0x1d;
 
-/// The terminal's rows and columns.
+/// Returns the rows and columns of the terminal.
 pub fn size() -> Option<(u16, u16)> {
     let text = stty(&["size"])?;
     let mut words = text.split_whitespace().map(|word| word.parse().ok());
     Some((words.next()??, words.next()??))
 }
 
-/// The terminal in raw mode; as it was again when dropped.
+/// The terminal in raw mode; the drop restores its former mode.
 pub struct Raw(Option<String>);
 
 impl Drop for Raw {
@@ -31,11 +31,11 @@ impl Drop for Raw {
     }
 }
 
-/// Joins the terminal to the guests' until they end.
+/// Connects the terminal to those of the guests until they end.
 ///
 /// # Errors
 ///
-/// When the guests' sockets cannot be shared between threads.
+/// If the guests' sockets cannot be shared between threads.
 pub fn join(guests: &[Guest]) -> Result<Raw> {
     let raw = Raw(std::io::stdin()
         .is_terminal()
@@ -58,7 +58,7 @@ pub fn join(guests: &[Guest]) -> Result<Raw> {
     Ok(raw)
 }
 
-/// Shows a terminal's output while it is the active one.
+/// Shows the output of a terminal while it is the active one.
 fn show(mut reader: UnixStream, number: usize, active: &AtomicUsize) {
     let mut buffer = [0; 4096];
     while let Ok(count @ 1..) = reader.read(&mut buffer) {
@@ -69,7 +69,7 @@ fn show(mut reader: UnixStream, number: usize, active: &AtomicUsize) {
     }
 }
 
-/// Types what is typed here into the active terminal.
+/// Sends input to the active terminal.
 fn type_in(inputs: &mut [UnixStream], active: &AtomicUsize) {
     let mut buffer = [0; 1024];
     while let Ok(count @ 1..) = std::io::stdin().read(&mut buffer) {
@@ -79,14 +79,14 @@ fn type_in(inputs: &mut [UnixStream], active: &AtomicUsize) {
                 let next = (now + 1) % inputs.len();
                 active.store(next, Ordering::Relaxed);
                 eprint!("\r\n[node {}]\r\n", next + 1);
-                // Makes its shell show a prompt.
+                // Makes the shell of that node show a prompt.
                 let _ = inputs[next].write_all(b"\r");
             } else {
                 let _ = inputs[now].write_all(&[*byte]);
             }
         }
     }
-    // The end of input ends the shells, as it would here.
+    // The end of input ends the shells, as on a local terminal.
     for input in inputs {
         let _ = input.write_all(&[4]);
     }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The files that are checked, and where in the house they stand.
+//! The checked files, and their classes by path.
 
 use crate::build::modules;
 use anyhow::{Context as _, Result};
 use std::path::Path;
 use xshell::{cmd, Shell};
 
-/// Folders whose Rust is the kernel's, in the kernel's style.
+/// Returns whether the Rust code of a file is kernel code, in the kernel's style.
 pub(super) fn is_kernel(path: &str) -> bool {
     modules::FOLDERS
         .iter()
@@ -15,17 +15,17 @@ pub(super) fn is_kernel(path: &str) -> bool {
         .any(|folder| within(path, folder))
 }
 
-/// Whether a path lies in a folder.
+/// Returns whether a path lies in a folder.
 pub(super) fn within(path: &str, folder: &str) -> bool {
     path.strip_prefix(folder)
         .is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// Files under version control, and new ones that are not ignored.
+/// Returns files under version control, and new ones that are not ignored.
 pub(super) fn all(repo: &Path) -> Result<Vec<String>> {
     let shell = Shell::new()?;
     shell.change_dir(repo);
-    // The checkout may be somebody else's, as in a container.
+    // The checkout may belong to another user, as in a container.
     let list = cmd!(
         shell,
         "git -c safe.directory=* ls-files --cached --others --exclude-standard --deduplicate"
@@ -40,7 +40,7 @@ pub(super) fn all(repo: &Path) -> Result<Vec<String>> {
         .collect())
 }
 
-/// Whether a file is written by people in a language that has comments.
+/// Returns whether a file is hand-written, in a language with comments.
 pub(super) fn is_source(path: &str) -> bool {
     const ENDINGS: [&str; 9] = [
         ".rs", ".c", ".h", ".S", ".sh", ".py", ".toml", ".rules", ".config",
@@ -50,7 +50,7 @@ pub(super) fn is_source(path: &str) -> bool {
     ENDINGS.iter().any(|end| name.ends_with(end)) || NAMES.contains(&name) || within(path, ".ci")
 }
 
-/// Whether tools, not people, write the file.
+/// Returns whether a file is written by tools.
 pub(super) fn is_made(path: &str) -> bool {
     ["Cargo.lock", "fuzz/Cargo.lock"].contains(&path)
         || within(path, "LICENSES")

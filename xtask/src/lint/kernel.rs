@@ -10,22 +10,22 @@ use crate::chroot::{command, Bind};
 use anyhow::Result;
 use std::path::Path;
 
-/// What checkpatch is not asked about, of which paths, and why.
+/// Ignored types of checkpatch's complaints, the paths concerned, and the reason.
 const IGNORED: [(&str, &str); 7] = [
-    // A Rust crate's symbols are exported from a list that the build makes.
+    // The symbols of a Rust crate are exported from a generated list.
     ("EXPORT_SYMBOL", "kfabric/exports.c"),
-    // The published API's: types, and the answer to what is not offered.
+    // Names of the published API: its types, and the errno of an unsupported call.
     ("NEW_TYPEDEFS", "kfabric/include/"),
     ("ENOSYS", "kfabric/include/"),
-    ("ENOSYS", "consumers/c-sample/"),
-    // About patches to the kernel's own tree.
+    ("ENOSYS", "consumers/tests/c-api/"),
+    // For patches to the kernel's own tree only.
     ("FILE_PATH_CHANGES", ""),
     ("MAINTAINERS_STYLE", ""),
     // The header is generated; its longest lines are assertions on layout.
     ("LONG_LINE_STRING", "uapi/include/kfabric_uapi.h"),
 ];
 
-/// The modules' Rust is formatted as the kernel's.
+/// Checks that the modules' Rust is formatted as the kernel's.
 pub(super) fn fmt(lint: &Lint<'_>) -> Result<Vec<String>> {
     let config = lint.rig.tree.join(".rustfmt.toml");
     let config = config.display().to_string();
@@ -47,7 +47,7 @@ pub(super) fn fmt(lint: &Lint<'_>) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// The kernel's checkpatch has nothing to say about C.
+/// Checks that the kernel's checkpatch has no complaint about C.
 pub(super) fn checkpatch(lint: &Lint<'_>) -> Result<Vec<String>> {
     let script = lint.rig.tree.join("scripts/checkpatch.pl");
     let script = script.display().to_string();
@@ -63,7 +63,7 @@ pub(super) fn checkpatch(lint: &Lint<'_>) -> Result<Vec<String>> {
             .collect();
         let ignored = ignored.join(",");
         let file = lint.ctx.repo.join(path).display().to_string();
-        // It writes notes for itself where it stands.
+        // checkpatch writes temporary files to its working folder.
         faults.extend(said(inside(
             lint,
             Path::new("/tmp"),
@@ -84,8 +84,9 @@ pub(super) fn checkpatch(lint: &Lint<'_>) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// Clippy, with the kernel's settings, has nothing to say about the modules' Rust, nor sparse about
-/// their C: the headers of the API are checked alone and in either order (`consumers/c-sample`).
+/// Checks that clippy, with the kernel's settings, has no complaint about the modules' Rust, and
+/// sparse none about their C. Each header of the API is also checked alone and in either order
+/// (`consumers/tests/c-api`).
 pub(super) fn clippy(lint: &Lint<'_>) -> Result<Vec<String>> {
     let mut tools = lint.tools();
     tools.sparse = Some(crate::setup::sparse::ensure(lint.ctx)?);
@@ -96,7 +97,7 @@ pub(super) fn clippy(lint: &Lint<'_>) -> Result<Vec<String>> {
     })
 }
 
-/// A command in the build root, in the folder `at`.
+/// Returns a command that runs in the build root, in the folder `at`.
 fn inside(lint: &Lint<'_>, at: &Path, argv: &[&str]) -> std::process::Command {
     let binds = [Bind::same(&lint.ctx.repo), Bind::same(&lint.rig.tree)];
     command(&lint.rig.root, &binds, at, argv)

@@ -7,8 +7,7 @@ use crate::build::programs::cargo;
 use anyhow::{bail, Context as _, Result};
 use std::process::{Command, Stdio};
 
-/// Makes sure that cargo has a tool of its own, `name` to cargo, which comes
-/// in `component`.
+/// Checks that cargo has the tool `name`, which is part of `component`.
 fn need(lint: &Lint<'_>, name: &str, component: &str) -> Result<()> {
     let mut cmd = cargo(lint.ctx);
     cmd.args([name, "--version"]);
@@ -24,7 +23,7 @@ fn need(lint: &Lint<'_>, name: &str, component: &str) -> Result<()> {
     }
 }
 
-/// The workspace is formatted.
+/// Checks that the workspace is formatted.
 pub(super) fn fmt(lint: &Lint<'_>) -> Result<Vec<String>> {
     need(lint, "fmt", "rustfmt")?;
     let mut cmd = cargo(lint.ctx);
@@ -40,7 +39,7 @@ pub(super) fn fmt(lint: &Lint<'_>) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// Clippy has nothing to say about the workspace.
+/// Checks that clippy has no complaint about the workspace.
 pub(super) fn clippy(lint: &Lint<'_>) -> Result<Vec<String>> {
     need(lint, "clippy", "clippy")?;
     let mut cmd = cargo(lint.ctx);
@@ -49,7 +48,7 @@ pub(super) fn clippy(lint: &Lint<'_>) -> Result<Vec<String>> {
     said(cmd)
 }
 
-/// The C header is what the Rust source says.
+/// Checks that the C header matches the Rust source.
 pub(super) fn uapi_header(lint: &Lint<'_>) -> Result<Vec<String>> {
     const HEADER: &str = "uapi/include/kfabric_uapi.h";
     let mut cmd = cargo(lint.ctx);
@@ -72,11 +71,11 @@ pub(super) fn uapi_header(lint: &Lint<'_>) -> Result<Vec<String>> {
         return Ok(Vec::new());
     }
     Ok(vec![format!(
-        "{HEADER} is out of step with uapi/src/abi.rs; cargo xtask lint --fix makes it anew"
+        "{HEADER} does not match uapi/src/abi.rs; cargo xtask lint --fix generates it"
     )])
 }
 
-/// What a command has to say when it fails.
+/// Returns the output of a command that fails.
 pub(super) fn said(mut cmd: Command) -> Result<Vec<String>> {
     let output = cmd
         .stdin(Stdio::null())
@@ -87,7 +86,7 @@ pub(super) fn said(mut cmd: Command) -> Result<Vec<String>> {
     }
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
-    // The same file is named once for each way that leads to it.
+    // A file is listed once per path that leads to it.
     lines.dedup();
     if lines.is_empty() {
         lines.push(format!("it failed ({}) without a word", output.status));

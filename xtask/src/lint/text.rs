@@ -6,12 +6,12 @@ use super::files::{is_kernel, is_made, is_source, within};
 use super::Lint;
 use anyhow::Result;
 
-/// Lines of a source file above which it surely holds more than one thing.
+/// Maximum lines of a source file; a longer one mixes several subjects.
 const LONGEST: usize = 900;
-/// The interface to programs is one thing, read from top to bottom.
+/// The interface to programs is one subject, read from top to bottom.
 const LONG: &str = "uapi/src/abi.rs";
 
-/// Calls `tell` with every line of every file of text that people write.
+/// Calls `tell` with every line of every hand-written text file.
 fn each_line(lint: &Lint<'_>, mut tell: impl FnMut(&str, usize, &str)) {
     for path in lint.files.iter().filter(|path| !is_made(path)) {
         let Ok(text) = std::fs::read_to_string(lint.ctx.repo.join(path)) else {
@@ -23,7 +23,7 @@ fn each_line(lint: &Lint<'_>, mut tell: impl FnMut(&str, usize, &str)) {
     }
 }
 
-/// Every source file begins with the licence of the folder it stands in.
+/// Checks that every source file begins with the licence of its folder.
 pub(super) fn spdx(lint: &Lint<'_>) -> Result<Vec<String>> {
     let mut faults = Vec::new();
     for path in lint.files.iter().filter(|path| !is_made(path)) {
@@ -44,7 +44,7 @@ pub(super) fn spdx(lint: &Lint<'_>) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// The licences a file may have, the usual one first.
+/// Returns the permitted licences of a file, the usual one first.
 fn licences(path: &str) -> &'static [&'static str] {
     if is_kernel(path) {
         &["GPL-2.0", "GPL-2.0-only"]
@@ -55,17 +55,20 @@ fn licences(path: &str) -> &'static [&'static str] {
         ]
     } else if within(path, "pure") {
         &["GPL-2.0 OR MIT", "GPL-2.0-only OR MIT"]
-    } else if path.ends_with(".md") {
-        // What is said of all folders may be used with any of them.
+    } else if [".md", ".dot", ".svg"]
+        .iter()
+        .any(|end| path.ends_with(end))
+    {
+        // Documents may concern all folders, so each folder's licence is permitted.
         &["MIT OR Apache-2.0", "GPL-2.0 OR MIT", "GPL-2.0"]
     } else {
         &["MIT OR Apache-2.0"]
     }
 }
 
-/// The licence that a file's first lines name.
+/// Returns the licence that a file's first lines name.
 fn licence(text: &str) -> Option<String> {
-    // A shell's or an interpreter's line may come first.
+    // The first line may name a shell or an interpreter.
     let line = text
         .lines()
         .take(2)
@@ -81,9 +84,9 @@ fn licence(text: &str) -> Option<String> {
     Some(name.strip_suffix(')').unwrap_or(name).to_owned())
 }
 
-/// Nothing is marked as unfinished.
+/// Checks that no line is marked as unfinished.
 pub(super) fn unfinished(lint: &Lint<'_>) -> Result<Vec<String>> {
-    // In two parts, so that this file may be checked too.
+    // Split in two, so that this file passes the check too.
     let words = [("TO", "DO"), ("FIX", "ME"), ("X", "XX")].map(|(a, b)| format!("{a}{b}"));
     let macros = [("to", "do!("), ("unimple", "mented!(")].map(|(a, b)| format!("{a}{b}"));
     let mut faults = Vec::new();
@@ -97,7 +100,7 @@ pub(super) fn unfinished(lint: &Lint<'_>) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// Whether `word` stands in `line` by itself.
+/// Returns whether `line` contains `word` as a whole word.
 pub(super) fn has_word(line: &str, word: &str) -> bool {
     let inside = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     line.match_indices(word).any(|(at, _)| {
@@ -105,15 +108,16 @@ pub(super) fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// No package registry is named: the machine's own configuration has it.
+/// Checks that no package registry is named; the machine's own configuration names it.
 pub(super) fn hosts(lint: &Lint<'_>) -> Result<Vec<String>> {
-    // Pages that a reader may want to look at, and names for examples.
-    const FINE: [&str; 6] = [
+    // Pages for readers, and names for examples.
+    const FINE: [&str; 7] = [
         "kernel.org",
         "github.com",
         "github.io",
         "spdx.org",
         "rust-lang.org",
+        "w3.org",
         "example",
     ];
     let registries = [
@@ -143,7 +147,7 @@ pub(super) fn hosts(lint: &Lint<'_>) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// The hosts of the addresses in a line.
+/// Returns the hosts of the addresses in a line.
 fn hosts_in(line: &str) -> impl Iterator<Item = &str> {
     line.match_indices("://").filter_map(|(at, mark)| {
         let rest = &line[at + mark.len()..];
@@ -154,7 +158,7 @@ fn hosts_in(line: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// No path of somebody's machine.
+/// Checks that no path of a particular machine is named.
 pub(super) fn paths(lint: &Lint<'_>) -> Result<Vec<String>> {
     let mut mine: Vec<String> = [
         ("/wo", "rk/"),
@@ -177,7 +181,7 @@ pub(super) fn paths(lint: &Lint<'_>) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// No blanks at ends of lines, no foreign line ends.
+/// Checks for blanks at ends of lines, and for foreign line ends.
 pub(super) fn whitespace(lint: &Lint<'_>) -> Result<Vec<String>> {
     let mut faults = Vec::new();
     for path in lint.files.iter().filter(|path| !is_made(path)) {
@@ -196,10 +200,10 @@ pub(super) fn whitespace(lint: &Lint<'_>) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// No source file holds too much.
+/// Checks that no source file is too long.
 pub(super) fn size(lint: &Lint<'_>) -> Result<Vec<String>> {
     let mut faults = Vec::new();
-    // Generated headers are as long as they are.
+    // Generated headers may have any length.
     let written = |path: &&String| (path.ends_with(".rs") || path.ends_with(".c")) && *path != LONG;
     for path in lint.files.iter().filter(written) {
         let text = std::fs::read_to_string(lint.ctx.repo.join(path)).unwrap_or_default();

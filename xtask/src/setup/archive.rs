@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The distribution's archive: which mirror, what is in it, getting packages.
+//! The distribution's archive: mirror, index, downloads.
 //!
-//! The mirror is the one this machine's own package manager is configured
-//! with; nothing here names one. A private apt state in the cache asks it, so
-//! that the machine's own lists and sources stay as they are.
+//! The mirror is the one that this machine's package manager is configured with; no address is in
+//! the sources. A private apt state in the cache is used, so that the machine's own lists and
+//! sources do not change.
 
 use super::stage;
 use crate::chroot::{run_logged, tied};
@@ -21,19 +21,18 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// A mirror of the archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mirror {
-    /// Its address.
+    /// Address of the mirror.
     pub uri: String,
-    /// The keyring to check it with.
+    /// The keyring that verifies the mirror.
     pub keyring: Option<String>,
 }
 
 impl Mirror {
-    /// Finds the mirror in this machine's configuration of apt, or takes the
-    /// one in `KFABRIC_MIRROR`.
+    /// Returns the mirror in this machine's configuration of apt, or the one in `KFABRIC_MIRROR`.
     ///
     /// # Errors
     ///
-    /// When apt is configured with no mirror of the distribution.
+    /// If apt is configured without a mirror of the distribution.
     pub fn find() -> Result<Self> {
         let keyring = Path::new(KEYRING).exists().then(|| KEYRING.to_owned());
         if let Ok(uri) = std::env::var("KFABRIC_MIRROR") {
@@ -67,7 +66,7 @@ impl Mirror {
         Ok(Self { uri, keyring })
     }
 
-    /// The line of a sources file for `suite`.
+    /// Returns the line of a sources file for `suite`.
     pub fn source_line(&self, suite: &str) -> String {
         match &self.keyring {
             Some(keyring) => format!("deb [signed-by={keyring}] {} {suite} main", self.uri),
@@ -76,7 +75,7 @@ impl Mirror {
     }
 }
 
-/// One configured source: address, suites, components.
+/// A configured source: address, suites, components.
 #[derive(Debug, PartialEq, Eq)]
 struct Source {
     uri: String,
@@ -84,7 +83,7 @@ struct Source {
     components: Vec<String>,
 }
 
-/// Reads sources in the newer format (stanzas of fields).
+/// Parses sources in the newer format (stanzas of fields).
 fn parse_deb822(text: &str) -> Vec<Source> {
     let text: String = text
         .lines()
@@ -118,7 +117,7 @@ fn parse_deb822(text: &str) -> Vec<Source> {
     found
 }
 
-/// Reads sources in the older format (one a line).
+/// Parses sources in the older format (one a line).
 fn parse_one_line(text: &str) -> Vec<Source> {
     text.lines()
         .filter_map(|line| {
@@ -137,7 +136,7 @@ fn parse_one_line(text: &str) -> Vec<Source> {
         .collect()
 }
 
-/// Picks the main archive's mirror: it carries a release's own suite.
+/// Returns the mirror of the main archive, which contains a release's own suite.
 fn pick(sources: &[Source], codename: &str) -> Option<String> {
     let releases = [
         codename, SUITE, "stable", "testing", "unstable", "sid", "bookworm", "forky",
@@ -154,8 +153,8 @@ fn pick(sources: &[Source], codename: &str) -> Option<String> {
         .map(|source| source.uri.trim_end_matches('/').to_owned())
 }
 
-/// apt's proxy and certificate settings, one option each, for tools that do
-/// not read this machine's configuration themselves.
+/// Returns apt's proxy and certificate settings, one option each, for tools that do not read this
+/// machine's configuration.
 pub fn transport_options() -> Vec<String> {
     let Ok(output) = Command::new("apt-config").arg("dump").output() else {
         return Vec::new();
@@ -167,7 +166,7 @@ pub fn transport_options() -> Vec<String> {
         .collect()
 }
 
-/// apt with a state of its own in the cache.
+/// An apt with its own state in the cache.
 pub struct Archive {
     dir: PathBuf,
 }
@@ -177,7 +176,7 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// Those of the file system.
+    /// If a file cannot be written.
     pub fn open(ctx: &Context, mirror: &Mirror) -> Result<Self> {
         Self::of_suite(ctx.cache.join("apt"), mirror, KERNEL_SUITE)
     }
@@ -186,7 +185,7 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// Those of the file system.
+    /// If a file cannot be written.
     pub fn of_suite(dir: PathBuf, mirror: &Mirror, suite: &str) -> Result<Self> {
         for sub in ["state/lists/partial", "cache/archives/partial"] {
             std::fs::create_dir_all(dir.join(sub))?;
@@ -225,11 +224,11 @@ impl Archive {
         run_logged(cmd, &ctx.log_dir().join("apt-update.log"))
     }
 
-    /// Unpacks the newest version of one package into `dir`, without what it depends on.
+    /// Unpacks the newest version of one package into `dir`, without its dependencies.
     ///
     /// # Errors
     ///
-    /// When the mirror cannot be reached or does not have it.
+    /// If the mirror cannot be reached or lacks the package.
     pub fn unpack(&self, ctx: &Context, package: &str, dir: &Path) -> Result<()> {
         self.update(ctx)?;
         let log = ctx.log_dir().join("apt-download.log");
@@ -239,17 +238,17 @@ impl Archive {
         let found = std::fs::read_dir(&self.dir)?
             .filter_map(|entry| Some(entry.ok()?.path()))
             .find(|path| path.extension().is_some_and(|ext| ext == "deb"))
-            .with_context(|| format!("apt-get download brought no {package}"))?;
+            .with_context(|| format!("apt-get download fetched no {package}"))?;
         let mut cmd = tied("dpkg-deb");
         cmd.arg("--extract").arg(found).arg(dir);
         run_logged(cmd, &log)
     }
 
-    /// Fetches the index of the kernels' suite and reads it.
+    /// Fetches and parses the index of the kernels' suite.
     ///
     /// # Errors
     ///
-    /// When the mirror cannot be reached or does not carry the suite.
+    /// If the mirror cannot be reached or lacks the suite.
     pub fn index(&self, ctx: &Context) -> Result<Vec<Package>> {
         self.update(ctx)?;
         let mut found = Vec::new();
@@ -266,11 +265,11 @@ impl Archive {
         Ok(found)
     }
 
-    /// Downloads the packages of `choice`; those that are there are kept.
+    /// Downloads the packages of `choice`, except those that exist already.
     ///
     /// # Errors
     ///
-    /// When a package cannot be fetched or fails its check.
+    /// If a package cannot be fetched or fails its check.
     pub fn download(&self, ctx: &Context, choice: &Choice) -> Result<PathBuf> {
         let dir = ctx
             .cache
@@ -294,7 +293,7 @@ impl Archive {
     }
 }
 
-/// Bytes in the files of a folder (and of its folders).
+/// Returns the bytes in the files of a folder and its subfolders.
 fn folder_size(dir: &Path) -> u64 {
     let Ok(entries) = std::fs::read_dir(dir) else {
         return 0;

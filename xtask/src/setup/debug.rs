@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The debug kernel: the distribution's source with every checker on.
+//! The debug kernel: the distribution's source with every checker enabled.
 //!
-//! KASAN and Rust go together only where clang compiles the C part, so this is
-//! another kernel from the ground up. What it is made of stands in
-//! `debug.config`; what a checker says is found by `guest/klog.rs`.
+//! KASAN supports Rust only if clang compiles the C part, so this kernel is built from scratch. Its
+//! configuration is in `debug.config`; `guest/klog.rs` detects the complaints of its checkers.
 
 use super::kernel::Source;
 use super::{initrd, stage, Rig};
@@ -15,16 +14,16 @@ use crate::versions::Choice;
 use anyhow::{bail, Result};
 use std::path::Path;
 
-/// What is switched on beyond nothing at all.
+/// The enabled options; all others are disabled.
 const CONFIG: &str = include_str!("debug.config");
-/// What follows the version in `uname -r`.
+/// Suffix of the version in `uname -r`.
 const LOCAL_VERSION: &str = "-kfabric-debug";
-/// The toolchain, as make is told.
+/// The toolchain, as an argument of make.
 pub const LLVM: &str = "LLVM=-19";
-/// To be raised when the recipe below changes in what it makes.
+/// To be raised when a change of the recipe below changes its result.
 const RECIPE: &str = "1";
 
-/// Builds, installs, and leaves what modules are built with.
+/// Builds and installs the kernel, and keeps the files needed to build modules.
 const BUILD: &str = r#"
 release=$1
 make "$2" -s KCONFIG_ALLCONFIG=kfabric.config allnoconfig >/dev/null
@@ -39,7 +38,7 @@ find . \( -name '*.o' -o -name '*.a' -o -name '.*.cmd' \) \
 rm -f vmlinux vmlinux.unstripped .tmp_vmlinux*
 "#;
 
-/// The debug kernel made of the source of `base`.
+/// Returns the choice for the debug kernel made of the source of `base`.
 fn choice(base: &Choice) -> Choice {
     let upstream = base
         .release
@@ -57,7 +56,7 @@ fn choice(base: &Choice) -> Choice {
     }
 }
 
-/// The rig with the debug kernel, if it is there.
+/// Returns the rig with the debug kernel, if it exists.
 pub fn present(ctx: &Context, base: &Rig) -> Option<Rig> {
     let choice = choice(&base.choice);
     let tree = stage::present(ctx, &name(&choice), &key(base, &choice))?;
@@ -69,7 +68,7 @@ pub fn present(ctx: &Context, base: &Rig) -> Option<Rig> {
 ///
 /// # Errors
 ///
-/// When the kernel does not build or lacks what was asked for.
+/// If the kernel does not build or lacks a requested option.
 pub fn make(ctx: &Context, base: &Rig) -> Result<Rig> {
     let choice = choice(&base.choice);
     let (name, key) = (name(&choice), key(base, &choice));
@@ -98,7 +97,7 @@ pub fn make(ctx: &Context, base: &Rig) -> Result<Rig> {
     Ok(rig(base, choice, &tree, &initrd))
 }
 
-/// The lines of a configuration that say something to the kernel's build.
+/// Returns the lines of a configuration that affect the kernel's build.
 fn options(config: &str) -> String {
     let lines = config.lines().filter(|line| line.starts_with("CONFIG_"));
     lines.flat_map(|line| [line, "\n"]).collect()
@@ -116,7 +115,7 @@ fn key(base: &Rig, choice: &Choice) -> String {
     ])
 }
 
-/// Image and modules, laid out as those of the distribution's packages.
+/// Returns the folder of image and modules, with the layout of the distribution's packages.
 fn installed(tree: &Path) -> std::path::PathBuf {
     tree.join("kfabric-installed")
 }
@@ -131,8 +130,8 @@ fn rig(base: &Rig, choice: Choice, tree: &Path, initrd: &Path) -> Rig {
     }
 }
 
-/// Checks that nothing that was asked for got lost on the way: an option that
-/// depends on something that is off vanishes without a word.
+/// Checks that no requested option is missing. An option whose dependency is disabled is dropped
+/// silently.
 fn verify(tree: &Path) -> Result<()> {
     let config = std::fs::read_to_string(tree.join(".config"))?;
     let lost = lost(CONFIG, &config);
@@ -142,7 +141,7 @@ fn verify(tree: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The options of `wanted` that `config` does not have.
+/// Returns the options of `wanted` that `config` lacks.
 fn lost<'a>(wanted: &'a str, config: &str) -> Vec<&'a str> {
     wanted
         .lines()

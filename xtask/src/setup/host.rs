@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What the host itself must have: little more than `mmdebstrap`.
+//! Requirements of the host: little more than `mmdebstrap`.
 
 use crate::chroot::{is_root, run_logged};
 use crate::context::Context;
@@ -9,7 +9,7 @@ use anyhow::{bail, Result};
 use std::path::Path;
 use std::process::Command;
 
-/// A program and the package that brings it.
+/// Programs, and the package of each.
 const TOOLS: [(&str, &str); 8] = [
     ("mmdebstrap", "mmdebstrap"),
     ("apt-get", "apt"),
@@ -21,12 +21,11 @@ const TOOLS: [(&str, &str); 8] = [
     ("c++", "g++"),
 ];
 
-/// Makes sure that the host has what it must have.
+/// Makes sure that the host has the required programs.
 ///
 /// # Errors
 ///
-/// When something is missing and cannot be installed; the error names the
-/// command that installs it.
+/// If a program is missing and cannot be installed; the error names the command that installs it.
 pub fn ensure(ctx: &Context) -> Result<()> {
     let mut missing: Vec<&str> = TOOLS
         .iter()
@@ -64,7 +63,7 @@ pub fn ensure(ctx: &Context) -> Result<()> {
         run_logged(cmd, &ctx.log_dir().join(log))
     };
     if install("host-install.log").is_err() {
-        // The machine's lists may be old or absent.
+        // The machine's package lists may be old or missing.
         let mut cmd = Command::new("apt-get");
         cmd.arg("update");
         run_logged(cmd, &ctx.log_dir().join("host-update.log"))?;
@@ -74,7 +73,7 @@ pub fn ensure(ctx: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Whether a program is found in `PATH` or where the system keeps its tools.
+/// Returns whether a program is in `PATH` or in a system folder of tools.
 pub fn on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)

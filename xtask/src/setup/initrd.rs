@@ -2,7 +2,7 @@
 
 //! The guests' initramfs: busybox, a handful of modules, one script.
 //!
-//! All it does is mount the build root and hand over to `guest-init`.
+//! The script only mounts the build root and starts `guest-init`.
 
 use super::{kernel, root, stage};
 use crate::context::Context;
@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 /// The script that runs first in a guest.
 const INIT: &str = include_str!("init.sh");
 
-/// The modules it needs, each loaded after those it depends on.
+/// The required modules, each after those it depends on.
 const MODULES: [&str; 5] = ["9p", "9pnet_virtio", "virtio_net", "overlay", "virtio_rng"];
 
-/// The line by which a probed guest shows that it runs.
+/// The line that a probed guest prints when it runs.
 pub const PROBE_LINE: &str = "kfabric-probe: up";
 
 fn key(choice: &Choice) -> String {
@@ -30,7 +30,7 @@ fn key(choice: &Choice) -> String {
     ])
 }
 
-/// The initramfs if it is there.
+/// Returns the initramfs, if it exists.
 pub fn present(ctx: &Context, choice: &Choice) -> Option<PathBuf> {
     let dir = stage::present(ctx, &format!("initrd-{}", choice.release), &key(choice))?;
     Some(dir.join("initrd"))
@@ -40,7 +40,7 @@ pub fn present(ctx: &Context, choice: &Choice) -> Option<PathBuf> {
 ///
 /// # Errors
 ///
-/// When the kernel's packages lack a module.
+/// If the kernel's packages lack a module.
 pub fn make(ctx: &Context, choice: &Choice, root: &Path, packages: &Path) -> Result<PathBuf> {
     let name = format!("initrd-{}", choice.release);
     let dir = stage::make(ctx, &name, &key(choice), |dir| {
@@ -75,10 +75,9 @@ pub fn make(ctx: &Context, choice: &Choice, root: &Path, packages: &Path) -> Res
     Ok(dir.join("initrd"))
 }
 
-/// The files to load for `wanted`, dependencies first, by `modules.dep`.
+/// Returns the files to load for `wanted`, dependencies first, as listed in `modules.dep`.
 ///
-/// A wanted module that the list lacks is built in (or not there at all, which
-/// the first boot shows).
+/// A module that is not listed is skipped: it is built in, or it is missing and the first boot fails.
 fn load_order(modules_dep: &str, wanted: &[&str]) -> Vec<String> {
     let stem = |path: &str| {
         let file = path.rsplit('/').next().unwrap_or(path);
@@ -94,7 +93,7 @@ fn load_order(modules_dep: &str, wanted: &[&str]) -> Vec<String> {
         let Some((path, deps)) = table.get(*name) else {
             continue;
         };
-        // modules.dep lists all dependencies, the outermost first.
+        // modules.dep lists a module's dependencies in the reverse of the load order.
         for path in deps.iter().rev().chain([path]) {
             if !order.iter().any(|there| there == path) {
                 order.push((*path).to_owned());
@@ -104,7 +103,7 @@ fn load_order(modules_dep: &str, wanted: &[&str]) -> Vec<String> {
     order
 }
 
-/// Writes the archive format of an initramfs ("newc").
+/// Writes an archive in the format of an initramfs ("newc").
 #[derive(Default)]
 struct Cpio {
     bytes: Vec<u8>,

@@ -2,8 +2,8 @@
 
 //! The distribution's kernel, unmodified, and the tree to build modules with.
 //!
-//! Two stages: what the packages hold (image, modules, configuration), and
-//! the configured source tree whose `rust/` metadata is the only thing built.
+//! There are two stages: the content of the packages (image, modules, configuration), and the
+//! configured source tree, of which only the `rust/` metadata is built.
 
 use super::stage;
 use crate::chroot::{command, run_logged, Bind};
@@ -15,10 +15,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// To be raised when the recipes below change in what they make.
+/// To be raised when a change of the recipes below changes their result.
 const RECIPE: &str = "1";
 
-/// The key of what the packages hold.
+/// Returns the key of the packages' content.
 pub fn package_key(choice: &Choice) -> String {
     stage::key(&[
         "packages",
@@ -29,7 +29,7 @@ pub fn package_key(choice: &Choice) -> String {
     ])
 }
 
-/// The key of the configured tree.
+/// Returns the key of the configured tree.
 pub fn tree_key(choice: &Choice) -> String {
     stage::key(&[
         "tree",
@@ -39,7 +39,7 @@ pub fn tree_key(choice: &Choice) -> String {
     ])
 }
 
-/// What the packages hold, if it is there.
+/// Returns the packages' content, if it exists.
 pub fn packages(ctx: &Context, choice: &Choice) -> Option<PathBuf> {
     stage::present(
         ctx,
@@ -48,17 +48,17 @@ pub fn packages(ctx: &Context, choice: &Choice) -> Option<PathBuf> {
     )
 }
 
-/// The configured tree, if it is there.
+/// Returns the configured tree, if it exists.
 pub fn tree(ctx: &Context, choice: &Choice) -> Option<PathBuf> {
     stage::present(ctx, &format!("tree-{}", choice.release), &tree_key(choice))
 }
 
-/// Unpacks the packages in `debs`: `vmlinuz`, `config`, `Module.symvers`,
-/// `linux-source.tar.xz` and `lib/modules/RELEASE` with its dependency lists.
+/// Unpacks the packages in `debs`: `vmlinuz`, `config`, `Module.symvers`, `linux-source.tar.xz` and
+/// `lib/modules/RELEASE` with its dependency lists.
 ///
 /// # Errors
 ///
-/// When the packages do not hold what they should.
+/// If a package lacks an expected file.
 pub fn make_packages(
     ctx: &Context,
     choice: &Choice,
@@ -105,8 +105,8 @@ pub fn make_packages(
             .context("the kernel's packages lack the image")?;
         std::fs::rename(image, dir.join("vmlinuz"))?;
         std::fs::remove_dir_all(&all)?;
-        // Uncompressed they load faster, and the initramfs needs them so; the
-        // lists are made by the package's installation, which is not run here.
+        // Uncompressed modules load faster, and the initramfs needs them. The dependency lists are
+        // usually made by the package's installation script, which does not run here.
         let script =
             "find lib/modules -name '*.ko.xz' -print0 | xargs -0 -r -n 64 -P \"$(nproc)\" unxz\n\
                       depmod --basedir \"$PWD\" \"$1\"\n";
@@ -123,12 +123,12 @@ pub fn make_packages(
     })
 }
 
-/// Makes the configured tree: sources, the distribution's configuration, and
-/// `make modules_prepare`.
+/// Makes the configured tree: sources, the distribution's configuration, and `make
+/// modules_prepare`.
 ///
 /// # Errors
 ///
-/// When it does not build, or does not match the distribution's kernel.
+/// If the tree does not build, or does not match the distribution's kernel.
 pub fn make_tree(ctx: &Context, choice: &Choice, root: &Path, packages: &Path) -> Result<PathBuf> {
     let name = format!("tree-{}", choice.release);
     let key = tree_key(choice);
@@ -162,20 +162,20 @@ pub fn make_tree(ctx: &Context, choice: &Choice, root: &Path, packages: &Path) -
     })
 }
 
-/// A kernel's source, and what is run in it.
+/// A kernel's source tree, and the environment of commands in it.
 pub(super) struct Source<'a> {
-    /// Where it is made.
+    /// Folder in which the tree is made.
     pub dir: &'a Path,
-    /// Its final name, under which commands see it: builds write that name down.
+    /// Final path of the tree, under which commands see it, because builds record this path.
     pub place: &'a Path,
-    /// The root that commands run in.
+    /// Root of the commands.
     pub root: &'a Path,
-    /// The distribution's kernel, at `/mnt` for commands.
+    /// The distribution's kernel, mounted at `/mnt` for commands.
     pub packages: &'a Path,
 }
 
 impl Source<'_> {
-    /// A command in the tree.
+    /// Returns a command that runs in the tree.
     pub(super) fn command(&self, argv: &[&str]) -> Command {
         let binds = [
             Bind {
@@ -190,11 +190,11 @@ impl Source<'_> {
         command(self.root, &binds, self.place, argv)
     }
 
-    /// Unpacks the distribution's source and finishes the tree, unless that has been done.
+    /// Unpacks the distribution's source and finishes the tree, unless that was done before.
     ///
     /// # Errors
     ///
-    /// When it does not unpack, or cannot be finished.
+    /// If the source does not unpack, or the tree cannot be finished.
     pub(super) fn unpack(
         &self,
         ctx: &Context,
@@ -221,8 +221,8 @@ impl Source<'_> {
     }
 }
 
-/// Checks that the tree is the kernel's twin: its name, its compiler, and
-/// every Rust symbol it exports are those of the distribution's build.
+/// Checks that the tree matches the distribution's build: release, compiler, and every exported
+/// Rust symbol.
 fn verify(tree: &Path, packages: &Path, release: &str) -> Result<()> {
     let named = std::fs::read_to_string(tree.join("include/config/kernel.release"))?;
     if named.trim() != release {
@@ -231,8 +231,8 @@ fn verify(tree: &Path, packages: &Path, release: &str) -> Result<()> {
             named.trim()
         );
     }
-    // A tool that is missing, or another compiler, changes the configuration
-    // silently, and with it the layout of the kernel's structures.
+    // A missing tool or another compiler changes the configuration silently, and with it the layout
+    // of the kernel's structures.
     let config = |path: &Path| -> Result<String> {
         std::fs::read_to_string(path).with_context(|| path.display().to_string())
     };
@@ -266,8 +266,8 @@ fn verify(tree: &Path, packages: &Path, release: &str) -> Result<()> {
     Ok(())
 }
 
-/// The options that differ between two configurations, but for the compiler's
-/// self-portrait.
+/// Returns the options that differ between two configurations, except those that describe the
+/// compiler.
 fn config_changes(theirs: &str, ours: &str) -> Vec<String> {
     fn options(text: &str) -> BTreeSet<&str> {
         text.lines()
@@ -282,7 +282,7 @@ fn config_changes(theirs: &str, ours: &str) -> Vec<String> {
     gone.chain(new).collect()
 }
 
-/// The symbols in a generated header of `EXPORT_SYMBOL_RUST_GPL(symbol);`.
+/// Returns the symbols in a generated header of `EXPORT_SYMBOL_RUST_GPL(symbol);`.
 fn rust_exports(header: &str) -> impl Iterator<Item = &str> {
     header.lines().filter_map(|line| {
         line.split_once('(')?

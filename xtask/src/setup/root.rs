@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The build root: the distribution's own compilers, and what guests run.
+//! The build root: the distribution's own compilers, and the programs of guests.
 //!
-//! One folder serves for both: it is what the kernel and the modules are built
-//! in, what QEMU is started from, and what guests mount as their (read-only)
-//! root.
+//! One folder serves three purposes: the kernel and the modules are built in it, QEMU is started
+//! from it, and guests mount it as their (read-only) root.
 
 use super::archive::{transport_options, Mirror};
 use super::stage;
@@ -15,10 +14,10 @@ use crate::versions::{KERNEL_SUITE, SUITE};
 use anyhow::Result;
 use std::path::{Path, PathBuf};
 
-/// To be raised when the recipe below changes in what it makes.
+/// To be raised when a change of the recipe below changes its result.
 const RECIPE: &str = "1";
 
-/// What builds kernels and modules.
+/// Packages that build kernels and modules.
 const BUILD: &[&str] = &[
     "bc",
     "bindgen",
@@ -48,13 +47,14 @@ const BUILD: &[&str] = &[
     "xz-utils",
 ];
 
-/// What starts guests, and what they run.
+/// Programs that start guests, programs that guests run, and the tool that draws for the documents.
 const GUEST: &[&str] = &[
     "busybox-static",
     "e2fsprogs",
     "ethtool",
     "fio",
     "gdb-minimal",
+    "graphviz",
     "ibverbs-providers",
     "ibverbs-utils",
     "iproute2",
@@ -73,12 +73,13 @@ const GUEST: &[&str] = &[
     "xfsprogs",
 ];
 
-/// The key of what builds: what was made with it need not be made anew for another tool of guests.
+/// Returns the key of the compilers. Products of the compilers stay valid if only the tools of
+/// guests change.
 pub fn tools_key() -> String {
     stage::key(&["tools", RECIPE, SUITE, KERNEL_SUITE, &BUILD.join(",")])
 }
 
-/// The key of the build root.
+/// Returns the key of the build root.
 pub fn key() -> String {
     stage::key(&[
         "root",
@@ -90,7 +91,7 @@ pub fn key() -> String {
     ])
 }
 
-/// The build root, if it is there.
+/// Returns the build root, if it exists.
 pub fn present(ctx: &Context) -> Option<PathBuf> {
     stage::present(ctx, "root", &key())
 }
@@ -99,7 +100,7 @@ pub fn present(ctx: &Context) -> Option<PathBuf> {
 ///
 /// # Errors
 ///
-/// When the distribution's packages cannot be fetched or installed.
+/// If the distribution's packages cannot be fetched or installed.
 pub fn make(ctx: &Context, mirror: &Mirror) -> Result<PathBuf> {
     stage::make(ctx, "root", &key(), |dir| {
         let step = Step::new(ctx, format!("build root ({SUITE})"));
@@ -125,7 +126,7 @@ fn bootstrap(ctx: &Context, mirror: &Mirror, dir: &Path) -> Result<()> {
     for option in transport_options() {
         cmd.arg(format!("--aptopt={option}"));
     }
-    // Neither documentation nor translations are read in a guest.
+    // A guest needs neither documentation nor translations.
     for path in [
         "/usr/share/doc/*",
         "/usr/share/man/*",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The program that checks the kernel's C. The build root's distribution has one that does not know
-//! all that kernel 7.2 writes (`scripts/checker-valid.sh` there), so this one is of the next; of
-//! what it depends on it needs nothing but the C library to read C.
+//! sparse, the checker of the kernel's C. The version in the build root's distribution does not
+//! support all constructs of kernel 7.2 (`scripts/checker-valid.sh` there). So this one is from the
+//! next distribution. Of its dependencies it needs only the C library to read C.
 
 use super::archive::{Archive, Mirror};
 use super::stage;
@@ -11,14 +11,14 @@ use crate::progress::Step;
 use anyhow::Result;
 use std::path::PathBuf;
 
-/// Where the archive has it.
+/// The suite of the archive that contains it.
 const SUITE: &str = "testing";
 
-/// The folder with it, fetched if need be.
+/// Returns the folder of sparse, which is fetched if necessary.
 ///
 /// # Errors
 ///
-/// When the archive cannot be reached or does not have it.
+/// If the archive cannot be reached or lacks the package.
 pub fn ensure(ctx: &Context) -> Result<PathBuf> {
     let key = stage::key(&[SUITE]);
     if let Some(there) = stage::present(ctx, "sparse", &key) {

@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Stages of the cache: folders that are whole or not there.
+//! Stages of the cache: folders that are complete or absent.
 //!
-//! A stage is named by a key made from everything it is built from, so that a
-//! changed input makes a new one and leaves the rest alone. It is built in
-//! `partial/` and renamed into place; what a killed run left in `partial/` is
-//! found again by the next.
+//! The name of a stage contains a key of everything it is built from. So a changed input makes a
+//! new stage and leaves the others alone. A stage is built in `partial/` and renamed when complete.
+//! The next run continues with the files that a killed run left in `partial/`.
 
 use crate::context::Context;
 use anyhow::{Context as _, Result};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// The key of a stage made from `parts`.
+/// Returns the key of a stage made from `parts`.
 pub fn key(parts: &[&str]) -> String {
-    // FNV-1a over the parts and their lengths: stable everywhere, and nobody
-    // gains anything from a collision in his own cache.
+    // FNV-1a over the parts and their lengths. The hash is the same on all machines, and a
+    // collision in a user's own cache helps no attacker.
     let mut hash: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     let mut feed = |bytes: &[u8]| {
         for byte in bytes {
@@ -30,24 +29,24 @@ pub fn key(parts: &[&str]) -> String {
     format!("{:016x}", (hash >> 64) as u64 ^ hash as u64)
 }
 
-/// The place of the stage `name` with `key`, whether it is there or not.
+/// Returns the path of the stage `name` with `key`, whether or not it exists.
 pub fn place(ctx: &Context, name: &str, key: &str) -> PathBuf {
     ctx.cache.join(format!("{name}-{key}"))
 }
 
-/// The stage if it is there.
+/// Returns the stage, if it exists.
 pub fn present(ctx: &Context, name: &str, key: &str) -> Option<PathBuf> {
     let place = place(ctx, name, key);
     place.is_dir().then_some(place)
 }
 
-/// Makes the stage with `build` unless it is there; the caller holds the lock.
+/// Makes the stage with `build` unless it exists; the caller holds the lock.
 ///
-/// `build` gets the folder to fill, which may hold what a killed run left.
+/// `build` receives the folder to fill, which may contain files of a killed run.
 ///
 /// # Errors
 ///
-/// Those of `build`, and of the file system.
+/// Those of `build`, or if a folder cannot be created.
 pub fn make(
     ctx: &Context,
     name: &str,
@@ -70,18 +69,18 @@ pub fn make(
 ///
 /// # Errors
 ///
-/// Those of the file system.
+/// If the folder cannot be removed or created.
 pub fn clear(dir: &Path) -> Result<()> {
     std::fs::remove_dir_all(dir).with_context(|| format!("removing {}", dir.display()))?;
     std::fs::create_dir_all(dir)?;
     Ok(())
 }
 
-/// Takes the lock `name` of the cache, waiting for another xtask if need be.
+/// Takes the lock `name` of the cache; may wait for another xtask.
 ///
 /// # Errors
 ///
-/// Those of the file system.
+/// If the lock file cannot be opened.
 pub fn lock(dir: &Path, name: &str) -> Result<File> {
     std::fs::create_dir_all(dir)?;
     let path = dir.join(format!("{name}.lock"));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `cargo xtask soak --nightly`: everything that is long, once, within a night, and what has changed
-//! since the night before.
+//! `cargo xtask soak --nightly`: all long tests once, within a night, and the differences from the
+//! night before.
 
 use super::{one, Part, PARTS};
 use crate::context::Context;
@@ -17,12 +17,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a night has: 8 hours, less the ends of parts that are late.
+/// Time of a night: 8 hours, less a reserve for late parts.
 const NIGHT: Duration = Duration::from_secs(7 * 3600 + 40 * 60);
-/// What of the device and its rings the fuzzer must reach, in percent.
+/// Required coverage of the device and its rings, in percent.
 const REQUIRED: f64 = 85.0;
 
-/// What a step of the night runs.
+/// Work of a step.
 enum What {
     /// The suite on the debug kernel.
     Suite,
@@ -34,7 +34,7 @@ enum What {
     Turn(&'static str),
 }
 
-/// A step, and the minutes it has.
+/// A step, and its time in minutes.
 struct Step {
     name: &'static str,
     what: What,
@@ -49,7 +49,7 @@ const fn step(name: &'static str, what: What, minutes: u64) -> Step {
     }
 }
 
-/// The night, in the order of what is missed most when there is no time left.
+/// The steps, the most important first, because the last ones are skipped if the time is over.
 const STEPS: &[Step] = &[
     step("suite on the debug kernel", What::Suite, 150),
     step("faults", What::Faults, 60),
@@ -63,25 +63,25 @@ const STEPS: &[Step] = &[
     step("deaths over kshm", What::Turn("long-shm"), 15),
 ];
 
-/// How a step ended: a row of the table, and of the file.
+/// Result of a step: a row of the table, and of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Row {
     step: String,
-    /// Seconds.
+    /// Duration in seconds.
     took: u64,
     passed: usize,
-    /// Names of what failed.
+    /// Names of failed tests.
     failed: BTreeSet<String>,
-    /// Why the step did not run, if it did not.
+    /// Reason why the step did not run, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     skipped: Option<String>,
 }
 
-/// Runs the night; returns the exit status: 0 only if every step ran and nothing failed.
+/// Runs the night and returns the exit status: 0 only if every step ran and nothing failed.
 ///
 /// # Errors
 ///
-/// When the file of the night cannot be written.
+/// If the file of the night cannot be written.
 pub(super) fn run(ctx: &Context, seed: u64, only: &str) -> Result<i32> {
     let folder = ctx.cache.join("nightly");
     std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
@@ -95,7 +95,7 @@ pub(super) fn run(ctx: &Context, seed: u64, only: &str) -> Result<i32> {
         let row = run_step(ctx, step, seed, end);
         println!("{}", shown(&row, &before));
         rows.push(row);
-        // After each step, for a night that is cut short.
+        // After each step, for a night that is aborted.
         let text = serde_json::to_string_pretty(&rows)?;
         std::fs::write(folder.join("running.json"), text)?;
     }
@@ -103,7 +103,7 @@ pub(super) fn run(ctx: &Context, seed: u64, only: &str) -> Result<i32> {
     std::fs::write(&file, serde_json::to_string_pretty(&rows)?)?;
     std::fs::copy(&file, &last).with_context(|| last.display().to_string())?;
     println!("\n{}", table(&rows, &before));
-    println!("compared with the next night: {}", file.display());
+    println!("the next night is compared with {}", file.display());
     Ok(i32::from(rows.is_empty() || !rows.iter().all(is_well)))
 }
 
@@ -116,7 +116,7 @@ fn now() -> u64 {
     now.map_or(0, |time| time.as_secs())
 }
 
-/// The rows of the night before; none if there was none.
+/// Returns the rows of the night before; empty if there was none.
 fn load(file: &Path) -> Result<Vec<Row>> {
     match std::fs::read_to_string(file) {
         Ok(text) => serde_json::from_str(&text).with_context(|| file.display().to_string()),
@@ -155,7 +155,7 @@ fn run_step(ctx: &Context, step: &Step, seed: u64, end: Instant) -> Row {
     row
 }
 
-/// How many passed, and what failed.
+/// Number of passed tests, and names of failed ones.
 type Counted = (usize, BTreeSet<String>);
 
 fn counted(lines: &[Line]) -> Counted {
@@ -226,7 +226,7 @@ fn prepare(ctx: &Context, kernel: Kernel) -> Result<Guests<'_>> {
     Guests::prepare(ctx, Which::Main, &options)
 }
 
-/// A row as a line of the table, beside the same step of the night before.
+/// Formats a row as a line of the table, compared with the same step of the night before.
 fn shown(row: &Row, before: &[Row]) -> String {
     let word = match (&row.skipped, row.failed.is_empty()) {
         (Some(_), _) => "SKIP",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What there is time for on the debug kernel in every run of CI: a box of
-//! minutes for each rig. What does not fit is `cargo xtask soak`'s.
+//! Boxes: the few minutes on the debug kernel that every run of CI has time for, one box per rig.
+//! Longer tests are part of `cargo xtask soak`.
 
 use super::lanes::Task;
 use super::piece::not_ours;
@@ -16,25 +16,24 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-/// When the last of it ends at the latest, counted from the start of the whole run: what CI gives a
-/// machine that has never seen the project, less a little.
+/// Latest end of the last box, counted from the start of the whole run: the time limit of CI on a
+/// machine without a cache, less a reserve.
 const ALL: Duration = Duration::from_secs(85 * 60);
-/// What building the debug kernel may take.
+/// Time limit for building the debug kernel.
 const BUILDING: Duration = Duration::from_secs(25 * 60);
-/// What the faults need, and more than they may take.
+/// Time needed by the fault sweep, and its limit.
 const FAULTS: (Duration, Duration) = (Duration::from_secs(12 * 60), Duration::from_secs(30 * 60));
 
-/// A rig's box: a program of the workspace that prints results as `kfi-tests`
-/// does, and ends by itself.
+/// A box: a program of the workspace that prints results as `kfi-tests` does, and ends by itself.
 struct Part {
     name: &'static str,
     nodes: Nodes,
     argv: &'static [&'static str],
-    /// When the guest is given up.
+    /// Time after which the guest is killed.
     limit: Duration,
 }
 
-/// In the order of what they find in a minute.
+/// The boxes, those that find most per minute first.
 const PARTS: &[Part] = &[
     Part {
         name: "box.suite",
@@ -46,7 +45,7 @@ const PARTS: &[Part] = &[
             "netns",
             "--seconds",
             "480",
-            // They pass there, but take a quarter of an hour: `test --kernel debug` has them.
+            // These pass on the debug kernel, but take 15 minutes: `test --kernel debug` runs them.
             "--except",
             "classes.,wire.,hosts.,storm",
         ],
@@ -60,16 +59,16 @@ const PARTS: &[Part] = &[
     },
 ];
 
-/// The boxes' guests, made by the first box that runs.
+/// The guests of all boxes, made by the first box that runs.
 pub(super) struct Boxes<'a> {
     ctx: &'a Context,
-    /// When the whole run began.
+    /// Start of the whole run.
     since: Instant,
     guests: OnceLock<Result<Guests<'a>, String>>,
 }
 
 impl<'a> Boxes<'a> {
-    /// Boxes of a run that began at `since`.
+    /// Returns the boxes of a run that began at `since`.
     pub(super) fn new(ctx: &'a Context, since: Instant) -> Self {
         Self {
             ctx,
@@ -78,17 +77,17 @@ impl<'a> Boxes<'a> {
         }
     }
 
-    /// Whether the debug kernel need not be built first.
+    /// Returns whether the debug kernel is built.
     pub(super) fn are_ready(&self) -> bool {
         setup::has_debug(self.ctx).unwrap_or(false)
     }
 
-    /// What is left of the time that the whole run has.
+    /// Returns the time that is left for the whole run.
     fn left(&self) -> Duration {
         ALL.saturating_sub(self.since.elapsed())
     }
 
-    /// A task for each chosen box.
+    /// Returns a task for each chosen box.
     pub(super) fn tasks<'b>(
         &'b self,
         chosen: &Selection,
@@ -112,7 +111,7 @@ impl<'a> Boxes<'a> {
         }
     }
 
-    /// Every call, at a choice of places.
+    /// Runs every call with failures at selected places.
     fn fault(&self, report: &Arc<Report>) {
         let (least, most) = FAULTS;
         let Some(guests) = self.guests("box.fault", least, report) else {
@@ -129,8 +128,8 @@ impl<'a> Boxes<'a> {
         }
     }
 
-    /// The guests for the box `name`, if the time that is left covers `need`. The first box builds the
-    /// debug kernel if it is not there yet; other boxes wait for that.
+    /// Returns the guests for the box `name`, if the remaining time covers `need`. The first box
+    /// builds the debug kernel if necessary; the other boxes wait for that.
     fn guests(&self, name: &str, need: Duration, report: &Report) -> Option<&Guests<'a>> {
         let building = match self.are_ready() {
             true => Duration::ZERO,
@@ -145,7 +144,8 @@ impl<'a> Boxes<'a> {
         let guests = self.guests.get_or_init(|| {
             let options = Options {
                 kernel: Kernel::Debug,
-                // Where the fuzzer leaves the programs it runs, for another run of them.
+                // The fuzzer writes the programs it runs to this folder, so that they can run
+                // again.
                 dir: Some(crate::fuzz::folder(self.ctx).map_err(|error| format!("{error:#}"))?),
                 ..Options::default()
             };
@@ -167,7 +167,7 @@ impl<'a> Boxes<'a> {
     }
 }
 
-/// Why a box is over before its time, without having failed.
+/// Reason of a box that ended early without a failure.
 const EXCUSED: &str = "the kernel complained, but not of us (see TESTING.md)";
 
 fn run_part(guests: &Guests<'_>, part: &Part, report: &Arc<Report>) {
@@ -190,7 +190,7 @@ fn run_part(guests: &Guests<'_>, part: &Part, report: &Arc<Report>) {
     let mut excused = false;
     let faults = match outcome {
         Ok(outcome) if not_ours(&outcome) => {
-            // The box ends here; there is no time for another boot.
+            // The box ends here, because there is no time for another boot.
             excused = true;
             [outcome.left, outcome.unload].concat()
         }

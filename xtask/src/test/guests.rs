@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The tests that run in guests: which there are, and how they are divided among boots.
+//! The tests that run in guests: their list, and their distribution to boots.
 
 use super::lanes::{free_memory, Task};
 use super::piece::{Listed, Stage};
@@ -18,17 +18,17 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// When the last of these guests ends at the latest, in minutes from the start of it all.
+/// Latest end of these guests, in minutes from the start of the whole run.
 const WHOLE: u64 = 80;
-/// The same with every checker on.
+/// The same on the debug kernel.
 const PATIENT: u64 = 360;
-/// With this much free memory for each guest, a guest gets enough for the largest transfers.
+/// If each guest can have this much memory, guests are large enough for the largest transfers.
 const ROOMY: u64 = 12 << 30;
-/// Tests of one boot. A boot takes as long as a dozen of them, and pieces that are short keep both
-/// lanes busy to the end.
+/// Number of tests of one boot. A boot takes as long as a dozen tests. Short pieces keep both
+/// workers busy to the end.
 const PIECE: usize = 90;
 
-/// A topology of the preferred kernel, in the order in which the stages begin.
+/// A topology of the preferred kernel, in the order of the stages.
 const STAGES: [(Nodes, &str, &str); 4] = [
     (Nodes::Two, "2", "2 nodes"),
     (Nodes::Netns, "netns", "netns"),
@@ -36,7 +36,7 @@ const STAGES: [(Nodes, &str, &str); 4] = [
     (Nodes::One, "1", "1 node"),
 ];
 
-/// Guests of both kernel series, ready to be started.
+/// Prepared guests of both kernel series.
 pub(super) struct Prepared<'a> {
     main: Guests<'a>,
     other: Option<Guests<'a>>,
@@ -44,11 +44,11 @@ pub(super) struct Prepared<'a> {
 }
 
 impl<'a> Prepared<'a> {
-    /// Sets up and builds what the guests need.
+    /// Sets up and builds all parts of the guests.
     ///
     /// # Errors
     ///
-    /// When no guest can be made.
+    /// If no guest can be prepared.
     pub(super) fn new(ctx: &'a Context, kernel: Kernel, report: &Report) -> Result<Self> {
         let options = Options {
             kernel,
@@ -67,11 +67,11 @@ impl<'a> Prepared<'a> {
         })
     }
 
-    /// The stages with the chosen tests.
+    /// Returns the stages with the chosen tests.
     ///
     /// # Errors
     ///
-    /// When the tests cannot be listed.
+    /// If the tests cannot be listed.
     pub(super) fn stages(
         &self,
         chosen: &Selection,
@@ -121,7 +121,7 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// The guests of the other supported kernel series, if it can be had.
+/// Returns the guests of the other supported kernel series, if its kernel is available.
 fn other<'a>(ctx: &'a Context, options: &Options, report: &Report) -> Option<Guests<'a>> {
     match Guests::prepare(ctx, Which::Other, options) {
         Ok(other) => Some(other),
@@ -136,7 +136,7 @@ fn other<'a>(ctx: &'a Context, options: &Options, report: &Report) -> Option<Gue
     }
 }
 
-/// A task for each piece of the stages' tests.
+/// Returns a task for each piece of the stages' tests.
 pub(super) fn tasks<'a>(stages: &'a [Stage<'a>], report: &'a Arc<Report>) -> Vec<Task<'a>> {
     let mut tasks = Vec::new();
     for stage in stages {
@@ -153,9 +153,9 @@ pub(super) fn tasks<'a>(stages: &'a [Stage<'a>], report: &'a Arc<Report>) -> Vec
     tasks
 }
 
-/// Runs the tests that failed again, and reports what they come to.
+/// Runs failed tests again and reports their final results.
 ///
-/// With more failures than may be flaky the run fails whatever a repetition shows, and none is made.
+/// With more failures than [`MAX_FLAKY`] the run fails in any case, so no test is repeated.
 pub(super) fn repeat(stages: &[Stage<'_>], report: &Report) {
     let failures = report.take_postponed();
     let many = failures.len() > MAX_FLAKY;
@@ -175,7 +175,7 @@ pub(super) fn repeat(stages: &[Stage<'_>], report: &Report) {
     }
 }
 
-/// The tests of a topology.
+/// Returns the tests of a topology.
 fn list(program: &Path, kernel: Kernel, topology: &str) -> Result<Vec<Listed>> {
     let output = Command::new(program)
         .env("KFI_SLOW", kernel.slowness().to_string())

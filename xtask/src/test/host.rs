@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The tests that run on the host: the workspace's own, and those of `pure`
-//! under loom (every interleaving) and Miri (undefined behaviour).
+//! The tests that run on the host: the workspace's own, and those of `pure` under loom (every
+//! interleaving) and Miri (undefined behaviour).
 
 use crate::build::programs::cargo;
 use crate::context::Context;
@@ -18,13 +18,13 @@ use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The package that knows nothing of kernels.
+/// The package of kernel-free logic.
 const PURE: &str = "kfabric-pure";
 
-/// How long one program of tests may take: many times what it needs.
+/// Time limit of one test program, many times the usual time.
 const LIMIT: Duration = Duration::from_secs(10 * 60);
 
-/// Runs them all; what cannot even be built is a failure of its own.
+/// Runs all of them. A part that does not build is reported as a failure of its own.
 pub(super) fn run(ctx: &Context, only: &str, report: &Report) {
     let parts: [(&str, Part); 5] = [
         ("host.build", unit),
@@ -62,17 +62,17 @@ struct BuiltAs {
     test: bool,
 }
 
-/// A program of tests.
+/// A test program.
 #[derive(Debug, PartialEq, Eq)]
 struct Binary {
     /// The crate, or crate and test.
     name: String,
-    /// The folder of its package.
+    /// The folder of the package.
     dir: PathBuf,
     path: PathBuf,
 }
 
-/// Every unit and integration test of the workspace.
+/// Runs every unit and integration test of the workspace.
 fn unit(ctx: &Context, only: &str, report: &Report) -> Result<()> {
     let step = Step::new(ctx, "build the tests of the host");
     let mut cmd = cargo(ctx);
@@ -87,7 +87,7 @@ fn unit(ctx: &Context, only: &str, report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// The examples in documentation.
+/// Runs the examples in documentation.
 fn doc(ctx: &Context, only: &str, report: &Report) -> Result<()> {
     let mut cmd = cargo(ctx);
     cmd.args(["test", "--workspace", "--doc", "--quiet", "--no-fail-fast"])
@@ -95,7 +95,7 @@ fn doc(ctx: &Context, only: &str, report: &Report) -> Result<()> {
     libtest(cmd, "doc", "host", report)
 }
 
-/// The lock-free parts in every interleaving.
+/// Runs the lock-free parts in every interleaving.
 fn loom(ctx: &Context, only: &str, report: &Report) -> Result<()> {
     if !ctx.repo.join("pure/tests/loom.rs").exists() {
         return Ok(());
@@ -117,17 +117,17 @@ fn loom(ctx: &Context, only: &str, report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// The parsers of untrusted bytes, for a moment each.
+/// Runs each fuzzer of a parser of untrusted bytes for a moment.
 fn fuzz(ctx: &Context, only: &str, report: &Report) -> Result<()> {
     hostfuzz::run(ctx, hostfuzz::SECONDS, only, report)
 }
 
-/// `pure` under Miri, where a nightly toolchain has it.
+/// Runs `pure` under Miri, if a nightly toolchain has it.
 fn miri(ctx: &Context, only: &str, report: &Report) -> Result<()> {
     let nightly = |args: &[&str]| {
         let mut cmd = Command::new("cargo");
         cmd.arg("+nightly").args(args).current_dir(&ctx.repo);
-        // Those of the cargo that runs this would win over `+nightly`.
+        // The variables of the running cargo would override `+nightly`.
         for name in ["CARGO", "RUSTC", "RUSTUP_TOOLCHAIN", "RUSTFLAGS"] {
             cmd.env_remove(name);
         }
@@ -138,7 +138,7 @@ fn miri(ctx: &Context, only: &str, report: &Report) -> Result<()> {
         .output()
         .is_ok_and(|output| output.status.success());
     if !there {
-        eprintln!("  no nightly toolchain with Miri here: pure is not run under it");
+        eprintln!("  no nightly toolchain with Miri: pure does not run under Miri");
         return Ok(());
     }
     let step = Step::new(ctx, "Miri's own library");
@@ -155,13 +155,13 @@ fn miri(ctx: &Context, only: &str, report: &Report) -> Result<()> {
         .arg("--target-dir")
         .arg(ctx.target.join("miri"))
         .args(["--", "--format=pretty", only])
-        // Isolated it is deterministic: no clock but its own.
+        // With isolation the run is deterministic, because it has its own clock.
         .env_remove("MIRIFLAGS")
         .env("PROPTEST_CASES", "4");
     libtest(cmd, "miri", "host", report)
 }
 
-/// Builds tests and says which programs hold them.
+/// Builds tests and returns the test programs.
 fn build(mut cmd: Command) -> Result<Vec<Binary>> {
     let output = cmd
         .args(["--message-format", "json-render-diagnostics"])
@@ -175,7 +175,7 @@ fn build(mut cmd: Command) -> Result<Vec<Binary>> {
     Ok(binaries(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// The programs of tests named in cargo's messages.
+/// Returns the test programs named in cargo's messages.
 fn binaries(messages: &str) -> Vec<Binary> {
     let mut found: Vec<Binary> = messages
         .lines()
@@ -203,11 +203,11 @@ fn binaries(messages: &str) -> Vec<Binary> {
     found
 }
 
-/// Runs a program of tests and takes its results in.
+/// Runs a test program and reports its results.
 fn libtest(mut cmd: Command, name: &str, place: &str, report: &Report) -> Result<()> {
     let (reader, writer) = std::io::pipe()?;
     let started = Instant::now();
-    // In a group of its own, to be ended with all it started.
+    // In its own process group, so that all its child processes can be killed.
     let mut child = cmd
         .process_group(0)
         .env("RUST_BACKTRACE", "0")
@@ -216,7 +216,7 @@ fn libtest(mut cmd: Command, name: &str, place: &str, report: &Report) -> Result
         .stderr(writer)
         .spawn()
         .with_context(|| format!("starting the tests of {name}"))?;
-    // The child holds the only writers once this one's are dropped.
+    // After this drop, only the child has the write ends.
     drop(cmd);
     let guard = Guard::new(child.id());
     let mut parser = Parser::default();
@@ -248,7 +248,7 @@ fn libtest(mut cmd: Command, name: &str, place: &str, report: &Report) -> Result
         };
         last = now;
         if status == Status::Failed {
-            // What it said comes at the end.
+            // The output of the failed test follows at the end.
             failures.push((test, line));
         } else {
             report.add(line);
@@ -276,7 +276,7 @@ fn libtest(mut cmd: Command, name: &str, place: &str, report: &Report) -> Result
     Ok(())
 }
 
-/// Ends a process and all it started when it takes too long.
+/// Kills a process and its child processes if it takes too long.
 struct Guard {
     ended: Sender<()>,
     watcher: JoinHandle<bool>,
@@ -296,29 +296,29 @@ impl Guard {
         Self { ended, watcher }
     }
 
-    /// Whether it had to end it.
+    /// Ends the guard. Returns whether it has killed the process.
     fn stop(self) -> bool {
         let _ = self.ended.send(());
         self.watcher.join().unwrap_or(false)
     }
 }
 
-/// Reads what the test harness prints.
+/// Parser of the test harness's output.
 #[derive(Default)]
 struct Parser {
-    /// A test whose result did not come on its own line.
+    /// A test whose result was not on the same line.
     open: Option<String>,
 }
 
 impl Parser {
-    /// A test's name, how it ended and why it was skipped, if the line tells.
+    /// Returns a test's name, its result and the reason of a skip, if the line contains a result.
     fn take(&mut self, line: &str) -> Option<(String, Status, String)> {
         if let Some(rest) = line.strip_prefix("test ") {
             if let Some((name, end)) = rest.rsplit_once(" ... ") {
                 return match judge(end) {
                     Some((status, why)) => Some((name.to_owned(), status, why)),
                     None => {
-                        // Something the test printed stands between.
+                        // The test has printed text between its name and its result.
                         self.open = Some(name.to_owned());
                         None
                     }
@@ -341,7 +341,7 @@ fn judge(end: &str) -> Option<(Status, String)> {
     }
 }
 
-/// What a failed test said.
+/// Returns the output of a failed test.
 fn words_of(said: &str, test: &str) -> String {
     let head = format!("---- {test} stdout ----");
     let words: Vec<&str> = said

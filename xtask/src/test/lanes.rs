@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Tasks side by side: as many at a time as the machine has cores and memory for.
+//! Parallel tasks, as many at a time as the machine has cores and memory for.
 
 use crate::report::Report;
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::Instant;
 
-/// Free memory that each lane needs: its guests' and the build's beside them.
+/// Free memory that each worker needs, for its guests and a build beside them.
 const MEMORY: u64 = 6 << 30;
-/// More lanes than this have not been tried.
+/// Maximum number of workers; more have not been tried.
 const MOST: usize = 2;
 
-/// Something that runs in a lane of its own.
+/// A task for a worker.
 pub(super) struct Task<'a> {
-    /// The row of the table at the end that its time is counted in.
+    /// The row of the final table to which the task's time is added.
     stage: String,
     run: Box<dyn FnOnce() + Send + 'a>,
 }
 
 impl<'a> Task<'a> {
-    /// A task whose time is counted in `stage`.
+    /// Returns a task whose time is added to the row `stage`.
     pub(super) fn new(stage: impl Into<String>, run: impl FnOnce() + Send + 'a) -> Self {
         Self {
             stage: stage.into(),
@@ -29,14 +29,14 @@ impl<'a> Task<'a> {
     }
 }
 
-/// How many lanes this machine has.
+/// Returns the number of workers for this machine.
 pub(super) fn count() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let room = usize::try_from(free_memory() / MEMORY).unwrap_or(MOST);
     cores.min(room).clamp(1, MOST)
 }
 
-/// Runs the tasks in their order, `lanes` at a time, until all have ended.
+/// Runs the tasks in order with `lanes` workers, until all have ended.
 pub(super) fn run(tasks: Vec<Task<'_>>, lanes: usize, report: &Report) {
     let queue = Mutex::new(VecDeque::from(tasks));
     let next = || queue.lock().ok()?.pop_front();
@@ -47,7 +47,7 @@ pub(super) fn run(tasks: Vec<Task<'_>>, lanes: usize, report: &Report) {
             report.stage(&task.stage, started.elapsed());
         }
     };
-    // QEMU ends with the thread that started it, so each lane is one thread to the end.
+    // QEMU ends with the thread that started it, so each worker is one thread to the end.
     std::thread::scope(|scope| {
         for _ in 0..lanes.max(1) {
             scope.spawn(lane);
@@ -55,7 +55,7 @@ pub(super) fn run(tasks: Vec<Task<'_>>, lanes: usize, report: &Report) {
     });
 }
 
-/// Bytes of memory that this machine can spare.
+/// Returns the available memory of this machine in bytes.
 pub(super) fn free_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     text.lines()
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn two_lanes_run_two_tasks_at_once() {
         let report = Report::new(None).unwrap();
-        // Each waits for the other: one lane would never end.
+        // Each task waits for the other, so a single worker would never end.
         let both = Barrier::new(2);
         let task = || {
             Task::new("a", || {

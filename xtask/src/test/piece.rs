@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A piece of a topology's tests: one boot, as long as no guest dies.
+//! A piece of a topology's tests: one boot, unless a guest dies.
 //!
-//! When a guest dies, the test that ran has failed, and another boot goes on
-//! with the rest.
+//! If a guest dies, the running test has failed, and another boot continues with the rest.
 
 use super::session::{follow, listen, Failures, State};
 use crate::guest::klog::{self, Complaint};
@@ -16,21 +15,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often guests may die in one piece before the piece is given up.
+/// Number of deaths of guests after which a piece is given up.
 const DEATHS: usize = 4;
-/// How often a failed test runs again.
+/// Maximum number of repetitions of a failed test.
 const REPEATS: u32 = 2;
-/// What a boot, a short test and the power-off take.
+/// Time of a boot, a short test and the power-off.
 const BOOT: Duration = Duration::from_secs(30);
-/// What one repetition may take.
+/// Time limit of one repetition.
 const REPETITION: Duration = Duration::from_secs(10 * 60);
 
-/// One test, as `kfi-tests list --json` names it.
+/// A test, as `kfi-tests list --json` prints it.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Listed {
-    /// Its name.
+    /// Name of the test.
     pub(super) name: String,
-    /// Seconds after which it has failed.
+    /// Time limit of the test in seconds.
     #[serde(default = "default_limit")]
     pub(super) limit: u64,
 }
@@ -39,9 +38,9 @@ fn default_limit() -> u64 {
     60
 }
 
-/// Boots guests: the real ones, or those of a test.
+/// Boots guests: real ones, or planted ones of a test.
 pub(super) trait Boots: Send + Sync {
-    /// Boots, runs the job on every node, and ends the guests, which may take `limit`.
+    /// Boots the guests, runs the job on every node, and ends the guests, within `limit`.
     fn boot(&self, job: &Job, limit: Duration) -> Result<Outcome>;
 }
 
@@ -51,24 +50,24 @@ impl Boots for Guests<'_> {
     }
 }
 
-/// A topology on one kernel, with all that went wrong around its tests so far.
+/// A topology on one kernel, with all faults around its tests so far.
 pub(super) struct Stage<'a> {
-    /// Its guests.
+    /// The guests of the stage.
     pub(super) boots: Box<dyn Boots + 'a>,
-    /// What `kfi-tests` calls it.
+    /// The name of the topology in `kfi-tests`.
     pub(super) topology: &'static str,
-    /// What reports call it.
+    /// The name of the place in reports.
     pub(super) place: String,
-    /// When the last of its tests ends at the latest.
+    /// Latest end of the stage's tests.
     pub(super) until: Instant,
-    /// Every test of it that was asked for, with its limit.
+    /// All chosen tests of the stage, with their limits in seconds.
     pub(super) limits: BTreeMap<String, u64>,
-    /// What becomes of its failures.
+    /// Treatment of failures.
     pub(super) failures: Failures,
     around: Mutex<Around>,
 }
 
-/// What went wrong around the tests of a stage, over all its boots.
+/// Faults around the tests of a stage, in all its boots.
 #[derive(Default)]
 struct Around {
     kernel_log: Vec<String>,
@@ -87,7 +86,7 @@ impl Around {
         self.take_rest(outcome);
     }
 
-    /// All but what the kernel complained about.
+    /// Adds all faults except kernel complaints.
     fn take_rest(&mut self, outcome: &Outcome) {
         self.left.extend(outcome.left.iter().cloned());
         self.unload.extend(outcome.unload.iter().cloned());
@@ -95,7 +94,7 @@ impl Around {
 }
 
 impl<'a> Stage<'a> {
-    /// A stage with these tests.
+    /// Returns a stage with these tests.
     pub(super) fn new(
         boots: Box<dyn Boots + 'a>,
         topology: &'static str,
@@ -120,7 +119,7 @@ impl<'a> Stage<'a> {
         self.around.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reports, as tests, what the kernels said, what was left behind and whether the modules unloaded.
+    /// Reports, as tests, kernel complaints, leftovers, and whether the modules unloaded.
     pub(super) fn report_around(&self, report: &Report) {
         let around = self.around();
         for (what, faults) in [
@@ -132,7 +131,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// The command that runs these tests.
+    /// Returns the command that runs these tests.
     fn argv(&self, names: &[String]) -> Vec<String> {
         let argv = ["kfi-tests", "run", "--topology", self.topology, "--names"];
         let mut argv: Vec<String> = argv.map(str::to_owned).to_vec();
@@ -140,7 +139,7 @@ impl<'a> Stage<'a> {
         argv
     }
 
-    /// Runs tests, in as many boots as it takes.
+    /// Runs tests, in as many boots as necessary.
     pub(super) fn run(&self, mut rest: Vec<String>, report: &Arc<Report>) {
         let place = self.place.as_str();
         let mut deaths = 0;
@@ -177,13 +176,13 @@ impl<'a> Stage<'a> {
                 _ => false,
             };
             if once_more {
-                eprintln!("  {place}: not our doing (see TESTING.md); that test once more:\n{why}");
+                eprintln!("  {place}: not caused by our modules (see TESTING.md); the test runs once more:\n{why}");
                 self.around().take_rest(&outcome);
             } else {
                 self.around().take(&outcome);
             }
             if once_more {
-                // It is among the rest.
+                // The test is among the rest, so it runs again.
             } else if let Some((name, since)) = &state.running {
                 report.add(Line {
                     fault: Some(Fault::Guest),
@@ -213,10 +212,10 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Runs a failed test again by itself, in fresh boots: its final result.
+    /// Runs a failed test again by itself, in fresh boots, and returns its final result.
     ///
-    /// A test that passes in one of them is flaky, and keeps its first failure's words. A repetition
-    /// that finds a fault which no repetition excuses ends the matter.
+    /// A test that passes in one of them is flaky, and keeps the text of its first failure. A
+    /// repetition ends early if it finds a fault after which no test is repeated.
     pub(super) fn repeat(&self, first: Line) -> Line {
         let mut line = first;
         for attempt in 1..=REPEATS {
@@ -244,7 +243,7 @@ impl<'a> Stage<'a> {
         line
     }
 
-    /// Runs one test in one boot: its result, in which the boot's own faults count.
+    /// Runs one test in one boot and returns its result, with the boot's own faults.
     fn once(&self, name: &str, attempt: u32, limit: Duration) -> Line {
         let state = Arc::new(Mutex::new(State::default()));
         let deadline = Deadline::default();
@@ -288,19 +287,19 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// What is known of a run that has ended.
+/// Takes the state of a run that has ended.
 fn taken(state: &Mutex<State>) -> State {
     let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
     std::mem::take(&mut *state)
 }
 
-/// Whether all that kernels complained about in a run comes without us: of rxe's own warning, or of the
-/// emulator's breakpoint that is not there.
+/// Returns whether all kernel complaints of a run have known causes outside of our modules: a
+/// warning of rxe, or the emulator's stale breakpoint.
 ///
-/// An acknowledgement of a write that comes a second time, because the machine stood still for
-/// longer than answers are waited for, has rxe forget that it is in the middle of an answer to a
-/// read (`check_psn()`, `check_ack()` and `COMPST_UPDATE_COMP` in `rxe_comp.c`). The next part of
-/// that answer is then an error without a status, of which it warns, and a warning ends the guest.
+/// If the machine stalls for longer than the ACK timeout, a write may be acknowledged twice. The
+/// second acknowledgement makes rxe forget that a read response is in progress (`check_psn()`,
+/// `check_ack()` and `COMPST_UPDATE_COMP` in `rxe_comp.c`). The next part of that response is then
+/// an error without a status. rxe warns of it, and a warning ends the guest.
 pub(super) fn not_ours(outcome: &Outcome) -> bool {
     let rxes = |line: &str| {
         line.contains("WARNING: drivers/infiniband/sw/rxe/rxe_comp.c:")
@@ -317,19 +316,19 @@ pub(super) fn not_ours(outcome: &Outcome) -> bool {
     }
 }
 
-/// Whether a run that brought all results also ended as it should.
+/// Returns whether a run with all results also ended correctly.
 fn ended_well(outcome: &Outcome, state: &State) -> bool {
-    // A status that tells of failed tests tells nothing new.
+    // The exit status for failed tests is no additional fault.
     let told = state.failed > 0 || outcome.statuses.get(&1) == Some(&0);
     told && !outcome.died && !outcome.timed_out
 }
 
-/// The name of a check around the tests of a place.
+/// Returns the name of a check around the tests of a place.
 fn slug(what: &str, place: &str) -> String {
     format!("{what}.{}", place.replace(' ', "-"))
 }
 
-/// Why a run ended before all its tests had.
+/// Returns the reason why a run ended before all its tests had ended.
 fn reason(outcome: &Outcome, state: &State) -> String {
     let mut parts: Vec<String> = outcome
         .complaints
@@ -386,11 +385,11 @@ mod tests {
         assert!(!not_ours(&emulated(&[stale, pool])));
     }
 
-    /// Guests whose tests do what their names say.
+    /// Guests whose tests behave as their names say.
     struct Planted;
 
     impl Planted {
-        /// What a test says and what comes of its guest, in its first run or a repetition.
+        /// The output of a test and the outcome of its guest, in its first run or a repetition.
         fn run(
             name: &str,
             attempt: u32,
@@ -449,7 +448,7 @@ mod tests {
         }
     }
 
-    /// How a run of one planted test ends: its status and the run's.
+    /// Returns the status of a planted test and the exit status of its run.
     fn judged(name: &str, failures: Failures) -> (Status, i32, String) {
         let report = Arc::new(Report::new(None).unwrap());
         let tests = [name, "p.passes"].map(|name| Listed {

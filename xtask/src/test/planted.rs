@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The test run tested: tests that fail on purpose run in real guests, and each must be judged as
-//! TESTING.md says. What needs no guest is tested in `piece.rs`.
+//! Tests of the test run: tests that fail on purpose run in real guests, and each must be judged as
+//! TESTING.md says. Cases without a guest are tested in `piece.rs`.
 
 use super::guests;
 use super::piece::{Listed, Stage};
@@ -14,19 +14,19 @@ use anyhow::Result;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Where they run.
+/// Place of the tests.
 const PLACE: &str = "planted";
-/// What all of them may take.
+/// Time limit of all planted tests.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 
-/// A planted test, and what the run must say of it.
+/// A planted test, and its expected result.
 struct Plant {
     name: &'static str,
-    /// The test's own status.
+    /// Expected status of the test itself.
     status: Status,
-    /// The check around the stage that fails because of it.
+    /// The check around the stage that fails because of the test.
     fails: Option<&'static str>,
-    /// How often it runs again.
+    /// Expected number of repetitions.
     repeats: usize,
 }
 
@@ -65,11 +65,11 @@ const PLANTS: &[Plant] = &[
     plant("planted.hangs", Status::Failed, None, 0),
 ];
 
-/// Runs each planted test in guests of its own and reports whether the run judged it rightly.
+/// Runs each planted test in its own guests and reports whether the run judged it correctly.
 ///
 /// # Errors
 ///
-/// When no guest can be made.
+/// If no guest can be prepared.
 pub fn run(ctx: &Context, only: &str, report: &Report) -> Result<()> {
     let options = Options {
         nodes: Nodes::Netns,
@@ -88,7 +88,7 @@ pub fn run(ctx: &Context, only: &str, report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// What is wrong with how the run judges a planted test.
+/// Returns the differences between the expected and the actual judgement of a planted test.
 fn judge(guests: &Guests<'_>, plant: &Plant) -> Result<Vec<String>> {
     let inner = Arc::new(Report::new(None)?);
     let tests = [Listed {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Which tests a run has: all, those of a name, or those that a change can affect.
+//! Selection of tests: all, those of a name, or those that a change can affect.
 
 use crate::context::Context;
 use anyhow::{bail, Context as _, Result};
@@ -8,15 +8,15 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// What a change in a folder can affect. The row with the longest matching path counts.
+/// The tests that a change of a path can affect. The row with the longest matching path counts.
 struct Row {
-    /// A folder, a file, or the beginning of their names.
+    /// A folder, a file, or a prefix of their names.
     path: &'static str,
-    /// Beginnings of names of tests that run in guests.
+    /// Prefixes of names of tests that run in guests.
     tests: &'static [&'static str],
-    /// Where those tests run.
+    /// Places of those tests.
     places: &'static [&'static str],
-    /// Whether the tests of the host can be affected.
+    /// The tests of the host can be affected.
     host: bool,
 }
 
@@ -24,7 +24,7 @@ const NETNS: &[&str] = &["netns"];
 const BOTH: &[&str] = &["netns", "kshm"];
 const ONE: &[&str] = &["netns", "1 node"];
 
-/// The topics that go through all of the core's objects, a few seconds each.
+/// Topics that cover all objects of the core, a few seconds each.
 const CORE: &[&str] = &[
     "msg.", "rma.", "cq.", "cm.", "mr.", "open.", "keys.p0", "death.", "uapi.", "modules.",
     "memcg.",
@@ -44,40 +44,53 @@ const fn row(
     }
 }
 
-/// The one table of folders and topics. To add a folder, add a row.
+/// The table of folders and topics. A new folder needs a new row.
 const TABLE: &[Row] = &[
     row("kfabric/", CORE, NETNS, false),
     row("kfabric/auth.c", &["auth.", "authd."], ONE, false),
     row("kfabric/capi", &["kernel."], BOTH, false),
     row("kfabric/include/", &["kernel."], BOTH, false),
     row("kfabric/src/auth", &["auth.", "authd."], ONE, false),
-    row("kfabric/src/bound.rs", &["keys."], BOTH, false),
     row("kfabric/src/capi", &["kernel."], BOTH, false),
     row(
-        "kfabric/src/charge.rs",
+        "kfabric/src/memory/charge.rs",
         &["mr.", "memcg.", "rdmacg."],
         ONE,
         false,
     ),
-    row("kfabric/src/cntr.rs", &["cntr.", "counters."], BOTH, false),
     row(
-        "kfabric/src/cq.rs",
+        "kfabric/src/objects/cntr.rs",
+        &["cntr.", "counters."],
+        BOTH,
+        false,
+    ),
+    row(
+        "kfabric/src/objects/cq.rs",
         &["cq.", "cq_data.", "poll.", "resmgmt_test."],
         BOTH,
         false,
     ),
     row(
-        "kfabric/src/dev",
+        "kfabric/src/chardev",
         &[
             "uapi.", "open.", "lib.", "mr.", "msg.", "share.", "threads.",
         ],
         NETNS,
         false,
     ),
-    row("kfabric/src/eq.rs", &["cm.", "eq.", "death."], BOTH, false),
+    row(
+        "kfabric/src/objects/eq.rs",
+        &["cm.", "eq.", "death."],
+        BOTH,
+        false,
+    ),
     row("kfabric/src/key", &["keys."], BOTH, false),
-    row("kfabric/src/later.rs", &["keys."], BOTH, false),
-    row("kfabric/src/rings.rs", &["shm_rings."], &["kshm"], false),
+    row(
+        "kfabric/src/ep/ring_pair.rs",
+        &["shm_rings."],
+        &["kshm"],
+        false,
+    ),
     row("kfblk/", &["blk.", "blkdev."], NETNS, false),
     row(
         "kshm-provider/",
@@ -102,6 +115,7 @@ const TABLE: &[Row] = &[
         false,
     ),
     row("consumers/", &["kernel."], BOTH, false),
+    row("examples/", &["examples."], BOTH, true),
     row("pure/", CORE, BOTH, true),
     row("uapi/", &["uapi.", "lib."], NETNS, true),
     row("fuzz/", &[], &[], true),
@@ -123,7 +137,7 @@ const TABLE: &[Row] = &[
     row("qemu-tests/src/wire", &["wire."], NETNS, true),
     row("qemu-tests/src/fuzz", &["fuzz."], NETNS, true),
     row("qemu-tests/guest-init/", &["msg."], BOTH, true),
-    row("xtask/", &["msg.send_sizes"], NETNS, true),
+    row("xtask/", &["msg.send_of_each_size_arrives"], NETNS, true),
     row("Cargo", &["msg."], NETNS, true),
     row(".cargo/", &[], &[], true),
     row(".ci/", &[], &[], false),
@@ -131,38 +145,39 @@ const TABLE: &[Row] = &[
     row("LICENSES/", &[], &[], false),
     row("README.md", &[], &[], false),
     row("ARCHITECTURE.md", &[], &[], false),
+    row("docs/", &[], &[], false),
     row("TESTING.md", &[], &[], false),
 ];
 
-/// The folder whose files name the tests they hold.
+/// The folder of test sources, whose files name their tests.
 const TOPICS: &str = "qemu-tests/src/tests/";
 
-/// Which tests a run has.
+/// The tests of a run.
 #[derive(Debug, Default)]
 pub(super) struct Selection {
-    /// Part of a test's name; empty for any.
+    /// Part of a test's name; empty for all tests.
     pub(super) only: String,
-    /// What a change can affect; none for everything.
+    /// Tests that a change can affect; `None` for all tests.
     changed: Option<Affected>,
 }
 
-/// What a change can affect.
+/// Tests that a change can affect.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Affected {
-    /// Places, and the beginnings of names of tests there.
+    /// Places, and prefixes of names of tests there.
     tests: BTreeSet<(&'static str, &'static str)>,
-    /// Tests by their whole names, which run wherever they can.
+    /// Full names of tests, which run at all their places.
     names: BTreeSet<String>,
     host: bool,
 }
 
 impl Selection {
-    /// The tests whose names contain `only`; with `since` a revision, of those the ones that the
-    /// changes since then can affect, uncommitted and new files included.
+    /// Selects the tests whose names contain `only`. If `since` is a revision, selects those of
+    /// them that the changes since then can affect, with uncommitted and new files.
     ///
     /// # Errors
     ///
-    /// When git does not know the revision.
+    /// If git does not know the revision.
     pub(super) fn new(ctx: &Context, only: &str, since: Option<&str>) -> Result<Self> {
         let changed = match since {
             None => None,
@@ -181,7 +196,7 @@ impl Selection {
         })
     }
 
-    /// Whether the run has this test at this place.
+    /// Returns whether this test at this place is selected.
     pub(super) fn has(&self, name: &str, place: &str) -> bool {
         let affected = |changed: &Affected| {
             let begins = |(at, start): &(&str, &str)| *at == place && name.starts_with(start);
@@ -190,12 +205,12 @@ impl Selection {
         name.contains(&self.only) && self.changed.as_ref().is_none_or(affected)
     }
 
-    /// Whether the run has the tests of the host.
+    /// Returns whether the tests of the host are selected.
     pub(super) fn has_host(&self) -> bool {
         self.changed.as_ref().is_none_or(|changed| changed.host)
     }
 
-    /// Whether the run has tests in guests.
+    /// Returns whether tests in guests are selected.
     pub(super) fn has_guests(&self) -> bool {
         let any = |changed: &Affected| !changed.tests.is_empty() || !changed.names.is_empty();
         self.changed.as_ref().is_none_or(any)
@@ -217,7 +232,8 @@ impl Affected {
     }
 }
 
-/// What changes of these files can affect; `read` gives a file's text if it is still there.
+/// Returns the tests that changes of these files can affect. `read` returns the text of an existing
+/// file.
 fn affected(files: &[String], read: impl Fn(&str) -> Option<String>) -> Result<Affected> {
     let mut all = Affected::default();
     for file in files {
@@ -239,7 +255,7 @@ fn affected(files: &[String], read: impl Fn(&str) -> Option<String>) -> Result<A
     Ok(all)
 }
 
-/// The names of tests in the text of a topic: every string that looks like one.
+/// Returns the names of tests in the source of a topic: every string in the form of a name.
 fn names_in(text: &str) -> Vec<String> {
     let name = |word: &&str| {
         let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
@@ -251,7 +267,7 @@ fn names_in(text: &str) -> Vec<String> {
     words.filter(name).map(str::to_owned).collect()
 }
 
-/// The files that differ from a revision, new ones included.
+/// Returns the files that differ from a revision, with new ones.
 fn files_since(repo: &Path, since: &str) -> Result<Vec<String>> {
     let git = |args: &[&str]| -> Result<String> {
         let output = Command::new("git")
@@ -293,7 +309,7 @@ mod tests {
 
     #[test]
     fn the_longest_path_counts() {
-        let all = of(&["kfabric/src/eq.rs"]);
+        let all = of(&["kfabric/src/objects/eq.rs"]);
         assert!(all.has("eq.order", "netns") && all.has("cm.names", "kshm"));
         assert!(!all.has("msg.iov", "netns") && !all.has_host());
     }
@@ -324,7 +340,7 @@ mod tests {
             .arg(repo())
             .arg("ls-files")
             .output();
-        // An unpacked archive of the sources has no git.
+        // An unpacked archive of the sources has no git history.
         let Ok(output) = output else { return };
         let text = String::from_utf8_lossy(&output.stdout);
         let files: Vec<String> = text.lines().map(str::to_owned).collect();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What `kfi-tests` says while it runs, and what is made of it.
+//! Output of `kfi-tests`, and its conversion to results.
 //!
-//! Node 1 prints `KFI-START name` before a test and `KFI-RESULT {…}` after
-//! it; everything else it or the other node prints is passed on.
+//! Node 1 prints `KFI-START name` before a test and `KFI-RESULT {…}` after it. All other output of
+//! both nodes is passed on.
 
 use crate::guest::output::{by_line, Sink};
 use crate::guest::protocol::Stream;
@@ -13,45 +13,45 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How long a test may take beyond its own limit, which `kfi-tests` enforces,
-/// before the whole guest is given up.
+/// Time that a test may take beyond its own limit, which `kfi-tests` enforces, before the guest is
+/// killed.
 const PATIENCE: Duration = Duration::from_secs(150);
-/// Lines kept to be shown when a run ends badly.
+/// Number of lines kept for a run that ends badly.
 const KEPT: usize = 12;
 
-/// What is known of a run.
+/// State of a run.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// The test that runs, and since when.
+    /// The running test, and its start.
     pub(super) running: Option<(String, Instant)>,
-    /// The tests that ended.
+    /// The tests that have ended.
     pub(super) ended: Vec<String>,
-    /// How many of them failed.
+    /// Number of failed tests.
     pub(super) failed: usize,
     /// Failures that the running test printed beside its own result.
     parts: Vec<Line>,
-    /// The last lines that were no results.
+    /// The last lines without results.
     words: VecDeque<String>,
 }
 
-/// What a line of a node's output says.
+/// Meaning of a line of a node's output.
 #[derive(Debug, PartialEq)]
 enum Said {
-    /// Nothing that counts.
+    /// Not a result.
     Nothing,
-    /// A result of the running test that is not its own, and that is well.
+    /// A result of the running test beside its own, which is a success.
     Part(Line),
-    /// A test's own result, and the failures it printed beside that.
+    /// A test's own result, and the failures that it printed beside this result.
     Result(Line, Vec<Line>),
 }
 
 impl State {
-    /// The last lines that were no results.
+    /// Returns the last lines without results.
     pub(super) fn words(&self) -> String {
         self.words.iter().cloned().collect::<Vec<_>>().join("\n")
     }
 
-    /// Takes in a line of a node's output.
+    /// Handles a line of a node's output.
     fn take(&mut self, node: u8, line: &str) -> Said {
         if node == 1 {
             if let Some(name) = line.strip_prefix("KFI-START ") {
@@ -91,17 +91,17 @@ impl State {
     }
 }
 
-/// What becomes of a failed test.
+/// Treatment of a failed test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Failures {
-    /// It has failed.
+    /// The test counts as failed.
     Count,
-    /// It runs again by itself when the rest has ended, unless its fault excludes that.
+    /// The test runs again by itself after all others, unless its fault excludes that.
     Repeat,
 }
 
-/// A sink that takes results into `report`, as of `place`, and keeps
-/// `deadline` at the end of the running test's time (`limits`, in seconds).
+/// Returns a sink that adds results to `report`, with `place`. The sink sets `deadline` to the end
+/// of the running test's time (`limits`, in seconds).
 pub(super) fn listen(
     state: &Arc<Mutex<State>>,
     report: &Arc<Report>,
@@ -125,7 +125,7 @@ pub(super) fn listen(
             parts.into_iter().for_each(|part| report.add(at(part)));
             return report.add(at(line));
         }
-        // The parts run again with the test, and until then they are words of it.
+        // The parts run again with the test, so until then they are part of its detail.
         let mut line = at(line);
         for part in parts {
             line.detail += &format!("\n{}: {}", part.name, part.detail);
@@ -134,8 +134,8 @@ pub(super) fn listen(
     })
 }
 
-/// A sink that calls `result` with each result and the failures beside it, and
-/// keeps `deadline` at the end of the running test's time.
+/// Returns a sink that calls `result` with each result and the failures beside it. The sink sets
+/// `deadline` to the end of the running test's time.
 pub(super) fn follow(
     state: &Arc<Mutex<State>>,
     limits: &BTreeMap<String, u64>,
