@@ -14,8 +14,8 @@ const CONTROL: &str = "/dev/virtio-ports/kfi.ctl";
 /// Root of the control groups.
 const GROUPS: &str = "/sys/fs/cgroup";
 
-/// Requests an action of the host: `link off`, `link on`, `freeze SECONDS`, `kill`. Returns when it
-/// is done.
+/// Requests an action of the host: `link off`, `link on`, `freeze SECONDS`, or `kill SECONDS`, a
+/// freeze that ends with the machine's death. Returns when it is done.
 ///
 /// # Errors
 ///

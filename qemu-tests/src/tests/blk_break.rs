@@ -415,8 +415,8 @@ fn killed(ctx: &mut Ctx, of: Of) -> Result<()> {
     })
 }
 
-/// Node 2, the target of a memory-backed and a block-backed export here, disappears at once. Node
-/// 1's disks fail, and can be removed.
+/// Node 2, the target of a memory-backed and a block-backed export here, hangs until node 1's
+/// packets fill the cable, and dies. Node 1's disks fail, and can be removed.
 fn machine_dies(ctx: &mut Ctx) -> Result<()> {
     // Each node has the module on a kernel of its own.
     let _loaded = Loaded::new(ctx)?;
@@ -433,7 +433,7 @@ fn machine_dies(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("exported")?;
     if !ctx.first() {
         ctx.barrier("busy")?;
-        ask_host("kill")?;
+        ask_host("kill 2")?;
         std::thread::sleep(Duration::from_secs(60));
         bail!("this machine still lives");
     }

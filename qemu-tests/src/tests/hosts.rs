@@ -605,7 +605,7 @@ pub fn killed(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("before")?;
     if !ctx.first() {
         std::thread::sleep(Duration::from_millis(700));
-        ask_host("kill")?;
+        ask_host("kill 0")?;
         std::thread::sleep(Duration::from_secs(60));
         anyhow::bail!("this machine still lives");
     }

@@ -30,6 +30,7 @@ pub struct Guest {
     pub terminals: Vec<UnixStream>,
     child: Child,
     orders: UnixStream,
+    qmp: Arc<Mutex<Qmp>>,
     killed: Arc<AtomicBool>,
     readers: Vec<JoinHandle<()>>,
 }
@@ -90,7 +91,7 @@ impl Guest {
         let killed = Arc::new(AtomicBool::new(false));
         let qmp = Arc::new(Mutex::new(Qmp::new(accept(&qmp, &mut child, &said)?)?));
         if let Some(stream) = control {
-            let killed = Arc::clone(&killed);
+            let (killed, qmp) = (Arc::clone(&killed), Arc::clone(&qmp));
             let dir = machine.host_dir.map(Path::to_owned);
             // Not among `readers`, because the thread may be in the middle of a freeze.
             std::thread::spawn(move || {
@@ -104,6 +105,7 @@ impl Guest {
             terminals,
             child,
             orders: orders.context("a guest without a port for orders")?,
+            qmp,
             killed,
             readers,
         })
@@ -119,6 +121,20 @@ impl Guest {
     /// Returns whether the guest still runs.
     pub fn runs(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Makes the network card drop packets that the cable does not accept. To be called after the
+    /// peer's guest has ended.
+    ///
+    /// If the peer ends while its socket is full, QEMU 10 never completes the transmission in
+    /// progress, and the packets behind it stay in the card's queue. A queue pair of rxe waits 50 s
+    /// for its packets and then warns. QEMU completes all transmissions when the machine stops. A
+    /// failure is ignored, because the end of a guest is noticed elsewhere.
+    pub fn drop_packets(&self) {
+        if let Ok(mut qmp) = self.qmp.lock() {
+            let _ = qmp.call("stop", json!({}));
+            let _ = qmp.call("cont", json!({}));
+        }
     }
 
     /// Returns whether a program in the guest requested its kill.
@@ -234,7 +250,7 @@ fn serve_control(
     for line in BufReader::new(stream).lines() {
         let Ok(line) = line else { return };
         eprintln!("  guest {number}: {line}");
-        if line.trim() == "kill" {
+        if line.trim().starts_with("kill") {
             killed.store(true, Ordering::Relaxed);
         }
         let answer = match control(line.trim(), qmp, dir) {
@@ -259,7 +275,10 @@ fn control(line: &str, qmp: &Mutex<Qmp>, dir: Option<&Path>) -> Result<()> {
             std::thread::sleep(Duration::from_secs_f64(seconds.clamp(0.0, 3600.0)));
             qmp.call("cont", json!({}))?;
         }
-        ("kill", "") => {
+        ("kill", seconds) => {
+            let seconds: f64 = seconds.parse().context("kill SECONDS")?;
+            qmp.call("stop", json!({}))?;
+            std::thread::sleep(Duration::from_secs_f64(seconds.clamp(0.0, 60.0)));
             qmp.call("quit", json!({}))?;
         }
         ("trace", "") => {

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 pub const SYS_PORT: &str = "kfi.sys";
 /// The port of control requests of programs in the guest, one a line.
 ///
-/// - `link off`, `link on`, `freeze SECONDS`, `kill`.
+/// - `link off`, `link on`, `freeze SECONDS`, `kill SECONDS`.
 /// - `trace NAME` starts a trace of every executed instruction's address, in `trace.NAME` in the
 ///   folder `/host`; `trace` ends it.
 ///

@@ -289,9 +289,11 @@ impl Guests<'_> {
         let _raw = job.interactive.then(|| tty::join(guests)).transpose()?;
         // Step 2: until every node's command, or its guest, has ended.
         let mut first_death = None;
+        let mut killed = Vec::new();
         loop {
             pump(events, state);
             let mut waiting = false;
+            let mut died = false;
             for guest in guests.iter_mut() {
                 let open = guest
                     .nodes
@@ -302,11 +304,22 @@ impl Guests<'_> {
                 }
                 if guest.runs() {
                     waiting = true;
-                } else if first_death.is_none() && !guest.was_killed() {
+                } else if guest.was_killed() {
+                    if !killed.contains(&guest.number) {
+                        killed.push(guest.number);
+                        died = true;
+                    }
+                } else if first_death.is_none() {
                     first_death = Some(Instant::now());
                     state.outcome.died = true;
                     state.outcome.problems.push(death(guest));
                 }
+            }
+            if died {
+                let others = guests
+                    .iter()
+                    .filter(|guest| !killed.contains(&guest.number));
+                others.for_each(Guest::drop_packets);
             }
             if !waiting {
                 break;
