@@ -532,11 +532,6 @@ struct workqueue_struct *kverbs_wq_alloc(const char *name, int at_once)
 	return alloc_workqueue("%s", WQ_UNBOUND | WQ_MEM_RECLAIM, at_once, name);
 }
 
-struct task_struct *kverbs_current(void)
-{
-	return current;
-}
-
 u32 kverbs_random(void)
 {
 	return get_random_u32();

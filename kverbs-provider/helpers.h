@@ -100,7 +100,6 @@ int kverbs_set_access(struct ib_mr *mr, int access);
 
 /* Work queues and tasks. */
 struct workqueue_struct *kverbs_wq_alloc(const char *name, int at_once);
-struct task_struct *kverbs_current(void);
 u32 kverbs_random(void);
 
 #ifdef CONFIG_KCOV

@@ -34,10 +34,7 @@ use crate::{
             Shared, //
         }, //
     },
-    limits::{
-        INJECT_SIZE,
-        PIECES, //
-    },
+    limits::PIECES,
     region::Region,
     resource::{
         Class,
@@ -48,6 +45,7 @@ use crate::{
 use kfabric::{
     memory::Memory,
     provider::{
+        helpers::own_request,
         ConnRequestOps,
         DomainAttr,
         DomainOps,
@@ -190,14 +188,7 @@ impl DomainOps for Domain {
         group: Option<&Arc<dyn GroupOps>>,
         sink: Arc<dyn EndpointSink>,
     ) -> Result<Arc<dyn EndpointOps>> {
-        let too_large = attr.tx_size > self.attr.max_tx_size
-            || attr.rx_size > self.attr.max_rx_size
-            || attr.iov_limit > self.attr.iov_limit
-            || attr.inject_size > self.attr.inject_size;
-        if too_large || attr.tx_size == 0 || attr.rx_size == 0 {
-            return Err(EINVAL);
-        }
-        attr.inject_size = INJECT_SIZE as u32;
+        self.attr.admit(attr)?;
         // Each scatter entry of the caller may need several entries of the device.
         let sge = (attr.iov_limit.max(1) * PIECES)
             .min(self.device.ib().max_sge())
@@ -207,13 +198,7 @@ impl DomainOps for Domain {
             rx: attr.rx_size,
             sge,
         };
-        let request = match request {
-            Some(request) => {
-                let ours = request.as_any().downcast_ref::<Request>();
-                Some(ours.ok_or(EINVAL)?)
-            }
-            None => None,
-        };
+        let request = own_request::<Request>(request)?;
         let endpoint: Arc<dyn EndpointOps> = Endpoint::new(
             self.group.or_given(group)?,
             net,

@@ -67,31 +67,16 @@ pub(crate) fn domain_attr(live: &Live<'_>, device: &Device) -> Result<DomainAttr
 /// Returns an offer for a device at one of its addresses.
 pub(crate) fn entry(live: &Live<'_>, device: &Device, addr: SockAddr) -> Result<InfoEntry> {
     let attr = domain_attr(live, device)?;
-    let mut entry = InfoEntry {
-        caps: attr.caps,
-        mr_mode: attr.mr_mode,
-        max_msg_size: attr.max_msg_size,
-        inject_size: u64::from(attr.inject_size),
-        tx_size: attr.max_tx_size,
-        rx_size: attr.max_rx_size,
-        iov_limit: attr.iov_limit,
-        rma_iov_limit: 1,
-        cq_data_size: 4,
-        mr_key_size: 4,
-        cm_data_size: attr.cm_data_size,
-        ep_type: KFI_EP_MSG,
-        protocol: KFI_PROTO_RDMA_CM_IB_RC,
-        addr_format: if sockaddr::is_v6(&addr) {
-            KFI_SOCKADDR_IN6
-        } else {
-            KFI_SOCKADDR_IN
-        },
-        rank: RANK,
-        src_addr: addr,
-        domain_name: device.ib().name(),
-        ..InfoEntry::default()
+    let mut entry = attr.offer(FABRIC, addr);
+    entry.mr_key_size = 4;
+    entry.protocol = KFI_PROTO_RDMA_CM_IB_RC;
+    entry.addr_format = if sockaddr::is_v6(&addr) {
+        KFI_SOCKADDR_IN6
+    } else {
+        KFI_SOCKADDR_IN
     };
-    entry.fabric_name[..FABRIC.len()].copy_from_slice(FABRIC.as_bytes());
+    entry.rank = RANK;
+    entry.domain_name = device.ib().name();
     Ok(entry)
 }
 

@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Connections: the queue pair of an endpoint, and its connection to a peer.
 //!
-//! ```text
-//!  New --enable--> Enabled --connect/accept--> Connecting --> Connected
-//!                     |                            |              |
-//!                     +----------------------------+--------------+--> Down --close--> Closed
-//! ```
-//!
 //! Handlers of the connection manager and of completions only put events into the inbox and queue
 //! the work item. The work item ([`events`](super::events)) handles the events in process context,
 //! under the control lock, and calls the sink without any lock. A task that destroys the queue pair
@@ -14,11 +8,9 @@
 
 use core::sync::atomic::{
     AtomicU32,
-    AtomicUsize,
     Ordering, //
 };
 use kernel::{
-    bindings,
     impl_has_work,
     new_work,
     prelude::*,
@@ -79,7 +71,14 @@ use kfabric::{
     ep::OpToken,
     new_irqlock,
     op::OpDesc,
-    provider::EndpointSink,
+    provider::{
+        helpers::{
+            Ended,
+            Phase,
+            Worker, //
+        },
+        EndpointSink, //
+    },
     pure::wire,
     sys::{
         net::Net,
@@ -87,17 +86,6 @@ use kfabric::{
     },
     uapi::SockAddr, //
 };
-
-/// The phase of a connection.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
-    New,
-    Enabled,
-    Connecting,
-    Connected,
-    Down,
-    Closed,
-}
 
 /// The fields that the control lock protects.
 pub(super) struct Ctl {
@@ -121,8 +109,12 @@ pub(super) struct Ctl {
 /// A call of the sink to make after the control lock is released.
 pub(super) enum Call {
     Connected,
-    ConnError(u32, u32, bool),
-    Shutdown(u32),
+    Ended {
+        ended: Ended,
+        prov_errno: u32,
+        /// The consumer gets the data of the peer's refusal.
+        with_data: bool,
+    },
 }
 
 /// An endpoint's queue pair and its connection.
@@ -139,8 +131,8 @@ pub(crate) struct Connection {
     pub(super) inbox: IrqLock<Inbox>,
     #[pin]
     work: Work<Connection>,
-    /// The task that runs the work item, or 0.
-    pub(super) worker: AtomicUsize,
+    /// The task that runs the work item.
+    pub(super) worker: Worker,
     /// Ticks that the peer has left to disconnect, if the connection is down.
     pub(super) lingering: AtomicU32,
     /// Ticks that the peer has left to complete the connection, while connecting or after an
@@ -238,18 +230,12 @@ impl Connection {
     /// the answer. If the connection still exists some ticks later, it is ended then.
     pub(super) fn down_lingering(&self, ctl: &mut Ctl, err: u32, prov_errno: u32) -> Option<Call> {
         self.quiet();
-        let call = match ctl.phase {
-            Phase::Connecting => {
-                let err = if err == 0 { bindings::ECONNRESET } else { err };
-                Some(Call::ConnError(err, prov_errno, false))
-            }
-            Phase::Connected => Some(Call::Shutdown(err)),
-            _ => None,
-        };
-        if ctl.phase != Phase::Closed {
-            ctl.phase = Phase::Down;
-        }
-        call
+        let ended = ctl.phase.end(err)?;
+        Some(Call::Ended {
+            ended,
+            prov_errno,
+            with_data: false,
+        })
     }
 
     /// Destroys the queue pair and the identifier.
@@ -294,7 +280,7 @@ impl Connection {
                 data <- data,
                 inbox <- new_irqlock!(Inbox::new(), "kverbs_inbox"),
                 work <- new_work!("kverbs_endpoint"),
-                worker: AtomicUsize::new(0),
+                worker: Worker::new(),
                 lingering: AtomicU32::new(0),
                 connecting: AtomicU32::new(0),
                 closing <- new_mutex!((), "kverbs_closing"),
@@ -361,11 +347,7 @@ impl Connection {
     pub(crate) fn enable(this: &Arc<Self>) -> Result {
         let live = this.device.enter()?;
         let mut ctl = this.ctl.lock();
-        match ctl.phase {
-            Phase::New => {}
-            Phase::Down => return Err(Self::given_up()),
-            _ => return Err(EINVAL),
-        }
+        ctl.phase.check_enable()?;
         let port = match &ctl.id {
             Some(id) => id.port(),
             None => this.device.ports().next().ok_or(ENODEV)?,
@@ -385,20 +367,17 @@ impl Connection {
         #[cfg(kfabric_seed_bug = "lock-order")]
         let _closing = this.closing.lock();
         let ctl = &mut *guard;
-        match ctl.phase {
-            // The end is an event, even if the peer does not answer.
-            Phase::Connecting | Phase::Connected => {
-                this.halt(ctl);
-                if let Some(id) = &ctl.id {
-                    id.disconnect();
-                }
-                // A local shutdown ends the connection now, whether or not the peer answers.
-                this.inbox.lock().put_bare(CmEventKind::Disconnected, 0);
-                Self::schedule(this.as_arc_borrow());
-                Ok(())
-            }
-            _ => Err(enotconn()),
+        if !ctl.phase.is_active() {
+            return Err(enotconn());
         }
+        this.halt(ctl);
+        if let Some(id) = &ctl.id {
+            id.disconnect();
+        }
+        // A local shutdown ends the connection now, whether or not the peer answers.
+        this.inbox.lock().put_bare(CmEventKind::Disconnected, 0);
+        Self::schedule(this.as_arc_borrow());
+        Ok(())
     }
 
     /// Implements [`EndpointOps::close`](kfabric::provider::EndpointOps::close).
@@ -419,7 +398,7 @@ impl Connection {
             ctl.sink.take()
         };
         // After the flush, no call of the sink is in progress.
-        if this.worker.load(Ordering::Acquire) != work::current() {
+        if !this.worker.is_current() {
             work::flush(this);
         }
         drop(sink);

@@ -16,8 +16,7 @@ use super::{
     connection::{
         Call,
         Connection,
-        Ctl,
-        Phase, //
+        Ctl, //
     },
     handshake::{
         self,
@@ -34,13 +33,18 @@ use crate::{
             CmHandler,
             REJ_CONSUMER, //
         },
-        qp::QueuePair,
-        work, //
-    }, //
+        qp::QueuePair, //
+    },
 };
 use kfabric::{
     base::errno::ekeyrejected,
-    provider::EndpointSink, //
+    provider::{
+        helpers::{
+            Ended,
+            Phase, //
+        },
+        EndpointSink, //
+    }, //
 };
 
 impl Connection {
@@ -95,16 +99,7 @@ impl Connection {
             Rejected if status == REJ_CONSUMER && ctl.handshake.is_none() && !self.is_plain() => {
                 self.down(ctl, errno::number(ekeyrejected()), 0)
             }
-            Rejected => {
-                let call = self.down(ctl, bindings::ECONNREFUSED, status.unsigned_abs());
-                match call {
-                    // Only a refusal by the application carries its data.
-                    Some(Call::ConnError(err, prov, _)) => {
-                        Some(Call::ConnError(err, prov, status == REJ_CONSUMER))
-                    }
-                    other => other,
-                }
-            }
+            Rejected => self.down_refused(ctl, status),
             Disconnected if connecting && Self::is_accepted(ctl) => {
                 // The peer was connected, or it could not disconnect: its disconnect request
                 // arrived before its "ready to use".
@@ -130,6 +125,16 @@ impl Connection {
             }
             _ => None,
         }
+    }
+
+    /// Ends the connection because the peer refused it, with the connection manager's reason.
+    pub(super) fn down_refused(&self, ctl: &mut Ctl, reason: i32) -> Option<Call> {
+        let mut call = self.down(ctl, bindings::ECONNREFUSED, reason.unsigned_abs());
+        if let Some(Call::Ended { with_data, .. }) = &mut call {
+            // Only a refusal by the application carries its data.
+            *with_data = reason == REJ_CONSUMER;
+        }
+        call
     }
 
     /// Returns whether this side accepted the peer's request and has not ended the connection.
@@ -183,37 +188,45 @@ impl Connection {
     }
 }
 
+impl Connection {
+    /// Handles an event, and calls the sink without a lock.
+    fn handle(this: &Arc<Self>, todo: Todo) {
+        if let Todo::Event(kind @ CmEventKind::Disconnected, status) = todo {
+            this.data.await_answers();
+            // Report a failure from those answers before the peer's disconnect, which it caused.
+            if this.inbox.lock().put_behind_failure(kind, status) {
+                return;
+            }
+        }
+        let (Some(call), Some(sink)) = Self::act(this, todo) else {
+            return;
+        };
+        let (message, len) = this.inbox.lock().message();
+        let data = handshake::data(&message[..len]);
+        match call {
+            Call::Connected => sink.connected(data),
+            Call::Ended {
+                ended: Ended::ConnError(err),
+                prov_errno,
+                with_data,
+            } => sink.conn_error(err, prov_errno, if with_data { data } else { &[] }),
+            Call::Ended {
+                ended: Ended::Shutdown(err),
+                ..
+            } => sink.shutdown(err),
+        }
+    }
+}
+
 impl WorkItem for Connection {
     type Pointer = Arc<Connection>;
 
     fn run(this: Arc<Connection>) {
-        this.worker.store(work::current(), Ordering::Release);
-        while let Some(todo) = this.take() {
-            if let Todo::Event(kind @ CmEventKind::Disconnected, status) = todo {
-                this.data.await_answers();
-                // Report a failure from those answers before the peer's disconnect, which it
-                // caused.
-                if this.inbox.lock().put_behind_failure(kind, status) {
-                    continue;
-                }
+        this.worker.run(|| {
+            while let Some(todo) = this.take() {
+                Self::handle(&this, todo);
             }
-            let (Some(call), Some(sink)) = Self::act(&this, todo) else {
-                continue;
-            };
-            match call {
-                Call::Connected => {
-                    let (message, len) = this.inbox.lock().message();
-                    sink.connected(handshake::data(&message[..len]));
-                }
-                Call::ConnError(err, prov_errno, with_data) => {
-                    let (message, len) = this.inbox.lock().message();
-                    let len = if with_data { len } else { 0 };
-                    sink.conn_error(err, prov_errno, handshake::data(&message[..len]));
-                }
-                Call::Shutdown(err) => sink.shutdown(err),
-            }
-        }
-        this.worker.store(0, Ordering::Release);
+        });
     }
 }
 

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Passive endpoints: listening addresses.
 
-use core::sync::atomic::{
-    AtomicUsize,
-    Ordering, //
-};
 use kernel::{
     impl_has_work,
     new_work,
@@ -50,7 +46,10 @@ use crate::{
 };
 use kfabric::{
     provider::{
-        ConnRequestOps,
+        helpers::{
+            deliver,
+            Worker, //
+        },
         ListenSink,
         ListenerOps,
         Proof, //
@@ -87,7 +86,7 @@ struct Inner {
     #[pin]
     work: Work<Inner>,
     /// The task that runs the work item, or 0.
-    worker: AtomicUsize,
+    worker: Worker,
     #[pin]
     gate: Gatekeeper,
     /// Held throughout a close.
@@ -131,12 +130,7 @@ impl Inner {
             return;
         };
         entry.dest_addr = peer;
-        let ops: Arc<dyn ConnRequestOps> = request.clone();
-        // A sink that does not keep the request drops it, and the drop refuses it.
-        let _ = match proven {
-            Some(index) => sink.proven(ops, &entry, request.data(), index),
-            None => sink.request(ops, &entry, request.data()),
-        };
+        deliver(&sink, request.clone(), &entry, request.data(), proven);
     }
 
     /// Stops listening. Returns whether the listener was listening.
@@ -155,22 +149,22 @@ impl WorkItem for Inner {
 
     fn run(this: Arc<Inner>) {
         let _traced = Traced::new();
-        this.worker.store(work::current(), Ordering::Release);
-        let gone = core::mem::take(&mut this.inbox.lock().gone);
-        let told = gone
-            .then(|| {
-                let mut ctl = this.ctl.lock();
-                let sink = ctl.sink.clone();
-                sink.filter(|_| this.end(&mut ctl))
-            })
-            .flatten();
-        while let Some(request) = this.next() {
-            this.deliver(request);
-        }
-        if let Some(sink) = told {
-            sink.gone();
-        }
-        this.worker.store(0, Ordering::Release);
+        this.worker.run(|| {
+            let gone = core::mem::take(&mut this.inbox.lock().gone);
+            let told = gone
+                .then(|| {
+                    let mut ctl = this.ctl.lock();
+                    let sink = ctl.sink.clone();
+                    sink.filter(|_| this.end(&mut ctl))
+                })
+                .flatten();
+            while let Some(request) = this.next() {
+                this.deliver(request);
+            }
+            if let Some(sink) = told {
+                sink.gone();
+            }
+        });
     }
 }
 
@@ -245,7 +239,7 @@ impl Listener {
                     gone: false,
                 }, "kverbs_requests"),
                 work <- new_work!("kverbs_listener"),
-                worker: AtomicUsize::new(0),
+                worker: Worker::new(),
                 gate <- gate,
                 closing <- new_mutex!((), "kverbs_closing"),
             }),
@@ -292,7 +286,7 @@ impl ListenerOps for Listener {
         while let Some(request) = inner.next() {
             drop(request);
         }
-        if inner.worker.load(Ordering::Acquire) != work::current() {
+        if !inner.worker.is_current() {
             work::flush(inner);
         }
         drop(sink);

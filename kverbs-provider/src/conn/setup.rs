@@ -13,8 +13,7 @@ use super::{
     connection::{
         Call,
         Connection,
-        Ctl,
-        Phase, //
+        Ctl, //
     },
     handshake::{
         self,
@@ -40,6 +39,7 @@ use crate::{
 };
 use kfabric::{
     base::errno::ekeyrejected,
+    provider::helpers::Phase,
     pure::wire,
     uapi::SockAddr, //
 };
@@ -86,11 +86,7 @@ impl Connection {
         if ctl.offered.is_none() {
             return Err(EINVAL);
         }
-        match ctl.phase {
-            Phase::Enabled => {}
-            Phase::Down => return Err(Self::given_up()),
-            _ => return Err(EINVAL),
-        }
+        ctl.phase.check_accept()?;
         let param = self.param(ctl)?;
         let (Some(id), Some(qp)) = (&ctl.id, &ctl.qp) else {
             return Err(EINVAL);
@@ -163,11 +159,7 @@ impl Connection {
                 Err(e) => errno::number(e),
             },
             Ok(Refusal::ByApplication) => {
-                let call = this.down(ctl, bindings::ECONNREFUSED, REJ_CONSUMER.unsigned_abs());
-                return match call {
-                    Some(Call::ConnError(err, prov, _)) => Some(Call::ConnError(err, prov, true)),
-                    other => other,
-                };
+                return this.down_refused(ctl, REJ_CONSUMER);
             }
             Ok(Refusal::Plainly) => bindings::ECONNREFUSED,
             Err(e) => errno::number(e),

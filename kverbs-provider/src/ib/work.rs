@@ -110,9 +110,3 @@ where
     // because the implementations' pointers in this crate are all `Arc`s.
     unsafe { cancel_delayed_raw(this) }
 }
-
-/// Returns an identifier of the current task, only for comparisons.
-pub(crate) fn current() -> usize {
-    // SAFETY: The function has no preconditions.
-    unsafe { raw::kverbs_current() }.addr()
-}
