@@ -363,9 +363,14 @@ int kf_task_tgid(struct task_struct *task)
 	return task_tgid_vnr(task);
 }
 
-struct workqueue_struct *kf_wq_alloc(void)
+struct workqueue_struct *kf_wq_alloc(const char *name, int max_active)
 {
-	return alloc_workqueue("kfabric", WQ_UNBOUND | WQ_MEM_RECLAIM, 0);
+	return alloc_workqueue("%s", WQ_UNBOUND | WQ_MEM_RECLAIM, max_active, name);
+}
+
+void kf_wq_flush(struct workqueue_struct *wq)
+{
+	flush_workqueue(wq);
 }
 
 void kf_wq_free(struct workqueue_struct *wq)

@@ -91,7 +91,8 @@ void kf_ring_free(void *ring);
 void kf_task_comm(struct task_struct *task, u8 comm[TASK_COMM_LEN]);
 int kf_task_tgid(struct task_struct *task);
 
-struct workqueue_struct *kf_wq_alloc(void);
+struct workqueue_struct *kf_wq_alloc(const char *name, int max_active);
+void kf_wq_flush(struct workqueue_struct *wq);
 void kf_wq_free(struct workqueue_struct *wq);
 void kf_cpu_relax(void);
 unsigned int kf_noio_save(void);

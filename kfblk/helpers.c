@@ -19,16 +19,6 @@
 #include "helpers.h"
 
 /* Each queue has a rescuer thread, so its work runs even if no thread can be allocated. */
-struct workqueue_struct *kfblk_wq_alloc(const char *name)
-{
-	return alloc_workqueue("%s", WQ_UNBOUND | WQ_MEM_RECLAIM, 0, name);
-}
-
-void kfblk_wq_free(struct workqueue_struct *wq)
-{
-	destroy_workqueue(wq);
-}
-
 /* Parses texts to a socket address of 16 or 28 bytes. */
 int kfblk_parse_addr(struct net *net, const char *addr, const char *port, u8 *out, u32 *len)
 {

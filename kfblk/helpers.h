@@ -230,8 +230,6 @@ int kfblk_rs_link(void *port, void *subsystem);
 void kfblk_rs_unlink(void *port, void *subsystem);
 
 /* helpers.c */
-struct workqueue_struct *kfblk_wq_alloc(const char *name);
-void kfblk_wq_free(struct workqueue_struct *wq);
 int kfblk_parse_addr(struct net *net, const char *addr, const char *port, u8 *out, u32 *len);
 void kfblk_random(void *data, unsigned long len);
 unsigned long kfblk_spare_pages(void);

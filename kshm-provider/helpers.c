@@ -136,21 +136,6 @@ bool kshm_fatal_signal_pending(void)
 	return fatal_signal_pending(current);
 }
 
-struct workqueue_struct *kshm_wq_alloc(const char *name)
-{
-	return alloc_workqueue("%s", WQ_UNBOUND | WQ_MEM_RECLAIM, 0, name);
-}
-
-void kshm_wq_free(struct workqueue_struct *events, struct workqueue_struct *copies)
-{
-	if (copies) {
-		flush_workqueue(events);
-		destroy_workqueue(copies);
-	}
-	if (events)
-		destroy_workqueue(events);
-}
-
 void kshm_wait_init(struct wait_queue_head *head)
 {
 	init_waitqueue_head(head);

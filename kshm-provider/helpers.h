@@ -35,8 +35,6 @@ void kshm_preempt_disable(void);
 void kshm_preempt_enable(void);
 void kshm_cond_resched(void);
 bool kshm_fatal_signal_pending(void);
-struct workqueue_struct *kshm_wq_alloc(const char *name);
-void kshm_wq_free(struct workqueue_struct *events, struct workqueue_struct *copies);
 void kshm_wait_init(struct wait_queue_head *head);
 /* Wakes the waiters. The caller has written their condition before. */
 void kshm_wait_wake(struct wait_queue_head *head);

@@ -527,11 +527,6 @@ int kverbs_set_access(struct ib_mr *mr, int access)
 	return PTR_ERR_OR_ZERO(new);
 }
 
-struct workqueue_struct *kverbs_wq_alloc(const char *name, int at_once)
-{
-	return alloc_workqueue("%s", WQ_UNBOUND | WQ_MEM_RECLAIM, at_once, name);
-}
-
 u32 kverbs_random(void)
 {
 	return get_random_u32();

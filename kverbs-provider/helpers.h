@@ -98,8 +98,6 @@ void kverbs_rotate_key(struct ib_mr *mr, u8 key);
 bool kverbs_sets_access(struct ib_device *dev);
 int kverbs_set_access(struct ib_mr *mr, int access);
 
-/* Work queues and tasks. */
-struct workqueue_struct *kverbs_wq_alloc(const char *name, int at_once);
 u32 kverbs_random(void);
 
 #ifdef CONFIG_KCOV

@@ -60,8 +60,8 @@ struct Kfabric {
     // lists.
     _device: chardev::Device,
     _auth: Auth,
-    _jobs: sys::wq::WorkQueue,
-    _queue: sys::wq::WorkQueue,
+    _jobs: sys::wq::QueueOwner,
+    _queue: sys::wq::QueueOwner,
     _faults: base::fault::Attributes,
     _key_counts: base::stats::Files,
     _auth_counts: base::stats::Files,
@@ -85,8 +85,7 @@ impl kernel::Module for Kfabric {
             _grants: Grants,
         };
         auth::reserve()?;
-        let queue = sys::wq::WorkQueue::new()?;
-        let jobs = sys::wq::WorkQueue::new_jobs()?;
+        let (queue, jobs) = sys::wq::create()?;
         let counts = base::stats::Root::new();
         Ok(Self {
             _device: chardev::Device::new()?,

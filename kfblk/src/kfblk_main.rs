@@ -48,10 +48,7 @@ struct Kfblk {
     // flight.
     _config: sys::Configfs,
     _waiters: Waiters,
-    _ports: sys::WorkQueue,
-    _exports: sys::WorkQueue,
-    _disks: sys::WorkQueue,
-    _requests: sys::WorkQueue,
+    _queues: sys::WorkQueues,
     _major: sys::Major,
 }
 
@@ -59,17 +56,11 @@ impl kernel::Module for Kfblk {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         export::begin();
         let major = sys::Major::register()?;
-        let ports = sys::WorkQueue::for_ports()?;
-        let exports = sys::WorkQueue::for_exports()?;
-        let disks = sys::WorkQueue::for_disks()?;
-        let requests = sys::WorkQueue::for_requests()?;
+        let queues = sys::WorkQueues::new()?;
         Ok(Self {
             _config: sys::Configfs::register()?,
             _waiters: Waiters,
-            _ports: ports,
-            _exports: exports,
-            _disks: disks,
-            _requests: requests,
+            _queues: queues,
             _major: major,
         })
     }

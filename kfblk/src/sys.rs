@@ -39,7 +39,7 @@ pub(crate) use work_queue::{
     exports,
     ports,
     requests,
-    WorkQueue, //
+    WorkQueues, //
 };
 
 /// Parses a socket address.

@@ -66,7 +66,7 @@ struct Kverbs {
     _devices: device::List,
     _key_values: key::key_values::Memory,
     _users: ib::share::Users,
-    _queue: ib::work::WorkQueue,
+    _queue: ib::work::WorkQueues,
     _counts: kfabric::base::stats::Files,
 }
 
@@ -79,7 +79,7 @@ impl kernel::Module for Kverbs {
         // SAFETY: A module's `init` runs once, and the client is registered below.
         let users = unsafe { ib::share::Users::new() };
         let counts = stats::files();
-        let queue = ib::work::WorkQueue::new()?;
+        let queue = ib::work::WorkQueues::new()?;
         let client = ib::client::Client::register()?;
         // UNACCOUNTED: Allocated at module load.
         let provider = Arc::new(provider::Verbs, GFP_KERNEL)?;

@@ -1,60 +1,44 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Work queues of the module.
 
-use core::sync::atomic::{
-    AtomicPtr,
-    Ordering, //
-};
 use kernel::{
-    bindings,
     prelude::*,
-    sync::Arc,
-    workqueue::{
-        HasWork,
-        Queue,
-        Work, //
-    }, //
+    workqueue::Queue, //
+};
+use kfabric::sys::wq::{
+    ModuleQueue,
+    QueueOwner, //
 };
 
-use super::raw::*;
-
-/// A work queue of the module; null if there is none.
-type Place = AtomicPtr<bindings::workqueue_struct>;
+pub(crate) use kfabric::sys::wq::flush;
 
 /// Queue of connection events for applications.
-static EVENTS: Place = Place::new(core::ptr::null_mut());
+static EVENTS: ModuleQueue = ModuleQueue::new();
 /// Queue of workers that continue send queues. A separate queue, so that events do not wait for
 /// copies.
-static COPIES: Place = Place::new(core::ptr::null_mut());
+static COPIES: ModuleQueue = ModuleQueue::new();
 
 /// Keeps the queues alive. The drop runs all queued work items and waits for them.
-pub(crate) struct WorkQueues(());
+pub(crate) struct WorkQueues {
+    // Dropped in this order: a copy may queue an event.
+    _copies: QueueOwner,
+    events: QueueOwner,
+}
 
 impl WorkQueues {
     /// Creates the queues. Called once, at module load.
     pub(crate) fn new() -> Result<Self> {
-        let all = Self(());
-        for (place, name) in [(&EVENTS, c"kshm"), (&COPIES, c"kshm_copy")] {
-            // SAFETY: The name is NUL-terminated.
-            let wq = unsafe { kshm_wq_alloc(name.as_char_ptr()) };
-            if wq.is_null() {
-                return Err(ENOMEM);
-            }
-            place.store(wq, Ordering::Release);
-        }
-        Ok(all)
+        Ok(Self {
+            events: EVENTS.create(c"kshm", 0)?,
+            _copies: COPIES.create(c"kshm_copy", 0)?,
+        })
     }
 }
 
 impl Drop for WorkQueues {
     fn drop(&mut self) {
-        let [events, copies] = [&EVENTS, &COPIES].map(|place| place.load(Ordering::Acquire));
-        // SAFETY: `new` created the queues, if present, and no other code frees them. No object of
-        // the module is in use, so only running items queue new ones. `kshm_wq_free` waits for
-        // these too: an event may queue a copy, and a copy may queue an event.
-        unsafe { kshm_wq_free(events, copies) };
-        EVENTS.store(core::ptr::null_mut(), Ordering::Release);
-        COPIES.store(core::ptr::null_mut(), Ordering::Release);
+        // An event may queue a copy.
+        self.events.flush();
     }
 }
 
@@ -62,18 +46,12 @@ impl Drop for WorkQueues {
 /// listener exists.
 pub(crate) fn events() -> &'static Queue {
     // SAFETY: Endpoints and listeners, the only users, exist only between load and unload, when
-    // the pointer is a live work queue.
-    unsafe { Queue::from_raw(EVENTS.load(Ordering::Acquire)) }
+    // the queue's owner exists.
+    unsafe { EVENTS.get() }
 }
 
 /// Returns the queue of workers that continue send queues. Valid as [`events`].
 pub(crate) fn copies() -> &'static Queue {
     // SAFETY: As above.
-    unsafe { Queue::from_raw(COPIES.load(Ordering::Acquire)) }
-}
-
-/// Waits until a queued or running work item has run. The item itself must not call this function.
-pub(crate) fn flush<T: HasWork<T, ID>, const ID: u64>(this: &Arc<T>) {
-    // SAFETY: `this` points to a live `T`, which contains the initialised work item.
-    unsafe { bindings::flush_work(Work::raw_get(T::raw_get_work(Arc::as_ptr(this).cast_mut()))) };
+    unsafe { COPIES.get() }
 }
