@@ -6,6 +6,7 @@
 #include <linux/cgroup_rdma.h>
 #include <linux/cred.h>
 #include <linux/dma-map-ops.h>
+#include <linux/if_arp.h>
 #include <linux/inetdevice.h>
 #include <linux/kcov.h>
 #include <linux/mm.h>
@@ -60,46 +61,114 @@ bool kverbs_bounces(struct ib_device *dev)
 	       !dev_is_dma_coherent(dev->dma_device);
 }
 
-bool kverbs_is_roce(struct ib_device *dev, u32 port)
-{
-	return rdma_protocol_roce(dev, port);
-}
-
 bool kverbs_is_rc_capable(struct ib_device *dev, u32 port)
 {
 	return rdma_cap_ib_cm(dev, port);
 }
 
-int kverbs_gid_addr(struct ib_device *dev, u32 port, int index, struct net *net,
-		    struct sockaddr_storage *addr)
+enum kverbs_link kverbs_port_link(struct ib_device *dev, u32 port)
+{
+	if (rdma_protocol_ib(dev, port))
+		return KVERBS_LINK_IB;
+	if (rdma_protocol_roce_udp_encap(dev, port))
+		return KVERBS_LINK_ROCE_V2;
+	if (rdma_protocol_roce_eth_encap(dev, port))
+		return KVERBS_LINK_ROCE_V1;
+	return KVERBS_LINK_OTHER;
+}
+
+int kverbs_read_gid(struct ib_device *dev, u32 port, int index, struct net *net,
+		    struct kverbs_gid *out)
 {
 	const struct ib_gid_attr *attr;
 	struct net_device *ndev;
-	int ret = -ENOENT;
 
 	if (index >= dev->port_data[port].immutable.gid_tbl_len)
 		return -ERANGE;
 	attr = rdma_get_gid_attr(dev, port, index);
 	if (IS_ERR(attr))
 		return -ENOENT;
+	memcpy(out->gid, attr->gid.raw, sizeof(out->gid));
+	out->type = attr->gid_type;
+	out->ifindex = 0;
 	rcu_read_lock();
 	ndev = rdma_read_gid_attr_ndev_rcu(attr);
-	/* A RoCE port has one entry per version; one of them is enough. */
-	if (!IS_ERR(ndev) && net_eq(dev_net(ndev), net) &&
-	    attr->gid_type == IB_GID_TYPE_ROCE_UDP_ENCAP) {
-		memset(addr, 0, sizeof(*addr));
-		rdma_gid2ip((struct sockaddr *)addr, &attr->gid);
-		if (addr->ss_family == AF_INET6) {
-			struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)addr;
-
-			if (ipv6_addr_type(&in6->sin6_addr) & IPV6_ADDR_LINKLOCAL)
-				in6->sin6_scope_id = ndev->ifindex;
-		}
-		ret = 0;
-	}
+	if (!IS_ERR(ndev) && net_eq(dev_net(ndev), net))
+		out->ifindex = ndev->ifindex;
 	rcu_read_unlock();
 	rdma_put_gid_attr(attr);
-	return ret;
+	return 0;
+}
+
+/* Adds an address of an IPoIB interface to a list, if the list has room. */
+static void add_ipoib(struct kverbs_ipoib_addr *out, u32 max, u32 *n, const struct net_device *ndev,
+		      const void *addr, size_t size)
+{
+	if (*n < max) {
+		memset(&out[*n], 0, sizeof(out[*n]));
+		/* Four bytes of queue pair number and flags precede the GID (RFC 4391). */
+		memcpy(out[*n].gid, ndev->dev_addr + 4, sizeof(out[*n].gid));
+		memcpy(&out[*n].addr, addr, size);
+	}
+	++*n;
+}
+
+static void add_ipoib_v4(struct kverbs_ipoib_addr *out, u32 max, u32 *n,
+			 const struct net_device *ndev)
+{
+	struct in_device *in = __in_dev_get_rcu(ndev);
+	const struct in_ifaddr *ifa;
+
+	if (!in)
+		return;
+	in_dev_for_each_ifa_rcu(ifa, in) {
+		struct sockaddr_in sin = {
+			.sin_family = AF_INET,
+			.sin_addr.s_addr = ifa->ifa_local,
+		};
+
+		add_ipoib(out, max, n, ndev, &sin, sizeof(sin));
+	}
+}
+
+static void add_ipoib_v6(struct kverbs_ipoib_addr *out, u32 max, u32 *n,
+			 const struct net_device *ndev)
+{
+#if IS_ENABLED(CONFIG_IPV6)
+	struct inet6_dev *in6 = __in6_dev_get(ndev);
+	const struct inet6_ifaddr *ifp;
+
+	if (!in6)
+		return;
+	list_for_each_entry_rcu(ifp, &in6->addr_list, if_list) {
+		struct sockaddr_in6 sin6 = {
+			.sin6_family = AF_INET6,
+			.sin6_addr = ifp->addr,
+		};
+
+		if (ifp->flags & IFA_F_TENTATIVE)
+			continue;
+		if (ipv6_addr_type(&ifp->addr) & IPV6_ADDR_LINKLOCAL)
+			sin6.sin6_scope_id = ndev->ifindex;
+		add_ipoib(out, max, n, ndev, &sin6, sizeof(sin6));
+	}
+#endif
+}
+
+u32 kverbs_ipoib_addrs(struct net *net, struct kverbs_ipoib_addr *out, u32 max)
+{
+	struct net_device *ndev;
+	u32 n = 0;
+
+	rcu_read_lock();
+	for_each_netdev_rcu(net, ndev) {
+		if (ndev->type != ARPHRD_INFINIBAND || !(ndev->flags & IFF_UP))
+			continue;
+		add_ipoib_v4(out, max, &n, ndev);
+		add_ipoib_v6(out, max, &n, ndev);
+	}
+	rcu_read_unlock();
+	return n;
 }
 
 /*

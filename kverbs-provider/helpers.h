@@ -18,14 +18,45 @@ void kverbs_device_name(struct ib_device *dev, char *name, unsigned int size);
 void *kverbs_client_data(struct ib_device *dev, struct ib_client *client);
 /* Returns whether the DMA layer copies between mapped memory and the device, or flushes caches. */
 bool kverbs_bounces(struct ib_device *dev);
-bool kverbs_is_roce(struct ib_device *dev, u32 port);
 bool kverbs_is_rc_capable(struct ib_device *dev, u32 port);
+
+/* Links of a port: InfiniBand, or Ethernet with RoCE up to version 1 or 2. */
+enum kverbs_link {
+	KVERBS_LINK_OTHER,
+	KVERBS_LINK_IB,
+	KVERBS_LINK_ROCE_V1,
+	KVERBS_LINK_ROCE_V2,
+};
+enum kverbs_link kverbs_port_link(struct ib_device *dev, u32 port);
+
 /*
- * Stores the address of entry @index of a port's GID table, if its network device is in @net.
- * Returns -ENOENT if the entry is empty or unusable, or -ERANGE if it is past the table's end.
+ * An entry of a port's GID table: the GID, its enum ib_gid_type, and the index of its interface, or
+ * 0 without an interface in the namespace.
  */
-int kverbs_gid_addr(struct ib_device *dev, u32 port, int index, struct net *net,
-		    struct sockaddr_storage *addr);
+struct kverbs_gid {
+	u8 gid[16];
+	u32 type;
+	u32 ifindex;
+};
+
+/*
+ * Stores entry @index of a port's GID table. Returns -ENOENT if the entry is empty, or -ERANGE if
+ * it is past the table's end.
+ */
+int kverbs_read_gid(struct ib_device *dev, u32 port, int index, struct net *net,
+		    struct kverbs_gid *out);
+
+/* An address of an IPoIB interface, and the GID in the interface's hardware address. */
+struct kverbs_ipoib_addr {
+	u8 gid[16];
+	struct sockaddr_storage addr;
+};
+
+/*
+ * Stores the addresses of @net's IPoIB interfaces that are up, at most @max. Returns their number,
+ * which may be larger.
+ */
+u32 kverbs_ipoib_addrs(struct net *net, struct kverbs_ipoib_addr *out, u32 max);
 /*
  * Stores the GIDs of a connection's only path, 16 bytes each. Returns -ENOTCONN if the connection
  * has no path, or two.

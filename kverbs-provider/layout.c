@@ -33,6 +33,11 @@ int main(void)
 	SIZE(RDMA_CM_ID, struct rdma_cm_id);
 	SIZE(RDMA_CM_EVENT, struct rdma_cm_event);
 	SIZE(RDMA_CONN_PARAM, struct rdma_conn_param);
+	SIZE(KVERBS_GID, struct kverbs_gid);
+	SIZE(KVERBS_IPOIB_ADDR, struct kverbs_ipoib_addr);
+	AT(KVERBS_GID_TYPE, struct kverbs_gid, type);
+	AT(KVERBS_GID_IFINDEX, struct kverbs_gid, ifindex);
+	AT(KVERBS_IPOIB_ADDR_ADDR, struct kverbs_ipoib_addr, addr);
 	AT(IB_DEVICE_ATTRS, struct ib_device, attrs);
 	AT(IB_DEVICE_PHYS_PORT_CNT, struct ib_device, phys_port_cnt);
 	AT(IB_PD_LOCAL_DMA_LKEY, struct ib_pd, local_dma_lkey);

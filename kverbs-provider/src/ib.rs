@@ -21,6 +21,7 @@ pub(crate) mod cm;
 mod compat;
 pub(crate) mod device;
 pub(crate) mod dma;
+pub(crate) mod ipoib;
 pub(crate) mod mr;
 pub(crate) mod pd;
 pub(crate) mod qp;

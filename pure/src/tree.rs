@@ -9,6 +9,7 @@
 //! | [`copysize`] | copy rule of structures that may have grown |
 //! | [`cqring`] | accounting of a completion ring, and the program's reader |
 //! | [`gate`] | user count of an object that can be closed |
+//! | [`gid`] | addresses of an RDMA port, found through its GID table |
 //! | [`grant`] | tasks that a grant covers, its limits and its end |
 //! | [`hold`] | queue of deferred operations |
 //! | [`info`] | matching of a provider's offer with a caller's hints |
@@ -31,6 +32,7 @@ pub mod blk;
 pub mod copysize;
 pub mod cqring;
 pub mod gate;
+pub mod gid;
 pub mod grant;
 pub mod hold;
 pub mod info;

@@ -5,9 +5,17 @@ use kernel::prelude::*;
 
 use crate::{
     device::Device,
-    ib::device::Live, //
+    ib::{
+        device::Live,
+        ipoib::Ipoib,
+        sockaddr, //
+    },
 };
 use kfabric::{
+    pure::gid::{
+        Addresses,
+        Link, //
+    },
     sys::net::Net,
     uapi::SockAddr, //
 };
@@ -20,11 +28,23 @@ pub(crate) fn for_each(
     mut each: impl FnMut(SockAddr) -> Result,
 ) -> Result {
     for port in device.ports() {
+        let Some(link) = device.ib().link(port) else {
+            continue;
+        };
+        let ipoib = match link {
+            Link::InfiniBand => Some(Ipoib::read(net)?),
+            Link::Roce { .. } => None,
+        };
         for index in 0.. {
-            match device.ib().gid_addr(port, index, net) {
-                Ok(addr) => each(addr)?,
+            let gid = match device.ib().gid(port, index, net) {
+                Ok(gid) => gid,
                 Err(e) if e == ERANGE => break,
-                Err(_) => {}
+                Err(_) => continue,
+            };
+            match (gid.addresses(link), &ipoib) {
+                (Addresses::Own(host), _) => each(sockaddr::of(host))?,
+                (Addresses::Ipoib(gid), Some(ipoib)) => ipoib.over(gid).try_for_each(&mut each)?,
+                _ => {}
             }
         }
     }

@@ -27,13 +27,16 @@ use kernel::{
 use super::{
     compat,
     mr::Parked,
-    raw,
-    sockaddr, //
+    raw, //
 };
 use kfabric::{
     base::fault,
-    sys::net::Net,
-    uapi::SockAddr, //
+    pure::gid::{
+        Gid,
+        GidType,
+        Link, //
+    },
+    sys::net::Net, //
 };
 
 /// Bytes of a device's name, with its NUL (`IB_DEVICE_NAME_MAX`).
@@ -239,20 +242,39 @@ impl Device {
         unsafe { raw::rdma_dev_access_netns(self.as_ptr(), net.as_ptr()) }
     }
 
-    /// Returns the address of an entry of a port's GID table, if the entry is usable from `net`.
+    /// Returns the link of a port, or `None` if rdma_cm has no addresses on such links.
+    pub(crate) fn link(&self, port: u32) -> Option<Link> {
+        // SAFETY: By the type invariant the structure exists; callers pass a port of the device.
+        match unsafe { raw::kverbs_port_link(self.as_ptr(), port) } {
+            raw::kverbs_link_KVERBS_LINK_IB => Some(Link::InfiniBand),
+            raw::kverbs_link_KVERBS_LINK_ROCE_V1 => Some(Link::Roce { v2: false }),
+            raw::kverbs_link_KVERBS_LINK_ROCE_V2 => Some(Link::Roce { v2: true }),
+            _ => None,
+        }
+    }
+
+    /// Returns an entry of a port's GID table, as seen from `net`.
     ///
     /// # Errors
     ///
-    /// - `ENOENT` if the entry is empty or not usable.
+    /// - `ENOENT` if the entry is empty.
     /// - `ERANGE` if the table has no entry `index`.
-    pub(crate) fn gid_addr(&self, port: u32, index: c_int, net: &Net) -> Result<SockAddr> {
-        let mut out = sockaddr::Storage::default();
-        // SAFETY: The structure exists, and so does its port data: callers have a `Live`. `out` has
-        // space for any address.
+    pub(crate) fn gid(&self, port: u32, index: c_int, net: &Net) -> Result<Gid> {
+        let mut out = raw::kverbs_gid::default();
+        // SAFETY: The structure exists, and so does its port data: callers have a `Live`.
         to_result(unsafe {
-            raw::kverbs_gid_addr(self.as_ptr(), port, index, net.as_ptr(), out.as_mut_ptr())
+            raw::kverbs_read_gid(self.as_ptr(), port, index, net.as_ptr(), &mut out)
         })?;
-        Ok(out.get())
+        Ok(Gid {
+            gid: out.gid,
+            kind: match out.type_ {
+                raw::ib_gid_type_IB_GID_TYPE_IB => GidType::Ib,
+                raw::ib_gid_type_IB_GID_TYPE_ROCE => GidType::RoceV1,
+                raw::ib_gid_type_IB_GID_TYPE_ROCE_UDP_ENCAP => GidType::RoceV2,
+                _ => return Err(ENOENT),
+            },
+            ifindex: out.ifindex,
+        })
     }
 
     /// Returns the maximum message length of a port in bytes.

@@ -74,4 +74,9 @@ kfabric::same_layout! {
         param = OFFSET_RDMA_CM_EVENT_PARAM
     };
     rdma_conn_param = SIZEOF_RDMA_CONN_PARAM;
+    kverbs_gid = SIZEOF_KVERBS_GID {
+        type_ = OFFSET_KVERBS_GID_TYPE,
+        ifindex = OFFSET_KVERBS_GID_IFINDEX
+    };
+    kverbs_ipoib_addr = SIZEOF_KVERBS_IPOIB_ADDR { addr = OFFSET_KVERBS_IPOIB_ADDR_ADDR };
 }

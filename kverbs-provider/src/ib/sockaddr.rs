@@ -8,6 +8,7 @@ use kernel::{
     prelude::*, //
 };
 use kfabric::{
+    pure::gid::Host,
     sys::net::Net,
     uapi::SockAddr, //
 };
@@ -83,6 +84,25 @@ impl Storage {
         }
         out
     }
+}
+
+/// Returns a host's address without a port.
+pub(crate) fn of(host: Host) -> SockAddr {
+    let mut out = SockAddr::default();
+    match host {
+        Host::V4(host) => {
+            out.len = 16;
+            out.data[..2].copy_from_slice(&AF_INET.to_ne_bytes());
+            out.data[4..8].copy_from_slice(&host);
+        }
+        Host::V6 { host, scope } => {
+            out.len = 28;
+            out.data[..2].copy_from_slice(&AF_INET6.to_ne_bytes());
+            out.data[8..24].copy_from_slice(&host);
+            out.data[24..28].copy_from_slice(&scope.to_ne_bytes());
+        }
+    }
+    out
 }
 
 /// Returns the family of a well-formed address.

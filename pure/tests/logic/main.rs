@@ -15,6 +15,7 @@ mod blk_share;
 mod copysize;
 mod cqring;
 mod gate;
+mod gid;
 mod grant;
 mod hold;
 mod info;

@@ -3,11 +3,14 @@
 //! Info entries of providers, and opening and closing objects (fabtests: `getinfo_test`).
 
 use super::refused;
-use crate::harness::{Ctx, Test, SMOKE};
+use crate::harness::guest::{run, until};
+use crate::harness::{Ctx, Test, ONE, SMOKE};
 use crate::pair::{own_info, Side, LOCAL};
 use crate::raw::{field_text, from_sockaddr, hints, name_field, Dev};
 use anyhow::{ensure, Context, Result};
 use kfabric_uapi::*;
+use std::net::IpAddr;
+use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
@@ -17,6 +20,12 @@ pub const TESTS: &[Test] = &[
         "getinfo.with_short_array_returns_full_count",
         short_array_tells_count,
     ),
+    Test::alone("getinfo.addresses_of_vlan_and_bond_are_listed", uppers)
+        .seconds(10)
+        .on(ONE),
+    Test::alone("getinfo.addresses_of_ipv6_only_host_are_listed", ipv6_only)
+        .seconds(10)
+        .on(ONE),
     Test::alone("open.object_with_wrong_name_is_refused", wrong_names),
     Test::alone(
         "open.close_of_object_in_use_is_refused",
@@ -125,6 +134,120 @@ fn hints_narrow(ctx: &mut Ctx) -> Result<()> {
         "an address that was not asked for"
     );
     Ok(())
+}
+
+/// A network device with an RDMA device of its own. Both end with the value.
+struct Card;
+
+/// Name of the [`Card`]'s network device.
+const CARD: &str = "kfi-card";
+/// Name of the [`Card`]'s RDMA device.
+const RDMA: &str = "rxe_card";
+/// Name of an interface above the [`Card`].
+const UPPER: &str = "kfi-upper";
+/// Time limit for a change of addresses to reach the device's GID table.
+const WAIT: Duration = Duration::from_secs(20);
+
+impl Card {
+    /// Makes a device without an IPv4 address.
+    fn new() -> Result<Self> {
+        ip(&["link", "add", CARD, "type", "dummy"])?;
+        let card = Self;
+        ip(&["link", "set", CARD, "up"])?;
+        run(
+            "rdma",
+            &["link", "add", RDMA, "type", "rxe", "netdev", CARD],
+        )?;
+        Ok(card)
+    }
+
+    /// Waits until getinfo lists the RDMA device at `addr`, or until it no longer does.
+    fn listed(&self, dev: &Dev, addr: &str, wanted: bool) -> Result<()> {
+        let host: IpAddr = addr.parse()?;
+        let hints = InfoEntry {
+            domain_name: name_field(RDMA),
+            ..hints()
+        };
+        let what = format!("{addr} is {}listed", if wanted { "" } else { "not " });
+        until(&what, WAIT, || {
+            let list = dev.getinfo(Some(&hints)).unwrap_or_default();
+            let times = list
+                .iter()
+                .filter(|entry| from_sockaddr(&entry.src_addr).is_some_and(|at| at.ip() == host))
+                .count();
+            ensure!(times < 2, "{addr} is listed {times} times");
+            Ok(((times == 1) == wanted).then_some(()))
+        })
+    }
+}
+
+impl Drop for Card {
+    fn drop(&mut self) {
+        for name in [UPPER, CARD] {
+            let _ = ip(&["link", "delete", name]);
+        }
+    }
+}
+
+fn ip(args: &[&str]) -> Result<()> {
+    run("ip", args).map(drop)
+}
+
+/// Addresses of a VLAN over the device's interface, and of a bond that contains the interface.
+fn uppers(ctx: &mut Ctx) -> Result<()> {
+    // Both nodes are in one namespace.
+    if !ctx.first() {
+        return Ok(());
+    }
+    let dev = Dev::open()?;
+    let card = Card::new()?;
+    let (own, vlan, bond) = ("192.0.2.1", "198.51.100.1", "203.0.113.1");
+    ip(&["addr", "add", &format!("{own}/24"), "dev", CARD])?;
+    card.listed(&dev, own, true)?;
+    ip(&[
+        "link", "add", "link", CARD, "name", UPPER, "type", "vlan", "id", "5",
+    ])?;
+    ip(&["link", "set", UPPER, "up"])?;
+    ip(&["addr", "add", &format!("{vlan}/24"), "dev", UPPER])?;
+    card.listed(&dev, vlan, true)?;
+    ip(&["link", "delete", UPPER])?;
+    card.listed(&dev, vlan, false)?;
+    card.listed(&dev, own, true)?;
+    // Without a parameter the module makes a bond of its own.
+    run("modprobe", &["bonding", "max_bonds=0"])?;
+    ip(&[
+        "link",
+        "add",
+        UPPER,
+        "type",
+        "bond",
+        "mode",
+        "active-backup",
+    ])?;
+    ip(&["addr", "flush", "dev", CARD])?;
+    ip(&["link", "set", CARD, "down"])?;
+    ip(&["link", "set", CARD, "master", UPPER])?;
+    ip(&["link", "set", UPPER, "up"])?;
+    ip(&["addr", "add", &format!("{bond}/24"), "dev", UPPER])?;
+    card.listed(&dev, bond, true)?;
+    card.listed(&dev, own, false)?;
+    drop(card);
+    run("modprobe", &["-r", "bonding"]).map(drop)
+}
+
+/// A host without IPv4.
+fn ipv6_only(ctx: &mut Ctx) -> Result<()> {
+    // Both nodes are in one namespace.
+    if !ctx.first() {
+        return Ok(());
+    }
+    let dev = Dev::open()?;
+    let card = Card::new()?;
+    let addr = "2001:db8::1";
+    ip(&["addr", "add", &format!("{addr}/64"), "nodad", "dev", CARD])?;
+    card.listed(&dev, addr, true)?;
+    ip(&["addr", "flush", "dev", CARD])?;
+    card.listed(&dev, addr, false)
 }
 
 fn refused_or_empty(dev: &Dev, wanted: &InfoEntry, what: &str) -> Result<()> {
