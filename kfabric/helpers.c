@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Inline functions and operation tables for Rust code. See helpers.h. */
 #include <linux/anon_inodes.h>
+#include <linux/capability.h>
 #include <linux/cred.h>
+#include <linux/kmod.h>
 #include <linux/mm.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
 #include <linux/nsproxy.h>
 #include <linux/poll.h>
+#include <linux/ratelimit.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/seq_file.h>
@@ -57,8 +60,17 @@ static const struct file_operations kf_dev_fops = {
 	.show_fdinfo	= dev_show_fdinfo,
 };
 
+/*
+ * A node with a known minor number loads the module when a program opens it. depmod makes such
+ * nodes known from these aliases, and systemd creates them at boot. devices.txt reserves the
+ * minor numbers from 243 to 254 for local use.
+ */
+#define KF_DEV_MINOR	250
+MODULE_ALIAS_MISCDEV(KF_DEV_MINOR);
+MODULE_ALIAS("devname:kfabric");
+
 static struct miscdevice kf_dev = {
-	.minor	= MISC_DYNAMIC_MINOR,
+	.minor	= KF_DEV_MINOR,
 	.name	= "kfabric",
 	.fops	= &kf_dev_fops,
 	.mode	= 0660,
@@ -66,6 +78,13 @@ static struct miscdevice kf_dev = {
 
 int kf_dev_register(void)
 {
+	int ret = misc_register(&kf_dev);
+
+	if (ret != -EBUSY)
+		return ret;
+	pr_info("kfabric: minor number %d is taken: opening the device does not load the module\n",
+		KF_DEV_MINOR);
+	kf_dev.minor = MISC_DYNAMIC_MINOR;
 	return misc_register(&kf_dev);
 }
 
@@ -238,6 +257,27 @@ MODULE_PARM_DESC(user_requests, "unanswered connection requests that one user ma
 u64 kf_user_limit(unsigned int what)
 {
 	return what == 0 ? READ_ONCE(kf_user_slots) : READ_ONCE(kf_user_requests);
+}
+
+/*
+ * The requests for modules by callers without privileges, of all users together. Each forks a
+ * modprobe with the rights of root.
+ */
+static struct ratelimit_state kf_load_limit =
+	RATELIMIT_STATE_INIT_FLAGS("kf_load_limit", 10 * HZ, 10, RATELIMIT_MSG_ON_RELEASE);
+
+bool kf_may_request_module(void)
+{
+	/* modprobe may need the disk that this task serves. */
+	if (current->flags & (PF_MEMALLOC | PF_MEMALLOC_NOIO))
+		return false;
+	return capable(CAP_SYS_MODULE) || capable(CAP_NET_ADMIN) || __ratelimit(&kf_load_limit);
+}
+
+void kf_request_provider(const u8 *name, size_t len)
+{
+	/* A failure shows by the provider, which is still missing. */
+	request_module("kfabric-provider-%.*s", (int)len, name);
 }
 
 s64 kf_monotonic_here(s64 ns)

@@ -34,6 +34,14 @@ int kf_dev_register(void);
 void kf_dev_unregister(void);
 struct file *kf_queue_file(void *priv);
 
+/*
+ * Returns whether the current task may request a provider's module now. Others
+ * than administrators (CAP_SYS_MODULE, CAP_NET_ADMIN) share a limited rate.
+ */
+bool kf_may_request_module(void);
+/* Runs modprobe for a provider's module, and waits for it. May sleep. */
+void kf_request_provider(const u8 *name, size_t len);
+
 unsigned long kf_spin_lock_irqsave(spinlock_t *lock);
 bool kf_spin_trylock_irqsave(spinlock_t *lock, unsigned long *flags);
 void kf_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags);

@@ -28,6 +28,7 @@
 //! [`DomainSink::gone`], and returns `ENODEV` from then on. The objects stay until the core drops
 //! them.
 
+mod autoload;
 pub mod helpers;
 pub mod registry;
 pub mod ring_pair;

@@ -44,6 +44,7 @@ module! {
     authors: ["kfabric developers"],
     description: "Kernel-mode libfabric: the intra-node provider",
     license: "GPL",
+    alias: ["kfabric-provider-kshm"],
 }
 
 /// The module. Fields are dropped in this order: the registration first, so that no new users

@@ -56,6 +56,7 @@ module! {
     authors: ["kfabric developers"],
     description: "Kernel-mode libfabric: the verbs provider",
     license: "GPL",
+    alias: ["kfabric-provider-kverbs"],
 }
 
 /// The module. The order of the fields is the order of drops: the registration, the devices, then

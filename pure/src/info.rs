@@ -201,6 +201,18 @@ pub fn name(raw: &[u8]) -> &[u8] {
     }
 }
 
+/// Longest name of a provider whose module may be requested.
+pub const MODULE_NAME: usize = 16;
+
+/// Returns whether a module may be requested for a provider of this name: a short name of lower
+/// case letters, digits, `_` and `-` that begins with a letter, as modules' names are.
+pub fn is_module_name(name: &[u8]) -> bool {
+    let is_plain = |byte: &u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-');
+    name.len() <= MODULE_NAME
+        && name.first().is_some_and(u8::is_ascii_lowercase)
+        && name.iter().all(is_plain)
+}
+
 /// Adds the directions that a capability without direction bits stands for.
 const fn with_directions(caps: u64) -> u64 {
     let mut all = caps;

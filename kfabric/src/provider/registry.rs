@@ -12,6 +12,7 @@ use kernel::{
 };
 
 use super::{
+    autoload,
     select::select,
     traits::Provider, //
 };
@@ -109,12 +110,19 @@ impl Providers {
         if name.is_empty() || name.len() >= NAME {
             return Err(EINVAL);
         }
-        let c_name = |(_, field): &(usize, [u8; NAME])| name_str(field) == Ok(name);
-        if self.entries.iter().any(|e| e.provider.name() == name) || self.c_names.iter().any(c_name)
-        {
+        if self.has(|known| known == name) {
             return Err(EEXIST);
         }
         Ok(())
+    }
+
+    /// Returns whether the name of a provider satisfies `is_it`.
+    fn has(&self, is_it: impl Fn(&str) -> bool) -> bool {
+        self.entries.iter().any(|e| is_it(e.provider.name()))
+            || self
+                .c_names
+                .iter()
+                .any(|(_, field)| name_str(field).is_ok_and(&is_it))
     }
 }
 
@@ -215,12 +223,19 @@ pub(crate) fn release_name(provider: usize) {
     }
 }
 
-/// Returns the provider of this name.
+/// Returns the provider of this name. If it is not registered, requests its module first.
 ///
 /// # Errors
 ///
 /// - `ENOENT` if there is no such provider, or it is being unloaded.
 pub(crate) fn find(name: &str) -> Result<ProviderRef> {
+    find_registered(name).or_else(|_| {
+        autoload::request(name);
+        find_registered(name)
+    })
+}
+
+fn find_registered(name: &str) -> Result<ProviderRef> {
     PROVIDERS
         .lock()
         .entries
@@ -249,13 +264,30 @@ fn snapshot() -> Result<KVec<ProviderRef>> {
     }
 }
 
-/// Returns the offers that match `hints` (`None`: all offers), best first (`fi_getinfo(3)`).
+/// Requests the module of the provider that `hints` name, unless it is registered.
+fn load_named(hints: &InfoEntry) {
+    let Ok(name) = name_str(&hints.prov_name) else {
+        return;
+    };
+    let known = PROVIDERS
+        .lock()
+        .has(|known| known.eq_ignore_ascii_case(name));
+    if !known {
+        autoload::request(name);
+    }
+}
+
+/// Returns the offers that match `hints` (`None`: all offers), best first (`fi_getinfo(3)`). If
+/// `hints` name a provider that is not registered, requests its module first.
 ///
 /// # Errors
 ///
 /// - `ENODATA` if no offer matches.
 pub fn getinfo(net: &Net, hints: Option<&InfoEntry>) -> Result<KVec<InfoEntry>> {
     let nothing = InfoEntry::default();
+    if let Some(hints) = hints {
+        load_named(hints);
+    }
     let mut found = KVec::new();
     for provider in snapshot()?.iter() {
         let provider = provider.get();

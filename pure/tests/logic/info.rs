@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 use kfabric_pure::info::{
-    matches, name, negotiate, sort_by_rank, Attrs, Limit, Mismatch, FORMAT_SOCKADDR,
-    FORMAT_SOCKADDR_IN, FORMAT_SOCKADDR_IN6, MR_LOCAL, MR_TARGET_MODES, MSG, MSG_DIRECTIONS,
-    PRIMARY_CAPS, RMA, RMA_DIRECTIONS, RMA_TARGET, TAGGED,
+    is_module_name, matches, name, negotiate, sort_by_rank, Attrs, Limit, Mismatch,
+    FORMAT_SOCKADDR, FORMAT_SOCKADDR_IN, FORMAT_SOCKADDR_IN6, MR_LOCAL, MR_TARGET_MODES, MSG,
+    MSG_DIRECTIONS, PRIMARY_CAPS, RMA, RMA_DIRECTIONS, RMA_TARGET, TAGGED,
 };
 use proptest::prelude::*;
 
@@ -66,6 +66,34 @@ fn offer(src_addr: &[u8]) -> Attrs<'_> {
         prov_name: b"kverbs\0\0",
         fabric_name: b"192.168.1.0/24\0",
         domain_name: b"rxe0\0junk",
+    }
+}
+
+#[test]
+fn module_name_is_short_and_plain() {
+    for good in ["kverbs", "kshm", "a", "my_provider-2", "abcdefghijklmnop"] {
+        assert!(is_module_name(good.as_bytes()), "{good}");
+    }
+    for bad in [
+        "",
+        "2fast",
+        "-q",
+        "_x",
+        "Kverbs",
+        "a b",
+        "a/b",
+        "..",
+        "a.ko",
+        "a*",
+        "a[b]",
+        "é",
+        "abcdefghijklmnopq",
+        "verbs;ofi_rxm",
+        "^shm",
+        "a\n",
+        "a\0",
+    ] {
+        assert!(!is_module_name(bad.as_bytes()), "{bad:?}");
     }
 }
 
