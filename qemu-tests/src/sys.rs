@@ -784,6 +784,19 @@ pub fn load_module(file: &File, params: &str) -> Result<(), Errno> {
     check(r).map(|_| ())
 }
 
+/// Creates a node of a character device.
+///
+/// # Errors
+///
+/// The errno of `mknod(2)`.
+pub fn make_char_node(path: &str, major: u32, minor: u32) -> Result<(), Errno> {
+    let path = std::ffi::CString::new(path).map_err(|_| Errno(libc::EINVAL))?;
+    let device = libc::makedev(major, minor);
+    // SAFETY: A valid string.
+    let r = unsafe { libc::mknod(path.as_ptr(), libc::S_IFCHR | 0o600, device) };
+    check(i64::from(r)).map(|_| ())
+}
+
 /// Unloads a module without waiting for its users.
 ///
 /// # Errors

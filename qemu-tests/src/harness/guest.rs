@@ -198,3 +198,74 @@ pub fn unload(name: &str) -> Result<()> {
         },
     )
 }
+
+/// The kernel's path of `modprobe`.
+const MODPROBE: &str = "/proc/sys/kernel/modprobe";
+
+/// While the value exists, `modprobe` finds our modules instead of the kernel's, and each request
+/// of the kernel for a module is recorded.
+pub struct Autoload {
+    dir: PathBuf,
+    before: String,
+}
+
+impl Autoload {
+    /// Makes a folder of our modules, with the lists of `depmod`, and serves requests from it.
+    ///
+    /// # Errors
+    ///
+    /// If the folder cannot be made, or `depmod` fails.
+    pub fn begin(modules: &[&str]) -> Result<Self> {
+        let dir = std::env::temp_dir().join("kfi-autoload");
+        let _ = fs::remove_dir_all(&dir);
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+        let release = release.trim();
+        let to = dir.join("lib/modules").join(release);
+        fs::create_dir_all(&to)?;
+        for name in modules {
+            let file = format!("{name}.ko");
+            fs::copy(Path::new(MODULES).join(&file), to.join(&file)).context(file)?;
+        }
+        let base = dir.display().to_string();
+        run("depmod", &["-b", &base, release])?;
+        let script = dir.join("modprobe");
+        let text =
+            format!("#!/bin/sh\necho \"$3\" >>{base}/requests\nexec modprobe -d {base} \"$@\"\n");
+        fs::write(&script, text)?;
+        fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+        fs::write(dir.join("requests"), "")?;
+        let before = fs::read_to_string(MODPROBE)?;
+        fs::write(MODPROBE, script.display().to_string())?;
+        Ok(Self { dir, before })
+    }
+
+    /// Returns the names that the kernel has requested since the last call.
+    ///
+    /// # Errors
+    ///
+    /// If the record cannot be read.
+    pub fn requests(&self) -> Result<Vec<String>> {
+        let record = self.dir.join("requests");
+        let text = fs::read_to_string(&record)?;
+        fs::write(&record, "")?;
+        Ok(text.lines().map(str::to_owned).collect())
+    }
+
+    /// Returns one of the lists that `depmod` made.
+    ///
+    /// # Errors
+    ///
+    /// If the list cannot be read.
+    pub fn list(&self, name: &str) -> Result<String> {
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+        let folder = self.dir.join("lib/modules").join(release.trim());
+        fs::read_to_string(folder.join(name)).context(name.to_owned())
+    }
+}
+
+impl Drop for Autoload {
+    fn drop(&mut self) {
+        let _ = fs::write(MODPROBE, self.before.trim());
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}

@@ -6,12 +6,13 @@ use super::death::fresh_transfer;
 use super::keys::hammer;
 use super::refused;
 use crate::buf::Buf;
-use crate::harness::guest::{load, module_users, run, unload, until};
+use crate::harness::guest::{load, module_users, run, unload, until, Autoload};
 use crate::harness::leaks::vm_pin;
 use crate::harness::{Ctx, Test, NETNS, SHM};
 use crate::op::{self, iov};
 use crate::pair::{own_info, Opts, Pair, Remote, Side, LOCAL, REMOTE, WAIT};
-use crate::raw::{device_path, Dev};
+use crate::raw::{device_path, hints, Dev};
+use crate::sys::{self, Ended};
 use anyhow::{ensure, Context, Result};
 use kfabric_uapi::*;
 use std::time::{Duration, Instant};
@@ -28,6 +29,18 @@ pub const TESTS: &[Test] = &[
     )
     .seconds(10)
     .on(NETNS | SHM),
+    Test::pair("modules.open_of_the_node_loads_the_module", open_loads)
+        .seconds(10)
+        .on(NETNS | SHM),
+    Test::pair("modules.named_provider_is_loaded", named_provider)
+        .seconds(10)
+        .on(NETNS | SHM),
+    Test::pair(
+        "modules.p12_unprivileged_requests_for_modules_are_bounded",
+        bounded_requests,
+    )
+    .seconds(10)
+    .on(SHM),
     Test::pair("device.removed_mid_transfer_ends_all_ops", |c| {
         gone_mid_transfer(c, true)
     })
@@ -90,17 +103,138 @@ fn in_use(module: &str) -> Result<()> {
     Ok(())
 }
 
+fn unload_all() -> Result<()> {
+    if module_users("kfi_test_rust_api").is_some() {
+        unload("kfi_test_rust_api")?;
+    }
+    ["kverbs", "kshm", "kfabric"]
+        .into_iter()
+        .try_for_each(unload)
+}
+
+/// The modules of a system with the lists of `depmod`.
+const OURS: [&str; 3] = ["kfabric", "kverbs", "kshm"];
+
+/// A node as `kmod static-nodes` describes it for systemd loads the module when it is opened.
+fn open_loads(ctx: &mut Ctx) -> Result<()> {
+    ctx.barrier("closed")?;
+    if ctx.first() {
+        unload_all()?;
+        let auto = Autoload::begin(&OURS)?;
+        // A line of `modules.devname`: module, node, type with major and minor number.
+        let nodes = auto.list("modules.devname")?;
+        let device = nodes
+            .lines()
+            .find_map(|line| line.strip_prefix("kfabric kfabric c"))
+            .with_context(|| format!("no node of kfabric in {nodes:?}"))?;
+        let (major, minor) = device.split_once(':').context("no device number")?;
+        let path = device_path();
+        sys::make_char_node(&path, major.parse()?, minor.parse()?)?;
+        let opened = Dev::open();
+        // The module's own node replaces this one.
+        let requests = auto.requests()?;
+        ensure!(
+            requests == [format!("char-major-{major}-{minor}")],
+            "{requests:?}"
+        );
+        opened.context("opening the node")?;
+        ensure!(module_users("kfabric").is_some(), "it was not loaded");
+        drop(auto);
+        load("kverbs")?;
+        load("kshm")?;
+    }
+    ctx.barrier("loaded")?;
+    fresh_transfer(ctx)
+}
+
+/// A provider that is not registered is loaded when a caller opens a fabric of the provider, or
+/// names the provider in hints.
+fn named_provider(ctx: &mut Ctx) -> Result<()> {
+    ctx.barrier("closed")?;
+    if ctx.first() {
+        let name = ctx.provider();
+        let auto = Autoload::begin(&OURS)?;
+        let dev = Dev::open()?;
+        let request = format!("kfabric-provider-{name}");
+        unload(name)?;
+        let fabric = dev.fabric_open(name, "").context("opening a fabric")?;
+        dev.close(fabric)?;
+        ensure!(auto.requests()? == [&*request], "other requests");
+        unload(name)?;
+        let mut wanted = hints();
+        wanted.prov_name[..name.len()].copy_from_slice(name.as_bytes());
+        let list = dev.getinfo(Some(&wanted)).context("getinfo")?;
+        ensure!(!list.is_empty(), "it offers nothing");
+        ensure!(auto.requests()? == [request], "other requests");
+        // No request for a registered provider, nor without a name.
+        dev.getinfo(Some(&wanted))?;
+        dev.getinfo(None)?;
+        ensure!(auto.requests()?.is_empty(), "needless requests");
+    }
+    ctx.barrier("loaded")?;
+    fresh_transfer(ctx)
+}
+
+/// A user without privileges causes a limited number of runs of modprobe, and none for a name that
+/// is not valid. An administrator's request is not limited.
+fn bounded_requests(ctx: &mut Ctx) -> Result<()> {
+    /// Requests within ten seconds (`kf_load_limit`).
+    const BURST: usize = 10;
+    if ctx.first() {
+        let auto = Autoload::begin(&OURS)?;
+        let dev = Dev::open()?;
+        let start = Instant::now();
+        let child = sys::fork(|| {
+            let done = (|| -> Result<()> {
+                sys::become_nobody()?;
+                for bad in ["-q", "../kverbs", "Kverbs", "a-name-that-is-too-long"] {
+                    refused(dev.fabric_open(bad, ""), libc::ENOENT, bad)?;
+                }
+                for i in 0..200 {
+                    let name = format!("absent{i}");
+                    refused(dev.fabric_open(&name, ""), libc::ENOENT, &name)?;
+                }
+                Ok(())
+            })();
+            if let Err(e) = &done {
+                eprintln!("as another user: {e:#}");
+            }
+            i32::from(done.is_err())
+        })?;
+        let ended = sys::wait_pid(child, Duration::from_secs(60))?;
+        ensure!(ended == Some(Ended::Exit(0)), "it ended with {ended:?}");
+        let intervals = start.elapsed().as_secs() as usize / 10 + 1;
+        let requests = auto.requests()?;
+        ensure!(
+            (1..=(intervals + 1) * BURST).contains(&requests.len()),
+            "{} requests in {:?}",
+            requests.len(),
+            start.elapsed()
+        );
+        ensure!(
+            requests
+                .iter()
+                .all(|name| name.starts_with("kfabric-provider-absent")),
+            "{requests:?}"
+        );
+        refused(
+            dev.fabric_open("missing", ""),
+            libc::ENOENT,
+            "an unknown one",
+        )?;
+        ensure!(
+            auto.requests()? == ["kfabric-provider-missing"],
+            "the administrator's request was not made"
+        );
+    }
+    ctx.barrier("counted")
+}
+
 fn unload_and_load(ctx: &mut Ctx) -> Result<()> {
     for round in 0..3 {
         ctx.barrier("closed")?;
         if ctx.first() {
-            let sample = module_users("kfi_test_rust_api").is_some();
-            if sample {
-                unload("kfi_test_rust_api")?;
-            }
-            unload("kverbs")?;
-            unload("kshm")?;
-            unload("kfabric")?;
+            unload_all()?;
             ensure!(
                 !std::path::Path::new(&device_path()).exists(),
                 "the device file is still there"
