@@ -28,6 +28,9 @@ pub const TESTS: &[Test] = &[
     Test::pair("blk.kfi_blk_with_bad_arguments_is_refused", refusals)
         .seconds(20)
         .on(NETNS),
+    Test::pair("blk.boot_file_makes_exports_and_disks", boot_file)
+        .seconds(20)
+        .on(NETNS | SHM),
     Test::pair("blk.connect_again_and_again_leaves_nothing", |ctx| {
         connect_rounds(ctx, Of::Memory, 20)
     })
@@ -291,6 +294,71 @@ fn refusals(ctx: &mut Ctx) -> Result<()> {
         connect(ctx, NAME, &[])?;
         disconnect(NAME)?;
     }
+    end(ctx, loaded)
+}
+
+/// The commands of a boot file make what does not exist yet, and only that.
+fn boot_file(ctx: &mut Ctx) -> Result<()> {
+    let loaded = Loaded::new(ctx)?;
+    let file = std::env::temp_dir().join(format!("kfi-blk-{}.conf", ctx.env.node));
+    let (own, peer, by) = (ctx.env.addr, ctx.env.peer, ctx.provider().to_owned());
+    let key = std::env::temp_dir().join("kfi-blk-boot.key");
+    let all = |what: &str, more: &[&str]| {
+        let file = file.display().to_string();
+        kfi(&[&[what, "--file", &file], more].concat())
+    };
+    if ctx.first() {
+        fs::write(&key, "0123456789abcdef0123456789abcdef")?;
+        std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+        let text = format!(
+            "# exports\nexport {NAME} --size 1M --listen {own} --port {PORT} --provider {by}\n\
+             export second --size 2M --listen {own} --port 4477 --provider {by} --only-allowed\n\
+             allow second other -k {}\n",
+            key.display()
+        );
+        fs::write(&file, text)?;
+        // A name that the file lacks.
+        let missing = all("export-all", &["third"]).err().context("made")?;
+        ensure!(
+            format!("{missing:#}").contains("has no export \"third\""),
+            "{missing:#}"
+        );
+        all("export-all", &[NAME])?;
+        ensure!(!kfi(&["list"])?.contains("second"), "both were made");
+        let id = show("subsystems", NAME, "attr_size")?;
+        all("export-all", &[])?;
+        all("export-all", &[])?;
+        let list = kfi(&["list"])?;
+        ensure!(list.contains("allowed other"), "{list}");
+        ensure!(show("subsystems", NAME, "attr_size")? == id);
+    }
+    ctx.barrier("exported")?;
+    if !ctx.first() {
+        // The first line fails: no such export. The others are connected nevertheless.
+        let to = format!("connect {peer}");
+        let text = format!(
+            "{to} nothing --port {PORT} --provider {by}\n\
+             {to} {NAME} --port {PORT} --provider {by}\n\
+             {to} {NAME} --disk other --port {PORT} --provider {by}\n"
+        );
+        fs::write(&file, &text)?;
+        ensure!(all("connect-all", &[]).is_err(), "no failure is reported");
+        for disk in [NAME, "other"] {
+            ensure!(show("disks", disk, "state")? == "live", "{disk}");
+        }
+        ensure!(all("connect-all", &[NAME])?.is_empty(), "connected twice");
+        disconnect("other")?;
+        let device = all("connect-all", &["other"])?;
+        ensure!(Path::new(&device).exists(), "{device:?} is no device");
+        disconnect("other")?;
+        disconnect(NAME)?;
+    }
+    ctx.barrier("removed")?;
+    if ctx.first() {
+        kfi(&["unexport", "second"])?;
+        fs::remove_file(&key)?;
+    }
+    fs::remove_file(&file)?;
     end(ctx, loaded)
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kfi blk`: remote block devices, through kfblk's directories in configfs.
 
+mod boot;
 mod configfs;
 
 use std::fs;
@@ -38,6 +39,10 @@ pub enum What {
     Unexport(NameArgs),
     /// Create a disk from another host's export, and print the block device's name
     Connect(ConnectArgs),
+    /// Connect the disks of /etc/kfabric/blk.conf that do not exist yet
+    ConnectAll(boot::AllArgs),
+    /// Make the exports of /etc/kfabric/blk.conf that do not exist yet
+    ExportAll(boot::AllArgs),
     /// Show exports, their initiators, and disks
     List,
     /// Remove a disk
@@ -213,6 +218,8 @@ fn act(what: &What, json: bool) -> Result<()> {
         What::Export(args) => export(args),
         What::Unexport(args) => unexport(&args.name),
         What::Connect(args) => connect(args, json),
+        What::ConnectAll(args) => boot::connect_all(args, json),
+        What::ExportAll(args) => boot::export_all(args, json),
         What::List => list(json),
         What::Disconnect(args) => disconnect(&args.disk),
         What::Fence(args) => of_client(args, "fence"),

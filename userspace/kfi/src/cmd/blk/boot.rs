@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `/etc/kfabric/blk.conf`: the exports and disks of a host, which units make at boot.
+//!
+//! Each line is a command of `kfi blk`: `export …`, `allow …` or `connect …`.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Parser};
+
+use super::{act, configfs::folder, unexport, What};
+use crate::error::{Failure, OnFile, Result};
+
+/// Options of `kfi blk connect-all` and `kfi blk export-all`.
+#[derive(Debug, Args)]
+pub struct AllArgs {
+    /// Only the disk, or the export, of this name
+    pub name: Option<String>,
+    /// The file with the commands
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        default_value = "/etc/kfabric/blk.conf"
+    )]
+    pub file: PathBuf,
+}
+
+/// A line, as the command line of `kfi blk`.
+#[derive(Debug, Parser)]
+#[command(
+    no_binary_name = true,
+    disable_help_flag = true,
+    disable_version_flag = true,
+    disable_help_subcommand = true
+)]
+struct Line {
+    #[command(subcommand)]
+    what: What,
+}
+
+/// Reads the commands of a file.
+fn read(file: &Path) -> Result<Vec<What>> {
+    let text = std::fs::read_to_string(file).on_file("read", file)?;
+    parse(&text)
+        .map_err(|(line, why)| Failure::Usage(format!("{} line {line}: {why}", file.display())))
+}
+
+/// Parses the commands of a file. An error has the number of its line.
+fn parse(text: &str) -> std::result::Result<Vec<What>, (usize, String)> {
+    let mut found = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if words.first().is_none_or(|word| word.starts_with('#')) {
+            continue;
+        }
+        let what = Line::try_parse_from(words).map(|line| line.what);
+        match what {
+            Ok(what @ (What::Export(_) | What::Allow(_) | What::Connect(_))) => found.push(what),
+            Ok(_) => return Err((at + 1, "only export, allow and connect are possible".into())),
+            Err(e) => {
+                let text = e.to_string();
+                let why = text.lines().next().unwrap_or_default();
+                return Err((at + 1, why.trim_start_matches("error: ").to_owned()));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Runs `one` for each command that has a name by `name_of`, or for the only one of the name that
+/// the arguments have. After a failure goes on with the others.
+fn each(
+    args: &AllArgs,
+    kind: &str,
+    name_of: impl Fn(&What) -> Option<&str>,
+    mut one: impl FnMut(&What, &[What]) -> Result<()>,
+) -> Result<()> {
+    let all = read(&args.file)?;
+    let wanted = |what: &&What| {
+        name_of(what).is_some_and(|name| args.name.as_ref().is_none_or(|only| only == name))
+    };
+    let mut result = Ok(());
+    let mut count = 0;
+    for what in all.iter().filter(wanted) {
+        count += 1;
+        let done = one(what, &all);
+        match (&result, done) {
+            (Ok(()), done) => result = done,
+            (Err(_), Err(failure)) => crate::say::complain(&failure),
+            (Err(_), Ok(())) => {}
+        }
+    }
+    match &args.name {
+        Some(name) if count == 0 => Err(Failure::Usage(format!(
+            "{} has no {kind} {name:?}",
+            args.file.display()
+        ))),
+        _ => result,
+    }
+}
+
+/// The name of the disk that a command connects.
+fn disk_name(what: &What) -> Option<&str> {
+    match what {
+        What::Connect(connect) => Some(connect.disk.as_ref().unwrap_or(&connect.name)),
+        _ => None,
+    }
+}
+
+/// The name of the export that a command makes.
+fn export_name(what: &What) -> Option<&str> {
+    match what {
+        What::Export(export) => Some(&export.name),
+        _ => None,
+    }
+}
+
+/// Connects the disks of the file, except those that exist.
+pub(super) fn connect_all(args: &AllArgs, json: bool) -> Result<()> {
+    each(args, "disk", disk_name, |what, _| {
+        let name = disk_name(what).unwrap_or_default();
+        match folder("disks", name)?.is_dir() {
+            true => Ok(()),
+            false => act(what, json),
+        }
+    })
+}
+
+/// Makes the exports of the file, except those that exist, and sets their initiators' auth keys.
+pub(super) fn export_all(args: &AllArgs, json: bool) -> Result<()> {
+    each(args, "export", export_name, |what, all| {
+        let name = export_name(what).unwrap_or_default();
+        if folder("subsystems", name)?.is_dir() {
+            return Ok(());
+        }
+        act(what, json)?;
+        let is_for = |what: &&What| matches!(what, What::Allow(allow) if allow.name == name);
+        let allowed = all
+            .iter()
+            .filter(is_for)
+            .try_for_each(|what| act(what, json));
+        if allowed.is_err() {
+            // Without an auth key other initiators could use the name.
+            let _ = unexport(name);
+        }
+        allowed
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn boot_file_has_commands_comments_and_empty_lines() {
+        let text = "# exports\n\nexport scratch --size 1G --listen 10.0.0.1\n\
+                    \tallow scratch other -k /etc/key\n connect 10.0.0.2 archive\n\
+                    connect 10.0.0.2 archive -d second --ctrl-loss-tmo -1\n";
+        let all = parse(text).unwrap();
+        let exports: Vec<_> = all.iter().filter_map(export_name).collect();
+        let disks: Vec<_> = all.iter().filter_map(disk_name).collect();
+        assert_eq!(exports, ["scratch"]);
+        assert_eq!(disks, ["archive", "second"]);
+        assert!(matches!(&all[1], What::Allow(allow) if allow.client == "other"));
+        assert!(matches!(&all[3], What::Connect(c) if c.ctrl_loss_tmo == Some(-1)));
+    }
+
+    #[test]
+    fn boot_file_with_another_command_or_a_fault_names_its_line() {
+        for (text, line, word) in [
+            ("\nunexport scratch\n", 2, "only export"),
+            ("connect-all\n", 1, "only export"),
+            ("#\n\nconnect 10.0.0.2\n", 3, "required"),
+            (
+                "export x --size 1G --listen ::1 --unknown\n",
+                1,
+                "--unknown",
+            ),
+            ("mount x\n", 1, "mount"),
+        ] {
+            let (at, why) = parse(text).unwrap_err();
+            assert_eq!(at, line, "{text:?}");
+            assert!(why.contains(word), "{text:?}: {why}");
+        }
+    }
+
+    #[test]
+    fn example_of_the_boot_file_is_valid_without_its_comment_signs() {
+        let text = include_str!("../../../../../packaging/blk.conf");
+        let lines = text.lines().filter_map(|line| line.strip_prefix("# "));
+        let commands: Vec<&str> = lines
+            .filter(|line| {
+                ["export ", "allow ", "connect "]
+                    .iter()
+                    .any(|c| line.starts_with(c))
+            })
+            .collect();
+        assert_eq!(parse(&commands.join("\n")).unwrap().len(), 3);
+        assert!(parse(text).unwrap().is_empty());
+    }
+}
