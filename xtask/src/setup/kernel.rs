@@ -10,13 +10,15 @@ use crate::chroot::{command, run_logged, Bind};
 use crate::context::Context;
 use crate::progress::Step;
 use crate::versions::Choice;
-use anyhow::{bail, Context as _, Result};
-use std::collections::BTreeSet;
+use anyhow::{Context as _, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// To be raised when a change of the recipes below changes their result.
 const RECIPE: &str = "1";
+
+/// Makes and checks the metadata in an unpacked source. The package `kfabric-dkms` has it, too.
+const METADATA: &str = include_str!("../../../packaging/kernel-rust.sh");
 
 /// Returns the key of the packages' content.
 pub fn package_key(choice: &Choice) -> String {
@@ -123,8 +125,7 @@ pub fn make_packages(
     })
 }
 
-/// Makes the configured tree: sources, the distribution's configuration, and `make
-/// modules_prepare`.
+/// Makes the configured tree: sources, the distribution's configuration, and the metadata.
 ///
 /// # Errors
 ///
@@ -140,23 +141,22 @@ pub fn make_tree(ctx: &Context, choice: &Choice, root: &Path, packages: &Path) -
             root,
             packages,
         };
-        source.unpack(ctx, &choice.release, || {
-            std::fs::copy(packages.join("config"), dir.join(".config"))?;
-            std::fs::copy(packages.join("Module.symvers"), dir.join("Module.symvers"))?;
-            Ok(std::fs::write(
-                dir.join("localversion"),
-                choice.local_version(),
-            )?)
-        })?;
+        source.unpack(ctx, &choice.release, || Ok(()))?;
         let step = Step::new(ctx, format!("rust/ metadata of {}", choice.release));
-        let script = "make olddefconfig && make -j\"$(nproc)\" modules_prepare";
-        let cmd = source.command(&["sh", "-ec", script]);
+        let cmd = source.command(&[
+            "sh",
+            "-ec",
+            METADATA,
+            "kernel-rust",
+            &choice.release,
+            "/mnt/config",
+            "/mnt/Module.symvers",
+        ]);
         run_logged(
             cmd,
             &ctx.log_dir()
                 .join(format!("prepare-{}.log", choice.release)),
         )?;
-        verify(dir, packages, &choice.release)?;
         step.done();
         Ok(())
     })
@@ -221,95 +221,83 @@ impl Source<'_> {
     }
 }
 
-/// Checks that the tree matches the distribution's build: release, compiler, and every exported
-/// Rust symbol.
-fn verify(tree: &Path, packages: &Path, release: &str) -> Result<()> {
-    let named = std::fs::read_to_string(tree.join("include/config/kernel.release"))?;
-    if named.trim() != release {
-        bail!(
-            "the tree calls itself {}, the kernel {release}",
-            named.trim()
-        );
-    }
-    // A missing tool or another compiler changes the configuration silently, and with it the layout
-    // of the kernel's structures.
-    let config = |path: &Path| -> Result<String> {
-        std::fs::read_to_string(path).with_context(|| path.display().to_string())
-    };
-    let (ours, theirs) = (
-        config(&tree.join(".config"))?,
-        config(&packages.join("config"))?,
-    );
-    let changed = config_changes(&theirs, &ours);
-    if !changed.is_empty() {
-        bail!(
-            "the tree is not configured as the kernel was: {}",
-            changed.join(", ")
-        );
-    }
-    let symvers = std::fs::read_to_string(packages.join("Module.symvers"))?;
-    let exported: BTreeSet<&str> = symvers
-        .lines()
-        .filter_map(|line| line.split('\t').nth(1))
-        .collect();
-    let header = std::fs::read_to_string(tree.join("rust/exports_kernel_generated.h"))?;
-    let strangers: Vec<&str> = rust_exports(&header)
-        .filter(|symbol| !exported.contains(symbol))
-        .collect();
-    if !strangers.is_empty() {
-        bail!(
-            "{} Rust symbols of the tree are unknown to the kernel, the first: {}",
-            strangers.len(),
-            strangers[0]
-        );
-    }
-    Ok(())
-}
-
-/// Returns the options that differ between two configurations, except those that describe the
-/// compiler.
-fn config_changes(theirs: &str, ours: &str) -> Vec<String> {
-    fn options(text: &str) -> BTreeSet<&str> {
-        text.lines()
-            .filter(|line| {
-                line.starts_with("CONFIG_") && !line.starts_with("CONFIG_CC_VERSION_TEXT=")
-            })
-            .collect()
-    }
-    let (theirs, ours) = (options(theirs), options(ours));
-    let gone = theirs.difference(&ours).map(|line| format!("-{line}"));
-    let new = ours.difference(&theirs).map(|line| format!("+{line}"));
-    gone.chain(new).collect()
-}
-
-/// Returns the symbols in a generated header of `EXPORT_SYMBOL_RUST_GPL(symbol);`.
-fn rust_exports(header: &str) -> impl Iterator<Item = &str> {
-    header.lines().filter_map(|line| {
-        line.split_once('(')?
-            .1
-            .split_once(')')
-            .map(|(symbol, _)| symbol)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
-    #[test]
-    fn a_changed_option_is_found() {
-        let theirs = "# x\nCONFIG_CC_VERSION_TEXT=\"a\"\nCONFIG_RUST=y\nCONFIG_DEBUG_INFO_BTF=y\n";
-        let ours = "CONFIG_CC_VERSION_TEXT=\"b\"\nCONFIG_RUST=y\nCONFIG_PAHOLE_VERSION=0\n";
-        assert_eq!(
-            config_changes(theirs, ours),
-            ["-CONFIG_DEBUG_INFO_BTF=y", "+CONFIG_PAHOLE_VERSION=0"]
+    /// Runs [`METADATA`] for a kernel 7.2.12+x, with a `make` that ends with the commands `make`.
+    /// Returns the script's complaint.
+    fn complaint(name: &str, make: &str) -> Option<String> {
+        let dir = std::env::temp_dir().join(format!("kfi-metadata-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(dir.join("bin")).unwrap();
+        let put = |name: &str, text: &str| fs::write(dir.join(name), text).unwrap();
+        put(
+            "config",
+            "# x\nCONFIG_CC_VERSION_TEXT=\"a\"\nCONFIG_RUST=y\nCONFIG_BTF=y\n",
         );
-        assert!(config_changes(theirs, theirs).is_empty());
+        put(
+            "symvers",
+            "0x1\t_RNvA\tvmlinux\tEXPORT_SYMBOL_GPL\t\n0x2\tprintk\tvmlinux\tE\t\n",
+        );
+        let good = "#!/bin/sh\n[ \"$1\" = olddefconfig ] || exit 0\n\
+                    mkdir -p include/config rust\n\
+                    sed -i s/VERSION_TEXT.*/VERSION_TEXT=b/ .config\n\
+                    echo \"7.2.12$(cat localversion)\" >include/config/kernel.release\n\
+                    echo 'EXPORT_SYMBOL_RUST_GPL(_RNvA);' >rust/exports_kernel_generated.h\n";
+        put("bin/make", &format!("{good}{make}\n"));
+        fs::set_permissions(
+            dir.join("bin/make"),
+            std::os::unix::fs::PermissionsExt::from_mode(0o755),
+        )
+        .unwrap();
+        let path = std::env::var("PATH").unwrap();
+        let out = Command::new("sh")
+            .args([
+                "-ec",
+                METADATA,
+                "kernel-rust",
+                "7.2.12+x",
+                "config",
+                "symvers",
+            ])
+            .env("PATH", format!("{}:{path}", dir.join("bin").display()))
+            .current_dir(&dir)
+            .output()
+            .unwrap();
+        fs::remove_dir_all(&dir).unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        (!out.status.success()).then_some(said)
     }
 
     #[test]
-    fn exports_are_read_from_the_generated_header() {
-        let header = "EXPORT_SYMBOL_RUST_GPL(_RNvA);\nEXPORT_SYMBOL_RUST_GPL(_RNvB);\n";
-        assert_eq!(rust_exports(header).collect::<Vec<_>>(), ["_RNvA", "_RNvB"]);
+    fn metadata_of_a_tree_that_matches_is_accepted() {
+        assert_eq!(complaint("good", ""), None);
+    }
+
+    #[test]
+    fn metadata_of_another_release_configuration_or_compiler_is_refused() {
+        let refused = |name: &str, make: &str, word: &str| {
+            let said = complaint(name, make).unwrap();
+            assert!(said.contains(word), "{said}");
+        };
+        refused(
+            "release",
+            "echo 7.2.13+x >include/config/kernel.release",
+            "calls itself 7.2.13+x",
+        );
+        refused("less", "sed -i /BTF/d .config", "< CONFIG_BTF=y");
+        refused(
+            "more",
+            "echo CONFIG_PAHOLE_VERSION=0 >>.config",
+            "> CONFIG_PAHOLE_VERSION=0",
+        );
+        refused(
+            "symbol",
+            "echo 'EXPORT_SYMBOL_RUST_GPL(_RNvB);' >>rust/exports_kernel_generated.h",
+            "the first: _RNvB",
+        );
+        refused("build", "exit 1", "");
     }
 }
