@@ -31,8 +31,20 @@ impl Bind {
 
 /// Script that enters the root: mounts, changes the folder, runs the command. Each command has its
 /// own `/tmp`, because process numbers, by which programs name files, repeat in all commands.
+///
+/// With a second folder (not empty), the root stays unchanged: changes go to that folder, and end
+/// with it.
 const ENTER: &str = r#"
-root=$1 cwd=$2; shift 2
+root=$1 scratch=$2 cwd=$3; shift 3
+if [ -n "$scratch" ]; then
+    mkdir -p "$scratch/upper" "$scratch/work" "$scratch/root"
+    options="lowerdir=$root,upperdir=$scratch/upper,workdir=$scratch/work"
+    root=$scratch/root
+    mount -t overlay -o "$options" overlay "$root"
+    # The machine's own name service, for downloads.
+    rm -f "$root/etc/resolv.conf"
+    cp -L /etc/resolv.conf "$root/etc/resolv.conf"
+fi
 mount --rbind /proc "$root/proc"
 mount --rbind /dev "$root/dev"
 mount -t tmpfs tmpfs "$root/tmp"
@@ -61,6 +73,15 @@ pub fn tied(program: &str) -> Command {
 
 /// Returns a command that runs `argv` in `root`, in folder `cwd`, with `binds`.
 pub fn command(root: &Path, binds: &[Bind], cwd: &Path, argv: &[&str]) -> Command {
+    enter(root, Path::new(""), binds, cwd, argv)
+}
+
+/// As [`command`], but leaves `root` unchanged: changes go to the folder `scratch`.
+pub fn overlaid(root: &Path, scratch: &Path, binds: &[Bind], cwd: &Path, argv: &[&str]) -> Command {
+    enter(root, scratch, binds, cwd, argv)
+}
+
+fn enter(root: &Path, scratch: &Path, binds: &[Bind], cwd: &Path, argv: &[&str]) -> Command {
     let mut cmd = Command::new("setpriv");
     cmd.args(["--pdeathsig", "KILL", "unshare"]);
     if !is_root() {
@@ -69,6 +90,7 @@ pub fn command(root: &Path, binds: &[Bind], cwd: &Path, argv: &[&str]) -> Comman
     cmd.args(TIED)
         .args(["sh", "-ec", ENTER, "kfabric-chroot"])
         .arg(root)
+        .arg(scratch)
         .arg(cwd);
     for bind in binds {
         cmd.arg(&bind.from).arg(&bind.at);

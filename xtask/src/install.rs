@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `cargo xtask install`: installs modules, programs, man pages, completions, the udev rule and the
-//! unit.
+//! `cargo xtask install`: installs modules, programs, man pages, completions, rules and units.
 
 use crate::build::modules::{self, Profile, Toolbox};
 use crate::context::Context;
+use crate::files;
 use anyhow::{bail, Context as _, Result};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -27,17 +27,6 @@ pub struct Args {
 
 /// The modules of a running system; the others are for tests.
 const MODULES: [&str; 4] = ["kfabric.ko", "kverbs.ko", "kshm.ko", "kfblk.ko"];
-/// The programs, and the folder of each below the prefix.
-const PROGRAMS: [(&str, &str); 2] = [("kfi", "bin"), ("kfi-authd", "sbin")];
-/// The shells, and the file of each shell's completions below the prefix.
-const COMPLETIONS: [(&str, &str); 3] = [
-    ("bash", "share/bash-completion/completions/kfi"),
-    ("zsh", "share/zsh/site-functions/_kfi"),
-    ("fish", "share/fish/vendor_completions.d/kfi.fish"),
-];
-/// Folder of the unit's program in the repository's copy.
-const UNIT_SBIN: &str = "/usr/sbin/";
-
 /// Destination of files.
 struct Place<'a> {
     destdir: &'a Path,
@@ -63,10 +52,6 @@ impl Place<'_> {
         println!("{}", to.display());
         Ok(())
     }
-
-    fn own(&self, name: &str) -> PathBuf {
-        self.prefix.join(name)
-    }
 }
 
 /// Runs `install`.
@@ -90,63 +75,9 @@ pub fn run(ctx: &Context, args: &Args) -> Result<()> {
 }
 
 fn programs(ctx: &Context, place: &Place<'_>) -> Result<()> {
-    // Built for this machine, because the programs look up users with its C library.
-    let target = ctx.target.join("install");
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo
-        .args(["build", "--release", "--locked"])
-        .arg("--manifest-path")
-        .arg(ctx.repo.join("Cargo.toml"))
-        .arg("--target-dir")
-        .arg(&target);
-    for (name, _) in PROGRAMS {
-        cargo.args(["--package", name]);
-    }
-    if !cargo.status().context("starting cargo")?.success() {
-        bail!("the programs do not build");
-    }
-    let built = target.join("release");
-    for (name, folder) in PROGRAMS {
-        let program = built.join(name);
-        let content = fs::read(&program).with_context(|| program.display().to_string())?;
-        place.put(&place.own(folder).join(name), &content, 0o755)?;
-    }
-    let kfi = built.join("kfi");
-    for (shell, path) in COMPLETIONS {
-        let script = said(Command::new(&kfi).args(["completions", shell]))?;
-        place.put(&place.own(path), &script, 0o644)?;
-    }
-    let pages = target.join("man");
-    let _ = fs::remove_dir_all(&pages);
-    said(Command::new(&kfi).arg("man").arg(&pages))?;
-    let listed = fs::read_dir(&pages).with_context(|| pages.display().to_string())?;
-    let mut pages = listed
-        .map(|entry| Ok(entry?.path()))
-        .collect::<Result<Vec<_>>>()?;
-    pages.sort();
-    for page in pages {
-        let content = fs::read(&page).with_context(|| page.display().to_string())?;
-        let (Some(name), Some(section)) = (page.file_name(), page.extension()) else {
-            continue;
-        };
-        let folder = format!("share/man/man{}", section.to_string_lossy());
-        place.put(&place.own(&folder).join(name), &content, 0o644)?;
-    }
-    let read = |path: &str| {
-        let path = ctx.repo.join(path);
-        fs::read_to_string(&path).with_context(|| path.display().to_string())
-    };
-    let rule = read("userspace/udev/70-kfabric.rules")?;
-    let to = place.own("lib/udev/rules.d/70-kfabric.rules");
-    place.put(&to, rule.as_bytes(), 0o644)?;
-    let sbin = format!("{}/", place.own("sbin").display());
-    let unit = read("userspace/kfi-authd/examples/kfi-authd.service")?.replace(UNIT_SBIN, &sbin);
-    let to = place.own("lib/systemd/system/kfi-authd.service");
-    place.put(&to, unit.as_bytes(), 0o644)?;
-    for name in ["authd.toml", "slurm-prolog.sh", "slurm-epilog.sh"] {
-        let content = read(&format!("userspace/kfi-authd/examples/{name}"))?;
-        let to = place.own("share/doc/kfabric/examples").join(name);
-        place.put(&to, content.as_bytes(), 0o644)?;
+    let built = files::build_programs(ctx, &ctx.target.join("install"))?;
+    for file in files::of_programs(ctx, &built, place.prefix)? {
+        place.put(&file.path, &file.content, file.mode)?;
     }
     Ok(())
 }
@@ -175,18 +106,6 @@ fn kernel_modules(ctx: &Context, place: &Place<'_>, kdir: &Path) -> Result<()> {
     }
 }
 
-/// Returns the output of one of our programs.
-fn said(command: &mut Command) -> Result<Vec<u8>> {
-    let out = command
-        .output()
-        .with_context(|| format!("starting {command:?}"))?;
-    if !out.status.success() {
-        let why = String::from_utf8_lossy(&out.stderr);
-        bail!("{command:?}: {}: {why}", out.status);
-    }
-    Ok(out.stdout)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,7 +117,7 @@ mod tests {
             destdir: &dir,
             prefix: Path::new("/opt/kf"),
         };
-        let to = place.own("bin").join("kfi");
+        let to = place.prefix.join("bin/kfi");
         place.put(&to, b"one", 0o755).unwrap();
         place.put(&to, b"two", 0o755).unwrap();
         let made = dir.join("opt/kf/bin/kfi");
@@ -209,15 +128,5 @@ mod tests {
         );
         assert_eq!(fs::read_dir(made.parent().unwrap()).unwrap().count(), 1);
         fs::remove_dir_all(&dir).unwrap();
-    }
-
-    #[test]
-    fn unit_of_the_repository_names_the_program_that_is_replaced() {
-        let unit = include_str!("../../userspace/kfi-authd/examples/kfi-authd.service");
-        let commands: Vec<_> = unit.lines().filter(|l| l.starts_with("Exec")).collect();
-        assert!(!commands.is_empty());
-        for command in commands {
-            assert_eq!(command.matches(UNIT_SBIN).count(), 1, "{command}");
-        }
     }
 }

@@ -5,8 +5,8 @@
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use xtask::{
-    bench, build, context, demo, fault, fuzz, guest, hostfuzz, ide, install, lint, selftest, setup,
-    soak, test,
+    bench, build, context, demo, fault, fuzz, guest, hostfuzz, ide, install, lint, package,
+    selftest, setup, soak, test,
 };
 
 /// Sets up, builds, boots, tests and checks kfabric.
@@ -54,6 +54,8 @@ enum Command {
     Ide,
     /// Install the programs, their man pages and more; with --kdir also the modules.
     Install(install::Args),
+    /// Make Debian packages, and check and test them.
+    Package(package::Args),
     /// Run make for an external module, against our kernel and modules.
     Kmake(build::KmakeArgs),
 }
@@ -76,6 +78,7 @@ fn main() -> ExitCode {
         Command::Lint(args) => lint::run(&ctx, args),
         Command::Ide => ide::run(&ctx).map(|()| 0),
         Command::Install(args) => install::run(&ctx, args).map(|()| 0),
+        Command::Package(args) => package::run(&ctx, args).map(|()| 0),
         Command::Kmake(args) => build::kmake(&ctx, args),
     });
     match result {

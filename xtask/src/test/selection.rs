@@ -119,6 +119,7 @@ const TABLE: &[Row] = &[
     row("pure/", CORE, BOTH, true),
     row("uapi/", &["uapi.", "lib."], NETNS, true),
     row("fuzz/", &[], &[], true),
+    row("packaging/", &[], &[], true),
     row("userspace/", &["kfi.", "lib.", "tools."], NETNS, true),
     row("userspace/kfi-authd/", &["authd.", "auth."], ONE, true),
     row("userspace/libkfauth/", &["authd.", "auth."], ONE, true),
