@@ -50,9 +50,13 @@ const PAGES: &[(&str, &str)] = &[
     ("kfi-auth.8", include_str!("../../man/kfi-auth.8")),
     ("kfi-blk.8", include_str!("../../man/kfi-blk.8")),
     ("kfi-authd.8", include_str!("../../man/kfi-authd.8")),
+    ("kfabric.4", include_str!("../../man/kfabric.4")),
+    ("kfabric.7", include_str!("../../man/kfabric.7")),
     ("kfi_auth.7", include_str!("../../man/kfi_auth.7")),
     ("kfi_mr.3", include_str!("../../man/kfi_mr.3")),
     ("kfi_rings.7", include_str!("../../man/kfi_rings.7")),
+    ("kshm.7", include_str!("../../man/kshm.7")),
+    ("kverbs.7", include_str!("../../man/kverbs.7")),
 ];
 
 fn man(dir: &Path) -> Result<()> {
@@ -116,4 +120,64 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
         source: e.into(),
     })?;
     print(&format!("{text}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    /// Returns the lines of `text` that run `kfi`, without prompt, comment and what follows `&&`.
+    fn commands(text: &str) -> Vec<String> {
+        text.lines()
+            .map(|line| line.trim_start_matches(['#', '$', ' ']).replace('\\', ""))
+            .filter(|line| line.starts_with("kfi "))
+            .map(|line| {
+                let end = [" #", " &"].iter().filter_map(|mark| line.find(mark)).min();
+                line[..end.unwrap_or(line.len())].trim().to_owned()
+            })
+            .collect()
+    }
+
+    fn check(name: &str, text: &str) -> usize {
+        let commands = commands(text);
+        for command in &commands {
+            if let Err(error) = Cli::try_parse_from(command.split_whitespace()) {
+                panic!("{name}: {command}: {error}");
+            }
+        }
+        commands.len()
+    }
+
+    #[test]
+    fn commands_in_examples_of_pages_are_valid() {
+        let mut count = 0;
+        for (name, text) in PAGES {
+            let examples = text.split(".SH EXAMPLES").nth(1).unwrap_or_default();
+            count += check(name, examples.split(".SH ").next().unwrap_or_default());
+        }
+        assert!(count > 10, "only {count} commands were found");
+    }
+
+    #[test]
+    fn commands_in_documents_are_valid() {
+        let documents = [
+            ("README.md", include_str!("../../../README.md")),
+            ("docs/install.md", include_str!("../../../docs/install.md")),
+        ];
+        for (name, text) in documents {
+            // Every second part is a block of code.
+            let blocks: String = text.split("```").skip(1).step_by(2).collect();
+            assert!(check(name, &blocks) > 0, "no command in {name}");
+        }
+    }
+
+    #[test]
+    fn page_of_the_device_names_each_call() {
+        let (_, page) = PAGES.iter().find(|(name, _)| *name == "kfabric.4").unwrap();
+        for (_, name) in kfabric::uapi::KFI_IOCTLS {
+            let entry = format!(".BR {name} ");
+            assert!(page.contains(&entry), "{name} is not in kfabric.4");
+        }
+    }
 }
