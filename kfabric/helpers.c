@@ -268,8 +268,11 @@ static struct ratelimit_state kf_load_limit =
 
 bool kf_may_request_module(void)
 {
-	/* modprobe may need the disk that this task serves. */
-	if (current->flags & (PF_MEMALLOC | PF_MEMALLOC_NOIO))
+	/*
+	 * A kernel thread that tries again, as a port of kfblk does, must not load a module that the
+	 * administrator has just unloaded. And modprobe may need the disk that this task serves.
+	 */
+	if (current->flags & (PF_KTHREAD | PF_MEMALLOC | PF_MEMALLOC_NOIO))
 		return false;
 	return capable(CAP_SYS_MODULE) || capable(CAP_NET_ADMIN) || __ratelimit(&kf_load_limit);
 }

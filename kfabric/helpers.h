@@ -35,8 +35,8 @@ void kf_dev_unregister(void);
 struct file *kf_queue_file(void *priv);
 
 /*
- * Returns whether the current task may request a provider's module now. Others
- * than administrators (CAP_SYS_MODULE, CAP_NET_ADMIN) share a limited rate.
+ * Returns whether the current task may request a provider's module now. Kernel threads may not.
+ * Others than administrators (CAP_SYS_MODULE, CAP_NET_ADMIN) share a limited rate.
  */
 bool kf_may_request_module(void);
 /* Runs modprobe for a provider's module, and waits for it. May sleep. */
