@@ -4,6 +4,7 @@
 //!
 //! All checks run. Each has a name, and a summary lists the failed ones.
 
+mod abi;
 mod drawings;
 mod edges;
 mod files;
@@ -56,7 +57,7 @@ impl Lint<'_> {
 type Check = fn(&Lint<'_>) -> Result<Vec<String>>;
 
 /// The checks, quick ones first.
-const CHECKS: [(&str, Check); 18] = [
+const CHECKS: [(&str, Check); 19] = [
     ("spdx", text::spdx),
     ("unfinished", text::unfinished),
     ("hosts", text::hosts),
@@ -68,6 +69,7 @@ const CHECKS: [(&str, Check); 18] = [
     ("unaccounted", memory::unaccounted),
     ("edges", edges::edges),
     ("layers", layers::layers),
+    ("abi", abi::abi),
     ("fmt", rust::fmt),
     ("kernel-fmt", kernel::fmt),
     ("checkpatch", kernel::checkpatch),
