@@ -9,10 +9,11 @@
 //! An assignment of many slots posts a chain of fast registrations and waits once. Meanwhile the
 //! assigner owns the slots' reserves, and holds no slot's lock.
 //!
-//! A revocation deregisters the memory region. On every driver, deregistration waits for accesses
-//! in flight; an invalidate on rxe does not. Therefore each key uses up a memory region. After the
-//! key is revoked, the revocation obtains the next region, so that an assignment finds all that it
-//! needs. If that fails, a worker tries again, and so does the next assignment.
+//! A revocation deregisters the memory region. On rxe, deregistration waits for accesses in
+//! flight; a local invalidation does not. `docs/design/keys-on-devices.md` lists the other drivers.
+//! Therefore each key uses up a memory region. After the key is revoked, the revocation obtains the
+//! next region, so that an assignment finds all that it needs. If that fails, a worker tries again,
+//! and so does the next assignment.
 //!
 //! A key's value is as unpredictable as the device allows. It is new to all peers that could use it
 //! ([`key_values`]). Isolation rests on the group's protection domain.

@@ -124,8 +124,8 @@ impl Account {
         }
     }
 
-    /// Returns one reservation for which no entry will be written. The caller owns that
-    /// reservation.
+    /// Gives up one reservation, for which no entry will be written. The caller must own
+    /// that reservation.
     pub fn unreserve(&self) {
         let was = self.promised.fetch_sub(1, Ordering::Relaxed);
         debug_assert_ne!(was, self.head.load(Ordering::Relaxed), "a promise is held");

@@ -377,7 +377,7 @@ fn ring_two_producers_lose_nothing() {
     });
 }
 
-/// Two threads reserve and return the only entry of a ring: never do both own a reservation.
+/// Two threads reserve and release the only entry of a ring. They never own a reservation at once.
 #[test]
 fn ring_room_is_never_promised_twice() {
     let mut model = loom::model::Builder::new();

@@ -101,7 +101,7 @@ impl Side {
         })
     }
 
-    /// Returns the same objects through another descriptor.
+    /// Duplicates the descriptor. Returns the same objects, named through the duplicate.
     ///
     /// # Errors
     ///

@@ -280,7 +280,7 @@ impl Connection {
     /// sleep.
     pub(super) fn revoke(&self) {
         *self.revoked.lock() = true;
-        // Waits as long as the block device needs.
+        // `stop` waits until all bios of the connection are complete, with no time limit.
         if let Some(service) = self.service.as_ref() {
             service.stop();
         }

@@ -77,7 +77,7 @@ impl Budget {
         }
     }
 
-    /// Returns whether another operation is begun.
+    /// Counts an operation. Returns whether the party may begin another one.
     pub(crate) fn another(&mut self) -> bool {
         self.ops = self.ops.saturating_sub(1);
         self.ops > 0 && self.goes_on()

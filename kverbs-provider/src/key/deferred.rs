@@ -73,8 +73,9 @@ impl Holds {
         drop(removed);
     }
 
-    /// Defers operations posted from now on to the transmit sides of the domain's endpoints, until
-    /// [`Holds::resume`] has been called once for each call of `hold` up to then.
+    /// Defers operations that are posted from now on, on all endpoints of the domain. An operation
+    /// stays deferred until each call of `hold` made before its post has had its call of
+    /// [`Holds::resume`].
     pub(crate) fn hold(&self) {
         self.holds.fetch_add(1, Ordering::SeqCst);
     }

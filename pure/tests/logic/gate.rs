@@ -112,7 +112,8 @@ proptest! {
     }
 }
 
-/// Threads use a gate while it closes: afterwards no user is inside, and exactly one party knew.
+/// Threads use a gate while it closes. After the drain no user is inside, and exactly one of the
+/// users and the closer learned of the drain.
 #[test]
 fn nobody_inside_after_the_drain() {
     for _ in 0..if cfg!(miri) { 2 } else { 200 } {

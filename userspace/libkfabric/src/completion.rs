@@ -118,7 +118,7 @@ impl CompletionQueue {
     }
 
     /// Returns whether the program may wait for the descriptor ([`AsFd`]) now (`fi_trywait(3)`). If
-    /// not, the program reads the queue first.
+    /// the result is false, the program reads the queue first.
     ///
     /// Needed with endpoints that may have rings
     /// ([`EndpointAttr::rings`](crate::EndpointAttr::rings)): the kernel does not know of

@@ -62,7 +62,7 @@ fn within(value: u32, low: u32, high: u32) -> Result {
 
 /// Longest time that an administrator can set, in milliseconds.
 const TIME_MAX: u32 = 600_000;
-/// Most upcalls of a process that an administrator can set.
+/// Largest limit of a process's waiting upcalls that an administrator can set.
 const ASKS_MAX: u32 = 4096;
 
 pub(crate) fn mode(file: &File, call: &mut AuthMode) -> Result<Undo> {

@@ -37,7 +37,7 @@ fn show(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A worker may remove the last grants.
+/// Waits until no grant is left: a worker may still be removing the last grants.
 fn no_grants(lab: &Lab) -> Result<()> {
     until("no grant is left", WAIT, || {
         Ok((mode(&lab.dev)?.grants == 0).then_some(()))
