@@ -2,7 +2,8 @@
 //! Requests for the modules of providers that are not registered.
 //!
 //! A provider's module has the alias `kfabric-provider-NAME`. Any program can name providers, so
-//! only valid names are requested, and callers without privileges share a limited rate.
+//! only valid names are requested, and callers without privileges share a limited rate. Kernel
+//! threads request none.
 
 use crate::{
     pure::info,
