@@ -41,6 +41,7 @@ pub mod cm;
 pub mod containers;
 pub mod death;
 pub mod device_removal;
+pub mod doctor;
 pub mod examples;
 pub mod flood;
 pub mod getinfo;
@@ -189,6 +190,7 @@ pub fn all() -> Vec<Test> {
         classes::TESTS,
         death::TESTS,
         device_removal::TESTS,
+        doctor::TESTS,
         key_death::TESTS,
         modules::TESTS,
         shm::TESTS,

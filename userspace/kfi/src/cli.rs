@@ -15,7 +15,7 @@ use crate::wire::PORT;
 const AFTER: &str = "\
 Exit status:
   0  success
-  1  the operation failed
+  1  the operation failed; the doctor has a finding
   2  wrong usage
   3  no kfabric device, no permission, or the device was removed
   4  no offer of a provider matches the request
@@ -62,6 +62,8 @@ pub enum Command {
     Auth(crate::cmd::auth::Auth),
     /// Remote block devices: export, connect, fence
     Blk(crate::cmd::blk::Blk),
+    /// Find faults of the installation and of the path to a peer, and the commands that mend them
+    Doctor(Doctor),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -300,6 +302,31 @@ pub struct Put {
     /// Bytes of one write
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256K")]
     pub chunk: u64,
+}
+
+/// Text after the options of `kfi doctor`, in its help and its page.
+const DOCTOR: &str = "\
+Each line is a check: `ok`, `unknown` (it could not be checked), `warning` (not everything works, or not well) or
+`error`. Below a warning or an error stands the command that mends it. The exit status is 1 if there is one.
+
+With --peer, short-lived datagrams to an unused UDP port show whether packets of full length arrive, and a
+connection request to a service that nobody offers shows whether the RDMA ports reach each other. No program of
+the peer notices.
+
+Examples:
+  kfi doctor
+  kfi doctor --peer 192.0.2.2";
+
+/// Options of `kfi doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = DOCTOR)]
+pub struct Doctor {
+    /// Also check the path to this host
+    #[arg(long, value_name = "ADDRESS")]
+    pub peer: Option<String>,
+    /// Wait so many seconds for the answer to a connection request
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    pub timeout: u64,
 }
 
 /// Objects that `kfi show` can show in more detail.

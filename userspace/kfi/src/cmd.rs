@@ -3,6 +3,7 @@
 
 pub mod auth;
 pub mod blk;
+pub mod doctor;
 pub mod export;
 pub mod info;
 pub mod ping;
@@ -36,6 +37,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Show(args) => show::run(&args, json),
         Command::Auth(args) => auth::run(&args, json),
         Command::Blk(args) => blk::run(&args, json),
+        Command::Doctor(args) => doctor::run(&args, json),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "kfi", &mut script);

@@ -68,6 +68,12 @@ pub enum Failure {
     /// The policy denies the request.
     #[error("denied: {0} (EACCES)")]
     Denied(String),
+    /// `kfi doctor` has warnings or errors.
+    #[error("doctor: {count} {}", if *count == 1 { "finding" } else { "findings" })]
+    Unwell {
+        /// Number of warnings and errors.
+        count: usize,
+    },
     /// An argument is wrong, which only the command could detect.
     #[error("{0} (EINVAL)")]
     Usage(String),
@@ -143,7 +149,7 @@ impl Failure {
             Self::Daemon(kfauth::ClientError::Io { source, .. }) => {
                 source.raw_os_error().map(|n| Errno(n).name())
             }
-            Self::Daemon(_) => None,
+            Self::Daemon(_) | Self::Unwell { .. } => None,
             Self::Denied(_) => Some("EACCES"),
             Self::Usage(_) => Some("EINVAL"),
         }
