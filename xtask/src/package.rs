@@ -6,9 +6,11 @@
 
 mod control;
 mod deb;
+mod installed;
+mod rpm;
 mod test;
 
-use crate::chroot::{command, run_logged, Bind};
+use crate::chroot::{overlaid, run_logged, Bind};
 use crate::context::Context;
 use crate::files::{self, Entry, Package};
 use crate::setup;
@@ -23,16 +25,34 @@ pub struct Args {
     /// Folder of the packages; by default target/package.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Also write a spec for `rpmbuild` with the same packages, and the archive of its files.
+    #[arg(long)]
+    pub rpm: bool,
     /// Build everything a second time, and compare.
     #[arg(long)]
     pub check: bool,
     /// Install the packages in a throw-away copy of the build root, try them, purge them, and check
-    /// that nothing is left. Also builds the modules by DKMS, which downloads the kernel's packages.
+    /// that nothing is left. Also build the modules by DKMS, which downloads the kernel's packages,
+    /// and boot machines with systemd: one that is installed, rebooted and purged, and two that start
+    /// in either order.
     #[arg(long)]
     pub test: bool,
     /// With --test: without the modules, and without a download.
     #[arg(long, requires = "test")]
     pub short: bool,
+}
+
+impl Args {
+    /// Returns the arguments of `package --test --short`.
+    pub fn short_test() -> Self {
+        Self {
+            out: None,
+            rpm: false,
+            check: false,
+            test: true,
+            short: true,
+        }
+    }
 }
 
 /// The commit that is packaged.
@@ -104,6 +124,12 @@ pub fn run(ctx: &Context, args: &Args) -> Result<()> {
     for deb in &made {
         println!("{}", deb.display());
     }
+    if args.rpm {
+        let files = collect(ctx, &release, &programs(ctx)?)?;
+        for path in rpm::write(&release, &files, &ctx.target.join("package-stage"), &out)? {
+            println!("{}", path.display());
+        }
+    }
     if args.check {
         check(ctx, &release, &made)?;
     }
@@ -158,23 +184,31 @@ fn check(ctx: &Context, release: &Release, made: &[PathBuf]) -> Result<()> {
     lintian(ctx, made)
 }
 
-/// Runs lintian on the packages, if the build root has lintian.
+/// Installs lintian in a throw-away copy of the build root. Arguments: the packages.
+const LINTIAN: &str = "export DEBIAN_FRONTEND=noninteractive
+apt-get update
+apt-get install -y --no-install-recommends lintian
+lintian --allow-root --fail-on error,warning \"$@\"";
+
+/// Runs lintian on the packages.
 fn lintian(ctx: &Context, made: &[PathBuf]) -> Result<()> {
-    let root = setup::root::present(ctx).filter(|root| root.join("usr/bin/lintian").exists());
-    let (Some(root), Some(folder)) = (root, made.first().and_then(|deb| deb.parent())) else {
-        println!("lintian was not run: the build root has none");
-        return Ok(());
-    };
+    let root = setup::ensure(ctx, setup::Which::Main)?.root;
+    let folder = made.first().and_then(|deb| deb.parent());
     let at = Path::new("/mnt");
     let bind = Bind {
-        from: folder.to_owned(),
+        from: folder.context("no packages")?.to_owned(),
         at: at.to_owned(),
     };
     let names = made.iter().filter_map(|deb| deb.file_name()?.to_str());
-    let argv: Vec<&str> = ["lintian", "--allow-root", "--fail-on", "error,warning"]
+    let argv: Vec<&str> = ["sh", "-ec", LINTIAN, "lintian"]
         .into_iter()
         .chain(names)
         .collect();
-    let cmd = command(&root, &[bind], at, &argv);
-    run_logged(cmd, &ctx.log_dir().join("lintian.log"))
+    let scratch = ctx.target.join("lintian-root");
+    let _ = fs::remove_dir_all(&scratch);
+    let cmd = overlaid(&root, &scratch, &[bind], at, &argv);
+    run_logged(cmd, &ctx.log_dir().join("lintian.log"))?;
+    fs::remove_dir_all(&scratch)?;
+    println!("lintian has nothing to say");
+    Ok(())
 }

@@ -46,8 +46,8 @@ pub struct Args {
     /// Also run `lint`, as a test of that name.
     #[arg(long)]
     pub lint: bool,
-    /// Also run a few minutes of every rig on the debug kernel: `box.suite`, `box.fuzz`,
-    /// `box.fault`.
+    /// Also run a few minutes of every rig on the debug kernel (`box.suite`, `box.fuzz`,
+    /// `box.fault`), and `package --test --short`, as a test of the name `package`.
     #[arg(long)]
     pub boxed: bool,
     /// Number of parts that run in parallel [default: 2 if there are cores and memory for them].
@@ -107,6 +107,9 @@ pub fn run_into(ctx: &Context, args: &Args, report: &Arc<Report>) -> Result<()> 
     if args.lint {
         tasks.push(Task::new("lint", || lint(ctx, report)));
     }
+    if args.boxed && "package".contains(&args.only) {
+        tasks.push(Task::new("package", || package(ctx, report)));
+    }
     if chosen.has_host() && !args.no_host {
         tasks.push(Task::new("host", || host::run(ctx, &args.only, report)));
     }
@@ -126,6 +129,19 @@ fn failed<T>(name: &str, result: Result<T>, report: &Report) -> Option<T> {
     result
         .map_err(|error| report.add(Line::failed(name, "host", 0.0, format!("{error:#}"))))
         .ok()
+}
+
+/// Runs `package --test --short` as one test.
+fn package(ctx: &Context, report: &Report) {
+    let started = Instant::now();
+    let faults: Vec<String> = crate::package::run(ctx, &crate::package::Args::short_test())
+        .err()
+        .map(|error| format!("{error:#}"))
+        .into_iter()
+        .collect();
+    let mut line = Line::check("package", "host", &faults);
+    line.seconds = started.elapsed().as_secs_f64();
+    report.add(line);
 }
 
 /// Runs `lint` as one test.

@@ -40,6 +40,8 @@ pub struct Machine<'a> {
     pub cable: Option<Cable<'a>>,
     /// Additional parameters of the kernel's command line.
     pub append: &'a str,
+    /// Image of the disk, if the machine has one.
+    pub disk: Option<&'a Path>,
 }
 
 /// One end of a cable between two guests.
@@ -144,6 +146,12 @@ impl Machine<'_> {
                     "local,path={},mount_tag={tag},security_model=none,multidevs=remap{access}",
                     escape(path)
                 ),
+            );
+        }
+        if let Some(disk) = self.disk {
+            add(
+                "-drive",
+                format!("file={},if=virtio,format=raw,cache=unsafe", escape(disk)),
             );
         }
         add("-device", "virtio-rng-pci".into());

@@ -206,6 +206,7 @@ impl Guests<'_> {
                     end: number,
                 }),
                 append: &format!("{quiet} kfabric.guest={number}"),
+                disk: None,
             };
             guests.push(Guest::start(number, nodes, &machine, &job.sink, &sender)?);
         }

@@ -3,6 +3,7 @@
 //! `package --test`: installs, tries and purges the packages in a throw-away copy of the build root,
 //! which has the distribution's own tools and has never seen the project.
 
+use super::installed;
 use crate::chroot::{overlaid, run_logged, Bind};
 use crate::context::Context;
 use crate::progress::Step;
@@ -132,6 +133,7 @@ pub(super) fn run(ctx: &Context, debs: &[PathBuf], short: bool) -> Result<()> {
         let choice = &rig.choice;
         let args = [&*choice.release, &*choice.version, &*choice.series];
         part("modules", MODULES, &args)?;
+        installed::run(ctx, &rig, debs)?;
     }
     println!("the packages were installed, tried and purged; nothing is left");
     Ok(())

@@ -2,7 +2,8 @@
 
 //! The guests' initramfs: busybox, a handful of modules, one script.
 //!
-//! The script only mounts the build root and starts `guest-init`.
+//! The script only mounts the build root and starts `guest-init`, or systemd on a machine that has
+//! its own disk.
 
 use super::{kernel, root, stage};
 use crate::context::Context;
@@ -15,7 +16,15 @@ use std::path::{Path, PathBuf};
 const INIT: &str = include_str!("init.sh");
 
 /// The required modules, each after those it depends on.
-const MODULES: [&str; 5] = ["9p", "9pnet_virtio", "virtio_net", "overlay", "virtio_rng"];
+const MODULES: [&str; 7] = [
+    "9p",
+    "9pnet_virtio",
+    "virtio_net",
+    "overlay",
+    "virtio_rng",
+    "virtio_blk",
+    "ext4",
+];
 
 /// The line that a probed guest prints when it runs.
 pub const PROBE_LINE: &str = "kfabric-probe: up";
