@@ -34,13 +34,19 @@ use super::addr::Address;
 /// Upper four bits of the first byte; the lower four are the version.
 const MARK: u8 = 0xf0;
 /// The protocol version.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 /// Size of a MAC in bytes.
 pub const MAC: usize = 16;
-/// Size of a nonce and of a cookie in bytes.
+/// Size of a nonce in bytes.
 pub const NONCE: usize = 16;
+/// Bytes of a cookie that hold the low part of its time.
+const COOKIE_TIME: usize = 5;
+/// Bytes of a cookie that hold its tag.
+const COOKIE_TAG: usize = 8;
+/// Size of a cookie in bytes.
+pub const COOKIE: usize = COOKIE_TIME + COOKIE_TAG;
 /// Maximum application data of a PROOF in bytes.
-pub const DATA_MAX: usize = super::wire::REQUEST_MAX - 2 - NONCE - MAC - 1;
+pub const DATA_MAX: usize = super::wire::REQUEST_MAX - 2 - COOKIE - MAC - 1;
 
 const HELLO: u8 = 1;
 const CHALLENGE: u8 = 2;
@@ -51,8 +57,10 @@ const BUSY: u8 = 6;
 
 /// A MAC.
 pub type Mac = [u8; MAC];
-/// A nonce or a cookie.
+/// A nonce.
 pub type Nonce = [u8; NONCE];
+/// A cookie: the low part of the time at which it was made, and a tag of the responder's.
+pub type Cookie = [u8; COOKIE];
 /// A GID: the address of an RDMA port on the wire.
 pub type Gid = [u8; 16];
 
@@ -69,14 +77,14 @@ pub enum Frame<'a> {
     /// The responder has the same auth key, and demands a fresh proof.
     Challenge {
         /// The responder's cookie, which the proof must contain.
-        cookie: Nonce,
+        cookie: Cookie,
         /// MAC of [`challenge`].
         mac: Mac,
     },
     /// The initiator's proof, with its connection request.
     Proof {
         /// The responder's cookie.
-        cookie: Nonce,
+        cookie: Cookie,
         /// MAC of [`proof`].
         mac: Mac,
         /// Application data.
@@ -338,12 +346,12 @@ pub fn hello(ends: &Ends, nonce: &Nonce, qp: u32) -> Text {
 }
 
 /// Returns the text of a [`Frame::Challenge`] that answers a HELLO with `nonce`.
-pub fn challenge(ends: &Ends, nonce: &Nonce, cookie: &Nonce) -> Text {
+pub fn challenge(ends: &Ends, nonce: &Nonce, cookie: &Cookie) -> Text {
     Text::new(CHALLENGE, ends).with(nonce).with(cookie)
 }
 
 /// Returns the text of a [`Frame::Proof`] from queue pair `qp`.
-pub fn proof(ends: &Ends, cookie: &Nonce, qp: u32, data: &[u8]) -> Text {
+pub fn proof(ends: &Ends, cookie: &Cookie, qp: u32, data: &[u8]) -> Text {
     Text::new(PROOF, ends)
         .with(cookie)
         .with(&qp.to_be_bytes())
@@ -372,11 +380,27 @@ pub fn busy(ends: &Ends, mac: &Mac) -> Text {
 /// Lifetime of a cookie in nanoseconds.
 pub const COOKIE_NS: u64 = 30_000_000_000;
 
-/// Returns the time at which a cookie was made.
-pub fn made_at(cookie: &Nonce) -> u64 {
-    let mut time = [0; 8];
-    time.copy_from_slice(&cookie[..8]);
-    u64::from_be_bytes(time)
+/// Mask of the part of a time that a cookie holds: 2^40 ns, 18 minutes.
+const COOKIE_MASK: u64 = (1 << (8 * COOKIE_TIME)) - 1;
+const _: () = assert!(COOKIE_NS < COOKIE_MASK);
+
+/// Returns the cookie of the time `made`. `mac` covers all 64 bits of the time and a secret of the
+/// responder's; its first bytes are the tag.
+pub fn cookie(made: u64, mac: &Mac) -> Cookie {
+    let mut cookie = [0; COOKIE];
+    let (time, tag) = cookie.split_at_mut(COOKIE_TIME);
+    time.copy_from_slice(&made.to_be_bytes()[8 - COOKIE_TIME..]);
+    tag.copy_from_slice(&mac[..COOKIE_TAG]);
+    cookie
+}
+
+/// Returns the time at which a cookie was made, if the cookie was made in the last 18 minutes before
+/// `now`. For an older cookie the result is another time, whose cookie has another tag.
+pub fn made_at(cookie: &Cookie, now: u64) -> u64 {
+    let mut low = [0; 8];
+    low[8 - COOKIE_TIME..].copy_from_slice(&cookie[..COOKIE_TIME]);
+    let age = now.wrapping_sub(u64::from_be_bytes(low)) & COOKIE_MASK;
+    now.wrapping_sub(age)
 }
 
 /// Returns whether a cookie made at `made` is still valid at `now`.

@@ -3,6 +3,7 @@
 //! System calls that the tests need and the standard library lacks. All `unsafe` of the crate is
 //! here.
 
+pub mod heap;
 pub mod remap;
 pub mod rights;
 

@@ -64,6 +64,7 @@ pub mod key_wide;
 pub mod keys;
 pub mod library;
 pub mod library_keys;
+pub mod library_raw;
 pub mod memory;
 pub mod missing_pages;
 pub mod modules;
@@ -163,6 +164,7 @@ pub fn all() -> Vec<Test> {
         uapi::TESTS,
         library::TESTS,
         library_keys::TESTS,
+        library_raw::TESTS,
         kernel::TESTS,
         examples::TESTS,
         blk::TESTS,

@@ -489,7 +489,7 @@
 #define KFI_PEP_AUTH_KEYS_MAX 8
 
 /* Maximum application data of a connection request in bytes, for an endpoint with an auth key. */
-#define KFI_AUTH_CM_DATA 21
+#define KFI_AUTH_CM_DATA 24
 
 /* Mode: no grant is needed. */
 #define KFI_AUTH_OPEN 0
@@ -795,7 +795,8 @@ struct kfi_pep_open {
 	/* The event queue for KFI_CONNREQ events. */
 	__u64 eq;
 	/*
-	 * Address to listen at. With port 0 a port is chosen, which struct kfi_get_name returns after listen.
+	 * Address to listen at. With port 0 a port is chosen, which struct kfi_get_name returns
+	 * from the open on.
 	 */
 	struct kfi_sock_addr addr;
 	/* A value of the caller, returned in events. */
@@ -2691,7 +2692,7 @@ _Static_assert(KFI_STATE_DOWN == 0x4ULL, "KFI_STATE_DOWN");
 _Static_assert(KFI_AUTH_KEY_MAX == 0x40ULL, "KFI_AUTH_KEY_MAX");
 _Static_assert(KFI_AUTH_KEY_SAFE == 0x10ULL, "KFI_AUTH_KEY_SAFE");
 _Static_assert(KFI_PEP_AUTH_KEYS_MAX == 0x8ULL, "KFI_PEP_AUTH_KEYS_MAX");
-_Static_assert(KFI_AUTH_CM_DATA == 0x15ULL, "KFI_AUTH_CM_DATA");
+_Static_assert(KFI_AUTH_CM_DATA == 0x18ULL, "KFI_AUTH_CM_DATA");
 _Static_assert(KFI_AUTH_OPEN == 0x0ULL, "KFI_AUTH_OPEN");
 _Static_assert(KFI_AUTH_ENFORCE == 0x1ULL, "KFI_AUTH_ENFORCE");
 _Static_assert(KFI_AUTH_SET_MODE == 0x1ULL, "KFI_AUTH_SET_MODE");

@@ -522,7 +522,8 @@ pub struct PepOpen {
     pub fabric: u64,
     /// The event queue for `KFI_CONNREQ` events.
     pub eq: u64,
-    /// Address to listen at. With port 0 a port is chosen, which [`GetName`] returns after listen.
+    /// Address to listen at. With port 0 a port is chosen, which [`GetName`] returns
+    /// from the open on.
     pub addr: SockAddr,
     /// A value of the caller, returned in events.
     pub context: u64,
@@ -1502,7 +1503,7 @@ pub const KFI_AUTH_KEY_SAFE: usize = 16;
 /// Maximum number of auth keys of a passive endpoint.
 pub const KFI_PEP_AUTH_KEYS_MAX: usize = 8;
 /// Maximum application data of a connection request in bytes, for an endpoint with an auth key.
-pub const KFI_AUTH_CM_DATA: usize = 21;
+pub const KFI_AUTH_CM_DATA: usize = 24;
 
 /// An auth key: opaque bytes.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]

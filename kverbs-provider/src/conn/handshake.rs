@@ -21,6 +21,7 @@ use kfabric::{
     pure::{
         proof::{
             self,
+            Cookie,
             Ends,
             Frame,
             Gid,
@@ -71,7 +72,7 @@ enum Step {
     /// The request asks the peer to prove the auth key.
     Hello,
     /// The peer has proven the auth key, and wants a proof for this cookie.
-    Proof(Nonce),
+    Proof(Cookie),
     /// The peer has accepted with a proof for its queue pair.
     Done,
 }
@@ -297,15 +298,11 @@ impl Gatekeeper {
     }
 
     /// Returns the cookie of the time `made` for peers with the auth key of `proof`.
-    fn cookie(&self, proof: &Arc<dyn Proof>, made: u64) -> Nonce {
+    fn cookie(&self, proof: &Arc<dyn Proof>, made: u64) -> Cookie {
         let mut text = [0; 8 + proof::NONCE];
         text[..8].copy_from_slice(&made.to_be_bytes());
         text[8..].copy_from_slice(&self.secret);
-        let tag = proof.prove(&text);
-        let mut cookie = [0; proof::NONCE];
-        cookie[..8].copy_from_slice(&made.to_be_bytes());
-        cookie[8..].copy_from_slice(&tag[..8]);
-        cookie
+        proof::cookie(made, &proof.prove(&text))
     }
 
     /// Returns the time for a new cookie.
@@ -313,6 +310,12 @@ impl Gatekeeper {
         let mut cookies = self.cookies.lock();
         cookies.last = auth::now_ns().max(cookies.last + 1);
         cookies.last
+    }
+
+    /// Returns a time that no cookie so far is later than.
+    fn latest(&self) -> u64 {
+        let cookies = self.cookies.lock();
+        auth::now_ns().max(cookies.last)
     }
 
     /// Records a cookie of the auth key of this index as used.
@@ -391,7 +394,7 @@ impl Gatekeeper {
                 else {
                     return refused(out);
                 };
-                let made = proof::made_at(&cookie);
+                let made = proof::made_at(&cookie, self.latest());
                 if !auth::same(&self.cookie(proof, made), &cookie) {
                     return refused(out);
                 }

@@ -4,21 +4,23 @@
 use std::collections::BTreeSet;
 
 use kfabric_pure::proof::{
-    busy, carry, challenge, hello, is_fresh, made_at, proof, refusal, reply, spend, Ends, Frame,
-    NotFrame, Spend, COOKIE_NS, DATA_MAX, VERSION,
+    busy, carry, challenge, cookie, hello, is_fresh, made_at, proof, refusal, reply, spend, Cookie,
+    Ends, Frame, NotFrame, Spend, COOKIE, COOKIE_NS, DATA_MAX, MAC, NONCE, VERSION,
 };
 use kfabric_pure::wire;
 use proptest::prelude::*;
 
+/// A cookie with the first bytes of `of`.
+fn cut(of: &[u8; NONCE]) -> Cookie {
+    *of.first_chunk().unwrap()
+}
+
 fn frame(kind: u8, nonce: [u8; 16], mac: [u8; 16], data: &[u8]) -> Frame<'_> {
+    let cookie = cut(&nonce);
     match kind {
         0 => Frame::Hello { nonce, mac },
-        1 => Frame::Challenge { cookie: nonce, mac },
-        2 => Frame::Proof {
-            cookie: nonce,
-            mac,
-            data,
-        },
+        1 => Frame::Challenge { cookie, mac },
+        2 => Frame::Proof { cookie, mac, data },
         3 => Frame::Reply { mac, data },
         4 => Frame::Busy { mac },
         _ => Frame::Refusal { mac, data },
@@ -75,14 +77,15 @@ proptest! {
     fn every_text_is_its_own(
         a in any::<[u8; 16]>(), b in any::<[u8; 16]>(), qp in any::<u32>(), port in any::<u16>(),
     ) {
-        prop_assume!(a != b);
+        let (c, d) = (cut(&a), cut(&b));
+        prop_assume!(a != b && c != d);
         let ends = Ends::new(&v4([10, 0, 0, 1], port), &v4([10, 0, 0, 2], 9));
         let turned = Ends::new(&v4([10, 0, 0, 2], 9), &v4([10, 0, 0, 1], port));
         let texts = |ends: &Ends| [
             hello(ends, &a, qp), hello(ends, &b, qp), hello(ends, &a, !qp),
-            challenge(ends, &a, &b), challenge(ends, &b, &a),
-            proof(ends, &a, qp, &[]), proof(ends, &b, qp, &[]), proof(ends, &a, !qp, &[]),
-            proof(ends, &a, qp, &[0]), proof(ends, &a, qp, &[0, 0]),
+            challenge(ends, &a, &d), challenge(ends, &b, &c),
+            proof(ends, &c, qp, &[]), proof(ends, &d, qp, &[]), proof(ends, &c, !qp, &[]),
+            proof(ends, &c, qp, &[0]), proof(ends, &c, qp, &[0, 0]),
             reply(ends, &a, qp, &[]), reply(ends, &b, qp, &[]), reply(ends, &a, !qp, &[]),
             refusal(ends, &a, &[]), refusal(ends, &a, &[0]), refusal(ends, &b, &[]),
             busy(ends, &a), busy(ends, &b),
@@ -117,16 +120,55 @@ fn the_longest_data_has_room_in_a_text() {
 
 #[test]
 fn a_cookie_ages() {
-    let mut cookie = [0; 16];
-    cookie[..8].copy_from_slice(&77_u64.to_be_bytes());
-    assert_eq!(made_at(&cookie), 77);
     assert!(is_fresh(77, 77) && is_fresh(77, 77 + COOKIE_NS));
     assert!(!is_fresh(77, 78 + COOKIE_NS) && !is_fresh(77, 76));
 }
 
+proptest! {
+    #![proptest_config(crate::config())]
+
+    /// The time of a cookie is found while the cookie is valid, at any uptime.
+    #[test]
+    fn fresh_cookie_has_its_time(
+        made in any::<u64>(), age in 0..=COOKIE_NS, mac in any::<[u8; MAC]>(),
+    ) {
+        let made = made.min(u64::MAX - COOKIE_NS);
+        prop_assert_eq!(made_at(&cookie(made, &mac), made + age), made);
+    }
+
+    /// A cookie whose low time is valid again has another time, and so another tag.
+    #[test]
+    fn old_cookie_has_another_time(
+        made in 0..1_u64 << 60, turns in 1..1_u64 << 20, age in 0..=COOKIE_NS, mac in any::<[u8; MAC]>(),
+    ) {
+        let now = made + (turns << 40) + age;
+        let found = made_at(&cookie(made, &mac), now);
+        prop_assert_eq!(found, made + (turns << 40));
+        prop_assert!(is_fresh(found, now));
+    }
+
+    /// A cookie of the future, as another host's clock makes it, is never fresh unless its low time is.
+    #[test]
+    fn any_cookie_is_at_most_a_turn_old(of in any::<[u8; NONCE]>(), now in 1_u64 << 40..) {
+        let made = made_at(&cut(&of), now);
+        prop_assert!(made <= now && now - made < 1 << 40);
+    }
+}
+
+#[test]
+fn a_cookie_carries_its_time_and_a_tag_of_64_bits() {
+    let mac = [0xa5; MAC];
+    let made = 0x0102_0304_0506_0708;
+    let whole = cookie(made, &mac);
+    assert_eq!(whole[..COOKIE - 8], [4, 5, 6, 7, 8]);
+    assert_eq!(whole[COOKIE - 8..], mac[..8]);
+    // Earlier than the first turn of the clock: no time of this boot.
+    assert!(!is_fresh(made_at(&whole, 5), 5));
+}
+
 #[test]
 fn the_interface_says_how_much_data() {
-    assert_eq!(DATA_MAX, 21);
+    assert_eq!(DATA_MAX, 24);
 }
 
 #[test]

@@ -11,7 +11,9 @@ use crate::auth::{KEY, OTHER};
 use crate::harness::{Ctx, Test, NETNS, TWO};
 use crate::pair::{Side, WAIT};
 use anyhow::{bail, ensure, Context, Result};
-use kfabric_pure::proof::{self, Ends, Frame, Mac, Nonce, Text, MAC, NONCE, VERSION};
+use kfabric_pure::proof::{
+    self, Cookie, Ends, Frame, Mac, Nonce, Text, COOKIE, MAC, NONCE, VERSION,
+};
 use kfabric_uapi::*;
 use sha2::{Digest, Sha256};
 use std::net::SocketAddr;
@@ -128,7 +130,7 @@ impl Ask {
         Ok((nonce, bytes(Frame::Hello { nonce, mac })?))
     }
 
-    pub(super) fn proof(&self, key: &[u8], cookie: &Nonce) -> Result<(Mac, Vec<u8>)> {
+    pub(super) fn proof(&self, key: &[u8], cookie: &Cookie) -> Result<(Mac, Vec<u8>)> {
         let (cookie, data) = (*cookie, DATA);
         let mac = mac(key, &proof::proof(&self.ends, &cookie, self.qp, data));
         Ok((mac, bytes(Frame::Proof { cookie, mac, data })?))
@@ -142,7 +144,7 @@ impl Ask {
 }
 
 /// Obtains a cookie of the listener, as a holder of the auth key.
-pub(super) fn cookie(key: &[u8], to: SocketAddr) -> Result<Nonce> {
+pub(super) fn cookie(key: &[u8], to: SocketAddr) -> Result<Cookie> {
     let mut ask = Ask::new(to)?;
     let (nonce, hello) = ask.hello(key)?;
     let said = ask.ask(&hello)?;
@@ -150,7 +152,7 @@ pub(super) fn cookie(key: &[u8], to: SocketAddr) -> Result<Nonce> {
 }
 
 /// The cookie in the answer to a hello of `nonce`.
-pub(super) fn cookie_of(said: &[u8], ask: &Ask, nonce: &Nonce, key: &[u8]) -> Result<Nonce> {
+pub(super) fn cookie_of(said: &[u8], ask: &Ask, nonce: &Nonce, key: &[u8]) -> Result<Cookie> {
     let Ok(Frame::Challenge { cookie, mac: got }) = Frame::parse(said) else {
         bail!("no challenge: {said:x?}");
     };
@@ -250,7 +252,7 @@ fn requests(ctx: &mut Ctx) -> Result<()> {
             Ok(ask.proof(OTHER, &good)?.1)
         }),
         ("a cookie of its own", &|ask| {
-            Ok(ask.proof(KEY, &[7; NONCE])?.1)
+            Ok(ask.proof(KEY, &[7; COOKIE])?.1)
         }),
         ("another listener's cookie", &|ask| {
             Ok(ask.proof(KEY, &alien)?.1)
@@ -413,7 +415,7 @@ impl Said {
         };
         match say {
             Say::Challenge => {
-                let cookie = [0x77; NONCE];
+                let cookie = [0x77; COOKIE];
                 let mac = mac(KEY, &proof::challenge(ends, &self.nonce, &cookie));
                 bytes(Frame::Challenge { cookie, mac })
             }

@@ -223,7 +223,7 @@ fn many(ctx: &mut Ctx) -> Result<()> {
     }
     let port: u16 = ctx.ctl.recv()?;
     let to = ctx.env.peer_at(port);
-    let rank = || -> Result<[u8; proof::NONCE]> {
+    let rank = || -> Result<proof::Cookie> {
         let cookie = cookie(KEY, to)?;
         let mut ask = Ask::new(to)?;
         let said = ask.proof(KEY, &cookie)?.1;

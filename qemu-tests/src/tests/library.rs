@@ -139,9 +139,14 @@ impl Lib {
 
     /// Listens at an address of this node's.
     pub(super) fn listen(&self, at: SocketAddr) -> Result<PassiveEndpoint> {
-        let pep = self.fabric.passive_endpoint(&self.eq, at, 0)?;
+        let pep = self.passive(at)?;
         pep.listen(0)?;
         Ok(pep)
+    }
+
+    /// Opens a passive endpoint that does not listen yet.
+    pub(super) fn passive(&self, at: SocketAddr) -> Result<PassiveEndpoint> {
+        Ok(self.fabric.passive_endpoint(&self.eq, at, 0)?)
     }
 
     /// Returns an enabled endpoint for a connection request.

@@ -89,6 +89,59 @@ impl CompletionQueue {
         Ok(done)
     }
 
+    /// Takes as many successful completions as are ready and fit in `to`, without a system call, and
+    /// stops before the first failure (`fi_cq_read(3)`, which returns `-FI_EAVAIL` for
+    /// [`Taken::failed`] without completions). [`CompletionQueue::read_failure`] takes the failure.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Ring`] if the shared memory is corrupt.
+    pub fn read_successes(&self, to: &mut [Completion]) -> Result<Taken> {
+        let mut done = Taken::default();
+        // An empty queue costs two loads.
+        if !self.inner.direct.is_used() && !self.inner.ring.waiting() {
+            return Ok(done);
+        }
+        let mut raw = [abi::CqEntry::new_zeroed(); 32];
+        while done.count < to.len() && !done.failed {
+            let room = raw.len().min(to.len() - done.count);
+            let (n, failed) = self.take_while(&mut raw[..room], |entry| entry.err == 0)?;
+            for (to, raw) in to[done.count..].iter_mut().zip(&raw[..n]) {
+                to.raw = *raw;
+            }
+            done.count += n;
+            done.failed = failed;
+            if n < room {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Takes the next completion if it is a failure (`fi_cq_readerr(3)`). `None` if no completion is
+    /// ready, or the next one is a success.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Ring`] if the shared memory is corrupt.
+    pub fn read_failure(&self) -> Result<Option<Completion>> {
+        let mut one = [abi::CqEntry::default()];
+        let (n, _) = self.take_while(&mut one, |entry| entry.err != 0)?;
+        Ok((n == 1).then_some(Completion { raw: one[0] }))
+    }
+
+    fn take_while(
+        &self,
+        to: &mut [abi::CqEntry],
+        wanted: impl Fn(&abi::CqEntry) -> bool,
+    ) -> Result<(usize, bool)> {
+        let taken = match self.inner.direct.is_used() {
+            true => self.inner.read_while(to, wanted),
+            false => self.inner.ring.take_while(to, wanted),
+        };
+        taken.ok_or_else(|| Error::Ring(self.id()))
+    }
+
     /// Takes one completion if one is ready.
     ///
     /// # Errors
@@ -224,6 +277,15 @@ impl AsFd for CompletionQueue {
 }
 
 debug_by_handle!(CompletionQueue, inner.handle);
+
+/// The outcome of [`CompletionQueue::read_successes`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// Number of completions.
+    pub count: usize,
+    /// Whether the next completion is a failure.
+    pub failed: bool,
+}
 
 /// One completion: the outcome of one operation.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]

@@ -134,6 +134,8 @@ impl fmt::Debug for Errno {
     }
 }
 
+impl std::error::Error for Errno {}
+
 impl From<Errno> for std::io::Error {
     fn from(errno: Errno) -> Self {
         Self::from_raw_os_error(errno.0)

@@ -17,6 +17,7 @@ use crate::errno::Errno;
 use crate::error::{Error, Result, Returned};
 use crate::failure::ConnFailure;
 use crate::handle::{debug_by_handle, Handle, Shared};
+use crate::info::Info;
 use crate::object::{Kind, ObjectId};
 use crate::rings::Rings;
 use crate::sys::{self, Buf, Deadline};
@@ -89,9 +90,26 @@ impl EventQueue {
     ///
     /// - [`Error::Call`] if the kernel refuses the call.
     pub fn read(&self) -> Result<Option<Event>> {
+        self.next(0)
+    }
+
+    /// Returns an event if one is ready, and leaves it in the queue (`FI_PEEK`).
+    ///
+    /// A [`ConnRequest`] in the result shows the request's properties. Its handle is 0, it can be
+    /// neither accepted nor refused, and dropping it has no effect.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Call`] if the kernel refuses the call.
+    pub fn peek(&self) -> Result<Option<Event>> {
+        self.next(abi::KFI_EQ_PEEK)
+    }
+
+    fn next(&self, flags: u32) -> Result<Option<Event>> {
         let dev = &self.inner.handle.dev;
         let mut data = [0; abi::KFI_CM_DATA_MAX];
         let mut arg: abi::EqRead = sys::new();
+        arg.flags = flags;
         arg.eq = self.inner.handle.raw();
         arg.data_len = u32::try_from(data.len()).unwrap_or(u32::MAX);
         let mut info = abi::InfoEntry::default();
@@ -103,12 +121,26 @@ impl EventQueue {
             Ok(()) => {
                 self.inner.happened(arg.object);
                 let len = data.len().min(arg.data_len as usize);
-                let peer = addr::from_abi(&info.dest_addr);
-                Ok(Some(Event::from_abi(dev, &arg, &data[..len], peer)))
+                Ok(Some(Event::from_abi(dev, &arg, &data[..len], info)))
             }
             Err(e) if e.errno() == Some(Errno::EAGAIN) => Ok(None),
             Err(e) => Err(e),
         }
+    }
+
+    /// Waits until an event can be read. Returns `false` if the timeout expires first.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Call`] if `poll` fails.
+    pub fn wait_ready(&self, timeout: Duration) -> Result<bool> {
+        let backend = &self.inner.handle.dev.backend;
+        let there = backend.wait(self.as_fd(), timeout);
+        there.map_err(|errno| Error::Call {
+            call: "poll",
+            object: self.id(),
+            errno,
+        })
     }
 
     /// Takes an event; waits for one if none is ready.
@@ -216,12 +248,7 @@ pub enum Event {
 }
 
 impl Event {
-    fn from_abi(
-        dev: &Arc<Shared>,
-        arg: &abi::EqRead,
-        data: &[u8],
-        peer: Option<SocketAddr>,
-    ) -> Self {
+    fn from_abi(dev: &Arc<Shared>, arg: &abi::EqRead, data: &[u8], info: abi::InfoEntry) -> Self {
         let (object, context) = (arg.object, arg.context);
         let errno = (arg.err != 0).then(|| Errno(i32::try_from(arg.err).unwrap_or(libc::EIO)));
         match arg.event {
@@ -230,7 +257,8 @@ impl Event {
                     kind: Kind::ConnRequest,
                     handle: arg.connreq,
                 };
-                let dev = Some(dev.clone());
+                let peeked = arg.flags & abi::KFI_EQ_PEEK != 0;
+                let dev = (!peeked).then(|| dev.clone());
                 Self::ConnRequest(ConnRequest {
                     dev,
                     id: request,
@@ -238,7 +266,8 @@ impl Event {
                     context,
                     data: data.to_vec(),
                     auth_key: arg.auth_index.checked_sub(1),
-                    peer,
+                    peer: addr::from_abi(&info.dest_addr),
+                    info: Info::new(info),
                 })
             }
             abi::KFI_CONNECTED => Self::Connected {
@@ -328,6 +357,9 @@ pub struct ConnRequest {
     pub auth_key: Option<u32>,
     /// The peer's address, as it says.
     pub peer: Option<SocketAddr>,
+    /// The names of the provider, fabric and domain to accept on, the local address
+    /// ([`Info::source`]) and the peer's ([`Info::destination`]). All other fields are zero.
+    pub info: Info,
 }
 
 impl ConnRequest {
@@ -356,11 +388,16 @@ impl ConnRequest {
     /// # Errors
     ///
     /// - `EINVAL` if `data` is too long.
-    /// - `ENOENT` if the peer has given up already.
+    /// - `ENOENT` if the peer has given up already, or the request is the result of
+    ///   [`EventQueue::peek`].
     pub fn reject(mut self, data: &[u8]) -> Result<()> {
         match self.dev.take() {
             Some(dev) => reject(&dev, self.id, data),
-            None => Ok(()),
+            None => Err(Error::Call {
+                call: "REJECT",
+                object: self.id,
+                errno: Errno::ENOENT,
+            }),
         }
     }
 }

@@ -78,6 +78,9 @@
 //! the ring. All other modules forbid it. The device and peers change registered memory while the
 //! program runs, so this crate never returns registered memory as a slice: [`Memory`] copies in and
 //! out.
+//!
+//! Functions that are `unsafe` themselves are for memory that the program owns, given by address:
+//! [`Domain::register_raw`], [`Endpoint::post_raw`] and [`Memory::from_raw_parts`].
 
 #![deny(missing_docs, unsafe_code)]
 
@@ -100,6 +103,8 @@ mod info;
 mod memory;
 mod object;
 mod op;
+mod provider_code;
+mod raw;
 mod region;
 mod remote;
 mod revoke;
@@ -113,7 +118,7 @@ pub use addr::resolve;
 pub use atomic::{AtomicForm, AtomicOp, Integer};
 pub use auth::key::AuthKey;
 pub use auth::{netns_cookie, peer_groups};
-pub use completion::{Completion, CompletionQueue};
+pub use completion::{Completion, CompletionQueue, Taken};
 pub use counter::{Counter, CounterValue};
 pub use device::{Device, DEVICE_ENV, DEVICE_PATH};
 pub use domain::Domain;
@@ -128,6 +133,8 @@ pub use info::{Hints, Info};
 pub use memory::Memory;
 pub use object::{Kind, LiveObject, ObjectId};
 pub use op::{Batch, Op, Segment, Submitted};
+pub use provider_code::{completion_text, connection_text};
+pub use raw::{Piece, RawOp};
 pub use region::{Assigned, Grant, Key, Region, RegionAttr, SubRegion};
 pub use remote::RemoteMem;
 

@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::error::{Error, Result};
 use crate::sys::Mapping;
@@ -18,8 +18,9 @@ use crate::sys::Mapping;
 pub struct Memory {
     map: Mapping,
     /// Held for reading while a thread copies out, and for writing while a thread copies in: Rust
-    /// does not allow both at once. Devices and peers do not take this lock.
-    copying: RwLock<()>,
+    /// does not allow both at once. Devices and peers do not take this lock. `None` for memory whose
+    /// owner has promised to exclude other copies ([`Domain::register_raw`](crate::Domain)).
+    copying: Option<RwLock<()>>,
 }
 
 impl Memory {
@@ -73,18 +74,38 @@ impl Memory {
     }
 
     pub(crate) fn from_mapping(map: Mapping) -> Self {
-        let copying = RwLock::new(());
+        let copying = Some(RwLock::new(()));
         Self { map, copying }
+    }
+
+    /// Makes memory that is copied without a lock. The creator of `map` excludes concurrent copies
+    /// to the same bytes.
+    pub(crate) fn without_lock(map: Mapping) -> Self {
+        Self { map, copying: None }
+    }
+
+    /// Excludes threads that copy in.
+    #[inline]
+    fn copying_out(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        let lock = self.copying.as_ref()?;
+        Some(lock.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Excludes all threads that copy.
+    #[inline]
+    fn copying_in(&self) -> Option<RwLockWriteGuard<'_, ()>> {
+        let lock = self.copying.as_ref()?;
+        Some(lock.write().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Calls `copy` with the mapping, under the lock for copying in (`write`) or out. For copies
     /// from and to a ring.
     pub(crate) fn with_map<R>(&self, write: bool, copy: impl FnOnce(&Mapping) -> R) -> R {
         if write {
-            let _alone = self.copying.write().unwrap_or_else(PoisonError::into_inner);
+            let _alone = self.copying_in();
             return copy(&self.map);
         }
-        let _others = self.copying.read().unwrap_or_else(PoisonError::into_inner);
+        let _others = self.copying_out();
         copy(&self.map)
     }
 
@@ -111,7 +132,7 @@ impl Memory {
     /// If the range is not within the memory.
     pub fn read_at(&self, at: usize, to: &mut [u8]) {
         let len = to.len();
-        let _others = self.copying.read().unwrap_or_else(PoisonError::into_inner);
+        let _others = self.copying_out();
         assert!(
             self.map.read(at, to).is_some(),
             "{len} bytes at {at} of {} bytes",
@@ -125,7 +146,7 @@ impl Memory {
     ///
     /// If the range is not within the memory, or the memory is read-only.
     pub fn write_at(&self, at: usize, from: &[u8]) {
-        let _alone = self.copying.write().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.copying_in();
         assert!(
             self.map.write(at, from).is_some(),
             "{} bytes at {at} of {} bytes",
@@ -140,7 +161,7 @@ impl Memory {
     ///
     /// If the range is not within the memory, or the memory is read-only.
     pub fn fill(&self, at: usize, len: usize, byte: u8) {
-        let _alone = self.copying.write().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.copying_in();
         assert!(
             self.map.fill(at, len, byte).is_some(),
             "{len} bytes at {at} of {} bytes",

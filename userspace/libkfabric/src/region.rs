@@ -69,6 +69,11 @@ impl RegionAttr {
         }
     }
 
+    /// The uses that the region will allow.
+    pub(crate) fn access(&self) -> Access {
+        self.access
+    }
+
     /// Registers only this part, in bytes.
     #[must_use]
     pub fn range(mut self, range: Range<usize>) -> Self {
@@ -213,9 +218,21 @@ impl Region {
         self.inner.pages
     }
 
+    /// The part of the region that operations keep alive.
+    #[inline]
+    pub(crate) fn inner(&self) -> &Arc<RegionInner> {
+        &self.inner
+    }
+
     /// The memory that the region was registered on.
     pub fn memory(&self) -> &Arc<Memory> {
         &self.inner.memory
+    }
+
+    /// Address of the region's first byte in this process.
+    #[inline]
+    pub fn address(&self) -> u64 {
+        self.inner.address()
     }
 
     /// Address and key for peers, if the region was registered with a key.
@@ -360,6 +377,29 @@ impl Region {
     /// - [`Error::Call`] if the kernel refuses the call.
     pub fn revoke_keys(&self) -> Result<u64> {
         revoke_all(&self.inner.handle, abi::KFI_REVOKE_REGION)
+    }
+
+    /// Closes the region, or revokes all its keys and closes it later (`fi_close(3)` of a region).
+    ///
+    /// After the return no peer reads or writes through any key of the region. If an operation, a
+    /// message that waits for a ring, a [`Key`] or a [`SubRegion`] still uses the region, the region
+    /// stays until that use has ended: it is closed by a later close of another object, at the
+    /// latest with the device file. Operations complete as usual. Memory of
+    /// [`Domain::register_raw`](crate::Domain::register_raw) stays mapped until those operations
+    /// have completed.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Call`] if the kernel refuses the revocation. The region is returned in
+    ///   [`Returned`].
+    pub fn retire(self) -> std::result::Result<(), Returned<Self>> {
+        let Err(Returned { object, error }) = self.close() else {
+            return Ok(());
+        };
+        if error.errno() != Some(Errno::EBUSY) {
+            return Err(Returned { object, error });
+        }
+        Returned::on_error(object.revoke_keys().map(drop), object)
     }
 
     /// Closes the region and unpins the memory. On failure the region is returned in [`Returned`].

@@ -10,6 +10,7 @@ pub(crate) mod fake;
 mod linux;
 mod mapping;
 mod pipe;
+mod raw;
 mod ring;
 
 use std::os::fd::{BorrowedFd, OwnedFd};

@@ -13,9 +13,9 @@ use kfabric_uapi as abi;
 use crate::sys::fake::Fake;
 use crate::*;
 
-const SOON: Duration = Duration::from_secs(5);
+pub(crate) const SOON: Duration = Duration::from_secs(5);
 
-fn device() -> (Fake, Device) {
+pub(crate) fn device() -> (Fake, Device) {
     let fake = Fake::default();
     let device = Device::with_backend(Box::new(fake.clone()));
     (fake, device)
@@ -43,12 +43,12 @@ fn endpoint(fabric: &Fabric, ep: &Endpoint, domain: &Domain) -> (EventQueue, Com
 }
 
 /// Two connected endpoints, with their queues.
-struct Pair {
-    a: Endpoint,
-    a_cq: CompletionQueue,
-    b: Endpoint,
-    b_cq: CompletionQueue,
-    domain: Domain,
+pub(crate) struct Pair {
+    pub(crate) a: Endpoint,
+    pub(crate) a_cq: CompletionQueue,
+    pub(crate) b: Endpoint,
+    pub(crate) b_cq: CompletionQueue,
+    pub(crate) domain: Domain,
 }
 
 /// Connects two endpoints without rings.
@@ -57,7 +57,7 @@ fn pair(device: &Device) -> Pair {
 }
 
 /// Connects two endpoints; each is opened with rings if its flag says so.
-fn pair_with(device: &Device, a_rings: bool, b_rings: bool) -> Pair {
+pub(crate) fn pair_with(device: &Device, a_rings: bool, b_rings: bool) -> Pair {
     pair_when(device, a_rings, b_rings, |_, _| ())
 }
 
@@ -592,4 +592,118 @@ fn object_of_another_device_file_is_refused_where_it_is_used() {
     is_foreign(theirs.register_with(memory, &attr).unwrap_err());
     let (own_fabric, _) = fabric(&one);
     is_foreign(own_fabric.passive_endpoint(&eq, port(9), 0).unwrap_err());
+}
+
+#[test]
+fn region_retired_in_use_loses_its_keys_at_once() {
+    let (fake, device) = device();
+    let p = pair(&device);
+    let region = || {
+        let memory = Memory::anonymous(64).unwrap();
+        let all = Access::LOCAL | Access::REMOTE;
+        p.domain.register(memory, all).unwrap()
+    };
+    // Not in use: closed.
+    let before = fake.0.lock().unwrap().count();
+    region().retire().unwrap();
+    assert_eq!(fake.0.lock().unwrap().count(), before);
+    // In use by an operation and by a key slot.
+    let (used, local) = (region(), region());
+    let key = used.alloc_keys(1).unwrap().remove(0);
+    let remote = key.assign(0, 8, Access::REMOTE_READ).unwrap();
+    let handle = used.id().handle;
+    fake.0.lock().unwrap().hold(handle, true);
+    used.retire().unwrap();
+    p.a.read(local.segment(0..8), remote, 1).unwrap();
+    let error = p.a_cq.wait(SOON).unwrap().error().unwrap();
+    assert_eq!(error.errno, Errno::EACCES);
+    drop(key);
+    assert_eq!(fake.0.lock().unwrap().count(), before + 2);
+    fake.0.lock().unwrap().hold(handle, false);
+    // The next close also closes the region.
+    local.retire().unwrap();
+    assert_eq!(fake.0.lock().unwrap().count(), before);
+    // A refused revocation returns the region.
+    let used = region();
+    fake.0.lock().unwrap().hold(used.id().handle, true);
+    fake.0.lock().unwrap().fail = Some((abi::KFI_IOC_KEY_REVOKE_MANY, Errno::EINTR));
+    let Returned { object, error } = used.retire().unwrap_err();
+    assert_eq!(error.errno(), Some(Errno::EINTR));
+    fake.0.lock().unwrap().hold(object.id().handle, false);
+    object.close().unwrap();
+}
+
+#[test]
+fn event_peeked_stays_and_its_request_has_no_effect() {
+    let (_fake, device) = device();
+    let (fabric, domain) = fabric(&device);
+    let eq = fabric.event_queue(0).unwrap();
+    let _pep = fabric.passive_endpoint(&eq, port(7), 77).unwrap();
+    let ep = domain.endpoint(&EndpointAttr::default()).unwrap();
+    let (ep_eq, _cq) = endpoint(&fabric, &ep, &domain);
+    assert!(eq.peek().unwrap().is_none());
+    ep.connect(port(7), b"data").unwrap();
+    for _ in 0..2 {
+        let peeked = eq.peek().unwrap().unwrap().request().unwrap();
+        assert_eq!((&peeked.data[..], peeked.context), (&b"data"[..], 77));
+        assert_eq!((peeked.handle(), peeked.info.provider()), (0, "fake"));
+        assert_eq!(peeked.reject(&[]).unwrap_err().errno(), Some(Errno::ENOENT));
+    }
+    let peeked = eq.peek().unwrap().unwrap().request().unwrap();
+    let back = domain.endpoint_for(peeked, &EndpointAttr::default());
+    assert_eq!(back.unwrap_err().error.errno(), Some(Errno::EINVAL));
+    assert!(ep_eq.peek().unwrap().is_none(), "no request was refused");
+    let request = eq.read().unwrap().unwrap().request().unwrap();
+    assert_eq!(request.info.provider(), "fake");
+    assert_eq!(request.info.destination(), request.peer);
+    assert_eq!(request.peer, Some("192.0.2.9:4".parse().unwrap()));
+    request.reject(b"no").unwrap();
+    assert!(matches!(ep_eq.peek().unwrap(), Some(Event::ConnFailed(_))));
+    assert!(ep_eq.read().unwrap().unwrap().connected().is_err());
+    assert!(ep_eq.peek().unwrap().is_none());
+}
+
+/// Reads successes and failures of the queue of `a`, in turn.
+fn successes_before_failures(rings: bool) {
+    let (fake, device) = device();
+    let p = pair_with(&device, rings, rings);
+    let ep = p.a.id().handle;
+    let mut some = [Completion::default(); 40];
+    let taken = |count, failed| Taken { count, failed };
+    assert_eq!(p.a_cq.read_successes(&mut some).unwrap(), taken(0, false));
+    assert_eq!(p.a_cq.read_failure().unwrap(), None);
+    for context in 0..60u64 {
+        let err = u32::from(context == 35 || context == 36) * 5;
+        let entry = abi::CqEntry {
+            context,
+            err,
+            ..abi::CqEntry::default()
+        };
+        fake.0.lock().unwrap().complete(ep, entry);
+    }
+    assert_eq!(p.a_cq.read_failure().unwrap(), None);
+    assert_eq!(
+        p.a_cq.read_successes(&mut some[..3]).unwrap(),
+        taken(3, false)
+    );
+    assert_eq!(p.a_cq.read_successes(&mut some).unwrap(), taken(32, true));
+    assert_eq!((some[0].context(), some[31].context()), (3, 34));
+    for context in [35, 36] {
+        assert_eq!(p.a_cq.read_successes(&mut some).unwrap(), taken(0, true));
+        assert_eq!(p.a_cq.read_failure().unwrap().unwrap().context(), context);
+    }
+    assert_eq!(p.a_cq.read_failure().unwrap(), None);
+    assert_eq!(p.a_cq.read_successes(&mut some).unwrap(), taken(23, false));
+    assert_eq!((some[0].context(), some[22].context()), (37, 59));
+    assert_eq!(p.a_cq.read_successes(&mut []).unwrap(), taken(0, false));
+}
+
+#[test]
+fn successes_of_the_kernel_are_read_up_to_a_failure() {
+    successes_before_failures(false);
+}
+
+#[test]
+fn successes_of_a_queue_with_rings_are_read_up_to_a_failure() {
+    successes_before_failures(true);
 }

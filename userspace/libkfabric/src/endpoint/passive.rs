@@ -91,7 +91,8 @@ impl PassiveEndpoint {
         self.handle.dev.call(self.id(), &mut arg, &mut [])
     }
 
-    /// Returns the address that the endpoint listens on.
+    /// Returns the address of the endpoint, with its port. The port is known from the open on, before
+    /// [`PassiveEndpoint::listen`].
     ///
     /// # Errors
     ///

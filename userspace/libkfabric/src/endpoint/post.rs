@@ -86,7 +86,7 @@ impl Endpoint {
         submit(&self.handle.dev, self.id(), entries)
     }
 
-    fn post_entry(&self, entry: &abi::OpEntry, local: &Local<'_>) -> Result<()> {
+    pub(crate) fn post_entry(&self, entry: &abi::OpEntry, local: &Local<'_>) -> Result<()> {
         self.check(local)?;
         if let Some(rings) = &self.rings {
             match rings.post(entry, local) {

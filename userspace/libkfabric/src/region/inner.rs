@@ -22,4 +22,12 @@ pub(crate) struct RegionInner {
     pub(crate) domain: Arc<DomainInner>,
 }
 
+impl RegionInner {
+    /// Address of the first byte in this process.
+    #[inline]
+    pub(crate) fn address(&self) -> u64 {
+        self.memory.address() + self.first as u64
+    }
+}
+
 debug_by_handle!(RegionInner, handle);

@@ -280,6 +280,62 @@ impl CqInner {
         self.take_some(to)
     }
 
+    /// Reads up to `to.len()` entries, and stops before the first one that is not `wanted`. Returns
+    /// the number of entries, and whether an unwanted one follows; `None` if the kernel's ring is
+    /// corrupt.
+    pub(crate) fn read_while(
+        &self,
+        to: &mut [CqEntry],
+        wanted: impl Fn(&CqEntry) -> bool,
+    ) -> Option<(usize, bool)> {
+        // Read existing entries before making more.
+        let taken = self.take_while(to, &wanted)?;
+        if taken != (0, false) {
+            return Some(taken);
+        }
+        self.progress();
+        self.take_while(to, &wanted)
+    }
+
+    fn take_while(
+        &self,
+        to: &mut [CqEntry],
+        wanted: impl Fn(&CqEntry) -> bool,
+    ) -> Option<(usize, bool)> {
+        if self.direct.made.load(Ordering::Relaxed) == 0 && !self.ring.waiting() {
+            return Some((0, false));
+        }
+        let mut entries = lock(&self.direct.entries);
+        // Entries of the kernel's ring follow those here, except for the library's own, which are
+        // failures that no program may see: look at them here.
+        if self.ring.waiting() {
+            self.empty(&mut entries);
+            if entries.is_empty() && self.ring.waiting() {
+                // The ring is corrupt, or got another entry just now: `take` finds out which.
+                self.ring.take(&mut [])?;
+            }
+        }
+        let (mut n, mut stopped) = (0, false);
+        while let (Some(to), Some(entry)) = (to.get_mut(n), entries.front()) {
+            if !wanted(entry) {
+                stopped = true;
+                break;
+            }
+            *to = *entry;
+            entries.pop_front();
+            n += 1;
+        }
+        self.direct.made.store(entries.len(), Ordering::Relaxed);
+        // CAST: At most the number of reserved places, a `u32`.
+        self.direct.promised.fetch_sub(n as u32, Ordering::Relaxed);
+        let awaited = !entries.is_empty() && self.is_awaited();
+        drop(entries);
+        if awaited {
+            self.wake_others();
+        }
+        Some((n, stopped))
+    }
+
     /// Like [`CqInner::take`], but without a lock if the queue looks empty. An entry that another
     /// thread is moving may be missed; before waiting, call [`CqInner::has_entries`].
     fn take_some(&self, to: &mut [CqEntry]) -> Option<usize> {

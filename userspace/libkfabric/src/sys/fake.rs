@@ -266,22 +266,29 @@ impl State {
         self.alarm(peer);
     }
 
+    /// The local memory of an operation.
+    fn ranges(&mut self, op: &abi::OpEntry) -> Result<Vec<(*mut u8, usize)>, Errno> {
+        if op.op >= abi::KFI_OP_ATOMIC || op.flags & abi::KFI_INJECT != 0 {
+            return Ok(vec![(op.inject as *mut u8, op.inject_len as usize)]);
+        }
+        let iov = &op.iov[..op.iov_count as usize];
+        let range = |iov: &abi::Iov| -> Result<_, Errno> {
+            let at = match iov.region {
+                abi::KFI_UNREGISTERED => 0,
+                region => self.get(region, abi::KFI_TYPE_REGION)?.addr,
+            };
+            Ok(((at + iov.offset) as *mut u8, iov.len as usize))
+        };
+        iov.iter().map(range).collect()
+    }
+
     fn submit(&mut self, ep: u64, op: &abi::OpEntry) -> Result<(), Errno> {
         let peer = self.get(ep, abi::KFI_TYPE_EP)?.number;
         if op.iov_count as usize > abi::KFI_IOV_MAX {
             return Err(Errno::EINVAL);
         }
-        let local = |state: &mut Self, op: &abi::OpEntry| -> Result<(*mut u8, usize), Errno> {
-            if op.flags & abi::KFI_INJECT != 0 {
-                return Ok((op.inject as *mut u8, op.inject_len as usize));
-            }
-            let region = state.get(op.iov[0].region, abi::KFI_TYPE_REGION)?.addr;
-            Ok((
-                (region + op.iov[0].offset) as *mut u8,
-                op.iov[0].len as usize,
-            ))
-        };
-        let (from, len) = local(self, op)?;
+        let ranges = self.ranges(op)?;
+        let len: usize = ranges.iter().map(|range| range.1).sum();
         let done = abi::CqEntry {
             context: op.context,
             len: len as u64,
@@ -293,11 +300,12 @@ impl State {
             abi::KFI_OP_SEND => {
                 let receive = self.get(peer, abi::KFI_TYPE_EP)?.receives.pop_front();
                 let receive = receive.ok_or(Errno::EAGAIN)?;
-                let (to, room) = local(self, &receive)?;
+                let to = self.ranges(&receive)?;
+                let room: usize = to.iter().map(|range| range.1).sum();
                 assert!(len <= room, "the tests send what fits");
-                // SAFETY: both ranges are memory of live regions of this test, or the payload of
-                // this call.
-                unsafe { std::ptr::copy(from, to, len) };
+                // SAFETY: both lists are memory of live regions of this test, or the payload of this
+                // call.
+                unsafe { copy(&ranges, &to) };
                 let data = op.flags & abi::KFI_REMOTE_CQ_DATA;
                 let flags = abi::KFI_MSG | abi::KFI_RECV | data;
                 let entry = abi::CqEntry {
@@ -326,15 +334,15 @@ impl State {
                     );
                     return Ok(());
                 }
-                let remote = op.remote_addr as *mut u8;
-                let (source, target) = if op.op == abi::KFI_OP_READ {
-                    (remote, from)
-                } else {
-                    (from, remote)
-                };
-                // SAFETY: the ranges are memory of live regions of this test; the address comes
-                // from an assignment.
-                unsafe { std::ptr::copy(source, target, len) };
+                let remote = [(op.remote_addr as *mut u8, len)];
+                // SAFETY: the lists are memory of live regions of this test; the address comes from
+                // an assignment.
+                unsafe {
+                    match op.op {
+                        abi::KFI_OP_READ => copy(&remote, &ranges),
+                        _ => copy(&ranges, &remote),
+                    }
+                }
             }
         }
         if op.op != abi::KFI_OP_RECV && op.flags & abi::KFI_INJECT == 0 {
@@ -346,6 +354,19 @@ impl State {
             self.complete(ep, abi::CqEntry { flags, ..done });
         }
         Ok(())
+    }
+}
+
+/// Copies the bytes of `from`, one range after the other, to `to`.
+///
+/// # Safety
+///
+/// The ranges of `from` are readable, and those of `to` writable.
+unsafe fn copy(from: &[(*mut u8, usize)], to: &[(*mut u8, usize)]) {
+    let bytes = |&(base, len): &(*mut u8, usize)| (0..len).map(move |i| base.wrapping_add(i));
+    for (from, to) in from.iter().flat_map(bytes).zip(to.iter().flat_map(bytes)) {
+        // SAFETY: by the caller's contract.
+        unsafe { to.write(from.read()) };
     }
 }
 
@@ -538,10 +559,25 @@ impl Backend for Fake {
             }
             abi::KFI_IOC_EQ_READ => {
                 let call: abi::EqRead = read(arg);
-                let next = s.get(call.eq, abi::KFI_TYPE_EQ)?.events.pop_front();
+                let events = &mut s.get(call.eq, abi::KFI_TYPE_EQ)?.events;
+                let peek = call.flags & abi::KFI_EQ_PEEK != 0;
+                let next = match peek {
+                    true => events.front().cloned(),
+                    false => events.pop_front(),
+                };
                 let (mut event, data) = next.ok_or(Errno::EAGAIN)?;
                 output(bufs, offset_of!(abi::EqRead, data), &data);
                 (event.size, event.eq, event.data_len) = (call.size, call.eq, data.len() as u32);
+                event.flags = call.flags;
+                if event.event == abi::KFI_CONNREQ {
+                    let mut info = abi::InfoEntry::default();
+                    info.prov_name[..4].copy_from_slice(b"fake");
+                    info.dest_addr = crate::addr::to_abi("192.0.2.9:4".parse().ok());
+                    output(bufs, offset_of!(abi::EqRead, info), info.as_bytes());
+                }
+                if peek {
+                    event.connreq = 0;
+                }
                 arg.copy_from_slice(event.as_bytes());
             }
             abi::KFI_IOC_REGION_REG => {

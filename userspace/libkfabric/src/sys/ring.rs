@@ -86,6 +86,18 @@ impl Ring {
 
     /// Takes up to `to.len()` entries; `None` if the ring is inconsistent.
     pub(crate) fn take(&self, to: &mut [CqEntry]) -> Option<usize> {
+        self.take_while(to, |_| true).map(|taken| taken.0)
+    }
+
+    /// Takes up to `to.len()` entries, and stops before the first one that is not `wanted`. Returns
+    /// the number of entries, and whether an unwanted one follows; `None` if the ring is
+    /// inconsistent.
+    #[inline]
+    pub(crate) fn take_while(
+        &self,
+        to: &mut [CqEntry],
+        wanted: impl Fn(&CqEntry) -> bool,
+    ) -> Option<(usize, bool)> {
         let (head, tail) = (self.head(), self.tail());
         loop {
             let from = tail.load(Ordering::Relaxed);
@@ -99,22 +111,27 @@ impl Ring {
                 }
                 return None;
             }
-            let n = to.len().min(waiting as usize);
-            if n == 0 {
-                return Some(0);
+            let ready = to.len().min(waiting as usize);
+            if ready == 0 {
+                return Some((0, false));
             }
-            let step = u32::try_from(n).ok()?;
-            for (i, entry) in (0..step).zip(to.iter_mut()) {
+            let (mut step, mut stopped) = (0, false);
+            for (i, entry) in (0..u32::try_from(ready).ok()?).zip(to.iter_mut()) {
                 self.load(from.wrapping_add(i), entry);
+                if !wanted(entry) {
+                    stopped = true;
+                    break;
+                }
+                step += 1;
             }
             // Ordering: release; the copies are complete before the kernel may overwrite the
-            // entries.
+            // entries. Without an entry to take this shows that the unwanted entry is still there.
             let next = from.wrapping_add(step);
             if tail
                 .compare_exchange(from, next, Ordering::Release, Ordering::Relaxed)
                 .is_ok()
             {
-                return Some(n);
+                return Some((step as usize, stopped));
             }
         }
     }
