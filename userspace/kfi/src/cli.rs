@@ -28,9 +28,57 @@ Environment:
 
 Errors go to standard error as `error: what: reason (ERRNO)`; a line `hint: …` follows if there is advice.";
 
+/// Examples of each command, in its help and its manual page.
+mod examples {
+    pub(super) const KFI: &str = "\
+Examples:
+  kfi info
+  kfi --json show";
+    pub(super) const INFO: &str = "\
+Examples:
+  kfi info
+  kfi info --provider kverbs --verbose
+  kfi info --node 10.0.0.1 --caps msg,rma";
+    pub(super) const SERVE: &str = "\
+Examples:
+  kfi serve --listen 10.0.0.1 &
+  kfi ping 10.0.0.1";
+    pub(super) const PING: &str = "\
+Examples:
+  kfi serve &
+  kfi ping 10.0.0.1 --size 64,4K
+  kfi ping 10.0.0.1 --operation read --bandwidth --size 1M --iterations 100";
+    pub(super) const EXPORT: &str = "\
+Examples:
+  kfi export data.img --writable --port 7472 &
+  kfi get 10.0.0.1 copy.img --port 7472";
+    pub(super) const GET: &str = "\
+Examples:
+  kfi export data.img &
+  kfi get 10.0.0.1 copy.img
+  kfi get 10.0.0.1 - | sha256sum";
+    pub(super) const PUT: &str = "\
+Examples:
+  kfi export data.img --writable &
+  kfi put 10.0.0.1 new.img";
+    pub(super) const SHOW: &str = "\
+Examples:
+  kfi show
+  kfi show keys
+  kfi show --table --pid $$";
+    pub(super) const COMPLETIONS: &str = "\
+Examples:
+  kfi completions bash >kfi.bash";
+}
+
+/// Returns the text after the options of `kfi --help`.
+fn after() -> String {
+    format!("{AFTER}\n\n{}", examples::KFI)
+}
+
 /// Shows, tests and uses kfabric, the kernel-mode libfabric.
 #[derive(Debug, Parser)]
-#[command(name = "kfi", version, after_help = AFTER, propagate_version = true)]
+#[command(name = "kfi", version, after_help = after(), propagate_version = true)]
 pub struct Cli {
     /// Print JSON instead of text
     #[arg(long, global = true)]
@@ -65,6 +113,7 @@ pub enum Command {
     /// Find faults of the installation and of the path to a peer, and the commands that mend them
     Doctor(Doctor),
     /// Print a completion script for a shell
+    #[command(after_help = examples::COMPLETIONS)]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
@@ -79,6 +128,7 @@ pub enum Command {
 
 /// Options of `kfi info`.
 #[derive(Debug, Default, Args)]
+#[command(after_help = examples::INFO)]
 pub struct Info {
     /// Only this provider
     #[arg(short, long, value_name = "NAME")]
@@ -201,6 +251,7 @@ impl Common {
 
 /// Options of `kfi serve`.
 #[derive(Debug, Args)]
+#[command(after_help = examples::SERVE)]
 pub struct Serve {
     /// Maximum memory to register for one client, for example 64M or 1G
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
@@ -223,6 +274,7 @@ pub enum Test {
 
 /// Options of `kfi ping`.
 #[derive(Debug, Args)]
+#[command(after_help = examples::PING)]
 pub struct Ping {
     #[command(flatten)]
     #[allow(missing_docs, reason = "clap would print it")]
@@ -263,6 +315,7 @@ impl Ping {
 
 /// Options of `kfi export`.
 #[derive(Debug, Args)]
+#[command(after_help = examples::EXPORT)]
 pub struct Export {
     /// The file to export
     pub file: PathBuf,
@@ -279,6 +332,7 @@ pub struct Export {
 
 /// Options of `kfi get`.
 #[derive(Debug, Args)]
+#[command(after_help = examples::GET)]
 pub struct Get {
     #[command(flatten)]
     #[allow(missing_docs, reason = "clap would print it")]
@@ -293,6 +347,7 @@ pub struct Get {
 
 /// Options of `kfi put`.
 #[derive(Debug, Args)]
+#[command(after_help = examples::PUT)]
 pub struct Put {
     #[command(flatten)]
     #[allow(missing_docs, reason = "clap would print it")]
@@ -338,6 +393,7 @@ pub enum What {
 
 /// Options of `kfi show`.
 #[derive(Debug, Args)]
+#[command(after_help = examples::SHOW)]
 pub struct Show {
     /// Only these objects, in more detail
     #[arg(value_enum)]

@@ -55,11 +55,18 @@ const PAGES: &[(&str, &str)] = &[
     ("kfabric.4", include_str!("../../man/kfabric.4")),
     ("kfabric.7", include_str!("../../man/kfabric.7")),
     ("kfi_auth.7", include_str!("../../man/kfi_auth.7")),
+    ("kfi_cm.3", include_str!("../../man/kfi_cm.3")),
+    ("kfi_cq.3", include_str!("../../man/kfi_cq.3")),
+    ("kfi_endpoint.3", include_str!("../../man/kfi_endpoint.3")),
     ("kfi_mr.3", include_str!("../../man/kfi_mr.3")),
+    ("kfi_rma.3", include_str!("../../man/kfi_rma.3")),
     ("kfi_rings.7", include_str!("../../man/kfi_rings.7")),
     ("kshm.7", include_str!("../../man/kshm.7")),
     ("kverbs.7", include_str!("../../man/kverbs.7")),
 ];
+
+/// Heading of the examples in a command's help.
+const EXAMPLES: &str = "Examples:\n";
 
 fn man(dir: &Path) -> Result<()> {
     std::fs::create_dir_all(dir).on_file("make", dir)?;
@@ -78,8 +85,15 @@ fn page(command: &clap::Command, dir: &Path) -> Result<()> {
     if written(name) {
         return Ok(());
     }
+    let after = command.get_after_help().map(ToString::to_string);
+    let after = after.unwrap_or_default();
+    let (extra, examples) = after.split_once(EXAMPLES).unwrap_or((&after, ""));
+    let described = match extra.trim() {
+        "" => command.clone().after_help(None::<&str>),
+        extra => command.clone().after_help(extra.to_owned()),
+    };
     let mut text = Vec::new();
-    let rendered = clap_mangen::Man::new(command.clone()).render(&mut text);
+    let rendered = clap_mangen::Man::new(described).render(&mut text);
     let path = dir.join(format!("{name}.1"));
     rendered.on_file("write", &path)?;
     let mut text = String::from_utf8_lossy(&text).into_owned();
@@ -90,6 +104,13 @@ fn page(command: &clap::Command, dir: &Path) -> Result<()> {
             let name = name.replace('-', "\\-");
             text = text.replace(&format!("{name}(1)"), &format!("{name}(8)"));
         }
+    }
+    if !examples.is_empty() {
+        text += ".SH EXAMPLES\n.RS 4\n.nf\n";
+        for line in examples.lines().map(str::trim) {
+            text += &format!("$ {}\n", line.replace('-', "\\-"));
+        }
+        text += ".fi\n.RE\n";
     }
     std::fs::write(&path, text).on_file("write", &path)?;
     command
@@ -129,13 +150,19 @@ mod tests {
     use super::*;
     use clap::Parser as _;
 
-    /// Returns the lines of `text` that run `kfi`, without prompt, comment and what follows `&&`.
+    /// Returns the lines of `text` that run `kfi`, without prompt, comment, redirection and later
+    /// commands.
     fn commands(text: &str) -> Vec<String> {
         text.lines()
             .map(|line| line.trim_start_matches(['#', '$', ' ']).replace('\\', ""))
+            // The shell's process number.
+            .map(|line| line.replace("$$", "1"))
             .filter(|line| line.starts_with("kfi "))
             .map(|line| {
-                let end = [" #", " &"].iter().filter_map(|mark| line.find(mark)).min();
+                let end = [" #", " &", " |", " >"]
+                    .iter()
+                    .filter_map(|mark| line.find(mark))
+                    .min();
                 line[..end.unwrap_or(line.len())].trim().to_owned()
             })
             .collect()
@@ -171,6 +198,22 @@ mod tests {
             // Every second part is a block of code.
             let blocks: String = text.split("```").skip(1).step_by(2).collect();
             assert!(check(name, &blocks) > 0, "no command in {name}");
+        }
+    }
+
+    #[test]
+    fn each_command_has_valid_examples() {
+        let mut kfi = Cli::command();
+        kfi.build();
+        let shown = kfi.get_subcommands().filter(|below| !below.is_hide_set());
+        for command in shown.filter(|below| below.get_name() != "help") {
+            let name = command.get_display_name().unwrap_or(command.get_name());
+            if !written(name) {
+                let after = command.get_after_help().map(ToString::to_string);
+                let after = after.unwrap_or_default();
+                let (_, examples) = after.split_once(EXAMPLES).expect(name);
+                assert!(check(name, examples) > 0, "{name}: {examples}");
+            }
         }
     }
 
