@@ -56,12 +56,16 @@ for file in modprobe.d/kfabric.conf udev/rules.d/70-kfabric.rules systemd/system
     [ -s "/usr/lib/$file" ] || fail "no $file"
 done
 echo '#include <kfabric_uapi.h>' | gcc -I/usr/include/kfabric -fsyntax-only -Wall -Werror -x c -
-# A linked program is position-independent, and its relocations are read-only.
+# A linked program is position-independent, its relocations are read-only, its stack is not executable,
+# and it contains no search path of libraries and no path of the building machine.
 for program in /usr/bin/kfi /usr/sbin/kfi-authd; do
     readelf -hW "$program" | grep -q 'Type: *DYN' || fail "$program is at a fixed address"
     readelf -lW "$program" | grep -q GNU_RELRO || fail "$program has writable relocations"
     readelf -dW "$program" | grep -q 'NOW' || fail "$program resolves symbols late"
     readelf -lW "$program" | grep -q 'interpreter' || fail "$program is static"
+    readelf -lW "$program" | grep -q 'GNU_STACK.* RW ' || fail "$program has an executable stack"
+    ! readelf -dW "$program" | grep -Eq 'RPATH|RUNPATH|TEXTREL' || fail "$program has a search path or TEXTREL"
+    ! grep -aq '/\.cargo/registry/' "$program" || fail "$program names folders of the building machine"
 done
 dpkg --verify kfabric-tools kfi-authd kfabric-dev
 apt-get purge -y kfabric-tools kfi-authd kfabric-dev
