@@ -7,6 +7,7 @@
 //! * [`pair`]: two connected endpoints, one on each node, in a few lines; [`lanes`]: many
 //!   connections, for tests that end each of them.
 //! * [`disk`]: kfblk's two ends.
+//! * [`recipe`]: command lines of documents and man pages, and their execution.
 //! * [`harness`]: runs the list on both nodes in lockstep, each test in a process of its own, and
 //!   checks for leftovers.
 //! * [`storm`]: everything at once, while resources are taken away.
@@ -29,6 +30,7 @@ pub mod lanes;
 pub mod op;
 pub mod pair;
 pub mod raw;
+pub mod recipe;
 pub mod storm;
 #[allow(unsafe_code)]
 pub mod sys;

@@ -87,6 +87,7 @@ pub mod shm_rings;
 pub mod shm_unregistered;
 pub mod stress;
 pub mod tools;
+pub mod tutorial;
 pub mod uapi;
 
 use crate::harness::{Test, PAIR, TWO};
@@ -185,6 +186,7 @@ pub fn all() -> Vec<Test> {
         programs::TESTS,
         stress::TESTS,
         tools::TESTS,
+        tutorial::TESTS,
         authd::TESTS,
         authd_busy::TESTS,
         authd_recipe::TESTS,

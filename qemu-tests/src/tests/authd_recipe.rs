@@ -128,6 +128,8 @@ fn recipe(_: &mut Ctx) -> Result<()> {
         .split_once("## Access by auth keys\n")
         .context("the section")?;
     let block = section.split("```").nth(1).context("the recipe")?;
+    // The first line says which test runs the block.
+    let (_, block) = block.split_once('\n').context("no commands")?;
     let path = std::env::var("PATH").unwrap_or_default();
     let programs = machine.folder.join("bin");
     let out = Command::new("sh")

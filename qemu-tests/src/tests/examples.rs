@@ -4,7 +4,7 @@
 
 use super::kernel::{log_end, records};
 use crate::harness::guest::{load, module_users, run, unload, until};
-use crate::harness::{Ctx, Test, SHM};
+use crate::harness::{Ctx, Test, ONE, SHM};
 use crate::pair::WAIT;
 use anyhow::{ensure, Context, Result};
 use std::io::{BufRead, BufReader, Read};
@@ -31,6 +31,15 @@ pub const TESTS: &[Test] = &[
     })
     .on(SHM),
     Test::pair("examples.program_client_and_server_move_data", program),
+    Test::pair("examples.pingpong_between_nodes_completes", pingpong).seconds(10),
+    Test::alone("examples.info_of_own_address_lists_device", info),
+    Test::alone("examples.auth_key_decides_about_connections", auth).seconds(8),
+    Test::alone(
+        "examples.bpftrace_script_names_existing_tracepoints",
+        script,
+    )
+    .on(ONE),
+    Test::alone("examples.tokio_tasks_exchange_messages", tokio).seconds(8),
 ];
 
 /// Loads a module, which runs the sample; checks the lines in the kernel's log and the modules'
@@ -74,29 +83,24 @@ fn in_order(text: &str, lines: &[&str]) -> Result<()> {
 /// Port of the server.
 const PORT: &str = "7479";
 
-/// Runs the server on node 1 and the client on node 2.
-fn program(ctx: &mut Ctx) -> Result<()> {
+/// Runs a server on node 1 and a client on node 2; each prints its lines.
+fn between(ctx: &mut Ctx, name: &str, server: &[&str], client: &[&str]) -> Result<()> {
     let provider = ctx.provider().to_owned();
     if !ctx.first() {
         ctx.barrier("listening")?;
         let peer = ctx.env.peer.to_string();
-        let said = run("kfi-example", &["client", &peer, PORT, &provider])?;
-        let steps = [
-            "got: the server's bytes",
-            "put: the client's bytes",
-            "sent: done",
-        ];
-        in_order(&said, &steps)?;
+        let said = run(name, &["client", &peer, PORT, &provider])?;
+        in_order(&said, client)?;
         return ctx.barrier("done");
     }
     let own = ctx.env.addr.to_string();
-    let mut server = Command::new("kfi-example")
+    let mut running = Command::new(name)
         .args(["server", &own, PORT, &provider])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
-        .context("kfi-example")?;
-    let mut out = BufReader::new(server.stdout.take().context("no output")?);
+        .with_context(|| name.to_owned())?;
+    let mut out = BufReader::new(running.stdout.take().context("no output")?);
     let mut said = String::new();
     while !said.contains("listening on") {
         let read = out.read_line(&mut said)?;
@@ -104,13 +108,102 @@ fn program(ctx: &mut Ctx) -> Result<()> {
     }
     ctx.barrier("listening")?;
     out.read_to_string(&mut said)?;
-    let status = server.wait()?;
+    let status = running.wait()?;
     ensure!(status.success(), "the server: {status}: {said}");
-    let steps = [
+    in_order(&said, server)?;
+    ctx.barrier("done")
+}
+
+fn program(ctx: &mut Ctx) -> Result<()> {
+    let server = [
         "received: done",
         "memory: the client's bytes",
         "revoked the key",
     ];
-    in_order(&said, &steps)?;
-    ctx.barrier("done")
+    let client = [
+        "got: the server's bytes",
+        "put: the client's bytes",
+        "sent: done",
+    ];
+    between(ctx, "kfi-example", &server, &client)
+}
+
+fn pingpong(ctx: &mut Ctx) -> Result<()> {
+    // The line with the time differs from run to run; the exit status tells the rest.
+    between(ctx, "kfi-example-pingpong", &[], &[])
+}
+
+fn info(ctx: &mut Ctx) -> Result<()> {
+    let own = ctx.env.addr.to_string();
+    let said = run("kfi-example-info", &[&own])?;
+    let wanted = format!("provider {}, ", ctx.provider());
+    let found = said.lines().any(|line| line.starts_with(&wanted));
+    ensure!(found, "no {wanted:?} in {said}");
+    Ok(())
+}
+
+fn auth(ctx: &mut Ctx) -> Result<()> {
+    let own = ctx.env.addr.to_string();
+    let key = std::env::temp_dir().join(format!("kfi-example-auth.{}", std::process::id()));
+    std::fs::write(&key, "the auth key of the example")?;
+    let path = key.display().to_string();
+    // Both halves may run on one address.
+    let port = (7480 + u32::from(ctx.env.node)).to_string();
+    let said = run("kfi-example-auth", &[&path, &own, &port, ctx.provider()]);
+    std::fs::remove_file(&key)?;
+    let said = said?;
+    let refused = said
+        .lines()
+        .any(|line| line.starts_with("without the auth key: ") && line.contains("REFUSED"));
+    ensure!(refused, "no refusal: {said}");
+    in_order(
+        &said,
+        &[
+            "the peer has auth key number Some(0)",
+            "with the auth key: connected",
+        ],
+    )
+}
+
+fn tokio(ctx: &mut Ctx) -> Result<()> {
+    let own = ctx.env.addr.to_string();
+    let port = (7490 + u32::from(ctx.env.node)).to_string();
+    let said = run("kfi-example-tokio", &[&own, &port, ctx.provider()])?;
+    in_order(
+        &said,
+        &[
+            "the client has received 6400 bytes",
+            "the server has received 6400 bytes",
+        ],
+    )
+}
+
+/// The script, which needs bpftrace; a guest has none.
+const SCRIPT: &str = include_str!("../../../examples/bpftrace/kfabric-keys.bt");
+/// Descriptions of our tracepoints.
+const EVENTS: &str = "/sys/kernel/tracing/events/kfabric";
+
+/// Checks each tracepoint and each of its fields in the script against the kernel's description.
+fn script(_: &mut Ctx) -> Result<()> {
+    let mut fields = 0;
+    for probe in SCRIPT.split("tracepoint:kfabric:").skip(1) {
+        let name: String = probe.chars().take_while(|c| is_name(*c)).collect();
+        let format = std::fs::read_to_string(format!("{EVENTS}/{name}/format"));
+        let format = format.with_context(|| name.clone())?;
+        for used in probe.split("args->").skip(1) {
+            let field: String = used.chars().take_while(|c| is_name(*c)).collect();
+            let words = format.split(|c: char| !is_name(c));
+            ensure!(
+                words.into_iter().any(|word| word == field),
+                "{name} has no {field}: {format}"
+            );
+            fields += 1;
+        }
+    }
+    ensure!(fields > 8, "only {fields} fields are in the script");
+    Ok(())
+}
+
+fn is_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
 }
