@@ -71,12 +71,41 @@ pub fn build(ctx: &Context, lenient: bool) -> Result<Vec<PathBuf>> {
         bail!("the programs do not build");
     }
     step.done();
+    match provider(ctx) {
+        Ok(plugin) => found.push(plugin),
+        Err(error) if !lenient => return Err(error),
+        Err(_) => {}
+    }
     if let Some((bug, name)) = ctx.seed_bug.and_then(|bug| Some((bug, bug.program()?))) {
         let with = build_with(ctx, bug, name)?;
         found.retain(|path| !path.ends_with(name));
         found.push(with);
     }
     Ok(found)
+}
+
+/// Builds the libfabric plug-in, which is linked dynamically, and returns its path. libfabric finds
+/// it in the folder that `FI_PROVIDER_PATH` names.
+///
+/// # Errors
+///
+/// If the plug-in does not build.
+pub fn provider(ctx: &Context) -> Result<PathBuf> {
+    let step = Step::new(ctx, "build the libfabric plug-in");
+    let target = ctx.target.join("provider");
+    let status = cargo(ctx)
+        .args(["build", "--quiet", "--release", "--target", TARGET])
+        .args(["--package", "libfabric-provider", "--target-dir"])
+        .arg(&target)
+        .env_remove("RUSTFLAGS")
+        .status()
+        .context("starting cargo")?;
+    if !status.success() {
+        bail!("the libfabric plug-in does not build");
+    }
+    step.done();
+    let dir = target.join(TARGET).join("release");
+    Ok(dir.join("libkfabric_fi.so"))
 }
 
 /// Builds one program with a seeded bug, in a separate folder. Returns the program's path.

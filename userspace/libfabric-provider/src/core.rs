@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The libfabric that loaded the plug-in. Nothing is linked: functions are looked up at run time,
+//! so the plug-in needs no version of a symbol.
+
+use std::ffi::{c_char, c_int, c_void, CStr};
+use std::sync::OnceLock;
+
+use crate::ffi::*;
+
+type Version = unsafe extern "C" fn() -> u32;
+type Define =
+    unsafe extern "C" fn(*const fi_provider, *const c_char, c_int, *const c_char, ...) -> c_int;
+type Get = unsafe extern "C" fn(*mut fi_provider, *const c_char, c_int, *mut c_void) -> c_int;
+
+/// `FI_PARAM_STRING`.
+const STRING: c_int = 0;
+
+fn find(name: &CStr) -> *mut c_void {
+    static LIB: OnceLock<usize> = OnceLock::new();
+    let lib = LIB.get_or_init(|| {
+        // SAFETY: a C string. The library that loads us is there already; nothing is loaded.
+        let at = unsafe {
+            libc::dlopen(
+                c"libfabric.so.1".as_ptr(),
+                libc::RTLD_NOLOAD | libc::RTLD_NOW,
+            )
+        };
+        at.expose_provenance()
+    });
+    let lib = std::ptr::with_exposed_provenance_mut(*lib);
+    // SAFETY: a handle of `dlopen`, or null, which is RTLD_DEFAULT; and a C string.
+    unsafe { libc::dlsym(lib, name.as_ptr()) }
+}
+
+/// The version of the loaded library: major << 16 | minor. 1.17 if unknown.
+pub(crate) fn version() -> u32 {
+    let f = find(c"fi_version");
+    if f.is_null() {
+        return 1 << 16 | 17;
+    }
+    // SAFETY: libfabric's `fi_version` has this type in all versions.
+    unsafe { std::mem::transmute::<*mut c_void, Version>(f)() }
+}
+
+/// Declares a parameter, and returns its value if the user has set it.
+pub(crate) fn parameter(prov: *mut fi_provider, name: &CStr, help: &CStr) -> Option<String> {
+    let (define, get) = (find(c"fi_param_define"), find(c"fi_param_get"));
+    if define.is_null() || get.is_null() {
+        return None;
+    }
+    let mut value: *const c_char = std::ptr::null();
+    // SAFETY: these types hold in all versions; the provider and the strings live for ever.
+    unsafe {
+        let define = std::mem::transmute::<*mut c_void, Define>(define);
+        let get = std::mem::transmute::<*mut c_void, Get>(get);
+        define(prov, name.as_ptr(), STRING, c"%s".as_ptr(), help.as_ptr());
+        if get(prov, name.as_ptr(), STRING, (&raw mut value).cast()) != 0 || value.is_null() {
+            return None;
+        }
+        Some(CStr::from_ptr(value).to_string_lossy().into_owned())
+    }
+}

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Active endpoints: opening, binding and connecting.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::{null_mut, with_exposed_provenance_mut};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::Arc;
+
+use kfabric_uapi as abi;
+
+use crate::domain::Domain;
+use crate::ffi::*;
+use crate::kernel::{address, Device, Errno};
+use crate::{cq, eq, info, pep, post, status};
+
+/// An active endpoint.
+#[repr(C)]
+pub(crate) struct Endpoint {
+    fid: fid_ep,
+    pub(crate) dev: Arc<Device>,
+    pub(crate) handle: u64,
+    cm_data: usize,
+    /// Operation flags of calls without flags.
+    pub(crate) tx_flags: u64,
+    pub(crate) rx_flags: u64,
+    /// Whether transmit and receive completions need FI_COMPLETION.
+    pub(crate) selective: [AtomicBool; 2],
+    has_cq: AtomicBool,
+    /// Address of the event queue; 0 until one is bound.
+    eq: AtomicUsize,
+}
+
+static FID: Table<fi_ops> = Table(fi_ops {
+    size: size_of::<fi_ops>(),
+    close: Some(close),
+    bind: Some(bind),
+    control: Some(control),
+    ops_open: absent(),
+    tostr: None,
+    ops_set: None,
+});
+static OPS: Table<fi_ops_ep> = Table(fi_ops_ep {
+    size: size_of::<fi_ops_ep>(),
+    cancel: Some(cancel),
+    getopt: Some(getopt),
+    setopt: absent(),
+    tx_ctx: absent(),
+    rx_ctx: absent(),
+    rx_size_left: absent(),
+    tx_size_left: absent(),
+});
+static CM: Table<fi_ops_cm> = Table(fi_ops_cm {
+    size: size_of::<fi_ops_cm>(),
+    setname: absent(),
+    getname: Some(getname),
+    getpeer: Some(getpeer),
+    connect: Some(connect),
+    listen: absent(),
+    accept: Some(accept),
+    reject: absent(),
+    shutdown: Some(shutdown),
+    join: None,
+});
+
+unsafe fn make(
+    domain: &Domain,
+    of: &fi_info,
+    context: *mut c_void,
+) -> Result<*mut Endpoint, Errno> {
+    let fid = fid {
+        fclass: FI_CLASS_EP as usize,
+        context,
+        ops: FID.get(),
+    };
+    // SAFETY: infos have these parts, or null.
+    let (tx, rx) = unsafe { (of.tx_attr.as_ref(), of.rx_attr.as_ref()) };
+    let ep = Box::into_raw(Box::new(Endpoint {
+        fid: fid_ep {
+            fid,
+            ops: OPS.get(),
+            cm: CM.get(),
+            msg: post::MSG.get(),
+            rma: post::RMA.get(),
+            tagged: post::TAGGED.get(),
+            atomic: post::ATOMIC.get(),
+            collective: null_mut(),
+        },
+        dev: domain.dev.clone(),
+        handle: 0,
+        cm_data: domain.cm_data,
+        tx_flags: tx.map_or(0, |t| t.op_flags),
+        rx_flags: rx.map_or(0, |r| r.op_flags),
+        selective: Default::default(),
+        has_cq: AtomicBool::new(false),
+        eq: AtomicUsize::new(0),
+    }));
+    let open = || {
+        let connreq = match of.handle.is_null() {
+            true => 0,
+            false => eq::take_request(of.handle)?,
+        };
+        let mut src = match connreq {
+            // SAFETY: the info's address.
+            0 => unsafe { info::addr_from(of.src_addr, of.src_addrlen) }.unwrap_or_default(),
+            _ => abi::SockAddr::default(),
+        };
+        // The info's port is that of a listener; an active endpoint has any port.
+        src.data[2..4].fill(0);
+        let limits = tx
+            .map_or(1, |t| t.iov_limit)
+            .max(rx.map_or(1, |r| r.iov_limit));
+        let mut arg = abi::EpOpen {
+            domain: domain.handle,
+            connreq,
+            src_addr: src,
+            context: ep.expose_provenance() as u64,
+            tx_size: tx.map_or(0, |t| t.size) as u32,
+            rx_size: rx.map_or(0, |r| r.size) as u32,
+            iov_limit: limits as u32,
+            ..Default::default()
+        };
+        // SAFETY: no pointers.
+        let done = unsafe { domain.dev.call(&mut arg) };
+        if done.is_err() && connreq != 0 {
+            // Fails only if the peer has given up.
+            let _ = eq::refuse(&domain.dev, connreq, &[]);
+        }
+        done.map(|()| (arg.handle, arg.cm_data_size))
+    };
+    // SAFETY: just boxed; no other reference exists yet.
+    unsafe {
+        match open() {
+            Ok((handle, cm_data)) => {
+                (*ep).handle = handle;
+                if cm_data != 0 {
+                    (*ep).cm_data = cm_data as usize;
+                }
+                Ok(ep)
+            }
+            Err(errno) => {
+                drop(Box::from_raw(ep));
+                Err(errno)
+            }
+        }
+    }
+}
+
+/// `fi_endpoint`.
+pub(crate) unsafe extern "C" fn open(
+    domain: *mut fid_domain,
+    of: *mut fi_info,
+    to: *mut *mut fid_ep,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's arguments; the domain is ours.
+    status(unsafe { make(&*domain.cast(), &*of, context).map(|ep| *to = ep.cast()) })
+}
+
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    // SAFETY: the fid of an endpoint, which `make` boxed and the caller gives up.
+    unsafe {
+        let ep = fid.cast::<Endpoint>();
+        let done = (*ep).dev.close((*ep).handle);
+        if done.is_ok() {
+            let eq: *const eq::Queue =
+                with_exposed_provenance_mut((*ep).eq.load(Ordering::Relaxed));
+            if !eq.is_null() {
+                (*eq).forget(ep.addr());
+            }
+            drop(Box::from_raw(ep));
+        }
+        status(done)
+    }
+}
+
+unsafe extern "C" fn bind(fid: *mut fid, object: *mut fid, flags: u64) -> c_int {
+    // SAFETY: two valid fids, the first one of an endpoint.
+    unsafe {
+        let ep = &*fid.cast::<Endpoint>();
+        let (handle, bits) = match (*object).fclass as u32 {
+            FI_CLASS_EQ => ((*object.cast::<eq::Queue>()).handle, 0),
+            FI_CLASS_CQ => {
+                let known = abi::KFI_TRANSMIT | abi::KFI_RECV | abi::KFI_SELECTIVE_COMPLETION;
+                if flags & !known != 0 {
+                    return -(FI_EBADFLAGS as c_int);
+                }
+                ((*object.cast::<cq::Queue>()).handle, flags)
+            }
+            _ => return -libc::ENOSYS,
+        };
+        let mut arg = abi::Bind {
+            ep: ep.handle,
+            object: handle,
+            bind_flags: bits,
+            ..Default::default()
+        };
+        if let Err(errno) = ep.dev.call(&mut arg) {
+            return -errno;
+        }
+        if (*object).fclass == FI_CLASS_EQ as usize {
+            ep.eq.store(object.expose_provenance(), Ordering::Relaxed);
+        } else {
+            ep.has_cq.store(true, Ordering::Relaxed);
+            for (side, bit) in ep.selective.iter().zip([abi::KFI_TRANSMIT, abi::KFI_RECV]) {
+                if flags & bit != 0 {
+                    side.store(
+                        flags & abi::KFI_SELECTIVE_COMPLETION != 0,
+                        Ordering::Relaxed,
+                    );
+                }
+            }
+        }
+    }
+    0
+}
+
+unsafe extern "C" fn control(fid: *mut fid, command: c_int, _: *mut c_void) -> c_int {
+    // SAFETY: an endpoint's fid.
+    unsafe {
+        let ep = &*fid.cast::<Endpoint>();
+        if command as u32 != FI_ENABLE {
+            return -libc::ENOSYS;
+        }
+        if ep.eq.load(Ordering::Relaxed) == 0 {
+            return -(FI_ENOEQ as c_int);
+        }
+        if !ep.has_cq.load(Ordering::Relaxed) {
+            return -(FI_ENOCQ as c_int);
+        }
+        let mut arg = abi::ObjectCall {
+            handle: ep.handle,
+            ..Default::default()
+        };
+        status(ep.dev.call(&mut arg))
+    }
+}
+
+unsafe extern "C" fn cancel(fid: fid_t, context: *mut c_void) -> isize {
+    // SAFETY: an endpoint's fid. The context is a number to the kernel.
+    unsafe {
+        let ep = &*fid.cast::<Endpoint>();
+        let context = context.expose_provenance() as u64;
+        let mut arg = abi::Cancel {
+            ep: ep.handle,
+            context,
+            ..Default::default()
+        };
+        status(ep.dev.call(&mut arg)) as isize
+    }
+}
+
+unsafe extern "C" fn getopt(
+    fid: fid_t,
+    level: c_int,
+    name: c_int,
+    to: *mut c_void,
+    len: *mut usize,
+) -> c_int {
+    // SAFETY: an endpoint, and the caller's buffer.
+    unsafe { pep::option((*fid.cast::<Endpoint>()).cm_data, level, name, to, len) }
+}
+
+unsafe extern "C" fn getname(fid: fid_t, addr: *mut c_void, len: *mut usize) -> c_int {
+    // SAFETY: an endpoint, and the caller's buffer.
+    unsafe {
+        let ep = &*fid.cast::<Endpoint>();
+        match ep.dev.name(ep.handle, false) {
+            Ok(known) => pep::store(&known, addr, len),
+            Err(errno) => -errno,
+        }
+    }
+}
+
+unsafe extern "C" fn getpeer(ep: *mut fid_ep, addr: *mut c_void, len: *mut usize) -> c_int {
+    // SAFETY: an endpoint, and the caller's buffer.
+    unsafe {
+        let ep = &*ep.cast::<Endpoint>();
+        match ep.dev.name(ep.handle, true) {
+            Ok(known) => pep::store(&known, addr, len),
+            Err(errno) => -errno,
+        }
+    }
+}
+
+unsafe extern "C" fn connect(
+    ep: *mut fid_ep,
+    addr: *const c_void,
+    param: *const c_void,
+    len: usize,
+) -> c_int {
+    // SAFETY: an endpoint, a `sockaddr` of its family's size, and the caller's data.
+    unsafe {
+        let ep = &*ep.cast::<Endpoint>();
+        let Some(addr) = info::addr_from(addr, size_of::<libc::sockaddr_storage>()) else {
+            return -libc::EINVAL;
+        };
+        let data = eq::param(param, len);
+        let mut arg = abi::Connect {
+            ep: ep.handle,
+            addr,
+            param: data.first().map_or(0, address),
+            param_len: len as u32,
+            ..Default::default()
+        };
+        status(ep.dev.call(&mut arg))
+    }
+}
+
+unsafe extern "C" fn accept(ep: *mut fid_ep, param: *const c_void, len: usize) -> c_int {
+    // SAFETY: an endpoint, and the caller's data.
+    unsafe {
+        let ep = &*ep.cast::<Endpoint>();
+        let data = eq::param(param, len);
+        let mut arg = abi::Accept {
+            ep: ep.handle,
+            param: data.first().map_or(0, address),
+            param_len: len as u32,
+            ..Default::default()
+        };
+        status(ep.dev.call(&mut arg))
+    }
+}
+
+unsafe extern "C" fn shutdown(ep: *mut fid_ep, flags: u64) -> c_int {
+    if flags != 0 {
+        return -(FI_EBADFLAGS as c_int);
+    }
+    // SAFETY: an endpoint.
+    unsafe {
+        let ep = &*ep.cast::<Endpoint>();
+        let mut arg = abi::Shutdown {
+            ep: ep.handle,
+            ..Default::default()
+        };
+        status(ep.dev.call(&mut arg))
+    }
+}

@@ -1,0 +1,514 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `fi_getinfo`: the kernel's offers, checked against hints.
+
+use std::ffi::{c_char, c_int, c_void, CStr, CString};
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use kfabric_uapi as abi;
+
+use crate::ffi::*;
+use crate::kernel::{Device, Errno};
+
+/// Bytes of each part of an info: more than the part has in any version of libfabric.
+const PART: usize = 512;
+/// Bits of the kernel's capabilities that have libfabric's meaning.
+const CAPS: u64 = abi::KFI_MSG
+    | abi::KFI_RMA
+    | abi::KFI_READ
+    | abi::KFI_WRITE
+    | abi::KFI_RECV
+    | abi::KFI_SEND
+    | abi::KFI_REMOTE_READ
+    | abi::KFI_REMOTE_WRITE
+    | abi::KFI_LOCAL_COMM
+    | abi::KFI_REMOTE_COMM;
+/// Registration modes that programs must support.
+const MR_MODE: u64 =
+    abi::KFI_MR_LOCAL | abi::KFI_MR_VIRT_ADDR | abi::KFI_MR_ALLOCATED | abi::KFI_MR_PROV_KEY;
+/// Send after send, after write; write after write; read after everything (`FI_ORDER_*`).
+const ORDER: u64 = 0x1
+    | 0x2
+    | 0x10
+    | 0x80
+    | 0x100
+    | 0x4
+    | 0x20
+    | FI_ORDER_RMA_RAR
+    | FI_ORDER_RMA_RAW
+    | FI_ORDER_RMA_WAW;
+/// Operation flags of transmit operations.
+const TX_FLAGS: u64 =
+    (FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_COMPLETION) as u64;
+/// Objects of each kind that a domain is said to have.
+const COUNT: usize = 256;
+
+/// Parts that hints name; `None` for a part that is missing.
+pub(crate) struct Hints<'a> {
+    pub(crate) info: &'a fi_info,
+    pub(crate) tx: Option<&'a fi_tx_attr>,
+    pub(crate) rx: Option<&'a fi_rx_attr>,
+    pub(crate) ep: Option<&'a fi_ep_attr>,
+    pub(crate) domain: Option<&'a fi_domain_attr>,
+    pub(crate) fabric: Option<&'a fi_fabric_attr>,
+}
+
+/// Returns text in a NUL-padded array.
+pub(crate) fn text(bytes: &[u8]) -> &str {
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    std::str::from_utf8(&bytes[..end]).unwrap_or_default()
+}
+
+/// The fabric's name in libfabric: the kernel provider, then the kernel's name.
+fn fabric_name(entry: &abi::InfoEntry) -> String {
+    format!("{}/{}", text(&entry.prov_name), text(&entry.fabric_name))
+}
+
+unsafe fn matches_name(wanted: *const c_char, name: &str) -> bool {
+    // SAFETY: hints hold C strings or null.
+    wanted.is_null() || unsafe { CStr::from_ptr(wanted) }.to_bytes() == name.as_bytes()
+}
+
+/// Checks whether an offer satisfies hints.
+unsafe fn satisfies(entry: &abi::InfoEntry, hints: &Hints<'_>, version: u32) -> bool {
+    let caps = entry.caps & CAPS;
+    let remote = abi::KFI_REMOTE_READ | abi::KFI_REMOTE_WRITE;
+    let info = hints.info;
+    if info.caps & !caps != 0 {
+        return false;
+    }
+    if !matches!(
+        info.addr_format,
+        0 | FI_SOCKADDR | FI_SOCKADDR_IN | FI_SOCKADDR_IN6
+    ) {
+        return false;
+    }
+    if let Some(ep) = hints.ep {
+        let over = |max: usize| max as u64 > entry.max_msg_size;
+        if !matches!(ep.type_, FI_EP_UNSPEC | FI_EP_MSG)
+            || ep.protocol != 0 && ep.protocol != entry.protocol
+            || ep.protocol_version > 1
+            || over(ep.max_msg_size)
+            || ep.tx_ctx_cnt > 1
+            || ep.rx_ctx_cnt > 1
+            || ep.auth_key_size != 0
+            || over(ep.max_order_raw_size)
+            || over(ep.max_order_waw_size)
+            || ep.max_order_war_size > 0
+        {
+            return false;
+        }
+    }
+    if let Some(tx) = hints.tx {
+        if tx.caps & !caps != 0
+            || tx.op_flags & !TX_FLAGS != 0
+            || tx.msg_order & !ORDER != 0
+            || tx.inject_size as u64 > entry.inject_size
+            || tx.size > entry.tx_size as usize
+            || tx.iov_limit > entry.iov_limit as usize
+            || tx.rma_iov_limit > entry.rma_iov_limit as usize
+        {
+            return false;
+        }
+    }
+    if let Some(rx) = hints.rx {
+        if rx.caps & !caps != 0
+            || rx.op_flags & !u64::from(FI_COMPLETION) != 0
+            || rx.msg_order & !ORDER != 0
+            || rx.total_buffered_recv > 0
+            || rx.size > entry.rx_size as usize
+            || rx.iov_limit > entry.iov_limit as usize
+        {
+            return false;
+        }
+    }
+    if let Some(domain) = hints.domain {
+        // With remote access to memory all modes are needed, else only FI_MR_LOCAL.
+        let rma = info.caps == 0 || info.caps & (abi::KFI_RMA | remote) != 0;
+        let old = version < (1 << 16 | 5);
+        let mode = domain.mr_mode as u64;
+        let needed = if rma { MR_MODE } else { abi::KFI_MR_LOCAL };
+        // Before 1.5: unspecified or basic, which has these modes.
+        let fits = match old || mode == 1 {
+            true => mode <= 1,
+            false => needed & !mode == 0,
+        };
+        let data = if info.mode & FI_RX_CQ_DATA != 0 {
+            entry.cq_data_size as usize
+        } else {
+            0
+        };
+        if !fits
+            || domain.cq_data_size > data
+            || domain.caps & !(abi::KFI_LOCAL_COMM | abi::KFI_REMOTE_COMM) & !caps != 0
+            || domain.cq_cnt > COUNT
+            || domain.ep_cnt > COUNT * 16
+            || domain.cntr_cnt > 0
+            || domain.mr_iov_limit > 1
+            || domain.auth_key_size != 0
+            || domain.mr_key_size != 0 && domain.mr_key_size < entry.mr_key_size as usize
+        {
+            return false;
+        }
+        // SAFETY: a C string or null.
+        if !unsafe { matches_name(domain.name, text(&entry.domain_name)) } {
+            return false;
+        }
+    }
+    // SAFETY: as above.
+    hints
+        .fabric
+        .is_none_or(|f| unsafe { matches_name(f.name, &fabric_name(entry)) })
+}
+
+unsafe fn part<T>() -> *mut T {
+    const { assert!(size_of::<T>() <= PART) };
+    // SAFETY: plain allocation; null means that memory is missing.
+    unsafe { libc::calloc(1, PART) }.cast()
+}
+
+fn string(text: &str) -> *mut c_char {
+    let Ok(text) = CString::new(text) else {
+        return std::ptr::null_mut();
+    };
+    // SAFETY: a C string.
+    unsafe { libc::strdup(text.as_ptr()) }
+}
+
+unsafe fn put_addr(addr: &abi::SockAddr, to: &mut *mut c_void, len: &mut usize) {
+    if addr.len == 0 {
+        return;
+    }
+    // SAFETY: 28 bytes are allocated, and copied.
+    unsafe {
+        *to = libc::calloc(1, 32);
+        if !to.is_null() {
+            std::ptr::copy_nonoverlapping(addr.data.as_ptr(), to.cast::<u8>(), 28);
+            *len = addr.len as usize;
+        }
+    }
+}
+
+/// Frees an info that [`make`] made.
+unsafe fn free(info: *mut fi_info) {
+    // SAFETY: all parts come from `calloc` or `strdup`, or are null.
+    unsafe {
+        let i = &*info;
+        if !i.domain_attr.is_null() {
+            libc::free((*i.domain_attr).name.cast());
+        }
+        if !i.fabric_attr.is_null() {
+            libc::free((*i.fabric_attr).name.cast());
+        }
+        for at in [
+            i.src_addr,
+            i.dest_addr,
+            i.tx_attr.cast(),
+            i.rx_attr.cast(),
+            i.ep_attr.cast(),
+            i.domain_attr.cast(),
+            i.fabric_attr.cast(),
+            info.cast(),
+        ] {
+            libc::free(at);
+        }
+    }
+}
+
+/// Makes an info of an offer. `None` if memory is missing.
+pub(crate) unsafe fn make(
+    entry: &abi::InfoEntry,
+    hints: Option<&Hints<'_>>,
+) -> Option<*mut fi_info> {
+    // SAFETY: the parts are allocated here, zeroed, and larger than their types.
+    unsafe {
+        let info = part::<fi_info>();
+        if info.is_null() {
+            return None;
+        }
+        let i = &mut *info;
+        i.tx_attr = part();
+        i.rx_attr = part();
+        i.ep_attr = part();
+        i.domain_attr = part();
+        i.fabric_attr = part();
+        let (Some(tx), Some(rx), Some(ep), Some(domain), Some(fabric)) = (
+            i.tx_attr.as_mut(),
+            i.rx_attr.as_mut(),
+            i.ep_attr.as_mut(),
+            i.domain_attr.as_mut(),
+            i.fabric_attr.as_mut(),
+        ) else {
+            free(info);
+            return None;
+        };
+        let asked = hints.map_or(0, |h| h.info.caps);
+        let all = entry.caps & CAPS;
+        let comm = abi::KFI_LOCAL_COMM | abi::KFI_REMOTE_COMM;
+        let send = abi::KFI_SEND | abi::KFI_READ | abi::KFI_WRITE;
+        let recv = abi::KFI_RECV | abi::KFI_REMOTE_READ | abi::KFI_REMOTE_WRITE;
+        let kinds = abi::KFI_MSG | abi::KFI_RMA;
+        let mut caps = all;
+        if asked != 0 {
+            // A kind without directions means all of its directions.
+            caps = asked & !comm | all & comm;
+            let dirs = caps & (send | recv);
+            let msg = abi::KFI_SEND | abi::KFI_RECV;
+            if caps & abi::KFI_MSG != 0 && dirs & msg == 0 {
+                caps |= msg;
+            }
+            let rma = (send | recv) & !msg;
+            if caps & abi::KFI_RMA != 0 && dirs & rma == 0 {
+                caps |= rma;
+            }
+        }
+        let data = hints.is_some_and(|h| h.info.mode & FI_RX_CQ_DATA != 0);
+        let mode = if data { FI_RX_CQ_DATA } else { 0 };
+        i.caps = caps;
+        i.mode = mode;
+        i.addr_format = if entry.src_addr.len == 28 {
+            FI_SOCKADDR_IN6
+        } else {
+            FI_SOCKADDR_IN
+        };
+        put_addr(&entry.src_addr, &mut i.src_addr, &mut i.src_addrlen);
+        put_addr(&entry.dest_addr, &mut i.dest_addr, &mut i.dest_addrlen);
+        let smaller = |wanted: Option<usize>, most: u32| match wanted {
+            Some(n) if n != 0 => n,
+            _ => most as usize,
+        };
+        // A default that does not pin the queues of a full-size endpoint.
+        let size = |most: u32| most.min(512);
+        tx.caps = caps & (kinds | send);
+        tx.mode = mode;
+        tx.op_flags = hints.and_then(|h| h.tx).map_or(0, |t| t.op_flags);
+        tx.msg_order = ORDER;
+        tx.inject_size = entry.inject_size as usize;
+        tx.size = smaller(
+            hints.and_then(|h| h.tx).map(|t| t.size),
+            size(entry.tx_size),
+        );
+        tx.iov_limit = smaller(
+            hints.and_then(|h| h.tx).map(|t| t.iov_limit),
+            entry.iov_limit,
+        );
+        tx.rma_iov_limit = entry.rma_iov_limit as usize;
+        rx.caps = caps & (kinds | recv);
+        rx.mode = mode;
+        rx.op_flags = hints.and_then(|h| h.rx).map_or(0, |r| r.op_flags);
+        rx.msg_order = ORDER;
+        rx.size = smaller(
+            hints.and_then(|h| h.rx).map(|r| r.size),
+            size(entry.rx_size),
+        );
+        rx.iov_limit = smaller(
+            hints.and_then(|h| h.rx).map(|r| r.iov_limit),
+            entry.iov_limit,
+        );
+        ep.type_ = FI_EP_MSG;
+        ep.protocol = entry.protocol;
+        ep.protocol_version = 1;
+        ep.max_msg_size = entry.max_msg_size as usize;
+        ep.max_order_raw_size = entry.max_msg_size as usize;
+        ep.max_order_waw_size = entry.max_msg_size as usize;
+        ep.tx_ctx_cnt = 1;
+        ep.rx_ctx_cnt = 1;
+        domain.name = string(text(&entry.domain_name));
+        let given = hints.and_then(|h| h.domain);
+        domain.threading = match given.map(|d| d.threading) {
+            Some(wanted) if wanted != 0 => wanted,
+            _ => FI_THREAD_SAFE,
+        };
+        domain.control_progress = FI_PROGRESS_AUTO;
+        domain.__bindgen_anon_1.data_progress = FI_PROGRESS_AUTO;
+        domain.resource_mgmt = FI_RM_ENABLED;
+        domain.av_type = match given.map(|d| d.av_type) {
+            Some(wanted) => wanted,
+            None => FI_AV_UNSPEC,
+        };
+        domain.mr_mode = match given {
+            Some(d) if d.mr_mode == 1 => 1,
+            _ => MR_MODE as c_int,
+        };
+        domain.mr_key_size = entry.mr_key_size as usize;
+        domain.cq_data_size = if data { entry.cq_data_size as usize } else { 0 };
+        domain.cq_cnt = COUNT;
+        domain.ep_cnt = COUNT * 16;
+        domain.tx_ctx_cnt = COUNT * 16;
+        domain.rx_ctx_cnt = COUNT * 16;
+        domain.max_ep_tx_ctx = 1;
+        domain.max_ep_rx_ctx = 1;
+        domain.mr_iov_limit = 1;
+        domain.caps = all & comm;
+        domain.mr_cnt = 65_536;
+        fabric.name = string(&fabric_name(entry));
+        Some(info)
+    }
+}
+
+fn to_abi(addr: SocketAddr) -> abi::SockAddr {
+    let mut out = abi::SockAddr::default();
+    let port = addr.port().to_be_bytes();
+    out.data[2..4].copy_from_slice(&port);
+    match addr {
+        SocketAddr::V4(a) => {
+            out.len = 16;
+            out.data[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+            out.data[4..8].copy_from_slice(&a.ip().octets());
+        }
+        SocketAddr::V6(a) => {
+            out.len = 28;
+            out.data[..2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
+            out.data[8..24].copy_from_slice(&a.ip().octets());
+            out.data[24..28].copy_from_slice(&a.scope_id().to_ne_bytes());
+        }
+    }
+    out
+}
+
+/// Copies a program's `sockaddr`.
+pub(crate) unsafe fn addr_from(at: *const c_void, len: usize) -> Option<abi::SockAddr> {
+    if at.is_null() {
+        return None;
+    }
+    // SAFETY: a `sockaddr` has at least a family.
+    let family = unsafe { at.cast::<u16>().read_unaligned() };
+    let need = match i32::from(family) {
+        libc::AF_INET => 16,
+        libc::AF_INET6 => 28,
+        _ => return None,
+    };
+    if len < need {
+        return None;
+    }
+    let mut out = abi::SockAddr {
+        len: need as u32,
+        data: [0; 28],
+    };
+    // SAFETY: the family says how long the address is.
+    unsafe { std::ptr::copy_nonoverlapping(at.cast::<u8>(), out.data.as_mut_ptr(), need) };
+    if need == 16 {
+        out.data[8..16].fill(0);
+    }
+    Some(out)
+}
+
+/// Returns whether an address names no host.
+fn is_wild(addr: &abi::SockAddr) -> bool {
+    match addr.len {
+        16 => addr.data[4..8] == [0; 4],
+        28 => addr.data[8..24] == [0; 16],
+        _ => true,
+    }
+}
+
+unsafe fn resolve(
+    node: *const c_char,
+    service: *const c_char,
+    flags: u64,
+) -> Result<Option<abi::SockAddr>, Errno> {
+    if node.is_null() && service.is_null() {
+        return Ok(None);
+    }
+    let text = |at: *const c_char| match at.is_null() {
+        true => None,
+        // SAFETY: the caller's C string.
+        false => unsafe { CStr::from_ptr(at) }.to_str().ok(),
+    };
+    let port = match text(service) {
+        None => 0,
+        Some(s) => s.parse::<u16>().map_err(|_| libc::ENODATA)?,
+    };
+    let node = match (text(node), flags & FI_SOURCE != 0) {
+        (Some(node), _) => node,
+        (None, true) => "0.0.0.0",
+        (None, false) => "127.0.0.1",
+    };
+    let mut found = (node, port).to_socket_addrs().map_err(|_| libc::ENODATA)?;
+    Ok(found.next().map(to_abi))
+}
+
+unsafe fn collect(
+    version: u32,
+    node: *const c_char,
+    service: *const c_char,
+    flags: u64,
+    hints: Option<&Hints<'_>>,
+) -> Result<Vec<*mut fi_info>, Errno> {
+    let device = Device::open(crate::device_path()).map_err(|_| libc::ENODATA)?;
+    // SAFETY: the caller's strings and addresses.
+    let (mut src, mut dest) = unsafe {
+        let named = resolve(node, service, flags)?;
+        let (mut src, mut dest) = (None, None);
+        match flags & FI_SOURCE != 0 {
+            true => src = named,
+            false => dest = named,
+        }
+        if let Some(h) = hints {
+            src = src.or_else(|| addr_from(h.info.src_addr, h.info.src_addrlen));
+            dest = dest.or_else(|| addr_from(h.info.dest_addr, h.info.dest_addrlen));
+        }
+        (src, dest)
+    };
+    let mut wanted = abi::InfoEntry {
+        mode: u64::MAX,
+        mr_mode: u64::MAX,
+        ..Default::default()
+    };
+    wanted.src_addr = src.take_if(|a| !is_wild(a)).unwrap_or_default();
+    wanted.dest_addr = dest.take().unwrap_or_default();
+    let entries = device.info(&wanted).map_err(|_| libc::ENODATA)?;
+    let mut infos = Vec::new();
+    for mut entry in entries {
+        // SAFETY: the hints' strings.
+        if hints.is_some_and(|h| unsafe { !satisfies(&entry, h, version) }) {
+            continue;
+        }
+        // A wildcard address keeps its port.
+        if let Some(wild) = src {
+            if entry.src_addr.len == 0 {
+                entry.src_addr = wild;
+            } else {
+                entry.src_addr.data[2..4].copy_from_slice(&wild.data[2..4]);
+            }
+        }
+        // SAFETY: makes a new info.
+        infos.extend(unsafe { make(&entry, hints) });
+    }
+    Ok(infos)
+}
+
+/// `fi_getinfo`.
+pub(crate) unsafe extern "C" fn getinfo(
+    version: u32,
+    node: *const c_char,
+    service: *const c_char,
+    flags: u64,
+    hints: *const fi_info,
+    to: *mut *mut fi_info,
+) -> c_int {
+    // SAFETY: hints and their parts are null or valid; infos are fresh.
+    unsafe {
+        let hints = hints.as_ref().map(|info| Hints {
+            info,
+            tx: info.tx_attr.as_ref(),
+            rx: info.rx_attr.as_ref(),
+            ep: info.ep_attr.as_ref(),
+            domain: info.domain_attr.as_ref(),
+            fabric: info.fabric_attr.as_ref(),
+        });
+        let infos = match collect(version, node, service, flags, hints.as_ref()) {
+            Ok(infos) => infos,
+            Err(errno) => return -errno,
+        };
+        let mut first = std::ptr::null_mut();
+        for info in infos.into_iter().rev() {
+            (*info).next = first;
+            first = info;
+        }
+        *to = first;
+        if first.is_null() {
+            return -libc::ENODATA;
+        }
+    }
+    0
+}

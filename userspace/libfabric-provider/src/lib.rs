@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A libfabric provider over `/dev/kfabric`: `libkfabric-fi.so`, which libfabric 1.17 and later
+//! load. Connected endpoints (`FI_EP_MSG`) are native; `ofi_rxm` layers `FI_EP_RDM` over them.
+
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "entry points have libfabric's contracts: valid objects and arguments of its manual pages"
+)]
+
+mod core;
+mod cq;
+mod domain;
+mod ep;
+mod eq;
+mod fabric;
+mod ffi;
+mod info;
+mod kernel;
+mod pep;
+mod post;
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::sync::OnceLock;
+
+use ffi::*;
+use kernel::Errno;
+
+/// The newest libfabric whose rules the plug-in follows.
+const FI_VERSION: u32 = 2 << 16 | 6;
+
+/// The provider's structure. libfabric writes to its `context`.
+struct Provider(UnsafeCell<fi_provider>);
+
+// SAFETY: only libfabric writes to the structure, under its own lock.
+unsafe impl Sync for Provider {}
+
+static PROVIDER: Provider = Provider(UnsafeCell::new(fi_provider {
+    version: 1,
+    fi_version: FI_VERSION,
+    context: fi_context {
+        internal: [std::ptr::null_mut(); 4],
+    },
+    name: c"kfabric".as_ptr(),
+    getinfo: Some(info::getinfo),
+    fabric: Some(fabric::open),
+    cleanup: Some(cleanup),
+}));
+
+/// The device file.
+static DEVICE: OnceLock<String> = OnceLock::new();
+
+/// Returns the path of the device file.
+pub(crate) fn device_path() -> &'static str {
+    DEVICE.get().map_or("/dev/kfabric", String::as_str)
+}
+
+unsafe extern "C" fn cleanup() {}
+
+/// Returns the provider. libfabric calls this function once, when it loads the plug-in.
+#[no_mangle]
+pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
+    let prov = PROVIDER.0.get();
+    let help = c"Path of the device file (default: /dev/kfabric)";
+    if let Some(path) = core::parameter(prov, c"device", help) {
+        // Fails only if the path is set already: then the first one holds.
+        let _ = DEVICE.set(path);
+    }
+    prov
+}
+
+/// Converts a result to libfabric's status: zero, or a negative errno.
+pub(crate) fn status(result: Result<(), Errno>) -> c_int {
+    match result {
+        Ok(()) => 0,
+        Err(errno) => -errno,
+    }
+}

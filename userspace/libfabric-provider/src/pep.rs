@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Passive endpoints. The kernel's object is opened when the address and the event queue are
+//! known.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kfabric_uapi as abi;
+
+use crate::fabric::Fabric;
+use crate::ffi::*;
+use crate::kernel::{Device, Errno};
+use crate::{eq, info, status};
+
+struct State {
+    addr: Option<abi::SockAddr>,
+    eq: *mut eq::Queue,
+    handle: Option<u64>,
+    listens: bool,
+}
+
+/// A passive endpoint.
+#[repr(C)]
+pub(crate) struct Passive {
+    fid: fid_pep,
+    dev: Arc<Device>,
+    fabric: u64,
+    cm_data: usize,
+    state: Mutex<State>,
+}
+
+static FID: Table<fi_ops> = Table(fi_ops {
+    size: size_of::<fi_ops>(),
+    close: Some(close),
+    bind: Some(bind),
+    control: absent(),
+    ops_open: absent(),
+    tostr: None,
+    ops_set: None,
+});
+static OPS: Table<fi_ops_ep> = Table(fi_ops_ep {
+    size: size_of::<fi_ops_ep>(),
+    cancel: absent(),
+    getopt: Some(getopt),
+    setopt: absent(),
+    tx_ctx: absent(),
+    rx_ctx: absent(),
+    rx_size_left: absent(),
+    tx_size_left: absent(),
+});
+static CM: Table<fi_ops_cm> = Table(fi_ops_cm {
+    size: size_of::<fi_ops_cm>(),
+    setname: Some(setname),
+    getname: Some(getname),
+    getpeer: absent(),
+    connect: absent(),
+    listen: Some(listen),
+    accept: absent(),
+    reject: Some(reject),
+    shutdown: absent(),
+    join: None,
+});
+
+/// `fi_passive_ep`.
+pub(crate) unsafe extern "C" fn open(
+    fabric: *mut fid_fabric,
+    of: *mut fi_info,
+    to: *mut *mut fid_pep,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's arguments; the fabric is ours.
+    unsafe {
+        let fabric = &*fabric.cast::<Fabric>();
+        let fid = fid {
+            fclass: FI_CLASS_PEP as usize,
+            context,
+            ops: FID.get(),
+        };
+        let pep = Box::new(Passive {
+            fid: fid_pep {
+                fid,
+                ops: OPS.get(),
+                cm: CM.get(),
+            },
+            dev: fabric.dev.clone(),
+            fabric: fabric.handle,
+            cm_data: if (*(*of).ep_attr).protocol == abi::KFI_PROTO_SHM {
+                192
+            } else {
+                55
+            },
+            state: Mutex::new(State {
+                addr: info::addr_from((*of).src_addr, (*of).src_addrlen),
+                eq: null_mut(),
+                handle: None,
+                listens: false,
+            }),
+        });
+        *to = Box::into_raw(pep).cast();
+    }
+    0
+}
+
+impl Passive {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens the kernel's object.
+    fn ensure(&self, state: &mut State) -> Result<u64, Errno> {
+        if let Some(handle) = state.handle {
+            return Ok(handle);
+        }
+        if state.eq.is_null() {
+            return Err(FI_ENOEQ as Errno);
+        }
+        let mut any = abi::SockAddr {
+            len: 16,
+            data: [0; 28],
+        };
+        any.data[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+        let mut arg = abi::PepOpen {
+            fabric: self.fabric,
+            // SAFETY: the program keeps the queue open while the endpoint is bound to it.
+            eq: unsafe { (*state.eq).handle },
+            addr: state.addr.unwrap_or(any),
+            context: (&raw const *self).expose_provenance() as u64,
+            ..Default::default()
+        };
+        // SAFETY: no pointers.
+        unsafe { self.dev.call(&mut arg)? };
+        state.handle = Some(arg.handle);
+        Ok(arg.handle)
+    }
+}
+
+unsafe extern "C" fn bind(fid: *mut fid, object: *mut fid, _flags: u64) -> c_int {
+    // SAFETY: two valid fids, the first one of a passive endpoint.
+    unsafe {
+        if (*object).fclass != FI_CLASS_EQ as usize {
+            return -libc::EINVAL;
+        }
+        (*fid.cast::<Passive>()).state().eq = object.cast();
+    }
+    0
+}
+
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    // SAFETY: the fid of a passive endpoint, which `open` boxed and the caller gives up.
+    unsafe {
+        let pep = fid.cast::<Passive>();
+        let (handle, eq) = {
+            let state = (*pep).state();
+            (state.handle, state.eq)
+        };
+        let done = handle.map_or(Ok(()), |handle| (*pep).dev.close(handle));
+        if done.is_ok() {
+            if !eq.is_null() {
+                (*eq).forget(pep.addr());
+            }
+            drop(Box::from_raw(pep));
+        }
+        status(done)
+    }
+}
+
+unsafe extern "C" fn listen(pep: *mut fid_pep) -> c_int {
+    // SAFETY: a passive endpoint.
+    let pep = unsafe { &*pep.cast::<Passive>() };
+    let mut state = pep.state();
+    status(pep.ensure(&mut state).and_then(|handle| {
+        let mut arg = abi::Listen {
+            pep: handle,
+            ..Default::default()
+        };
+        // SAFETY: no pointers.
+        unsafe { pep.dev.call(&mut arg)? };
+        state.listens = true;
+        Ok(())
+    }))
+}
+
+unsafe extern "C" fn setname(fid: fid_t, addr: *mut c_void, len: usize) -> c_int {
+    // SAFETY: a passive endpoint, and the caller's address.
+    unsafe {
+        let pep = &*fid.cast::<Passive>();
+        let mut state = pep.state();
+        if state.listens {
+            return -libc::EINVAL;
+        }
+        let Some(addr) = info::addr_from(addr, len) else {
+            return -libc::EINVAL;
+        };
+        if let Some(handle) = state.handle.take() {
+            if let Err(errno) = pep.dev.close(handle) {
+                state.handle = Some(handle);
+                return -errno;
+            }
+        }
+        state.addr = Some(addr);
+    }
+    0
+}
+
+/// Copies an address to a program's buffer.
+pub(crate) unsafe fn store(from: &abi::SockAddr, to: *mut c_void, len: *mut usize) -> c_int {
+    // SAFETY: the caller's buffer of `*len` bytes.
+    unsafe {
+        let (room, need) = (*len, from.len as usize);
+        *len = need;
+        if !to.is_null() {
+            std::ptr::copy_nonoverlapping(from.data.as_ptr(), to.cast::<u8>(), need.min(room));
+        }
+        if room < need {
+            return -(FI_ETOOSMALL as c_int);
+        }
+    }
+    0
+}
+
+unsafe extern "C" fn getname(fid: fid_t, addr: *mut c_void, len: *mut usize) -> c_int {
+    // SAFETY: a passive endpoint, and the caller's buffer.
+    unsafe {
+        let pep = &*fid.cast::<Passive>();
+        let mut state = pep.state();
+        let known = match pep.ensure(&mut state) {
+            Ok(handle) => pep.dev.name(handle, false),
+            Err(errno) => state.addr.ok_or(errno),
+        };
+        match known {
+            Ok(known) => store(&known, addr, len),
+            Err(errno) => -errno,
+        }
+    }
+}
+
+unsafe extern "C" fn reject(
+    pep: *mut fid_pep,
+    handle: fid_t,
+    param: *const c_void,
+    len: usize,
+) -> c_int {
+    // SAFETY: a passive endpoint, and the caller's data.
+    unsafe {
+        let pep = &*pep.cast::<Passive>();
+        let data = eq::param(param, len);
+        status(eq::take_request(handle).and_then(|connreq| eq::refuse(&pep.dev, connreq, data)))
+    }
+}
+
+/// Answers `fi_getopt` for the one option that endpoints have.
+pub(crate) unsafe fn option(
+    cm_data: usize,
+    level: c_int,
+    name: c_int,
+    to: *mut c_void,
+    len: *mut usize,
+) -> c_int {
+    if level as u32 != FI_OPT_ENDPOINT || name as u32 != FI_OPT_CM_DATA_SIZE {
+        return -libc::ENOPROTOOPT;
+    }
+    // SAFETY: the caller's buffer of `*len` bytes.
+    unsafe {
+        if *len < size_of::<usize>() {
+            *len = size_of::<usize>();
+            return -(FI_ETOOSMALL as c_int);
+        }
+        *to.cast::<usize>() = cm_data;
+        *len = size_of::<usize>();
+    }
+    0
+}
+
+unsafe extern "C" fn getopt(
+    fid: fid_t,
+    level: c_int,
+    name: c_int,
+    to: *mut c_void,
+    len: *mut usize,
+) -> c_int {
+    // SAFETY: a passive endpoint, and the caller's buffer.
+    unsafe { option((*fid.cast::<Passive>()).cm_data, level, name, to, len) }
+}
