@@ -85,7 +85,7 @@ third)
     [ -z "$(systemctl --failed --quiet)" ] || fail "$(systemctl --failed)"
     left=$(find /etc /usr /var -xdev \( -name '*kfabric*' -o -name '*kfblk*' -o -name 'kfi-*' -o -name 'kverbs*' \) \
         -not -path '/usr/lib/modules/*/build/*' -not -path '/usr/src/linux*' -not -path '/var/log/*' \
-        -not -path '/etc/kfabric*' -not -name 'kfabric-installed*')
+        -not -path '/etc/kfabric*' -not -name 'kfabric-installed*' -not -name 'kfabric-network*')
     [ -z "$left" ] || fail "left: $left"
     ;;
 pair-set-up)
