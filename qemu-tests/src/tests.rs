@@ -69,6 +69,7 @@ pub mod memory;
 pub mod missing_pages;
 pub mod modules;
 pub mod msg;
+pub mod ofi;
 pub mod planted;
 pub mod programs;
 pub mod promises;
@@ -134,6 +135,7 @@ pub fn all() -> Vec<Test> {
         accounts::TESTS,
         getinfo::TESTS,
         msg::TESTS,
+        ofi::TESTS,
         rma::TESTS,
         queues::TESTS,
         cm::TESTS,

@@ -152,9 +152,9 @@ fn auth(ctx: &mut Ctx) -> Result<()> {
     let said = run("kfi-example-auth", &[&path, &own, &port, ctx.provider()]);
     std::fs::remove_file(&key)?;
     let said = said?;
-    let refused = said
-        .lines()
-        .any(|line| line.starts_with("without the auth key: ") && line.contains("REFUSED"));
+    let refused = said.lines().any(|line| {
+        line.starts_with("without the auth key: ") && line.contains(": no connection: ")
+    });
     ensure!(refused, "no refusal: {said}");
     in_order(
         &said,

@@ -55,6 +55,7 @@ unsafe fn make(
     // SAFETY: null or valid attributes; only fields that all versions have are read.
     let (size, wait, format) = match attr.is_null() {
         true => (0, FI_WAIT_UNSPEC, FI_CQ_FORMAT_UNSPEC),
+        // SAFETY: As above.
         false => unsafe { ((*attr).size, (*attr).wait_obj, (*attr).format) },
     };
     if !matches!(

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::ptr::{null, null_mut, with_exposed_provenance_mut};
+use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -438,7 +438,7 @@ pub(crate) fn refuse(dev: &Device, connreq: u64, data: &[u8]) -> Result<(), Errn
 
 /// Borrows a program's connection data.
 pub(crate) unsafe fn param<'a>(at: *const c_void, len: usize) -> &'a [u8] {
-    match at == null() || len == 0 {
+    match at.is_null() || len == 0 {
         true => &[],
         // SAFETY: the caller's data of `len` bytes.
         false => unsafe { std::slice::from_raw_parts(at.cast(), len) },

@@ -12,6 +12,7 @@
     unreachable_pub,
     dead_code,
     clippy::all,
+    clippy::pedantic,
     clippy::undocumented_unsafe_blocks,
     unsafe_op_in_unsafe_fn
 )]

@@ -89,6 +89,7 @@ third)
     [ -z "$left" ] || fail "left: $left"
     ;;
 pair-set-up)
+    mkdir -p /etc/kfabric
     if [ "$node" = 1 ]; then
         printf 'export pair --size 16M --listen 10.77.0.1\n' >/etc/kfabric/blk.conf
         systemctl enable kfi-export@pair
