@@ -72,12 +72,24 @@ const REJECT_REASON: [&str; 35] = [
 /// Text of a code that no table has.
 const UNKNOWN: &str = "unknown code of the provider";
 
+/// Returns the `ib_wc_status` by which kshm's kernel module and rings report an errno.
+pub(crate) fn wc_status(errno: i32) -> u32 {
+    match errno.saturating_abs() {
+        0 => 0,
+        libc::EMSGSIZE => 1,
+        libc::ECANCELED => 5,
+        libc::EREMOTEIO => 9,
+        libc::EACCES => 10,
+        _ => 21,
+    }
+}
+
 /// Returns the text of a failed operation's [`CompError::prov_errno`](crate::CompError): an
-/// `ib_wc_status` of `kverbs`, an errno of every other provider and of rings.
+/// `ib_wc_status` of `kverbs` and `kshm`, an errno of every other provider.
 pub fn completion_text(provider: &str, code: u32) -> &'static str {
     // CAST: A `usize` has 64 bits.
     match provider {
-        "kverbs" => WC_STATUS.get(code as usize).copied().unwrap_or(UNKNOWN),
+        "kverbs" | "kshm" => WC_STATUS.get(code as usize).copied().unwrap_or(UNKNOWN),
         _ => errno_text(code),
     }
 }
@@ -114,7 +126,13 @@ mod tests {
         assert!(completion_text("kverbs", 10).starts_with("remote access error"));
         assert!(completion_text("kverbs", 13).starts_with("receiver-not-ready"));
         assert_eq!(completion_text("kverbs", 21), "general error of the device");
-        assert_eq!(completion_text("kshm", 90), "message too long");
+        assert!(
+            completion_text("kshm", wc_status(-libc::EACCES)).starts_with("remote access error")
+        );
+        assert!(
+            completion_text("kshm", wc_status(libc::EMSGSIZE)).starts_with("local length error")
+        );
+        assert_eq!(completion_text("other", 90), "message too long");
         for (provider, code) in [("kverbs", 22), ("kverbs", u32::MAX), ("kshm", 9999)] {
             assert_eq!(completion_text(provider, code), UNKNOWN);
             assert_eq!(connection_text(provider, Errno::EIO, 9999), UNKNOWN);

@@ -70,7 +70,7 @@ impl Rings {
             data,
             // CAST: Never negative: a positive errno, or 0.
             err: err.unsigned_abs(),
-            prov_errno: err.unsigned_abs(),
+            prov_errno: crate::provider_code::wc_status(err),
             ep: self.id.handle,
             ..CqEntry::default()
         })

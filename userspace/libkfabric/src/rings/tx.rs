@@ -40,7 +40,7 @@ impl Rings {
             len: if err == 0 { len } else { 0 },
             // CAST: Never negative: a positive errno, or 0.
             err: err.unsigned_abs(),
-            prov_errno: err.unsigned_abs(),
+            prov_errno: crate::provider_code::wc_status(err),
             ep: self.id.handle,
             ..CqEntry::default()
         })
