@@ -30,9 +30,11 @@ pub(super) struct Facts {
     pub(super) device: PathBuf,
     /// Number of the device file, `major:minor`, if the module is loaded.
     pub(super) number: Option<String>,
+    /// Whether the device file was opened.
+    pub(super) opened: bool,
     /// Why the device file cannot be opened.
     pub(super) refused: Option<Errno>,
-    /// Version of the interface that the module reports.
+    /// Version of the interface that the module reports; `None` if no provider makes an offer.
     pub(super) abi: Option<u32>,
     /// The calling process.
     pub(super) caller: Caller,
@@ -185,6 +187,7 @@ pub(super) fn gather() -> Facts {
     if facts.loaded.contains(&"kfabric") {
         match Device::open() {
             Ok(device) => {
+                facts.opened = true;
                 let infos = device.info(&Hints::new()).unwrap_or_default();
                 facts.abi = infos.first().map(|info| info.raw().abi);
                 facts.auth = auth(&device);

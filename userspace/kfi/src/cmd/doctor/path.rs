@@ -97,7 +97,7 @@ pub(super) fn look(facts: &Facts, peer: IpAddr, timeout: Duration) -> Seen {
             seen.fits = smaller.find(|mtu| ask(own, peer, payload(peer, *mtu)) == Answer::Arrived);
         }
     }
-    if facts.abi.is_some() {
+    if facts.opened {
         seen.request = request(SocketAddr::new(peer, UNUSED_SERVICE), timeout);
     }
     seen

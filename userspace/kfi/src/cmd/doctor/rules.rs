@@ -20,6 +20,9 @@ const MTU: u32 = 1024 + 80;
 /// UDP port of RoCE v2 (IBTA volume 1, annex A17).
 const ROCE_PORT: u16 = 4791;
 
+/// Reason of a check without an answer.
+const NOT_OPENED: &str = "the device was not opened";
+
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -148,7 +151,8 @@ fn version(facts: &Facts) -> Finding {
     }
     match facts.abi {
         Some(abi) => Finding::ok("version", format!("interface version {abi}")),
-        None => Finding::unknown("version", "the device was not opened"),
+        None if facts.opened => Finding::unknown("version", "no provider makes an offer"),
+        None => Finding::unknown("version", NOT_OPENED),
     }
 }
 
@@ -167,7 +171,7 @@ fn device(facts: &Facts) -> Finding {
     };
     let group = &node.group;
     match facts.refused {
-        None if facts.abi.is_none() => Finding::unknown("device", "the module is not loaded"),
+        None if !facts.opened => Finding::unknown("device", "the module is not loaded"),
         None if group != "rdma" || node.mode != 0o660 => {
             let what = format!(
                 "{path} has the group {group} and the mode {:o}, and not rdma and 660",
@@ -300,9 +304,9 @@ fn queue(link: &Link) -> Finding {
 
 fn auth(facts: &Facts) -> Finding {
     let Some(auth) = &facts.auth else {
-        let what = match facts.abi {
-            Some(_) => "only an administrator sees mode and agent",
-            None => "the device was not opened",
+        let what = match facts.opened {
+            true => "only an administrator sees mode and agent",
+            false => NOT_OPENED,
         };
         return Finding::unknown("auth", what);
     };
@@ -443,6 +447,7 @@ mod tests {
             }),
             device: "/dev/kfabric".into(),
             number: Some("10:250".to_owned()),
+            opened: true,
             abi: Some(uapi::KFI_ABI_VERSION),
             caller: Caller {
                 user: "alice".to_owned(),
@@ -543,7 +548,7 @@ mod tests {
             "mknod /dev/kfabric c 10 250",
         );
         host_with(
-            |f| f.refused = Some(Errno::EACCES),
+            |f| (f.opened, f.refused) = (false, Some(Errno::EACCES)),
             Error,
             "device",
             "adduser alice rdma",
@@ -632,6 +637,21 @@ mod tests {
             "peer",
             "ip route get 192.0.2.2",
         );
+    }
+
+    #[test]
+    fn module_without_a_provider_is_loaded_and_makes_no_offer() {
+        let facts = Facts {
+            loaded: vec!["kfabric"],
+            abi: None,
+            ports: Some(Vec::new()),
+            ..well()
+        };
+        let findings = host(&facts);
+        let of = |check| findings.iter().find(|f| f.check == check).unwrap();
+        assert_eq!(of("device").level, Level::Ok);
+        assert_eq!(of("version").what, "no provider makes an offer");
+        assert_eq!(of("module").mend.as_deref(), Some("modprobe kshm"));
     }
 
     #[test]
