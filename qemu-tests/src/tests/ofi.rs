@@ -12,7 +12,18 @@ use std::time::Duration;
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
     Test::pair("ofi.info_lists_the_provider", info),
-    Test::pair("ofi.pingpong_of_messages_passes_data", pingpong).seconds(15),
+    Test::pair("ofi.pingpong_of_messages_passes_data", |c| {
+        pingpong(c, "kfabric", &["-e", "msg"])
+    })
+    .seconds(15),
+    Test::pair("ofi.pingpong_of_datagrams_by_rxm_passes_data", |c| {
+        pingpong(c, "kfabric;ofi_rxm", &["-e", "rdm"])
+    })
+    .seconds(15),
+    Test::pair("ofi.pingpong_of_tagged_messages_by_rxm_passes_data", |c| {
+        pingpong(c, "kfabric;ofi_rxm", &["-e", "rdm", "-m", "tagged"])
+    })
+    .seconds(15),
 ];
 
 /// Port of `fi_pingpong`'s own connection, by which the two programs exchange addresses.
@@ -35,16 +46,14 @@ fn info(ctx: &mut Ctx) -> Result<()> {
 }
 
 /// Runs `fi_pingpong`, which checks the data of each message.
-fn pingpong(ctx: &mut Ctx) -> Result<()> {
+fn pingpong(ctx: &mut Ctx, provider: &str, kind: &[&str]) -> Result<()> {
     let domain = match ctx.provider() {
         "kshm" => "shm".to_owned(),
         _ => ctx.env.dev.clone(),
     };
-    let common = [
-        "-p", "kfabric", "-d", &domain, "-e", "msg", "-c", "-I", "20",
-    ];
+    let mut args = vec!["-p", provider, "-d", &domain, "-c", "-I", "20"];
+    args.extend(kind);
     let peer = ctx.env.peer.to_string();
-    let mut args = common.to_vec();
     if ctx.first() {
         let mut server = program("fi_pingpong", &args)
             .stdout(Stdio::piped())

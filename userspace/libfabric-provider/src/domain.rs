@@ -168,6 +168,10 @@ unsafe fn register(
     Ok(region.cast())
 }
 
+/// A flag of utility providers such as ofi_rxm, which register memory that no cache is to hold
+/// (`OFI_MR_NOCACHE`, include/ofi_mr.h of libfabric). There is no cache here.
+const NOCACHE: u64 = 1 << 60;
+
 unsafe extern "C" fn reg(
     fid: *mut fid,
     buf: *const c_void,
@@ -179,7 +183,7 @@ unsafe extern "C" fn reg(
     to: *mut *mut fid_mr,
     context: *mut c_void,
 ) -> c_int {
-    if flags != 0 {
+    if flags & !NOCACHE != 0 {
         return -(FI_EBADFLAGS as c_int);
     }
     // SAFETY: the caller's arguments.
