@@ -78,7 +78,7 @@ impl<'a> Boxes<'a> {
     }
 
     /// Returns whether the debug kernel is built.
-    pub(super) fn are_ready(&self) -> bool {
+    fn are_ready(&self) -> bool {
         setup::has_debug(self.ctx).unwrap_or(false)
     }
 
