@@ -98,7 +98,7 @@ pub fn ensure(ctx: &Context, which: Which) -> Result<Rig> {
 /// If the rig that it is based on cannot be set up.
 pub fn has_debug(ctx: &Context) -> Result<bool> {
     let base = ensure(ctx, Which::Main)?;
-    Ok(debug::present(ctx, &base).is_some())
+    Ok(debug::is_built(ctx, &base))
 }
 
 /// Returns the rig with the debug kernel, and sets it up if necessary.

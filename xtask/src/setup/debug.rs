@@ -56,6 +56,12 @@ fn choice(base: &Choice) -> Choice {
     }
 }
 
+/// Returns whether the debug kernel is built. Its initramfs may be missing, which takes seconds.
+pub fn is_built(ctx: &Context, base: &Rig) -> bool {
+    let choice = choice(&base.choice);
+    stage::present(ctx, &name(&choice), &key(base, &choice)).is_some()
+}
+
 /// Returns the rig with the debug kernel, if it exists.
 pub fn present(ctx: &Context, base: &Rig) -> Option<Rig> {
     let choice = choice(&base.choice);
