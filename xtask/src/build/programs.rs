@@ -74,7 +74,7 @@ pub fn build(ctx: &Context, lenient: bool) -> Result<Vec<PathBuf>> {
     match provider(ctx) {
         Ok(plugin) => found.push(plugin),
         Err(error) if !lenient => return Err(error),
-        Err(_) => {}
+        Err(error) => eprintln!("  without the libfabric plug-in: {error:#}"),
     }
     if let Some((bug, name)) = ctx.seed_bug.and_then(|bug| Some((bug, bug.program()?))) {
         let with = build_with(ctx, bug, name)?;
