@@ -389,6 +389,12 @@ void kf_ring_free(void *ring)
 	vfree(ring);
 }
 
+void kf_say_short_key(void)
+{
+	pr_warn_once("kfabric: %s[%d] uses an auth key of less than 16 bytes: peers can guess the key\n",
+		     current->comm, task_pid_nr(current));
+}
+
 void kf_task_comm(struct task_struct *task, u8 comm[TASK_COMM_LEN])
 {
 	char buf[TASK_COMM_LEN];

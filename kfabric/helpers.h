@@ -96,6 +96,8 @@ void kf_wait_poll(struct file *file, struct wait_queue_head *head,
 void *kf_ring_alloc(unsigned long size);
 void kf_ring_free(void *ring);
 
+/* Says once that the current program uses a short auth key. */
+void kf_say_short_key(void);
 void kf_task_comm(struct task_struct *task, u8 comm[TASK_COMM_LEN]);
 int kf_task_tgid(struct task_struct *task);
 

@@ -44,6 +44,30 @@ void kverbs_device_name(struct ib_device *dev, char *name, unsigned int size)
 	strscpy_pad(name, dev->name, size);
 }
 
+#define SAY(dev, format, ...)                                                                      \
+	pr_err_ratelimited("kverbs: %.*s: " format "\n", (int)sizeof((dev)->name), (dev)->name,     \
+			   ##__VA_ARGS__)
+
+void kverbs_say(struct ib_device *dev, enum kverbs_trouble kind, int err)
+{
+	switch (kind) {
+	case KVERBS_TROUBLE_BOUNCES:
+		SAY(dev, "not used, because its DMA bounces or is not coherent");
+		break;
+	case KVERBS_TROUBLE_REVOKE:
+		SAY(dev, "a key was not revoked (errno %d): the connections that could use it end",
+		    -err);
+		break;
+	case KVERBS_TROUBLE_DEREGISTER:
+		SAY(dev, "memory was not deregistered (errno %d): it stays pinned until a later try",
+		    -err);
+		break;
+	case KVERBS_TROUBLE_LOST:
+		SAY(dev, "memory was not deregistered before the removal: it stays pinned for ever");
+		break;
+	}
+}
+
 void *kverbs_client_data(struct ib_device *dev, struct ib_client *client)
 {
 	return ib_get_client_data(dev, client);
@@ -410,8 +434,7 @@ bool kverbs_destroy_qp(struct ib_qp *qp, struct ib_cq *cq, bool flushes)
 	struct last receive, send;
 
 	if (flushes && !drain(qp, &receive, &send)) {
-		dev_warn_ratelimited(&qp->device->dev, "kverbs: queue pair %u does not flush\n",
-				     qp->qp_num);
+		SAY(qp->device, "queue pair %u does not flush", qp->qp_num);
 		flushes = false;
 	}
 	quiesce(qp);

@@ -15,6 +15,17 @@
 void kverbs_device_get(struct ib_device *dev);
 void kverbs_device_put(struct ib_device *dev);
 void kverbs_device_name(struct ib_device *dev, char *name, unsigned int size);
+
+/* What the log says of a device. */
+enum kverbs_trouble {
+	KVERBS_TROUBLE_BOUNCES,		/* The device is not used. */
+	KVERBS_TROUBLE_REVOKE,
+	KVERBS_TROUBLE_DEREGISTER,
+	KVERBS_TROUBLE_LOST,		/* Of a device that is removed. */
+};
+/* Writes a line with the device's name to the log. Each kind has a rate limit. */
+void kverbs_say(struct ib_device *dev, enum kverbs_trouble kind, int err);
+
 void *kverbs_client_data(struct ib_device *dev, struct ib_client *client);
 /* Returns whether the DMA layer copies between mapped memory and the device, or flushes caches. */
 bool kverbs_bounces(struct ib_device *dev);

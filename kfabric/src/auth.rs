@@ -22,7 +22,6 @@ pub(crate) mod reaper;
 pub(crate) mod trace;
 
 use core::sync::atomic::{
-    AtomicBool,
     AtomicU32,
     Ordering, //
 };
@@ -63,9 +62,6 @@ use crate::{
 
 /// `KFI_AUTH_OPEN` or `KFI_AUTH_ENFORCE`.
 static MODE: AtomicU32 = AtomicU32::new(KFI_AUTH_OPEN);
-
-/// Whether the use of a short auth key was logged. Once per load, so that the log does not fill.
-static WARNED: AtomicBool = AtomicBool::new(false);
 
 /// Initialises the lists of auth keys, grants and upcalls.
 ///
@@ -201,8 +197,8 @@ pub(crate) fn admit(
 ) -> Result<Option<Lease>> {
     let short = key.is_some_and(|key| key.bytes().len() < KFI_AUTH_KEY_SAFE);
     if !enforced() {
-        if short && !WARNED.swap(true, Ordering::Relaxed) {
-            pr_warn!("a program uses an auth key of less than 16 bytes: peers can guess the key\n");
+        if short {
+            sys_auth::say_short_key();
         }
         return Ok(None);
     }

@@ -105,6 +105,8 @@ pub(crate) enum Log {
     Client = KFBLK_LOG_CLIENT,
     /// An initiator is refused.
     Refusal = KFBLK_LOG_REFUSAL,
+    /// A port loses its device.
+    Port = KFBLK_LOG_PORT,
 }
 
 impl Log {

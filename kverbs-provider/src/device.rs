@@ -21,7 +21,10 @@ use crate::{
     ib::{
         self,
         client::ClientOps,
-        device::Live,
+        device::{
+            Live,
+            Trouble, //
+        },
         work, //
     },
     limits::TICK_MS,
@@ -123,7 +126,7 @@ impl ClientOps for Device {
         if ib.bounces() {
             // The same check as in `ib_umem`: with bounce buffers or caches, a device's writes
             // would not reach memory that stays mapped.
-            pr_warn!("kverbs: a device whose DMA bounces or is not coherent is not used\n");
+            ib.say(Trouble::Bounces);
             return Err(eopnotsupp());
         }
         let device = Arc::pin_init(

@@ -114,11 +114,7 @@ impl Inner {
     /// pages. Peers never had a right to the pages.
     fn retire(&self, ended: Result<(), (Error, Mr)>, list: Option<SgList>) {
         if let Err((e, mr)) = ended {
-            pr_err!(
-                "kverbs: memory could not be deregistered ({}), keeping its pages\n",
-                e.to_errno()
-            );
-            mr.park(false, list, Some(self.mem.clone()));
+            mr.park(e, false, list, Some(self.mem.clone()));
         }
     }
 }

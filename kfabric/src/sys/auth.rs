@@ -35,6 +35,12 @@ impl Asker {
     }
 }
 
+/// Writes once to the log that the current program uses a short auth key.
+pub(crate) fn say_short_key() {
+    // SAFETY: The function reads the current task alone.
+    unsafe { sys::kf_say_short_key() };
+}
+
 /// Further attributes of a requester for the agent, from the time of its upcall.
 ///
 /// # Invariants

@@ -41,7 +41,10 @@ use crate::{
         Item,
         Text, //
     },
-    sys,
+    sys::{
+        self,
+        Log, //
+    },
     waiter, //
 };
 
@@ -59,6 +62,20 @@ struct Inner {
     place: Option<Place>,
     station: Option<Arc<Station>>,
     connections: KVec<Arc<Connection>>,
+}
+
+impl Inner {
+    /// Writes a line with the port's address to the log.
+    fn say(&self, event: &str) {
+        if Log::Port.may() {
+            pr_warn!(
+                "port {} {} {}\n",
+                self.traddr.as_ref().map_or("", Name::as_str),
+                self.trsvcid.as_ref().map_or("", Name::as_str),
+                event
+            );
+        }
+    }
 }
 
 /// A port, which listens while a subsystem is linked.

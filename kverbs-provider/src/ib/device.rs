@@ -56,6 +56,19 @@ struct Gate {
     outside: usize,
 }
 
+/// What the log says of a device.
+#[derive(Clone, Copy)]
+pub(crate) enum Trouble {
+    /// The device is not used, because its DMA bounces or is not coherent.
+    Bounces,
+    /// The driver refused to revoke a key.
+    Revoke(Error),
+    /// The driver refused to deregister memory to which peers have no right.
+    Deregister(Error),
+    /// Memory is still registered when the device is removed.
+    Lost,
+}
+
 /// An RDMA device.
 ///
 /// # Invariants
@@ -186,7 +199,7 @@ impl Device {
         }
         let mut list = core::mem::replace(&mut *self.parked.lock(), KVec::new());
         for parked in list.drain_all() {
-            pr_err!("kverbs: a memory region of a device that is removed is never deregistered\n");
+            self.say(Trouble::Lost);
             core::mem::forget(parked);
         }
     }
@@ -207,6 +220,18 @@ impl Device {
     pub(crate) fn bounces(&self) -> bool {
         // SAFETY: By the type invariant the structure exists.
         unsafe { raw::kverbs_bounces(self.as_ptr()) }
+    }
+
+    /// Writes a line with the device's name to the log; each kind has a rate limit.
+    pub(crate) fn say(&self, trouble: Trouble) {
+        let (kind, err) = match trouble {
+            Trouble::Bounces => (raw::kverbs_trouble_KVERBS_TROUBLE_BOUNCES, 0),
+            Trouble::Revoke(e) => (raw::kverbs_trouble_KVERBS_TROUBLE_REVOKE, e.to_errno()),
+            Trouble::Deregister(e) => (raw::kverbs_trouble_KVERBS_TROUBLE_DEREGISTER, e.to_errno()),
+            Trouble::Lost => (raw::kverbs_trouble_KVERBS_TROUBLE_LOST, 0),
+        };
+        // SAFETY: By the type invariant the structure exists.
+        unsafe { raw::kverbs_say(self.as_ptr(), kind, err) }
     }
 
     /// Returns whether `ptr` is this device.

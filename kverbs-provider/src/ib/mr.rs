@@ -18,7 +18,10 @@ use kernel::{
 
 use super::{
     charge::Charge,
-    device::Live,
+    device::{
+        Live,
+        Trouble, //
+    },
     dma::SgList,
     pd::Pd,
     raw, //
@@ -282,14 +285,23 @@ impl Mr {
     }
 
     /// Parks a region that the driver refuses to deregister. Its device tries again with each tick.
-    /// Until then `list` stays mapped and `mem` pinned.
+    /// Until then `list` stays mapped and `mem` pinned. The log says that the driver has `refused`.
     ///
     /// If peers had rights to the region (`remote`), no queue pair can be created in its protection
     /// domain meanwhile. The caller ends the existing queue pairs.
-    pub(crate) fn park(self, remote: bool, list: Option<SgList>, mem: Option<Arc<Memory>>) {
+    pub(crate) fn park(
+        self,
+        refused: Error,
+        remote: bool,
+        list: Option<SgList>,
+        mem: Option<Arc<Memory>>,
+    ) {
         let pd = self.pd.clone();
         if remote {
             pd.taint();
+            pd.device().say(Trouble::Revoke(refused));
+        } else {
+            pd.device().say(Trouble::Deregister(refused));
         }
         pd.device().park(Parked {
             mr: self,
@@ -305,16 +317,12 @@ impl Drop for Mr {
         let Err(e) = self.deregister_patiently() else {
             return;
         };
-        pr_err!(
-            "kverbs: a memory region could not be deregistered ({}), trying again later\n",
-            e.to_errno()
-        );
         let again = Self {
             ptr: self.ptr,
             pd: self.pd.clone(),
             charge: self.charge.take(),
         };
-        again.park(false, None, None);
+        again.park(e, false, None, None);
     }
 }
 

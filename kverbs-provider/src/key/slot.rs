@@ -134,12 +134,8 @@ impl KeySlot {
     /// before the driver has agreed. Until then the region keeps its mapping and its pages.
     pub(super) fn retire(&self, ended: Result<(), (Error, Mr)>, list: &mut Option<SgList>) {
         if let Err((e, mr)) = ended {
-            pr_err!(
-                "kverbs: revoke refused ({}), ending the connections that could use the key\n",
-                e.to_errno()
-            );
             let (list, mem) = (list.take(), self.mem.clone());
-            mr.park(true, list, Some(mem));
+            mr.park(e, true, list, Some(mem));
             let resources = &self.group.device().resources;
             resources.fail_endpoints(self.group.id(), bindings::EIO);
         }

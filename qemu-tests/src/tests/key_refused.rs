@@ -3,7 +3,7 @@
 //! A driver that refuses to deregister memory (P3, P5), on a kernel with fault injection.
 
 use crate::buf::Buf;
-use crate::harness::guest::until;
+use crate::harness::guest::{run, until};
 use crate::harness::leaks::vm_pin;
 use crate::harness::{skip, Ctx, Test, NETNS};
 use crate::op::{self, iov};
@@ -160,6 +160,9 @@ fn for_long(ctx: &mut Ctx) -> Result<()> {
             errno == Some(libc::EIO),
             "an endpoint beside a key that may live on: {errno:?}"
         );
+        let log = run("dmesg", &[])?;
+        let line = format!("kverbs: {}: a key was not revoked (errno ", ctx.env.dev);
+        ensure!(log.contains(&line), "the log does not name the device");
         ctx.barrier("refused")?;
         ctx.barrier("done")?;
     }

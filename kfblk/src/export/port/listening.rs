@@ -88,7 +88,7 @@ impl Port {
         let did = inner.station.is_some();
         if Self::listen(this, inner).is_err() {
             if did {
-                pr_warn!("a port does not listen any more\n");
+                inner.say("does not listen any more");
             }
             Self::listen_again(this);
         }
@@ -127,9 +127,9 @@ impl Port {
             }
             inner.station = None;
             inner.place = None;
+            inner.say("has lost its device");
         }
         station.close();
-        pr_warn!("the device that a port listens on is gone\n");
         // The domain may not report the removal yet.
         Self::clear(this, |of| {
             ptr::eq(of, &raw const *station.domain) || of.is_gone()
