@@ -19,13 +19,21 @@ pub enum Package {
     Tools,
     /// The agent of auth keys.
     Authd,
+    /// The plug-in of libfabric.
+    Libfabric,
     /// Headers, and the library's sources.
     Dev,
 }
 
 impl Package {
     /// All packages.
-    pub const ALL: [Self; 4] = [Self::Dkms, Self::Tools, Self::Authd, Self::Dev];
+    pub const ALL: [Self; 5] = [
+        Self::Dkms,
+        Self::Tools,
+        Self::Authd,
+        Self::Libfabric,
+        Self::Dev,
+    ];
 
     /// Returns the package's name.
     pub fn name(self) -> &'static str {
@@ -33,6 +41,7 @@ impl Package {
             Self::Dkms => "kfabric-dkms",
             Self::Tools => "kfabric-tools",
             Self::Authd => "kfi-authd",
+            Self::Libfabric => "libfabric-kfabric",
             Self::Dev => "kfabric-dev",
         }
     }
@@ -55,6 +64,15 @@ pub struct Entry {
 const PROGRAMS: [(&str, Package, &str); 2] = [
     ("kfi", Package::Tools, "bin"),
     ("kfi-authd", Package::Authd, "sbin"),
+];
+/// The crate of libfabric's plug-in, the built file, and the installed one.
+const PLUGIN: (&str, &str, &str) = ("libfabric-provider", "libkfabric_fi.so", "libkfabric-fi.so");
+/// Folders below the prefix in which libfabric looks for plug-ins: that of Debian, that of RPM
+/// distributions, and that of a libfabric built from source.
+pub const PLUGIN_FOLDERS: [&str; 3] = [
+    "lib/x86_64-linux-gnu/libfabric",
+    "lib64/libfabric",
+    "lib/libfabric",
 ];
 /// The shells, and the file of each shell's completions below the prefix.
 const COMPLETIONS: [(&str, &str); 3] = [
@@ -154,7 +172,7 @@ fn flags(ctx: &Context) -> String {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
     let mut flags = vec![
-        "-Crelocation-model=pie".to_owned(),
+        "-Crelocation-model=pic".to_owned(),
         "-Crelro-level=full".to_owned(),
         "-Clink-arg=-Wl,-z,noexecstack,-z,separate-code,--as-needed".to_owned(),
         format!(
@@ -167,7 +185,7 @@ fn flags(ctx: &Context) -> String {
     flags.join("\u{1f}")
 }
 
-/// Builds the programs for this machine, because they look up users with its C library. Returns the
+/// Builds the programs and libfabric's plug-in for this machine, because they look up users with its C library. Returns the
 /// programs' folder.
 ///
 /// # Errors
@@ -183,7 +201,11 @@ pub fn build_programs(ctx: &Context, target: &Path) -> Result<PathBuf> {
         .arg("--target-dir")
         .arg(target)
         .env("CARGO_ENCODED_RUSTFLAGS", flags(ctx));
-    for (name, ..) in PROGRAMS {
+    for name in PROGRAMS
+        .map(|(name, ..)| name)
+        .into_iter()
+        .chain([PLUGIN.0])
+    {
         cargo.args(["--package", name]);
     }
     if !cargo.status().context("starting cargo")?.success() {
@@ -216,6 +238,14 @@ pub fn of_programs(ctx: &Context, built: &Path, prefix: &Path) -> Result<Vec<Ent
             0o755,
         );
     }
+    let (_, plugin, installed) = PLUGIN;
+    let [of_debian, _, of_sources] = PLUGIN_FOLDERS;
+    let folder = match prefix == Path::new("/usr") {
+        true => of_debian,
+        false => of_sources,
+    };
+    let path = format!("{folder}/{installed}");
+    add(Package::Libfabric, &path, read(&built.join(plugin))?, 0o644);
     let kfi = built.join("kfi");
     for (shell, path) in COMPLETIONS {
         let path = match prefix == Path::new("/usr") && shell == "zsh" {

@@ -95,6 +95,16 @@ pub(super) fn of(
              The daemon kfi-authd decides, by a policy, which process may use which\n \
              auth key. Job managers install grants through its socket.",
         ),
+        Package::Libfabric => (
+            ARCH,
+            "libs",
+            format!("libfabric1 (>= 1.17), {}", libraries(files)),
+            "kfabric-dkms",
+            "kernel-mode libfabric: provider for libfabric programs\n \
+             A plug-in by which unmodified programs that use libfabric, such as MPI\n \
+             libraries, run over kfabric. It says nothing on a machine without the\n \
+             kernel modules.",
+        ),
         Package::Dev => (
             "all",
             "libdevel",
@@ -131,7 +141,9 @@ fn sources() -> String {
 /// Returns the packages of the libraries that programs in `files` are linked to. The version of the C
 /// library is the newest that a symbol of a program needs.
 fn libraries(files: &[&Entry]) -> String {
-    let programs = files.iter().filter(|file| file.mode & 0o111 != 0);
+    let programs = files
+        .iter()
+        .filter(|file| file.content.starts_with(b"\x7fELF"));
     let newest = programs
         .filter_map(|file| newest_glibc(&file.content))
         .max();
@@ -168,7 +180,7 @@ fn scripts(package: Package, version: &str) -> Vec<(&'static str, String)> {
             ("prerm", AUTHD_PRERM),
             ("postrm", AUTHD_POSTRM),
         ],
-        Package::Dev => &[],
+        Package::Libfabric | Package::Dev => &[],
     };
     texts
         .iter()

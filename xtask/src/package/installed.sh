@@ -46,6 +46,12 @@ first)
     mend=$(kfi --json doctor | head -n 1 | grep -o '"mend":"tc [^"]*"' | cut -d '"' -f 4) || true
     [ -z "$mend" ] || $mend
     kfi doctor || fail "the doctor has findings"
+    # Unmodified programs of libfabric.
+    as member fi_info -p kfabric | grep -q '^provider: kfabric' || fail "libfabric finds no provider"
+    as member fi_pingpong -p kfabric -d shm -e msg -c -I 10 >/tmp/server 2>&1 &
+    until_ok grep -q ':B9E8 .* 0A ' /proc/net/tcp /proc/net/tcp6
+    as member fi_pingpong -p kfabric -d shm -e msg -c -I 10 10.77.0.$node || fail "fi_pingpong"
+    wait $! || fail "fi_pingpong: $(cat /tmp/server)"
     modinfo --field signer kfabric | grep -q . || fail "the modules are not signed"
     # The agent, as a service.
     mkdir -p /etc/kfabric/keys
@@ -75,7 +81,7 @@ second)
     systemctl is-active kfblk-connect@scratch
     dd if=/dev/kfblk0 of=/dev/null bs=64K count=16 iflag=direct
     # Purged in use: programs and module files go, the loaded modules stay until the next boot.
-    apt-get purge --yes kfabric-dkms kfabric-tools kfi-authd kfabric-dev
+    apt-get purge --yes kfabric-dkms kfabric-tools kfi-authd libfabric-kfabric kfabric-dev
     [ ! -e /usr/bin/kfi ] || fail "kfi is left"
     ;;
 third)

@@ -4,7 +4,7 @@
 //! an archive of the files.
 
 use super::Release;
-use crate::files::{Entry, Package};
+use crate::files::{Entry, Package, PLUGIN_FOLDERS};
 use anyhow::{ensure, Context as _, Result};
 use std::collections::BTreeSet;
 use std::fs;
@@ -32,6 +32,11 @@ fn about(package: Package) -> (&'static str, &'static [&'static str], &'static s
             "kernel-mode libfabric: agent of auth keys",
             &[],
             "The daemon kfi-authd decides, by a policy, which process may use which auth key.",
+        ),
+        Package::Libfabric => (
+            "kernel-mode libfabric: provider for libfabric programs",
+            &["libfabric >= 1.17"],
+            "A plug-in by which unmodified programs that use libfabric run over kfabric.",
         ),
         Package::Dev => (
             "kernel-mode libfabric: headers and library sources",
@@ -79,7 +84,7 @@ fn scripts(package: Package) -> &'static [(&'static str, &'static str)] {
                 "[ \"$1\" != 0 ] || [ ! -d /run/systemd/system ] || systemctl stop kfi-authd",
             ),
         ],
-        Package::Dev => &[],
+        Package::Libfabric | Package::Dev => &[],
     }
 }
 
@@ -94,12 +99,13 @@ pub(super) fn write(
     stage: &Path,
     out: &Path,
 ) -> Result<Vec<PathBuf>> {
+    let files: Vec<Entry> = files.iter().cloned().map(of_rpm).collect();
     // A version of RPM has no hyphen.
     ensure!(!release.version.contains('-'), "{}", release.version);
     let top = format!("kfabric-{}", release.version);
     let tree = stage.join(&top);
     let _ = fs::remove_dir_all(&tree);
-    for file in files {
+    for file in &files {
         let to = tree.join(file.path.strip_prefix("/")?);
         fs::create_dir_all(to.parent().context("no folder")?)?;
         fs::write(&to, &file.content).with_context(|| to.display().to_string())?;
@@ -116,9 +122,18 @@ pub(super) fn write(
         .arg(&top);
     ensure!(tar.status().context("tar")?.success(), "tar fails");
     let spec = out.join("kfabric.spec");
-    fs::write(&spec, text(release, files)?)?;
+    fs::write(&spec, text(release, &files)?)?;
     fs::remove_dir_all(&tree)?;
     Ok(vec![spec, archive])
+}
+
+/// Returns a file at its place in an RPM distribution.
+fn of_rpm(mut file: Entry) -> Entry {
+    let [of_debian, of_rpm, _] = PLUGIN_FOLDERS.map(|folder| Path::new("/usr").join(folder));
+    if let Ok(name) = file.path.strip_prefix(of_debian) {
+        file.path = of_rpm.join(name);
+    }
+    file
 }
 
 /// Returns the spec.
@@ -177,6 +192,18 @@ mod tests {
             content: Vec::new(),
             mode: 0o755,
         }
+    }
+
+    #[test]
+    fn plugin_is_in_the_folder_of_the_distribution() {
+        let plugin = "/usr/lib/x86_64-linux-gnu/libfabric/libkfabric-fi.so";
+        let moved = of_rpm(file(Package::Libfabric, plugin));
+        assert_eq!(
+            moved.path,
+            Path::new("/usr/lib64/libfabric/libkfabric-fi.so")
+        );
+        let same = of_rpm(file(Package::Tools, "/usr/lib/udev/a"));
+        assert_eq!(same.path, Path::new("/usr/lib/udev/a"));
     }
 
     #[test]

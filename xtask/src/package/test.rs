@@ -39,7 +39,8 @@ unchanged() {
 /// Installs the packages without the modules, uses them, and purges them.
 const PROGRAMS: &str = r#"
 list >/tmp/before
-apt-get install -y --no-install-recommends /mnt/kfabric-tools_*.deb /mnt/kfi-authd_*.deb /mnt/kfabric-dev_*.deb
+apt-get install -y --no-install-recommends /mnt/kfabric-tools_*.deb /mnt/kfi-authd_*.deb \
+    /mnt/libfabric-kfabric_*.deb /mnt/kfabric-dev_*.deb
 getent group rdma >/dev/null || fail "there is no group rdma"
 kfi --version
 # Without the module: the documented status, and advice.
@@ -56,57 +57,106 @@ for file in modprobe.d/kfabric.conf udev/rules.d/70-kfabric.rules systemd/system
     [ -s "/usr/lib/$file" ] || fail "no $file"
 done
 echo '#include <kfabric_uapi.h>' | gcc -I/usr/include/kfabric -fsyntax-only -Wall -Werror -x c -
+# libfabric loads the plug-in, which says nothing on a machine without the module.
+FI_LOG_LEVEL=warn fi_info -p kfabric 2>/tmp/said && fail "fi_info finds a provider without the module"
+grep -q '^fi_getinfo: -61 ' /tmp/said || fail "fi_info: $(cat /tmp/said)"
+! grep '^libfabric:[0-9:]*kfabric:' /tmp/said || fail "the plug-in speaks without the module"
+FI_LOG_LEVEL=info fi_info 2>&1 | grep -q 'registering provider: kfabric' || fail "libfabric does not find the plug-in"
 # A linked program is position-independent, its relocations are read-only, its stack is not executable,
 # and it contains no search path of libraries and no path of the building machine.
-for program in /usr/bin/kfi /usr/sbin/kfi-authd; do
+for program in /usr/bin/kfi /usr/sbin/kfi-authd /usr/lib/*/libfabric/libkfabric-fi.so; do
     readelf -hW "$program" | grep -q 'Type: *DYN' || fail "$program is at a fixed address"
     readelf -lW "$program" | grep -q GNU_RELRO || fail "$program has writable relocations"
     readelf -dW "$program" | grep -q 'NOW' || fail "$program resolves symbols late"
-    readelf -lW "$program" | grep -q 'interpreter' || fail "$program is static"
+    readelf -dW "$program" | grep -q 'NEEDED.*libc' || fail "$program is static"
     readelf -lW "$program" | grep -q 'GNU_STACK.* RW ' || fail "$program has an executable stack"
     ! readelf -dW "$program" | grep -Eq 'RPATH|RUNPATH|TEXTREL' || fail "$program has a search path or TEXTREL"
     ! grep -aq '/\.cargo/registry/' "$program" || fail "$program names folders of the building machine"
 done
-dpkg --verify kfabric-tools kfi-authd kfabric-dev
-apt-get purge -y kfabric-tools kfi-authd kfabric-dev
+dpkg --verify kfabric-tools kfi-authd libfabric-kfabric kfabric-dev
+apt-get purge -y kfabric-tools kfi-authd libfabric-kfabric kfabric-dev
 unchanged
 "#;
 
-/// Installs the modules' package for the kernel of the build root, and purges it.
+/// Installs the modules' package, upgrades the kernel and the package, and purges it. The kernel of the
+/// build root is the newer one; the older one is the newest of the series before it that apt offers.
 const MODULES: &str = r#"
 release=$1 version=$2 series=$3
 apt-get update
-apt-get install -y --no-install-recommends dkms "linux-headers-$release=$version" "linux-source-$series=$version" \
-    bc bindgen bison dwarves flex libelf-dev libssl-dev make openssl perl rust-src rustc xz-utils
+tools="bc bindgen bison dwarves flex libelf-dev libssl-dev make openssl perl rust-src rustc xz-utils"
+old=$(apt-cache madison "linux-source-$series" | awk -v new="$version" '$3 != new { print $3; exit }')
+if [ -n "$old" ]; then
+    old_release=$(echo "$release" | sed "s/^[0-9.]*/${old%%-*}/")
+else
+    echo "apt offers one version of linux-source-$series: the kernel's upgrade is not tested"
+    old=$version old_release=$release
+fi
+kernel() { echo "linux-headers-$1=$2"; }
+source_of() { echo "linux-source-$series=$1"; }
+apt-get install -y --no-install-recommends dkms $tools "$(kernel "$old_release" "$old")" \
+    "$(kernel "$release" "$version")" "$(source_of "$version")"
 # A kernel without Rust: passed over with a message.
 mkdir -p /lib/modules/6.0.0-plain/build/include
 echo 'CONFIG_MODULES=y' >/lib/modules/6.0.0-plain/build/.config
 depmod "$release"
+depmod "$old_release"
 list >/tmp/before
+# The system before its kernel's upgrade.
+if [ "$old" != "$version" ]; then
+    apt-get purge -y "linux-headers-$release"
+    apt-get install -y --allow-downgrades "$(source_of "$old")"
+fi
+
+# Succeeds if the package's modules are installed for a kernel.
+installed() {
+    dkms status kfabric
+    dkms status kfabric | grep -q "$1.*: installed" || return 1
+    for module in kfabric kverbs kshm kfblk; do
+        modinfo -k "$1" "$module" | grep '^vermagic: ' | grep -q "$1" || return 1
+    done
+}
+expect() {
+    installed "$1" && return
+    tail -n 25 /var/lib/dkms/kfabric/*/build/make.log || true
+    fail "the modules are not installed for $1 $2"
+}
 apt-get install -y --no-install-recommends /mnt/kfabric-dkms_*.deb 2>&1 | tee /tmp/said
+dpkg -s kfabric-dkms | grep -q '^Status: install ok installed' || fail "the package is not configured"
 grep -q 'no modules for kernel 6.0.0-plain, which is built without CONFIG_RUST' /tmp/said ||
     fail "no message about the kernel without Rust"
-if ! dpkg -s kfabric-dkms | grep -q '^Status: install ok installed' ||
-    ! dkms status kfabric | grep -q "$release.*: installed"; then
-    dkms status
-    tail -n 25 /var/lib/dkms/kfabric/*/build/make.log || true
-    fail "the modules are not installed for $release"
+expect "$old_release" "at first"
+grep -q '^kfabric kfabric c' "/lib/modules/$old_release/modules.devname" || fail "depmod knows no node"
+[ "$(modprobe -R -S "$old_release" kfabric-provider-kshm)" = kshm ] || fail "depmod knows no provider"
+
+if [ "$old" != "$version" ]; then
+    # Headers without the source package of their version: no modules yet, and no failed installation.
+    apt-mark hold "linux-source-$series"
+    apt-get install -y --no-install-recommends "$(kernel "$release" "$version")"
+    ! installed "$release" || fail "modules without the sources of their kernel"
+    apt-mark unhold "linux-source-$series"
+    apt-get purge -y "linux-headers-$release"
+    # The usual upgrade brings both.
+    apt-get install -y --no-install-recommends "$(kernel "$release" "$version")" "$(source_of "$version")"
+    expect "$release" "after the kernel's upgrade"
+    expect "$old_release" "after the kernel's upgrade"
 fi
-for module in kfabric kverbs kshm kfblk; do
-    modinfo -k "$release" "$module" | grep '^vermagic: ' | grep -q "$release" || fail "no $module"
-done
-grep -q '^kfabric kfabric c' "/lib/modules/$release/modules.devname" || fail "depmod knows no node"
-[ "$(modprobe -R -S "$release" kfabric-provider-kshm)" = kshm ] || fail "depmod knows no provider"
-# A kernel whose source package is missing: passed over, so that its headers can be configured.
-other=7.3
-[ "$series" = 7.2 ] || other=7.2
-mkdir -p "/lib/modules/$other.99-plain/build/include"
-touch "/lib/modules/$other.99-plain/build/Makefile"
-printf 'CONFIG_RUST=y\nCONFIG_INFINIBAND_ADDR_TRANS=y\n' >"/lib/modules/$other.99-plain/build/.config"
-status=0
-dkms autoinstall -k "$other.99-plain" || status=$?
-[ "$status" = 0 ] || fail "dkms fails for a kernel without its source: $status"
-rm -r "/lib/modules/$other.99-plain"
+
+# An upgrade of the package while its modules are in use.
+one=$(dpkg-deb -f /mnt/kfabric-dkms_*.deb Version)
+next=$one.next
+dpkg-deb -R /mnt/kfabric-dkms_*.deb /tmp/next
+mv "/tmp/next/usr/src/kfabric-$one" "/tmp/next/usr/src/kfabric-$next"
+rm /tmp/next/DEBIAN/md5sums
+sed -i "s/$one/$next/" /tmp/next/DEBIAN/* "/tmp/next/usr/src/kfabric-$next/dkms.conf"
+dpkg-deb -b /tmp/next /tmp/next.deb
+mkdir -p /sys/module/kfabric
+apt-get install -y --no-install-recommends /tmp/next.deb 2>&1 | tee /tmp/said
+grep -q 'the loaded modules stay in use' /tmp/said || fail "no message about the loaded modules"
+expect "$release" "after the package's upgrade"
+[ "$(dkms status kfabric | grep -c "$release")" = 1 ] || fail "two versions of the modules"
+[ ! -e "/usr/src/kfabric-$one" ] || fail "the old sources are left"
+rm -r /sys/module
+
 apt-get purge -y kfabric-dkms
 unchanged
 "#;
