@@ -88,6 +88,18 @@ systemctl set-default multi-user.target
 /// The script of all steps.
 const STEPS: &str = include_str!("installed.sh");
 
+/// The words of a console's line when a disk has not found its export.
+const NO_EXPORT: [&str; 2] = ["Failed to start", "kfblk-connect@pair"];
+
+/// Which of two machines starts first.
+#[derive(Clone, Copy)]
+enum Order {
+    /// None.
+    Together,
+    /// The disk's, until it has not found the export.
+    DiskFirst,
+}
+
 /// The folder and the parts of the test.
 struct Rigged<'a> {
     ctx: &'a Context,
@@ -111,13 +123,13 @@ pub(super) fn run(ctx: &Context, rig: &Rig, debs: &[PathBuf]) -> Result<()> {
     // The pair begins with the machine as installed.
     let single = test.copy(&first, "single")?;
     for step in ["first", "second", "third"] {
-        test.boot(step, &[&single], Duration::ZERO)?;
+        test.boot(step, &[&single], Order::Together)?;
     }
     let disks = [test.copy(&first, "one")?, test.copy(&first, "two")?];
     let both: Vec<&Path> = disks.iter().map(PathBuf::as_path).collect();
-    test.boot("pair-set-up", &both, Duration::ZERO)?;
-    test.boot("pair", &both, Duration::ZERO)?;
-    test.boot("pair", &both, Duration::from_secs(45))?;
+    test.boot("pair-set-up", &both, Order::Together)?;
+    test.boot("pair", &both, Order::Together)?;
+    test.boot("pair", &both, Order::DiskFirst)?;
     fs::remove_dir_all(&test.folder)?;
     Ok(())
 }
@@ -184,36 +196,30 @@ impl Rigged<'_> {
         Ok(to)
     }
 
-    /// Boots a machine for each disk, the second first, and the first `later`. Waits until all have
-    /// powered off.
-    fn boot(&self, name: &str, disks: &[&Path], later: Duration) -> Result<()> {
+    /// Boots a machine for each disk. Waits until all have powered off.
+    fn boot(&self, name: &str, disks: &[&Path], order: Order) -> Result<()> {
         let step = Step::new(self.ctx, format!("package test: boot for {name}"));
         let sockets =
             std::env::temp_dir().join(format!("kfabric-installed-{}", std::process::id()));
         let _ = fs::remove_dir_all(&sockets);
         fs::create_dir_all(&sockets)?;
-        let ended = self.boot_with(name, disks, later, &sockets);
+        let ended = self.boot_with(name, disks, order, &sockets);
         fs::remove_dir_all(&sockets)?;
         ended?;
         step.done();
         Ok(())
     }
 
-    fn boot_with(
-        &self,
-        step: &str,
-        disks: &[&Path],
-        later: Duration,
-        sockets: &Path,
-    ) -> Result<()> {
+    fn boot_with(&self, step: &str, disks: &[&Path], order: Order, sockets: &Path) -> Result<()> {
         let accel = accel::choose(self.ctx, self.rig)?;
         let share = self.share();
-        let mut running = Vec::new();
+        let mut running: Vec<(Child, PathBuf, UnixListener)> = Vec::new();
         // The machine with the number 2 listens on the cable, and must run first.
         for (at, disk) in disks.iter().enumerate().rev() {
             let number = u8::try_from(at + 1)?;
-            if at == 0 && disks.len() > 1 {
-                std::thread::sleep(later);
+            if let (0, Order::DiskFirst, Some((disk, console, _))) = (at, order, running.last_mut())
+            {
+                wait_for(disk, console, &NO_EXPORT)?;
             }
             let console = self
                 .ctx
@@ -261,6 +267,22 @@ impl Rigged<'_> {
         }
         verdict
     }
+}
+
+/// Waits until a line of the console has all `words`, or QEMU ends. Does not fail: a machine that never
+/// writes the line fails its step.
+fn wait_for(child: &mut Child, console: &Path, words: &[&str]) -> Result<()> {
+    let started = Instant::now();
+    while child.try_wait()?.is_none() && started.elapsed() < LIMIT {
+        let log = fs::read(console).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let has = |line: &str| words.iter().all(|word| line.contains(word));
+        if log.lines().any(has) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    Ok(())
 }
 
 /// Waits until QEMU ends; kills it at the limit.
