@@ -16,6 +16,8 @@ pub(crate) static WAITS: Counter = Counter::new();
 pub(crate) static RESERVED: Counter = Counter::new();
 /// Times that a slot lacked resources for its next key until a worker had obtained them.
 pub(crate) static SHORT: Counter = Counter::new();
+/// Key values that a slot had in reserve when it closed, and that no key has had.
+pub(crate) static UNUSED: Counter = Counter::new();
 /// Memory regions that were not used because their key values are exhausted.
 pub(crate) static WORN: Counter = Counter::new();
 
@@ -28,6 +30,7 @@ pub(crate) fn files() -> Files {
             (c"full", &FULL),
             (c"reserved", &RESERVED),
             (c"short", &SHORT),
+            (c"unused", &UNUSED),
             (c"waits", &WAITS),
             (c"worn", &WORN),
         ],

@@ -53,6 +53,13 @@ impl Half {
         both
     }
 
+    /// Unmarks an issued value.
+    fn give_back(&mut self, value: u8) {
+        if let Some(word) = self.0.get_mut(usize::from(value / 64)) {
+            *word &= !(1 << (value % 64));
+        }
+    }
+
     /// Issues a fresh value, selected by `random`. Returns `None` if the half is exhausted.
     fn draw(&mut self, random: u32) -> Option<u8> {
         let mut skip = random.checked_rem(self.left())?;
@@ -108,6 +115,14 @@ impl Issued {
     pub fn draw(&mut self, random: u32) -> Option<u8> {
         self.lower.draw(random)
     }
+
+    /// Makes a byte from [`Issued::draw`] fresh again. The byte was in no key, and no caller has
+    /// seen it.
+    pub fn give_back(&mut self, byte: u8) {
+        if byte < UPPER {
+            self.lower.give_back(byte);
+        }
+    }
 }
 
 /// The low bytes of one hardware slot already issued to one endpoint that reuses values.
@@ -140,5 +155,13 @@ impl IssuedOwn {
         all.reused.take(value);
         // Cannot carry: a value of a half is below `UPPER`.
         Some(value | UPPER)
+    }
+
+    /// Makes a byte from [`IssuedOwn::draw`] fresh again for this endpoint. The byte was in no key,
+    /// and no caller has seen it. Only endpoints that reuse values can obtain the byte, as before.
+    pub fn give_back(&mut self, byte: u8) {
+        if let Some(value) = byte.checked_sub(UPPER) {
+            self.0.give_back(value);
+        }
     }
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Key values issued since the module was loaded, on any device. No value is issued twice (P4), not
 //! even if a device is removed and its replacement starts to count anew. A value is recorded when a
-//! slot reserves it, whether or not a key ever uses it.
+//! slot reserves it. If the slot ends before the value was in a key or was returned to a caller,
+//! the record forgets the value ([`Values::give_back`]): reservations exhaust nothing.
 //!
 //! There is one exception, on request: an endpoint with endpoint-scoped keys may reuse values that
 //! other such endpoints have had. Only the endpoint's peer can access the memory of its group.
@@ -157,6 +158,19 @@ impl Values {
         // lock.
         with_all(key, |_| ())?;
         self.with_own(key, |own| with_all(key, |all| own.draw(all, random)))?
+    }
+
+    /// Removes the value of `key`, which [`Values::draw`] issued, from the record. The device has
+    /// never received the value, and no caller has seen it.
+    pub(crate) fn give_back(&self, key: u32) {
+        // CAST: Keeps the low byte.
+        let byte = key as u8;
+        // Neither call can fail or allocate: `draw` has created the record.
+        if self.reuses {
+            let _ = self.with_own(key, |own| own.give_back(byte));
+        } else {
+            let _ = with_all(key, |issued| issued.give_back(byte));
+        }
     }
 
     /// Records `key`, which the device chose, as issued. Returns whether the value is new.

@@ -73,6 +73,8 @@ pub(super) struct Slot {
     pub(super) state: State,
     /// The scatter list of a fast registration, if it has to last as long as the key.
     pub(super) list: Option<SgList>,
+    /// True if a caller has the value of the reserve, which then is never issued again.
+    promised: bool,
     /// Charge for the region in reserve or under the key. A replacement region uses the same
     /// charge.
     charge: Option<Charge>,
@@ -173,12 +175,26 @@ impl KeySlot {
                 mr.set_key(byte);
                 stats::RESERVED.add(1);
                 *reserve = Some(mr);
+                slot.promised = false;
                 return Ok(());
             }
             stats::WORN.add(1);
             group.keep_worn(mr);
         }
         Err(ENOSPC)
+    }
+
+    /// Frees the reserve, if the slot has one. A value that no caller has seen is not spent.
+    fn free_reserve(&self, slot: &mut Slot) {
+        let State::Free(reserve) = &mut slot.state else {
+            return;
+        };
+        if let Some(mr) = reserve.take() {
+            if !slot.promised {
+                self.group.values().give_back(mr.rkey());
+                stats::UNUSED.add(1);
+            }
+        }
     }
 
     /// Returns the pages that a fast registration of any window of the region needs, at most
@@ -229,6 +245,7 @@ impl Resource for KeySlot {
     fn device_gone(&self) {
         let mut slot = self.place.lock();
         self.revoke(&mut slot);
+        self.free_reserve(&mut slot);
         slot.state = State::Free(None);
         slot.list = None;
         slot.charge = None;
@@ -254,7 +271,7 @@ impl Key {
         let inner = Arc::pin_init(
             pin_init!(KeySlot {
                 place <- new_mutex!(
-                    Slot { state: State::Free(None), list: None, charge },
+                    Slot { state: State::Free(None), list: None, promised: false, charge },
                     "kverbs_key"
                 ),
                 mem,
@@ -296,13 +313,15 @@ impl KeyOps for Key {
         let live = inner.group.device().enter()?;
         let mut slot = inner.place.lock();
         inner.refill(&live, &mut slot)?;
-        match &slot.state {
-            State::Free(Some(mr)) if inner.is_fast(&window) => Ok(KeyValue {
-                key: u64::from(mr.rkey()),
-                remote_addr: window.iova,
-            }),
-            _ => Err(EINVAL),
-        }
+        let key = match &slot.state {
+            State::Free(Some(mr)) if inner.is_fast(&window) => mr.rkey(),
+            _ => return Err(EINVAL),
+        };
+        slot.promised = true;
+        Ok(KeyValue {
+            key: u64::from(key),
+            remote_addr: window.iova,
+        })
     }
 
     fn forget(&self) {

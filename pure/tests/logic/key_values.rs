@@ -58,6 +58,38 @@ fn what_is_for_ever_somebodys_is_never_reused() {
     }
 }
 
+#[test]
+fn byte_given_back_comes_again_and_others_stay_issued() {
+    let (mut issued, mut own) = (Issued::default(), IssuedOwn::default());
+    while issued.draw(0).is_some() && own.draw(&mut issued, 0).is_some() {}
+    assert_eq!((issued.left(), own.left(&issued)), (0, 0));
+    // Neither type gives back bytes of the other half.
+    issued.give_back(200);
+    own.give_back(77);
+    assert_eq!((issued.left(), own.left(&issued)), (0, 0));
+    issued.give_back(77);
+    own.give_back(200);
+    assert_eq!((issued.left(), own.left(&issued)), (1, 1));
+    assert_eq!((issued.draw(9), issued.draw(9)), (Some(77), None));
+    // No owner that does not reuse values obtains the byte, although it was in no key.
+    assert!(!issued.take(200));
+    assert_eq!(own.draw(&mut issued, 9), Some(200));
+    assert_eq!(own.draw(&mut issued, 9), None);
+}
+
+/// Slots that are reserved and closed without a key, ten times as often as there are values.
+#[test]
+fn p04_reservations_without_a_key_exhaust_nothing() {
+    let (mut issued, mut own) = (Issued::default(), IssuedOwn::default());
+    for random in 0..10 * HALF {
+        let byte = issued.draw(random).unwrap();
+        issued.give_back(byte);
+        let byte = own.draw(&mut issued, random).unwrap();
+        own.give_back(byte);
+    }
+    assert_eq!((issued.left(), own.left(&issued)), (HALF, HALF));
+}
+
 /// An event of a hardware slot.
 #[derive(Clone, Debug)]
 enum Step {
@@ -67,6 +99,8 @@ enum Step {
     Own(usize, u32),
     /// A key whose byte the device chooses, never reused or of such an endpoint.
     Chosen(Option<usize>, u8),
+    /// A slot, of such an endpoint or not, is reserved and closed without a key.
+    Unused(Option<usize>, u32),
     /// An endpoint is closed and another one takes its place.
     Renew(usize),
 }
@@ -83,6 +117,7 @@ fn step() -> impl Strategy<Value = Step> {
         any::<u32>().prop_map(Step::Shared),
         (0..ENDPOINTS, any::<u32>()).prop_map(|(of, random)| Step::Own(of, random)),
         (prop::option::of(0..ENDPOINTS), any::<u8>()).prop_map(|(of, byte)| Step::Chosen(of, byte)),
+        (prop::option::of(0..ENDPOINTS), any::<u32>()).prop_map(|(of, r)| Step::Unused(of, r)),
         (0..ENDPOINTS).prop_map(Step::Renew),
     ]
 }
@@ -123,6 +158,24 @@ proptest! {
                         own[i].take(byte);
                         prop_assert!(of[i].insert(byte));
                     }
+                }
+                Step::Unused(None, random) => {
+                    let left = issued.left();
+                    if let Some(byte) = issued.draw(random) {
+                        prop_assert!(!all.contains(&byte));
+                        issued.give_back(byte);
+                    }
+                    prop_assert_eq!(issued.left(), left);
+                }
+                Step::Unused(Some(i), random) => {
+                    let left = own[i].left(&issued);
+                    if let Some(byte) = own[i].draw(&mut issued, random) {
+                        prop_assert!(!ever.contains(&byte) && !of[i].contains(&byte));
+                        own[i].give_back(byte);
+                        // From now on only endpoints that reuse values can obtain the byte.
+                        all.insert(byte);
+                    }
+                    prop_assert_eq!(own[i].left(&issued), left);
                 }
                 Step::Renew(i) => {
                     own[i] = IssuedOwn::default();

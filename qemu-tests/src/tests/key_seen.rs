@@ -32,6 +32,7 @@ pub const TESTS: &[Test] = &[
     .seconds(8)
     .verbs(),
     Test::alone("keys.seen_in_counters_for_single_and_batch", counted).on(ONE),
+    Test::alone("keys.p04_slots_closed_without_a_key_spend_no_value", unused).on(ONE),
     Test::alone("keys.seen_in_counters_for_each_waiter_once", waits)
         .on(ONE)
         .seconds(8),
@@ -304,6 +305,40 @@ fn counted(ctx: &mut Ctx) -> Result<()> {
     ensure!(got == [1, 1, 1, 0, 0, 1, 0], "in full: {got:?}");
     let got = counting(names, || Ok(dev.close(slots[3])?))?;
     ensure!(got == [0, 1, 0, 0, 0, 0, 0], "closing: {got:?}");
+    Ok(())
+}
+
+/// A value that a slot has in reserve is spent by an assignment, and not by the reservation. The
+/// reserve that a revocation renews is not spent either.
+fn unused(ctx: &mut Ctx) -> Result<()> {
+    const SLOTS: u32 = 64;
+    if !ctx.first() {
+        return Ok(());
+    }
+    let side = Side::open(ctx)?;
+    let dev = &side.dev;
+    let buf = Buf::new(PAGE as usize)?;
+    let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+    let names = ["kverbs/reserved", "kverbs/unused"];
+    let all = u64::from(SLOTS);
+    let run = |act: &dyn Fn(u64) -> Result<()>| {
+        counting(names, || {
+            for slot in dev.key_alloc(region, SLOTS)? {
+                act(slot)?;
+                dev.close(slot)?;
+            }
+            Ok(())
+        })
+    };
+    let got = run(&|_| Ok(()))?;
+    ensure!(got == [all, all], "without a key: {got:?}");
+    let got = run(&|slot| side.assign(slot, 0, PAGE, REMOTE).map(drop))?;
+    ensure!(got == [all, 0], "closed with a key: {got:?}");
+    let got = run(&|slot| {
+        side.assign(slot, 0, PAGE, REMOTE)?;
+        Ok(dev.key_revoke(slot)?)
+    })?;
+    ensure!(got == [2 * all, all], "closed after a key: {got:?}");
     Ok(())
 }
 
