@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The libfabric plug-in, loaded by the distribution's libfabric: `fi_pingpong` between two nodes.
+//! The libfabric plug-in, loaded by the distribution's libfabric: `fi_pingpong` between two
+//! nodes, and `interop/fi_cases.c`, which calls libfabric as any program does.
 
-use crate::harness::guest::until;
-use crate::harness::{Ctx, Test};
+use crate::harness::guest::{run, until};
+use crate::harness::{skip, Ctx, Test};
 use crate::pair::WAIT;
 use anyhow::{ensure, Context, Result};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -24,6 +26,23 @@ pub const TESTS: &[Test] = &[
         pingpong(c, "kfabric;ofi_rxm", &["-e", "rdm", "-m", "tagged"])
     })
     .seconds(15),
+    Test::pair(
+        "ofi.rma_with_valid_and_revoked_keys_completes_or_fails",
+        |c| cases(c, &["registration", "rma", "wrong_key", "closed_region"]),
+    )
+    .seconds(10),
+    Test::pair("ofi.messages_complete_once_and_are_flushed_at_close", |c| {
+        cases(c, &["messages", "failed_messages", "cancel"])
+    })
+    .seconds(10),
+    Test::pair("ofi.connection_requests_carry_data_and_are_refused", |c| {
+        cases(c, &["names", "reject", "close_order"])
+    })
+    .seconds(10),
+    Test::pair("ofi.queues_wait_signal_and_peek_as_documented", |c| {
+        cases(c, &["events", "completions"])
+    })
+    .seconds(10),
 ];
 
 /// Port of `fi_pingpong`'s own connection, by which the two programs exchange addresses.
@@ -43,6 +62,50 @@ fn info(ctx: &mut Ctx) -> Result<()> {
     ensure!(out.status.success(), "{out:?}");
     ensure!(said.contains("provider: kfabric\n"), "{said}");
     ctx.barrier("listed")
+}
+
+/// Builds `fi_cases` in the guest, once for all tests.
+fn build() -> Result<PathBuf> {
+    let dir = std::env::temp_dir();
+    let (source, program) = (dir.join("fi_cases.c"), dir.join("fi_cases"));
+    let text = include_str!("../../interop/fi_cases.c");
+    if !program.exists() || std::fs::read_to_string(&source).ok().as_deref() != Some(text) {
+        std::fs::write(&source, text)?;
+        let (from, to) = (source.to_string_lossy(), program.to_string_lossy());
+        let args = ["-Wall", "-Werror", "-o", &to, &from, "-lfabric"];
+        run("gcc", &args).context("building fi_cases")?;
+    }
+    Ok(program)
+}
+
+/// Runs cases of `interop/fi_cases.c` on node 1, which is both ends of their connections.
+fn cases(ctx: &mut Ctx, names: &[&str]) -> Result<()> {
+    let result = if ctx.first() {
+        run_cases(ctx, names)
+    } else {
+        Ok(())
+    };
+    result?;
+    ctx.barrier("done")
+}
+
+fn run_cases(ctx: &Ctx, names: &[&str]) -> Result<()> {
+    let built = match build() {
+        Ok(path) => path,
+        Err(e) => return skip(format!("{e:#}")),
+    };
+    let (domain, addr) = match ctx.provider() {
+        "kshm" => ("shm", "127.0.0.1".to_owned()),
+        _ => (ctx.env.dev.as_str(), ctx.env.addr.to_string()),
+    };
+    let mut args = vec![domain, addr.as_str()];
+    args.extend(names);
+    let out = program(&built.to_string_lossy(), &args).output()?;
+    ensure!(out.status.success(), "{out:?}");
+    if std::env::var_os("KFI_VERBOSE").is_some() {
+        eprint!("{}", String::from_utf8_lossy(&out.stdout));
+    }
+    Ok(())
 }
 
 /// Runs `fi_pingpong`, which checks the data of each message.

@@ -2,7 +2,7 @@
 //! The libfabric that loaded the plug-in. Nothing is linked: functions are looked up at run time,
 //! so the plug-in needs no version of a symbol.
 
-use std::ffi::{c_char, c_int, c_void, CStr};
+use std::ffi::{c_char, c_int, c_void, CStr, CString};
 use std::sync::OnceLock;
 
 use crate::ffi::*;
@@ -10,8 +10,21 @@ use crate::ffi::*;
 type Version = unsafe extern "C" fn() -> u32;
 type Define =
     unsafe extern "C" fn(*const fi_provider, *const c_char, c_int, *const c_char, ...) -> c_int;
-type Get = unsafe extern "C" fn(*mut fi_provider, *const c_char, c_int, *mut c_void) -> c_int;
+type Get = unsafe extern "C" fn(*mut fi_provider, *const c_char, *mut c_void) -> c_int;
 
+type Enabled = unsafe extern "C" fn(*const fi_provider, c_int, c_int) -> c_int;
+type Log = unsafe extern "C" fn(
+    *const fi_provider,
+    c_int,
+    c_int,
+    *const c_char,
+    c_int,
+    *const c_char,
+    ...
+);
+
+/// `FI_LOG_WARN`, and the subsystem `FI_LOG_CORE`.
+const WARN: (c_int, c_int) = (0, 0);
 /// `FI_PARAM_STRING`.
 const STRING: c_int = 0;
 
@@ -54,9 +67,35 @@ pub(crate) fn parameter(prov: *mut fi_provider, name: &CStr, help: &CStr) -> Opt
         let define = std::mem::transmute::<*mut c_void, Define>(define);
         let get = std::mem::transmute::<*mut c_void, Get>(get);
         define(prov, name.as_ptr(), STRING, c"%s".as_ptr(), help.as_ptr());
-        if get(prov, name.as_ptr(), STRING, (&raw mut value).cast()) != 0 || value.is_null() {
+        if get(prov, name.as_ptr(), (&raw mut value).cast()) != 0 || value.is_null() {
             return None;
         }
         Some(CStr::from_ptr(value).to_string_lossy().into_owned())
+    }
+}
+
+/// Writes a warning to libfabric's log.
+pub(crate) fn warn(text: &str) {
+    let (enabled, log) = (find(c"fi_log_enabled"), find(c"fi_log"));
+    let Ok(text) = CString::new(text) else { return };
+    if enabled.is_null() || log.is_null() {
+        return;
+    }
+    let prov = crate::provider().cast_const();
+    // SAFETY: these types hold in all versions; the format has one string.
+    unsafe {
+        let enabled = std::mem::transmute::<*mut c_void, Enabled>(enabled);
+        let log = std::mem::transmute::<*mut c_void, Log>(log);
+        if enabled(prov, WARN.0, WARN.1) != 0 {
+            log(
+                prov,
+                WARN.0,
+                WARN.1,
+                c"kfabric".as_ptr(),
+                0,
+                c"%s\n".as_ptr(),
+                text.as_ptr(),
+            );
+        }
     }
 }

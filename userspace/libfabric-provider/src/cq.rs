@@ -13,7 +13,7 @@ use crate::domain::Domain;
 use crate::ffi::*;
 use crate::kernel::{self, Device, Errno, Ring};
 use crate::post::injected;
-use crate::status;
+use crate::{status, text};
 
 /// A completion queue.
 #[repr(C)]
@@ -22,6 +22,7 @@ pub(crate) struct Queue {
     dev: Arc<Device>,
     pub(crate) handle: u64,
     format: fi_cq_format,
+    prov: Arc<str>,
     fd: OwnedFd,
     signal: OwnedFd,
     ring: Mutex<Ring>,
@@ -95,6 +96,7 @@ unsafe fn make(
         dev: domain.dev.clone(),
         handle: arg.handle,
         format,
+        prov: domain.prov.clone(),
         fd,
         signal: kernel::eventfd()?,
         ring: Mutex::new(ring),
@@ -241,6 +243,14 @@ unsafe extern "C" fn readfrom(
     }
 }
 
+/// The error of a failed operation by libfabric's number.
+fn errno(e: &abi::CqEntry) -> c_int {
+    match e.err as c_int {
+        libc::EMSGSIZE if e.flags & abi::KFI_RECV != 0 => FI_ETRUNC as c_int,
+        other => kernel::translate(other),
+    }
+}
+
 unsafe extern "C" fn readerr(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, _flags: u64) -> isize {
     // SAFETY: a queue, and the caller's entry, of which only fields that all versions have are
     // written.
@@ -258,8 +268,8 @@ unsafe extern "C" fn readerr(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, _flags:
         (*buf).data = e.data;
         (*buf).tag = 0;
         (*buf).olen = e.olen as usize;
-        (*buf).err = e.err as i32;
-        (*buf).prov_errno = e.prov_errno as i32;
+        (*buf).err = errno(&e);
+        (*buf).prov_errno = text::completion_code(e.err as c_int, e.prov_errno);
         (*buf).err_data_size = 0;
     }
     1
@@ -323,20 +333,15 @@ unsafe extern "C" fn signal(cq: *mut fid_cq) -> c_int {
 }
 
 unsafe extern "C" fn strerror(
-    _: *mut fid_cq,
-    _prov_errno: c_int,
+    cq: *mut fid_cq,
+    prov_errno: c_int,
     _: *const c_void,
     buf: *mut c_char,
     len: usize,
 ) -> *const c_char {
-    let text = c"the operation failed; see err";
-    if !buf.is_null() && len != 0 {
-        let n = (len - 1).min(text.to_bytes().len());
-        // SAFETY: the caller's buffer has `len` bytes.
-        unsafe {
-            std::ptr::copy_nonoverlapping(text.as_ptr(), buf, n);
-            *buf.add(n) = 0;
-        }
+    // SAFETY: a queue, and the caller's buffer.
+    unsafe {
+        let cq = &*cq.cast::<Queue>();
+        text::give(text::completion(&cq.prov, prov_errno), buf, len)
     }
-    text.as_ptr()
 }

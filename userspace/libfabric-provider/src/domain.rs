@@ -5,12 +5,13 @@ use std::ffi::{c_int, c_void, CStr};
 use std::sync::Arc;
 
 use kfabric_uapi as abi;
+use kfauth::AuthKey;
 use zerocopy::FromZeros;
 
 use crate::fabric::{put, Fabric};
 use crate::ffi::*;
 use crate::kernel::{Device, Errno};
-use crate::{cq, ep, status};
+use crate::{auth, cq, ep, status};
 
 /// A domain.
 #[repr(C)]
@@ -19,6 +20,8 @@ pub(crate) struct Domain {
     pub(crate) dev: Arc<Device>,
     pub(crate) handle: u64,
     pub(crate) cm_data: usize,
+    /// Name of the kernel's provider.
+    pub(crate) prov: Arc<str>,
 }
 
 /// A memory region. Descriptors are addresses of regions.
@@ -79,7 +82,17 @@ unsafe fn make(
     // SAFETY: infos have a domain with a name.
     let name = unsafe { CStr::from_ptr((*info.domain_attr).name) };
     put(&mut arg.name, name.to_str().map_err(|_| libc::EINVAL)?)?;
-    // SAFETY: no pointers.
+    // SAFETY: as above; an auth key has its size.
+    let own = unsafe {
+        let attr = &*info.domain_attr;
+        auth::copy(attr.auth_key, attr.auth_key_size)?
+    };
+    let key = match own {
+        Some(key) => Some(key),
+        None => auth::default()?,
+    };
+    (arg.auth_key, arg.auth_key_size) = auth::fields(key.as_ref());
+    // SAFETY: the auth key lives through the call.
     unsafe { fabric.dev.call(&mut arg)? };
     let fid = fid {
         fclass: FI_CLASS_DOMAIN as usize,
@@ -95,6 +108,7 @@ unsafe fn make(
         dev: fabric.dev.clone(),
         handle: arg.handle,
         cm_data: arg.cm_data_size as usize,
+        prov: fabric.prov.clone(),
     })))
 }
 
@@ -126,6 +140,7 @@ unsafe fn register(
     addr: u64,
     len: u64,
     access: u64,
+    key: Option<&AuthKey>,
     context: *mut c_void,
 ) -> Result<*mut fid_mr, Errno> {
     // SAFETY: a domain's fid.
@@ -146,7 +161,8 @@ unsafe fn register(
         access: if access == 0 { rights } else { access },
         ..Default::default()
     };
-    // SAFETY: the memory is passed as a number. The program keeps it mapped until `fi_close`.
+    (arg.auth_key, arg.auth_key_size) = auth::fields(key);
+    // SAFETY: the auth key lives through the call. The memory is passed as a number. The program keeps it mapped until `fi_close`.
     unsafe { domain.dev.call(&mut arg)? };
     let fid = fid {
         fclass: FI_CLASS_MR as usize,
@@ -193,6 +209,7 @@ unsafe extern "C" fn reg(
             buf.expose_provenance() as u64,
             len as u64,
             access,
+            None,
             context,
         )
         .map(|mr| *to = mr)
@@ -238,9 +255,7 @@ unsafe extern "C" fn regattr(
     // SAFETY: the caller's attributes; only fields that all versions have are read, except those
     // of 2.0, which the loaded library's version guards.
     unsafe {
-        if (&raw const (*attr).iface).read() != FI_HMEM_SYSTEM
-            || (&raw const (*attr).auth_key_size).read() != 0
-        {
+        if (&raw const (*attr).iface).read() != FI_HMEM_SYSTEM {
             return -libc::EOPNOTSUPP;
         }
         if crate::core::version() >= 2 << 16 && !(&raw const (*attr).base_mr).read().is_null() {
@@ -254,7 +269,21 @@ unsafe extern "C" fn regattr(
             (&raw const (*attr).access).read(),
         );
         let context = (&raw const (*attr).context).read();
-        regv(fid, iov, count, access, 0, 0, flags, to, context)
+        if count != 1 {
+            return -libc::EINVAL;
+        }
+        if flags & !NOCACHE != 0 {
+            return -(FI_EBADFLAGS as c_int);
+        }
+        let key = auth::copy(
+            (&raw const (*attr).auth_key).read(),
+            (&raw const (*attr).auth_key_size).read(),
+        );
+        status(key.and_then(|key| {
+            let (base, len) = ((*iov).iov_base, (*iov).iov_len);
+            let base = base.expose_provenance() as u64;
+            register(fid, base, len as u64, access, key.as_ref(), context).map(|mr| *to = mr)
+        }))
     }
 }
 

@@ -11,7 +11,7 @@ use kfabric_uapi as abi;
 use crate::domain::Domain;
 use crate::ffi::*;
 use crate::kernel::{address, Device, Errno};
-use crate::{cq, eq, info, pep, post, status};
+use crate::{auth, cq, eq, info, pep, post, status};
 
 /// An active endpoint.
 #[repr(C)]
@@ -95,6 +95,13 @@ unsafe fn make(
         eq: AtomicUsize::new(0),
     }));
     let open = || {
+        // SAFETY: an info's endpoint attributes, if any, have an auth key of its size, or none.
+        let key = unsafe {
+            match of.ep_attr.as_ref() {
+                Some(attr) => auth::copy(attr.auth_key, attr.auth_key_size)?,
+                None => None,
+            }
+        };
         let connreq = match of.handle.is_null() {
             true => 0,
             false => eq::take_request(of.handle)?,
@@ -119,7 +126,8 @@ unsafe fn make(
             iov_limit: limits as u32,
             ..Default::default()
         };
-        // SAFETY: no pointers.
+        (arg.auth_key, arg.auth_key_size) = auth::fields(key.as_ref());
+        // SAFETY: the auth key lives through the call.
         let done = unsafe { domain.dev.call(&mut arg) };
         if done.is_err() && connreq != 0 {
             // Fails only if the peer has given up.

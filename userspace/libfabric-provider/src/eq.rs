@@ -13,7 +13,7 @@ use kfabric_uapi as abi;
 use crate::fabric::Fabric;
 use crate::ffi::*;
 use crate::kernel::{self, address, Device, Errno};
-use crate::{info, status};
+use crate::{info, pep, status, text};
 
 /// An event that waits in the plug-in.
 struct Event {
@@ -40,6 +40,7 @@ struct State {
 pub(crate) struct Queue {
     fid: fid_eq,
     dev: Arc<Device>,
+    prov: Arc<str>,
     pub(crate) handle: u64,
     fd: OwnedFd,
     /// Readable while `State::events` is not empty.
@@ -125,6 +126,7 @@ unsafe fn make(fabric: &Fabric, attr: *mut fi_eq_attr) -> Result<*mut Queue, Err
             ops: OPS.get(),
         },
         dev: fabric.dev.clone(),
+        prov: fabric.prov.clone(),
         handle: arg.handle,
         fd,
         user,
@@ -214,7 +216,7 @@ impl Queue {
             event: arg.event,
             object,
             err: 0,
-            prov_errno: arg.prov_errno as i32,
+            prov_errno: 0,
             info: 0,
             bytes: Vec::new(),
         };
@@ -224,13 +226,19 @@ impl Queue {
                 let Some(info) = (unsafe { info::make(&entry, None) }) else {
                     return Err(libc::ENOMEM);
                 };
-                // SAFETY: just made.
-                unsafe { (*info).handle = request(arg.connreq) };
+                // SAFETY: just made; a connection request has the context of a passive endpoint.
+                unsafe {
+                    (*info).handle = request(arg.connreq);
+                    // The endpoint is open: `forget` waits for the lock that the caller holds.
+                    pep::give_keys(object, info);
+                }
                 event.info = info.expose_provenance();
                 event.bytes = cm_entry(object, event.info, data);
             }
             abi::KFI_CONN_ERROR => {
-                event.err = arg.err.max(1) as i32;
+                let err = arg.err.max(1) as i32;
+                event.err = kernel::translate(err);
+                event.prov_errno = text::connection_code(&self.prov, err, arg.prov_errno as i32);
                 event.bytes = data.to_vec();
             }
             _ => event.bytes = cm_entry(object, 0, data),
@@ -277,12 +285,28 @@ impl Queue {
         n as isize
     }
 
-    /// Removes the events of an endpoint that has been closed.
+    /// Removes the events of an endpoint that has been closed. Refuses connection requests among
+    /// them.
     pub(crate) fn forget(&self, object: usize) {
         let mut state = self.state();
-        state.events.retain(|e| e.object != object);
+        let (gone, kept) = std::mem::take(&mut state.events)
+            .into_iter()
+            .partition::<VecDeque<_>, _>(|e| e.object == object);
+        state.events = kept;
         if state.events.is_empty() {
             kernel::lower(&self.user);
+        }
+        drop(state);
+        for event in gone.iter().filter(|e| e.info != 0) {
+            let info: *mut fi_info = with_exposed_provenance_mut(event.info);
+            // SAFETY: `fetch` made the info, and the program has not read the event.
+            unsafe {
+                if let Ok(connreq) = take_request((*info).handle) {
+                    // Fails only if the peer has given up.
+                    let _ = refuse(&self.dev, connreq, &[]);
+                }
+                info::free(info);
+            }
         }
     }
 }
@@ -407,21 +431,13 @@ unsafe extern "C" fn write(
 
 unsafe extern "C" fn strerror(
     _: *mut fid_eq,
-    _prov_errno: c_int,
+    prov_errno: c_int,
     _: *const c_void,
     buf: *mut c_char,
     len: usize,
 ) -> *const c_char {
-    let text = c"the connection failed; see err";
-    if !buf.is_null() && len != 0 {
-        let n = (len - 1).min(text.to_bytes().len());
-        // SAFETY: the caller's buffer has `len` bytes.
-        unsafe {
-            std::ptr::copy_nonoverlapping(text.as_ptr(), buf, n);
-            *buf.add(n) = 0;
-        }
-    }
-    text.as_ptr()
+    // SAFETY: the caller's buffer.
+    unsafe { text::give(text::connection(prov_errno), buf, len) }
 }
 
 /// Refuses a connection request.

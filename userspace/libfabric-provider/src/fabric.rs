@@ -17,6 +17,10 @@ pub(crate) struct Fabric {
     fid: fid_fabric,
     pub(crate) dev: Arc<Device>,
     pub(crate) handle: u64,
+    /// Name of the kernel's provider.
+    pub(crate) prov: Arc<str>,
+    /// The kernel's name of the fabric.
+    pub(crate) name: Box<str>,
 }
 
 static FID: Table<fi_ops> = Table(fi_ops {
@@ -76,6 +80,8 @@ unsafe fn make(attr: *mut fi_fabric_attr, context: *mut c_void) -> Result<*mut F
         },
         dev,
         handle: arg.handle,
+        prov: prov.into(),
+        name: fabric.into(),
     })))
 }
 

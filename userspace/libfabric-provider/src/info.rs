@@ -90,7 +90,7 @@ unsafe fn satisfies(entry: &abi::InfoEntry, hints: &Hints<'_>, version: u32) -> 
             || over(ep.max_msg_size)
             || ep.tx_ctx_cnt > 1
             || ep.rx_ctx_cnt > 1
-            || ep.auth_key_size != 0
+            || ep.auth_key_size > abi::KFI_AUTH_KEY_MAX
             || over(ep.max_order_raw_size)
             || over(ep.max_order_waw_size)
             || ep.max_order_war_size > 0
@@ -144,7 +144,7 @@ unsafe fn satisfies(entry: &abi::InfoEntry, hints: &Hints<'_>, version: u32) -> 
             || domain.ep_cnt > COUNT * 16
             || domain.cntr_cnt > 0
             || domain.mr_iov_limit > 1
-            || domain.auth_key_size != 0
+            || domain.auth_key_size > abi::KFI_AUTH_KEY_MAX
             || domain.mr_key_size != 0 && domain.mr_key_size < entry.mr_key_size as usize
         {
             return false;
@@ -188,13 +188,50 @@ unsafe fn put_addr(addr: &abi::SockAddr, to: &mut *mut c_void, len: &mut usize) 
     }
 }
 
+/// Copies an auth key to the memory of an info.
+unsafe fn put_key(key: Option<&[u8]>, to: &mut *mut u8, size: &mut usize) {
+    let Some(key) = key else { return };
+    // SAFETY: the copy has the key's size.
+    unsafe {
+        *to = libc::calloc(1, key.len()).cast();
+        if !to.is_null() {
+            std::ptr::copy_nonoverlapping(key.as_ptr(), *to, key.len());
+            *size = key.len();
+        }
+    }
+}
+
+/// Puts auth keys into an info without any.
+///
+/// # Safety
+///
+/// [`make`] made the info.
+pub(crate) unsafe fn put_keys(info: *mut fi_info, ep: Option<&[u8]>, domain: Option<&[u8]>) {
+    // SAFETY: `make` allocated the parts.
+    unsafe {
+        let (e, d) = (&mut *(*info).ep_attr, &mut *(*info).domain_attr);
+        put_key(ep, &mut e.auth_key, &mut e.auth_key_size);
+        put_key(domain, &mut d.auth_key, &mut d.auth_key_size);
+    }
+}
+
+/// The auth key that hints have.
+unsafe fn hinted<'a>(at: *const u8, size: usize) -> Option<&'a [u8]> {
+    // SAFETY: hints have a key of its size, or null.
+    (!at.is_null() && size != 0).then(|| unsafe { std::slice::from_raw_parts(at, size) })
+}
+
 /// Frees an info that [`make`] made.
-unsafe fn free(info: *mut fi_info) {
+pub(crate) unsafe fn free(info: *mut fi_info) {
     // SAFETY: all parts come from `calloc` or `strdup`, or are null.
     unsafe {
         let i = &*info;
         if !i.domain_attr.is_null() {
             libc::free((*i.domain_attr).name.cast());
+            libc::free((*i.domain_attr).auth_key.cast());
+        }
+        if !i.ep_attr.is_null() {
+            libc::free((*i.ep_attr).auth_key.cast());
         }
         if !i.fabric_attr.is_null() {
             libc::free((*i.fabric_attr).name.cast());
@@ -341,6 +378,15 @@ pub(crate) unsafe fn make(
         domain.caps = all & comm;
         domain.mr_cnt = 65_536;
         fabric.name = string(&fabric_name(entry));
+        if let Some(hints) = hints {
+            put_keys(
+                info,
+                hints.ep.and_then(|e| hinted(e.auth_key, e.auth_key_size)),
+                hints
+                    .domain
+                    .and_then(|d| hinted(d.auth_key, d.auth_key_size)),
+            );
+        }
         Some(info)
     }
 }

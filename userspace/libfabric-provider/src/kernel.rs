@@ -11,8 +11,18 @@ use std::sync::Arc;
 use kfabric_uapi as abi;
 use zerocopy::{FromZeros, IntoBytes};
 
+use crate::ffi::FI_ENOKEY;
+
 /// A positive errno.
 pub(crate) type Errno = i32;
+
+/// libfabric's number of an errno of the kernel: the same, except for `ENOKEY`.
+pub(crate) fn translate(errno: Errno) -> Errno {
+    match errno {
+        libc::ENOKEY => FI_ENOKEY as Errno,
+        other => other,
+    }
+}
 
 /// An open device file.
 pub(crate) struct Device(File);
@@ -46,7 +56,7 @@ impl Device {
             let errno = std::io::Error::last_os_error();
             match errno.raw_os_error().unwrap_or(libc::EIO) {
                 libc::EINTR => {}
-                other => return Err(other),
+                other => return Err(translate(other)),
             }
         }
     }

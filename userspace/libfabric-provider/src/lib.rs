@@ -7,6 +7,7 @@
     reason = "entry points have libfabric's contracts: valid objects and arguments of its manual pages"
 )]
 
+mod auth;
 mod core;
 mod cq;
 mod domain;
@@ -18,6 +19,7 @@ mod info;
 mod kernel;
 mod pep;
 mod post;
+mod text;
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -50,6 +52,11 @@ static PROVIDER: Provider = Provider(UnsafeCell::new(fi_provider {
 /// The device file.
 static DEVICE: OnceLock<String> = OnceLock::new();
 
+/// Returns the provider's structure.
+pub(crate) fn provider() -> *mut fi_provider {
+    PROVIDER.0.get()
+}
+
 /// Returns the path of the device file.
 pub(crate) fn device_path() -> &'static str {
     DEVICE.get().map_or("/dev/kfabric", String::as_str)
@@ -60,11 +67,15 @@ unsafe extern "C" fn cleanup() {}
 /// Returns the provider. libfabric calls this function once, when it loads the plug-in.
 #[no_mangle]
 pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
-    let prov = PROVIDER.0.get();
+    let prov = provider();
     let help = c"Path of the device file (default: /dev/kfabric)";
     if let Some(path) = core::parameter(prov, c"device", help) {
         // Fails only if the path is set already: then the first one holds.
         let _ = DEVICE.set(path);
+    }
+    let help = c"Path of a file with the auth key of domains and listeners (default: none)";
+    if let Some(path) = core::parameter(prov, c"auth_key_file", help) {
+        auth::set_file(path);
     }
     prov
 }

@@ -3,15 +3,16 @@
 //! known.
 
 use std::ffi::{c_int, c_void};
-use std::ptr::null_mut;
+use std::ptr::{null_mut, with_exposed_provenance};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kfabric_uapi as abi;
+use kfauth::AuthKey;
 
-use crate::fabric::Fabric;
+use crate::fabric::{put, Fabric};
 use crate::ffi::*;
-use crate::kernel::{Device, Errno};
-use crate::{eq, info, status};
+use crate::kernel::{address, Device, Errno};
+use crate::{auth, eq, info, status};
 
 struct State {
     addr: Option<abi::SockAddr>,
@@ -27,6 +28,9 @@ pub(crate) struct Passive {
     dev: Arc<Device>,
     fabric: u64,
     cm_data: usize,
+    /// Auth keys of the endpoint's and the domain's attributes. Connection requests return them.
+    ep_key: Option<AuthKey>,
+    domain_key: Option<AuthKey>,
     state: Mutex<State>,
 }
 
@@ -72,34 +76,86 @@ pub(crate) unsafe extern "C" fn open(
     // SAFETY: the caller's arguments; the fabric is ours.
     unsafe {
         let fabric = &*fabric.cast::<Fabric>();
-        let fid = fid {
-            fclass: FI_CLASS_PEP as usize,
-            context,
-            ops: FID.get(),
-        };
-        let pep = Box::new(Passive {
-            fid: fid_pep {
-                fid,
-                ops: OPS.get(),
-                cm: CM.get(),
-            },
-            dev: fabric.dev.clone(),
-            fabric: fabric.handle,
-            cm_data: if (*(*of).ep_attr).protocol == abi::KFI_PROTO_SHM {
-                192
-            } else {
-                55
-            },
-            state: Mutex::new(State {
-                addr: info::addr_from((*of).src_addr, (*of).src_addrlen),
-                eq: null_mut(),
-                handle: None,
-                listens: false,
-            }),
-        });
-        *to = Box::into_raw(pep).cast();
+        status(make(fabric, &*of, context).map(|pep| *to = pep.cast()))
     }
-    0
+}
+
+/// Returns the most connection data of a fabric's endpoints.
+fn data_size(fabric: &Fabric, keyed: bool) -> Result<usize, Errno> {
+    let mut hints = abi::InfoEntry {
+        mode: u64::MAX,
+        mr_mode: u64::MAX,
+        ..Default::default()
+    };
+    put(&mut hints.prov_name, &fabric.prov)?;
+    put(&mut hints.fabric_name, &fabric.name)?;
+    let offers = fabric.dev.info(&hints)?;
+    let least = offers.iter().map(|offer| offer.cm_data_size as usize).min();
+    let least = least.ok_or(libc::ENODEV)?;
+    Ok(if keyed {
+        least.min(abi::KFI_AUTH_CM_DATA)
+    } else {
+        least
+    })
+}
+
+unsafe fn make(fabric: &Fabric, of: &fi_info, context: *mut c_void) -> Result<*mut Passive, Errno> {
+    // SAFETY: an info's parts, if any, have auth keys of their sizes, or none.
+    let (ep_key, domain_key) = unsafe {
+        (
+            match of.ep_attr.as_ref() {
+                Some(attr) => auth::copy(attr.auth_key, attr.auth_key_size)?,
+                None => None,
+            },
+            match of.domain_attr.as_ref() {
+                Some(attr) => auth::copy(attr.auth_key, attr.auth_key_size)?,
+                None => None,
+            },
+        )
+    };
+    let keyed = ep_key.is_some() || domain_key.is_some() || auth::default()?.is_some();
+    let fid = fid {
+        fclass: FI_CLASS_PEP as usize,
+        context,
+        ops: FID.get(),
+    };
+    let pep = Passive {
+        fid: fid_pep {
+            fid,
+            ops: OPS.get(),
+            cm: CM.get(),
+        },
+        dev: fabric.dev.clone(),
+        fabric: fabric.handle,
+        cm_data: data_size(fabric, keyed)?,
+        ep_key,
+        domain_key,
+        state: Mutex::new(State {
+            // SAFETY: the info's address.
+            addr: unsafe { info::addr_from(of.src_addr, of.src_addrlen) },
+            eq: null_mut(),
+            handle: None,
+            listens: false,
+        }),
+    };
+    Ok(Box::into_raw(Box::new(pep)))
+}
+
+/// Copies the auth keys of a passive endpoint to the info of a connection request.
+///
+/// # Safety
+///
+/// `pep` is the address of a passive endpoint, and `info` comes from [`info::make`].
+pub(crate) unsafe fn give_keys(pep: usize, info: *mut fi_info) {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let pep = &*with_exposed_provenance::<Passive>(pep);
+        info::put_keys(
+            info,
+            pep.ep_key.as_ref().map(AuthKey::expose),
+            pep.domain_key.as_ref().map(AuthKey::expose),
+        );
+    }
 }
 
 impl Passive {
@@ -128,7 +184,25 @@ impl Passive {
             context: (&raw const *self).expose_provenance() as u64,
             ..Default::default()
         };
-        // SAFETY: no pointers.
+        let file;
+        let own = self.ep_key.as_ref().or(self.domain_key.as_ref());
+        let key = match own {
+            Some(key) => Some(key),
+            None => {
+                file = auth::default()?;
+                file.as_ref()
+            }
+        };
+        let (addr, size) = auth::fields(key);
+        let entry = abi::AuthKeyRef {
+            addr,
+            size,
+            reserved: 0,
+        };
+        if key.is_some() {
+            (arg.auth_keys, arg.auth_key_count) = (address(&entry), 1);
+        }
+        // SAFETY: the auth key and its entry live through the call.
         unsafe { self.dev.call(&mut arg)? };
         state.handle = Some(arg.handle);
         Ok(arg.handle)

@@ -75,7 +75,9 @@ pub(crate) static ATOMIC: Table<fi_ops_atomic> = Table(fi_ops_atomic {
 /// Flags that change nothing here: every completion is at least a transmit completion.
 const IGNORED: u64 = FI_MORE as u64 | FI_INJECT_COMPLETE as u64 | FI_TRANSMIT_COMPLETE as u64;
 /// Flags that the kernel knows.
-const KNOWN: u64 = abi::KFI_COMPLETION | abi::KFI_INJECT | abi::KFI_REMOTE_CQ_DATA | abi::KFI_FENCE;
+const KNOWN: u64 = abi::KFI_COMPLETION | abi::KFI_INJECT | abi::KFI_REMOTE_CQ_DATA;
+/// A flag that the kernel knows by another value than libfabric.
+const FENCE: u64 = FI_FENCE as u64;
 
 /// An operation to post.
 struct Post {
@@ -149,11 +151,14 @@ impl Post {
         entry: &mut abi::OpEntry,
         bytes: &mut [u8; abi::KFI_INJECT_MAX],
     ) -> Result<(), Errno> {
-        if self.flags & !(IGNORED | KNOWN) != 0 {
+        if self.flags & !(IGNORED | KNOWN | FENCE) != 0 {
             return Err(FI_EBADFLAGS as Errno);
         }
         entry.op = self.op;
         entry.flags = self.flags & KNOWN;
+        if self.flags & FENCE != 0 {
+            entry.flags |= abi::KFI_FENCE;
+        }
         entry.context = self.context.expose_provenance() as u64;
         entry.data = self.data;
         entry.remote_addr = self.remote;

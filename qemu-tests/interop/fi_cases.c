@@ -1,0 +1,898 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * Named cases for libfabric's provider kfabric: both ends of connections in one process, by
+ * libfabric's public calls alone.
+ *
+ *   FI_PROVIDER_PATH=FOLDER fi_cases DOMAIN ADDRESS CASE...
+ *
+ * DOMAIN is a name that fi_info prints, ADDRESS an IPv4 address of that domain. Each case prints
+ * its name when it has passed. The program ends with status 1 at the first difference.
+ */
+#include <arpa/inet.h>
+#include <poll.h>
+#include <pthread.h>
+#include <rdma/fabric.h>
+#include <rdma/fi_atomic.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LEN 65536
+#define LIMIT_MS 60000
+#define RIGHTS (FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE)
+
+static const char *name;
+
+#define CHECK(cond) do { if (!(cond)) fail(__LINE__, #cond, 0); } while (0)
+/* The call must return this value. */
+#define GIVES(wanted, call) do { \
+	long gives_ = (long)(call); \
+	if (gives_ != (long)(wanted)) \
+		fail(__LINE__, #call, gives_); \
+} while (0)
+#define OK(call) GIVES(0, call)
+
+static void fail(int line, const char *text, long value)
+{
+	fprintf(stderr, "fi_cases: %s: line %d: %s: %ld (%s)\n", name, line, text, value,
+		value < 0 ? fi_strerror((int)-value) : "");
+	exit(1);
+}
+
+/* An endpoint with queues and memory of its own. */
+struct end {
+	struct fid_eq *eq;
+	struct fid_cq *cq;
+	struct fid_ep *ep;
+	struct fid_mr *mr;
+	uint8_t *mem;
+};
+
+static struct fi_info *info;
+static struct fid_fabric *fabric;
+static struct fid_domain *domain;
+static enum fi_cq_format format = FI_CQ_FORMAT_DATA;
+static int shm;
+
+static struct fi_info *offer(const char *device, const char *address)
+{
+	struct fi_info *hints = fi_allocinfo(), *found = NULL;
+
+	CHECK(hints);
+	hints->ep_attr->type = FI_EP_MSG;
+	hints->mode = FI_RX_CQ_DATA;
+	hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED |
+				      FI_MR_PROV_KEY;
+	hints->domain_attr->name = strdup(device);
+	hints->fabric_attr->prov_name = strdup("kfabric");
+	OK(fi_getinfo(FI_VERSION(1, 18), address, "0", FI_SOURCE, hints, &found));
+	fi_freeinfo(hints);
+	return found;
+}
+
+static struct fid_eq *open_eq(void)
+{
+	struct fi_eq_attr attr = { .size = 16, .flags = FI_WRITE, .wait_obj = FI_WAIT_FD };
+	struct fid_eq *eq;
+
+	OK(fi_eq_open(fabric, &attr, &eq, NULL));
+	return eq;
+}
+
+static struct fid_cq *open_cq(void)
+{
+	struct fi_cq_attr attr = { .size = 64, .format = format, .wait_obj = FI_WAIT_FD };
+	struct fid_cq *cq;
+
+	OK(fi_cq_open(domain, &attr, &cq, NULL));
+	return cq;
+}
+
+/* Reads an event of a kind, and its data. Returns the number of bytes of the data. */
+static size_t event(struct fid_eq *eq, uint32_t wanted, struct fi_eq_cm_entry *entry, void *data)
+{
+	char buf[sizeof(*entry) + 256];
+	uint32_t kind = 0;
+	ssize_t n = fi_eq_sread(eq, &kind, buf, sizeof(buf), LIMIT_MS, 0);
+
+	if (n < (ssize_t)sizeof(*entry))
+		fail(__LINE__, "an event", n);
+	GIVES(wanted, kind);
+	memcpy(entry, buf, sizeof(*entry));
+	n -= (ssize_t)sizeof(*entry);
+	if (data)
+		memcpy(data, buf + sizeof(*entry), (size_t)n);
+	return (size_t)n;
+}
+
+/* Waits for a completion; the queue has format DATA. */
+static struct fi_cq_data_entry completion(struct fid_cq *cq, void *context, uint64_t flags)
+{
+	struct fi_cq_data_entry entry;
+	struct fi_cq_err_entry err = { 0 };
+	ssize_t n = fi_cq_sread(cq, &entry, 1, NULL, LIMIT_MS);
+
+	if (n == -FI_EAVAIL) {
+		fi_cq_readerr(cq, &err, 0);
+		fail(__LINE__, "a completion", -err.err);
+	}
+	GIVES(1, n);
+	CHECK(entry.op_context == context);
+	CHECK((entry.flags & flags) == flags);
+	return entry;
+}
+
+/* Waits for a failed completion. */
+static struct fi_cq_err_entry failure(struct fid_cq *cq, void *context)
+{
+	struct fi_cq_data_entry entry;
+	struct fi_cq_err_entry err = { 0 };
+	char text[6];
+	const char *whole;
+
+	GIVES(-FI_EAVAIL, fi_cq_sread(cq, &entry, 1, NULL, LIMIT_MS));
+	GIVES(1, fi_cq_readerr(cq, &err, 0));
+	CHECK(err.op_context == context);
+	CHECK(err.err > 0);
+	whole = fi_cq_strerror(cq, err.prov_errno, err.err_data, NULL, 0);
+	CHECK(whole && strlen(whole) > sizeof(text));
+	fi_cq_strerror(cq, err.prov_errno, err.err_data, text, sizeof(text));
+	CHECK(strlen(text) == sizeof(text) - 1 && !strncmp(text, whole, sizeof(text) - 1));
+	return err;
+}
+
+static void open_end(struct end *e, struct fi_info *of, uint64_t bits)
+{
+	memset(e, 0, sizeof(*e));
+	e->eq = open_eq();
+	e->cq = open_cq();
+	e->mem = calloc(1, LEN);
+	CHECK(e->mem);
+	OK(fi_mr_reg(domain, e->mem, LEN, RIGHTS, 0, 0, 0, &e->mr, NULL));
+	OK(fi_endpoint(domain, of, &e->ep, e));
+	OK(fi_ep_bind(e->ep, &e->eq->fid, 0));
+	OK(fi_ep_bind(e->ep, &e->cq->fid, FI_TRANSMIT | FI_RECV | bits));
+	OK(fi_enable(e->ep));
+}
+
+static void close_end(struct end *e)
+{
+	if (e->ep)
+		OK(fi_close(&e->ep->fid));
+	if (e->mr)
+		OK(fi_close(&e->mr->fid));
+	OK(fi_close(&e->cq->fid));
+	OK(fi_close(&e->eq->fid));
+	free(e->mem);
+}
+
+static struct fid_pep *open_pep(struct fid_eq *eq)
+{
+	struct fid_pep *pep;
+
+	OK(fi_passive_ep(fabric, info, &pep, NULL));
+	OK(fi_pep_bind(pep, &eq->fid, 0));
+	return pep;
+}
+
+static struct sockaddr_in address(struct fid_pep *pep)
+{
+	struct sockaddr_in at;
+	size_t len = sizeof(at);
+
+	OK(fi_getname(&pep->fid, &at, &len));
+	CHECK(len == sizeof(at) && at.sin_family == AF_INET && at.sin_port);
+	return at;
+}
+
+/* Connects two endpoints with `bits` in their binds. */
+static void pair_with(struct end *a, struct end *b, uint64_t bits)
+{
+	struct fid_eq *eq = open_eq();
+	struct fid_pep *pep = open_pep(eq);
+	struct fi_eq_cm_entry entry;
+	struct sockaddr_in at;
+
+	OK(fi_listen(pep));
+	at = address(pep);
+	open_end(a, info, bits);
+	OK(fi_connect(a->ep, &at, NULL, 0));
+	event(eq, FI_CONNREQ, &entry, NULL);
+	CHECK(entry.fid == &pep->fid);
+	open_end(b, entry.info, bits);
+	fi_freeinfo(entry.info);
+	OK(fi_accept(b->ep, NULL, 0));
+	event(a->eq, FI_CONNECTED, &entry, NULL);
+	CHECK(entry.fid == &a->ep->fid);
+	event(b->eq, FI_CONNECTED, &entry, NULL);
+	CHECK(entry.fid == &b->ep->fid);
+	OK(fi_close(&pep->fid));
+	OK(fi_close(&eq->fid));
+}
+
+static void pair(struct end *a, struct end *b)
+{
+	pair_with(a, b, 0);
+}
+
+static void unpair(struct end *a, struct end *b)
+{
+	close_end(a);
+	close_end(b);
+}
+
+static long now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static int readable(int fd)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+
+	return poll(&p, 1, 0) == 1;
+}
+
+static void fill(uint8_t *at, size_t len, int seed)
+{
+	for (size_t i = 0; i < len; i++)
+		at[i] = (uint8_t)(i * 7 + (size_t)seed);
+}
+
+/* ---- memory ---- */
+
+static void registration(void)
+{
+	uint8_t *mem = calloc(1, LEN);
+	struct iovec iov[2] = { { mem + 1, 100 }, { mem + 200, 100 } };
+	struct fi_mr_attr attr = {
+		.mr_iov = iov, .iov_count = 1, .access = FI_REMOTE_READ, .context = mem,
+	};
+	struct fid_mr *mr, *other;
+
+	CHECK(mem);
+	OK(fi_mr_reg(domain, mem, LEN, FI_SEND | FI_RECV, 0, 0, 0, &mr, mem));
+	CHECK(mr->fid.fclass == FI_CLASS_MR && mr->fid.context == mem && fi_mr_desc(mr));
+	CHECK(fi_mr_key(mr) == FI_KEY_NOTAVAIL);
+	OK(fi_mr_reg(domain, mem, LEN, FI_REMOTE_WRITE, 0, 0, 0, &other, NULL));
+	CHECK(fi_mr_key(other) != FI_KEY_NOTAVAIL);
+	OK(fi_close(&other->fid));
+	OK(fi_close(&mr->fid));
+	OK(fi_mr_regv(domain, iov, 1, FI_REMOTE_READ, 0, 0, 0, &mr, NULL));
+	OK(fi_mr_regattr(domain, &attr, 0, &other));
+	CHECK(other->fid.context == mem && fi_mr_key(other) != FI_KEY_NOTAVAIL);
+	CHECK(fi_mr_key(other) != fi_mr_key(mr));
+	OK(fi_close(&other->fid));
+	OK(fi_close(&mr->fid));
+
+	GIVES(-FI_EINVAL, fi_mr_regv(domain, iov, 2, FI_SEND, 0, 0, 0, &mr, NULL));
+	GIVES(-FI_EINVAL, fi_mr_reg(domain, mem, 0, FI_SEND, 0, 0, 0, &mr, NULL));
+	GIVES(-FI_EINVAL, fi_mr_reg(domain, mem, 1, FI_TAGGED, 0, 0, 0, &mr, NULL));
+	GIVES(-FI_EBADFLAGS, fi_mr_reg(domain, mem, 1, FI_SEND, 0, 0, FI_RMA_EVENT, &mr, NULL));
+	GIVES(-FI_EFAULT, fi_mr_reg(domain, (void *)4096, 1, FI_SEND, 0, 0, 0, &mr, NULL));
+	attr.iface = FI_HMEM_CUDA;
+	GIVES(-FI_EOPNOTSUPP, fi_mr_regattr(domain, &attr, 0, &mr));
+	free(mem);
+}
+
+/* ---- one-sided operations ---- */
+
+static void rma(void)
+{
+	struct end a, b;
+	struct fi_cq_data_entry got;
+	struct iovec iov[2];
+	void *desc[2];
+	struct fi_rma_iov range;
+	struct fi_msg_rma msg = { .desc = desc, .msg_iov = iov, .rma_iov = &range,
+				  .iov_count = 2, .rma_iov_count = 1, .context = &range };
+	uint64_t at, key;
+
+	pair(&a, &b);
+	at = (uint64_t)(uintptr_t)b.mem;
+	key = fi_mr_key(b.mr);
+	desc[0] = desc[1] = fi_mr_desc(a.mr);
+
+	fill(b.mem, LEN / 2, 1);
+	OK(fi_read(a.ep, a.mem, LEN / 2, desc[0], 0, at, key, &at));
+	completion(a.cq, &at, FI_RMA | FI_READ);
+	CHECK(!memcmp(a.mem, b.mem, LEN / 2));
+
+	iov[0] = (struct iovec){ a.mem + 100, 50 };
+	iov[1] = (struct iovec){ a.mem + 1000, 30 };
+	OK(fi_readv(a.ep, iov, desc, 2, 0, at + 7, key, &key));
+	completion(a.cq, &key, FI_RMA | FI_READ);
+	CHECK(!memcmp(a.mem + 100, b.mem + 7, 50) && !memcmp(a.mem + 1000, b.mem + 57, 30));
+
+	fill(a.mem, LEN / 2, 2);
+	OK(fi_write(a.ep, a.mem, LEN / 2, desc[0], 0, at + LEN / 2, key, &a));
+	completion(a.cq, &a, FI_RMA | FI_WRITE);
+	CHECK(!memcmp(a.mem, b.mem + LEN / 2, LEN / 2));
+
+	OK(fi_writev(a.ep, iov, desc, 2, 0, at + 3, key, NULL));
+	completion(a.cq, NULL, FI_RMA | FI_WRITE);
+	CHECK(!memcmp(a.mem + 100, b.mem + 3, 50) && !memcmp(a.mem + 1000, b.mem + 53, 30));
+
+	/* A write with data takes a receive of the peer. */
+	OK(fi_recv(b.ep, b.mem, 0, NULL, 0, &b));
+	fill(a.mem, 64, 3);
+	OK(fi_writedata(a.ep, a.mem, 64, desc[0], 0xfeedbeef, 0, at + 9, key, &msg));
+	completion(a.cq, &msg, FI_RMA | FI_WRITE);
+	got = completion(b.cq, &b, FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA);
+	CHECK(got.data == 0xfeedbeef && !memcmp(a.mem, b.mem + 9, 64));
+
+	OK(fi_recv(b.ep, b.mem, 0, NULL, 0, &b));
+	range = (struct fi_rma_iov){ .addr = at + 11, .len = 80, .key = key };
+	msg.data = 77;
+	OK(fi_writemsg(a.ep, &msg, FI_REMOTE_CQ_DATA | FI_COMPLETION | FI_FENCE));
+	completion(a.cq, &range, FI_RMA | FI_WRITE);
+	CHECK(completion(b.cq, &b, FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA).data == 77);
+	CHECK(!memcmp(a.mem + 100, b.mem + 11, 50) && !memcmp(a.mem + 1000, b.mem + 61, 30));
+	OK(fi_readmsg(a.ep, &msg, FI_COMPLETION));
+	completion(a.cq, &range, FI_RMA | FI_READ);
+
+	/* Injected memory may change at once, and needs no descriptor. Success has no completion. */
+	fill(a.mem, 64, 5);
+	OK(fi_inject_write(a.ep, a.mem, 64, 0, at, key));
+	memset(a.mem, 0, 64);
+	fill(a.mem + 64, 32, 6);
+	OK(fi_recv(b.ep, b.mem, 0, NULL, 0, &b));
+	OK(fi_inject_writedata(a.ep, a.mem + 64, 32, 5, 0, at + 64, key));
+	CHECK(completion(b.cq, &b, FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA).data == 5);
+	fill(a.mem, 64, 5);
+	CHECK(!memcmp(a.mem, b.mem, 96));
+	GIVES(-FI_EAGAIN, fi_cq_read(a.cq, &got, 1));
+
+	/* Refused posts. */
+	GIVES(-FI_EINVAL, fi_write(a.ep, a.mem, 8, NULL, 0, at, key, NULL));
+	GIVES(-FI_EINVAL, fi_write(a.ep, a.mem - 1, 8, desc[0], 0, at, key, NULL));
+	GIVES(-FI_EINVAL, fi_inject_write(a.ep, a.mem, info->tx_attr->inject_size + 1, 0, at, key));
+	msg.rma_iov_count = 2;
+	GIVES(-FI_EINVAL, fi_writemsg(a.ep, &msg, 0));
+	msg.rma_iov_count = 1;
+	GIVES(-FI_EBADFLAGS, fi_writemsg(a.ep, &msg, FI_MULTICAST));
+	unpair(&a, &b);
+}
+
+/* Uses a key that does not allow the operation: the initiator gets an error. */
+static void refused_key(int inject, int close_first, int past_end)
+{
+	struct end a, b;
+	struct fi_eq_cm_entry entry;
+	struct fi_cq_data_entry got;
+	uint64_t at, key;
+
+	pair(&a, &b);
+	at = (uint64_t)(uintptr_t)b.mem;
+	key = fi_mr_key(b.mr);
+	fill(b.mem, 16, 1);
+	if (close_first) {
+		OK(fi_close(&b.mr->fid));
+		b.mr = NULL;
+	} else if (past_end) {
+		at += LEN - 8;
+	} else {
+		key ^= 0x5a00;
+	}
+	if (inject) {
+		/* There is no context for a failed inject. */
+		OK(fi_inject_write(a.ep, a.mem, 16, 0, at, key));
+		event(a.eq, FI_SHUTDOWN, &entry, NULL);
+		GIVES(-FI_EAGAIN, fi_cq_read(a.cq, &got, 1));
+	} else if (close_first) {
+		OK(fi_read(a.ep, a.mem, 16, fi_mr_desc(a.mr), 0, at, key, &key));
+		CHECK(failure(a.cq, &key).err == FI_EACCES);
+		CHECK(!a.mem[1]);
+	} else {
+		OK(fi_write(a.ep, a.mem, 16, fi_mr_desc(a.mr), 0, at, key, &key));
+		CHECK(failure(a.cq, &key).err == FI_EACCES);
+	}
+	if (b.mem[1] != 8)
+		fail(__LINE__, "memory changed", b.mem[1]);
+	unpair(&a, &b);
+}
+
+static void wrong_key(void)
+{
+	refused_key(0, 0, 0);
+	refused_key(0, 0, 1);
+	refused_key(1, 0, 0);
+}
+
+static void closed_region(void)
+{
+	refused_key(0, 1, 0);
+}
+
+/* ---- messages ---- */
+
+static void messages(void)
+{
+	struct end a, b;
+	struct fi_cq_data_entry got;
+	struct iovec iov[2];
+	void *desc[2];
+	struct fi_msg msg = { .msg_iov = iov, .desc = desc, .iov_count = 2, .context = &msg,
+			      .data = 9 };
+
+	pair(&a, &b);
+	desc[0] = desc[1] = fi_mr_desc(a.mr);
+	fill(a.mem, LEN / 2, 1);
+	OK(fi_recv(b.ep, b.mem, LEN, fi_mr_desc(b.mr), 0, &b));
+	OK(fi_send(a.ep, a.mem, LEN / 2, desc[0], 0, &a));
+	completion(a.cq, &a, FI_MSG | FI_SEND);
+	CHECK(completion(b.cq, &b, FI_MSG | FI_RECV).len == LEN / 2);
+	CHECK(!memcmp(a.mem, b.mem, LEN / 2));
+
+	/* Pieces on both sides. */
+	iov[0] = (struct iovec){ b.mem, 10 };
+	iov[1] = (struct iovec){ b.mem + 100, 60 };
+	desc[0] = desc[1] = fi_mr_desc(b.mr);
+	OK(fi_recvv(b.ep, iov, desc, 2, 0, NULL));
+	OK(fi_recvmsg(b.ep, &msg, FI_COMPLETION));
+	desc[0] = desc[1] = fi_mr_desc(a.mr);
+	iov[0] = (struct iovec){ a.mem + 5, 30 };
+	iov[1] = (struct iovec){ a.mem + 300, 40 };
+	OK(fi_sendv(a.ep, iov, desc, 2, 0, &iov));
+	completion(a.cq, &iov, FI_SEND);
+	CHECK(completion(b.cq, NULL, FI_RECV).len == 70);
+	CHECK(!memcmp(b.mem, a.mem + 5, 10) && !memcmp(b.mem + 100, a.mem + 15, 20));
+	CHECK(!memcmp(b.mem + 120, a.mem + 300, 40));
+	OK(fi_sendmsg(a.ep, &msg, FI_COMPLETION | FI_REMOTE_CQ_DATA | FI_MORE));
+	completion(a.cq, &msg, FI_SEND);
+	CHECK(completion(b.cq, &msg, FI_RECV | FI_REMOTE_CQ_DATA).data == 9);
+
+	/* Completion data, injects, and an empty message. */
+	for (int i = 0; i < 4; i++)
+		OK(fi_recv(b.ep, b.mem + 64 * i, 64, fi_mr_desc(b.mr), 0, b.mem + i));
+	OK(fi_senddata(a.ep, a.mem, 64, fi_mr_desc(a.mr), 0x1234567, 0, &a));
+	completion(a.cq, &a, FI_SEND);
+	OK(fi_inject(a.ep, a.mem, 64, 0));
+	OK(fi_injectdata(a.ep, a.mem, 1, 8, 0));
+	OK(fi_send(a.ep, NULL, 0, NULL, 0, &a));
+	completion(a.cq, &a, FI_SEND);
+	got = completion(b.cq, b.mem, FI_RECV | FI_REMOTE_CQ_DATA);
+	CHECK(got.data == 0x1234567 && got.len == 64);
+	got = completion(b.cq, b.mem + 1, FI_RECV);
+	CHECK(!(got.flags & FI_REMOTE_CQ_DATA) && got.len == 64);
+	got = completion(b.cq, b.mem + 2, FI_RECV | FI_REMOTE_CQ_DATA);
+	CHECK(got.data == 8 && got.len == 1);
+	CHECK(completion(b.cq, b.mem + 3, FI_RECV).len == 0);
+	CHECK(!memcmp(b.mem, a.mem, 64) && !memcmp(b.mem + 64, a.mem, 64));
+	GIVES(-FI_EAGAIN, fi_cq_read(a.cq, &got, 1));
+	unpair(&a, &b);
+
+	/* Selective completion: only what asks for it is reported. */
+	pair_with(&a, &b, FI_SELECTIVE_COMPLETION);
+	iov[0] = (struct iovec){ b.mem, 64 };
+	desc[0] = fi_mr_desc(b.mr);
+	msg.iov_count = 1;
+	OK(fi_recv(b.ep, b.mem, 64, fi_mr_desc(b.mr), 0, &b));
+	OK(fi_recvmsg(b.ep, &msg, FI_COMPLETION));
+	iov[0] = (struct iovec){ a.mem, 64 };
+	desc[0] = fi_mr_desc(a.mr);
+	OK(fi_send(a.ep, a.mem, 8, fi_mr_desc(a.mr), 0, &a));
+	OK(fi_sendmsg(a.ep, &msg, FI_COMPLETION));
+	completion(a.cq, &msg, FI_SEND);
+	completion(b.cq, &msg, FI_RECV);
+	GIVES(-FI_EAGAIN, fi_cq_read(a.cq, &got, 1));
+	GIVES(-FI_EAGAIN, fi_cq_read(b.cq, &got, 1));
+	unpair(&a, &b);
+}
+
+/* A message that does not fit, and receives that are posted when a connection ends. */
+static void failed_messages(void)
+{
+	struct end a, b;
+	struct fi_eq_cm_entry entry;
+	struct fi_cq_err_entry err;
+
+	pair(&a, &b);
+	OK(fi_recv(b.ep, b.mem, 16, fi_mr_desc(b.mr), 0, &b));
+	OK(fi_recv(b.ep, b.mem, 16, fi_mr_desc(b.mr), 0, &b.mem));
+	OK(fi_send(a.ep, a.mem, 32, fi_mr_desc(a.mr), 0, &a));
+	err = failure(b.cq, &b);
+	CHECK(err.err == FI_ETRUNC && (err.flags & FI_RECV));
+	unpair(&a, &b);
+
+	pair(&a, &b);
+	OK(fi_recv(a.ep, a.mem, 16, fi_mr_desc(a.mr), 0, &a));
+	OK(fi_recv(b.ep, b.mem, 16, fi_mr_desc(b.mr), 0, &b));
+	OK(fi_shutdown(a.ep, 0));
+	event(a.eq, FI_SHUTDOWN, &entry, NULL);
+	CHECK(entry.fid == &a.ep->fid);
+	event(b.eq, FI_SHUTDOWN, &entry, NULL);
+	CHECK(entry.fid == &b.ep->fid);
+	CHECK(failure(a.cq, &a).err == FI_ECANCELED);
+	CHECK(failure(b.cq, &b).err == FI_ECANCELED);
+	CHECK(fi_send(a.ep, a.mem, 1, fi_mr_desc(a.mr), 0, NULL) < 0);
+	unpair(&a, &b);
+
+	/* At the return of fi_close all completions are in the queue. */
+	pair(&a, &b);
+	for (int i = 0; i < 8; i++)
+		OK(fi_recv(a.ep, a.mem, 16, fi_mr_desc(a.mr), 0, a.mem + i));
+	OK(fi_close(&a.ep->fid));
+	a.ep = NULL;
+	for (int i = 0; i < 8; i++) {
+		struct fi_cq_data_entry none;
+
+		GIVES(-FI_EAVAIL, fi_cq_read(a.cq, &none, 1));
+		GIVES(1, fi_cq_readerr(a.cq, &err, 0));
+		CHECK(err.err == FI_ECANCELED && err.op_context == a.mem + i);
+	}
+	unpair(&a, &b);
+}
+
+static void cancel(void)
+{
+	struct end a, b;
+	ssize_t rc;
+
+	pair(&a, &b);
+	OK(fi_recv(b.ep, b.mem, 16, fi_mr_desc(b.mr), 0, &b));
+	OK(fi_recv(b.ep, b.mem, 16, fi_mr_desc(b.mr), 0, &a));
+	rc = fi_cancel(&b.ep->fid, &b);
+	if (shm) {
+		OK(rc);
+		CHECK(failure(b.cq, &b).err == FI_ECANCELED);
+		GIVES(-FI_ENOENT, fi_cancel(&b.ep->fid, &b));
+	} else {
+		GIVES(-FI_EOPNOTSUPP, rc);
+		OK(fi_send(a.ep, a.mem, 16, fi_mr_desc(a.mr), 0, &a));
+		completion(a.cq, &a, FI_SEND);
+		completion(b.cq, &b, FI_RECV);
+	}
+	OK(fi_send(a.ep, a.mem, 16, fi_mr_desc(a.mr), 0, &a));
+	completion(a.cq, &a, FI_SEND);
+	completion(b.cq, &a, FI_RECV);
+	unpair(&a, &b);
+}
+
+/* ---- connections ---- */
+
+static size_t data_size(struct fid *fid)
+{
+	size_t size = 0, len = sizeof(size);
+
+	OK(fi_getopt(fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &size, &len));
+	CHECK(len == sizeof(size) && size >= 24 && size <= 256);
+	return size;
+}
+
+static void names(void)
+{
+	struct fid_eq *eq = open_eq();
+	struct fid_pep *pep = open_pep(eq);
+	struct sockaddr_in at, own, peer;
+	struct fi_eq_cm_entry entry;
+	struct end a, b;
+	uint8_t data[256], sent[256];
+	size_t len, max;
+
+	fill(sent, sizeof(sent), 3);
+	/* An address without a port, before the first event queue would listen. */
+	at = *(struct sockaddr_in *)info->src_addr;
+	at.sin_port = 0;
+	OK(fi_setname(&pep->fid, &at, sizeof(at)));
+	CHECK(fi_setname(&pep->fid, &at, 3) < 0);
+	at = address(pep);
+	OK(fi_setname(&pep->fid, &at, sizeof(at)));
+	CHECK(address(pep).sin_port == at.sin_port);
+	len = 4;
+	GIVES(-FI_ETOOSMALL, fi_getname(&pep->fid, &own, &len));
+	CHECK(len == sizeof(own));
+	OK(fi_listen(pep));
+	CHECK(fi_listen(pep) < 0);
+	CHECK(fi_setname(&pep->fid, &at, sizeof(at)) < 0);
+	len = 1;
+	GIVES(-FI_ETOOSMALL, fi_getopt(&pep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, data, &len));
+	GIVES(-FI_ENOPROTOOPT, fi_getopt(&pep->fid, FI_OPT_ENDPOINT, -7, data, &len));
+
+	/* Data of the greatest size in both directions, and the addresses of both ends. */
+	open_end(&a, info, 0);
+	max = data_size(&a.ep->fid);
+	CHECK(max == data_size(&pep->fid));
+	CHECK(fi_connect(a.ep, &at, sent, max + 1) < 0);
+	OK(fi_connect(a.ep, &at, sent, max));
+	len = event(eq, FI_CONNREQ, &entry, data);
+	CHECK(len >= max && !memcmp(data, sent, max));
+	CHECK(!strcmp(entry.info->domain_attr->name, info->domain_attr->name));
+	CHECK(!strcmp(entry.info->fabric_attr->name, info->fabric_attr->name));
+	CHECK(!strcmp(entry.info->fabric_attr->prov_name ? entry.info->fabric_attr->prov_name :
+		      "kfabric", "kfabric"));
+	open_end(&b, entry.info, 0);
+	CHECK(max == data_size(&b.ep->fid));
+	fi_freeinfo(entry.info);
+	OK(fi_accept(b.ep, sent + 1, max));
+	len = event(a.eq, FI_CONNECTED, &entry, data);
+	CHECK(len >= max && !memcmp(data, sent + 1, max));
+	event(b.eq, FI_CONNECTED, &entry, NULL);
+	len = sizeof(own);
+	OK(fi_getname(&a.ep->fid, &own, &len));
+	len = sizeof(peer);
+	OK(fi_getpeer(b.ep, &peer, &len));
+	CHECK(own.sin_addr.s_addr == peer.sin_addr.s_addr);
+	len = sizeof(peer);
+	OK(fi_getpeer(a.ep, &peer, &len));
+	CHECK(peer.sin_port == at.sin_port && peer.sin_addr.s_addr == at.sin_addr.s_addr);
+	unpair(&a, &b);
+	OK(fi_close(&pep->fid));
+	OK(fi_close(&eq->fid));
+}
+
+/* Waits for the failure of a connect. */
+static struct fi_eq_err_entry refusal(struct end *a, void *data, size_t size)
+{
+	char buf[64];
+	uint32_t kind;
+	struct fi_eq_err_entry err = { .err_data = data, .err_data_size = size };
+
+	GIVES(-FI_EAVAIL, fi_eq_sread(a->eq, &kind, buf, sizeof(buf), LIMIT_MS, 0));
+	GIVES(sizeof(err), fi_eq_readerr(a->eq, &err, 0));
+	CHECK(err.fid == &a->ep->fid && err.context == a);
+	CHECK(fi_eq_strerror(a->eq, err.prov_errno, err.err_data, buf, sizeof(buf)) && buf[0]);
+	return err;
+}
+
+static void reject(void)
+{
+	struct fid_eq *eq = open_eq();
+	struct fid_pep *pep = open_pep(eq);
+	struct fi_eq_cm_entry entry;
+	struct fi_eq_err_entry err;
+	struct sockaddr_in at;
+	char data[256];
+	struct end a;
+
+	OK(fi_listen(pep));
+	at = address(pep);
+	/* Once into memory of the provider, once into that of the program. */
+	for (int i = 0; i < 2; i++) {
+		open_end(&a, info, 0);
+		OK(fi_connect(a.ep, &at, "please", 6));
+		CHECK(event(eq, FI_CONNREQ, &entry, data) >= 6 && !memcmp(data, "please", 6));
+		OK(fi_reject(pep, entry.info->handle, "no\x7f", 3));
+		GIVES(-FI_EINVAL, fi_reject(pep, entry.info->handle, NULL, 0));
+		fi_freeinfo(entry.info);
+		err = refusal(&a, i ? data : NULL, i ? sizeof(data) : 0);
+		CHECK(err.err == FI_ECONNREFUSED);
+		CHECK(err.err_data_size >= 3 && !memcmp(err.err_data, "no\x7f", 3));
+		close_end(&a);
+	}
+	/* A request that is never read is refused when the listener closes. */
+	open_end(&a, info, 0);
+	OK(fi_connect(a.ep, &at, NULL, 0));
+	struct pollfd p = { .events = POLLIN };
+	OK(fi_control(&eq->fid, FI_GETWAIT, &p.fd));
+	CHECK(poll(&p, 1, LIMIT_MS) == 1);
+	uint32_t kind = 0;
+	GIVES(sizeof(entry), fi_eq_read(eq, &kind, &entry, sizeof(entry), FI_PEEK));
+	CHECK(kind == FI_CONNREQ);
+	OK(fi_close(&pep->fid));
+	CHECK(refusal(&a, NULL, 0).err == FI_ECONNREFUSED);
+	GIVES(-FI_EAGAIN, fi_eq_read(eq, &kind, &entry, sizeof(entry), 0));
+	/* No listener any more. */
+	close_end(&a);
+	open_end(&a, info, 0);
+	OK(fi_connect(a.ep, &at, NULL, 0));
+	CHECK(refusal(&a, NULL, 0).err == FI_ECONNREFUSED);
+	close_end(&a);
+	OK(fi_close(&eq->fid));
+}
+
+/* ---- event queues ---- */
+
+static void events(void)
+{
+	struct fid_eq *eq = open_eq();
+	struct fi_eq_entry entry = { .fid = &eq->fid, .context = &entry, .data = 5 }, got = { 0 };
+	struct fi_eq_err_entry err = { 0 };
+	uint32_t kind = 0;
+	long start;
+	int fd;
+
+	OK(fi_control(&eq->fid, FI_GETWAIT, &fd));
+	CHECK(!readable(fd));
+	GIVES(-FI_EAGAIN, fi_eq_read(eq, &kind, &got, sizeof(got), 0));
+	GIVES(-FI_EAGAIN, fi_eq_readerr(eq, &err, 0));
+	start = now_ms();
+	GIVES(-FI_EAGAIN, fi_eq_sread(eq, &kind, &got, sizeof(got), 50, 0));
+	CHECK(now_ms() - start >= 50);
+	GIVES(-FI_EAGAIN, fi_eq_sread(eq, &kind, &got, sizeof(got), 0, 0));
+	OK(fi_trywait(fabric, (struct fid *[]){ &eq->fid }, 1));
+
+	for (int i = 0; i < 40; i++) {
+		entry.data = (uint64_t)i;
+		GIVES(sizeof(entry), fi_eq_write(eq, FI_NOTIFY, &entry, sizeof(entry), 0));
+	}
+	CHECK(readable(fd));
+	GIVES(-FI_EAGAIN, fi_trywait(fabric, (struct fid *[]){ &eq->fid }, 1));
+	GIVES(-FI_ETOOSMALL, fi_eq_read(eq, &kind, &got, 1, 0));
+	for (int i = 0; i < 40; i++) {
+		GIVES(sizeof(got), fi_eq_read(eq, &kind, &got, sizeof(got), FI_PEEK));
+		CHECK(got.data == (uint64_t)i);
+		memset(&got, 0, sizeof(got));
+		GIVES(sizeof(got), fi_eq_sread(eq, &kind, &got, sizeof(got), -1, 0));
+		CHECK(kind == FI_NOTIFY && got.data == (uint64_t)i && got.context == &entry &&
+		      got.fid == &eq->fid);
+	}
+	CHECK(!readable(fd));
+	GIVES(-FI_EAGAIN, fi_eq_read(eq, &kind, &got, sizeof(got), FI_PEEK));
+	OK(fi_close(&eq->fid));
+}
+
+/* ---- completion queues ---- */
+
+struct waiter {
+	struct fid_cq *cq;
+	ssize_t rc;
+};
+
+static void *wait_thread(void *arg)
+{
+	struct waiter *w = arg;
+	struct fi_cq_data_entry entry;
+
+	w->rc = fi_cq_sread(w->cq, &entry, 1, NULL, -1);
+	return NULL;
+}
+
+static void completions(void)
+{
+	struct waiter w;
+	struct fi_cq_err_entry err = { 0 };
+	struct fi_cq_tagged_entry got[4];
+	struct end a, b;
+	pthread_t thread;
+	fi_addr_t from[4] = { 0 };
+	long start;
+	int fd;
+
+	pair(&a, &b);
+	OK(fi_control(&a.cq->fid, FI_GETWAIT, &fd));
+	CHECK(!readable(fd));
+	GIVES(-FI_EAGAIN, fi_cq_read(a.cq, got, 1));
+	GIVES(-FI_EAGAIN, fi_cq_readerr(a.cq, &err, 0));
+	start = now_ms();
+	GIVES(-FI_EAGAIN, fi_cq_sread(a.cq, got, 1, NULL, 50));
+	CHECK(now_ms() - start >= 50);
+	OK(fi_trywait(fabric, (struct fid *[]){ &a.cq->fid, &a.eq->fid }, 2));
+
+	/* A signal wakes one wait, which reads nothing, before or while it waits. */
+	OK(fi_cq_signal(a.cq));
+	GIVES(-FI_EAGAIN, fi_cq_sread(a.cq, got, 1, NULL, -1));
+	w = (struct waiter){ .cq = a.cq };
+	OK(pthread_create(&thread, NULL, wait_thread, &w));
+	usleep(20000);
+	OK(fi_cq_signal(a.cq));
+	OK(pthread_join(thread, NULL));
+	GIVES(-FI_EAGAIN, w.rc);
+
+	OK(fi_recv(b.ep, b.mem, 8, fi_mr_desc(b.mr), 0, &b));
+	OK(fi_recv(b.ep, b.mem, 8, fi_mr_desc(b.mr), 0, &b));
+	OK(pthread_create(&thread, NULL, wait_thread, &w));
+	OK(fi_send(a.ep, a.mem, 8, fi_mr_desc(a.mr), 0, &a));
+	OK(pthread_join(thread, NULL));
+	GIVES(1, w.rc);
+	OK(fi_send(a.ep, a.mem, 8, fi_mr_desc(a.mr), 0, &a));
+	CHECK(poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, LIMIT_MS) == 1);
+	GIVES(-FI_EAGAIN, fi_trywait(fabric, (struct fid *[]){ &a.cq->fid }, 1));
+	GIVES(1, fi_cq_readfrom(a.cq, got, 4, from));
+	CHECK(from[0] == FI_ADDR_NOTAVAIL);
+	CHECK(!readable(fd));
+	OK(fi_trywait(fabric, (struct fid *[]){ &a.cq->fid }, 1));
+	unpair(&a, &b);
+
+	/* Each format has its own entries. */
+	for (enum fi_cq_format f = FI_CQ_FORMAT_CONTEXT; f <= FI_CQ_FORMAT_TAGGED; f++) {
+		static const size_t size[] = { 0, sizeof(struct fi_cq_entry),
+			sizeof(struct fi_cq_msg_entry), sizeof(struct fi_cq_data_entry),
+			sizeof(struct fi_cq_tagged_entry) };
+
+		format = f;
+		pair(&a, &b);
+		format = FI_CQ_FORMAT_DATA;
+		OK(fi_recv(b.ep, b.mem, 8, fi_mr_desc(b.mr), 0, &b));
+		memset(got, 0xee, sizeof(got));
+		OK(fi_senddata(a.ep, a.mem, 8, fi_mr_desc(a.mr), 6, 0, &a));
+		GIVES(1, fi_cq_sread(b.cq, got, 4, NULL, LIMIT_MS));
+		CHECK(got[0].op_context == &b && ((uint8_t *)got)[size[f]] == 0xee);
+		CHECK(f < FI_CQ_FORMAT_MSG || (got[0].flags & FI_RECV && got[0].len == 8));
+		CHECK(f < FI_CQ_FORMAT_DATA || got[0].data == 6);
+		CHECK(f < FI_CQ_FORMAT_TAGGED || got[0].tag == 0);
+		GIVES(1, fi_cq_sread(a.cq, got, 4, NULL, LIMIT_MS));
+		CHECK(got[0].op_context == &a);
+		unpair(&a, &b);
+	}
+}
+
+/* ---- closing ---- */
+
+static void close_order(void)
+{
+	struct fid_eq *eq = open_eq();
+	struct fid_pep *pep = open_pep(eq);
+	struct end a, b;
+
+	GIVES(-FI_EBUSY, fi_close(&fabric->fid));
+	OK(fi_listen(pep));
+	GIVES(-FI_EBUSY, fi_close(&eq->fid));
+	OK(fi_close(&pep->fid));
+	OK(fi_close(&eq->fid));
+	pair(&a, &b);
+	GIVES(-FI_EBUSY, fi_close(&domain->fid));
+	GIVES(-FI_EBUSY, fi_close(&a.cq->fid));
+	GIVES(-FI_EBUSY, fi_close(&a.eq->fid));
+	/* Nothing of this has done harm. */
+	OK(fi_recv(b.ep, b.mem, 8, fi_mr_desc(b.mr), 0, &b));
+	OK(fi_send(a.ep, a.mem, 8, fi_mr_desc(a.mr), 0, &a));
+	completion(a.cq, &a, FI_SEND);
+	completion(b.cq, &b, FI_RECV);
+	unpair(&a, &b);
+	/* What an endpoint lacks is named. */
+	OK(fi_endpoint(domain, info, &a.ep, NULL));
+	GIVES(-FI_ENOEQ, fi_enable(a.ep));
+	eq = open_eq();
+	OK(fi_ep_bind(a.ep, &eq->fid, 0));
+	GIVES(-FI_ENOCQ, fi_enable(a.ep));
+	OK(fi_close(&a.ep->fid));
+	OK(fi_close(&eq->fid));
+}
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+} cases[] = {
+	{ "registration", registration },
+	{ "rma", rma },
+	{ "wrong_key", wrong_key },
+	{ "closed_region", closed_region },
+	{ "messages", messages },
+	{ "failed_messages", failed_messages },
+	{ "cancel", cancel },
+	{ "names", names },
+	{ "reject", reject },
+	{ "events", events },
+	{ "completions", completions },
+	{ "close_order", close_order },
+};
+
+int main(int argc, char **argv)
+{
+	if (argc < 4) {
+		fprintf(stderr, "usage: fi_cases DOMAIN ADDRESS CASE...\n");
+		return 2;
+	}
+	name = "setup";
+	info = offer(argv[1], argv[2]);
+	shm = !strncmp(info->fabric_attr->name, "kshm", 4);
+	for (int i = 3; i < argc; i++) {
+		size_t n = sizeof(cases) / sizeof(cases[0]), at = 0;
+
+		while (at < n && strcmp(cases[at].name, argv[i]))
+			at++;
+		name = argv[i];
+		CHECK(at < n);
+		OK(fi_fabric(info->fabric_attr, &fabric, NULL));
+		OK(fi_domain(fabric, info, &domain, NULL));
+		long start = now_ms();
+		cases[at].run();
+		OK(fi_close(&domain->fid));
+		OK(fi_close(&fabric->fid));
+		printf("%s: %ld ms\n", name, now_ms() - start);
+		fflush(stdout);
+	}
+	fi_freeinfo(info);
+	return 0;
+}
