@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -155,7 +156,13 @@ static void open_end(struct end *e, struct fi_info *of, uint64_t bits)
 	e->cq = open_cq();
 	e->mem = calloc(1, LEN);
 	CHECK(e->mem);
-	OK(fi_mr_reg(domain, e->mem, LEN, RIGHTS, 0, 0, 0, &e->mr, NULL));
+	/* An endpoint uses memory under its own auth key; NULL is the domain's. */
+	struct iovec iov = { e->mem, LEN };
+	struct fi_mr_attr attr = {
+		.mr_iov = &iov, .iov_count = 1, .access = RIGHTS,
+		.auth_key = of->ep_attr->auth_key, .auth_key_size = of->ep_attr->auth_key_size,
+	};
+	OK(fi_mr_regattr(domain, &attr, 0, &e->mr));
 	OK(fi_endpoint(domain, of, &e->ep, e));
 	OK(fi_ep_bind(e->ep, &e->eq->fid, 0));
 	OK(fi_ep_bind(e->ep, &e->cq->fid, FI_TRANSMIT | FI_RECV | bits));
@@ -691,6 +698,118 @@ static void reject(void)
 	OK(fi_close(&eq->fid));
 }
 
+/* ---- auth keys ---- */
+
+static uint8_t one_key[32], other_key[32];
+
+/* Gives an info another auth key for endpoints; NULL for none. */
+static void set_key(struct fi_info *of, const uint8_t *key)
+{
+	free(of->ep_attr->auth_key);
+	of->ep_attr->auth_key = key ? malloc(sizeof(one_key)) : NULL;
+	of->ep_attr->auth_key_size = key ? sizeof(one_key) : 0;
+	if (key)
+		memcpy(of->ep_attr->auth_key, key, sizeof(one_key));
+}
+
+/* Connects with an auth key that the listener has not. */
+static void refused_peer(struct sockaddr_in *at, const uint8_t *key)
+{
+	struct end a;
+	int err;
+
+	set_key(info, key);
+	open_end(&a, info, 0);
+	OK(fi_connect(a.ep, at, NULL, 0));
+	err = refusal(&a, NULL, 0).err;
+	if (err != FI_EKEYREJECTED && err != FI_ECONNREFUSED)
+		fail(__LINE__, "refusal", -err);
+	close_end(&a);
+}
+
+static void auth_keys(void)
+{
+	struct fid_eq *eq = open_eq();
+	struct fi_eq_cm_entry entry;
+	struct fi_mr_attr attr = { .iov_count = 1, .access = FI_REMOTE_READ };
+	struct iovec iov;
+	struct fid_pep *pep;
+	struct fid_mr *mr;
+	struct sockaddr_in at;
+	struct end a, b;
+	uint64_t remote;
+
+	fill(one_key, sizeof(one_key), 101);
+	fill(other_key, sizeof(other_key), 102);
+	set_key(info, one_key);
+	pep = open_pep(eq);
+	CHECK(data_size(&pep->fid) == 24);
+	OK(fi_listen(pep));
+	at = address(pep);
+	refused_peer(&at, other_key);
+	refused_peer(&at, NULL);
+
+	set_key(info, one_key);
+	open_end(&a, info, 0);
+	CHECK(data_size(&a.ep->fid) == 24);
+	OK(fi_connect(a.ep, &at, "0123456789abcdefghijklmn", 24));
+	CHECK(event(eq, FI_CONNREQ, &entry, NULL) >= 24);
+	CHECK(entry.info->ep_attr->auth_key_size == sizeof(one_key) &&
+	      !memcmp(entry.info->ep_attr->auth_key, one_key, sizeof(one_key)));
+	open_end(&b, entry.info, 0);
+	fi_freeinfo(entry.info);
+	OK(fi_accept(b.ep, NULL, 0));
+	event(a.eq, FI_CONNECTED, &entry, NULL);
+	event(b.eq, FI_CONNECTED, &entry, NULL);
+
+	/* Memory under the connection's auth key can be read, memory under another cannot. */
+	fill(b.mem, 64, 1);
+	iov = (struct iovec){ b.mem, 64 };
+	remote = (uint64_t)(uintptr_t)b.mem;
+	attr.mr_iov = &iov;
+	attr.auth_key = one_key;
+	attr.auth_key_size = sizeof(one_key);
+	OK(fi_mr_regattr(domain, &attr, 0, &mr));
+	OK(fi_read(a.ep, a.mem, 64, fi_mr_desc(a.mr), 0, remote, fi_mr_key(mr), &a));
+	completion(a.cq, &a, FI_READ);
+	CHECK(!memcmp(a.mem, b.mem, 64));
+	OK(fi_close(&mr->fid));
+	attr.auth_key = other_key;
+	OK(fi_mr_regattr(domain, &attr, 0, &mr));
+	OK(fi_read(a.ep, a.mem + 64, 64, fi_mr_desc(a.mr), 0, remote, fi_mr_key(mr), &a));
+	CHECK(failure(a.cq, &a).err == FI_EACCES);
+	CHECK(!a.mem[65]);
+	OK(fi_close(&mr->fid));
+	unpair(&a, &b);
+	OK(fi_close(&pep->fid));
+	OK(fi_close(&eq->fid));
+	set_key(info, NULL);
+}
+
+/* The auth key of a file, for all endpoints and regions of domains; the environment names it. */
+static void key_file(void)
+{
+	const char *file = getenv("FI_KFABRIC_AUTH_KEY_FILE");
+	struct fid_domain *none;
+	struct end a, b;
+
+	CHECK(file);
+	pair(&a, &b);
+	CHECK(data_size(&a.ep->fid) == 24);
+	fill(b.mem, 64, 1);
+	OK(fi_read(a.ep, a.mem, 64, fi_mr_desc(a.mr), 0, (uint64_t)(uintptr_t)b.mem,
+		   fi_mr_key(b.mr), &a));
+	completion(a.cq, &a, FI_READ);
+	CHECK(!memcmp(a.mem, b.mem, 64));
+	unpair(&a, &b);
+	/* Without the auth key that the administrator named no domain is opened. */
+	OK(chmod(file, 0644));
+	GIVES(-FI_EACCES, fi_domain(fabric, info, &none, NULL));
+	OK(unlink(file));
+	GIVES(-FI_ENOENT, fi_domain(fabric, info, &none, NULL));
+	CHECK(fi_passive_ep(fabric, info, (struct fid_pep **)&none, NULL) == -FI_ENOENT);
+}
+
 /* ---- event queues ---- */
 
 static void events(void)
@@ -863,6 +982,8 @@ static const struct {
 	{ "cancel", cancel },
 	{ "names", names },
 	{ "reject", reject },
+	{ "auth_keys", auth_keys },
+	{ "key_file", key_file },
 	{ "events", events },
 	{ "completions", completions },
 	{ "close_order", close_order },
