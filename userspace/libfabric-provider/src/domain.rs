@@ -11,7 +11,7 @@ use zerocopy::FromZeros;
 use crate::fabric::{put, Fabric};
 use crate::ffi::*;
 use crate::kernel::{Device, Errno};
-use crate::{auth, cq, ep, status};
+use crate::{atomic, auth, cntr, cq, ep, status};
 
 /// A domain.
 #[repr(C)]
@@ -20,6 +20,8 @@ pub(crate) struct Domain {
     pub(crate) dev: Arc<Device>,
     pub(crate) handle: u64,
     pub(crate) cm_data: usize,
+    /// Whether regions with both remote rights allow atomics.
+    atomics: bool,
     /// Name of the kernel's provider.
     pub(crate) prov: Arc<str>,
 }
@@ -48,11 +50,11 @@ static OPS: Table<fi_ops_domain> = Table(fi_ops_domain {
     cq_open: Some(cq::open),
     endpoint: Some(ep::open),
     scalable_ep: absent(),
-    cntr_open: absent(),
+    cntr_open: Some(cntr::open),
     poll_open: absent(),
     stx_ctx: absent(),
     srx_ctx: absent(),
-    query_atomic: None,
+    query_atomic: Some(atomic::query),
     query_collective: None,
     endpoint2: None,
 });
@@ -108,6 +110,7 @@ unsafe fn make(
         dev: fabric.dev.clone(),
         handle: arg.handle,
         cm_data: arg.cm_data_size as usize,
+        atomics: info.caps & arg.caps & abi::KFI_ATOMIC != 0,
         prov: fabric.prov.clone(),
     })))
 }
@@ -154,11 +157,17 @@ unsafe fn register(
     if access & !rights != 0 {
         return Err(libc::EINVAL);
     }
+    let mut access = if access == 0 { rights } else { access };
+    // libfabric has no right for atomics alone.
+    let remote = abi::KFI_REMOTE_READ | abi::KFI_REMOTE_WRITE;
+    if domain.atomics && access & remote == remote {
+        access |= abi::KFI_ATOMIC;
+    }
     let mut arg = abi::RegionReg {
         domain: domain.handle,
         addr,
         len,
-        access: if access == 0 { rights } else { access },
+        access,
         ..Default::default()
     };
     (arg.auth_key, arg.auth_key_size) = auth::fields(key);

@@ -11,7 +11,7 @@ use kfabric_uapi as abi;
 use crate::domain::Domain;
 use crate::ffi::*;
 use crate::kernel::{address, Device, Errno};
-use crate::{auth, cq, eq, info, pep, post, status};
+use crate::{atomic, auth, cntr, cq, eq, info, pep, post, status};
 
 /// An active endpoint.
 #[repr(C)]
@@ -19,12 +19,15 @@ pub(crate) struct Endpoint {
     fid: fid_ep,
     pub(crate) dev: Arc<Device>,
     pub(crate) handle: u64,
+    /// The kernel's handle of the domain.
+    pub(crate) domain: u64,
     cm_data: usize,
     /// Operation flags of calls without flags.
     pub(crate) tx_flags: u64,
     pub(crate) rx_flags: u64,
     /// Whether transmit and receive completions need FI_COMPLETION.
     pub(crate) selective: [AtomicBool; 2],
+    /// Whether a queue or a counter is bound.
     has_cq: AtomicBool,
     /// Address of the event queue; 0 until one is bound.
     eq: AtomicUsize,
@@ -82,11 +85,12 @@ unsafe fn make(
             msg: post::MSG.get(),
             rma: post::RMA.get(),
             tagged: post::TAGGED.get(),
-            atomic: post::ATOMIC.get(),
+            atomic: atomic::OPS.get(),
             collective: null_mut(),
         },
         dev: domain.dev.clone(),
         handle: 0,
+        domain: domain.handle,
         cm_data: domain.cm_data,
         tx_flags: tx.map_or(0, |t| t.op_flags),
         rx_flags: rx.map_or(0, |r| r.op_flags),
@@ -194,6 +198,13 @@ unsafe extern "C" fn bind(fid: *mut fid, object: *mut fid, flags: u64) -> c_int 
                 }
                 ((*object.cast::<cq::Queue>()).handle, flags)
             }
+            FI_CLASS_CNTR => {
+                let known = abi::KFI_SEND | abi::KFI_RECV | abi::KFI_READ | abi::KFI_WRITE;
+                if flags & !known != 0 {
+                    return -(FI_EBADFLAGS as c_int);
+                }
+                ((*object.cast::<cntr::Counter>()).handle, flags)
+            }
             _ => return -libc::ENOSYS,
         };
         let mut arg = abi::Bind {
@@ -209,6 +220,8 @@ unsafe extern "C" fn bind(fid: *mut fid, object: *mut fid, flags: u64) -> c_int 
             ep.eq.store(object.expose_provenance(), Ordering::Relaxed);
         } else {
             ep.has_cq.store(true, Ordering::Relaxed);
+        }
+        if (*object).fclass == FI_CLASS_CQ as usize {
             for (side, bit) in ep.selective.iter().zip([abi::KFI_TRANSMIT, abi::KFI_RECV]) {
                 if flags & bit != 0 {
                     side.store(

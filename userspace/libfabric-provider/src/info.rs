@@ -14,6 +14,7 @@ const PART: usize = 512;
 /// Bits of the kernel's capabilities that have libfabric's meaning.
 const CAPS: u64 = abi::KFI_MSG
     | abi::KFI_RMA
+    | abi::KFI_ATOMIC
     | abi::KFI_READ
     | abi::KFI_WRITE
     | abi::KFI_RECV
@@ -123,7 +124,7 @@ unsafe fn satisfies(entry: &abi::InfoEntry, hints: &Hints<'_>, version: u32) -> 
     }
     if let Some(domain) = hints.domain {
         // With remote access to memory all modes are needed, else only FI_MR_LOCAL.
-        let rma = info.caps == 0 || info.caps & (abi::KFI_RMA | remote) != 0;
+        let rma = info.caps == 0 || info.caps & (abi::KFI_RMA | abi::KFI_ATOMIC | remote) != 0;
         let old = version < (1 << 16 | 5);
         let mode = domain.mr_mode as u64;
         let needed = if rma { MR_MODE } else { abi::KFI_MR_LOCAL };
@@ -142,7 +143,7 @@ unsafe fn satisfies(entry: &abi::InfoEntry, hints: &Hints<'_>, version: u32) -> 
             || domain.caps & !(abi::KFI_LOCAL_COMM | abi::KFI_REMOTE_COMM) & !caps != 0
             || domain.cq_cnt > COUNT
             || domain.ep_cnt > COUNT * 16
-            || domain.cntr_cnt > 0
+            || domain.cntr_cnt > COUNT
             || domain.mr_iov_limit > 1
             || domain.auth_key_size > abi::KFI_AUTH_KEY_MAX
             || domain.mr_key_size != 0 && domain.mr_key_size < entry.mr_key_size as usize
@@ -283,7 +284,7 @@ pub(crate) unsafe fn make(
         let comm = abi::KFI_LOCAL_COMM | abi::KFI_REMOTE_COMM;
         let send = abi::KFI_SEND | abi::KFI_READ | abi::KFI_WRITE;
         let recv = abi::KFI_RECV | abi::KFI_REMOTE_READ | abi::KFI_REMOTE_WRITE;
-        let kinds = abi::KFI_MSG | abi::KFI_RMA;
+        let kinds = abi::KFI_MSG | abi::KFI_RMA | abi::KFI_ATOMIC;
         let mut caps = all;
         if asked != 0 {
             // A kind without directions means all of its directions.
@@ -294,7 +295,7 @@ pub(crate) unsafe fn make(
                 caps |= msg;
             }
             let rma = (send | recv) & !msg;
-            if caps & abi::KFI_RMA != 0 && dirs & rma == 0 {
+            if caps & (abi::KFI_RMA | abi::KFI_ATOMIC) != 0 && dirs & rma == 0 {
                 caps |= rma;
             }
         }
@@ -369,6 +370,7 @@ pub(crate) unsafe fn make(
         domain.mr_key_size = entry.mr_key_size as usize;
         domain.cq_data_size = if data { entry.cq_data_size as usize } else { 0 };
         domain.cq_cnt = COUNT;
+        domain.cntr_cnt = COUNT;
         domain.ep_cnt = COUNT * 16;
         domain.tx_ctx_cnt = COUNT * 16;
         domain.rx_ctx_cnt = COUNT * 16;
@@ -558,3 +560,6 @@ pub(crate) unsafe extern "C" fn getinfo(
     }
     0
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,9 @@
     reason = "entry points have libfabric's contracts: valid objects and arguments of its manual pages"
 )]
 
+mod atomic;
 mod auth;
+mod cntr;
 mod core;
 mod cq;
 mod domain;

@@ -55,23 +55,6 @@ pub(crate) static TAGGED: Table<fi_ops_tagged> = Table(fi_ops_tagged {
     senddata: absent(),
     injectdata: absent(),
 });
-pub(crate) static ATOMIC: Table<fi_ops_atomic> = Table(fi_ops_atomic {
-    size: size_of::<fi_ops_atomic>(),
-    write: absent(),
-    writev: absent(),
-    writemsg: absent(),
-    inject: absent(),
-    readwrite: absent(),
-    readwritev: absent(),
-    readwritemsg: absent(),
-    compwrite: absent(),
-    compwritev: absent(),
-    compwritemsg: absent(),
-    writevalid: absent(),
-    readwritevalid: absent(),
-    compwritevalid: absent(),
-});
-
 /// Flags that change nothing here: every completion is at least a transmit completion.
 const IGNORED: u64 = FI_MORE as u64 | FI_INJECT_COMPLETE as u64 | FI_TRANSMIT_COMPLETE as u64;
 /// Flags that the kernel knows.
@@ -80,7 +63,7 @@ const KNOWN: u64 = abi::KFI_COMPLETION | abi::KFI_INJECT | abi::KFI_REMOTE_CQ_DA
 const FENCE: u64 = FI_FENCE as u64;
 
 /// An operation to post.
-struct Post {
+pub(crate) struct Post {
     op: u32,
     iov: *const iovec,
     desc: *const *mut c_void,
@@ -90,12 +73,14 @@ struct Post {
     remote: u64,
     key: u64,
     flags: u64,
+    /// Operation and type of an atomic, and the bytes of its operands and comparands.
+    atomic: Option<(u32, u32, *const [u8])>,
     /// The call has no context, so a success has no completion.
     silent: bool,
 }
 
 impl Post {
-    fn new(
+    pub(crate) fn new(
         op: u32,
         iov: *const iovec,
         desc: *const *mut c_void,
@@ -112,12 +97,25 @@ impl Post {
             remote: 0,
             key: 0,
             flags: 0,
+            atomic: None,
             silent: false,
         }
     }
 
-    fn remote(mut self, addr: u64, key: u64) -> Self {
+    pub(crate) fn remote(mut self, addr: u64, key: u64) -> Self {
         (self.remote, self.key) = (addr, key);
+        self
+    }
+
+    /// Makes the operation an atomic. The iov is the memory of its results.
+    pub(crate) fn atomic(mut self, op: u32, datatype: u32, operands: *const [u8]) -> Self {
+        self.atomic = Some((op, datatype, operands));
+        self
+    }
+
+    /// Sets the flags of a call that takes some.
+    pub(crate) fn flags(mut self, flags: u64) -> Self {
+        self.flags = flags;
         self
     }
 
@@ -127,14 +125,14 @@ impl Post {
         self
     }
 
-    fn injected(mut self) -> Self {
+    pub(crate) fn injected(mut self) -> Self {
         self.flags |= abi::KFI_INJECT;
         self.silent = true;
         self
     }
 
     /// Adds the endpoint's own flags, for a call that takes none.
-    fn defaults(mut self, ep: *mut fid_ep) -> Self {
+    pub(crate) fn defaults(mut self, ep: *mut fid_ep) -> Self {
         // SAFETY: an endpoint.
         let ep = unsafe { &*ep.cast::<Endpoint>() };
         self.flags |= match self.op {
@@ -172,7 +170,11 @@ impl Post {
         }
         // SAFETY: the caller's arrays have `count` entries, and the memory is the program's.
         unsafe {
-            if self.flags & abi::KFI_INJECT != 0 {
+            if let Some((op, datatype, operands)) = self.atomic {
+                (entry.atomic_op, entry.datatype) = (op, datatype);
+                entry.inject = operands.cast::<u8>().expose_provenance() as u64;
+                entry.inject_len = operands.len() as u64;
+            } else if self.flags & abi::KFI_INJECT != 0 {
                 let mut at = 0;
                 for i in 0..self.count {
                     let piece = &*self.iov.add(i);
@@ -217,7 +219,7 @@ impl Post {
     }
 
     /// Posts the operation.
-    unsafe fn post(self, ep: *mut fid_ep) -> isize {
+    pub(crate) unsafe fn post(self, ep: *mut fid_ep) -> isize {
         let mut entry = abi::OpEntry::default();
         let mut bytes = [0u8; abi::KFI_INJECT_MAX];
         // SAFETY: an endpoint, and the caller's arrays. The entry and the bytes live through the
@@ -244,7 +246,7 @@ impl Post {
 }
 
 /// A single piece of memory.
-fn one(buf: *const c_void, len: usize) -> iovec {
+pub(crate) fn one(buf: *const c_void, len: usize) -> iovec {
     iovec {
         iov_base: buf.cast_mut(),
         iov_len: len,

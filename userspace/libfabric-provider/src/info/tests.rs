@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Hints against offers, without a kernel.
+
+use super::*;
+
+const V1_18: u32 = 1 << 16 | 18;
+
+/// An offer like that of kverbs.
+fn offer() -> abi::InfoEntry {
+    let mut entry = abi::InfoEntry {
+        caps: CAPS | abi::KFI_DYNAMIC_KEYS | abi::KFI_EP_KEYS | abi::KFI_UNREGISTERED_RMA,
+        max_msg_size: 1 << 30,
+        inject_size: 64,
+        tx_size: 4096,
+        rx_size: 4096,
+        iov_limit: 4,
+        rma_iov_limit: 1,
+        cq_data_size: 4,
+        mr_key_size: 4,
+        protocol: abi::KFI_PROTO_RDMA_CM_IB_RC,
+        ..Default::default()
+    };
+    entry.prov_name[..6].copy_from_slice(b"kverbs");
+    entry.fabric_name[..4].copy_from_slice(b"rdma");
+    entry.domain_name[..4].copy_from_slice(b"rxe0");
+    entry
+}
+
+/// Hints with all parts.
+struct Asked {
+    info: fi_info,
+    tx: fi_tx_attr,
+    rx: fi_rx_attr,
+    ep: fi_ep_attr,
+    domain: fi_domain_attr,
+    fabric: fi_fabric_attr,
+}
+
+impl Asked {
+    /// Hints that most programs have: any capability, and the registration modes of the provider.
+    fn new() -> Self {
+        // SAFETY: zeroes are valid for these structures: null pointers and "any".
+        let mut asked: Self = unsafe { std::mem::zeroed() };
+        asked.domain.mr_mode = MR_MODE as c_int;
+        asked
+    }
+
+    fn hints(&self) -> Hints<'_> {
+        Hints {
+            info: &self.info,
+            tx: Some(&self.tx),
+            rx: Some(&self.rx),
+            ep: Some(&self.ep),
+            domain: Some(&self.domain),
+            fabric: Some(&self.fabric),
+        }
+    }
+}
+
+/// Returns whether the offer satisfies hints that `change` has made. The info of an accepted offer
+/// must satisfy the hints again, and be accepted as hints itself, as ofi_rxm passes it.
+fn accepts_version(version: u32, change: impl FnOnce(&mut Asked)) -> bool {
+    let entry = offer();
+    let mut asked = Asked::new();
+    change(&mut asked);
+    // SAFETY: the hints have no strings, or C strings; `make` returns a whole info.
+    unsafe {
+        if !satisfies(&entry, &asked.hints(), version) {
+            return false;
+        }
+        let info = make(&entry, Some(&asked.hints())).expect("memory");
+        let i = &*info;
+        let again = Hints {
+            info: i,
+            tx: i.tx_attr.as_ref(),
+            rx: i.rx_attr.as_ref(),
+            ep: i.ep_attr.as_ref(),
+            domain: i.domain_attr.as_ref(),
+            fabric: i.fabric_attr.as_ref(),
+        };
+        assert_eq!(i.caps & asked.info.caps, asked.info.caps);
+        assert!(satisfies(&entry, &again, V1_18) || version != V1_18);
+        free(info);
+    }
+    true
+}
+
+fn accepts(change: impl FnOnce(&mut Asked)) -> bool {
+    accepts_version(V1_18, change)
+}
+
+#[test]
+fn hints_without_parts_match() {
+    let asked = Asked::new();
+    let hints = Hints {
+        tx: None,
+        rx: None,
+        ep: None,
+        domain: None,
+        fabric: None,
+        ..asked.hints()
+    };
+    // SAFETY: hints without strings.
+    assert!(unsafe { satisfies(&offer(), &hints, V1_18) });
+    assert!(accepts(|_| ()));
+}
+
+#[test]
+fn capabilities_beyond_the_offer_do_not_match() {
+    assert!(accepts(|a| a.info.caps = abi::KFI_MSG));
+    assert!(accepts(|a| a.info.caps = abi::KFI_RMA | abi::KFI_ATOMIC));
+    assert!(accepts(|a| a.tx.caps = abi::KFI_MSG | abi::KFI_SEND));
+    // FI_TAGGED, and bits that are the kernel's own: FI_PEER has one of these.
+    for bit in [1 << 3, abi::KFI_DYNAMIC_KEYS, abi::KFI_UNREGISTERED_RMA] {
+        assert!(!accepts(|a| a.info.caps = abi::KFI_MSG | bit), "{bit:#x}");
+        assert!(!accepts(|a| a.tx.caps = bit), "{bit:#x}");
+        assert!(!accepts(|a| a.rx.caps = bit), "{bit:#x}");
+    }
+}
+
+#[test]
+fn other_endpoint_types_and_protocols_do_not_match() {
+    assert!(accepts(|a| a.ep.type_ = FI_EP_MSG));
+    assert!(!accepts(|a| a.ep.type_ = FI_EP_RDM));
+    assert!(!accepts(|a| a.ep.type_ = FI_EP_DGRAM));
+    assert!(accepts(|a| a.ep.protocol = abi::KFI_PROTO_RDMA_CM_IB_RC));
+    assert!(!accepts(|a| a.ep.protocol = abi::KFI_PROTO_SHM));
+    assert!(!accepts(|a| a.ep.tx_ctx_cnt = usize::MAX));
+    assert!(accepts(|a| a.info.addr_format = FI_SOCKADDR_IN));
+    assert!(!accepts(|a| a.info.addr_format = 17));
+}
+
+#[test]
+fn sizes_up_to_the_offer_match() {
+    let cases: [(fn(&mut Asked, usize), usize); 9] = [
+        (|a, n| a.tx.size = n, 4096),
+        (|a, n| a.rx.size = n, 4096),
+        (|a, n| a.tx.inject_size = n, 64),
+        (|a, n| a.tx.iov_limit = n, 4),
+        (|a, n| a.rx.iov_limit = n, 4),
+        (|a, n| a.tx.rma_iov_limit = n, 1),
+        (|a, n| a.ep.max_msg_size = n, 1 << 30),
+        (|a, n| a.ep.max_order_raw_size = n, 1 << 30),
+        (|a, n| a.domain.auth_key_size = n, 64),
+    ];
+    for (at, (set, most)) in cases.into_iter().enumerate() {
+        assert!(accepts(|a| set(a, 1)), "{at}");
+        assert!(accepts(|a| set(a, most)), "{at}");
+        assert!(!accepts(|a| set(a, most + 1)), "{at}");
+        assert!(!accepts(|a| set(a, usize::MAX)), "{at}");
+    }
+}
+
+#[test]
+fn registration_modes_are_needed_for_remote_access() {
+    let without = |bit: u64| (MR_MODE & !bit) as c_int;
+    let modes = [
+        abi::KFI_MR_VIRT_ADDR,
+        abi::KFI_MR_ALLOCATED,
+        abi::KFI_MR_PROV_KEY,
+    ];
+    for mode in modes {
+        assert!(!accepts(|a| a.domain.mr_mode = without(mode)));
+        // Messages alone need only FI_MR_LOCAL.
+        assert!(accepts(|a| {
+            a.info.caps = abi::KFI_MSG;
+            a.domain.mr_mode = without(mode);
+        }));
+    }
+    assert!(!accepts(|a| {
+        a.info.caps = abi::KFI_MSG;
+        a.domain.mr_mode = without(abi::KFI_MR_LOCAL);
+    }));
+    // FI_MR_BASIC, and programs of version 1.4.
+    assert!(accepts(|a| a.domain.mr_mode = 1));
+    for (mode, fits) in [(0, true), (1, true), (2, false)] {
+        let old = accepts_version(1 << 16 | 4, |a| a.domain.mr_mode = mode);
+        assert_eq!(old, fits, "{mode}");
+    }
+}
+
+#[test]
+fn completion_data_needs_its_mode() {
+    assert!(!accepts(|a| a.domain.cq_data_size = 4));
+    let with = |size| {
+        accepts(|a| {
+            a.info.mode = FI_RX_CQ_DATA;
+            a.domain.cq_data_size = size;
+        })
+    };
+    assert!(with(4) && !with(8));
+}
+
+#[test]
+fn names_select_domain_and_fabric() {
+    let named = |domain: &CStr, fabric: &CStr| {
+        accepts(|a| {
+            a.domain.name = domain.as_ptr().cast_mut();
+            a.fabric.name = fabric.as_ptr().cast_mut();
+        })
+    };
+    assert!(named(c"rxe0", c"kverbs/rdma"));
+    assert!(!named(c"rxe", c"kverbs/rdma"));
+    assert!(!named(c"rxe0", c"kshm/rdma"));
+}
+
+#[test]
+fn info_has_sizes_and_keys_of_its_hints() {
+    let mut key = *b"sixteen bytes or";
+    let mut asked = Asked::new();
+    asked.info.caps = abi::KFI_RMA;
+    asked.tx.size = 7;
+    asked.ep.auth_key = key.as_mut_ptr();
+    asked.ep.auth_key_size = key.len();
+    // SAFETY: the hints have no strings; the key has its size.
+    unsafe {
+        let info = make(&offer(), Some(&asked.hints())).expect("memory");
+        let i = &*info;
+        let directions =
+            abi::KFI_READ | abi::KFI_WRITE | abi::KFI_REMOTE_READ | abi::KFI_REMOTE_WRITE;
+        assert_eq!(i.caps & directions, directions);
+        assert_eq!(i.caps & (0xf << 40), 0);
+        assert_eq!((*i.tx_attr).size, 7);
+        assert_eq!((*i.rx_attr).size, 512);
+        let ep = &*i.ep_attr;
+        assert_ne!(ep.auth_key, key.as_mut_ptr());
+        assert_eq!(hinted(ep.auth_key, ep.auth_key_size), Some(&key[..]));
+        assert_eq!((*i.domain_attr).auth_key_size, 0);
+        free(info);
+    }
+}
+
+#[test]
+fn addresses_are_checked_for_their_size() {
+    let v4 = to_abi("10.1.2.3:80".parse().expect("an address"));
+    let v6 = to_abi("[fe80::1]:80".parse().expect("an address"));
+    for (addr, len) in [(v4, 16), (v6, 28)] {
+        let at = addr.data.as_ptr().cast();
+        // SAFETY: the address has 28 bytes.
+        unsafe {
+            assert_eq!(addr_from(at, len), Some(addr));
+            assert_eq!(addr_from(at, len - 1), None);
+        }
+        assert!(!is_wild(&addr));
+    }
+    // SAFETY: null, and bytes with the family AF_UNIX.
+    unsafe {
+        assert_eq!(addr_from(std::ptr::null(), 16), None);
+        assert_eq!(addr_from([1u8, 0, 0, 0].as_ptr().cast(), 4), None);
+    }
+    assert!(is_wild(&to_abi("0.0.0.0:80".parse().expect("an address"))));
+}
