@@ -61,6 +61,8 @@ static struct fid_fabric *fabric;
 static struct fid_domain *domain;
 static enum fi_cq_format format = FI_CQ_FORMAT_DATA;
 static int shm;
+/* Counters of transmissions and receives that new endpoints have; NULL for none. */
+static struct fid_cntr *to_bind[2];
 
 static struct fi_info *offer(const char *device, const char *address)
 {
@@ -166,6 +168,10 @@ static void open_end(struct end *e, struct fi_info *of, uint64_t bits)
 	OK(fi_endpoint(domain, of, &e->ep, e));
 	OK(fi_ep_bind(e->ep, &e->eq->fid, 0));
 	OK(fi_ep_bind(e->ep, &e->cq->fid, FI_TRANSMIT | FI_RECV | bits));
+	if (to_bind[0]) {
+		OK(fi_ep_bind(e->ep, &to_bind[0]->fid, FI_SEND | FI_WRITE));
+		OK(fi_ep_bind(e->ep, &to_bind[1]->fid, FI_RECV));
+	}
 	OK(fi_enable(e->ep));
 }
 
@@ -419,6 +425,106 @@ static void wrong_key(void)
 static void closed_region(void)
 {
 	refused_key(0, 1, 0);
+}
+
+/* ---- atomics ---- */
+
+static void atomics(void)
+{
+	struct end a, b;
+	struct fi_atomic_attr attr = { 0 };
+	struct fi_cq_data_entry got;
+	uint64_t value = 5, other = 7, *target, *old, at, key;
+	struct fi_ioc operand = { &value, 1 }, compare = { &other, 1 }, result;
+	struct fi_rma_ioc range;
+	struct fi_msg_atomic msg = { .msg_iov = &operand, .iov_count = 1, .rma_iov = &range,
+				     .rma_iov_count = 1, .datatype = FI_UINT64,
+				     .op = FI_ATOMIC_WRITE, .context = &msg };
+	size_t count = 0;
+	void *desc;
+
+	CHECK(info->caps & FI_ATOMIC);
+	pair(&a, &b);
+	desc = fi_mr_desc(a.mr);
+	old = (uint64_t *)a.mem;
+	target = (uint64_t *)b.mem;
+	at = (uint64_t)(uintptr_t)target;
+	key = fi_mr_key(b.mr);
+
+	/* What kverbs has on any device: sum, swap of equal values, read. */
+	OK(fi_query_atomic(domain, FI_UINT64, FI_SUM, &attr, FI_FETCH_ATOMIC));
+	CHECK(attr.size == 8 && attr.count >= 1);
+	OK(fi_fetch_atomicvalid(a.ep, FI_UINT64, FI_SUM, &count));
+	CHECK(count == attr.count);
+	OK(fi_compare_atomicvalid(a.ep, FI_UINT64, FI_CSWAP, &count));
+	GIVES(-FI_EOPNOTSUPP, fi_atomicvalid(a.ep, FI_DOUBLE, FI_SUM, &count));
+	GIVES(-FI_EOPNOTSUPP, fi_atomicvalid(a.ep, FI_UINT64, FI_CSWAP, &count));
+	GIVES(-FI_EOPNOTSUPP, fi_query_atomic(domain, FI_UINT64, FI_SUM, &attr, FI_TAGGED));
+
+	*target = 100;
+	OK(fi_fetch_atomic(a.ep, &value, 1, NULL, old, desc, 0, at, key, FI_UINT64, FI_SUM, &a));
+	completion(a.cq, &a, FI_ATOMIC | FI_READ);
+	CHECK(*old == 100 && *target == 105);
+	OK(fi_fetch_atomic(a.ep, &value, 1, NULL, old + 1, desc, 0, at, key, FI_UINT64,
+			   FI_ATOMIC_READ, &a));
+	completion(a.cq, &a, FI_ATOMIC | FI_READ);
+	CHECK(old[1] == 105 && *target == 105);
+	/* The comparand does not match, then it does. */
+	for (int i = 0; i < 2; i++) {
+		OK(fi_compare_atomic(a.ep, &value, 1, NULL, &other, NULL, old, desc, 0, at, key,
+				     FI_UINT64, FI_CSWAP, &b));
+		completion(a.cq, &b, FI_ATOMIC | FI_READ);
+		CHECK(*old == 105 && *target == (i ? 5u : 105u));
+		other = 105;
+	}
+	range = (struct fi_rma_ioc){ at, 1, key };
+	result = (struct fi_ioc){ old, 1 };
+	other = 5;
+	value = 9;
+	msg.op = FI_CSWAP;
+	OK(fi_compare_atomicmsg(a.ep, &msg, &compare, NULL, 1, &result, &desc, 1, FI_COMPLETION));
+	completion(a.cq, &msg, FI_ATOMIC | FI_READ);
+	CHECK(*old == 5 && *target == 9);
+	msg.op = FI_SUM;
+	OK(fi_fetch_atomicmsg(a.ep, &msg, &result, &desc, 1, FI_COMPLETION));
+	completion(a.cq, &msg, FI_ATOMIC | FI_READ);
+	CHECK(*old == 9 && *target == 18);
+
+	/* Without a result. */
+	if (!fi_atomicvalid(a.ep, FI_UINT64, FI_SUM, &count)) {
+		OK(fi_atomic(a.ep, &value, 1, NULL, 0, at, key, FI_UINT64, FI_SUM, &a));
+		completion(a.cq, &a, FI_ATOMIC | FI_WRITE);
+		CHECK(*target == 27);
+		OK(fi_inject_atomic(a.ep, &value, 1, 0, at, key, FI_UINT64, FI_SUM));
+		OK(fi_atomicmsg(a.ep, &msg, FI_COMPLETION));
+		completion(a.cq, &msg, FI_ATOMIC | FI_WRITE);
+		CHECK(*target == 45);
+	}
+	if (shm) {
+		uint8_t bytes[3] = { 1, 2, 3 };
+
+		OK(fi_atomicvalid(a.ep, FI_UINT8, FI_BXOR, &count));
+		CHECK(count >= 3);
+		b.mem[64] = 3;
+		OK(fi_atomic(a.ep, bytes, 3, NULL, 0, at + 64, key, FI_UINT8, FI_BXOR, &a));
+		completion(a.cq, &a, FI_ATOMIC | FI_WRITE);
+		CHECK(b.mem[64] == 2 && b.mem[65] == 2 && b.mem[66] == 3);
+	}
+	GIVES(-FI_EAGAIN, fi_cq_read(a.cq, &got, 1));
+
+	/* Refused posts. */
+	GIVES(-FI_EINVAL, fi_fetch_atomic(a.ep, &value, 1, NULL, old, desc, 0, at + 1, key,
+					  FI_UINT64, FI_SUM, &a));
+	GIVES(-FI_EINVAL, fi_fetch_atomic(a.ep, &value, 1, NULL, old, NULL, 0, at, key, FI_UINT64,
+					  FI_SUM, &a));
+	GIVES(-FI_EMSGSIZE, fi_fetch_atomic(a.ep, a.mem + 512, 9, NULL, old, desc, 0, at, key,
+					    FI_UINT64, FI_SUM, &a));
+	GIVES(-FI_EOPNOTSUPP, fi_atomic(a.ep, &value, 1, NULL, 0, at, key, FI_FLOAT, FI_SUM, &a));
+	/* A key that does not exist. */
+	OK(fi_fetch_atomic(a.ep, &value, 1, NULL, old, desc, 0, at, key ^ 0x5a00, FI_UINT64,
+			   FI_SUM, &key));
+	CHECK(failure(a.cq, &key).err == FI_EACCES);
+	unpair(&a, &b);
 }
 
 /* ---- messages ---- */
@@ -936,6 +1042,66 @@ static void completions(void)
 	}
 }
 
+/* ---- counters ---- */
+
+static void counters(void)
+{
+	struct fi_cntr_attr attr = { .events = FI_CNTR_EVENTS_COMP };
+	struct fid_cntr *sent, *received;
+	struct fi_cq_data_entry got;
+	struct end a, b;
+	long start;
+
+	OK(fi_cntr_open(domain, &attr, &sent, NULL));
+	OK(fi_cntr_open(domain, NULL, &received, &b));
+	CHECK(received->fid.context == &b && received->fid.fclass == FI_CLASS_CNTR);
+	attr.wait_obj = FI_WAIT_FD;
+	GIVES(-FI_ENOSYS, fi_cntr_open(domain, &attr, (struct fid_cntr **)&got, NULL));
+
+	/* By the program alone. */
+	CHECK(fi_cntr_read(sent) == 0 && fi_cntr_readerr(sent) == 0);
+	OK(fi_cntr_add(sent, 3));
+	OK(fi_cntr_add(sent, 4));
+	CHECK(fi_cntr_read(sent) == 7);
+	OK(fi_cntr_wait(sent, 7, -1));
+	start = now_ms();
+	GIVES(-FI_ETIMEDOUT, fi_cntr_wait(sent, 8, 50));
+	CHECK(now_ms() - start >= 50);
+	OK(fi_cntr_adderr(sent, 2));
+	CHECK(fi_cntr_readerr(sent) == 2);
+	OK(fi_cntr_seterr(sent, 0));
+	OK(fi_cntr_set(sent, 0));
+	CHECK(fi_cntr_read(sent) == 0 && fi_cntr_readerr(sent) == 0);
+
+	/* Bound to endpoints: `open_end` binds them. */
+	to_bind[0] = sent;
+	to_bind[1] = received;
+	pair(&a, &b);
+	to_bind[0] = to_bind[1] = NULL;
+	GIVES(-FI_EBUSY, fi_close(&sent->fid));
+	for (int i = 0; i < 3; i++)
+		OK(fi_recv(b.ep, b.mem, 8, fi_mr_desc(b.mr), 0, &b));
+	OK(fi_send(a.ep, a.mem, 8, fi_mr_desc(a.mr), 0, &a));
+	OK(fi_inject(a.ep, a.mem, 8, 0));
+	OK(fi_write(a.ep, a.mem, 8, fi_mr_desc(a.mr), 0, (uint64_t)(uintptr_t)b.mem,
+		    fi_mr_key(b.mr), &a));
+	OK(fi_cntr_wait(sent, 3, LIMIT_MS));
+	OK(fi_cntr_wait(received, 2, LIMIT_MS));
+	CHECK(fi_cntr_read(sent) == 3 && fi_cntr_read(received) == 2);
+	completion(a.cq, &a, FI_SEND);
+	completion(a.cq, &a, FI_WRITE);
+	completion(b.cq, &b, FI_RECV);
+	completion(b.cq, &b, FI_RECV);
+	/* The last receive fails when the endpoint closes. */
+	OK(fi_close(&b.ep->fid));
+	b.ep = NULL;
+	CHECK(failure(b.cq, &b).err == FI_ECANCELED);
+	CHECK(fi_cntr_readerr(received) == 1 && fi_cntr_read(received) == 2);
+	unpair(&a, &b);
+	OK(fi_close(&sent->fid));
+	OK(fi_close(&received->fid));
+}
+
 /* ---- closing ---- */
 
 static void close_order(void)
@@ -977,6 +1143,7 @@ static const struct {
 	{ "rma", rma },
 	{ "wrong_key", wrong_key },
 	{ "closed_region", closed_region },
+	{ "atomics", atomics },
 	{ "messages", messages },
 	{ "failed_messages", failed_messages },
 	{ "cancel", cancel },
@@ -986,6 +1153,7 @@ static const struct {
 	{ "key_file", key_file },
 	{ "events", events },
 	{ "completions", completions },
+	{ "counters", counters },
 	{ "close_order", close_order },
 };
 

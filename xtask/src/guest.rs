@@ -265,7 +265,12 @@ impl<'a> Guests<'a> {
             let tools = modules::Toolbox::rig(&rig);
             Some(modules::build(ctx, &tools, profile)?)
         };
-        let programs = programs::build(ctx, options.no_modules)?;
+        let mut programs = programs::build(ctx, options.no_modules)?;
+        match programs::libfabric_cases(ctx, &rig.root) {
+            Ok(program) => programs.push(program),
+            Err(error) if !options.no_modules => return Err(error),
+            Err(error) => eprintln!("  without fi_cases: {error:#}"),
+        }
         let accel = if options.icount {
             Accel::Tcg
         } else {

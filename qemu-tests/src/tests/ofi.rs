@@ -3,8 +3,8 @@
 //! The libfabric plug-in, loaded by the distribution's libfabric: `fi_pingpong` between two
 //! nodes, and `interop/fi_cases.c`, which calls libfabric as any program does.
 
-use crate::harness::guest::{run, until};
-use crate::harness::{skip, Ctx, Test};
+use crate::harness::guest::until;
+use crate::harness::{Ctx, Test};
 use crate::pair::WAIT;
 use anyhow::{ensure, Context, Result};
 use std::fs::File;
@@ -44,6 +44,10 @@ pub const TESTS: &[Test] = &[
     .seconds(10),
     Test::pair("ofi.queues_wait_signal_and_peek_as_documented", |c| {
         cases(c, &["events", "completions"])
+    })
+    .seconds(10),
+    Test::pair("ofi.atomics_and_counters_work_as_documented", |c| {
+        cases(c, &["atomics", "counters"])
     })
     .seconds(10),
     Test::pair("ofi.auth_keys_of_attributes_and_file_separate_peers", |c| {
@@ -91,21 +95,11 @@ fn info(ctx: &mut Ctx) -> Result<()> {
     let said = String::from_utf8_lossy(&out.stdout);
     ensure!(out.status.success(), "{out:?}");
     ensure!(said.contains("provider: kfabric\n"), "{said}");
+    let out = program("fi_info", &["-p", "kfabric"])
+        .env("FI_KFABRIC_DEVICE", "/dev/kfabric-missing")
+        .output()?;
+    ensure!(!out.status.success(), "without a device: {out:?}");
     ctx.barrier("listed")
-}
-
-/// Builds `fi_cases` in the guest, once for all tests.
-fn build() -> Result<PathBuf> {
-    let dir = std::env::temp_dir();
-    let (source, program) = (dir.join("fi_cases.c"), dir.join("fi_cases"));
-    let text = include_str!("../../interop/fi_cases.c");
-    if !program.exists() || std::fs::read_to_string(&source).ok().as_deref() != Some(text) {
-        std::fs::write(&source, text)?;
-        let (from, to) = (source.to_string_lossy(), program.to_string_lossy());
-        let args = ["-Wall", "-Werror", "-o", &to, &from, "-lfabric"];
-        run("gcc", &args).context("building fi_cases")?;
-    }
-    Ok(program)
 }
 
 /// Runs cases of `interop/fi_cases.c` on node 1, which is both ends of their connections.
@@ -120,17 +114,13 @@ fn cases(ctx: &mut Ctx, names: &[&str]) -> Result<()> {
 }
 
 fn run_cases(ctx: &Ctx, names: &[&str]) -> Result<()> {
-    let built = match build() {
-        Ok(path) => path,
-        Err(e) => return skip(format!("{e:#}")),
-    };
     let (domain, addr) = match ctx.provider() {
         "kshm" => ("shm", "127.0.0.1".to_owned()),
         _ => (ctx.env.dev.as_str(), ctx.env.addr.to_string()),
     };
     let mut args = vec![domain, addr.as_str()];
     args.extend(names);
-    let mut command = program(&built.to_string_lossy(), &args);
+    let mut command = program("/kfi/bin/fi_cases", &args);
     if names.contains(&"key_file") {
         command.env(KEY_FILE, key_file(ctx)?);
     }

@@ -4,11 +4,12 @@
 //! not matter.
 
 use super::modules::keep_going;
+use crate::chroot::{command, run_logged, Bind};
 use crate::context::{Context, SeedBug};
 use crate::progress::Step;
 use anyhow::{bail, Context as _, Result};
 use serde::Deserialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The compilation target. With an explicit target the flags do not apply to build scripts and
@@ -106,6 +107,29 @@ pub fn provider(ctx: &Context) -> Result<PathBuf> {
     step.done();
     let dir = target.join(TARGET).join("release");
     Ok(dir.join("libkfabric_fi.so"))
+}
+
+/// Builds the C program of the tests that calls libfabric, with the compiler and the libraries of
+/// `root`, which guests have too. Returns the program's path.
+///
+/// # Errors
+///
+/// If the program does not build; the error contains the compiler's messages.
+pub fn libfabric_cases(ctx: &Context, root: &Path) -> Result<PathBuf> {
+    let step = Step::new(ctx, "build fi_cases");
+    let from = ctx.repo.join("qemu-tests/interop");
+    let dir = ctx.target.join("interop");
+    std::fs::create_dir_all(&dir)?;
+    let (source, program) = (from.join("fi_cases.c"), dir.join("fi_cases"));
+    let (source, to) = (source.to_string_lossy(), program.to_string_lossy());
+    let argv = [
+        "gcc", "-O1", "-Wall", "-Werror", "-o", &to, &source, "-lfabric",
+    ];
+    let binds = [Bind::same(&from), Bind::same(&dir)];
+    let cmd = command(root, &binds, Path::new("/"), &argv);
+    run_logged(cmd, &dir.join("log"))?;
+    step.done();
+    Ok(program)
 }
 
 /// Builds one program with a seeded bug, in a separate folder. Returns the program's path.

@@ -123,6 +123,7 @@ const TABLE: &[Row] = &[
     row("userspace/", &["kfi.", "lib.", "tools."], NETNS, true),
     row("userspace/kfi-authd/", &["authd.", "auth."], ONE, true),
     row("userspace/libkfauth/", &["authd.", "auth."], ONE, true),
+    row("userspace/libfabric-provider/", &["ofi."], BOTH, true),
     row("userspace/libkfabric/", &["lib.", "kfi."], NETNS, true),
     row(
         "userspace/libkfabric/src/rings",
@@ -133,6 +134,7 @@ const TABLE: &[Row] = &[
     row("userspace/man/", &[], &[], false),
     row("qemu-tests/", &["msg."], BOTH, true),
     row("qemu-tests/interop/", &["interop."], NETNS, false),
+    row("qemu-tests/interop/fi_cases", &["ofi."], BOTH, false),
     row("qemu-tests/src/disk", &["blk."], NETNS, true),
     row("qemu-tests/src/storm", &["death.p11_storm"], BOTH, true),
     row("qemu-tests/src/wire", &["wire."], NETNS, true),
