@@ -3,7 +3,9 @@
 #include <linux/anon_inodes.h>
 #include <linux/capability.h>
 #include <linux/cred.h>
+#include <linux/ioport.h>
 #include <linux/kmod.h>
+#include <linux/memremap.h>
 #include <linux/mm.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
@@ -327,6 +329,43 @@ unsigned long kf_page_to_pfn(const struct page *page)
 void *kf_page_address(const struct page *page)
 {
 	return page_address(page);
+}
+
+/*
+ * The type of a page's memory can change only at the start of a subsection. The descriptions of
+ * the resource tree stay with memory that kmem has made system RAM, so they count only for
+ * ZONE_DEVICE pages. The lock of the resource tree is taken only for those.
+ */
+unsigned int kf_page_facts(struct page *page, unsigned long count)
+{
+	unsigned long pfn = page_to_pfn(page), end = pfn + count, at = pfn;
+	unsigned int facts = KF_PAGES_DAX | KF_PAGES_FOR_FILES;
+
+	do {
+		struct page *one = pfn_to_page(at);
+
+		if (!is_zone_device_page(one))
+			return 0;
+		switch (page_pgmap(one)->type) {
+		case MEMORY_DEVICE_FS_DAX:
+			break;
+		case MEMORY_DEVICE_GENERIC:
+			facts &= ~KF_PAGES_FOR_FILES;
+			break;
+		default:
+			return 0;
+		}
+		at = ALIGN(at + 1, PAGES_PER_SUBSECTION);
+	} while (at < end);
+	if (region_intersects(PFN_PHYS(pfn), count << PAGE_SHIFT, IORESOURCE_MEM,
+			      IORES_DESC_PERSISTENT_MEMORY) == REGION_INTERSECTS)
+		facts |= KF_PAGES_PERSISTENT;
+	return facts;
+}
+
+void kf_log_dax_file(void)
+{
+	pr_info_ratelimited("kfabric: memory of a file on a DAX file system cannot be registered; map a device-dax device (/dev/daxX.Y) instead\n");
 }
 
 void kf_unpin_range(struct page *page, unsigned long npages, bool dirty)

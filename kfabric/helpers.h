@@ -81,6 +81,14 @@ unsigned long kf_page_to_pfn(const struct page *page);
  */
 struct page *kf_alloc_block(unsigned int order);
 void *kf_page_address(const struct page *page);
+/* Properties of a run of pages, in the result of kf_page_facts(). */
+#define KF_PAGES_DAX		1	/* each page is a ZONE_DEVICE page of a DAX device */
+#define KF_PAGES_FOR_FILES	2	/* ... that file systems can use */
+#define KF_PAGES_PERSISTENT	4	/* the platform describes the run as persistent memory */
+/* Returns the properties of @count contiguous pages. The caller keeps the pages. Does not sleep. */
+unsigned int kf_page_facts(struct page *page, unsigned long count);
+/* Logs that memory of a file on a DAX file system cannot be registered. */
+void kf_log_dax_file(void);
 void kf_unpin_range(struct page *page, unsigned long npages, bool dirty);
 
 void kf_wait_init(struct wait_queue_head *head);

@@ -4,6 +4,7 @@
 #include <linux/cpufeature.h>
 #include <linux/inetdevice.h>
 #include <linux/instrumented.h>
+#include <linux/libnvdimm.h>
 #include <linux/mm.h>
 #include <linux/netdevice.h>
 #include <linux/pagemap.h>
@@ -43,6 +44,24 @@ void kshm_copy(void *to, const void *from, size_t len)
 	}
 #endif
 	memcpy(to, from, len);
+}
+
+void kshm_copy_durable(void *to, const void *from, size_t len)
+{
+	memcpy_flushcache(to, from, len);
+}
+
+/* A kernel without the write-back would make every durable write a silent lie. */
+static_assert(IS_ENABLED(CONFIG_ARCH_HAS_PMEM_API) && IS_ENABLED(CONFIG_ARCH_HAS_UACCESS_FLUSHCACHE));
+
+void kshm_write_back(const void *at, size_t len)
+{
+	arch_wb_cache_pmem((void *)at, len);
+}
+
+void kshm_durable_fence(void)
+{
+	pmem_wmb();
 }
 
 size_t kshm_fault_in(u64 at, size_t len, bool write)

@@ -18,6 +18,14 @@ struct workqueue_struct;
 void *kshm_page_address(const struct page *page);
 void kshm_copy(void *to, const void *from, size_t len);
 /*
+ * Copies as kshm_copy(). The bytes are durable after kshm_durable_fence() on the same processor, if
+ * the destination is persistent memory. Aligned words of 8 bytes are stored whole.
+ */
+void kshm_copy_durable(void *to, const void *from, size_t len);
+/* Writes the cache lines of [at, at + len) back, for kshm_durable_fence() on the same processor. */
+void kshm_write_back(const void *at, size_t len);
+void kshm_durable_fence(void);
+/*
  * Faults in @len bytes of the task's own memory from @at on, writable if @write. Returns the number of
  * present bytes from the first on. May sleep, for as long as the pager likes.
  */

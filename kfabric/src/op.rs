@@ -48,6 +48,9 @@ pub struct OpDesc<'a> {
     pub imm: Option<u32>,
     /// Wait for all earlier operations first.
     pub fence: bool,
+    /// The write completes only when its bytes are durable at the target. If the target's memory
+    /// cannot do that, no byte is written and the operation fails with `EOPNOTSUPP`.
+    pub durable: bool,
     /// Payload to take before `post` returns; the token then has no segments.
     pub inject: Option<&'a [u8]>,
     /// For atomics only: the parameters, which `post` reads before it returns.

@@ -37,6 +37,7 @@ const CAPS: u64 = KFI_MSG
     | KFI_DYNAMIC_KEYS
     | KFI_SINGLE_USE_KEYS
     | KFI_UNREGISTERED_RMA
+    | KFI_RMA_PMEM
     | KFI_EP_KEYS;
 
 const MR_MODE: u64 = KFI_MR_LOCAL | KFI_MR_VIRT_ADDR | KFI_MR_ALLOCATED | KFI_MR_PROV_KEY;
@@ -53,6 +54,9 @@ pub(crate) fn domain_attr() -> DomainAttr {
         iov_limit: KFI_IOV_MAX as u32,
         cm_data_size: KFI_CM_DATA_MAX as u32,
         max_keys: MAX_KEYS,
+        // The writer's own processor copies, writes its caches back, and completes.
+        visible: KFI_REACH_NATIVE,
+        durable: KFI_REACH_NATIVE,
     }
 }
 

@@ -16,6 +16,7 @@
 //! | [`key`] | state machine of a key slot |
 //! | [`key_values`] | already-issued key values of a hardware slot |
 //! | [`pairs`] | copy plan between two lists of runs |
+//! | [`persist`] | kinds of memory, by what makes a store durable |
 //! | [`pipe`] | messages in a byte ring that two processes share |
 //! | [`proof`] | messages of the auth handshake |
 //! | [`range`] | ranges, pages and runs |
@@ -39,6 +40,7 @@ pub mod info;
 pub mod key;
 pub mod key_values;
 pub mod pairs;
+pub mod persist;
 pub mod pipe;
 pub mod proof;
 pub mod range;

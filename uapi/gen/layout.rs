@@ -27,7 +27,7 @@ layouts! {
         caps, mode, mr_mode, max_msg_size, inject_size, tx_size, rx_size, iov_limit,
         rma_iov_limit, cq_data_size, mr_key_size, cm_data_size, ep_type, protocol, addr_format,
         prov_version, api_version, abi, rank, src_addr, dest_addr, prov_name, fabric_name,
-        domain_name,
+        domain_name, visible, durable,
     }
     GetInfo {
         size, flags, hints, entries, count, entry_size, reserved,
@@ -38,7 +38,7 @@ layouts! {
     DomainOpen {
         size, flags, fabric, name, auth_key, auth_key_size, reserved, handle, caps, mr_mode,
         max_msg_size, inject_size, max_tx_size, max_rx_size, iov_limit, cm_data_size, reserved2,
-        max_keys,
+        max_keys, visible, durable,
     }
     EqOpen {
         size, flags, fabric, depth, fd, handle,
@@ -107,7 +107,7 @@ layouts! {
     }
     RegionReg {
         size, flags, domain, addr, len, access, handle, key, remote_addr, pages, ep, auth_key,
-        auth_key_size, reserved,
+        auth_key_size, reserved, persistence, reserved2,
     }
     KeyAlloc {
         size, flags, region, count, reserved, handles, ep, auth_key, auth_key_size, reserved2,
@@ -204,7 +204,9 @@ constants! {
     KFI_READ, KFI_WRITE, KFI_RECV, KFI_SEND, KFI_TRANSMIT, KFI_REMOTE_READ, KFI_REMOTE_WRITE,
     KFI_REMOTE_CQ_DATA, KFI_COMPLETION, KFI_INJECT, KFI_FENCE, KFI_SELECTIVE_COMPLETION,
     KFI_REMOTE_COMM, KFI_LOCAL_COMM, KFI_DYNAMIC_KEYS, KFI_EP_KEYS, KFI_SINGLE_USE_KEYS,
-    KFI_UNREGISTERED_RMA,
+    KFI_UNREGISTERED_RMA, KFI_RMA_PMEM, KFI_DELIVERY_COMPLETE, KFI_COMMIT_COMPLETE,
+    KFI_REACH_NO, KFI_REACH_NATIVE, KFI_REACH_ASSISTED, KFI_PERSISTENCE_NONE,
+    KFI_PERSISTENCE_ADR, KFI_PERSISTENCE_DEVICE,
     KFI_MR_LOCAL, KFI_MR_VIRT_ADDR, KFI_MR_ALLOCATED, KFI_MR_PROV_KEY, KFI_KEY_NOTAVAIL,
     KFI_SOCKADDR, KFI_SOCKADDR_IN, KFI_SOCKADDR_IN6, KFI_PROTO_RDMA_CM_IB_RC, KFI_PROTO_SHM,
     KFI_CQ_FORMAT_CONTEXT, KFI_CQ_FORMAT_MSG, KFI_CQ_FORMAT_DATA, KFI_CONNREQ, KFI_CONNECTED,
@@ -213,7 +215,8 @@ constants! {
     KFI_EP_RINGS, KFI_RINGS_UNKNOWN, KFI_RINGS_NONE, KFI_RINGS_SHARED, KFI_RING_SIZE,
     KFI_RING_DATA, KFI_WAKE_SELF,
     KFI_EQ_PEEK, KFI_CNTR_READ, KFI_CNTR_ADD, KFI_CNTR_SET, KFI_CNTR_ADDERR, KFI_CNTR_SETERR,
-    KFI_REGION_DYNAMIC_KEYS, KFI_KEY_SINGLE_USE, KFI_KEY_ORDERED, KFI_REVOKE_SLOTS,
+    KFI_REGION_PMEM, KFI_REGION_DEVICE, KFI_REGION_DYNAMIC_KEYS, KFI_KEY_SINGLE_USE,
+    KFI_KEY_ORDERED, KFI_REVOKE_SLOTS,
     KFI_REVOKE_REGION, KFI_REVOKE_DOMAIN, KFI_REVOKE_FILE, KFI_REVOKE_EP, KFI_REVOKE_AUTH,
     KFI_UNREGISTERED,
     KFI_OP_SEND, KFI_OP_RECV, KFI_OP_READ, KFI_OP_WRITE, KFI_OP_ATOMIC, KFI_OP_FETCH_ATOMIC,

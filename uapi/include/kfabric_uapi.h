@@ -127,6 +127,47 @@
 /* Reads and writes accept unregistered local memory (KFI_UNREGISTERED). */
 #define KFI_UNREGISTERED_RMA (1ULL << 43)
 
+/*
+ * Writes can complete only when their bytes are durable (KFI_COMMIT_COMPLETE), if the target's
+ * memory is persistent (FI_RMA_PMEM).
+ */
+#define KFI_RMA_PMEM (1ULL << 49)
+
+/*
+ * A write completes only when its bytes are visible to the target's processors
+ * (FI_DELIVERY_COMPLETE). -EOPNOTSUPP: any other operation, or a domain whose
+ * struct kfi_domain_open's visible is KFI_REACH_NO.
+ */
+#define KFI_DELIVERY_COMPLETE (1ULL << 28)
+
+/*
+ * A write completes only when its bytes are durable: they survive a power failure of the target at
+ * that moment (FI_COMMIT_COMPLETE). So does the completion of a receive that the write's
+ * completion data uses up. -EOPNOTSUPP: any other operation, or a domain whose
+ * struct kfi_domain_open's durable is KFI_REACH_NO. If the target's memory is not
+ * KFI_PERSISTENCE_ADR, no byte is written, and the operation completes with EOPNOTSUPP; the
+ * connection stays.
+ */
+#define KFI_COMMIT_COMPLETE (1ULL << 30)
+
+/* A domain does not reach a level of completion. */
+#define KFI_REACH_NO 0
+
+/* A domain reaches a level of completion by itself. */
+#define KFI_REACH_NATIVE 1
+
+/* A domain reaches a level of completion with the help of the target's kernel. */
+#define KFI_REACH_ASSISTED 2
+
+/* Memory that is not known to be persistent. */
+#define KFI_PERSISTENCE_NONE 0
+
+/* Persistent memory: a write-back of the processor's caches makes stores durable. */
+#define KFI_PERSISTENCE_ADR 1
+
+/* Memory in which only a flush by the device's driver makes stores durable, e.g. virtio-pmem. */
+#define KFI_PERSISTENCE_DEVICE 2
+
 /* Registration mode (FI_MR_*, fi_mr(3)): local buffers need a region. */
 #define KFI_MR_LOCAL (1ULL << 2)
 
@@ -268,6 +309,21 @@
 
 /* Sets a counter's errors. */
 #define KFI_CNTR_SETERR 4
+
+/*
+ * Flag of struct kfi_region_reg: the memory must be persistent. -EINVAL: the memory is not known to be
+ * persistent. -EOPNOTSUPP: the domain cannot make writes to the memory durable
+ * (struct kfi_domain_open's durable, KFI_PERSISTENCE_DEVICE). A region without this flag may have
+ * persistent memory as well, and durable writes to its keys work.
+ *
+ * Memory of a file on a DAX file system cannot be registered, with or without the flag
+ * (-EOPNOTSUPP): the file system may move the file's blocks. A mapping of a device-dax device
+ * (/dev/daxX.Y) can.
+ */
+#define KFI_REGION_PMEM 2
+
+/* Flag of struct kfi_region_reg: memory of another device. Always -EOPNOTSUPP. */
+#define KFI_REGION_DEVICE 4
 
 /*
  * Flag of struct kfi_region_reg: no key at registration; key slots are reserved and assigned later.
@@ -631,6 +687,15 @@ struct kfi_info_entry {
 	__u8 fabric_name[KFI_NAME_MAX];
 	/* Domain name, NUL padded. */
 	__u8 domain_name[KFI_NAME_MAX];
+	/*
+	 * How writes become visible (struct kfi_domain_open's visible). Set by providers, ignored in hints.
+	 */
+	__u32 visible;
+	/*
+	 * How writes become durable (struct kfi_domain_open's durable). Set by providers, ignored in hints,
+	 * which ask by KFI_RMA_PMEM.
+	 */
+	__u32 durable;
 };
 
 /* KFI_IOC_GETINFO. */
@@ -709,6 +774,10 @@ struct kfi_domain_open {
 	__u32 reserved2;
 	/* Out: approximate number of key slots that the device can hold. */
 	__u64 max_keys;
+	/* Out: KFI_REACH_*, for KFI_DELIVERY_COMPLETE. */
+	__u32 visible;
+	/* Out: KFI_REACH_*, for KFI_COMMIT_COMPLETE. */
+	__u32 durable;
 };
 
 /* KFI_IOC_EQ_OPEN. */
@@ -1183,7 +1252,7 @@ struct kfi_cntr_wait {
 struct kfi_region_reg {
 	/* Size of this structure. */
 	__u32 size;
-	/* KFI_REGION_DYNAMIC_KEYS or zero. */
+	/* KFI_REGION_* or zero. */
 	__u32 flags;
 	/* The domain. */
 	__u64 domain;
@@ -1225,6 +1294,13 @@ struct kfi_region_reg {
 	__u32 auth_key_size;
 	/* Zero. */
 	__u32 reserved;
+	/*
+	 * Out: kind of the memory, KFI_PERSISTENCE_*, as found from its pages. Memory of several
+	 * kinds has the weakest one.
+	 */
+	__u32 persistence;
+	/* Zero. */
+	__u32 reserved2;
 };
 
 /*
@@ -1451,7 +1527,10 @@ struct kfi_op_entry {
 	 * KFI_INJECT and for KFI_OP_ATOMIC.
 	 */
 	__u32 iov_count;
-	/* KFI_COMPLETION, KFI_INJECT, KFI_REMOTE_CQ_DATA, KFI_FENCE. */
+	/*
+	 * KFI_COMPLETION, KFI_INJECT, KFI_REMOTE_CQ_DATA, KFI_FENCE; for a write also
+	 * KFI_DELIVERY_COMPLETE and KFI_COMMIT_COMPLETE.
+	 */
 	__u64 flags;
 	/* A value of the caller, returned in the completion. */
 	__u64 context;
@@ -1606,7 +1685,8 @@ struct kfi_obj_info {
 	 * Provider and domain, or address, as text. Of a key: its state, a space, and the number of
 	 * keys that the slot has had. The states are reserved, assigning, promised (the key
 	 * value was returned, but the key is not valid yet), assigned, used (a single-use key that
-	 * was used), revoking and closed.
+	 * was used), revoking and closed. Of a region: the kind of its memory, adr or
+	 * device-flush (struct kfi_region_reg's persistence); empty: not known to be persistent.
 	 */
 	__u8 name[KFI_NAME_MAX];
 	/*
@@ -2089,7 +2169,7 @@ struct kfi_cq_entry {
 _Static_assert(sizeof(struct kfi_sock_addr) == 32, "size of kfi_sock_addr");
 _Static_assert(__builtin_offsetof(struct kfi_sock_addr, len) == 0, "kfi_sock_addr.len");
 _Static_assert(__builtin_offsetof(struct kfi_sock_addr, data) == 4, "kfi_sock_addr.data");
-_Static_assert(sizeof(struct kfi_info_entry) == 352, "size of kfi_info_entry");
+_Static_assert(sizeof(struct kfi_info_entry) == 360, "size of kfi_info_entry");
 _Static_assert(__builtin_offsetof(struct kfi_info_entry, caps) == 0, "kfi_info_entry.caps");
 _Static_assert(__builtin_offsetof(struct kfi_info_entry, mode) == 8, "kfi_info_entry.mode");
 _Static_assert(__builtin_offsetof(struct kfi_info_entry, mr_mode) == 16, "kfi_info_entry.mr_mode");
@@ -2114,6 +2194,8 @@ _Static_assert(__builtin_offsetof(struct kfi_info_entry, dest_addr) == 128, "kfi
 _Static_assert(__builtin_offsetof(struct kfi_info_entry, prov_name) == 160, "kfi_info_entry.prov_name");
 _Static_assert(__builtin_offsetof(struct kfi_info_entry, fabric_name) == 224, "kfi_info_entry.fabric_name");
 _Static_assert(__builtin_offsetof(struct kfi_info_entry, domain_name) == 288, "kfi_info_entry.domain_name");
+_Static_assert(__builtin_offsetof(struct kfi_info_entry, visible) == 352, "kfi_info_entry.visible");
+_Static_assert(__builtin_offsetof(struct kfi_info_entry, durable) == 356, "kfi_info_entry.durable");
 _Static_assert(sizeof(struct kfi_get_info) == 40, "size of kfi_get_info");
 _Static_assert(__builtin_offsetof(struct kfi_get_info, size) == 0, "kfi_get_info.size");
 _Static_assert(__builtin_offsetof(struct kfi_get_info, flags) == 4, "kfi_get_info.flags");
@@ -2128,7 +2210,7 @@ _Static_assert(__builtin_offsetof(struct kfi_fabric_open, flags) == 4, "kfi_fabr
 _Static_assert(__builtin_offsetof(struct kfi_fabric_open, prov_name) == 8, "kfi_fabric_open.prov_name");
 _Static_assert(__builtin_offsetof(struct kfi_fabric_open, fabric_name) == 40, "kfi_fabric_open.fabric_name");
 _Static_assert(__builtin_offsetof(struct kfi_fabric_open, handle) == 104, "kfi_fabric_open.handle");
-_Static_assert(sizeof(struct kfi_domain_open) == 160, "size of kfi_domain_open");
+_Static_assert(sizeof(struct kfi_domain_open) == 168, "size of kfi_domain_open");
 _Static_assert(__builtin_offsetof(struct kfi_domain_open, size) == 0, "kfi_domain_open.size");
 _Static_assert(__builtin_offsetof(struct kfi_domain_open, flags) == 4, "kfi_domain_open.flags");
 _Static_assert(__builtin_offsetof(struct kfi_domain_open, fabric) == 8, "kfi_domain_open.fabric");
@@ -2147,6 +2229,8 @@ _Static_assert(__builtin_offsetof(struct kfi_domain_open, iov_limit) == 140, "kf
 _Static_assert(__builtin_offsetof(struct kfi_domain_open, cm_data_size) == 144, "kfi_domain_open.cm_data_size");
 _Static_assert(__builtin_offsetof(struct kfi_domain_open, reserved2) == 148, "kfi_domain_open.reserved2");
 _Static_assert(__builtin_offsetof(struct kfi_domain_open, max_keys) == 152, "kfi_domain_open.max_keys");
+_Static_assert(__builtin_offsetof(struct kfi_domain_open, visible) == 160, "kfi_domain_open.visible");
+_Static_assert(__builtin_offsetof(struct kfi_domain_open, durable) == 164, "kfi_domain_open.durable");
 _Static_assert(sizeof(struct kfi_eq_open) == 32, "size of kfi_eq_open");
 _Static_assert(__builtin_offsetof(struct kfi_eq_open, size) == 0, "kfi_eq_open.size");
 _Static_assert(__builtin_offsetof(struct kfi_eq_open, flags) == 4, "kfi_eq_open.flags");
@@ -2308,7 +2392,7 @@ _Static_assert(__builtin_offsetof(struct kfi_cntr_wait, cntr) == 8, "kfi_cntr_wa
 _Static_assert(__builtin_offsetof(struct kfi_cntr_wait, threshold) == 16, "kfi_cntr_wait.threshold");
 _Static_assert(__builtin_offsetof(struct kfi_cntr_wait, deadline) == 24, "kfi_cntr_wait.deadline");
 _Static_assert(__builtin_offsetof(struct kfi_cntr_wait, reserved) == 32, "kfi_cntr_wait.reserved");
-_Static_assert(sizeof(struct kfi_region_reg) == 96, "size of kfi_region_reg");
+_Static_assert(sizeof(struct kfi_region_reg) == 104, "size of kfi_region_reg");
 _Static_assert(__builtin_offsetof(struct kfi_region_reg, size) == 0, "kfi_region_reg.size");
 _Static_assert(__builtin_offsetof(struct kfi_region_reg, flags) == 4, "kfi_region_reg.flags");
 _Static_assert(__builtin_offsetof(struct kfi_region_reg, domain) == 8, "kfi_region_reg.domain");
@@ -2323,6 +2407,8 @@ _Static_assert(__builtin_offsetof(struct kfi_region_reg, ep) == 72, "kfi_region_
 _Static_assert(__builtin_offsetof(struct kfi_region_reg, auth_key) == 80, "kfi_region_reg.auth_key");
 _Static_assert(__builtin_offsetof(struct kfi_region_reg, auth_key_size) == 88, "kfi_region_reg.auth_key_size");
 _Static_assert(__builtin_offsetof(struct kfi_region_reg, reserved) == 92, "kfi_region_reg.reserved");
+_Static_assert(__builtin_offsetof(struct kfi_region_reg, persistence) == 96, "kfi_region_reg.persistence");
+_Static_assert(__builtin_offsetof(struct kfi_region_reg, reserved2) == 100, "kfi_region_reg.reserved2");
 _Static_assert(sizeof(struct kfi_key_alloc) == 56, "size of kfi_key_alloc");
 _Static_assert(__builtin_offsetof(struct kfi_key_alloc, size) == 0, "kfi_key_alloc.size");
 _Static_assert(__builtin_offsetof(struct kfi_key_alloc, flags) == 4, "kfi_key_alloc.flags");
@@ -2591,6 +2677,15 @@ _Static_assert(KFI_DYNAMIC_KEYS == 0x10000000000ULL, "KFI_DYNAMIC_KEYS");
 _Static_assert(KFI_EP_KEYS == 0x20000000000ULL, "KFI_EP_KEYS");
 _Static_assert(KFI_SINGLE_USE_KEYS == 0x40000000000ULL, "KFI_SINGLE_USE_KEYS");
 _Static_assert(KFI_UNREGISTERED_RMA == 0x80000000000ULL, "KFI_UNREGISTERED_RMA");
+_Static_assert(KFI_RMA_PMEM == 0x2000000000000ULL, "KFI_RMA_PMEM");
+_Static_assert(KFI_DELIVERY_COMPLETE == 0x10000000ULL, "KFI_DELIVERY_COMPLETE");
+_Static_assert(KFI_COMMIT_COMPLETE == 0x40000000ULL, "KFI_COMMIT_COMPLETE");
+_Static_assert(KFI_REACH_NO == 0x0ULL, "KFI_REACH_NO");
+_Static_assert(KFI_REACH_NATIVE == 0x1ULL, "KFI_REACH_NATIVE");
+_Static_assert(KFI_REACH_ASSISTED == 0x2ULL, "KFI_REACH_ASSISTED");
+_Static_assert(KFI_PERSISTENCE_NONE == 0x0ULL, "KFI_PERSISTENCE_NONE");
+_Static_assert(KFI_PERSISTENCE_ADR == 0x1ULL, "KFI_PERSISTENCE_ADR");
+_Static_assert(KFI_PERSISTENCE_DEVICE == 0x2ULL, "KFI_PERSISTENCE_DEVICE");
 _Static_assert(KFI_MR_LOCAL == 0x4ULL, "KFI_MR_LOCAL");
 _Static_assert(KFI_MR_VIRT_ADDR == 0x10ULL, "KFI_MR_VIRT_ADDR");
 _Static_assert(KFI_MR_ALLOCATED == 0x20ULL, "KFI_MR_ALLOCATED");
@@ -2630,6 +2725,8 @@ _Static_assert(KFI_CNTR_ADD == 0x1ULL, "KFI_CNTR_ADD");
 _Static_assert(KFI_CNTR_SET == 0x2ULL, "KFI_CNTR_SET");
 _Static_assert(KFI_CNTR_ADDERR == 0x3ULL, "KFI_CNTR_ADDERR");
 _Static_assert(KFI_CNTR_SETERR == 0x4ULL, "KFI_CNTR_SETERR");
+_Static_assert(KFI_REGION_PMEM == 0x2ULL, "KFI_REGION_PMEM");
+_Static_assert(KFI_REGION_DEVICE == 0x4ULL, "KFI_REGION_DEVICE");
 _Static_assert(KFI_REGION_DYNAMIC_KEYS == 0x1ULL, "KFI_REGION_DYNAMIC_KEYS");
 _Static_assert(KFI_KEY_SINGLE_USE == 0x2ULL, "KFI_KEY_SINGLE_USE");
 _Static_assert(KFI_KEY_ORDERED == 0x1ULL, "KFI_KEY_ORDERED");

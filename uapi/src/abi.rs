@@ -213,6 +213,35 @@ pub const KFI_SINGLE_USE_KEYS: u64 = 1 << 42;
 /// Reads and writes accept unregistered local memory ([`KFI_UNREGISTERED`]).
 pub const KFI_UNREGISTERED_RMA: u64 = 1 << 43;
 
+/// Writes can complete only when their bytes are durable ([`KFI_COMMIT_COMPLETE`]), if the target's
+/// memory is persistent (`FI_RMA_PMEM`).
+pub const KFI_RMA_PMEM: u64 = 1 << 49;
+/// A write completes only when its bytes are visible to the target's processors
+/// (`FI_DELIVERY_COMPLETE`). `-EOPNOTSUPP`: any other operation, or a domain whose
+/// [`DomainOpen::visible`] is [`KFI_REACH_NO`].
+pub const KFI_DELIVERY_COMPLETE: u64 = 1 << 28;
+/// A write completes only when its bytes are durable: they survive a power failure of the target at
+/// that moment (`FI_COMMIT_COMPLETE`). So does the completion of a receive that the write's
+/// completion data uses up. `-EOPNOTSUPP`: any other operation, or a domain whose
+/// [`DomainOpen::durable`] is [`KFI_REACH_NO`]. If the target's memory is not
+/// [`KFI_PERSISTENCE_ADR`], no byte is written, and the operation completes with `EOPNOTSUPP`; the
+/// connection stays.
+pub const KFI_COMMIT_COMPLETE: u64 = 1 << 30;
+
+/// A domain does not reach a level of completion.
+pub const KFI_REACH_NO: u32 = 0;
+/// A domain reaches a level of completion by itself.
+pub const KFI_REACH_NATIVE: u32 = 1;
+/// A domain reaches a level of completion with the help of the target's kernel.
+pub const KFI_REACH_ASSISTED: u32 = 2;
+
+/// Memory that is not known to be persistent.
+pub const KFI_PERSISTENCE_NONE: u32 = 0;
+/// Persistent memory: a write-back of the processor's caches makes stores durable.
+pub const KFI_PERSISTENCE_ADR: u32 = 1;
+/// Memory in which only a flush by the device's driver makes stores durable, e.g. virtio-pmem.
+pub const KFI_PERSISTENCE_DEVICE: u32 = 2;
+
 /// Registration mode (`FI_MR_*`, fi_mr(3)): local buffers need a region.
 pub const KFI_MR_LOCAL: u64 = 1 << 2;
 /// Registration mode: remote addresses are virtual addresses of the exporter.
@@ -348,8 +377,13 @@ pub struct InfoEntry {
     pub fabric_name: [u8; KFI_NAME_MAX],
     /// Domain name, NUL padded.
     pub domain_name: [u8; KFI_NAME_MAX],
+    /// How writes become visible ([`DomainOpen::visible`]). Set by providers, ignored in hints.
+    pub visible: u32,
+    /// How writes become durable ([`DomainOpen::durable`]). Set by providers, ignored in hints,
+    /// which ask by [`KFI_RMA_PMEM`].
+    pub durable: u32,
 }
-const _: () = assert!(core::mem::size_of::<InfoEntry>() == 40 + 14 * 4 + 64 + 3 * 64);
+const _: () = assert!(core::mem::size_of::<InfoEntry>() == 40 + 14 * 4 + 64 + 3 * 64 + 8);
 
 impl Default for InfoEntry {
     fn default() -> Self {
@@ -435,6 +469,10 @@ pub struct DomainOpen {
     pub reserved2: u32,
     /// Out: approximate number of key slots that the device can hold.
     pub max_keys: u64,
+    /// Out: `KFI_REACH_*`, for [`KFI_DELIVERY_COMPLETE`].
+    pub visible: u32,
+    /// Out: `KFI_REACH_*`, for [`KFI_COMMIT_COMPLETE`].
+    pub durable: u32,
 }
 
 /// `KFI_IOC_EQ_OPEN`.
@@ -946,7 +984,7 @@ pub struct CntrWait {
 pub struct RegionReg {
     /// Size of this structure.
     pub size: u32,
-    /// [`KFI_REGION_DYNAMIC_KEYS`] or zero.
+    /// `KFI_REGION_*` or zero.
     pub flags: u32,
     /// The domain.
     pub domain: u64,
@@ -980,7 +1018,23 @@ pub struct RegionReg {
     pub auth_key_size: u32,
     /// Zero.
     pub reserved: u32,
+    /// Out: kind of the memory, `KFI_PERSISTENCE_*`, as found from its pages. Memory of several
+    /// kinds has the weakest one.
+    pub persistence: u32,
+    /// Zero.
+    pub reserved2: u32,
 }
+/// Flag of [`RegionReg`]: the memory must be persistent. `-EINVAL`: the memory is not known to be
+/// persistent. `-EOPNOTSUPP`: the domain cannot make writes to the memory durable
+/// ([`DomainOpen::durable`], [`KFI_PERSISTENCE_DEVICE`]). A region without this flag may have
+/// persistent memory as well, and durable writes to its keys work.
+///
+/// Memory of a file on a DAX file system cannot be registered, with or without the flag
+/// (`-EOPNOTSUPP`): the file system may move the file's blocks. A mapping of a device-dax device
+/// (`/dev/daxX.Y`) can.
+pub const KFI_REGION_PMEM: u32 = 2;
+/// Flag of [`RegionReg`]: memory of another device. Always `-EOPNOTSUPP`.
+pub const KFI_REGION_DEVICE: u32 = 4;
 /// Flag of [`RegionReg`]: no key at registration; key slots are reserved and assigned later.
 pub const KFI_REGION_DYNAMIC_KEYS: u32 = 1;
 
@@ -1227,7 +1281,8 @@ pub struct OpEntry {
     /// Number of entries of `iov` in use, 0 to the endpoint's `iov_limit`. Must be 0 with
     /// `KFI_INJECT` and for `KFI_OP_ATOMIC`.
     pub iov_count: u32,
-    /// `KFI_COMPLETION`, `KFI_INJECT`, `KFI_REMOTE_CQ_DATA`, `KFI_FENCE`.
+    /// `KFI_COMPLETION`, `KFI_INJECT`, `KFI_REMOTE_CQ_DATA`, `KFI_FENCE`; for a write also
+    /// `KFI_DELIVERY_COMPLETE` and `KFI_COMMIT_COMPLETE`.
     pub flags: u64,
     /// A value of the caller, returned in the completion.
     pub context: u64,
@@ -1450,7 +1505,8 @@ pub struct ObjInfo {
     /// Provider and domain, or address, as text. Of a key: its state, a space, and the number of
     /// keys that the slot has had. The states are `reserved`, `assigning`, `promised` (the key
     /// value was returned, but the key is not valid yet), `assigned`, `used` (a single-use key that
-    /// was used), `revoking` and `closed`.
+    /// was used), `revoking` and `closed`. Of a region: the kind of its memory, `adr` or
+    /// `device-flush` ([`RegionReg::persistence`]); empty: not known to be persistent.
     pub name: [u8; KFI_NAME_MAX],
     /// Domain, endpoint, region, key: number of the auth key ([`GrantInfo::key`]); 0: none. A
     /// caller that may not see all objects sees 1 for every auth key.

@@ -72,7 +72,8 @@ const SAME: u64 = uapi::KFI_MSG
     | uapi::KFI_ATOMIC
     | uapi::KFI_DYNAMIC_KEYS
     | uapi::KFI_SINGLE_USE_KEYS
-    | uapi::KFI_EP_KEYS;
+    | uapi::KFI_EP_KEYS
+    | uapi::KFI_RMA_PMEM;
 
 /// Registration modes: the C API's value, the core's value.
 const MR_MODES: [(u32, u64); 3] = [

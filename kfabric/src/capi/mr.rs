@@ -61,7 +61,8 @@ use crate::{
     op::OpKind,
     uapi::{
         KFI_DYNAMIC_KEYS,
-        KFI_KEY_NOTAVAIL, //
+        KFI_KEY_NOTAVAIL,
+        KFI_RMA_PMEM, //
     },
 };
 
@@ -399,7 +400,7 @@ unsafe fn register(
 ) -> Result<*mut raw::kfid_mr> {
     // SAFETY: The consumer passes an open domain of this module.
     let domain = unsafe { obj::get::<DomainObj, _>(fid) };
-    if offset != 0 || flags & !KFI_DYNAMIC_KEYS != 0 {
+    if offset != 0 || flags & !(KFI_DYNAMIC_KEYS | KFI_RMA_PMEM) != 0 {
         return Err(EINVAL);
     }
     let place = Place::<MrObj>::new()?;
@@ -415,6 +416,9 @@ unsafe fn register(
     // SAFETY: The consumer keeps the memory until a close has succeeded. The close waits until the
     // core drops the lender.
     let memory = unsafe { Memory::lend(lender, pages, first, len)? };
+    if flags & KFI_RMA_PMEM != 0 {
+        Region::check_durable(&domain.domain, &memory)?;
+    }
     let mut object = MrObj {
         fid: Opaque::uninit(),
         region: None,

@@ -33,7 +33,9 @@ use crate::{
     },
     op::OpKind,
     uapi::{
+        KFI_COMMIT_COMPLETE,
         KFI_COMPLETION,
+        KFI_DELIVERY_COMPLETE,
         KFI_FENCE,
         KFI_INJECT,
         KFI_INJECT_MAX,
@@ -42,7 +44,11 @@ use crate::{
 };
 
 /// Flags whose value is the same in the core.
-const SAME: u64 = KFI_COMPLETION | KFI_INJECT | KFI_REMOTE_CQ_DATA;
+const SAME: u64 = KFI_COMPLETION
+    | KFI_INJECT
+    | KFI_REMOTE_CQ_DATA
+    | KFI_DELIVERY_COMPLETE
+    | KFI_COMMIT_COMPLETE;
 /// Flags that need no action: a promise that every completion keeps, or a hint.
 const MEANT: u64 = (raw::KFI_INJECT_COMPLETE | raw::KFI_TRANSMIT_COMPLETE | raw::KFI_MORE) as u64;
 
@@ -50,13 +56,8 @@ const MEANT: u64 = (raw::KFI_INJECT_COMPLETE | raw::KFI_TRANSMIT_COMPLETE | raw:
 ///
 /// # Errors
 ///
-/// - `EOPNOTSUPP` if `flags` has `KFI_DELIVERY_COMPLETE` or `KFI_COMMIT_COMPLETE`: a completion
-///   means no more than that the peer's side has the data.
 /// - `EINVAL` if a flag is unknown.
 pub(super) fn check_flags(flags: u64) -> Result<u64> {
-    if flags & u64::from(raw::KFI_DELIVERY_COMPLETE | raw::KFI_COMMIT_COMPLETE) != 0 {
-        return Err(eopnotsupp());
-    }
     if flags & !(SAME | MEANT | u64::from(raw::KFI_FENCE)) != 0 {
         return Err(EINVAL);
     }

@@ -28,13 +28,19 @@ use crate::{
 };
 
 /// Flags an operation may carry.
-const OP_FLAGS: u64 = KFI_COMPLETION | KFI_INJECT | KFI_REMOTE_CQ_DATA | KFI_FENCE;
+const OP_FLAGS: u64 = KFI_COMPLETION
+    | KFI_INJECT
+    | KFI_REMOTE_CQ_DATA
+    | KFI_FENCE
+    | KFI_DELIVERY_COMPLETE
+    | KFI_COMMIT_COMPLETE;
 
 /// An operation as a consumer posts it.
 pub struct Post<'a> {
     /// The kind.
     pub kind: OpKind,
-    /// `KFI_COMPLETION`, `KFI_INJECT`, `KFI_REMOTE_CQ_DATA`, `KFI_FENCE`.
+    /// `KFI_COMPLETION`, `KFI_INJECT`, `KFI_REMOTE_CQ_DATA`, `KFI_FENCE`; for a write also
+    /// `KFI_DELIVERY_COMPLETE` and `KFI_COMMIT_COMPLETE`.
     pub flags: u64,
     /// Returned in the completion.
     pub context: u64,
@@ -135,6 +141,8 @@ impl Endpoint {
     ///   [`Domain::lent_max`](crate::objects::domain::Domain::lent_max).
     /// - `ENOTCONN` if the endpoint is not connected.
     /// - `EOPNOTSUPP` if the domain does not support the atomic.
+    /// - `EOPNOTSUPP` if an operation other than a write asks to be visible or durable, or the
+    ///   domain does not reach that level.
     /// - `EOPNOTSUPP` if the provider does not accept borrowed pages
     ///   ([`LocalMem::lend`](crate::ep::LocalMem)).
     pub fn post(&self, post: Post<'_>) -> Result {
@@ -165,6 +173,7 @@ impl Endpoint {
             kind,
             imm: None,
             fence: false,
+            durable: false,
             inject: None,
             atomic: None,
             remote_addr: post.remote_addr,
@@ -238,6 +247,14 @@ impl Endpoint {
             if post.segs.longest_lent() > max {
                 return Err(EMSGSIZE);
             }
+        }
+        let visible = post.flags & KFI_DELIVERY_COMPLETE != 0;
+        desc.durable = post.flags & KFI_COMMIT_COMPLETE != 0;
+        let is_write = kind == OpKind::Write;
+        if (visible && !(is_write && limits.visible != KFI_REACH_NO))
+            || (desc.durable && !(is_write && limits.durable != KFI_REACH_NO))
+        {
+            return Err(eopnotsupp());
         }
         desc.fence = post.flags & KFI_FENCE != 0;
         desc.imm = match (with_data, u32::try_from(post.data)) {

@@ -45,13 +45,15 @@ use crate::{
     },
     pure::{
         key::Window,
+        persist::Persistence,
         range,
         rights, //
     },
     sys,
     uapi::{
         KFI_ATOMIC,
-        KFI_DYNAMIC_KEYS, //
+        KFI_DYNAMIC_KEYS,
+        KFI_REACH_NO, //
     },
 };
 
@@ -272,6 +274,21 @@ impl Region {
     /// Returns whether the region has dynamic keys.
     pub(crate) fn is_dynamic(&self) -> bool {
         self.dynamic
+    }
+
+    /// Checks that durable writes to `memory` are possible on `domain`.
+    ///
+    /// # Errors
+    ///
+    /// - `EINVAL` if the memory is not persistent.
+    /// - `EOPNOTSUPP` if only the memory's own driver can make stores durable.
+    /// - `EOPNOTSUPP` if the domain has no durable writes.
+    pub fn check_durable(domain: &Domain, memory: &Memory) -> Result {
+        match memory.persistence() {
+            Persistence::None => Err(EINVAL),
+            Persistence::Adr if domain.attr().durable != KFI_REACH_NO => Ok(()),
+            Persistence::Adr | Persistence::DeviceFlush => Err(eopnotsupp()),
+        }
     }
 
     /// Checks that an operation of `kind` may use [offset, offset + len) locally.

@@ -33,9 +33,15 @@ use super::{
     placeholder::Filling, //
 };
 use crate::{
-    pure::range::{
-        self,
-        Pieces, //
+    pure::{
+        persist::{
+            Facts,
+            Persistence, //
+        },
+        range::{
+            self,
+            Pieces, //
+        },
     },
     sys, //
 };
@@ -150,6 +156,37 @@ impl Pages {
     }
 }
 
+impl Run {
+    /// Returns the kind of the run's memory.
+    fn persistence(&self) -> Persistence {
+        // SAFETY: The run's pages are valid, by the invariants of `Pages`.
+        let found = unsafe { sys::kf_page_facts(self.page.as_ptr(), self.pages) };
+        let facts = Facts {
+            dax: found & sys::KF_PAGES_DAX != 0,
+            for_files: found & sys::KF_PAGES_FOR_FILES != 0,
+            described: found & sys::KF_PAGES_PERSISTENT != 0,
+        };
+        facts.kind()
+    }
+}
+
+impl Pages {
+    /// Returns the kind of the memory: the weakest kind of its runs.
+    fn persistence(&self) -> Persistence {
+        let Some((first, rest)) = self.runs.split_first() else {
+            return Persistence::None;
+        };
+        let mut kind = first.persistence();
+        for run in rest {
+            if kind == Persistence::None {
+                break;
+            }
+            kind = kind.and(run.persistence());
+        }
+        kind
+    }
+}
+
 impl range::Run for Run {
     #[inline]
     fn start(&self) -> u64 {
@@ -189,6 +226,7 @@ pub struct Memory {
     pub(super) first: usize,
     pub(super) len: usize,
     pub(super) writable: bool,
+    persistence: Persistence,
     /// Pages attached by [`Memory::fill`]; `None` if the memory has pages of its own.
     pub(super) attached: Option<UnsafeCell<Filling>>,
     /// Part of the charge that device registrations have taken over, if there is one.
@@ -310,6 +348,7 @@ impl Memory {
         writable: bool,
         attached: Option<UnsafeCell<Filling>>,
     ) -> Result<Arc<Self>> {
+        let persistence = pages.persistence();
         Arc::pin_init(
             pin_init!(Self {
                 pages,
@@ -317,6 +356,7 @@ impl Memory {
                 first,
                 len,
                 writable,
+                persistence,
                 attached,
                 device <- new_mutex!(None),
             }),
@@ -360,6 +400,11 @@ impl Memory {
     /// Returns whether devices may write to the memory.
     pub fn writable(&self) -> bool {
         self.writable
+    }
+
+    /// The kind of the memory, found from its pages. [`Persistence::None`] for attach-on-assign.
+    pub fn persistence(&self) -> Persistence {
+        self.persistence
     }
 
     /// Pages charged to its owner; 0 for the kernel's memory.

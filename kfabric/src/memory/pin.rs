@@ -28,7 +28,10 @@ use super::{
     }, //
 };
 use crate::{
-    base::fault,
+    base::{
+        errno::eopnotsupp,
+        fault, //
+    },
     sys, //
 };
 
@@ -61,6 +64,11 @@ fn pin(start: usize, count: usize, writable: bool) -> Result<Pages> {
         let got = unsafe {
             bindings::pin_user_pages_fast(at, want as c_int, flags as c_uint, batch.as_mut_ptr())
         };
+        if got == eopnotsupp().to_errno() {
+            // The only reason for this error: the file system may move the blocks of a mapped file.
+            // SAFETY: The function has no preconditions.
+            unsafe { sys::kf_log_dax_file() };
+        }
         if got <= 0 {
             return Err(if got < 0 {
                 Error::from_errno(got)
@@ -97,7 +105,8 @@ impl Memory {
     /// - `EINVAL` if `len` is 0 or the range wraps.
     /// - `ENOMEM` if the charge exceeds `RLIMIT_MEMLOCK`.
     /// - `EFAULT` if the range is not mapped, or not writable.
-    /// - `EOPNOTSUPP` if the range is file-backed DAX.
+    /// - `EOPNOTSUPP` if the range is of a file on a DAX file system. The kernel log then names
+    ///   device-dax, which can be registered.
     /// - `EINTR` if the task was killed meanwhile.
     pub fn pin_user(addr: usize, len: usize, writable: bool) -> Result<Arc<Self>> {
         let end = addr.checked_add(len).ok_or(EINVAL)?;

@@ -134,6 +134,8 @@ impl DomainAttr {
             cm_data_size: self.cm_data_size,
             ep_type: KFI_EP_MSG,
             src_addr: addr,
+            visible: self.visible,
+            durable: self.durable,
             ..InfoEntry::default()
         };
         entry.fabric_name[..fabric.len()].copy_from_slice(fabric.as_bytes());

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 //! RMA: writes to and reads from the memory of the peer's keys.
 
+use kernel::bindings;
+
 use super::{
     budget::Budget,
     path::{
@@ -31,15 +33,24 @@ impl<E: Owner> DataPath<E> {
         if op.done < op.len {
             let n = budget.chunk(op.len - op.done);
             let copied = self.table.with(op.key, |window| {
+                if op.durable && !window.memory.persistence().is_durable_by_cpu() {
+                    // Before `TxOp::find`, so that a refusal does not use up a single-use key.
+                    let refused = Err(Step::Refused(bindings::EOPNOTSUPP));
+                    return op.is_inside(window, peer, KFI_REMOTE_WRITE).then_some(refused);
+                }
                 let at = op.find(window, peer, KFI_REMOTE_WRITE)?;
                 // CAST: The range is inside the window.
-                let to = mem::pieces(&window.memory, at + op.done as usize, n as usize);
-                Some(op.copy_to(n, to))
+                let at = at + op.done as usize;
+                if !op.durable {
+                    return Some(Ok(op.copy_to(n, mem::pieces(&window.memory, at, n as usize))));
+                }
+                Some(Ok(op.copy_durably(n, &window.memory, at)))
             });
-            let Some(n) = copied.flatten() else {
-                return Some(Step::not_allowed());
-            };
-            op.done += n;
+            match copied.flatten() {
+                Some(Ok(n)) => op.done += n,
+                Some(Err(step)) => return Some(step),
+                None => return Some(Step::not_allowed()),
+            }
             if op.done < op.len {
                 return None;
             }

@@ -37,6 +37,8 @@ pub(super) enum Step {
     Stall,
     /// A worker must continue.
     Later,
+    /// The operation failed with an errno, without a byte copied. The connection stays.
+    Refused(u32),
     /// The connection has ended.
     Cut,
     /// The operation failed, which ends the connection: the local errno, and the peer's errno.
@@ -126,6 +128,7 @@ impl<E: Owner> DataPath<E> {
         let this = endpoint.path();
         match step {
             Step::Done => this.complete(place, 0),
+            Step::Refused(err) => this.complete(place, err),
             Step::Cut => {
                 this.cut();
                 this.complete(place, bindings::ECANCELED);

@@ -27,6 +27,7 @@ use crate::{
 use kfabric::{
     base::errno::enotconn,
     ep::OpToken,
+    memory::Memory,
     op::{
         OpDesc,
         OpKind,
@@ -60,6 +61,8 @@ pub(super) struct TxOp {
     pub(super) inject: Option<([u8; KFI_INJECT_MAX], usize)>,
     /// Operation and type of an atomic.
     pub(super) atomic: Option<(Op, Datatype)>,
+    /// The write completes only when its bytes are durable.
+    pub(super) durable: bool,
     /// The operation has claimed a single-use key, which no other operation can use any more.
     pub(super) claimed: bool,
 }
@@ -108,8 +111,18 @@ impl TxOp {
             done: 0,
             inject,
             atomic: op.atomic.map(|atomic| (atomic.op, atomic.ty)),
+            durable: op.durable,
             claimed: false,
         }
+    }
+
+    fn place<E>(&self, window: &Window, peer: &DataPath<E>, access: u64) -> Option<usize> {
+        window.find(&peer.group, self.remote_addr, self.len, access)
+    }
+
+    /// Returns whether the peer's group permits `access` to the operation's remote range.
+    pub(super) fn is_inside<E>(&self, window: &Window, peer: &DataPath<E>, access: u64) -> bool {
+        self.place(window, peer, access).is_some()
     }
 
     /// Returns the start of the operation's remote range in the memory of `window`, if the peer's
@@ -120,12 +133,31 @@ impl TxOp {
         peer: &DataPath<E>,
         access: u64,
     ) -> Option<usize> {
-        let at = window.find(&peer.group, self.remote_addr, self.len, access)?;
+        let at = self.place(window, peer, access)?;
         if !self.claimed && !window.claim() {
             return None;
         }
         self.claimed = true;
         Some(at)
+    }
+
+    /// Copies as [`TxOp::copy_to`], to bytes from `at` on of memory that is persistent, and makes
+    /// the copied bytes durable. The caller must not be preempted meanwhile.
+    ///
+    /// The fence belongs to each part, because the next part may run on another processor.
+    pub(super) fn copy_durably(&self, n: u64, memory: &Memory, at: usize) -> u64 {
+        // CAST: The range is inside the memory, whose length is a `usize`.
+        let to = |len: u64| mem::pieces(memory, at, len as usize);
+        let copied = if self.inject.is_none() && self.token.unregistered().is_none() {
+            mem::copy_durable(local(&self.token, self.done, n), to(n));
+            n
+        } else {
+            let copied = self.copy_to(n, to(n));
+            mem::write_back(to(copied));
+            copied
+        };
+        mem::fence_durable();
+        copied
     }
 
     /// Copies the next `n` bytes to `to` and returns the number of bytes copied. The number is

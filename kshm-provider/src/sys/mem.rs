@@ -96,6 +96,35 @@ pub(crate) fn copy<'a, 'b>(
     }
 }
 
+/// Copies to persistent memory until either side ends. The bytes are durable after
+/// [`fence_durable`] on the same processor.
+pub(crate) fn copy_durable<'a, 'b>(
+    from: impl Iterator<Item = Piece<'a>>,
+    to: impl Iterator<Item = Piece<'b>>,
+) {
+    let run = |piece: Piece<'_>| -> Run { (piece.addr, piece.len) };
+    for pair in pairs(from.map(run), to.map(run)) {
+        // SAFETY: As in `copy`.
+        unsafe { kshm_copy_durable(pair.to as *mut c_void, pair.from as *const c_void, pair.len) };
+    }
+}
+
+/// Writes the cache lines of the pieces back. They are durable after [`fence_durable`] on the same
+/// processor.
+pub(crate) fn write_back<'a>(pieces: impl Iterator<Item = Piece<'a>>) {
+    for piece in pieces {
+        // SAFETY: By the piece's invariant, the bytes are mapped memory, borrowed until the return.
+        unsafe { kshm_write_back(piece.addr as *const c_void, piece.len) };
+    }
+}
+
+/// Waits until the write-backs and [`copy_durable`]s of this processor have reached the persistence
+/// domain. The caller has not been preempted since.
+pub(crate) fn fence_durable() {
+    // SAFETY: The function has no preconditions.
+    unsafe { kshm_durable_fence() }
+}
+
 /// Copies `bytes` to the pieces until either side ends.
 pub(crate) fn store<'a>(bytes: &[u8], to: impl Iterator<Item = Piece<'a>>) {
     let from = core::iter::once((bytes.as_ptr().expose_provenance(), bytes.len()));

@@ -24,6 +24,7 @@ mod key_batch;
 mod key_history;
 mod key_values;
 mod pairs;
+mod persist;
 mod pipe;
 mod proof;
 mod range;

@@ -486,7 +486,7 @@ fn shapes() -> Vec<Shape> {
         ioctl!("cntr_wait", CntrWait, 3, None,
             [flags Bits(&[]), cntr Handle(&[K::Cntr]), threshold Num(CONTEXTS), deadline Deadline, reserved Zero], []),
         ioctl!("region_reg", RegionReg, 6, Some(K::Region),
-            [flags Bits(&[1]), domain Handle(&[K::Domain]), addr Ptr(Area::Play, 0), len Num(LENGTHS), access Bits(ACCESS),
+            [flags Bits(&[1, 2, 4]), domain Handle(&[K::Domain]), addr Ptr(Area::Play, 0), len Num(LENGTHS), access Bits(ACCESS),
              ep Handle(&[K::Ep]), auth_key Maybe(Area::Data, 64), auth_key_size Num(&[0, 16, 65])],
             [handle Handle, key Key, remote_addr At]),
         ioctl!("key_alloc", KeyAlloc, 4, Some(K::Key),

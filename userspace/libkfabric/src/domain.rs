@@ -14,7 +14,7 @@ use crate::counter::Counter;
 use crate::endpoint::{Endpoint, EndpointAttr};
 use crate::error::{Error, Result, Returned};
 use crate::event::ConnRequest;
-use crate::flags::{Access, Caps, Format, MrMode};
+use crate::flags::{Access, Caps, Format, MrMode, Reach};
 use crate::handle::debug_by_handle;
 use crate::memory::Memory;
 use crate::object::ObjectId;
@@ -88,6 +88,17 @@ impl Domain {
     /// Approximate number of key slots that the device can hold.
     pub fn max_keys(&self) -> u64 {
         self.inner.attr.max_keys
+    }
+
+    /// How writes become visible before they complete ([`Op::visible`](crate::Op::visible)).
+    pub fn visible(&self) -> Reach {
+        Reach::from_abi(self.inner.attr.visible)
+    }
+
+    /// How writes to persistent memory become durable before they complete
+    /// ([`Op::durable`](crate::Op::durable)).
+    pub fn durable(&self) -> Reach {
+        Reach::from_abi(self.inner.attr.durable)
     }
 
     /// Opens a completion queue of at least `depth` entries (0: a default).

@@ -2,6 +2,8 @@
 //! Capability, access and mode bits: libfabric's values.
 #![forbid(unsafe_code)]
 
+use std::fmt;
+
 use kfabric_uapi as abi;
 
 bitflags::bitflags! {
@@ -42,6 +44,9 @@ bitflags::bitflags! {
         /// Reads and writes on memory of the program that is not registered
         /// ([`Op::read_into`](crate::Op::read_into), [`Op::write_from`](crate::Op::write_from)).
         const UNREGISTERED_RMA = abi::KFI_UNREGISTERED_RMA;
+        /// Writes that complete when their bytes are durable
+        /// ([`Op::durable`](crate::Op::durable)).
+        const RMA_PMEM = abi::KFI_RMA_PMEM;
         /// Bits that this crate does not know.
         const _ = !0;
     }
@@ -127,6 +132,63 @@ bitflags::bitflags! {
         const PROV_KEY = abi::KFI_MR_PROV_KEY;
         /// Bits that this crate does not know.
         const _ = !0;
+    }
+}
+
+/// How a domain reaches a level of completion of writes: visible, or durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reach {
+    /// Writes that ask for the level are refused.
+    #[default]
+    No,
+    /// By itself.
+    Native,
+    /// With the help of the target's kernel.
+    Assisted,
+}
+
+impl Reach {
+    /// Returns the value of a `KFI_REACH_*` constant. An unknown constant promises nothing.
+    pub fn from_abi(value: u32) -> Self {
+        match value {
+            abi::KFI_REACH_NATIVE => Self::Native,
+            abi::KFI_REACH_ASSISTED => Self::Assisted,
+            _ => Self::No,
+        }
+    }
+}
+
+impl fmt::Display for Reach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::No => "no",
+            Self::Native => "native",
+            Self::Assisted => "assisted",
+        })
+    }
+}
+
+/// Kind of registered memory, by what makes a store to it durable. The kernel finds it from the
+/// pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Persistence {
+    /// Not known to be persistent.
+    #[default]
+    None,
+    /// A write-back of the processor's caches makes stores durable.
+    Adr,
+    /// Only a flush by the device's driver makes stores durable.
+    DeviceFlush,
+}
+
+impl Persistence {
+    /// Returns the value of a `KFI_PERSISTENCE_*` constant. An unknown constant promises nothing.
+    pub(crate) fn from_abi(value: u32) -> Self {
+        match value {
+            abi::KFI_PERSISTENCE_ADR => Self::Adr,
+            abi::KFI_PERSISTENCE_DEVICE => Self::DeviceFlush,
+            _ => Self::None,
+        }
     }
 }
 

@@ -128,7 +128,7 @@ pub use error::{Error, Result, Returned};
 pub use event::{ConnRequest, Event, EventQueue};
 pub use fabric::Fabric;
 pub use failure::{CompError, ConnFailure};
-pub use flags::{Access, Bind, Caps, CompFlags, Format, MrMode};
+pub use flags::{Access, Bind, Caps, CompFlags, Format, MrMode, Persistence, Reach};
 pub use info::{Hints, Info};
 pub use memory::Memory;
 pub use object::{Kind, LiveObject, ObjectId};

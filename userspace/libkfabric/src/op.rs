@@ -226,6 +226,26 @@ impl<'a> Op<'a> {
         self
     }
 
+    /// Completes a write only when its bytes are visible to the target's processors
+    /// (`FI_DELIVERY_COMPLETE`). Posting fails with `EOPNOTSUPP` for any other operation, and where
+    /// [`Domain::visible`](crate::Domain::visible) is [`Reach::No`](crate::Reach).
+    #[must_use]
+    pub fn visible(mut self) -> Self {
+        self.entry.flags |= abi::KFI_DELIVERY_COMPLETE;
+        self
+    }
+
+    /// Completes a write only when its bytes are durable (`FI_COMMIT_COMPLETE`): they survive a
+    /// power failure of the target. Posting fails with `EOPNOTSUPP` for any other operation, and
+    /// where [`Domain::durable`](crate::Domain::durable) is [`Reach::No`](crate::Reach). If the
+    /// target's memory is not [`Persistence::Adr`](crate::Persistence), the write completes with
+    /// `EOPNOTSUPP`, and no byte is written.
+    #[must_use]
+    pub fn durable(mut self) -> Self {
+        self.entry.flags |= abi::KFI_COMMIT_COMPLETE;
+        self
+    }
+
     /// Delays the operation until all earlier operations have completed.
     #[must_use]
     pub fn fence(mut self) -> Self {

@@ -151,6 +151,22 @@ impl<'a> RawOp<'a> {
         self
     }
 
+    /// Completes a write only when its bytes are visible; see [`Op::visible`](crate::Op::visible).
+    #[must_use]
+    #[inline]
+    pub fn visible(mut self) -> Self {
+        self.entry.flags |= abi::KFI_DELIVERY_COMPLETE;
+        self
+    }
+
+    /// Completes a write only when its bytes are durable; see [`Op::durable`](crate::Op::durable).
+    #[must_use]
+    #[inline]
+    pub fn durable(mut self) -> Self {
+        self.entry.flags |= abi::KFI_COMMIT_COMPLETE;
+        self
+    }
+
     /// Delays the operation until all earlier operations have completed.
     #[must_use]
     #[inline]

@@ -18,7 +18,7 @@ use crate::domain::inner::DomainInner;
 use crate::endpoint::Endpoint;
 use crate::errno::Errno;
 use crate::error::{Error, Result, Returned};
-use crate::flags::Access;
+use crate::flags::{Access, Persistence};
 use crate::handle::{Handle, Shared};
 use crate::memory::Memory;
 use crate::object::{Kind, ObjectId};
@@ -50,6 +50,7 @@ pub struct RegionAttr {
     access: Access,
     range: Option<Range<usize>>,
     dynamic_keys: bool,
+    persistent: bool,
     endpoint: Option<BoundTo>,
     reserved: usize,
     auth_key: Option<AuthKey>,
@@ -63,6 +64,7 @@ impl RegionAttr {
             access,
             range: None,
             dynamic_keys: false,
+            persistent: false,
             endpoint: None,
             reserved: 0,
             auth_key: None,
@@ -86,6 +88,15 @@ impl RegionAttr {
     #[must_use]
     pub fn dynamic_keys(mut self) -> Self {
         self.dynamic_keys = true;
+        self
+    }
+
+    /// Requires memory to which writes can be durable ([`Op::durable`](crate::Op::durable)), such
+    /// as a mapping of `/dev/daxX.Y`. Registering fails with `EINVAL` if the memory is not known to
+    /// be persistent, and with `EOPNOTSUPP` if the domain cannot make writes to it durable.
+    #[must_use]
+    pub fn persistent(mut self) -> Self {
+        self.persistent = true;
         self
     }
 
@@ -144,11 +155,12 @@ impl Region {
         }
         let dev = &domain.handle.dev;
         let mut arg: abi::RegionReg = sys::new();
-        arg.flags = if attr.dynamic_keys {
-            abi::KFI_REGION_DYNAMIC_KEYS
-        } else {
-            0
-        };
+        for (wanted, flag) in [
+            (attr.dynamic_keys, abi::KFI_REGION_DYNAMIC_KEYS),
+            (attr.persistent, abi::KFI_REGION_PMEM),
+        ] {
+            arg.flags |= if wanted { flag } else { 0 };
+        }
         arg.domain = domain.handle.raw();
         arg.addr = memory.address() + range.start as u64;
         arg.len = range.len() as u64;
@@ -175,6 +187,7 @@ impl Region {
             access: attr.access,
             remote: key,
             pages: arg.pages,
+            persistence: Persistence::from_abi(arg.persistence),
             domain: domain.clone(),
         };
         let region = Self {
@@ -216,6 +229,11 @@ impl Region {
     /// Number of pages charged to `RLIMIT_MEMLOCK`.
     pub fn pages(&self) -> u64 {
         self.inner.pages
+    }
+
+    /// Kind of the memory. Memory of several kinds has the weakest one.
+    pub fn persistence(&self) -> Persistence {
+        self.inner.persistence
     }
 
     /// The part of the region that operations keep alive.

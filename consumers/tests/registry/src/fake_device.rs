@@ -81,6 +81,7 @@ impl DomainOps for FakeDomain {
             iov_limit: IOV_LIMIT,
             cm_data_size: CM_DATA_SIZE,
             max_keys: MAX_KEYS.into(),
+            ..DomainAttr::default()
         }
     }
 

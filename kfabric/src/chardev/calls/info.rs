@@ -22,19 +22,21 @@ use crate::{
     },
 };
 
+/// Size of the first version of [`InfoEntry`].
+const FIRST: usize = core::mem::offset_of!(InfoEntry, visible);
+
 pub(crate) fn get_info(file: &File, call: &mut GetInfo) -> Result<Undo> {
     zero(&[call.flags])?;
     // CAST: A `u32` fits.
     let entry_size = call.entry_size as usize;
-    let first = size_of::<InfoEntry>();
     if call.reserved != 0 {
         return Err(EINVAL);
     }
-    user::check_entry_size::<InfoEntry>(call.entry_size)?;
+    user::check_entry_size_from::<InfoEntry>(call.entry_size, FIRST)?;
     let hints = if call.hints == 0 {
         None
     } else {
-        Some(user::read_struct::<InfoEntry>(call.hints, entry_size, first)?.0)
+        Some(user::read_struct::<InfoEntry>(call.hints, entry_size, FIRST)?.0)
     };
     if let Some(hints) = &hints {
         name_str(&hints.prov_name)?;

@@ -80,6 +80,7 @@ fn describe(handle: u64, entry: &Entry) -> ObjInfo {
             info.c = x.memory().charged() as u64;
             info.auth = x.under().number();
             info.ep = x.bound().map_or(0, |bound| bound.handle());
+            set_name(&mut info.name, x.memory().persistence().name());
         }
         Object::Key(x) => {
             info.kind = KFI_TYPE_KEY;

@@ -75,6 +75,8 @@ pub(crate) fn domain_open(file: &File, call: &mut DomainOpen) -> Result<Undo> {
     call.iov_limit = attr.iov_limit;
     call.cm_data_size = domain.cm_data_size(key.is_some());
     call.max_keys = attr.max_keys;
+    call.visible = attr.visible;
+    call.durable = attr.durable;
     call.handle = file.publish(Object::Domain(domain), call.fabric)?;
     Ok(Undo::Object(call.handle))
 }

@@ -12,6 +12,7 @@ use crate::{
         Authorization,
         ResourceRequest, //
     },
+    base::errno::eopnotsupp,
     chardev::{
         admission::{
             admit_on,
@@ -31,6 +32,7 @@ use crate::{
     memory::Memory,
     objects::domain::Domain,
     pure::{
+        persist::Persistence,
         range,
         rights, //
     },
@@ -81,7 +83,11 @@ fn register_under(
 }
 
 pub(crate) fn region_reg(file: &File, call: &mut RegionReg) -> Result<Undo> {
-    zero(&[call.flags & !KFI_REGION_DYNAMIC_KEYS, call.reserved])?;
+    let known = KFI_REGION_DYNAMIC_KEYS | KFI_REGION_PMEM | KFI_REGION_DEVICE;
+    zero(&[call.flags & !known, call.reserved, call.reserved2])?;
+    if call.flags & KFI_REGION_DEVICE != 0 {
+        return Err(eopnotsupp());
+    }
     if !rights::valid_region_access(call.access) {
         return Err(EINVAL);
     }
@@ -97,6 +103,14 @@ pub(crate) fn region_reg(file: &File, call: &mut RegionReg) -> Result<Undo> {
     let len = usize::try_from(call.len).map_err(|_| EINVAL)?;
     let unders = register_under(file, call, &domain, of.as_deref())?;
     let memory = Memory::pin_user(addr, len, rights::needs_write(call.access))?;
+    if call.flags & KFI_REGION_PMEM != 0 {
+        Region::check_durable(&domain, &memory)?;
+    }
+    call.persistence = match memory.persistence() {
+        Persistence::None => KFI_PERSISTENCE_NONE,
+        Persistence::Adr => KFI_PERSISTENCE_ADR,
+        Persistence::DeviceFlush => KFI_PERSISTENCE_DEVICE,
+    };
     let dynamic = call.flags & KFI_REGION_DYNAMIC_KEYS != 0;
     call.pages = memory.charged() as u64;
     let of = of.as_deref();

@@ -51,6 +51,12 @@ pub struct DomainAttr {
     pub cm_data_size: u32,
     /// Approximate number of keys that the device can hold.
     pub max_keys: u64,
+    /// How a write reaches the target's processors before it completes, if the writer asks for it
+    /// (`KFI_REACH_*`).
+    pub visible: u32,
+    /// How a write becomes durable before it completes, if the writer asks for it
+    /// (`KFI_REACH_*`). If not `KFI_REACH_NO`, `caps` has `KFI_RMA_PMEM`.
+    pub durable: u32,
 }
 
 /// An open device.

@@ -339,7 +339,11 @@ fn opening(f: &Fixture) -> Vec<Specimen> {
         })
         .handle(offset_of!(RegionReg, domain), fabric, o.side.domain.handle)
         .optional(offset_of!(RegionReg, ep), eq, o.new_ep)
-        .flags(KFI_REGION_DYNAMIC_KEYS)
+        .flags(KFI_REGION_DYNAMIC_KEYS | KFI_REGION_PMEM | KFI_REGION_DEVICE)
+        .reserved(&[
+            field!(RegionReg.reserved, 4),
+            field!(RegionReg.reserved2, 4),
+        ])
         .opens(),
         specimen(KeyAlloc {
             region: f.region,

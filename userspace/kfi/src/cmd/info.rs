@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use kfabric::{uapi, Caps, Device, Hints, MrMode};
+use kfabric::{uapi, Caps, Device, Hints, MrMode, Reach};
 use serde::Serialize;
 
 use super::{print, print_json};
@@ -28,6 +28,7 @@ const CAPS: &[(&str, Caps)] = &[
     ("KFI_EP_KEYS", Caps::EP_KEYS),
     ("KFI_SINGLE_USE_KEYS", Caps::SINGLE_USE_KEYS),
     ("KFI_UNREGISTERED_RMA", Caps::UNREGISTERED_RMA),
+    ("FI_RMA_PMEM", Caps::RMA_PMEM),
 ];
 
 const MR_MODES: &[(&str, MrMode)] = &[
@@ -60,6 +61,9 @@ struct Offer {
     cq_data_size: u32,
     mr_key_size: u32,
     cm_data_size: u32,
+    /// How writes become visible, and durable: `no`, `native` or `assisted`.
+    visible: String,
+    durable: String,
     api_version: String,
     rank: u32,
     /// MiB that devices may allocate for the objects of each user.
@@ -134,6 +138,8 @@ impl Offer {
             cq_data_size: raw.cq_data_size,
             mr_key_size: raw.mr_key_size,
             cm_data_size: raw.cm_data_size,
+            visible: Reach::from_abi(raw.visible).to_string(),
+            durable: Reach::from_abi(raw.durable).to_string(),
             api_version: version(raw.api_version),
             rank: raw.rank,
             user_mib: user_mib(info.provider()),
@@ -181,6 +187,8 @@ impl Offer {
         line(2, "mr_key_size", &self.mr_key_size);
         line(2, "cq_data_size", &self.cq_data_size);
         line(2, "cm_data_size", &self.cm_data_size);
+        line(2, "visible", &self.visible);
+        line(2, "durable", &self.durable);
         if let Some(mib) = self.user_mib {
             line(2, "user_mib", &mib);
         }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use crate::domain::inner::DomainInner;
-use crate::flags::Access;
+use crate::flags::{Access, Persistence};
 use crate::handle::{debug_by_handle, Handle};
 use crate::memory::Memory;
 use crate::remote::RemoteMem;
@@ -19,6 +19,7 @@ pub(crate) struct RegionInner {
     /// Address and key of a region that was registered with a key.
     pub(super) remote: Option<RemoteMem>,
     pub(super) pages: u64,
+    pub(super) persistence: Persistence,
     pub(crate) domain: Arc<DomainInner>,
 }
 

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! Kinds of memory, by what makes a store to it durable.
+//!
+//! The rule reads properties of pages that the kernel reports. A caller's claim is not an input.
+
+/// Kind of a region's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Persistence {
+    /// Not known to be persistent.
+    #[default]
+    None,
+    /// Persistent: a write-back of the cache lines and a fence make stores durable. The name is
+    /// that of the platform feature, asynchronous DRAM refresh. On a platform whose caches are
+    /// persistent too (eADR), the write-back is unnecessary and harmless.
+    Adr,
+    /// Memory behind a DAX device that the platform does not report as persistent, e.g.
+    /// virtio-pmem: only a flush by the device's driver makes stores durable.
+    DeviceFlush,
+}
+
+/// Properties of a run of contiguous pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Each page is a `ZONE_DEVICE` page of a DAX device. False for memory that the kernel uses as
+    /// system RAM, also if that memory came from a persistent device (kmem).
+    pub dax: bool,
+    /// Each page belongs to a DAX device that file systems can use (`MEMORY_DEVICE_FS_DAX`).
+    pub for_files: bool,
+    /// The platform describes the whole run as persistent memory.
+    pub described: bool,
+}
+
+impl Facts {
+    /// Returns the kind of the run's memory.
+    ///
+    /// A DAX device without the description may be volatile: device-dax also offers memory that
+    /// the firmware only reserved. So such memory is [`Persistence::None`], except where file
+    /// systems can use it: their `fsync()` asks the device's driver.
+    pub const fn kind(self) -> Persistence {
+        match (self.dax, self.described, self.for_files) {
+            (true, true, _) => Persistence::Adr,
+            (true, false, true) => Persistence::DeviceFlush,
+            _ => Persistence::None,
+        }
+    }
+}
+
+impl Persistence {
+    /// Returns the kind of memory that consists of memory of `self` and of `other`: the weaker one.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Adr, Self::Adr) => Self::Adr,
+            (Self::None, _) | (_, Self::None) => Self::None,
+            _ => Self::DeviceFlush,
+        }
+    }
+
+    /// Returns whether a processor can make stores durable, without the device's driver.
+    pub const fn is_durable_by_cpu(self) -> bool {
+        matches!(self, Self::Adr)
+    }
+
+    /// The name in lists of objects; empty for [`Persistence::None`].
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Adr => "adr",
+            Self::DeviceFlush => "device-flush",
+        }
+    }
+}
