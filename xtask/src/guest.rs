@@ -266,10 +266,10 @@ impl<'a> Guests<'a> {
             Some(modules::build(ctx, &tools, profile)?)
         };
         let mut programs = programs::build(ctx, options.no_modules)?;
-        match programs::libfabric_cases(ctx, &rig.root) {
-            Ok(program) => programs.push(program),
+        match programs::of_libfabric(ctx, &rig.root) {
+            Ok(built) => programs.extend(built),
             Err(error) if !options.no_modules => return Err(error),
-            Err(error) => eprintln!("  without fi_cases: {error:#}"),
+            Err(error) => eprintln!("  without the C programs: {error:#}"),
         }
         let accel = if options.icount {
             Accel::Tcg

@@ -31,6 +31,7 @@ pub const TESTS: &[Test] = &[
     })
     .on(SHM),
     Test::pair("examples.program_client_and_server_move_data", program),
+    Test::pair("examples.libfabric_program_moves_data", libfabric),
     Test::pair("examples.pingpong_between_nodes_completes", pingpong).seconds(10),
     Test::alone("examples.info_of_own_address_lists_device", info),
     Test::alone("examples.auth_key_decides_about_connections", auth).seconds(8),
@@ -86,23 +87,37 @@ const PORT: &str = "7479";
 /// Runs a server on node 1 and a client on node 2; each prints its lines.
 fn between(ctx: &mut Ctx, name: &str, server: &[&str], client: &[&str]) -> Result<()> {
     let provider = ctx.provider().to_owned();
+    let (own, peer) = (ctx.env.addr.to_string(), ctx.env.peer.to_string());
+    let args = match ctx.first() {
+        true => ["server", &own, PORT, &provider],
+        false => ["client", &peer, PORT, &provider],
+    };
+    between_with(ctx, Command::new(name).args(args), server, client)
+}
+
+/// Runs the node's own command: on node 1 a server, which prints `listening`, on node 2 a client. Each
+/// prints its lines.
+fn between_with(
+    ctx: &mut Ctx,
+    command: &mut Command,
+    server: &[&str],
+    client: &[&str],
+) -> Result<()> {
     if !ctx.first() {
         ctx.barrier("listening")?;
-        let peer = ctx.env.peer.to_string();
-        let said = run(name, &["client", &peer, PORT, &provider])?;
-        in_order(&said, client)?;
+        let out = command.stdin(Stdio::null()).output()?;
+        ensure!(out.status.success(), "the client: {out:?}");
+        in_order(&String::from_utf8_lossy(&out.stdout), client)?;
         return ctx.barrier("done");
     }
-    let own = ctx.env.addr.to_string();
-    let mut running = Command::new(name)
-        .args(["server", &own, PORT, &provider])
+    let mut running = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
-        .with_context(|| name.to_owned())?;
+        .with_context(|| format!("{command:?}"))?;
     let mut out = BufReader::new(running.stdout.take().context("no output")?);
     let mut said = String::new();
-    while !said.contains("listening on") {
+    while !said.contains("listening") {
         let read = out.read_line(&mut said)?;
         ensure!(read > 0, "the server ends early: {said}");
     }
@@ -112,6 +127,17 @@ fn between(ctx: &mut Ctx, name: &str, server: &[&str], client: &[&str]) -> Resul
     ensure!(status.success(), "the server: {status}: {said}");
     in_order(&said, server)?;
     ctx.barrier("done")
+}
+
+fn libfabric(ctx: &mut Ctx) -> Result<()> {
+    let (own, peer) = (ctx.env.addr.to_string(), ctx.env.peer.to_string());
+    let mut command = Command::new("kfi-example-libfabric");
+    command.env("FI_PROVIDER_PATH", "/kfi/bin");
+    match ctx.first() {
+        true => command.args(["-l", &own, PORT]),
+        false => command.args([&peer, PORT, "one-sided"]),
+    };
+    between_with(ctx, &mut command, &["one-sided"], &["one-sided"])
 }
 
 fn program(ctx: &mut Ctx) -> Result<()> {

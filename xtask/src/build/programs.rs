@@ -109,27 +109,37 @@ pub fn provider(ctx: &Context) -> Result<PathBuf> {
     Ok(dir.join("libkfabric_fi.so"))
 }
 
-/// Builds the C program of the tests that calls libfabric, with the compiler and the libraries of
-/// `root`, which guests have too. Returns the program's path.
+/// C programs that call libfabric: name, folder and source.
+const OF_LIBFABRIC: [(&str, &str, &str); 2] = [
+    ("fi_cases", "qemu-tests/interop", "fi_cases.c"),
+    ("kfi-example-libfabric", "examples/libfabric", "remote.c"),
+];
+
+/// Builds the C programs that call libfabric, with the compiler and the libraries of `root`, which
+/// guests have too. Returns the programs' paths.
 ///
 /// # Errors
 ///
-/// If the program does not build; the error contains the compiler's messages.
-pub fn libfabric_cases(ctx: &Context, root: &Path) -> Result<PathBuf> {
-    let step = Step::new(ctx, "build fi_cases");
-    let from = ctx.repo.join("qemu-tests/interop");
-    let dir = ctx.target.join("interop");
+/// If a program does not build; the error contains the compiler's messages.
+pub fn of_libfabric(ctx: &Context, root: &Path) -> Result<Vec<PathBuf>> {
+    let step = Step::new(ctx, "build the C programs");
+    let dir = ctx.target.join("libfabric-programs");
     std::fs::create_dir_all(&dir)?;
-    let (source, program) = (from.join("fi_cases.c"), dir.join("fi_cases"));
-    let (source, to) = (source.to_string_lossy(), program.to_string_lossy());
-    let argv = [
-        "gcc", "-O1", "-Wall", "-Werror", "-o", &to, &source, "-lfabric",
-    ];
-    let binds = [Bind::same(&from), Bind::same(&dir)];
-    let cmd = command(root, &binds, Path::new("/"), &argv);
-    run_logged(cmd, &dir.join("log"))?;
+    let mut all = Vec::new();
+    for (name, folder, source) in OF_LIBFABRIC {
+        let from = ctx.repo.join(folder);
+        let (source, program) = (from.join(source), dir.join(name));
+        let (source, to) = (source.to_string_lossy(), program.to_string_lossy());
+        let argv = [
+            "gcc", "-O1", "-Wall", "-Werror", "-o", &to, &source, "-lfabric",
+        ];
+        let binds = [Bind::same(&from), Bind::same(&dir)];
+        let cmd = command(root, &binds, Path::new("/"), &argv);
+        run_logged(cmd, &dir.join("log"))?;
+        all.push(program);
+    }
     step.done();
-    Ok(program)
+    Ok(all)
 }
 
 /// Builds one program with a seeded bug, in a separate folder. Returns the program's path.
