@@ -51,7 +51,12 @@ pub const TESTS: &[Test] = &[
     })
     .seconds(10),
     Test::pair("ofi.auth_keys_of_attributes_and_file_separate_peers", |c| {
-        cases(c, &["auth_keys", "key_file"])
+        // The last case removes the file, under whose auth key the first two run.
+        cases(c, &["auth_keys", "rdm", "key_file"])
+    })
+    .seconds(10),
+    Test::pair("ofi.rdm_by_rxm_matches_tags_and_reaches_memory", |c| {
+        cases(c, &["rdm"])
     })
     .seconds(10),
     Test::pair("ofi.pingpong_by_rxm_under_auth_key_passes_data", |c| {

@@ -132,7 +132,8 @@ fn other_endpoint_types_and_protocols_do_not_match() {
 
 #[test]
 fn sizes_up_to_the_offer_match() {
-    let cases: [(fn(&mut Asked, usize), usize); 9] = [
+    type Set = fn(&mut Asked, usize);
+    let cases: [(Set, usize); 9] = [
         (|a, n| a.tx.size = n, 4096),
         (|a, n| a.rx.size = n, 4096),
         (|a, n| a.tx.inject_size = n, 64),
