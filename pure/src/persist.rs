@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Kinds of memory, by what makes a store to it durable.
+//! Kinds of memory, by the way a store to it becomes durable.
 //!
 //! The rule reads properties of pages that the kernel reports. A caller's claim is not an input.
 

@@ -16,7 +16,7 @@
 //! | [`key`] | state machine of a key slot |
 //! | [`key_values`] | already-issued key values of a hardware slot |
 //! | [`pairs`] | copy plan between two lists of runs |
-//! | [`persist`] | kinds of memory, by what makes a store durable |
+//! | [`persist`] | kinds of memory, by the way a store becomes durable |
 //! | [`pipe`] | messages in a byte ring that two processes share |
 //! | [`proof`] | messages of the auth handshake |
 //! | [`range`] | ranges, pages and runs |

@@ -44,11 +44,8 @@ use crate::{
 };
 
 /// Flags whose value is the same in the core.
-const SAME: u64 = KFI_COMPLETION
-    | KFI_INJECT
-    | KFI_REMOTE_CQ_DATA
-    | KFI_DELIVERY_COMPLETE
-    | KFI_COMMIT_COMPLETE;
+const SAME: u64 =
+    KFI_COMPLETION | KFI_INJECT | KFI_REMOTE_CQ_DATA | KFI_DELIVERY_COMPLETE | KFI_COMMIT_COMPLETE;
 /// Flags that need no action: a promise that every completion keeps, or a hint.
 const MEANT: u64 = (raw::KFI_INJECT_COMPLETE | raw::KFI_TRANSMIT_COMPLETE | raw::KFI_MORE) as u64;
 

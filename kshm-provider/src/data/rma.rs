@@ -36,13 +36,17 @@ impl<E: Owner> DataPath<E> {
                 if op.durable && !window.memory.persistence().is_durable_by_cpu() {
                     // Before `TxOp::find`, so that a refusal does not use up a single-use key.
                     let refused = Err(Step::Refused(bindings::EOPNOTSUPP));
-                    return op.is_inside(window, peer, KFI_REMOTE_WRITE).then_some(refused);
+                    return op
+                        .is_inside(window, peer, KFI_REMOTE_WRITE)
+                        .then_some(refused);
                 }
                 let at = op.find(window, peer, KFI_REMOTE_WRITE)?;
                 // CAST: The range is inside the window.
                 let at = at + op.done as usize;
                 if !op.durable {
-                    return Some(Ok(op.copy_to(n, mem::pieces(&window.memory, at, n as usize))));
+                    return Some(Ok(
+                        op.copy_to(n, mem::pieces(&window.memory, at, n as usize))
+                    ));
                 }
                 Some(Ok(op.copy_durably(n, &window.memory, at)))
             });

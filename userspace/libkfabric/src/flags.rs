@@ -168,7 +168,7 @@ impl fmt::Display for Reach {
     }
 }
 
-/// Kind of registered memory, by what makes a store to it durable. The kernel finds it from the
+/// Kind of registered memory, by the way a store to it becomes durable. The kernel finds it from the
 /// pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Persistence {

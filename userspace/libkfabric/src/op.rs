@@ -239,7 +239,8 @@ impl<'a> Op<'a> {
     /// power failure of the target. Posting fails with `EOPNOTSUPP` for any other operation, and
     /// where [`Domain::durable`](crate::Domain::durable) is [`Reach::No`](crate::Reach). If the
     /// target's memory is not [`Persistence::Adr`](crate::Persistence), the write completes with
-    /// `EOPNOTSUPP`, and no byte is written.
+    /// `EOPNOTSUPP`, and no byte is written. With [`Op::data`], an endpoint with rings refuses it
+    /// with `EOPNOTSUPP`.
     #[must_use]
     pub fn durable(mut self) -> Self {
         self.entry.flags |= abi::KFI_COMMIT_COMPLETE;

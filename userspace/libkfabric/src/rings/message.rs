@@ -35,6 +35,7 @@ impl<'a> Asked<'a> {
     ///
     /// - `EACCES` if a region does not allow the use.
     /// - `EINVAL` for a range outside its region, a region of another domain, or bad flags.
+    /// - `EOPNOTSUPP` if a message asks for a level of completion of writes.
     /// - `EMSGSIZE` if the message is too long.
     #[inline]
     pub(super) fn new(
@@ -58,6 +59,10 @@ impl<'a> Asked<'a> {
         let with_data = entry.flags & abi::KFI_REMOTE_CQ_DATA != 0;
         let known =
             abi::KFI_COMPLETION | abi::KFI_INJECT | abi::KFI_REMOTE_CQ_DATA | abi::KFI_FENCE;
+        if entry.flags & (abi::KFI_DELIVERY_COMPLETE | abi::KFI_COMMIT_COMPLETE) != 0 {
+            // As the kernel does: the levels are for writes.
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
         if entry.flags & !known != 0
             || entry.iov_count > iov_limit
             || (inject && (receives || entry.iov_count != 0))

@@ -102,6 +102,11 @@ impl Rings {
         let Some(link) = self.connected()? else {
             return Ok(Posted::Kernel);
         };
+        // If the target's memory is not persistent, the write fails and the connection stays, so the
+        // probe below would succeed and the note would claim durable bytes.
+        if entry.flags & abi::KFI_COMMIT_COMPLETE != 0 {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
         let data = u32::try_from(entry.data).map_err(|_| Errno::EINVAL)?;
         let mut write = *entry;
         write.flags &= !abi::KFI_REMOTE_CQ_DATA;
