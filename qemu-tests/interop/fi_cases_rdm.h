@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/* The case of fi_cases.c for endpoints that ofi_rxm makes. */
+/* ---- endpoints of type FI_EP_RDM, by ofi_rxm ---- */
+
+struct rdm {
+	struct fid_cq *cq;
+	struct fid_av *av;
+	struct fid_ep *ep;
+	struct fid_mr *mr;
+	uint8_t *mem;
+	fi_addr_t peer;
+};
+
+static struct rdm ends[2];
+
+/* Waits for a completion at end `n`. Both ends make progress. A failure is returned as its error. */
+static int arrives(int n, void *context, uint64_t flags, struct fi_cq_tagged_entry *entry)
+{
+	struct fi_cq_err_entry err = { 0 };
+	long start = now_ms();
+
+	while (now_ms() - start < LIMIT_MS) {
+		ssize_t rc = fi_cq_read(ends[n].cq, entry, 1);
+
+		if (rc == -FI_EAVAIL) {
+			GIVES(1, fi_cq_readerr(ends[n].cq, &err, 0));
+			CHECK(err.op_context == context);
+			return err.err;
+		}
+		if (rc == 1) {
+			CHECK(entry->op_context == context && (entry->flags & flags) == flags);
+			return 0;
+		}
+		GIVES(-FI_EAGAIN, rc);
+		/* Moves messages of the other end, and reads no completion. */
+		fi_cq_read(ends[1 - n].cq, NULL, 0);
+	}
+	fail(__LINE__, "no completion", n);
+	return 0;
+}
+
+/* Repeats a call while the connection is being made. */
+#define POST(call) do { \
+	long post_, start_ = now_ms(); \
+	do { \
+		post_ = (long)(call); \
+		for (int e_ = 0; e_ < 2; e_++) \
+			fi_cq_read(ends[e_].cq, NULL, 0); \
+	} while (post_ == -FI_EAGAIN && now_ms() - start_ < LIMIT_MS); \
+	if (post_) \
+		fail(__LINE__, #call, post_); \
+} while (0)
+
+static void rdm(void)
+{
+	struct fi_info *hints = fi_allocinfo(), *of;
+	struct fi_cq_attr cq_attr = { .size = 64, .format = FI_CQ_FORMAT_TAGGED };
+	struct fi_av_attr av_attr = { .type = FI_AV_TABLE };
+	struct sockaddr_in names[2];
+	struct fid_fabric *wide;
+	struct fid_domain *dom;
+	struct rdm *a = &ends[0], *b = &ends[1];
+	struct fi_cq_tagged_entry got;
+	uint64_t key, at, *target, one = 1;
+	void *desc[2];
+	char port[2] = "0";
+	char host[INET_ADDRSTRLEN];
+	static const size_t sizes[] = { 0, 8, 4096, LEN / 2 };
+
+	CHECK(hints);
+	inet_ntop(AF_INET, &((struct sockaddr_in *)info->src_addr)->sin_addr, host, sizeof(host));
+	hints->ep_attr->type = FI_EP_RDM;
+	hints->caps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC;
+	hints->domain_attr->mr_mode = info->domain_attr->mr_mode;
+	hints->domain_attr->name = strdup(info->domain_attr->name);
+	hints->fabric_attr->prov_name = strdup("kfabric;ofi_rxm");
+	OK(fi_getinfo(FI_VERSION(1, 18), host, port, FI_SOURCE, hints, &of));
+	fi_freeinfo(hints);
+	OK(fi_fabric(of->fabric_attr, &wide, NULL));
+	OK(fi_domain(wide, of, &dom, NULL));
+	for (int i = 0; i < 2; i++) {
+		struct rdm *e = &ends[i];
+		size_t len = sizeof(names[i]);
+
+		OK(fi_cq_open(dom, &cq_attr, &e->cq, NULL));
+		OK(fi_av_open(dom, &av_attr, &e->av, NULL));
+		OK(fi_endpoint(dom, of, &e->ep, NULL));
+		OK(fi_ep_bind(e->ep, &e->cq->fid, FI_TRANSMIT | FI_RECV));
+		OK(fi_ep_bind(e->ep, &e->av->fid, 0));
+		OK(fi_enable(e->ep));
+		e->mem = calloc(1, LEN);
+		CHECK(e->mem);
+		OK(fi_mr_reg(dom, e->mem, LEN, RIGHTS, 0, (uint64_t)i, 0, &e->mr, NULL));
+		OK(fi_getname(&e->ep->fid, &names[i], &len));
+		desc[i] = fi_mr_desc(e->mr);
+	}
+	for (int i = 0; i < 2; i++)
+		GIVES(1, fi_av_insert(ends[i].av, &names[1 - i], 1, &ends[i].peer, 0, NULL));
+
+	/* Tagged messages of each protocol of ofi_rxm; the receive is posted before or after. */
+	for (size_t i = 0; i < 2 * sizeof(sizes) / sizeof(sizes[0]); i++) {
+		size_t len = sizes[i / 2];
+
+		fill(a->mem, len, (int)i);
+		if (i & 1)
+			POST(fi_trecv(b->ep, b->mem, LEN, desc[1], FI_ADDR_UNSPEC, 0x10, 0xf, &b));
+		POST(fi_tsend(a->ep, a->mem, len, desc[0], a->peer, 0x10 + i, &a));
+		if (!(i & 1))
+			POST(fi_trecv(b->ep, b->mem, LEN, desc[1], FI_ADDR_UNSPEC, 0x10, 0xf, &b));
+		OK(arrives(1, &b, FI_RECV | FI_TAGGED, &got));
+		CHECK(got.tag == 0x10 + i && got.len == len && !memcmp(a->mem, b->mem, len));
+		OK(arrives(0, &a, FI_SEND | FI_TAGGED, &got));
+	}
+	/* The other direction, without a tag. */
+	POST(fi_recv(a->ep, a->mem, LEN, desc[0], FI_ADDR_UNSPEC, &a));
+	POST(fi_inject(b->ep, b->mem, 64, b->peer));
+	OK(arrives(0, &a, FI_RECV | FI_MSG, &got));
+	CHECK(got.len == 64);
+	POST(fi_trecv(b->ep, b->mem, LEN, desc[1], FI_ADDR_UNSPEC, 1, 0, &b));
+	OK(fi_cancel(&b->ep->fid, &b));
+	GIVES(FI_ECANCELED, arrives(1, &b, 0, &got));
+
+	/* One-sided operations, and atomics, which ofi_rxm makes of messages. */
+	key = fi_mr_key(b->mr);
+	at = (uint64_t)(uintptr_t)b->mem;
+	fill(a->mem, LEN / 2, 77);
+	POST(fi_write(a->ep, a->mem, LEN / 2, desc[0], a->peer, at, key, &a));
+	OK(arrives(0, &a, FI_RMA | FI_WRITE, &got));
+	CHECK(!memcmp(a->mem, b->mem, LEN / 2));
+	fill(b->mem, LEN / 2, 78);
+	POST(fi_read(a->ep, a->mem, LEN / 2, desc[0], a->peer, at, key, &a));
+	OK(arrives(0, &a, FI_RMA | FI_READ, &got));
+	CHECK(!memcmp(a->mem, b->mem, LEN / 2));
+	target = (uint64_t *)b->mem;
+	*target = 41;
+	POST(fi_fetch_atomic(a->ep, &one, 1, NULL, a->mem, desc[0], a->peer, at, key, FI_UINT64,
+			     FI_SUM, &a));
+	OK(arrives(0, &a, FI_ATOMIC | FI_READ, &got));
+	CHECK(*target == 42 && *(uint64_t *)a->mem == 41);
+
+	for (int i = 0; i < 2; i++) {
+		OK(fi_close(&ends[i].ep->fid));
+		OK(fi_close(&ends[i].mr->fid));
+		OK(fi_close(&ends[i].av->fid));
+		OK(fi_close(&ends[i].cq->fid));
+		free(ends[i].mem);
+	}
+	OK(fi_close(&dom->fid));
+	OK(fi_close(&wide->fid));
+	fi_freeinfo(of);
+}
