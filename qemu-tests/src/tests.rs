@@ -71,6 +71,7 @@ pub mod modules;
 pub mod msg;
 pub mod ofi;
 pub mod planted;
+pub mod pmem;
 pub mod programs;
 pub mod promises;
 pub mod queues;
@@ -211,6 +212,7 @@ pub fn all() -> Vec<Test> {
         shm_killed::TESTS,
         shm_rings::TESTS,
         shm_unregistered::TESTS,
+        pmem::TESTS,
         containers::TESTS,
         planted::TESTS,
     ];

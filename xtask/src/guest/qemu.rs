@@ -42,7 +42,12 @@ pub struct Machine<'a> {
     pub append: &'a str,
     /// Image of the disk, if the machine has one.
     pub disk: Option<&'a Path>,
+    /// Persistent memory: an NVDIMM, and a virtio-pmem device.
+    pub pmem: bool,
 }
+
+/// Maximum memory of a machine with persistent memory, which QEMU adds behind its other memory.
+const MAX_MEM: &str = "64G";
 
 /// One end of a cable between two guests.
 #[derive(Debug, Clone, Copy)]
@@ -119,7 +124,20 @@ impl Machine<'_> {
         let mut args: Vec<String> = Vec::new();
         let mut add = |option: &str, value: String| args.extend([option.to_owned(), value]);
         add("-smp", self.cpus.to_string());
-        add("-m", self.mem.to_owned());
+        if self.pmem {
+            add("-m", format!("{},slots=1,maxmem={MAX_MEM}", self.mem));
+            add("-machine", "pc,nvdimm=on".into());
+            // The device virtio-pmem flushes its memory by the file's fsync(), so it needs a file.
+            for (number, device) in ["nvdimm", "virtio-pmem-pci"].iter().enumerate() {
+                add(
+                    "-object",
+                    format!("memory-backend-memfd,id=pmem{number},size=64M"),
+                );
+                add("-device", format!("{device},memdev=pmem{number}"));
+            }
+        } else {
+            add("-m", self.mem.to_owned());
+        }
         add(
             "-kernel",
             self.rig.packages.join("vmlinuz").display().to_string(),

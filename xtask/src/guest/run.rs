@@ -207,6 +207,7 @@ impl Guests<'_> {
                 }),
                 append: &format!("{quiet} kfabric.guest={number}"),
                 disk: None,
+                pmem: topology == Topology::One && !self.options.icount,
             };
             guests.push(Guest::start(number, nodes, &machine, &job.sink, &sender)?);
         }

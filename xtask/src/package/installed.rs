@@ -250,6 +250,7 @@ impl Rigged<'_> {
                      kfabric.node={number}"
                 ),
                 disk: Some(disk),
+                pmem: false,
             };
             let mut command = machine.command();
             command.stdin(Stdio::null()).stdout(Stdio::null());
