@@ -152,10 +152,10 @@ dpkg-deb -b /tmp/next /tmp/next.deb
 mkdir -p /sys/module/kfabric
 apt-get install -y --no-install-recommends /tmp/next.deb 2>&1 | tee /tmp/said
 grep -q 'the loaded modules stay in use' /tmp/said || fail "no message about the loaded modules"
+rm -r /sys/module
 expect "$release" "after the package's upgrade"
 [ "$(dkms status kfabric | grep -c "$release")" = 1 ] || fail "two versions of the modules"
 [ ! -e "/usr/src/kfabric-$one" ] || fail "the old sources are left"
-rm -r /sys/module
 
 apt-get purge -y kfabric-dkms
 unchanged
