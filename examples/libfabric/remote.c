@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What the client must know of the server's memory; it comes with the server's consent. */
+/* The server's memory, as its answer to the connection request names it. */
 struct export {
 	uint64_t addr;
 	uint64_t key;
@@ -41,7 +41,7 @@ static void check(long ret, const char *what)
 	exit(1);
 }
 
-/* Waits for an event of connections. Returns what the peer sent with it in @data. */
+/* Waits for an event of connections. Stores the peer's data in @data. */
 static struct fi_info *expect(uint32_t wanted, void *data, size_t len)
 {
 	union {
