@@ -3,7 +3,7 @@
  * One-sided reads and writes by libfabric: a server exports memory, a client writes and reads it.
  *
  *   kfi-example-libfabric -l ADDRESS PORT      the server
- *   kfi-example-libfabric ADDRESS PORT TEXT    the client, which prints what it reads
+ *   kfi-example-libfabric ADDRESS PORT TEXT    the client, which prints the text
  *
  * The server ends when the client does, and prints the memory.
  */
@@ -93,7 +93,7 @@ static void serve(void)
 	check(fi_accept(ep, &export, sizeof(export)), "fi_accept");
 	expect(FI_CONNECTED, NULL, 0);
 	expect(FI_SHUTDOWN, NULL, 0);
-	/* When this returns, the key is dead: nobody writes to the memory any more. */
+	/* After this call no peer can write to the memory. */
 	check(fi_close(&mr->fid), "fi_close");
 	printf("%s\n", memory);
 	fi_freeinfo(request);

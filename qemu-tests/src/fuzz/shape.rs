@@ -443,7 +443,7 @@ fn shapes() -> Vec<Shape> {
     let mut all = vec![
         ioctl!("getinfo", GetInfo, 4, None,
             [flags Bits(&[]), hints Ptr(Area::Data, 0), entries Ptr(Area::Data, 4096), count Num(COUNTS),
-             entry_size Num(&[352, 0, 1, 351, 353, 360, 4096, 4097]), reserved Zero], []),
+             entry_size Num(&[360, 0, 1, 351, 352, 353, 359, 361, 368, 4096, 4097]), reserved Zero], []),
         ioctl!("fabric_open", FabricOpen, 3, Some(K::Fabric),
             [flags Bits(&[]), prov_name Name(self::Name::Provider), fabric_name Name(self::Name::Fabric)], [handle Handle]),
         ioctl!("domain_open", DomainOpen, 3, Some(K::Domain),
@@ -486,7 +486,7 @@ fn shapes() -> Vec<Shape> {
         ioctl!("cntr_wait", CntrWait, 3, None,
             [flags Bits(&[]), cntr Handle(&[K::Cntr]), threshold Num(CONTEXTS), deadline Deadline, reserved Zero], []),
         ioctl!("region_reg", RegionReg, 6, Some(K::Region),
-            [flags Bits(&[1, 2, 4]), domain Handle(&[K::Domain]), addr Ptr(Area::Play, 0), len Num(LENGTHS), access Bits(ACCESS),
+            [flags Bits(&[1, 2, 4, 8]), domain Handle(&[K::Domain]), addr Ptr(Area::Play, 0), len Num(LENGTHS), access Bits(ACCESS),
              ep Handle(&[K::Ep]), auth_key Maybe(Area::Data, 64), auth_key_size Num(&[0, 16, 65])],
             [handle Handle, key Key, remote_addr At]),
         ioctl!("key_alloc", KeyAlloc, 4, Some(K::Key),
