@@ -318,17 +318,21 @@ static inline int kfi_poll_open(struct kfid_domain *domain, struct kfi_poll_attr
  *	atomics
  * @offset: 0
  * @requested_key: not used if the provider has KFI_MR_PROV_KEY
- * @flags: KFI_DYNAMIC_KEYS (kfi_key.h) or 0
+ * @flags: KFI_DYNAMIC_KEYS (kfi_key.h) and KFI_RMA_PMEM (the memory must be
+ *	persistent), or 0
  * @mr: where the registered memory is stored
  * @context: the context of the registered memory
  *
- * If @access has a remote right and @flags is 0, the memory has one key for all
- * of its bytes. The caller owns the memory and keeps it until kfi_close() has
+ * If @access has a remote right and @flags has no KFI_DYNAMIC_KEYS, the memory
+ * has one key for all of its bytes. The caller owns the memory and keeps it until kfi_close() has
  * succeeded. May sleep.
  *
  * Return: 0, or
  * -EFAULT if the address is not memory of the kernel;
- * -EINVAL if @len is 0, or a flag or right is unknown;
+ * -EINVAL if @len is 0, a flag or right is unknown, or the memory is not
+ * persistent as KFI_RMA_PMEM requires;
+ * -EOPNOTSUPP with KFI_RMA_PMEM if the provider or the processor cannot make
+ * writes to the memory durable;
  * -EMSGSIZE if one key of the provider cannot export as much memory.
  */
 static inline int kfi_mr_reg(struct kfid_domain *domain, const void *buf, size_t len, u64 access,

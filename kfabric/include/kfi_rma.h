@@ -165,7 +165,13 @@ static inline ssize_t kfi_writesgl(struct kfid_ep *ep, const struct scatterlist 
 
 /*
  * Writes, with flags: KFI_COMPLETION, KFI_INJECT, KFI_REMOTE_CQ_DATA,
- * KFI_FENCE.
+ * KFI_FENCE, KFI_DELIVERY_COMPLETE, KFI_COMMIT_COMPLETE.
+ *
+ * With KFI_DELIVERY_COMPLETE the write completes when its bytes are visible at
+ * the target, with KFI_COMMIT_COMPLETE when they are durable there. Returns
+ * -EOPNOTSUPP if the provider does not reach the level. If the target's memory
+ * is not persistent, a durable write completes with EOPNOTSUPP and writes
+ * nothing; the connection stays.
  */
 static inline ssize_t kfi_writemsg(struct kfid_ep *ep, const struct kfi_msg_rma *msg, u64 flags)
 {

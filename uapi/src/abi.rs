@@ -222,7 +222,7 @@ pub const KFI_RMA_PMEM: u64 = 1 << 49;
 pub const KFI_DELIVERY_COMPLETE: u64 = 1 << 28;
 /// A write completes only when its bytes are durable: they survive a power failure of the target at
 /// that moment (`FI_COMMIT_COMPLETE`). So does the completion of a receive that the write's
-/// completion data uses up. `-EOPNOTSUPP`: any other operation, or a domain whose
+/// completion data uses up. A write of 0 bytes always is durable. `-EOPNOTSUPP`: any other operation, or a domain whose
 /// [`DomainOpen::durable`] is [`KFI_REACH_NO`]. If the target's memory is not
 /// [`KFI_PERSISTENCE_ADR`], no byte is written, and the operation completes with `EOPNOTSUPP`; the
 /// connection stays.
@@ -910,8 +910,9 @@ pub struct EqRead {
     pub err: u32,
     /// Out: error code of the provider (verbs: the reject reason or CM status).
     pub prov_errno: u32,
-    /// Pointer to one [`InfoEntry`] of its first version's size, or 0. A `KFI_CONNREQ` stores there
-    /// the provider, fabric and domain to accept on, the local address and the peer's.
+    /// Pointer to one [`InfoEntry`] of its first version's size (up to `visible`), or 0. A `KFI_CONNREQ` stores there
+    /// the provider, fabric and domain to accept on, the local address and the peer's. Later fields
+    /// are not written.
     pub info: u64,
     /// Out, for `KFI_CONNREQ`: the auth key of the passive endpoint that the peer has proven,
     /// counted from 1. 0: the passive endpoint has no auth keys.

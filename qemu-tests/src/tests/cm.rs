@@ -28,6 +28,10 @@ pub const TESTS: &[Test] = &[
         receives_before_connect,
     ),
     Test::pair("cm_data.data_of_each_size_arrive_both_ways", data_both_ways),
+    Test::pair(
+        "cm.connection_request_stores_the_first_version_of_its_offer",
+        offer_of_first_version,
+    ),
     Test::pair("cm_data.reject_with_data_delivers_them", rejected),
     Test::pair("cm_data.data_too_long_are_refused", data_too_long),
     Test::pair("cm.connect_without_listener_is_refused", nobody_listens),
@@ -232,6 +236,43 @@ fn data_both_ways(ctx: &mut Ctx) -> Result<()> {
         ctx.barrier("closed")?;
     }
     Ok(())
+}
+
+/// A program that was built when [`InfoEntry`] ended before `visible` has no room for later fields.
+fn offer_of_first_version(ctx: &mut Ctx) -> Result<()> {
+    const FREE: u8 = 0xa5;
+    let side = Side::open(ctx)?;
+    if !ctx.first() {
+        let cq = side.cq(0, 0)?;
+        let port: u16 = ctx.ctl.recv()?;
+        let ep = side.endpoint(&Opts::default(), &cq, 0)?.handle;
+        side.dev.connect(ep, ctx.env.peer_at(port), b"")?;
+        side.event(KFI_CONN_ERROR)?;
+        return ctx.barrier("done");
+    }
+    let (_, at) = side.listen(ctx.env.at(0), 0)?;
+    ctx.ctl.send(&at.port())?;
+    let came = crate::sys::poll_in(side.eq.fd.as_fd(), WAIT)?;
+    ensure!(came, "no connection request");
+    let mut data = [0u8; 256];
+    let mut entry = vec![FREE; size_of::<InfoEntry>() + 64];
+    let mut event = EqRead {
+        eq: side.eq.handle,
+        data: data.as_mut_ptr() as u64,
+        data_len: data.len() as u32,
+        info: entry.as_mut_ptr() as u64,
+        ..Default::default()
+    };
+    side.dev.call(&mut event)?;
+    ensure!(event.event == KFI_CONNREQ, "{event:?}");
+    let (stored, after) = entry.split_at(std::mem::offset_of!(InfoEntry, visible));
+    ensure!(stored.iter().any(|byte| *byte != FREE), "nothing is stored");
+    ensure!(
+        after.iter().all(|byte| *byte == FREE),
+        "bytes behind the first version are stored"
+    );
+    side.dev.reject(event.connreq, b"")?;
+    ctx.barrier("done")
 }
 
 fn rejected(ctx: &mut Ctx) -> Result<()> {

@@ -358,7 +358,8 @@ fn entry_sizes(ctx: &mut Ctx) -> Result<()> {
     let room = vec![0u8; 1 << 16];
     let at = room.as_ptr() as u64;
     let sizes = |own: usize| [0, 8, own as u32 - 8, 4104, u32::MAX];
-    for entry_size in sizes(std::mem::size_of::<InfoEntry>()) {
+    // The structure has grown by its last fields.
+    for entry_size in sizes(std::mem::offset_of!(InfoEntry, visible)) {
         let mut arg = GetInfo {
             entries: at,
             count: 1,
@@ -437,6 +438,15 @@ fn submit_rules(ctx: &mut Ctx) -> Result<()> {
         no(OpEntry { op, ..recv }, libc::EINVAL, "an unknown operation")?;
     }
     let known = KFI_COMPLETION | KFI_INJECT | KFI_REMOTE_CQ_DATA | KFI_FENCE;
+    let levels = KFI_DELIVERY_COMPLETE | KFI_COMMIT_COMPLETE;
+    for bit in (0..64).map(|b| 1u64 << b).filter(|b| b & levels != 0) {
+        no(
+            op::with_flags(recv, bit),
+            libc::EOPNOTSUPP,
+            &format!("a receive with flag {bit:#x}"),
+        )?;
+    }
+    let known = known | levels;
     for bit in (0..64).map(|b| 1u64 << b).filter(|b| b & known == 0) {
         no(
             op::with_flags(recv, bit),

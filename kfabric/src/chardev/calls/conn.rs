@@ -102,7 +102,9 @@ pub(crate) fn eq_read(file: &File, arg: u64, call: &mut EqRead, plan: &CopyPlan)
         }
         user::write_bytes(data, &event.data)?;
         if let (Some(request), true) = (&event.request, info != 0) {
-            user::write_bytes(info, request.info().as_bytes())?;
+            // The call has no size of the entry, so later fields are not for this call.
+            let entry = request.info();
+            user::write_bytes(info, entry.as_bytes().get(..super::info::FIRST).ok_or(EIO)?)?;
         }
         call.data_len = len;
         call.event = event.kind;

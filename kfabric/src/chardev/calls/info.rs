@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Size of the first version of [`InfoEntry`].
-const FIRST: usize = core::mem::offset_of!(InfoEntry, visible);
+pub(super) const FIRST: usize = core::mem::offset_of!(InfoEntry, visible);
 
 pub(crate) fn get_info(file: &File, call: &mut GetInfo) -> Result<Undo> {
     zero(&[call.flags])?;
