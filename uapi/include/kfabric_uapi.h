@@ -143,7 +143,7 @@
 /*
  * A write completes only when its bytes are durable: they survive a power failure of the target at
  * that moment (FI_COMMIT_COMPLETE). So does the completion of a receive that the write's
- * completion data uses up. -EOPNOTSUPP: any other operation, or a domain whose
+ * completion data uses up. A write of 0 bytes always is durable. -EOPNOTSUPP: any other operation, or a domain whose
  * struct kfi_domain_open's durable is KFI_REACH_NO. If the target's memory is not
  * KFI_PERSISTENCE_ADR, no byte is written, and the operation completes with EOPNOTSUPP; the
  * connection stays.
@@ -1189,8 +1189,9 @@ struct kfi_eq_read {
 	/* Out: error code of the provider (verbs: the reject reason or CM status). */
 	__u32 prov_errno;
 	/*
-	 * Pointer to one struct kfi_info_entry of its first version's size, or 0. A KFI_CONNREQ stores there
-	 * the provider, fabric and domain to accept on, the local address and the peer's.
+	 * Pointer to one struct kfi_info_entry of its first version's size (up to visible), or 0. A KFI_CONNREQ stores there
+	 * the provider, fabric and domain to accept on, the local address and the peer's. Later fields
+	 * are not written.
 	 */
 	__u64 info;
 	/*
