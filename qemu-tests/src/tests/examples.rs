@@ -31,6 +31,7 @@ pub const TESTS: &[Test] = &[
     })
     .on(SHM),
     Test::pair("examples.program_client_and_server_move_data", program),
+    Test::pair("examples.libfabric_program_moves_data", libfabric),
     Test::pair("examples.pingpong_between_nodes_completes", pingpong).seconds(10),
     Test::alone("examples.info_of_own_address_lists_device", info),
     Test::alone("examples.auth_key_decides_about_connections", auth).seconds(8),
@@ -126,6 +127,17 @@ fn between_with(
     ensure!(status.success(), "the server: {status}: {said}");
     in_order(&said, server)?;
     ctx.barrier("done")
+}
+
+fn libfabric(ctx: &mut Ctx) -> Result<()> {
+    let (own, peer) = (ctx.env.addr.to_string(), ctx.env.peer.to_string());
+    let mut command = Command::new("kfi-example-libfabric");
+    command.env("FI_PROVIDER_PATH", "/kfi/bin");
+    match ctx.first() {
+        true => command.args(["-l", &own, PORT]),
+        false => command.args([&peer, PORT, "one-sided"]),
+    };
+    between_with(ctx, &mut command, &["one-sided"], &["one-sided"])
 }
 
 fn program(ctx: &mut Ctx) -> Result<()> {

@@ -484,7 +484,7 @@ unsafe fn collect(
 ) -> Result<Vec<*mut fi_info>, Errno> {
     let device = Device::open(crate::device_path()).map_err(|_| libc::ENODATA)?;
     // SAFETY: the caller's strings and addresses.
-    let (mut src, mut dest) = unsafe {
+    let (src, mut dest) = unsafe {
         let named = resolve(node, service, flags)?;
         let (mut src, mut dest) = (None, None);
         match flags & FI_SOURCE != 0 {
@@ -502,7 +502,7 @@ unsafe fn collect(
         mr_mode: u64::MAX,
         ..Default::default()
     };
-    wanted.src_addr = src.take_if(|a| !is_wild(a)).unwrap_or_default();
+    wanted.src_addr = src.filter(|a| !is_wild(a)).unwrap_or_default();
     wanted.dest_addr = dest.take().unwrap_or_default();
     let entries = device.info(&wanted).map_err(|_| libc::ENODATA)?;
     let mut infos = Vec::new();
@@ -511,12 +511,12 @@ unsafe fn collect(
         if hints.is_some_and(|h| unsafe { !satisfies(&entry, h, version) }) {
             continue;
         }
-        // A wildcard address keeps its port.
-        if let Some(wild) = src {
+        // The kernel's offers have no port: that of the caller is where a listener will listen.
+        if let Some(asked) = src {
             if entry.src_addr.len == 0 {
-                entry.src_addr = wild;
+                entry.src_addr = asked;
             } else {
-                entry.src_addr.data[2..4].copy_from_slice(&wild.data[2..4]);
+                entry.src_addr.data[2..4].copy_from_slice(&asked.data[2..4]);
             }
         }
         // SAFETY: makes a new info.

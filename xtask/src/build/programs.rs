@@ -110,7 +110,10 @@ pub fn provider(ctx: &Context) -> Result<PathBuf> {
 }
 
 /// C programs that call libfabric: name, folder and source.
-const OF_LIBFABRIC: [(&str, &str, &str); 1] = [("fi_cases", "qemu-tests/interop", "fi_cases.c")];
+const OF_LIBFABRIC: [(&str, &str, &str); 2] = [
+    ("fi_cases", "qemu-tests/interop", "fi_cases.c"),
+    ("kfi-example-libfabric", "examples/libfabric", "remote.c"),
+];
 
 /// Builds the C programs that call libfabric, with the compiler and the libraries of `root`, which
 /// guests have too. Returns the programs' paths.
