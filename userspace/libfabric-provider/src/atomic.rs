@@ -137,14 +137,21 @@ impl Atomic {
     }
 }
 
-/// The single remote range of a message structure.
-unsafe fn remote(m: &fi_msg_atomic) -> Result<(u64, u64), Errno> {
+/// The single remote range of a message structure, which has as many values as `local`.
+unsafe fn remote(m: &fi_msg_atomic, local: Values) -> Result<(u64, u64), Errno> {
     if m.rma_iov_count != 1 {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the caller's array has one entry.
-    let range = unsafe { &*m.rma_iov };
-    Ok((range.addr, range.key))
+    // SAFETY: the caller's arrays have as many entries as they say.
+    unsafe {
+        let range = &*m.rma_iov;
+        let count =
+            (0..local.count).try_fold(0usize, |all, i| all.checked_add((*local.at.add(i)).count));
+        match count == Some(range.count) {
+            true => Ok((range.addr, range.key)),
+            false => Err(libc::EINVAL),
+        }
+    }
 }
 
 /// Posts an atomic of a message structure.
@@ -159,14 +166,19 @@ unsafe fn message(
     // SAFETY: the caller's arguments.
     unsafe {
         let m = &*msg;
-        let remote = match remote(m) {
-            Ok(remote) => remote,
-            Err(errno) => return -(errno as isize),
-        };
         let operands = Values {
             at: m.msg_iov,
             desc: null(),
             count: m.iov_count,
+        };
+        // A read has results and no operands.
+        let local = match m.op {
+            abi::KFI_ATOMIC_READ => results,
+            _ => operands,
+        };
+        let remote = match remote(m, local) {
+            Ok(remote) => remote,
+            Err(errno) => return -(errno as isize),
         };
         // Operands are copied in any case.
         let flags = flags & !abi::KFI_INJECT;

@@ -25,6 +25,8 @@ pub(crate) struct Queue {
     prov: Arc<str>,
     fd: OwnedFd,
     signal: OwnedFd,
+    /// The kind of wait object that the program asked for.
+    wait: fi_wait_obj,
     ring: Mutex<Ring>,
 }
 
@@ -75,10 +77,14 @@ unsafe fn make(
         format: abi::KFI_CQ_FORMAT_DATA,
         ..Default::default()
     };
+    let signal = kernel::eventfd()?;
     // SAFETY: no pointers.
     unsafe { domain.dev.call(&mut arg)? };
-    let fd = kernel::own(arg.fd)?;
-    let ring = Ring::map(&fd, arg.map_size as usize)?;
+    let opened = kernel::own(arg.fd)
+        .and_then(|fd| Ring::map(&fd, arg.map_size as usize).map(|ring| (fd, ring)));
+    let (fd, ring) = opened.inspect_err(|_| {
+        let _ = domain.dev.close(arg.handle);
+    })?;
     let fid = fid {
         fclass: FI_CLASS_CQ as usize,
         context,
@@ -98,7 +104,8 @@ unsafe fn make(
         format,
         prov: domain.prov.clone(),
         fd,
-        signal: kernel::eventfd()?,
+        signal,
+        wait: kernel::wait_object(wait),
         ring: Mutex::new(ring),
     })))
 }
@@ -132,7 +139,7 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) ->
         let cq = &*fid.cast::<Queue>();
         match command as u32 {
             FI_GETWAIT => *arg.cast::<c_int>() = cq.fd.as_raw_fd(),
-            FI_GETWAITOBJ => *arg.cast::<u32>() = FI_WAIT_FD,
+            FI_GETWAITOBJ => *arg.cast::<u32>() = cq.wait,
             _ => return -libc::ENOSYS,
         }
     }

@@ -46,6 +46,8 @@ pub(crate) struct Queue {
     /// Readable while `State::events` is not empty.
     user: OwnedFd,
     both: OwnedFd,
+    /// The kind of wait object that the program asked for.
+    wait: fi_wait_obj,
     state: Mutex<State>,
 }
 
@@ -110,11 +112,14 @@ unsafe fn make(fabric: &Fabric, attr: *mut fi_eq_attr) -> Result<*mut Queue, Err
             .min(abi::KFI_EQ_SIZE_MAX),
         ..Default::default()
     };
+    let user = kernel::eventfd()?;
     // SAFETY: no pointers.
     unsafe { fabric.dev.call(&mut arg)? };
-    let fd = kernel::own(arg.fd)?;
-    let user = kernel::eventfd()?;
-    let both = kernel::either(&fd, &user)?;
+    let opened =
+        kernel::own(arg.fd).and_then(|fd| kernel::either(&fd, &user).map(|both| (fd, both)));
+    let (fd, both) = opened.inspect_err(|_| {
+        let _ = fabric.dev.close(arg.handle);
+    })?;
     let fid = fid {
         fclass: FI_CLASS_EQ as usize,
         context: null_mut(),
@@ -131,6 +136,7 @@ unsafe fn make(fabric: &Fabric, attr: *mut fi_eq_attr) -> Result<*mut Queue, Err
         fd,
         user,
         both,
+        wait: kernel::wait_object(wait),
         state: Mutex::default(),
     })))
 }
@@ -169,7 +175,7 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) ->
         let eq = &*fid.cast::<Queue>();
         match command as u32 {
             FI_GETWAIT => *arg.cast::<c_int>() = eq.both.as_raw_fd(),
-            FI_GETWAITOBJ => *arg.cast::<u32>() = FI_WAIT_FD,
+            FI_GETWAITOBJ => *arg.cast::<u32>() = eq.wait,
             _ => return -libc::ENOSYS,
         }
     }

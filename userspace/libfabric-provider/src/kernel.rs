@@ -11,7 +11,7 @@ use std::sync::Arc;
 use kfabric_uapi as abi;
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::ffi::FI_ENOKEY;
+use crate::ffi::{fi_wait_obj, FI_ENOKEY, FI_WAIT_FD, FI_WAIT_UNSPEC};
 
 /// A positive errno.
 pub(crate) type Errno = i32;
@@ -112,6 +112,14 @@ pub(crate) fn own(fd: i32) -> Result<OwnedFd, Errno> {
     }
     // SAFETY: the kernel installed the descriptor for this call, whose caller takes it once.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Returns the wait object of a queue for the one that the program asked for.
+pub(crate) fn wait_object(asked: fi_wait_obj) -> fi_wait_obj {
+    match asked {
+        FI_WAIT_UNSPEC => FI_WAIT_FD,
+        asked => asked,
+    }
 }
 
 /// A new eventfd.
