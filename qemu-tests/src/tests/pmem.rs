@@ -7,6 +7,7 @@
 //! that a flush happened.
 
 use super::refused;
+use super::shm_unregistered::user;
 use crate::buf::Buf;
 use crate::harness::guest::{run, until};
 use crate::harness::{skip, Ctx, Test, NETNS, ONE, SHM};
@@ -211,18 +212,6 @@ fn file_on_dax(side: &Side, disk: &str) -> Result<()> {
         "the kernel log does not name device-dax"
     );
     Ok(())
-}
-
-/// Takes the peer's memory, and is its user.
-fn user(ctx: &mut Ctx) -> Result<(Pair, Remote)> {
-    let pair = Pair::new(ctx)?;
-    let mine = Remote {
-        addr: 0,
-        key: 0,
-        len: 0,
-    };
-    let theirs = ctx.ctl.exchange(&mine)?;
-    Ok((pair, theirs))
 }
 
 /// Lengths and offsets around words, cache lines and pages.

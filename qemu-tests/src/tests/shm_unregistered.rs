@@ -80,7 +80,7 @@ fn lender(ctx: &mut Ctx, len: usize, receives: u64) -> Result<Buf> {
 }
 
 /// Plays the other half: returns a connected pair and the memory that it may use.
-fn user(ctx: &mut Ctx) -> Result<(Pair, Remote)> {
+pub(super) fn user(ctx: &mut Ctx) -> Result<(Pair, Remote)> {
     let pair = Pair::new(ctx)?;
     let mine = Remote {
         addr: 0,

@@ -6,6 +6,8 @@ use std::fmt;
 
 use kfabric_uapi as abi;
 
+pub use kfabric_pure::persist::Persistence;
+
 bitflags::bitflags! {
     /// Capabilities: offered by a provider, or requested in [`Hints`](crate::Hints)
     /// (`fi_getinfo(3)`).
@@ -168,27 +170,12 @@ impl fmt::Display for Reach {
     }
 }
 
-/// Kind of registered memory, by the way a store to it becomes durable. The kernel finds it from the
-/// pages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Persistence {
-    /// Not known to be persistent.
-    #[default]
-    None,
-    /// A write-back of the processor's caches makes stores durable.
-    Adr,
-    /// Only a flush by the device's driver makes stores durable.
-    DeviceFlush,
-}
-
-impl Persistence {
-    /// Returns the value of a `KFI_PERSISTENCE_*` constant. An unknown constant promises nothing.
-    pub(crate) fn from_abi(value: u32) -> Self {
-        match value {
-            abi::KFI_PERSISTENCE_ADR => Self::Adr,
-            abi::KFI_PERSISTENCE_DEVICE => Self::DeviceFlush,
-            _ => Self::None,
-        }
+/// Returns the kind of memory of a `KFI_PERSISTENCE_*` constant. An unknown constant promises nothing.
+pub(crate) fn persistence(value: u32) -> Persistence {
+    match value {
+        abi::KFI_PERSISTENCE_ADR => Persistence::Adr,
+        abi::KFI_PERSISTENCE_DEVICE => Persistence::DeviceFlush,
+        _ => Persistence::None,
     }
 }
 

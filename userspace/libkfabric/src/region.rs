@@ -187,7 +187,7 @@ impl Region {
             access: attr.access,
             remote: key,
             pages: arg.pages,
-            persistence: Persistence::from_abi(arg.persistence),
+            persistence: crate::flags::persistence(arg.persistence),
             domain: domain.clone(),
         };
         let region = Self {
