@@ -605,6 +605,7 @@ fn removed(ctx: &mut Ctx) -> Result<()> {
             let side = Side::open(ctx)?;
             let cq = side.cq(0, 0)?;
             let ep = endpoint(&side, &cq, KEY, 0)?;
+            ctx.barrier("listening")?;
             side.dev.connect(ep.handle, ctx.env.peer_at(PORT), DATA)?;
             ctx.barrier("asked")?;
             delete_link(ctx)?;
@@ -622,6 +623,7 @@ fn removed(ctx: &mut Ctx) -> Result<()> {
         } else {
             let mut cm = RawCm::new()?;
             cm.listen(SocketAddr::new(ctx.env.addr, PORT))?;
+            ctx.barrier("listening")?;
             let request = asked(&mut cm)?;
             let Ok(Frame::Hello { nonce, mac }) = Frame::parse(&request.data) else {
                 bail!("no hello: {:x?}", request.data);
