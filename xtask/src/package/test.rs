@@ -84,7 +84,13 @@ const MODULES: &str = r#"
 release=$1 version=$2 series=$3
 apt-get update
 tools="bc bindgen bison dwarves flex libelf-dev libssl-dev make openssl perl rust-src rustc xz-utils"
-old=$(apt-cache madison "linux-source-$series" | awk -v new="$version" '$3 != new { print $3; exit }')
+old=
+for one in $(apt-cache madison "linux-source-$series" | awk '{ print $3 }'); do
+    # Another revision of the same kernel has headers of the same name.
+    [ "${one%%-*}" != "${version%%-*}" ] && dpkg --compare-versions "$one" lt "$version" || continue
+    old=$one
+    break
+done
 if [ -n "$old" ]; then
     old_release=$(echo "$release" | sed "s/^[0-9.]*/${old%%-*}/")
 else
@@ -147,7 +153,7 @@ next=$one.next
 dpkg-deb -R /mnt/kfabric-dkms_*.deb /tmp/next
 mv "/tmp/next/usr/src/kfabric-$one" "/tmp/next/usr/src/kfabric-$next"
 rm /tmp/next/DEBIAN/md5sums
-sed -i "s/$one/$next/" /tmp/next/DEBIAN/* "/tmp/next/usr/src/kfabric-$next/dkms.conf"
+sed -i "s/$one/$next/g" /tmp/next/DEBIAN/* "/tmp/next/usr/src/kfabric-$next/dkms.conf"
 dpkg-deb -b /tmp/next /tmp/next.deb
 mkdir -p /sys/module/kfabric
 apt-get install -y --no-install-recommends /tmp/next.deb 2>&1 | tee /tmp/said
