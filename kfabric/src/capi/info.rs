@@ -103,7 +103,7 @@ const _: () = {
     assert!(raw::KFI_INJECT as u64 == uapi::KFI_INJECT);
     assert!(raw::KFI_DELIVERY_COMPLETE as u64 == uapi::KFI_DELIVERY_COMPLETE);
     assert!(raw::KFI_COMMIT_COMPLETE as u64 == uapi::KFI_COMMIT_COMPLETE);
-    assert!(raw::KFI_RMA_PMEM as u64 == uapi::KFI_RMA_PMEM);
+    assert!(raw::KFI_RMA_PMEM == uapi::KFI_RMA_PMEM);
     assert!(raw::KFI_SELECTIVE_COMPLETION == uapi::KFI_SELECTIVE_COMPLETION);
     assert!(raw::KFI_ATOMIC as u64 == uapi::KFI_ATOMIC);
     assert!(raw::KFI_DYNAMIC_KEYS == uapi::KFI_DYNAMIC_KEYS);
