@@ -6,10 +6,12 @@ mod configfs;
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use kfauth::AuthKey;
+use rustix::fs::OFlags;
 use serde::Serialize;
 use zeroize::Zeroizing;
 
@@ -139,6 +141,9 @@ pub struct ConnectArgs {
 pub struct DiskArgs {
     /// Name of the disk, here or in /dev
     pub disk: String,
+    /// Also a disk in use, whose file system then gets errors
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// Arguments that name an initiator of an export.
@@ -221,7 +226,7 @@ fn act(what: &What, json: bool) -> Result<()> {
         What::ConnectAll(args) => boot::connect_all(args, json),
         What::ExportAll(args) => boot::export_all(args, json),
         What::List => list(json),
-        What::Disconnect(args) => disconnect(&args.disk),
+        What::Disconnect(args) => disconnect(args),
         What::Fence(args) => of_client(args, "fence"),
         What::Resize(args) => set(&exported(&args.name)?, "revalidate_size", "1"),
         What::Admit(args) => of_client(args, "admit"),
@@ -464,8 +469,34 @@ fn disk_of(name: &str) -> Result<PathBuf> {
     })
 }
 
-fn disconnect(name: &str) -> Result<()> {
-    let disk = disk_of(name)?;
+/// Fails with `EBUSY` if a mounted file system or another device holds a disk.
+fn check_free(disk: &Path) -> Result<()> {
+    // A disk without a connection is not opened: closing it could wait for its unwritten data.
+    if get(disk, "state")? != "live" {
+        return Ok(());
+    }
+    let device = Path::new("/dev").join(get(disk, "device")?);
+    let open = fs::File::options()
+        .read(true)
+        .custom_flags(OFlags::EXCL.bits().cast_signed())
+        .open(&device);
+    match open {
+        Err(source) if source.kind() == io::ErrorKind::ResourceBusy => Err(Failure::Io {
+            what: format!(
+                "{} has a mounted file system, or another device uses it; --force removes it nevertheless",
+                device.display()
+            ),
+            source,
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn disconnect(args: &DiskArgs) -> Result<()> {
+    let disk = disk_of(&args.disk)?;
+    if !args.force {
+        check_free(&disk)?;
+    }
     // Disables first: this waits for written data to be flushed without blocking the directories.
     set(&disk, "enable", "0")?;
     match fs::remove_dir(&disk) {
