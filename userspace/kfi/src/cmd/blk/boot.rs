@@ -38,33 +38,68 @@ struct Line {
     what: What,
 }
 
-/// Reads the commands of a file.
-fn read(file: &Path) -> Result<Vec<What>> {
-    let text = std::fs::read_to_string(file).on_file("read", file)?;
-    parse(&text)
-        .map_err(|(line, why)| Failure::Usage(format!("{} line {line}: {why}", file.display())))
+/// The commands of a file.
+#[derive(Debug, Default)]
+struct Commands {
+    all: Vec<What>,
+    /// Lines that are no command: number, words, and what is wrong.
+    faults: Vec<(usize, String, String)>,
 }
 
-/// Parses the commands of a file. An error has the number of its line.
-fn parse(text: &str) -> std::result::Result<Vec<What>, (usize, String)> {
-    let mut found = Vec::new();
+/// Parses the commands of a file.
+fn parse(text: &str) -> Commands {
+    let mut found = Commands::default();
     for (at, line) in text.lines().enumerate() {
         let words: Vec<&str> = line.split_whitespace().collect();
         if words.first().is_none_or(|word| word.starts_with('#')) {
             continue;
         }
-        let what = Line::try_parse_from(words).map(|line| line.what);
-        match what {
-            Ok(what @ (What::Export(_) | What::Allow(_) | What::Connect(_))) => found.push(what),
-            Ok(_) => return Err((at + 1, "only export, allow and connect are possible".into())),
+        let why = match Line::try_parse_from(words).map(|line| line.what) {
+            Ok(what @ (What::Export(_) | What::Allow(_) | What::Connect(_))) => {
+                found.all.push(what);
+                continue;
+            }
+            Ok(_) => "only export, allow and connect are possible".to_owned(),
             Err(e) => {
                 let text = e.to_string();
                 let why = text.lines().next().unwrap_or_default();
-                return Err((at + 1, why.trim_start_matches("error: ").to_owned()));
+                why.trim_start_matches("error: ").to_owned()
+            }
+        };
+        found.faults.push((at + 1, line.to_owned(), why));
+    }
+    found
+}
+
+impl Commands {
+    /// Returns the commands of a file that can be run for `name`. Complains of faults in other lines.
+    ///
+    /// # Errors
+    ///
+    /// The first fault, if a line with a fault has the name: an export whose `allow` line has a fault
+    /// would admit others.
+    fn of(file: &Path, name: Option<&str>) -> Result<(Self, Result<()>)> {
+        let text = std::fs::read_to_string(file).on_file("read", file)?;
+        let found = parse(&text);
+        let mut first = Ok(());
+        for (line, words, why) in &found.faults {
+            let fault = Failure::Usage(format!("{} line {line}: {why}", file.display()));
+            match name {
+                Some(name) if words.split_whitespace().any(|word| word == name) => {
+                    return Err(fault)
+                }
+                None if first.is_ok() => first = Err(fault),
+                _ => crate::say::complain(&fault),
             }
         }
+        Ok((found, first))
     }
-    Ok(found)
+
+    /// Returns whether a line with a fault has a name.
+    fn is_in_fault(&self, name: &str) -> bool {
+        let mut faults = self.faults.iter();
+        faults.any(|(_, words, _)| words.split_whitespace().any(|word| word == name))
+    }
 }
 
 /// Runs `one` for each command that has a name by `name_of`, or for the only one of the name that
@@ -75,15 +110,18 @@ fn each(
     name_of: impl Fn(&What) -> Option<&str>,
     mut one: impl FnMut(&What, &[What]) -> Result<()>,
 ) -> Result<()> {
-    let all = read(&args.file)?;
+    let (commands, mut result) = Commands::of(&args.file, args.name.as_deref())?;
+    let all = &commands.all;
     let wanted = |what: &&What| {
-        name_of(what).is_some_and(|name| args.name.as_ref().is_none_or(|only| only == name))
+        name_of(what).is_some_and(|name| match &args.name {
+            Some(only) => only == name,
+            None => !commands.is_in_fault(name),
+        })
     };
-    let mut result = Ok(());
     let mut count = 0;
     for what in all.iter().filter(wanted) {
         count += 1;
-        let done = one(what, &all);
+        let done = one(what, all);
         match (&result, done) {
             (Ok(()), done) => result = done,
             (Err(_), Err(failure)) => crate::say::complain(&failure),
@@ -156,7 +194,7 @@ mod tests {
         let text = "# exports\n\nexport scratch --size 1G --listen 10.0.0.1\n\
                     \tallow scratch other -k /etc/key\n connect 10.0.0.2 archive\n\
                     connect 10.0.0.2 archive -d second --ctrl-loss-tmo -1\n";
-        let all = parse(text).unwrap();
+        let all = parse(text).all;
         let exports: Vec<_> = all.iter().filter_map(export_name).collect();
         let disks: Vec<_> = all.iter().filter_map(disk_name).collect();
         assert_eq!(exports, ["scratch"]);
@@ -178,10 +216,28 @@ mod tests {
             ),
             ("mount x\n", 1, "mount"),
         ] {
-            let (at, why) = parse(text).unwrap_err();
-            assert_eq!(at, line, "{text:?}");
+            let commands = parse(text);
+            let [(at, _, why)] = &commands.faults[..] else {
+                panic!("{commands:?}");
+            };
+            assert_eq!(*at, line, "{text:?}");
             assert!(why.contains(word), "{text:?}: {why}");
         }
+    }
+
+    #[test]
+    fn fault_of_one_name_does_not_stop_another() {
+        let file = std::env::temp_dir().join(format!("kfi-boot-{}.conf", std::process::id()));
+        let text = "export one --size 1G --listen ::1\nallow one other --wrong\n\
+                    export two --size 1G --listen ::1\n";
+        std::fs::write(&file, text).unwrap();
+        assert!(Commands::of(&file, Some("one")).is_err());
+        let (commands, fault) = Commands::of(&file, Some("two")).unwrap();
+        assert!(fault.is_ok() && commands.all.len() == 2);
+        let (commands, fault) = Commands::of(&file, None).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        assert!(fault.is_err());
+        assert!(commands.is_in_fault("one") && !commands.is_in_fault("two"));
     }
 
     #[test]
@@ -195,7 +251,9 @@ mod tests {
                     .any(|c| line.starts_with(c))
             })
             .collect();
-        assert_eq!(parse(&commands.join("\n")).unwrap().len(), 3);
-        assert!(parse(text).unwrap().is_empty());
+        let commands = parse(&commands.join("\n"));
+        assert!(commands.faults.is_empty(), "{commands:?}");
+        assert_eq!(commands.all.len(), 3);
+        assert!(parse(text).all.is_empty());
     }
 }
