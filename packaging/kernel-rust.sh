@@ -25,9 +25,11 @@ named=$(cat include/config/kernel.release)
 [ "$named" = "$release" ] || fail "the tree calls itself $named, the kernel $release"
 
 # A missing tool or another compiler changes the configuration silently, and with it the layout of the
-# kernel's structures.
+# kernel's structures. The numbers of the tools for C are not compared: their features are options of
+# their own.
 options() {
-	grep '^CONFIG_' "$1" | grep -v '^CONFIG_CC_VERSION_TEXT=' | LC_ALL=C sort
+	grep '^CONFIG_' "$1" | grep -Ev '^CONFIG_(CC_VERSION_TEXT|GCC_VERSION|AS_VERSION|LD_VERSION|PAHOLE_VERSION)=' |
+		LC_ALL=C sort
 }
 options "$config" >.config-theirs
 options .config >.config-ours

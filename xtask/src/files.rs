@@ -84,7 +84,7 @@ const COMPLETIONS: [(&str, &str); 3] = [
 /// `/usr`.
 const ZSH_OF_PACKAGES: &str = "share/zsh/vendor-completions/_kfi";
 /// Files that are copied: package, path in the repository, path below the prefix.
-const COPIES: [(Package, &str, &str); 9] = [
+const COPIES: [(Package, &str, &str); 13] = [
     (
         Package::Tools,
         "userspace/udev/70-kfabric.rules",
@@ -107,8 +107,28 @@ const COPIES: [(Package, &str, &str); 9] = [
     ),
     (
         Package::Tools,
+        "packaging/systemd/kfi-rxe@.service",
+        "lib/systemd/system/kfi-rxe@.service",
+    ),
+    (
+        Package::Tools,
         "packaging/blk.conf",
         "share/doc/kfabric-tools/examples/blk.conf",
+    ),
+    (
+        Package::Tools,
+        "examples/bpftrace/kfabric-keys.bt",
+        "share/doc/kfabric-tools/examples/kfabric-keys.bt",
+    ),
+    (
+        Package::Dev,
+        "examples/c-module/Kbuild",
+        "share/doc/kfabric-dev/examples/c-module/Kbuild",
+    ),
+    (
+        Package::Dev,
+        "examples/c-module/kfi_example_c.c",
+        "share/doc/kfabric-dev/examples/c-module/kfi_example_c.c",
     ),
     (
         Package::Authd,
@@ -144,22 +164,29 @@ const MODULE_SOURCES: [&str; 6] = [
     "uapi/src",
 ];
 /// Files of the modules' package: path in the repository, path below its folder, permissions.
-const DKMS_FILES: [(&str, &str, u32); 4] = [
+const DKMS_FILES: [(&str, &str, u32); 6] = [
     ("packaging/dkms/dkms.conf", "dkms.conf", 0o644),
     ("packaging/dkms/Makefile", "Makefile", 0o644),
     ("packaging/dkms/prepare.sh", "packaging/prepare.sh", 0o755),
+    ("packaging/dkms/reason.sh", "packaging/reason.sh", 0o755),
+    (
+        "packaging/dkms/keep-symbols.sh",
+        "packaging/keep-symbols.sh",
+        0o755,
+    ),
     (
         "packaging/kernel-rust.sh",
         "packaging/kernel-rust.sh",
         0o755,
     ),
 ];
-/// The library and the crates that the library is made of.
-const CRATES: [&str; 4] = [
+/// The library, the crates that the library is made of, and the example programs.
+const CRATES: [&str; 5] = [
     "pure",
     "uapi",
     "userspace/libkfabric",
     "userspace/libkfauth",
+    "examples/program",
 ];
 /// Folder of the crates below the prefix.
 const CRATES_AT: &str = "share/kfabric/rust";
@@ -310,7 +337,7 @@ pub fn of_modules(ctx: &Context, version: &str) -> Result<Vec<Entry>> {
     for (from, to, mode) in DKMS_FILES {
         let text = String::from_utf8(read(&ctx.repo.join(from))?)?
             .replace("@VERSION@", version)
-            .replace("@SERIES@", &SERIES.join("|").replace('.', "\\."));
+            .replace("@SERIES@", &SERIES.join("|"));
         all.push(Entry {
             package: Package::Dkms,
             path: folder.join(to),
@@ -405,8 +432,7 @@ fn tracked(ctx: &Context, folders: &[&str]) -> Result<Vec<PathBuf>> {
         Command::new("git")
             .arg("-C")
             .arg(&ctx.repo)
-            .args(["ls-files", "-z", "--cached", "--others"])
-            .args(["--exclude-standard", "--"])
+            .args(["ls-files", "-z", "--cached", "--"])
             .args(folders),
     )?;
     let mut found: Vec<PathBuf> = String::from_utf8(out)?
@@ -467,6 +493,10 @@ mod tests {
             assert!(!commands.is_empty(), "{from}");
             for command in commands {
                 let program = command.split_once('=').unwrap().1;
+                // Programs of other packages have no folder.
+                if !program.starts_with('/') {
+                    continue;
+                }
                 let folders = UNIT_FOLDERS.iter();
                 let usual = folders.filter(|(usual, _)| program.starts_with(usual));
                 assert_eq!(usual.count(), 1, "{command}");

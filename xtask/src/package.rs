@@ -28,7 +28,8 @@ pub struct Args {
     /// Also write a spec for `rpmbuild` with the same packages, and the archive of its files.
     #[arg(long)]
     pub rpm: bool,
-    /// Build everything a second time, and compare.
+    /// Build everything a second time, and compare; run lintian, and with --rpm also rpmbuild and
+    /// rpmlint.
     #[arg(long)]
     pub check: bool,
     /// Install the packages in a throw-away copy of the build root, try them, purge them, and check
@@ -40,9 +41,24 @@ pub struct Args {
     /// With --test: without the modules, and without a download.
     #[arg(long, requires = "test")]
     pub short: bool,
+    /// With --test: only this part of it.
+    #[arg(long, requires = "test", value_enum)]
+    pub part: Option<test::Part>,
 }
 
 impl Args {
+    /// Returns the arguments of `package --rpm --check --test`.
+    pub fn everything() -> Self {
+        Self {
+            out: None,
+            rpm: true,
+            check: true,
+            test: true,
+            short: false,
+            part: None,
+        }
+    }
+
     /// Returns the arguments of `package --test --short`.
     pub fn short_test() -> Self {
         Self {
@@ -51,6 +67,7 @@ impl Args {
             check: false,
             test: true,
             short: true,
+            part: None,
         }
     }
 }
@@ -58,8 +75,8 @@ impl Args {
 /// The commit that is packaged.
 #[derive(Debug, Clone)]
 pub struct Release {
-    /// Version of the packages and of the modules in DKMS: the project's, the commit, and a mark if
-    /// files differ from the commit.
+    /// Version of the packages and of the modules in DKMS: the project's, time and hash of the commit, and
+    /// a mark if files differ from the commit.
     pub version: String,
     /// Time of the commit, in seconds: the time of all files.
     pub epoch: u64,
@@ -74,7 +91,10 @@ impl Release {
         let shown = |format: &str| -> Result<String> {
             let mut git = Command::new("git");
             git.arg("-C").arg(&ctx.repo).args(["log", "-1"]);
-            git.args(["--date=format-local:%Y%m%d", &format!("--format={format}")]);
+            git.args([
+                "--date=format-local:%Y%m%d.%H%M%S",
+                &format!("--format={format}"),
+            ]);
             git.env("TZ", "UTC");
             let out = String::from_utf8(files::said(&mut git)?)?;
             Ok(out.trim().to_owned())
@@ -126,15 +146,22 @@ pub fn run(ctx: &Context, args: &Args) -> Result<()> {
     }
     if args.rpm {
         let files = collect(ctx, &release, &programs(ctx)?)?;
-        for path in rpm::write(&release, &files, &ctx.target.join("package-stage"), &out)? {
+        let written = rpm::write(&release, &files, &ctx.target.join("package-stage"), &out)?;
+        for path in &written {
             println!("{}", path.display());
+        }
+        if args.check {
+            check_rpm(ctx, &written)?;
         }
     }
     if args.check {
         check(ctx, &release, &made)?;
     }
     if args.test {
-        test::run(ctx, &made, args.short)?;
+        test::run(ctx, &made, |part| {
+            args.part.is_none_or(|only| only == part)
+                && (part == test::Part::Programs || !args.short)
+        })?;
     }
     Ok(())
 }
@@ -159,6 +186,13 @@ fn build(ctx: &Context, release: &Release, out: &Path) -> Result<Vec<PathBuf>> {
     let all = collect(ctx, release, &built)?;
     let stage = ctx.target.join("package-stage");
     fs::create_dir_all(out)?;
+    // Names with * shall mean one package.
+    for old in fs::read_dir(out)? {
+        let path = old?.path();
+        if path.extension().is_some_and(|ext| ext == "deb") {
+            fs::remove_file(&path)?;
+        }
+    }
     Package::ALL
         .iter()
         .map(|package| {
@@ -181,34 +215,55 @@ fn check(ctx: &Context, release: &Release, made: &[PathBuf]) -> Result<()> {
         }
     }
     println!("the second build gives the same bytes");
-    lintian(ctx, made)
+    judged(ctx, "lintian", LINTIAN, made)
 }
 
-/// Installs lintian in a throw-away copy of the build root. Arguments: the packages.
+/// Runs a script in a throw-away copy of the build root, in a folder with copies of `files`. The
+/// script's arguments are the files' names.
+fn judged(ctx: &Context, name: &str, script: &str, files: &[PathBuf]) -> Result<()> {
+    let root = setup::ensure(ctx, setup::Which::Main)?.root;
+    let scratch = ctx.target.join(format!("{name}-root"));
+    let _ = fs::remove_dir_all(&scratch);
+    let folder = scratch.join("files");
+    fs::create_dir_all(&folder)?;
+    let mut argv = vec!["sh".to_owned(), "-ec".to_owned(), script.to_owned()];
+    argv.push(name.to_owned());
+    for file in files {
+        let own = file.file_name().and_then(|name| name.to_str());
+        let own = own.context("a path without a name")?;
+        fs::copy(file, folder.join(own)).with_context(|| file.display().to_string())?;
+        argv.push(own.to_owned());
+    }
+    let at = Path::new("/mnt");
+    let bind = Bind {
+        from: folder,
+        at: at.to_owned(),
+    };
+    let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
+    let cmd = overlaid(&root, &scratch, &[bind], at, &argv);
+    run_logged(cmd, &ctx.log_dir().join(format!("{name}.log")))?;
+    fs::remove_dir_all(&scratch)?;
+    println!("{name} has nothing to say");
+    Ok(())
+}
+
+/// Runs lintian. Arguments: the packages.
 const LINTIAN: &str = "export DEBIAN_FRONTEND=noninteractive
 apt-get update
 apt-get install -y --no-install-recommends lintian
 lintian --allow-root --fail-on error,warning \"$@\"";
 
-/// Runs lintian on the packages.
-fn lintian(ctx: &Context, made: &[PathBuf]) -> Result<()> {
-    let root = setup::ensure(ctx, setup::Which::Main)?.root;
-    let folder = made.first().and_then(|deb| deb.parent());
-    let at = Path::new("/mnt");
-    let bind = Bind {
-        from: folder.context("no packages")?.to_owned(),
-        at: at.to_owned(),
-    };
-    let names = made.iter().filter_map(|deb| deb.file_name()?.to_str());
-    let argv: Vec<&str> = ["sh", "-ec", LINTIAN, "lintian"]
-        .into_iter()
-        .chain(names)
-        .collect();
-    let scratch = ctx.target.join("lintian-root");
-    let _ = fs::remove_dir_all(&scratch);
-    let cmd = overlaid(&root, &scratch, &[bind], at, &argv);
-    run_logged(cmd, &ctx.log_dir().join("lintian.log"))?;
-    fs::remove_dir_all(&scratch)?;
-    println!("lintian has nothing to say");
-    Ok(())
+/// Builds the packages of the spec, and runs rpmlint on them. Arguments: the spec, the archive,
+/// rpmlint's configuration.
+const RPMLINT: &str = "export DEBIAN_FRONTEND=noninteractive
+apt-get update
+apt-get install -y --no-install-recommends rpm rpmlint
+rpmbuild -bb --define '_sourcedir /mnt' --define '_rpmdir /tmp/rpms' \"$1\"
+rpmlint --strict --config \"$3\" \"$1\" /tmp/rpms/*/*.rpm";
+
+/// Builds the packages of a spec, and checks them. `written` is the spec and its archive.
+fn check_rpm(ctx: &Context, written: &[PathBuf]) -> Result<()> {
+    let mut files = written.to_vec();
+    files.push(ctx.repo.join("packaging/rpmlint.toml"));
+    judged(ctx, "rpmlint", RPMLINT, &files)
 }

@@ -16,6 +16,8 @@ pub(super) struct Control {
     pub name: &'static str,
     pub architecture: &'static str,
     pub scripts: Vec<(&'static str, String)>,
+    /// The file `triggers`, if it is not empty.
+    pub triggers: String,
     pub copyright: String,
     pub changelog: String,
     version: String,
@@ -67,7 +69,7 @@ pub(super) fn of(
             "all",
             "kernel",
             format!("dkms (>= 3.0.11), {}, {KERNEL_TOOLS}", sources()),
-            "kfabric-tools",
+            "kfabric-tools, linux-headers-amd64",
             "kernel-mode libfabric: sources of the modules\n \
              The framework kfabric, the providers kverbs (RDMA devices) and kshm\n \
              (processes of one host), and the remote block device kfblk. DKMS builds\n \
@@ -79,7 +81,7 @@ pub(super) fn of(
             ARCH,
             "admin",
             format!("{}, passwd", libraries(files)),
-            "kfabric-dkms, kmod, udev",
+            "iproute2, kfabric-dkms, kmod, udev",
             "kernel-mode libfabric: commands and system integration\n \
              The command kfi shows offers and objects, measures, transfers files,\n \
              manages auth keys, and exports and connects remote disks. The package\n \
@@ -89,8 +91,9 @@ pub(super) fn of(
         Package::Authd => (
             ARCH,
             "admin",
-            libraries(files),
-            "kfabric-tools",
+            // The udev rule makes the device known to systemd, for which the agent's unit waits.
+            format!("kfabric-tools, {}", libraries(files)),
+            "",
             "kernel-mode libfabric: agent of auth keys\n \
              The daemon kfi-authd decides, by a policy, which process may use which\n \
              auth key. Job managers install grants through its socket.",
@@ -102,8 +105,8 @@ pub(super) fn of(
             "kfabric-dkms",
             "kernel-mode libfabric: provider for libfabric programs\n \
              A plug-in by which unmodified programs that use libfabric, such as MPI\n \
-             libraries, run over kfabric. It says nothing on a machine without the\n \
-             kernel modules.",
+             libraries, run over kfabric. On a machine without the kernel modules it\n \
+             has no offers and no messages.",
         ),
         Package::Dev => (
             "all",
@@ -120,6 +123,7 @@ pub(super) fn of(
         name,
         architecture,
         scripts: scripts(package, version),
+        triggers: triggers(package),
         copyright: copyright(ctx)?,
         changelog: changelog(name, release)?,
         version: version.clone(),
@@ -131,11 +135,22 @@ pub(super) fn of(
     })
 }
 
-/// Returns the alternatives of the kernel's source packages.
+/// Returns the alternatives of the kernel's source packages, the newest first: apt installs the first.
 fn sources() -> String {
-    SERIES
+    let mut newest_first = SERIES;
+    newest_first.sort_by(|a, b| b.cmp(a));
+    newest_first
         .map(|series| format!("linux-source-{series}"))
         .join(" | ")
+}
+
+/// Returns the files whose installation triggers the package's `postinst`.
+fn triggers(package: Package) -> String {
+    let archive = |series| format!("interest-noawait /usr/src/linux-source-{series}.tar.xz\n");
+    match package {
+        Package::Dkms => SERIES.map(archive).concat(),
+        _ => String::new(),
+    }
 }
 
 /// Returns the packages of the libraries that programs in `files` are linked to. The version of the C
@@ -188,16 +203,36 @@ fn scripts(package: Package, version: &str) -> Vec<(&'static str, String)> {
         .collect()
 }
 
-const DKMS_POSTINST: &str = r#"[ "$1" = configure ] || exit 0
-for config in /lib/modules/*/build/.config; do
-	[ -e "$config" ] || continue
-	release=${config#/lib/modules/}
-	grep -qx CONFIG_RUST=y "$config" ||
-		echo "kfabric: no modules for kernel ${release%%/*}, which is built without CONFIG_RUST" >&2
-done
-/usr/lib/dkms/common.postinst kfabric @VERSION@ /usr/share/kfabric-dkms "" "$2"
-[ ! -e /sys/module/kfabric ] ||
-	echo "kfabric: the loaded modules stay in use until they are unloaded, or until the next boot" >&2
+const DKMS_POSTINST: &str = r#"# Says for which kernels there are no modules, and why.
+explain() {
+	for headers in /lib/modules/*/build; do
+		[ -e "$headers" ] || continue
+		release=${headers#/lib/modules/}
+		release=${release%/build}
+		why=$(/usr/src/kfabric-@VERSION@/packaging/reason.sh "$release" "$headers") || why="reason.sh fails"
+		[ -z "$why" ] || echo "kfabric: no modules for kernel $release: $why" >&2
+	done
+	[ -e "/lib/modules/$(uname -r)/build" ] ||
+		echo "kfabric: no modules for the running kernel: install linux-headers-$(uname -r)" >&2
+}
+
+case "$1" in
+configure)
+	/usr/lib/dkms/common.postinst kfabric @VERSION@ /usr/share/kfabric-dkms "" "$2"
+	explain
+	[ ! -e /sys/module/kfabric ] ||
+		echo "kfabric: the loaded modules stay in use until they are unloaded, or until the next boot" >&2
+	;;
+triggered)
+	# The source of a kernel has arrived or changed.
+	for headers in /lib/modules/*/build; do
+		[ -e "$headers" ] || continue
+		release=${headers#/lib/modules/}
+		dkms install -m kfabric -v @VERSION@ -k "${release%/build}" || :
+	done
+	explain
+	;;
+esac
 "#;
 
 const DKMS_PRERM: &str = r#"case "$1" in
@@ -205,36 +240,43 @@ remove | upgrade | deconfigure)
 	if [ -n "$(dkms status -m kfabric -v @VERSION@)" ]; then
 		dkms remove -m kfabric -v @VERSION@ --all
 	fi
+	rm -f /usr/src/kfabric-@VERSION@/Module.symvers.*
 	;;
 esac
 "#;
 
 const TOOLS_POSTINST: &str = r#"[ "$1" = configure ] || exit 0
 getent group rdma >/dev/null || groupadd --system rdma
-[ ! -S /run/udev/control ] || udevadm control --reload
-[ ! -d /run/systemd/system ] || systemctl daemon-reload
+[ ! -S /run/udev/control ] || udevadm control --reload || :
+[ ! -d /run/systemd/system ] || systemctl daemon-reload || :
 "#;
 
 const TOOLS_PRERM: &str = r#"[ "$1" = remove ] || exit 0
+for disk in /dev/kfblk*; do
+	[ -b "$disk" ] || continue
+	at=$(lsblk --noheadings --output MOUNTPOINTS "$disk" | grep . || :)
+	[ -z "$at" ] || { echo "kfabric-tools: $disk is in use at" $at "; unmount it first" >&2; exit 1; }
+done
 [ ! -d /run/systemd/system ] || systemctl stop 'kfblk-connect@*.service' 'kfi-export@*.service'
 "#;
 
 const TOOLS_POSTRM: &str = r#"if [ "$1" = purge ]; then
 	# Links of enabled units.
-	for unit in kfblk-connect kfi-export; do
+	for unit in kfblk-connect kfi-export kfi-rxe; do
 		rm -f /etc/systemd/system/*.target.wants/"$unit"@*.service
 	done
 	[ ! -d /etc/kfabric ] || rmdir --ignore-fail-on-non-empty /etc/kfabric
 fi
-[ ! -S /run/udev/control ] || udevadm control --reload
-[ ! -d /run/systemd/system ] || systemctl daemon-reload
+[ ! -S /run/udev/control ] || udevadm control --reload || :
+[ ! -d /run/systemd/system ] || systemctl daemon-reload || :
 "#;
 
 const AUTHD_POSTINST: &str = r#"[ "$1" = configure ] || exit 0
 if [ -d /run/systemd/system ]; then
-	systemctl daemon-reload
+	systemctl daemon-reload || :
 	# An upgrade restarts the daemon. Grants stay in the kernel meanwhile.
-	[ -z "$2" ] || systemctl try-restart kfi-authd.service
+	[ -z "$2" ] || systemctl try-restart kfi-authd.service ||
+		echo "kfi-authd: the new version does not start: see kfi-authd --check" >&2
 fi
 "#;
 
@@ -246,7 +288,7 @@ const AUTHD_POSTRM: &str = r#"if [ "$1" = purge ]; then
 	rm -f /etc/systemd/system/*.target.wants/kfi-authd.service
 	[ ! -d /etc/kfabric ] || rmdir --ignore-fail-on-non-empty /etc/kfabric
 fi
-[ ! -d /run/systemd/system ] || systemctl daemon-reload
+[ ! -d /run/systemd/system ] || systemctl daemon-reload || :
 "#;
 
 /// Returns the file `copyright`.

@@ -60,6 +60,9 @@ pub(super) fn build(
     for (name, text) in &control.scripts {
         write(&meta.join(name), text.as_bytes(), 0o755)?;
     }
+    if !control.triggers.is_empty() {
+        write(&meta.join("triggers"), control.triggers.as_bytes(), 0o644)?;
+    }
     let deb = out.join(format!(
         "{}_{}_{}.deb",
         control.name, release.version, control.architecture

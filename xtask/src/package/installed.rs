@@ -5,6 +5,7 @@
 
 use crate::chroot::{overlaid, run_logged, Bind};
 use crate::context::Context;
+use crate::files;
 use crate::guest::accel;
 use crate::guest::klog;
 use crate::guest::qemu::{Cable, Machine};
@@ -30,9 +31,10 @@ chmod 755 /usr/sbin/policy-rc.d
 mkdir -p /packages
 cp /mnt/*.deb /packages/
 apt-get update
-apt-get install -y --no-install-recommends systemd-sysv udev dbus dkms iputils-ping openssl \
-    "linux-headers-$release=$version" "linux-source-$series=$version" \
-    bc bindgen bison dwarves flex libelf-dev libssl-dev make perl rust-src rustc xz-utils
+# The packages name all tools that they need.
+apt-get purge -y --autoremove bc bindgen bison dkms dwarves flex libelf-dev libssl-dev rust-src rustc
+apt-get install -y --no-install-recommends bpftrace systemd-sysv udev dbus iputils-ping openssl procps \
+    "linux-headers-$release=$version" "linux-source-$series=$version"
 apt-get install -y --no-install-recommends /packages/*.deb
 rm /usr/sbin/policy-rc.d
 depmod "$release"
@@ -74,11 +76,10 @@ node=$(sed 's/.*kfabric.node=\([0-9]\).*/\1/' /proc/cmdline)
 [ -e /sys/class/net/eth0 ] || ip link add eth0 type dummy
 ip link set eth0 up
 ip address add "10.77.0.$node/24" dev eth0
-modprobe rdma_rxe
-rdma link add rxe0 type rxe netdev eth0
+[ ! -e /var/pair.img ] || losetup /dev/loop0 /var/pair.img
 SCRIPT
 chmod 755 /usr/local/sbin/kfabric-network
-systemctl enable kfabric-installed kfabric-network
+systemctl enable kfabric-installed kfabric-network kfi-rxe@eth0
 # A login on the console would take the console from the test.
 systemctl mask serial-getty@ttyS0
 systemctl disable nvmefc-boot-connections nvmf-autoconnect || true
@@ -88,6 +89,8 @@ systemctl set-default multi-user.target
 /// The script of all steps.
 const STEPS: &str = include_str!("installed.sh");
 
+/// The tutorial, whose commands a machine runs.
+const TUTORIAL: &str = include_str!("../../../docs/tutorial.md");
 /// The words of a console's line when a disk has not found its export.
 const NO_EXPORT: [&str; 2] = ["Failed to start", "kfblk-connect@pair"];
 
@@ -119,6 +122,8 @@ pub(super) fn run(ctx: &Context, rig: &Rig, debs: &[PathBuf]) -> Result<()> {
     let test = Rigged { ctx, rig, folder };
     fs::create_dir_all(test.share())?;
     fs::write(test.share().join("installed.sh"), STEPS)?;
+    fs::write(test.share().join("tutorial.md"), TUTORIAL)?;
+    test.example()?;
     let first = test.install(debs)?;
     // The pair begins with the machine as installed.
     let single = test.copy(&first, "single")?;
@@ -126,6 +131,9 @@ pub(super) fn run(ctx: &Context, rig: &Rig, debs: &[PathBuf]) -> Result<()> {
         test.boot(step, &[&single], Order::Together)?;
     }
     let disks = [test.copy(&first, "one")?, test.copy(&first, "two")?];
+    let other = test.copy(&first, "other")?;
+    test.boot("tutorial", &[&other], Order::Together)?;
+    test.boot("secure", &[&other], Order::Together)?;
     let both: Vec<&Path> = disks.iter().map(PathBuf::as_path).collect();
     test.boot("pair-set-up", &both, Order::Together)?;
     test.boot("pair", &both, Order::Together)?;
@@ -138,6 +146,32 @@ impl Rigged<'_> {
     /// The folder that the machines see, with the script of all steps.
     fn share(&self) -> PathBuf {
         self.folder.join("share")
+    }
+
+    /// Builds the tutorial's program from the files of the package kfabric-dev.
+    fn example(&self) -> Result<()> {
+        let sources = self.folder.join("sources");
+        let at = Path::new("/usr/share/kfabric/rust");
+        for file in files::of_development(self.ctx, Path::new("/usr"))? {
+            let Ok(path) = file.path.strip_prefix(at) else {
+                continue;
+            };
+            let to = sources.join(path);
+            fs::create_dir_all(to.parent().context("no folder")?)?;
+            fs::write(&to, &file.content).with_context(|| to.display().to_string())?;
+        }
+        // The same versions of other crates as everywhere.
+        fs::copy(self.ctx.repo.join("Cargo.lock"), sources.join("Cargo.lock"))?;
+        let target = self.folder.join("example");
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args(["build", "--release", "--package", "kfi-example"]);
+        cargo.args(["--bin", "kfi-example", "--target-dir"]);
+        cargo.arg(&target).current_dir(&sources);
+        run_logged(cargo, &self.ctx.log_dir().join("package-example.log"))?;
+        let built = target.join("release/kfi-example");
+        fs::copy(&built, self.share().join("kfi-example"))
+            .with_context(|| built.display().to_string())?;
+        Ok(())
     }
 
     /// Installs the packages. Returns the image of the machine's disk.
@@ -213,13 +247,17 @@ impl Rigged<'_> {
     fn boot_with(&self, step: &str, disks: &[&Path], order: Order, sockets: &Path) -> Result<()> {
         let accel = accel::choose(self.ctx, self.rig)?;
         let share = self.share();
-        let mut running: Vec<(Child, PathBuf, UnixListener)> = Vec::new();
+        let enforce = match step {
+            "secure" => " module.sig_enforce=1",
+            _ => "",
+        };
+        let mut running: Vec<(Running, PathBuf, UnixListener)> = Vec::new();
         // The machine with the number 2 listens on the cable, and must run first.
         for (at, disk) in disks.iter().enumerate().rev() {
             let number = u8::try_from(at + 1)?;
             if let (0, Order::DiskFirst, Some((disk, console, _))) = (at, order, running.last_mut())
             {
-                wait_for(disk, console, &NO_EXPORT)?;
+                wait_for(&mut disk.0, console, &NO_EXPORT)?;
             }
             let console = self
                 .ctx
@@ -247,7 +285,7 @@ impl Rigged<'_> {
                 }),
                 append: &format!(
                     "net.ifnames=0 systemd.firstboot=off kfabric.installed kfabric.step={step} \
-                     kfabric.node={number}"
+                     kfabric.node={number}{enforce}"
                 ),
                 disk: Some(disk),
                 pmem: false,
@@ -255,12 +293,13 @@ impl Rigged<'_> {
             let mut command = machine.command();
             command.stdin(Stdio::null()).stdout(Stdio::null());
             command.stderr(fs::File::create(console.with_extension("qemu"))?);
-            running.push((command.spawn().context("starting QEMU")?, console, listener));
+            let child = Running(command.spawn().context("starting QEMU")?);
+            running.push((child, console, listener));
         }
         let started = Instant::now();
         let mut verdict = Ok(());
         for (child, console, _) in &mut running {
-            let ended = wait(child, LIMIT.saturating_sub(started.elapsed()));
+            let ended = wait(&mut child.0, LIMIT.saturating_sub(started.elapsed()));
             let log =
                 String::from_utf8_lossy(&fs::read(&*console).unwrap_or_default()).into_owned();
             let judged = ended.and_then(|()| judge(step, &log));
@@ -270,8 +309,21 @@ impl Rigged<'_> {
     }
 }
 
-/// Waits until a line of the console has all `words`, or QEMU ends. Does not fail: a machine that never
-/// writes the line fails its step.
+/// A running QEMU, which ends with the value.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Waits until a line of the console has all `words`.
+///
+/// # Errors
+///
+/// If QEMU ends before, or after [`LIMIT`].
 fn wait_for(child: &mut Child, console: &Path, words: &[&str]) -> Result<()> {
     let started = Instant::now();
     while child.try_wait()?.is_none() && started.elapsed() < LIMIT {
@@ -279,11 +331,11 @@ fn wait_for(child: &mut Child, console: &Path, words: &[&str]) -> Result<()> {
         let log = String::from_utf8_lossy(&log);
         let has = |line: &str| words.iter().all(|word| line.contains(word));
         if log.lines().any(has) {
-            break;
+            return Ok(());
         }
         std::thread::sleep(Duration::from_millis(200));
     }
-    Ok(())
+    bail!("no line with {words:?} on {}", console.display())
 }
 
 /// Waits until QEMU ends; kills it at the limit.

@@ -25,7 +25,8 @@ until_ok() {
     fail "not within 120 s: $*"
 }
 
-as() { runuser --user "$1" -- "${@:2}"; }
+# With a limit of locked memory as an administrator of such machines sets it.
+as() { prlimit --memlock=unlimited runuser --user "$1" -- "${@:2}"; }
 
 case $step in
 first)
@@ -52,6 +53,23 @@ first)
     until_ok grep -q ':B9E8 .* 0A ' /proc/net/tcp /proc/net/tcp6
     as member fi_pingpong -p kfabric -d shm -e msg -c -I 10 10.77.0.$node || fail "fi_pingpong"
     wait $! || fail "fi_pingpong: $(cat /tmp/server)"
+    # The script for bpftrace sees the keys of a transfer.
+    bpftrace /usr/share/doc/kfabric-tools/examples/kfabric-keys.bt >/tmp/traced 2>&1 &
+    tracer=$!
+    for _ in $(seq 600); do
+        if grep -q '^Attach' /tmp/traced || ! kill -0 $tracer; then break; fi
+        sleep 1
+    done
+    grep -q '^Attach' /tmp/traced || fail "bpftrace: $(cat /tmp/traced; ps aux | tail -n 5)"
+    head -c 1M /dev/urandom >/tmp/sent
+    as member kfi export /tmp/sent --listen 10.77.0.$node --port 7472 >/tmp/exporter 2>&1 &
+    until_ok grep -q '^exporting' /tmp/exporter
+    as member kfi get 10.77.0.$node /tmp/got --port 7472 --provider kverbs
+    cmp /tmp/sent /tmp/got
+    pkill -x kfi
+    kill -INT $tracer
+    wait $tracer || fail "bpftrace: $(cat /tmp/traced)"
+    grep -q '^@lifetime_us' /tmp/traced || fail "bpftrace saw no key: $(cat /tmp/traced)"
     modinfo --field signer kfabric | grep -q . || fail "the modules are not signed"
     # The agent, as a service.
     mkdir -p /etc/kfabric/keys
@@ -61,16 +79,21 @@ first)
     chmod 600 /etc/kfabric/authd.toml
     systemctl start kfi-authd
     systemctl is-active kfi-authd
-    kfi auth --daemon check --key compute --pid $$ && fail "root is not allowed by the policy"
+    status=0
+    kfi auth --daemon check --key compute --pid $$ || status=$?
+    [ $status = 7 ] || fail "the policy does not allow root: status $status"
+    as member sleep 600 &
+    until_ok pgrep -x -u member sleep
+    kfi auth --daemon check --key compute --pid "$(pgrep -x -u member sleep)" || fail "the policy allows members"
     # An export and a disk, at each boot from now on.
-    printf 'export scratch --size 16M --listen 10.77.0.%s\nconnect 10.77.0.%s scratch --ctrl-loss-tmo -1\n' "$node" "$node" \
-        >/etc/kfabric/blk.conf
-    systemctl enable kfi-authd kfi-export@scratch kfblk-connect@scratch
+    printf 'export vm-images --size 16M --listen 10.77.0.%s\nconnect 10.77.0.%s vm-images --ctrl-loss-tmo -1\n' \
+        "$node" "$node" >/etc/kfabric/blk.conf
+    systemctl enable kfi-authd kfi-export@vm-images kfblk-connect@vm-images
     ;;
 second)
     until_ok systemctl is-active kfi-authd
-    until_ok systemctl is-active kfi-export@scratch
-    until_ok systemctl is-active kfblk-connect@scratch
+    until_ok systemctl is-active kfi-export@vm-images
+    until_ok systemctl is-active kfblk-connect@vm-images
     [ -b /dev/kfblk0 ] || fail "no disk"
     dd if=/dev/zero of=/dev/kfblk0 bs=64K count=16 oflag=direct
     [ -z "$(systemctl --failed --quiet)" ] || fail "$(systemctl --failed)"
@@ -78,8 +101,18 @@ second)
     before=$(cat /sys/module/kfabric/notes/.note.gnu.build-id | md5sum)
     apt-get install --yes --reinstall --no-install-recommends /packages/kfabric-tools_*.deb
     [ "$before" = "$(cat /sys/module/kfabric/notes/.note.gnu.build-id | md5sum)" ]
-    systemctl is-active kfblk-connect@scratch
+    systemctl is-active kfblk-connect@vm-images
     dd if=/dev/kfblk0 of=/dev/null bs=64K count=16 iflag=direct
+    # A mounted disk is neither disconnected nor left without its programs.
+    mkfs.ext4 -q /dev/kfblk0
+    mount /dev/kfblk0 /media
+    status=0
+    kfi blk disconnect vm-images || status=$?
+    [ $status != 0 ] || fail "a mounted disk is disconnected"
+    if apt-get remove --yes kfabric-tools; then fail "the programs of a mounted disk are removed"; fi
+    systemctl is-active kfblk-connect@vm-images
+    touch /media/file
+    umount /media
     # Purged in use: programs and module files go, the loaded modules stay until the next boot.
     apt-get purge --yes kfabric-dkms kfabric-tools kfi-authd libfabric-kfabric kfabric-dev
     [ ! -e /usr/bin/kfi ] || fail "kfi is left"
@@ -94,25 +127,58 @@ third)
         -not -path '/etc/kfabric*' -not -name 'kfabric-installed*' -not -name 'kfabric-network*')
     [ -z "$left" ] || fail "left: $left"
     ;;
+tutorial)
+    # Its commands, in one shell. A block `sh fails` must fail. `cargo install` needs the network: the program
+    # was built from the installed sources' files.
+    install -m 755 /mnt/kfi-example /usr/local/bin/
+    awk '
+        /^```sh$/ { on = 1; text = ""; next }
+        /^```sh fails$/ { on = 2; text = ""; next }
+        /^```/ && on {
+            if (text ~ /cargo install/) text = ""
+            if (on == 2) text = "if\n" text "then echo \"this must fail\"; exit 1; fi\n"
+            printf "%s", text; on = 0; next
+        }
+        on { text = text $0 "\n" }' /mnt/tutorial.md >/tmp/tutorial
+    # A shell with jobs, as an administrator has; `kill %1` of the last part names them.
+    bash -emx /tmp/tutorial || fail "the tutorial"
+    [ -z "$(ls /tmp/kfi* 2>/dev/null)" ] || fail "the tutorial leaves $(ls -d /tmp/kfi*)"
+    ;;
+secure)
+    # The kernel refuses modules whose key it does not know, such as that of DKMS before `mokutil --import`.
+    modprobe rdma_rxe
+    status=0
+    modprobe kfabric 2>/tmp/said || status=$?
+    [ $status != 0 ] || fail "the kernel loads a module with an unknown key"
+    grep -q 'Key was rejected' /tmp/said || fail "$(cat /tmp/said)"
+    kfi doctor >/tmp/said || true
+    grep -q 'mokutil --import /var/lib/dkms/mok.pub' /tmp/said || fail "the doctor: $(cat /tmp/said)"
+    ;;
 pair-set-up)
-    mkdir -p /etc/kfabric
+    mkdir -p /etc/kfabric /archive
     if [ "$node" = 1 ]; then
-        printf 'export pair --size 16M --listen 10.77.0.1\n' >/etc/kfabric/blk.conf
-        systemctl enable kfi-export@pair
+        truncate -s 32M /var/pair.img
+        mkfs.ext4 -q -L archive /var/pair.img
+        printf 'export pair-1 --device /dev/loop0 --listen 10.77.0.1 --provider kverbs\n' >/etc/kfabric/blk.conf
+        systemctl enable kfi-export@pair-1
     else
-        printf 'connect 10.77.0.1 pair --ctrl-loss-tmo -1\n' >/etc/kfabric/blk.conf
-        systemctl enable kfblk-connect@pair
+        printf 'connect 10.77.0.1 pair-1 --ctrl-loss-tmo -1\n' >/etc/kfabric/blk.conf
+        systemctl enable kfblk-connect@pair-1
+        echo 'LABEL=archive  /archive  ext4  _netdev,nofail,x-systemd.device-timeout=0  0 0' >>/etc/fstab
     fi
     ;;
 pair)
     if [ "$node" = 1 ]; then
-        until_ok systemctl is-active kfi-export@pair
-        # The peer ends first; its disk is then disconnected.
-        until_ok sh -c 'kfi blk list | grep "^  client "'
-        until_ok sh -c "! ping -c 1 -W 1 $peer"
+        until_ok systemctl is-active kfi-export@pair-1
+        # The peer ends first.
+        statistics=/sys/kernel/config/kfblk/subsystems/pair-1/statistics
+        until_ok sh -c "grep '^total .* connections [1-9]' $statistics"
+        until_ok sh -c "! ping -c 3 -W 1 $peer"
     else
-        until_ok systemctl is-active kfblk-connect@pair
-        dd if=/dev/zero of=/dev/kfblk0 bs=64K count=16 oflag=direct
+        until_ok systemctl is-active kfblk-connect@pair-1
+        until_ok mountpoint /archive
+        date >>/archive/boots
+        sync /archive/boots
         [ -z "$(systemctl --failed --quiet)" ] || fail "$(systemctl --failed)"
     fi
     ;;

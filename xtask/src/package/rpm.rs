@@ -16,33 +16,55 @@ use std::process::Command;
 fn about(package: Package) -> (&'static str, &'static [&'static str], &'static str) {
     match package {
         Package::Dkms => (
-            "kernel-mode libfabric: sources of the modules",
-            &["dkms >= 3.0.11", "bc", "bindgen", "bison", "flex", "make", "openssl", "perl", "rust", "rust-src", "xz"],
-            "The framework kfabric, the providers kverbs (RDMA devices) and kshm (processes of one host), and\n\
-             the remote block device kfblk. DKMS builds the modules for each kernel with CONFIG_RUST whose\n\
-             development package has the Rust metadata.",
+            "Kernel-mode libfabric: sources of the modules",
+            &[
+                "dkms >= 3.0.11",
+                "bc",
+                "bindgen",
+                "bison",
+                "flex",
+                "make",
+                "openssl",
+                "perl",
+                "rust",
+                "rust-src",
+                "xz",
+            ],
+            "The framework kfabric, the providers kverbs (RDMA devices) and kshm\n\
+             (processes of one host), and the remote block device kfblk. DKMS builds\n\
+             the modules for each kernel with CONFIG_RUST whose development package\n\
+             has the Rust metadata.",
         ),
         Package::Tools => (
-            "kernel-mode libfabric: commands and system integration",
+            "Kernel-mode libfabric: commands and system integration",
             &["kmod", "shadow-utils", "systemd-udev"],
-            "The command kfi, man pages, completions, the udev rule of /dev/kfabric, and units for exports\n\
-             and disks.",
+            "The command kfi, man pages, completions, the udev rule of /dev/kfabric, and\n\
+             units for exports and disks.",
         ),
         Package::Authd => (
-            "kernel-mode libfabric: agent of auth keys",
-            &[],
-            "The daemon kfi-authd decides, by a policy, which process may use which auth key.",
+            "Kernel-mode libfabric: agent of auth keys",
+            &["kfabric-tools"],
+            "The daemon kfi-authd decides, by a policy, which process may use which\n\
+             auth key.",
         ),
         Package::Libfabric => (
-            "kernel-mode libfabric: provider for libfabric programs",
+            "Kernel-mode libfabric: provider for libfabric programs",
             &["libfabric >= 1.17"],
             "A plug-in by which unmodified programs that use libfabric run over kfabric.",
         ),
         Package::Dev => (
-            "kernel-mode libfabric: headers and library sources",
+            "Kernel-mode libfabric: headers and library sources",
             &[],
             "C headers for programs and kernel modules, and the sources of the Rust crates.",
         ),
+    }
+}
+
+/// Returns the package's name in RPM distributions.
+fn name_of(package: Package) -> &'static str {
+    match package {
+        Package::Dev => "kfabric-devel",
+        other => other.name(),
     }
 }
 
@@ -52,32 +74,38 @@ fn scripts(package: Package) -> &'static [(&'static str, &'static str)] {
         Package::Dkms => &[
             (
                 "post",
-                "dkms add -m kfabric -v %{version} --rpm_safe_upgrade\n\
+                "dkms add -m kfabric -v %{version} --rpm_safe_upgrade || :\n\
                  dkms autoinstall || echo 'kfabric: no modules for this kernel: see dkms status' >&2",
             ),
             (
                 "preun",
-                "dkms remove -m kfabric -v %{version} --all --rpm_safe_upgrade || :",
+                "dkms remove -m kfabric -v %{version} --all --rpm_safe_upgrade || :\n\
+                 rm -f /usr/src/kfabric-%{version}/Module.symvers.*",
             ),
         ],
         Package::Tools => &[
             (
                 "post",
                 "getent group rdma >/dev/null || groupadd --system rdma\n\
-                 [ ! -S /run/udev/control ] || udevadm control --reload\n\
-                 [ ! -d /run/systemd/system ] || systemctl daemon-reload",
+                 [ ! -S /run/udev/control ] || udevadm control --reload || :\n\
+                 [ ! -d /run/systemd/system ] || systemctl daemon-reload || :",
             ),
             (
                 "preun",
                 "[ \"$1\" != 0 ] || [ ! -d /run/systemd/system ] ||\n\
                  \tsystemctl stop 'kfblk-connect@*.service' 'kfi-export@*.service'",
             ),
+            (
+                "postun",
+                "[ ! -S /run/udev/control ] || udevadm control --reload || :\n\
+                 [ ! -d /run/systemd/system ] || systemctl daemon-reload || :",
+            ),
         ],
         Package::Authd => &[
             (
                 "post",
-                "[ ! -d /run/systemd/system ] || systemctl daemon-reload\n\
-                 [ \"$1\" != 2 ] || [ ! -d /run/systemd/system ] || systemctl try-restart kfi-authd",
+                "[ ! -d /run/systemd/system ] || systemctl daemon-reload || :\n\
+                 [ \"$1\" != 2 ] || [ ! -d /run/systemd/system ] || systemctl try-restart kfi-authd || :",
             ),
             (
                 "preun",
@@ -86,6 +114,18 @@ fn scripts(package: Package) -> &'static [(&'static str, &'static str)] {
         ],
         Package::Libfabric | Package::Dev => &[],
     }
+}
+
+/// Returns the folders of `files` that are the project's own: those below a folder whose name begins with
+/// `kfabric`, and that folder itself.
+fn own_folders<'a>(files: impl Iterator<Item = &'a Path>) -> BTreeSet<&'a Path> {
+    let is_own = |folder: &&Path| {
+        let mut parts = folder.iter().filter_map(|part| part.to_str());
+        parts.any(|part| part.starts_with("kfabric"))
+    };
+    files
+        .flat_map(|file| file.ancestors().skip(1).take_while(is_own))
+        .collect()
 }
 
 /// Writes the spec and the archive of `files` into `out`. Returns their paths.
@@ -140,7 +180,7 @@ fn of_rpm(mut file: Entry) -> Entry {
 fn text(release: &Release, files: &[Entry]) -> Result<String> {
     let mut text = format!(
         "# SPDX-License-Identifier: MIT OR Apache-2.0\n\
-         Name: kfabric\nVersion: {}\nRelease: 1\nSummary: kernel-mode libfabric\n\
+         Name: kfabric\nVersion: {}\nRelease: 1\nSummary: Kernel-mode libfabric\n\
          License: GPL-2.0-only AND (GPL-2.0-only WITH Linux-syscall-note) AND (MIT OR Apache-2.0) AND \
          (GPL-2.0-only OR MIT)\n\
          Source0: %{{name}}-%{{version}}.tar.gz\n\n\
@@ -152,13 +192,17 @@ fn text(release: &Release, files: &[Entry]) -> Result<String> {
     );
     for package in Package::ALL {
         let (summary, needs, description) = about(package);
-        let name = package.name();
+        let name = name_of(package);
         text += &format!("%package -n {name}\nSummary: {summary}\n");
         if matches!(package, Package::Dkms | Package::Dev) {
             text += "BuildArch: noarch\n";
         }
         for need in needs {
             text += &format!("Requires: {need}\n");
+        }
+        if package == Package::Dev {
+            text += "Provides: pkgconfig(kfabric) = %{version}\n\
+                     Provides: pkgconfig(kfabric-kernel) = %{version}\n";
         }
         text += &format!("\n%description -n {name}\n{description}\n\n");
         for (section, script) in scripts(package) {
@@ -168,8 +212,12 @@ fn text(release: &Release, files: &[Entry]) -> Result<String> {
     text += "%prep\n%setup -q\n\n%build\n\n%install\ncp -a . %{buildroot}/\n\n";
     let mut listed = BTreeSet::new();
     for package in Package::ALL {
-        text += &format!("%files -n {}\n", package.name());
-        for file in files.iter().filter(|file| file.package == package) {
+        text += &format!("%files -n {}\n", name_of(package));
+        let own = files.iter().filter(|file| file.package == package);
+        for folder in own_folders(own.clone().map(|file| file.path.as_path())) {
+            text += &format!("%dir {}\n", folder.display());
+        }
+        for file in own {
             let path = file.path.to_str().context("a path without text")?;
             ensure!(listed.insert(path), "{path} is in two packages");
             // rpmbuild compresses pages.
@@ -204,6 +252,18 @@ mod tests {
         );
         let same = of_rpm(file(Package::Tools, "/usr/lib/udev/a"));
         assert_eq!(same.path, Path::new("/usr/lib/udev/a"));
+    }
+
+    #[test]
+    fn folders_of_the_project_are_owned_and_others_are_not() {
+        let files = ["/usr/src/kfabric-1/pure/src/a.rs", "/usr/bin/kfi"].map(Path::new);
+        let own: Vec<_> = own_folders(files.into_iter()).into_iter().collect();
+        let wanted = [
+            "/usr/src/kfabric-1",
+            "/usr/src/kfabric-1/pure",
+            "/usr/src/kfabric-1/pure/src",
+        ];
+        assert_eq!(own, wanted.map(Path::new));
     }
 
     #[test]

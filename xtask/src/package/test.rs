@@ -101,9 +101,13 @@ kernel() { echo "linux-headers-$1=$2"; }
 source_of() { echo "linux-source-$series=$1"; }
 apt-get install -y --no-install-recommends dkms $tools "$(kernel "$old_release" "$old")" \
     "$(kernel "$release" "$version")" "$(source_of "$version")"
-# A kernel without Rust: passed over with a message.
-mkdir -p /lib/modules/6.0.0-plain/build/include
-echo 'CONFIG_MODULES=y' >/lib/modules/6.0.0-plain/build/.config
+# Kernels that are passed over with a message.
+for plain in 6.0.0-plain "$series.1-plain" "$series.1-strange"; do
+    mkdir -p "/lib/modules/$plain/build/include"
+    echo 'CONFIG_MODULES=y' >"/lib/modules/$plain/build/.config"
+done
+printf 'CONFIG_RUST=y\nCONFIG_INFINIBAND_ADDR_TRANS=y\nCONFIG_RUSTC_VERSION=107800\n' \
+    >"/lib/modules/$series.1-strange/build/.config"
 depmod "$release"
 depmod "$old_release"
 list >/tmp/before
@@ -126,10 +130,12 @@ expect() {
     tail -n 25 /var/lib/dkms/kfabric/*/build/make.log || true
     fail "the modules are not installed for $1 $2"
 }
-apt-get install -y --no-install-recommends /mnt/kfabric-dkms_*.deb 2>&1 | tee /tmp/said
+apt-get install -y --no-install-recommends /mnt/kfabric-dkms_*.deb /mnt/kfabric-dev_*.deb 2>&1 | tee /tmp/said
 dpkg -s kfabric-dkms | grep -q '^Status: install ok installed' || fail "the package is not configured"
-grep -q 'no modules for kernel 6.0.0-plain, which is built without CONFIG_RUST' /tmp/said ||
-    fail "no message about the kernel without Rust"
+for why in '6.0.0-plain: its series 6.0 is none' "$series.1-plain: it is built without CONFIG_RUST" \
+    "$series.1-strange: it is built by rustc 1.78.0; here is"; do
+    grep -q "no modules for kernel $why" /tmp/said || fail "no message: $why"
+done
 expect "$old_release" "at first"
 grep -q '^kfabric kfabric c' "/lib/modules/$old_release/modules.devname" || fail "depmod knows no node"
 [ "$(modprobe -R -S "$old_release" kfabric-provider-kshm)" = kshm ] || fail "depmod knows no provider"
@@ -140,12 +146,18 @@ if [ "$old" != "$version" ]; then
     apt-get install -y --no-install-recommends "$(kernel "$release" "$version")"
     ! installed "$release" || fail "modules without the sources of their kernel"
     apt-mark unhold "linux-source-$series"
-    apt-get purge -y "linux-headers-$release"
-    # The usual upgrade brings both.
-    apt-get install -y --no-install-recommends "$(kernel "$release" "$version")" "$(source_of "$version")"
+    # The source's arrival builds the modules.
+    apt-get install -y --no-install-recommends "$(source_of "$version")"
     expect "$release" "after the kernel's upgrade"
     expect "$old_release" "after the kernel's upgrade"
 fi
+
+# Modules of others are built against the installed sources.
+cp -r /usr/share/doc/kfabric-dev/examples/c-module /tmp/c-module
+ours=$(echo /usr/src/kfabric-*)
+make -C "/lib/modules/$release/build" M=/tmp/c-module KFABRIC="$ours/kfabric" \
+    KBUILD_EXTRA_SYMBOLS="$ours/Module.symvers.$release" modules
+modinfo /tmp/c-module/kfi_example_c.ko | grep '^depends: *kfabric' || fail "the example needs no kfabric"
 
 # An upgrade of the package while its modules are in use.
 one=$(dpkg-deb -f /mnt/kfabric-dkms_*.deb Version)
@@ -153,26 +165,39 @@ next=$one.next
 dpkg-deb -R /mnt/kfabric-dkms_*.deb /tmp/next
 mv "/tmp/next/usr/src/kfabric-$one" "/tmp/next/usr/src/kfabric-$next"
 rm /tmp/next/DEBIAN/md5sums
-sed -i "s/$one/$next/g" /tmp/next/DEBIAN/* "/tmp/next/usr/src/kfabric-$next/dkms.conf"
+grep -rl "$one" /tmp/next | xargs sed -i "s/$one/$next/g"
 dpkg-deb -b /tmp/next /tmp/next.deb
 mkdir -p /sys/module/kfabric
 apt-get install -y --no-install-recommends /tmp/next.deb 2>&1 | tee /tmp/said
 grep -q 'the loaded modules stay in use' /tmp/said || fail "no message about the loaded modules"
 rm -r /sys/module
+# DKMS deletes the lists of a kernel that has no module at all for a moment, as only one without its image has.
+depmod "$release"
 expect "$release" "after the package's upgrade"
 [ "$(dkms status kfabric | grep -c "$release")" = 1 ] || fail "two versions of the modules"
 [ ! -e "/usr/src/kfabric-$one" ] || fail "the old sources are left"
 
-apt-get purge -y kfabric-dkms
+apt-get purge -y kfabric-dkms kfabric-dev
 unchanged
 "#;
 
-/// Tests the packages `debs`.
+/// A part of the test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// The packages without the modules.
+    Programs,
+    /// The modules, by DKMS.
+    Modules,
+    /// Machines that boot.
+    Machines,
+}
+
+/// Tests the packages `debs`, in the parts that are `wanted`.
 ///
 /// # Errors
 ///
 /// If a step fails; the error contains the end of its output.
-pub(super) fn run(ctx: &Context, debs: &[PathBuf], short: bool) -> Result<()> {
+pub(super) fn run(ctx: &Context, debs: &[PathBuf], wanted: impl Fn(Part) -> bool) -> Result<()> {
     let rig = setup::ensure(ctx, Which::Main)?;
     let part = |name: &str, script: &str, args: &[&str]| -> Result<()> {
         let step = Step::new(ctx, format!("package test: {name}"));
@@ -198,11 +223,15 @@ pub(super) fn run(ctx: &Context, debs: &[PathBuf], short: bool) -> Result<()> {
         step.done();
         Ok(())
     };
-    part("programs", PROGRAMS, &[])?;
-    if !short {
+    if wanted(Part::Programs) {
+        part("programs", PROGRAMS, &[])?;
+    }
+    if wanted(Part::Modules) {
         let choice = &rig.choice;
         let args = [&*choice.release, &*choice.version, &*choice.series];
         part("modules", MODULES, &args)?;
+    }
+    if wanted(Part::Machines) {
         installed::run(ctx, &rig, debs)?;
     }
     println!("the packages were installed, tried and purged; nothing is left");

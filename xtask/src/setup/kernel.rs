@@ -235,7 +235,7 @@ mod tests {
         let put = |name: &str, text: &str| fs::write(dir.join(name), text).unwrap();
         put(
             "config",
-            "# x\nCONFIG_CC_VERSION_TEXT=\"a\"\nCONFIG_RUST=y\nCONFIG_BTF=y\n",
+            "# x\nCONFIG_CC_VERSION_TEXT=\"a\"\nCONFIG_GCC_VERSION=1\nCONFIG_RUST=y\nCONFIG_BTF=y\n",
         );
         put(
             "symvers",
@@ -243,7 +243,7 @@ mod tests {
         );
         let good = "#!/bin/sh\n[ \"$1\" = olddefconfig ] || exit 0\n\
                     mkdir -p include/config rust\n\
-                    sed -i s/VERSION_TEXT.*/VERSION_TEXT=b/ .config\n\
+                    sed -i 's/VERSION_TEXT.*/VERSION_TEXT=b/; s/GCC_VERSION=1/GCC_VERSION=2/' .config\n\
                     echo \"7.2.12$(cat localversion)\" >include/config/kernel.release\n\
                     echo 'EXPORT_SYMBOL_RUST_GPL(_RNvA);' >rust/exports_kernel_generated.h\n";
         put("bin/make", &format!("{good}{make}\n"));
@@ -288,11 +288,7 @@ mod tests {
             "calls itself 7.2.13+x",
         );
         refused("less", "sed -i /BTF/d .config", "< CONFIG_BTF=y");
-        refused(
-            "more",
-            "echo CONFIG_PAHOLE_VERSION=0 >>.config",
-            "> CONFIG_PAHOLE_VERSION=0",
-        );
+        refused("more", "echo CONFIG_SLIM=y >>.config", "> CONFIG_SLIM=y");
         refused(
             "symbol",
             "echo 'EXPORT_SYMBOL_RUST_GPL(_RNvB);' >>rust/exports_kernel_generated.h",

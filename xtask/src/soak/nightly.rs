@@ -9,7 +9,7 @@ use crate::guest::{Guests, Kernel, Options};
 use crate::progress::clock;
 use crate::report::{Line, Report, Status};
 use crate::setup::Which;
-use crate::{fault, fuzz, test};
+use crate::{fault, fuzz, package, test};
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -32,6 +32,8 @@ enum What {
     Fuzz,
     /// The part of `soak` of this name.
     Turn(&'static str),
+    /// The packages: built twice, checked, installed, upgraded, booted, and purged.
+    Packages,
 }
 
 /// A step, and its time in minutes.
@@ -61,6 +63,7 @@ const STEPS: &[Step] = &[
     step("long tests, disks", What::Turn("blk-long-2"), 75),
     step("long tests, rest", What::Turn("long-2"), 7),
     step("deaths over kshm", What::Turn("long-shm"), 15),
+    step("packages", What::Packages, 35),
 ];
 
 /// Result of a step: a row of the table, and of the file.
@@ -144,6 +147,9 @@ fn run_step(ctx: &Context, step: &Step, seed: u64, end: Instant) -> Row {
         What::Faults => faults(ctx, time),
         What::Fuzz => fuzzer(ctx, step.minutes, seed),
         What::Turn(name) => turn(ctx, name, time, seed),
+        What::Packages => {
+            package::run(ctx, &package::Args::everything()).map(|()| (1, BTreeSet::new()))
+        }
     };
     match result {
         Ok((passed, failed)) => (row.passed, row.failed) = (passed, failed),
