@@ -58,8 +58,13 @@ const fn except(document: &'static str, command: &'static str, reason: &'static 
 const EXCEPTIONS: &[Exception] = &[
     except(
         "docs/tutorial.md",
+        "cp -r /usr/share/kfabric/rust",
+        "a guest has no packages; `cargo xtask package --test` builds the program from the package's files",
+    ),
+    except(
+        "docs/tutorial.md",
         "cargo install",
-        "a guest has no sources of crates; the suite builds the same program",
+        "the same",
     ),
     except(
         "README.md",
@@ -69,14 +74,14 @@ const EXCEPTIONS: &[Exception] = &[
     except(
         "README.md",
         "apt install",
-        "`cargo xtask package --test` runs it",
+        "`cargo xtask package --test` installs the packages",
     ),
     except("README.md", "udevadm", "no udev daemon runs in a guest"),
     except("docs/install.md", "cargo xtask", "needs the source tree"),
     except(
         "docs/install.md",
         "apt install",
-        "`cargo xtask package --test` runs it",
+        "`cargo xtask package --test` installs the packages",
     ),
     except(
         "docs/install.md",
