@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `kfi doctor`: ten planted faults are found, and the printed commands mend them where a guest has
-//! the program.
+//! `kfi doctor`: planted faults are found, and the printed commands mend them where a guest has the
+//! program. A finding that no command mends has a command that shows more.
 
 use super::authd::{once, Rig};
 use super::programs::{json, kfi};
@@ -21,7 +21,8 @@ pub const TESTS: &[Test] = &[
         once(c, module)
     })
     .on(ONE),
-    Test::alone("doctor.module_of_another_build_is_found", |c| {
+    Test::alone("doctor.host_after_boot_has_no_finding", |c| once(c, boot)).on(ONE),
+    Test::alone("doctor.module_of_another_build_is_found_and_mended", |c| {
         once(c, version)
     })
     .on(ONE),
@@ -38,8 +39,15 @@ pub const TESTS: &[Test] = &[
     Test::alone("doctor.agent_down_is_found", |c| once(c, agent)).on(ONE),
     Test::pair("doctor.path_that_works_has_no_finding", good_path).on(NETNS),
     Test::pair("doctor.mtu_of_peer_smaller_is_found_and_mended", mtu).on(NETNS),
+    Test::pair(
+        "doctor.mtu_of_peer_that_takes_our_packets_is_no_finding",
+        mtu_enough,
+    )
+    .on(NETNS),
+    Test::pair("doctor.grant_missing_does_not_blame_the_peer", grant).on(NETNS),
     Test::pair("doctor.port_closed_is_found", port).on(NETNS),
     Test::pair("doctor.route_missing_is_found_and_mended", route).on(NETNS),
+    Test::pair("doctor.route_to_far_peer_missing_is_found", far).on(NETNS),
 ];
 
 const DEVICE: &str = "/dev/kfabric";
@@ -109,9 +117,20 @@ fn doctor(args: &[&str]) -> Result<Vec<Value>> {
 
 /// Returns the command that mends the only finding, which `check` made.
 fn only(found: &[Value], check: &str) -> Result<String> {
+    sole(found, check, "mend")
+}
+
+/// Returns the command that shows more about the only finding, which `check` made.
+fn shown(found: &[Value], check: &str) -> Result<String> {
+    sole(found, check, "check_command")
+}
+
+fn sole(found: &[Value], check: &str, kind: &str) -> Result<String> {
     ensure!(found.len() == 1 && found[0]["check"] == check, "{found:?}");
-    let mend = found[0]["mend"].as_str().context("no command")?;
-    Ok(mend.to_owned())
+    let command = found[0][kind].as_str();
+    Ok(command
+        .with_context(|| format!("no {kind} in {found:?}"))?
+        .to_owned())
 }
 
 /// Runs a command that the doctor printed.
@@ -140,23 +159,42 @@ fn well(_: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Loads modules from the guest's folder, as `modprobe` does from an installed one.
-const MODPROBE: &str = "#!/bin/sh\nfor module; do insmod /kfi/ko/$module.ko || exit 1; done\n";
+/// Loads modules from the guest's folder, or removes modules, as `modprobe` does with installed ones.
+const MODPROBE: &str = "\
+#!/bin/sh -e
+load() {
+    if [ -e /sys/module/$1 ]; then return; fi
+    if [ $1 != kfabric ]; then load kfabric; fi
+    insmod /kfi/ko/$1.ko
+}
+how=load
+for arg; do
+    case $arg in
+    -r) how=rmmod ;;
+    -a) how=load ;;
+    *) $how $arg ;;
+    esac
+done
+";
+
+/// Runs a command that the doctor printed, with the guest's modules for `modprobe`.
+fn mend_by_modprobe(command: &str) -> Result<()> {
+    let programs = Programs::new(&[("modprobe", MODPROBE)])?;
+    let mut shell = Command::new("sh");
+    let out = shell
+        .args(["-ec", command])
+        .env("PATH", programs.path())
+        .stdin(Stdio::null())
+        .output()?;
+    ensure!(out.status.success(), "{command}: {out:?}");
+    Ok(())
+}
 
 fn module(_: &mut Ctx) -> Result<()> {
     let _ruled = Ruled::new()?;
     unload("kshm")?;
     let found = doctor(&[]).and_then(|found| only(&found, "module"));
-    let programs = Programs::new(&[("modprobe", MODPROBE)])?;
-    let mended = found.and_then(|command| {
-        let mut shell = Command::new("sh");
-        let ended = shell
-            .args(["-ec", &command])
-            .env("PATH", programs.path())
-            .status()?;
-        ensure!(ended.success(), "{command}: {ended}");
-        Ok(())
-    });
+    let mended = found.and_then(|command| mend_by_modprobe(&command));
     if mended.is_err() {
         load("kshm")?;
     }
@@ -164,22 +202,65 @@ fn module(_: &mut Ctx) -> Result<()> {
     none(&doctor(&[])?)
 }
 
+/// Returns what the doctor finds if `modinfo` prints the path of `file`, or fails without a file.
+fn with_modinfo(file: Option<&str>) -> Result<Vec<Value>> {
+    let command = file.map_or("exit 1".to_owned(), |file| format!("echo /kfi/ko/{file}"));
+    let programs = Programs::new(&[("modinfo", &format!("#!/bin/sh\n{command}\n"))])?;
+    let mut doctor = Command::new("kfi");
+    findings(
+        doctor
+            .args(["--json", "doctor"])
+            .env("PATH", programs.path()),
+    )
+}
+
+/// While the value exists, no module of kfabric is loaded.
+struct Unloaded(Vec<&'static str>);
+
+impl Unloaded {
+    fn new() -> Result<Self> {
+        let mut unloaded = Self(Vec::new());
+        for name in ["kfblk", "kverbs", "kshm", "kfabric"] {
+            if Path::new("/sys/module").join(name).is_dir() {
+                unload(name)?;
+                unloaded.0.push(name);
+            }
+        }
+        Ok(unloaded)
+    }
+}
+
+impl Drop for Unloaded {
+    fn drop(&mut self) {
+        // A static node is not the kernel's.
+        let _ = fs::remove_file(DEVICE);
+        for name in self.0.iter().rev() {
+            let _ = load(name);
+        }
+    }
+}
+
+fn boot(_: &mut Ctx) -> Result<()> {
+    let _unloaded = Unloaded::new()?;
+    let command = only(&with_modinfo(Some("$2.ko"))?, "module")?;
+    ensure!(command == "modprobe kfabric", "{command}");
+    // systemd makes the node from the module's alias.
+    run("mknod", &["-m", "660", DEVICE, "c", "10", "250"])?;
+    run("chgrp", &["rdma", DEVICE])?;
+    none(&with_modinfo(Some("$2.ko"))?)?;
+    let command = only(&with_modinfo(None)?, "module")?;
+    ensure!(command.starts_with("apt install "), "{command}");
+    Ok(())
+}
+
 fn version(_: &mut Ctx) -> Result<()> {
     let _ruled = Ruled::new()?;
-    let found = |file: &str| -> Result<Vec<Value>> {
-        let text = format!("#!/bin/sh\necho /kfi/ko/{file}\n");
-        let programs = Programs::new(&[("modinfo", &text)])?;
-        let mut command = Command::new("kfi");
-        findings(
-            command
-                .args(["--json", "doctor"])
-                .env("PATH", programs.path()),
-        )
-    };
     // All modules but kfabric itself differ from its file.
-    let command = only(&found("kfabric.ko")?, "version")?;
+    let command = only(&with_modinfo(Some("kfabric.ko"))?, "version")?;
     ensure!(command.starts_with("modprobe -r "), "{command}");
-    none(&found("$2.ko")?)
+    mend_by_modprobe(&command)?;
+    let _ruled = Ruled::new()?;
+    none(&with_modinfo(Some("$2.ko"))?)
 }
 
 /// Runs the doctor as an ordinary user of the group rdma.
@@ -209,10 +290,13 @@ fn memlock(_: &mut Ctx) -> Result<()> {
     let file = Path::new("/etc/security/limits.d/kfabric.conf");
     let folder = file.parent().context("no folder")?;
     fs::create_dir_all(folder)?;
+    // The line of another user stays.
+    fs::write(file, "alice - memlock unlimited\n")?;
     mend(&command)?;
     let text = fs::read_to_string(file)?;
     fs::remove_file(file)?;
-    ensure!(text == "nobody - memlock unlimited\n", "{text:?}");
+    let wanted = "alice - memlock unlimited\nnobody - memlock unlimited\n";
+    ensure!(text == wanted, "{text:?}");
     none(&as_user("unlimited")?)
 }
 
@@ -223,7 +307,7 @@ impl Spare {
     fn new() -> Result<Self> {
         let spare = Self;
         for line in [
-            "ip link add kfi9 mtu 1500 type dummy",
+            "ip link add kfi9 mtu 1500 numtxqueues 4 type dummy",
             "ip address add 192.0.2.1/24 dev kfi9",
             "ip link set kfi9 up",
             "rdma link add rxe9 type rxe netdev kfi9",
@@ -258,6 +342,15 @@ fn queue(_: &mut Ctx) -> Result<()> {
         mend(&command)?;
         none(&doctor(&[])?)?;
     }
+    // The queues of a card stay several.
+    mend("tc qdisc replace dev kfi9 root handle 2: mq")?;
+    mend("tc qdisc replace dev kfi9 parent 2:3 fq_codel")?;
+    let command = only(&doctor(&[])?, "queue")?;
+    mend(&command)?;
+    none(&doctor(&[])?)?;
+    let text = run("tc", &["qdisc", "show", "dev", "kfi9"])?;
+    let queues = text.matches("pfifo").count();
+    ensure!(queues == 4 && text.contains("qdisc mq 1: root"), "{text}");
     Ok(())
 }
 
@@ -324,6 +417,38 @@ fn mtu(ctx: &mut Ctx) -> Result<()> {
     })
 }
 
+/// A path of 1,450 bytes is too short for the device's packets, but soft-RoCE sends 1,104.
+fn mtu_enough(ctx: &mut Ctx) -> Result<()> {
+    let netdev = ctx.env.netdev.clone();
+    let _short = Mtu::set(&netdev, if ctx.first() { "1500" } else { "1450" })?;
+    ctx.barrier("unequal")?;
+    first(ctx, |peer| none(&on_path(peer)?))
+}
+
+/// Requires grants until it is dropped.
+struct Enforced;
+
+impl Enforced {
+    fn new() -> Result<Self> {
+        run("kfi", &["auth", "mode", "enforce"])?;
+        Ok(Self)
+    }
+}
+
+impl Drop for Enforced {
+    fn drop(&mut self) {
+        let _ = run("kfi", &["auth", "mode", "open"]);
+    }
+}
+
+fn grant(ctx: &mut Ctx) -> Result<()> {
+    first(ctx, |peer| {
+        let _enforced = Enforced::new()?;
+        // The agent is missing; the path is good.
+        only(&on_path(peer)?, "auth").map(drop)
+    })
+}
+
 /// Drops what arrives at the port of RoCE v2 until it is dropped, as a firewall does.
 struct Closed(String);
 
@@ -353,9 +478,8 @@ fn port(ctx: &mut Ctx) -> Result<()> {
     };
     ctx.barrier("closed")?;
     first(ctx, |peer| {
-        let command = only(&on_path(peer)?, "connect")?;
-        let wanted = "nft insert rule inet filter input udp dport 4791 accept";
-        ensure!(command.starts_with(wanted), "{command}");
+        let command = shown(&on_path(peer)?, "connect")?;
+        ensure!(command.starts_with("nft list ruleset "), "{command}");
         Ok(())
     })?;
     drop(closed);
@@ -364,6 +488,24 @@ fn port(ctx: &mut Ctx) -> Result<()> {
 }
 
 fn route(ctx: &mut Ctx) -> Result<()> {
+    first(ctx, |peer| {
+        let text = run("ip", &["-4", "route", "show", "scope", "link"])?;
+        let line = text.lines().next().context("no route")?;
+        let network = line.split_whitespace().next().context("no network")?;
+        run("ip", &["route", "delete", network])?;
+        let mended = on_path(peer)
+            .and_then(|found| only(&found, "route"))
+            .and_then(|command| mend(&command));
+        if mended.is_err() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            run("ip", &[&["route", "replace"], &*words].concat())?;
+        }
+        mended?;
+        none(&on_path(peer)?)
+    })
+}
+
+fn far(ctx: &mut Ctx) -> Result<()> {
     const FAR: &str = "10.88.0.2";
     let netdev = ctx.env.netdev.clone();
     let how = |what: &str| mend(&format!("ip address {what} {FAR}/32 dev {netdev}"));
@@ -372,12 +514,10 @@ fn route(ctx: &mut Ctx) -> Result<()> {
     }
     ctx.barrier("has an address")?;
     let ended = first(ctx, |_| {
-        let command = only(&on_path(FAR)?, "route")?;
-        ensure!(
-            command == format!("ip route add {FAR} dev {netdev}"),
-            "{command}"
-        );
-        mend(&command)?;
+        // The doctor cannot know whether a router is between the hosts.
+        let command = shown(&on_path(FAR)?, "route")?;
+        ensure!(command.starts_with("ip route show "), "{command}");
+        run("ip", &["route", "add", FAR, "dev", &netdev])?;
         let found = on_path(FAR);
         run("ip", &["route", "delete", FAR])?;
         none(&found?)

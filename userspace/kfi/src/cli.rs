@@ -253,7 +253,7 @@ impl Common {
 #[derive(Debug, Args)]
 #[command(after_help = examples::SERVE)]
 pub struct Serve {
-    /// Maximum memory to register for one client, for example 64M or 1G
+    /// Maximum memory to register for one initiator, for example 64M or 1G
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
     pub max_memory: u64,
     #[command(flatten)]
@@ -362,10 +362,12 @@ pub struct Put {
 /// Text after the options of `kfi doctor`, in its help and its page.
 const DOCTOR: &str = "\
 Each line is a check: `ok`, `unknown` (it could not be checked), `warning` (not everything works, or not well) or
-`error`. Below a warning or an error stands the command that mends it. The exit status is 1 if there is one.
+`error`. Below a finding, `mend:` precedes the command that mends the fault. If the doctor cannot know the right
+command, `check:` precedes a command that shows more. Commands of ip, tc, rdma, chgrp and chmod last until the next
+boot. The exit status is 1 if there is a warning or an error.
 
-With --peer, short-lived datagrams to an unused UDP port show whether packets of full length arrive, and a
-connection request to a service that nobody offers shows whether the RDMA ports reach each other. No program of
+With --peer, datagrams to an unused UDP port show whether packets as long as those of the RDMA device arrive. A
+connection request to a service that no program offers shows whether the RDMA ports reach each other. No program of
 the peer notices.
 
 Examples:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kfi doctor`: finds faults of the installation and of the path to a peer, and prints the
-//! commands that mend them.
+//! commands that mend them or show more.
 //!
 //! [`facts`] and [`path`] look at the machine, [`rules`] judges what they saw. The rules are pure, so
 //! each of them has a test without a machine.
@@ -47,15 +47,17 @@ pub fn run(args: &Args, json: bool) -> Result<()> {
     }
 }
 
-/// One line for each finding, and the command that mends it below.
+/// One line for each finding, and below the command that mends the finding or shows more.
 fn table(findings: &[Finding]) -> String {
     let mut text = String::new();
     for finding in findings {
         let (level, check) = (finding.level.name(), finding.check);
         // Writing to a string cannot fail.
         let _ = writeln!(text, "{level:<8} {check:<8} {}", printable(&finding.what));
-        if let Some(mend) = &finding.mend {
-            let _ = writeln!(text, "{:17} mend: {}", "", printable(mend));
+        for (label, command) in [("mend", &finding.mend), ("check", &finding.check_command)] {
+            if let Some(command) = command {
+                let _ = writeln!(text, "{:17} {label}: {}", "", printable(command));
+            }
         }
     }
     text
@@ -70,12 +72,15 @@ mod tests {
         let findings = [
             Finding::ok("module", "kfabric is loaded"),
             Finding::error("memlock", "0 bytes").mended_by("ulimit -l unlimited"),
+            Finding::unknown("mtu", "no answer").checked_by("ip link"),
         ];
         assert_eq!(
             table(&findings),
             "ok       module   kfabric is loaded\n\
              error    memlock  0 bytes\n\
-             \x20                 mend: ulimit -l unlimited\n"
+             \x20                 mend: ulimit -l unlimited\n\
+             unknown  mtu      no answer\n\
+             \x20                 check: ip link\n"
         );
     }
 }

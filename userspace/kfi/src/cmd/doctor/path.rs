@@ -33,7 +33,9 @@ pub(super) struct Seen {
     pub(super) own: Result<IpAddr, Errno>,
     /// The answer to a short datagram.
     pub(super) short: Answer,
-    /// The answer to a datagram as long as the network device allows.
+    /// Bytes of the longest packet that the RDMA device sends.
+    pub(super) length: u32,
+    /// The answer to a datagram of this length.
     pub(super) long: Answer,
     /// The largest usual transmission unit whose datagrams are answered, if `long` is not.
     pub(super) fits: Option<u32>,
@@ -55,7 +57,7 @@ pub(super) enum Answer {
 }
 
 /// The answer to a connection request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     /// Nothing was sent.
     Unsent,
@@ -65,8 +67,12 @@ pub(super) enum Request {
     Silence,
     /// No device offers to reach the peer.
     NoOffer,
-    /// A call on this host failed.
+    /// This host does not let the process connect without a grant of an auth key.
+    NeedsGrant(Errno),
+    /// The request failed, on this host or on the way.
     Failed(Errno),
+    /// A call on this host failed without a number.
+    Broken(String),
 }
 
 /// The network device that has an address.
@@ -81,6 +87,7 @@ pub(super) fn look(facts: &Facts, peer: IpAddr, timeout: Duration) -> Seen {
     let mut seen = Seen {
         own: own(peer).map_err(|error| errno(&error)),
         short: Answer::Unasked,
+        length: 0,
         long: Answer::Unasked,
         fits: None,
         request: Request::Unsent,
@@ -91,9 +98,15 @@ pub(super) fn look(facts: &Facts, peer: IpAddr, timeout: Duration) -> Seen {
     }
     seen.short = ask(own, peer, 1);
     if let Some(link) = link_of(facts, own).filter(|_| seen.short == Answer::Arrived) {
-        seen.long = ask(own, peer, payload(peer, link.mtu));
+        let mut ports = facts.ports.iter().flatten();
+        let carries_rdma = ports.any(|port| port.netdev.as_deref() == Some(&link.name));
+        seen.length = match carries_rdma {
+            true => longest_packet(link.mtu),
+            false => link.mtu,
+        };
+        seen.long = ask(own, peer, payload(peer, seen.length));
         if seen.long != Answer::Arrived {
-            let mut smaller = USUAL.into_iter().filter(|mtu| *mtu < link.mtu);
+            let mut smaller = USUAL.into_iter().filter(|mtu| *mtu < seen.length);
             seen.fits = smaller.find(|mtu| ask(own, peer, payload(peer, *mtu)) == Answer::Arrived);
         }
     }
@@ -101,6 +114,16 @@ pub(super) fn look(facts: &Facts, peer: IpAddr, timeout: Duration) -> Seen {
         seen.request = request(SocketAddr::new(peer, UNUSED_SERVICE), timeout);
     }
     seen
+}
+
+/// Bytes of the longest packet of soft-RoCE over a network device with the transmission unit `mtu`:
+/// the largest InfiniBand MTU that leaves 80 bytes for headers (`RXE_MAX_HDR_LENGTH`). Hardware
+/// chooses alike.
+fn longest_packet(mtu: u32) -> u32 {
+    const HEADERS: u32 = 80;
+    let fits = |payload: &u32| payload + HEADERS <= mtu;
+    let payload = [4096, 2048, 1024, 512].into_iter().find(fits);
+    (payload.unwrap_or(256) + HEADERS).min(mtu)
 }
 
 /// Bytes of the datagram that fills a packet of `mtu` bytes.
@@ -167,13 +190,31 @@ fn send(own: IpAddr, peer: IpAddr, bytes: usize) -> std::io::Result<Answer> {
 
 /// Sends a connection request over verbs.
 fn request(peer: SocketAddr, timeout: Duration) -> Request {
-    match answer(peer, timeout) {
-        Ok(answer) => answer,
-        Err(error) => match error.errno() {
-            Some(Errno::ETIMEDOUT) | None => Request::Silence,
-            Some(errno) => Request::Failed(errno),
-        },
+    answer(peer, timeout).unwrap_or_else(|error| failed_here(&error))
+}
+
+/// The meaning of an error of a call on this host.
+fn failed_here(error: &kfabric::Error) -> Request {
+    match error.errno() {
+        Some(errno) if needs_grant(errno) => Request::NeedsGrant(errno),
+        // The agent of auth keys has not decided in time.
+        Some(Errno::ETIMEDOUT) => Request::NeedsGrant(Errno::ETIMEDOUT),
+        Some(errno) => Request::Failed(errno),
+        None => Request::Broken(error.to_string()),
     }
+}
+
+/// Whether an error means that an auth key, or a grant of an auth key, is missing.
+fn needs_grant(errno: Errno) -> bool {
+    [
+        Errno::EACCES,
+        Errno::EDQUOT,
+        Errno::ENOKEY,
+        Errno::EKEYEXPIRED,
+        Errno::EKEYREVOKED,
+        Errno::EKEYREJECTED,
+    ]
+    .contains(&errno)
 }
 
 fn answer(peer: SocketAddr, timeout: Duration) -> kfabric::Result<Request> {
@@ -199,17 +240,18 @@ fn answer(peer: SocketAddr, timeout: Duration) -> kfabric::Result<Request> {
     endpoint.bind_event_queue(&events)?;
     endpoint.bind_completion_queue(&queue, Bind::TRANSMIT | Bind::RECV)?;
     endpoint.enable()?;
-    endpoint.connect(peer, &[])?;
-    match events.wait(timeout).and_then(Event::connected) {
-        Ok(_) => Ok(Request::Answered),
-        Err(kfabric::Error::Timeout { .. }) => Ok(Request::Silence),
-        Err(kfabric::Error::Connect(failure)) => Ok(match failure.errno {
-            Errno::ECONNREFUSED | Errno::ECONNRESET => Request::Answered,
-            Errno::ETIMEDOUT => Request::Silence,
-            errno => Request::Failed(errno),
-        }),
-        Err(error) => Err(error),
-    }
+    let connected = endpoint.connect(peer, &[]);
+    let answer = connected.and_then(|()| events.wait(timeout).and_then(Event::connected));
+    Ok(match answer {
+        Ok(_) => Request::Answered,
+        Err(error) => match (error.errno(), &error) {
+            (Some(Errno::ETIMEDOUT), _) => Request::Silence,
+            (Some(Errno::ECONNREFUSED | Errno::ECONNRESET), kfabric::Error::Connect(_)) => {
+                Request::Answered
+            }
+            _ => failed_here(&error),
+        },
+    })
 }
 
 #[cfg(test)]
@@ -222,6 +264,47 @@ mod tests {
         assert_eq!(own(host).unwrap(), host);
         assert_eq!(ask(host, host, 1), Answer::Arrived);
         assert_eq!(ask(host, host, payload(host, 1500)), Answer::Arrived);
+    }
+
+    #[test]
+    fn longest_packet_is_that_of_the_largest_mtu_of_infiniband_that_fits() {
+        let lengths = [
+            (1500, 1104),
+            (4200, 4176),
+            (4175, 2128),
+            (9000, 4176),
+            (1103, 592),
+            (300, 300),
+        ];
+        for (mtu, length) in lengths {
+            assert_eq!(longest_packet(mtu), length, "{mtu}");
+        }
+    }
+
+    #[test]
+    fn error_of_a_call_on_this_host_does_not_blame_the_peer() {
+        use kfabric::Error;
+        let open = |errno| Error::Open {
+            path: "/dev/kfabric".into(),
+            errno,
+        };
+        for errno in [
+            Errno::ENOKEY,
+            Errno::EACCES,
+            Errno::EKEYREVOKED,
+            Errno::ETIMEDOUT,
+        ] {
+            assert_eq!(failed_here(&open(errno)), Request::NeedsGrant(errno));
+        }
+        assert_eq!(
+            failed_here(&open(Errno::ENOMEM)),
+            Request::Failed(Errno::ENOMEM)
+        );
+        let resolve = Error::Resolve {
+            name: "x".to_owned(),
+            why: "y".to_owned(),
+        };
+        assert!(matches!(failed_here(&resolve), Request::Broken(_)));
     }
 
     #[test]
