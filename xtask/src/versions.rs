@@ -2,7 +2,7 @@
 
 //! The supported kernels, and the choice of one from an archive.
 //!
-//! Kernel versions are named only in this file.
+//! No other code names a supported series.
 
 use anyhow::{bail, Result};
 use serde::{Deserialize, Serialize};
@@ -247,6 +247,13 @@ fn compare_text(a: &str, b: &str) -> Ordering {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn document_of_versions_names_the_supported_series() {
+        let text = include_str!("../../docs/versioning.md");
+        let series = SERIES.join(" and ");
+        assert!(text.contains(&format!("Kernels: Linux {series}, ")));
+    }
 
     fn index(rows: &[(&str, &str)]) -> Vec<Package> {
         rows.iter()

@@ -33,6 +33,7 @@ mod ring;
 mod scramble;
 mod sendq;
 mod slot;
+mod versions;
 mod wire;
 
 /// Maximum number of steps of a generated sequence.
