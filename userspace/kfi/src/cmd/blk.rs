@@ -417,10 +417,10 @@ fn list(json: bool) -> Result<()> {
         let name = printable(&of.name);
         text += &format!("export {name}: {}, {rights}{enabled}\n", printable(&what));
         if of.only_allowed {
-            text += "  only allowed clients\n";
+            text += "  only allowed initiators\n";
         }
         for client in &of.clients {
-            text += &format!("  client {}\n", printable(client));
+            text += &format!("  initiator {}\n", printable(client));
         }
         for client in &of.allowed {
             text += &format!("  allowed {}\n", printable(client));

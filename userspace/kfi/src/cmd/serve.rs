@@ -30,7 +30,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 pub(super) struct Offered {
     /// The service.
     pub(super) service: Service,
-    /// Maximum bytes of memory registered for one client.
+    /// Maximum bytes of memory registered for one initiator.
     pub(super) memory: u64,
 }
 
