@@ -7,16 +7,17 @@
 //! | block | meaning |
 //! |---|---|
 //! | `sh` | commands, each of which must succeed |
-//! | `sh fails` | one command, which must fail |
+//! | `sh fails` | one command, which must fail and print the lines of the next `text` |
 //! | `sh test=NAME` | commands that the test NAME runs |
 //! | `console` | commands after a prompt (`$ `, `# `, `1# `), and output |
 //! | `text` | lines of the output of the commands above |
 //! | another word | no commands |
 //!
-//! In a man page, commands are the lines of EXAMPLES that begin with a prompt.
+//! In a man page, commands are the lines of EXAMPLES that begin with a prompt. An ordinary user of the
+//! group rdma runs the commands after `$ `, and root runs the others.
 //!
-//! All commands of a recipe run in one shell, which ends at the first failure. Commands in the list
-//! [`Exception`] do not run.
+//! All commands of a recipe run in one shell, which ends at the first failure, also at a failure of
+//! `A` in `A && B`. Commands in the list [`Exception`] do not run.
 
 use crate::harness::guest::until;
 use crate::sys::{self, Ended};
@@ -62,11 +63,44 @@ pub struct Recipe {
     pub tests: Vec<String>,
 }
 
-/// Returns the command after a prompt.
+/// Shell function that runs its argument as an ordinary user of the group rdma.
+const AS_USER: &str = "\
+as_user() {
+    local rdma
+    rdma=$(getent group rdma | cut -d: -f3)
+    setpriv --reuid=65534 --regid=65534 --groups=\"$rdma\" bash -eo pipefail -c \"$1\"
+}";
+/// Mark before a command that an ordinary user runs.
+const USER: &str = "$ ";
+
+/// Returns the command after a prompt, and the mark [`USER`] if the prompt is an ordinary user's.
 fn prompted(line: &str) -> Option<&str> {
-    ["$ ", "# ", "1# ", "2# "]
+    let of_root = ["# ", "1# ", "2# "]
         .iter()
-        .find_map(|prompt| line.strip_prefix(prompt))
+        .find_map(|prompt| line.strip_prefix(prompt));
+    of_root.or_else(|| line.starts_with(USER).then_some(line))
+}
+
+/// Returns a line of a step as the shell runs the line.
+fn executed(line: &str) -> String {
+    let mut text = match line.strip_prefix(USER) {
+        None => line.to_owned(),
+        Some(command) => {
+            let (command, end) = match command.strip_suffix('&') {
+                Some(command) => (command.trim_end(), " &"),
+                None => (command, ""),
+            };
+            format!("as_user '{}'{end}", command.replace('\'', "'\\''"))
+        }
+    };
+    let goes_on = ["\\", "&&", "||", "|"]
+        .iter()
+        .any(|end| line.ends_with(end));
+    if line.contains(" && ") && !goes_on {
+        // `set -e` ignores a failure before the last `&&`.
+        text += "\ntest $? = 0 || exit 98";
+    }
+    text
 }
 
 impl Recipe {
@@ -74,7 +108,8 @@ impl Recipe {
     ///
     /// # Errors
     ///
-    /// If a block has no word after its fence, or an unknown mark.
+    /// If a block has no word after its fence, or an unknown mark, or if no output is shown of a
+    /// command that must fail.
     pub fn document(name: &str, text: &str) -> Result<Self> {
         let mut recipe = Self::empty(name);
         let mut lines = text.lines().enumerate();
@@ -111,6 +146,15 @@ impl Recipe {
                 ("", _) => bail!("{name}:{}: a block without a word", at + 1),
                 _ => {}
             }
+        }
+        let mute =
+            |step: &&Step| step.fails && step.shown.iter().all(|line| line.trim().is_empty());
+        if let Some(step) = recipe.steps.iter().find(mute) {
+            // Without the message any failure would do.
+            bail!(
+                "{name}:{}: no output of the failing command is shown",
+                step.line
+            );
         }
         Ok(recipe)
     }
@@ -156,9 +200,10 @@ impl Recipe {
         for step in &mut self.steps {
             let mut kept = Vec::new();
             for line in step.script.lines() {
+                let command = line.strip_prefix(USER).unwrap_or(line);
                 let excepted = list
                     .iter()
-                    .position(|e| e.document == self.name && line.starts_with(e.command));
+                    .position(|e| e.document == self.name && command.starts_with(e.command));
                 match excepted {
                     Some(at) => used.push(at),
                     None => kept.push(line),
@@ -173,9 +218,11 @@ impl Recipe {
 
     /// Returns one script. A line `@@ N` of the output precedes the output of step N.
     fn script(&self, prelude: &str) -> String {
-        let mut text = format!("set -eo pipefail\n{prelude}\n");
+        let mut text = format!("set -eo pipefail\n{AS_USER}\n{prelude}\n");
         for (at, step) in self.steps.iter().enumerate() {
-            let Step { line, script, .. } = step;
+            let line = step.line;
+            let lines: Vec<String> = step.script.lines().map(executed).collect();
+            let script = lines.join("\n");
             text += &format!("printf '\\n@@ {at}\\n'\n");
             text += &match step.fails {
                 true => format!(
@@ -293,7 +340,7 @@ mod tests {
     use super::*;
 
     const TEXT: &str = "Text\n```sh\na one\nb two\n```\n\n```text\nout 12.5 of rxe0\n```\n\
-                        ```sh fails\nc\n```\n```console\n1# d &\noutput\n2# e\n```\n\
+                        ```sh fails\nc\n```\n```text\nno\n```\n```console\n1# d &\noutput\n2# e\n```\n\
                         ```toml\nx = 1\n```\n```sh test=some.test\nf\n```\n";
 
     #[test]
@@ -309,7 +356,7 @@ mod tests {
             [
                 (2, "a one\nb two", false),
                 (10, "c", true),
-                (13, "d &\ne", false)
+                (16, "d &\ne", false)
             ]
         );
         assert_eq!(recipe.steps[0].shown, ["out 12.5 of rxe0"]);
@@ -323,12 +370,54 @@ mod tests {
     }
 
     #[test]
+    fn failing_command_without_its_message_is_refused() {
+        let command = "```sh fails\na\n```\n";
+        assert!(Recipe::document("x", command).is_err());
+        assert!(Recipe::document("x", &format!("{command}```text\n\n```\n")).is_err());
+        assert!(Recipe::document("x", &format!("{command}```text\nno\n```\n")).is_ok());
+    }
+
+    #[test]
+    fn commands_of_a_user_do_not_run_as_root() {
+        assert_eq!(
+            executed("$ a 'b' && c"),
+            "as_user 'a '\\''b'\\'' && c'\ntest $? = 0 || exit 98"
+        );
+        assert_eq!(executed("$ kfi serve &"), "as_user 'kfi serve' &");
+        assert_eq!(executed("a | b"), "a | b");
+    }
+
+    #[test]
+    fn failure_before_and_ends_the_shell() {
+        let folder = std::env::temp_dir().join(format!("recipe.{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let runs = |script: &str| {
+            let text = format!("```sh\n{script}\ntrue\n```\n");
+            let recipe = Recipe::document("x", &text).unwrap();
+            recipe.run(&folder, "", Duration::from_secs(10)).is_ok()
+        };
+        let all = [
+            ("true && true", true),
+            ("false && true", false),
+            ("(true\nfalse && true)", false),
+            ("for a in 1; do\n    false && true\ndone", false),
+            ("true && false || true", true),
+            ("true &&\n    true", true),
+            ("false", false),
+        ];
+        for (script, good) in all {
+            assert_eq!(runs(script), good, "{script}");
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
     fn commands_of_a_page_are_the_prompted_lines_of_examples() {
         let text = ".SH NAME\n# not this\n.SH EXAMPLES\nText.\n.nf\n# kfi a \\-\\-b\n12\n$ kfi c\n\
                     .fi\n.SH FILES\n# nor this\n";
         let steps = Recipe::page("x", text).steps;
         let scripts: Vec<_> = steps.iter().map(|step| step.script.as_str()).collect();
-        assert_eq!(scripts, ["kfi a --b", "kfi c"]);
+        assert_eq!(scripts, ["kfi a --b", "$ kfi c"]);
     }
 
     #[test]

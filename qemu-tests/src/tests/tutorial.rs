@@ -13,6 +13,8 @@ use crate::recipe::{Exception, Recipe};
 use anyhow::{ensure, Context, Result};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
+#[cfg(test)]
+use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -37,9 +39,15 @@ pub const TESTS: &[Test] = &[
 
 const TUTORIAL: &str = include_str!("../../../docs/tutorial.md");
 /// The other documents with commands.
-const DOCUMENTS: [(&str, &str); 3] = [
+const DOCUMENTS: [(&str, &str); 6] = [
+    ("CONTRIBUTING.md", include_str!("../../../CONTRIBUTING.md")),
     ("README.md", include_str!("../../../README.md")),
+    ("TESTING.md", include_str!("../../../TESTING.md")),
     ("docs/install.md", include_str!("../../../docs/install.md")),
+    (
+        "docs/libfabric.md",
+        include_str!("../../../docs/libfabric.md"),
+    ),
     (
         "examples/README.md",
         include_str!("../../../examples/README.md"),
@@ -67,6 +75,16 @@ const EXCEPTIONS: &[Exception] = &[
         "the same",
     ),
     except(
+        "CONTRIBUTING.md",
+        "cargo xtask",
+        "needs the source tree; the suite is itself run by it",
+    ),
+    except(
+        "CONTRIBUTING.md",
+        ".ci/run",
+        "runs the suite, of which this test is a part",
+    ),
+    except(
         "README.md",
         "cargo xtask",
         "makes guests, or installs on the host",
@@ -89,6 +107,11 @@ const EXCEPTIONS: &[Exception] = &[
         "reports a guest's own faults; `doctor.*` run it",
     ),
     except("docs/install.md", "adduser", "there is no user alice"),
+    except(
+        "docs/libfabric.md",
+        "export FI_PROVIDER_PATH",
+        "a guest has the plug-in in another folder",
+    ),
     except("examples/README.md", "cargo xtask", "needs the source tree"),
     except(
         "examples/README.md",
@@ -147,7 +170,8 @@ systemctl() {
     until [ -S /run/kfi-authd/socket ]; do kill -0 $! || return 1; sleep 0.1; done
 }";
 /// Makes the files that examples of `kfi export` and `kfi put` name.
-const SOURCES: &str = "head -c 1M /dev/urandom >data.img; cp data.img new.img";
+const SOURCES: &str = "head -c 1M /dev/urandom >data.img; cp data.img new.img; chmod 666 data.img";
+const DEVICE: &str = "/dev/kfabric";
 
 /// A network device `eth0` with the documents' address, and their files. Everything is removed on
 /// drop.
@@ -182,6 +206,11 @@ impl Machine {
             fs::write(&path, content)?;
             fs::set_permissions(&path, Permissions::from_mode(0o600))?;
         }
+        // As the udev rule does.
+        run("chgrp", &["rdma", DEVICE])?;
+        run("chmod", &["660", DEVICE])?;
+        // The ordinary user stores files there.
+        fs::set_permissions(&self.folder, Permissions::from_mode(0o777))?;
         for line in [
             "link add eth0 mtu 4400 type dummy",
             "address add 10.0.0.1/24 dev eth0",
@@ -194,6 +223,7 @@ impl Machine {
 
     /// Removes the traces of one document's commands.
     fn tidy(&self) -> Result<()> {
+        run("chgrp", &["root", DEVICE])?;
         // The agent may be gone, and a document may have removed its disks itself.
         run("kfi", &["auth", "revoke", "--all"])?;
         run("kfi", &["auth", "mode", "open"])?;
@@ -269,13 +299,13 @@ fn documents(ctx: &mut Ctx) -> Result<()> {
     for (name, text) in DOCUMENTS {
         let mut recipe = Recipe::document(name, text)?;
         all_used(name, &recipe.leave_out(EXCEPTIONS))?;
-        // A remote disk of README.
-        let disk = "modprobe null_blk; ln -sf /dev/nullb0 /dev/sdb";
-        let more = format!(
-            "export KFI_ADDR={own}\n{}",
-            if name == "README.md" { disk } else { "" }
-        );
-        machine.run(&recipe, &more)?;
+        let more = match name {
+            // The backing disk of an export.
+            "README.md" => "modprobe null_blk; ln -sf /dev/nullb0 /dev/sdb",
+            "docs/libfabric.md" => "export FI_PROVIDER_PATH=/kfi/bin",
+            _ => "",
+        };
+        machine.run(&recipe, &format!("export KFI_ADDR={own}\n{more}"))?;
     }
     Ok(())
 }
@@ -307,6 +337,40 @@ fn pages(_: &mut Ctx) -> Result<()> {
 #[cfg(test)]
 mod list {
     use super::*;
+
+    /// Adds the names of the Markdown files below `folder`, relative to `root`.
+    fn pages(root: &Path, folder: &Path, names: &mut Vec<String>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                if name != "target" && !name.starts_with('.') {
+                    pages(root, &path, names);
+                }
+            } else if name.ends_with(".md") {
+                let name = path.strip_prefix(root).unwrap();
+                names.push(name.to_string_lossy().into_owned());
+            }
+        }
+    }
+
+    #[test]
+    fn document_with_a_block_is_in_the_list() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let mut names = Vec::new();
+        pages(root, root, &mut names);
+        assert!(names.len() > 10, "{names:?}");
+        names.retain(|name| {
+            let text = fs::read_to_string(root.join(name)).unwrap();
+            text.lines()
+                .any(|line| line.trim_start().starts_with("```"))
+        });
+        names.sort();
+        let mut listed: Vec<&str> = DOCUMENTS.iter().map(|(name, _)| *name).collect();
+        listed.push("docs/tutorial.md");
+        listed.sort_unstable();
+        assert_eq!(names, listed);
+    }
 
     #[test]
     fn tests_that_documents_name_exist() {

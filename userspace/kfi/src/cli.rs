@@ -47,7 +47,7 @@ Examples:
 Examples:
   kfi serve &
   kfi ping 10.0.0.1 --size 64,4K
-  kfi ping 10.0.0.1 --operation read --bandwidth --size 1M --iterations 100";
+  kfi ping 10.0.0.1 --operation read --bandwidth --size 64K --iterations 100";
     pub(super) const EXPORT: &str = "\
 Examples:
   kfi export data.img --writable --port 7472 &

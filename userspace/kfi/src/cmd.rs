@@ -112,6 +112,9 @@ fn page(command: &clap::Command, dir: &Path) -> Result<()> {
         }
         text += ".fi\n.RE\n";
     }
+    if name != "kfi" {
+        text += ".SH EXIT STATUS\nAs for\n.BR kfi (1).\n";
+    }
     std::fs::write(&path, text).on_file("write", &path)?;
     command
         .get_subcommands()
@@ -166,6 +169,20 @@ mod tests {
                 line[..end.unwrap_or(line.len())].trim().to_owned()
             })
             .collect()
+    }
+
+    #[test]
+    fn pages_have_the_sections_of_a_page() {
+        for (name, text) in PAGES {
+            let has = |section: &str| {
+                let heading = format!(".SH {section}");
+                text.lines().any(|line| line == heading)
+            };
+            for section in ["SYNOPSIS", "EXAMPLES", "FILES"] {
+                assert!(has(section), "{name}: {section}");
+            }
+            assert!(has("EXIT STATUS") || has("ERRORS"), "{name}");
+        }
     }
 
     fn check(name: &str, text: &str) -> usize {
