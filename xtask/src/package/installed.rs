@@ -28,6 +28,8 @@ release=$1 version=$2 series=$3
 export DEBIAN_FRONTEND=noninteractive
 printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
 chmod 755 /usr/sbin/policy-rc.d
+# The build root leaves documents out, with the examples.
+rm -f /etc/dpkg/dpkg.cfg.d/99mmdebstrap
 mkdir -p /packages
 cp /mnt/*.deb /packages/
 apt-get update
