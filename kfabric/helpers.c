@@ -363,6 +363,59 @@ unsigned int kf_page_facts(struct page *page, unsigned long count)
 	return facts;
 }
 
+static struct dev_pagemap *kf_device_of(unsigned long pfn)
+{
+	struct page *page = pfn_to_page(pfn);
+
+	return is_zone_device_page(page) ? page_pgmap(page) : NULL;
+}
+
+void kf_release_devices(struct page *page, unsigned long count)
+{
+	unsigned long at = page_to_pfn(page), end = at + count;
+	struct dev_pagemap *held = NULL;
+
+	do {
+		struct dev_pagemap *device = kf_device_of(at);
+
+		/* A device's last reference is dropped after its last page has been looked at. */
+		if (device != held) {
+			put_dev_pagemap(held);
+			held = device;
+		}
+		at = ALIGN(at + 1, PAGES_PER_SUBSECTION);
+		cond_resched();
+	} while (at < end);
+	put_dev_pagemap(held);
+}
+
+/*
+ * A pin does not keep the driver of device-dax memory from being unbound, which frees the
+ * descriptors of the pages. A reference of the device does: the unbinding waits for it. Returns
+ * false, and holds nothing, if a device is being unbound.
+ */
+bool kf_hold_devices(struct page *page, unsigned long count)
+{
+	unsigned long start = page_to_pfn(page), end = start + count, at = start;
+	struct dev_pagemap *held = NULL;
+
+	do {
+		struct dev_pagemap *device = kf_device_of(at);
+
+		if (device != held) {
+			if (device && !get_dev_pagemap(at)) {
+				if (at > start)
+					kf_release_devices(page, at - start);
+				return false;
+			}
+			held = device;
+		}
+		at = ALIGN(at + 1, PAGES_PER_SUBSECTION);
+		cond_resched();
+	} while (at < end);
+	return true;
+}
+
 void kf_log_dax_file(void)
 {
 	pr_info_ratelimited("kfabric: memory of a file on a DAX file system cannot be registered; map a device-dax device (/dev/daxX.Y) instead\n");

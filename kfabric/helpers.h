@@ -87,6 +87,13 @@ void *kf_page_address(const struct page *page);
 #define KF_PAGES_PERSISTENT	4	/* the platform describes the run as persistent memory */
 /* Returns the properties of @count contiguous pages. The caller keeps the pages. Does not sleep. */
 unsigned int kf_page_facts(struct page *page, unsigned long count);
+/*
+ * Keeps the DAX devices of @count contiguous pages, if there are any, from being removed. Returns
+ * false if one is being removed. The caller keeps the pages. May sleep.
+ */
+bool kf_hold_devices(struct page *page, unsigned long count);
+/* Undoes kf_hold_devices() for the same pages. May sleep. */
+void kf_release_devices(struct page *page, unsigned long count);
 /* Logs that memory of a file on a DAX file system cannot be registered. */
 void kf_log_dax_file(void);
 void kf_unpin_range(struct page *page, unsigned long npages, bool dirty);

@@ -69,8 +69,9 @@ pub struct Segment {
 
 /// Origin of the pages, which decides how they are released.
 pub(super) enum Source {
-    /// Pinned one by one; marked dirty at the unpin if `dirty` is set.
-    Pinned { dirty: bool },
+    /// Pinned one by one; marked dirty at the unpin if `dirty` is set. The devices of the first `held`
+    /// runs cannot be removed meanwhile.
+    Pinned { dirty: bool, held: usize },
     /// Owned pages.
     Owned(#[expect(dead_code, reason = "held for its Drop")] KVVec<Page>),
     /// Owned pages, allocated in blocks.
@@ -117,7 +118,8 @@ pub(crate) trait Lender: Send + Sync {}
 ///
 /// # Invariants
 ///
-/// - With [`Source::Pinned`] every page of `runs` is pinned once, and unpinned by the drop.
+/// - With [`Source::Pinned`] every page of `runs` is pinned once, and unpinned by the drop; the devices of
+///   the first `held` runs are held, and released by the drop.
 /// - With [`Source::Owned`] and [`Source::Blocks`] the runs are those of the owned pages.
 /// - With [`Source::Lent`] the pages stay valid until the lender is dropped.
 /// - With [`Source::Placeholder`] there are no runs.
@@ -152,6 +154,28 @@ impl Pages {
         // A program's size decides the length, so a failed allocation is not logged.
         self.runs.push(run, GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?;
         self.count += 1;
+        Ok(())
+    }
+}
+
+impl Pages {
+    /// Keeps the devices of pinned pages from being removed until the drop.
+    ///
+    /// # Errors
+    ///
+    /// - `ENODEV` if a device is being removed.
+    pub(super) fn hold_devices(&mut self) -> Result {
+        let Source::Pinned { held, .. } = &mut self.source else {
+            return Ok(());
+        };
+        for run in self.runs.get(*held..).unwrap_or_default() {
+            // SAFETY: By the type invariant the run's pages are pinned.
+            if !unsafe { sys::kf_hold_devices(run.page.as_ptr(), run.pages) } {
+                return Err(ENODEV);
+            }
+            // INVARIANT: The run's devices are held since the call above.
+            *held += 1;
+        }
         Ok(())
     }
 }
@@ -201,15 +225,19 @@ impl range::Run for Run {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        let Source::Pinned { dirty } = self.source else {
+        let Source::Pinned { dirty, held } = self.source else {
             return;
         };
-        let runs = self.runs.iter();
+        let runs = self.runs.iter().enumerate();
         #[cfg(kfabric_seed_bug = "missing-unpin")]
         let runs = runs.skip(1);
-        for run in runs {
+        for (i, run) in runs {
             // SAFETY: By the type invariant the run's pages are pinned, and `self` owns the pins.
             unsafe { sys::kf_unpin_range(run.page.as_ptr(), run.pages, dirty) };
+            if i < held {
+                // SAFETY: By the type invariant the run's devices are held, and `self` owns the references.
+                unsafe { sys::kf_release_devices(run.page.as_ptr(), run.pages) };
+            }
             // SAFETY: Regions are dropped in process context, which may sleep.
             unsafe { sys::kf_cond_resched() };
         }

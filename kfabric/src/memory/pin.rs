@@ -44,7 +44,10 @@ fn pin(start: usize, count: usize, writable: bool) -> Result<Pages> {
     let mut pages = Pages {
         runs: KVVec::new(),
         count: 0,
-        source: Source::Pinned { dirty: writable },
+        source: Source::Pinned {
+            dirty: writable,
+            held: 0,
+        },
     };
     let mut flags = bindings::FOLL_LONGTERM;
     if writable {
@@ -94,6 +97,7 @@ fn pin(start: usize, count: usize, writable: bool) -> Result<Pages> {
         // SAFETY: This runs in a system call and holds no lock.
         unsafe { sys::kf_cond_resched() };
     }
+    pages.hold_devices()?;
     Ok(pages)
 }
 
@@ -107,6 +111,7 @@ impl Memory {
     /// - `EFAULT` if the range is not mapped, or not writable.
     /// - `EOPNOTSUPP` if the range is of a file on a DAX file system. The kernel log then names
     ///   device-dax, which can be registered.
+    /// - `ENODEV` if the device of the memory is being removed.
     /// - `EINTR` if the task was killed meanwhile.
     pub fn pin_user(addr: usize, len: usize, writable: bool) -> Result<Arc<Self>> {
         let end = addr.checked_add(len).ok_or(EINVAL)?;

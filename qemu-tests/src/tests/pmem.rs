@@ -30,6 +30,10 @@ pub const TESTS: &[Test] = &[
         once(c, nvdimm)
     })
     .on(ONE | SHM),
+    Test::alone("pmem.device_unbound_while_registered_waits", |c| {
+        once(c, unbound)
+    })
+    .on(ONE | SHM),
     Test::alone("pmem.p10_memory_that_needs_its_device_is_refused", |c| {
         once(c, virtio)
     })
@@ -161,6 +165,39 @@ fn nvdimm(ctx: &mut Ctx) -> Result<()> {
     ensure!(got.persistence == KFI_PERSISTENCE_ADR, "{got:?}");
     side.dev.close(got.handle)?;
     Ok(())
+}
+
+fn unbound(ctx: &mut Ctx) -> Result<()> {
+    let (_, number) = Device::Nvdimm.region()?;
+    let map = Device::Nvdimm.map()?;
+    let side = Side::open(ctx)?;
+    let region = side.dev.call_region(&want(&side, &map, 0))?;
+    let name = format!("dax{number}.0");
+    let driver = Path::new("/sys/bus/dax/drivers/device_dax");
+    let unbind = std::thread::spawn({
+        let name = name.clone();
+        move || set(&driver.join("unbind"), &name)
+    });
+    // The driver first ends the mappings, and then removes the memory.
+    until("the end of the mappings", WAIT, || {
+        match side.dev.call_region(&want(&side, &map, 0)) {
+            Ok(other) => {
+                side.dev.close(other.handle)?;
+                Ok(None)
+            }
+            Err(_) => Ok(Some(())),
+        }
+    })?;
+    ensure!(!unbind.is_finished(), "the device is gone while in use");
+    side.dev.close(region.handle)?;
+    until("the end of the unbinding", WAIT, || {
+        Ok(unbind.is_finished().then_some(()))
+    })?;
+    let ended = unbind.join();
+    ended.map_err(|_| anyhow::anyhow!("the thread panicked"))??;
+    drop(map);
+    set(&driver.join("bind"), &name)?;
+    Device::Nvdimm.map().map(drop)
 }
 
 /// A mounted file system, which the drop unmounts.
