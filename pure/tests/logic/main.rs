@@ -22,6 +22,7 @@ mod info;
 mod key;
 mod key_batch;
 mod key_history;
+mod key_ledger;
 mod key_values;
 mod pairs;
 mod persist;

@@ -1,0 +1,469 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! Accounting of the values of verbs keys.
+//!
+//! A verbs key is the device's index of a memory region plus, in the low eight bits, a byte that
+//! the owner of the region chooses. Indices are reused soon. A value must not be, or a peer with an
+//! old key would reach the memory behind the new one (P4).
+//!
+//! A [`Ledger`] accounts for the values of one scope, in epochs. In an epoch each value is drawn at
+//! most once. The next epoch begins when the device offers only indices whose values are all drawn.
+//! In it, values can be drawn again when they have rested: a fixed time has passed since the end of
+//! the last key with one of them. The values of an index rest in two halves, so that the first half
+//! rests while the second one is drawn. If no value has rested, there is none for the moment. A
+//! strict user of the ledger gets no value that was drawn since the user joined.
+//!
+//! Nothing is stored for a value. The bytes of a half come in a secret order that a permutation
+//! defines ([`Ledger::byte`]), so their number is enough ([`Half`]). Only the bytes that a device
+//! chooses itself, out of order, need a bit each ([`Chosen`]).
+//!
+//! The ledger has one record for up to [`RECORDS`] indices. Further indices share records, and then
+//! also the 256 values of a record. So the size is bounded for a device with random indices, too.
+
+use super::scramble::Scramble;
+
+/// Number of values of a half of a record.
+pub const HALF: u8 = 128;
+
+/// Maximum number of records of a ledger. rxe has as many indices.
+pub const RECORDS: u32 = 1 << 19;
+
+/// Number of regions without a value in a row after which the values of the ledger count as drawn.
+pub const TRIES: usize = 64;
+
+/// Returns the number of the record that accounts for `key`.
+pub const fn record_of(key: u32) -> u32 {
+    (key >> 8) % RECORDS
+}
+
+/// Bytes of a record that a device has chosen itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Chosen([u64; 4]);
+
+impl Chosen {
+    fn has(&self, byte: u8) -> bool {
+        let word = self.0.get(usize::from(byte / 64));
+        word.is_some_and(|word| word & (1 << (byte % 64)) != 0)
+    }
+
+    fn add(&mut self, byte: u8) {
+        if let Some(word) = self.0.get_mut(usize::from(byte / 64)) {
+            *word |= 1 << (byte % 64);
+        }
+    }
+
+    /// Forgets the bytes of the half with `first`.
+    fn forget(&mut self, first: u8) {
+        for word in self.0.iter_mut().skip(usize::from(first / 64)).take(2) {
+            *word = 0;
+        }
+    }
+}
+
+/// Account of the values of one half of a record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Half {
+    /// Time of the last end of a key, in seconds.
+    ended: u32,
+    /// Low half of the number of the last renewal.
+    born: u32,
+    /// Number of positions drawn since the renewal.
+    drawn: u8,
+    /// Number of values that are in use. 255 stands for more, and then never changes.
+    live: u8,
+    /// [`KNOWN`], [`RENEWED`], [`CHOSEN`].
+    flags: u8,
+}
+
+/// Flag of [`Half`]: a value was asked for.
+const KNOWN: u8 = 1;
+/// Flag of [`Half`]: the values were drawn before the last renewal.
+const RENEWED: u8 = 2;
+/// Flag of [`Half`]: a device has chosen a byte.
+const CHOSEN: u8 = 4;
+
+impl Half {
+    fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    fn begin(&mut self) {
+        self.live = self.live.saturating_add(1);
+    }
+
+    fn release(&mut self) {
+        if self.live != u8::MAX {
+            self.live = self.live.saturating_sub(1);
+        }
+    }
+
+    /// Returns whether the half was renewed after the renewal with a number.
+    ///
+    /// Numbers are compared by their low halves. If the last renewal is very long ago, the answer
+    /// is yes, and the values are not drawn.
+    fn is_after(&self, number: u64) -> bool {
+        // CAST: Keeps the low half.
+        let after = self.born.wrapping_sub(number as u32);
+        after != 0 && after <= u32::MAX / 2
+    }
+}
+
+/// Account of the values of one record: the bytes below 128 and the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wear([Half; 2]);
+
+impl Wear {
+    /// Returns whether the record has [`Chosen`] bytes.
+    pub fn has_chosen(&self) -> bool {
+        self.0.iter().any(|half| half.has(CHOSEN))
+    }
+
+    fn half(&mut self, byte: u8) -> &mut Half {
+        let [lower, upper] = &mut self.0;
+        if byte < HALF {
+            lower
+        } else {
+            upper
+        }
+    }
+
+    /// Records the end of a key with `byte`, in second `now`. No peer can use the key any more.
+    pub fn end(&mut self, byte: u8, now: u32) {
+        let half = self.half(byte);
+        half.release();
+        half.ended = now;
+    }
+}
+
+/// Terms of a draw.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// Time of a clock that never goes back, in seconds.
+    pub now: u32,
+    /// Seconds from the end of a key to the next draw of its value.
+    pub rest: u32,
+    /// For a strict user: [`Ledger::joined`] at the time when the user joined.
+    pub strict: Option<u64>,
+}
+
+/// Result of a draw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Draw {
+    /// A byte, and whether the value was drawn before.
+    Value(u8, bool),
+    /// The epoch's values of the record are drawn.
+    Spent,
+    /// The epoch's values of the record have not rested yet.
+    Resting,
+}
+
+/// The account of the values of one scope, without the records.
+pub struct Ledger {
+    secret: Scramble,
+    /// Number of renewals of records, and of new records.
+    renewals: u64,
+    /// Number of renewals before the epoch.
+    epoch: u64,
+}
+
+impl Ledger {
+    /// Returns an empty ledger. `secret` defines the order of the bytes.
+    pub fn new(secret: u128) -> Self {
+        Self {
+            secret: Scramble::new(secret),
+            renewals: 0,
+            epoch: 0,
+        }
+    }
+
+    /// Returns the moment at which a strict user joins, for [`Terms::strict`].
+    pub fn joined(&self) -> u64 {
+        self.renewals
+    }
+
+    /// Returns the number of the epoch, for [`Ledger::advance`].
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Begins the next epoch, unless `epoch` is over already. The caller has found that all values
+    /// that it can have in `epoch` are drawn.
+    pub fn advance(&mut self, epoch: u64) {
+        if self.epoch == epoch {
+            // The next renewal has a number of its own.
+            self.renewals += 1;
+            self.epoch = self.renewals;
+        }
+    }
+
+    /// Returns the functions of the permutation's rounds: tables with entries of [`BITS`] bits, in
+    /// turn of 16 and of 8 entries.
+    fn rounds(&self, record: u32, half: &Half) -> [u64; 6] {
+        let of = u64::from(half.born) << 32 | u64::from(record % RECORDS) << 8;
+        let [first, second, third, small] = [0, 1, 2, 3].map(|n| self.secret.scramble(of | n));
+        // The tables of 16 entries of 3 bits leave 16 bits of each number.
+        let rest = first >> 48 << 16 | second >> 48;
+        [first, small, second, small >> 32, third, rest]
+    }
+
+    /// Returns the byte, without its highest bit, at a position of a half's order.
+    ///
+    /// The permutation is a Feistel network with secret functions.
+    fn byte(&self, record: u32, half: &Half, position: u8) -> u8 {
+        let (mut left, mut right) = (position >> 4 & 7, position & 15);
+        for (table, bits) in self.rounds(record, half).iter().zip(BITS) {
+            (left, right) = (right, left ^ entry(*table, bits, right));
+        }
+        left << 4 | right
+    }
+
+    /// Returns the position of a byte in its half's order.
+    fn position(&self, record: u32, half: &Half, byte: u8) -> u8 {
+        let (mut left, mut right) = (byte >> 4 & 7, byte & 15);
+        for (table, bits) in self.rounds(record, half).iter().zip(BITS).rev() {
+            (left, right) = (right ^ entry(*table, bits, left), left);
+        }
+        left << 4 | right
+    }
+
+    fn number(&mut self) -> u32 {
+        self.renewals += 1;
+        // CAST: Keeps the low half.
+        self.renewals as u32
+    }
+
+    fn know(&mut self, half: &mut Half) {
+        if !half.has(KNOWN) {
+            half.flags |= KNOWN;
+            half.born = self.number();
+        }
+    }
+
+    /// Returns whether the terms allow the values of a half that are not drawn yet.
+    fn allows(&self, half: &Half, terms: &Terms) -> bool {
+        let Some(joined) = terms.strict else {
+            return true;
+        };
+        let few = self.renewals - joined <= u64::from(u32::MAX / 2);
+        !half.has(RENEWED) || few && !half.is_after(joined)
+    }
+
+    /// Makes all values of a half available again, if the epoch and the terms allow it.
+    fn renew(&mut self, half: &mut Half, terms: &Terms) -> Result<(), Draw> {
+        if terms.strict.is_some() || half.is_after(self.epoch) {
+            return Err(Draw::Spent);
+        }
+        // Seconds are rounded down: only if the difference is greater, the time has passed.
+        if half.live != 0 || terms.now.wrapping_sub(half.ended) <= terms.rest {
+            return Err(Draw::Resting);
+        }
+        half.drawn = 0;
+        half.flags |= RENEWED;
+        half.born = self.number();
+        Ok(())
+    }
+
+    /// Draws one of the bytes of a half that are not drawn yet.
+    fn draw_left(
+        &self,
+        record: u32,
+        half: &mut Half,
+        first: u8,
+        chosen: Option<&Chosen>,
+        terms: &Terms,
+    ) -> Option<Draw> {
+        if !self.allows(half, terms) {
+            return None;
+        }
+        while half.drawn < HALF {
+            let byte = first | self.byte(record, half, half.drawn);
+            half.drawn += 1;
+            if chosen.is_none_or(|chosen| !chosen.has(byte)) {
+                half.begin();
+                return Some(Draw::Value(byte, half.has(RENEWED)));
+            }
+        }
+        None
+    }
+
+    /// Draws a byte of a record. `chosen` are the record's chosen bytes, if it has some.
+    pub fn draw(
+        &mut self,
+        record: u32,
+        wear: &mut Wear,
+        mut chosen: Option<&mut Chosen>,
+        terms: &Terms,
+    ) -> Draw {
+        let [lower, upper] = &mut wear.0;
+        for (half, first) in [(&mut *lower, 0), (&mut *upper, HALF)] {
+            self.know(half);
+            if let Some(drawn) = self.draw_left(record, half, first, chosen.as_deref(), terms) {
+                return drawn;
+            }
+        }
+        let mut halves = [(lower, 0), (upper, HALF)];
+        let ages = halves
+            .each_ref()
+            .map(|(half, _)| terms.now.wrapping_sub(half.ended));
+        if ages[1] > ages[0] {
+            halves.reverse();
+        }
+        let mut refused = Draw::Spent;
+        for (half, first) in halves {
+            match self.renew(half, terms) {
+                Ok(()) => {
+                    if let Some(chosen) = chosen.as_deref_mut() {
+                        chosen.forget(first);
+                    }
+                    if let Some(drawn) = self.draw_left(record, half, first, None, terms) {
+                        return drawn;
+                    }
+                }
+                Err(Draw::Spent) => {}
+                Err(why) => refused = why,
+            }
+        }
+        refused
+    }
+
+    /// Accounts for a byte that the device has chosen. [`Draw::Value`] means that it may be used.
+    pub fn take(
+        &mut self,
+        record: u32,
+        wear: &mut Wear,
+        chosen: &mut Chosen,
+        byte: u8,
+        terms: &Terms,
+    ) -> Draw {
+        let half = wear.half(byte);
+        self.know(half);
+        if half.drawn > self.position(record, half, byte) || chosen.has(byte) {
+            if let Err(refused) = self.renew(half, terms) {
+                return refused;
+            }
+            chosen.forget(byte & HALF);
+        } else if !self.allows(half, terms) {
+            return Draw::Spent;
+        }
+        chosen.add(byte);
+        half.flags |= CHOSEN;
+        half.begin();
+        Draw::Value(byte, half.has(RENEWED))
+    }
+
+    /// Takes back the byte of the last draw. It was in no key, and no caller has seen it.
+    pub fn give_back(&mut self, record: u32, wear: &mut Wear, byte: u8) {
+        let half = wear.half(byte);
+        half.release();
+        if let Some(last) = half.drawn.checked_sub(1) {
+            if self.byte(record, half, last) == byte % HALF {
+                half.drawn = last;
+            }
+        }
+    }
+}
+
+/// Number of bits that each round of [`Ledger::byte`] changes.
+const BITS: [u8; 6] = [3, 4, 3, 4, 3, 4];
+
+/// Returns an entry of a table.
+fn entry(table: u64, bits: u8, number: u8) -> u8 {
+    // CAST: Keeps the entry's bits.
+    (table >> (bits * number)) as u8 & ((1 << bits) - 1)
+}
+
+/// The regions of a device, from which [`search`] selects one with a value.
+pub trait Regions {
+    /// A memory region.
+    type Region;
+    /// Error of the device, or of the memory for a record.
+    type Error;
+
+    /// Obtains a region from the device.
+    fn fresh(&mut self) -> Result<Self::Region, Self::Error>;
+
+    /// Draws a value for a region: [`Ledger::draw`].
+    fn draw(&mut self, region: &mut Self::Region) -> Result<Draw, Self::Error>;
+
+    /// Returns whether worn regions are held back, because the device may return the same ones for
+    /// ever otherwise.
+    fn holds(&self) -> bool;
+
+    /// Holds back a worn region, or frees it. Returns whether it is held back.
+    fn hold(&mut self, region: Self::Region) -> bool;
+
+    /// Returns the number of regions that are held back.
+    fn held(&self) -> usize;
+
+    /// Draws a value for a region that is held back, the oldest being number 0. Removes and returns
+    /// the region if it has a value.
+    fn reuse(&mut self, at: usize) -> Result<(Draw, Option<Self::Region>), Self::Error>;
+
+    /// Returns the number of the ledger's epoch.
+    fn epoch(&self) -> u64;
+
+    /// Begins the next epoch: [`Ledger::advance`].
+    fn advance(&mut self, epoch: u64);
+}
+
+/// Finds a region with a value. Returns `None` if no value is available now, or ever for a `strict`
+/// user.
+///
+/// # Errors
+///
+/// - An error of the device or of a draw.
+pub fn search<R: Regions>(regions: &mut R, strict: bool) -> Result<Option<R::Region>, R::Error> {
+    // One pass more than needed, because another task may begin an epoch meanwhile.
+    for _ in 0..3 {
+        let epoch = regions.epoch();
+        let (mut tries, mut resting) = (0, false);
+        let refused = loop {
+            let mut region = match regions.fresh() {
+                Ok(region) => region,
+                Err(e) => break Some(e),
+            };
+            match regions.draw(&mut region)? {
+                Draw::Value(..) => return Ok(Some(region)),
+                Draw::Spent => {}
+                Draw::Resting => resting = true,
+            }
+            if regions.hold(region) {
+                // The number of regions that are held back is bounded.
+                continue;
+            }
+            tries += 1;
+            if regions.holds() || tries == TRIES {
+                // A device whose regions are held back would return the same one again.
+                break None;
+            }
+        };
+        if !strict && regions.held() > 0 {
+            // The device has no other region for this ledger.
+            return again(regions, epoch);
+        }
+        match refused {
+            Some(e) => return Err(e),
+            None if strict || resting || regions.holds() => return Ok(None),
+            None => regions.advance(epoch),
+        }
+    }
+    Ok(None)
+}
+
+/// Finds a region with a value among those that are held back.
+fn again<R: Regions>(regions: &mut R, epoch: u64) -> Result<Option<R::Region>, R::Error> {
+    for _ in 0..2 {
+        let mut resting = false;
+        for at in 0..regions.held() {
+            match regions.reuse(at)? {
+                (_, Some(region)) => return Ok(Some(region)),
+                (Draw::Resting, None) => resting = true,
+                _ => {}
+            }
+        }
+        if resting {
+            break;
+        }
+        regions.advance(epoch);
+    }
+    Ok(None)
+}
