@@ -301,6 +301,20 @@ static const struct kernel_param_ops user_mib_ops = {
 module_param_cb(user_mib, &user_mib_ops, &user_mib, 0644);
 MODULE_PARM_DESC(user_mib, "MiB that devices may allocate for a user's objects, about; 0: a quarter of memory");
 
+static unsigned int key_rest_s = 600;
+module_param(key_rest_s, uint, 0644);
+MODULE_PARM_DESC(key_rest_s, "seconds after the end of a key before its value may be used again");
+
+u32 kverbs_key_rest(void)
+{
+	return READ_ONCE(key_rest_s);
+}
+
+u32 kverbs_seconds(void)
+{
+	return (u32)ktime_get_seconds();
+}
+
 u32 kverbs_user(void)
 {
 	return from_kuid(&init_user_ns, current_uid());

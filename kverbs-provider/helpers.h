@@ -142,6 +142,10 @@ int kverbs_set_access(struct ib_mr *mr, int access);
 
 u32 kverbs_random(void);
 
+/* Return a time in seconds that never goes back, and the seconds for which key values rest. */
+u32 kverbs_seconds(void);
+u32 kverbs_key_rest(void);
+
 #ifdef CONFIG_KCOV
 /*
  * Begins to record the executed code for the tracer of the provider's callbacks. Returns false if

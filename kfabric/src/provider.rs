@@ -47,6 +47,7 @@ pub use self::traits::{
     KeyAssign,
     KeyOps,
     KeyValue,
+    KeyValues,
     ListenSink,
     ListenerOps,
     Proof,

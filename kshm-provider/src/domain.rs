@@ -32,6 +32,7 @@ use kfabric::{
         EndpointSink,
         GroupOps,
         KeyAssign,
+        KeyValues,
         Proof,
         RegionOps, //
     },
@@ -96,7 +97,12 @@ impl DomainOps for Domain {
         Ok(region)
     }
 
-    fn group(&self, proof: Option<Arc<dyn Proof>>, _reuses: bool) -> Result<Arc<dyn GroupOps>> {
+    fn group(
+        &self,
+        proof: Option<Arc<dyn Proof>>,
+        // A cell of the key table has no value twice.
+        _values: KeyValues,
+    ) -> Result<Arc<dyn GroupOps>> {
         let group: Arc<dyn GroupOps> = Arc::new(Shared(Group::new(proof)?), GFP_KERNEL_ACCOUNT)?;
         Ok(group)
     }

@@ -55,6 +55,7 @@ use kfabric::{
         EndpointSink,
         GroupOps,
         KeyAssign,
+        KeyValues,
         Proof,
         RegionOps, //
     },
@@ -108,7 +109,7 @@ impl Domain {
             false => None,
         };
         let holds = Arc::pin_init(Holds::new(), GFP_KERNEL_ACCOUNT)?;
-        let group = Group::new(live, device, holds, None, false, program)?;
+        let group = Group::new(live, device, holds, None, KeyValues::Again, program)?;
         let gone: Arc<dyn Resource> = Arc::pin_init(
             pin_init!(Gone {
                 sink,
@@ -160,10 +161,10 @@ impl DomainOps for Domain {
         Ok(region)
     }
 
-    fn group(&self, proof: Option<Arc<dyn Proof>>, reuses: bool) -> Result<Arc<dyn GroupOps>> {
+    fn group(&self, proof: Option<Arc<dyn Proof>>, values: KeyValues) -> Result<Arc<dyn GroupOps>> {
         let live = self.device.enter()?;
         let holds = self.group.holds().clone();
-        let group = Group::new(&live, &self.device, holds, proof, reuses, self.program)?;
+        let group = Group::new(&live, &self.device, holds, proof, values, self.program)?;
         let group: Arc<dyn GroupOps> = Arc::new(Shared(group), GFP_KERNEL_ACCOUNT)?;
         Ok(group)
     }

@@ -41,3 +41,15 @@ pub(crate) fn random() -> u32 {
     // SAFETY: The function has no preconditions.
     unsafe { raw::kverbs_random() }
 }
+
+/// Returns the time of a clock that never goes back, in seconds.
+pub(crate) fn seconds() -> u32 {
+    // SAFETY: The function has no preconditions.
+    unsafe { raw::kverbs_seconds() }
+}
+
+/// Returns the seconds from the end of a key to the next draw of its value (`key_rest_s`).
+pub(crate) fn key_rest() -> u32 {
+    // SAFETY: The function has no preconditions.
+    unsafe { raw::kverbs_key_rest() }
+}

@@ -15,13 +15,13 @@
 //! next region, so that an assignment finds all that it needs. If that fails, a worker tries again,
 //! and so does the next assignment.
 //!
-//! A key's value is as unpredictable as the device allows. It is new to all peers that could use it
-//! ([`key_values`]). Isolation rests on the group's protection domain.
+//! A key's value is as unpredictable as the device allows. A value is used again only after all
+//! others and after a time of rest ([`key_values`]). Isolation rests on the group's protection domain.
 //!
 //! For a full registration the device chooses the value. The registration gives peers no access
-//! until the value is known to be new ([`Mr::open`]), not even to the answer of a repeated read
+//! until the value is known to be available ([`Mr::open`]), not even to the answer of a repeated read
 //! ([`window::hidden_addr`]). If a device cannot change a registration's access later, an old value
-//! is valid for a moment, until it is recognised as old.
+//! is valid for a moment, until it is recognised as not available.
 //!
 //! One attack remains on rxe: a "send with invalidate" ends any fast registration of the device
 //! whose key the peer guesses, in any protection domain. The attack revokes a key; it never gives
@@ -33,7 +33,7 @@
 //! | [`assign`] | assignment of one slot or many |
 //! | [`fast`], [`full`] | the two kinds of registration |
 //! | [`window`] | a part of a memory, and its address for peers |
-//! | [`key_values`] | already-issued key values |
+//! | [`key_values`] | sources of key values |
 //! | [`group`] | protection groups |
 //! | [`deferred`] | holds of a domain's operations while ordered keys are assigned |
 //!

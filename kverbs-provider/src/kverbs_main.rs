@@ -76,7 +76,7 @@ impl kernel::Module for Kverbs {
         // SAFETY: A module's `init` runs once, and the client is registered below.
         let devices = unsafe { device::List::new() };
         // SAFETY: A module's `init` runs once, and the client is registered below.
-        let key_values = unsafe { key::key_values::Memory::new() };
+        let key_values = unsafe { key::key_values::Memory::new() }?;
         // SAFETY: A module's `init` runs once, and the client is registered below.
         let users = unsafe { ib::share::Users::new() };
         let counts = stats::files();

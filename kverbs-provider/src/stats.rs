@@ -18,7 +18,11 @@ pub(crate) static RESERVED: Counter = Counter::new();
 pub(crate) static SHORT: Counter = Counter::new();
 /// Key values that a slot had in reserve when it closed, and that no key has had.
 pub(crate) static UNUSED: Counter = Counter::new();
-/// Memory regions that were not used because their key values are exhausted.
+/// Key values drawn for slots and for full registrations.
+pub(crate) static USED: Counter = Counter::new();
+/// Those that were used before: all others had been used, and had rested.
+pub(crate) static REUSED: Counter = Counter::new();
+/// Memory regions that were not used because no key value of theirs was available.
 pub(crate) static WORN: Counter = Counter::new();
 
 /// Creates the files of the counters.
@@ -29,8 +33,10 @@ pub(crate) fn files() -> Files {
             (c"fast", &FAST),
             (c"full", &FULL),
             (c"reserved", &RESERVED),
+            (c"reused", &REUSED),
             (c"short", &SHORT),
             (c"unused", &UNUSED),
+            (c"used", &USED),
             (c"waits", &WAITS),
             (c"worn", &WORN),
         ],

@@ -15,7 +15,6 @@
 //! | [`info`] | matching of a provider's offer with a caller's hints |
 //! | [`key`] | state machine of a key slot |
 //! | [`key_ledger`] | accounting of key values of verbs devices |
-//! | [`key_values`] | already-issued key values of a hardware slot |
 //! | [`pairs`] | copy plan between two lists of runs |
 //! | [`persist`] | kinds of memory, by the way a store becomes durable |
 //! | [`pipe`] | messages in a byte ring that two processes share |
@@ -40,7 +39,6 @@ pub mod hold;
 pub mod info;
 pub mod key;
 pub mod key_ledger;
-pub mod key_values;
 pub mod pairs;
 pub mod persist;
 pub mod pipe;

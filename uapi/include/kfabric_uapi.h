@@ -1306,7 +1306,7 @@ struct kfi_region_reg {
 
 /*
  * KFI_IOC_KEY_ALLOC: reserves all resources that an assignment needs, for all slots or none.
- * -ENOSPC: the device has no key values left that were not issued before.
+ * -ENOSPC: the device has no key slot left, or no key value that has rested.
  * -EDQUOT: more slots than the user's share of the device, or than the grant allows.
  *
  * A revocation uses up the resources of its key and reserves new ones before it returns. If that

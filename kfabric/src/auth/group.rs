@@ -18,7 +18,8 @@ use kernel::{
 use super::auth_key::AuthKey;
 use crate::provider::{
     DomainOps,
-    GroupOps, //
+    GroupOps,
+    KeyValues, //
 };
 
 /// A protection group in use.
@@ -74,7 +75,7 @@ impl Groups {
             return Ok(made(&used.group));
         }
         let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
-        let group = domain.group(Some(key.prover()?), false)?;
+        let group = domain.group(Some(key.prover()?), KeyValues::Again)?;
         let result = made(&group);
         let used = Used { group, users: 1 };
         // Cannot replace an entry: there is none of that number.

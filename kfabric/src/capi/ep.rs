@@ -141,6 +141,7 @@ fn open(
         context: place.ptr() as u64,
         own_keys: domain.ep_keys,
         reuse_values: false,
+        strict_values: false,
     };
     // SAFETY: The caller's info is valid, with its destination address.
     let dest = unsafe { info::dest_addr(info)? };

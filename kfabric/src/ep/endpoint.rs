@@ -67,7 +67,8 @@ use crate::{
         EndpointAttr,
         EndpointOps,
         EndpointSink,
-        GroupOps, //
+        GroupOps,
+        KeyValues, //
     },
     sys,
     uapi::*,
@@ -93,13 +94,17 @@ pub struct EpAttr {
     /// to the endpoint ([`Key::alloc_for`],
     /// [`Region::register_for`](crate::key::Region::register_for)).
     pub own_keys: bool,
-    /// The values of the endpoint-scoped keys may be issued again, for other endpoints with this
-    /// option at other addresses, and for no other keys. On one endpoint no value is issued twice.
+    /// The endpoint-scoped keys have values of the endpoint's own (2^27 over rxe), which do not
+    /// depend on other endpoints. On one endpoint no value is issued twice.
     ///
-    /// For consumers that take very many keys, such as one for each operation. All other values are
-    /// never issued again and are exhausted eventually (over rxe after 2^26 keys). A peer must use
-    /// such a key over this connection only.
+    /// For consumers that take very many keys of kernel memory, such as one for each operation, and
+    /// that can connect anew ([`Endpoint::keys_exhausted`]). A peer must use such a key over this
+    /// connection only.
     pub reuse_values: bool,
+    /// No value of the endpoint-scoped keys is issued twice on this endpoint. If the device offers
+    /// no other value, an assignment fails (`ENOSPC`). Without this option a value is issued again
+    /// after all others that the device offers, and after a time of rest.
+    pub strict_values: bool,
 }
 
 /// The protection group and bound slots of an endpoint with endpoint-scoped keys.
@@ -132,7 +137,7 @@ impl Endpoint {
     /// # Errors
     ///
     /// - `EINVAL` if sizes exceed the domain's, or the request arrived on another device.
-    /// - `EINVAL` if `reuse_values` is set without `own_keys`.
+    /// - `EINVAL` if `reuse_values` or `strict_values` is set without `own_keys`.
     /// - `ENOENT` if the request was answered before.
     /// - `EOPNOTSUPP` if the domain has no endpoint-scoped keys.
     /// - `EKEYREJECTED` if the request's peer has not proven the endpoint's auth key.
@@ -197,7 +202,7 @@ impl Endpoint {
         if attr.own_keys && limits.caps & KFI_EP_KEYS == 0 {
             return Err(eopnotsupp());
         }
-        if attr.reuse_values && !attr.own_keys {
+        if (attr.reuse_values || attr.strict_values) && !attr.own_keys {
             return Err(EINVAL);
         }
         let held = Held::new(domain)?;
@@ -208,7 +213,16 @@ impl Endpoint {
                         Some(key) => Some(key.prover()?),
                         None => None,
                     },
-                    attr.reuse_values,
+                    match attr {
+                        EpAttr {
+                            reuse_values: true, ..
+                        } => KeyValues::Own,
+                        EpAttr {
+                            strict_values: true,
+                            ..
+                        } => KeyValues::Strict,
+                        _ => KeyValues::Again,
+                    },
                 )?,
                 bound: Bound::new()?,
             }),
@@ -347,9 +361,8 @@ impl Endpoint {
         }
     }
 
-    /// Returns whether the endpoint [reuses](EpAttr::reuse_values) key values and has exhausted
-    /// some. If there are no more keys then (`ENOSPC`), a newly opened endpoint has all values
-    /// again.
+    /// Returns whether the endpoint has key values [of its own](EpAttr::reuse_values) and has
+    /// exhausted them. A newly opened endpoint then has all values again.
     pub fn keys_exhausted(&self) -> bool {
         self.own.as_ref().is_some_and(|own| own.group.is_worn())
     }

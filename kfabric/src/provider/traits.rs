@@ -13,7 +13,8 @@ pub use self::{
     domain::{
         DomainAttr,
         DomainOps,
-        GroupOps, //
+        GroupOps,
+        KeyValues, //
     },
     endpoint::{
         ConnRequestOps,

@@ -26,6 +26,7 @@ use super::{
     pd::Pd,
     raw, //
 };
+use crate::key::key_values::Value;
 use kfabric::{
     base::fault,
     memory::Memory, //
@@ -88,6 +89,8 @@ pub(crate) struct Mr {
     ptr: NonNull<raw::ib_mr>,
     pd: Arc<Pd>,
     charge: Option<Charge>,
+    /// The value of the key. Dropped after the deregistration: the value ends then.
+    value: Option<Value>,
 }
 
 // SAFETY: Any thread may use the C object; changes take `&mut self`.
@@ -117,6 +120,7 @@ impl Mr {
             ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
             pd: pd.clone(),
             charge: None,
+            value: None,
         })
     }
 
@@ -143,6 +147,7 @@ impl Mr {
             ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
             pd: pd.clone(),
             charge,
+            value: None,
         })
     }
 
@@ -230,10 +235,21 @@ impl Mr {
         Ok(())
     }
 
-    /// Sets the low byte of a fast region's keys, before its registration.
-    pub(crate) fn set_key(&mut self, byte: u8) {
+    /// Sets the low byte of a fast region's keys to that of `value`, before its registration.
+    pub(crate) fn set_key(&mut self, value: Value) {
         // SAFETY: By the type invariant the region is alive; `&mut self` excludes other changes.
-        unsafe { raw::kverbs_rotate_key(self.as_ptr(), byte) }
+        unsafe { raw::kverbs_rotate_key(self.as_ptr(), value.byte()) }
+        self.keep_value(value);
+    }
+
+    /// Keeps the value of the region's key until the region is deregistered.
+    pub(crate) fn keep_value(&mut self, value: Value) {
+        self.value = Some(value);
+    }
+
+    /// Removes the value of the region's key.
+    pub(crate) fn take_value(&mut self) -> Option<Value> {
+        self.value.take()
     }
 
     /// Requests deregistration from the driver once.
@@ -266,6 +282,8 @@ impl Mr {
                 drop(unsafe { core::ptr::read(&this.pd) });
                 // SAFETY: `this` is not used again, so `charge` is moved out once.
                 drop(unsafe { core::ptr::read(&this.charge) });
+                // SAFETY: `this` is not used again, so `value` is moved out once.
+                drop(unsafe { core::ptr::read(&this.value) });
                 Ok(())
             }
             Err(e) => Err((e, core::mem::ManuallyDrop::into_inner(this))),
@@ -321,6 +339,7 @@ impl Drop for Mr {
             ptr: self.ptr,
             pd: self.pd.clone(),
             charge: self.charge.take(),
+            value: self.value.take(),
         };
         again.park(e, false, None, None);
     }

@@ -7,8 +7,7 @@ use super::{
     group::Group,
     slot::{
         KeySlot,
-        State,
-        TRIES, //
+        State, //
     },
     window::{
         self,
@@ -28,11 +27,15 @@ use crate::{
 };
 use kfabric::{
     memory::Memory,
-    provider::KeyValue, //
+    provider::KeyValue,
+    pure::key_ledger::{
+        Draw,
+        TRIES, //
+    }, //
 };
 
-/// Maximum number of registrations that are tried to find a new key value, if each is kept until a
-/// new value is found.
+/// Maximum number of registrations that are tried to find a key value, if each is kept until an
+/// available value is found.
 const KEPT_TRIES: usize = 8;
 
 /// Registers `len` bytes of user memory from `offset`. `iova` is the address of the first byte.
@@ -75,19 +78,23 @@ impl KeySlot {
     /// Registers a window in full.
     ///
     /// The device chooses the key value, so the driver learns only afterwards whether the value is
-    /// new. A registration with an old value is ended again. If the device can open a registration
+    /// available. A registration with another value is ended again. If the device can open a registration
     /// later, peers never had access through that value.
     ///
     /// # Errors
     ///
-    /// - `ENOSPC` if all tried registrations had old values.
+    /// - `ENOSPC` if no tried registration had an available value.
     fn register_full(&self, live: &Live<'_>, window: Window, rights: Access) -> Result<Mr> {
         let Window { offset, len, iova } = window;
         let mem = &self.mem;
         let opens = self.group.device().ib().opens();
-        // Kept until a new value is found: a device may return the last freed region first.
-        let mut old = KVec::<Mr>::with_capacity(KEPT_TRIES, GFP_KERNEL_ACCOUNT)?;
+        // Kept until an available value is found: a device may return the last freed region first.
+        let mut old = KVec::<Mr>::with_capacity(2 * KEPT_TRIES, GFP_KERNEL_ACCOUNT)?;
         let most = if opens { TRIES } else { KEPT_TRIES };
+        let values = self.group.values();
+        let epoch = values.epoch();
+        // A strict group waits for no epoch.
+        let mut waits = values.is_strict();
         let mut tries = 0;
         let found = loop {
             tries += 1;
@@ -103,16 +110,24 @@ impl KeySlot {
                 Ok(mr) => mr,
                 Err(e) => break Err(e),
             };
-            let new = self.group.values().take(mr.rkey()).and_then(|new| {
-                if new && opens {
-                    mr.open(iova, rights)?;
+            let e = match values.take(mr.rkey()) {
+                Ok(Ok(value)) => {
+                    mr.keep_value(value);
+                    let opened = if opens { mr.open(iova, rights) } else { Ok(()) };
+                    match opened {
+                        Ok(()) => break Ok(mr),
+                        Err(e) => Some(e),
+                    }
                 }
-                Ok(new)
-            });
-            let e = match new {
-                Ok(true) => break Ok(mr),
-                Ok(false) if tries < most => None,
-                Ok(false) => Some(ENOSPC),
+                Ok(Err(why)) => {
+                    waits |= why == Draw::Resting;
+                    if tries == most && !waits {
+                        // All values are used that the device offers.
+                        values.advance(epoch);
+                        (waits, tries) = (true, 0);
+                    }
+                    (tries == most).then_some(ENOSPC)
+                }
                 Err(e) => Some(e),
             };
             if opens {
@@ -120,7 +135,7 @@ impl KeySlot {
                 // and the limit may not allow two.
                 self.retire_full(mr, offset, len);
             } else {
-                // Cannot fail: `old` has capacity for `KEPT_TRIES`.
+                // Cannot fail: `old` has capacity for all registrations.
                 let _ = old.push(mr, GFP_KERNEL_ACCOUNT);
             }
             if let Some(e) = e {

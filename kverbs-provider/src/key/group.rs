@@ -44,6 +44,7 @@ use crate::{
 };
 use kfabric::provider::{
     GroupOps,
+    KeyValues,
     Proof, //
 };
 
@@ -54,16 +55,16 @@ struct Inner {
     pd: Mutex<Option<Arc<Pd>>>,
     #[pin]
     registrar: Registrar,
-    /// Regions whose key values are exhausted. If they were freed, a device that reuses the last
-    /// freed region first would return the same regions for ever.
+    /// Regions without an available key value, and the pages that each covers; the oldest first. If
+    /// they were freed, a device that reuses the last freed region first would return the same
+    /// regions for ever.
     #[pin]
-    worn: Mutex<KVec<Mr>>,
-    #[pin]
+    worn: Mutex<KVec<(Mr, u32)>>,
     values: Values,
     base: u64,
 }
 
-/// Returns the address base for a group that reuses values. The bases of 2^20 consecutive groups
+/// Returns the address base for a group with values of its own. The bases of 2^20 consecutive groups
 /// are distinct.
 fn next_base() -> u64 {
     /// Bytes of one base's range: more than a kernel memory region has.
@@ -74,7 +75,8 @@ fn next_base() -> u64 {
     (1 << 62) + NEXT.fetch_add(1, Ordering::Relaxed) % places * PLACE
 }
 
-/// Maximum number of exhausted regions that a group keeps.
+/// Maximum number of worn regions that a group keeps. With as many indices, a group on a device
+/// that always returns the same regions has 2^20 values for the time of a rest.
 const WORN: usize = 4096;
 
 impl Resource for Inner {
@@ -105,7 +107,7 @@ impl GroupOps for Shared {
     }
 
     fn is_worn(&self) -> bool {
-        self.0.inner.values.reuses() && !self.0.inner.worn.lock().is_empty()
+        self.0.inner.values.is_exhausted()
     }
 }
 
@@ -113,25 +115,30 @@ impl Group {
     /// Creates a group of the domain to which `holds` belongs.
     ///
     /// With a `proof`, the group's endpoints connect only to peers that have the same auth key. If
-    /// the group `reuses` values, it must have exactly one endpoint. For a `program`, the
+    /// the group has [`KeyValues::Own`], it must have exactly one endpoint. For a `program`, the
     /// protection domain and its objects are charged.
     pub(crate) fn new(
         live: &Live<'_>,
         device: &Arc<Device>,
         holds: Arc<Holds>,
         proof: Option<Arc<dyn Proof>>,
-        reuses: bool,
+        values: KeyValues,
         program: bool,
     ) -> Result<Arc<Self>> {
         let pd = Arc::new(Pd::new(live, device.ib(), program)?, GFP_KERNEL_ACCOUNT)?;
         let lkey = pd.local_dma_lkey();
+        let base = match values {
+            KeyValues::Own => next_base(),
+            _ => 0,
+        };
+        let source = Values::new(values, !device.ib().opens())?;
         let inner = Arc::pin_init(
             pin_init!(Inner {
                 pd <- new_mutex!(Some(pd), "kverbs_pd"),
                 registrar <- Registrar::new(),
                 worn <- new_mutex!(KVec::new(), "kverbs_worn"),
-                values <- Values::new(reuses),
-                base: if reuses { next_base() } else { 0 },
+                values: source,
+                base,
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -215,22 +222,44 @@ impl Group {
 
     /// Returns the offset that is added to the addresses by which peers know the group's memory.
     ///
-    /// A group that reuses values has a base of its own, so a reused value has other addresses.
+    /// A group with values of its own has a base of its own, so an equal value has other addresses.
     /// When a peer repeats a read that succeeded before, rxe checks only value and address
     /// ([`hidden_addr`](super::window::hidden_addr)).
     pub(crate) fn base(&self) -> u64 {
         self.inner.base
     }
 
-    /// Keeps a region whose key values are exhausted, so that the device does not return it again.
-    ///
-    /// If the list is full, the region is freed.
-    pub(crate) fn keep_worn(&self, mr: Mr) {
-        let mut worn = self.inner.worn.lock();
-        if worn.len() < WORN {
-            // If allocation fails, the region is freed. The device may then return it again.
-            let _ = worn.push(mr, GFP_KERNEL_ACCOUNT);
+    /// Returns whether worn regions are kept. rxe counts its indices up, so they need not be.
+    pub(super) fn keeps_worn(&self) -> bool {
+        !self.device.ib().opens()
+    }
+
+    /// Keeps a region of `pages` pages without an available key value, so that the device does not
+    /// return it again. Frees the region and returns false if it cannot be kept.
+    pub(super) fn keep_worn(&self, mr: Mr, pages: u32) -> bool {
+        if !self.keeps_worn() {
+            return false;
         }
+        let mut worn = self.inner.worn.lock();
+        worn.len() < WORN && worn.push((mr, pages), GFP_KERNEL_ACCOUNT).is_ok()
+    }
+
+    /// Returns the number of kept regions.
+    pub(super) fn worn(&self) -> usize {
+        self.inner.worn.lock().len()
+    }
+
+    /// Removes a kept region, with its pages.
+    pub(super) fn take_worn(&self, at: usize) -> Option<(Mr, u32)> {
+        self.inner.worn.lock().remove(at).ok()
+    }
+
+    /// Undoes [`Group::take_worn`].
+    pub(super) fn put_back_worn(&self, at: usize, mr: Mr, pages: u32) {
+        let mut worn = self.inner.worn.lock();
+        let at = at.min(worn.len());
+        // On failure the region is freed: other tasks have filled the list.
+        let _ = worn.insert_within_capacity(at, (mr, pages));
     }
 
     /// Returns whether each key needs a scatter list of its own.

@@ -1,23 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Key values issued since the module was loaded, on any device. No value is issued twice (P4), not
-//! even if a device is removed and its replacement starts to count anew. A value is recorded when a
-//! slot reserves it. If the slot ends before the value was in a key or was returned to a caller,
-//! the record forgets the value ([`Values::give_back`]): reservations exhaust nothing.
+//! Sources of key values. [`kfabric::pure::key_ledger`] says when a value is drawn again: after all
+//! others of its ledger, and [`rest`](ib::key_rest) seconds after its end.
 //!
-//! There is one exception, on request: an endpoint with endpoint-scoped keys may reuse values that
-//! other such endpoints have had. Only the endpoint's peer can access the memory of its group.
-//! Therefore, it is enough that the value is new in the group. [`kfabric::pure::key_values`] says
-//! how the two kinds are kept apart.
+//! Each protection group has a ledger of its own, because the device compares the protection domain
+//! with each access. There is one exception: when a peer of rxe repeats a read that succeeded
+//! before, rxe compares value and address alone. Groups of programs have the programs' addresses.
+//! So on rxe all groups draw from one ledger of the host, which also outlives a device, except
+//! groups with an address base of their own
+//! ([`KeyValues::Own`](kfabric::provider::KeyValues::Own)).
 //!
-//! The record takes 48 bytes for each hardware slot that ever had a key. It takes 16 more in each
-//! group that reuses values and had a key with that slot. There are 2^32 values (rxe uses 2^27),
-//! half of them for keys whose values are never reused. When those are exhausted, assignments of
-//! such keys fail. Each endpoint that reuses values has as many.
+//! A value is drawn when a slot reserves it. If the slot ends before the value was in a key or was
+//! returned to a caller, the value is given back: reservations exhaust nothing.
 //!
-//! A task that owns one of the locks does not allocate: memory reclaim may depend on another task
-//! that waits for the lock.
+//! A ledger takes 32 bytes for each index of the device that had a key, up to 16 MiB. If indices
+//! are far apart, an index takes 128 bytes. An index with a full registration takes 64 more.
+//!
+//! A task that owns the lock of a ledger does not allocate: memory reclaim may depend on another
+//! task that waits for the lock.
 
-use core::ops::DerefMut;
+use core::sync::atomic::{
+    AtomicBool,
+    Ordering, //
+};
 use kernel::{
     alloc::Flags,
     prelude::*,
@@ -27,164 +31,305 @@ use kernel::{
     },
     sync::{
         new_mutex,
+        Arc,
         Mutex, //
     }, //
 };
 
-use kfabric::pure::key_values::{
-    Issued,
-    IssuedOwn, //
+use crate::{
+    ib,
+    stats, //
+};
+use kfabric::{
+    provider::KeyValues,
+    pure::key_ledger::{
+        self,
+        record_of,
+        Chosen,
+        Draw,
+        Terms,
+        Wear, //
+    }, //
 };
 
-/// Number of hardware slots whose values are recorded in one allocation of at most a page.
-const CHUNK: usize = kernel::page::PAGE_SIZE / size_of::<Issued>();
+/// Number of records in one allocation of 128 bytes.
+const CHUNK: u32 = 4;
 
-/// Records of hardware slots, in units of [`CHUNK`]; `None` before the first record.
-type Map<T> = Option<RBTree<usize, KVec<T>>>;
+/// The contents of a ledger.
+struct Book {
+    ledger: key_ledger::Ledger,
+    /// Records, in units of [`CHUNK`].
+    wears: RBTree<u32, [Wear; CHUNK as usize]>,
+    /// Bytes that the device has chosen, by record.
+    chosen: RBTree<u32, Chosen>,
+}
+
+/// A ledger of key values, with its records.
+#[pin_data]
+pub(crate) struct Ledger {
+    flags: Flags,
+    #[pin]
+    book: Mutex<Book>,
+}
 
 kernel::sync::global_lock! {
     // SAFETY: `Memory::new` initialises the lock at module load, before the client is registered.
-    unsafe(uninit) static ISSUED: Mutex<Map<Issued>> = None;
+    unsafe(uninit) static SHARED: Mutex<Option<Arc<Ledger>>> = None;
 }
 
-/// Owns the record of issued key values. Dropping it frees the record.
+/// Owns the ledger of the host. Dropping it frees the ledger.
 pub(crate) struct Memory(());
 
 impl Memory {
-    /// Initialises the record of issued key values.
+    /// Creates the ledger of the host.
     ///
     /// # Safety
     ///
     /// The caller calls this function once, at module load, before the client is registered.
     #[expect(unsafe_code, reason = "a global lock is initialised so")]
-    pub(crate) unsafe fn new() -> Self {
+    pub(crate) unsafe fn new() -> Result<Self> {
         // SAFETY: The caller calls `new` once, before any use of the lock.
-        unsafe { ISSUED.init() };
-        Self(())
+        unsafe { SHARED.init() };
+        // UNACCOUNTED: The ledger serves all programs until the module unloads.
+        let ledger = Ledger::new(GFP_KERNEL)?;
+        *SHARED.lock() = Some(ledger);
+        Ok(Self(()))
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        let issued = ISSUED.lock().take();
-        drop(issued);
+        let ledger = SHARED.lock().take();
+        drop(ledger);
     }
 }
 
-/// Calls `act` with the record of the hardware slot of `key` in the map behind `lock`.
-///
-/// # Errors
-///
-/// - `ENOMEM` if there is no memory for the record.
-fn with<T, G, R>(
-    lock: impl Fn() -> G,
-    key: u32,
-    flags: Flags,
-    act: impl FnOnce(&mut T) -> R,
-) -> Result<R>
-where
-    T: Clone + Default,
-    G: DerefMut<Target = Map<T>>,
-{
-    // CAST: The value has 24 bits.
-    let slot = (key >> 8) as usize;
-    let mut fresh = None;
-    loop {
-        {
-            let mut guard = lock();
-            let map = guard.get_or_insert_with(RBTree::new);
-            if map.get(&(slot / CHUNK)).is_none() {
-                if let Some(fresh) = fresh.take() {
-                    // Cannot replace an entry: the lookup above found none with this number.
-                    let _ = map.insert(fresh);
+/// The records of one key.
+struct Page<'a> {
+    ledger: &'a mut key_ledger::Ledger,
+    record: u32,
+    wear: &'a mut Wear,
+    chosen: Option<&'a mut Chosen>,
+}
+
+impl Ledger {
+    fn new(flags: Flags) -> Result<Arc<Self>> {
+        let random = || u128::from(ib::random());
+        let secret = random() << 96 | random() << 64 | random() << 32 | random();
+        Arc::pin_init(
+            pin_init!(Self {
+                flags,
+                book <- new_mutex!(Book {
+                    ledger: key_ledger::Ledger::new(secret),
+                    wears: RBTree::new(),
+                    chosen: RBTree::new(),
+                }, "kverbs_key_values"),
+            }),
+            flags,
+        )
+    }
+
+    /// Calls `act` with the records of `key`; with `chooses`, also with the chosen bytes.
+    ///
+    /// # Errors
+    ///
+    /// - `ENOMEM` if there is no memory for a record.
+    fn with<R>(&self, key: u32, chooses: bool, act: impl FnOnce(Page<'_>) -> R) -> Result<R> {
+        let record = record_of(key);
+        let (chunk, at) = (record / CHUNK, (record % CHUNK) as usize);
+        let (mut wears, mut chosen) = (None, None);
+        loop {
+            {
+                let mut guard = self.book.lock();
+                let book = &mut *guard;
+                // The lookups below find the inserted entries. They cannot replace any, because
+                // the lookups above them found none.
+                if book.wears.get(&chunk).is_none() {
+                    if let Some(wears) = wears.take() {
+                        let _ = book.wears.insert(wears);
+                    }
+                }
+                if chooses && book.chosen.get(&record).is_none() {
+                    if let Some(chosen) = chosen.take() {
+                        let _ = book.chosen.insert(chosen);
+                    }
+                }
+                if let Some(wears) = book.wears.get_mut(&chunk) {
+                    let wear = wears.get_mut(at).ok_or(EINVAL)?;
+                    let chosen = match chooses || wear.has_chosen() {
+                        true => book.chosen.get_mut(&record),
+                        false => None,
+                    };
+                    if chosen.is_some() || !chooses {
+                        return Ok(act(Page {
+                            ledger: &mut book.ledger,
+                            record,
+                            wear,
+                            chosen,
+                        }));
+                    }
                 }
             }
-            if let Some(chunk) = map.get_mut(&(slot / CHUNK)) {
-                return Ok(act(chunk.get_mut(slot % CHUNK).ok_or(EINVAL)?));
+            if wears.is_none() {
+                wears = Some(RBTreeNode::new(chunk, Default::default(), self.flags)?);
+            }
+            if chooses && chosen.is_none() {
+                chosen = Some(RBTreeNode::new(record, Chosen::default(), self.flags)?);
             }
         }
-        let chunk = KVec::from_elem(T::default(), CHUNK, flags)?;
-        fresh = Some(RBTreeNode::new(slot / CHUNK, chunk, flags)?);
     }
 }
 
-/// Calls `act` with the record of `key`'s hardware slot that all groups share.
-fn with_all<R>(key: u32, act: impl FnOnce(&mut Issued) -> R) -> Result<R> {
-    // UNACCOUNTED: The record of key values serves all programs until the module unloads.
-    with(|| ISSUED.lock(), key, GFP_KERNEL, act)
+/// A key value that is in use. Dropping it records the end of the key.
+pub(crate) struct Value {
+    ledger: Arc<Ledger>,
+    key: u32,
+    again: bool,
+    used: bool,
+}
+
+impl Value {
+    /// Returns the byte that the owner of the region sets.
+    pub(crate) fn byte(&self) -> u8 {
+        // CAST: Keeps the low byte.
+        self.key as u8
+    }
+
+    /// Returns the draw of the value.
+    pub(crate) fn draw(&self) -> Draw {
+        Draw::Value(self.byte(), self.again)
+    }
+
+    /// Gives the value back. It was in no key, and no caller has seen it.
+    pub(crate) fn unused(mut self) {
+        self.used = false;
+    }
+}
+
+impl Drop for Value {
+    fn drop(&mut self) {
+        // CAST: Keeps the low byte.
+        let byte = self.key as u8;
+        let used = self.used;
+        // Cannot fail or allocate: the draw has created the record.
+        let _ = self.ledger.with(self.key, false, |page| {
+            if used {
+                page.wear.end(byte, ib::seconds());
+            } else {
+                page.ledger.give_back(page.record, page.wear, byte);
+            }
+        });
+    }
 }
 
 /// Source of the values of a group's keys.
-#[pin_data]
 pub(crate) struct Values {
-    /// True for a group of one endpoint that reuses values of other such groups.
-    reuses: bool,
-    /// Values that this group has had, if it reuses values.
-    #[pin]
-    had: Mutex<Map<IssuedOwn>>,
+    ledger: Arc<Ledger>,
+    /// True if no other group draws from the ledger.
+    own: bool,
+    /// Moment from which the group gets no value twice, if it is strict.
+    strict: Option<u64>,
+    /// True if a draw found no value.
+    refused: AtomicBool,
 }
 
 impl Values {
-    /// Returns the source for a group. `reuses` is for a group of one endpoint that reuses values.
-    pub(crate) fn new(reuses: bool) -> impl PinInit<Self> {
-        pin_init!(Self {
-            reuses,
-            had <- new_mutex!(None, "kverbs_key_values"),
+    /// Returns the source for a group. `separate` is true if the device compares the protection
+    /// domain with each access.
+    pub(crate) fn new(wanted: KeyValues, separate: bool) -> Result<Self> {
+        let shared = match separate || wanted == KeyValues::Own {
+            true => None,
+            false => SHARED.lock().clone(),
+        };
+        let own = shared.is_none();
+        let ledger = match shared {
+            Some(ledger) => ledger,
+            None => Ledger::new(GFP_KERNEL_ACCOUNT)?,
+        };
+        let strict = (wanted != KeyValues::Again).then(|| ledger.book.lock().ledger.joined());
+        Ok(Self {
+            ledger,
+            own,
+            strict,
+            refused: AtomicBool::new(false),
         })
     }
 
-    /// Returns whether the group reuses values.
-    pub(crate) fn reuses(&self) -> bool {
-        self.reuses
+    /// Returns whether the group gets no value twice.
+    pub(crate) fn is_strict(&self) -> bool {
+        self.strict.is_some()
     }
 
-    fn with_own<R>(&self, key: u32, act: impl FnOnce(&mut IssuedOwn) -> R) -> Result<R> {
-        with(|| self.had.lock(), key, GFP_KERNEL_ACCOUNT, act)
+    /// Returns whether the group has found no value that another group would have.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.own && self.refused.load(Ordering::Relaxed)
     }
 
-    /// Draws a low byte for a key with the hardware slot of `key`, such that no peer with access to
-    /// the group has seen the value. `random` selects among the free bytes.
-    ///
-    /// Returns `None` if the slot's values are exhausted.
+    /// Records that the group has found no value.
+    pub(crate) fn note_refused(&self) {
+        self.refused.store(true, Ordering::Relaxed);
+    }
+
+    fn terms(&self) -> Terms {
+        Terms {
+            now: ib::seconds(),
+            rest: ib::key_rest(),
+            strict: self.strict,
+        }
+    }
+
+    fn drawn(&self, key: u32, draw: Draw) -> Result<Value, Draw> {
+        let Draw::Value(byte, again) = draw else {
+            return Err(draw);
+        };
+        stats::USED.add(1);
+        stats::REUSED.add(u64::from(again));
+        Ok(Value {
+            ledger: self.ledger.clone(),
+            key: key & !0xff | u32::from(byte),
+            again,
+            used: true,
+        })
+    }
+
+    /// Draws a value for a key with the index of `key`.
     ///
     /// # Errors
     ///
     /// - `ENOMEM` if there is no memory for the record.
-    pub(crate) fn draw(&self, key: u32, random: u32) -> Result<Option<u8>> {
-        if !self.reuses {
-            return with_all(key, |issued| issued.draw(random));
-        }
-        // Create the shared record first, so that the call below does not allocate under the other
-        // lock.
-        with_all(key, |_| ())?;
-        self.with_own(key, |own| with_all(key, |all| own.draw(all, random)))?
+    pub(crate) fn draw(&self, key: u32) -> Result<Result<Value, Draw>> {
+        let terms = self.terms();
+        let draw = self.ledger.with(key, false, |page| {
+            page.ledger
+                .draw(page.record, page.wear, page.chosen, &terms)
+        })?;
+        Ok(self.drawn(key, draw))
     }
 
-    /// Removes the value of `key`, which [`Values::draw`] issued, from the record. The device has
-    /// never received the value, and no caller has seen it.
-    pub(crate) fn give_back(&self, key: u32) {
-        // CAST: Keeps the low byte.
-        let byte = key as u8;
-        // Neither call can fail or allocate: `draw` has created the record.
-        if self.reuses {
-            let _ = self.with_own(key, |own| own.give_back(byte));
-        } else {
-            let _ = with_all(key, |issued| issued.give_back(byte));
-        }
-    }
-
-    /// Records `key`, which the device chose, as issued. Returns whether the value is new.
+    /// Records the use of `key`, which the device chose.
     ///
     /// # Errors
     ///
     /// - `ENOMEM` if there is no memory for the record.
-    pub(crate) fn take(&self, key: u32) -> Result<bool> {
-        // CAST: Keeps the low byte.
-        let byte = key as u8;
-        let new = with_all(key, |issued| issued.take(byte))?;
-        if new && self.reuses {
-            self.with_own(key, |issued| issued.take(byte))?;
-        }
-        Ok(new)
+    pub(crate) fn take(&self, key: u32) -> Result<Result<Value, Draw>> {
+        let terms = self.terms();
+        let draw = self.ledger.with(key, true, |page| match page.chosen {
+            // CAST: Keeps the low byte.
+            Some(chosen) => page
+                .ledger
+                .take(page.record, page.wear, chosen, key as u8, &terms),
+            None => Draw::Spent,
+        })?;
+        Ok(self.drawn(key, draw))
+    }
+
+    /// Returns the number of the ledger's epoch.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.ledger.book.lock().ledger.epoch()
+    }
+
+    /// Begins the ledger's next epoch, unless `epoch` is over already.
+    pub(crate) fn advance(&self, epoch: u64) {
+        self.ledger.book.lock().ledger.advance(epoch);
     }
 }

@@ -28,11 +28,11 @@ use super::{
 };
 use crate::{
     ib::{
-        self,
         charge::Charge,
         device::Live,
         dma::SgList,
         mr::Mr,
+        pd::Pd,
         work, //
     },
     limits::REFILL_MS,
@@ -50,11 +50,13 @@ use kfabric::{
         KeyValue,
         RegionOps, //
     },
+    pure::key_ledger::{
+        search,
+        Draw,
+        Regions, //
+    },
     sys::NoIo, //
 };
-
-/// Maximum number of regions that are tried to find a new key value.
-pub(super) const TRIES: usize = 64;
 
 /// State of a slot on the device.
 pub(super) enum State {
@@ -73,7 +75,7 @@ pub(super) struct Slot {
     pub(super) state: State,
     /// The scatter list of a fast registration, if it has to last as long as the key.
     pub(super) list: Option<SgList>,
-    /// True if a caller has the value of the reserve, which then is never issued again.
+    /// True if a caller has the value of the reserve, which then is spent.
     promised: bool,
     /// Charge for the region in reserve or under the key. A replacement region uses the same
     /// charge.
@@ -155,7 +157,7 @@ impl KeySlot {
     ///
     /// # Errors
     ///
-    /// - `ENOSPC` if all tried regions have exhausted their key values.
+    /// - `ENOSPC` if no tried region has an available key value.
     pub(super) fn refill(&self, live: &Live<'_>, slot: &mut Slot) -> Result {
         let State::Free(reserve) = &mut slot.state else {
             return Ok(());
@@ -168,20 +170,20 @@ impl KeySlot {
         if reserve.is_some() || pages == 0 {
             return Ok(());
         }
-        let pd = group.pd()?;
-        for _ in 0..TRIES {
-            let mut mr = Mr::fast(live, &pd, pages)?;
-            if let Some(byte) = group.values().draw(mr.rkey(), ib::random())? {
-                mr.set_key(byte);
-                stats::RESERVED.add(1);
-                *reserve = Some(mr);
-                slot.promised = false;
-                return Ok(());
-            }
-            stats::WORN.add(1);
-            group.keep_worn(mr);
-        }
-        Err(ENOSPC)
+        let mut tried = Tried {
+            live,
+            group,
+            pd: group.pd()?,
+            pages,
+        };
+        let Some(mr) = search(&mut tried, group.values().is_strict())? else {
+            group.values().note_refused();
+            return Err(ENOSPC);
+        };
+        stats::RESERVED.add(1);
+        *reserve = Some(mr);
+        slot.promised = false;
+        Ok(())
     }
 
     /// Frees the reserve, if the slot has one. A value that no caller has seen is not spent.
@@ -189,9 +191,12 @@ impl KeySlot {
         let State::Free(reserve) = &mut slot.state else {
             return;
         };
-        if let Some(mr) = reserve.take() {
-            if !slot.promised {
-                self.group.values().give_back(mr.rkey());
+        let Some(mut mr) = reserve.take() else {
+            return;
+        };
+        if !slot.promised {
+            if let Some(value) = mr.take_value() {
+                value.unused();
                 stats::UNUSED.add(1);
             }
         }
@@ -238,6 +243,73 @@ impl KeySlot {
     /// Returns whether a window fits a fast registration.
     pub(super) fn is_fast(&self, window: &Window) -> bool {
         self.window_pages(window.offset, window.len) <= self.pages() as usize
+    }
+}
+
+/// Regions that a slot tries, to find one with an available key value.
+struct Tried<'a> {
+    live: &'a Live<'a>,
+    group: &'a Group,
+    pd: Arc<Pd>,
+    pages: u32,
+}
+
+impl Regions for Tried<'_> {
+    type Region = Mr;
+    type Error = Error;
+
+    fn fresh(&mut self) -> Result<Mr> {
+        Mr::fast(self.live, &self.pd, self.pages)
+    }
+
+    fn draw(&mut self, mr: &mut Mr) -> Result<Draw> {
+        Ok(match self.group.values().draw(mr.rkey())? {
+            Ok(value) => {
+                let draw = value.draw();
+                mr.set_key(value);
+                draw
+            }
+            Err(why) => why,
+        })
+    }
+
+    fn holds(&self) -> bool {
+        self.group.keeps_worn()
+    }
+
+    fn hold(&mut self, mr: Mr) -> bool {
+        stats::WORN.add(1);
+        self.group.keep_worn(mr, self.pages)
+    }
+
+    fn held(&self) -> usize {
+        self.group.worn()
+    }
+
+    fn reuse(&mut self, at: usize) -> Result<(Draw, Option<Mr>)> {
+        let Some((mut mr, mut pages)) = self.group.take_worn(at) else {
+            // Another task has taken the region.
+            return Ok((Draw::Resting, None));
+        };
+        if pages < self.pages {
+            // The device then returns the same region again, or one that was used longer ago.
+            drop(mr);
+            (mr, pages) = (self.fresh()?, self.pages);
+        }
+        let draw = self.draw(&mut mr)?;
+        if let Draw::Value(..) = draw {
+            return Ok((draw, Some(mr)));
+        }
+        self.group.put_back_worn(at, mr, pages);
+        Ok((draw, None))
+    }
+
+    fn epoch(&self) -> u64 {
+        self.group.values().epoch()
+    }
+
+    fn advance(&mut self, epoch: u64) {
+        self.group.values().advance(epoch);
     }
 }
 

@@ -23,7 +23,6 @@ mod key;
 mod key_batch;
 mod key_history;
 mod key_ledger;
-mod key_values;
 mod pairs;
 mod persist;
 mod pipe;

@@ -56,7 +56,7 @@ pub(crate) struct Wanted {
     pub(crate) format: u32,
     /// Endpoint-scoped keys.
     pub(crate) own_keys: bool,
-    /// Reuse of key values.
+    /// Key values of the endpoint's own.
     pub(crate) reuse_values: bool,
     /// Maximum number of pieces of an operation's memory; 0: the device's maximum.
     pub(crate) iov_limit: u32,

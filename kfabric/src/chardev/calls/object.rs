@@ -191,6 +191,7 @@ pub(crate) fn ep_open(file: &File, call: &mut EpOpen) -> Result<Undo> {
         context: call.context,
         own_keys: call.flags & KFI_EP_OWN_KEYS != 0,
         reuse_values: false,
+        strict_values: false,
     };
     let under = admit_on(
         file,

@@ -108,14 +108,17 @@ pub trait DomainOps: Send + Sync {
     /// that auth key. The provider proves the key to the peer in turn (see
     /// [`proof`](crate::pure::proof)). If the peer fails, the sink gets `EKEYREJECTED`.
     ///
-    /// Key values are never issued twice, except in groups with `reuses`. Such a group has one
-    /// endpoint and never another. Its values may be issued again in another group with `reuses`,
-    /// at another address. There only that group's peer can access anything by them.
+    /// `values` says when a key value may be issued again. A group with [`KeyValues::Own`] has one
+    /// endpoint and never another.
     ///
     /// # Errors
     ///
     /// - `EOPNOTSUPP` if the provider cannot separate groups.
-    fn group(&self, _proof: Option<Arc<dyn Proof>>, _reuses: bool) -> Result<Arc<dyn GroupOps>> {
+    fn group(
+        &self,
+        _proof: Option<Arc<dyn Proof>>,
+        _values: KeyValues,
+    ) -> Result<Arc<dyn GroupOps>> {
         Err(eopnotsupp())
     }
 
@@ -155,13 +158,27 @@ pub trait DomainOps: Send + Sync {
     ) -> Result<Arc<dyn EndpointOps>>;
 }
 
+/// Rules for the key values of a protection group.
+///
+/// A value that was in a key is issued again in the group only after all others that the device
+/// offers, and after a time of rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyValues {
+    /// The rule above holds.
+    Again,
+    /// The group gets no value twice. If the device offers no other, assignments fail.
+    Strict,
+    /// As `Strict`, and the values do not depend on other groups. Equal values of other groups are
+    /// at other addresses. For kernel memory only.
+    Own,
+}
+
 /// A protection group of a domain: see [`DomainOps::group`]. Its members hold references to it.
 pub trait GroupOps: Send + Sync {
     /// Lets the provider downcast to its own type.
     fn as_any(&self) -> &dyn Any;
 
-    /// Returns whether the group reuses key values, and has exhausted some that a new group would
-    /// have.
+    /// Returns whether the group has exhausted key values that a new group would have.
     fn is_worn(&self) -> bool {
         false
     }

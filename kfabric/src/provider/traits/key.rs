@@ -74,7 +74,7 @@ pub trait KeyOps: Send + Sync {
         Err(eopnotsupp())
     }
 
-    /// Discards the foreseen key value. It is never issued, because the caller has passed it on.
+    /// Discards the foreseen key value. It counts as spent, because the caller has passed it on.
     fn forget(&self) {}
 
     /// Returns whether the slot has a used-up single-use key.
