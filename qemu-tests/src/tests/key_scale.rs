@@ -17,7 +17,8 @@ use crate::sys::{self, Map};
 use anyhow::{ensure, Context, Result};
 use kfabric_uapi::*;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::time::Instant;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
@@ -34,16 +35,21 @@ pub const TESTS: &[Test] = &[
     .seconds(30)
     .on(LONG),
     Test::pair(
-        "keys.p04_hardware_slot_with_exhausted_values_repeats_none",
+        "keys.p04_values_come_again_after_all_others_and_their_rest",
         all_values,
     )
     .seconds(200)
     .on(LONG),
+    Test::alone("keys.p04_user_who_uses_up_values_disturbs_no_other", burn)
+        .seconds(200)
+        .on(LONG),
 ];
 
 const PAGE: u64 = 4096;
-/// Values of a hardware slot that are issued once; as many more are for endpoints that reuse them.
-const VALUES: u64 = 128;
+/// Half of a hardware slot's values; they come again together.
+const HALF: usize = 128;
+/// Seconds for which key values rest.
+const REST: &str = "/sys/module/kverbs/parameters/key_rest_s";
 /// Hardware slots that are freed when all others are used.
 const FREED: usize = 2;
 /// Documented bytes of kernel memory for a slot, and for each page of its region up to 256.
@@ -264,9 +270,29 @@ pub(super) fn take_all(dev: &Dev, region: u64) -> Result<Vec<u64>> {
     Ok(slots)
 }
 
+/// A time of rest for key values, until the value is dropped.
+struct Rest(String);
+
+impl Rest {
+    fn of(seconds: u32) -> Result<Self> {
+        let before = std::fs::read_to_string(REST)?;
+        std::fs::write(REST, seconds.to_string())?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        if let Err(e) = std::fs::write(REST, self.0.trim()) {
+            eprintln!("{REST}: {e}");
+        }
+    }
+}
+
 /// P4: slots use all hardware slots except one, which is assigned again and again. Each of its keys
 /// has a value of its own, and the oldest is refused after each wrap. When all values have been
-/// issued, the device refuses an assign rather than repeat a value.
+/// issued, the device refuses an assignment, until the values have rested. Then the oldest come
+/// again, and the others are still refused.
 fn all_values(ctx: &mut Ctx) -> Result<()> {
     if sys::slowness() > 1 {
         return skip("half a million slots take too long here");
@@ -283,7 +309,7 @@ fn all_values(ctx: &mut Ctx) -> Result<()> {
     lap(&mut clock, &format!("reserving {}", slots.len()));
     let slot = *slots.last().context("no slots")?;
     // First key of each hardware slot. rxe has one slot number more than it allocates.
-    let (mut seen, mut oldest, mut tried) = (HashSet::new(), HashMap::new(), 0);
+    let (mut seen, mut oldest, mut tried) = (Vec::new(), HashMap::new(), 0);
     let worn = || -> Result<Option<u64>> { Ok(counters()?.get("kverbs/worn").copied()) };
     let before = worn()?;
     let refusal = loop {
@@ -291,7 +317,8 @@ fn all_values(ctx: &mut Ctx) -> Result<()> {
             Ok(remote) => remote,
             Err(e) => break e,
         };
-        ensure!(seen.insert(remote.key), "{:#x} came twice", remote.key);
+        ensure!(!seen.contains(&remote.key), "{:#x} came twice", remote.key);
+        seen.push(remote.key);
         let first: Remote = *oldest.entry(remote.key >> 8).or_insert(remote);
         ensure!(
             oldest.len() <= 2,
@@ -307,34 +334,145 @@ fn all_values(ctx: &mut Ctx) -> Result<()> {
         }
         lanes.side.dev.key_revoke(slot)?;
     };
-    ctx.ctl.send(&None::<(Remote, Remote)>)?;
     lap(&mut clock, &format!("{} keys", seen.len()));
     let errno = refusal
         .downcast_ref()
         .map(|e: &crate::raw::CallError| e.errno.0);
     ensure!(errno == Some(libc::ENOSPC), "at the end: {refusal:#}");
-    // A hardware slot whose values are exhausted is set aside and counted.
+    // A hardware slot without a value is counted.
     let after = worn()?;
     ensure!(after > before, "{before:?} worn, then {after:?}");
     // Earlier tests may have used some values.
     let count = seen.len();
-    ensure!(count > 80 * oldest.len(), "{count} keys only");
-    // An exhausted slot is withheld from all users; these slots are not.
+    ensure!(count > 160 * oldest.len(), "{count} keys only");
+    {
+        let _rest = Rest::of(2)?;
+        std::thread::sleep(Duration::from_secs(4));
+        let reused = || -> Result<u64> { Ok(counters()?["kverbs/reused"]) };
+        let before = reused()?;
+        for round in 0..LANES as u64 {
+            let remote = lanes.side.assign(slot, 0, PAGE, REMOTE)?;
+            let at = seen.iter().position(|key| *key == remote.key);
+            let of_slot = |key: &&u64| **key >> 8 == remote.key >> 8;
+            let later = at.map_or(count, |at| seen[at + 1..].iter().filter(of_slot).count());
+            ensure!(
+                later >= HALF,
+                "{:#x} comes again before {later} younger ones",
+                remote.key
+            );
+            let stale = Remote {
+                key: *seen.last().context("no key")?,
+                ..remote
+            };
+            ctx.ctl.send(&Some((stale, remote)))?;
+            if tried % LANES == 0 {
+                lanes.connect(ctx)?;
+            }
+            ctx.barrier("tried")?;
+            tried += 1;
+            lanes.side.dev.key_revoke(slot)?;
+            ensure!(reused()? > before + round, "not counted as reused");
+        }
+        lap(&mut clock, "keys with values that come again");
+    }
+    ctx.ctl.send(&None::<(Remote, Remote)>)?;
+    // These slots had few keys each.
     for slot in slots.drain(..FREED) {
         lanes.side.dev.close(slot)?;
     }
     let had = own_values(&lanes.side, region)?;
     lap(&mut clock, &format!("{} keys of endpoints' own", had.len()));
-    let (more, _) = until_none(&lanes.side, slot)?;
     ensure!(
-        had.iter().chain(&more).all(|key| !seen.contains(key)) && more.is_disjoint(&had),
+        had.iter().all(|key| !seen.contains(key)),
         "a value came again"
     );
-    ensure!(
-        had.iter().chain(&more).all(|key| key & 0xff < VALUES),
-        "one of those that are reused"
-    );
     ctx.barrier("used up")
+}
+
+/// P4: with few free hardware slots, two users take all values several times over, faster than any
+/// real use. No assignment is refused, and no value comes again before its rest.
+fn burn(ctx: &mut Ctx) -> Result<()> {
+    const FREE: usize = 2000;
+    const BURST: u32 = 256;
+    const TIME: Duration = Duration::from_secs(3);
+    if sys::slowness() > 1 {
+        return skip("half a million slots take too long here");
+    }
+    if !ctx.first() {
+        return Ok(());
+    }
+    let side = Side::open(ctx)?;
+    let map = Map::anon(PAGE as usize)?;
+    map.set(0, 1);
+    let region = side.reg_at(map.addr(), PAGE, LOCAL | REMOTE)?.handle;
+    let mut clock = Instant::now();
+    let mut slots = take_all(&side.dev, region)?;
+    lap(&mut clock, &format!("reserving {}", slots.len()));
+    for slot in slots.drain(..FREE) {
+        side.dev.close(slot)?;
+    }
+    let _rest = Rest::of(TIME.as_secs() as u32)?;
+    let before = counters()?;
+    // The end of each value's last key, of both users.
+    let ended = Mutex::new(HashMap::<u64, Instant>::new());
+    let note = |keys: &[u64]| -> Result<()> {
+        let mut ended = ended.lock().unwrap_or_else(|e| e.into_inner());
+        for key in keys {
+            if let Some(end) = ended.insert(*key, Instant::now()) {
+                let rested = end.elapsed();
+                ensure!(rested >= TIME, "{key:#x} comes again after {rested:?}");
+            }
+        }
+        Ok(())
+    };
+    let until = Instant::now() + Duration::from_secs(45);
+    let user = |burst: u32| -> Result<usize> {
+        let side = Side::of(&ctx.env)?;
+        let region = side.reg_at(map.addr(), PAGE, LOCAL | REMOTE)?.handle;
+        let slots = side.dev.key_alloc(region, burst)?;
+        let mut count = 0;
+        while Instant::now() < until {
+            let entry = |slot: &u64| KeyEntry {
+                slot: *slot,
+                length: PAGE,
+                access: REMOTE,
+                ..Default::default()
+            };
+            let mut entries: Vec<_> = slots.iter().map(entry).collect();
+            assign_all(&side.dev, &mut entries).with_context(|| format!("after {count} keys"))?;
+            let keys: Vec<_> = entries.iter().map(|e| e.key).collect();
+            // Before the keys end: the recorded times are too early, which allows less.
+            note(&keys)?;
+            for slot in &slots {
+                side.dev.key_revoke(*slot)?;
+            }
+            count += keys.len();
+        }
+        Ok(count)
+    };
+    let (many, few) = std::thread::scope(|scope| {
+        let many = scope.spawn(|| user(BURST));
+        let few = user(1);
+        (many.join(), few)
+    });
+    let many = many.map_err(|_| anyhow::anyhow!("the first user panicked"))??;
+    let few = few.context("the other user")?;
+    let after = counters()?;
+    let grew = |name: &str| after[name] - before[name];
+    lap(&mut clock, &format!("{many} and {few} keys"));
+    eprintln!(
+        "{} used, {} reused, {} worn",
+        grew("kverbs/used"),
+        grew("kverbs/reused"),
+        grew("kverbs/worn")
+    );
+    ensure!(
+        many + few > FREE * 2 * HALF,
+        "{many} and {few} keys do not take all values"
+    );
+    ensure!(grew("kverbs/reused") > 0, "no value came again");
+    ensure!(few > 100, "{few} keys of the other user");
+    Ok(())
 }
 
 /// Assigns and revokes until no key is left. Returns the keys, and the number of hardware slots
@@ -354,14 +492,13 @@ fn until_none(side: &Side, slot: u64) -> Result<(BTreeSet<u64>, usize)> {
 }
 
 /// With few free hardware slots, two endpoints with endpoint-scoped keys run one after the other:
-/// values issued for the first do not come again when it is closed.
+/// values issued for the first come again for the second one only after their rest.
 fn own_values(side: &Side, region: u64) -> Result<BTreeSet<u64>> {
     let dev = &side.dev;
     let first = own_endpoint(side)?.handle;
     let slot = dev.key_alloc_for(region, first, 1)?[0];
     let (mut had, indices) = until_none(side, slot)?;
-    // The endpoints use the slots in turn. Exhausted slots are set aside, and the number that the
-    // device never allocates is left.
+    // The endpoints use the slots in turn. Other slots have no values left.
     ensure!(
         indices >= FREED && had.len() > 80 * indices,
         "{} keys of {indices} hardware slots",
