@@ -131,7 +131,7 @@ impl Group {
             KeyValues::Own => next_base(),
             _ => 0,
         };
-        let source = Values::new(values, !device.ib().opens())?;
+        let source = Values::new(values, !device.ib().uses_virt_dma())?;
         let inner = Arc::pin_init(
             pin_init!(Inner {
                 pd <- new_mutex!(Some(pd), "kverbs_pd"),
@@ -229,9 +229,10 @@ impl Group {
         self.inner.base
     }
 
-    /// Returns whether worn regions are kept. rxe counts its indices up, so they need not be.
+    /// Returns whether worn regions are kept. Software devices count their indices up, so they need
+    /// not be.
     pub(super) fn keeps_worn(&self) -> bool {
-        !self.device.ib().opens()
+        !self.device.ib().uses_virt_dma()
     }
 
     /// Keeps a region of `pages` pages without an available key value, so that the device does not

@@ -5,8 +5,8 @@
 //! Each protection group has a ledger of its own, because the device compares the protection domain
 //! with each access. There is one exception: when a peer of rxe repeats a read that succeeded
 //! before, rxe compares value and address alone. Groups of programs have the programs' addresses.
-//! So on rxe all groups draw from one ledger of the host, which also outlives a device, except
-//! groups with an address base of their own
+//! So on software devices all groups draw from one ledger of the host, which also outlives a
+//! device, except groups with an address base of their own
 //! ([`KeyValues::Own`](kfabric::provider::KeyValues::Own)).
 //!
 //! A value is drawn when a slot reserves it. If the slot ends before the value was in a key or was
