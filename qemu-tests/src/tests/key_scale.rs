@@ -382,9 +382,11 @@ fn all_values(ctx: &mut Ctx) -> Result<()> {
     }
     let had = own_values(&lanes.side, region)?;
     lap(&mut clock, &format!("{} keys of endpoints' own", had.len()));
+    // The half that came again has the rest of its values.
+    let again = had.iter().filter(|key| seen.contains(key)).count();
     ensure!(
-        had.iter().all(|key| !seen.contains(key)),
-        "a value came again"
+        again <= oldest.len() * HALF,
+        "{again} values came again before their rest"
     );
     ctx.barrier("used up")
 }
