@@ -96,7 +96,7 @@ pub fn sweep() -> Result<()> {
         Ok(found)
     };
     for disk in inside("disks")? {
-        disconnect(&disk)?;
+        disconnect_used(&disk)?;
     }
     for export in inside("subsystems")? {
         kfi(&["unexport", &export])?;
@@ -201,6 +201,15 @@ impl Far {
 /// `kfi`'s error message.
 pub fn disconnect(disk: &str) -> Result<()> {
     kfi(&["disconnect", disk]).map(drop)
+}
+
+/// Removes a disk even if a file system is mounted from it.
+///
+/// # Errors
+///
+/// `kfi`'s error message.
+pub fn disconnect_used(disk: &str) -> Result<()> {
+    kfi(&["disconnect", "--force", disk]).map(drop)
 }
 
 /// Returns the path of an attribute.

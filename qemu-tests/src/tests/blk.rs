@@ -460,7 +460,9 @@ fn removed_while_mounted(ctx: &mut Ctx) -> Result<()> {
         make_fs(&device)?;
         let mounted = Mounted::new(&device, "ext4")?;
         fs::write(mounted.0.join("file"), vec![7; 100_000])?;
-        disconnect(NAME)?;
+        let refused = disconnect(NAME).err().context("it is removed")?;
+        ensure!(format!("{refused:#}").contains("os error 16"), "{refused:#}");
+        disconnect_used(NAME)?;
         // Writes fail; none hangs.
         let wrote = File::create(mounted.0.join("more")).and_then(|file| file.sync_all());
         ensure!(wrote.is_err(), "written to nothing");

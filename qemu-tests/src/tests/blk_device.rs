@@ -4,8 +4,8 @@
 
 use super::blk::make_fs;
 use crate::disk::{
-    connect, disconnect, fill, is_filled, kfi, offer, show, store, write_filled, Disk, Loaded,
-    Mounted, MIB, NAME, NULLB,
+    connect, disconnect, disconnect_used, fill, is_filled, kfi, offer, show, store, write_filled,
+    Disk, Loaded, Mounted, MIB, NAME, NULLB,
 };
 pub(super) use crate::disk::{export_device as export, Backing};
 use crate::harness::guest::{run, until};
@@ -770,7 +770,7 @@ fn removed_while_mounted(ctx: &mut Ctx) -> Result<()> {
             fill(&mut bytes, n as u64, 7);
             ensure!(got == bytes, "{WRONG_DATA}file {n} differs");
         }
-        disconnect(NAME)?;
+        disconnect_used(NAME)?;
         // Writes fail; none hangs.
         let wrote = File::create(mounted.0.join("more")).and_then(|file| file.sync_all());
         ensure!(wrote.is_err(), "written to nothing");
