@@ -6,9 +6,10 @@
 //! old key would reach the memory behind the new one (P4).
 //!
 //! A [`Ledger`] accounts for the values of one scope, in epochs. In an epoch each value is drawn at
-//! most once. The next epoch begins when the device offers only indices whose values are all drawn.
-//! In it, values can be drawn again when they have rested: a fixed time has passed since the end of
-//! the last key with one of them. The values of an index rest in two halves, so that the first half
+//! most once. The next epoch begins when the device offers only indices whose values are all drawn,
+//! or were in use during the epoch: a key that lives long delays no epoch. In the next epoch, values
+//! can be drawn again when they have rested: a fixed time has passed since the end of the last key
+//! with one of them. The values of an index rest in two halves, so that the first half
 //! rests while the second one is drawn. If no value has rested, there is none for the moment. A
 //! strict user of the ledger gets no value that was drawn since the user joined.
 //!
@@ -154,6 +155,17 @@ pub enum Draw {
     Spent,
     /// The epoch's values of the record have not rested yet.
     Resting,
+    /// This one byte is drawn already, others of the record are not.
+    Taken,
+}
+
+/// Returns the seconds from `then` to `now`. A clock that another processor has read a little later
+/// gives 0.
+fn age(now: u32, then: u32) -> u32 {
+    match now.wrapping_sub(then) {
+        age if age <= u32::MAX / 2 => age,
+        _ => 0,
+    }
 }
 
 /// The account of the values of one scope, without the records.
@@ -163,6 +175,8 @@ pub struct Ledger {
     renewals: u64,
     /// Number of renewals before the epoch.
     epoch: u64,
+    /// Time at which the epoch began, in seconds.
+    began: u32,
 }
 
 impl Ledger {
@@ -172,6 +186,7 @@ impl Ledger {
             secret: Scramble::new(secret),
             renewals: 0,
             epoch: 0,
+            began: 0,
         }
     }
 
@@ -185,10 +200,11 @@ impl Ledger {
         self.epoch
     }
 
-    /// Begins the next epoch, unless `epoch` is over already. The caller has found that all values
-    /// that it can have in `epoch` are drawn.
-    pub fn advance(&mut self, epoch: u64) {
+    /// Begins the next epoch in second `now`, unless `epoch` is over already. The caller has found that
+    /// all values that it can have in `epoch` are drawn.
+    pub fn advance(&mut self, epoch: u64, now: u32) {
         if self.epoch == epoch {
+            self.began = now;
             // The next renewal has a number of its own.
             self.renewals += 1;
             self.epoch = self.renewals;
@@ -252,9 +268,14 @@ impl Ledger {
         if terms.strict.is_some() || half.is_after(self.epoch) {
             return Err(Draw::Spent);
         }
+        if half.live != 0 {
+            return Err(Draw::Spent);
+        }
         // Seconds are rounded down: only if the difference is greater, the time has passed.
-        if half.live != 0 || terms.now.wrapping_sub(half.ended) <= terms.rest {
-            return Err(Draw::Resting);
+        let rested = age(terms.now, half.ended);
+        if rested <= terms.rest {
+            let in_epoch = rested <= age(terms.now, self.began);
+            return Err(if in_epoch { Draw::Spent } else { Draw::Resting });
         }
         half.drawn = 0;
         half.flags |= RENEWED;
@@ -303,7 +324,7 @@ impl Ledger {
         let mut halves = [(lower, 0), (upper, HALF)];
         let ages = halves
             .each_ref()
-            .map(|(half, _)| terms.now.wrapping_sub(half.ended));
+            .map(|(half, _)| age(terms.now, half.ended));
         if ages[1] > ages[0] {
             halves.reverse();
         }
@@ -325,7 +346,8 @@ impl Ledger {
         refused
     }
 
-    /// Accounts for a byte that the device has chosen. [`Draw::Value`] means that it may be used.
+    /// Accounts for a byte that the device has chosen. [`Draw::Value`] means that it may be used,
+    /// [`Draw::Spent`] that no byte of its half could be.
     pub fn take(
         &mut self,
         record: u32,
@@ -337,6 +359,9 @@ impl Ledger {
         let half = wear.half(byte);
         self.know(half);
         if half.drawn > self.position(record, half, byte) || chosen.has(byte) {
+            if half.drawn < HALF && self.allows(half, terms) {
+                return Draw::Taken;
+            }
             if let Err(refused) = self.renew(half, terms) {
                 return refused;
             }
@@ -423,7 +448,7 @@ pub fn search<R: Regions>(regions: &mut R, strict: bool) -> Result<Option<R::Reg
             };
             match regions.draw(&mut region)? {
                 Draw::Value(..) => return Ok(Some(region)),
-                Draw::Spent => {}
+                Draw::Spent | Draw::Taken => {}
                 Draw::Resting => resting = true,
             }
             if regions.hold(region) {
@@ -456,7 +481,11 @@ fn again<R: Regions>(regions: &mut R, epoch: u64) -> Result<Option<R::Region>, R
         for at in 0..regions.held() {
             match regions.reuse(at)? {
                 (_, Some(region)) => return Ok(Some(region)),
-                (Draw::Resting, None) => resting = true,
+                (Draw::Resting, None) => {
+                    // Those behind it ended later.
+                    resting = true;
+                    break;
+                }
                 _ => {}
             }
         }

@@ -107,7 +107,8 @@ impl GroupOps for Shared {
     }
 
     fn is_worn(&self) -> bool {
-        self.0.inner.values.is_exhausted()
+        let values = &self.0.inner.values;
+        values.is_exhausted() || values.is_strict() && self.0.worn() != 0
     }
 }
 
@@ -131,7 +132,7 @@ impl Group {
             KeyValues::Own => next_base(),
             _ => 0,
         };
-        let source = Values::new(values, !device.ib().uses_virt_dma())?;
+        let source = Values::new(values)?;
         let inner = Arc::pin_init(
             pin_init!(Inner {
                 pd <- new_mutex!(Some(pd), "kverbs_pd"),
@@ -248,6 +249,31 @@ impl Group {
     /// Returns the number of kept regions.
     pub(super) fn worn(&self) -> usize {
         self.inner.worn.lock().len()
+    }
+
+    /// Calls `draw` for a kept region of at least `pages` pages, and removes the region if `draw` returns
+    /// true. Returns `None` if there is no such region, and the region if it was removed.
+    ///
+    /// # Errors
+    ///
+    /// - The error of `draw`.
+    pub(super) fn draw_worn(
+        &self,
+        at: usize,
+        pages: u32,
+        draw: impl FnOnce(&mut Mr) -> Result<bool>,
+    ) -> Result<Option<Option<Mr>>> {
+        let mut worn = self.inner.worn.lock();
+        match worn.get_mut(at) {
+            Some((mr, has)) if *has >= pages => {
+                if draw(mr)? {
+                    let (mr, _) = worn.remove(at).map_err(|_| EINVAL)?;
+                    return Ok(Some(Some(mr)));
+                }
+                Ok(Some(None))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Removes a kept region, with its pages.

@@ -2,18 +2,18 @@
 //! Sources of key values. [`kfabric::pure::key_ledger`] says when a value is drawn again: after all
 //! others of its ledger, and [`rest`](ib::key_rest) seconds after its end.
 //!
-//! Each protection group has a ledger of its own, because the device compares the protection domain
-//! with each access. There is one exception: when a peer of rxe repeats a read that succeeded
-//! before, rxe compares value and address alone. Groups of programs have the programs' addresses.
-//! So on software devices all groups draw from one ledger of the host, which also outlives a
-//! device, except groups with an address base of their own
+//! All groups draw from one ledger of the host, which outlives groups and devices: a peer with an old
+//! key may connect to the group that takes the old one's place. When a peer of rxe repeats a read that
+//! succeeded before, rxe also compares value and address alone, and not the group. Only a group with an
+//! address base of its own has a ledger of its own
 //! ([`KeyValues::Own`](kfabric::provider::KeyValues::Own)).
 //!
 //! A value is drawn when a slot reserves it. If the slot ends before the value was in a key or was
 //! returned to a caller, the value is given back: reservations exhaust nothing.
 //!
 //! A ledger takes 32 bytes for each index of the device that had a key, up to 16 MiB. If indices
-//! are far apart, an index takes 128 bytes. An index with a full registration takes 64 more.
+//! are far apart, an index takes 128 bytes. An index with a full registration takes 64 more, up to
+//! 32 MiB.
 //!
 //! A task that owns the lock of a ledger does not allocate: memory reclaim may depend on another
 //! task that waits for the lock.
@@ -225,8 +225,6 @@ impl Drop for Value {
 /// Source of the values of a group's keys.
 pub(crate) struct Values {
     ledger: Arc<Ledger>,
-    /// True if no other group draws from the ledger.
-    own: bool,
     /// Moment from which the group gets no value twice, if it is strict.
     strict: Option<u64>,
     /// True if a draw found no value.
@@ -234,14 +232,12 @@ pub(crate) struct Values {
 }
 
 impl Values {
-    /// Returns the source for a group. `separate` is true if the device compares the protection
-    /// domain with each access.
-    pub(crate) fn new(wanted: KeyValues, separate: bool) -> Result<Self> {
-        let shared = match separate || wanted == KeyValues::Own {
-            true => None,
-            false => SHARED.lock().clone(),
+    /// Returns the source for a group.
+    pub(crate) fn new(wanted: KeyValues) -> Result<Self> {
+        let shared = match wanted {
+            KeyValues::Own => None,
+            _ => SHARED.lock().clone(),
         };
-        let own = shared.is_none();
         let ledger = match shared {
             Some(ledger) => ledger,
             None => Ledger::new(GFP_KERNEL_ACCOUNT)?,
@@ -249,7 +245,6 @@ impl Values {
         let strict = (wanted != KeyValues::Again).then(|| ledger.book.lock().ledger.joined());
         Ok(Self {
             ledger,
-            own,
             strict,
             refused: AtomicBool::new(false),
         })
@@ -260,9 +255,9 @@ impl Values {
         self.strict.is_some()
     }
 
-    /// Returns whether the group has found no value that another group would have.
+    /// Returns whether the group is strict and has found no value. A new group would have some.
     pub(crate) fn is_exhausted(&self) -> bool {
-        self.own && self.refused.load(Ordering::Relaxed)
+        self.is_strict() && self.refused.load(Ordering::Relaxed)
     }
 
     /// Records that the group has found no value.
@@ -270,6 +265,7 @@ impl Values {
         self.refused.store(true, Ordering::Relaxed);
     }
 
+    /// Returns the terms of a draw. Called under the ledger's lock, so no recorded end is later.
     fn terms(&self) -> Terms {
         Terms {
             now: ib::seconds(),
@@ -298,10 +294,9 @@ impl Values {
     ///
     /// - `ENOMEM` if there is no memory for the record.
     pub(crate) fn draw(&self, key: u32) -> Result<Result<Value, Draw>> {
-        let terms = self.terms();
         let draw = self.ledger.with(key, false, |page| {
             page.ledger
-                .draw(page.record, page.wear, page.chosen, &terms)
+                .draw(page.record, page.wear, page.chosen, &self.terms())
         })?;
         Ok(self.drawn(key, draw))
     }
@@ -312,12 +307,12 @@ impl Values {
     ///
     /// - `ENOMEM` if there is no memory for the record.
     pub(crate) fn take(&self, key: u32) -> Result<Result<Value, Draw>> {
-        let terms = self.terms();
         let draw = self.ledger.with(key, true, |page| match page.chosen {
             // CAST: Keeps the low byte.
-            Some(chosen) => page
-                .ledger
-                .take(page.record, page.wear, chosen, key as u8, &terms),
+            Some(chosen) => {
+                page.ledger
+                    .take(page.record, page.wear, chosen, key as u8, &self.terms())
+            }
             None => Draw::Spent,
         })?;
         Ok(self.drawn(key, draw))
@@ -330,6 +325,7 @@ impl Values {
 
     /// Begins the ledger's next epoch, unless `epoch` is over already.
     pub(crate) fn advance(&self, epoch: u64) {
-        self.ledger.book.lock().ledger.advance(epoch);
+        let mut book = self.ledger.book.lock();
+        book.ledger.advance(epoch, ib::seconds());
     }
 }

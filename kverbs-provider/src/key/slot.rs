@@ -287,20 +287,27 @@ impl Regions for Tried<'_> {
     }
 
     fn reuse(&mut self, at: usize) -> Result<(Draw, Option<Mr>)> {
-        let Some((mut mr, mut pages)) = self.group.take_worn(at) else {
+        let (group, pages) = (self.group, self.pages);
+        let mut drawn = Draw::Resting;
+        let found = group.draw_worn(at, pages, |mr| {
+            drawn = self.draw(mr)?;
+            Ok(matches!(drawn, Draw::Value(..)))
+        })?;
+        if let Some(found) = found {
+            return Ok((drawn, found));
+        }
+        let Some((mr, _)) = group.take_worn(at) else {
             // Another task has taken the region.
             return Ok((Draw::Resting, None));
         };
-        if pages < self.pages {
-            // The device then returns the same region again, or one that was used longer ago.
-            drop(mr);
-            (mr, pages) = (self.fresh()?, self.pages);
-        }
+        // Too small: the device then returns the same region again, or one that was used longer ago.
+        drop(mr);
+        let mut mr = self.fresh()?;
         let draw = self.draw(&mut mr)?;
         if let Draw::Value(..) = draw {
             return Ok((draw, Some(mr)));
         }
-        self.group.put_back_worn(at, mr, pages);
+        group.put_back_worn(at, mr, pages);
         Ok((draw, None))
     }
 

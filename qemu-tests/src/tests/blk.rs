@@ -461,7 +461,10 @@ fn removed_while_mounted(ctx: &mut Ctx) -> Result<()> {
         let mounted = Mounted::new(&device, "ext4")?;
         fs::write(mounted.0.join("file"), vec![7; 100_000])?;
         let refused = disconnect(NAME).err().context("it is removed")?;
-        ensure!(format!("{refused:#}").contains("os error 16"), "{refused:#}");
+        ensure!(
+            format!("{refused:#}").contains("os error 16"),
+            "{refused:#}"
+        );
         disconnect_used(NAME)?;
         // Writes fail; none hangs.
         let wrote = File::create(mounted.0.join("more")).and_then(|file| file.sync_all());
