@@ -315,10 +315,11 @@ fn revoke_while_written(station: &Station) -> Outcome {
 }
 
 /// A key that is bound to an endpoint works on that endpoint alone and ends with it. The domain's
-/// other keys do not work on it.
+/// other keys do not work on it. The endpoint gets no key value twice.
 fn of_an_endpoint(station: &Station) -> Outcome {
     let wanted = Wanted {
         own_keys: true,
+        strict_values: true,
         ..Wanted::default()
     };
     let (own, other) = (Pair::with(station, &wanted, &[], &[])?, Pair::new(station)?);

@@ -58,6 +58,8 @@ pub(crate) struct Wanted {
     pub(crate) own_keys: bool,
     /// Key values of the endpoint's own.
     pub(crate) reuse_values: bool,
+    /// No key value twice.
+    pub(crate) strict_values: bool,
     /// Maximum number of pieces of an operation's memory; 0: the device's maximum.
     pub(crate) iov_limit: u32,
 }
@@ -70,6 +72,7 @@ impl Default for Wanted {
             format: KFI_CQ_FORMAT_DATA,
             own_keys: false,
             reuse_values: false,
+            strict_values: false,
             iov_limit: 0,
         }
     }
@@ -122,6 +125,7 @@ impl Side {
             },
             own_keys: wanted.own_keys,
             reuse_values: wanted.reuse_values,
+            strict_values: wanted.strict_values,
             ..EpAttr::default()
         };
         let ep = Endpoint::open(domain, &attr, request)?;
