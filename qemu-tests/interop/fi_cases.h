@@ -57,9 +57,10 @@ static int shm;
 /* Counters of transmissions and receives that new endpoints have; NULL for none. */
 static struct fid_cntr *to_bind[2];
 
-static struct fi_info *offer(const char *device, const char *address)
+/* Hints that most cases use, for the device of an info. */
+static struct fi_info *hints_of(const char *device)
 {
-	struct fi_info *hints = fi_allocinfo(), *found = NULL;
+	struct fi_info *hints = fi_allocinfo();
 
 	CHECK(hints);
 	hints->ep_attr->type = FI_EP_MSG;
@@ -68,6 +69,13 @@ static struct fi_info *offer(const char *device, const char *address)
 				      FI_MR_PROV_KEY;
 	hints->domain_attr->name = strdup(device);
 	hints->fabric_attr->prov_name = strdup("kfabric");
+	return hints;
+}
+
+static struct fi_info *offer(const char *device, const char *address)
+{
+	struct fi_info *hints = hints_of(device), *found = NULL;
+
 	OK(fi_getinfo(FI_VERSION(1, 18), address, "0", FI_SOURCE, hints, &found));
 	fi_freeinfo(hints);
 	return found;
@@ -232,6 +240,15 @@ static void unpair(struct end *a, struct end *b)
 {
 	close_end(a);
 	close_end(b);
+}
+
+static size_t data_size(struct fid *fid)
+{
+	size_t size = 0, len = sizeof(size);
+
+	OK(fi_getopt(fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &size, &len));
+	CHECK(len == sizeof(size) && size >= 24 && size <= 256);
+	return size;
 }
 
 static long now_ms(void)

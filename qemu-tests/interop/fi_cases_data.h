@@ -26,6 +26,19 @@ static void registration(void)
 	OK(fi_close(&other->fid));
 	OK(fi_close(&mr->fid));
 
+	/* All rights, each without the others, and none. */
+	for (uint64_t bits = 0; bits < 64; bits++) {
+		static const uint64_t right[] = { FI_SEND, FI_RECV, FI_READ, FI_WRITE,
+						  FI_REMOTE_READ, FI_REMOTE_WRITE };
+		uint64_t access = 0;
+
+		for (int i = 0; i < 6; i++)
+			access |= bits & 1 << i ? right[i] : 0;
+		OK(fi_mr_reg(domain, mem, LEN, access, 0, 0, 0, &mr, NULL));
+		CHECK((fi_mr_key(mr) != FI_KEY_NOTAVAIL) == !!(bits >> 4));
+		OK(fi_close(&mr->fid));
+	}
+
 	GIVES(-FI_EINVAL, fi_mr_regv(domain, iov, 2, FI_SEND, 0, 0, 0, &mr, NULL));
 	GIVES(-FI_EINVAL, fi_mr_reg(domain, mem, 0, FI_SEND, 0, 0, 0, &mr, NULL));
 	GIVES(-FI_EINVAL, fi_mr_reg(domain, mem, 1, FI_TAGGED, 0, 0, 0, &mr, NULL));

@@ -42,6 +42,10 @@ pub const TESTS: &[Test] = &[
         cases(c, &["names", "reject", "close_order"])
     })
     .seconds(10),
+    Test::pair("ofi.hints_select_infos_and_infos_open_endpoints", |c| {
+        cases(c, &["getinfo", "endpoints", "taken_address"])
+    })
+    .seconds(10),
     Test::pair("ofi.queues_wait_signal_and_peek_as_documented", |c| {
         cases(c, &["events", "completions"])
     })

@@ -90,6 +90,9 @@ unsafe fn gather(
             let len = piece.count.checked_mul(size).ok_or(libc::EMSGSIZE)?;
             let end = used.checked_add(len).ok_or(libc::EMSGSIZE)?;
             let place = to.get_mut(*used..end).ok_or(libc::EMSGSIZE)?;
+            if place.is_empty() {
+                continue;
+            }
             std::ptr::copy_nonoverlapping(piece.addr.cast::<u8>(), place.as_mut_ptr(), len);
             *used = end;
         }

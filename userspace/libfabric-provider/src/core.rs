@@ -47,12 +47,15 @@ fn find(name: &CStr) -> *mut c_void {
 
 /// The version of the loaded library: major << 16 | minor. 1.17 if unknown.
 pub(crate) fn version() -> u32 {
-    let f = find(c"fi_version");
-    if f.is_null() {
-        return 1 << 16 | 17;
-    }
-    // SAFETY: libfabric's `fi_version` has this type in all versions.
-    unsafe { std::mem::transmute::<*mut c_void, Version>(f)() }
+    static VERSION: OnceLock<u32> = OnceLock::new();
+    *VERSION.get_or_init(|| {
+        let f = find(c"fi_version");
+        if f.is_null() {
+            return 1 << 16 | 17;
+        }
+        // SAFETY: libfabric's `fi_version` has this type in all versions.
+        unsafe { std::mem::transmute::<*mut c_void, Version>(f)() }
+    })
 }
 
 /// Declares a parameter, and returns its value if the user has set it.

@@ -2,7 +2,7 @@
 //! Completion queues.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use kfabric_uapi as abi;
 
 use crate::domain::Domain;
 use crate::ffi::*;
-use crate::kernel::{self, Device, Errno, Ring};
+use crate::kernel::{self, Device, Errno, Ring, Wait};
 use crate::post::injected;
 use crate::{status, text};
 
@@ -25,8 +25,7 @@ pub(crate) struct Queue {
     prov: Arc<str>,
     fd: OwnedFd,
     signal: OwnedFd,
-    /// The kind of wait object that the program asked for.
-    wait: fi_wait_obj,
+    wait: Wait,
     ring: Mutex<Ring>,
 }
 
@@ -61,12 +60,12 @@ unsafe fn make(
         // SAFETY: As above.
         false => unsafe { ((*attr).size, (*attr).wait_obj, (*attr).format) },
     };
-    if !matches!(
-        wait,
-        FI_WAIT_NONE | FI_WAIT_UNSPEC | FI_WAIT_FD | FI_WAIT_YIELD
-    ) {
-        return Err(libc::ENOSYS);
-    }
+    let wait = Wait::new(wait)?;
+    let format = match format {
+        FI_CQ_FORMAT_UNSPEC => FI_CQ_FORMAT_CONTEXT,
+        FI_CQ_FORMAT_CONTEXT | FI_CQ_FORMAT_MSG | FI_CQ_FORMAT_DATA | FI_CQ_FORMAT_TAGGED => format,
+        _ => return Err(libc::EINVAL),
+    };
     // The kernel takes a slot when it accepts an operation, so the ring also has room for posted
     // receives.
     let asked = u32::try_from(size).unwrap_or(u32::MAX);
@@ -90,10 +89,6 @@ unsafe fn make(
         context,
         ops: FID.get(),
     };
-    let format = match format {
-        FI_CQ_FORMAT_UNSPEC => FI_CQ_FORMAT_CONTEXT,
-        other => other,
-    };
     Ok(Box::into_raw(Box::new(Queue {
         fid: fid_cq {
             fid,
@@ -105,7 +100,7 @@ unsafe fn make(
         prov: domain.prov.clone(),
         fd,
         signal,
-        wait: kernel::wait_object(wait),
+        wait,
         ring: Mutex::new(ring),
     })))
 }
@@ -137,13 +132,8 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) ->
     // SAFETY: a queue's fid, and the argument that the command takes.
     unsafe {
         let cq = &*fid.cast::<Queue>();
-        match command as u32 {
-            FI_GETWAIT => *arg.cast::<c_int>() = cq.fd.as_raw_fd(),
-            FI_GETWAITOBJ => *arg.cast::<u32>() = cq.wait,
-            _ => return -libc::ENOSYS,
-        }
+        cq.wait.control(command, arg, &cq.fd)
     }
-    0
 }
 
 /// Returns the oldest entry. Failures of injected operations are dropped: their context is none
@@ -277,6 +267,9 @@ unsafe extern "C" fn readerr(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, _flags:
         (*buf).olen = e.olen as usize;
         (*buf).err = errno(&e);
         (*buf).prov_errno = text::completion_code(e.err as c_int, e.prov_errno);
+        if (*buf).err_data_size == 0 {
+            (*buf).err_data = null_mut();
+        }
         (*buf).err_data_size = 0;
     }
     1

@@ -11,7 +11,7 @@ use zerocopy::FromZeros;
 use crate::fabric::{put, Fabric};
 use crate::ffi::*;
 use crate::kernel::{Device, Errno};
-use crate::{atomic, auth, cntr, cq, ep, status};
+use crate::{atomic, auth, cntr, cq, ep, info, status};
 
 /// A domain.
 #[repr(C)]
@@ -24,6 +24,15 @@ pub(crate) struct Domain {
     atomics: bool,
     /// Name of the kernel's provider.
     pub(crate) prov: Arc<str>,
+    /// The domain's own name.
+    name: Box<str>,
+}
+
+impl Domain {
+    /// Whether an offer is one of this domain.
+    pub(crate) fn is(&self, offer: &abi::InfoEntry) -> bool {
+        *self.prov == *info::text(&offer.prov_name) && *self.name == *info::text(&offer.domain_name)
+    }
 }
 
 /// A memory region. Descriptors are addresses of regions.
@@ -82,8 +91,15 @@ unsafe fn make(
     let mut arg = abi::DomainOpen::new_zeroed();
     arg.fabric = fabric.handle;
     // SAFETY: infos have a domain with a name.
-    let name = unsafe { CStr::from_ptr((*info.domain_attr).name) };
-    put(&mut arg.name, name.to_str().map_err(|_| libc::EINVAL)?)?;
+    let name = unsafe {
+        let attr = info.domain_attr.as_ref().ok_or(libc::EINVAL)?;
+        if attr.name.is_null() {
+            return Err(libc::EINVAL);
+        }
+        CStr::from_ptr(attr.name)
+    };
+    let name = name.to_str().map_err(|_| libc::EINVAL)?;
+    put(&mut arg.name, name)?;
     // SAFETY: as above; an auth key has its size.
     let own = unsafe {
         let attr = &*info.domain_attr;
@@ -112,6 +128,7 @@ unsafe fn make(
         cm_data: arg.cm_data_size as usize,
         atomics: info.caps & arg.caps & abi::KFI_ATOMIC != 0,
         prov: fabric.prov.clone(),
+        name: name.into(),
     })))
 }
 
@@ -157,7 +174,9 @@ unsafe fn register(
     if access & !rights != 0 {
         return Err(libc::EINVAL);
     }
-    let mut access = if access == 0 { rights } else { access };
+    // Without rights, all uses by this program, and none by peers.
+    let local = abi::KFI_SEND | abi::KFI_RECV | abi::KFI_READ | abi::KFI_WRITE;
+    let mut access = if access == 0 { local } else { access };
     // libfabric has no right for atomics alone.
     let remote = abi::KFI_REMOTE_READ | abi::KFI_REMOTE_WRITE;
     if domain.atomics && access & remote == remote {

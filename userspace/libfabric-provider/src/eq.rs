@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_char, c_int, c_void};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use kfabric_uapi as abi;
 
 use crate::fabric::Fabric;
 use crate::ffi::*;
-use crate::kernel::{self, address, Device, Errno};
+use crate::kernel::{self, address, Device, Errno, Wait};
 use crate::{info, pep, status, text};
 
 /// An event that waits in the plug-in.
@@ -46,8 +46,9 @@ pub(crate) struct Queue {
     /// Readable while `State::events` is not empty.
     user: OwnedFd,
     both: OwnedFd,
-    /// The kind of wait object that the program asked for.
-    wait: fi_wait_obj,
+    wait: Wait,
+    /// Version of the interface that the program uses.
+    version: u32,
     state: Mutex<State>,
 }
 
@@ -86,6 +87,12 @@ fn request(connreq: u64) -> *mut fid {
     at
 }
 
+/// Returns the kernel's handle of a connection request. `EINVAL` for any other fid.
+pub(crate) fn request_handle(fid: *mut fid) -> Result<u64, Errno> {
+    let all = REQUESTS.lock().unwrap_or_else(PoisonError::into_inner);
+    all.get(&fid.addr()).copied().ok_or(libc::EINVAL)
+}
+
 /// Takes the kernel's handle of a connection request. `EINVAL` for any other fid.
 pub(crate) fn take_request(fid: *mut fid) -> Result<u64, Errno> {
     let mut all = REQUESTS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -99,12 +106,7 @@ unsafe fn make(fabric: &Fabric, attr: *mut fi_eq_attr) -> Result<*mut Queue, Err
     // SAFETY: null or valid attributes.
     let (size, wait) =
         unsafe { attr.as_ref() }.map_or((0, FI_WAIT_UNSPEC), |a| (a.size, a.wait_obj));
-    if !matches!(
-        wait,
-        FI_WAIT_NONE | FI_WAIT_UNSPEC | FI_WAIT_FD | FI_WAIT_YIELD
-    ) {
-        return Err(libc::ENOSYS);
-    }
+    let wait = Wait::new(wait)?;
     let mut arg = abi::EqOpen {
         fabric: fabric.handle,
         depth: u32::try_from(size)
@@ -136,7 +138,8 @@ unsafe fn make(fabric: &Fabric, attr: *mut fi_eq_attr) -> Result<*mut Queue, Err
         fd,
         user,
         both,
-        wait: kernel::wait_object(wait),
+        wait,
+        version: fabric.fid.api_version,
         state: Mutex::default(),
     })))
 }
@@ -173,18 +176,16 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) ->
     // SAFETY: a queue's fid, and the argument that the command takes.
     unsafe {
         let eq = &*fid.cast::<Queue>();
-        match command as u32 {
-            FI_GETWAIT => *arg.cast::<c_int>() = eq.both.as_raw_fd(),
-            FI_GETWAITOBJ => *arg.cast::<u32>() = eq.wait,
-            _ => return -libc::ENOSYS,
-        }
+        eq.wait.control(command, arg, &eq.both)
     }
-    0
 }
+
+/// Size of a `fi_eq_cm_entry` without data.
+const CM_ENTRY: usize = size_of::<fi_eq_cm_entry>();
 
 /// Lays out a `fi_eq_cm_entry`.
 fn cm_entry(fid: usize, info: usize, data: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(16 + data.len());
+    let mut bytes = Vec::with_capacity(CM_ENTRY + data.len());
     bytes.extend_from_slice(&fid.to_ne_bytes());
     bytes.extend_from_slice(&info.to_ne_bytes());
     bytes.extend_from_slice(data);
@@ -229,7 +230,7 @@ impl Queue {
         match arg.event {
             abi::KFI_CONNREQ => {
                 // SAFETY: makes a new info.
-                let Some(info) = (unsafe { info::make(&entry, None) }) else {
+                let Some(info) = (unsafe { info::make(&entry, None, self.version) }) else {
                     return Err(libc::ENOMEM);
                 };
                 // SAFETY: just made; a connection request has the context of a passive endpoint.
@@ -275,8 +276,12 @@ impl Queue {
         if first.err != 0 {
             return -(FI_EAVAIL as isize);
         }
-        let small = len < first.bytes.len().min(size_of::<fi_eq_entry>().min(16));
-        if small {
+        // An event of the program is read whole, a connection's data as far as there is room.
+        let least = match first.object {
+            0 => first.bytes.len(),
+            _ => first.bytes.len().min(CM_ENTRY),
+        };
+        if len < least {
             return -(FI_ETOOSMALL as isize);
         }
         let n = len.min(first.bytes.len());
@@ -379,10 +384,8 @@ unsafe extern "C" fn readerr(eq: *mut fid_eq, buf: *mut fi_eq_err_entry, flags: 
         if state.events.front().is_none_or(|e| e.err == 0) {
             return -(libc::EAGAIN as isize);
         }
-        if flags & u64::from(FI_PEEK) != 0 {
-            return -(libc::ENOSYS as isize);
-        }
-        let Some(event) = eq.take(&mut state) else {
+        let peek = flags & u64::from(FI_PEEK) != 0;
+        let Some(event) = state.events.front_mut() else {
             return -(libc::EAGAIN as isize);
         };
         let to = &mut *buf;
@@ -392,17 +395,28 @@ unsafe extern "C" fn readerr(eq: *mut fid_eq, buf: *mut fi_eq_err_entry, flags: 
         to.data = 0;
         to.err = event.err;
         to.prov_errno = event.prov_errno;
-        state.err_data = event.bytes;
+        let data = match peek {
+            true => event.bytes.clone(),
+            false => std::mem::take(&mut event.bytes),
+        };
+        if !peek {
+            eq.take(&mut state);
+        }
+        state.err_data = data;
         let n = state.err_data.len();
-        if to.err_data_size != 0 && !to.err_data.is_null() {
-            let n = n.min(to.err_data_size);
+        // Before 1.5 the field of the size is only an answer.
+        let room = match eq.version < (1 << 16 | 5) || to.err_data.is_null() {
+            true => 0,
+            false => to.err_data_size,
+        };
+        if room != 0 {
+            let n = n.min(room);
             std::ptr::copy_nonoverlapping(state.err_data.as_ptr(), to.err_data.cast::<u8>(), n);
             to.err_data_size = n;
         } else {
-            to.err_data = if n == 0 {
-                null_mut()
-            } else {
-                state.err_data.as_mut_ptr().cast()
+            to.err_data = match n {
+                0 => null_mut(),
+                _ => state.err_data.as_mut_ptr().cast(),
             };
             to.err_data_size = n;
         }
@@ -420,7 +434,7 @@ unsafe extern "C" fn write(
     // SAFETY: a queue, and `len` bytes of the caller.
     unsafe {
         let eq = &*eq.cast::<Queue>();
-        let bytes = std::slice::from_raw_parts(buf.cast::<u8>(), len).to_vec();
+        let bytes = param(buf, len).to_vec();
         let event = Event {
             event,
             object: 0,

@@ -9,12 +9,12 @@ use zerocopy::FromZeros;
 
 use crate::ffi::*;
 use crate::kernel::{Device, Errno};
-use crate::{cq, domain, eq, pep, status};
+use crate::{cq, domain, eq, info, pep, status};
 
 /// A fabric.
 #[repr(C)]
 pub(crate) struct Fabric {
-    fid: fid_fabric,
+    pub(crate) fid: fid_fabric,
     pub(crate) dev: Arc<Device>,
     pub(crate) handle: u64,
     /// Name of the kernel's provider.
@@ -41,6 +41,13 @@ static OPS: Table<fi_ops_fabric> = Table(fi_ops_fabric {
     trywait: Some(trywait),
     domain2: None,
 });
+
+impl Fabric {
+    /// Whether an offer is one of this fabric.
+    pub(crate) fn is(&self, offer: &abi::InfoEntry) -> bool {
+        *self.prov == *info::text(&offer.prov_name) && *self.name == *info::text(&offer.fabric_name)
+    }
+}
 
 /// Copies a name to a NUL-padded array.
 pub(crate) fn put(to: &mut [u8], name: &str) -> Result<(), Errno> {

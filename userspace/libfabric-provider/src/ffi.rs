@@ -77,6 +77,27 @@ impl<T> Table<T> {
     }
 }
 
+/// The table of collective operations, of which there are none: `fi_ops_collective` of libfabric,
+/// with room for functions of later versions.
+#[repr(C)]
+struct Collectives {
+    size: usize,
+    ops: [unsafe extern "C" fn() -> isize; 15],
+}
+
+unsafe extern "C" fn no_collective() -> isize {
+    isize::from(NOSYS)
+}
+
+/// Returns the table of collective operations.
+pub(crate) fn collectives() -> *mut fi_ops_collective {
+    static OPS: Table<Collectives> = Table(Collectives {
+        size: size_of::<Collectives>(),
+        ops: [no_collective; 15],
+    });
+    OPS.get().cast()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,10 +2,12 @@
 //! `fi_getinfo`: the kernel's offers, checked against hints.
 
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::ptr::null_mut;
 
 use kfabric_uapi as abi;
 
+use crate::domain::Domain;
+use crate::fabric::Fabric;
 use crate::ffi::*;
 use crate::kernel::{Device, Errno};
 
@@ -20,9 +22,12 @@ const CAPS: u64 = abi::KFI_MSG
     | abi::KFI_RECV
     | abi::KFI_SEND
     | abi::KFI_REMOTE_READ
-    | abi::KFI_REMOTE_WRITE
-    | abi::KFI_LOCAL_COMM
-    | abi::KFI_REMOTE_COMM;
+    | abi::KFI_REMOTE_WRITE;
+/// Capabilities that the kernel knows by other values than libfabric.
+const COMM: [(u64, u64); 2] = [
+    (abi::KFI_LOCAL_COMM, FI_LOCAL_COMM),
+    (abi::KFI_REMOTE_COMM, FI_REMOTE_COMM),
+];
 /// Registration modes that programs must support.
 const MR_MODE: u64 =
     abi::KFI_MR_LOCAL | abi::KFI_MR_VIRT_ADDR | abi::KFI_MR_ALLOCATED | abi::KFI_MR_PROV_KEY;
@@ -37,11 +42,21 @@ const ORDER: u64 = 0x1
     | FI_ORDER_RMA_RAR
     | FI_ORDER_RMA_RAW
     | FI_ORDER_RMA_WAW;
+/// Orders of completions that a queue pair keeps: all operations of a side complete in the order of
+/// their posts (`FI_ORDER_STRICT`, `FI_ORDER_DATA`).
+const COMPLETION_ORDER: u64 = 0x1ff | 1 << 16;
+/// A mode of programs before version 1.5, for what is FI_MR_LOCAL since (`FI_LOCAL_MR`).
+const LOCAL_MR: u64 = 1 << 55;
+/// The registration mode of programs before version 1.5 that has [`MR_MODE`]'s meaning
+/// (`FI_MR_BASIC`).
+const MR_BASIC: c_int = 1;
 /// Operation flags of transmit operations.
 const TX_FLAGS: u64 =
     (FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_COMPLETION) as u64;
 /// Objects of each kind that a domain is said to have.
 const COUNT: usize = 256;
+/// Regions that a domain is said to have.
+const MR_COUNT: usize = 65_536;
 
 /// Parts that hints name; `None` for a part that is missing.
 pub(crate) struct Hints<'a> {
@@ -64,6 +79,57 @@ fn fabric_name(entry: &abi::InfoEntry) -> String {
     format!("{}/{}", text(&entry.prov_name), text(&entry.fabric_name))
 }
 
+/// The capabilities of an offer, by libfabric's values. All providers know fences.
+fn capabilities(entry: &abi::InfoEntry) -> u64 {
+    let comm = COMM.iter().filter(|(kernel, _)| entry.caps & kernel != 0);
+    comm.fold(entry.caps & CAPS | u64::from(FI_FENCE), |all, (_, ours)| {
+        all | ours
+    })
+}
+
+/// The protocol of an offer, by libfabric's number.
+fn protocol(entry: &abi::InfoEntry) -> u32 {
+    match entry.protocol {
+        abi::KFI_PROTO_SHM => FI_PROTO_SHM,
+        other => other,
+    }
+}
+
+/// The orders of completions that an offer keeps.
+fn completion_order(entry: &abi::InfoEntry) -> u64 {
+    match entry.protocol {
+        abi::KFI_PROTO_RDMA_CM_IB_RC => COMPLETION_ORDER,
+        _ => 0,
+    }
+}
+
+/// Whether hints ask for access to a peer's memory, or for no capabilities, which are all.
+fn wants_rma(caps: u64) -> bool {
+    let remote = abi::KFI_REMOTE_READ | abi::KFI_REMOTE_WRITE;
+    caps == 0 || caps & (abi::KFI_RMA | abi::KFI_ATOMIC | remote) != 0
+}
+
+/// Returns the size of completion data under hints. A write with data takes a receive, so a program
+/// that writes must have the mode for this.
+fn data_size(entry: &abi::InfoEntry, hints: Option<&fi_info>) -> usize {
+    match hints {
+        Some(h) if h.mode & FI_RX_CQ_DATA != 0 || !wants_rma(h.caps) => entry.cq_data_size as usize,
+        _ => 0,
+    }
+}
+
+/// The registration mode of an answer: as few bits as hints need.
+fn mr_mode(hints: Option<&Hints<'_>>, version: u32) -> c_int {
+    let asked = hints.and_then(|h| h.domain).map_or(0, |d| d.mr_mode);
+    if version < (1 << 16 | 5) || asked == MR_BASIC {
+        return MR_BASIC;
+    }
+    match hints {
+        Some(h) if !wants_rma(h.info.caps) => MR_MODE as c_int & asked,
+        _ => MR_MODE as c_int,
+    }
+}
+
 unsafe fn matches_name(wanted: *const c_char, name: &str) -> bool {
     // SAFETY: hints hold C strings or null.
     wanted.is_null() || unsafe { CStr::from_ptr(wanted) }.to_bytes() == name.as_bytes()
@@ -71,22 +137,27 @@ unsafe fn matches_name(wanted: *const c_char, name: &str) -> bool {
 
 /// Checks whether an offer satisfies hints.
 unsafe fn satisfies(entry: &abi::InfoEntry, hints: &Hints<'_>, version: u32) -> bool {
-    let caps = entry.caps & CAPS;
-    let remote = abi::KFI_REMOTE_READ | abi::KFI_REMOTE_WRITE;
+    let caps = capabilities(entry);
     let info = hints.info;
     if info.caps & !caps != 0 {
         return false;
     }
+    let format = match entry.src_addr.len {
+        0 => info.addr_format,
+        _ => addr_format(&entry.src_addr),
+    };
     if !matches!(
         info.addr_format,
         0 | FI_SOCKADDR | FI_SOCKADDR_IN | FI_SOCKADDR_IN6
-    ) {
+    ) || info.addr_format > FI_SOCKADDR && info.addr_format != format
+    {
         return false;
     }
+    let order = completion_order(entry);
     if let Some(ep) = hints.ep {
         let over = |max: usize| max as u64 > entry.max_msg_size;
         if !matches!(ep.type_, FI_EP_UNSPEC | FI_EP_MSG)
-            || ep.protocol != 0 && ep.protocol != entry.protocol
+            || ep.protocol != 0 && ep.protocol != protocol(entry)
             || ep.protocol_version > 1
             || over(ep.max_msg_size)
             || ep.tx_ctx_cnt > 1
@@ -103,6 +174,7 @@ unsafe fn satisfies(entry: &abi::InfoEntry, hints: &Hints<'_>, version: u32) -> 
         if tx.caps & !caps != 0
             || tx.op_flags & !TX_FLAGS != 0
             || tx.msg_order & !ORDER != 0
+            || tx.comp_order & !order != 0
             || tx.inject_size as u64 > entry.inject_size
             || tx.size > entry.tx_size as usize
             || tx.iov_limit > entry.iov_limit as usize
@@ -115,6 +187,7 @@ unsafe fn satisfies(entry: &abi::InfoEntry, hints: &Hints<'_>, version: u32) -> 
         if rx.caps & !caps != 0
             || rx.op_flags & !u64::from(FI_COMPLETION) != 0
             || rx.msg_order & !ORDER != 0
+            || rx.comp_order & !order != 0
             || rx.total_buffered_recv > 0
             || rx.size > entry.rx_size as usize
             || rx.iov_limit > entry.iov_limit as usize
@@ -124,30 +197,40 @@ unsafe fn satisfies(entry: &abi::InfoEntry, hints: &Hints<'_>, version: u32) -> 
     }
     if let Some(domain) = hints.domain {
         // With remote access to memory all modes are needed, else only FI_MR_LOCAL.
-        let rma = info.caps == 0 || info.caps & (abi::KFI_RMA | abi::KFI_ATOMIC | remote) != 0;
-        let old = version < (1 << 16 | 5);
         let mode = domain.mr_mode as u64;
-        let needed = if rma { MR_MODE } else { abi::KFI_MR_LOCAL };
-        // Before 1.5: unspecified or basic, which has these modes.
-        let fits = match old || mode == 1 {
-            true => mode <= 1,
-            false => needed & !mode == 0,
+        let needed = match wants_rma(info.caps) {
+            true => MR_MODE,
+            false => abi::KFI_MR_LOCAL,
         };
-        let data = if info.mode & FI_RX_CQ_DATA != 0 {
-            entry.cq_data_size as usize
+        let fits = if version < (1 << 16 | 5) {
+            // Unspecified or basic, which has these modes.
+            domain.mr_mode <= MR_BASIC && info.mode & LOCAL_MR != 0
         } else {
-            0
+            domain.mr_mode == MR_BASIC || needed & !mode == 0
         };
         if !fits
-            || domain.cq_data_size > data
-            || domain.caps & !(abi::KFI_LOCAL_COMM | abi::KFI_REMOTE_COMM) & !caps != 0
+            || domain.cq_data_size > data_size(entry, Some(info))
+            || domain.caps & !caps != 0
             || domain.cq_cnt > COUNT
             || domain.ep_cnt > COUNT * 16
+            || domain.tx_ctx_cnt > COUNT * 16
+            || domain.rx_ctx_cnt > COUNT * 16
+            || domain.max_ep_tx_ctx > 1
+            || domain.max_ep_rx_ctx > 1
+            || domain.max_ep_stx_ctx > 0
+            || domain.max_ep_srx_ctx > 0
             || domain.cntr_cnt > COUNT
+            || domain.mr_cnt > MR_COUNT
             || domain.mr_iov_limit > 1
+            || domain.max_err_data > 0
             || domain.auth_key_size > abi::KFI_AUTH_KEY_MAX
             || domain.mr_key_size != 0 && domain.mr_key_size < entry.mr_key_size as usize
         {
+            return false;
+        }
+        // SAFETY: null or an open domain.
+        let open = unsafe { domain.domain.cast::<Domain>().as_ref() };
+        if open.is_some_and(|open| !open.is(entry)) {
             return false;
         }
         // SAFETY: a C string or null.
@@ -155,10 +238,21 @@ unsafe fn satisfies(entry: &abi::InfoEntry, hints: &Hints<'_>, version: u32) -> 
             return false;
         }
     }
-    // SAFETY: as above.
-    hints
-        .fabric
-        .is_none_or(|f| unsafe { matches_name(f.name, &fabric_name(entry)) })
+    hints.fabric.is_none_or(|fabric| {
+        // SAFETY: null or an open fabric; a C string or null.
+        unsafe {
+            let open = fabric.fabric.cast::<Fabric>().as_ref();
+            matches_name(fabric.name, &fabric_name(entry)) && open.is_none_or(|open| open.is(entry))
+        }
+    })
+}
+
+/// The format of an address that is not empty.
+fn addr_format(addr: &abi::SockAddr) -> u32 {
+    match addr.len {
+        28 => FI_SOCKADDR_IN6,
+        _ => FI_SOCKADDR_IN,
+    }
 }
 
 unsafe fn part<T>() -> *mut T {
@@ -256,6 +350,7 @@ pub(crate) unsafe fn free(info: *mut fi_info) {
 pub(crate) unsafe fn make(
     entry: &abi::InfoEntry,
     hints: Option<&Hints<'_>>,
+    version: u32,
 ) -> Option<*mut fi_info> {
     // SAFETY: the parts are allocated here, zeroed, and larger than their types.
     unsafe {
@@ -280,8 +375,8 @@ pub(crate) unsafe fn make(
             return None;
         };
         let asked = hints.map_or(0, |h| h.info.caps);
-        let all = entry.caps & CAPS;
-        let comm = abi::KFI_LOCAL_COMM | abi::KFI_REMOTE_COMM;
+        let all = capabilities(entry);
+        let comm = FI_LOCAL_COMM | FI_REMOTE_COMM;
         let send = abi::KFI_SEND | abi::KFI_READ | abi::KFI_WRITE;
         let recv = abi::KFI_RECV | abi::KFI_REMOTE_READ | abi::KFI_REMOTE_WRITE;
         let kinds = abi::KFI_MSG | abi::KFI_RMA | abi::KFI_ATOMIC;
@@ -303,11 +398,12 @@ pub(crate) unsafe fn make(
         let mode = if data { FI_RX_CQ_DATA } else { 0 };
         i.caps = caps;
         i.mode = mode;
-        i.addr_format = if entry.src_addr.len == 28 {
-            FI_SOCKADDR_IN6
-        } else {
-            FI_SOCKADDR_IN
-        };
+        if version < (1 << 16 | 5) {
+            i.mode |= LOCAL_MR;
+        }
+        // A passive endpoint whose address the new endpoint is to have.
+        i.handle = hints.map_or(null_mut(), |h| h.info.handle);
+        i.addr_format = addr_format(&entry.src_addr);
         put_addr(&entry.src_addr, &mut i.src_addr, &mut i.src_addrlen);
         put_addr(&entry.dest_addr, &mut i.dest_addr, &mut i.dest_addrlen);
         let smaller = |wanted: Option<usize>, most: u32| match wanted {
@@ -316,10 +412,11 @@ pub(crate) unsafe fn make(
         };
         // A default that does not pin the queues of a full-size endpoint.
         let size = |most: u32| most.min(512);
-        tx.caps = caps & (kinds | send);
+        tx.caps = caps & (kinds | send | u64::from(FI_FENCE));
         tx.mode = mode;
         tx.op_flags = hints.and_then(|h| h.tx).map_or(0, |t| t.op_flags);
         tx.msg_order = ORDER;
+        tx.comp_order = completion_order(entry);
         tx.inject_size = entry.inject_size as usize;
         tx.size = smaller(
             hints.and_then(|h| h.tx).map(|t| t.size),
@@ -334,6 +431,7 @@ pub(crate) unsafe fn make(
         rx.mode = mode;
         rx.op_flags = hints.and_then(|h| h.rx).map_or(0, |r| r.op_flags);
         rx.msg_order = ORDER;
+        rx.comp_order = completion_order(entry);
         rx.size = smaller(
             hints.and_then(|h| h.rx).map(|r| r.size),
             size(entry.rx_size),
@@ -343,7 +441,7 @@ pub(crate) unsafe fn make(
             entry.iov_limit,
         );
         ep.type_ = FI_EP_MSG;
-        ep.protocol = entry.protocol;
+        ep.protocol = protocol(entry);
         ep.protocol_version = 1;
         ep.max_msg_size = entry.max_msg_size as usize;
         ep.max_order_raw_size = entry.max_msg_size as usize;
@@ -356,19 +454,22 @@ pub(crate) unsafe fn make(
             Some(wanted) if wanted != 0 => wanted,
             _ => FI_THREAD_SAFE,
         };
-        domain.control_progress = FI_PROGRESS_AUTO;
-        domain.__bindgen_anon_1.data_progress = FI_PROGRESS_AUTO;
+        // Progress is always automatic; a program that would help is told to.
+        let progress = |wanted: Option<fi_progress>| match wanted {
+            Some(FI_PROGRESS_MANUAL) => FI_PROGRESS_MANUAL,
+            _ => FI_PROGRESS_AUTO,
+        };
+        domain.control_progress = progress(given.map(|d| d.control_progress));
+        domain.__bindgen_anon_1.data_progress =
+            progress(given.map(|d| d.__bindgen_anon_1.data_progress));
         domain.resource_mgmt = FI_RM_ENABLED;
         domain.av_type = match given.map(|d| d.av_type) {
             Some(wanted) => wanted,
             None => FI_AV_UNSPEC,
         };
-        domain.mr_mode = match given {
-            Some(d) if d.mr_mode == 1 => 1,
-            _ => MR_MODE as c_int,
-        };
+        domain.mr_mode = mr_mode(hints, version);
         domain.mr_key_size = entry.mr_key_size as usize;
-        domain.cq_data_size = if data { entry.cq_data_size as usize } else { 0 };
+        domain.cq_data_size = data_size(entry, hints.map(|h| h.info));
         domain.cq_cnt = COUNT;
         domain.cntr_cnt = COUNT;
         domain.ep_cnt = COUNT * 16;
@@ -378,7 +479,7 @@ pub(crate) unsafe fn make(
         domain.max_ep_rx_ctx = 1;
         domain.mr_iov_limit = 1;
         domain.caps = all & comm;
-        domain.mr_cnt = 65_536;
+        domain.mr_cnt = MR_COUNT;
         fabric.name = string(&fabric_name(entry));
         if let Some(hints) = hints {
             put_keys(
@@ -391,26 +492,6 @@ pub(crate) unsafe fn make(
         }
         Some(info)
     }
-}
-
-fn to_abi(addr: SocketAddr) -> abi::SockAddr {
-    let mut out = abi::SockAddr::default();
-    let port = addr.port().to_be_bytes();
-    out.data[2..4].copy_from_slice(&port);
-    match addr {
-        SocketAddr::V4(a) => {
-            out.len = 16;
-            out.data[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
-            out.data[4..8].copy_from_slice(&a.ip().octets());
-        }
-        SocketAddr::V6(a) => {
-            out.len = 28;
-            out.data[..2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
-            out.data[8..24].copy_from_slice(&a.ip().octets());
-            out.data[24..28].copy_from_slice(&a.scope_id().to_ne_bytes());
-        }
-    }
-    out
 }
 
 /// Copies a program's `sockaddr`.
@@ -449,30 +530,49 @@ fn is_wild(addr: &abi::SockAddr) -> bool {
     }
 }
 
+/// Resolves a node and a service. The result is the first address of a family that `format` allows.
 unsafe fn resolve(
     node: *const c_char,
     service: *const c_char,
     flags: u64,
+    format: u32,
 ) -> Result<Option<abi::SockAddr>, Errno> {
     if node.is_null() && service.is_null() {
         return Ok(None);
     }
-    let text = |at: *const c_char| match at.is_null() {
-        true => None,
-        // SAFETY: the caller's C string.
-        false => unsafe { CStr::from_ptr(at) }.to_str().ok(),
+    // SAFETY: zeroes are a valid value.
+    let mut wanted: libc::addrinfo = unsafe { std::mem::zeroed() };
+    wanted.ai_socktype = libc::SOCK_STREAM;
+    wanted.ai_family = match format {
+        FI_SOCKADDR_IN => libc::AF_INET,
+        FI_SOCKADDR_IN6 => libc::AF_INET6,
+        // Without a node the address is a wildcard or the loopback address.
+        _ if node.is_null() => libc::AF_INET,
+        _ => libc::AF_UNSPEC,
     };
-    let port = match text(service) {
-        None => 0,
-        Some(s) => s.parse::<u16>().map_err(|_| libc::ENODATA)?,
-    };
-    let node = match (text(node), flags & FI_SOURCE != 0) {
-        (Some(node), _) => node,
-        (None, true) => "0.0.0.0",
-        (None, false) => "127.0.0.1",
-    };
-    let mut found = (node, port).to_socket_addrs().map_err(|_| libc::ENODATA)?;
-    Ok(found.next().map(to_abi))
+    if flags & FI_SOURCE != 0 {
+        wanted.ai_flags |= libc::AI_PASSIVE;
+    }
+    if flags & FI_NUMERICHOST != 0 {
+        wanted.ai_flags |= libc::AI_NUMERICHOST;
+    }
+    let mut list = null_mut();
+    // SAFETY: the caller's C strings or null, and places of this function.
+    let rc = unsafe { libc::getaddrinfo(node, service, &raw const wanted, &raw mut list) };
+    if rc != 0 {
+        return Err(libc::ENODATA);
+    }
+    let mut found = None;
+    let mut at = list;
+    // SAFETY: `getaddrinfo` made the list, whose addresses have their lengths.
+    unsafe {
+        while let Some(one) = at.as_ref().filter(|_| found.is_none()) {
+            found = addr_from(one.ai_addr.cast(), one.ai_addrlen as usize);
+            at = one.ai_next;
+        }
+        libc::freeaddrinfo(list);
+    }
+    found.map(Some).ok_or(libc::ENODATA)
 }
 
 unsafe fn collect(
@@ -485,7 +585,8 @@ unsafe fn collect(
     let device = Device::open(crate::device_path()).map_err(|_| libc::ENODATA)?;
     // SAFETY: the caller's strings and addresses.
     let (src, mut dest) = unsafe {
-        let named = resolve(node, service, flags)?;
+        let format = hints.map_or(0, |h| h.info.addr_format);
+        let named = resolve(node, service, flags, format)?;
         let (mut src, mut dest) = (None, None);
         match flags & FI_SOURCE != 0 {
             true => src = named,
@@ -520,7 +621,7 @@ unsafe fn collect(
             }
         }
         // SAFETY: makes a new info.
-        infos.extend(unsafe { make(&entry, hints) });
+        infos.extend(unsafe { make(&entry, hints, version) });
     }
     Ok(infos)
 }
@@ -548,7 +649,7 @@ pub(crate) unsafe extern "C" fn getinfo(
             Ok(infos) => infos,
             Err(errno) => return -errno,
         };
-        let mut first = std::ptr::null_mut();
+        let mut first = null_mut();
         for info in infos.into_iter().rev() {
             (*info).next = first;
             first = info;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Calls of `/dev/kfabric`, and the completion ring.
 
+use std::ffi::{c_int, c_void};
 use std::fs::{File, OpenOptions};
 use std::mem::offset_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -11,7 +12,10 @@ use std::sync::Arc;
 use kfabric_uapi as abi;
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::ffi::{fi_wait_obj, FI_ENOKEY, FI_WAIT_FD, FI_WAIT_UNSPEC};
+use crate::ffi::{
+    fi_wait_obj, FI_ENOKEY, FI_GETWAIT, FI_GETWAITOBJ, FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_UNSPEC,
+    FI_WAIT_YIELD,
+};
 
 /// A positive errno.
 pub(crate) type Errno = i32;
@@ -114,11 +118,36 @@ pub(crate) fn own(fd: i32) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Returns the wait object of a queue for the one that the program asked for.
-pub(crate) fn wait_object(asked: fi_wait_obj) -> fi_wait_obj {
-    match asked {
-        FI_WAIT_UNSPEC => FI_WAIT_FD,
-        asked => asked,
+/// The wait object of a queue.
+#[derive(Clone, Copy)]
+pub(crate) struct Wait(fi_wait_obj);
+
+impl Wait {
+    /// Returns the wait object for the one that the program asks for. `ENOSYS` for sets and for
+    /// mutexes with conditions.
+    pub(crate) fn new(asked: fi_wait_obj) -> Result<Self, Errno> {
+        match asked {
+            FI_WAIT_UNSPEC => Ok(Self(FI_WAIT_FD)),
+            FI_WAIT_NONE | FI_WAIT_FD | FI_WAIT_YIELD => Ok(Self(asked)),
+            _ => Err(libc::ENOSYS),
+        }
+    }
+
+    /// Answers `fi_control` of a queue with the descriptor `fd`.
+    ///
+    /// # Safety
+    ///
+    /// `arg` is what the command takes.
+    pub(crate) unsafe fn control(self, command: c_int, arg: *mut c_void, fd: &OwnedFd) -> c_int {
+        match (command as u32, self.0) {
+            // SAFETY: as the caller vouches.
+            (FI_GETWAIT, FI_WAIT_FD) => unsafe { *arg.cast::<c_int>() = fd.as_raw_fd() },
+            (FI_GETWAIT, _) => return -libc::ENODATA,
+            // SAFETY: as the caller vouches.
+            (FI_GETWAITOBJ, object) => unsafe { *arg.cast::<fi_wait_obj>() = object },
+            _ => return -libc::ENOSYS,
+        }
+        0
     }
 }
 

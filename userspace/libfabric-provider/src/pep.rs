@@ -19,6 +19,10 @@ struct State {
     eq: *mut eq::Queue,
     handle: Option<u64>,
     listens: bool,
+    /// Greatest number of pending requests; 0 for a default.
+    backlog: u32,
+    /// An active endpoint has taken the address.
+    taken: bool,
 }
 
 /// A passive endpoint.
@@ -38,7 +42,7 @@ static FID: Table<fi_ops> = Table(fi_ops {
     size: size_of::<fi_ops>(),
     close: Some(close),
     bind: Some(bind),
-    control: absent(),
+    control: Some(control),
     ops_open: absent(),
     tostr: None,
     ops_set: None,
@@ -47,7 +51,7 @@ static OPS: Table<fi_ops_ep> = Table(fi_ops_ep {
     size: size_of::<fi_ops_ep>(),
     cancel: absent(),
     getopt: Some(getopt),
-    setopt: absent(),
+    setopt: Some(setopt),
     tx_ctx: absent(),
     rx_ctx: absent(),
     rx_size_left: absent(),
@@ -136,6 +140,8 @@ unsafe fn make(fabric: &Fabric, of: &fi_info, context: *mut c_void) -> Result<*m
             eq: null_mut(),
             handle: None,
             listens: false,
+            backlog: 0,
+            taken: false,
         }),
     };
     Ok(Box::into_raw(Box::new(pep)))
@@ -167,6 +173,9 @@ impl Passive {
     fn ensure(&self, state: &mut State) -> Result<u64, Errno> {
         if let Some(handle) = state.handle {
             return Ok(handle);
+        }
+        if state.taken {
+            return Err(libc::EINVAL);
         }
         if state.eq.is_null() {
             return Err(FI_ENOEQ as Errno);
@@ -209,15 +218,64 @@ impl Passive {
     }
 }
 
-unsafe extern "C" fn bind(fid: *mut fid, object: *mut fid, _flags: u64) -> c_int {
+unsafe extern "C" fn bind(fid: *mut fid, object: *mut fid, flags: u64) -> c_int {
+    if flags != 0 {
+        return -(FI_EBADFLAGS as c_int);
+    }
     // SAFETY: two valid fids, the first one of a passive endpoint.
     unsafe {
-        if (*object).fclass != FI_CLASS_EQ as usize {
+        let mut state = (*fid.cast::<Passive>()).state();
+        if (*object).fclass != FI_CLASS_EQ as usize || !state.eq.is_null() {
             return -libc::EINVAL;
         }
-        (*fid.cast::<Passive>()).state().eq = object.cast();
+        state.eq = object.cast();
     }
     0
+}
+
+unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
+    if command as u32 != FI_BACKLOG {
+        return -libc::ENOSYS;
+    }
+    // SAFETY: a passive endpoint, and the number that the command takes.
+    unsafe {
+        let Ok(backlog) = u32::try_from(*arg.cast::<c_int>()) else {
+            return -libc::EINVAL;
+        };
+        let mut state = (*fid.cast::<Passive>()).state();
+        if state.listens {
+            return -libc::EINVAL;
+        }
+        state.backlog = backlog;
+    }
+    0
+}
+
+/// Takes the address of a passive endpoint that does not listen, for an active endpoint. The
+/// passive endpoint keeps only the name.
+///
+/// # Safety
+///
+/// `fid` is null, or the fid of an object of libfabric.
+pub(crate) unsafe fn take_address(fid: *mut fid) -> Result<Option<abi::SockAddr>, Errno> {
+    // SAFETY: as the caller vouches; the class says that the object is ours.
+    let pep = unsafe {
+        match fid.as_ref() {
+            Some(class) if class.fclass == FI_CLASS_PEP as usize => &*fid.cast::<Passive>(),
+            _ => return Ok(None),
+        }
+    };
+    let mut state = pep.state();
+    if state.listens || state.taken {
+        return Err(libc::EINVAL);
+    }
+    if let Some(handle) = state.handle {
+        state.addr = Some(pep.dev.name(handle, false)?);
+        pep.dev.close(handle)?;
+        state.handle = None;
+    }
+    state.taken = true;
+    Ok(state.addr)
 }
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
@@ -246,6 +304,7 @@ unsafe extern "C" fn listen(pep: *mut fid_pep) -> c_int {
     status(pep.ensure(&mut state).and_then(|handle| {
         let mut arg = abi::Listen {
             pep: handle,
+            backlog: state.backlog,
             ..Default::default()
         };
         // SAFETY: no pointers.
@@ -260,7 +319,7 @@ unsafe extern "C" fn setname(fid: fid_t, addr: *mut c_void, len: usize) -> c_int
     unsafe {
         let pep = &*fid.cast::<Passive>();
         let mut state = pep.state();
-        if state.listens {
+        if state.listens || state.taken {
             return -libc::EINVAL;
         }
         let Some(addr) = info::addr_from(addr, len) else {
@@ -279,6 +338,9 @@ unsafe extern "C" fn setname(fid: fid_t, addr: *mut c_void, len: usize) -> c_int
 
 /// Copies an address to a program's buffer.
 pub(crate) unsafe fn store(from: &abi::SockAddr, to: *mut c_void, len: *mut usize) -> c_int {
+    if from.len == 0 {
+        return -libc::EADDRNOTAVAIL;
+    }
     // SAFETY: the caller's buffer of `*len` bytes.
     unsafe {
         let (room, need) = (*len, from.len as usize);
@@ -319,8 +381,27 @@ unsafe extern "C" fn reject(
     unsafe {
         let pep = &*pep.cast::<Passive>();
         let data = eq::param(param, len);
-        status(eq::take_request(handle).and_then(|connreq| eq::refuse(&pep.dev, connreq, data)))
+        // Data that is too long leaves the request as it is.
+        let refused =
+            eq::request_handle(handle).and_then(|connreq| eq::refuse(&pep.dev, connreq, data));
+        match refused {
+            Err(libc::EINVAL) => {}
+            // Fails only if another thread has answered the request.
+            _ => drop(eq::take_request(handle)),
+        }
+        status(refused)
     }
+}
+
+/// Refuses `fi_setopt`: the one option that endpoints have is read only.
+pub(crate) unsafe extern "C" fn setopt(
+    _: fid_t,
+    _: c_int,
+    _: c_int,
+    _: *const c_void,
+    _: usize,
+) -> c_int {
+    -libc::ENOPROTOOPT
 }
 
 /// Answers `fi_getopt` for the one option that endpoints have.

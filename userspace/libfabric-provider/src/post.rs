@@ -59,6 +59,8 @@ pub(crate) static TAGGED: Table<fi_ops_tagged> = Table(fi_ops_tagged {
 const IGNORED: u64 = FI_MORE as u64 | FI_INJECT_COMPLETE as u64 | FI_TRANSMIT_COMPLETE as u64;
 /// Flags that the kernel knows.
 const KNOWN: u64 = abi::KFI_COMPLETION | abi::KFI_INJECT | abi::KFI_REMOTE_CQ_DATA;
+/// Operation flags that an endpoint may have.
+pub(crate) const FLAGS: u64 = IGNORED | KNOWN;
 /// A flag that the kernel knows by another value than libfabric.
 const FENCE: u64 = FI_FENCE as u64;
 
@@ -136,9 +138,9 @@ impl Post {
         // SAFETY: an endpoint.
         let ep = unsafe { &*ep.cast::<Endpoint>() };
         self.flags |= match self.op {
-            abi::KFI_OP_RECV => ep.rx_flags,
+            abi::KFI_OP_RECV => ep.rx_flags.load(Ordering::Relaxed),
             // FI_INJECT of the endpoint would limit every operation to the inject size.
-            _ => ep.tx_flags & !abi::KFI_INJECT,
+            _ => ep.tx_flags.load(Ordering::Relaxed) & !abi::KFI_INJECT,
         };
         self
     }
@@ -178,8 +180,11 @@ impl Post {
                 let mut at = 0;
                 for i in 0..self.count {
                     let piece = &*self.iov.add(i);
-                    let end = at + piece.iov_len;
+                    let end = piece.iov_len.saturating_add(at);
                     let to = bytes.get_mut(at..end).ok_or(libc::EINVAL)?;
+                    if to.is_empty() {
+                        continue;
+                    }
                     std::ptr::copy_nonoverlapping(
                         piece.iov_base.cast::<u8>(),
                         to.as_mut_ptr(),

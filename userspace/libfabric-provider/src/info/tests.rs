@@ -8,7 +8,7 @@ const V1_18: u32 = 1 << 16 | 18;
 /// An offer like that of kverbs.
 fn offer() -> abi::InfoEntry {
     let mut entry = abi::InfoEntry {
-        caps: CAPS | abi::KFI_DYNAMIC_KEYS | abi::KFI_EP_KEYS | abi::KFI_UNREGISTERED_RMA,
+        caps: u64::MAX,
         max_msg_size: 1 << 30,
         inject_size: 64,
         tx_size: 4096,
@@ -68,7 +68,7 @@ fn accepts_version(version: u32, change: impl FnOnce(&mut Asked)) -> bool {
         if !satisfies(&entry, &asked.hints(), version) {
             return false;
         }
-        let info = make(&entry, Some(&asked.hints())).expect("memory");
+        let info = make(&entry, Some(&asked.hints()), version).expect("memory");
         let i = &*info;
         let again = Hints {
             info: i,
@@ -111,7 +111,12 @@ fn capabilities_beyond_the_offer_do_not_match() {
     assert!(accepts(|a| a.info.caps = abi::KFI_RMA | abi::KFI_ATOMIC));
     assert!(accepts(|a| a.tx.caps = abi::KFI_MSG | abi::KFI_SEND));
     // FI_TAGGED, and bits that are the kernel's own: FI_PEER has one of these.
-    for bit in [1 << 3, abi::KFI_DYNAMIC_KEYS, abi::KFI_UNREGISTERED_RMA] {
+    for bit in [
+        1 << 3,
+        FI_SOURCE_ERR,
+        abi::KFI_DYNAMIC_KEYS,
+        abi::KFI_UNREGISTERED_RMA,
+    ] {
         assert!(!accepts(|a| a.info.caps = abi::KFI_MSG | bit), "{bit:#x}");
         assert!(!accepts(|a| a.tx.caps = bit), "{bit:#x}");
         assert!(!accepts(|a| a.rx.caps = bit), "{bit:#x}");
@@ -124,7 +129,7 @@ fn other_endpoint_types_and_protocols_do_not_match() {
     assert!(!accepts(|a| a.ep.type_ = FI_EP_RDM));
     assert!(!accepts(|a| a.ep.type_ = FI_EP_DGRAM));
     assert!(accepts(|a| a.ep.protocol = abi::KFI_PROTO_RDMA_CM_IB_RC));
-    assert!(!accepts(|a| a.ep.protocol = abi::KFI_PROTO_SHM));
+    assert!(!accepts(|a| a.ep.protocol = FI_PROTO_SHM));
     assert!(!accepts(|a| a.ep.tx_ctx_cnt = usize::MAX));
     assert!(accepts(|a| a.info.addr_format = FI_SOCKADDR_IN));
     assert!(!accepts(|a| a.info.addr_format = 17));
@@ -175,8 +180,13 @@ fn registration_modes_are_needed_for_remote_access() {
     // FI_MR_BASIC, and programs of version 1.4.
     assert!(accepts(|a| a.domain.mr_mode = 1));
     for (mode, fits) in [(0, true), (1, true), (2, false)] {
-        let old = accepts_version(1 << 16 | 4, |a| a.domain.mr_mode = mode);
+        let old = accepts_version(1 << 16 | 4, |a| {
+            a.domain.mr_mode = mode;
+            a.info.mode = LOCAL_MR;
+        });
         assert_eq!(old, fits, "{mode}");
+        // Without the mode that such programs have for FI_MR_LOCAL.
+        assert!(!accepts_version(1 << 16 | 4, |a| a.domain.mr_mode = mode));
     }
 }
 
@@ -190,6 +200,134 @@ fn completion_data_needs_its_mode() {
         })
     };
     assert!(with(4) && !with(8));
+    // Messages take a receive in any case.
+    assert!(accepts(|a| {
+        a.info.caps = abi::KFI_MSG;
+        a.domain.cq_data_size = 4;
+    }));
+}
+
+/// Returns the info for hints that `change` has made.
+fn answer<R>(version: u32, change: impl FnOnce(&mut Asked), read: impl FnOnce(&fi_info) -> R) -> R {
+    let mut asked = Asked::new();
+    change(&mut asked);
+    // SAFETY: the hints have no strings; `make` returns a whole info.
+    unsafe {
+        let info = make(&offer(), Some(&asked.hints()), version).expect("memory");
+        let result = read(&*info);
+        free(info);
+        result
+    }
+}
+
+#[test]
+fn registration_mode_of_the_answer_has_only_bits_of_the_hints() {
+    // SAFETY: `answer` passes a whole info.
+    let mode = |info: &fi_info| unsafe { (*info.domain_attr).mr_mode };
+    assert_eq!(answer(V1_18, |_| (), mode), MR_MODE as c_int);
+    let only_local = |a: &mut Asked| {
+        a.info.caps = abi::KFI_MSG;
+        a.domain.mr_mode = abi::KFI_MR_LOCAL as c_int;
+    };
+    assert_eq!(answer(V1_18, only_local, mode), abi::KFI_MR_LOCAL as c_int);
+    assert_eq!(answer(1 << 16, |a| a.domain.mr_mode = 0, mode), MR_BASIC);
+    assert_eq!(answer(V1_18, |a| a.domain.mr_mode = 1, mode), MR_BASIC);
+    assert_eq!(
+        answer(1 << 16, |_| (), |info| info.mode & LOCAL_MR),
+        LOCAL_MR
+    );
+}
+
+/// Values of the kernel that the plug-in passes as they are.
+#[test]
+fn constants_of_kernel_and_libfabric_are_equal_except_those_that_are_translated() {
+    let equal = [
+        (abi::KFI_MSG, u64::from(FI_MSG)),
+        (abi::KFI_RMA, u64::from(FI_RMA)),
+        (abi::KFI_ATOMIC, u64::from(FI_ATOMIC)),
+        (abi::KFI_READ, u64::from(FI_READ)),
+        (abi::KFI_WRITE, u64::from(FI_WRITE)),
+        (abi::KFI_SEND, u64::from(FI_SEND)),
+        (abi::KFI_RECV, u64::from(FI_RECV)),
+        (abi::KFI_TRANSMIT, u64::from(FI_TRANSMIT)),
+        (abi::KFI_REMOTE_READ, u64::from(FI_REMOTE_READ)),
+        (abi::KFI_REMOTE_WRITE, u64::from(FI_REMOTE_WRITE)),
+        (abi::KFI_REMOTE_CQ_DATA, u64::from(FI_REMOTE_CQ_DATA)),
+        (abi::KFI_COMPLETION, u64::from(FI_COMPLETION)),
+        (abi::KFI_INJECT, u64::from(FI_INJECT)),
+        (abi::KFI_SELECTIVE_COMPLETION, FI_SELECTIVE_COMPLETION),
+        (abi::KFI_MR_LOCAL, u64::from(FI_MR_LOCAL)),
+        (abi::KFI_MR_VIRT_ADDR, u64::from(FI_MR_VIRT_ADDR)),
+        (abi::KFI_MR_ALLOCATED, u64::from(FI_MR_ALLOCATED)),
+        (abi::KFI_MR_PROV_KEY, u64::from(FI_MR_PROV_KEY)),
+        (abi::KFI_KEY_NOTAVAIL, u64::MAX),
+        (abi::KFI_CONNREQ.into(), u64::from(FI_CONNREQ)),
+        (abi::KFI_CONNECTED.into(), u64::from(FI_CONNECTED)),
+        (abi::KFI_SHUTDOWN.into(), u64::from(FI_SHUTDOWN)),
+        (
+            abi::KFI_PROTO_RDMA_CM_IB_RC.into(),
+            u64::from(FI_PROTO_RDMA_CM_IB_RC),
+        ),
+        (abi::KFI_UINT64.into(), u64::from(FI_UINT64)),
+        (abi::KFI_ATOMIC_MSWAP.into(), u64::from(FI_MSWAP)),
+    ];
+    for (at, (kernel, ours)) in equal.into_iter().enumerate() {
+        assert_eq!(kernel, ours, "{at}");
+    }
+    for ((kernel, ours), bit) in COMM.into_iter().zip([51, 52]) {
+        assert_ne!(kernel, ours);
+        assert_eq!(ours, 1 << bit);
+    }
+}
+
+#[test]
+fn progress_and_handle_of_the_hints_are_in_the_answer() {
+    for (wanted, given) in [
+        (FI_PROGRESS_UNSPEC, FI_PROGRESS_AUTO),
+        (FI_PROGRESS_AUTO, FI_PROGRESS_AUTO),
+        (FI_PROGRESS_MANUAL, FI_PROGRESS_MANUAL),
+    ] {
+        let mut pep = fid {
+            fclass: FI_CLASS_PEP as usize,
+            context: null_mut(),
+            ops: null_mut(),
+        };
+        let at = &raw mut pep;
+        let set = |a: &mut Asked| {
+            a.domain.control_progress = wanted;
+            a.domain.__bindgen_anon_1.data_progress = wanted;
+            a.info.handle = at;
+        };
+        answer(V1_18, set, |info| {
+            // SAFETY: `answer` passes a whole info.
+            let domain = unsafe { &*info.domain_attr };
+            assert_eq!(domain.control_progress, given);
+            // SAFETY: both fields of the union have this type.
+            assert_eq!(unsafe { domain.__bindgen_anon_1.data_progress }, given);
+            assert_eq!(info.handle, at);
+        });
+    }
+}
+
+#[test]
+fn capabilities_of_the_domain_and_orders_of_completions_are_checked() {
+    assert!(accepts(|a| a.domain.caps = FI_LOCAL_COMM | FI_REMOTE_COMM));
+    assert!(accepts(|a| a.tx.comp_order = COMPLETION_ORDER));
+    assert!(!accepts(|a| a.domain.caps = 1 << 8 | abi::KFI_DYNAMIC_KEYS));
+    let mut entry = offer();
+    entry.protocol = abi::KFI_PROTO_SHM;
+    entry.caps &= !abi::KFI_REMOTE_COMM;
+    // SAFETY: hints without strings.
+    let fits = |asked: &Asked| unsafe { satisfies(&entry, &asked.hints(), V1_18) };
+    let mut asked = Asked::new();
+    assert!(fits(&asked));
+    asked.domain.caps = FI_LOCAL_COMM;
+    assert!(fits(&asked));
+    asked.domain.caps = FI_REMOTE_COMM;
+    assert!(!fits(&asked));
+    let mut asked = Asked::new();
+    asked.rx.comp_order = 1;
+    assert!(!fits(&asked));
 }
 
 #[test]
@@ -215,7 +353,7 @@ fn info_has_sizes_and_keys_of_its_hints() {
     asked.ep.auth_key_size = key.len();
     // SAFETY: the hints have no strings; the key has its size.
     unsafe {
-        let info = make(&offer(), Some(&asked.hints())).expect("memory");
+        let info = make(&offer(), Some(&asked.hints()), V1_18).expect("memory");
         let i = &*info;
         let directions =
             abi::KFI_READ | abi::KFI_WRITE | abi::KFI_REMOTE_READ | abi::KFI_REMOTE_WRITE;
@@ -231,10 +369,24 @@ fn info_has_sizes_and_keys_of_its_hints() {
     }
 }
 
+/// Resolves names of this test.
+fn resolved(
+    node: Option<&CStr>,
+    service: Option<&CStr>,
+    flags: u64,
+    format: u32,
+) -> Option<abi::SockAddr> {
+    let at = |text: Option<&CStr>| text.map_or(std::ptr::null(), CStr::as_ptr);
+    // SAFETY: C strings or null.
+    unsafe { resolve(at(node), at(service), flags, format) }
+        .ok()
+        .flatten()
+}
+
 #[test]
 fn addresses_are_checked_for_their_size() {
-    let v4 = to_abi("10.1.2.3:80".parse().expect("an address"));
-    let v6 = to_abi("[fe80::1]:80".parse().expect("an address"));
+    let v4 = resolved(Some(c"10.1.2.3"), Some(c"80"), 0, 0).expect("an address");
+    let v6 = resolved(Some(c"::1"), Some(c"80"), 0, 0).expect("an address");
     for (addr, len) in [(v4, 16), (v6, 28)] {
         let at = addr.data.as_ptr().cast();
         // SAFETY: the address has 28 bytes.
@@ -249,5 +401,16 @@ fn addresses_are_checked_for_their_size() {
         assert_eq!(addr_from(std::ptr::null(), 16), None);
         assert_eq!(addr_from([1u8, 0, 0, 0].as_ptr().cast(), 4), None);
     }
-    assert!(is_wild(&to_abi("0.0.0.0:80".parse().expect("an address"))));
+}
+
+#[test]
+fn node_and_service_are_resolved_by_flags_and_format() {
+    let wild = resolved(None, Some(c"80"), FI_SOURCE, 0).expect("an address");
+    assert!(is_wild(&wild) && wild.data[2..4] == [0, 80]);
+    let own = resolved(None, Some(c"80"), 0, 0).expect("an address");
+    assert_eq!(own.data[4..8], [127, 0, 0, 1]);
+    assert_eq!(resolved(None, None, 0, 0), None);
+    assert_eq!(resolved(Some(c"10.1.2.3"), None, 0, FI_SOCKADDR_IN6), None);
+    assert_eq!(resolved(Some(c"localhost"), None, FI_NUMERICHOST, 0), None);
+    assert_eq!(resolved(Some(c"10.1.2.3"), Some(c"no such"), 0, 0), None);
 }
