@@ -88,6 +88,14 @@ pub fn resolve(node: &str, port: u16) -> Result<SocketAddr> {
     found.next().ok_or_else(|| failed(node, port, "no address"))
 }
 
+/// The host of an address, as [`resolve`] parses it.
+pub(crate) fn host(addr: &SocketAddr) -> String {
+    match addr {
+        SocketAddr::V6(a) if a.scope_id() != 0 => format!("{}%{}", a.ip(), a.scope_id()),
+        other => other.ip().to_string(),
+    }
+}
+
 fn failed(node: &str, port: u16, why: &str) -> Error {
     Error::Resolve {
         name: format!("{node} port {port}"),
@@ -118,6 +126,7 @@ mod tests {
         ] {
             let addr: SocketAddr = text.parse().unwrap();
             assert_eq!(from_abi(&to_abi(Some(addr))), Some(addr), "{text}");
+            assert_eq!(resolve(&host(&addr), addr.port()).unwrap(), addr, "{text}");
         }
         assert_eq!(from_abi(&to_abi(None)), None);
     }

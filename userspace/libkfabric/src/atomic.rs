@@ -81,6 +81,35 @@ pub enum AtomicOp {
     Mswap = abi::KFI_ATOMIC_MSWAP,
 }
 
+impl AtomicOp {
+    /// Converts a `KFI_ATOMIC_*` constant, which has the value of libfabric's constant. `None` for
+    /// any other number.
+    pub fn from_abi(number: u32) -> Option<Self> {
+        const ALL: [AtomicOp; 19] = [
+            AtomicOp::Min,
+            AtomicOp::Max,
+            AtomicOp::Sum,
+            AtomicOp::Prod,
+            AtomicOp::Lor,
+            AtomicOp::Land,
+            AtomicOp::Bor,
+            AtomicOp::Band,
+            AtomicOp::Lxor,
+            AtomicOp::Bxor,
+            AtomicOp::Read,
+            AtomicOp::Write,
+            AtomicOp::Cswap,
+            AtomicOp::CswapNe,
+            AtomicOp::CswapLe,
+            AtomicOp::CswapLt,
+            AtomicOp::CswapGe,
+            AtomicOp::CswapGt,
+            AtomicOp::Mswap,
+        ];
+        ALL.into_iter().find(|op| *op as u32 == number)
+    }
+}
+
 /// The form of an atomic: its results and arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
@@ -93,4 +122,19 @@ pub enum AtomicForm {
     /// Returns the previous values, and takes comparands
     /// ([`Op::compare_atomic`](crate::Op::compare_atomic)).
     Compare = abi::KFI_OP_COMPARE_ATOMIC,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn number_of_an_operator_is_converted_back() {
+        for number in 0..64 {
+            match AtomicOp::from_abi(number) {
+                Some(op) => assert_eq!(op as u32, number),
+                None => assert!(number > abi::KFI_ATOMIC_MSWAP),
+            }
+        }
+    }
 }

@@ -130,6 +130,19 @@ impl CompletionQueue {
         Ok((n == 1).then_some(Completion { raw: one[0] }))
     }
 
+    /// Takes the next completion if it is a failure with this context, and returns whether it was
+    /// one. For operations whose failures the program ignores.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Ring`] if the shared memory is corrupt.
+    pub fn skip_failure(&self, context: u64) -> Result<bool> {
+        let mut one = [abi::CqEntry::default()];
+        let ignored = |entry: &abi::CqEntry| entry.err != 0 && entry.context == context;
+        let (n, _) = self.take_while(&mut one, ignored)?;
+        Ok(n == 1)
+    }
+
     fn take_while(
         &self,
         to: &mut [abi::CqEntry],

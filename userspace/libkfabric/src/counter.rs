@@ -132,6 +132,13 @@ impl Counter {
         }
     }
 
+    /// Returns a view of the counter, for a thread that waits. Closing the counter ends its wait.
+    pub fn watch(&self) -> CounterWatch {
+        CounterWatch(Self {
+            inner: self.inner.clone(),
+        })
+    }
+
     /// Closes the counter. On failure the counter is returned in [`Returned`].
     ///
     /// # Errors
@@ -143,3 +150,33 @@ impl Counter {
 }
 
 debug_by_handle!(Counter, inner.handle);
+
+/// A view of a counter: [`Counter::watch`].
+#[derive(Debug)]
+pub struct CounterWatch(Counter);
+
+impl CounterWatch {
+    /// Waits until a value differs from `seen`: until there are more successes, or other failures.
+    /// Returns the values.
+    ///
+    /// # Errors
+    ///
+    /// - `ENOENT` if the counter was closed.
+    pub fn changed(&self, seen: CounterValue) -> Result<CounterValue> {
+        loop {
+            let now = self.0.read()?;
+            if now != seen {
+                return Ok(now);
+            }
+            // The wait ends at more successes, or at a failure. A failure just before the wait, or
+            // fewer successes, are found when the time-out expires.
+            match self
+                .0
+                .wait(seen.value.saturating_add(1), Duration::from_secs(1))
+            {
+                Err(e) if matches!(e.errno(), Some(Errno::EIO | Errno::ETIMEDOUT)) => {}
+                done => done?,
+            }
+        }
+    }
+}

@@ -56,11 +56,20 @@ impl Domain {
     /// - `EOPNOTSUPP` if the provider does not support the operation.
     /// - `EINVAL` if `op` does not exist in this form.
     pub fn query_atomic<T: Integer>(&self, form: AtomicForm, op: AtomicOp) -> Result<usize> {
+        self.query_atomic_raw(form, op, T::DATATYPE)
+    }
+
+    /// Like [`Domain::query_atomic`], for a `KFI_INT*` or `KFI_UINT*` constant.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Domain::query_atomic`].
+    pub fn query_atomic_raw(&self, form: AtomicForm, op: AtomicOp, datatype: u32) -> Result<usize> {
         let mut arg: abi::AtomicQuery = sys::new();
         arg.domain = self.inner.handle.raw();
         arg.op = form as u32;
         arg.atomic_op = op as u32;
-        arg.datatype = T::DATATYPE;
+        arg.datatype = datatype;
         self.inner.handle.dev.call(self.id(), &mut arg, &mut [])?;
         Ok(usize::try_from(arg.count).unwrap_or(usize::MAX))
     }

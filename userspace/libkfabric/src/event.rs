@@ -383,6 +383,27 @@ impl ConnRequest {
         self.dev = None;
     }
 
+    /// Like [`ConnRequest::reject`], but on failure the request is returned in [`Returned`].
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`ConnRequest::reject`].
+    #[expect(clippy::result_large_err, reason = "the request itself is returned")]
+    pub fn try_reject(mut self, data: &[u8]) -> std::result::Result<(), Returned<Self>> {
+        let done = match &self.dev {
+            Some(dev) => reject(dev, self.id, data),
+            None => Err(Error::Call {
+                call: "REJECT",
+                object: self.id,
+                errno: Errno::ENOENT,
+            }),
+        };
+        if done.is_ok() {
+            self.dev = None;
+        }
+        Returned::on_error(done, self)
+    }
+
     /// Refuses the request, with data for the peer.
     ///
     /// # Errors

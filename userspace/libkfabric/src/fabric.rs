@@ -60,6 +60,15 @@ impl Fabric {
         self.open_domain(name, None)
     }
 
+    /// Like [`Fabric::domain_under`], by name.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Fabric::domain_by_name`].
+    pub fn domain_by_name_under(&self, name: &str, key: &AuthKey) -> Result<Domain> {
+        self.open_domain(name, Some(key))
+    }
+
     /// Like [`Fabric::domain`], with an auth key for all objects of the domain that have none of
     /// their own. The use of the auth key is checked when such an object is opened: see
     /// [`Domain::endpoint`].

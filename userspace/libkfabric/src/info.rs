@@ -22,6 +22,11 @@ impl Info {
         Self { raw: Box::new(raw) }
     }
 
+    /// Makes an offer of an entry, for tests of programs that choose among offers.
+    pub fn from_raw(raw: abi::InfoEntry) -> Self {
+        Self::new(raw)
+    }
+
     /// Provider name.
     pub fn provider(&self) -> &str {
         str_of(&self.raw.prov_name)
@@ -230,6 +235,18 @@ impl Hints {
     pub fn destination(mut self, node: &str, port: u16) -> Self {
         self.destination = Some((node.to_owned(), port));
         self
+    }
+
+    /// Local address, as [`Hints::source`].
+    #[must_use]
+    pub fn source_addr(self, addr: SocketAddr) -> Self {
+        self.source(&addr::host(&addr), addr.port())
+    }
+
+    /// The peer's address, as [`Hints::destination`].
+    #[must_use]
+    pub fn destination_addr(self, addr: SocketAddr) -> Self {
+        self.destination(&addr::host(&addr), addr.port())
     }
 
     pub(crate) fn to_abi(&self) -> Result<abi::InfoEntry> {

@@ -117,7 +117,7 @@ impl<'a> RawOp<'a> {
     }
 
     /// Copies the local memory of a send or a write when the operation is posted. The memory needs
-    /// no region. A success has no completion, except on request ([`RawOp::completion`]). A failure
+    /// no region. For an atomic without a result, whose operands are always copied. A success has no completion, except on request ([`RawOp::completion`]). A failure
     /// has an entry with the operation's context.
     #[must_use]
     #[inline]
@@ -175,10 +175,12 @@ impl<'a> RawOp<'a> {
         self
     }
 
-    /// Returns whether the operation's local memory is a payload to inject.
+    /// Returns whether the operation's local memory is a payload to inject. That of an atomic is its
+    /// result; its operands are copied in any case.
     #[inline]
     pub(crate) fn is_injected(&self) -> bool {
-        self.entry.flags & abi::KFI_INJECT != 0
+        let payload = matches!(self.entry.op, abi::KFI_OP_SEND | abi::KFI_OP_WRITE);
+        payload && self.entry.flags & abi::KFI_INJECT != 0
     }
 
     /// The pieces whose bytes travel with the call: a payload to inject, or operands and comparands.
