@@ -63,7 +63,7 @@ static void rdm(void)
 	struct fi_cq_tagged_entry got;
 	uint64_t key, at, *target, one = 1;
 	void *desc[2];
-	char port[2] = "0";
+	char port[2] = "0", layered[32];
 	char host[INET_ADDRSTRLEN];
 	static const size_t sizes[] = { 0, 8, 4096, LEN / 2 };
 
@@ -73,7 +73,8 @@ static void rdm(void)
 	hints->caps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC;
 	hints->domain_attr->mr_mode = info->domain_attr->mr_mode;
 	hints->domain_attr->name = strdup(info->domain_attr->name);
-	hints->fabric_attr->prov_name = strdup("kfabric;ofi_rxm");
+	snprintf(layered, sizeof(layered), "%s;ofi_rxm", provider());
+	hints->fabric_attr->prov_name = strdup(layered);
 	OK(fi_getinfo(FI_VERSION(1, 18), host, port, FI_SOURCE, hints, &of));
 	fi_freeinfo(hints);
 	OK(fi_fabric(of->fabric_attr, &wide, NULL));

@@ -10,7 +10,7 @@ use anyhow::{ensure, Context, Result};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -34,6 +34,13 @@ pub const TESTS: &[Test] = &[
         |c| cases(c, &["registration", "rma", "wrong_key", "closed_region"]),
     )
     .seconds(10),
+    Test::pair("ofi.keys_of_parts_uses_and_endpoints_are_separate", |c| {
+        cases(
+            c,
+            &["sub_regions", "single_use", "endpoint_keys", "close_in_use"],
+        )
+    })
+    .seconds(10),
     Test::pair("ofi.messages_complete_once_and_are_flushed_at_close", |c| {
         cases(c, &["messages", "failed_messages", "cancel"])
     })
@@ -51,7 +58,7 @@ pub const TESTS: &[Test] = &[
     })
     .seconds(10),
     Test::pair("ofi.atomics_and_counters_work_as_documented", |c| {
-        cases(c, &["atomics", "counters"])
+        cases(c, &["atomics", "counters", "counter_descriptors"])
     })
     .seconds(10),
     Test::pair("ofi.auth_keys_of_attributes_and_file_separate_peers", |c| {
@@ -63,6 +70,7 @@ pub const TESTS: &[Test] = &[
         cases(c, &["rdm"])
     })
     .seconds(10),
+    Test::pair("ofi.alias_verbs_takes_the_place_of_verbs", alias).seconds(15),
     Test::pair("ofi.pingpong_by_rxm_under_auth_key_passes_data", |c| {
         let key = key_file(c)?;
         std::env::set_var(KEY_FILE, key);
@@ -122,7 +130,40 @@ fn cases(ctx: &mut Ctx, names: &[&str]) -> Result<()> {
     ctx.barrier("done")
 }
 
+/// Folder of a copy of the plug-in under a name that makes it the provider `verbs`.
+fn alias_folder(ctx: &Ctx) -> Result<PathBuf> {
+    let folder = std::env::temp_dir().join(format!("ofi-alias-{}", ctx.env.node));
+    std::fs::create_dir_all(&folder)?;
+    let plugin = folder.join("libkfabric_verbs-fi.so");
+    std::fs::copy("/kfi/bin/libkfabric_fi.so", plugin)?;
+    Ok(folder)
+}
+
+/// A program that names `verbs` runs over kfabric, and over kverbs reaches a peer that uses
+/// libfabric's own provider.
+fn alias(ctx: &mut Ctx) -> Result<()> {
+    let folder = alias_folder(ctx)?;
+    std::env::set_var("FI_CASES_PROVIDER", "verbs");
+    let result = match ctx.first() {
+        true => run_cases_with(ctx, &["names", "messages", "rdm"], &folder),
+        false => Ok(()),
+    };
+    std::env::remove_var("FI_CASES_PROVIDER");
+    result?;
+    ctx.barrier("cases")?;
+    if ctx.provider() == "kshm" {
+        return Ok(());
+    }
+    // The server has the provider of the distribution, the client the alias.
+    let own = (!ctx.first()).then_some(folder);
+    pingpong_with(ctx, "verbs", &["-e", "msg"], own.as_deref())
+}
+
 fn run_cases(ctx: &Ctx, names: &[&str]) -> Result<()> {
+    run_cases_with(ctx, names, Path::new("/kfi/bin"))
+}
+
+fn run_cases_with(ctx: &Ctx, names: &[&str], folder: &Path) -> Result<()> {
     let (domain, addr) = match ctx.provider() {
         "kshm" => ("shm", "127.0.0.1".to_owned()),
         _ => (ctx.env.dev.as_str(), ctx.env.addr.to_string()),
@@ -130,6 +171,7 @@ fn run_cases(ctx: &Ctx, names: &[&str]) -> Result<()> {
     let mut args = vec![domain, addr.as_str()];
     args.extend(names);
     let mut command = program("/kfi/bin/fi_cases", &args);
+    command.env("FI_PROVIDER_PATH", folder);
     if names.contains(&"key_file") {
         command.env(KEY_FILE, key_file(ctx)?);
     }
@@ -143,6 +185,24 @@ fn run_cases(ctx: &Ctx, names: &[&str]) -> Result<()> {
 
 /// Runs `fi_pingpong`, which checks the data of each message.
 fn pingpong(ctx: &mut Ctx, provider: &str, kind: &[&str]) -> Result<()> {
+    pingpong_with(ctx, provider, kind, Some(Path::new("/kfi/bin")))
+}
+
+/// Like [`pingpong`], with the folder of this node's plug-in; `None`: without a plug-in.
+fn pingpong_with(
+    ctx: &mut Ctx,
+    provider: &str,
+    kind: &[&str],
+    folder: Option<&Path>,
+) -> Result<()> {
+    let program = |args: &[&str]| {
+        let mut command = program("fi_pingpong", args);
+        match folder {
+            Some(folder) => command.env("FI_PROVIDER_PATH", folder),
+            None => command.env_remove("FI_PROVIDER_PATH"),
+        };
+        command
+    };
     let domain = match ctx.provider() {
         "kshm" => "shm".to_owned(),
         _ => ctx.env.dev.clone(),
@@ -151,9 +211,7 @@ fn pingpong(ctx: &mut Ctx, provider: &str, kind: &[&str]) -> Result<()> {
     args.extend(kind);
     let peer = ctx.env.peer.to_string();
     if ctx.first() {
-        let mut server = program("fi_pingpong", &args)
-            .stdout(Stdio::piped())
-            .spawn()?;
+        let mut server = program(&args).stdout(Stdio::piped()).spawn()?;
         until("fi_pingpong listens", WAIT, || Ok(listens().then_some(())))?;
         ctx.barrier("listening")?;
         let ended = crate::sys::wait_pid(server.id() as i32, Duration::from_secs(100))?;
@@ -168,9 +226,7 @@ fn pingpong(ctx: &mut Ctx, provider: &str, kind: &[&str]) -> Result<()> {
     } else {
         ctx.barrier("listening")?;
         args.push(&peer);
-        let out = program("fi_pingpong", &args)
-            .output()
-            .context("fi_pingpong")?;
+        let out = program(&args).output().context("fi_pingpong")?;
         let said = String::from_utf8_lossy(&out.stdout);
         ensure!(out.status.success(), "{out:?}");
         // A heading, and a line for each size.

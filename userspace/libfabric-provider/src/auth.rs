@@ -4,11 +4,11 @@
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use kfabric_uapi as abi;
+use kfabric::uapi as abi;
 use kfauth::{AuthKey, KeyError};
 
 use crate::core;
-use crate::kernel::{address, Errno};
+use crate::error::{Errno, Ours};
 
 /// The file of the default auth key.
 static FILE: OnceLock<PathBuf> = OnceLock::new();
@@ -58,10 +58,7 @@ pub(crate) unsafe fn copy(at: *const u8, size: usize) -> Result<Option<AuthKey>,
         .map_err(|_| libc::EINVAL)
 }
 
-/// Pointer and size of an optional auth key, for the fields of a call.
-pub(crate) fn fields(key: Option<&AuthKey>) -> (u64, u32) {
-    match key.map(AuthKey::expose) {
-        Some(bytes) => (bytes.first().map_or(0, address), bytes.len() as u32),
-        None => (0, 0),
-    }
+/// Converts an auth key for libkfabric.
+pub(crate) fn given(key: &AuthKey) -> Result<kfabric::AuthKey, Errno> {
+    kfabric::AuthKey::new(key.expose()).ours()
 }

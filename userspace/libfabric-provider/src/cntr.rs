@@ -2,32 +2,36 @@
 //! Counters.
 
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
-use kfabric_uapi as abi;
+use kfabric::CounterValue;
 
 use crate::domain::Domain;
+use crate::error::{errno, Errno, Ours};
 use crate::ffi::*;
-use crate::kernel::{monotonic_ns, Device, Errno};
-use crate::status;
+use crate::object::{self, called, Kind};
+use crate::wait::{Flag, Wait};
 
-/// A counter.
-#[repr(C)]
-pub(crate) struct Counter {
-    fid: fid_cntr,
-    dev: Arc<Device>,
-    pub(crate) handle: u64,
+/// The descriptor of a counter. The kernel has none, so a thread waits for changes.
+struct Descriptor {
+    /// Raised when the counter has changed since the last [`Counter::may_wait`].
+    flag: Arc<Flag>,
+    /// The value that the program has read last.
+    seen: Mutex<CounterValue>,
+    thread: Option<JoinHandle<()>>,
 }
 
-static FID: Table<fi_ops> = Table(fi_ops {
-    size: size_of::<fi_ops>(),
-    close: Some(close),
-    bind: absent(),
-    control: absent(),
-    ops_open: absent(),
-    tostr: None,
-    ops_set: None,
-});
+/// A counter.
+pub(crate) struct Counter {
+    pub(crate) counter: kfabric::Counter,
+    wait: Wait,
+    descriptor: Option<Descriptor>,
+}
+
+static FID: Table<fi_ops> = object::ops::<Counter>(absent(), Some(control));
 static OPS: Table<fi_ops_cntr> = Table(fi_ops_cntr {
     size: size_of::<fi_ops_cntr>(),
     read: Some(read),
@@ -39,45 +43,120 @@ static OPS: Table<fi_ops_cntr> = Table(fi_ops_cntr {
     seterr: Some(seterr),
 });
 
-unsafe fn make(
-    domain: &Domain,
-    attr: *mut fi_cntr_attr,
-    context: *mut c_void,
-) -> Result<*mut Counter, Errno> {
-    // SAFETY: null or valid attributes; only fields that all versions have are read.
-    let (events, wait, flags) = match attr.is_null() {
-        true => (FI_CNTR_EVENTS_COMP, FI_WAIT_UNSPEC, 0),
-        // SAFETY: As above.
-        false => unsafe { ((*attr).events, (*attr).wait_obj, (*attr).flags) },
-    };
-    if flags != 0 {
-        return Err(FI_EBADFLAGS as Errno);
+impl Kind for Counter {
+    type Head = fid_cntr;
+    const CLASS: u32 = FI_CLASS_CNTR;
+
+    fn ops() -> *mut fi_ops {
+        FID.get()
     }
-    // The kernel's counters count completions and have no descriptor.
-    if events != FI_CNTR_EVENTS_COMP
-        || !matches!(wait, FI_WAIT_NONE | FI_WAIT_UNSPEC | FI_WAIT_YIELD)
-    {
-        return Err(libc::ENOSYS);
-    }
-    let mut arg = abi::CntrOpen {
-        domain: domain.handle,
-        ..Default::default()
-    };
-    // SAFETY: no pointers.
-    unsafe { domain.dev.call(&mut arg)? };
-    let fid = fid {
-        fclass: FI_CLASS_CNTR as usize,
-        context,
-        ops: FID.get(),
-    };
-    Ok(Box::into_raw(Box::new(Counter {
-        fid: fid_cntr {
+
+    fn head(&self, fid: fid, _: *mut c_void) -> fid_cntr {
+        fid_cntr {
             fid,
             ops: OPS.get(),
-        },
-        dev: domain.dev.clone(),
-        handle: arg.handle,
-    })))
+        }
+    }
+
+    fn end(self) -> Result<(), (Self, Errno)> {
+        let Self {
+            counter,
+            wait,
+            descriptor,
+        } = self;
+        match counter.close() {
+            Ok(()) => {
+                // The close has ended the thread's wait.
+                if let Some(thread) = descriptor.and_then(|of| of.thread) {
+                    let _ = thread.join();
+                }
+                Ok(())
+            }
+            Err(returned) => {
+                let counter = returned.object;
+                let back = Self {
+                    counter,
+                    wait,
+                    descriptor,
+                };
+                Err((back, errno(&returned.error)))
+            }
+        }
+    }
+}
+
+impl Descriptor {
+    fn new(counter: &kfabric::Counter) -> Result<Self, Errno> {
+        let flag = Arc::new(Flag::new()?);
+        let (raised, watch) = (flag.clone(), counter.watch());
+        let run = move || {
+            let mut seen = CounterValue::default();
+            // An error means that the counter is closed.
+            while let Ok(now) = watch.changed(seen) {
+                raised.raise();
+                seen = now;
+            }
+        };
+        let thread = std::thread::Builder::new().name("kfabric-cntr".into());
+        Ok(Self {
+            flag,
+            seen: Mutex::default(),
+            thread: Some(thread.spawn(run).ours()?),
+        })
+    }
+}
+
+impl Counter {
+    fn new(domain: &Domain, attr: Option<&fi_cntr_attr>) -> Result<Self, Errno> {
+        let (events, asked, flags) = attr.map_or((FI_CNTR_EVENTS_COMP, FI_WAIT_UNSPEC, 0), |a| {
+            (a.events, a.wait_obj, a.flags)
+        });
+        if flags != 0 {
+            return Err(FI_EBADFLAGS as Errno);
+        }
+        if events != FI_CNTR_EVENTS_COMP {
+            return Err(libc::ENOSYS);
+        }
+        let wait = Wait::without_fd(asked)?;
+        let counter = domain.domain.counter().ours()?;
+        let descriptor = match wait.is_fd() {
+            true => Some(Descriptor::new(&counter)?),
+            false => None,
+        };
+        Ok(Self {
+            counter,
+            wait,
+            descriptor,
+        })
+    }
+
+    /// Reads both values; zeroes if the kernel refuses.
+    fn read(&self) -> CounterValue {
+        let now = self.counter.read().unwrap_or_default();
+        if let Some(of) = &self.descriptor {
+            *of.seen.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        }
+        now
+    }
+
+    /// Whether the program may wait for the descriptor: it has read the present values.
+    pub(crate) fn may_wait(&self) -> bool {
+        let Some(of) = &self.descriptor else {
+            return true;
+        };
+        of.flag.lower();
+        let seen = of.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        self.counter.read().unwrap_or_default() == *seen
+    }
+
+    fn wait(&self, threshold: u64, timeout: c_int) -> c_int {
+        let ms = u64::try_from(timeout);
+        let timeout = ms.map_or(Duration::MAX, Duration::from_millis);
+        match self.counter.wait(threshold, timeout) {
+            Err(e) if e.errno() == Some(kfabric::Errno::EIO) => -(FI_EAVAIL as c_int),
+            done => called(done),
+        }
+    }
 }
 
 /// `fi_cntr_open`.
@@ -88,81 +167,39 @@ pub(crate) unsafe extern "C" fn open(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: the caller's arguments; the domain is ours.
-    status(unsafe { make(&*domain.cast(), attr, context).map(|cntr| *to = cntr.cast()) })
-}
-
-unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    // SAFETY: the fid of a counter, which `make` boxed and the caller gives up.
     unsafe {
-        let cntr = fid.cast::<Counter>();
-        let done = (*cntr).dev.close((*cntr).handle);
-        if done.is_ok() {
-            drop(Box::from_raw(cntr));
+        object::open(to, context, |_| {
+            Counter::new(object::body(domain), attr.as_ref())
+        })
+    }
+}
+
+unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
+    // SAFETY: a counter's fid, and the argument that the command takes.
+    unsafe {
+        let counter = object::body::<Counter>(fid);
+        let fd = counter.descriptor.as_ref().map(|of| of.flag.0.as_fd());
+        counter.wait.control(command, arg, fd)
+    }
+}
+
+/// Functions on counters: the arguments, and the expression on the counter `c`.
+macro_rules! functions {
+    ($(fn $name:ident($($arg:ident: $ty:ty),*) -> $out:ty = |$c:ident| $do:expr;)*) => {$(
+        unsafe extern "C" fn $name(cntr: *mut fid_cntr, $($arg: $ty),*) -> $out {
+            // SAFETY: a counter.
+            let $c = unsafe { object::body::<Counter>(cntr) };
+            $do
         }
-        status(done)
-    }
+    )*};
 }
 
-/// Reads or changes a counter. Returns the successes and the failures.
-unsafe fn control(cntr: *mut fid_cntr, op: u32, value: u64) -> Result<(u64, u64), Errno> {
-    // SAFETY: a counter.
-    let cntr = unsafe { &*cntr.cast::<Counter>() };
-    let mut arg = abi::CntrCtl {
-        cntr: cntr.handle,
-        op,
-        value,
-        ..Default::default()
-    };
-    // SAFETY: no pointers.
-    unsafe { cntr.dev.call(&mut arg)? };
-    Ok((arg.value, arg.errors))
-}
-
-unsafe extern "C" fn read(cntr: *mut fid_cntr) -> u64 {
-    // SAFETY: a counter.
-    unsafe { control(cntr, abi::KFI_CNTR_READ, 0) }.map_or(0, |(value, _)| value)
-}
-
-unsafe extern "C" fn readerr(cntr: *mut fid_cntr) -> u64 {
-    // SAFETY: a counter.
-    unsafe { control(cntr, abi::KFI_CNTR_READ, 0) }.map_or(0, |(_, errors)| errors)
-}
-
-unsafe extern "C" fn add(cntr: *mut fid_cntr, value: u64) -> c_int {
-    // SAFETY: a counter.
-    status(unsafe { control(cntr, abi::KFI_CNTR_ADD, value) }.map(drop))
-}
-
-unsafe extern "C" fn set(cntr: *mut fid_cntr, value: u64) -> c_int {
-    // SAFETY: a counter.
-    status(unsafe { control(cntr, abi::KFI_CNTR_SET, value) }.map(drop))
-}
-
-unsafe extern "C" fn adderr(cntr: *mut fid_cntr, value: u64) -> c_int {
-    // SAFETY: a counter.
-    status(unsafe { control(cntr, abi::KFI_CNTR_ADDERR, value) }.map(drop))
-}
-
-unsafe extern "C" fn seterr(cntr: *mut fid_cntr, value: u64) -> c_int {
-    // SAFETY: a counter.
-    status(unsafe { control(cntr, abi::KFI_CNTR_SETERR, value) }.map(drop))
-}
-
-unsafe extern "C" fn wait(cntr: *mut fid_cntr, threshold: u64, timeout: c_int) -> c_int {
-    // SAFETY: a counter.
-    let cntr = unsafe { &*cntr.cast::<Counter>() };
-    let mut arg = abi::CntrWait {
-        cntr: cntr.handle,
-        threshold,
-        deadline: match u64::try_from(timeout) {
-            Ok(ms) => monotonic_ns().saturating_add(ms.saturating_mul(1_000_000)),
-            Err(_) => u64::MAX,
-        },
-        ..Default::default()
-    };
-    // SAFETY: no pointers.
-    match unsafe { cntr.dev.call(&mut arg) } {
-        Err(libc::EIO) => -(FI_EAVAIL as c_int),
-        done => status(done),
-    }
+functions! {
+    fn read() -> u64 = |c| c.read().value;
+    fn readerr() -> u64 = |c| c.read().errors;
+    fn add(value: u64) -> c_int = |c| called(c.counter.add(value));
+    fn set(value: u64) -> c_int = |c| called(c.counter.set(value));
+    fn adderr(value: u64) -> c_int = |c| called(c.counter.add_errors(value));
+    fn seterr(value: u64) -> c_int = |c| called(c.counter.set_errors(value));
+    fn wait(threshold: u64, timeout: c_int) -> c_int = |c| c.wait(threshold, timeout);
 }

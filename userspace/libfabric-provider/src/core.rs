@@ -45,6 +45,22 @@ fn find(name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(lib, name.as_ptr()) }
 }
 
+/// The path of the plug-in's own file; empty if unknown.
+pub(crate) fn own_file() -> String {
+    let own = own_file as fn() -> String;
+    // SAFETY: zeroes are a valid value; an address of this file, and a place for the answer, whose
+    // text lives as long as the file is loaded.
+    unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        if libc::dladdr(own as *const c_void, &raw mut info) == 0 || info.dli_fname.is_null() {
+            return String::new();
+        }
+        CStr::from_ptr(info.dli_fname)
+            .to_string_lossy()
+            .into_owned()
+    }
+}
+
 /// The version of the loaded library: major << 16 | minor. 1.17 if unknown.
 pub(crate) fn version() -> u32 {
     static VERSION: OnceLock<u32> = OnceLock::new();

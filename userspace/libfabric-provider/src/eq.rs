@@ -3,19 +3,22 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_char, c_int, c_void};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{null_mut, with_exposed_provenance_mut};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kfabric_uapi as abi;
+use kfabric::uapi as abi;
+use kfabric::{ConnRequest, Event as Cause, EventQueue};
 
+use crate::error::{translate, Errno, Ours};
 use crate::fabric::Fabric;
 use crate::ffi::*;
-use crate::kernel::{self, address, Device, Errno, Wait};
-use crate::{info, pep, status, text};
+use crate::object::{self, Kind};
+use crate::wait::{either, Flag, Timeout, Wait};
+use crate::{info, pep, text};
 
 /// An event that waits in the plug-in.
+#[derive(Default)]
 struct Event {
     event: u32,
     /// Address of the endpoint; 0 for an event of the program.
@@ -23,6 +26,7 @@ struct Event {
     /// The error of a failed connection; 0 for none.
     err: i32,
     prov_errno: i32,
+    /// Address of the info of a connection request; 0 for none.
     info: usize,
     /// The entry for `fi_eq_read`, or the peer's data with an error.
     bytes: Vec<u8>,
@@ -35,16 +39,14 @@ struct State {
     err_data: Vec<u8>,
 }
 
-/// An event queue.
-#[repr(C)]
+/// An event queue, which endpoints share.
 pub(crate) struct Queue {
-    fid: fid_eq,
-    dev: Arc<Device>,
+    pub(crate) eq: EventQueue,
     prov: Arc<str>,
-    pub(crate) handle: u64,
-    fd: OwnedFd,
-    /// Readable while `State::events` is not empty.
-    user: OwnedFd,
+    requests: Arc<Requests>,
+    /// Raised while `State::events` is not empty.
+    user: Flag,
+    /// Readable when there is an event of the kernel or in `State::events`.
     both: OwnedFd,
     wait: Wait,
     /// Version of the interface that the program uses.
@@ -52,15 +54,10 @@ pub(crate) struct Queue {
     state: Mutex<State>,
 }
 
-static FID: Table<fi_ops> = Table(fi_ops {
-    size: size_of::<fi_ops>(),
-    close: Some(close),
-    bind: absent(),
-    control: Some(control),
-    ops_open: absent(),
-    tostr: None,
-    ops_set: None,
-});
+/// The plug-in's part of an event queue of libfabric.
+pub(crate) struct Eq(pub(crate) Arc<Queue>);
+
+static FID: Table<fi_ops> = object::ops::<Eq>(absent(), Some(control));
 static OPS: Table<fi_ops_eq> = Table(fi_ops_eq {
     size: size_of::<fi_ops_eq>(),
     read: Some(read),
@@ -70,113 +67,68 @@ static OPS: Table<fi_ops_eq> = Table(fi_ops_eq {
     strerror: Some(strerror),
 });
 
-/// Connection requests that the program has neither accepted nor rejected: by the address of the
-/// fid that the program has.
-static REQUESTS: LazyLock<Mutex<HashMap<usize, u64>>> = LazyLock::new(Mutex::default);
+impl Kind for Eq {
+    type Head = fid_eq;
+    const CLASS: u32 = FI_CLASS_EQ;
 
-/// The fid of a connection request.
-fn request(connreq: u64) -> *mut fid {
-    let fid = fid {
-        fclass: FI_CLASS_CONNREQ as usize,
-        context: null_mut(),
-        ops: null_mut(),
-    };
-    let at = Box::into_raw(Box::new(fid));
-    let mut all = REQUESTS.lock().unwrap_or_else(PoisonError::into_inner);
-    all.insert(at.expose_provenance(), connreq);
-    at
-}
+    fn ops() -> *mut fi_ops {
+        FID.get()
+    }
 
-/// Returns the kernel's handle of a connection request. `EINVAL` for any other fid.
-pub(crate) fn request_handle(fid: *mut fid) -> Result<u64, Errno> {
-    let all = REQUESTS.lock().unwrap_or_else(PoisonError::into_inner);
-    all.get(&fid.addr()).copied().ok_or(libc::EINVAL)
-}
-
-/// Takes the kernel's handle of a connection request. `EINVAL` for any other fid.
-pub(crate) fn take_request(fid: *mut fid) -> Result<u64, Errno> {
-    let mut all = REQUESTS.lock().unwrap_or_else(PoisonError::into_inner);
-    let handle = all.remove(&fid.addr()).ok_or(libc::EINVAL)?;
-    // SAFETY: the table had the address, so `request` boxed the fid and it is not freed yet.
-    drop(unsafe { Box::from_raw(fid) });
-    Ok(handle)
-}
-
-unsafe fn make(fabric: &Fabric, attr: *mut fi_eq_attr) -> Result<*mut Queue, Errno> {
-    // SAFETY: null or valid attributes.
-    let (size, wait) =
-        unsafe { attr.as_ref() }.map_or((0, FI_WAIT_UNSPEC), |a| (a.size, a.wait_obj));
-    let wait = Wait::new(wait)?;
-    let mut arg = abi::EqOpen {
-        fabric: fabric.handle,
-        depth: u32::try_from(size)
-            .unwrap_or(u32::MAX)
-            .min(abi::KFI_EQ_SIZE_MAX),
-        ..Default::default()
-    };
-    let user = kernel::eventfd()?;
-    // SAFETY: no pointers.
-    unsafe { fabric.dev.call(&mut arg)? };
-    let opened =
-        kernel::own(arg.fd).and_then(|fd| kernel::either(&fd, &user).map(|both| (fd, both)));
-    let (fd, both) = opened.inspect_err(|_| {
-        let _ = fabric.dev.close(arg.handle);
-    })?;
-    let fid = fid {
-        fclass: FI_CLASS_EQ as usize,
-        context: null_mut(),
-        ops: FID.get(),
-    };
-    Ok(Box::into_raw(Box::new(Queue {
-        fid: fid_eq {
+    fn head(&self, fid: fid, _: *mut c_void) -> fid_eq {
+        fid_eq {
             fid,
             ops: OPS.get(),
-        },
-        dev: fabric.dev.clone(),
-        prov: fabric.prov.clone(),
-        handle: arg.handle,
-        fd,
-        user,
-        both,
-        wait,
-        version: fabric.fid.api_version,
-        state: Mutex::default(),
-    })))
-}
-
-/// `fi_eq_open`.
-pub(crate) unsafe extern "C" fn open(
-    fabric: *mut fid_fabric,
-    attr: *mut fi_eq_attr,
-    to: *mut *mut fid_eq,
-    context: *mut c_void,
-) -> c_int {
-    // SAFETY: the caller's arguments; the fabric is ours.
-    status(unsafe {
-        make(&*fabric.cast(), attr).map(|eq| {
-            (*eq).fid.fid.context = context;
-            *to = eq.cast();
-        })
-    })
-}
-
-unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    // SAFETY: the fid of a queue, which `make` boxed and the caller gives up.
-    unsafe {
-        let eq = fid.cast::<Queue>();
-        let done = (*eq).dev.close((*eq).handle);
-        if done.is_ok() {
-            drop(Box::from_raw(eq));
         }
-        status(done)
+    }
+
+    fn end(self) -> Result<(), (Self, Errno)> {
+        // Each bound endpoint has a reference.
+        let queue = Arc::try_unwrap(self.0).map_err(|queue| (Self(queue), libc::EBUSY))?;
+        object::ended(queue.eq.close(), |eq| Self(Arc::new(Queue { eq, ..queue })))
     }
 }
 
-unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
-    // SAFETY: a queue's fid, and the argument that the command takes.
-    unsafe {
-        let eq = &*fid.cast::<Queue>();
-        eq.wait.control(command, arg, &eq.both)
+/// Connection requests that the program has neither accepted nor rejected, by the address of the
+/// fid that the program has.
+#[derive(Default)]
+pub(crate) struct Requests(Mutex<HashMap<usize, (Box<fid>, ConnRequest)>>);
+
+// SAFETY: the fids have no pointers but null.
+unsafe impl Send for Requests {}
+// SAFETY: as above.
+unsafe impl Sync for Requests {}
+
+impl Requests {
+    fn all(&self) -> MutexGuard<'_, HashMap<usize, (Box<fid>, ConnRequest)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a fid for a request.
+    fn add(&self, request: ConnRequest) -> *mut fid {
+        let mut fid = Box::new(fid {
+            fclass: FI_CLASS_CONNREQ as usize,
+            context: null_mut(),
+            ops: null_mut(),
+        });
+        let at = &raw mut *fid;
+        self.all().insert(at.addr(), (fid, request));
+        at
+    }
+
+    /// Passes the request of a fid to `answer`, which returns the request if it fails. A fid that
+    /// has no request is `EINVAL`.
+    pub(crate) fn answer<T>(
+        &self,
+        fid: *mut fid,
+        answer: impl FnOnce(ConnRequest) -> Result<T, Box<kfabric::Returned<ConnRequest>>>,
+    ) -> Result<T, Errno> {
+        let (own, request) = self.all().remove(&fid.addr()).ok_or(libc::EINVAL)?;
+        answer(request).map_err(|returned| {
+            // The program may still reject it.
+            self.all().insert(fid.addr(), (own, returned.object));
+            crate::error::errno(&returned.error)
+        })
     }
 }
 
@@ -192,108 +144,126 @@ fn cm_entry(fid: usize, info: usize, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
+impl Event {
+    /// An event of an endpoint, with the peer's data.
+    fn of(event: u32, context: u64, info: usize, data: &[u8]) -> Self {
+        // CAST: The context is an address.
+        let object = context as usize;
+        Self {
+            event,
+            object,
+            info,
+            bytes: cm_entry(object, info, data),
+            ..Self::default()
+        }
+    }
+}
+
 impl Queue {
+    fn new(fabric: &Fabric, version: u32, attr: Option<&fi_eq_attr>) -> Result<Self, Errno> {
+        let (size, wait) = attr.map_or((0, FI_WAIT_UNSPEC), |a| (a.size, a.wait_obj));
+        let wait = Wait::new(wait)?;
+        let depth = u32::try_from(size).unwrap_or(u32::MAX);
+        let eq = fabric.fabric.event_queue(depth.min(abi::KFI_EQ_SIZE_MAX));
+        let (eq, user) = (eq.ours()?, Flag::new()?);
+        Ok(Self {
+            both: either(eq.as_fd(), user.0.as_fd())?,
+            eq,
+            prov: fabric.prov.clone(),
+            requests: fabric.requests.clone(),
+            user,
+            wait,
+            version,
+            state: Mutex::default(),
+        })
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Moves an event of the kernel to `events`, if these are empty.
-    fn fetch(&self, state: &mut State) -> Result<(), Errno> {
+    /// Takes the lock, and moves an event of the kernel to `events` if these are empty.
+    fn fetch(&self) -> Result<MutexGuard<'_, State>, Errno> {
+        let mut state = self.state();
         if !state.events.is_empty() {
-            return Ok(());
+            return Ok(state);
         }
-        let mut data = [0u8; abi::KFI_CM_DATA_MAX];
-        let mut entry = abi::InfoEntry::default();
-        let mut arg = abi::EqRead {
-            eq: self.handle,
-            data: data.as_mut_ptr().expose_provenance() as u64,
-            data_len: abi::KFI_CM_DATA_MAX as u32,
-            info: (&raw mut entry).expose_provenance() as u64,
-            ..Default::default()
+        let Some(cause) = self.eq.read().ours()? else {
+            return Ok(state);
         };
-        // SAFETY: the buffers live through the call, and have the sizes that it is given.
-        match unsafe { self.dev.call(&mut arg) } {
-            Ok(()) => {}
-            Err(libc::EAGAIN) => return Ok(()),
-            Err(errno) => return Err(errno),
-        }
-        let data = &data[..data.len().min(arg.data_len as usize)];
-        let object = arg.context as usize;
-        let mut event = Event {
-            event: arg.event,
-            object,
-            err: 0,
-            prov_errno: 0,
-            info: 0,
-            bytes: Vec::new(),
-        };
-        match arg.event {
-            abi::KFI_CONNREQ => {
-                // SAFETY: makes a new info.
-                let Some(info) = (unsafe { info::make(&entry, None, self.version) }) else {
-                    return Err(libc::ENOMEM);
-                };
-                // SAFETY: just made; a connection request has the context of a passive endpoint.
-                unsafe {
-                    (*info).handle = request(arg.connreq);
-                    // The endpoint is open: `forget` waits for the lock that the caller holds.
-                    pep::give_keys(object, info);
+        let event = match cause {
+            Cause::ConnRequest(request) => self.asked(request)?,
+            Cause::Connected { context, data, .. } => {
+                Event::of(abi::KFI_CONNECTED, context, 0, &data)
+            }
+            Cause::Shutdown { context, .. } => Event::of(abi::KFI_SHUTDOWN, context, 0, &[]),
+            Cause::ConnFailed(failure) => {
+                let code = failure.prov_errno as c_int;
+                Event {
+                    event: abi::KFI_CONN_ERROR,
+                    object: failure.context as usize,
+                    err: translate(failure.errno),
+                    prov_errno: text::connection_code(&self.prov, failure.errno.0, code),
+                    info: 0,
+                    bytes: failure.data,
                 }
-                event.info = info.expose_provenance();
-                event.bytes = cm_entry(object, event.info, data);
             }
-            abi::KFI_CONN_ERROR => {
-                let err = arg.err.max(1) as i32;
-                event.err = kernel::translate(err);
-                event.prov_errno = text::connection_code(&self.prov, err, arg.prov_errno as i32);
-                event.bytes = data.to_vec();
-            }
-            _ => event.bytes = cm_entry(object, 0, data),
+            // The library knows all events of this kernel; a newer one may have others.
+            _ => return Ok(state),
+        };
+        self.push(&mut state, event);
+        Ok(state)
+    }
+
+    /// The event of a connection request.
+    fn asked(&self, request: ConnRequest) -> Result<Event, Errno> {
+        // SAFETY: makes a new info.
+        let info = unsafe { info::make(&request.info, None, self.version) }.ok_or(libc::ENOMEM)?;
+        let at = info.expose_provenance();
+        let event = Event::of(abi::KFI_CONNREQ, request.context, at, &request.data);
+        // SAFETY: just made; a connection request has the context of a passive endpoint, which is
+        // open: `forget` waits for the lock that the caller holds.
+        unsafe {
+            (*info).handle = self.requests.add(request);
+            pep::give_keys(event.object, info);
         }
+        Ok(event)
+    }
+
+    fn push(&self, state: &mut State, event: Event) {
         state.events.push_back(event);
-        kernel::raise(&self.user);
-        Ok(())
+        self.user.raise();
     }
 
     /// Removes the first event.
-    fn take(&self, state: &mut State) -> Option<Event> {
-        let event = state.events.pop_front();
+    fn pop(&self, state: &mut State) {
+        state.events.pop_front();
         if state.events.is_empty() {
-            kernel::lower(&self.user);
+            self.user.lower();
         }
-        event
     }
 
-    /// Reads an event; -FI_EAGAIN if there is none, -FI_EAVAIL if the first one is an error.
-    unsafe fn next(&self, event: *mut u32, buf: *mut c_void, len: usize, flags: u64) -> isize {
-        let mut state = self.state();
-        if let Err(errno) = self.fetch(&mut state) {
-            return -(errno as isize);
-        }
-        let Some(first) = state.events.front() else {
+    /// Passes the first event to `give`, and removes it unless `flags` has FI_PEEK; -FI_EAGAIN if
+    /// there is none. A negative result of `give` leaves the event.
+    fn next(&self, flags: u64, give: impl FnOnce(&Event, &mut Vec<u8>) -> isize) -> isize {
+        let mut guard = match self.fetch() {
+            Ok(guard) => guard,
+            Err(errno) => return -(errno as isize),
+        };
+        let State { events, err_data } = &mut *guard;
+        let Some(first) = events.front() else {
             return -(libc::EAGAIN as isize);
         };
-        if first.err != 0 {
-            return -(FI_EAVAIL as isize);
+        let rc = give(first, err_data);
+        if rc >= 0 && flags & u64::from(FI_PEEK) == 0 {
+            self.pop(&mut guard);
         }
-        // An event of the program is read whole, a connection's data as far as there is room.
-        let least = match first.object {
-            0 => first.bytes.len(),
-            _ => first.bytes.len().min(CM_ENTRY),
-        };
-        if len < least {
-            return -(FI_ETOOSMALL as isize);
-        }
-        let n = len.min(first.bytes.len());
-        // SAFETY: the caller's buffer has `len` bytes.
-        unsafe {
-            std::ptr::copy_nonoverlapping(first.bytes.as_ptr(), buf.cast::<u8>(), n);
-            *event = first.event;
-        }
-        if flags & u64::from(FI_PEEK) == 0 {
-            self.take(&mut state);
-        }
-        n as isize
+        rc
+    }
+
+    /// Whether there is nothing to read.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.fetch().is_ok_and(|state| state.events.is_empty())
     }
 
     /// Removes the events of an endpoint that has been closed. Refuses connection requests among
@@ -305,29 +275,47 @@ impl Queue {
             .partition::<VecDeque<_>, _>(|e| e.object == object);
         state.events = kept;
         if state.events.is_empty() {
-            kernel::lower(&self.user);
+            self.user.lower();
         }
         drop(state);
         for event in gone.iter().filter(|e| e.info != 0) {
             let info: *mut fi_info = with_exposed_provenance_mut(event.info);
-            // SAFETY: `fetch` made the info, and the program has not read the event.
+            // SAFETY: `asked` made the info, and the program has not read the event.
             unsafe {
-                if let Ok(connreq) = take_request((*info).handle) {
-                    // Fails only if the peer has given up.
-                    let _ = refuse(&self.dev, connreq, &[]);
-                }
+                // Dropping the request refuses it.
+                let _ = self.requests.answer((*info).handle, |request| {
+                    drop(request);
+                    Ok(())
+                });
                 info::free(info);
             }
         }
     }
 }
 
-/// Whether an event can be read.
-pub(crate) unsafe fn ready(fid: *mut fid) -> bool {
-    // SAFETY: a queue's fid.
-    let eq = unsafe { &*fid.cast::<Queue>() };
-    let mut state = eq.state();
-    eq.fetch(&mut state).is_err() || !state.events.is_empty()
+/// `fi_eq_open`.
+pub(crate) unsafe extern "C" fn open(
+    fabric: *mut fid_fabric,
+    attr: *mut fi_eq_attr,
+    to: *mut *mut fid_eq,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's arguments; the fabric is ours.
+    unsafe {
+        let version = (*fabric).api_version;
+        object::open(to, context, |_| {
+            let queue = Queue::new(object::body(fabric), version, attr.as_ref())?;
+            Ok(Eq(Arc::new(queue)))
+        })
+    }
+}
+
+unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
+    // SAFETY: a queue's fid, and the argument that the command takes.
+    unsafe {
+        let eq = &object::body::<Eq>(fid).0;
+        eq.wait.control(command, arg, Some(eq.both.as_fd()))
+    }
 }
 
 unsafe extern "C" fn read(
@@ -337,8 +325,28 @@ unsafe extern "C" fn read(
     len: usize,
     flags: u64,
 ) -> isize {
-    // SAFETY: a queue, and the caller's buffer.
-    unsafe { (*eq.cast::<Queue>()).next(event, buf, len, flags) }
+    // SAFETY: a queue.
+    let eq = unsafe { &object::body::<Eq>(eq).0 };
+    eq.next(flags, |first, _| {
+        if first.err != 0 {
+            return -(FI_EAVAIL as isize);
+        }
+        // An event of the program is read whole, a connection's data as far as there is room.
+        let least = match first.object {
+            0 => first.bytes.len(),
+            _ => CM_ENTRY,
+        };
+        if len < least {
+            return -(FI_ETOOSMALL as isize);
+        }
+        let n = len.min(first.bytes.len());
+        // SAFETY: the caller's buffer has `len` bytes.
+        unsafe {
+            std::ptr::copy_nonoverlapping(first.bytes.as_ptr(), buf.cast::<u8>(), n);
+            *event = first.event;
+        }
+        n as isize
+    })
 }
 
 unsafe extern "C" fn sread(
@@ -349,79 +357,51 @@ unsafe extern "C" fn sread(
     timeout: c_int,
     flags: u64,
 ) -> isize {
-    let end = u64::try_from(timeout)
-        .ok()
-        .map(|ms| Instant::now() + Duration::from_millis(ms));
+    let timeout = Timeout::new(timeout);
     loop {
         // SAFETY: as for `read`.
-        let rc = unsafe { read(eq, event, buf, len, flags) };
-        if rc != -(libc::EAGAIN as isize) {
+        let (rc, of) = unsafe { (read(eq, event, buf, len, flags), &object::body::<Eq>(eq).0) };
+        let empty = rc == -(libc::EAGAIN as isize);
+        if !empty || !timeout.wait(of.eq.as_fd(), of.user.0.as_fd()) {
             return rc;
         }
-        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-        if left.is_some_and(|left| left.is_zero()) {
-            return rc;
-        }
-        let ms = left.map_or(-1, |left| {
-            i32::try_from(left.as_millis())
-                .unwrap_or(i32::MAX)
-                .saturating_add(1)
-        });
-        // SAFETY: a queue.
-        let eq = unsafe { &*eq.cast::<Queue>() };
-        kernel::poll(&eq.fd, &eq.user, ms);
     }
 }
 
 unsafe extern "C" fn readerr(eq: *mut fid_eq, buf: *mut fi_eq_err_entry, flags: u64) -> isize {
-    // SAFETY: a queue, and the caller's entry.
-    unsafe {
-        let eq = &*eq.cast::<Queue>();
-        let mut state = eq.state();
-        if let Err(errno) = eq.fetch(&mut state) {
-            return -(errno as isize);
-        }
-        if state.events.front().is_none_or(|e| e.err == 0) {
+    // SAFETY: a queue.
+    let eq = unsafe { &object::body::<Eq>(eq).0 };
+    eq.next(flags, |first, kept| {
+        if first.err == 0 {
             return -(libc::EAGAIN as isize);
         }
-        let peek = flags & u64::from(FI_PEEK) != 0;
-        let Some(event) = state.events.front_mut() else {
-            return -(libc::EAGAIN as isize);
-        };
-        let to = &mut *buf;
-        let object: *mut fid = with_exposed_provenance_mut(event.object);
-        to.fid = object;
-        to.context = (*object).context;
-        to.data = 0;
-        to.err = event.err;
-        to.prov_errno = event.prov_errno;
-        let data = match peek {
-            true => event.bytes.clone(),
-            false => std::mem::take(&mut event.bytes),
-        };
-        if !peek {
-            eq.take(&mut state);
+        kept.clone_from(&first.bytes);
+        let n = kept.len();
+        // SAFETY: the caller's entry, whose data has its size. Events are those of open endpoints.
+        unsafe {
+            let to = &mut *buf;
+            let object: *mut fid = with_exposed_provenance_mut(first.object);
+            to.fid = object;
+            to.context = (*object).context;
+            to.data = 0;
+            to.err = first.err;
+            to.prov_errno = first.prov_errno;
+            // Before 1.5 the field of the size is only an answer.
+            let given = eq.version >= (1 << 16 | 5) && !to.err_data.is_null();
+            if given && to.err_data_size != 0 {
+                to.err_data_size = n.min(to.err_data_size);
+                let place = to.err_data.cast::<u8>();
+                std::ptr::copy_nonoverlapping(kept.as_ptr(), place, to.err_data_size);
+            } else {
+                to.err_data = match n {
+                    0 => null_mut(),
+                    _ => kept.as_mut_ptr().cast(),
+                };
+                to.err_data_size = n;
+            }
         }
-        state.err_data = data;
-        let n = state.err_data.len();
-        // Before 1.5 the field of the size is only an answer.
-        let room = match eq.version < (1 << 16 | 5) || to.err_data.is_null() {
-            true => 0,
-            false => to.err_data_size,
-        };
-        if room != 0 {
-            let n = n.min(room);
-            std::ptr::copy_nonoverlapping(state.err_data.as_ptr(), to.err_data.cast::<u8>(), n);
-            to.err_data_size = n;
-        } else {
-            to.err_data = match n {
-                0 => null_mut(),
-                _ => state.err_data.as_mut_ptr().cast(),
-            };
-            to.err_data_size = n;
-        }
-    }
-    size_of::<fi_eq_err_entry>() as isize
+        size_of::<fi_eq_err_entry>() as isize
+    })
 }
 
 unsafe extern "C" fn write(
@@ -432,20 +412,13 @@ unsafe extern "C" fn write(
     _flags: u64,
 ) -> isize {
     // SAFETY: a queue, and `len` bytes of the caller.
-    unsafe {
-        let eq = &*eq.cast::<Queue>();
-        let bytes = param(buf, len).to_vec();
-        let event = Event {
-            event,
-            object: 0,
-            err: 0,
-            prov_errno: 0,
-            info: 0,
-            bytes,
-        };
-        eq.state().events.push_back(event);
-        kernel::raise(&eq.user);
-    }
+    let (eq, bytes) = unsafe { (&object::body::<Eq>(eq).0, param(buf, len).to_vec()) };
+    let event = Event {
+        event,
+        bytes,
+        ..Event::default()
+    };
+    eq.push(&mut eq.state(), event);
     len as isize
 }
 
@@ -460,23 +433,15 @@ unsafe extern "C" fn strerror(
     unsafe { text::give(text::connection(prov_errno), buf, len) }
 }
 
-/// Refuses a connection request.
-pub(crate) fn refuse(dev: &Device, connreq: u64, data: &[u8]) -> Result<(), Errno> {
-    let mut arg = abi::Reject {
-        connreq,
-        param: data.first().map_or(0, address),
-        param_len: data.len() as u32,
-        ..Default::default()
-    };
-    // SAFETY: the data lives through the call.
-    unsafe { dev.call(&mut arg) }
-}
-
-/// Borrows a program's connection data.
+/// Borrows a program's data.
+///
+/// # Safety
+///
+/// `at` is null, or has `len` bytes for as long as the result is used.
 pub(crate) unsafe fn param<'a>(at: *const c_void, len: usize) -> &'a [u8] {
     match at.is_null() || len == 0 {
         true => &[],
-        // SAFETY: the caller's data of `len` bytes.
+        // SAFETY: as the caller vouches.
         false => unsafe { std::slice::from_raw_parts(at.cast(), len) },
     }
 }

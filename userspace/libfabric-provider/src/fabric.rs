@@ -2,36 +2,32 @@
 //! Fabrics. Each has an open device file of its own.
 
 use std::ffi::{c_int, c_void, CStr};
+use std::path::Path;
 use std::sync::Arc;
 
-use kfabric_uapi as abi;
-use zerocopy::FromZeros;
+use kfabric::{Device, Info};
 
-use crate::ffi::*;
-use crate::kernel::{Device, Errno};
-use crate::{cq, domain, eq, info, pep, status};
+use crate::cntr::Counter;
+use crate::cq::Cq;
+use crate::eq::{Eq, Requests};
+use crate::error::{Errno, Ours};
+use crate::object::{self, Kind};
+use crate::{domain, eq, ffi::*, pep};
 
 /// A fabric.
-#[repr(C)]
 pub(crate) struct Fabric {
-    pub(crate) fid: fid_fabric,
-    pub(crate) dev: Arc<Device>,
-    pub(crate) handle: u64,
+    /// Shared with passive endpoints, which open the kernel's object later.
+    pub(crate) fabric: Arc<kfabric::Fabric>,
+    pub(crate) device: Device,
     /// Name of the kernel's provider.
     pub(crate) prov: Arc<str>,
     /// The kernel's name of the fabric.
     pub(crate) name: Box<str>,
+    /// Connection requests that are not answered.
+    pub(crate) requests: Arc<Requests>,
 }
 
-static FID: Table<fi_ops> = Table(fi_ops {
-    size: size_of::<fi_ops>(),
-    close: Some(close),
-    bind: absent(),
-    control: absent(),
-    ops_open: absent(),
-    tostr: None,
-    ops_set: None,
-});
+static FID: Table<fi_ops> = object::ops::<Fabric>(absent(), absent());
 static OPS: Table<fi_ops_fabric> = Table(fi_ops_fabric {
     size: size_of::<fi_ops_fabric>(),
     domain: Some(domain::open),
@@ -42,54 +38,51 @@ static OPS: Table<fi_ops_fabric> = Table(fi_ops_fabric {
     domain2: None,
 });
 
-impl Fabric {
-    /// Whether an offer is one of this fabric.
-    pub(crate) fn is(&self, offer: &abi::InfoEntry) -> bool {
-        *self.prov == *info::text(&offer.prov_name) && *self.name == *info::text(&offer.fabric_name)
-    }
-}
+impl Kind for Fabric {
+    type Head = fid_fabric;
+    const CLASS: u32 = FI_CLASS_FABRIC;
 
-/// Copies a name to a NUL-padded array.
-pub(crate) fn put(to: &mut [u8], name: &str) -> Result<(), Errno> {
-    if name.len() >= to.len() {
-        return Err(libc::EINVAL);
+    fn ops() -> *mut fi_ops {
+        FID.get()
     }
-    to[..name.len()].copy_from_slice(name.as_bytes());
-    Ok(())
-}
 
-unsafe fn make(attr: *mut fi_fabric_attr, context: *mut c_void) -> Result<*mut Fabric, Errno> {
-    // SAFETY: the caller's attributes hold a C string.
-    let name = unsafe {
-        let name = (*attr).name;
-        if name.is_null() {
-            return Err(libc::ENODATA);
-        }
-        CStr::from_ptr(name).to_str().map_err(|_| libc::ENODATA)?
-    };
-    let (prov, fabric) = name.split_once('/').ok_or(libc::ENODATA)?;
-    let dev = Device::open(crate::device_path())?;
-    let mut arg = abi::FabricOpen::new_zeroed();
-    put(&mut arg.prov_name, prov)?;
-    put(&mut arg.fabric_name, fabric)?;
-    // SAFETY: no pointers.
-    unsafe { dev.call(&mut arg)? };
-    let fid = fid {
-        fclass: FI_CLASS_FABRIC as usize,
-        context,
-        ops: FID.get(),
-    };
-    Ok(Box::into_raw(Box::new(Fabric {
-        fid: fid_fabric {
+    fn head(&self, fid: fid, _: *mut c_void) -> fid_fabric {
+        fid_fabric {
             fid,
             ops: OPS.get(),
             api_version: 0,
-        },
-        dev,
-        handle: arg.handle,
-        prov: prov.into(),
-        name: fabric.into(),
-    })))
+        }
+    }
+
+    fn end(self) -> Result<(), (Self, Errno)> {
+        match Arc::try_unwrap(self.fabric) {
+            Ok(fabric) => object::ended(fabric.close(), |fabric| Self {
+                fabric: Arc::new(fabric),
+                ..self
+            }),
+            Err(fabric) => Err((Self { fabric, ..self }, libc::EBUSY)),
+        }
+    }
+}
+
+impl Fabric {
+    fn new(name: &CStr) -> Result<Self, Errno> {
+        let name = name.to_str().map_err(|_| libc::ENODATA)?;
+        let (prov, name) = name.split_once('/').ok_or(libc::ENODATA)?;
+        let device = Device::open_path(Path::new(crate::device_path())).ours()?;
+        Ok(Self {
+            fabric: Arc::new(device.fabric_by_name(prov, name).ours()?),
+            device,
+            prov: prov.into(),
+            name: name.into(),
+            requests: Arc::default(),
+        })
+    }
+
+    /// Whether an offer is one of this fabric.
+    pub(crate) fn is(&self, offer: &Info) -> bool {
+        *self.prov == *offer.provider() && *self.name == *offer.fabric()
+    }
 }
 
 /// `fi_fabric`.
@@ -98,34 +91,29 @@ pub(crate) unsafe extern "C" fn open(
     to: *mut *mut fid_fabric,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller's arguments.
-    status(unsafe { make(attr, context).map(|fabric| *to = fabric.cast()) })
-}
-
-unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    // SAFETY: the fid of a fabric, which `make` boxed and the caller gives up.
+    // SAFETY: the caller's arguments; attributes hold a C string or null.
     unsafe {
-        let fabric = fid.cast::<Fabric>();
-        let done = (*fabric).dev.close((*fabric).handle);
-        if done.is_ok() {
-            drop(Box::from_raw(fabric));
-        }
-        status(done)
+        let name = (*attr).name;
+        object::open(to, context, |_| match name.is_null() {
+            true => Err(libc::ENODATA),
+            false => Fabric::new(CStr::from_ptr(name)),
+        })
     }
 }
 
 unsafe extern "C" fn trywait(_: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int {
     for i in 0..usize::try_from(count).unwrap_or(0) {
         // SAFETY: the caller's array of valid fids.
-        let ready = unsafe {
+        let may = unsafe {
             let fid = *fids.add(i);
             match (*fid).fclass as u32 {
-                FI_CLASS_CQ => cq::ready(fid),
-                FI_CLASS_EQ => eq::ready(fid),
+                FI_CLASS_CQ => object::body::<Cq>(fid).may_wait(),
+                FI_CLASS_EQ => object::body::<Eq>(fid).0.may_wait(),
+                FI_CLASS_CNTR => object::body::<Counter>(fid).may_wait(),
                 _ => return -libc::EINVAL,
             }
         };
-        if ready {
+        if !may {
             return -libc::EAGAIN;
         }
     }

@@ -2,14 +2,17 @@
 //! `fi_getinfo`: the kernel's offers, checked against hints.
 
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
+use std::net::SocketAddr;
+use std::path::Path;
 use std::ptr::null_mut;
 
-use kfabric_uapi as abi;
+use kfabric::uapi as abi;
+use kfabric::{Device, Info};
 
 use crate::domain::Domain;
+use crate::error::Errno;
 use crate::fabric::Fabric;
-use crate::ffi::*;
-use crate::kernel::{Device, Errno};
+use crate::{addr, ffi::*, object, version};
 
 /// Bytes of each part of an info: more than the part has in any version of libfabric.
 const PART: usize = 512;
@@ -45,7 +48,7 @@ const ORDER: u64 = 0x1
 /// Orders of completions that a queue pair keeps: all operations of a side complete in the order of
 /// their posts (`FI_ORDER_STRICT`, `FI_ORDER_DATA`).
 const COMPLETION_ORDER: u64 = 0x1ff | 1 << 16;
-/// A mode of programs before version 1.5, for what is FI_MR_LOCAL since (`FI_LOCAL_MR`).
+/// The mode of programs before version 1.5 that FI_MR_LOCAL has replaced (`FI_LOCAL_MR`).
 const LOCAL_MR: u64 = 1 << 55;
 /// The registration mode of programs before version 1.5 that has [`MR_MODE`]'s meaning
 /// (`FI_MR_BASIC`).
@@ -68,15 +71,9 @@ pub(crate) struct Hints<'a> {
     pub(crate) fabric: Option<&'a fi_fabric_attr>,
 }
 
-/// Returns text in a NUL-padded array.
-pub(crate) fn text(bytes: &[u8]) -> &str {
-    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
-    std::str::from_utf8(&bytes[..end]).unwrap_or_default()
-}
-
 /// The fabric's name in libfabric: the kernel provider, then the kernel's name.
-fn fabric_name(entry: &abi::InfoEntry) -> String {
-    format!("{}/{}", text(&entry.prov_name), text(&entry.fabric_name))
+fn fabric_name(offer: &Info) -> String {
+    format!("{}/{}", offer.provider(), offer.fabric())
 }
 
 /// The capabilities of an offer, by libfabric's values. All providers know fences.
@@ -136,15 +133,16 @@ unsafe fn matches_name(wanted: *const c_char, name: &str) -> bool {
 }
 
 /// Checks whether an offer satisfies hints.
-unsafe fn satisfies(entry: &abi::InfoEntry, hints: &Hints<'_>, version: u32) -> bool {
+unsafe fn satisfies(offer: &Info, hints: &Hints<'_>, version: u32) -> bool {
+    let entry = offer.raw();
     let caps = capabilities(entry);
     let info = hints.info;
     if info.caps & !caps != 0 {
         return false;
     }
-    let format = match entry.src_addr.len {
-        0 => info.addr_format,
-        _ => addr_format(&entry.src_addr),
+    let format = match offer.source() {
+        None => info.addr_format,
+        Some(source) => addr::format(&source),
     };
     if !matches!(
         info.addr_format,
@@ -229,30 +227,23 @@ unsafe fn satisfies(entry: &abi::InfoEntry, hints: &Hints<'_>, version: u32) -> 
             return false;
         }
         // SAFETY: null or an open domain.
-        let open = unsafe { domain.domain.cast::<Domain>().as_ref() };
-        if open.is_some_and(|open| !open.is(entry)) {
+        let open = unsafe { object::body_of_class::<Domain>(domain.domain.cast()) };
+        if !domain.domain.is_null() && !open.is_some_and(|open| open.is(offer)) {
             return false;
         }
         // SAFETY: a C string or null.
-        if !unsafe { matches_name(domain.name, text(&entry.domain_name)) } {
+        if !unsafe { matches_name(domain.name, offer.domain()) } {
             return false;
         }
     }
     hints.fabric.is_none_or(|fabric| {
         // SAFETY: null or an open fabric; a C string or null.
         unsafe {
-            let open = fabric.fabric.cast::<Fabric>().as_ref();
-            matches_name(fabric.name, &fabric_name(entry)) && open.is_none_or(|open| open.is(entry))
+            let open = object::body_of_class::<Fabric>(fabric.fabric.cast());
+            matches_name(fabric.name, &fabric_name(offer))
+                && (fabric.fabric.is_null() || open.is_some_and(|open| open.is(offer)))
         }
     })
-}
-
-/// The format of an address that is not empty.
-fn addr_format(addr: &abi::SockAddr) -> u32 {
-    match addr.len {
-        28 => FI_SOCKADDR_IN6,
-        _ => FI_SOCKADDR_IN,
-    }
 }
 
 unsafe fn part<T>() -> *mut T {
@@ -269,16 +260,15 @@ fn string(text: &str) -> *mut c_char {
     unsafe { libc::strdup(text.as_ptr()) }
 }
 
-unsafe fn put_addr(addr: &abi::SockAddr, to: &mut *mut c_void, len: &mut usize) {
-    if addr.len == 0 {
-        return;
-    }
-    // SAFETY: 28 bytes are allocated, and copied.
+unsafe fn put_addr(addr: Option<SocketAddr>, to: &mut *mut c_void, len: &mut usize) {
+    let Some(addr) = addr else { return };
+    let (from, n) = addr::bytes(&addr);
+    // SAFETY: 32 bytes are allocated, and 28 copied.
     unsafe {
         *to = libc::calloc(1, 32);
         if !to.is_null() {
-            std::ptr::copy_nonoverlapping(addr.data.as_ptr(), to.cast::<u8>(), 28);
-            *len = addr.len as usize;
+            std::ptr::copy_nonoverlapping(from.as_ptr(), to.cast::<u8>(), from.len());
+            *len = n;
         }
     }
 }
@@ -348,10 +338,11 @@ pub(crate) unsafe fn free(info: *mut fi_info) {
 
 /// Makes an info of an offer. `None` if memory is missing.
 pub(crate) unsafe fn make(
-    entry: &abi::InfoEntry,
+    offer: &Info,
     hints: Option<&Hints<'_>>,
     version: u32,
 ) -> Option<*mut fi_info> {
+    let entry = offer.raw();
     // SAFETY: the parts are allocated here, zeroed, and larger than their types.
     unsafe {
         let info = part::<fi_info>();
@@ -403,9 +394,9 @@ pub(crate) unsafe fn make(
         }
         // A passive endpoint whose address the new endpoint is to have.
         i.handle = hints.map_or(null_mut(), |h| h.info.handle);
-        i.addr_format = addr_format(&entry.src_addr);
-        put_addr(&entry.src_addr, &mut i.src_addr, &mut i.src_addrlen);
-        put_addr(&entry.dest_addr, &mut i.dest_addr, &mut i.dest_addrlen);
+        i.addr_format = offer.source().map_or(FI_SOCKADDR_IN, |a| addr::format(&a));
+        put_addr(offer.source(), &mut i.src_addr, &mut i.src_addrlen);
+        put_addr(offer.destination(), &mut i.dest_addr, &mut i.dest_addrlen);
         let smaller = |wanted: Option<usize>, most: u32| match wanted {
             Some(n) if n != 0 => n,
             _ => most as usize,
@@ -448,7 +439,7 @@ pub(crate) unsafe fn make(
         ep.max_order_waw_size = entry.max_msg_size as usize;
         ep.tx_ctx_cnt = 1;
         ep.rx_ctx_cnt = 1;
-        domain.name = string(text(&entry.domain_name));
+        domain.name = string(offer.domain());
         let given = hints.and_then(|h| h.domain);
         domain.threading = match given.map(|d| d.threading) {
             Some(wanted) if wanted != 0 => wanted,
@@ -480,7 +471,7 @@ pub(crate) unsafe fn make(
         domain.mr_iov_limit = 1;
         domain.caps = all & comm;
         domain.mr_cnt = MR_COUNT;
-        fabric.name = string(&fabric_name(entry));
+        fabric.name = string(&fabric_name(offer));
         if let Some(hints) = hints {
             put_keys(
                 info,
@@ -494,87 +485,6 @@ pub(crate) unsafe fn make(
     }
 }
 
-/// Copies a program's `sockaddr`.
-pub(crate) unsafe fn addr_from(at: *const c_void, len: usize) -> Option<abi::SockAddr> {
-    if at.is_null() {
-        return None;
-    }
-    // SAFETY: a `sockaddr` has at least a family.
-    let family = unsafe { at.cast::<u16>().read_unaligned() };
-    let need = match i32::from(family) {
-        libc::AF_INET => 16,
-        libc::AF_INET6 => 28,
-        _ => return None,
-    };
-    if len < need {
-        return None;
-    }
-    let mut out = abi::SockAddr {
-        len: need as u32,
-        data: [0; 28],
-    };
-    // SAFETY: the family says how long the address is.
-    unsafe { std::ptr::copy_nonoverlapping(at.cast::<u8>(), out.data.as_mut_ptr(), need) };
-    if need == 16 {
-        out.data[8..16].fill(0);
-    }
-    Some(out)
-}
-
-/// Returns whether an address names no host.
-fn is_wild(addr: &abi::SockAddr) -> bool {
-    match addr.len {
-        16 => addr.data[4..8] == [0; 4],
-        28 => addr.data[8..24] == [0; 16],
-        _ => true,
-    }
-}
-
-/// Resolves a node and a service. The result is the first address of a family that `format` allows.
-unsafe fn resolve(
-    node: *const c_char,
-    service: *const c_char,
-    flags: u64,
-    format: u32,
-) -> Result<Option<abi::SockAddr>, Errno> {
-    if node.is_null() && service.is_null() {
-        return Ok(None);
-    }
-    // SAFETY: zeroes are a valid value.
-    let mut wanted: libc::addrinfo = unsafe { std::mem::zeroed() };
-    wanted.ai_socktype = libc::SOCK_STREAM;
-    wanted.ai_family = match format {
-        FI_SOCKADDR_IN => libc::AF_INET,
-        FI_SOCKADDR_IN6 => libc::AF_INET6,
-        // Without a node the address is a wildcard or the loopback address.
-        _ if node.is_null() => libc::AF_INET,
-        _ => libc::AF_UNSPEC,
-    };
-    if flags & FI_SOURCE != 0 {
-        wanted.ai_flags |= libc::AI_PASSIVE;
-    }
-    if flags & FI_NUMERICHOST != 0 {
-        wanted.ai_flags |= libc::AI_NUMERICHOST;
-    }
-    let mut list = null_mut();
-    // SAFETY: the caller's C strings or null, and places of this function.
-    let rc = unsafe { libc::getaddrinfo(node, service, &raw const wanted, &raw mut list) };
-    if rc != 0 {
-        return Err(libc::ENODATA);
-    }
-    let mut found = None;
-    let mut at = list;
-    // SAFETY: `getaddrinfo` made the list, whose addresses have their lengths.
-    unsafe {
-        while let Some(one) = at.as_ref().filter(|_| found.is_none()) {
-            found = addr_from(one.ai_addr.cast(), one.ai_addrlen as usize);
-            at = one.ai_next;
-        }
-        libc::freeaddrinfo(list);
-    }
-    found.map(Some).ok_or(libc::ENODATA)
-}
-
 unsafe fn collect(
     version: u32,
     node: *const c_char,
@@ -582,48 +492,78 @@ unsafe fn collect(
     flags: u64,
     hints: Option<&Hints<'_>>,
 ) -> Result<Vec<*mut fi_info>, Errno> {
-    let device = Device::open(crate::device_path()).map_err(|_| libc::ENODATA)?;
+    let path = Path::new(crate::device_path());
+    let device = Device::open_path(path).map_err(|_| libc::ENODATA)?;
     // SAFETY: the caller's strings and addresses.
-    let (src, mut dest) = unsafe {
+    let (src, dest) = unsafe {
         let format = hints.map_or(0, |h| h.info.addr_format);
-        let named = resolve(node, service, flags, format)?;
-        let (mut src, mut dest) = (None, None);
-        match flags & FI_SOURCE != 0 {
-            true => src = named,
-            false => dest = named,
-        }
-        if let Some(h) = hints {
-            src = src.or_else(|| addr_from(h.info.src_addr, h.info.src_addrlen));
-            dest = dest.or_else(|| addr_from(h.info.dest_addr, h.info.dest_addrlen));
-        }
-        (src, dest)
+        let named = addr::resolve(node, service, flags, format)?;
+        let (src, dest) = match flags & FI_SOURCE != 0 {
+            true => (named, None),
+            false => (None, named),
+        };
+        let hinted = |at: *const c_void, len| addr::from(at, len);
+        (
+            src.or_else(|| hints.and_then(|h| hinted(h.info.src_addr, h.info.src_addrlen))),
+            dest.or_else(|| hints.and_then(|h| hinted(h.info.dest_addr, h.info.dest_addrlen))),
+        )
     };
-    let mut wanted = abi::InfoEntry {
-        mode: u64::MAX,
-        mr_mode: u64::MAX,
-        ..Default::default()
+    let mut wanted = kfabric::Hints::new();
+    if let Some(src) = src.filter(|src| !src.ip().is_unspecified()) {
+        wanted = wanted.source_addr(src);
+    }
+    if let Some(dest) = dest {
+        wanted = wanted.destination_addr(dest);
+    }
+    let offers = device.info(&wanted);
+    version::check(offers.as_deref());
+    let offers = offers.map_err(|_| libc::ENODATA)?;
+    let scopes = match hints.and_then(|h| h.domain) {
+        Some(domain) if domain.mr_mode as u32 & FI_MR_ENDPOINT != 0 => &[false, true][..],
+        _ => &[false],
     };
-    wanted.src_addr = src.filter(|a| !is_wild(a)).unwrap_or_default();
-    wanted.dest_addr = dest.take().unwrap_or_default();
-    let entries = device.info(&wanted).map_err(|_| libc::ENODATA)?;
     let mut infos = Vec::new();
-    for mut entry in entries {
-        // SAFETY: the hints' strings.
-        if hints.is_some_and(|h| unsafe { !satisfies(&entry, h, version) }) {
-            continue;
-        }
-        // The kernel's offers have no port: that of the caller is where a listener will listen.
-        if let Some(asked) = src {
-            if entry.src_addr.len == 0 {
-                entry.src_addr = asked;
-            } else {
-                entry.src_addr.data[2..4].copy_from_slice(&asked.data[2..4]);
+    for scoped in scopes {
+        for offer in &offers {
+            // SAFETY: the hints' strings.
+            if hints.is_some_and(|h| unsafe { !satisfies(offer, h, version) }) {
+                continue;
             }
+            if *scoped && !offer.caps().contains(kfabric::Caps::EP_KEYS) {
+                continue;
+            }
+            // SAFETY: makes a new info.
+            let Some(info) = (unsafe { make(offer, hints, version) }) else {
+                continue;
+            };
+            // SAFETY: just made, with all parts.
+            unsafe {
+                if *scoped {
+                    (*(*info).domain_attr).mr_mode |= FI_MR_ENDPOINT as c_int;
+                }
+                set_source(&mut *info, src);
+            }
+            infos.push(info);
         }
-        // SAFETY: makes a new info.
-        infos.extend(unsafe { make(&entry, hints, version) });
     }
     Ok(infos)
+}
+
+/// Completes the address of an info by that of the caller: the kernel's offers have no port, and
+/// the caller's is where a listener will listen.
+unsafe fn set_source(info: &mut fi_info, asked: Option<SocketAddr>) {
+    let Some(asked) = asked else { return };
+    if info.src_addr.is_null() {
+        // SAFETY: the info has no address yet.
+        unsafe { put_addr(Some(asked), &mut info.src_addr, &mut info.src_addrlen) };
+        info.addr_format = addr::format(&asked);
+    } else {
+        // SAFETY: `make` has put an address of at least 16 bytes there.
+        unsafe {
+            let port = info.src_addr.byte_add(2).cast::<[u8; 2]>();
+            port.write_unaligned(asked.port().to_be_bytes());
+        }
+    }
 }
 
 /// `fi_getinfo`.

@@ -7,6 +7,7 @@
     reason = "entry points have libfabric's contracts: valid objects and arguments of its manual pages"
 )]
 
+mod addr;
 mod atomic;
 mod auth;
 mod cntr;
@@ -15,20 +16,23 @@ mod cq;
 mod domain;
 mod ep;
 mod eq;
+mod error;
 mod fabric;
 mod ffi;
 mod info;
-mod kernel;
+mod mr;
+mod object;
 mod pep;
 mod post;
 mod text;
+mod version;
+mod wait;
 
 use std::cell::UnsafeCell;
-use std::ffi::c_int;
+use std::ffi::CStr;
 use std::sync::OnceLock;
 
 use ffi::*;
-use kernel::Errno;
 
 /// The newest libfabric whose rules the plug-in follows.
 const FI_VERSION: u32 = 2 << 16 | 6;
@@ -66,26 +70,45 @@ pub(crate) fn device_path() -> &'static str {
 
 unsafe extern "C" fn cleanup() {}
 
+/// The version by which libfabric prefers the plug-in to its own provider of the name `verbs`.
+const ALIAS_VERSION: u32 = 0x7fff << 16;
+
+/// Whether the plug-in's file has the alias `verbs` in its name: then it takes the place of
+/// libfabric's provider of that name, for programs that know no other one.
+fn is_alias() -> bool {
+    let file = core::own_file();
+    let name = file.rsplit('/').next().unwrap_or_default();
+    name.contains("verbs")
+}
+
 /// Returns the provider. libfabric calls this function once, when it loads the plug-in.
 #[no_mangle]
 pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
     let prov = provider();
+    let alias = is_alias();
+    if alias {
+        // SAFETY: libfabric has not got the structure yet.
+        unsafe {
+            (*prov).name = c"verbs".as_ptr();
+            (*prov).version = ALIAS_VERSION;
+        }
+    }
+    // The alias has the variables of its true name, and declares none.
+    let parameter = |name: &CStr, help: &CStr| match alias {
+        true => {
+            let name = name.to_string_lossy().to_uppercase();
+            std::env::var(format!("FI_KFABRIC_{name}")).ok()
+        }
+        false => core::parameter(prov, name, help),
+    };
     let help = c"Path of the device file (default: /dev/kfabric)";
-    if let Some(path) = core::parameter(prov, c"device", help) {
+    if let Some(path) = parameter(c"device", help) {
         // Fails only if the path is set already: then the first one holds.
         let _ = DEVICE.set(path);
     }
     let help = c"Path of a file with the auth key of domains and listeners (default: none)";
-    if let Some(path) = core::parameter(prov, c"auth_key_file", help) {
+    if let Some(path) = parameter(c"auth_key_file", help) {
         auth::set_file(path);
     }
     prov
-}
-
-/// Converts a result to libfabric's status: zero, or a negative errno.
-pub(crate) fn status(result: Result<(), Errno>) -> c_int {
-    match result {
-        Ok(()) => 0,
-        Err(errno) => -errno,
-    }
 }

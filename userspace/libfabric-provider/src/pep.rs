@@ -3,21 +3,24 @@
 //! known.
 
 use std::ffi::{c_int, c_void};
-use std::ptr::{null_mut, with_exposed_provenance};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kfabric_uapi as abi;
+use kfabric::uapi::KFI_AUTH_CM_DATA;
+use kfabric::{Hints, PassiveEndpoint};
 use kfauth::AuthKey;
 
-use crate::fabric::{put, Fabric};
-use crate::ffi::*;
-use crate::kernel::{address, Device, Errno};
-use crate::{auth, eq, info, status};
+use crate::eq::{param, Eq, Queue, Requests};
+use crate::error::{errno, Errno, Ours};
+use crate::fabric::Fabric;
+use crate::object::{self, status, Kind};
+use crate::{addr, auth, ffi::*, info};
 
+#[derive(Default)]
 struct State {
-    addr: Option<abi::SockAddr>,
-    eq: *mut eq::Queue,
-    handle: Option<u64>,
+    addr: Option<SocketAddr>,
+    eq: Option<Arc<Queue>>,
+    pep: Option<PassiveEndpoint>,
     listens: bool,
     /// Greatest number of pending requests; 0 for a default.
     backlog: u32,
@@ -26,11 +29,11 @@ struct State {
 }
 
 /// A passive endpoint.
-#[repr(C)]
 pub(crate) struct Passive {
-    fid: fid_pep,
-    dev: Arc<Device>,
-    fabric: u64,
+    /// The address of the object, which is the context of its events.
+    at: usize,
+    fabric: Arc<kfabric::Fabric>,
+    requests: Arc<Requests>,
     cm_data: usize,
     /// Auth keys of the endpoint's and the domain's attributes. Connection requests return them.
     ep_key: Option<AuthKey>,
@@ -38,15 +41,7 @@ pub(crate) struct Passive {
     state: Mutex<State>,
 }
 
-static FID: Table<fi_ops> = Table(fi_ops {
-    size: size_of::<fi_ops>(),
-    close: Some(close),
-    bind: Some(bind),
-    control: Some(control),
-    ops_open: absent(),
-    tostr: None,
-    ops_set: None,
-});
+static FID: Table<fi_ops> = object::ops::<Passive>(Some(bind), Some(control));
 static OPS: Table<fi_ops_ep> = Table(fi_ops_ep {
     size: size_of::<fi_ops_ep>(),
     cancel: absent(),
@@ -70,6 +65,154 @@ static CM: Table<fi_ops_cm> = Table(fi_ops_cm {
     join: None,
 });
 
+impl Kind for Passive {
+    type Head = fid_pep;
+    const CLASS: u32 = FI_CLASS_PEP;
+
+    fn ops() -> *mut fi_ops {
+        FID.get()
+    }
+
+    fn head(&self, fid: fid, _: *mut c_void) -> fid_pep {
+        fid_pep {
+            fid,
+            ops: OPS.get(),
+            cm: CM.get(),
+        }
+    }
+
+    fn end(mut self) -> Result<(), (Self, Errno)> {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Err(returned)) = state.pep.take().map(PassiveEndpoint::close) {
+            state.pep = Some(returned.object);
+            return Err((self, errno(&returned.error)));
+        }
+        if let Some(eq) = &state.eq {
+            eq.forget(self.at);
+        }
+        Ok(())
+    }
+}
+
+/// Returns the most connection data of a fabric's endpoints.
+fn data_size(fabric: &Fabric, keyed: bool) -> Result<usize, Errno> {
+    let hints = Hints::new().provider(&fabric.prov).fabric(&fabric.name);
+    let offers = fabric.device.info(&hints).ours()?;
+    let sizes = offers.iter().map(|offer| offer.raw().cm_data_size as usize);
+    let least = sizes.min().ok_or(libc::ENODEV)?;
+    Ok(match keyed {
+        true => least.min(KFI_AUTH_CM_DATA),
+        false => least,
+    })
+}
+
+impl Passive {
+    unsafe fn new(fabric: &Fabric, of: &fi_info, at: usize) -> Result<Self, Errno> {
+        // SAFETY: an info's parts, if any, have auth keys of their sizes, or none; its address has
+        // its length.
+        let (ep_key, domain_key, own) = unsafe {
+            let (ep, domain) = (of.ep_attr.as_ref(), of.domain_attr.as_ref());
+            let ep = ep.map(|a| auth::copy(a.auth_key, a.auth_key_size));
+            let domain = domain.map(|a| auth::copy(a.auth_key, a.auth_key_size));
+            (
+                ep.transpose()?.flatten(),
+                domain.transpose()?.flatten(),
+                addr::from(of.src_addr, of.src_addrlen),
+            )
+        };
+        let keyed = ep_key.is_some() || domain_key.is_some() || auth::default()?.is_some();
+        Ok(Self {
+            at,
+            fabric: fabric.fabric.clone(),
+            requests: fabric.requests.clone(),
+            cm_data: data_size(fabric, keyed)?,
+            ep_key,
+            domain_key,
+            state: Mutex::new(State {
+                addr: own,
+                ..State::default()
+            }),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens the kernel's object, unless it is open.
+    fn ensure<'a>(&self, state: &'a mut State) -> Result<&'a PassiveEndpoint, Errno> {
+        if state.taken {
+            return Err(libc::EINVAL);
+        }
+        if state.pep.is_none() {
+            let eq = state.eq.as_ref().ok_or(FI_ENOEQ as Errno)?;
+            let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+            let own = self.ep_key.as_ref().or(self.domain_key.as_ref());
+            let key = match own {
+                Some(key) => Some(auth::given(key)?),
+                None => auth::default()?.as_ref().map(auth::given).transpose()?,
+            };
+            let (addr, at) = (state.addr.unwrap_or(any), self.at as u64);
+            let keys = key.as_slice();
+            let opened = self.fabric.passive_endpoint_under(&eq.eq, addr, at, keys);
+            state.pep = Some(opened.ours()?);
+        }
+        state.pep.as_ref().ok_or(libc::EINVAL)
+    }
+
+    fn listen(&self) -> Result<(), Errno> {
+        let mut state = self.state();
+        let backlog = state.backlog;
+        self.ensure(&mut state)?.listen(backlog).ours()?;
+        state.listens = true;
+        Ok(())
+    }
+
+    fn set_name(&self, addr: SocketAddr) -> Result<(), Errno> {
+        let mut state = self.state();
+        if state.listens || state.taken {
+            return Err(libc::EINVAL);
+        }
+        close_kept(&mut state)?;
+        state.addr = Some(addr);
+        Ok(())
+    }
+
+    fn name(&self) -> Result<SocketAddr, Errno> {
+        let mut state = self.state();
+        match self.ensure(&mut state) {
+            Ok(pep) => pep.local_addr().ours(),
+            Err(errno) => state.addr.ok_or(errno),
+        }
+    }
+
+    /// Takes the address of a passive endpoint that does not listen, for an active endpoint. The
+    /// passive endpoint keeps only the name.
+    pub(crate) fn take_address(&self) -> Result<Option<SocketAddr>, Errno> {
+        let mut state = self.state();
+        if state.listens || state.taken {
+            return Err(libc::EINVAL);
+        }
+        if let Some(pep) = &state.pep {
+            state.addr = Some(pep.local_addr().ours()?);
+        }
+        close_kept(&mut state)?;
+        state.taken = true;
+        Ok(state.addr)
+    }
+}
+
+/// Closes the kernel's object, if it is open.
+fn close_kept(state: &mut State) -> Result<(), Errno> {
+    match state.pep.take().map(PassiveEndpoint::close) {
+        Some(Err(returned)) => {
+            state.pep = Some(returned.object);
+            Err(errno(&returned.error))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// `fi_passive_ep`.
 pub(crate) unsafe extern "C" fn open(
     fabric: *mut fid_fabric,
@@ -79,72 +222,10 @@ pub(crate) unsafe extern "C" fn open(
 ) -> c_int {
     // SAFETY: the caller's arguments; the fabric is ours.
     unsafe {
-        let fabric = &*fabric.cast::<Fabric>();
-        status(make(fabric, &*of, context).map(|pep| *to = pep.cast()))
+        object::open(to, context, |at| {
+            Passive::new(object::body(fabric), &*of, at)
+        })
     }
-}
-
-/// Returns the most connection data of a fabric's endpoints.
-fn data_size(fabric: &Fabric, keyed: bool) -> Result<usize, Errno> {
-    let mut hints = abi::InfoEntry {
-        mode: u64::MAX,
-        mr_mode: u64::MAX,
-        ..Default::default()
-    };
-    put(&mut hints.prov_name, &fabric.prov)?;
-    put(&mut hints.fabric_name, &fabric.name)?;
-    let offers = fabric.dev.info(&hints)?;
-    let least = offers.iter().map(|offer| offer.cm_data_size as usize).min();
-    let least = least.ok_or(libc::ENODEV)?;
-    Ok(if keyed {
-        least.min(abi::KFI_AUTH_CM_DATA)
-    } else {
-        least
-    })
-}
-
-unsafe fn make(fabric: &Fabric, of: &fi_info, context: *mut c_void) -> Result<*mut Passive, Errno> {
-    // SAFETY: an info's parts, if any, have auth keys of their sizes, or none.
-    let (ep_key, domain_key) = unsafe {
-        (
-            match of.ep_attr.as_ref() {
-                Some(attr) => auth::copy(attr.auth_key, attr.auth_key_size)?,
-                None => None,
-            },
-            match of.domain_attr.as_ref() {
-                Some(attr) => auth::copy(attr.auth_key, attr.auth_key_size)?,
-                None => None,
-            },
-        )
-    };
-    let keyed = ep_key.is_some() || domain_key.is_some() || auth::default()?.is_some();
-    let fid = fid {
-        fclass: FI_CLASS_PEP as usize,
-        context,
-        ops: FID.get(),
-    };
-    let pep = Passive {
-        fid: fid_pep {
-            fid,
-            ops: OPS.get(),
-            cm: CM.get(),
-        },
-        dev: fabric.dev.clone(),
-        fabric: fabric.handle,
-        cm_data: data_size(fabric, keyed)?,
-        ep_key,
-        domain_key,
-        state: Mutex::new(State {
-            // SAFETY: the info's address.
-            addr: unsafe { info::addr_from(of.src_addr, of.src_addrlen) },
-            eq: null_mut(),
-            handle: None,
-            listens: false,
-            backlog: 0,
-            taken: false,
-        }),
-    };
-    Ok(Box::into_raw(Box::new(pep)))
 }
 
 /// Copies the auth keys of a passive endpoint to the info of a connection request.
@@ -155,66 +236,12 @@ unsafe fn make(fabric: &Fabric, of: &fi_info, context: *mut c_void) -> Result<*m
 pub(crate) unsafe fn give_keys(pep: usize, info: *mut fi_info) {
     // SAFETY: as the caller vouches.
     unsafe {
-        let pep = &*with_exposed_provenance::<Passive>(pep);
+        let pep = object::body::<Passive>(std::ptr::with_exposed_provenance::<fid>(pep));
         info::put_keys(
             info,
             pep.ep_key.as_ref().map(AuthKey::expose),
             pep.domain_key.as_ref().map(AuthKey::expose),
         );
-    }
-}
-
-impl Passive {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Opens the kernel's object.
-    fn ensure(&self, state: &mut State) -> Result<u64, Errno> {
-        if let Some(handle) = state.handle {
-            return Ok(handle);
-        }
-        if state.taken {
-            return Err(libc::EINVAL);
-        }
-        if state.eq.is_null() {
-            return Err(FI_ENOEQ as Errno);
-        }
-        let mut any = abi::SockAddr {
-            len: 16,
-            data: [0; 28],
-        };
-        any.data[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
-        let mut arg = abi::PepOpen {
-            fabric: self.fabric,
-            // SAFETY: the program keeps the queue open while the endpoint is bound to it.
-            eq: unsafe { (*state.eq).handle },
-            addr: state.addr.unwrap_or(any),
-            context: (&raw const *self).expose_provenance() as u64,
-            ..Default::default()
-        };
-        let file;
-        let own = self.ep_key.as_ref().or(self.domain_key.as_ref());
-        let key = match own {
-            Some(key) => Some(key),
-            None => {
-                file = auth::default()?;
-                file.as_ref()
-            }
-        };
-        let (addr, size) = auth::fields(key);
-        let entry = abi::AuthKeyRef {
-            addr,
-            size,
-            reserved: 0,
-        };
-        if key.is_some() {
-            (arg.auth_keys, arg.auth_key_count) = (address(&entry), 1);
-        }
-        // SAFETY: the auth key and its entry live through the call.
-        unsafe { self.dev.call(&mut arg)? };
-        state.handle = Some(arg.handle);
-        Ok(arg.handle)
     }
 }
 
@@ -224,11 +251,11 @@ unsafe extern "C" fn bind(fid: *mut fid, object: *mut fid, flags: u64) -> c_int 
     }
     // SAFETY: two valid fids, the first one of a passive endpoint.
     unsafe {
-        let mut state = (*fid.cast::<Passive>()).state();
-        if (*object).fclass != FI_CLASS_EQ as usize || !state.eq.is_null() {
-            return -libc::EINVAL;
+        let mut state = object::body::<Passive>(fid).state();
+        match object::body_of_class::<Eq>(object) {
+            Some(eq) if state.eq.is_none() => state.eq = Some(eq.0.clone()),
+            _ => return -libc::EINVAL,
         }
-        state.eq = object.cast();
     }
     0
 }
@@ -238,134 +265,31 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) ->
         return -libc::ENOSYS;
     }
     // SAFETY: a passive endpoint, and the number that the command takes.
-    unsafe {
-        let Ok(backlog) = u32::try_from(*arg.cast::<c_int>()) else {
-            return -libc::EINVAL;
-        };
-        let mut state = (*fid.cast::<Passive>()).state();
-        if state.listens {
-            return -libc::EINVAL;
-        }
-        state.backlog = backlog;
+    let (pep, backlog) = unsafe { (object::body::<Passive>(fid), *arg.cast::<c_int>()) };
+    let mut state = pep.state();
+    match u32::try_from(backlog) {
+        Ok(backlog) if !state.listens => state.backlog = backlog,
+        _ => return -libc::EINVAL,
     }
     0
-}
-
-/// Takes the address of a passive endpoint that does not listen, for an active endpoint. The
-/// passive endpoint keeps only the name.
-///
-/// # Safety
-///
-/// `fid` is null, or the fid of an object of libfabric.
-pub(crate) unsafe fn take_address(fid: *mut fid) -> Result<Option<abi::SockAddr>, Errno> {
-    // SAFETY: as the caller vouches; the class says that the object is ours.
-    let pep = unsafe {
-        match fid.as_ref() {
-            Some(class) if class.fclass == FI_CLASS_PEP as usize => &*fid.cast::<Passive>(),
-            _ => return Ok(None),
-        }
-    };
-    let mut state = pep.state();
-    if state.listens || state.taken {
-        return Err(libc::EINVAL);
-    }
-    if let Some(handle) = state.handle {
-        state.addr = Some(pep.dev.name(handle, false)?);
-        pep.dev.close(handle)?;
-        state.handle = None;
-    }
-    state.taken = true;
-    Ok(state.addr)
-}
-
-unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    // SAFETY: the fid of a passive endpoint, which `open` boxed and the caller gives up.
-    unsafe {
-        let pep = fid.cast::<Passive>();
-        let (handle, eq) = {
-            let state = (*pep).state();
-            (state.handle, state.eq)
-        };
-        let done = handle.map_or(Ok(()), |handle| (*pep).dev.close(handle));
-        if done.is_ok() {
-            if !eq.is_null() {
-                (*eq).forget(pep.addr());
-            }
-            drop(Box::from_raw(pep));
-        }
-        status(done)
-    }
 }
 
 unsafe extern "C" fn listen(pep: *mut fid_pep) -> c_int {
     // SAFETY: a passive endpoint.
-    let pep = unsafe { &*pep.cast::<Passive>() };
-    let mut state = pep.state();
-    status(pep.ensure(&mut state).and_then(|handle| {
-        let mut arg = abi::Listen {
-            pep: handle,
-            backlog: state.backlog,
-            ..Default::default()
-        };
-        // SAFETY: no pointers.
-        unsafe { pep.dev.call(&mut arg)? };
-        state.listens = true;
-        Ok(())
-    }))
+    status(unsafe { object::body::<Passive>(pep) }.listen())
 }
 
 unsafe extern "C" fn setname(fid: fid_t, addr: *mut c_void, len: usize) -> c_int {
     // SAFETY: a passive endpoint, and the caller's address.
-    unsafe {
-        let pep = &*fid.cast::<Passive>();
-        let mut state = pep.state();
-        if state.listens || state.taken {
-            return -libc::EINVAL;
-        }
-        let Some(addr) = info::addr_from(addr, len) else {
-            return -libc::EINVAL;
-        };
-        if let Some(handle) = state.handle.take() {
-            if let Err(errno) = pep.dev.close(handle) {
-                state.handle = Some(handle);
-                return -errno;
-            }
-        }
-        state.addr = Some(addr);
-    }
-    0
-}
-
-/// Copies an address to a program's buffer.
-pub(crate) unsafe fn store(from: &abi::SockAddr, to: *mut c_void, len: *mut usize) -> c_int {
-    if from.len == 0 {
-        return -libc::EADDRNOTAVAIL;
-    }
-    // SAFETY: the caller's buffer of `*len` bytes.
-    unsafe {
-        let (room, need) = (*len, from.len as usize);
-        *len = need;
-        if !to.is_null() {
-            std::ptr::copy_nonoverlapping(from.data.as_ptr(), to.cast::<u8>(), need.min(room));
-        }
-        if room < need {
-            return -(FI_ETOOSMALL as c_int);
-        }
-    }
-    0
+    let (pep, addr) = unsafe { (object::body::<Passive>(fid), addr::from(addr, len)) };
+    status(addr.ok_or(libc::EINVAL).and_then(|addr| pep.set_name(addr)))
 }
 
 unsafe extern "C" fn getname(fid: fid_t, addr: *mut c_void, len: *mut usize) -> c_int {
     // SAFETY: a passive endpoint, and the caller's buffer.
     unsafe {
-        let pep = &*fid.cast::<Passive>();
-        let mut state = pep.state();
-        let known = match pep.ensure(&mut state) {
-            Ok(handle) => pep.dev.name(handle, false),
-            Err(errno) => state.addr.ok_or(errno),
-        };
-        match known {
-            Ok(known) => store(&known, addr, len),
+        match object::body::<Passive>(fid).name() {
+            Ok(known) => addr::store(&known, addr, len),
             Err(errno) => -errno,
         }
     }
@@ -374,37 +298,22 @@ unsafe extern "C" fn getname(fid: fid_t, addr: *mut c_void, len: *mut usize) -> 
 unsafe extern "C" fn reject(
     pep: *mut fid_pep,
     handle: fid_t,
-    param: *const c_void,
+    data: *const c_void,
     len: usize,
 ) -> c_int {
     // SAFETY: a passive endpoint, and the caller's data.
-    unsafe {
-        let pep = &*pep.cast::<Passive>();
-        let data = eq::param(param, len);
-        // Data that is too long leaves the request as it is.
-        let refused =
-            eq::request_handle(handle).and_then(|connreq| eq::refuse(&pep.dev, connreq, data));
-        match refused {
-            Err(libc::EINVAL) => {}
-            // Fails only if another thread has answered the request.
-            _ => drop(eq::take_request(handle)),
-        }
-        status(refused)
-    }
-}
-
-/// Refuses `fi_setopt`: the one option that endpoints have is read only.
-pub(crate) unsafe extern "C" fn setopt(
-    _: fid_t,
-    _: c_int,
-    _: c_int,
-    _: *const c_void,
-    _: usize,
-) -> c_int {
-    -libc::ENOPROTOOPT
+    let (pep, data) = unsafe { (object::body::<Passive>(pep), param(data, len)) };
+    let refused = pep
+        .requests
+        .answer(handle, |request| request.try_reject(data).map_err(Box::new));
+    status(refused)
 }
 
 /// Answers `fi_getopt` for the one option that endpoints have.
+///
+/// # Safety
+///
+/// `to` has `*len` bytes.
 pub(crate) unsafe fn option(
     cm_data: usize,
     level: c_int,
@@ -415,14 +324,13 @@ pub(crate) unsafe fn option(
     if level as u32 != FI_OPT_ENDPOINT || name as u32 != FI_OPT_CM_DATA_SIZE {
         return -libc::ENOPROTOOPT;
     }
-    // SAFETY: the caller's buffer of `*len` bytes.
+    // SAFETY: as the caller vouches.
     unsafe {
-        if *len < size_of::<usize>() {
-            *len = size_of::<usize>();
+        let room = std::mem::replace(&mut *len, size_of::<usize>());
+        if room < size_of::<usize>() {
             return -(FI_ETOOSMALL as c_int);
         }
-        *to.cast::<usize>() = cm_data;
-        *len = size_of::<usize>();
+        to.cast::<usize>().write_unaligned(cm_data);
     }
     0
 }
@@ -435,5 +343,16 @@ unsafe extern "C" fn getopt(
     len: *mut usize,
 ) -> c_int {
     // SAFETY: a passive endpoint, and the caller's buffer.
-    unsafe { option((*fid.cast::<Passive>()).cm_data, level, name, to, len) }
+    unsafe { option(object::body::<Passive>(fid).cm_data, level, name, to, len) }
+}
+
+/// Refuses `fi_setopt`: the one option that endpoints have is read only.
+pub(crate) unsafe extern "C" fn setopt(
+    _: fid_t,
+    _: c_int,
+    _: c_int,
+    _: *const c_void,
+    _: usize,
+) -> c_int {
+    -libc::ENOPROTOOPT
 }

@@ -2,21 +2,492 @@
 //! Operations: messages and one-sided transfers. Each post is one call of the kernel.
 
 use std::ffi::c_void;
+use std::ptr::{null, null_mut};
 use std::sync::atomic::Ordering;
 
-use kfabric_uapi as abi;
+use kfabric::uapi as abi;
+use kfabric::{AtomicForm, AtomicOp, Piece, RawOp, RemoteMem};
 
-use crate::domain::Region;
 use crate::ep::Endpoint;
+use crate::error::{translate, Errno};
 use crate::ffi::*;
-use crate::kernel::{address, Errno};
+use crate::mr::Mr;
+use crate::object;
 
-/// The context of injected operations that have none of the program's.
+/// Flags that change nothing here: every completion is at least a transmit completion.
+const IGNORED: u64 = FI_MORE as u64 | FI_INJECT_COMPLETE as u64 | FI_TRANSMIT_COMPLETE as u64;
+const COMPLETION: u64 = FI_COMPLETION as u64;
+const INJECT: u64 = FI_INJECT as u64;
+const DATA: u64 = FI_REMOTE_CQ_DATA as u64;
+const FENCE: u64 = FI_FENCE as u64;
+/// Writes that complete when their bytes are visible, or durable, where the provider has these.
+const VISIBLE: u64 = FI_DELIVERY_COMPLETE as u64;
+const DURABLE: u64 = FI_COMMIT_COMPLETE as u64;
+/// Operation flags that an endpoint may have.
+pub(crate) const FLAGS: u64 = IGNORED | COMPLETION | INJECT;
+/// Flags of a single operation.
+const KNOWN: u64 = FLAGS | DATA | FENCE | VISIBLE | DURABLE;
+
+/// The context of injected operations, which have none of the program's.
 static INJECTED: u64 = 0;
 
 /// The number that completions of such operations carry.
 pub(crate) fn injected() -> u64 {
-    address(&INJECTED)
+    (&raw const INJECTED).expose_provenance() as u64
+}
+
+/// Memory of an operation: one piece, or an array of pieces, with descriptors.
+#[derive(Clone, Copy)]
+pub(crate) enum Local {
+    One(*const c_void, usize, *mut c_void),
+    Many(*const iovec, *const *mut c_void, usize),
+    /// Values of atomics, of this size each.
+    Values(*const fi_ioc, *const *mut c_void, usize, usize),
+}
+
+/// Pieces for libkfabric.
+#[derive(Clone, Copy)]
+pub(crate) struct Pieces<'a> {
+    all: [Piece<'a>; abi::KFI_IOV_MAX],
+    count: usize,
+}
+
+impl<'a> Pieces<'a> {
+    fn as_slice(&self) -> &[Piece<'a>] {
+        &self.all[..self.count]
+    }
+}
+
+impl Local {
+    pub(crate) const NONE: Self = Self::Many(null(), null(), 0);
+
+    /// Lists the pieces that have bytes; `registered`: with their regions.
+    ///
+    /// # Safety
+    ///
+    /// Arrays have as many entries as they say, and descriptors are regions of ours or null.
+    unsafe fn pieces<'a>(self, registered: bool) -> Result<Pieces<'a>, Errno> {
+        let mut pieces = Pieces {
+            all: [Piece::unregistered(null(), 0); abi::KFI_IOV_MAX],
+            count: 0,
+        };
+        let count = match self {
+            Self::One(..) => 1,
+            Self::Many(.., count) | Self::Values(_, _, count, _) => count,
+        };
+        for i in 0..count {
+            // SAFETY: as the caller vouches.
+            let (base, len, descs) = unsafe {
+                match self {
+                    Self::One(base, len, ref desc) => (base, len, &raw const *desc),
+                    Self::Many(iov, descs, _) => {
+                        let piece = &*iov.add(i);
+                        (piece.iov_base.cast_const(), piece.iov_len, descs)
+                    }
+                    Self::Values(values, descs, _, size) => {
+                        let piece = &*values.add(i);
+                        let len = piece.count.checked_mul(size).ok_or(libc::EMSGSIZE)?;
+                        (piece.addr.cast_const(), len, descs)
+                    }
+                }
+            };
+            if len == 0 {
+                continue;
+            }
+            let place = pieces.all.get_mut(pieces.count).ok_or(libc::EINVAL)?;
+            *place = Piece::unregistered(base.cast(), len);
+            if registered {
+                // SAFETY: as the caller vouches.
+                let region = unsafe {
+                    let desc = match descs.is_null() {
+                        true => null_mut(),
+                        false => *descs.add(i),
+                    };
+                    if desc.is_null() {
+                        return Err(libc::EINVAL);
+                    }
+                    object::body::<Mr>(desc).region()
+                };
+                place.region = Some(region.ok_or(libc::EINVAL)?);
+            }
+            pieces.count += 1;
+        }
+        Ok(pieces)
+    }
+}
+
+/// The flags of a call.
+#[derive(Clone, Copy)]
+enum Flags {
+    /// Those of the endpoint.
+    Default,
+    Given(u64),
+    /// The call has no context, so a success has no completion.
+    Inject,
+}
+
+/// The kind of an operation.
+#[derive(Clone, Copy)]
+enum Op {
+    Send,
+    Recv,
+    Read,
+    Write,
+    /// With operands and comparands, which are copied.
+    Atomic(AtomicForm, AtomicOp, fi_datatype, [Local; 2]),
+}
+
+/// An operation to post.
+#[derive(Clone, Copy)]
+pub(crate) struct Call {
+    op: Op,
+    local: Local,
+    remote: RemoteMem,
+    context: *mut c_void,
+    data: u64,
+    /// FI_REMOTE_CQ_DATA of a call without flags.
+    with: u64,
+    flags: Flags,
+}
+
+impl Call {
+    fn new(op: Op, local: Local) -> Self {
+        Self {
+            op,
+            local,
+            remote: RemoteMem::default(),
+            context: null_mut(),
+            data: 0,
+            with: 0,
+            flags: Flags::Default,
+        }
+    }
+
+    fn send(local: Local) -> Self {
+        Self::new(Op::Send, local)
+    }
+
+    fn recv(local: Local) -> Self {
+        Self::new(Op::Recv, local)
+    }
+
+    fn read(local: Local, addr: u64, key: u64) -> Self {
+        Self::new(Op::Read, local).remote(addr, key)
+    }
+
+    fn write(local: Local, addr: u64, key: u64) -> Self {
+        Self::new(Op::Write, local).remote(addr, key)
+    }
+
+    pub(crate) fn atomic(
+        form: AtomicForm,
+        op: AtomicOp,
+        datatype: fi_datatype,
+        values: [Local; 2],
+        results: Local,
+    ) -> Self {
+        Self::new(Op::Atomic(form, op, datatype, values), results)
+    }
+
+    pub(crate) fn remote(mut self, addr: u64, key: u64) -> Self {
+        self.remote = RemoteMem { addr, key };
+        self
+    }
+
+    pub(crate) fn context(mut self, context: *mut c_void) -> Self {
+        self.context = context;
+        self
+    }
+
+    fn data(mut self, data: u64) -> Self {
+        (self.data, self.with) = (data, DATA);
+        self
+    }
+
+    pub(crate) fn flags(mut self, flags: u64) -> Self {
+        self.flags = Flags::Given(flags);
+        self
+    }
+
+    pub(crate) fn inject(mut self) -> Self {
+        self.flags = Flags::Inject;
+        self
+    }
+
+    /// A message of a structure.
+    fn of(op: Op, m: &fi_msg, flags: u64) -> Self {
+        let call = Self::new(op, Local::Many(m.msg_iov, m.desc, m.iov_count));
+        let call = call.context(m.context).flags(flags);
+        Self {
+            data: m.data,
+            ..call
+        }
+    }
+
+    /// A one-sided transfer of a structure, with one remote range.
+    unsafe fn of_rma(op: Op, m: &fi_msg_rma, flags: u64) -> Result<Self, Errno> {
+        if m.rma_iov_count != 1 {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: the caller's array has one entry.
+        let range = unsafe { &*m.rma_iov };
+        let call = Self::new(op, Local::Many(m.msg_iov, m.desc, m.iov_count));
+        let call = call.context(m.context).flags(flags);
+        Ok(Self {
+            data: m.data,
+            ..call.remote(range.addr, range.key)
+        })
+    }
+
+    /// Posts the operation.
+    ///
+    /// # Safety
+    ///
+    /// `ep` is an open endpoint. Arrays have as many entries as they say, descriptors are regions
+    /// of ours or null, and the memory is the program's, as libfabric's manual asks.
+    unsafe fn try_post(&self, ep: *mut fid_ep) -> Result<(), Errno> {
+        // SAFETY: as the caller vouches.
+        let ep = unsafe { object::body::<Endpoint>(ep) };
+        let side = match self.op {
+            Op::Recv => &ep.rx,
+            _ => &ep.tx,
+        };
+        let flags = match self.flags {
+            // FI_INJECT of the endpoint would limit every operation to the inject size.
+            Flags::Default => side.flags.load(Ordering::Relaxed) & !INJECT | self.with,
+            Flags::Given(flags) => flags,
+            Flags::Inject => INJECT | self.with,
+        };
+        let receives = matches!(self.op, Op::Recv | Op::Read);
+        if flags & !KNOWN != 0 || receives && flags & INJECT != 0 {
+            return Err(FI_EBADFLAGS as Errno);
+        }
+        let atomic = matches!(self.op, Op::Atomic(..));
+        // Operands of atomics are copied in any case.
+        let inject = flags & INJECT != 0 && !atomic;
+        // SAFETY: as the caller vouches.
+        let (local, values) = unsafe {
+            let values = match self.op {
+                Op::Atomic(.., [operands, comparands]) => {
+                    [operands.pieces(false)?, comparands.pieces(false)?]
+                }
+                _ => [Local::NONE.pieces(false)?; 2],
+            };
+            (self.local.pieces(!inject)?, values)
+        };
+        let carried = match inject {
+            true => local.as_slice(),
+            false => values[0].as_slice(),
+        };
+        let limit = abi::KFI_INJECT_MAX;
+        if carried.iter().any(|piece| piece.len > limit) {
+            return Err(if inject { libc::EINVAL } else { libc::EMSGSIZE });
+        }
+        let pieces = local.as_slice();
+        let mut op = match self.op {
+            Op::Send => RawOp::send(pieces),
+            Op::Recv => RawOp::recv(pieces),
+            Op::Read => RawOp::read(pieces, self.remote),
+            Op::Write => RawOp::write(pieces, self.remote),
+            Op::Atomic(form, op, datatype, _) => RawOp::atomic(
+                form,
+                op,
+                datatype,
+                values[0].as_slice(),
+                values[1].as_slice(),
+                pieces,
+                self.remote,
+            ),
+        };
+        let silent = matches!(self.flags, Flags::Inject);
+        op = op.context(match silent {
+            true => injected(),
+            false => self.context.expose_provenance() as u64,
+        });
+        let selective = side.selective.load(Ordering::Relaxed);
+        if !silent && (!selective || flags & COMPLETION != 0) {
+            op = op.completion();
+        }
+        if flags & INJECT != 0 {
+            op = op.inject();
+        }
+        if flags & DATA != 0 {
+            op = op.data(self.data);
+        }
+        if flags & FENCE != 0 {
+            op = op.fence();
+        }
+        if flags & VISIBLE != 0 {
+            op = op.visible();
+        }
+        if flags & DURABLE != 0 {
+            op = op.durable();
+        }
+        // SAFETY: the memory is the program's, as the caller vouches.
+        match unsafe { ep.ep.post_raw(&op) } {
+            Ok(()) => Ok(()),
+            Err(kfabric::Errno::EMSGSIZE) if inject => Err(libc::EINVAL),
+            Err(errno) => Err(translate(errno)),
+        }
+    }
+
+    /// As [`Call::try_post`], with libfabric's status.
+    pub(crate) unsafe fn post(&self, ep: *mut fid_ep) -> isize {
+        // SAFETY: as the caller vouches.
+        match unsafe { self.try_post(ep) } {
+            Ok(()) => 0,
+            Err(errno) => -(errno as isize),
+        }
+    }
+}
+
+/// Entry points that post: the arguments after the endpoint, and the call that they make, or an
+/// errno.
+macro_rules! entries {
+    ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) => $call:expr;)*) => {$(
+        $(#[$meta])*
+        unsafe extern "C" fn $name(ep: *mut fid_ep, $($arg: $ty),*) -> isize {
+            // SAFETY: the caller's arguments, as libfabric's manual asks.
+            unsafe {
+                let made: Result<Call, Errno> = $call;
+                match made {
+                    Ok(call) => call.post(ep),
+                    Err(errno) => -(errno as isize),
+                }
+            }
+        }
+    )*};
+}
+pub(crate) use entries;
+
+/// Memory of calls with one piece.
+fn one(buf: *const c_void, len: usize, desc: *mut c_void) -> Local {
+    Local::One(buf, len, desc)
+}
+
+/// Memory of calls that inject.
+fn copied(buf: *const c_void, len: usize) -> Local {
+    Local::One(buf, len, null_mut())
+}
+
+entries! {
+    fn recv(
+        buf: *mut c_void,
+        len: usize,
+        desc: *mut c_void,
+        _from: fi_addr_t,
+        context: *mut c_void,
+    ) => Ok(Call::recv(one(buf, len, desc)).context(context));
+
+    fn recvv(
+        iov: *const iovec,
+        desc: *mut *mut c_void,
+        count: usize,
+        _from: fi_addr_t,
+        context: *mut c_void,
+    ) => Ok(Call::recv(Local::Many(iov, desc, count)).context(context));
+
+    fn recvmsg(msg: *const fi_msg, flags: u64) => Ok(Call::of(Op::Recv, &*msg, flags));
+
+    fn send(
+        buf: *const c_void,
+        len: usize,
+        desc: *mut c_void,
+        _to: fi_addr_t,
+        context: *mut c_void,
+    ) => Ok(Call::send(one(buf, len, desc)).context(context));
+
+    fn sendv(
+        iov: *const iovec,
+        desc: *mut *mut c_void,
+        count: usize,
+        _to: fi_addr_t,
+        context: *mut c_void,
+    ) => Ok(Call::send(Local::Many(iov, desc, count)).context(context));
+
+    fn sendmsg(msg: *const fi_msg, flags: u64) => Ok(Call::of(Op::Send, &*msg, flags));
+
+    fn inject(buf: *const c_void, len: usize, _to: fi_addr_t) =>
+        Ok(Call::send(copied(buf, len)).inject());
+
+    fn senddata(
+        buf: *const c_void,
+        len: usize,
+        desc: *mut c_void,
+        data: u64,
+        _to: fi_addr_t,
+        context: *mut c_void,
+    ) => Ok(Call::send(one(buf, len, desc)).data(data).context(context));
+
+    fn injectdata(buf: *const c_void, len: usize, data: u64, _to: fi_addr_t) =>
+        Ok(Call::send(copied(buf, len)).data(data).inject());
+
+    fn read(
+        buf: *mut c_void,
+        len: usize,
+        desc: *mut c_void,
+        _to: fi_addr_t,
+        addr: u64,
+        key: u64,
+        context: *mut c_void,
+    ) => Ok(Call::read(one(buf, len, desc), addr, key).context(context));
+
+    fn readv(
+        iov: *const iovec,
+        desc: *mut *mut c_void,
+        count: usize,
+        _to: fi_addr_t,
+        addr: u64,
+        key: u64,
+        context: *mut c_void,
+    ) => Ok(Call::read(Local::Many(iov, desc, count), addr, key).context(context));
+
+    fn readmsg(msg: *const fi_msg_rma, flags: u64) => Call::of_rma(Op::Read, &*msg, flags);
+
+    fn write(
+        buf: *const c_void,
+        len: usize,
+        desc: *mut c_void,
+        _to: fi_addr_t,
+        addr: u64,
+        key: u64,
+        context: *mut c_void,
+    ) => Ok(Call::write(one(buf, len, desc), addr, key).context(context));
+
+    fn writev(
+        iov: *const iovec,
+        desc: *mut *mut c_void,
+        count: usize,
+        _to: fi_addr_t,
+        addr: u64,
+        key: u64,
+        context: *mut c_void,
+    ) => Ok(Call::write(Local::Many(iov, desc, count), addr, key).context(context));
+
+    fn writemsg(msg: *const fi_msg_rma, flags: u64) => Call::of_rma(Op::Write, &*msg, flags);
+
+    fn inject_write(buf: *const c_void, len: usize, _to: fi_addr_t, addr: u64, key: u64) =>
+        Ok(Call::write(copied(buf, len), addr, key).inject());
+
+    fn writedata(
+        buf: *const c_void,
+        len: usize,
+        desc: *mut c_void,
+        data: u64,
+        _to: fi_addr_t,
+        addr: u64,
+        key: u64,
+        context: *mut c_void,
+    ) => Ok(Call::write(one(buf, len, desc), addr, key).data(data).context(context));
+
+    fn inject_writedata(
+        buf: *const c_void,
+        len: usize,
+        data: u64,
+        _to: fi_addr_t,
+        addr: u64,
+        key: u64,
+    ) => Ok(Call::write(copied(buf, len), addr, key).data(data).inject());
 }
 
 pub(crate) static MSG: Table<fi_ops_msg> = Table(fi_ops_msg {
@@ -55,504 +526,3 @@ pub(crate) static TAGGED: Table<fi_ops_tagged> = Table(fi_ops_tagged {
     senddata: absent(),
     injectdata: absent(),
 });
-/// Flags that change nothing here: every completion is at least a transmit completion.
-const IGNORED: u64 = FI_MORE as u64 | FI_INJECT_COMPLETE as u64 | FI_TRANSMIT_COMPLETE as u64;
-/// Flags that the kernel knows.
-const KNOWN: u64 = abi::KFI_COMPLETION | abi::KFI_INJECT | abi::KFI_REMOTE_CQ_DATA;
-/// Operation flags that an endpoint may have.
-pub(crate) const FLAGS: u64 = IGNORED | KNOWN;
-/// A flag that the kernel knows by another value than libfabric.
-const FENCE: u64 = FI_FENCE as u64;
-
-/// An operation to post.
-pub(crate) struct Post {
-    op: u32,
-    iov: *const iovec,
-    desc: *const *mut c_void,
-    count: usize,
-    context: *mut c_void,
-    data: u64,
-    remote: u64,
-    key: u64,
-    flags: u64,
-    /// Operation and type of an atomic, and the bytes of its operands and comparands.
-    atomic: Option<(u32, u32, *const [u8])>,
-    /// The call has no context, so a success has no completion.
-    silent: bool,
-}
-
-impl Post {
-    pub(crate) fn new(
-        op: u32,
-        iov: *const iovec,
-        desc: *const *mut c_void,
-        count: usize,
-        context: *mut c_void,
-    ) -> Self {
-        Self {
-            op,
-            iov,
-            desc,
-            count,
-            context,
-            data: 0,
-            remote: 0,
-            key: 0,
-            flags: 0,
-            atomic: None,
-            silent: false,
-        }
-    }
-
-    pub(crate) fn remote(mut self, addr: u64, key: u64) -> Self {
-        (self.remote, self.key) = (addr, key);
-        self
-    }
-
-    /// Makes the operation an atomic. The iov is the memory of its results.
-    pub(crate) fn atomic(mut self, op: u32, datatype: u32, operands: *const [u8]) -> Self {
-        self.atomic = Some((op, datatype, operands));
-        self
-    }
-
-    /// Sets the flags of a call that takes some.
-    pub(crate) fn flags(mut self, flags: u64) -> Self {
-        self.flags = flags;
-        self
-    }
-
-    fn with_data(mut self, data: u64) -> Self {
-        self.flags |= abi::KFI_REMOTE_CQ_DATA;
-        self.data = data;
-        self
-    }
-
-    pub(crate) fn injected(mut self) -> Self {
-        self.flags |= abi::KFI_INJECT;
-        self.silent = true;
-        self
-    }
-
-    /// Adds the endpoint's own flags, for a call that takes none.
-    pub(crate) fn defaults(mut self, ep: *mut fid_ep) -> Self {
-        // SAFETY: an endpoint.
-        let ep = unsafe { &*ep.cast::<Endpoint>() };
-        self.flags |= match self.op {
-            abi::KFI_OP_RECV => ep.rx_flags.load(Ordering::Relaxed),
-            // FI_INJECT of the endpoint would limit every operation to the inject size.
-            _ => ep.tx_flags.load(Ordering::Relaxed) & !abi::KFI_INJECT,
-        };
-        self
-    }
-
-    unsafe fn build(
-        &self,
-        ep: &Endpoint,
-        entry: &mut abi::OpEntry,
-        bytes: &mut [u8; abi::KFI_INJECT_MAX],
-    ) -> Result<(), Errno> {
-        if self.flags & !(IGNORED | KNOWN | FENCE) != 0 {
-            return Err(FI_EBADFLAGS as Errno);
-        }
-        entry.op = self.op;
-        entry.flags = self.flags & KNOWN;
-        if self.flags & FENCE != 0 {
-            entry.flags |= abi::KFI_FENCE;
-        }
-        entry.context = self.context.expose_provenance() as u64;
-        entry.data = self.data;
-        entry.remote_addr = self.remote;
-        entry.key = self.key;
-        let side = usize::from(self.op == abi::KFI_OP_RECV);
-        if self.silent {
-            entry.context = injected();
-            entry.flags &= !abi::KFI_COMPLETION;
-        } else if !ep.selective[side].load(Ordering::Relaxed) {
-            entry.flags |= abi::KFI_COMPLETION;
-        }
-        // SAFETY: the caller's arrays have `count` entries, and the memory is the program's.
-        unsafe {
-            if let Some((op, datatype, operands)) = self.atomic {
-                (entry.atomic_op, entry.datatype) = (op, datatype);
-                entry.inject = operands.cast::<u8>().expose_provenance() as u64;
-                entry.inject_len = operands.len() as u64;
-            } else if self.flags & abi::KFI_INJECT != 0 {
-                let mut at = 0;
-                for i in 0..self.count {
-                    let piece = &*self.iov.add(i);
-                    let end = piece.iov_len.saturating_add(at);
-                    let to = bytes.get_mut(at..end).ok_or(libc::EINVAL)?;
-                    if to.is_empty() {
-                        continue;
-                    }
-                    std::ptr::copy_nonoverlapping(
-                        piece.iov_base.cast::<u8>(),
-                        to.as_mut_ptr(),
-                        piece.iov_len,
-                    );
-                    at = end;
-                }
-                entry.inject = address(bytes);
-                entry.inject_len = at as u64;
-                return Ok(());
-            }
-            let mut used = 0;
-            for i in 0..self.count {
-                let piece = &*self.iov.add(i);
-                if piece.iov_len == 0 {
-                    continue;
-                }
-                let desc = match self.desc.is_null() {
-                    true => std::ptr::null_mut(),
-                    false => *self.desc.add(i),
-                };
-                let to = entry.iov.get_mut(used).ok_or(libc::EINVAL)?;
-                // Descriptors are regions of ours.
-                let region = desc.cast::<Region>().as_ref().ok_or(libc::EINVAL)?;
-                let base = piece.iov_base.expose_provenance() as u64;
-                let offset = base.checked_sub(region.base).ok_or(libc::EINVAL)?;
-                *to = abi::Iov {
-                    region: region.handle,
-                    offset,
-                    len: piece.iov_len as u64,
-                };
-                used += 1;
-            }
-            entry.iov_count = used as u32;
-        }
-        Ok(())
-    }
-
-    /// Posts the operation.
-    pub(crate) unsafe fn post(self, ep: *mut fid_ep) -> isize {
-        let mut entry = abi::OpEntry::default();
-        let mut bytes = [0u8; abi::KFI_INJECT_MAX];
-        // SAFETY: an endpoint, and the caller's arrays. The entry and the bytes live through the
-        // call.
-        unsafe {
-            let ep = &*ep.cast::<Endpoint>();
-            if let Err(errno) = self.build(ep, &mut entry, &mut bytes) {
-                return -(errno as isize);
-            }
-            let mut arg = abi::Submit {
-                ep: ep.handle,
-                ops: address(&entry),
-                count: 1,
-                entry_size: size_of::<abi::OpEntry>() as u32,
-                ..Default::default()
-            };
-            match ep.dev.call(&mut arg) {
-                Ok(()) if arg.done == 1 => 0,
-                Ok(()) => -(arg.err.max(1) as isize),
-                Err(errno) => -(errno as isize),
-            }
-        }
-    }
-}
-
-/// A single piece of memory.
-pub(crate) fn one(buf: *const c_void, len: usize) -> iovec {
-    iovec {
-        iov_base: buf.cast_mut(),
-        iov_len: len,
-    }
-}
-
-unsafe extern "C" fn recv(
-    ep: *mut fid_ep,
-    buf: *mut c_void,
-    len: usize,
-    desc: *mut c_void,
-    _: fi_addr_t,
-    context: *mut c_void,
-) -> isize {
-    let iov = one(buf, len);
-    // SAFETY: the caller's arguments.
-    unsafe {
-        Post::new(abi::KFI_OP_RECV, &iov, &desc, 1, context)
-            .defaults(ep)
-            .post(ep)
-    }
-}
-
-unsafe extern "C" fn recvv(
-    ep: *mut fid_ep,
-    iov: *const iovec,
-    desc: *mut *mut c_void,
-    count: usize,
-    _: fi_addr_t,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: the caller's arguments.
-    unsafe {
-        Post::new(abi::KFI_OP_RECV, iov, desc, count, context)
-            .defaults(ep)
-            .post(ep)
-    }
-}
-
-unsafe extern "C" fn recvmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> isize {
-    // SAFETY: the caller's arguments.
-    unsafe {
-        let m = &*msg;
-        let mut post = Post::new(abi::KFI_OP_RECV, m.msg_iov, m.desc, m.iov_count, m.context);
-        post.flags = flags;
-        post.post(ep)
-    }
-}
-
-unsafe extern "C" fn send(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
-    desc: *mut c_void,
-    _: fi_addr_t,
-    context: *mut c_void,
-) -> isize {
-    let iov = one(buf, len);
-    // SAFETY: the caller's arguments.
-    unsafe {
-        Post::new(abi::KFI_OP_SEND, &iov, &desc, 1, context)
-            .defaults(ep)
-            .post(ep)
-    }
-}
-
-unsafe extern "C" fn sendv(
-    ep: *mut fid_ep,
-    iov: *const iovec,
-    desc: *mut *mut c_void,
-    count: usize,
-    _: fi_addr_t,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: the caller's arguments.
-    unsafe {
-        Post::new(abi::KFI_OP_SEND, iov, desc, count, context)
-            .defaults(ep)
-            .post(ep)
-    }
-}
-
-unsafe extern "C" fn sendmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> isize {
-    // SAFETY: the caller's arguments.
-    unsafe {
-        let m = &*msg;
-        let mut post = Post::new(abi::KFI_OP_SEND, m.msg_iov, m.desc, m.iov_count, m.context);
-        (post.flags, post.data) = (flags, m.data);
-        post.post(ep)
-    }
-}
-
-unsafe extern "C" fn inject(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
-    _: fi_addr_t,
-) -> isize {
-    let iov = one(buf, len);
-    let none = std::ptr::null_mut();
-    // SAFETY: the caller's arguments.
-    unsafe {
-        Post::new(abi::KFI_OP_SEND, &iov, std::ptr::null(), 1, none)
-            .injected()
-            .post(ep)
-    }
-}
-
-unsafe extern "C" fn senddata(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
-    desc: *mut c_void,
-    data: u64,
-    _: fi_addr_t,
-    context: *mut c_void,
-) -> isize {
-    let iov = one(buf, len);
-    // SAFETY: the caller's arguments.
-    unsafe {
-        Post::new(abi::KFI_OP_SEND, &iov, &desc, 1, context)
-            .with_data(data)
-            .defaults(ep)
-            .post(ep)
-    }
-}
-
-unsafe extern "C" fn injectdata(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
-    data: u64,
-    _: fi_addr_t,
-) -> isize {
-    let iov = one(buf, len);
-    let none = std::ptr::null_mut();
-    // SAFETY: the caller's arguments.
-    unsafe {
-        Post::new(abi::KFI_OP_SEND, &iov, std::ptr::null(), 1, none)
-            .with_data(data)
-            .injected()
-            .post(ep)
-    }
-}
-
-unsafe extern "C" fn read(
-    ep: *mut fid_ep,
-    buf: *mut c_void,
-    len: usize,
-    desc: *mut c_void,
-    _: fi_addr_t,
-    addr: u64,
-    key: u64,
-    context: *mut c_void,
-) -> isize {
-    let iov = one(buf, len);
-    // SAFETY: the caller's arguments.
-    unsafe {
-        Post::new(abi::KFI_OP_READ, &iov, &desc, 1, context)
-            .remote(addr, key)
-            .defaults(ep)
-            .post(ep)
-    }
-}
-
-unsafe extern "C" fn readv(
-    ep: *mut fid_ep,
-    iov: *const iovec,
-    desc: *mut *mut c_void,
-    count: usize,
-    _: fi_addr_t,
-    addr: u64,
-    key: u64,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: the caller's arguments.
-    unsafe {
-        Post::new(abi::KFI_OP_READ, iov, desc, count, context)
-            .remote(addr, key)
-            .defaults(ep)
-            .post(ep)
-    }
-}
-
-/// Posts a one-sided operation of a message structure, with one remote range.
-unsafe fn rma_msg(op: u32, ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
-    // SAFETY: the caller's arguments.
-    unsafe {
-        let m = &*msg;
-        if m.rma_iov_count != 1 {
-            return -(libc::EINVAL as isize);
-        }
-        let range = &*m.rma_iov;
-        let mut post =
-            Post::new(op, m.msg_iov, m.desc, m.iov_count, m.context).remote(range.addr, range.key);
-        (post.flags, post.data) = (flags, m.data);
-        post.post(ep)
-    }
-}
-
-unsafe extern "C" fn readmsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
-    // SAFETY: the caller's arguments.
-    unsafe { rma_msg(abi::KFI_OP_READ, ep, msg, flags) }
-}
-
-unsafe extern "C" fn write(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
-    desc: *mut c_void,
-    _: fi_addr_t,
-    addr: u64,
-    key: u64,
-    context: *mut c_void,
-) -> isize {
-    let iov = one(buf, len);
-    // SAFETY: the caller's arguments.
-    unsafe {
-        Post::new(abi::KFI_OP_WRITE, &iov, &desc, 1, context)
-            .remote(addr, key)
-            .defaults(ep)
-            .post(ep)
-    }
-}
-
-unsafe extern "C" fn writev(
-    ep: *mut fid_ep,
-    iov: *const iovec,
-    desc: *mut *mut c_void,
-    count: usize,
-    _: fi_addr_t,
-    addr: u64,
-    key: u64,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: the caller's arguments.
-    unsafe {
-        Post::new(abi::KFI_OP_WRITE, iov, desc, count, context)
-            .remote(addr, key)
-            .defaults(ep)
-            .post(ep)
-    }
-}
-
-unsafe extern "C" fn writemsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
-    // SAFETY: the caller's arguments.
-    unsafe { rma_msg(abi::KFI_OP_WRITE, ep, msg, flags) }
-}
-
-unsafe extern "C" fn inject_write(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
-    _: fi_addr_t,
-    addr: u64,
-    key: u64,
-) -> isize {
-    let iov = one(buf, len);
-    let none = std::ptr::null_mut();
-    // SAFETY: the caller's arguments.
-    unsafe {
-        Post::new(abi::KFI_OP_WRITE, &iov, std::ptr::null(), 1, none)
-            .remote(addr, key)
-            .injected()
-            .post(ep)
-    }
-}
-
-unsafe extern "C" fn writedata(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
-    desc: *mut c_void,
-    data: u64,
-    _: fi_addr_t,
-    addr: u64,
-    key: u64,
-    context: *mut c_void,
-) -> isize {
-    let iov = one(buf, len);
-    // SAFETY: the caller's arguments.
-    unsafe {
-        let post = Post::new(abi::KFI_OP_WRITE, &iov, &desc, 1, context).remote(addr, key);
-        post.with_data(data).defaults(ep).post(ep)
-    }
-}
-
-unsafe extern "C" fn inject_writedata(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
-    data: u64,
-    _: fi_addr_t,
-    addr: u64,
-    key: u64,
-) -> isize {
-    let iov = one(buf, len);
-    let none = std::ptr::null_mut();
-    // SAFETY: the caller's arguments.
-    unsafe {
-        let post = Post::new(abi::KFI_OP_WRITE, &iov, std::ptr::null(), 1, none).remote(addr, key);
-        post.with_data(data).injected().post(ep)
-    }
-}

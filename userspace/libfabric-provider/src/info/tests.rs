@@ -6,7 +6,7 @@ use super::*;
 const V1_18: u32 = 1 << 16 | 18;
 
 /// An offer like that of kverbs.
-fn offer() -> abi::InfoEntry {
+fn entry() -> abi::InfoEntry {
     let mut entry = abi::InfoEntry {
         caps: u64::MAX,
         max_msg_size: 1 << 30,
@@ -24,6 +24,10 @@ fn offer() -> abi::InfoEntry {
     entry.fabric_name[..4].copy_from_slice(b"rdma");
     entry.domain_name[..4].copy_from_slice(b"rxe0");
     entry
+}
+
+fn offer() -> Info {
+    Info::from_raw(entry())
 }
 
 /// Hints with all parts.
@@ -60,15 +64,15 @@ impl Asked {
 /// Returns whether the offer satisfies hints that `change` has made. The info of an accepted offer
 /// must satisfy the hints again, and be accepted as hints itself, as ofi_rxm passes it.
 fn accepts_version(version: u32, change: impl FnOnce(&mut Asked)) -> bool {
-    let entry = offer();
+    let offer = offer();
     let mut asked = Asked::new();
     change(&mut asked);
     // SAFETY: the hints have no strings, or C strings; `make` returns a whole info.
     unsafe {
-        if !satisfies(&entry, &asked.hints(), version) {
+        if !satisfies(&offer, &asked.hints(), version) {
             return false;
         }
-        let info = make(&entry, Some(&asked.hints()), version).expect("memory");
+        let info = make(&offer, Some(&asked.hints()), version).expect("memory");
         let i = &*info;
         let again = Hints {
             info: i,
@@ -79,7 +83,7 @@ fn accepts_version(version: u32, change: impl FnOnce(&mut Asked)) -> bool {
             fabric: i.fabric_attr.as_ref(),
         };
         assert_eq!(i.caps & asked.info.caps, asked.info.caps);
-        assert!(satisfies(&entry, &again, V1_18) || version != V1_18);
+        assert!(satisfies(&offer, &again, V1_18) || version != V1_18);
         free(info);
     }
     true
@@ -314,11 +318,11 @@ fn capabilities_of_the_domain_and_orders_of_completions_are_checked() {
     assert!(accepts(|a| a.domain.caps = FI_LOCAL_COMM | FI_REMOTE_COMM));
     assert!(accepts(|a| a.tx.comp_order = COMPLETION_ORDER));
     assert!(!accepts(|a| a.domain.caps = 1 << 8 | abi::KFI_DYNAMIC_KEYS));
-    let mut entry = offer();
+    let mut entry = entry();
     entry.protocol = abi::KFI_PROTO_SHM;
     entry.caps &= !abi::KFI_REMOTE_COMM;
     // SAFETY: hints without strings.
-    let fits = |asked: &Asked| unsafe { satisfies(&entry, &asked.hints(), V1_18) };
+    let fits = |asked: &Asked| unsafe { satisfies(&Info::from_raw(entry), &asked.hints(), V1_18) };
     let mut asked = Asked::new();
     assert!(fits(&asked));
     asked.domain.caps = FI_LOCAL_COMM;
@@ -369,48 +373,23 @@ fn info_has_sizes_and_keys_of_its_hints() {
     }
 }
 
-/// Resolves names of this test.
-fn resolved(
-    node: Option<&CStr>,
-    service: Option<&CStr>,
-    flags: u64,
-    format: u32,
-) -> Option<abi::SockAddr> {
-    let at = |text: Option<&CStr>| text.map_or(std::ptr::null(), CStr::as_ptr);
-    // SAFETY: C strings or null.
-    unsafe { resolve(at(node), at(service), flags, format) }
-        .ok()
-        .flatten()
-}
-
 #[test]
-fn addresses_are_checked_for_their_size() {
-    let v4 = resolved(Some(c"10.1.2.3"), Some(c"80"), 0, 0).expect("an address");
-    let v6 = resolved(Some(c"::1"), Some(c"80"), 0, 0).expect("an address");
-    for (addr, len) in [(v4, 16), (v6, 28)] {
-        let at = addr.data.as_ptr().cast();
-        // SAFETY: the address has 28 bytes.
-        unsafe {
-            assert_eq!(addr_from(at, len), Some(addr));
-            assert_eq!(addr_from(at, len - 1), None);
-        }
-        assert!(!is_wild(&addr));
+fn addresses_of_an_offer_are_in_the_info_with_the_port_of_the_caller() {
+    let mut entry = entry();
+    let [own, peer]: [SocketAddr; 2] =
+        ["10.77.0.2:0", "10.77.0.1:47593"].map(|text| text.parse().expect("an address"));
+    for (to, addr) in [(&mut entry.src_addr, own), (&mut entry.dest_addr, peer)] {
+        let (bytes, len) = addr::bytes(&addr);
+        (to.len, to.data) = (len as u32, bytes);
     }
-    // SAFETY: null, and bytes with the family AF_UNIX.
+    // SAFETY: `make` returns a whole info, whose addresses have their lengths.
     unsafe {
-        assert_eq!(addr_from(std::ptr::null(), 16), None);
-        assert_eq!(addr_from([1u8, 0, 0, 0].as_ptr().cast(), 4), None);
+        let info = make(&Info::from_raw(entry), None, V1_18).expect("memory");
+        let i = &mut *info;
+        set_source(i, Some(SocketAddr::from(([0, 0, 0, 0], 5))));
+        let source = addr::from(i.src_addr, i.src_addrlen);
+        assert_eq!(source, Some(SocketAddr::new(own.ip(), 5)));
+        assert_eq!(addr::from(i.dest_addr, i.dest_addrlen), Some(peer));
+        free(info);
     }
-}
-
-#[test]
-fn node_and_service_are_resolved_by_flags_and_format() {
-    let wild = resolved(None, Some(c"80"), FI_SOURCE, 0).expect("an address");
-    assert!(is_wild(&wild) && wild.data[2..4] == [0, 80]);
-    let own = resolved(None, Some(c"80"), 0, 0).expect("an address");
-    assert_eq!(own.data[4..8], [127, 0, 0, 1]);
-    assert_eq!(resolved(None, None, 0, 0), None);
-    assert_eq!(resolved(Some(c"10.1.2.3"), None, 0, FI_SOCKADDR_IN6), None);
-    assert_eq!(resolved(Some(c"localhost"), None, FI_NUMERICHOST, 0), None);
-    assert_eq!(resolved(Some(c"10.1.2.3"), Some(c"no such"), 0, 0), None);
 }
