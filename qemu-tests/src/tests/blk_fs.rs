@@ -310,7 +310,7 @@ fn loses(ctx: &mut Ctx, of: Of, kind: &Kind) -> Result<()> {
         let (count, failed) = busy(&mounted, |done| {
             gets_on(done)?;
             before = done.load(Ordering::Relaxed);
-            disconnect(NAME)?;
+            disconnect_used(NAME)?;
             // Writes fail, and do not wait.
             until("it fails", Duration::from_secs(30), || {
                 Ok(write(&mounted, 1000).is_err().then_some(()))
