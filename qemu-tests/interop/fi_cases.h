@@ -84,7 +84,8 @@ static struct fi_info *offer(const char *device, const char *address)
 {
 	struct fi_info *hints = hints_of(device), *found = NULL;
 
-	OK(fi_getinfo(FI_VERSION(1, 18), address, "0", FI_SOURCE, hints, &found));
+	OK(fi_getinfo(FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION), address, "0", FI_SOURCE,
+		      hints, &found));
 	fi_freeinfo(hints);
 	return found;
 }

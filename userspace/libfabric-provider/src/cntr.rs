@@ -2,6 +2,7 @@
 //! Counters.
 
 use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -85,6 +86,23 @@ impl Kind for Counter {
     }
 }
 
+/// Starts a thread that runs no signal handler of the program: a new thread has the mask of its maker.
+fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    let mut all = MaybeUninit::uninit();
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: both sets are the calls' to write, and the first one is written before it is read.
+    let blocked = unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) == 0
+    };
+    let started = start();
+    if blocked {
+        // SAFETY: the call that succeeded has written the set.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    }
+    started
+}
+
 impl Descriptor {
     fn new(counter: &kfabric::Counter) -> Result<Self, Errno> {
         let flag = Arc::new(Flag::new()?);
@@ -98,10 +116,11 @@ impl Descriptor {
             }
         };
         let thread = std::thread::Builder::new().name("kfabric-cntr".into());
+        let started = without_signals(|| thread.spawn(run));
         Ok(Self {
             flag,
             seen: Mutex::default(),
-            thread: Some(thread.spawn(run).ours()?),
+            thread: Some(started.ours()?),
         })
     }
 }

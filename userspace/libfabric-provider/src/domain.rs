@@ -2,6 +2,7 @@
 //! Domains.
 
 use std::ffi::{c_int, c_void, CStr};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use kfabric::Info;
@@ -20,6 +21,10 @@ pub(crate) struct Domain {
     pub(crate) atomics: bool,
     /// Whether endpoints have keys of their own (`FI_MR_ENDPOINT`).
     pub(crate) endpoint_keys: bool,
+    /// Version of the interface that the program was built for; 0 if unknown.
+    pub(crate) version: u32,
+    /// A number of the domain alone.
+    pub(crate) id: u64,
     /// Name of the kernel's provider.
     pub(crate) prov: Arc<str>,
     /// The domain's own name.
@@ -71,7 +76,8 @@ impl Kind for Domain {
 }
 
 impl Domain {
-    unsafe fn new(fabric: &Fabric, info: &fi_info) -> Result<Self, Errno> {
+    unsafe fn new(fabric: &Fabric, info: &fi_info, version: u32) -> Result<Self, Errno> {
+        static IDS: AtomicU64 = AtomicU64::new(1);
         // SAFETY: an info's parts are null or valid; an auth key has its size.
         let (name, mode, own) = unsafe {
             let attr = info.domain_attr.as_ref().ok_or(libc::EINVAL)?;
@@ -98,6 +104,8 @@ impl Domain {
             atomics: caps.contains(kfabric::Caps::ATOMIC),
             endpoint_keys: mode as u32 & FI_MR_ENDPOINT != 0,
             domain: Arc::new(domain),
+            version,
+            id: IDS.fetch_add(1, Ordering::Relaxed),
             prov: fabric.prov.clone(),
             name: name.into(),
             requests: fabric.requests.clone(),
@@ -120,7 +128,8 @@ pub(crate) unsafe extern "C" fn open(
     // SAFETY: the caller's arguments; the fabric is ours.
     unsafe {
         object::open(to, context, |_| {
-            Domain::new(object::body::<Fabric>(fabric), &*info)
+            let version = (*fabric).api_version;
+            Domain::new(object::body::<Fabric>(fabric), &*info, version)
         })
     }
 }

@@ -106,11 +106,13 @@ unsafe extern "C" fn trywait(_: *mut fid_fabric, fids: *mut *mut fid, count: c_i
         // SAFETY: the caller's array of valid fids.
         let may = unsafe {
             let fid = *fids.add(i);
-            match (*fid).fclass as u32 {
-                FI_CLASS_CQ => object::body::<Cq>(fid).may_wait(),
-                FI_CLASS_EQ => object::body::<Eq>(fid).0.may_wait(),
-                FI_CLASS_CNTR => object::body::<Counter>(fid).may_wait(),
-                _ => return -libc::EINVAL,
+            // Objects of other providers are refused.
+            let cq = object::body_of_class::<Cq>(fid).map(Cq::may_wait);
+            let eq = || object::body_of_class::<Eq>(fid).map(|eq| eq.0.may_wait());
+            let cntr = || object::body_of_class::<Counter>(fid).map(Counter::may_wait);
+            match cq.or_else(eq).or_else(cntr) {
+                Some(may) => may,
+                None => return -libc::EINVAL,
             }
         };
         if !may {

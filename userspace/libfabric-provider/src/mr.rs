@@ -37,7 +37,10 @@ struct Base {
     region: Region,
     /// Whether keys can be allocated on `region`; else on `twin`.
     dynamic: bool,
-    access: Access,
+    /// Attributes of a registration of the same memory.
+    attr: RegionAttr,
+    /// [`Domain::id`].
+    domain: u64,
     /// The same memory once more, for sub-regions of a region that has a key by registration.
     twin: Mutex<Option<Region>>,
 }
@@ -74,6 +77,7 @@ pub(crate) struct Mr {
 
 struct Pending {
     domain: Arc<kfabric::Domain>,
+    id: u64,
     wanted: Wanted,
     endpoint: Option<RegionAttr>,
 }
@@ -150,8 +154,17 @@ fn remote(access: Access) -> Access {
 }
 
 /// Assigns a key that one operation uses up.
-fn once(region: &Region, first: u64, len: u64, access: Access) -> Result<(Own, u64), Errno> {
-    let key = region.alloc_keys(1).ours()?.remove(0);
+fn once(
+    region: &Region,
+    (first, len): (u64, u64),
+    access: Access,
+    auth: Option<&kfabric::AuthKey>,
+) -> Result<(Own, u64), Errno> {
+    let keys = match auth {
+        Some(auth) => region.alloc_keys_under(auth, 1),
+        None => region.alloc_keys(1),
+    };
+    let key = keys.ours()?.remove(0);
     match key.assign_once(first, len, access) {
         Ok(mem) => Ok((Own::Once(key), mem.key)),
         Err(e) if e.errno() == Some(kfabric::Errno::EOPNOTSUPP) => Err(FI_EBADFLAGS as Errno),
@@ -162,7 +175,7 @@ fn once(region: &Region, first: u64, len: u64, access: Access) -> Result<(Own, u
 impl Base {
     /// Registers memory. Returns the key for peers, and its slot if it has one.
     fn register(
-        domain: &kfabric::Domain,
+        (domain, id): (&kfabric::Domain, u64),
         wanted: &Wanted,
         endpoint: Option<RegionAttr>,
     ) -> Result<(Arc<Self>, Option<Own>, u64), Errno> {
@@ -173,6 +186,7 @@ impl Base {
         if let Some(key) = &wanted.key {
             attr = attr.auth_key(key.clone());
         }
+        let plain = attr.clone();
         if single {
             attr = attr.dynamic_keys();
         } else if dynamic {
@@ -184,7 +198,7 @@ impl Base {
         let region = unsafe { domain.register_raw(wanted.base, wanted.len, &attr) }.ours()?;
         let len = wanted.len as u64;
         let (own, key) = if single {
-            let (own, key) = once(&region, 0, len, peers)?;
+            let (own, key) = once(&region, (0, len), peers, None)?;
             (Some(own), key)
         } else if dynamic {
             let sub = region.sub_region(0..len, peers).ours()?;
@@ -196,7 +210,8 @@ impl Base {
         let base = Self {
             region,
             dynamic,
-            access: wanted.access,
+            attr: plain,
+            domain: id,
             twin: Mutex::default(),
         };
         Ok((Arc::new(base), own, key))
@@ -216,7 +231,7 @@ impl Base {
             Some(region) => region,
             None => {
                 let base = std::ptr::with_exposed_provenance_mut(self.region.address() as usize);
-                let attr = RegionAttr::new(self.access).dynamic_keys();
+                let attr = self.attr.clone().dynamic_keys();
                 // SAFETY: the memory of a region that stays registered as long as this one.
                 unsafe { domain.register_raw(base, self.region.len(), &attr) }.ours()?
             }
@@ -250,12 +265,13 @@ impl Mr {
         if domain.endpoint_keys {
             mr.pending = Mutex::new(Some(Pending {
                 domain: domain.domain.clone(),
+                id: domain.id,
                 wanted,
                 endpoint: None,
             }));
             return Ok(mr);
         }
-        let (base, own, key) = Base::register(&domain.domain, &wanted, None)?;
+        let (base, own, key) = Base::register((&domain.domain, domain.id), &wanted, None)?;
         mr.base = base.into();
         (mr.own, mr.key) = (Mutex::new(own), key);
         Ok(mr)
@@ -264,6 +280,9 @@ impl Mr {
     /// Makes a part of this region a region of its own.
     fn part(&self, domain: &Domain, wanted: &Wanted) -> Result<Self, Errno> {
         let base = self.base.get().ok_or(libc::EINVAL)?;
+        if base.domain != domain.id {
+            return Err(libc::EINVAL);
+        }
         let at = wanted.base.expose_provenance() as u64;
         let first = at.checked_sub(base.region.address()).ok_or(libc::EINVAL)?;
         let len = wanted.len as u64;
@@ -280,7 +299,7 @@ impl Mr {
             true => (None, NOTAVAIL),
             false => base.with_keys(&domain.domain, |region| {
                 if wanted.flags & FI_MR_SINGLE_USE != 0 {
-                    let (own, key) = once(region, first, len, peers)?;
+                    let (own, key) = once(region, (first, len), peers, wanted.key.as_ref())?;
                     return Ok((Some(own), key));
                 }
                 let sub = match &wanted.key {
@@ -318,8 +337,11 @@ impl Mr {
         if asked.endpoint.is_none() && !remote(asked.wanted.access).is_empty() {
             return Err(libc::EINVAL);
         }
-        let (base, own, key) =
-            Base::register(&asked.domain, &asked.wanted, asked.endpoint.clone())?;
+        let (base, own, key) = Base::register(
+            (&asked.domain, asked.id),
+            &asked.wanted,
+            asked.endpoint.clone(),
+        )?;
         *locked(&self.own) = own;
         // Empty until now, because `pending` was not.
         let _ = self.base.set(base);
@@ -432,19 +454,19 @@ unsafe extern "C" fn regattr(
     flags: u64,
     to: *mut *mut fid_mr,
 ) -> c_int {
-    // SAFETY: the caller's attributes; only fields that all versions have are read, except those
-    // of 2.0, which the loaded library's version guards.
+    // SAFETY: the caller's attributes, whose size is that of the program's version. Later fields are
+    // read only if the program and the loaded library have them.
     unsafe {
+        let version = object::body::<Domain>(fid)
+            .version
+            .min(crate::core::version());
         let at = |offset: usize| attr.byte_add(offset);
         macro_rules! field {
             ($name:ident: $ty:ty) => {
                 at(offset_of!(fi_mr_attr, $name)).cast::<$ty>().read()
             };
         }
-        if field!(iface: fi_hmem_iface) != FI_HMEM_SYSTEM {
-            return -libc::EOPNOTSUPP;
-        }
-        let (base, subs) = match crate::core::version() >= 2 << 16 {
+        let (base, subs) = match version >= 2 << 16 {
             true => (field!(base_mr: *const fid_mr), field!(sub_mr_cnt: usize)),
             false => (std::ptr::null(), 0),
         };
@@ -452,7 +474,10 @@ unsafe extern "C" fn regattr(
             at(0).cast::<*const iovec>().read(),
             field!(iov_count: usize),
         );
-        let key = auth::copy(field!(auth_key: *const u8), field!(auth_key_size: usize));
+        let key = match version >= 1 << 16 | 5 {
+            true => auth::copy(field!(auth_key: *const u8), field!(auth_key_size: usize)),
+            false => Ok(None),
+        };
         let key = key.and_then(|key| key.map(|key| auth::given(&key)).transpose());
         let wanted = (field!(access: u64), flags, subs);
         register(

@@ -38,7 +38,54 @@ pub(crate) struct Passive {
     /// Auth keys of the endpoint's and the domain's attributes. Connection requests return them.
     ep_key: Option<AuthKey>,
     domain_key: Option<AuthKey>,
+    wanted: Asked,
     state: Mutex<State>,
+}
+
+/// What the program asked for by the info of a passive endpoint; 0 for all. Connection requests offer
+/// no more.
+#[derive(Clone, Copy, Default)]
+struct Asked {
+    caps: u64,
+    mode: u64,
+    mr_mode: c_int,
+    data: usize,
+}
+
+impl Asked {
+    fn of(info: &fi_info, domain: Option<&fi_domain_attr>) -> Self {
+        Self {
+            caps: info.caps,
+            mode: info.mode,
+            mr_mode: domain.map_or(0, |attr| attr.mr_mode),
+            data: domain.map_or(0, |attr| attr.cq_data_size),
+        }
+    }
+
+    /// Narrows the info of a connection request.
+    unsafe fn narrow(self, info: &mut fi_info) {
+        if self.caps == 0 {
+            return;
+        }
+        info.caps &= self.caps;
+        info.mode |= self.mode & FI_RX_CQ_DATA;
+        // SAFETY: the parts of an info of ours, which nobody else has.
+        unsafe {
+            if let Some(tx) = info.tx_attr.as_mut() {
+                tx.caps &= self.caps;
+            }
+            if let Some(rx) = info.rx_attr.as_mut() {
+                rx.caps &= self.caps;
+                rx.mode |= self.mode & FI_RX_CQ_DATA;
+            }
+            if let Some(domain) = info.domain_attr.as_mut() {
+                domain.mr_mode |= self.mr_mode & FI_MR_ENDPOINT as c_int;
+                if domain.cq_data_size == 0 {
+                    domain.cq_data_size = self.data;
+                }
+            }
+        }
+    }
 }
 
 static FID: Table<fi_ops> = object::ops::<Passive>(Some(bind), Some(control));
@@ -110,14 +157,16 @@ impl Passive {
     unsafe fn new(fabric: &Fabric, of: &fi_info, at: usize) -> Result<Self, Errno> {
         // SAFETY: an info's parts, if any, have auth keys of their sizes, or none; its address has
         // its length.
-        let (ep_key, domain_key, own) = unsafe {
+        let (ep_key, domain_key, own, wanted) = unsafe {
             let (ep, domain) = (of.ep_attr.as_ref(), of.domain_attr.as_ref());
+            let wanted = Asked::of(of, domain);
             let ep = ep.map(|a| auth::copy(a.auth_key, a.auth_key_size));
             let domain = domain.map(|a| auth::copy(a.auth_key, a.auth_key_size));
             (
                 ep.transpose()?.flatten(),
                 domain.transpose()?.flatten(),
                 addr::from(of.src_addr, of.src_addrlen),
+                wanted,
             )
         };
         let keyed = ep_key.is_some() || domain_key.is_some() || auth::default()?.is_some();
@@ -128,6 +177,7 @@ impl Passive {
             cm_data: data_size(fabric, keyed)?,
             ep_key,
             domain_key,
+            wanted,
             state: Mutex::new(State {
                 addr: own,
                 ..State::default()
@@ -237,6 +287,7 @@ pub(crate) unsafe fn give_keys(pep: usize, info: *mut fi_info) {
     // SAFETY: as the caller vouches.
     unsafe {
         let pep = object::body::<Passive>(std::ptr::with_exposed_provenance::<fid>(pep));
+        pep.wanted.narrow(&mut *info);
         info::put_keys(
             info,
             pep.ep_key.as_ref().map(AuthKey::expose),

@@ -61,6 +61,22 @@ impl<'a> Pieces<'a> {
 impl Local {
     pub(crate) const NONE: Self = Self::Many(null(), null(), 0);
 
+    /// The number of bytes of pieces.
+    ///
+    /// # Safety
+    ///
+    /// An array has as many entries as it says.
+    unsafe fn len(self) -> usize {
+        match self {
+            Self::One(_, len, _) => len,
+            // SAFETY: as the caller vouches.
+            Self::Many(iov, _, count) => (0..count).fold(0_usize, |sum, i| unsafe {
+                sum.saturating_add((*iov.add(i)).iov_len)
+            }),
+            Self::Values(..) => usize::MAX,
+        }
+    }
+
     /// Lists the pieces that have bytes; `registered`: with their regions.
     ///
     /// # Safety
@@ -231,7 +247,12 @@ impl Call {
         }
         // SAFETY: the caller's array has one entry.
         let range = unsafe { &*m.rma_iov };
-        let call = Self::new(op, Local::Many(m.msg_iov, m.desc, m.iov_count));
+        let local = Local::Many(m.msg_iov, m.desc, m.iov_count);
+        // SAFETY: as the caller vouches.
+        if unsafe { local.len() } > range.len {
+            return Err(libc::EINVAL);
+        }
+        let call = Self::new(op, local);
         let call = call.context(m.context).flags(flags);
         Ok(Self {
             data: m.data,
@@ -253,8 +274,16 @@ impl Call {
             _ => &ep.tx,
         };
         let flags = match self.flags {
-            // FI_INJECT of the endpoint would limit every operation to the inject size.
-            Flags::Default => side.flags.load(Ordering::Relaxed) & !INJECT | self.with,
+            Flags::Default => {
+                let flags = side.flags.load(Ordering::Relaxed) | self.with;
+                // FI_INJECT of the endpoint is for operations that can be injected.
+                // SAFETY: as the caller vouches.
+                let small = unsafe { self.local.len() } <= abi::KFI_INJECT_MAX;
+                match self.op {
+                    Op::Send | Op::Write if small => flags,
+                    _ => flags & !INJECT,
+                }
+            }
             Flags::Given(flags) => flags,
             Flags::Inject => INJECT | self.with,
         };
