@@ -69,7 +69,7 @@ impl Asked {
         }
         info.caps &= self.caps;
         info.mode |= self.mode & FI_RX_CQ_DATA;
-        // SAFETY: the parts of an info of ours, which nobody else has.
+        // SAFETY: the parts of an info that was just made, and has no other owner yet.
         unsafe {
             if let Some(tx) = info.tx_attr.as_mut() {
                 tx.caps &= self.caps;
