@@ -120,7 +120,8 @@ impl KeySlot {
                     }
                 }
                 Ok(Err(why)) => {
-                    waits |= why == Draw::Resting;
+                    // With `Taken` the index has other values, so the epoch goes on.
+                    waits |= why != Draw::Spent;
                     if tries == most && !waits {
                         // All values are used that the device offers.
                         values.advance(epoch);

@@ -437,8 +437,8 @@ impl KeyOps for Key {
                 Ok(()) => return,
                 Err(e) => {
                     stats::SHORT.add(1);
-                    // More time does not help: the values are exhausted until another user frees
-                    // regions.
+                    // Values rest for minutes, or are exhausted until another user frees regions:
+                    // the next assignment tries again.
                     if e == ENOSPC && inner.group.is_ready() {
                         return;
                     }
