@@ -213,12 +213,13 @@ impl Ledger {
 
     /// Returns the functions of the permutation's rounds: tables with entries of [`BITS`] bits, in
     /// turn of 16 and of 8 entries.
+    ///
+    /// One encrypted number defines all tables ([`mix`]). A byte is one of at most 128, which a peer can
+    /// guess anyway: independent tables would hide nothing more.
     fn rounds(&self, record: u32, half: &Half) -> [u64; 6] {
-        let of = u64::from(half.born) << 32 | u64::from(record % RECORDS) << 8;
-        let [first, second, third, small] = [0, 1, 2, 3].map(|n| self.secret.scramble(of | n));
-        // The tables of 16 entries of 3 bits leave 16 bits of each number.
-        let rest = first >> 48 << 16 | second >> 48;
-        [first, small, second, small >> 32, third, rest]
+        let of = u64::from(half.born) << 32 | u64::from(record % RECORDS);
+        let number = self.secret.scramble(of);
+        [1, 2, 3, 4, 5, 6].map(|n| mix(number, n))
     }
 
     /// Returns the byte, without its highest bit, at a position of a half's order.
@@ -389,6 +390,15 @@ impl Ledger {
 
 /// Number of bits that each round of [`Ledger::byte`] changes.
 const BITS: [u8; 6] = [3, 4, 3, 4, 3, 4];
+
+/// Returns the `n`-th number that follows from `number`: the output function of SplitMix64 (Steele et
+/// al., 2014).
+const fn mix(number: u64, n: u64) -> u64 {
+    let z = number.wrapping_add(n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
 
 /// Returns an entry of a table.
 fn entry(table: u64, bits: u8, number: u8) -> u8 {
