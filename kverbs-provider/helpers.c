@@ -310,6 +310,47 @@ u32 kverbs_key_rest(void)
 	return READ_ONCE(key_rest_s);
 }
 
+static const char * const policies[] = {
+	[KVERBS_REVOKE_AUTO] = "auto",
+	[KVERBS_REVOKE_DEREGISTER] = "deregister",
+	[KVERBS_REVOKE_INVALIDATE] = "invalidate",
+};
+
+static unsigned int revoke = KVERBS_REVOKE_AUTO;
+
+static int revoke_set(const char *val, const struct kernel_param *kp)
+{
+	int at = sysfs_match_string(policies, val);
+
+	if (at < 0)
+		return at;
+	WRITE_ONCE(revoke, at);
+	return 0;
+}
+
+static int revoke_get(char *buf, const struct kernel_param *kp)
+{
+	return sysfs_emit(buf, "%s\n", policies[READ_ONCE(revoke)]);
+}
+
+static const struct kernel_param_ops revoke_ops = {
+	.set = revoke_set,
+	.get = revoke_get,
+};
+
+module_param_cb(revoke, &revoke_ops, NULL, 0644);
+MODULE_PARM_DESC(revoke, "how devices revoke keys: auto, as each driver does it best; deregister; invalidate");
+
+u32 kverbs_revoke(void)
+{
+	return READ_ONCE(revoke);
+}
+
+u32 kverbs_driver(struct ib_device *dev)
+{
+	return dev->ops.driver_id;
+}
+
 u32 kverbs_seconds(void)
 {
 	return (u32)ktime_get_seconds();

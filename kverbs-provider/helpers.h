@@ -146,6 +146,19 @@ u32 kverbs_random(void);
 u32 kverbs_seconds(void);
 u32 kverbs_key_rest(void);
 
+/* Values of the parameter "revoke". */
+enum kverbs_revoke {
+	KVERBS_REVOKE_AUTO,
+	KVERBS_REVOKE_DEREGISTER,
+	KVERBS_REVOKE_INVALIDATE,
+};
+
+/* The parameter "revoke": enum kverbs_revoke. */
+u32 kverbs_revoke(void);
+
+/* The device's enum rdma_driver_id. */
+u32 kverbs_driver(struct ib_device *dev);
+
 #ifdef CONFIG_KCOV
 /*
  * Begins to record the executed code for the tracer of the provider's callbacks. Returns false if

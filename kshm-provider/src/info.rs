@@ -57,6 +57,8 @@ pub(crate) fn domain_attr() -> DomainAttr {
         // The writer's own processor copies, writes its caches back, and completes.
         visible: KFI_REACH_NATIVE,
         durable: KFI_REACH_NATIVE,
+        revocation: KFI_REVOCATION_NATIVE,
+        max_key_pages: 0,
     }
 }
 

@@ -32,7 +32,8 @@ use crate::{
         group::{
             Group,
             Shared, //
-        }, //
+        },
+        revoke, //
     },
     limits::PIECES,
     region::Region,
@@ -55,6 +56,7 @@ use kfabric::{
         EndpointSink,
         GroupOps,
         KeyAssign,
+        KeyOps,
         KeyValues,
         Proof,
         RegionOps, //
@@ -171,6 +173,10 @@ impl DomainOps for Domain {
 
     fn assign_keys(&self, batch: &mut [KeyAssign<'_>]) -> Result<(), (usize, Error)> {
         assign::assign(&self.device, batch)
+    }
+
+    fn revoke_keys(&self, slots: &[&dyn KeyOps]) {
+        revoke::revoke(&self.device, slots);
     }
 
     fn hold(&self) {

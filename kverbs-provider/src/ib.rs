@@ -48,6 +48,12 @@ pub(crate) fn seconds() -> u32 {
     unsafe { raw::kverbs_seconds() }
 }
 
+/// Returns the administrator's choice for the revocation of keys (`revoke`).
+pub(crate) fn revoke() -> raw::kverbs_revoke {
+    // SAFETY: The function has no preconditions.
+    unsafe { raw::kverbs_revoke() }
+}
+
 /// Returns the seconds from the end of a key to the next draw of its value (`key_rest_s`).
 pub(crate) fn key_rest() -> u32 {
     // SAFETY: The function has no preconditions.

@@ -9,7 +9,9 @@ use crate::{
         device::Live,
         sockaddr, //
     },
+    key::policy::Revocation,
     limits::{
+        FAST_PAGES,
         INJECT_SIZE,
         IOV_LIMIT,
         MAX_RX,
@@ -64,6 +66,11 @@ pub(crate) fn domain_attr(live: &Live<'_>, device: &Device) -> Result<DomainAttr
         // A device's acknowledgement says neither, and the target's kernel does not take part.
         visible: KFI_REACH_NO,
         durable: KFI_REACH_NO,
+        revocation: match Revocation::of(ib) {
+            Revocation::Deregister => KFI_REVOCATION_DEREGISTER,
+            Revocation::Invalidate => KFI_REVOCATION_INVALIDATE,
+        },
+        max_key_pages: ib.max_fast_reg_pages().min(FAST_PAGES),
     })
 }
 

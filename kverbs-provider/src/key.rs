@@ -9,11 +9,11 @@
 //! An assignment of many slots posts a chain of fast registrations and waits once. Meanwhile the
 //! assigner owns the slots' reserves, and holds no slot's lock.
 //!
-//! A revocation deregisters the memory region. On rxe, deregistration waits for accesses in
-//! flight; a local invalidation does not. `docs/design/keys-on-devices.md` lists the other drivers.
-//! Therefore each key uses up a memory region. After the key is revoked, the revocation obtains the
-//! next region, so that an assignment finds all that it needs. If that fails, a worker tries again,
-//! and so does the next assignment.
+//! A revocation ends the key as the device's driver does it best ([`policy`]). On hardware that is a
+//! local invalidation: the region stays with the slot, for 256 keys. On rxe, an invalidation does not
+//! wait for accesses in flight, and a deregistration does. There each key uses up a memory region.
+//! After the key is revoked, the revocation obtains the next region, so that an assignment finds all
+//! that it needs. If that fails, a worker tries again, and so does the next assignment.
 //!
 //! A key's value is as unpredictable as the device allows. A value is used again only after all
 //! others and after a time of rest ([`key_values`]). Isolation rests on the group's protection domain.
@@ -32,6 +32,7 @@
 //! | [`slot`] | a key slot, its states and its reserve |
 //! | [`assign`] | assignment of one slot or many |
 //! | [`fast`], [`full`] | the two kinds of registration |
+//! | [`revoke`], [`policy`] | revocation of one slot's key or many; each driver's way |
 //! | [`window`] | a part of a memory, and its address for peers |
 //! | [`key_values`] | sources of key values |
 //! | [`group`] | protection groups |
@@ -45,5 +46,7 @@ pub(crate) mod fast;
 pub(crate) mod full;
 pub(crate) mod group;
 pub(crate) mod key_values;
+pub(crate) mod policy;
+pub(crate) mod revoke;
 pub(crate) mod slot;
 pub(crate) mod window;

@@ -10,7 +10,9 @@ use kfabric::base::stats::{
 pub(crate) static FAST: Counter = Counter::new();
 /// Keys assigned by full registration.
 pub(crate) static FULL: Counter = Counter::new();
-/// Waits for a device to execute registrations, up to a chain at once.
+/// Keys revoked by local invalidation.
+pub(crate) static INVALIDATED: Counter = Counter::new();
+/// Waits for a device to execute registrations or invalidations, up to a chain at once.
 pub(crate) static WAITS: Counter = Counter::new();
 /// Memory regions obtained as reserves of slots.
 pub(crate) static RESERVED: Counter = Counter::new();
@@ -32,6 +34,7 @@ pub(crate) fn files() -> Files {
         &[
             (c"fast", &FAST),
             (c"full", &FULL),
+            (c"invalidated", &INVALIDATED),
             (c"reserved", &RESERVED),
             (c"reused", &REUSED),
             (c"short", &SHORT),

@@ -55,6 +55,7 @@ pub mod key_fence;
 pub mod key_groups;
 pub mod key_once;
 pub mod key_ordered;
+pub mod key_policy;
 pub mod key_races;
 pub mod key_refused;
 pub mod key_rules;
@@ -155,6 +156,7 @@ pub fn all() -> Vec<Test> {
         key_races::TESTS,
         key_refused::TESTS,
         promises::TESTS,
+        key_policy::TESTS,
         key_scale::TESTS,
         key_seen::TESTS,
         atomics::TESTS,

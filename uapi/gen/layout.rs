@@ -27,7 +27,7 @@ layouts! {
         caps, mode, mr_mode, max_msg_size, inject_size, tx_size, rx_size, iov_limit,
         rma_iov_limit, cq_data_size, mr_key_size, cm_data_size, ep_type, protocol, addr_format,
         prov_version, api_version, abi, rank, src_addr, dest_addr, prov_name, fabric_name,
-        domain_name, visible, durable,
+        domain_name, visible, durable, revocation, max_key_pages,
     }
     GetInfo {
         size, flags, hints, entries, count, entry_size, reserved,
@@ -205,7 +205,9 @@ constants! {
     KFI_REMOTE_CQ_DATA, KFI_COMPLETION, KFI_INJECT, KFI_FENCE, KFI_SELECTIVE_COMPLETION,
     KFI_REMOTE_COMM, KFI_LOCAL_COMM, KFI_DYNAMIC_KEYS, KFI_EP_KEYS, KFI_SINGLE_USE_KEYS,
     KFI_UNREGISTERED_RMA, KFI_RMA_PMEM, KFI_DELIVERY_COMPLETE, KFI_COMMIT_COMPLETE,
-    KFI_REACH_NO, KFI_REACH_NATIVE, KFI_REACH_ASSISTED, KFI_PERSISTENCE_NONE,
+    KFI_REACH_NO, KFI_REACH_NATIVE, KFI_REACH_ASSISTED,
+    KFI_REVOCATION_NATIVE, KFI_REVOCATION_DEREGISTER, KFI_REVOCATION_INVALIDATE,
+    KFI_PERSISTENCE_NONE,
     KFI_PERSISTENCE_ADR, KFI_PERSISTENCE_DEVICE,
     KFI_MR_LOCAL, KFI_MR_VIRT_ADDR, KFI_MR_ALLOCATED, KFI_MR_PROV_KEY, KFI_KEY_NOTAVAIL,
     KFI_SOCKADDR, KFI_SOCKADDR_IN, KFI_SOCKADDR_IN6, KFI_PROTO_RDMA_CM_IB_RC, KFI_PROTO_SHM,

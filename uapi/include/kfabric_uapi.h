@@ -159,6 +159,17 @@
 /* A domain reaches a level of completion with the help of the target's kernel. */
 #define KFI_REACH_ASSISTED 2
 
+/* A key is revoked in the kernel's memory; no device has it. */
+#define KFI_REVOCATION_NATIVE 0
+
+/*
+ * A key is revoked by deregistration of the device's region, and the next key needs another region.
+ */
+#define KFI_REVOCATION_DEREGISTER 1
+
+/* A key is revoked by a local invalidation on the device, and the region gets the next key. */
+#define KFI_REVOCATION_INVALIDATE 2
+
 /* Memory that is not known to be persistent. */
 #define KFI_PERSISTENCE_NONE 0
 
@@ -696,6 +707,14 @@ struct kfi_info_entry {
 	 * which ask by KFI_RMA_PMEM.
 	 */
 	__u32 durable;
+	/* How a key is revoked, KFI_REVOCATION_*. Set by providers, ignored in hints. */
+	__u32 revocation;
+	/*
+	 * Maximum number of pages of a key that the device registers quickly; 0: no limit. A key for
+	 * more pages of a program's memory is registered in full, which takes longer. A key for more
+	 * pages of the kernel's memory is refused. Set by providers, ignored in hints.
+	 */
+	__u32 max_key_pages;
 };
 
 /* KFI_IOC_GETINFO. */
@@ -2170,7 +2189,7 @@ struct kfi_cq_entry {
 _Static_assert(sizeof(struct kfi_sock_addr) == 32, "size of kfi_sock_addr");
 _Static_assert(__builtin_offsetof(struct kfi_sock_addr, len) == 0, "kfi_sock_addr.len");
 _Static_assert(__builtin_offsetof(struct kfi_sock_addr, data) == 4, "kfi_sock_addr.data");
-_Static_assert(sizeof(struct kfi_info_entry) == 360, "size of kfi_info_entry");
+_Static_assert(sizeof(struct kfi_info_entry) == 368, "size of kfi_info_entry");
 _Static_assert(__builtin_offsetof(struct kfi_info_entry, caps) == 0, "kfi_info_entry.caps");
 _Static_assert(__builtin_offsetof(struct kfi_info_entry, mode) == 8, "kfi_info_entry.mode");
 _Static_assert(__builtin_offsetof(struct kfi_info_entry, mr_mode) == 16, "kfi_info_entry.mr_mode");
@@ -2197,6 +2216,8 @@ _Static_assert(__builtin_offsetof(struct kfi_info_entry, fabric_name) == 224, "k
 _Static_assert(__builtin_offsetof(struct kfi_info_entry, domain_name) == 288, "kfi_info_entry.domain_name");
 _Static_assert(__builtin_offsetof(struct kfi_info_entry, visible) == 352, "kfi_info_entry.visible");
 _Static_assert(__builtin_offsetof(struct kfi_info_entry, durable) == 356, "kfi_info_entry.durable");
+_Static_assert(__builtin_offsetof(struct kfi_info_entry, revocation) == 360, "kfi_info_entry.revocation");
+_Static_assert(__builtin_offsetof(struct kfi_info_entry, max_key_pages) == 364, "kfi_info_entry.max_key_pages");
 _Static_assert(sizeof(struct kfi_get_info) == 40, "size of kfi_get_info");
 _Static_assert(__builtin_offsetof(struct kfi_get_info, size) == 0, "kfi_get_info.size");
 _Static_assert(__builtin_offsetof(struct kfi_get_info, flags) == 4, "kfi_get_info.flags");
@@ -2684,6 +2705,9 @@ _Static_assert(KFI_COMMIT_COMPLETE == 0x40000000ULL, "KFI_COMMIT_COMPLETE");
 _Static_assert(KFI_REACH_NO == 0x0ULL, "KFI_REACH_NO");
 _Static_assert(KFI_REACH_NATIVE == 0x1ULL, "KFI_REACH_NATIVE");
 _Static_assert(KFI_REACH_ASSISTED == 0x2ULL, "KFI_REACH_ASSISTED");
+_Static_assert(KFI_REVOCATION_NATIVE == 0x0ULL, "KFI_REVOCATION_NATIVE");
+_Static_assert(KFI_REVOCATION_DEREGISTER == 0x1ULL, "KFI_REVOCATION_DEREGISTER");
+_Static_assert(KFI_REVOCATION_INVALIDATE == 0x2ULL, "KFI_REVOCATION_INVALIDATE");
 _Static_assert(KFI_PERSISTENCE_NONE == 0x0ULL, "KFI_PERSISTENCE_NONE");
 _Static_assert(KFI_PERSISTENCE_ADR == 0x1ULL, "KFI_PERSISTENCE_ADR");
 _Static_assert(KFI_PERSISTENCE_DEVICE == 0x2ULL, "KFI_PERSISTENCE_DEVICE");

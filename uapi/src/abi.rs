@@ -235,6 +235,13 @@ pub const KFI_REACH_NATIVE: u32 = 1;
 /// A domain reaches a level of completion with the help of the target's kernel.
 pub const KFI_REACH_ASSISTED: u32 = 2;
 
+/// A key is revoked in the kernel's memory; no device has it.
+pub const KFI_REVOCATION_NATIVE: u32 = 0;
+/// A key is revoked by deregistration of the device's region, and the next key needs another region.
+pub const KFI_REVOCATION_DEREGISTER: u32 = 1;
+/// A key is revoked by a local invalidation on the device, and the region gets the next key.
+pub const KFI_REVOCATION_INVALIDATE: u32 = 2;
+
 /// Memory that is not known to be persistent.
 pub const KFI_PERSISTENCE_NONE: u32 = 0;
 /// Persistent memory: a write-back of the processor's caches makes stores durable.
@@ -382,8 +389,14 @@ pub struct InfoEntry {
     /// How writes become durable ([`DomainOpen::durable`]). Set by providers, ignored in hints,
     /// which ask by [`KFI_RMA_PMEM`].
     pub durable: u32,
+    /// How a key is revoked, `KFI_REVOCATION_*`. Set by providers, ignored in hints.
+    pub revocation: u32,
+    /// Maximum number of pages of a key that the device registers quickly; 0: no limit. A key for
+    /// more pages of a program's memory is registered in full, which takes longer. A key for more
+    /// pages of the kernel's memory is refused. Set by providers, ignored in hints.
+    pub max_key_pages: u32,
 }
-const _: () = assert!(core::mem::size_of::<InfoEntry>() == 40 + 14 * 4 + 64 + 3 * 64 + 8);
+const _: () = assert!(core::mem::size_of::<InfoEntry>() == 40 + 14 * 4 + 64 + 3 * 64 + 16);
 
 impl Default for InfoEntry {
     fn default() -> Self {

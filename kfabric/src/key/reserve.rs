@@ -159,7 +159,7 @@ impl Key {
         if self.auth.under.check().is_ok() {
             return false;
         }
-        let _ = self.begin(Wait::No, begin_die).map(|()| self.end());
+        let _ = self.begin(Wait::No, begin_die).map(|()| self.end(true));
         let over = matches!(self.state.lock().life.state(), State::Freed);
         if over {
             self.auth.under.end();

@@ -67,6 +67,10 @@ use crate::{
 /// Assignments of one call to the provider, at most; the caller waits once for all of them.
 pub const CHAIN: usize = 64;
 
+/// Slots whose keys one call to the provider revokes, at most. The lists are on the stack, because a
+/// revocation allocates nothing.
+const TOGETHER: usize = 32;
+
 /// Interval at which [`Key::end_each`] retries busy slots while it waits for one of them, in
 /// milliseconds.
 const REST_MS: u32 = 10;
@@ -142,6 +146,17 @@ pub(super) fn begin_die(life: &mut KeySlot) -> Result<(), KeyError> {
     }
 }
 
+/// What [`Key::end_some`] did with a list.
+#[derive(Default)]
+struct Passed {
+    /// Elements at the start of the list that need no further call.
+    passed: usize,
+    /// Keys that it revoked.
+    ended: usize,
+    /// Whether the next element's slot is busy.
+    stopped: bool,
+}
+
 impl AsRef<Key> for Key {
     fn as_ref(&self) -> &Self {
         self
@@ -188,7 +203,7 @@ impl Key {
             };
             match self.begin(wait, |life| life.begin_take_back(used)) {
                 Ok(()) => {
-                    self.end();
+                    self.end(false);
                     self.renew();
                 }
                 // Another task has revoked the used-up key.
@@ -295,7 +310,7 @@ impl Key {
         match outcome.map_err(refused)? {
             AssignOutcome::Valid => Ok(value),
             AssignOutcome::RevokeNow => {
-                self.end();
+                self.end(true);
                 Err(ENOENT)
             }
         }
@@ -363,13 +378,18 @@ impl Key {
 
     /// Revokes a key whose value is not the promised one; the slot's step is not completed by it.
     pub(crate) fn drop_made(&self) {
-        self.ops.revoke();
+        self.ops.revoke(false);
     }
 
-    /// Revokes the key of a slot that the caller has moved to [`State::Revoking`]. If the slot can
-    /// get another key, the caller [renews](Self::renew) the slot afterwards.
-    pub(super) fn end(&self) {
-        self.ops.revoke();
+    /// Revokes the key of a slot that the caller has moved to [`State::Revoking`]. Unless it is the
+    /// slot's `last` key, the caller [renews](Self::renew) the slot afterwards.
+    pub(super) fn end(&self, last: bool) {
+        self.ops.revoke(last);
+        self.ended();
+    }
+
+    /// Completes a revocation.
+    fn ended(&self) {
         // Cannot fail: the caller owns the step.
         let _ = self.complete_step(|slot| {
             trace::revoking(self.id(), &slot.life);
@@ -412,7 +432,7 @@ impl Key {
     /// - `EINTR` if the task was killed while it waited for another step of the slot.
     pub fn revoke(&self) -> Result {
         self.begin(Wait::Killable, KeySlot::begin_revoke)?;
-        self.end();
+        self.end(false);
         self.renew();
         Ok(())
     }
@@ -425,7 +445,7 @@ impl Key {
             .begin(Wait::Always, |life| life.begin_take_back(key))
             .is_ok()
         {
-            self.end();
+            self.end(false);
             self.renew();
         }
     }
@@ -436,7 +456,7 @@ impl Key {
     pub(crate) fn try_revoke(&self) -> Option<bool> {
         match self.begin(Wait::No, KeySlot::begin_revoke) {
             Ok(()) => {
-                self.end();
+                self.end(false);
                 Some(true)
             }
             Err(Stop::Refused(KeyError::Busy)) => None,
@@ -487,16 +507,16 @@ impl Key {
         let mut left = of;
         loop {
             let before = left.len();
-            let mut busy = 0;
-            for i in 0..before {
+            let (mut next, mut busy) = (0, 0);
+            while next < before {
                 sys::cond_resched();
-                match left.get(i).and_then(key).map(Key::try_revoke) {
-                    Some(None) => {
-                        left.swap(busy, i);
-                        busy += 1;
-                    }
-                    Some(Some(had)) => ended += usize::from(had),
-                    None => {}
+                let some = Self::end_some(left.get(next..).unwrap_or_default(), key);
+                ended += some.ended;
+                next += some.passed;
+                if some.stopped {
+                    left.swap(busy, next);
+                    busy += 1;
+                    next += 1;
                 }
             }
             let all = core::mem::take(&mut left);
@@ -508,6 +528,44 @@ impl Key {
                 first.rest().map_err(|e| (ended, e))?;
             }
         }
+    }
+
+    /// Revokes the keys of the first slots of a list, which are of one domain, in one call to the
+    /// provider. Does not wait for a slot: it stops before the first one that is busy.
+    fn end_some<T>(of: &[T], key: fn(&T) -> Option<&Key>) -> Passed {
+        let mut some = Passed::default();
+        let mut begun: [Option<&Key>; TOGETHER] = [None; TOGETHER];
+        let mut domain: Option<&Arc<Domain>> = None;
+        for item in of.iter().take(TOGETHER) {
+            if let Some(key) = key(item) {
+                let of_key = key.domain();
+                if domain.is_some() && !domain.zip(of_key).is_some_and(|(a, b)| Arc::ptr_eq(a, b)) {
+                    break;
+                }
+                match key.begin(Wait::No, KeySlot::begin_revoke) {
+                    Ok(()) => {
+                        domain = of_key;
+                        if let Some(place) = begun.get_mut(some.ended) {
+                            *place = Some(key);
+                        }
+                        some.ended += 1;
+                    }
+                    Err(Stop::Refused(KeyError::Busy)) => {
+                        some.stopped = true;
+                        break;
+                    }
+                    Err(_) => {}
+                }
+            }
+            some.passed += 1;
+        }
+        if let (Some(domain), [Some(first), ..]) = (domain, begun) {
+            let ops = begun.map(|key| &*key.unwrap_or(first).ops);
+            let ops = ops.get(..some.ended).unwrap_or_default();
+            domain.ops().revoke_keys(ops);
+        }
+        begun.iter().flatten().for_each(|key| key.ended());
+        some
     }
 
     /// Waits up to `REST_MS` for the slot's step in progress, if there is one.
@@ -566,7 +624,7 @@ impl Key {
     /// another step was interrupted.
     fn die(&self, wait: Wait) -> Result {
         match self.begin(wait, begin_die) {
-            Ok(()) => self.end(),
+            Ok(()) => self.end(true),
             Err(Stop::Killed) => return Err(EINTR),
             Err(Stop::Refused(_)) => {}
         }

@@ -136,6 +136,8 @@ impl DomainAttr {
             src_addr: addr,
             visible: self.visible,
             durable: self.durable,
+            revocation: self.revocation,
+            max_key_pages: self.max_key_pages,
             ..InfoEntry::default()
         };
         entry.fabric_name[..fabric.len()].copy_from_slice(fabric.as_bytes());

@@ -124,7 +124,7 @@ impl KeyOps for Key {
         value != KFI_KEY_NOTAVAIL && self.table.with(value, used) == Some(true)
     }
 
-    fn revoke(&self) {
+    fn revoke(&self, _last: bool) {
         let value = self.value.swap(KFI_KEY_NOTAVAIL, Ordering::Relaxed);
         if value != KFI_KEY_NOTAVAIL {
             drop(self.table.retire(value));
@@ -144,7 +144,7 @@ impl KeyOps for Key {
 
 impl Drop for Key {
     fn drop(&mut self) {
-        self.revoke();
+        self.revoke(true);
         self.table.release(self.cell.load(Ordering::Relaxed));
     }
 }

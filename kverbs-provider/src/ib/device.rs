@@ -364,6 +364,12 @@ impl Device {
         unsafe { raw::kverbs_sets_access(self.as_ptr()) }
     }
 
+    /// Returns the driver of the device.
+    pub(crate) fn driver(&self) -> raw::rdma_driver_id {
+        // SAFETY: By the type invariant the structure exists.
+        unsafe { raw::kverbs_driver(self.as_ptr()) }
+    }
+
     /// Returns whether "DMA addresses" are the processor's own and mapping costs nothing.
     pub(crate) fn uses_virt_dma(&self) -> bool {
         // SAFETY: By the type invariant the structure exists.

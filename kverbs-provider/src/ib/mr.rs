@@ -26,10 +26,14 @@ use super::{
     pd::Pd,
     raw, //
 };
-use crate::key::key_values::Value;
+use crate::key::key_values::{
+    Value,
+    Values, //
+};
 use kfabric::{
     base::fault,
-    memory::Memory, //
+    memory::Memory,
+    pure::key_ledger::Draw, //
 };
 
 /// Access rights of a memory region.
@@ -240,6 +244,21 @@ impl Mr {
         // SAFETY: By the type invariant the region is alive; `&mut self` excludes other changes.
         unsafe { raw::kverbs_rotate_key(self.as_ptr(), value.byte()) }
         self.keep_value(value);
+    }
+
+    /// Sets the keys of a region, whose key was invalidated, to the next value of its index. Without
+    /// a [`Draw::Value`], the region has no value any more.
+    pub(crate) fn next_key(&mut self, values: &Values) -> Draw {
+        let draw = match &mut self.value {
+            Some(value) => value.next(values),
+            None => Draw::Spent,
+        };
+        match draw {
+            // SAFETY: By the type invariant the region is alive; `&mut self` excludes other changes.
+            Draw::Value(byte, _) => unsafe { raw::kverbs_rotate_key(self.as_ptr(), byte) },
+            _ => self.value = None,
+        }
+        draw
     }
 
     /// Keeps the value of the region's key until the region is deregistered.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-//! A queue pair connected to itself, on which a task posts fast registrations and waits for them.
+//! A queue pair connected to itself, on which a task posts fast registrations and local
+//! invalidations, and waits for them.
 //!
-//! Many registrations are posted as one chain, of which only the last is signaled. They execute in
+//! Many requests are posted as one chain, of which only the last is signaled. They execute in
 //! order, and more than half of the cost of a single one is the way to the device's worker and
 //! back.
 //!
@@ -170,6 +171,41 @@ impl RegQueue {
         if self.chain.is_empty() {
             return ready.and(Err(EINVAL));
         }
+        self.execute(ready)
+    }
+
+    /// Invalidates keys, as many of the iterator's as fit the chain, and waits until peers can
+    /// access none of them. Returns their number.
+    ///
+    /// On an error, peers may have access to any. The caller must then drop the queue, before it ends
+    /// the regions.
+    ///
+    /// # Errors
+    ///
+    /// As [`RegQueue::register`].
+    pub(crate) fn invalidate(&mut self, keys: impl Iterator<Item = u32>) -> Result<usize> {
+        self.chain.clear();
+        let mut ready = Ok(());
+        for key in keys.take(CHAIN) {
+            ready = fault::device();
+            if ready.is_err() {
+                break;
+            }
+            // Drivers convert only requests of another opcode back to `ib_reg_wr`.
+            let mut wr = raw::ib_reg_wr::default();
+            wr.wr.opcode = raw::ib_wr_opcode_IB_WR_LOCAL_INV;
+            wr.wr.ex.bindgen_union_field = key;
+            self.chain.push_within_capacity(wr).map_err(|_| EINVAL)?;
+        }
+        if self.chain.is_empty() {
+            return ready.map(|()| 0);
+        }
+        self.execute(ready)?;
+        Ok(self.chain.len())
+    }
+
+    /// Posts the chain and waits until all of it has completed. `ready` is an injected failure.
+    fn execute(&mut self, ready: Result) -> Result {
         for first in (0..self.chain.len()).step_by(self.depth as usize - 1) {
             self.post(first)?;
             // An injected failure in the middle: the first part of the chain is already posted.

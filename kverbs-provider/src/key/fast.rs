@@ -132,17 +132,45 @@ impl Group {
             let aimed = batch[..good].iter().map(|one| (&one.mr, one.access));
             stats::WAITS.add(1);
             if let Err(e) = queue.register(aimed) {
-                self.registrar().ready.store(false, Ordering::Relaxed);
-                shared.queue = None;
-                // Replace the queue now, for the next registration of any slot. A device that did
-                // not answer gets no further requests.
-                if e != ETIMEDOUT {
-                    let _ = self.ready_in(live, shared);
-                }
+                self.replace_queue(live, shared, e);
                 return Err((0, e));
             }
         }
         why.map_or(Ok(()), |e| Err((good, e)))
+    }
+
+    /// Invalidates keys of the group's fast registrations, and waits until peers can access none of
+    /// them. Allocates nothing unless it fails.
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// Any key may be valid then. The caller must deregister all regions.
+    pub(crate) fn invalidate(&self, live: &Live<'_>, mut keys: impl Iterator<Item = u32>) -> Result {
+        let mut guard = self.registrar().resources.lock();
+        let shared = &mut *guard;
+        loop {
+            let queue = shared.queue.as_mut().ok_or(ENODEV)?;
+            match queue.invalidate(&mut keys) {
+                Ok(0) => return Ok(()),
+                Ok(_) => stats::WAITS.add(1),
+                Err(e) => {
+                    self.replace_queue(live, shared, e);
+                    return Err(e);
+                }
+            }
+        }
+    }
+
+    /// Replaces the queue after the failure `e`, for the next registration of any slot. A device
+    /// that did not answer gets no further requests.
+    fn replace_queue(&self, live: &Live<'_>, shared: &mut Shared, e: Error) {
+        self.registrar().ready.store(false, Ordering::Relaxed);
+        shared.queue = None;
+        if e != ETIMEDOUT {
+            let _ = self.ready_in(live, shared);
+        }
     }
 
     /// Creates the resources that registrations share, so that a registration has to create none.

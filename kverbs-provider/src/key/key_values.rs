@@ -20,6 +20,7 @@
 
 use core::sync::atomic::{
     AtomicBool,
+    AtomicU64,
     Ordering, //
 };
 use kernel::{
@@ -68,6 +69,8 @@ struct Book {
 #[pin_data]
 pub(crate) struct Ledger {
     flags: Flags,
+    /// The book's epoch, readable without its lock.
+    epoch: AtomicU64,
     #[pin]
     book: Mutex<Book>,
 }
@@ -119,6 +122,7 @@ impl Ledger {
         Arc::pin_init(
             pin_init!(Self {
                 flags,
+                epoch: AtomicU64::new(0),
                 book <- new_mutex!(Book {
                     ledger: key_ledger::Ledger::new(secret),
                     wears: RBTree::new(),
@@ -139,38 +143,38 @@ impl Ledger {
         let (chunk, at) = (record / CHUNK, (record % CHUNK) as usize);
         let (mut wears, mut chosen) = (None, None);
         loop {
-            {
+            let is_new = {
                 let mut guard = self.book.lock();
                 let book = &mut *guard;
-                // The lookups below find the inserted entries. They cannot replace any, because
-                // the lookups above them found none.
-                if book.wears.get(&chunk).is_none() {
-                    if let Some(wears) = wears.take() {
-                        let _ = book.wears.insert(wears);
-                    }
-                }
-                if chooses && book.chosen.get(&record).is_none() {
-                    if let Some(chosen) = chosen.take() {
-                        let _ = book.chosen.insert(chosen);
-                    }
-                }
-                if let Some(wears) = book.wears.get_mut(&chunk) {
-                    let wear = wears.get_mut(at).ok_or(EINVAL)?;
-                    let chosen = match chooses || wear.has_chosen() {
+                if let Some(all) = book.wears.get_mut(&chunk) {
+                    let wear = all.get_mut(at).ok_or(EINVAL)?;
+                    let known = match chooses || wear.has_chosen() {
                         true => book.chosen.get_mut(&record),
                         false => None,
                     };
-                    if chosen.is_some() || !chooses {
+                    if known.is_some() || !chooses {
                         return Ok(act(Page {
                             ledger: &mut book.ledger,
                             record,
                             wear,
-                            chosen,
+                            chosen: known,
                         }));
                     }
+                    // Cannot replace an entry, because the lookup found none.
+                    if let Some(chosen) = chosen.take() {
+                        let _ = book.chosen.insert(chosen);
+                        continue;
+                    }
+                    false
+                } else if let Some(wears) = wears.take() {
+                    // Cannot replace an entry, because the lookup found none.
+                    let _ = book.wears.insert(wears);
+                    continue;
+                } else {
+                    true
                 }
-            }
-            if wears.is_none() {
+            };
+            if is_new {
                 wears = Some(RBTreeNode::new(chunk, Default::default(), self.flags)?);
             }
             if chooses && chosen.is_none() {
@@ -185,7 +189,18 @@ pub(crate) struct Value {
     ledger: Arc<Ledger>,
     key: u32,
     again: bool,
-    used: bool,
+    fate: Fate,
+}
+
+/// What the ledger is told when a [`Value`] is dropped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// The key has ended.
+    Ended,
+    /// No key had the value.
+    Unused,
+    /// The end is recorded already.
+    Recorded,
 }
 
 impl Value {
@@ -202,7 +217,33 @@ impl Value {
 
     /// Gives the value back. It was in no key, and no caller has seen it.
     pub(crate) fn unused(mut self) {
-        self.used = false;
+        self.fate = Fate::Unused;
+    }
+
+    /// Records the end of the key, and draws the next value of its index from `values`, from which
+    /// this one was drawn.
+    pub(crate) fn next(&mut self, values: &Values) -> Draw {
+        // CAST: Keeps the low byte.
+        let byte = self.key as u8;
+        // Cannot fail or allocate: the draw has created the record.
+        let draw = self.ledger.with(self.key, false, |page| {
+            let terms = values.terms();
+            page.wear.end(byte, terms.now);
+            page.ledger
+                .draw(page.record, page.wear, page.chosen, &terms)
+        });
+        match draw.unwrap_or(Draw::Spent) {
+            Draw::Value(byte, again) => {
+                count(again);
+                self.key = self.key & !0xff | u32::from(byte);
+                self.again = again;
+                Draw::Value(byte, again)
+            }
+            why => {
+                self.fate = Fate::Recorded;
+                why
+            }
+        }
     }
 }
 
@@ -210,16 +251,25 @@ impl Drop for Value {
     fn drop(&mut self) {
         // CAST: Keeps the low byte.
         let byte = self.key as u8;
-        let used = self.used;
+        let fate = self.fate;
+        if fate == Fate::Recorded {
+            return;
+        }
         // Cannot fail or allocate: the draw has created the record.
         let _ = self.ledger.with(self.key, false, |page| {
-            if used {
+            if fate == Fate::Ended {
                 page.wear.end(byte, ib::seconds());
             } else {
                 page.ledger.give_back(page.record, page.wear, byte);
             }
         });
     }
+}
+
+/// Counts a draw.
+fn count(again: bool) {
+    stats::USED.add(1);
+    stats::REUSED.add(u64::from(again));
 }
 
 /// Source of the values of a group's keys.
@@ -278,13 +328,12 @@ impl Values {
         let Draw::Value(byte, again) = draw else {
             return Err(draw);
         };
-        stats::USED.add(1);
-        stats::REUSED.add(u64::from(again));
+        count(again);
         Ok(Value {
             ledger: self.ledger.clone(),
             key: key & !0xff | u32::from(byte),
             again,
-            used: true,
+            fate: Fate::Ended,
         })
     }
 
@@ -320,12 +369,14 @@ impl Values {
 
     /// Returns the number of the ledger's epoch.
     pub(crate) fn epoch(&self) -> u64 {
-        self.ledger.book.lock().ledger.epoch()
+        self.ledger.epoch.load(Ordering::Relaxed)
     }
 
     /// Begins the ledger's next epoch, unless `epoch` is over already.
     pub(crate) fn advance(&self, epoch: u64) {
         let mut book = self.ledger.book.lock();
         book.ledger.advance(epoch, ib::seconds());
+        let now = book.ledger.epoch();
+        self.ledger.epoch.store(now, Ordering::Relaxed);
     }
 }

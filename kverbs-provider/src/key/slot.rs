@@ -21,6 +21,7 @@ use kernel::{
 
 use super::{
     group::Group,
+    revoke::revoke_one,
     window::{
         self,
         Window, //
@@ -82,6 +83,17 @@ pub(super) struct Slot {
     charge: Option<Charge>,
 }
 
+impl Slot {
+    /// Makes a region whose key was invalidated the reserve, and unmaps the key's memory.
+    pub(super) fn keep(&mut self, reserve: Option<Mr>) {
+        if let Some(list) = &mut self.list {
+            list.unmap();
+        }
+        self.state = State::Free(reserve);
+        self.promised = false;
+    }
+}
+
 /// The part of a slot that ends when the device is removed.
 #[pin_data]
 pub(super) struct KeySlot {
@@ -114,8 +126,8 @@ impl WorkItem for KeySlot {
 }
 
 impl KeySlot {
-    /// Revokes the key, if the slot has one.
-    fn revoke(&self, slot: &mut Slot) {
+    /// Revokes the key by deregistration, if the slot has one.
+    pub(super) fn revoke(&self, slot: &mut Slot) {
         match core::mem::replace(&mut slot.state, State::Free(None)) {
             kept @ (State::Free(_) | State::Taken) => {
                 slot.state = kept;
@@ -204,7 +216,7 @@ impl KeySlot {
 
     /// Returns the pages that a fast registration of any window of the region needs, at most
     /// [`Group::fast_pages`].
-    fn pages(&self) -> u32 {
+    pub(super) fn pages(&self) -> u32 {
         let all = self.mem.page_count();
         let fast = self.group.fast_pages();
         u32::try_from(all).map_or(fast, |all| all.min(fast))
@@ -412,9 +424,13 @@ impl KeyOps for Key {
         }
     }
 
-    fn revoke(&self) {
+    fn revoke(&self, last: bool) {
         let inner = &self.inner;
-        inner.revoke(&mut inner.place.lock());
+        if last {
+            inner.revoke(&mut inner.place.lock());
+        } else {
+            revoke_one(inner);
+        }
     }
 
     fn renew(&self, later: bool) {

@@ -11,6 +11,7 @@ use crate::harness::{Ctx, Status};
 use crate::op::{self, iov};
 use crate::pair::{Pair, Remote, Side, LOCAL, LONG, REMOTE};
 use crate::tests::kernel::results;
+use crate::tests::key_policy::{Parameter, REVOKE};
 use anyhow::{bail, ensure, Result};
 use kfabric_uapi::*;
 use std::time::{Duration, Instant};
@@ -239,6 +240,34 @@ fn table(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
+/// Measures keys that the device invalidates, as hardware does. rxe executes invalidations too, but
+/// needs deregistrations as a fence.
+fn invalidated(ctx: &Ctx) -> Result<()> {
+    const REGION: usize = MIB;
+    let program = verbs_reg()?;
+    let side = Side::open(ctx)?;
+    let buf = memory(REGION)?;
+    let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+    let _policy = Parameter::set(REVOKE, "invalidate")?;
+    let slots = side.dev.key_alloc(region, BATCH as u32)?;
+    for window in WINDOWS.iter().filter(|window| window.len <= REGION) {
+        let peer = verbs(ctx, &program, window.len, window.rounds)?;
+        let peer = ("ibv_reg_mr + ibv_dereg_mr of the window", peer);
+        let (assign, revoke) = pair(&side, slots[0], 0, window)?;
+        let (each, _) = batch(&side, &slots, REGION, window)?;
+        let what = format!("{} of {}, invalidated", size(window.len), size(REGION));
+        for (name, value, unit, wanted) in [
+            ("assign", assign, "us", None),
+            ("revoke", revoke, "us", Some("<= 0.25")),
+            ("pair", assign + revoke, "us", Some("<= 1.0")),
+            ("batch", each, "us per key", Some("<= 0.2")),
+        ] {
+            figure(ctx, &format!("{name} {what}"), value, unit, peer, wanted);
+        }
+    }
+    Ok(())
+}
+
 /// Measures the same on the kernel's own memory, in a module. Verbs has no counterpart for a
 /// process, so the figure beside it is the cost of a process's window.
 fn kernel_table(ctx: &Ctx) -> Result<()> {
@@ -354,6 +383,7 @@ fn beside_writes(ctx: &mut Ctx) -> Result<()> {
 pub(super) fn run(ctx: &mut Ctx) -> Result<()> {
     if ctx.first() {
         table(ctx)?;
+        invalidated(ctx)?;
         kernel_table(ctx)?;
         many_live(ctx)?;
     }

@@ -47,6 +47,9 @@ enum Command {
         /// Seed of random tests; if not given, it is drawn and printed
         #[arg(long)]
         seed: Option<u64>,
+        /// Make kverbs revoke keys in this way: deregister or invalidate
+        #[arg(long)]
+        revoke: Option<String>,
         /// Repeat until the seconds are over or a test fails, each time with the next seed
         #[arg(long, requires = "seconds")]
         again: bool,
@@ -110,8 +113,13 @@ fn run(command: Command) -> Result<u8> {
             except,
             seconds,
             seed,
+            revoke,
             again,
         } => {
+            if let Some(way) = revoke {
+                let path = "/sys/module/kverbs/parameters/revoke";
+                std::fs::write(path, &way).with_context(|| format!("{path}: {way}"))?;
+            }
             let mut plan = runner::Plan::choose(&tests::all(), topology, &only, &names);
             let named = |name: &str| except.iter().any(|part| name.contains(part.as_str()));
             plan.tests.retain(|test| !named(test.name));

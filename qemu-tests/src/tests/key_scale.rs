@@ -5,6 +5,7 @@
 //! checkers, whose allocations are larger.
 
 use super::key_groups::own_endpoint;
+use super::key_policy::Parameter;
 use super::key_seen::counters;
 use super::keys::{try_all, Bench, Try};
 use super::refused;
@@ -270,23 +271,9 @@ pub(super) fn take_all(dev: &Dev, region: u64) -> Result<Vec<u64>> {
     Ok(slots)
 }
 
-/// A time of rest for key values, until the value is dropped.
-struct Rest(String);
-
-impl Rest {
-    fn of(seconds: u32) -> Result<Self> {
-        let before = std::fs::read_to_string(REST)?;
-        std::fs::write(REST, seconds.to_string())?;
-        Ok(Self(before))
-    }
-}
-
-impl Drop for Rest {
-    fn drop(&mut self) {
-        if let Err(e) = std::fs::write(REST, self.0.trim()) {
-            eprintln!("{REST}: {e}");
-        }
-    }
+/// Makes key values rest for `seconds`, until the result is dropped.
+fn rest(seconds: u32) -> Result<Parameter> {
+    Parameter::set(REST, &seconds.to_string())
 }
 
 /// P4: slots use all hardware slots except one, which is assigned again and again. Each of its keys
@@ -346,7 +333,7 @@ fn all_values(ctx: &mut Ctx) -> Result<()> {
     let count = seen.len();
     ensure!(count > 160 * oldest.len(), "{count} keys only");
     {
-        let _rest = Rest::of(2)?;
+        let _rest = rest(2)?;
         std::thread::sleep(Duration::from_secs(4));
         let reused = || -> Result<u64> { Ok(counters()?["kverbs/reused"]) };
         let before = reused()?;
@@ -413,7 +400,7 @@ fn burn(ctx: &mut Ctx) -> Result<()> {
     for slot in slots.drain(..FREE) {
         side.dev.close(slot)?;
     }
-    let _rest = Rest::of(TIME.as_secs() as u32)?;
+    let _rest = rest(TIME.as_secs() as u32)?;
     let before = counters()?;
     // The end of each value's last key, of both users.
     let ended = Mutex::new(HashMap::<u64, Instant>::new());

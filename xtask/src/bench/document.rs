@@ -189,6 +189,22 @@ fn keys(run: &Run<'_>) -> Result<String> {
             with_ratio(get(format!("ordered batch, assign {window}"))?),
         ]);
     }
+    for window in ["4 KiB", "64 KiB", "1 MiB"] {
+        let case = |what: &str| format!("{what} {window} of 1 MiB, invalidated");
+        let (pair, batch) = (get(case("pair"))?, get(case("batch"))?);
+        let mut row = vec![
+            format!("{window} of 1 MiB, invalidated"),
+            peer(pair),
+            short(get(case("assign"))?.value),
+            short(get(case("revoke"))?.value),
+            with_ratio(pair),
+            wanted(pair),
+            with_ratio(batch),
+            wanted(batch),
+        ];
+        row.resize(head.len(), String::new());
+        rows.push(row);
+    }
     for window in kernels {
         let case = |what: &str| format!("{what} {window}, kernel memory");
         let pair = get(case("pair"))?;

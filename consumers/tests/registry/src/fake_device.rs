@@ -211,7 +211,7 @@ impl KeyOps for FakeKey {
         self.once.load(Ordering::Relaxed) && self.region.control.used.load(Ordering::Relaxed)
     }
 
-    fn revoke(&self) {
+    fn revoke(&self, _last: bool) {
         if self.assigned.swap(false, Ordering::Relaxed) {
             self.region.control.did(Step::Revoke);
         }
@@ -220,7 +220,7 @@ impl KeyOps for FakeKey {
 
 impl Drop for FakeKey {
     fn drop(&mut self) {
-        self.revoke();
+        self.revoke(true);
         let control = &self.region.control;
         control.did(Step::KeyDrop);
         control.keys.fetch_sub(1, Ordering::Relaxed);

@@ -14,7 +14,10 @@ use super::{
         EndpointAttr,
         EndpointOps, //
     },
-    key::KeyAssign,
+    key::{
+        KeyAssign,
+        KeyOps, //
+    },
     proof::Proof,
     region::RegionOps,
     sinks::EndpointSink, //
@@ -57,6 +60,10 @@ pub struct DomainAttr {
     /// How a write becomes durable before it completes, if the writer asks for it
     /// (`KFI_REACH_*`). If not `KFI_REACH_NO`, `caps` has `KFI_RMA_PMEM`.
     pub durable: u32,
+    /// How a key is revoked (`KFI_REVOCATION_*`).
+    pub revocation: u32,
+    /// Pages of a key that the device registers quickly; 0: no limit.
+    pub max_key_pages: u32,
 }
 
 /// An open device.
@@ -125,7 +132,7 @@ pub trait DomainOps: Send + Sync {
     /// Assigns keys to slots of this domain, in order, as a pipeline where the device can.
     ///
     /// The batch has at most [`CHAIN`](crate::key::CHAIN) slots. It has more than one only if they
-    /// [chain](super::KeyOps::chains). The core has checked ranges and rights. No slot is in the
+    /// [chain](KeyOps::chains). The core has checked ranges and rights. No slot is in the
     /// batch twice, none has a key, and the core makes no other call on the slots meanwhile. When
     /// this returns the keys are valid everywhere.
     ///
@@ -135,9 +142,17 @@ pub trait DomainOps: Send + Sync {
     /// later slot has a key, and no peer can access anything by a partly made one.
     fn assign_keys(&self, batch: &mut [KeyAssign<'_>]) -> Result<(), (usize, Error)>;
 
+    /// Revokes the keys of slots of this domain, each as [`KeyOps::revoke`] does for a slot that gets
+    /// another key. A provider may execute them together.
+    ///
+    /// No slot is listed twice, and the core makes no other call on the slots meanwhile.
+    fn revoke_keys(&self, slots: &[&dyn KeyOps]) {
+        slots.iter().for_each(|slot| slot.revoke(false));
+    }
+
     /// Defers operations posted later on the transmit sides of this domain's endpoints. They are
     /// accepted, and released when [`DomainOps::resume`] was called once for each call of this
-    /// function before them. Called only if [`KeyOps::foresee`](super::KeyOps::foresee) succeeds.
+    /// function before them. Called only if [`KeyOps::foresee`] succeeds.
     /// Does not sleep.
     fn hold(&self) {}
 

@@ -85,7 +85,9 @@ pub trait KeyOps: Send + Sync {
     /// Revokes the key. After the return no byte is read or written through it (P3). Does nothing
     /// on a slot without a key. Cannot fail: if the hardware refuses, the provider ends the
     /// connection or the device.
-    fn revoke(&self);
+    ///
+    /// If `last`, the slot gets no key any more, so the provider keeps nothing for one.
+    fn revoke(&self, last: bool);
 
     /// Refills the reserve of the slot if the last key has used it up
     /// ([`RegionOps::alloc_key`](super::RegionOps::alloc_key)).

@@ -64,6 +64,11 @@ struct Offer {
     /// How writes become visible, and durable: `no`, `native` or `assisted`.
     visible: String,
     durable: String,
+    /// How a key is revoked: `native`, `deregister` or `invalidate`.
+    revocation: String,
+    /// Maximum number of pages of a key that is registered quickly.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_key_pages: Option<u32>,
     api_version: String,
     rank: u32,
     /// MiB that devices may allocate for the objects of each user.
@@ -140,6 +145,13 @@ impl Offer {
             cm_data_size: raw.cm_data_size,
             visible: Reach::from_abi(raw.visible).to_string(),
             durable: Reach::from_abi(raw.durable).to_string(),
+            revocation: match raw.revocation {
+                uapi::KFI_REVOCATION_NATIVE => "native".to_owned(),
+                uapi::KFI_REVOCATION_DEREGISTER => "deregister".to_owned(),
+                uapi::KFI_REVOCATION_INVALIDATE => "invalidate".to_owned(),
+                n => format!("{n}"),
+            },
+            max_key_pages: Some(raw.max_key_pages).filter(|pages| *pages != 0),
             api_version: version(raw.api_version),
             rank: raw.rank,
             user_mib: user_mib(info.provider()),
@@ -189,6 +201,10 @@ impl Offer {
         line(2, "cm_data_size", &self.cm_data_size);
         line(2, "visible", &self.visible);
         line(2, "durable", &self.durable);
+        line(2, "revocation", &self.revocation);
+        if let Some(pages) = self.max_key_pages {
+            line(2, "max_key_pages", &pages);
+        }
         if let Some(mib) = self.user_mib {
             line(2, "user_mib", &mib);
         }

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: GPL-2.0
+//! How a device revokes a key made by fast registration: the policy of each driver, and the
+//! administrator's choice (`/sys/module/kverbs/parameters/revoke`).
+//!
+//! `docs/design/keys-on-devices.md` has the reasons.
+
+use crate::ib::{
+    self,
+    device::Device,
+    raw, //
+};
+
+/// A way to revoke a key. After it, no byte is read or written through the key (P3).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Revocation {
+    /// The region is deregistered, and the next key needs another region.
+    Deregister,
+    /// A local invalidation (`IB_WR_LOCAL_INV`) of the key completes. The region gets the next key.
+    Invalidate,
+}
+
+/// Returns whether a completed local invalidation by any queue pair is a fence on a driver's
+/// devices. A driver that is not listed deregisters.
+fn is_fence(driver: raw::rdma_driver_id) -> bool {
+    matches!(
+        driver,
+        raw::rdma_driver_id_RDMA_DRIVER_MLX5
+            | raw::rdma_driver_id_RDMA_DRIVER_MLX4
+            | raw::rdma_driver_id_RDMA_DRIVER_BNXT_RE
+            | raw::rdma_driver_id_RDMA_DRIVER_IRDMA
+            | raw::rdma_driver_id_RDMA_DRIVER_QEDR
+    )
+}
+
+impl Revocation {
+    /// Returns how `device` revokes keys now.
+    pub(crate) fn of(device: &Device) -> Self {
+        match ib::revoke() {
+            raw::kverbs_revoke_KVERBS_REVOKE_DEREGISTER => Self::Deregister,
+            raw::kverbs_revoke_KVERBS_REVOKE_INVALIDATE => Self::Invalidate,
+            _ if is_fence(device.driver()) => Self::Invalidate,
+            _ => Self::Deregister,
+        }
+    }
+}
