@@ -94,7 +94,10 @@
  */
 #define KFI_INJECT (1ULL << 25)
 
-/* The operation starts only after the earlier operations (FI_FENCE). */
+/*
+ * The operation starts only after the earlier operations. kfabric's own value: FI_FENCE of
+ * libfabric is 1 << 21.
+ */
 #define KFI_FENCE (1ULL << 22)
 
 /*
@@ -103,10 +106,16 @@
  */
 #define KFI_SELECTIVE_COMPLETION (1ULL << 59)
 
-/* Endpoints can reach peers on other nodes (FI_REMOTE_COMM). */
+/*
+ * Endpoints can reach peers on other nodes. kfabric's own value: FI_REMOTE_COMM of libfabric is
+ * another bit.
+ */
 #define KFI_REMOTE_COMM (1ULL << 51)
 
-/* Endpoints can reach peers on this node (FI_LOCAL_COMM). */
+/*
+ * Endpoints can reach peers on this node. kfabric's own value: FI_LOCAL_COMM of libfabric is
+ * another bit.
+ */
 #define KFI_LOCAL_COMM (1ULL << 50)
 
 /*

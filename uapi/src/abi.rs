@@ -22,7 +22,9 @@
 //! * Auth keys (`-EACCES`, `-ENOKEY`, …): see [`AuthMode`].
 //!
 //! Constants that libfabric has too carry libfabric's values (`fabric.h`, `fi_domain.h`,
-//! `fi_endpoint.h`, `fi_eq.h`), so a user-space provider passes them through.
+//! `fi_endpoint.h`, `fi_eq.h`), so a user-space provider passes them through. Exceptions are
+//! [`KFI_FENCE`], [`KFI_LOCAL_COMM`] and [`KFI_REMOTE_COMM`], which a user-space provider
+//! translates.
 
 // The derives refuse implicit padding, which could disclose kernel memory.
 use zerocopy_derive::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -193,14 +195,17 @@ pub const KFI_COMPLETION: u64 = 1 << 24;
 /// The payload is copied before the call returns. The operation has no completion entry unless
 /// [`KFI_COMPLETION`] requests one (`FI_INJECT`).
 pub const KFI_INJECT: u64 = 1 << 25;
-/// The operation starts only after the earlier operations (`FI_FENCE`).
+/// The operation starts only after the earlier operations. kfabric's own value: `FI_FENCE` of
+/// libfabric is `1 << 21`.
 pub const KFI_FENCE: u64 = 1 << 22;
 /// In a bind: completion entries only for operations with [`KFI_COMPLETION`]
 /// (`FI_SELECTIVE_COMPLETION`).
 pub const KFI_SELECTIVE_COMPLETION: u64 = 1 << 59;
-/// Endpoints can reach peers on other nodes (`FI_REMOTE_COMM`).
+/// Endpoints can reach peers on other nodes. kfabric's own value: `FI_REMOTE_COMM` of libfabric is
+/// another bit.
 pub const KFI_REMOTE_COMM: u64 = 1 << 51;
-/// Endpoints can reach peers on this node (`FI_LOCAL_COMM`).
+/// Endpoints can reach peers on this node. kfabric's own value: `FI_LOCAL_COMM` of libfabric is
+/// another bit.
 pub const KFI_LOCAL_COMM: u64 = 1 << 50;
 /// kfabric's own: the provider supports dynamic keys (alloc, assign, revoke). No libfabric bit has
 /// this value.
