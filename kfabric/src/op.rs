@@ -75,6 +75,9 @@ pub struct Outcome {
     pub prov_errno: u32,
     /// For receives: bytes received. Otherwise ignored.
     pub len: u64,
+    /// For receives that fail with `EMSGSIZE`: bytes that did not fit. 0 if the provider does not
+    /// know the number.
+    pub olen: u64,
     /// For receives: the peer's completion data.
     pub imm: Option<u32>,
     /// For receives: a peer's write with data has used up the receive.

@@ -369,6 +369,7 @@ static void failed_messages(void)
 	OK(fi_send(a.ep, a.mem, 32, fi_mr_desc(a.mr), 0, &a));
 	err = failure(b.cq, &b);
 	CHECK(err.err == FI_ETRUNC && (err.flags & FI_RECV));
+	CHECK(err.olen == (shm ? 16 : 0));
 	unpair(&a, &b);
 
 	pair(&a, &b);

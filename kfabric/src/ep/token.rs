@@ -185,7 +185,7 @@ impl OpToken {
             err: outcome.err,
             prov_errno: outcome.prov_errno,
             ep: 0,
-            olen: 0,
+            olen: outcome.olen,
         };
         self.ep
             .finish(self.kind, &mut entry, self.wanted, may_sleep);

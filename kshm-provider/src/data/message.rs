@@ -29,6 +29,7 @@ impl<E: Owner> DataPath<E> {
             let outcome = Outcome {
                 err: bindings::EMSGSIZE,
                 prov_errno: errno::code(bindings::EMSGSIZE),
+                olen: op.len - token.len(),
                 ..Outcome::default()
             };
             peer.complete_receive(token, outcome);

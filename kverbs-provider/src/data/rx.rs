@@ -100,6 +100,8 @@ impl<H: Owner> DataPath<H> {
             err: errno::of_receive(wc.status),
             prov_errno: wc.status,
             len: u64::from(wc.byte_len),
+            // A verbs completion does not tell the length of a message that is too long.
+            olen: 0,
             imm: wc.imm,
             remote_write: wc.remote_write,
         });

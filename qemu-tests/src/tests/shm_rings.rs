@@ -273,6 +273,8 @@ fn too_long(ctx: &mut Ctx) -> Result<()> {
         ] {
             let got = lib.cq.wait(WAIT)?.error().context("it fits")?;
             ensure!(got.context == context && got.errno == errno, "{got}");
+            let beyond = if context == 0 { (1 << 20) - 100 } else { 0 };
+            ensure!(got.olen == beyond, "{} bytes did not fit", got.olen);
         }
         is_shutdown(&lib)?;
         let late = ep.recv(region.segment(0..100), 9).err();

@@ -35,7 +35,7 @@ impl Rings {
                     rx.receives.push_front(receive);
                     break;
                 }
-                Err(_) => pushed |= self.complete_rx(&receive, libc::ECANCELED, None),
+                Err(_) => pushed |= self.fail_rx(&receive, libc::ECANCELED, 0),
             }
         }
         pushed
@@ -43,35 +43,48 @@ impl Rings {
 
     /// Completes a receive; its place in the completion queue was reserved. `piece` is the last
     /// piece of the received message. Returns whether a waiter must be woken.
-    fn complete_rx(&self, receive: &Receive, err: i32, piece: Option<&Piece>) -> bool {
+    fn complete_rx(&self, receive: &Receive, piece: &Piece) -> bool {
         let Some(bound) = self.rx_queue.get() else {
             return false;
         };
-        if err == 0 && !receive.wanted {
+        if !receive.wanted {
             bound.cq.direct.release();
             return false;
         }
-        let (mut flags, mut len, mut data) = (abi::KFI_MSG | abi::KFI_RECV, 0, 0);
-        if let Some(piece) = piece {
-            len = piece.total;
-            if piece.written {
-                flags = abi::KFI_RMA | abi::KFI_REMOTE_WRITE;
-            }
-            if let Some(value) = piece.data {
-                flags |= abi::KFI_REMOTE_CQ_DATA;
-                data = u64::from(value);
-            }
+        let (mut flags, mut data) = (abi::KFI_MSG | abi::KFI_RECV, 0);
+        if piece.written {
+            flags = abi::KFI_RMA | abi::KFI_REMOTE_WRITE;
+        }
+        if let Some(value) = piece.data {
+            flags |= abi::KFI_REMOTE_CQ_DATA;
+            data = u64::from(value);
         }
         bound.cq.push(CqEntry {
             context: receive.context,
             flags,
-            len,
+            len: piece.total,
             buf: receive.offset(),
             data,
-            // CAST: Never negative: a positive errno, or 0.
+            ep: self.id.handle,
+            ..CqEntry::default()
+        })
+    }
+
+    /// As [`Rings::complete_rx`], for a receive that fails with a positive errno. `olen` bytes of
+    /// the message did not fit.
+    fn fail_rx(&self, receive: &Receive, err: i32, olen: u64) -> bool {
+        let Some(bound) = self.rx_queue.get() else {
+            return false;
+        };
+        bound.cq.push(CqEntry {
+            context: receive.context,
+            flags: abi::KFI_MSG | abi::KFI_RECV,
+            buf: receive.offset(),
+            // CAST: A positive errno.
             err: err.unsigned_abs(),
             prov_errno: crate::provider_code::wc_status(err),
             ep: self.id.handle,
+            olen,
             ..CqEntry::default()
         })
     }
@@ -80,7 +93,7 @@ impl Rings {
     /// bytes (`DATA`), so that a busy peer cannot hold the caller here.
     pub(super) fn take(&self, link: &Link, rx: &mut Rx) -> Pushed {
         let ring = &link.theirs;
-        let (mut pushed, mut more, mut took, mut why) = (false, false, 0, None);
+        let (mut pushed, mut more, mut took, mut why, mut olen) = (false, false, 0, None, 0);
         // Read before the ring: if the connection has ended, all that the peer sent is in the ring
         // by now. Bytes that the peer adds later are ignored.
         let ended = link.ended();
@@ -109,6 +122,7 @@ impl Rings {
             };
             if !piece.written && piece.total > receive.len {
                 why = Some(libc::EMSGSIZE);
+                olen = piece.total - receive.len;
                 break;
             }
             let mut whole = true;
@@ -121,14 +135,14 @@ impl Rings {
                 break;
             }
             if piece.is_last() {
-                pushed |= self.complete_rx(receive, 0, Some(&piece));
+                pushed |= self.complete_rx(receive, &piece);
                 rx.receives.pop_front();
             }
         }
         if let Some(err) = why {
             // The error concerns the first receive, if one is posted.
             if let Some(receive) = rx.receives.pop_front() {
-                pushed |= self.complete_rx(&receive, err, None);
+                pushed |= self.fail_rx(&receive, err, olen);
             }
             ring.failed().store(err.unsigned_abs(), Ordering::Relaxed);
             pushed |= self.flush_rx(rx);
@@ -146,7 +160,7 @@ impl Rings {
         rx.over = true;
         let mut pushed = false;
         while let Some(receive) = rx.receives.pop_front() {
-            pushed |= self.complete_rx(&receive, libc::ECANCELED, None);
+            pushed |= self.fail_rx(&receive, libc::ECANCELED, 0);
         }
         pushed
     }
@@ -205,7 +219,7 @@ impl Rings {
             }
             return Some(Err(Errno(libc::ENOENT)));
         };
-        let pushed = Pushed::rx(self.complete_rx(&receive, libc::ECANCELED, None));
+        let pushed = Pushed::rx(self.fail_rx(&receive, libc::ECANCELED, 0));
         drop(rx);
         self.alert(pushed, None);
         Some(Ok(()))
