@@ -482,6 +482,50 @@ static void reaches(struct fid_cntr *cntr, int fd, uint64_t value)
 	}
 }
 
+/* Waits until the program may wait for a counter's descriptor, which is not readable then. */
+static void settled(struct fid_cntr *cntr, int fd)
+{
+	long start = now_ms();
+
+	do {
+		fi_cntr_read(cntr);
+		OK(fi_trywait(fabric, (struct fid *[]){ &cntr->fid }, 1));
+		if (now_ms() - start > LIMIT_MS)
+			fail(__LINE__, "the descriptor stays readable", 0);
+	} while (poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, 5));
+}
+
+static long cpu_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* Every change makes the descriptor readable at once, also one to a smaller value. */
+static void changes(struct fid_cntr *cntr, int fd)
+{
+	long start = now_ms(), cpu;
+
+	for (uint64_t i = 20; i > 0; i--) {
+		OK(fi_cntr_set(cntr, i));
+		settled(cntr, fd);
+		OK(i & 1 ? fi_cntr_set(cntr, i - 1) : fi_cntr_seterr(cntr, i));
+		CHECK(poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, LIMIT_MS) == 1);
+	}
+	CHECK(now_ms() - start < 5000);
+	/* At the greatest value nothing is waited for in a loop. */
+	OK(fi_cntr_set(cntr, UINT64_MAX));
+	settled(cntr, fd);
+	cpu = cpu_ms();
+	CHECK(poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, 300) == 0);
+	CHECK(cpu_ms() - cpu < 150);
+	OK(fi_cntr_seterr(cntr, 0));
+	OK(fi_cntr_set(cntr, 0));
+	settled(cntr, fd);
+}
+
 static void *add_thread(void *arg)
 {
 	for (int i = 0; i < 20; i++) {
@@ -520,6 +564,7 @@ static void counter_descriptors(void)
 	CHECK(fi_cntr_readerr(sent) == 1);
 	OK(fi_cntr_set(sent, 0));
 	GIVES(-FI_EAGAIN, fi_trywait(fabric, (struct fid *[]){ &sent->fid }, 1));
+	changes(sent, fds[0]);
 
 	to_bind[0] = sent;
 	to_bind[1] = received;

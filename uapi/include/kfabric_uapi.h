@@ -331,6 +331,12 @@
 #define KFI_CNTR_SETERR 4
 
 /*
+ * For struct kfi_cntr_wait: wait until a value of the counter differs from threshold or errors, instead
+ * of until the counter reaches threshold.
+ */
+#define KFI_CNTR_WAIT_CHANGE (1 << 0)
+
+/*
  * Flag of struct kfi_region_reg: the memory must be persistent. -EINVAL: the memory is not known to be
  * persistent. -EOPNOTSUPP: the domain cannot make writes to the memory durable
  * (struct kfi_domain_open's durable, KFI_PERSISTENCE_DEVICE). A region without this flag may have
@@ -1249,15 +1255,18 @@ struct kfi_cntr_ctl {
 	__u64 errors;
 };
 
-/* KFI_IOC_CNTR_WAIT. Interruptible; -ETIMEDOUT; -EIO if the error count changed. */
+/*
+ * KFI_IOC_CNTR_WAIT. Interruptible; -ETIMEDOUT. Without KFI_CNTR_WAIT_CHANGE: -EIO if the
+ * error count changed.
+ */
 struct kfi_cntr_wait {
 	/* Size of this structure. */
 	__u32 size;
-	/* Zero. */
+	/* Zero, or KFI_CNTR_WAIT_CHANGE. */
 	__u32 flags;
 	/* The counter. */
 	__u64 cntr;
-	/* Value to reach. */
+	/* Value to reach; with KFI_CNTR_WAIT_CHANGE the value to differ from. */
 	__u64 threshold;
 	/*
 	 * Deadline: absolute nanoseconds of CLOCK_MONOTONIC in the caller's time namespace;
@@ -1266,6 +1275,8 @@ struct kfi_cntr_wait {
 	__u64 deadline;
 	/* Zero. */
 	__u64 reserved;
+	/* With KFI_CNTR_WAIT_CHANGE the error count to differ from; otherwise zero. */
+	__u64 errors;
 };
 
 /*
@@ -2416,7 +2427,7 @@ _Static_assert(__builtin_offsetof(struct kfi_cntr_ctl, op) == 16, "kfi_cntr_ctl.
 _Static_assert(__builtin_offsetof(struct kfi_cntr_ctl, reserved) == 20, "kfi_cntr_ctl.reserved");
 _Static_assert(__builtin_offsetof(struct kfi_cntr_ctl, value) == 24, "kfi_cntr_ctl.value");
 _Static_assert(__builtin_offsetof(struct kfi_cntr_ctl, errors) == 32, "kfi_cntr_ctl.errors");
-_Static_assert(sizeof(struct kfi_cntr_wait) == 40, "size of kfi_cntr_wait");
+_Static_assert(sizeof(struct kfi_cntr_wait) == 48, "size of kfi_cntr_wait");
 _Static_assert(__builtin_offsetof(struct kfi_cntr_wait, size) == 0, "kfi_cntr_wait.size");
 _Static_assert(__builtin_offsetof(struct kfi_cntr_wait, flags) == 4, "kfi_cntr_wait.flags");
 _Static_assert(__builtin_offsetof(struct kfi_cntr_wait, cntr) == 8, "kfi_cntr_wait.cntr");

@@ -971,23 +971,30 @@ pub const KFI_CNTR_ADDERR: u32 = 3;
 /// Sets a counter's errors.
 pub const KFI_CNTR_SETERR: u32 = 4;
 
-/// `KFI_IOC_CNTR_WAIT`. Interruptible; `-ETIMEDOUT`; `-EIO` if the error count changed.
+/// For [`CntrWait`]: wait until a value of the counter differs from `threshold` or `errors`, instead
+/// of until the counter reaches `threshold`.
+pub const KFI_CNTR_WAIT_CHANGE: u32 = 1 << 0;
+
+/// `KFI_IOC_CNTR_WAIT`. Interruptible; `-ETIMEDOUT`. Without [`KFI_CNTR_WAIT_CHANGE`]: `-EIO` if the
+/// error count changed.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct CntrWait {
     /// Size of this structure.
     pub size: u32,
-    /// Zero.
+    /// Zero, or [`KFI_CNTR_WAIT_CHANGE`].
     pub flags: u32,
     /// The counter.
     pub cntr: u64,
-    /// Value to reach.
+    /// Value to reach; with [`KFI_CNTR_WAIT_CHANGE`] the value to differ from.
     pub threshold: u64,
     /// Deadline: absolute nanoseconds of `CLOCK_MONOTONIC` in the caller's time namespace;
     /// `u64::MAX`: none.
     pub deadline: u64,
     /// Zero.
     pub reserved: u64,
+    /// With [`KFI_CNTR_WAIT_CHANGE`] the error count to differ from; otherwise zero.
+    pub errors: u64,
 }
 
 /// `KFI_IOC_REGION_REG`.

@@ -95,14 +95,32 @@ impl Cntr {
     /// - `ERESTARTSYS` if a signal arrives.
     /// - `ENOENT` if the counter was closed meanwhile.
     pub fn wait(&self, threshold: u64, deadline: u64) -> Result {
-        let mut counts = self.counts.lock();
-        let errors = counts.errors;
-        loop {
-            if counts.value >= threshold {
-                return Ok(());
+        let mut first = None;
+        self.wait_until(deadline, |counts| {
+            let errors = *first.get_or_insert(counts.errors);
+            match counts.value >= threshold {
+                true => Ok(true),
+                false if counts.errors != errors => Err(EIO),
+                false => Ok(false),
             }
-            if counts.errors != errors {
-                return Err(EIO);
+        })
+    }
+
+    /// Waits until a value differs from `seen`, or until `deadline` as for [`Cntr::wait`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Cntr::wait`], except `EIO`.
+    pub fn wait_change(&self, seen: Counts, deadline: u64) -> Result {
+        self.wait_until(deadline, |counts| Ok(*counts != seen))
+    }
+
+    /// Waits until `over` returns true, or an error. `over` is called under the lock.
+    fn wait_until(&self, deadline: u64, mut over: impl FnMut(&Counts) -> Result<bool>) -> Result {
+        let mut counts = self.counts.lock();
+        loop {
+            if over(&counts)? {
+                return Ok(());
             }
             if self.children.is_closed() {
                 return Err(ENOENT);

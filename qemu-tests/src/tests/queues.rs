@@ -658,6 +658,7 @@ fn cntr_wait(ctx: &mut Ctx) -> Result<()> {
         libc::ETIMEDOUT,
         "a deadline in the past",
     )?;
+    changes(dev, c)?;
     // Another thread's add wakes the waiter.
     std::thread::scope(|s| -> Result<()> {
         let waiter = s.spawn(|| dev.cntr_wait(c, 3, WAIT));
@@ -667,6 +668,43 @@ fn cntr_wait(ctx: &mut Ctx) -> Result<()> {
         }
         Ok(waiter.join().map_err(|_| anyhow::anyhow!("panicked"))??)
     })
+}
+
+/// Waits for changes of a counter: to other values, also smaller ones, and at the greatest value.
+fn changes(dev: &crate::raw::Dev, c: u64) -> Result<()> {
+    let change = |seen: (u64, u64), timeout| {
+        let deadline = sys::monotonic_ns() + sys::patience(timeout).as_nanos() as u64;
+        dev.call(&mut CntrWait {
+            flags: KFI_CNTR_WAIT_CHANGE,
+            cntr: c,
+            threshold: seen.0,
+            errors: seen.1,
+            deadline,
+            ..Default::default()
+        })
+    };
+    for (op, value, now) in [
+        (KFI_CNTR_SET, u64::MAX, (u64::MAX, 0)),
+        (KFI_CNTR_SETERR, 3, (u64::MAX, 3)),
+        (KFI_CNTR_SETERR, 2, (u64::MAX, 2)),
+        (KFI_CNTR_SET, 0, (0, 2)),
+        (KFI_CNTR_SETERR, 0, (0, 0)),
+    ] {
+        let seen = dev.cntr_read(c)?;
+        refused(
+            change(seen, Duration::from_millis(20)),
+            libc::ETIMEDOUT,
+            "a change that does not come",
+        )?;
+        std::thread::scope(|s| -> Result<()> {
+            let waiter = s.spawn(|| change(seen, WAIT));
+            dev.cntr_ctl(c, op, value)?;
+            Ok(waiter.join().map_err(|_| anyhow::anyhow!("panicked"))??)
+        })?;
+        ensure!(dev.cntr_read(c)? == now, "{:?}", dev.cntr_read(c)?);
+        change(seen, WAIT).context("a change that is there")?;
+    }
+    Ok(())
 }
 
 fn eq_empty(ctx: &mut Ctx) -> Result<()> {

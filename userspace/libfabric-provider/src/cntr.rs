@@ -107,6 +107,13 @@ impl Descriptor {
     fn new(counter: &kfabric::Counter) -> Result<Self, Errno> {
         let flag = Arc::new(Flag::new()?);
         let (raised, watch) = (flag.clone(), counter.watch());
+        // Kernel modules without this wait refuse it here, not in the thread. No counter is at both
+        // greatest values, so this one returns at once.
+        let other = CounterValue {
+            value: u64::MAX,
+            errors: u64::MAX,
+        };
+        watch.changed(other).ours()?;
         let run = move || {
             let mut seen = CounterValue::default();
             // An error means that the counter is closed.

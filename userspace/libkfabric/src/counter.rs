@@ -156,27 +156,21 @@ debug_by_handle!(Counter, inner.handle);
 pub struct CounterWatch(Counter);
 
 impl CounterWatch {
-    /// Waits until a value differs from `seen`: until there are more successes, or other failures.
-    /// Returns the values.
+    /// Waits until a value differs from `seen`. Returns the values.
     ///
     /// # Errors
     ///
     /// - `ENOENT` if the counter was closed.
+    /// - `EINVAL` if the kernel's modules are older than the library.
     pub fn changed(&self, seen: CounterValue) -> Result<CounterValue> {
-        loop {
-            let now = self.0.read()?;
-            if now != seen {
-                return Ok(now);
-            }
-            // The wait ends at more successes, or at a failure. A failure just before the wait, or
-            // fewer successes, are found when the time-out expires.
-            match self
-                .0
-                .wait(seen.value.saturating_add(1), Duration::from_secs(1))
-            {
-                Err(e) if matches!(e.errno(), Some(Errno::EIO | Errno::ETIMEDOUT)) => {}
-                done => done?,
-            }
-        }
+        let mut arg: abi::CntrWait = sys::new();
+        arg.flags = abi::KFI_CNTR_WAIT_CHANGE;
+        arg.cntr = self.0.inner.handle.raw();
+        arg.threshold = seen.value;
+        arg.errors = seen.errors;
+        arg.deadline = u64::MAX;
+        let dev = &self.0.inner.handle.dev;
+        dev.call(self.0.id(), &mut arg, &mut [])?;
+        self.0.read()
     }
 }

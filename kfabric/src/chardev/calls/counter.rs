@@ -56,14 +56,22 @@ pub(crate) fn cntr_ctl(file: &File, call: &mut CntrCtl) -> Result<Undo> {
 }
 
 pub(crate) fn cntr_wait(file: &File, call: &mut CntrWait) -> Result<Undo> {
-    zero(&[call.flags])?;
-    if call.reserved != 0 {
+    let change = call.flags & KFI_CNTR_WAIT_CHANGE != 0;
+    zero(&[call.flags & !KFI_CNTR_WAIT_CHANGE])?;
+    if call.reserved != 0 || !change && call.errors != 0 {
         return Err(EINVAL);
     }
     // The program's clock is that of its time namespace.
     let deadline = sys::monotonic_here(call.deadline);
-    file.handles
-        .cntr(call.cntr)?
-        .wait(call.threshold, deadline)?;
+    let cntr = file.handles.cntr(call.cntr)?;
+    if change {
+        let seen = Counts {
+            value: call.threshold,
+            errors: call.errors,
+        };
+        cntr.wait_change(seen, deadline)?;
+    } else {
+        cntr.wait(call.threshold, deadline)?;
+    }
     Ok(Undo::NoAnswer)
 }

@@ -26,6 +26,7 @@ pub const CASES: &[Case] = &[
     Case::new("KFI_IOC_CNTR_CTL", "read", cntr_read),
     Case::new("KFI_IOC_CNTR_CTL", "add", cntr_add),
     Case::new("KFI_IOC_CNTR_WAIT", "", cntr_wait),
+    Case::new("KFI_IOC_CNTR_WAIT", "change", cntr_wait_change),
 ];
 
 /// If a device refuses a work request, the endpoint acts as not connected.
@@ -325,6 +326,21 @@ fn cntr_wait(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let want = CntrWait {
         cntr,
         threshold: 5,
+        deadline: u64::MAX,
+        ..Default::default()
+    };
+    shot.ioctl(&lab.dev, &want)?;
+    Ok(lab.dev.close(cntr)?)
+}
+
+fn cntr_wait_change(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
+    let cntr = lab.dev.cntr_open(lab.domain)?;
+    lab.dev.cntr_ctl(cntr, KFI_CNTR_SET, 5)?;
+    let want = CntrWait {
+        flags: KFI_CNTR_WAIT_CHANGE,
+        cntr,
+        threshold: 5,
+        errors: 1,
         deadline: u64::MAX,
         ..Default::default()
     };

@@ -525,7 +525,8 @@ fn using(f: &Fixture) -> Vec<Specimen> {
             ..Default::default()
         })
         .handle(offset_of!(CntrWait, cntr), f.cq.handle, o.cntr)
-        .reserved(&[field!(CntrWait.reserved, 8)])
+        .reserved(&[field!(CntrWait.reserved, 8), field!(CntrWait.errors, 8)])
+        .flags(KFI_CNTR_WAIT_CHANGE)
         .repeats(),
         specimen(KeyAssign {
             slot: f.slot,
