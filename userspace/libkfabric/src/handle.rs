@@ -5,7 +5,7 @@
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kfabric_uapi::{self as abi, Ioctl};
 
@@ -57,39 +57,52 @@ impl Shared {
         })
     }
 
-    /// Closes a handle. Then tries again to close the handles in `orphans`.
+    /// Closes a handle. Tries again to close the handles in `orphans`: if one of them is what keeps
+    /// the object busy, before, otherwise afterwards.
     pub(crate) fn close(&self, id: ObjectId) -> Result<()> {
+        let mut closed = self.try_close(id);
+        if closed.as_ref().is_err_and(is_busy) && self.close_orphans() {
+            closed = self.try_close(id);
+        }
+        closed?;
+        self.close_orphans();
+        Ok(())
+    }
+
+    fn try_close(&self, id: ObjectId) -> Result<()> {
         let mut arg: abi::Close = sys::new();
         arg.handle = id.handle;
-        self.call(id, &mut arg, &mut [])?;
-        let mut orphans =
-            std::mem::take(&mut *self.orphans.lock().unwrap_or_else(PoisonError::into_inner));
-        // Newest first, so that children are closed before their parents.
-        let mut left = Vec::new();
-        while let Some(id) = orphans.pop() {
-            let mut arg: abi::Close = sys::new();
-            arg.handle = id.handle;
-            if self
-                .call(id, &mut arg, &mut [])
-                .is_err_and(|e| e.errno() == Some(Errno::EBUSY))
-            {
-                left.push(id);
+        self.call(id, &mut arg, &mut [])
+    }
+
+    /// Closes the handles in `orphans` that are not busy any more. Returns whether there was one.
+    fn close_orphans(&self) -> bool {
+        let mut any = false;
+        loop {
+            let mut orphans = std::mem::take(&mut *self.orphans());
+            let before = orphans.len();
+            orphans.retain(|id| self.try_close(*id).is_err_and(|e| is_busy(&e)));
+            let left = orphans.len();
+            let mut kept = self.orphans();
+            // Handles that another thread has added meanwhile are newer.
+            orphans.append(&mut kept);
+            *kept = orphans;
+            drop(kept);
+            if left == before {
+                return any;
             }
+            // The parent of a handle that is closed now may come before the handle.
+            any = true;
         }
-        left.reverse();
-        self.orphans
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .extend(left);
-        Ok(())
+    }
+
+    fn orphans(&self) -> MutexGuard<'_, Vec<ObjectId>> {
+        self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps a handle that could not be closed, for a later attempt.
     pub(crate) fn orphan(&self, id: ObjectId) {
-        self.orphans
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(id);
+        self.orphans().push(id);
     }
 
     /// Takes ownership of a descriptor that a call returned.
@@ -100,6 +113,11 @@ impl Shared {
             errno,
         })
     }
+}
+
+/// Whether the kernel refused to close an object because something uses the object.
+fn is_busy(error: &Error) -> bool {
+    error.errno() == Some(Errno::EBUSY)
 }
 
 /// A handle of the kernel, closed when dropped.
@@ -143,11 +161,7 @@ impl Handle {
         }
         // If an operation still uses the object, closing is tried again when the next object is
         // closed. At the latest, the kernel closes the object with the file.
-        if self
-            .dev
-            .close(self.id)
-            .is_err_and(|e| e.errno() == Some(Errno::EBUSY))
-        {
+        if self.dev.close(self.id).is_err_and(|e| is_busy(&e)) {
             self.dev.orphan(self.id);
         }
     }

@@ -634,6 +634,41 @@ fn region_retired_in_use_loses_its_keys_at_once() {
 }
 
 #[test]
+fn orphans_are_closed_in_any_order_before_an_object_that_they_keep_busy() {
+    let (fake, device) = device();
+    let p = pair(&device);
+    let before = fake.0.lock().unwrap().count();
+    let memory = Memory::anonymous(64).unwrap();
+    let all = Access::LOCAL | Access::REMOTE;
+    let attr = RegionAttr::new(all).dynamic_keys();
+    let region = p.domain.register_with(memory, &attr).unwrap();
+    let key = region.alloc_keys(1).unwrap().remove(0);
+    let slot = key.id().handle;
+    // The slot becomes an orphan before its region.
+    fake.0.lock().unwrap().hold(slot, true);
+    drop(key);
+    drop(region);
+    assert_eq!(fake.0.lock().unwrap().count(), before + 2);
+    fake.0.lock().unwrap().hold(slot, false);
+    // One close of another object is enough for both.
+    let other = Memory::anonymous(64).unwrap();
+    p.domain.register(other, all).unwrap().close().unwrap();
+    assert_eq!(fake.0.lock().unwrap().count(), before);
+
+    // The region is the only child of its domain.
+    let (_fabric, domain) = fabric(&device);
+    let memory = Memory::anonymous(64).unwrap();
+    let region = domain.register(memory, all).unwrap();
+    let handle = region.id().handle;
+    fake.0.lock().unwrap().hold(handle, true);
+    drop(region);
+    let Returned { object, error } = domain.close().unwrap_err();
+    assert_eq!(error.errno(), Some(Errno::EBUSY));
+    fake.0.lock().unwrap().hold(handle, false);
+    object.close().unwrap();
+}
+
+#[test]
 fn event_peeked_stays_and_its_request_has_no_effect() {
     let (_fake, device) = device();
     let (fabric, domain) = fabric(&device);
