@@ -22,6 +22,8 @@ pub(crate) struct Cq {
     pub(crate) cq: CompletionQueue,
     format: fi_cq_format,
     prov: Arc<str>,
+    /// Version of the interface that the program uses.
+    version: u32,
     /// Raised by `fi_cq_signal`, for one wait.
     signal: Flag,
     wait: Wait,
@@ -81,6 +83,7 @@ impl Cq {
             cq: domain.domain.completion_queue(depth, Format::Data).ours()?,
             format,
             prov: domain.prov.clone(),
+            version: domain.version,
             signal,
             wait,
         })
@@ -220,6 +223,8 @@ unsafe extern "C" fn readerr(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, _flags:
             Ok(None) => return -(libc::EAGAIN as isize),
             Err(_) => return -(libc::EIO as isize),
         };
+        // The size of the error data came with version 1.5.
+        let sized = cq.version >= (1 << 16 | 5);
         let (e, common) = (failure.raw(), entry(failure.raw()));
         (*buf).op_context = common.op_context;
         (*buf).flags = common.flags;
@@ -233,10 +238,12 @@ unsafe extern "C" fn readerr(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, _flags:
             other => translate(kfabric::Errno(other)),
         };
         (*buf).prov_errno = text::completion_code(e.err as c_int, e.prov_errno);
-        if (*buf).err_data_size == 0 {
+        if !sized || (*buf).err_data_size == 0 {
             (*buf).err_data = null_mut();
         }
-        (*buf).err_data_size = 0;
+        if sized {
+            (*buf).err_data_size = 0;
+        }
     }
     1
 }
