@@ -627,6 +627,8 @@ static const struct {
 	{ "atomics", atomics },
 	{ "messages", messages },
 	{ "failed_messages", failed_messages },
+	{ "failed_injects", failed_injects },
+	{ "old_program", old_program },
 	{ "cancel", cancel },
 	{ "getinfo", getinfo },
 	{ "endpoints", endpoints },

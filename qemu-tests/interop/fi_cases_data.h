@@ -401,6 +401,75 @@ static void failed_messages(void)
 	unpair(&a, &b);
 }
 
+/* Reads until it is told to stop. No failure is the program's. */
+static volatile int stop;
+
+static void *read_thread(void *arg)
+{
+	struct fi_cq_data_entry got;
+
+	while (!stop)
+		GIVES(-FI_EAGAIN, fi_cq_read(arg, &got, 1));
+	return NULL;
+}
+
+/* Failures of injected messages are shown to no reader. */
+static void failed_injects(void)
+{
+	pthread_t threads[2];
+	struct end a, b;
+
+	for (int round = 0; round < 10; round++) {
+		pair(&a, &b);
+		stop = 0;
+		for (int i = 0; i < 2; i++)
+			OK(pthread_create(&threads[i], NULL, read_thread, a.cq));
+		/* Without receives these messages fail with the connection. */
+		for (int i = 0; i < 200; i++)
+			OK(fi_inject(a.ep, a.mem, 8, 0));
+		OK(fi_close(&a.ep->fid));
+		a.ep = NULL;
+		usleep(5000);
+		stop = 1;
+		for (int i = 0; i < 2; i++)
+			OK(pthread_join(threads[i], NULL));
+		GIVES(-FI_EAGAIN, fi_cq_readerr(a.cq, &(struct fi_cq_err_entry){ 0 }, 0));
+		unpair(&a, &b);
+	}
+}
+
+/* A program of version 1.4, whose structures end earlier. */
+static void old_program(void)
+{
+	struct fi_info *h = hints_of(info->domain_attr->name), *old;
+	struct fid_fabric *present = fabric;
+	struct fid_domain *own = domain;
+	struct fi_cq_err_entry err = { .err_data = &err, .err_data_size = 77 };
+	struct fi_cq_data_entry none;
+	struct end a;
+
+	h->domain_attr->mr_mode = 1;
+	h->mode |= 1ULL << 55;
+	OK(fi_getinfo(FI_VERSION(1, 4), NULL, NULL, 0, h, &old));
+	fi_freeinfo(h);
+	OK(fi_fabric(old->fabric_attr, &fabric, NULL));
+	OK(fi_domain(fabric, old, &domain, NULL));
+	open_end(&a, old, 0);
+	OK(fi_recv(a.ep, a.mem, 8, fi_mr_desc(a.mr), 0, &a));
+	OK(fi_close(&a.ep->fid));
+	a.ep = NULL;
+	GIVES(-FI_EAVAIL, fi_cq_read(a.cq, &none, 1));
+	GIVES(1, fi_cq_readerr(a.cq, &err, 0));
+	CHECK(err.err == FI_ECANCELED && err.op_context == &a);
+	CHECK(err.err_data_size == 77 && !err.err_data);
+	close_end(&a);
+	OK(fi_close(&domain->fid));
+	OK(fi_close(&fabric->fid));
+	fi_freeinfo(old);
+	fabric = present;
+	domain = own;
+}
+
 static void cancel(void)
 {
 	struct end a, b;

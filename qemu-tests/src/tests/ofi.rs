@@ -42,7 +42,16 @@ pub const TESTS: &[Test] = &[
     })
     .seconds(10),
     Test::pair("ofi.messages_complete_once_and_are_flushed_at_close", |c| {
-        cases(c, &["messages", "failed_messages", "cancel"])
+        cases(
+            c,
+            &[
+                "messages",
+                "failed_messages",
+                "failed_injects",
+                "old_program",
+                "cancel",
+            ],
+        )
     })
     .seconds(10),
     Test::pair("ofi.connection_requests_carry_data_and_are_refused", |c| {

@@ -90,13 +90,8 @@ impl Cq {
     }
 
     /// Drops failures of injected operations at the front: their context is none of the program's.
-    /// Returns whether there was one.
-    fn skip_injected(&self) -> bool {
-        let mut any = false;
-        while self.cq.skip_failure(injected()).unwrap_or(false) {
-            any = true;
-        }
-        any
+    fn skip_injected(&self) {
+        while self.cq.skip_failure(injected()).unwrap_or(false) {}
     }
 
     /// Whether there is nothing to read.
@@ -114,15 +109,16 @@ impl Cq {
         let (mut done, mut failed) = (0, false);
         while done < count && !failed {
             let room = some.len().min(count - done);
-            let Ok(taken) = self.cq.read_successes(&mut some[..room]) else {
+            let read = self.cq.read_successes_except(&mut some[..room], injected());
+            let Ok(taken) = read else {
                 return -(libc::EIO as isize);
             };
             for completion in &some[..taken.count] {
                 give(done, completion.raw());
                 done += 1;
             }
-            failed = taken.failed && !self.skip_injected();
-            if !taken.failed && taken.count < room {
+            failed = taken.failed;
+            if taken.count == 0 {
                 break;
             }
         }

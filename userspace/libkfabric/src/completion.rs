@@ -97,6 +97,16 @@ impl CompletionQueue {
     ///
     /// - [`Error::Ring`] if the shared memory is corrupt.
     pub fn read_successes(&self, to: &mut [Completion]) -> Result<Taken> {
+        self.read_wanted(to, |entry| entry.err == 0)
+    }
+
+    /// Takes completions while they are `wanted`.
+    #[inline]
+    fn read_wanted(
+        &self,
+        to: &mut [Completion],
+        wanted: impl Fn(&abi::CqEntry) -> bool,
+    ) -> Result<Taken> {
         let mut done = Taken::default();
         // An empty queue costs two loads.
         if !self.inner.direct.is_used() && !self.inner.ring.waiting() {
@@ -105,7 +115,7 @@ impl CompletionQueue {
         let mut raw = [abi::CqEntry::new_zeroed(); 32];
         while done.count < to.len() && !done.failed {
             let room = raw.len().min(to.len() - done.count);
-            let (n, failed) = self.take_while(&mut raw[..room], |entry| entry.err == 0)?;
+            let (n, failed) = self.take_while(&mut raw[..room], &wanted)?;
             for (to, raw) in to[done.count..].iter_mut().zip(&raw[..n]) {
                 to.raw = *raw;
             }
@@ -141,6 +151,33 @@ impl CompletionQueue {
         let ignored = |entry: &abi::CqEntry| entry.err != 0 && entry.context == context;
         let (n, _) = self.take_while(&mut one, ignored)?;
         Ok(n == 1)
+    }
+
+    /// As [`CompletionQueue::read_successes`], and drops failures with the context `ignored`.
+    ///
+    /// [`Taken::failed`] is never the result of an ignored failure, also if other threads read the
+    /// queue at the same time.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Ring`] if the shared memory is corrupt.
+    pub fn read_successes_except(&self, to: &mut [Completion], ignored: u64) -> Result<Taken> {
+        let wanted = |entry: &abi::CqEntry| entry.err == 0 || entry.context == ignored;
+        loop {
+            let mut done = self.read_wanted(to, wanted)?;
+            let mut kept = 0;
+            for at in 0..done.count {
+                if to[at].raw.err == 0 {
+                    to[kept] = to[at];
+                    kept += 1;
+                }
+            }
+            // If all entries were ignored, others may follow.
+            if kept != 0 || done.count == 0 {
+                done.count = kept;
+                return Ok(done);
+            }
+        }
     }
 
     fn take_while(

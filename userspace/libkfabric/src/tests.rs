@@ -5,7 +5,7 @@
 mod rings;
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use kfabric_uapi as abi;
@@ -503,6 +503,38 @@ fn completion_read_by_many_threads_is_returned_once() {
     });
     assert_eq!(count.into_inner(), ALL);
     assert_eq!(sum.into_inner(), ALL * (ALL - 1) / 2);
+}
+
+#[test]
+fn ignored_failure_taken_by_another_thread_is_no_failure() {
+    let (fake, device) = device();
+    let p = pair(&device);
+    let ep = p.a.id().handle;
+    const ALL: u64 = 300;
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut some = [Completion::default(); 2];
+                while !over.load(Ordering::Relaxed) {
+                    let taken = p.a_cq.read_successes_except(&mut some, 7).unwrap();
+                    assert_eq!(taken, Taken::default());
+                }
+            });
+        }
+        for _ in 0..ALL {
+            while p.a_cq.is_ready() {
+                std::thread::yield_now();
+            }
+            let entry = abi::CqEntry {
+                context: 7,
+                err: 5,
+                ..abi::CqEntry::default()
+            };
+            fake.0.lock().unwrap().complete(ep, entry);
+        }
+        over.store(true, Ordering::Relaxed);
+    });
 }
 
 #[test]
