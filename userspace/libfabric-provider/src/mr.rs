@@ -112,35 +112,28 @@ impl Kind for Mr {
         if Arc::strong_count(&self.alive) > 1 {
             return Err((self, libc::EBUSY));
         }
-        let own = self.own.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let kept = match own.take() {
-            None => None,
-            Some(Own::Sub(sub)) => sub.close().err().map(|r| (Own::Sub(r.object), r.error)),
-            Some(Own::Once(key)) => key.close().err().map(|r| (Own::Once(r.object), r.error)),
-        };
-        if let Some((key, error)) = kept {
-            *own = Some(key);
-            return Err((self, errno(&error)));
+        match self.base.take().map(Arc::try_unwrap) {
+            // Never enabled.
+            None => Ok(()),
+            // The memory of a sub-region is its base's.
+            Some(Err(base)) => self.end_own().map_err(|errno| {
+                self.base = base.into();
+                (self, errno)
+            }),
+            Some(Ok(base)) => {
+                let Base { region, .. } = base;
+                // This one step ends all keys of the memory. The rest cannot fail: without
+                // sub-regions the twin has no key.
+                region.retire().map_err(|r| {
+                    let base = Base {
+                        region: r.object,
+                        ..base
+                    };
+                    self.base = Arc::new(base).into();
+                    (self, errno(&r.error))
+                })
+            }
         }
-        // The memory of a sub-region is its base's.
-        let Some(Ok(mut base)) = self.base.take().map(Arc::try_unwrap) else {
-            return Ok(());
-        };
-        let twin = base.twin.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Err(r)) = twin.take().map(Region::retire) {
-            *twin = Some(r.object);
-            self.base = Arc::new(base).into();
-            return Err((self, errno(&r.error)));
-        }
-        let Base { region, .. } = base;
-        region.retire().map_err(|r| {
-            let base = Base {
-                region: r.object,
-                ..base
-            };
-            self.base = Arc::new(base).into();
-            (self, errno(&r.error))
-        })
     }
 }
 
@@ -245,6 +238,21 @@ impl Mr {
     #[inline]
     pub(crate) fn region(&self) -> Option<&Region> {
         self.base.get().map(|base| &base.region)
+    }
+
+    /// Ends the key of a sub-region.
+    fn end_own(&mut self) -> Result<(), Errno> {
+        let own = self.own.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let kept = match own.take() {
+            None => None,
+            Some(Own::Sub(sub)) => sub.close().err().map(|r| (Own::Sub(r.object), r.error)),
+            Some(Own::Once(key)) => key.close().err().map(|r| (Own::Once(r.object), r.error)),
+        };
+        let Some((key, error)) = kept else {
+            return Ok(());
+        };
+        *own = Some(key);
+        Err(errno(&error))
     }
 
     fn new(domain: &Domain, wanted: Wanted) -> Result<Self, Errno> {
