@@ -40,6 +40,7 @@ static void sub_regions(void)
 	struct end a, b;
 	uint64_t key, at;
 	size_t size;
+	void *desc;
 
 	CHECK(mem);
 	fill(mem, LEN, 9);
@@ -67,6 +68,11 @@ static void sub_regions(void)
 		completion(a.cq, &a, FI_SEND);
 		completion(b.cq, &b, FI_RECV);
 		CHECK(!memcmp(b.mem, mem + 4096, 16));
+		/* As local memory a part ends where its window ends. */
+		desc = fi_mr_desc(parts[1]);
+		GIVES(-FI_EINVAL, fi_send(a.ep, mem + 4096 - 8, 16, desc, 0, &a));
+		GIVES(-FI_EINVAL, fi_send(a.ep, mem + 8192 - 8, 16, desc, 0, &a));
+		GIVES(-FI_EINVAL, fi_recv(a.ep, mem + 8192, 8, desc, 0, &a));
 
 		/* Outside of the base, or with rights that the base has not. */
 		GIVES(-FI_EINVAL, reg_part(mem + LEN - 8, 16, FI_REMOTE_READ, base, 0, 0, &none));

@@ -236,8 +236,19 @@ impl Base {
 impl Mr {
     /// The registered memory, for operations of this program.
     #[inline]
-    pub(crate) fn region(&self) -> Option<&Region> {
+    fn region(&self) -> Option<&Region> {
         self.base.get().map(|base| &base.region)
+    }
+
+    /// The registered memory, for an operation of this program on `len` bytes at `at`. `None`
+    /// outside this part of it, or before the region is enabled.
+    #[inline]
+    pub(crate) fn local(&self, at: *const u8, len: usize) -> Option<&Region> {
+        let region = self.region()?;
+        let first = at.addr() as u64;
+        let within = first.checked_sub(region.address() + self.window.first)?;
+        let room = self.window.len.checked_sub(within)?;
+        (len as u64 <= room).then_some(region)
     }
 
     /// Ends the key of a sub-region.

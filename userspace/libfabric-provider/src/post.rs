@@ -122,7 +122,7 @@ impl Local {
                     if desc.is_null() {
                         return Err(libc::EINVAL);
                     }
-                    object::body::<Mr>(desc).region()
+                    object::body::<Mr>(desc).local(place.base, len)
                 };
                 place.region = Some(region.ok_or(libc::EINVAL)?);
             }
