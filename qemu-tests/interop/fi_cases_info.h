@@ -75,7 +75,12 @@ static void getinfo(void)
 	       i->domain_attr->mr_mode == FI_MR_LOCAL);
 	NO_ANSWER(now, NULL, NULL, 0, (h->caps = FI_RMA, h->domain_attr->mr_mode = FI_MR_LOCAL));
 	NO_ANSWER(now, NULL, NULL, 0, h->domain_attr->mr_mode = 2);
-	ANSWER(now, NULL, NULL, 0, h->domain_attr->mr_mode = 1, i->domain_attr->mr_mode == 1);
+	/* The basic mode says nothing about local memory. */
+	NO_ANSWER(now, NULL, NULL, 0, h->domain_attr->mr_mode = 1);
+	ANSWER(now, NULL, NULL, 0, (h->domain_attr->mr_mode = 1, h->mode |= local_mr),
+	       i->domain_attr->mr_mode == 1 && (i->mode & local_mr));
+	ANSWER(now, NULL, NULL, 0, h->domain_attr->mr_mode = 1 | FI_MR_LOCAL,
+	       i->domain_attr->mr_mode == (1 | FI_MR_LOCAL) && !(i->mode & local_mr));
 	for (int mode = 0; mode < 2; mode++)
 		ANSWER(old, NULL, NULL, 0,
 		       (h->domain_attr->mr_mode = mode, h->mode |= local_mr),

@@ -115,11 +115,19 @@ fn data_size(entry: &abi::InfoEntry, hints: Option<&fi_info>) -> usize {
     }
 }
 
+/// Whether a registration mode is FI_MR_BASIC, which says nothing about local memory.
+fn is_basic(mode: c_int) -> bool {
+    mode & !(abi::KFI_MR_LOCAL as c_int) == MR_BASIC
+}
+
 /// The registration mode of an answer: as few bits as hints need.
 fn mr_mode(hints: Option<&Hints<'_>>, version: u32) -> c_int {
     let asked = hints.and_then(|h| h.domain).map_or(0, |d| d.mr_mode);
-    if version < (1 << 16 | 5) || asked == MR_BASIC {
+    if version < (1 << 16 | 5) {
         return MR_BASIC;
+    }
+    if is_basic(asked) {
+        return asked;
     }
     match hints {
         Some(h) if !wants_rma(h.info.caps) => MR_MODE as c_int & asked,
@@ -200,11 +208,14 @@ unsafe fn satisfies(offer: &Info, hints: &Hints<'_>, version: u32) -> bool {
             true => MR_MODE,
             false => abi::KFI_MR_LOCAL,
         };
+        let local = info.mode & LOCAL_MR != 0;
         let fits = if version < (1 << 16 | 5) {
-            // Unspecified or basic, which has these modes.
-            domain.mr_mode <= MR_BASIC && info.mode & LOCAL_MR != 0
+            // Unspecified or basic, which has these modes except FI_MR_LOCAL.
+            matches!(domain.mr_mode, 0 | MR_BASIC) && local
+        } else if is_basic(domain.mr_mode) {
+            local || mode & abi::KFI_MR_LOCAL != 0
         } else {
-            domain.mr_mode == MR_BASIC || needed & !mode == 0
+            needed & !mode == 0
         };
         if !fits
             || domain.cq_data_size > data_size(entry, Some(info))
@@ -389,7 +400,9 @@ pub(crate) unsafe fn make(
         let mode = if data { FI_RX_CQ_DATA } else { 0 };
         i.caps = caps;
         i.mode = mode;
-        if version < (1 << 16 | 5) {
+        let registration = mr_mode(hints, version);
+        // Old programs know the need to register local memory as a mode of the info.
+        if version < (1 << 16 | 5) || registration == MR_BASIC {
             i.mode |= LOCAL_MR;
         }
         // A passive endpoint whose address the new endpoint is to have.
@@ -458,7 +471,7 @@ pub(crate) unsafe fn make(
             Some(wanted) => wanted,
             None => FI_AV_UNSPEC,
         };
-        domain.mr_mode = mr_mode(hints, version);
+        domain.mr_mode = registration;
         domain.mr_key_size = entry.mr_key_size as usize;
         domain.cq_data_size = data_size(entry, hints.map(|h| h.info));
         domain.cq_cnt = COUNT;

@@ -181,8 +181,15 @@ fn registration_modes_are_needed_for_remote_access() {
         a.info.caps = abi::KFI_MSG;
         a.domain.mr_mode = without(abi::KFI_MR_LOCAL);
     }));
-    // FI_MR_BASIC, and programs of version 1.4.
-    assert!(accepts(|a| a.domain.mr_mode = 1));
+    // FI_MR_BASIC, which says nothing about local memory, and programs of version 1.4.
+    assert!(!accepts(|a| a.domain.mr_mode = 1));
+    assert!(accepts(
+        |a| a.domain.mr_mode = 1 | abi::KFI_MR_LOCAL as c_int
+    ));
+    assert!(accepts(|a| {
+        a.domain.mr_mode = 1;
+        a.info.mode = LOCAL_MR;
+    }));
     for (mode, fits) in [(0, true), (1, true), (2, false)] {
         let old = accepts_version(1 << 16 | 4, |a| {
             a.domain.mr_mode = mode;
