@@ -98,6 +98,8 @@ static void reject(void)
 	struct fi_eq_cm_entry entry;
 	struct fi_eq_err_entry err;
 	struct sockaddr_in at;
+	struct fi_info *stale = NULL;
+	struct fid_ep *none;
 	char data[256];
 	struct end a;
 
@@ -110,12 +112,27 @@ static void reject(void)
 		CHECK(event(eq, FI_CONNREQ, &entry, data) >= 6 && !memcmp(data, "please", 6));
 		OK(fi_reject(pep, entry.info->handle, "no\x7f", 3));
 		GIVES(-FI_EINVAL, fi_reject(pep, entry.info->handle, NULL, 0));
-		fi_freeinfo(entry.info);
+		if (!i)
+			stale = entry.info;
+		else
+			fi_freeinfo(entry.info);
 		err = refusal(&a, i ? data : NULL, i ? sizeof(data) : 0);
 		CHECK(err.err == FI_ECONNREFUSED);
 		CHECK(err.err_data_size == 3 && !memcmp(err.err_data, "no\x7f", 3));
 		close_end(&a);
 	}
+	/* The info of an answered request opens no endpoint, also not for a later request. */
+	GIVES(-FI_EINVAL, fi_endpoint(domain, stale, &none, NULL));
+	open_end(&a, info, 0);
+	OK(fi_connect(a.ep, &at, NULL, 0));
+	event(eq, FI_CONNREQ, &entry, NULL);
+	GIVES(-FI_EINVAL, fi_endpoint(domain, stale, &none, NULL));
+	GIVES(-FI_EINVAL, fi_reject(pep, stale->handle, NULL, 0));
+	fi_freeinfo(stale);
+	OK(fi_reject(pep, entry.info->handle, NULL, 0));
+	fi_freeinfo(entry.info);
+	CHECK(refusal(&a, NULL, 0).err == FI_ECONNREFUSED);
+	close_end(&a);
 	/* A request that is never read is refused when the listener closes. */
 	open_end(&a, info, 0);
 	OK(fi_connect(a.ep, &at, NULL, 0));

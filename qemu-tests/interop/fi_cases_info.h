@@ -147,6 +147,10 @@ static void taken_address(void)
 	h->handle = &own->fid;
 	OK(ask(h, FI_VERSION(1, 18), host, port, 0, &found));
 	CHECK(found->handle == &own->fid);
+	/* An endpoint that cannot be opened leaves the address. */
+	found->tx_attr->size <<= 20;
+	CHECK(fi_endpoint(domain, found, &b.ep, NULL) < 0);
+	found->tx_attr->size >>= 20;
 	open_end(&a, found, 0);
 	GIVES(-FI_EINVAL, fi_endpoint(domain, found, &b.ep, NULL));
 	CHECK(fi_pep_bind(own, &other->fid, 0) == 0 && fi_listen(own) < 0);

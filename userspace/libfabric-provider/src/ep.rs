@@ -131,15 +131,18 @@ fn size(of: Option<usize>) -> Result<u32, Errno> {
 
 impl Endpoint {
     unsafe fn new(domain: &Domain, of: &fi_info, at: usize) -> Result<Self, Errno> {
+        let requests = &domain.requests;
         // SAFETY: an info's parts are valid or null; an auth key and an address have their sizes;
-        // the handle is null, a connection request, or a passive endpoint.
+        // the handle is an open passive endpoint, if it is one of them.
         let (tx, rx, ep, own, pep) = unsafe {
             (
                 of.tx_attr.as_ref(),
                 of.rx_attr.as_ref(),
                 of.ep_attr.as_ref(),
                 addr::from(of.src_addr, of.src_addrlen),
-                object::body_of_class::<Passive>(of.handle),
+                requests
+                    .is_passive(of.handle)
+                    .then(|| object::body::<Passive>(of.handle)),
             )
         };
         if !matches!(ep.map_or(FI_EP_MSG, |e| e.type_), FI_EP_UNSPEC | FI_EP_MSG) {
@@ -169,9 +172,12 @@ impl Endpoint {
                 own.set_port(0);
             }
             attr.source = name.or(own);
-            domain.domain.endpoint(&attr).ours()?
+            let opened = domain.domain.endpoint(&attr).ours();
+            if let (Err(_), Some(pep)) = (&opened, pep) {
+                pep.return_address();
+            }
+            opened?
         } else {
-            let requests = &domain.requests;
             requests.answer(of.handle, |request| {
                 let opened = domain.domain.endpoint_for(request, &attr);
                 opened.map_err(Box::new)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Event queues: the kernel's events, and those that the program writes.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{null_mut, with_exposed_provenance_mut};
@@ -89,10 +89,25 @@ impl Kind for Eq {
     }
 }
 
-/// Connection requests that the program has neither accepted nor rejected, by the address of the
-/// fid that the program has.
+/// Fids of answered requests that are kept, so that a new request does not get the address of an
+/// old one while a program may still have the old info.
+const ANSWERED_MAX: usize = 1024;
+
+/// The objects that the handle of an info can be, by the addresses of their fids: the info's owner
+/// may use a handle after its end, so a handle is never dereferenced before it is found here.
 #[derive(Default)]
-pub(crate) struct Requests(Mutex<HashMap<usize, (Box<fid>, ConnRequest)>>);
+struct Handles {
+    /// Connection requests that the program has neither accepted nor rejected.
+    requests: HashMap<usize, (Box<fid>, ConnRequest)>,
+    /// Fids of requests that the program has answered, oldest first.
+    answered: VecDeque<Box<fid>>,
+    /// Open passive endpoints.
+    passive: HashSet<usize>,
+}
+
+/// The handles of a fabric.
+#[derive(Default)]
+pub(crate) struct Requests(Mutex<Handles>);
 
 // SAFETY: the fids have no pointers but null.
 unsafe impl Send for Requests {}
@@ -100,8 +115,23 @@ unsafe impl Send for Requests {}
 unsafe impl Sync for Requests {}
 
 impl Requests {
-    fn all(&self) -> MutexGuard<'_, HashMap<usize, (Box<fid>, ConnRequest)>> {
+    fn all(&self) -> MutexGuard<'_, Handles> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds the address of a passive endpoint, which is being opened.
+    pub(crate) fn add_passive(&self, at: usize) {
+        self.all().passive.insert(at);
+    }
+
+    /// Removes the address of a passive endpoint, which is being closed.
+    pub(crate) fn remove_passive(&self, at: usize) {
+        self.all().passive.remove(&at);
+    }
+
+    /// Whether a handle is that of an open passive endpoint.
+    pub(crate) fn is_passive(&self, handle: *const fid) -> bool {
+        self.all().passive.contains(&handle.addr())
     }
 
     /// Makes a fid for a request.
@@ -112,7 +142,7 @@ impl Requests {
             ops: null_mut(),
         });
         let at = &raw mut *fid;
-        self.all().insert(at.addr(), (fid, request));
+        self.all().requests.insert(at.addr(), (fid, request));
         at
     }
 
@@ -123,12 +153,24 @@ impl Requests {
         fid: *mut fid,
         answer: impl FnOnce(ConnRequest) -> Result<T, Box<kfabric::Returned<ConnRequest>>>,
     ) -> Result<T, Errno> {
-        let (own, request) = self.all().remove(&fid.addr()).ok_or(libc::EINVAL)?;
-        answer(request).map_err(|returned| {
-            // The program may still reject it.
-            self.all().insert(fid.addr(), (own, returned.object));
-            crate::error::errno(&returned.error)
-        })
+        let found = self.all().requests.remove(&fid.addr());
+        let (own, request) = found.ok_or(libc::EINVAL)?;
+        let answered = answer(request);
+        let mut all = self.all();
+        match answered {
+            Ok(value) => {
+                if all.answered.len() == ANSWERED_MAX {
+                    all.answered.pop_front();
+                }
+                all.answered.push_back(own);
+                Ok(value)
+            }
+            Err(returned) => {
+                // The program may still reject it.
+                all.requests.insert(fid.addr(), (own, returned.object));
+                Err(crate::error::errno(&returned.error))
+            }
+        }
     }
 }
 

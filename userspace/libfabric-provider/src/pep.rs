@@ -137,6 +137,7 @@ impl Kind for Passive {
         if let Some(eq) = &state.eq {
             eq.forget(self.at);
         }
+        self.requests.remove_passive(self.at);
         Ok(())
     }
 }
@@ -170,11 +171,13 @@ impl Passive {
             )
         };
         let keyed = ep_key.is_some() || domain_key.is_some() || auth::default()?.is_some();
+        let cm_data = data_size(fabric, keyed)?;
+        fabric.requests.add_passive(at);
         Ok(Self {
             at,
             fabric: fabric.fabric.clone(),
             requests: fabric.requests.clone(),
-            cm_data: data_size(fabric, keyed)?,
+            cm_data,
             ep_key,
             domain_key,
             wanted,
@@ -249,6 +252,11 @@ impl Passive {
         close_kept(&mut state)?;
         state.taken = true;
         Ok(state.addr)
+    }
+
+    /// Takes the address back from an active endpoint that could not be opened.
+    pub(crate) fn return_address(&self) {
+        self.state().taken = false;
     }
 }
 
