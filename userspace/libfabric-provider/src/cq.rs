@@ -105,7 +105,15 @@ impl Cq {
         if !self.cq.is_ready() {
             return -(libc::EAGAIN as isize);
         }
-        let mut some = [Completion::default(); 16];
+        // Most programs read one at a time, and need no larger array to be cleared.
+        let (mut one, mut many);
+        let some: &mut [Completion] = if count <= 1 {
+            one = [Completion::default()];
+            &mut one
+        } else {
+            many = [Completion::default(); 16];
+            &mut many
+        };
         let (mut done, mut failed) = (0, false);
         while done < count && !failed {
             let room = some.len().min(count - done);

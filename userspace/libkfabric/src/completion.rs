@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kfabric_uapi as abi;
-use zerocopy::FromZeros;
 
 use crate::domain::inner::DomainInner;
 use crate::errno::Errno;
@@ -73,20 +72,7 @@ impl CompletionQueue {
     ///
     /// - [`Error::Ring`] if the shared memory is corrupt.
     pub fn read(&self, to: &mut [Completion]) -> Result<usize> {
-        let mut raw = [abi::CqEntry::new_zeroed(); 32];
-        let mut done = 0;
-        while done < to.len() {
-            let room = raw.len().min(to.len() - done);
-            let n = self.fill(&mut raw[..room])?;
-            for (to, raw) in to[done..].iter_mut().zip(&raw[..n]) {
-                to.raw = *raw;
-            }
-            done += n;
-            if n < room {
-                break;
-            }
-        }
-        Ok(done)
+        self.fill(sys::entries(to))
     }
 
     /// Takes as many successful completions as are ready and fit in `to`, without a system call, and
@@ -107,25 +93,12 @@ impl CompletionQueue {
         to: &mut [Completion],
         wanted: impl Fn(&abi::CqEntry) -> bool,
     ) -> Result<Taken> {
-        let mut done = Taken::default();
         // An empty queue costs two loads.
         if !self.inner.direct.is_used() && !self.inner.ring.waiting() {
-            return Ok(done);
+            return Ok(Taken::default());
         }
-        let mut raw = [abi::CqEntry::new_zeroed(); 32];
-        while done.count < to.len() && !done.failed {
-            let room = raw.len().min(to.len() - done.count);
-            let (n, failed) = self.take_while(&mut raw[..room], &wanted)?;
-            for (to, raw) in to[done.count..].iter_mut().zip(&raw[..n]) {
-                to.raw = *raw;
-            }
-            done.count += n;
-            done.failed = failed;
-            if n < room {
-                break;
-            }
-        }
-        Ok(done)
+        let (count, failed) = self.take_while(sys::entries(to), wanted)?;
+        Ok(Taken { count, failed })
     }
 
     /// Takes the next completion if it is a failure (`fi_cq_readerr(3)`). `None` if no completion is
@@ -339,6 +312,7 @@ pub struct Taken {
 
 /// One completion: the outcome of one operation.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[repr(transparent)]
 pub struct Completion {
     raw: abi::CqEntry,
 }

@@ -14,6 +14,15 @@ use kfabric_uapi::{CqEntry, CqRing, KFI_CQ_RING_OFFSET};
 use zerocopy::IntoBytes;
 
 use super::Mapping;
+use crate::Completion;
+
+/// Returns the entries that completions consist of.
+#[inline]
+pub(crate) fn entries(of: &mut [Completion]) -> &mut [CqEntry] {
+    let all = std::ptr::from_mut(of) as *mut [CqEntry];
+    // SAFETY: a completion has the representation of its only field, an entry, and no invariant.
+    unsafe { &mut *all }
+}
 
 /// A mapped completion ring.
 ///
