@@ -10,6 +10,7 @@ mod auth;
 mod blk;
 mod kernel;
 mod keys;
+mod libfabric;
 mod memory;
 mod profile;
 mod rings;
@@ -34,6 +35,7 @@ const BENCHES: &[Bench] = &[
     ("shm", shm::run),
     ("kernel", kernel::run),
     ("blk", blk::run_all),
+    ("libfabric", libfabric::run),
     ("lat", wire::latency),
     ("bw", wire::bandwidth),
 ];

@@ -34,7 +34,7 @@ impl Run<'_> {
 /// A table of the page: its name, the benchmark that it needs, and its rows.
 type Table = (&'static str, &'static str, fn(&Run<'_>) -> Result<String>);
 
-const TABLES: [Table; 8] = [
+const TABLES: [Table; 9] = [
     ("keys", "keys", keys),
     ("kernel", "kernel", kernel),
     ("shm, one-sided", "shm", one_sided),
@@ -43,6 +43,7 @@ const TABLES: [Table; 8] = [
     ("blk", "blk", blk),
     ("reg", "reg", reg),
     ("lat and bw", "lat", perftest),
+    ("libfabric", "libfabric", libfabric),
 ];
 
 /// Replaces the tables of the benchmarks that ran. Returns the new page.
@@ -382,6 +383,59 @@ fn perftest(run: &Run<'_>) -> Result<String> {
     Ok(list(&head, &run.figures, |figure, value| {
         format!("{} {}", short(value), figure.unit)
     }))
+}
+
+/// A row for each case, a column for each way to a peer.
+fn libfabric(run: &Run<'_>) -> Result<String> {
+    let columns = [
+        "kverbs",
+        "kverbs by rxm",
+        "kshm",
+        "kshm rings",
+        "kshm by rxm",
+        "kshm rings by rxm",
+    ];
+    let mut cases: Vec<(&str, &str)> = Vec::new();
+    for figure in &run.figures {
+        let (_, case) = figure
+            .case
+            .split_once(": ")
+            .context("a case without a column")?;
+        if !cases.iter().any(|(known, _)| *known == case) {
+            cases.push((case, &figure.unit));
+        }
+    }
+    // The datagrams have tagged messages, which follow the others.
+    let kinds = ["message", "tagged message", "write", "read"];
+    let kind = |case: &str| {
+        kinds
+            .iter()
+            .position(|kind| case.split(',').next() == Some(kind))
+    };
+    cases.sort_by_key(|(case, _)| kind(case));
+    let rows: Vec<Vec<String>> = cases
+        .iter()
+        .map(|(case, unit)| {
+            let cell = |column: &&str| {
+                run.get(&format!("{column}: {case}"), "")
+                    .map(with_ratio)
+                    .unwrap_or_default()
+            };
+            let unit = if *unit == "/s" { "1/s" } else { unit };
+            let head = std::iter::once(format!("{case}, {unit}"));
+            head.chain(columns.iter().map(cell)).collect()
+        })
+        .collect();
+    let head = [
+        "",
+        "kverbs, to `verbs`",
+        "kverbs by rxm, to `verbs;ofi_rxm`",
+        "kshm, to `shm`",
+        "kshm with rings",
+        "kshm by rxm, to `shm`",
+        "kshm by rxm with rings",
+    ];
+    Ok(markdown(&head, &rows))
 }
 
 #[cfg(test)]

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Programs of libfabric over the plug-in, beside libfabric's own providers.
+//!
+//! `interop/fi_bench.c` runs once for each provider, on node 1, which is both ends.
+
+use super::{build, Figure};
+use crate::harness::Ctx;
+use anyhow::{ensure, Context, Result};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// A provider of libfabric, and the kernel provider or device below it.
+#[derive(Clone, Copy)]
+struct Provider<'a> {
+    name: &'a str,
+    /// `msg` or `rdm`.
+    kind: &'a str,
+    domain: &'a str,
+    address: &'a str,
+    /// `FI_KFABRIC_RINGS`.
+    rings: &'a str,
+}
+
+/// A figure of the program: its case, the value and the unit.
+type Line = (String, f64, String);
+
+impl Provider<'_> {
+    fn measure(&self, program: &Path) -> Result<Vec<Line>> {
+        let out = Command::new(program)
+            .args([self.name, self.kind, self.domain, self.address])
+            .env("FI_PROVIDER_PATH", "/kfi/bin")
+            .env("FI_KFABRIC_RINGS", self.rings)
+            .stdin(Stdio::null())
+            .output()
+            .with_context(|| format!("starting {}", program.display()))?;
+        ensure!(out.status.success(), "{}: {out:?}", self.name);
+        let text = String::from_utf8_lossy(&out.stdout);
+        text.lines().map(parse).collect()
+    }
+}
+
+/// Reads a line `VALUE UNIT CASE`.
+fn parse(line: &str) -> Result<Line> {
+    let mut words = line.splitn(3, ' ');
+    let mut next = || words.next().with_context(|| format!("the line {line:?}"));
+    let value = next()?.parse()?;
+    let unit = next()?.to_owned();
+    Ok((next()?.to_owned(), value, unit))
+}
+
+/// Measures messages and one-sided transfers of the plug-in and of libfabric's own providers.
+pub(super) fn run(ctx: &mut Ctx) -> Result<()> {
+    if ctx.first() {
+        let source = include_str!("../../interop/fi_bench.c");
+        let program = build("fi_bench", source, "-lfabric")?;
+        let (dev, addr) = (ctx.env.dev.clone(), ctx.env.addr.to_string());
+        let rxe = |name, kind| Provider {
+            name,
+            kind,
+            domain: &dev,
+            address: &addr,
+            rings: "0",
+        };
+        let host = |name, kind, rings| Provider {
+            name,
+            kind,
+            domain: "shm",
+            address: "127.0.0.1",
+            rings,
+        };
+        // libfabric's shm has datagrams alone.
+        let shm = Provider {
+            domain: "-",
+            address: "-",
+            ..host("shm", "rdm", "0")
+        };
+        let shm = shm.measure(&program)?;
+        for (column, ours, peer) in [
+            ("kverbs", rxe("kfabric", "msg"), Some(rxe("verbs", "msg"))),
+            (
+                "kverbs by rxm",
+                rxe("kfabric;ofi_rxm", "rdm"),
+                Some(rxe("verbs;ofi_rxm", "rdm")),
+            ),
+            ("kshm", host("kfabric", "msg", "0"), None),
+            ("kshm rings", host("kfabric", "msg", "1"), None),
+            ("kshm by rxm", host("kfabric;ofi_rxm", "rdm", "0"), None),
+            (
+                "kshm rings by rxm",
+                host("kfabric;ofi_rxm", "rdm", "1"),
+                None,
+            ),
+        ] {
+            let ours = ours.measure(&program).context(column)?;
+            let theirs = match peer {
+                Some(peer) => peer.measure(&program).context(column)?,
+                None => shm.clone(),
+            };
+            for (case, value, unit) in ours {
+                let same = theirs.iter().find(|(name, ..)| *name == case);
+                Figure {
+                    bench: "libfabric",
+                    case: &format!("{column}: {case}"),
+                    value,
+                    unit: &unit,
+                    peer: Some(peer.map_or("shm", |peer| peer.name)),
+                    peer_value: same.map(|(_, value, _)| *value),
+                    ratio: None,
+                    wanted: None,
+                }
+                .print(ctx);
+            }
+        }
+        let _ = std::fs::remove_file(program);
+    }
+    ctx.barrier("libfabric")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_of_the_program_has_value_unit_and_case() {
+        let line = parse("93.125 MiB/s write, 64 KiB, 16 at once").unwrap();
+        let case = "write, 64 KiB, 16 at once".to_owned();
+        assert_eq!(line, (case, 93.125, "MiB/s".to_owned()));
+        assert!(parse("x us write").is_err() && parse("1 us").is_err());
+    }
+}
