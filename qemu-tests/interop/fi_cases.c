@@ -154,6 +154,8 @@ static void reject(void)
 	OK(fi_close(&eq->fid));
 }
 
+#include "fi_cases_many.h"
+
 /* ---- auth keys ---- */
 
 static uint8_t one_key[32], other_key[32];
@@ -663,7 +665,14 @@ static const struct {
 	{ "endpoint_keys", endpoint_keys },
 	{ "close_in_use", close_in_use },
 	{ "close_order", close_order },
+	{ "queue_sizes", queue_sizes },
+	{ "data_lengths", data_lengths },
+	{ "domains", domains },
+	{ "waits_by_epoll", waits_by_epoll },
+	{ "flood", flood },
+	{ "shared_queue", shared_queue },
 	{ "rdm", rdm },
+	{ "rdm_unexpected", rdm_unexpected },
 };
 
 int main(int argc, char **argv)

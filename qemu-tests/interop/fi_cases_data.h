@@ -37,6 +37,12 @@ static void registration(void)
 		OK(fi_mr_reg(domain, mem, LEN, access, 0, 0, 0, &mr, NULL));
 		CHECK((fi_mr_key(mr) != FI_KEY_NOTAVAIL) == !!(bits >> 4));
 		OK(fi_close(&mr->fid));
+		OK(fi_mr_regv(domain, iov, 1, access, 0, 0, 0, &mr, NULL));
+		attr.access = access;
+		OK(fi_mr_regattr(domain, &attr, 0, &other));
+		CHECK((fi_mr_key(other) != FI_KEY_NOTAVAIL) == !!(bits >> 4));
+		OK(fi_close(&other->fid));
+		OK(fi_close(&mr->fid));
 	}
 
 	GIVES(-FI_EINVAL, fi_mr_regv(domain, iov, 2, FI_SEND, 0, 0, 0, &mr, NULL));

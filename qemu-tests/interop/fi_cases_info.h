@@ -44,6 +44,17 @@ static void getinfo(void)
 	ANSWER(now, host, "9228", 0, , i->src_addrlen && i->dest_addrlen == sizeof(*at) &&
 	       ((struct sockaddr_in *)i->dest_addr)->sin_port == htons(9228));
 	NO_ANSWER(now, "localhost", NULL, FI_SOURCE | FI_NUMERICHOST, );
+	/* Of all domains those on this host reach it, and know their own address. */
+	ANSWER(now, "localhost", "9228", 0, (free(h->domain_attr->name), h->domain_attr->name = NULL),
+	       i->src_addrlen && i->dest_addrlen && i->src_addr && i->dest_addr);
+	ANSWER(now, "localhost", "9228", FI_SOURCE,
+	       (free(h->domain_attr->name), h->domain_attr->name = NULL),
+	       i->src_addrlen && i->src_addr && !i->dest_addrlen);
+	NO_ANSWER(now, NULL, NULL, 0, (free(h->fabric_attr->prov_name),
+				       h->fabric_attr->prov_name = strdup("kfabricc")));
+	/* All capabilities of an answer may be asked for again. */
+	ANSWER(now, NULL, NULL, 0, (h->caps = info->caps, h->mode = FI_CONTEXT),
+	       (i->caps & info->caps) == info->caps);
 	NO_ANSWER(now, "no.such.host.invalid", NULL, 0, );
 	NO_ANSWER(now, host, NULL, FI_SOURCE, h->addr_format = FI_SOCKADDR_IN6);
 	ANSWER(now, host, NULL, FI_SOURCE, h->addr_format = FI_SOCKADDR_IN,

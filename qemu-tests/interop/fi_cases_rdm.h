@@ -51,41 +51,40 @@ static int arrives(int n, void *context, uint64_t flags, struct fi_cq_tagged_ent
 		fail(__LINE__, #call, post_); \
 } while (0)
 
-static void rdm(void)
+static struct fi_info *rdm_info;
+static struct fid_fabric *wide;
+static struct fid_domain *dom;
+static void *desc[2];
+
+/* Opens two endpoints, which know each other. */
+static void open_rdm(uint64_t caps)
 {
-	struct fi_info *hints = fi_allocinfo(), *of;
+	struct fi_info *hints = fi_allocinfo();
 	struct fi_cq_attr cq_attr = { .size = 64, .format = FI_CQ_FORMAT_TAGGED };
 	struct fi_av_attr av_attr = { .type = FI_AV_TABLE };
 	struct sockaddr_in names[2];
-	struct fid_fabric *wide;
-	struct fid_domain *dom;
-	struct rdm *a = &ends[0], *b = &ends[1];
-	struct fi_cq_tagged_entry got;
-	uint64_t key, at, *target, one = 1;
-	void *desc[2];
 	char port[2] = "0", layered[32];
 	char host[INET_ADDRSTRLEN];
-	static const size_t sizes[] = { 0, 8, 4096, LEN / 2 };
 
 	CHECK(hints);
 	inet_ntop(AF_INET, &((struct sockaddr_in *)info->src_addr)->sin_addr, host, sizeof(host));
 	hints->ep_attr->type = FI_EP_RDM;
-	hints->caps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC;
+	hints->caps = caps;
 	hints->domain_attr->mr_mode = info->domain_attr->mr_mode;
 	hints->domain_attr->name = strdup(info->domain_attr->name);
 	snprintf(layered, sizeof(layered), "%s;ofi_rxm", provider());
 	hints->fabric_attr->prov_name = strdup(layered);
-	OK(fi_getinfo(FI_VERSION(1, 18), host, port, FI_SOURCE, hints, &of));
+	OK(fi_getinfo(FI_VERSION(1, 18), host, port, FI_SOURCE, hints, &rdm_info));
 	fi_freeinfo(hints);
-	OK(fi_fabric(of->fabric_attr, &wide, NULL));
-	OK(fi_domain(wide, of, &dom, NULL));
+	OK(fi_fabric(rdm_info->fabric_attr, &wide, NULL));
+	OK(fi_domain(wide, rdm_info, &dom, NULL));
 	for (int i = 0; i < 2; i++) {
 		struct rdm *e = &ends[i];
 		size_t len = sizeof(names[i]);
 
 		OK(fi_cq_open(dom, &cq_attr, &e->cq, NULL));
 		OK(fi_av_open(dom, &av_attr, &e->av, NULL));
-		OK(fi_endpoint(dom, of, &e->ep, NULL));
+		OK(fi_endpoint(dom, rdm_info, &e->ep, NULL));
 		OK(fi_ep_bind(e->ep, &e->cq->fid, FI_TRANSMIT | FI_RECV));
 		OK(fi_ep_bind(e->ep, &e->av->fid, 0));
 		OK(fi_enable(e->ep));
@@ -97,7 +96,30 @@ static void rdm(void)
 	}
 	for (int i = 0; i < 2; i++)
 		GIVES(1, fi_av_insert(ends[i].av, &names[1 - i], 1, &ends[i].peer, 0, NULL));
+}
 
+static void close_rdm(void)
+{
+	for (int i = 0; i < 2; i++) {
+		OK(fi_close(&ends[i].ep->fid));
+		OK(fi_close(&ends[i].mr->fid));
+		OK(fi_close(&ends[i].av->fid));
+		OK(fi_close(&ends[i].cq->fid));
+		free(ends[i].mem);
+	}
+	OK(fi_close(&dom->fid));
+	OK(fi_close(&wide->fid));
+	fi_freeinfo(rdm_info);
+}
+
+static void rdm(void)
+{
+	struct rdm *a = &ends[0], *b = &ends[1];
+	struct fi_cq_tagged_entry got;
+	uint64_t key, at, *target, one = 1;
+	static const size_t sizes[] = { 0, 8, 4096, LEN / 2 };
+
+	open_rdm(FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC);
 	/* Tagged messages of each protocol of ofi_rxm; the receive is posted before or after. */
 	for (size_t i = 0; i < 2 * sizeof(sizes) / sizeof(sizes[0]); i++) {
 		size_t len = sizes[i / 2];
@@ -139,14 +161,77 @@ static void rdm(void)
 	OK(arrives(0, &a, FI_ATOMIC | FI_READ, &got));
 	CHECK(*target == 42 && *(uint64_t *)a->mem == 41);
 
-	for (int i = 0; i < 2; i++) {
-		OK(fi_close(&ends[i].ep->fid));
-		OK(fi_close(&ends[i].mr->fid));
-		OK(fi_close(&ends[i].av->fid));
-		OK(fi_close(&ends[i].cq->fid));
-		free(ends[i].mem);
+	close_rdm();
+}
+
+/* Looks for an unexpected message with a tag. Returns the error of the search, or 0. */
+static int search(uint64_t tag, uint64_t flags, struct fi_cq_tagged_entry *got)
+{
+	struct rdm *b = &ends[1];
+	struct fi_msg_tagged msg = { .addr = FI_ADDR_UNSPEC, .tag = tag, .context = got };
+
+	POST(fi_trecvmsg(b->ep, &msg, FI_PEEK | flags));
+	return arrives(1, got, FI_RECV, got);
+}
+
+/* Messages that arrive before they are asked for; one receive for many messages. */
+static void rdm_unexpected(void)
+{
+	struct rdm *a = &ends[0], *b = &ends[1];
+	struct fi_cq_tagged_entry got;
+	struct fi_context claim;
+	struct iovec iov = { .iov_len = LEN };
+	struct fi_msg_tagged tagged = { .msg_iov = &iov, .desc = &desc[1], .iov_count = 1,
+					.addr = FI_ADDR_UNSPEC, .tag = 5, .context = &claim };
+	struct fi_msg msg = { .msg_iov = &iov, .desc = &desc[1], .iov_count = 1,
+			      .addr = FI_ADDR_UNSPEC, .context = b };
+	size_t room = 256;
+	long start;
+	int found;
+
+	open_rdm(FI_MSG | FI_TAGGED | FI_MULTI_RECV);
+	/* Many unexpected messages are received in the order of their tags. */
+	for (uint64_t i = 0; i < 32; i++) {
+		a->mem[i] = (uint8_t)i;
+		POST(fi_tinject(a->ep, a->mem + i, 1, a->peer, 100 + i));
 	}
-	OK(fi_close(&dom->fid));
-	OK(fi_close(&wide->fid));
-	fi_freeinfo(of);
+	for (uint64_t i = 32; i-- > 0;) {
+		POST(fi_trecv(b->ep, b->mem, 8, desc[1], FI_ADDR_UNSPEC, 100 + i, 0, b));
+		OK(arrives(1, b, FI_RECV | FI_TAGGED, &got));
+		CHECK(got.tag == 100 + i && got.len == 1 && b->mem[0] == i);
+	}
+	/* A search finds the message when it has arrived, and a claim keeps it. */
+	GIVES(FI_ENOMSG, search(5, 0, &got));
+	fill(a->mem, 64, 9);
+	POST(fi_tsend(a->ep, a->mem, 64, desc[0], a->peer, 5, a));
+	OK(arrives(0, a, FI_SEND, &got));
+	start = now_ms();
+	while ((found = search(5, 0, &got)) == FI_ENOMSG && now_ms() - start < LIMIT_MS)
+		fi_cq_read(b->cq, NULL, 0);
+	OK(found);
+	CHECK(got.len == 64 && got.tag == 5);
+	struct fi_msg_tagged peek = tagged;
+	peek.iov_count = 0;
+	POST(fi_trecvmsg(b->ep, &peek, FI_PEEK | FI_CLAIM));
+	OK(arrives(1, &claim, FI_RECV, &got));
+	GIVES(FI_ENOMSG, search(5, 0, &got));
+	iov.iov_base = b->mem;
+	POST(fi_trecvmsg(b->ep, &tagged, FI_CLAIM));
+	OK(arrives(1, &claim, FI_RECV, &got));
+	CHECK(got.len == 64 && !memcmp(a->mem, b->mem, 64));
+
+	/* One buffer for several messages, which is given back when it is nearly full. */
+	OK(fi_setopt(&b->ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &room, sizeof(room)));
+	iov.iov_len = 1024;
+	POST(fi_recvmsg(b->ep, &msg, FI_MULTI_RECV));
+	for (int i = 0; i < 4; i++) {
+		fill(a->mem, 200, i);
+		POST(fi_send(a->ep, a->mem, 200, desc[0], a->peer, a));
+		OK(arrives(0, a, FI_SEND, &got));
+		OK(arrives(1, b, FI_RECV, &got));
+		CHECK(got.len == 200 && got.buf == b->mem + 200 * i);
+		CHECK(!memcmp(got.buf, a->mem, 200));
+		CHECK(!!(got.flags & FI_MULTI_RECV) == (i == 3));
+	}
+	close_rdm();
 }

@@ -66,6 +66,20 @@ pub const TESTS: &[Test] = &[
         cases(c, &["events", "completions"])
     })
     .seconds(10),
+    Test::pair("ofi.many_objects_and_messages_work_at_once", |c| {
+        cases(
+            c,
+            &[
+                "queue_sizes",
+                "data_lengths",
+                "domains",
+                "flood",
+                "shared_queue",
+                "waits_by_epoll",
+            ],
+        )
+    })
+    .seconds(15),
     Test::pair("ofi.atomics_and_counters_work_as_documented", |c| {
         cases(c, &["atomics", "counters", "counter_descriptors"])
     })
@@ -76,7 +90,7 @@ pub const TESTS: &[Test] = &[
     })
     .seconds(10),
     Test::pair("ofi.rdm_by_rxm_matches_tags_and_reaches_memory", |c| {
-        cases(c, &["rdm"])
+        cases(c, &["rdm", "rdm_unexpected"])
     })
     .seconds(10),
     Test::pair("ofi.alias_verbs_takes_the_place_of_verbs", alias).seconds(15),
