@@ -158,6 +158,7 @@ impl Endpoint {
             iov_limit: size(iov_limit)?,
             context: at as u64,
             own_keys: domain.endpoint_keys,
+            rings: domain.rings,
             auth_key: key.as_ref().map(auth::given).transpose()?,
             ..EndpointAttr::default()
         };
