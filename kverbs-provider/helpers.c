@@ -324,6 +324,8 @@ static int revoke_set(const char *val, const struct kernel_param *kp)
 
 	if (at < 0)
 		return at;
+	if (at == KVERBS_REVOKE_INVALIDATE)
+		pr_notice("revoke=invalidate: with drivers whose invalidation is no fence, peers can write memory that was freed\n");
 	WRITE_ONCE(revoke, at);
 	return 0;
 }
@@ -339,7 +341,7 @@ static const struct kernel_param_ops revoke_ops = {
 };
 
 module_param_cb(revoke, &revoke_ops, NULL, 0644);
-MODULE_PARM_DESC(revoke, "how devices revoke keys: auto, as each driver does it best; deregister; invalidate");
+MODULE_PARM_DESC(revoke, "how keys are revoked: auto, by the policy of the driver; deregister; invalidate");
 
 u32 kverbs_revoke(void)
 {

@@ -58,7 +58,7 @@ pub(crate) fn domain_attr() -> DomainAttr {
         visible: KFI_REACH_NATIVE,
         durable: KFI_REACH_NATIVE,
         revocation: KFI_REVOCATION_NATIVE,
-        max_key_pages: 0,
+        max_key_pages: u32::MAX,
     }
 }
 

@@ -9,9 +9,9 @@
 //! An assignment of many slots posts a chain of fast registrations and waits once. Meanwhile the
 //! assigner owns the slots' reserves, and holds no slot's lock.
 //!
-//! A revocation ends the key as the device's driver does it best ([`policy`]). On hardware that is a
-//! local invalidation: the region stays with the slot, for 256 keys. On rxe, an invalidation does not
-//! wait for accesses in flight, and a deregistration does. There each key uses up a memory region.
+//! A revocation ends the key by the policy of the device's driver ([`policy`]). On hardware that is a
+//! local invalidation: the region stays with the slot, for up to 97 keys. On rxe, an invalidation does
+//! not wait for accesses in flight, and a deregistration does. There each key uses up a memory region.
 //! After the key is revoked, the revocation obtains the next region, so that an assignment finds all
 //! that it needs. If that fails, a worker tries again, and so does the next assignment.
 //!
@@ -23,7 +23,7 @@
 //! ([`window::hidden_addr`]). If a device cannot change a registration's access later, an old value
 //! is valid for a moment, until it is recognised as not available.
 //!
-//! One attack remains on rxe: a "send with invalidate" ends any fast registration of the device
+//! One attack remains: a peer's "send with invalidate" ends its key. On rxe it ends any fast registration of the device
 //! whose key the peer guesses, in any protection domain. The attack revokes a key; it never gives
 //! access.
 //!

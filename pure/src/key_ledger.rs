@@ -25,6 +25,9 @@ use super::scramble::Scramble;
 /// Number of values of a half of a record.
 pub const HALF: u8 = 128;
 
+/// Number of values of a half that [`Ledger::draw_next`] leaves.
+pub const FEW: u8 = 32;
+
 /// Maximum number of records of a ledger. rxe has as many indices.
 pub const RECORDS: u32 = 1 << 19;
 
@@ -345,6 +348,23 @@ impl Ledger {
             }
         }
         refused
+    }
+
+    /// Draws the next byte of a record, for a region whose key with `byte` has just ended. The peers
+    /// of that key may know the bytes that were drawn before. [`Draw::Spent`] if so few are left that
+    /// a peer could guess the next one ([`FEW`]).
+    pub fn draw_next(
+        &mut self,
+        record: u32,
+        wear: &mut Wear,
+        byte: u8,
+        chosen: Option<&mut Chosen>,
+        terms: &Terms,
+    ) -> Draw {
+        if wear.half(byte).drawn > HALF - FEW {
+            return Draw::Spent;
+        }
+        self.draw(record, wear, chosen, terms)
     }
 
     /// Accounts for a byte that the device has chosen. [`Draw::Value`] means that it may be used,

@@ -725,8 +725,8 @@ struct kfi_info_entry {
 	/* How a key is revoked, KFI_REVOCATION_*. Set by providers, ignored in hints. */
 	__u32 revocation;
 	/*
-	 * Maximum number of pages of a key that the device registers quickly; 0: no limit. A key for
-	 * more pages of a program's memory is registered in full, which takes longer. A key for more
+	 * Maximum number of pages of a key by fast registration; u32::MAX: no limit. A key for more
+	 * pages of a program's memory needs a full registration, which takes longer. A key for more
 	 * pages of the kernel's memory is refused. Set by providers, ignored in hints.
 	 */
 	__u32 max_key_pages;

@@ -530,25 +530,30 @@ impl Key {
         }
     }
 
-    /// Revokes the keys of the first slots of a list, which are of one domain, in one call to the
-    /// provider. Does not wait for a slot: it stops before the first one that is busy.
+    /// Revokes the keys of slots, from the first one on: as many as are of one domain, in one call to
+    /// the provider. Does not wait for a slot: it stops before the first one that is busy.
     fn end_some<T>(of: &[T], key: fn(&T) -> Option<&Key>) -> Passed {
         let mut some = Passed::default();
         let mut begun: [Option<&Key>; TOGETHER] = [None; TOGETHER];
         let mut domain: Option<&Arc<Domain>> = None;
+        let mut places = begun.iter_mut();
         for item in of.iter().take(TOGETHER) {
             if let Some(key) = key(item) {
                 let of_key = key.domain();
-                if domain.is_some() && !domain.zip(of_key).is_some_and(|(a, b)| Arc::ptr_eq(a, b)) {
+                if domain.is_some_and(|domain| !of_key.is_some_and(|of| Arc::ptr_eq(domain, of))) {
                     break;
                 }
                 match key.begin(Wait::No, KeySlot::begin_revoke) {
                     Ok(()) => {
-                        domain = of_key;
-                        if let Some(place) = begun.get_mut(some.ended) {
-                            *place = Some(key);
-                        }
                         some.ended += 1;
+                        match of_key.and_then(|of| Some((of, places.next()?))) {
+                            Some((of, place)) => {
+                                domain = Some(of);
+                                *place = Some(key);
+                            }
+                            // A region's own key knows no domain.
+                            None => key.end(false),
+                        }
                     }
                     Err(Stop::Refused(KeyError::Busy)) => {
                         some.stopped = true;
@@ -561,10 +566,10 @@ impl Key {
         }
         if let (Some(domain), [Some(first), ..]) = (domain, begun) {
             let ops = begun.map(|key| &*key.unwrap_or(first).ops);
-            let ops = ops.get(..some.ended).unwrap_or_default();
-            domain.ops().revoke_keys(ops);
+            let count = begun.iter().flatten().count();
+            domain.ops().revoke_keys(ops.get(..count).unwrap_or_default());
+            begun.iter().flatten().for_each(|key| key.ended());
         }
-        begun.iter().flatten().for_each(|key| key.ended());
         some
     }
 

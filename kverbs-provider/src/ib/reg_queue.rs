@@ -174,8 +174,7 @@ impl RegQueue {
         self.execute(ready)
     }
 
-    /// Invalidates keys, as many of the iterator's as fit the chain, and waits until peers can
-    /// access none of them. Returns their number.
+    /// Invalidates keys, and waits until peers can access none of them.
     ///
     /// On an error, peers may have access to any. The caller must then drop the queue, before it ends
     /// the regions.
@@ -183,10 +182,10 @@ impl RegQueue {
     /// # Errors
     ///
     /// As [`RegQueue::register`].
-    pub(crate) fn invalidate(&mut self, keys: impl Iterator<Item = u32>) -> Result<usize> {
+    pub(crate) fn invalidate(&mut self, _live: &Live<'_>, keys: &[u32]) -> Result {
         self.chain.clear();
         let mut ready = Ok(());
-        for key in keys.take(CHAIN) {
+        for key in keys {
             ready = fault::device();
             if ready.is_err() {
                 break;
@@ -194,14 +193,13 @@ impl RegQueue {
             // Drivers convert only requests of another opcode back to `ib_reg_wr`.
             let mut wr = raw::ib_reg_wr::default();
             wr.wr.opcode = raw::ib_wr_opcode_IB_WR_LOCAL_INV;
-            wr.wr.ex.bindgen_union_field = key;
+            wr.wr.ex.bindgen_union_field = *key;
             self.chain.push_within_capacity(wr).map_err(|_| EINVAL)?;
         }
         if self.chain.is_empty() {
-            return ready.map(|()| 0);
+            return ready.and(Err(EINVAL));
         }
-        self.execute(ready)?;
-        Ok(self.chain.len())
+        self.execute(ready)
     }
 
     /// Posts the chain and waits until all of it has completed. `ready` is an injected failure.

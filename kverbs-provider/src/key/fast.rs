@@ -54,6 +54,8 @@ pub(super) struct Registrar {
     resources: Mutex<Shared>,
     /// True while all resources that a registration needs exist.
     ready: AtomicBool,
+    /// True if the device has not answered an invalidation. Changed under the lock.
+    silent: AtomicBool,
 }
 
 impl Registrar {
@@ -66,6 +68,7 @@ impl Registrar {
                 charges: None,
             }, "kverbs_registrar"),
             ready: AtomicBool::new(false),
+            silent: AtomicBool::new(false),
         })
     }
 
@@ -132,45 +135,45 @@ impl Group {
             let aimed = batch[..good].iter().map(|one| (&one.mr, one.access));
             stats::WAITS.add(1);
             if let Err(e) = queue.register(aimed) {
-                self.replace_queue(live, shared, e);
+                self.registrar().ready.store(false, Ordering::Relaxed);
+                shared.queue = None;
+                // Replace the queue now, for the next registration of any slot. A device that did
+                // not answer gets no further requests.
+                if e != ETIMEDOUT {
+                    let _ = self.ready_in(live, shared);
+                }
                 return Err((0, e));
             }
+            self.registrar().silent.store(false, Ordering::Relaxed);
         }
         why.map_or(Ok(()), |e| Err((good, e)))
     }
 
-    /// Invalidates keys of the group's fast registrations, and waits until peers can access none of
-    /// them. Allocates nothing unless it fails.
+    /// Invalidates `keys` of the group's fast registrations, and waits until peers can access none of
+    /// them. Allocates nothing.
     ///
-    /// May sleep.
+    /// If the device has not answered, further calls fail at once, until a registration by another
+    /// queue has succeeded: many revocations together wait once.
+    ///
+    /// May sleep, for 10 s if the device does not answer.
     ///
     /// # Errors
     ///
     /// Any key may be valid then. The caller must deregister all regions.
-    pub(crate) fn invalidate(&self, live: &Live<'_>, mut keys: impl Iterator<Item = u32>) -> Result {
-        let mut guard = self.registrar().resources.lock();
-        let shared = &mut *guard;
-        loop {
-            let queue = shared.queue.as_mut().ok_or(ENODEV)?;
-            match queue.invalidate(&mut keys) {
-                Ok(0) => return Ok(()),
-                Ok(_) => stats::WAITS.add(1),
-                Err(e) => {
-                    self.replace_queue(live, shared, e);
-                    return Err(e);
-                }
-            }
+    pub(crate) fn invalidate(&self, live: &Live<'_>, keys: &[u32]) -> Result {
+        let registrar = self.registrar();
+        let mut shared = registrar.resources.lock();
+        if registrar.silent.load(Ordering::Relaxed) {
+            return Err(ETIMEDOUT);
         }
-    }
-
-    /// Replaces the queue after the failure `e`, for the next registration of any slot. A device
-    /// that did not answer gets no further requests.
-    fn replace_queue(&self, live: &Live<'_>, shared: &mut Shared, e: Error) {
-        self.registrar().ready.store(false, Ordering::Relaxed);
-        shared.queue = None;
-        if e != ETIMEDOUT {
-            let _ = self.ready_in(live, shared);
-        }
+        let queue = shared.queue.as_mut().ok_or(ENODEV)?;
+        stats::WAITS.add(1);
+        queue.invalidate(live, keys).inspect_err(|e| {
+            // The slots are renewed after the revocation, and create the next queue.
+            registrar.ready.store(false, Ordering::Relaxed);
+            registrar.silent.store(*e == ETIMEDOUT, Ordering::Relaxed);
+            shared.queue = None;
+        })
     }
 
     /// Creates the resources that registrations share, so that a registration has to create none.

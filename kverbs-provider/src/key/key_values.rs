@@ -192,7 +192,7 @@ pub(crate) struct Value {
     fate: Fate,
 }
 
-/// What the ledger is told when a [`Value`] is dropped.
+/// What the drop of a [`Value`] records.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     /// The key has ended.
@@ -230,7 +230,7 @@ impl Value {
             let terms = values.terms();
             page.wear.end(byte, terms.now);
             page.ledger
-                .draw(page.record, page.wear, page.chosen, &terms)
+                .draw_next(page.record, page.wear, byte, page.chosen, &terms)
         });
         match draw.unwrap_or(Draw::Spent) {
             Draw::Value(byte, again) => {

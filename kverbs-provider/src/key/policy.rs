@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! How a device revokes a key made by fast registration: the policy of each driver, and the
+//! How a key made by fast registration is revoked on a device: the policy of each driver, and the
 //! administrator's choice (`/sys/module/kverbs/parameters/revoke`).
 //!
 //! `docs/design/keys-on-devices.md` has the reasons.
@@ -10,7 +10,7 @@ use crate::ib::{
     raw, //
 };
 
-/// A way to revoke a key. After it, no byte is read or written through the key (P3).
+/// A way to revoke a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Revocation {
     /// The region is deregistered, and the next key needs another region.
@@ -36,6 +36,7 @@ impl Revocation {
     /// Returns how `device` revokes keys now.
     pub(crate) fn of(device: &Device) -> Self {
         match ib::revoke() {
+            _ if device.max_fast_reg_pages() == 0 => Self::Deregister,
             raw::kverbs_revoke_KVERBS_REVOKE_DEREGISTER => Self::Deregister,
             raw::kverbs_revoke_KVERBS_REVOKE_INVALIDATE => Self::Invalidate,
             _ if is_fence(device.driver()) => Self::Invalidate,

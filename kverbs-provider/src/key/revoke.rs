@@ -3,11 +3,10 @@
 //!
 //! A local invalidation leaves the region to the slot, with the next value of the region's index. If
 //! it fails, the regions are deregistered, which is a fence on every device.
+//!
+//! Locking: the lock of a slot and the lock of a group's registrar are never held at once here.
 
-use core::{
-    iter,
-    mem, //
-};
+use core::slice;
 use kernel::sync::Arc;
 
 use super::{
@@ -21,15 +20,12 @@ use super::{
 };
 use crate::{
     device::Device,
-    ib::{
-        device::Live,
-        mr::Mr, //
-    },
+    ib::device::Live,
     stats, //
 };
 use kfabric::{
-    provider::KeyOps,
-    pure::key_ledger::Draw, //
+    key::CHAIN,
+    provider::KeyOps, //
 };
 
 /// Revokes the keys of slots. See [`DomainOps::revoke_keys`].
@@ -43,26 +39,24 @@ pub(crate) fn revoke(device: &Device, slots: &[&dyn KeyOps]) {
     let mut rest = slots;
     while let [first, ..] = rest {
         let Some((live, first)) = live.as_ref().zip(slot_of(*first)) else {
-            return rest.iter().for_each(|slot| slot.revoke(true));
+            return rest.iter().filter_map(|slot| slot_of(*slot)).for_each(deregister);
         };
         let group = &first.group;
         let of_group =
             |slot: &&&dyn KeyOps| slot_of(**slot).is_some_and(|slot| Arc::ptr_eq(&slot.group, group));
-        let (of, others) = rest.split_at(rest.iter().take_while(of_group).count());
-        invalidate(live, group, of.iter().filter_map(|slot| slot_of(*slot)));
+        let count = rest.iter().take(CHAIN).take_while(of_group).count();
+        let (of, others) = rest.split_at(count);
+        invalidate(live, group, of);
         rest = others;
     }
 }
 
 /// Revokes the key of one slot, which gets another key.
-pub(super) fn revoke_one(slot: &KeySlot) {
-    let device = slot.group.device();
-    if Revocation::of(device.ib()) == Revocation::Invalidate {
-        if let Ok(live) = device.enter() {
-            return invalidate(&live, &slot.group, iter::once(slot));
-        }
+pub(super) fn revoke_one(key: &Key) {
+    let key: &dyn KeyOps = key;
+    if let Some(slot) = slot_of(key) {
+        revoke(slot.group.device(), slice::from_ref(&key));
     }
-    slot.revoke(&mut slot.place.lock());
 }
 
 /// Returns the slot of this provider behind the core's reference.
@@ -71,14 +65,26 @@ fn slot_of(slot: &dyn KeyOps) -> Option<&KeySlot> {
     Some(&key.inner)
 }
 
-/// Revokes the keys of slots of `group`, by local invalidations where there are fast registrations.
-fn invalidate<'a>(
-    live: &Live<'_>,
-    group: &Group,
-    slots: impl Iterator<Item = &'a KeySlot> + Clone,
-) {
-    let done = group.invalidate(live, slots.clone().filter_map(KeySlot::fast_key));
-    slots.for_each(|slot| slot.invalidated(done.is_ok()));
+/// Revokes the slot's key by deregistration.
+fn deregister(slot: &KeySlot) {
+    slot.revoke(&mut slot.place.lock());
+}
+
+/// Revokes the keys of up to [`CHAIN`] slots of `group`: those by fast registration are invalidated,
+/// and then the others are deregistered.
+fn invalidate(live: &Live<'_>, group: &Group, slots: &[&dyn KeyOps]) {
+    let slots = || slots.iter().filter_map(|slot| slot_of(*slot));
+    let mut keys = [0; CHAIN];
+    let mut count = 0;
+    for (place, key) in keys.iter_mut().zip(slots().filter_map(KeySlot::fast_key)) {
+        *place = key;
+        count += 1;
+    }
+    let keys = keys.get(..count).unwrap_or_default();
+    if !keys.is_empty() && group.invalidate(live, keys).is_ok() {
+        slots().for_each(KeySlot::invalidated);
+    }
+    slots().for_each(deregister);
 }
 
 impl KeySlot {
@@ -90,32 +96,16 @@ impl KeySlot {
         }
     }
 
-    /// Completes the revocation of the slot's key. If the device has not invalidated it, the region
-    /// is deregistered.
-    fn invalidated(&self, done: bool) {
+    /// Completes the revocation of the slot's key, if it is by fast registration. The device has
+    /// invalidated the key.
+    fn invalidated(&self) {
         let mut slot = self.place.lock();
-        if !done || !matches!(slot.state, State::Fast(_)) {
-            // The key has ended already if the device was removed meanwhile.
-            return self.revoke(&mut slot);
-        }
-        stats::INVALIDATED.add(1);
-        let kept = match mem::replace(&mut slot.state, State::Free(None)) {
-            State::Fast(mr) => self.renewed(mr),
-            _ => None,
-        };
-        slot.keep(kept);
-    }
-
-    /// Gives a region whose key was invalidated the next value of its index. Returns `None`, and
-    /// holds or frees the region, if no value is available.
-    fn renewed(&self, mut mr: Mr) -> Option<Mr> {
-        match mr.next_key(self.group.values()) {
-            Draw::Value(..) => Some(mr),
-            _ => {
-                stats::WORN.add(1);
-                self.group.keep_worn(mr, self.pages());
-                None
+        match core::mem::replace(&mut slot.state, State::Free(None)) {
+            State::Fast(mr) => {
+                stats::INVALIDATED.add(1);
+                slot.keep(mr, self.group.values());
             }
+            other => slot.state = other,
         }
     }
 }

@@ -21,6 +21,7 @@ use kernel::{
 
 use super::{
     group::Group,
+    key_values::Values,
     revoke::revoke_one,
     window::{
         self,
@@ -74,6 +75,8 @@ pub(super) enum State {
 /// The fields that the slot's lock protects.
 pub(super) struct Slot {
     pub(super) state: State,
+    /// A region without a value. The next refill frees it, after the revocation.
+    spent: Option<Mr>,
     /// The scatter list of a fast registration, if it has to last as long as the key.
     pub(super) list: Option<SgList>,
     /// True if a caller has the value of the reserve, which then is spent.
@@ -84,13 +87,20 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Makes a region whose key was invalidated the reserve, and unmaps the key's memory.
-    pub(super) fn keep(&mut self, reserve: Option<Mr>) {
+    /// Makes the region of an invalidated key the reserve, with the next one of `values`, and unmaps
+    /// the key's memory.
+    pub(super) fn keep(&mut self, mut mr: Mr, values: &Values) {
         if let Some(list) = &mut self.list {
             list.unmap();
         }
-        self.state = State::Free(reserve);
         self.promised = false;
+        self.state = match mr.next_key(values) {
+            Draw::Value(..) => State::Free(Some(mr)),
+            _ => {
+                self.spent = Some(mr);
+                State::Free(None)
+            }
+        };
     }
 }
 
@@ -171,6 +181,7 @@ impl KeySlot {
     ///
     /// - `ENOSPC` if no tried region has an available key value.
     pub(super) fn refill(&self, live: &Live<'_>, slot: &mut Slot) -> Result {
+        slot.spent = None;
         let State::Free(reserve) = &mut slot.state else {
             return Ok(());
         };
@@ -216,7 +227,7 @@ impl KeySlot {
 
     /// Returns the pages that a fast registration of any window of the region needs, at most
     /// [`Group::fast_pages`].
-    pub(super) fn pages(&self) -> u32 {
+    fn pages(&self) -> u32 {
         let all = self.mem.page_count();
         let fast = self.group.fast_pages();
         u32::try_from(all).map_or(fast, |all| all.min(fast))
@@ -338,6 +349,7 @@ impl Resource for KeySlot {
         self.revoke(&mut slot);
         self.free_reserve(&mut slot);
         slot.state = State::Free(None);
+        slot.spent = None;
         slot.list = None;
         slot.charge = None;
     }
@@ -362,7 +374,7 @@ impl Key {
         let inner = Arc::pin_init(
             pin_init!(KeySlot {
                 place <- new_mutex!(
-                    Slot { state: State::Free(None), list: None, promised: false, charge },
+                    Slot { state: State::Free(None), spent: None, list: None, promised: false, charge },
                     "kverbs_key"
                 ),
                 mem,
@@ -429,7 +441,7 @@ impl KeyOps for Key {
         if last {
             inner.revoke(&mut inner.place.lock());
         } else {
-            revoke_one(inner);
+            revoke_one(self);
         }
     }
 

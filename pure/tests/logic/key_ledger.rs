@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 use kfabric_pure::key_ledger::{
-    record_of, search, Chosen, Draw, Ledger, Regions, Terms, Wear, HALF, RECORDS, TRIES,
+    record_of, search, Chosen, Draw, Ledger, Regions, Terms, Wear, FEW, HALF, RECORDS, TRIES,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -68,6 +68,32 @@ fn p04_value_in_use_keeps_its_half_from_renewal() {
 }
 
 /// While the upper half is drawn, the lower one rests.
+/// A slot that keeps its region, and so its index: peers may know all bytes that it had before.
+#[test]
+fn p04_next_byte_of_the_same_region_is_one_of_32_at_least() {
+    let mut ledger = Ledger::new(3);
+    let mut wear = Wear::default();
+    let mut had = BTreeSet::new();
+    let Draw::Value(mut byte, false) = ledger.draw(7, &mut wear, None, &terms(0)) else {
+        panic!("the first draw");
+    };
+    while had.insert(byte) {
+        wear.end(byte, 0);
+        match ledger.draw_next(7, &mut wear, byte, None, &terms(0)) {
+            Draw::Value(next, false) => byte = next,
+            other => {
+                assert_eq!(other, Draw::Spent);
+                break;
+            }
+        }
+    }
+    assert_eq!(had.len(), usize::from(HALF - FEW) + 1);
+    // The others are left to slots whose earlier keys had other indices.
+    let left = draw_all(&mut ledger, 7, &mut wear, &terms(0));
+    assert_eq!(left.len(), 2 * usize::from(HALF) - had.len());
+    assert!(left.is_disjoint(&had));
+}
+
 #[test]
 fn p04_half_that_ended_first_comes_first() {
     let (mut ledger, mut wear) = (Ledger::new(7), Wear::default());

@@ -14,6 +14,7 @@ use crate::op::{self, iov};
 use crate::pair::{Side, LOCAL, REMOTE};
 use crate::sys::rights::process_vm;
 use crate::tests::kernel::results_with;
+use crate::tests::key_policy::{Parameter, REVOKE};
 use anyhow::{bail, ensure, Context, Result};
 use kfabric_uapi::*;
 use std::io::{BufRead, BufReader, Write};
@@ -137,7 +138,12 @@ fn keys(env: &Env, size: &Size) -> Result<()> {
         Ok(())
     })?;
     side.dev.key_revoke_slots(&slots)?;
-    Ok(())
+    let _policy = Parameter::set(REVOKE, "invalidate")?;
+    pairs()?;
+    let invalidated = |what: &str| name(&format!("{what}-invalidated"));
+    count(&invalidated("pair"), size.rounds as usize, pairs)?;
+    batches(rounds)?;
+    count(&invalidated("batch"), rounds * BATCH, || batches(rounds))
 }
 
 /// Traces writes of a page into another process: kshm's, and the kernel's own.

@@ -62,7 +62,7 @@ pub struct DomainAttr {
     pub durable: u32,
     /// How a key is revoked (`KFI_REVOCATION_*`).
     pub revocation: u32,
-    /// Pages of a key that the device registers quickly; 0: no limit.
+    /// Maximum number of pages of a key by fast registration; `u32::MAX`: no limit.
     pub max_key_pages: u32,
 }
 

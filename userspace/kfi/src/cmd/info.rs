@@ -66,7 +66,7 @@ struct Offer {
     durable: String,
     /// How a key is revoked: `native`, `deregister` or `invalidate`.
     revocation: String,
-    /// Maximum number of pages of a key that is registered quickly.
+    /// Maximum number of pages of a key by fast registration, if there is a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_key_pages: Option<u32>,
     api_version: String,
@@ -151,7 +151,7 @@ impl Offer {
                 uapi::KFI_REVOCATION_INVALIDATE => "invalidate".to_owned(),
                 n => format!("{n}"),
             },
-            max_key_pages: Some(raw.max_key_pages).filter(|pages| *pages != 0),
+            max_key_pages: Some(raw.max_key_pages).filter(|pages| *pages != u32::MAX),
             api_version: version(raw.api_version),
             rank: raw.rank,
             user_mib: user_mib(info.provider()),
