@@ -67,7 +67,6 @@ fn p04_value_in_use_keeps_its_half_from_renewal() {
     ));
 }
 
-/// While the upper half is drawn, the lower one rests.
 /// A slot that keeps its region, and so its index: peers may know all bytes that it had before.
 #[test]
 fn p04_next_byte_of_the_same_region_is_one_of_32_at_least() {
@@ -94,6 +93,7 @@ fn p04_next_byte_of_the_same_region_is_one_of_32_at_least() {
     assert!(left.is_disjoint(&had));
 }
 
+/// While the upper half is drawn, the lower one rests.
 #[test]
 fn p04_half_that_ended_first_comes_first() {
     let (mut ledger, mut wear) = (Ledger::new(7), Wear::default());
