@@ -148,27 +148,32 @@ impl TxOp {
     pub(super) fn copy_durably(&self, n: u64, memory: &Memory, at: usize) -> u64 {
         // CAST: The range is inside the memory, whose length is a `usize`.
         let to = |len: u64| mem::pieces(memory, at, len as usize);
-        let copied = if self.inject.is_none() && self.token.unregistered().is_none() {
-            mem::copy_durable(local(&self.token, self.done, n), to(n));
-            n
-        } else {
-            let copied = self.copy_to(n, to(n));
-            mem::write_back(to(copied));
-            copied
-        };
+        let mut copied = n;
+        match (&self.inject, self.token.unregistered()) {
+            (Some(_), _) => mem::store_durable(self.injected(), to(n)),
+            (None, None) => mem::copy_durable(local(&self.token, self.done, n), to(n)),
+            (None, Some(_)) => {
+                copied = self.copy_to(n, to(n));
+                mem::write_back(to(copied));
+            }
+        }
         mem::fence_durable();
         copied
+    }
+
+    /// Returns the inline payload that is not copied yet.
+    fn injected(&self) -> &[u8] {
+        let payload = self.inject.as_ref();
+        // CAST: An inject payload is at most `KFI_INJECT_MAX` bytes.
+        let rest = payload.and_then(|(data, len)| data.get(self.done as usize..*len));
+        rest.unwrap_or_default()
     }
 
     /// Copies the next `n` bytes to `to` and returns the number of bytes copied. The number is
     /// lower than `n` only for unregistered memory.
     pub(super) fn copy_to<'a>(&self, n: u64, to: impl Iterator<Item = Piece<'a>>) -> u64 {
         match (&self.inject, self.token.unregistered()) {
-            (Some((data, len)), _) => {
-                // CAST: An inject payload is at most `KFI_INJECT_MAX` bytes.
-                let rest = data.get(self.done as usize..*len).unwrap_or_default();
-                mem::store(rest, to);
-            }
+            (Some(_), _) => mem::store(self.injected(), to),
             (None, Some(memory)) => {
                 return mem::copy_from_task(memory.addr.wrapping_add(self.done), to) as u64;
             }

@@ -96,8 +96,8 @@ pub(crate) fn copy<'a, 'b>(
     }
 }
 
-/// Copies to persistent memory until either side ends. The bytes are durable after
-/// [`fence_durable`] on the same processor.
+/// Copies to persistent memory until either side ends. Aligned words are stored whole if the source
+/// has the same alignment. The bytes are durable after [`fence_durable`] on the same processor.
 pub(crate) fn copy_durable<'a, 'b>(
     from: impl Iterator<Item = Piece<'a>>,
     to: impl Iterator<Item = Piece<'b>>,
@@ -105,6 +105,16 @@ pub(crate) fn copy_durable<'a, 'b>(
     let run = |piece: Piece<'_>| -> Run { (piece.addr, piece.len) };
     for pair in pairs(from.map(run), to.map(run)) {
         // SAFETY: As in `copy`.
+        unsafe { kshm_copy_durable(pair.to as *mut c_void, pair.from as *const c_void, pair.len) };
+    }
+}
+
+/// Copies `bytes` to persistent memory until either side ends. Aligned words are stored whole. The
+/// bytes are durable after [`fence_durable`] on the same processor.
+pub(crate) fn store_durable<'a>(bytes: &[u8], to: impl Iterator<Item = Piece<'a>>) {
+    let from = core::iter::once((bytes.as_ptr().expose_provenance(), bytes.len()));
+    for pair in pairs(from, to.map(|piece| (piece.addr, piece.len))) {
+        // SAFETY: As in `copy`; the source is the borrowed slice.
         unsafe { kshm_copy_durable(pair.to as *mut c_void, pair.from as *const c_void, pair.len) };
     }
 }
