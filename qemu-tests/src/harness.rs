@@ -25,23 +25,25 @@ use anyhow::Result;
 use std::time::Duration;
 
 /// Runs on one node only, no peer.
-pub const ONE: u8 = 1;
+pub const ONE: u16 = 1;
 /// Runs between two network namespaces of one guest.
-pub const NETNS: u8 = 2;
+pub const NETNS: u16 = 2;
 /// Runs between two guests.
-pub const TWO: u8 = 4;
+pub const TWO: u16 = 4;
 /// Is part of the short check of a kernel series.
-pub const SMOKE: u8 = 8;
+pub const SMOKE: u16 = 8;
 /// Runs between two guests, in runs with plenty of time.
-pub const LONG: u8 = 16;
+pub const LONG: u16 = 16;
 /// Runs over the intra-node provider, between two processes of one guest.
-pub const SHM: u8 = 32;
+pub const SHM: u16 = 32;
 /// Runs over the intra-node provider, in runs with plenty of time.
-pub const SHM_LONG: u8 = 64;
+pub const SHM_LONG: u16 = 64;
 /// Fails on purpose, to show how the test run judges.
-pub const PLANTED: u8 = 128;
+pub const PLANTED: u16 = 128;
+/// Runs over the intra-node provider, in a guest whose persistent memory loses its power.
+pub const POWER_CUT: u16 = 256;
 /// Runs on either provider between two nodes of one kernel.
-pub const PAIR: u8 = NETNS | SHM;
+pub const PAIR: u16 = NETNS | SHM;
 
 /// A test of the list.
 #[derive(Clone, Copy)]
@@ -49,7 +51,7 @@ pub struct Test {
     /// Unique name, `topic.subject_condition_expected`.
     pub name: &'static str,
     /// Topologies that the test runs in: [`ONE`], [`NETNS`], …
-    pub topologies: u8,
+    pub topologies: u16,
     /// Seconds on a slow machine; the limit is ten times that, and at least 30.
     pub seconds: u32,
     /// Body of the test, run on both nodes at once.
@@ -90,13 +92,13 @@ impl Test {
 
     /// Sets the topologies that the test runs in.
     #[must_use]
-    pub const fn on(self, topologies: u8) -> Self {
+    pub const fn on(self, topologies: u16) -> Self {
         Self { topologies, ..self }
     }
 
     /// Adds topologies that the test runs in.
     #[must_use]
-    pub const fn also(self, topologies: u8) -> Self {
+    pub const fn also(self, topologies: u16) -> Self {
         Self {
             topologies: self.topologies | topologies,
             ..self

@@ -13,6 +13,7 @@
 //! * [`storm`]: everything at once, while resources are taken away.
 //! * [`tests`]: the tests by topic; [`bench`]: the benchmarks; [`fault`]: every call with failures
 //!   injected; [`fuzz`]: the fuzzer.
+//! * [`pmcut_message`]: messages to the host about durable writes.
 //! * [`wire`]: a peer that breaks every rule.
 //!
 //! `unsafe` is in [`sys`], and, for the fuzzer alone, in [`fuzz::os`] and [`fuzz::kcov`].
@@ -29,6 +30,8 @@ pub mod harness;
 pub mod lanes;
 pub mod op;
 pub mod pair;
+#[path = "../../xtask/src/pmcut/message.rs"]
+pub mod pmcut_message;
 pub mod raw;
 pub mod recipe;
 pub mod storm;

@@ -72,6 +72,7 @@ pub mod modules;
 pub mod msg;
 pub mod ofi;
 pub mod planted;
+pub mod pmcut;
 pub mod pmem;
 pub mod programs;
 pub mod promises;
@@ -215,6 +216,7 @@ pub fn all() -> Vec<Test> {
         shm_rings::TESTS,
         shm_unregistered::TESTS,
         pmem::TESTS,
+        pmcut::TESTS,
         containers::TESTS,
         planted::TESTS,
     ];

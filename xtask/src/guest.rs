@@ -8,6 +8,7 @@ pub mod accel;
 pub mod klog;
 pub mod node;
 pub mod output;
+pub mod pmcut;
 pub mod protocol;
 pub mod qemu;
 pub mod qmp;
@@ -20,8 +21,9 @@ use crate::build::{modules, programs};
 use crate::context::Context;
 use crate::setup::{self, Rig, Which};
 use accel::Accel;
-use anyhow::Result;
+use anyhow::{bail, Result};
 use output::Sink;
+use pmcut::Pmcut;
 use protocol::Topology;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -108,6 +110,10 @@ pub struct Options {
     /// A folder to mount read-write at /host.
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
+    /// Keep the NVDIMM's memory in the file DIR/live, the bytes that a power failure would leave in
+    /// DIR/durable, and a log of that in DIR/log. The memory begins with the bytes of DIR/durable.
+    #[arg(long, value_name = "DIR", value_parser = Pmcut::parse)]
+    pub pmcut: Option<Pmcut>,
     /// Do not build or load the modules.
     #[arg(long)]
     pub no_modules: bool,
@@ -125,6 +131,7 @@ impl Default for Options {
             cpus: None,
             mem: MEM.to_owned(),
             dir: None,
+            pmcut: None,
             no_modules: false,
             timeout: None,
         }
@@ -246,6 +253,8 @@ pub struct Guests<'a> {
     options: Options,
     modules: Option<modules::Built>,
     programs: Vec<PathBuf>,
+    /// The plug-in that cuts the power.
+    plugin: Option<PathBuf>,
 }
 
 impl<'a> Guests<'a> {
@@ -271,7 +280,13 @@ impl<'a> Guests<'a> {
             Err(error) if !options.no_modules => return Err(error),
             Err(error) => eprintln!("  without the C programs: {error:#}"),
         }
-        let accel = if options.icount {
+        let plugin = match &options.pmcut {
+            Some(_) if options.nodes != Nodes::One => bail!("--pmcut needs --nodes 1"),
+            Some(_) => Some(programs::pmcut(ctx, &rig.root)?),
+            None => None,
+        };
+        // Only the emulator has plug-ins.
+        let accel = if options.icount || plugin.is_some() {
             Accel::Tcg
         } else {
             accel::choose(ctx, &rig)?
@@ -287,6 +302,7 @@ impl<'a> Guests<'a> {
             options,
             modules,
             programs,
+            plugin,
         })
     }
 
@@ -302,7 +318,15 @@ impl<'a> Guests<'a> {
             },
             modules: self.modules.clone(),
             programs: self.programs.clone(),
+            plugin: self.plugin.clone(),
         }
+    }
+
+    /// Returns the same guests with other settings of the plug-in that cuts the power.
+    pub fn with_pmcut(&self, cut: &Pmcut) -> Self {
+        let mut guests = self.with_nodes(self.options.nodes);
+        guests.options.pmcut = Some(cut.clone());
+        guests
     }
 
     /// Returns the same guests with another time limit.

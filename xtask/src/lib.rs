@@ -16,6 +16,7 @@ pub mod ide;
 pub mod install;
 pub mod lint;
 pub mod package;
+pub mod pmcut;
 pub mod progress;
 pub mod report;
 pub mod selftest;

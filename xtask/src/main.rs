@@ -5,7 +5,7 @@
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use xtask::{
-    bench, build, context, demo, fault, fuzz, guest, hostfuzz, ide, install, lint, package,
+    bench, build, context, demo, fault, fuzz, guest, hostfuzz, ide, install, lint, package, pmcut,
     selftest, setup, soak, test,
 };
 
@@ -42,6 +42,8 @@ enum Command {
     Soak(soak::Args),
     /// Run the benchmarks, in a guest whose clock counts instructions.
     Bench(bench::Args),
+    /// Cut the power of a guest's persistent memory, and check that durable writes are there.
+    Pmcut(pmcut::Args),
     /// Run every call with its 1st, 2nd, … nth failure, on the debug kernel.
     Fault(fault::Args),
     /// Show how one guest reads another guest's memory.
@@ -72,6 +74,7 @@ fn main() -> ExitCode {
         Command::Hostfuzz(args) => hostfuzz::command(&ctx, args),
         Command::Soak(args) => soak::run(&ctx, args),
         Command::Bench(args) => bench::run(&ctx, args),
+        Command::Pmcut(args) => pmcut::run(&ctx, args),
         Command::Fault(args) => fault::run(&ctx, args),
         Command::Demo => demo::run(&ctx),
         Command::Fuzz(args) => fuzz::run(&ctx, args),

@@ -26,11 +26,13 @@ pub enum Topology {
     ShmLong,
     /// Two network namespaces, and the tests that fail on purpose.
     Planted,
+    /// `Shm` in a guest whose persistent memory loses its power.
+    PowerCut,
 }
 
 impl Topology {
     /// Returns the topology's bit in [`Test::topologies`](super::Test::topologies).
-    pub fn bit(self) -> u8 {
+    pub fn bit(self) -> u16 {
         match self {
             Self::One => super::ONE,
             Self::Netns => super::NETNS,
@@ -40,13 +42,14 @@ impl Topology {
             Self::Shm => super::SHM,
             Self::ShmLong => super::SHM_LONG,
             Self::Planted => super::PLANTED,
+            Self::PowerCut => super::POWER_CUT,
         }
     }
 
     /// Returns the provider that the topology tests.
     fn provider(self) -> &'static str {
         match self {
-            Self::Shm | Self::ShmLong => "kshm",
+            Self::Shm | Self::ShmLong | Self::PowerCut => "kshm",
             _ => "kverbs",
         }
     }
@@ -55,7 +58,7 @@ impl Topology {
     pub fn is_one_kernel(self) -> bool {
         matches!(
             self,
-            Self::Netns | Self::Shm | Self::ShmLong | Self::Planted
+            Self::Netns | Self::Shm | Self::ShmLong | Self::Planted | Self::PowerCut
         )
     }
 
@@ -70,6 +73,7 @@ impl Topology {
             Self::Shm => "kshm",
             Self::ShmLong => "kshm, long",
             Self::Planted => "planted",
+            Self::PowerCut => "power cut",
         }
     }
 }
@@ -87,6 +91,7 @@ impl FromStr for Topology {
             "shm" => Self::Shm,
             "shm-long" => Self::ShmLong,
             "planted" => Self::Planted,
+            "power-cut" => Self::PowerCut,
             _ => bail!("no topology is called {text:?}: netns, 2, 1, smoke, long, shm, shm-long"),
         })
     }
@@ -103,6 +108,7 @@ impl fmt::Display for Topology {
             Self::Shm => "shm",
             Self::ShmLong => "shm-long",
             Self::Planted => "planted",
+            Self::PowerCut => "power-cut",
         })
     }
 }

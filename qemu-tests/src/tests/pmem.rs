@@ -4,7 +4,7 @@
 //!
 //! A guest of one machine has an NVDIMM, and a virtio-pmem device, whose memory only the device can
 //! make durable. Emulated memory keeps every store, so these tests show refusals and the bytes, not
-//! that a flush happened.
+//! that a flush happened; `cargo xtask pmcut` shows that.
 
 use super::refused;
 use super::shm_unregistered::user;
@@ -61,14 +61,14 @@ fn once(ctx: &mut Ctx, test: fn(&mut Ctx) -> Result<()>) -> Result<()> {
 
 /// Kind of the devices below a bus of persistent memory.
 #[derive(Clone, Copy, PartialEq)]
-enum Device {
+pub(super) enum Device {
     Nvdimm,
     Virtio,
 }
 
 impl Device {
     /// Returns the folder of the device's region in sysfs, and the region's number.
-    fn region(self) -> Result<(PathBuf, u32)> {
+    pub(super) fn region(self) -> Result<(PathBuf, u32)> {
         for module in ["nfit", "virtio_pmem", "nd_pmem", "dax_pmem", "device_dax"] {
             if run("modprobe", &[module]).is_err() {
                 return skip(format!("no {module}"));
@@ -93,7 +93,7 @@ impl Device {
     }
 
     /// Makes the device a device-dax device, if it is none yet, and maps the device's memory.
-    fn map(self) -> Result<Map> {
+    pub(super) fn map(self) -> Result<Map> {
         let (region, number) = self.region()?;
         let path = PathBuf::from(format!("/dev/dax{number}.0"));
         if !path.exists() {
@@ -129,7 +129,7 @@ fn make_dax(region: &Path, number: u32) -> Result<()> {
 }
 
 /// Returns a registration of a whole mapping.
-fn want(side: &Side, map: &Map, flags: u32) -> RegionReg {
+pub(super) fn want(side: &Side, map: &Map, flags: u32) -> RegionReg {
     RegionReg {
         flags,
         domain: side.domain.handle,

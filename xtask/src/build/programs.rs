@@ -142,6 +142,33 @@ pub fn of_libfabric(ctx: &Context, root: &Path) -> Result<Vec<PathBuf>> {
     Ok(all)
 }
 
+/// Checks and builds the plug-in of the emulator that cuts the power of persistent memory, with the
+/// compiler of `root`, whose libraries the emulator uses. Returns the plug-in's path.
+///
+/// # Errors
+///
+/// If the plug-in does not build, or a check fails; the error contains the messages.
+pub fn pmcut(ctx: &Context, root: &Path) -> Result<PathBuf> {
+    let step = Step::new(ctx, "build the plug-in pmcut");
+    let from = ctx.repo.join("qemu-tests/pmcut");
+    let dir = ctx.target.join("pmcut-plugin");
+    std::fs::create_dir_all(&dir)?;
+    let plugin = dir.join("pmcut.so");
+    let script = "flags='-O2 -Wall -Wextra -Werror -pthread'
+        gcc $flags -o \"$2/check\" \"$1/check.c\"
+        \"$2/check\"
+        gcc $flags -shared -fPIC -fvisibility=hidden -o \"$2/pmcut.so\" \"$1/pmcut.c\"";
+    let (source, to) = (from.to_string_lossy(), dir.to_string_lossy());
+    let argv = ["sh", "-ec", script, "pmcut", &source, &to];
+    let binds = [Bind::same(&from), Bind::same(&dir)];
+    run_logged(
+        command(root, &binds, Path::new("/"), &argv),
+        &dir.join("log"),
+    )?;
+    step.done();
+    Ok(plugin)
+}
+
 /// Builds one program with a seeded bug, in a separate folder. Returns the program's path.
 fn build_with(ctx: &Context, bug: SeedBug, program: &str) -> Result<PathBuf> {
     let step = Step::new(ctx, format!("build {program} with {}", bug.name()));

@@ -6,6 +6,7 @@
 //! loader, so that the host needs neither QEMU nor its libraries.
 
 use super::accel::Accel;
+use super::pmcut::Pmcut;
 use crate::setup::Rig;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -42,8 +43,17 @@ pub struct Machine<'a> {
     pub append: &'a str,
     /// Image of the disk, if the machine has one.
     pub disk: Option<&'a Path>,
-    /// Persistent memory: an NVDIMM, and a virtio-pmem device.
-    pub pmem: bool,
+    /// Persistent memory.
+    pub pmem: Option<Pmem<'a>>,
+}
+
+/// Persistent memory of a machine: an NVDIMM, and a virtio-pmem device.
+#[derive(Debug, Clone, Copy)]
+pub enum Pmem<'a> {
+    /// The NVDIMM keeps every store.
+    Plain,
+    /// A plug-in, whose file is given, cuts the power of the NVDIMM.
+    Cut(&'a Pmcut, &'a Path),
 }
 
 /// Maximum memory of a machine with persistent memory, which QEMU adds behind its other memory.
@@ -124,19 +134,12 @@ impl Machine<'_> {
         let mut args: Vec<String> = Vec::new();
         let mut add = |option: &str, value: String| args.extend([option.to_owned(), value]);
         add("-smp", self.cpus.to_string());
-        if self.pmem {
-            add("-m", format!("{},slots=1,maxmem={MAX_MEM}", self.mem));
-            add("-machine", "pc,nvdimm=on".into());
-            // The device virtio-pmem flushes its memory by the file's fsync(), so it needs a file.
-            for (number, device) in ["nvdimm", "virtio-pmem-pci"].iter().enumerate() {
-                add(
-                    "-object",
-                    format!("memory-backend-memfd,id=pmem{number},size=64M"),
-                );
-                add("-device", format!("{device},memdev=pmem{number}"));
+        match self.pmem {
+            Some(pmem) => {
+                add("-m", format!("{},slots=1,maxmem={MAX_MEM}", self.mem));
+                pmem.arguments(&mut add);
             }
-        } else {
-            add("-m", self.mem.to_owned());
+            None => add("-m", self.mem.to_owned()),
         }
         add(
             "-kernel",
@@ -235,6 +238,27 @@ impl Machine<'_> {
     }
 }
 
+impl Pmem<'_> {
+    fn arguments(self, add: &mut impl FnMut(&str, String)) {
+        match self {
+            Self::Plain => {
+                add("-machine", "pc,nvdimm=on".into());
+                add("-object", "memory-backend-memfd,id=pmem0,size=64M".into());
+                add("-device", "nvdimm,memdev=pmem0".into());
+            }
+            Self::Cut(cut, plugin) => {
+                for (option, value) in cut.nvdimm() {
+                    add(option, value);
+                }
+                add("-plugin", cut.plugin(plugin));
+            }
+        }
+        // The device virtio-pmem flushes its memory by the file's fsync(), so it needs a file.
+        add("-object", "memory-backend-memfd,id=pmem1,size=64M".into());
+        add("-device", "virtio-pmem-pci,memdev=pmem1".into());
+    }
+}
+
 /// Returns the rate of the time stamp counter, which emulated guests see unchanged. A guest would
 /// measure the rate against an emulated timer. On a busy host the result, and so the guest's clock,
 /// would be wrong by a factor.
@@ -256,6 +280,6 @@ fn tsc_khz() -> u64 {
 }
 
 /// Escapes a path as part of an option with commas.
-fn escape(path: &Path) -> String {
+pub(super) fn escape(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }

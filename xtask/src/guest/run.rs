@@ -6,7 +6,7 @@ use super::accel::Accel;
 use super::klog::{self, Complaint};
 use super::node::{ports, Guest};
 use super::protocol::{Config, Event, Order, Topology};
-use super::qemu::{Cable, Machine};
+use super::qemu::{Cable, Machine, Pmem};
 use super::share::RunDir;
 use super::splat;
 use super::{tty, Deadline, Guests, Job};
@@ -144,6 +144,9 @@ impl Guests<'_> {
 
     fn run_once(&self, job: &Job) -> Result<Outcome> {
         let dir = RunDir::new(self.ctx)?;
+        if let Some(cut) = &self.options.pmcut {
+            cut.power_on()?;
+        }
         let topology = Topology::from(self.options.nodes);
         let groups: &[&[u8]] = match topology {
             Topology::One => &[&[1]],
@@ -205,9 +208,9 @@ impl Guests<'_> {
                     socket: &cable,
                     end: number,
                 }),
-                append: &format!("{quiet} kfabric.guest={number}"),
+                append: &format!("{quiet}{} kfabric.guest={number}", self.append()),
                 disk: None,
-                pmem: topology == Topology::One && !self.options.icount,
+                pmem: self.pmem().filter(|_| topology == Topology::One),
             };
             guests.push(Guest::start(number, nodes, &machine, &job.sink, &sender)?);
         }
@@ -236,6 +239,23 @@ impl Guests<'_> {
             outcome.logs.push(guest.console.clone());
         }
         result.map(|()| outcome)
+    }
+
+    /// Returns the persistent memory of a guest of one machine.
+    fn pmem(&self) -> Option<Pmem<'_>> {
+        match (&self.options.pmcut, &self.plugin) {
+            (Some(cut), Some(plugin)) => Some(Pmem::Cut(cut, plugin)),
+            _ if self.options.icount => None,
+            _ => Some(Pmem::Plain),
+        }
+    }
+
+    /// Returns parameters of the kernel for the plug-in, which translates addresses itself.
+    fn append(&self) -> &'static str {
+        match self.options.pmcut {
+            Some(_) => " nokaslr",
+            None => "",
+        }
     }
 
     /// Returns the environment of the job's command, in addition to the variables that `guest-init`

@@ -290,7 +290,7 @@ impl Rigged<'_> {
                      kfabric.node={number}{enforce}"
                 ),
                 disk: Some(disk),
-                pmem: false,
+                pmem: None,
             };
             let mut command = machine.command();
             command.stdin(Stdio::null()).stdout(Stdio::null());
