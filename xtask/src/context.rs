@@ -40,6 +40,16 @@ pub enum SeedBug {
     UnknownOpens,
     /// A registration waits for the program's page with a lock of its user held.
     PageUnderLock,
+    /// A durable write does not write its bytes back.
+    PmemNoWriteBack,
+    /// A durable write does not wait for its write-backs.
+    PmemNoFence,
+    /// A durable write completes before it waits for its write-backs.
+    PmemEarlyAnswer,
+    /// A durable write does not write its last, partial cache line back.
+    PmemLastLine,
+    /// A durable write writes other bytes of the region back.
+    PmemWrongRange,
 }
 
 impl SeedBug {
@@ -55,6 +65,11 @@ impl SeedBug {
             Self::UnaccountedAllocation => "unaccounted-allocation",
             Self::UnknownOpens => "unknown-opens",
             Self::PageUnderLock => "page-under-lock",
+            Self::PmemNoWriteBack => "pmem-no-write-back",
+            Self::PmemNoFence => "pmem-no-fence",
+            Self::PmemEarlyAnswer => "pmem-early-answer",
+            Self::PmemLastLine => "pmem-last-line",
+            Self::PmemWrongRange => "pmem-wrong-range",
         }
     }
 

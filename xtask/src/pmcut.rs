@@ -75,11 +75,11 @@ impl Args {
         }
     }
 
-    /// Returns the arguments of a run of many minutes.
+    /// Returns the arguments of a run of some minutes.
     pub fn long(seed: u64, eadr: bool) -> Self {
         Self {
-            cuts: 5000,
-            kills: 20,
+            cuts: 3000,
+            kills: 8,
             seed: Some(seed),
             eadr,
             kernel: Kernel::Stock,

@@ -12,6 +12,7 @@ use crate::context::{Context, SeedBug};
 use crate::guest::output::by_line;
 use crate::guest::run::Outcome;
 use crate::guest::{Guests, Job, Kernel, Nodes, Options};
+use crate::pmcut;
 use crate::progress::clock;
 use crate::report::{Line, Report, Status};
 use crate::setup::Which;
@@ -43,6 +44,14 @@ const ONE: Place = Place {
     topology: "1",
 };
 
+/// A guest whose persistent memory loses its power, on the stock kernel: `cargo xtask pmcut`.
+const POWER_CUT: Place = Place {
+    nodes: Nodes::One,
+    topology: "power-cut",
+};
+/// Number of power cuts at fences.
+const CUTS: u64 = 300;
+
 /// The arguments of `selftest`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -65,6 +74,11 @@ pub struct Args {
 fn place(bug: SeedBug) -> Place {
     match bug {
         SeedBug::UnaccountedAllocation | SeedBug::UnknownOpens | SeedBug::PageUnderLock => ONE,
+        SeedBug::PmemNoWriteBack
+        | SeedBug::PmemNoFence
+        | SeedBug::PmemEarlyAnswer
+        | SeedBug::PmemLastLine
+        | SeedBug::PmemWrongRange => POWER_CUT,
         _ => NETNS,
     }
 }
@@ -81,6 +95,11 @@ fn tests(bug: SeedBug) -> &'static [&'static str] {
         SeedBug::UnaccountedAllocation => &["memcg.objects_of_a_program_are_charged"],
         SeedBug::UnknownOpens => &["authd.p07_deny_missing_netns_denies"],
         SeedBug::PageUnderLock => &["mr.p11_registration_beside_a_missing_page_does_not_wait"],
+        SeedBug::PmemNoWriteBack
+        | SeedBug::PmemNoFence
+        | SeedBug::PmemEarlyAnswer
+        | SeedBug::PmemLastLine
+        | SeedBug::PmemWrongRange => &["pmcut.writes"],
     }
 }
 
@@ -103,7 +122,7 @@ pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
         [] => SeedBug::value_variants(),
         some => some,
     };
-    for at in [NETNS, ONE] {
+    for at in [NETNS, ONE, POWER_CUT] {
         let here = bugs.iter().filter(|bug| place(**bug) == at);
         let mut all: Vec<&str> = here.flat_map(|bug| tests(*bug)).copied().collect();
         all.sort_unstable();
@@ -168,6 +187,9 @@ fn found(
         seed_bug: bug,
         ..ctx.clone()
     };
+    if at == POWER_CUT {
+        return pmcut::lost(&ctx, CUTS);
+    }
     let options = Options {
         nodes: at.nodes,
         kernel,

@@ -47,7 +47,8 @@ pub struct Args {
     #[arg(long)]
     pub lint: bool,
     /// Also run a few minutes of every rig on the debug kernel (`box.suite`, `box.fuzz`,
-    /// `box.fault`), and `package --test --short`, as a test of the name `package`.
+    /// `box.fault`), `package --test --short`, as a test of the name `package`, and a few power
+    /// cuts (`pmcut`).
     #[arg(long)]
     pub boxed: bool,
     /// Number of parts that run in parallel [default: 2 if there are cores and memory for them].
@@ -104,6 +105,9 @@ pub fn run_into(ctx: &Context, args: &Args, report: &Arc<Report>) -> Result<()> 
     if args.boxed && "package".contains(&args.only) {
         tasks.push(Task::new("package", || package(ctx, report)));
     }
+    if args.boxed && "pmcut".contains(&args.only) {
+        tasks.push(Task::new("pmcut", || pmcut(ctx, report)));
+    }
     if chosen.has_host() && !args.no_host {
         tasks.push(Task::new("host", || host::run(ctx, &args.only, report)));
     }
@@ -137,6 +141,13 @@ fn package(ctx: &Context, report: &Report) {
     let mut line = Line::check("package", "host", &faults);
     line.seconds = started.elapsed().as_secs_f64();
     report.add(line);
+}
+
+/// Runs `pmcut` for a moment.
+fn pmcut(ctx: &Context, report: &Report) {
+    if let Err(error) = crate::pmcut::test(ctx, &crate::pmcut::Args::short(), report) {
+        report.add(Line::failed("pmcut", "host", 0.0, format!("{error:#}")));
+    }
 }
 
 /// Runs `lint` as one test.

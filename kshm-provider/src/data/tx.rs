@@ -154,10 +154,14 @@ impl TxOp {
             (None, None) => mem::copy_durable(local(&self.token, self.done, n), to(n)),
             (None, Some(_)) => {
                 copied = self.copy_to(n, to(n));
+                #[cfg(kfabric_seed_bug = "pmem-wrong-range")]
+                let to = |len: u64| mem::pieces(memory, 0, len as usize);
                 mem::write_back(to(copied));
             }
         }
-        mem::fence_durable();
+        if !cfg!(kfabric_seed_bug = "pmem-early-answer") {
+            mem::fence_durable();
+        }
         copied
     }
 
@@ -237,6 +241,9 @@ impl<E: Owner> DataPath<E> {
             prov_errno: errno::code(err),
             ..Outcome::default()
         });
+        if cfg!(kfabric_seed_bug = "pmem-early-answer") {
+            mem::fence_durable();
+        }
     }
 
     /// Marks a claimed single-use key as used.

@@ -10,6 +10,8 @@ use kernel::{
     prelude::*, //
 };
 
+#[cfg(kfabric_seed_bug = "pmem-no-write-back")]
+use super::raw::kshm_copy as kshm_copy_durable;
 use super::raw::*;
 use kfabric::{
     memory::{
@@ -122,7 +124,15 @@ pub(crate) fn store_durable<'a>(bytes: &[u8], to: impl Iterator<Item = Piece<'a>
 /// Writes the cache lines of the pieces back. They are durable after [`fence_durable`] on the same
 /// processor.
 pub(crate) fn write_back<'a>(pieces: impl Iterator<Item = Piece<'a>>) {
+    if cfg!(kfabric_seed_bug = "pmem-no-write-back") {
+        return;
+    }
     for piece in pieces {
+        #[cfg(kfabric_seed_bug = "pmem-last-line")]
+        let piece = Piece {
+            len: piece.len & !63,
+            ..piece
+        };
         // SAFETY: By the piece's invariant, the bytes are mapped memory, borrowed until the return.
         unsafe { kshm_write_back(piece.addr as *const c_void, piece.len) };
     }
@@ -131,6 +141,9 @@ pub(crate) fn write_back<'a>(pieces: impl Iterator<Item = Piece<'a>>) {
 /// Waits until the write-backs and [`copy_durable`]s of this processor have reached the persistence
 /// domain. The caller has not been preempted since.
 pub(crate) fn fence_durable() {
+    if cfg!(kfabric_seed_bug = "pmem-no-fence") {
+        return;
+    }
     // SAFETY: The function has no preconditions.
     unsafe { kshm_durable_fence() }
 }

@@ -9,7 +9,7 @@ use crate::guest::{Guests, Kernel, Options};
 use crate::progress::clock;
 use crate::report::{Line, Report, Status};
 use crate::setup::Which;
-use crate::{fault, fuzz, package, test};
+use crate::{fault, fuzz, package, pmcut, test};
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -32,6 +32,8 @@ enum What {
     Fuzz,
     /// The part of `soak` of this name.
     Turn(&'static str),
+    /// Power cuts of persistent memory; `true`: with persistent caches.
+    PowerCuts(bool),
     /// The packages: built twice, checked, installed, upgraded, booted, and purged.
     Packages,
 }
@@ -53,7 +55,7 @@ const fn step(name: &'static str, what: What, minutes: u64) -> Step {
 
 /// The steps, the most important first, because the last ones are skipped if the time is over.
 const STEPS: &[Step] = &[
-    step("suite on the debug kernel", What::Suite, 150),
+    step("suite on the debug kernel", What::Suite, 141),
     step("faults", What::Faults, 60),
     step("fuzzer", What::Fuzz, 45),
     step("storms in namespaces", What::Turn("storm-netns"), 15),
@@ -63,6 +65,8 @@ const STEPS: &[Step] = &[
     step("long tests, disks", What::Turn("blk-long-2"), 75),
     step("long tests, rest", What::Turn("long-2"), 7),
     step("deaths over kshm", What::Turn("long-shm"), 15),
+    step("power cuts", What::PowerCuts(false), 6),
+    step("power cuts, eADR", What::PowerCuts(true), 6),
     step("packages", What::Packages, 35),
 ];
 
@@ -147,6 +151,7 @@ fn run_step(ctx: &Context, step: &Step, seed: u64, end: Instant) -> Row {
         What::Faults => faults(ctx, time),
         What::Fuzz => fuzzer(ctx, step.minutes, seed),
         What::Turn(name) => turn(ctx, name, time, seed),
+        What::PowerCuts(eadr) => power_cuts(ctx, seed, *eadr),
         What::Packages => {
             package::run(ctx, &package::Args::everything()).map(|()| (1, BTreeSet::new()))
         }
@@ -212,6 +217,13 @@ fn fuzzer(ctx: &Context, minutes: u64, seed: u64) -> Result<Counted> {
             (0, BTreeSet::from([why]))
         }
     })
+}
+
+fn power_cuts(ctx: &Context, seed: u64, eadr: bool) -> Result<Counted> {
+    let report = Report::new(None)?;
+    pmcut::test(ctx, &pmcut::Args::long(seed, eadr), &report)?;
+    report.finish();
+    Ok(counted(&report.lines()))
 }
 
 fn turn(ctx: &Context, name: &str, time: Duration, seed: u64) -> Result<Counted> {
