@@ -140,6 +140,13 @@ fn info(ctx: &mut Ctx) -> Result<()> {
         .env("FI_KFABRIC_DEVICE", "/dev/kfabric-missing")
         .output()?;
     ensure!(!out.status.success(), "without a device: {out:?}");
+    let out = program("fi_info", &["-p", "kfabric"])
+        .env("FI_KFABRIC_DOMAIN", "shm")
+        .output()?;
+    let said = String::from_utf8_lossy(&out.stdout);
+    let mut domains = said.lines().filter_map(|line| line.split_once("domain: "));
+    ensure!(said.contains("domain: shm\n"), "{out:?}");
+    ensure!(domains.all(|(_, name)| name == "shm"), "{said}");
     ctx.barrier("listed")
 }
 

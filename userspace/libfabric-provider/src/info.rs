@@ -538,6 +538,9 @@ unsafe fn collect(
     let mut infos = Vec::new();
     for scoped in scopes {
         for offer in &offers {
+            if !crate::allows_domain(offer.domain()) {
+                continue;
+            }
             // SAFETY: the hints' strings.
             if hints.is_some_and(|h| unsafe { !satisfies(offer, h, version) }) {
                 continue;

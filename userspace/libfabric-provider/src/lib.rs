@@ -67,6 +67,9 @@ pub(crate) fn rings() -> bool {
     RINGS.load(Ordering::Relaxed)
 }
 
+/// The domain to which the user restricts the program.
+static DOMAIN: OnceLock<String> = OnceLock::new();
+
 /// Returns the provider's structure.
 pub(crate) fn provider() -> *mut fi_provider {
     PROVIDER.0.get()
@@ -75,6 +78,11 @@ pub(crate) fn provider() -> *mut fi_provider {
 /// Returns the path of the device file.
 pub(crate) fn device_path() -> &'static str {
     DEVICE.get().map_or("/dev/kfabric", String::as_str)
+}
+
+/// Returns whether the user lets the program use the domain of this name.
+pub(crate) fn allows_domain(name: &str) -> bool {
+    DOMAIN.get().is_none_or(|only| only == name)
 }
 
 unsafe extern "C" fn cleanup() {}
@@ -114,6 +122,10 @@ pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
     if let Some(path) = parameter(c"device", help) {
         // Fails only if the path is set already: then the first one holds.
         let _ = DEVICE.set(path);
+    }
+    let help = c"Name of the only domain to offer, as fi_info lists it (default: all domains)";
+    if let Some(name) = parameter(c"domain", help) {
+        let _ = DOMAIN.set(name);
     }
     let help = c"Path of a file with the auth key of domains and listeners (default: none)";
     if let Some(path) = parameter(c"auth_key_file", help) {
