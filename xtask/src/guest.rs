@@ -19,6 +19,7 @@ pub mod tty;
 
 use crate::build::{modules, programs};
 use crate::context::Context;
+use crate::setup::layers::{self, Layer};
 use crate::setup::{self, Rig, Which};
 use accel::Accel;
 use anyhow::{bail, Result};
@@ -255,6 +256,7 @@ pub struct Guests<'a> {
     programs: Vec<PathBuf>,
     /// The plug-in that cuts the power.
     plugin: Option<PathBuf>,
+    layers: Vec<Layer>,
 }
 
 impl<'a> Guests<'a> {
@@ -285,6 +287,7 @@ impl<'a> Guests<'a> {
             Some(_) => Some(programs::pmcut(ctx, &rig.root)?),
             None => None,
         };
+        let layers = layers::ensure(ctx, &rig.root);
         // Only the emulator has plug-ins.
         let accel = if options.icount || plugin.is_some() {
             Accel::Tcg
@@ -303,6 +306,7 @@ impl<'a> Guests<'a> {
             modules,
             programs,
             plugin,
+            layers,
         })
     }
 
@@ -319,6 +323,7 @@ impl<'a> Guests<'a> {
             modules: self.modules.clone(),
             programs: self.programs.clone(),
             plugin: self.plugin.clone(),
+            layers: self.layers.clone(),
         }
     }
 

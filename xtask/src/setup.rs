@@ -12,6 +12,7 @@ pub mod debug;
 pub mod host;
 pub mod initrd;
 pub mod kernel;
+pub mod layers;
 pub mod root;
 pub mod sparse;
 pub mod stage;
@@ -76,6 +77,9 @@ pub fn run(ctx: &Context, args: &Args) -> Result<()> {
     }
     if args.debug_kernel {
         println!("kernel {}: ready", ensure_debug(ctx)?.choice.release);
+    }
+    for layer in layers::ensure(ctx, &rig.root) {
+        println!("layer       {}", layer.path.display());
     }
     println!("build root  {}", rig.root.display());
     println!("kernel tree {}", rig.tree.display());

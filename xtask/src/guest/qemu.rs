@@ -7,6 +7,7 @@
 
 use super::accel::Accel;
 use super::pmcut::Pmcut;
+use crate::setup::layers::Layer;
 use crate::setup::Rig;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -29,6 +30,8 @@ pub struct Machine<'a> {
     pub share: &'a Path,
     /// A folder to mount read-write at `/host`.
     pub host_dir: Option<&'a Path>,
+    /// Layers that the guest can mount.
+    pub layers: &'a [Layer],
     /// File of the kernel's console.
     pub console: &'a Path,
     /// Names and sockets of the ports; xtask listens on the sockets.
@@ -158,6 +161,8 @@ impl Machine<'_> {
             ("kfabric-modules", modules.as_path(), true),
             ("kfabric-run", self.share, true),
         ];
+        let layers = self.layers.iter();
+        shares.extend(layers.map(|layer| (layer.tag, layer.path.as_path(), true)));
         shares.extend(self.host_dir.map(|dir| ("kfabric-host", dir, false)));
         for (tag, path, read_only) in shares {
             let access = if read_only { ",readonly=on" } else { "" };

@@ -200,6 +200,7 @@ impl Guests<'_> {
                 mem: &self.options.mem,
                 share: &dir.share,
                 host_dir: host_dir.as_deref(),
+                layers: &self.layers,
                 console: &dir.console(number),
                 ports: &ports(nodes, &dir.sockets, number),
                 terminals: &terminals,

@@ -277,6 +277,7 @@ impl Rigged<'_> {
                 mem: "2G",
                 share: &share,
                 host_dir: None,
+                layers: &[],
                 console: &console,
                 ports: &[],
                 terminals: &[],

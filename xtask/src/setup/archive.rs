@@ -240,8 +240,10 @@ impl Archive {
             .find(|path| path.extension().is_some_and(|ext| ext == "deb"))
             .with_context(|| format!("apt-get download fetched no {package}"))?;
         let mut cmd = tied("dpkg-deb");
-        cmd.arg("--extract").arg(found).arg(dir);
-        run_logged(cmd, &log)
+        cmd.arg("--extract").arg(&found).arg(dir);
+        run_logged(cmd, &log)?;
+        // The next call must not take this package for its own.
+        std::fs::remove_file(&found).with_context(|| found.display().to_string())
     }
 
     /// Fetches and parses the index of the kernels' suite.
