@@ -69,6 +69,7 @@ pub mod library_raw;
 pub mod memory;
 pub mod missing_pages;
 pub mod modules;
+pub mod mpi;
 pub mod msg;
 pub mod ofi;
 pub mod planted;
@@ -139,6 +140,7 @@ pub fn all() -> Vec<Test> {
         getinfo::TESTS,
         msg::TESTS,
         ofi::TESTS,
+        mpi::TESTS,
         rma::TESTS,
         queues::TESTS,
         cm::TESTS,

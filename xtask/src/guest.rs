@@ -288,6 +288,11 @@ impl<'a> Guests<'a> {
             None => None,
         };
         let layers = layers::ensure(ctx, &rig.root);
+        match programs::of_mpi(ctx, &rig.root, &layers) {
+            Ok(built) => programs.extend(built),
+            Err(error) if !options.no_modules => return Err(error),
+            Err(error) => eprintln!("  without the MPI programs: {error:#}"),
+        }
         // Only the emulator has plug-ins.
         let accel = if options.icount || plugin.is_some() {
             Accel::Tcg

@@ -245,6 +245,22 @@ fn pingpong(ctx: &mut Ctx, provider: &str, kind: &[&str]) -> Result<()> {
     pingpong_with(ctx, provider, kind, Some(Path::new("/kfi/bin")))
 }
 
+/// Like [`pingpong`], with the program in a folder, and the libfabric in another folder.
+pub(super) fn pingpong_of(
+    ctx: &mut Ctx,
+    programs: &str,
+    library: &str,
+    provider: &str,
+    kind: &str,
+) -> Result<()> {
+    std::env::set_var("LD_LIBRARY_PATH", library);
+    let folder = Some(Path::new("/kfi/bin"));
+    let name = format!("{programs}/fi_pingpong");
+    let result = pingpong_by(ctx, &name, provider, &["-e", kind], folder);
+    std::env::remove_var("LD_LIBRARY_PATH");
+    result
+}
+
 /// Like [`pingpong`], with the folder of this node's plug-in; `None`: without a plug-in.
 fn pingpong_with(
     ctx: &mut Ctx,
@@ -252,8 +268,18 @@ fn pingpong_with(
     kind: &[&str],
     folder: Option<&Path>,
 ) -> Result<()> {
+    pingpong_by(ctx, "fi_pingpong", provider, kind, folder)
+}
+
+fn pingpong_by(
+    ctx: &mut Ctx,
+    name: &str,
+    provider: &str,
+    kind: &[&str],
+    folder: Option<&Path>,
+) -> Result<()> {
     let program = |args: &[&str]| {
-        let mut command = program("fi_pingpong", args);
+        let mut command = program(name, args);
         match folder {
             Some(folder) => command.env("FI_PROVIDER_PATH", folder),
             None => command.env_remove("FI_PROVIDER_PATH"),

@@ -7,6 +7,7 @@ use super::modules::keep_going;
 use crate::chroot::{command, run_logged, Bind};
 use crate::context::{Context, SeedBug};
 use crate::progress::Step;
+use crate::setup::layers::Layer;
 use anyhow::{bail, Context as _, Result};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -167,6 +168,71 @@ pub fn pmcut(ctx: &Context, root: &Path) -> Result<PathBuf> {
     )?;
     step.done();
     Ok(plugin)
+}
+
+/// The MPI implementations: a layer's tag, the path at which guests mount the layer, the headers
+/// and the libraries in the layer, and the name of the program that is built with them.
+const OF_MPI: [(&str, &str, &str, &str, &str); 2] = [
+    (
+        "kfabric-mpi",
+        "/opt/kfabric-mpi",
+        "usr/lib/x86_64-linux-gnu/openmpi/include",
+        "usr/lib/x86_64-linux-gnu/openmpi/lib",
+        "mpi_cases_openmpi",
+    ),
+    (
+        "kfabric-pypi",
+        "/opt/kfabric-pypi",
+        "mpich/include",
+        "mpich/lib",
+        "mpi_cases_mpich",
+    ),
+];
+
+/// Builds `mpi_cases.c` for each MPI implementation among the layers. Returns the programs' paths.
+///
+/// # Errors
+///
+/// If a program does not build; the error contains the compiler's messages.
+pub fn of_mpi(ctx: &Context, root: &Path, layers: &[Layer]) -> Result<Vec<PathBuf>> {
+    let dir = ctx.target.join("libfabric-programs");
+    std::fs::create_dir_all(&dir)?;
+    let from = ctx.repo.join("qemu-tests/interop");
+    let source = from.join("mpi_cases.c").display().to_string();
+    let mut all = Vec::new();
+    for (tag, at, headers, libraries, name) in OF_MPI {
+        let Some(layer) = layers.iter().find(|layer| layer.tag == tag) else {
+            continue;
+        };
+        let program = dir.join(name);
+        let to = program.display().to_string();
+        let (headers, libraries) = (format!("-I{at}/{headers}"), format!("{at}/{libraries}"));
+        let (search, run) = (format!("-L{libraries}"), format!("-Wl,-rpath,{libraries}"));
+        let argv = [
+            "gcc",
+            "-O1",
+            "-Wall",
+            "-Werror",
+            &headers,
+            "-o",
+            &to,
+            &source,
+            &search,
+            &run,
+            // The libraries of the layer's own libraries are not in the build root.
+            "-Wl,--allow-shlib-undefined",
+            "-lmpi",
+        ];
+        let at = Bind {
+            from: layer.path.clone(),
+            at: at.into(),
+        };
+        let binds = [Bind::same(&from), Bind::same(&dir), at];
+        let cmd = command(root, &binds, Path::new("/"), &argv);
+        run_logged(cmd, &dir.join("log"))?;
+        all.push(program);
+    }
+    Ok(all)
 }
 
 /// Builds one program with a seeded bug, in a separate folder. Returns the program's path.

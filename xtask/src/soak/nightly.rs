@@ -58,9 +58,9 @@ const STEPS: &[Step] = &[
     step("suite on the debug kernel", What::Suite, 141),
     step("faults", What::Faults, 60),
     step("fuzzer", What::Fuzz, 45),
-    step("storms in namespaces", What::Turn("storm-netns"), 15),
-    step("storms between guests", What::Turn("storm-2"), 15),
-    step("storms over kshm", What::Turn("storm-shm"), 15),
+    step("storms in namespaces", What::Turn("storm-netns"), 10),
+    step("storms between guests", What::Turn("storm-2"), 10),
+    step("storms over kshm", What::Turn("storm-shm"), 10),
     step("long tests, keys", What::Turn("keys-long-2"), 25),
     step("long tests, disks", What::Turn("blk-long-2"), 75),
     step("long tests, rest", What::Turn("long-2"), 7),
@@ -68,6 +68,7 @@ const STEPS: &[Step] = &[
     step("power cuts", What::PowerCuts(false), 6),
     step("power cuts, eADR", What::PowerCuts(true), 6),
     step("packages", What::Packages, 35),
+    step("long tests, MPI", What::Turn("mpi-long-shm"), 13),
 ];
 
 /// Result of a step: a row of the table, and of the file.

@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! MPI programs and other versions of libfabric over the plug-in, all unmodified.
+//!
+//! The programs are in layers (`xtask/src/setup/layers.rs`), which a test mounts for itself. Each
+//! job's messages must have passed endpoints of ours: the kernel counts their operations.
+
+use crate::harness::guest::run;
+use crate::harness::{skip, Ctx, Test, SHM, SHM_LONG};
+use crate::raw::Dev;
+use crate::sys::{self, Ended};
+use anyhow::{bail, ensure, Context, Result};
+use kfabric_uapi::KFI_TYPE_EP;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The topic's tests.
+pub const TESTS: &[Test] = &[
+    Test::pair("mpi.open_mpi_on_one_host_passes_checked_data", |c| {
+        of_node_1(c, |c| {
+            pass(c, &Job::of(Mpi::Open, 2, &["ring", "reduce", "onesided"]))
+        })
+    })
+    .on(SHM)
+    .seconds(30),
+    Test::pair("mpi.mpich_between_two_nodes_passes_checked_data", |c| {
+        let peer = peers_process(c)?;
+        of_node_1(c, |c| {
+            let job = Job::of(Mpi::Mpich, 2, &["ring", "reduce", "onesided"]);
+            pass(c, &Job { peer, ..job })
+        })
+    })
+    .seconds(30),
+    Test::pair("mpi.four_ranks_on_one_host_pass_checked_data", |c| {
+        of_node_1(c, |c| {
+            pass(c, &Job::of(Mpi::Open, 4, &["reduce"]))?;
+            pass(c, &Job::of(Mpi::Mpich, 4, &["reduce"]))
+        })
+    })
+    .on(SHM)
+    .seconds(40),
+    Test::pair("mpi.job_with_killed_rank_ends_and_leaves_nothing", |c| {
+        of_node_1(c, |c| {
+            [Mpi::Open, Mpi::Mpich]
+                .iter()
+                .try_for_each(|mpi| ends(c, &Job::of(*mpi, 3, &["die"])))
+        })
+    })
+    .on(SHM)
+    .seconds(40),
+    Test::pair("mpi.python_programs_pass_a_part_of_their_suite", |c| {
+        of_node_1(c, |c| python(c, &["-i", "test_p2p_buf_matched"]))
+    })
+    .on(SHM)
+    .seconds(60),
+    Test::pair("mpi.messages_of_mixed_sizes_arrive", |c| {
+        of_node_1(c, |c| mixed(c, 4))
+    })
+    .on(SHM)
+    .seconds(30),
+    Test::pair("mpi.messages_of_mixed_sizes_arrive_for_ten_minutes", |c| {
+        of_node_1(c, |c| mixed(c, 300))
+    })
+    .on(SHM_LONG)
+    .seconds(720),
+    Test::pair("mpi.older_and_newer_libfabric_exchange_messages", |c| {
+        versions(c)
+    })
+    .on(SHM)
+    .seconds(20),
+];
+
+/// An MPI implementation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mpi {
+    /// Open MPI of the distribution, over the distribution's libfabric.
+    Open,
+    /// MPICH of Python's index, over a newer libfabric of its own.
+    Mpich,
+}
+
+/// A layer: tag, the folder at which a test mounts the layer.
+type Layer = (&'static str, &'static str);
+/// The layer with Open MPI and an old libfabric.
+const DEBIAN: Layer = ("kfabric-mpi", "/opt/kfabric-mpi");
+/// The layer with MPICH and mpi4py.
+const PYPI: Layer = ("kfabric-pypi", "/opt/kfabric-pypi");
+
+/// Folder of the oldest libfabric: of the programs, and of the library.
+const OLD: (&str, &str) = (
+    "/opt/kfabric-mpi/opt/libfabric-old/usr/bin",
+    "/opt/kfabric-mpi/opt/libfabric-old/usr/lib/x86_64-linux-gnu",
+);
+/// Folder of MPICH's libfabric.
+const NEW: &str = "/opt/kfabric-pypi/mpich/lib/mpich";
+
+/// Time limit of a job whose rank was killed.
+const DEATH: Duration = Duration::from_secs(60);
+
+/// A job of MPI.
+struct Job<'a> {
+    mpi: Mpi,
+    ranks: usize,
+    /// The program, and its arguments.
+    argv: Vec<&'a str>,
+    /// A process in the network namespace of all ranks but the first; `None`: one namespace.
+    peer: Option<u32>,
+    limit: Duration,
+}
+
+impl<'a> Job<'a> {
+    /// A job of cases of `interop/mpi_cases.c`.
+    fn of(mpi: Mpi, ranks: usize, cases: &[&'a str]) -> Self {
+        let program = match mpi {
+            Mpi::Open => "/kfi/bin/mpi_cases_openmpi",
+            Mpi::Mpich => "/kfi/bin/mpi_cases_mpich",
+        };
+        let mut argv = vec![program];
+        argv.extend(cases);
+        Self {
+            mpi,
+            ranks,
+            argv,
+            peer: None,
+            limit: Duration::from_secs(200),
+        }
+    }
+
+    /// The command that starts the job.
+    fn command(&self, ctx: &Ctx) -> Command {
+        let ranks = self.ranks.to_string();
+        let mut command;
+        match self.mpi {
+            Mpi::Open => {
+                command = Command::new("mpirun.openmpi");
+                command.args(["-n", &ranks, "--oversubscribe", "--bind-to", "none"]);
+                // The messages of one host, too, go by libfabric.
+                command.args(["--mca", "pml", "cm", "--mca", "mtl", "ofi"]);
+                command.args(["--mca", "opal_common_ofi_provider_include", "kfabric"]);
+                command.env("OMPI_ALLOW_RUN_AS_ROOT", "1");
+                command.env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+            }
+            Mpi::Mpich => {
+                command = Command::new(format!("{}/mpich/bin/mpiexec", PYPI.1));
+                command.args(["-launcher", "fork", "-n", &ranks]);
+                command.env("MPIR_CVAR_CH4_NETMOD", "ofi");
+                command.env("MPIR_CVAR_NOLOCAL", "1");
+            }
+        }
+        if let Some(pid) = self.peer {
+            let enter = format!(
+                "[ $PMI_RANK = 0 ] || exec nsenter --net=/proc/{pid}/ns/net \"$@\"; exec \"$@\""
+            );
+            command.args(["sh", "-c", &enter, "sh"]);
+        }
+        command.args(&self.argv).stdin(Stdio::null());
+        // A process group of its own, so that all of the job can be killed.
+        command.process_group(0);
+        command.env("FI_PROVIDER_PATH", "/kfi/bin");
+        command.env("FI_PROVIDER", "kfabric");
+        if ctx.provider() == "kshm" {
+            command.env("FI_KFABRIC_DOMAIN", "shm");
+        } else {
+            // MPICH's writes to windows ask for FI_DELIVERY_COMPLETE, which kverbs refuses.
+            command.env("MPIR_CVAR_CH4_OFI_ENABLE_RMA", "0");
+        }
+        command
+    }
+}
+
+/// An ended job.
+struct Report {
+    /// How the launcher ended.
+    ended: Ended,
+    /// Output of all processes.
+    said: String,
+    /// Completed operations of the busiest endpoint of each process.
+    operations: BTreeMap<u32, u64>,
+}
+
+/// Runs the test on node 1, which has the layers; the other node waits.
+fn of_node_1(ctx: &mut Ctx, test: impl FnOnce(&mut Ctx) -> Result<()>) -> Result<()> {
+    mount_layers()?;
+    let result = if ctx.first() { test(ctx) } else { Ok(()) };
+    result?;
+    ctx.ctl.set_limit(sys::patience(Duration::from_secs(900)))?;
+    ctx.barrier("done")
+}
+
+/// Returns the process of node 2, if the nodes have network namespaces.
+fn peers_process(ctx: &mut Ctx) -> Result<Option<u32>> {
+    let peer: u32 = ctx.ctl.exchange(&std::process::id())?;
+    Ok((ctx.provider() != "kshm").then_some(peer))
+}
+
+/// Mounts the layers, for this process and its children. Open MPI is over `/usr` and `/etc`.
+fn mount_layers() -> Result<()> {
+    sys::rights::unshare(libc::CLONE_NEWNS)?;
+    run("mount", &["--make-rprivate", "/"])?;
+    for (tag, at) in [DEBIAN, PYPI] {
+        if !has_layer(tag)? {
+            return skip(format!("the guest has no layer {tag}"));
+        }
+        std::fs::create_dir_all(at)?;
+        let options = "trans=virtio,version=9p2000.L,msize=262144,ro,cache=loose";
+        run("mount", &["-t", "9p", "-o", options, tag, at])?;
+    }
+    for part in ["usr", "etc"] {
+        let options = format!("lowerdir={}/{part}:/{part}", DEBIAN.1);
+        let at = format!("/{part}");
+        run("mount", &["-t", "overlay", "-o", &options, "overlay", &at])?;
+    }
+    Ok(())
+}
+
+/// Returns whether the machine has a file system of this tag.
+fn has_layer(tag: &str) -> Result<bool> {
+    for device in std::fs::read_dir("/sys/bus/virtio/devices")? {
+        let text = std::fs::read_to_string(device?.path().join("mount_tag"));
+        if text.is_ok_and(|text| text.trim_end_matches(['\0', '\n']) == tag) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Adds the endpoints of the job's processes to the counts.
+fn count(operations: &mut BTreeMap<u32, u64>, group: u32) -> Result<()> {
+    for object in Dev::open()?.obj_list()? {
+        if object.kind != KFI_TYPE_EP || !is_of(object.pid, group) {
+            continue;
+        }
+        let most = operations.entry(object.pid).or_default();
+        *most = (*most).max(object.c);
+    }
+    Ok(())
+}
+
+/// Returns whether a process descends from the launcher `group`.
+fn is_of(mut pid: u32, group: u32) -> bool {
+    while pid > 1 {
+        if pid == group {
+            return true;
+        }
+        let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
+            return false;
+        };
+        // The parent is the second field behind the name, which is in parentheses.
+        let rest = text.rsplit(')').next().unwrap_or_default();
+        let parent = rest.split_whitespace().nth(1);
+        pid = parent.and_then(|word| word.parse().ok()).unwrap_or(0);
+    }
+    false
+}
+
+/// Runs a job until its end, or until its time is over.
+fn finish(ctx: &Ctx, job: &Job<'_>) -> Result<Report> {
+    let path = std::env::temp_dir().join(format!("mpi-{}", std::process::id()));
+    let file = File::create(&path)?;
+    let mut command = job.command(ctx);
+    command.stdout(file.try_clone()?).stderr(file);
+    let launcher = command
+        .spawn()
+        .with_context(|| format!("{command:?}"))?
+        .id();
+    let end = Instant::now() + sys::patience(job.limit);
+    let mut operations = BTreeMap::new();
+    let ended = loop {
+        if let Some(ended) = sys::try_wait_pid(launcher as i32)? {
+            break Some(ended);
+        }
+        if Instant::now() > end {
+            break None;
+        }
+        count(&mut operations, launcher)?;
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let said = String::from_utf8_lossy(&std::fs::read(&path)?).into_owned();
+    std::fs::remove_file(&path)?;
+    if std::env::var_os("KFI_VERBOSE").is_some() {
+        eprintln!("{said}");
+    }
+    let Some(ended) = ended else {
+        sys::kill(-(launcher as i32), libc::SIGKILL)?;
+        bail!("{command:?} does not end: {said}");
+    };
+    Ok(Report {
+        ended,
+        said,
+        operations,
+    })
+}
+
+/// Runs a job that must succeed, and checks that all ranks used endpoints of ours.
+fn pass(ctx: &Ctx, job: &Job<'_>) -> Result<()> {
+    let report = finish(ctx, job)?;
+    ensure!(
+        report.ended == Ended::Exit(0),
+        "{:?}: {}",
+        report.ended,
+        report.said
+    );
+    uses_kfabric(&report, job.ranks)
+}
+
+/// Checks that as many processes as there are ranks have moved messages by endpoints of ours.
+fn uses_kfabric(report: &Report, ranks: usize) -> Result<()> {
+    let busy = report
+        .operations
+        .values()
+        .filter(|count| **count >= 8)
+        .count();
+    ensure!(
+        busy >= ranks,
+        "{busy} processes have used kfabric: {:?}: {}",
+        report.operations,
+        report.said
+    );
+    Ok(())
+}
+
+/// Runs a job that kills one of its ranks: the launcher must report a failure within [`DEATH`], and
+/// no process may be left.
+fn ends(ctx: &Ctx, job: &Job<'_>) -> Result<()> {
+    let job = Job {
+        limit: DEATH,
+        argv: job.argv.clone(),
+        ..*job
+    };
+    let report = finish(ctx, &job)?;
+    ensure!(
+        report.ended != Ended::Exit(0),
+        "the job succeeded: {}",
+        report.said
+    );
+    uses_kfabric(&report, job.ranks)?;
+    let left: Vec<u32> = report.operations.keys().copied().collect();
+    crate::harness::guest::until("the ranks have ended", DEATH, || {
+        let lives = |pid: &&u32| Path::new(&format!("/proc/{pid}")).exists();
+        Ok(left.iter().find(lives).is_none().then_some(()))
+    })
+}
+
+/// Messages of mixed sizes for `seconds` by each MPI.
+fn mixed(ctx: &Ctx, seconds: u64) -> Result<()> {
+    let (length, seed) = (seconds.to_string(), std::process::id().to_string());
+    for mpi in [Mpi::Open, Mpi::Mpich] {
+        let job = Job::of(mpi, 2, &["mixed", &length, &seed]);
+        let limit = Duration::from_secs(seconds + 60);
+        pass(ctx, &Job { limit, ..job })?;
+    }
+    Ok(())
+}
+
+/// Runs tests of mpi4py's own suite.
+fn python(ctx: &Ctx, args: &[&str]) -> Result<()> {
+    let tests = format!("{}/mpi4py-tests/test/main.py", PYPI.1);
+    let mut argv = vec!["python3", &tests, "-q"];
+    argv.extend(args);
+    std::env::set_var("PYTHONPATH", format!("{}/mpi4py", PYPI.1));
+    std::env::set_var("PYTHONDONTWRITEBYTECODE", "1");
+    for mpi in [Mpi::Open, Mpi::Mpich] {
+        if mpi == Mpi::Mpich {
+            // Open MPI's library is where programs look first.
+            std::env::set_var("MPI4PY_MPIABI", "mpich");
+            std::env::set_var("LD_LIBRARY_PATH", format!("{}/mpich/lib", PYPI.1));
+        }
+        let job = Job {
+            argv: argv.clone(),
+            limit: Duration::from_secs(500),
+            ..Job::of(mpi, 2, &[])
+        };
+        pass(ctx, &job)?;
+    }
+    Ok(())
+}
+
+/// The programs of libfabric over each version of the library: the old one's own, and the guests'
+/// with MPICH's library.
+fn versions(ctx: &mut Ctx) -> Result<()> {
+    mount_layers()?;
+    let (programs, library) = OLD;
+    for (number, kind) in ["msg", "rdm"].iter().enumerate() {
+        for (folder, library) in [(programs, library), ("/usr/bin", NEW)] {
+            let version = run_with(library, &format!("{folder}/fi_info"), &["--version"])?;
+            let wanted = if library == NEW {
+                "libfabric: 2.5"
+            } else {
+                "libfabric: 1.17"
+            };
+            ensure!(version.contains(wanted), "{version}");
+            let listed = run_with(library, &format!("{folder}/fi_info"), &["-p", "kfabric"])?;
+            ensure!(listed.contains("provider: kfabric\n"), "{listed}");
+            ensure!(listed.contains("provider: kfabric;ofi_rxm\n"), "{listed}");
+            ctx.barrier(&format!("listed {number}"))?;
+            let provider = if *kind == "msg" {
+                "kfabric"
+            } else {
+                "kfabric;ofi_rxm"
+            };
+            super::ofi::pingpong_of(ctx, folder, library, provider, kind)?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs a program with the libfabric in a folder. Returns its output.
+fn run_with(library: &str, program: &str, args: &[&str]) -> Result<String> {
+    let mut command = Command::new(program);
+    command.args(args).env("LD_LIBRARY_PATH", library);
+    command.env("FI_PROVIDER_PATH", "/kfi/bin");
+    let out = command.output().with_context(|| program.to_owned())?;
+    ensure!(out.status.success(), "{command:?}: {out:?}");
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
