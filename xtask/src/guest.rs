@@ -118,6 +118,9 @@ pub struct Options {
     /// Do not build or load the modules.
     #[arg(long)]
     pub no_modules: bool,
+    /// Mount the programs that the tests `mpi` need; at first, download them (350 MB).
+    #[arg(long)]
+    pub layers: bool,
     /// Kill the guest after this many seconds.
     #[arg(long, value_name = "S")]
     pub timeout: Option<u64>,
@@ -134,6 +137,7 @@ impl Default for Options {
             dir: None,
             pmcut: None,
             no_modules: false,
+            layers: false,
             timeout: None,
         }
     }
@@ -287,7 +291,10 @@ impl<'a> Guests<'a> {
             Some(_) => Some(programs::pmcut(ctx, &rig.root)?),
             None => None,
         };
-        let layers = layers::ensure(ctx, &rig.root);
+        let layers = match options.layers {
+            true => layers::ensure(ctx, &rig.root),
+            false => Vec::new(),
+        };
         match programs::of_mpi(ctx, &rig.root, &layers) {
             Ok(built) => programs.extend(built),
             Err(error) if !options.no_modules => return Err(error),

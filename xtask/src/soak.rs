@@ -216,6 +216,7 @@ pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
     let prepare = |kernel| {
         let options = Options {
             kernel,
+            layers: true,
             ..Options::default()
         };
         Guests::prepare(ctx, Which::Main, &options)

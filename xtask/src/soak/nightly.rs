@@ -240,6 +240,7 @@ fn turn(ctx: &Context, name: &str, time: Duration, seed: u64) -> Result<Counted>
 fn prepare(ctx: &Context, kernel: Kernel) -> Result<Guests<'_>> {
     let options = Options {
         kernel,
+        layers: true,
         ..Options::default()
     };
     Guests::prepare(ctx, Which::Main, &options)

@@ -52,6 +52,7 @@ impl<'a> Prepared<'a> {
     pub(super) fn new(ctx: &'a Context, kernel: Kernel, report: &Report) -> Result<Self> {
         let options = Options {
             kernel,
+            layers: true,
             ..Options::default()
         };
         let main = Guests::prepare(ctx, Which::Main, &options)?;
@@ -123,7 +124,11 @@ impl<'a> Prepared<'a> {
 
 /// Returns the guests of the other supported kernel series, if its kernel is available.
 fn other<'a>(ctx: &'a Context, options: &Options, report: &Report) -> Option<Guests<'a>> {
-    match Guests::prepare(ctx, Which::Other, options) {
+    let options = Options {
+        layers: false,
+        ..options.clone()
+    };
+    match Guests::prepare(ctx, Which::Other, &options) {
         Ok(other) => Some(other),
         Err(error) => {
             let mut line = Line::failed("other-series", "smoke", 0.0, format!("{error:#}"));
