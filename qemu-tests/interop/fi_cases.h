@@ -77,8 +77,6 @@ static struct fi_info *hints_of(const char *device)
 				      FI_MR_PROV_KEY;
 	hints->domain_attr->name = strdup(device);
 	hints->fabric_attr->prov_name = strdup(provider());
-	if (getenv("FI_KFABRIC_RINGS"))
-		hints->domain_attr->data_progress = FI_PROGRESS_MANUAL;
 	return hints;
 }
 

@@ -74,7 +74,6 @@ static void open_rdm(uint64_t caps)
 	hints->domain_attr->name = strdup(info->domain_attr->name);
 	snprintf(layered, sizeof(layered), "%s;ofi_rxm", provider());
 	hints->fabric_attr->prov_name = strdup(layered);
-	hints->domain_attr->data_progress = info->domain_attr->data_progress;
 	OK(fi_getinfo(FI_VERSION(1, 18), host, port, FI_SOURCE, hints, &rdm_info));
 	fi_freeinfo(hints);
 	OK(fi_fabric(rdm_info->fabric_attr, &wide, NULL));

@@ -18,8 +18,6 @@ struct Provider<'a> {
     kind: &'a str,
     domain: &'a str,
     address: &'a str,
-    /// `FI_KFABRIC_RINGS`.
-    rings: &'a str,
 }
 
 /// A figure of the program: its case, the value and the unit.
@@ -30,7 +28,6 @@ impl Provider<'_> {
         let out = Command::new(program)
             .args([self.name, self.kind, self.domain, self.address])
             .env("FI_PROVIDER_PATH", "/kfi/bin")
-            .env("FI_KFABRIC_RINGS", self.rings)
             .stdin(Stdio::null())
             .output()
             .with_context(|| format!("starting {}", program.display()))?;
@@ -60,20 +57,18 @@ pub(super) fn run(ctx: &mut Ctx) -> Result<()> {
             kind,
             domain: &dev,
             address: &addr,
-            rings: "0",
         };
-        let host = |name, kind, rings| Provider {
+        let host = |name, kind| Provider {
             name,
             kind,
             domain: "shm",
             address: "127.0.0.1",
-            rings,
         };
-        // libfabric's shm has datagrams alone.
+        // libfabric's shm has reliable datagrams alone.
         let shm = Provider {
             domain: "-",
             address: "-",
-            ..host("shm", "rdm", "0")
+            ..host("shm", "rdm")
         };
         let shm = shm.measure(&program)?;
         for (column, ours, peer) in [
@@ -83,14 +78,8 @@ pub(super) fn run(ctx: &mut Ctx) -> Result<()> {
                 rxe("kfabric;ofi_rxm", "rdm"),
                 Some(rxe("verbs;ofi_rxm", "rdm")),
             ),
-            ("kshm", host("kfabric", "msg", "0"), None),
-            ("kshm rings", host("kfabric", "msg", "1"), None),
-            ("kshm by rxm", host("kfabric;ofi_rxm", "rdm", "0"), None),
-            (
-                "kshm rings by rxm",
-                host("kfabric;ofi_rxm", "rdm", "1"),
-                None,
-            ),
+            ("kshm", host("kfabric", "msg"), None),
+            ("kshm by rxm", host("kfabric;ofi_rxm", "rdm"), None),
         ] {
             let ours = ours.measure(&program).context(column)?;
             let theirs = match peer {

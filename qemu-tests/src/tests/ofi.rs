@@ -93,7 +93,6 @@ pub const TESTS: &[Test] = &[
         cases(c, &["rdm", "rdm_unexpected"])
     })
     .seconds(10),
-    Test::pair("ofi.rings_under_manual_progress_pass_the_same_cases", rings).seconds(15),
     Test::pair("ofi.alias_verbs_takes_the_place_of_verbs", alias).seconds(15),
     Test::pair("ofi.pingpong_by_rxm_under_auth_key_passes_data", |c| {
         let key = key_file(c)?;
@@ -159,32 +158,6 @@ fn cases(ctx: &mut Ctx, names: &[&str]) -> Result<()> {
     };
     result?;
     ctx.barrier("done")
-}
-
-/// Programs with manual progress over kshm may have rings; over kverbs nothing changes.
-fn rings(ctx: &mut Ctx) -> Result<()> {
-    std::env::set_var("FI_KFABRIC_RINGS", "1");
-    let result = cases(
-        ctx,
-        &[
-            "messages",
-            "rma",
-            "wrong_key",
-            "failed_injects",
-            "completions",
-            "events",
-            "waits_by_epoll",
-            "flood",
-            "shared_queue",
-            "cancel",
-            "close_order",
-            "counters",
-            "rdm",
-            "rdm_unexpected",
-        ],
-    );
-    std::env::remove_var("FI_KFABRIC_RINGS");
-    result
 }
 
 /// Folder of a copy of the plug-in under a name that makes it the provider `verbs`.

@@ -4,8 +4,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsFd;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
 
 use kfabric::uapi as abi;
 use kfabric::{Completion, CompletionQueue, Format};
@@ -28,10 +27,6 @@ pub(crate) struct Cq {
     /// Raised by `fi_cq_signal`, for one wait.
     signal: Flag,
     wait: Wait,
-    /// Whether endpoints may have rings.
-    rings: bool,
-    /// Held by the thread that waits for the descriptor of a queue with rings.
-    waiter: Mutex<()>,
 }
 
 static FID: Table<fi_ops> = object::ops::<Cq>(absent(), Some(control));
@@ -91,8 +86,6 @@ impl Cq {
             version: domain.version,
             signal,
             wait,
-            rings: domain.rings,
-            waiter: Mutex::default(),
         })
     }
 
@@ -104,21 +97,7 @@ impl Cq {
     /// Whether there is nothing to read.
     pub(crate) fn may_wait(&self) -> bool {
         self.skip_injected();
-        self.cq.try_wait()
-    }
-
-    /// Waits until there may be something to read. Returns false if no time is left.
-    fn wait_ready(&self, timeout: &Timeout) -> bool {
-        let fds = (self.cq.as_fd(), self.signal.0.as_fd());
-        if !self.rings {
-            return timeout.wait(fds.0, fds.1);
-        }
-        // With rings only one thread at a time may wait for the descriptor. Others look again.
-        match self.waiter.try_lock() {
-            Ok(_turn) if self.cq.try_wait() => timeout.wait(fds.0, fds.1),
-            Ok(_turn) => !timeout.is_over(),
-            Err(_) => timeout.wait_at_most(Duration::from_millis(2), fds.1),
-        }
+        !self.cq.is_ready()
     }
 
     /// Reads up to `count` completions. `give` gets each with its number.
@@ -285,7 +264,7 @@ unsafe extern "C" fn sread(
         // SAFETY: as for `read`.
         let (rc, of) = unsafe { (read(cq, buf, count), object::body::<Cq>(cq)) };
         let empty = rc == -(libc::EAGAIN as isize);
-        if !empty || of.signal.lower() || !of.wait_ready(&timeout) {
+        if !empty || of.signal.lower() || !timeout.wait(of.cq.as_fd(), of.signal.0.as_fd()) {
             return rc;
         }
     }

@@ -21,8 +21,6 @@ pub(crate) struct Domain {
     pub(crate) atomics: bool,
     /// Whether endpoints have keys of their own (`FI_MR_ENDPOINT`).
     pub(crate) endpoint_keys: bool,
-    /// Whether messages of endpoints go through rings. They move while the program calls.
-    pub(crate) rings: bool,
     /// Version of the interface that the program was built for; 0 if unknown.
     pub(crate) version: u32,
     /// A number of the domain alone.
@@ -81,14 +79,13 @@ impl Domain {
     unsafe fn new(fabric: &Fabric, info: &fi_info, version: u32) -> Result<Self, Errno> {
         static IDS: AtomicU64 = AtomicU64::new(1);
         // SAFETY: an info's parts are null or valid; an auth key has its size.
-        let (name, mode, progress, own) = unsafe {
+        let (name, mode, own) = unsafe {
             let attr = info.domain_attr.as_ref().ok_or(libc::EINVAL)?;
             if attr.name.is_null() {
                 return Err(libc::EINVAL);
             }
             let own = auth::copy(attr.auth_key, attr.auth_key_size)?;
-            let progress = attr.__bindgen_anon_1.data_progress;
-            (CStr::from_ptr(attr.name), attr.mr_mode, progress, own)
+            (CStr::from_ptr(attr.name), attr.mr_mode, own)
         };
         let name = name.to_str().map_err(|_| libc::EINVAL)?;
         let key = match own {
@@ -106,7 +103,6 @@ impl Domain {
         Ok(Self {
             atomics: caps.contains(kfabric::Caps::ATOMIC),
             endpoint_keys: mode as u32 & FI_MR_ENDPOINT != 0,
-            rings: crate::rings() && *fabric.prov == *"kshm" && progress == FI_PROGRESS_MANUAL,
             domain: Arc::new(domain),
             version,
             id: IDS.fetch_add(1, Ordering::Relaxed),

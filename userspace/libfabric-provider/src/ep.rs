@@ -158,7 +158,6 @@ impl Endpoint {
             iov_limit: size(iov_limit)?,
             context: at as u64,
             own_keys: domain.endpoint_keys,
-            rings: domain.rings,
             auth_key: key.as_ref().map(auth::given).transpose()?,
             ..EndpointAttr::default()
         };

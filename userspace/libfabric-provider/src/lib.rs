@@ -30,7 +30,6 @@ mod wait;
 
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::OnceLock;
 
 use ffi::*;
@@ -58,14 +57,6 @@ static PROVIDER: Provider = Provider(UnsafeCell::new(fi_provider {
 
 /// The device file.
 static DEVICE: OnceLock<String> = OnceLock::new();
-
-/// Whether messages of kshm may go through rings.
-static RINGS: AtomicBool = AtomicBool::new(false);
-
-/// Whether the user lets messages of kshm go through rings.
-pub(crate) fn rings() -> bool {
-    RINGS.load(Ordering::Relaxed)
-}
 
 /// The domain to which the user restricts the program.
 static DOMAIN: OnceLock<String> = OnceLock::new();
@@ -130,11 +121,6 @@ pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
     let help = c"Path of a file with the auth key of domains and listeners (default: none)";
     if let Some(path) = parameter(c"auth_key_file", help) {
         auth::set_file(path);
-    }
-    let help = c"Messages of kshm go through shared memory if the program has manual progress: 0 or 1 (default: 0)";
-    if let Some(value) = parameter(c"rings", help) {
-        let wanted = matches!(value.as_str(), "1" | "y" | "yes" | "true" | "on");
-        RINGS.store(wanted, Ordering::Relaxed);
     }
     prov
 }

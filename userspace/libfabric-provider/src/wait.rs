@@ -116,21 +116,6 @@ pub(crate) fn either(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> Result<OwnedFd, Er
     Ok(both)
 }
 
-/// Waits until one of two descriptors is readable, for `time`; `None`: for ever.
-fn poll(fds: [BorrowedFd<'_>; 2], time: Option<Duration>) {
-    let ms = time.map_or(-1, |time| {
-        let ms = i32::try_from(time.as_millis()).unwrap_or(i32::MAX);
-        ms.saturating_add(1)
-    });
-    let mut fds = fds.map(|fd| libc::pollfd {
-        fd: fd.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    });
-    // SAFETY: an array of two entries.
-    unsafe { libc::poll(fds.as_mut_ptr(), 2, ms) };
-}
-
 /// The time that a program gives a call.
 pub(crate) struct Timeout(Option<Instant>);
 
@@ -144,34 +129,23 @@ impl Timeout {
     /// Waits until one of two descriptors is readable. Returns false if no time is left; else the
     /// caller looks again, whatever the outcome.
     pub(crate) fn wait(&self, a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> bool {
-        let left = self.left();
+        let left = self
+            .0
+            .map(|end| end.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
             return false;
         }
-        poll([a, b], left);
+        let ms = left.map_or(-1, |left| {
+            let ms = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
+            ms.saturating_add(1)
+        });
+        let mut fds = [a, b].map(|fd| libc::pollfd {
+            fd: fd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        });
+        // SAFETY: an array of two entries.
+        unsafe { libc::poll(fds.as_mut_ptr(), 2, ms) };
         true
-    }
-
-    /// As [`Timeout::wait`] for one descriptor, and for no longer than `most`.
-    pub(crate) fn wait_at_most(&self, most: Duration, fd: BorrowedFd<'_>) -> bool {
-        if self.is_over() {
-            return false;
-        }
-        poll(
-            [fd, fd],
-            Some(self.left().map_or(most, |left| left.min(most))),
-        );
-        true
-    }
-
-    /// Whether no time is left.
-    pub(crate) fn is_over(&self) -> bool {
-        self.left().is_some_and(|left| left.is_zero())
-    }
-
-    /// The time that is left; `None` for ever.
-    fn left(&self) -> Option<Duration> {
-        self.0
-            .map(|end| end.saturating_duration_since(Instant::now()))
     }
 }

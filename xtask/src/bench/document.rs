@@ -387,14 +387,7 @@ fn perftest(run: &Run<'_>) -> Result<String> {
 
 /// A row for each case, a column for each way to a peer.
 fn libfabric(run: &Run<'_>) -> Result<String> {
-    let columns = [
-        "kverbs",
-        "kverbs by rxm",
-        "kshm",
-        "kshm rings",
-        "kshm by rxm",
-        "kshm rings by rxm",
-    ];
+    let columns = ["kverbs", "kverbs by rxm", "kshm", "kshm by rxm"];
     let mut cases: Vec<(&str, &str)> = Vec::new();
     for figure in &run.figures {
         let (_, case) = figure
@@ -431,9 +424,7 @@ fn libfabric(run: &Run<'_>) -> Result<String> {
         "kverbs, to `verbs`",
         "kverbs by rxm, to `verbs;ofi_rxm`",
         "kshm, to `shm`",
-        "kshm with rings",
         "kshm by rxm, to `shm`",
-        "kshm by rxm with rings",
     ];
     Ok(markdown(&head, &rows))
 }
