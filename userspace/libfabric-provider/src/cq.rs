@@ -221,11 +221,14 @@ unsafe extern "C" fn readerr(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, _flags:
     // written.
     unsafe {
         let cq = object::body::<Cq>(cq);
-        cq.skip_injected();
-        let failure = match cq.cq.read_failure() {
-            Ok(Some(failure)) => failure,
-            Ok(None) => return -(libc::EAGAIN as isize),
-            Err(_) => return -(libc::EIO as isize),
+        let failure = loop {
+            match cq.cq.read_failure() {
+                // The context of an injected operation is none of the program's.
+                Ok(Some(failure)) if failure.raw().context == injected() => {}
+                Ok(Some(failure)) => break failure,
+                Ok(None) => return -(libc::EAGAIN as isize),
+                Err(_) => return -(libc::EIO as isize),
+            }
         };
         // The size of the error data came with version 1.5.
         let sized = cq.version >= (1 << 16 | 5);

@@ -19,6 +19,8 @@ pub(crate) struct Shared {
     pub(crate) backend: Box<dyn Backend>,
     /// Handles that could not be closed yet, because an operation used them. Oldest first.
     orphans: Mutex<Vec<ObjectId>>,
+    /// Held by the thread that closes orphans.
+    turn: Mutex<()>,
 }
 
 impl Shared {
@@ -26,6 +28,7 @@ impl Shared {
         Arc::new(Self {
             backend,
             orphans: Mutex::new(Vec::new()),
+            turn: Mutex::new(()),
         })
     }
 
@@ -61,7 +64,8 @@ impl Shared {
     /// the object busy, before, otherwise afterwards.
     pub(crate) fn close(&self, id: ObjectId) -> Result<()> {
         let mut closed = self.try_close(id);
-        if closed.as_ref().is_err_and(is_busy) && self.close_orphans() {
+        if closed.as_ref().is_err_and(is_busy) {
+            self.close_orphans();
             closed = self.try_close(id);
         }
         closed?;
@@ -75,9 +79,10 @@ impl Shared {
         self.call(id, &mut arg, &mut [])
     }
 
-    /// Closes the handles in `orphans` that are not busy any more. Returns whether there was one.
-    fn close_orphans(&self) -> bool {
-        let mut any = false;
+    /// Closes the handles in `orphans` that are not busy any more. If another thread does so, waits for
+    /// it.
+    fn close_orphans(&self) {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let mut orphans = std::mem::take(&mut *self.orphans());
             let before = orphans.len();
@@ -89,10 +94,9 @@ impl Shared {
             *kept = orphans;
             drop(kept);
             if left == before {
-                return any;
+                return;
             }
             // The parent of a handle that is closed now may come before the handle.
-            any = true;
         }
     }
 
