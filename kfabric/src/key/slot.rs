@@ -567,7 +567,9 @@ impl Key {
         if let (Some(domain), [Some(first), ..]) = (domain, begun) {
             let ops = begun.map(|key| &*key.unwrap_or(first).ops);
             let count = begun.iter().flatten().count();
-            domain.ops().revoke_keys(ops.get(..count).unwrap_or_default());
+            domain
+                .ops()
+                .revoke_keys(ops.get(..count).unwrap_or_default());
             begun.iter().flatten().for_each(|key| key.ended());
         }
         some

@@ -39,11 +39,15 @@ pub(crate) fn revoke(device: &Device, slots: &[&dyn KeyOps]) {
     let mut rest = slots;
     while let [first, ..] = rest {
         let Some((live, first)) = live.as_ref().zip(slot_of(*first)) else {
-            return rest.iter().filter_map(|slot| slot_of(*slot)).for_each(deregister);
+            return rest
+                .iter()
+                .filter_map(|slot| slot_of(*slot))
+                .for_each(deregister);
         };
         let group = &first.group;
-        let of_group =
-            |slot: &&&dyn KeyOps| slot_of(**slot).is_some_and(|slot| Arc::ptr_eq(&slot.group, group));
+        let of_group = |slot: &&&dyn KeyOps| {
+            slot_of(**slot).is_some_and(|slot| Arc::ptr_eq(&slot.group, group))
+        };
         let count = rest.iter().take(CHAIN).take_while(of_group).count();
         let (of, others) = rest.split_at(count);
         invalidate(live, group, of);
