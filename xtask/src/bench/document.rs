@@ -387,7 +387,17 @@ fn perftest(run: &Run<'_>) -> Result<String> {
 
 /// A row for each case, a column for each way to a peer.
 fn libfabric(run: &Run<'_>) -> Result<String> {
-    let columns = ["kverbs", "kverbs by rxm", "kshm", "kshm by rxm"];
+    // Columns without a figure are left out.
+    let mut columns = vec![
+        ("kverbs", "kverbs, to `verbs`"),
+        ("kverbs by rxm", "kverbs by rxm, to `verbs;ofi_rxm`"),
+        ("kshm", "kshm, to `shm`"),
+        ("kshm by rxm", "kshm by rxm, to `shm`"),
+    ];
+    columns.retain(|(column, _)| {
+        let mut names = run.figures.iter().map(|f| f.case.split_once(": "));
+        names.any(|name| name.is_some_and(|(of, _)| of == *column))
+    });
     let mut cases: Vec<(&str, &str)> = Vec::new();
     for figure in &run.figures {
         let (_, case) = figure
@@ -409,9 +419,12 @@ fn libfabric(run: &Run<'_>) -> Result<String> {
     let rows: Vec<Vec<String>> = cases
         .iter()
         .map(|(case, unit)| {
-            let cell = |column: &&str| {
+            let cell = |(column, _): &(&str, &str)| {
                 run.get(&format!("{column}: {case}"), "")
-                    .map(with_ratio)
+                    .map(|figure| match figure.ratio {
+                        Some(_) => with_ratio(figure),
+                        None => short(figure.value),
+                    })
                     .unwrap_or_default()
             };
             let unit = if *unit == "/s" { "1/s" } else { unit };
@@ -419,13 +432,8 @@ fn libfabric(run: &Run<'_>) -> Result<String> {
             head.chain(columns.iter().map(cell)).collect()
         })
         .collect();
-    let head = [
-        "",
-        "kverbs, to `verbs`",
-        "kverbs by rxm, to `verbs;ofi_rxm`",
-        "kshm, to `shm`",
-        "kshm by rxm, to `shm`",
-    ];
+    let mut head = vec![""];
+    head.extend(columns.iter().map(|(_, title)| title));
     Ok(markdown(&head, &rows))
 }
 
