@@ -55,6 +55,22 @@ pub(crate) fn mount_host() -> Result<()> {
     .context("mounting /host")
 }
 
+/// Mounts a layer of programs at `/opt/TAG`. Tests share this mount: a machine can mount each tag
+/// only once.
+pub(crate) fn mount_layer(tag: &str) -> Result<()> {
+    let at = Path::new("/opt").join(tag);
+    std::fs::create_dir_all(&at)?;
+    let options = "trans=virtio,version=9p2000.L,msize=262144,cache=loose";
+    mount(
+        Some(tag),
+        &at,
+        Some("9p"),
+        MsFlags::MS_RDONLY,
+        Some(options),
+    )
+    .with_context(|| format!("mounting {}", at.display()))
+}
+
 /// Creates the names of the virtio ports that udev would create.
 pub(crate) fn name_ports() -> Result<()> {
     let dir = Path::new("/dev/virtio-ports");

@@ -124,6 +124,9 @@ fn prepare() -> Result<(Config, leftovers::Baseline)> {
     if config.host {
         machine::mount_host()?;
     }
+    for tag in &config.layers {
+        machine::mount_layer(tag)?;
+    }
     network::up(&config)?;
     checkers::forget_leaks();
     let baseline = leftovers::Baseline::take();

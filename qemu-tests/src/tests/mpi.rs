@@ -2,8 +2,8 @@
 
 //! MPI programs and other versions of libfabric over the plug-in, all unmodified.
 //!
-//! The programs are in layers (`xtask/src/setup/layers.rs`), which a test mounts for itself. Each
-//! job's messages must have passed endpoints of ours: the kernel counts their operations.
+//! The programs are in layers (`xtask/src/setup/layers.rs`), which guests mount. Each job's messages
+//! must have passed endpoints of ours: the kernel counts their operations.
 
 use crate::harness::guest::run;
 use crate::harness::{skip, Ctx, Test, SHM, SHM_LONG};
@@ -83,12 +83,10 @@ enum Mpi {
     Mpich,
 }
 
-/// A layer: tag, the folder at which a test mounts the layer.
-type Layer = (&'static str, &'static str);
 /// The layer with Open MPI and an old libfabric.
-const DEBIAN: Layer = ("kfabric-mpi", "/opt/kfabric-mpi");
+const DEBIAN: &str = "/opt/kfabric-mpi";
 /// The layer with MPICH and mpi4py.
-const PYPI: Layer = ("kfabric-pypi", "/opt/kfabric-pypi");
+const PYPI: &str = "/opt/kfabric-pypi";
 
 /// Folder of the oldest libfabric: of the programs, and of the library.
 const OLD: (&str, &str) = (
@@ -145,7 +143,7 @@ impl<'a> Job<'a> {
                 command.env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
             }
             Mpi::Mpich => {
-                command = Command::new(format!("{}/mpich/bin/mpiexec", PYPI.1));
+                command = Command::new(format!("{PYPI}/mpich/bin/mpiexec"));
                 command.args(["-launcher", "fork", "-n", &ranks]);
                 command.env("MPIR_CVAR_CH4_NETMOD", "ofi");
                 command.env("MPIR_CVAR_NOLOCAL", "1");
@@ -197,35 +195,21 @@ fn peers_process(ctx: &mut Ctx) -> Result<Option<u32>> {
     Ok((ctx.provider() != "kshm").then_some(peer))
 }
 
-/// Mounts the layers, for this process and its children. Open MPI is over `/usr` and `/etc`.
+/// Puts Open MPI's layer over `/usr` and `/etc`, for this process and its children.
 fn mount_layers() -> Result<()> {
+    for at in [DEBIAN, PYPI] {
+        if !Path::new(at).is_dir() {
+            return skip(format!("the guest has no layer {at}"));
+        }
+    }
     sys::rights::unshare(libc::CLONE_NEWNS)?;
     run("mount", &["--make-rprivate", "/"])?;
-    for (tag, at) in [DEBIAN, PYPI] {
-        if !has_layer(tag)? {
-            return skip(format!("the guest has no layer {tag}"));
-        }
-        std::fs::create_dir_all(at)?;
-        let options = "trans=virtio,version=9p2000.L,msize=262144,ro,cache=loose";
-        run("mount", &["-t", "9p", "-o", options, tag, at])?;
-    }
     for part in ["usr", "etc"] {
-        let options = format!("lowerdir={}/{part}:/{part}", DEBIAN.1);
+        let options = format!("lowerdir={DEBIAN}/{part}:/{part}");
         let at = format!("/{part}");
         run("mount", &["-t", "overlay", "-o", &options, "overlay", &at])?;
     }
     Ok(())
-}
-
-/// Returns whether the machine has a file system of this tag.
-fn has_layer(tag: &str) -> Result<bool> {
-    for device in std::fs::read_dir("/sys/bus/virtio/devices")? {
-        let text = std::fs::read_to_string(device?.path().join("mount_tag"));
-        if text.is_ok_and(|text| text.trim_end_matches(['\0', '\n']) == tag) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 /// Adds the endpoints of the job's processes to the counts.
@@ -358,16 +342,16 @@ fn mixed(ctx: &Ctx, seconds: u64) -> Result<()> {
 
 /// Runs tests of mpi4py's own suite.
 fn python(ctx: &Ctx, args: &[&str]) -> Result<()> {
-    let tests = format!("{}/mpi4py-tests/test/main.py", PYPI.1);
+    let tests = format!("{PYPI}/mpi4py-tests/test/main.py");
     let mut argv = vec!["python3", &tests, "-q"];
     argv.extend(args);
-    std::env::set_var("PYTHONPATH", format!("{}/mpi4py", PYPI.1));
+    std::env::set_var("PYTHONPATH", format!("{PYPI}/mpi4py"));
     std::env::set_var("PYTHONDONTWRITEBYTECODE", "1");
     for mpi in [Mpi::Open, Mpi::Mpich] {
         if mpi == Mpi::Mpich {
             // Open MPI's library is where programs look first.
             std::env::set_var("MPI4PY_MPIABI", "mpich");
-            std::env::set_var("LD_LIBRARY_PATH", format!("{}/mpich/lib", PYPI.1));
+            std::env::set_var("LD_LIBRARY_PATH", format!("{PYPI}/mpich/lib"));
         }
         let job = Job {
             argv: argv.clone(),

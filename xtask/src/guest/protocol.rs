@@ -89,6 +89,8 @@ pub struct Config {
     pub size: Option<(u16, u16)>,
     /// Mount a folder of the host at `/host`.
     pub host: bool,
+    /// Tags of file systems to mount under `/opt`.
+    pub layers: Vec<String>,
     /// Additional environment variables of the command.
     pub env: BTreeMap<String, String>,
 }

@@ -179,6 +179,7 @@ impl Guests<'_> {
                 interactive: job.interactive,
                 size: job.interactive.then(tty::size).flatten(),
                 host: host_dir.is_some(),
+                layers: self.layers.iter().map(|l| l.tag.to_owned()).collect(),
                 env: self.environment(job),
             };
             dir.configure(number, &config)?;
