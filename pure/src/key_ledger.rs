@@ -25,7 +25,7 @@ use super::scramble::Scramble;
 /// Number of values of a half of a record.
 pub const HALF: u8 = 128;
 
-/// Number of values of a half that [`Ledger::draw_next`] leaves.
+/// Number of values of a half that [`Ledger::draw_next`] leaves, or one less.
 pub const FEW: u8 = 32;
 
 /// Maximum number of records of a ledger. rxe has as many indices.
@@ -352,7 +352,8 @@ impl Ledger {
 
     /// Draws the next byte of a record, for a region whose key with `byte` has just ended. The peers
     /// of that key may know the bytes that were drawn before. [`Draw::Spent`] if so few are left that
-    /// a peer could guess the next one ([`FEW`]).
+    /// a peer could guess the next one ([`FEW`]). Those then rest with the half: a device may give the
+    /// index to the same slot again.
     pub fn draw_next(
         &mut self,
         record: u32,
@@ -361,7 +362,9 @@ impl Ledger {
         chosen: Option<&mut Chosen>,
         terms: &Terms,
     ) -> Draw {
-        if wear.half(byte).drawn > HALF - FEW {
+        let half = wear.half(byte);
+        if half.drawn > HALF - FEW {
+            half.drawn = HALF;
             return Draw::Spent;
         }
         self.draw(record, wear, chosen, terms)

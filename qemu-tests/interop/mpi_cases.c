@@ -17,6 +17,8 @@
 #define LARGEST (4u << 20)
 /* Operations in flight of the case `mixed`. */
 #define DEPTH 8
+/* Time in which the test finds the endpoints of a rank that is about to end. */
+#define SEEN_US 500000
 
 static int rank, ranks;
 
@@ -245,8 +247,10 @@ static void die(void)
 
 	memset(mine, 0, LARGEST);
 	for (int round = 0;; round++) {
-		if (rank == ranks - 1 && round == 3)
+		if (rank == ranks - 1 && round == 3) {
+			usleep(SEEN_US);
 			raise(SIGKILL);
+		}
 		MPI_Allreduce(mine, sum, LARGEST / 8, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
 	}
 }
@@ -280,6 +284,7 @@ int main(int argc, char **argv)
 	}
 	if (rank == 0)
 		printf("%d ranks passed\n", ranks);
+	usleep(SEEN_US);
 	MPI_Finalize();
 	return 0;
 }

@@ -54,7 +54,7 @@ pub(super) struct Registrar {
     resources: Mutex<Shared>,
     /// True while all resources that a registration needs exist.
     ready: AtomicBool,
-    /// True if the device has not answered an invalidation. Changed under the lock.
+    /// True if the device has not answered the last request. Changed under the lock.
     silent: AtomicBool,
 }
 
@@ -136,6 +136,9 @@ impl Group {
             stats::WAITS.add(1);
             if let Err(e) = queue.register(aimed) {
                 self.registrar().ready.store(false, Ordering::Relaxed);
+                self.registrar()
+                    .silent
+                    .store(e == ETIMEDOUT, Ordering::Relaxed);
                 shared.queue = None;
                 // Replace the queue now, for the next registration of any slot. A device that did
                 // not answer gets no further requests.
@@ -162,6 +165,10 @@ impl Group {
     /// Any key may be valid then. The caller must deregister all regions.
     pub(crate) fn invalidate(&self, live: &Live<'_>, keys: &[u32]) -> Result {
         let registrar = self.registrar();
+        // The owner of the lock may be waiting for the device.
+        if registrar.silent.load(Ordering::Relaxed) {
+            return Err(ETIMEDOUT);
+        }
         let mut shared = registrar.resources.lock();
         if registrar.silent.load(Ordering::Relaxed) {
             return Err(ETIMEDOUT);
