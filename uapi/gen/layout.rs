@@ -103,7 +103,7 @@ layouts! {
         size, flags, cntr, op, reserved, value, errors,
     }
     CntrWait {
-        size, flags, cntr, threshold, deadline, reserved,
+        size, flags, cntr, threshold, deadline, reserved, errors,
     }
     RegionReg {
         size, flags, domain, addr, len, access, handle, key, remote_addr, pages, ep, auth_key,
@@ -217,6 +217,7 @@ constants! {
     KFI_EP_RINGS, KFI_RINGS_UNKNOWN, KFI_RINGS_NONE, KFI_RINGS_SHARED, KFI_RING_SIZE,
     KFI_RING_DATA, KFI_WAKE_SELF,
     KFI_EQ_PEEK, KFI_CNTR_READ, KFI_CNTR_ADD, KFI_CNTR_SET, KFI_CNTR_ADDERR, KFI_CNTR_SETERR,
+    KFI_CNTR_WAIT_CHANGE,
     KFI_REGION_PMEM, KFI_REGION_DEVICE, KFI_REGION_DYNAMIC_KEYS, KFI_KEY_SINGLE_USE,
     KFI_KEY_ORDERED, KFI_REVOKE_SLOTS,
     KFI_REVOKE_REGION, KFI_REVOKE_DOMAIN, KFI_REVOKE_FILE, KFI_REVOKE_EP, KFI_REVOKE_AUTH,

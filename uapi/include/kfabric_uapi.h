@@ -334,7 +334,7 @@
  * For struct kfi_cntr_wait: wait until a value of the counter differs from threshold or errors, instead
  * of until the counter reaches threshold.
  */
-#define KFI_CNTR_WAIT_CHANGE (1 << 0)
+#define KFI_CNTR_WAIT_CHANGE (1ULL << 0)
 
 /*
  * Flag of struct kfi_region_reg: the memory must be persistent. -EINVAL: the memory is not known to be
@@ -2434,6 +2434,7 @@ _Static_assert(__builtin_offsetof(struct kfi_cntr_wait, cntr) == 8, "kfi_cntr_wa
 _Static_assert(__builtin_offsetof(struct kfi_cntr_wait, threshold) == 16, "kfi_cntr_wait.threshold");
 _Static_assert(__builtin_offsetof(struct kfi_cntr_wait, deadline) == 24, "kfi_cntr_wait.deadline");
 _Static_assert(__builtin_offsetof(struct kfi_cntr_wait, reserved) == 32, "kfi_cntr_wait.reserved");
+_Static_assert(__builtin_offsetof(struct kfi_cntr_wait, errors) == 40, "kfi_cntr_wait.errors");
 _Static_assert(sizeof(struct kfi_region_reg) == 104, "size of kfi_region_reg");
 _Static_assert(__builtin_offsetof(struct kfi_region_reg, size) == 0, "kfi_region_reg.size");
 _Static_assert(__builtin_offsetof(struct kfi_region_reg, flags) == 4, "kfi_region_reg.flags");
@@ -2770,6 +2771,7 @@ _Static_assert(KFI_CNTR_ADD == 0x1ULL, "KFI_CNTR_ADD");
 _Static_assert(KFI_CNTR_SET == 0x2ULL, "KFI_CNTR_SET");
 _Static_assert(KFI_CNTR_ADDERR == 0x3ULL, "KFI_CNTR_ADDERR");
 _Static_assert(KFI_CNTR_SETERR == 0x4ULL, "KFI_CNTR_SETERR");
+_Static_assert(KFI_CNTR_WAIT_CHANGE == 0x1ULL, "KFI_CNTR_WAIT_CHANGE");
 _Static_assert(KFI_REGION_PMEM == 0x2ULL, "KFI_REGION_PMEM");
 _Static_assert(KFI_REGION_DEVICE == 0x4ULL, "KFI_REGION_DEVICE");
 _Static_assert(KFI_REGION_DYNAMIC_KEYS == 0x1ULL, "KFI_REGION_DYNAMIC_KEYS");

@@ -443,7 +443,7 @@ fn shapes() -> Vec<Shape> {
     let mut all = vec![
         ioctl!("getinfo", GetInfo, 4, None,
             [flags Bits(&[]), hints Ptr(Area::Data, 0), entries Ptr(Area::Data, 4096), count Num(COUNTS),
-             entry_size Num(&[360, 0, 1, 351, 352, 353, 359, 361, 368, 4096, 4097]), reserved Zero], []),
+             entry_size Num(&[368, 0, 1, 351, 352, 353, 359, 360, 361, 367, 369, 376, 4096, 4097]), reserved Zero], []),
         ioctl!("fabric_open", FabricOpen, 3, Some(K::Fabric),
             [flags Bits(&[]), prov_name Name(self::Name::Provider), fabric_name Name(self::Name::Fabric)], [handle Handle]),
         ioctl!("domain_open", DomainOpen, 3, Some(K::Domain),
