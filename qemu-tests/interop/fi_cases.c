@@ -55,8 +55,15 @@ static void names(void)
 	CHECK(len >= max && !memcmp(data, sent, max));
 	CHECK(!strcmp(entry.info->domain_attr->name, info->domain_attr->name));
 	CHECK(!strcmp(entry.info->fabric_attr->name, info->fabric_attr->name));
-	CHECK(!strcmp(entry.info->fabric_attr->prov_name ? entry.info->fabric_attr->prov_name :
-		      provider(), provider()));
+	/* The passive endpoint's info is repeated. */
+	CHECK(entry.info->fabric_attr->prov_name &&
+	      !strcmp(entry.info->fabric_attr->prov_name, provider()));
+	CHECK(entry.info->fabric_attr->api_version == info->fabric_attr->api_version);
+	CHECK(entry.info->domain_attr->threading == info->domain_attr->threading);
+	CHECK(entry.info->domain_attr->data_progress == info->domain_attr->data_progress);
+	CHECK(entry.info->domain_attr->mr_mode == info->domain_attr->mr_mode);
+	CHECK(entry.info->tx_attr->size == info->tx_attr->size);
+	CHECK(entry.info->rx_attr->size == info->rx_attr->size);
 	open_end(&b, entry.info, 0);
 	CHECK(max == data_size(&b.ep->fid));
 	fi_freeinfo(entry.info);

@@ -267,7 +267,7 @@ impl Queue {
         // open: `forget` waits for the lock that the caller holds.
         unsafe {
             (*info).handle = self.requests.add(request);
-            pep::give_keys(event.object, info);
+            pep::complete(event.object, info);
         }
         Ok(event)
     }

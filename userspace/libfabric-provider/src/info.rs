@@ -331,6 +331,7 @@ pub(crate) unsafe fn free(info: *mut fi_info) {
         }
         if !i.fabric_attr.is_null() {
             libc::free((*i.fabric_attr).name.cast());
+            libc::free((*i.fabric_attr).prov_name.cast());
         }
         for at in [
             i.src_addr,

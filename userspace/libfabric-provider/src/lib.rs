@@ -8,6 +8,7 @@
 )]
 
 mod addr;
+mod asked;
 mod atomic;
 mod auth;
 mod cntr;

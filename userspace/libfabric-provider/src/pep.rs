@@ -10,6 +10,7 @@ use kfabric::uapi::KFI_AUTH_CM_DATA;
 use kfabric::{Hints, PassiveEndpoint};
 use kfauth::AuthKey;
 
+use crate::asked::Asked;
 use crate::eq::{param, Eq, Queue, Requests};
 use crate::error::{errno, Errno, Ours};
 use crate::fabric::Fabric;
@@ -40,52 +41,6 @@ pub(crate) struct Passive {
     domain_key: Option<AuthKey>,
     wanted: Asked,
     state: Mutex<State>,
-}
-
-/// What the program asked for by the info of a passive endpoint; 0 for all. Connection requests offer
-/// no more.
-#[derive(Clone, Copy, Default)]
-struct Asked {
-    caps: u64,
-    mode: u64,
-    mr_mode: c_int,
-    data: usize,
-}
-
-impl Asked {
-    fn of(info: &fi_info, domain: Option<&fi_domain_attr>) -> Self {
-        Self {
-            caps: info.caps,
-            mode: info.mode,
-            mr_mode: domain.map_or(0, |attr| attr.mr_mode),
-            data: domain.map_or(0, |attr| attr.cq_data_size),
-        }
-    }
-
-    /// Narrows the info of a connection request.
-    unsafe fn narrow(self, info: &mut fi_info) {
-        if self.caps == 0 {
-            return;
-        }
-        info.caps &= self.caps;
-        info.mode |= self.mode & FI_RX_CQ_DATA;
-        // SAFETY: the parts of an info that was just made, and has no other owner yet.
-        unsafe {
-            if let Some(tx) = info.tx_attr.as_mut() {
-                tx.caps &= self.caps;
-            }
-            if let Some(rx) = info.rx_attr.as_mut() {
-                rx.caps &= self.caps;
-                rx.mode |= self.mode & FI_RX_CQ_DATA;
-            }
-            if let Some(domain) = info.domain_attr.as_mut() {
-                domain.mr_mode |= self.mr_mode & FI_MR_ENDPOINT as c_int;
-                if domain.cq_data_size == 0 {
-                    domain.cq_data_size = self.data;
-                }
-            }
-        }
-    }
 }
 
 static FID: Table<fi_ops> = object::ops::<Passive>(Some(bind), Some(control));
@@ -160,7 +115,7 @@ impl Passive {
         // its length.
         let (ep_key, domain_key, own, wanted) = unsafe {
             let (ep, domain) = (of.ep_attr.as_ref(), of.domain_attr.as_ref());
-            let wanted = Asked::of(of, domain);
+            let wanted = Asked::of(of);
             let ep = ep.map(|a| auth::copy(a.auth_key, a.auth_key_size));
             let domain = domain.map(|a| auth::copy(a.auth_key, a.auth_key_size));
             (
@@ -286,16 +241,17 @@ pub(crate) unsafe extern "C" fn open(
     }
 }
 
-/// Copies the auth keys of a passive endpoint to the info of a connection request.
+/// Gives the info of a connection request what the passive endpoint's info has: attributes and auth
+/// keys.
 ///
 /// # Safety
 ///
 /// `pep` is the address of a passive endpoint, and `info` comes from [`info::make`].
-pub(crate) unsafe fn give_keys(pep: usize, info: *mut fi_info) {
+pub(crate) unsafe fn complete(pep: usize, info: *mut fi_info) {
     // SAFETY: as the caller vouches.
     unsafe {
         let pep = object::body::<Passive>(std::ptr::with_exposed_provenance::<fid>(pep));
-        pep.wanted.narrow(&mut *info);
+        pep.wanted.complete(&mut *info);
         info::put_keys(
             info,
             pep.ep_key.as_ref().map(AuthKey::expose),
