@@ -288,6 +288,21 @@ static void atomics(void)
 
 /* ---- messages ---- */
 
+/* Returns whether operations can ask to be visible at the peer before they complete. */
+static int visible(void)
+{
+	struct fi_info *hints = fi_dupinfo(info), *found = NULL;
+	int rc;
+
+	CHECK(hints);
+	hints->tx_attr->op_flags = FI_DELIVERY_COMPLETE;
+	rc = fi_getinfo(info->fabric_attr->api_version, NULL, NULL, 0, hints, &found);
+	CHECK(rc == 0 || rc == -FI_ENODATA);
+	fi_freeinfo(hints);
+	fi_freeinfo(found);
+	return !rc;
+}
+
 static void messages(void)
 {
 	struct end a, b;
@@ -323,6 +338,17 @@ static void messages(void)
 	OK(fi_sendmsg(a.ep, &msg, FI_COMPLETION | FI_REMOTE_CQ_DATA | FI_MORE));
 	completion(a.cq, &msg, FI_SEND);
 	CHECK(completion(b.cq, &msg, FI_RECV | FI_REMOTE_CQ_DATA).data == 9);
+
+	/* A message that has been delivered when it completes. */
+	if (visible()) {
+		OK(fi_recv(b.ep, b.mem, LEN, fi_mr_desc(b.mr), 0, &b));
+		OK(fi_sendmsg(a.ep, &msg, FI_COMPLETION | FI_DELIVERY_COMPLETE));
+		completion(a.cq, &msg, FI_SEND);
+		CHECK(!memcmp(b.mem, a.mem + 5, 30) && !memcmp(b.mem + 30, a.mem + 300, 40));
+		completion(b.cq, &b, FI_RECV);
+	} else {
+		GIVES(-FI_EOPNOTSUPP, fi_sendmsg(a.ep, &msg, FI_COMPLETION | FI_DELIVERY_COMPLETE));
+	}
 
 	/* Completion data, injects, and an empty message. */
 	for (int i = 0; i < 4; i++)

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use kfabric::uapi as abi;
-use kfabric::{Bind, EndpointAttr};
+use kfabric::{Bind, EndpointAttr, Reach};
 
 use crate::cntr::Counter;
 use crate::cq::Cq;
@@ -60,6 +60,8 @@ pub(crate) struct Endpoint {
     eq: OnceLock<Arc<Queue>>,
     /// The address of a passive endpoint, which this endpoint has taken.
     name: Option<SocketAddr>,
+    /// Whether operations can ask to be visible at the peer before they complete.
+    pub(crate) visible: bool,
 }
 
 static FID: Table<fi_ops> = object::ops::<Endpoint>(Some(bind), Some(control));
@@ -194,6 +196,7 @@ impl Endpoint {
             cq: AtomicUsize::default(),
             eq: OnceLock::new(),
             name,
+            visible: domain.domain.visible() != Reach::No,
         })
     }
 
@@ -271,14 +274,14 @@ impl Endpoint {
     /// Answers or changes the operation flags of a side, which `flags` names.
     fn operation_flags(&self, flags: &mut u64, change: bool) -> c_int {
         let both = abi::KFI_TRANSMIT | abi::KFI_RECV;
-        let side = match *flags & both {
-            abi::KFI_TRANSMIT => &self.tx,
-            abi::KFI_RECV => &self.rx,
+        let (side, known) = match *flags & both {
+            abi::KFI_TRANSMIT => (&self.tx, post::FLAGS),
+            abi::KFI_RECV => (&self.rx, post::RECV_FLAGS),
             _ => return -libc::EINVAL,
         };
         if !change {
             *flags = side.flags.load(Ordering::Relaxed);
-        } else if *flags & !both & !post::FLAGS != 0 {
+        } else if *flags & !both & !known != 0 {
             return -(FI_EBADFLAGS as c_int);
         } else {
             side.flags.store(*flags & !both, Ordering::Relaxed);

@@ -100,6 +100,14 @@ fn completion_order(entry: &abi::InfoEntry) -> u64 {
     }
 }
 
+/// The flags that transmit operations of an offer can have by default.
+fn transmit_flags(entry: &abi::InfoEntry) -> u64 {
+    match entry.visible {
+        abi::KFI_REACH_NO => TX_FLAGS,
+        _ => TX_FLAGS | u64::from(FI_DELIVERY_COMPLETE),
+    }
+}
+
 /// Whether hints ask for access to a peer's memory, or for no capabilities, which are all.
 fn wants_rma(caps: u64) -> bool {
     let remote = abi::KFI_REMOTE_READ | abi::KFI_REMOTE_WRITE;
@@ -178,7 +186,7 @@ unsafe fn satisfies(offer: &Info, hints: &Hints<'_>, version: u32) -> bool {
     }
     if let Some(tx) = hints.tx {
         if tx.caps & !caps != 0
-            || tx.op_flags & !TX_FLAGS != 0
+            || tx.op_flags & !transmit_flags(entry) != 0
             || tx.msg_order & !ORDER != 0
             || tx.comp_order & !order != 0
             || tx.inject_size as u64 > entry.inject_size

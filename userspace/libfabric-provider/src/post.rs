@@ -20,13 +20,16 @@ const COMPLETION: u64 = FI_COMPLETION as u64;
 const INJECT: u64 = FI_INJECT as u64;
 const DATA: u64 = FI_REMOTE_CQ_DATA as u64;
 const FENCE: u64 = FI_FENCE as u64;
-/// Writes that complete when their bytes are visible, or durable, where the provider has these.
+/// Operations that complete when their bytes are visible, and writes that complete when they are
+/// durable, where the provider has these.
 const VISIBLE: u64 = FI_DELIVERY_COMPLETE as u64;
 const DURABLE: u64 = FI_COMMIT_COMPLETE as u64;
-/// Operation flags that an endpoint may have.
-pub(crate) const FLAGS: u64 = IGNORED | COMPLETION | INJECT;
+/// Flags that the transmit operations of an endpoint may have by default.
+pub(crate) const FLAGS: u64 = RECV_FLAGS | VISIBLE;
+/// Flags that receives may have by default.
+pub(crate) const RECV_FLAGS: u64 = IGNORED | COMPLETION | INJECT;
 /// Flags of a single operation.
-const KNOWN: u64 = FLAGS | DATA | FENCE | VISIBLE | DURABLE;
+const KNOWN: u64 = FLAGS | DATA | FENCE | DURABLE;
 
 /// The context of injected operations, which have none of the program's.
 static INJECTED: u64 = 0;
@@ -287,8 +290,10 @@ impl Call {
             Flags::Given(flags) => flags,
             Flags::Inject => INJECT | self.with,
         };
-        let receives = matches!(self.op, Op::Recv | Op::Read);
-        if flags & !KNOWN != 0 || receives && flags & INJECT != 0 {
+        let fetches = matches!(self.op, Op::Recv | Op::Read);
+        let receives = matches!(self.op, Op::Recv);
+        if flags & !KNOWN != 0 || fetches && flags & INJECT != 0 || receives && flags & VISIBLE != 0
+        {
             return Err(FI_EBADFLAGS as Errno);
         }
         let atomic = matches!(self.op, Op::Atomic(..));
@@ -347,7 +352,13 @@ impl Call {
             op = op.fence();
         }
         if flags & VISIBLE != 0 {
-            op = op.visible();
+            match self.op {
+                Op::Write => op = op.visible(),
+                // The kernel's flag is for writes. Where it has the level, each operation
+                // completes when its bytes are in memory: those of a send in the peer's receive.
+                _ if ep.visible => {}
+                _ => return Err(libc::EOPNOTSUPP),
+            }
         }
         if flags & DURABLE != 0 {
             op = op.durable();
