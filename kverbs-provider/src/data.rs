@@ -16,11 +16,13 @@
 //! | [`rx`] | the receive side |
 //! | [`rma`] | work requests of one-sided operations |
 //! | [`atomic`] | atomics that verbs has |
+//! | [`level`] | levels of completion that writes reach |
 //! | [`local`] | scatter entries of an operation's local memory |
 //! | [`deferred`] | operations that wait for ordered keys |
 
 pub(crate) mod atomic;
 mod deferred;
+pub(crate) mod level;
 mod local;
 mod rma;
 mod rx;

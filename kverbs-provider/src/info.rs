@@ -4,6 +4,7 @@
 use kernel::prelude::*;
 
 use crate::{
+    data::level,
     device::Device,
     ib::{
         device::Live,
@@ -63,8 +64,8 @@ pub(crate) fn domain_attr(live: &Live<'_>, device: &Device) -> Result<DomainAttr
         iov_limit: IOV_LIMIT.min(ib.max_sge()),
         cm_data_size: wire::LIBFABRIC_DATA_MAX as u32,
         max_keys: u64::from(ib.max_mr()),
-        // A device's acknowledgement says neither, and the target's kernel does not take part.
-        visible: KFI_REACH_NO,
+        visible: level::visible(ib),
+        // The target's kernel does not take part in a write.
         durable: KFI_REACH_NO,
         revocation: match Revocation::of(ib) {
             Revocation::Deregister => KFI_REVOCATION_DEREGISTER,

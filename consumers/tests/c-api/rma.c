@@ -180,6 +180,34 @@ static void injected(struct test *t)
 	EXPECT_EQ(t, kfi_cq_read(t->a.cq, &entry, 1), -EAGAIN);
 }
 
+/* A write that asks to be visible completes after its bytes are there, also with KFI_INJECT. */
+static void visible(struct test *t)
+{
+	struct kfi_msg_rma msg = { .type = KFI_KVEC, .iov_count = 2, .rma_iov_count = 1 };
+	struct kfi_rma_iov range;
+	struct ends e;
+
+	if (!both(t, &e))
+		return;
+	range = (struct kfi_rma_iov){ e.addr, 2 * LEN, e.key };
+	msg.msg_iov = e.kv;
+	msg.desc = e.desc;
+	msg.rma_iov = &range;
+	msg.context = &e;
+	begin(&e, true, 1);
+	EXPECT_EQ(t, kfi_writemsg(t->a.ep, &msg, KFI_DELIVERY_COMPLETE), 0);
+	check(t, &e, true, 1);
+	range.len = 8;
+	msg.iov_count = 1;
+	e.kv[0].iov_len = 8;
+	fill(e.local->at, 8, 5);
+	EXPECT_EQ(t, kfi_writemsg(t->a.ep, &msg, KFI_DELIVERY_COMPLETE | KFI_INJECT), 0);
+	completed(t, &t->a, &e, KFI_RMA | KFI_WRITE, 8);
+	EXPECT(t, filled(e.remote->at + TARGET, 8, 5));
+	/* Other operations have no such level. */
+	EXPECT_EQ(t, kfi_readmsg(t->a.ep, &msg, KFI_DELIVERY_COMPLETE), -EOPNOTSUPP);
+}
+
 static void wrong_key(struct test *t)
 {
 	struct ends e;
@@ -197,6 +225,7 @@ const struct group rma_tests[] = {
 	{ "rma_in_all_forms", forms, true },
 	{ "rma_one_piece", single, true },
 	{ "writemsg_with_inject_completes", injected, true },
+	{ "write_visible_at_completion", visible, true },
 	{ "rma_wrong_key", wrong_key, true },
 	{}
 };

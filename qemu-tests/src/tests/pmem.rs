@@ -10,7 +10,7 @@ use super::refused;
 use super::shm_unregistered::user;
 use crate::buf::Buf;
 use crate::harness::guest::{run, until};
-use crate::harness::{skip, Ctx, Test, NETNS, ONE, SHM};
+use crate::harness::{skip, Ctx, Test, NETNS, ONE, SHM, TWO};
 use crate::op::{self, iov, with_data, with_flags};
 use crate::pair::{Opts, Pair, Remote, Side, LOCAL, REMOTE, WAIT};
 use crate::sys::Map;
@@ -46,6 +46,7 @@ pub const TESTS: &[Test] = &[
     .on(SHM),
     Test::pair("pmem.p10_level_in_other_ops_is_refused", other_ops).on(NETNS | SHM),
     Test::pair("pmem.p10_level_that_verbs_lacks_is_refused", lacking).on(NETNS),
+    Test::pair("pmem.visible_write_is_in_memory_when_it_completes", visible).on(NETNS | TWO),
 ];
 
 /// Bytes of a test's mapping of a DAX device, which maps large pages only.
@@ -390,10 +391,59 @@ fn other_ops(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("end")
 }
 
+/// Writes of each size, also in several work requests, and reads the target's memory after each
+/// completion.
+fn visible(ctx: &mut Ctx) -> Result<()> {
+    let pair = Pair::new(ctx)?;
+    ensure!(pair.side.domain.visible == KFI_REACH_NATIVE);
+    let buf = Buf::new(MAPPED)?;
+    let region = pair.reg(&buf)?;
+    let (_, mine) = pair.side.export(region, 0, MAPPED as u64, REMOTE)?;
+    let to: Remote = ctx.ctl.exchange(&mine)?;
+    for (i, (at, len)) in PLACES.iter().enumerate() {
+        if ctx.first() {
+            ctx.barrier("written")?;
+            buf.check_part(*at, *len, i as u64)?;
+            ctx.barrier("checked")?;
+            continue;
+        }
+        buf.fill_part(*at, *len, i as u64);
+        let half = (*len / 2) as u64;
+        let local = [
+            iov(region, *at as u64, half),
+            iov(region, *at as u64 + half, *len as u64 - half),
+        ];
+        let write = op::write(9, &local, to.addr + *at as u64, to.key);
+        pair.post(with_flags(write, KFI_DELIVERY_COMPLETE))?;
+        pair.wait_context(9)?;
+        ctx.barrier("written")?;
+        ctx.barrier("checked")?;
+    }
+    if ctx.first() {
+        let receives = Buf::new(64)?;
+        let receive = pair.reg(&receives)?;
+        pair.post(op::recv(7, &[iov(receive, 0, 8)]))?;
+        ctx.barrier("posted")?;
+        let e = pair.wait_any(WAIT)?;
+        ensure!(e.err == 0 && e.data == 5, "{e:?}");
+        ensure!(
+            buf.read(100, 4) == b"word",
+            "the injected bytes are missing"
+        );
+        return ctx.barrier("end");
+    }
+    ctx.barrier("posted")?;
+    let word = op::inject(op::write(10, &[], to.addr + 100, to.key), b"word");
+    let flags = KFI_DELIVERY_COMPLETE | KFI_COMPLETION;
+    pair.post(with_flags(with_data(word, 5), flags))?;
+    pair.wait_context(10)?;
+    ctx.barrier("end")
+}
+
 fn lacking(ctx: &mut Ctx) -> Result<()> {
     let pair = Pair::new(ctx)?;
     let domain = &pair.side.domain;
-    ensure!(domain.durable == KFI_REACH_NO && domain.visible == KFI_REACH_NO);
+    ensure!(domain.durable == KFI_REACH_NO);
     ensure!(domain.caps & KFI_RMA_PMEM == 0);
     let buf = Buf::new(4096)?;
     buf.clear(3);
@@ -401,9 +451,12 @@ fn lacking(ctx: &mut Ctx) -> Result<()> {
     let (_, mine) = pair.side.export(region, 0, 4096, REMOTE)?;
     let to: Remote = ctx.ctl.exchange(&mine)?;
     let write = op::write(1, &[iov(region, 0, 8)], to.addr, to.key);
-    for flag in [KFI_DELIVERY_COMPLETE, KFI_COMMIT_COMPLETE] {
-        let posted = pair.post(with_flags(write, flag));
-        refused(posted, libc::EOPNOTSUPP, "a write with a level")?;
+    for flags in [
+        KFI_COMMIT_COMPLETE,
+        KFI_COMMIT_COMPLETE | KFI_DELIVERY_COMPLETE,
+    ] {
+        let posted = pair.post(with_flags(write, flags));
+        refused(posted, libc::EOPNOTSUPP, "a durable write")?;
     }
     // The endpoint still works.
     pair.post(write)?;
