@@ -515,6 +515,7 @@ static void settled(struct fid_cntr *cntr, int fd)
 
 	do {
 		fi_cntr_read(cntr);
+		fi_cntr_readerr(cntr);
 		OK(fi_trywait(fabric, (struct fid *[]){ &cntr->fid }, 1));
 		if (now_ms() - start > LIMIT_MS)
 			fail(__LINE__, "the descriptor stays readable", 0);
@@ -587,7 +588,11 @@ static void counter_descriptors(void)
 	OK(pthread_join(thread, NULL));
 	OK(fi_cntr_adderr(sent, 1));
 	CHECK(poll(&(struct pollfd){ .fd = fds[0], .events = POLLIN }, 1, LIMIT_MS) == 1);
+	/* A read of the value has not seen the error. */
+	fi_cntr_read(sent);
+	GIVES(-FI_EAGAIN, fi_trywait(fabric, (struct fid *[]){ &sent->fid }, 1));
 	CHECK(fi_cntr_readerr(sent) == 1);
+	OK(fi_trywait(fabric, (struct fid *[]){ &sent->fid }, 1));
 	OK(fi_cntr_set(sent, 0));
 	GIVES(-FI_EAGAIN, fi_trywait(fabric, (struct fid *[]){ &sent->fid }, 1));
 	changes(sent, fds[0]);

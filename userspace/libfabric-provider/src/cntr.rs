@@ -156,23 +156,27 @@ impl Counter {
         })
     }
 
-    /// Reads both values; zeroes if the kernel refuses.
-    fn read(&self) -> CounterValue {
-        let now = self.counter.read().unwrap_or_default();
+    /// Reads one of the two values, which `part` returns, and marks it as seen; zero if the kernel
+    /// refuses. The program has not seen the other value.
+    fn read(&self, part: impl Fn(&mut CounterValue) -> &mut u64) -> u64 {
+        let mut now = self.counter.read().unwrap_or_default();
+        let now = *part(&mut now);
         if let Some(of) = &self.descriptor {
-            *of.seen.lock().unwrap_or_else(PoisonError::into_inner) = now;
+            let mut seen = of.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            *part(&mut seen) = now;
         }
         now
     }
 
-    /// Whether the program may wait for the descriptor: it has read the present values.
+    /// Whether the program may wait for the descriptor: it has read the value, and all errors.
     pub(crate) fn may_wait(&self) -> bool {
         let Some(of) = &self.descriptor else {
             return true;
         };
         of.flag.lower();
         let seen = of.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        self.counter.read().unwrap_or_default() == *seen
+        let now = self.counter.read().unwrap_or_default();
+        now.value == seen.value && now.errors <= seen.errors
     }
 
     fn wait(&self, threshold: u64, timeout: c_int) -> c_int {
@@ -221,8 +225,8 @@ macro_rules! functions {
 }
 
 functions! {
-    fn read() -> u64 = |c| c.read().value;
-    fn readerr() -> u64 = |c| c.read().errors;
+    fn read() -> u64 = |c| c.read(|of| &mut of.value);
+    fn readerr() -> u64 = |c| c.read(|of| &mut of.errors);
     fn add(value: u64) -> c_int = |c| called(c.counter.add(value));
     fn set(value: u64) -> c_int = |c| called(c.counter.set(value));
     fn adderr(value: u64) -> c_int = |c| called(c.counter.add_errors(value));
