@@ -539,7 +539,10 @@ unsafe fn collect(
     }
     let offers = device.info(&wanted);
     version::check(offers.as_deref());
-    let offers = offers.map_err(|_| libc::ENODATA)?;
+    let mut offers = offers.map_err(|_| libc::ENODATA)?;
+    if !src.iter().chain(&dest).any(is_link_local) {
+        skip_link_local(&mut offers);
+    }
     let scopes = match hints.and_then(|h| h.domain) {
         Some(domain) if domain.mr_mode as u32 & FI_MR_ENDPOINT != 0 => &[false, true][..],
         _ => &[false],
@@ -572,6 +575,25 @@ unsafe fn collect(
         }
     }
     Ok(infos)
+}
+
+/// Whether an address is valid on one link alone.
+fn is_link_local(addr: &SocketAddr) -> bool {
+    matches!(addr, SocketAddr::V6(addr) if addr.ip().segments()[0] & 0xffc0 == 0xfe80)
+}
+
+/// Removes offers of link-local addresses from domains that have others: peers on other links cannot
+/// reach them, and programs such as Open MPI give each process another info of the list.
+fn skip_link_local(offers: &mut Vec<Info>) {
+    let wide: Vec<String> = offers
+        .iter()
+        .filter(|offer| offer.source().is_some_and(|addr| !is_link_local(&addr)))
+        .map(|offer| offer.domain().to_owned())
+        .collect();
+    offers.retain(|offer| {
+        !(offer.source().is_some_and(|addr| is_link_local(&addr))
+            && wide.iter().any(|domain| domain == offer.domain()))
+    });
 }
 
 /// Completes the address of an info by that of the caller: the kernel's offers have no port, and

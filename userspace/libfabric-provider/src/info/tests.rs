@@ -400,3 +400,28 @@ fn addresses_of_an_offer_are_in_the_info_with_the_port_of_the_caller() {
         free(info);
     }
 }
+
+#[test]
+fn link_local_addresses_are_offered_only_where_a_domain_has_no_other() {
+    let offer = |domain: &[u8; 4], addr: &str| {
+        let mut entry = entry();
+        entry.domain_name[..4].copy_from_slice(domain);
+        let (bytes, len) = addr::bytes(&addr.parse().unwrap());
+        entry.src_addr.len = len as u32;
+        entry.src_addr.data[..bytes.len()].copy_from_slice(&bytes);
+        Info::from_raw(entry)
+    };
+    let all = [
+        offer(b"rxe0", "[fe80::1]:0"),
+        offer(b"rxe0", "[fd77::1]:0"),
+        offer(b"rxe0", "10.1.1.1:0"),
+        offer(b"rxe1", "[fe80::2]:0"),
+    ];
+    let mut left = all.to_vec();
+    skip_link_local(&mut left);
+    let left: Vec<String> = left
+        .iter()
+        .map(|o| o.source().unwrap().to_string())
+        .collect();
+    assert_eq!(left, ["[fd77::1]:0", "10.1.1.1:0", "[fe80::2]:0"]);
+}
