@@ -21,22 +21,21 @@ use std::time::{Duration, Instant};
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
     Test::pair("mpi.open_mpi_on_one_host_passes_checked_data", |c| {
-        of_node_1(c, |c| {
+        of_node_1(c, &[DEBIAN], |c| {
             pass(c, &Job::of(Mpi::Open, 2, &["ring", "reduce", "onesided"]))
         })
     })
-    .on(SHM)
     .seconds(30),
     Test::pair("mpi.mpich_between_two_nodes_passes_checked_data", |c| {
         let peer = peers_process(c)?;
-        of_node_1(c, |c| {
+        of_node_1(c, &[PYPI], |c| {
             let job = Job::of(Mpi::Mpich, 2, &["ring", "reduce", "onesided"]);
             pass(c, &Job { peer, ..job })
         })
     })
     .seconds(30),
     Test::pair("mpi.four_ranks_on_one_host_pass_checked_data", |c| {
-        of_node_1(c, |c| {
+        of_node_1(c, &BOTH, |c| {
             pass(c, &Job::of(Mpi::Open, 4, &["reduce"]))?;
             pass(c, &Job::of(Mpi::Mpich, 4, &["reduce"]))
         })
@@ -44,7 +43,7 @@ pub const TESTS: &[Test] = &[
     .on(SHM)
     .seconds(40),
     Test::pair("mpi.job_with_killed_rank_ends_and_leaves_nothing", |c| {
-        of_node_1(c, |c| {
+        of_node_1(c, &BOTH, |c| {
             [Mpi::Open, Mpi::Mpich]
                 .iter()
                 .try_for_each(|mpi| ends(c, &Job::of(*mpi, 3, &["die"])))
@@ -53,17 +52,17 @@ pub const TESTS: &[Test] = &[
     .on(SHM)
     .seconds(40),
     Test::pair("mpi.python_programs_pass_a_part_of_their_suite", |c| {
-        of_node_1(c, |c| python(c, &["-i", "test_p2p_buf_matched"]))
+        of_node_1(c, &BOTH, |c| python(c, &["-i", "test_p2p_buf_matched"]))
     })
     .on(SHM)
     .seconds(60),
     Test::pair("mpi.messages_of_mixed_sizes_arrive", |c| {
-        of_node_1(c, |c| mixed(c, 4))
+        of_node_1(c, &BOTH, |c| mixed(c, 4))
     })
     .on(SHM)
     .seconds(30),
     Test::pair("mpi.messages_of_mixed_sizes_arrive_for_ten_minutes", |c| {
-        of_node_1(c, |c| mixed(c, 300))
+        of_node_1(c, &BOTH, |c| mixed(c, 300))
     })
     .on(SHM_LONG)
     .seconds(720),
@@ -87,6 +86,9 @@ enum Mpi {
 const DEBIAN: &str = "/opt/kfabric-mpi";
 /// The layer with MPICH and mpi4py.
 const PYPI: &str = "/opt/kfabric-pypi";
+
+/// The layers of both implementations.
+const BOTH: [&str; 2] = [DEBIAN, PYPI];
 
 /// Folder of the oldest libfabric: of the programs, and of the library.
 const OLD: (&str, &str) = (
@@ -162,9 +164,8 @@ impl<'a> Job<'a> {
         command.env("FI_PROVIDER", "kfabric");
         if ctx.provider() == "kshm" {
             command.env("FI_KFABRIC_DOMAIN", "shm");
-        } else {
-            // MPICH's writes to windows ask for FI_DELIVERY_COMPLETE, which kverbs refuses.
-            command.env("MPIR_CVAR_CH4_OFI_ENABLE_RMA", "0");
+        } else if self.peer.is_none() {
+            command.env("FI_KFABRIC_DOMAIN", &ctx.env.dev);
         }
         command
     }
@@ -180,9 +181,13 @@ struct Report {
     operations: BTreeMap<u32, u64>,
 }
 
-/// Runs the test on node 1, which has the layers; the other node waits.
-fn of_node_1(ctx: &mut Ctx, test: impl FnOnce(&mut Ctx) -> Result<()>) -> Result<()> {
-    mount_layers()?;
+/// Runs the test on node 1, with layers; the other node waits.
+fn of_node_1(
+    ctx: &mut Ctx,
+    layers: &[&str],
+    test: impl FnOnce(&mut Ctx) -> Result<()>,
+) -> Result<()> {
+    mount_layers(layers)?;
     let result = if ctx.first() { test(ctx) } else { Ok(()) };
     result?;
     ctx.ctl.set_limit(sys::patience(Duration::from_secs(900)))?;
@@ -195,12 +200,14 @@ fn peers_process(ctx: &mut Ctx) -> Result<Option<u32>> {
     Ok((ctx.provider() != "kshm").then_some(peer))
 }
 
-/// Puts Open MPI's layer over `/usr` and `/etc`, for this process and its children.
-fn mount_layers() -> Result<()> {
-    for at in [DEBIAN, PYPI] {
-        if !Path::new(at).is_dir() {
-            return skip(format!("the guest has no layer {at}"));
-        }
+/// Skips the test unless the guest has the layers. Puts that of Open MPI over `/usr` and `/etc`, for
+/// this process and its children.
+fn mount_layers(layers: &[&str]) -> Result<()> {
+    if let Some(at) = layers.iter().find(|at| !Path::new(at).is_dir()) {
+        return skip(format!("the guest has no layer {at}"));
+    }
+    if !layers.contains(&DEBIAN) {
+        return Ok(());
     }
     sys::rights::unshare(libc::CLONE_NEWNS)?;
     run("mount", &["--make-rprivate", "/"])?;
@@ -366,7 +373,7 @@ fn python(ctx: &Ctx, args: &[&str]) -> Result<()> {
 /// The programs of libfabric over each version of the library: the old one's own, and the guests'
 /// with MPICH's library.
 fn versions(ctx: &mut Ctx) -> Result<()> {
-    mount_layers()?;
+    mount_layers(&BOTH)?;
     let (programs, library) = OLD;
     for (number, kind) in ["msg", "rdm"].iter().enumerate() {
         for (folder, library) in [(programs, library), ("/usr/bin", NEW)] {
