@@ -28,6 +28,8 @@ impl Provider<'_> {
         let out = Command::new(program)
             .args([self.name, self.kind, self.domain, self.address])
             .env("FI_PROVIDER_PATH", "/kfi/bin")
+            // ofi_rxm opens a queue for this many peers, by default for more than rxe's have room.
+            .env("FI_UNIVERSE_SIZE", "4")
             .stdin(Stdio::null())
             .output()
             .with_context(|| format!("starting {}", program.display()))?;
